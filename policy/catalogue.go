@@ -1,0 +1,231 @@
+package policy
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+)
+
+//go:embed operations/*.yaml parameters.yaml aliases.yaml resources.yaml dialects.yaml
+var data embed.FS
+
+const unknownID = "unknown"
+
+// Catalogue is every operation of the documents, and how to find the one that
+// a request calls.
+type Catalogue struct {
+	operations []*Operation
+	byID       map[string]*Operation
+	root       *node
+	aliases    []alias
+}
+
+// Embedded returns the catalogue that is compiled in. Its data is checked by
+// the package's tests, so it panics on a mistake in it.
+var Embedded = sync.OnceValue(func() *Catalogue {
+	c, err := load(data)
+	if err != nil {
+		panic(err)
+	}
+	return c
+})
+
+// Operations returns all operations, ordered by section and place in it.
+func (c *Catalogue) Operations() []*Operation { return slices.Clone(c.operations) }
+
+// Operation returns the operation with this ID, or nil.
+func (c *Catalogue) Operation(id string) *Operation { return c.byID[id] }
+
+// WithTTL returns a catalogue in which the named operations have another TTL
+// (cache.operations in the configuration). Unknown IDs and operations that may
+// not be kept are errors, all reported at once.
+func (c *Catalogue) WithTTL(ttl map[string]time.Duration) (*Catalogue, error) {
+	if len(ttl) == 0 {
+		return c, nil
+	}
+	var errs []error
+	for id := range ttl {
+		switch op := c.byID[id]; {
+		case op == nil:
+			errs = append(errs, fmt.Errorf("cache.operations: unknown operation %q", id))
+		case op.Cache.Class == Never:
+			errs = append(errs, fmt.Errorf("cache.operations: %q is never kept", id))
+		}
+	}
+	if len(errs) > 0 {
+		sort.Slice(errs, func(i, j int) bool { return errs[i].Error() < errs[j].Error() })
+		return nil, errors.Join(errs...)
+	}
+	operations := make([]*Operation, len(c.operations))
+	for i, op := range c.operations {
+		changed := *op
+		if t, ok := ttl[op.ID]; ok {
+			changed.Cache.TTL = t
+		}
+		operations[i] = &changed
+	}
+	return index(operations, c.aliases)
+}
+
+type section struct {
+	Section    string `yaml:"section"`
+	Title      string `yaml:"title"`
+	Operations []struct {
+		Operation `yaml:",inline"`
+		// Paged adds the parameters per_page and page.
+		Paged bool `yaml:"paged"`
+	} `yaml:"operations"`
+}
+
+func load(files fs.FS) (*Catalogue, error) {
+	names, err := fs.Glob(files, "operations/*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	var operations []*Operation
+	for _, name := range names {
+		var s section
+		if err := decode(files, name, &s); err != nil {
+			return nil, err
+		}
+		for i := range s.Operations {
+			row := &s.Operations[i]
+			op := &row.Operation
+			op.Section = s.Section
+			if row.Paged {
+				op.Query = append(op.Query, Parameter{Name: "per_page", Default: "30"}, Parameter{Name: "page", Default: "1"})
+			}
+			complete(op)
+			operations = append(operations, op)
+		}
+	}
+	var aliases []alias
+	if err := decode(files, "aliases.yaml", &aliases); err != nil {
+		return nil, err
+	}
+	return index(operations, aliases)
+}
+
+// complete fills in what a row leaves out: the safe defaults that unknown
+// routes get too.
+func complete(op *Operation) {
+	if op.Resource == "" {
+		op.Resource = Core
+	}
+	if op.Points == 0 {
+		op.Points = 1
+		if !op.Safe() {
+			op.Points = 5
+		}
+	}
+	if op.Cache.Class == "" {
+		op.Cache.Class = PerCaller
+		if !op.Safe() {
+			op.Cache.Class = Never
+		}
+	}
+	if op.Auth == "" {
+		op.Auth = "required"
+	}
+}
+
+func index(operations []*Operation, aliases []alias) (*Catalogue, error) {
+	c := &Catalogue{operations: operations, byID: map[string]*Operation{}, root: &node{}, aliases: aliases}
+	var errs []error
+	for _, op := range operations {
+		if op.ID == "" || op.Method == "" || !strings.HasPrefix(op.Path, "/") {
+			errs = append(errs, fmt.Errorf("section %s: an operation needs id, method and path: %q %q %q", op.Section, op.ID, op.Method, op.Path))
+			continue
+		}
+		if c.byID[op.ID] != nil {
+			errs = append(errs, fmt.Errorf("operation %q stands twice", op.ID))
+		}
+		c.byID[op.ID] = op
+		paths := []string{op.Path}
+		for _, a := range aliases {
+			if path := a.spell(op.Path); path != "" {
+				paths = append(paths, path)
+			}
+		}
+		for _, path := range paths {
+			if err := c.root.add(op, path); err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
+	for _, op := range operations {
+		for _, id := range op.Invalidates {
+			if c.byID[id] == nil {
+				errs = append(errs, fmt.Errorf("operation %q invalidates %q, which does not exist", op.ID, id))
+			}
+		}
+		if _, ok := resources[op.Resource]; !ok {
+			errs = append(errs, fmt.Errorf("operation %q: unknown resource %q", op.ID, op.Resource))
+		}
+		for _, check := range op.Checks {
+			if checks[check] == nil {
+				errs = append(errs, fmt.Errorf("operation %q: unknown check %q", op.ID, check))
+			}
+		}
+	}
+	return c, errors.Join(errs...)
+}
+
+// decode reads one embedded file; unknown keys are errors.
+func decode(files fs.FS, name string, into any) error {
+	text, err := fs.ReadFile(files, name)
+	if err != nil {
+		return err
+	}
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(into); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// mustDecode is decode for data that package variables are made of.
+func mustDecode[T any](name string) T {
+	var v T
+	if err := decode(data, name, &v); err != nil {
+		panic(err)
+	}
+	return v
+}
+
+type resource struct {
+	Name            string        `yaml:"name"`
+	Limit           int           `yaml:"limit"`
+	Unauthenticated int           `yaml:"unauthenticated"`
+	Window          time.Duration `yaml:"window"`
+}
+
+var resourceList = mustDecode[[]resource]("resources.yaml")
+
+var resources = func() map[string]resource {
+	m := map[string]resource{}
+	for _, r := range resourceList {
+		m[r.Name] = r
+	}
+	return m
+}()
+
+// Resources lists the members of the rate limit status in their order
+// (Document B section 2.6).
+func Resources() []string {
+	names := make([]string, len(resourceList))
+	for i, r := range resourceList {
+		names[i] = r.Name
+	}
+	return names
+}

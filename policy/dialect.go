@@ -1,0 +1,88 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+)
+
+// Dialect is what differs between the documents' service and the real
+// upstream: header names, media types, messages. It is data only; see
+// dialects.yaml for the meaning of each field.
+type Dialect struct {
+	Name             string                `yaml:"-"`
+	VersionHeader    string                `yaml:"version_header"`
+	Version          string                `yaml:"version"`
+	Vendor           string                `yaml:"vendor"`
+	Documentation    string                `yaml:"documentation"`
+	SecurityBot      string                `yaml:"security_bot"`
+	Tokens           map[string]CallerKind `yaml:"tokens"`
+	Forward          []string              `yaml:"forward"`
+	VaryByCredential []string              `yaml:"vary_by_credential"`
+	Webhook          struct {
+		UserAgent  string `yaml:"user_agent"`
+		Event      string `yaml:"event"`
+		Delivery   string `yaml:"delivery"`
+		HookID     string `yaml:"hook_id"`
+		TargetType string `yaml:"target_type"`
+		TargetID   string `yaml:"target_id"`
+	} `yaml:"webhook"`
+	Messages struct {
+		Primary   string `yaml:"primary"`
+		Secondary string `yaml:"secondary"`
+	} `yaml:"messages"`
+}
+
+var dialects = mustDecode[map[string]*Dialect]("dialects.yaml")
+
+// LoadDialect returns the dialect of that name: "service" or "github".
+func LoadDialect(name string) (*Dialect, error) {
+	d := dialects[name]
+	if d == nil {
+		var names []string
+		for n := range dialects {
+			names = append(names, n)
+		}
+		sort.Strings(names)
+		return nil, fmt.Errorf("unknown dialect %q: must be one of %s", name, strings.Join(names, ", "))
+	}
+	named := *d
+	named.Name = name
+	return &named, nil
+}
+
+// Kind says what an Authorization value makes its sender, as far as its form
+// tells: Basic is an OAuth app's client id and secret (Document B section
+// 5.6), prefixes of tokens tell more where the dialect knows some. The
+// upstream's first answer corrects the limit that follows from it.
+func (d *Dialect) Kind(scheme, credential string) CallerKind {
+	if strings.EqualFold(scheme, "basic") {
+		return OAuthApp
+	}
+	for prefix, kind := range d.Tokens {
+		if strings.HasPrefix(credential, prefix) {
+			return kind
+		}
+	}
+	return User
+}
+
+// Accept brings the Accept values that ask for one representation to one
+// form: empty, "*/*", "application/json", "application/vnd.VENDOR+json" and
+// "application/vnd.VENDOR.v3+json" are the plain one, written "". Lists are
+// compared by their members, in order, without blanks; anything else is its
+// own representation, in lower case.
+func (d *Dialect) Accept(values []string) string {
+	plain := []string{"", "*/*", "application/json", "application/vnd." + d.Vendor + "+json", "application/vnd." + d.Vendor + ".v3+json"}
+	var kept []string
+	for _, value := range values {
+		for part := range strings.SplitSeq(value, ",") {
+			part = strings.ToLower(strings.Join(strings.Fields(part), ""))
+			if !slices.Contains(plain, part) {
+				kept = append(kept, part)
+			}
+		}
+	}
+	return strings.Join(kept, ",")
+}

@@ -1,0 +1,112 @@
+package policy
+
+import "time"
+
+// Limits are the numbers of Document B section 8, as the gateway keeps them
+// and as the reference service enforces them. The zero value allows nothing;
+// start from [DefaultLimits].
+type Limits struct {
+	Primary struct {
+		Unauthenticated int           `yaml:"unauthenticated" json:"unauthenticated"`
+		User            int           `yaml:"user" json:"user"`
+		Enterprise      int           `yaml:"enterprise" json:"enterprise"`
+		Installation    int           `yaml:"installation" json:"installation"`
+		OAuthApp        int           `yaml:"oauth_app" json:"oauth_app"`
+		Workflow        int           `yaml:"workflow" json:"workflow"`
+		Window          time.Duration `yaml:"window" json:"window"`
+	} `yaml:"primary" json:"primary"`
+	Search struct {
+		Authenticated   int           `yaml:"authenticated" json:"authenticated"`
+		Code            int           `yaml:"code" json:"code"`
+		Unauthenticated int           `yaml:"unauthenticated" json:"unauthenticated"`
+		Window          time.Duration `yaml:"window" json:"window"`
+	} `yaml:"search" json:"search"`
+	Concurrent int `yaml:"concurrent" json:"concurrent"`
+	Points     struct {
+		REST    int           `yaml:"rest" json:"rest"`
+		GraphQL int           `yaml:"graphql" json:"graphql"`
+		Window  time.Duration `yaml:"window" json:"window"`
+	} `yaml:"points" json:"points"`
+	CPU struct {
+		Total   time.Duration `yaml:"total" json:"total"`
+		GraphQL time.Duration `yaml:"graphql" json:"graphql"`
+		Window  time.Duration `yaml:"window" json:"window"`
+		Factor  float64       `yaml:"factor" json:"factor"`
+	} `yaml:"cpu" json:"cpu"`
+	Content []Window `yaml:"content" json:"content"`
+}
+
+// Window is at most Max in any span of Window.
+type Window struct {
+	Max    int           `yaml:"max" json:"max"`
+	Window time.Duration `yaml:"window" json:"window"`
+}
+
+// DefaultLimits are the numbers of Document B section 8.
+func DefaultLimits() Limits {
+	var l Limits
+	l.Primary.Unauthenticated = 60
+	l.Primary.User = 5000
+	l.Primary.Enterprise = 15000
+	l.Primary.Installation = 5000
+	l.Primary.OAuthApp = 5000
+	l.Primary.Workflow = 1000
+	l.Primary.Window = time.Hour
+	l.Search.Authenticated = 30
+	l.Search.Code = 10
+	l.Search.Unauthenticated = 10
+	l.Search.Window = time.Minute
+	l.Concurrent = 100
+	l.Points.REST = 900
+	l.Points.GraphQL = 2000
+	l.Points.Window = time.Minute
+	l.CPU.Total = 90 * time.Second
+	l.CPU.GraphQL = 60 * time.Second
+	l.CPU.Window = time.Minute
+	l.CPU.Factor = 1
+	l.Content = []Window{{Max: 80, Window: time.Minute}, {Max: 500, Window: time.Hour}}
+	return l
+}
+
+// For returns the documented window of a resource for a kind of caller
+// (Document B sections 2.6, 8.1 and 8.2; the resources for which the documents
+// give no number have theirs in resources.yaml). An unknown resource counts
+// like core.
+func (l Limits) For(kind CallerKind, resource string) Window {
+	anonymous := kind == Unauthenticated
+	switch resource {
+	case Search:
+		if anonymous {
+			return Window{l.Search.Unauthenticated, l.Search.Window}
+		}
+		return Window{l.Search.Authenticated, l.Search.Window}
+	case CodeSearch:
+		if anonymous {
+			return Window{0, l.Search.Window}
+		}
+		return Window{l.Search.Code, l.Search.Window}
+	}
+	if r, ok := resources[resource]; ok && resource != Core {
+		if anonymous {
+			return Window{r.Unauthenticated, r.Window}
+		}
+		return Window{r.Limit, r.Window}
+	}
+	return Window{l.core(kind), l.Primary.Window}
+}
+
+func (l Limits) core(kind CallerKind) int {
+	switch kind {
+	case Unauthenticated:
+		return l.Primary.Unauthenticated
+	case Enterprise:
+		return l.Primary.Enterprise
+	case Installation:
+		return l.Primary.Installation
+	case OAuthApp:
+		return l.Primary.OAuthApp
+	case Workflow:
+		return l.Primary.Workflow
+	}
+	return l.Primary.User
+}

@@ -1,0 +1,281 @@
+package policy
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Match is a request seen through the catalogue.
+type Match struct {
+	Operation *Operation
+	// Params are the path parameters by name, decoded and in canonical form
+	// (org, owner and repo in lower case). Under an alias they are the alias's
+	// own: repository_id in place of owner and repo.
+	Params map[string]string
+	// Path and Query are the canonical request target: both percent-encoded,
+	// the query without its question mark, its parameters sorted by name.
+	Path  string
+	Query string
+}
+
+// Classify canonicalizes a request target (escaped path and raw query, as they
+// came) and finds its operation. HEAD matches what GET does.
+//
+// A route that the documents do not show matches an operation made for it:
+// ID "unknown", resource core, points by method, nothing beyond RFC 9111, and
+// as Path the shape of the route ({owner}, {repo}, {number}, {sha} for what
+// varies), so that it can be counted and labelled.
+//
+// A target that could be read in two ways is an error of type [*TargetError]:
+// dot segments, empty segments, backslashes, control characters, broken
+// escapes, encoded slashes other than in a {branch} (where they become
+// slashes) or a ref of an unknown repository route, semicolons in the query,
+// or more than 1,000 parameters.
+func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error) {
+	segments, err := canonicalPath(escapedPath)
+	if err != nil {
+		return Match{}, err
+	}
+	query, err := canonicalQuery(rawQuery)
+	if err != nil {
+		return Match{}, err
+	}
+	m := Match{Query: query}
+	if found := c.root.match(getFor(method), segments, 0, nil); found != nil {
+		m.Operation = found.operation
+		m.Params = found.bind(segments)
+	} else {
+		m.Operation = unknown(method, segments)
+	}
+	for i, s := range segments {
+		if strings.Contains(s, "%2F") && !(m.Operation.ID == unknownID && mayHoldRef(segments, i)) {
+			return Match{}, &TargetError{"the path holds an encoded slash (%2F)"}
+		}
+	}
+	m.Path = "/" + strings.Join(segments, "/")
+	return m, nil
+}
+
+// mayHoldRef reports whether a segment of an unknown route may be a ref or a
+// file path with its slashes encoded, as clients write
+// repos/{owner}/{repo}/branches/release%2F1.x. It goes upstream as it is.
+func mayHoldRef(segments []string, at int) bool {
+	return segments[0] == "repos" && at >= 4 || segments[0] == "repositories" && at >= 3
+}
+
+func getFor(method string) string {
+	if method == "HEAD" {
+		return "GET"
+	}
+	return method
+}
+
+type pathParameter struct {
+	Fold    bool `yaml:"fold"`
+	Integer bool `yaml:"integer"`
+	Tail    bool `yaml:"tail"`
+}
+
+var parameters = mustDecode[map[string]pathParameter]("parameters.yaml")
+
+// node is one segment of the templates.
+type node struct {
+	static     map[string]*node
+	parameters []*node // tried in the order of the catalogue
+	name       string  // of a parameter
+	operations map[string]*Operation
+}
+
+// found is a matched operation with the place of each parameter.
+type found struct {
+	operation *Operation
+	captures  []capture
+}
+
+type capture struct {
+	name string
+	at   int // index of the segment
+}
+
+// add files an operation under a path: its own, or an alias's spelling of it.
+func (n *node) add(op *Operation, path string) error {
+	segments := strings.Split(path[1:], "/")
+	at := n
+	for i, s := range segments {
+		name, ok := templateParameter(s)
+		if ok && parameters[name].Tail && i != len(segments)-1 {
+			return fmt.Errorf("operation %q: {%s} takes the rest of the path and must be last", op.ID, name)
+		}
+		at = at.child(s, name, ok)
+	}
+	if other := at.operations[op.Method]; other != nil {
+		return fmt.Errorf("operations %q and %q have the same method and path", other.ID, op.ID)
+	}
+	if at.operations == nil {
+		at.operations = map[string]*Operation{}
+	}
+	at.operations[op.Method] = op
+	return nil
+}
+
+func (n *node) child(segment, name string, isParameter bool) *node {
+	if !isParameter {
+		if n.static == nil {
+			n.static = map[string]*node{}
+		}
+		if n.static[segment] == nil {
+			n.static[segment] = &node{}
+		}
+		return n.static[segment]
+	}
+	for _, p := range n.parameters {
+		if p.name == name {
+			return p
+		}
+	}
+	p := &node{name: name}
+	n.parameters = append(n.parameters, p)
+	return p
+}
+
+// match prefers a literal segment to a parameter and goes back where that
+// leads nowhere (organization-roles/teams is a literal and could be a role).
+func (n *node) match(method string, segments []string, at int, captures []capture) *found {
+	if at == len(segments) {
+		if op := n.operations[method]; op != nil {
+			return &found{op, captures}
+		}
+		return nil
+	}
+	if next := n.static[segments[at]]; next != nil {
+		if f := next.match(method, segments, at+1, captures); f != nil {
+			return f
+		}
+	}
+	for _, p := range n.parameters {
+		rule := parameters[p.name]
+		if rule.Integer && !isInteger(segments[at]) {
+			continue
+		}
+		end := at + 1
+		if rule.Tail {
+			end = len(segments)
+		}
+		if f := p.match(method, segments, end, append(captures[:len(captures):len(captures)], capture{p.name, at})); f != nil {
+			return f
+		}
+	}
+	return nil
+}
+
+// bind reads the parameters' values and writes the canonical form of each back
+// into segments.
+func (f *found) bind(segments []string) map[string]string {
+	params := make(map[string]string, len(f.captures))
+	for _, c := range f.captures {
+		switch rule := parameters[c.name]; {
+		case rule.Tail:
+			for i, s := range segments[c.at:] {
+				segments[c.at+i] = strings.ReplaceAll(s, "%2F", "/")
+			}
+			params[c.name] = unescape(strings.Join(segments[c.at:], "/"))
+		case rule.Fold:
+			segments[c.at] = fold(segments[c.at])
+			params[c.name] = unescape(segments[c.at])
+		default:
+			params[c.name] = unescape(segments[c.at])
+		}
+	}
+	return params
+}
+
+func templateParameter(segment string) (name string, ok bool) {
+	if strings.HasPrefix(segment, "{") && strings.HasSuffix(segment, "}") {
+		return segment[1 : len(segment)-1], true
+	}
+	return "", false
+}
+
+type alias struct {
+	Prefix    string `yaml:"prefix"`
+	StandsFor string `yaml:"stands_for"`
+}
+
+// spell writes a template under the alias, or nothing where it does not apply.
+func (a alias) spell(template string) string {
+	rest, ok := strings.CutPrefix(template, a.StandsFor)
+	if !ok || rest == "" || rest[0] != '/' {
+		return ""
+	}
+	return a.Prefix + rest
+}
+
+// unknown makes the operation of a route that the documents do not show.
+func unknown(method string, segments []string) *Operation {
+	op := &Operation{ID: unknownID, Method: method, Path: shape(segments), Auth: "optional"}
+	complete(op)
+	return op
+}
+
+// named tells which segments after a collection are names.
+var named = map[string][]string{
+	"repos": {"{owner}", "{repo}"},
+	"orgs":  {"{org}"},
+	"users": {"{username}"},
+	"teams": {"{team_slug}"},
+}
+
+// maxShape bounds how many segments of an unknown route its shape keeps.
+const maxShape = 8
+
+// shape replaces what varies in an unknown route by placeholders. What is left
+// can still be anything: who counts shapes must bound them.
+func shape(segments []string) string {
+	var b strings.Builder
+	var names []string
+	for i, s := range segments {
+		if i == maxShape {
+			b.WriteString("/…")
+			break
+		}
+		b.WriteByte('/')
+		switch {
+		case len(names) > 0:
+			b.WriteString(names[0])
+			names = names[1:]
+		case isInteger(s):
+			b.WriteString("{number}")
+		case isHash(s):
+			b.WriteString("{sha}")
+		default:
+			b.WriteString(s)
+			names = named[s]
+		}
+	}
+	return b.String()
+}
+
+func isInteger(s string) bool {
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// isHash reports whether s looks like an object name: 40 or 64 hexadecimal
+// digits, or 7 and more with at least one decimal digit among them.
+func isHash(s string) bool {
+	digits := 0
+	for i := range len(s) {
+		switch {
+		case s[i] >= '0' && s[i] <= '9':
+			digits++
+		case s[i] >= 'a' && s[i] <= 'f' || s[i] >= 'A' && s[i] <= 'F':
+		default:
+			return false
+		}
+	}
+	return len(s) == 40 || len(s) == 64 || len(s) >= 7 && digits > 0
+}
