@@ -229,3 +229,9 @@ func Resources() []string {
 	}
 	return names
 }
+
+// IsResource reports whether the rate limit status has a member of that name.
+func IsResource(name string) bool {
+	_, ok := resources[name]
+	return ok
+}

@@ -1,0 +1,198 @@
+package cache
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Entry is a complete answer that is kept. It is immutable: many requests
+// read one at the same time.
+type Entry struct {
+	Status int
+	// Header holds the end-to-end fields of the answer, as the upstream sent
+	// them but for those that speak of one request only (see [Kept]).
+	Header http.Header
+	Body   []byte
+	// Vary are the request fields that selected this answer, with the values
+	// they had.
+	Vary []Field
+	// Tags are what it can be purged by.
+	Tags []string
+	// Lifetime is how long it is fresh (RFC 9111 section 4.2.1).
+	Lifetime time.Duration
+	// Requested and Answered are when its request was sent and its answer
+	// came; Answered is moved forward by each validation.
+	Requested, Answered time.Time
+	// Since is the purge generation at which its fetch began.
+	Since Generation
+	// age is the apparent age on arrival.
+	age time.Duration
+}
+
+// Field is one header field.
+type Field struct{ Name, Value string }
+
+// Answer is what a fetch brought, before it is known whether it is kept.
+type Answer struct {
+	Status              int
+	Header              http.Header
+	Requested, Answered time.Time
+}
+
+// Rule is what decides, beside the answer itself, whether and how it is kept.
+type Rule struct {
+	// OneCaller is true when the key holds one caller's answers only: then
+	// private answers may be kept, as a private cache would.
+	OneCaller bool
+	// TTL, when positive, is the least lifetime of an answer that may be kept
+	// at all: the catalogue knows the operation as reference data that is the
+	// same for everyone, whatever the upstream says of privacy.
+	TTL time.Duration
+}
+
+// storable are the statuses that are kept. Limit errors, other errors of the
+// upstream and 202 never are.
+var storable = map[int]bool{
+	http.StatusOK: true, http.StatusNonAuthoritativeInfo: true, http.StatusNoContent: true,
+	http.StatusMovedPermanently: true, http.StatusPermanentRedirect: true,
+	http.StatusNotFound: true, http.StatusGone: true,
+}
+
+// Keep decides whether an answer to a GET may be kept (RFC 9111 section 3) and
+// for how long it will be fresh. An answer that is never fresh is kept only if
+// it can be validated.
+func Keep(a Answer, request Directives, rule Rule) (lifetime time.Duration, ok bool) {
+	response := ParseDirectives(a.Header["Cache-Control"])
+	shared := rule.TTL > 0
+	switch {
+	case !storable[a.Status],
+		request.Has("no-store"), response.Has("no-store"),
+		response.Has("private") && !rule.OneCaller && !shared,
+		len(a.Header["Set-Cookie"]) > 0,
+		a.Header.Get("Vary") == "*":
+		return 0, false
+	}
+	lifetime, explicit := freshness(a, response, rule)
+	if shared && a.Status == http.StatusOK && !response.Has("no-cache") {
+		return max(lifetime, rule.TTL), true
+	}
+	if response.Has("no-cache") {
+		lifetime = 0
+	}
+	if lifetime <= 0 && !validatable(a.Header) {
+		return 0, false
+	}
+	return lifetime, explicit || a.Status == http.StatusOK
+}
+
+// freshness is the explicit lifetime (RFC 9111 section 4.2.1); there are no
+// heuristics.
+func freshness(a Answer, response Directives, rule Rule) (lifetime time.Duration, explicit bool) {
+	if !rule.OneCaller {
+		if s, ok := response.Seconds("s-maxage"); ok {
+			return s, true
+		}
+	}
+	if s, ok := response.Seconds("max-age"); ok {
+		return s, true
+	}
+	value := a.Header.Get("Expires")
+	if value == "" {
+		return 0, false
+	}
+	expires, err := http.ParseTime(value)
+	if err != nil {
+		return 0, true
+	}
+	return max(0, expires.Sub(date(a))), true
+}
+
+func validatable(h http.Header) bool {
+	return h.Get("Etag") != "" || h.Get("Last-Modified") != ""
+}
+
+func date(a Answer) time.Time {
+	if d, err := http.ParseTime(a.Header.Get("Date")); err == nil {
+		return d
+	}
+	return a.Answered
+}
+
+// NewEntry makes the entry of an answer that [Keep] lets through. Header is
+// copied, body is not.
+func NewEntry(a Answer, body []byte, lifetime time.Duration) *Entry {
+	e := &Entry{Status: a.Status, Header: Kept(a.Header), Body: body, Lifetime: lifetime, Requested: a.Requested, Answered: a.Answered}
+	e.age = arrivalAge(a)
+	return e
+}
+
+// arrivalAge is the corrected initial age (RFC 9111 section 4.2.3).
+func arrivalAge(a Answer) time.Duration {
+	apparent := max(0, a.Answered.Sub(date(a)))
+	var told time.Duration
+	if s, err := strconv.ParseUint(a.Header.Get("Age"), 10, 32); err == nil {
+		told = time.Duration(s) * time.Second
+	}
+	return max(apparent, told+a.Answered.Sub(a.Requested))
+}
+
+// Age is the current age (RFC 9111 section 4.2.3).
+func (e *Entry) Age(now time.Time) time.Duration { return e.age + max(0, now.Sub(e.Answered)) }
+
+// Fresh reports whether the entry may be used at now without asking, as far as
+// the answer itself says.
+func (e *Entry) Fresh(now time.Time) bool { return e.Age(now) < e.Lifetime }
+
+// Validated returns the entry as a 304 renews it (RFC 9111 section 3.2): the
+// fields of the 304 replace the stored ones, but for those that describe the
+// body.
+func (e *Entry) Validated(a Answer, lifetime time.Duration, since Generation) *Entry {
+	renewed := *e
+	renewed.Header = e.Header.Clone()
+	for name, values := range Kept(a.Header) {
+		switch name {
+		case "Content-Length", "Content-Encoding", "Content-Type", "Content-Range":
+		default:
+			renewed.Header[name] = values
+		}
+	}
+	renewed.Requested, renewed.Answered = a.Requested, a.Answered
+	renewed.Lifetime, renewed.Since, renewed.age = lifetime, since, arrivalAge(a)
+	return &renewed
+}
+
+// Renewed is the answer that a 304 makes of the entry: what decides about
+// keeping is the merged header.
+func (e *Entry) Renewed(a Answer) Answer {
+	merged := e.Validated(a, 0, 0).Header
+	return Answer{Status: e.Status, Header: merged, Requested: a.Requested, Answered: a.Answered}
+}
+
+// notKept are fields that speak of one connection or one request.
+var notKept = map[string]bool{
+	"Connection": true, "Proxy-Connection": true, "Keep-Alive": true, "Te": true, "Trailer": true,
+	"Transfer-Encoding": true, "Upgrade": true, "Proxy-Authenticate": true, "Proxy-Authentication-Info": true,
+	"Set-Cookie": true, "Alt-Svc": true, "Age": true, "Retry-After": true, "Cache-Status": true,
+}
+
+// Kept copies the fields that may be kept: without hop-by-hop fields, also
+// those that Connection names (RFC 9111 section 3.1), and without the rate
+// limit of the request that happened to fetch the answer.
+func Kept(h http.Header) http.Header {
+	named := map[string]bool{}
+	for _, value := range h["Connection"] {
+		for name := range strings.SplitSeq(value, ",") {
+			named[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
+		}
+	}
+	kept := make(http.Header, len(h))
+	for name, values := range h {
+		if notKept[name] || named[name] || strings.HasPrefix(name, "X-Ratelimit-") || strings.HasPrefix(name, "Ratelimit") {
+			continue
+		}
+		kept[name] = append([]string(nil), values...)
+	}
+	return kept
+}

@@ -1,0 +1,24 @@
+package cache
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+)
+
+// Key names what is asked and for whom. It reveals nothing of its parts.
+type Key [sha256.Size]byte
+
+// NewKey hashes the parts, each preceded by its length, so that no two
+// different lists of parts can give one key.
+func NewKey(parts ...string) Key {
+	size := 0
+	for _, p := range parts {
+		size += len(p) + 4
+	}
+	buf := make([]byte, 0, size)
+	for _, p := range parts {
+		buf = binary.BigEndian.AppendUint32(buf, uint32(len(p)))
+		buf = append(buf, p...)
+	}
+	return sha256.Sum256(buf)
+}

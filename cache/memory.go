@@ -1,0 +1,111 @@
+package cache
+
+import (
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/maypok86/otter/v2"
+)
+
+const (
+	// maxVariants bounds the answers that Vary keeps apart under one key.
+	maxVariants = 8
+	// retention is how long an entry is kept beyond its last validation: stale
+	// it can still be validated.
+	retention = 24 * time.Hour
+	// entryOverhead is about what an entry costs beside its body and header.
+	entryOverhead = 512
+	// burst is the size from which a new entry makes the tier evict at once:
+	// otherwise a burst of large ones overshoots its bound by far.
+	burst = 64 << 10
+)
+
+// Memory is the tier in this process's memory, bounded by bytes. It keeps
+// nothing that cannot be asked for again: its loss costs requests only.
+type Memory struct {
+	entries *otter.Cache[Key, variants]
+	purges  purges
+}
+
+// variants are the entries under one key, the newest first.
+type variants []*Entry
+
+// NewMemory returns an empty tier of at most size bytes.
+func NewMemory(size int64) *Memory {
+	return &Memory{entries: otter.Must(&otter.Options[Key, variants]{
+		MaximumWeight:    uint64(size),
+		Weigher:          func(_ Key, v variants) uint32 { return v.weight() },
+		ExpiryCalculator: otter.ExpiryWritingFunc(func(e otter.Entry[Key, variants]) time.Duration { return e.Value.retained() }),
+	})}
+}
+
+// Close ends the tier's own goroutines. The tier must not be used after it.
+func (m *Memory) Close() { m.entries.StopAllGoroutines() }
+
+// Generation is to be read before a fetch begins and kept in its entry.
+func (m *Memory) Generation() Generation { return m.purges.current() }
+
+// Lookup returns the entry that a request with these fields gets, or nil, and
+// whether it has been purged since it was fetched: then it is stale, whatever
+// its age.
+func (m *Memory) Lookup(key Key, request http.Header) (e *Entry, purged bool) {
+	all, _ := m.entries.GetIfPresent(key)
+	for _, e := range all {
+		if e.Selects(request) {
+			return e, m.purges.purged(e.Tags, e.Since)
+		}
+	}
+	return nil, false
+}
+
+// Keep stores an entry under a key, in place of one that the same requests
+// select.
+func (m *Memory) Keep(key Key, e *Entry) {
+	m.entries.Compute(key, func(old variants, _ bool) (variants, otter.ComputeOp) {
+		kept := make(variants, 0, len(old)+1)
+		kept = append(kept, e)
+		for _, o := range old {
+			if len(kept) < maxVariants && !slices.Equal(o.Vary, e.Vary) {
+				kept = append(kept, o)
+			}
+		}
+		return kept, otter.WriteOp
+	})
+	if len(e.Body) >= burst {
+		m.entries.CleanUp()
+	}
+}
+
+// Forget drops all entries under a key.
+func (m *Memory) Forget(key Key) { m.entries.Invalidate(key) }
+
+// Purge makes every entry with one of the tags stale, and every one whose
+// fetch has begun but not ended.
+func (m *Memory) Purge(tags ...string) { m.purges.purge(tags) }
+
+// Size reports how many keys are held and how many bytes they weigh.
+func (m *Memory) Size() (keys int, bytes uint64) {
+	return m.entries.EstimatedSize(), m.entries.WeightedSize()
+}
+
+func (v variants) weight() uint32 {
+	total := uint64(0)
+	for _, e := range v {
+		total += entryOverhead + uint64(len(e.Body))
+		for name, values := range e.Header {
+			for _, value := range values {
+				total += uint64(len(name) + len(value) + 32)
+			}
+		}
+	}
+	return uint32(min(total, 1<<32-1))
+}
+
+func (v variants) retained() time.Duration {
+	longest := time.Duration(0)
+	for _, e := range v {
+		longest = max(longest, e.Lifetime)
+	}
+	return longest + retention
+}

@@ -1,0 +1,112 @@
+package cache
+
+import (
+	"net/http"
+	"strings"
+)
+
+// NotModified reports whether a GET or HEAD with these request fields is
+// answered 304 from the entry (RFC 9110 section 13.2.2). If-None-Match is
+// compared weakly, and If-Modified-Since counts only without it.
+func (e *Entry) NotModified(request http.Header) bool {
+	if e.Status != http.StatusOK {
+		return false
+	}
+	if tags := request["If-None-Match"]; len(tags) > 0 {
+		return MatchesETag(tags, e.Header.Get("Etag"))
+	}
+	since, err := http.ParseTime(request.Get("If-Modified-Since"))
+	if err != nil {
+		return false
+	}
+	modified, err := http.ParseTime(e.Header.Get("Last-Modified"))
+	return err == nil && !modified.After(since)
+}
+
+// MatchesETag reports whether an If-None-Match field (its values as they came)
+// lists an entity tag equal to etag by weak comparison, or is "*" (RFC 9110
+// sections 8.8.3.2 and 13.1.2). An unquoted member matches nothing.
+func MatchesETag(values []string, etag string) bool {
+	etag = strings.TrimPrefix(etag, "W/")
+	for _, list := range values {
+		if strings.TrimSpace(list) == "*" {
+			return true
+		}
+		for list != "" {
+			var tag string
+			if tag, list = nextETag(list); tag != "" && tag == etag {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// nextETag returns the next opaque-tag of a list with its quotes, empty where
+// there is none before the next comma.
+func nextETag(list string) (tag, rest string) {
+	list = strings.TrimLeft(list, " \t,")
+	list = strings.TrimPrefix(list, "W/")
+	if !strings.HasPrefix(list, `"`) {
+		_, rest, _ = strings.Cut(list, ",")
+		return "", rest
+	}
+	end := strings.IndexByte(list[1:], '"')
+	if end < 0 {
+		return "", ""
+	}
+	return list[:end+2], list[end+2:]
+}
+
+// Validators returns the conditional request fields that ask whether the entry
+// still holds, and false when it has no validator.
+func (e *Entry) Validators() (http.Header, bool) {
+	h := http.Header{}
+	if etag := e.Header.Get("Etag"); etag != "" {
+		h.Set("If-None-Match", etag)
+	}
+	if modified := e.Header.Get("Last-Modified"); modified != "" {
+		h.Set("If-Modified-Since", modified)
+	}
+	return h, len(h) > 0
+}
+
+// Selects reports whether a request with these fields gets the entry (RFC 9111
+// section 4.1).
+func (e *Entry) Selects(request http.Header) bool {
+	for _, f := range e.Vary {
+		if strings.Join(request.Values(f.Name), ", ") != f.Value {
+			return false
+		}
+	}
+	return true
+}
+
+// VaryFields reads the Vary field of an answer and returns the request fields
+// it names with their values, without those in covered (names that the key
+// covers already). It reports false for "*".
+func VaryFields(answer, request http.Header, covered []string) ([]Field, bool) {
+	var fields []Field
+	for _, value := range answer["Vary"] {
+		for name := range strings.SplitSeq(value, ",") {
+			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
+			if name == "*" {
+				return nil, false
+			}
+			if name == "" || contains(covered, name) {
+				continue
+			}
+			fields = append(fields, Field{name, strings.Join(request.Values(name), ", ")})
+		}
+	}
+	return fields, true
+}
+
+func contains(names []string, name string) bool {
+	for _, n := range names {
+		if strings.EqualFold(n, name) {
+			return true
+		}
+	}
+	return false
+}

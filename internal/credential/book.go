@@ -1,0 +1,162 @@
+package credential
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// Held is an upstream credential that the gateway holds.
+type Held struct {
+	Name string
+	Kind policy.CallerKind
+	// Account names what the upstream counts it against; credentials of one
+	// user have one account. Empty means the credential stands for itself.
+	Account string
+	// Token is sent as a bearer token; of an OAuth app it is "id:secret",
+	// sent as Basic.
+	Token Secret
+}
+
+// Client is a program that may use the gateway with a key of its own.
+type Client struct {
+	Name string
+	// Key is the SHA-256 of the client's key.
+	Key [sha256.Size]byte
+	// Credentials are the names of those it may spend; the first is used.
+	Credentials []string
+}
+
+// Book knows who may call, and whose credential pays. It is immutable and safe
+// for concurrent use.
+//
+// It keeps hashes of clients' keys and of pass-through credentials, never
+// these themselves; the hash that names an account is keyed anew in every
+// process, so it cannot be looked up.
+type Book struct {
+	dialect     *policy.Dialect
+	egress      string
+	passThrough bool
+	hashKey     []byte
+	clients     map[[sha256.Size]byte]client
+	accounts    map[string]account // by class
+}
+
+type client struct {
+	name string
+	pays Caller
+}
+
+type account struct {
+	name string
+	kind policy.CallerKind
+}
+
+// Caller is who a request is for, and its Authorization value upstream (empty
+// for none).
+type Caller struct {
+	policy.Caller
+	Authorization Secret
+}
+
+// Errors of [Book.Identify].
+var (
+	ErrMissing = errors.New("no credential: this gateway accepts its own clients only")
+	ErrUnknown = errors.New("unknown key: this gateway accepts its own clients only")
+	ErrTwice   = errors.New("more than one Authorization field")
+)
+
+// NewBook returns a book. Clients must name credentials that are held.
+func NewBook(dialect *policy.Dialect, egress string, passThrough bool, held []Held, clients []Client) *Book {
+	b := &Book{
+		dialect: dialect, egress: egress, passThrough: passThrough,
+		hashKey:  make([]byte, 32),
+		clients:  make(map[[sha256.Size]byte]client, len(clients)),
+		accounts: make(map[string]account, len(held)),
+	}
+	_, _ = rand.Read(b.hashKey) // never fails (crypto/rand)
+	byName := make(map[string]Caller, len(held))
+	for _, h := range held {
+		byName[h.Name] = b.hold(h)
+	}
+	for _, c := range clients {
+		pays := byName[c.Credentials[0]]
+		pays.Client = c.Name
+		b.clients[c.Key] = client{c.Name, pays}
+	}
+	return b
+}
+
+func (b *Book) hold(h Held) Caller {
+	class := b.hash(h.Token.Reveal())
+	name := h.Account
+	if name == "" {
+		name = class
+	}
+	b.accounts[class] = account{name, h.Kind}
+	value := "Bearer " + h.Token.Reveal()
+	if h.Kind == policy.OAuthApp {
+		value = "Basic " + base64.StdEncoding.EncodeToString([]byte(h.Token.Reveal()))
+	}
+	return Caller{policy.Caller{Kind: h.Kind, Account: name, Class: class}, Secret(value)}
+}
+
+// Identify reads the Authorization of a request. "token X" and "Bearer X" are
+// one credential.
+func (b *Book) Identify(h http.Header) (Caller, error) {
+	values := h["Authorization"]
+	if len(values) > 1 {
+		return Caller{}, ErrTwice
+	}
+	if len(values) == 0 || strings.TrimSpace(values[0]) == "" {
+		if !b.passThrough {
+			return Caller{}, ErrMissing
+		}
+		return Caller{Caller: policy.Caller{Kind: policy.Unauthenticated, Account: "egress:" + b.egress, Class: "anonymous"}}, nil
+	}
+	scheme, credential := parse(values[0])
+	if c, ok := b.clients[sha256.Sum256([]byte(credential))]; ok {
+		return c.pays, nil
+	}
+	if !b.passThrough {
+		return Caller{}, ErrUnknown
+	}
+	class := b.hash(credential)
+	who := policy.Caller{Kind: b.dialect.Kind(scheme, credential), Account: class, Class: class}
+	if known, ok := b.accounts[class]; ok {
+		who.Account, who.Kind = known.name, known.kind
+	}
+	return Caller{who, Secret(values[0])}, nil
+}
+
+// parse splits an Authorization value. Of a Basic one the credential is the
+// pair of name and password as they were written; a value that cannot be read
+// stands for itself, and the upstream will say what it thinks of it.
+func parse(value string) (scheme, credential string) {
+	scheme, credential, ok := strings.Cut(strings.TrimSpace(value), " ")
+	if !ok {
+		return "", value
+	}
+	credential = strings.TrimSpace(credential)
+	if strings.EqualFold(scheme, "basic") {
+		if pair, err := base64.StdEncoding.DecodeString(credential); err == nil {
+			return scheme, string(pair)
+		}
+	}
+	return scheme, credential
+}
+
+// hash names a credential without telling it. It keeps security classes apart,
+// so it is long enough that no two will ever share one.
+func (b *Book) hash(credential string) string {
+	mac := hmac.New(sha256.New, b.hashKey)
+	mac.Write([]byte(credential))
+	return hex.EncodeToString(mac.Sum(nil)[:16])
+}

@@ -1,0 +1,251 @@
+package proxy
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/policy"
+)
+
+// maxEntry is the largest body that is kept; a larger one is passed on.
+const maxEntry = 8 << 20
+
+// answerFromCache answers with a fresh entry (journey, step 5) and reports
+// whether it did. What is stale it leaves in x for answer.
+func (g *Gateway) answerFromCache(x *exchange) bool {
+	if !x.kept {
+		x.record.Cache = "weir; fwd=" + x.bypass()
+		return false
+	}
+	e, purged := g.Cache.Lookup(x.key, x.header)
+	now := time.Now()
+	switch {
+	case e == nil:
+		x.record.Cache = "weir; fwd=uri-miss"
+	case purged || !e.Fresh(now):
+		x.stale, x.record.Cache = e, "weir; fwd=stale"
+	case x.mustAsk(e, now):
+		x.stale, x.record.Cache = e, "weir; fwd=request"
+	default:
+		g.replyFromEntry(x, e, now)
+		return true
+	}
+	if x.ask.Has("only-if-cached") {
+		x.record.Cache = "weir"
+		g.refuse(x, &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: not in the cache", detail: "only-if-cached"})
+		return true
+	}
+	return false
+}
+
+// bypass says why the cache has no part in the question (RFC 9211 section
+// 2.2).
+func (x *exchange) bypass() string {
+	switch {
+	case x.method != http.MethodGet && x.method != http.MethodHead:
+		return "method"
+	case x.ask.Has("no-store"):
+		return "request"
+	}
+	return "bypass"
+}
+
+// mustAsk reports whether the client wants a fresh entry validated all the
+// same (RFC 9111 section 5.2.1).
+func (x *exchange) mustAsk(e *cache.Entry, now time.Time) bool {
+	if x.ask.Has("no-cache") || len(x.ask) == 0 && x.in.Header.Get("Pragma") == "no-cache" {
+		return true
+	}
+	if oldest, ok := x.ask.Seconds("max-age"); ok && e.Age(now) > oldest {
+		return true
+	}
+	if least, ok := x.ask.Seconds("min-fresh"); ok && e.Lifetime-e.Age(now) < least {
+		return true
+	}
+	return false
+}
+
+// answer gets the answer from upstream (journey, steps 6 to 10).
+func (g *Gateway) answer(x *exchange, out *http.Request) (*http.Response, error) {
+	asked := x.validate(out)
+	since := g.Cache.Generation()
+	requested := time.Now()
+	resp, err := g.attempt(x, out)
+	if err != nil {
+		return nil, err
+	}
+	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: requested, Answered: time.Now()}
+	x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
+	switch {
+	case asked && resp.StatusCode == http.StatusNotModified:
+		return g.revalidated(x, resp, a, since), nil
+	case x.kept && x.method == http.MethodGet:
+		g.keep(x, resp, a, since)
+	case !x.match.Operation.Safe() && resp.StatusCode < 400:
+		g.Cache.Purge(g.invalidated(x.match)...)
+	}
+	return resp, nil
+}
+
+// validate asks whether the stale entry still holds, in place of what the
+// client asked by its own validators, and reports whether it did.
+func (x *exchange) validate(out *http.Request) bool {
+	if x.stale == nil {
+		return false
+	}
+	validators, ok := x.stale.Validators()
+	if !ok {
+		return false
+	}
+	for _, name := range []string{"If-None-Match", "If-Modified-Since"} {
+		out.Header.Del(name)
+	}
+	for name, values := range validators {
+		out.Header[name] = values
+	}
+	return true
+}
+
+// revalidated merges a 304 into the stale entry (RFC 9111 section 4.3.4) and
+// answers from it.
+func (g *Gateway) revalidated(x *exchange, resp *http.Response, a cache.Answer, since cache.Generation) *http.Response {
+	discard(resp.Body)
+	now := a.Answered
+	e := x.stale
+	if lifetime, ok := cache.Keep(e.Renewed(a), x.ask, x.rule); ok {
+		e = e.Validated(a, lifetime, since)
+		g.Cache.Keep(x.key, e)
+		x.noteStored(e, now)
+	} else {
+		e = e.Validated(a, 0, since)
+		g.Cache.Forget(x.key)
+	}
+	return entryResponse(x, e, now)
+}
+
+// keep stores the answer once its body has gone by, complete.
+func (g *Gateway) keep(x *exchange, resp *http.Response, a cache.Answer, since cache.Generation) {
+	lifetime, ok := cache.Keep(a, x.ask, x.rule)
+	vary, one := cache.VaryFields(a.Header, x.header, g.covered())
+	if !ok || !one || resp.ContentLength > maxEntry || !delimited(resp) {
+		if x.stale != nil && resp.StatusCode < 500 {
+			g.Cache.Forget(x.key)
+		}
+		return
+	}
+	store := func(body []byte) {
+		e := cache.NewEntry(a, body, lifetime)
+		e.Vary, e.Tags, e.Since = vary, x.tags, since
+		g.Cache.Keep(x.key, e)
+	}
+	x.noteStored(cache.NewEntry(a, nil, lifetime), a.Answered)
+	resp.Body = &teeBody{ReadCloser: resp.Body, want: resp.ContentLength, store: store}
+}
+
+func (x *exchange) noteStored(e *cache.Entry, now time.Time) {
+	x.record.Cache += "; stored; ttl=" + itoa(int((e.Lifetime-e.Age(now))/time.Second))
+}
+
+// delimited reports whether the end of the body is marked, so that a broken
+// connection cannot pass for it (RFC 9112 section 8).
+func delimited(resp *http.Response) bool {
+	return resp.ContentLength >= 0 || resp.ProtoMajor >= 2 || len(resp.TransferEncoding) > 0
+}
+
+// teeBody copies what passes, and stores it at the end if it was all there and
+// not too large. A body that is closed or breaks before is not stored.
+type teeBody struct {
+	io.ReadCloser
+	copied bytes.Buffer
+	want   int64 // Content-Length, -1 when there is none
+	store  func([]byte)
+}
+
+func (t *teeBody) Read(p []byte) (int, error) {
+	n, err := t.ReadCloser.Read(p)
+	if t.store == nil {
+		return n, err
+	}
+	if t.copied.Len()+n > maxEntry {
+		t.store, t.copied = nil, bytes.Buffer{}
+		return n, err
+	}
+	t.copied.Write(p[:n])
+	if err != nil {
+		if whole := t.want < 0 || int64(t.copied.Len()) == t.want; err == io.EOF && whole {
+			t.store(t.copied.Bytes())
+		}
+		t.store = nil
+	}
+	return n, err
+}
+
+// discard lets the connection be used again after an answer nobody reads.
+func discard(body io.ReadCloser) {
+	_, _ = io.CopyN(io.Discard, body, maxDiscard) // best effort: a longer or broken rest costs the connection
+	_ = body.Close()
+}
+
+const maxDiscard = 256 << 10
+
+// tagsOf are what a kept answer can be purged by: its operation, its
+// repository or organization, its operation with its path parameters, and its
+// target.
+func tagsOf(m policy.Match) []string {
+	tags := []string{"op:" + m.Operation.ID, "url:" + m.Path}
+	if m.Operation.Known() {
+		tags = append(tags, scope(m.Operation, m.Params))
+	}
+	if owner, repo := m.Params["owner"], m.Params["repo"]; owner != "" && repo != "" {
+		tags = append(tags, "repo:"+owner+"/"+repo, "org:"+owner)
+	}
+	if org := m.Params["org"]; org != "" {
+		tags = append(tags, "org:"+org)
+	}
+	return tags
+}
+
+// invalidated are the tags that a successful unsafe request makes stale: its
+// target (RFC 9111 section 4.4) and what the catalogue names for the same path
+// parameters.
+func (g *Gateway) invalidated(m policy.Match) []string {
+	tags := []string{"url:" + m.Path}
+	for _, id := range m.Operation.Invalidates {
+		op := g.Catalogue.Operation(id)
+		tag := scope(op, m.Params)
+		tags = append(tags, tag, scope(op, nil))
+		if strings.HasSuffix(tag, elsewhere) {
+			// Called by a repository's number: which name that is nobody here
+			// knows, so the operation is stale for all.
+			tags = append(tags, "op:"+id)
+		}
+	}
+	return tags
+}
+
+// elsewhere marks the scope of an answer that was fetched under another
+// spelling of its path (a repository's number): it goes stale with every
+// change to its operation.
+const elsewhere = "/?"
+
+// scope names an operation with the values of its own path parameters.
+func scope(op *policy.Operation, params map[string]string) string {
+	var b strings.Builder
+	b.WriteString(op.ID)
+	for segment := range strings.SplitSeq(op.Path, "/") {
+		if !strings.HasPrefix(segment, "{") {
+			continue
+		}
+		value, ok := params[strings.Trim(segment, "{}")]
+		if !ok {
+			return op.ID + elsewhere
+		}
+		b.WriteByte('/')
+		b.WriteString(value)
+	}
+	return b.String()
+}

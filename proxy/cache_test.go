@@ -1,0 +1,259 @@
+package proxy
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// templates is an upstream with one cacheable answer that carries a validator.
+func templates(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Etag", `W/"one"`)
+	w.Header().Set("Content-Type", "application/json")
+	if r.Header.Get("If-None-Match") == `W/"one"` {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	_, _ = fmt.Fprint(w, `["Go"]`)
+}
+
+func TestMissThenHit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, templates)
+		miss := w.get("/gitignore/templates")
+		time.Sleep(90 * time.Second)
+		hit := w.get("/gitignore/templates")
+
+		w.want("miss", miss.Header.Get("Cache-Status"), "weir; fwd=uri-miss; fwd-status=200; stored; ttl=86400")
+		w.want("hit", hit.Header.Get("Cache-Status"), "weir; hit; ttl=86310")
+		w.want("age", hit.Header.Get("Age"), "90")
+		w.want("body", hit.body, `["Go"]`)
+		w.want("requests upstream", w.upstreamSaw(), 1)
+		for _, name := range []string{"Limit", "Remaining", "Used", "Reset", "Resource"} {
+			for _, r := range []got{miss, hit} {
+				if len(r.Header.Values("X-RateLimit-"+name)) != 1 {
+					t.Errorf("x-ratelimit-%s: %q", name, r.Header.Values("X-RateLimit-"+name))
+				}
+			}
+		}
+	})
+}
+
+func TestSharedReferenceDataIsFetchedOnceWhateverTheToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, templates)
+		for _, token := range []string{"Bearer a", "Bearer b", "token c"} {
+			w.want("body", w.get("/gitignore/templates", "Authorization: "+token).body, `["Go"]`)
+		}
+		w.want("requests upstream", w.upstreamSaw(), 1)
+	})
+}
+
+func TestPrivateAnswersStayWithTheirCredential(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Cache-Control", "private, max-age=60, s-maxage=60")
+			_, _ = fmt.Fprint(w, r.Header.Get("Authorization"))
+		})
+		for range 2 {
+			for _, token := range []string{"Bearer a", "Bearer b"} {
+				w.want("body", w.get("/repos/acme/secret/subscribers", "Authorization: "+token).body, token)
+			}
+			w.want("anonymous", w.get("/repos/acme/secret/subscribers").body, "")
+		}
+		// One for each token; the anonymous answer is private and not kept.
+		w.want("requests upstream", w.upstreamSaw(), 4)
+	})
+}
+
+func TestStaleEntryIsValidatedAndRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, templates)
+		w.get("/gitignore/templates")
+		time.Sleep(25 * time.Hour)
+		again := w.get("/gitignore/templates")
+		w.want("status", again.StatusCode, 200)
+		w.want("body", again.body, `["Go"]`)
+		w.want("cache", again.Header.Get("Cache-Status"), "weir; fwd=stale; fwd-status=304; stored; ttl=86400")
+		w.want("hit after it", w.get("/gitignore/templates").Header.Get("Cache-Status"), "weir; hit; ttl=86400")
+		w.want("requests upstream", w.upstreamSaw(), 2)
+	})
+}
+
+func TestClientsValidators(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, templates)
+		cold := w.get("/gitignore/templates", `If-None-Match: W/"one"`)
+		w.want("cold, matching: status", cold.StatusCode, 304)
+		full := w.get("/gitignore/templates")
+		w.want("then without validator: status", full.StatusCode, 200)
+		w.want("then without validator: body", full.body, `["Go"]`)
+		fresh := w.get("/gitignore/templates", `If-None-Match: "other", "one"`)
+		w.want("fresh, matching weakly: status", fresh.StatusCode, 304)
+		w.want("fresh, matching: body", fresh.body, "")
+		if fresh.Header.Get("Content-Length") != "" || fresh.Header.Get("Content-Type") != "" {
+			t.Errorf("a 304 describes no body: %v", fresh.Header)
+		}
+		w.want("fresh, other tag", w.get("/gitignore/templates", `If-None-Match: "on"`).StatusCode, 200)
+		w.want("requests upstream", w.upstreamSaw(), 2)
+	})
+}
+
+func TestClientsCacheControl(t *testing.T) {
+	for _, c := range []struct {
+		name, control, want string
+		upstream            int
+	}{
+		{"no-cache validates", "no-cache", "weir; fwd=request; fwd-status=304; stored; ttl=86400", 2},
+		{"no-store passes by", "no-store", "weir; fwd=request; fwd-status=200", 2},
+		{"max-age younger than the entry", "max-age=5", "weir; fwd=request; fwd-status=304; stored; ttl=86400", 2},
+		{"max-age older than the entry", "max-age=60", "weir; hit; ttl=86390", 1},
+		{"only-if-cached and it is", "only-if-cached", "weir; hit; ttl=86390", 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, templates)
+				w.get("/gitignore/templates")
+				time.Sleep(10 * time.Second)
+				r := w.get("/gitignore/templates", "Cache-Control: "+c.control)
+				w.want("body", r.body, `["Go"]`)
+				w.want("Cache-Status", r.Header.Get("Cache-Status"), c.want)
+				w.want("requests upstream", w.upstreamSaw(), c.upstream)
+			})
+		})
+	}
+}
+
+func TestOnlyIfCachedOnAColdCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, templates)
+		r := w.get("/gitignore/templates", "Cache-Control: only-if-cached")
+		w.want("status", r.StatusCode, http.StatusGatewayTimeout)
+		w.want("requests upstream", w.upstreamSaw(), 0)
+	})
+}
+
+func TestHeadIsAnsweredFromGet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, templates)
+		w.get("/gitignore/templates")
+		r := w.do(http.MethodHead, "/gitignore/templates", nil)
+		w.want("status", r.StatusCode, 200)
+		w.want("length", r.ContentLength, int64(6))
+		w.want("body", r.body, "")
+		w.want("requests upstream", w.upstreamSaw(), 1)
+	})
+}
+
+func TestRepresentationsAreKeptApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = fmt.Fprint(w, strings.Contains(r.Header.Get("Accept"), "raw"))
+		})
+		for range 2 {
+			w.want("plain", w.get("/gitignore/templates/Go").body, "false")
+			w.want("vendor type", w.get("/gitignore/templates/Go", "Accept: application/vnd.service+json").body, "false")
+			w.want("raw", w.get("/gitignore/templates/Go", "Accept: application/vnd.service.raw+json").body, "true")
+		}
+		w.want("requests upstream", w.upstreamSaw(), 2)
+	})
+}
+
+func TestWriteMakesWhatItChangesStale(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		subscribed := false
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			subscribed = subscribed || r.Method == http.MethodPut
+			w.Header().Set("Cache-Control", "private, max-age=60")
+			_, _ = fmt.Fprint(w, subscribed)
+		})
+		ask := func(path string) string { return w.get(path, "Authorization: Bearer a").body }
+		const watchers = "/repos/acme/widgets/subscribers"
+		for _, path := range []string{"/repos/Acme/Widgets/subscription", watchers, "/repositories/7/subscribers", "/repos/acme/other/subscribers"} {
+			w.want(path, ask(path), "false")
+		}
+		w.want("write", w.do(http.MethodPut, "/repos/acme/widgets/subscription", strings.NewReader("{}"), "Authorization: Bearer a").StatusCode, 200)
+		w.want("its target", ask("/repos/acme/widgets/subscription"), "true")
+		w.want("what the catalogue names", ask(watchers), "true")
+		w.want("the same under a number", ask("/repositories/7/subscribers"), "true")
+		w.want("another repository", ask("/repos/acme/other/subscribers"), "false")
+	})
+}
+
+func TestFetchThatBeganBeforeAWriteIsNotFresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Cache-Control", "private, max-age=60")
+			if r.Method == http.MethodGet && r.Header.Get("User-Agent") == "slow" {
+				<-release
+			}
+			_, _ = fmt.Fprint(w, r.Header.Get("User-Agent"))
+		})
+		slow := make(chan got)
+		go func() {
+			slow <- w.get("/repos/acme/widgets/subscription", "Authorization: Bearer a", "User-Agent: slow")
+		}()
+		synctest.Wait()
+		w.do(http.MethodPut, "/repos/acme/widgets/subscription", nil, "Authorization: Bearer a")
+		close(release)
+		<-slow
+		w.want("after the write", w.get("/repos/acme/widgets/subscription", "Authorization: Bearer a", "User-Agent: new").body, "new")
+	})
+}
+
+func TestBrokenBodyIsNotKept(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		write func(http.ResponseWriter)
+	}{
+		{"with a length", func(w http.ResponseWriter) {
+			w.Header().Set("Content-Length", "1000")
+			_, _ = fmt.Fprint(w, "half")
+			_ = http.NewResponseController(w).Flush()
+		}},
+		{"chunked", func(w http.ResponseWriter) {
+			_, _ = fmt.Fprint(w, "half")
+			_ = http.NewResponseController(w).Flush()
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broken := true
+				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+					if broken {
+						c.write(w)
+						panic(http.ErrAbortHandler)
+					}
+					_, _ = fmt.Fprint(w, "whole")
+				})
+				first := w.ask(http.MethodGet, "/gitignore/templates", nil)
+				if first.err == nil {
+					t.Errorf("the client must see the break, got %v %q", first.Response, first.body)
+				}
+				broken = false
+				second := w.get("/gitignore/templates")
+				w.want("body", second.body, "whole")
+				w.want("requests upstream", w.upstreamSaw(), 2)
+			})
+		})
+	}
+}
+
+func TestLargeBodyPassesAndIsNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		chunk := strings.Repeat("x", 1<<20)
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			for range maxEntry>>20 + 1 {
+				_, _ = fmt.Fprint(w, chunk)
+			}
+		})
+		for range 2 {
+			w.want("size", len(w.get("/gitignore/templates").body), maxEntry+1<<20)
+		}
+		w.want("requests upstream", w.upstreamSaw(), 2)
+	})
+}

@@ -1,0 +1,252 @@
+package proxy
+
+import (
+	"crypto/rand"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/policy"
+)
+
+// question is what is asked of the upstream. It is immutable once classify has
+// built it, and holds nothing by which a client could be reached.
+type question struct {
+	who    Identity
+	match  policy.Match
+	method string
+	url    *url.URL
+	// header is what is sent, without the credential.
+	header http.Header
+	// key is set when the answer may come from, or go to, the cache.
+	key   cache.Key
+	kept  bool
+	rule  cache.Rule
+	tags  []string
+	ask   cache.Directives // the client's Cache-Control
+	label string           // route for logs and metrics, bounded
+}
+
+// exchange is one client's request. One goroutine writes it: the one that
+// serves the request.
+type exchange struct {
+	question
+	w      *recorder
+	in     *http.Request
+	start  time.Time
+	prefix string // by which the client came: "" or "/api/v3"
+	prefer preference
+	// stale is what the cache holds but may not give away unasked.
+	stale  *cache.Entry
+	record Record
+}
+
+// Record is what happened to one request. The access line, the headers and the
+// page of recent requests are made from it, so they cannot disagree.
+type Record struct {
+	ID        string        `json:"id"`
+	Start     time.Time     `json:"start"`
+	Method    string        `json:"method"`
+	Route     string        `json:"route"`
+	Operation string        `json:"operation"`
+	Account   string        `json:"account"`
+	Client    string        `json:"client,omitempty"`
+	Resource  string        `json:"resource"`
+	Status    int           `json:"status"`
+	Bytes     int64         `json:"bytes"`
+	Elapsed   time.Duration `json:"elapsed_ns"`
+	// Cache is the Cache-Status that the client got.
+	Cache string `json:"cache"`
+	// Waited is the time spent for a permit and between polls; Attempts is
+	// how many requests went upstream.
+	Waited   time.Duration `json:"waited_ns"`
+	Attempts int           `json:"attempts"`
+	// Error is what went wrong, for the operator.
+	Error string `json:"error,omitempty"`
+}
+
+func (r *Record) attrs() []slog.Attr {
+	attrs := []slog.Attr{
+		slog.String("request", r.ID),
+		slog.String("method", r.Method),
+		slog.String("route", r.Route),
+		slog.String("operation", r.Operation),
+		slog.String("account", r.Account),
+		slog.Int("status", r.Status),
+		slog.Int64("bytes", r.Bytes),
+		slog.Duration("elapsed", r.Elapsed),
+		slog.String("cache", r.Cache),
+		slog.Int("attempts", r.Attempts),
+		slog.Duration("waited", r.Waited),
+	}
+	if r.Client != "" {
+		attrs = append(attrs, slog.String("client", r.Client))
+	}
+	if r.Error != "" {
+		attrs = append(attrs, slog.String("error", r.Error))
+	}
+	return attrs
+}
+
+func newRequestID() string { return rand.Text() }
+
+// methodLabel bounds what a method can be in logs and metrics.
+func methodLabel(method string) string {
+	switch method {
+	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE":
+		return method
+	}
+	return "_OTHER"
+}
+
+// classify builds the question (journey, step 3).
+func (g *Gateway) classify(x *exchange) error {
+	path := x.in.URL.EscapedPath()
+	switch rest, ok := strings.CutPrefix(path, enterprisePrefix); {
+	case ok && strings.HasPrefix(rest, "/"):
+		x.prefix, path = enterprisePrefix, rest
+	case path == "/api/graphql":
+		path = "/graphql"
+	}
+	match, err := g.Catalogue.Classify(x.in.Method, path, x.in.URL.RawQuery)
+	if err != nil {
+		return err
+	}
+	x.match, x.method = match, x.in.Method
+	x.url = g.target(match)
+	x.header = g.outbound(x.in.Header)
+	x.ask = cache.ParseDirectives(x.in.Header["Cache-Control"])
+	x.label = g.shapes.label(match.Operation)
+	x.record.Route, x.record.Operation, x.record.Resource = x.label, match.Operation.ID, match.Operation.Resource
+	g.keyed(x)
+	return nil
+}
+
+// keyed decides whether the cache has a part in this question, and gives it
+// its key, its rule and its tags.
+func (g *Gateway) keyed(x *exchange) {
+	op := x.match.Operation
+	safe := x.method == http.MethodGet || x.method == http.MethodHead
+	if !safe || op.Cache.Class == policy.Never || x.in.Header.Get("Range") != "" || x.ask.Has("no-store") {
+		return
+	}
+	accept := strings.Join(x.in.Header["Accept"], ",")
+	if op.Known() {
+		accept = g.Dialect.Accept(x.in.Header["Accept"])
+	}
+	class := x.who.Caller.Class
+	if op.Cache.Class == policy.Shared {
+		class = string(policy.Shared)
+	}
+	x.kept = true
+	x.key = cache.NewKey(g.Upstream.String(), x.match.Path, x.match.Query, accept,
+		strings.Join(x.in.Header.Values(g.Dialect.VersionHeader), ","), class)
+	x.rule = cache.Rule{OneCaller: x.who.Caller.Kind != policy.Unauthenticated}
+	if op.Cache.Class == policy.Shared {
+		x.rule.TTL = op.Cache.TTL
+	}
+	x.tags = tagsOf(x.match)
+	// One representation for everyone: the key need not know Accept-Encoding.
+	x.header.Set("Accept-Encoding", "identity")
+}
+
+// covered are the request fields that a key covers, whatever Vary says.
+func (g *Gateway) covered() []string {
+	return append([]string{"Accept", "Accept-Encoding", g.Dialect.VersionHeader}, g.Dialect.VaryByCredential...)
+}
+
+// preflight answers what must fail by the documents' own words (journey, step
+// 4; design section 6.3).
+func (g *Gateway) preflight(x *exchange) error {
+	if f := x.match.Preflight(x.who.Caller.Kind); f != nil {
+		return &failure{status: f.Status, finding: f, message: f.Message, detail: f.Check}
+	}
+	return nil
+}
+
+// address turns what ReverseProxy has cloned from the client's request into
+// the question: URL, header and no more.
+func (x *exchange) address(p *httputil.ProxyRequest) {
+	out := p.Out
+	out.URL, out.Host = x.url, ""
+	out.Header = x.header.Clone()
+	if x.who.Authorize != nil {
+		x.who.Authorize(out.Header)
+	}
+	if x.method == http.MethodGet || x.method == http.MethodHead {
+		out.Body, out.ContentLength, out.TransferEncoding = nil, 0, nil
+		return
+	}
+	// The server fills in the values when the body has ended.
+	out.Trailer = p.In.Trailer
+}
+
+// preference is what a Prefer field asks for (RFC 7240): how long the client
+// lets Weir wait.
+type preference struct {
+	wait    time.Duration
+	given   bool
+	applied string // for Preference-Applied
+}
+
+// maxPreferWait bounds what a client can ask for.
+const maxPreferWait = 5 * time.Minute
+
+func parsePrefer(values []string) preference {
+	for _, value := range values {
+		for part := range strings.SplitSeq(value, ",") {
+			name, argument, _ := strings.Cut(strings.TrimSpace(part), "=")
+			switch strings.ToLower(strings.TrimSpace(name)) {
+			case "respond-async":
+				return preference{given: true, applied: "respond-async"}
+			case "wait":
+				if n, err := strconv.ParseUint(strings.Trim(argument, `" `), 10, 31); err == nil {
+					wait := min(time.Duration(n)*time.Second, maxPreferWait)
+					return preference{wait: wait, given: true, applied: "wait=" + strconv.FormatUint(n, 10)}
+				}
+			}
+		}
+	}
+	return preference{}
+}
+
+// until is the end of a wait that lasts for byDefault unless the client says.
+func (x *exchange) until(byDefault time.Duration) time.Time {
+	if x.prefer.given {
+		byDefault = x.prefer.wait
+	}
+	return x.start.Add(byDefault)
+}
+
+// recorder is the client's ResponseWriter, remembering what went out.
+type recorder struct {
+	http.ResponseWriter
+	status int
+	bytes  int64
+}
+
+func (r *recorder) WriteHeader(status int) {
+	if status >= 200 && r.status == 0 {
+		r.status = status
+	}
+	r.ResponseWriter.WriteHeader(status)
+}
+
+func (r *recorder) Write(p []byte) (int, error) {
+	if r.status == 0 {
+		r.status = http.StatusOK
+	}
+	n, err := r.ResponseWriter.Write(p)
+	r.bytes += int64(n)
+	return n, err
+}
+
+func (r *recorder) wrote() bool { return r.status != 0 }
+
+// Unwrap is for http.ResponseController.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

@@ -1,0 +1,215 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// Config is what a gateway is made of. All fields are required unless they say
+// otherwise.
+type Config struct {
+	// Upstream is the API's base URL; a path prefix is kept.
+	Upstream *url.URL
+	// Timeout bounds the wait for response headers, and each pause within a
+	// body, in either direction.
+	Timeout   time.Duration
+	Catalogue *policy.Catalogue
+	Dialect   *policy.Dialect
+	// Identify says who sends a request and with which credential it goes on.
+	Identify func(*http.Request) (Identity, error)
+	Ledger   limits.Ledger
+	Cache    *cache.Memory
+	// Transport makes one wire attempt; see [NewTransport].
+	Transport http.RoundTripper
+	// Wait is how long a request queues unless its client says.
+	Wait time.Duration
+	// RefusalStatus is that of a limit refusal: 429 or 403.
+	RefusalStatus int
+	Statistics    Statistics
+	Log           *slog.Logger
+}
+
+// Identity is a caller, and how it shows itself to the upstream.
+type Identity struct {
+	Caller policy.Caller
+	// Authorize puts the credential on an outbound request. Nil sends none.
+	Authorize func(http.Header)
+}
+
+// ErrUnidentified refuses a request that shows no credential where one is
+// needed, or one that nobody knows.
+var ErrUnidentified = errors.New("requires authentication")
+
+// Gateway answers clients. It is safe for concurrent use.
+type Gateway struct {
+	Config
+	limiter *limits.Limiter
+	buffers bufferPool
+	shapes  shapes
+	recent  recent
+}
+
+// New returns a gateway.
+func New(c Config) *Gateway {
+	return &Gateway{Config: c, limiter: limits.NewLimiter(c.Ledger)}
+}
+
+// ServeHTTP is a request's journey (design section 2).
+func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := g.begin(w, r)
+	defer g.finish(x)
+
+	err := screen(r)
+	if err == nil {
+		err = g.identify(x)
+	}
+	if err == nil {
+		err = g.classify(x)
+	}
+	if err == nil {
+		err = g.preflight(x)
+	}
+	switch {
+	case err != nil:
+		g.refuse(x, err)
+	case g.answerFromLedger(x):
+	case g.answerFromCache(x):
+	default:
+		g.forward(x)
+	}
+}
+
+// forward sends the question through a ReverseProxy made for this exchange:
+// its hooks are closures over x, so nothing of a request lives in shared state
+// or in a context.
+func (g *Gateway) forward(x *exchange) {
+	proxy := httputil.ReverseProxy{
+		Rewrite:        func(p *httputil.ProxyRequest) { x.address(p) },
+		Transport:      roundTripper(func(out *http.Request) (*http.Response, error) { return g.answer(x, out) }),
+		ModifyResponse: func(resp *http.Response) error {
+			if len(resp.Trailer) > 0 {
+				// HTTP/1.1 has room for one of them; trailers need chunks.
+				resp.Header.Del("Content-Length")
+			}
+			g.reply(x, resp.Header)
+			return nil
+		},
+		ErrorHandler:   func(_ http.ResponseWriter, _ *http.Request, err error) { g.refuse(x, err) },
+		BufferPool:     &g.buffers,
+		ErrorLog:       slog.NewLogLogger(g.Log.Handler(), slog.LevelDebug),
+	}
+	proxy.ServeHTTP(x.w, x.in)
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// Bounds of what a client may send beside its body. The server's own bound on
+// headers must lie above maxHeader, so that the answer is ours.
+const (
+	maxTarget = 8 << 10
+	maxHeader = 32 << 10
+)
+
+// MaxHeaderBytes is for the http.Server in front of a gateway.
+const MaxHeaderBytes = 2 * maxHeader
+
+// screen refuses what is not HTTP for us (journey, step 1). What cannot be
+// parsed at all net/http has refused before.
+func screen(r *http.Request) error {
+	switch {
+	case r.Method == http.MethodConnect, r.Method == http.MethodTrace:
+		return &failure{status: http.StatusMethodNotAllowed, message: "Method Not Allowed: " + r.Method, allow: "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"}
+	case len(r.RequestURI) > maxTarget:
+		return &failure{status: http.StatusRequestURITooLong, message: "URI Too Long: at most 8 KiB"}
+	case headerSize(r.Header) > maxHeader:
+		return &failure{status: http.StatusRequestHeaderFieldsTooLarge, message: "Request Header Fields Too Large: at most 32 KiB"}
+	case r.URL.IsAbs() && !isLocal(r):
+		return &failure{status: http.StatusBadRequest, message: "Bad Request: Weir is not a forward proxy; send the path alone"}
+	case strings.HasPrefix(r.URL.EscapedPath(), ownPaths):
+		return &failure{status: http.StatusNotFound, message: "Not Found: Weir has nothing at this path"}
+	}
+	return nil
+}
+
+// ownPaths are Weir's own, never sent upstream.
+const ownPaths = "/_weir/"
+
+func headerSize(h http.Header) int {
+	size := 0
+	for name, values := range h {
+		for _, value := range values {
+			size += len(name) + len(value) + len(": \r\n")
+		}
+	}
+	return size
+}
+
+// isLocal reports whether an absolute-form target names the address at which
+// the request came in.
+func isLocal(r *http.Request) bool {
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if !ok || r.URL.User != nil {
+		return false
+	}
+	host, port, err := net.SplitHostPort(local.String())
+	if err != nil {
+		return false
+	}
+	return r.URL.Host == net.JoinHostPort(host, port) || r.URL.Host == "localhost:"+port
+}
+
+func (g *Gateway) identify(x *exchange) error {
+	who, err := g.Identify(x.in)
+	x.who = who
+	x.record.Account, x.record.Client = who.Caller.Account, who.Caller.Client
+	return err
+}
+
+// begin opens the exchange and its record.
+func (g *Gateway) begin(w http.ResponseWriter, r *http.Request) *exchange {
+	x := &exchange{w: &recorder{ResponseWriter: w}, in: r, start: time.Now()}
+	x.record = Record{ID: newRequestID(), Start: x.start, Method: methodLabel(r.Method), Route: otherShape}
+	x.prefer = parsePrefer(r.Header["Prefer"])
+	return x
+}
+
+// finish closes the record and writes the access line. A panic is answered
+// with 500 where that is still possible; the one by which a broken body breaks
+// the client's connection passes on.
+func (g *Gateway) finish(x *exchange) {
+	p := recover()
+	if p != nil && p != http.ErrAbortHandler {
+		g.Log.Error("panic in a request", "request", x.record.ID, "panic", p, "stack", string(debug.Stack()))
+		if !x.w.wrote() {
+			g.refuse(x, &failure{status: http.StatusInternalServerError, message: "Internal Server Error"})
+			p = nil
+		}
+	}
+	x.record.Status, x.record.Bytes = x.w.status, x.w.bytes
+	x.record.Elapsed = time.Since(x.start)
+	if p != nil || errors.Is(context.Cause(x.in.Context()), context.Canceled) && !x.w.wrote() {
+		x.record.Status = statusClientGone
+	}
+	g.recent.add(x.record)
+	g.Log.LogAttrs(context.WithoutCancel(x.in.Context()), slog.LevelInfo, "request", x.record.attrs()...)
+	if p != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// statusClientGone is logged when nobody got the answer, or not all of it.
+const statusClientGone = 499

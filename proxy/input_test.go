@@ -1,0 +1,254 @@
+package proxy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// refused checks that an answer has the API's error shape, and says something.
+func (w *world) refused(r got, status int, says string) {
+	w.Helper()
+	w.want("status", r.StatusCode, status)
+	var body struct {
+		Message       string `json:"message"`
+		Documentation string `json:"documentation_url"`
+	}
+	if err := json.Unmarshal([]byte(r.body), &body); err != nil {
+		w.Errorf("body %q: %v", r.body, err)
+	}
+	if !strings.Contains(body.Message, says) || body.Documentation == "" {
+		w.Errorf("body %s: want it to say %q", r.body, says)
+	}
+}
+
+func nothing(http.ResponseWriter, *http.Request) {}
+
+func TestTargetsThatCouldBeReadTwoWays(t *testing.T) {
+	for _, c := range []struct{ name, path, says string }{
+		{"encoded dot segment", "/repos/acme/%2e%2e/user", "dot segment"},
+		{"dot segment in the middle of an escape", "/repos/acme/.%2E/user", "dot segment"},
+		{"encoded slash", "/gitignore/templates%2fGo", "encoded slash"},
+		{"encoded slash in a name", "/repos/acme%2Fwidgets/subscribers", "encoded slash"},
+		{"encoded backslash", "/repos/acme/%5cwidgets", "backslash"},
+		{"encoded NUL", "/gitignore/templates/Go%00", "control character"},
+		{"empty segment", "/repos//widgets", "empty segment"},
+		{"semicolon in the query", "/search/code?q=a;b", "%3B"},
+		{"broken escape in the query", "/search/code?q=%zz", "percent-escape"},
+		{"10,001 parameters", "/user?" + strings.Repeat("&", 10_000) + "q=1", "URI Too Long"},
+		{"1,001 parameters", "/user?" + strings.Repeat("a&", 1000) + "q=1", "1,000 parameters"},
+		{"long target", "/user?q=" + strings.Repeat("a", maxTarget), "URI Too Long"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, nothing)
+				status := http.StatusBadRequest
+				if c.says == "URI Too Long" {
+					status = http.StatusRequestURITooLong
+				}
+				// By hand, because a client cleans what it sends.
+				answer := w.raw("GET " + c.path + " HTTP/1.1\r\nHost: gateway.test\r\nConnection: close\r\n\r\n")
+				w.refused(parseAnswer(t, answer), status, c.says)
+				w.want("requests upstream", w.upstreamSaw(), 0)
+			})
+		})
+	}
+}
+
+func parseAnswer(t *testing.T, text string) got {
+	t.Helper()
+	head, body, ok := strings.Cut(text, "\r\n\r\n")
+	var status int
+	if _, err := fmt.Sscanf(head, "HTTP/1.1 %d", &status); err != nil || !ok {
+		t.Fatalf("not an answer: %q", text)
+	}
+	h := http.Header{}
+	for _, line := range strings.Split(head, "\r\n")[1:] {
+		name, value, _ := strings.Cut(line, ": ")
+		h.Add(name, value)
+	}
+	return got{&http.Response{StatusCode: status, Header: h}, body, nil}
+}
+
+func TestWhatIsNotHTTPForUs(t *testing.T) {
+	for _, c := range []struct {
+		name, request string
+		status        int
+		says          string
+	}{
+		{"CONNECT", "CONNECT evil.test:443 HTTP/1.1\r\nHost: evil.test:443\r\n", 405, "CONNECT"},
+		{"CONNECT with a body", "CONNECT evil.test:443 HTTP/1.1\r\nHost: evil.test:443\r\nContent-Length: 4\r\n", 405, "CONNECT"},
+		{"TRACE", "TRACE / HTTP/1.1\r\nHost: gateway.test\r\n", 405, "TRACE"},
+		{"absolute form to another host", "GET http://evil.test/user HTTP/1.1\r\nHost: gateway.test\r\n", 400, "forward proxy"},
+		{"Weir's own paths", "GET /_weir/other HTTP/1.1\r\nHost: gateway.test\r\n", 404, "Not Found"},
+		{"large header", "GET / HTTP/1.1\r\nHost: gateway.test\r\nX-A: " + strings.Repeat("a", maxHeader) + "\r\n", 431, "32 KiB"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, nothing)
+				r := parseAnswer(t, w.raw(c.request+"Connection: close\r\n\r\n"))
+				w.refused(r, c.status, c.says)
+				if c.status == 405 && r.Header.Get("Allow") == "" {
+					t.Error("405 without Allow")
+				}
+				w.want("requests upstream", w.upstreamSaw(), 0)
+			})
+		})
+	}
+}
+
+func TestHugeHeaderIsRefusedByTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nothing)
+		answer := w.raw("GET / HTTP/1.1\r\nHost: gateway.test\r\nX-A: " + strings.Repeat("a", 2*MaxHeaderBytes) + "\r\n\r\n")
+		if !strings.HasPrefix(answer, "HTTP/1.1 431 ") {
+			t.Errorf("got %.100q", answer)
+		}
+	})
+}
+
+// failing is a transport in place of the network.
+func failing(f func(*http.Request) (*http.Response, error)) option {
+	return func(c *Config) { c.Transport = roundTripper(f) }
+}
+
+func TestUpstreamThatFails(t *testing.T) {
+	dial := func(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Err: err} }
+	for _, c := range []struct {
+		name   string
+		err    error
+		status int
+		says   string
+	}{
+		{"refuses", dial(syscall.ECONNREFUSED), 502, "refuses connections"},
+		{"has no name", dial(&net.DNSError{Err: "no such host", Name: "secret.internal", IsNotFound: true}), 502, "name cannot be resolved"},
+		{"has no route", dial(syscall.EHOSTUNREACH), 502, "cannot be reached"},
+		{"resets", syscall.ECONNRESET, 502, "broke the connection"},
+		{"closes", io.ErrUnexpectedEOF, 502, "broke the connection"},
+		{"talks nonsense", errors.New("malformed HTTP response"), 502, "no valid answer"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, nothing, failing(func(*http.Request) (*http.Response, error) { return nil, c.err }))
+				r := w.get("/user", "Authorization: Bearer a")
+				w.refused(r, c.status, c.says)
+				if strings.Contains(r.body, "secret.internal") {
+					t.Errorf("the body tells where the upstream is: %s", r.body)
+				}
+			})
+		})
+	}
+}
+
+func TestUpstreamThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		began := time.Now()
+		w.refused(w.get("/user"), 504, "in time")
+		w.want("after", time.Since(began), 30*time.Second)
+	})
+}
+
+func TestUpstreamThatStallsInTheBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = fmt.Fprint(w, "half")
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		})
+		began := time.Now()
+		r := w.get("/gitignore/templates")
+		if r.err == nil {
+			t.Errorf("the client must see the break, got %q", r.body)
+		}
+		w.want("after", time.Since(began), 30*time.Second)
+	})
+}
+
+func TestSlowBodyMayTakeAnyTimeWhileItMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			for range 10 {
+				_, _ = fmt.Fprint(w, "part ")
+				_ = http.NewResponseController(w).Flush()
+				time.Sleep(20 * time.Second)
+			}
+		})
+		r := w.get("/user/migrations/1/archive", "Authorization: Bearer a")
+		w.want("body", r.body, strings.Repeat("part ", 10))
+		w.want("error", r.err, nil)
+	})
+}
+
+func TestPreflightSpendsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nothing)
+		r := w.get("/search/commits?q=a+AND+b+AND+c+AND+d+AND+e+AND+f+AND+g", "Authorization: Bearer a")
+		w.refused(r, 422, "Validation Failed")
+		w.want("anonymous code search", w.get("/search/code?q=x").StatusCode, 401)
+		w.want("requests upstream", w.upstreamSaw(), 0)
+	})
+}
+
+func TestUnidentifiedCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nothing, func(c *Config) {
+			c.Identify = func(*http.Request) (Identity, error) {
+				return Identity{}, fmt.Errorf("%w: unknown key", ErrUnidentified)
+			}
+		})
+		r := w.get("/user", "Authorization: Bearer stolen")
+		w.refused(r, 401, "Requires authentication")
+		w.want("requests upstream", w.upstreamSaw(), 0)
+	})
+}
+
+func TestPanicIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nothing, func(c *Config) {
+			c.Identify = func(*http.Request) (Identity, error) { panic("a bug") }
+		})
+		w.refused(w.get("/user"), 500, "Internal Server Error")
+	})
+}
+
+func TestPrefer(t *testing.T) {
+	for _, c := range []struct {
+		value string
+		want  preference
+	}{
+		{"", preference{}},
+		{"wait=5", preference{5 * time.Second, true, "wait=5"}},
+		{"return=minimal, wait=7", preference{7 * time.Second, true, "wait=7"}},
+		{`wait="3"`, preference{3 * time.Second, true, "wait=3"}},
+		{"respond-async, wait=9", preference{0, true, "respond-async"}},
+		{"wait=-1", preference{}},
+		{"wait=soon", preference{}},
+		{"wait=99999999", preference{maxPreferWait, true, "wait=99999999"}},
+	} {
+		if got := parsePrefer([]string{c.value}); got != c.want {
+			t.Errorf("%q: got %+v, want %+v", c.value, got, c.want)
+		}
+	}
+}
+
+func TestUnknownRoutesAreLabelledByABoundedNumberOfShapes(t *testing.T) {
+	var s shapes
+	labels := map[string]bool{}
+	for i := range 10 * maxShapes {
+		labels[s.label(&policy.Operation{ID: "unknown", Path: fmt.Sprintf("/shape%c%d", 'a', i)})] = true
+	}
+	if len(labels) != maxShapes+1 || !labels[otherShape] {
+		t.Errorf("%d labels", len(labels))
+	}
+}

@@ -1,0 +1,221 @@
+package proxy
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// counter is an upstream with one fixed window for each resource, opened by
+// its first request, that refuses and counts what breaks it.
+type counter struct {
+	mu         sync.Mutex
+	limit      map[string]int
+	span       map[string]time.Duration
+	used       map[string]int
+	reset      map[string]time.Time
+	violations int
+}
+
+func newCounter() *counter {
+	return &counter{
+		limit: map[string]int{"core": 5000, "search": 30, "code_search": 10},
+		span:  map[string]time.Duration{"core": time.Hour, "search": time.Minute, "code_search": time.Minute},
+		used:  map[string]int{}, reset: map[string]time.Time{},
+	}
+}
+
+func (c *counter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	resource := "core"
+	switch r.URL.Path {
+	case "/search/commits", "/search/issues":
+		resource = "search"
+	case "/search/code":
+		resource = "code_search"
+	}
+	c.mu.Lock()
+	now := time.Now()
+	if !now.Before(c.reset[resource]) {
+		c.used[resource], c.reset[resource] = 0, now.Add(c.span[resource])
+	}
+	c.used[resource]++
+	over := c.used[resource] > c.limit[resource]
+	if over {
+		c.violations++
+	}
+	used, limit, reset := c.used[resource], c.limit[resource], c.reset[resource]
+	c.mu.Unlock()
+
+	h := w.Header()
+	h.Set("X-RateLimit-Limit", strconv.Itoa(limit))
+	h.Set("X-RateLimit-Used", strconv.Itoa(used))
+	h.Set("X-RateLimit-Remaining", strconv.Itoa(max(0, limit-used)))
+	h.Set("X-RateLimit-Reset", strconv.FormatInt(reset.Unix(), 10))
+	h.Set("X-RateLimit-Resource", resource)
+	h.Set("Cache-Control", "no-cache")
+	if over {
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = fmt.Fprint(w, `{"message":"API rate limit exceeded"}`)
+		return
+	}
+	_, _ = fmt.Fprint(w, `{"items":[]}`)
+}
+
+func TestThe31stSearchIsRefusedWithoutReachingUpstream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		up := newCounter()
+		w := newWorld(t, up.ServeHTTP)
+		search := func() got { return w.get("/search/commits?q=fix", "Authorization: Bearer a") }
+		for i := range 30 {
+			if r := search(); r.StatusCode != 200 {
+				t.Fatalf("search %d: %d %s", i+1, r.StatusCode, r.body)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		r := search()
+		w.want("status", r.StatusCode, 429)
+		w.want("retry-after", r.Header.Get("Retry-After"), "58") // the window's reset and a second
+		w.want("remaining", r.Header.Get("X-RateLimit-Remaining"), "0")
+		w.want("resource", r.Header.Get("X-RateLimit-Resource"), "search")
+		w.want("detail", r.Header.Get("Cache-Status"), "weir; detail=primary")
+		w.want("requests upstream", w.upstreamSaw(), 30)
+
+		var body struct {
+			Message       string `json:"message"`
+			Documentation string `json:"documentation_url"`
+		}
+		if err := json.Unmarshal([]byte(r.body), &body); err != nil || body.Message == "" || body.Documentation == "" {
+			t.Errorf("body %q: %v", r.body, err)
+		}
+		w.want("read as", limits.Recognize(r.StatusCode, r.Header, []byte(r.body)), limits.PrimaryLimit)
+
+		time.Sleep(58 * time.Second)
+		w.want("when it said", search().StatusCode, 200)
+		w.want("violations", up.violations, 0)
+	})
+}
+
+func TestWaitingForABudget(t *testing.T) {
+	for _, c := range []struct {
+		name, prefer string
+		until        time.Duration // since the first search, when the 31st is asked
+		status       int
+		waits        time.Duration
+	}{
+		{"longer than the client's patience", "", 10 * time.Second, 429, 0},
+		{"no longer than limits.wait", "", 55 * time.Second, 200, 6 * time.Second},
+		{"as long as the client says", "wait=60", 10 * time.Second, 200, 51 * time.Second},
+		{"not at all", "respond-async", 59 * time.Second, 429, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				up := newCounter()
+				w := newWorld(t, up.ServeHTTP)
+				began := time.Now()
+				for range 30 {
+					w.get("/search/commits?q=fix")
+				}
+				// Anonymous callers have ten searches a minute until told better.
+				time.Sleep(c.until - time.Since(began))
+				asked := time.Now()
+				r := w.get("/search/commits?q=fix", "Prefer: "+c.prefer)
+				w.want("status", r.StatusCode, c.status)
+				w.want("waited", time.Since(asked), c.waits)
+				if c.waits > 0 && c.prefer != "" {
+					w.want("Preference-Applied", r.Header.Get("Preference-Applied"), c.prefer)
+				}
+				w.want("violations", up.violations, 0)
+			})
+		})
+	}
+}
+
+func TestConcurrentCallersNeverBreakTheWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		up := newCounter()
+		up.limit["core"] = 50
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(time.Duration(len(r.URL.RawQuery)*37%500) * time.Millisecond)
+			up.ServeHTTP(w, r)
+		})
+		var group sync.WaitGroup
+		var served, refused int
+		var mu sync.Mutex
+		for i := range 200 {
+			group.Go(func() {
+				r := w.get(fmt.Sprintf("/repos/acme/widgets/pulls?n=%0*d", i%40+1, i), "Authorization: Bearer a")
+				mu.Lock()
+				defer mu.Unlock()
+				switch r.StatusCode {
+				case 200:
+					served++
+				case 429:
+					refused++
+				}
+			})
+		}
+		group.Wait()
+		w.want("violations", up.violations, 0)
+		w.want("served", served, 50)
+		w.want("refused", refused, 150)
+	})
+}
+
+func TestRateLimitStatusIsAnsweredFromTheLedger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		up := newCounter()
+		w := newWorld(t, up.ServeHTTP)
+		for range 3 {
+			w.get("/search/commits?q=fix", "Authorization: Bearer a")
+		}
+		before := w.upstreamSaw()
+		r := w.get("/rate_limit", "Authorization: Bearer a")
+		var status struct {
+			Resources map[string]member `json:"resources"`
+			Rate      member            `json:"rate"`
+		}
+		if err := json.Unmarshal([]byte(r.body), &status); err != nil {
+			t.Fatal(err)
+		}
+		w.want("search used", status.Resources["search"].Used, 3)
+		w.want("search remaining", status.Resources["search"].Remaining, 27)
+		w.want("core", status.Resources["core"], status.Rate)
+		w.want("members", len(status.Resources), len(policy.Resources()))
+		w.want("requests upstream", w.upstreamSaw(), before)
+		w.get("/rate_limit", "Authorization: Bearer a", "Cache-Control: no-cache")
+		w.want("with no-cache", w.upstreamSaw(), before+1)
+	})
+}
+
+func TestSecondaryLimitSilencesTheAccount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limited := true
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			if limited {
+				w.Header().Set("Retry-After", "30")
+				w.WriteHeader(http.StatusForbidden)
+				_, _ = fmt.Fprint(w, `{"message":"You have exceeded a secondary rate limit."}`)
+				limited = false
+				return
+			}
+			_, _ = fmt.Fprint(w, "ok")
+		})
+		w.want("the upstream's own word", w.get("/user", "Authorization: Bearer a").StatusCode, 403)
+		r := w.get("/user", "Authorization: Bearer a")
+		w.want("during the cool-down", r.StatusCode, 429)
+		w.want("retry-after", r.Header.Get("Retry-After"), "30")
+		w.want("read as", limits.Recognize(r.StatusCode, r.Header, []byte(r.body)), limits.SecondaryLimit)
+		w.want("requests upstream", w.upstreamSaw(), 1)
+		w.want("another account", w.get("/user", "Authorization: Bearer b").StatusCode, 200)
+		time.Sleep(30 * time.Second)
+		w.want("after it", w.get("/user", "Authorization: Bearer a").StatusCode, 200)
+	})
+}

@@ -1,0 +1,154 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// failure is an answer that Weir gives itself. What is public and what is for
+// the operator are different fields.
+type failure struct {
+	status  int
+	message string // for the client; stable text
+	detail  string // for Cache-Status
+	cause   error  // for the log
+	// finding is set for an answer by the documents' own words.
+	finding *policy.Finding
+	// refusal is set for a limit.
+	refusal *limits.Refusal
+	allow   string
+	// documentation is the path below the dialect's.
+	documentation string
+}
+
+func (f *failure) Error() string { return f.message }
+
+// refuse writes what err means to the client. It is the only place that writes
+// an error body.
+func (g *Gateway) refuse(x *exchange, err error) {
+	f := g.failureOf(err)
+	if f.cause != nil {
+		x.record.Error = f.cause.Error()
+	}
+	if f.status == statusClientGone {
+		return
+	}
+	h := x.w.Header()
+	for name := range h {
+		delete(h, name)
+	}
+	x.record.Cache = "weir"
+	if f.detail != "" {
+		x.record.Cache += "; detail=" + f.detail
+	}
+	g.own(x, h)
+	if f.allow != "" {
+		h.Set("Allow", f.allow)
+	}
+	if f.refusal != nil {
+		g.limitHeaders(h, f.refusal)
+	}
+	h.Set("Content-Type", "application/json; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	body := g.errorBody(f)
+	h.Set("Content-Length", itoa(len(body)))
+	x.w.WriteHeader(f.status)
+	if x.method != http.MethodHead {
+		_, _ = x.w.Write(body)
+	}
+}
+
+// limitHeaders tell a limited client when to come back. What counts as a
+// primary refusal is told by remaining 0 (Document B section 7).
+func (g *Gateway) limitHeaders(h http.Header, r *limits.Refusal) {
+	h.Set("Retry-After", seconds(time.Until(r.Until)))
+	if r.Reason == limits.Primary {
+		h.Set("X-Ratelimit-Remaining", "0")
+		h.Set("X-Ratelimit-Used", h.Get("X-Ratelimit-Limit"))
+	}
+}
+
+// errorBody has the API's shape; its members stand in the API's order.
+func (g *Gateway) errorBody(f *failure) []byte {
+	type member struct {
+		Resource string `json:"resource"`
+		Field    string `json:"field"`
+		Code     string `json:"code"`
+	}
+	body := struct {
+		Message       string   `json:"message"`
+		Errors        []member `json:"errors,omitempty"`
+		Documentation string   `json:"documentation_url"`
+	}{Message: f.message, Documentation: g.Dialect.Documentation + f.documentation}
+	if f.finding != nil && f.finding.Field != "" {
+		body.Errors = []member{{f.finding.Resource, f.finding.Field, f.finding.Code}}
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		panic(err) // strings only
+	}
+	return text
+}
+
+// failureOf gives every error its status and its public words.
+func (g *Gateway) failureOf(err error) *failure {
+	var f *failure
+	var target *policy.TargetError
+	var refusal *limits.Refusal
+	switch {
+	case errors.As(err, &f):
+		return f
+	case errors.As(err, &target):
+		return &failure{status: http.StatusBadRequest, message: "Bad Request: " + target.Reason, cause: err}
+	case errors.As(err, &refusal):
+		return g.limited(refusal)
+	case errors.Is(err, ErrUnidentified):
+		return &failure{status: http.StatusUnauthorized, message: "Requires authentication", cause: err}
+	case errors.Is(err, errStalled), isTimeout(err):
+		return &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: the upstream did not answer in time", detail: "timeout", cause: err}
+	case errors.Is(err, context.Canceled):
+		return &failure{status: statusClientGone, cause: err}
+	}
+	return &failure{status: http.StatusBadGateway, message: "Bad Gateway: " + reasonOf(err), detail: "upstream", cause: err}
+}
+
+func (g *Gateway) limited(r *limits.Refusal) *failure {
+	f := &failure{status: g.RefusalStatus, detail: string(r.Reason), refusal: r, cause: r}
+	if r.Reason == limits.Primary {
+		f.message, f.documentation = g.Dialect.Messages.Primary, "/rate-limits"
+		return f
+	}
+	f.message, f.documentation = g.Dialect.Messages.Secondary, "/secondary-rate-limits"
+	return f
+}
+
+func isTimeout(err error) bool {
+	var t net.Error
+	return errors.As(err, &t) && t.Timeout()
+}
+
+// reasonOf names what is wrong with the upstream without telling where it is.
+func reasonOf(err error) string {
+	var name *net.DNSError
+	var op *net.OpError
+	switch {
+	case errors.As(err, &name):
+		return "the upstream's name cannot be resolved"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "the upstream refuses connections"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "the upstream broke the connection"
+	case errors.As(err, &op) && op.Op == "dial":
+		return "the upstream cannot be reached"
+	}
+	return "the upstream gave no valid answer"
+}

@@ -1,0 +1,177 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// reply finishes the header of every answer that came from the cache or the
+// upstream (journey, step 11).
+func (g *Gateway) reply(x *exchange, h http.Header) {
+	for _, name := range withheld {
+		h.Del(name)
+	}
+	g.localize(x, h)
+	g.own(x, h)
+	if x.prefer.applied != "" && x.record.Waited > 0 {
+		h.Set("Preference-Applied", x.prefer.applied)
+	}
+}
+
+// own sets the fields that are Weir's: the rate limit of the account, the
+// cache's part in it, and the request's name in the logs.
+func (g *Gateway) own(x *exchange, h http.Header) {
+	if x.match.Operation != nil {
+		g.rateHeaders(x, h)
+	}
+	if x.record.Cache != "" {
+		h.Set("Cache-Status", x.record.Cache)
+	}
+	h.Set(requestIDHeader, x.record.ID)
+}
+
+const requestIDHeader = "Weir-Request-Id"
+
+// rateHeaders replaces what the upstream told of some request by what is true
+// for this caller now: one set only, of the resource that this request counts
+// against.
+func (g *Gateway) rateHeaders(x *exchange, h http.Header) {
+	b, err := g.Ledger.Budget(context.WithoutCancel(x.in.Context()), x.who.Caller.Account, x.who.Caller.Kind, x.record.Resource)
+	if err != nil {
+		g.Log.Error("the ledger does not answer", "request", x.record.ID, "error", err)
+		return
+	}
+	h["X-Ratelimit-Limit"] = []string{itoa(b.Limit)}
+	h["X-Ratelimit-Remaining"] = []string{itoa(b.Remaining)}
+	h["X-Ratelimit-Used"] = []string{itoa(b.Used)}
+	h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(b.Reset.Unix(), 10)}
+	h["X-Ratelimit-Resource"] = []string{b.Resource}
+}
+
+// replyFromEntry writes a fresh entry, or 304 where the client has it.
+func (g *Gateway) replyFromEntry(x *exchange, e *cache.Entry, now time.Time) {
+	x.record.Cache = "weir; hit; ttl=" + itoa(int((e.Lifetime-e.Age(now))/time.Second))
+	resp := entryResponse(x, e, now)
+	h := x.w.Header()
+	for name, values := range resp.Header {
+		h[name] = values
+	}
+	g.reply(x, h)
+	x.w.WriteHeader(resp.StatusCode)
+	if resp.StatusCode != http.StatusNotModified && x.method != http.MethodHead {
+		_, _ = x.w.Write(e.Body) // a client that is gone shows in the record
+	}
+}
+
+// only304 are the fields of a 304 (RFC 9110 section 15.4.5), and those by
+// which existing clients follow what they already have.
+var only304 = []string{"Cache-Control", "Content-Location", "Date", "Etag", "Expires", "Last-Modified", "Link", "Vary"}
+
+// entryResponse is what this client gets of an entry: all of it, or 304 when
+// its own validators say that it has it.
+func entryResponse(x *exchange, e *cache.Entry, now time.Time) *http.Response {
+	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: x.in}
+	if e.NotModified(x.header) {
+		resp.StatusCode, resp.Body = http.StatusNotModified, http.NoBody
+		resp.Header = make(http.Header, len(only304)+8)
+		for _, name := range only304 {
+			if values := e.Header[name]; len(values) > 0 {
+				resp.Header[name] = values
+			}
+		}
+	} else {
+		resp.StatusCode, resp.Header = e.Status, e.Header.Clone()
+		resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(e.Body)), int64(len(e.Body))
+		if e.Status != http.StatusNoContent {
+			resp.Header["Content-Length"] = []string{itoa(len(e.Body))}
+		}
+	}
+	resp.Header["Age"] = []string{itoa(int(e.Age(now) / time.Second))}
+	return resp
+}
+
+// rateLimitOperation is the one operation that the ledger answers.
+const rateLimitOperation = "rate-limit/get"
+
+// answerFromLedger answers the rate limit status from what is known (design
+// section 4) and reports whether it did. no-cache asks upstream.
+func (g *Gateway) answerFromLedger(x *exchange) bool {
+	if x.match.Operation.ID != rateLimitOperation || x.ask.Has("no-cache") {
+		return false
+	}
+	x.record.Cache = "weir; hit; detail=ledger"
+	body, err := g.rateLimitStatus(x)
+	if err != nil {
+		g.refuse(x, err)
+		return true
+	}
+	h := x.w.Header()
+	h.Set("Content-Type", "application/json; charset=utf-8")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("Content-Length", itoa(len(body)))
+	g.reply(x, h)
+	x.w.WriteHeader(http.StatusOK)
+	if x.method != http.MethodHead {
+		_, _ = x.w.Write(body)
+	}
+	return true
+}
+
+// member is one resource of the rate limit status (Document B section 2.6).
+type member struct {
+	Limit     int   `json:"limit"`
+	Used      int   `json:"used"`
+	Remaining int   `json:"remaining"`
+	Reset     int64 `json:"reset"`
+}
+
+// rateLimitStatus writes the members in the order of the documents, and the
+// deprecated top-level rate.
+func (g *Gateway) rateLimitStatus(x *exchange) ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteString(`{"resources":{`)
+	var core []byte
+	for i, name := range policy.Resources() {
+		budget, err := g.Ledger.Budget(x.in.Context(), x.who.Caller.Account, x.who.Caller.Kind, name)
+		if err != nil {
+			return nil, err
+		}
+		text := memberOf(budget)
+		if name == policy.Core {
+			core = text
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Quote(name) + ":")
+		b.Write(text)
+	}
+	b.WriteString(`},"rate":`)
+	b.Write(core)
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+func memberOf(b limits.Budget) []byte {
+	text, err := json.Marshal(member{b.Limit, b.Used, b.Remaining, b.Reset.Unix()})
+	if err != nil {
+		panic(err) // four numbers
+	}
+	return text
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// seconds is a delay for Retry-After: whole seconds, one at least.
+func seconds(d time.Duration) string {
+	return itoa(max(1, int((d+time.Second-1)/time.Second)))
+}

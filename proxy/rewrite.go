@@ -1,0 +1,135 @@
+package proxy
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// enterprisePrefix is where self-hosted instances have the API; Weir answers
+// there too.
+const enterprisePrefix = "/api/v3"
+
+// target is the upstream URL of a canonical request target.
+func (g *Gateway) target(m policy.Match) *url.URL {
+	u := *g.Upstream
+	base := strings.TrimSuffix(u.EscapedPath(), "/")
+	if m.Path == "/graphql" {
+		if host, ok := strings.CutSuffix(base, enterprisePrefix); ok {
+			base = host + "/api"
+		}
+	}
+	u.RawPath = base + m.Path
+	u.Path, _ = url.PathUnescape(u.RawPath) // canonical, so it cannot fail
+	u.RawQuery = m.Query
+	return &u
+}
+
+// forwarded are the request fields that go upstream, beside the dialect's own.
+// Everything else stays here: nothing unkeyed can change an answer, nothing of
+// the client's network is told, and no credential is merged.
+var forwarded = []string{
+	"Accept", "Accept-Encoding", "Accept-Language", "Content-Encoding", "Content-Language", "Content-Type",
+	"If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since", "Range", "User-Agent",
+}
+
+// defaultAgent is sent for clients that name none: the upstream demands one.
+const defaultAgent = "weir"
+
+func (g *Gateway) outbound(in http.Header) http.Header {
+	out := make(http.Header, len(forwarded)+2)
+	for _, names := range [][]string{forwarded, g.Dialect.Forward} {
+		for _, name := range names {
+			name = http.CanonicalHeaderKey(name)
+			if values := in[name]; len(values) > 0 {
+				out[name] = values[:len(values):len(values)]
+			}
+		}
+	}
+	if out.Get("User-Agent") == "" {
+		out.Set("User-Agent", defaultAgent)
+	}
+	out.Set("Via", "1.1 weir")
+	return out
+}
+
+// withheld are response fields that are about the upstream's host, not about
+// the answer.
+var withheld = []string{"Alt-Svc", "Strict-Transport-Security", "Proxy-Authenticate", "Proxy-Authentication-Info", "Public-Key-Pins", "Via"}
+
+// localize makes Link and Location name the gateway where they name the
+// upstream. Other hosts stay as they are: they never get a credential of ours.
+func (g *Gateway) localize(x *exchange, h http.Header) {
+	if location := h.Get("Location"); location != "" {
+		h.Set("Location", g.local(x, location))
+	}
+	if links := h["Link"]; len(links) > 0 {
+		rewritten := make([]string, len(links))
+		for i, value := range links {
+			rewritten[i] = g.localLinks(x, value)
+		}
+		h["Link"] = rewritten
+	}
+}
+
+// localLinks rewrites each <URI-Reference> of a Link field (RFC 8288 section
+// 3). Angle brackets cannot stand in a URI, nor unquoted in a parameter; one in
+// a quoted parameter is left alone unless it holds the upstream's URL.
+func (g *Gateway) localLinks(x *exchange, value string) string {
+	var b strings.Builder
+	for {
+		before, rest, ok := strings.Cut(value, "<")
+		uri, after, closed := strings.Cut(rest, ">")
+		if !ok || !closed {
+			b.WriteString(value)
+			return b.String()
+		}
+		b.WriteString(before)
+		b.WriteByte('<')
+		b.WriteString(g.local(x, uri))
+		b.WriteByte('>')
+		value = after
+	}
+}
+
+// local turns an absolute URL under the upstream's base into the same under
+// the gateway's origin, as this client reached it.
+func (g *Gateway) local(x *exchange, raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil || !sameOrigin(u, g.Upstream) || u.User != nil {
+		return raw
+	}
+	base := strings.TrimSuffix(g.Upstream.EscapedPath(), "/")
+	rest, ok := strings.CutPrefix(u.EscapedPath(), base)
+	if !ok || rest != "" && rest[0] != '/' {
+		return raw
+	}
+	scheme := "http"
+	if x.in.TLS != nil {
+		scheme = "https"
+	}
+	local := scheme + "://" + x.in.Host + x.prefix + rest
+	if u.RawQuery != "" {
+		local += "?" + u.RawQuery
+	}
+	if u.Fragment != "" {
+		local += "#" + u.EscapedFragment()
+	}
+	return local
+}
+
+func sameOrigin(a, b *url.URL) bool {
+	return strings.EqualFold(a.Scheme, b.Scheme) && strings.EqualFold(a.Hostname(), b.Hostname()) && port(a) == port(b)
+}
+
+func port(u *url.URL) string {
+	if p := u.Port(); p != "" {
+		return p
+	}
+	if strings.EqualFold(u.Scheme, "https") {
+		return "443"
+	}
+	return "80"
+}

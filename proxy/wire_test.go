@@ -1,0 +1,243 @@
+package proxy
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/weirgate/weir/policy"
+)
+
+func TestOnlyAllowedFieldsReachTheUpstream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nothing)
+		w.get("/user", "Authorization: Bearer a", "Cookie: session=1", "Proxy-Authorization: Basic eA==",
+			"X-Forwarded-For: 10.0.0.1", "X_Forwarded_For: 10.0.0.1", "X-Http-Method-Override: DELETE", "X-Original-Url: /admin",
+			"Connection: authorization, accept", "X-Service-Api-Version: 2022-11-28", "Accept: application/json",
+			"Upgrade: websocket", "Te: trailers", "User-Agent: test/1", "Prefer: wait=1")
+		seen := w.seen.all()[0]
+		var names []string
+		for name := range seen.Header {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		want := []string{"Accept", "Accept-Encoding", "Authorization", "User-Agent", "Via", "X-Service-Api-Version"}
+		if diff := cmp.Diff(want, names); diff != "" {
+			t.Error(diff)
+		}
+		w.want("authorization", seen.Header.Get("Authorization"), "Bearer a")
+		w.want("host", seen.Host, "upstream.test")
+	})
+}
+
+func TestBodiesStreamBothWays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 20 << 20
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			sum := sha256.New()
+			n, _ := io.Copy(sum, r.Body)
+			w.Header().Set("X-Sum", fmt.Sprintf("%x %d", sum.Sum(nil), n))
+			for range size >> 20 {
+				_, _ = fmt.Fprint(w, strings.Repeat("y", 1<<20))
+			}
+		})
+		body := strings.Repeat("x", size)
+		r := w.do(http.MethodPost, "/repos/acme/widgets/git/blobs", strings.NewReader(body), "Authorization: Bearer a")
+		w.want("sent", r.Header.Get("X-Sum"), fmt.Sprintf("%x %d", sha256.Sum256([]byte(body)), size))
+		w.want("received", len(r.body), size)
+	})
+}
+
+func TestNothingIsHeldBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		arrived, more := make(chan string), make(chan struct{})
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			first := make([]byte, 4)
+			_, _ = io.ReadFull(r.Body, first)
+			arrived <- string(first)
+			_, _ = io.Copy(io.Discard, r.Body)
+			_, _ = fmt.Fprint(w, "pong")
+			_ = http.NewResponseController(w).Flush()
+			<-more
+		})
+		in, out := io.Pipe()
+		answers := make(chan *http.Response)
+		go func() {
+			resp, err := w.client.Post("http://gateway.test/echo", "text/plain", in)
+			if err != nil {
+				t.Error(err)
+			}
+			answers <- resp
+		}()
+		_, _ = io.WriteString(out, "ping")
+		w.want("before the request has ended", <-arrived, "ping")
+		_ = out.Close()
+		resp := <-answers
+		b := make([]byte, 4)
+		_, err := io.ReadFull(resp.Body, b)
+		w.want("before the answer has ended", string(b), "pong")
+		w.want("error", err, nil)
+		close(more)
+		_ = resp.Body.Close()
+	})
+}
+
+func TestTrailersPassBothWays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Trailer", "X-Sum")
+			_, _ = io.Copy(w, r.Body)
+			w.Header().Set("X-Sum", "of "+r.Trailer.Get("X-Request-Sum"))
+		})
+		req, _ := http.NewRequest(http.MethodPost, "http://gateway.test/upload", io.NopCloser(strings.NewReader("body")))
+		req.Trailer = http.Header{"X-Request-Sum": {"42"}}
+		resp, err := w.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		w.want("body", string(text), "body")
+		w.want("trailer", resp.Trailer.Get("X-Sum"), "of 42")
+	})
+}
+
+func TestBodyOfAGetIsNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			text, _ := io.ReadAll(r.Body)
+			_, _ = fmt.Fprintf(w, "%q", text)
+		})
+		w.want("body", w.do(http.MethodGet, "/user", strings.NewReader("fat")).body, `""`)
+	})
+}
+
+func TestLinkAndLocationNameTheGateway(t *testing.T) {
+	for _, c := range []struct{ name, path, upstream, want string }{
+		{"upstream's page", "/user", "<http://upstream.test/base/repositories/7/x?page=2>; rel=\"next\"", "<http://gateway.test/repositories/7/x?page=2>; rel=\"next\""},
+		{"under the enterprise prefix", "/api/v3/user", "<http://upstream.test/base/user?page=2>", "<http://gateway.test/api/v3/user?page=2>"},
+		{"several", "/user", "<http://upstream.test/base/a>; rel=next, <http://upstream.test/base/b>; rel=last", "<http://gateway.test/a>; rel=next, <http://gateway.test/b>; rel=last"},
+		{"explicit default port, other case", "/user", "<HTTP://UPSTREAM.test:80/base/a>", "<http://gateway.test/a>"},
+		{"another host", "/user", "<http://evil.test/base/a>", "<http://evil.test/base/a>"},
+		{"another host that begins alike", "/user", "<http://upstream.test.evil.test/base/a>", "<http://upstream.test.evil.test/base/a>"},
+		{"user information", "/user", "<http://upstream.test@evil.test/base/a>", "<http://upstream.test@evil.test/base/a>"},
+		{"another scheme", "/user", "<https://upstream.test/base/a>", "<https://upstream.test/base/a>"},
+		{"outside the base", "/user", "<http://upstream.test/basement/a>", "<http://upstream.test/basement/a>"},
+		{"relative", "/user", "</base/a>", "</base/a>"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+					w.Header().Set("Link", c.upstream)
+					uri, _, _ := strings.Cut(c.upstream[1:], ">")
+					w.Header().Set("Location", uri)
+					w.Header().Set("Cache-Control", "max-age=60")
+				})
+				for range 2 { // from the upstream and from the cache
+					r := w.get(c.path)
+					w.want("Link", r.Header.Get("Link"), c.want)
+					uri, _, _ := strings.Cut(c.want[1:], ">")
+					w.want("Location", r.Header.Get("Location"), uri)
+				}
+			})
+		})
+	}
+}
+
+func TestUpstreamsOwnFieldsStayThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			for _, name := range []string{"Alt-Svc", "Strict-Transport-Security", "Proxy-Authenticate", "Connection"} {
+				w.Header().Set(name, "X-Nominated")
+			}
+			w.Header().Set("X-Nominated", "1")
+			w.Header().Set("X-Service-Media-Type", "service.v3")
+			w.Header().Set("X-RateLimit-Remaining", "4711")
+			w.Header().Set("Cache-Control", "max-age=60")
+		})
+		for range 2 {
+			h := w.get("/user").Header
+			for _, name := range []string{"Alt-Svc", "Strict-Transport-Security", "Proxy-Authenticate", "X-Nominated"} {
+				w.want(name, h.Get(name), "")
+			}
+			w.want("the API's own", h.Get("X-Service-Media-Type"), "service.v3")
+			if got := h.Values("X-RateLimit-Remaining"); len(got) != 1 || got[0] == "4711" {
+				t.Errorf("x-ratelimit-remaining: %q", got)
+			}
+		}
+	})
+}
+
+func TestInterimAnswersPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Link", "</style>")
+			w.WriteHeader(http.StatusEarlyHints)
+			w.WriteHeader(http.StatusOK)
+		})
+		w.want("status", w.get("/user").StatusCode, 200)
+		w.want("logged", w.gateway.Recent()[0].Status, 200)
+	})
+}
+
+// TestWhatIsSentIsWhatIsKeyed: the target on the wire is the canonical one,
+// whatever spelling the client chose.
+func TestWhatIsSentIsWhatIsKeyed(t *testing.T) {
+	g := New(Config{Upstream: &url.URL{Scheme: "http", Host: "upstream.test", Path: "/base"}})
+	rapid.Check(t, func(t *rapid.T) {
+		path := "/" + rapid.StringMatching(`[a-zA-Z0-9/%.;:@+&=,~_-]{0,40}`).Draw(t, "path")
+		query := rapid.StringMatching(`[a-zA-Z0-9&=%+._-]{0,30}`).Draw(t, "query")
+		m, err := policy.Embedded().Classify("GET", path, query)
+		if err != nil {
+			t.Skip(err)
+		}
+		u := g.target(m)
+		want := "http://upstream.test/base" + m.Path
+		if m.Query != "" {
+			want += "?" + m.Query
+		}
+		if u.String() != want {
+			t.Fatalf("sent %s, keyed %s", u, want)
+		}
+	})
+}
+
+func TestGraphQLOfASelfHostedUpstream(t *testing.T) {
+	g := New(Config{Upstream: &url.URL{Scheme: "https", Host: "ghe.test", Path: "/api/v3"}})
+	for path, want := range map[string]string{"/graphql": "https://ghe.test/api/graphql", "/user": "https://ghe.test/api/v3/user"} {
+		if got := g.target(policy.Match{Path: path}).String(); got != want {
+			t.Errorf("%s: got %s, want %s", path, got, want)
+		}
+	}
+}
+
+// TestHTTP2Upstream needs TLS, so it runs over loopback.
+func TestHTTP2Upstream(t *testing.T) {
+	up := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "X-End")
+		_, _ = io.Copy(w, r.Body)
+		_, _ = fmt.Fprint(w, " over ", r.Proto)
+		w.Header().Set("X-End", "yes")
+	}))
+	up.EnableHTTP2 = true
+	up.StartTLS()
+	defer up.Close()
+	transport := NewTransport()
+	transport.TLSClientConfig = up.Client().Transport.(*http.Transport).TLSClientConfig
+	defer transport.CloseIdleConnections()
+	base, _ := url.Parse(up.URL)
+	w := newWorld(t, nothing, func(c *Config) { c.Upstream, c.Transport = base, transport })
+	r := w.do(http.MethodPost, "/echo", strings.NewReader("hello"), "Authorization: Bearer a")
+	w.want("body", r.body, "hello over HTTP/2.0")
+	w.want("trailer", r.Trailer.Get("X-End"), "yes")
+}

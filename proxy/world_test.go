@@ -1,0 +1,239 @@
+package proxy
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// world is a gateway in front of an upstream, all of it in memory, so that
+// under synctest its time is virtual: server, ReverseProxy, transport and
+// client are the real ones, over net.Pipe.
+type world struct {
+	*testing.T
+	gateway *Gateway
+	client  *http.Client
+	dial    func() net.Conn // a raw connection to the gateway
+	seen    *sightings
+}
+
+// sightings are the requests that reached the upstream.
+type sightings struct {
+	mu   sync.Mutex
+	list []*http.Request
+}
+
+func (s *sightings) add(r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = append(s.list, r.Clone(context.Background()))
+}
+
+func (s *sightings) all() []*http.Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]*http.Request(nil), s.list...)
+}
+
+// pipeListener is a network of one address.
+type pipeListener struct {
+	conns chan net.Conn
+	done  chan struct{}
+}
+
+func newPipeListener() *pipeListener {
+	return &pipeListener{make(chan net.Conn), make(chan struct{})}
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error {
+	select {
+	case <-l.done:
+	default:
+		close(l.done)
+	}
+	return nil
+}
+
+func (l *pipeListener) Addr() net.Addr { return pipeAddr{} }
+
+type pipeAddr struct{}
+
+func (pipeAddr) Network() string { return "pipe" }
+func (pipeAddr) String() string  { return "gateway.test:80" }
+
+func (l *pipeListener) dial(context.Context, string, string) (net.Conn, error) {
+	near, far := net.Pipe()
+	select {
+	case l.conns <- far:
+		return near, nil
+	case <-l.done:
+		return nil, &net.OpError{Op: "dial", Err: net.ErrClosed}
+	}
+}
+
+const upstreamURL = "http://upstream.test/base"
+
+// option changes a world before it starts.
+type option func(*Config)
+
+// newWorld starts a world around an upstream handler. Requests reach it below
+// the path prefix of upstreamURL, which it does not see.
+func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world {
+	t.Helper()
+	seen := &sightings{}
+	up := serve(t, http.StripPrefix("/base", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen.add(r)
+		upstream(w, r)
+	})))
+	transport := NewTransport()
+	transport.DialContext = up.dial
+	base, err := url.Parse(upstreamURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dialect, err := policy.LoadDialect("service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory := cache.NewMemory(64 << 20)
+	config := Config{
+		Upstream: base, Timeout: 30 * time.Second, Catalogue: policy.Embedded(), Dialect: dialect,
+		Identify: identifyByToken, Ledger: limits.NewMemory(policy.DefaultLimits()), Cache: memory,
+		Transport: transport, Wait: 10 * time.Second, RefusalStatus: http.StatusTooManyRequests,
+		Statistics: Statistics{Wait: 10 * time.Second, First: time.Second, Factor: 2, Max: 15 * time.Second},
+		Log:        slog.New(slog.NewTextHandler(io.Discard, nil)),
+	}
+	for _, o := range options {
+		o(&config)
+	}
+	g := New(config)
+	front := serve(t, g)
+	client := &http.Client{
+		Transport:     &http.Transport{DialContext: front.dial, DisableCompression: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	t.Cleanup(func() {
+		client.CloseIdleConnections()
+		transport.CloseIdleConnections()
+		memory.Close()
+	})
+	raw := func() net.Conn {
+		c, err := front.dial(context.Background(), "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	return &world{t, g, client, raw, seen}
+}
+
+func serve(t *testing.T, h http.Handler) *pipeListener {
+	l := newPipeListener()
+	server := &http.Server{Handler: h, MaxHeaderBytes: MaxHeaderBytes, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(l)
+	}()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-done
+	})
+	return l
+}
+
+// identifyByToken takes every token for a user of its own.
+func identifyByToken(r *http.Request) (Identity, error) {
+	value := r.Header.Get("Authorization")
+	if value == "" {
+		return Identity{Caller: policy.Caller{Kind: policy.Unauthenticated, Account: "egress:test", Class: "anonymous"}}, nil
+	}
+	name := "account of " + value
+	return Identity{
+		Caller:    policy.Caller{Kind: policy.User, Account: name, Class: name},
+		Authorize: func(h http.Header) { h.Set("Authorization", value) },
+	}, nil
+}
+
+// got is an answer, read to its end.
+type got struct {
+	*http.Response
+	body string
+	err  error // of reading the body
+}
+
+// get asks the gateway; fields are "Name: value".
+func (w *world) get(path string, fields ...string) got {
+	w.Helper()
+	return w.do(http.MethodGet, path, nil, fields...)
+}
+
+func (w *world) do(method, path string, body io.Reader, fields ...string) got {
+	w.Helper()
+	r := w.ask(method, path, body, fields...)
+	if r.Response == nil {
+		w.Fatalf("%s %s: %v", method, path, r.err)
+	}
+	return r
+}
+
+// ask is do where there may be no answer at all.
+func (w *world) ask(method, path string, body io.Reader, fields ...string) got {
+	w.Helper()
+	req, err := http.NewRequest(method, "http://gateway.test"+path, body)
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, f := range fields {
+		name, value, _ := strings.Cut(f, ": ")
+		req.Header.Add(name, value)
+	}
+	resp, err := w.client.Do(req)
+	if err != nil {
+		return got{err: err}
+	}
+	text, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	return got{resp, string(text), err}
+}
+
+// raw writes bytes to a connection of its own and returns what comes back
+// until the gateway closes it.
+func (w *world) raw(request string) string {
+	w.Helper()
+	c := w.dial()
+	defer func() { _ = c.Close() }()
+	go func() { _, _ = io.WriteString(c, request) }()
+	text, _ := io.ReadAll(c)
+	return string(text)
+}
+
+// upstreamSaw is how many requests reached the upstream.
+func (w *world) upstreamSaw() int { return len(w.seen.all()) }
+
+func (w *world) want(what string, got, want any) {
+	w.Helper()
+	if got != want {
+		w.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
