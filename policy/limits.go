@@ -7,39 +7,39 @@ import "time"
 // start from [DefaultLimits].
 type Limits struct {
 	Primary struct {
-		Unauthenticated int           `yaml:"unauthenticated" json:"unauthenticated"`
-		User            int           `yaml:"user" json:"user"`
-		Enterprise      int           `yaml:"enterprise" json:"enterprise"`
-		Installation    int           `yaml:"installation" json:"installation"`
-		OAuthApp        int           `yaml:"oauth_app" json:"oauth_app"`
-		Workflow        int           `yaml:"workflow" json:"workflow"`
-		Window          time.Duration `yaml:"window" json:"window"`
-	} `yaml:"primary" json:"primary"`
+		Unauthenticated int           `yaml:"unauthenticated" desc:"of each address"`
+		User            int           `yaml:"user" desc:"of each user, all tokens together"`
+		Enterprise      int           `yaml:"enterprise" desc:"of users of the enterprise plan"`
+		Installation    int           `yaml:"installation" desc:"of each installation, at least"`
+		OAuthApp        int           `yaml:"oauth_app" desc:"of each app, by client id and secret"`
+		Workflow        int           `yaml:"workflow" desc:"of each repository's workflows"`
+		Window          time.Duration `yaml:"window" desc:"length of the window"`
+	} `yaml:"primary" desc:"requests in a window"`
 	Search struct {
-		Authenticated   int           `yaml:"authenticated" json:"authenticated"`
-		Code            int           `yaml:"code" json:"code"`
-		Unauthenticated int           `yaml:"unauthenticated" json:"unauthenticated"`
-		Window          time.Duration `yaml:"window" json:"window"`
-	} `yaml:"search" json:"search"`
-	Concurrent int `yaml:"concurrent" json:"concurrent"`
+		Authenticated   int           `yaml:"authenticated" desc:"of each caller, all searches but code search"`
+		Code            int           `yaml:"code" desc:"code search of each caller"`
+		Unauthenticated int           `yaml:"unauthenticated" desc:"of each address"`
+		Window          time.Duration `yaml:"window" desc:"length of the window"`
+	} `yaml:"search" desc:"searches in a window"`
+	Concurrent int `yaml:"concurrent" desc:"requests at one time, REST and GraphQL together"`
 	Points     struct {
-		REST    int           `yaml:"rest" json:"rest"`
-		GraphQL int           `yaml:"graphql" json:"graphql"`
-		Window  time.Duration `yaml:"window" json:"window"`
-	} `yaml:"points" json:"points"`
+		REST    int           `yaml:"rest" desc:"of each operation"`
+		GraphQL int           `yaml:"graphql" desc:"of GraphQL"`
+		Window  time.Duration `yaml:"window" desc:"length of the window"`
+	} `yaml:"points" desc:"points in a window"`
 	CPU struct {
-		Total   time.Duration `yaml:"total" json:"total"`
-		GraphQL time.Duration `yaml:"graphql" json:"graphql"`
-		Window  time.Duration `yaml:"window" json:"window"`
-		Factor  float64       `yaml:"factor" json:"factor"`
-	} `yaml:"cpu" json:"cpu"`
-	Content []Window `yaml:"content" json:"content"`
+		Total   time.Duration `yaml:"total" desc:"of all requests"`
+		GraphQL time.Duration `yaml:"graphql" desc:"of GraphQL"`
+		Window  time.Duration `yaml:"window" desc:"length of the window"`
+		Factor  float64       `yaml:"factor" desc:"CPU time of the upstream in its response time"`
+	} `yaml:"cpu" desc:"CPU time in a window"`
+	Content []Window `yaml:"content" desc:"requests that create content; all windows must allow"`
 }
 
 // Window is at most Max in any span of Window.
 type Window struct {
-	Max    int           `yaml:"max" json:"max"`
-	Window time.Duration `yaml:"window" json:"window"`
+	Max    int           `yaml:"max" desc:"at most this many"`
+	Window time.Duration `yaml:"window" desc:"length of the window"`
 }
 
 // DefaultLimits are the numbers of Document B section 8.

@@ -1,0 +1,186 @@
+// Package config is the file: YAML in, one typed [Config] out, or every
+// mistake at once, each with its line and column.
+//
+// Invariants:
+//   - A Config that [Parse] returns is valid in itself: every value is in its
+//     range and every name that it mentions exists.
+//   - Unknown and repeated keys are errors; nothing is ignored.
+//   - Secrets have a type that cannot print, and error messages quote none.
+//   - A reload is all or nothing: [Watch] hands on valid configurations only.
+//
+// It has no behaviour: what a setting does is the business of whoever reads it.
+package config
+
+import (
+	"net/url"
+	"time"
+
+	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/policy"
+)
+
+// Config is a whole configuration. The desc tags are the reference: they go
+// into the JSON Schema.
+type Config struct {
+	Listen      string       `yaml:"listen" desc:"address on which clients are answered"`
+	Admin       Admin        `yaml:"admin" desc:"the operator's listener"`
+	Upstream    Upstream     `yaml:"upstream" desc:"the API behind the gateway"`
+	Store       Store        `yaml:"store" desc:"where replicas share ledger and cache"`
+	Credentials []Credential `yaml:"credentials" desc:"upstream credentials that the gateway holds"`
+	Clients     []Client     `yaml:"clients" desc:"who may use the gateway, and whose credential pays"`
+	Callers     Callers      `yaml:"callers" desc:"clients that bring their own credential"`
+	Limits      Limits       `yaml:"limits" desc:"the upstream's limits, and how they are kept"`
+	Cache       Cache        `yaml:"cache" desc:"what is kept"`
+	Statistics  Statistics   `yaml:"statistics" desc:"how answers that are still computed (202) are asked for again"`
+	Webhooks    Webhooks     `yaml:"webhooks" desc:"deliveries that tell what has changed"`
+	TLS         TLS          `yaml:"tls" desc:"certificates by ACME; off while domains is empty"`
+	Telemetry   Telemetry    `yaml:"telemetry" desc:"the rest by the standard OTEL_* variables"`
+	Headers     Headers      `yaml:"headers" desc:"optional response headers"`
+}
+
+// Admin is the operator's listener.
+type Admin struct {
+	Listen string            `yaml:"listen" desc:"its address; on loopback no token is needed"`
+	Token  credential.Secret `yaml:"token" desc:"bearer token; required when not on loopback"`
+}
+
+// Upstream is the API behind the gateway.
+type Upstream struct {
+	URL     string        `yaml:"url" desc:"base URL; a path prefix such as /api/v3 is kept"`
+	Dialect string        `yaml:"dialect" desc:"header names, media types and messages" enum:"service,github"`
+	Timeout time.Duration `yaml:"timeout" desc:"longest wait for response headers, and for each piece of a body"`
+	Egress  string        `yaml:"egress" desc:"name of the address that the upstream sees; anonymous calls of one egress share a budget"`
+}
+
+// Store is where replicas share what they know.
+type Store struct {
+	URL string `yaml:"url" desc:"memory: | redis://… | rediss://… | redis+sentinel://… | redis+cluster://…"`
+}
+
+// Credential is an upstream credential that the gateway holds.
+type Credential struct {
+	Name    string            `yaml:"name" desc:"by which clients name it"`
+	Kind    policy.CallerKind `yaml:"kind" desc:"what the upstream takes it for" enum:"user,enterprise,installation,oauth_app,workflow"`
+	Account string            `yaml:"account" desc:"what the upstream counts it against; credentials of one user have one account"`
+	Token   credential.Secret `yaml:"token" desc:"the token; of an oauth_app id:secret"`
+}
+
+// Client is a program that may use the gateway with a key of its own.
+type Client struct {
+	Name        string   `yaml:"name" desc:"in logs and metrics"`
+	Key         string   `yaml:"key" desc:"sha256: and the hexadecimal SHA-256 of the client's key"`
+	Credentials []string `yaml:"credentials" desc:"names of the credentials that it may spend; the first is used"`
+	Share       int      `yaml:"share" desc:"its weight among the clients of one account"`
+	Priority    string   `yaml:"priority" desc:"who waits for whom" enum:"interactive,normal,batch"`
+}
+
+// Callers are clients that bring their own credential.
+type Callers struct {
+	PassThrough bool `yaml:"pass_through" desc:"accept them, and anonymous ones"`
+}
+
+// Limits are those of the upstream and how they are kept.
+type Limits struct {
+	policy.Limits `yaml:",inline"`
+	Headroom      float64       `yaml:"headroom" desc:"fraction kept back for users of the token outside the gateway, 0 to below 1"`
+	OnStoreLoss   string        `yaml:"on_store_loss" desc:"without the store, go on with this replica's share, or not at all" enum:"share,closed"`
+	ColdStart     string        `yaml:"cold_start" desc:"memory store after a start, when past spending is unknown" enum:"ramp,strict,trust"`
+	Wait          time.Duration `yaml:"wait" desc:"longest time a request queues unless its client says (Prefer: wait=N)"`
+	RefusalStatus int           `yaml:"refusal_status" desc:"status of a limit refusal" enum:"429,403"`
+}
+
+// Cache is what is kept.
+type Cache struct {
+	Memory     Size                      `yaml:"memory" desc:"bound of the memory tier"`
+	Operations map[string]CacheOperation `yaml:"operations" desc:"overrides of the catalogue's cache rules, by operation"`
+}
+
+// CacheOperation overrides one operation's cache rule.
+type CacheOperation struct {
+	TTL time.Duration `yaml:"ttl" desc:"how long an answer is fresh"`
+}
+
+// Statistics says how computed answers are polled.
+type Statistics struct {
+	Wait time.Duration `yaml:"wait" desc:"longest time a client waits unless it says (Prefer: wait=N)"`
+	Poll Poll          `yaml:"poll" desc:"pauses between polls"`
+}
+
+// Poll is the pauses between polls.
+type Poll struct {
+	First  time.Duration `yaml:"first" desc:"the first pause"`
+	Factor float64       `yaml:"factor" desc:"each is this much longer than the last"`
+	Max    time.Duration `yaml:"max" desc:"the longest"`
+	Budget time.Duration `yaml:"budget" desc:"after this time polling ends"`
+}
+
+// Webhooks are deliveries that tell what has changed.
+type Webhooks struct {
+	Path   string            `yaml:"path" desc:"where they are received; below /_weir/"`
+	Secret credential.Secret `yaml:"secret" desc:"of their signature; off while empty"`
+}
+
+// TLS is certificates by ACME.
+type TLS struct {
+	Domains []string `yaml:"domains" desc:"names to have certificates for"`
+	Email   string   `yaml:"email" desc:"of the ACME account"`
+	CA      string   `yaml:"ca" desc:"ACME directory URL; empty for the public default"`
+	Storage string   `yaml:"storage" desc:"store, or a folder"`
+}
+
+// Telemetry is what the standard OTEL_* variables do not say.
+type Telemetry struct {
+	ServiceName string  `yaml:"service_name" desc:"service.name of the resource"`
+	Sample      float64 `yaml:"sample" desc:"fraction of traces that is kept, 0 to 1"`
+}
+
+// Headers are optional response headers.
+type Headers struct {
+	RateLimit string `yaml:"ratelimit" desc:"IETF RateLimit fields: their generation, beside the x-ratelimit ones" enum:"off,draft-08"`
+}
+
+// Default is what a file is laid over.
+func Default() *Config {
+	return &Config{
+		Listen:   ":8080",
+		Admin:    Admin{Listen: "127.0.0.1:9090"},
+		Upstream: Upstream{Dialect: "service", Timeout: 30 * time.Second, Egress: "shared"},
+		Store:    Store{URL: "memory:"},
+		Callers:  Callers{PassThrough: true},
+		Limits: Limits{
+			Limits: policy.DefaultLimits(), OnStoreLoss: "share", ColdStart: "ramp",
+			Wait: 10 * time.Second, RefusalStatus: 429,
+		},
+		Cache:      Cache{Memory: 256 << 20},
+		Statistics: Statistics{Wait: 10 * time.Second, Poll: Poll{First: time.Second, Factor: 2, Max: 15 * time.Second, Budget: 5 * time.Minute}},
+		Webhooks:   Webhooks{Path: "/_weir/webhooks"},
+		TLS:        TLS{Storage: "store"},
+		Telemetry:  Telemetry{ServiceName: "weir", Sample: 1},
+		Headers:    Headers{RateLimit: "off"},
+	}
+}
+
+// defaultClient is what an entry of clients is laid over.
+func defaultClient() Client { return Client{Share: 1, Priority: "normal"} }
+
+// Catalogue returns the embedded catalogue with this configuration's
+// overrides.
+func (c *Config) Catalogue() (*policy.Catalogue, error) {
+	ttl := make(map[string]time.Duration, len(c.Cache.Operations))
+	for id, o := range c.Cache.Operations {
+		ttl[id] = o.TTL
+	}
+	return policy.Embedded().WithTTL(ttl)
+}
+
+// redacted is a URL without its password.
+func redacted(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return "•••"
+	}
+	if _, ok := u.User.Password(); ok {
+		u.User = url.UserPassword(u.User.Username(), "•••")
+	}
+	return u.String()
+}

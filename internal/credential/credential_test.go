@@ -1,0 +1,152 @@
+package credential
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/weirgate/weir/policy"
+)
+
+func TestSecretNeverPrints(t *testing.T) {
+	s := Secret("hunter2")
+	in := struct {
+		S Secret
+		P *Secret
+		L []Secret
+	}{s, &s, []Secret{s}}
+	var out bytes.Buffer
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%t", "%10.3s"} {
+		fmt.Fprintf(&out, verb+" "+verb+"\n", s, in)
+	}
+	text, err := json.Marshal(in)
+	out.Write(text)
+	if err != nil {
+		t.Error(err)
+	}
+	text, err = yaml.Dump(in)
+	out.Write(text)
+	if err != nil {
+		t.Error(err)
+	}
+	slog.New(slog.NewTextHandler(&out, nil)).Info("x", "s", s, "in", in)
+	slog.New(slog.NewJSONHandler(&out, nil)).Info("x", "s", s, "in", in)
+	fmt.Fprint(&out, errors.Join(fmt.Errorf("bad token %s", s)))
+	for _, leak := range []string{"hunter2", fmt.Sprintf("%x", "hunter2"), fmt.Sprintf("%X", "hunter2")} {
+		if strings.Contains(out.String(), leak) {
+			t.Errorf("%q is in the output:\n%s", leak, out.String())
+		}
+	}
+	if s.Reveal() != "hunter2" || Secret("").String() != "" {
+		t.Error("a secret must be usable, and an empty one visible as empty")
+	}
+}
+
+func book(t *testing.T, passThrough bool) *Book {
+	t.Helper()
+	dialect, err := policy.LoadDialect("github")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewBook(dialect, "shared", passThrough,
+		[]Held{
+			{Name: "ci", Kind: policy.User, Account: "octo-bot", Token: "ghp_held"},
+			{Name: "ci-2", Kind: policy.User, Account: "octo-bot", Token: "ghp_held2"},
+			{Name: "app", Kind: policy.OAuthApp, Token: "id:secret"},
+		},
+		[]Client{
+			{Name: "builds", Key: sha256.Sum256([]byte("weir-key")), Credentials: []string{"ci", "app"}},
+			{Name: "public", Key: sha256.Sum256([]byte("other-key")), Credentials: []string{"app"}},
+		})
+}
+
+func identify(t *testing.T, b *Book, values ...string) Caller {
+	t.Helper()
+	c, err := b.Identify(http.Header{"Authorization": values})
+	if err != nil {
+		t.Fatalf("%q: %v", values, err)
+	}
+	return c
+}
+
+func TestOneCredentialInTwoForms(t *testing.T) {
+	b := book(t, true)
+	bearer, token := identify(t, b, "Bearer ghp_x"), identify(t, b, "token ghp_x")
+	if bearer.Account != token.Account || bearer.Class != token.Class {
+		t.Errorf("%+v and %+v", bearer, token)
+	}
+	if other := identify(t, b, "Bearer ghp_y"); other.Class == bearer.Class {
+		t.Error("two credentials, one class")
+	}
+	if token.Authorization.Reveal() != "token ghp_x" {
+		t.Errorf("passed on as %s", token.Authorization.Reveal())
+	}
+	if strings.Contains(fmt.Sprintf("%+v", bearer), "ghp_x") || strings.Contains(bearer.Account, "ghp_x") {
+		t.Errorf("the credential shows: %+v", bearer)
+	}
+}
+
+func TestKinds(t *testing.T) {
+	b := book(t, true)
+	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("id:s"))
+	for value, want := range map[string]policy.CallerKind{
+		"Bearer ghp_a": policy.User, "Bearer ghs_a": policy.Installation, "Bearer abc": policy.User, basic: policy.OAuthApp, "garbage": policy.User,
+	} {
+		if got := identify(t, b, value).Kind; got != want {
+			t.Errorf("%s: got %s, want %s", value, got, want)
+		}
+	}
+	anonymous := identify(t, b)
+	if anonymous.Kind != policy.Unauthenticated || anonymous.Account != "egress:shared" || anonymous.Authorization != "" {
+		t.Errorf("%+v", anonymous)
+	}
+	if blank := identify(t, b, "  "); blank != anonymous {
+		t.Errorf("%+v", blank)
+	}
+}
+
+func TestClientsSpendWhatTheyWereGiven(t *testing.T) {
+	b := book(t, false)
+	builds := identify(t, b, "Bearer weir-key")
+	if builds.Client != "builds" || builds.Account != "octo-bot" || builds.Authorization.Reveal() != "Bearer ghp_held" {
+		t.Errorf("%+v pays with %s", builds, builds.Authorization.Reveal())
+	}
+	public := identify(t, b, "token other-key")
+	want := "Basic " + base64.StdEncoding.EncodeToString([]byte("id:secret"))
+	if public.Kind != policy.OAuthApp || public.Authorization.Reveal() != want {
+		t.Errorf("%+v pays with %s", public, public.Authorization.Reveal())
+	}
+	for _, c := range []struct {
+		values []string
+		want   error
+	}{
+		{nil, ErrMissing},
+		{[]string{"Bearer stolen"}, ErrUnknown},
+		{[]string{"Bearer ghp_held"}, ErrUnknown},
+		{[]string{"Bearer weir-key", "Bearer other-key"}, ErrTwice},
+	} {
+		if _, err := b.Identify(http.Header{"Authorization": c.values}); !errors.Is(err, c.want) {
+			t.Errorf("%q: got %v, want %v", c.values, err, c.want)
+		}
+	}
+}
+
+func TestHeldTokensOfOneUserAreOneAccountAndTwoClasses(t *testing.T) {
+	b := book(t, true)
+	one, two := identify(t, b, "Bearer ghp_held"), identify(t, b, "Bearer ghp_held2")
+	if one.Account != "octo-bot" || two.Account != "octo-bot" || one.Class == two.Class {
+		t.Errorf("%+v and %+v", one, two)
+	}
+	if client := identify(t, b, "Bearer weir-key"); client.Class != one.Class {
+		t.Error("the same credential has two classes")
+	}
+}

@@ -1,0 +1,12 @@
+// Package credential knows who may call, and whose upstream credential pays: a
+// client's own, passed through, or one that the gateway holds for it.
+//
+// Invariants:
+//   - A [Secret] never prints; clients' keys and passed-through credentials
+//     are kept as hashes only.
+//   - "token X" and "Bearer X" are one credential, of one account and one
+//     security class.
+//   - A client never gets a credential that it was not given.
+//
+// It does not ask anybody whether a credential is valid: the upstream will say.
+package credential
