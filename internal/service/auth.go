@@ -1,0 +1,120 @@
+package service
+
+import (
+	"encoding/base64"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// caller is who sent a request.
+type caller struct {
+	kind    policy.CallerKind
+	account string // what is counted against, and named in refusals
+	// token is the token kind in the documents' words: classic, app_user,
+	// installation, fine_grained, workflow, oauth_app; empty for none.
+	token string
+	// login is the user behind it, if there is one.
+	login string
+	// sees lists the private repositories of an installation or a workflow.
+	sees func(*repository) bool
+}
+
+// tokens are the credentials of the seed (design section 7).
+func tokens() map[string]caller {
+	user := func(login string) caller {
+		return caller{kind: policy.User, account: "user " + login, token: "classic", login: login}
+	}
+	return map[string]caller{
+		"tok-owner":    user("acme-owner"),
+		"tok-owner-2":  user("acme-owner"),
+		"tok-member":   user("acme-member"),
+		"tok-outsider": user("outsider"),
+		"tok-app": {
+			kind: policy.Installation, account: "installation acme", token: "installation",
+			sees: func(r *repository) bool { return r.owner.login == "acme" },
+		},
+		"tok-workflow": {
+			kind: policy.Workflow, account: "repository acme/widgets", token: "workflow",
+			sees: func(r *repository) bool { return r.fullName() == "acme/widgets" },
+		},
+		"oauth-app:oauth-secret": {kind: policy.OAuthApp, account: "app oauth-app", token: "oauth_app"},
+	}
+}
+
+// authenticate reads the Authorization of a request; false means that the
+// credential is wrong (Document A section 5).
+func (s *Service) authenticate(r *http.Request) (caller, bool) {
+	value := r.Header.Get("Authorization")
+	if value == "" {
+		host, _, err := net.SplitHostPort(r.RemoteAddr)
+		if err != nil {
+			host = r.RemoteAddr
+		}
+		return caller{kind: policy.Unauthenticated, account: "address " + host}, true
+	}
+	scheme, credential, _ := strings.Cut(value, " ")
+	switch strings.ToLower(scheme) {
+	case "bearer", "token":
+		if strings.Contains(credential, ":") {
+			return caller{}, false
+		}
+	case "basic":
+		pair, err := base64.StdEncoding.DecodeString(credential)
+		if err != nil {
+			return caller{}, false
+		}
+		credential = string(pair)
+		// A token may stand as the password of its user.
+		if _, password, _ := strings.Cut(credential, ":"); strings.HasPrefix(password, "tok-") {
+			credential = password
+		}
+	default:
+		return caller{}, false
+	}
+	c, ok := s.world.tokens[credential]
+	return c, ok
+}
+
+// user is the caller's user, nil when it has none.
+func (w *world) user(c caller) *account {
+	if c.login == "" {
+		return nil
+	}
+	return w.accounts[c.login]
+}
+
+// visible reports whether the caller may know that the repository exists.
+func (w *world) visible(r *repository, c caller) bool {
+	if !r.private || c.sees != nil && c.sees(r) {
+		return true
+	}
+	u := w.user(c)
+	return u != nil && r.owner.members[u.login] != nil
+}
+
+// repository finds the repository that a request names, by name or by number,
+// if its caller may see it.
+func (s *Service) repository(req *request) *repository {
+	for _, r := range s.world.repositories {
+		named := strings.EqualFold(r.owner.login, req.match.Params["owner"]) && strings.EqualFold(r.name, req.match.Params["repo"])
+		if (named || itoa(r.id) == req.match.Params["repository_id"]) && s.world.visible(r, req.caller) {
+			return r
+		}
+	}
+	return nil
+}
+
+// organization finds the organization that a request names, by name or by
+// number.
+func (s *Service) organization(req *request) *account {
+	for _, a := range s.world.accounts {
+		named := strings.EqualFold(a.login, req.match.Params["org"])
+		if a.members != nil && (named || itoa(a.id) == req.match.Params["organization_id"]) {
+			return a
+		}
+	}
+	return nil
+}

@@ -1,0 +1,40 @@
+package service
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// validate sets the validators of a complete answer, and makes it a 304 where
+// the request has it already (RFC 9110 section 13.2.2). The entity tag is of
+// the bytes, so it is the same for everyone who gets them.
+func validate(h http.Header, r *http.Request, resp *response) {
+	sum := sha256.Sum256(append([]byte(resp.kind+"\n"), resp.text...))
+	etag := `W/"` + hex.EncodeToString(sum[:16]) + `"`
+	h.Set("Etag", etag)
+	if !resp.modified.IsZero() {
+		h.Set("Last-Modified", resp.modified.UTC().Format(http.TimeFormat))
+	}
+	if !matches(r, etag, resp.modified) {
+		return
+	}
+	resp.status, resp.text = http.StatusNotModified, nil
+	h.Del("Content-Type")
+}
+
+func matches(r *http.Request, etag string, modified time.Time) bool {
+	if lists := r.Header.Values("If-None-Match"); len(lists) > 0 {
+		for tag := range strings.SplitSeq(strings.Join(lists, ","), ",") {
+			tag = strings.TrimSpace(tag)
+			if tag == "*" || strings.TrimPrefix(tag, "W/") == strings.TrimPrefix(etag, "W/") {
+				return true
+			}
+		}
+		return false
+	}
+	since, err := http.ParseTime(r.Header.Get("If-Modified-Since"))
+	return err == nil && !modified.IsZero() && !modified.Truncate(time.Second).After(since)
+}

@@ -1,0 +1,48 @@
+package service
+
+import (
+	"net/http"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// problemBody is the body of an error: the same members in the same order as
+// the gateway's own.
+type problemBody struct {
+	Message       string         `json:"message"`
+	Errors        []problemField `json:"errors,omitempty"`
+	Documentation string         `json:"documentation_url"`
+}
+
+type problemField struct {
+	Resource string `json:"resource"`
+	Field    string `json:"field"`
+	Code     string `json:"code"`
+}
+
+func (s *Service) problem(status int, message string, fields ...problemField) response {
+	return response{status: status, body: problemBody{message, fields, s.config.Dialect.Documentation}}
+}
+
+func (s *Service) notFound() response { return s.problem(http.StatusNotFound, "Not Found") }
+
+// invalid is a 422 that names the field.
+func (s *Service) invalid(resource, field string) response {
+	return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{resource, field, "invalid"})
+}
+
+func (s *Service) finding(f *policy.Finding) response {
+	var fields []problemField
+	if f.Field != "" {
+		fields = []problemField{{f.Resource, f.Field, f.Code}}
+	}
+	return s.problem(f.Status, f.Message, fields...)
+}
+
+// limited is the refusal of a primary limit, worded for its kind of caller.
+func (s *Service) limited(c caller) response {
+	return response{status: http.StatusForbidden, body: problemBody{
+		Message:       "API rate limit exceeded for " + c.account + ".",
+		Documentation: s.config.Dialect.Documentation + "/rate-limits",
+	}}
+}

@@ -1,0 +1,116 @@
+package service
+
+import (
+	"embed"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+)
+
+//go:embed reference
+var referenceFiles embed.FS
+
+// templates are the ignore-file templates by name.
+var templates = func() map[string]string {
+	all := map[string]string{}
+	entries, err := referenceFiles.ReadDir("reference/gitignore")
+	if err != nil {
+		panic(err) // embedded
+	}
+	for _, e := range entries {
+		text, err := referenceFiles.ReadFile("reference/gitignore/" + e.Name())
+		if err != nil {
+			panic(err)
+		}
+		all[strings.TrimSuffix(e.Name(), path.Ext(e.Name()))] = string(text)
+	}
+	return all
+}()
+
+// conduct is a code of conduct (Document B section 2.2).
+type conduct struct {
+	Key  string `yaml:"key"`
+	Name string `yaml:"name"`
+	Body string `yaml:"body"`
+}
+
+var conducts = func() []conduct {
+	text, err := referenceFiles.ReadFile("reference/codes_of_conduct.yaml")
+	if err != nil {
+		panic(err)
+	}
+	var all []conduct
+	if err := yaml.Load(text, &all); err != nil {
+		panic(err)
+	}
+	return all
+}()
+
+func listTemplates(*Service, *request) response {
+	names := make([]string, 0, len(templates))
+	for name := range templates {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return response{status: http.StatusOK, body: names}
+}
+
+func getTemplate(s *Service, req *request) response {
+	source, ok := templates[req.match.Params["name"]]
+	if !ok {
+		return s.notFound()
+	}
+	if s.wants(req, "raw") {
+		return response{status: http.StatusOK, text: []byte(source), kind: s.mediaType("raw") + "; charset=utf-8"}
+	}
+	return response{status: http.StatusOK, body: object{{"name", req.match.Params["name"]}, {"source", source}}}
+}
+
+func conductObject(req *request, c conduct) object {
+	return object{
+		{"key", c.Key}, {"name", c.Name}, {"url", req.base + "/codes_of_conduct/" + c.Key},
+		{"html_url", req.base + "/conduct/" + c.Key},
+	}
+}
+
+func listConducts(_ *Service, req *request) response {
+	var all []object
+	for _, c := range conducts {
+		all = append(all, conductObject(req, c))
+	}
+	return response{status: http.StatusOK, body: all}
+}
+
+func getConduct(s *Service, req *request) response {
+	for _, c := range conducts {
+		if c.Key == req.match.Params["key"] {
+			return response{status: http.StatusOK, body: append(conductObject(req, c), field{"body", c.Body})}
+		}
+	}
+	return s.notFound()
+}
+
+// mediaType is the vendor's type of a representation.
+func (s *Service) mediaType(representation string) string {
+	return "application/vnd." + s.config.Dialect.Vendor + "." + representation + "+json"
+}
+
+// wants reports whether the request accepts a representation of the vendor's,
+// with or without the version in its name.
+func (s *Service) wants(req *request, representation string) bool {
+	for _, value := range req.Header.Values("Accept") {
+		for part := range strings.SplitSeq(value, ",") {
+			name, _, _ := strings.Cut(strings.ToLower(strings.TrimSpace(part)), ";")
+			prefix := "application/vnd." + s.config.Dialect.Vendor + "."
+			rest, ok := strings.CutPrefix(strings.TrimSpace(name), prefix)
+			rest = strings.TrimSuffix(strings.TrimPrefix(rest, "v3."), "+json")
+			if ok && rest == representation {
+				return true
+			}
+		}
+	}
+	return false
+}

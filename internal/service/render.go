@@ -1,0 +1,99 @@
+package service
+
+import (
+	"strings"
+)
+
+// userObject is the simple account object (Document A section 2.1).
+func userObject(req *request, a *account) object {
+	api, html := req.base+"/users/"+a.login, req.base+"/"+a.login
+	kind := "User"
+	if a.members != nil {
+		kind = "Organization"
+	}
+	return object{
+		{"login", a.login}, {"id", a.id}, {"node_id", nodeID(kind, a.id)},
+		{"avatar_url", req.base + "/avatars/" + itoa(a.id)}, {"gravatar_id", ""},
+		{"url", api}, {"html_url", html},
+		{"followers_url", api + "/followers"}, {"following_url", api + "/following{/other_user}"},
+		{"gists_url", api + "/gists{/gist_id}"}, {"starred_url", api + "/starred{/owner}{/repo}"},
+		{"subscriptions_url", api + "/subscriptions"}, {"organizations_url", api + "/orgs"},
+		{"repos_url", api + "/repos"}, {"events_url", api + "/events{/privacy}"},
+		{"received_events_url", api + "/received_events"}, {"type", kind}, {"site_admin", false},
+	}
+}
+
+func nodeID(kind string, id int) string { return kind[:1] + "_" + itoa(id) }
+
+// repositoryURLs are the URL fields of a repository below its own URL
+// (Document A section 2.7).
+var repositoryURLs = [][2]string{
+	{"archive_url", "/{archive_format}{/ref}"}, {"assignees_url", "/assignees{/user}"}, {"blobs_url", "/git/blobs{/sha}"},
+	{"branches_url", "/branches{/branch}"}, {"collaborators_url", "/collaborators{/collaborator}"}, {"comments_url", "/comments{/number}"},
+	{"commits_url", "/commits{/sha}"}, {"compare_url", "/compare/{base}...{head}"}, {"contents_url", "/contents/{+path}"},
+	{"contributors_url", "/contributors"}, {"deployments_url", "/deployments"}, {"downloads_url", "/downloads"},
+	{"events_url", "/events"}, {"forks_url", "/forks"}, {"git_commits_url", "/git/commits{/sha}"},
+	{"git_refs_url", "/git/refs{/sha}"}, {"git_tags_url", "/git/tags{/sha}"}, {"issue_comment_url", "/issues/comments{/number}"},
+	{"issue_events_url", "/issues/events{/number}"}, {"issues_url", "/issues{/number}"}, {"keys_url", "/keys{/key_id}"},
+	{"labels_url", "/labels{/name}"}, {"languages_url", "/languages"}, {"merges_url", "/merges"},
+	{"milestones_url", "/milestones{/number}"}, {"notifications_url", "/notifications{?since,all,participating}"}, {"pulls_url", "/pulls{/number}"},
+	{"releases_url", "/releases{/id}"}, {"stargazers_url", "/stargazers"}, {"statuses_url", "/statuses/{sha}"},
+	{"subscribers_url", "/subscribers"}, {"subscription_url", "/subscription"}, {"tags_url", "/tags"},
+	{"teams_url", "/teams"}, {"trees_url", "/git/trees{/sha}"}, {"hooks_url", "/hooks"},
+}
+
+// minimalRepository is the repository object of a search result: its owner and
+// URL fields (Document B section 2.1).
+func minimalRepository(req *request, r *repository) object {
+	api, html := req.base+"/repos/"+r.fullName(), req.base+"/"+r.fullName()
+	o := object{
+		{"id", r.id}, {"node_id", nodeID("Repository", r.id)}, {"name", r.name}, {"full_name", r.fullName()},
+		{"owner", userObject(req, r.owner)}, {"private", r.private}, {"html_url", html}, {"description", r.description},
+		{"fork", false}, {"url", api},
+	}
+	for _, u := range repositoryURLs {
+		o = append(o, field{u[0], api + u[1]})
+	}
+	return o
+}
+
+// repositoryObject is the repository of the watched-repositories lists
+// (Document A section 2.7).
+func repositoryObject(s *Service, req *request, r *repository) object {
+	html := req.base + "/" + r.fullName()
+	host := strings.TrimPrefix(strings.TrimPrefix(req.base, "https://"), "http://")
+	visibility, open := "public", 0
+	if r.private {
+		visibility = "private"
+	}
+	for _, i := range r.issues {
+		if i.open {
+			open++
+		}
+	}
+	var language any
+	if r.language != "" {
+		language = r.language
+	}
+	status := func(enabled bool) object {
+		if enabled {
+			return object{{"status", "enabled"}}
+		}
+		return object{{"status", "disabled"}}
+	}
+	member := r.owner.members[req.caller.login]
+	return append(minimalRepository(req, r), object{
+		{"git_url", "git://" + host + "/" + r.fullName() + ".git"}, {"ssh_url", "git@" + host + ":" + r.fullName() + ".git"},
+		{"clone_url", html + ".git"}, {"mirror_url", nil}, {"svn_url", html},
+		{"homepage", ""}, {"language", language}, {"forks_count", 0}, {"stargazers_count", 0}, {"watchers_count", 0},
+		{"size", len(r.files)}, {"default_branch", r.defaultBranch}, {"open_issues_count", open},
+		{"is_template", false}, {"topics", []string{}}, {"has_issues", true}, {"has_projects", true}, {"has_wiki", true},
+		{"has_pages", false}, {"has_downloads", true}, {"has_discussions", false}, {"archived", false}, {"disabled", false},
+		{"visibility", visibility}, {"pushed_at", stamp(r.pushed)}, {"created_at", stamp(r.created)}, {"updated_at", stamp(r.pushed)},
+		{"permissions", object{{"admin", member != nil && member.admin}, {"push", member != nil}, {"pull", true}}},
+		{"security_and_analysis", object{
+			{"advanced_security", status(false)}, {"secret_scanning", status(true)},
+			{"secret_scanning_push_protection", status(false)}, {"secret_scanning_non_provider_patterns", status(false)},
+		}},
+	}...)
+}

@@ -1,0 +1,38 @@
+package service
+
+// handlers are what is implemented, by the catalogue's operation IDs. An
+// operation that stands here no more than in the documents answers 501.
+func handlers() map[string]handler {
+	return map[string]handler{
+		"codes-of-conduct/list":      listConducts,
+		"codes-of-conduct/get":       getConduct,
+		"gitignore/list-templates":   listTemplates,
+		"gitignore/get-template":     getTemplate,
+		"rate-limit/get":             rateLimit,
+		"statistics/code-frequency":  statistics(codeFrequency),
+		"statistics/commit-activity": statistics(commitActivity),
+		"statistics/contributors":    statistics(contributors),
+		"statistics/participation":   statistics(participation),
+		"statistics/punch-card":      statistics(punchCard),
+
+		"search/code":    searchCode,
+		"search/commits": searchCommits,
+		"search/issues":  searchIssues,
+		"search/other":   searchOther,
+
+		"watching/list-subscribers":    listSubscribers,
+		"watching/get-subscription":    getSubscription,
+		"watching/set-subscription":    setSubscription,
+		"watching/delete-subscription": deleteSubscription,
+		"watching/list-mine":           listMyWatched,
+		"watching/list-of-user":        listWatchedOfUser,
+
+		"organization-members/list":         listMembers,
+		"organization-members/check":        checkMember,
+		"organization-members/check-public": checkPublicMember,
+
+		"rulesets/list-repository":   listRepositoryRulesets,
+		"rulesets/list-organization": listOrganizationRulesets,
+		"rulesets/list-branch-rules": listBranchRules,
+	}
+}

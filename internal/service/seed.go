@@ -1,0 +1,168 @@
+package service
+
+import (
+	"crypto/sha1"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+)
+
+// seed grows the world that the documents' examples live in (design section
+// 7): organization acme with its repositories, the users behind the tokens,
+// and enough watchers and members for lists of several pages.
+func seed(n uint64, now time.Time) *world {
+	g := &grower{random: rand.New(rand.NewPCG(n, 1)), now: now.Truncate(time.Hour)}
+	w := &world{tokens: tokens(), accounts: map[string]*account{}}
+	acme := g.people(w)
+	widgets := g.repository(w, acme, 1001, "widgets", "Parts that fit", "Go", false)
+	g.commits(widgets, 400, 70)
+	g.files(widgets)
+	g.issues(widgets)
+	g.watchers(w, widgets)
+	secret := g.repository(w, acme, 1002, "secret", "Not for everybody", "Go", true)
+	g.commits(secret, 60, 20)
+	secret.files = []file{{path: "vault.go", content: "package vault\n\n// Key opens the vault.\nconst Key = \"widget\"\n"}}
+	g.repository(w, acme, 1003, "empty", "Nothing yet", "", false)
+	monolith := g.repository(w, acme, 1004, "monolith", "All of it", "Go", false)
+	g.commits(monolith, 12_000, 100)
+	g.rulesets(acme, widgets)
+	return w
+}
+
+type grower struct {
+	random *rand.Rand
+	now    time.Time
+}
+
+const (
+	watchers = 64
+	members  = 40
+)
+
+// people makes the users, and the organization with its members.
+func (g *grower) people(w *world) *account {
+	id := 0
+	add := func(login, name string) *account {
+		id++
+		a := &account{id: id, login: login, name: name, email: login + "@example.com"}
+		w.accounts[login] = a
+		return a
+	}
+	owner, member := add("acme-owner", "Owner of Acme"), add("acme-member", "Member of Acme")
+	add("outsider", "Outsider")
+	acme := add("acme", "Acme")
+	acme.members = map[string]*membership{
+		owner.login:  {user: owner, admin: true, public: true, twoFactor: true},
+		member.login: {user: member, twoFactor: true},
+	}
+	for i := range members {
+		u := add(fmt.Sprintf("builder-%02d", i+1), fmt.Sprintf("Builder %d", i+1))
+		acme.members[u.login] = &membership{user: u, public: i%4 != 0, twoFactor: i%10 != 0}
+	}
+	for i := range watchers {
+		add(fmt.Sprintf("watcher-%02d", i+1), fmt.Sprintf("Watcher %d", i+1))
+	}
+	return acme
+}
+
+func (g *grower) repository(w *world, owner *account, id int, name, description, language string, private bool) *repository {
+	r := &repository{
+		id: id, owner: owner, name: name, description: description, language: language, private: private,
+		defaultBranch: "main", created: g.now.AddDate(-2, 0, 0), pushed: g.now.AddDate(-2, 0, 0),
+		subscriptions: map[string]*subscription{},
+	}
+	w.repositories = append(w.repositories, r)
+	return r
+}
+
+// commits spreads n commits over the last weeks; the last one is of now.
+func (g *grower) commits(r *repository, n, weeks int) {
+	zones := []*time.Location{time.UTC, time.FixedZone("", 2*3600), time.FixedZone("", -7*3600)}
+	var authors []*account
+	for _, login := range sortedMembers(r.owner)[:6] {
+		authors = append(authors, r.owner.members[login].user)
+	}
+	span := time.Duration(weeks) * 7 * 24 * time.Hour
+	for i := range n {
+		at := g.now.Add(-span + span*time.Duration(i+1)/time.Duration(n))
+		c := commit{
+			author: authors[g.random.IntN(len(authors))], at: at.In(zones[g.random.IntN(len(zones))]),
+			additions: g.random.IntN(80), deletions: g.random.IntN(40),
+			message: fmt.Sprintf("%s the %s", pick(g, "fix", "add", "remove", "polish"), pick(g, "gear", "lever", "spring", "widget")),
+		}
+		switch g.random.IntN(20) {
+		case 0:
+			c.merge, c.message = true, "merge branch"
+		case 1:
+			c.additions, c.deletions = 0, 0
+		}
+		c.sha = objectName(uint64(r.id), uint64(i), g.random.Uint64())
+		r.commits = append(r.commits, c)
+	}
+	r.pushed = r.commits[n-1].at
+}
+
+func pick(g *grower, from ...string) string { return from[g.random.IntN(len(from))] }
+
+// objectName is a name as Git gives it: 40 hexadecimal digits.
+func objectName(parts ...uint64) string {
+	var b []byte
+	for _, p := range parts {
+		b = binary.BigEndian.AppendUint64(b, p)
+	}
+	sum := sha1.Sum(b)
+	return hex.EncodeToString(sum[:])
+}
+
+func (g *grower) files(r *repository) {
+	r.files = []file{
+		{path: "README.md", content: "# widgets\n\nA widget is a part that fits. Each widget has a gear.\n"},
+		{path: "gear/gear.go", content: "package gear\n\n// Turn turns the gear of a widget once.\nfunc Turn() {}\n"},
+		{path: "gear/gear_test.go", content: "package gear\n\nimport \"testing\"\n\nfunc TestTurn(t *testing.T) { Turn() }\n"},
+		{path: "lever/lever.py", content: "def pull():\n    \"\"\"Pull the lever.\"\"\"\n"},
+		{path: "assets/widget.svg", size: 400 << 10},
+	}
+	for i := range 40 {
+		r.files = append(r.files, file{path: fmt.Sprintf("parts/part%02d.go", i), content: fmt.Sprintf("package parts\n\n// Part%02d belongs to a widget.\nconst Part%02d = %d\n", i, i, i)})
+	}
+}
+
+func (g *grower) issues(r *repository) {
+	for i := range 24 {
+		r.issues = append(r.issues, issue{
+			number: i + 1, author: r.commits[i].author, open: i%3 != 0,
+			title: fmt.Sprintf("The %s %s", pick(g, "gear", "lever", "spring"), pick(g, "squeaks", "is loose", "does not turn")),
+			body:  "Seen with the newest widget.", labels: []string{pick(g, "bug", "enhancement")},
+			created: g.now.AddDate(0, 0, -i),
+		})
+	}
+}
+
+func (g *grower) watchers(w *world, r *repository) {
+	for login, a := range w.accounts {
+		if strings.HasPrefix(login, "watcher-") {
+			r.subscriptions[login] = &subscription{user: a, subscribed: true, created: g.now.AddDate(0, 0, -a.id)}
+		}
+	}
+}
+
+func (g *grower) rulesets(acme *account, widgets *repository) {
+	set := func(id int, name, enforcement string, include, exclude []string, rules ...rule) *ruleset {
+		return &ruleset{id: id, name: name, enforcement: enforcement, include: include, exclude: exclude, rules: rules, created: g.now.AddDate(0, -1, -id%20)}
+	}
+	acme.rulesets = []*ruleset{
+		set(501, "signed everywhere", "active", []string{"~ALL"}, nil, rule{kind: "required_signatures"}),
+		set(502, "linear history, tried out", "evaluate", []string{"~ALL"}, nil, rule{kind: "required_linear_history"}),
+	}
+	widgets.rulesets = []*ruleset{
+		set(601, "main is reviewed", "active", []string{"~DEFAULT_BRANCH"}, nil, rule{"pull_request", object{
+			{"dismiss_stale_reviews_on_push", true}, {"require_code_owner_review", false}, {"require_last_push_approval", false},
+			{"required_approving_review_count", 1}, {"required_review_thread_resolution", true},
+		}}),
+		set(602, "releases stay", "active", []string{"refs/heads/release/**"}, []string{"refs/heads/release/old/*"}, rule{kind: "deletion"}, rule{kind: "non_fast_forward"}),
+		set(603, "switched off", "disabled", []string{"~ALL"}, nil, rule{kind: "creation"}),
+	}
+}

@@ -1,0 +1,285 @@
+// Package service is the reference service: the API of Documents A and B,
+// running on state in memory that grows from a seed. It is the demo's
+// upstream, the gateway's opponent in tests, and a server against which people
+// can test their own clients.
+//
+// Invariants:
+//   - Answers come from state, never from canned replies; the same seed gives
+//     the same state.
+//   - What an operation is comes from the policy's catalogue, the same source
+//     that the gateway uses; everything else here is its own. It counts with
+//     its own, exact and naive code, so that it can judge.
+//   - No lock is held while a client is written to.
+//
+// This version has reference data, statistics, search, the rate limit status,
+// members, watching and the ruleset lists; any other operation of the
+// catalogue answers 501. It enforces the primary and search windows. It is not
+// made to be reached by anybody but tests and their authors.
+package service
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// Config is what a service is made from.
+type Config struct {
+	Limits policy.Limits
+	// Seed decides what the state is grown from.
+	Seed uint64
+	// Dialect names headers and media types.
+	Dialect *policy.Dialect
+	// StatisticsDelay is how long a statistics job takes; 1.5 s when zero.
+	StatisticsDelay time.Duration
+}
+
+// Service answers requests. It is safe for concurrent use.
+type Service struct {
+	config   Config
+	handlers map[string]handler
+	meter    *meter
+	jobs     sync.WaitGroup
+	stop     context.CancelFunc
+	running  context.Context
+
+	mu    sync.Mutex // guards the world and the statistics
+	world *world
+	stats map[statisticsKey]*computation
+}
+
+// New returns a service with fresh state. Close it.
+func New(c Config) *Service {
+	if c.StatisticsDelay == 0 {
+		c.StatisticsDelay = 1500 * time.Millisecond
+	}
+	s := &Service{
+		config: c, meter: newMeter(c.Limits),
+		world: seed(c.Seed, time.Now()), stats: map[statisticsKey]*computation{},
+	}
+	s.handlers = handlers()
+	s.running, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// Close ends the background jobs and waits for them.
+func (s *Service) Close() {
+	s.stop()
+	s.jobs.Wait()
+}
+
+// Violations is what [Service.Violations] reports, and GET
+// /_service/violations.
+type Violations struct {
+	// Violations counts requests that broke a limit and were refused for it.
+	Violations int `json:"violations"`
+	// SentWhileLimited counts those that came after a refusal, before the
+	// reset that it told.
+	SentWhileLimited int `json:"sent_while_limited"`
+	// MaxConcurrent is the most requests in progress at one time.
+	MaxConcurrent int            `json:"max_concurrent"`
+	Banned        bool           `json:"banned"`
+	ByLimit       map[string]int `json:"by_limit"`
+}
+
+// Violations reports what broke the limits so far.
+func (s *Service) Violations() Violations { return s.meter.report() }
+
+// handler answers one operation. It runs with Service.mu held.
+type handler func(*Service, *request) response
+
+// request is a call with what is known about it.
+type request struct {
+	*http.Request
+	match  policy.Match
+	caller caller
+	query  url.Values
+	body   []byte
+	base   string // of absolute URLs: scheme and host
+}
+
+// response is an answer before it is written.
+type response struct {
+	status int
+	// body is marshalled to JSON; text, when not nil, is written as it is.
+	body any
+	text []byte
+	kind string // Content-Type of text
+	link string
+	// location is that of a redirect.
+	location string
+	modified time.Time
+	// volatile answers carry no validator and must be asked for each time.
+	volatile bool
+}
+
+// maxBody bounds a request's body.
+const maxBody = 1 << 20
+
+// ServeHTTP answers one request: who, what, may it, do it, write it.
+func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/_service/violations" {
+		writeJSON(w, http.StatusOK, s.Violations())
+		return
+	}
+	defer s.meter.enter()()
+	req := &request{Request: r, base: baseURL(r)}
+	s.common(w, r)
+	match, err := policy.Embedded().Classify(r.Method, r.URL.EscapedPath(), r.URL.RawQuery)
+	if err != nil {
+		s.write(w, req, s.problem(http.StatusBadRequest, err.Error()))
+		return
+	}
+	req.match = match
+	req.query, _ = url.ParseQuery(match.Query) // canonical, so it cannot fail
+	var ok bool
+	if req.caller, ok = s.authenticate(r); !ok {
+		s.write(w, req, s.problem(http.StatusUnauthorized, "Bad credentials"))
+		return
+	}
+	if match.Operation.Auth == "required" && req.caller.kind == policy.Unauthenticated {
+		s.write(w, req, s.problem(http.StatusUnauthorized, "Requires authentication"))
+		return
+	}
+	ticket := s.meter.count(req.caller, match.Operation, time.Now())
+	if ticket.refused {
+		ticket.describe(w.Header())
+		s.write(w, req, s.limited(req.caller))
+		return
+	}
+	resp := s.answer(req)
+	body := s.finish(w, req, &resp)
+	if w.Header().Get("Etag") != "" && resp.status == http.StatusNotModified && req.caller.kind != policy.Unauthenticated {
+		ticket.refund()
+	}
+	ticket.describe(w.Header())
+	w.WriteHeader(resp.status)
+	_, _ = w.Write(body)
+}
+
+// answer finds the operation's handler and runs it.
+func (s *Service) answer(req *request) response {
+	if v := req.Header.Get(s.config.Dialect.VersionHeader); v != "" && v != s.config.Dialect.Version {
+		return s.problem(http.StatusBadRequest, "Unsupported API version "+v+": must be "+s.config.Dialect.Version)
+	}
+	if req.Method == http.MethodOptions {
+		return response{status: http.StatusNoContent}
+	}
+	op := req.match.Operation
+	if !op.Known() {
+		return s.notFound()
+	}
+	if f := req.match.Preflight(req.caller.kind); f != nil {
+		return s.finding(f)
+	}
+	if slices.Contains(op.Refuses, req.caller.token) {
+		return s.problem(http.StatusForbidden, "Resource not accessible by this kind of token")
+	}
+	handle := s.handlers[op.ID]
+	if handle == nil {
+		return s.problem(http.StatusNotImplemented, "Not Implemented: "+op.ID)
+	}
+	if !op.Safe() {
+		var problem *response
+		if req.body, problem = s.read(req); problem != nil {
+			return *problem
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	resp := handle(s, req)
+	if resp.text == nil && resp.body != nil {
+		resp.text, resp.kind = encode(resp.body), "application/json; charset=utf-8"
+	}
+	return resp
+}
+
+func (s *Service) read(req *request) ([]byte, *response) {
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(http.MaxBytesReader(nil, req.Body, maxBody)); err != nil {
+		p := s.problem(http.StatusRequestEntityTooLarge, "The body is larger than 1 MiB")
+		return nil, &p
+	}
+	return b.Bytes(), nil
+}
+
+// common sets what every answer carries.
+func (s *Service) common(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	vendor := s.config.Dialect.Vendor
+	name := http.CanonicalHeaderKey("X-" + vendor)
+	h.Set(name+"-Request-Id", rand.Text())
+	h.Set(name+"-Media-Type", vendor+".v3; format=json")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Vary", "Accept, Authorization, Cookie, "+name+"-Otp")
+	h.Set("Cache-Control", "public, max-age=60, s-maxage=60")
+	if r.Header.Get("Authorization") != "" {
+		h.Set("Cache-Control", "private, max-age=60, s-maxage=60")
+	}
+}
+
+// write finishes and writes an answer that no ticket belongs to.
+func (s *Service) write(w http.ResponseWriter, req *request, resp response) {
+	body := s.finish(w, req, &resp)
+	w.WriteHeader(resp.status)
+	_, _ = w.Write(body)
+}
+
+// finish sets the header of an answer, turns it into 304 where the client has
+// it, and returns the body.
+func (s *Service) finish(w http.ResponseWriter, req *request, resp *response) []byte {
+	if resp.text == nil && resp.body != nil {
+		resp.text, resp.kind = encode(resp.body), "application/json; charset=utf-8"
+	}
+	h := w.Header()
+	if resp.link != "" {
+		h.Set("Link", resp.link)
+	}
+	if resp.location != "" {
+		h.Set("Location", resp.location)
+	}
+	if resp.kind != "" {
+		h.Set("Content-Type", resp.kind)
+	}
+	if resp.volatile || resp.status >= 400 || resp.status == http.StatusAccepted {
+		h.Set("Cache-Control", "no-cache")
+		return resp.text
+	}
+	safe := req.Method == http.MethodGet || req.Method == http.MethodHead
+	if safe && resp.status == http.StatusOK {
+		validate(h, req.Request, resp)
+	}
+	return resp.text
+}
+
+func baseURL(r *http.Request) string {
+	if r.TLS != nil {
+		return "https://" + r.Host
+	}
+	return "http://" + r.Host
+}
+
+// encode writes JSON as the API does: no HTML escapes, no final newline.
+func encode(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		panic(err) // our own shapes
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(encode(v))
+}

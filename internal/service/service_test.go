@@ -1,0 +1,570 @@
+package service
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// tester asks a service of its own, in virtual time.
+type tester struct {
+	*testing.T
+	s *Service
+}
+
+// run gives a test a fresh service in a bubble of virtual time.
+func run(t *testing.T, f func(*tester)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		dialect, err := policy.LoadDialect("service")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := New(Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
+		defer s.Close()
+		f(&tester{t, s})
+	})
+}
+
+// as are the credentials of the seed by what they are.
+var as = map[string]string{
+	"": "", "owner": "Bearer tok-owner", "owner-2": "token tok-owner-2", "member": "Bearer tok-member", "outsider": "Bearer tok-outsider",
+	"app": "Bearer tok-app", "workflow": "Bearer tok-workflow",
+	"oauth":      "Basic " + base64.StdEncoding.EncodeToString([]byte("oauth-app:oauth-secret")),
+	"basic user": "Basic " + base64.StdEncoding.EncodeToString([]byte("acme-owner:tok-owner")),
+	"nobody":     "Bearer wrong",
+}
+
+func (t *tester) do(who, method, target, body string, fields ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	r := httptest.NewRequest(method, "http://api.test"+target, strings.NewReader(body))
+	if as[who] != "" {
+		r.Header.Set("Authorization", as[who])
+	}
+	for _, f := range fields {
+		name, value, _ := strings.Cut(f, ": ")
+		r.Header.Set(name, value)
+	}
+	w := httptest.NewRecorder()
+	t.s.ServeHTTP(w, r)
+	return w
+}
+
+func (t *tester) get(who, target string, fields ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	return t.do(who, http.MethodGet, target, "", fields...)
+}
+
+func (t *tester) wantStatus(w *httptest.ResponseRecorder, status int) {
+	t.Helper()
+	if w.Code != status {
+		t.Errorf("got %d %.200s, want %d", w.Code, w.Body, status)
+	}
+}
+
+func decode[T any](t *tester, w *httptest.ResponseRecorder) T {
+	t.Helper()
+	var v T
+	if err := json.Unmarshal(w.Body.Bytes(), &v); err != nil {
+		t.Fatalf("%d %s: %v", w.Code, w.Body, err)
+	}
+	return v
+}
+
+type jsonObject = map[string]any
+
+func TestWhoMaySeeWhat(t *testing.T) {
+	run(t, func(t *tester) {
+		for _, c := range []struct {
+			who, target string
+			status      int
+		}{
+			{"", "/repos/acme/widgets/subscribers", 200},
+			{"", "/repos/ACME/Widgets/subscribers", 200},
+			{"", "/repositories/1001/subscribers", 200},
+			{"", "/repos/acme/secret/subscribers", 404},
+			{"outsider", "/repos/acme/secret/subscribers", 404},
+			{"oauth", "/repos/acme/secret/subscribers", 404},
+			{"workflow", "/repos/acme/secret/subscribers", 404},
+			{"member", "/repos/acme/secret/subscribers", 200},
+			{"owner-2", "/repos/acme/secret/subscribers", 200},
+			{"basic user", "/repositories/1002/subscribers", 200},
+			{"app", "/repos/acme/secret/subscribers", 200},
+			{"nobody", "/gitignore/templates", 401},
+			{"", "/user/subscriptions", 401},
+			{"app", "/repos/acme/widgets/subscription", 403},
+			{"workflow", "/repos/acme/widgets/subscription", 403},
+			{"owner", "/orgs/acme/rulesets", 200},
+			{"member", "/orgs/acme/rulesets", 404},
+			{"owner", "/nowhere", 404},
+			{"owner", "/feeds", 501},
+			{"owner", "/repos/acme/%2e%2e/x", 400},
+		} {
+			if w := t.get(c.who, c.target); w.Code != c.status {
+				t.Errorf("%s as %q: got %d %s, want %d", c.target, c.who, w.Code, w.Body, c.status)
+			}
+		}
+	})
+}
+
+func TestReferenceData(t *testing.T) {
+	run(t, func(t *tester) {
+		names := decode[[]string](t, t.get("", "/gitignore/templates"))
+		if len(names) < 20 || names[0] != "C" || names[1] != "C++" {
+			t.Errorf("templates: %q", names)
+		}
+		template := decode[jsonObject](t, t.get("", "/gitignore/templates/C%2B%2B"))
+		raw := t.get("", "/gitignore/templates/C++", "Accept: application/vnd.service.raw+json")
+		if template["name"] != "C++" || template["source"] != raw.Body.String() {
+			t.Errorf("template %v, raw %q", template, raw.Body)
+		}
+		t.wantStatus(t.get("", "/gitignore/templates/None"), 404)
+		all := decode[[]jsonObject](t, t.get("", "/codes_of_conduct"))
+		one := decode[jsonObject](t, t.get("", "/codes_of_conduct/contributor_covenant"))
+		if len(all) < 3 || all[0]["body"] != nil || one["body"] == "" || all[0]["url"] != "http://api.test/codes_of_conduct/contributor_covenant" {
+			t.Errorf("%v, %v", all, one)
+		}
+		t.wantStatus(t.get("", "/codes_of_conduct/none"), 404)
+	})
+}
+
+func TestConditionalRequests(t *testing.T) {
+	run(t, func(t *tester) {
+		first := t.get("owner", "/gitignore/templates")
+		etag := first.Header().Get("ETag")
+		if !strings.HasPrefix(etag, `W/"`) || first.Header().Get("X-RateLimit-Used") != "1" {
+			t.Fatalf("%v", first.Header())
+		}
+		for _, value := range []string{etag, strings.TrimPrefix(etag, "W/"), `"x", ` + etag, "*"} {
+			w := t.get("owner", "/gitignore/templates", "If-None-Match: "+value)
+			t.wantStatus(w, 304)
+			if w.Body.Len() > 0 || w.Header().Get("X-RateLimit-Used") != "1" {
+				t.Errorf("a 304 to an authorized request costs nothing and has no body: %v %q", w.Header(), w.Body)
+			}
+		}
+		t.wantStatus(t.get("owner", "/gitignore/templates", `If-None-Match: "x"`), 200)
+		t.get("", "/gitignore/templates")
+		if w := t.get("", "/gitignore/templates", "If-None-Match: "+etag); w.Code != 304 || w.Header().Get("X-RateLimit-Used") != "2" {
+			t.Errorf("a 304 to an anonymous request costs: %d %v", w.Code, w.Header())
+		}
+		head := t.do("owner", http.MethodHead, "/gitignore/templates", "")
+		if head.Header().Get("ETag") != etag {
+			t.Error("HEAD differs from GET")
+		}
+		t.wantStatus(t.do("owner", http.MethodOptions, "/gitignore/templates", ""), 204)
+	})
+}
+
+func TestVersionHeader(t *testing.T) {
+	run(t, func(t *tester) {
+		t.wantStatus(t.get("", "/gitignore/templates", "X-Service-Api-Version: 2022-11-28"), 200)
+		t.wantStatus(t.get("", "/gitignore/templates", "X-Service-Api-Version: 1999-01-01"), 400)
+	})
+}
+
+func TestListsHavePages(t *testing.T) {
+	run(t, func(t *tester) {
+		next := regexp.MustCompile(`<http://api\.test(/[^>]*)>; rel="next"`)
+		target, seen, pages := "/repos/acme/widgets/subscribers?per_page=25", map[string]bool{}, 0
+		for target != "" {
+			w := t.get("", target)
+			for _, u := range decode[[]jsonObject](t, w) {
+				seen[u["login"].(string)] = true
+			}
+			pages++
+			m := next.FindStringSubmatch(w.Header().Get("Link"))
+			if target = ""; m != nil {
+				target = m[1]
+			}
+			if target != "" && !strings.HasPrefix(target, "/repositories/1001/subscribers?") {
+				t.Fatalf("next page at %s", target)
+			}
+		}
+		if len(seen) != watchers || pages != 3 {
+			t.Errorf("%d watchers on %d pages", len(seen), pages)
+		}
+		for query, want := range map[string]int{"": 30, "?per_page=1000": watchers, "?per_page=0": 30, "?per_page=x": 30, "?page=99": 0, "?page=3": 4} {
+			if got := len(decode[[]jsonObject](t, t.get("", "/repos/acme/widgets/subscribers"+query))); got != want {
+				t.Errorf("%q: %d items, want %d", query, got, want)
+			}
+		}
+		middle := t.get("", "/repos/acme/widgets/subscribers?page=2&per_page=10").Header().Get("Link")
+		for _, rel := range []string{"first", "prev", "next", "last"} {
+			if !strings.Contains(middle, `rel="`+rel+`"`) {
+				t.Errorf("no %s in %s", rel, middle)
+			}
+		}
+	})
+}
+
+func TestWatchingChangesState(t *testing.T) {
+	run(t, func(t *tester) {
+		const path = "/repos/acme/widgets/subscription"
+		t.wantStatus(t.get("member", path), 404)
+		w := t.do("member", http.MethodPut, path, `{"subscribed":true}`)
+		t.wantStatus(w, 200)
+		if sub := decode[jsonObject](t, w); sub["subscribed"] != true || sub["ignored"] != false || sub["reason"] != nil || sub["repository_url"] != "http://api.test/repos/acme/widgets" {
+			t.Errorf("%v", sub)
+		}
+		mine := decode[[]jsonObject](t, t.get("member", "/user/subscriptions"))
+		if len(mine) != 1 || mine[0]["full_name"] != "acme/widgets" || mine[0]["security_and_analysis"] == nil || mine[0]["hooks_url"] == nil {
+			t.Errorf("%v", mine)
+		}
+		if n := len(decode[[]jsonObject](t, t.get("", "/repos/acme/widgets/subscribers?per_page=100"))); n != watchers+1 {
+			t.Errorf("%d watchers", n)
+		}
+		if sub := decode[jsonObject](t, t.do("member", http.MethodPut, path, `{"ignored":true}`)); sub["subscribed"] != false || sub["ignored"] != true {
+			t.Errorf("%v", sub)
+		}
+		t.wantStatus(t.do("member", http.MethodPut, path, `{`), 400)
+		w = t.do("member", http.MethodPut, path, `{"subscribed":"yes"}`)
+		t.wantStatus(w, 422)
+		if !strings.Contains(w.Body.String(), `"field":"subscribed"`) {
+			t.Errorf("%s", w.Body)
+		}
+		t.wantStatus(t.do("member", http.MethodPut, path, strings.Repeat(" ", maxBody+1)), 413)
+		t.wantStatus(t.do("member", http.MethodDelete, path, ""), 204)
+		t.wantStatus(t.get("member", path), 404)
+		t.do("member", http.MethodPut, "/repos/acme/secret/subscription", `{"subscribed":true}`)
+		if n := len(decode[[]jsonObject](t, t.get("outsider", "/users/acme-member/subscriptions"))); n != 0 {
+			t.Errorf("an outsider sees %d private repositories", n)
+		}
+		t.wantStatus(t.get("", "/users/nobody/subscriptions"), 404)
+	})
+}
+
+func TestMembers(t *testing.T) {
+	run(t, func(t *tester) {
+		count := func(who, query string) int {
+			return len(decode[[]jsonObject](t, t.get(who, "/orgs/acme/members?per_page=100"+query)))
+		}
+		concealed := members/4 + 1
+		for who, want := range map[string]int{"member": members + 2, "app": members + 2, "outsider": members + 2 - concealed, "": members + 2 - concealed} {
+			if got := count(who, ""); got != want {
+				t.Errorf("%q sees %d members, want %d", who, got, want)
+			}
+		}
+		if count("member", "&role=admin") != 1 || count("owner", "&filter=2fa_disabled") != members/10 {
+			t.Error("wrong filter")
+		}
+		for _, c := range []struct {
+			who, target string
+			status      int
+		}{
+			{"member", "/orgs/acme/members?filter=2fa_disabled", 422},
+			{"member", "/orgs/acme/members?role=boss", 422},
+			{"", "/orgs/nobody/members", 404},
+			{"member", "/orgs/acme/members/acme-owner", 204},
+			{"member", "/orgs/acme/members/outsider", 404},
+			{"outsider", "/orgs/acme/members/acme-owner", 302},
+			{"", "/orgs/acme/public_members/acme-owner", 204},
+			{"", "/orgs/acme/public_members/acme-member", 404},
+		} {
+			t.wantStatus(t.get(c.who, c.target), c.status)
+		}
+		if l := t.get("", "/orgs/acme/members/acme-owner").Header().Get("Location"); l != "http://api.test/orgs/acme/public_members/acme-owner" {
+			t.Errorf("location %q", l)
+		}
+	})
+}
+
+func TestRulesets(t *testing.T) {
+	run(t, func(t *tester) {
+		count := func(target string) int { return len(decode[[]jsonObject](t, t.get("owner", target))) }
+		for target, want := range map[string]int{
+			"/repos/acme/widgets/rulesets":                            5,
+			"/repos/acme/widgets/rulesets?includes_parents=false":     3,
+			"/orgs/acme/rulesets":                                     2,
+			"/repos/acme/widgets/rules/branches/main":                 2, // pull_request, required_signatures
+			"/repos/acme/widgets/rules/branches/release/1.x/fix":      3, // deletion, non_fast_forward, required_signatures
+			"/repos/acme/widgets/rules/branches/release%2F1.x%2Ffix":  3,
+			"/repos/acme/widgets/rules/branches/release/old/1":        1,
+			"/repos/acme/widgets/rules/branches/not/there?per_page=5": 1,
+		} {
+			if got := count(target); got != want {
+				t.Errorf("%s: %d, want %d", target, got, want)
+			}
+		}
+		rules := decode[[]jsonObject](t, t.get("", "/repos/acme/widgets/rules/branches/main"))
+		if rules[0]["type"] != "pull_request" || rules[0]["parameters"] == nil || rules[1]["ruleset_source_type"] != "Organization" {
+			t.Errorf("%v", rules)
+		}
+	})
+}
+
+func TestStatisticsAreComputedInTheBackground(t *testing.T) {
+	run(t, func(t *tester) {
+		const path = "/repos/acme/widgets/stats/"
+		for _, operation := range []string{"code_frequency", "commit_activity", "contributors", "participation", "punch_card"} {
+			w := t.get("owner", path+operation)
+			if w.Code != 202 || w.Body.String() != "{}" {
+				t.Errorf("%s at first: %d %s", operation, w.Code, w.Body)
+			}
+		}
+		time.Sleep(1499 * time.Millisecond)
+		t.wantStatus(t.get("owner", path+"participation"), 202)
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		weeks := decode[map[string][]int](t, t.get("owner", path+"participation"))
+		all, owner := 0, 0
+		for i := range weeks["all"] {
+			all, owner = all+weeks["all"][i], owner+weeks["owner"][i]
+		}
+		if len(weeks["all"]) != 52 || len(weeks["owner"]) != 52 || all == 0 || owner > all {
+			t.Errorf("%v", weeks)
+		}
+		if n := len(decode[[][3]int](t, t.get("owner", path+"punch_card"))); n != 168 {
+			t.Errorf("%d hours", n)
+		}
+		for _, triple := range decode[[][3]int64](t, t.get("owner", path+"code_frequency")) {
+			if triple[1] < 0 || triple[2] > 0 || time.Unix(triple[0], 0).UTC().Weekday() != time.Sunday {
+				t.Errorf("%v", triple)
+			}
+		}
+		if n := len(decode[[]jsonObject](t, t.get("owner", path+"commit_activity"))); n != 52 {
+			t.Errorf("%d weeks", n)
+		}
+		if w := t.get("owner", path+"contributors"); w.Header().Get("ETag") == "" || w.Header().Get("Last-Modified") == "" {
+			t.Errorf("%v", w.Header())
+		}
+	})
+}
+
+func TestStatisticsOfUnusualRepositories(t *testing.T) {
+	run(t, func(t *tester) {
+		t.wantStatus(t.get("", "/repos/acme/empty/stats/contributors"), 204)
+		t.wantStatus(t.get("", "/repos/acme/monolith/stats/code_frequency"), 422)
+		t.wantStatus(t.get("", "/repos/acme/none/stats/participation"), 404)
+		t.wantStatus(t.get("", "/repos/acme/monolith/stats/contributors"), 202)
+		time.Sleep(2 * time.Second)
+		total := 0.0
+		for _, c := range decode[[]jsonObject](t, t.get("", "/repos/acme/monolith/stats/contributors")) {
+			total += c["total"].(float64)
+			for _, w := range c["weeks"].([]any) {
+				if w.(jsonObject)["a"] != 0.0 || w.(jsonObject)["d"] != 0.0 {
+					t.Fatalf("lines are counted in a large repository: %v", w)
+				}
+			}
+		}
+		if total < 10_000 || total >= 12_000 {
+			t.Errorf("%v commits without merges and empty ones", total)
+		}
+	})
+}
+
+func TestSearch(t *testing.T) {
+	run(t, func(t *tester) {
+		total := func(who, target string) int {
+			w := t.get(who, target)
+			if w.Code != 200 || w.Header().Get("ETag") != "" || w.Header().Get("Cache-Control") != "no-cache" {
+				t.Errorf("%s: %d %v %s", target, w.Code, w.Header(), w.Body)
+			}
+			time.Sleep(7 * time.Second) // within ten a minute
+			return int(decode[jsonObject](t, w)["total_count"].(float64))
+		}
+		widgets := total("outsider", "/search/code?q=widget")
+		for _, c := range []struct {
+			who, target string
+			want        int
+		}{
+			{"member", "/search/code?q=widget", widgets + 1}, // and acme/secret
+			{"member", "/search/code?q=widget+repo:acme/secret", 1},
+			{"member", "/search/code?q=widget+language:Markdown", 1},
+			{"member", "/search/code?q=pull+language:python", 1},
+			{"member", "/search/code?q=turn+NOT+import+repo:acme/widgets", 1},
+			{"member", "/search/code?q=turn+-import+repo:acme/widgets", 1},
+			{"member", "/search/code?q=vault+OR+pull", 2},
+			{"member", "/search/code?q=gear+in:path", 2},
+			{"member", `/search/code?q="the+lever"`, 1},
+			{"member", "/search/code?q=svg+in:path", 0}, // 400 KB are not searched
+			{"", "/search/repositories?q=widgets", 1},
+			{"", "/search/users?q=acme", 3},
+		} {
+			if got := total(c.who, c.target); got != c.want {
+				t.Errorf("%s as %q: %d, want %d", c.target, c.who, got, c.want)
+			}
+		}
+		if total("", "/search/issues?q=widget+state:open+label:bug")+total("", "/search/issues?q=widget+state:open+label:enhancement") != 16 {
+			t.Error("state and label")
+		}
+		t.wantStatus(t.get("", "/search/topics?q=x"), 404)
+	})
+}
+
+func TestSearchResults(t *testing.T) {
+	run(t, func(t *tester) {
+		w := t.get("owner", "/search/commits?q=gear&sort=author-date&order=asc&per_page=100&page=11")
+		if got := decode[jsonObject](t, w); len(got["items"].([]any)) != 0 || got["total_count"].(float64) < 1000 {
+			t.Errorf("beyond 1,000 results: %v", got["total_count"])
+		}
+		type result struct {
+			Items []struct {
+				SHA    string
+				Commit struct {
+					Author struct{ Date string }
+				}
+				Matches []struct {
+					Property, Fragment string
+					Matches            []struct {
+						Text    string
+						Indices [2]int
+					}
+				} `json:"text_matches"`
+			}
+		}
+		got := decode[result](t, t.get("owner", "/search/commits?q=gear+repo:acme/widgets&sort=author-date&order=asc", "Accept: application/vnd.service.text-match+json"))
+		for i, item := range got.Items {
+			m := item.Matches[0]
+			if m.Property != "message" || m.Fragment[m.Matches[0].Indices[0]:m.Matches[0].Indices[1]] != m.Matches[0].Text {
+				t.Errorf("%+v", m)
+			}
+			at, err := time.Parse("2006-01-02T15:04:05.000-07:00", item.Commit.Author.Date)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i > 0 {
+				if before, _ := time.Parse("2006-01-02T15:04:05.000-07:00", got.Items[i-1].Commit.Author.Date); before.After(at) {
+					t.Errorf("item %d is out of order", i)
+				}
+			}
+		}
+		if len(got.Items) != 30 {
+			t.Errorf("%d items", len(got.Items))
+		}
+	})
+}
+
+func TestSearchRules(t *testing.T) {
+	run(t, func(t *tester) {
+		for _, c := range []struct {
+			who, target string
+			status      int
+		}{
+			{"owner", "/search/commits", 422},
+			{"owner", "/search/commits?q=" + strings.Repeat("a", 256), 200},
+			{"owner", "/search/commits?q=" + strings.Repeat("a", 257), 422},
+			{"owner", "/search/commits?q=a" + strings.Repeat("+OR+a", 5), 200},
+			{"owner", "/search/commits?q=a" + strings.Repeat("+OR+a", 6), 422},
+			{"owner", "/search/code?q=repo:acme/widgets", 422},
+			{"", "/search/code?q=widget", 401},
+			{"outsider", "/search/code?q=key+repo:acme/secret", 422},
+			{"outsider", "/search/code?q=key+user:nobody", 422},
+			{"outsider", "/search/code?q=key+repo:acme/secret+repo:acme/widgets", 200},
+		} {
+			t.wantStatus(t.get(c.who, c.target), c.status)
+		}
+	})
+}
+
+func TestWindows(t *testing.T) {
+	run(t, func(t *tester) {
+		for i := range 30 {
+			w := t.get("owner", "/search/commits?q=gear")
+			if w.Header().Get("X-RateLimit-Used") != fmt.Sprint(i+1) || w.Header().Get("X-RateLimit-Resource") != "search" || w.Header().Get("X-RateLimit-Limit") != "30" {
+				t.Fatalf("%v", w.Header())
+			}
+		}
+		w := t.get("owner-2", "/search/commits?q=gear") // the same user's other token
+		t.wantStatus(w, 403)
+		if w.Header().Get("X-RateLimit-Remaining") != "0" || !strings.Contains(w.Body.String(), "API rate limit exceeded for user acme-owner.") {
+			t.Errorf("%v %s", w.Header(), w.Body)
+		}
+		t.get("owner", "/search/commits?q=gear")
+		t.wantStatus(t.get("member", "/search/commits?q=gear"), 200)
+		if v := t.s.Violations(); v.Violations != 2 || v.SentWhileLimited != 1 || v.Banned || v.ByLimit["primary:search"] != 2 || v.MaxConcurrent != 1 {
+			t.Errorf("%+v", v)
+		}
+		time.Sleep(time.Minute)
+		t.wantStatus(t.get("owner", "/search/commits?q=gear"), 200)
+	})
+}
+
+func TestPersistenceLeadsToABan(t *testing.T) {
+	run(t, func(t *tester) {
+		for range 60 {
+			t.wantStatus(t.get("", "/gitignore/templates"), 200)
+		}
+		for range banAfter + 1 {
+			t.wantStatus(t.get("", "/gitignore/templates"), 403)
+		}
+		time.Sleep(2 * time.Hour)
+		t.wantStatus(t.get("", "/gitignore/templates"), 403)
+		t.wantStatus(t.get("owner", "/gitignore/templates"), 200)
+		if v := decode[Violations](t, t.get("", "/_service/violations")); !v.Banned || v.SentWhileLimited != banAfter {
+			t.Errorf("%+v", v)
+		}
+	})
+}
+
+func TestRateLimitStatus(t *testing.T) {
+	run(t, func(t *tester) {
+		t.get("workflow", "/gitignore/templates")
+		t.get("workflow", "/search/commits?q=gear")
+		var status struct {
+			Resources map[string]struct{ Limit, Used, Remaining int }
+			Rate      struct{ Limit, Used, Remaining int }
+		}
+		w := t.get("workflow", "/rate_limit")
+		if err := json.Unmarshal(w.Body.Bytes(), &status); err != nil {
+			t.Fatal(err)
+		}
+		core := status.Resources["core"]
+		if core != status.Rate || core.Limit != 1000 || core.Used != 1 || core.Remaining != 999 || status.Resources["search"].Used != 1 || len(status.Resources) != 10 {
+			t.Errorf("%s", w.Body)
+		}
+	})
+}
+
+func TestOneSeedOneWorld(t *testing.T) {
+	run(t, func(t *tester) {
+		dialect, _ := policy.LoadDialect("service")
+		other := New(Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
+		defer other.Close()
+		third := New(Config{Limits: policy.DefaultLimits(), Seed: 2, Dialect: dialect})
+		defer third.Close()
+		const target = "/search/commits?q=gear+repo:acme/widgets&sort=author-date"
+		one, two, three := t.get("owner", target), (&tester{t.T, other}).get("owner", target), (&tester{t.T, third}).get("owner", target)
+		if one.Body.String() != two.Body.String() || one.Body.String() == three.Body.String() {
+			t.Error("the seed does not decide")
+		}
+	})
+}
+
+func TestConcurrentUse(t *testing.T) {
+	run(t, func(t *tester) {
+		var group sync.WaitGroup
+		for i := range 50 {
+			group.Go(func() {
+				for _, target := range []string{"/repos/acme/widgets/stats/contributors", "/repos/acme/widgets/subscribers", "/rate_limit", "/search/commits?q=gear"} {
+					t.get("app", target)
+				}
+				t.do("member", []string{http.MethodPut, http.MethodDelete}[i%2], "/repos/acme/widgets/subscription", `{"subscribed":true}`)
+			})
+		}
+		group.Wait()
+	})
+}
+
+func FuzzEvaluate(f *testing.F) {
+	for _, q := range []string{"widget", "a OR b", "NOT", "-", `"x y" in:path`, "OR OR", "repo:acme/widgets -user:x", "in:", "é"} {
+		f.Add(q)
+	}
+	d := document{properties: []property{{"file", "a Widget é"}, {"path", "x/y"}}, language: "Go"}
+	f.Fuzz(func(t *testing.T, q string) {
+		query := policy.ParseSearch(q)
+		if score := evaluate(query, d); score < 0 {
+			t.Errorf("%q scores %v", q, score)
+		}
+		textMatches(query, "FileContent", d)
+	})
+}

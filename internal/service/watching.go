@@ -1,0 +1,147 @@
+package service
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// watchersOf are who watches a repository, by login.
+func watchersOf(r *repository) []*account {
+	var all []*account
+	for _, login := range slices.Sorted(maps.Keys(r.subscriptions)) {
+		if r.subscriptions[login].subscribed {
+			all = append(all, r.subscriptions[login].user)
+		}
+	}
+	return all
+}
+
+func listSubscribers(s *Service, req *request) response {
+	r := s.repository(req)
+	if r == nil {
+		return s.notFound()
+	}
+	return list(req, "/repositories/"+itoa(r.id)+"/subscribers", watchersOf(r), func(a *account) object { return userObject(req, a) })
+}
+
+// subscriber finds what a subscription operation is about: the repository and
+// the caller's user.
+func (s *Service) subscriber(req *request) (*repository, *account, *response) {
+	r, u := s.repository(req), s.world.user(req.caller)
+	var p response
+	switch {
+	case u == nil:
+		p = s.problem(http.StatusForbidden, "Only users watch repositories")
+	case r == nil:
+		p = s.notFound()
+	default:
+		return r, u, nil
+	}
+	return nil, nil, &p
+}
+
+func subscriptionObject(req *request, r *repository, sub *subscription) object {
+	api := req.base + "/repos/" + r.fullName()
+	return object{
+		{"subscribed", sub.subscribed}, {"ignored", sub.ignored}, {"reason", nil}, {"created_at", stamp(sub.created)},
+		{"url", api + "/subscription"}, {"repository_url", api},
+	}
+}
+
+func getSubscription(s *Service, req *request) response {
+	r, u, problem := s.subscriber(req)
+	if problem != nil {
+		return *problem
+	}
+	sub := r.subscriptions[u.login]
+	if sub == nil {
+		return s.notFound()
+	}
+	return response{status: http.StatusOK, body: subscriptionObject(req, r, sub)}
+}
+
+// setSubscription makes the caller watch or ignore the repository (Document A
+// section 3). What the body leaves out stays as it is; ignoring ends watching.
+func setSubscription(s *Service, req *request) response {
+	r, u, problem := s.subscriber(req)
+	if problem != nil {
+		return *problem
+	}
+	var wanted struct {
+		Subscribed *bool `json:"subscribed"`
+		Ignored    *bool `json:"ignored"`
+	}
+	if problem := s.decode(req.body, "Subscription", &wanted); problem != nil {
+		return *problem
+	}
+	sub := r.subscriptions[u.login]
+	if sub == nil {
+		sub = &subscription{user: u, created: time.Now()}
+		r.subscriptions[u.login] = sub
+	}
+	if wanted.Subscribed != nil {
+		sub.subscribed = *wanted.Subscribed
+		sub.ignored = sub.ignored && !sub.subscribed
+	}
+	if wanted.Ignored != nil {
+		sub.ignored = *wanted.Ignored
+		sub.subscribed = sub.subscribed && !sub.ignored
+	}
+	return response{status: http.StatusOK, body: subscriptionObject(req, r, sub)}
+}
+
+// decode reads a JSON body; a member of a wrong type is named.
+func (s *Service) decode(body []byte, resource string, into any) *response {
+	if len(strings.TrimSpace(string(body))) == 0 {
+		return nil
+	}
+	err := json.Unmarshal(body, into)
+	if err == nil {
+		return nil
+	}
+	p := s.problem(http.StatusBadRequest, "Problems parsing JSON")
+	if mismatch, ok := err.(*json.UnmarshalTypeError); ok { //nolint:errorlint // Unmarshal returns it bare
+		p = s.invalid(resource, mismatch.Field)
+	}
+	return &p
+}
+
+func deleteSubscription(s *Service, req *request) response {
+	r, u, problem := s.subscriber(req)
+	if problem != nil {
+		return *problem
+	}
+	delete(r.subscriptions, u.login)
+	return response{status: http.StatusNoContent}
+}
+
+// watchedBy are the repositories that a user watches and the caller may see.
+func (s *Service) watchedBy(req *request, u *account) []*repository {
+	var all []*repository
+	for _, r := range s.world.repositories {
+		if sub := r.subscriptions[u.login]; sub != nil && sub.subscribed && s.world.visible(r, req.caller) {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+func listMyWatched(s *Service, req *request) response {
+	u := s.world.user(req.caller)
+	if u == nil {
+		return s.problem(http.StatusForbidden, "Only users watch repositories")
+	}
+	return list(req, "/user/subscriptions", s.watchedBy(req, u), func(r *repository) object { return repositoryObject(s, req, r) })
+}
+
+func listWatchedOfUser(s *Service, req *request) response {
+	u := s.world.accounts[req.match.Params["username"]]
+	if u == nil || u.members != nil {
+		return s.notFound()
+	}
+	return list(req, "/users/"+u.login+"/subscriptions", s.watchedBy(req, u), func(r *repository) object { return repositoryObject(s, req, r) })
+}

@@ -1,0 +1,141 @@
+package service
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// world is the state. It is guarded by Service.mu, but for tokens and the
+// accounts themselves, which never change.
+type world struct {
+	tokens       map[string]caller
+	accounts     map[string]*account // by login
+	repositories []*repository
+}
+
+// account is a user or, with members, an organization.
+type account struct {
+	id       int
+	login    string
+	name     string
+	email    string
+	members  map[string]*membership // by login; nil for a user
+	rulesets []*ruleset
+}
+
+type membership struct {
+	user      *account
+	admin     bool
+	public    bool // shown to everybody
+	twoFactor bool
+}
+
+type repository struct {
+	id            int
+	owner         *account
+	name          string
+	description   string
+	language      string
+	defaultBranch string
+	private       bool
+	created       time.Time
+	pushed        time.Time
+	commits       []commit // oldest first
+	files         []file
+	issues        []issue
+	subscriptions map[string]*subscription // by login
+	rulesets      []*ruleset
+}
+
+func (r *repository) fullName() string { return r.owner.login + "/" + r.name }
+
+// head is the SHA of the default branch; empty without commits.
+func (r *repository) head() string {
+	if len(r.commits) == 0 {
+		return ""
+	}
+	return r.commits[len(r.commits)-1].sha
+}
+
+type commit struct {
+	sha       string
+	author    *account
+	at        time.Time // in the author's zone
+	message   string
+	additions int
+	deletions int
+	merge     bool
+}
+
+func (c commit) empty() bool { return c.additions == 0 && c.deletions == 0 }
+
+type file struct {
+	path    string
+	content string
+	size    int // of a file whose content is not held; else 0
+}
+
+type issue struct {
+	number  int
+	title   string
+	body    string
+	author  *account
+	labels  []string
+	open    bool
+	created time.Time
+}
+
+type subscription struct {
+	user       *account
+	subscribed bool
+	ignored    bool
+	created    time.Time
+}
+
+type ruleset struct {
+	id          int
+	name        string
+	enforcement string // disabled, active, evaluate
+	include     []string
+	exclude     []string
+	rules       []rule
+	created     time.Time
+}
+
+type rule struct {
+	kind       string
+	parameters object
+}
+
+// object is a JSON object whose members keep their order, so that answers
+// read like the documents.
+type object []field
+
+type field struct {
+	name  string
+	value any
+}
+
+// MarshalJSON writes the members in their order.
+func (o object) MarshalJSON() ([]byte, error) {
+	var b strings.Builder
+	b.WriteByte('{')
+	for i, f := range o {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Quote(f.name) + ":")
+		b.Write(encode(f.value))
+	}
+	b.WriteByte('}')
+	return []byte(b.String()), nil
+}
+
+var _ json.Marshaler = object(nil)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// stamp is a timestamp as the documents write it.
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
