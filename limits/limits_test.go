@@ -139,6 +139,26 @@ func TestAnswersInAnyOrderTeachTheSame(t *testing.T) {
 	})
 }
 
+func TestHeadroomIsLeftToOthers(t *testing.T) {
+	b := newBook(t)
+	b.m.Configure(policy.DefaultLimits(), 0.1)
+	b.spend("core", 4499, 5000, b.now.Add(time.Hour))
+	b.spend("core", 4500, 5000, b.now.Add(time.Hour))
+	b.refused("core", Primary, time.Hour+resetMargin)
+	for i := range 27 {
+		b.spend("search", i+1, 30, b.now.Add(time.Minute))
+	}
+	b.refused("search", Primary, time.Minute+resetMargin)
+}
+
+func TestNothingIsAdmittedWhereNothingIsAllowed(t *testing.T) {
+	b := newBook(t)
+	d := b.m.admit(Claim{Account: "egress", Kind: policy.Unauthenticated, Resource: "code_search"}, b.now)
+	if d.Permit != nil || d.Until.Sub(b.now) != time.Minute {
+		t.Errorf("%+v", d)
+	}
+}
+
 func TestGhostIsForgottenWhenALaterRequestTellsTheCount(t *testing.T) {
 	b := newBook(t)
 	reset := b.now.Add(time.Hour)

@@ -2,6 +2,7 @@ package limits
 
 import (
 	"context"
+	"math"
 	"sort"
 	"sync"
 	"time"
@@ -26,9 +27,9 @@ const (
 // Accounts are forgotten once nothing of them is in flight and every window
 // has ended, so memory is bounded by the accounts used within one window.
 type Memory struct {
-	limits policy.Limits
-
 	mu       sync.Mutex // guards what follows
+	limits   policy.Limits
+	headroom float64 // fraction of each limit that is kept back
 	accounts map[string]*account
 	permits  map[uint64]hold
 	lastID   uint64
@@ -55,6 +56,18 @@ func NewMemory(limits policy.Limits) *Memory {
 	return &Memory{limits: limits, accounts: map[string]*account{}, permits: map[uint64]hold{}}
 }
 
+// Configure replaces the documented limits, and says which fraction of every
+// limit is kept back for users of the account elsewhere. What is known of
+// windows that have begun stays.
+func (m *Memory) Configure(limits policy.Limits, headroom float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.limits, m.headroom = limits, headroom
+}
+
+// usable is what headroom leaves of a limit.
+func (m *Memory) usable(limit int) int { return limit - int(math.Ceil(float64(limit)*m.headroom)) }
+
 // Admit implements [Ledger]. It never fails.
 func (m *Memory) Admit(_ context.Context, claim Claim) (Decision, error) {
 	m.mu.Lock()
@@ -68,11 +81,11 @@ func (m *Memory) admit(claim Claim, now time.Time) Decision {
 		return Decision{Until: a.blockedUntil, Reason: Cooldown}
 	}
 	w := m.window(a, claim.Resource)
-	if ok, until := w.admits(now); !ok {
+	if ok, until := w.admits(now, m.usable(w.limit)); !ok {
 		return Decision{Until: until, Reason: Primary}
 	}
 	if log := a.searches[claim.Resource]; log != nil {
-		limit := policy.Window{Max: w.limit, Window: w.documented.Window}
+		limit := policy.Window{Max: m.usable(w.limit), Window: w.documented.Window}
 		if ok, until := log.admits(now, limit, w.inFlight); !ok {
 			return Decision{Until: until, Reason: Primary}
 		}

@@ -52,15 +52,15 @@ func (w *window) roll(now time.Time) {
 	w.used, w.ghosts, w.heard, w.reset = 0, nil, false, time.Time{}
 }
 
-// admits reports whether one more request fits. If not, until is when to ask
-// again; zero when an answer in flight may make room.
-func (w *window) admits(now time.Time) (ok bool, until time.Time) {
+// admits reports whether one more request fits under limit. If not, until is
+// when to ask again; zero when an answer in flight may make room.
+func (w *window) admits(now time.Time, limit int) (ok bool, until time.Time) {
 	w.roll(now)
 	spent := w.used + len(w.ghosts)
 	switch {
-	case spent >= w.limit:
+	case spent >= limit:
 		return false, w.back(now)
-	case spent+w.inFlight >= w.limit:
+	case spent+w.inFlight >= limit:
 		return false, time.Time{}
 	case !w.heard && w.inFlight >= slowStart:
 		return false, time.Time{}
@@ -134,7 +134,9 @@ func (l *spendLog) spend(now time.Time) { l.stamps = append(l.stamps, now) }
 func (l *spendLog) admits(now time.Time, limit policy.Window, inFlight int) (ok bool, until time.Time) {
 	l.roll(now, limit.Window)
 	switch spent := len(l.stamps); {
-	case spent >= limit.Max && spent > 0:
+	case limit.Max < 1:
+		return false, now.Add(limit.Window)
+	case spent >= limit.Max:
 		return false, l.stamps[spent-limit.Max].Add(limit.Window)
 	case spent+inFlight >= limit.Max:
 		return false, time.Time{}

@@ -73,12 +73,11 @@ func (x *exchange) mustAsk(e *cache.Entry, now time.Time) bool {
 func (g *Gateway) answer(x *exchange, out *http.Request) (*http.Response, error) {
 	asked := x.validate(out)
 	since := g.Cache.Generation()
-	requested := time.Now()
 	resp, err := g.attempt(x, out)
 	if err != nil {
 		return nil, err
 	}
-	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: requested, Answered: time.Now()}
+	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: x.sent, Answered: time.Now()}
 	x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
 	switch {
 	case asked && resp.StatusCode == http.StatusNotModified:

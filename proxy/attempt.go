@@ -22,6 +22,7 @@ func (g *Gateway) attempt(x *exchange, out *http.Request) (*http.Response, error
 		if err != nil {
 			return nil, err
 		}
+		x.sent = time.Now()
 		resp, outcome, err := g.send(out)
 		x.record.Attempts++
 		g.learn(x, *permit, outcome)

@@ -43,6 +43,7 @@ type exchange struct {
 	prefer preference
 	// stale is what the cache holds but may not give away unasked.
 	stale  *cache.Entry
+	sent   time.Time // when the last wire attempt began
 	record Record
 }
 

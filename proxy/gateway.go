@@ -96,8 +96,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // or in a context.
 func (g *Gateway) forward(x *exchange) {
 	proxy := httputil.ReverseProxy{
-		Rewrite:        func(p *httputil.ProxyRequest) { x.address(p) },
-		Transport:      roundTripper(func(out *http.Request) (*http.Response, error) { return g.answer(x, out) }),
+		Rewrite:   func(p *httputil.ProxyRequest) { x.address(p) },
+		Transport: roundTripper(func(out *http.Request) (*http.Response, error) { return g.answer(x, out) }),
 		ModifyResponse: func(resp *http.Response) error {
 			if len(resp.Trailer) > 0 {
 				// HTTP/1.1 has room for one of them; trailers need chunks.
@@ -106,9 +106,9 @@ func (g *Gateway) forward(x *exchange) {
 			g.reply(x, resp.Header)
 			return nil
 		},
-		ErrorHandler:   func(_ http.ResponseWriter, _ *http.Request, err error) { g.refuse(x, err) },
-		BufferPool:     &g.buffers,
-		ErrorLog:       slog.NewLogLogger(g.Log.Handler(), slog.LevelDebug),
+		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) { g.refuse(x, err) },
+		BufferPool:   &g.buffers,
+		ErrorLog:     slog.NewLogLogger(g.Log.Handler(), slog.LevelDebug),
 	}
 	proxy.ServeHTTP(x.w, x.in)
 }

@@ -72,24 +72,18 @@ func (g *Gateway) replyFromEntry(x *exchange, e *cache.Entry, now time.Time) {
 	}
 }
 
-// only304 are the fields of a 304 (RFC 9110 section 15.4.5), and those by
-// which existing clients follow what they already have.
-var only304 = []string{"Cache-Control", "Content-Location", "Date", "Etag", "Expires", "Last-Modified", "Link", "Vary"}
-
 // entryResponse is what this client gets of an entry: all of it, or 304 when
 // its own validators say that it has it.
 func entryResponse(x *exchange, e *cache.Entry, now time.Time) *http.Response {
-	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: x.in}
+	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: x.in, Header: e.Header.Clone()}
 	if e.NotModified(x.header) {
 		resp.StatusCode, resp.Body = http.StatusNotModified, http.NoBody
-		resp.Header = make(http.Header, len(only304)+8)
-		for _, name := range only304 {
-			if values := e.Header[name]; len(values) > 0 {
-				resp.Header[name] = values
-			}
+		// What describes the body is not repeated (RFC 9110 section 15.4.5).
+		for _, name := range []string{"Content-Type", "Content-Length", "Content-Encoding", "Content-Language"} {
+			resp.Header.Del(name)
 		}
 	} else {
-		resp.StatusCode, resp.Header = e.Status, e.Header.Clone()
+		resp.StatusCode = e.Status
 		resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(e.Body)), int64(len(e.Body))
 		if e.Status != http.StatusNoContent {
 			resp.Header["Content-Length"] = []string{itoa(len(e.Body))}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/internal/pipe"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
@@ -46,51 +47,6 @@ func (s *sightings) all() []*http.Request {
 	return append([]*http.Request(nil), s.list...)
 }
 
-// pipeListener is a network of one address.
-type pipeListener struct {
-	conns chan net.Conn
-	done  chan struct{}
-}
-
-func newPipeListener() *pipeListener {
-	return &pipeListener{make(chan net.Conn), make(chan struct{})}
-}
-
-func (l *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.done:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *pipeListener) Close() error {
-	select {
-	case <-l.done:
-	default:
-		close(l.done)
-	}
-	return nil
-}
-
-func (l *pipeListener) Addr() net.Addr { return pipeAddr{} }
-
-type pipeAddr struct{}
-
-func (pipeAddr) Network() string { return "pipe" }
-func (pipeAddr) String() string  { return "gateway.test:80" }
-
-func (l *pipeListener) dial(context.Context, string, string) (net.Conn, error) {
-	near, far := net.Pipe()
-	select {
-	case l.conns <- far:
-		return near, nil
-	case <-l.done:
-		return nil, &net.OpError{Op: "dial", Err: net.ErrClosed}
-	}
-}
-
 const upstreamURL = "http://upstream.test/base"
 
 // option changes a world before it starts.
@@ -101,12 +57,12 @@ type option func(*Config)
 func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world {
 	t.Helper()
 	seen := &sightings{}
-	up := serve(t, http.StripPrefix("/base", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	up := pipe.Serve(t, "upstream.test:80", &http.Server{Handler: http.StripPrefix("/base", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seen.add(r)
 		upstream(w, r)
-	})))
+	}))})
 	transport := NewTransport()
-	transport.DialContext = up.dial
+	transport.DialContext = up.Dial
 	base, err := url.Parse(upstreamURL)
 	if err != nil {
 		t.Fatal(err)
@@ -127,9 +83,9 @@ func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world
 		o(&config)
 	}
 	g := New(config)
-	front := serve(t, g)
+	front := pipe.Serve(t, "gateway.test:80", &http.Server{Handler: g, MaxHeaderBytes: MaxHeaderBytes})
 	client := &http.Client{
-		Transport:     &http.Transport{DialContext: front.dial, DisableCompression: true},
+		Transport:     &http.Transport{DialContext: front.Dial, DisableCompression: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	t.Cleanup(func() {
@@ -138,28 +94,13 @@ func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world
 		memory.Close()
 	})
 	raw := func() net.Conn {
-		c, err := front.dial(context.Background(), "", "")
+		c, err := front.Dial(context.Background(), "", "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return c
 	}
 	return &world{t, g, client, raw, seen}
-}
-
-func serve(t *testing.T, h http.Handler) *pipeListener {
-	l := newPipeListener()
-	server := &http.Server{Handler: h, MaxHeaderBytes: MaxHeaderBytes, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = server.Serve(l)
-	}()
-	t.Cleanup(func() {
-		_ = server.Close()
-		<-done
-	})
-	return l
 }
 
 // identifyByToken takes every token for a user of its own.

@@ -37,21 +37,16 @@ type Client struct {
 // Book knows who may call, and whose credential pays. It is immutable and safe
 // for concurrent use.
 //
-// It keeps hashes of clients' keys and of pass-through credentials, never
-// these themselves; the hash that names an account is keyed anew in every
-// process, so it cannot be looked up.
+// It keeps hashes of clients' keys and of passed-through credentials, never
+// these themselves; the hash that names an account is keyed, so it cannot be
+// looked up.
 type Book struct {
 	dialect     *policy.Dialect
 	egress      string
 	passThrough bool
 	hashKey     []byte
-	clients     map[[sha256.Size]byte]client
+	clients     map[[sha256.Size]byte]Caller
 	accounts    map[string]account // by class
-}
-
-type client struct {
-	name string
-	pays Caller
 }
 
 type account struct {
@@ -73,23 +68,43 @@ var (
 	ErrTwice   = errors.New("more than one Authorization field")
 )
 
-// NewBook returns a book. Clients must name credentials that are held.
-func NewBook(dialect *policy.Dialect, egress string, passThrough bool, held []Held, clients []Client) *Book {
+// Config is what a book is made from.
+type Config struct {
+	Dialect *policy.Dialect
+	// Egress names the address from which anonymous calls leave.
+	Egress string
+	// PassThrough accepts clients that bring their own credential, or none.
+	PassThrough bool
+	Held        []Held
+	// Clients must name credentials that are held.
+	Clients []Client
+	// HashKey keys the hashes that name accounts. It must outlive a reload,
+	// or every account would be a new one; see [NewHashKey].
+	HashKey []byte
+}
+
+// NewHashKey returns a key for one life of the process.
+func NewHashKey() []byte {
+	key := make([]byte, 32)
+	_, _ = rand.Read(key) // never fails (crypto/rand)
+	return key
+}
+
+// NewBook returns a book.
+func NewBook(c Config) *Book {
 	b := &Book{
-		dialect: dialect, egress: egress, passThrough: passThrough,
-		hashKey:  make([]byte, 32),
-		clients:  make(map[[sha256.Size]byte]client, len(clients)),
-		accounts: make(map[string]account, len(held)),
+		dialect: c.Dialect, egress: c.Egress, passThrough: c.PassThrough, hashKey: c.HashKey,
+		clients:  make(map[[sha256.Size]byte]Caller, len(c.Clients)),
+		accounts: make(map[string]account, len(c.Held)),
 	}
-	_, _ = rand.Read(b.hashKey) // never fails (crypto/rand)
-	byName := make(map[string]Caller, len(held))
-	for _, h := range held {
+	byName := make(map[string]Caller, len(c.Held))
+	for _, h := range c.Held {
 		byName[h.Name] = b.hold(h)
 	}
-	for _, c := range clients {
-		pays := byName[c.Credentials[0]]
-		pays.Client = c.Name
-		b.clients[c.Key] = client{c.Name, pays}
+	for _, client := range c.Clients {
+		pays := byName[client.Credentials[0]]
+		pays.Client = client.Name
+		b.clients[client.Key] = pays
 	}
 	return b
 }
@@ -123,7 +138,7 @@ func (b *Book) Identify(h http.Header) (Caller, error) {
 	}
 	scheme, credential := parse(values[0])
 	if c, ok := b.clients[sha256.Sum256([]byte(credential))]; ok {
-		return c.pays, nil
+		return c, nil
 	}
 	if !b.passThrough {
 		return Caller{}, ErrUnknown

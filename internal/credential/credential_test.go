@@ -57,16 +57,18 @@ func book(t *testing.T, passThrough bool) *Book {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewBook(dialect, "shared", passThrough,
-		[]Held{
+	return NewBook(Config{
+		Dialect: dialect, Egress: "shared", PassThrough: passThrough, HashKey: NewHashKey(),
+		Held: []Held{
 			{Name: "ci", Kind: policy.User, Account: "octo-bot", Token: "ghp_held"},
 			{Name: "ci-2", Kind: policy.User, Account: "octo-bot", Token: "ghp_held2"},
 			{Name: "app", Kind: policy.OAuthApp, Token: "id:secret"},
 		},
-		[]Client{
+		Clients: []Client{
 			{Name: "builds", Key: sha256.Sum256([]byte("weir-key")), Credentials: []string{"ci", "app"}},
 			{Name: "public", Key: sha256.Sum256([]byte("other-key")), Credentials: []string{"app"}},
-		})
+		},
+	})
 }
 
 func identify(t *testing.T, b *Book, values ...string) Caller {

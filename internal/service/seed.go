@@ -87,7 +87,7 @@ func (g *grower) commits(r *repository, n, weeks int) {
 	}
 	span := time.Duration(weeks) * 7 * 24 * time.Hour
 	for i := range n {
-		at := g.now.Add(-span + span*time.Duration(i+1)/time.Duration(n))
+		at := g.now.Add(-span / time.Duration(n) * time.Duration(n-1-i))
 		c := commit{
 			author: authors[g.random.IntN(len(authors))], at: at.In(zones[g.random.IntN(len(zones))]),
 			additions: g.random.IntN(80), deletions: g.random.IntN(40),

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/internal/admin"
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy"
+)
+
+// gateway is the running gateway: what outlives a reload, and what a
+// configuration makes of it.
+type gateway struct {
+	log       *slog.Logger
+	ledger    *limits.Memory
+	cache     *cache.Memory
+	transport *http.Transport
+	hashKey   []byte
+	reload    func() error
+
+	current atomic.Pointer[configured]
+}
+
+// configured is one configuration and the gateway made from it.
+type configured struct {
+	config *config.Config
+	proxy  *proxy.Gateway
+}
+
+// newGateway wires a gateway; close it.
+func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
+	if err := supported(cfg); err != nil {
+		return nil, err
+	}
+	g := &gateway{
+		log:       log,
+		ledger:    limits.NewMemory(cfg.Limits.Limits),
+		cache:     cache.NewMemory(int64(cfg.Cache.Memory)),
+		transport: proxy.NewTransport(),
+		hashKey:   credential.NewHashKey(),
+		reload:    func() error { return errors.New("there is no configuration file to read anew") },
+	}
+	if err := g.apply(cfg); err != nil {
+		g.close()
+		return nil, err
+	}
+	return g, nil
+}
+
+func (g *gateway) close() {
+	g.transport.CloseIdleConnections()
+	g.cache.Close()
+}
+
+// supported refuses settings that this version would not honour: a limit that
+// is silently not kept is worse than no start.
+func supported(c *config.Config) error {
+	var missing []string
+	if c.Store.URL != "memory:" {
+		missing = append(missing, "store.url: this version has the store memory: only")
+	}
+	if len(c.TLS.Domains) > 0 {
+		missing = append(missing, "tls.domains: this version does not answer TLS; put it behind something that does")
+	}
+	if c.Webhooks.Secret != "" {
+		missing = append(missing, "webhooks.secret: this version does not receive webhooks")
+	}
+	if c.Headers.RateLimit != "off" {
+		missing = append(missing, "headers.ratelimit: this version sends x-ratelimit headers only")
+	}
+	if missing != nil {
+		return errors.New("this configuration is valid, but needs what is not there yet:\n  " + strings.Join(missing, "\n  "))
+	}
+	return nil
+}
+
+// take applies a configuration that was read anew; an invalid one leaves
+// everything as it was, and says so.
+func (g *gateway) take(c *config.Config, err error) error {
+	if err == nil {
+		err = supported(c)
+	}
+	if err == nil {
+		err = g.apply(c)
+	}
+	if err != nil {
+		g.log.Error("the new configuration is not used; the old one stays", "error", err)
+		return err
+	}
+	g.log.Info("the new configuration is in force")
+	return nil
+}
+
+// apply makes a gateway from a configuration and puts it in the place of the
+// old one. Ledger, cache and connections stay.
+func (g *gateway) apply(c *config.Config) error {
+	upstream, err := url.Parse(c.Upstream.URL)
+	if err != nil {
+		return err
+	}
+	dialect, err := policy.LoadDialect(c.Upstream.Dialect)
+	if err != nil {
+		return err
+	}
+	catalogue, err := c.Catalogue()
+	if err != nil {
+		return err
+	}
+	if old := g.current.Load(); old != nil {
+		g.fixed(old.config, c)
+	}
+	g.ledger.Configure(c.Limits.Limits, c.Limits.Headroom)
+	g.current.Store(&configured{c, proxy.New(proxy.Config{
+		Upstream: upstream, Timeout: c.Upstream.Timeout, Catalogue: catalogue, Dialect: dialect,
+		Identify: identify(book(c, dialect, g.hashKey)),
+		Ledger:   g.ledger, Cache: g.cache, Transport: g.transport,
+		Wait: c.Limits.Wait, RefusalStatus: c.Limits.RefusalStatus,
+		Statistics: proxy.Statistics{
+			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor, Max: c.Statistics.Poll.Max,
+		},
+		Log: g.log,
+	})})
+	return nil
+}
+
+// fixed says which changes wait for the next start.
+func (g *gateway) fixed(old, c *config.Config) {
+	for key, changed := range map[string]bool{
+		"listen": old.Listen != c.Listen, "admin.listen": old.Admin.Listen != c.Admin.Listen,
+		"admin.token": old.Admin.Token != c.Admin.Token, "cache.memory": old.Cache.Memory != c.Cache.Memory,
+	} {
+		if changed {
+			g.log.Warn("this change takes effect at the next start", "key", key)
+		}
+	}
+}
+
+// book is who may call.
+func book(c *config.Config, dialect *policy.Dialect, hashKey []byte) *credential.Book {
+	b := credential.Config{Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough, HashKey: hashKey}
+	for _, h := range c.Credentials {
+		b.Held = append(b.Held, credential.Held{Name: h.Name, Kind: h.Kind, Account: h.Account, Token: h.Token})
+	}
+	for _, client := range c.Clients {
+		held := credential.Client{Name: client.Name, Credentials: client.Credentials}
+		sum, _ := hex.DecodeString(strings.TrimPrefix(client.Key, "sha256:")) // checked with the file
+		held.Key = [sha256.Size]byte(sum)
+		b.Clients = append(b.Clients, held)
+	}
+	return credential.NewBook(b)
+}
+
+// identify shows the proxy no credential, only how to put one on a request.
+func identify(b *credential.Book) func(*http.Request) (proxy.Identity, error) {
+	return func(r *http.Request) (proxy.Identity, error) {
+		who, err := b.Identify(r.Header)
+		if err != nil {
+			return proxy.Identity{}, fmt.Errorf("%w: %w", proxy.ErrUnidentified, err)
+		}
+		id := proxy.Identity{Caller: who.Caller}
+		if who.Authorization != "" {
+			id.Authorize = func(h http.Header) { h.Set("Authorization", who.Authorization.Reveal()) }
+		}
+		return id, nil
+	}
+}
+
+// ServeHTTP answers with the configuration in force.
+func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.current.Load().proxy.ServeHTTP(w, r)
+}
+
+// listen opens both listeners.
+func (g *gateway) listen() ([]endpoint, error) {
+	c := g.current.Load().config
+	clients, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return nil, err
+	}
+	operator, err := net.Listen("tcp", c.Admin.Listen)
+	if err != nil {
+		_ = clients.Close()
+		return nil, err
+	}
+	g.log.Info("gateway", "address", clients.Addr().String(), "upstream", c.Upstream.URL, "dialect", c.Upstream.Dialect)
+	g.log.Info("admin", "address", operator.Addr().String())
+	return []endpoint{{clients, g}, {operator, g.admin(c)}}, nil
+}
+
+func (g *gateway) admin(c *config.Config) http.Handler {
+	return admin.Handler(c.Admin.Token.Reveal(), admin.Sources{
+		Accounts: g.ledger.Accounts,
+		Requests: func() any { return g.current.Load().proxy.Recent() },
+		Config:   func() any { return g.current.Load().config.Masked() },
+		Reload:   func() error { return g.reload() },
+		Cache:    g.cache.Size,
+	})
+}

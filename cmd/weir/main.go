@@ -1,0 +1,104 @@
+// Command weir is the shared egress of an organization to one rate-limited REST
+// API: the gateway, the reference service to try it with, and tools around its
+// configuration. This package is the only place that wires the parts together;
+// each subcommand has a file of its own.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// Exit codes.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// commands is the command line.
+type commands struct {
+	Demo    demoCommand    `cmd:"" help:"Run everything on this machine: gateway, reference service, sample traffic."`
+	Serve   serveCommand   `cmd:"" help:"Run the gateway."`
+	Service serviceCommand `cmd:"" help:"Run the reference service alone."`
+	Check   checkCommand   `cmd:"" help:"Check a configuration: every mistake with its line and column."`
+	Explain explainCommand `cmd:"" help:"Tell how a call would be treated."`
+	Schema  schemaCommand  `cmd:"" help:"Print the JSON Schema of the configuration."`
+	Version versionCommand `cmd:"" help:"Print the version."`
+}
+
+// process is what a command may know of the world.
+type process struct {
+	ctx            context.Context
+	getenv         func(string) (string, bool)
+	stdout, stderr io.Writer
+}
+
+func (p *process) printf(format string, args ...any) {
+	_, _ = fmt.Fprintf(p.stdout, format, args...)
+}
+
+// exit is an error that carries a code; its message is for the user.
+type exit struct {
+	code    int
+	message string
+}
+
+func (e *exit) Error() string { return e.message }
+
+// run is the whole program.
+func run(ctx context.Context, args []string, getenv func(string) (string, bool), stdout, stderr io.Writer) (code int) {
+	p := &process{ctx, getenv, stdout, stderr}
+	// kong ends the process after --help; a test's process goes on.
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case helpShown:
+			code = int(r)
+		default:
+			panic(r)
+		}
+	}()
+	parser, err := kong.New(&commands{}, kong.Name("weir"), kong.Writers(stdout, stderr), kong.UsageOnError(),
+		kong.Description("A caching, rate-limit-aware egress to one REST API."),
+		kong.Exit(func(code int) { panic(helpShown(code)) }))
+	if err != nil {
+		panic(err) // the commands above
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		_, _ = fmt.Fprintf(stderr, "weir: %v\nweir --help tells more\n", err)
+		return exitUsage
+	}
+	return p.code(parsed.Run(p))
+}
+
+type helpShown int
+
+// code tells the user what is wrong, and the caller how it ended.
+func (p *process) code(err error) int {
+	if err == nil {
+		return exitOK
+	}
+	code, message := exitFailure, err.Error()
+	if e, ok := err.(*exit); ok { //nolint:errorlint // our own, never wrapped
+		code, message = e.code, e.message
+	}
+	if message != "" {
+		_, _ = fmt.Fprintf(p.stderr, "weir: %s\n", message)
+	}
+	return code
+}

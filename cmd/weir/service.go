@@ -1,0 +1,48 @@
+package main
+
+import (
+	"log/slog"
+	"net"
+
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/service"
+	"github.com/weirgate/weir/policy"
+)
+
+type serviceCommand struct {
+	Listen string `default:"127.0.0.1:9000" help:"Address."`
+	Config string `help:"Configuration whose limits and dialect it takes." placeholder:"FILE"`
+	Seed   uint64 `default:"1" help:"What its state is grown from."`
+}
+
+// Run serves until the process is told to stop.
+func (c *serviceCommand) Run(p *process) error {
+	cfg := config.Default()
+	if c.Config != "" {
+		loaded, err := config.Load(config.Source{Path: c.Config, Getenv: p.getenv})
+		if err != nil {
+			return err
+		}
+		cfg = loaded
+	}
+	s, err := newService(cfg, c.Seed)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	l, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(p.stderr, nil))
+	log.Info("reference service", "address", l.Addr().String())
+	return serveAll(p.ctx, log, endpoint{l, s})
+}
+
+func newService(cfg *config.Config, seed uint64) (*service.Service, error) {
+	dialect, err := policy.LoadDialect(cfg.Upstream.Dialect)
+	if err != nil {
+		return nil, err
+	}
+	return service.New(service.Config{Limits: cfg.Limits.Limits, Seed: seed, Dialect: dialect}), nil
+}
