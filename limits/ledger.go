@@ -18,8 +18,8 @@ type Ledger interface {
 	// Budget reports what is left of one resource for an account; an account
 	// never heard of has its kind's documented budget.
 	Budget(ctx context.Context, account string, kind policy.CallerKind, resource string) (Budget, error)
-	// Accounts lists the accounts that are known, at most max of them.
-	Accounts(ctx context.Context, max int) ([]Account, error)
+	// Accounts lists the accounts that are known, at most so many of them.
+	Accounts(ctx context.Context, most int) ([]Account, error)
 }
 
 // Claim is what one wire attempt asks of its account's budgets.

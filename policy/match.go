@@ -27,8 +27,8 @@ type Match struct {
 // varies), so that it can be counted and labelled.
 //
 // A target that could be read in two ways is an error of type [*TargetError]:
-// dot segments, empty segments, backslashes, control characters, broken
-// escapes, encoded slashes other than in a {branch} (where they become
+// dot segments, empty segments, backslashes, control characters, bytes that
+// are not UTF-8, broken escapes, encoded slashes other than in a {branch} (where they become
 // slashes) or a ref of an unknown repository route, semicolons in the query,
 // or more than 1,000 parameters.
 func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error) {
@@ -41,14 +41,14 @@ func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error
 		return Match{}, err
 	}
 	m := Match{Query: query}
-	if found := c.root.match(getFor(method), segments, 0, nil); found != nil {
-		m.Operation = found.operation
-		m.Params = found.bind(segments)
+	op, captures := c.root.match(getFor(method), segments, 0, nil)
+	if op != nil {
+		m.Operation, m.Params = op, bind(captures, segments)
 	} else {
 		m.Operation = unknown(method, segments)
 	}
 	for i, s := range segments {
-		if strings.Contains(s, "%2F") && !(m.Operation.ID == unknownID && mayHoldRef(segments, i)) {
+		if strings.Contains(s, "%2F") && (m.Operation.Known() || !mayHoldRef(segments, i)) {
 			return Match{}, &TargetError{"the path holds an encoded slash (%2F)"}
 		}
 	}
@@ -86,15 +86,10 @@ type node struct {
 	operations map[string]*Operation
 }
 
-// found is a matched operation with the place of each parameter.
-type found struct {
-	operation *Operation
-	captures  []capture
-}
-
+// capture is a path parameter's place in a request.
 type capture struct {
 	name string
-	at   int // index of the segment
+	at   int // index of its first segment
 }
 
 // add files an operation under a path: its own, or an alias's spelling of it.
@@ -139,40 +134,43 @@ func (n *node) child(segment, name string, isParameter bool) *node {
 }
 
 // match prefers a literal segment to a parameter and goes back where that
-// leads nowhere (organization-roles/teams is a literal and could be a role).
-func (n *node) match(method string, segments []string, at int, captures []capture) *found {
+// leads nowhere (organization-roles/teams is a literal and could be a role). A
+// parameter is never empty. The operation is nil where nothing matches.
+func (n *node) match(method string, segments []string, at int, captures []capture) (*Operation, []capture) {
 	if at == len(segments) {
-		if op := n.operations[method]; op != nil {
-			return &found{op, captures}
-		}
-		return nil
+		return n.operations[method], captures
 	}
 	if next := n.static[segments[at]]; next != nil {
-		if f := next.match(method, segments, at+1, captures); f != nil {
-			return f
+		if op, all := next.match(method, segments, at+1, captures); op != nil {
+			return op, all
 		}
 	}
 	for _, p := range n.parameters {
-		rule := parameters[p.name]
-		if rule.Integer && !isInteger(segments[at]) {
+		end, ok := parameters[p.name].span(segments, at)
+		if !ok {
 			continue
 		}
-		end := at + 1
-		if rule.Tail {
-			end = len(segments)
-		}
-		if f := p.match(method, segments, end, append(captures[:len(captures):len(captures)], capture{p.name, at})); f != nil {
-			return f
+		if op, all := p.match(method, segments, end, append(captures, capture{p.name, at})); op != nil {
+			return op, all
 		}
 	}
-	return nil
+	return nil, nil
+}
+
+// span returns where a parameter that begins at a segment ends, or false where
+// the segments can't be its value.
+func (p pathParameter) span(segments []string, at int) (end int, ok bool) {
+	if p.Tail {
+		return len(segments), segments[len(segments)-1] != ""
+	}
+	return at + 1, segments[at] != "" && (!p.Integer || isInteger(segments[at]))
 }
 
 // bind reads the parameters' values and writes the canonical form of each back
 // into segments.
-func (f *found) bind(segments []string) map[string]string {
-	params := make(map[string]string, len(f.captures))
-	for _, c := range f.captures {
+func bind(captures []capture, segments []string) map[string]string {
+	params := make(map[string]string, len(captures))
+	for _, c := range captures {
 		switch rule := parameters[c.name]; {
 		case rule.Tail:
 			for i, s := range segments[c.at:] {
@@ -225,11 +223,15 @@ var named = map[string][]string{
 	"teams": {"{team_slug}"},
 }
 
-// maxShape bounds how many segments of an unknown route its shape keeps.
-const maxShape = 8
+// Bounds of a shape: how many segments of an unknown route it keeps, and how
+// long a segment can be and still pass for a literal of the API.
+const (
+	maxShape   = 8
+	maxLiteral = 40
+)
 
 // shape replaces what varies in an unknown route by placeholders. What is left
-// can still be anything: who counts shapes must bound them.
+// can still be anything short: who counts shapes must bound them.
 func shape(segments []string) string {
 	var b strings.Builder
 	var names []string
@@ -240,13 +242,15 @@ func shape(segments []string) string {
 		}
 		b.WriteByte('/')
 		switch {
-		case len(names) > 0:
+		case len(names) > 0 && s != "":
 			b.WriteString(names[0])
 			names = names[1:]
 		case isInteger(s):
 			b.WriteString("{number}")
 		case isHash(s):
 			b.WriteString("{sha}")
+		case len(s) > maxLiteral || strings.Contains(s, "%"):
+			b.WriteString("{value}")
 		default:
 			b.WriteString(s)
 			names = named[s]

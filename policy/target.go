@@ -4,6 +4,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // TargetError says why a request target is refused; the answer to it is 400.
@@ -51,27 +52,24 @@ func canonicalSegment(s string) (string, error) {
 	if isPlain(s) {
 		return s, nil
 	}
+	decoded, err := url.PathUnescape(s)
+	if err != nil {
+		return "", &TargetError{"the path holds a broken percent-escape"}
+	}
+	if !utf8.ValidString(decoded) {
+		return "", &TargetError{"the path is not UTF-8"}
+	}
 	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		c, escaped := s[i], false
-		if c == '%' {
-			if i+2 >= len(s) || unhex(s[i+1]) < 0 || unhex(s[i+2]) < 0 {
-				return "", &TargetError{"the path holds a broken percent-escape"}
-			}
-			c, escaped = byte(unhex(s[i+1])<<4|unhex(s[i+2])), true
-			i += 2
-		}
-		switch {
+	for i := range len(decoded) {
+		switch c := decoded[i]; {
 		case c < ' ' || c == 0x7f:
 			return "", &TargetError{"the path holds a control character"}
 		case c == '\\':
 			return "", &TargetError{"the path holds a backslash"}
-		case isUnreserved(c) || !escaped && strings.IndexByte("!$&'()*+,;=:@", c) >= 0:
+		case isUnreserved(c):
 			b.WriteByte(c)
 		default:
-			b.WriteByte('%')
-			b.WriteByte(upperhex[c>>4])
-			b.WriteByte(upperhex[c&15])
+			b.Write([]byte{'%', upperhex[c>>4], upperhex[c&15]})
 		}
 	}
 	return b.String(), nil
@@ -80,14 +78,14 @@ func canonicalSegment(s string) (string, error) {
 // canonicalQuery sorts the parameters by name (those of one name keep their
 // order) and escapes them in one way.
 func canonicalQuery(raw string) (string, error) {
-	if raw == "" {
-		return "", nil
-	}
 	if strings.Contains(raw, ";") {
 		return "", &TargetError{"the query holds a semicolon: write %3B"}
 	}
 	if strings.Count(raw, "&") >= maxParameters {
 		return "", &TargetError{"the query holds more than 1,000 parameters"}
+	}
+	if isCanonicalQuery(raw) {
+		return raw, nil
 	}
 	type pair struct{ name, value string }
 	var pairs []pair
@@ -118,6 +116,45 @@ func canonicalQuery(raw string) (string, error) {
 	return b.String(), nil
 }
 
+// isCanonicalQuery recognizes most queries that canonicalQuery would leave as
+// they are; it gives up on names that need escapes.
+func isCanonicalQuery(raw string) bool {
+	previous := ""
+	for raw != "" {
+		part, rest, more := strings.Cut(raw, "&")
+		name, value, ok := strings.Cut(part, "=")
+		if !ok || name < previous || !isPlain(name) || !isCanonicalValue(value) || more && rest == "" {
+			return false
+		}
+		previous, raw = name, rest
+	}
+	return true
+}
+
+func isCanonicalValue(s string) bool {
+	for i := 0; i < len(s); i++ {
+		switch {
+		case isUnreserved(s[i]) || s[i] == '+':
+		case s[i] == '%' && i+2 < len(s) && isCanonicalEscape(s[i+1], s[i+2]):
+			i += 2
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// isCanonicalEscape reports whether two digits after a percent sign are in
+// upper case and stand for a character that must be escaped in a query.
+func isCanonicalEscape(high, low byte) bool {
+	h, l := strings.IndexByte(upperhex, high), strings.IndexByte(upperhex, low)
+	if h < 0 || l < 0 {
+		return false
+	}
+	c := byte(h<<4 | l)
+	return c != ' ' && !isUnreserved(c)
+}
+
 func isPlain(s string) bool {
 	for i := range len(s) {
 		if !isUnreserved(s[i]) {
@@ -131,18 +168,6 @@ func isPlain(s string) bool {
 func isUnreserved(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
 		c == '-' || c == '.' || c == '_' || c == '~'
-}
-
-func unhex(c byte) int {
-	switch {
-	case c >= '0' && c <= '9':
-		return int(c - '0')
-	case c >= 'a' && c <= 'f':
-		return int(c-'a') + 10
-	case c >= 'A' && c <= 'F':
-		return int(c-'A') + 10
-	}
-	return -1
 }
 
 // unescape decodes a canonical segment, which cannot fail.

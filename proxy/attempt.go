@@ -99,7 +99,7 @@ const maxPeek = 8 << 10
 func peek(resp *http.Response) []byte {
 	start, err := io.ReadAll(io.LimitReader(resp.Body, maxPeek))
 	rest := resp.Body
-	var again io.Reader = io.MultiReader(bytes.NewReader(start), rest)
+	again := io.MultiReader(bytes.NewReader(start), rest)
 	if err != nil {
 		again = io.MultiReader(bytes.NewReader(start), brokenReader{err})
 	}

@@ -192,7 +192,8 @@ func (g *Gateway) begin(w http.ResponseWriter, r *http.Request) *exchange {
 // the client's connection passes on.
 func (g *Gateway) finish(x *exchange) {
 	p := recover()
-	if p != nil && p != http.ErrAbortHandler {
+	broken, _ := p.(error)
+	if p != nil && !errors.Is(broken, http.ErrAbortHandler) {
 		g.Log.Error("panic in a request", "request", x.record.ID, "panic", p, "stack", string(debug.Stack()))
 		if !x.w.wrote() {
 			g.refuse(x, &failure{status: http.StatusInternalServerError, message: "Internal Server Error"})

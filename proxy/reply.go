@@ -60,36 +60,42 @@ func (g *Gateway) rateHeaders(x *exchange, h http.Header) {
 // replyFromEntry writes a fresh entry, or 304 where the client has it.
 func (g *Gateway) replyFromEntry(x *exchange, e *cache.Entry, now time.Time) {
 	x.record.Cache = "weir; hit; ttl=" + itoa(int((e.Lifetime-e.Age(now))/time.Second))
-	resp := entryResponse(x, e, now)
+	status, header := entryHeader(x, e, now)
 	h := x.w.Header()
-	for name, values := range resp.Header {
+	for name, values := range header {
 		h[name] = values
 	}
 	g.reply(x, h)
-	x.w.WriteHeader(resp.StatusCode)
-	if resp.StatusCode != http.StatusNotModified && x.method != http.MethodHead {
+	x.w.WriteHeader(status)
+	if status != http.StatusNotModified && x.method != http.MethodHead {
 		_, _ = x.w.Write(e.Body) // a client that is gone shows in the record
 	}
 }
 
-// entryResponse is what this client gets of an entry: all of it, or 304 when
-// its own validators say that it has it.
-func entryResponse(x *exchange, e *cache.Entry, now time.Time) *http.Response {
-	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: x.in, Header: e.Header.Clone()}
+// entryHeader is what this client gets of an entry beside its body: all of it,
+// or 304 when its own validators say that it has it.
+func entryHeader(x *exchange, e *cache.Entry, now time.Time) (status int, h http.Header) {
+	status, h = e.Status, e.Header.Clone()
 	if e.NotModified(x.header) {
-		resp.StatusCode, resp.Body = http.StatusNotModified, http.NoBody
+		status = http.StatusNotModified
 		// What describes the body is not repeated (RFC 9110 section 15.4.5).
 		for _, name := range []string{"Content-Type", "Content-Length", "Content-Encoding", "Content-Language"} {
-			resp.Header.Del(name)
+			h.Del(name)
 		}
-	} else {
-		resp.StatusCode = e.Status
-		resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(e.Body)), int64(len(e.Body))
-		if e.Status != http.StatusNoContent {
-			resp.Header["Content-Length"] = []string{itoa(len(e.Body))}
-		}
+	} else if status != http.StatusNoContent {
+		h["Content-Length"] = []string{itoa(len(e.Body))}
 	}
-	resp.Header["Age"] = []string{itoa(int(e.Age(now) / time.Second))}
+	h["Age"] = []string{itoa(int(e.Age(now) / time.Second))}
+	return status, h
+}
+
+// entryResponse is an entry in the place of an upstream's answer.
+func entryResponse(x *exchange, e *cache.Entry, now time.Time) *http.Response {
+	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: x.in, Body: http.NoBody}
+	resp.StatusCode, resp.Header = entryHeader(x, e, now)
+	if resp.StatusCode != http.StatusNotModified {
+		resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(e.Body)), int64(len(e.Body))
+	}
 	return resp
 }
 

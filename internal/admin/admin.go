@@ -24,8 +24,8 @@ import (
 
 // Sources are where the pages come from. All are required.
 type Sources struct {
-	// Accounts lists at most max accounts.
-	Accounts func(ctx context.Context, max int) ([]limits.Account, error)
+	// Accounts lists at most so many accounts.
+	Accounts func(ctx context.Context, most int) ([]limits.Account, error)
 	// Requests returns the last requests, the newest first.
 	Requests func() any
 	// Config returns the configuration in force, its secrets masked.

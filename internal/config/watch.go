@@ -40,7 +40,10 @@ func Watch(ctx context.Context, s Source, hup <-chan os.Signal, apply func(*Conf
 			apply(Load(s))
 		case <-watcher.Events:
 			timer.Reset(settle)
-		case <-watcher.Errors: // an event was lost: look for ourselves
+		case _, ok := <-watcher.Errors: // an event was lost: look for ourselves
+			if !ok {
+				return nil
+			}
 			timer.Reset(settle)
 		case <-timer.C:
 			if now := fingerprint(s.Path); now != before {

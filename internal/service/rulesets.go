@@ -104,7 +104,7 @@ func listBranchRules(s *Service, req *request) response {
 // covers reports whether the set's ref_name condition holds for a branch
 // (Document A section 4.9).
 func (set *ruleset) covers(branch, defaultBranch string) bool {
-	any := func(patterns []string) bool {
+	one := func(patterns []string) bool {
 		for _, p := range patterns {
 			if p == "~ALL" || p == "~DEFAULT_BRANCH" && branch == defaultBranch || matchRef(p, "refs/heads/"+branch) {
 				return true
@@ -112,7 +112,7 @@ func (set *ruleset) covers(branch, defaultBranch string) bool {
 		}
 		return false
 	}
-	return any(set.include) && !any(set.exclude)
+	return one(set.include) && !one(set.exclude)
 }
 
 // matchRef matches a ref name against a pattern as fnmatch does: * and ? stop
