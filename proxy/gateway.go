@@ -95,6 +95,10 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // its hooks are closures over x, so nothing of a request lives in shared state
 // or in a context.
 func (g *Gateway) forward(x *exchange) {
+	// The transport may still read the request's body, or look for its end,
+	// when the answer has begun. Without this the server closes the body then,
+	// the transport takes that for an error, and cuts the answer short.
+	_ = http.NewResponseController(x.w).EnableFullDuplex() // HTTP/2 has no need of it
 	proxy := httputil.ReverseProxy{
 		Rewrite:   func(p *httputil.ProxyRequest) { x.address(p) },
 		Transport: roundTripper(func(out *http.Request) (*http.Response, error) { return g.answer(x, out) }),

@@ -178,10 +178,14 @@ func TestUpstreamThatStallsInTheBody(t *testing.T) {
 func TestSlowBodyMayTakeAnyTimeWhileItMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			flush := http.NewResponseController(w).Flush
+			time.Sleep(20 * time.Second)
+			w.WriteHeader(http.StatusOK)
+			_ = flush()
 			for range 10 {
-				_, _ = fmt.Fprint(w, "part ")
-				_ = http.NewResponseController(w).Flush()
 				time.Sleep(20 * time.Second)
+				_, _ = fmt.Fprint(w, "part ")
+				_ = flush()
 			}
 		})
 		r := w.get("/user/migrations/1/archive", "Authorization: Bearer a")

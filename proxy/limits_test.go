@@ -138,6 +138,22 @@ func TestWaitingForABudget(t *testing.T) {
 	}
 }
 
+func TestRefusalMayBe403AsTheUpstreamsIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		up := newCounter()
+		up.limit["core"] = 1
+		w := newWorld(t, up.ServeHTTP, func(c *Config) { c.RefusalStatus = http.StatusForbidden })
+		w.get("/user", "Authorization: Bearer a")
+		r := w.get("/user", "Authorization: Bearer a")
+		w.refused(r, 403, "API rate limit exceeded")
+		w.want("retry-after", r.Header.Get("Retry-After"), "3601")
+		head := w.do(http.MethodHead, "/user", nil, "Authorization: Bearer a")
+		w.want("HEAD", head.StatusCode, 403)
+		w.want("HEAD has no body", head.body, "")
+		w.want("violations", up.violations, 0)
+	})
+}
+
 func TestConcurrentCallersNeverBreakTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		up := newCounter()

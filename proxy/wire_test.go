@@ -1,9 +1,11 @@
 package proxy
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -11,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -55,6 +58,7 @@ func TestBodiesStreamBothWays(t *testing.T) {
 		r := w.do(http.MethodPost, "/repos/acme/widgets/git/blobs", strings.NewReader(body), "Authorization: Bearer a")
 		w.want("sent", r.Header.Get("X-Sum"), fmt.Sprintf("%x %d", sha256.Sum256([]byte(body)), size))
 		w.want("received", len(r.body), size)
+		w.want("error", r.err, nil)
 	})
 }
 
@@ -88,6 +92,41 @@ func TestNothingIsHeldBack(t *testing.T) {
 		w.want("before the answer has ended", string(b), "pong")
 		w.want("error", err, nil)
 		close(more)
+		_ = resp.Body.Close()
+	})
+}
+
+func TestUpstreamMayAnswerBeforeTheRequestHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			control := http.NewResponseController(w)
+			_ = control.EnableFullDuplex()
+			b := make([]byte, 4)
+			for {
+				n, err := r.Body.Read(b)
+				if err != nil {
+					return
+				}
+				_, _ = w.Write(b[:n])
+				_ = control.Flush()
+			}
+		})
+		in, out := io.Pipe()
+		answers := make(chan *http.Response)
+		go func() {
+			resp, err := w.client.Post("http://gateway.test/echo", "text/plain", in)
+			if err != nil {
+				t.Error(err)
+			}
+			answers <- resp
+		}()
+		_, _ = io.WriteString(out, "ping")
+		resp := <-answers
+		b := make([]byte, 4)
+		_, err := io.ReadFull(resp.Body, b)
+		w.want("echo", string(b), "ping")
+		w.want("error", err, nil)
+		_ = out.Close()
 		_ = resp.Body.Close()
 	})
 }
@@ -208,6 +247,28 @@ func TestWhatIsSentIsWhatIsKeyed(t *testing.T) {
 		}
 		if u.String() != want {
 			t.Fatalf("sent %s, keyed %s", u, want)
+		}
+	})
+}
+
+func TestConnectionsAreUsedAgainAndDroppedBeforeTheUpstreamDropsThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dials := 0
+		w := newWorld(t, nothing, func(c *Config) {
+			transport := c.Transport.(*http.Transport)
+			dial := transport.DialContext
+			transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+				dials++
+				return dial(ctx, network, address)
+			}
+		})
+		for _, c := range []struct {
+			pause time.Duration
+			dials int
+		}{{0, 1}, {time.Second, 1}, {29 * time.Second, 1}, {31 * time.Second, 2}} {
+			time.Sleep(c.pause)
+			w.get("/user")
+			w.want(fmt.Sprintf("connections after a pause of %v", c.pause), dials, c.dials)
 		}
 	})
 }
