@@ -1,0 +1,89 @@
+package limits
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+)
+
+func TestReadRate(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	header := func(fields ...string) http.Header {
+		h := http.Header{}
+		for i := 0; i < len(fields); i += 2 {
+			h.Set(fields[i], fields[i+1])
+		}
+		return h
+	}
+	for _, c := range []struct {
+		name string
+		h    http.Header
+		want Rate
+		ok   bool
+	}{
+		{"all of them", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Remaining", "27", "X-RateLimit-Reset", "1000060", "X-RateLimit-Resource", "search"), Rate{30, 3, now.Add(time.Minute), "search"}, true},
+		{"used from remaining", header("X-RateLimit-Limit", "30", "X-RateLimit-Remaining", "20", "X-RateLimit-Reset", "1000060"), Rate{30, 10, now.Add(time.Minute), ""}, true},
+		{"a clock an hour behind", header("Date", now.Add(-time.Hour).UTC().Format(http.TimeFormat), "X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Reset", fmt.Sprint(1_000_060-3600)), Rate{30, 3, now.Add(time.Minute), ""}, true},
+		{"no reset", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3"), Rate{}, false},
+		{"not a number", header("X-RateLimit-Limit", "many", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060"), Rate{}, false},
+		{"negative", header("X-RateLimit-Limit", "-1", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060"), Rate{}, false},
+		{"nothing", nil, Rate{}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, ok := ReadRate(c.h, now)
+			if !got.Reset.Equal(c.want.Reset) || got.Limit != c.want.Limit || got.Used != c.want.Used || got.Resource != c.want.Resource || ok != c.ok {
+				t.Errorf("got %+v, %v", got, ok)
+			}
+		})
+	}
+}
+
+func TestRecognize(t *testing.T) {
+	for _, c := range []struct {
+		name, body, remaining, retry string
+		status                       int
+		want                         Limited
+	}{
+		{"primary by its text", `{"message":"API rate limit exceeded for user ID 7."}`, "", "", 403, PrimaryLimit},
+		{"primary by remaining 0", `{"message":"Forbidden"}`, "0", "", 429, PrimaryLimit},
+		{"secondary with remaining 0", `{"message":"You have exceeded a secondary rate limit."}`, "0", "", 403, SecondaryLimit},
+		{"secondary by its documentation", `{"message":"Slow down","documentation_url":"https://docs/overview#secondary-rate-limits"}`, "0", "", 403, SecondaryLimit},
+		{"older text", `{"message":"You have triggered an abuse detection mechanism."}`, "10", "", 403, SecondaryLimit},
+		{"content creation", `{"message":"You have been temporarily blocked from content creation."}`, "10", "", 403, SecondaryLimit},
+		{"secondary by retry-after", `{"message":"Forbidden"}`, "10", "30", 403, SecondaryLimit},
+		{"429 that says nothing", ``, "", "", 429, SecondaryLimit},
+		{"a real 403", `{"message":"Resource not accessible"}`, "10", "", 403, NotLimited},
+		{"cut off body", `{"message":"You have exceeded a secondary rate limit. Plea`, "0", "", 403, SecondaryLimit},
+		{"the words in a success", `{"message":"secondary rate limit"}`, "0", "1", 200, NotLimited},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := http.Header{}
+			if c.remaining != "" {
+				h.Set("X-RateLimit-Remaining", c.remaining)
+			}
+			if c.retry != "" {
+				h.Set("Retry-After", c.retry)
+			}
+			if got := Recognize(c.status, h, []byte(c.body)); got != c.want {
+				t.Errorf("got %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	for value, want := range map[string]time.Duration{
+		"":    0,
+		"30":  30 * time.Second,
+		"-30": 0,
+		"now": 0,
+		now.Add(time.Minute).UTC().Format(http.TimeFormat):  time.Minute,
+		now.Add(-time.Minute).UTC().Format(http.TimeFormat): 0,
+	} {
+		if got := RetryAfter(http.Header{"Retry-After": {value}}, now); got != want {
+			t.Errorf("%q: got %v, want %v", value, got, want)
+		}
+	}
+}
