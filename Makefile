@@ -5,7 +5,11 @@ SHELL := /bin/sh
 GO       ?= go
 TOOL     := $(GO) tool -modfile=tools.mod
 FUZZTIME ?= 10s
-COUNT    ?= 5
+COUNT    ?= 6
+OLD      ?=
+
+# Where tests find the servers that they start.
+SERVERS = WEIR_REDIS_SERVER="$$(command -v redis-server)"
 
 .PHONY: help build demo test lint check fuzz bench cover fmt clean needs
 
@@ -19,9 +23,10 @@ demo: build ## Build, and run everything on this machine. Needs Go only.
 	@exec ./bin/weir demo
 
 test: needs ## Run all tests with the race detector, after installing what they need.
-	WEIR_REDIS_SERVER="$$(command -v redis-server)" $(GO) test -race -shuffle=on ./...
+	$(SERVERS) $(GO) test -race -shuffle=on ./...
 
 needs: # What tests need from the system; installed when missing.
+	@.ci/need gcc gcc libc6-dev
 	@.ci/need redis-server
 
 lint: ## Run go vet, the linters, and check that the module files are tidy.
@@ -32,17 +37,19 @@ lint: ## Run go vet, the linters, and check that the module files are tidy.
 check: test lint ## Run what CI runs.
 
 fuzz: ## Run every fuzz target for FUZZTIME.
-	@set -e; for package in $$($(GO) list ./...); do \
-		for target in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+	@set -e; packages=$$($(GO) list ./...); for package in $$packages; do \
+		tests=$$($(GO) test -list '^Fuzz' $$package); for target in $$(echo "$$tests" | grep '^Fuzz'); do \
 			echo "$$package $$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$package; \
 		done; \
 	done
 
-bench: ## Run the Go benchmarks COUNT times.
-	$(GO) test -run '^$$' -bench . -count $(COUNT) ./...
+bench: ## Run the Go benchmarks COUNT times into bin/bench.txt; OLD=FILE compares with an earlier one.
+	@mkdir -p bin
+	$(GO) test -run '^$$' -bench . -benchmem -count $(COUNT) ./... >bin/bench.txt || { cat bin/bench.txt; exit 1; }
+	$(TOOL) benchstat $(OLD) bin/bench.txt
 
-cover: ## Print the coverage of each function.
-	$(GO) test -coverprofile=cover.out ./... && $(GO) tool cover -func=cover.out
+cover: needs ## Print the coverage of each function.
+	$(SERVERS) $(GO) test -coverprofile=cover.out ./... && $(GO) tool cover -func=cover.out
 
 fmt: ## Format the Go files.
 	gofmt -w cmd proxy policy cache limits internal

@@ -1,3 +1,6 @@
+// The developers' tools, apart from go.mod so that what users build stays small.
+// To update one, here: go get -tool -modfile=tools.mod PATH@VERSION. Don't tidy
+// this file: the go command would take all of Weir for packages of this module.
 module github.com/weirgate/weir/tools
 
 go 1.26.0
