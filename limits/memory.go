@@ -128,7 +128,7 @@ func (m *Memory) settle(permit Permit, outcome Outcome, now time.Time) {
 	}
 	counted := m.window(a, resource)
 	if outcome.Rate != (Rate{}) {
-		counted.learn(outcome.Rate, h.sent)
+		counted.learn(outcome.Rate, h.sent, now)
 	}
 	m.spendSearch(a, resource, now)
 	a.heed(outcome, counted, now)

@@ -118,22 +118,42 @@ func TestAnswersInAnyOrderTeachTheSame(t *testing.T) {
 		w := newWindow(policy.Window{Max: 5000, Window: time.Hour})
 		for _, r := range told {
 			highest = max(highest, r.Used)
-			w.learn(r, now)
+			w.learn(r, now, now)
 		}
 		if w.used != highest {
 			t.Fatalf("used %d, highest told %d", w.used, highest)
 		}
 		// A late answer of an older window changes nothing.
-		w.learn(Rate{Limit: 60, Used: 60, Reset: reset.Add(-time.Hour)}, now)
+		w.learn(Rate{Limit: 60, Used: 60, Reset: reset.Add(-time.Hour)}, now, now)
 		if w.used != highest || w.limit != 5000 {
 			t.Fatalf("an older window was believed: %+v", w)
 		}
 		// A newer one opens a new window.
-		w.learn(Rate{Limit: 5000, Used: 1, Reset: reset.Add(time.Hour)}, now)
+		w.learn(Rate{Limit: 5000, Used: 1, Reset: reset.Add(time.Hour)}, now, now)
 		if w.used != 1 {
 			t.Fatalf("a newer window was not opened: %+v", w)
 		}
 	})
+}
+
+func TestLateAnswerOfAWindowThatHasEnded(t *testing.T) {
+	b := newBook(t)
+	old := b.now.Add(time.Minute)
+	late := b.admitted("core")
+	b.spend("core", 4999, 5000, old)
+	b.passes(time.Minute + resetMargin)
+	b.m.settle(b.admitted("core"), Outcome{Sent: true}, b.now) // lost, in the new window
+	b.answered(late, 5000, 5000, old)
+	if w := b.m.accounts["a"].windows["core"]; w.used != 0 || len(w.ghosts) != 1 {
+		t.Errorf("%+v", w)
+	}
+	b.admitted("core")
+}
+
+func TestClockThatIsWrongDoesNotOpenTheWindow(t *testing.T) {
+	b := newBook(t)
+	b.spend("core", 5000, 5000, b.now.Add(-24*time.Hour))
+	b.refused("core", Primary, time.Hour+resetMargin)
 }
 
 func TestHeadroomIsLeftToOthers(t *testing.T) {

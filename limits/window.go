@@ -79,10 +79,17 @@ func (w *window) back(now time.Time) time.Time {
 	return now.Add(w.documented.Window)
 }
 
-// learn takes in what an answer to a request sent at sent has told. Answers
-// may come in any order: within one window only the highest count matters, an
-// older window's says nothing.
-func (w *window) learn(r Rate, sent time.Time) {
+// learn takes in what an answer to a request sent at sent has told, at now.
+// Answers may come in any order: within one window only the highest count
+// matters, an older window's says nothing, also when it is the first to come.
+// One that ended a whole window ago was told by a clock that is wrong: then
+// ours says when it ends.
+func (w *window) learn(r Rate, sent, now time.Time) {
+	if over := now.Sub(r.Reset.Add(resetMargin)); over >= w.documented.Window {
+		r.Reset = now.Add(w.documented.Window)
+	} else if over >= 0 {
+		return
+	}
 	switch {
 	case w.reset.IsZero() || r.Reset.After(w.reset.Add(resetJitter)):
 		w.used, w.reset = r.Used, r.Reset

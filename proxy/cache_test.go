@@ -136,6 +136,27 @@ func TestOnlyIfCachedOnAColdCache(t *testing.T) {
 	})
 }
 
+func TestPartsAndConditionsForTheOriginPassBy(t *testing.T) {
+	for _, field := range []string{"Range: bytes=0-1", `If-Match: "other"`, "If-Unmodified-Since: Sat, 01 Jan 2000 00:00:00 GMT", `If-Range: "one"`} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Etag", `"one"`)
+				if r.Header.Get("Range") != "" {
+					w.Header().Set("Content-Range", "bytes 0-1/4")
+					w.WriteHeader(http.StatusPartialContent)
+					_, _ = fmt.Fprint(w, "wh")
+					return
+				}
+				_, _ = fmt.Fprint(w, "whole")
+			})
+			w.get("/gitignore/templates", field)
+			w.want("not kept from "+field, w.get("/gitignore/templates").body, "whole")
+			w.want("not answered from the cache", w.get("/gitignore/templates", field).Header.Get("Cache-Status")[:16], "weir; fwd=bypass")
+			w.want("requests upstream", w.upstreamSaw(), 3)
+		})
+	}
+}
+
 func TestHeadIsAnsweredFromGet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, templates)

@@ -133,7 +133,7 @@ func (g *Gateway) classify(x *exchange) error {
 func (g *Gateway) keyed(x *exchange) {
 	op := x.match.Operation
 	safe := x.method == http.MethodGet || x.method == http.MethodHead
-	if !safe || op.Cache.Class == policy.Never || x.in.Header.Get("Range") != "" || x.ask.Has("no-store") {
+	if !safe || op.Cache.Class == policy.Never || x.ask.Has("no-store") || isForOrigin(x.in.Header) {
 		return
 	}
 	accept := strings.Join(x.in.Header["Accept"], ",")
@@ -154,6 +154,17 @@ func (g *Gateway) keyed(x *exchange) {
 	x.tags = tagsOf(x.match)
 	// One representation for everyone: the key need not know Accept-Encoding.
 	x.header.Set("Accept-Encoding", "identity")
+}
+
+// isForOrigin reports whether a request asks for a part, or sets a condition
+// that only the origin can judge (RFC 9110 section 13.2.1).
+func isForOrigin(h http.Header) bool {
+	for _, name := range []string{"Range", "If-Match", "If-Unmodified-Since", "If-Range"} {
+		if len(h[name]) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // covered are the request fields that a key covers, whatever Vary says.

@@ -34,7 +34,7 @@ func (g *Gateway) own(x *exchange, h http.Header) {
 		g.rateHeaders(x, h)
 	}
 	if x.record.Cache != "" {
-		h.Set("Cache-Status", x.record.Cache)
+		h.Add("Cache-Status", x.record.Cache) // behind that of caches nearer to the origin
 	}
 	h.Set(requestIDHeader, x.record.ID)
 }
