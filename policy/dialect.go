@@ -2,7 +2,6 @@ package policy
 
 import (
 	"fmt"
-	"slices"
 	"sort"
 	"strings"
 )
@@ -69,20 +68,33 @@ func (d *Dialect) Kind(scheme, credential string) CallerKind {
 }
 
 // Accept brings the Accept values that ask for one representation to one
-// form: empty, "*/*", "application/json", "application/vnd.VENDOR+json" and
-// "application/vnd.VENDOR.v3+json" are the plain one, written "". Lists are
-// compared by their members, in order, without blanks; anything else is its
-// own representation, in lower case.
+// form: an absent or empty one, "*/*", "application/json",
+// "application/vnd.VENDOR+json", "application/vnd.VENDOR.v3+json" and lists of
+// nothing else are the plain representation, written "". Anything else is its
+// own: members and their order are kept, for the upstream may take the first
+// that it knows; so are case and inner blanks, for a type that it does not know
+// must not share an answer with one that it does.
 func (d *Dialect) Accept(values []string) string {
-	plain := []string{"", "*/*", "application/json", "application/vnd." + d.Vendor + "+json", "application/vnd." + d.Vendor + ".v3+json"}
-	var kept []string
+	own := false
+	var members []string
 	for _, value := range values {
-		for part := range strings.SplitSeq(value, ",") {
-			part = strings.ToLower(strings.Join(strings.Fields(part), ""))
-			if !slices.Contains(plain, part) {
-				kept = append(kept, part)
-			}
+		for member := range strings.SplitSeq(value, ",") {
+			member = strings.Trim(member, " \t")
+			members = append(members, member)
+			own = own || !d.plain(member)
 		}
 	}
-	return strings.Join(kept, ",")
+	if !own {
+		return ""
+	}
+	return strings.Join(members, ",")
+}
+
+func (d *Dialect) plain(mediaType string) bool {
+	switch mediaType {
+	case "", "*/*", "application/json":
+		return true
+	}
+	rest, ok := strings.CutPrefix(mediaType, "application/vnd."+d.Vendor)
+	return ok && (rest == "+json" || rest == ".v3+json")
 }

@@ -1,7 +1,7 @@
 // Package policy says what the API is: which operations exist, who may call
 // them, what a call costs, how long an answer may be kept and what makes it
 // stale. The API lives in embedded YAML (operations/, parameters.yaml,
-// resources.yaml, dialects.yaml), one operations file per section of the
+// aliases.yaml, resources.yaml, dialects.yaml), one operations file per section of the
 // documents; the Go code only loads, checks and matches it.
 //
 // Invariants:

@@ -10,7 +10,7 @@ type Match struct {
 	Operation *Operation
 	// Params are the path parameters by name, decoded and in canonical form
 	// (org, owner and repo in lower case). Under an alias they are the alias's
-	// own: repository_id in place of owner and repo.
+	// own: repository_id in place of owner and repo. Nil when there are none.
 	Params map[string]string
 	// Path and Query are the canonical request target: both percent-encoded,
 	// the query without its question mark, its parameters sorted by name.
@@ -23,14 +23,15 @@ type Match struct {
 //
 // A route that the documents do not show matches an operation made for it:
 // ID "unknown", resource core, points by method, nothing beyond RFC 9111, and
-// as Path the shape of the route ({owner}, {repo}, {number}, {sha} for what
-// varies), so that it can be counted and labelled.
+// as Path the shape of the route ({owner}, {repo}, {number}, {sha}, {value} for
+// what varies), so that it can be counted and labelled.
 //
 // A target that could be read in two ways is an error of type [*TargetError]:
 // dot segments, empty segments, backslashes, control characters, bytes that
-// are not UTF-8, broken escapes, encoded slashes other than in a {branch} (where they become
-// slashes) or a ref of an unknown repository route, semicolons in the query,
-// or more than 1,000 parameters.
+// are not UTF-8, broken escapes, encoded slashes other than in a {branch}
+// (where they become slashes) or a ref of an unknown repository route,
+// semicolons in the query, or more than 1,000 parameters. A trailing slash
+// makes another path, which no operation has.
 func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error) {
 	segments, err := canonicalPath(escapedPath)
 	if err != nil {
@@ -41,7 +42,7 @@ func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error
 		return Match{}, err
 	}
 	m := Match{Query: query}
-	op, captures := c.root.match(getFor(method), segments, 0, nil)
+	op, captures := c.root.match(getFor(method), segments, 0, make([]capture, 0, maxCaptures))
 	if op != nil {
 		m.Operation, m.Params = op, bind(captures, segments)
 	} else {
@@ -52,7 +53,13 @@ func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error
 			return Match{}, &TargetError{"the path holds an encoded slash (%2F)"}
 		}
 	}
-	m.Path = "/" + strings.Join(segments, "/")
+	var path strings.Builder
+	path.Grow(len(escapedPath))
+	for _, s := range segments {
+		path.WriteByte('/')
+		path.WriteString(s)
+	}
+	m.Path = path.String()
 	return m, nil
 }
 
@@ -85,6 +92,9 @@ type node struct {
 	name       string  // of a parameter
 	operations map[string]*Operation
 }
+
+// maxCaptures is room for the parameters of every template.
+const maxCaptures = 4
 
 // capture is a path parameter's place in a request.
 type capture struct {
@@ -169,6 +179,9 @@ func (p pathParameter) span(segments []string, at int) (end int, ok bool) {
 // bind reads the parameters' values and writes the canonical form of each back
 // into segments.
 func bind(captures []capture, segments []string) map[string]string {
+	if len(captures) == 0 {
+		return nil
+	}
 	params := make(map[string]string, len(captures))
 	for _, c := range captures {
 		switch rule := parameters[c.name]; {

@@ -17,8 +17,9 @@ type Operation struct {
 	// ID names the operation in configuration, spans, metrics and purges, for
 	// example "gitignore/get-template". Unknown routes have the ID "unknown".
 	ID string `yaml:"id"`
-	// Section is where the documents describe it, for example "B 4.2"; empty
-	// for an unknown route.
+	// Section is the endpoint table of the documents that shows it, for
+	// example "B 4.2"; empty for what stands outside the tables and for an
+	// unknown route.
 	Section string `yaml:"-"`
 	Method  string `yaml:"method"`
 	// Path is the template as the documents spell it, for example
@@ -27,7 +28,8 @@ type Operation struct {
 	// Query lists the query parameters that the documents show.
 	Query []Parameter `yaml:"query"`
 	// Accept lists the media types, beside the plain one, that change the
-	// representation: "raw", "text-match", "atom".
+	// representation: "raw" stands for application/vnd.VENDOR.raw+json,
+	// "text-match" for application/vnd.VENDOR.text-match+json.
 	Accept []string `yaml:"accept"`
 	// Success and Errors are the statuses that the documents list; empty
 	// where they say "not shown".
@@ -38,17 +40,25 @@ type Operation struct {
 	Resource string `yaml:"resource"`
 	// Points is the cost in points per minute and operation (Document B 8.3).
 	Points int `yaml:"points"`
-	// CreatesContent marks content-generating requests (Document B 8.3).
+	// CreatesContent marks content-generating requests (Document B 8.3): those
+	// that create something or notify someone. Of GraphQL the body decides.
 	CreatesContent bool `yaml:"creates_content"`
 	// Notifies marks requests that send notifications (Document A 4.3).
 	Notifies bool `yaml:"notifies"`
 	// Cache says whether and for whom an answer may be kept.
 	Cache CacheRule `yaml:"cache"`
-	// Invalidates names the operations whose kept answers, for the same path
-	// parameters, a successful call makes stale.
+	// Invalidates names the operations whose kept answers a successful call
+	// makes stale: those for the same path parameters, compared by name. A
+	// parameter that the call does not have matches every value, so what has
+	// none in common is stale for everyone: PUT
+	// /repos/{owner}/{repo}/subscription tells neither whose
+	// /user/subscriptions has changed nor which {username} the caller is. The
+	// call's own target is always stale and is not named.
 	Invalidates []string `yaml:"invalidates"`
 	// StaleOn names the webhook events (Document B section 6) that make kept
-	// answers stale.
+	// answers stale: those about the delivery's repository, or its
+	// organization where it names no repository. An operation with neither in
+	// its path is stale for everyone.
 	StaleOn []string `yaml:"stale_on"`
 	// Auth is "required", or "optional" where the documents allow calls
 	// without authentication for public resources.
@@ -78,9 +88,8 @@ type Parameter struct {
 // CacheRule says whether an answer may be kept and who else may get it.
 type CacheRule struct {
 	Class CacheClass `yaml:"class"`
-	// TTL is how long a kept answer of a shared operation is fresh, whatever
-	// the upstream's Cache-Control allows beyond no-store; 0 leaves freshness
-	// to the upstream.
+	// TTL is how long a kept answer is fresh, whatever the upstream's
+	// Cache-Control allows beyond no-store; 0 leaves freshness to the upstream.
 	TTL time.Duration `yaml:"ttl"`
 }
 

@@ -28,32 +28,32 @@ const (
 
 // checks are the preflight checks by their name in the catalogue (design
 // section 6.3). Each returns nil when the request passes.
-var checks = map[string]func(values url.Values, kind CallerKind) *Finding{
+var checks = map[string]func(q SearchQuery, kind CallerKind) *Finding{
 	// Document B section 5.1: code search must be authenticated.
-	"search-authentication": func(_ url.Values, kind CallerKind) *Finding {
+	"search-authentication": func(_ SearchQuery, kind CallerKind) *Finding {
 		if kind != Unauthenticated {
 			return nil
 		}
 		return &Finding{Status: http.StatusUnauthorized, Message: "Requires authentication"}
 	},
 	// Document B section 4.1: q is required.
-	"search-query": func(values url.Values, _ CallerKind) *Finding {
-		return invalidSearch(values.Get("q") == "", "missing", "Validation Failed")
+	"search-query": func(q SearchQuery, _ CallerKind) *Finding {
+		return invalidSearch(len(q) == 0, "missing", "Validation Failed")
 	},
 	// Document B section 7: at most 256 characters, operators and qualifiers
 	// not counted.
-	"search-length": func(values url.Values, _ CallerKind) *Finding {
-		return invalidSearch(ParseSearch(values.Get("q")).Length() > maxSearchLength, "invalid",
+	"search-length": func(q SearchQuery, _ CallerKind) *Finding {
+		return invalidSearch(q.Length() > maxSearchLength, "invalid",
 			"Validation Failed: the search is longer than 256 characters")
 	},
 	// Document B section 7: at most five AND, OR and NOT.
-	"search-operators": func(values url.Values, _ CallerKind) *Finding {
-		return invalidSearch(ParseSearch(values.Get("q")).Operators() > maxSearchOperators, "invalid",
+	"search-operators": func(q SearchQuery, _ CallerKind) *Finding {
+		return invalidSearch(q.Operators() > maxSearchOperators, "invalid",
 			"Validation Failed: more than five AND / OR / NOT operators were used")
 	},
 	// Document B section 4.1, query rule 2.
-	"search-terms": func(values url.Values, _ CallerKind) *Finding {
-		return invalidSearch(!ParseSearch(values.Get("q")).HasTerm(), "invalid",
+	"search-terms": func(q SearchQuery, _ CallerKind) *Finding {
+		return invalidSearch(!q.HasTerm(), "invalid",
 			"Validation Failed: the search contains only qualifiers; at least one search term is needed")
 	},
 }
@@ -66,7 +66,8 @@ func invalidSearch(failed bool, code, message string) *Finding {
 }
 
 // Preflight returns the first check of the operation that the request fails,
-// or nil.
+// or nil. It refuses only what must fail: where q is repeated nothing says
+// which one counts, and the search must fail whichever it is.
 func (m Match) Preflight(kind CallerKind) *Finding {
 	if len(m.Operation.Checks) == 0 {
 		return nil
@@ -75,8 +76,23 @@ func (m Match) Preflight(kind CallerKind) *Finding {
 	if err != nil {
 		panic("policy: not canonical: " + m.Query)
 	}
-	for _, name := range m.Operation.Checks {
-		if f := checks[name](values, kind); f != nil {
+	asked := values["q"]
+	if len(asked) == 0 {
+		asked = []string{""}
+	}
+	var f *Finding
+	for _, q := range asked {
+		if f = m.Operation.check(ParseSearch(q), kind); f == nil {
+			return nil
+		}
+	}
+	return f
+}
+
+// check returns the first check that the search fails, or nil.
+func (o *Operation) check(q SearchQuery, kind CallerKind) *Finding {
+	for _, name := range o.Checks {
+		if f := checks[name](q, kind); f != nil {
 			f.Check = name
 			return f
 		}

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -10,14 +11,16 @@ import (
 // rules): keywords, qualifiers and operators in their order.
 type SearchQuery []SearchToken
 
-// SearchToken is one part of a query. Exactly one of Term, Name and Operator
-// is set.
+// SearchToken is one part of a query: a term, a qualifier or an operator. At
+// most one of Term, Name and Operator is set; none is for an empty phrase.
 type SearchToken struct {
 	// Term is a keyword, or a phrase without its quotes.
 	Term string
-	// Name and Value are those of a qualifier, such as "repo" and "acme/widgets".
+	// Name and Value are those of a qualifier, such as "repo" and
+	// "acme/widgets": the name in lower case, the value without quotes.
 	Name, Value string
-	// Negated is set for a qualifier or term with a leading minus.
+	// Negated is set for a term or qualifier with a leading minus; the minus is
+	// in neither Term nor Name.
 	Negated bool
 	// Operator is "AND", "OR" or "NOT".
 	Operator string
@@ -25,10 +28,12 @@ type SearchToken struct {
 	written string
 }
 
-// ParseSearch takes a query apart. Every string is a query. A quoted phrase may
-// hold blanks, and operators and colons mean nothing in it; one that does not
-// end takes the rest. A qualifier is letters, digits, minus or underscore, a
-// colon and a value, which may be quoted.
+// ParseSearch takes a query apart. Every string is a query; one of blanks has
+// no token. A quoted phrase may hold blanks, and operators and colons mean
+// nothing in it; one that does not end takes the rest. A qualifier is a name (a
+// letter, then letters, digits, minus or underscore), a colon and a value,
+// which may be quoted; std::vector and https://host are terms. Operators are
+// AND, OR and NOT in capitals.
 func ParseSearch(q string) SearchQuery {
 	var query SearchQuery
 	for {
@@ -65,23 +70,23 @@ func readSearchToken(written string) SearchToken {
 	if text == "" {
 		return SearchToken{Term: written, written: written}
 	}
-	if name, value, ok := strings.Cut(text, ":"); ok && isQualifierName(name) {
-		return SearchToken{Name: strings.ToLower(name), Value: strings.ReplaceAll(value, `"`, ""), Negated: negated, written: written}
+	if name, value, ok := strings.Cut(text, ":"); ok && isQualifier(name, value) {
+		return SearchToken{Name: strings.ToLower(name), Value: unquote(value), Negated: negated, written: written}
 	}
-	return SearchToken{Term: strings.ReplaceAll(text, `"`, ""), Negated: negated, written: written}
+	return SearchToken{Term: unquote(text), Negated: negated, written: written}
 }
 
-func isQualifierName(s string) bool {
-	for _, r := range s {
-		if r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '-' && r != '_' {
-			return false
-		}
-	}
-	return s != ""
+func unquote(s string) string { return strings.ReplaceAll(s, `"`, "") }
+
+func isQualifier(name, value string) bool {
+	return qualifierName.MatchString(name) && !strings.HasPrefix(value, ":") && !strings.HasPrefix(value, "//")
 }
 
-// Length is the number of characters that count against the limit of 256:
-// operators and qualifiers do not, one blank between two terms does.
+var qualifierName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*$`)
+
+// Length is the number of characters that count against the limit of 256
+// (Document B section 7): operators and qualifiers do not, quotes and one blank
+// between two terms do.
 func (q SearchQuery) Length() int {
 	n := 0
 	for _, t := range q {

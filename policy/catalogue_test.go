@@ -1,0 +1,111 @@
+package policy
+
+import (
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// catalogue loads operations from YAML, with one alias.
+func catalogue(operations string) (*Catalogue, error) {
+	return load(fstest.MapFS{
+		"operations/x.yaml": {Data: []byte("section: X 1\ntitle: Test\noperations:\n" + operations)},
+		"aliases.yaml":      {Data: []byte(`[{prefix: "/repositories/{repository_id}", stands_for: "/repos/{owner}/{repo}"}]`)},
+	})
+}
+
+func TestRowsAreCompleted(t *testing.T) {
+	c, err := catalogue(`
+  - {id: a, method: GET, path: "/repos/{owner}/{repo}/a", paged: true, query: [{name: q, required: true}]}
+  - {id: b, method: PUT, path: /b, success: [204], auth: optional}
+  - {id: c, method: POST, path: /c, points: 1, resource: graphql, cache: {class: never}}
+  - {id: d, method: GET, path: /d, cache: {class: shared, ttl: 90m}}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []*Operation{
+		{
+			ID: "a", Section: "X 1", Method: "GET", Path: "/repos/{owner}/{repo}/a", Resource: Core, Points: 1, Cache: CacheRule{Class: PerCaller}, Auth: "required",
+			Query: []Parameter{{Name: "q", Required: true}, {Name: "per_page", Default: "30"}, {Name: "page", Default: "1"}},
+		},
+		{ID: "b", Section: "X 1", Method: "PUT", Path: "/b", Success: []int{204}, Resource: Core, Points: 5, Cache: CacheRule{Class: Never}, Auth: "optional"},
+		{ID: "c", Section: "X 1", Method: "POST", Path: "/c", Resource: "graphql", Points: 1, Cache: CacheRule{Class: Never}, Auth: "required"},
+		{ID: "d", Section: "X 1", Method: "GET", Path: "/d", Resource: Core, Points: 1, Cache: CacheRule{Class: Shared, TTL: 90 * time.Minute}, Auth: "required"},
+	}
+	if diff := cmp.Diff(want, c.Operations()); diff != "" {
+		t.Errorf("want (-), got (+):\n%s", diff)
+	}
+	m, err := c.Classify("GET", "/repositories/7/a", "")
+	if err != nil || m.Operation != c.Operation("a") || m.Params["repository_id"] != "7" {
+		t.Errorf("under its alias: got %+v (%v)", m, err)
+	}
+}
+
+func TestMistakesInTheCatalogueAreFound(t *testing.T) {
+	for _, c := range []struct{ name, operations, want string }{
+		{"unknown key", "  - {id: a, method: GET, path: /a, pints: 3}", "pints"},
+		{"no ID", "  - {method: GET, path: /a}", `needs id, method and path: "" "GET" "/a"`},
+		{"no method", "  - {id: a, path: /a}", "needs id, method and path"},
+		{"a path without a slash", "  - {id: a, method: GET, path: a}", "needs id, method and path"},
+		{"one ID twice", "  - {id: a, method: GET, path: /a}\n  - {id: a, method: GET, path: /b}", `"a" stands twice`},
+		{"one route twice", "  - {id: a, method: GET, path: /a}\n  - {id: b, method: GET, path: /a}", `"a" and "b" have the same method and path`},
+		{"one route twice by its alias", "  - {id: a, method: GET, path: \"/repos/{owner}/{repo}/a\"}\n  - {id: b, method: GET, path: \"/repositories/{repository_id}/a\"}", `"a" and "b" have the same method and path`},
+		{"a tail in the middle", "  - {id: a, method: GET, path: \"/{branch}/a\"}", `operation "a": {branch} takes the rest of the path and must be last`},
+		{"unknown invalidation", "  - {id: a, method: PUT, path: /a, invalidates: [b]}", `operation "a" invalidates "b", which does not exist`},
+		{"unknown resource", "  - {id: a, method: GET, path: /a, resource: gold}", `operation "a": unknown resource "gold"`},
+		{"unknown check", "  - {id: a, method: GET, path: /a, checks: [mate]}", `operation "a": unknown check "mate"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if _, err := catalogue(c.operations); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+		})
+	}
+	t.Run("all at once", func(t *testing.T) {
+		_, err := catalogue("  - {id: a, method: GET, path: /a, checks: [mate], resource: gold}\n  - {id: b}")
+		if err == nil || len(strings.Split(err.Error(), "\n")) != 3 {
+			t.Errorf("got %v, want three mistakes", err)
+		}
+	})
+	t.Run("no aliases", func(t *testing.T) {
+		if _, err := load(fstest.MapFS{}); err == nil || !strings.Contains(err.Error(), "aliases.yaml") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestWithTTL(t *testing.T) {
+	c, err := Embedded().WithTTL(map[string]time.Duration{"gitignore/get-template": time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for target, want := range map[string]time.Duration{"/gitignore/templates/Go": time.Minute, "/gitignore/templates": 24 * time.Hour} {
+		m, err := c.Classify("GET", target, "")
+		if err != nil || m.Operation.Cache != (CacheRule{Class: Shared, TTL: want}) {
+			t.Errorf("%s: got %+v (%v), want %s", target, m.Operation, err, want)
+		}
+	}
+	if m := classify(t, "GET", "/repositories/7/subscribers"); m.Operation.ID != "watching/list-subscribers" {
+		t.Errorf("aliases are lost: got %s", m.Operation.ID)
+	}
+	if ttl := Embedded().Operation("gitignore/get-template").Cache.TTL; ttl != 24*time.Hour {
+		t.Errorf("the embedded catalogue has changed: %s", ttl)
+	}
+	if same, err := Embedded().WithTTL(nil); same != Embedded() || err != nil {
+		t.Errorf("without overrides: got %v (%v), want the catalogue itself", same, err)
+	}
+}
+
+func TestWithTTLReportsEveryMistake(t *testing.T) {
+	_, err := Embedded().WithTTL(map[string]time.Duration{"gitignore/get-template": time.Hour, "none": time.Hour, "graphql": time.Hour, "rate-limit/get": time.Hour})
+	want := `cache.operations: "graphql" is never kept
+cache.operations: "rate-limit/get" is never kept
+cache.operations: unknown operation "none"`
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+}

@@ -1,0 +1,185 @@
+package policy
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func dialect(t *testing.T, name string) *Dialect {
+	t.Helper()
+	d, err := LoadDialect(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestLoadDialect(t *testing.T) {
+	for _, name := range []string{"service", "github"} {
+		if d := dialect(t, name); d.Name != name {
+			t.Errorf("%s is called %q", name, d.Name)
+		}
+	}
+	for _, name := range []string{"", "GitHub", "gitlab"} {
+		_, err := LoadDialect(name)
+		if want := `unknown dialect "` + name + `": must be one of github, service`; err == nil || err.Error() != want {
+			t.Errorf("%q: got %v, want %s", name, err, want)
+		}
+	}
+}
+
+// TestDialectsAreComplete: no dialect leaves a field to chance.
+func TestDialectsAreComplete(t *testing.T) {
+	for _, name := range []string{"service", "github"} {
+		incomplete(t, name, reflect.ValueOf(*dialect(t, name)))
+	}
+}
+
+func incomplete(t *testing.T, where string, v reflect.Value) {
+	t.Helper()
+	for i := range v.NumField() {
+		field := where + "." + v.Type().Field(i).Name
+		switch f := v.Field(i); {
+		case f.Kind() == reflect.Struct:
+			incomplete(t, field, f)
+		case f.Kind() == reflect.Map:
+			// The documents name no token prefixes.
+		case f.IsZero():
+			t.Errorf("%s is empty", field)
+		}
+	}
+}
+
+// TestServiceDialectIsTheDocuments compares it with the tables of headers and
+// conventions.
+func TestServiceDialectIsTheDocuments(t *testing.T) {
+	texts := documents(t)
+	d := dialect(t, "service")
+	var want []string
+	for _, row := range tableRows("B", texts["B"]) {
+		if header := row.cells["Header"]; row.section == "B 6.1" && strings.HasPrefix(header, "X-Service-") {
+			want = append(want, header)
+		}
+	}
+	got := []string{d.Webhook.HookID, d.Webhook.Event, d.Webhook.Delivery, d.Webhook.TargetType, d.Webhook.TargetID}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("webhook headers: documents (-), dialect (+):\n%s", diff)
+	}
+	if agent := statement(t, texts["B"], "User-Agent \\| always begins with `([^`]*)`"); d.Webhook.UserAgent != agent {
+		t.Errorf("deliveries come from %q, want %q", d.Webhook.UserAgent, agent)
+	}
+	version := regexpVersion(t, texts["A"])
+	if d.VersionHeader != version[0] || d.Version != version[1] || !slices.Contains(d.Forward, d.VersionHeader) {
+		t.Errorf("version %s: %s, want %s: %s", d.VersionHeader, d.Version, version[0], version[1])
+	}
+	if vendor := statement(t, texts["A"], "the value `application/vnd\\.(\\w+)\\+json` is recommended"); d.Vendor != vendor {
+		t.Errorf("vendor %q, want %q", d.Vendor, vendor)
+	}
+	if field := d.SecurityBot + "_alerts"; !strings.Contains(texts["A"], "| "+field+" |") {
+		t.Errorf("the documents have no field %q", field)
+	}
+}
+
+func regexpVersion(t *testing.T, text string) [2]string {
+	t.Helper()
+	return [2]string{
+		statement(t, text, "Header `([^`]*)` \\| selects the API version"),
+		statement(t, text, "selects the API version; the version value used throughout is `([^`]*)`"),
+	}
+}
+
+func TestGitHubDialect(t *testing.T) {
+	d := dialect(t, "github")
+	want := map[string]string{
+		"version header": "X-GitHub-Api-Version", "vendor": "github", "bot": "dependabot",
+		"event": "X-GitHub-Event", "delivery": "X-GitHub-Delivery", "hook": "X-GitHub-Hook-ID", "agent": "GitHub-Hookshot/",
+		"target": "X-GitHub-Hook-Installation-Target-Type", "target id": "X-GitHub-Hook-Installation-Target-ID",
+	}
+	got := map[string]string{
+		"version header": d.VersionHeader, "vendor": d.Vendor, "bot": d.SecurityBot,
+		"event": d.Webhook.Event, "delivery": d.Webhook.Delivery, "hook": d.Webhook.HookID, "agent": d.Webhook.UserAgent,
+		"target": d.Webhook.TargetType, "target id": d.Webhook.TargetID,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("want (-), got (+):\n%s", diff)
+	}
+}
+
+// TestMessagesTellLimitsApart: by these texts existing clients know a primary
+// from a secondary refusal.
+func TestMessagesTellLimitsApart(t *testing.T) {
+	for _, name := range []string{"service", "github"} {
+		m := dialect(t, name).Messages
+		if !strings.HasPrefix(m.Primary, "API rate limit exceeded") || strings.Contains(m.Primary, "secondary") {
+			t.Errorf("%s, primary: %q", name, m.Primary)
+		}
+		if !strings.HasPrefix(m.Secondary, "You have exceeded a secondary rate limit") || !strings.HasSuffix(m.Secondary, "Please wait a few minutes before you try again.") {
+			t.Errorf("%s, secondary: %q", name, m.Secondary)
+		}
+	}
+}
+
+func TestKindOfACredential(t *testing.T) {
+	for _, c := range []struct {
+		dialect, scheme, credential string
+		want                        CallerKind
+	}{
+		{"service", "Bearer", "abc", User},
+		{"service", "token", "ghs_abc", User},
+		{"service", "Basic", "b2F1dGg6c2VjcmV0", OAuthApp},
+		{"github", "basic", "b2F1dGg6c2VjcmV0", OAuthApp},
+		{"github", "Bearer", "ghp_abc", User},
+		{"github", "token", "gho_abc", User},
+		{"github", "Bearer", "ghu_abc", User},
+		{"github", "Bearer", "github_pat_abc", User},
+		{"github", "Bearer", "ghs_abc", Installation},
+		{"github", "Bearer", "xghs_abc", User},
+		{"github", "Bearer", "", User},
+	} {
+		if got := dialect(t, c.dialect).Kind(c.scheme, c.credential); got != c.want {
+			t.Errorf("%s: %s %s is %s, want %s", c.dialect, c.scheme, c.credential, got, c.want)
+		}
+	}
+}
+
+func TestAcceptOfOneRepresentation(t *testing.T) {
+	for _, name := range []string{"service", "github"} {
+		for _, plain := range [][]string{
+			nil, {""}, {"*/*"}, {"application/json"}, {"application/vnd." + name + "+json"}, {"application/vnd." + name + ".v3+json"},
+			{" application/json ,\t*/*"}, {"application/json", "", "*/*"},
+		} {
+			if got := dialect(t, name).Accept(plain); got != "" {
+				t.Errorf("%s: %q is read as %q, want the plain representation", name, plain, got)
+			}
+		}
+	}
+}
+
+// TestAttack22AcceptsStayApart: what an upstream might answer differently has
+// a form of its own.
+func TestAttack22AcceptsStayApart(t *testing.T) {
+	d := dialect(t, "service")
+	seen := map[string]string{"": "application/json"}
+	for _, accept := range []string{
+		"application/vnd.service.raw+json", "application/vnd.service.raw", "application/vnd.service.text-match+json", "application/atom+xml", "text/html",
+		"application/vnd.github+json", "application/vnd.service.v4+json", "application/json;q=0.5", "application/json; charset=utf-8",
+		"application/json, application/vnd.service.raw+json", // an upstream may take the first that it knows
+		"application/vnd.service.raw+json, application/json",
+		"application/vnd.service.ra w+json", // malformed: an upstream may take it for plain
+		"application/vnd.service.RAW+json",  // an upstream may know small letters only
+	} {
+		form := d.Accept([]string{accept})
+		if other, twice := seen[form]; twice {
+			t.Errorf("%q and %q are both %q", accept, other, form)
+		}
+		seen[form] = accept
+	}
+	lines := d.Accept([]string{"text/html", "application/json"})
+	if list := d.Accept([]string{"text/html , application/json"}); lines != list {
+		t.Errorf("two lines are %q, one list is %q", lines, list)
+	}
+}

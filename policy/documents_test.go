@@ -1,0 +1,329 @@
+package policy
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// documents reads Documents A and B, which lie beside a checkout in
+// ../shared/spec. Only where that folder is absent the test is skipped.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	root, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
+			break
+		}
+		if filepath.Dir(root) == root {
+			t.Fatal("no go.mod above the package")
+		}
+		root = filepath.Dir(root)
+	}
+	spec := filepath.Join(filepath.Dir(root), "shared", "spec")
+	if _, err := os.Stat(spec); errors.Is(err, fs.ErrNotExist) {
+		t.Skip("the catalogue is not held against the documents: there is no folder ../shared/spec beside this checkout")
+	}
+	texts := map[string]string{}
+	for letter, name := range map[string]string{"A": "document-a.md", "B": "document-b.md"} {
+		text, err := os.ReadFile(filepath.Join(spec, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[letter] = string(text)
+	}
+	return texts
+}
+
+// tableRow is one row of a table of the documents: its cells by the heading of
+// their column.
+type tableRow struct {
+	section string // "A 4.1"
+	cells   map[string]string
+}
+
+var sectionHeading = regexp.MustCompile(`^###? (\d+(?:\.\d+)?)\.? `)
+
+// tableRows reads every table of a document.
+func tableRows(letter, text string) []tableRow {
+	var all []tableRow
+	var columns []string
+	section := ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if m := sectionHeading.FindStringSubmatch(line); m != nil {
+			section = letter + " " + m[1]
+		}
+		if !strings.HasPrefix(line, "|") {
+			columns = nil
+			continue
+		}
+		var cells []string
+		for cell := range strings.SplitSeq(strings.Trim(line, "|"), "|") {
+			cells = append(cells, strings.TrimSpace(cell))
+		}
+		switch {
+		case columns == nil:
+			columns = cells
+		case strings.Trim(line, "|- ") == "":
+		default:
+			row := tableRow{section, map[string]string{}}
+			for i, column := range columns {
+				row.cells[column] = cells[i]
+			}
+			all = append(all, row)
+		}
+	}
+	return all
+}
+
+// endpoint is what a row of an endpoint table says about an operation.
+type endpoint struct {
+	Section, Method, Path string
+	Query                 []Parameter // by name
+	Success, Errors       []int
+}
+
+// endpoints reads the tables of section 4 that have a column of paths. Where
+// there is none of methods, all are GET (Document A 4.5).
+func endpoints(rows []tableRow) []endpoint {
+	var all []endpoint
+	for _, row := range rows {
+		path, ok := row.cells["Path"]
+		if !ok {
+			continue
+		}
+		e := endpoint{Section: row.section, Method: "GET", Path: path}
+		if method, ok := row.cells["Method"]; ok {
+			e.Method = method
+		}
+		query, ok := row.cells["Query"]
+		if !ok {
+			_, query, _ = strings.Cut(row.cells["Payload"]+row.cells["Parameters"], "query ")
+		}
+		e.Query = queryParameters(query)
+		if success := statuses(row.cells["Success"]); len(success) > 0 {
+			e.Success = success[:1] // what follows describes the body
+		}
+		e.Errors = statuses(row.cells["Other statuses"])
+		all = append(all, e)
+	}
+	return all
+}
+
+var (
+	inBrackets = regexp.MustCompile(`\([^()]*\)`)
+	status     = regexp.MustCompile(`\b[2-5]\d\d\b`)
+	quoted     = regexp.MustCompile("`([^`]+)`")
+	byDefault  = regexp.MustCompile("default (?:`(\\w+)`|(true|\\d+)\\b)|`(\\w+)` default")
+)
+
+// statuses are the codes of a cell. What stands in brackets explains them.
+func statuses(cell string) []int {
+	var codes []int
+	for _, s := range status.FindAllString(inBrackets.ReplaceAllString(cell, ""), -1) {
+		n, _ := strconv.Atoi(s) // three digits
+		codes = append(codes, n)
+	}
+	return codes
+}
+
+// queryParameters reads "`role` (default `all`; `all`, `admin`), `page`": names
+// outside of brackets, each with what its brackets say.
+func queryParameters(cell string) []Parameter {
+	brackets := inBrackets.FindAllString(cell, -1)
+	cell = inBrackets.ReplaceAllString(cell, "()")
+	names := quoted.FindAllStringSubmatchIndex(cell, -1)
+	known := map[string]bool{}
+	for _, at := range names {
+		known[cell[at[2]:at[3]]] = true
+	}
+	var all []Parameter
+	for i, at := range names {
+		after := cell[at[1]:]
+		if i+1 < len(names) {
+			after = cell[at[1]:names[i+1][0]]
+		}
+		p := Parameter{Name: cell[at[2]:at[3]], Required: strings.Contains(after, " R")}
+		said := ""
+		if strings.Contains(after, "()") {
+			said, brackets = brackets[0], brackets[1:]
+		}
+		describe(&p, after, said, known)
+		all = append(all, p)
+	}
+	slices.SortFunc(all, func(a, b Parameter) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// describe reads default and allowed values from what stands in brackets. Of
+// paging the conventions tell the defaults (Document A section 1).
+func describe(p *Parameter, after, said string, known map[string]bool) {
+	if m := byDefault.FindStringSubmatch(said); m != nil {
+		p.Default = m[1] + m[2] + m[3]
+	}
+	for _, m := range quoted.FindAllStringSubmatch(said, -1) {
+		if !known[m[1]] && !slices.Contains(p.Values, m[1]) {
+			p.Values = append(p.Values, m[1])
+		}
+	}
+	if strings.Contains(after, "boolean") {
+		p.Values = []string{"true", "false"}
+	}
+	slices.Sort(p.Values)
+	switch p.Name {
+	case "per_page":
+		p.Default = "30"
+	case "page":
+		p.Default = "1"
+	}
+}
+
+// TestTablesAreReadRightly keeps the reading of the tables honest.
+func TestTablesAreReadRightly(t *testing.T) {
+	got := endpoints(tableRows("A", `
+### 4.3 Things
+
+| Method | Path | Payload | Success | Other statuses |
+|---|---|---|---|---|
+| PUT | /orgs/{org}/things | body {`+"`query`"+` boolean} | 201 thing | |
+| GET | /orgs/{org}/things | path `+"`org`; query `role` (default `all`; `all`, `admin`), `page`, `deep` boolean (default true: all `levels`)"+` | 200 array (see 404) | 302 when not; 404 |
+
+### 4.5 Counts
+
+| Path | Success | Other statuses |
+|---|---|---|
+| /repos/{owner}/{repo}/stats/x | 200 counts | 202 (computing), 422 (10,000 or 500 commits) |
+
+### 4.6 Search
+
+| Method | Path | Query | Success |
+|---|---|---|---|
+| GET | /search/x | `+"`q` string R; `sort` (`a-b`; default best match); `order` (`desc` default, `asc`; ignored unless `sort` is given)"+` | |
+`))
+	want := []endpoint{
+		{"A 4.3", "PUT", "/orgs/{org}/things", nil, []int{201}, nil},
+		{"A 4.3", "GET", "/orgs/{org}/things", []Parameter{
+			{Name: "deep", Default: "true", Values: []string{"false", "true"}},
+			{Name: "page", Default: "1"},
+			{Name: "role", Default: "all", Values: []string{"admin", "all"}},
+		}, []int{200}, []int{302, 404}},
+		{"A 4.5", "GET", "/repos/{owner}/{repo}/stats/x", nil, []int{200}, []int{202, 422}},
+		{"A 4.6", "GET", "/search/x", []Parameter{
+			{Name: "order", Default: "desc", Values: []string{"asc", "desc"}},
+			{Name: "q", Required: true},
+			{Name: "sort", Values: []string{"a-b"}},
+		}, nil, nil},
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("want (-), got (+):\n%s", diff)
+	}
+}
+
+// asEndpoint is an operation as a row would say it.
+func asEndpoint(op *Operation) endpoint {
+	e := endpoint{Section: op.Section, Method: op.Method, Path: op.Path, Success: op.Success, Errors: op.Errors}
+	for _, p := range op.Query {
+		p.Values = slices.Sorted(slices.Values(p.Values))
+		e.Query = append(e.Query, p)
+	}
+	slices.SortFunc(e.Query, func(a, b Parameter) int { return strings.Compare(a.Name, b.Name) })
+	return e
+}
+
+// keyed files endpoints under method and path, and reports doubles.
+func keyed(t *testing.T, what string, all []endpoint) map[string]endpoint {
+	t.Helper()
+	m := map[string]endpoint{}
+	for _, e := range all {
+		key := e.Method + " " + e.Path
+		if _, twice := m[key]; twice {
+			t.Errorf("%s: %s stands twice", what, key)
+		}
+		m[key] = e
+	}
+	return m
+}
+
+func TestEveryRowIsOneOperation(t *testing.T) {
+	var rows []endpoint
+	for letter, text := range documents(t) {
+		rows = append(rows, endpoints(tableRows(letter, text))...)
+	}
+	if len(rows) != 52 {
+		t.Errorf("read %d rows, the documents have 52", len(rows))
+	}
+	var operations []endpoint
+	for _, op := range Embedded().Operations() {
+		if op.Section != "" {
+			operations = append(operations, asEndpoint(op))
+		}
+	}
+	want, got := keyed(t, "documents", rows), keyed(t, "catalogue", operations)
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("documents (-), catalogue (+):\n%s", diff)
+	}
+}
+
+// TestOutsideTheTables holds down what no row shows, so that nothing is added
+// there that belongs into a table.
+func TestOutsideTheTables(t *testing.T) {
+	want := map[string]string{
+		"search/issues":                     "GET /search/issues",                        // named in Document B 4.1
+		"search/other":                      "GET /search/{kind}",                        // "other search operations", Document B 4.1
+		"graphql":                           "POST /graphql",                             // Document B 2.6, 8.1, 8.3
+		"app-manifests/convert":             "POST /app-manifests/{code}/conversions",    // Document B 2.6
+		"organization-members/check-public": "GET /orgs/{org}/public_members/{username}", // where the 302 of Document A 4.3 leads
+	}
+	got := map[string]string{}
+	for _, op := range Embedded().Operations() {
+		if op.Section == "" {
+			got[op.ID] = op.Method + " " + op.Path
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("want (-), got (+):\n%s", diff)
+	}
+}
+
+// TestResourcesAreThoseOfTheStatus compares resources.yaml with the table of
+// Document B 2.6, in its order.
+func TestResourcesAreThoseOfTheStatus(t *testing.T) {
+	var want []string
+	for _, row := range tableRows("B", documents(t)["B"]) {
+		if row.section == "B 2.6" {
+			want = append(want, row.cells["Member"])
+		}
+	}
+	if diff := cmp.Diff(want, Resources()); diff != "" {
+		t.Errorf("documents (-), resources.yaml (+):\n%s", diff)
+	}
+	for _, name := range want {
+		if !IsResource(name) {
+			t.Errorf("%s is not known", name)
+		}
+	}
+	if IsResource("gold") {
+		t.Error("gold is a resource")
+	}
+	used := map[string]bool{}
+	for _, op := range Embedded().Operations() {
+		used[op.Resource] = true
+	}
+	if got := slices.Sorted(maps.Keys(used)); !slices.Equal(got, []string{"code_search", "core", "graphql", "integration_manifest", "search"}) {
+		t.Errorf("operations count against %q", got)
+	}
+}

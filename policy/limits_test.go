@@ -1,0 +1,141 @@
+package policy
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestLimitsFor(t *testing.T) {
+	hour, minute := time.Hour, time.Minute
+	for _, c := range []struct {
+		name     string
+		kind     CallerKind
+		resource string
+		want     Window
+	}{
+		// Document B section 8.1.
+		{"an address", Unauthenticated, Core, Window{60, hour}},
+		{"a user", User, Core, Window{5000, hour}},
+		{"a user of the enterprise plan", Enterprise, Core, Window{15000, hour}},
+		{"an installation", Installation, Core, Window{5000, hour}},
+		{"an app by client id and secret", OAuthApp, Core, Window{5000, hour}},
+		{"a workflow", Workflow, Core, Window{1000, hour}},
+		{"a kind that nobody knows", "robot", Core, Window{5000, hour}},
+		// Document B section 8.2.
+		{"a user's search", User, Search, Window{30, minute}},
+		{"a workflow's search", Workflow, Search, Window{30, minute}},
+		{"an address's search", Unauthenticated, Search, Window{10, minute}},
+		{"code search", User, CodeSearch, Window{10, minute}},
+		{"code search of an installation", Installation, CodeSearch, Window{10, minute}},
+		{"code search without authentication", Unauthenticated, CodeSearch, Window{0, minute}},
+		// Document B section 2.6: budgets of their own.
+		{"GraphQL", User, "graphql", Window{5000, hour}},
+		{"GraphQL without authentication", Unauthenticated, "graphql", Window{0, hour}},
+		{"app manifests", Unauthenticated, "integration_manifest", Window{5000, hour}},
+		{"snapshots", User, "dependency_snapshots", Window{100, minute}},
+		{"a resource that nobody knows", User, "gold", Window{5000, hour}},
+		{"the same without authentication", Unauthenticated, "gold", Window{60, hour}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := DefaultLimits().For(c.kind, c.resource); got != c.want {
+				t.Errorf("got %+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestLimitsCanBeScaled(t *testing.T) {
+	l := DefaultLimits()
+	l.Primary.Workflow, l.Primary.Window = 7, time.Minute
+	l.Search.Code, l.Search.Window = 2, time.Second
+	if got := l.For(Workflow, Core); got != (Window{7, time.Minute}) {
+		t.Errorf("core: got %+v", got)
+	}
+	if got := l.For(Workflow, CodeSearch); got != (Window{2, time.Second}) {
+		t.Errorf("code search: got %+v", got)
+	}
+	if got := (Limits{}).For(User, Core); got != (Window{}) {
+		t.Errorf("the zero value allows %+v", got)
+	}
+}
+
+// number reads the first number of a cell ("5,000 per app; …").
+func number(t *testing.T, cell string) int {
+	t.Helper()
+	digits, _, _ := strings.Cut(strings.ReplaceAll(cell, ",", "")+" ", " ")
+	n, err := strconv.Atoi(digits)
+	if err != nil {
+		t.Fatalf("no number in %q", cell)
+	}
+	return n
+}
+
+// TestLimitsAreThoseOfTheDocuments compares the defaults with the tables of
+// Document B 8.1 to 8.3.
+func TestLimitsAreThoseOfTheDocuments(t *testing.T) {
+	text := documents(t)["B"]
+	said := map[string]string{}
+	for _, row := range tableRows("B", text) {
+		switch row.section {
+		case "B 8.1":
+			said[row.cells["Caller"]] = row.cells["Limit"]
+		case "B 8.2", "B 8.3":
+			said[row.cells["Limit"]] = row.cells["Value"]
+		}
+	}
+	l := DefaultLimits()
+	got := map[string]int{
+		"unauthenticated (by originating IP address)":                                                                         l.Primary.Unauthenticated,
+		"authenticated user (personal tokens, and apps or OAuth apps acting for the user, combined)":                          l.Primary.User,
+		"same, for apps or OAuth apps owned or approved by an organization on the enterprise the service plan (member users)": l.Primary.Enterprise,
+		"app installation token":                                           l.Primary.Installation,
+		"OAuth app using client id and secret (public data only)":          l.Primary.OAuthApp,
+		"built-in workflow token":                                          l.Primary.Workflow,
+		"authenticated requests, all search operations except code search": l.Search.Authenticated,
+		"code search":                     l.Search.Code,
+		"unauthenticated search requests": l.Search.Unauthenticated,
+		"query length":                    maxSearchLength,
+		"concurrent requests":             l.Concurrent,
+		"points per minute per endpoint":  l.Points.REST,
+		"CPU time":                        int(l.CPU.Total / time.Second),
+		"content-generating requests":     l.Content[0].Max,
+	}
+	want := map[string]int{}
+	for limit := range got {
+		want[limit] = number(t, said[limit])
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("documents (-), DefaultLimits (+):\n%s", diff)
+	}
+	for cell, rest := range map[string]string{
+		"points per minute per endpoint": "900 (REST), 2,000 (GraphQL)",
+		"CPU time":                       "90 seconds per 60 seconds of real time, of which at most 60 seconds for GraphQL",
+		"content-generating requests":    "80 per minute and 500 per hour (some endpoints lower); includes web interface actions",
+		"query length":                   "256 characters at most (excluding operators or qualifiers); at most 5 AND/OR/NOT operators",
+	} {
+		if said[cell] != rest {
+			t.Errorf("%s: the documents say %q, want %q", cell, said[cell], rest)
+		}
+	}
+	if l.Points.GraphQL != 2000 || l.CPU.GraphQL != time.Minute || l.CPU.Window != time.Minute || l.Points.Window != time.Minute || maxSearchOperators != 5 ||
+		!slices.Equal(l.Content, []Window{{80, time.Minute}, {500, time.Hour}}) {
+		t.Errorf("got %+v", l)
+	}
+}
+
+func TestCallerKinds(t *testing.T) {
+	limits := map[CallerKind]bool{}
+	for _, kind := range CallerKinds() {
+		limits[kind] = true
+	}
+	want := []CallerKind{Enterprise, Installation, OAuthApp, Unauthenticated, User, Workflow}
+	if got := slices.Sorted(maps.Keys(limits)); !slices.Equal(got, want) || len(CallerKinds()) != len(want) {
+		t.Errorf("got %q", got)
+	}
+}

@@ -1,0 +1,102 @@
+package policy
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestPreflight(t *testing.T) {
+	long := strings.Repeat("é", 257)
+	for _, c := range []struct {
+		name, path, q string
+		kind          CallerKind
+		check         string // "" passes
+	}{
+		{"no query", "/search/commits", "", User, "search-query"},
+		{"a query of blanks", "/search/commits", "  ", User, "search-query"},
+		{"256 characters", "/search/commits", long[2:], User, ""},
+		{"257 characters", "/search/commits", long, User, "search-length"},
+		{"a blank counts", "/search/commits", long[4:] + " é", User, "search-length"},
+		{"qualifiers do not count", "/search/commits", long[2:] + " repo:" + long, User, ""},
+		{"operators do not count", "/search/commits", long[6:] + " AND é", User, ""},
+		{"five operators", "/search/issues", "a AND b OR c NOT d AND e OR f", User, ""},
+		{"six operators", "/search/issues", "a AND b OR c NOT d AND e OR f NOT g", User, "search-operators"},
+		{"operators in a phrase", "/search/issues", `"a AND b AND c AND d AND e AND f AND g"`, User, ""},
+		{"operators between qualifiers", "/search/issues", strings.Repeat("NOT repo:a/b ", 6), User, "search-operators"},
+		{"only qualifiers for code", "/search/code", "repo:a/b language:go", User, "search-terms"},
+		{"only qualifiers for commits", "/search/commits", "repo:a/b", User, ""},
+		{"a term and a qualifier for code", "/search/code", "repo:a/b gear", User, ""},
+		{"anonymous code search", "/search/code", "gear", Unauthenticated, "search-authentication"},
+		{"who comes before what", "/search/code", "", Unauthenticated, "search-authentication"},
+		{"anonymous commit search", "/search/commits", "gear", Unauthenticated, ""},
+		{"code search of an installation", "/search/code", "gear", Installation, ""},
+		{"too long and no term", "/search/code", "repo:a/b", OAuthApp, "search-terms"},
+		{"a search that the documents do not show", "/search/topics", "", User, "search-query"},
+		{"no search", "/feeds", "", Unauthenticated, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := ""
+			if f := classify(t, "GET", c.path+"?q="+url.QueryEscape(c.q)).Preflight(c.kind); f != nil {
+				got = f.Check
+			}
+			if got != c.check {
+				t.Errorf("%q fails %q, want %q", c.q, got, c.check)
+			}
+		})
+	}
+}
+
+// TestFindings holds down the answers, which clients and the reference service
+// see.
+func TestFindings(t *testing.T) {
+	invalid := func(check, code, message string) *Finding {
+		return &Finding{Check: check, Status: http.StatusUnprocessableEntity, Message: message, Resource: "Search", Field: "q", Code: code}
+	}
+	for _, c := range []struct {
+		target string
+		kind   CallerKind
+		want   *Finding
+	}{
+		{"/search/code?q=a", Unauthenticated, &Finding{Check: "search-authentication", Status: http.StatusUnauthorized, Message: "Requires authentication"}},
+		{"/search/code", User, invalid("search-query", "missing", "Validation Failed")},
+		{"/search/code?q=" + strings.Repeat("a", 257), User, invalid("search-length", "invalid", "Validation Failed: the search is longer than 256 characters")},
+		{"/search/code?q=a" + strings.Repeat("+OR+b", 6), User, invalid("search-operators", "invalid", "Validation Failed: more than five AND / OR / NOT operators were used")},
+		{"/search/code?q=in:file", User, invalid("search-terms", "invalid", "Validation Failed: the search contains only qualifiers; at least one search term is needed")},
+	} {
+		if diff := cmp.Diff(c.want, classify(t, "GET", c.target).Preflight(c.kind)); diff != "" {
+			t.Errorf("%.40s: want (-), got (+):\n%s", c.target, diff)
+		}
+	}
+}
+
+// TestRepeatedQueries: nothing says which q counts, so only what fails with
+// each of them is refused.
+func TestRepeatedQueries(t *testing.T) {
+	for target, refused := range map[string]bool{
+		"/search/code?q=gear&q=":                 false,
+		"/search/code?q=&q=gear":                 false,
+		"/search/code?q=repo:a/b&q=":             true,
+		"/search/code?q=gear&sort=indexed&q=x":   false,
+		"/search/commits?Q=gear":                 true,
+		"/search/commits?q%5B%5D=gear":           true,
+		"/search/commits?order=asc&%71=gear&x=y": false,
+	} {
+		if f := classify(t, "GET", target).Preflight(User); (f != nil) != refused {
+			t.Errorf("%s: got %+v", target, f)
+		}
+	}
+}
+
+// TestEveryCheckIsUsed keeps the checks to what the catalogue names.
+func TestEveryCheckIsUsed(t *testing.T) {
+	for name := range checks {
+		if !slices.ContainsFunc(Embedded().Operations(), func(op *Operation) bool { return slices.Contains(op.Checks, name) }) {
+			t.Errorf("no operation has the check %q", name)
+		}
+	}
+}

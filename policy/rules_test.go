@@ -1,0 +1,300 @@
+package policy
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// matching lists the operations that a test is true of.
+func matching(is func(*Operation) bool) []string {
+	var ids []string
+	for _, op := range Embedded().Operations() {
+		if is(op) {
+			ids = append(ids, op.ID)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// statement finds a sentence of the documents, or fails.
+func statement(t *testing.T, text, pattern string) string {
+	t.Helper()
+	m := regexp.MustCompile(pattern).FindStringSubmatch(text)
+	if m == nil {
+		t.Fatalf("the documents do not say %q", pattern)
+	}
+	return m[1]
+}
+
+func TestTokensThatDoNotWork(t *testing.T) {
+	texts := documents(t)
+	a := statement(t, texts["A"], `The repository subscription operations \(get, set, delete\) do not work with ([^.]*)\.`)
+	b := statement(t, texts["B"], `(?s)Organization migrations are .* user migrations .* Neither works with ([^.]*)\.`)
+	if a != b {
+		t.Fatalf("the documents name %q and %q", a, b)
+	}
+	var kinds []string
+	for _, k := range []struct{ said, kind string }{
+		{"app user access tokens", "app_user"}, {"app installation access tokens", "installation"}, {"fine-grained personal access tokens", "fine_grained"},
+	} {
+		if strings.Contains(a, k.said) {
+			kinds = append(kinds, k.kind)
+		}
+	}
+	for _, op := range Embedded().Operations() {
+		var want []string
+		if strings.HasSuffix(op.Path, "/subscription") || strings.HasSuffix(op.Path, "/migrations") {
+			want = kinds
+		}
+		if !slices.Equal(op.Refuses, want) {
+			t.Errorf("%s refuses %q, want %q", op.ID, op.Refuses, want)
+		}
+	}
+	if len(kinds) != 3 {
+		t.Errorf("the documents name %q", a)
+	}
+}
+
+func TestWhoMayCallWithoutAuthentication(t *testing.T) {
+	texts := documents(t)
+	said := statement(t, texts["A"], `Operations that may be called without authentication when only public resources are requested: ([^.]*)\.`) + ", " +
+		strings.ToLower(statement(t, texts["B"], `(Search, [^.]*) accept requests without authentication when only public resources are requested`))
+	means := map[string][]string{
+		"organization members list":       {"organization-members/list"},
+		"membership check":                {"organization-members/check", "organization-members/check-public"},
+		"watchers list":                   {"watching/list-subscribers"},
+		"both watched-repositories lists": {"watching/list-of-user"}, // the other shows what the caller watches: 401 without one (Document A 4.4)
+		"statistics operations":           {"statistics/code-frequency", "statistics/commit-activity", "statistics/contributors", "statistics/participation", "statistics/punch-card"},
+		"branch rules":                    {"rulesets/list-branch-rules"},
+		"repository rulesets list":        {"rulesets/list-repository"},
+		"get a git tag":                   {"git-tags/get"},
+		"search":                          {"search/commits", "search/issues", "search/other"}, // "code search … must be authenticated"
+		"codes of conduct":                {"codes-of-conduct/get", "codes-of-conduct/list"},
+		"ignore-file templates":           {"gitignore/get-template", "gitignore/list-templates"},
+		"the sbom export":                 {"dependency-graph/export-sbom"},
+		"the rate limit status":           {"rate-limit/get"},
+		"feeds":                           {"feeds/get"},
+	}
+	want := []string{"app-manifests/convert"} // its code is the credential
+	for group := range strings.SplitSeq(strings.ReplaceAll(said, " and ", ", "), ", ") {
+		ids, ok := means[strings.ToLower(group)]
+		if !ok {
+			t.Errorf("the documents name %q, which the test does not know", group)
+		}
+		want = append(want, ids...)
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, matching(func(op *Operation) bool { return op.Auth == "optional" })); diff != "" {
+		t.Errorf("documents (-), catalogue (+):\n%s", diff)
+	}
+	if odd := matching(func(op *Operation) bool { return op.Auth != "optional" && op.Auth != "required" }); odd != nil {
+		t.Errorf("authentication of %q is neither required nor optional", odd)
+	}
+}
+
+// TestScopesAndPermissions holds the catalogue against the table of Document A
+// 5.4. Where a row names two permissions ("write / read") the operations are
+// in that order.
+func TestScopesAndPermissions(t *testing.T) {
+	groups := map[string][][]string{
+		"list/get organization roles":                                  {{"organization-roles/list", "organization-roles/get"}},
+		"assign/remove roles for teams and users":                      {{"organization-roles/revoke-all-team", "organization-roles/assign-team", "organization-roles/revoke-team", "organization-roles/revoke-all-user", "organization-roles/assign-user", "organization-roles/revoke-user"}},
+		"list teams of a role":                                         {{"organization-roles/list-teams"}},
+		"code security configurations (all operations)":                {matching(func(op *Operation) bool { return op.Section == "A 4.2" })},
+		"invitations: create, cancel":                                  {{"organization-members/create-invitation", "organization-members/cancel-invitation"}},
+		"invitations: failed, pending, teams":                          {{"organization-members/list-failed-invitations", "organization-members/list-invitations", "organization-members/list-invitation-teams"}},
+		"members list, membership check":                               {{"organization-members/list", "organization-members/check", "organization-members/check-public"}},
+		"watchers, statistics, branch rules, repository rulesets list": {append([]string{"watching/list-subscribers", "rulesets/list-branch-rules", "rulesets/list-repository"}, matching(func(op *Operation) bool { return op.Section == "A 4.5" })...)},
+		"subscribed repositories lists":                                {{"watching/list-mine", "watching/list-of-user"}},
+		"create/get Git tags":                                          {{"git-tags/create"}, {"git-tags/get"}},
+		"create repository ruleset":                                    {{"rulesets/create-repository"}},
+		"list/create organization rulesets":                            {{"rulesets/list-organization", "rulesets/create-organization"}},
+	}
+	type needs struct{ Scope, Permission string }
+	want := map[string]needs{"dependency-graph/export-sbom": {"", "Contents: read"}} // Document B 5.3
+	for _, row := range tableRows("A", documents(t)["A"]) {
+		group, ok := row.cells["Group"]
+		if row.section != "A 5" || row.cells["Fine-grained permission"] == "" {
+			continue
+		}
+		if !ok || groups[group] == nil {
+			t.Errorf("the documents have a group %q, which the test does not know", group)
+		}
+		subject, levels, _ := strings.Cut(withoutBrackets(row.cells["Fine-grained permission"]), ": ")
+		for i, level := range strings.Split(levels, " / ") {
+			for _, id := range groups[group][i] {
+				want[id] = needs{strings.Trim(row.cells["Classic scope"], "`"), subject + ": " + level}
+			}
+		}
+	}
+	got := map[string]needs{}
+	for _, op := range Embedded().Operations() {
+		if op.Scope != "" || op.Permission != "" {
+			got[op.ID] = needs{op.Scope, withoutBrackets(op.Permission)}
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("documents (-), catalogue (+):\n%s", diff)
+	}
+}
+
+func withoutBrackets(s string) string {
+	return strings.ReplaceAll(inBrackets.ReplaceAllString(s, ""), " :", ":")
+}
+
+// makeNothingStale are the events of Document B 6.2 that change no answer of
+// the catalogue, each with what it is about. Searches are left alone by every
+// event: an index follows in its own time, and no delivery tells when.
+var makeNothingStale = map[string]string{
+	"bypass_request_push_ruleset":    "requests to bypass a ruleset; the ruleset stays as it is",
+	"bypass_request_secret_scanning": "requests to bypass push protection",
+	"check_run":                      "checks",
+	"check_suite":                    "checks",
+	"code_scanning_alert":            "alerts; configurations say only whether scanning is set up",
+	"commit_comment":                 "comments",
+	"project":                        "projects",
+	"project_column":                 "projects",
+	"projects_v2":                    "projects",
+	"projects_v2_item":               "projects",
+	"projects_v2_status_update":      "projects",
+	"pull_request":                   "pull requests; what merging one changes comes as a push",
+	"pull_request_review_comment":    "pull requests",
+	"pull_request_review":            "pull requests",
+	"pull_request_review_thread":     "pull requests",
+	"registry_package":               "packages that are published, not those that an SBOM lists",
+	"release":                        "releases; a tag that comes with one comes as create",
+	"repository_advisory":            "advisories; an SBOM does not list them",
+	// Named in descriptions only.
+	"delete":             "a branch or tag that is deleted; the push says so too, and tag objects outlive their refs",
+	"issue_comment":      "comments",
+	"discussion_comment": "comments",
+	"package":            "packages, as registry_package",
+}
+
+func TestEveryEventMakesSomethingStaleOrSaysWhyNot(t *testing.T) {
+	text := documents(t)["B"]
+	events := []string{statement(t, text, `A (custom_property_values) event exists`)}
+	for _, row := range tableRows("B", text) {
+		if event := row.cells["Event"]; row.section == "B 6.2" && row.cells["When it occurs"] != "" {
+			events = append(events, event)
+		}
+	}
+	if len(events) != 25 {
+		t.Errorf("read %d events, the documents have 25", len(events))
+	}
+	for _, m := range quoted.FindAllStringSubmatch(statement(t, text, `(Other events referenced by name[^.]*)\.`), -1) {
+		events = append(events, m[1])
+	}
+	used := map[string][]string{}
+	for _, op := range Embedded().Operations() {
+		for _, event := range op.StaleOn {
+			used[event] = append(used[event], op.ID)
+			if !slices.Contains(events, event) {
+				t.Errorf("%s: the documents have no event %q", op.ID, event)
+			}
+			if op.Cache.Class == Never || op.Cache.Class == Shared {
+				t.Errorf("%s is never kept, or the same for everyone: no event makes it stale", op.ID)
+			}
+		}
+	}
+	for _, event := range events {
+		if (used[event] == nil) == (makeNothingStale[event] == "") {
+			t.Errorf("event %s makes %q stale, and nothing because %q", event, used[event], makeNothingStale[event])
+		}
+	}
+	statistics := matching(func(op *Operation) bool { return op.Cache.Class == Statistics })
+	if diff := cmp.Diff(append([]string{"dependency-graph/export-sbom"}, statistics...), used["push"], cmpopts.SortSlices(strings.Compare)); diff != "" {
+		t.Errorf("a push: want (-), got (+):\n%s", diff)
+	}
+}
+
+// TestOperationsMakeSense holds each operation against what its others say.
+func TestOperationsMakeSense(t *testing.T) {
+	changesNothingKept := map[string]string{
+		"organization-roles/revoke-all-user": "no operation lists a user's roles",
+		"organization-roles/assign-user":     "no operation lists a user's roles",
+		"organization-roles/revoke-user":     "no operation lists a user's roles",
+		"graphql":                            "the body says what it changes",
+		"app-manifests/convert":              "no operation shows apps",
+	}
+	for _, op := range Embedded().Operations() {
+		search := strings.HasPrefix(op.Path, "/search/")
+		for complaint, wrong := range map[string]bool{
+			"is safe and makes others stale":            op.Safe() && op.Invalidates != nil,
+			"changes something and makes nothing stale": !op.Safe() && (op.Invalidates == nil) != (changesNothingKept[op.ID] != ""),
+			"is kept, or is not":                        op.Safe() && op.ID != "rate-limit/get" == (op.Cache.Class == Never),
+			"costs other points":                        op.Points != map[bool]int{true: 1, false: 5}[op.Safe() || op.ID == "graphql"],
+			"is reference data, or is not":              (op.Cache.Class == Shared) != (op.Section == "B 4.2"),
+			"is a statistic, or is not":                 (op.Cache.Class == Statistics) != (op.Section == "A 4.5"),
+			"has a TTL, or none":                        (op.Cache.TTL > 0) != (op.Cache.Class == Shared),
+			"creates content, or does not":              op.CreatesContent != (op.Method == "POST" && op.ID != "graphql" || op.Notifies),
+			"notifies, or does not":                     op.Notifies != (op.ID == "organization-members/create-invitation" || op.ID == "organization-members/cancel-invitation"),
+			"counts as a search, or does not":           search != strings.HasSuffix(op.Resource, "search"),
+			"is checked as a search, or is not":         search != slices.Contains(op.Checks, "search-query"),
+			"has a name that is not group/verb-noun":    !regexp.MustCompile(`^[a-z]+(-[a-z]+)*(/[a-z]+(-[a-z]+)*)?$`).MatchString(op.ID),
+		} {
+			if wrong {
+				t.Errorf("%s %s: %+v", op.ID, complaint, *op)
+			}
+		}
+		for _, id := range op.Invalidates {
+			if other := Embedded().Operation(id); !other.Safe() || other.Cache.Class == Never {
+				t.Errorf("%s makes %s stale, which is not kept", op.ID, id)
+			}
+		}
+	}
+}
+
+func TestRepresentations(t *testing.T) {
+	want := map[string][]string{
+		"gitignore/get-template": {"raw"},        // Document B 4.2
+		"search/code":            {"text-match"}, // Document B 4.1, query rule 5
+		"search/commits":         {"text-match"},
+		"search/issues":          {"text-match"}, // "each item", Document B 2.1
+		"search/other":           {"text-match"},
+	}
+	for _, op := range Embedded().Operations() {
+		if !slices.Equal(op.Accept, want[op.ID]) {
+			t.Errorf("%s has the representations %q, want %q", op.ID, op.Accept, want[op.ID])
+		}
+	}
+}
+
+// TestWatchedListsGoStale spells out an invalidation that has no path
+// parameter in common with its cause.
+func TestWatchedListsGoStale(t *testing.T) {
+	want := []string{"watching/get-subscription", "watching/list-subscribers", "watching/list-mine", "watching/list-of-user"}
+	for _, id := range []string{"watching/set-subscription", "watching/delete-subscription"} {
+		if got := Embedded().Operation(id).Invalidates; !slices.Equal(got, want) {
+			t.Errorf("%s makes %q stale, want %q", id, got, want)
+		}
+	}
+}
+
+func TestOperationsAreOrderedBySection(t *testing.T) {
+	operations := Embedded().Operations()
+	var sections []string
+	for _, op := range operations {
+		if len(sections) == 0 || sections[len(sections)-1] != op.Section {
+			sections = append(sections, op.Section)
+		}
+	}
+	want := []string{"A 4.1", "A 4.2", "A 4.3", "A 4.4", "A 4.5", "A 4.6", "A 4.7", "B 4.1", "B 4.2", "B 4.3", "B 4.4", "B 4.5", "B 4.6", ""}
+	if !slices.Equal(sections, want) {
+		t.Errorf("got %q, want %q", sections, want)
+	}
+	operations[0] = nil
+	if Embedded().Operations()[0] == nil {
+		t.Error("the catalogue can be changed through what Operations returns")
+	}
+	if op := Embedded().Operation("no/such"); op != nil {
+		t.Error(fmt.Sprint("found ", op.ID))
+	}
+}

@@ -1,0 +1,283 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+func TestAttack16Paths(t *testing.T) {
+	for _, c := range []struct{ name, path, want string }{ // want "" means refused
+		{"unreserved characters are decoded", "/%66eeds/%7Ex%2D%2e%5F%30", "/feeds/~x-._0"},
+		{"escapes are in upper case", "/a%2bb%c3%a9", "/a%2Bb%C3%A9"},
+		{"reserved characters are encoded", "/a;b,c=d@e:f!$&'()*+", "/a%3Bb%2Cc%3Dd%40e%3Af%21%24%26%27%28%29%2A%2B"},
+		{"raw characters are encoded", "/é \"<>^`{|}[]", "/%C3%A9%20%22%3C%3E%5E%60%7B%7C%7D%5B%5D"},
+		{"a question mark and a hash", "/a%3fb%23c", "/a%3Fb%23c"},
+		{"the same, raw", "/a?b#c", "/a%3Fb%23c"},
+		{"a percent sign is decoded once", "/a%252e%252e", "/a%252e%252e"},
+		{"a double-encoded slash", "/a%252fb", "/a%252fb"},
+		{"a path parameter", "/user;x.js", "/user%3Bx.js"},
+		{"a dot segment behind a path parameter", "/a/..;/b", "/a/..%3B/b"},
+		{"dots in a name", "/a/...b/..c/d..", "/a/...b/..c/d.."},
+		{"three dots", "/...", "/..."},
+		{"a trailing dot", "/feeds.", "/feeds."},
+		{"a trailing slash", "/feeds/", "/feeds/"},
+		{"the root", "/", "/"},
+
+		{"a dot segment", "/repos/a/b/../../user", ""},
+		{"an encoded one", "/a/%2e%2e/b", ""},
+		{"one half encoded", "/a/.%2E/b", ""},
+		{"at the end", "/a/..", ""},
+		{"a single dot", "/a/./b", ""},
+		{"a single dot, encoded", "/a/%2e", ""},
+		{"an empty segment", "/a//b", ""},
+		{"two slashes at the start", "//evil.test/a", ""},
+		{"two at the end", "/a//", ""},
+		{"an absolute target", "http://evil.test/a", ""},
+		{"a backslash", `/a\..\b`, ""},
+		{"an encoded backslash", "/a%5cb", ""},
+		{"NUL", "/a%00", ""},
+		{"a newline", "/a%0d%0aX-Evil:%201", ""},
+		{"DEL", "/a%7f", ""},
+		{"a raw control character", "/a\tb", ""},
+		{"an overlong slash", "/a%c0%afb", ""},
+		{"an overlong dot", "/%c0%ae%c0%ae/a", ""},
+		{"half of a character", "/a%c3", ""},
+		{"a surrogate", "/%ed%a0%80", ""},
+		{"an escape that ends early", "/a%4", ""},
+		{"a percent sign alone", "/a%", ""},
+		{"an escape of letters", "/a%zz", ""},
+		{"no slash", "a", ""},
+		{"an asterisk", "*", ""},
+		{"nothing", "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) { taken(t, c.path, "", c.want, "") })
+	}
+}
+
+func TestAttack17Queries(t *testing.T) {
+	many := strings.Repeat("a=&", 998)
+	var mixed, a, b []string
+	for i := range 50 {
+		a, b = append(a, fmt.Sprintf("a=%d", i)), append(b, fmt.Sprintf("b=%d", i))
+		mixed = append(mixed, b[i], a[i])
+	}
+	for _, c := range []struct{ name, query, want string }{
+		{"parameters are sorted by name", "b=2&a=1", "a=1&b=2"},
+		{"duplicates keep their order", "b=2&a=3&a=1&b=1", "a=3&a=1&b=2&b=1"},
+		{"many duplicates too", strings.Join(mixed, "&"), strings.Join(slices.Concat(a, b), "&")},
+		{"members of an array too", "x%5B%5D=2&x[]=1", "x%5B%5D=2&x%5B%5D=1"},
+		{"names are compared decoded", "%7a=1&y=2&a=3", "a=3&y=2&z=1"},
+		{"a blank is a plus", "q=a%20b+c", "q=a+b+c"},
+		{"a plus is encoded", "q=a%2bb", "q=a%2Bb"},
+		{"unreserved characters are decoded", "q=%61%7e%2D", "q=a~-"},
+		{"everything else is encoded", "q=a:b/c?d@e!*'()", "q=a%3Ab%2Fc%3Fd%40e%21%2A%27%28%29"},
+		{"escapes are in upper case", "q=%c3%a9", "q=%C3%A9"},
+		{"raw characters are encoded", "q=é\"", "q=%C3%A9%22"},
+		{"an equals sign in a value", "a=b=c", "a=b%3Dc"},
+		{"no value", "a&b=", "a=&b="},
+		{"no name", "=1&a=2", "=1&a=2"},
+		{"empty parts", "&a=1&&b=2&", "a=1&b=2"},
+		{"nothing but ampersands", "&&", ""},
+		{"a percent sign is decoded once", "a=%2526b", "a=%2526b"},
+		{"an encoded ampersand is no separator", "a=1%26b=2", "a=1%26b%3D2"},
+		{"an encoded semicolon", "a=1%3bb", "a=1%3Bb"},
+		{"a hash", "a=1%23b", "a=1%23b"},
+		{"1,000 parameters", "z=1&" + many + "b=2", many + "b=2&z=1"},
+
+		{"1,001 parameters", many + "a=&b=2&z=1", "refused"},
+		{"10,001 parameters", strings.Repeat("a=&", 10_000) + "page=2", "refused"},
+		{"1,001 empty parts", strings.Repeat("&", 1000), "refused"},
+		{"a semicolon", "a=1;b=2", "refused"},
+		{"an escape that ends early", "a=%4", "refused"},
+		{"a broken escape in a name", "%zz=1", "refused"},
+		{"a broken escape behind good ones", "a=1&b=%", "refused"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := "/feeds"
+			if c.want == "refused" {
+				path = ""
+			}
+			taken(t, "/feeds", c.query, path, strings.TrimSuffix(c.want, "refused"))
+		})
+	}
+}
+
+func TestAttack18CaseAndUnicode(t *testing.T) {
+	for _, c := range []struct{ name, path, want, id string }{
+		{"only ASCII letters are folded", "/orgs/ACM%C3%89/members", "/orgs/acm%C3%89/members", "organization-members/list"},
+		{"the Kelvin sign is no k", "/orgs/%E2%84%AA/members", "/orgs/%E2%84%AA/members", "organization-members/list"},
+		{"the long s is no s in a literal", "/feed%C5%BF", "/feed%C5%BF", "unknown"},
+		{"a full-width slash is no slash", "/user%EF%BC%8Fsubscriptions", "/user%EF%BC%8Fsubscriptions", "unknown"},
+		{"a full-width dot is no dot", "/%EF%BC%8E%EF%BC%8E/user", "/%EF%BC%8E%EF%BC%8E/user", "unknown"},
+		{"one letter in two forms is two", "/users/e%CC%81/subscriptions", "/users/e%CC%81/subscriptions", "watching/list-of-user"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			taken(t, c.path, "", c.want, "")
+			if id := classify(t, "GET", c.path).Operation.ID; id != c.id {
+				t.Errorf("is %s, want %s", id, c.id)
+			}
+		})
+	}
+}
+
+// TestAttack21TargetsStayApart: no two different targets have one canonical
+// form, so that no delimiter in a value can make one key of two questions.
+func TestAttack21TargetsStayApart(t *testing.T) {
+	seen := map[string]string{}
+	for _, target := range []string{
+		"/x?a=1&b=2", "/x?a=1%26b=2", "/x?a=1%26b%3D2&b=", "/x?a%3D1=&b=2", "/x%3Fa=1?b=2", "/x%3Fa=1&b=2", "/x?a=1&b=2&b=", "/x?a=1+&b=2", "/x?a=1%2B&b=2",
+		"/x/a?b", "/x?a/b", "/x%2523?", "/x%23?", "/x?ab=c", "/x?a=bc", "/x?a=b&c", "/x?a=1&a=2", "/x?a=2&a=1", "/x?a=1,2",
+	} {
+		m := classify(t, "GET", target)
+		canonical := m.Path + "?" + m.Query
+		if other, twice := seen[canonical]; twice {
+			t.Errorf("%s and %s are both %s", target, other, canonical)
+		}
+		seen[canonical] = target
+	}
+}
+
+// taken holds what a target becomes; path "" means that it is refused.
+func taken(t *testing.T, path, query, wantPath, wantQuery string) {
+	t.Helper()
+	m, err := Embedded().Classify("GET", path, query)
+	if m.Path != wantPath || m.Query != wantQuery {
+		t.Errorf("got %.80q %.80q (%v), want %.80q %.80q", m.Path, m.Query, err, wantPath, wantQuery)
+	}
+	var refused *TargetError
+	if wantPath == "" && (!errors.As(err, &refused) || refused.Reason == "" || !strings.Contains(err.Error(), refused.Reason)) {
+		t.Errorf("refused with %v, want a TargetError with its reason", err)
+	}
+	if wantPath != "" && err != nil {
+		t.Error(err)
+	}
+}
+
+// canonical is the rule for everything that Classify takes: it is a fixed
+// point, and whoever reads it by RFC 3986 reads the same.
+func canonical(path, query string) error {
+	first, err := Embedded().Classify("GET", path, query)
+	if err != nil {
+		return nil
+	}
+	again, err := Embedded().Classify("GET", first.Path, first.Query)
+	if err != nil {
+		return fmt.Errorf("%q %q became %q %q, which is refused: %w", path, query, first.Path, first.Query, err)
+	}
+	if diff := cmp.Diff(first, again); diff != "" {
+		return fmt.Errorf("%q %q: first (-), again (+):\n%s", path, query, diff)
+	}
+	u, err := url.Parse("http://api.test" + first.Path + "?" + first.Query)
+	if err != nil {
+		return err
+	}
+	if u.EscapedPath() != first.Path || u.RawQuery != first.Query || u.Fragment != "" {
+		return fmt.Errorf("%q %q is read as %v", first.Path, first.Query, u)
+	}
+	values, err := url.ParseQuery(first.Query)
+	if err != nil {
+		return err
+	}
+	if values.Encode() != first.Query {
+		return fmt.Errorf("query %q is read as %q", first.Query, values.Encode())
+	}
+	for segment := range strings.SplitSeq(u.Path[1:], "/") {
+		if segment == "." || segment == ".." {
+			return fmt.Errorf("%q became %q, which has a dot segment", path, first.Path)
+		}
+	}
+	return nil
+}
+
+func TestCanonicalFormIsAFixedPoint(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		prefix := rapid.SampledFrom([]string{"/", "/repos/A/b/", "/repos/a/b/rules/branches/", "/orgs/", "/repositories/7/", ""}).Draw(t, "prefix")
+		path := rapid.StringMatching(`([ -~é]|%2[EeFf5]|[./%;A]){0,20}`).Draw(t, "path")
+		query := rapid.StringMatching(`([!-~é]|%[0-9A-Fa-f]{2}|[&=+]){0,20}`).Draw(t, "query")
+		if err := canonical(prefix+path, query); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func FuzzClassify(f *testing.F) {
+	for _, s := range [][2]string{
+		{"/feeds", ""}, {"/repos/A/b/rules/branches/x%2Fy", "page=2&per_page=100"}, {"/%2e%2e/", "a=1;b"}, {"//", "%"},
+		{"/\xc3\xa9\x00", "&&="}, {"/search/code", "q=a+b%20c"}, {"/repos/a/b/branches/x%2F", "a=%7E"}, {"/%25%32%65", "=&="},
+	} {
+		f.Add(s[0], s[1])
+	}
+	f.Fuzz(func(t *testing.T, path, query string) {
+		if err := canonical(path, query); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// spelling writes text in one of the many ways that mean the same: any
+// character may be escaped, with digits in either case.
+func spelling(t *rapid.T, text, escaped string) string {
+	var b strings.Builder
+	for i := range len(text) {
+		switch c := text[i]; {
+		case strings.IndexByte(escaped, c) < 0 && !isUnreserved(c) || !rapid.Bool().Draw(t, "escape"):
+			b.WriteByte(c)
+		case rapid.Bool().Draw(t, "upper case"):
+			fmt.Fprintf(&b, "%%%02X", c)
+		default:
+			fmt.Fprintf(&b, "%%%02x", c)
+		}
+	}
+	return b.String()
+}
+
+func TestTwoSpellingsHaveOneCanonicalForm(t *testing.T) {
+	const mayBeEscaped = "!$'()*,:@"
+	rapid.Check(t, func(t *rapid.T) {
+		path := "/repos/acme/widgets/" + rapid.StringMatching(`x[a-z0-9._~!$&'()*,:@-]{0,10}`).Draw(t, "path")
+		names := rapid.SliceOfN(rapid.StringMatching(`[a-z\[\]]{1,3}`), 0, 4).Draw(t, "names")
+		var parts []string
+		for _, name := range names {
+			parts = append(parts, name+"="+rapid.StringMatching(`[a-z0-9!$'()*,:@ é]{0,5}`).Draw(t, "value"))
+		}
+		slices.SortStableFunc(parts, func(a, b string) int { return strings.Compare(strings.Split(a, "=")[0], strings.Split(b, "=")[0]) })
+		query := strings.ReplaceAll(strings.Join(parts, "&"), " ", "+")
+
+		want, err := Embedded().Classify("GET", path, query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		otherPath, otherQuery := spelling(t, path, mayBeEscaped), spelling(t, query, mayBeEscaped+"é[]")
+		got, err := Embedded().Classify("GET", otherPath, otherQuery)
+		if err != nil || got.Path != want.Path || got.Query != want.Query || got.Operation.ID != want.Operation.ID {
+			t.Fatalf("%s?%s became %s?%s, and %s?%s became %s?%s (%v)", path, query, want.Path, want.Query, otherPath, otherQuery, got.Path, got.Query, err)
+		}
+	})
+}
+
+// TestShortcutIsExact: what isCanonicalQuery recognizes is what the long way
+// would have made.
+func TestShortcutIsExact(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		query := rapid.StringMatching(`([abc~*é]{0,2}=([a-z+*]|%[0-9A-Fa-f]{2}){0,3}&){0,3}`).Draw(t, "query")
+		query = strings.TrimSuffix(query, "&")
+		if values, err := url.ParseQuery(query); err == nil && isCanonicalQuery(query) && values.Encode() != query {
+			t.Fatalf("%q is taken for canonical; it is %q", query, values.Encode())
+		}
+	})
+	for query, want := range map[string]bool{
+		"": true, "a=1": true, "a=&b=2": true, "a=1&a=0": true, "q=a+b%2Fc": true,
+		"b=1&a=1": false, "a": false, "a=1&": false, "&a=1": false, "a=%2f": false, "a=%41": false, "a=%20": false, "a=b=c": false, "a=*": false,
+	} {
+		if got := isCanonicalQuery(query); got != want {
+			t.Errorf("isCanonicalQuery(%q) is %v", query, got)
+		}
+	}
+}
