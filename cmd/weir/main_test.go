@@ -234,6 +234,34 @@ func TestServeTakesUpAChangedConfiguration(t *testing.T) {
 	}
 }
 
+func TestServeLetsRequestsInFlightEnd(t *testing.T) {
+	arrived, release := make(chan struct{}), make(chan struct{})
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		close(arrived)
+		<-release
+		_, _ = io.WriteString(w, "in the end")
+	}))
+	defer up.Close()
+	s := start(t, "serve", "--upstream", up.URL, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	gateway := "http://" + s.says(`msg=gateway address=(\S+)`)
+	s.drain()
+	answered := make(chan string)
+	go func() { _, body := get(t, gateway+"/user"); answered <- body }()
+	<-arrived
+	s.cancel()
+	for { // until it answers no new ones
+		resp, err := http.Get(gateway + "/_weir/none")
+		if err != nil {
+			break
+		}
+		_ = resp.Body.Close()
+	}
+	close(release)
+	if got := <-answered; got != "in the end" {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestServeWithNobodyBehindIt(t *testing.T) {
 	s := start(t, "serve", "--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 	gateway := "http://" + s.says(`msg=gateway address=(\S+)`)

@@ -15,9 +15,13 @@ import (
 )
 
 // wrong reports a value that was given at key, or that a default left there.
-// A value that could not be read has its one report already.
+// A value that could not be read, alone or with all around it, has its one
+// report already.
 func (d *decoder) wrong(key, format string, args ...any) {
-	if slices.ContainsFunc(d.problems, func(p Problem) bool { return p.Key == key }) {
+	reported := func(p Problem) bool {
+		return p.Key != "" && (p.Key == key || strings.HasPrefix(key, p.Key+".") || strings.HasPrefix(key, p.Key+"["))
+	}
+	if slices.ContainsFunc(d.problems, reported) {
 		return
 	}
 	p := Problem{Key: key, Message: fmt.Sprintf(format, args...)}

@@ -65,6 +65,7 @@ func TestEachMistakeSaysWhereAndWhat(t *testing.T) {
 		{"unknown key far from any", "store: {location: x}", "weir.yaml:2:9: store.location: unknown key; must be one of url"},
 		{"key twice", "listen: \":1\"\nlisten: \":2\"", "weir.yaml:3:1: listen: stands twice; first in line 2"},
 		{"list for a value", "listen: [a]", "weir.yaml:2:9: listen: want a single value"},
+		{"value for a mapping that holds what is required", "admin: {listen: \":1\", token: [x]}", "weir.yaml:2:30: admin.token: want a single value"},
 		{"value for a mapping", "limits: many", "weir.yaml:2:9: limits: want a mapping"},
 		{"value for a list", "clients: me", "weir.yaml:2:10: clients: want a list"},
 		{"no duration", "limits: {wait: soon}", `weir.yaml:2:16: limits.wait: "soon" is not a duration: write for example 500ms, 30s or 1h30m`},
