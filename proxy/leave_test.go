@@ -57,7 +57,7 @@ func TestClientThatLeavesLeavesNothingBehind(t *testing.T) {
 				conn := w.dial()
 				_, _ = io.WriteString(conn, c.request)
 				buffer := make([]byte, 1<<10)
-				_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+				_ = conn.SetReadDeadline(time.Now().Add(time.Second / 2))
 				_, _ = conn.Read(buffer)
 				left.Store(true)
 				_ = conn.Close()
