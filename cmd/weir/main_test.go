@@ -274,7 +274,7 @@ func TestServeWithNobodyBehindIt(t *testing.T) {
 
 func TestService(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "weir.yaml")
-	write(t, path, "upstream: {url: \"http://unused\"}\nlimits: {primary: {unauthenticated: 2}}\n")
+	write(t, path, "limits: {primary: {unauthenticated: 2}}\n")
 	s := start(t, "service", "--listen", "127.0.0.1:0", "--config", path)
 	service := "http://" + s.says(`address=(\S+)`)
 	s.drain()

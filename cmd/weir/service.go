@@ -19,7 +19,9 @@ type serviceCommand struct {
 func (c *serviceCommand) Run(p *process) error {
 	cfg := config.Default()
 	if c.Config != "" {
-		loaded, err := config.Load(config.Source{Path: c.Config, Getenv: p.getenv})
+		// There is nothing behind the service, so the file need not name it.
+		own := map[string]string{"upstream.url": "http://" + c.Listen}
+		loaded, err := config.Load(config.Source{Path: c.Config, Getenv: p.getenv, Flags: own})
 		if err != nil {
 			return err
 		}
