@@ -169,26 +169,29 @@ func qualified(query policy.SearchQuery, d document) []property {
 	in := d.properties
 	scoped, inScope := false, false
 	for _, t := range query {
-		ok := true
+		var holds bool
 		switch t.Name {
 		case "in":
 			in = slices.DeleteFunc(slices.Clone(in), func(p property) bool { return !slices.Contains(strings.Split(t.Value, ","), p.name) })
-		case "repo":
-			scoped = true
-			inScope = inScope || d.repository != nil && strings.EqualFold(d.repository.fullName(), t.Value)
-		case "user", "org":
-			scoped = true
-			inScope = inScope || d.repository != nil && strings.EqualFold(d.repository.owner.login, t.Value)
+			continue
+		case "repo", "user", "org":
+			holds = d.within(t)
+			if !t.Negated {
+				scoped, inScope = true, inScope || holds
+				continue
+			}
 		case "language":
-			ok = strings.EqualFold(d.language, t.Value)
+			holds = strings.EqualFold(d.language, t.Value)
 		case "label":
-			ok = slices.Contains(d.labels, t.Value)
+			holds = slices.Contains(d.labels, t.Value)
 		case "state":
-			ok = d.state == t.Value
+			holds = d.state == t.Value
 		case "author":
-			ok = d.author == t.Value
+			holds = d.author == t.Value
+		default:
+			continue
 		}
-		if ok == t.Negated && t.Name != "" {
+		if holds == t.Negated {
 			return nil
 		}
 	}
@@ -196,6 +199,18 @@ func qualified(query policy.SearchQuery, d document) []property {
 		return nil
 	}
 	return in
+}
+
+// within reports whether a document belongs to what repo:, user: or org: names.
+func (d document) within(t policy.SearchToken) bool {
+	if d.repository == nil {
+		return false
+	}
+	name := d.repository.owner.login
+	if t.Name == "repo" {
+		name = d.repository.fullName()
+	}
+	return strings.EqualFold(name, t.Value)
 }
 
 // textMatches are the places where the terms stand (Document B section 2.1);

@@ -1,0 +1,242 @@
+package service
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// The members of the records, as the documents list them.
+const (
+	// Document A section 2.1.
+	userMembers = `login id node_id avatar_url gravatar_id url html_url followers_url following_url gists_url starred_url
+		subscriptions_url organizations_url repos_url events_url received_events_url type site_admin`
+	// Document A section 2.6.
+	subscriptionMembers = `subscribed ignored reason created_at url repository_url`
+	// Document A section 2.7.
+	repositoryMembers = `id node_id name full_name description homepage language default_branch visibility pushed_at created_at updated_at
+		private fork is_template has_issues has_projects has_wiki has_pages has_downloads has_discussions archived disabled
+		forks_count stargazers_count watchers_count size open_issues_count topics owner
+		html_url url archive_url assignees_url blobs_url branches_url collaborators_url comments_url commits_url compare_url contents_url
+		contributors_url deployments_url downloads_url events_url forks_url git_commits_url git_refs_url git_tags_url git_url issue_comment_url
+		issue_events_url issues_url keys_url labels_url languages_url merges_url milestones_url notifications_url pulls_url releases_url ssh_url
+		stargazers_url statuses_url subscribers_url subscription_url tags_url teams_url trees_url clone_url mirror_url hooks_url svn_url
+		permissions security_and_analysis`
+	// Document A section 2.10.
+	rulesetMembers = `id name source_type source enforcement node_id _links created_at updated_at`
+	ruleMembers    = `type ruleset_source_type ruleset_source ruleset_id parameters`
+	// Document B sections 2.1, 2.2, 2.3, 2.6.
+	searchMembers   = `total_count incomplete_results items`
+	codeMembers     = `name path sha url git_url html_url repository score`
+	conductMembers  = `key name url html_url body`
+	templateMembers = `name source`
+	rateMembers     = `resources rate`
+)
+
+func TestRecordsHaveTheMembersOfTheDocuments(t *testing.T) {
+	run(t, func(t *tester) {
+		t.do("member", http.MethodPut, "/repos/acme/widgets/subscription", `{"subscribed":true}`)
+		for _, c := range []struct {
+			who, target string
+			at          string // path in the answer
+			want        string
+		}{
+			{"", "/repos/acme/widgets/subscribers", "0", userMembers},
+			{"", "/orgs/acme/members", "0", userMembers},
+			{"member", "/repos/acme/widgets/subscription", "", subscriptionMembers},
+			{"member", "/user/subscriptions", "0", repositoryMembers},
+			{"member", "/user/subscriptions", "0.owner", userMembers},
+			{"member", "/user/subscriptions", "0.permissions", "admin push pull"},
+			{"member", "/user/subscriptions", "0.security_and_analysis", "advanced_security secret_scanning secret_scanning_push_protection secret_scanning_non_provider_patterns"},
+			{"", "/repos/acme/widgets/rulesets", "0", rulesetMembers},
+			{"", "/repos/acme/widgets/rulesets", "0._links", "self html"},
+			{"", "/repos/acme/widgets/rules/branches/main", "0", ruleMembers},
+			{"member", "/search/code?q=gear", "", searchMembers},
+			{"member", "/search/code?q=gear", "items.0", codeMembers},
+			{"", "/codes_of_conduct/contributor_covenant", "", conductMembers},
+			{"", "/gitignore/templates/Go", "", templateMembers},
+			{"", "/rate_limit", "", rateMembers},
+			{"", "/rate_limit", "resources", strings.Join(policy.Resources(), " ")},
+			{"", "/rate_limit", "rate", "limit used remaining reset"},
+		} {
+			w := t.get(c.who, c.target)
+			if diff := cmp.Diff(sorted(strings.Fields(c.want)), membersAt(t, w.Body.Bytes(), c.at)); diff != "" {
+				t.Errorf("%s %s: documents (-), service (+):\n%s", c.target, c.at, diff)
+			}
+		}
+	})
+}
+
+func sorted(s []string) []string { slices.Sort(s); return s }
+
+// membersAt are the names of the members of the object at a path of names and
+// indices.
+func membersAt(t *tester, text []byte, path string) []string {
+	t.Helper()
+	var v any
+	if err := json.Unmarshal(text, &v); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	for step := range strings.SplitSeq(path, ".") {
+		switch at := v.(type) {
+		case []any:
+			v = at[0]
+		case map[string]any:
+			if step != "" {
+				v = at[step]
+			}
+		}
+	}
+	object, ok := v.(map[string]any)
+	if !ok {
+		t.Fatalf("%s: no object at %q", text, path)
+	}
+	return slices.Sorted(maps.Keys(object))
+}
+
+func TestEveryAnswerCarriesTheCommonFields(t *testing.T) {
+	run(t, func(t *tester) {
+		for _, c := range []struct{ who, target, control string }{
+			{"", "/gitignore/templates", "public, max-age=60, s-maxage=60"},
+			{"owner", "/gitignore/templates", "private, max-age=60, s-maxage=60"},
+			{"owner", "/nowhere", "no-cache"},
+			{"nobody", "/gitignore/templates", "no-cache"},
+			{"owner", "/search/commits?q=gear", "no-cache"},
+			{"owner", "/repos/acme/widgets/stats/participation", "no-cache"},
+		} {
+			h := t.get(c.who, c.target).Header()
+			if h.Get("Cache-Control") != c.control || h.Get("X-Service-Request-Id") == "" || h.Get("X-Service-Media-Type") != "service.v3; format=json" ||
+				!strings.HasPrefix(h.Get("Content-Type"), "application/json") || !strings.Contains(h.Get("Vary"), "Authorization") {
+				t.Errorf("%s as %q: %v", c.target, c.who, h)
+			}
+		}
+	})
+}
+
+func TestErrorsAreJSONWithAMessage(t *testing.T) {
+	run(t, func(t *tester) {
+		for target, status := range map[string]int{"/nowhere": 404, "/repos/acme/none/subscribers": 404, "/search/commits": 422, "/repos/%2e%2e": 400, "/feeds": 501} {
+			w := t.get("owner", target)
+			body := decode[problemBody](t, w)
+			if w.Code != status || body.Message == "" || body.Documentation != "https://docs.example.com/rest" {
+				t.Errorf("%s: %d %s", target, w.Code, w.Body)
+			}
+		}
+	})
+}
+
+func TestHeadAndOptionsOfEveryReadableOperation(t *testing.T) {
+	run(t, func(t *tester) {
+		for id := range handlers() {
+			op := policy.Embedded().Operation(id)
+			if op == nil {
+				t.Errorf("%s is not in the catalogue", id)
+				continue
+			}
+			if !op.Safe() {
+				continue
+			}
+			target := strings.NewReplacer("{owner}", "acme", "{repo}", "widgets", "{org}", "acme", "{username}", "acme-owner", "{name}", "Go",
+				"{key}", "contributor_covenant", "{branch}", "main", "{kind}", "users").Replace(op.Path) + "?q=gear"
+			get, head := t.get("owner", target), t.do("owner", http.MethodHead, target, "")
+			if get.Code != head.Code || get.Header().Get("ETag") != head.Header().Get("ETag") || get.Code >= 400 && id != "watching/get-subscription" {
+				t.Errorf("%s: GET %d, HEAD %d", target, get.Code, head.Code)
+			}
+			t.wantStatus(t.do("owner", http.MethodOptions, target, ""), 204)
+		}
+	})
+}
+
+func TestDialectNamesHeadersAndMediaTypes(t *testing.T) {
+	run(t, func(t *tester) {
+		dialect, err := policy.LoadDialect("github")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := New(Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
+		defer s.Close()
+		other := &tester{t.T, s}
+		raw := other.get("", "/gitignore/templates/Go", "Accept: application/vnd.github.v3.raw+json")
+		if !strings.HasPrefix(raw.Body.String(), "#") || raw.Header().Get("Content-Type") != "application/vnd.github.raw+json; charset=utf-8" ||
+			raw.Header().Get("X-GitHub-Request-Id") == "" {
+			t.Errorf("%v %s", raw.Header(), raw.Body)
+		}
+		t.wantStatus(other.get("", "/gitignore/templates", "X-GitHub-Api-Version: 1999-01-01"), 400)
+		t.wantStatus(other.get("", "/gitignore/templates", "X-Service-Api-Version: 1999-01-01"), 200)
+	})
+}
+
+func TestPatternsOfRefs(t *testing.T) {
+	set := func(include, exclude string) *ruleset {
+		return &ruleset{include: strings.Fields(include), exclude: strings.Fields(exclude)}
+	}
+	for _, c := range []struct {
+		set    *ruleset
+		branch string
+		want   bool
+	}{
+		{set("~ALL", ""), "anything", true},
+		{set("~DEFAULT_BRANCH", ""), "main", true},
+		{set("~DEFAULT_BRANCH", ""), "other", false},
+		{set("", ""), "main", false},
+		{set("refs/heads/release/*", ""), "release/1", true},
+		{set("refs/heads/release/*", ""), "release/1/fix", false},
+		{set("refs/heads/release/**", ""), "release/1/fix", true},
+		{set("refs/heads/v?", ""), "v1", true},
+		{set("refs/heads/v?", ""), "v10", false},
+		{set("refs/heads/a.b", ""), "axb", false},
+		{set("refs/heads/(x", ""), "(x", true},
+		{set("~ALL", "refs/heads/wip/**"), "wip/x", false},
+		{set("~ALL", "~DEFAULT_BRANCH"), "main", false},
+	} {
+		if got := c.set.covers(c.branch, "main"); got != c.want {
+			t.Errorf("%v but %v, branch %s: %v", c.set.include, c.set.exclude, c.branch, got)
+		}
+	}
+}
+
+func TestObjectsKeepTheirOrder(t *testing.T) {
+	got := string(encode(object{{"b", 1}, {"a", object{{"z", "<&>"}, {"y", nil}}}, {"c", []int{1, 2}}}))
+	if want := `{"b":1,"a":{"z":"<&>","y":null},"c":[1,2]}`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestWindowsOfEachKindOfCaller(t *testing.T) {
+	run(t, func(t *tester) {
+		for who, want := range map[string]string{"": "60", "owner": "5000", "app": "5000", "oauth": "5000", "workflow": "1000"} {
+			if got := t.get(who, "/gitignore/templates").Header().Get("X-RateLimit-Limit"); got != want {
+				t.Errorf("%q: limit %s, want %s", who, got, want)
+			}
+		}
+		// One user's tokens share a window; another's does not, nor does a kind of resource.
+		t.get("owner-2", "/gitignore/templates")
+		for _, c := range []struct{ who, target, used string }{
+			{"basic user", "/gitignore/templates", "3"}, {"member", "/gitignore/templates", "1"}, {"owner", "/search/commits?q=gear", "1"}, {"owner", "/search/code?q=gear", "1"},
+		} {
+			if got := t.get(c.who, c.target).Header().Get("X-RateLimit-Used"); got != c.used {
+				t.Errorf("%s as %q: used %s, want %s", c.target, c.who, got, c.used)
+			}
+		}
+	})
+}
+
+func TestSearchOfAUserOrganizationOrRepositoryIsWithinIt(t *testing.T) {
+	run(t, func(t *tester) {
+		total := func(q string) string {
+			return fmt.Sprint(decode[jsonObject](t, t.get("owner", "/search/commits?q="+q))["total_count"])
+		}
+		all, org, widgets := total("gear"), total("gear+org:acme"), total("gear+repo:acme/widgets")
+		if all != org || all == widgets || total("gear+-repo:acme/monolith") != total("gear+repo:acme/widgets+repo:acme/secret") || total("gear+-org:acme") != "0" {
+			t.Errorf("all %s, acme %s, widgets %s", all, org, widgets)
+		}
+	})
+}
