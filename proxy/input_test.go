@@ -107,6 +107,41 @@ func TestWhatIsNotHTTPForUs(t *testing.T) {
 	}
 }
 
+// A body that nobody reads must not be taken for the next request.
+func TestBodyOnAHitIsNotTheNextRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, templates)
+		w.get("/gitignore/templates")
+		smuggled := "GET /evil HTTP/1.1\r\nHost: gateway.test\r\n\r\n"
+		answers := w.raw("GET /gitignore/templates HTTP/1.1\r\nHost: gateway.test\r\nContent-Length: " + fmt.Sprint(len(smuggled)) + "\r\n\r\n" + smuggled +
+			"HEAD /gitignore/templates HTTP/1.1\r\nHost: gateway.test\r\nConnection: close\r\n\r\n")
+		w.want("answers", strings.Count(answers, "HTTP/1.1 200 OK"), 2)
+		w.want("hits", strings.Count(answers, "weir; hit"), 2)
+		w.want("requests upstream", w.upstreamSaw(), 1)
+	})
+}
+
+func TestAmbiguousFramingIsRefused(t *testing.T) {
+	for name, fields := range map[string]string{
+		"length and chunks, not the last coding": "Content-Length: 4\r\nTransfer-Encoding: chunked, identity",
+		"two lengths":                            "Content-Length: 4\r\nContent-Length: 5",
+		"unknown coding":                         "Transfer-Encoding: xchunked",
+		"space before the colon":                 "Content-Length : 4",
+		"no field name":                          ": 4",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, nothing)
+				answer := w.raw("POST /user HTTP/1.1\r\nHost: gateway.test\r\n" + fields + "\r\n\r\n0\r\n\r\n")
+				if !strings.HasPrefix(answer, "HTTP/1.1 400 ") && !strings.HasPrefix(answer, "HTTP/1.1 501 ") {
+					t.Errorf("got %.60q", answer)
+				}
+				w.want("requests upstream", w.upstreamSaw(), 0)
+			})
+		})
+	}
+}
+
 func TestHugeHeaderIsRefusedByTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nothing)
