@@ -12,12 +12,14 @@ type checkCommand struct {
 	File string `arg:"" help:"The configuration."`
 }
 
-// Run prints every mistake as FILE:LINE:COLUMN: KEY: MESSAGE.
+// Run prints every mistake as FILE:LINE:COLUMN: KEY: MESSAGE. A file that
+// cannot be read is no invalid configuration, but none at all.
 func (c *checkCommand) Run(p *process) error {
-	if _, err := os.Stat(c.File); err != nil {
-		return &exit{exitUsage, fmt.Sprintf("%s: cannot be read", c.File)}
+	text, err := os.ReadFile(c.File)
+	if err != nil {
+		return &exit{exitUsage, err.Error()}
 	}
-	_, err := config.Load(config.Source{Path: c.File, Getenv: p.getenv})
+	_, err = config.Parse(config.Source{Path: c.File, Getenv: p.getenv}, text)
 	var problems config.Problems
 	if errors.As(err, &problems) {
 		for _, problem := range problems {

@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -94,7 +95,7 @@ func (p *process) code(err error) int {
 		return exitOK
 	}
 	code, message := exitFailure, err.Error()
-	if e, ok := err.(*exit); ok { //nolint:errorlint // our own, never wrapped
+	if e := (*exit)(nil); errors.As(err, &e) { // kong joins what commands return
 		code, message = e.code, e.message
 	}
 	if message != "" {

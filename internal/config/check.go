@@ -5,47 +5,53 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"path"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/policy"
 )
 
 // wrong reports a value that was given at key, or that a default left there.
-// A value that could not be read, alone or with all around it, has its one
-// report already.
+// What has a report already, alone or with all around it, gets no second one.
 func (d *decoder) wrong(key, format string, args ...any) {
-	reported := func(p Problem) bool {
-		return p.Key != "" && (p.Key == key || strings.HasPrefix(key, p.Key+".") || strings.HasPrefix(key, p.Key+"["))
+	for k := key; k != ""; k = parent(k) {
+		if d.failed[k] {
+			return
+		}
 	}
-	if slices.ContainsFunc(d.problems, reported) {
-		return
-	}
+	d.failed[key] = true
 	p := Problem{Key: key, Message: fmt.Sprintf(format, args...)}
 	switch at, given := d.at[key]; {
 	case at.flag != "":
 		p.Key = at.flag
 	case given:
 		p.File, p.Line, p.Column = d.source.Path, at.line, at.column
-	default:
-		// Missing: the nearest place that was given is where it belongs.
-		p.File = d.source.Path
-		if p.File != "" {
-			p.Line, p.Column = 1, 1
-		}
-		for parent := key; parent != ""; {
-			parent = parent[:max(0, strings.LastIndexAny(parent, ".["))]
-			if at, ok := d.at[parent]; ok {
-				p.Line, p.Column = at.line, at.column
-				break
-			}
-		}
+	case d.source.Path != "":
+		at := d.around(key)
+		p.File, p.Line, p.Column = d.source.Path, at.line, at.column
 	}
 	d.problems = append(d.problems, p)
 }
+
+// around is where a value that is missing belongs: the nearest place around it
+// that was given.
+func (d *decoder) around(key string) position {
+	for key != "" {
+		key = parent(key)
+		if at, given := d.at[key]; given && at.flag == "" {
+			return at
+		}
+	}
+	return position{line: 1, column: 1}
+}
+
+// parent is the key around a key, empty for the whole file.
+func parent(key string) string { return key[:max(0, strings.LastIndexAny(key, ".["))] }
 
 // check holds each value against its range and against the others.
 func (d *decoder) check(c *Config) {
@@ -55,14 +61,15 @@ func (d *decoder) check(c *Config) {
 	if c.Admin.Token == "" && !isLoopback(c.Admin.Listen) {
 		d.wrong("admin.token", "required because admin.listen %q is not on loopback", c.Admin.Listen)
 	}
+	d.token("admin.token", c.Admin.Token)
 	d.upstream(c.Upstream)
 	d.store(c.Store)
 	d.clients(c)
 	d.limits(c.Limits)
 	d.cache(c)
 	d.statistics(c.Statistics)
-	if !strings.HasPrefix(c.Webhooks.Path, "/_weir/") {
-		d.wrong("webhooks.path", "%q: must begin with /_weir/", c.Webhooks.Path)
+	if !strings.HasPrefix(c.Webhooks.Path, "/_weir/") || path.Clean(c.Webhooks.Path) != c.Webhooks.Path {
+		d.wrong("webhooks.path", "%q: must begin with /_weir/ and hold no empty or dot segment", c.Webhooks.Path)
 	}
 	if c.Telemetry.Sample < 0 || c.Telemetry.Sample > 1 {
 		d.wrong("telemetry.sample", "%v: must be from 0 to 1", c.Telemetry.Sample)
@@ -75,18 +82,18 @@ func (d *decoder) enums(v reflect.Value, key string) {
 	case reflect.Struct:
 		for i := range v.NumField() {
 			f := v.Type().Field(i)
-			path := key
+			inner := key
 			if !f.Anonymous {
 				name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-				path = strings.TrimPrefix(key+"."+name, ".")
+				inner = strings.TrimPrefix(key+"."+name, ".")
 			}
 			if allowed := f.Tag.Get("enum"); allowed != "" {
 				if value := fmt.Sprint(v.Field(i).Interface()); !slices.Contains(strings.Split(allowed, ","), value) {
-					d.wrong(path, "%q: must be one of %s", value, strings.ReplaceAll(allowed, ",", ", "))
+					d.wrong(inner, "%q: must be one of %s", value, strings.ReplaceAll(allowed, ",", ", "))
 				}
 				continue
 			}
-			d.enums(v.Field(i), path)
+			d.enums(v.Field(i), inner)
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
@@ -123,8 +130,8 @@ func (d *decoder) upstream(u Upstream) {
 		d.wrong("upstream.url", "%q: must be an absolute http or https URL", redacted(u.URL))
 	case parsed.User != nil:
 		d.wrong("upstream.url", "holds a user name: credentials belong under credentials")
-	case parsed.RawQuery != "" || parsed.Fragment != "":
-		d.wrong("upstream.url", "%q: must have neither query nor fragment", u.URL)
+	case strings.ContainsAny(u.URL, "?#"):
+		d.wrong("upstream.url", "%q: must have neither query nor fragment", redacted(u.URL))
 	}
 	d.positive("upstream.timeout", u.Timeout)
 	if u.Egress == "" {
@@ -132,34 +139,42 @@ func (d *decoder) upstream(u Upstream) {
 	}
 }
 
-var storeSchemes = []string{"memory", "redis", "rediss", "redis+sentinel", "redis+cluster"}
+var storeSchemes = []string{"redis", "rediss", "redis+sentinel", "redis+cluster"}
 
 func (d *decoder) store(s Store) {
+	if s.URL == "memory:" {
+		return
+	}
 	u, err := url.Parse(s.URL)
-	if err != nil || !slices.Contains(storeSchemes, u.Scheme) || u.Scheme != "memory" && u.Host == "" {
-		d.wrong("store.url", "%q: must be memory: or a URL of one of %s", redacted(s.URL), strings.Join(storeSchemes[1:], ", "))
+	if err != nil || !slices.Contains(storeSchemes, u.Scheme) || u.Host == "" {
+		d.wrong("store.url", "%q: must be memory: or a URL of one of %s", redacted(s.URL), strings.Join(storeSchemes, ", "))
 	}
 }
 
-func (d *decoder) clients(c *Config) {
-	held := map[string]bool{}
-	for i, cred := range c.Credentials {
+// credentials returns the names of those that are held.
+func (d *decoder) credentials(held []Credential) map[string]bool {
+	names := map[string]bool{}
+	for i, cred := range held {
 		key := fmt.Sprintf("credentials[%d]", i)
-		d.name(key+".name", cred.Name, held)
+		d.name(key+".name", cred.Name, names)
 		if cred.Token == "" {
 			d.wrong(key+".token", "required")
 		}
 		if cred.Kind == policy.OAuthApp && !strings.Contains(cred.Token.Reveal(), ":") {
 			d.wrong(key+".token", "of an oauth_app must be id:secret")
 		}
+		d.token(key+".token", cred.Token)
 	}
-	seen := map[string]bool{}
+	return names
+}
+
+func (d *decoder) clients(c *Config) {
+	held := d.credentials(c.Credentials)
+	names, keys := map[string]bool{}, map[string]string{}
 	for i, client := range c.Clients {
 		key := fmt.Sprintf("clients[%d]", i)
-		d.name(key+".name", client.Name, seen)
-		if sum, ok := strings.CutPrefix(client.Key, "sha256:"); !ok || !isSHA256(sum) {
-			d.wrong(key+".key", "must be sha256: and 64 hexadecimal digits")
-		}
+		d.name(key+".name", client.Name, names)
+		d.clientKey(key, client.Key, keys)
 		if len(client.Credentials) == 0 {
 			d.wrong(key+".credentials", "must name at least one credential")
 		}
@@ -174,6 +189,30 @@ func (d *decoder) clients(c *Config) {
 	}
 	if !c.Callers.PassThrough && len(c.Clients) == 0 {
 		d.wrong("callers.pass_through", "is false and there are no clients: nobody could call")
+	}
+}
+
+// clientKey checks the key of the client at a path; seen tells whose a key is
+// already. What is no hash may be the key itself, so it is not quoted.
+func (d *decoder) clientKey(client, hash string, seen map[string]string) {
+	sum, ok := strings.CutPrefix(hash, "sha256:")
+	sum = strings.ToLower(sum)
+	owner, taken := seen[sum]
+	switch {
+	case !ok || !isSHA256(sum):
+		d.wrong(client+".key", "must be sha256: and 64 hexadecimal digits")
+	case taken:
+		d.wrong(client+".key", "is that of %s too: a key tells clients apart", owner)
+	default:
+		seen[sum] = client
+	}
+}
+
+// token reports a token that no header field can carry: it would fail with
+// every request. A file of two lines makes one.
+func (d *decoder) token(key string, token credential.Secret) {
+	if strings.ContainsFunc(token.Reveal(), func(r rune) bool { return r <= ' ' || r > '~' }) {
+		d.wrong(key, "holds a blank, a line break or another character that a token cannot have")
 	}
 }
 
@@ -238,12 +277,24 @@ func (d *decoder) cache(c *Config) {
 		key := "cache.operations." + id
 		switch op := policy.Embedded().Operation(id); {
 		case op == nil:
-			d.wrong(key, "unknown operation; weir explain METHOD PATH tells the name")
+			d.wrong(key, "unknown operation; %s", suggestion(id))
 		case op.Cache.Class != policy.Shared:
 			d.wrong(key, "is not reference data: how long its answers are fresh is the upstream's to say")
 		}
 		d.positive(key+".ttl", o.TTL)
 	}
+}
+
+// suggestion is where to find the name of an operation.
+func suggestion(id string) string {
+	var names []string
+	for _, op := range policy.Embedded().Operations() {
+		names = append(names, op.ID)
+	}
+	if near := nearest(id, names); near != "" {
+		return fmt.Sprintf("did you mean %q?", near)
+	}
+	return "weir explain METHOD PATH tells the name"
 }
 
 func (d *decoder) statistics(s Statistics) {

@@ -12,7 +12,7 @@
 package config
 
 import (
-	"net/url"
+	"regexp"
 	"time"
 
 	"github.com/weirgate/weir/internal/credential"
@@ -173,14 +173,15 @@ func (c *Config) Catalogue() (*policy.Catalogue, error) {
 	return policy.Embedded().WithTTL(ttl)
 }
 
-// redacted is a URL without its password.
+// What may be secret in a URL: all between its scheme and the last "@", and
+// the value of a parameter such as sentinel_password.
+var (
+	userInfo        = regexp.MustCompile(`(?s)^([A-Za-z][A-Za-z0-9+.-]*://)?.*@`)
+	secretParameter = regexp.MustCompile(`(?i)([?&][^=&#]*(?:pass|token|secret|key)[^=&#]*=)[^&#]*`)
+)
+
+// redacted is a URL without what may be secret in it. It goes by the text
+// alone, because a URL that cannot be parsed must not show it either.
 func redacted(raw string) string {
-	u, err := url.Parse(raw)
-	if err != nil {
-		return "•••"
-	}
-	if _, ok := u.User.Password(); ok {
-		u.User = url.UserPassword(u.User.Username(), "•••")
-	}
-	return u.String()
+	return secretParameter.ReplaceAllString(userInfo.ReplaceAllString(raw, "${1}•••@"), "${1}•••")
 }

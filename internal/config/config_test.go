@@ -1,21 +1,22 @@
 package config
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"github.com/weirgate/weir/policy"
 )
 
+// env is an environment of names and values in turn.
 func env(pairs ...string) func(string) (string, bool) {
 	return func(name string) (string, bool) {
 		for i := 0; i < len(pairs); i += 2 {
@@ -32,13 +33,42 @@ func parse(t *testing.T, text string) (*Config, error) {
 	return Parse(Source{Path: "weir.yaml", Getenv: env("TOKEN", "s3cret", "EMPTY", "", "N", "7")}, []byte(text))
 }
 
-const minimal = "upstream: {url: \"https://api.example.com\"}\n"
-
-func TestDefaultsAreThoseOfTheDocuments(t *testing.T) {
-	c, err := parse(t, minimal)
+// valid parses what must be valid.
+func valid(t *testing.T, text string) *Config {
+	t.Helper()
+	c, err := parse(t, text)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+// minimal is the shortest valid file.
+const minimal = "upstream: {url: \"https://api.example.com\"}\n"
+
+// mistake is a file with one mistake: what stands after minimal, and its
+// report.
+type mistake struct{ name, text, want string }
+
+// report holds each file against its one report.
+func report(t *testing.T, mistakes []mistake) {
+	t.Helper()
+	for _, m := range mistakes {
+		t.Run(m.name, func(t *testing.T) {
+			c, err := parse(t, minimal+m.text)
+			var problems Problems
+			if !errors.As(err, &problems) || c != nil {
+				t.Fatalf("got %v, %v; want %s", c, err, m.want)
+			}
+			if len(problems) != 1 || problems[0].String() != m.want {
+				t.Errorf("got  %s\nwant %s", err, m.want)
+			}
+		})
+	}
+}
+
+func TestDefaultsAreThoseOfTheDocuments(t *testing.T) {
+	c := valid(t, minimal)
 	want := Default()
 	want.Upstream.URL = "https://api.example.com"
 	if diff := cmp.Diff(want, c); diff != "" {
@@ -49,136 +79,138 @@ func TestDefaultsAreThoseOfTheDocuments(t *testing.T) {
 	}
 }
 
+func TestDefaultIsAFreshCopy(t *testing.T) {
+	Default().Limits.Content[0].Max = 1
+	if got := Default().Limits.Content[0].Max; got != 80 {
+		t.Errorf("one caller's change is another's default: %d", got)
+	}
+}
+
 func TestFileIsLaidOverTheDefaults(t *testing.T) {
-	c, err := parse(t, minimal+"tls:\nlimits: {primary: {user: \"${N}\"}, wait: 1m30s}\ncredentials: [{name: ci, kind: user, token: \"${TOKEN}\"}]")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.Limits.Primary.User != 7 || c.Limits.Primary.Workflow != 1000 || c.Limits.Wait != 90*time.Second || c.Credentials[0].Token.Reveal() != "s3cret" {
-		t.Errorf("%+v", c)
-	}
-}
-
-func TestEachMistakeSaysWhereAndWhat(t *testing.T) {
-	for _, c := range []struct{ name, text, want string }{
-		{"unknown key", "listne: x", `weir.yaml:2:1: listne: unknown key; did you mean "listen"?`},
-		{"unknown key far from any", "store: {location: x}", "weir.yaml:2:9: store.location: unknown key; must be one of url"},
-		{"key twice", "listen: \":1\"\nlisten: \":2\"", "weir.yaml:3:1: listen: stands twice; first in line 2"},
-		{"list for a value", "listen: [a]", "weir.yaml:2:9: listen: want a single value"},
-		{"value for a mapping that holds what is required", "admin: {listen: \":1\", token: [x]}", "weir.yaml:2:30: admin.token: want a single value"},
-		{"value for a mapping", "limits: many", "weir.yaml:2:9: limits: want a mapping"},
-		{"value for a list", "clients: me", "weir.yaml:2:10: clients: want a list"},
-		{"no duration", "limits: {wait: soon}", `weir.yaml:2:16: limits.wait: "soon" is not a duration: write for example 500ms, 30s or 1h30m`},
-		{"negative duration", "limits: {wait: -1s}", `weir.yaml:2:16: limits.wait: "-1s" is not a duration: write for example 500ms, 30s or 1h30m`},
-		{"no number", "limits: {concurrent: many}", `weir.yaml:2:22: limits.concurrent: "many" is not a whole number`},
-		{"number out of range", "limits: {primary: {user: 0}}", "weir.yaml:2:26: limits.primary.user: 0: must be 1 or more"},
-		{"no boolean", "callers: {pass_through: yes}", `weir.yaml:2:25: callers.pass_through: "yes": must be true or false`},
-		{"no size", "cache: {memory: 5 apples}", `weir.yaml:2:17: cache.memory: "5 apples" is not a size: write a number and KiB, MiB or GiB`},
-		{"enum", "limits: {cold_start: hot}", `weir.yaml:2:22: limits.cold_start: "hot": must be one of ramp, strict, trust`},
-		{"number enum", "limits: {refusal_status: 503}", `weir.yaml:2:26: limits.refusal_status: "503": must be one of 429, 403`},
-		{"no address", "listen: here", `weir.yaml:2:9: listen: "here" is not an address: write host:port or :port`},
-		{"admin without a token", "admin: {listen: \":9090\"}", `weir.yaml:2:8: admin.token: required because admin.listen ":9090" is not on loopback`},
-		{"unset variable", "listen: ${NOPE}", `weir.yaml:2:9: listen: environment variable "NOPE" is not set; ${NOPE:-default} gives it a default`},
-		{"open variable", "listen: ${NOPE", "weir.yaml:2:9: listen: ${ is not closed; write $${ for a literal one"},
-		{"secret file", "admin: {token: \"file:/nowhere\"}", `weir.yaml:2:16: admin.token: file "/nowhere": no such file or directory`},
-		{"store", "store: {url: \"mysql://a:hunter2@b\"}", `weir.yaml:2:14: store.url: "mysql://a:%E2%80%A2%E2%80%A2%E2%80%A2@b": must be memory: or a URL of one of redis, rediss, redis+sentinel, redis+cluster`},
-		{"operation", "cache: {operations: {gitignore/none: {ttl: 1h}}}", "weir.yaml:2:38: cache.operations.gitignore/none: unknown operation; weir explain METHOD PATH tells the name"},
-		{"operation that is not reference data", "cache: {operations: {watching/list-mine: {ttl: 1h}}}", "weir.yaml:2:42: cache.operations.watching/list-mine: is not reference data: how long its answers are fresh is the upstream's to say"},
-		{"webhook path", "webhooks: {path: /hooks}", `weir.yaml:2:18: webhooks.path: "/hooks": must begin with /_weir/`},
-		{"sample", "telemetry: {sample: 1.5}", "weir.yaml:2:21: telemetry.sample: 1.5: must be from 0 to 1"},
-		{"nobody could call", "callers: {pass_through: false}", "weir.yaml:2:25: callers.pass_through: is false and there are no clients: nobody could call"},
-		{"credential without token", "credentials: [{name: a, kind: user}]", "weir.yaml:2:15: credentials[0].token: required"},
-		{"poll", "statistics: {poll: {first: 20s}}", "weir.yaml:2:20: statistics.poll.max: 15s: must not be less than first, 20s"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			_, err := parse(t, minimal+c.text)
-			var problems Problems
-			if !errors.As(err, &problems) {
-				t.Fatalf("accepted, or %v", err)
-			}
-			if len(problems) != 1 || problems[0].String() != c.want {
-				t.Errorf("got  %s\nwant %s", err, c.want)
-			}
-		})
-	}
-}
-
-func TestAllMistakesAtOnceInTheOrderOfTheFile(t *testing.T) {
-	_, err := parse(t, `listen: here
-clients:
-  - {name: a, key: "sha256:00", credentials: [none], share: 0, priority: low}
-  - {name: a, key: x}
-limits:
-  headroom: 1
-  wait: x
+	c := valid(t, minimal+`
+tls:
+statistics: ~
+limits: {primary: {user: "${N}"}, wait: 1m30s, content: [{max: 5, window: 1s}]}
+credentials: [{name: ci, kind: user, token: "${TOKEN}"}]
+clients: [{name: a, key: "sha256:`+strings.Repeat("0F", 32)+`", credentials: [ci], priority: batch}]
 `)
-	want := `weir.yaml:1:1: upstream.url: required: the base URL of the API
-weir.yaml:1:9: listen: "here" is not an address: write host:port or :port
-weir.yaml:3:20: clients[0].key: must be sha256: and 64 hexadecimal digits
-weir.yaml:3:47: clients[0].credentials[0]: "none" is not among credentials
-weir.yaml:3:61: clients[0].share: 0: must be 1 or more
-weir.yaml:3:74: clients[0].priority: "low": must be one of interactive, normal, batch
-weir.yaml:4:5: clients[1].credentials: must name at least one credential
-weir.yaml:4:12: clients[1].name: "a" stands twice
-weir.yaml:4:20: clients[1].key: must be sha256: and 64 hexadecimal digits
-weir.yaml:6:13: limits.headroom: 1: must be from 0 to below 1
-weir.yaml:7:9: limits.wait: "x" is not a duration: write for example 500ms, 30s or 1h30m`
-	if err == nil {
-		t.Fatal("accepted")
-	}
-	if diff := cmp.Diff(want, err.Error()); diff != "" {
+	want := Default()
+	want.Upstream.URL = "https://api.example.com"
+	want.Limits.Primary.User = 7
+	want.Limits.Wait = 90 * time.Second
+	want.Limits.Content = []policy.Window{{Max: 5, Window: time.Second}}
+	want.Credentials = []Credential{{Name: "ci", Kind: policy.User, Token: "s3cret"}}
+	want.Clients = []Client{{Name: "a", Key: "sha256:" + strings.Repeat("0F", 32), Credentials: []string{"ci"}, Share: 1, Priority: "batch"}}
+	if diff := cmp.Diff(want, c); diff != "" {
 		t.Error(diff)
 	}
 }
 
-func TestSyntaxErrorsHaveAPosition(t *testing.T) {
-	for _, text := range []string{"a: [", "a: b: c", "a: \"", "- a\nb: c", "a: &x *x", "%YAML 9"} {
-		_, err := parse(t, text)
-		var problems Problems
-		if !errors.As(err, &problems) || problems[0].Line < 1 || problems[0].Column < 1 {
-			t.Errorf("%q: %v", text, err)
-		}
+// everything is the file of design section 3, and what came after it.
+const everything = `
+listen: ":8080"
+admin: {listen: "127.0.0.1:9090", token: t0ken}
+upstream: {url: "https://api.example.com/api/v3", dialect: github, timeout: 30s, egress: shared}
+store: {url: "rediss://default:t0ken@redis.internal:6379/0"}
+credentials: [{name: ci, kind: user, account: octo-bot, token: "${TOKEN}"}]
+clients: [{name: builds, key: "sha256:0000000000000000000000000000000000000000000000000000000000000000", credentials: [ci], share: 3, priority: batch}]
+callers: {pass_through: true}
+limits:
+  headroom: 0
+  on_store_loss: share
+  cold_start: ramp
+  wait: 10s
+  refusal_status: 403
+  primary: {unauthenticated: 60, user: 5000, enterprise: 15000, installation: 5000, oauth_app: 5000, workflow: 1000, window: 1h}
+  search: {authenticated: 30, code: 10, unauthenticated: 10, window: 1m}
+  concurrent: 100
+  points: {rest: 900, graphql: 2000, window: 1m}
+  cpu: {total: 90s, graphql: 60s, window: 1m, factor: 1.0}
+  content: [{max: 80, window: 1m}, {max: 500, window: 1h}]
+cache: {memory: 256MiB, operations: {gitignore/get-template: {ttl: 24h}}}
+statistics: {wait: 10s, poll: {first: 1s, factor: 2, max: 15s, budget: 5m}}
+webhooks: {path: /_weir/webhooks, secret: "${TOKEN}"}
+tls: {domains: [weir.example.com], email: ops@example.com, ca: "https://ca.internal/directory", storage: store}
+telemetry: {service_name: weir, sample: 1.0}
+headers: {ratelimit: draft-08}
+`
+
+func TestMaskedShowsEverythingButSecrets(t *testing.T) {
+	want := map[string]any{
+		"listen":      ":8080",
+		"admin":       map[string]any{"listen": "127.0.0.1:9090", "token": "•••"},
+		"upstream":    map[string]any{"url": "https://api.example.com/api/v3", "dialect": "github", "timeout": "30s", "egress": "shared"},
+		"store":       map[string]any{"url": "rediss://•••@redis.internal:6379/0"},
+		"credentials": []any{map[string]any{"name": "ci", "kind": "user", "account": "octo-bot", "token": "•••"}},
+		"clients": []any{map[string]any{
+			"name": "builds", "key": "sha256:" + strings.Repeat("0", 64), "credentials": []any{"ci"}, "share": 3, "priority": "batch",
+		}},
+		"callers": map[string]any{"pass_through": true},
+		"limits": map[string]any{
+			"headroom": 0, "on_store_loss": "share", "cold_start": "ramp", "wait": "10s", "refusal_status": 403,
+			"primary":    map[string]any{"unauthenticated": 60, "user": 5000, "enterprise": 15000, "installation": 5000, "oauth_app": 5000, "workflow": 1000, "window": "1h0m0s"},
+			"search":     map[string]any{"authenticated": 30, "code": 10, "unauthenticated": 10, "window": "1m0s"},
+			"concurrent": 100,
+			"points":     map[string]any{"rest": 900, "graphql": 2000, "window": "1m0s"},
+			"cpu":        map[string]any{"total": "1m30s", "graphql": "1m0s", "window": "1m0s", "factor": 1},
+			"content":    []any{map[string]any{"max": 80, "window": "1m0s"}, map[string]any{"max": 500, "window": "1h0m0s"}},
+		},
+		"cache": map[string]any{"memory": "256MiB", "operations": map[string]any{"gitignore/get-template": map[string]any{"ttl": "24h0m0s"}}},
+		"statistics": map[string]any{
+			"wait": "10s", "poll": map[string]any{"first": "1s", "factor": 2, "max": "15s", "budget": "5m0s"},
+		},
+		"webhooks":  map[string]any{"path": "/_weir/webhooks", "secret": "•••"},
+		"tls":       map[string]any{"domains": []any{"weir.example.com"}, "email": "ops@example.com", "ca": "https://ca.internal/directory", "storage": "store"},
+		"telemetry": map[string]any{"service_name": "weir", "sample": 1},
+		"headers":   map[string]any{"ratelimit": "draft-08"},
+	}
+	c := valid(t, everything)
+	if diff := cmp.Diff(want, c.Masked()); diff != "" {
+		t.Error(diff)
+	}
+	if c.Store.URL != "rediss://default:t0ken@redis.internal:6379/0" {
+		t.Errorf("masking changed the configuration: %s", c.Store.URL)
 	}
 }
 
-func TestNoErrorQuotesASecret(t *testing.T) {
-	_, err := parse(t, `
-upstream: {url: "https://user:hunter2@api.example.com"}
-admin: {token: [hunter2]}
-credentials: [{name: a, kind: oauth_app, token: hunter2}, {name: a, kind: x, token: {hunter2: 1}}]
-`)
-	if err == nil || strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("%v", err)
-	}
-}
-
-func TestExpandEnv(t *testing.T) {
-	get := env("A", "1", "EMPTY", "")
-	for text, want := range map[string]string{
-		"plain": "plain", "${A}": "1", "x${A}y${A}": "x1y1", "${B:-2}": "2", "${B:-}": "", "${EMPTY:-3}": "3", "${EMPTY}": "",
-		"$${A}": "${A}", "$A": "$A", "${A:-9}": "1",
+func TestRedacted(t *testing.T) {
+	for raw, want := range map[string]string{
+		"memory:":                             "memory:",
+		"redis://h:6379/0":                    "redis://h:6379/0",
+		"redis://:pw@h/0":                     "redis://•••@h/0",
+		"rediss://user:p@w@h":                 "rediss://•••@h",
+		"redis://u:p/w?x#y@h":                 "redis://•••@h",
+		"redis+sentinel://u:p@h":              "redis+sentinel://•••@h",
+		"u:pw@h":                              "•••@h",
+		"pw@x://u:pw@h":                       "•••@h",
+		"redis://u:p\nw@h":                    "redis://•••@h",
+		"redis://h?sentinel_password=pw":      "redis://h?sentinel_password=•••",
+		"https://h?a=1&Access_Token=pw&b=2#c": "https://h?a=1&Access_Token=•••&b=2#c",
 	} {
-		if got, err := expandEnv(text, get); got != want || err != nil {
-			t.Errorf("%s: got %q, %v", text, got, err)
+		if got := redacted(raw); got != want {
+			t.Errorf("%q: got %q, want %q", raw, got, want)
 		}
 	}
 }
 
-func TestFlagsOverrideTheFileAndAreNamedInErrors(t *testing.T) {
-	names := map[string]string{"listen": "--listen", "upstream.url": "--upstream", "upstream.dialect": "--dialect"}
-	flags := func(values map[string]string) Source {
-		return Source{Path: "weir.yaml", Getenv: env(), Flags: values, FlagNames: names}
+func TestRedactedNeverShowsAPassword(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		junk := rapid.StringMatching(`[ -~]{0,8}`)
+		scheme := rapid.SampledFrom([]string{"", "redis://", "rediss://", "redis+cluster://", "://", "//"}).Draw(t, "scheme")
+		raw := scheme + junk.Draw(t, "user") + ":hunter2" + junk.Draw(t, "more") + "@" + junk.Draw(t, "host")
+		if got := redacted(raw); strings.Contains(got, "hunter2") {
+			t.Fatalf("%q shows as %q", raw, got)
+		}
+	})
+}
+
+func TestCatalogueHasTheOverrides(t *testing.T) {
+	catalogue, err := valid(t, everything).Catalogue()
+	if err != nil {
+		t.Fatal(err)
 	}
-	c, err := Parse(flags(map[string]string{"listen": ":1", "upstream.url": "http://other"}), []byte(minimal+"listen: \":2\""))
-	if err != nil || c.Listen != ":1" || c.Upstream.URL != "http://other" {
-		t.Errorf("%+v, %v", c, err)
-	}
-	_, err = Parse(flags(map[string]string{"upstream.dialect": "klingon"}), []byte(minimal))
-	if want := `--dialect: "klingon": must be one of service, github`; err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
-	if _, err = Parse(Source{Flags: map[string]string{"upstream.url": "http://x"}, FlagNames: names, Getenv: env()}, nil); err != nil {
-		t.Errorf("no file at all: %v", err)
+	if got := catalogue.Operation("gitignore/get-template").Cache.TTL; got != 24*time.Hour {
+		t.Errorf("got %s", got)
 	}
 }
 
@@ -187,15 +219,9 @@ func TestReadyConfigurations(t *testing.T) {
 	if err != nil || len(files) < 4 {
 		t.Fatal(files, err)
 	}
-	token := filepath.Join(t.TempDir(), "admin")
-	if err := os.WriteFile(token, []byte("t0ken\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	samples := env("UPSTREAM_URL", "https://api.example.com", "CI_TOKEN", "x", "BUILDS_KEY_SHA256", strings.Repeat("0f", 32),
-		"REDIS_URL", "rediss://user:pw@redis.internal:6379/0", "HOOK_SECRET", "x", "ADMIN_TOKEN_FILE", token)
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			c, err := Load(Source{Path: file, Getenv: samples})
+			c, err := Load(Source{Path: file, Getenv: sampleEnv(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -212,136 +238,56 @@ func TestReadyConfigurations(t *testing.T) {
 	}
 }
 
-func TestMissingFile(t *testing.T) {
-	_, err := Load(Source{Path: "nowhere.yaml", Getenv: env()})
-	if want := "nowhere.yaml: no such file or directory"; err == nil || err.Error() != want {
-		t.Errorf("got %v", err)
+// sampleEnv has every variable that a ready configuration names.
+func sampleEnv(t *testing.T) func(string) (string, bool) {
+	t.Helper()
+	token := filepath.Join(t.TempDir(), "admin")
+	if err := os.WriteFile(token, []byte("t0ken\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return env("UPSTREAM_URL", "https://api.example.com", "CI_TOKEN", "t0ken", "BUILDS_KEY_SHA256", strings.Repeat("0f", 32),
+		"REDIS_URL", "rediss://user:pw@redis.internal:6379/0", "HOOK_SECRET", "t0ken", "ADMIN_TOKEN_FILE", token)
+}
+
+func TestReadyConfigurationsNameWhatTheyNeed(t *testing.T) {
+	for name, variables := range map[string][]string{
+		"demo": nil, "github": nil,
+		"single":  {"UPSTREAM_URL", "CI_TOKEN", "BUILDS_KEY_SHA256"},
+		"cluster": {"UPSTREAM_URL", "REDIS_URL", "HOOK_SECRET"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join("../../configs", name+".yaml")
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = Load(Source{Path: path, Getenv: env()})
+			comments := regexp.MustCompile(`(?m)^ *#.*`).FindAllString(string(text), -1)
+			for _, variable := range variables {
+				if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("environment variable %q is not set", variable)) {
+					t.Errorf("does not need %s: %v", variable, err)
+				}
+				if !strings.Contains(strings.Join(comments, "\n"), variable) {
+					t.Errorf("does not say that it needs %s", variable)
+				}
+			}
+			if variables == nil && err != nil {
+				t.Errorf("needs something: %v", err)
+			}
+		})
 	}
 }
 
-func TestSize(t *testing.T) {
-	for text, want := range map[string]Size{"0": 0, "12": 12, "12B": 12, "3KiB": 3 << 10, "256MiB": 256 << 20, "2 GiB": 2 << 30} {
-		if got, err := parseSize(text); got != want || err != nil {
-			t.Errorf("%s: got %d, %v", text, got, err)
-		}
-	}
-	for _, text := range []string{"", "-1", "1.5MiB", "MiB", "1MB", "9999999999GiB"} {
-		if got, err := parseSize(text); err == nil {
-			t.Errorf("%q: accepted as %d", text, got)
-		}
-	}
-	for size, want := range map[Size]string{0: "0B", 1: "1B", 1 << 20: "1MiB", 1536: "1536B", 1536 << 10: "1536KiB"} {
-		if size.String() != want {
-			t.Errorf("%d: got %s, want %s", int64(size), size, want)
-		}
-	}
-}
-
-func TestSchemaSaysWhatTheFileMay(t *testing.T) {
-	text, err := Schema()
+func TestDemoConfigurationIsWhatTheDemoRuns(t *testing.T) {
+	c, err := Load(Source{Path: "../../configs/demo.yaml", Getenv: env()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	type node struct {
-		Type        string
-		Description string
-		Enum        []any
-		Default     any
-		Properties  map[string]node
-		Items       *node
-		Additional  any `json:"additionalProperties"`
+	want := Default()
+	want.Listen, want.Admin.Listen = "127.0.0.1:8080", "127.0.0.1:9090"
+	want.Upstream.URL = "http://127.0.0.1:9000"
+	want.Limits.ColdStart = "trust"
+	if diff := cmp.Diff(want, c); diff != "" {
+		t.Error(diff)
 	}
-	var root node
-	if err := json.Unmarshal(text, &root); err != nil {
-		t.Fatal(err)
-	}
-	if root.Additional != false || root.Properties["limits"].Properties["primary"].Additional != false {
-		t.Error("unknown keys are allowed")
-	}
-	dialect := root.Properties["upstream"].Properties["dialect"]
-	if diff := cmp.Diff([]any{"service", "github"}, dialect.Enum); diff != "" || dialect.Default != "service" {
-		t.Error(diff, dialect)
-	}
-	if got := root.Properties["limits"].Properties["wait"].Default; got != "10s" {
-		t.Errorf("limits.wait: default %v", got)
-	}
-	var undescribed func(key string, n node)
-	undescribed = func(key string, n node) {
-		if n.Description == "" && key != "" && !strings.HasSuffix(key, "[]") {
-			t.Errorf("%s has no description", key)
-		}
-		for name, p := range n.Properties {
-			undescribed(strings.TrimPrefix(key+"."+name, "."), p)
-		}
-		if n.Items != nil {
-			undescribed(key+"[]", *n.Items)
-		}
-	}
-	undescribed("", root)
-}
-
-func TestWatch(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "weir.yaml")
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(path+".new", path); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write(minimal)
-	type result struct {
-		c   *Config
-		err error
-	}
-	results := make(chan result)
-	hup := make(chan os.Signal)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error)
-	go func() {
-		ended <- Watch(ctx, Source{Path: path, Getenv: env()}, hup, func(c *Config, err error) { results <- result{c, err} })
-	}()
-	hup <- os.Interrupt
-	if r := <-results; r.err != nil {
-		t.Errorf("on a signal: %v", r.err)
-	}
-	write(minimal + "listen: \":1234\"")
-	if r := <-results; r.err != nil || r.c.Listen != ":1234" {
-		t.Errorf("on a change: %+v", r)
-	}
-	write("nonsense: 1")
-	if r := <-results; r.c != nil || r.err == nil {
-		t.Errorf("on an invalid change: %+v", r)
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-}
-
-func FuzzParse(f *testing.F) {
-	for _, s := range []string{"", minimal, "a: [", "clients: [{name: ${TOKEN}}]", "limits: {content: [{max: 1}]}", "x: &a [*a]", "? {a: b}: c", "admin: !!binary x"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		c, err := Parse(Source{Path: "weir.yaml", Getenv: env("TOKEN", "x")}, []byte(text))
-		if err == nil {
-			if c == nil {
-				t.Fatal("neither a configuration nor an error")
-			}
-			return
-		}
-		var problems Problems
-		if !errors.As(err, &problems) || len(problems) == 0 {
-			t.Fatalf("%v", err)
-		}
-		for _, p := range problems {
-			if p.File == "" || p.Message == "" || p.Line < 0 {
-				t.Errorf("%+v", p)
-			}
-		}
-	})
 }

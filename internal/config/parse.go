@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -93,7 +95,7 @@ func reason(err error) string {
 
 // Parse is [Load] with the text of the file at hand.
 func Parse(s Source, text []byte) (*Config, error) {
-	d := &decoder{source: s, at: map[string]position{}}
+	d := &decoder{source: s, at: map[string]position{}, failed: map[string]bool{}}
 	c := Default()
 	document, err := read(text)
 	if err != nil {
@@ -107,7 +109,7 @@ func Parse(s Source, text []byte) (*Config, error) {
 	d.check(c)
 	if len(d.problems) > 0 {
 		slices.SortStableFunc(d.problems, func(a, b Problem) int {
-			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Key, b.Key))
 		})
 		return nil, d.problems
 	}
@@ -124,8 +126,12 @@ func read(text []byte) (document yaml.Node, err error) {
 		return document, err
 	}
 	var second yaml.Node
-	if err := loader.Load(&second); !errors.Is(err, io.EOF) {
-		return document, cmp.Or(err, errors.New("holds more than one document"))
+	switch err := loader.Load(&second); {
+	case err == nil:
+		at := yaml.Mark{Line: second.Line, Column: second.Column}
+		return document, &yaml.LoadError{Mark: at, Message: "a second document begins here; a configuration is one"}
+	case !errors.Is(err, io.EOF):
+		return document, err
 	}
 	return document, nil
 }
@@ -134,7 +140,8 @@ func read(text []byte) (document yaml.Node, err error) {
 type decoder struct {
 	source   Source
 	problems Problems
-	at       map[string]position
+	at       map[string]position // by key
+	failed   map[string]bool     // keys that have a report
 }
 
 // position is where a value was given: in the file, or by a flag.
@@ -144,6 +151,7 @@ type position struct {
 }
 
 func (d *decoder) problem(n *yaml.Node, key, format string, args ...any) {
+	d.failed[key] = true
 	d.problems = append(d.problems, Problem{File: d.source.Path, Line: n.Line, Column: n.Column, Key: key, Message: fmt.Sprintf(format, args...)})
 }
 
@@ -165,16 +173,19 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, key string) {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
-	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" && n.Value == "" {
-		return // "key:" with nothing keeps the default
+	tagged := n.Style&yaml.TaggedStyle != 0
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" && !tagged {
+		return // "key:" with nothing, null or ~ keeps the default
 	}
 	d.at[key] = position{line: n.Line, column: n.Column}
 	switch {
+	case tagged:
+		d.problem(n, key, "%q: tags mean nothing here; write the value alone", n.Tag)
 	case v.Kind() == reflect.Struct:
-		d.mapping(n, key, "a mapping", func(k, value *yaml.Node, path string) { d.field(k, value, v, path) })
+		d.mapping(n, key, func(k, value *yaml.Node, path string) { d.field(k, value, v, path) })
 	case v.Kind() == reflect.Map:
 		v.Set(reflect.MakeMap(v.Type()))
-		d.mapping(n, key, "a mapping", func(k, value *yaml.Node, path string) {
+		d.mapping(n, key, func(k, value *yaml.Node, path string) {
 			element := reflect.New(v.Type().Elem()).Elem()
 			d.value(value, element, path)
 			v.SetMapIndex(reflect.ValueOf(k.Value), element)
@@ -193,14 +204,18 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, key string) {
 }
 
 // mapping visits each key once.
-func (d *decoder) mapping(n *yaml.Node, key, want string, visit func(k, value *yaml.Node, path string)) {
+func (d *decoder) mapping(n *yaml.Node, key string, visit func(k, value *yaml.Node, path string)) {
 	if n.Kind != yaml.MappingNode {
-		d.problem(n, key, "want %s", want)
+		d.problem(n, key, "want a mapping")
 		return
 	}
 	seen := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k := n.Content[i]
+		if k.Kind != yaml.ScalarNode {
+			d.problem(k, key, "want keys that are plain text")
+			continue
+		}
 		path := strings.TrimPrefix(key+"."+k.Value, ".")
 		if line, again := seen[k.Value]; again {
 			d.problem(k, path, "stands twice; first in line %d", line)
@@ -266,7 +281,7 @@ func (d *decoder) sequence(n *yaml.Node, v reflect.Value, key string) {
 
 // flags lays the flags over the file.
 func (d *decoder) flags(root reflect.Value) {
-	for _, key := range slices.Sorted(mapKeys(d.source.Flags)) {
+	for _, key := range slices.Sorted(maps.Keys(d.source.Flags)) {
 		v := root
 		for part := range strings.SplitSeq(key, ".") {
 			v = fieldsOf(v)[part]
@@ -274,17 +289,8 @@ func (d *decoder) flags(root reflect.Value) {
 		name := d.source.FlagNames[key]
 		d.at[key] = position{flag: name}
 		if err := d.scalar(d.source.Flags[key], v); err != nil {
+			d.failed[key] = true
 			d.problems = append(d.problems, Problem{Key: name, Message: err.Error()})
-		}
-	}
-}
-
-func mapKeys(m map[string]string) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
 		}
 	}
 }
@@ -337,7 +343,7 @@ func (d *decoder) scalar(text string, v reflect.Value) error {
 		v.SetInt(int64(n))
 	case reflect.Float64:
 		f, err := strconv.ParseFloat(text, 64)
-		if err != nil || f != f {
+		if err != nil || math.IsNaN(f) || math.IsInf(f, 0) {
 			return fmt.Errorf("%q is not a number", text)
 		}
 		v.SetFloat(f)
@@ -348,7 +354,8 @@ func (d *decoder) scalar(text string, v reflect.Value) error {
 }
 
 // secret reads "file:PATH", relative to the configuration's folder; anything
-// else is the secret itself.
+// else is the secret itself. A file that holds nothing is a mistake: an empty
+// secret would switch off what it was to protect.
 func (d *decoder) secret(text string) (credential.Secret, error) {
 	path, ok := strings.CutPrefix(text, "file:")
 	if !ok {
@@ -361,5 +368,9 @@ func (d *decoder) secret(text string) (credential.Secret, error) {
 	if err != nil {
 		return "", fmt.Errorf("file %q: %s", path, reason(err))
 	}
-	return credential.Secret(strings.TrimRight(string(content), "\r\n")), nil
+	held := strings.TrimRight(string(content), "\r\n")
+	if held == "" {
+		return "", fmt.Errorf("file %q: is empty", path)
+	}
+	return credential.Secret(held), nil
 }

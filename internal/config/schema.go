@@ -13,9 +13,14 @@ import (
 	"github.com/weirgate/weir/internal/credential"
 )
 
+// variable is what a text must hold to stand for a number, one of an enum, a
+// duration or a size: the environment has the value.
+const variable = `\$\{`
+
 // Schema returns the JSON Schema of the file, for editors and reviewers. It
-// says what [Parse] says of shapes, enums and unknown keys; rules that join
-// several keys are Parse's alone.
+// says what [Parse] says of shapes, enums and unknown keys, and wants texts,
+// durations and sizes to be texts in YAML too; ranges, and rules that join
+// several keys, are Parse's alone.
 func Schema() ([]byte, error) {
 	r := jsonschema.Reflector{
 		FieldNameTag:               "yaml",
@@ -38,9 +43,9 @@ func Schema() ([]byte, error) {
 func scalarSchema(t reflect.Type) *jsonschema.Schema {
 	switch t {
 	case reflect.TypeFor[time.Duration]():
-		return &jsonschema.Schema{Type: "string", Pattern: `^([0-9.]+(ns|us|µs|ms|s|m|h))+$|^0$|\$\{`, Examples: []any{"30s"}}
+		return &jsonschema.Schema{Type: "string", Pattern: `^([0-9.]+(ns|us|µs|ms|s|m|h))+$|^0$|` + variable, Examples: []any{"30s"}}
 	case reflect.TypeFor[Size]():
-		return &jsonschema.Schema{Type: "string", Pattern: `^[0-9]+ *([KMG]iB|B)?$|\$\{`, Examples: []any{"256MiB"}}
+		return &jsonschema.Schema{Type: "string", Pattern: `^[0-9]+ *([KMG]iB|B)?$|` + variable, Examples: []any{"256MiB"}}
 	case reflect.TypeFor[credential.Secret]():
 		return &jsonschema.Schema{Type: "string"}
 	}
@@ -66,7 +71,6 @@ func describe(s *jsonschema.Schema, t reflect.Type, byDefault reflect.Value) {
 			panic("config: the schema has no " + name)
 		}
 		p.Description = f.Tag.Get("desc")
-		p.Enum = enumOf(f)
 		switch inner := f.Type; inner.Kind() {
 		case reflect.Struct:
 			describe(p, inner, value)
@@ -81,8 +85,21 @@ func describe(s *jsonschema.Schema, t reflect.Type, byDefault reflect.Value) {
 			}
 		default:
 			p.Default = defaultOf(value)
+			p.Enum = enumOf(f)
+			orVariable(p)
 		}
 	}
+}
+
+// orVariable lets a text with a variable stand for a value that is no free
+// text.
+func orVariable(p *jsonschema.Schema) {
+	if p.Type == "string" && p.Enum == nil {
+		return
+	}
+	literal := &jsonschema.Schema{Type: p.Type, Enum: p.Enum}
+	p.Type, p.Enum = "", nil
+	p.AnyOf = []*jsonschema.Schema{literal, {Type: "string", Pattern: variable}}
 }
 
 func enumOf(f reflect.StructField) []any {

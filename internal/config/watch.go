@@ -10,14 +10,16 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// settle is how long a file must be left alone before it is read: editors and
+// settle is how long a file must stay the same before it is read: editors and
 // copies write in several steps.
 const settle = 100 * time.Millisecond
 
 // Watch loads the configuration anew whenever its file changes or hup receives
 // a signal, and hands the result on: a valid Config, or what is wrong with it.
 // It watches the folder, because files are replaced by renaming and, in
-// Kubernetes, by a link that moves. It returns when ctx ends; the error is of
+// Kubernetes, by a link that moves; whatever else happens in there neither
+// causes a reload nor puts one off. A secret that changes in its own file is
+// read with the next reload. Watch returns when ctx ends; the error is of
 // starting to watch.
 func Watch(ctx context.Context, s Source, hup <-chan os.Signal, apply func(*Config, error)) error {
 	watcher, err := fsnotify.NewWatcher()
@@ -28,27 +30,34 @@ func Watch(ctx context.Context, s Source, hup <-chan os.Signal, apply func(*Conf
 	if err := watcher.Add(filepath.Dir(s.Path)); err != nil {
 		return fmt.Errorf("watch %s: %w", s.Path, err)
 	}
-	before := fingerprint(s.Path)
-	timer := time.NewTimer(settle)
-	timer.Stop()
+	applied := fingerprint(s.Path)
+	seen := applied
+	var look <-chan time.Time // nil while nothing has happened
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-hup:
-			before = fingerprint(s.Path)
+			applied = fingerprint(s.Path)
 			apply(Load(s))
 		case <-watcher.Events:
-			timer.Reset(settle)
-		case _, ok := <-watcher.Errors: // an event was lost: look for ourselves
-			if !ok {
-				return nil
+			if look == nil {
+				look = time.After(settle)
 			}
-			timer.Reset(settle)
-		case <-timer.C:
-			if now := fingerprint(s.Path); now != before {
-				before = now
+		case _, lost := <-watcher.Errors: // events: look for ourselves
+			if lost && look == nil {
+				look = time.After(settle)
+			}
+		case <-look:
+			look = nil
+			switch now := fingerprint(s.Path); now {
+			case applied:
+				seen = applied
+			case seen:
+				applied = now
 				apply(Load(s))
+			default: // it may still be written: look again
+				seen, look = now, time.After(settle)
 			}
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v4"
+	"pgregory.net/rapid"
 
 	"github.com/weirgate/weir/policy"
 )
@@ -49,6 +50,55 @@ func TestSecretNeverPrints(t *testing.T) {
 	if s.Reveal() != "hunter2" || Secret("").String() != "" {
 		t.Error("a secret must be usable, and an empty one visible as empty")
 	}
+}
+
+func TestSecretMasksWhereverItStands(t *testing.T) {
+	for _, c := range []struct {
+		name, got, want string
+	}{
+		{"String", Secret("hunter2").String(), "•••"},
+		{"String of nothing", Secret("").String(), ""},
+		{"GoString", Secret("hunter2").GoString(), "•••"},
+		{"a width shows no length", fmt.Sprintf("%20.1s|", Secret("hunter2")), "•••|"},
+		{"Go syntax in a struct", fmt.Sprintf("%#v", struct{ S Secret }{"hunter2"}), "struct { S credential.Secret }{S:•••}"},
+		{"JSON value", dump(t, json.Marshal, Secret("hunter2")), `"•••"`},
+		{"JSON of nothing", dump(t, json.Marshal, Secret("")), `""`},
+		{"JSON any", dump(t, json.Marshal, map[string]any{"s": Secret("hunter2")}), `{"s":"•••"}`},
+		{"YAML value", dump(t, func(v any) ([]byte, error) { return yaml.Dump(v) }, map[string]Secret{"s": "hunter2"}), "s: •••\n"},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, c.got, c.want)
+		}
+	}
+}
+
+func dump(t *testing.T, marshal func(any) ([]byte, error), v any) string {
+	t.Helper()
+	text, err := marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestSecretPrintsTheSameWhateverItIs(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		verb := "%" + rapid.StringMatching(`[-+# 0]?[0-9]?(\.[0-9])?[vsqxXdtfegobcUT]`).Draw(t, "verb")
+		a, b := rapid.StringN(1, -1, -1).Draw(t, "a"), rapid.StringN(1, -1, -1).Draw(t, "b")
+		if one, other := fmt.Sprintf(verb, Secret(a)), fmt.Sprintf(verb, Secret(b)); one != other {
+			t.Fatalf("%s: %q and %q", verb, one, other)
+		}
+	})
+}
+
+func TestSecretEqual(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a := rapid.StringMatching(`[ab]{0,3}`).Draw(t, "a")
+		b := rapid.StringMatching(`[ab]{0,3}`).Draw(t, "b")
+		if got := Secret(a).Equal(Secret(b)); got != (a == b) {
+			t.Fatalf("%q and %q: %t", a, b, got)
+		}
+	})
 }
 
 func book(t *testing.T, passThrough bool) *Book {

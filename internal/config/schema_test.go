@@ -1,0 +1,225 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v4"
+)
+
+// node is as much of JSON Schema as the schema uses.
+type node struct {
+	Type                 string
+	Description          string
+	Enum                 []any
+	Default              any
+	Pattern              string
+	AnyOf                []*node
+	Properties           map[string]*node
+	Items                *node
+	AdditionalProperties json.RawMessage
+}
+
+func schema(t *testing.T) *node {
+	t.Helper()
+	text, err := Schema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var root node
+	if err := json.Unmarshal(text, &root); err != nil {
+		t.Fatal(err)
+	}
+	return &root
+}
+
+// validate returns what the schema has against a value, nothing for a valid
+// one.
+func (n *node) validate(key string, value any) (mistakes []string) {
+	if len(n.AnyOf) > 0 && !slices.ContainsFunc(n.AnyOf, func(one *node) bool { return one.validate(key, value) == nil }) {
+		mistakes = append(mistakes, key+": none of several")
+	}
+	if n.Type != "" && n.Type != typeOf(value) && (n.Type != "number" || typeOf(value) != "integer") {
+		return append(mistakes, fmt.Sprintf("%s: no %s", key, n.Type))
+	}
+	if n.Enum != nil && !slices.ContainsFunc(n.Enum, func(one any) bool { return fmt.Sprint(one) == fmt.Sprint(value) }) {
+		mistakes = append(mistakes, key+": not in the enum")
+	}
+	if text, ok := value.(string); ok && !regexp.MustCompile(n.Pattern).MatchString(text) {
+		mistakes = append(mistakes, key+": not of the pattern")
+	}
+	switch value := value.(type) {
+	case []any:
+		for i, item := range value {
+			mistakes = append(mistakes, n.Items.validate(fmt.Sprintf("%s[%d]", key, i), item)...)
+		}
+	case map[string]any:
+		for name, member := range value {
+			mistakes = append(mistakes, n.member(name).validate(strings.TrimPrefix(key+"."+name, "."), member)...)
+		}
+	}
+	return mistakes
+}
+
+// member is the schema of a property; of one that may not be, a schema that
+// nothing meets.
+func (n *node) member(name string) *node {
+	if p := n.Properties[name]; p != nil {
+		return p
+	}
+	var additional node
+	if json.Unmarshal(n.AdditionalProperties, &additional) == nil && additional.Type != "" {
+		return &additional
+	}
+	return &node{Type: "known key"}
+}
+
+func typeOf(value any) string {
+	switch value.(type) {
+	case string:
+		return "string"
+	case bool:
+		return "boolean"
+	case int:
+		return "integer"
+	case float64:
+		return "number"
+	case []any:
+		return "array"
+	case map[string]any:
+		return "object"
+	}
+	return fmt.Sprintf("%T", value)
+}
+
+// against validates a file.
+func against(t *testing.T, root *node, text string) []string {
+	t.Helper()
+	var value any
+	if err := yaml.Load([]byte(text), &value); err != nil {
+		t.Fatal(err)
+	}
+	return root.validate("", value)
+}
+
+func TestSchemaAcceptsReadyConfigurations(t *testing.T) {
+	root := schema(t)
+	files, err := filepath.Glob("../../configs/*.yaml")
+	if err != nil || len(files) < 4 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mistakes := against(t, root, string(text)); mistakes != nil {
+			t.Errorf("%s: %q", file, mistakes)
+		}
+	}
+}
+
+func TestSchemaAcceptsWhatParseAccepts(t *testing.T) {
+	root := schema(t)
+	for _, text := range []string{
+		everything,
+		`limits: {concurrent: "${N}", headroom: "${H:-0.5}", refusal_status: "${N:-429}", wait: "${W}", content: [{max: "${N}", window: 1h30m}]}`,
+		`cache: {memory: "512KiB"}`, `cache: {memory: "${N}MiB"}`, `upstream: {dialect: "${D:-service}"}`, `callers: {pass_through: "${P}"}`,
+		`telemetry: {sample: 1}`, `telemetry: {sample: 0.5}`, `statistics: {wait: "0"}`, `statistics: {wait: 1.5s}`, `tls: {domains: []}`,
+	} {
+		if mistakes := against(t, root, text); mistakes != nil {
+			t.Errorf("%s: %q", text, mistakes)
+		}
+	}
+}
+
+func TestSchemaRejectsWhatParseRejects(t *testing.T) {
+	root := schema(t)
+	for text, want := range map[string]string{
+		"listne: x":                                             "listne: no known key",
+		"limits: {primary: {root: 1}}":                          "limits.primary.root: no known key",
+		"limits: {policy.Limits: {}}":                           "limits.policy.Limits: no known key",
+		"clients: [{nick: a}]":                                  "clients[0].nick: no known key",
+		"limits: {content: [{max: 1, for: 1s}]}":                "limits.content[0].for: no known key",
+		"cache: {operations: {gitignore/get-template: {t: 1}}}": "cache.operations.gitignore/get-template.t: no known key",
+		"clients: a":                                            "clients: no array",
+		"limits: 3":                                             "limits: no object",
+		"listen: 8080":                                          "listen: no string",
+		"limits: {wait: soon}":                                  "limits.wait: not of the pattern",
+		"limits: {wait: '30'}":                                  "limits.wait: not of the pattern",
+		"limits: {wait: '-1s'}":                                 "limits.wait: not of the pattern",
+		"cache: {memory: 256MB}":                                "cache.memory: not of the pattern",
+		"upstream: {dialect: klingon}":                          "upstream.dialect: none of several",
+		"limits: {refusal_status: 500}":                         "limits.refusal_status: none of several",
+		"limits: {concurrent: many}":                            "limits.concurrent: none of several",
+		"limits: {concurrent: 1.5}":                             "limits.concurrent: none of several",
+		"callers: {pass_through: 'yes'}":                        "callers.pass_through: none of several",
+	} {
+		if diff := cmp.Diff([]string{want}, against(t, root, text)); diff != "" {
+			t.Errorf("%s: %s", text, diff)
+		}
+		if _, err := parse(t, minimal+text); err == nil && !strings.HasPrefix(text, "upstream") {
+			t.Errorf("%s: Parse accepts it", text)
+		}
+	}
+}
+
+func TestSchemaDescribesEveryKey(t *testing.T) {
+	var undescribed func(key string, n *node)
+	undescribed = func(key string, n *node) {
+		if n.Description == "" && key != "" && !strings.HasSuffix(key, "[]") {
+			t.Errorf("%s has no description", key)
+		}
+		for name, p := range n.Properties {
+			undescribed(strings.TrimPrefix(key+"."+name, "."), p)
+		}
+		if n.Items != nil {
+			undescribed(key+"[]", n.Items)
+		}
+	}
+	undescribed("", schema(t))
+}
+
+func TestSchemaTellsTheDefaults(t *testing.T) {
+	root := schema(t)
+	for key, want := range map[string]any{
+		"listen": ":8080", "admin.listen": "127.0.0.1:9090", "upstream.dialect": "service", "upstream.timeout": "30s", "store.url": "memory:",
+		"callers.pass_through": true, "limits.wait": "10s", "limits.primary.user": 5000.0, "limits.refusal_status": 429.0, "cache.memory": "256MiB",
+		"telemetry.sample": 1.0, "headers.ratelimit": "off", "upstream.url": nil, "admin.token": nil,
+	} {
+		n := root
+		for name := range strings.SplitSeq(key, ".") {
+			n = n.Properties[name]
+		}
+		if n.Default != want {
+			t.Errorf("%s: got %v, want %v", key, n.Default, want)
+		}
+	}
+}
+
+func TestSchemaHasEveryKeyThatIsShown(t *testing.T) {
+	if mistakes := schema(t).validate("", plain(Default().Masked())); mistakes != nil {
+		t.Errorf("%q", mistakes)
+	}
+}
+
+// plain leaves out empty lists and maps, which YAML shows as null.
+func plain(values map[string]any) map[string]any {
+	kept := map[string]any{}
+	for name, value := range values {
+		if inner, ok := value.(map[string]any); ok {
+			value = plain(inner)
+		}
+		if value != nil {
+			kept[name] = value
+		}
+	}
+	return kept
+}

@@ -1,0 +1,199 @@
+package config
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// reload is what Watch handed on.
+type reload struct {
+	c   *Config
+	err error
+}
+
+// watched is a Watch that runs until the test ends.
+type watched struct {
+	*testing.T
+	hup     chan os.Signal
+	reloads chan reload
+}
+
+// watch begins to watch a file; when it returns, no change is missed.
+func watch(t *testing.T, path string) *watched {
+	t.Helper()
+	w := &watched{t, make(chan os.Signal), make(chan reload)}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Watch(ctx, Source{Path: path, Getenv: env()}, w.hup, func(c *Config, err error) {
+			select {
+			case w.reloads <- reload{c, err}:
+			case <-ctx.Done():
+			}
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	w.hup <- os.Interrupt
+	w.next()
+	return w
+}
+
+// next waits for a reload.
+func (w *watched) next() reload {
+	w.Helper()
+	select {
+	case r := <-w.reloads:
+		return r
+	case <-time.After(30 * time.Second):
+		w.Fatal("no reload")
+		return reload{}
+	}
+}
+
+// rests wants no reload.
+func (w *watched) rests() {
+	w.Helper()
+	select {
+	case r := <-w.reloads:
+		w.Errorf("reloaded: %+v, %v", r.c, r.err)
+	case <-time.After(4 * settle):
+	}
+}
+
+// listens waits for a reload of a valid file.
+func (w *watched) listens(want string) {
+	w.Helper()
+	if r := w.next(); r.err != nil || r.c.Listen != want {
+		w.Errorf("got %+v, %v; want %s", r.c, r.err, want)
+	}
+}
+
+// write puts a file in place by renaming, as editors and tools do.
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// listening is a file that is told from others by its address.
+func listening(address string) string { return minimal + "listen: \"" + address + "\"\n" }
+
+func TestWatchReloadsAChangedFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "weir.yaml")
+	write(t, path, minimal)
+	w := watch(t, path)
+	write(t, path, listening(":1"))
+	w.listens(":1")
+	write(t, path, "nonsense: 1")
+	if r := w.next(); r.c != nil || r.err == nil || !strings.Contains(r.err.Error(), "weir.yaml:1:1: nonsense: unknown key") {
+		t.Errorf("an invalid file: %+v, %v", r.c, r.err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.next(); r.c != nil || r.err == nil || !strings.Contains(r.err.Error(), "no such file") {
+		t.Errorf("no file: %+v, %v", r.c, r.err)
+	}
+	if err := os.WriteFile(path, []byte(listening(":2")), 0o600); err != nil { // in place
+		t.Fatal(err)
+	}
+	w.listens(":2")
+}
+
+func TestWatchReloadsOnASignalThoughNothingChanged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "weir.yaml")
+	write(t, path, listening(":1"))
+	w := watch(t, path)
+	for range 2 {
+		w.hup <- os.Interrupt
+		w.listens(":1")
+	}
+}
+
+// The file lies in a folder that is not watched, so that only the signal tells
+// of its change.
+func TestWatchTakesUpAChangeOnce(t *testing.T) {
+	elsewhere, dir := filepath.Join(t.TempDir(), "weir.yaml"), t.TempDir()
+	write(t, elsewhere, minimal)
+	path := filepath.Join(dir, "weir.yaml")
+	if err := os.Symlink(elsewhere, path); err != nil {
+		t.Fatal(err)
+	}
+	w := watch(t, path)
+	write(t, elsewhere, listening(":1"))
+	w.hup <- os.Interrupt
+	w.listens(":1")
+	write(t, filepath.Join(dir, "other"), "")
+	w.rests()
+}
+
+// Kubernetes swaps ..data, a link to the folder in which the files are.
+func TestWatchSeesALinkThatMoves(t *testing.T) {
+	dir := t.TempDir()
+	version := func(name, text string) {
+		t.Helper()
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, name, "weir.yaml"), text)
+		if err := os.Symlink(name, filepath.Join(dir, "..tmp")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(dir, "..tmp"), filepath.Join(dir, "..data")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	version("..one", listening(":1"))
+	path := filepath.Join(dir, "weir.yaml")
+	if err := os.Symlink("..data/weir.yaml", path); err != nil {
+		t.Fatal(err)
+	}
+	w := watch(t, path)
+	version("..two", listening(":2"))
+	w.listens(":2")
+}
+
+func TestWatchIsNeitherCausedNorPutOffByOtherFiles(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "weir.yaml")
+	write(t, path, minimal)
+	w := watch(t, path)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() { // a log that somebody keeps in this folder
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(settle / 10):
+				if err := os.WriteFile(filepath.Join(dir, "log"), nil, 0o600); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}()
+	defer func() { close(stop); <-stopped }()
+	w.rests()
+	write(t, path, listening(":1"))
+	w.listens(":1")
+}
+
+func TestWatchOfAFolderThatIsNotThere(t *testing.T) {
+	err := Watch(t.Context(), Source{Path: filepath.Join(t.TempDir(), "none", "weir.yaml"), Getenv: env()}, nil, nil)
+	if err == nil || !strings.Contains(err.Error(), "none/weir.yaml: ") {
+		t.Errorf("got %v", err)
+	}
+}
