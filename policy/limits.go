@@ -95,6 +95,22 @@ func (l Limits) For(kind CallerKind, resource string) Window {
 	return Window{l.core(kind), l.Primary.Window}
 }
 
+// Installation limits grow with what is installed, up to a bound (Document B
+// section 8.1).
+const (
+	installationFree  = 20 // repositories, and users, that add nothing
+	installationExtra = 50 // requests for each one more
+	installationMost  = 12_500
+)
+
+// OfInstallation is the primary limit of an installation outside the
+// enterprise plan, by what it is installed on (Document B section 8.1). Weir
+// learns it from the upstream, which alone knows these numbers.
+func (l Limits) OfInstallation(repositories, users int) int {
+	more := max(0, repositories-installationFree) + max(0, users-installationFree)
+	return max(l.Primary.Installation, min(l.Primary.Installation+installationExtra*more, installationMost))
+}
+
 func (l Limits) core(kind CallerKind) int {
 	switch kind {
 	case Unauthenticated:

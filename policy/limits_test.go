@@ -139,3 +139,13 @@ func TestCallerKinds(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+func TestInstallationLimitGrows(t *testing.T) {
+	for _, c := range []struct{ repositories, users, limit int }{
+		{0, 0, 5000}, {20, 20, 5000}, {21, 20, 5050}, {20, 21, 5050}, {30, 25, 5750}, {170, 20, 12_500}, {5000, 5000, 12_500},
+	} {
+		if got := DefaultLimits().OfInstallation(c.repositories, c.users); got != c.limit {
+			t.Errorf("%d repositories and %d users: %d, want %d", c.repositories, c.users, got, c.limit)
+		}
+	}
+}

@@ -221,9 +221,11 @@ func (a alias) spell(template string) string {
 	return a.Prefix + rest
 }
 
-// unknown makes the operation of a route that the documents do not show.
+// unknown makes the operation of a route that the documents do not show. What
+// may create content is taken to do so.
 func unknown(method string, segments []string) *Operation {
 	op := &Operation{ID: unknownID, Method: method, Path: shape(segments), Auth: "optional"}
+	op.CreatesContent = method == "POST" || method == "PUT"
 	complete(op)
 	return op
 }

@@ -63,6 +63,7 @@ var dependencies = []dependency{
 	{path: "testing", tests: true, why: "must not be linked into what users run"},
 
 	{path: "go.yaml.in/yaml/v4", may: []string{"policy", "internal/config", "internal/credential", "internal/service"}, tests: true, why: "the catalogue, the configuration, the reference data"},
+	{path: "github.com/vektah/gqlparser/v2", may: []string{"policy"}, why: "a mutation costs more than a query"},
 	{path: "github.com/alecthomas/kong", may: []string{"cmd/weir"}, why: "the command line"},
 	{path: "github.com/fsnotify/fsnotify", may: []string{"internal/config"}, why: "reload when the file changes"},
 	{path: "github.com/invopop/jsonschema", may: []string{"internal/config"}, why: "the schema of the configuration"},
