@@ -1,33 +1,92 @@
 package limits
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/weirgate/weir/policy"
 )
 
-// maxWaiters bounds how many requests of one account wait for a permit.
-const maxWaiters = 1000
+// renewEvery is how often what requests in flight hold is brought up to date.
+const renewEvery = time.Second
 
-// Limiter hands out permits: it asks the ledger, waits where waiting can help,
-// and refuses at once where it cannot. It starts no goroutine.
+// Limiter hands out permits: it asks the ledger, lets those wait whom waiting
+// can help, in a fair order, and refuses at once where it cannot.
+//
+// While requests wait for an account one goroutine asks for them. It ends with
+// the last of them; [Limiter.Run] waits for it.
 type Limiter struct {
-	ledger Ledger
+	ledger      Ledger
+	estimates   estimates
+	dispatchers sync.WaitGroup
 
-	mu      sync.Mutex
-	waiting map[string]*waiters // by account; no entry without a waiter
+	mu      sync.Mutex // guards what follows
+	lastID  uint64
+	queues  map[string]*queue  // by account; none without a waiter
+	flights map[uint64]*flight // permits in flight
 }
 
-// waiters are the requests of one account that wait; guarded by Limiter.mu.
-type waiters struct {
-	n       int
-	settled chan struct{} // closed, and replaced, when a permit settles
+type flight struct {
+	permit  Permit
+	granted time.Time
 }
 
 // NewLimiter returns a limiter over a ledger.
 func NewLimiter(ledger Ledger) *Limiter {
-	return &Limiter{ledger: ledger, waiting: map[string]*waiters{}}
+	return &Limiter{
+		ledger: ledger, estimates: estimates{ops: map[string]*estimate{}},
+		lastID: rand.Uint64(), queues: map[string]*queue{}, flights: map[uint64]*flight{},
+	}
+}
+
+// Run keeps permits in flight alive until ctx ends, then waits for those who
+// wait for one.
+func (l *Limiter) Run(ctx context.Context) {
+	defer l.dispatchers.Wait()
+	ticker := time.NewTicker(renewEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			l.renew(ctx)
+		}
+	}
+}
+
+func (l *Limiter) renew(ctx context.Context) {
+	flights := l.inFlight()
+	if len(flights) == 0 {
+		return
+	}
+	_ = l.ledger.Renew(ctx, flights) // the next one comes in a second
+	// One that has landed meanwhile may have been taken up again.
+	for _, f := range flights {
+		l.mu.Lock()
+		landed := l.flights[f.ID] == nil
+		l.mu.Unlock()
+		if landed {
+			_ = l.ledger.Settle(ctx, f.Permit, Outcome{}) // if this is lost too, it ends by itself
+		}
+	}
+}
+
+// inFlight lists the permits that have been in flight for a while.
+func (l *Limiter) inFlight() []Flight {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var flights []Flight
+	for _, f := range l.flights {
+		if elapsed := time.Since(f.granted); elapsed >= renewEvery {
+			flights = append(flights, Flight{f.permit, elapsed})
+		}
+	}
+	return flights
 }
 
 // Refusal is an error: the request may not be sent within its deadline.
@@ -41,95 +100,237 @@ func (r *Refusal) Error() string {
 	return fmt.Sprintf("refused (%s) until %s", r.Reason, r.Until.UTC().Format(time.RFC3339))
 }
 
-// Acquire returns a permit, which must be settled. It waits until deadline at
-// the longest, and not at all when it is known that waiting cannot help; then
-// the error is a [*Refusal]. Other errors are the context's or the ledger's.
-func (l *Limiter) Acquire(ctx context.Context, claim Claim, deadline time.Time) (*Permit, error) {
+// Acquire returns a permit, which must be settled and released. It waits until
+// deadline at the longest, and not at all when it is known that waiting cannot
+// help; then the error is a [*Refusal]. Other errors are the context's or the
+// ledger's. Account, kind, ID and CPU time of the claim are filled in here.
+func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller, deadline time.Time) (*Permit, error) {
+	claim.Account, claim.Kind = caller.Account, caller.Kind
+	claim.Batch = caller.Priority == policy.Batch
+	claim.CPU = l.estimates.expect(claim.Operation)
+	if l.begin(&claim) {
+		return l.wait(ctx, claim, caller, deadline, Decision{})
+	}
 	d, err := l.ledger.Admit(ctx, claim)
-	if err != nil || d.Permit != nil {
-		return d.Permit, err
+	switch {
+	case err != nil:
+		return nil, err
+	case d.Granted:
+		return l.depart(claim), nil
+	case d.Until.After(deadline):
+		return nil, &Refusal{d.Reason, d.Until}
 	}
-	w, ok := l.join(claim.Account)
-	if !ok {
-		return nil, &Refusal{Queue, nextSecond(time.Now())}
-	}
-	defer l.leave(claim.Account)
-	for {
-		// Taken before the ledger is asked, so that no settling is missed.
-		settled := l.settledNext(w)
-		if d, err = l.ledger.Admit(ctx, claim); err != nil || d.Permit != nil {
-			return d.Permit, err
-		}
-		if d.Until.After(deadline) {
-			return nil, &Refusal{d.Reason, d.Until}
-		}
-		if err := pause(ctx, settled, d.Until, deadline); err != nil {
-			return nil, err
-		}
-		if now := time.Now(); !now.Before(deadline) && d.Until.IsZero() {
-			return nil, &Refusal{d.Reason, nextSecond(now)}
-		}
-	}
+	return l.wait(ctx, claim, caller, deadline, d)
 }
 
-// pause waits for a settled permit, for until (if there is one) or for the
-// deadline, whichever is first.
-func pause(ctx context.Context, settled <-chan struct{}, until, deadline time.Time) error {
-	if until.IsZero() {
-		until = deadline
+// begin numbers the claim, and reports whether others must go before it.
+func (l *Limiter) begin(claim *Claim) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lastID++
+	claim.ID = l.lastID
+	q := l.queues[claim.Account]
+	return q != nil && q.contends(classOf(*claim), time.Now())
+}
+
+func (l *Limiter) depart(claim Claim) *Permit {
+	p := Permit{claim}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.flights[p.ID] = &flight{p, time.Now()}
+	return &p
+}
+
+// wait lines the claim up and waits for its turn. refused is what the ledger
+// has said of it, if it was asked.
+func (l *Limiter) wait(ctx context.Context, claim Claim, caller policy.Caller, deadline time.Time, refused Decision) (*Permit, error) {
+	w, err := l.join(claim, caller, deadline, refused)
+	if err != nil {
+		return nil, err
 	}
-	timer := time.NewTimer(time.Until(until))
+	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {
+	case d := <-w.answer:
+		return l.answered(d, w)
 	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-settled:
+		err = context.Cause(ctx)
 	case <-timer.C:
 	}
-	return nil
+	d, reason := l.giveUp(w)
+	switch {
+	case d != nil:
+		return l.answered(*d, w) // the dispatcher was faster
+	case err != nil:
+		return nil, err
+	}
+	return nil, &Refusal{reason, nextSecond(time.Now())}
+}
+
+func (l *Limiter) answered(d decision, w *waiter) (*Permit, error) {
+	if d.err != nil {
+		return nil, d.err
+	}
+	return l.depart(w.claim), nil
 }
 
 // nextSecond is the least that Retry-After can say.
 func nextSecond(now time.Time) time.Time { return now.Add(time.Second) }
 
-// Settle gives a permit back and wakes who waits for its account.
-func (l *Limiter) Settle(ctx context.Context, permit Permit, outcome Outcome) error {
-	err := l.ledger.Settle(ctx, permit, outcome)
+// join puts a claim into its account's queue, and starts the queue if there is
+// none.
+func (l *Limiter) join(claim Claim, caller policy.Caller, deadline time.Time, refused Decision) (*waiter, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if w := l.waiting[permit.Account]; w != nil {
-		close(w.settled)
-		w.settled = make(chan struct{})
+	q := l.queues[claim.Account]
+	now := time.Now()
+	if q != nil {
+		if line := q.classes[classOf(claim)]; line != nil {
+			until := line.prediction(rank(caller.Priority), now)
+			if !line.settles && line.until.After(until) {
+				until = line.until
+			}
+			if until.After(deadline) {
+				return nil, &Refusal{cmp.Or(line.reason, Queue), until}
+			}
+		}
+	} else {
+		q = newQueue(claim.Account)
+		l.queues[claim.Account] = q
+		l.dispatchers.Go(func() { l.dispatch(q) })
 	}
+	w := q.join(claim, caller, deadline)
+	if w == nil {
+		return nil, &Refusal{Queue, nextSecond(now)}
+	}
+	if line := q.classes[w.class]; refused.Reason != "" && len(line.waiters) == 1 {
+		line.block(refused, now)
+	}
+	return w, nil
+}
+
+// giveUp takes a waiter out of its queue. It returns what the waiter has been
+// answered, if it has, else why it waited.
+func (l *Limiter) giveUp(w *waiter) (*decision, Reason) {
+	l.mu.Lock()
+	if !w.asking && len(w.answer) == 0 {
+		defer l.mu.Unlock()
+		q := l.queues[w.claim.Account]
+		q.leave(w)
+		q.notify()
+		return nil, cmp.Or(q.classes[w.class].reason, Queue)
+	}
+	w.leaving = true
+	l.mu.Unlock()
+	d := <-w.answer // soon: the ledger has its own deadline
+	if !d.granted && d.err == nil {
+		return nil, d.reason
+	}
+	return &d, ""
+}
+
+// dispatch asks the ledger for those who wait, one after the other, until
+// nobody does.
+func (l *Limiter) dispatch(q *queue) {
+	for {
+		w, wake, ok := l.turn(q)
+		switch {
+		case !ok:
+			return
+		case w == nil:
+			q.sleep(wake)
+			continue
+		}
+		d, err := l.ledger.Admit(context.Background(), w.claim)
+		l.decided(q, w, d, err)
+	}
+}
+
+// turn returns whose turn it is, or when to look again. It ends the queue, and
+// is not ok, when nobody waits.
+func (l *Limiter) turn(q *queue) (w *waiter, wake time.Time, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if q.waiting == 0 {
+		delete(l.queues, q.account)
+		return nil, time.Time{}, false
+	}
+	now := time.Now()
+	if w, wake = q.next(now); w == nil {
+		return nil, wake, true
+	}
+	if !q.pace.Allow() {
+		return nil, now.Add(time.Second / paceRate), true
+	}
+	w.asking, w.settlings = true, q.settlings
+	return w, time.Time{}, true
+}
+
+// sleep waits until there may be something to do.
+func (q *queue) sleep(wake time.Time) {
+	if wake.IsZero() {
+		<-q.changed
+		return
+	}
+	timer := time.NewTimer(time.Until(wake))
+	defer timer.Stop()
+	select {
+	case <-q.changed:
+	case <-timer.C:
+	}
+}
+
+// decided tells the ledger's answer to a waiter, and to all who cannot wait so
+// long.
+func (l *Limiter) decided(q *queue, w *waiter, d Decision, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w.asking = false
+	now := time.Now()
+	switch {
+	case err != nil:
+		q.leave(w)
+		w.answer <- decision{err: err}
+	case d.Granted:
+		q.let(w, now)
+		w.answer <- decision{granted: true}
+	default:
+		if w.leaving {
+			q.leave(w)
+			w.answer <- decision{reason: d.Reason}
+		}
+		if d.Until.IsZero() && q.settlings != w.settlings {
+			return // something has settled since: ask again
+		}
+		q.refused(w.class, d, now)
+	}
+}
+
+// Settle charges a permit with what became of its request, and wakes who waits
+// for its account.
+func (l *Limiter) Settle(ctx context.Context, permit Permit, outcome Outcome) error {
+	if outcome.Answered && !outcome.Failed {
+		l.estimates.observe(permit.Operation, outcome.Elapsed)
+	}
+	err := l.ledger.Settle(ctx, permit, outcome)
+	l.wake(permit, outcome.Ended || !outcome.Answered)
 	return err
 }
 
-func (l *Limiter) join(account string) (*waiters, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	w := l.waiting[account]
-	if w == nil {
-		w = &waiters{settled: make(chan struct{})}
-		l.waiting[account] = w
-	}
-	if w.n >= maxWaiters {
-		return nil, false
-	}
-	w.n++
-	return w, true
+// Release gives back the place of a permit whose answer has ended.
+func (l *Limiter) Release(ctx context.Context, permit Permit, aborted bool) error {
+	err := l.ledger.Release(ctx, permit, aborted)
+	l.wake(permit, true)
+	return err
 }
 
-func (l *Limiter) leave(account string) {
+func (l *Limiter) wake(permit Permit, landed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w := l.waiting[account]
-	if w.n--; w.n == 0 {
-		delete(l.waiting, account)
+	if landed {
+		delete(l.flights, permit.ID)
 	}
-}
-
-func (l *Limiter) settledNext(w *waiters) <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return w.settled
+	if q := l.queues[permit.Account]; q != nil {
+		q.settled()
+	}
 }

@@ -3,53 +3,117 @@ package limits
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
-func TestWaiterGoesWhenAPermitSettles(t *testing.T) {
+// office is a limiter over a memory ledger, with a clerk who renews.
+type office struct {
+	*testing.T
+	*Limiter
+	ledger *Memory
+	ctx    context.Context
+	clerk  sync.WaitGroup
+	close  context.CancelFunc
+}
+
+// inOffice runs a test in virtual time, and checks that nobody stays behind.
+func inOffice(t *testing.T, limits policy.Limits, test func(*office)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		l := NewLimiter(NewMemory(policy.DefaultLimits()))
-		claim := Claim{Account: "a", Kind: policy.User, Resource: "core"}
-		ctx := context.Background()
-		var flying []*Permit
-		for range slowStart {
-			p, err := l.Acquire(ctx, claim, time.Now())
-			if err != nil {
-				t.Fatal(err)
-			}
-			flying = append(flying, p)
+		ledger := NewMemory(Rules{Limits: limits})
+		o := &office{T: t, Limiter: NewLimiter(ledger), ledger: ledger}
+		o.ctx, o.close = context.WithCancel(context.Background())
+		o.clerk.Go(func() { o.Limiter.Run(o.ctx) })
+		test(o)
+		o.close()
+		o.clerk.Wait()
+		if len(o.queues) != 0 {
+			t.Errorf("%d accounts still have waiters", len(o.queues))
 		}
+	})
+}
+
+func user(client string) policy.Caller {
+	return policy.Caller{Kind: policy.User, Account: "a", Client: client, Class: "class"}
+}
+
+func core(operation string) Claim {
+	return Claim{Operation: operation, Resource: policy.Core, Points: 1}
+}
+
+// acquire asks with this much patience.
+func (o *office) acquire(c Claim, who policy.Caller, patience time.Duration) (*Permit, error) {
+	return o.Acquire(o.ctx, c, who, time.Now().Add(patience))
+}
+
+func (o *office) acquired(c Claim, who policy.Caller) *Permit {
+	o.Helper()
+	p, err := o.acquire(c, who, 0)
+	if err != nil {
+		o.Fatal(err)
+	}
+	return p
+}
+
+// answered settles a permit as answered at once, complete.
+func (o *office) answered(p *Permit) {
+	o.Helper()
+	outcome := Outcome{Sent: true, Answered: true, Ended: true, Elapsed: time.Millisecond}
+	outcome.Rate = signals.Rate{Limit: 1_000_000, Used: 1, Reset: time.Now().Add(time.Hour), Resource: p.Resource}
+	if err := o.Settle(o.ctx, *p, outcome); err != nil {
+		o.Fatal(err)
+	}
+}
+
+// warm lets the ledger and the estimates know what an operation is like.
+func (o *office) warm(operation string) {
+	for range recentTimes {
+		o.answered(o.acquired(core(operation), user("")))
+	}
+}
+
+// refused is the refusal that an error is.
+func (o *office) refused(err error) *Refusal {
+	o.Helper()
+	var r *Refusal
+	if !errors.As(err, &r) {
+		o.Fatalf("not a refusal: %v", err)
+	}
+	return r
+}
+
+func TestWaiterGoesWhenAPermitSettles(t *testing.T) {
+	inOffice(t, policy.DefaultLimits(), func(o *office) {
+		flying := []*Permit{o.acquired(core("op"), user("")), o.acquired(core("op"), user("")), o.acquired(core("op"), user(""))}
 		began, admitted := time.Now(), make(chan time.Duration)
 		go func() {
-			if _, err := l.Acquire(ctx, claim, time.Now().Add(time.Minute)); err != nil {
+			if _, err := o.acquire(core("op"), user(""), time.Minute); err != nil {
 				t.Error(err)
 			}
 			admitted <- time.Since(began)
 		}()
-		time.Sleep(3 * time.Second)
-		if err := l.Settle(ctx, *flying[0], Outcome{}); err != nil {
-			t.Fatal(err)
-		}
-		if after := <-admitted; after != 3*time.Second {
+		const flight = 3400 * time.Millisecond
+		time.Sleep(flight)
+		_ = o.Settle(o.ctx, *flying[0], Outcome{})
+		if after := <-admitted; after != flight {
 			t.Errorf("admitted after %v", after)
-		}
-		if len(l.waiting) != 0 {
-			t.Errorf("%d accounts still have waiters", len(l.waiting))
 		}
 	})
 }
 
 func TestAcquireGivesUp(t *testing.T) {
 	for _, c := range []struct {
-		name     string
-		patience time.Duration
-		cancel   time.Duration
-		after    time.Duration
-		is       func(error) bool
+		name             string
+		patience, cancel time.Duration
+		after            time.Duration
+		is               func(error) bool
 	}{
 		{"at its deadline", 5 * time.Second, time.Hour, 5 * time.Second, func(err error) bool {
 			var r *Refusal
@@ -59,18 +123,14 @@ func TestAcquireGivesUp(t *testing.T) {
 		{"at once without patience", 0, time.Hour, 0, func(err error) bool { var r *Refusal; return errors.As(err, &r) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := NewLimiter(NewMemory(policy.DefaultLimits()))
-				claim := Claim{Account: "a", Kind: policy.User, Resource: "core"}
+			inOffice(t, policy.DefaultLimits(), func(o *office) {
 				for range slowStart {
-					if _, err := l.Acquire(context.Background(), claim, time.Now()); err != nil {
-						t.Fatal(err)
-					}
+					o.acquired(core("op"), user(""))
 				}
-				ctx, cancel := context.WithTimeout(context.Background(), c.cancel)
+				ctx, cancel := context.WithTimeout(o.ctx, c.cancel)
 				defer cancel()
 				began := time.Now()
-				_, err := l.Acquire(ctx, claim, began.Add(c.patience))
+				_, err := o.Acquire(ctx, core("op"), user(""), began.Add(c.patience))
 				if took := time.Since(began); took != c.after || !c.is(err) {
 					t.Errorf("after %v: %v", took, err)
 				}
@@ -79,29 +139,278 @@ func TestAcquireGivesUp(t *testing.T) {
 	}
 }
 
+func TestRefusalAtOnceWhenTheKnownWaitIsTooLong(t *testing.T) {
+	limits := policy.DefaultLimits()
+	limits.Points.REST = 10
+	inOffice(t, limits, func(o *office) {
+		for range 10 {
+			o.answered(o.acquired(core("op"), user("")))
+		}
+		began := time.Now()
+		_, err := o.acquire(core("op"), user(""), 59*time.Second)
+		r := o.refused(err)
+		if time.Since(began) != 0 || r.Reason != Points || time.Until(r.Until) != time.Minute {
+			t.Errorf("after %v: %v", time.Since(began), r)
+		}
+		p, err := o.acquire(core("op"), user(""), 61*time.Second)
+		if err != nil || time.Since(began) != time.Minute {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		o.answered(p)
+	})
+}
+
 func TestWaitersAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := NewLimiter(NewMemory(policy.DefaultLimits()))
-		claim := Claim{Account: "a", Kind: policy.User, Resource: "core"}
-		ctx, cancel := context.WithCancel(context.Background())
+	inOffice(t, policy.DefaultLimits(), func(o *office) {
 		for range slowStart {
-			if _, err := l.Acquire(ctx, claim, time.Now()); err != nil {
-				t.Fatal(err)
+			o.acquired(core("op"), user(""))
+		}
+		for client := range maxWaiters / maxPerClient {
+			name := fmt.Sprint("client ", client)
+			for range maxPerClient {
+				go func() { _, _ = o.acquire(core("op"), user(name), time.Hour) }()
+			}
+			synctest.Wait()
+			_, err := o.acquire(core("op"), user(name), time.Hour)
+			if r := o.refused(err); r.Reason != Queue {
+				t.Errorf("got %v", err)
 			}
 		}
-		for range maxWaiters {
-			go func() { _, _ = l.Acquire(ctx, claim, time.Now().Add(time.Hour)) }()
-		}
-		synctest.Wait()
-		_, err := l.Acquire(ctx, claim, time.Now().Add(time.Hour))
-		var r *Refusal
-		if !errors.As(err, &r) || r.Reason != Queue {
+		_, err := o.acquire(core("op"), user("another"), time.Hour)
+		if r := o.refused(err); r.Reason != Queue {
 			t.Errorf("got %v", err)
 		}
-		cancel()
+		o.close()
 		synctest.Wait()
-		if len(l.waiting) != 0 {
-			t.Error("waiters left behind")
+	})
+}
+
+// Those who wait for one budget do not stand in the way of those who need
+// another (limits.md I16).
+func TestI16WhoWaitsForAnotherBudgetIsNotInTheWay(t *testing.T) {
+	limits := policy.DefaultLimits()
+	limits.Points.REST = 10
+	inOffice(t, limits, func(o *office) {
+		for range 10 {
+			o.answered(o.acquired(core("op"), user("")))
+		}
+		waiting := make(chan error)
+		go func() {
+			_, err := o.acquire(core("op"), user(""), 61*time.Second)
+			waiting <- err
+		}()
+		synctest.Wait()
+		began := time.Now()
+		o.answered(o.acquired(core("other"), user("")))
+		if time.Since(began) != 0 {
+			t.Error("waited")
+		}
+		if err := <-waiting; err != nil {
+			t.Error(err)
 		}
 	})
+}
+
+// backlog keeps a client's requests queued until the office closes, each
+// taking a while, and counts those that were answered.
+func (o *office) backlog(wg *sync.WaitGroup, who policy.Caller, depth int, takes time.Duration, count func()) {
+	for range depth {
+		wg.Go(func() {
+			for o.ctx.Err() == nil {
+				p, err := o.acquire(core("op"), who, time.Hour)
+				if err != nil {
+					return
+				}
+				count()
+				time.Sleep(takes)
+				o.answered(p)
+			}
+		})
+	}
+}
+
+func TestI17SharesFollowTheWeights(t *testing.T) {
+	limits := policy.DefaultLimits()
+	limits.Points.REST, limits.Concurrent = 1_000_000, 10
+	limits.CPU.Total = time.Hour
+	inOffice(t, limits, func(o *office) {
+		o.warm("op")
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		served := make([]int, 11)
+		for weight := 1; weight <= 10; weight++ {
+			who := user(fmt.Sprint("client ", weight))
+			who.Share = weight
+			o.backlog(&wg, who, 12, 100*time.Millisecond, func() {
+				mu.Lock()
+				served[weight]++
+				mu.Unlock()
+			})
+		}
+		time.Sleep(time.Second) // until all wait
+		mu.Lock()
+		clear(served)
+		mu.Unlock()
+		time.Sleep(time.Minute)
+		o.close()
+		wg.Wait()
+		total := 0
+		for _, n := range served {
+			total += n
+		}
+		if total < 5900 { // ten at a time, ten a second each
+			t.Errorf("%d requests in a minute", total)
+		}
+		for weight, n := range served {
+			fair := float64(total*weight) / 55
+			if diff := float64(n) - fair; max(diff, -diff) > 0.05*fair {
+				t.Errorf("weight %d: %d requests, %.0f were fair", weight, n, fair)
+			}
+		}
+	})
+}
+
+func TestBatchCannotDelayWhoIsInAHurry(t *testing.T) {
+	limits := policy.DefaultLimits()
+	limits.Points.REST, limits.Concurrent = 1_000_000, 1
+	limits.CPU.Total = time.Hour
+	inOffice(t, limits, func(o *office) {
+		o.warm("op")
+		const takes = 100 * time.Millisecond
+		var wg sync.WaitGroup
+		batch := user("nightly")
+		batch.Priority = policy.Batch
+		o.backlog(&wg, batch, 50, takes, func() {})
+		hurried := user("people")
+		hurried.Priority = policy.Interactive
+		var worst time.Duration
+		for range 100 {
+			time.Sleep(257 * time.Millisecond)
+			began := time.Now()
+			p, err := o.acquire(core("op"), hurried, time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			worst = max(worst, time.Since(began))
+			time.Sleep(takes)
+			o.answered(p)
+		}
+		if worst > takes {
+			t.Errorf("waited %v for a batch client's request", worst)
+		}
+		o.close()
+		wg.Wait()
+	})
+}
+
+func TestBatchIsNotStarved(t *testing.T) {
+	limits := policy.DefaultLimits()
+	limits.Points.REST, limits.Concurrent = 1_000_000, 1
+	limits.CPU.Total = time.Hour
+	inOffice(t, limits, func(o *office) {
+		o.warm("op")
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		served := map[policy.Priority]int{}
+		for _, priority := range []policy.Priority{policy.Interactive, policy.Batch} {
+			who := user(string(priority))
+			who.Priority = priority
+			o.backlog(&wg, who, 5, 50*time.Millisecond, func() {
+				mu.Lock()
+				served[priority]++
+				mu.Unlock()
+			})
+		}
+		time.Sleep(100 * time.Second)
+		o.close()
+		wg.Wait()
+		if batch, all := served[policy.Batch], served[policy.Batch]+served[policy.Interactive]; batch < all/floorEvery-1 || batch > all/floorEvery+1 {
+			t.Errorf("%d of %d requests were batch", batch, all)
+		}
+	})
+}
+
+// What cannot be reached in time is refused on arrival, not after the wait
+// (limits.md I19).
+func TestI19NobodyWaitsForWhatCannotBeInTime(t *testing.T) {
+	limits := policy.DefaultLimits()
+	limits.Points.REST, limits.Concurrent = 1_000_000, 1
+	limits.CPU.Total = time.Hour
+	inOffice(t, limits, func(o *office) {
+		o.warm("op")
+		var wg sync.WaitGroup
+		o.backlog(&wg, user("first"), 100, 100*time.Millisecond, func() {})
+		time.Sleep(20 * time.Second)
+		began := time.Now()
+		_, err := o.acquire(core("op"), user("second"), 5*time.Second)
+		r := o.refused(err)
+		if time.Since(began) != 0 {
+			t.Errorf("refused after %v", time.Since(began))
+		}
+		if wait := time.Until(r.Until); wait < 9*time.Second || wait > 11*time.Second {
+			t.Errorf("told to come back after %v", wait)
+		}
+		o.close()
+		wg.Wait()
+	})
+}
+
+func TestPermitsInFlightAreRenewed(t *testing.T) {
+	inOffice(t, policy.DefaultLimits(), func(o *office) {
+		p := o.acquired(core("op"), user(""))
+		time.Sleep(10 * time.Minute)
+		list, _ := o.ledger.Accounts(o.ctx, 1)
+		if list[0].InFlight != 1 {
+			t.Error("the permit has ended before its request")
+		}
+		o.answered(p)
+		if len(o.flights) != 0 {
+			t.Errorf("%d flights", len(o.flights))
+		}
+	})
+}
+
+func TestEstimatesErrOnTheSideOfTooMuch(t *testing.T) {
+	e := estimates{ops: map[string]*estimate{}}
+	if got := e.expect("op"); got != unknownTime {
+		t.Errorf("unknown: %v", got)
+	}
+	for i, want := range []time.Duration{5 * time.Second, 3 * time.Second} {
+		if e.observe("op", time.Second); e.expect("op") != want {
+			t.Errorf("after %d answers of a second: %v", i+1, e.expect("op"))
+		}
+	}
+	e.observe("op", 4*time.Second)
+	for range recentTimes {
+		if got := e.expect("op"); got < 4*time.Second {
+			t.Fatalf("%v, and one of the last took 4 s", got)
+		}
+		e.observe("op", time.Millisecond)
+	}
+	if got := e.expect("op"); got != leastTime {
+		t.Errorf("after many quick answers: %v", got)
+	}
+	for i := range 2 * maxEstimates {
+		e.observe(fmt.Sprint(i), time.Second)
+	}
+	if len(e.ops) > maxEstimates+1 {
+		t.Errorf("%d estimates", len(e.ops))
+	}
+}
+
+func BenchmarkAdmitAndSettle(b *testing.B) {
+	limits := policy.DefaultLimits()
+	limits.Points.REST = 1 << 40
+	m := NewMemory(Rules{Limits: limits})
+	ctx := context.Background()
+	claim := Claim{Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1, CPU: time.Millisecond}
+	outcome := Outcome{Sent: true, Answered: true, Ended: true, Rate: signals.Rate{Limit: 1 << 20, Used: 1, Reset: time.Now().Add(time.Hour), Resource: "core"}}
+	b.ReportAllocs()
+	for b.Loop() {
+		claim.ID++
+		if d, _ := m.Admit(ctx, claim); !d.Granted {
+			b.Fatal(d.Reason)
+		}
+		_ = m.Settle(ctx, Permit{claim}, outcome)
+	}
 }

@@ -1,152 +1,214 @@
 package limits
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
+	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
 const (
-	// resetMargin is waited beyond a reset: nobody knows when in that second
-	// the upstream starts anew.
-	resetMargin = time.Second
+	second = int64(time.Second / time.Microsecond)
+	// resetMargin is waited beyond a reset, and beyond a retry-after: both are
+	// told in whole seconds, and nobody knows how they were rounded.
+	resetMargin = second
 	// resetJitter is how far two statements of one reset may lie apart.
-	resetJitter = 2 * time.Second
+	resetJitter = 2 * second
 	// slowStart is how many requests may be in flight before the first answer
 	// of a window has told what is left of it.
 	slowStart = 3
+	// reserveParts is the part of a window, one in so many, that batch claims
+	// leave to others; it shrinks to nothing towards the window's end.
+	reserveParts = 20
+	// longest bounds how far away a reset can be.
+	longest = 24 * 3600 * second
 )
 
 // window is the ledger of one resource: not a count of ours, but what the
 // upstream has told of its fixed window, and what it may have counted since
 // (design section 5.2, row one; limits.md section 5.2).
 //
-// Invariant: used + inFlight + len(ghosts) is an upper bound of the upstream's
-// count while nobody else uses the account, because every answered request of
-// ours reported a count that includes it.
+// Invariant: used + inFlight + ghosts is an upper bound of the upstream's count
+// while nobody else uses the account, because every answered request of ours
+// reported a count that includes it.
 type window struct {
-	documented policy.Window
-	limit      int       // as last told; documented before
-	used       int       // highest told in this window
-	reset      time.Time // of this window; zero before the first answer
-	heard      bool      // an answer of this window has come
-	inFlight   int
-	ghosts     []time.Time // when requests ended that got no answer, in order
+	documented int64 // limit of the caller's kind, for as long as nothing is told
+	length     int64
+	// told is what is known of the window that is open. Where regions of the
+	// upstream count apart, their windows alternate: the two newest are kept,
+	// and both must allow.
+	told []fact
+	// over is the newest reset that has passed: what is told of that window or
+	// an older one says nothing any more.
+	over     int64
+	answered bool // an answer has come since the window opened
+	inFlight int64
+	// ghosts are requests that may have been counted without telling.
+	ghosts spendLog
 }
+
+// fact is what was told of one window of the upstream's. It does not depend on
+// the order in which it was told.
+type fact struct {
+	reset       int64 // on the upstream's clock; names the window
+	late, early int64 // how far our clock may be ahead of it, at most and at least
+	limit, used int64
+}
+
+// end is when the window is over for certain, rounding apart.
+func (f fact) end() int64 { return f.reset + f.late }
+
+// reopens is when requests may be sent again.
+func (f fact) reopens() int64 { return f.end() + resetMargin }
 
 func newWindow(documented policy.Window) *window {
-	return &window{documented: documented, limit: documented.Max}
+	length := documented.Window.Microseconds()
+	w := &window{documented: int64(documented.Max), length: length}
+	w.ghosts = spendLog{window: length + resetMargin, merge: length / mergeParts}
+	return w
 }
 
-// roll starts a new window when this one's reset has passed.
-func (w *window) roll(now time.Time) {
-	if w.reset.IsZero() {
-		for len(w.ghosts) > 0 && now.Sub(w.ghosts[0]) >= w.documented.Window+resetMargin {
-			w.ghosts = w.ghosts[1:]
+// roll forgets what has ended. A ghost that went before the window can have
+// ended was counted in it.
+func (w *window) roll(now int64) {
+	w.ghosts.roll(now)
+	kept := w.told[:0]
+	for _, f := range w.told {
+		if f.reopens() > now {
+			kept = append(kept, f)
+			continue
 		}
-		return
+		w.over = max(w.over, f.reset)
+		w.answered = false
+		w.ghosts.forget(f.reset + f.early)
 	}
-	if now.Before(w.reset.Add(resetMargin)) {
-		return
-	}
-	w.used, w.ghosts, w.heard, w.reset = 0, nil, false, time.Time{}
+	w.told = kept
 }
 
-// admits reports whether one more request fits under limit. If not, until is
-// when to ask again; zero when an answer in flight may make room.
-func (w *window) admits(now time.Time, limit int) (ok bool, until time.Time) {
+// admits reports whether one more request fits. If not, until is when to ask
+// again; zero when an answer in flight may make room.
+func (w *window) admits(now int64, r *Rules, batch bool) (ok bool, until int64) {
 	w.roll(now)
-	spent := w.used + len(w.ghosts)
+	waits := !w.answered && w.inFlight >= slowStart
+	for _, f := range w.told {
+		ok, back := w.fits(f, now, r, batch)
+		if !ok && back == 0 {
+			waits = true
+		}
+		until = max(until, back)
+	}
+	if len(w.told) == 0 {
+		limit := r.Usable(w.documented)
+		if batch {
+			limit -= limit / reserveParts
+		}
+		switch {
+		case w.ghosts.total >= limit:
+			until = now + w.length
+			if limit > 0 {
+				until = w.ghosts.returns(w.ghosts.total + 1 - limit)
+			}
+		case w.ghosts.total+w.inFlight >= limit:
+			waits = true
+		}
+	}
+	return until == 0 && !waits, until
+}
+
+// usable is the limit as it was told, less headroom; byDefault before.
+func (w *window) usable(r *Rules, byDefault int64) int64 {
+	if len(w.told) == 0 {
+		return byDefault
+	}
+	return r.Usable(w.told[len(w.told)-1].limit)
+}
+
+// fits is admits for one of the upstream's windows.
+func (w *window) fits(f fact, now int64, r *Rules, batch bool) (ok bool, until int64) {
+	limit := r.Usable(f.limit)
+	spent := f.used + w.ghosts.total
 	switch {
 	case spent >= limit:
-		return false, w.back(now)
+		return false, f.reopens()
 	case spent+w.inFlight >= limit:
-		return false, time.Time{}
-	case !w.heard && w.inFlight >= slowStart:
-		return false, time.Time{}
+		return false, 0
 	}
-	return true, time.Time{}
-}
-
-// back is when a spent window returns.
-func (w *window) back(now time.Time) time.Time {
-	switch {
-	case !w.reset.IsZero():
-		return w.reset.Add(resetMargin)
-	case len(w.ghosts) > 0:
-		return w.ghosts[0].Add(w.documented.Window + resetMargin)
+	if !batch {
+		return true, 0
 	}
-	return now.Add(w.documented.Window)
+	parts := reserveParts * w.length
+	free := limit - spent - w.inFlight // with the request itself
+	if max(0, f.end()-now)*limit/parts < free {
+		return true, 0
+	}
+	return false, f.end() - (free*parts-1)/limit
 }
 
 // learn takes in what an answer to a request sent at sent has told, at now.
 // Answers may come in any order: within one window only the highest count
-// matters, an older window's says nothing, also when it is the first to come.
-// One that ended a whole window ago was told by a clock that is wrong: then
-// ours says when it ends.
-func (w *window) learn(r Rate, sent, now time.Time) {
-	if over := now.Sub(r.Reset.Add(resetMargin)); over >= w.documented.Window {
-		r.Reset = now.Add(w.documented.Window)
-	} else if over >= 0 {
+// matters, and a window that is over stays over.
+func (w *window) learn(r signals.Rate, sent, now int64) {
+	w.roll(now)
+	w.answered = true
+	f := fact{reset: r.Reset.UnixMicro(), limit: int64(r.Limit), used: int64(r.Used)}
+	switch {
+	case !r.Date.IsZero():
+		// The answer was made within the second of Date, between sending and now.
+		date := r.Date.UnixMicro()
+		f.late, f.early = now-date, sent-date-second
+	case f.reset+w.length <= now:
+		f.late = now + w.length - f.reset // told by a clock that is wrong
+	}
+	f.late = min(f.late, now+longest-f.reset)
+	if w.over != 0 && f.reset <= w.over+resetJitter || f.reopens() <= now {
 		return
 	}
-	switch {
-	case w.reset.IsZero() || r.Reset.After(w.reset.Add(resetJitter)):
-		w.used, w.reset = r.Used, r.Reset
-	case r.Reset.Before(w.reset.Add(-resetJitter)):
-		return
-	default:
-		w.used = max(w.used, r.Used)
-		if r.Reset.After(w.reset) {
-			w.reset = r.Reset
+	// A request sent after a ghost had gone reports a count that includes it.
+	w.ghosts.forget(sent - 1)
+	for i := range w.told {
+		if old := &w.told[i]; abs(old.reset-f.reset) <= resetJitter {
+			old.reset, old.used, old.limit = max(old.reset, f.reset), max(old.used, f.used), f.limit
+			old.late, old.early = min(old.late, f.late), max(old.early, f.early)
+			return
 		}
 	}
-	w.limit, w.heard = r.Limit, true
-	// A request sent after a ghost had ended reports a count that includes it.
-	for len(w.ghosts) > 0 && w.ghosts[0].Before(sent) {
-		w.ghosts = w.ghosts[1:]
+	w.told = append(w.told, f)
+	slices.SortFunc(w.told, func(a, b fact) int { return cmp.Compare(a.reset, b.reset) })
+	if len(w.told) > 2 {
+		w.told = append(w.told[:0], w.told[1:]...)
 	}
 }
 
 // exhaust closes the window: the upstream has refused a request for it.
-func (w *window) exhaust(now time.Time) {
-	w.used = max(w.used, w.limit)
-	if w.reset.IsZero() || w.reset.Before(now) {
-		w.reset = now.Add(w.documented.Window)
-	}
-	w.heard = true
-}
-
-func (w *window) idle(now time.Time) bool {
+func (w *window) exhaust(now int64) {
 	w.roll(now)
-	return w.inFlight == 0 && w.reset.IsZero() && len(w.ghosts) == 0
-}
-
-// spendLog is a sliding window with exact stamps: a spent token returns one
-// full window after the answer to its request (design section 5.2, the rule).
-// What is in flight is held by the window beside it.
-type spendLog struct {
-	stamps []time.Time // in order
-}
-
-func (l *spendLog) roll(now time.Time, span time.Duration) {
-	for len(l.stamps) > 0 && now.Sub(l.stamps[0]) >= span {
-		l.stamps = l.stamps[1:]
+	w.answered = true
+	if len(w.told) == 0 {
+		w.told = append(w.told, fact{reset: now + w.length, limit: w.documented, used: w.documented})
+	}
+	for i := range w.told {
+		w.told[i].used = max(w.told[i].used, w.told[i].limit)
 	}
 }
 
-func (l *spendLog) spend(now time.Time) { l.stamps = append(l.stamps, now) }
-
-// admits is window.admits with the log's own count.
-func (l *spendLog) admits(now time.Time, limit policy.Window, inFlight int) (ok bool, until time.Time) {
-	l.roll(now, limit.Window)
-	switch spent := len(l.stamps); {
-	case limit.Max < 1:
-		return false, now.Add(limit.Window)
-	case spent >= limit.Max:
-		return false, l.stamps[spent-limit.Max].Add(limit.Window)
-	case spent+inFlight >= limit.Max:
-		return false, time.Time{}
+// back is when the windows that are used up return, zero if none is: what a
+// secondary limit error with remaining 0 asks to wait for.
+func (w *window) back(now int64) int64 {
+	w.roll(now)
+	var until int64
+	for _, f := range w.told {
+		if f.used >= f.limit {
+			until = max(until, f.reopens())
+		}
 	}
-	return true, time.Time{}
+	return until
 }
+
+func (w *window) idle(now int64) bool {
+	w.roll(now)
+	return w.inFlight == 0 && len(w.told) == 0 && w.ghosts.total == 0
+}
+
+func abs(n int64) int64 { return max(n, -n) }

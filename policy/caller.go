@@ -32,4 +32,19 @@ type Caller struct {
 	Class string
 	// Client is the name of the gateway client, empty for pass-through.
 	Client string
+	// Share is the client's weight among those who wait for one account; zero
+	// counts as one. Priority says who goes before all of them.
+	Share    int
+	Priority Priority
 }
+
+// Priority orders those who wait for one account. The values are those of the
+// configuration.
+type Priority string
+
+// Priorities. Whoever states none is normal.
+const (
+	Interactive Priority = "interactive"
+	Normal      Priority = "normal"
+	Batch       Priority = "batch"
+)

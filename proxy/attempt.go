@@ -11,29 +11,41 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/signals"
+	"github.com/weirgate/weir/policy"
 )
 
 // attempt gets one answer from the upstream (journey, steps 7 to 9). It is the
 // only loop: round again where the catalogue says that an answer is not yet
 // one.
 func (g *Gateway) attempt(x *exchange, out *http.Request) (*http.Response, error) {
+	caller := x.who.Caller
 	for poll := 0; ; poll++ {
-		permit, err := g.admit(x, out.Context())
+		permit, err := g.admit(x, out.Context(), caller)
 		if err != nil {
 			return nil, err
 		}
 		x.sent = time.Now()
 		resp, outcome, err := g.send(out)
 		x.record.Attempts++
+		if err == nil {
+			// The place among the concurrent requests is free when the body has
+			// ended, not when headers came.
+			outcome.Ended = resp.ContentLength == 0 || resp.Body == http.NoBody
+		}
 		g.learn(x, *permit, outcome)
 		if err != nil {
 			return nil, err
+		}
+		if !outcome.Ended {
+			resp.Body = &permittedBody{ReadCloser: resp.Body, end: func(aborted bool) { g.release(x, *permit, aborted) }}
 		}
 		wait, again := g.Statistics.next(x, resp, poll)
 		if !again {
 			return resp, nil
 		}
 		discard(resp.Body)
+		caller.Priority = policy.Batch // a poll is nobody's hurry
 		x.record.Waited += wait
 		if err := sleep(out.Context(), wait); err != nil {
 			return nil, err
@@ -42,10 +54,11 @@ func (g *Gateway) attempt(x *exchange, out *http.Request) (*http.Response, error
 }
 
 // admit waits for a permit as long as this client may wait.
-func (g *Gateway) admit(x *exchange, ctx context.Context) (*limits.Permit, error) {
-	claim := limits.Claim{Account: x.who.Caller.Account, Kind: x.who.Caller.Kind, Resource: x.match.Operation.Resource}
+func (g *Gateway) admit(x *exchange, ctx context.Context, caller policy.Caller) (*limits.Permit, error) {
+	op := x.operation
+	claim := limits.Claim{Operation: x.scope, Resource: op.Resource, Points: op.Points, CreatesContent: op.CreatesContent}
 	began := time.Now()
-	permit, err := g.limiter.Acquire(ctx, claim, x.until(g.Wait))
+	permit, err := g.Limiter.Acquire(ctx, claim, caller, x.until(g.Wait))
 	x.record.Waited += time.Since(began)
 	return permit, err
 }
@@ -56,40 +69,114 @@ func (g *Gateway) learn(x *exchange, permit limits.Permit, outcome limits.Outcom
 	if outcome.Rate.Resource != "" {
 		x.record.Resource = outcome.Rate.Resource
 	}
-	if err := g.limiter.Settle(context.WithoutCancel(x.in.Context()), permit, outcome); err != nil {
+	if err := g.Limiter.Settle(context.WithoutCancel(x.in.Context()), permit, outcome); err != nil {
 		g.Log.Error("a permit was not settled", "request", x.record.ID, "error", err)
 	}
 }
 
+func (g *Gateway) release(x *exchange, permit limits.Permit, aborted bool) {
+	if err := g.Limiter.Release(context.WithoutCancel(x.in.Context()), permit, aborted); err != nil {
+		g.Log.Error("a permit was not released", "request", x.record.ID, "error", err)
+	}
+}
+
+// permittedBody releases the permit when the body has ended, or was given up.
+type permittedBody struct {
+	io.ReadCloser
+	end func(aborted bool) // nil once called
+}
+
+func (b *permittedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.finish(err != io.EOF)
+	}
+	return n, err
+}
+
+func (b *permittedBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.finish(true)
+	return err
+}
+
+func (b *permittedBody) finish(aborted bool) {
+	if b.end != nil {
+		b.end(aborted)
+		b.end = nil
+	}
+}
+
+// wire is what httptrace tells of one attempt.
+type wire struct {
+	written atomic.Int32 // how often the header was written
+	first   atomic.Int64 // when it was first, in nanoseconds since start
+	start   time.Time
+}
+
+func (w *wire) trace() *httptrace.ClientTrace {
+	return &httptrace.ClientTrace{WroteHeaders: func() {
+		if w.written.Add(1) == 1 {
+			w.first.Store(int64(time.Since(w.start)))
+		}
+	}}
+}
+
+// outcome is what is known of the attempt so far.
+func (w *wire) outcome() limits.Outcome {
+	written := int(w.written.Load())
+	o := limits.Outcome{Sent: written > 0, Resent: max(0, written-1)}
+	if o.Sent {
+		o.Elapsed = time.Since(w.start) - time.Duration(w.first.Load())
+	}
+	return o
+}
+
 // send makes one wire attempt. The outcome is true whatever the error.
 func (g *Gateway) send(out *http.Request) (*http.Response, limits.Outcome, error) {
-	var written atomic.Bool
+	attempt := &wire{start: time.Now()}
 	ctx, watch := watchProgress(out.Context(), g.Timeout)
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		WroteHeaders: func() { written.Store(true) },
-	})
-	wire := out.WithContext(ctx)
+	sent := out.WithContext(httptrace.WithClientTrace(ctx, attempt.trace()))
 	if out.Body != nil && out.Body != http.NoBody {
-		wire.Body = &watchedBody{out.Body, watch, false}
+		sent.Body = &watchedBody{out.Body, watch, false}
 	}
-	resp, err := g.Transport.RoundTrip(wire)
+	resp, err := g.Transport.RoundTrip(sent)
+	outcome := attempt.outcome()
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = fmt.Errorf("%w: %w", cause, err)
 		}
 		watch.stop()
-		return nil, limits.Outcome{Sent: written.Load()}, err
+		return nil, outcome, err
 	}
 	watch.progress()
-	resp.Body = &watchedBody{resp.Body, watch, true}
-	outcome := limits.Outcome{Sent: true, Answered: true}
-	now := time.Now()
-	outcome.Rate, _ = limits.ReadRate(resp.Header, now)
-	if resp.StatusCode == http.StatusForbidden || resp.StatusCode == http.StatusTooManyRequests {
-		outcome.Limited = limits.Recognize(resp.StatusCode, resp.Header, peek(resp))
-		outcome.RetryAfter = limits.RetryAfter(resp.Header, now)
+	if resp.Body != http.NoBody {
+		resp.Body = &watchedBody{resp.Body, watch, true}
+	} else {
+		watch.stop()
 	}
+	outcome.Sent, outcome.Answered = true, true
+	outcome.Failed = resp.StatusCode >= http.StatusInternalServerError ||
+		resp.StatusCode == http.StatusRequestTimeout || resp.StatusCode == http.StatusTooEarly
+	outcome.Rate, _ = signals.ReadRate(resp.Header)
+	g.heed(resp, &outcome)
 	return resp, outcome, nil
+}
+
+// heed recognizes a limit error (design section 5.4). GraphQL may tell it in
+// an answer of 200.
+func (g *Gateway) heed(resp *http.Response, outcome *limits.Outcome) {
+	switch resp.StatusCode {
+	case http.StatusForbidden, http.StatusTooManyRequests:
+	case http.StatusOK:
+		if outcome.Rate.Resource != policy.GraphQL {
+			return
+		}
+	default:
+		return
+	}
+	outcome.Limited = signals.Recognize(resp.StatusCode, resp.Header, peek(resp))
+	outcome.RetryAfter = signals.RetryAfter(resp.Header, time.Now())
 }
 
 // maxPeek is how much of a refusal is read to recognize it.

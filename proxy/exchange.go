@@ -1,7 +1,9 @@
 package proxy
 
 import (
+	"bytes"
 	"crypto/rand"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
@@ -30,6 +32,10 @@ type question struct {
 	tags  []string
 	ask   cache.Directives // the client's Cache-Control
 	label string           // route for logs and metrics, bounded
+	// operation is the catalogue's as the body makes it, scope what its points
+	// are counted by.
+	operation *policy.Operation
+	scope     string
 }
 
 // exchange is one client's request. One goroutine writes it: the one that
@@ -123,9 +129,44 @@ func (g *Gateway) classify(x *exchange) error {
 	x.header = g.outbound(x.in.Header)
 	x.ask = cache.ParseDirectives(x.in.Header["Cache-Control"])
 	x.label = g.shapes.label(match.Operation)
+	x.scope = match.Operation.ID
+	if !match.Operation.Known() {
+		x.scope = match.Operation.Method + " " + x.label
+	}
+	if x.operation, err = g.price(x); err != nil {
+		return err
+	}
 	x.record.Route, x.record.Operation, x.record.Resource = x.label, match.Operation.ID, match.Operation.Resource
 	g.keyed(x)
 	return nil
+}
+
+// maxGraphQL is how much of a GraphQL body is read to price it.
+const maxGraphQL = 1 << 20
+
+// price is what the call costs. Where the body decides, it is read, as far as
+// it goes, and put back.
+func (g *Gateway) price(x *exchange) (*policy.Operation, error) {
+	op := x.match.Operation
+	if op.Resource != policy.GraphQL || x.in.Body == nil {
+		return op, nil
+	}
+	control := http.NewResponseController(x.w)
+	_ = control.SetReadDeadline(time.Now().Add(g.Timeout)) // where it cannot be set the server's own must do
+	start, err := io.ReadAll(io.LimitReader(x.in.Body, maxGraphQL+1))
+	_ = control.SetReadDeadline(time.Time{})
+	if err != nil {
+		return nil, &failure{status: http.StatusBadRequest, message: "Bad Request: the body ended too early", cause: err}
+	}
+	rest := x.in.Body
+	x.in.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(start), rest), rest}
+	if len(start) > maxGraphQL {
+		start = nil // not read to its end: taken for a mutation
+	}
+	return op.ForBody(start), nil
 }
 
 // keyed decides whether the cache has a part in this question, and gives it

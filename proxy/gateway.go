@@ -30,7 +30,9 @@ type Config struct {
 	// Identify says who sends a request and with which credential it goes on.
 	Identify func(*http.Request) (Identity, error)
 	Ledger   limits.Ledger
-	Cache    *cache.Memory
+	// Limiter hands out the ledger's permits; it outlives a gateway.
+	Limiter *limits.Limiter
+	Cache   *cache.Memory
 	// Transport makes one wire attempt; see [NewTransport].
 	Transport http.RoundTripper
 	// Wait is how long a request queues unless its client says.
@@ -55,7 +57,6 @@ var ErrUnidentified = errors.New("requires authentication")
 // Gateway answers clients. It is safe for concurrent use.
 type Gateway struct {
 	Config
-	limiter *limits.Limiter
 	buffers bufferPool
 	shapes  shapes
 	recent  recent
@@ -63,7 +64,7 @@ type Gateway struct {
 
 // New returns a gateway.
 func New(c Config) *Gateway {
-	return &Gateway{Config: c, limiter: limits.NewLimiter(c.Ledger)}
+	return &Gateway{Config: c}
 }
 
 // ServeHTTP is a request's journey (design section 2).

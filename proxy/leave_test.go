@@ -61,7 +61,7 @@ func TestClientThatLeavesLeavesNothingBehind(t *testing.T) {
 				_, _ = conn.Read(buffer)
 				left.Store(true)
 				_ = conn.Close()
-				time.Sleep(5 * time.Second)
+				time.Sleep(10 * time.Second) // for so long the upstream may be at work on it
 				w.want("permits in flight", w.inFlight(), 0)
 				if len(w.gateway.Recent()) == 0 || w.gateway.Recent()[0].Status != statusClientGone {
 					t.Errorf("logged as %+v", w.gateway.Recent())
@@ -162,6 +162,7 @@ func TestUpstreamThatSpeaksBadHTTP(t *testing.T) {
 						t.Errorf("kept: %s", r.Header.Get("Cache-Status"))
 					}
 				}
+				time.Sleep(10 * time.Second) // the upstream may be at work on what it refused to end
 				w.want("permits in flight", w.inFlight(), 0)
 			})
 		})

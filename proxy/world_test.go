@@ -72,9 +72,10 @@ func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world
 		t.Fatal(err)
 	}
 	memory := cache.NewMemory(64 << 20)
+	ledger := limits.NewMemory(limits.Rules{Limits: policy.DefaultLimits()})
 	config := Config{
 		Upstream: base, Timeout: 30 * time.Second, Catalogue: policy.Embedded(), Dialect: dialect,
-		Identify: identifyByToken, Ledger: limits.NewMemory(policy.DefaultLimits()), Cache: memory,
+		Identify: identifyByToken, Ledger: ledger, Limiter: limits.NewLimiter(ledger), Cache: memory,
 		Transport: transport, Wait: 10 * time.Second, RefusalStatus: http.StatusTooManyRequests,
 		Statistics: Statistics{Wait: 10 * time.Second, First: time.Second, Factor: 2, Max: 15 * time.Second},
 		Log:        slog.New(slog.NewTextHandler(io.Discard, nil)),
@@ -83,6 +84,9 @@ func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world
 		o(&config)
 	}
 	g := New(config)
+	running, stop := context.WithCancel(context.Background())
+	var limiting sync.WaitGroup
+	limiting.Go(func() { config.Limiter.Run(running) })
 	front := pipe.Serve(t, "gateway.test:80", &http.Server{Handler: g, MaxHeaderBytes: MaxHeaderBytes})
 	client := &http.Client{
 		Transport:     &http.Transport{DialContext: front.Dial, DisableCompression: true},
@@ -91,6 +95,8 @@ func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world
 	t.Cleanup(func() {
 		client.CloseIdleConnections()
 		transport.CloseIdleConnections()
+		stop()
+		limiting.Wait()
 		memory.Close()
 	})
 	raw := func() net.Conn {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/weirgate/weir/cache"
@@ -26,10 +28,13 @@ import (
 type gateway struct {
 	log       *slog.Logger
 	ledger    *limits.Memory
+	limiter   *limits.Limiter
 	cache     *cache.Memory
 	transport *http.Transport
 	hashKey   []byte
 	reload    func() error
+	stop      context.CancelFunc
+	running   sync.WaitGroup // what stop ends
 
 	current atomic.Pointer[configured]
 }
@@ -45,14 +50,19 @@ func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
 	if err := supported(cfg); err != nil {
 		return nil, err
 	}
+	ledger := limits.NewMemory(limitRules(cfg))
 	g := &gateway{
 		log:       log,
-		ledger:    limits.NewMemory(cfg.Limits.Limits),
+		ledger:    ledger,
+		limiter:   limits.NewLimiter(ledger),
 		cache:     cache.NewMemory(int64(cfg.Cache.Memory)),
 		transport: proxy.NewTransport(),
 		hashKey:   credential.NewHashKey(),
 		reload:    func() error { return errors.New("there is no configuration file to read anew") },
 	}
+	running, stop := context.WithCancel(context.Background())
+	g.stop = stop
+	g.running.Go(func() { g.limiter.Run(running) })
 	if err := g.apply(cfg); err != nil {
 		g.close()
 		return nil, err
@@ -60,7 +70,14 @@ func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
 	return g, nil
 }
 
+// limitRules are the limits that the configuration asks to keep.
+func limitRules(c *config.Config) limits.Rules {
+	return limits.Rules{Limits: c.Limits.Limits, Headroom: c.Limits.Headroom, ColdStart: c.Limits.ColdStart}
+}
+
 func (g *gateway) close() {
+	g.stop()
+	g.running.Wait()
 	g.transport.CloseIdleConnections()
 	g.cache.Close()
 }
@@ -122,11 +139,11 @@ func (g *gateway) apply(c *config.Config) error {
 	if old := g.current.Load(); old != nil {
 		g.fixed(old.config, c)
 	}
-	g.ledger.Configure(c.Limits.Limits, c.Limits.Headroom)
+	g.ledger.Configure(limitRules(c))
 	g.current.Store(&configured{c, proxy.New(proxy.Config{
 		Upstream: upstream, Timeout: c.Upstream.Timeout, Catalogue: catalogue, Dialect: dialect,
 		Identify: identify(book(c, dialect, g.hashKey)),
-		Ledger:   g.ledger, Cache: g.cache, Transport: g.transport,
+		Ledger:   g.ledger, Limiter: g.limiter, Cache: g.cache, Transport: g.transport,
 		Wait: c.Limits.Wait, RefusalStatus: c.Limits.RefusalStatus,
 		Statistics: proxy.Statistics{
 			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor, Max: c.Statistics.Poll.Max,
@@ -155,7 +172,7 @@ func book(c *config.Config, dialect *policy.Dialect, hashKey []byte) *credential
 		b.Held = append(b.Held, credential.Held{Name: h.Name, Kind: h.Kind, Account: h.Account, Token: h.Token})
 	}
 	for _, client := range c.Clients {
-		held := credential.Client{Name: client.Name, Credentials: client.Credentials}
+		held := credential.Client{Name: client.Name, Credentials: client.Credentials, Share: client.Share, Priority: policy.Priority(client.Priority)}
 		sum, _ := hex.DecodeString(strings.TrimPrefix(client.Key, "sha256:")) // checked with the file
 		held.Key = [sha256.Size]byte(sum)
 		b.Clients = append(b.Clients, held)

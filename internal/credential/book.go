@@ -32,6 +32,9 @@ type Client struct {
 	Key [sha256.Size]byte
 	// Credentials are the names of those it may spend; the first is used.
 	Credentials []string
+	// Share and Priority order it among the clients of one account.
+	Share    int
+	Priority policy.Priority
 }
 
 // Book knows who may call, and whose credential pays. It is immutable and safe
@@ -103,7 +106,7 @@ func NewBook(c Config) *Book {
 	}
 	for _, client := range c.Clients {
 		pays := byName[client.Credentials[0]]
-		pays.Client = client.Name
+		pays.Client, pays.Share, pays.Priority = client.Name, client.Share, client.Priority
 		b.clients[client.Key] = pays
 	}
 	return b

@@ -24,15 +24,16 @@ const anything = "*"
 var rooms = []room{
 	{dir: "policy", why: "what the API is, pure data: it knows nobody, so that everybody may know it"},
 
-	{dir: "limits", may: []string{"policy"}, why: "what may be sent; what could be answered without sending is not its business"},
-	{dir: "limits/redisledger", may: []string{"limits", "policy"}, why: "one of the two ledgers"},
-	{dir: "limits/ledgertest", may: []string{"limits", "policy"}, test: true, why: "the suite that makes a ledger a ledger"},
+	{dir: "limits/signals", may: nil, why: "reads what an answer says of limits; what follows is for others"},
+	{dir: "limits", may: []string{"policy", "limits/signals"}, why: "what may be sent; what could be answered without sending is not its business"},
+	{dir: "limits/redisledger", may: []string{"limits", "limits/signals", "policy"}, why: "one of the two ledgers"},
+	{dir: "limits/ledgertest", may: []string{"limits", "limits/signals", "policy"}, test: true, why: "the suite that makes a ledger a ledger"},
 
 	{dir: "cache", may: []string{"policy"}, why: "what may be answered; what sending would cost is not its business"},
 	{dir: "cache/redisstore", may: []string{"cache", "policy"}, why: "one of the two tiers"},
 	{dir: "cache/storetest", may: []string{"cache", "policy"}, test: true, why: "the suite that makes a store a store"},
 
-	{dir: "proxy", may: []string{"policy", "limits", "cache"}, why: "a request's journey: where limits and cache meet"},
+	{dir: "proxy", may: []string{"policy", "limits", "limits/signals", "cache"}, why: "a request's journey: where limits and cache meet"},
 
 	{dir: "internal/admin", may: []string{"limits"}, why: "shows accounts; it gets everything else as functions"},
 	{dir: "internal/config", may: []string{"policy", "internal/credential"}, why: "reads the file into plain values; what they do is for cmd/weir to wire"},

@@ -1,7 +1,6 @@
-package limits
+package signals
 
 import (
-	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -22,17 +21,18 @@ func TestReadRate(t *testing.T) {
 		want Rate
 		ok   bool
 	}{
-		{"all of them", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Remaining", "27", "X-RateLimit-Reset", "1000060", "X-RateLimit-Resource", "search"), Rate{30, 3, now.Add(time.Minute), "search"}, true},
-		{"used from remaining", header("X-RateLimit-Limit", "30", "X-RateLimit-Remaining", "20", "X-RateLimit-Reset", "1000060"), Rate{30, 10, now.Add(time.Minute), ""}, true},
-		{"a clock an hour behind", header("Date", now.Add(-time.Hour).UTC().Format(http.TimeFormat), "X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Reset", fmt.Sprint(1_000_060-3600)), Rate{30, 3, now.Add(time.Minute), ""}, true},
+		{"all of them", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Remaining", "27", "X-RateLimit-Reset", "1000060", "X-RateLimit-Resource", "search"), Rate{Limit: 30, Used: 3, Reset: now.Add(time.Minute), Resource: "search"}, true},
+		{"used from remaining", header("X-RateLimit-Limit", "30", "X-RateLimit-Remaining", "20", "X-RateLimit-Reset", "1000060"), Rate{Limit: 30, Used: 10, Reset: now.Add(time.Minute)}, true},
+		{"with the upstream's clock", header("Date", now.Add(-time.Hour).UTC().Format(http.TimeFormat), "X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060"), Rate{Limit: 30, Used: 3, Reset: now.Add(time.Minute), Date: now.Add(-time.Hour)}, true},
+		{"a reset out of this world", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "9000000001"), Rate{}, false},
 		{"no reset", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3"), Rate{}, false},
 		{"not a number", header("X-RateLimit-Limit", "many", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060"), Rate{}, false},
 		{"negative", header("X-RateLimit-Limit", "-1", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060"), Rate{}, false},
 		{"nothing", nil, Rate{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, ok := ReadRate(c.h, now)
-			if !got.Reset.Equal(c.want.Reset) || got.Limit != c.want.Limit || got.Used != c.want.Used || got.Resource != c.want.Resource || ok != c.ok {
+			got, ok := ReadRate(c.h)
+			if !got.Reset.Equal(c.want.Reset) || !got.Date.Equal(c.want.Date) || got.Limit != c.want.Limit || got.Used != c.want.Used || got.Resource != c.want.Resource || ok != c.ok {
 				t.Errorf("got %+v, %v", got, ok)
 			}
 		})
@@ -55,6 +55,9 @@ func TestRecognize(t *testing.T) {
 		{"429 that says nothing", ``, "", "", 429, SecondaryLimit},
 		{"a real 403", `{"message":"Resource not accessible"}`, "10", "", 403, NotLimited},
 		{"cut off body", `{"message":"You have exceeded a secondary rate limit. Plea`, "0", "", 403, SecondaryLimit},
+		{"GraphQL's", `{"data":null,"errors":[{"type":"RATE_LIMITED","message":"API rate limit exceeded for user ID 7."}]}`, "0", "", 200, PrimaryLimit},
+		{"GraphQL's secondary", `{"errors":[{"type":"RATE_LIMITED","message":"You have exceeded a secondary rate limit."}]}`, "10", "", 200, SecondaryLimit},
+		{"the type in GraphQL's data", `{"data":{"type":"RATE_LIMITED"},"errors":[{"type":"NOT_FOUND"}]}`, "0", "", 200, NotLimited},
 		{"the words in a success", `{"message":"secondary rate limit"}`, "0", "1", 200, NotLimited},
 	} {
 		t.Run(c.name, func(t *testing.T) {

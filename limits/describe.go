@@ -1,0 +1,84 @@
+package limits
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// budget is what x-ratelimit headers tell: requests in flight are not counted
+// yet, as upstream would not have counted them. Search shows the tighter of
+// its two windows.
+func (a *account) budget(resource string, r *Rules, now int64) Budget {
+	w := a.windows[resource]
+	if w == nil {
+		w = newWindow(r.For(a.kind, resource))
+	}
+	w.roll(now)
+	b := Budget{Resource: resource, Limit: int(w.documented), Held: int(w.inFlight)}
+	reset := now + w.length
+	var used int64
+	for _, f := range w.told {
+		if b.Limit = int(f.limit); f.used >= used {
+			used, reset = f.used, f.shown()
+		}
+	}
+	used += w.ghosts.total
+	if l := a.logs[logKey{Primary, resource}]; l != nil {
+		l.roll(now)
+		if l.total > used {
+			used, reset = l.total, l.entries[0].last+l.window
+		}
+	}
+	b.Used = min(int(used), b.Limit)
+	b.Remaining = b.Limit - b.Used
+	b.Reset = time.UnixMicro(reset)
+	return b
+}
+
+// shown is the reset for people and clients: as the upstream told it, unless
+// its clock is clearly another one.
+func (f fact) shown() int64 {
+	if f.late > -resetJitter && f.late < resetJitter {
+		return f.reset
+	}
+	return f.end() / second * second
+}
+
+// describe is the account for people: the resources it has used, in the order
+// of the documents, then what the upstream does not show.
+func (a *account) describe(name string, r *Rules, now int64) Account {
+	now = a.advance(now)
+	d := Account{Name: name, Kind: a.kind, InFlight: len(a.leases)}
+	d.Concurrent = int(a.cool.cap(now, r.Usable(int64(r.Concurrent))))
+	if now < a.cool.until {
+		d.BlockedUntil = time.UnixMicro(a.cool.until)
+	}
+	for _, resource := range policy.Resources() {
+		if a.windows[resource] != nil {
+			d.Budgets = append(d.Budgets, a.budget(resource, r, now))
+		}
+	}
+	shown := len(d.Budgets)
+	for key, l := range a.logs {
+		if key.budget != Primary && !l.idle(now) {
+			d.Budgets = append(d.Budgets, l.describe(key, now))
+		}
+	}
+	slices.SortFunc(d.Budgets[shown:], func(x, y Budget) int { return cmp.Compare(x.Resource, y.Resource) })
+	return d
+}
+
+func (l *spendLog) describe(key logKey, now int64) Budget {
+	b := Budget{Resource: strings.TrimSuffix(string(key.budget)+":"+key.scope, ":"), Limit: int(l.limit), Held: int(l.held)}
+	b.Used = int(l.total)
+	b.Remaining = b.Limit - b.Used
+	b.Reset = time.UnixMicro(now)
+	if n := len(l.entries); n > 0 {
+		b.Reset = time.UnixMicro(l.entries[n-1].last + l.window)
+	}
+	return b
+}
