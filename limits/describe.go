@@ -65,20 +65,42 @@ func (a *account) describe(name string, r *Rules, now int64) Account {
 	shown := len(d.Budgets)
 	for key, l := range a.logs {
 		if key.budget != Primary && !l.idle(now) {
-			d.Budgets = append(d.Budgets, l.describe(key, now))
+			d.Budgets = append(d.Budgets, l.describe(key, r, now))
 		}
 	}
 	slices.SortFunc(d.Budgets[shown:], func(x, y Budget) int { return cmp.Compare(x.Resource, y.Resource) })
 	return d
 }
 
-func (l *spendLog) describe(key logKey, now int64) Budget {
-	b := Budget{Resource: strings.TrimSuffix(string(key.budget)+":"+key.scope, ":"), Limit: int(l.limit), Held: int(l.held)}
-	b.Used = int(l.total)
-	b.Remaining = b.Limit - b.Used
+func (l *spendLog) describe(key logKey, r *Rules, now int64) Budget {
+	b := r.LogBudget(key.budget, key.scope, int(l.total), int(l.held))
 	b.Reset = time.UnixMicro(now)
 	if n := len(l.entries); n > 0 {
 		b.Reset = time.UnixMicro(l.entries[n-1].last + l.window)
 	}
 	return b
+}
+
+// LogBudget is how a sliding log is shown.
+func (r *Rules) LogBudget(budget Reason, scope string, total, held int) Budget {
+	limit := r.Points.REST
+	switch {
+	case budget == CPU && scope == policy.GraphQL:
+		limit = int(r.Limits.CPU.GraphQL / time.Millisecond)
+	case budget == CPU:
+		limit = int(r.Limits.CPU.Total / time.Millisecond)
+	case budget == Content:
+		for _, w := range r.Content {
+			if w.Window.String() == scope {
+				limit = w.Max
+			}
+		}
+	case scope == policy.GraphQL:
+		limit = r.Points.GraphQL
+	}
+	limit = int(r.Usable(int64(limit)))
+	return Budget{
+		Resource: strings.TrimSuffix(string(budget)+":"+scope, ":"),
+		Limit:    limit, Used: total, Remaining: limit - total, Held: held,
+	}
 }

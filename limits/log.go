@@ -12,7 +12,6 @@ package limits
 // counted them holds at most the limit (docs/limits.md has the proof).
 type spendLog struct {
 	window, merge int64
-	limit         int64   // when it was last asked
 	entries       []entry // oldest first
 	first         int64   // when the newest entry began
 	total, held   int64
@@ -40,7 +39,6 @@ func (l *spendLog) forget(at int64) {
 // enough has returned; zero when what is held may still turn out to be less.
 func (l *spendLog) admits(now, limit, cost int64) (ok bool, until int64) {
 	l.roll(now)
-	l.limit = limit
 	switch need := l.total + cost - limit; {
 	case need > l.total:
 		return false, now + l.window // more than there is

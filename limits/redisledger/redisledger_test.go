@@ -1,0 +1,119 @@
+package redisledger
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/ledgertest"
+)
+
+// connect returns a client whose connections dial opens.
+func connect(t *testing.T, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *redis.Client {
+	client := redis.NewClient(&redis.Options{
+		Addr: "127.0.0.1:0", Dialer: dial, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		MaxRetries: -1, DisableIdentity: true, PoolSize: 4, ContextTimeoutEnabled: true,
+	})
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// inMemory starts a miniredis in the test's bubble.
+func inMemory(t *testing.T) *redis.Client {
+	server := miniredis.NewMiniRedis()
+	server.ClockTTL(true)
+	t.Cleanup(server.Close)
+	return connect(t, func(context.Context, string, string) (net.Conn, error) { return server.Dial() })
+}
+
+func TestMiniredis(t *testing.T) {
+	ledgertest.Run(t, func(t *testing.T, rules limits.Rules) limits.Ledger {
+		return New(inMemory(t), "r1", rules)
+	})
+}
+
+// redisServer starts a real Redis that keeps nothing on disk, and returns the
+// socket that it listens on.
+func redisServer(t *testing.T) string {
+	t.Helper()
+	program := os.Getenv("WEIR_REDIS_SERVER")
+	if program == "" {
+		program = "redis-server"
+	}
+	dir, err := os.MkdirTemp("", "weir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "redis.sock")
+	ctx, stop := context.WithCancel(context.Background())
+	server := exec.CommandContext(ctx, program, "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no", "--dir", dir)
+	if err := server.Start(); err != nil {
+		t.Fatalf("%s cannot be started: install redis-server, or run make test: %v", program, err)
+	}
+	t.Cleanup(func() {
+		stop()
+		_ = server.Wait()
+		_ = os.RemoveAll(dir)
+	})
+	for range 100 {
+		if c, err := net.Dial("unix", socket); err == nil {
+			_ = c.Close()
+			return socket
+		}
+		_, _ = exec.CommandContext(ctx, "sleep", "0.05").Output()
+	}
+	t.Fatal("redis-server does not come up")
+	return ""
+}
+
+// testClock makes scripts read the time that the test has set.
+const testClock = `
+local function clock()
+  return tonumber(redis.call('GET', 'weir:test-clock'))
+end
+`
+
+// tick is a hook of the client.
+type tick struct{}
+
+func (tick) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (tick) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (tick) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "evalsha" || cmd.Name() == "eval" {
+			set := redis.NewStatusCmd(ctx, "set", "weir:test-clock", strconv.FormatInt(time.Now().UnixMicro(), 10))
+			if err := next(ctx, set); err != nil {
+				return err
+			}
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func TestRedisServer(t *testing.T) {
+	socket := redisServer(t)
+	ledgertest.Run(t, func(t *testing.T, rules limits.Rules) limits.Ledger {
+		client := connect(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
+		client.AddHook(tick{})
+		if err := client.FlushAll(context.Background()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		l := New(client, "r1", rules)
+		l.scripts = newScripts(testClock)
+		return l
+	})
+}
