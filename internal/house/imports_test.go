@@ -71,6 +71,7 @@ var dependencies = []dependency{
 	{path: "github.com/maypok86/otter/v2", may: []string{"cache"}, why: "the memory tier"},
 	{path: "github.com/dunglas/httpsfv", may: []string{"proxy", "cache"}, tests: true, why: "structured fields (RFC 9651)"},
 	{path: "github.com/redis/go-redis", may: []string{"limits/redisledger", "cache/redisstore", "internal/tlsauto"}, tests: true, why: "everybody else knows a ledger, a store or a storage"},
+	{path: "github.com/alicebob/miniredis/v2", tests: true, why: "a Redis in virtual time"},
 	{path: "go.opentelemetry.io/otel", may: []string{anything}, tests: true, why: "the API is free where no SDK is set"},
 	{path: "go.opentelemetry.io/otel/sdk", may: []string{"internal/telemetry"}, tests: true, why: "one place decides where telemetry goes"},
 	{path: "go.opentelemetry.io/otel/exporters", may: []string{"internal/telemetry"}, tests: true, why: "as the SDK"},

@@ -11,19 +11,14 @@ local leasetime, linger = 30 * second, 10 * second
 local floor, max, min = math.floor, math.max, math.min
 local format, sub = string.format, string.sub
 
+-- A step has one argument: its own, as JSON.
+local arg = cjson.decode(ARGV[1])
 local now = clock()
 local changed, gone = {}, {} -- fields to set and to delete
 
 local function whole(n) return format('%.0f', n) end
 
-local function numbers(text)
-  local list, n = {}, 0
-  for word in string.gmatch(text, '%S+') do
-    n = n + 1
-    list[n] = tonumber(word) or word
-  end
-  return list
-end
+local pack, unpackrecord = cmsgpack.pack, cmsgpack.unpack
 
 -- m is what concerns the whole account: its time, its leases, its cool-down.
 local m
@@ -31,9 +26,9 @@ local function loadmeta(text)
   if not text then
     m = {last = 0, touched = 0, places = 0, expires = 0, till = 0, since = 0, episodes = 0, probing = 0, ramp = 0, ceiling = 0, raised = 0, probe = '-'}
   else
-    local f = numbers(text)
+    local f = unpackrecord(text)
     m = {last = f[1], touched = f[2], places = f[3], expires = f[4], till = f[5], since = f[6], episodes = f[7],
-         probing = f[8], ramp = f[9], ceiling = f[10], raised = f[11], probe = string.match(text, '%S+$')}
+         probing = f[8], ramp = f[9], ceiling = f[10], raised = f[11], probe = f[12]}
   end
   now = max(now, m.last)
   m.last = now
@@ -45,11 +40,12 @@ local entrysize = 24
 local logs = {}
 
 local function loghead(name, text)
-  local l = {name = name, window = 0, merge = 0, first = 0, total = 0, held = 0, sealed = 0, oldest = 0, last = 0, cost = 0}
+  local l
   if text then
-    local a, b, c, d, e, f, g, h, i = string.match(text, '(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)')
-    l.window, l.merge, l.first, l.total, l.held = tonumber(a), tonumber(b), tonumber(c), tonumber(d), tonumber(e)
-    l.sealed, l.oldest, l.last, l.cost = tonumber(f), tonumber(g), tonumber(h), tonumber(i)
+    local f = unpackrecord(text)
+    l = {name = name, window = f[1], merge = f[2], first = f[3], total = f[4], held = f[5], sealed = f[6], oldest = f[7], last = f[8], cost = f[9]}
+  else
+    l = {name = name, window = 0, merge = 0, first = 0, total = 0, held = 0, sealed = 0, oldest = 0, last = 0, cost = 0}
   end
   logs[name] = l
   return l
@@ -136,13 +132,15 @@ local function finish(f) return f.reset + f.late end
 local function reopens(f) return finish(f) + margin end
 
 local function parsewindow(resource, text)
-  local w = {resource = resource, documented = 0, length = 0, over = 0, answered = 0, inflight = 0, told = {}}
+  local w
   if text then
-    local f = numbers(text)
-    w.documented, w.length, w.over, w.answered, w.inflight = f[1], f[2], f[3], f[4], f[5]
+    local f = unpackrecord(text)
+    w = {resource = resource, documented = f[1], length = f[2], over = f[3], answered = f[4], inflight = f[5], told = {}}
     for i = 6, #f, 5 do
-      table.insert(w.told, {reset = f[i], late = f[i + 1], early = f[i + 2], limit = f[i + 3], used = f[i + 4]})
+      w.told[#w.told + 1] = {reset = f[i], late = f[i + 1], early = f[i + 2], limit = f[i + 3], used = f[i + 4]}
     end
+  else
+    w = {resource = resource, documented = 0, length = 0, over = 0, answered = 0, inflight = 0, told = {}}
   end
   windows[resource] = w
   return w
@@ -261,10 +259,10 @@ end
 
 -- Leases.
 local function parselease(id, text)
-  local f = numbers(text)
+  local f = unpackrecord(text)
   local l = {id = id, granted = f[1], expiry = f[2], places = f[3], units = f[4], charged = f[5], left = f[6], resource = f[7], holds = {}}
   for i = 8, #f, 3 do
-    table.insert(l.holds, {name = f[i], cost = f[i + 1], cpu = f[i + 2]})
+    l.holds[#l.holds + 1] = {name = f[i], cost = f[i + 1], cpu = f[i + 2]}
   end
   return l
 end
@@ -275,11 +273,12 @@ local function lease(id, text)
 end
 
 local function keep(l)
-  local parts = {format('%.0f %.0f %.0f %.0f %d %d %s', l.granted, l.expiry, l.places, l.units, l.charged, l.left, l.resource)}
-  for i, h in ipairs(l.holds) do
-    parts[i + 1] = format('%s %.0f %d', h.name, h.cost, h.cpu)
+  local f, n = {l.granted, l.expiry, l.places, l.units, l.charged, l.left, l.resource}, 7
+  for _, h in ipairs(l.holds) do
+    f[n + 1], f[n + 2], f[n + 3] = h.name, h.cost, h.cpu
+    n = n + 3
   end
-  changed['x:' .. l.id], gone['x:' .. l.id] = table.concat(parts, ' '), nil
+  changed['x:' .. l.id], gone['x:' .. l.id] = pack(f), nil
 end
 
 local function remove(l)
@@ -361,35 +360,20 @@ local function cap(concurrent)
   return 2 ^ step
 end
 
--- fetch reads logs, windows and leases at once, as far as they are not read.
--- It returns the text of the last field.
-local function fetch(fields)
-  if #fields == 0 then return nil end
-  local values = redis.call('HMGET', key, unpack(fields))
-  for i, f in ipairs(fields) do
-    local kind, name, text = sub(f, 1, 2), sub(f, 3), values[i]
-    if kind == 'l:' then loghead(name, text)
-    elseif kind == 'e:' then logs[name].entries = text or ''
-    elseif kind == 'w:' then parsewindow(name, text)
-    elseif kind == 'm' then loadmeta(text) end
-  end
-  return values[#values]
-end
-
--- open reads the account and brings it to now.
-local function open(fields)
-  table.insert(fields, 1, 'm')
-  local text = fetch(fields)
+-- begin brings the account to now. What the step has read of it must be parsed
+-- before.
+local function begin(meta)
+  loadmeta(meta)
   if m.places > 0 and now >= m.expires then expire() end
-  return text
 end
 
 -- save writes what has changed, in one command, and keeps the account alive.
-local function save(ttl)
+-- title is how people know it.
+local function save(ttl, title)
+  if m.touched == 0 then changed.n = title end
   for name, l in pairs(logs) do
     if l.dirty then
-      changed['l:' .. name] = format('%.0f %.0f %.0f %.0f %.0f %d %.0f %.0f %.0f',
-        l.window, l.merge, l.first, l.total, l.held, l.sealed, l.oldest, l.last, l.cost)
+      changed['l:' .. name] = pack({l.window, l.merge, l.first, l.total, l.held, l.sealed, l.oldest, l.last, l.cost})
       if l.resealed then
         if l.sealed > 0 then changed['e:' .. name] = l.entries else gone['e:' .. name] = true end
       end
@@ -397,24 +381,28 @@ local function save(ttl)
   end
   for resource, w in pairs(windows) do
     if w.dirty then
-      local parts = {format('%.0f %.0f %.0f %d %.0f', w.documented, w.length, w.over, w.answered, w.inflight)}
-      for i, f in ipairs(w.told) do
-        parts[i + 1] = format('%.0f %.0f %.0f %.0f %.0f', f.reset, f.late, f.early, f.limit, f.used)
+      local f, n = {w.documented, w.length, w.over, w.answered, w.inflight}, 5
+      for _, t in ipairs(w.told) do
+        f[n + 1], f[n + 2], f[n + 3], f[n + 4], f[n + 5] = t.reset, t.late, t.early, t.limit, t.used
+        n = n + 5
       end
-      changed['w:' .. resource] = table.concat(parts, ' ')
+      changed['w:' .. resource] = pack(f)
     end
   end
   local alive = now - m.touched < 60 * second
   if not alive then m.touched = now end
-  local list, n = {'m', format('%.0f %.0f %.0f %.0f %.0f %.0f %d %d %.0f %.0f %.0f %s', m.last, m.touched, m.places, m.expires,
-    m.till, m.since, m.episodes, m.probing, m.ramp, m.ceiling, m.raised, m.probe)}, 2
+  local list, n = {'m', pack({m.last, m.touched, m.places, m.expires, m.till, m.since, m.episodes, m.probing, m.ramp,
+    m.ceiling, m.raised, m.probe})}, 2
   for f, v in pairs(changed) do
     list[n + 1], list[n + 2] = f, v
     n = n + 2
   end
   redis.call('HSET', key, unpack(list))
-  local old = {}
-  for f in pairs(gone) do table.insert(old, f) end
-  if #old > 0 then redis.call('HDEL', key, unpack(old)) end
+  local f = next(gone)
+  if f then
+    local old = {f}
+    for other in next, gone, f do old[#old + 1] = other end
+    redis.call('HDEL', key, unpack(old))
+  end
   if not alive then redis.call('PEXPIRE', key, ttl) end
 end

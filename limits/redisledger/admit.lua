@@ -1,19 +1,21 @@
--- admit ttl headroom concurrent name id resource documented length batch
---       {log budget cost limit window merge cpu}...
+-- admit [ttl, headroom, concurrent, name, id, resource, documented, length, batch,
+--        log, budget, cost, limit, window, merge, cpu, ...]
 -- Grants all that a claim asks for, or changes nothing.
 -- Returns {granted, microseconds to wait or 0 when a permit in flight decides, reason}.
-local ttl, concurrent, id, resource = ARGV[1], tonumber(ARGV[3]), ARGV[5], ARGV[6]
-headroom = tonumber(ARGV[2])
-local batch = ARGV[9] == '1'
-local fields, spends = {'w:' .. resource, 'l:ghosts:' .. resource}, {}
-for i = 10, #ARGV, 7 do
-  local s = {name = ARGV[i], budget = ARGV[i + 1], cost = tonumber(ARGV[i + 2]), limit = tonumber(ARGV[i + 3]),
-             window = tonumber(ARGV[i + 4]), merge = tonumber(ARGV[i + 5]), cpu = tonumber(ARGV[i + 6])}
-  table.insert(spends, s)
-  table.insert(fields, 'l:' .. s.name)
+local concurrent, id, resource, batch = arg[3], arg[5], arg[6], arg[9] == 1
+headroom = arg[2]
+local fields, spends, n = {}, {}, 0
+for i = 10, #arg, 7 do
+  n = n + 1
+  spends[n] = {name = arg[i], budget = arg[i + 1], cost = arg[i + 2], limit = arg[i + 3], window = arg[i + 4], merge = arg[i + 5], cpu = arg[i + 6]}
+  fields[n] = 'l:' .. arg[i]
 end
-table.insert(fields, 'x:' .. id)
-if lease(id, open(fields)) then return {1, '0', ''} end
+local values = redis.call('HMGET', key, 'm', 'x:' .. id, 'w:' .. resource, 'l:ghosts:' .. resource, unpack(fields))
+parsewindow(resource, values[3])
+loghead('ghosts:' .. resource, values[4])
+for i = 1, n do loghead(spends[i].name, values[4 + i]) end
+begin(values[1])
+if lease(id, values[2]) then return {1, '0', ''} end
 
 local refused, till, reason = false, 0, ''
 local function refuse(why, at)
@@ -25,10 +27,10 @@ elseif m.probing == 1 and m.probe ~= '-' then
   refuse('cooldown', 0)
 end
 if m.places >= cap(concurrent) then refuse('concurrency', 0) end
-local w = window(resource, tonumber(ARGV[7]), tonumber(ARGV[8]))
+local w = window(resource, arg[7], arg[8])
 local l = {id = id, granted = now, expiry = now + leasetime, places = 1, units = 1, charged = 0, left = 0, resource = resource, holds = {}}
 for i, s in ipairs(spends) do
-  local g, limit = log(s.name), s.limit
+  local g, limit = logs[s.name], s.limit
   if g.window ~= s.window or g.merge ~= s.merge then
     g.window, g.merge, g.dirty = s.window, s.merge, true
   end
@@ -48,6 +50,5 @@ if m.ceiling ~= 0 and m.places >= m.ceiling and now - m.raised >= 10 * second th
   m.raised, m.ceiling = now, m.ceiling + 1
   if m.ceiling >= concurrent then m.ceiling = 0 end
 end
-changed.n = ARGV[4]
-save(ttl)
+save(arg[1], arg[4])
 return {1, '0', ''}

@@ -1,39 +1,32 @@
--- read headroom concurrent {resource documented length}...
+-- read [headroom, concurrent, resource, documented, length, ...]
 -- Tells the state of an account, for people, and changes nothing. Returns
 -- {name, places taken, places, end of a cool-down, now,
 --  number of windows, {resource, limit, used, held, reset}...,
 --  {log, total, held, last return}...}; of the windows only those that were
 -- used, unless a single one is asked for.
-headroom = tonumber(ARGV[1])
-local fields, single = {}, #ARGV == 5
-for i = 3, #ARGV, 3 do
-  for _, kind in ipairs({'w:', 'l:ghosts:', 'e:ghosts:', 'l:primary:', 'e:primary:'}) do
-    table.insert(fields, kind .. ARGV[i])
-  end
-end
-local names = {}
+headroom = arg[1]
+local single, names = #arg == 5, {}
 if not single then
   for _, f in ipairs(redis.call('HKEYS', key)) do
     if sub(f, 1, 2) == 'l:' and sub(f, 1, 9) ~= 'l:ghosts:' and sub(f, 1, 10) ~= 'l:primary:' then
-      table.insert(fields, f)
-      table.insert(fields, 'e:' .. sub(f, 3))
       table.insert(names, sub(f, 3))
     end
   end
 end
-table.insert(fields, 'n')
-local name = open(fields) or ''
+local values = redis.call('HMGET', key, 'm', 'n')
+begin(values[1])
+local name = values[2] or ''
 
-local out = {name, whole(m.places), whole(cap(tonumber(ARGV[2]))), whole(m.till > now and m.till or 0), whole(now), '0'}
+local out = {name, whole(m.places), whole(cap(arg[2])), whole(m.till > now and m.till or 0), whole(now), '0'}
 local function tell(...)
   for _, v in ipairs({...}) do table.insert(out, v) end
 end
 local told = 0
-for i = 3, #ARGV, 3 do
-  local resource = ARGV[i]
-  local w = windows[resource]
+for i = 3, #arg, 3 do
+  local resource = arg[i]
+  local w = window(resource)
   if w.length > 0 or single then
-    w = window(resource, tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]))
+    w = window(resource, arg[i + 1], arg[i + 2])
     local g = rollwindow(w)
     local limit, used, reset = w.documented, 0, now + w.length
     for _, f in ipairs(w.told) do
@@ -44,7 +37,7 @@ for i = 3, #ARGV, 3 do
       end
     end
     used = used + g.total
-    local s = logs['primary:' .. resource]
+    local s = log('primary:' .. resource)
     roll(s)
     if s.total > used then
       used, reset = s.total, (s.sealed > 0 and s.oldest or s.last) + s.window
@@ -55,7 +48,7 @@ for i = 3, #ARGV, 3 do
 end
 out[6] = whole(told)
 for _, n in ipairs(names) do
-  local g = logs[n]
+  local g = log(n)
   roll(g)
   if g.total > 0 or g.held > 0 then
     tell(n, whole(g.total), whole(g.held), whole(g.total > 0 and g.last + g.window or now))

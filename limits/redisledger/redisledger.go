@@ -29,6 +29,7 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -115,7 +116,11 @@ func keyOf(name string) string {
 func (l *Ledger) run(ctx context.Context, step *redis.Script, name string, args []any) *redis.Cmd {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return step.Run(ctx, l.client, []string{keyOf(name)}, args...)
+	text, err := json.Marshal(args)
+	if err != nil {
+		panic(err) // numbers and strings
+	}
+	return step.Run(ctx, l.client, []string{keyOf(name)}, text)
 }
 
 // ttl is for an account, in milliseconds.
@@ -148,11 +153,12 @@ func logName(s *limits.Spend) string {
 	return string(s.Budget) + ":" + strings.ReplaceAll(s.Scope, " ", "\x1f")
 }
 
-func boolean(b bool) string {
+// flag is a truth value as scripts take it.
+func flag(b bool) int {
 	if b {
-		return "1"
+		return 1
 	}
-	return "0"
+	return 0
 }
 
 // Admit implements [limits.Ledger].
@@ -161,9 +167,9 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 	var room [limits.MaxSpends]limits.Spend
 	args := make([]any, 0, 9+7*limits.MaxSpends)
 	args = append(args, ttl(r), r.Headroom, r.Usable(int64(r.Concurrent)), title(c.Kind, c.Account), l.id(c))
-	args = append(append(args, resource(r, c.Kind, c.Resource)...), boolean(c.Batch))
+	args = append(append(args, resource(r, c.Kind, c.Resource)...), flag(c.Batch))
 	for _, s := range r.Spends(c, room[:0]) {
-		args = append(args, logName(&s), string(s.Budget), s.Cost, s.Limit, s.Window.Microseconds(), s.Merge.Microseconds(), boolean(s.Budget == limits.CPU))
+		args = append(args, logName(&s), string(s.Budget), s.Cost, s.Limit, s.Window.Microseconds(), s.Merge.Microseconds(), flag(s.Budget == limits.CPU))
 	}
 	answer, err := l.run(ctx, l.scripts.admit, c.Account, args).Slice()
 	if err != nil {
@@ -193,10 +199,11 @@ func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) 
 	if named == "" {
 		named = p.Resource
 	}
-	args := make([]any, 0, 20)
+	var room [limits.MaxSpends]limits.Spend
+	args := make([]any, 0, 20+limits.MaxSpends)
 	args = append(args, ttl(r), r.Headroom, r.Usable(int64(r.Concurrent)), title(p.Kind, p.Account), l.id(p.Claim))
 	args = append(args, resource(r, p.Kind, named)...)
-	args = append(args, boolean(o.Sent), o.Resent, boolean(o.Answered), boolean(o.Ended), boolean(o.Failed), r.Milliseconds(o.Elapsed))
+	args = append(args, flag(o.Sent), o.Resent, flag(o.Answered), flag(o.Ended), flag(o.Failed), r.Milliseconds(o.Elapsed))
 	limited := ""
 	switch o.Limited {
 	case signals.PrimaryLimit:
@@ -206,14 +213,13 @@ func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) 
 	case signals.NotLimited:
 	}
 	args = append(args, limited, o.RetryAfter.Microseconds())
-	if o.Rate.Limit == 0 {
-		args = append(args, "", "", "", "")
-	} else {
-		date := ""
-		if !o.Rate.Date.IsZero() {
-			date = strconv.FormatInt(o.Rate.Date.UnixMicro(), 10)
-		}
-		args = append(args, o.Rate.Limit, o.Rate.Used, o.Rate.Reset.UnixMicro(), date)
+	var date int64
+	if !o.Rate.Date.IsZero() {
+		date = o.Rate.Date.UnixMicro()
+	}
+	args = append(args, o.Rate.Limit, o.Rate.Used, max(0, o.Rate.Reset.UnixMicro()), date)
+	for _, s := range r.Spends(p.Claim, room[:0]) {
+		args = append(args, logName(&s))
 	}
 	if err := l.run(ctx, l.scripts.settle, p.Account, args).Err(); err != nil {
 		return lost(err)
@@ -226,7 +232,7 @@ func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) 
 
 // Release implements [limits.Ledger].
 func (l *Ledger) Release(ctx context.Context, p limits.Permit, aborted bool) error {
-	if err := l.run(ctx, l.scripts.release, p.Account, []any{ttl(l.rules.Load()), l.id(p.Claim), boolean(aborted)}).Err(); err != nil {
+	if err := l.run(ctx, l.scripts.release, p.Account, []any{ttl(l.rules.Load()), l.id(p.Claim), flag(aborted)}).Err(); err != nil {
 		return lost(err)
 	}
 	return nil
@@ -240,7 +246,7 @@ func (l *Ledger) Renew(ctx context.Context, flights []limits.Flight) error {
 		args := []any{ttl(r), title(f.Kind, f.Account), l.id(f.Claim)}
 		args = append(append(args, resource(r, f.Kind, f.Resource)...), r.Milliseconds(f.Elapsed))
 		for _, s := range r.Spends(f.Claim, room[:0]) {
-			args = append(args, logName(&s), s.Cost, s.Window.Microseconds(), s.Merge.Microseconds(), boolean(s.Budget == limits.CPU))
+			args = append(args, logName(&s), s.Cost, s.Window.Microseconds(), s.Merge.Microseconds(), flag(s.Budget == limits.CPU))
 		}
 		if err := l.run(ctx, l.scripts.renew, f.Account, args).Err(); err != nil {
 			return lost(err)

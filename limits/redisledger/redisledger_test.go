@@ -19,7 +19,7 @@ import (
 )
 
 // connect returns a client whose connections dial opens.
-func connect(t *testing.T, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *redis.Client {
+func connect(t testing.TB, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *redis.Client {
 	client := redis.NewClient(&redis.Options{
 		Addr: "127.0.0.1:0", Dialer: dial, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		MaxRetries: -1, DisableIdentity: true, PoolSize: 4, ContextTimeoutEnabled: true,
@@ -36,15 +36,22 @@ func inMemory(t *testing.T) *redis.Client {
 	return connect(t, func(context.Context, string, string) (net.Conn, error) { return server.Dial() })
 }
 
+// records stands in for the record format that miniredis does not have.
+const records = `
+local cmsgpack = {pack = cjson.encode, unpack = cjson.decode}
+`
+
 func TestMiniredis(t *testing.T) {
 	ledgertest.Run(t, func(t *testing.T, rules limits.Rules) limits.Ledger {
-		return New(inMemory(t), "r1", rules)
+		l := New(inMemory(t), "r1", rules)
+		l.scripts = newScripts(records + clock)
+		return l
 	})
 }
 
 // redisServer starts a real Redis that keeps nothing on disk, and returns the
 // socket that it listens on.
-func redisServer(t *testing.T) string {
+func redisServer(t testing.TB) string {
 	t.Helper()
 	program := os.Getenv("WEIR_REDIS_SERVER")
 	if program == "" {

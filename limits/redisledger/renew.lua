@@ -1,15 +1,17 @@
--- renew ttl name id resource documented length milliseconds
---       {log cost window merge cpu}...
+-- renew [ttl, name, id, resource, documented, length, milliseconds,
+--        log, cost, window, merge, cpu, ...]
 -- Keeps a permit in flight alive, or takes it up again.
-local id, resource, taken = ARGV[3], ARGV[4], tonumber(ARGV[7])
-local l = lease(id, open({'w:' .. resource, 'x:' .. id}))
-window(resource, tonumber(ARGV[5]), tonumber(ARGV[6]))
+local id, resource, taken = arg[3], arg[4], arg[7]
+local values = redis.call('HMGET', key, 'm', 'x:' .. id)
+begin(values[1])
+local l = lease(id, values[2])
+window(resource, arg[5], arg[6])
 if not l then
   l = {id = id, granted = now, expiry = now + leasetime, places = 1, units = 1, charged = 0, left = 0, resource = resource, holds = {}}
-  for i = 8, #ARGV, 5 do
-    local g = log(ARGV[i])
-    g.window, g.merge, g.dirty = tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), true
-    table.insert(l.holds, {name = ARGV[i], cost = tonumber(ARGV[i + 1]), cpu = tonumber(ARGV[i + 4])})
+  for i = 8, #arg, 5 do
+    local g = log(arg[i])
+    g.window, g.merge, g.dirty = arg[i + 2], arg[i + 3], true
+    table.insert(l.holds, {name = arg[i], cost = arg[i + 1], cpu = arg[i + 4]})
   end
   take(l)
 end
@@ -22,6 +24,5 @@ for _, h in ipairs(l.holds) do
   end
 end
 keep(l)
-changed.n = ARGV[2]
-save(ARGV[1])
+save(arg[1], arg[2])
 return 1

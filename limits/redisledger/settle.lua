@@ -1,14 +1,27 @@
--- settle ttl headroom concurrent name id resource documented length
---        sent resent answered ended failed milliseconds limited retryafter
---        limit used reset date
+-- settle [ttl, headroom, concurrent, name, id, resource, documented, length,
+--         sent, resent, answered, ended, failed, milliseconds, limited, retryafter,
+--         limit, used, reset, date, log, ...]
 -- Charges a permit with what became of its request, and learns from the answer.
--- resource is what the answer named, or the permit's own; limit is '' when the
--- headers said nothing, date when there was none.
-local ttl, concurrent, id = ARGV[1], tonumber(ARGV[3]), ARGV[5]
-headroom = tonumber(ARGV[2])
-local resent, taken = tonumber(ARGV[10]), tonumber(ARGV[14])
-local sent, answered, ended, failed = ARGV[9] == '1', ARGV[11] == '1', ARGV[12] == '1', ARGV[13] == '1'
-local l = lease(id, open({'w:' .. ARGV[6], 'l:ghosts:' .. ARGV[6], 'e:ghosts:' .. ARGV[6], 'x:' .. id}))
+-- resource is what the answer named, or the permit's own; limit is 0 when the
+-- headers said nothing, date when there was none. The logs are those that the
+-- permit was taken from.
+local concurrent, id = arg[3], arg[5]
+headroom = arg[2]
+local resent, taken = arg[10], arg[14]
+local sent, answered, ended, failed = arg[9] == 1, arg[11] == 1, arg[12] == 1, arg[13] == 1
+local fields, n = {}, 0
+for i = 21, #arg do
+  fields[n + 1], fields[n + 2] = 'l:' .. arg[i], 'e:' .. arg[i]
+  n = n + 2
+end
+local values = redis.call('HMGET', key, 'm', 'x:' .. id, 'w:' .. arg[6], 'l:ghosts:' .. arg[6], unpack(fields))
+parsewindow(arg[6], values[3])
+loghead('ghosts:' .. arg[6], values[4])
+for i = 1, n, 2 do
+  loghead(arg[20 + (i + 1) / 2], values[4 + i]).entries = values[5 + i] or ''
+end
+begin(values[1])
+local l = lease(id, values[2])
 if l and (l.charged == 1 or l.left == 1) then return 0 end
 
 -- settlelease charges the lease by the outcome (limits.md section 5.5).
@@ -50,28 +63,20 @@ end
 
 local began = 0
 if l then
-  local fields = {}
-  for _, h in ipairs(l.holds) do
-    if not logs[h.name] then
-      table.insert(fields, 'l:' .. h.name)
-      table.insert(fields, 'e:' .. h.name)
-    end
-  end
-  fetch(fields)
   began = l.granted
   settlelease(l)
 end
 if answered then
-  local w = window(ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]))
-  if ARGV[17] ~= '' then
-    learn(w, tonumber(ARGV[17]), tonumber(ARGV[18]), tonumber(ARGV[19]), tonumber(ARGV[20]), began)
+  local w = window(arg[6], arg[7], arg[8])
+  if arg[17] ~= 0 then
+    learn(w, arg[17], arg[18], arg[19], arg[20] ~= 0 and arg[20] or nil, began)
   elseif l then
     w.answered, w.dirty = 1, true
     spend(ghosts(w), now, 1)
   end
-  if ARGV[15] == 'primary' then
+  if arg[15] == 'primary' then
     exhaust(w)
-  elseif ARGV[15] == 'secondary' then
+  elseif arg[15] == 'secondary' then
     if l or now >= m.till then
       if not l or began > m.since then
         local ceiling = concurrent
@@ -79,7 +84,7 @@ if answered then
         m.ceiling, m.raised = max(1, floor(ceiling / 2)), now
         m.episodes, m.since = m.episodes + 1, now
       end
-      local till, retry, reset = now + 60 * second * 2 ^ max(0, min(m.episodes - 1, 6)), tonumber(ARGV[16]), back(w)
+      local till, retry, reset = now + 60 * second * 2 ^ max(0, min(m.episodes - 1, 6)), arg[16], back(w)
       if retry > 0 then till = now + retry + margin elseif reset ~= 0 then till = reset end
       m.till = max(m.till, till)
       m.probing, m.probe, m.ramp = 1, '-', 0
@@ -93,6 +98,5 @@ if answered then
   end
   if l and l.charged == 1 and ended then remove(l) end
 end
-changed.n = ARGV[4]
-save(ttl)
+save(arg[1], arg[4])
 return 1

@@ -1,0 +1,98 @@
+package redisledger
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/signals"
+	"github.com/weirgate/weir/policy"
+)
+
+// serverTime is how long Redis worked on scripts so far, in microseconds, and
+// how many it ran.
+func serverTime(b *testing.B, client *redis.Client) (micros, calls float64) {
+	b.Helper()
+	text, err := client.Info(context.Background(), "commandstats").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, "cmdstat_evalsha:"); ok {
+			for part := range strings.SplitSeq(rest, ",") {
+				name, value, _ := strings.Cut(part, "=")
+				n, _ := strconv.ParseFloat(strings.TrimSpace(value), 64)
+				switch name {
+				case "usec":
+					micros = n
+				case "calls":
+					calls = n
+				}
+			}
+		}
+	}
+	return micros, calls
+}
+
+// BenchmarkRedis is an admission and its settling on all budgets at once,
+// beside the round trip of a script that does nothing. server-µs is the time
+// that Redis itself works.
+func BenchmarkRedis(b *testing.B) {
+	socket := redisServer(b)
+	client := connect(b, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
+	rules := limits.Rules{Limits: policy.DefaultLimits()}
+	ctx := context.Background()
+	bare := redis.NewScript("return 1")
+	measure := func(b *testing.B, per float64, step func(i int)) {
+		before, _ := serverTime(b, client)
+		i := 0
+		for b.Loop() {
+			step(i)
+			i++
+		}
+		after, _ := serverTime(b, client)
+		b.ReportMetric((after-before)/float64(i)/per, "server-µs/op")
+	}
+	b.Run("bare", func(b *testing.B) {
+		measure(b, 1, func(int) {
+			if err := bare.Run(ctx, client, []string{"weir:{bare}"}).Err(); err != nil {
+				b.Fatal(err)
+			}
+		})
+	})
+	for _, c := range []struct {
+		name  string
+		claim limits.Claim
+	}{
+		{"read", limits.Claim{Resource: "core", Points: 1}},
+		{"search", limits.Claim{Resource: "search", Points: 1}},
+		{"write", limits.Claim{Resource: "core", Points: 5, CreatesContent: true}},
+		{"mutation", limits.Claim{Resource: "graphql", Points: 5, CreatesContent: true}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			rules := rules
+			rules.Search.Authenticated, rules.Points.REST, rules.Points.GraphQL = 1_000_000, 10_000_000, 10_000_000
+			rules.Content = []policy.Window{{Max: 1_000_000, Window: time.Minute}, {Max: 1_000_000, Window: time.Hour}}
+			l := New(client, "r1", rules)
+			measure(b, 1, func(i int) {
+				claim := c.claim
+				claim.ID, claim.Account, claim.Kind, claim.Operation, claim.CPU = uint64(i+1), fmt.Sprint(c.name, i/5000), policy.User, "op", 50*time.Millisecond
+				if d, err := l.Admit(ctx, claim); err != nil || !d.Granted {
+					b.Fatal(d, err)
+				}
+				o := limits.Outcome{Sent: true, Answered: true, Ended: true}
+				o.Rate = signals.Rate{Limit: 1_000_000, Used: 1, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: claim.Resource}
+				if err := l.Settle(ctx, limits.Permit{Claim: claim}, o); err != nil {
+					b.Fatal(err)
+				}
+			})
+		})
+	}
+}
