@@ -141,7 +141,7 @@ func (a *account) admit(c *Claim, spends []Spend, m *Memory, now int64) verdict 
 		s := &spends[i]
 		log, limit := a.log(s, m), s.Limit
 		if s.Budget == Primary {
-			limit = l.window.usable(&m.rules, limit) // the log beside the window has its limit
+			limit = m.rules.Usable(l.window.limit) // the log beside a window has its limit
 		}
 		if ok, until := log.admits(now, limit, s.Cost); !ok {
 			v.add(s.Budget, until)
@@ -191,9 +191,7 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	if o.Rate.Limit != 0 {
 		w.learn(o.Rate, sent, now)
 	} else if l != nil {
-		// Counted or not: nobody has said.
-		w.answered = true
-		w.ghosts.spend(now, 1)
+		w.hush(now)
 	}
 	a.heed(p.ID, l != nil, sent, w, o, r, now)
 	if l != nil && l.charged && o.Ended {

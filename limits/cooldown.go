@@ -106,7 +106,7 @@ func (c *cooldown) strike(retryAfter time.Duration, fresh bool, back, now, concu
 	until := now + cooldownDefault<<max(0, min(c.episodes-1, cooldownDoublings))
 	switch {
 	case retryAfter > 0:
-		until = now + retryAfter.Microseconds() + resetMargin
+		until = now + retryAfter.Microseconds() + margin
 	case back != 0:
 		until = back
 	}

@@ -18,7 +18,7 @@ func (a *account) budget(resource string, r *Rules, now int64) Budget {
 		w = newWindow(r.For(a.kind, resource))
 	}
 	w.roll(now)
-	b := Budget{Resource: resource, Limit: int(w.documented), Held: int(w.inFlight)}
+	b := Budget{Resource: resource, Limit: int(w.limit), Held: int(w.inFlight)}
 	reset := now + w.length
 	var used int64
 	for _, f := range w.told {

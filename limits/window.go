@@ -11,11 +11,14 @@ import (
 
 const (
 	second = int64(time.Second / time.Microsecond)
-	// resetMargin is waited beyond a reset, and beyond a retry-after: both are
-	// told in whole seconds, and nobody knows how they were rounded.
-	resetMargin = second
-	// resetJitter is how far two statements of one reset may lie apart.
+	// margin is waited beyond what is told in whole seconds, a reset or a
+	// retry-after: nobody knows how it was rounded.
+	margin = second
+	// resetJitter is how far two statements of one reset may lie apart. Until
+	// sureAfter statements have been heard of a window, all of them may have
+	// been early ones: then it is waited for instead.
 	resetJitter = 2 * second
+	sureAfter   = 10
 	// slowStart is how many requests may be in flight before the first answer
 	// of a window has told what is left of it.
 	slowStart = 3
@@ -34,16 +37,20 @@ const (
 // while nobody else uses the account, because every answered request of ours
 // reported a count that includes it.
 type window struct {
-	documented int64 // limit of the caller's kind, for as long as nothing is told
-	length     int64
+	length int64
 	// told is what is known of the window that is open. Where regions of the
 	// upstream count apart, their windows alternate: the two newest are kept,
 	// and both must allow.
 	told []fact
 	// over is the newest reset that has passed: what is told of that window or
 	// an older one says nothing any more.
-	over     int64
-	answered bool // an answer has come since the window opened
+	over int64
+	// limit is what was told last, of whichever window; documented before.
+	limit int64
+	// answered is set once an answer has told of the window that is open, or
+	// silent answers have told nothing.
+	answered bool
+	silent   int64
 	inFlight int64
 	// ghosts are requests that may have been counted without telling.
 	ghosts spendLog
@@ -55,18 +62,24 @@ type fact struct {
 	reset       int64 // on the upstream's clock; names the window
 	late, early int64 // how far our clock may be ahead of it, at most and at least
 	limit, used int64
+	heard       int64 // how many answers have told of it
 }
 
 // end is when the window is over for certain, rounding apart.
 func (f fact) end() int64 { return f.reset + f.late }
 
 // reopens is when requests may be sent again.
-func (f fact) reopens() int64 { return f.end() + resetMargin }
+func (f fact) reopens() int64 {
+	if f.heard < sureAfter {
+		return f.end() + resetJitter
+	}
+	return f.end() + margin
+}
 
 func newWindow(documented policy.Window) *window {
 	length := documented.Window.Microseconds()
-	w := &window{documented: int64(documented.Max), length: length}
-	w.ghosts = spendLog{window: length + resetMargin, merge: length / mergeParts}
+	w := &window{limit: int64(documented.Max), length: length}
+	w.ghosts = spendLog{window: length + resetJitter, merge: length / mergeParts}
 	return w
 }
 
@@ -81,7 +94,7 @@ func (w *window) roll(now int64) {
 			continue
 		}
 		w.over = max(w.over, f.reset)
-		w.answered = false
+		w.answered, w.silent = false, 0
 		w.ghosts.forget(f.reset + f.early)
 	}
 	w.told = kept
@@ -100,7 +113,7 @@ func (w *window) admits(now int64, r *Rules, batch bool) (ok bool, until int64) 
 		until = max(until, back)
 	}
 	if len(w.told) == 0 {
-		limit := r.Usable(w.documented)
+		limit := r.Usable(w.limit)
 		if batch {
 			limit -= limit / reserveParts
 		}
@@ -115,14 +128,6 @@ func (w *window) admits(now int64, r *Rules, batch bool) (ok bool, until int64) 
 		}
 	}
 	return until == 0 && !waits, until
-}
-
-// usable is the limit as it was told, less headroom; byDefault before.
-func (w *window) usable(r *Rules, byDefault int64) int64 {
-	if len(w.told) == 0 {
-		return byDefault
-	}
-	return r.Usable(w.told[len(w.told)-1].limit)
 }
 
 // fits is admits for one of the upstream's windows.
@@ -151,8 +156,7 @@ func (w *window) fits(f fact, now int64, r *Rules, batch bool) (ok bool, until i
 // matters, and a window that is over stays over.
 func (w *window) learn(r signals.Rate, sent, now int64) {
 	w.roll(now)
-	w.answered = true
-	f := fact{reset: r.Reset.UnixMicro(), limit: int64(r.Limit), used: int64(r.Used)}
+	f := fact{reset: r.Reset.UnixMicro(), limit: int64(r.Limit), used: int64(r.Used), heard: 1}
 	switch {
 	case !r.Date.IsZero():
 		// The answer was made within the second of Date, between sending and now.
@@ -165,12 +169,14 @@ func (w *window) learn(r signals.Rate, sent, now int64) {
 	if w.over != 0 && f.reset <= w.over+resetJitter || f.reopens() <= now {
 		return
 	}
+	w.answered, w.limit = true, f.limit
 	// A request sent after a ghost had gone reports a count that includes it.
 	w.ghosts.forget(sent - 1)
 	for i := range w.told {
 		if old := &w.told[i]; abs(old.reset-f.reset) <= resetJitter {
 			old.reset, old.used, old.limit = max(old.reset, f.reset), max(old.used, f.used), f.limit
 			old.late, old.early = min(old.late, f.late), max(old.early, f.early)
+			old.heard++
 			return
 		}
 	}
@@ -181,12 +187,22 @@ func (w *window) learn(r signals.Rate, sent, now int64) {
 	}
 }
 
+// hush takes in an answer that told nothing: whether it was counted nobody has
+// said. An upstream that goes on so does not tell at all.
+func (w *window) hush(now int64) {
+	w.roll(now)
+	if w.silent++; w.silent >= slowStart {
+		w.answered = true
+	}
+	w.ghosts.spend(now, 1)
+}
+
 // exhaust closes the window: the upstream has refused a request for it.
 func (w *window) exhaust(now int64) {
 	w.roll(now)
 	w.answered = true
 	if len(w.told) == 0 {
-		w.told = append(w.told, fact{reset: now + w.length, limit: w.documented, used: w.documented})
+		w.told = append(w.told, fact{reset: now + w.length, limit: w.limit, used: w.limit})
 	}
 	for i := range w.told {
 		w.told[i].used = max(w.told[i].used, w.told[i].limit)

@@ -146,7 +146,7 @@ func TestRefusalMayBe403AsTheUpstreamsIs(t *testing.T) {
 		w.get("/user", "Authorization: Bearer a")
 		r := w.get("/user", "Authorization: Bearer a")
 		w.refused(r, 403, "API rate limit exceeded")
-		w.want("retry-after", r.Header.Get("Retry-After"), "3601")
+		w.want("retry-after", r.Header.Get("Retry-After"), "3602")
 		head := w.do(http.MethodHead, "/user", nil, "Authorization: Bearer a")
 		w.want("HEAD", head.StatusCode, 403)
 		w.want("HEAD has no body", head.body, "")

@@ -135,7 +135,7 @@ var leases = []story{
 		p := b.granted(get("core"))
 		pass(31 * second)
 		b.settled(p, told("core", 5000, 5000, time.Now().Add(60*second)))
-		b.refused(get("core"), limits.Primary, 60*second+margin)
+		b.refused(get("core"), limits.Primary, 60*second+jitter)
 	}},
 }
 
@@ -158,7 +158,7 @@ var cooldowns = []story{
 		o := told("core", 5000, 5000, time.Now().Add(300*second))
 		o.Limited = signals.SecondaryLimit
 		b.spend(get("core"), o)
-		b.refused(get("search"), limits.Cooldown, 300*second+margin)
+		b.refused(get("search"), limits.Cooldown, 300*second+jitter)
 	}},
 	{"otherwise a minute", func(b *book) {
 		b.spend(get("core"), limitedBy(0))

@@ -9,21 +9,59 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// margin is waited beyond what the upstream tells in whole seconds.
-const margin = time.Second
+// What is waited beyond what the upstream tells in whole seconds: after a
+// retry-after and a reset that many answers have told, and after one that few
+// have.
+const (
+	margin = time.Second
+	jitter = 2 * time.Second
+)
 
 // primary are stories of the upstream's fixed windows (design sections 5.2,
 // 5.3).
 var primary = []story{
-	{"a window that is used up opens a second after its reset", func(b *book) {
+	{"a window that is used up opens two seconds after its reset", func(b *book) {
 		reset := time.Now().Add(600 * second)
 		b.spend(get("core"), told("core", 4999, 5000, reset))
 		b.spend(get("core"), told("core", 5000, 5000, reset))
-		b.refused(get("core"), limits.Primary, 600*second+margin)
-		pass(600*second + margin - time.Microsecond)
+		b.refused(get("core"), limits.Primary, 600*second+jitter)
+		pass(600*second + jitter - time.Microsecond)
 		b.refused(get("core"), limits.Primary, time.Microsecond)
 		pass(time.Microsecond)
 		b.granted(get("core"))
+	}},
+	{"or one second, when ten answers have agreed on it", func(b *book) {
+		reset := time.Now().Add(600 * second)
+		for i := range 10 {
+			b.spend(get("core"), told("core", 4991+i, 5000, reset))
+		}
+		b.refused(get("core"), limits.Primary, 600*second+margin)
+	}},
+	{"a limit that was told is kept when its window ends", func(b *book) {
+		search := get("search")
+		for i := range 6 {
+			b.spend(search, told("search", i+1, 6, time.Now().Add(30*second)))
+			pass(second)
+		}
+		pass(30 * second)
+		b.refused(search, limits.Primary, 24*second)
+		pass(24 * second)
+		b.granted(search)
+		b.refused(search, limits.Primary, soon)
+	}},
+	{"only an answer that tells of the window ends its slow start", func(b *book) {
+		old := time.Now().Add(10 * second)
+		late := b.granted(get("core"))
+		b.spend(get("core"), told("core", 10, 20, old))
+		outcome := told("core", 9, 20, old)
+		pass(10*second + jitter)
+		for range 2 {
+			b.granted(get("core"))
+		}
+		b.settled(late, outcome)
+		b.settled(b.granted(get("core")), limits.Outcome{Sent: true, Answered: true, Ended: true, Failed: true})
+		b.granted(get("core"))
+		b.refused(get("core"), limits.Primary, soon)
 	}},
 	{"requests in flight count", func(b *book) {
 		reset := time.Now().Add(time.Hour)
@@ -75,7 +113,7 @@ var primary = []story{
 		late := b.granted(get("core"))
 		outcome := told("core", 5000, 5000, old)
 		b.spend(get("core"), told("core", 4999, 5000, old))
-		pass(60*second + margin)
+		pass(60*second + jitter)
 		b.settled(late, outcome)
 		b.want("used", b.budget("core").Used, 0)
 		b.granted(get("core"))
@@ -90,7 +128,7 @@ var primary = []story{
 			c.ID = 0
 			over := o.Rate.Reset.Add(-ahead).Sub(time.Now()) // on our clock
 			_, d := b.ask(c)
-			if wait := time.Until(d.Until); wait < over+margin || wait > over+2*margin {
+			if wait := time.Until(d.Until); wait < over+jitter || wait > over+jitter+second {
 				b.Errorf("%v ahead: refused for %v, the window ends in %v", ahead, wait, over)
 			}
 		}
@@ -100,18 +138,18 @@ var primary = []story{
 		b.spend(get("core"), told("core", 5000, 5000, early))
 		pass(second)
 		b.settled(b.granted(claimOf("b")), limits.Outcome{}) // another account goes on
-		b.refused(get("core"), limits.Primary, 100*second)
-		pass(100 * second)
+		b.refused(get("core"), limits.Primary, 101*second)
+		pass(101 * second)
 		b.spend(get("core"), told("core", 10, 5000, late))
 		b.spend(get("core"), told("core", 4000, 5000, late.Add(100*second)))
 		b.want("used", b.budget("core").Used, 4000)
 		b.spend(get("core"), told("core", 5000, 5000, late))
-		b.refused(get("core"), limits.Primary, 300*second) // 101 of 400 s have passed, and a second more
+		b.refused(get("core"), limits.Primary, 300*second) // 102 of 400 s have passed, and two seconds more
 	}},
 	{"the upstream names the resource", func(b *book) {
 		reset := time.Now().Add(time.Hour)
 		b.settled(b.granted(get("core")), told("search", 30, 30, reset))
-		b.refused(get("search"), limits.Primary, time.Hour+margin)
+		b.refused(get("search"), limits.Primary, time.Hour+jitter)
 		b.granted(get("core"))
 	}},
 	{"invented resources count as core", func(b *book) {
@@ -130,12 +168,12 @@ var primary = []story{
 		o := told("core", 4000, 5000, time.Now().Add(60*second))
 		o.Limited = signals.PrimaryLimit
 		b.spend(get("core"), o)
-		b.refused(get("core"), limits.Primary, 60*second+margin)
+		b.refused(get("core"), limits.Primary, 60*second+jitter)
 		b.granted(get("search"))
 	}},
 	{"a primary limit error without headers closes it for a window", func(b *book) {
 		b.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: signals.PrimaryLimit})
-		b.refused(get("core"), limits.Primary, time.Hour+margin)
+		b.refused(get("core"), limits.Primary, time.Hour+jitter)
 	}},
 	{"batch leaves the last part of a window to others", func(b *book) {
 		batch := get("core")
@@ -160,7 +198,7 @@ var primary = []story{
 		for range 60 {
 			b.spend(c, limits.Outcome{Sent: true, Answered: true, Ended: true})
 		}
-		b.refused(c, limits.Primary, time.Hour+margin)
+		b.refused(c, limits.Primary, time.Hour+jitter)
 	}},
 }
 

@@ -2,12 +2,13 @@
 -- redisledger.go for its fields. Nothing is written before save().
 local key = KEYS[1]
 local second = 1000000
-local margin = second       -- beyond a reset and a retry-after, told in seconds
-local jitter = 2 * second   -- between two statements of one reset
+local margin = second       -- beyond what is told in whole seconds
+local jitter = 2 * second   -- between two statements of one reset; waited for until
+local sureafter = 10        -- so many have been heard
 local longest = 86400 * second
 local slowstart = 3
 local reserveparts = 20
-local leasetime, linger = 30 * second, 10 * second
+local leasetime, linger, standby = 30 * second, 10 * second, 300 * second
 local floor, max, min = math.floor, math.max, math.min
 local format, sub = string.format, string.sub
 
@@ -20,34 +21,34 @@ local function whole(n) return format('%.0f', n) end
 
 local pack, unpackrecord = cmsgpack.pack, cmsgpack.unpack
 
--- m is what concerns the whole account: its time, its leases, its cool-down.
+-- m is what concerns the whole account: its time, its leases, its cool-down;
+-- and for the loss of writes, which server wrote it last (gen), until when that
+-- had written when another one took over (base), and until when nothing is
+-- granted because other replicas may still have to tell what is missing (learn).
 local m
 local function loadmeta(text)
   if not text then
-    m = {last = 0, touched = 0, places = 0, expires = 0, till = 0, since = 0, episodes = 0, probing = 0, ramp = 0, ceiling = 0, raised = 0, probe = '-'}
+    m = {last = 0, touched = 0, places = 0, expires = 0, till = 0, since = 0, episodes = 0, probing = 0, ramp = 0, ceiling = 0,
+         raised = 0, probe = '-', gen = '', base = 0, learn = 0}
   else
     local f = unpackrecord(text)
     m = {last = f[1], touched = f[2], places = f[3], expires = f[4], till = f[5], since = f[6], episodes = f[7],
-         probing = f[8], ramp = f[9], ceiling = f[10], raised = f[11], probe = f[12]}
+         probing = f[8], ramp = f[9], ceiling = f[10], raised = f[11], probe = f[12], gen = f[13], base = f[14], learn = f[15]}
   end
-  now = max(now, m.last)
-  m.last = now
 end
 
--- Logs. The newest entry stands in the head; older ones are sealed, in a field
--- of their own, each in entrysize characters: its last stamp and its cost.
+-- Logs. A log is the record that is kept: WINDOW and MERGE are its widths,
+-- TOTAL what is spent, HELD what leases may yet spend. The newest entry, begun at
+-- FIRST, has LAST and COST; SEALED older ones, the first of which has the stamp
+-- OLDEST, are kept apart, each in entrysize characters: its last stamp, its cost.
+local WINDOW, MERGE, FIRST, TOTAL, HELD, SEALED, OLDEST, LAST, COST = 1, 2, 3, 4, 5, 6, 7, 8, 9
 local entrysize = 24
-local logs = {}
+local logs, names, dirty = {}, {}, {} -- by name; names of logs; whether a log has changed
+local sealed, resealed = {}, {}       -- the entries kept apart; whether they have changed
 
 local function loghead(name, text)
-  local l
-  if text then
-    local f = unpackrecord(text)
-    l = {name = name, window = f[1], merge = f[2], first = f[3], total = f[4], held = f[5], sealed = f[6], oldest = f[7], last = f[8], cost = f[9]}
-  else
-    l = {name = name, window = 0, merge = 0, first = 0, total = 0, held = 0, sealed = 0, oldest = 0, last = 0, cost = 0}
-  end
-  logs[name] = l
+  local l = text and unpackrecord(text) or {0, 0, 0, 0, 0, 0, 0, 0, 0}
+  logs[name], names[l] = l, name
   return l
 end
 
@@ -55,73 +56,80 @@ local function log(name)
   return logs[name] or loghead(name, redis.call('HGET', key, 'l:' .. name))
 end
 
-local function entries(l)
-  if not l.entries then
-    l.entries = l.sealed > 0 and redis.call('HGET', key, 'e:' .. l.name) or ''
+local function resize(l, window, merge)
+  if l[WINDOW] ~= window or l[MERGE] ~= merge then
+    l[WINDOW], l[MERGE], dirty[l] = window, merge, true
   end
-  return l.entries
+end
+
+local function entries(l)
+  local text = sealed[l]
+  if not text then
+    text = l[SEALED] > 0 and redis.call('HGET', key, 'e:' .. names[l]) or ''
+    sealed[l] = text
+  end
+  return text
 end
 
 -- forget drops the spends that were stamped until at.
 local function forget(l, at)
-  if l.sealed > 0 and l.oldest <= at then
+  if l[SEALED] > 0 and l[OLDEST] <= at then
     local text, from = entries(l), 1
-    while l.sealed > 0 and l.oldest <= at do
-      l.total = l.total - tonumber(sub(text, from + 16, from + 23))
+    while l[SEALED] > 0 and l[OLDEST] <= at do
+      l[TOTAL] = l[TOTAL] - tonumber(sub(text, from + 16, from + 23))
       from = from + entrysize
-      l.sealed = l.sealed - 1
-      l.oldest = l.sealed > 0 and tonumber(sub(text, from, from + 15)) or 0
+      l[SEALED] = l[SEALED] - 1
+      l[OLDEST] = l[SEALED] > 0 and tonumber(sub(text, from, from + 15)) or 0
     end
-    l.entries, l.resealed = sub(text, from), true
-    l.dirty = true
+    sealed[l], resealed[l], dirty[l] = sub(text, from), true, true
   end
-  if l.sealed == 0 and l.cost > 0 and l.last <= at then
-    l.total, l.cost, l.dirty = l.total - l.cost, 0, true
+  if l[SEALED] == 0 and l[COST] > 0 and l[LAST] <= at then
+    l[TOTAL], l[COST], dirty[l] = l[TOTAL] - l[COST], 0, true
   end
 end
 
-local function roll(l) forget(l, now - l.window) end
+local function roll(l) forget(l, now - l[WINDOW]) end
 
 -- returns is when so many of the spent tokens have returned.
 local function returns(l, need)
   local text, from = entries(l), 1
-  for _ = 1, l.sealed do
+  for _ = 1, l[SEALED] do
     need = need - tonumber(sub(text, from + 16, from + 23))
-    if need <= 0 then return tonumber(sub(text, from, from + 15)) + l.window end
+    if need <= 0 then return tonumber(sub(text, from, from + 15)) + l[WINDOW] end
     from = from + entrysize
   end
-  return l.last + l.window
+  return l[LAST] + l[WINDOW]
 end
 
 -- spend stamps cost with a time, or with the newest stamp if that is later.
 local function spend(l, at, cost)
   if cost == 0 then return end
-  l.total, l.dirty = l.total + cost, true
-  if l.cost > 0 then
-    at = max(at, l.last)
-    if at - l.first < l.merge or at == l.last then
-      l.last, l.cost = at, l.cost + cost
+  l[TOTAL], dirty[l] = l[TOTAL] + cost, true
+  if l[COST] > 0 then
+    at = max(at, l[LAST])
+    if at - l[FIRST] < l[MERGE] or at == l[LAST] then
+      l[LAST], l[COST] = at, l[COST] + cost
       return
     end
-    l.entries = entries(l) .. format('%016.0f%08.0f', l.last, l.cost)
-    l.sealed, l.resealed = l.sealed + 1, true
-    if l.sealed == 1 then l.oldest = l.last end
+    sealed[l] = entries(l) .. format('%016.0f%08.0f', l[LAST], l[COST])
+    l[SEALED], resealed[l] = l[SEALED] + 1, true
+    if l[SEALED] == 1 then l[OLDEST] = l[LAST] end
   end
-  l.first, l.last, l.cost = at, at, cost
+  l[FIRST], l[LAST], l[COST] = at, at, cost
 end
 
 -- admits returns nil when cost fits under limit, else when to ask again; 0 when
 -- what is held decides.
 local function admits(l, limit, cost)
   roll(l)
-  local need = l.total + cost - limit
-  if need > l.total then return now + l.window end
+  local need = l[TOTAL] + cost - limit
+  if need > l[TOTAL] then return now + l[WINDOW] end
   if need > 0 then return returns(l, need) end
-  if need + l.held > 0 then return 0 end
+  if need + l[HELD] > 0 then return 0 end
 end
 
 local function hold(l, cost)
-  if cost ~= 0 then l.held, l.dirty = l.held + cost, true end
+  if cost ~= 0 then l[HELD], dirty[l] = l[HELD] + cost, true end
 end
 
 -- Windows. A fact is what was told of one window of the upstream's.
@@ -129,34 +137,38 @@ local windows = {}
 local headroom = 0
 local function usable(limit) return limit - math.ceil(limit * headroom) end
 local function finish(f) return f.reset + f.late end
-local function reopens(f) return finish(f) + margin end
+local function reopens(f) return finish(f) + (f.heard < sureafter and jitter or margin) end
 
 local function parsewindow(resource, text)
   local w
   if text then
     local f = unpackrecord(text)
-    w = {resource = resource, documented = f[1], length = f[2], over = f[3], answered = f[4], inflight = f[5], told = {}}
-    for i = 6, #f, 5 do
-      w.told[#w.told + 1] = {reset = f[i], late = f[i + 1], early = f[i + 2], limit = f[i + 3], used = f[i + 4]}
+    w = {resource = resource, documented = f[1], length = f[2], over = f[3], answered = f[4], inflight = f[5], limit = f[6], silent = f[7], told = {}}
+    for i = 8, #f, 6 do
+      w.told[#w.told + 1] = {reset = f[i], late = f[i + 1], early = f[i + 2], limit = f[i + 3], used = f[i + 4], heard = f[i + 5]}
     end
   else
-    w = {resource = resource, documented = 0, length = 0, over = 0, answered = 0, inflight = 0, told = {}}
+    w = {resource = resource, documented = 0, length = 0, over = 0, answered = 0, inflight = 0, limit = 0, silent = 0, told = {}}
   end
   windows[resource] = w
   return w
 end
 
 local function ghosts(w)
-  local g = log('ghosts:' .. w.resource)
-  g.window, g.merge = w.length + margin, floor(w.length / 256)
+  local g = w.ghosts
+  if not g then
+    g = log('ghosts:' .. w.resource)
+    g[WINDOW], g[MERGE], w.ghosts = w.length + jitter, floor(w.length / 256), g
+  end
   return g
 end
 
 local function window(resource, documented, length)
   local w = windows[resource] or parsewindow(resource, redis.call('HGET', key, 'w:' .. resource))
   if documented then
-    if w.documented ~= documented or w.length ~= length then w.dirty = true end
-    w.documented, w.length = documented, length
+    if w.documented ~= documented or w.length ~= length then
+      w.documented, w.length, w.limit, w.dirty, w.ghosts = documented, length, documented, true, nil
+    end
   end
   return w
 end
@@ -164,27 +176,20 @@ end
 local function rollwindow(w)
   local g = ghosts(w)
   roll(g)
-  local kept = {}
-  for _, f in ipairs(w.told) do
-    if reopens(f) > now then
-      table.insert(kept, f)
-    else
-      w.over, w.answered, w.dirty = max(w.over, f.reset), 0, true
+  for i = #w.told, 1, -1 do
+    local f = w.told[i]
+    if reopens(f) <= now then
+      table.remove(w.told, i)
+      w.over, w.answered, w.silent, w.dirty = max(w.over, f.reset), 0, 0, true
       forget(g, f.reset + f.early)
     end
   end
-  w.told = kept
   return g
-end
-
-local function windowusable(w, default)
-  if #w.told == 0 then return default end
-  return usable(w.told[#w.told].limit)
 end
 
 -- fits is windowadmits for one of the upstream's windows.
 local function fits(w, g, f, batch)
-  local limit, spent = usable(f.limit), f.used + g.total
+  local limit, spent = usable(f.limit), f.used + g[TOTAL]
   if spent >= limit then return reopens(f) end
   if spent + w.inflight >= limit then return 0 end
   if not batch then return nil end
@@ -202,11 +207,11 @@ local function windowadmits(w, batch)
     if back then refused, till = true, max(till, back) end
   end
   if #w.told == 0 then
-    local limit = usable(w.documented)
+    local limit = usable(w.limit)
     if batch then limit = limit - floor(limit / reserveparts) end
-    if g.total >= limit then
-      refused, till = true, limit > 0 and returns(g, g.total + 1 - limit) or now + w.length
-    elseif g.total + w.inflight >= limit then
+    if g[TOTAL] >= limit then
+      refused, till = true, limit > 0 and returns(g, g[TOTAL] + 1 - limit) or now + w.length
+    elseif g[TOTAL] + w.inflight >= limit then
       refused = true
     end
   end
@@ -217,8 +222,8 @@ end
 -- nil where the upstream did not say.
 local function learn(w, limit, used, reset, date, sent)
   local g = rollwindow(w)
-  w.answered, w.dirty = 1, true
-  local f = {reset = reset, late = 0, early = 0, limit = limit, used = used}
+  w.dirty = true
+  local f = {reset = reset, late = 0, early = 0, limit = limit, used = used, heard = 1}
   if date then
     f.late, f.early = now - date, sent - date - second
   elseif reset + w.length <= now then
@@ -226,24 +231,34 @@ local function learn(w, limit, used, reset, date, sent)
   end
   f.late = min(f.late, now + longest - reset)
   if (w.over ~= 0 and reset <= w.over + jitter) or reopens(f) <= now then return end
+  w.answered, w.limit = 1, limit
   forget(g, sent - 1)
   for _, old in ipairs(w.told) do
     if math.abs(old.reset - reset) <= jitter then
       old.reset, old.used, old.limit = max(old.reset, reset), max(old.used, used), limit
       old.late, old.early = min(old.late, f.late), max(old.early, f.early)
+      old.heard = old.heard + 1
       return
     end
   end
   table.insert(w.told, f)
-  table.sort(w.told, function(a, b) return a.reset < b.reset end)
+  if #w.told > 1 then table.sort(w.told, function(a, b) return a.reset < b.reset end) end
   if #w.told > 2 then table.remove(w.told, 1) end
+end
+
+-- hush takes in an answer that told nothing.
+local function hush(w)
+  local g = rollwindow(w)
+  w.silent, w.dirty = w.silent + 1, true
+  if w.silent >= slowstart then w.answered = 1 end
+  spend(g, now, 1)
 end
 
 local function exhaust(w)
   rollwindow(w)
   w.answered, w.dirty = 1, true
   if #w.told == 0 then
-    w.told = {{reset = now + w.length, late = 0, early = 0, limit = w.documented, used = w.documented}}
+    w.told = {{reset = now + w.length, late = 0, early = 0, limit = w.limit, used = w.limit, heard = 0}}
   end
   for _, f in ipairs(w.told) do f.used = max(f.used, f.limit) end
 end
@@ -257,12 +272,32 @@ local function back(w)
   return till
 end
 
--- Leases.
+-- show is what x-ratelimit headers tell of a window that is rolled: limit, used
+-- and reset. Search shows the tighter of its two windows.
+local function show(w)
+  local limit, used, reset = w.limit, 0, now + w.length
+  for _, f in ipairs(w.told) do
+    limit = f.limit
+    if f.used >= used then
+      used, reset = f.used, f.reset
+      if f.late <= -jitter or f.late >= jitter then reset = floor(finish(f) / second) * second end
+    end
+  end
+  used = used + ghosts(w)[TOTAL]
+  local s = logs['primary:' .. w.resource] -- only what was read: of other resources there is none
+  if s then roll(s) end
+  if s and s[TOTAL] > used then
+    used, reset = s[TOTAL], (s[SEALED] > 0 and s[OLDEST] or s[LAST]) + s[WINDOW]
+  end
+  return limit, used, reset
+end
+
+-- Leases. Each hold is {log, cost, 1 if it is CPU time}.
 local function parselease(id, text)
   local f = unpackrecord(text)
   local l = {id = id, granted = f[1], expiry = f[2], places = f[3], units = f[4], charged = f[5], left = f[6], resource = f[7], holds = {}}
   for i = 8, #f, 3 do
-    l.holds[#l.holds + 1] = {name = f[i], cost = f[i + 1], cpu = f[i + 2]}
+    l.holds[#l.holds + 1] = {f[i], f[i + 1], f[i + 2]}
   end
   return l
 end
@@ -275,7 +310,7 @@ end
 local function keep(l)
   local f, n = {l.granted, l.expiry, l.places, l.units, l.charged, l.left, l.resource}, 7
   for _, h in ipairs(l.holds) do
-    f[n + 1], f[n + 2], f[n + 3] = h.name, h.cost, h.cpu
+    f[n + 1], f[n + 2], f[n + 3] = h[1], h[2], h[3]
     n = n + 3
   end
   changed['x:' .. l.id], gone['x:' .. l.id] = pack(f), nil
@@ -294,7 +329,7 @@ end
 
 -- take enters a lease with what it holds.
 local function take(l)
-  for _, h in ipairs(l.holds) do hold(log(h.name), h.cost) end
+  for _, h in ipairs(l.holds) do hold(log(h[1]), h[2]) end
   fly(l, l.units)
   if m.places == 0 or l.expiry < m.expires then m.expires = l.expiry end
   m.places = m.places + l.places
@@ -304,9 +339,9 @@ end
 -- charge turns what a lease holds into spends of that time.
 local function charge(l, at)
   for _, h in ipairs(l.holds) do
-    local g = log(h.name)
-    hold(g, -h.cost)
-    spend(g, at, h.cost)
+    local g = log(h[1])
+    hold(g, -h[2])
+    spend(g, at, h[2])
   end
   fly(l, -l.units)
   l.holds, l.units, l.charged = {}, 0, 1
@@ -361,30 +396,55 @@ local function cap(concurrent)
 end
 
 -- begin brings the account to now. What the step has read of it must be parsed
--- before.
-local function begin(meta)
+-- before. It returns true when writes of this replica are missing: then the step
+-- must end, and the replica restores them.
+--
+-- Every step that changes something begins with: ttl, title, replica, how many
+-- of its writes this replica knows to be done, the server's gen, and whether an
+-- account that is not there may have been lost.
+local count -- writes of this replica
+local function begin(meta, done)
   loadmeta(meta)
+  if m.touched == 0 then
+    m.gen = arg[5]
+    if arg[4] > 0 or arg[6] == 1 or (KEYS[2] and redis.call('EXISTS', KEYS[2]) == 0) then
+      m.learn, m.moved = now + second, true
+    end
+  elseif m.gen ~= arg[5] then
+    m.gen, m.base, m.learn, m.moved = arg[5], m.last, now + second, true
+  end
+  now = max(now, m.last)
+  m.last = now
+  count = tonumber(done) or 0
+  if count < arg[4] then return true end
+  if m.places > 0 and now >= m.expires then expire() end
+end
+
+-- look brings the account to now for a step that changes nothing.
+local function look(meta)
+  loadmeta(meta)
+  now = max(now, m.last)
   if m.places > 0 and now >= m.expires then expire() end
 end
 
 -- save writes what has changed, in one command, and keeps the account alive.
--- title is how people know it.
-local function save(ttl, title)
-  if m.touched == 0 then changed.n = title end
-  for name, l in pairs(logs) do
-    if l.dirty then
-      changed['l:' .. name] = pack({l.window, l.merge, l.first, l.total, l.held, l.sealed, l.oldest, l.last, l.cost})
-      if l.resealed then
-        if l.sealed > 0 then changed['e:' .. name] = l.entries else gone['e:' .. name] = true end
-      end
+local function save()
+  if m.touched == 0 then changed.n = arg[2] end
+  count = count + 1
+  changed['r:' .. arg[3]] = whole(count)
+  for l in pairs(dirty) do
+    local name = names[l]
+    changed['l:' .. name] = pack(l)
+    if resealed[l] then
+      if l[SEALED] > 0 then changed['e:' .. name] = sealed[l] else gone['e:' .. name] = true end
     end
   end
   for resource, w in pairs(windows) do
     if w.dirty then
-      local f, n = {w.documented, w.length, w.over, w.answered, w.inflight}, 5
+      local f, n = {w.documented, w.length, w.over, w.answered, w.inflight, w.limit, w.silent}, 7
       for _, t in ipairs(w.told) do
-        f[n + 1], f[n + 2], f[n + 3], f[n + 4], f[n + 5] = t.reset, t.late, t.early, t.limit, t.used
-        n = n + 5
+        f[n + 1], f[n + 2], f[n + 3], f[n + 4], f[n + 5], f[n + 6] = t.reset, t.late, t.early, t.limit, t.used, t.heard
+        n = n + 6
       end
       changed['w:' .. resource] = pack(f)
     end
@@ -392,7 +452,7 @@ local function save(ttl, title)
   local alive = now - m.touched < 60 * second
   if not alive then m.touched = now end
   local list, n = {'m', pack({m.last, m.touched, m.places, m.expires, m.till, m.since, m.episodes, m.probing, m.ramp,
-    m.ceiling, m.raised, m.probe})}, 2
+    m.ceiling, m.raised, m.probe, m.gen, m.base, m.learn})}, 2
   for f, v in pairs(changed) do
     list[n + 1], list[n + 2] = f, v
     n = n + 2
@@ -404,5 +464,5 @@ local function save(ttl, title)
     for other in next, gone, f do old[#old + 1] = other end
     redis.call('HDEL', key, unpack(old))
   end
-  if not alive then redis.call('PEXPIRE', key, ttl) end
+  if not alive then redis.call('PEXPIRE', key, arg[1]) end
 end

@@ -46,7 +46,7 @@ func serverTime(b *testing.B, client *redis.Client) (micros, calls float64) {
 // that Redis itself works.
 func BenchmarkRedis(b *testing.B) {
 	socket := redisServer(b)
-	client := connect(b, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
+	client := clientOf(b, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
 	rules := limits.Rules{Limits: policy.DefaultLimits()}
 	ctx := context.Background()
 	bare := redis.NewScript("return 1")
@@ -80,7 +80,7 @@ func BenchmarkRedis(b *testing.B) {
 			rules := rules
 			rules.Search.Authenticated, rules.Points.REST, rules.Points.GraphQL = 1_000_000, 10_000_000, 10_000_000
 			rules.Content = []policy.Window{{Max: 1_000_000, Window: time.Minute}, {Max: 1_000_000, Window: time.Hour}}
-			l := New(client, "r1", rules)
+			l := open(b, client, "r1", rules, redisClock)
 			measure(b, 1, func(i int) {
 				claim := c.claim
 				claim.ID, claim.Account, claim.Kind, claim.Operation, claim.CPU = uint64(i+1), fmt.Sprint(c.name, i/5000), policy.User, "op", 50*time.Millisecond

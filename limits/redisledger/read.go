@@ -1,11 +1,15 @@
 package redisledger
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
@@ -66,4 +70,113 @@ func parseAccount(name string, fields []string, rules *limits.Rules) (limits.Acc
 	}
 	slices.SortFunc(a.Budgets[shown:], func(x, y limits.Budget) int { return strings.Compare(x.Resource, y.Resource) })
 	return a, r.err
+}
+
+// Budget implements [limits.Ledger], from what this replica was told last. Only
+// of an account that it has not heard of yet Redis is asked.
+func (l *Ledger) Budget(ctx context.Context, name string, kind policy.CallerKind, res string) (limits.Budget, error) {
+	r := l.rules.Load()
+	if !policy.IsResource(res) {
+		res = policy.Core
+	}
+	s := l.shadow(name, kind)
+	if b, ok := l.remembered(s, res, r); ok || l.isLost() {
+		return b, nil
+	}
+	a, err := l.read(ctx, name, resource(r, kind, res))
+	if err != nil || len(a.Budgets) == 0 {
+		return limits.Budget{}, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.budgets[res] = a.Budgets[0]
+	return a.Budgets[0], nil
+}
+
+// Accounts implements [limits.Ledger], ordered by name.
+func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, error) {
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	names, err := l.Client.ZRevRange(limited, index, 0, int64(most-1)).Result()
+	if err != nil {
+		return nil, lost(err)
+	}
+	names = l.withOwn(names, most)
+	r := l.rules.Load()
+	list := make([]limits.Account, 0, len(names))
+	for _, name := range names {
+		kind, name, _ := strings.Cut(name, " ")
+		var windows []any
+		for _, known := range policy.Resources() {
+			windows = append(windows, resource(r, policy.CallerKind(kind), known)...)
+		}
+		a, err := l.read(ctx, name, windows)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, a)
+	}
+	return list, nil
+}
+
+// withOwn adds the accounts that this replica has not entered yet.
+func (l *Ledger) withOwn(names []string, most int) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.accounts {
+		if s.seen.IsZero() {
+			names = append(names, s.title())
+		}
+	}
+	slices.SortFunc(names, func(x, y string) int {
+		_, x, _ = strings.Cut(x, " ")
+		_, y, _ = strings.Cut(y, " ")
+		return strings.Compare(x, y)
+	})
+	names = slices.Compact(names)
+	return names[:min(most, len(names))]
+}
+
+// seeEvery is how often an account in use is entered anew into the index.
+const seeEvery = time.Minute
+
+// see enters an account into the index, and drops those not seen for long.
+func (l *Ledger) see(ctx context.Context, s *shadow) error {
+	now := time.Now()
+	l.mu.Lock()
+	due := now.Sub(s.seen) >= seeEvery
+	if due {
+		s.seen = now
+	}
+	l.mu.Unlock()
+	if !due {
+		return nil
+	}
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	_, err := l.Client.Pipelined(limited, func(p redis.Pipeliner) error {
+		p.ZAdd(limited, index, redis.Z{Score: float64(now.Unix()), Member: s.title()})
+		p.ZRemRangeByScore(limited, index, "-inf", strconv.FormatInt(now.Add(-keptBeyond).Unix(), 10))
+		p.PExpire(limited, index, keptBeyond)
+		return nil
+	})
+	if err != nil {
+		return lost(err)
+	}
+	return nil
+}
+
+// read tells the state of an account, with the windows that are named.
+func (l *Ledger) read(ctx context.Context, name string, windows []any) (limits.Account, error) {
+	r := l.rules.Load()
+	args := append([]any{r.Headroom, r.Usable(int64(r.Concurrent))}, windows...)
+	answer, err := l.run(ctx, l.scripts.read, name, args)
+	if err != nil {
+		return limits.Account{}, err
+	}
+	fields := make([]string, len(answer))
+	for i, v := range answer {
+		fields[i] = fmt.Sprint(v)
+	}
+	return parseAccount(name, fields, r)
 }

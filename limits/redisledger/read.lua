@@ -14,7 +14,7 @@ if not single then
   end
 end
 local values = redis.call('HMGET', key, 'm', 'n')
-begin(values[1])
+look(values[1])
 local name = values[2] or ''
 
 local out = {name, whole(m.places), whole(cap(arg[2])), whole(m.till > now and m.till or 0), whole(now), '0'}
@@ -27,21 +27,9 @@ for i = 3, #arg, 3 do
   local w = window(resource)
   if w.length > 0 or single then
     w = window(resource, arg[i + 1], arg[i + 2])
-    local g = rollwindow(w)
-    local limit, used, reset = w.documented, 0, now + w.length
-    for _, f in ipairs(w.told) do
-      limit = f.limit
-      if f.used >= used then
-        used, reset = f.used, f.reset
-        if f.late <= -jitter or f.late >= jitter then reset = floor(finish(f) / second) * second end
-      end
-    end
-    used = used + g.total
-    local s = log('primary:' .. resource)
-    roll(s)
-    if s.total > used then
-      used, reset = s.total, (s.sealed > 0 and s.oldest or s.last) + s.window
-    end
+    rollwindow(w)
+    log('primary:' .. resource)
+    local limit, used, reset = show(w)
     tell(resource, whole(limit), whole(used), whole(w.inflight), whole(reset))
     told = told + 1
   end
@@ -50,8 +38,8 @@ out[6] = whole(told)
 for _, n in ipairs(names) do
   local g = log(n)
   roll(g)
-  if g.total > 0 or g.held > 0 then
-    tell(n, whole(g.total), whole(g.held), whole(g.total > 0 and g.last + g.window or now))
+  if g[TOTAL] > 0 or g[HELD] > 0 then
+    tell(n, whole(g[TOTAL]), whole(g[HELD]), whole(g[TOTAL] > 0 and g[LAST] + g[WINDOW] or now))
   end
 end
 return out

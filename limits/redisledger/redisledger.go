@@ -25,14 +25,15 @@
 package redisledger
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
-	_ "embed"
+	"embed"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"maps"
-	"slices"
+	"log/slog"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,81 +47,213 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-//go:embed clock.lua
-var clock string
-
-//go:embed account.lua
-var account string
-
-//go:embed admit.lua
-var admit string
-
-//go:embed settle.lua
-var settle string
-
-//go:embed release.lua
-var release string
-
-//go:embed renew.lua
-var renew string
-
-//go:embed read.lua
-var read string
+//go:embed *.lua
+var source embed.FS
 
 // scripts are the programs that run in Redis: the account machine, and one
 // step of it.
-type scripts struct{ admit, settle, release, renew, read *redis.Script }
+type scripts struct{ admit, settle, release, renew, read, restore, beat, members *redis.Script }
 
 func newScripts(clock string) scripts {
-	step := func(text string) *redis.Script { return redis.NewScript(clock + account + text) }
-	return scripts{step(admit), step(settle), step(release), step(renew), step(read)}
+	step := func(files ...string) *redis.Script {
+		text := clock
+		for _, name := range files {
+			part, err := source.ReadFile(name)
+			if err != nil {
+				panic(err) // embedded
+			}
+			text += string(part)
+		}
+		return redis.NewScript(text)
+	}
+	const account = "account.lua"
+	return scripts{
+		admit: step(account, "admit.lua"), settle: step(account, "settle.lua"), release: step(account, "release.lua"),
+		renew: step(account, "renew.lua"), read: step(account, "read.lua"), restore: step(account, "restore.lua"),
+		beat: step(account, "beat.lua"), members: step("members.lua"),
+	}
+}
+
+// redisClock reads Redis's clock.
+const redisClock = `
+local function clock()
+  local t = redis.call('TIME')
+  return t[1] * 1000000 + t[2]
+end
+`
+
+// Config is what a ledger is made of.
+type Config struct {
+	// URL is where Redis is (see [Connect]); a Client stands in for it.
+	URL    string
+	Client redis.UniversalClient
+	// Replica names this replica; no other may have the name.
+	Replica string
+	Rules   limits.Rules
+	// Closed lets nothing go while Redis is lost. Else each replica goes on
+	// with what it has set aside.
+	Closed bool
+	// Log hears when Redis is lost and found.
+	Log *slog.Logger
 }
 
 // Ledger implements [limits.Ledger] in Redis. It is safe for concurrent use.
+// [Ledger.Run] must run beside it.
 type Ledger struct {
-	client  redis.UniversalClient
-	replica string
+	Config
 	rules   atomic.Pointer[limits.Rules]
 	scripts scripts
+	// lostSince is when Redis stopped to answer, in nanoseconds since 1970; zero
+	// while it answers.
+	lostSince atomic.Int64
+	replicas  atomic.Int64
 
-	mu   sync.Mutex           // guards what follows
-	seen map[string]time.Time // accounts, and when they were entered into the index
+	mu       sync.Mutex // guards what follows
+	accounts map[string]*shadow
+	// servers names the process that answers at each address, gen the one that
+	// answered last.
+	servers map[string]string
+	gen     string
 }
 
-// New returns a ledger for this replica; its name must be no other's.
-func New(client redis.UniversalClient, replica string, rules limits.Rules) *Ledger {
-	l := &Ledger{client: client, replica: replica, scripts: newScripts(clock), seen: map[string]time.Time{}}
-	l.Configure(rules)
-	return l
+// New returns a ledger. It does not wait for Redis: an error means that the URL
+// is none.
+func New(c Config) (*Ledger, error) {
+	l := &Ledger{Config: c, scripts: newScripts(redisClock), accounts: map[string]*shadow{}, servers: map[string]string{}}
+	l.replicas.Store(1)
+	l.Configure(c.Rules)
+	if l.Client == nil {
+		client, err := connect(c.URL, l.served)
+		if err != nil {
+			return nil, err
+		}
+		l.Client = client
+	}
+	return l, nil
+}
+
+// Close closes the connections.
+func (l *Ledger) Close() error { return l.Client.Close() }
+
+// served notes which process answers at an address.
+func (l *Ledger) served(address, process string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.servers[address], l.gen = process, process
+}
+
+// genOf names the process that keeps an account.
+func (l *Ledger) genOf(ctx context.Context, name string) string {
+	address := ""
+	if cluster, ok := l.Client.(*redis.ClusterClient); ok {
+		node, err := cluster.MasterForKey(ctx, l.keysOf(name)[0])
+		if err != nil {
+			return "" // the step will fail, and say why
+		}
+		address = node.Options().Addr
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if address == "" {
+		return l.gen
+	}
+	return l.servers[address]
 }
 
 // Configure replaces the rules. What is known of windows that have begun stays.
 func (l *Ledger) Configure(rules limits.Rules) { l.rules.Store(&rules) }
 
 const (
-	prefix = "weir:"
-	index  = prefix + "accounts"
+	prefix  = "weir:"
+	index   = prefix + "accounts"
+	members = prefix + "replicas"
+	canary  = prefix + "canary"
 	// timeout bounds every call: a ledger that does not answer is lost.
 	timeout = 50 * time.Millisecond
 	// keptBeyond is how long an account is kept beyond its longest window.
 	keptBeyond = 2 * time.Hour
 )
 
-// keyOf is where an account is kept.
-func keyOf(name string) string {
+// keysOf are the keys of a step on an account: where the account is kept, and
+// one that tells whether Redis has been emptied. A cluster keeps the account
+// alone where the step runs.
+func (l *Ledger) keysOf(name string) []string {
 	sum := sha256.Sum256([]byte(name))
-	return prefix + "{" + hex.EncodeToString(sum[:16]) + "}"
+	key := prefix + "{" + hex.EncodeToString(sum[:16]) + "}"
+	if l.isCluster() {
+		return []string{key}
+	}
+	return []string{key, canary}
 }
 
-// run runs a step on an account.
-func (l *Ledger) run(ctx context.Context, step *redis.Script, name string, args []any) *redis.Cmd {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
+func (l *Ledger) isCluster() bool {
+	_, ok := l.Client.(*redis.ClusterClient)
+	return ok
+}
+
+// step runs a step on an account. Its answer begins with 1 or 0, and how many
+// writes of this replica are done; where some are missing (-1), they are
+// restored first, and the step is run again.
+func (l *Ledger) step(ctx context.Context, script *redis.Script, s *shadow, r *limits.Rules, own ...any) ([]any, error) {
+	for try := 0; ; try++ {
+		answer, err := l.run(ctx, script, s.name, append(l.header(ctx, s, r), own...))
+		if err != nil {
+			return nil, err
+		}
+		if answer[0] != int64(-1) {
+			l.mu.Lock()
+			s.acked = max(s.acked, number(answer[1]))
+			l.mu.Unlock()
+			return answer, nil
+		}
+		if try == 2 {
+			return nil, lost(errors.New("writes go on missing"))
+		}
+		if err := l.restore(ctx, s, r); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// header is how the arguments of every step that changes something begin
+// (account.lua, begin).
+func (l *Ledger) header(ctx context.Context, s *shadow, r *limits.Rules) []any {
+	careful := l.isCluster() && l.replicas.Load() > 1
+	gen := l.genOf(ctx, s.name)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return []any{ttl(r), s.title(), l.Replica, s.acked, gen, flag(careful)}
+}
+
+// run runs a script once. An error means that Redis is lost, unless the
+// caller's own time was over.
+func (l *Ledger) run(ctx context.Context, script *redis.Script, name string, args []any) ([]any, error) {
 	text, err := json.Marshal(args)
 	if err != nil {
 		panic(err) // numbers and strings
 	}
-	return step.Run(ctx, l.client, []string{keyOf(name)}, text)
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	answer, err := script.Run(limited, l.Client, l.keysOf(name), text).Slice()
+	if err != nil {
+		if ctx.Err() == nil {
+			l.lose(err)
+		}
+		return nil, lost(err)
+	}
+	return answer, nil
+}
+
+// number is a number in an answer; scripts write large ones as text.
+func number(v any) int64 {
+	switch v := v.(type) {
+	case int64:
+		return v
+	case string:
+		n, _ := strconv.ParseInt(v, 10, 64) // 0 for what no script writes
+		return n
+	}
+	return 0
 }
 
 // ttl is for an account, in milliseconds.
@@ -142,10 +275,7 @@ func resource(r *limits.Rules, kind policy.CallerKind, name string) []any {
 	return []any{name, w.Max, w.Window.Microseconds()}
 }
 
-// title is the field by which an account is known to people.
-func title(kind policy.CallerKind, name string) string { return string(kind) + " " + name }
-
-func (l *Ledger) id(c limits.Claim) string { return l.replica + ":" + strconv.FormatUint(c.ID, 36) }
+func (l *Ledger) id(c limits.Claim) string { return l.Replica + ":" + strconv.FormatUint(c.ID, 36) }
 
 // logName is a sliding log's name in Redis. Scopes may hold spaces; records in
 // Redis are separated by them.
@@ -164,27 +294,30 @@ func flag(b bool) int {
 // Admit implements [limits.Ledger].
 func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
 	r := l.rules.Load()
+	s := l.shadow(c.Account, c.Kind)
+	if l.isLost() {
+		return l.admitAlone(s, c, r), nil
+	}
 	var room [limits.MaxSpends]limits.Spend
-	args := make([]any, 0, 9+7*limits.MaxSpends)
-	args = append(args, ttl(r), r.Headroom, r.Usable(int64(r.Concurrent)), title(c.Kind, c.Account), l.id(c))
+	spends := r.Spends(c, room[:0])
+	args := make([]any, 0, 7+limits.MaxSpends)
+	args = append(args, r.Headroom, r.Usable(int64(r.Concurrent)), l.id(c))
 	args = append(append(args, resource(r, c.Kind, c.Resource)...), flag(c.Batch))
-	for _, s := range r.Spends(c, room[:0]) {
-		args = append(args, logName(&s), string(s.Budget), s.Cost, s.Limit, s.Window.Microseconds(), s.Merge.Microseconds(), flag(s.Budget == limits.CPU))
+	for _, s := range spends {
+		args = append(args, []any{logName(&s), s.Cost, flag(s.Budget == limits.CPU), string(s.Budget), s.Limit, s.Window.Microseconds(), s.Merge.Microseconds()})
 	}
-	answer, err := l.run(ctx, l.scripts.admit, c.Account, args).Slice()
-	if err != nil {
-		return limits.Decision{}, lost(err)
-	}
-	if answer[0] == int64(1) {
-		l.meet(c)
+	answer, err := l.step(ctx, l.scripts.admit, s, r, args...)
+	switch {
+	case err != nil && l.isLost() && ctx.Err() == nil:
+		return l.admitAlone(s, c, r), nil
+	case err != nil:
+		return limits.Decision{}, err
+	case answer[0] == int64(1):
+		l.use(s, c)
 		return limits.Decision{Granted: true}, nil
 	}
-	wait, err := strconv.ParseInt(fmt.Sprint(answer[1]), 10, 64)
-	if err != nil {
-		return limits.Decision{}, lost(err)
-	}
-	d := limits.Decision{Reason: limits.Reason(fmt.Sprint(answer[2]))}
-	if wait != 0 {
+	d := limits.Decision{Reason: limits.Reason(fmt.Sprint(answer[3]))}
+	if wait := number(answer[2]); wait != 0 {
 		d.Until = time.Now().Add(time.Duration(wait) * time.Microsecond)
 	}
 	return d, nil
@@ -195,14 +328,15 @@ func lost(err error) error { return fmt.Errorf("the ledger in Redis does not ans
 // Settle implements [limits.Ledger].
 func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) error {
 	r := l.rules.Load()
-	named := o.Rate.Resource
-	if named == "" {
-		named = p.Resource
+	s := l.shadow(p.Account, p.Kind)
+	if l.settleAlone(s, p, o, r) {
+		return nil
 	}
 	var room [limits.MaxSpends]limits.Spend
-	args := make([]any, 0, 20+limits.MaxSpends)
-	args = append(args, ttl(r), r.Headroom, r.Usable(int64(r.Concurrent)), title(p.Kind, p.Account), l.id(p.Claim))
-	args = append(args, resource(r, p.Kind, named)...)
+	spends := r.Spends(p.Claim, room[:0])
+	args := make([]any, 0, 18+limits.MaxSpends)
+	args = append(args, r.Headroom, r.Usable(int64(r.Concurrent)), l.id(p.Claim))
+	args = append(args, resource(r, p.Kind, cmp.Or(o.Rate.Resource, p.Resource))...)
 	args = append(args, flag(o.Sent), o.Resent, flag(o.Answered), flag(o.Ended), flag(o.Failed), r.Milliseconds(o.Elapsed))
 	limited := ""
 	switch o.Limited {
@@ -212,146 +346,71 @@ func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) 
 		limited = "secondary"
 	case signals.NotLimited:
 	}
-	args = append(args, limited, o.RetryAfter.Microseconds())
-	var date int64
-	if !o.Rate.Date.IsZero() {
-		date = o.Rate.Date.UnixMicro()
+	args = append(args, limited, o.RetryAfter.Microseconds(), o.Rate.Limit, o.Rate.Used, max(0, o.Rate.Reset.UnixMicro()), dateOf(o.Rate))
+	for _, spend := range spends {
+		args = append(args, logName(&spend))
 	}
-	args = append(args, o.Rate.Limit, o.Rate.Used, max(0, o.Rate.Reset.UnixMicro()), date)
-	for _, s := range r.Spends(p.Claim, room[:0]) {
-		args = append(args, logName(&s))
+	if l.isLost() {
+		l.learnAlone(s, p, o)
+		return lost(errLost) // the lease ends by itself, and is charged
 	}
-	if err := l.run(ctx, l.scripts.settle, p.Account, args).Err(); err != nil {
-		return lost(err)
+	answer, err := l.step(ctx, l.scripts.settle, s, r, args...)
+	if err != nil {
+		l.learnAlone(s, p, o)
+		return err
 	}
-	if err := l.see(ctx, p.Kind, p.Account); err != nil {
-		return lost(err)
+	l.settled(s, p, o, spends, r, answer)
+	return l.see(ctx, s)
+}
+
+var errLost = errors.New("it is lost")
+
+// dateOf is when an answer was made, zero when it did not say.
+func dateOf(r signals.Rate) int64 {
+	if r.Date.IsZero() {
+		return 0
 	}
-	return nil
+	return r.Date.UnixMicro()
 }
 
 // Release implements [limits.Ledger].
 func (l *Ledger) Release(ctx context.Context, p limits.Permit, aborted bool) error {
-	if err := l.run(ctx, l.scripts.release, p.Account, []any{ttl(l.rules.Load()), l.id(p.Claim), flag(aborted)}).Err(); err != nil {
-		return lost(err)
+	s := l.shadow(p.Account, p.Kind)
+	if l.releaseAlone(s, p) {
+		return nil
 	}
-	return nil
+	if l.isLost() {
+		return lost(errLost)
+	}
+	_, err := l.step(ctx, l.scripts.release, s, l.rules.Load(), l.id(p.Claim), flag(aborted))
+	return err
 }
 
 // Renew implements [limits.Ledger].
 func (l *Ledger) Renew(ctx context.Context, flights []limits.Flight) error {
 	r := l.rules.Load()
-	var room [limits.MaxSpends]limits.Spend
 	for _, f := range flights {
-		args := []any{ttl(r), title(f.Kind, f.Account), l.id(f.Claim)}
-		args = append(append(args, resource(r, f.Kind, f.Resource)...), r.Milliseconds(f.Elapsed))
-		for _, s := range r.Spends(f.Claim, room[:0]) {
-			args = append(args, logName(&s), s.Cost, s.Window.Microseconds(), s.Merge.Microseconds(), flag(s.Budget == limits.CPU))
+		s := l.shadow(f.Account, f.Kind)
+		if l.isLost() {
+			return lost(errLost)
 		}
-		if err := l.run(ctx, l.scripts.renew, f.Account, args).Err(); err != nil {
-			return lost(err)
+		if l.isAlone(s, f.ID) {
+			continue // handed over when Redis is found
+		}
+		if err := l.renew(ctx, s, r, f); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// Budget implements [limits.Ledger].
-func (l *Ledger) Budget(ctx context.Context, name string, kind policy.CallerKind, res string) (limits.Budget, error) {
-	r := l.rules.Load()
-	a, err := l.read(ctx, name, resource(r, kind, res))
-	if err != nil {
-		return limits.Budget{}, err
+func (l *Ledger) renew(ctx context.Context, s *shadow, r *limits.Rules, f limits.Flight) error {
+	var room [limits.MaxSpends]limits.Spend
+	args := append([]any{l.id(f.Claim)}, resource(r, f.Kind, f.Resource)...)
+	args = append(args, r.Milliseconds(f.Elapsed))
+	for _, s := range r.Spends(f.Claim, room[:0]) {
+		args = append(args, []any{logName(&s), s.Cost, flag(s.Budget == limits.CPU), s.Window.Microseconds(), s.Merge.Microseconds()})
 	}
-	return a.Budgets[0], nil
-}
-
-// Accounts implements [limits.Ledger], ordered by name.
-func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, error) {
-	limited, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	names, err := l.client.ZRevRange(limited, index, 0, int64(most-1)).Result()
-	if err != nil {
-		return nil, lost(err)
-	}
-	names = l.withOwn(names, most)
-	r := l.rules.Load()
-	list := make([]limits.Account, 0, len(names))
-	for _, name := range names {
-		kind, name, _ := strings.Cut(name, " ")
-		var windows []any
-		for _, known := range policy.Resources() {
-			windows = append(windows, resource(r, policy.CallerKind(kind), known)...)
-		}
-		a, err := l.read(ctx, name, windows)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, a)
-	}
-	return list, nil
-}
-
-// withOwn adds the accounts that this replica has not entered yet.
-func (l *Ledger) withOwn(names []string, most int) []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for title, at := range l.seen {
-		if at.IsZero() {
-			names = append(names, title)
-		}
-	}
-	slices.SortFunc(names, func(x, y string) int {
-		_, x, _ = strings.Cut(x, " ")
-		_, y, _ = strings.Cut(y, " ")
-		return strings.Compare(x, y)
-	})
-	names = slices.Compact(names)
-	return names[:min(most, len(names))]
-}
-
-// meet notes an account that is used; it is entered into the index later, so
-// that an admission stays one round trip.
-func (l *Ledger) meet(c limits.Claim) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if t := title(c.Kind, c.Account); l.seen[t].IsZero() {
-		l.seen[t] = time.Time{}
-	}
-}
-
-// seeEvery is how often an account in use is entered anew into the index.
-const seeEvery = time.Minute
-
-// see enters an account into the index, and drops those not seen for long.
-func (l *Ledger) see(ctx context.Context, kind policy.CallerKind, name string) error {
-	now := time.Now()
-	l.mu.Lock()
-	t := title(kind, name)
-	if now.Sub(l.seen[t]) < seeEvery {
-		l.mu.Unlock()
-		return nil
-	}
-	maps.DeleteFunc(l.seen, func(_ string, at time.Time) bool { return !at.IsZero() && now.Sub(at) > keptBeyond })
-	l.seen[t] = now
-	l.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	_, err := l.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.ZAdd(ctx, index, redis.Z{Score: float64(now.Unix()), Member: t})
-		p.ZRemRangeByScore(ctx, index, "-inf", strconv.FormatInt(now.Add(-keptBeyond).Unix(), 10))
-		p.PExpire(ctx, index, keptBeyond)
-		return nil
-	})
+	_, err := l.step(ctx, l.scripts.renew, s, r, args...)
 	return err
-}
-
-// read tells the state of an account, with the windows that are named.
-func (l *Ledger) read(ctx context.Context, name string, windows []any) (limits.Account, error) {
-	r := l.rules.Load()
-	args := append([]any{r.Headroom, r.Usable(int64(r.Concurrent))}, windows...)
-	fields, err := l.run(ctx, l.scripts.read, name, args).StringSlice()
-	if err != nil {
-		return limits.Account{}, lost(err)
-	}
-	return parseAccount(name, fields, r)
 }

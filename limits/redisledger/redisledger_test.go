@@ -2,6 +2,7 @@ package redisledger
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -18,8 +19,8 @@ import (
 	"github.com/weirgate/weir/limits/ledgertest"
 )
 
-// connect returns a client whose connections dial opens.
-func connect(t testing.TB, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *redis.Client {
+// clientOf returns a client whose connections dial opens.
+func clientOf(t testing.TB, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *redis.Client {
 	client := redis.NewClient(&redis.Options{
 		Addr: "127.0.0.1:0", Dialer: dial, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		MaxRetries: -1, DisableIdentity: true, PoolSize: 4, ContextTimeoutEnabled: true,
@@ -33,7 +34,7 @@ func inMemory(t *testing.T) *redis.Client {
 	server := miniredis.NewMiniRedis()
 	server.ClockTTL(true)
 	t.Cleanup(server.Close)
-	return connect(t, func(context.Context, string, string) (net.Conn, error) { return server.Dial() })
+	return clientOf(t, func(context.Context, string, string) (net.Conn, error) { return server.Dial() })
 }
 
 // records stands in for the record format that miniredis does not have.
@@ -41,11 +42,22 @@ const records = `
 local cmsgpack = {pack = cjson.encode, unpack = cjson.decode}
 `
 
+// open returns the ledger of a replica, with another clock than Redis's own.
+func open(t testing.TB, client redis.UniversalClient, replica string, rules limits.Rules, clock string) *Ledger {
+	l, err := New(Config{Client: client, Replica: replica, Rules: rules, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.scripts = newScripts(clock)
+	if !l.beat(t.Context()) {
+		t.Fatal("Redis does not answer")
+	}
+	return l
+}
+
 func TestMiniredis(t *testing.T) {
 	ledgertest.Run(t, func(t *testing.T, rules limits.Rules) limits.Ledger {
-		l := New(inMemory(t), "r1", rules)
-		l.scripts = newScripts(records + clock)
-		return l
+		return open(t, inMemory(t), "r1", rules, records+redisClock)
 	})
 }
 
@@ -114,13 +126,11 @@ func (tick) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func TestRedisServer(t *testing.T) {
 	socket := redisServer(t)
 	ledgertest.Run(t, func(t *testing.T, rules limits.Rules) limits.Ledger {
-		client := connect(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
+		client := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
 		client.AddHook(tick{})
 		if err := client.FlushAll(context.Background()).Err(); err != nil {
 			t.Fatal(err)
 		}
-		l := New(client, "r1", rules)
-		l.scripts = newScripts(testClock)
-		return l
+		return open(t, client, "r1", rules, testClock)
 	})
 }

@@ -1,9 +1,10 @@
--- release [ttl, id, aborted]
+-- release [..., id, aborted]
 -- Gives back the place of a permit that is settled; of an aborted one later.
-local values = redis.call('HMGET', key, 'm', 'x:' .. arg[2])
-begin(values[1])
-local l = lease(arg[2], values[2])
-if not l or l.charged == 0 or l.left == 1 then return 0 end
-if arg[3] == 1 then leave(l) else remove(l) end
-save(arg[1])
-return 1
+-- Returns {1, writes}, or {-1} when writes are missing.
+local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3], 'x:' .. arg[7])
+if begin(values[1], values[2]) then return {-1} end
+local l = lease(arg[7], values[3])
+if not l or l.charged == 0 or l.left == 1 then return {1, count} end
+if arg[8] == 1 then leave(l) else remove(l) end
+save()
+return {1, count}

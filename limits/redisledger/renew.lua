@@ -1,28 +1,28 @@
--- renew [ttl, name, id, resource, documented, length, milliseconds,
---        log, cost, window, merge, cpu, ...]
+-- renew [..., id, resource, documented, length, milliseconds,
+--        [log, cost, cpu, window, merge]...]
 -- Keeps a permit in flight alive, or takes it up again.
-local id, resource, taken = arg[3], arg[4], arg[7]
-local values = redis.call('HMGET', key, 'm', 'x:' .. id)
-begin(values[1])
-local l = lease(id, values[2])
-window(resource, arg[5], arg[6])
+-- Returns {1, writes}, or {-1} when writes are missing.
+local id, resource, taken = arg[7], arg[8], arg[11]
+local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3], 'x:' .. id)
+if begin(values[1], values[2]) then return {-1} end
+local l = lease(id, values[3])
+window(resource, arg[9], arg[10])
 if not l then
   l = {id = id, granted = now, expiry = now + leasetime, places = 1, units = 1, charged = 0, left = 0, resource = resource, holds = {}}
-  for i = 8, #arg, 5 do
-    local g = log(arg[i])
-    g.window, g.merge, g.dirty = arg[i + 2], arg[i + 3], true
-    table.insert(l.holds, {name = arg[i], cost = arg[i + 1], cpu = arg[i + 4]})
+  for i = 12, #arg do
+    resize(log(arg[i][1]), arg[i][4], arg[i][5])
+    table.insert(l.holds, arg[i])
   end
   take(l)
 end
-if l.left == 1 then return 0 end
+if l.left == 1 then return {1, count} end
 l.expiry = now + leasetime
 for _, h in ipairs(l.holds) do
-  if h.cpu == 1 and taken > h.cost then
-    hold(log(h.name), taken - h.cost)
-    h.cost = taken
+  if h[3] == 1 and taken > h[2] then
+    hold(log(h[1]), taken - h[2])
+    h[2] = taken
   end
 end
 keep(l)
-save(arg[1], arg[2])
-return 1
+save()
+return {1, count}

@@ -1,41 +1,48 @@
--- settle [ttl, headroom, concurrent, name, id, resource, documented, length,
+-- settle [..., headroom, concurrent, id, resource, documented, length,
 --         sent, resent, answered, ended, failed, milliseconds, limited, retryafter,
 --         limit, used, reset, date, log, ...]
 -- Charges a permit with what became of its request, and learns from the answer.
 -- resource is what the answer named, or the permit's own; limit is 0 when the
 -- headers said nothing, date when there was none. The logs are those that the
 -- permit was taken from.
-local concurrent, id = arg[3], arg[5]
-headroom = arg[2]
-local resent, taken = arg[10], arg[14]
-local sent, answered, ended, failed = arg[9] == 1, arg[11] == 1, arg[12] == 1, arg[13] == 1
+-- Returns {1, writes, now, end of a cool-down, limit, used, reset}, or {-1}.
+local concurrent, id, resource = arg[8], arg[9], arg[10]
+headroom = arg[7]
+local resent, taken = arg[14], arg[18]
+local sent, answered, ended, failed = arg[13] == 1, arg[15] == 1, arg[16] == 1, arg[17] == 1
 local fields, n = {}, 0
-for i = 21, #arg do
+for i = 25, #arg do
   fields[n + 1], fields[n + 2] = 'l:' .. arg[i], 'e:' .. arg[i]
   n = n + 2
 end
-local values = redis.call('HMGET', key, 'm', 'x:' .. id, 'w:' .. arg[6], 'l:ghosts:' .. arg[6], unpack(fields))
-parsewindow(arg[6], values[3])
-loghead('ghosts:' .. arg[6], values[4])
+local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3], 'x:' .. id, 'w:' .. resource, 'l:ghosts:' .. resource, unpack(fields))
+parsewindow(resource, values[4])
+loghead('ghosts:' .. resource, values[5])
 for i = 1, n, 2 do
-  loghead(arg[20 + (i + 1) / 2], values[4 + i]).entries = values[5 + i] or ''
+  sealed[loghead(arg[24 + (i + 1) / 2], values[5 + i])] = values[6 + i] or ''
 end
-begin(values[1])
-local l = lease(id, values[2])
-if l and (l.charged == 1 or l.left == 1) then return 0 end
+if begin(values[1], values[2]) then return {-1} end
+local l = lease(id, values[3])
+local w = window(resource, arg[11], arg[12])
+local function told()
+  rollwindow(w)
+  local limit, used, reset = show(w)
+  return {1, count, whole(now), whole(m.till), whole(limit), whole(used), whole(reset)}
+end
+if l and (l.charged == 1 or l.left == 1) then return told() end
 
 -- settlelease charges the lease by the outcome (limits.md section 5.5).
 local function settlelease(l)
   if not sent then
-    for _, h in ipairs(l.holds) do hold(log(h.name), -h.cost) end
+    for _, h in ipairs(l.holds) do hold(log(h[1]), -h[2]) end
     fly(l, -l.units)
     remove(l)
     return
   end
   for _, h in ipairs(l.holds) do
-    if h.cpu == 1 and (answered or taken > h.cost) then
-      hold(log(h.name), taken - h.cost)
-      h.cost = taken
+    if h[3] == 1 and (answered or taken > h[2]) then
+      hold(log(h[1]), taken - h[2])
+      h[2] = taken
     end
   end
   if not answered then
@@ -45,8 +52,8 @@ local function settlelease(l)
   end
   local copies = {}
   for _, h in ipairs(l.holds) do
-    if resent > 0 and h.cpu == 0 and h.cost > 0 then
-      table.insert(copies, {name = h.name, cost = h.cost * resent, cpu = 0})
+    if resent > 0 and h[3] == 0 and h[2] > 0 then
+      table.insert(copies, {h[1], h[2] * resent, 0})
     end
   end
   charge(l, now)
@@ -56,7 +63,7 @@ local function settlelease(l)
   end
   -- Of the copies sent before, nobody knows: they are as one given up.
   l.charged, l.holds, l.units = 0, copies, resent
-  for _, h in ipairs(copies) do hold(log(h.name), h.cost) end
+  for _, h in ipairs(copies) do hold(log(h[1]), h[2]) end
   fly(l, resent)
   leave(l)
 end
@@ -67,16 +74,14 @@ if l then
   settlelease(l)
 end
 if answered then
-  local w = window(arg[6], arg[7], arg[8])
-  if arg[17] ~= 0 then
-    learn(w, arg[17], arg[18], arg[19], arg[20] ~= 0 and arg[20] or nil, began)
+  if arg[21] ~= 0 then
+    learn(w, arg[21], arg[22], arg[23], arg[24] ~= 0 and arg[24] or nil, began)
   elseif l then
-    w.answered, w.dirty = 1, true
-    spend(ghosts(w), now, 1)
+    hush(w)
   end
-  if arg[15] == 'primary' then
+  if arg[19] == 'primary' then
     exhaust(w)
-  elseif arg[15] == 'secondary' then
+  elseif arg[19] == 'secondary' then
     if l or now >= m.till then
       if not l or began > m.since then
         local ceiling = concurrent
@@ -84,7 +89,7 @@ if answered then
         m.ceiling, m.raised = max(1, floor(ceiling / 2)), now
         m.episodes, m.since = m.episodes + 1, now
       end
-      local till, retry, reset = now + 60 * second * 2 ^ max(0, min(m.episodes - 1, 6)), arg[16], back(w)
+      local till, retry, reset = now + 60 * second * 2 ^ max(0, min(m.episodes - 1, 6)), arg[20], back(w)
       if retry > 0 then till = now + retry + margin elseif reset ~= 0 then till = reset end
       m.till = max(m.till, till)
       m.probing, m.probe, m.ramp = 1, '-', 0
@@ -98,5 +103,5 @@ if answered then
   end
   if l and l.charged == 1 and ended then remove(l) end
 end
-save(arg[1], arg[4])
-return 1
+save()
+return told()

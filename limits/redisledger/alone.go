@@ -1,0 +1,213 @@
+package redisledger
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/signals"
+	"github.com/weirgate/weir/policy"
+)
+
+// class is a kind of claim: all of one class draw on the same budgets. For each
+// class that a replica has used lately it sets aside, in Redis, a share of what
+// is left (beat.lua). That is all it may use when it loses Redis; those who
+// have not lost it leave it alone.
+type class struct {
+	claim limits.Claim // one of the class
+	used  time.Time
+	// What is set aside, and until when on our clock.
+	until         time.Time
+	units, places int64
+	parts         map[string]int64 // by log
+	// What was used of it while Redis was lost.
+	spent    map[string]*ownLog
+	held     map[string]int64
+	sent     int64 // units
+	inFlight int64
+}
+
+// aloneFlight is a permit that was granted while Redis was lost.
+type aloneFlight struct {
+	claim   limits.Claim
+	class   *class
+	charged bool // only its place is still taken
+}
+
+// end gives back what the flight holds; the caller holds Ledger.mu.
+func (f *aloneFlight) end(r *limits.Rules) {
+	var room [limits.MaxSpends]limits.Spend
+	if !f.charged {
+		for _, s := range r.Spends(f.claim, room[:0]) {
+			f.class.held[logName(&s)] -= s.Cost
+		}
+	}
+	f.class.inFlight--
+}
+
+// isAlone reports whether a permit was granted while Redis was lost.
+func (l *Ledger) isAlone(s *shadow, id uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return s.alone[id] != nil
+}
+
+// class returns the class of a claim; the caller holds Ledger.mu.
+func (s *shadow) class(c limits.Claim) *class {
+	name := className(c)
+	own := s.classes[name]
+	if own == nil {
+		own = &class{claim: c, spent: map[string]*ownLog{}, held: map[string]int64{}}
+		s.classes[name] = own
+	}
+	return own
+}
+
+func className(c limits.Claim) string {
+	creates := ""
+	if c.CreatesContent {
+		creates = "+"
+	}
+	return c.Resource + "|" + c.Operation + "|" + strconv.Itoa(c.Points) + creates
+}
+
+// Store is the reason of a refusal while Redis is lost, or while those who had
+// lost it tell what they have spent.
+const Store limits.Reason = "store"
+
+// retryAlone is when to ask again while Redis is lost.
+const retryAlone = time.Second
+
+// admitAlone decides without Redis.
+func (l *Ledger) admitAlone(s *shadow, c limits.Claim, r *limits.Rules) limits.Decision {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	refused := limits.Decision{Reason: Store, Until: now.Add(retryAlone)}
+	own := s.class(c)
+	if s.alone[c.ID] != nil {
+		return limits.Decision{Granted: true}
+	}
+	if l.Closed || s.returning || !now.Before(own.until) || own.sent >= own.units || own.inFlight >= own.places {
+		return refused
+	}
+	if until := time.UnixMicro(s.until - s.ahead); now.Before(until) {
+		return limits.Decision{Reason: limits.Cooldown, Until: until}
+	}
+	res := c.Resource
+	if b, ok := s.budgets[res]; ok && b.Remaining <= 0 && now.Before(b.Reset.Add(time.Second)) {
+		return limits.Decision{Reason: limits.Primary, Until: b.Reset.Add(time.Second)}
+	}
+	var room [limits.MaxSpends]limits.Spend
+	spends := r.Spends(c, room[:0])
+	for i := range spends {
+		name := logName(&spends[i])
+		if own.spentOf(&spends[i]).total(s.now())+own.held[name]+spends[i].Cost > own.parts[name] {
+			return refused
+		}
+	}
+	for i := range spends {
+		own.held[logName(&spends[i])] += spends[i].Cost
+	}
+	own.sent++
+	own.inFlight++
+	s.alone[c.ID] = &aloneFlight{claim: c, class: own}
+	return limits.Decision{Granted: true}
+}
+
+func (c *class) spentOf(s *limits.Spend) *ownLog {
+	name := logName(s)
+	own := c.spent[name]
+	if own == nil {
+		own = &ownLog{}
+		c.spent[name] = own
+	}
+	own.window, own.merge = s.Window.Microseconds(), s.Merge.Microseconds()
+	return own
+}
+
+// settleAlone charges a permit that was granted alone, and reports whether it
+// was.
+func (l *Ledger) settleAlone(s *shadow, p limits.Permit, o limits.Outcome, r *limits.Rules) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	flight := s.alone[p.ID]
+	if flight == nil {
+		return false
+	}
+	own := flight.class
+	var room [limits.MaxSpends]limits.Spend
+	spends := r.Spends(p.Claim, room[:0])
+	for i := range spends {
+		cost := spends[i].Cost
+		if spends[i].Budget == limits.CPU && o.Answered {
+			cost = r.Milliseconds(o.Elapsed)
+		}
+		if o.Sent {
+			stamp := s.now()
+			if !o.Answered {
+				stamp += lingerTime.Microseconds()
+			}
+			own.spentOf(&spends[i]).spend(stamp, cost*int64(1+o.Resent))
+		}
+	}
+	if !o.Sent {
+		own.sent--
+	}
+	flight.end(r)
+	if o.Answered && !o.Ended {
+		own.inFlight++ // its place stays taken until it is released
+	} else {
+		delete(s.alone, p.ID)
+	}
+	flight.charged = true
+	s.learn(p, o)
+	return true
+}
+
+// learnAlone takes in what an answer has told while Redis cannot be.
+func (l *Ledger) learnAlone(s *shadow, p limits.Permit, o limits.Outcome) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.learn(p, o)
+}
+
+func (s *shadow) learn(p limits.Permit, o limits.Outcome) {
+	if !o.Answered {
+		return
+	}
+	res := p.Resource
+	if policy.IsResource(o.Rate.Resource) {
+		res = o.Rate.Resource
+	}
+	b := s.budgets[res]
+	if o.Rate.Limit != 0 {
+		s.told[res] = o.Rate
+		b = limits.Budget{Resource: res, Limit: o.Rate.Limit, Used: max(o.Rate.Used, b.Used), Reset: o.Rate.Reset}
+		b.Remaining = max(0, b.Limit-b.Used)
+		s.budgets[res] = b
+	}
+	now := s.now()
+	switch o.Limited {
+	case signals.SecondaryLimit:
+		wait := max(o.RetryAfter+time.Second, time.Minute)
+		s.until = max(s.until, now+wait.Microseconds())
+	case signals.PrimaryLimit:
+		b.Remaining = 0
+		s.budgets[res] = b
+	case signals.NotLimited:
+	}
+}
+
+// releaseAlone gives back the place of a permit that was granted alone, and
+// reports whether it was.
+func (l *Ledger) releaseAlone(s *shadow, p limits.Permit) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	flight := s.alone[p.ID]
+	if flight != nil {
+		flight.class.inFlight--
+		delete(s.alone, p.ID)
+	}
+	return flight != nil
+}

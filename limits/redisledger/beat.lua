@@ -1,0 +1,56 @@
+-- beat [..., headroom, concurrent, replicas,
+--       [class, resource, documented, length, units wanted, units spent, places wanted,
+--        log, limit, window, merge, wanted, spent, ...]...]
+-- Keeps what this replica may use should it lose Redis: for each class of
+-- claims that it made lately a lease that stands by, on its share of what is
+-- left and no more than it has used lately. What it has spent while it was
+-- alone is charged first.
+-- Returns {1, writes, now, {units, places, log's part, ...}...}, or {-1}.
+headroom = arg[7]
+local replicas = arg[9]
+local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3])
+if begin(values[1], values[2]) then return {-1} end
+local out = {1, count, whole(now)}
+for i = 10, #arg do
+  local c = arg[i]
+  local id, resource = '~' .. arg[3] .. '~' .. c[1], c[2]
+  local old = lease(id, redis.call('HGET', key, 'x:' .. id))
+  if old then
+    for _, h in ipairs(old.holds) do hold(log(h[1]), -h[2]) end
+    fly(old, -old.units)
+    remove(old)
+  end
+  local w = window(resource, c[3], c[4])
+  local g = rollwindow(w)
+  if c[6] > 0 then
+    spend(g, now, c[6])
+    w.dirty = true
+  end
+  local function part(free, wanted) return max(0, min(floor(free / (replicas + 1)), wanted)) end
+  local left = usable(w.limit) - g[TOTAL] - w.inflight
+  for k, f in ipairs(w.told) do
+    local here = usable(f.limit) - f.used - g[TOTAL] - w.inflight
+    left = k == 1 and here or min(left, here)
+  end
+  local l = {id = id, granted = now, expiry = now + standby, charged = 0, left = 0, resource = resource, holds = {},
+             units = part(left, c[5]), places = part(cap(arg[8]) - m.places, c[7])}
+  local parts = {whole(l.units), whole(l.places)}
+  for j = 8, #c, 6 do
+    local s = log(c[j])
+    resize(s, c[j + 2], c[j + 3])
+    roll(s)
+    spend(s, now, c[j + 5])
+    local cost = part(c[j + 1] - s[TOTAL] - s[HELD], c[j + 4])
+    table.insert(l.holds, {c[j], cost, 0})
+    table.insert(parts, whole(cost))
+  end
+  if l.units > 0 and l.places > 0 then
+    take(l)
+  else
+    for k = 1, #parts do parts[k] = '0' end
+  end
+  table.insert(out, parts)
+end
+save()
+out[2] = count
+return out

@@ -1,0 +1,46 @@
+-- restore [..., end of a cool-down, [log, window, merge, stamp, cost, ...]...,
+--          '-', [resource, documented, length, limit, used, reset, date]...]
+-- Enters again what this replica has written and Redis has lost: of its spends
+-- those made after the last write that is left, of what it was told the newest.
+-- Returns {1, writes}.
+local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3])
+local missing = begin(values[1], values[2])
+if not missing then return {1, count} end
+count = max(count, arg[4])
+if m.learn < now then m.learn = now + second end
+m.till = max(m.till, arg[7])
+if m.till > now then m.probing = 1 end
+
+-- merge enters spends that are older than others.
+local function mergelog(record)
+  local l = log(record[1])
+  resize(l, record[2], record[3])
+  local list = {}
+  for i = 4, #record, 2 do
+    if record[i] > m.base and record[i] + l[WINDOW] > now then
+      table.insert(list, {record[i], record[i + 1]})
+    end
+  end
+  if #list == 0 then return end
+  local text = entries(l)
+  for from = 1, #text, entrysize do
+    table.insert(list, {tonumber(sub(text, from, from + 15)), tonumber(sub(text, from + 16, from + 23))})
+  end
+  if l[COST] > 0 then table.insert(list, {l[LAST], l[COST]}) end
+  table.sort(list, function(a, b) return a[1] < b[1] end)
+  l[TOTAL], l[SEALED], l[OLDEST], l[COST] = 0, 0, 0, 0
+  sealed[l], resealed[l], dirty[l] = '', true, true
+  for _, e in ipairs(list) do spend(l, e[1], e[2]) end
+end
+
+local i = 8
+while arg[i] ~= '-' do
+  mergelog(arg[i])
+  i = i + 1
+end
+for j = i + 1, #arg do
+  local f = arg[j]
+  learn(window(f[1], f[2], f[3]), f[4], f[5], f[6], f[7] ~= 0 and f[7] or nil, 0)
+end
+save()
+return {1, count}

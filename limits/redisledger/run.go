@@ -1,0 +1,244 @@
+package redisledger
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/weirgate/weir/limits"
+)
+
+const (
+	// beatEvery is how often a replica tells that it is there, and sets aside
+	// anew what it may use without Redis.
+	beatEvery = 500 * time.Millisecond
+	// seekEvery is how often a Redis that was lost is looked for.
+	seekEvery = 100 * time.Millisecond
+	// standbyTime is how long what is set aside stands by (account.lua,
+	// standby); the margin is for what the clocks may drift apart.
+	standbyTime   = 5 * time.Minute
+	standbyMargin = 10 * time.Second
+	// registeredTime is how long a replica that is silent counts.
+	registeredTime = standbyTime
+	// activeTime is how long after its last use a class is set aside for.
+	activeTime = time.Minute
+)
+
+// isLost reports whether Redis does not answer.
+func (l *Ledger) isLost() bool { return l.lostSince.Load() != 0 }
+
+// Lost is since when Redis does not answer; the zero time while it does.
+func (l *Ledger) Lost() time.Time {
+	if since := l.lostSince.Load(); since != 0 {
+		return time.Unix(0, since)
+	}
+	return time.Time{}
+}
+
+// Replicas is how many replicas are registered.
+func (l *Ledger) Replicas() int { return int(l.replicas.Load()) }
+
+func (l *Ledger) lose(err error) {
+	if l.lostSince.CompareAndSwap(0, time.Now().UnixNano()) {
+		l.Log.Error("Redis is lost; this replica goes on with what it has set aside", "error", err)
+	}
+}
+
+// Run keeps this replica registered and its shares set aside, and looks for a
+// Redis that was lost, until ctx ends.
+func (l *Ledger) Run(ctx context.Context) {
+	beat, seek := time.NewTicker(beatEvery), time.NewTicker(seekEvery)
+	defer beat.Stop()
+	defer seek.Stop()
+	l.beat(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-seek.C:
+			if l.isLost() {
+				l.seek(ctx)
+			}
+		case <-beat.C:
+			if !l.isLost() {
+				l.beat(ctx)
+			}
+		}
+	}
+}
+
+// seek returns to Redis if it answers: what was spent meanwhile is told before
+// anything is asked for.
+func (l *Ledger) seek(ctx context.Context) {
+	since := l.Lost()
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if l.Client.Ping(limited).Err() != nil {
+		return
+	}
+	if l.beat(ctx) {
+		l.lostSince.Store(0)
+		l.Log.Info("Redis is found", "lost_for", time.Since(since))
+	}
+}
+
+// beat registers this replica, and brings every account in use up to date. It
+// reports whether Redis answered all of it.
+func (l *Ledger) beat(ctx context.Context) bool {
+	for _, s := range l.inUse() {
+		if err := l.beatAccount(ctx, s); err != nil {
+			return false
+		}
+	}
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	arg := `["` + l.Replica + `",` + strconv.FormatInt(registeredTime.Microseconds(), 10) + `]`
+	n, err := l.scripts.members.Run(limited, l.Client, []string{members, canary}, arg).Int64()
+	if err != nil {
+		if ctx.Err() == nil {
+			l.lose(err)
+		}
+		return false
+	}
+	l.replicas.Store(n)
+	return true
+}
+
+// inUse lists the accounts that something is known of, and forgets the others.
+func (l *Ledger) inUse() []*shadow {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var list []*shadow
+	for name, s := range l.accounts {
+		idle := time.Since(s.used) > idleAfter && len(s.alone) == 0
+		for log, own := range s.logs {
+			if own.total(s.now()) == 0 {
+				delete(s.logs, log)
+			}
+		}
+		if idle && len(s.logs) == 0 {
+			delete(l.accounts, name)
+			continue
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+// beatAccount sets aside what this replica may use of an account alone, after
+// telling what it has used so.
+func (l *Ledger) beatAccount(ctx context.Context, s *shadow) error {
+	r := l.rules.Load()
+	if l.isLost() {
+		l.setReturning(s, true)
+		defer l.setReturning(s, false)
+	}
+	if err := l.handOver(ctx, s, r); err != nil {
+		return err
+	}
+	names, args := l.wanted(s, r)
+	if len(names) == 0 {
+		return nil
+	}
+	sent := time.Now()
+	answer, err := l.step(ctx, l.scripts.beat, s, r, args...)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.ahead = number(answer[2]) - time.Now().UnixMicro()
+	for i, name := range names {
+		parts, ok := answer[3+i].([]any)
+		own := s.classes[name]
+		if !ok || own == nil {
+			continue
+		}
+		own.aside(r, parts, sent.Add(standbyTime-standbyMargin))
+		if time.Since(own.used) > activeTime && own.inFlight == 0 && own.units == 0 {
+			delete(s.classes, name)
+		}
+	}
+	return nil
+}
+
+// setReturning keeps an account from being used alone while what was used alone
+// is told.
+func (l *Ledger) setReturning(s *shadow, returning bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.returning = returning
+}
+
+// handOver gives the permits that were granted alone, and are in flight, to
+// Redis.
+func (l *Ledger) handOver(ctx context.Context, s *shadow, r *limits.Rules) error {
+	l.mu.Lock()
+	flights := make([]limits.Claim, 0, len(s.alone))
+	for _, f := range s.alone {
+		flights = append(flights, f.claim)
+	}
+	l.mu.Unlock()
+	for _, c := range flights {
+		if err := l.renew(ctx, s, r, limits.Flight{Permit: limits.Permit{Claim: c}}); err != nil {
+			return err
+		}
+		l.mu.Lock()
+		if f := s.alone[c.ID]; f != nil {
+			f.end(r)
+			delete(s.alone, c.ID)
+		}
+		l.mu.Unlock()
+	}
+	return nil
+}
+
+// aside takes note of what is set aside for a class; what was used alone is
+// told, and forgotten.
+func (c *class) aside(r *limits.Rules, parts []any, until time.Time) {
+	var room [limits.MaxSpends]limits.Spend
+	c.until, c.units, c.places = until, number(parts[0]), number(parts[1])
+	c.parts = map[string]int64{}
+	for i, s := range r.Spends(c.claim, room[:0]) {
+		c.parts[logName(&s)] = number(parts[2+i])
+	}
+	c.spent, c.sent = map[string]*ownLog{}, 0
+}
+
+// wanted is what beat.lua needs to know of each class.
+func (l *Ledger) wanted(s *shadow, r *limits.Rules) (names []string, args []any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	args = []any{r.Headroom, r.Usable(int64(r.Concurrent)), l.replicas.Load()}
+	var room [limits.MaxSpends]limits.Spend
+	now := s.now()
+	for name, own := range s.classes {
+		wants := int64(0)
+		if time.Since(own.used) < activeTime {
+			wants = 1
+		}
+		spends := r.Spends(own.claim, room[:0])
+		record := append([]any{name}, resource(r, s.kind, own.claim.Resource)...)
+		requests := wants * (1 + own.lately(s, spends, now))
+		record = append(record, requests, own.sent, requests)
+		for i := range spends {
+			spend := &spends[i]
+			record = append(record, logName(spend), spend.Limit, spend.Window.Microseconds(), spend.Merge.Microseconds(),
+				wants*(s.log(spend).total(now)+spend.Cost), own.spentOf(spend).total(now))
+		}
+		names = append(names, name)
+		args = append(args, record)
+	}
+	return names, args
+}
+
+// lately is how many requests of the class this replica has made in the window
+// of its points.
+func (c *class) lately(s *shadow, spends []limits.Spend, now int64) int64 {
+	for i := range spends {
+		if spends[i].Budget == limits.Points {
+			return s.log(&spends[i]).total(now) / max(1, spends[i].Cost)
+		}
+	}
+	return 0
+}

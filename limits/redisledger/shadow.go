@@ -1,0 +1,193 @@
+package redisledger
+
+import (
+	"context"
+	"time"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/signals"
+	"github.com/weirgate/weir/policy"
+)
+
+// shadow is what this replica knows of an account without asking Redis: what it
+// has written there lately, so that it can write it again; what it was told;
+// and what it may use alone. Its fields are guarded by Ledger.mu.
+type shadow struct {
+	name  string
+	kind  policy.CallerKind
+	acked int64     // writes of this replica that are done
+	seen  time.Time // when the account was entered into the index
+	used  time.Time
+	// ahead is how far Redis's clock is ahead of ours, in microseconds.
+	ahead int64
+	// until is the end of a cool-down, on Redis's clock.
+	until   int64
+	logs    map[string]*ownLog
+	told    map[string]signals.Rate // by resource
+	budgets map[string]limits.Budget
+	classes map[string]*class
+	// alone are permits that were granted while Redis was lost.
+	alone map[uint64]*aloneFlight
+	// returning is set while what was used alone is told.
+	returning bool
+}
+
+// ownLog is what this replica has spent of one sliding log within its window.
+type ownLog struct {
+	window, merge int64
+	entries       []entry // in the order of their stamps
+}
+
+type entry struct{ stamp, cost int64 }
+
+// spend enters a spend; what lies within the merging width of an entry joins it.
+func (l *ownLog) spend(at, cost int64) {
+	if cost == 0 {
+		return
+	}
+	if n := len(l.entries); n > 0 && at-l.entries[n-1].stamp < max(l.merge, 1) {
+		l.entries[n-1].stamp = max(at, l.entries[n-1].stamp)
+		l.entries[n-1].cost += cost
+		return
+	}
+	l.entries = append(l.entries, entry{at, cost})
+}
+
+// total drops what has returned and says what is left.
+func (l *ownLog) total(now int64) int64 {
+	var total int64
+	kept := l.entries[:0]
+	for _, e := range l.entries {
+		if e.stamp+l.window > now {
+			kept = append(kept, e)
+			total += e.cost
+		}
+	}
+	l.entries = kept
+	return total
+}
+
+// idleAfter is when an account that is not used any more is forgotten here.
+const idleAfter = 10 * time.Minute
+
+// shadow returns what is known of an account.
+func (l *Ledger) shadow(name string, kind policy.CallerKind) *shadow {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.accounts[name]
+	if s == nil {
+		s = &shadow{
+			name: name, kind: kind, logs: map[string]*ownLog{}, told: map[string]signals.Rate{},
+			budgets: map[string]limits.Budget{}, classes: map[string]*class{}, alone: map[uint64]*aloneFlight{},
+		}
+		l.accounts[name] = s
+	}
+	s.used = time.Now()
+	return s
+}
+
+// title is how an account is known to people in Redis.
+func (s *shadow) title() string { return string(s.kind) + " " + s.name }
+
+// now is Redis's clock, as far as is known.
+func (s *shadow) now() int64 { return time.Now().UnixMicro() + s.ahead }
+
+// log returns this replica's part of a log.
+func (s *shadow) log(spend *limits.Spend) *ownLog {
+	name := logName(spend)
+	own := s.logs[name]
+	if own == nil {
+		own = &ownLog{}
+		s.logs[name] = own
+	}
+	own.window, own.merge = spend.Window.Microseconds(), spend.Merge.Microseconds()
+	return own
+}
+
+// use notes that a claim of a class was granted.
+func (l *Ledger) use(s *shadow, c limits.Claim) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.class(c).used = time.Now()
+}
+
+// lingerTime is how long after a request was given up the upstream may still
+// count it (account.lua, linger).
+const lingerTime = 10 * time.Second
+
+// settled notes what a settling has written and what it was told: {1, writes,
+// now, end of a cool-down, limit, used, reset}.
+func (l *Ledger) settled(s *shadow, p limits.Permit, o limits.Outcome, spends []limits.Spend, r *limits.Rules, answer []any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := number(answer[2])
+	s.ahead = now - time.Now().UnixMicro()
+	s.until = number(answer[3])
+	stamp := now
+	if !o.Answered || o.Resent > 0 {
+		stamp += lingerTime.Microseconds()
+	}
+	if o.Sent {
+		for i := range spends {
+			cost := spends[i].Cost
+			if spends[i].Budget == limits.CPU && o.Answered {
+				cost = r.Milliseconds(o.Elapsed)
+			}
+			s.log(&spends[i]).spend(stamp, cost*int64(1+o.Resent))
+		}
+	}
+	named := p.Resource
+	if o.Rate.Resource != "" {
+		named = o.Rate.Resource
+	}
+	if !policy.IsResource(named) {
+		named = policy.Core
+	}
+	if o.Rate.Limit != 0 {
+		s.told[named] = o.Rate
+	}
+	b := limits.Budget{Resource: named, Limit: int(number(answer[4]))}
+	b.Used = min(int(number(answer[5])), b.Limit)
+	b.Remaining = b.Limit - b.Used
+	b.Reset = time.UnixMicro(number(answer[6]) - s.ahead)
+	s.budgets[named] = b
+}
+
+// remembered is what was told last of a budget; the documented one before.
+func (l *Ledger) remembered(s *shadow, res string, r *limits.Rules) (limits.Budget, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if b, ok := s.budgets[res]; ok && b.Reset.After(time.Now()) {
+		return b, true
+	}
+	w := r.For(s.kind, res)
+	return limits.Budget{Resource: res, Limit: w.Max, Remaining: w.Max, Reset: time.Now().Add(w.Window)}, false
+}
+
+// restore writes again what Redis has lost.
+func (l *Ledger) restore(ctx context.Context, s *shadow, r *limits.Rules) error {
+	args := l.header(ctx, s, r)
+	l.mu.Lock()
+	args = append(args, s.until)
+	now := s.now()
+	for name, own := range s.logs {
+		if own.total(now) == 0 {
+			delete(s.logs, name)
+			continue
+		}
+		record := []any{name, own.window, own.merge}
+		for _, e := range own.entries {
+			record = append(record, e.stamp, e.cost)
+		}
+		args = append(args, record)
+	}
+	args = append(args, "-")
+	for name, told := range s.told {
+		record := append(resource(r, s.kind, name), told.Limit, told.Used, told.Reset.UnixMicro(), dateOf(told))
+		args = append(args, record)
+	}
+	l.mu.Unlock()
+	l.Log.Warn("the ledger has lost writes; they are written again", "account", s.name)
+	_, err := l.run(ctx, l.scripts.restore, s.name, args)
+	return err
+}
