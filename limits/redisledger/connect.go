@@ -27,6 +27,7 @@ func connect(address string, served func(address, process string)) (redis.Univer
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	password, _ := u.User.Password()
+	redis.SetLogger(silent{})
 	off := &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	switch u.Scheme {
 	case "redis+sentinel":
@@ -56,6 +57,13 @@ func connect(address string, served func(address, process string)) (redis.Univer
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, timeout
 	return redis.NewClient(o), nil
 }
+
+// silent keeps the client from writing to standard error: what it has to say is
+// in its errors.
+type silent struct{}
+
+// Printf implements the client's logger.
+func (silent) Printf(context.Context, string, ...any) {}
 
 const (
 	dialTimeout = time.Second

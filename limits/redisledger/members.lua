@@ -1,9 +1,14 @@
--- members [replica, registered for]
--- Keeps this replica registered. Returns how many replicas are.
+-- members [replica, registered for, key]
+-- Keeps this replica registered, and what all replicas share alive: who are
+-- registered, the canary, the key by which accounts are named.
+-- Returns how many replicas are registered, and the key.
 local now = clock()
 local arg = cjson.decode(ARGV[1])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - arg[2])
-redis.call('ZADD', KEYS[1], now, arg[1])
-redis.call('PEXPIRE', KEYS[1], arg[2] / 1000)
-redis.call('SET', KEYS[2], '1', 'PX', 86400000)
-return redis.call('ZCARD', KEYS[1])
+local replicas, canary, key = KEYS[1], KEYS[2], KEYS[3]
+redis.call('ZREMRANGEBYSCORE', replicas, '-inf', now - arg[2])
+redis.call('ZADD', replicas, now, arg[1])
+redis.call('PEXPIRE', replicas, arg[2] / 1000)
+redis.call('SET', canary, '1', 'PX', 86400000)
+redis.call('SET', key, arg[3], 'NX')
+redis.call('PEXPIRE', key, 2592000000)
+return {redis.call('ZCARD', replicas), redis.call('GET', key)}

@@ -11,7 +11,10 @@
 //	  l:BUDGET:SCOPE a sliding log: window, total, what is held, its newest entry
 //	  e:BUDGET:SCOPE its older entries, 24 bytes each
 //	  x:ID           a lease: when it ends, and what it holds
-//	weir:accounts    sorted set of the accounts' kinds and names by when they were last used
+//	weir:{weir}:replicas  sorted set of replicas by when they were last heard of
+//	weir:{weir}:canary    is there unless Redis has been emptied
+//	weir:{weir}:key       by which replicas name accounts alike
+//	weir:{weir}:accounts  sorted set of the accounts' kinds and names by when they were last used
 //
 // Invariants: every script takes one round trip and decides on the whole
 // account at once; Redis's clock is read once in each; every key has a TTL; no
@@ -114,6 +117,8 @@ type Ledger struct {
 	// answered last.
 	servers map[string]string
 	gen     string
+	key     string // of the names of accounts, in hexadecimal
+	begun   bool   // whether Redis has confirmed the key
 }
 
 // New returns a ledger. It does not wait for Redis: an error means that the URL
@@ -164,10 +169,13 @@ func (l *Ledger) genOf(ctx context.Context, name string) string {
 func (l *Ledger) Configure(rules limits.Rules) { l.rules.Store(&rules) }
 
 const (
-	prefix  = "weir:"
-	index   = prefix + "accounts"
-	members = prefix + "replicas"
-	canary  = prefix + "canary"
+	prefix = "weir:"
+	// What concerns all replicas is kept in one place.
+	shared  = prefix + "{weir}:"
+	index   = shared + "accounts"
+	members = shared + "replicas"
+	canary  = shared + "canary"
+	secret  = shared + "key"
 	// timeout bounds every call: a ledger that does not answer is lost.
 	timeout = 50 * time.Millisecond
 	// keptBeyond is how long an account is kept beyond its longest window.

@@ -49,8 +49,8 @@ func open(t testing.TB, client redis.UniversalClient, replica string, rules limi
 		t.Fatal(err)
 	}
 	l.scripts = newScripts(clock)
-	if !l.beat(t.Context()) {
-		t.Fatal("Redis does not answer")
+	if err := l.beat(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	return l
 }

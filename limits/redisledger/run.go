@@ -2,7 +2,10 @@ package redisledger
 
 import (
 	"context"
-	"strconv"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/weirgate/weir/limits"
@@ -50,7 +53,6 @@ func (l *Ledger) Run(ctx context.Context) {
 	beat, seek := time.NewTicker(beatEvery), time.NewTicker(seekEvery)
 	defer beat.Stop()
 	defer seek.Stop()
-	l.beat(ctx)
 	for {
 		select {
 		case <-ctx.Done():
@@ -61,7 +63,7 @@ func (l *Ledger) Run(ctx context.Context) {
 			}
 		case <-beat.C:
 			if !l.isLost() {
-				l.beat(ctx)
+				_ = l.beat(ctx) // lost when it fails
 			}
 		}
 	}
@@ -76,32 +78,89 @@ func (l *Ledger) seek(ctx context.Context) {
 	if l.Client.Ping(limited).Err() != nil {
 		return
 	}
-	if l.beat(ctx) {
+	if l.beat(ctx) == nil {
 		l.lostSince.Store(0)
 		l.Log.Info("Redis is found", "lost_for", time.Since(since))
 	}
 }
 
-// beat registers this replica, and brings every account in use up to date. It
-// reports whether Redis answered all of it.
-func (l *Ledger) beat(ctx context.Context) bool {
+// beat registers this replica, and brings every account in use up to date. An
+// error means that Redis has not answered all of it.
+func (l *Ledger) beat(ctx context.Context) error {
 	for _, s := range l.inUse() {
 		if err := l.beatAccount(ctx, s); err != nil {
-			return false
+			return err
 		}
 	}
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	arg := `["` + l.Replica + `",` + strconv.FormatInt(registeredTime.Microseconds(), 10) + `]`
-	n, err := l.scripts.members.Run(limited, l.Client, []string{members, canary}, arg).Int64()
+	l.mu.Lock()
+	if l.key == "" {
+		fresh := make([]byte, 32)
+		_, _ = rand.Read(fresh) // never fails (crypto/rand)
+		l.key = hex.EncodeToString(fresh)
+	}
+	arg, err := json.Marshal([]any{l.Replica, registeredTime.Microseconds(), l.key})
+	l.mu.Unlock()
+	if err != nil {
+		panic(err) // strings and a number
+	}
+	answer, err := l.scripts.members.Run(limited, l.Client, []string{members, canary, secret}, arg).Slice()
 	if err != nil {
 		if ctx.Err() == nil {
 			l.lose(err)
 		}
-		return false
+		return lost(err)
 	}
-	l.replicas.Store(n)
-	return true
+	l.know(number(answer[0]), fmt.Sprint(answer[1]))
+	return nil
+}
+
+// know takes in what all replicas share. A key that changes under a running
+// replica would give every account another name.
+func (l *Ledger) know(replicas int64, key string) {
+	l.replicas.Store(replicas)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.begun && key != l.key {
+		l.Log.Error("another replica names accounts by another key: restart it, or this one")
+		return
+	}
+	l.key, l.begun = key, true
+}
+
+// Begin asks Redis for the first time, until it answers or ctx ends. It returns
+// the key by which all replicas name accounts alike.
+func (l *Ledger) Begin(ctx context.Context) ([]byte, error) {
+	for {
+		err := l.beat(ctx)
+		if err == nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(seekEvery):
+		}
+	}
+	l.lostSince.Store(0)
+	l.warnOfEviction(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return hex.DecodeString(l.key)
+}
+
+// warnOfEviction tells when Redis may drop what the ledger needs.
+func (l *Ledger) warnOfEviction(ctx context.Context) {
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	settings, err := l.Client.ConfigGet(limited, "maxmemory*").Result()
+	if err != nil {
+		return // some do not let themselves be asked
+	}
+	if policy := settings["maxmemory-policy"]; policy != "noeviction" && settings["maxmemory"] != "0" {
+		l.Log.Warn("Redis may evict what accounts have spent: set maxmemory-policy noeviction", "maxmemory_policy", policy)
+	}
 }
 
 // inUse lists the accounts that something is known of, and forgets the others.
