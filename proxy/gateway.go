@@ -29,7 +29,10 @@ type Config struct {
 	Dialect   *policy.Dialect
 	// Identify says who sends a request and with which credential it goes on.
 	Identify func(*http.Request) (Identity, error)
-	Ledger   limits.Ledger
+	// Inbound bounds how fast one address sends; it outlives a gateway. Nil
+	// lets everybody in.
+	Inbound *Inbound
+	Ledger  limits.Ledger
 	// Limiter hands out the ledger's permits; it outlives a gateway.
 	Limiter *limits.Limiter
 	Cache   *cache.Memory
@@ -72,7 +75,10 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := g.begin(w, r)
 	defer g.finish(x)
 
-	err := screen(r)
+	err := g.throttle(x)
+	if err == nil {
+		err = screen(r)
+	}
 	if err == nil {
 		err = g.identify(x)
 	}

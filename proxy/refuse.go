@@ -25,7 +25,9 @@ type failure struct {
 	finding *policy.Finding
 	// refusal is set for a limit.
 	refusal *limits.Refusal
-	allow   string
+	// retryAfter is set where no budget but time alone helps.
+	retryAfter time.Duration
+	allow      string
 	// documentation is the path below the dialect's.
 	documentation string
 }
@@ -57,12 +59,15 @@ func (g *Gateway) refuse(x *exchange, err error) {
 	if f.refusal != nil {
 		g.limitHeaders(h, f.refusal)
 	}
+	if f.retryAfter > 0 {
+		h.Set("Retry-After", seconds(f.retryAfter))
+	}
 	h.Set("Content-Type", "application/json; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
 	body := g.errorBody(f)
 	h.Set("Content-Length", itoa(len(body)))
 	x.w.WriteHeader(f.status)
-	if x.method != http.MethodHead {
+	if x.in.Method != http.MethodHead {
 		_, _ = x.w.Write(body)
 	}
 }

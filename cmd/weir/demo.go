@@ -33,6 +33,7 @@ func (c *demoCommand) Run(p *process) error {
 	cfg.Listen, cfg.Admin.Listen = c.Listen, c.Admin
 	cfg.Upstream.URL = "http://" + upstream.Addr().String()
 	cfg.Limits.ColdStart = "trust"
+	cfg.Limits.Inbound.Rate = 0 // every client is this machine
 	s, err := newService(cfg, 1)
 	if err != nil {
 		return err

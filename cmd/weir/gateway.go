@@ -27,8 +27,9 @@ import (
 // configuration makes of it.
 type gateway struct {
 	log       *slog.Logger
-	ledger    *limits.Memory
+	store     *store
 	limiter   *limits.Limiter
+	inbound   proxy.Inbound
 	cache     *cache.Memory
 	transport *http.Transport
 	hashKey   []byte
@@ -50,19 +51,23 @@ func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
 	if err := supported(cfg); err != nil {
 		return nil, err
 	}
-	ledger := limits.NewMemory(limitRules(cfg))
+	store, err := openStore(cfg, log)
+	if err != nil {
+		return nil, err
+	}
 	g := &gateway{
 		log:       log,
-		ledger:    ledger,
-		limiter:   limits.NewLimiter(ledger),
+		store:     store,
+		limiter:   limits.NewLimiter(store),
 		cache:     cache.NewMemory(int64(cfg.Cache.Memory)),
 		transport: proxy.NewTransport(),
-		hashKey:   credential.NewHashKey(),
+		hashKey:   store.hashKey,
 		reload:    func() error { return errors.New("there is no configuration file to read anew") },
 	}
 	running, stop := context.WithCancel(context.Background())
 	g.stop = stop
 	g.running.Go(func() { g.limiter.Run(running) })
+	g.running.Go(func() { store.run(running) })
 	if err := g.apply(cfg); err != nil {
 		g.close()
 		return nil, err
@@ -80,15 +85,15 @@ func (g *gateway) close() {
 	g.running.Wait()
 	g.transport.CloseIdleConnections()
 	g.cache.Close()
+	if err := g.store.close(); err != nil {
+		g.log.Error("the store was not closed", "error", err)
+	}
 }
 
 // supported refuses settings that this version would not honour: a limit that
 // is silently not kept is worse than no start.
 func supported(c *config.Config) error {
 	var missing []string
-	if c.Store.URL != "memory:" {
-		missing = append(missing, "store.url: this version has the store memory: only")
-	}
 	if len(c.TLS.Domains) > 0 {
 		missing = append(missing, "tls.domains: this version does not answer TLS; put it behind something that does")
 	}
@@ -122,7 +127,7 @@ func (g *gateway) take(c *config.Config, err error) error {
 }
 
 // apply makes a gateway from a configuration and puts it in the place of the
-// old one. Ledger, cache and connections stay.
+// old one. Ledger, cache, connections and what addresses have sent stay.
 func (g *gateway) apply(c *config.Config) error {
 	upstream, err := url.Parse(c.Upstream.URL)
 	if err != nil {
@@ -139,11 +144,12 @@ func (g *gateway) apply(c *config.Config) error {
 	if old := g.current.Load(); old != nil {
 		g.fixed(old.config, c)
 	}
-	g.ledger.Configure(limitRules(c))
+	g.store.configure(limitRules(c))
+	g.inbound.Configure(c.Limits.Inbound.Rate, c.Limits.Inbound.Burst)
 	g.current.Store(&configured{c, proxy.New(proxy.Config{
 		Upstream: upstream, Timeout: c.Upstream.Timeout, Catalogue: catalogue, Dialect: dialect,
 		Identify: identify(book(c, dialect, g.hashKey)),
-		Ledger:   g.ledger, Limiter: g.limiter, Cache: g.cache, Transport: g.transport,
+		Inbound:  &g.inbound, Ledger: g.store, Limiter: g.limiter, Cache: g.cache, Transport: g.transport,
 		Wait: c.Limits.Wait, RefusalStatus: c.Limits.RefusalStatus,
 		Statistics: proxy.Statistics{
 			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor, Max: c.Statistics.Poll.Max,
@@ -157,6 +163,7 @@ func (g *gateway) apply(c *config.Config) error {
 func (g *gateway) fixed(old, c *config.Config) {
 	for key, changed := range map[string]bool{
 		"listen": old.Listen != c.Listen, "admin.listen": old.Admin.Listen != c.Admin.Listen,
+		"store.url": old.Store.URL != c.Store.URL, "limits.on_store_loss": old.Limits.OnStoreLoss != c.Limits.OnStoreLoss,
 		"admin.token": old.Admin.Token != c.Admin.Token, "cache.memory": old.Cache.Memory != c.Cache.Memory,
 	} {
 		if changed {
@@ -219,7 +226,7 @@ func (g *gateway) listen() ([]endpoint, error) {
 
 func (g *gateway) admin(c *config.Config) http.Handler {
 	return admin.Handler(c.Admin.Token.Reveal(), admin.Sources{
-		Accounts: g.ledger.Accounts,
+		Accounts: g.store.Accounts,
 		Requests: func() any { return g.current.Load().proxy.Recent() },
 		Config:   func() any { return g.current.Load().config.Masked() },
 		Reload:   func() error { return g.reload() },

@@ -35,6 +35,11 @@ func TestMistakesOfValue(t *testing.T) {
 		{"cold start", "limits: {cold_start: hot}", `weir.yaml:2:22: limits.cold_start: "hot": must be one of ramp, strict, trust`},
 		{"store loss", "limits: {on_store_loss: open}", `weir.yaml:2:25: limits.on_store_loss: "open": must be one of share, closed`},
 		{"refusal status", "limits: {refusal_status: 503}", `weir.yaml:2:26: limits.refusal_status: "503": must be one of 429, 403`},
+		{"a rate below nothing", "limits: {inbound: {rate: -1}}", "weir.yaml:2:26: limits.inbound.rate: -1: must be 1 or more, or 0 for no limit"},
+		{"a rate of half a request", "limits: {inbound: {rate: 0.5}}", `weir.yaml:2:26: limits.inbound.rate: "0.5" is not a whole number`},
+		{"no request at once", "limits: {inbound: {burst: 0}}", "weir.yaml:2:27: limits.inbound.burst: 0: must be 1 or more"},
+		{"fewer than no request at once, though it is off", "limits: {inbound: {rate: 0, burst: -1}}", "weir.yaml:2:36: limits.inbound.burst: -1: must be 1 or more"},
+		{"a limit by another name", "limits: {inbound: {rates: 1}}", `weir.yaml:2:20: limits.inbound.rates: unknown key; did you mean "rate"?`},
 		{"cache too small", "cache: {memory: 512KiB}", "weir.yaml:2:17: cache.memory: 512KiB: must be 1MiB or more"},
 		{"operation", "cache: {operations: {gitignore/none: {ttl: 1h}}}", "weir.yaml:2:38: cache.operations.gitignore/none: unknown operation; weir explain METHOD PATH tells the name"},
 		{"operation with a slip", "cache: {operations: {gitignore/get-templates: {ttl: 1h}}}", `weir.yaml:2:47: cache.operations.gitignore/get-templates: unknown operation; did you mean "gitignore/get-template"?`},
@@ -127,6 +132,16 @@ func TestEgressHasAName(t *testing.T) {
 func TestAdminNeedsNoTokenOnLoopback(t *testing.T) {
 	for _, listen := range []string{"127.0.0.1:9090", "127.0.0.2:0", "[::1]:9090", "localhost:9090"} {
 		valid(t, minimal+fmt.Sprintf("admin: {listen: %q}", listen))
+	}
+}
+
+func TestInboundLimitIsOffByARateOfNothing(t *testing.T) {
+	for text, want := range map[string]Inbound{
+		"{rate: 0}": {0, 1000}, "{rate: 0, burst: 0}": {0, 0}, "{rate: 1, burst: 1}": {1, 1}, "{rate: 2000}": {2000, 1000}, "{}": {500, 1000},
+	} {
+		if got := valid(t, minimal+"limits: {inbound: "+text+"}").Limits.Inbound; got != want {
+			t.Errorf("%s: got %v, want %v", text, got, want)
+		}
 	}
 }
 

@@ -90,7 +90,7 @@ func TestFileIsLaidOverTheDefaults(t *testing.T) {
 	c := valid(t, minimal+`
 tls:
 statistics: ~
-limits: {primary: {user: "${N}"}, wait: 1m30s, content: [{max: 5, window: 1s}]}
+limits: {primary: {user: "${N}"}, wait: 1m30s, inbound: {rate: 0}, content: [{max: 5, window: 1s}]}
 credentials: [{name: ci, kind: user, token: "${TOKEN}"}]
 clients: [{name: a, key: "sha256:`+strings.Repeat("0F", 32)+`", credentials: [ci], priority: batch}]
 `)
@@ -98,6 +98,7 @@ clients: [{name: a, key: "sha256:`+strings.Repeat("0F", 32)+`", credentials: [ci
 	want.Upstream.URL = "https://api.example.com"
 	want.Limits.Primary.User = 7
 	want.Limits.Wait = 90 * time.Second
+	want.Limits.Inbound = Inbound{Rate: 0, Burst: 1000}
 	want.Limits.Content = []policy.Window{{Max: 5, Window: time.Second}}
 	want.Credentials = []Credential{{Name: "ci", Kind: policy.User, Token: "s3cret"}}
 	want.Clients = []Client{{Name: "a", Key: "sha256:" + strings.Repeat("0F", 32), Credentials: []string{"ci"}, Share: 1, Priority: "batch"}}
@@ -121,6 +122,7 @@ limits:
   cold_start: ramp
   wait: 10s
   refusal_status: 403
+  inbound: {rate: 500, burst: 1000}
   primary: {unauthenticated: 60, user: 5000, enterprise: 15000, installation: 5000, oauth_app: 5000, workflow: 1000, window: 1h}
   search: {authenticated: 30, code: 10, unauthenticated: 10, window: 1m}
   concurrent: 100
@@ -148,6 +150,7 @@ func TestMaskedShowsEverythingButSecrets(t *testing.T) {
 		"callers": map[string]any{"pass_through": true},
 		"limits": map[string]any{
 			"headroom": 0, "on_store_loss": "share", "cold_start": "ramp", "wait": "10s", "refusal_status": 403,
+			"inbound":    map[string]any{"rate": 500, "burst": 1000},
 			"primary":    map[string]any{"unauthenticated": 60, "user": 5000, "enterprise": 15000, "installation": 5000, "oauth_app": 5000, "workflow": 1000, "window": "1h0m0s"},
 			"search":     map[string]any{"authenticated": 30, "code": 10, "unauthenticated": 10, "window": "1m0s"},
 			"concurrent": 100,
@@ -287,6 +290,7 @@ func TestDemoConfigurationIsWhatTheDemoRuns(t *testing.T) {
 	want.Listen, want.Admin.Listen = "127.0.0.1:8080", "127.0.0.1:9090"
 	want.Upstream.URL = "http://127.0.0.1:9000"
 	want.Limits.ColdStart = "trust"
+	want.Limits.Inbound.Rate = 0
 	if diff := cmp.Diff(want, c); diff != "" {
 		t.Error(diff)
 	}

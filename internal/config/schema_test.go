@@ -159,6 +159,8 @@ func TestSchemaRejectsWhatParseRejects(t *testing.T) {
 		"upstream: {dialect: klingon}":                          "upstream.dialect: none of several",
 		"limits: {refusal_status: 500}":                         "limits.refusal_status: none of several",
 		"limits: {concurrent: many}":                            "limits.concurrent: none of several",
+		"limits: {inbound: {rate: 1.5}}":                        "limits.inbound.rate: none of several",
+		"limits: {inbound: {per: 1s}}":                          "limits.inbound.per: no known key",
 		"limits: {concurrent: 1.5}":                             "limits.concurrent: none of several",
 		"callers: {pass_through: 'yes'}":                        "callers.pass_through: none of several",
 	} {
@@ -191,7 +193,7 @@ func TestSchemaTellsTheDefaults(t *testing.T) {
 	root := schema(t)
 	for key, want := range map[string]any{
 		"listen": ":8080", "admin.listen": "127.0.0.1:9090", "upstream.dialect": "service", "upstream.timeout": "30s", "store.url": "memory:",
-		"callers.pass_through": true, "limits.wait": "10s", "limits.primary.user": 5000.0, "limits.refusal_status": 429.0, "cache.memory": "256MiB",
+		"callers.pass_through": true, "limits.wait": "10s", "limits.primary.user": 5000.0, "limits.refusal_status": 429.0, "limits.inbound.rate": 500.0, "limits.inbound.burst": 1000.0, "cache.memory": "256MiB",
 		"telemetry.sample": 1.0, "headers.ratelimit": "off", "upstream.url": nil, "admin.token": nil,
 	} {
 		n := root

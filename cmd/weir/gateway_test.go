@@ -1,0 +1,54 @@
+package main
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/internal/config"
+)
+
+// TestAttack14AReloadIsNoFreshStart: what an address has sent outlives the
+// configuration, and the new numbers are kept from then on.
+func TestAttack14AReloadIsNoFreshStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config.Default()
+		cfg.Upstream.URL = "http://service.test"
+		cfg.Limits.Inbound = config.Inbound{Rate: 1, Burst: 2}
+		g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(g.close)
+		ask := func(want ...int) {
+			t.Helper()
+			for i, status := range want {
+				w := httptest.NewRecorder()
+				g.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/_weir/none", nil))
+				if w.Code != status {
+					t.Errorf("request %d: got %d, want %d: %s", i+1, w.Code, status, w.Body)
+				}
+			}
+		}
+		reload := func(in config.Inbound) {
+			t.Helper()
+			changed := *cfg
+			changed.Limits.Inbound = in
+			if err := g.take(&changed, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ask(404, 404, 429)
+		reload(config.Inbound{Rate: 1, Burst: 2})
+		ask(429)
+		reload(config.Inbound{Rate: 3, Burst: 9})
+		ask(429)
+		time.Sleep(time.Second)
+		ask(404, 404, 404, 429)
+		reload(config.Inbound{})
+		ask(404, 404, 404, 404, 404, 404, 404, 404, 404, 404)
+	})
+}
