@@ -17,7 +17,7 @@ func TestAttack14AReloadIsNoFreshStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config.Default()
 		cfg.Upstream.URL = "http://service.test"
-		cfg.Limits.Inbound = config.Inbound{Rate: 1, Burst: 2}
+		cfg.Limits.Inbound.Rate, cfg.Limits.Inbound.Burst = 1, 2
 		g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
@@ -33,22 +33,22 @@ func TestAttack14AReloadIsNoFreshStart(t *testing.T) {
 				}
 			}
 		}
-		reload := func(in config.Inbound) {
+		reload := func(perSecond, burst int) {
 			t.Helper()
 			changed := *cfg
-			changed.Limits.Inbound = in
+			changed.Limits.Inbound.Rate, changed.Limits.Inbound.Burst = perSecond, burst
 			if err := g.take(&changed, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
 		ask(404, 404, 429)
-		reload(config.Inbound{Rate: 1, Burst: 2})
+		reload(1, 2)
 		ask(429)
-		reload(config.Inbound{Rate: 3, Burst: 9})
+		reload(3, 9)
 		ask(429)
 		time.Sleep(time.Second)
 		ask(404, 404, 404, 429)
-		reload(config.Inbound{})
+		reload(0, 0)
 		ask(404, 404, 404, 404, 404, 404, 404, 404, 404, 404)
 	})
 }

@@ -261,15 +261,11 @@ func (d *decoder) limits(l Limits) {
 	if l.Headroom < 0 || l.Headroom >= 1 {
 		d.wrong("limits.headroom", "%v: must be from 0 to below 1", l.Headroom)
 	}
-	d.inbound(l.Inbound)
-}
-
-func (d *decoder) inbound(in Inbound) {
-	if in.Rate < 0 {
-		d.wrong("limits.inbound.rate", "%d: must be 1 or more, or 0 for no limit", in.Rate)
+	if l.Inbound.Rate < 0 {
+		d.wrong("limits.inbound.rate", "%d: must be 1 or more, or 0 for no limit", l.Inbound.Rate)
 	}
-	if in.Burst < 0 || in.Burst == 0 && in.Rate > 0 {
-		d.wrong("limits.inbound.burst", "%d: must be 1 or more", in.Burst)
+	if l.Inbound.Burst < 0 || l.Inbound.Burst == 0 && l.Inbound.Rate > 0 {
+		d.wrong("limits.inbound.burst", "%d: must be 1 or more", l.Inbound.Burst)
 	}
 }
 

@@ -136,10 +136,11 @@ func TestAdminNeedsNoTokenOnLoopback(t *testing.T) {
 }
 
 func TestInboundLimitIsOffByARateOfNothing(t *testing.T) {
-	for text, want := range map[string]Inbound{
+	for text, want := range map[string][2]int{
 		"{rate: 0}": {0, 1000}, "{rate: 0, burst: 0}": {0, 0}, "{rate: 1, burst: 1}": {1, 1}, "{rate: 2000}": {2000, 1000}, "{}": {500, 1000},
 	} {
-		if got := valid(t, minimal+"limits: {inbound: "+text+"}").Limits.Inbound; got != want {
+		in := valid(t, minimal+"limits: {inbound: "+text+"}").Limits.Inbound
+		if got := [2]int{in.Rate, in.Burst}; got != want {
 			t.Errorf("%s: got %v, want %v", text, got, want)
 		}
 	}

@@ -87,13 +87,10 @@ type Limits struct {
 	ColdStart     string        `yaml:"cold_start" desc:"memory store after a start, when past spending is unknown" enum:"ramp,strict,trust"`
 	Wait          time.Duration `yaml:"wait" desc:"longest time a request queues unless its client says (Prefer: wait=N)"`
 	RefusalStatus int           `yaml:"refusal_status" desc:"status of a limit refusal" enum:"429,403"`
-	Inbound       Inbound       `yaml:"inbound" desc:"how fast one client address may send; protects the gateway itself"`
-}
-
-// Inbound is how fast one client address may send.
-type Inbound struct {
-	Rate  int `yaml:"rate" desc:"requests per second of one address (IPv6: of one /64); 0 switches the limit off, as behind a load balancer"`
-	Burst int `yaml:"burst" desc:"requests of one address at once"`
+	Inbound       struct {
+		Rate  int `yaml:"rate" desc:"requests per second of one address (IPv6: of one /64); 0 switches the limit off, as behind a load balancer"`
+		Burst int `yaml:"burst" desc:"requests of one address at once"`
+	} `yaml:"inbound" desc:"how fast one client address may send; protects the gateway itself"`
 }
 
 // Cache is what is kept.
@@ -148,7 +145,7 @@ type Headers struct {
 
 // Default is what a file is laid over.
 func Default() *Config {
-	return &Config{
+	c := &Config{
 		Listen:   ":8080",
 		Admin:    Admin{Listen: "127.0.0.1:9090"},
 		Upstream: Upstream{Dialect: "service", Timeout: 30 * time.Second, Egress: "shared"},
@@ -156,7 +153,7 @@ func Default() *Config {
 		Callers:  Callers{PassThrough: true},
 		Limits: Limits{
 			Limits: policy.DefaultLimits(), OnStoreLoss: "share", ColdStart: "ramp",
-			Wait: 10 * time.Second, RefusalStatus: 429, Inbound: Inbound{Rate: 500, Burst: 1000},
+			Wait: 10 * time.Second, RefusalStatus: 429,
 		},
 		Cache:      Cache{Memory: 256 << 20},
 		Statistics: Statistics{Wait: 10 * time.Second, Poll: Poll{First: time.Second, Factor: 2, Max: 15 * time.Second, Budget: 5 * time.Minute}},
@@ -165,6 +162,8 @@ func Default() *Config {
 		Telemetry:  Telemetry{ServiceName: "weir", Sample: 1},
 		Headers:    Headers{RateLimit: "off"},
 	}
+	c.Limits.Inbound.Rate, c.Limits.Inbound.Burst = 500, 1000
+	return c
 }
 
 // defaultClient is what an entry of clients is laid over.

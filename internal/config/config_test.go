@@ -98,7 +98,7 @@ clients: [{name: a, key: "sha256:`+strings.Repeat("0F", 32)+`", credentials: [ci
 	want.Upstream.URL = "https://api.example.com"
 	want.Limits.Primary.User = 7
 	want.Limits.Wait = 90 * time.Second
-	want.Limits.Inbound = Inbound{Rate: 0, Burst: 1000}
+	want.Limits.Inbound.Rate = 0
 	want.Limits.Content = []policy.Window{{Max: 5, Window: time.Second}}
 	want.Credentials = []Credential{{Name: "ci", Kind: policy.User, Token: "s3cret"}}
 	want.Clients = []Client{{Name: "a", Key: "sha256:" + strings.Repeat("0F", 32), Credentials: []string{"ci"}, Share: 1, Priority: "batch"}}
