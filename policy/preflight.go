@@ -29,8 +29,9 @@ const (
 // checks are the preflight checks by their name in the catalogue (design
 // section 6.3). Each returns nil when the request passes.
 var checks = map[string]func(q SearchQuery, kind CallerKind) *Finding{
-	// Document B section 5.1: code search must be authenticated.
-	"search-authentication": func(_ SearchQuery, kind CallerKind) *Finding {
+	// Document B section 5.1: code search must be authenticated. So must
+	// GraphQL: an address has no budget for it.
+	"authentication": func(_ SearchQuery, kind CallerKind) *Finding {
 		if kind != Unauthenticated {
 			return nil
 		}

@@ -31,8 +31,8 @@ func TestPreflight(t *testing.T) {
 		{"only qualifiers for code", "/search/code", "repo:a/b language:go", User, "search-terms"},
 		{"only qualifiers for commits", "/search/commits", "repo:a/b", User, ""},
 		{"a term and a qualifier for code", "/search/code", "repo:a/b gear", User, ""},
-		{"anonymous code search", "/search/code", "gear", Unauthenticated, "search-authentication"},
-		{"who comes before what", "/search/code", "", Unauthenticated, "search-authentication"},
+		{"anonymous code search", "/search/code", "gear", Unauthenticated, "authentication"},
+		{"who comes before what", "/search/code", "", Unauthenticated, "authentication"},
 		{"anonymous commit search", "/search/commits", "gear", Unauthenticated, ""},
 		{"code search of an installation", "/search/code", "gear", Installation, ""},
 		{"too long and no term", "/search/code", "repo:a/b", OAuthApp, "search-terms"},
@@ -62,7 +62,7 @@ func TestFindings(t *testing.T) {
 		kind   CallerKind
 		want   *Finding
 	}{
-		{"/search/code?q=a", Unauthenticated, &Finding{Check: "search-authentication", Status: http.StatusUnauthorized, Message: "Requires authentication"}},
+		{"/search/code?q=a", Unauthenticated, &Finding{Check: "authentication", Status: http.StatusUnauthorized, Message: "Requires authentication"}},
 		{"/search/code", User, invalid("search-query", "missing", "Validation Failed")},
 		{"/search/code?q=" + strings.Repeat("a", 257), User, invalid("search-length", "invalid", "Validation Failed: the search is longer than 256 characters")},
 		{"/search/code?q=a" + strings.Repeat("+OR+b", 6), User, invalid("search-operators", "invalid", "Validation Failed: more than five AND / OR / NOT operators were used")},

@@ -76,6 +76,13 @@ var calls = map[string][]call{
 	"rulesets/list-organization": {{as: "tok-owner", target: "/orgs/acme/rulesets"}, {as: "tok-member", target: "/orgs/acme/rulesets"}, {target: "/orgs/acme/rulesets"}},
 	"rulesets/list-branch-rules": {{target: "/repos/acme/widgets/rules/branches/main"}, {target: "/repos/acme/widgets/rules/branches/release/1.x"}, {target: "/repos/acme/widgets/rules/branches/release%2F1.x"}},
 
+	"graphql": {
+		{as: "tok-owner", method: "POST", target: "/graphql", body: `{"query":"{ viewer { login } }"}`},
+		{as: "tok-owner", method: "POST", target: "/graphql", body: `{"query":"mutation { addStar(input: {}) { clientMutationId } }"}`},
+		{method: "POST", target: "/graphql", body: `{"query":"{ viewer { login } }"}`},
+	},
+	"app-manifests/convert": {{method: "POST", target: "/app-manifests/abc/conversions"}, {as: "tok-owner", method: "POST", target: "/app-manifests/def/conversions"}},
+
 	"unknown": {{target: "/nowhere"}, {as: "wrong-token", target: "/user"}, {as: "tok-owner", method: "PATCH", target: "/repos/acme/widgets", body: "{}"}, {method: "OPTIONS", target: "/gitignore/templates"}},
 }
 

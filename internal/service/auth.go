@@ -20,6 +20,8 @@ type caller struct {
 	login string
 	// sees lists the private repositories of an installation or a workflow.
 	sees func(*repository) bool
+	// limit is its own primary limit, where its kind's does not say.
+	limit int
 }
 
 // tokens are the credentials of the seed (design section 7).

@@ -2,6 +2,7 @@ package service
 
 import (
 	"maps"
+	"math"
 	"net/http"
 	"strconv"
 	"sync"
@@ -10,126 +11,336 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// banAfter is how many requests sent while limited lead to a ban (Document B
-// section 7, retry rule 5; the number is not shown).
-const banAfter = 100
+const (
+	// banAfter is how many requests sent while limited lead to a ban (Document
+	// B section 7, retry rule 5; the number is not shown).
+	banAfter = 100
+	// cooldown is for how long a broken secondary limit is punished, and what
+	// retry-after says.
+	cooldown = time.Minute
+)
 
-// meter counts requests against the limits. It is naive on purpose: one lock,
-// one counter for each caller and resource.
+// meter counts requests against the limits of Document B section 8, as strictly
+// as the text allows. It is naive on purpose: one lock, every spend kept as it
+// is, every sum made anew.
 type meter struct {
 	limits policy.Limits
 
-	mu         sync.Mutex // guards what follows
-	windows    map[windowKey]*window
-	concurrent int
-	seen       Violations
-	sentBy     map[string]int // requests sent while limited, by account
+	mu       sync.Mutex // guards what follows
+	tallies  map[string]*tally
+	counted  int // requests that came to be counted
+	secondly int // every so many of them are limited for no reason; 0 for none
+	seen     Violations
 }
 
-type windowKey struct{ account, resource string }
+// tally is what one caller has spent.
+type tally struct {
+	windows    map[string]*window // by resource
+	spends     map[string][]spend // by limit and scope
+	inProgress int
+	// limitedAt and limitedUntil are the cool-down after a secondary limit.
+	limitedAt, limitedUntil time.Time
+	defied                  int // requests sent while limited
+}
 
 // window is a fixed window, opened by the first request in it (Document B
 // section 3).
 type window struct {
 	policy.Window
-	used    int
-	reset   time.Time
-	refused bool // a request has been refused in it
+	used      int
+	reset     time.Time
+	refusedAt time.Time // when a request was refused in it
+}
+
+// spend is something spent at a moment.
+type spend struct {
+	at   time.Time
+	cost int
 }
 
 func newMeter(limits policy.Limits) *meter {
-	return &meter{limits: limits, windows: map[windowKey]*window{}, sentBy: map[string]int{}, seen: Violations{ByLimit: map[string]int{}}}
+	return &meter{limits: limits, tallies: map[string]*tally{}, seen: Violations{
+		ByLimit: map[string]int{}, Highest: map[string]Highest{}, Answered: map[string]int{},
+	}}
 }
 
-// enter counts a request in progress; the function that it returns ends it.
-func (m *meter) enter() (leave func()) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.concurrent++
-	m.seen.MaxConcurrent = max(m.seen.MaxConcurrent, m.concurrent)
-	return func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.concurrent--
-	}
-}
-
-// ticket is one request's place in its window.
+// ticket is one request's passage: it arrives, is counted, and leaves when its
+// body has been written.
 type ticket struct {
-	meter    *meter
+	meter   *meter
+	caller  caller
+	tally   *tally
+	arrived time.Time
+
 	window   *window
 	resource string
 	counted  bool
-	refused  bool
+	// refused tells why the request is refused, retry how long to wait.
+	refused refusal
+	retry   time.Duration
 }
 
-// count charges a request to its window, or refuses it. The rate limit status
-// costs nothing (Document B section 4.5).
-func (m *meter) count(c caller, op *policy.Operation, now time.Time) *ticket {
+// refusal is why a request is not answered.
+type refusal int
+
+const (
+	accepted refusal = iota
+	primary
+	secondary
+)
+
+// arrive takes a request in. It may already be one too many at a time.
+func (m *meter) arrive(c caller, now time.Time) *ticket {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	w := m.window(c, op.Resource, now)
-	t := &ticket{meter: m, window: w, resource: op.Resource}
-	switch {
-	case m.sentBy[c.account] >= banAfter:
-		t.refused = true
-	case op.ID == "rate-limit/get":
-	case w.used >= w.Max:
-		t.refused = true
-		m.seen.Violations++
-		m.seen.ByLimit["primary:"+op.Resource]++
-		if w.refused {
-			m.seen.SentWhileLimited++
-			m.sentBy[c.account]++
-			m.seen.Banned = m.seen.Banned || m.sentBy[c.account] >= banAfter
-		}
-		w.refused = true
-	default:
-		w.used++
-		t.counted = true
+	t := &ticket{meter: m, caller: c, tally: m.tally(c), arrived: now}
+	t.tally.inProgress++
+	m.seen.MaxConcurrent = max(m.seen.MaxConcurrent, t.tally.inProgress)
+	m.high("concurrency", t.tally.inProgress, m.limits.Concurrent)
+	if t.tally.inProgress > m.limits.Concurrent {
+		t.offend("concurrency", now)
 	}
 	return t
 }
 
+// leave ends it.
+func (t *ticket) leave() {
+	t.meter.mu.Lock()
+	defer t.meter.mu.Unlock()
+	t.tally.inProgress--
+}
+
+func (m *meter) tally(c caller) *tally {
+	a := m.tallies[c.account]
+	if a == nil {
+		a = &tally{windows: map[string]*window{}, spends: map[string][]spend{}}
+		m.tallies[c.account] = a
+	}
+	return a
+}
+
+// offend punishes a broken secondary limit.
+func (t *ticket) offend(limit string, now time.Time) {
+	t.meter.seen.Violations++
+	t.meter.seen.ByLimit[limit]++
+	t.limit(now)
+}
+
+// limit starts a cool-down.
+func (t *ticket) limit(now time.Time) {
+	t.refused, t.retry = secondary, cooldown
+	t.tally.limitedAt, t.tally.limitedUntil = now, now.Add(cooldown)
+}
+
+// defy notes a request that was sent while its caller was limited.
+func (t *ticket) defy() {
+	seen := &t.meter.seen
+	seen.SentWhileLimited++
+	t.tally.defied++
+	seen.Banned = seen.Banned || t.tally.defied >= banAfter
+}
+
+// count charges a request at this moment, or refuses it; a refused one costs
+// nothing. The rate limit status costs nothing either (Document B section 4.5).
+func (t *ticket) count(op *policy.Operation, now time.Time) {
+	m := t.meter
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t.resource, t.window = op.Resource, m.window(t.caller, op.Resource, now)
+	switch {
+	case t.refused != accepted, op.ID == "rate-limit/get":
+		return
+	case t.tally.defied >= banAfter:
+		t.refused = primary
+		return
+	case now.Before(t.tally.limitedUntil):
+		t.refused, t.retry = secondary, t.tally.limitedUntil.Sub(now)
+		if t.arrived.After(t.tally.limitedAt) {
+			t.defy()
+		}
+		return
+	}
+	m.counted++
+	if m.secondly > 0 && m.counted%m.secondly == 0 {
+		t.limit(now)
+		return
+	}
+	costs := m.costs(op)
+	for _, c := range costs {
+		if t.tally.sum(c, now)+c.cost > c.limit {
+			t.offend(c.name, now)
+			return
+		}
+	}
+	if t.window.used >= t.window.Max {
+		t.exceed(now)
+		return
+	}
+	for _, c := range costs {
+		t.tally.spend(c, now)
+		m.high(c.name, t.tally.sum(c, now), c.limit)
+	}
+	t.window.used++
+	t.counted = true
+	m.high("primary:"+t.resource, t.window.used, t.window.Max)
+	m.seen.Answered[t.resource]++
+	if t.resource == policy.Search || t.resource == policy.CodeSearch {
+		// Not refused for it: the text gives a window, not where it begins.
+		sliding := cost{name: t.resource, scope: t.resource, limit: t.window.Max, window: t.window.Window.Window, cost: 1}
+		t.tally.spend(sliding, now)
+		m.high(t.resource, t.tally.sum(sliding, now), sliding.limit)
+	}
+}
+
+// exceed refuses a request for a window that is used up.
+func (t *ticket) exceed(now time.Time) {
+	t.refused = primary
+	t.meter.seen.Violations++
+	t.meter.seen.ByLimit["primary:"+t.resource]++
+	if at := t.window.refusedAt; !at.IsZero() && !t.arrived.Before(at) {
+		t.defy()
+	}
+	if t.window.refusedAt.IsZero() {
+		t.window.refusedAt = now
+	}
+}
+
+// cost is what a request takes from one sliding limit.
+type cost struct {
+	name, scope string
+	limit, cost int
+	window      time.Duration
+}
+
+// costs are a request's points and content (Document B section 8.3), and what
+// CPU time has left, in milliseconds: its own is known when it ends.
+func (m *meter) costs(op *policy.Operation) []cost {
+	graphQL := op.Resource == policy.GraphQL
+	points, name := m.limits.Points.REST, "points"
+	if graphQL {
+		points, name = m.limits.Points.GraphQL, "points:graphql"
+	}
+	scope := op.ID
+	if !op.Known() {
+		scope = op.Method + " " + op.Path
+	}
+	list := []cost{{name, "points " + scope, points, op.Points, m.limits.Points.Window}}
+	if op.CreatesContent {
+		for _, w := range m.limits.Content {
+			list = append(list, cost{"content:" + w.Window.String(), "content:" + w.Window.String(), w.Max, 1, w.Window})
+		}
+	}
+	return append(list, m.cpu(graphQL, 0)...)
+}
+
+func (m *meter) cpu(graphQL bool, took int) []cost {
+	list := []cost{{"cpu", "cpu", int(m.limits.CPU.Total / time.Millisecond), took, m.limits.CPU.Window}}
+	if graphQL {
+		list = append(list, cost{"cpu:graphql", "cpu:graphql", int(m.limits.CPU.GraphQL / time.Millisecond), took, m.limits.CPU.Window})
+	}
+	return list
+}
+
+// sum is what was spent within the window that ends now.
+func (a *tally) sum(c cost, now time.Time) int {
+	total := 0
+	for _, s := range a.spends[c.scope] {
+		if now.Sub(s.at) < c.window {
+			total += s.cost
+		}
+	}
+	return total
+}
+
+// spend enters a spend, and drops what no window holds any more.
+func (a *tally) spend(c cost, now time.Time) {
+	var kept []spend
+	for _, s := range a.spends[c.scope] {
+		if now.Sub(s.at) < c.window {
+			kept = append(kept, s)
+		}
+	}
+	a.spends[c.scope] = append(kept, spend{now, c.cost})
+}
+
+// work charges the CPU time that a request has taken. One that runs over the
+// limit breaks it, although it cannot be refused any more.
+func (t *ticket) work(op *policy.Operation, took time.Duration, now time.Time) {
+	m := t.meter
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	millis := int(math.Round(float64(took) * m.limits.CPU.Factor / float64(time.Millisecond)))
+	over := false
+	for _, c := range m.cpu(op.Resource == policy.GraphQL, millis) {
+		t.tally.spend(c, now)
+		sum := t.tally.sum(c, now)
+		m.high(c.name, sum, c.limit)
+		over = over || sum > c.limit
+	}
+	if over {
+		m.seen.Violations++
+		m.seen.ByLimit["cpu"]++
+	}
+}
+
+// high keeps the highest sum that was seen of a limit.
+func (m *meter) high(name string, sum, limit int) {
+	if old := m.seen.Highest[name]; sum > old.Sum {
+		m.seen.Highest[name] = Highest{sum, limit}
+	}
+}
+
 // window returns the caller's window of a resource as it stands at now.
 func (m *meter) window(c caller, resource string, now time.Time) *window {
-	key := windowKey{c.account, resource}
-	w := m.windows[key]
+	a := m.tally(c)
+	w := a.windows[resource]
 	if w == nil || !now.Before(w.reset) {
 		limit := m.limits.For(c.kind, resource)
+		if c.limit != 0 && resource == policy.Core {
+			limit.Max = c.limit
+		}
 		w = &window{Window: limit, reset: now.Add(limit.Window).Truncate(time.Second)}
-		m.windows[key] = w
+		a.windows[resource] = w
 	}
 	return w
 }
 
-// refund takes back a request that turned out to cost nothing: a 304 to an
-// authorized caller.
+// refund takes back a request that turned out to cost nothing of its window: a
+// 304 to an authorized caller.
 func (t *ticket) refund() {
 	t.meter.mu.Lock()
 	defer t.meter.mu.Unlock()
 	if t.counted {
 		t.counted = false
 		t.window.used--
+		t.meter.seen.Answered[t.resource]--
 	}
 }
 
-// describe writes the rate limit headers (Document B section 8.4).
-func (t *ticket) describe(h http.Header) {
+// describe writes the rate limit headers (Document B section 8.4), as f falsifies
+// them.
+func (t *ticket) describe(h http.Header, f Faults) {
 	t.meter.mu.Lock()
 	defer t.meter.mu.Unlock()
+	remaining := t.window.Max - t.window.used
+	if t.refused == secondary && f.RemainingZero {
+		remaining = 0
+	}
 	h.Set("X-RateLimit-Limit", strconv.Itoa(t.window.Max))
-	h.Set("X-RateLimit-Remaining", strconv.Itoa(t.window.Max-t.window.used))
-	h.Set("X-RateLimit-Used", strconv.Itoa(t.window.used))
-	h.Set("X-RateLimit-Reset", strconv.FormatInt(t.window.reset.Unix(), 10))
+	h.Set("X-RateLimit-Remaining", strconv.Itoa(remaining))
+	h.Set("X-RateLimit-Used", strconv.Itoa(t.window.Max-remaining))
+	h.Set("X-RateLimit-Reset", strconv.FormatInt(t.window.reset.Add(time.Duration(f.ClockOffset)).Unix(), 10))
 	h.Set("X-RateLimit-Resource", t.resource)
+	if t.refused == secondary && !f.NoRetryAfter {
+		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(t.retry.Seconds()))))
+	}
 }
 
 func (m *meter) report() Violations {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r := m.seen
-	r.ByLimit = maps.Clone(m.seen.ByLimit)
+	r.ByLimit, r.Highest, r.Answered = maps.Clone(r.ByLimit), maps.Clone(r.Highest), maps.Clone(r.Answered)
 	return r
 }
 

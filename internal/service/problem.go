@@ -39,10 +39,19 @@ func (s *Service) finding(f *policy.Finding) response {
 	return s.problem(f.Status, f.Message, fields...)
 }
 
-// limited is the refusal of a primary limit, worded for its kind of caller.
-func (s *Service) limited(c caller) response {
-	return response{status: http.StatusForbidden, body: problemBody{
+// limited is a refusal, worded as the API words it for its kind.
+func (s *Service) limited(c caller, why refusal, f Faults) response {
+	status := http.StatusForbidden
+	if f.LimitStatus != 0 {
+		status = f.LimitStatus
+	}
+	body := problemBody{
 		Message:       "API rate limit exceeded for " + c.account + ".",
 		Documentation: s.config.Dialect.Documentation + "/rate-limits",
-	}}
+	}
+	if why == secondary {
+		body.Message = "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."
+		body.Documentation = s.config.Dialect.Documentation + "/secondary-rate-limits"
+	}
+	return response{status: status, body: body}
 }

@@ -15,6 +15,9 @@ func handlers() map[string]handler {
 		"statistics/participation":   statistics(participation),
 		"statistics/punch-card":      statistics(punchCard),
 
+		"graphql":               graphQL,
+		"app-manifests/convert": convertManifest,
+
 		"search/code":    searchCode,
 		"search/commits": searchCommits,
 		"search/issues":  searchIssues,

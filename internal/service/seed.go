@@ -15,7 +15,7 @@ import (
 // and enough watchers and members for lists of several pages.
 func seed(n uint64, now time.Time) *world {
 	g := &grower{random: rand.New(rand.NewPCG(n, 1)), now: now.Truncate(time.Hour)}
-	w := &world{tokens: tokens(), accounts: map[string]*account{}}
+	w := &world{apps: map[string]int{}, tokens: tokens(), accounts: map[string]*account{}}
 	acme := g.people(w)
 	widgets := g.repository(w, acme, 1001, "widgets", "Parts that fit", "Go", false)
 	g.commits(widgets, 400, 70)

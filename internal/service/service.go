@@ -13,15 +13,16 @@
 //
 // This version has reference data, statistics, search, the rate limit status,
 // members, watching and the ruleset lists; any other operation of the
-// catalogue answers 501. It enforces the primary and search windows. It is not
-// made to be reached by anybody but tests and their authors.
+// catalogue answers 501. It enforces every limit of Document B section 8. It is
+// not made to be reached by anybody but tests and their authors.
 package service
 
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
+	cryptorand "crypto/rand"
 	"encoding/json"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"slices"
@@ -40,6 +41,8 @@ type Config struct {
 	Dialect *policy.Dialect
 	// StatisticsDelay is how long a statistics job takes; 1.5 s when zero.
 	StatisticsDelay time.Duration
+	// Faults are in force from the start.
+	Faults Faults
 }
 
 // Service answers requests. It is safe for concurrent use.
@@ -47,6 +50,7 @@ type Service struct {
 	config   Config
 	handlers map[string]handler
 	meter    *meter
+	faulty   faulty
 	jobs     sync.WaitGroup
 	stop     context.CancelFunc
 	running  context.Context
@@ -65,7 +69,12 @@ func New(c Config) *Service {
 		config: c, meter: newMeter(c.Limits),
 		world: seed(c.Seed, time.Now()), stats: map[statisticsKey]*computation{},
 	}
+	s.faulty.random = rand.New(rand.NewPCG(c.Seed, 2))
+	s.setFaults(c.Faults)
 	s.handlers = handlers()
+	app := s.world.tokens["tok-app"]
+	app.limit = c.Limits.OfInstallation(s.world.installed("acme"))
+	s.world.tokens["tok-app"] = app
 	s.running, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -81,13 +90,23 @@ func (s *Service) Close() {
 type Violations struct {
 	// Violations counts requests that broke a limit and were refused for it.
 	Violations int `json:"violations"`
-	// SentWhileLimited counts those that came after a refusal, before the
-	// reset that it told.
+	// SentWhileLimited counts those that came after a refusal, before the end
+	// that it told.
 	SentWhileLimited int `json:"sent_while_limited"`
-	// MaxConcurrent is the most requests in progress at one time.
+	// MaxConcurrent is the most requests of one caller in progress at one time.
 	MaxConcurrent int            `json:"max_concurrent"`
 	Banned        bool           `json:"banned"`
 	ByLimit       map[string]int `json:"by_limit"`
+	// Highest is the highest sum of each limit in any of its windows.
+	Highest map[string]Highest `json:"highest"`
+	// Answered counts the requests that were charged, by resource.
+	Answered map[string]int `json:"answered"`
+}
+
+// Highest is a sum, and the limit that it must not pass.
+type Highest struct {
+	Sum   int `json:"sum"`
+	Limit int `json:"limit"`
 }
 
 // Violations reports what broke the limits so far.
@@ -99,11 +118,13 @@ type handler func(*Service, *request) response
 // request is a call with what is known about it.
 type request struct {
 	*http.Request
-	match  policy.Match
-	caller caller
-	query  url.Values
-	body   []byte
-	base   string // of absolute URLs: scheme and host
+	match policy.Match
+	// operation is the matched one as the body makes it.
+	operation *policy.Operation
+	caller    caller
+	query     url.Values
+	body      []byte
+	base      string // of absolute URLs: scheme and host
 }
 
 // response is an answer before it is written.
@@ -126,43 +147,75 @@ const maxBody = 1 << 20
 
 // ServeHTTP answers one request: who, what, may it, do it, write it.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Path == "/_service/violations" {
+	switch r.URL.Path {
+	case "/_service/violations":
 		writeJSON(w, http.StatusOK, s.Violations())
 		return
+	case "/_service/faults":
+		s.serveFaults(w, r)
+		return
 	}
-	defer s.meter.enter()()
+	arrived, faults := time.Now(), s.faulty.now()
 	req := &request{Request: r, base: baseURL(r)}
-	s.common(w, r)
-	match, err := policy.Embedded().Classify(r.Method, r.URL.EscapedPath(), r.URL.RawQuery)
-	if err != nil {
-		s.write(w, req, s.problem(http.StatusBadRequest, err.Error()))
+	s.common(w, r, faults)
+	if problem := s.understand(req); problem != nil {
+		s.write(w, req, *problem)
 		return
 	}
-	req.match = match
-	req.query, _ = url.ParseQuery(match.Query) // canonical, so it cannot fail
-	var ok bool
-	if req.caller, ok = s.authenticate(r); !ok {
-		s.write(w, req, s.problem(http.StatusUnauthorized, "Bad credentials"))
+	ticket := s.meter.arrive(req.caller, arrived)
+	defer ticket.leave()
+	s.faulty.delay(r, faults.DelayBefore)
+	ticket.count(req.operation, time.Now())
+	if ticket.refused != accepted {
+		ticket.describe(w.Header(), faults)
+		s.write(w, req, s.limited(req.caller, ticket.refused, faults))
 		return
 	}
-	if match.Operation.Auth == "required" && req.caller.kind == policy.Unauthenticated {
-		s.write(w, req, s.problem(http.StatusUnauthorized, "Requires authentication"))
-		return
-	}
-	ticket := s.meter.count(req.caller, match.Operation, time.Now())
-	if ticket.refused {
-		ticket.describe(w.Header())
-		s.write(w, req, s.limited(req.caller))
-		return
-	}
+	began := time.Now()
 	resp := s.answer(req)
+	worked := time.Since(began)
+	s.faulty.delay(r, faults.DelayAfter)
+	if faults.DelayIsCPU {
+		worked = time.Since(arrived)
+	}
+	ticket.work(req.operation, worked, time.Now())
 	body := s.finish(w, req, &resp)
 	if w.Header().Get("Etag") != "" && resp.status == http.StatusNotModified && req.caller.kind != policy.Unauthenticated {
 		ticket.refund()
 	}
-	ticket.describe(w.Header())
+	ticket.describe(w.Header(), faults)
 	w.WriteHeader(resp.status)
 	_, _ = w.Write(body)
+}
+
+// understand finds out what is asked, and by whom. The problem that it returns
+// costs nobody anything.
+func (s *Service) understand(req *request) *response {
+	problem := func(status int, message string) *response {
+		p := s.problem(status, message)
+		return &p
+	}
+	match, err := policy.Embedded().Classify(req.Method, req.URL.EscapedPath(), req.URL.RawQuery)
+	if err != nil {
+		return problem(http.StatusBadRequest, err.Error())
+	}
+	req.match, req.operation = match, match.Operation
+	req.query, _ = url.ParseQuery(match.Query) // canonical, so it cannot fail
+	var ok bool
+	if req.caller, ok = s.authenticate(req.Request); !ok {
+		return problem(http.StatusUnauthorized, "Bad credentials")
+	}
+	if match.Operation.Auth == "required" && req.caller.kind == policy.Unauthenticated {
+		return problem(http.StatusUnauthorized, "Requires authentication")
+	}
+	if match.Operation.Resource == policy.GraphQL {
+		var tooLarge *response
+		if req.body, tooLarge = s.read(req); tooLarge != nil {
+			return tooLarge
+		}
+		req.operation = match.Operation.ForBody(req.body)
+	}
+	return nil
 }
 
 // answer finds the operation's handler and runs it.
@@ -187,7 +240,7 @@ func (s *Service) answer(req *request) response {
 	if handle == nil {
 		return s.problem(http.StatusNotImplemented, "Not Implemented: "+op.ID)
 	}
-	if !op.Safe() {
+	if !op.Safe() && req.body == nil {
 		var problem *response
 		if req.body, problem = s.read(req); problem != nil {
 			return *problem
@@ -212,11 +265,12 @@ func (s *Service) read(req *request) ([]byte, *response) {
 }
 
 // common sets what every answer carries.
-func (s *Service) common(w http.ResponseWriter, r *http.Request) {
+func (s *Service) common(w http.ResponseWriter, r *http.Request, f Faults) {
 	h := w.Header()
+	h.Set("Date", time.Now().Add(time.Duration(f.ClockOffset)).UTC().Format(http.TimeFormat))
 	vendor := s.config.Dialect.Vendor
 	name := http.CanonicalHeaderKey("X-" + vendor)
-	h.Set(name+"-Request-Id", rand.Text())
+	h.Set(name+"-Request-Id", cryptorand.Text())
 	h.Set(name+"-Media-Type", vendor+".v3; format=json")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Vary", "Accept, Authorization, Cookie, "+name+"-Otp")

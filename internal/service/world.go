@@ -10,6 +10,8 @@ import (
 // world is the state. It is guarded by Service.mu, but for tokens and the
 // accounts themselves, which never change.
 type world struct {
+	apps map[string]int // made from manifests: their numbers, by code
+
 	tokens       map[string]caller
 	accounts     map[string]*account // by login
 	repositories []*repository
@@ -139,3 +141,14 @@ func itoa(n int) string { return strconv.Itoa(n) }
 
 // stamp is a timestamp as the documents write it.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
+
+// installed is how many repositories and users an installation on an
+// organization has (Document B section 8.1).
+func (w *world) installed(login string) (repositories, users int) {
+	for _, r := range w.repositories {
+		if r.owner.login == login {
+			repositories++
+		}
+	}
+	return repositories, len(w.accounts[login].members)
+}

@@ -1,0 +1,36 @@
+package service
+
+import (
+	"net/http"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// graphQL answers a query with the viewer, a mutation with what a mutation
+// returns: enough to exercise the limits of the GraphQL API.
+func graphQL(s *Service, req *request) response {
+	if req.caller.kind == policy.Unauthenticated {
+		return s.problem(http.StatusUnauthorized, "Requires authentication")
+	}
+	data := object{{"viewer", object{{"login", req.caller.login}}}}
+	if req.operation.CreatesContent {
+		data = object{{"addStar", object{{"clientMutationId", nil}}}}
+	}
+	return response{status: http.StatusOK, volatile: true, body: object{{"data", data}}}
+}
+
+// convertManifest makes an app from a manifest's code (Document B section 2.6);
+// the same code again names the same app.
+func convertManifest(s *Service, req *request) response {
+	code := req.match.Params["code"]
+	if s.world.apps[code] == 0 {
+		s.world.apps[code] = len(s.world.apps) + 1
+	}
+	id := s.world.apps[code]
+	return response{status: http.StatusCreated, volatile: true, body: object{
+		{"id", id}, {"slug", "app-" + code}, {"name", "App " + code},
+		{"client_id", "client-" + code}, {"client_secret", objectName(uint64(id), 1)},
+		{"webhook_secret", objectName(uint64(id), 2)},
+		{"html_url", req.base + "/apps/app-" + code},
+	}}
+}

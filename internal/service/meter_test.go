@@ -1,0 +1,200 @@
+package service
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/policy"
+)
+
+const (
+	query  = `{"query":"{ viewer { login } }"}`
+	mutate = `{"query":"mutation { addStar(input: {}) { clientMutationId } }"}`
+)
+
+// broken checks which limits were broken, how often.
+func (t *tester) broken(limits string, times int) {
+	t.Helper()
+	v := t.s.Violations()
+	if v.Violations != times || limits != "" && v.ByLimit[limits] != times {
+		t.Errorf("violations: %+v, want %d of %s", v, times, limits)
+	}
+}
+
+func (t *tester) limited(w *httptest.ResponseRecorder) {
+	t.Helper()
+	if w.Code != 403 || w.Header().Get("Retry-After") != "60" || !strings.Contains(w.Body.String(), "secondary rate limit") || !strings.Contains(w.Body.String(), "/secondary-rate-limits") {
+		t.Errorf("not a secondary limit error: %d %v %s", w.Code, w.Header(), w.Body)
+	}
+}
+
+func TestPointsOfAMinute(t *testing.T) {
+	run(t, func(t *tester) {
+		for range 900 {
+			t.wantStatus(t.get("owner", "/gitignore/templates"), 200)
+		}
+		t.wantStatus(t.get("owner", "/codes_of_conduct"), 200) // each operation has its own
+		t.wantStatus(t.get("member", "/gitignore/templates"), 200)
+		t.broken("", 0)
+		if h := t.s.Violations().Highest["points"]; h != (Highest{900, 900}) {
+			t.Errorf("highest: %+v", h)
+		}
+		t.limited(t.get("owner", "/gitignore/templates"))
+		t.broken("points", 1)
+	})
+}
+
+func TestPointsReturnOneMinuteLater(t *testing.T) {
+	run(t, func(t *tester) {
+		for range 899 {
+			t.get("owner", "/gitignore/templates")
+		}
+		time.Sleep(30 * time.Second)
+		t.get("owner", "/gitignore/templates")
+		time.Sleep(30*time.Second - time.Nanosecond)
+		t.broken("", 0)
+		t.limited(t.get("owner", "/gitignore/templates"))
+		time.Sleep(time.Minute)
+		t.wantStatus(t.get("owner", "/gitignore/templates"), 200)
+	})
+}
+
+func TestGraphQLCounts(t *testing.T) {
+	run(t, func(t *tester) {
+		for range 80 {
+			t.wantStatus(t.do("owner", http.MethodPost, "/graphql", mutate), 200)
+		}
+		t.wantStatus(t.do("owner", http.MethodPost, "/graphql", query), 200)
+		v := t.s.Violations()
+		if v.Highest["points:graphql"].Sum != 401 || v.Highest["content:1m0s"].Sum != 80 || v.Answered["graphql"] != 81 {
+			t.Errorf("%+v", v)
+		}
+		t.limited(t.do("owner", http.MethodPost, "/graphql", mutate))
+		t.broken("content:1m0s", 1)
+		t.wantStatus(t.do("", http.MethodPost, "/graphql", query), 401)
+	})
+}
+
+func TestContentOfAnHour(t *testing.T) {
+	run(t, func(t *tester) {
+		for i := range 500 {
+			if i%80 == 0 {
+				time.Sleep(time.Minute)
+			}
+			t.wantStatus(t.do("owner", http.MethodPost, fmt.Sprintf("/app-manifests/%d/conversions", i), ""), 201)
+		}
+		time.Sleep(time.Minute)
+		t.broken("", 0)
+		t.limited(t.do("owner", http.MethodPost, "/app-manifests/x/conversions", ""))
+		t.broken("content:1h0m0s", 1)
+	})
+}
+
+// together sends so many requests at one time.
+func (t *tester) together(n int, who, target string) (statuses map[int]int) {
+	statuses = map[int]int{}
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	for range n {
+		group.Go(func() {
+			code := t.get(who, target).Code
+			mu.Lock()
+			defer mu.Unlock()
+			statuses[code]++
+		})
+	}
+	group.Wait()
+	return statuses
+}
+
+func TestConcurrency(t *testing.T) {
+	run(t, func(t *tester) {
+		t.s.setFaults(Faults{DelayAfter: Duration(time.Second)})
+		if got := t.together(100, "owner", "/gitignore/templates"); got[200] != 100 {
+			t.Errorf("%v", got)
+		}
+		t.broken("", 0)
+		if got := t.together(101, "member", "/gitignore/templates"); got[403] == 0 {
+			t.Errorf("%v", got)
+		}
+		t.broken("concurrency", 1)
+		if v := t.s.Violations(); v.MaxConcurrent != 101 || v.SentWhileLimited != 0 {
+			t.Errorf("%+v", v)
+		}
+	})
+}
+
+func TestCPUTime(t *testing.T) {
+	run(t, func(t *tester) {
+		t.s.setFaults(Faults{DelayBefore: Duration(4 * time.Second), DelayIsCPU: true})
+		got := t.together(100, "owner", "/gitignore/templates")
+		v := t.s.Violations()
+		if v.ByLimit["cpu"] == 0 || v.Highest["cpu"].Sum <= 90_000 || got[200] == 0 {
+			t.Errorf("%v %+v", got, v)
+		}
+		time.Sleep(2 * time.Minute)
+		before := v.Violations
+		for range 20 {
+			t.wantStatus(t.get("owner", "/gitignore/templates"), 200)
+		}
+		t.broken("", before)
+	})
+}
+
+func TestSecondaryLimitSilences(t *testing.T) {
+	run(t, func(t *tester) {
+		t.s.setFaults(Faults{SecondaryEvery: 3, LimitStatus: 429, NoRetryAfter: true, RemainingZero: true})
+		t.get("owner", "/gitignore/templates")
+		t.get("owner", "/gitignore/templates")
+		w := t.get("owner", "/gitignore/templates")
+		if w.Code != 429 || w.Header().Get("Retry-After") != "" || w.Header().Get("X-RateLimit-Remaining") != "0" {
+			t.Errorf("%d %v", w.Code, w.Header())
+		}
+		t.broken("", 0)
+		time.Sleep(time.Minute - time.Nanosecond)
+		t.wantStatus(t.get("owner", "/gitignore/templates"), 429)
+		t.wantStatus(t.get("member", "/gitignore/templates"), 200)
+		if v := t.s.Violations(); v.SentWhileLimited != 1 || v.Violations != 0 {
+			t.Errorf("%+v", v)
+		}
+		time.Sleep(time.Nanosecond)
+		t.wantStatus(t.get("owner", "/gitignore/templates"), 200)
+	})
+}
+
+func TestFaultsAreSetAtRunTime(t *testing.T) {
+	run(t, func(t *tester) {
+		t.wantStatus(t.do("", http.MethodPut, "/_service/faults", `{"clock_offset":"1h","limit_status":429}`), 200)
+		got := decode[Faults](t, t.get("", "/_service/faults"))
+		if got != (Faults{ClockOffset: Duration(time.Hour), LimitStatus: 429}) {
+			t.Errorf("%+v", got)
+		}
+		date, err := http.ParseTime(t.get("owner", "/gitignore/templates").Header().Get("Date"))
+		if err != nil || date.Sub(time.Now()) < 59*time.Minute {
+			t.Errorf("date %v, %v", date, err)
+		}
+		for _, wrong := range []string{`{"delay":"1s"}`, `{"delay_before":"soon"}`, `{"limit_status":404}`, `{`} {
+			w := t.do("", http.MethodPut, "/_service/faults", wrong)
+			if w.Code != 400 || !json.Valid(w.Body.Bytes()) {
+				t.Errorf("%s: %d %s", wrong, w.Code, w.Body)
+			}
+		}
+	})
+}
+
+func TestInstallationLimitFollowsWhatIsInstalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := seed(1, time.Now())
+		repositories, users := w.installed("acme")
+		if limit := policy.DefaultLimits().OfInstallation(repositories, users); limit != 6100 {
+			t.Errorf("%d repositories, %d users: %d", repositories, users, limit)
+		}
+	})
+}
