@@ -11,10 +11,10 @@ OLD      ?=
 # Where tests find the servers that they start.
 SERVERS = WEIR_REDIS_SERVER="$$(command -v redis-server)"
 
-.PHONY: help build demo test lint check fuzz bench cover fmt clean needs
+.PHONY: help build demo test lint check fuzz bench bench-limits cover fmt clean needs
 
 help: ## Print this list.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## Build bin/weir, static.
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/weir ./cmd/weir
@@ -47,6 +47,9 @@ bench: ## Run the Go benchmarks COUNT times into bin/bench.txt; OLD=FILE compare
 	@mkdir -p bin
 	$(GO) test -run '^$$' -bench . -benchmem -count $(COUNT) ./... >bin/bench.txt || { cat bin/bench.txt; exit 1; }
 	$(TOOL) benchstat $(OLD) bin/bench.txt
+
+bench-limits: ## Hold the limits against a hostile upstream: WEIR_SCENARIOS of them, and WEIR_WINDOWS windows each at saturation.
+	WEIR_SCENARIOS=$${WEIR_SCENARIOS:-2000} WEIR_WINDOWS=$${WEIR_WINDOWS:-40} $(GO) test -count=1 -timeout 600s -v -run 'TestNoLimitIsExceeded|TestSaturationUsesTheLimits' ./limits/hostile
 
 cover: needs ## Print the coverage of each function.
 	$(SERVERS) $(GO) test -coverprofile=cover.out ./... && $(GO) tool cover -func=cover.out

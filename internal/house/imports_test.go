@@ -28,6 +28,7 @@ var rooms = []room{
 	{dir: "limits", may: []string{"policy", "limits/signals"}, why: "what may be sent; what could be answered without sending is not its business"},
 	{dir: "limits/redisledger", may: []string{"limits", "limits/signals", "policy"}, why: "one of the two ledgers"},
 	{dir: "limits/ledgertest", may: []string{"limits", "limits/signals", "policy"}, test: true, why: "the suite that makes a ledger a ledger"},
+	{dir: "limits/hostile", may: []string{"limits", "limits/signals", "policy"}, test: true, why: "an upstream that counts by itself, and means ill"},
 
 	{dir: "cache", may: []string{"policy"}, why: "what may be answered; what sending would cost is not its business"},
 	{dir: "cache/redisstore", may: []string{"cache", "policy"}, why: "one of the two tiers"},

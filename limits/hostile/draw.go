@@ -1,0 +1,113 @@
+package hostile
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// Draw makes a scenario of a seed.
+func Draw(seed uint64) Scenario {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	rules := limits.Rules{Limits: policy.DefaultLimits()}
+	if rng.IntN(4) > 0 {
+		rules.Limits = scaled(rng)
+	}
+	s := Scenario{
+		Name: "drawn", Seed: seed, Rules: rules,
+		Replicas: 1 + rng.IntN(8)*rng.IntN(2), Accounts: 1 + rng.IntN(3)*rng.IntN(2), Clients: 1 + rng.IntN(3),
+		Burst: 1 + rng.IntN(40), Gap: 50*time.Millisecond + upTo(rng, 5*time.Second),
+		Timeout: 10 * time.Second,
+	}
+	s.Span = rules.Points.Window*3/2 + upTo(rng, 3*rules.Points.Window/2)
+	if rng.IntN(3) == 0 {
+		s.Cancel, s.Unsent = 0.1, 0.05
+	}
+	if rng.IntN(3) == 0 {
+		s.Slow = upTo(rng, 20*time.Millisecond)
+		s.Repeats = 0.2 * rng.Float64()
+	}
+	if rng.IntN(6) == 0 {
+		s.Slow = upTo(rng, time.Second)
+	}
+	if rng.IntN(4) == 0 {
+		s.Crash = 0.5
+	}
+	s.Nature = drawNature(rng, rules.Limits)
+	return s
+}
+
+// scaled are small limits with short windows. None is shorter than what the
+// granularity of resets, a second, leaves room for.
+func scaled(rng *rand.Rand) policy.Limits {
+	l := policy.DefaultLimits()
+	window := func() time.Duration { return time.Duration(20+rng.IntN(41)) * time.Second }
+	l.Primary.User = 5 + rng.IntN(100)
+	l.Primary.Window = window() + window()
+	l.Search.Authenticated, l.Search.Code = 3+rng.IntN(28), 2+rng.IntN(9)
+	l.Search.Window = window()
+	l.Concurrent = 2 + rng.IntN(20)
+	l.Points.REST, l.Points.GraphQL = 10+rng.IntN(300), 10+rng.IntN(300)
+	l.Points.Window = window()
+	l.CPU.Window = window()
+	l.CPU.Total = time.Duration(1+rng.IntN(20)) * time.Second
+	l.CPU.GraphQL = l.CPU.Total * 2 / 3
+	first := window()
+	l.Content = []policy.Window{{Max: 2 + rng.IntN(40), Window: first}, {Max: 4 + rng.IntN(150), Window: first * 3}}
+	if rng.IntN(2) == 0 { // one that does not bind, so that others do
+		l.CPU.Total, l.CPU.GraphQL = time.Hour, time.Hour
+	}
+	if rng.IntN(2) == 0 {
+		l.Primary.User = 100_000
+	}
+	return l
+}
+
+// drawNature draws what the upstream is like: every kind of ill will in some
+// scenarios, none in all.
+func drawNature(rng *rand.Rand, l policy.Limits) Nature {
+	n := Nature{
+		Limits: l, Kind: policy.User, Part: 1,
+		Aligned: rng.IntN(2) == 0, SlidingSearch: rng.IntN(2) == 0,
+		Latency: upTo(rng, 100*time.Millisecond),
+		Offset:  upTo(rng, 6*time.Hour) - 3*time.Hour,
+	}
+	n.Date = Rounding(rng.IntN(3))
+	n.Reset = n.Date
+	some := func(most float64) float64 {
+		if rng.IntN(3) > 0 {
+			return 0
+		}
+		return most * rng.Float64()
+	}
+	if rng.IntN(2) == 0 {
+		n.Latency = upTo(rng, 3*time.Second)
+	}
+	if n.StallOdds = some(0.1); n.StallOdds > 0 {
+		n.Stall = upTo(rng, 40*time.Second)
+	}
+	n.Part = min(1, 2*rng.Float64())
+	n.Flicker = n.Date == Down && rng.IntN(2) == 0
+	n.Lost, n.Failing, n.Unchanged, n.Resending = some(0.1), some(0.05), some(0.5), some(0.05)
+	n.Scolding, n.Closing = some(0.01), some(0.005)
+	if n.BodyOdds = some(1); n.BodyOdds > 0 {
+		n.Body, n.Aborting = upTo(rng, 5*time.Second), some(0.5)
+	}
+	n.Foreign = some(5)
+	if rng.IntN(4) == 0 {
+		n.Dial = upTo(rng, time.Second)
+	}
+	switch rng.IntN(12) {
+	case 0:
+		n.Silent, n.Foreign, n.Closing = true, 0, 0
+	case 1:
+		n.Dateless, n.Offset = true, 0
+	case 2, 3: // the upstream grants more than the documents say
+		n.Grant = map[string]int{
+			policy.Core: l.Primary.User + rng.IntN(l.Primary.User), policy.Search: l.Search.Authenticated + rng.IntN(30), policy.CodeSearch: l.Search.Code + rng.IntN(20),
+		}
+	}
+	return n
+}

@@ -1,0 +1,86 @@
+package hostile
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/signals"
+	"github.com/weirgate/weir/policy"
+)
+
+// sinner is a ledger that mishears outcomes.
+type sinner struct {
+	limits.Ledger
+	mishear func(*limits.Outcome)
+}
+
+func (s sinner) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) error {
+	s.mishear(&o)
+	return s.Ledger.Settle(ctx, p, o)
+}
+
+// mishearing opens ledgers that mishear outcomes.
+func mishearing(mishear func(*limits.Outcome)) Open {
+	return func(t *testing.T, rules limits.Rules) limits.Ledger { return sinner{memory(t, rules), mishear} }
+}
+
+// generous opens ledgers that keep other rules than they are told.
+func generous(change func(*policy.Limits)) Open {
+	return func(t *testing.T, rules limits.Rules) limits.Ledger {
+		rules.Content = slices.Clone(rules.Content)
+		change(&rules.Limits)
+		return memory(t, rules)
+	}
+}
+
+// TestSinsAreSeen makes sure that the upstream notices a ledger that lets
+// through a little more than it may, of every limit.
+func TestSinsAreSeen(t *testing.T) {
+	spoil := func(n *Nature) { n.Scolding = 0.01 }
+	for _, c := range []struct {
+		limit string // of the violation
+		load  string // the saturation that shows it
+		open  Open
+		spoil func(*Nature)
+	}{
+		{points, points, generous(func(l *policy.Limits) { l.Points.REST++ }), nil},
+		{points + " graphql", points + " graphql", generous(func(l *policy.Limits) { l.Points.GraphQL++ }), nil},
+		{points, points, generous(func(l *policy.Limits) { l.Points.Window -= 400 * time.Millisecond }), nil},
+		{points, points, mishearing(func(o *limits.Outcome) {
+			o.Sent, o.Answered = o.Sent && o.Rate.Used%100 != 0, o.Answered && o.Rate.Used%100 != 0
+		}), nil},
+		{content, content, generous(func(l *policy.Limits) { l.Content[0].Max++ }), nil},
+		{content + " long", content + " long", generous(func(l *policy.Limits) { l.Content[1].Max++ }), nil},
+		{policy.Search + " sliding", policy.Search, generous(func(l *policy.Limits) { l.Search.Authenticated++ }), func(n *Nature) { n.SlidingSearch, n.Silent = true, true }},
+		{policy.CodeSearch, policy.CodeSearch, generous(func(l *policy.Limits) { l.Search.Code++ }), func(n *Nature) { n.Silent = true }},
+		{cpu, cpu, mishearing(func(o *limits.Outcome) { o.Elapsed = o.Elapsed * 95 / 100 }), nil},
+		{concurrency, concurrency, generous(func(l *policy.Limits) { l.Concurrent++ }), nil},
+		{primary, primary, mishearing(func(o *limits.Outcome) { o.Rate.Used -= 3 }), nil},
+		{primary, primary, mishearing(func(o *limits.Outcome) { o.Rate.Reset = o.Rate.Reset.Add(-3 * time.Second) }), nil},
+		{cooling, points, mishearing(func(o *limits.Outcome) { o.Limited = signals.NotLimited }), spoil},
+		{cooling, points, mishearing(func(o *limits.Outcome) { o.RetryAfter = o.RetryAfter * 2 / 3 }), spoil},
+	} {
+		t.Run(c.limit, func(t *testing.T) {
+			t.Parallel()
+			for _, s := range saturations() {
+				if s.limit != c.load {
+					continue
+				}
+				scenario := s.scenario(4, 1, false)
+				if c.spoil != nil {
+					c.spoil(&scenario.Nature)
+				}
+				synctest.Test(t, func(t *testing.T) {
+					r := scenario.Run(t, c.open, nil)
+					if tally := r.Tallies[c.limit]; tally == nil || tally.Violations == 0 {
+						t.Errorf("%d requests, no violation seen", r.Requests)
+					}
+				})
+			}
+		})
+	}
+}

@@ -1,0 +1,88 @@
+package hostile
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"text/tabwriter"
+)
+
+// table adds up reports, a row for each limit.
+type table struct{ rows map[string]*row }
+
+type row struct {
+	Scenario   string  `json:"scenario"`
+	Limit      string  `json:"limit"`
+	Scenarios  int     `json:"scenarios"`
+	Least      int     `json:"replicas_least"`
+	Most       int     `json:"replicas_most"`
+	Requests   int     `json:"requests"`
+	Violations int     `json:"violations"`
+	Worst      float64 `json:"worst"`
+	Raw        float64 `json:"worst_with_surprises,omitempty"`
+	// Windows is the median of how full the windows were, WindowsLeast the
+	// least; Through and ThroughLeast of limit times elapsed windows.
+	Windows      float64 `json:"windows_median,omitempty"`
+	WindowsLeast float64 `json:"windows_least,omitempty"`
+	Through      float64 `json:"through_median,omitempty"`
+	ThroughLeast float64 `json:"through_least,omitempty"`
+
+	held, through []float64
+}
+
+func newTable() *table { return &table{rows: map[string]*row{}} }
+
+// add takes in what was counted in a scenario, of all limits or those named.
+func (b *table) add(s *Scenario, r *Report, only ...string) {
+	for limit, tally := range r.Tallies {
+		if len(only) > 0 && !slices.Contains(only, limit) {
+			continue
+		}
+		key := s.Name + " " + limit
+		w := b.rows[key]
+		if w == nil {
+			w = &row{Scenario: s.Name, Limit: limit, Least: s.Replicas}
+			b.rows[key] = w
+		}
+		w.Scenarios++
+		w.Least, w.Most = min(w.Least, s.Replicas), max(w.Most, s.Replicas)
+		w.Requests += tally.Requests
+		w.Violations += tally.Violations
+		w.Worst, w.Raw = max(w.Worst, tally.Worst), max(w.Raw, tally.Raw)
+		w.held = append(w.held, tally.Held...)
+		w.through = append(w.through, tally.Through...)
+	}
+}
+
+// print writes the table to the test's log, and again as lines of JSON.
+func (b *table) print(t *testing.T) {
+	var text, lines strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
+	_, _ = fmt.Fprintln(w, "scenario\tlimit\tscenarios\treplicas\trequests\tviolations\tworst sum\twith surprises\twindows median\tleast\tthrough median\tleast\t")
+	for _, key := range slices.Sorted(maps.Keys(b.rows)) {
+		r := b.rows[key]
+		r.Windows, r.WindowsLeast = median(r.held), least(r.held)
+		r.Through, r.ThroughLeast = median(r.through), least(r.through)
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%d..%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Scenario, r.Limit, r.Scenarios, r.Least, r.Most, r.Requests, r.Violations,
+			percent(r.Worst), percent(r.Raw), percent(r.Windows), percent(r.WindowsLeast), percent(r.Through), percent(r.ThroughLeast))
+		line, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = fmt.Fprintf(&lines, "%s\n", line)
+	}
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("\n%s\n%s", text.String(), lines.String())
+}
+
+func percent(share float64) string {
+	if share == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f %%", 100*share)
+}
