@@ -153,6 +153,7 @@ func (a *account) admit(c *Claim, spends []Spend, m *Memory, now int64) verdict 
 	}
 	if !v.refused {
 		a.take(&l)
+		l.window.try(now)
 		a.cool.granted(c.ID, now, int64(len(a.leases)), concurrent)
 	}
 	return v

@@ -26,6 +26,7 @@ type Limiter struct {
 
 	mu      sync.Mutex // guards what follows
 	lastID  uint64
+	closed  bool               // Run has ended: nobody may begin to wait
 	queues  map[string]*queue  // by account; none without a waiter
 	flights map[uint64]*flight // permits in flight
 }
@@ -43,10 +44,10 @@ func NewLimiter(ledger Ledger) *Limiter {
 	}
 }
 
-// Run keeps permits in flight alive until ctx ends, then waits for those who
-// wait for one.
+// Run keeps permits in flight alive until ctx ends; from then on nobody may
+// begin to wait, and Run waits for those who do.
 func (l *Limiter) Run(ctx context.Context) {
-	defer l.dispatchers.Wait()
+	defer l.close()
 	ticker := time.NewTicker(renewEvery)
 	defer ticker.Stop()
 	for {
@@ -57,6 +58,13 @@ func (l *Limiter) Run(ctx context.Context) {
 			l.renew(ctx)
 		}
 	}
+}
+
+func (l *Limiter) close() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.dispatchers.Wait()
 }
 
 func (l *Limiter) renew(ctx context.Context) {
@@ -184,6 +192,9 @@ func (l *Limiter) join(claim Claim, caller policy.Caller, deadline time.Time, re
 	defer l.mu.Unlock()
 	q := l.queues[claim.Account]
 	now := time.Now()
+	if l.closed {
+		return nil, &Refusal{Queue, nextSecond(now)}
+	}
 	if q != nil {
 		if line := q.classes[classOf(claim)]; line != nil {
 			until := line.prediction(rank(caller.Priority), now)

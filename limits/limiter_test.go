@@ -89,9 +89,23 @@ func (o *office) refused(err error) *Refusal {
 	return r
 }
 
+// narrow limits let three requests go at one time.
+func narrow() policy.Limits {
+	limits := policy.DefaultLimits()
+	limits.Concurrent = 3
+	return limits
+}
+
+// fill takes all there is of narrow limits.
+func (o *office) fill() []*Permit {
+	o.Helper()
+	o.warm("op")
+	return []*Permit{o.acquired(core("op"), user("")), o.acquired(core("op"), user("")), o.acquired(core("op"), user(""))}
+}
+
 func TestWaiterGoesWhenAPermitSettles(t *testing.T) {
-	inOffice(t, policy.DefaultLimits(), func(o *office) {
-		flying := []*Permit{o.acquired(core("op"), user("")), o.acquired(core("op"), user("")), o.acquired(core("op"), user(""))}
+	inOffice(t, narrow(), func(o *office) {
+		flying := o.fill()
 		began, admitted := time.Now(), make(chan time.Duration)
 		go func() {
 			if _, err := o.acquire(core("op"), user(""), time.Minute); err != nil {
@@ -117,16 +131,14 @@ func TestAcquireGivesUp(t *testing.T) {
 	}{
 		{"at its deadline", 5 * time.Second, time.Hour, 5 * time.Second, func(err error) bool {
 			var r *Refusal
-			return errors.As(err, &r) && r.Reason == Primary && r.Until.After(time.Now())
+			return errors.As(err, &r) && r.Reason == Concurrency && r.Until.After(time.Now())
 		}},
 		{"with its client", time.Minute, 2 * time.Second, 2 * time.Second, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }},
 		{"at once without patience", 0, time.Hour, 0, func(err error) bool { var r *Refusal; return errors.As(err, &r) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			inOffice(t, policy.DefaultLimits(), func(o *office) {
-				for range slowStart {
-					o.acquired(core("op"), user(""))
-				}
+			inOffice(t, narrow(), func(o *office) {
+				o.fill()
 				ctx, cancel := context.WithTimeout(o.ctx, c.cancel)
 				defer cancel()
 				began := time.Now()
@@ -161,10 +173,8 @@ func TestRefusalAtOnceWhenTheKnownWaitIsTooLong(t *testing.T) {
 }
 
 func TestWaitersAreBounded(t *testing.T) {
-	inOffice(t, policy.DefaultLimits(), func(o *office) {
-		for range slowStart {
-			o.acquired(core("op"), user(""))
-		}
+	inOffice(t, narrow(), func(o *office) {
+		o.fill()
 		for client := range maxWaiters / maxPerClient {
 			name := fmt.Sprint("client ", client)
 			for range maxPerClient {

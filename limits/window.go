@@ -19,9 +19,11 @@ const (
 	// been early ones: then it is waited for instead.
 	resetJitter = 2 * second
 	sureAfter   = 10
-	// slowStart is how many requests may be in flight before the first answer
-	// of a window has told what is left of it.
+	// slowStart is how many requests are let go before the first answer of a
+	// window has told what is left of it; then one in every tryEvery, because
+	// those may be lost.
 	slowStart = 3
+	tryEvery  = second
 	// reserveParts is the part of a window, one in so many, that batch claims
 	// leave to others; it shrinks to nothing towards the window's end.
 	reserveParts = 20
@@ -51,7 +53,9 @@ type window struct {
 	// silent answers have told nothing.
 	answered bool
 	silent   int64
-	inFlight int64
+	// tries were let go since the window opened unanswered, the last at tried.
+	tries, tried int64
+	inFlight     int64
 	// ghosts are requests that may have been counted without telling.
 	ghosts spendLog
 }
@@ -94,7 +98,7 @@ func (w *window) roll(now int64) {
 			continue
 		}
 		w.over = max(w.over, f.reset)
-		w.answered, w.silent = false, 0
+		w.answered, w.silent, w.tries = false, 0, 0
 		w.ghosts.forget(f.reset + f.early)
 	}
 	w.told = kept
@@ -104,7 +108,7 @@ func (w *window) roll(now int64) {
 // again; zero when an answer in flight may make room.
 func (w *window) admits(now int64, r *Rules, batch bool) (ok bool, until int64) {
 	w.roll(now)
-	waits := !w.answered && w.inFlight >= slowStart
+	waits := !w.answered && w.tries >= slowStart && now-w.tried < tryEvery
 	for _, f := range w.told {
 		ok, back := w.fits(f, now, r, batch)
 		if !ok && back == 0 {
@@ -128,6 +132,13 @@ func (w *window) admits(now int64, r *Rules, batch bool) (ok bool, until int64) 
 		}
 	}
 	return until == 0 && !waits, until
+}
+
+// try notes a request that is let go.
+func (w *window) try(now int64) {
+	if !w.answered {
+		w.tries, w.tried = w.tries+1, now
+	}
 }
 
 // fits is admits for one of the upstream's windows.

@@ -60,7 +60,6 @@ var primary = []story{
 		}
 		b.settled(late, outcome)
 		b.settled(b.granted(get("core")), limits.Outcome{Sent: true, Answered: true, Ended: true, Failed: true})
-		b.granted(get("core"))
 		b.refused(get("core"), limits.Primary, soon)
 	}},
 	{"requests in flight count", func(b *book) {
@@ -92,6 +91,9 @@ var primary = []story{
 		for range 3 {
 			flying = append(flying, b.granted(get("core")))
 		}
+		b.refused(get("core"), limits.Primary, soon)
+		pass(second)
+		b.granted(get("core")) // those may be lost
 		b.refused(get("core"), limits.Primary, soon)
 		b.settled(flying[0], told("core", 1, 1000, time.Now().Add(time.Hour)))
 		for range 90 {

@@ -6,7 +6,7 @@ local margin = second       -- beyond what is told in whole seconds
 local jitter = 2 * second   -- between two statements of one reset; waited for until
 local sureafter = 10        -- so many have been heard
 local longest = 86400 * second
-local slowstart = 3
+local slowstart, tryevery = 3, second
 local reserveparts = 20
 local leasetime, linger, standby = 30 * second, 10 * second, 300 * second
 local floor, max, min = math.floor, math.max, math.min
@@ -143,12 +143,14 @@ local function parsewindow(resource, text)
   local w
   if text then
     local f = unpackrecord(text)
-    w = {resource = resource, documented = f[1], length = f[2], over = f[3], answered = f[4], inflight = f[5], limit = f[6], silent = f[7], told = {}}
-    for i = 8, #f, 6 do
+    w = {resource = resource, documented = f[1], length = f[2], over = f[3], answered = f[4], inflight = f[5], limit = f[6], silent = f[7],
+         tries = f[8], tried = f[9], told = {}}
+    for i = 10, #f, 6 do
       w.told[#w.told + 1] = {reset = f[i], late = f[i + 1], early = f[i + 2], limit = f[i + 3], used = f[i + 4], heard = f[i + 5]}
     end
   else
-    w = {resource = resource, documented = 0, length = 0, over = 0, answered = 0, inflight = 0, limit = 0, silent = 0, told = {}}
+    w = {resource = resource, documented = 0, length = 0, over = 0, answered = 0, inflight = 0, limit = 0, silent = 0,
+         tries = 0, tried = 0, told = {}}
   end
   windows[resource] = w
   return w
@@ -180,7 +182,7 @@ local function rollwindow(w)
     local f = w.told[i]
     if reopens(f) <= now then
       table.remove(w.told, i)
-      w.over, w.answered, w.silent, w.dirty = max(w.over, f.reset), 0, 0, true
+      w.over, w.answered, w.silent, w.tries, w.dirty = max(w.over, f.reset), 0, 0, 0, true
       forget(g, f.reset + f.early)
     end
   end
@@ -200,7 +202,7 @@ end
 
 local function windowadmits(w, batch)
   local g = rollwindow(w)
-  local refused = w.answered == 0 and w.inflight >= slowstart
+  local refused = w.answered == 0 and w.tries >= slowstart and now - w.tried < tryevery
   local till = 0
   for _, f in ipairs(w.told) do
     local back = fits(w, g, f, batch)
@@ -441,7 +443,7 @@ local function save()
   end
   for resource, w in pairs(windows) do
     if w.dirty then
-      local f, n = {w.documented, w.length, w.over, w.answered, w.inflight, w.limit, w.silent}, 7
+      local f, n = {w.documented, w.length, w.over, w.answered, w.inflight, w.limit, w.silent, w.tries, w.tried}, 9
       for _, t in ipairs(w.told) do
         f[n + 1], f[n + 2], f[n + 3], f[n + 4], f[n + 5], f[n + 6] = t.reset, t.late, t.early, t.limit, t.used, t.heard
         n = n + 6

@@ -43,6 +43,7 @@ if refused then
   return {0, count, whole(till == 0 and 0 or till - now), reason}
 end
 take(l)
+if w.answered == 0 then w.tries, w.tried = w.tries + 1, now end
 if m.probing == 1 then m.probe = id end
 if m.ceiling ~= 0 and m.places >= m.ceiling and now - m.raised >= 10 * second then
   m.raised, m.ceiling = now, m.ceiling + 1

@@ -1,0 +1,335 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A fleet is what an organization runs: several replicas of the gateway, real
+// processes, on one Redis, in front of the reference service, which judges them.
+type fleet struct {
+	*testing.T
+	dir      string
+	weir     string // the program
+	service  string // its URL
+	redis    *exec.Cmd
+	address  string // of Redis
+	replicas []*replica
+	counts   tally
+}
+
+type replica struct {
+	process *exec.Cmd
+	url     string
+}
+
+// fleetLimits are the limits of the documents, scaled down so that many of
+// their windows fit into a test.
+const fleetLimits = `
+limits:
+  cold_start: trust
+  inbound: {rate: 0}
+  primary: {user: 1500, window: 10s}
+  search: {authenticated: 30, window: 3s}
+  concurrent: 40
+  points: {rest: 300, graphql: 500, window: 3s}
+  cpu: {total: 120s, graphql: 60s, window: 3s}
+  content: [{max: 40, window: 2s}, {max: 150, window: 12s}]
+`
+
+// phase is how long each part of the test lasts; WEIR_FLEET_PHASE makes it
+// longer.
+func phase(t *testing.T) time.Duration {
+	d, err := time.ParseDuration(cmp.Or(os.Getenv("WEIR_FLEET_PHASE"), "4s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func newFleet(t *testing.T, n int) *fleet {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fleet{T: t, dir: t.TempDir(), counts: tally{answered: map[string]int{}}}
+	f.weir = filepath.Join(f.dir, "weir") // by this name the test program is weir
+	if err := os.Symlink(self, f.weir); err != nil {
+		t.Fatal(err)
+	}
+	f.address = freeAddress(t)
+	f.startRedis()
+	f.service = "http://" + freeAddress(t)
+	config := f.file("service.yaml", `upstream: {url: "`+f.service+`"}`+fleetLimits)
+	f.start("service", "--config", config, "--listen", strings.TrimPrefix(f.service, "http://"))
+	f.answers(f.service + "/_service/violations")
+	f.subscribe()
+	for range n {
+		f.replicas = append(f.replicas, f.startReplica())
+	}
+	return f
+}
+
+func freeAddress(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func (f *fleet) file(name, text string) string {
+	path := filepath.Join(f.dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		f.Fatal(err)
+	}
+	return path
+}
+
+// start starts weir, and ends it with the test.
+func (f *fleet) start(args ...string) *exec.Cmd {
+	process := exec.Command(f.weir, args...)
+	process.Stderr = &logged{t: f.T, name: args[0]}
+	if err := process.Start(); err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() {
+		_ = process.Process.Signal(syscall.SIGTERM)
+		_ = process.Wait()
+	})
+	return process
+}
+
+// logged passes what a process says to the test's log.
+type logged struct {
+	t    *testing.T
+	name string
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	for line := range bytes.Lines(p) {
+		if bytes.Contains(line, []byte("level=ERROR")) || bytes.Contains(line, []byte("Redis")) || bytes.Contains(line, []byte("lost")) {
+			l.t.Logf("%s: %s", l.name, bytes.TrimSpace(line))
+		}
+	}
+	return len(p), nil
+}
+
+func (f *fleet) startRedis() {
+	host, port, _ := net.SplitHostPort(f.address)
+	f.redis = exec.Command(cmp.Or(os.Getenv("WEIR_REDIS_SERVER"), "redis-server"), "--bind", host, "--port", port, "--save", "", "--appendonly", "no", "--dir", f.dir)
+	if err := f.redis.Start(); err != nil {
+		f.Fatalf("redis-server cannot be started: run make test: %v", err)
+	}
+	process := f.redis
+	f.Cleanup(func() {
+		_ = process.Process.Signal(syscall.SIGCONT)
+		_ = process.Process.Kill()
+		_ = process.Wait()
+	})
+}
+
+func (f *fleet) startReplica() *replica {
+	url := "http://" + freeAddress(f.T)
+	config := f.file("gateway.yaml", `upstream: {url: "`+f.service+`", timeout: 5s}`+"\n"+`store: {url: "redis://`+f.address+`"}`+fleetLimits)
+	r := &replica{url: url}
+	r.process = f.start("serve", "--config", config, "--listen", strings.TrimPrefix(url, "http://"), "--admin", freeAddress(f.T))
+	f.answers(url + "/_weir/")
+	return r
+}
+
+// answers waits until somebody does.
+func (f *fleet) answers(url string) {
+	f.Helper()
+	for range 200 {
+		resp, err := http.Get(url)
+		if err == nil {
+			_ = resp.Body.Close()
+			return
+		}
+		pass(f.Context(), 50*time.Millisecond)
+	}
+	f.Fatalf("%s does not answer", url)
+}
+
+// subscribe makes the subscription that the clients ask for.
+func (f *fleet) subscribe() {
+	req, err := http.NewRequest(http.MethodPut, f.service+"/repos/acme/widgets/subscription", strings.NewReader(`{"subscribed":true}`))
+	if err != nil {
+		f.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer tok-owner")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		f.Fatal(err)
+	}
+	_ = resp.Body.Close()
+}
+
+// pass lets time go by.
+func pass(ctx context.Context, d time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	<-ctx.Done()
+}
+
+// tally is what the clients have seen.
+type tally struct {
+	mu       sync.Mutex
+	answered map[string]int
+	statuses map[int]int
+	waits    []time.Duration
+}
+
+func (c *tally) note(what string, status int, took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answered[what]++
+	if c.statuses == nil {
+		c.statuses = map[int]int{}
+	}
+	c.statuses[status]++
+	c.waits = append(c.waits, took)
+}
+
+// requests are the kinds that the clients send: each meets another limit first.
+var requests = []struct{ name, method, path, body string }{
+	{"points", "GET", "/repos/acme/widgets/subscription", ""},
+	{"points", "GET", "/repos/acme/widgets/subscription", ""},
+	{"content", "POST", "/app-manifests/%d/conversions", ""},
+	{"search", "GET", "/search/commits?q=gear", ""},
+	{"graphql", "POST", "/graphql", `{"query":"{ viewer { login } }"}`},
+}
+
+// overload sends far more than the limits allow, to all replicas, until ctx
+// ends. Clients take no for an answer and come back.
+func (f *fleet) overload(ctx context.Context) *sync.WaitGroup {
+	var group sync.WaitGroup
+	client := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+	for i := range 20 {
+		group.Go(func() {
+			for n := i; ctx.Err() == nil; n++ {
+				f.send(ctx, client, n)
+			}
+		})
+	}
+	return &group
+}
+
+func (f *fleet) send(ctx context.Context, client *http.Client, n int) {
+	kind := requests[n%len(requests)]
+	path := kind.path
+	if strings.Contains(path, "%d") {
+		path = fmt.Sprintf(path, n)
+	}
+	url := f.replicas[n/len(requests)%len(f.replicas)].url + path
+	req, err := http.NewRequestWithContext(ctx, kind.method, url, strings.NewReader(kind.body))
+	if err != nil {
+		f.Error(err)
+		return
+	}
+	req.Header.Set("Authorization", "Bearer tok-owner")
+	req.Header.Set("Cache-Control", "no-store")
+	req.Header.Set("Prefer", "wait=1")
+	began := time.Now()
+	resp, err := client.Do(req)
+	if err != nil {
+		pass(ctx, 20*time.Millisecond) // a replica that is not there
+		return
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	what := kind.name
+	if resp.StatusCode >= 400 {
+		_, detail, _ := strings.Cut(resp.Header.Get("Cache-Status"), "detail=")
+		what += " " + detail
+	}
+	f.counts.note(what, resp.StatusCode, time.Since(began))
+	if resp.StatusCode >= 400 {
+		pass(ctx, 20*time.Millisecond)
+	}
+}
+
+// judge asks the service what it saw, and fails the test for any violation.
+func (f *fleet) judge(after string) {
+	f.Helper()
+	resp, err := http.Get(f.service + "/_service/violations")
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var v struct {
+		Violations       int                                 `json:"violations"`
+		SentWhileLimited int                                 `json:"sent_while_limited"`
+		MaxConcurrent    int                                 `json:"max_concurrent"`
+		ByLimit          map[string]int                      `json:"by_limit"`
+		Highest          map[string]struct{ Sum, Limit int } `json:"highest"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&v); err != nil {
+		f.Fatal(err)
+	}
+	if v.Violations != 0 || v.SentWhileLimited != 0 {
+		f.Errorf("%s: %d violations, %d sent while limited: %v, highest %v", after, v.Violations, v.SentWhileLimited, v.ByLimit, v.Highest)
+	}
+	f.counts.mu.Lock()
+	defer f.counts.mu.Unlock()
+	slices.Sort(f.counts.waits)
+	if n := len(f.counts.waits); n > 0 {
+		f.Logf("%s: answered %v, statuses %v, median %v, 99 of 100 within %v, longest %v; highest %v", after, f.counts.answered, f.counts.statuses,
+			f.counts.waits[n/2].Round(time.Millisecond), f.counts.waits[n*99/100].Round(time.Millisecond), f.counts.waits[n-1].Round(time.Millisecond), v.Highest)
+	}
+	f.counts.answered, f.counts.statuses, f.counts.waits = map[string]int{}, nil, nil
+}
+
+// TestFleet is four replicas on one Redis under overload while things break:
+// the service must not see a limit broken.
+func TestFleet(t *testing.T) {
+	f := newFleet(t, 4)
+	long := phase(t)
+	ctx, stop := context.WithCancel(t.Context())
+	clients := f.overload(ctx)
+	defer clients.Wait()
+	defer stop()
+
+	pass(ctx, 2*time.Second)
+	f.judge("at the start")
+	pass(ctx, 3*long)
+	f.judge("all is well")
+
+	killed := f.replicas[3].process
+	_ = killed.Process.Kill()
+	pass(ctx, long)
+	f.judge("a replica was killed")
+
+	_ = f.redis.Process.Signal(syscall.SIGSTOP)
+	pass(ctx, long)
+	_ = f.redis.Process.Signal(syscall.SIGCONT)
+	f.judge("Redis stood still")
+	pass(ctx, long)
+	f.judge("Redis goes on")
+
+	_ = f.redis.Process.Kill()
+	_ = f.redis.Wait()
+	pass(ctx, long)
+	f.judge("Redis is gone")
+	f.startRedis()
+	pass(ctx, 2*long)
+	f.judge("Redis is back, empty")
+}
