@@ -143,7 +143,9 @@ func (c *client) request(ctx context.Context, rng *rand.Rand) bool {
 		patience = max(0, min(patience, time.Until(c.dies)))
 	}
 	began := time.Now()
-	answers := c.upstream.Send(Request{Claim: permit.Claim, Granted: granted, Expected: permit.CPU, Patience: patience}, rng)
+	answers := c.upstream.Send(Request{
+		Claim: permit.Claim, Granted: granted, Expected: permit.CPU, Patience: patience, Lag: 2*time.Second + 3*s.Slow,
+	}, rng)
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {

@@ -1,6 +1,9 @@
 package hostile
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // spend is something that was counted.
 type spend struct {
@@ -28,6 +31,38 @@ type sums struct {
 	total  int64
 	copies int // in the list
 	meter  meter
+	// surprises are CPU time that was not expected.
+	surprises []surprise
+}
+
+// surprise is CPU time that a request took beyond what was expected of it. A
+// ledger learns of it while the request is in flight, by and by.
+type surprise struct {
+	at              time.Time
+	extra, expected time.Duration
+	of              *exchange
+}
+
+// known is how much of it a ledger knew when it granted something, in
+// microseconds.
+func (s *surprise) known(granted time.Time) int64 {
+	if settled := s.of.answer.settled; !settled.IsZero() && settled.Before(granted) {
+		return s.extra.Microseconds()
+	}
+	elapsed := min(granted.Sub(s.of.began), s.of.Patience) - s.of.Lag
+	seen := time.Duration(float64(elapsed) * s.of.nature.Limits.CPU.Factor)
+	return min(max(0, seen-s.expected), s.extra).Microseconds()
+}
+
+// surprised adds up the surprises of the window that ends now: those that were
+// known, and all.
+func (s *sums) surprised(now, granted time.Time) (known, all int64) {
+	s.surprises = slices.DeleteFunc(s.surprises, func(x surprise) bool { return now.Sub(x.at) >= s.length })
+	for i := range s.surprises {
+		known += s.surprises[i].known(granted)
+		all += s.surprises[i].extra.Microseconds()
+	}
+	return known, all
 }
 
 // add counts a spend, and returns the sum of the window that ends with it, less
@@ -119,6 +154,7 @@ type window struct {
 	news         []news
 	closed       []float64 // how full each was when it ended, in steady state
 	pace         pace
+	last         snapshot // in headers
 }
 
 // news is what an answer has told the ledger of the window that is open.

@@ -89,7 +89,11 @@ func drawNature(rng *rand.Rand, l policy.Limits) Nature {
 		n.Stall = upTo(rng, 40*time.Second)
 	}
 	n.Part = min(1, 2*rng.Float64())
-	n.Flicker = n.Date == Down && rng.IntN(2) == 0
+	// All statements of one reset lie within two seconds.
+	if n.Flicker = rng.IntN(3) == 0; !n.Flicker && n.Date == Down {
+		n.Reset = Rounding(rng.IntN(3))
+		n.Jitter = rng.IntN(2) == 0
+	}
 	n.Lost, n.Failing, n.Unchanged, n.Resending = some(0.1), some(0.05), some(0.5), some(0.05)
 	n.Scolding, n.Closing = some(0.01), some(0.005)
 	if n.BodyOdds = some(1); n.BodyOdds > 0 {
@@ -104,9 +108,9 @@ func drawNature(rng *rand.Rand, l policy.Limits) Nature {
 		n.Silent, n.Foreign, n.Closing = true, 0, 0
 	case 1:
 		n.Dateless, n.Offset = true, 0
-	case 2, 3: // the upstream grants more than the documents say
+	case 2, 3: // the upstream grants something else than the documents say
 		n.Grant = map[string]int{
-			policy.Core: l.Primary.User + rng.IntN(l.Primary.User), policy.Search: l.Search.Authenticated + rng.IntN(30), policy.CodeSearch: l.Search.Code + rng.IntN(20),
+			policy.Core: 3 + rng.IntN(2*min(1000, l.Primary.User)), policy.Search: 3 + rng.IntN(2*l.Search.Authenticated), policy.CodeSearch: 3 + rng.IntN(20),
 		}
 	}
 	return n

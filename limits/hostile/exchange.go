@@ -26,6 +26,7 @@ type Answer struct {
 	snapshot snapshot
 	cooldown *time.Time // its end
 	copied   *copied
+	settled  time.Time
 }
 
 func (a *Answer) describe() string {
@@ -131,9 +132,9 @@ func (x *exchange) plan() {
 	}
 	took := time.Duration(float64(x.end) * part * n.Limits.CPU.Factor).Truncate(time.Microsecond)
 	at(0, func(a *account, _ time.Time) {
-		x.foreseen(a, x.Request, cpu, "", n.Limits.CPU.Total, took)
+		x.foreseen(a, x, cpu, n.Limits.CPU.Total, took)
 		if x.Resource == policy.GraphQL {
-			x.foreseen(a, x.Request, cpu+" graphql", "", n.Limits.CPU.GraphQL, took)
+			x.foreseen(a, x, cpu+" graphql", n.Limits.CPU.GraphQL, took)
 		}
 	})
 	if odds(rng, n.Resending) {
@@ -236,11 +237,8 @@ func (x *exchange) scold(a *account, w *window, now time.Time) {
 	}
 	ends := now.Add(time.Minute << min(a.episodes-1, 6)) // retry rule 4
 	switch x.rng.IntN(4) {
-	case 0: // remaining 0, retry rule 3
+	case 0: // remaining 0, retry rule 3, if the headers come to say so
 		w.others(now, w.max)
-		if !x.nature.Silent {
-			ends = w.ends
-		}
 	case 1, 2: // retry rule 2
 		exact := time.Second + upTo(x.rng, 15*time.Second)
 		ends = now.Add(exact)
@@ -256,7 +254,16 @@ func (x *exchange) look(a *account, now time.Time) {
 	if x.answer.Failed = x.answer.Limited == signals.NotLimited && odds(x.rng, n.Failing); x.answer.Failed || n.Silent {
 		return
 	}
-	s := x.window(a, x.Resource).snapshot(now)
+	if x.answer.cooldown != nil && odds(x.rng, n.Bare) {
+		return
+	}
+	w := x.window(a, x.Resource)
+	s := w.snapshot(now)
+	if last := w.last; odds(x.rng, n.Stale) && last.opened.Equal(s.opened) && last.max != 0 {
+		s = last
+	} else {
+		w.last = s
+	}
 	if x.answer.Limited == signals.PrimaryLimit && s.used < s.max {
 		return // the window has ended since: an error without headers
 	}

@@ -47,6 +47,9 @@ type Nature struct {
 	// Flicker tells the reset rounded either way, at random; Jitter adds a
 	// second or takes one away.
 	Flicker, Jitter bool
+	// Stale answers carry the rate headers of an earlier answer, which do not
+	// count the request itself.
+	Stale float64
 	// Silent upstreams send no rate headers, Dateless ones no Date.
 	Silent, Dateless bool
 
@@ -68,7 +71,8 @@ type Nature struct {
 	Lost, Failing, Unchanged, Resending float64
 	// Scolding answers are secondary limit errors for no reason; Closing ones
 	// close the primary window, as if somebody else had used it up.
-	Scolding, Closing float64
+	// Bare is the part of the secondary errors that have no rate headers.
+	Scolding, Closing, Bare float64
 	// Foreign is how many requests a second somebody else makes.
 	Foreign float64
 }

@@ -23,6 +23,18 @@ func (s sinner) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) e
 	return s.Ledger.Settle(ctx, p, o)
 }
 
+// sleeper is a ledger that learns nothing of requests in flight.
+type sleeper struct{ limits.Ledger }
+
+func (sleeper) Renew(context.Context, []limits.Flight) error { return nil }
+
+// hasty is a ledger that takes an aborted answer for one that has ended.
+type hasty struct{ limits.Ledger }
+
+func (h hasty) Release(ctx context.Context, p limits.Permit, _ bool) error {
+	return h.Ledger.Release(ctx, p, false)
+}
+
 // mishearing opens ledgers that mishear outcomes.
 func mishearing(mishear func(*limits.Outcome)) Open {
 	return func(t *testing.T, rules limits.Rules) limits.Ledger { return sinner{memory(t, rules), mishear} }
@@ -41,6 +53,8 @@ func generous(change func(*policy.Limits)) Open {
 // through a little more than it may, of every limit.
 func TestSinsAreSeen(t *testing.T) {
 	spoil := func(n *Nature) { n.Scolding = 0.01 }
+	stall := func(n *Nature) { n.StallOdds, n.Stall = 0.1, 20*time.Second }
+	abort := func(n *Nature) { n.BodyOdds, n.Body, n.Aborting = 1, time.Second, 1 }
 	for _, c := range []struct {
 		limit string // of the violation
 		load  string // the saturation that shows it
@@ -58,6 +72,9 @@ func TestSinsAreSeen(t *testing.T) {
 		{policy.Search + " sliding", policy.Search, generous(func(l *policy.Limits) { l.Search.Authenticated++ }), func(n *Nature) { n.SlidingSearch, n.Silent = true, true }},
 		{policy.CodeSearch, policy.CodeSearch, generous(func(l *policy.Limits) { l.Search.Code++ }), func(n *Nature) { n.Silent = true }},
 		{cpu, cpu, mishearing(func(o *limits.Outcome) { o.Elapsed = o.Elapsed * 95 / 100 }), nil},
+		{cpu, cpu, func(t *testing.T, r limits.Rules) limits.Ledger { return sleeper{memory(t, r)} }, stall},
+		{concurrency, concurrency, func(t *testing.T, r limits.Rules) limits.Ledger { return hasty{memory(t, r)} }, abort},
+		{concurrency, concurrency, mishearing(func(o *limits.Outcome) { o.Sent = o.Answered }), stall},
 		{concurrency, concurrency, generous(func(l *policy.Limits) { l.Concurrent++ }), nil},
 		{primary, primary, mishearing(func(o *limits.Outcome) { o.Rate.Used -= 3 }), nil},
 		{primary, primary, mishearing(func(o *limits.Outcome) { o.Rate.Reset = o.Rate.Reset.Add(-3 * time.Second) }), nil},
@@ -71,6 +88,7 @@ func TestSinsAreSeen(t *testing.T) {
 					continue
 				}
 				scenario := s.scenario(4, 1, false)
+				scenario.Span = max(scenario.Span, 20*time.Second)
 				if c.spoil != nil {
 					c.spoil(&scenario.Nature)
 				}

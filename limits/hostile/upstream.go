@@ -94,19 +94,24 @@ func (u *Upstream) window(a *account, resource string) *window {
 	return w
 }
 
+// sum returns the sliding sum of a limit and a scope of it.
+func (a *account) sum(from time.Time, limit, scope string, rule policy.Window) *sums {
+	key := limit + " \x00" + scope
+	s := a.sums[key]
+	if s == nil {
+		s = &sums{max: int64(rule.Max), length: rule.Window, meter: meter{pace: pace{from: from}}}
+		a.sums[key] = s
+	}
+	return s
+}
+
 // count adds to a sliding sum, and judges it.
 func (u *Upstream) count(a *account, r *Request, limit, scope string, rule policy.Window, cost int64, c *copied) {
 	if cost == 0 {
 		return
 	}
-	key := limit + " \x00" + scope
-	s := a.sums[key]
-	if s == nil {
-		s = &sums{max: int64(rule.Max), length: rule.Window, meter: meter{pace: pace{from: u.from}}}
-		a.sums[key] = s
-	}
-	now := time.Now()
-	sum := s.add(spend{now, cost, c}, r.Granted)
+	s := a.sum(u.from, limit, scope, rule)
+	sum := s.add(spend{time.Now(), cost, c}, r.Granted)
 	t := u.report.tally(limit)
 	t.Requests++
 	t.Worst = max(t.Worst, float64(sum)/float64(s.max))
@@ -115,20 +120,23 @@ func (u *Upstream) count(a *account, r *Request, limit, scope string, rule polic
 	}
 }
 
-// foreseen adds CPU time as far as it was expected, and notes all of it.
-func (u *Upstream) foreseen(a *account, r *Request, limit, scope string, most time.Duration, took time.Duration) {
+// foreseen adds CPU time, and judges it as far as a ledger could foresee it.
+func (u *Upstream) foreseen(a *account, x *exchange, limit string, most, took time.Duration) {
 	rule := policy.Window{Max: int(most.Microseconds()), Window: u.nature.Limits.CPU.Window}
-	expected := min(took, most, time.Duration(float64(r.Expected)*u.nature.Limits.CPU.Factor))
-	u.count(a, r, limit, scope, rule, expected.Microseconds(), nil)
-	key := limit + " in all \x00" + scope
-	s := a.sums[key]
-	if s == nil {
-		s = &sums{max: int64(rule.Max), length: rule.Window}
-		a.sums[key] = s
+	expected := min(took, most, time.Duration(float64(x.Expected)*u.nature.Limits.CPU.Factor))
+	s := a.sum(u.from, limit, "", rule)
+	now, t := time.Now(), u.report.tally(limit)
+	sum := s.add(spend{at: now, cost: expected.Microseconds()}, x.Granted)
+	if took > expected {
+		s.surprises = append(s.surprises, surprise{now, took - expected, expected, x})
 	}
-	all := s.add(spend{at: time.Now(), cost: took.Microseconds()}, r.Granted)
-	t := u.report.tally(limit)
-	t.Raw = max(t.Raw, float64(all)/float64(s.max))
+	known, all := s.surprised(now, x.Granted)
+	t.Requests++
+	t.Worst = max(t.Worst, float64(sum+known)/float64(s.max))
+	t.Raw = max(t.Raw, float64(sum+all)/float64(s.max))
+	if sum+known > s.max {
+		u.blame(a, limit, fmt.Sprintf("%d of %d µs, granted at %s", sum+known, s.max, u.clock(x.Granted)))
+	}
 }
 
 // enter gives a request its place.
@@ -222,6 +230,7 @@ func (u *Upstream) Told(answer *Answer) {
 	if answer.Rate.Limit != 0 {
 		answer.snapshot.told(now)
 	}
+	answer.settled = now
 	if answer.copied != nil {
 		answer.copied.told = now
 	}
@@ -249,6 +258,8 @@ type Request struct {
 	// it was taken to need.
 	Granted  time.Time
 	Expected time.Duration
+	// Lag is how old the ledger's knowledge of requests in flight may be.
+	Lag time.Duration
 	// Patience is after how long the client gives up.
 	Patience time.Duration
 }
