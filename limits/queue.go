@@ -22,7 +22,7 @@ const (
 	floorEvery = 20
 	// paceRate and paceBurst smooth the rush when a window reopens: requests
 	// a second of those that have waited.
-	paceRate, paceBurst = 200, 20
+	paceRate, paceBurst = 1000, 50
 )
 
 // queue holds those who wait for one account, and says whose turn it is:

@@ -20,7 +20,7 @@ import (
 // one.
 func (g *Gateway) attempt(x *exchange, out *http.Request) (*http.Response, error) {
 	caller := x.who.Caller
-	for poll := 0; ; poll++ {
+	for poll := 0; ; poll++ { // bounded by the client's patience
 		permit, err := g.admit(x, out.Context(), caller)
 		if err != nil {
 			return nil, err
@@ -40,6 +40,10 @@ func (g *Gateway) attempt(x *exchange, out *http.Request) (*http.Response, error
 		if !outcome.Ended {
 			resp.Body = &permittedBody{ReadCloser: resp.Body, end: func(aborted bool) { g.release(x, *permit, aborted) }}
 		}
+		if g.comesBack(x, outcome) {
+			discard(resp.Body)
+			continue // admission waits for as long as the upstream asked
+		}
 		wait, again := g.Statistics.next(x, resp, poll)
 		if !again {
 			return resp, nil
@@ -52,6 +56,29 @@ func (g *Gateway) attempt(x *exchange, out *http.Request) (*http.Response, error
 		}
 	}
 }
+
+// comesBack reports whether a request that met a limit of the upstream's is sent
+// again when that is over: a safe one, whose client can still wait (design
+// section 5.4). Everybody else is told when to come back, in the upstream's own
+// words.
+func (g *Gateway) comesBack(x *exchange, o limits.Outcome) bool {
+	now := time.Now()
+	var over time.Time
+	switch {
+	case o.Limited == signals.NotLimited || !x.match.Operation.Safe():
+		return false
+	case o.RetryAfter > 0:
+		over = now.Add(o.RetryAfter)
+	case o.Limited == signals.PrimaryLimit || o.Rate.Limit != 0 && o.Rate.Used >= o.Rate.Limit:
+		over = o.Rate.Reset
+	default:
+		over = now.Add(time.Minute)
+	}
+	return over.After(now) && !over.Add(roundedAway).After(x.until(g.Wait))
+}
+
+// roundedAway is how much later than told a limit may be over.
+const roundedAway = 2 * time.Second
 
 // admit waits for a permit as long as this client may wait.
 func (g *Gateway) admit(x *exchange, ctx context.Context, caller policy.Caller) (*limits.Permit, error) {

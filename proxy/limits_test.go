@@ -235,3 +235,35 @@ func TestSecondaryLimitSilencesTheAccount(t *testing.T) {
 		w.want("after it", w.get("/user", "Authorization: Bearer a").StatusCode, 200)
 	})
 }
+
+func TestSafeRequestComesBackAfterASecondaryLimit(t *testing.T) {
+	for _, c := range []struct {
+		name, method, prefer string
+		status, sent         int
+		after                time.Duration
+	}{
+		{"when its client can wait", http.MethodGet, "wait=60", 200, 2, 31 * time.Second},
+		{"not when its client cannot", http.MethodGet, "wait=20", 403, 1, 0},
+		{"not when it may change something", http.MethodPut, "wait=60", 403, 1, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var limited sync.Once
+				w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+					status := http.StatusOK
+					limited.Do(func() {
+						w.Header().Set("Retry-After", "30")
+						status = http.StatusForbidden
+					})
+					w.WriteHeader(status)
+					_, _ = fmt.Fprint(w, `{"message":"You have exceeded a secondary rate limit."}`)
+				})
+				began := time.Now()
+				r := w.do(c.method, "/repos/a/b/subscription", nil, "Authorization: Bearer a", "Prefer: "+c.prefer)
+				w.want("status", r.StatusCode, c.status)
+				w.want("after", time.Since(began), c.after)
+				w.want("requests upstream", w.upstreamSaw(), c.sent)
+			})
+		})
+	}
+}
