@@ -1,0 +1,140 @@
+package limits
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirgate/weir/limits/signals"
+	"github.com/weirgate/weir/policy"
+)
+
+// told settles a claim with what an answer says of its window.
+func (m *Memory) spend(t *testing.T, c Claim, o Outcome) {
+	t.Helper()
+	ctx := context.Background()
+	if d, _ := m.Admit(ctx, c); !d.Granted {
+		t.Fatalf("%d: %s until %v", c.ID, d.Reason, d.Until)
+	}
+	if o.Sent {
+		_ = m.Settle(ctx, Permit{c}, o)
+	}
+}
+
+func claim(id uint64, resource string) Claim {
+	return Claim{ID: id, Account: "a", Kind: policy.User, Operation: "op", Resource: resource, Points: 1, CPU: time.Second}
+}
+
+func answer(resource string, used int) Outcome {
+	return Outcome{Sent: true, Answered: true, Ended: true, Elapsed: time.Second, Rate: signals.Rate{
+		Limit: 5000, Used: used, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: resource,
+	}}
+}
+
+// What was spent is kept over a graceful restart: the next process decides as
+// this one would.
+func TestSpendingOutlivesTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rules := Rules{Limits: policy.DefaultLimits(), ColdStart: "strict"}
+		old := NewMemory(rules)
+		old.cold = false
+		for i := range uint64(20) {
+			old.spend(t, claim(i+1, "core"), answer("core", int(i)+1))
+			old.spend(t, claim(i+100, "search"), answer("search", int(i)+1))
+			time.Sleep(time.Second)
+		}
+		limited := answer("core", 30)
+		limited.Limited, limited.RetryAfter = signals.SecondaryLimit, 30*time.Second
+		old.spend(t, claim(500, "core"), limited)
+		var saved bytes.Buffer
+		if err := old.Save(&saved); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second) // the restart
+		fresh := NewMemory(rules)
+		if err := fresh.Load(&saved); err != nil {
+			t.Fatal(err)
+		}
+		for range 10 {
+			before, _ := old.Accounts(context.Background(), 10)
+			after, _ := fresh.Accounts(context.Background(), 10)
+			if diff := cmp.Diff(before, after); diff != "" {
+				t.Fatal(diff)
+			}
+			id := uint64(time.Now().UnixNano())
+			was, _ := old.Admit(context.Background(), claim(id, "search"))
+			is, _ := fresh.Admit(context.Background(), claim(id, "search"))
+			if was != is {
+				t.Fatalf("%+v, and before the restart %+v", is, was)
+			}
+			time.Sleep(7 * time.Second)
+		}
+	})
+}
+
+func TestWhatIsInFlightIsChargedWhenTheLedgerIsSaved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMemory(Rules{Limits: policy.DefaultLimits()})
+		m.spend(t, claim(1, "core"), Outcome{})
+		var saved bytes.Buffer
+		if err := m.Save(&saved); err != nil {
+			t.Fatal(err)
+		}
+		fresh := NewMemory(Rules{Limits: policy.DefaultLimits()})
+		if err := fresh.Load(&saved); err != nil {
+			t.Fatal(err)
+		}
+		list, _ := fresh.Accounts(context.Background(), 1)
+		if list[0].InFlight != 0 || list[0].Budgets[0].Used != 1 {
+			t.Errorf("%+v", list[0])
+		}
+	})
+}
+
+func TestBadSnapshotsAreRefused(t *testing.T) {
+	m := NewMemory(Rules{Limits: policy.DefaultLimits()})
+	for text, want := range map[string]string{
+		"":              "cannot be read",
+		"{":             "cannot be read",
+		`{"version":7}`: "of version 7",
+		`{"version":1,"taken":"2999-01-01T00:00:00Z"}`: "in the future",
+	} {
+		if err := m.Load(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) || !m.cold {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// A ledger that does not know what was spent before it begins is careful for
+// one window.
+func TestColdStart(t *testing.T) {
+	for _, c := range []struct {
+		start  string
+		points []int64 // granted at once after 0, 15, 30, 45 and 60 seconds
+	}{
+		{"trust", []int64{900, 900, 900, 900, 900}},
+		{"ramp", []int64{225, 393, 562, 731, 900}},
+		{"strict", []int64{0, 0, 0, 0, 900}},
+	} {
+		t.Run(c.start, func(t *testing.T) {
+			for i, want := range c.points {
+				synctest.Test(t, func(t *testing.T) {
+					m := NewMemory(Rules{Limits: policy.DefaultLimits(), ColdStart: c.start})
+					time.Sleep(time.Duration(i) * 15 * time.Second)
+					a := newAccount(policy.User)
+					s := Spend{Budget: Points, Scope: "op", Limit: 900, Cost: 1, Window: time.Minute}
+					log := a.log(&s, m)
+					log.roll(m.now())
+					if got := 900 - log.total; got != want {
+						t.Errorf("after %d s: %d points, want %d", 15*i, got, want)
+					}
+				})
+			}
+		})
+	}
+}
