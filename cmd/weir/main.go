@@ -37,6 +37,7 @@ type commands struct {
 	Service serviceCommand `cmd:"" help:"Run the reference service alone."`
 	Check   checkCommand   `cmd:"" help:"Check a configuration: every mistake with its line and column."`
 	Explain explainCommand `cmd:"" help:"Tell how a call would be treated."`
+	Budget  budgetCommand  `cmd:"" help:"Show what each account has left of its budgets."`
 	Schema  schemaCommand  `cmd:"" help:"Print the JSON Schema of the configuration."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 }

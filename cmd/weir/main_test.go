@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{Dir: "testdata"})
+	testscript.Run(t, testscript.Params{Dir: "testdata", Cmds: commandsOfScripts()})
 }
 
 // started is a command that runs in this process until the test ends.
@@ -286,7 +286,7 @@ func TestService(t *testing.T) {
 }
 
 func TestHelpOfEveryCommand(t *testing.T) {
-	for _, name := range []string{"demo", "serve", "service", "check", "explain", "schema", "version"} {
+	for _, name := range []string{"demo", "serve", "service", "check", "explain", "budget", "schema", "version"} {
 		var out, problems bytes.Buffer
 		if code := run(t.Context(), []string{name, "--help"}, os.LookupEnv, &out, &problems); code != exitOK || !strings.Contains(out.String(), "Usage: weir "+name) {
 			t.Errorf("%s: %d %s%s", name, code, out.String(), problems.String())

@@ -1,0 +1,438 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/weirgate/weir/internal/admin"
+	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/limits"
+)
+
+// listening is an admin listener with these accounts; an empty token asks for
+// none.
+func listening(token string, accounts ...limits.Account) http.Handler {
+	return admin.Handler(token, admin.Sources{
+		Accounts: func(context.Context, int) ([]limits.Account, error) { return accounts, nil },
+		Requests: func() any { return nil },
+		Config:   func() any { return nil },
+		Reload:   func() error { return nil },
+		Cache:    func() (int, uint64) { return 0, 0 },
+	})
+}
+
+// looking is the command in front of a handler, over a network in memory.
+type looking struct {
+	budgetView
+	out, problems paper
+	away          atomic.Bool // nobody listens
+}
+
+// paper is what a command that runs prints on.
+type paper struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (p *paper) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.text = append(p.text, b...)
+	return len(b), nil
+}
+
+// torn is what was printed since it was last asked for.
+func (p *paper) torn() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text := string(p.text)
+	p.text = nil
+	return text
+}
+
+func look(t *testing.T, h http.Handler) *looking {
+	t.Helper()
+	l := pipe.Serve(t, "admin.test:9090", &http.Server{Handler: h})
+	transport := &http.Transport{DialContext: l.Dial}
+	t.Cleanup(transport.CloseIdleConnections)
+	v := &looking{}
+	v.admin = adminListener{transportFunc(func(r *http.Request) (*http.Response, error) {
+		if v.away.Load() {
+			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+		}
+		return transport.RoundTrip(r)
+	}), "http://admin.test:9090", ""}
+	v.budgetView.out, v.budgetView.problems = &v.out, &v.problems
+	return v
+}
+
+type transportFunc func(*http.Request) (*http.Response, error)
+
+func (f transportFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// shows wants one listing to be printed so.
+func (v *looking) shows(t *testing.T, want string) {
+	t.Helper()
+	if err := v.once(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), v.out.torn()); diff != "" {
+		t.Errorf("shown (-want +got):\n%s", diff)
+	}
+}
+
+// budget is one row as the ledger tells it.
+func budget(resource string, used, limit, held int, reset time.Duration) limits.Budget {
+	return limits.Budget{Resource: resource, Used: used, Limit: limit, Remaining: limit - used, Held: held, Reset: time.Now().UTC().Add(reset)}
+}
+
+// TestTheGatewaysClockCounts: the times come from the gateway, so its clock
+// tells how far away they are.
+func TestTheGatewaysClockCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := look(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
+			listening("", limits.Account{Name: "a", Kind: "user", Concurrent: 9, Budgets: []limits.Budget{budget("core", 1, 2, 0, -time.Hour+5*time.Second)}}).ServeHTTP(w, r)
+		}))
+		v.shows(t, `
+BUDGET  USED  LEFT  HELD  RESETS
+a (user): 0 of 9 in flight
+  core   1/2     1        in 5s
+`)
+	})
+}
+
+func TestBudgetsAsJSON(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := look(t, listening("", limits.Account{Name: "a\x1b\u009b\u202e\u200b\U000e0001ä", Kind: "user", Budgets: []limits.Budget{budget("core", 1, 2, 0, 0)}}))
+		v.json, v.terminal = true, true
+		v.shows(t, `
+[
+  {
+    "account": "a\u001b\u009b\u202e\u200b\udb40\udc01ä",
+    "kind": "user",
+    "in_flight": 0,
+    "concurrent": 0,
+    "budgets": [
+      {
+        "resource": "core",
+        "limit": 2,
+        "used": 1,
+        "remaining": 1,
+        "reset": "2000-01-01T00:00:00Z"
+      }
+    ]
+  }
+]
+`)
+	})
+}
+
+func TestTheTokenIsSentToTheListenerOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := look(t, listening("secret", limits.Account{Name: "a"}))
+		v.admin.token = "secret"
+		if err := v.once(t.Context()); err != nil {
+			t.Error(err)
+		}
+		asked := 0
+		elsewhere := look(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked++
+			http.Redirect(w, r, "http://elsewhere.test/", http.StatusTemporaryRedirect)
+		}))
+		elsewhere.admin.token = "secret"
+		err := elsewhere.once(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "not the admin listener of a Weir: it answers 307") || asked != 1 {
+			t.Errorf("asked %d times: %v", asked, err)
+		}
+	})
+}
+
+func TestWhatIsWrongWithTheAnswer(t *testing.T) {
+	answer := func(status int, body string, fields ...string) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			for i := 0; i < len(fields); i += 2 {
+				w.Header().Set(fields[i], fields[i+1])
+			}
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, body)
+		})
+	}
+	for _, c := range []struct {
+		name    string
+		handler http.Handler
+		token   credential.Secret
+		says    string
+	}{
+		{"no token", listening("secret"), "", " asks for the admin token: set WEIR_ADMIN_TOKEN, or give --token"},
+		{"wrong token", listening("secret"), "sesame", " does not take this token; it stands in the gateway's configuration at admin.token"},
+		{"the address for clients", answer(401, `{"message":"Requires authentication"}`, "Weir-Request-Id", "X"), "", " is where the gateway answers its clients; the admin listener has an address of its own, in the configuration at admin.listen"},
+		{"the store is lost", answer(503, "the store\x1b[2J is lost\nmore"), "", " answers 503: the store[2J is lost"},
+		{"another server", answer(404, "nothing here"), "", " is not the admin listener of a Weir: it answers 404 to /api/v1/accounts"},
+		{"a page", answer(200, "<html>"), "", " is not the admin listener of a Weir: its answer to /api/v1/accounts is no list of accounts"},
+		{"no answer at all", answer(200, ""), "", " is not the admin listener of a Weir: its answer to /api/v1/accounts is no list of accounts"},
+		{"a message", answer(200, `{"message":"ok"}`), "", " is not the admin listener of a Weir: its answer to /api/v1/accounts is no list of accounts"},
+		{"accounts of somebody else", answer(200, `[{"account":"a"},{"id":7}]`), "", " is not the admin listener of a Weir: its answer to /api/v1/accounts is no list of accounts"},
+		{"an answer that breaks off", answer(200, `[`, "Content-Length", "9"), "", " does not answer: unexpected EOF"},
+		{"no answer in time", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "", " does not answer within 5s"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				v := look(t, c.handler)
+				v.admin.token = c.token
+				began := time.Now()
+				err := v.once(t.Context())
+				if want := "http://admin.test:9090" + c.says; err == nil || err.Error() != want {
+					t.Errorf("got  %v\nwant %s", err, want)
+				}
+				if took := time.Since(began); took > adminPatience {
+					t.Errorf("took %s", took)
+				}
+				// Watching does not begin with what is wrong.
+				if err := v.watch(t.Context(), time.Second); err == nil || len(v.out.text) > 0 {
+					t.Errorf("watching it: %v, %q", err, v.out.text)
+				}
+			})
+		})
+	}
+}
+
+func TestWatchPrintsAndGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		used := 0
+		v := look(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			used++
+			listening("", limits.Account{Name: "a", Kind: "user", Concurrent: 9, Budgets: []limits.Budget{budget("core", used, 9, 0, time.Minute)}}).ServeHTTP(w, r)
+		}))
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- v.watch(ctx, 2*time.Second) }()
+		says := func(out, problems string) {
+			t.Helper()
+			synctest.Wait()
+			if diff := cmp.Diff([]string{strings.TrimPrefix(out, "\n"), problems}, []string{v.out.torn(), v.problems.torn()}); diff != "" {
+				t.Errorf("said (-want +got):\n%s", diff)
+			}
+		}
+		says(`
+http://admin.test:9090, 2000-01-01 00:00:00 UTC
+BUDGET  USED  LEFT  HELD  RESETS
+a (user): 0 of 9 in flight
+  core   1/9     8        in 1m
+
+`, "")
+		time.Sleep(2*time.Second - time.Nanosecond)
+		says("", "")
+		time.Sleep(time.Nanosecond)
+		says(`
+http://admin.test:9090, 2000-01-01 00:00:02 UTC
+BUDGET  USED  LEFT  HELD  RESETS
+a (user): 0 of 9 in flight
+  core   2/9     7        in 1m
+
+`, "")
+		v.away.Store(true)
+		time.Sleep(2 * time.Second)
+		says("", "weir: http://admin.test:9090 refuses the connection: is the gateway running, and is this its admin address (--admin)?; asking again every 2s\n")
+		time.Sleep(20 * time.Second)
+		says("", "") // said once
+		v.away.Store(false)
+		time.Sleep(2 * time.Second)
+		says(`
+http://admin.test:9090, 2000-01-01 00:00:26 UTC
+BUDGET  USED  LEFT  HELD  RESETS
+a (user): 0 of 9 in flight
+  core   3/9     6        in 1m
+
+`, "")
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		says("", "")
+	})
+}
+
+func TestWatchEndsWhileItAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, answered := range []int32{0, 1} { // before
+			var asked atomic.Int32
+			v := look(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if asked.Add(1) > answered {
+					<-r.Context().Done()
+				}
+				listening("").ServeHTTP(w, r)
+			}))
+			ctx, stop := context.WithCancel(t.Context())
+			time.AfterFunc(3*time.Second, stop)
+			began := time.Now()
+			if err := v.watch(ctx, time.Second); err != nil || time.Since(began) != 3*time.Second {
+				t.Errorf("after %s: %v", time.Since(began), err)
+			}
+			if said := v.problems.torn(); said != "" {
+				t.Errorf("said %q", said)
+			}
+		}
+	})
+}
+
+func TestWatchEndsWhenNobodyReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, terminal := range []bool{false, true} {
+			v := look(t, listening(""))
+			gone := errors.New("nobody reads")
+			v.terminal = terminal
+			v.budgetView.out = writer(func([]byte) (int, error) { return 0, gone })
+			if err := v.watch(t.Context(), time.Second); !errors.Is(err, gone) {
+				t.Errorf("got %v", err)
+			}
+		}
+	})
+}
+
+func TestAdminAddresses(t *testing.T) {
+	for address, want := range map[string]string{
+		"127.0.0.1:9090":            "http://127.0.0.1:9090",
+		":9090":                     "http://127.0.0.1:9090",
+		"[::1]:9090":                "http://[::1]:9090",
+		"weir.internal:9090":        "http://weir.internal:9090",
+		"http://weir:9090/":         "http://weir:9090",
+		"https://ops.test/weir/":    "https://ops.test/weir",
+		"weir":                      "",
+		"":                          "",
+		"weir:port":                 "",
+		"weir:":                     "",
+		"ftp://weir":                "",
+		"http://":                   "",
+		"http://weir?a=b":           "",
+		"http://weir#a":             "",
+		"/run/weir.sock":            "",
+		"http://admin:hunter2@weir": "",
+		"http://a:hunter2@weir:x":   "",
+		"admin@weir:9090":           "",
+	} {
+		got, err := adminURL(address)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%s: got %q, %v", address, got, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: shows the password: %v", address, err)
+		}
+	}
+}
+
+func TestOnlyATerminalIsOne(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []*os.File{file, r, w} {
+		if isTerminal(f) {
+			t.Errorf("%s is taken for a terminal", f.Name())
+		}
+		_ = f.Close()
+	}
+	if isTerminal(&bytes.Buffer{}) {
+		t.Error("a buffer is taken for a terminal")
+	}
+	for term, want := range map[string]bool{"dumb": true, "xterm": false, "": false} {
+		if got := isDumb(func(string) (string, bool) { return term, true }); got != want {
+			t.Errorf("%q is dumb: %v", term, got)
+		}
+	}
+}
+
+// scriptAdmin is for the scripts: "admin NAME [TOKEN]" starts an admin listener
+// and sets NAME to its URL, "asked N" waits until the last one was asked so
+// often.
+type scriptAdmin struct{ asked chan struct{} }
+
+func (s *scriptAdmin) start(ts *testscript.TestScript, _ bool, args []string) {
+	token := ""
+	if len(args) > 1 {
+		token = args[1]
+	}
+	pages := listening(token, limits.Account{Name: "octo\x1b[2J-bot", Kind: "user", InFlight: 2, Concurrent: 100, Budgets: []limits.Budget{
+		budget("core", 1250, 5000, 0, -time.Second), budget("search", 27, 30, 0, -time.Second), budget("graphql", 0, 5000, 0, -time.Second),
+	}})
+	asked := make(chan struct{}, 100)
+	s.asked = asked
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		pages.ServeHTTP(w, r)
+		select {
+		case asked <- struct{}{}:
+		default: // nobody counts so far
+		}
+	}))
+	ts.Defer(server.Close)
+	ts.Setenv(args[0], server.URL)
+}
+
+func (s *scriptAdmin) wait(ts *testscript.TestScript, _ bool, args []string) {
+	n, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	for range n {
+		select {
+		case <-s.asked:
+		case <-time.After(time.Minute):
+			ts.Fatalf("was not asked")
+		}
+	}
+}
+
+// commandsOfScripts are those that the scripts have beside testscript's own.
+func commandsOfScripts() map[string]func(*testscript.TestScript, bool, []string) {
+	s := &scriptAdmin{}
+	return map[string]func(*testscript.TestScript, bool, []string){"admin": s.start, "asked": s.wait}
+}
+
+// TestBudgetOfADemo asks a real gateway.
+func TestBudgetOfADemo(t *testing.T) {
+	s := start(t, "demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--service", "127.0.0.1:0", "--traffic", "off")
+	gateway := s.says(`gateway +(http://\S+)`)
+	listener := s.says(`admin +(http://\S+)`)
+	s.drain()
+	for range 3 {
+		get(t, gateway+"/search/commits?q=gear", "Authorization: Bearer tok-owner")
+	}
+	noEnv := func(string) (string, bool) { return "", false }
+	ask := func(args ...string) (int, string, string) {
+		var out, problems bytes.Buffer
+		code := run(t.Context(), append([]string{"budget", "--admin"}, args...), noEnv, &out, &problems)
+		return code, out.String(), problems.String()
+	}
+	code, out, problems := ask(strings.TrimPrefix(listener, "http://"))
+	shown := regexp.MustCompile(`(?m)^[0-9a-f]+ \(user\): 0 of 100 in flight\n  search +3/30 +27 +in .*\n(  .*\n)*  cpu +[0-9.]+s/90s +[0-9.]+s +in `)
+	if code != exitOK || !shown.MatchString(out) || problems != "" {
+		t.Errorf("%d %s%s", code, out, problems)
+	}
+	code, out, problems = ask(gateway)
+	if code != exitFailure || out != "" || problems != fmt.Sprintf("weir: %s is where the gateway answers its clients; the admin listener has an address of its own, in the configuration at admin.listen\n", gateway) {
+		t.Errorf("%d %s%s", code, out, problems)
+	}
+}

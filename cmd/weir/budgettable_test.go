@@ -1,0 +1,324 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// someAccounts have something of everything.
+func someAccounts() []limits.Account {
+	return []limits.Account{
+		{Name: "zebra", Kind: "installation", Concurrent: 100},
+		{Name: "octo-bot", Kind: "user", InFlight: 3, Concurrent: 50, BlockedUntil: time.Now().Add(43 * time.Second), Budgets: []limits.Budget{
+			budget("core", 1234, 5000, 0, 42*time.Minute+10*time.Second),
+			budget("search", 28, 30, 1, 12*time.Second),
+			budget("graphql", 0, 5000, 0, time.Hour),
+			budget("cpu", 12345, 90000, 1500, 59*time.Second+time.Millisecond),
+			budget("cpu:graphql", 61500, 60000, 0, 61*time.Second),
+			budget("points:user/get", 0, 900, 5, 0),
+			budget("code_search", 1, 10, 0, -time.Second),
+		}},
+		{Name: "egress:shared", Kind: "unauthenticated", Concurrent: 100, BlockedUntil: time.Now().Add(-time.Second), Budgets: []limits.Budget{
+			{Resource: "core", Used: 60, Limit: 60}, budget("closed", 0, 0, 1, 26*time.Hour),
+		}},
+	}
+}
+
+func TestBudgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := look(t, listening("", someAccounts()...))
+		v.shows(t, `
+BUDGET                    USED     LEFT  HELD  RESETS
+egress:shared (unauthenticated): 0 of 100 in flight
+  closed                   0/0        0     1  in 1d 2h
+  core                   60/60        0        -
+
+octo-bot (user): 3 of 50 in flight; cool-down ends in 43s
+  cpu:graphql        61.5s/60s    -1.5s        in 1m 1s
+  search                 28/30        2     1  in 12s
+  core               1234/5000     3766        in 42m 10s
+  cpu              12.345s/90s  77.655s  1.5s  in 1m
+  code_search             1/10        9        now
+  points:user/get        0/900      900     5  now
+
+zebra (installation): 0 of 100 in flight
+  nothing used
+`)
+	})
+}
+
+func TestBudgetsOnATerminal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := look(t, listening("", someAccounts()[1:]...))
+		v.terminal, v.all = true, true
+		v.shows(t, `
+BUDGET                    USED     LEFT  HELD  RESETS
+egress:shared (unauthenticated): 0 of 100 in flight
+  closed                   0/0        0     1  in 1d 2h    ████████████████████
+  core                   60/60        0        -           ████████████████████
+
+octo-bot (user): 3 of 50 in flight; cool-down ends in 43s
+  cpu:graphql        61.5s/60s    -1.5s        in 1m 1s    ████████████████████
+  search                 28/30        2     1  in 12s      ██████████████████▒░
+  core               1234/5000     3766        in 42m 10s  ████░░░░░░░░░░░░░░░░
+  cpu              12.345s/90s  77.655s  1.5s  in 1m       ██▒░░░░░░░░░░░░░░░░░
+  code_search             1/10        9        now         ██░░░░░░░░░░░░░░░░░░
+  points:user/get        0/900      900     5  now         ░░░░░░░░░░░░░░░░░░░░
+  graphql               0/5000     5000        in 1h       ░░░░░░░░░░░░░░░░░░░░
+`)
+	})
+}
+
+func TestNobodyHasSentAnything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { look(t, listening("")).shows(t, "no account has sent anything yet\n") })
+}
+
+func TestInWords(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 1: "1s", time.Second: "1s", time.Second + 1: "2s", 59*time.Second + 1: "1m", 12*time.Minute + 3*time.Second: "12m 3s",
+		time.Hour: "1h", time.Hour + 59*time.Second: "1h", time.Hour + 62*time.Second: "1h 1m", 26 * time.Hour: "1d 2h", 24*time.Hour + time.Minute: "1d",
+		1<<63 - 1: "106751d 23h",
+	} {
+		if got := inWords(d); got != want {
+			t.Errorf("%d: got %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestCPUIsInSeconds(t *testing.T) {
+	for n, want := range map[int]string{0: "0s", 1: "0.001s", 1500: "1.5s", 90000: "90s", -250: "-0.25s"} {
+		if got := milliseconds(n); got != want {
+			t.Errorf("%d: got %q, want %q", n, got, want)
+		}
+	}
+}
+
+// TestABarIsFullWhenNothingIsLeft, and not before; and it has its width.
+func TestABarIsFullWhenNothingIsLeft(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limit := rapid.IntRange(0, 10_000).Draw(t, "limit")
+		used := rapid.IntRange(-10, 12_000).Draw(t, "used")
+		held := rapid.IntRange(-10, 12_000).Draw(t, "held")
+		got := bar(limits.Budget{Limit: limit, Used: used, Remaining: limit - used, Held: held})
+		if utf8.RuneCountInString(got) != barWidth {
+			t.Fatalf("%s has %d cells", got, utf8.RuneCountInString(got))
+		}
+		if full := strings.Count(got, "█") == barWidth; full != (used >= limit) && limit > 0 {
+			t.Fatalf("%d of %d: %s", used, limit, got)
+		}
+	})
+}
+
+// hostile draws a text of what a terminal, a log or JSON might stumble over.
+func hostile() *rapid.Generator[string] {
+	return rapid.StringOf(rapid.OneOf(rapid.Rune(), rapid.SampledFrom([]rune("\x00\a\b\t\n\r\x1b\x7f\u009b\u0085\u202e\u2028\u200b\ufeff\U000e0001[];?lh\"\\"))))
+}
+
+// TestNothingThatIsShownMovesTheCursor: names come from clients' requests and
+// from the configuration.
+func TestNothingThatIsShownMovesTheCursor(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		name, kind, resource := hostile().Draw(t, "name"), hostile().Draw(t, "kind"), hostile().Draw(t, "resource")
+		accounts := []limits.Account{{Name: name, Kind: policy.CallerKind(kind), Budgets: []limits.Budget{{Resource: resource, Used: 1, Limit: 2}}}}
+		v := budgetView{terminal: rapid.Bool().Draw(t, "terminal")}
+		for _, line := range v.table(accounts, time.Now()) {
+			if i := strings.IndexFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 || !utf8.ValidString(line) {
+				t.Fatalf("%q", line)
+			}
+			if n := utf8.RuneCountInString(line); n > 4*maxName {
+				t.Fatalf("%d characters in a line", n)
+			}
+		}
+		text, err := json.Marshal(accounts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// As another server might write it: nothing escaped that need not be.
+		raw := strings.NewReplacer(`\u2028`, "\u2028", `\u003c`, "<").Replace(string(text)) + "\r\n"
+		shown := inert([]byte(raw))
+		if i := strings.IndexFunc(shown, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }); i >= 0 {
+			t.Fatalf("%q", shown)
+		}
+		var before, after any
+		if err := json.Unmarshal([]byte(raw), &before); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal([]byte(shown), &after); err != nil {
+			t.Fatalf("%q: %v", shown, err)
+		}
+		if diff := cmp.Diff(before, after); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+func TestNamesAreBounded(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "?", "\x1b\r\n": "?", "a\x1b[31mb": "a[31mb", strings.Repeat("ä", maxName): strings.Repeat("ä", maxName),
+		strings.Repeat("ä", maxName+1): strings.Repeat("ä", maxName-1) + "…", "a\xffb": "a�b",
+	} {
+		if got := printable(text); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}
+
+// terminal is as much of one as the command makes use of.
+type terminal struct {
+	*testing.T
+	rows        [][]rune
+	row, column int
+	changed     map[string]bool // modes that are not as they were, by number
+	below       strings.Builder // what was printed on the screen with the shell
+}
+
+// sequence is text up to a control sequence, and that.
+var sequence = regexp.MustCompile(`(?s)^(.*?)\x1b\[([?0-9;]*)([A-Za-z])`)
+
+// Write does what it is told.
+func (e *terminal) Write(p []byte) (int, error) {
+	text := string(p)
+	for m := sequence.FindStringSubmatch(text); m != nil; m = sequence.FindStringSubmatch(text) {
+		e.put(m[1])
+		e.do(m[2], m[3])
+		text = text[len(m[0]):]
+	}
+	e.put(text)
+	return len(p), nil
+}
+
+func (e *terminal) do(argument, command string) {
+	switch {
+	case command == "h" || command == "l":
+		e.changed[argument] = (command == "h") == (argument == "?1049") // cursor and wrapping are on as a rule
+	case command == "H":
+		row, _ := strconv.Atoi(strings.TrimSuffix(argument, ";1"))
+		e.row, e.column = min(max(row, 1), len(e.rows))-1, 0
+	case command == "K" && argument == "":
+		e.rows[e.row] = e.rows[e.row][:e.column]
+	case command == "J" && argument == "":
+		e.rows[e.row] = e.rows[e.row][:e.column]
+		for i := e.row + 1; i < len(e.rows); i++ {
+			e.rows[i] = nil
+		}
+	default:
+		e.Errorf("%s%s: not known here", argument, command)
+	}
+}
+
+func (e *terminal) put(text string) {
+	if !e.changed["?1049"] {
+		e.below.WriteString(text)
+		return
+	}
+	for _, r := range text {
+		if !unicode.IsPrint(r) {
+			e.Errorf("prints %q", r)
+		}
+		e.rows[e.row] = append(e.rows[e.row][:e.column], append([]rune{r}, e.rows[e.row][min(e.column+1, len(e.rows[e.row])):]...)...)
+		e.column++
+	}
+}
+
+func (e *terminal) shows(want string) {
+	e.Helper()
+	synctest.Wait()
+	lines := make([]string, len(e.rows))
+	for i, row := range e.rows {
+		lines[i] = string(row)
+	}
+	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), strings.TrimRight(strings.Join(lines, "\n"), "\n")); diff != "" {
+		e.Errorf("on the screen (-want +got):\n%s", diff)
+	}
+}
+
+func TestWatchOnATerminal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var accounts atomic.Value
+		accounts.Store(someAccounts()[1:])
+		v := look(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			listening("", accounts.Load().([]limits.Account)...).ServeHTTP(w, r)
+		}))
+		screen := &terminal{T: t, rows: make([][]rune, 9), changed: map[string]bool{}}
+		v.terminal, v.budgetView.out = true, screen
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- v.watch(ctx, time.Second) }()
+		// The first rows stay, however many there are.
+		screen.shows(`
+http://admin.test:9090, 2000-01-01 00:00:00 UTC; Ctrl-C ends
+
+BUDGET                    USED     LEFT  HELD  RESETS
+egress:shared (unauthenticated): 0 of 100 in flight
+  closed                   0/0        0     1  in 1d 2h    ████████████████████
+  core                   60/60        0        -           ████████████████████
+
+octo-bot (user): 3 of 50 in flight; cool-down ends in 43s
+  points:user/get        0/900      900     5  now         ░░░░░░░░░░░░░░░░░░░░`[1:])
+		for _, mode := range []string{"?1049", "?25", "?7"} {
+			if !screen.changed[mode] {
+				t.Errorf("%s is not switched", mode)
+			}
+		}
+		// What was longer leaves nothing behind.
+		accounts.Store([]limits.Account{{Name: "a", Kind: "user", Concurrent: 9, Budgets: []limits.Budget{budget("core", 1, 2, 0, 11*time.Second)}}})
+		time.Sleep(time.Second)
+		screen.shows(`
+http://admin.test:9090, 2000-01-01 00:00:01 UTC; Ctrl-C ends
+
+BUDGET  USED  LEFT  HELD  RESETS
+a (user): 0 of 9 in flight
+  core   1/2     1        in 10s  ██████████░░░░░░░░░░`[1:])
+		// What is known stays while the gateway is away, and time goes on.
+		v.away.Store(true)
+		time.Sleep(3 * time.Second)
+		screen.shows(`
+http://admin.test:9090, 2000-01-01 00:00:04 UTC; Ctrl-C ends
+for 3s now: http://admin.test:9090 refuses the connection: is the gateway running, and is this its admin address (--admin)?
+
+BUDGET  USED  LEFT  HELD  RESETS
+a (user): 0 of 9 in flight
+  core   1/2     1        in 7s   ██████████░░░░░░░░░░`[1:])
+		v.away.Store(false)
+		time.Sleep(time.Second)
+		screen.shows(`
+http://admin.test:9090, 2000-01-01 00:00:05 UTC; Ctrl-C ends
+
+BUDGET  USED  LEFT  HELD  RESETS
+a (user): 0 of 9 in flight
+  core   1/2     1        in 6s   ██████████░░░░░░░░░░`[1:])
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		for mode, changed := range screen.changed {
+			if changed {
+				t.Errorf("%s is left switched", mode)
+			}
+		}
+		last := `
+BUDGET  USED  LEFT  HELD  RESETS
+a (user): 0 of 9 in flight
+  core   1/2     1        in 6s   ██████████░░░░░░░░░░
+`[1:]
+		if diff := cmp.Diff([]string{last, ""}, []string{screen.below.String(), v.problems.torn()}); diff != "" {
+			t.Errorf("left behind (-want +got):\n%s", diff)
+		}
+	})
+}
