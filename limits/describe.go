@@ -18,7 +18,7 @@ func (a *account) budget(resource string, r *Rules, now int64) Budget {
 		w = newWindow(r.For(a.kind, resource))
 	}
 	w.roll(now)
-	b := Budget{Resource: resource, Limit: int(w.limit), Held: int(w.inFlight)}
+	b := Budget{Resource: resource, Limit: int(w.limit), Held: int(w.inFlight), Window: time.Duration(w.length) * time.Microsecond}
 	reset := now + w.length
 	var used int64
 	for _, f := range w.told {
@@ -86,9 +86,9 @@ func (r *Rules) LogBudget(budget Reason, scope string, total, held int) Budget {
 	limit := r.Points.REST
 	switch {
 	case budget == CPU && scope == policy.GraphQL:
-		limit = int(r.Limits.CPU.GraphQL / time.Millisecond)
+		limit = int(r.CPU.GraphQL / time.Millisecond)
 	case budget == CPU:
-		limit = int(r.Limits.CPU.Total / time.Millisecond)
+		limit = int(r.CPU.Total / time.Millisecond)
 	case budget == Content:
 		for _, w := range r.Content {
 			if w.Window.String() == scope {

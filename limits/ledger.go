@@ -122,6 +122,8 @@ type Budget struct {
 	Reset     time.Time `json:"reset"`
 	// Held is what requests in flight may yet use.
 	Held int `json:"held,omitempty"`
+	// Window is how long the budget's window is.
+	Window time.Duration `json:"-"`
 }
 
 // Account is the state of one account, for people to look at.

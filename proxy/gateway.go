@@ -42,8 +42,10 @@ type Config struct {
 	Wait time.Duration
 	// RefusalStatus is that of a limit refusal: 429 or 403.
 	RefusalStatus int
-	Statistics    Statistics
-	Log           *slog.Logger
+	// RateLimitFields adds the IETF's RateLimit fields to the x-ratelimit ones.
+	RateLimitFields bool
+	Statistics      Statistics
+	Log             *slog.Logger
 }
 
 // Identity is a caller, and how it shows itself to the upstream.

@@ -267,3 +267,20 @@ func TestSafeRequestComesBackAfterASecondaryLimit(t *testing.T) {
 		})
 	}
 }
+
+func TestRateLimitFields(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		up := newCounter()
+		up.limit["core"] = 2
+		w := newWorld(t, up.ServeHTTP, func(c *Config) { c.RateLimitFields = true })
+		r := w.get("/user", "Authorization: Bearer a")
+		w.want("policy", r.Header.Get("RateLimit-Policy"), `"core";q=2;w=3600`)
+		w.want("field", r.Header.Get("RateLimit"), `"core";r=1;t=3600`)
+		w.get("/user", "Authorization: Bearer a")
+		r = w.get("/user", "Authorization: Bearer a")
+		w.want("status", r.StatusCode, 429)
+		w.want("field of a refusal", r.Header.Get("RateLimit"), `"core";r=0;t=3602`)
+		w.want("retry-after is not earlier", r.Header.Get("Retry-After"), "3602")
+		w.want("one set", len(r.Header.Values("RateLimit")), 1)
+	})
+}

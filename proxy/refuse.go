@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"syscall"
 	"time"
 
@@ -79,6 +80,11 @@ func (g *Gateway) limitHeaders(h http.Header, r *limits.Refusal) {
 	if r.Reason == limits.Primary {
 		h.Set("X-Ratelimit-Remaining", "0")
 		h.Set("X-Ratelimit-Used", h.Get("X-Ratelimit-Limit"))
+		if field := h.Get("Ratelimit"); field != "" {
+			// What is left, and not before it is worth coming back.
+			name, _, _ := strings.Cut(field, ";")
+			h.Set("Ratelimit", name+";r=0;t="+seconds(time.Until(r.Until)))
+		}
 	}
 }
 

@@ -55,6 +55,18 @@ func (g *Gateway) rateHeaders(x *exchange, h http.Header) {
 	h["X-Ratelimit-Used"] = []string{itoa(b.Used)}
 	h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(b.Reset.Unix(), 10)}
 	h["X-Ratelimit-Resource"] = []string{b.Resource}
+	if g.RateLimitFields {
+		rateLimitFields(h, b, time.Now())
+	}
+}
+
+// rateLimitFields adds RateLimit-Policy and RateLimit as the drafts -08 to -11
+// of the IETF have them (limits.md section 9): lists of one item, named as the
+// resource.
+func rateLimitFields(h http.Header, b limits.Budget, now time.Time) {
+	name := strconv.Quote(b.Resource)
+	h["Ratelimit-Policy"] = []string{name + ";q=" + itoa(b.Limit) + ";w=" + itoa(int(b.Window/time.Second))}
+	h["Ratelimit"] = []string{name + ";r=" + itoa(b.Remaining) + ";t=" + itoa(max(0, int(b.Reset.Sub(now)/time.Second)))}
 }
 
 // replyFromEntry writes a fresh entry, or 304 where the client has it.

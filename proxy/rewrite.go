@@ -55,9 +55,9 @@ func (g *Gateway) outbound(in http.Header) http.Header {
 	return out
 }
 
-// withheld are response fields that are about the upstream's host, not about
-// the answer.
-var withheld = []string{"Alt-Svc", "Strict-Transport-Security", "Proxy-Authenticate", "Proxy-Authentication-Info", "Public-Key-Pins", "Via"}
+// withheld are response fields that are about the upstream's host, or about
+// some other request's budget, not about the answer.
+var withheld = []string{"Ratelimit", "Ratelimit-Policy", "Alt-Svc", "Strict-Transport-Security", "Proxy-Authenticate", "Proxy-Authentication-Info", "Public-Key-Pins", "Via"}
 
 // localize makes Link and Location name the gateway where they name the
 // upstream. Other hosts stay as they are: they never get a credential of ours.

@@ -100,9 +100,6 @@ func supported(c *config.Config) error {
 	if c.Webhooks.Secret != "" {
 		missing = append(missing, "webhooks.secret: this version does not receive webhooks")
 	}
-	if c.Headers.RateLimit != "off" {
-		missing = append(missing, "headers.ratelimit: this version sends x-ratelimit headers only")
-	}
 	if missing != nil {
 		return errors.New("this configuration is valid, but needs what is not there yet:\n  " + strings.Join(missing, "\n  "))
 	}
@@ -150,7 +147,7 @@ func (g *gateway) apply(c *config.Config) error {
 		Upstream: upstream, Timeout: c.Upstream.Timeout, Catalogue: catalogue, Dialect: dialect,
 		Identify: identify(book(c, dialect, g.hashKey)),
 		Inbound:  &g.inbound, Ledger: g.store, Limiter: g.limiter, Cache: g.cache, Transport: g.transport,
-		Wait: c.Limits.Wait, RefusalStatus: c.Limits.RefusalStatus,
+		Wait: c.Limits.Wait, RefusalStatus: c.Limits.RefusalStatus, RateLimitFields: c.Headers.RateLimit != "off",
 		Statistics: proxy.Statistics{
 			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor, Max: c.Statistics.Poll.Max,
 		},

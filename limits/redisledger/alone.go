@@ -183,7 +183,7 @@ func (s *shadow) learn(p limits.Permit, o limits.Outcome) {
 	b := s.budgets[res]
 	if o.Rate.Limit != 0 {
 		s.told[res] = o.Rate
-		b = limits.Budget{Resource: res, Limit: o.Rate.Limit, Used: max(o.Rate.Used, b.Used), Reset: o.Rate.Reset}
+		b = limits.Budget{Resource: res, Limit: o.Rate.Limit, Used: max(o.Rate.Used, b.Used), Reset: o.Rate.Reset, Window: b.Window}
 		b.Remaining = max(0, b.Limit-b.Used)
 		s.budgets[res] = b
 	}

@@ -53,6 +53,7 @@ func parseAccount(name string, fields []string, rules *limits.Rules) (limits.Acc
 	}
 	for range r.number() {
 		b := limits.Budget{Resource: r.text(), Limit: int(r.number())}
+		b.Window = rules.For(a.Kind, b.Resource).Window
 		used := int(r.number())
 		b.Held = int(r.number())
 		b.Used = min(used, b.Limit)

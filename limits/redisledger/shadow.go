@@ -146,7 +146,7 @@ func (l *Ledger) settled(s *shadow, p limits.Permit, o limits.Outcome, spends []
 	if o.Rate.Limit != 0 {
 		s.told[named] = o.Rate
 	}
-	b := limits.Budget{Resource: named, Limit: int(number(answer[4]))}
+	b := limits.Budget{Resource: named, Limit: int(number(answer[4])), Window: r.For(s.kind, named).Window}
 	b.Used = min(int(number(answer[5])), b.Limit)
 	b.Remaining = b.Limit - b.Used
 	b.Reset = time.UnixMicro(number(answer[6]) - s.ahead)
@@ -161,7 +161,7 @@ func (l *Ledger) remembered(s *shadow, res string, r *limits.Rules) (limits.Budg
 		return b, true
 	}
 	w := r.For(s.kind, res)
-	return limits.Budget{Resource: res, Limit: w.Max, Remaining: w.Max, Reset: time.Now().Add(w.Window)}, false
+	return limits.Budget{Resource: res, Limit: w.Max, Remaining: w.Max, Reset: time.Now().Add(w.Window), Window: w.Window}, false
 }
 
 // restore writes again what Redis has lost.
