@@ -58,9 +58,9 @@ func (r *Rules) Spends(c Claim, room []Spend) []Spend {
 		points = r.Points.GraphQL
 	}
 	room = append(room, r.spend(Points, c.Operation, int64(c.Points), points, r.Points.Window))
-	room = append(room, r.cpu("", c.CPU, r.Limits.CPU.Total))
+	room = append(room, r.cpu("", c.CPU, r.CPU.Total))
 	if graphQL {
-		room = append(room, r.cpu(policy.GraphQL, c.CPU, r.Limits.CPU.GraphQL))
+		room = append(room, r.cpu(policy.GraphQL, c.CPU, r.CPU.GraphQL))
 	}
 	if c.Resource == policy.Search || c.Resource == policy.CodeSearch {
 		w := r.For(c.Kind, c.Resource)
@@ -80,14 +80,14 @@ func (r *Rules) spend(budget Reason, scope string, cost int64, limit int, window
 // cpu is a spend of CPU time, in milliseconds. No request is taken to need
 // more than there is: it would never be sent.
 func (r *Rules) cpu(scope string, cost, limit time.Duration) Spend {
-	s := r.spend(CPU, scope, 0, int(limit/time.Millisecond), r.Limits.CPU.Window)
+	s := r.spend(CPU, scope, 0, int(limit/time.Millisecond), r.CPU.Window)
 	s.Cost = min(r.Milliseconds(cost), s.Limit)
 	return s
 }
 
 // Milliseconds is the CPU time that a response time counts for, rounded up.
 func (r *Rules) Milliseconds(elapsed time.Duration) int64 {
-	return int64(math.Ceil(float64(elapsed) * r.Limits.CPU.Factor / float64(time.Millisecond)))
+	return int64(math.Ceil(float64(elapsed) * r.CPU.Factor / float64(time.Millisecond)))
 }
 
 // Usable is what headroom leaves of a limit.

@@ -177,7 +177,7 @@ func TestFaultsAreSetAtRunTime(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		date, err := http.ParseTime(t.get("owner", "/gitignore/templates").Header().Get("Date"))
-		if err != nil || date.Sub(time.Now()) < 59*time.Minute {
+		if err != nil || time.Until(date) < 59*time.Minute {
 			t.Errorf("date %v, %v", date, err)
 		}
 		for _, wrong := range []string{`{"delay":"1s"}`, `{"delay_before":"soon"}`, `{"limit_status":404}`, `{`} {

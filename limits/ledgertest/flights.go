@@ -169,10 +169,11 @@ var cooldowns = []story{
 		b.refused(get("search"), limits.Cooldown, 60*second)
 	}},
 	{"it doubles while errors repeat, up to about an hour", func(b *book) {
-		for _, minutes := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 64} {
+		for _, minutes := range []int{1, 2, 4, 8, 16, 32, 64, 64} {
+			rest := time.Duration(minutes) * time.Minute
 			b.spend(get("core"), limitedBy(0))
-			b.refused(get("core"), limits.Cooldown, minutes*60*second)
-			pass(minutes * 60 * second)
+			b.refused(get("core"), limits.Cooldown, rest)
+			pass(rest)
 		}
 	}},
 	{"errors of requests that were in flight are one misfortune", func(b *book) {

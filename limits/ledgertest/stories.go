@@ -128,7 +128,7 @@ var primary = []story{
 			o.Rate.Date = time.Now().Add(ahead).Truncate(second)
 			b.spend(c, o)
 			c.ID = 0
-			over := o.Rate.Reset.Add(-ahead).Sub(time.Now()) // on our clock
+			over := time.Until(o.Rate.Reset.Add(-ahead)) // on our clock
 			_, d := b.ask(c)
 			if wait := time.Until(d.Until); wait < over+jitter || wait > over+jitter+second {
 				b.Errorf("%v ahead: refused for %v, the window ends in %v", ahead, wait, over)

@@ -266,7 +266,7 @@ func number(v any) int64 {
 
 // ttl is for an account, in milliseconds.
 func ttl(r *limits.Rules) int64 {
-	longest := max(r.Primary.Window, r.Search.Window, r.Points.Window, r.Limits.CPU.Window)
+	longest := max(r.Primary.Window, r.Search.Window, r.Points.Window, r.CPU.Window)
 	for _, w := range r.Content {
 		longest = max(longest, w.Window)
 	}
