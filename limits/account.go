@@ -243,22 +243,23 @@ func (a *account) settleLease(l *lease, o *Outcome, r *Rules, now int64) {
 		a.leave(l, now)
 		return
 	}
-	holds, n := l.holds, l.n
-	a.charge(l, now)
-	if o.Resent == 0 {
-		return
+	if o.Resent > 0 {
+		a.leaveCopies(l, int64(o.Resent), now)
 	}
-	// Of the copies sent before, nobody knows: they are as one given up.
-	l.charged, l.n, l.units = false, 0, int64(o.Resent)
-	for _, h := range holds[:n] {
-		if h.cost *= int64(o.Resent); !h.cpu && h.cost > 0 {
-			h.log.held += h.cost
-			l.holds[l.n] = h
-			l.n++
+	a.charge(l, now)
+}
+
+// leaveCopies enters a lease for what the transport sent before the request
+// that was answered. Of these copies nobody knows: they are as one given up.
+func (a *account) leaveCopies(l *lease, n, now int64) {
+	copies := lease{id: ^l.id, granted: l.granted, expiry: now + linger, window: l.window, units: n, left: true}
+	for _, h := range l.holds[:l.n] {
+		if h.cost *= n; !h.cpu && h.cost > 0 {
+			copies.holds[copies.n] = h
+			copies.n++
 		}
 	}
-	l.window.inFlight += l.units
-	a.leave(l, now)
+	a.take(&copies)
 }
 
 // leave lets a lease end when the upstream has surely stopped working.

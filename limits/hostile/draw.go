@@ -99,9 +99,6 @@ func drawNature(rng *rand.Rand, l policy.Limits) Nature {
 	if n.BodyOdds = some(1); n.BodyOdds > 0 {
 		n.Body, n.Aborting = upTo(rng, 5*time.Second), some(0.5)
 	}
-	if n.Resending > 0 { // one lease stands for the copy and for the answer
-		n.BodyOdds = 0
-	}
 	n.Foreign = some(5)
 	if rng.IntN(4) == 0 {
 		n.Dial = upTo(rng, time.Second)

@@ -131,6 +131,19 @@ var leases = []story{
 		b.want("used", b.budget("core").Used, 3)
 		b.want("in flight", b.account().InFlight, 0)
 	}},
+	{"copies have a place beside the answer's", func(b *book) {
+		o := plain()
+		o.Resent, o.Ended = 1, false
+		p := b.granted(get("core"))
+		b.settled(p, o)
+		b.settled(p, o)
+		b.want("in flight", b.account().InFlight, 2)
+		pass(10 * second)
+		b.want("in flight after a while", b.account().InFlight, 1)
+		b.released(p, false)
+		b.want("in flight at the end", b.account().InFlight, 0)
+		b.want("used", b.budget("core").Used, 2)
+	}},
 	{"an answer after the permit's end still teaches", func(b *book) {
 		p := b.granted(get("core"))
 		pass(31 * second)

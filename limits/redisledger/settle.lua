@@ -50,22 +50,17 @@ local function settlelease(l)
     leave(l)
     return
   end
-  local copies = {}
-  for _, h in ipairs(l.holds) do
-    if resent > 0 and h[3] == 0 and h[2] > 0 then
-      table.insert(copies, {h[1], h[2] * resent, 0})
+  if resent > 0 then
+    -- Of the copies sent before, nobody knows: they are as one given up.
+    local copies = {id = id .. '+', granted = l.granted, expiry = now + linger, places = 1, units = resent, charged = 0, left = 1,
+      resource = l.resource, holds = {}}
+    for _, h in ipairs(l.holds) do
+      if h[3] == 0 and h[2] > 0 then table.insert(copies.holds, {h[1], h[2] * resent, 0}) end
     end
+    take(copies)
   end
   charge(l, now)
-  if resent == 0 then
-    keep(l)
-    return
-  end
-  -- Of the copies sent before, nobody knows: they are as one given up.
-  l.charged, l.holds, l.units = 0, copies, resent
-  for _, h in ipairs(copies) do hold(log(h[1]), h[2]) end
-  fly(l, resent)
-  leave(l)
+  keep(l)
 end
 
 local began = 0
