@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"strings"
@@ -32,12 +34,8 @@ const storePatience = 15 * time.Second
 // openStore opens the store that the configuration names.
 func openStore(cfg *config.Config, log *slog.Logger) (*store, error) {
 	rules := limitRules(cfg)
-	if strings.HasPrefix(cfg.Store.URL, "memory:") {
-		ledger := limits.NewMemory(rules)
-		return &store{
-			Ledger: ledger, configure: ledger.Configure, hashKey: credential.NewHashKey(),
-			run: func(context.Context) {}, close: func() error { return nil },
-		}, nil
+	if path, ok := strings.CutPrefix(cfg.Store.URL, "memory:"); ok {
+		return openMemory(path, rules, log)
 	}
 	ledger, err := redisledger.New(redisledger.Config{
 		URL: cfg.Store.URL, Replica: replicaName(), Rules: rules, Closed: cfg.Limits.OnStoreLoss == "closed", Log: log,
@@ -53,6 +51,34 @@ func openStore(cfg *config.Config, log *slog.Logger) (*store, error) {
 		return nil, err
 	}
 	return &store{Ledger: ledger, configure: ledger.Configure, hashKey: key, run: ledger.Run, close: ledger.Close}, nil
+}
+
+// openMemory opens a store in this process's memory. Where a path is given, what
+// the last process has left there is taken up, and what this one knows at its
+// end is left there for the next.
+func openMemory(path string, rules limits.Rules, log *slog.Logger) (*store, error) {
+	ledger := limits.NewMemory(rules)
+	s := &store{
+		Ledger: ledger, configure: ledger.Configure, hashKey: credential.NewHashKey(),
+		run: func(context.Context) {}, close: func() error { return nil },
+	}
+	if path == "" {
+		return s, nil
+	}
+	left := legacy{path}
+	if err := left.try(); err != nil {
+		return nil, err
+	}
+	s.close = func() error { return left.save(ledger, s.hashKey) }
+	switch key, err := left.load(ledger); {
+	case errors.Is(err, fs.ErrNotExist):
+		log.Info("no ledger was left by a process before: what was spent is unknown", "file", path, "cold_start", rules.ColdStart)
+	case err != nil:
+		log.Error("the ledger that was left is not used: what was spent is unknown", "file", path, "cold_start", rules.ColdStart, "error", err)
+	default:
+		s.hashKey = key
+	}
+	return s, nil
 }
 
 // replicaName is a name that no other replica has, and that people recognize.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/url"
 	"path"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -142,12 +143,12 @@ func (d *decoder) upstream(u Upstream) {
 var storeSchemes = []string{"redis", "rediss", "redis+sentinel", "redis+cluster"}
 
 func (d *decoder) store(s Store) {
-	if s.URL == "memory:" {
+	if file, ok := strings.CutPrefix(s.URL, "memory:"); ok && (file == "" || filepath.IsAbs(file)) {
 		return
 	}
 	u, err := url.Parse(s.URL)
 	if err != nil || !slices.Contains(storeSchemes, u.Scheme) || u.Host == "" {
-		d.wrong("store.url", "%q: must be memory: or a URL of one of %s", redacted(s.URL), strings.Join(storeSchemes, ", "))
+		d.wrong("store.url", "%q: must be memory:, memory:/FILE or a URL of one of %s", redacted(s.URL), strings.Join(storeSchemes, ", "))
 	}
 }
 

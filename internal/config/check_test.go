@@ -7,7 +7,7 @@ import (
 )
 
 func TestMistakesOfValue(t *testing.T) {
-	stores := "must be memory: or a URL of one of redis, rediss, redis+sentinel, redis+cluster"
+	stores := "must be memory:, memory:/FILE or a URL of one of redis, rediss, redis+sentinel, redis+cluster"
 	report(t, []mistake{
 		{"no address", "listen: here", `weir.yaml:2:9: listen: "here" is not an address: write host:port or :port`},
 		{"address of a service name", "listen: \":http\"", `weir.yaml:2:9: listen: ":http" is not an address: write host:port or :port`},
@@ -147,7 +147,7 @@ func TestInboundLimitIsOffByARateOfNothing(t *testing.T) {
 }
 
 func TestStores(t *testing.T) {
-	for _, store := range []string{"memory:", "redis://h", "rediss://u:p@h:6379/0", "redis+sentinel://h?master_name=m", "redis+cluster://h?addr=other:6379"} {
+	for _, store := range []string{"memory:", "memory:/var/lib/weir/ledger", "redis://h", "rediss://u:p@h:6379/0", "redis+sentinel://h?master_name=m", "redis+cluster://h?addr=other:6379"} {
 		valid(t, minimal+fmt.Sprintf("store: {url: %q}", store))
 	}
 }

@@ -54,7 +54,7 @@ type Upstream struct {
 
 // Store is where replicas share what they know.
 type Store struct {
-	URL string `yaml:"url" desc:"memory: | redis://… | rediss://… | redis+sentinel://… | redis+cluster://…"`
+	URL string `yaml:"url" desc:"memory: | memory:/FILE kept over a restart | redis://… | rediss://… | redis+sentinel://… | redis+cluster://…"`
 }
 
 // Credential is an upstream credential that the gateway holds.

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/signals"
+	"github.com/weirgate/weir/policy"
+)
+
+// keptIn opens a memory store that is kept in a file.
+func keptIn(t *testing.T, file string) *store {
+	t.Helper()
+	cfg := config.Default()
+	cfg.Store.URL = "memory:" + file
+	s, err := openStore(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// spendOne has one request of an account answered.
+func spendOne(t *testing.T, s *store) {
+	t.Helper()
+	p := limits.Permit{Claim: limits.Claim{ID: 1, Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}}
+	if d, err := s.Admit(t.Context(), p.Claim); err != nil || !d.Granted {
+		t.Fatal(d, err)
+	}
+	rate := signals.Rate{Limit: 5000, Used: 4000, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
+	if err := s.Settle(t.Context(), p, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func used(t *testing.T, s *store) int {
+	t.Helper()
+	b, err := s.Budget(context.Background(), "a", policy.User, policy.Core)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Used
+}
+
+func TestTheLedgerOfMemoryIsKeptOverARestart(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "ledger")
+	first := keptIn(t, file)
+	spendOne(t, first)
+	if err := first.close(); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	second := keptIn(t, file)
+	if used(t, second) != 4000 || string(second.hashKey) != string(first.hashKey) {
+		t.Errorf("used %d, key %x, not %x", used(t, second), second.hashKey, first.hashKey)
+	}
+	// The second process dies: the third must not believe what the first left.
+	third := keptIn(t, file)
+	if used(t, third) != 0 || string(third.hashKey) == string(first.hashKey) {
+		t.Errorf("used %d of what nobody left", used(t, third))
+	}
+}
+
+func TestALedgerThatCannotBeReadIsNotUsed(t *testing.T) {
+	for _, text := range []string{"", "x", "{}\n{}", `{"hash_key":"aGVsbG8="}` + "\n" + `{"version":99}`} {
+		file := filepath.Join(t.TempDir(), "ledger")
+		write(t, file, text)
+		s := keptIn(t, file)
+		if used(t, s) != 0 {
+			t.Errorf("%q was used", text)
+		}
+		spendOne(t, s)
+		if err := s.close(); err != nil {
+			t.Fatal(err)
+		}
+		if used(t, keptIn(t, file)) != 4000 {
+			t.Errorf("after %q the next ledger was not kept", text)
+		}
+	}
+}
+
+func TestAFileThatCannotBeWrittenIsSaidAtOnce(t *testing.T) {
+	cfg := config.Default()
+	cfg.Store.URL = "memory:" + filepath.Join(t.TempDir(), "nowhere", "ledger")
+	if _, err := openStore(cfg, slog.New(slog.DiscardHandler)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestNothingIsLeftBesideTheLedger(t *testing.T) {
+	dir := t.TempDir()
+	s := keptIn(t, filepath.Join(dir, "ledger"))
+	if err := s.close(); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := os.ReadDir(dir); err != nil || len(list) != 1 {
+		t.Errorf("%v, %v", list, err)
+	}
+}
