@@ -232,6 +232,10 @@ func isSHA256(s string) bool {
 	return err == nil && len(sum) == 32
 }
 
+// maxContent is how many windows of content creation a ledger has room for
+// (limits.MaxSpends).
+const maxContent = 4
+
 func (d *decoder) limits(l Limits) {
 	for key, n := range map[string]int{
 		"primary.unauthenticated": l.Primary.Unauthenticated, "primary.user": l.Primary.User, "primary.enterprise": l.Primary.Enterprise,
@@ -252,8 +256,14 @@ func (d *decoder) limits(l Limits) {
 	if l.CPU.Factor <= 0 {
 		d.wrong("limits.cpu.factor", "%v: must be more than 0", l.CPU.Factor)
 	}
+	if n := len(l.Content); n > maxContent {
+		d.wrong("limits.content", "%d windows: there may be %d", n, maxContent)
+	}
 	for i, w := range l.Content {
 		key := fmt.Sprintf("limits.content[%d]", i)
+		if slices.ContainsFunc(l.Content[:i], func(other policy.Window) bool { return other.Window == w.Window }) {
+			d.wrong(key+".window", "%s stands twice", w.Window)
+		}
 		if w.Max < 1 {
 			d.wrong(key+".max", "%d: must be 1 or more", w.Max)
 		}

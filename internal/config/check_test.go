@@ -53,6 +53,8 @@ func TestMistakesOfValue(t *testing.T) {
 		{"sample", "telemetry: {sample: 1.5}", "weir.yaml:2:21: telemetry.sample: 1.5: must be from 0 to 1"},
 		{"rate limit fields", "headers: {ratelimit: \"on\"}", `weir.yaml:2:22: headers.ratelimit: "on": must be one of off, draft-08`},
 		{"no duration of nothing in a list", "limits: {content: [{max: 1, window: 0s}]}", "weir.yaml:2:37: limits.content[0].window: must be more than 0"},
+		{"content windows of one length", "limits: {content: [{max: 1, window: 1s}, {max: 2, window: 1s}]}", "weir.yaml:2:59: limits.content[1].window: 1s stands twice"},
+		{"too many content windows", "limits: {content: [{max: 1, window: 1s}, {max: 1, window: 2s}, {max: 1, window: 3s}, {max: 1, window: 4s}, {max: 1, window: 5s}]}", "weir.yaml:2:19: limits.content: 5 windows: there may be 4"},
 		{"content creation never", "limits: {content: [{max: 0, window: 1s}]}", "weir.yaml:2:26: limits.content[0].max: 0: must be 1 or more"},
 		{"CPU time that costs nothing", "limits: {cpu: {factor: 0}}", "weir.yaml:2:24: limits.cpu.factor: 0: must be more than 0"},
 	})
