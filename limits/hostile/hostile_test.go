@@ -11,7 +11,9 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-func memory(_ *testing.T, rules limits.Rules) limits.Ledger { return limits.NewMemory(rules) }
+func newMemory(rules limits.Rules) limits.Ledger { return limits.NewMemory(rules) }
+
+var memory = Shared(newMemory)
 
 // setting is a number from the environment.
 func setting(t *testing.T, name string, byDefault int) int {

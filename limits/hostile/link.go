@@ -78,7 +78,7 @@ func (l *link) Settle(ctx context.Context, permit limits.Permit, outcome limits.
 	delete(l.answers, permit.ID)
 	delete(l.granted, permit.ID)
 	l.mu.Unlock()
-	if answer != nil {
+	if answer != nil && err == nil {
 		l.upstream.Told(answer)
 	}
 	if again {

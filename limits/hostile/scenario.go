@@ -12,9 +12,19 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Open returns an empty ledger that keeps these rules, and cleans it up when
-// the test ends. It is called inside the bubble.
-type Open func(t *testing.T, rules limits.Rules) limits.Ledger
+// Open makes an empty ledger that keeps these rules, and cleans it up when the
+// test ends; what it returns gives each replica its way to it. It is called
+// inside the bubble. A ledger that has a method Run(context.Context) has it run
+// as long as its replica lives.
+type Open func(t *testing.T, rules limits.Rules) func(replica int) limits.Ledger
+
+// Shared opens ledgers that all replicas may use as they are.
+func Shared(open func(rules limits.Rules) limits.Ledger) Open {
+	return func(_ *testing.T, rules limits.Rules) func(int) limits.Ledger {
+		ledger := open(rules)
+		return func(int) limits.Ledger { return ledger }
+	}
+}
 
 // Scenario is an upstream, and those who ask it.
 type Scenario struct {
@@ -70,7 +80,7 @@ func (s *Scenario) Run(t *testing.T, open Open, trace func(format string, args .
 	limiting, shut := context.WithCancel(context.Background())
 	var foreign sync.WaitGroup
 	for i := range s.Replicas {
-		r.replica(ctx, limiting, i, ledger)
+		r.replica(ctx, limiting, i, ledger(i))
 	}
 	if s.Nature.Foreign > 0 {
 		for i := range s.Accounts {
@@ -105,6 +115,10 @@ func (r *run) replica(ctx, limiting context.Context, n int, ledger limits.Ledger
 		rng: rand.New(rand.NewPCG(s.Seed, uint64(1000+n))), granted: map[uint64]time.Time{}, answers: map[uint64]*Answer{},
 	}
 	limiter := limits.NewLimiter(l)
+	living, bury := context.WithCancel(limiting)
+	if ledger, ok := ledger.(interface{ Run(ctx context.Context) }); ok {
+		r.limiters.Go(func() { ledger.Run(living) })
+	}
 	var dies time.Time
 	if n > 0 && odds(r.rng, s.Crash) { // one survives
 		after := upTo(r.rng, s.Span)
@@ -114,6 +128,7 @@ func (r *run) replica(ctx, limiting context.Context, n int, ledger limits.Ledger
 			defer end()
 			if pause(dying, after); dying.Err() == nil {
 				l.die()
+				bury()
 			}
 		})
 		ctx = dying
@@ -125,7 +140,10 @@ func (r *run) replica(ctx, limiting context.Context, n int, ledger limits.Ledger
 			r.clients.Go(func() { c.live(ctx) })
 		}
 	}
-	r.limiters.Go(func() { limiter.Run(limiting) })
+	r.limiters.Go(func() {
+		defer bury()
+		limiter.Run(limiting)
+	})
 }
 
 // client draws a client.

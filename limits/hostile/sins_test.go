@@ -37,16 +37,16 @@ func (h hasty) Release(ctx context.Context, p limits.Permit, _ bool) error {
 
 // mishearing opens ledgers that mishear outcomes.
 func mishearing(mishear func(*limits.Outcome)) Open {
-	return func(t *testing.T, rules limits.Rules) limits.Ledger { return sinner{memory(t, rules), mishear} }
+	return Shared(func(rules limits.Rules) limits.Ledger { return sinner{newMemory(rules), mishear} })
 }
 
 // generous opens ledgers that keep other rules than they are told.
 func generous(change func(*policy.Limits)) Open {
-	return func(t *testing.T, rules limits.Rules) limits.Ledger {
+	return Shared(func(rules limits.Rules) limits.Ledger {
 		rules.Content = slices.Clone(rules.Content)
 		change(&rules.Limits)
-		return memory(t, rules)
-	}
+		return newMemory(rules)
+	})
 }
 
 // TestSinsAreSeen makes sure that the upstream notices a ledger that lets
@@ -72,8 +72,8 @@ func TestSinsAreSeen(t *testing.T) {
 		{policy.Search + " sliding", policy.Search, generous(func(l *policy.Limits) { l.Search.Authenticated++ }), func(n *Nature) { n.SlidingSearch, n.Silent = true, true }},
 		{policy.CodeSearch, policy.CodeSearch, generous(func(l *policy.Limits) { l.Search.Code++ }), func(n *Nature) { n.Silent = true }},
 		{cpu, cpu, mishearing(func(o *limits.Outcome) { o.Elapsed = o.Elapsed * 95 / 100 }), nil},
-		{cpu, cpu, func(t *testing.T, r limits.Rules) limits.Ledger { return sleeper{memory(t, r)} }, stall},
-		{concurrency, concurrency, func(t *testing.T, r limits.Rules) limits.Ledger { return hasty{memory(t, r)} }, abort},
+		{cpu, cpu, Shared(func(r limits.Rules) limits.Ledger { return sleeper{newMemory(r)} }), stall},
+		{concurrency, concurrency, Shared(func(r limits.Rules) limits.Ledger { return hasty{newMemory(r)} }), abort},
 		{concurrency, concurrency, mishearing(func(o *limits.Outcome) { o.Sent = o.Answered }), stall},
 		{concurrency, concurrency, generous(func(l *policy.Limits) { l.Concurrent++ }), nil},
 		{primary, primary, mishearing(func(o *limits.Outcome) { o.Rate.Used -= 3 }), nil},
