@@ -2,6 +2,7 @@ package redisledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -18,10 +19,10 @@ import (
 //	redis+sentinel://HOST:PORT[,HOST:PORT]/MASTER a master that sentinels name
 //	redis+cluster://HOST:PORT[,HOST:PORT]         a cluster
 //
-// It calls served for every new connection with its address and the run_id of
-// the process that answers there. No command is sent twice: a step that may have
+// It calls meet for every new connection with its address and the run_id of the
+// process that answers there. No command is sent twice: a step that may have
 // been run is for the ledger to repeat.
-func connect(address string, served func(address, process string)) (redis.UniversalClient, error) {
+func connect(address string, meet func(address, process string) error) (redis.UniversalClient, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
@@ -33,7 +34,7 @@ func connect(address string, served func(address, process string)) (redis.Univer
 	case "redis+sentinel":
 		return redis.NewFailoverClient(&redis.FailoverOptions{
 			MasterName: strings.Trim(u.Path, "/"), SentinelAddrs: strings.Split(u.Host, ","),
-			Username: u.User.Username(), Password: password, OnConnect: identify("", served),
+			Username: u.User.Username(), Password: password, OnConnect: identify("", meet),
 			MaxRetries: -1, DialTimeout: dialTimeout, ReadTimeout: ioTimeout, WriteTimeout: ioTimeout, PoolTimeout: timeout,
 			ContextTimeoutEnabled: true,
 		}), nil
@@ -41,7 +42,7 @@ func connect(address string, served func(address, process string)) (redis.Univer
 		return redis.NewClusterClient(&redis.ClusterOptions{
 			Addrs: strings.Split(u.Host, ","), Username: u.User.Username(), Password: password,
 			NewClient: func(o *redis.Options) *redis.Client {
-				o.OnConnect = identify(o.Addr, served)
+				o.OnConnect = identify(o.Addr, meet)
 				return redis.NewClient(o)
 			},
 			MaxRetries: -1, MaxRedirects: 3, DialTimeout: dialTimeout, ReadTimeout: ioTimeout, WriteTimeout: ioTimeout, PoolTimeout: timeout,
@@ -52,7 +53,7 @@ func connect(address string, served func(address, process string)) (redis.Univer
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	o.OnConnect, o.MaintNotificationsConfig = identify("", served), off
+	o.OnConnect, o.MaintNotificationsConfig = identify("", meet), off
 	o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, timeout
 	return redis.NewClient(o), nil
@@ -72,7 +73,7 @@ const (
 )
 
 // identify asks every new connection which process it leads to.
-func identify(address string, served func(address, process string)) func(context.Context, *redis.Conn) error {
+func identify(address string, meet func(address, process string) error) func(context.Context, *redis.Conn) error {
 	return func(ctx context.Context, c *redis.Conn) error {
 		text, err := c.Info(ctx, "server").Result()
 		if err != nil {
@@ -80,9 +81,9 @@ func identify(address string, served func(address, process string)) func(context
 		}
 		for line := range strings.Lines(text) {
 			if id, ok := strings.CutPrefix(line, "run_id:"); ok {
-				served(address, strings.TrimSpace(id))
+				return meet(address, strings.TrimSpace(id))
 			}
 		}
-		return nil
+		return errors.New("the server does not tell its run_id")
 	}
 }

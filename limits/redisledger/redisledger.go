@@ -111,24 +111,26 @@ type Ledger struct {
 	lostSince atomic.Int64
 	replicas  atomic.Int64
 
+	// steps is held for reading while a step is made and sent (server.go).
+	steps sync.RWMutex
+
 	mu       sync.Mutex // guards what follows
 	accounts map[string]*shadow
-	// servers names the process that answers at each address, gen the one that
-	// answered last.
-	servers map[string]string
-	gen     string
-	key     string // of the names of accounts, in hexadecimal
-	begun   bool   // whether Redis has confirmed the key
+	// trusted is the process that steps may be sent to at each address; met,
+	// one that has answered there since.
+	trusted, met map[string]string
+	key          string // of the names of accounts, in hexadecimal
+	begun        bool   // whether Redis has confirmed the key
 }
 
 // New returns a ledger. It does not wait for Redis: an error means that the URL
 // is none.
 func New(c Config) (*Ledger, error) {
-	l := &Ledger{Config: c, scripts: newScripts(redisClock), accounts: map[string]*shadow{}, servers: map[string]string{}}
+	l := &Ledger{Config: c, scripts: newScripts(redisClock), accounts: map[string]*shadow{}, trusted: map[string]string{}, met: map[string]string{}}
 	l.replicas.Store(1)
 	l.Configure(c.Rules)
 	if l.Client == nil {
-		client, err := connect(c.URL, l.served)
+		client, err := connect(c.URL, l.meet)
 		if err != nil {
 			return nil, err
 		}
@@ -139,31 +141,6 @@ func New(c Config) (*Ledger, error) {
 
 // Close closes the connections.
 func (l *Ledger) Close() error { return l.Client.Close() }
-
-// served notes which process answers at an address.
-func (l *Ledger) served(address, process string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.servers[address], l.gen = process, process
-}
-
-// genOf names the process that keeps an account.
-func (l *Ledger) genOf(ctx context.Context, name string) string {
-	address := ""
-	if cluster, ok := l.Client.(*redis.ClusterClient); ok {
-		node, err := cluster.MasterForKey(ctx, l.keysOf(name)[0])
-		if err != nil {
-			return "" // the step will fail, and say why
-		}
-		address = node.Options().Addr
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if address == "" {
-		return l.gen
-	}
-	return l.servers[address]
-}
 
 // Configure replaces the rules. What is known of windows that have begun stays.
 func (l *Ledger) Configure(rules limits.Rules) { l.rules.Store(&rules) }
@@ -204,7 +181,7 @@ func (l *Ledger) isCluster() bool {
 // restored first, and the step is run again.
 func (l *Ledger) step(ctx context.Context, script *redis.Script, s *shadow, r *limits.Rules, own ...any) ([]any, error) {
 	for try := 0; ; try++ {
-		answer, err := l.run(ctx, script, s.name, append(l.header(ctx, s, r), own...))
+		answer, err := l.run(ctx, script, s.name, func(process string) []any { return append(l.header(s, r, process), own...) })
 		if err != nil {
 			return nil, err
 		}
@@ -225,24 +202,22 @@ func (l *Ledger) step(ctx context.Context, script *redis.Script, s *shadow, r *l
 
 // header is how the arguments of every step that changes something begin
 // (account.lua, begin).
-func (l *Ledger) header(ctx context.Context, s *shadow, r *limits.Rules) []any {
+func (l *Ledger) header(s *shadow, r *limits.Rules, process string) []any {
 	careful := l.isCluster() && l.replicas.Load() > 1
-	gen := l.genOf(ctx, s.name)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return []any{ttl(r), s.title(), l.Replica, s.acked, gen, flag(careful)}
+	return []any{ttl(r), s.title(), l.Replica, s.acked, process, flag(careful)}
 }
 
-// run runs a script once. An error means that Redis is lost, unless the
-// caller's own time was over.
-func (l *Ledger) run(ctx context.Context, script *redis.Script, name string, args []any) ([]any, error) {
-	text, err := json.Marshal(args)
-	if err != nil {
-		panic(err) // numbers and strings
-	}
+// run runs a script once, with arguments that are made for the process that
+// keeps the account. An error means that Redis is lost, unless the caller's own
+// time was over.
+func (l *Ledger) run(ctx context.Context, script *redis.Script, name string, args func(process string) []any) ([]any, error) {
+	l.steps.RLock()
+	defer l.steps.RUnlock()
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	answer, err := script.Run(limited, l.Client, l.keysOf(name), text).Slice()
+	answer, err := l.send(limited, script, l.keysOf(name), args)
 	if err != nil {
 		if ctx.Err() == nil {
 			l.lose(err)
@@ -250,6 +225,18 @@ func (l *Ledger) run(ctx context.Context, script *redis.Script, name string, arg
 		return nil, lost(err)
 	}
 	return answer, nil
+}
+
+func (l *Ledger) send(ctx context.Context, script *redis.Script, keys []string, args func(process string) []any) ([]any, error) {
+	to, err := l.serverOf(ctx, keys[0])
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(args(to.process))
+	if err != nil {
+		panic(err) // numbers and strings
+	}
+	return script.Run(ctx, to, keys, text).Slice()
 }
 
 // number is a number in an answer; scripts write large ones as text.

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/weirgate/weir/limits"
 )
 
@@ -73,6 +75,10 @@ func (l *Ledger) Run(ctx context.Context) {
 // anything is asked for.
 func (l *Ledger) seek(ctx context.Context) {
 	since := l.Lost()
+	l.trust()
+	if cluster, ok := l.Client.(*redis.ClusterClient); ok {
+		cluster.ReloadState(ctx)
+	}
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if l.Client.Ping(limited).Err() != nil {
@@ -133,6 +139,7 @@ func (l *Ledger) know(replicas int64, key string) {
 // the key by which all replicas name accounts alike.
 func (l *Ledger) Begin(ctx context.Context) ([]byte, error) {
 	for {
+		l.trust()
 		err := l.beat(ctx)
 		if err == nil {
 			break

@@ -166,9 +166,19 @@ func (l *Ledger) remembered(s *shadow, res string, r *limits.Rules) (limits.Budg
 
 // restore writes again what Redis has lost.
 func (l *Ledger) restore(ctx context.Context, s *shadow, r *limits.Rules) error {
-	args := l.header(ctx, s, r)
+	l.Log.Warn("the ledger has lost writes; they are written again", "account", s.name)
+	_, err := l.run(ctx, l.scripts.restore, s.name, func(process string) []any {
+		return append(l.header(s, r, process), l.own(s, r)...)
+	})
+	return err
+}
+
+// own is what this replica has written of an account and was told, as
+// restore.lua takes it.
+func (l *Ledger) own(s *shadow, r *limits.Rules) []any {
 	l.mu.Lock()
-	args = append(args, s.until)
+	defer l.mu.Unlock()
+	args := []any{s.until}
 	now := s.now()
 	for name, own := range s.logs {
 		if own.total(now) == 0 {
@@ -186,8 +196,5 @@ func (l *Ledger) restore(ctx context.Context, s *shadow, r *limits.Rules) error 
 		record := append(resource(r, s.kind, name), told.Limit, told.Used, told.Reset.UnixMicro(), dateOf(told))
 		args = append(args, record)
 	}
-	l.mu.Unlock()
-	l.Log.Warn("the ledger has lost writes; they are written again", "account", s.name)
-	_, err := l.run(ctx, l.scripts.restore, s.name, args)
-	return err
+	return args
 }
