@@ -287,7 +287,7 @@ func (a *account) renew(f *Flight, spends []Spend, m *Memory, now int64) {
 	taken := m.rules.Milliseconds(f.Elapsed)
 	l := a.leases[f.ID]
 	if l == nil {
-		again := lease{id: f.ID, granted: now, expiry: now + leaseTime, window: a.window(&m.rules, f.Resource), units: 1, n: len(spends)}
+		again := lease{id: f.ID, expiry: now + leaseTime, window: a.window(&m.rules, f.Resource), units: 1, n: len(spends)}
 		for i := range spends {
 			s := &spends[i]
 			again.holds[i] = hold{a.log(s, m), s.Cost, s.Budget == CPU}

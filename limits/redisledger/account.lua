@@ -409,8 +409,11 @@ local function begin(meta, done)
   loadmeta(meta)
   if m.touched == 0 then
     m.gen = arg[5]
-    if arg[4] > 0 or arg[6] == 1 or (KEYS[2] and redis.call('EXISTS', KEYS[2]) == 0) then
+    local era = KEYS[2] and redis.call('GET', KEYS[2])
+    if arg[4] > 0 or arg[6] == 1 or (KEYS[2] and (not era or sub(era, 18) ~= arg[5])) then
       m.learn, m.moved = now + second, true
+    elseif era and tonumber(sub(era, 1, 16)) + second > now then
+      m.learn, m.moved = tonumber(sub(era, 1, 16)) + second, true
     end
   elseif m.gen ~= arg[5] then
     m.gen, m.base, m.learn, m.moved = arg[5], m.last, now + second, true

@@ -165,13 +165,8 @@ func (l *Ledger) settleAlone(s *shadow, p limits.Permit, o limits.Outcome, r *li
 	return true
 }
 
-// learnAlone takes in what an answer has told while Redis cannot be.
-func (l *Ledger) learnAlone(s *shadow, p limits.Permit, o limits.Outcome) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s.learn(p, o)
-}
-
+// learn takes in what an answer has told while Redis cannot be; the caller holds
+// Ledger.mu.
 func (s *shadow) learn(p limits.Permit, o limits.Outcome) {
 	if !o.Answered {
 		return

@@ -12,7 +12,7 @@
 //	  e:BUDGET:SCOPE its older entries, 24 bytes each
 //	  x:ID           a lease: when it ends, and what it holds
 //	weir:{weir}:replicas  sorted set of replicas by when they were last heard of
-//	weir:{weir}:canary    is there unless Redis has been emptied
+//	weir:{weir}:canary    which process keeps this, since when: another, or none, once writes may be lost
 //	weir:{weir}:key       by which replicas name accounts alike
 //	weir:{weir}:accounts  sorted set of the accounts' kinds and names by when they were last used
 //
@@ -121,6 +121,7 @@ type Ledger struct {
 	trusted, met map[string]string
 	key          string // of the names of accounts, in hexadecimal
 	begun        bool   // whether Redis has confirmed the key
+	era          string // what the canary said last
 }
 
 // New returns a ledger. It does not wait for Redis: an error means that the URL
@@ -160,7 +161,7 @@ const (
 )
 
 // keysOf are the keys of a step on an account: where the account is kept, and
-// one that tells whether Redis has been emptied. A cluster keeps the account
+// one that tells whether Redis may have lost writes. A cluster keeps the account
 // alone where the step runs.
 func (l *Ledger) keysOf(name string) []string {
 	sum := sha256.Sum256([]byte(name))
@@ -178,8 +179,9 @@ func (l *Ledger) isCluster() bool {
 
 // step runs a step on an account. Its answer begins with 1 or 0, and how many
 // writes of this replica are done; where some are missing (-1), they are
-// restored first, and the step is run again.
-func (l *Ledger) step(ctx context.Context, script *redis.Script, s *shadow, r *limits.Rules, own ...any) ([]any, error) {
+// restored first, and the step is run again. done takes note of what was
+// written, under Ledger.mu, before anything is restored again.
+func (l *Ledger) step(ctx context.Context, script *redis.Script, s *shadow, r *limits.Rules, done func(answer []any), own ...any) ([]any, error) {
 	for try := 0; ; try++ {
 		answer, err := l.run(ctx, script, s.name, func(process string) []any { return append(l.header(s, r, process), own...) })
 		if err != nil {
@@ -188,6 +190,7 @@ func (l *Ledger) step(ctx context.Context, script *redis.Script, s *shadow, r *l
 		if answer[0] != int64(-1) {
 			l.mu.Lock()
 			s.acked = max(s.acked, number(answer[1]))
+			done(answer)
 			l.mu.Unlock()
 			return answer, nil
 		}
@@ -301,14 +304,18 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 	for _, s := range spends {
 		args = append(args, []any{logName(&s), s.Cost, flag(s.Budget == limits.CPU), string(s.Budget), s.Limit, s.Window.Microseconds(), s.Merge.Microseconds()})
 	}
-	answer, err := l.step(ctx, l.scripts.admit, s, r, args...)
+	answer, err := l.step(ctx, l.scripts.admit, s, r, func(answer []any) {
+		if answer[0] == int64(1) {
+			s.class(c).used = time.Now()
+			s.flights[l.id(c)] = &flight{claim: c}
+		}
+	}, args...)
 	switch {
 	case err != nil && l.isLost() && ctx.Err() == nil:
 		return l.admitAlone(s, c, r), nil
 	case err != nil:
 		return limits.Decision{}, err
 	case answer[0] == int64(1):
-		l.use(s, c)
 		return limits.Decision{Granted: true}, nil
 	}
 	d := limits.Decision{Reason: limits.Reason(fmt.Sprint(answer[3]))}
@@ -322,11 +329,23 @@ func lost(err error) error { return fmt.Errorf("the ledger in Redis does not ans
 
 // Settle implements [limits.Ledger].
 func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) error {
-	r := l.rules.Load()
 	s := l.shadow(p.Account, p.Kind)
-	if l.settleAlone(s, p, o, r) {
+	if l.settleAlone(s, p, o, l.rules.Load()) {
 		return nil
 	}
+	if l.isLost() {
+		l.keepOutcome(s, p, o)
+		return lost(errLost)
+	}
+	if err := l.settle(ctx, s, p, o); err != nil {
+		l.keepOutcome(s, p, o)
+		return err
+	}
+	return l.see(ctx, s)
+}
+
+func (l *Ledger) settle(ctx context.Context, s *shadow, p limits.Permit, o limits.Outcome) error {
+	r := l.rules.Load()
 	var room [limits.MaxSpends]limits.Spend
 	spends := r.Spends(p.Claim, room[:0])
 	args := make([]any, 0, 18+limits.MaxSpends)
@@ -345,17 +364,8 @@ func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) 
 	for _, spend := range spends {
 		args = append(args, logName(&spend))
 	}
-	if l.isLost() {
-		l.learnAlone(s, p, o)
-		return lost(errLost) // the lease ends by itself, and is charged
-	}
-	answer, err := l.step(ctx, l.scripts.settle, s, r, args...)
-	if err != nil {
-		l.learnAlone(s, p, o)
-		return err
-	}
-	l.settled(s, p, o, spends, r, answer)
-	return l.see(ctx, s)
+	_, err := l.step(ctx, l.scripts.settle, s, r, func(answer []any) { s.settled(l.id(p.Claim), p, o, spends, r, answer) }, args...)
+	return err
 }
 
 var errLost = errors.New("it is lost")
@@ -375,9 +385,18 @@ func (l *Ledger) Release(ctx context.Context, p limits.Permit, aborted bool) err
 		return nil
 	}
 	if l.isLost() {
+		l.keepEnd(s, p, aborted)
 		return lost(errLost)
 	}
-	_, err := l.step(ctx, l.scripts.release, s, l.rules.Load(), l.id(p.Claim), flag(aborted))
+	err := l.end(ctx, s, p, aborted)
+	if err != nil {
+		l.keepEnd(s, p, aborted)
+	}
+	return err
+}
+
+func (l *Ledger) end(ctx context.Context, s *shadow, p limits.Permit, aborted bool) error {
+	_, err := l.step(ctx, l.scripts.release, s, l.rules.Load(), func([]any) { s.release(l.id(p.Claim), aborted) }, l.id(p.Claim), flag(aborted))
 	return err
 }
 
@@ -392,20 +411,22 @@ func (l *Ledger) Renew(ctx context.Context, flights []limits.Flight) error {
 		if l.isAlone(s, f.ID) {
 			continue // handed over when Redis is found
 		}
-		if err := l.renew(ctx, s, r, f); err != nil {
+		if err := l.renew(ctx, s, r, f, false); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *Ledger) renew(ctx context.Context, s *shadow, r *limits.Rules, f limits.Flight) error {
-	var room [limits.MaxSpends]limits.Spend
+// renew renews a permit; of one that is charged only its place is taken up
+// again.
+func (l *Ledger) renew(ctx context.Context, s *shadow, r *limits.Rules, f limits.Flight, charged bool) error {
 	args := append([]any{l.id(f.Claim)}, resource(r, f.Kind, f.Resource)...)
-	args = append(args, r.Milliseconds(f.Elapsed))
-	for _, s := range r.Spends(f.Claim, room[:0]) {
-		args = append(args, []any{logName(&s), s.Cost, flag(s.Budget == limits.CPU), s.Window.Microseconds(), s.Merge.Microseconds()})
-	}
-	_, err := l.step(ctx, l.scripts.renew, s, r, args...)
+	args = append(args, r.Milliseconds(f.Elapsed), flag(charged))
+	_, err := l.step(ctx, l.scripts.renew, s, r, func([]any) {
+		if id := l.id(f.Claim); s.flights[id] == nil {
+			s.flights[id] = &flight{claim: f.Claim, charged: charged}
+		}
+	}, append(args, holds(r, f.Claim)...)...)
 	return err
 }

@@ -1,6 +1,7 @@
--- renew [..., id, resource, documented, length, milliseconds,
+-- renew [..., id, resource, documented, length, milliseconds, charged,
 --        [log, cost, cpu, window, merge]...]
--- Keeps a permit in flight alive, or takes it up again.
+-- Keeps a permit in flight alive, or takes it up again; of one that is charged
+-- only its place.
 -- Returns {1, writes}, or {-1} when writes are missing.
 local id, resource, taken = arg[7], arg[8], arg[11]
 local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3], 'x:' .. id)
@@ -8,8 +9,9 @@ if begin(values[1], values[2]) then return {-1} end
 local l = lease(id, values[3])
 window(resource, arg[9], arg[10])
 if not l then
-  l = {id = id, granted = now, expiry = now + leasetime, places = 1, units = 1, charged = 0, left = 0, resource = resource, holds = {}}
-  for i = 12, #arg do
+  -- granted is not known any more: what it tells later makes nothing forgotten.
+  l = {id = id, granted = 0, expiry = now + leasetime, places = 1, units = 1 - arg[12], charged = arg[12], left = 0, resource = resource, holds = {}}
+  for i = 13, arg[12] == 0 and #arg or 0 do
     resize(log(arg[i][1]), arg[i][4], arg[i][5])
     table.insert(l.holds, arg[i])
   end

@@ -1,7 +1,10 @@
 -- restore [..., end of a cool-down, [log, window, merge, stamp, cost, ...]...,
---          '-', [resource, documented, length, limit, used, reset, date]...]
+--          '-', [resource, documented, length, limit, used, reset, date]...,
+--          '-', [id, charged, left until or 0, resource, documented, length,
+--                [log, cost, cpu, window, merge]...]...]
 -- Enters again what this replica has written and Redis has lost: of its spends
--- those made after the last write that is left, of what it was told the newest.
+-- those made after the last write that is left, of what it was told the newest,
+-- and its permits in flight.
 -- Returns {1, writes}.
 local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3])
 local missing = begin(values[1], values[2])
@@ -38,9 +41,25 @@ while arg[i] ~= '-' do
   mergelog(arg[i])
   i = i + 1
 end
+i = i + 1
+while arg[i] ~= '-' do
+  local f = arg[i]
+  learn(window(f[1], f[2], f[3]), f[4], f[5], f[6], f[7] ~= 0 and f[7] or nil, 0)
+  i = i + 1
+end
 for j = i + 1, #arg do
   local f = arg[j]
-  learn(window(f[1], f[2], f[3]), f[4], f[5], f[6], f[7] ~= 0 and f[7] or nil, 0)
+  local id, charged, left = f[1], f[2], f[3]
+  if not lease(id, redis.call('HGET', key, 'x:' .. id)) and (left == 0 or left > now) then
+    window(f[4], f[5], f[6])
+    local l = {id = id, granted = 0, expiry = left ~= 0 and left or now + leasetime, places = 1, units = 1 - charged,
+      charged = charged, left = left ~= 0 and 1 or 0, resource = f[4], holds = {}}
+    for k = 7, #f do
+      resize(log(f[k][1]), f[k][4], f[k][5])
+      table.insert(l.holds, f[k])
+    end
+    take(l)
+  end
 end
 save()
 return {1, count}

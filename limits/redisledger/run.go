@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/weirgate/weir/limits"
 )
@@ -25,6 +26,8 @@ const (
 	standbyMargin = 10 * time.Second
 	// registeredTime is how long a replica that is silent counts.
 	registeredTime = standbyTime
+	// beatsAtOnce bounds how many accounts are brought up to date side by side.
+	beatsAtOnce = 16
 	// activeTime is how long after its last use a class is set aside for.
 	activeTime = time.Minute
 )
@@ -65,7 +68,7 @@ func (l *Ledger) Run(ctx context.Context) {
 			}
 		case <-beat.C:
 			if !l.isLost() {
-				_ = l.beat(ctx) // lost when it fails
+				_ = l.beat(ctx, false) // lost when it fails
 			}
 		}
 	}
@@ -84,55 +87,81 @@ func (l *Ledger) seek(ctx context.Context) {
 	if l.Client.Ping(limited).Err() != nil {
 		return
 	}
-	if l.beat(ctx) == nil {
+	if l.beat(ctx, true) == nil {
 		l.lostSince.Store(0)
 		l.Log.Info("Redis is found", "lost_for", time.Since(since))
 	}
 }
 
-// beat registers this replica, and brings every account in use up to date. An
-// error means that Redis has not answered all of it.
-func (l *Ledger) beat(ctx context.Context) error {
-	for _, s := range l.inUse() {
-		if err := l.beatAccount(ctx, s); err != nil {
-			return err
-		}
+// beat registers this replica, and brings every account in use up to date:
+// those for which something is set aside, and all of them when Redis may have
+// lost what was written. An error means that Redis has not answered all of it.
+func (l *Ledger) beat(ctx context.Context, all bool) error {
+	again, err := l.register(ctx)
+	if err != nil {
+		return err
 	}
+	all = all || again
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(beatsAtOnce)
+	for _, s := range l.inUse() {
+		group.Go(func() error { return l.beatAccount(ctx, s, all) })
+	}
+	return group.Wait()
+}
+
+// register keeps this replica registered. It reports whether the server, or what
+// it holds, is another than the last time.
+func (l *Ledger) register(ctx context.Context) (again bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	l.steps.RLock()
+	defer l.steps.RUnlock()
+	to, err := l.serverOf(limited, shared)
+	if err == nil {
+		var answer []any
+		answer, err = l.scripts.members.Run(limited, to, []string{members, canary, secret}, l.registration(to.process)).Slice()
+		if err == nil {
+			return l.know(number(answer[0]), fmt.Sprint(answer[1]), fmt.Sprint(answer[2])), nil
+		}
+	}
+	if ctx.Err() == nil {
+		l.lose(err)
+	}
+	return false, lost(err)
+}
+
+// registration is the argument of members.lua.
+func (l *Ledger) registration(process string) []byte {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.key == "" {
 		fresh := make([]byte, 32)
 		_, _ = rand.Read(fresh) // never fails (crypto/rand)
 		l.key = hex.EncodeToString(fresh)
 	}
-	arg, err := json.Marshal([]any{l.Replica, registeredTime.Microseconds(), l.key})
-	l.mu.Unlock()
+	text, err := json.Marshal([]any{l.Replica, registeredTime.Microseconds(), l.key, process})
 	if err != nil {
 		panic(err) // strings and a number
 	}
-	answer, err := l.scripts.members.Run(limited, l.Client, []string{members, canary, secret}, arg).Slice()
-	if err != nil {
-		if ctx.Err() == nil {
-			l.lose(err)
-		}
-		return lost(err)
-	}
-	l.know(number(answer[0]), fmt.Sprint(answer[1]))
-	return nil
+	return text
 }
 
-// know takes in what all replicas share. A key that changes under a running
+// know takes in what all replicas share, and reports whether the server, or what
+// it holds, is another than the last time. A key that changes under a running
 // replica would give every account another name.
-func (l *Ledger) know(replicas int64, key string) {
+func (l *Ledger) know(replicas int64, key, era string) (again bool) {
 	l.replicas.Store(replicas)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	again = era != l.era
+	l.era = era
 	if l.begun && key != l.key {
 		l.Log.Error("another replica names accounts by another key: restart it, or this one")
-		return
+		return again
 	}
 	l.key, l.begun = key, true
+	return again
 }
 
 // Begin asks Redis for the first time, until it answers or ctx ends. It returns
@@ -140,7 +169,7 @@ func (l *Ledger) know(replicas int64, key string) {
 func (l *Ledger) Begin(ctx context.Context) ([]byte, error) {
 	for {
 		l.trust()
-		err := l.beat(ctx)
+		err := l.beat(ctx, true)
 		if err == nil {
 			break
 		}
@@ -192,8 +221,9 @@ func (l *Ledger) inUse() []*shadow {
 }
 
 // beatAccount sets aside what this replica may use of an account alone, after
-// telling what it has used so.
-func (l *Ledger) beatAccount(ctx context.Context, s *shadow) error {
+// telling what it has used so and what it could not tell before. Where there is
+// nothing to set aside it does so only if it must.
+func (l *Ledger) beatAccount(ctx context.Context, s *shadow, must bool) error {
 	r := l.rules.Load()
 	if l.isLost() {
 		l.setReturning(s, true)
@@ -202,30 +232,29 @@ func (l *Ledger) beatAccount(ctx context.Context, s *shadow) error {
 	if err := l.handOver(ctx, s, r); err != nil {
 		return err
 	}
+	if err := l.tellKept(ctx, s); err != nil {
+		return err
+	}
 	names, args := l.wanted(s, r)
-	if len(names) == 0 {
+	if len(names) == 0 && !must {
 		return nil
 	}
 	sent := time.Now()
-	answer, err := l.step(ctx, l.scripts.beat, s, r, args...)
-	if err != nil {
-		return err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s.ahead = number(answer[2]) - time.Now().UnixMicro()
-	for i, name := range names {
-		parts, ok := answer[3+i].([]any)
-		own := s.classes[name]
-		if !ok || own == nil {
-			continue
+	_, err := l.step(ctx, l.scripts.beat, s, r, func(answer []any) {
+		s.ahead = number(answer[2]) - time.Now().UnixMicro()
+		for i, name := range names {
+			parts, ok := answer[3+i].([]any)
+			own := s.classes[name]
+			if !ok || own == nil {
+				continue
+			}
+			s.aside(own, r, parts, sent.Add(standbyTime-standbyMargin))
+			if time.Since(own.used) > activeTime && own.inFlight == 0 && own.units == 0 {
+				delete(s.classes, name)
+			}
 		}
-		own.aside(r, parts, sent.Add(standbyTime-standbyMargin))
-		if time.Since(own.used) > activeTime && own.inFlight == 0 && own.units == 0 {
-			delete(s.classes, name)
-		}
-	}
-	return nil
+	}, args...)
+	return err
 }
 
 // setReturning keeps an account from being used alone while what was used alone
@@ -240,34 +269,39 @@ func (l *Ledger) setReturning(s *shadow, returning bool) {
 // Redis.
 func (l *Ledger) handOver(ctx context.Context, s *shadow, r *limits.Rules) error {
 	l.mu.Lock()
-	flights := make([]limits.Claim, 0, len(s.alone))
+	flights := make([]aloneFlight, 0, len(s.alone))
 	for _, f := range s.alone {
-		flights = append(flights, f.claim)
+		flights = append(flights, *f)
 	}
 	l.mu.Unlock()
-	for _, c := range flights {
-		if err := l.renew(ctx, s, r, limits.Flight{Permit: limits.Permit{Claim: c}}); err != nil {
+	for _, f := range flights {
+		if err := l.renew(ctx, s, r, limits.Flight{Permit: limits.Permit{Claim: f.claim}}, f.charged); err != nil {
 			return err
 		}
 		l.mu.Lock()
-		if f := s.alone[c.ID]; f != nil {
+		if f := s.alone[f.claim.ID]; f != nil {
 			f.end(r)
-			delete(s.alone, c.ID)
+			delete(s.alone, f.claim.ID)
 		}
 		l.mu.Unlock()
 	}
 	return nil
 }
 
-// aside takes note of what is set aside for a class; what was used alone is
-// told, and forgotten.
-func (c *class) aside(r *limits.Rules, parts []any, until time.Time) {
+// aside takes note of what is set aside for a class. What was used alone is
+// told: it is as what was spent before. The caller holds Ledger.mu.
+func (s *shadow) aside(c *class, r *limits.Rules, parts []any, until time.Time) {
 	var room [limits.MaxSpends]limits.Spend
 	c.until, c.units, c.places = until, number(parts[0]), number(parts[1])
 	c.parts = map[string]int64{}
-	for i, s := range r.Spends(c.claim, room[:0]) {
-		c.parts[logName(&s)] = number(parts[2+i])
+	for i, spend := range r.Spends(c.claim, room[:0]) {
+		name := logName(&spend)
+		c.parts[name] = number(parts[2+i])
+		if used := c.spent[name]; used != nil {
+			s.log(&spend).spend(s.now(), used.total(s.now()))
+		}
 	}
+	s.ghosts(c.claim.Resource, r).spend(s.now(), c.sent)
 	c.spent, c.sent = map[string]*ownLog{}, 0
 }
 

@@ -1,6 +1,7 @@
 package redisledger
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -26,6 +27,7 @@ type shadow struct {
 	told    map[string]signals.Rate // by resource
 	budgets map[string]limits.Budget
 	classes map[string]*class
+	flights map[string]*flight // by the lease's ID
 	// alone are permits that were granted while Redis was lost.
 	alone map[uint64]*aloneFlight
 	// returning is set while what was used alone is told.
@@ -78,7 +80,7 @@ func (l *Ledger) shadow(name string, kind policy.CallerKind) *shadow {
 	if s == nil {
 		s = &shadow{
 			name: name, kind: kind, logs: map[string]*ownLog{}, told: map[string]signals.Rate{},
-			budgets: map[string]limits.Budget{}, classes: map[string]*class{}, alone: map[uint64]*aloneFlight{},
+			budgets: map[string]limits.Budget{}, classes: map[string]*class{}, alone: map[uint64]*aloneFlight{}, flights: map[string]*flight{},
 		}
 		l.accounts[name] = s
 	}
@@ -104,22 +106,9 @@ func (s *shadow) log(spend *limits.Spend) *ownLog {
 	return own
 }
 
-// use notes that a claim of a class was granted.
-func (l *Ledger) use(s *shadow, c limits.Claim) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s.class(c).used = time.Now()
-}
-
-// lingerTime is how long after a request was given up the upstream may still
-// count it (account.lua, linger).
-const lingerTime = 10 * time.Second
-
 // settled notes what a settling has written and what it was told: {1, writes,
-// now, end of a cool-down, limit, used, reset}.
-func (l *Ledger) settled(s *shadow, p limits.Permit, o limits.Outcome, spends []limits.Spend, r *limits.Rules, answer []any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// now, end of a cool-down, limit, used, reset}. The caller holds Ledger.mu.
+func (s *shadow) settled(id string, p limits.Permit, o limits.Outcome, spends []limits.Spend, r *limits.Rules, answer []any) {
 	now := number(answer[2])
 	s.ahead = now - time.Now().UnixMicro()
 	s.until = number(answer[3])
@@ -136,13 +125,16 @@ func (l *Ledger) settled(s *shadow, p limits.Permit, o limits.Outcome, spends []
 			s.log(&spends[i]).spend(stamp, cost*int64(1+o.Resent))
 		}
 	}
-	named := p.Resource
-	if o.Rate.Resource != "" {
-		named = o.Rate.Resource
+	named := named(o.Rate.Resource, p.Resource)
+	switch units := int64(o.Resent); {
+	case o.Sent && !o.Answered:
+		s.ghosts(p.Resource, r).spend(stamp, units+1)
+	case units > 0:
+		s.ghosts(p.Resource, r).spend(stamp, units)
+	case o.Answered && o.Rate.Limit == 0:
+		s.ghosts(named, r).spend(now, 1)
 	}
-	if !policy.IsResource(named) {
-		named = policy.Core
-	}
+	s.land(id, o)
 	if o.Rate.Limit != 0 {
 		s.told[named] = o.Rate
 	}
@@ -151,6 +143,29 @@ func (l *Ledger) settled(s *shadow, p limits.Permit, o limits.Outcome, spends []
 	b.Remaining = b.Limit - b.Used
 	b.Reset = time.UnixMicro(number(answer[6]) - s.ahead)
 	s.budgets[named] = b
+}
+
+// named is the resource that an answer has named, or else its permit.
+func named(answer, permit string) string {
+	if name := cmp.Or(answer, permit); policy.IsResource(name) {
+		return name
+	}
+	return policy.Core
+}
+
+// ghosts is this replica's part of what was perhaps counted in a primary window,
+// by no answer that told of it.
+func (s *shadow) ghosts(res string, r *limits.Rules) *ownLog {
+	res = named(res, "")
+	window := r.For(s.kind, res).Window + 2*time.Second // account.lua, ghosts
+	name := "ghosts:" + res
+	own := s.logs[name]
+	if own == nil {
+		own = &ownLog{}
+		s.logs[name] = own
+	}
+	own.window, own.merge = window.Microseconds(), 0
+	return own
 }
 
 // remembered is what was told last of a budget; the documented one before.
@@ -196,5 +211,5 @@ func (l *Ledger) own(s *shadow, r *limits.Rules) []any {
 		record := append(resource(r, s.kind, name), told.Limit, told.Used, told.Reset.UnixMicro(), dateOf(told))
 		args = append(args, record)
 	}
-	return args
+	return append(append(args, "-"), s.inAir(r)...)
 }

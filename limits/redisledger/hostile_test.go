@@ -1,0 +1,100 @@
+package redisledger
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/hostile"
+)
+
+// setting is a number from the environment.
+func setting(t *testing.T, name string, byDefault int) int {
+	text := os.Getenv(name)
+	if text == "" {
+		return byDefault
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// calm is a scenario without what replicas that have lost each other cannot
+// know: what others spend, what CPU time requests take, limit errors for no
+// reason. None of the replicas dies.
+func calm(s hostile.Scenario) hostile.Scenario {
+	n := &s.Nature
+	n.Foreign, n.Scolding, n.Closing, n.Resending, n.Grant = 0, 0, 0, 0, nil
+	s.Rules.CPU.Total, s.Rules.CPU.GraphQL = time.Hour, time.Hour
+	n.Limits = s.Rules.Limits
+	s.Crash, s.Replicas = 0, 2+s.Replicas/2
+	return s
+}
+
+// suffer runs a scenario on Redis while things befall it.
+func suffer(t *testing.T, sockets [2]string, s hostile.Scenario, x trouble, trace func(string, ...any)) (report hostile.Report, failures int) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, sockets)
+		if trace != nil {
+			r.trace = trace
+		}
+		ctx, end := context.WithCancel(context.Background())
+		var befalling sync.WaitGroup
+		report = s.Run(t, func(_ *testing.T, rules limits.Rules) func(int) limits.Ledger {
+			befalling.Go(func() { r.befall(ctx, x, rand.New(rand.NewPCG(s.Seed, 7)), s.Replicas) })
+			return func(replica int) limits.Ledger { return r.open(rules, replica) }
+		}, trace)
+		end()
+		befalling.Wait()
+		failures = r.failures
+	})
+	return report, failures
+}
+
+// TestNoLimitIsExceededOverRedis runs scenarios of a hostile upstream on a real
+// Redis: WEIR_REDIS_SCENARIOS of each kind, or the one of WEIR_SEED.
+func TestNoLimitIsExceededOverRedis(t *testing.T) {
+	whole := func(s hostile.Scenario) hostile.Scenario { return s }
+	for _, c := range []struct {
+		name string
+		of   func(hostile.Scenario) hostile.Scenario
+		trouble
+	}{
+		{"all is well", whole, trouble{}},
+		{"I10 the other server takes over", calm, trouble{Failovers: true, Lag: time.Second}},
+		{"I10 and it is empty", calm, trouble{Losses: true}},
+		{"I11 replicas are cut off", calm, trouble{Cuts: true}},
+		{"I10 I11 all of it", calm, trouble{Cuts: true, Failovers: true, Losses: true, Lag: time.Second}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			sockets := [2]string{redisServer(t), redisServer(t)}
+			if seed := setting(t, "WEIR_SEED", 0); seed != 0 {
+				s := c.of(hostile.Draw(uint64(seed)))
+				r, _ := suffer(t, sockets, s, c.trouble, t.Logf)
+				t.Errorf("seed %d: %d requests\n%s", seed, r.Requests, strings.Join(r.Violations, "\n"))
+				return
+			}
+			n := setting(t, "WEIR_REDIS_SCENARIOS", 3)
+			requests, failures := 0, 0
+			for seed := 1; seed <= n; seed++ {
+				s := c.of(hostile.Draw(uint64(seed)))
+				r, f := suffer(t, sockets, s, c.trouble, nil)
+				if len(r.Violations) > 0 {
+					t.Errorf("seed %d:\n%s", seed, strings.Join(r.Violations, "\n"))
+				}
+				requests, failures = requests+r.Requests, failures+f
+			}
+			t.Logf("%s: %d scenarios, %d requests, %d failovers, 0 violations", c.name, n, requests, failures)
+		})
+	}
+}
