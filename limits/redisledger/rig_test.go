@@ -45,6 +45,12 @@ func newRig(t *testing.T, sockets [2]string) *rig {
 	return r
 }
 
+// Write takes what the ledgers log.
+func (r *rig) Write(text []byte) (int, error) {
+	r.trace("%s", text)
+	return len(text), nil
+}
+
 func (r *rig) empty(server int) {
 	if err := r.admins[server].FlushAll(context.Background()).Err(); err != nil {
 		r.t.Error(err)
@@ -102,7 +108,7 @@ func (r *rig) open(rules limits.Rules, replica int) *Ledger {
 	}
 	client := redis.NewClient(o)
 	client.AddHook(tick{})
-	ledger, err := New(Config{Client: client, Replica: fmt.Sprint("r", replica), Rules: rules, Log: slog.New(slog.DiscardHandler)})
+	ledger, err := New(Config{Client: client, Replica: fmt.Sprint("r", replica), Rules: rules, Log: slog.New(slog.NewTextHandler(r, nil)).With("replica", replica)})
 	if err != nil {
 		r.t.Fatal(err)
 	}

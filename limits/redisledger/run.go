@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weirgate/weir/limits"
@@ -79,15 +78,7 @@ func (l *Ledger) Run(ctx context.Context) {
 func (l *Ledger) seek(ctx context.Context) {
 	since := l.Lost()
 	l.trust()
-	if cluster, ok := l.Client.(*redis.ClusterClient); ok {
-		cluster.ReloadState(ctx)
-	}
-	limited, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	if l.Client.Ping(limited).Err() != nil {
-		return
-	}
-	if l.beat(ctx, true) == nil {
+	if l.answers(ctx) && l.beat(ctx, true) == nil {
 		l.lostSince.Store(0)
 		l.Log.Info("Redis is found", "lost_for", time.Since(since))
 	}

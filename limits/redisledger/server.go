@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 )
 
 // server is who keeps an account: whom to send its steps to, and the process
@@ -45,6 +46,36 @@ func (l *Ledger) process(address string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.trusted[address]
+}
+
+// pinged is a client of one server or of several.
+type pinged interface {
+	Ping(ctx context.Context) *redis.StatusCmd
+	PoolStats() *redis.PoolStats
+}
+
+// answers reports whether Redis does, over every connection that is open: those
+// that lead nowhere are closed by it, so that no step meets one later.
+func (l *Ledger) answers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var group errgroup.Group
+	ping := func(c pinged) {
+		for range c.PoolStats().IdleConns + 1 {
+			group.Go(func() error { return c.Ping(ctx).Err() })
+		}
+	}
+	cluster, ok := l.Client.(*redis.ClusterClient)
+	if !ok {
+		ping(l.Client)
+		return group.Wait() == nil
+	}
+	cluster.ReloadState(ctx)
+	err := cluster.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
+		ping(node)
+		return nil
+	})
+	return group.Wait() == nil && err == nil
 }
 
 // meet takes note of the process that a new connection leads to. An error means
