@@ -22,18 +22,18 @@ local function whole(n) return format('%.0f', n) end
 local pack, unpackrecord = cmsgpack.pack, cmsgpack.unpack
 
 -- m is what concerns the whole account: its time, its leases, its cool-down;
--- and for the loss of writes, which server wrote it last (gen), until when that
--- had written when another one took over (base), and until when nothing is
--- granted because other replicas may still have to tell what is missing (learn).
+-- and for the loss of writes, which server wrote it last (gen), and until when
+-- nothing is granted because other replicas may still have to tell what is
+-- missing (learn).
 local m
 local function loadmeta(text)
   if not text then
     m = {last = 0, touched = 0, places = 0, expires = 0, till = 0, since = 0, episodes = 0, probing = 0, ramp = 0, ceiling = 0,
-         raised = 0, probe = '-', gen = '', base = 0, learn = 0}
+         raised = 0, probe = '-', gen = '', learn = 0}
   else
     local f = unpackrecord(text)
     m = {last = f[1], touched = f[2], places = f[3], expires = f[4], till = f[5], since = f[6], episodes = f[7],
-         probing = f[8], ramp = f[9], ceiling = f[10], raised = f[11], probe = f[12], gen = f[13], base = f[14], learn = f[15]}
+         probing = f[8], ramp = f[9], ceiling = f[10], raised = f[11], probe = f[12], gen = f[13], learn = f[14]}
   end
 end
 
@@ -416,7 +416,7 @@ local function begin(meta, done)
       m.learn, m.moved = tonumber(sub(era, 1, 16)) + second, true
     end
   elseif m.gen ~= arg[5] then
-    m.gen, m.base, m.learn, m.moved = arg[5], m.last, now + second, true
+    m.gen, m.learn, m.moved = arg[5], now + second, true
   end
   now = max(now, m.last)
   m.last = now
@@ -457,7 +457,7 @@ local function save()
   local alive = now - m.touched < 60 * second
   if not alive then m.touched = now end
   local list, n = {'m', pack({m.last, m.touched, m.places, m.expires, m.till, m.since, m.episodes, m.probing, m.ramp,
-    m.ceiling, m.raised, m.probe, m.gen, m.base, m.learn})}, 2
+    m.ceiling, m.raised, m.probe, m.gen, m.learn})}, 2
   for f, v in pairs(changed) do
     list[n + 1], list[n + 2] = f, v
     n = n + 2

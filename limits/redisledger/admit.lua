@@ -2,7 +2,7 @@
 --        [log, cost, cpu, budget, limit, window, merge]...]
 -- Grants all that a claim asks for, or changes nothing.
 -- Returns {1, writes} when granted, {0, writes, microseconds to wait or 0 when a
--- permit in flight decides, reason} when not, {-1} when writes are missing.
+-- permit in flight decides, reason} when not, {-1, writes} when some are missing.
 local concurrent, id, resource, batch = arg[8], arg[9], arg[10], arg[13] == 1
 headroom = arg[7]
 local fields, n = {}, #arg - 13
@@ -11,7 +11,7 @@ local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3], 'x:' .. id, 'w:' ..
 parsewindow(resource, values[4])
 loghead('ghosts:' .. resource, values[5])
 for i = 1, n do loghead(arg[13 + i][1], values[5 + i]) end
-if begin(values[1], values[2]) then return {-1} end
+if begin(values[1], values[2]) then return {-1, count} end
 if lease(id, values[3]) then return {1, count} end
 
 local refused, till, reason = false, 0, ''

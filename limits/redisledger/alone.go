@@ -148,7 +148,7 @@ func (l *Ledger) settleAlone(s *shadow, p limits.Permit, o limits.Outcome, r *li
 			if !o.Answered {
 				stamp += lingerTime.Microseconds()
 			}
-			own.spentOf(&spends[i]).spend(stamp, cost*int64(1+o.Resent))
+			own.spentOf(&spends[i]).spend(stamp, cost*int64(1+o.Resent), 0)
 		}
 	}
 	if !o.Sent {

@@ -5,11 +5,11 @@
 -- claims that it made lately a lease that stands by, on its share of what is
 -- left and no more than it has used lately. What it has spent while it was
 -- alone is charged first.
--- Returns {1, writes, now, {units, places, log's part, ...}...}, or {-1}.
+-- Returns {1, writes, now, {units, places, log's part, ...}...}, or {-1, writes}.
 headroom = arg[7]
 local replicas = arg[9]
 local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3])
-if begin(values[1], values[2]) then return {-1} end
+if begin(values[1], values[2]) then return {-1, count} end
 local out = {1, count, whole(now)}
 for i = 10, #arg do
   local c = arg[i]

@@ -171,7 +171,7 @@ func (l *Ledger) see(ctx context.Context, s *shadow) error {
 func (l *Ledger) read(ctx context.Context, name string, windows []any) (limits.Account, error) {
 	r := l.rules.Load()
 	args := append([]any{r.Headroom, r.Usable(int64(r.Concurrent))}, windows...)
-	answer, err := l.run(ctx, l.scripts.read, name, func(string) []any { return args })
+	answer, err := l.run(ctx, l.scripts.read, name, func(string) []any { return args }, func([]any) {})
 	if err != nil {
 		return limits.Account{}, err
 	}

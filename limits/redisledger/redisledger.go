@@ -183,21 +183,19 @@ func (l *Ledger) isCluster() bool {
 // written, under Ledger.mu, before anything is restored again.
 func (l *Ledger) step(ctx context.Context, script *redis.Script, s *shadow, r *limits.Rules, done func(answer []any), own ...any) ([]any, error) {
 	for try := 0; ; try++ {
-		answer, err := l.run(ctx, script, s.name, func(process string) []any { return append(l.header(s, r, process), own...) })
-		if err != nil {
-			return nil, err
-		}
-		if answer[0] != int64(-1) {
-			l.mu.Lock()
+		answer, err := l.run(ctx, script, s.name, func(process string) []any {
+			return append(l.header(s, r, process), own...)
+		}, func(answer []any) {
 			s.acked = max(s.acked, number(answer[1]))
 			done(answer)
-			l.mu.Unlock()
-			return answer, nil
+		})
+		if err != nil || answer[0] != int64(-1) {
+			return answer, err
 		}
 		if try == 2 {
 			return nil, lost(errors.New("writes go on missing"))
 		}
-		if err := l.restore(ctx, s, r); err != nil {
+		if err := l.restore(ctx, s, r, number(answer[1])); err != nil {
 			return nil, err
 		}
 	}
@@ -213,9 +211,9 @@ func (l *Ledger) header(s *shadow, r *limits.Rules, process string) []any {
 }
 
 // run runs a script once, with arguments that are made for the process that
-// keeps the account. An error means that Redis is lost, unless the caller's own
-// time was over.
-func (l *Ledger) run(ctx context.Context, script *redis.Script, name string, args func(process string) []any) ([]any, error) {
+// keeps the account; done takes note of what was written, under Ledger.mu. An
+// error means that Redis is lost, unless the caller's own time was over.
+func (l *Ledger) run(ctx context.Context, script *redis.Script, name string, args func(process string) []any, done func(answer []any)) ([]any, error) {
 	l.steps.RLock()
 	defer l.steps.RUnlock()
 	limited, cancel := context.WithTimeout(ctx, timeout)
@@ -226,6 +224,11 @@ func (l *Ledger) run(ctx context.Context, script *redis.Script, name string, arg
 			l.lose(err)
 		}
 		return nil, lost(err)
+	}
+	if answer[0] != int64(-1) {
+		l.mu.Lock()
+		done(answer)
+		l.mu.Unlock()
 	}
 	return answer, nil
 }

@@ -2,10 +2,10 @@
 --        [log, cost, cpu, window, merge]...]
 -- Keeps a permit in flight alive, or takes it up again; of one that is charged
 -- only its place.
--- Returns {1, writes}, or {-1} when writes are missing.
+-- Returns {1, writes}, or {-1, writes} when some are missing.
 local id, resource, taken = arg[7], arg[8], arg[11]
 local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3], 'x:' .. id)
-if begin(values[1], values[2]) then return {-1} end
+if begin(values[1], values[2]) then return {-1, count} end
 local l = lease(id, values[3])
 window(resource, arg[9], arg[10])
 if not l then

@@ -2,9 +2,8 @@
 --          '-', [resource, documented, length, limit, used, reset, date]...,
 --          '-', [id, charged, left until or 0, resource, documented, length,
 --                [log, cost, cpu, window, merge]...]...]
--- Enters again what this replica has written and Redis has lost: of its spends
--- those made after the last write that is left, of what it was told the newest,
--- and its permits in flight.
+-- Enters again what this replica has written and Redis has lost: its spends, what
+-- it was told, and its permits in flight.
 -- Returns {1, writes}.
 local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3])
 local missing = begin(values[1], values[2])
@@ -20,7 +19,7 @@ local function mergelog(record)
   resize(l, record[2], record[3])
   local list = {}
   for i = 4, #record, 2 do
-    if record[i] > m.base and record[i] + l[WINDOW] > now then
+    if record[i] + l[WINDOW] > now then
       table.insert(list, {record[i], record[i + 1]})
     end
   end

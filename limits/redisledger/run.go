@@ -239,7 +239,7 @@ func (l *Ledger) beatAccount(ctx context.Context, s *shadow, must bool) error {
 			if !ok || own == nil {
 				continue
 			}
-			s.aside(own, r, parts, sent.Add(standbyTime-standbyMargin))
+			s.aside(own, r, parts, answer, sent.Add(standbyTime-standbyMargin))
 			if time.Since(own.used) > activeTime && own.inFlight == 0 && own.units == 0 {
 				delete(s.classes, name)
 			}
@@ -281,18 +281,19 @@ func (l *Ledger) handOver(ctx context.Context, s *shadow, r *limits.Rules) error
 
 // aside takes note of what is set aside for a class. What was used alone is
 // told: it is as what was spent before. The caller holds Ledger.mu.
-func (s *shadow) aside(c *class, r *limits.Rules, parts []any, until time.Time) {
+func (s *shadow) aside(c *class, r *limits.Rules, parts, answer []any, until time.Time) {
 	var room [limits.MaxSpends]limits.Spend
+	write, now := number(answer[1]), number(answer[2])
 	c.until, c.units, c.places = until, number(parts[0]), number(parts[1])
 	c.parts = map[string]int64{}
 	for i, spend := range r.Spends(c.claim, room[:0]) {
 		name := logName(&spend)
 		c.parts[name] = number(parts[2+i])
 		if used := c.spent[name]; used != nil {
-			s.log(&spend).spend(s.now(), used.total(s.now()))
+			s.log(&spend).spend(now, used.total(now), write)
 		}
 	}
-	s.ghosts(c.claim.Resource, r).spend(s.now(), c.sent)
+	s.ghosts(c.claim.Resource, r).spend(now, c.sent, write)
 	c.spent, c.sent = map[string]*ownLog{}, 0
 }
 

@@ -5,7 +5,7 @@
 -- resource is what the answer named, or the permit's own; limit is 0 when the
 -- headers said nothing, date when there was none. The logs are those that the
 -- permit was taken from.
--- Returns {1, writes, now, end of a cool-down, limit, used, reset}, or {-1}.
+-- Returns {1, writes, now, end of a cool-down, limit, used, reset}, or {-1, writes}.
 local concurrent, id, resource = arg[8], arg[9], arg[10]
 headroom = arg[7]
 local resent, taken = arg[14], arg[18]
@@ -21,7 +21,7 @@ loghead('ghosts:' .. resource, values[5])
 for i = 1, n, 2 do
   sealed[loghead(arg[24 + (i + 1) / 2], values[5 + i])] = values[6 + i] or ''
 end
-if begin(values[1], values[2]) then return {-1} end
+if begin(values[1], values[2]) then return {-1, count} end
 local l = lease(id, values[3])
 local w = window(resource, arg[11], arg[12])
 local function told()

@@ -40,19 +40,22 @@ type ownLog struct {
 	entries       []entry // in the order of their stamps
 }
 
-type entry struct{ stamp, cost int64 }
+// entry is what was spent from first to stamp. write is the last of this
+// replica's writes that it was told to Redis by; zero if by none.
+type entry struct{ first, stamp, cost, write int64 }
 
 // spend enters a spend; what lies within the merging width of an entry joins it.
-func (l *ownLog) spend(at, cost int64) {
+func (l *ownLog) spend(at, cost, write int64) {
 	if cost == 0 {
 		return
 	}
-	if n := len(l.entries); n > 0 && at-l.entries[n-1].stamp < max(l.merge, 1) {
-		l.entries[n-1].stamp = max(at, l.entries[n-1].stamp)
-		l.entries[n-1].cost += cost
-		return
+	if n := len(l.entries); n > 0 {
+		if e := &l.entries[n-1]; at-e.first < max(l.merge, 1) {
+			e.stamp, e.cost, e.write = max(at, e.stamp), e.cost+cost, max(write, e.write)
+			return
+		}
 	}
-	l.entries = append(l.entries, entry{at, cost})
+	l.entries = append(l.entries, entry{at, at, cost, write})
 }
 
 // total drops what has returned and says what is left.
@@ -109,7 +112,7 @@ func (s *shadow) log(spend *limits.Spend) *ownLog {
 // settled notes what a settling has written and what it was told: {1, writes,
 // now, end of a cool-down, limit, used, reset}. The caller holds Ledger.mu.
 func (s *shadow) settled(id string, p limits.Permit, o limits.Outcome, spends []limits.Spend, r *limits.Rules, answer []any) {
-	now := number(answer[2])
+	write, now := number(answer[1]), number(answer[2])
 	s.ahead = now - time.Now().UnixMicro()
 	s.until = number(answer[3])
 	stamp := now
@@ -122,17 +125,17 @@ func (s *shadow) settled(id string, p limits.Permit, o limits.Outcome, spends []
 			if spends[i].Budget == limits.CPU && o.Answered {
 				cost = r.Milliseconds(o.Elapsed)
 			}
-			s.log(&spends[i]).spend(stamp, cost*int64(1+o.Resent))
+			s.log(&spends[i]).spend(stamp, cost*int64(1+o.Resent), write)
 		}
 	}
 	named := named(o.Rate.Resource, p.Resource)
 	switch units := int64(o.Resent); {
 	case o.Sent && !o.Answered:
-		s.ghosts(p.Resource, r).spend(stamp, units+1)
+		s.ghosts(p.Resource, r).spend(stamp, units+1, write)
 	case units > 0:
-		s.ghosts(p.Resource, r).spend(stamp, units)
+		s.ghosts(p.Resource, r).spend(stamp, units, write)
 	case o.Answered && o.Rate.Limit == 0:
-		s.ghosts(named, r).spend(now, 1)
+		s.ghosts(named, r).spend(now, 1, write)
 	}
 	s.land(id, o)
 	if o.Rate.Limit != 0 {
@@ -164,7 +167,7 @@ func (s *shadow) ghosts(res string, r *limits.Rules) *ownLog {
 		own = &ownLog{}
 		s.logs[name] = own
 	}
-	own.window, own.merge = window.Microseconds(), 0
+	own.window, own.merge = window.Microseconds(), window.Microseconds()/256
 	return own
 }
 
@@ -179,18 +182,39 @@ func (l *Ledger) remembered(s *shadow, res string, r *limits.Rules) (limits.Budg
 	return limits.Budget{Resource: res, Limit: w.Max, Remaining: w.Max, Reset: time.Now().Add(w.Window), Window: w.Window}, false
 }
 
-// restore writes again what Redis has lost.
-func (l *Ledger) restore(ctx context.Context, s *shadow, r *limits.Rules) error {
+// restore writes again what Redis has lost: what came after so many of this
+// replica's writes.
+func (l *Ledger) restore(ctx context.Context, s *shadow, r *limits.Rules, have int64) error {
 	l.Log.Warn("the ledger has lost writes; they are written again", "account", s.name)
+	var acked int64
 	_, err := l.run(ctx, l.scripts.restore, s.name, func(process string) []any {
-		return append(l.header(s, r, process), l.own(s, r)...)
-	})
+		header, own := l.header(s, r, process), l.own(s, r, have)
+		acked = header[3].(int64)
+		return append(header, own...)
+	}, func(answer []any) { s.restored(have, acked, number(answer[1])) })
 	return err
 }
 
-// own is what this replica has written of an account and was told, as
-// restore.lua takes it.
-func (l *Ledger) own(s *shadow, r *limits.Rules) []any {
+// restored numbers anew what was written after the first have writes. What came
+// after those that restore knew of is still missing, and next in turn. The caller
+// holds Ledger.mu.
+func (s *shadow) restored(have, knew, write int64) {
+	s.acked = max(s.acked, write)
+	for _, own := range s.logs {
+		for i := range own.entries {
+			switch e := &own.entries[i]; {
+			case e.write > knew:
+				e.write, s.acked = write+1, write+1
+			case e.write > have:
+				e.write = write
+			}
+		}
+	}
+}
+
+// own is what this replica has written of an account after so many writes, what
+// it was told, and its flights, as restore.lua takes them.
+func (l *Ledger) own(s *shadow, r *limits.Rules, have int64) []any {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	args := []any{s.until}
@@ -202,7 +226,9 @@ func (l *Ledger) own(s *shadow, r *limits.Rules) []any {
 		}
 		record := []any{name, own.window, own.merge}
 		for _, e := range own.entries {
-			record = append(record, e.stamp, e.cost)
+			if e.write > have {
+				record = append(record, e.stamp, e.cost)
+			}
 		}
 		args = append(args, record)
 	}
