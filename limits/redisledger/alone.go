@@ -20,11 +20,51 @@ type class struct {
 	until         time.Time
 	units, places int64
 	parts         map[string]int64 // by log
-	// What was used of it while Redis was lost.
-	spent    map[string]*ownLog
-	held     map[string]int64
-	sent     int64 // units
-	inFlight int64
+	// What was used of it while Redis was lost, and what of that Redis is being
+	// told; what the flights hold that Redis has not confirmed to hold.
+	alone, telling used
+	held           map[string]int64
+	inFlight       int64
+}
+
+// used is what was used of a class's share.
+type used struct {
+	units int64
+	logs  map[string]*ownLog
+}
+
+// log returns what was used of a log.
+func (u *used) log(s *limits.Spend) *ownLog {
+	if u.logs == nil {
+		u.logs = map[string]*ownLog{}
+	}
+	name := logName(s)
+	own := u.logs[name]
+	if own == nil {
+		own = &ownLog{}
+		u.logs[name] = own
+	}
+	own.window, own.merge = s.Window.Microseconds(), s.Merge.Microseconds()
+	return own
+}
+
+// tell moves what was used alone to what Redis is being told.
+func (c *class) tell(spends []limits.Spend) {
+	c.telling.units += c.alone.units
+	for i := range spends {
+		for _, e := range c.alone.log(&spends[i]).entries {
+			c.telling.log(&spends[i]).spend(e.stamp, e.cost, 0)
+		}
+	}
+	c.alone = used{}
+}
+
+// share is what is left of what was set aside, as far as it can be used.
+func (c *class) share(now time.Time) (units, places int64, parts map[string]int64) {
+	if !now.Before(c.until) {
+		return 0, 0, nil
+	}
+	return c.units, c.places, c.parts
 }
 
 // aloneFlight is a permit that was granted while Redis was lost.
@@ -32,6 +72,17 @@ type aloneFlight struct {
 	claim   limits.Claim
 	class   *class
 	charged bool // only its place is still taken
+}
+
+// begin takes what the flight holds; the caller holds Ledger.mu.
+func (f *aloneFlight) begin(r *limits.Rules) {
+	var room [limits.MaxSpends]limits.Spend
+	if !f.charged {
+		for _, s := range r.Spends(f.claim, room[:0]) {
+			f.class.held[logName(&s)] += s.Cost
+		}
+	}
+	f.class.inFlight++
 }
 
 // end gives back what the flight holds; the caller holds Ledger.mu.
@@ -57,7 +108,7 @@ func (s *shadow) class(c limits.Claim) *class {
 	name := className(c)
 	own := s.classes[name]
 	if own == nil {
-		own = &class{claim: c, spent: map[string]*ownLog{}, held: map[string]int64{}}
+		own = &class{claim: c, held: map[string]int64{}}
 		s.classes[name] = own
 	}
 	return own
@@ -88,7 +139,8 @@ func (l *Ledger) admitAlone(s *shadow, c limits.Claim, r *limits.Rules) limits.D
 	if s.alone[c.ID] != nil {
 		return limits.Decision{Granted: true}
 	}
-	if l.Closed || s.returning || !now.Before(own.until) || own.sent >= own.units || own.inFlight >= own.places {
+	units, places, parts := own.share(now)
+	if l.Closed || s.returning || own.alone.units+own.telling.units >= units || own.inFlight >= places {
 		return refused
 	}
 	if until := time.UnixMicro(s.until - s.ahead); now.Before(until) {
@@ -102,28 +154,15 @@ func (l *Ledger) admitAlone(s *shadow, c limits.Claim, r *limits.Rules) limits.D
 	spends := r.Spends(c, room[:0])
 	for i := range spends {
 		name := logName(&spends[i])
-		if own.spentOf(&spends[i]).total(s.now())+own.held[name]+spends[i].Cost > own.parts[name] {
+		gone := own.alone.log(&spends[i]).total(s.now()) + own.telling.log(&spends[i]).total(s.now())
+		if gone+own.held[name]+spends[i].Cost > parts[name] {
 			return refused
 		}
 	}
-	for i := range spends {
-		own.held[logName(&spends[i])] += spends[i].Cost
-	}
-	own.sent++
-	own.inFlight++
+	own.alone.units++
 	s.alone[c.ID] = &aloneFlight{claim: c, class: own}
+	s.alone[c.ID].begin(r)
 	return limits.Decision{Granted: true}
-}
-
-func (c *class) spentOf(s *limits.Spend) *ownLog {
-	name := logName(s)
-	own := c.spent[name]
-	if own == nil {
-		own = &ownLog{}
-		c.spent[name] = own
-	}
-	own.window, own.merge = s.Window.Microseconds(), s.Merge.Microseconds()
-	return own
 }
 
 // settleAlone charges a permit that was granted alone, and reports whether it
@@ -148,11 +187,11 @@ func (l *Ledger) settleAlone(s *shadow, p limits.Permit, o limits.Outcome, r *li
 			if !o.Answered {
 				stamp += lingerTime.Microseconds()
 			}
-			own.spentOf(&spends[i]).spend(stamp, cost*int64(1+o.Resent), 0)
+			own.alone.log(&spends[i]).spend(stamp, cost*int64(1+o.Resent), 0)
 		}
 	}
 	if !o.Sent {
-		own.sent--
+		own.alone.units--
 	}
 	flight.end(r)
 	if o.Answered && !o.Ended {

@@ -1,10 +1,11 @@
 -- beat [..., headroom, concurrent, replicas,
---       [class, resource, documented, length, units wanted, units spent, places wanted,
---        log, limit, window, merge, wanted, spent, ...]...]
+--       [class, resource, documented, length, units wanted, units spent, units kept, places wanted, places kept,
+--        [log, limit, window, merge, wanted, spent, kept]...]...]
 -- Keeps what this replica may use should it lose Redis: for each class of
 -- claims that it made lately a lease that stands by, on its share of what is
 -- left and no more than it has used lately. What it has spent while it was
--- alone is charged first.
+-- alone is charged first. What it was told last time (kept) stays with it: it
+-- would go on with that if this answer were lost.
 -- Returns {1, writes, now, {units, places, log's part, ...}...}, or {-1, writes}.
 headroom = arg[7]
 local replicas = arg[9]
@@ -32,19 +33,21 @@ for i = 10, #arg do
     local here = usable(f.limit) - f.used - g[TOTAL] - w.inflight
     left = k == 1 and here or min(left, here)
   end
+  local units, places = part(left, c[5]), part(cap(arg[8]) - m.places, c[8])
   local l = {id = id, granted = now, expiry = now + standby, charged = 0, left = 0, resource = resource, holds = {},
-             units = part(left, c[5]), places = part(cap(arg[8]) - m.places, c[7])}
-  local parts = {whole(l.units), whole(l.places)}
-  for j = 8, #c, 6 do
-    local s = log(c[j])
-    resize(s, c[j + 2], c[j + 3])
+             units = max(units, c[7] - c[6]), places = max(places, c[9])}
+  local parts, useful = {whole(units), whole(places)}, l.units > 0 and l.places > 0
+  for j = 10, #c do
+    local f = c[j]
+    local s = log(f[1])
+    resize(s, f[3], f[4])
     roll(s)
-    spend(s, now, c[j + 5])
-    local cost = part(c[j + 1] - s[TOTAL] - s[HELD], c[j + 4])
-    table.insert(l.holds, {c[j], cost, 0})
+    spend(s, now, f[6])
+    local cost = part(f[2] - s[TOTAL] - s[HELD], f[5])
+    table.insert(l.holds, {f[1], max(cost, f[7] - f[6]), 0})
     table.insert(parts, whole(cost))
   end
-  if l.units > 0 and l.places > 0 then
+  if useful then
     take(l)
   else
     for k = 1, #parts do parts[k] = '0' end

@@ -270,10 +270,7 @@ func (l *Ledger) handOver(ctx context.Context, s *shadow, r *limits.Rules) error
 			return err
 		}
 		l.mu.Lock()
-		if f := s.alone[f.claim.ID]; f != nil {
-			f.end(r)
-			delete(s.alone, f.claim.ID)
-		}
+		delete(s.alone, f.claim.ID) // what it holds counts until Redis has set aside anew
 		l.mu.Unlock()
 	}
 	return nil
@@ -287,14 +284,17 @@ func (s *shadow) aside(c *class, r *limits.Rules, parts, answer []any, until tim
 	c.until, c.units, c.places = until, number(parts[0]), number(parts[1])
 	c.parts = map[string]int64{}
 	for i, spend := range r.Spends(c.claim, room[:0]) {
-		name := logName(&spend)
-		c.parts[name] = number(parts[2+i])
-		if used := c.spent[name]; used != nil {
-			s.log(&spend).spend(now, used.total(now), write)
+		c.parts[logName(&spend)] = number(parts[2+i])
+		s.log(&spend).spend(now, c.telling.log(&spend).total(now), write)
+	}
+	s.ghosts(c.claim.Resource, r).spend(now, c.telling.units, write)
+	c.telling = used{}
+	c.held, c.inFlight = map[string]int64{}, 0
+	for _, f := range s.alone {
+		if f.class == c {
+			f.begin(r)
 		}
 	}
-	s.ghosts(c.claim.Resource, r).spend(now, c.sent, write)
-	c.spent, c.sent = map[string]*ownLog{}, 0
 }
 
 // wanted is what beat.lua needs to know of each class.
@@ -310,13 +310,17 @@ func (l *Ledger) wanted(s *shadow, r *limits.Rules) (names []string, args []any)
 			wants = 1
 		}
 		spends := r.Spends(own.claim, room[:0])
+		own.tell(spends)
+		units, places, parts := own.share(time.Now())
 		record := append([]any{name}, resource(r, s.kind, own.claim.Resource)...)
 		requests := wants * (1 + own.lately(s, spends, now))
-		record = append(record, requests, own.sent, requests)
+		record = append(record, requests, own.telling.units, units, requests, places)
 		for i := range spends {
 			spend := &spends[i]
-			record = append(record, logName(spend), spend.Limit, spend.Window.Microseconds(), spend.Merge.Microseconds(),
-				wants*(s.log(spend).total(now)+spend.Cost), own.spentOf(spend).total(now))
+			record = append(record, []any{
+				logName(spend), spend.Limit, spend.Window.Microseconds(), spend.Merge.Microseconds(),
+				wants * (s.log(spend).total(now) + spend.Cost), own.telling.log(spend).total(now), parts[logName(spend)],
+			})
 		}
 		names = append(names, name)
 		args = append(args, record)
