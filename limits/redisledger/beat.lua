@@ -27,7 +27,10 @@ for i = 10, #arg do
     spend(g, now, c[6])
     w.dirty = true
   end
-  local function part(free, wanted) return max(0, min(floor(free / (replicas + 1)), wanted)) end
+  local function part(free, wanted)
+    if now < m.learn then return 0 end -- others have not told yet what they have spent
+    return max(0, min(floor(free / (replicas + 1)), wanted))
+  end
   local left = usable(w.limit) - g[TOTAL] - w.inflight
   for k, f in ipairs(w.told) do
     local here = usable(f.limit) - f.used - g[TOTAL] - w.inflight
