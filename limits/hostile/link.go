@@ -78,7 +78,9 @@ func (l *link) Settle(ctx context.Context, permit limits.Permit, outcome limits.
 	delete(l.answers, permit.ID)
 	delete(l.granted, permit.ID)
 	l.mu.Unlock()
-	if answer != nil && err == nil {
+	if err != nil {
+		l.upstream.unheard(answer)
+	} else if answer != nil {
 		l.upstream.Told(answer)
 	}
 	if again {

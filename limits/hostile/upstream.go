@@ -242,6 +242,13 @@ func (u *Upstream) Told(answer *Answer) {
 	}
 }
 
+// unheard tells the story of an answer that no ledger has taken in.
+func (u *Upstream) unheard(answer *Answer) {
+	if answer != nil {
+		u.log(answer.account, "not told %s", answer.describe())
+	}
+}
+
 // Report returns what was counted, once everything that is worked on has ended.
 func (u *Upstream) Report() Report {
 	u.work.Wait()

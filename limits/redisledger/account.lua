@@ -220,18 +220,18 @@ local function windowadmits(w, batch)
   if refused then return till end
 end
 
--- learn takes in what an answer to a request sent at sent has told. date is
--- nil where the upstream did not say.
-local function learn(w, limit, used, reset, date, sent)
+-- learn takes in what an answer has told that was heard at some time, to a
+-- request sent at another. date is nil where the upstream did not say.
+local function learn(w, limit, used, reset, date, sent, heard)
   local g = rollwindow(w)
   w.dirty = true
   local f = {reset = reset, late = 0, early = 0, limit = limit, used = used, heard = 1}
   if date then
-    f.late, f.early = now - date, sent - date - second
-  elseif reset + w.length <= now then
-    f.late = now + w.length - reset
+    f.late, f.early = heard - date, sent - date - second
+  elseif reset + w.length <= heard then
+    f.late = heard + w.length - reset
   end
-  f.late = min(f.late, now + longest - reset)
+  f.late = min(f.late, heard + longest - reset)
   if (w.over ~= 0 and reset <= w.over + jitter) or reopens(f) <= now then return end
   w.answered, w.limit = 1, limit
   forget(g, sent - 1)

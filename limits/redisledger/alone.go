@@ -216,11 +216,14 @@ func (s *shadow) learn(p limits.Permit, o limits.Outcome) {
 	}
 	b := s.budgets[res]
 	if o.Rate.Limit != 0 {
-		s.told[res] = o.Rate
+		if o.Rate.Reset.Sub(b.Reset) > sameReset {
+			b.Used = 0 // of the window before
+		}
 		b = limits.Budget{Resource: res, Limit: o.Rate.Limit, Used: max(o.Rate.Used, b.Used), Reset: o.Rate.Reset, Window: b.Window}
 		b.Remaining = max(0, b.Limit-b.Used)
 		s.budgets[res] = b
 	}
+	s.hear(res, o, b)
 	now := s.now()
 	switch o.Limited {
 	case signals.SecondaryLimit:

@@ -195,6 +195,7 @@ func (l *Ledger) step(ctx context.Context, script *redis.Script, s *shadow, r *l
 		if try == 2 {
 			return nil, lost(errors.New("writes go on missing"))
 		}
+		l.Log.Warn("the ledger has lost writes; they are written again", "account", s.name)
 		if err := l.restore(ctx, s, r, number(answer[1])); err != nil {
 			return nil, err
 		}

@@ -1,17 +1,23 @@
--- restore [..., end of a cool-down, [log, window, merge, stamp, cost, ...]...,
---          '-', [resource, documented, length, limit, used, reset, date]...,
+-- restore [..., writes that Redis has, end of a cool-down, [log, window, merge, stamp, cost, ...]...,
+--          '-', [resource, documented, length, limit, used, reset, date, heard]...,
 --          '-', [id, charged, left until or 0, resource, documented, length,
 --                [log, cost, cpu, window, merge]...]...]
 -- Enters again what this replica has written and Redis has lost: its spends, what
--- it was told, and its permits in flight.
--- Returns {1, writes}.
+-- it was told, and its permits in flight. Where nothing is lost it enters only
+-- what was told meanwhile.
+-- Returns {1, writes}, or {-1, writes} when Redis has other writes than said.
 local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3])
 local missing = begin(values[1], values[2])
-if not missing then return {1, count} end
-count = max(count, arg[4])
-if m.learn < now then m.learn = now + second end
-m.till = max(m.till, arg[7])
-if m.till > now then m.probing = 1 end
+local have = arg[7]
+if count < have or (have < arg[4] and count ~= have) then return {-1, count} end
+if missing then
+  count = arg[4]
+  if m.learn < now then m.learn = now + second end
+end
+if arg[8] > m.till then
+  m.till = arg[8]
+  if m.till > now then m.probing, m.probe = 1, '-' end
+end
 
 -- merge enters spends that are older than others.
 local function mergelog(record)
@@ -35,7 +41,7 @@ local function mergelog(record)
   for _, e in ipairs(list) do spend(l, e[1], e[2]) end
 end
 
-local i = 8
+local i = 9
 while arg[i] ~= '-' do
   mergelog(arg[i])
   i = i + 1
@@ -43,7 +49,7 @@ end
 i = i + 1
 while arg[i] ~= '-' do
   local f = arg[i]
-  learn(window(f[1], f[2], f[3]), f[4], f[5], f[6], f[7] ~= 0 and f[7] or nil, 0)
+  learn(window(f[1], f[2], f[3]), f[4], f[5], f[6], f[7] ~= 0 and f[7] or nil, 0, f[8])
   i = i + 1
 end
 for j = i + 1, #arg do

@@ -230,6 +230,11 @@ func (l *Ledger) beatAccount(ctx context.Context, s *shadow, must bool) error {
 	if len(names) == 0 && !must {
 		return nil
 	}
+	if must {
+		if err := l.retell(ctx, s, r); err != nil {
+			return err
+		}
+	}
 	sent := time.Now()
 	_, err := l.step(ctx, l.scripts.beat, s, r, func(answer []any) {
 		s.ahead = number(answer[2]) - time.Now().UnixMicro()

@@ -70,7 +70,7 @@ if l then
 end
 if answered then
   if arg[21] ~= 0 then
-    learn(w, arg[21], arg[22], arg[23], arg[24] ~= 0 and arg[24] or nil, began)
+    learn(w, arg[21], arg[22], arg[23], arg[24] ~= 0 and arg[24] or nil, began, now)
   elseif l then
     hush(w)
   end

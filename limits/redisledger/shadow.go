@@ -3,6 +3,7 @@ package redisledger
 import (
 	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/weirgate/weir/limits"
@@ -24,7 +25,7 @@ type shadow struct {
 	// until is the end of a cool-down, on Redis's clock.
 	until   int64
 	logs    map[string]*ownLog
-	told    map[string]signals.Rate // by resource
+	told    map[string][]statement // by resource
 	budgets map[string]limits.Budget
 	classes map[string]*class
 	flights map[string]*flight // by the lease's ID
@@ -82,7 +83,7 @@ func (l *Ledger) shadow(name string, kind policy.CallerKind) *shadow {
 	s := l.accounts[name]
 	if s == nil {
 		s = &shadow{
-			name: name, kind: kind, logs: map[string]*ownLog{}, told: map[string]signals.Rate{},
+			name: name, kind: kind, logs: map[string]*ownLog{}, told: map[string][]statement{},
 			budgets: map[string]limits.Budget{}, classes: map[string]*class{}, alone: map[uint64]*aloneFlight{}, flights: map[string]*flight{},
 		}
 		l.accounts[name] = s
@@ -138,14 +139,49 @@ func (s *shadow) settled(id string, p limits.Permit, o limits.Outcome, spends []
 		s.ghosts(named, r).spend(now, 1, write)
 	}
 	s.land(id, o)
-	if o.Rate.Limit != 0 {
-		s.told[named] = o.Rate
-	}
 	b := limits.Budget{Resource: named, Limit: int(number(answer[4])), Window: r.For(s.kind, named).Window}
 	b.Used = min(int(number(answer[5])), b.Limit)
 	b.Remaining = b.Limit - b.Used
 	b.Reset = time.UnixMicro(number(answer[6]) - s.ahead)
 	s.budgets[named] = b
+	s.hear(named, o, b)
+}
+
+// statement is what answers have told of one of the upstream's windows; heard is
+// when the first of them came, on Redis's clock.
+type statement struct {
+	signals.Rate
+	heard int64
+}
+
+// sameReset is how far two statements of one reset may lie apart (account.lua,
+// jitter).
+const sameReset = 2 * time.Second
+
+// hear keeps what an answer has told, of the two newest windows: answers may
+// overtake each other, and used only grows. Where a limit error told nothing,
+// what is known of the budget is kept as used up.
+func (s *shadow) hear(res string, o limits.Outcome, b limits.Budget) {
+	rate := o.Rate
+	if o.Limited == signals.PrimaryLimit && rate.Limit == 0 {
+		rate = signals.Rate{Limit: b.Limit, Reset: b.Reset}
+	}
+	if rate.Limit == 0 {
+		return
+	}
+	if o.Limited == signals.PrimaryLimit {
+		rate.Used = rate.Limit
+	}
+	list := s.told[res]
+	for i := range list {
+		if apart := rate.Reset.Sub(list[i].Reset).Abs(); apart <= sameReset {
+			list[i].Used, list[i].Limit = max(list[i].Used, rate.Used), rate.Limit
+			return
+		}
+	}
+	list = append(list, statement{rate, s.now()})
+	slices.SortFunc(list, func(a, b statement) int { return a.Reset.Compare(b.Reset) })
+	s.told[res] = list[max(0, len(list)-2):]
 }
 
 // named is the resource that an answer has named, or else its permit.
@@ -183,16 +219,27 @@ func (l *Ledger) remembered(s *shadow, res string, r *limits.Rules) (limits.Budg
 }
 
 // restore writes again what Redis has lost: what came after so many of this
-// replica's writes.
+// replica's writes, and what it was told.
 func (l *Ledger) restore(ctx context.Context, s *shadow, r *limits.Rules, have int64) error {
-	l.Log.Warn("the ledger has lost writes; they are written again", "account", s.name)
 	var acked int64
 	_, err := l.run(ctx, l.scripts.restore, s.name, func(process string) []any {
 		header, own := l.header(s, r, process), l.own(s, r, have)
 		acked = header[3].(int64)
-		return append(header, own...)
-	}, func(answer []any) { s.restored(have, acked, number(answer[1])) })
+		return append(append(header, have), own...)
+	}, func(answer []any) {
+		if have < acked {
+			s.restored(have, acked, number(answer[1]))
+		}
+	})
 	return err
+}
+
+// retell tells Redis what this replica was told while it could not say so.
+func (l *Ledger) retell(ctx context.Context, s *shadow, r *limits.Rules) error {
+	l.mu.Lock()
+	acked := s.acked
+	l.mu.Unlock()
+	return l.restore(ctx, s, r, acked)
 }
 
 // restored numbers anew what was written after the first have writes. What came
@@ -233,9 +280,11 @@ func (l *Ledger) own(s *shadow, r *limits.Rules, have int64) []any {
 		args = append(args, record)
 	}
 	args = append(args, "-")
-	for name, told := range s.told {
-		record := append(resource(r, s.kind, name), told.Limit, told.Used, told.Reset.UnixMicro(), dateOf(told))
-		args = append(args, record)
+	for name, list := range s.told {
+		for _, told := range list {
+			record := append(resource(r, s.kind, name), told.Limit, told.Used, told.Reset.UnixMicro(), dateOf(told.Rate), told.heard)
+			args = append(args, record)
+		}
 	}
 	return append(append(args, "-"), s.inAir(r)...)
 }
