@@ -72,6 +72,9 @@ type aloneFlight struct {
 	claim   limits.Claim
 	class   *class
 	charged bool // only its place is still taken
+	// left is when one that was given up ends, on Redis's clock; zero for the
+	// others.
+	left int64
 }
 
 // begin takes what the flight holds; the caller holds Ledger.mu.
@@ -139,6 +142,7 @@ func (l *Ledger) admitAlone(s *shadow, c limits.Claim, r *limits.Rules) limits.D
 	if s.alone[c.ID] != nil {
 		return limits.Decision{Granted: true}
 	}
+	s.sweepAlone(r)
 	units, places, parts := own.share(now)
 	if l.Closed || s.returning || own.alone.units+own.telling.units >= units || own.inFlight >= places {
 		return refused
@@ -171,37 +175,64 @@ func (l *Ledger) settleAlone(s *shadow, p limits.Permit, o limits.Outcome, r *li
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	flight := s.alone[p.ID]
-	if flight == nil {
+	switch {
+	case flight == nil:
 		return false
+	case flight.charged || flight.left != 0:
+		return true // settled before
+	case !o.Sent:
+		flight.class.alone.units = max(0, flight.class.alone.units-1)
+		s.landAlone(flight, r)
+	case !o.Answered:
+		flight.left = s.now() + lingerTime.Microseconds()
+	default:
+		stamp := s.now()
+		if o.Resent > 0 {
+			stamp += lingerTime.Microseconds()
+		}
+		flight.charge(r, stamp, int64(1+o.Resent), r.Milliseconds(o.Elapsed))
+		if o.Ended {
+			s.landAlone(flight, r)
+		}
+		s.learn(p, o)
 	}
-	own := flight.class
+	return true
+}
+
+// charge turns what the flight holds into spends of that time; milliseconds is
+// its CPU time, zero for what was expected.
+func (f *aloneFlight) charge(r *limits.Rules, stamp, copies, milliseconds int64) {
 	var room [limits.MaxSpends]limits.Spend
-	spends := r.Spends(p.Claim, room[:0])
+	f.end(r)
+	spends := r.Spends(f.claim, room[:0])
 	for i := range spends {
 		cost := spends[i].Cost
-		if spends[i].Budget == limits.CPU && o.Answered {
-			cost = r.Milliseconds(o.Elapsed)
+		if spends[i].Budget == limits.CPU && milliseconds != 0 {
+			cost = milliseconds
 		}
-		if o.Sent {
-			stamp := s.now()
-			if !o.Answered {
-				stamp += lingerTime.Microseconds()
+		f.class.alone.log(&spends[i]).spend(stamp, cost*copies, 0)
+	}
+	f.charged = true
+	f.begin(r)
+}
+
+// landAlone ends a flight; the caller holds Ledger.mu.
+func (s *shadow) landAlone(f *aloneFlight, r *limits.Rules) {
+	f.end(r)
+	delete(s.alone, f.claim.ID)
+}
+
+// sweepAlone ends the flights that were given up long enough ago; the caller
+// holds Ledger.mu.
+func (s *shadow) sweepAlone(r *limits.Rules) {
+	for _, f := range s.alone {
+		if f.left != 0 && f.left <= s.now() {
+			if !f.charged {
+				f.charge(r, f.left, 1, 0)
 			}
-			own.alone.log(&spends[i]).spend(stamp, cost*int64(1+o.Resent), 0)
+			s.landAlone(f, r)
 		}
 	}
-	if !o.Sent {
-		own.alone.units--
-	}
-	flight.end(r)
-	if o.Answered && !o.Ended {
-		own.inFlight++ // its place stays taken until it is released
-	} else {
-		delete(s.alone, p.ID)
-	}
-	flight.charged = true
-	s.learn(p, o)
-	return true
 }
 
 // learn takes in what an answer has told while Redis cannot be; the caller holds
@@ -236,15 +267,20 @@ func (s *shadow) learn(p limits.Permit, o limits.Outcome) {
 	}
 }
 
-// releaseAlone gives back the place of a permit that was granted alone, and
-// reports whether it was.
-func (l *Ledger) releaseAlone(s *shadow, p limits.Permit) bool {
+// releaseAlone gives back the place of a permit that was granted alone, later if
+// the answer was aborted, and reports whether it was.
+func (l *Ledger) releaseAlone(s *shadow, p limits.Permit, aborted bool, r *limits.Rules) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	flight := s.alone[p.ID]
-	if flight != nil {
-		flight.class.inFlight--
-		delete(s.alone, p.ID)
+	f := s.alone[p.ID]
+	switch {
+	case f == nil:
+		return false
+	case f.left != 0:
+	case aborted:
+		f.left = s.now() + lingerTime.Microseconds()
+	default:
+		s.landAlone(f, r)
 	}
-	return flight != nil
+	return true
 }

@@ -1,6 +1,6 @@
 -- beat [..., headroom, concurrent, replicas,
 --       [class, resource, documented, length, units wanted, units spent, units kept, places wanted, places kept,
---        [log, limit, window, merge, wanted, spent, kept]...]...]
+--        [log, limit, window, merge, wanted, spent, kept, last spent]...]...]
 -- Keeps what this replica may use should it lose Redis: for each class of
 -- claims that it made lately a lease that stands by, on its share of what is
 -- left and no more than it has used lately. What it has spent while it was
@@ -45,7 +45,7 @@ for i = 10, #arg do
     local s = log(f[1])
     resize(s, f[3], f[4])
     roll(s)
-    spend(s, now, f[6])
+    spend(s, max(now, f[8]), f[6])
     local cost = part(f[2] - s[TOTAL] - s[HELD], f[5])
     table.insert(l.holds, {f[1], max(cost, f[7] - f[6]), 0})
     table.insert(parts, whole(cost))

@@ -65,6 +65,17 @@ func (s *shadow) release(id string, aborted bool) {
 	}
 }
 
+// firstOutcome is what became of a flight: of two outcomes the first, which may
+// be kept here still.
+func (l *Ledger) firstOutcome(s *shadow, p limits.Permit, o limits.Outcome) limits.Outcome {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if f := s.flights[l.id(p.Claim)]; f != nil && f.outcome != nil {
+		return *f.outcome
+	}
+	return o
+}
+
 // keepOutcome keeps what became of a flight until Redis can be told; the lease
 // there holds until then, or until it ends.
 func (l *Ledger) keepOutcome(s *shadow, p limits.Permit, o limits.Outcome) {

@@ -337,6 +337,7 @@ func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) 
 	if l.settleAlone(s, p, o, l.rules.Load()) {
 		return nil
 	}
+	o = l.firstOutcome(s, p, o)
 	if l.isLost() {
 		l.keepOutcome(s, p, o)
 		return lost(errLost)
@@ -385,7 +386,7 @@ func dateOf(r signals.Rate) int64 {
 // Release implements [limits.Ledger].
 func (l *Ledger) Release(ctx context.Context, p limits.Permit, aborted bool) error {
 	s := l.shadow(p.Account, p.Kind)
-	if l.releaseAlone(s, p) {
+	if l.releaseAlone(s, p, aborted, l.rules.Load()) {
 		return nil
 	}
 	if l.isLost() {

@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -262,20 +264,25 @@ func (l *Ledger) setReturning(s *shadow, returning bool) {
 }
 
 // handOver gives the permits that were granted alone, and are in flight, to
-// Redis.
+// Redis. What they hold of this replica's share counts until Redis has set aside
+// anew.
 func (l *Ledger) handOver(ctx context.Context, s *shadow, r *limits.Rules) error {
 	l.mu.Lock()
-	flights := make([]aloneFlight, 0, len(s.alone))
-	for _, f := range s.alone {
-		flights = append(flights, *f)
-	}
+	s.sweepAlone(r)
+	flights := slices.Collect(maps.Values(s.alone))
 	l.mu.Unlock()
 	for _, f := range flights {
 		if err := l.renew(ctx, s, r, limits.Flight{Permit: limits.Permit{Claim: f.claim}}, f.charged); err != nil {
 			return err
 		}
 		l.mu.Lock()
-		delete(s.alone, f.claim.ID) // what it holds counts until Redis has set aside anew
+		delete(s.alone, f.claim.ID)
+		if given := s.flights[l.id(f.claim)]; given != nil && f.left != 0 {
+			given.ended, given.aborted = f.charged, f.charged
+			if !f.charged {
+				given.outcome = &limits.Outcome{Sent: true}
+			}
+		}
 		l.mu.Unlock()
 	}
 	return nil
@@ -290,7 +297,8 @@ func (s *shadow) aside(c *class, r *limits.Rules, parts, answer []any, until tim
 	c.parts = map[string]int64{}
 	for i, spend := range r.Spends(c.claim, room[:0]) {
 		c.parts[logName(&spend)] = number(parts[2+i])
-		s.log(&spend).spend(now, c.telling.log(&spend).total(now), write)
+		told := c.telling.log(&spend)
+		s.log(&spend).spend(max(now, told.last()), told.total(now), write)
 	}
 	s.ghosts(c.claim.Resource, r).spend(now, c.telling.units, write)
 	c.telling = used{}
@@ -322,9 +330,10 @@ func (l *Ledger) wanted(s *shadow, r *limits.Rules) (names []string, args []any)
 		record = append(record, requests, own.telling.units, units, requests, places)
 		for i := range spends {
 			spend := &spends[i]
+			told := own.telling.log(spend)
 			record = append(record, []any{
 				logName(spend), spend.Limit, spend.Window.Microseconds(), spend.Merge.Microseconds(),
-				wants * (s.log(spend).total(now) + spend.Cost), own.telling.log(spend).total(now), parts[logName(spend)],
+				wants * (s.log(spend).total(now) + spend.Cost), told.total(now), parts[logName(spend)], told.last(),
 			})
 		}
 		names = append(names, name)

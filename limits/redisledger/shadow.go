@@ -73,6 +73,14 @@ func (l *ownLog) total(now int64) int64 {
 	return total
 }
 
+// last is the newest stamp; zero when there is none.
+func (l *ownLog) last() int64 {
+	if len(l.entries) == 0 {
+		return 0
+	}
+	return l.entries[len(l.entries)-1].stamp
+}
+
 // idleAfter is when an account that is not used any more is forgotten here.
 const idleAfter = 10 * time.Minute
 
