@@ -168,15 +168,21 @@ func (r *rig) part(chosen func(replica int) bool, replicas int) {
 }
 
 // trouble is what befalls a rig, until ctx ends: at random moments some or all
-// replicas are cut off, the other server takes over, or an empty one does.
+// replicas are cut off, the other server takes over, or an empty one does. No
+// replica is cut off before it could write again what was lost: what it alone
+// knows, nobody else can.
 type trouble struct {
 	Cuts, Failovers, Losses bool
 	Lag                     time.Duration // of what the other server has
 }
 
+// healing is more than it takes until all replicas have written again what was
+// lost.
+const healing = 2 * time.Second
+
 func (r *rig) befall(ctx context.Context, x trouble, rng *rand.Rand, replicas int) {
-	next := func(most time.Duration) bool {
-		timer := time.NewTimer(time.Duration(rng.Int64N(int64(most))))
+	pause := func(d time.Duration) bool {
+		timer := time.NewTimer(d)
 		defer timer.Stop()
 		select {
 		case <-ctx.Done():
@@ -185,6 +191,7 @@ func (r *rig) befall(ctx context.Context, x trouble, rng *rand.Rand, replicas in
 			return true
 		}
 	}
+	next := func(most time.Duration) bool { return pause(time.Duration(rng.Int64N(int64(most)))) }
 	for next(12 * time.Second) {
 		switch rng.IntN(3) {
 		case 0:
@@ -200,11 +207,13 @@ func (r *rig) befall(ctx context.Context, x trouble, rng *rand.Rand, replicas in
 				r.copyOver()
 				next(x.Lag)
 				r.failOver()
+				pause(healing)
 			}
 		case 2:
 			if x.Losses {
-				r.empty(1 - r.master)
+				r.empty(1 - r.master) // nobody else writes master
 				r.failOver()
+				pause(healing)
 			}
 		}
 	}
