@@ -1,14 +1,20 @@
 -- An account: the machine of limits/account.go, kept in one hash. See
 -- redisledger.go for its fields. Nothing is written before save().
+--
+-- What --:const defines is put in before a script is loaded: a local variable
+-- that many functions use costs each script a microsecond.
 local key = KEYS[1]
-local second = 1000000
-local margin = second       -- beyond what is told in whole seconds
-local jitter = 2 * second   -- between two statements of one reset; waited for until
-local sureafter = 10        -- so many have been heard
-local longest = 86400 * second
-local slowstart, tryevery = 3, second
-local reserveparts = 20
-local leasetime, linger, standby = 30 * second, 10 * second, 300 * second
+--:const SECOND 1000000
+--:const MARGIN 1000000       -- beyond what is told in whole seconds
+--:const JITTER 2000000       -- between two statements of one reset; waited for until
+--:const SUREAFTER 10         -- so many have been heard
+--:const LONGEST 86400000000
+--:const SLOWSTART 3
+--:const TRYEVERY 1000000
+--:const RESERVEPARTS 20
+--:const LEASETIME 30000000
+--:const LINGER 10000000
+--:const STANDBY 300000000
 local floor, max, min = math.floor, math.max, math.min
 local format, sub = string.format, string.sub
 
@@ -41,8 +47,16 @@ end
 -- TOTAL what is spent, HELD what leases may yet spend. The newest entry, begun at
 -- FIRST, has LAST and COST; SEALED older ones, the first of which has the stamp
 -- OLDEST, are kept apart, each in entrysize characters: its last stamp, its cost.
-local WINDOW, MERGE, FIRST, TOTAL, HELD, SEALED, OLDEST, LAST, COST = 1, 2, 3, 4, 5, 6, 7, 8, 9
-local entrysize = 24
+--:const WINDOW 1
+--:const MERGE 2
+--:const FIRST 3
+--:const TOTAL 4
+--:const HELD 5
+--:const SEALED 6
+--:const OLDEST 7
+--:const LAST 8
+--:const COST 9
+--:const ENTRYSIZE 24
 local logs, names, dirty = {}, {}, {} -- by name; names of logs; whether a log has changed
 local sealed, resealed = {}, {}       -- the entries kept apart; whether they have changed
 
@@ -77,7 +91,7 @@ local function forget(l, at)
     local text, from = entries(l), 1
     while l[SEALED] > 0 and l[OLDEST] <= at do
       l[TOTAL] = l[TOTAL] - tonumber(sub(text, from + 16, from + 23))
-      from = from + entrysize
+      from = from + ENTRYSIZE
       l[SEALED] = l[SEALED] - 1
       l[OLDEST] = l[SEALED] > 0 and tonumber(sub(text, from, from + 15)) or 0
     end
@@ -89,17 +103,6 @@ local function forget(l, at)
 end
 
 local function roll(l) forget(l, now - l[WINDOW]) end
-
--- returns is when so many of the spent tokens have returned.
-local function returns(l, need)
-  local text, from = entries(l), 1
-  for _ = 1, l[SEALED] do
-    need = need - tonumber(sub(text, from + 16, from + 23))
-    if need <= 0 then return tonumber(sub(text, from, from + 15)) + l[WINDOW] end
-    from = from + entrysize
-  end
-  return l[LAST] + l[WINDOW]
-end
 
 -- spend stamps cost with a time, or with the newest stamp if that is later.
 local function spend(l, at, cost)
@@ -118,16 +121,6 @@ local function spend(l, at, cost)
   l[FIRST], l[LAST], l[COST] = at, at, cost
 end
 
--- admits returns nil when cost fits under limit, else when to ask again; 0 when
--- what is held decides.
-local function admits(l, limit, cost)
-  roll(l)
-  local need = l[TOTAL] + cost - limit
-  if need > l[TOTAL] then return now + l[WINDOW] end
-  if need > 0 then return returns(l, need) end
-  if need + l[HELD] > 0 then return 0 end
-end
-
 local function hold(l, cost)
   if cost ~= 0 then l[HELD], dirty[l] = l[HELD] + cost, true end
 end
@@ -137,7 +130,7 @@ local windows = {}
 local headroom = 0
 local function usable(limit) return limit - math.ceil(limit * headroom) end
 local function finish(f) return f.reset + f.late end
-local function reopens(f) return finish(f) + (f.heard < sureafter and jitter or margin) end
+local function reopens(f) return finish(f) + (f.heard < SUREAFTER and JITTER or MARGIN) end
 
 local function parsewindow(resource, text)
   local w
@@ -160,7 +153,7 @@ local function ghosts(w)
   local g = w.ghosts
   if not g then
     g = log('ghosts:' .. w.resource)
-    g[WINDOW], g[MERGE], w.ghosts = w.length + jitter, floor(w.length / 256), g
+    g[WINDOW], g[MERGE], w.ghosts = w.length + JITTER, floor(w.length / 256), g
   end
   return g
 end
@@ -187,111 +180,6 @@ local function rollwindow(w)
     end
   end
   return g
-end
-
--- fits is windowadmits for one of the upstream's windows.
-local function fits(w, g, f, batch)
-  local limit, spent = usable(f.limit), f.used + g[TOTAL]
-  if spent >= limit then return reopens(f) end
-  if spent + w.inflight >= limit then return 0 end
-  if not batch then return nil end
-  local parts, free = reserveparts * w.length, limit - spent - w.inflight
-  if floor(max(0, finish(f) - now) * limit / parts) < free then return nil end
-  return finish(f) - floor((free * parts - 1) / limit)
-end
-
-local function windowadmits(w, batch)
-  local g = rollwindow(w)
-  local refused = w.answered == 0 and w.tries >= slowstart and now - w.tried < tryevery
-  local till = 0
-  for _, f in ipairs(w.told) do
-    local back = fits(w, g, f, batch)
-    if back then refused, till = true, max(till, back) end
-  end
-  if #w.told == 0 then
-    local limit = usable(w.limit)
-    if batch then limit = limit - floor(limit / reserveparts) end
-    if g[TOTAL] >= limit then
-      refused, till = true, limit > 0 and returns(g, g[TOTAL] + 1 - limit) or now + w.length
-    elseif g[TOTAL] + w.inflight >= limit then
-      refused = true
-    end
-  end
-  if refused then return till end
-end
-
--- learn takes in what an answer has told that was heard at some time, to a
--- request sent at another. date is nil where the upstream did not say.
-local function learn(w, limit, used, reset, date, sent, heard)
-  local g = rollwindow(w)
-  w.dirty = true
-  local f = {reset = reset, late = 0, early = 0, limit = limit, used = used, heard = 1}
-  if date then
-    f.late, f.early = heard - date, sent - date - second
-  elseif reset + w.length <= heard then
-    f.late = heard + w.length - reset
-  end
-  f.late = min(f.late, heard + longest - reset)
-  if (w.over ~= 0 and reset <= w.over + jitter) or reopens(f) <= now then return end
-  w.answered, w.limit = 1, limit
-  forget(g, sent - 1)
-  for _, old in ipairs(w.told) do
-    if math.abs(old.reset - reset) <= jitter then
-      old.reset, old.used, old.limit = max(old.reset, reset), max(old.used, used), limit
-      old.late, old.early = min(old.late, f.late), max(old.early, f.early)
-      old.heard = old.heard + 1
-      return
-    end
-  end
-  table.insert(w.told, f)
-  if #w.told > 1 then table.sort(w.told, function(a, b) return a.reset < b.reset end) end
-  if #w.told > 2 then table.remove(w.told, 1) end
-end
-
--- hush takes in an answer that told nothing.
-local function hush(w)
-  local g = rollwindow(w)
-  w.silent, w.dirty = w.silent + 1, true
-  if w.silent >= slowstart then w.answered = 1 end
-  spend(g, now, 1)
-end
-
-local function exhaust(w)
-  rollwindow(w)
-  w.answered, w.dirty = 1, true
-  if #w.told == 0 then
-    w.told = {{reset = now + w.length, late = 0, early = 0, limit = w.limit, used = w.limit, heard = 0}}
-  end
-  for _, f in ipairs(w.told) do f.used = max(f.used, f.limit) end
-end
-
-local function back(w)
-  rollwindow(w)
-  local till = 0
-  for _, f in ipairs(w.told) do
-    if f.used >= f.limit then till = max(till, reopens(f)) end
-  end
-  return till
-end
-
--- show is what x-ratelimit headers tell of a window that is rolled: limit, used
--- and reset. Search shows the tighter of its two windows.
-local function show(w)
-  local limit, used, reset = w.limit, 0, now + w.length
-  for _, f in ipairs(w.told) do
-    limit = f.limit
-    if f.used >= used then
-      used, reset = f.used, f.reset
-      if f.late <= -jitter or f.late >= jitter then reset = floor(finish(f) / second) * second end
-    end
-  end
-  used = used + ghosts(w)[TOTAL]
-  local s = logs['primary:' .. w.resource] -- only what was read: of other resources there is none
-  if s then roll(s) end
-  if s and s[TOTAL] > used then
-    used, reset = s[TOTAL], (s[SEALED] > 0 and s[OLDEST] or s[LAST]) + s[WINDOW]
-  end
-  return limit, used, reset
 end
 
 -- Leases. Each hold is {log, cost, 1 if it is CPU time}.
@@ -351,7 +239,7 @@ end
 
 -- leave lets a lease end when the upstream has surely stopped working.
 local function leave(l)
-  l.left, l.expiry = 1, min(l.expiry, now + linger)
+  l.left, l.expiry = 1, min(l.expiry, now + LINGER)
   m.expires = min(m.expires, l.expiry)
   keep(l)
 end
@@ -389,7 +277,7 @@ end
 local function cap(concurrent)
   if m.ceiling ~= 0 then concurrent = min(concurrent, m.ceiling) end
   if m.ramp == 0 then return concurrent end
-  local step = floor((now - m.ramp) / (5 * second))
+  local step = floor((now - m.ramp) / (5 * SECOND))
   if step >= 30 or 2 ^ step >= concurrent then
     m.ramp = 0
     return concurrent
@@ -411,12 +299,12 @@ local function begin(meta, done)
     m.gen = arg[5]
     local era = KEYS[2] and redis.call('GET', KEYS[2])
     if arg[4] > 0 or arg[6] == 1 or (KEYS[2] and (not era or sub(era, 18) ~= arg[5])) then
-      m.learn, m.moved = now + second, true
-    elseif era and tonumber(sub(era, 1, 16)) + second > now then
-      m.learn, m.moved = tonumber(sub(era, 1, 16)) + second, true
+      m.learn, m.moved = now + SECOND, true
+    elseif era and tonumber(sub(era, 1, 16)) + SECOND > now then
+      m.learn, m.moved = tonumber(sub(era, 1, 16)) + SECOND, true
     end
   elseif m.gen ~= arg[5] then
-    m.gen, m.learn, m.moved = arg[5], now + second, true
+    m.gen, m.learn, m.moved = arg[5], now + SECOND, true
   end
   now = max(now, m.last)
   m.last = now
@@ -454,7 +342,7 @@ local function save()
       changed['w:' .. resource] = pack(f)
     end
   end
-  local alive = now - m.touched < 60 * second
+  local alive = now - m.touched < 60 * SECOND
   if not alive then m.touched = now end
   local list, n = {'m', pack({m.last, m.touched, m.places, m.expires, m.till, m.since, m.episodes, m.probing, m.ramp,
     m.ceiling, m.raised, m.probe, m.gen, m.learn})}, 2

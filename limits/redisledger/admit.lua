@@ -3,6 +3,58 @@
 -- Grants all that a claim asks for, or changes nothing.
 -- Returns {1, writes} when granted, {0, writes, microseconds to wait or 0 when a
 -- permit in flight decides, reason} when not, {-1, writes} when some are missing.
+-- returns is when so many of the spent tokens have returned.
+local function returns(l, need)
+  local text, from = entries(l), 1
+  for _ = 1, l[SEALED] do
+    need = need - tonumber(sub(text, from + 16, from + 23))
+    if need <= 0 then return tonumber(sub(text, from, from + 15)) + l[WINDOW] end
+    from = from + ENTRYSIZE
+  end
+  return l[LAST] + l[WINDOW]
+end
+
+-- admits returns nil when cost fits under limit, else when to ask again; 0 when
+-- what is held decides.
+local function admits(l, limit, cost)
+  roll(l)
+  local need = l[TOTAL] + cost - limit
+  if need > l[TOTAL] then return now + l[WINDOW] end
+  if need > 0 then return returns(l, need) end
+  if need + l[HELD] > 0 then return 0 end
+end
+
+-- fits is windowadmits for one of the upstream's windows.
+local function fits(w, g, f, batch)
+  local limit, spent = usable(f.limit), f.used + g[TOTAL]
+  if spent >= limit then return reopens(f) end
+  if spent + w.inflight >= limit then return 0 end
+  if not batch then return nil end
+  local parts, free = RESERVEPARTS * w.length, limit - spent - w.inflight
+  if floor(max(0, finish(f) - now) * limit / parts) < free then return nil end
+  return finish(f) - floor((free * parts - 1) / limit)
+end
+
+local function windowadmits(w, batch)
+  local g = rollwindow(w)
+  local refused = w.answered == 0 and w.tries >= SLOWSTART and now - w.tried < TRYEVERY
+  local till = 0
+  for _, f in ipairs(w.told) do
+    local back = fits(w, g, f, batch)
+    if back then refused, till = true, max(till, back) end
+  end
+  if #w.told == 0 then
+    local limit = usable(w.limit)
+    if batch then limit = limit - floor(limit / RESERVEPARTS) end
+    if g[TOTAL] >= limit then
+      refused, till = true, limit > 0 and returns(g, g[TOTAL] + 1 - limit) or now + w.length
+    elseif g[TOTAL] + w.inflight >= limit then
+      refused = true
+    end
+  end
+  if refused then return till end
+end
+
 local concurrent, id, resource, batch = arg[8], arg[9], arg[10], arg[13] == 1
 headroom = arg[7]
 local fields, n = {}, #arg - 13
@@ -26,7 +78,7 @@ elseif m.probing == 1 and m.probe ~= '-' then
 end
 if m.places >= cap(concurrent) then refuse('concurrency', 0) end
 local w = window(resource, arg[11], arg[12])
-local l = {id = id, granted = now, expiry = now + leasetime, places = 1, units = 1, charged = 0, left = 0, resource = resource, holds = {}}
+local l = {id = id, granted = now, expiry = now + LEASETIME, places = 1, units = 1, charged = 0, left = 0, resource = resource, holds = {}}
 for i = 1, n do
   local s = arg[13 + i]
   local g, limit = logs[s[1]], s[5]
@@ -45,7 +97,7 @@ end
 take(l)
 if w.answered == 0 then w.tries, w.tried = w.tries + 1, now end
 if m.probing == 1 then m.probe = id end
-if m.ceiling ~= 0 and m.places >= m.ceiling and now - m.raised >= 10 * second then
+if m.ceiling ~= 0 and m.places >= m.ceiling and now - m.raised >= 10 * SECOND then
   m.raised, m.ceiling = now, m.ceiling + 1
   if m.ceiling >= concurrent then m.ceiling = 0 end
 end

@@ -37,7 +37,7 @@ for i = 10, #arg do
     left = k == 1 and here or min(left, here)
   end
   local units, places = part(left, c[5]), part(cap(arg[8]) - m.places, c[8])
-  local l = {id = id, granted = now, expiry = now + standby, charged = 0, left = 0, resource = resource, holds = {},
+  local l = {id = id, granted = now, expiry = now + STANDBY, charged = 0, left = 0, resource = resource, holds = {},
              units = max(units, c[7] - c[6]), places = max(places, c[9])}
   local parts, useful = {whole(units), whole(places)}, l.units > 0 and l.places > 0
   for j = 10, #c do

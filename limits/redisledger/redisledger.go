@@ -37,6 +37,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -67,14 +68,29 @@ func newScripts(clock string) scripts {
 			}
 			text += string(part)
 		}
-		return redis.NewScript(text)
+		return redis.NewScript(withConstants(text))
 	}
-	const account = "account.lua"
+	const account, told = "account.lua", "told.lua"
 	return scripts{
-		admit: step(account, "admit.lua"), settle: step(account, "settle.lua"), release: step(account, "release.lua"),
-		renew: step(account, "renew.lua"), read: step(account, "read.lua"), restore: step(account, "restore.lua"),
+		admit: step(account, "admit.lua"), settle: step(account, told, "settle.lua"), release: step(account, "release.lua"),
+		renew: step(account, "renew.lua"), read: step(account, told, "read.lua"), restore: step(account, told, "restore.lua"),
 		beat: step(account, "beat.lua"), members: step("members.lua"),
 	}
+}
+
+var (
+	definition = regexp.MustCompile(`(?m)^--:const (\w+) (\d+).*\n`)
+	constant   = regexp.MustCompile(`\b[A-Z]{4,}\b`)
+)
+
+// withConstants puts the constants that a script defines in their places.
+func withConstants(text string) string {
+	values := map[string]string{}
+	for _, m := range definition.FindAllStringSubmatch(text, -1) {
+		values[m[1]] = m[2]
+	}
+	text = definition.ReplaceAllString(text, "")
+	return constant.ReplaceAllStringFunc(text, func(name string) string { return cmp.Or(values[name], name) })
 }
 
 // redisClock reads Redis's clock.

@@ -10,7 +10,7 @@ local l = lease(id, values[3])
 window(resource, arg[9], arg[10])
 if not l then
   -- granted is not known any more: what it tells later makes nothing forgotten.
-  l = {id = id, granted = 0, expiry = now + leasetime, places = 1, units = 1 - arg[12], charged = arg[12], left = 0, resource = resource, holds = {}}
+  l = {id = id, granted = 0, expiry = now + LEASETIME, places = 1, units = 1 - arg[12], charged = arg[12], left = 0, resource = resource, holds = {}}
   for i = 13, arg[12] == 0 and #arg or 0 do
     resize(log(arg[i][1]), arg[i][4], arg[i][5])
     table.insert(l.holds, arg[i])
@@ -18,7 +18,7 @@ if not l then
   take(l)
 end
 if l.left == 1 then return {1, count} end
-l.expiry = now + leasetime
+l.expiry = now + LEASETIME
 for _, h in ipairs(l.holds) do
   if h[3] == 1 and taken > h[2] then
     hold(log(h[1]), taken - h[2])

@@ -12,7 +12,7 @@ local have = arg[7]
 if count < have or (have < arg[4] and count ~= have) then return {-1, count} end
 if missing then
   count = arg[4]
-  if m.learn < now then m.learn = now + second end
+  if m.learn < now then m.learn = now + SECOND end
 end
 if arg[8] > m.till then
   m.till = arg[8]
@@ -31,7 +31,7 @@ local function mergelog(record)
   end
   if #list == 0 then return end
   local text = entries(l)
-  for from = 1, #text, entrysize do
+  for from = 1, #text, ENTRYSIZE do
     table.insert(list, {tonumber(sub(text, from, from + 15)), tonumber(sub(text, from + 16, from + 23))})
   end
   if l[COST] > 0 then table.insert(list, {l[LAST], l[COST]}) end
@@ -57,7 +57,7 @@ for j = i + 1, #arg do
   local id, charged, left = f[1], f[2], f[3]
   if not lease(id, redis.call('HGET', key, 'x:' .. id)) and (left == 0 or left > now) then
     window(f[4], f[5], f[6])
-    local l = {id = id, granted = 0, expiry = left ~= 0 and left or now + leasetime, places = 1, units = 1 - charged,
+    local l = {id = id, granted = 0, expiry = left ~= 0 and left or now + LEASETIME, places = 1, units = 1 - charged,
       charged = charged, left = left ~= 0 and 1 or 0, resource = f[4], holds = {}}
     for k = 7, #f do
       resize(log(f[k][1]), f[k][4], f[k][5])

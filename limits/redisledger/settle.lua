@@ -6,6 +6,32 @@
 -- headers said nothing, date when there was none. The logs are those that the
 -- permit was taken from.
 -- Returns {1, writes, now, end of a cool-down, limit, used, reset}, or {-1, writes}.
+-- hush takes in an answer that told nothing.
+local function hush(w)
+  local g = rollwindow(w)
+  w.silent, w.dirty = w.silent + 1, true
+  if w.silent >= SLOWSTART then w.answered = 1 end
+  spend(g, now, 1)
+end
+
+local function exhaust(w)
+  rollwindow(w)
+  w.answered, w.dirty = 1, true
+  if #w.told == 0 then
+    w.told = {{reset = now + w.length, late = 0, early = 0, limit = w.limit, used = w.limit, heard = 0}}
+  end
+  for _, f in ipairs(w.told) do f.used = max(f.used, f.limit) end
+end
+
+local function back(w)
+  rollwindow(w)
+  local till = 0
+  for _, f in ipairs(w.told) do
+    if f.used >= f.limit then till = max(till, reopens(f)) end
+  end
+  return till
+end
+
 local concurrent, id, resource = arg[8], arg[9], arg[10]
 headroom = arg[7]
 local resent, taken = arg[14], arg[18]
@@ -52,7 +78,7 @@ local function settlelease(l)
   end
   if resent > 0 then
     -- Of the copies sent before, nobody knows: they are as one given up.
-    local copies = {id = id .. '+', granted = l.granted, expiry = now + linger, places = 1, units = resent, charged = 0, left = 1,
+    local copies = {id = id .. '+', granted = l.granted, expiry = now + LINGER, places = 1, units = resent, charged = 0, left = 1,
       resource = l.resource, holds = {}}
     for _, h in ipairs(l.holds) do
       if h[3] == 0 and h[2] > 0 then table.insert(copies.holds, {h[1], h[2] * resent, 0}) end
@@ -84,8 +110,8 @@ if answered then
         m.ceiling, m.raised = max(1, floor(ceiling / 2)), now
         m.episodes, m.since = m.episodes + 1, now
       end
-      local till, retry, reset = now + 60 * second * 2 ^ max(0, min(m.episodes - 1, 6)), arg[20], back(w)
-      if retry > 0 then till = now + retry + margin elseif reset ~= 0 then till = reset end
+      local till, retry, reset = now + 60 * SECOND * 2 ^ max(0, min(m.episodes - 1, 6)), arg[20], back(w)
+      if retry > 0 then till = now + retry + MARGIN elseif reset ~= 0 then till = reset end
       m.till = max(m.till, till)
       m.probing, m.probe, m.ramp = 1, '-', 0
     end
