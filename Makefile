@@ -48,8 +48,9 @@ bench: ## Run the Go benchmarks COUNT times into bin/bench.txt; OLD=FILE compare
 	$(GO) test -run '^$$' -bench . -benchmem -count $(COUNT) ./... >bin/bench.txt || { cat bin/bench.txt; exit 1; }
 	$(TOOL) benchstat $(OLD) bin/bench.txt
 
-bench-limits: ## Hold the limits against a hostile upstream: WEIR_SCENARIOS of them, and WEIR_WINDOWS windows each at saturation.
-	WEIR_SCENARIOS=$${WEIR_SCENARIOS:-2000} WEIR_WINDOWS=$${WEIR_WINDOWS:-40} $(GO) test -count=1 -timeout 600s -v -run 'TestNoLimitIsExceeded|TestSaturationUsesTheLimits' ./limits/hostile
+bench-limits: needs ## Hold the limits against a hostile upstream, in memory and over Redis: about 10 minutes.
+	WEIR_SCENARIOS=$${WEIR_SCENARIOS:-2000} WEIR_WINDOWS=$${WEIR_WINDOWS:-40} $(GO) test -count=1 -timeout 1800s -v -run 'TestNoLimitIsExceeded|TestSaturationUsesTheLimits' ./limits/hostile
+	$(SERVERS) WEIR_REDIS_SCENARIOS=$${WEIR_REDIS_SCENARIOS:-100} WEIR_WINDOWS=$${WEIR_REDIS_WINDOWS:-4} $(GO) test -count=1 -timeout 1800s -v -run 'OverRedis' ./limits/redisledger
 
 cover: needs ## Print the coverage of each function.
 	$(SERVERS) $(GO) test -coverprofile=cover.out ./... && $(GO) tool cover -func=cover.out

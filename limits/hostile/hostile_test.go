@@ -47,7 +47,7 @@ func TestNoLimitIsExceeded(t *testing.T) {
 	const parts = 8
 	n := setting(t, "WEIR_SCENARIOS", 200)
 	var mu sync.Mutex
-	table := newTable()
+	table := NewTable()
 	t.Run("scenarios", func(t *testing.T) {
 		for part := range parts {
 			t.Run(strconv.Itoa(part), func(t *testing.T) {
@@ -59,11 +59,11 @@ func TestNoLimitIsExceeded(t *testing.T) {
 						t.Errorf("seed %d:\n%s", seed, strings.Join(r.Violations, "\n"))
 					}
 					mu.Lock()
-					table.add(&s, &r)
+					table.Add(&s, &r)
 					mu.Unlock()
 				}
 			})
 		}
 	})
-	table.print(t)
+	table.Print(t)
 }

@@ -29,6 +29,9 @@ type Tally struct {
 	Held, Through []float64
 }
 
+// Fullness is how full the emptiest of a limit's windows was.
+func (r *Report) Fullness(limit string) float64 { return least(r.Tallies[limit].Held) }
+
 func newReport(seed uint64) Report { return Report{Seed: seed, Tallies: map[string]*Tally{}} }
 
 func (r *Report) tally(limit string) *Tally {

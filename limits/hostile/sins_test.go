@@ -83,8 +83,8 @@ func TestSinsAreSeen(t *testing.T) {
 	} {
 		t.Run(c.limit, func(t *testing.T) {
 			t.Parallel()
-			for _, s := range saturations() {
-				if s.limit != c.load {
+			for _, s := range Saturations() {
+				if s.Limit != c.load {
 					continue
 				}
 				if !s.shows(t, c.limit, c.open, c.spoil) {
@@ -97,9 +97,9 @@ func TestSinsAreSeen(t *testing.T) {
 
 // shows reports whether a limit is broken in one of a few runs: goroutines take
 // turns as they like, and a small sin needs the right moment.
-func (s *saturated) shows(t *testing.T, limit string, open Open, spoil func(*Nature)) (seen bool) {
+func (s Saturation) shows(t *testing.T, limit string, open Open, spoil func(*Nature)) (seen bool) {
 	for seed := uint64(1); seed <= 8 && !seen; seed++ {
-		scenario := s.scenario(4, 1, false)
+		scenario := s.Scenario(4, 1, false)
 		scenario.Seed = seed
 		scenario.Span = max(scenario.Span, 20*time.Second)
 		if spoil != nil {

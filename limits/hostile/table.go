@@ -10,8 +10,8 @@ import (
 	"text/tabwriter"
 )
 
-// table adds up reports, a row for each limit.
-type table struct{ rows map[string]*row }
+// Table adds up reports, a row for each limit.
+type Table struct{ rows map[string]*row }
 
 type row struct {
 	Scenario   string  `json:"scenario"`
@@ -33,10 +33,11 @@ type row struct {
 	held, through []float64
 }
 
-func newTable() *table { return &table{rows: map[string]*row{}} }
+// NewTable returns an empty table.
+func NewTable() *Table { return &Table{rows: map[string]*row{}} }
 
-// add takes in what was counted in a scenario, of all limits or those named.
-func (b *table) add(s *Scenario, r *Report, only ...string) {
+// Add takes in what was counted in a scenario, of all limits or those named.
+func (b *Table) Add(s *Scenario, r *Report, only ...string) {
 	for limit, tally := range r.Tallies {
 		if len(only) > 0 && !slices.Contains(only, limit) {
 			continue
@@ -57,8 +58,8 @@ func (b *table) add(s *Scenario, r *Report, only ...string) {
 	}
 }
 
-// print writes the table to the test's log, and again as lines of JSON.
-func (b *table) print(t *testing.T) {
+// Print writes the table to the test's log, and again as lines of JSON.
+func (b *Table) Print(t *testing.T) {
 	var text, lines strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
 	_, _ = fmt.Fprintln(w, "scenario\tlimit\tscenarios\treplicas\trequests\tviolations\tworst sum\twith surprises\twindows median\tleast\tthrough median\tleast\t")

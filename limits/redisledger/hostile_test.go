@@ -85,16 +85,45 @@ func TestNoLimitIsExceededOverRedis(t *testing.T) {
 				return
 			}
 			n := setting(t, "WEIR_REDIS_SCENARIOS", 3)
-			requests, failures := 0, 0
+			table, failures := hostile.NewTable(), 0
 			for seed := 1; seed <= n; seed++ {
 				s := c.of(hostile.Draw(uint64(seed)))
 				r, f := suffer(t, sockets, s, c.trouble, nil)
 				if len(r.Violations) > 0 {
 					t.Errorf("seed %d:\n%s", seed, strings.Join(r.Violations, "\n"))
 				}
-				requests, failures = requests+r.Requests, failures+f
+				table.Add(&s, &r)
+				failures += f
 			}
-			t.Logf("%s: %d scenarios, %d requests, %d failovers, 0 violations", c.name, n, requests, failures)
+			t.Logf("%d failovers", failures)
+			table.Print(t)
 		})
 	}
+}
+
+// TestSaturationUsesTheLimitsOverRedis holds how full the upstream's windows are
+// against what is promised (limits.md I14), with four replicas that all set
+// something aside: for windows of a minute, or of any length when WEIR_WINDOWS
+// asks for so many.
+func TestSaturationUsesTheLimitsOverRedis(t *testing.T) {
+	windows := setting(t, "WEIR_WINDOWS", 0)
+	table := hostile.NewTable()
+	sockets := [2]string{redisServer(t), redisServer(t)}
+	for _, s := range hostile.Saturations() {
+		if windows == 0 && s.Window != time.Minute || s.Promise == 0 {
+			continue
+		}
+		t.Run(s.Limit, func(t *testing.T) {
+			scenario := s.Scenario(4, max(2, windows), false)
+			r, _ := suffer(t, sockets, scenario, trouble{}, nil)
+			if len(r.Violations) > 0 {
+				t.Error(r.Violations)
+			}
+			if full := r.Fullness(s.Limit); full < s.Promise {
+				t.Errorf("a window was only %.2f %% full", 100*full)
+			}
+			table.Add(&scenario, &r, s.Limit)
+		})
+	}
+	table.Print(t)
 }
