@@ -243,7 +243,7 @@ func (a *account) settleLease(l *lease, o *Outcome, r *Rules, now int64) {
 		a.leave(l, now)
 		return
 	}
-	if o.Resent > 0 {
+	if o.Resent > 0 && a.leases[^l.id] == nil {
 		a.leaveCopies(l, int64(o.Resent), now)
 	}
 	a.charge(l, now)

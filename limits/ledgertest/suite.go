@@ -30,6 +30,7 @@ func Run(t *testing.T, open Open) {
 			})
 		}
 	}
+	histories(t, open)
 }
 
 // story is a short history of one account.

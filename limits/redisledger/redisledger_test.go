@@ -53,7 +53,7 @@ func open(t testing.TB, client redis.UniversalClient, replica string, rules limi
 		t.Fatal(err)
 	}
 	// As if Redis had been there for long: nobody has to tell what was lost.
-	if err := client.Set(t.Context(), canary, "0000000000000000 ", time.Hour).Err(); err != nil {
+	if err := client.Set(t.Context(), canary, "0000000000000000 ", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
 	return l

@@ -76,7 +76,7 @@ local function settlelease(l)
     leave(l)
     return
   end
-  if resent > 0 then
+  if resent > 0 and not lease(id .. '+', redis.call('HGET', key, 'x:' .. id .. '+')) then
     -- Of the copies sent before, nobody knows: they are as one given up.
     local copies = {id = id .. '+', granted = l.granted, expiry = now + LINGER, places = 1, units = resent, charged = 0, left = 1,
       resource = l.resource, holds = {}}

@@ -1,0 +1,302 @@
+package ledgertest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/signals"
+	"github.com/weirgate/weir/policy"
+)
+
+const account = "a"
+
+// step is one thing that happens in a history: time passes, or the ledger is
+// asked or told something.
+type step struct {
+	what    action
+	pass    time.Duration
+	before  int // of which claim: counted from the newest
+	claim   limits.Claim
+	outcome draft
+	aborted bool
+	elapsed time.Duration
+}
+
+type action int
+
+const (
+	passes action = iota
+	admits
+	settles
+	releases
+	renews
+)
+
+// draft is an outcome that is not dated yet: reset and date are from the moment
+// when it is told.
+type draft struct {
+	limits.Outcome
+	reset, date time.Duration
+	dated       bool
+}
+
+func (d draft) now() limits.Outcome {
+	o := d.Outcome
+	if o.Rate.Limit != 0 {
+		o.Rate.Reset = time.Now().Add(d.reset).Truncate(time.Second)
+		if d.dated {
+			o.Rate.Date = time.Now().Add(d.date).Truncate(time.Second)
+		}
+	}
+	return o
+}
+
+func (s step) String() string {
+	switch s.what {
+	case passes:
+		return fmt.Sprintf("%v pass", s.pass)
+	case admits:
+		c := s.claim
+		return fmt.Sprintf("admit %d: %s of %s, %d points, content %v, %v CPU, batch %v", c.ID, c.Operation, c.Resource, c.Points, c.CreatesContent, c.CPU, c.Batch)
+	case settles:
+		return fmt.Sprintf("settle %d: %+v, reset in %v, date %v off", s.claim.ID, s.outcome.Outcome, s.outcome.reset, s.outcome.date)
+	case releases:
+		return fmt.Sprintf("release %d, aborted %v", s.claim.ID, s.aborted)
+	default:
+		return fmt.Sprintf("renew %d, %v elapsed", s.claim.ID, s.elapsed)
+	}
+}
+
+// tight are limits that a few requests reach.
+func tight() policy.Limits {
+	l := policy.DefaultLimits()
+	l.Primary.User, l.Primary.Window = 6, 90*time.Second
+	l.Search.Authenticated, l.Search.Code, l.Search.Window = 3, 2, 40*time.Second
+	l.Concurrent = 5
+	l.Points.REST, l.Points.GraphQL, l.Points.Window = 14, 160, 30*time.Second
+	l.CPU.Total, l.CPU.GraphQL, l.CPU.Window = 6*time.Second, 4*time.Second, 35*time.Second
+	l.Content = []policy.Window{{Max: 3, Window: 20 * time.Second}, {Max: 5, Window: time.Minute}}
+	return l
+}
+
+func drawRules(t *rapid.T) limits.Rules {
+	r := limits.Rules{Limits: tight()}
+	if rapid.IntRange(0, 3).Draw(t, "headroom") == 0 {
+		r.Headroom = 0.2
+	}
+	return r
+}
+
+// drawHistory draws what happens to one account.
+func drawHistory(t *rapid.T) []step {
+	history := rapid.SliceOfN(rapid.Custom(drawStep), 1, 70).Draw(t, "history")
+	var claims []limits.Claim
+	for i := range history {
+		s := &history[i]
+		before := min(s.before, len(claims))
+		switch {
+		case s.what == passes:
+		case s.what == admits && (before < 3 || s.before > 5): // most often a new one
+			s.claim.ID = uint64(len(claims) + 1)
+			claims = append(claims, s.claim)
+		case before > 0:
+			s.claim = claims[len(claims)-before]
+		default:
+			s.what, s.pass = passes, time.Microsecond // of nothing
+		}
+	}
+	return history
+}
+
+func drawStep(t *rapid.T) step {
+	s := step{what: rapid.SampledFrom([]action{passes, passes, admits, admits, admits, settles, settles, settles, releases, renews}).Draw(t, "what")}
+	switch s.what {
+	case passes:
+		s.pass = drawPause(t)
+		return s
+	case admits:
+		s.claim = drawClaim(t)
+	case settles:
+		s.outcome = drawOutcome(t)
+	case releases:
+		s.aborted = rapid.Bool().Draw(t, "aborted")
+	case renews:
+		s.elapsed = rapid.SampledFrom([]time.Duration{0, time.Second, 3 * time.Second}).Draw(t, "elapsed")
+	}
+	s.before = rapid.IntRange(1, 6).Draw(t, "before")
+	return s
+}
+
+func drawPause(t *rapid.T) time.Duration {
+	longest := rapid.SampledFrom([]time.Duration{
+		time.Microsecond, 200 * time.Millisecond, 2 * time.Second, 12 * time.Second, 45 * time.Second, 3 * time.Minute, 2 * time.Hour,
+	}).Draw(t, "up to")
+	return time.Duration(rapid.Int64Range(1, longest.Microseconds()).Draw(t, "microseconds")) * time.Microsecond
+}
+
+func drawClaim(t *rapid.T) limits.Claim {
+	c := limits.Claim{
+		Account: account, Kind: policy.User,
+		Operation:      rapid.SampledFrom([]string{"users/get", "issues/create"}).Draw(t, "operation"),
+		Resource:       rapid.SampledFrom([]string{policy.Core, policy.Core, policy.Search, policy.CodeSearch, policy.GraphQL, "invented"}).Draw(t, "resource"),
+		Points:         rapid.SampledFrom([]int{1, 5}).Draw(t, "points"),
+		CreatesContent: rapid.Bool().Draw(t, "content"),
+		CPU:            rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond, time.Second, time.Hour}).Draw(t, "CPU"),
+		Batch:          rapid.IntRange(0, 3).Draw(t, "batch") == 3,
+	}
+	if c.Resource == policy.GraphQL {
+		c.Operation = policy.GraphQL
+	}
+	return c
+}
+
+func drawOutcome(t *rapid.T) draft {
+	var d draft
+	o := &d.Outcome
+	if o.Sent = rapid.IntRange(0, 7).Draw(t, "unsent") < 7; !o.Sent {
+		return d
+	}
+	o.Elapsed = time.Duration(rapid.IntRange(0, 4000).Draw(t, "milliseconds")) * time.Millisecond
+	if o.Answered = rapid.IntRange(0, 6).Draw(t, "lost") < 6; !o.Answered {
+		return d
+	}
+	o.Ended = rapid.Bool().Draw(t, "ended")
+	o.Resent = rapid.SampledFrom([]int{0, 0, 0, 0, 1, 2}).Draw(t, "resent")
+	switch rapid.IntRange(0, 9).Draw(t, "limited") {
+	case 9:
+		o.Limited = signals.PrimaryLimit
+	case 8:
+		o.Limited = signals.SecondaryLimit
+		o.RetryAfter = rapid.SampledFrom([]time.Duration{0, 0, time.Second, 20 * time.Second}).Draw(t, "retry after")
+	case 7:
+		o.Failed = true
+	}
+	if rapid.IntRange(0, 4).Draw(t, "silent") < 4 {
+		limit := rapid.SampledFrom([]int{3, 6, 20}).Draw(t, "limit")
+		o.Rate = signals.Rate{
+			Limit: limit, Used: rapid.IntRange(0, limit).Draw(t, "used"),
+			Resource: rapid.SampledFrom([]string{"", "", policy.Core, policy.Search, "invented"}).Draw(t, "named"),
+		}
+		d.reset = time.Duration(rapid.IntRange(-5, 95).Draw(t, "reset")) * time.Second
+		d.dated = rapid.IntRange(0, 4).Draw(t, "dateless") < 4
+		d.date = rapid.SampledFrom([]time.Duration{0, 0, -time.Second, time.Second, -time.Hour, 7 * time.Hour}).Draw(t, "date")
+	}
+	return d
+}
+
+// chronicle is a history that is told to a ledger and to the model at once.
+type chronicle struct {
+	limits.Ledger
+	model  *model
+	repeat int // how many times each step is made
+	story  []string
+}
+
+func (c *chronicle) told(s step) (difference string) {
+	ctx, now := context.Background(), time.Now()
+	c.story = append(c.story, now.UTC().Format("15:04:05.000000 ")+s.String())
+	p, o := limits.Permit{Claim: s.claim}, s.outcome.now()
+	before := c.account()
+	var err error
+	for range c.repeat {
+		switch s.what {
+		case passes:
+		case admits:
+			var d limits.Decision
+			if d, err = c.Admit(ctx, s.claim); err == nil {
+				difference = differ("decision", d, c.model.admit(s.claim, now.UnixMicro()))
+			}
+			if after := c.account(); !d.Granted && difference == "" {
+				difference = differ("I4 a refusal changed the account", after, before)
+			}
+		case settles:
+			err = c.Settle(ctx, p, o)
+		case releases:
+			err = c.Release(ctx, p, s.aborted)
+		case renews:
+			err = c.Renew(ctx, []limits.Flight{{Permit: p, Elapsed: s.elapsed}})
+		}
+		if err != nil || difference != "" {
+			return difference + fmt.Sprint(err)
+		}
+	}
+	switch s.what {
+	case passes:
+		time.Sleep(s.pass)
+	case settles:
+		c.model.settle(s.claim, o, now.UnixMicro())
+	case releases:
+		c.model.release(s.claim.ID, s.aborted, now.UnixMicro())
+	case renews:
+		c.model.renew(s.claim, s.elapsed, now.UnixMicro())
+	case admits:
+	}
+	return differ("account", c.account(), used(c.model.describe(time.Now().UnixMicro())))
+}
+
+// account is the account as the ledger shows it, or an error in its place.
+func (c *chronicle) account() any {
+	list, err := c.Accounts(context.Background(), 10)
+	if err != nil {
+		return err
+	}
+	for _, a := range list {
+		if a.Name == account {
+			return used(a)
+		}
+	}
+	return used(c.model.describe(time.Now().UnixMicro())) // not known yet, like one that is unused
+}
+
+// used leaves out the budgets that nothing was used of.
+func used(a limits.Account) limits.Account {
+	a.Budgets = slices.DeleteFunc(a.Budgets, func(b limits.Budget) bool { return b.Used == 0 && b.Held == 0 })
+	slices.SortFunc(a.Budgets, func(x, y limits.Budget) int { return strings.Compare(x.Resource, y.Resource) })
+	return a
+}
+
+func differ(what string, got, want any) string {
+	if g, w := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want); g != w {
+		return fmt.Sprintf("%s:\n got %s\nwant %s\n", what, g, w)
+	}
+	return ""
+}
+
+// inBubble tells a history to an empty ledger in virtual time, each step so many
+// times, and returns where ledger and model part.
+func inBubble(t *testing.T, open Open, rules limits.Rules, history []step, repeat int) (difference string) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &chronicle{Ledger: open(t, rules), model: &model{rules: rules, kind: policy.User}, repeat: repeat}
+		for _, s := range history {
+			if difference = c.told(s); difference != "" {
+				difference = strings.Join(c.story, "\n") + "\n" + difference
+				return
+			}
+		}
+	})
+	return difference
+}
+
+// histories holds random histories against the model: the same decisions, and
+// the same account after every step.
+func histories(t *testing.T, open Open) {
+	check := func(name string, repeat int) {
+		t.Run(name, func(t *testing.T) {
+			rapid.Check(t, func(rt *rapid.T) {
+				if difference := inBubble(t, open, drawRules(rt), drawHistory(rt), repeat); difference != "" {
+					rt.Fatal(difference)
+				}
+			})
+		})
+	}
+	check("I4 I6 I20 the model decides alike, and a refusal changes nothing", 1)
+	check("I5 what is told twice is told once", 2)
+}
