@@ -246,9 +246,10 @@ func (l *Ledger) beatAccount(ctx context.Context, s *shadow, must bool) error {
 			if !ok || own == nil {
 				continue
 			}
+			kept := own.units > 0
 			s.aside(own, r, parts, answer, sent.Add(standbyTime-standbyMargin))
-			if time.Since(own.used) > activeTime && own.inFlight == 0 && own.units == 0 {
-				delete(s.classes, name)
+			if time.Since(own.used) > activeTime && own.inFlight == 0 && own.units == 0 && !kept {
+				delete(s.classes, name) // nothing of it stands by
 			}
 		}
 	}, args...)
