@@ -146,8 +146,10 @@ func (w *window) fits(f fact, now int64, r *Rules, batch bool) (ok bool, until i
 	limit := r.Usable(f.limit)
 	spent := f.used + w.ghosts.total
 	switch {
-	case spent >= limit:
+	case f.used >= limit:
 		return false, f.reopens()
+	case spent >= limit:
+		return false, min(f.reopens(), w.ghosts.returns(spent+1-limit))
 	case spent+w.inFlight >= limit:
 		return false, 0
 	}

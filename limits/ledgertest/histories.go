@@ -46,11 +46,16 @@ type draft struct {
 	limits.Outcome
 	reset, date time.Duration
 	dated       bool
+	// orderly statements are those of one upstream with one clock.
+	orderly bool
 }
 
 func (d draft) now() limits.Outcome {
 	o := d.Outcome
-	if o.Rate.Limit != 0 {
+	if d.orderly && o.Rate.Limit != 0 {
+		o.Rate.Date = time.Now().Truncate(time.Second)
+		o.Rate.Reset = time.Now().Truncate(tight().Primary.Window).Add(tight().Primary.Window)
+	} else if o.Rate.Limit != 0 {
 		o.Rate.Reset = time.Now().Add(d.reset).Truncate(time.Second)
 		if d.dated {
 			o.Rate.Date = time.Now().Add(d.date).Truncate(time.Second)

@@ -157,8 +157,10 @@ func (m *model) closed(w *fixedWindow, batch bool, now int64) (no bool, until in
 		limit, spent := m.rules.Usable(t.limit), t.used+ghosts
 		free := limit - spent - flights
 		switch left := max(0, t.reset+t.latest-now); {
-		case spent >= limit:
+		case t.used >= limit:
 			no, until = true, max(until, t.reopens())
+		case spent >= limit:
+			no, until = true, max(until, min(t.reopens(), w.ghosts.returned(spent+1-limit, now)))
 		case free <= 0:
 			no = true
 		case batch && left*limit/(20*w.length) >= free:

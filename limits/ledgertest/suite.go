@@ -31,6 +31,7 @@ func Run(t *testing.T, open Open) {
 		}
 	}
 	histories(t, open)
+	properties(t, open)
 }
 
 // story is a short history of one account.

@@ -27,7 +27,8 @@ end
 -- fits is windowadmits for one of the upstream's windows.
 local function fits(w, g, f, batch)
   local limit, spent = usable(f.limit), f.used + g[TOTAL]
-  if spent >= limit then return reopens(f) end
+  if f.used >= limit then return reopens(f) end
+  if spent >= limit then return min(reopens(f), returns(g, spent + 1 - limit)) end
   if spent + w.inflight >= limit then return 0 end
   if not batch then return nil end
   local parts, free = RESERVEPARTS * w.length, limit - spent - w.inflight

@@ -137,7 +137,7 @@ func (s *shadow) inAir(r *limits.Rules) []any {
 	s.forgetLanded()
 	var list []any
 	for id, f := range s.flights {
-		record := append([]any{id, flag(f.charged), f.left}, resource(r, s.kind, f.claim.Resource)...)
+		record := append([]any{id, truth(f.charged), f.left}, resource(r, s.kind, f.claim.Resource)...)
 		if !f.charged {
 			record = append(record, holds(r, f.claim)...)
 		}
@@ -151,7 +151,7 @@ func holds(r *limits.Rules, c limits.Claim) []any {
 	var room [limits.MaxSpends]limits.Spend
 	var list []any
 	for _, s := range r.Spends(c, room[:0]) {
-		list = append(list, []any{logName(&s), s.Cost, flag(s.Budget == limits.CPU), s.Window.Microseconds(), s.Merge.Microseconds()})
+		list = append(list, []any{logName(&s), s.Cost, truth(s.Budget == limits.CPU), s.Window.Microseconds(), s.Merge.Microseconds()})
 	}
 	return list
 }

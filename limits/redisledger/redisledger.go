@@ -224,7 +224,7 @@ func (l *Ledger) header(s *shadow, r *limits.Rules, process string) []any {
 	careful := l.isCluster() && l.replicas.Load() > 1
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return []any{ttl(r), s.title(), l.Replica, s.acked, process, flag(careful)}
+	return []any{ttl(r), s.title(), l.Replica, s.acked, process, truth(careful)}
 }
 
 // run runs a script once, with arguments that are made for the process that
@@ -301,8 +301,8 @@ func logName(s *limits.Spend) string {
 	return string(s.Budget) + ":" + strings.ReplaceAll(s.Scope, " ", "\x1f")
 }
 
-// flag is a truth value as scripts take it.
-func flag(b bool) int {
+// truth is a truth value as scripts take it.
+func truth(b bool) int {
 	if b {
 		return 1
 	}
@@ -320,9 +320,9 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 	spends := r.Spends(c, room[:0])
 	args := make([]any, 0, 7+limits.MaxSpends)
 	args = append(args, r.Headroom, r.Usable(int64(r.Concurrent)), l.id(c))
-	args = append(append(args, resource(r, c.Kind, c.Resource)...), flag(c.Batch))
+	args = append(append(args, resource(r, c.Kind, c.Resource)...), truth(c.Batch))
 	for _, s := range spends {
-		args = append(args, []any{logName(&s), s.Cost, flag(s.Budget == limits.CPU), string(s.Budget), s.Limit, s.Window.Microseconds(), s.Merge.Microseconds()})
+		args = append(args, []any{logName(&s), s.Cost, truth(s.Budget == limits.CPU), string(s.Budget), s.Limit, s.Window.Microseconds(), s.Merge.Microseconds()})
 	}
 	answer, err := l.step(ctx, l.scripts.admit, s, r, func(answer []any) {
 		if answer[0] == int64(1) {
@@ -372,7 +372,7 @@ func (l *Ledger) settle(ctx context.Context, s *shadow, p limits.Permit, o limit
 	args := make([]any, 0, 18+limits.MaxSpends)
 	args = append(args, r.Headroom, r.Usable(int64(r.Concurrent)), l.id(p.Claim))
 	args = append(args, resource(r, p.Kind, cmp.Or(o.Rate.Resource, p.Resource))...)
-	args = append(args, flag(o.Sent), o.Resent, flag(o.Answered), flag(o.Ended), flag(o.Failed), r.Milliseconds(o.Elapsed))
+	args = append(args, truth(o.Sent), o.Resent, truth(o.Answered), truth(o.Ended), truth(o.Failed), r.Milliseconds(o.Elapsed))
 	limited := ""
 	switch o.Limited {
 	case signals.PrimaryLimit:
@@ -417,7 +417,7 @@ func (l *Ledger) Release(ctx context.Context, p limits.Permit, aborted bool) err
 }
 
 func (l *Ledger) end(ctx context.Context, s *shadow, p limits.Permit, aborted bool) error {
-	_, err := l.step(ctx, l.scripts.release, s, l.rules.Load(), func([]any) { s.release(l.id(p.Claim), aborted) }, l.id(p.Claim), flag(aborted))
+	_, err := l.step(ctx, l.scripts.release, s, l.rules.Load(), func([]any) { s.release(l.id(p.Claim), aborted) }, l.id(p.Claim), truth(aborted))
 	return err
 }
 
@@ -443,7 +443,7 @@ func (l *Ledger) Renew(ctx context.Context, flights []limits.Flight) error {
 // again.
 func (l *Ledger) renew(ctx context.Context, s *shadow, r *limits.Rules, f limits.Flight, charged bool) error {
 	args := append([]any{l.id(f.Claim)}, resource(r, f.Kind, f.Resource)...)
-	args = append(args, r.Milliseconds(f.Elapsed), flag(charged))
+	args = append(args, r.Milliseconds(f.Elapsed), truth(charged))
 	_, err := l.step(ctx, l.scripts.renew, s, r, func([]any) {
 		if id := l.id(f.Claim); s.flights[id] == nil {
 			s.flights[id] = &flight{claim: f.Claim, charged: charged}

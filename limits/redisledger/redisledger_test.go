@@ -2,13 +2,16 @@ package redisledger
 
 import (
 	"context"
+	"flag"
 	"log/slog"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -17,6 +20,8 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/ledgertest"
+	"github.com/weirgate/weir/limits/signals"
+	"github.com/weirgate/weir/policy"
 )
 
 // clientOf returns a client whose connections dial opens.
@@ -106,8 +111,9 @@ local function clock()
 end
 `
 
-// tick is a hook of the client.
-type tick struct{}
+// tick is a hook of the client: it sets the time before every script, to the
+// bubble's and so much more.
+type tick struct{ ahead *atomic.Int64 }
 
 func (tick) DialHook(next redis.DialHook) redis.DialHook { return next }
 
@@ -115,10 +121,10 @@ func (tick) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPip
 	return next
 }
 
-func (tick) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (t tick) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if cmd.Name() == "evalsha" || cmd.Name() == "eval" {
-			set := redis.NewStatusCmd(ctx, "set", "weir:test-clock", strconv.FormatInt(time.Now().UnixMicro(), 10))
+			set := redis.NewStatusCmd(ctx, "set", "weir:test-clock", strconv.FormatInt(time.Now().UnixMicro()+t.ahead.Load(), 10))
 			if err := next(ctx, set); err != nil {
 				return err
 			}
@@ -131,10 +137,99 @@ func TestRedisServer(t *testing.T) {
 	socket := redisServer(t)
 	ledgertest.Run(t, func(t *testing.T, rules limits.Rules) limits.Ledger {
 		client := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
-		client.AddHook(tick{})
+		client.AddHook(tick{new(atomic.Int64)})
 		if err := client.FlushAll(context.Background()).Err(); err != nil {
 			t.Fatal(err)
 		}
 		return open(t, client, "r1", rules, testClock)
 	})
+}
+
+// inBubble opens a ledger on a real server in virtual time; ahead sets Redis's
+// clock off.
+func inBubble(t *testing.T, tell func(t *testing.T, l *Ledger, ahead *atomic.Int64)) {
+	socket := redisServer(t)
+	synctest.Test(t, func(t *testing.T) {
+		ahead := new(atomic.Int64)
+		client := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
+		client.AddHook(tick{ahead})
+		tell(t, open(t, client, "r1", limits.Rules{Limits: policy.DefaultLimits()}, testClock), ahead)
+	})
+}
+
+func create(id uint64) limits.Claim {
+	return limits.Claim{ID: id, Account: "a", Kind: policy.User, Operation: "issues/create", Resource: policy.GraphQL, Points: 5, CreatesContent: true}
+}
+
+// granted asks until it is refused, and returns how often it was not.
+func granted(t *testing.T, l *Ledger, from uint64) (n uint64) {
+	for ; n < 1000; n++ {
+		d, err := l.Admit(t.Context(), create(from+n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !d.Granted {
+			return n
+		}
+		o := limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: signals.Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(time.Hour)}}
+		if err := l.Settle(t.Context(), limits.Permit{Claim: create(from + n)}, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
+}
+
+func TestI9AClockThatGoesBackGrantsNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, l *Ledger, ahead *atomic.Int64) {
+		granted(t, l, 1)
+		pass := func(d time.Duration) { time.Sleep(d) }
+		pass(40 * time.Second)
+		if n := granted(t, l, 1000); n != 0 {
+			t.Fatalf("%d granted before anything has returned", n)
+		}
+		ahead.Store(-(50 * time.Second).Microseconds())
+		if n := granted(t, l, 2000); n != 0 {
+			t.Errorf("%d granted when the clock went back", n)
+		}
+		pass(69 * time.Second) // on Redis's clock not a minute has passed since
+		if n := granted(t, l, 3000); n != 0 {
+			t.Errorf("%d granted before the minute was over", n)
+		}
+		pass(2 * time.Second)
+		if n := granted(t, l, 4000); n != 80 {
+			t.Errorf("%d granted after a minute, want 80", n)
+		}
+	})
+}
+
+func TestI12EveryKeyHasALifetime(t *testing.T) {
+	inBubble(t, func(t *testing.T, l *Ledger, _ *atomic.Int64) {
+		granted(t, l, 1)
+		if _, err := l.Admit(t.Context(), limits.Claim{ID: 9999, Account: "b", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.beat(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		names, err := l.Client.Keys(t.Context(), "*").Result()
+		if err != nil || len(names) < 6 {
+			t.Fatal(names, err)
+		}
+		for _, name := range names {
+			lifetime, err := l.Client.TTL(t.Context(), name).Result()
+			if name != "weir:test-clock" && (err != nil || lifetime <= 0) {
+				t.Errorf("%s lives for %v, %v", name, lifetime, err)
+			}
+		}
+	})
+}
+
+// TestMain lets fewer random histories be drawn than in memory, unless somebody
+// asks for so many.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
+		_ = checks.Value.Set("25") // a number
+	}
+	os.Exit(m.Run())
 }

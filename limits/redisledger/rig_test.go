@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -107,7 +108,7 @@ func (r *rig) open(rules limits.Rules, replica int) *Ledger {
 		MaxRetries:               -1, DialerRetries: 1, DisableIdentity: true, PoolSize: 50, ContextTimeoutEnabled: true,
 	}
 	client := redis.NewClient(o)
-	client.AddHook(tick{})
+	client.AddHook(tick{new(atomic.Int64)})
 	ledger, err := New(Config{Client: client, Replica: fmt.Sprint("r", replica), Rules: rules, Log: slog.New(slog.NewTextHandler(r, nil)).With("replica", replica)})
 	if err != nil {
 		r.t.Fatal(err)
