@@ -264,7 +264,7 @@ func (a *account) leaveCopies(l *lease, n, now int64) {
 
 // leave lets a lease end when the upstream has surely stopped working.
 func (a *account) leave(l *lease, now int64) {
-	l.left, l.expiry = true, min(l.expiry, now+linger)
+	l.left, l.expiry = true, now+linger
 	a.expires = min(a.expires, l.expiry)
 }
 

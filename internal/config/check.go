@@ -140,7 +140,7 @@ func (d *decoder) upstream(u Upstream) {
 	}
 }
 
-var storeSchemes = []string{"redis", "rediss", "redis+sentinel", "redis+cluster"}
+var storeSchemes = []string{"redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"}
 
 func (d *decoder) store(s Store) {
 	if file, ok := strings.CutPrefix(s.URL, "memory:"); ok && (file == "" || filepath.IsAbs(file)) {

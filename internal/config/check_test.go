@@ -7,7 +7,7 @@ import (
 )
 
 func TestMistakesOfValue(t *testing.T) {
-	stores := "must be memory:, memory:/FILE or a URL of one of redis, rediss, redis+sentinel, redis+cluster"
+	stores := "must be memory:, memory:/FILE or a URL of one of redis, rediss, redis+sentinel, rediss+sentinel, redis+cluster, rediss+cluster"
 	report(t, []mistake{
 		{"no address", "listen: here", `weir.yaml:2:9: listen: "here" is not an address: write host:port or :port`},
 		{"address of a service name", "listen: \":http\"", `weir.yaml:2:9: listen: ":http" is not an address: write host:port or :port`},

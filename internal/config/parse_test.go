@@ -249,10 +249,10 @@ func TestFlagsOverrideTheFileAndAreNamedInErrors(t *testing.T) {
 		{"not among the values", flags("upstream.dialect", "klingon"), minimal, `--dialect: "klingon": must be one of service, github`},
 		{"no address", flags("listen", "here"), minimal, `--listen: "here" is not an address: write host:port or :port`},
 		{"needs what the file lacks", flags("admin.listen", ":9"), minimal + "admin: {}", `weir.yaml:2:8: admin.token: required because admin.listen ":9" is not on loopback`},
-		{"beside a mistake of the file", flags("store.url", "x"), minimal + "listen: here", "--store: \"x\": must be memory:, memory:/FILE or a URL of one of redis, rediss, redis+sentinel, redis+cluster\n" +
+		{"beside a mistake of the file", flags("store.url", "x"), minimal + "listen: here", "--store: \"x\": must be memory:, memory:/FILE or a URL of one of redis, rediss, redis+sentinel, rediss+sentinel, redis+cluster, rediss+cluster\n" +
 			`weir.yaml:2:9: listen: "here" is not an address: write host:port or :port`},
 		{"of another form", flags("limits.wait", "soon"), minimal, `--wait: "soon" is not a duration: write for example 500ms, 30s or 1h30m`},
-		{"with a password", flags("store.url", "x://u:hunter2@h"), minimal, `--store: "x://•••@h": must be memory:, memory:/FILE or a URL of one of redis, rediss, redis+sentinel, redis+cluster`},
+		{"with a password", flags("store.url", "x://u:hunter2@h"), minimal, `--store: "x://•••@h": must be memory:, memory:/FILE or a URL of one of redis, rediss, redis+sentinel, rediss+sentinel, redis+cluster, rediss+cluster`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if _, err := Parse(c.source, []byte(c.text)); err == nil || err.Error() != c.want {

@@ -225,7 +225,16 @@ var cooldowns = []story{
 		pass(11 * second)
 		b.granted(get("core"))
 		pass(30 * second)
+		b.settled(b.granted(get("core")), limits.Outcome{Sent: true}) // no answer
 		b.granted(get("core"))
+	}},
+	{"an error in the slow start is one more in a row", func(b *book) {
+		b.spend(get("core"), limitedBy(0))
+		pass(60 * second)
+		b.spend(get("core"), plain()) // the probe
+		b.spend(get("core"), plain())
+		b.spend(get("core"), limitedBy(0))
+		b.refused(get("core"), limits.Cooldown, 120*second)
 	}},
 	{"after the probe the number in flight doubles every five seconds", func(b *book) {
 		b.spend(get("core"), plain())

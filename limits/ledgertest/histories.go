@@ -187,7 +187,7 @@ func drawOutcome(t *rapid.T) draft {
 	if rapid.IntRange(0, 4).Draw(t, "silent") < 4 {
 		limit := rapid.SampledFrom([]int{3, 6, 20}).Draw(t, "limit")
 		o.Rate = signals.Rate{
-			Limit: limit, Used: rapid.IntRange(0, limit).Draw(t, "used"),
+			Limit: limit, Used: rapid.IntRange(0, limit+2).Draw(t, "used"),
 			Resource: rapid.SampledFrom([]string{"", "", policy.Core, policy.Search, "invented"}).Draw(t, "named"),
 		}
 		d.reset = time.Duration(rapid.IntRange(-5, 95).Draw(t, "reset")) * time.Second

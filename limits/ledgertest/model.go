@@ -117,7 +117,7 @@ func (m *model) unprobe(id uint64) {
 }
 
 // giveUp leaves a flight alone: the upstream may work on it for ten seconds.
-func (m *model) giveUp(f *flying, now int64) { f.left, f.ends = true, min(f.ends, now+lingers) }
+func (m *model) giveUp(f *flying, now int64) { f.left, f.ends = true, now+lingers }
 
 func (m *model) flight(id uint64) *flying {
 	for _, f := range m.flights {

@@ -118,7 +118,15 @@ var primary = []story{
 		pass(60*second + jitter)
 		b.settled(late, outcome)
 		b.want("used", b.budget("core").Used, 0)
-		b.granted(get("core"))
+		late = b.granted(get("core"))
+		outcome = told("core", 5000, 5000, old.Add(second))
+		outcome.Rate.Date = outcome.Rate.Date.Add(-2 * second) // written before the end
+		b.settled(late, outcome)
+		b.want("used, with the reset rounded otherwise", b.budget("core").Used, 0)
+	}},
+	{"no reset is farther than a day", func(b *book) {
+		b.spend(get("core"), told("core", 5000, 5000, time.Now().Add(30*24*time.Hour)))
+		b.refused(get("core"), limits.Primary, 24*time.Hour+jitter)
 	}},
 	{"the upstream's clock may be any other", func(b *book) {
 		for i, ahead := range []time.Duration{-time.Hour, 1900 * time.Millisecond, -1900 * time.Millisecond, 24 * time.Hour} {
@@ -197,7 +205,13 @@ var primary = []story{
 	{"an upstream that tells nothing is counted for", func(b *book) {
 		c := get("core")
 		c.Kind = policy.Unauthenticated // 60 an hour
-		for range 60 {
+		for range 57 {
+			b.spend(c, limits.Outcome{Sent: true, Answered: true, Ended: true})
+		}
+		batch := c
+		batch.Batch = true
+		b.refused(batch, limits.Primary, time.Hour+jitter) // a twentieth is for others
+		for range 3 {
 			b.spend(c, limits.Outcome{Sent: true, Answered: true, Ended: true})
 		}
 		b.refused(c, limits.Primary, time.Hour+jitter)
@@ -256,6 +270,13 @@ var logs = []story{
 		pass(235 * time.Millisecond)
 		b.spend(write, plain())
 		b.refused(write, limits.Points, 60*second-235*time.Millisecond)
+		pass(120 * second)
+		write.Points = 300
+		for range 3 { // each near to the one before, the last not to the first
+			b.spend(write, plain())
+			pass(150 * time.Millisecond)
+		}
+		b.refused(write, limits.Points, 60*second-300*time.Millisecond)
 	}},
 	{"search has an exact log beside its window", func(b *book) {
 		for i := range 30 {

@@ -239,7 +239,7 @@ end
 
 -- leave lets a lease end when the upstream has surely stopped working.
 local function leave(l)
-  l.left, l.expiry = 1, min(l.expiry, now + LINGER)
+  l.left, l.expiry = 1, now + LINGER
   m.expires = min(m.expires, l.expiry)
   keep(l)
 end

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"time"
 
@@ -12,42 +11,44 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// connect opens a client on a store's URL:
+// connect opens a client on a store's URL, in the forms of go-redis:
 //
-//	redis://[USER:PASSWORD@]HOST:PORT[/DB]        one server
-//	rediss://...                                  the same over TLS
-//	redis+sentinel://HOST:PORT[,HOST:PORT]/MASTER a master that sentinels name
-//	redis+cluster://HOST:PORT[,HOST:PORT]         a cluster
+//	redis://[USER:PASSWORD@]HOST:PORT[/DB]                          one server
+//	redis+sentinel://HOST:PORT?master_name=NAME&addr=HOST:PORT...  a master that sentinels name
+//	redis+cluster://HOST:PORT?addr=HOST:PORT...                    a cluster
 //
-// It calls meet for every new connection with its address and the run_id of the
-// process that answers there. No command is sent twice: a step that may have
-// been run is for the ledger to repeat.
+// and with rediss for redis over TLS. It calls meet for every new connection with
+// its address and the run_id of the process that answers there. No command is
+// sent twice: a step that may have been run is for the ledger to repeat.
 func connect(address string, meet func(address, process string) error) (redis.UniversalClient, error) {
-	u, err := url.Parse(address)
-	if err != nil {
-		return nil, fmt.Errorf("store: %w", err)
-	}
-	password, _ := u.User.Password()
 	redis.SetLogger(silent{})
 	off := &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	switch u.Scheme {
-	case "redis+sentinel":
-		return redis.NewFailoverClient(&redis.FailoverOptions{
-			MasterName: strings.Trim(u.Path, "/"), SentinelAddrs: strings.Split(u.Host, ","),
-			Username: u.User.Username(), Password: password, OnConnect: identify("", meet),
-			MaxRetries: -1, DialTimeout: dialTimeout, ReadTimeout: ioTimeout, WriteTimeout: ioTimeout, PoolTimeout: timeout,
-			ContextTimeoutEnabled: true,
-		}), nil
-	case "redis+cluster":
-		return redis.NewClusterClient(&redis.ClusterOptions{
-			Addrs: strings.Split(u.Host, ","), Username: u.User.Username(), Password: password,
-			NewClient: func(o *redis.Options) *redis.Client {
-				o.OnConnect = identify(o.Addr, meet)
-				return redis.NewClient(o)
-			},
-			MaxRetries: -1, MaxRedirects: 3, DialTimeout: dialTimeout, ReadTimeout: ioTimeout, WriteTimeout: ioTimeout, PoolTimeout: timeout,
-			ContextTimeoutEnabled: true, MaintNotificationsConfig: off,
-		}), nil
+	scheme, rest, _ := strings.Cut(address, "://")
+	scheme, kind, _ := strings.Cut(scheme, "+")
+	address = scheme + "://" + rest
+	switch kind {
+	case "sentinel":
+		o, err := redis.ParseFailoverURL(address)
+		if err != nil {
+			return nil, fmt.Errorf("store: %w", err)
+		}
+		o.OnConnect = identify("", meet)
+		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, timeout
+		return redis.NewFailoverClient(o), nil
+	case "cluster":
+		o, err := redis.ParseClusterURL(address)
+		if err != nil {
+			return nil, fmt.Errorf("store: %w", err)
+		}
+		o.NewClient = func(node *redis.Options) *redis.Client {
+			node.OnConnect = identify(node.Addr, meet)
+			return redis.NewClient(node)
+		}
+		o.MaxRetries, o.DialerRetries, o.MaxRedirects, o.ContextTimeoutEnabled = -1, 1, 3, true
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, timeout
+		o.MaintNotificationsConfig = off
+		return redis.NewClusterClient(o), nil
 	}
 	o, err := redis.ParseURL(address)
 	if err != nil {
