@@ -56,6 +56,8 @@ var invariants = []invariant{
 	}},
 	{"I13 after an error nothing, and then one probe", false, func(b *book, d drawn) string {
 		pass(2 * time.Hour) // all windows are over
+		b.ask(get(policy.Core))
+		pass(time.Minute) // a ledger that has forgotten the account waits for a second
 		p := b.granted(get(policy.Core))
 		b.settled(p, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: signals.SecondaryLimit, RetryAfter: d.wait})
 		until := b.account().BlockedUntil
