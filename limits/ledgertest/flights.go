@@ -228,6 +228,16 @@ var cooldowns = []story{
 		b.settled(b.granted(get("core")), limits.Outcome{Sent: true}) // no answer
 		b.granted(get("core"))
 	}},
+	{"an error that comes while the probe is away asks for another probe", func(b *book) {
+		older := b.granted(get("core"))
+		b.spend(get("core"), limitedBy(10*second))
+		pass(11 * second)
+		b.granted(get("core")) // the probe
+		b.settled(older, limitedBy(10*second))
+		b.refused(get("core"), limits.Cooldown, 11*second)
+		pass(11 * second)
+		b.granted(get("core"))
+	}},
 	{"an error in the slow start is one more in a row", func(b *book) {
 		b.spend(get("core"), limitedBy(0))
 		pass(60 * second)
