@@ -13,6 +13,9 @@ import (
 type flight struct {
 	claim   limits.Claim
 	charged bool // only its place is still taken
+	// seen is when it was granted or renewed last: one that is not renewed any
+	// more has ended.
+	seen time.Time
 	// left is when the place of one that was given up comes back, on Redis's
 	// clock; zero for the others.
 	left int64
@@ -122,11 +125,21 @@ func (l *Ledger) tellKept(ctx context.Context, s *shadow) error {
 	return nil
 }
 
+// alive notes that a flight is.
+func (l *Ledger) alive(s *shadow, f limits.Flight) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if flight := s.flights[l.id(f.Claim)]; flight != nil {
+		flight.seen = time.Now()
+	}
+}
+
 // forgetLanded forgets the flights whose places have come back; the caller holds
 // Ledger.mu.
 func (s *shadow) forgetLanded() {
 	for id, f := range s.flights {
-		if f.left != 0 && f.left <= s.now() {
+		ended := f.left == 0 && f.outcome == nil && !f.ended && time.Since(f.seen) > leaseTime
+		if ended || f.left != 0 && f.left <= s.now() {
 			delete(s.flights, id)
 		}
 	}

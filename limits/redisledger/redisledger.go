@@ -327,7 +327,7 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 	answer, err := l.step(ctx, l.scripts.admit, s, r, func(answer []any) {
 		if answer[0] == int64(1) {
 			s.class(c).used = time.Now()
-			s.flights[l.id(c)] = &flight{claim: c}
+			s.flights[l.id(c)] = &flight{claim: c, seen: time.Now()}
 		}
 	}, args...)
 	switch {
@@ -424,19 +424,21 @@ func (l *Ledger) end(ctx context.Context, s *shadow, p limits.Permit, aborted bo
 // Renew implements [limits.Ledger].
 func (l *Ledger) Renew(ctx context.Context, flights []limits.Flight) error {
 	r := l.rules.Load()
+	var failed error
 	for _, f := range flights {
 		s := l.shadow(f.Account, f.Kind)
-		if l.isLost() {
-			return lost(errLost)
-		}
-		if l.isAlone(s, f.ID) {
-			continue // handed over when Redis is found
-		}
-		if err := l.renew(ctx, s, r, f, false); err != nil {
-			return err
+		l.alive(s, f)
+		switch {
+		case l.isAlone(s, f.ID): // handed over when Redis is found
+		case l.isLost():
+			failed = lost(errLost)
+		default:
+			if err := l.renew(ctx, s, r, f, false); err != nil {
+				failed = err
+			}
 		}
 	}
-	return nil
+	return failed
 }
 
 // renew renews a permit; of one that is charged only its place is taken up
@@ -446,7 +448,7 @@ func (l *Ledger) renew(ctx context.Context, s *shadow, r *limits.Rules, f limits
 	args = append(args, r.Milliseconds(f.Elapsed), truth(charged))
 	_, err := l.step(ctx, l.scripts.renew, s, r, func([]any) {
 		if id := l.id(f.Claim); s.flights[id] == nil {
-			s.flights[id] = &flight{claim: f.Claim, charged: charged}
+			s.flights[id] = &flight{claim: f.Claim, charged: charged, seen: time.Now()}
 		}
 	}, append(args, holds(r, f.Claim)...)...)
 	return err

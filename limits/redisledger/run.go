@@ -198,7 +198,8 @@ func (l *Ledger) inUse() []*shadow {
 	defer l.mu.Unlock()
 	var list []*shadow
 	for name, s := range l.accounts {
-		idle := time.Since(s.used) > idleAfter && len(s.alone) == 0
+		s.forgetLanded()
+		idle := time.Since(s.used) > idleAfter && len(s.alone)+len(s.flights) == 0
 		for log, own := range s.logs {
 			if own.total(s.now()) == 0 {
 				delete(s.logs, log)
