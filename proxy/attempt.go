@@ -97,13 +97,13 @@ func (g *Gateway) learn(x *exchange, permit limits.Permit, outcome limits.Outcom
 		x.record.Resource = outcome.Rate.Resource
 	}
 	if err := g.Limiter.Settle(context.WithoutCancel(x.in.Context()), permit, outcome); err != nil {
-		g.Log.Error("a permit was not settled", "request", x.record.ID, "error", err)
+		g.Log.Debug("a permit was not settled", // a ledger that is lost says so once "request", x.record.ID, "error", err)
 	}
 }
 
 func (g *Gateway) release(x *exchange, permit limits.Permit, aborted bool) {
 	if err := g.Limiter.Release(context.WithoutCancel(x.in.Context()), permit, aborted); err != nil {
-		g.Log.Error("a permit was not released", "request", x.record.ID, "error", err)
+		g.Log.Debug("a permit was not released", "request", x.record.ID, "error", err)
 	}
 }
 

@@ -73,18 +73,25 @@ const (
 	ioTimeout = 250 * time.Millisecond
 )
 
-// identify asks every new connection which process it leads to.
+// identify asks every new connection which process it leads to. Sentinels are
+// asked for the way only.
 func identify(address string, meet func(address, process string) error) func(context.Context, *redis.Conn) error {
 	return func(ctx context.Context, c *redis.Conn) error {
 		text, err := c.Info(ctx, "server").Result()
 		if err != nil {
 			return err
 		}
+		told := map[string]string{}
 		for line := range strings.Lines(text) {
-			if id, ok := strings.CutPrefix(line, "run_id:"); ok {
-				return meet(address, strings.TrimSpace(id))
-			}
+			key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+			told[key] = value
 		}
-		return errors.New("the server does not tell its run_id")
+		switch {
+		case told["redis_mode"] == "sentinel":
+			return nil
+		case told["run_id"] == "":
+			return errors.New("the server does not tell its run_id")
+		}
+		return meet(address, told["run_id"])
 	}
 }

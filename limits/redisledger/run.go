@@ -328,8 +328,10 @@ func (l *Ledger) wanted(s *shadow, r *limits.Rules) (names []string, args []any)
 		own.tell(spends)
 		units, places, parts := own.share(time.Now())
 		record := append([]any{name}, resource(r, s.kind, own.claim.Resource)...)
-		requests := wants * (1 + own.lately(s, spends, now))
-		record = append(record, requests, own.telling.units, units, requests, places)
+		lately := own.lately(s, spends, now)
+		// Units come back with the window only: enough of them for as long.
+		ratio := max(1, int64(r.For(s.kind, own.claim.Resource).Window/r.Points.Window))
+		record = append(record, wants*(1+lately*ratio), own.telling.units, units, wants*(1+lately), places)
 		for i := range spends {
 			spend := &spends[i]
 			told := own.telling.log(spend)
