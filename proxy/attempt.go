@@ -97,7 +97,8 @@ func (g *Gateway) learn(x *exchange, permit limits.Permit, outcome limits.Outcom
 		x.record.Resource = outcome.Rate.Resource
 	}
 	if err := g.Limiter.Settle(context.WithoutCancel(x.in.Context()), permit, outcome); err != nil {
-		g.Log.Debug("a permit was not settled", // a ledger that is lost says so once "request", x.record.ID, "error", err)
+		// A ledger that is lost says so once, and is told later.
+		g.Log.Debug("a permit was not settled", "request", x.record.ID, "error", err)
 	}
 }
 
