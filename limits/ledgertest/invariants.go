@@ -150,6 +150,49 @@ func properties(t *testing.T, open Open) {
 	})
 }
 
+// reserve holds what batch must leave to others at any time of a window.
+func reserve(t *testing.T, open Open) {
+	t.Run("I18 who is in no batch finds a part of the window at any time", func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) {
+			minutes := rapid.IntRange(0, 59).Draw(rt, "minutes")
+			got := 0
+			synctest.Test(t, func(t *testing.T) {
+				b := newBook(t, open, limits.Rules{Limits: ample()})
+				reset := time.Now().Add(time.Hour)
+				pass(time.Duration(minutes) * time.Minute)
+				used := b.useUp(true, 0, reset)
+				got = b.useUp(false, used, reset) - used
+			})
+			if least := most / 20 * (60 - minutes) / 60; got < least {
+				rt.Fatalf("%d were left, of at least %d", got, least)
+			}
+		})
+	})
+}
+
+// most is a primary limit that nothing else binds before.
+const most = 120
+
+func ample() policy.Limits {
+	l := policy.DefaultLimits()
+	l.Primary.User, l.Points.REST = most, 1_000_000
+	return l
+}
+
+// useUp sends until nothing is granted any more, and returns how much is used.
+func (b *book) useUp(batch bool, used int, reset time.Time) int {
+	c := get(policy.Core)
+	c.Batch = batch
+	for {
+		p, d := b.ask(c)
+		if !d.Granted {
+			return used
+		}
+		used++
+		b.settled(p, told(policy.Core, used, most, reset))
+	}
+}
+
 // drawStatements draws what one window's answers have told: resets that flicker
 // by a second, uses in any order, answers of the window before among them.
 func drawStatements(t *rapid.T) []signals.Rate {

@@ -4,6 +4,21 @@
 //
 // Every test runs in a bubble of virtual time (testing/synctest); a ledger that
 // keeps time elsewhere must follow the bubble's clock.
+//
+// Where the invariants of limits.md section 5.9 are tests:
+//
+//	I1 to I3    limits/hostile: an upstream counts by itself, over every ledger
+//	I4, I6, I20 here: random histories, every step held against the model
+//	I5          here: the same, every step made twice
+//	I7, I8      here: properties of random histories
+//	I9          limits/redisledger: Redis's clock goes back; memory has a monotonic one
+//	I10, I11    limits/redisledger: failovers, empty servers, replicas cut off
+//	I12         here for places, limits/redisledger for keys
+//	I13         here, and limits/hostile
+//	I14         limits/hostile and limits/redisledger: saturation
+//	I15         here
+//	I16, I17, I19 limits: the queue of the limiter
+//	I18         here: what batch leaves to those who come later
 package ledgertest
 
 import (
@@ -32,6 +47,7 @@ func Run(t *testing.T, open Open) {
 	}
 	histories(t, open)
 	properties(t, open)
+	reserve(t, open)
 }
 
 // story is a short history of one account.
