@@ -25,6 +25,8 @@ type class struct {
 	alone, telling used
 	held           map[string]int64
 	inFlight       int64
+	// over is the reset of the newest window whose units are used no more.
+	over time.Time
 }
 
 // used is what was used of a class's share.
@@ -143,6 +145,7 @@ func (l *Ledger) admitAlone(s *shadow, c limits.Claim, r *limits.Rules) limits.D
 		return limits.Decision{Granted: true}
 	}
 	s.sweepAlone(r)
+	s.reopen(own)
 	units, places, parts := own.share(now)
 	if l.Closed || s.returning || own.alone.units+own.telling.units >= units || own.inFlight >= places {
 		return refused
@@ -167,6 +170,20 @@ func (l *Ledger) admitAlone(s *shadow, c limits.Claim, r *limits.Rules) limits.D
 	s.alone[c.ID] = &aloneFlight{claim: c, class: own}
 	s.alone[c.ID].begin(r)
 	return limits.Decision{Granted: true}
+}
+
+// reopen lets a class's units be used again when the window in which they were
+// used is surely over: those who have not lost Redis leave as many alone in every
+// window. The caller holds Ledger.mu.
+func (s *shadow) reopen(c *class) {
+	list := s.told[named(c.claim.Resource, "")]
+	if len(list) == 0 {
+		return
+	}
+	if newest := list[len(list)-1]; newest.Reset.After(c.over) && newest.over() <= s.now() {
+		c.over = newest.Reset
+		c.alone.units, c.telling.units = c.inFlight, 0
+	}
 }
 
 // settleAlone charges a permit that was granted alone, and reports whether it

@@ -3,6 +3,7 @@ package redisledger
 import (
 	"cmp"
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -162,6 +163,18 @@ type statement struct {
 	heard int64
 }
 
+// over is when the window is surely over (account.lua, reopens); never where the
+// answers did not say when they were made.
+func (t statement) over() int64 {
+	if t.Date.IsZero() {
+		return math.MaxInt64
+	}
+	return t.Reset.Add(sameReset).UnixMicro() + t.late()
+}
+
+// late is how far Redis's clock may be ahead of the upstream's.
+func (t statement) late() int64 { return t.heard - t.Date.UnixMicro() }
+
 // sameReset is how far two statements of one reset may lie apart (account.lua,
 // jitter).
 const sameReset = 2 * time.Second
@@ -183,7 +196,11 @@ func (s *shadow) hear(res string, o limits.Outcome, b limits.Budget) {
 	list := s.told[res]
 	for i := range list {
 		if apart := rate.Reset.Sub(list[i].Reset).Abs(); apart <= sameReset {
-			list[i].Used, list[i].Limit = max(list[i].Used, rate.Used), rate.Limit
+			told := &list[i]
+			told.Used, told.Limit = max(told.Used, rate.Used), rate.Limit
+			if now := (statement{rate, s.now()}); !rate.Date.IsZero() && (told.Date.IsZero() || now.late() < told.late()) {
+				told.Date, told.heard = rate.Date, now.heard
+			}
 			return
 		}
 	}
