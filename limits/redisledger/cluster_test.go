@@ -1,0 +1,192 @@
+package redisledger
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/signals"
+	"github.com/weirgate/weir/policy"
+)
+
+// node is a server of a cluster.
+type node struct {
+	*redis.Client
+	address string
+	process *exec.Cmd
+}
+
+// startNode starts a server that is not in a cluster yet.
+func startNode(t *testing.T) *node {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	_ = listener.Close()
+	_, port, _ := net.SplitHostPort(address)
+	number, _ := strconv.Atoi(port)
+	bus := strconv.Itoa(1024 + (number+7)%50000)
+	n := &node{redis.NewClient(&redis.Options{Addr: address}), address, exec.Command(cmp.Or(os.Getenv("WEIR_REDIS_SERVER"), "redis-server"),
+		"--bind", "127.0.0.1", "--port", port, "--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "1000",
+		"--save", "", "--appendonly", "no", "--dir", t.TempDir())}
+	if err := n.process.Start(); err != nil {
+		t.Fatalf("redis-server cannot be started: run make test: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = n.Close()
+		_ = n.process.Process.Kill()
+		_ = n.process.Wait()
+	})
+	eventually(t, "the server answers", func(ctx context.Context) bool { return n.Ping(ctx).Err() == nil })
+	return n
+}
+
+// eventually waits for something to come true.
+func eventually(t *testing.T, what string, true func(context.Context) bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for !true(ctx) {
+		if ctx.Err() != nil {
+			t.Fatalf("it did not come true that %s", what)
+		}
+		rest(ctx, 20*time.Millisecond)
+	}
+}
+
+func rest(ctx context.Context, d time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	<-ctx.Done()
+}
+
+// startCluster starts masters that share the slots evenly, and a follower of
+// each.
+func startCluster(t *testing.T, masters int) []*node {
+	t.Helper()
+	ctx := t.Context()
+	nodes := make([]*node, 2*masters)
+	for i := range nodes {
+		nodes[i] = startNode(t)
+	}
+	run := func(n *node, args ...any) {
+		if err := n.Do(ctx, args...).Err(); err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+	}
+	for i, n := range nodes {
+		if i < masters {
+			run(n, "cluster", "addslotsrange", i*16384/masters, (i+1)*16384/masters-1)
+		}
+		run(n, "config", "set", "cluster-announce-ip", "127.0.0.1")
+		host, port, _ := net.SplitHostPort(nodes[0].address)
+		if i > 0 {
+			bus, err := nodes[0].ConfigGet(ctx, "cluster-port").Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			run(n, "cluster", "meet", host, port, bus["cluster-port"])
+		}
+	}
+	known := func(ctx context.Context) bool {
+		for _, n := range nodes {
+			text, _ := n.ClusterInfo(ctx).Result()
+			if !strings.Contains(text, "cluster_state:ok") || !strings.Contains(text, fmt.Sprint("cluster_known_nodes:", len(nodes))) {
+				return false
+			}
+		}
+		return true
+	}
+	eventually(t, "all know each other", known)
+	for i, n := range nodes[masters:] {
+		id, err := nodes[i].Do(ctx, "cluster", "myid").Text()
+		if err != nil {
+			t.Fatal(err)
+		}
+		run(n, "cluster", "replicate", id)
+		eventually(t, "a follower follows", func(ctx context.Context) bool {
+			text, _ := n.Info(ctx, "replication").Result()
+			return strings.Contains(text, "master_link_status:up")
+		})
+	}
+	return nodes
+}
+
+// TestCluster spends accounts in every part of a cluster, kills a master, and
+// finds what was spent at its follower.
+func TestCluster(t *testing.T) {
+	nodes := startCluster(t, 3)
+	rules := limits.Rules{Limits: policy.DefaultLimits()}
+	l, err := New(Config{URL: fmt.Sprintf("redis+cluster://%s?addr=%s", nodes[0].address, nodes[1].address), Replica: "r1", Rules: rules, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		l.Run(ctx)
+		close(done)
+	}()
+	defer func() {
+		stop()
+		<-done
+		_ = l.Close()
+	}()
+	const accounts = 12
+	spent := make([]int, accounts)
+	spend := func(i int) bool {
+		p := limits.Permit{Claim: limits.Claim{
+			ID: uint64(1 + i + accounts*spent[i]), Account: fmt.Sprint("account ", i), Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1,
+		}}
+		if d, err := l.Admit(ctx, p.Claim); err != nil || !d.Granted {
+			return false
+		}
+		spent[i]++
+		rate := signals.Rate{Limit: 5000, Used: spent[i], Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
+		_ = l.Settle(ctx, p, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}) // told later when it is lost
+		return true
+	}
+	for i := range accounts {
+		eventually(t, "a permit is granted", func(context.Context) bool { return spend(i) })
+	}
+	used := func(ctx context.Context) bool {
+		list, err := l.Accounts(ctx, 100)
+		if err != nil || len(list) != accounts {
+			return false
+		}
+		for _, a := range list {
+			i, _ := strconv.Atoi(strings.TrimPrefix(a.Name, "account "))
+			for _, b := range a.Budgets {
+				if b.Resource == "points:op" && b.Used != spent[i] {
+					return false
+				}
+			}
+		}
+		return true
+	}
+	eventually(t, "all is told", used)
+
+	_ = nodes[1].process.Process.Kill()
+	eventually(t, "Redis is lost", func(context.Context) bool { return !l.Lost().IsZero() })
+	eventually(t, "and found", func(context.Context) bool { return l.Lost().IsZero() })
+	for i := range accounts {
+		eventually(t, "a permit is granted again", func(context.Context) bool { return spend(i) })
+	}
+	eventually(t, "all is told again", used)
+}
