@@ -70,11 +70,11 @@ func (w *watched) master(ctx context.Context) (address string) {
 }
 
 // until waits for something to come true.
-func (f *fleet) until(what string, true func(context.Context) bool) {
+func (f *fleet) until(what string, holds func(context.Context) bool) {
 	f.Helper()
 	ctx, cancel := context.WithTimeout(f.Context(), 30*time.Second)
 	defer cancel()
-	for !true(ctx) {
+	for !holds(ctx) {
 		if ctx.Err() != nil {
 			f.Fatalf("it did not come true that %s", what)
 		}

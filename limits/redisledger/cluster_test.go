@@ -55,11 +55,11 @@ func startNode(t *testing.T) *node {
 }
 
 // eventually waits for something to come true.
-func eventually(t *testing.T, what string, true func(context.Context) bool) {
+func eventually(t *testing.T, what string, holds func(context.Context) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	for !true(ctx) {
+	for !holds(ctx) {
 		if ctx.Err() != nil {
 			t.Fatalf("it did not come true that %s", what)
 		}
