@@ -29,6 +29,9 @@ const (
 	registeredTime = standbyTime
 	// beatsAtOnce bounds how many accounts are brought up to date side by side.
 	beatsAtOnce = 16
+	// beatsInTurn bounds how many are at one beat: where there are more, each has
+	// its turn less often, and Redis has its time for permits.
+	beatsInTurn = 100
 	// activeTime is how long after its last use a class is set aside for.
 	activeTime = time.Minute
 )
@@ -97,7 +100,7 @@ func (l *Ledger) beat(ctx context.Context, all bool) error {
 	all = all || again
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(beatsAtOnce)
-	for _, s := range l.inUse() {
+	for _, s := range l.inUse(all) {
 		group.Go(func() error { return l.beatAccount(ctx, s, all) })
 	}
 	return group.Wait()
@@ -192,8 +195,10 @@ func (l *Ledger) warnOfEviction(ctx context.Context) {
 	}
 }
 
-// inUse lists the accounts that something is known of, and forgets the others.
-func (l *Ledger) inUse() []*shadow {
+// inUse lists the accounts that something is known of, and forgets the others:
+// all of them, or of those with something to tell or to set aside the ones whose
+// turn it is.
+func (l *Ledger) inUse(all bool) []*shadow {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var list []*shadow
@@ -209,7 +214,16 @@ func (l *Ledger) inUse() []*shadow {
 			delete(l.accounts, name)
 			continue
 		}
-		list = append(list, s)
+		if all || len(s.classes)+len(s.alone)+len(s.flights) > 0 {
+			list = append(list, s)
+		}
+	}
+	if !all && len(list) > beatsInTurn {
+		slices.SortFunc(list, func(a, b *shadow) int { return a.turn.Compare(b.turn) })
+		list = list[:beatsInTurn]
+	}
+	for _, s := range list {
+		s.turn = time.Now()
 	}
 	return list
 }

@@ -21,6 +21,7 @@ type shadow struct {
 	acked int64     // writes of this replica that are done
 	seen  time.Time // when the account was entered into the index
 	used  time.Time
+	turn  time.Time // when it was brought up to date
 	// ahead is how far Redis's clock is ahead of ours, in microseconds.
 	ahead int64
 	// until is the end of a cool-down, on Redis's clock.
