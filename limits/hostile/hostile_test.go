@@ -48,7 +48,7 @@ func TestNoLimitIsExceeded(t *testing.T) {
 	n := setting(t, "WEIR_SCENARIOS", 200)
 	var mu sync.Mutex
 	table := NewTable()
-	t.Run("scenarios", func(t *testing.T) {
+	t.Run("I1 I2 I3 I13", func(t *testing.T) {
 		for part := range parts {
 			t.Run(strconv.Itoa(part), func(t *testing.T) {
 				t.Parallel()

@@ -13,7 +13,7 @@ func TestSaturationUsesTheLimits(t *testing.T) {
 	windows := setting(t, "WEIR_WINDOWS", 2)
 	var mu sync.Mutex
 	table := NewTable()
-	t.Run("scenarios", func(t *testing.T) {
+	t.Run("I14", func(t *testing.T) {
 		for _, s := range Saturations() {
 			for _, replicas := range []int{1, 4} {
 				for _, aligned := range []bool{false, true}[:min(2, windows-1)] {

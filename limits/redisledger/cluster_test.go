@@ -27,18 +27,27 @@ type node struct {
 	process *exec.Cmd
 }
 
+// freePorts are two that nobody listens on.
+func freePorts(t *testing.T) (one, other string) {
+	t.Helper()
+	var ports []string
+	for range 2 {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = listener.Close() }() // both are taken until then
+		_, port, _ := net.SplitHostPort(listener.Addr().String())
+		ports = append(ports, port)
+	}
+	return ports[0], ports[1]
+}
+
 // startNode starts a server that is not in a cluster yet.
 func startNode(t *testing.T) *node {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	_ = listener.Close()
-	_, port, _ := net.SplitHostPort(address)
-	number, _ := strconv.Atoi(port)
-	bus := strconv.Itoa(1024 + (number+7)%50000)
+	port, bus := freePorts(t)
+	address := net.JoinHostPort("127.0.0.1", port)
 	n := &node{redis.NewClient(&redis.Options{Addr: address}), address, exec.Command(cmp.Or(os.Getenv("WEIR_REDIS_SERVER"), "redis-server"),
 		"--bind", "127.0.0.1", "--port", port, "--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "1000",
 		"--save", "", "--appendonly", "no", "--dir", t.TempDir())}

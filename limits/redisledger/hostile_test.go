@@ -69,7 +69,7 @@ func TestNoLimitIsExceededOverRedis(t *testing.T) {
 		of   func(hostile.Scenario) hostile.Scenario
 		trouble
 	}{
-		{"all is well", whole, trouble{}},
+		{"I1 all is well", whole, trouble{}},
 		{"I10 the other server takes over", calm, trouble{Failovers: true, Lag: time.Second}},
 		{"I10 and it is empty", calm, trouble{Losses: true}},
 		{"I11 replicas are cut off", calm, trouble{Cuts: true}},
