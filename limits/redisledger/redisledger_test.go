@@ -224,6 +224,33 @@ func TestI12EveryKeyHasALifetime(t *testing.T) {
 	})
 }
 
+func TestWhatIsSetAsideIsNotShownAsInFlight(t *testing.T) {
+	inBubble(t, func(t *testing.T, l *Ledger, _ *atomic.Int64) {
+		granted(t, l, 1)
+		if err := l.beat(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		l.mu.Lock()
+		aside := l.accounts["a"].classes[className(create(1))]
+		l.mu.Unlock()
+		if aside.units == 0 || aside.places == 0 {
+			t.Fatalf("nothing is set aside: %+v", aside)
+		}
+		list, err := l.Accounts(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if list[0].InFlight != 0 {
+			t.Errorf("%d in flight", list[0].InFlight)
+		}
+		for _, b := range list[0].Budgets {
+			if b.Held != 0 {
+				t.Errorf("%s: %d held", b.Resource, b.Held)
+			}
+		}
+	})
+}
+
 // TestMain lets fewer random histories be drawn than in memory, unless somebody
 // asks for so many.
 func TestMain(m *testing.M) {
