@@ -3,7 +3,7 @@
 --        [log, limit, window, merge, wanted, spent, kept, last spent]...]...]
 -- Keeps what this replica may use should it lose Redis: for each class of
 -- claims that it made lately a lease that stands by, on its share of what is
--- left and no more than it has used lately. What it has spent while it was
+-- left and no more than it wants. What it has spent while it was
 -- alone is charged first. What it was told last time (kept) stays with it: it
 -- would go on with that if this answer were lost.
 -- Returns {1, writes, now, {units, places, log's part, ...}...}, or {-1, writes}.

@@ -32,6 +32,8 @@ const (
 	// beatsInTurn bounds how many are at one beat: where there are more, each has
 	// its turn less often, and Redis has its time for permits.
 	beatsInTurn = 100
+	// ample is how many times what was used lately is set aside.
+	ample = 2
 	// activeTime is how long after its last use a class is set aside for.
 	activeTime = time.Minute
 )
@@ -345,13 +347,13 @@ func (l *Ledger) wanted(s *shadow, r *limits.Rules) (names []string, args []any)
 		lately := own.lately(s, spends, now)
 		// Units come back with the window only: enough of them for as long.
 		ratio := max(1, int64(r.For(s.kind, own.claim.Resource).Window/r.Points.Window))
-		record = append(record, wants*(1+lately*ratio), own.telling.units, units, wants*(1+lately), places)
+		record = append(record, wants*(1+ample*lately*ratio), own.telling.units, units, wants*(1+lately), places)
 		for i := range spends {
 			spend := &spends[i]
 			told := own.telling.log(spend)
 			record = append(record, []any{
 				logName(spend), spend.Limit, spend.Window.Microseconds(), spend.Merge.Microseconds(),
-				wants * (s.log(spend).total(now) + spend.Cost), told.total(now), parts[logName(spend)], told.last(),
+				wants * (ample*s.log(spend).total(now) + spend.Cost), told.total(now), parts[logName(spend)], told.last(),
 			})
 		}
 		names = append(names, name)
