@@ -119,7 +119,9 @@ func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller
 	if l.begin(&claim) {
 		return l.wait(ctx, claim, caller, deadline, Decision{})
 	}
-	d, err := l.ledger.Admit(ctx, claim)
+	// A ledger has a deadline of its own; a permit that is granted while the client
+	// leaves must be known here, or nobody would give it back.
+	d, err := l.ledger.Admit(context.WithoutCancel(ctx), claim)
 	switch {
 	case err != nil:
 		return nil, err

@@ -272,6 +272,7 @@ func (s *shadow) learn(p limits.Permit, o limits.Outcome) {
 		s.budgets[res] = b
 	}
 	s.hear(res, o, b)
+	s.heard = true
 	now := s.now()
 	switch o.Limited {
 	case signals.SecondaryLimit:

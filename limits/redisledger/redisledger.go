@@ -126,6 +126,9 @@ type Ledger struct {
 	// while it answers.
 	lostSince atomic.Int64
 	replicas  atomic.Int64
+	// replaced is set while a process that was not met before must be told all;
+	// only Run uses it.
+	replaced bool
 
 	// steps is held for reading while a step is made and sent (server.go).
 	steps sync.RWMutex

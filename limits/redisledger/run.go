@@ -84,8 +84,11 @@ func (l *Ledger) Run(ctx context.Context) {
 // anything is asked for.
 func (l *Ledger) seek(ctx context.Context) {
 	since := l.Lost()
-	l.trust()
-	if l.answers(ctx) && l.beat(ctx, true) == nil {
+	if l.trust() {
+		l.replaced = true
+	}
+	if l.answers(ctx) && l.beat(ctx, l.replaced) == nil {
+		l.replaced = false
 		l.lostSince.Store(0)
 		l.Log.Info("Redis is found", "lost_for", time.Since(since))
 	}
@@ -198,8 +201,8 @@ func (l *Ledger) warnOfEviction(ctx context.Context) {
 }
 
 // inUse lists the accounts that something is known of, and forgets the others:
-// all of them, or of those with something to tell or to set aside the ones whose
-// turn it is.
+// all of them, or those with something to tell or to set aside; of these the ones
+// whose turn it is, unless Redis was lost.
 func (l *Ledger) inUse(all bool) []*shadow {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -216,11 +219,11 @@ func (l *Ledger) inUse(all bool) []*shadow {
 			delete(l.accounts, name)
 			continue
 		}
-		if all || len(s.classes)+len(s.alone)+len(s.flights) > 0 {
+		if all || s.heard || len(s.classes)+len(s.alone)+len(s.flights) > 0 {
 			list = append(list, s)
 		}
 	}
-	if !all && len(list) > beatsInTurn {
+	if !all && !l.isLost() && len(list) > beatsInTurn {
 		slices.SortFunc(list, func(a, b *shadow) int { return a.turn.Compare(b.turn) })
 		list = list[:beatsInTurn]
 	}
@@ -246,10 +249,10 @@ func (l *Ledger) beatAccount(ctx context.Context, s *shadow, must bool) error {
 		return err
 	}
 	names, args := l.wanted(s, r)
-	if len(names) == 0 && !must {
+	if len(names) == 0 && !must && !l.hasHeard(s) {
 		return nil
 	}
-	if must {
+	if must || l.hasHeard(s) {
 		if err := l.retell(ctx, s, r); err != nil {
 			return err
 		}

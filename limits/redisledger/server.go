@@ -95,14 +95,16 @@ func (l *Ledger) meet(address, process string) error {
 }
 
 // trust lets steps go to the processes that were met, once those that were made
-// for others have ended.
-func (l *Ledger) trust() {
+// for others have ended. It reports whether there are any.
+func (l *Ledger) trust() (another bool) {
 	l.steps.Lock()
 	defer l.steps.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	another = len(l.met) > 0
 	for address, process := range l.met {
 		l.trusted[address] = process
 		delete(l.met, address)
 	}
+	return another
 }

@@ -33,6 +33,8 @@ type shadow struct {
 	flights map[string]*flight // by the lease's ID
 	// alone are permits that were granted while Redis was lost.
 	alone map[uint64]*aloneFlight
+	// heard is set when something was heard that Redis has not been told.
+	heard bool
 	// returning is set while what was used alone is told.
 	returning bool
 }
@@ -263,9 +265,22 @@ func (l *Ledger) restore(ctx context.Context, s *shadow, r *limits.Rules, have i
 // retell tells Redis what this replica was told while it could not say so.
 func (l *Ledger) retell(ctx context.Context, s *shadow, r *limits.Rules) error {
 	l.mu.Lock()
-	acked := s.acked
+	acked, heard := s.acked, s.heard
+	s.heard = false
 	l.mu.Unlock()
-	return l.restore(ctx, s, r, acked)
+	err := l.restore(ctx, s, r, acked)
+	if err != nil && heard {
+		l.mu.Lock()
+		s.heard = true
+		l.mu.Unlock()
+	}
+	return err
+}
+
+func (l *Ledger) hasHeard(s *shadow) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return s.heard
 }
 
 // restored numbers anew what was written after the first have writes. What came
