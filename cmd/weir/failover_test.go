@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -72,7 +74,7 @@ func (w *watched) master(ctx context.Context) (address string) {
 // until waits for something to come true.
 func (f *fleet) until(what string, holds func(context.Context) bool) {
 	f.Helper()
-	ctx, cancel := context.WithTimeout(f.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(f.Context(), 40*time.Second)
 	defer cancel()
 	for !holds(ctx) {
 		if ctx.Err() != nil {
@@ -108,4 +110,47 @@ func TestSentinelsPutAnotherRedisInPlace(t *testing.T) {
 	f.judge("the master was killed")
 	pass(ctx, long)
 	f.judge("another is in its place")
+}
+
+// TestPlacesOfAKilledReplicaComeBack kills a replica with requests in flight:
+// another one sees their places come back when the lease ends.
+func TestPlacesOfAKilledReplicaComeBack(t *testing.T) {
+	f := newFleet(t, 2, oneRedis)
+	req, err := http.NewRequest(http.MethodPut, f.service+"/_service/faults", strings.NewReader(`{"delay_before":"60s"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Fatal(resp.Status)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	defer stop()
+	pass(ctx, 2*time.Second) // until nobody could have anything to tell
+	const n = 3              // as many as may go before the first answer
+	for range n {
+		clients.Go(func() { f.ask(ctx, http.DefaultClient, &f.counts, "tok-owner", 0, requests[0], requests[0].path) })
+	}
+	inFlight := func(want int) func(context.Context) bool {
+		return func(ctx context.Context) bool {
+			admin := adminListener{http.DefaultTransport, "http://" + f.replicas[1].admin, ""}
+			l, err := admin.accounts(ctx)
+			return err == nil && len(l.accounts) == 1 && l.accounts[0].InFlight == want
+		}
+	}
+	f.until("the requests are in flight", inFlight(n))
+	_ = f.replicas[0].process.Process.Kill()
+	killed := time.Now()
+	f.until("their places have come back", inFlight(0))
+	took := time.Since(killed)
+	t.Logf("the places came back after %v", took.Round(time.Millisecond))
+	if took > 31*time.Second { // a lease of 30 seconds, and one look
+		t.Errorf("the places came back after %v", took)
+	}
 }

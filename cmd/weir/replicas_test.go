@@ -36,8 +36,8 @@ type fleet struct {
 }
 
 type replica struct {
-	process *exec.Cmd
-	url     string
+	process    *exec.Cmd
+	url, admin string
 }
 
 // fleetLimits are the limits of the documents, scaled down so that many of
@@ -46,7 +46,7 @@ const fleetLimits = `
 limits:
   cold_start: trust
   inbound: {rate: 0}
-  primary: {user: 1500, window: 10s}
+  primary: {user: 800, window: 10s}
   search: {authenticated: 30, window: 3s}
   concurrent: 40
   points: {rest: 300, graphql: 500, window: 3s}
@@ -165,8 +165,8 @@ func (f *fleet) startRedis(address string, args ...string) *exec.Cmd {
 func (f *fleet) startReplica() *replica {
 	url := "http://" + freeAddress(f.T)
 	config := f.file("gateway.yaml", `upstream: {url: "`+f.service+`", timeout: 5s}`+"\n"+`store: {url: "`+f.store+`"}`+fleetLimits)
-	r := &replica{url: url}
-	r.process = f.start("serve", "--config", config, "--listen", strings.TrimPrefix(url, "http://"), "--admin", freeAddress(f.T))
+	r := &replica{url: url, admin: freeAddress(f.T)}
+	r.process = f.start("serve", "--config", config, "--listen", strings.TrimPrefix(url, "http://"), "--admin", r.admin)
 	f.answers(url + "/_weir/")
 	return r
 }

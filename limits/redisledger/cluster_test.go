@@ -174,8 +174,11 @@ func TestCluster(t *testing.T) {
 	for i := range accounts {
 		eventually(t, "a permit is granted", func(context.Context) bool { return spend(i) })
 	}
+	var last string // why not
+	defer func() { t.Log(last) }()
 	used := func(ctx context.Context) bool {
 		list, err := l.Accounts(ctx, 100)
+		last = fmt.Sprint(len(list), " accounts listed, error ", err)
 		if err != nil || len(list) != accounts {
 			return false
 		}
@@ -183,6 +186,7 @@ func TestCluster(t *testing.T) {
 			i, _ := strconv.Atoi(strings.TrimPrefix(a.Name, "account "))
 			for _, b := range a.Budgets {
 				if b.Resource == "points:op" && b.Used != spent[i] {
+					last = fmt.Sprintf("%s: %d used, %d spent", a.Name, b.Used, spent[i])
 					return false
 				}
 			}

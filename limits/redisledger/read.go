@@ -98,7 +98,11 @@ func (l *Ledger) Budget(ctx context.Context, name string, kind policy.CallerKind
 func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, error) {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	names, err := l.Client.ZRevRange(limited, index, 0, int64(most-1)).Result()
+	to, err := l.serverOf(limited, index)
+	if err != nil {
+		return nil, lost(err)
+	}
+	names, err := to.ZRevRange(limited, index, 0, int64(most-1)).Result()
 	if err != nil {
 		return nil, lost(err)
 	}
@@ -141,11 +145,12 @@ func (l *Ledger) withOwn(names []string, most int) []string {
 // seeEvery is how often an account in use is entered anew into the index.
 const seeEvery = time.Minute
 
-// see enters an account into the index, and drops those not seen for long.
-func (l *Ledger) see(ctx context.Context, s *shadow) error {
+// see enters an account into the index, when it is due or may have been lost, and
+// drops those not seen for long.
+func (l *Ledger) see(ctx context.Context, s *shadow, must bool) error {
 	now := time.Now()
 	l.mu.Lock()
-	due := now.Sub(s.seen) >= seeEvery
+	due := must || now.Sub(s.seen) >= seeEvery
 	if due {
 		s.seen = now
 	}
@@ -155,7 +160,11 @@ func (l *Ledger) see(ctx context.Context, s *shadow) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	_, err := l.Client.Pipelined(limited, func(p redis.Pipeliner) error {
+	to, err := l.serverOf(limited, index)
+	if err != nil {
+		return lost(err)
+	}
+	_, err = to.Pipelined(limited, func(p redis.Pipeliner) error {
 		p.ZAdd(limited, index, redis.Z{Score: float64(now.Unix()), Member: s.title()})
 		p.ZRemRangeByScore(limited, index, "-inf", strconv.FormatInt(now.Add(-keptBeyond).Unix(), 10))
 		p.PExpire(limited, index, keptBeyond)

@@ -248,6 +248,9 @@ func (l *Ledger) beatAccount(ctx context.Context, s *shadow, must bool) error {
 	if err := l.tellKept(ctx, s); err != nil {
 		return err
 	}
+	if err := l.see(ctx, s, must); err != nil {
+		return err
+	}
 	names, args := l.wanted(s, r)
 	if len(names) == 0 && !must && !l.hasHeard(s) {
 		return nil
