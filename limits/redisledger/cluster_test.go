@@ -178,7 +178,9 @@ func TestCluster(t *testing.T) {
 	defer func() { t.Log(last) }()
 	used := func(ctx context.Context) bool {
 		list, err := l.Accounts(ctx, 100)
-		last = fmt.Sprint(len(list), " accounts listed, error ", err)
+		if ctx.Err() == nil {
+			last = fmt.Sprint(len(list), " accounts listed, error ", err)
+		}
 		if err != nil || len(list) != accounts {
 			return false
 		}

@@ -151,9 +151,6 @@ func (l *Ledger) see(ctx context.Context, s *shadow, must bool) error {
 	now := time.Now()
 	l.mu.Lock()
 	due := must || now.Sub(s.seen) >= seeEvery
-	if due {
-		s.seen = now
-	}
 	l.mu.Unlock()
 	if !due {
 		return nil
@@ -173,6 +170,9 @@ func (l *Ledger) see(ctx context.Context, s *shadow, must bool) error {
 	if err != nil {
 		return lost(err)
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.seen = now
 	return nil
 }
 
