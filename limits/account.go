@@ -236,6 +236,9 @@ func (a *account) settleLease(l *lease, o *Outcome, r *Rules, now int64) {
 			h.cost = taken
 		}
 	}
+	if o.Resent > 0 && a.leases[^l.id] == nil {
+		a.leaveCopies(l, int64(o.Resent), now)
+	}
 	if !o.Answered {
 		// The upstream may still come to count it: the lease goes on holding
 		// all it does, and is charged when it ends.
@@ -243,14 +246,11 @@ func (a *account) settleLease(l *lease, o *Outcome, r *Rules, now int64) {
 		a.leave(l, now)
 		return
 	}
-	if o.Resent > 0 && a.leases[^l.id] == nil {
-		a.leaveCopies(l, int64(o.Resent), now)
-	}
 	a.charge(l, now)
 }
 
-// leaveCopies enters a lease for what the transport sent before the request
-// that was answered. Of these copies nobody knows: they are as one given up.
+// leaveCopies enters a lease for what the transport sent before it sent the
+// request for the last time. Of these copies nobody knows: they are as one given up.
 func (a *account) leaveCopies(l *lease, n, now int64) {
 	copies := lease{id: ^l.id, granted: l.granted, expiry: now + linger, window: l.window, units: n, left: true}
 	for _, h := range l.holds[:l.n] {

@@ -131,6 +131,18 @@ var leases = []story{
 		b.want("used", b.budget("core").Used, 3)
 		b.want("in flight", b.account().InFlight, 0)
 	}},
+	{"copies of a request that was given up are charged too", func(b *book) {
+		c := get("core")
+		c.Points = 5
+		p := b.granted(c)
+		b.settled(p, limits.Outcome{Sent: true, Resent: 1})
+		b.settled(p, limits.Outcome{Sent: true, Resent: 1})
+		b.want("points", b.budget("points:op").Held, 10)
+		b.want("in flight", b.account().InFlight, 2)
+		pass(10 * second)
+		b.want("points", b.budget("points:op").Used, 10)
+		b.want("used", b.budget("core").Used, 2)
+	}},
 	{"copies have a place beside the answer's", func(b *book) {
 		o := plain()
 		o.Resent, o.Ended = 1, false

@@ -170,11 +170,11 @@ func drawOutcome(t *rapid.T) draft {
 		return d
 	}
 	o.Elapsed = time.Duration(rapid.IntRange(0, 4000).Draw(t, "milliseconds")) * time.Millisecond
+	o.Resent = rapid.SampledFrom([]int{0, 0, 0, 0, 1, 2}).Draw(t, "resent")
 	if o.Answered = rapid.IntRange(0, 6).Draw(t, "lost") < 6; !o.Answered {
 		return d
 	}
 	o.Ended = rapid.Bool().Draw(t, "ended")
-	o.Resent = rapid.SampledFrom([]int{0, 0, 0, 0, 1, 2}).Draw(t, "resent")
 	switch rapid.IntRange(0, 9).Draw(t, "limited") {
 	case 9:
 		o.Limited = signals.PrimaryLimit
@@ -205,44 +205,53 @@ type chronicle struct {
 	story  []string
 }
 
-func (c *chronicle) told(s step) (difference string) {
-	ctx, now := context.Background(), time.Now()
-	c.story = append(c.story, now.UTC().Format("15:04:05.000000 ")+s.String())
-	p, o := limits.Permit{Claim: s.claim}, s.outcome.now()
-	before := c.account()
-	var err error
-	for range c.repeat {
-		switch s.what {
-		case passes:
-		case admits:
-			var d limits.Decision
-			if d, err = c.Admit(ctx, s.claim); err == nil {
-				difference = differ("decision", d, c.model.admit(s.claim, now.UnixMicro()))
-			}
-			if after := c.account(); !d.Granted && difference == "" {
-				difference = differ("I4 a refusal changed the account", after, before)
-			}
-		case settles:
-			err = c.Settle(ctx, p, o)
-		case releases:
-			err = c.Release(ctx, p, s.aborted)
-		case renews:
-			err = c.Renew(ctx, []limits.Flight{{Permit: p, Elapsed: s.elapsed}})
-		}
-		if err != nil || difference != "" {
-			return difference + fmt.Sprint(err)
-		}
-	}
+// take makes a step. o is its outcome, as it is told now.
+func (c *chronicle) take(s step, o limits.Outcome) (d limits.Decision, err error) {
+	c.story = append(c.story, time.Now().UTC().Format("15:04:05.000000 ")+s.String())
+	ctx, p := context.Background(), limits.Permit{Claim: s.claim}
 	switch s.what {
 	case passes:
 		time.Sleep(s.pass)
+	case admits:
+		return c.Admit(ctx, s.claim)
+	case settles:
+		err = c.Settle(ctx, p, o)
+	case releases:
+		err = c.Release(ctx, p, s.aborted)
+	case renews:
+		err = c.Renew(ctx, []limits.Flight{{Permit: p, Elapsed: s.elapsed}})
+	}
+	return limits.Decision{}, err
+}
+
+// told makes a step, as often as it is to be repeated, and tells the model.
+func (c *chronicle) told(s step) (difference string) {
+	now, o := time.Now(), s.outcome.now()
+	before := c.account()
+	for range c.repeat {
+		d, err := c.take(s, o)
+		if err != nil {
+			return err.Error()
+		}
+		if s.what != admits {
+			continue
+		}
+		difference = differ("decision", d, c.model.admit(s.claim, now.UnixMicro()))
+		if after := c.account(); !d.Granted && difference == "" {
+			difference = differ("I4 a refusal changed the account", after, before)
+		}
+		if difference != "" {
+			return difference
+		}
+	}
+	switch s.what {
 	case settles:
 		c.model.settle(s.claim, o, now.UnixMicro())
 	case releases:
 		c.model.release(s.claim.ID, s.aborted, now.UnixMicro())
 	case renews:
 		c.model.renew(s.claim, s.elapsed, now.UnixMicro())
-	case admits:
+	case passes, admits:
 	}
 	return differ("account", c.account(), used(c.model.describe(time.Now().UnixMicro())))
 }

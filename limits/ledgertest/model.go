@@ -312,11 +312,6 @@ func (m *model) outcome(f *flying, o limits.Outcome, now int64) {
 			h.cost = took
 		}
 	}
-	if !o.Answered {
-		m.unprobe(f.id)
-		m.giveUp(f, now)
-		return
-	}
 	if n := int64(o.Resent); n > 0 && m.flight(^f.id) == nil {
 		copies := &flying{id: ^f.id, ends: now + lingers, window: f.window, units: n, left: true}
 		for _, h := range f.holds {
@@ -325,6 +320,11 @@ func (m *model) outcome(f *flying, o limits.Outcome, now int64) {
 			}
 		}
 		m.flights = append(m.flights, copies)
+	}
+	if !o.Answered {
+		m.unprobe(f.id)
+		m.giveUp(f, now)
+		return
 	}
 	m.charge(f, now)
 }

@@ -74,18 +74,40 @@ type aloneFlight struct {
 	claim   limits.Claim
 	class   *class
 	charged bool // only its place is still taken
+	elapsed time.Duration
+	// copies is how often the transport has sent what this stands for, before it
+	// sent it for the last time; zero for the requests themselves.
+	copies int64
 	// left is when one that was given up ends, on Redis's clock; zero for the
 	// others.
 	left int64
 }
 
+// spends are what the flight holds.
+func (f *aloneFlight) spends(r *limits.Rules, room []limits.Spend) []limits.Spend {
+	if f.charged {
+		return nil
+	}
+	list := r.Spends(f.claim, room)
+	for i := range list {
+		s := &list[i]
+		switch {
+		case f.copies == 0 && s.Budget == limits.CPU:
+			s.Cost = max(s.Cost, r.Milliseconds(f.elapsed))
+		case s.Budget == limits.CPU:
+			s.Cost = 0
+		case f.copies > 0:
+			s.Cost *= f.copies
+		}
+	}
+	return list
+}
+
 // begin takes what the flight holds; the caller holds Ledger.mu.
 func (f *aloneFlight) begin(r *limits.Rules) {
 	var room [limits.MaxSpends]limits.Spend
-	if !f.charged {
-		for _, s := range r.Spends(f.claim, room[:0]) {
-			f.class.held[logName(&s)] += s.Cost
-		}
+	for _, s := range f.spends(r, room[:0]) {
+		f.class.held[logName(&s)] += s.Cost
 	}
 	f.class.inFlight++
 }
@@ -93,19 +115,30 @@ func (f *aloneFlight) begin(r *limits.Rules) {
 // end gives back what the flight holds; the caller holds Ledger.mu.
 func (f *aloneFlight) end(r *limits.Rules) {
 	var room [limits.MaxSpends]limits.Spend
-	if !f.charged {
-		for _, s := range r.Spends(f.claim, room[:0]) {
-			f.class.held[logName(&s)] -= s.Cost
-		}
+	for _, s := range f.spends(r, room[:0]) {
+		f.class.held[logName(&s)] -= s.Cost
 	}
 	f.class.inFlight--
 }
 
-// isAlone reports whether a permit was granted while Redis was lost.
-func (l *Ledger) isAlone(s *shadow, id uint64) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return s.alone[id] != nil
+// takes notes how long the flight has taken; the caller holds Ledger.mu.
+func (f *aloneFlight) takes(elapsed time.Duration, r *limits.Rules) {
+	f.end(r)
+	f.elapsed = max(f.elapsed, elapsed)
+	f.begin(r)
+}
+
+// charge turns what the flight holds into spends of that time; the caller holds
+// Ledger.mu.
+func (f *aloneFlight) charge(r *limits.Rules, stamp int64) {
+	var room [limits.MaxSpends]limits.Spend
+	f.end(r)
+	spends := f.spends(r, room[:0])
+	for i := range spends {
+		f.class.alone.log(&spends[i]).spend(stamp, spends[i].Cost, 0)
+	}
+	f.charged = true
+	f.begin(r)
 }
 
 // class returns the class of a claim; the caller holds Ledger.mu.
@@ -141,7 +174,7 @@ func (l *Ledger) admitAlone(s *shadow, c limits.Claim, r *limits.Rules) limits.D
 	now := time.Now()
 	refused := limits.Decision{Reason: Store, Until: now.Add(retryAlone)}
 	own := s.class(c)
-	if s.alone[c.ID] != nil {
+	if s.alone[c.ID] != nil || s.flights[l.id(c)] != nil {
 		return limits.Decision{Granted: true}
 	}
 	s.sweepAlone(r)
@@ -191,46 +224,44 @@ func (s *shadow) reopen(c *class) {
 func (l *Ledger) settleAlone(s *shadow, p limits.Permit, o limits.Outcome, r *limits.Rules) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	flight := s.alone[p.ID]
+	f := s.alone[p.ID]
 	switch {
-	case flight == nil:
+	case f == nil:
 		return false
-	case flight.charged || flight.left != 0:
+	case f.charged || f.left != 0:
 		return true // settled before
+	}
+	if o.Sent && o.Resent > 0 {
+		s.leaveCopies(f, int64(o.Resent), r)
+	}
+	switch {
 	case !o.Sent:
-		flight.class.alone.units = max(0, flight.class.alone.units-1)
-		s.landAlone(flight, r)
+		f.class.alone.units = max(0, f.class.alone.units-1)
+		s.landAlone(f, r)
 	case !o.Answered:
-		flight.left = s.now() + lingerTime.Microseconds()
+		f.takes(o.Elapsed, r)
+		f.left = s.now() + lingerTime.Microseconds()
 	default:
-		stamp := s.now()
-		if o.Resent > 0 {
-			stamp += lingerTime.Microseconds()
-		}
-		flight.charge(r, stamp, int64(1+o.Resent), r.Milliseconds(o.Elapsed))
+		f.end(r)
+		f.claim.CPU, f.elapsed = 0, o.Elapsed // that is what it has taken
+		f.begin(r)
+		f.charge(r, s.now())
 		if o.Ended {
-			s.landAlone(flight, r)
+			s.landAlone(f, r)
 		}
-		s.learn(p, o)
+		s.learn(p, o, r)
 	}
 	return true
 }
 
-// charge turns what the flight holds into spends of that time; milliseconds is
-// its CPU time, zero for what was expected.
-func (f *aloneFlight) charge(r *limits.Rules, stamp, copies, milliseconds int64) {
-	var room [limits.MaxSpends]limits.Spend
-	f.end(r)
-	spends := r.Spends(f.claim, room[:0])
-	for i := range spends {
-		cost := spends[i].Cost
-		if spends[i].Budget == limits.CPU && milliseconds != 0 {
-			cost = milliseconds
-		}
-		f.class.alone.log(&spends[i]).spend(stamp, cost*copies, 0)
-	}
-	f.charged = true
-	f.begin(r)
+// leaveCopies enters what the transport sent before it sent a request for the
+// last time, as one given up; the caller holds Ledger.mu.
+func (s *shadow) leaveCopies(f *aloneFlight, n int64, r *limits.Rules) {
+	copies := &aloneFlight{claim: f.claim, class: f.class, copies: n, left: s.now() + lingerTime.Microseconds()}
+	copies.claim.ID = ^f.claim.ID
+	copies.class.alone.units += n
+	s.alone[copies.claim.ID] = copies
+	copies.begin(r)
 }
 
 // landAlone ends a flight; the caller holds Ledger.mu.
@@ -245,7 +276,7 @@ func (s *shadow) sweepAlone(r *limits.Rules) {
 	for _, f := range s.alone {
 		if f.left != 0 && f.left <= s.now() {
 			if !f.charged {
-				f.charge(r, f.left, 1, 0)
+				f.charge(r, f.left)
 			}
 			s.landAlone(f, r)
 		}
@@ -254,7 +285,7 @@ func (s *shadow) sweepAlone(r *limits.Rules) {
 
 // learn takes in what an answer has told while Redis cannot be; the caller holds
 // Ledger.mu.
-func (s *shadow) learn(p limits.Permit, o limits.Outcome) {
+func (s *shadow) learn(p limits.Permit, o limits.Outcome, r *limits.Rules) {
 	if !o.Answered {
 		return
 	}
@@ -271,17 +302,18 @@ func (s *shadow) learn(p limits.Permit, o limits.Outcome) {
 		b.Remaining = max(0, b.Limit-b.Used)
 		s.budgets[res] = b
 	}
+	if o.Limited == signals.PrimaryLimit {
+		if w := r.For(s.kind, res); !b.Reset.After(time.Now()) {
+			b = limits.Budget{Resource: res, Limit: w.Max, Reset: time.Now().Add(w.Window), Window: w.Window}
+		}
+		b.Used, b.Remaining = b.Limit, 0
+		s.budgets[res] = b
+	}
 	s.hear(res, o, b)
 	s.heard = true
-	now := s.now()
-	switch o.Limited {
-	case signals.SecondaryLimit:
+	if o.Limited == signals.SecondaryLimit {
 		wait := max(o.RetryAfter+time.Second, time.Minute)
-		s.until = max(s.until, now+wait.Microseconds())
-	case signals.PrimaryLimit:
-		b.Remaining = 0
-		s.budgets[res] = b
-	case signals.NotLimited:
+		s.until = max(s.until, s.now()+wait.Microseconds())
 	}
 }
 

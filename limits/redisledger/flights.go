@@ -12,7 +12,10 @@ import (
 // what Redis could not be told, it is told when it is found.
 type flight struct {
 	claim   limits.Claim
-	charged bool // only its place is still taken
+	charged bool          // only its place is still taken
+	elapsed time.Duration // when it was renewed last
+	// alone is set until Redis knows of one that was granted while it was lost.
+	alone bool
 	// seen is when it was granted or renewed last: one that is not renewed any
 	// more has ended.
 	seen time.Time
@@ -31,12 +34,24 @@ const (
 	leaseTime  = 30 * time.Second
 )
 
-// land follows a flight after its settling; the caller holds Ledger.mu.
-func (s *shadow) land(id string, o limits.Outcome) {
+// flight returns a flight that Redis has granted or taken up again; the caller
+// holds Ledger.mu.
+func (s *shadow) flight(id string, c limits.Claim, r *limits.Rules) *flight {
+	s.expire(id, r)
 	f := s.flights[id]
 	if f == nil {
-		return
+		f = &flight{claim: c}
+		s.flights[id] = f
 	}
+	return f
+}
+
+// open reports whether the flight has not been settled before.
+func (f *flight) open() bool { return f != nil && !f.charged && f.left == 0 }
+
+// land follows an open flight after its settling; the caller holds Ledger.mu.
+func (s *shadow) land(id string, o limits.Outcome) {
+	f := s.flights[id]
 	f.outcome, f.charged = nil, true
 	switch {
 	case !o.Sent, o.Answered && o.Ended:
@@ -44,7 +59,7 @@ func (s *shadow) land(id string, o limits.Outcome) {
 	case !o.Answered:
 		s.leave(f)
 	}
-	if o.Answered && o.Resent > 0 {
+	if o.Sent && o.Resent > 0 {
 		copies := &flight{claim: f.claim, charged: true}
 		s.leave(copies)
 		s.flights[id+"+"] = copies
@@ -60,7 +75,7 @@ func (s *shadow) release(id string, aborted bool) {
 		f.ended = false
 	}
 	switch {
-	case f == nil || f.left != 0:
+	case f == nil || !f.charged || f.left != 0:
 	case aborted:
 		s.leave(f)
 	default:
@@ -87,7 +102,16 @@ func (l *Ledger) keepOutcome(s *shadow, p limits.Permit, o limits.Outcome) {
 	if f := s.flights[l.id(p.Claim)]; f != nil {
 		f.outcome = &o
 	}
-	s.learn(p, o)
+	s.learn(p, o, l.rules.Load())
+}
+
+// mustWait reports whether Redis cannot be told yet that a flight has ended,
+// because it has to be told something else before.
+func (l *Ledger) mustWait(s *shadow, p limits.Permit) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f := s.flights[l.id(p.Claim)]
+	return f != nil && (f.alone || f.outcome != nil)
 }
 
 // keepEnd keeps that the answer has ended.
@@ -125,45 +149,77 @@ func (l *Ledger) tellKept(ctx context.Context, s *shadow) error {
 	return nil
 }
 
-// alive notes that a flight is.
-func (l *Ledger) alive(s *shadow, f limits.Flight) {
+// alive notes that a flight is. It reports whether Redis does not know of it yet,
+// and whether it is charged.
+func (l *Ledger) alive(s *shadow, f limits.Flight) (alone, charged bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if flight := s.flights[l.id(f.Claim)]; flight != nil {
-		flight.seen = time.Now()
+	r := l.rules.Load()
+	if alone := s.alone[f.ID]; alone != nil {
+		if alone.left == 0 && !alone.charged {
+			alone.takes(f.Elapsed, r)
+		}
+		return true, false
 	}
+	s.expire(l.id(f.Claim), r)
+	flight := s.flights[l.id(f.Claim)]
+	if flight == nil {
+		return false, false
+	}
+	flight.seen, flight.elapsed = time.Now(), max(flight.elapsed, f.Elapsed)
+	return flight.alone, flight.charged
 }
 
 // forgetLanded forgets the flights whose places have come back; the caller holds
 // Ledger.mu.
-func (s *shadow) forgetLanded() {
-	for id, f := range s.flights {
-		ended := f.left == 0 && f.outcome == nil && !f.ended && time.Since(f.seen) > leaseTime
-		if ended || f.left != 0 && f.left <= s.now() {
-			delete(s.flights, id)
-		}
+func (s *shadow) forgetLanded(r *limits.Rules) {
+	for id := range s.flights {
+		s.expire(id, r)
 	}
+}
+
+// expire forgets a flight if its place has come back. One that nobody has settled
+// is charged then. The caller holds Ledger.mu.
+func (s *shadow) expire(id string, r *limits.Rules) {
+	f := s.flights[id]
+	if f == nil || f.outcome != nil || f.ended {
+		return
+	}
+	ends := f.left
+	if ends == 0 {
+		ends = f.seen.Add(leaseTime).UnixMicro() + s.ahead
+	}
+	if ends > s.now() {
+		return
+	}
+	if f.open() {
+		s.spent(f.claim, limits.Outcome{Sent: true, Elapsed: f.elapsed}, r, s.acked, ends, ends)
+	}
+	delete(s.flights, id)
 }
 
 // inAir lists the flights as restore.lua takes them; the caller holds Ledger.mu.
 func (s *shadow) inAir(r *limits.Rules) []any {
-	s.forgetLanded()
+	s.forgetLanded(r)
 	var list []any
 	for id, f := range s.flights {
 		record := append([]any{id, truth(f.charged), f.left}, resource(r, s.kind, f.claim.Resource)...)
 		if !f.charged {
-			record = append(record, holds(r, f.claim)...)
+			record = append(record, holds(r, f.claim, f.elapsed)...)
 		}
 		list = append(list, record)
 	}
 	return list
 }
 
-// holds are what a permit holds in the logs, as scripts take it.
-func holds(r *limits.Rules, c limits.Claim) []any {
+// holds are what a permit holds in the logs after some time, as scripts take it.
+func holds(r *limits.Rules, c limits.Claim, elapsed time.Duration) []any {
 	var room [limits.MaxSpends]limits.Spend
 	var list []any
 	for _, s := range r.Spends(c, room[:0]) {
+		if s.Budget == limits.CPU {
+			s.Cost = max(s.Cost, r.Milliseconds(elapsed))
+		}
 		list = append(list, []any{logName(&s), s.Cost, truth(s.Budget == limits.CPU), s.Window.Microseconds(), s.Merge.Microseconds()})
 	}
 	return list

@@ -330,7 +330,7 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 	answer, err := l.step(ctx, l.scripts.admit, s, r, func(answer []any) {
 		if answer[0] == int64(1) {
 			s.class(c).used = time.Now()
-			s.flights[l.id(c)] = &flight{claim: c, seen: time.Now()}
+			s.flight(l.id(c), c, r).seen = time.Now()
 		}
 	}, args...)
 	switch {
@@ -357,7 +357,7 @@ func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) 
 		return nil
 	}
 	o = l.firstOutcome(s, p, o)
-	if l.isLost() {
+	if l.isLost() || l.mustWait(s, p) {
 		l.keepOutcome(s, p, o)
 		return lost(errLost)
 	}
@@ -388,7 +388,7 @@ func (l *Ledger) settle(ctx context.Context, s *shadow, p limits.Permit, o limit
 	for _, spend := range spends {
 		args = append(args, logName(&spend))
 	}
-	_, err := l.step(ctx, l.scripts.settle, s, r, func(answer []any) { s.settled(l.id(p.Claim), p, o, spends, r, answer) }, args...)
+	_, err := l.step(ctx, l.scripts.settle, s, r, func(answer []any) { s.settled(l.id(p.Claim), p, o, r, answer) }, args...)
 	return err
 }
 
@@ -408,7 +408,7 @@ func (l *Ledger) Release(ctx context.Context, p limits.Permit, aborted bool) err
 	if l.releaseAlone(s, p, aborted, l.rules.Load()) {
 		return nil
 	}
-	if l.isLost() {
+	if l.isLost() || l.mustWait(s, p) {
 		l.keepEnd(s, p, aborted)
 		return lost(errLost)
 	}
@@ -430,13 +430,13 @@ func (l *Ledger) Renew(ctx context.Context, flights []limits.Flight) error {
 	var failed error
 	for _, f := range flights {
 		s := l.shadow(f.Account, f.Kind)
-		l.alive(s, f)
+		alone, charged := l.alive(s, f)
 		switch {
-		case l.isAlone(s, f.ID): // handed over when Redis is found
+		case alone: // handed over when Redis is found
 		case l.isLost():
 			failed = lost(errLost)
 		default:
-			if err := l.renew(ctx, s, r, f, false); err != nil {
+			if err := l.renew(ctx, s, r, f, charged); err != nil {
 				failed = err
 			}
 		}
@@ -450,9 +450,9 @@ func (l *Ledger) renew(ctx context.Context, s *shadow, r *limits.Rules, f limits
 	args := append([]any{l.id(f.Claim)}, resource(r, f.Kind, f.Resource)...)
 	args = append(args, r.Milliseconds(f.Elapsed), truth(charged))
 	_, err := l.step(ctx, l.scripts.renew, s, r, func([]any) {
-		if id := l.id(f.Claim); s.flights[id] == nil {
-			s.flights[id] = &flight{claim: f.Claim, charged: charged, seen: time.Now()}
-		}
-	}, append(args, holds(r, f.Claim)...)...)
+		known := s.flight(l.id(f.Claim), f.Claim, r)
+		known.alone, known.charged, known.seen = false, charged || known.charged, time.Now()
+		known.elapsed = max(known.elapsed, f.Elapsed)
+	}, append(args, holds(r, f.Claim, f.Elapsed)...)...)
 	return err
 }

@@ -145,6 +145,27 @@ func TestRedisServer(t *testing.T) {
 	})
 }
 
+func TestI10WhatIsLostIsWrittenAgain(t *testing.T) {
+	socket := redisServer(t)
+	client := func(t *testing.T) *redis.Client {
+		c := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
+		if err := c.FlushAll(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	ledgertest.Losses(t, func(t *testing.T, rules limits.Rules) limits.Ledger {
+		c := client(t)
+		c.AddHook(tick{new(atomic.Int64)})
+		return open(t, c, "r1", rules, testClock)
+	}, func(t *testing.T, l limits.Ledger) {
+		client(t)
+		if err := l.(*Ledger).beat(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 // inBubble opens a ledger on a real server in virtual time; ahead sets Redis's
 // clock off.
 func inBubble(t *testing.T, tell func(t *testing.T, l *Ledger, ahead *atomic.Int64)) {

@@ -1,5 +1,5 @@
 -- restore [..., writes that Redis has, end of a cool-down, [log, window, merge, stamp, cost, ...]...,
---          '-', [resource, documented, length, limit, used, reset, date, heard]...,
+--          '-', [resource, documented, length, limit, used, reset, date, heard]..., -- or of a window only the first three
 --          '-', [id, charged, left until or 0, resource, documented, length,
 --                [log, cost, cpu, window, merge]...]...]
 -- Enters again what this replica has written and Redis has lost: its spends, what
@@ -49,7 +49,8 @@ end
 i = i + 1
 while arg[i] ~= '-' do
   local f = arg[i]
-  learn(window(f[1], f[2], f[3]), f[4], f[5], f[6], f[7] ~= 0 and f[7] or nil, 0, f[8])
+  local w = window(f[1], f[2], f[3])
+  if f[4] then learn(w, f[4], f[5], f[6], f[7] ~= 0 and f[7] or nil, 0, f[8]) end
   i = i + 1
 end
 for j = i + 1, #arg do

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -204,11 +203,12 @@ func (l *Ledger) warnOfEviction(ctx context.Context) {
 // all of them, or those with something to tell or to set aside; of these the ones
 // whose turn it is, unless Redis was lost.
 func (l *Ledger) inUse(all bool) []*shadow {
+	r := l.rules.Load()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var list []*shadow
 	for name, s := range l.accounts {
-		s.forgetLanded()
+		s.forgetLanded(r)
 		idle := time.Since(s.used) > idleAfter && len(s.alone)+len(s.flights) == 0
 		for log, own := range s.logs {
 			if own.total(s.now()) == 0 {
@@ -291,25 +291,39 @@ func (l *Ledger) setReturning(s *shadow, returning bool) {
 // Redis. What they hold of this replica's share counts until Redis has set aside
 // anew.
 func (l *Ledger) handOver(ctx context.Context, s *shadow, r *limits.Rules) error {
-	l.mu.Lock()
-	s.sweepAlone(r)
-	flights := slices.Collect(maps.Values(s.alone))
-	l.mu.Unlock()
-	for _, f := range flights {
-		if err := l.renew(ctx, s, r, limits.Flight{Permit: limits.Permit{Claim: f.claim}}, f.charged); err != nil {
+	for _, f := range l.handed(s, r) {
+		known := limits.Flight{Permit: limits.Permit{Claim: f.claim}, Elapsed: f.elapsed}
+		if err := l.renew(ctx, s, r, known, f.charged); err != nil {
 			return err
 		}
-		l.mu.Lock()
-		delete(s.alone, f.claim.ID)
-		if given := s.flights[l.id(f.claim)]; given != nil && f.left != 0 {
-			given.ended, given.aborted = f.charged, f.charged
-			if !f.charged {
-				given.outcome = &limits.Outcome{Sent: true}
-			}
-		}
-		l.mu.Unlock()
 	}
 	return nil
+}
+
+// handed makes the permits that were granted alone flights like others, and
+// lists those that Redis does not know of.
+func (l *Ledger) handed(s *shadow, r *limits.Rules) []flight {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.sweepAlone(r)
+	for id, alone := range s.alone {
+		f := &flight{claim: alone.claim, charged: alone.charged, elapsed: alone.elapsed, alone: true, seen: time.Now()}
+		switch {
+		case alone.left != 0 && alone.charged:
+			f.ended, f.aborted = true, true
+		case alone.left != 0:
+			f.outcome = &limits.Outcome{Sent: true, Elapsed: alone.elapsed, Resent: max(0, int(alone.copies)-1)}
+		}
+		s.flights[l.id(f.claim)] = f
+		delete(s.alone, id)
+	}
+	var list []flight
+	for _, f := range s.flights {
+		if f.alone {
+			list = append(list, *f)
+		}
+	}
+	return list
 }
 
 // aside takes note of what is set aside for a class. What was used alone is

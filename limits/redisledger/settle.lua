@@ -71,11 +71,6 @@ local function settlelease(l)
       h[2] = taken
     end
   end
-  if not answered then
-    if m.probe == l.id then m.probe = '-' end
-    leave(l)
-    return
-  end
   if resent > 0 and not lease(id .. '+', redis.call('HGET', key, 'x:' .. id .. '+')) then
     -- Of the copies sent before, nobody knows: they are as one given up.
     local copies = {id = id .. '+', granted = l.granted, expiry = now + LINGER, places = 1, units = resent, charged = 0, left = 1,
@@ -84,6 +79,11 @@ local function settlelease(l)
       if h[3] == 0 and h[2] > 0 then table.insert(copies.holds, {h[1], h[2] * resent, 0}) end
     end
     take(copies)
+  end
+  if not answered then
+    if m.probe == l.id then m.probe = '-' end
+    leave(l)
+    return
   end
   charge(l, now)
   keep(l)

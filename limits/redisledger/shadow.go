@@ -5,6 +5,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/weirgate/weir/limits"
@@ -124,39 +125,56 @@ func (s *shadow) log(spend *limits.Spend) *ownLog {
 
 // settled notes what a settling has written and what it was told: {1, writes,
 // now, end of a cool-down, limit, used, reset}. The caller holds Ledger.mu.
-func (s *shadow) settled(id string, p limits.Permit, o limits.Outcome, spends []limits.Spend, r *limits.Rules, answer []any) {
+func (s *shadow) settled(id string, p limits.Permit, o limits.Outcome, r *limits.Rules, answer []any) {
 	write, now := number(answer[1]), number(answer[2])
 	s.ahead = now - time.Now().UnixMicro()
 	s.until = number(answer[3])
-	stamp := now
-	if !o.Answered || o.Resent > 0 {
-		stamp += lingerTime.Microseconds()
-	}
-	if o.Sent {
-		for i := range spends {
-			cost := spends[i].Cost
-			if spends[i].Budget == limits.CPU && o.Answered {
-				cost = r.Milliseconds(o.Elapsed)
-			}
-			s.log(&spends[i]).spend(stamp, cost*int64(1+o.Resent), write)
-		}
-	}
 	named := named(o.Rate.Resource, p.Resource)
-	switch units := int64(o.Resent); {
-	case o.Sent && !o.Answered:
-		s.ghosts(p.Resource, r).spend(stamp, units+1, write)
-	case units > 0:
-		s.ghosts(p.Resource, r).spend(stamp, units, write)
-	case o.Answered && o.Rate.Limit == 0:
-		s.ghosts(named, r).spend(now, 1, write)
+	s.expire(id, r)
+	if f := s.flights[id]; f.open() {
+		at, later := now, now+lingerTime.Microseconds()
+		charged := o
+		if !o.Answered {
+			at, charged.Elapsed = later, max(o.Elapsed, f.elapsed)
+		}
+		if o.Sent {
+			s.spent(p.Claim, charged, r, write, at, later)
+		}
+		s.land(id, o)
 	}
-	s.land(id, o)
 	b := limits.Budget{Resource: named, Limit: int(number(answer[4])), Window: r.For(s.kind, named).Window}
 	b.Used = min(int(number(answer[5])), b.Limit)
 	b.Remaining = b.Limit - b.Used
 	b.Reset = time.UnixMicro(number(answer[6]) - s.ahead)
 	s.budgets[named] = b
 	s.hear(named, o, b)
+}
+
+// spent notes a request as spent at some time, and what was sent of it before
+// later. The caller holds Ledger.mu.
+func (s *shadow) spent(c limits.Claim, o limits.Outcome, r *limits.Rules, write, at, later int64) {
+	var room [limits.MaxSpends]limits.Spend
+	spends := r.Spends(c, room[:0])
+	copies := int64(o.Resent)
+	for i := range spends {
+		cost := spends[i].Cost
+		if spends[i].Budget == limits.CPU {
+			if taken := r.Milliseconds(o.Elapsed); o.Answered || taken > cost {
+				cost = taken
+			}
+		}
+		s.log(&spends[i]).spend(at, cost, write)
+		if spends[i].Budget != limits.CPU {
+			s.log(&spends[i]).spend(later, cost*copies, write)
+		}
+	}
+	switch {
+	case !o.Answered:
+		s.ghosts(c.Resource, r).spend(at, 1, write)
+	case o.Rate.Limit == 0:
+		s.ghosts(named(o.Rate.Resource, c.Resource), r).spend(at, 1, write)
+	}
+	s.ghosts(c.Resource, r).spend(later, copies, write)
 }
 
 // statement is what answers have told of one of the upstream's windows; heard is
@@ -166,48 +184,64 @@ type statement struct {
 	heard int64
 }
 
-// over is when the window is surely over (account.lua, reopens); never where the
-// answers did not say when they were made.
+// over is when the window is surely over; never where the answers did not say when
+// they were made.
 func (t statement) over() int64 {
 	if t.Date.IsZero() {
 		return math.MaxInt64
 	}
-	return t.Reset.Add(sameReset).UnixMicro() + t.late()
+	return t.reopens()
 }
 
-// late is how far Redis's clock may be ahead of the upstream's.
-func (t statement) late() int64 { return t.heard - t.Date.UnixMicro() }
+// reopens is when the window is taken to be over (account.lua, reopens).
+func (t statement) reopens() int64 { return t.Reset.Add(sameReset).UnixMicro() + t.late() }
+
+// late is how far Redis's clock may be ahead of the upstream's, as far as is known.
+func (t statement) late() int64 {
+	if t.Date.IsZero() {
+		return 0
+	}
+	return t.heard - t.Date.UnixMicro()
+}
 
 // sameReset is how far two statements of one reset may lie apart (account.lua,
 // jitter).
 const sameReset = 2 * time.Second
 
-// hear keeps what an answer has told, of the two newest windows: answers may
-// overtake each other, and used only grows. Where a limit error told nothing,
-// what is known of the budget is kept as used up.
+// hear keeps what an answer has told, and b what is known of the budget since:
+// after a limit error it is used up, whatever the answer told.
 func (s *shadow) hear(res string, o limits.Outcome, b limits.Budget) {
-	rate := o.Rate
-	if o.Limited == signals.PrimaryLimit && rate.Limit == 0 {
-		rate = signals.Rate{Limit: b.Limit, Reset: b.Reset}
-	}
-	if rate.Limit == 0 {
-		return
-	}
+	s.note(res, o.Rate)
 	if o.Limited == signals.PrimaryLimit {
-		rate.Used = rate.Limit
+		s.note(res, signals.Rate{Limit: b.Limit, Reset: b.Reset})
+		for i := range s.told[res] {
+			s.told[res][i].Used = max(s.told[res][i].Used, s.told[res][i].Limit)
+		}
+	}
+}
+
+// note keeps a statement, of the two newest windows that are not over: answers may
+// overtake each other, and used only grows.
+func (s *shadow) note(res string, rate signals.Rate) {
+	now := statement{rate, s.now()}
+	if rate.Limit == 0 || now.reopens() <= now.heard {
+		return
 	}
 	list := s.told[res]
 	for i := range list {
 		if apart := rate.Reset.Sub(list[i].Reset).Abs(); apart <= sameReset {
 			told := &list[i]
 			told.Used, told.Limit = max(told.Used, rate.Used), rate.Limit
-			if now := (statement{rate, s.now()}); !rate.Date.IsZero() && (told.Date.IsZero() || now.late() < told.late()) {
+			if rate.Reset.After(told.Reset) {
+				told.Reset = rate.Reset
+			}
+			if !rate.Date.IsZero() && (told.Date.IsZero() || now.late() < told.late()) {
 				told.Date, told.heard = rate.Date, now.heard
 			}
 			return
 		}
 	}
-	list = append(list, statement{rate, s.now()})
+	list = append(list, now)
 	slices.SortFunc(list, func(a, b statement) int { return a.Reset.Compare(b.Reset) })
 	s.told[res] = list[max(0, len(list)-2):]
 }
@@ -306,6 +340,7 @@ func (l *Ledger) own(s *shadow, r *limits.Rules, have int64) []any {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	args := []any{s.until}
+	var windows []any
 	now := s.now()
 	for name, own := range s.logs {
 		if own.total(now) == 0 {
@@ -319,8 +354,11 @@ func (l *Ledger) own(s *shadow, r *limits.Rules, have int64) []any {
 			}
 		}
 		args = append(args, record)
+		if budget, res, _ := strings.Cut(name, ":"); budget == "ghosts" || budget == string(limits.Primary) {
+			windows = append(windows, resource(r, s.kind, res))
+		}
 	}
-	args = append(args, "-")
+	args = append(append(args, "-"), windows...)
 	for name, list := range s.told {
 		for _, told := range list {
 			record := append(resource(r, s.kind, name), told.Limit, told.Used, told.Reset.UnixMicro(), dateOf(told.Rate), told.heard)
