@@ -34,6 +34,9 @@ type Limiter struct {
 type flight struct {
 	permit  Permit
 	granted time.Time
+	// landing is set once the ledger is being told that it has landed, retaken when
+	// it was renewed meanwhile.
+	landing, retaken bool
 }
 
 // NewLimiter returns a limiter over a ledger.
@@ -73,15 +76,29 @@ func (l *Limiter) renew(ctx context.Context) {
 		return
 	}
 	_ = l.ledger.Renew(ctx, flights) // the next one comes in a second
-	// One that has landed meanwhile may have been taken up again.
 	for _, f := range flights {
-		l.mu.Lock()
-		landed := l.flights[f.ID] == nil
-		l.mu.Unlock()
-		if landed {
-			_ = l.ledger.Settle(ctx, f.Permit, Outcome{}) // if this is lost too, it ends by itself
+		if l.landed(f.ID) {
+			l.giveBack(ctx, f.Permit)
 		}
 	}
+}
+
+// giveBack gives a permit back that was taken up again by its last renewal, after
+// it had landed.
+func (l *Limiter) giveBack(ctx context.Context, p Permit) {
+	_ = l.ledger.Settle(ctx, p, Outcome{}) // if this is lost, the permit ends by itself
+}
+
+// landed reports whether a permit that was renewed has landed meanwhile. If it is
+// about to, it is left to who lands it.
+func (l *Limiter) landed(id uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f := l.flights[id]
+	if f != nil && f.landing {
+		f.retaken = true
+	}
+	return f == nil
 }
 
 // inFlight lists the permits that have been in flight for a while.
@@ -147,7 +164,7 @@ func (l *Limiter) depart(claim Claim) *Permit {
 	p := Permit{claim}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.flights[p.ID] = &flight{p, time.Now()}
+	l.flights[p.ID] = &flight{permit: p, granted: time.Now()}
 	return &p
 }
 
@@ -325,24 +342,42 @@ func (l *Limiter) Settle(ctx context.Context, permit Permit, outcome Outcome) er
 	if outcome.Answered && !outcome.Failed {
 		l.estimates.observe(permit.Operation, outcome.Elapsed)
 	}
+	if outcome.Ended || !outcome.Answered {
+		return l.land(ctx, permit, func() error { return l.ledger.Settle(ctx, permit, outcome) })
+	}
 	err := l.ledger.Settle(ctx, permit, outcome)
-	l.wake(permit, outcome.Ended || !outcome.Answered)
+	l.wake(permit)
 	return err
 }
 
 // Release gives back the place of a permit whose answer has ended.
 func (l *Limiter) Release(ctx context.Context, permit Permit, aborted bool) error {
-	err := l.ledger.Release(ctx, permit, aborted)
-	l.wake(permit, true)
+	return l.land(ctx, permit, func() error { return l.ledger.Release(ctx, permit, aborted) })
+}
+
+// land lets tell tell the ledger that a flight has landed.
+func (l *Limiter) land(ctx context.Context, permit Permit, tell func() error) error {
+	l.mu.Lock()
+	f := l.flights[permit.ID]
+	if f != nil {
+		f.landing = true
+	}
+	l.mu.Unlock()
+	err := tell()
+	l.mu.Lock()
+	delete(l.flights, permit.ID)
+	retaken := f != nil && f.retaken
+	l.mu.Unlock()
+	if retaken {
+		l.giveBack(ctx, permit)
+	}
+	l.wake(permit)
 	return err
 }
 
-func (l *Limiter) wake(permit Permit, landed bool) {
+func (l *Limiter) wake(permit Permit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if landed {
-		delete(l.flights, permit.ID)
-	}
 	if q := l.queues[permit.Account]; q != nil {
 		q.settled()
 	}

@@ -380,6 +380,28 @@ func TestPermitsInFlightAreRenewed(t *testing.T) {
 	})
 }
 
+// lateLedger takes a while to answer, after it has done what it was asked for.
+type lateLedger struct{ Ledger }
+
+func (l lateLedger) Settle(ctx context.Context, p Permit, o Outcome) error {
+	err := l.Ledger.Settle(ctx, p, o)
+	time.Sleep(50 * time.Millisecond)
+	return err
+}
+
+func TestRenewalTakesUpNothingThatLands(t *testing.T) {
+	inOffice(t, narrow(), func(o *office) {
+		o.Limiter.ledger = lateLedger{o.ledger}
+		p := o.acquired(core("op"), user("c"))
+		time.Sleep(renewEvery - 20*time.Millisecond)
+		o.answered(p) // before a renewal, and told after it
+		list, err := o.ledger.Accounts(o.ctx, 1)
+		if err != nil || list[0].InFlight != 0 {
+			o.Errorf("%+v, %v; want nothing in flight", list, err)
+		}
+	})
+}
+
 func TestEstimatesErrOnTheSideOfTooMuch(t *testing.T) {
 	e := estimates{ops: map[string]*estimate{}}
 	if got := e.expect("op"); got != unknownTime {

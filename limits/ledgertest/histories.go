@@ -244,6 +244,12 @@ func (c *chronicle) told(s step) (difference string) {
 			return difference
 		}
 	}
+	c.tellModel(s, o, now)
+	return differ("account", c.account(), used(c.model.describe(time.Now().UnixMicro())))
+}
+
+// tellModel tells the model of a step, unless it is an admission.
+func (c *chronicle) tellModel(s step, o limits.Outcome, now time.Time) {
 	switch s.what {
 	case settles:
 		c.model.settle(s.claim, o, now.UnixMicro())
@@ -253,7 +259,6 @@ func (c *chronicle) told(s step) (difference string) {
 		c.model.renew(s.claim, s.elapsed, now.UnixMicro())
 	case passes, admits:
 	}
-	return differ("account", c.account(), used(c.model.describe(time.Now().UnixMicro())))
 }
 
 // account is the account as the ledger shows it, or an error in its place.

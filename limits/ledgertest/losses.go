@@ -5,10 +5,12 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 )
 
 // Losses holds what a replica has written again after its store lost everything
@@ -86,4 +88,157 @@ func less(before, after limits.Account) (missing string) {
 		}
 	}
 	return missing
+}
+
+// Absences holds a replica that is without its store for parts of a history
+// against the model (I11): it grants nothing that the model refuses, and what it
+// has granted and learned is in the store when that is back. away lets the
+// replica lose its store, back lets it find it again.
+func Absences(t *testing.T, open Open, away, back func(t *testing.T, l limits.Ledger)) {
+	rapid.Check(t, func(rt *rapid.T) {
+		rules, history := drawRules(rt), alike(drawHistory(rt))
+		turns := rapid.SliceOfN(rapid.IntRange(0, len(history)-1), 1, 4).Draw(rt, "away or back before")
+		wrong := ""
+		synctest.Test(t, func(t *testing.T) {
+			c := &chronicle{Ledger: open(t, rules), model: &model{rules: rules, kind: policy.User}}
+			a := absences{chronicle: c, stages: map[limits.Claim]stage{}}
+			if wrong = a.tell(t, history, turns, away, back); wrong != "" {
+				wrong = strings.Join(c.story, "\n") + "\n" + wrong
+			}
+		})
+		if wrong != "" {
+			rt.Fatal(wrong)
+		}
+	})
+}
+
+// alike makes all claims of a history like one of the first two, something is set
+// aside for what was asked for before, and lets each take some CPU time.
+func alike(history []step) []step {
+	var first [3]limits.Claim // by ID
+	for i := range history {
+		c := &history[i].claim
+		c.CPU = max(c.CPU, time.Millisecond)
+		if c.ID <= 2 {
+			first[c.ID] = *c
+			continue
+		}
+		id := c.ID
+		*c = first[1+id%2]
+		c.ID = id
+	}
+	return history
+}
+
+// absences are those of a store. What a limiter would do meanwhile is done: permits
+// in flight are renewed, and settled and released once.
+type absences struct {
+	*chronicle
+	lost   bool
+	stages map[limits.Claim]stage
+}
+
+// stage is how far a claim has come.
+type stage int
+
+const (
+	asked stage = iota
+	inFlight
+	answering
+	ended
+)
+
+// tell tells a history, before some steps of which the store is lost or found, and
+// returns what is wrong then.
+func (a *absences) tell(t *testing.T, history []step, turns []int, away, back func(*testing.T, limits.Ledger)) (wrong string) {
+	for i, s := range history {
+		for range count(turns, i) {
+			if a.lost = !a.lost; a.lost {
+				a.story = append(a.story, "away")
+				away(t, a.Ledger)
+				continue
+			}
+			a.story = append(a.story, "back")
+			back(t, a.Ledger)
+			if wrong = less(used(a.model.describe(time.Now().UnixMicro())), a.known(t)); wrong != "" {
+				return wrong
+			}
+		}
+		if wrong = a.follow(t, s); wrong != "" {
+			return wrong
+		}
+	}
+	return ""
+}
+
+// follow makes a step that a limiter would make now.
+func (a *absences) follow(t *testing.T, s step) (wrong string) {
+	g := a.stages[s.claim]
+	switch {
+	case s.what == passes:
+		a.pass(t, s.pass)
+		return ""
+	case s.what == admits && g == asked:
+		now := time.Now()
+		d, err := a.take(s, limits.Outcome{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Granted {
+			a.stages[s.claim] = inFlight
+			return a.model.mayGrant(s.claim, now.UnixMicro())
+		}
+		return ""
+	case s.what == settles && g == inFlight:
+		a.stages[s.claim] = ended
+		if s.outcome.Answered && !s.outcome.Ended {
+			a.stages[s.claim] = answering
+		}
+	case s.what == releases && g == answering:
+		a.stages[s.claim] = ended
+	default:
+		return ""
+	}
+	now, o := time.Now(), s.outcome.now()
+	if _, err := a.take(s, o); err != nil && !a.lost {
+		t.Fatal(err)
+	}
+	a.tellModel(s, o, now)
+	return ""
+}
+
+// pass lets time pass, a few minutes at most, and has permits in flight renewed.
+func (a *absences) pass(t *testing.T, d time.Duration) {
+	a.story = append(a.story, fmt.Sprintf("%v pass", d))
+	for end := time.Now().Add(min(d, 3*time.Minute)); time.Now().Before(end); {
+		time.Sleep(min(time.Until(end), 10*time.Second))
+		for c, g := range a.stages {
+			if g != inFlight && g != answering {
+				continue
+			}
+			err := a.Renew(t.Context(), []limits.Flight{{Permit: limits.Permit{Claim: c}}})
+			if err != nil && !a.lost {
+				t.Fatal(err)
+			}
+			a.model.renew(c, 0, time.Now().UnixMicro())
+		}
+	}
+}
+
+// mayGrant enters a flight that a ledger without its store has granted, and tells
+// why the model would not have. That a window which no answer has told of yet is
+// tried carefully, and that a batch leaves a part of it, is more than can be asked.
+func (m *model) mayGrant(c limits.Claim, now int64) (wrong string) {
+	c.Batch = false
+	w := m.window(c.Resource)
+	tries := w.tries
+	if !w.answered {
+		w.tries = 0
+	}
+	d := m.admit(c, now)
+	w.tries += tries
+	if !d.Granted {
+		return fmt.Sprintf("granted, but the model refuses: %+v", d)
+	}
+	return ""
 }

@@ -164,12 +164,18 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 		}
 		return d
 	}
+	m.enter(f, now)
+	return limits.Decision{Granted: true}
+}
+
+// enter lets a flight begin.
+func (m *model) enter(f *flying, now int64) {
 	m.flights = append(m.flights, f)
-	if !w.answered {
+	if w := f.window; !w.answered {
 		w.tries, w.tried = w.tries+1, now
 	}
 	if m.probing {
-		m.probe = c.ID
+		m.probe = f.id
 	}
 	// A ceiling that has been reached for ten seconds rises by one.
 	if m.ceiling != 0 && int64(len(m.flights)) >= m.ceiling && now-m.raised >= 10*sec {
@@ -178,7 +184,6 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 			m.ceiling = 0
 		}
 	}
-	return limits.Decision{Granted: true}
 }
 
 func (m *model) concurrent() int64 { return m.rules.Usable(int64(m.rules.Concurrent)) }

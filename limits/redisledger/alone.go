@@ -6,7 +6,6 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/signals"
-	"github.com/weirgate/weir/policy"
 )
 
 // class is a kind of claim: all of one class draw on the same budgets. For each
@@ -183,11 +182,17 @@ func (l *Ledger) admitAlone(s *shadow, c limits.Claim, r *limits.Rules) limits.D
 	if l.Closed || s.returning || own.alone.units+own.telling.units >= units || own.inFlight >= places {
 		return refused
 	}
-	if until := time.UnixMicro(s.until - s.ahead); now.Before(until) {
-		return limits.Decision{Reason: limits.Cooldown, Until: until}
+	since := l.Lost()
+	if since.IsZero() {
+		since = now // found meanwhile
 	}
-	res := c.Resource
-	if b, ok := s.budgets[res]; ok && b.Remaining <= 0 && now.Before(b.Reset.Add(time.Second)) {
+	if until := time.UnixMicro(s.until - s.ahead); until.After(since) {
+		// What comes after a cool-down, one probe and few at a time, is for Redis to
+		// tell.
+		return limits.Decision{Reason: limits.Cooldown, Until: latest(until, refused.Until)}
+	}
+	res := named(c.Resource, "")
+	if b, ok := s.budgets[res]; ok && b.Remaining <= s.sent(res) && now.Before(b.Reset.Add(time.Second)) {
 		return limits.Decision{Reason: limits.Primary, Until: b.Reset.Add(time.Second)}
 	}
 	var room [limits.MaxSpends]limits.Spend
@@ -203,6 +208,29 @@ func (l *Ledger) admitAlone(s *shadow, c limits.Claim, r *limits.Rules) limits.D
 	s.alone[c.ID] = &aloneFlight{claim: c, class: own}
 	s.alone[c.ID].begin(r)
 	return limits.Decision{Granted: true}
+}
+
+// sent is how many requests that no answer has told of yet this replica has sent
+// of a resource; the caller holds Ledger.mu.
+func (s *shadow) sent(res string) (n int) {
+	for _, f := range s.alone {
+		if !f.charged && named(f.claim.Resource, "") == res {
+			n++
+		}
+	}
+	for _, f := range s.flights {
+		if f.open() && named(f.claim.Resource, "") == res {
+			n++
+		}
+	}
+	return n
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // reopen lets a class's units be used again when the window in which they were
@@ -289,10 +317,7 @@ func (s *shadow) learn(p limits.Permit, o limits.Outcome, r *limits.Rules) {
 	if !o.Answered {
 		return
 	}
-	res := p.Resource
-	if policy.IsResource(o.Rate.Resource) {
-		res = o.Rate.Resource
-	}
+	res := named(o.Rate.Resource, p.Resource)
 	b := s.budgets[res]
 	if o.Rate.Limit != 0 {
 		if o.Rate.Reset.Sub(b.Reset) > sameReset {

@@ -29,6 +29,7 @@ for i = 10, #arg do
   end
   local function part(free, wanted)
     if now < m.learn then return 0 end -- others have not told yet what they have spent
+    if m.probing == 1 then return 0 end -- who is alone cannot know what became of the probe
     return max(0, min(floor(free / (replicas + 1)), wanted))
   end
   local left = usable(w.limit) - g[TOTAL] - w.inflight

@@ -17,8 +17,8 @@ type flight struct {
 	// alone is set until Redis knows of one that was granted while it was lost.
 	alone bool
 	// seen is when it was granted or renewed last: one that is not renewed any
-	// more has ended.
-	seen time.Time
+	// more has ended. heard is when Redis last heard of that.
+	seen, heard time.Time
 	// left is when the place of one that was given up comes back, on Redis's
 	// clock; zero for the others.
 	left int64
@@ -43,6 +43,8 @@ func (s *shadow) flight(id string, c limits.Claim, r *limits.Rules) *flight {
 		f = &flight{claim: c}
 		s.flights[id] = f
 	}
+	f.seen = time.Now()
+	f.heard = f.seen
 	return f
 }
 
@@ -99,7 +101,7 @@ func (l *Ledger) firstOutcome(s *shadow, p limits.Permit, o limits.Outcome) limi
 func (l *Ledger) keepOutcome(s *shadow, p limits.Permit, o limits.Outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if f := s.flights[l.id(p.Claim)]; f != nil {
+	if f := s.flights[l.id(p.Claim)]; f.open() && f.outcome == nil {
 		f.outcome = &o
 	}
 	s.learn(p, o, l.rules.Load())
@@ -123,18 +125,28 @@ func (l *Ledger) keepEnd(s *shadow, p limits.Permit, aborted bool) {
 	}
 }
 
-// tellKept tells Redis what was kept for it.
-func (l *Ledger) tellKept(ctx context.Context, s *shadow) error {
+// forgotten reports whether the lease may have ended in Redis, for which it has
+// not heard of it.
+func (f *flight) forgotten() bool { return f.left == 0 && time.Since(f.heard) > leaseTime-time.Second }
+
+// tellKept tells Redis what was kept for it. Leases that may have ended there
+// while it was lost are taken up again first.
+func (l *Ledger) tellKept(ctx context.Context, s *shadow, r *limits.Rules) error {
 	l.mu.Lock()
 	var kept []flight
 	for _, f := range s.flights {
-		if f.outcome != nil || f.ended {
+		if f.outcome != nil || f.ended || f.forgotten() {
 			kept = append(kept, *f)
 		}
 	}
 	l.mu.Unlock()
 	for _, f := range kept {
 		p := limits.Permit{Claim: f.claim}
+		if f.forgotten() {
+			if err := l.renew(ctx, s, r, limits.Flight{Permit: p, Elapsed: f.elapsed}, f.charged); err != nil {
+				return err
+			}
+		}
 		if f.outcome != nil {
 			if err := l.settle(ctx, s, p, *f.outcome); err != nil {
 				return err

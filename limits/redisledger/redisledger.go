@@ -330,7 +330,7 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 	answer, err := l.step(ctx, l.scripts.admit, s, r, func(answer []any) {
 		if answer[0] == int64(1) {
 			s.class(c).used = time.Now()
-			s.flight(l.id(c), c, r).seen = time.Now()
+			s.flight(l.id(c), c, r)
 		}
 	}, args...)
 	switch {
@@ -451,7 +451,7 @@ func (l *Ledger) renew(ctx context.Context, s *shadow, r *limits.Rules, f limits
 	args = append(args, r.Milliseconds(f.Elapsed), truth(charged))
 	_, err := l.step(ctx, l.scripts.renew, s, r, func([]any) {
 		known := s.flight(l.id(f.Claim), f.Claim, r)
-		known.alone, known.charged, known.seen = false, charged || known.charged, time.Now()
+		known.alone, known.charged = false, charged || known.charged
 		known.elapsed = max(known.elapsed, f.Elapsed)
 	}, append(args, holds(r, f.Claim, f.Elapsed)...)...)
 	return err

@@ -134,34 +134,44 @@ func (t tick) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 func TestRedisServer(t *testing.T) {
-	socket := redisServer(t)
-	ledgertest.Run(t, func(t *testing.T, rules limits.Rules) limits.Ledger {
+	ledgertest.Run(t, inVirtualTime(redisServer(t)))
+}
+
+// inVirtualTime opens ledgers of one replica on an empty server.
+func inVirtualTime(socket string) ledgertest.Open {
+	return func(t *testing.T, rules limits.Rules) limits.Ledger {
 		client := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
 		client.AddHook(tick{new(atomic.Int64)})
 		if err := client.FlushAll(context.Background()).Err(); err != nil {
 			t.Fatal(err)
 		}
 		return open(t, client, "r1", rules, testClock)
-	})
+	}
+}
+
+// beaten brings all up to date between the ledger and Redis.
+func beaten(t *testing.T, l limits.Ledger) {
+	if err := l.(*Ledger).beat(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestI10WhatIsLostIsWrittenAgain(t *testing.T) {
-	socket := redisServer(t)
-	client := func(t *testing.T) *redis.Client {
-		c := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
-		if err := c.FlushAll(t.Context()).Err(); err != nil {
+	ledgertest.Losses(t, inVirtualTime(redisServer(t)), func(t *testing.T, l limits.Ledger) {
+		if err := l.(*Ledger).Client.FlushAll(t.Context()).Err(); err != nil {
 			t.Fatal(err)
 		}
-		return c
-	}
-	ledgertest.Losses(t, func(t *testing.T, rules limits.Rules) limits.Ledger {
-		c := client(t)
-		c.AddHook(tick{new(atomic.Int64)})
-		return open(t, c, "r1", rules, testClock)
+		beaten(t, l)
+	})
+}
+
+func TestI11WhatIsSpentWithoutRedisIsToldAfter(t *testing.T) {
+	ledgertest.Absences(t, inVirtualTime(redisServer(t)), func(t *testing.T, l limits.Ledger) {
+		beaten(t, l)
+		l.(*Ledger).lose(errLost)
 	}, func(t *testing.T, l limits.Ledger) {
-		client(t)
-		if err := l.(*Ledger).beat(t.Context(), true); err != nil {
-			t.Fatal(err)
+		if l.(*Ledger).seek(t.Context()); l.(*Ledger).isLost() {
+			t.Fatal("Redis is not found")
 		}
 	})
 }

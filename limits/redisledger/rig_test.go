@@ -105,7 +105,9 @@ func (r *rig) open(rules limits.Rules, replica int) *Ledger {
 		Addr: "127.0.0.1:0", Dialer: func(context.Context, string, string) (net.Conn, error) { return r.dial(replica) },
 		OnConnect:                identify("", func(address, process string) error { return ledger.meet(address, process) }),
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		MaxRetries:               -1, DialerRetries: 1, DisableIdentity: true, PoolSize: 50, ContextTimeoutEnabled: true,
+		// Nobody waits for a connection: the client would do so with timers that it
+		// shares between bubbles.
+		MaxRetries: -1, DialerRetries: 1, DisableIdentity: true, PoolSize: 2000, ContextTimeoutEnabled: true,
 	}
 	client := redis.NewClient(o)
 	client.AddHook(tick{new(atomic.Int64)})

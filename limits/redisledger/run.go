@@ -245,7 +245,7 @@ func (l *Ledger) beatAccount(ctx context.Context, s *shadow, must bool) error {
 	if err := l.handOver(ctx, s, r); err != nil {
 		return err
 	}
-	if err := l.tellKept(ctx, s); err != nil {
+	if err := l.tellKept(ctx, s, r); err != nil {
 		return err
 	}
 	if err := l.see(ctx, s, must); err != nil {
