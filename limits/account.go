@@ -125,7 +125,10 @@ func (v *verdict) add(reason Reason, until int64) {
 // nothing.
 func (a *account) admit(c *Claim, spends []Spend, m *Memory, now int64) verdict {
 	now = a.advance(now)
-	if a.leases[c.ID] != nil {
+	if l := a.leases[c.ID]; l != nil {
+		if !l.charged && !l.left {
+			l.expiry = now + leaseTime // it goes only now
+		}
 		return verdict{}
 	}
 	var v verdict

@@ -132,7 +132,10 @@ func (m *model) flight(id uint64) *flying {
 // the one that takes longest is the reason for a refusal.
 func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 	m.after(now)
-	if m.flight(c.ID) != nil {
+	if f := m.flight(c.ID); f != nil {
+		if !f.charged && !f.left {
+			f.ends = now + leaseLasts
+		}
 		return limits.Decision{Granted: true}
 	}
 	refused, until, why := false, int64(0), limits.Reason("")

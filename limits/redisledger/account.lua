@@ -9,6 +9,7 @@ local key = KEYS[1]
 --:const JITTER 2000000       -- between two statements of one reset; waited for until
 --:const SUREAFTER 10         -- so many have been heard
 --:const LONGEST 86400000000
+--:const HOUR 3600000000
 --:const SLOWSTART 3
 --:const TRYEVERY 1000000
 --:const RESERVEPARTS 20
@@ -290,8 +291,9 @@ end
 -- must end, and the replica restores them.
 --
 -- Every step that changes something begins with: ttl, title, replica, how many
--- of its writes this replica knows to be done, the server's gen, and whether an
--- account that is not there may have been lost.
+-- of its writes this replica knows to be done, the server's gen, whether an
+-- account that is not there may have been lost, and how long replicas may take to
+-- write again what was.
 local count -- writes of this replica
 local function begin(meta, done)
   loadmeta(meta)
@@ -299,16 +301,16 @@ local function begin(meta, done)
     m.gen = arg[5]
     local era = KEYS[2] and redis.call('GET', KEYS[2])
     if arg[4] > 0 or arg[6] == 1 or (KEYS[2] and (not era or sub(era, 18) ~= arg[5])) then
-      m.learn, m.moved = now + SECOND, true
-    elseif era and tonumber(sub(era, 1, 16)) + SECOND > now then
-      m.learn, m.moved = tonumber(sub(era, 1, 16)) + SECOND, true
+      m.learn, m.moved = now + arg[7], true
+    elseif era and tonumber(sub(era, 1, 16)) + arg[7] > now then
+      m.learn, m.moved = tonumber(sub(era, 1, 16)) + arg[7], true
     end
   elseif m.gen ~= arg[5] then
-    m.gen, m.learn, m.moved = arg[5], now + SECOND, true
+    m.gen, m.learn, m.moved = arg[5], now + arg[7], true
   end
   now = max(now, m.last)
   m.last = now
-  count = tonumber(done) or 0
+  count = tonumber(done and string.match(done, '^%d+')) or 0
   if count < arg[4] then return true end
   if m.places > 0 and now >= m.expires then expire() end
 end
@@ -320,11 +322,20 @@ local function look(meta)
   if m.places > 0 and now >= m.expires then expire() end
 end
 
+-- dropreplicas forgets the replicas that have not written for hours.
+local function dropreplicas()
+  for _, f in ipairs(redis.call('HKEYS', key)) do
+    if sub(f, 1, 2) == 'r:' and tonumber(string.match(redis.call('HGET', key, f), '%d+$')) < floor(now / HOUR) - 1 then
+      redis.call('HDEL', key, f)
+    end
+  end
+end
+
 -- save writes what has changed, in one command, and keeps the account alive.
 local function save()
   if m.touched == 0 then changed.n = arg[2] end
   count = count + 1
-  changed['r:' .. arg[3]] = whole(count)
+  changed['r:' .. arg[3]] = format('%.0f %.0f', count, floor(now / HOUR))
   for l in pairs(dirty) do
     local name = names[l]
     changed['l:' .. name] = pack(l)
@@ -357,5 +368,8 @@ local function save()
     for other in next, gone, f do old[#old + 1] = other end
     redis.call('HDEL', key, unpack(old))
   end
-  if not alive then redis.call('PEXPIRE', key, arg[1]) end
+  if not alive then
+    redis.call('PEXPIRE', key, arg[1])
+    dropreplicas()
+  end
 end

@@ -56,16 +56,24 @@ local function windowadmits(w, batch)
   if refused then return till end
 end
 
-local concurrent, id, resource, batch = arg[8], arg[9], arg[10], arg[13] == 1
-headroom = arg[7]
-local fields, n = {}, #arg - 13
-for i = 1, n do fields[i] = 'l:' .. arg[13 + i][1] end
+local concurrent, id, resource, batch = arg[9], arg[10], arg[11], arg[14] == 1
+headroom = arg[8]
+local fields, n = {}, #arg - 14
+for i = 1, n do fields[i] = 'l:' .. arg[14 + i][1] end
 local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3], 'x:' .. id, 'w:' .. resource, 'l:ghosts:' .. resource, unpack(fields))
 parsewindow(resource, values[4])
 loghead('ghosts:' .. resource, values[5])
-for i = 1, n do loghead(arg[13 + i][1], values[5 + i]) end
+for i = 1, n do loghead(arg[14 + i][1], values[5 + i]) end
 if begin(values[1], values[2]) then return {-1, count} end
-if lease(id, values[3]) then return {1, count} end
+local again = lease(id, values[3])
+if again then
+  if again.charged == 0 and again.left == 0 then
+    again.expiry = now + LEASETIME -- it goes only now
+    keep(again)
+    save()
+  end
+  return {1, count}
+end
 
 local refused, till, reason = false, 0, ''
 local function refuse(why, at)
@@ -78,10 +86,10 @@ elseif m.probing == 1 and m.probe ~= '-' then
   refuse('cooldown', 0)
 end
 if m.places >= cap(concurrent) then refuse('concurrency', 0) end
-local w = window(resource, arg[11], arg[12])
+local w = window(resource, arg[12], arg[13])
 local l = {id = id, granted = now, expiry = now + LEASETIME, places = 1, units = 1, charged = 0, left = 0, resource = resource, holds = {}}
 for i = 1, n do
-  local s = arg[13 + i]
+  local s = arg[14 + i]
   local g, limit = logs[s[1]], s[5]
   resize(g, s[6], s[7])
   if s[4] == 'primary' then limit = usable(w.limit) end

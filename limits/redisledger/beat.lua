@@ -4,18 +4,24 @@
 -- Keeps what this replica may use should it lose Redis: for each class of
 -- claims that it made lately a lease that stands by, on its share of what is
 -- left and no more than it wants. What it has spent while it was
--- alone is charged first. What it was told last time (kept) stays with it: it
--- would go on with that if this answer were lost.
+-- alone is charged first. What it was told last time (kept) stays with it, all of
+-- it: it would go on with that if this answer were lost, and use it again when what
+-- it spent of it has returned.
 -- Returns {1, writes, now, {units, places, log's part, ...}...}, or {-1, writes}.
-headroom = arg[7]
-local replicas = arg[9]
+headroom = arg[8]
+local replicas = arg[10]
 local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3])
 if begin(values[1], values[2]) then return {-1, count} end
 local out = {1, count, whole(now)}
-for i = 10, #arg do
+for i = 11, #arg do
   local c = arg[i]
   local id, resource = '~' .. arg[3] .. '~' .. c[1], c[2]
   local old = lease(id, redis.call('HGET', key, 'x:' .. id))
+  local later = {} -- what another beat has set aside since this one was sent
+  if old and old.granted > arg[4] then
+    c[7], c[9] = max(c[7], old.units), max(c[9], old.places)
+    for _, h in ipairs(old.holds) do later[h[1]] = h[2] end
+  end
   if old then
     for _, h in ipairs(old.holds) do hold(log(h[1]), -h[2]) end
     fly(old, -old.units)
@@ -37,9 +43,10 @@ for i = 10, #arg do
     local here = usable(f.limit) - f.used - g[TOTAL] - w.inflight
     left = k == 1 and here or min(left, here)
   end
-  local units, places = part(left, c[5]), part(cap(arg[8]) - m.places, c[8])
-  local l = {id = id, granted = now, expiry = now + STANDBY, charged = 0, left = 0, resource = resource, holds = {},
-             units = max(units, c[7] - c[6]), places = max(places, c[9])}
+  local units, places = part(left, c[5]), part(cap(arg[9]) - m.places, c[8])
+  -- Of one that stands by, granted is the write that it was set aside by.
+  local l = {id = id, granted = count + 1, expiry = now + STANDBY, charged = 0, left = 0, resource = resource, holds = {},
+             units = max(units, c[7]), places = max(places, c[9])}
   local parts, useful = {whole(units), whole(places)}, l.units > 0 and l.places > 0
   for j = 10, #c do
     local f = c[j]
@@ -48,7 +55,7 @@ for i = 10, #arg do
     roll(s)
     spend(s, max(now, f[8]), f[6])
     local cost = part(f[2] - s[TOTAL] - s[HELD], f[5])
-    table.insert(l.holds, {f[1], max(cost, f[7] - f[6]), 0})
+    table.insert(l.holds, {f[1], max(cost, f[7], later[f[1]] or 0), 0})
     table.insert(parts, whole(cost))
   end
   if useful then

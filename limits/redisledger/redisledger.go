@@ -126,8 +126,8 @@ type Ledger struct {
 	// while it answers.
 	lostSince atomic.Int64
 	replicas  atomic.Int64
-	// replaced is set while a process that was not met before must be told all;
-	// only Run uses it.
+	// replaced is set while a process that was not met before, or what it keeps, must
+	// be told all; only Begin and Run use it.
 	replaced bool
 
 	// steps is held for reading while a step is made and sent (server.go).
@@ -141,6 +141,7 @@ type Ledger struct {
 	key          string // of the names of accounts, in hexadecimal
 	begun        bool   // whether Redis has confirmed the key
 	era          string // what the canary said last
+	indexed      int64  // accounts in the index
 }
 
 // New returns a ledger. It does not wait for Redis: an error means that the URL
@@ -202,9 +203,16 @@ func (l *Ledger) isCluster() bool {
 // written, under Ledger.mu, before anything is restored again.
 func (l *Ledger) step(ctx context.Context, script *redis.Script, s *shadow, r *limits.Rules, done func(answer []any), own ...any) ([]any, error) {
 	for try := 0; ; try++ {
+		var restores int
 		answer, err := l.run(ctx, script, s.name, func(process string) []any {
+			l.mu.Lock()
+			restores = s.restores
+			l.mu.Unlock()
 			return append(l.header(s, r, process), own...)
 		}, func(answer []any) {
+			if s.restores != restores {
+				answer[1] = s.acked + 1 // it may have been lost, and was not restored
+			}
 			s.acked = max(s.acked, number(answer[1]))
 			done(answer)
 		})
@@ -215,7 +223,7 @@ func (l *Ledger) step(ctx context.Context, script *redis.Script, s *shadow, r *l
 			return nil, lost(errors.New("writes go on missing"))
 		}
 		l.Log.Warn("the ledger has lost writes; they are written again", "account", s.name)
-		if err := l.restore(ctx, s, r, number(answer[1])); err != nil {
+		if _, err := l.restore(ctx, s, r, number(answer[1])); err != nil {
 			return nil, err
 		}
 	}
@@ -227,7 +235,22 @@ func (l *Ledger) header(s *shadow, r *limits.Rules, process string) []any {
 	careful := l.isCluster() && l.replicas.Load() > 1
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return []any{ttl(r), s.title(), l.Replica, s.acked, process, truth(careful)}
+	return []any{ttl(r), s.title(), l.Replica, s.acked, process, truth(careful), l.learning().Microseconds()}
+}
+
+const (
+	// learnLeast is how long an account grants nothing that may have been lost: all
+	// replicas write again what they know meanwhile. It is longer the more accounts
+	// they have to write, by what one takes Redis.
+	learnLeast = time.Second
+	learnEach  = 100 * time.Microsecond
+	learnMost  = 30 * time.Second
+)
+
+// learning is how long an account grants nothing that may have been lost; the
+// caller holds Ledger.mu.
+func (l *Ledger) learning() time.Duration {
+	return min(learnMost, learnLeast+time.Duration(l.indexed*l.replicas.Load())*learnEach)
 }
 
 // run runs a script once, with arguments that are made for the process that

@@ -8,14 +8,14 @@
 -- Returns {1, writes}, or {-1, writes} when Redis has other writes than said.
 local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3])
 local missing = begin(values[1], values[2])
-local have = arg[7]
+local have = arg[8]
 if count < have or (have < arg[4] and count ~= have) then return {-1, count} end
 if missing then
   count = arg[4]
-  if m.learn < now then m.learn = now + SECOND end
+  if m.learn < now then m.learn = now + arg[7] end
 end
-if arg[8] > m.till then
-  m.till = arg[8]
+if arg[9] > m.till then
+  m.till = arg[9]
   if m.till > now then m.probing, m.probe = 1, '-' end
 end
 
@@ -41,7 +41,7 @@ local function mergelog(record)
   for _, e in ipairs(list) do spend(l, e[1], e[2]) end
 end
 
-local i = 9
+local i = 10
 while arg[i] ~= '-' do
   mergelog(arg[i])
   i = i + 1

@@ -72,7 +72,9 @@ func (l *Ledger) Run(ctx context.Context) {
 				l.seek(ctx)
 			}
 		case <-beat.C:
-			if !l.isLost() {
+			if l.isLost() {
+				l.forget()
+			} else {
 				_ = l.beat(ctx, false) // lost when it fails
 			}
 		}
@@ -83,11 +85,8 @@ func (l *Ledger) Run(ctx context.Context) {
 // anything is asked for.
 func (l *Ledger) seek(ctx context.Context) {
 	since := l.Lost()
-	if l.trust() {
-		l.replaced = true
-	}
-	if l.answers(ctx) && l.beat(ctx, l.replaced) == nil {
-		l.replaced = false
+	l.replaced = l.trust() || l.replaced
+	if l.answers(ctx) && l.beat(ctx, false) == nil {
 		l.lostSince.Store(0)
 		l.Log.Info("Redis is found", "lost_for", time.Since(since))
 	}
@@ -101,13 +100,36 @@ func (l *Ledger) beat(ctx context.Context, all bool) error {
 	if err != nil {
 		return err
 	}
-	all = all || again
+	l.replaced = l.replaced || all || again
+	list := l.inUse(l.replaced)
+	if l.replaced { // what others wait for goes first
+		err = sideBySide(ctx, list, l.writeAgain)
+	}
+	if err == nil {
+		err = sideBySide(ctx, list, func(ctx context.Context, s *shadow) error { return l.beatAccount(ctx, s, l.replaced) })
+	}
+	if err == nil {
+		l.replaced = false
+	}
+	return err
+}
+
+// sideBySide does something for several accounts, until it fails for one.
+func sideBySide(ctx context.Context, list []*shadow, do func(context.Context, *shadow) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(beatsAtOnce)
-	for _, s := range l.inUse(all) {
-		group.Go(func() error { return l.beatAccount(ctx, s, all) })
+	for _, s := range list {
+		group.Go(func() error { return do(ctx, s) })
 	}
 	return group.Wait()
+}
+
+// writeAgain writes what Redis may have lost of an account, and what it does not
+// know of yet.
+func (l *Ledger) writeAgain(ctx context.Context, s *shadow) error {
+	r := l.rules.Load()
+	l.handed(s, r)
+	return l.retell(ctx, s, r)
 }
 
 // register keeps this replica registered. It reports whether the server, or what
@@ -120,9 +142,9 @@ func (l *Ledger) register(ctx context.Context) (again bool, err error) {
 	to, err := l.serverOf(limited, shared)
 	if err == nil {
 		var answer []any
-		answer, err = l.scripts.members.Run(limited, to, []string{members, canary, secret}, l.registration(to.process)).Slice()
+		answer, err = l.scripts.members.Run(limited, to, []string{members, canary, secret, index}, l.registration(to.process)).Slice()
 		if err == nil {
-			return l.know(number(answer[0]), fmt.Sprint(answer[1]), fmt.Sprint(answer[2])), nil
+			return l.know(number(answer[0]), fmt.Sprint(answer[1]), fmt.Sprint(answer[2]), number(answer[3])), nil
 		}
 	}
 	if ctx.Err() == nil {
@@ -150,10 +172,11 @@ func (l *Ledger) registration(process string) []byte {
 // know takes in what all replicas share, and reports whether the server, or what
 // it holds, is another than the last time. A key that changes under a running
 // replica would give every account another name.
-func (l *Ledger) know(replicas int64, key, era string) (again bool) {
+func (l *Ledger) know(replicas int64, key, era string, indexed int64) (again bool) {
 	l.replicas.Store(replicas)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.indexed = max(indexed, l.indexed*49/50) // an index that is lost is remembered for a while
 	again = era != l.era
 	l.era = era
 	if l.begun && key != l.key {
@@ -199,14 +222,11 @@ func (l *Ledger) warnOfEviction(ctx context.Context) {
 	}
 }
 
-// inUse lists the accounts that something is known of, and forgets the others:
-// all of them, or those with something to tell or to set aside; of these the ones
-// whose turn it is, unless Redis was lost.
-func (l *Ledger) inUse(all bool) []*shadow {
+// forget forgets the accounts that nothing is known of.
+func (l *Ledger) forget() {
 	r := l.rules.Load()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var list []*shadow
 	for name, s := range l.accounts {
 		s.forgetLanded(r)
 		idle := time.Since(s.used) > idleAfter && len(s.alone)+len(s.flights) == 0
@@ -217,8 +237,19 @@ func (l *Ledger) inUse(all bool) []*shadow {
 		}
 		if idle && len(s.logs) == 0 {
 			delete(l.accounts, name)
-			continue
 		}
+	}
+}
+
+// inUse lists accounts that something is known of: all of them, or those with
+// something to tell or to set aside; of these the ones whose turn it is, unless
+// Redis was lost.
+func (l *Ledger) inUse(all bool) []*shadow {
+	l.forget()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var list []*shadow
+	for _, s := range l.accounts {
 		if all || s.heard || len(s.classes)+len(s.alone)+len(s.flights) > 0 {
 			list = append(list, s)
 		}
@@ -255,7 +286,7 @@ func (l *Ledger) beatAccount(ctx context.Context, s *shadow, must bool) error {
 	if len(names) == 0 && !must && !l.hasHeard(s) {
 		return nil
 	}
-	if must || l.hasHeard(s) {
+	if l.hasHeard(s) {
 		if err := l.retell(ctx, s, r); err != nil {
 			return err
 		}

@@ -32,12 +32,12 @@ local function back(w)
   return till
 end
 
-local concurrent, id, resource = arg[8], arg[9], arg[10]
-headroom = arg[7]
-local resent, taken = arg[14], arg[18]
-local sent, answered, ended, failed = arg[13] == 1, arg[15] == 1, arg[16] == 1, arg[17] == 1
+local concurrent, id, resource = arg[9], arg[10], arg[11]
+headroom = arg[8]
+local resent, taken = arg[15], arg[19]
+local sent, answered, ended, failed = arg[14] == 1, arg[16] == 1, arg[17] == 1, arg[18] == 1
 local fields, n = {}, 0
-for i = 25, #arg do
+for i = 26, #arg do
   fields[n + 1], fields[n + 2] = 'l:' .. arg[i], 'e:' .. arg[i]
   n = n + 2
 end
@@ -45,11 +45,11 @@ local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3], 'x:' .. id, 'w:' ..
 parsewindow(resource, values[4])
 loghead('ghosts:' .. resource, values[5])
 for i = 1, n, 2 do
-  sealed[loghead(arg[24 + (i + 1) / 2], values[5 + i])] = values[6 + i] or ''
+  sealed[loghead(arg[25 + (i + 1) / 2], values[5 + i])] = values[6 + i] or ''
 end
 if begin(values[1], values[2]) then return {-1, count} end
 local l = lease(id, values[3])
-local w = window(resource, arg[11], arg[12])
+local w = window(resource, arg[12], arg[13])
 local function told()
   rollwindow(w)
   local limit, used, reset = show(w)
@@ -95,14 +95,14 @@ if l then
   settlelease(l)
 end
 if answered then
-  if arg[21] ~= 0 then
-    learn(w, arg[21], arg[22], arg[23], arg[24] ~= 0 and arg[24] or nil, began, now)
+  if arg[22] ~= 0 then
+    learn(w, arg[22], arg[23], arg[24], arg[25] ~= 0 and arg[25] or nil, began, now)
   elseif l then
     hush(w)
   end
-  if arg[19] == 'primary' then
+  if arg[20] == 'primary' then
     exhaust(w)
-  elseif arg[19] == 'secondary' then
+  elseif arg[20] == 'secondary' then
     if l or now >= m.till then
       if not l or began > m.since then
         local ceiling = concurrent
@@ -110,7 +110,7 @@ if answered then
         m.ceiling, m.raised = max(1, floor(ceiling / 2)), now
         m.episodes, m.since = m.episodes + 1, now
       end
-      local till, retry, reset = now + 60 * SECOND * 2 ^ max(0, min(m.episodes - 1, 6)), arg[20], back(w)
+      local till, retry, reset = now + 60 * SECOND * 2 ^ max(0, min(m.episodes - 1, 6)), arg[21], back(w)
       if retry > 0 then till = now + retry + MARGIN elseif reset ~= 0 then till = reset end
       m.till = max(m.till, till)
       m.probing, m.probe, m.ramp = 1, '-', 0

@@ -38,6 +38,8 @@ type shadow struct {
 	heard bool
 	// returning is set while what was used alone is told.
 	returning bool
+	// restores is how often writes were found missing.
+	restores int
 }
 
 // ownLog is what this replica has spent of one sliding log within its window.
@@ -281,10 +283,11 @@ func (l *Ledger) remembered(s *shadow, res string, r *limits.Rules) (limits.Budg
 }
 
 // restore writes again what Redis has lost: what came after so many of this
-// replica's writes, and what it was told.
-func (l *Ledger) restore(ctx context.Context, s *shadow, r *limits.Rules, have int64) error {
+// replica's writes, and what it was told. It returns the number that Redis has of
+// them if that is another; then it has written nothing.
+func (l *Ledger) restore(ctx context.Context, s *shadow, r *limits.Rules, have int64) (has int64, err error) {
 	var acked int64
-	_, err := l.run(ctx, l.scripts.restore, s.name, func(process string) []any {
+	answer, err := l.run(ctx, l.scripts.restore, s.name, func(process string) []any {
 		header, own := l.header(s, r, process), l.own(s, r, have)
 		acked = header[3].(int64)
 		return append(append(header, have), own...)
@@ -293,17 +296,25 @@ func (l *Ledger) restore(ctx context.Context, s *shadow, r *limits.Rules, have i
 			s.restored(have, acked, number(answer[1]))
 		}
 	})
-	return err
+	if err != nil || answer[0] != int64(-1) {
+		return have, err
+	}
+	return number(answer[1]), nil
 }
 
-// retell tells Redis what this replica was told while it could not say so.
+// retell tells Redis what this replica was told while it could not say so, and
+// what of its writes is missing.
 func (l *Ledger) retell(ctx context.Context, s *shadow, r *limits.Rules) error {
 	l.mu.Lock()
 	acked, heard := s.acked, s.heard
 	s.heard = false
 	l.mu.Unlock()
-	err := l.restore(ctx, s, r, acked)
-	if err != nil && heard {
+	has, err := l.restore(ctx, s, r, acked)
+	if err == nil && has < acked {
+		l.Log.Warn("the ledger has lost writes; they are written again", "account", s.name)
+		_, err = l.restore(ctx, s, r, has)
+	}
+	if heard && (err != nil || has > acked) {
 		l.mu.Lock()
 		s.heard = true
 		l.mu.Unlock()
@@ -321,6 +332,7 @@ func (l *Ledger) hasHeard(s *shadow) bool {
 // after those that restore knew of is still missing, and next in turn. The caller
 // holds Ledger.mu.
 func (s *shadow) restored(have, knew, write int64) {
+	s.restores++
 	s.acked = max(s.acked, write)
 	for _, own := range s.logs {
 		for i := range own.entries {

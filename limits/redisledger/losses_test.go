@@ -1,0 +1,343 @@
+package redisledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/signals"
+	"github.com/weirgate/weir/policy"
+)
+
+// seam is a hook of the client in which a test does something to calls.
+type seam struct {
+	mu sync.Mutex
+	on func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error
+}
+
+func (*seam) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (*seam) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (s *seam) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		s.mu.Lock()
+		on := s.on
+		s.mu.Unlock()
+		if on == nil {
+			return next(ctx, cmd)
+		}
+		return on(ctx, cmd, next)
+	}
+}
+
+// once does something to the next call of a script.
+func (s *seam) once(script *redis.Script, do func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.on = func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		if cmd.Name() != "evalsha" || cmd.Args()[1] != script.Hash() {
+			return run(ctx, cmd)
+		}
+		s.mu.Lock()
+		s.on = nil
+		s.mu.Unlock()
+		return do(ctx, cmd, run)
+	}
+}
+
+var errCutOff = errors.New("the network is cut")
+
+// unanswered loses the answer of a call that was made.
+func unanswered(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+	_ = run(ctx, cmd)
+	cmd.SetErr(errCutOff)
+	return errCutOff
+}
+
+// pair is two replicas on one Redis; the first one's calls go through a seam.
+type pair struct {
+	*testing.T
+	r1, r2 *Ledger
+	seam   *seam
+	lastID uint64
+}
+
+func inPair(t *testing.T, tell func(p *pair)) {
+	inBubble(t, func(t *testing.T, r1 *Ledger, _ *atomic.Int64) {
+		p := &pair{T: t, r1: r1, seam: &seam{}}
+		for _, script := range []*redis.Script{r1.scripts.beat, r1.scripts.admit} {
+			if err := script.Load(t.Context(), r1.Client).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r1.Client.AddHook(p.seam)
+		client := clientOf(t, r1.Client.(*redis.Client).Options().Dialer)
+		client.AddHook(tick{new(atomic.Int64)})
+		p.r2 = open(t, client, "r2", *r1.rules.Load(), testClock)
+		tell(p)
+	})
+}
+
+func (p *pair) claim(points int) limits.Claim {
+	p.lastID++
+	return limits.Claim{ID: p.lastID, Account: "a", Kind: policy.User, Operation: "repos/get", Resource: policy.Core, Points: points}
+}
+
+func (p *pair) asked(l *Ledger, c limits.Claim) bool {
+	p.Helper()
+	d, err := l.Admit(p.Context(), c)
+	if err != nil {
+		p.Fatal(err)
+	}
+	return d.Granted
+}
+
+// answered settles a permit; its answer goes on unless it has ended.
+func (p *pair) answered(l *Ledger, c limits.Claim, ended bool) {
+	p.Helper()
+	now := time.Now()
+	rate := signals.Rate{Limit: 5000, Used: 1, Reset: now.Add(time.Hour).Truncate(time.Second), Date: now.Truncate(time.Second)}
+	if err := l.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: ended, Rate: rate}); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// spent asks as often as it may, and at most so many times, and says how often
+// that was.
+func (p *pair) spent(l *Ledger, points, most int, ended bool) (times int) {
+	p.Helper()
+	for ; times < most; times++ {
+		c := p.claim(points)
+		if !p.asked(l, c) {
+			break
+		}
+		p.answered(l, c, ended)
+	}
+	return times
+}
+
+func (p *pair) beat(l *Ledger) {
+	p.Helper()
+	if err := l.beat(p.Context(), false); err != nil {
+		p.Fatal(err)
+	}
+}
+
+func (p *pair) cutOff(l *Ledger) { l.lose(errCutOff) }
+
+func TestAShareIsNotUsedTwiceWhenAnAnswerIsLost(t *testing.T) {
+	inPair(t, func(p *pair) {
+		first := p.spent(p.r1, 30, 3, true)
+		p.beat(p.r1)
+		first += p.spent(p.r2, 30, 100, true)
+		p.cutOff(p.r1)
+		alone := p.spent(p.r1, 30, 100, true)
+		if alone == 0 || 30*(first+alone) > 900 {
+			p.Fatalf("%d points, %d of them alone", 30*(first+alone), 30*alone)
+		}
+		p.seam.once(p.r1.scripts.beat, unanswered)
+		p.r1.seek(p.Context()) // the network comes back, and goes again
+		if !p.r1.isLost() {
+			p.Fatal("it is found")
+		}
+		time.Sleep(61 * time.Second)
+		if n := p.spent(p.r2, 30, 100, true) + p.spent(p.r1, 30, 100, true); 30*n > 900 {
+			p.Errorf("%d points of 900", 30*n)
+		}
+	})
+}
+
+func TestABeatThatComesLateLeavesWhatWasSetAsideSince(t *testing.T) {
+	inPair(t, func(p *pair) {
+		p.spent(p.r1, 1, 30, true)
+		var late []any
+		p.seam.once(p.r1.scripts.beat, func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+			late = cmd.Args()
+			cmd.SetErr(errCutOff)
+			return errCutOff
+		})
+		_ = p.r1.beat(p.Context(), false) // it is on its way for a while
+		p.r1.seek(p.Context())            // over another connection
+		if p.r1.isLost() || late == nil {
+			p.Fatal("not found")
+		}
+		inFlight := p.spent(p.r2, 1, 1000, false)
+		if err := p.r1.Client.Do(p.Context(), late...).Err(); err != nil {
+			p.Fatal(err)
+		}
+		inFlight += p.spent(p.r2, 1, 1000, false)
+		p.cutOff(p.r1)
+		alone := p.spent(p.r1, 1, 1000, false)
+		if alone == 0 || inFlight+alone > 100 {
+			p.Errorf("%d in flight of 100, %d of them alone", inFlight+alone, alone)
+		}
+	})
+}
+
+func TestAPermitThatIsAskedForAgainLivesFromThen(t *testing.T) {
+	inPair(t, func(p *pair) {
+		p.spent(p.r2, 1, 1, true)
+		c := p.claim(1)
+		p.seam.once(p.r1.scripts.admit, unanswered)
+		if p.asked(p.r1, c) {
+			p.Fatal("granted alone, with nothing set aside")
+		}
+		time.Sleep(leaseTime - time.Second/2)
+		p.r1.seek(p.Context())
+		if !p.asked(p.r1, c) {
+			p.Fatal("refused")
+		}
+		time.Sleep(time.Second - time.Millisecond) // what is younger than a second is not renewed
+		if n := p.spent(p.r2, 1, 1000, false); n != 99 {
+			p.Errorf("%d in flight beside it", n)
+		}
+	})
+}
+
+func TestAnAnswerThatComesAfterTheRestoringIsLostToo(t *testing.T) {
+	inPair(t, func(p *pair) {
+		p.spent(p.r1, 5, 20, true)
+		reached, release := make(chan struct{}), make(chan struct{})
+		p.seam.once(p.r1.scripts.admit, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+			err := run(ctx, cmd)
+			close(reached)
+			<-release
+			return err
+		})
+		var asking sync.WaitGroup
+		c := p.claim(5)
+		asking.Go(func() {
+			if d, err := p.r1.Admit(p.Context(), c); err != nil || !d.Granted {
+				p.Error(d, err)
+			}
+		})
+		<-reached
+		if err := p.r2.Client.FlushAll(p.Context()).Err(); err != nil {
+			p.Fatal(err)
+		}
+		if p.asked(p.r1, p.claim(5)) {
+			p.Fatal("granted while others may have to tell what was lost")
+		}
+		close(release)
+		asking.Wait()
+		p.answered(p.r1, c, true)
+		p.beat(p.r1)
+		list, err := p.r1.Accounts(p.Context(), 1)
+		if err != nil {
+			p.Fatal(err)
+		}
+		for _, b := range list[0].Budgets {
+			if b.Resource == "points:repos/get" && b.Used+b.Held < 105 {
+				p.Errorf("%d points used, %d held; 105 were sent", b.Used, b.Held)
+			}
+		}
+	})
+}
+
+func TestManyAccountsAreWrittenAgainInTime(t *testing.T) {
+	inPair(t, func(p *pair) {
+		const accounts, roundTrip = 2000, 3 * time.Millisecond
+		rules := *p.r1.rules.Load()
+		rules.Concurrent = 1
+		p.r1.Configure(rules)
+		p.r2.Configure(rules)
+		claim := func(i int) limits.Claim {
+			c := p.claim(1)
+			c.Account = fmt.Sprint("account ", i)
+			return c
+		}
+		for i := range accounts {
+			if !p.asked(p.r1, claim(i)) {
+				p.Fatal("refused")
+			}
+		}
+		p.seam.on = func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+			if cmd.Name() == "evalsha" {
+				time.Sleep(roundTrip)
+			}
+			return run(ctx, cmd)
+		}
+		p.beat(p.r1)
+		p.beat(p.r2) // it counts the other, and what it has in use
+		ctx, end := context.WithCancel(p.Context())
+		var running sync.WaitGroup
+		running.Go(func() { p.r1.Run(ctx) })
+		time.Sleep(beatEvery + 10*time.Millisecond)
+		if err := p.r2.Client.FlushAll(p.Context()).Err(); err != nil {
+			p.Fatal(err)
+		}
+		p.beat(p.r2)
+		twice := 0
+		for range 8 {
+			time.Sleep(250 * time.Millisecond)
+			for i := range accounts {
+				if p.asked(p.r2, claim(i)) {
+					twice++
+				}
+			}
+		}
+		end()
+		running.Wait()
+		if twice > 0 {
+			p.Errorf("%d of %d accounts have 2 requests in flight of 1", twice, accounts)
+		}
+	})
+}
+
+func TestNothingIsKeptForEver(t *testing.T) {
+	inPair(t, func(p *pair) {
+		c := p.claim(1)
+		if !p.asked(p.r1, c) {
+			p.Fatal("refused")
+		}
+		permit := limits.Permit{Claim: c}
+		if err := p.r1.Settle(p.Context(), permit, limits.Outcome{Sent: true}); err != nil { // given up
+			p.Fatal(err)
+		}
+		p.cutOff(p.r1)
+		_ = p.r1.Settle(p.Context(), permit, limits.Outcome{}) // by a renewal that was late
+		for range 100 {
+			p.spent(p.r1, 1, 1, true)
+		}
+		time.Sleep(2 * time.Hour)
+		p.r1.forget() // as Run does while Redis is lost
+		p.r1.seek(p.Context())
+		for range 10 {
+			p.beat(p.r1)
+		}
+		if n := len(p.r1.accounts); n != 0 {
+			p.Errorf("%d accounts, %+v", n, p.r1.accounts["a"].flights)
+		}
+	})
+}
+
+func TestReplicasThatAreGoneAreForgotten(t *testing.T) {
+	inPair(t, func(p *pair) {
+		p.spent(p.r1, 1, 1, true)
+		p.spent(p.r2, 1, 1, true)
+		for range 100 {
+			time.Sleep(2 * time.Minute)
+			p.spent(p.r2, 1, 1, true)
+		}
+		key := p.r2.keysOf("a")[0]
+		fields, err := p.r2.Client.HKeys(p.Context(), key).Result()
+		if err != nil {
+			p.Fatal(err)
+		}
+		for _, f := range fields {
+			if f == "r:r1" {
+				p.Errorf("%s is kept", f)
+			}
+		}
+	})
+}
