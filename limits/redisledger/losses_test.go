@@ -157,6 +157,45 @@ func TestAShareIsNotUsedTwiceWhenAnAnswerIsLost(t *testing.T) {
 	})
 }
 
+func TestUnitsAreNotUsedTwiceWhenAnAnswerIsLost(t *testing.T) {
+	inPair(t, func(p *pair) {
+		rules := *p.r1.rules.Load()
+		rules.Concurrent, rules.Primary.User, rules.Primary.Window = 14, 20, 2*time.Minute
+		p.r1.Configure(rules)
+		p.r2.Configure(rules)
+		reset, used := time.Now().Add(70*time.Second), 0
+		ask := func(l *Ledger, most int, ended bool) (times int) {
+			for ; times < most; times++ {
+				c := p.claim(1)
+				if !p.asked(l, c) {
+					break
+				}
+				used++
+				rate := signals.Rate{Limit: 20, Used: used, Reset: reset, Date: time.Now()}
+				if err := l.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: ended, Rate: rate}); err != nil {
+					p.Fatal(err)
+				}
+			}
+			return times
+		}
+		ask(p.r1, 3, true)
+		p.beat(p.r1)
+		ask(p.r2, 100, true)
+		used = 10 // as the first hears it
+		p.cutOff(p.r1)
+		if ask(p.r1, 100, true) == 0 {
+			p.Fatal("nothing was set aside")
+		}
+		p.seam.once(p.r1.scripts.beat, unanswered)
+		p.r1.seek(p.Context())
+		time.Sleep(75 * time.Second)
+		reset, used = time.Now().Add(2*time.Minute), 0
+		if inFlight, alone := ask(p.r2, 100, false), ask(p.r1, 100, false); inFlight+alone > 14 {
+			p.Errorf("%d in flight of 14, %d of them alone", inFlight+alone, alone)
+		}
+	})
+}
+
 func TestABeatThatComesLateLeavesWhatWasSetAsideSince(t *testing.T) {
 	inPair(t, func(p *pair) {
 		p.spent(p.r1, 1, 30, true)
@@ -310,11 +349,16 @@ func TestNothingIsKeptForEver(t *testing.T) {
 			p.spent(p.r1, 1, 1, true)
 		}
 		time.Sleep(2 * time.Hour)
-		p.r1.forget() // as Run does while Redis is lost
-		p.r1.seek(p.Context())
-		for range 10 {
-			p.beat(p.r1)
+		p.seam.on = func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+			cmd.SetErr(errCutOff)
+			return errCutOff
 		}
+		ctx, end := context.WithCancel(p.Context())
+		var running sync.WaitGroup
+		running.Go(func() { p.r1.Run(ctx) })
+		time.Sleep(2 * beatEvery)
+		end()
+		running.Wait()
 		if n := len(p.r1.accounts); n != 0 {
 			p.Errorf("%d accounts, %+v", n, p.r1.accounts["a"].flights)
 		}
