@@ -47,7 +47,7 @@ const requestIDHeader = "Weir-Request-Id"
 func (g *Gateway) rateHeaders(x *exchange, h http.Header) {
 	b, err := g.Ledger.Budget(context.WithoutCancel(x.in.Context()), x.who.Caller.Account, x.who.Caller.Kind, x.record.Resource)
 	if err != nil {
-		g.Log.Error("the ledger does not answer", "request", x.record.ID, "error", err)
+		g.Log.Debug("no budget is known", "request", x.record.ID, "error", err) // the ledger says once that it is lost
 		return
 	}
 	h["X-Ratelimit-Limit"] = []string{itoa(b.Limit)}
@@ -115,17 +115,17 @@ func entryResponse(x *exchange, e *cache.Entry, now time.Time) *http.Response {
 const rateLimitOperation = "rate-limit/get"
 
 // answerFromLedger answers the rate limit status from what is known (design
-// section 4) and reports whether it did. no-cache asks upstream.
+// section 4) and reports whether it did. no-cache asks upstream, and so does a
+// ledger that cannot tell.
 func (g *Gateway) answerFromLedger(x *exchange) bool {
 	if x.match.Operation.ID != rateLimitOperation || x.ask.Has("no-cache") {
 		return false
 	}
-	x.record.Cache = "weir; hit; detail=ledger"
 	body, err := g.rateLimitStatus(x)
 	if err != nil {
-		g.refuse(x, err)
-		return true
+		return false // upstream knows
 	}
+	x.record.Cache = "weir; hit; detail=ledger"
 	h := x.w.Header()
 	h.Set("Content-Type", "application/json; charset=utf-8")
 	h.Set("Cache-Control", "no-cache")

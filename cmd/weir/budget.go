@@ -164,7 +164,7 @@ func (a *adminListener) understand(resp *http.Response, l *listing) error {
 		return fmt.Errorf("%s does not take this token; it stands in the gateway's configuration at admin.token", a.base)
 	case resp.StatusCode >= http.StatusInternalServerError:
 		line, _, _ := strings.Cut(string(l.text), "\n")
-		return fmt.Errorf("%s answers %d: %s", a.base, resp.StatusCode, printable(line))
+		return fmt.Errorf("%s answers %d: %s", a.base, resp.StatusCode, bounded(line, 300))
 	case resp.StatusCode != http.StatusOK:
 		return fmt.Errorf("%s is not the admin listener of a Weir: it answers %d to %s", a.base, resp.StatusCode, accountsPath)
 	}

@@ -188,17 +188,20 @@ func inWords(d time.Duration) string {
 // maxName bounds what one name takes of a line.
 const maxName = 80
 
-// printable is a text that does nothing to a terminal or to a log: control and
+// printable is a name that does nothing to a terminal or to a log.
+func printable(s string) string { return bounded(s, maxName) }
+
+// bounded is a text that does nothing to a terminal or to a log: control and
 // format characters left out, its length bounded.
-func printable(s string) string {
+func bounded(s string, most int) string {
 	kept := []rune(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return -1
 		}
 		return r
 	}, s))
-	if len(kept) > maxName {
-		kept = append(kept[:maxName-1], '…')
+	if len(kept) > most {
+		kept = append(kept[:most-1], '…')
 	}
 	return cmp.Or(string(kept), "?")
 }

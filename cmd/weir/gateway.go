@@ -37,6 +37,7 @@ type gateway struct {
 	stop      context.CancelFunc
 	running   sync.WaitGroup // what stop ends
 
+	started *config.Config // the first that was applied
 	current atomic.Pointer[configured]
 }
 
@@ -138,9 +139,10 @@ func (g *gateway) apply(c *config.Config) error {
 	if err != nil {
 		return err
 	}
-	if old := g.current.Load(); old != nil {
-		g.fixed(old.config, c)
+	if g.started == nil {
+		g.started = c
 	}
+	g.fixed(g.started, c)
 	g.store.configure(limitRules(c))
 	g.inbound.Configure(c.Limits.Inbound.Rate, c.Limits.Inbound.Burst)
 	g.current.Store(&configured{c, proxy.New(proxy.Config{
@@ -157,11 +159,11 @@ func (g *gateway) apply(c *config.Config) error {
 }
 
 // fixed says which changes wait for the next start.
-func (g *gateway) fixed(old, c *config.Config) {
+func (g *gateway) fixed(started, c *config.Config) {
 	for key, changed := range map[string]bool{
-		"listen": old.Listen != c.Listen, "admin.listen": old.Admin.Listen != c.Admin.Listen,
-		"store.url": old.Store.URL != c.Store.URL, "limits.on_store_loss": old.Limits.OnStoreLoss != c.Limits.OnStoreLoss,
-		"admin.token": old.Admin.Token != c.Admin.Token, "cache.memory": old.Cache.Memory != c.Cache.Memory,
+		"listen": started.Listen != c.Listen, "admin.listen": started.Admin.Listen != c.Admin.Listen,
+		"store.url": started.Store.URL != c.Store.URL, "limits.on_store_loss": started.Limits.OnStoreLoss != c.Limits.OnStoreLoss,
+		"admin.token": started.Admin.Token != c.Admin.Token, "cache.memory": started.Cache.Memory != c.Cache.Memory,
 	} {
 		if changed {
 			g.log.Warn("this change takes effect at the next start", "key", key)

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,4 +52,25 @@ func TestAttack14AReloadIsNoFreshStart(t *testing.T) {
 		reload(0, 0)
 		ask(404, 404, 404, 404, 404, 404, 404, 404, 404, 404)
 	})
+}
+
+func TestAChangeThatIsTakenBackWaitsForNothing(t *testing.T) {
+	var log strings.Builder
+	cfg := config.Default()
+	cfg.Upstream.URL = "http://127.0.0.1:9"
+	g, err := newGateway(cfg, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.close()
+	changed := *cfg
+	changed.Listen = "127.0.0.1:1"
+	for _, c := range []*config.Config{&changed, &changed, cfg} {
+		if err := g.take(c, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := strings.Count(log.String(), "takes effect at the next start"); n != 2 {
+		t.Errorf("said %d times, want 2:\n%s", n, log.String())
+	}
 }

@@ -8,20 +8,36 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gofrs/flock"
+
 	"github.com/weirgate/weir/limits"
 )
 
 // legacy is the file by which a process leaves its ledger to the next one: a
-// line with the key that accounts are named by, and the ledger.
-type legacy struct{ path string }
+// line with the key that accounts are named by, and the ledger. One process at a
+// time has it: what another spent would be missing.
+type legacy struct {
+	path string
+	lock *flock.Flock
+}
+
+func newLegacy(path string) *legacy { return &legacy{path, flock.New(path + ".lock")} }
 
 // firstLine is the first line.
 type firstLine struct {
 	HashKey []byte `json:"hash_key"`
 }
 
-// try makes sure, while there is time to mend it, that the file can be written.
-func (l legacy) try() error {
+// take makes the file this process's own until it ends, and makes sure, while
+// there is time to mend it, that it can be written.
+func (l *legacy) take() error {
+	free, err := l.lock.TryLock()
+	switch {
+	case err != nil:
+		return fmt.Errorf("store.url: the ledger cannot be kept in %s: %w", l.path, err)
+	case !free:
+		return fmt.Errorf("store.url: another process keeps its ledger in %s: give each its own file", l.path)
+	}
 	f, err := l.create()
 	if err != nil {
 		return fmt.Errorf("store.url: the ledger cannot be kept in %s: %w", l.path, err)
@@ -31,14 +47,14 @@ func (l legacy) try() error {
 }
 
 // create makes a file beside, to be put in the place of the last one.
-func (l legacy) create() (*os.File, error) {
+func (l *legacy) create() (*os.File, error) {
 	return os.CreateTemp(filepath.Dir(l.path), filepath.Base(l.path)+".new-*")
 }
 
 // load takes up what was left. The file is gone then: should this process end
 // without leaving another, the next one must not take an old one for what was
 // spent.
-func (l legacy) load(ledger *limits.Memory) (key []byte, err error) {
+func (l *legacy) load(ledger *limits.Memory) (key []byte, err error) {
 	f, err := os.Open(l.path)
 	if err != nil {
 		return nil, err
@@ -59,7 +75,7 @@ func (l legacy) load(ledger *limits.Memory) (key []byte, err error) {
 }
 
 // save leaves the ledger, whole or not at all.
-func (l legacy) save(ledger *limits.Memory, key []byte) error {
+func (l *legacy) save(ledger *limits.Memory, key []byte) error {
 	f, err := l.create()
 	if err != nil {
 		return err

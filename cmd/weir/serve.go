@@ -21,7 +21,7 @@ type serveCommand struct {
 	Listen   string `help:"Address for clients." placeholder:"ADDRESS"`
 	Admin    string `help:"Address for the operator." placeholder:"ADDRESS"`
 	Upstream string `help:"Base URL of the API." placeholder:"URL"`
-	Store    string `help:"memory:, or a Redis URL." placeholder:"URL"`
+	Store    string `help:"memory:, memory:/FILE, or a Redis URL." placeholder:"URL"`
 	Dialect  string `help:"service or github." placeholder:"NAME"`
 }
 

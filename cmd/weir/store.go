@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -26,6 +27,7 @@ type store struct {
 	close func() error
 	// hashKey is what the names of accounts are made with.
 	hashKey []byte
+	left    *legacy // nil where nothing is left to the next process
 }
 
 // storePatience is how long a store may take to answer for the first time.
@@ -48,7 +50,7 @@ func openStore(cfg *config.Config, log *slog.Logger) (*store, error) {
 	key, err := ledger.Begin(ctx)
 	if err != nil {
 		_ = ledger.Close() // nothing was written
-		return nil, err
+		return nil, fmt.Errorf("store.url: no answer within %v: %w", storePatience, err)
 	}
 	return &store{Ledger: ledger, configure: ledger.Configure, hashKey: key, run: ledger.Run, close: ledger.Close}, nil
 }
@@ -65,18 +67,25 @@ func openMemory(path string, rules limits.Rules, log *slog.Logger) (*store, erro
 	if path == "" {
 		return s, nil
 	}
-	left := legacy{path}
-	if err := left.try(); err != nil {
+	s.left = newLegacy(path)
+	if err := s.left.take(); err != nil {
 		return nil, err
 	}
-	s.close = func() error { return left.save(ledger, s.hashKey) }
-	switch key, err := left.load(ledger); {
+	s.close = func() error {
+		err := s.left.save(ledger, s.hashKey)
+		if err == nil {
+			log.Info("the ledger is left for the next process", "file", path)
+		}
+		return errors.Join(err, s.left.lock.Unlock())
+	}
+	switch key, err := s.left.load(ledger); {
 	case errors.Is(err, fs.ErrNotExist):
 		log.Info("no ledger was left by a process before: what was spent is unknown", "file", path, "cold_start", rules.ColdStart)
 	case err != nil:
 		log.Error("the ledger that was left is not used: what was spent is unknown", "file", path, "cold_start", rules.ColdStart, "error", err)
 	default:
 		s.hashKey = key
+		log.Info("the ledger that the process before has left is taken up", "file", path)
 	}
 	return s, nil
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,7 +65,13 @@ func TestTheLedgerOfMemoryIsKeptOverARestart(t *testing.T) {
 	if used(t, second) != 4000 || string(second.hashKey) != string(first.hashKey) {
 		t.Errorf("used %d, key %x, not %x", used(t, second), second.hashKey, first.hashKey)
 	}
+	cfg := config.Default()
+	cfg.Store.URL = "memory:" + file
+	if _, err := openStore(cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("two processes have one file: %v", err)
+	}
 	// The second process dies: the third must not believe what the first left.
+	_ = second.left.lock.Unlock()
 	third := keptIn(t, file)
 	if used(t, third) != 0 || string(third.hashKey) == string(first.hashKey) {
 		t.Errorf("used %d of what nobody left", used(t, third))
@@ -103,7 +110,7 @@ func TestNothingIsLeftBesideTheLedger(t *testing.T) {
 	if err := s.close(); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := os.ReadDir(dir); err != nil || len(list) != 1 {
+	if list, err := os.ReadDir(dir); err != nil || len(list) != 2 { // and the lock
 		t.Errorf("%v, %v", list, err)
 	}
 }

@@ -68,6 +68,7 @@ var dependencies = []dependency{
 	{path: "github.com/vektah/gqlparser/v2", may: []string{"policy"}, why: "a mutation costs more than a query"},
 	{path: "github.com/alecthomas/kong", may: []string{"cmd/weir"}, why: "the command line"},
 	{path: "github.com/fsnotify/fsnotify", may: []string{"internal/config"}, why: "reload when the file changes"},
+	{path: "github.com/gofrs/flock", may: []string{"cmd/weir"}, why: "one process at a time has the file of a ledger"},
 	{path: "github.com/invopop/jsonschema", may: []string{"internal/config"}, why: "the schema of the configuration"},
 	{path: "github.com/maypok86/otter/v2", may: []string{"cache"}, why: "the memory tier"},
 	{path: "github.com/dunglas/httpsfv", may: []string{"proxy", "cache"}, tests: true, why: "structured fields (RFC 9651)"},

@@ -74,15 +74,18 @@ func parseAccount(name string, fields []string, rules *limits.Rules) (limits.Acc
 }
 
 // Budget implements [limits.Ledger], from what this replica was told last. Only
-// of an account that it has not heard of yet Redis is asked.
+// of an account that it has not heard of yet Redis is asked; while it is lost,
+// nobody can tell.
 func (l *Ledger) Budget(ctx context.Context, name string, kind policy.CallerKind, res string) (limits.Budget, error) {
 	r := l.rules.Load()
 	if !policy.IsResource(res) {
 		res = policy.Core
 	}
 	s := l.shadow(name, kind)
-	if b, ok := l.remembered(s, res, r); ok || l.isLost() {
+	if b, ok := l.remembered(s, res, r); ok {
 		return b, nil
+	} else if l.isLost() {
+		return limits.Budget{}, lost(errLost)
 	}
 	a, err := l.read(ctx, name, resource(r, kind, res))
 	if err != nil || len(a.Budgets) == 0 {

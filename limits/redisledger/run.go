@@ -52,7 +52,18 @@ func (l *Ledger) Lost() time.Time {
 func (l *Ledger) Replicas() int { return int(l.replicas.Load()) }
 
 func (l *Ledger) lose(err error) {
-	if l.lostSince.CompareAndSwap(0, time.Now().UnixNano()) {
+	if !l.lostSince.CompareAndSwap(0, time.Now().UnixNano()) {
+		return
+	}
+	l.mu.Lock()
+	begun := l.begun
+	l.mu.Unlock()
+	switch {
+	case !begun:
+		l.Log.Warn("Redis does not answer yet", "error", err)
+	case l.Closed:
+		l.Log.Error("Redis is lost; this replica refuses what needs it", "error", err)
+	default:
 		l.Log.Error("Redis is lost; this replica goes on with what it has set aside", "error", err)
 	}
 }
