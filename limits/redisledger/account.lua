@@ -310,7 +310,7 @@ local function begin(meta, done)
   end
   now = max(now, m.last)
   m.last = now
-  count = tonumber(done and string.match(done, '^%d+')) or 0
+  count = tonumber(done) or 0
   if count < arg[4] then return true end
   if m.places > 0 and now >= m.expires then expire() end
 end
@@ -322,20 +322,28 @@ local function look(meta)
   if m.places > 0 and now >= m.expires then expire() end
 end
 
--- dropreplicas forgets the replicas that have not written for hours.
+-- dropreplicas forgets the replicas that have not written since it last looked, an
+-- hour ago.
 local function dropreplicas()
+  local text = redis.call('HGET', key, 'a')
+  local at, counts = 0, {}
+  if text then at, counts = unpackrecord(text)[1], unpackrecord(text)[2] end
+  if now - at < HOUR then return end
+  local present = {}
   for _, f in ipairs(redis.call('HKEYS', key)) do
-    if sub(f, 1, 2) == 'r:' and tonumber(string.match(redis.call('HGET', key, f), '%d+$')) < floor(now / HOUR) - 1 then
-      redis.call('HDEL', key, f)
+    if sub(f, 1, 2) == 'r:' then
+      present[f] = redis.call('HGET', key, f)
+      if present[f] == counts[f] then redis.call('HDEL', key, f) end
     end
   end
+  redis.call('HSET', key, 'a', pack({now, present}))
 end
 
 -- save writes what has changed, in one command, and keeps the account alive.
 local function save()
   if m.touched == 0 then changed.n = arg[2] end
   count = count + 1
-  changed['r:' .. arg[3]] = format('%.0f %.0f', count, floor(now / HOUR))
+  changed['r:' .. arg[3]] = whole(count)
   for l in pairs(dirty) do
     local name = names[l]
     changed['l:' .. name] = pack(l)

@@ -11,6 +11,8 @@
 //	  l:BUDGET:SCOPE a sliding log: window, total, what is held, its newest entry
 //	  e:BUDGET:SCOPE its older entries, 24 bytes each
 //	  x:ID           a lease: when it ends, and what it holds
+//	  r:REPLICA      how many of its writes are done
+//	  a              what these were when it was last looked for replicas that are gone
 //	weir:{weir}:replicas  sorted set of replicas by when they were last heard of
 //	weir:{weir}:canary    which process keeps this, since when: another, or none, once writes may be lost
 //	weir:{weir}:key       by which replicas name accounts alike
