@@ -3,7 +3,6 @@
 --
 -- What --:const defines is put in before a script is loaded: a local variable
 -- that many functions use costs each script a microsecond.
-local key = KEYS[1]
 --:const SECOND 1000000
 --:const MARGIN 1000000       -- beyond what is told in whole seconds
 --:const JITTER 2000000       -- between two statements of one reset; waited for until
@@ -16,32 +15,47 @@ local key = KEYS[1]
 --:const LEASETIME 30000000
 --:const LINGER 10000000
 --:const STANDBY 300000000
+
+-- What all of a step shares. The rest is one function: beside it, each function
+-- would look for what it shares anew, in every call.
+local key = KEYS[1]
+local arg = cjson.decode(ARGV[1]) -- a step has one argument: its own, as JSON
+local now = clock()
 local floor, max, min = math.floor, math.max, math.min
 local format, sub = string.format, string.sub
-
--- A step has one argument: its own, as JSON.
-local arg = cjson.decode(ARGV[1])
-local now = clock()
-local changed, gone = {}, {} -- fields to set and to delete
+local pack, unpackrecord = cmsgpack.pack, cmsgpack.unpack
+local changed, gone = {}, {}          -- fields to set and to delete
+local logs, names, dirty = {}, {}, {} -- by name; names of logs; whether a log has changed
+local sealed, resealed = {}, {}       -- the entries kept apart; whether they have changed
+local windows = {}
+local headroom = 0
+local count -- writes of this replica
+-- m is the record of what concerns the whole account: its time, and when it was
+-- last kept alive; its leases' places, and when the first of them ends; its
+-- cool-down; and for the loss of writes, which process wrote it last, and until when
+-- nothing is granted because other replicas may still have to tell what is missing.
+--:const SEEN 1
+--:const TOUCHED 2
+--:const PLACES 3
+--:const EXPIRES 4
+--:const TILL 5
+--:const SINCE 6
+--:const EPISODES 7
+--:const PROBING 8
+--:const RAMP 9
+--:const CEILING 10
+--:const RAISED 11
+--:const PROBE 12
+--:const PROCESS 13
+--:const LEARN 14
+local m
+local moved -- whether even a refusal must write it
+return (function() -- newScripts ends it
 
 local function whole(n) return format('%.0f', n) end
 
-local pack, unpackrecord = cmsgpack.pack, cmsgpack.unpack
-
--- m is what concerns the whole account: its time, its leases, its cool-down;
--- and for the loss of writes, which server wrote it last (gen), and until when
--- nothing is granted because other replicas may still have to tell what is
--- missing (learn).
-local m
 local function loadmeta(text)
-  if not text then
-    m = {last = 0, touched = 0, places = 0, expires = 0, till = 0, since = 0, episodes = 0, probing = 0, ramp = 0, ceiling = 0,
-         raised = 0, probe = '-', gen = '', learn = 0}
-  else
-    local f = unpackrecord(text)
-    m = {last = f[1], touched = f[2], places = f[3], expires = f[4], till = f[5], since = f[6], episodes = f[7],
-         probing = f[8], ramp = f[9], ceiling = f[10], raised = f[11], probe = f[12], gen = f[13], learn = f[14]}
-  end
+  m = text and unpackrecord(text) or {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '-', '', 0}
 end
 
 -- Logs. A log is the record that is kept: WINDOW and MERGE are its widths,
@@ -58,9 +72,6 @@ end
 --:const LAST 8
 --:const COST 9
 --:const ENTRYSIZE 24
-local logs, names, dirty = {}, {}, {} -- by name; names of logs; whether a log has changed
-local sealed, resealed = {}, {}       -- the entries kept apart; whether they have changed
-
 local function loghead(name, text)
   local l = text and unpackrecord(text) or {0, 0, 0, 0, 0, 0, 0, 0, 0}
   logs[name], names[l] = l, name
@@ -127,8 +138,6 @@ local function hold(l, cost)
 end
 
 -- Windows. A fact is what was told of one window of the upstream's.
-local windows = {}
-local headroom = 0
 local function usable(limit) return limit - math.ceil(limit * headroom) end
 local function finish(f) return f.reset + f.late end
 local function reopens(f) return finish(f) + (f.heard < SUREAFTER and JITTER or MARGIN) end
@@ -209,8 +218,8 @@ end
 
 local function remove(l)
   gone['x:' .. l.id], changed['x:' .. l.id] = true, nil
-  m.places = m.places - l.places
-  if m.probe == l.id then m.probe = '-' end
+  m[PLACES] = m[PLACES] - l.places
+  if m[PROBE] == l.id then m[PROBE] = '-' end
 end
 
 local function fly(l, units)
@@ -222,8 +231,8 @@ end
 local function take(l)
   for _, h in ipairs(l.holds) do hold(log(h[1]), h[2]) end
   fly(l, l.units)
-  if m.places == 0 or l.expiry < m.expires then m.expires = l.expiry end
-  m.places = m.places + l.places
+  if m[PLACES] == 0 or l.expiry < m[EXPIRES] then m[EXPIRES] = l.expiry end
+  m[PLACES] = m[PLACES] + l.places
   keep(l)
 end
 
@@ -241,7 +250,7 @@ end
 -- leave lets a lease end when the upstream has surely stopped working.
 local function leave(l)
   l.left, l.expiry = 1, now + LINGER
-  m.expires = min(m.expires, l.expiry)
+  m[EXPIRES] = min(m[EXPIRES], l.expiry)
   keep(l)
 end
 
@@ -252,13 +261,13 @@ local function expire()
     if sub(f, 1, 2) == 'x:' then table.insert(fields, f) end
   end
   local ended = {}
-  m.expires = 0
+  m[EXPIRES] = 0
   for i, text in ipairs(#fields > 0 and redis.call('HMGET', key, unpack(fields)) or {}) do
     local l = parselease(sub(fields[i], 3), text)
     if l.expiry <= now then
       table.insert(ended, l)
-    elseif m.expires == 0 or l.expiry < m.expires then
-      m.expires = l.expiry
+    elseif m[EXPIRES] == 0 or l.expiry < m[EXPIRES] then
+      m[EXPIRES] = l.expiry
     end
   end
   table.sort(ended, function(a, b)
@@ -276,11 +285,11 @@ end
 
 -- cap is how many requests may be in flight.
 local function cap(concurrent)
-  if m.ceiling ~= 0 then concurrent = min(concurrent, m.ceiling) end
-  if m.ramp == 0 then return concurrent end
-  local step = floor((now - m.ramp) / (5 * SECOND))
+  if m[CEILING] ~= 0 then concurrent = min(concurrent, m[CEILING]) end
+  if m[RAMP] == 0 then return concurrent end
+  local step = floor((now - m[RAMP]) / (5 * SECOND))
   if step >= 30 or 2 ^ step >= concurrent then
-    m.ramp = 0
+    m[RAMP] = 0
     return concurrent
   end
   return 2 ^ step
@@ -294,32 +303,31 @@ end
 -- of its writes this replica knows to be done, the server's gen, whether an
 -- account that is not there may have been lost, and how long replicas may take to
 -- write again what was.
-local count -- writes of this replica
 local function begin(meta, done)
   loadmeta(meta)
-  if m.touched == 0 then
-    m.gen = arg[5]
+  if m[TOUCHED] == 0 then
+    m[PROCESS] = arg[5]
     local era = KEYS[2] and redis.call('GET', KEYS[2])
     if arg[4] > 0 or arg[6] == 1 or (KEYS[2] and (not era or sub(era, 18) ~= arg[5])) then
-      m.learn, m.moved = now + arg[7], true
+      m[LEARN], moved = now + arg[7], true
     elseif era and tonumber(sub(era, 1, 16)) + arg[7] > now then
-      m.learn, m.moved = tonumber(sub(era, 1, 16)) + arg[7], true
+      m[LEARN], moved = tonumber(sub(era, 1, 16)) + arg[7], true
     end
-  elseif m.gen ~= arg[5] then
-    m.gen, m.learn, m.moved = arg[5], now + arg[7], true
+  elseif m[PROCESS] ~= arg[5] then
+    m[PROCESS], m[LEARN], moved = arg[5], now + arg[7], true
   end
-  now = max(now, m.last)
-  m.last = now
+  now = max(now, m[SEEN])
+  m[SEEN] = now
   count = tonumber(done) or 0
   if count < arg[4] then return true end
-  if m.places > 0 and now >= m.expires then expire() end
+  if m[PLACES] > 0 and now >= m[EXPIRES] then expire() end
 end
 
 -- look brings the account to now for a step that changes nothing.
 local function look(meta)
   loadmeta(meta)
-  now = max(now, m.last)
-  if m.places > 0 and now >= m.expires then expire() end
+  now = max(now, m[SEEN])
+  if m[PLACES] > 0 and now >= m[EXPIRES] then expire() end
 end
 
 -- dropreplicas forgets the replicas that have not written since it last looked, an
@@ -341,7 +349,7 @@ end
 
 -- save writes what has changed, in one command, and keeps the account alive.
 local function save()
-  if m.touched == 0 then changed.n = arg[2] end
+  if m[TOUCHED] == 0 then changed.n = arg[2] end
   count = count + 1
   changed['r:' .. arg[3]] = whole(count)
   for l in pairs(dirty) do
@@ -361,10 +369,9 @@ local function save()
       changed['w:' .. resource] = pack(f)
     end
   end
-  local alive = now - m.touched < 60 * SECOND
-  if not alive then m.touched = now end
-  local list, n = {'m', pack({m.last, m.touched, m.places, m.expires, m.till, m.since, m.episodes, m.probing, m.ramp,
-    m.ceiling, m.raised, m.probe, m.gen, m.learn})}, 2
+  local alive = now - m[TOUCHED] < 60 * SECOND
+  if not alive then m[TOUCHED] = now end
+  local list, n = {'m', pack(m)}, 2
   for f, v in pairs(changed) do
     list[n + 1], list[n + 2] = f, v
     n = n + 2

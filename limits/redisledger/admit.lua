@@ -79,13 +79,13 @@ local refused, till, reason = false, 0, ''
 local function refuse(why, at)
   if not refused or at > till then refused, till, reason = true, at, why end
 end
-if now < m.learn then refuse('store', m.learn) end
-if now < m.till then
-  refuse('cooldown', m.till)
-elseif m.probing == 1 and m.probe ~= '-' then
+if now < m[LEARN] then refuse('store', m[LEARN]) end
+if now < m[TILL] then
+  refuse('cooldown', m[TILL])
+elseif m[PROBING] == 1 and m[PROBE] ~= '-' then
   refuse('cooldown', 0)
 end
-if m.places >= cap(concurrent) then refuse('concurrency', 0) end
+if m[PLACES] >= cap(concurrent) then refuse('concurrency', 0) end
 local w = window(resource, arg[12], arg[13])
 local l = {id = id, granted = now, expiry = now + LEASETIME, places = 1, units = 1, charged = 0, left = 0, resource = resource, holds = {}}
 for i = 1, n do
@@ -100,15 +100,15 @@ end
 local at = windowadmits(w, batch)
 if at then refuse('primary', at) end
 if refused then
-  if m.moved then save() end
+  if moved then save() end
   return {0, count, whole(till == 0 and 0 or till - now), reason}
 end
 take(l)
 if w.answered == 0 then w.tries, w.tried = w.tries + 1, now end
-if m.probing == 1 then m.probe = id end
-if m.ceiling ~= 0 and m.places >= m.ceiling and now - m.raised >= 10 * SECOND then
-  m.raised, m.ceiling = now, m.ceiling + 1
-  if m.ceiling >= concurrent then m.ceiling = 0 end
+if m[PROBING] == 1 then m[PROBE] = id end
+if m[CEILING] ~= 0 and m[PLACES] >= m[CEILING] and now - m[RAISED] >= 10 * SECOND then
+  m[RAISED], m[CEILING] = now, m[CEILING] + 1
+  if m[CEILING] >= concurrent then m[CEILING] = 0 end
 end
 save()
 return {1, count}

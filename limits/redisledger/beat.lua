@@ -34,8 +34,8 @@ for i = 11, #arg do
     w.dirty = true
   end
   local function part(free, wanted)
-    if now < m.learn then return 0 end -- others have not told yet what they have spent
-    if m.probing == 1 then return 0 end -- who is alone cannot know what became of the probe
+    if now < m[LEARN] then return 0 end -- others have not told yet what they have spent
+    if m[PROBING] == 1 then return 0 end -- who is alone cannot know what became of the probe
     return max(0, min(floor(free / (replicas + 1)), wanted))
   end
   local left = usable(w.limit) - g[TOTAL] - w.inflight
@@ -43,7 +43,7 @@ for i = 11, #arg do
     local here = usable(f.limit) - f.used - g[TOTAL] - w.inflight
     left = k == 1 and here or min(left, here)
   end
-  local units, places = part(left, c[5]), part(cap(arg[9]) - m.places, c[8])
+  local units, places = part(left, c[5]), part(cap(arg[9]) - m[PLACES], c[8])
   -- Of one that stands by, granted is the write that it was set aside by.
   local l = {id = id, granted = count + 1, expiry = now + STANDBY, charged = 0, left = 0, resource = resource, holds = {},
              units = max(units, c[7]), places = max(places, c[9])}

@@ -28,7 +28,7 @@ for i, text in ipairs(#aside > 0 and redis.call('HMGET', key, unpack(aside)) or 
   end
 end
 
-local out = {name, whole(m.places - places), whole(cap(arg[2])), whole(m.till > now and m.till or 0), whole(now), '0'}
+local out = {name, whole(m[PLACES] - places), whole(cap(arg[2])), whole(m[TILL] > now and m[TILL] or 0), whole(now), '0'}
 local function tell(...)
   for _, v in ipairs({...}) do table.insert(out, v) end
 end

@@ -61,6 +61,7 @@ var source embed.FS
 type scripts struct{ admit, settle, release, renew, read, restore, beat, members *redis.Script }
 
 func newScripts(clock string) scripts {
+	const account, told = "account.lua", "told.lua"
 	step := func(files ...string) *redis.Script {
 		text := clock
 		for _, name := range files {
@@ -70,9 +71,11 @@ func newScripts(clock string) scripts {
 			}
 			text += string(part)
 		}
+		if files[0] == account {
+			text += "\nend)()\n"
+		}
 		return redis.NewScript(withConstants(text))
 	}
-	const account, told = "account.lua", "told.lua"
 	return scripts{
 		admit: step(account, "admit.lua"), settle: step(account, told, "settle.lua"), release: step(account, "release.lua"),
 		renew: step(account, "renew.lua"), read: step(account, told, "read.lua"), restore: step(account, told, "restore.lua"),

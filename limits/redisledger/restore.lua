@@ -12,11 +12,11 @@ local have = arg[8]
 if count < have or (have < arg[4] and count ~= have) then return {-1, count} end
 if missing then
   count = arg[4]
-  if m.learn < now then m.learn = now + arg[7] end
+  if m[LEARN] < now then m[LEARN] = now + arg[7] end
 end
-if arg[9] > m.till then
-  m.till = arg[9]
-  if m.till > now then m.probing, m.probe = 1, '-' end
+if arg[9] > m[TILL] then
+  m[TILL] = arg[9]
+  if m[TILL] > now then m[PROBING], m[PROBE] = 1, '-' end
 end
 
 -- merge enters spends that are older than others.

@@ -53,7 +53,7 @@ local w = window(resource, arg[12], arg[13])
 local function told()
   rollwindow(w)
   local limit, used, reset = show(w)
-  return {1, count, whole(now), whole(m.till), whole(limit), whole(used), whole(reset)}
+  return {1, count, whole(now), whole(m[TILL]), whole(limit), whole(used), whole(reset)}
 end
 if l and (l.charged == 1 or l.left == 1) then return told() end
 
@@ -81,7 +81,7 @@ local function settlelease(l)
     take(copies)
   end
   if not answered then
-    if m.probe == l.id then m.probe = '-' end
+    if m[PROBE] == l.id then m[PROBE] = '-' end
     leave(l)
     return
   end
@@ -103,23 +103,23 @@ if answered then
   if arg[20] == 'primary' then
     exhaust(w)
   elseif arg[20] == 'secondary' then
-    if l or now >= m.till then
-      if not l or began > m.since then
+    if l or now >= m[TILL] then
+      if not l or began > m[SINCE] then
         local ceiling = concurrent
-        if m.ceiling ~= 0 then ceiling = min(ceiling, m.ceiling) end
-        m.ceiling, m.raised = max(1, floor(ceiling / 2)), now
-        m.episodes, m.since = m.episodes + 1, now
+        if m[CEILING] ~= 0 then ceiling = min(ceiling, m[CEILING]) end
+        m[CEILING], m[RAISED] = max(1, floor(ceiling / 2)), now
+        m[EPISODES], m[SINCE] = m[EPISODES] + 1, now
       end
-      local till, retry, reset = now + 60 * SECOND * 2 ^ max(0, min(m.episodes - 1, 6)), arg[21], back(w)
+      local till, retry, reset = now + 60 * SECOND * 2 ^ max(0, min(m[EPISODES] - 1, 6)), arg[21], back(w)
       if retry > 0 then till = now + retry + MARGIN elseif reset ~= 0 then till = reset end
-      m.till = max(m.till, till)
-      m.probing, m.probe, m.ramp = 1, '-', 0
+      m[TILL] = max(m[TILL], till)
+      m[PROBING], m[PROBE], m[RAMP] = 1, '-', 0
     end
   elseif not failed then
-    if m.probing == 1 and m.probe == id then
-      m.probing, m.probe, m.ramp = 0, '-', now
-    elseif m.probing == 0 and m.ramp == 0 then
-      m.episodes = 0
+    if m[PROBING] == 1 and m[PROBE] == id then
+      m[PROBING], m[PROBE], m[RAMP] = 0, '-', now
+    elseif m[PROBING] == 0 and m[RAMP] == 0 then
+      m[EPISODES] = 0
     end
   end
   if l and l.charged == 1 and ended then remove(l) end
