@@ -101,7 +101,7 @@ func Absences(t *testing.T, open Open, away, back func(t *testing.T, l limits.Le
 		wrong := ""
 		synctest.Test(t, func(t *testing.T) {
 			c := &chronicle{Ledger: open(t, rules), model: &model{rules: rules, kind: policy.User}}
-			a := absences{chronicle: c, stages: map[limits.Claim]stage{}}
+			a := absences{chronicle: c, stages: map[limits.Claim]stage{}, stored: map[limits.Claim]bool{}}
 			if wrong = a.tell(t, history, turns, away, back); wrong != "" {
 				wrong = strings.Join(c.story, "\n") + "\n" + wrong
 			}
@@ -113,19 +113,20 @@ func Absences(t *testing.T, open Open, away, back func(t *testing.T, l limits.Le
 }
 
 // alike makes all claims of a history like one of the first two, something is set
-// aside for what was asked for before, and lets each take some CPU time.
+// aside for what was asked for before, and lets each take some CPU time, but no
+// more than expected: that nobody can know who is alone.
 func alike(history []step) []step {
 	var first [3]limits.Claim // by ID
 	for i := range history {
-		c := &history[i].claim
-		c.CPU = max(c.CPU, time.Millisecond)
-		if c.ID <= 2 {
-			first[c.ID] = *c
-			continue
+		s := &history[i]
+		s.claim.CPU = max(s.claim.CPU, time.Millisecond)
+		if id := s.claim.ID; id <= 2 {
+			first[id] = s.claim
+		} else {
+			s.claim = first[1+id%2]
+			s.claim.ID = id
 		}
-		id := c.ID
-		*c = first[1+id%2]
-		c.ID = id
+		s.outcome.Elapsed = min(s.outcome.Elapsed, s.claim.CPU)
 	}
 	return history
 }
@@ -136,6 +137,7 @@ type absences struct {
 	*chronicle
 	lost   bool
 	stages map[limits.Claim]stage
+	stored map[limits.Claim]bool // permits that the store knows
 }
 
 // stage is how far a claim has come.
@@ -185,7 +187,7 @@ func (a *absences) follow(t *testing.T, s step) (wrong string) {
 			t.Fatal(err)
 		}
 		if d.Granted {
-			a.stages[s.claim] = inFlight
+			a.stages[s.claim], a.stored[s.claim] = inFlight, !a.lost
 			return a.model.mayGrant(s.claim, now.UnixMicro())
 		}
 		return ""
@@ -200,6 +202,9 @@ func (a *absences) follow(t *testing.T, s step) (wrong string) {
 		return ""
 	}
 	now, o := time.Now(), s.outcome.now()
+	if a.lost && a.stored[s.claim] {
+		o.Resent = 0 // what nothing was set aside for, nobody can know
+	}
 	if _, err := a.take(s, o); err != nil && !a.lost {
 		t.Fatal(err)
 	}

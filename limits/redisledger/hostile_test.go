@@ -33,7 +33,7 @@ func setting(t *testing.T, name string, byDefault int) int {
 // reason. None of the replicas dies.
 func calm(s hostile.Scenario) hostile.Scenario {
 	n := &s.Nature
-	n.Foreign, n.Scolding, n.Closing, n.Resending, n.Grant = 0, 0, 0, 0, nil
+	n.Foreign, n.Scolding, n.Closing, n.Grant = 0, 0, 0, nil
 	s.Rules.CPU.Total, s.Rules.CPU.GraphQL = time.Hour, time.Hour
 	n.Limits = s.Rules.Limits
 	s.Crash, s.Replicas = 0, 2+s.Replicas/2

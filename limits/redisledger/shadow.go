@@ -130,7 +130,7 @@ func (s *shadow) log(spend *limits.Spend) *ownLog {
 func (s *shadow) settled(id string, p limits.Permit, o limits.Outcome, r *limits.Rules, answer []any) {
 	write, now := number(answer[1]), number(answer[2])
 	s.ahead = now - time.Now().UnixMicro()
-	s.until = number(answer[3])
+	s.until = max(s.until, number(answer[3])) // Redis may have to be told of this one yet
 	named := named(o.Rate.Resource, p.Resource)
 	s.expire(id, r)
 	if f := s.flights[id]; f.open() {
