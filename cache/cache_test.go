@@ -138,6 +138,13 @@ func TestKeep(t *testing.T) {
 		{"reference data that must not be stored", answer(200, "Cache-Control: no-store"), nil, reference, 0, false},
 		{"reference data that must be validated", answer(200, "Cache-Control: no-cache", `Etag: "a"`), nil, reference, 0, true},
 		{"missing reference data is not kept long", answer(404, "Cache-Control: max-age=5"), nil, reference, 5 * time.Second, true},
+		{"a targeted field before Cache-Control (RFC 9213 2.2)", answer(200, "CDN-Cache-Control: max-age=5", "Cache-Control: no-store"), nil, shared, 5 * time.Second, true},
+		{"a targeted field before Expires", answer(200, "CDN-Cache-Control: no-cache", expires, date, `Etag: "a"`), nil, shared, 0, true},
+		{"a targeted no-store", answer(200, "CDN-Cache-Control: no-store", "Cache-Control: max-age=60"), nil, shared, 0, false},
+		{"a targeted field that cannot be read says nothing (RFC 9213 2.1)", answer(200, "CDN-Cache-Control: max-age=5, &", "Cache-Control: max-age=60"), nil, shared, time.Minute, true},
+		{"an empty one neither", answer(200, "CDN-Cache-Control: ", "Cache-Control: max-age=60"), nil, shared, time.Minute, true},
+		{"the nearest of two targets", answer(200, "Surrogate-Control: max-age=7", "CDN-Cache-Control: max-age=5"), nil, shared, 5 * time.Second, true},
+		{"Surrogate-Control for another cache", answer(200, "Surrogate-Control: max-age=7;other", "Cache-Control: max-age=60"), nil, shared, 0, false},
 		{"404 with a lifetime", answer(404, "Cache-Control: max-age=60"), nil, own, time.Minute, true},
 		{"404 without one", answer(404, `Etag: "a"`), nil, own, 0, false},
 		{"202 is not an answer yet", answer(202, "Cache-Control: max-age=60"), nil, own, 0, false},
@@ -165,7 +172,9 @@ func TestAge(t *testing.T) {
 		{"dated a minute ago", answer(200, "Date: "+now.Add(-time.Minute).UTC().Format(http.TimeFormat)), 70 * time.Second},
 		{"aged by a cache on the way", answer(200, "Age: 100"), 110 * time.Second},
 		{"with a slow answer", Answer{Status: 200, Header: header("Age: 100"), Requested: now.Add(-5 * time.Second), Answered: now}, 115 * time.Second},
-		{"Age that is no number", answer(200, "Age: old"), 10 * time.Second},
+		{"Age that is no number (RFC 9111 5.1)", answer(200, "Age: old"), maxDelta*time.Second + 10*time.Second},
+		{"Age that is a list", answer(200, "Age: 0, 7200"), maxDelta*time.Second + 10*time.Second},
+		{"Age twice", answer(200, "Age: 0", "Age: 7200"), maxDelta*time.Second + 10*time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := NewEntry(c.a, nil, 0).Age(now.Add(10 * time.Second)); got != c.want {
@@ -259,7 +268,7 @@ func TestValidatedTakesTheFieldsOfThe304(t *testing.T) {
 	a := answer(304, `Etag: W/"a"`, "Content-Type: text/html", "Content-Length: 0", "Link: <new>", "Cache-Control: max-age=9", "Connection: x-hop", "X-Hop: 1", "X-RateLimit-Used: 9")
 	a.Requested, a.Answered = now.Add(time.Hour), now.Add(time.Hour)
 	renewed := e.Validated(a, 9*time.Second, 7)
-	want := header(`Etag: W/"a"`, "Content-Type: text/plain", "Content-Length: 4", "Link: <new>", "X-Old: 1", "Cache-Control: max-age=9")
+	want := header(`Etag: "a"`, "Content-Type: text/html", "Content-Length: 4", "Link: <new>", "X-Old: 1", "Cache-Control: max-age=9")
 	if diff := cmp.Diff(want, renewed.Header); diff != "" {
 		t.Error(diff)
 	}

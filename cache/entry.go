@@ -64,7 +64,7 @@ var storable = map[int]bool{
 // for how long it will be fresh. An answer that is never fresh is kept only if
 // it can be validated.
 func Keep(a Answer, request Directives, rule Rule) (lifetime time.Duration, ok bool) {
-	response := ParseDirectives(a.Header["Cache-Control"])
+	response, targeted := governing(a.Header)
 	shared := rule.TTL > 0
 	switch {
 	case !storable[a.Status],
@@ -74,7 +74,7 @@ func Keep(a Answer, request Directives, rule Rule) (lifetime time.Duration, ok b
 		a.Header.Get("Vary") == "*":
 		return 0, false
 	}
-	lifetime, explicit := freshness(a, response, rule)
+	lifetime, explicit := freshness(a, response, targeted, rule)
 	if shared && a.Status == http.StatusOK && !response.Has("no-cache") {
 		return max(lifetime, rule.TTL), true
 	}
@@ -88,8 +88,9 @@ func Keep(a Answer, request Directives, rule Rule) (lifetime time.Duration, ok b
 }
 
 // freshness is the explicit lifetime (RFC 9111 section 4.2.1); there are no
-// heuristics.
-func freshness(a Answer, response Directives, rule Rule) (lifetime time.Duration, explicit bool) {
+// heuristics. Beside directives for this kind of cache Expires says nothing (RFC
+// 9213 section 2.2).
+func freshness(a Answer, response Directives, targeted bool, rule Rule) (lifetime time.Duration, explicit bool) {
 	if !rule.OneCaller {
 		if s, ok := response.Seconds("s-maxage"); ok {
 			return s, true
@@ -99,7 +100,7 @@ func freshness(a Answer, response Directives, rule Rule) (lifetime time.Duration
 		return s, true
 	}
 	value := a.Header.Get("Expires")
-	if value == "" {
+	if value == "" || targeted {
 		return 0, false
 	}
 	expires, err := http.ParseTime(value)
@@ -128,12 +129,17 @@ func NewEntry(a Answer, body []byte, lifetime time.Duration) *Entry {
 	return e
 }
 
-// arrivalAge is the corrected initial age (RFC 9111 section 4.2.3).
+// arrivalAge is the corrected initial age (RFC 9111 section 4.2.3). One that was
+// told, but cannot be read, is taken for too high (section 5.1 lets a cache ignore
+// it; then an answer of any age would pass for new).
 func arrivalAge(a Answer) time.Duration {
 	apparent := max(0, a.Answered.Sub(date(a)))
 	var told time.Duration
-	if s, err := strconv.ParseUint(a.Header.Get("Age"), 10, 32); err == nil {
-		told = time.Duration(s) * time.Second
+	if values := a.Header["Age"]; len(values) > 0 {
+		told = maxDelta * time.Second
+		if s, err := strconv.ParseUint(values[0], 10, 31); err == nil && len(values) == 1 {
+			told = time.Duration(s) * time.Second
+		}
 	}
 	return max(apparent, told+a.Answered.Sub(a.Requested))
 }
@@ -146,14 +152,14 @@ func (e *Entry) Age(now time.Time) time.Duration { return e.age + max(0, now.Sub
 func (e *Entry) Fresh(now time.Time) bool { return e.Age(now) < e.Lifetime }
 
 // Validated returns the entry as a 304 renews it (RFC 9111 section 3.2): the
-// fields of the 304 replace the stored ones, but for those that describe the
-// body.
+// fields of the 304 replace the stored ones, but for those by which the stored body
+// is known and read.
 func (e *Entry) Validated(a Answer, lifetime time.Duration, since Generation) *Entry {
 	renewed := *e
 	renewed.Header = e.Header.Clone()
 	for name, values := range Kept(a.Header) {
 		switch name {
-		case "Content-Length", "Content-Encoding", "Content-Type", "Content-Range":
+		case "Content-Length", "Content-Encoding", "Content-Range", "Content-Md5", "Etag":
 		default:
 			renewed.Header[name] = values
 		}
@@ -181,12 +187,7 @@ var notKept = map[string]bool{
 // those that Connection names (RFC 9111 section 3.1), and without the rate
 // limit of the request that happened to fetch the answer.
 func Kept(h http.Header) http.Header {
-	named := map[string]bool{}
-	for _, value := range h["Connection"] {
-		for name := range strings.SplitSeq(value, ",") {
-			named[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
-		}
-	}
+	named := Named(h)
 	kept := make(http.Header, len(h))
 	for name, values := range h {
 		if notKept[name] || named[name] || strings.HasPrefix(name, "X-Ratelimit-") || strings.HasPrefix(name, "Ratelimit") {
@@ -195,4 +196,16 @@ func Kept(h http.Header) http.Header {
 		kept[name] = append([]string(nil), values...)
 	}
 	return kept
+}
+
+// Named are the fields that Connection names: they are of one connection (RFC 9110
+// section 7.6.1).
+func Named(h http.Header) map[string]bool {
+	named := map[string]bool{}
+	for _, value := range h["Connection"] {
+		for name := range strings.SplitSeq(value, ",") {
+			named[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
+		}
+	}
+	return named
 }

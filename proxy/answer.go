@@ -85,7 +85,7 @@ func (g *Gateway) answer(x *exchange, out *http.Request) (*http.Response, error)
 	case x.kept && x.method == http.MethodGet:
 		g.keep(x, resp, a, since)
 	case !x.match.Operation.Safe() && resp.StatusCode < 400:
-		g.Cache.Purge(g.invalidated(x.match)...)
+		g.Cache.Purge(append(g.invalidated(x.match), g.elsewhereInvalidated(x, resp.Header)...)...)
 	}
 	return resp, nil
 }
@@ -221,6 +221,25 @@ func (g *Gateway) invalidated(m policy.Match) []string {
 			// Called by a repository's number: which name that is nobody here
 			// knows, so the operation is stale for all.
 			tags = append(tags, "op:"+id)
+		}
+	}
+	return tags
+}
+
+// elsewhereInvalidated are the tags of the targets that a successful unsafe request
+// names in Location and Content-Location, of the same origin (RFC 9111 section 4.4).
+func (g *Gateway) elsewhereInvalidated(x *exchange, h http.Header) (tags []string) {
+	for _, name := range []string{"Location", "Content-Location"} {
+		u, err := x.url.Parse(h.Get(name))
+		if err != nil || h.Get(name) == "" || !sameOrigin(u, g.Upstream) {
+			continue
+		}
+		path, ok := strings.CutPrefix(u.EscapedPath(), strings.TrimSuffix(g.Upstream.EscapedPath(), "/"))
+		if !ok {
+			continue
+		}
+		if m, err := g.Catalogue.Classify(http.MethodGet, path, u.RawQuery); err == nil {
+			tags = append(tags, "url:"+m.Path)
 		}
 	}
 	return tags

@@ -126,7 +126,7 @@ func (g *Gateway) classify(x *exchange) error {
 	}
 	x.match, x.method = match, x.in.Method
 	x.url = g.target(match)
-	x.header = g.outbound(x.in.Header)
+	x.header = g.outbound(x.in.Header, match.Operation.Known())
 	x.ask = cache.ParseDirectives(x.in.Header["Cache-Control"])
 	x.label = g.shapes.label(match.Operation)
 	x.scope = match.Operation.ID

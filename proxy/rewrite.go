@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -28,8 +29,9 @@ func (g *Gateway) target(m policy.Match) *url.URL {
 }
 
 // forwarded are the request fields that go upstream, beside the dialect's own.
-// Everything else stays here: nothing unkeyed can change an answer, nothing of
-// the client's network is told, and no credential is merged.
+// For operations of the documents everything else stays here: nothing unkeyed can
+// change an answer, nothing of the client's network is told, and no credential is
+// merged.
 var forwarded = []string{
 	"Accept", "Accept-Encoding", "Accept-Language", "Content-Encoding", "Content-Language", "Content-Type",
 	"If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since", "Range", "User-Agent",
@@ -38,8 +40,16 @@ var forwarded = []string{
 // defaultAgent is sent for clients that name none: the upstream demands one.
 const defaultAgent = "weir"
 
-func (g *Gateway) outbound(in http.Header) http.Header {
+func (g *Gateway) outbound(in http.Header, known bool) http.Header {
 	out := make(http.Header, len(forwarded)+2)
+	if !known {
+		named := cache.Named(in)
+		for name, values := range in {
+			if plain(name) && !named[name] {
+				out[name] = values[:len(values):len(values)]
+			}
+		}
+	}
 	for _, names := range [][]string{forwarded, g.Dialect.Forward} {
 		for _, name := range names {
 			name = http.CanonicalHeaderKey(name)
@@ -55,9 +65,33 @@ func (g *Gateway) outbound(in http.Header) http.Header {
 	return out
 }
 
+// plain reports whether a request field goes upstream where nothing documents what
+// the operation takes. None does by which gateways tell each other who asks and for
+// what (X-…), nor one that is about the connection, the credential or the cache.
+func plain(name string) bool {
+	for i := range len(name) {
+		if c := name[i] | 0x20; c != '-' && (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			return false
+		}
+	}
+	for _, prefix := range []string{"X-", "Proxy-", "Sec-", "Cf-", "Fastly-", "Akamai-"} {
+		if strings.HasPrefix(name, prefix) {
+			return false
+		}
+	}
+	return !ours[name]
+}
+
+// ours are the request fields that plain leaves here, beside those of a prefix.
+var ours = map[string]bool{
+	"Authorization": true, "Cache-Control": true, "Client-Ip": true, "Connection": true, "Content-Length": true, "Cookie": true, "Expect": true,
+	"Forwarded": true, "Front-End-Https": true, "Host": true, "Keep-Alive": true, "Pragma": true, "Prefer": true, "Te": true, "Trailer": true,
+	"Transfer-Encoding": true, "True-Client-Ip": true, "Upgrade": true, "Via": true, "Weir-Debug": true,
+}
+
 // withheld are response fields that are about the upstream's host, or about
 // some other request's budget, not about the answer.
-var withheld = []string{"Ratelimit", "Ratelimit-Policy", "Alt-Svc", "Strict-Transport-Security", "Proxy-Authenticate", "Proxy-Authentication-Info", "Public-Key-Pins", "Via"}
+var withheld = []string{"Ratelimit", "Ratelimit-Policy", "Alt-Svc", "Strict-Transport-Security", "Proxy-Authenticate", "Proxy-Authentication-Info", "Via"}
 
 // localize makes Link and Location name the gateway where they name the
 // upstream. Other hosts stay as they are: they never get a credential of ours.
