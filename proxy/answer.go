@@ -2,12 +2,14 @@ package proxy
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -26,10 +28,15 @@ func (g *Gateway) answerFromCache(x *exchange) bool {
 	switch {
 	case e == nil:
 		x.record.Cache = "weir; fwd=uri-miss"
-	case purged || !e.Fresh(now):
+	case purged:
 		x.stale, x.record.Cache = e, "weir; fwd=stale"
 	case x.mustAsk(e, now):
 		x.stale, x.record.Cache = e, "weir; fwd=request"
+	case !e.Fresh(now) && (e.MustAsk(x.rule) || !e.Pleases(now, x.ask)):
+		x.stale, x.record.Cache = e, "weir; fwd=stale"
+		if !e.MustAsk(x.rule) {
+			x.spare = e
+		}
 	default:
 		g.replyFromEntry(x, e, now)
 		return true
@@ -75,7 +82,12 @@ func (g *Gateway) answer(x *exchange, out *http.Request) (*http.Response, error)
 	since := g.Cache.Generation()
 	resp, err := g.attempt(x, out)
 	if err != nil {
-		return nil, err
+		return g.insteadOf(x, err)
+	}
+	if isError(resp.StatusCode) && x.spare != nil && x.spare.InsteadOfError(time.Now(), x.ask) {
+		discard(resp.Body)
+		x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
+		return x.useSpare("stale-if-error"), nil
 	}
 	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: x.sent, Answered: time.Now()}
 	x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
@@ -88,6 +100,43 @@ func (g *Gateway) answer(x *exchange, out *http.Request) (*http.Response, error)
 		g.Cache.Purge(append(g.invalidated(x.match), g.elsewhereInvalidated(x, resp.Header)...)...)
 	}
 	return resp, nil
+}
+
+// isError are the statuses in whose place a stale answer may be given (RFC 5861
+// section 4).
+func isError(status int) bool {
+	switch status {
+	case http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
+}
+
+// insteadOf answers with a stale entry what could not be asked: the budget is out,
+// or the upstream cannot be reached. An entry that may not be used so is an error of
+// its own (RFC 9111 section 5.2.2.2).
+func (g *Gateway) insteadOf(x *exchange, err error) (*http.Response, error) {
+	var refused *limits.Refusal
+	switch limited := errors.As(err, &refused); {
+	case x.in.Context().Err() != nil:
+		return nil, err // nobody is there to take it
+	case x.spare == nil && x.stale != nil && x.stale.MustAsk(x.rule) && !limited:
+		return nil, &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: the answer must be validated, and the API cannot be reached", detail: "upstream", cause: err}
+	case x.spare == nil:
+		return nil, err
+	case limited:
+		x.record.Cache = "weir; hit" // nothing was forwarded
+		return x.useSpare(string(refused.Reason)), nil
+	}
+	x.record.Error = err.Error()
+	return x.useSpare("upstream"), nil
+}
+
+// useSpare answers with the stale entry, and says why.
+func (x *exchange) useSpare(why string) *http.Response {
+	now := time.Now()
+	x.record.Cache += "; ttl=" + itoa(-int(x.spare.Staleness(now)/time.Second)) + "; detail=" + why
+	return entryResponse(x, x.spare, now)
 }
 
 // validate asks whether the stale entry still holds, in place of what the

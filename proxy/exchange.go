@@ -48,7 +48,9 @@ type exchange struct {
 	prefix string // by which the client came: "" or "/api/v3"
 	prefer preference
 	// stale is what the cache holds but may not give away unasked.
-	stale  *cache.Entry
+	stale *cache.Entry
+	// spare is stale, where it may be given away when nothing better is to be had.
+	spare  *cache.Entry
 	sent   time.Time // when the last wire attempt began
 	record Record
 }

@@ -1,0 +1,40 @@
+package cache
+
+import "time"
+
+// Staleness is by how much the entry is older than fresh; below zero, how long it
+// will be fresh.
+func (e *Entry) Staleness(now time.Time) time.Duration { return e.Age(now) - e.Lifetime }
+
+// MustAsk reports whether the entry may never be used stale, whatever happened
+// (RFC 9111 section 4.2.4): its answer says must-revalidate or no-cache, or, to a
+// cache that several callers share, proxy-revalidate or s-maxage (sections 5.2.2.8
+// and 5.2.2.10).
+func (e *Entry) MustAsk(rule Rule) bool {
+	d, _ := governing(e.Header)
+	return d.Has("must-revalidate") || d.Has("no-cache") || !rule.OneCaller && (d.Has("proxy-revalidate") || d.Has("s-maxage"))
+}
+
+// InsteadOfError reports whether the entry may be used in the place of an error of
+// the upstream's (RFC 5861 section 4): its answer or the request allows it for so
+// long.
+func (e *Entry) InsteadOfError(now time.Time, request Directives) bool {
+	d, _ := governing(e.Header)
+	for _, directives := range []Directives{d, request} {
+		if most, ok := directives.Seconds("stale-if-error"); ok && e.Staleness(now) <= most {
+			return true
+		}
+	}
+	return false
+}
+
+// Pleases reports whether the request takes the entry as stale as it is (max-stale,
+// RFC 9111 section 5.2.1.2).
+func (e *Entry) Pleases(now time.Time, request Directives) bool {
+	argument, ok := request["max-stale"]
+	if !ok {
+		return false
+	}
+	most, _ := request.Seconds("max-stale")
+	return argument == "" || e.Staleness(now) <= most
+}
