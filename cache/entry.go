@@ -50,6 +50,9 @@ type Rule struct {
 	// at all: the catalogue knows the operation as reference data that is the
 	// same for everyone, whatever the upstream says of privacy.
 	TTL time.Duration
+	// Heuristic lets an answer that says nothing of its freshness be fresh for a
+	// tenth of the time since it was modified (RFC 9111 section 4.2.2).
+	Heuristic bool
 }
 
 // storable are the statuses that are kept. Limit errors, other errors of the
@@ -78,6 +81,10 @@ func Keep(a Answer, request Directives, rule Rule) (lifetime time.Duration, ok b
 	if shared && a.Status == http.StatusOK && !response.Has("no-cache") {
 		return max(lifetime, rule.TTL), true
 	}
+	if !explicit && rule.Heuristic {
+		lifetime = heuristic(a)
+		explicit = lifetime > 0
+	}
 	if response.Has("no-cache") {
 		lifetime = 0
 	}
@@ -87,8 +94,19 @@ func Keep(a Answer, request Directives, rule Rule) (lifetime time.Duration, ok b
 	return lifetime, explicit || a.Status == http.StatusOK
 }
 
-// freshness is the explicit lifetime (RFC 9111 section 4.2.1); there are no
-// heuristics. Beside directives for this kind of cache Expires says nothing (RFC
+// maxHeuristic bounds what is guessed.
+const maxHeuristic = time.Hour
+
+// heuristic is a tenth of the time since the answer was modified.
+func heuristic(a Answer) time.Duration {
+	modified, err := http.ParseTime(a.Header.Get("Last-Modified"))
+	if err != nil {
+		return 0
+	}
+	return min(max(0, date(a).Sub(modified)/10), maxHeuristic)
+}
+
+// freshness is the explicit lifetime (RFC 9111 section 4.2.1). Beside directives for this kind of cache Expires says nothing (RFC
 // 9213 section 2.2).
 func freshness(a Answer, response Directives, targeted bool, rule Rule) (lifetime time.Duration, explicit bool) {
 	if !rule.OneCaller {

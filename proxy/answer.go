@@ -19,6 +19,9 @@ const maxEntry = 8 << 20
 // answerFromCache answers with a fresh entry (journey, step 5) and reports
 // whether it did. What is stale it leaves in x for answer.
 func (g *Gateway) answerFromCache(x *exchange) bool {
+	if x.part && g.answerPart(x) {
+		return true
+	}
 	if !x.kept {
 		x.record.Cache = "weir; fwd=" + x.bypass()
 		return false
@@ -47,6 +50,21 @@ func (g *Gateway) answerFromCache(x *exchange) bool {
 		return true
 	}
 	return false
+}
+
+// answerPart answers with a part of a fresh whole answer (RFC 9110 section 14) and
+// reports whether it did. What is not held whole the origin divides.
+func (g *Gateway) answerPart(x *exchange) bool {
+	if !strings.HasPrefix(x.in.Header.Get("Range"), "bytes=") {
+		return false // another unit: the origin may know it
+	}
+	e, purged := g.Cache.Lookup(x.key, x.header)
+	now := time.Now()
+	if e == nil || purged || e.Status != http.StatusOK || !e.Fresh(now) || x.mustAsk(e, now) {
+		return false
+	}
+	g.replyPart(x, e, now)
+	return true
 }
 
 // bypass says why the cache has no part in the question (RFC 9211 section

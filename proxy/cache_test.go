@@ -136,23 +136,73 @@ func TestOnlyIfCachedOnAColdCache(t *testing.T) {
 	})
 }
 
-func TestPartsAndConditionsForTheOriginPassBy(t *testing.T) {
-	for _, field := range []string{"Range: bytes=0-1", `If-Match: "other"`, "If-Unmodified-Since: Sat, 01 Jan 2000 00:00:00 GMT", `If-Range: "one"`} {
+func TestConditionsForTheOriginPassBy(t *testing.T) {
+	for _, field := range []string{`If-Match: "other"`, "If-Unmodified-Since: Sat, 01 Jan 2000 00:00:00 GMT", "Range: lines=1-2"} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-				w.Header().Set("Etag", `"one"`)
-				if r.Header.Get("Range") != "" {
-					w.Header().Set("Content-Range", "bytes 0-1/4")
-					w.WriteHeader(http.StatusPartialContent)
-					_, _ = fmt.Fprint(w, "wh")
-					return
-				}
-				_, _ = fmt.Fprint(w, "whole")
-			})
+			w := newWorld(t, parts)
 			w.get("/gitignore/templates", field)
 			w.want("not kept from "+field, w.get("/gitignore/templates").body, "whole")
 			w.want("not answered from the cache", w.get("/gitignore/templates", field).Header.Get("Cache-Status")[:16], "weir; fwd=bypass")
 			w.want("requests upstream", w.upstreamSaw(), 3)
+		})
+	}
+}
+
+// parts is an upstream that gives the first two bytes to whoever asks for a part.
+func parts(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Etag", `"one"`)
+	w.Header().Set("Last-Modified", "Sat, 01 Jan 2000 00:00:00 GMT")
+	if r.Header.Get("Range") != "" {
+		w.Header().Set("Content-Range", "bytes 0-1/5")
+		w.WriteHeader(http.StatusPartialContent)
+		_, _ = fmt.Fprint(w, "wh")
+		return
+	}
+	_, _ = fmt.Fprint(w, "whole")
+}
+
+// TestAPartIsNeverTakenForTheWhole: RFC 9111 section 3.3.
+func TestAPartIsNeverTakenForTheWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, parts)
+		part := w.get("/gitignore/templates", "Range: bytes=0-1")
+		w.want("a part of what is not held", part.StatusCode, http.StatusPartialContent)
+		w.want("and whose", part.Header.Get("Cache-Status"), "weir; fwd=bypass; fwd-status=206")
+		w.want("the whole", w.get("/gitignore/templates").body, "whole")
+	})
+}
+
+// TestPartsOfWhatIsHeld: RFC 9110 sections 13.1.5 and 14, RFC 9111 section 3.3.
+func TestPartsOfWhatIsHeld(t *testing.T) {
+	for _, c := range []struct {
+		fields []string
+		status int
+		body   string
+		part   string
+	}{
+		{[]string{"Range: bytes=0-1"}, 206, "wh", "bytes 0-1/5"},
+		{[]string{"Range: bytes=3-"}, 206, "le", "bytes 3-4/5"},
+		{[]string{"Range: bytes=-2"}, 206, "le", "bytes 3-4/5"},
+		{[]string{"Range: bytes=9-"}, 416, "invalid range: failed to overlap\n", "bytes */5"},
+		{[]string{"Range: bytes=0-1", `If-Range: "one"`}, 206, "wh", "bytes 0-1/5"},
+		{[]string{"Range: bytes=0-1", `If-Range: "two"`}, 200, "whole", ""},
+		{[]string{"Range: bytes=0-1", `If-Range: W/"one"`}, 200, "whole", ""},
+		{[]string{"Range: bytes=0-1", "If-Range: Sat, 01 Jan 2000 00:00:00 GMT"}, 206, "wh", "bytes 0-1/5"},
+		{[]string{"Range: bytes=0-1", `If-None-Match: "one"`}, 304, "", ""},
+		{[]string{`If-Range: "two"`}, 200, "whole", ""},
+	} {
+		t.Run(strings.Join(c.fields, ", "), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, parts)
+				w.get("/gitignore/templates")
+				time.Sleep(5 * time.Second)
+				got := w.get("/gitignore/templates", c.fields...)
+				w.want("status", got.StatusCode, c.status)
+				w.want("body", got.body, c.body)
+				w.want("part", got.Header.Get("Content-Range"), c.part)
+				w.want("age", got.Header.Get("Age"), "5")
+				w.want("requests upstream", w.upstreamSaw(), 1)
+			})
 		})
 	}
 }

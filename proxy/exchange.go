@@ -26,8 +26,11 @@ type question struct {
 	// header is what is sent, without the credential.
 	header http.Header
 	// key is set when the answer may come from, or go to, the cache.
-	key   cache.Key
-	kept  bool
+	key  cache.Key
+	kept bool
+	// part is set when a part is asked for: it may come from a whole answer that is
+	// kept, and never goes to the cache.
+	part  bool
 	rule  cache.Rule
 	tags  []string
 	ask   cache.Directives // the client's Cache-Control
@@ -179,6 +182,7 @@ func (g *Gateway) keyed(x *exchange) {
 	if !safe || op.Cache.Class == policy.Never || x.ask.Has("no-store") || isForOrigin(x.in.Header) {
 		return
 	}
+	x.part = len(x.in.Header["Range"]) > 0 && x.method == http.MethodGet
 	accept := strings.Join(x.in.Header["Accept"], ",")
 	if op.Known() {
 		accept = g.Dialect.Accept(x.in.Header["Accept"])
@@ -187,22 +191,25 @@ func (g *Gateway) keyed(x *exchange) {
 	if op.Cache.Class == policy.Shared {
 		class = string(policy.Shared)
 	}
-	x.kept = true
+	x.kept = !x.part
 	x.key = cache.NewKey(g.Upstream.String(), x.match.Path, x.match.Query, accept,
 		strings.Join(x.in.Header.Values(g.Dialect.VersionHeader), ","), class)
-	x.rule = cache.Rule{OneCaller: x.who.Caller.Kind != policy.Unauthenticated}
+	anonymous := x.who.Caller.Kind == policy.Unauthenticated
+	x.rule = cache.Rule{OneCaller: !anonymous, Heuristic: anonymous && !op.Known()}
 	if op.Cache.Class == policy.Shared {
 		x.rule.TTL = op.Cache.TTL
 	}
 	x.tags = tagsOf(x.match)
-	// One representation for everyone: the key need not know Accept-Encoding.
-	x.header.Set("Accept-Encoding", "identity")
+	if x.kept {
+		// One representation for everyone: the key need not know Accept-Encoding.
+		x.header.Set("Accept-Encoding", "identity")
+	}
 }
 
-// isForOrigin reports whether a request asks for a part, or sets a condition
-// that only the origin can judge (RFC 9110 section 13.2.1).
+// isForOrigin reports whether a request sets a condition that only the origin can
+// judge (RFC 9110 section 13.2.1).
 func isForOrigin(h http.Header) bool {
-	for _, name := range []string{"Range", "If-Match", "If-Unmodified-Since", "If-Range"} {
+	for _, name := range []string{"If-Match", "If-Unmodified-Since"} {
 		if len(h[name]) > 0 {
 			return true
 		}

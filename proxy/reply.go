@@ -71,7 +71,7 @@ func rateLimitFields(h http.Header, b limits.Budget, now time.Time) {
 
 // replyFromEntry writes a fresh entry, or 304 where the client has it.
 func (g *Gateway) replyFromEntry(x *exchange, e *cache.Entry, now time.Time) {
-	x.record.Cache = "weir; hit; ttl=" + itoa(int((e.Lifetime-e.Age(now))/time.Second))
+	x.record.Cache = hit(e, now)
 	status, header := entryHeader(x, e, now)
 	h := x.w.Header()
 	for name, values := range header {
@@ -82,6 +82,30 @@ func (g *Gateway) replyFromEntry(x *exchange, e *cache.Entry, now time.Time) {
 	if status != http.StatusNotModified && x.method != http.MethodHead {
 		_, _ = x.w.Write(e.Body) // a client that is gone shows in the record
 	}
+}
+
+// replyPart writes the part of a fresh entry that is asked for, or 304, 416, or all
+// of it, as If-None-Match, If-Range and Range have it.
+func (g *Gateway) replyPart(x *exchange, e *cache.Entry, now time.Time) {
+	x.record.Cache = hit(e, now)
+	h := x.w.Header()
+	for name, values := range e.Header {
+		if name != "Content-Length" {
+			h[name] = values
+		}
+	}
+	h["Age"] = []string{itoa(int(e.Age(now) / time.Second))}
+	if h["Content-Type"] == nil {
+		h["Content-Type"] = nil // not guessed
+	}
+	g.reply(x, h)
+	modified, _ := http.ParseTime(e.Header.Get("Last-Modified")) // the zero time says nothing
+	http.ServeContent(x.w, x.in, "", modified, bytes.NewReader(e.Body))
+}
+
+// hit is the Cache-Status of an answer that comes from the cache alone.
+func hit(e *cache.Entry, now time.Time) string {
+	return "weir; hit; ttl=" + itoa(-int(e.Staleness(now)/time.Second))
 }
 
 // entryHeader is what this client gets of an entry beside its body: all of it,
