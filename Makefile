@@ -11,7 +11,7 @@ OLD      ?=
 # Where tests find the servers that they start.
 SERVERS = WEIR_REDIS_SERVER="$$(command -v redis-server)"
 
-.PHONY: help build demo test lint check fuzz bench bench-limits cover fmt clean needs
+.PHONY: help build demo test lint check fuzz bench bench-limits conformance cover fmt clean needs
 
 help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,12 @@ bench: ## Run the Go benchmarks COUNT times into bin/bench.txt; OLD=FILE compare
 bench-limits: needs ## Hold the limits against a hostile upstream, in memory and over Redis: about 10 minutes.
 	WEIR_SCENARIOS=$${WEIR_SCENARIOS:-2000} WEIR_WINDOWS=$${WEIR_WINDOWS:-40} $(GO) test -count=1 -timeout 1800s -v -run 'TestNoLimitIsExceeded|TestSaturationUsesTheLimits' ./limits/hostile
 	$(SERVERS) WEIR_REDIS_SCENARIOS=$${WEIR_REDIS_SCENARIOS:-100} WEIR_WINDOWS=$${WEIR_REDIS_WINDOWS:-4} $(GO) test -count=1 -timeout 1800s -v -run 'OverRedis' ./limits/redisledger
+
+conformance: build ## Run the public HTTP cache test suite against bin/weir: half a minute, and Node.
+	@.ci/need node nodejs
+	@.ci/need npm
+	@npm install --prefix bin/conformance --no-save --no-audit --no-fund --silent http-cache-tests@0.4.5
+	node --no-warnings .ci/conformance.mjs bin/conformance/node_modules/http-cache-tests bin/weir
 
 cover: needs ## Print the coverage of each function.
 	$(SERVERS) $(GO) test -coverprofile=cover.out ./... && $(GO) tool cover -func=cover.out

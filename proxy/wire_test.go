@@ -43,6 +43,33 @@ func TestOnlyAllowedFieldsReachTheUpstream(t *testing.T) {
 	})
 }
 
+// TestUnknownOperationsTakeMore: what the documents do not describe gets the fields
+// that its client sends, but none by which gateways tell each other who asks.
+func TestUnknownOperationsTakeMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fields := []string{
+			"Foo: 1", "Trace-Id: 2", "X-Foo: 3", "X-Forwarded-Host: evil.test", "Foo_bar: 4", "Foo.bar: 5", "Forwarded: for=10.0.0.1", "True-Client-Ip: 10.0.0.1",
+			"Cookie: a=b", "Proxy-Foo: 6", "Sec-Foo: 7", "Cf-Connecting-Ip: 10.0.0.1", "Connection: bar", "Bar: 8", "Cache-Control: max-age=9", "User-Agent: test/1",
+		}
+		w := newWorld(t, nothing)
+		w.get("/made/up", fields...)
+		w.get("/gitignore/templates", fields...)
+		for i, want := range [][]string{
+			{"Accept-Encoding", "Foo", "Trace-Id", "User-Agent", "Via"},
+			{"Accept-Encoding", "User-Agent", "Via"},
+		} {
+			var names []string
+			for name := range w.seen.all()[i].Header {
+				names = append(names, name)
+			}
+			slices.Sort(names)
+			if diff := cmp.Diff(want, names); diff != "" {
+				t.Error(diff)
+			}
+		}
+	})
+}
+
 func TestBodiesStreamBothWays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 20 << 20
