@@ -407,3 +407,38 @@ func BenchmarkLookup(b *testing.B) {
 		}
 	}
 }
+
+func TestDropForgetsAndPurges(t *testing.T) {
+	m := NewMemory(1 << 20)
+	defer m.Close()
+	tagged := func(tag, language string) func(*Entry) {
+		return func(e *Entry) {
+			e.Tags = []string{tag}
+			e.Vary = []Field{{"Accept-Language", language}}
+		}
+	}
+	before := m.Generation()
+	kept(m, NewKey("a"), "one", tagged("x", "de"))
+	kept(m, NewKey("a"), "two", tagged("y", "fr"))
+	kept(m, NewKey("b"), "three", tagged("x", "de"))
+	if n := m.Count("x"); n != 2 {
+		t.Errorf("%d have the tag", n)
+	}
+	if n := m.Drop("x"); n != 2 {
+		t.Errorf("%d dropped", n)
+	}
+	if e, _ := m.Lookup(NewKey("a"), header("Accept-Language: de")); e != nil {
+		t.Error("it is still there")
+	}
+	if e, purged := m.Lookup(NewKey("a"), header("Accept-Language: fr")); e == nil || purged {
+		t.Error("another variant went with it")
+	}
+	if e, _ := m.Lookup(NewKey("b"), header("Accept-Language: de")); e != nil {
+		t.Error("it is still there")
+	}
+	// What was being fetched is stale when it comes.
+	kept(m, NewKey("b"), "late", func(e *Entry) { e.Tags, e.Since = []string{"x"}, before })
+	if _, purged := m.Lookup(NewKey("b"), header()); !purged {
+		t.Error("a fetch brought back what was dropped")
+	}
+}

@@ -84,6 +84,41 @@ func (m *Memory) Forget(key Key) { m.entries.Invalidate(key) }
 // fetch has begun but not ended.
 func (m *Memory) Purge(tags ...string) { m.purges.purge(tags) }
 
+// Drop purges, and forgets every entry with one of the tags. It returns how many
+// these were. It looks at all entries: it is for an operator's hand.
+func (m *Memory) Drop(tags ...string) (dropped int) {
+	m.Purge(tags...) // what is being fetched is stale when it comes
+	tagged := func(e *Entry) bool {
+		return slices.ContainsFunc(e.Tags, func(tag string) bool { return slices.Contains(tags, tag) })
+	}
+	for key := range m.entries.Keys() {
+		m.entries.ComputeIfPresent(key, func(old variants) (variants, otter.ComputeOp) {
+			kept := slices.DeleteFunc(slices.Clone(old), tagged)
+			dropped += len(old) - len(kept)
+			switch len(kept) {
+			case len(old):
+				return old, otter.CancelOp
+			case 0:
+				return nil, otter.InvalidateOp
+			}
+			return kept, otter.WriteOp
+		})
+	}
+	return dropped
+}
+
+// Count is how many entries have the tag.
+func (m *Memory) Count(tag string) (n int) {
+	for all := range m.entries.Values() {
+		for _, e := range all {
+			if slices.Contains(e.Tags, tag) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // Size reports how many keys are held and how many bytes they weigh.
 func (m *Memory) Size() (keys int, bytes uint64) {
 	return m.entries.EstimatedSize(), m.entries.WeightedSize()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -273,6 +274,26 @@ func tagsOf(m policy.Match) []string {
 		tags = append(tags, "org:"+org)
 	}
 	return tags
+}
+
+// TagOf is the tag of a target as an operator writes it: a path, or a URL of the
+// API's or of the gateway's. It stands for the target with any query.
+func (g *Gateway) TagOf(target string) (string, error) {
+	u, err := url.Parse(target)
+	if err != nil {
+		return "", err
+	}
+	path := u.EscapedPath()
+	if u.Host != "" && sameOrigin(u, g.Upstream) {
+		path = strings.TrimPrefix(path, strings.TrimSuffix(g.Upstream.EscapedPath(), "/"))
+	} else if rest, ok := strings.CutPrefix(path, enterprisePrefix); ok && strings.HasPrefix(rest, "/") {
+		path = rest
+	}
+	m, err := g.Catalogue.Classify(http.MethodGet, path, u.RawQuery)
+	if err != nil {
+		return "", err
+	}
+	return "url:" + m.Path, nil
 }
 
 // invalidated are the tags that a successful unsafe request makes stale: its

@@ -200,6 +200,9 @@ func (g *Gateway) keyed(x *exchange) {
 		x.rule.TTL = op.Cache.TTL
 	}
 	x.tags = tagsOf(x.match)
+	if op.Cache.Class != policy.Shared {
+		x.tags = append(x.tags, "account:"+x.who.Caller.Account)
+	}
 	if x.kept {
 		// One representation for everyone: the key need not know Accept-Encoding.
 		x.header.Set("Accept-Encoding", "identity")

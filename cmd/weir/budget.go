@@ -4,87 +4,43 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/limits"
 )
 
 type budgetCommand struct {
-	Admin    string            `default:"127.0.0.1:9090" help:"The gateway's admin listener: an address or a URL." placeholder:"ADDRESS"`
-	Token    credential.Secret `help:"Its token, where it asks for one. Better in WEIR_ADMIN_TOKEN, where no list of processes shows it." placeholder:"TOKEN"`
-	All      bool              `help:"Untouched budgets too."`
-	Watch    bool              `help:"Ask again and again, until Ctrl-C."`
-	Interval time.Duration     `default:"1s" help:"How often, with --watch."`
-	JSON     bool              `name:"json" help:"The answer of the admin listener as it is."`
+	adminFlags
+	All      bool          `help:"Untouched budgets too."`
+	Watch    bool          `help:"Ask again and again, until Ctrl-C."`
+	Interval time.Duration `default:"1s" help:"How often, with --watch."`
+	JSON     bool          `name:"json" help:"The answer of the admin listener as it is."`
 }
 
 // Run shows what each account has left.
 func (c *budgetCommand) Run(p *process) error {
-	base, err := adminURL(c.Admin)
-	if err != nil {
-		return &exit{exitUsage, "--admin: " + err.Error()}
-	}
 	if c.Interval <= 0 {
 		return &exit{exitUsage, fmt.Sprintf("--interval: %s: must be more than 0", c.Interval)}
 	}
-	token, err := c.token(p)
+	admin, close, err := c.listener(p)
 	if err != nil {
-		return &exit{exitUsage, err.Error()}
+		return err
 	}
-	// The listener is near: no proxy has to see the token.
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
+	defer close()
 	v := &budgetView{
-		admin: adminListener{transport, base, token}, json: c.JSON, all: c.All,
+		admin: admin, json: c.JSON, all: c.All,
 		out: p.stdout, problems: p.stderr, terminal: isTerminal(p.stdout) && !isDumb(p.getenv),
 	}
 	if c.Watch {
 		return v.watch(p.ctx, c.Interval)
 	}
 	return v.once(p.ctx)
-}
-
-// tokenVariable is where the admin token stands in the environment.
-const tokenVariable = "WEIR_ADMIN_TOKEN"
-
-// token is the one given, or that of the environment.
-func (c *budgetCommand) token(p *process) (credential.Secret, error) {
-	token := c.Token.Reveal()
-	if fromEnv, ok := p.getenv(tokenVariable); ok && token == "" {
-		token = fromEnv
-	}
-	token = strings.TrimSpace(token)
-	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", errors.New("the token holds a blank, a line break or another character that a token cannot have")
-	}
-	return credential.Secret(token), nil
-}
-
-// adminURL reads what stands for an admin listener: host:port, as in
-// admin.listen, or a URL.
-func adminURL(address string) (string, error) {
-	if host, port, err := net.SplitHostPort(address); err == nil && !strings.Contains(address, "/") && port != "" {
-		address = "http://" + net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port)
-	}
-	if strings.Contains(address, "@") {
-		return "", errors.New("holds a user name: the token goes into " + tokenVariable + ", or --token")
-	}
-	u, err := url.Parse(address)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
-		return "", fmt.Errorf("%q: write host:port, or a URL such as http://127.0.0.1:9090", address)
-	}
-	return strings.TrimRight(u.String(), "/"), nil
 }
 
 // isTerminal reports whether somebody looks at what is written there.
@@ -103,13 +59,6 @@ func isDumb(getenv func(string) (string, bool)) bool {
 	return term == "dumb"
 }
 
-// adminListener is the admin listener of a gateway.
-type adminListener struct {
-	transport http.RoundTripper
-	base      string // URL without a slash at its end
-	token     credential.Secret
-}
-
 // listing is an answer of the admin listener.
 type listing struct {
 	text     []byte
@@ -118,72 +67,25 @@ type listing struct {
 	got      time.Time // when it came, by ours
 }
 
-// Bounds of one question.
+// maxListing bounds one answer.
 const (
-	adminPatience = 5 * time.Second
-	maxListing    = 64 << 20
-	accountsPath  = "/api/v1/accounts"
+	maxListing   = 64 << 20
+	accountsPath = "/api/v1/accounts"
 )
 
 // accounts asks once. What goes wrong is told so that the reader knows what to
 // do about it.
 func (a *adminListener) accounts(ctx context.Context) (*listing, error) {
-	ctx, cancel := context.WithTimeout(ctx, adminPatience)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+accountsPath, nil)
+	text, at, err := a.ask(ctx, http.MethodGet, accountsPath, nil)
 	if err != nil {
 		return nil, err
 	}
-	if a.token != "" {
-		req.Header.Set("Authorization", "Bearer "+a.token.Reveal())
-	}
-	resp, err := a.transport.RoundTrip(req) // no redirect takes the token elsewhere
-	if err != nil {
-		return nil, a.unreachable(err)
-	}
-	defer func() { _ = resp.Body.Close() }() // read already
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxListing+1))
-	if err != nil {
-		return nil, a.unreachable(err)
-	}
-	l := &listing{text: text, got: time.Now()}
-	if l.at, err = http.ParseTime(resp.Header.Get("Date")); err != nil {
-		l.at = l.got
-	}
-	return l, a.understand(resp, l)
-}
-
-// understand reads the accounts, or says what it is that answers.
-func (a *adminListener) understand(resp *http.Response, l *listing) error {
-	switch {
-	case resp.Header.Get("Weir-Request-Id") != "":
-		return fmt.Errorf("%s is where the gateway answers its clients; the admin listener has an address of its own, in the configuration at admin.listen", a.base)
-	case resp.StatusCode == http.StatusUnauthorized && a.token == "":
-		return fmt.Errorf("%s asks for the admin token: set %s, or give --token", a.base, tokenVariable)
-	case resp.StatusCode == http.StatusUnauthorized:
-		return fmt.Errorf("%s does not take this token; it stands in the gateway's configuration at admin.token", a.base)
-	case resp.StatusCode >= http.StatusInternalServerError:
-		line, _, _ := strings.Cut(string(l.text), "\n")
-		return fmt.Errorf("%s answers %d: %s", a.base, resp.StatusCode, bounded(line, 300))
-	case resp.StatusCode != http.StatusOK:
-		return fmt.Errorf("%s is not the admin listener of a Weir: it answers %d to %s", a.base, resp.StatusCode, accountsPath)
-	}
+	l := &listing{text: text, at: at, got: time.Now()}
 	nameless := func(account limits.Account) bool { return account.Name == "" }
 	if err := json.Unmarshal(l.text, &l.accounts); err != nil || slices.ContainsFunc(l.accounts, nameless) {
-		return fmt.Errorf("%s is not the admin listener of a Weir: its answer to %s is no list of accounts", a.base, accountsPath)
+		return nil, fmt.Errorf("%s is not the admin listener of a Weir: its answer to %s is no list of accounts", a.base, accountsPath)
 	}
-	return nil
-}
-
-// unreachable says why there was no answer.
-func (a *adminListener) unreachable(err error) error {
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%s refuses the connection: is the gateway running, and is this its admin address (--admin)?", a.base)
-	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%s does not answer within %s", a.base, adminPatience)
-	}
-	return fmt.Errorf("%s does not answer: %s", a.base, printable(err.Error()))
+	return l, nil
 }
 
 // budgetView shows listings.

@@ -230,5 +230,24 @@ func (g *gateway) admin(c *config.Config) http.Handler {
 		Config:   func() any { return g.current.Load().config.Masked() },
 		Reload:   func() error { return g.reload() },
 		Cache:    g.cache.Size,
+		Purge:    g.purge,
 	})
+}
+
+// purge makes stale, or drops, what the cache holds of a tag or a target.
+func (g *gateway) purge(p admin.Purge) (entries int, err error) {
+	tag := p.Tag
+	if p.URL != "" {
+		if tag, err = g.current.Load().proxy.TagOf(p.URL); err != nil {
+			return 0, err
+		}
+	}
+	if p.Hard {
+		entries = g.cache.Drop(tag)
+	} else {
+		entries = g.cache.Count(tag)
+		g.cache.Purge(tag)
+	}
+	g.log.Info("purged", "tag", tag, "hard", p.Hard, "entries", entries)
+	return entries, nil
 }

@@ -38,6 +38,7 @@ type commands struct {
 	Check   checkCommand   `cmd:"" help:"Check a configuration: every mistake with its line and column."`
 	Explain explainCommand `cmd:"" help:"Tell how a call would be treated."`
 	Budget  budgetCommand  `cmd:"" help:"Show what each account has left of its budgets."`
+	Cache   cacheCommand   `cmd:"" help:"Purge what the cache holds."`
 	Schema  schemaCommand  `cmd:"" help:"Print the JSON Schema of the configuration."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 }

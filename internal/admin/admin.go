@@ -2,8 +2,8 @@
 // have left, what the last requests got, the configuration in force.
 //
 // Invariants:
-//   - It only reads, but for reload, and shows no secret: what it shows comes
-//     masked from its sources.
+//   - It only reads, but for reload and purge, and shows no secret: what it shows
+//     comes masked from its sources.
 //   - With a token set, nothing but health is answered without it.
 //   - Paths are matched exactly; a request that changes something is refused
 //     when a browser says that it comes from elsewhere.
@@ -16,6 +16,9 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"strings"
 
@@ -34,6 +37,31 @@ type Sources struct {
 	Reload func() error
 	// Cache reports how many keys are held and how many bytes they weigh.
 	Cache func() (keys int, bytes uint64)
+	// Purge makes what is held stale, or drops it, and returns how many entries that
+	// concerns.
+	Purge func(Purge) (entries int, err error)
+}
+
+// Purge is what is to be purged: all with a tag (op:ID, repo:OWNER/NAME, org:ORG,
+// account:NAME), or one target.
+type Purge struct {
+	Tag string `json:"tag,omitempty"`
+	URL string `json:"url,omitempty"`
+	// Hard drops the entries; else they are validated before they are used again.
+	Hard bool `json:"hard,omitempty"`
+}
+
+// readPurge reads a purge; an error says what is wrong with it.
+func readPurge(r io.Reader) (p Purge, err error) {
+	d := json.NewDecoder(io.LimitReader(r, 64<<10))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&p); err != nil {
+		return p, fmt.Errorf(`write {"tag": T} or {"url": U}, and "hard": true if it is to be dropped: %w`, err)
+	}
+	if (p.Tag == "") == (p.URL == "") {
+		return p, errors.New("one of tag and url is needed")
+	}
+	return p, nil
 }
 
 // maxAccounts bounds one listing.
@@ -49,6 +77,7 @@ GET  /api/v1/requests   the last requests, and what they got
 GET  /api/v1/cache      what the cache holds
 GET  /api/v1/config     the configuration in force, secrets masked
 POST /api/v1/reload     read the configuration anew
+POST /api/v1/cache/purge   {"tag": T} or {"url": U}, "hard": true: validate anew, or drop, what is held
 `
 
 // Handler returns the admin pages. An empty token asks for none: that is for a
@@ -74,6 +103,17 @@ func Handler(token string, s Sources) http.Handler {
 	pages.HandleFunc("GET /api/v1/cache", func(w http.ResponseWriter, _ *http.Request) {
 		keys, bytes := s.Cache()
 		show(w, map[string]any{"keys": keys, "bytes": bytes})
+	})
+	pages.HandleFunc("POST /api/v1/cache/purge", func(w http.ResponseWriter, r *http.Request) {
+		p, err := readPurge(r.Body)
+		if err == nil {
+			var n int
+			if n, err = s.Purge(p); err == nil {
+				show(w, map[string]any{"entries": n})
+				return
+			}
+		}
+		fail(w, http.StatusBadRequest, err)
 	})
 	pages.HandleFunc("POST /api/v1/reload", func(w http.ResponseWriter, _ *http.Request) {
 		if err := s.Reload(); err != nil {

@@ -18,6 +18,12 @@ func sources() Sources {
 		Config:   func() any { return map[string]string{"token": "•••"} },
 		Reload:   func() error { return nil },
 		Cache:    func() (int, uint64) { return 3, 4096 },
+		Purge: func(p Purge) (int, error) {
+			if p.URL == "http://[" {
+				return 0, errors.New("no URL")
+			}
+			return len(p.Tag + p.URL), nil
+		},
 	}
 }
 
@@ -46,6 +52,16 @@ func TestPages(t *testing.T) {
 		{"reload by GET", "GET", "/api/v1/reload", sources(), nil, "", 405, ""},
 		{"reload from another site", "POST", "/api/v1/reload", sources(), []string{"Sec-Fetch-Site: cross-site"}, "", 403, ""},
 		{"reload from another origin", "POST", "/api/v1/reload", sources(), []string{"Origin: http://evil.test"}, "", 403, ""},
+		{"purge by tag", "POST", `/api/v1/cache/purge {"tag": "op:x"}`, sources(), nil, "", 200, `"entries": 4`},
+		{"purge by URL", "POST", `/api/v1/cache/purge {"url": "/a", "hard": true}`, sources(), nil, "", 200, `"entries": 2`},
+		{"purge of nothing", "POST", `/api/v1/cache/purge {}`, sources(), nil, "", 400, "one of tag and url"},
+		{"purge of both", "POST", `/api/v1/cache/purge {"tag": "t", "url": "/a"}`, sources(), nil, "", 400, "one of tag and url"},
+		{"purge of something else", "POST", `/api/v1/cache/purge {"tags": ["t"]}`, sources(), nil, "", 400, "tags"},
+		{"purge of no JSON", "POST", `/api/v1/cache/purge tag=t`, sources(), nil, "", 400, "write {"},
+		{"purge of no URL", "POST", `/api/v1/cache/purge {"url": "http://["}`, sources(), nil, "", 400, "no URL"},
+		{"purge by GET", "GET", `/api/v1/cache/purge`, sources(), nil, "", 405, ""},
+		{"purge from another site", "POST", `/api/v1/cache/purge {"tag": "t"}`, sources(), []string{"Sec-Fetch-Site: cross-site"}, "", 403, ""},
+		{"purge without the token", "POST", `/api/v1/cache/purge {"tag": "t"}`, sources(), nil, "secret", 401, "token"},
 		{"a path that only begins alike", "GET", "/api/v1/configuration", sources(), nil, "", 404, ""},
 		{"health needs no token", "GET", "/healthz", sources(), nil, "secret", 200, "ok"},
 		{"without the token", "GET", "/api/v1/accounts", sources(), nil, "secret", 401, "token"},
@@ -53,7 +69,8 @@ func TestPages(t *testing.T) {
 		{"with the token", "GET", "/api/v1/accounts", sources(), []string{"Authorization: Bearer secret"}, "secret", 200, "ci"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := httptest.NewRequest(c.method, "http://127.0.0.1:9090"+c.path, nil)
+			path, body, _ := strings.Cut(c.path, " ")
+			r := httptest.NewRequest(c.method, "http://127.0.0.1:9090"+path, strings.NewReader(body))
 			for _, f := range c.fields {
 				name, value, _ := strings.Cut(f, ": ")
 				r.Header.Set(name, value)
