@@ -18,6 +18,7 @@ import (
 	"github.com/weirgate/weir/internal/admin"
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/webhook"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
@@ -37,14 +38,16 @@ type gateway struct {
 	stop      context.CancelFunc
 	running   sync.WaitGroup // what stop ends
 
-	started *config.Config // the first that was applied
-	current atomic.Pointer[configured]
+	webhooks *webhook.Receiver
+	started  *config.Config // the first that was applied
+	current  atomic.Pointer[configured]
 }
 
 // configured is one configuration and the gateway made from it.
 type configured struct {
-	config *config.Config
-	proxy  *proxy.Gateway
+	config   *config.Config
+	proxy    *proxy.Gateway
+	webhooks http.Handler // nil where none are received
 }
 
 // newGateway wires a gateway; close it.
@@ -65,6 +68,7 @@ func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
 		hashKey:   store.hashKey,
 		reload:    func() error { return errors.New("there is no configuration file to read anew") },
 	}
+	g.webhooks = webhook.NewReceiver(g.changed)
 	running, stop := context.WithCancel(context.Background())
 	g.stop = stop
 	g.running.Go(func() { g.limiter.Run(running) })
@@ -98,8 +102,8 @@ func supported(c *config.Config) error {
 	if len(c.TLS.Domains) > 0 {
 		missing = append(missing, "tls.domains: this version does not answer TLS; put it behind something that does")
 	}
-	if c.Webhooks.Secret != "" {
-		missing = append(missing, "webhooks.secret: this version does not receive webhooks")
+	if c.Webhooks.Secret != "" && !strings.HasPrefix(c.Store.URL, "memory:") {
+		missing = append(missing, "webhooks.secret: in this version a delivery concerns the replica that receives it; with replicas that share a store the others would not know")
 	}
 	if missing != nil {
 		return errors.New("this configuration is valid, but needs what is not there yet:\n  " + strings.Join(missing, "\n  "))
@@ -145,7 +149,7 @@ func (g *gateway) apply(c *config.Config) error {
 	g.fixed(g.started, c)
 	g.store.configure(limitRules(c))
 	g.inbound.Configure(c.Limits.Inbound.Rate, c.Limits.Inbound.Burst)
-	g.current.Store(&configured{c, proxy.New(proxy.Config{
+	next := &configured{config: c, proxy: proxy.New(proxy.Config{
 		Upstream: upstream, Timeout: c.Upstream.Timeout, Catalogue: catalogue, Dialect: dialect,
 		Identify: identify(book(c, dialect, g.hashKey)),
 		Inbound:  &g.inbound, Ledger: g.store, Limiter: g.limiter, Cache: g.cache, Transport: g.transport,
@@ -154,7 +158,11 @@ func (g *gateway) apply(c *config.Config) error {
 			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor, Max: c.Statistics.Poll.Max,
 		},
 		Log: g.log,
-	})})
+	})}
+	if c.Webhooks.Secret != "" {
+		next.webhooks = g.webhooks.Handler(dialect, []byte(c.Webhooks.Secret.Reveal()))
+	}
+	g.current.Store(next)
 	return nil
 }
 
@@ -203,7 +211,21 @@ func identify(b *credential.Book) func(*http.Request) (proxy.Identity, error) {
 
 // ServeHTTP answers with the configuration in force.
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	g.current.Load().proxy.ServeHTTP(w, r)
+	c := g.current.Load()
+	if c.webhooks != nil && r.URL.Path == c.config.Webhooks.Path {
+		c.webhooks.ServeHTTP(w, r)
+		return
+	}
+	c.proxy.ServeHTTP(w, r)
+}
+
+// changed makes stale what an event has changed.
+func (g *gateway) changed(e webhook.Event) {
+	tags := g.current.Load().proxy.TagsOfEvent(e.Name, e.Repository, e.Organization)
+	if len(tags) > 0 {
+		g.cache.Purge(tags...)
+	}
+	g.log.Info("webhook", "event", e.Name, "delivery", e.Delivery, "repository", e.Repository, "organization", e.Organization, "tags", len(tags))
 }
 
 // listen opens both listeners.

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/credential"
+)
+
+// TestADeliveryMakesStaleWhatTheCatalogueSays: design section 6.5.
+func TestADeliveryMakesStaleWhatTheCatalogueSays(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Cache-Control", "max-age=600")
+		w.Header().Set("Etag", `"one"`)
+		_, _ = fmt.Fprint(w, "[]")
+	}))
+	defer up.Close()
+	cfg := config.Default()
+	cfg.Upstream.URL, cfg.Limits.ColdStart, cfg.Webhooks.Secret = up.URL, "trust", credential.Secret("secret")
+	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.close()
+	send := func(method, path, body string, fields ...string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(method, path, strings.NewReader(body))
+		for _, f := range fields {
+			name, value, _ := strings.Cut(f, ": ")
+			r.Header.Set(name, value)
+		}
+		w := httptest.NewRecorder()
+		g.ServeHTTP(w, r)
+		return w
+	}
+	deliver := func(event, delivery, secret, body string) int {
+		sum := hmac.New(sha256.New, []byte(secret))
+		sum.Write([]byte(body))
+		return send(http.MethodPost, cfg.Webhooks.Path, body, "X-Service-Event: "+event, "X-Service-Delivery: "+delivery,
+			"X-Hub-Signature-256: sha256="+hex.EncodeToString(sum.Sum(nil))).Code
+	}
+	paths := map[string]string{
+		"statistics": "/repos/acme/widgets/stats/participation", "another's": "/repos/acme/other/stats/participation", "by number": "/repositories/42/stats/participation",
+		"rulesets": "/repos/acme/widgets/rulesets", "of the organization": "/orgs/acme/rulesets",
+	}
+	const of = `{"repository": {"full_name": "Acme/Widgets"}, "organization": {"login": "acme"}}`
+	for i, c := range []struct {
+		event, secret, body string
+		code                int
+		stale               string
+	}{
+		{"push", "secret", of, 202, "statistics, by number"},
+		{"push", "other", of, 401, ""},
+		{"made_up", "secret", of, 202, ""},
+		{"branch_protection_rule", "secret", of, 202, "rulesets"},
+		{"custom_property", "secret", `{"organization": {"login": "acme"}}`, 202, "rulesets"},
+		{"push", "secret", `{}`, 202, "by number"},
+	} {
+		for _, path := range paths {
+			send(http.MethodGet, path, "")
+		}
+		if code := deliver(c.event, fmt.Sprint(i), c.secret, c.body); code != c.code {
+			t.Errorf("%s: %d", c.event, code)
+		}
+		var stale []string
+		for _, name := range []string{"statistics", "another's", "by number", "rulesets", "of the organization"} {
+			if strings.Contains(send(http.MethodGet, paths[name], "").Header().Get("Cache-Status"), "fwd=stale") {
+				stale = append(stale, name)
+			}
+		}
+		if got := strings.Join(stale, ", "); got != c.stale {
+			t.Errorf("%s, %s: stale: %s; want %s", c.event, c.body, got, c.stale)
+		}
+	}
+	send(http.MethodGet, paths["statistics"], "")
+	deliver("push", "0", "secret", of) // again
+	if got := send(http.MethodGet, paths["statistics"], "").Header().Get("Cache-Status"); !strings.Contains(got, "hit") {
+		t.Errorf("a delivery that came twice: %s", got)
+	}
+}
+
+func TestDeliveriesAreNotReceivedWithoutASecret(t *testing.T) {
+	cfg := config.Default()
+	cfg.Upstream.URL = "http://127.0.0.1:9"
+	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.close()
+	w := httptest.NewRecorder()
+	g.ServeHTTP(w, httptest.NewRequest(http.MethodPost, cfg.Webhooks.Path, strings.NewReader("{}")))
+	if w.Code != http.StatusNotFound {
+		t.Error(w.Code)
+	}
+}

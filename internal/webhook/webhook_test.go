@@ -1,0 +1,141 @@
+package webhook
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirgate/weir/policy"
+)
+
+const secret = "It's a Secret to Everybody"
+
+func signed(body string) string {
+	sum := hmac.New(sha256.New, []byte(secret))
+	sum.Write([]byte(body))
+	return "X-Hub-Signature-256: sha256=" + hex.EncodeToString(sum.Sum(nil))
+}
+
+func dialect(t testing.TB) *policy.Dialect {
+	d, err := policy.LoadDialect("service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// deliver sends a delivery to a receiver.
+func deliver(t testing.TB, v *Receiver, method, body string, fields ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, "/_weir/webhooks", strings.NewReader(body))
+	for _, f := range fields {
+		name, value, _ := strings.Cut(f, ": ")
+		r.Header.Add(name, value)
+	}
+	w := httptest.NewRecorder()
+	v.Handler(dialect(t), []byte(secret)).ServeHTTP(w, r)
+	return w
+}
+
+const push = `{"ref": "refs/heads/main", "repository": {"full_name": "Acme/Widgets"}, "organization": {"login": "acme"}}`
+
+// TestDeliveries: Document B section 6.1.
+func TestDeliveries(t *testing.T) {
+	event, id := "X-Service-Event: push", "X-Service-Delivery: 1"
+	form := url.Values{"payload": {push}}.Encode()
+	happened := []Event{{"push", "1", "acme/widgets", "acme"}}
+	for _, c := range []struct {
+		name, method, body string
+		fields             []string
+		status             int
+		says               string
+		told               []Event
+	}{
+		{"JSON", "POST", push, []string{event, id, signed(push), "Content-Type: application/json"}, 202, "", happened},
+		{"a form", "POST", form, []string{event, id, signed(form), "Content-Type: application/x-www-form-urlencoded; charset=utf-8"}, 202, "", happened},
+		{"no repository", "POST", `{"organization": {"login": "Acme"}}`, []string{event, id, signed(`{"organization": {"login": "Acme"}}`)}, 202, "", []Event{{"push", "1", "", "acme"}}},
+		{"neither", "POST", `{}`, []string{event, id, signed(`{}`)}, 202, "", []Event{{"push", "1", "", ""}}},
+		{"a name that is none", "POST", `{"repository": {"full_name": "a/b/c"}}`, []string{event, id, signed(`{"repository": {"full_name": "a/b/c"}}`)}, 202, "", []Event{{"push", "1", "", ""}}},
+		{"no signature", "POST", push, []string{event, id}, 401, "is needed", nil},
+		{"one by SHA-1 only", "POST", push, []string{event, id, "X-Hub-Signature: sha1=00"}, 401, "SHA-1 alone", nil},
+		{"of another body", "POST", push + " ", []string{event, id, signed(push)}, 401, "not that of the secret", nil},
+		{"two signatures", "POST", push, []string{event, id, signed(push), signed(push)}, 401, "once", nil},
+		{"a signature without its kind", "POST", push, []string{event, id, strings.Replace(signed(push), "sha256=", "", 1)}, 401, "not that", nil},
+		{"no hexadecimal", "POST", push, []string{event, id, "X-Hub-Signature-256: sha256=xyz"}, 401, "not that", nil},
+		{"no event", "POST", push, []string{id, signed(push)}, 400, "X-Service-Event", nil},
+		{"no identifier", "POST", push, []string{event, signed(push)}, 400, "X-Service-Delivery", nil},
+		{"no JSON", "POST", "push", []string{event, id, signed("push")}, 400, "no JSON", nil},
+		{"a form without a payload", "POST", "a=b", []string{event, id, signed("a=b"), "Content-Type: application/x-www-form-urlencoded"}, 400, "no JSON", nil},
+		{"not by POST", "GET", "", nil, 405, "POST", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var told []Event
+			w := deliver(t, NewReceiver(func(e Event) { told = append(told, e) }), c.method, c.body, c.fields...)
+			if w.Code != c.status || !strings.Contains(w.Body.String(), c.says) {
+				t.Errorf("%d, %q", w.Code, w.Body)
+			}
+			if diff := cmp.Diff(c.told, told); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestADeliveryIsToldOnce(t *testing.T) {
+	told := 0
+	v := NewReceiver(func(Event) { told++ })
+	for _, id := range []string{"a", "b", "a", "a"} {
+		if w := deliver(t, v, http.MethodPost, push, "X-Service-Event: push", "X-Service-Delivery: "+id, signed(push)); w.Code != http.StatusAccepted {
+			t.Error(w.Code)
+		}
+	}
+	if told != 2 {
+		t.Errorf("told %d times", told)
+	}
+	for i := range remembered { // the first are forgotten
+		v.isNew(fmt.Sprint(i))
+	}
+	if len(v.seen) != remembered {
+		t.Errorf("%d are remembered", len(v.seen))
+	}
+	if !v.isNew("a") {
+		t.Error("more are remembered than are to be")
+	}
+}
+
+func TestADeliveryHasABound(t *testing.T) {
+	large := strings.Repeat(" ", maxPayload-2) + "{}"
+	fields := []string{"X-Service-Event: push", "X-Service-Delivery: 1"}
+	v := NewReceiver(func(Event) {})
+	if w := deliver(t, v, http.MethodPost, large, append(fields, signed(large))...); w.Code != http.StatusAccepted {
+		t.Error(w.Code)
+	}
+	large += " "
+	if w := deliver(t, v, http.MethodPost, large, append(fields, signed(large))...); w.Code != http.StatusRequestEntityTooLarge {
+		t.Error(w.Code)
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add("application/json", []byte(push))
+	f.Add("application/x-www-form-urlencoded", []byte("payload=%7B%7D"))
+	f.Add("", []byte(`{"repository": null}`))
+	f.Fuzz(func(t *testing.T, contentType string, body []byte) {
+		var e Event
+		if e.read(contentType, bytes.Clone(body)) != nil {
+			return
+		}
+		owner, name, ok := strings.Cut(e.Repository, "/")
+		if e.Repository != "" && (!ok || owner == "" || name == "" || strings.Contains(name, "/") || owner != e.Organization) {
+			t.Errorf("%q of %q", e.Repository, e.Organization)
+		}
+	})
+}

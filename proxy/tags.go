@@ -1,0 +1,130 @@
+package proxy
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// tagsOf are what a kept answer can be purged by: its operation, its
+// repository or organization, its operation with its path parameters, and its
+// target.
+func tagsOf(m policy.Match) []string {
+	tags := []string{"op:" + m.Operation.ID, "url:" + m.Path}
+	if m.Operation.Known() {
+		tags = append(tags, scope(m.Operation, m.Params))
+	}
+	if owner, repo := m.Params["owner"], m.Params["repo"]; owner != "" && repo != "" {
+		tags = append(tags, "repo:"+owner+"/"+repo, "org:"+owner, at(m.Operation, owner+"/"+repo), at(m.Operation, owner))
+	}
+	if org := m.Params["org"]; org != "" {
+		tags = append(tags, "org:"+org, at(m.Operation, org))
+	}
+	return tags
+}
+
+// TagOf is the tag of a target as an operator writes it: a path, or a URL of the
+// API's or of the gateway's. It stands for the target with any query.
+func (g *Gateway) TagOf(target string) (string, error) {
+	u, err := url.Parse(target)
+	if err != nil {
+		return "", err
+	}
+	path := u.EscapedPath()
+	if u.Host != "" && sameOrigin(u, g.Upstream) {
+		path = strings.TrimPrefix(path, strings.TrimSuffix(g.Upstream.EscapedPath(), "/"))
+	} else if rest, ok := strings.CutPrefix(path, enterprisePrefix); ok && strings.HasPrefix(rest, "/") {
+		path = rest
+	}
+	m, err := g.Catalogue.Classify(http.MethodGet, path, u.RawQuery)
+	if err != nil {
+		return "", err
+	}
+	return "url:" + m.Path, nil
+}
+
+// invalidated are the tags that a successful unsafe request makes stale: its
+// target (RFC 9111 section 4.4) and what the catalogue names for the same path
+// parameters.
+func (g *Gateway) invalidated(m policy.Match) []string {
+	tags := []string{"url:" + m.Path}
+	for _, id := range m.Operation.Invalidates {
+		op := g.Catalogue.Operation(id)
+		tag := scope(op, m.Params)
+		tags = append(tags, tag, scope(op, nil))
+		if strings.HasSuffix(tag, elsewhere) {
+			// Called by a repository's number: which name that is nobody here
+			// knows, so the operation is stale for all.
+			tags = append(tags, "op:"+id)
+		}
+	}
+	return tags
+}
+
+// elsewhereInvalidated are the tags of the targets that a successful unsafe request
+// names in Location and Content-Location, of the same origin (RFC 9111 section 4.4).
+func (g *Gateway) elsewhereInvalidated(x *exchange, h http.Header) (tags []string) {
+	for _, name := range []string{"Location", "Content-Location"} {
+		u, err := x.url.Parse(h.Get(name))
+		if err != nil || h.Get(name) == "" || !sameOrigin(u, g.Upstream) {
+			continue
+		}
+		path, ok := strings.CutPrefix(u.EscapedPath(), strings.TrimSuffix(g.Upstream.EscapedPath(), "/"))
+		if !ok {
+			continue
+		}
+		if m, err := g.Catalogue.Classify(http.MethodGet, path, u.RawQuery); err == nil {
+			tags = append(tags, "url:"+m.Path)
+		}
+	}
+	return tags
+}
+
+// elsewhere marks the scope of an answer that was fetched under another
+// spelling of its path (a repository's number): it goes stale with every
+// change to its operation.
+const elsewhere = "/?"
+
+// scope names an operation with the values of its own path parameters.
+func scope(op *policy.Operation, params map[string]string) string {
+	var b strings.Builder
+	b.WriteString(op.ID)
+	for segment := range strings.SplitSeq(op.Path, "/") {
+		if !strings.HasPrefix(segment, "{") {
+			continue
+		}
+		value, ok := params[strings.Trim(segment, "{}")]
+		if !ok {
+			return op.ID + elsewhere
+		}
+		b.WriteByte('/')
+		b.WriteString(value)
+	}
+	return b.String()
+}
+
+// at is the tag of an operation's answers about one repository or organization.
+func at(op *policy.Operation, where string) string { return "op:" + op.ID + "@" + where }
+
+// TagsOfEvent are the tags of what a webhook event makes stale (design section 6.5):
+// operations that the catalogue names, about the repository ("owner/name") or, where
+// the event names none, about the organization.
+func (g *Gateway) TagsOfEvent(event, repository, organization string) (tags []string) {
+	for _, op := range g.Catalogue.Operations() {
+		if !slices.Contains(op.StaleOn, event) {
+			continue
+		}
+		switch {
+		case strings.Contains(op.Path, "{owner}") && repository != "":
+			tags = append(tags, at(op, repository), scope(op, nil))
+		case strings.Contains(op.Path, "{owner}"), strings.Contains(op.Path, "{org}"):
+			tags = append(tags, at(op, organization), scope(op, nil))
+		default:
+			tags = append(tags, "op:"+op.ID)
+		}
+	}
+	return tags
+}
