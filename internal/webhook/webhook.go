@@ -23,6 +23,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/weirgate/weir/policy"
 )
@@ -32,6 +33,8 @@ const (
 	maxPayload = 25 << 20
 	// atOnce bounds how many deliveries are read at the same time.
 	atOnce = 4
+	// patience is how long a delivery may take to come: nobody holds a place for ever.
+	patience = 30 * time.Second
 	// remembered is of how many deliveries the identifiers are kept.
 	remembered = 16384
 )
@@ -76,6 +79,8 @@ func (v *Receiver) Handler(dialect *policy.Dialect, secret []byte) http.Handler 
 		case <-r.Context().Done():
 			return // nobody is there to be told
 		}
+		control := http.NewResponseController(w)
+		_ = control.SetReadDeadline(time.Now().Add(patience)) // where it cannot be set the server's own must do
 		status, text := v.receive(w, r, dialect, secret)
 		answer(w, status, text)
 	})

@@ -6,14 +6,18 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirgate/weir/internal/pipe"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -122,6 +126,34 @@ func TestADeliveryHasABound(t *testing.T) {
 	if w := deliver(t, v, http.MethodPost, large, append(fields, signed(large))...); w.Code != http.StatusRequestEntityTooLarge {
 		t.Error(w.Code)
 	}
+}
+
+func TestADeliveryThatDoesNotComeHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := NewReceiver(func(Event) {})
+		l := pipe.Serve(t, "hook.test:80", &http.Server{Handler: v.Handler(dialect(t), []byte(secret))})
+		began := time.Now()
+		for range 2 * atOnce {
+			c, err := l.Dial(t.Context(), "", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: hook.test\r\nContent-Length: 10\r\n\r\n{")
+				_, _ = io.Copy(io.Discard, c)
+			}()
+		}
+		time.Sleep(time.Second)
+		client := http.Client{Transport: &http.Transport{DialContext: l.Dial, DisableKeepAlives: true}}
+		r, err := client.Post("http://hook.test/", "application/json", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = r.Body.Close()
+		if took := time.Since(began); r.StatusCode != http.StatusUnauthorized || took > 2*patience {
+			t.Errorf("%d after %v", r.StatusCode, took)
+		}
+	})
 }
 
 func FuzzRead(f *testing.F) {
