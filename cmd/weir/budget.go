@@ -28,11 +28,11 @@ func (c *budgetCommand) Run(p *process) error {
 	if c.Interval <= 0 {
 		return &exit{exitUsage, fmt.Sprintf("--interval: %s: must be more than 0", c.Interval)}
 	}
-	admin, close, err := c.listener(p)
+	admin, closing, err := c.listener(p)
 	if err != nil {
 		return err
 	}
-	defer close()
+	defer closing()
 	v := &budgetView{
 		admin: admin, json: c.JSON, all: c.All,
 		out: p.stdout, problems: p.stderr, terminal: isTerminal(p.stdout) && !isDumb(p.getenv),
