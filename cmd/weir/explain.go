@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -27,6 +28,9 @@ func (c *explainCommand) Run(p *process) error {
 		return err
 	}
 	method := strings.ToUpper(c.Method)
+	if u, err := url.Parse(c.Path); err == nil && u.Host != "" {
+		return &exit{exitUsage, "write the path alone: " + u.RequestURI()}
+	}
 	path, query, _ := strings.Cut(c.Path, "?")
 	if refusal := screened(method, path); refusal != "" {
 		return &exit{exitFailure, refusal}

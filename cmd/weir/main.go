@@ -41,6 +41,8 @@ type commands struct {
 	Cache   cacheCommand   `cmd:"" help:"Purge what the cache holds."`
 	Schema  schemaCommand  `cmd:"" help:"Print the JSON Schema of the configuration."`
 	Version versionCommand `cmd:"" help:"Print the version."`
+
+	PrintVersion kong.VersionFlag `name:"version" help:"Print the version."`
 }
 
 // process is what a command may know of the world.
@@ -77,6 +79,7 @@ func run(ctx context.Context, args []string, getenv func(string) (string, bool),
 	}()
 	parser, err := kong.New(&commands{}, kong.Name("weir"), kong.Writers(stdout, stderr), kong.UsageOnError(),
 		kong.Description("A caching, rate-limit-aware egress to one REST API."),
+		kong.Vars{"version": versionLine()},
 		kong.Exit(func(code int) { panic(helpShown(code)) }))
 	if err != nil {
 		panic(err) // the commands above

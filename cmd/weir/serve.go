@@ -45,6 +45,9 @@ func (c *serveCommand) source(p *process) config.Source {
 // Run serves until the process is told to stop, and takes up a changed
 // configuration on the way.
 func (c *serveCommand) Run(p *process) error {
+	if c.Config == "" && c.Upstream == "" {
+		return &exit{exitUsage, "upstream.url: required: the base URL of the API: give --upstream URL, or --config FILE"}
+	}
 	source := c.source(p)
 	cfg, err := config.Load(source)
 	if err != nil {

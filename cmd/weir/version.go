@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"runtime"
 	"runtime/debug"
 )
@@ -9,8 +10,12 @@ type versionCommand struct{}
 
 // Run prints what the build knows of itself.
 func (*versionCommand) Run(p *process) error {
-	p.printf("weir %s %s %s/%s\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	p.printf("%s\n", versionLine())
 	return nil
+}
+
+func versionLine() string {
+	return fmt.Sprintf("weir %s %s %s/%s", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 // version is the module's version or, of a build from a checkout, its commit.

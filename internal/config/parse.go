@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -99,7 +100,7 @@ func Parse(s Source, text []byte) (*Config, error) {
 	c := Default()
 	document, err := read(text)
 	if err != nil {
-		d.syntax(err)
+		d.syntax(err, text)
 		return nil, d.problems
 	}
 	for _, root := range document.Content {
@@ -155,8 +156,9 @@ func (d *decoder) problem(n *yaml.Node, key, format string, args ...any) {
 	d.problems = append(d.problems, Problem{File: d.source.Path, Line: n.Line, Column: n.Column, Key: key, Message: fmt.Sprintf(format, args...)})
 }
 
-// syntax reports what the YAML parser could not read.
-func (d *decoder) syntax(err error) {
+// syntax reports what the YAML parser could not read, and the mistakes that people
+// make.
+func (d *decoder) syntax(err error, text []byte) {
 	p := Problem{File: d.source.Path, Line: 1, Column: 1, Message: err.Error()}
 	var load *yaml.LoadError
 	if errors.As(err, &load) {
@@ -165,8 +167,19 @@ func (d *decoder) syntax(err error) {
 			p.Line, p.Column = load.Mark.Line, max(1, load.Mark.Column)
 		}
 	}
+	if lines := strings.Split(string(text), "\n"); p.Line <= len(lines) {
+		switch line := lines[p.Line-1]; {
+		case strings.Contains(line, "{") && unquoted.MatchString(line):
+			p.Message += `; within {…} a variable stands in quotes: "${NAME}"`
+		case strings.HasPrefix(strings.TrimLeft(line, " "), "\t"):
+			p.Message += "; the line is indented by a tab: write spaces"
+		}
+	}
 	d.problems = append(d.problems, p)
 }
+
+// unquoted is a variable outside of quotes.
+var unquoted = regexp.MustCompile(`[:,\[{ ]\$\{`)
 
 // value decodes a node into v, whatever that is.
 func (d *decoder) value(n *yaml.Node, v reflect.Value, key string) {
