@@ -6,11 +6,11 @@ import "time"
 // will be fresh.
 func (e *Entry) Staleness(now time.Time) time.Duration { return e.Age(now) - e.Lifetime }
 
-// MustAsk reports whether the entry may never be used stale, whatever happened
+// NeverStale reports whether the entry may never be used stale, whatever happened
 // (RFC 9111 section 4.2.4): its answer says must-revalidate or no-cache, or, to a
 // cache that several callers share, proxy-revalidate or s-maxage (sections 5.2.2.8
 // and 5.2.2.10).
-func (e *Entry) MustAsk(rule Rule) bool {
+func (e *Entry) NeverStale(rule Rule) bool {
 	d, _ := governing(e.Header)
 	return d.Has("must-revalidate") || d.Has("no-cache") || !rule.OneCaller && (d.Has("proxy-revalidate") || d.Has("s-maxage"))
 }

@@ -23,7 +23,7 @@ func (g *Gateway) answerFromCache(x *exchange) bool {
 	}
 	if !x.kept {
 		x.record.Cache = "weir; fwd=" + x.bypass()
-		return false
+		return g.onlyIfCached(x)
 	}
 	e, purged := g.Cache.Lookup(x.key, x.header)
 	now := time.Now()
@@ -34,21 +34,26 @@ func (g *Gateway) answerFromCache(x *exchange) bool {
 		x.stale, x.record.Cache = e, "weir; fwd=stale"
 	case x.mustAsk(e, now):
 		x.stale, x.record.Cache = e, "weir; fwd=request"
-	case !e.Fresh(now) && (e.MustAsk(x.rule) || !e.Pleases(now, x.ask)):
+	case !e.Fresh(now) && (e.NeverStale(x.rule) || !e.Pleases(now, x.ask)):
 		x.stale, x.record.Cache = e, "weir; fwd=stale"
-		if !e.MustAsk(x.rule) {
+		if !e.NeverStale(x.rule) {
 			x.spare = e
 		}
 	default:
 		g.replyFromEntry(x, e, now)
 		return true
 	}
-	if x.ask.Has("only-if-cached") {
-		x.record.Cache = "weir"
-		g.refuse(x, &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: not in the cache", detail: "only-if-cached"})
-		return true
+	return g.onlyIfCached(x)
+}
+
+// onlyIfCached refuses what would be sent, where its client wants nothing that is
+// (RFC 9111 section 5.2.1.7), and reports whether it did.
+func (g *Gateway) onlyIfCached(x *exchange) bool {
+	if !x.ask.Has("only-if-cached") || !x.match.Operation.Safe() {
+		return false
 	}
-	return false
+	g.refuse(x, &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: not in the cache", detail: "only-if-cached"})
+	return true
 }
 
 // answerPart answers with a part of a fresh whole answer (RFC 9110 section 14) and
@@ -137,7 +142,7 @@ func (g *Gateway) insteadOf(x *exchange, err error) (*http.Response, error) {
 	switch limited := errors.As(err, &refused); {
 	case x.in.Context().Err() != nil:
 		return nil, err // nobody is there to take it
-	case x.spare == nil && x.stale != nil && x.stale.MustAsk(x.rule) && !limited:
+	case x.spare == nil && x.stale != nil && x.stale.NeverStale(x.rule) && !limited:
 		return nil, &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: the answer must be validated, and the API cannot be reached", detail: "upstream", cause: err}
 	case x.spare == nil:
 		return nil, err

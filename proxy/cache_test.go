@@ -136,6 +136,19 @@ func TestOnlyIfCachedOnAColdCache(t *testing.T) {
 	})
 }
 
+// TestOnlyIfCachedSendsNothing: RFC 9111 section 5.2.1.7, whatever the cache could
+// do with the request.
+func TestOnlyIfCachedSendsNothing(t *testing.T) {
+	for _, field := range []string{"Accept: */*", "Range: bytes=0-1", `If-Match: "one"`} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, parts)
+			r := w.get("/gitignore/templates", "Cache-Control: only-if-cached", field)
+			w.want("status of "+field, r.StatusCode, http.StatusGatewayTimeout)
+			w.want("requests upstream", w.upstreamSaw(), 0)
+		})
+	}
+}
+
 func TestConditionsForTheOriginPassBy(t *testing.T) {
 	for _, field := range []string{`If-Match: "other"`, "If-Unmodified-Since: Sat, 01 Jan 2000 00:00:00 GMT", "Range: lines=1-2"} {
 		synctest.Test(t, func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -112,7 +113,7 @@ func (f *fleet) file(name, text string) string {
 // start starts weir, and ends it with the test.
 func (f *fleet) start(args ...string) *exec.Cmd {
 	process := exec.Command(f.weir, args...)
-	process.Stderr = &logged{t: f.T, name: args[0]}
+	process.Stderr = &logged{fleet: f, name: args[0]}
 	if err := process.Start(); err != nil {
 		f.Fatal(err)
 	}
@@ -123,16 +124,25 @@ func (f *fleet) start(args ...string) *exec.Cmd {
 	return process
 }
 
-// logged passes what a process says to the test's log.
+// logged passes what a process says to the test's log, and notes how long those
+// waited that no limit is near to: of their requests only the access line tells.
 type logged struct {
-	t    *testing.T
+	*fleet
 	name string
 }
 
+// lightLine is the access line of such a request: only they are answered 404.
+var lightLine = regexp.MustCompile(`msg=request .* status=404 .* waited=(\S+)`)
+
 func (l *logged) Write(p []byte) (int, error) {
 	for line := range bytes.Lines(p) {
+		if m := lightLine.FindSubmatch(line); m != nil {
+			if waited, err := time.ParseDuration(string(m[1])); err == nil {
+				l.light.noteWait(waited)
+			}
+		}
 		if bytes.Contains(line, []byte("level=ERROR")) || bytes.Contains(line, []byte("Redis")) || bytes.Contains(line, []byte("lost")) {
-			l.t.Logf("%s: %s", l.name, bytes.TrimSpace(line))
+			l.Logf("%s: %s", l.name, bytes.TrimSpace(line))
 		}
 	}
 	return len(p), nil
@@ -212,6 +222,15 @@ type tally struct {
 	answered map[string]int
 	statuses map[int]int
 	waits    []time.Duration
+	// permit is the longest that one waited for its permit: because of a limit, or of
+	// Redis, but not of the upstream.
+	permit time.Duration
+}
+
+func (c *tally) noteWait(waited time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.permit = max(c.permit, waited)
 }
 
 func (c *tally) note(what string, status int, took time.Duration) {
@@ -339,9 +358,12 @@ func (c *tally) tell() (text string, longest time.Duration) {
 	}
 	slices.Sort(c.waits)
 	longest = c.waits[n-1]
-	text = fmt.Sprintf("answered %v, statuses %v, waits: median %v, 99 of 100 within %v, longest %v", c.answered, c.statuses,
+	text = fmt.Sprintf("answered %v, statuses %v, took: median %v, 99 of 100 within %v, longest %v", c.answered, c.statuses,
 		c.waits[n/2].Round(time.Millisecond), c.waits[n*99/100].Round(time.Millisecond), longest.Round(time.Millisecond))
-	c.answered, c.statuses, c.waits = nil, nil, nil
+	if c.permit > 0 {
+		text += fmt.Sprintf(", longest wait for a permit %v", c.permit.Round(time.Millisecond))
+	}
+	c.answered, c.statuses, c.waits, c.permit = nil, nil, nil, 0
 	return text, longest
 }
 

@@ -153,22 +153,28 @@ const (
 // tell tells a history, before some steps of which the store is lost or found, and
 // returns what is wrong then.
 func (a *absences) tell(t *testing.T, history []step, turns []int, away, back func(*testing.T, limits.Ledger)) (wrong string) {
+	turn := func() string {
+		if a.lost = !a.lost; a.lost {
+			a.story = append(a.story, "away")
+			away(t, a.Ledger)
+			return ""
+		}
+		a.story = append(a.story, "back")
+		back(t, a.Ledger)
+		return less(used(a.model.describe(time.Now().UnixMicro())), a.known(t))
+	}
 	for i, s := range history {
 		for range count(turns, i) {
-			if a.lost = !a.lost; a.lost {
-				a.story = append(a.story, "away")
-				away(t, a.Ledger)
-				continue
-			}
-			a.story = append(a.story, "back")
-			back(t, a.Ledger)
-			if wrong = less(used(a.model.describe(time.Now().UnixMicro())), a.known(t)); wrong != "" {
+			if wrong = turn(); wrong != "" {
 				return wrong
 			}
 		}
 		if wrong = a.follow(t, s); wrong != "" {
 			return wrong
 		}
+	}
+	if a.lost {
+		return turn()
 	}
 	return ""
 }
