@@ -228,7 +228,11 @@ func (c *chronicle) take(s step, o limits.Outcome) (d limits.Decision, err error
 func (c *chronicle) told(s step) (difference string) {
 	now, o := time.Now(), s.outcome.now()
 	before := c.account()
-	for range c.repeat {
+	times := c.repeat
+	if s.what == passes {
+		times = 1
+	}
+	for range times {
 		d, err := c.take(s, o)
 		if err != nil {
 			return err.Error()

@@ -122,6 +122,7 @@ func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, erro
 		if err != nil {
 			return nil, err
 		}
+		a.Kind = policy.CallerKind(kind) // the index may outlive the account by a little
 		list = append(list, a)
 	}
 	return list, nil
