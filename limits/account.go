@@ -183,7 +183,7 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	if l != nil && (l.charged || l.left) {
 		return // settled before
 	}
-	var sent int64 // unknown when the lease is gone
+	var sent int64 // unknown when the lease is gone, or was taken up again
 	if l != nil {
 		sent = l.granted
 		a.settleLease(l, o, r, now)
@@ -216,7 +216,7 @@ func (a *account) heed(id uint64, known bool, sent int64, w *window, o *Outcome,
 		if !known && now < a.cool.until {
 			return // perhaps heeded before
 		}
-		fresh := !known || sent > a.cool.since
+		fresh := sent > a.cool.since || sent == 0 && now >= a.cool.until
 		a.cool.strike(o.RetryAfter, fresh, w.back(now), now, r.Usable(int64(r.Concurrent)))
 	}
 }

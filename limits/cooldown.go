@@ -91,8 +91,9 @@ func (c *cooldown) well(id uint64, now int64) {
 // strike begins a cool-down after a secondary limit error (Document B section
 // 7, retry rules 2 to 4): for retryAfter if that was given, else until back if
 // the primary window is used up, else for a minute, twice as long each time it
-// repeats. An error is fresh if its request was sent after the last error came;
-// else it is the same misfortune, not another one.
+// repeats. An error is fresh if its request was sent after the last error came,
+// or nobody knows when and no cool-down goes on; else it is the same misfortune,
+// not another one.
 func (c *cooldown) strike(retryAfter time.Duration, fresh bool, back, now, concurrent int64) {
 	if fresh {
 		ceiling := concurrent

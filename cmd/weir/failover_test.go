@@ -91,15 +91,9 @@ func TestSentinelsPutAnotherRedisInPlace(t *testing.T) {
 	w := &watched{}
 	f := newFleet(t, 4, w.start)
 	long := phase(t)
-	ctx, stop := context.WithCancel(t.Context())
-	clients := f.overload(ctx)
-	defer clients.Wait()
-	defer stop()
-
-	pass(ctx, 2*time.Second)
-	f.judge("at the start")
+	ctx := f.overload()
 	pass(ctx, long)
-	f.judge("all is well")
+	f.judge("all is well", learned)
 
 	first := w.master(ctx)
 	_ = w.servers[first].Process.Kill()
@@ -107,9 +101,9 @@ func TestSentinelsPutAnotherRedisInPlace(t *testing.T) {
 	f.until("another master is named", func(ctx context.Context) bool { now := w.master(ctx); return now != "" && now != first })
 	t.Logf("another master after %v", time.Since(began).Round(time.Millisecond))
 	pass(ctx, 1500*time.Millisecond)
-	f.judge("the master was killed")
+	f.judge("the master was killed", learning)
 	pass(ctx, long)
-	f.judge("another is in its place")
+	f.judge("another is in its place", learned)
 }
 
 // TestPlacesOfAKilledReplicaComeBack kills a replica with requests in flight:

@@ -255,10 +255,15 @@ var requests = []request{
 	{"graphql", "POST", "/graphql", `{"query":"{ viewer { login } }"}`},
 }
 
-// overload sends far more than the limits allow, to all replicas, until ctx
+// overload sends far more than the limits allow, to all replicas, until the test
 // ends. Clients take no for an answer and come back.
-func (f *fleet) overload(ctx context.Context) *sync.WaitGroup {
+func (f *fleet) overload() context.Context {
+	ctx, stop := context.WithCancel(f.Context())
 	var group sync.WaitGroup
+	f.Cleanup(func() {
+		stop()
+		group.Wait()
+	})
 	client := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 	for i := range 40 {
 		group.Go(func() {
@@ -275,7 +280,9 @@ func (f *fleet) overload(ctx context.Context) *sync.WaitGroup {
 			}
 		})
 	}
-	return &group
+	pass(ctx, 2*time.Second)
+	f.judge("at the start", learning)
+	return ctx
 }
 
 func (f *fleet) send(ctx context.Context, client *http.Client, kind request, n int) {
@@ -314,8 +321,16 @@ func (f *fleet) ask(ctx context.Context, client *http.Client, counts *tally, tok
 	return resp.StatusCode < 400
 }
 
-// judge asks the service what it saw, and fails the test for any violation.
-func (f *fleet) judge(after string) {
+// Whether Redis, in a phase of a test, lets replicas wait until they have learned
+// from each other; else it must not be seen where no limit is near.
+const (
+	learned  = false
+	learning = true
+)
+
+// judge asks the service what it saw, and fails the test for any violation, and for
+// what a request had to suffer because of Redis.
+func (f *fleet) judge(after string, learning bool) {
 	f.Helper()
 	resp, err := http.Get(f.service + "/_service/violations")
 	if err != nil {
@@ -335,10 +350,13 @@ func (f *fleet) judge(after string) {
 	if v.Violations != 0 || v.SentWhileLimited != 0 {
 		f.Errorf("%s: %d violations, %d sent while limited: %v, highest %v", after, v.Violations, v.SentWhileLimited, v.ByLimit, v.Highest)
 	}
-	overload, _ := f.counts.tell()
+	overload, _, _ := f.counts.tell()
 	f.Logf("%s: overload %s; highest %v", after, overload, v.Highest)
-	light, longest := f.light.tell()
+	light, longest, refused := f.light.tell()
 	f.Logf("%s: beside it %s", after, light)
+	if refused > 0 && !learning {
+		f.Errorf("%s: %d requests that no limit is near to were refused", after, refused)
+	}
 	if longest > patience {
 		f.Errorf("%s: a request that no limit is near to waited for %v", after, longest)
 	}
@@ -348,15 +366,17 @@ func (f *fleet) judge(after string) {
 // other; the machine may be busy.
 const patience = 4 * time.Second
 
-// tell says what was seen since the last time, and the longest wait.
-func (c *tally) tell() (text string, longest time.Duration) {
+// tell says what was seen since the last time, the longest wait, and how many
+// were refused.
+func (c *tally) tell() (text string, longest time.Duration, refused int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := len(c.waits)
 	if n == 0 {
-		return "nothing", 0
+		return "nothing", 0, 0
 	}
 	slices.Sort(c.waits)
+	refused = c.statuses[http.StatusTooManyRequests]
 	longest = c.waits[n-1]
 	text = fmt.Sprintf("answered %v, statuses %v, took: median %v, 99 of 100 within %v, longest %v", c.answered, c.statuses,
 		c.waits[n/2].Round(time.Millisecond), c.waits[n*99/100].Round(time.Millisecond), longest.Round(time.Millisecond))
@@ -364,7 +384,7 @@ func (c *tally) tell() (text string, longest time.Duration) {
 		text += fmt.Sprintf(", longest wait for a permit %v", c.permit.Round(time.Millisecond))
 	}
 	c.answered, c.statuses, c.waits, c.permit = nil, nil, nil, 0
-	return text, longest
+	return text, longest, refused
 }
 
 // TestFleet is four replicas on one Redis under overload while things break:
@@ -373,33 +393,27 @@ func TestFleet(t *testing.T) {
 	f := newFleet(t, 4, oneRedis)
 	long := phase(t)
 	down := setting(t, "WEIR_FLEET_REDIS_DOWN", long) // how long Redis is away
-	ctx, stop := context.WithCancel(t.Context())
-	clients := f.overload(ctx)
-	defer clients.Wait()
-	defer stop()
-
-	pass(ctx, 2*time.Second)
-	f.judge("at the start")
+	ctx := f.overload()
 	pass(ctx, 3*long)
-	f.judge("all is well")
+	f.judge("all is well", learned)
 
 	killed := f.replicas[3].process
 	_ = killed.Process.Kill()
 	pass(ctx, long)
-	f.judge("a replica was killed")
+	f.judge("a replica was killed", learned)
 
 	_ = f.redis.Process.Signal(syscall.SIGSTOP)
 	pass(ctx, down)
 	_ = f.redis.Process.Signal(syscall.SIGCONT)
-	f.judge("Redis stood still")
+	f.judge("Redis stood still", learned)
 	pass(ctx, long)
-	f.judge("Redis goes on")
+	f.judge("Redis goes on", learned)
 
 	_ = f.redis.Process.Kill()
 	_ = f.redis.Wait()
 	pass(ctx, down)
-	f.judge("Redis is gone")
+	f.judge("Redis is gone", learned)
 	f.redis = f.startRedis(f.address)
 	pass(ctx, 2*long)
-	f.judge("Redis is back, empty")
+	f.judge("Redis is back, empty", learning)
 }

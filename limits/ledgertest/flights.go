@@ -215,6 +215,16 @@ var cooldowns = []story{
 		b.refused(get("core"), limits.Cooldown, 60*second)
 		b.want("half of the places are left", b.account().Concurrent, 50)
 	}},
+	{"errors of permits taken up again are one misfortune too", func(b *book) {
+		b.spend(get("core"), plain())
+		p, q := b.granted(get("core")), b.granted(get("core"))
+		pass(31 * second)
+		b.renewed(31*second, p, q)
+		b.settled(p, limitedBy(0))
+		b.settled(q, limitedBy(0))
+		b.refused(get("core"), limits.Cooldown, 60*second)
+		b.want("half of the places are left", b.account().Concurrent, 50)
+	}},
 	{"one probe decides", func(b *book) {
 		b.spend(get("core"), limitedBy(10*second))
 		pass(11 * second)

@@ -343,7 +343,7 @@ func (m *model) heed(id uint64, known bool, sent int64, w *fixedWindow, o limits
 	case o.Limited == signals.PrimaryLimit:
 		w.close(now)
 	case o.Limited == signals.SecondaryLimit && (known || now >= m.blocked):
-		m.strike(!known || sent > m.struck, w, o.RetryAfter, now)
+		m.strike(sent > m.struck || sent == 0 && now >= m.blocked, w, o.RetryAfter, now)
 	case o.Limited == signals.NotLimited && !o.Failed && m.probing && m.probe == id:
 		m.probing, m.probe, m.ramp = false, 0, now
 	case o.Limited == signals.NotLimited && !o.Failed && !m.probing && m.ramp == 0:

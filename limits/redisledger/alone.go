@@ -21,17 +21,19 @@ type class struct {
 	parts         map[string]int64 // by log
 	// What was used of it while Redis was lost, and what of that Redis is being
 	// told; what the flights hold that Redis has not confirmed to hold.
-	alone, telling used
-	held           map[string]int64
-	inFlight       int64
-	// over is the reset of the newest window whose units are used no more.
-	over time.Time
+	alone, telling          used
+	held                    map[string]int64
+	unitsInFlight, inFlight int64
 }
 
-// used is what was used of a class's share.
+// used is what was used of a class's share. Units of a primary window return as
+// what is spent of a sliding log does, a window's length after their answers: no
+// window that is open then has counted them, wherever its ends are, and those who
+// have not lost Redis leave the units alone in every window. ghosts are the units
+// that no answer has told of.
 type used struct {
-	units int64
-	logs  map[string]*ownLog
+	units, ghosts ownLog
+	logs          map[string]*ownLog
 }
 
 // log returns what was used of a log.
@@ -50,14 +52,19 @@ func (u *used) log(s *limits.Spend) *ownLog {
 }
 
 // tell moves what was used alone to what Redis is being told.
-func (c *class) tell(spends []limits.Spend) {
-	c.telling.units += c.alone.units
+func (c *class) tell(r *limits.Rules, spends []limits.Spend) {
+	c.windowLog(&c.telling.units, r).join(&c.alone.units)
+	c.windowLog(&c.telling.ghosts, r).join(&c.alone.ghosts)
 	for i := range spends {
-		for _, e := range c.alone.log(&spends[i]).entries {
-			c.telling.log(&spends[i]).spend(e.stamp, e.cost, 0)
-		}
+		c.telling.log(&spends[i]).join(c.alone.log(&spends[i]))
 	}
 	c.alone = used{}
+}
+
+// windowLog gives a log the widths of the class's primary window.
+func (c *class) windowLog(own *ownLog, r *limits.Rules) *ownLog {
+	own.covers(r.For(c.claim.Kind, named(c.claim.Resource, "")).Window)
+	return own
 }
 
 // share is what is left of what was set aside, as far as it can be used.
@@ -102,12 +109,21 @@ func (f *aloneFlight) spends(r *limits.Rules, room []limits.Spend) []limits.Spen
 	return list
 }
 
+// units is how many requests the flight stands for that have not been charged.
+func (f *aloneFlight) units() int64 {
+	if f.charged {
+		return 0
+	}
+	return max(1, f.copies)
+}
+
 // begin takes what the flight holds; the caller holds Ledger.mu.
 func (f *aloneFlight) begin(r *limits.Rules) {
 	var room [limits.MaxSpends]limits.Spend
 	for _, s := range f.spends(r, room[:0]) {
 		f.class.held[logName(&s)] += s.Cost
 	}
+	f.class.unitsInFlight += f.units()
 	f.class.inFlight++
 }
 
@@ -117,6 +133,7 @@ func (f *aloneFlight) end(r *limits.Rules) {
 	for _, s := range f.spends(r, room[:0]) {
 		f.class.held[logName(&s)] -= s.Cost
 	}
+	f.class.unitsInFlight -= f.units()
 	f.class.inFlight--
 }
 
@@ -127,11 +144,15 @@ func (f *aloneFlight) takes(elapsed time.Duration, r *limits.Rules) {
 	f.begin(r)
 }
 
-// charge turns what the flight holds into spends of that time; the caller holds
-// Ledger.mu.
-func (f *aloneFlight) charge(r *limits.Rules, stamp int64) {
+// charge turns what the flight holds into spends of that time; told is whether an
+// answer has told what its primary window has counted. The caller holds Ledger.mu.
+func (f *aloneFlight) charge(r *limits.Rules, stamp int64, told bool) {
 	var room [limits.MaxSpends]limits.Spend
 	f.end(r)
+	f.class.windowLog(&f.class.alone.units, r).spend(stamp, f.units(), 0)
+	if !told {
+		f.class.windowLog(&f.class.alone.ghosts, r).spend(stamp, f.units(), 0)
+	}
 	spends := f.spends(r, room[:0])
 	for i := range spends {
 		f.class.alone.log(&spends[i]).spend(stamp, spends[i].Cost, 0)
@@ -177,9 +198,9 @@ func (l *Ledger) admitAlone(s *shadow, c limits.Claim, r *limits.Rules) limits.D
 		return limits.Decision{Granted: true}
 	}
 	s.sweepAlone(r)
-	s.reopen(own)
 	units, places, parts := own.share(now)
-	if l.Closed || s.returning || own.alone.units+own.telling.units >= units || own.inFlight >= places {
+	gone := own.alone.units.total(s.now()) + own.telling.units.total(s.now())
+	if l.Closed || s.returning || gone+own.unitsInFlight >= units || own.inFlight >= places {
 		return refused
 	}
 	since := l.Lost()
@@ -191,9 +212,8 @@ func (l *Ledger) admitAlone(s *shadow, c limits.Claim, r *limits.Rules) limits.D
 		// tell.
 		return limits.Decision{Reason: limits.Cooldown, Until: latest(until, refused.Until)}
 	}
-	res := named(c.Resource, "")
-	if b, ok := s.budgets[res]; ok && b.Remaining <= s.sent(res) && now.Before(b.Reset.Add(time.Second)) {
-		return limits.Decision{Reason: limits.Primary, Until: b.Reset.Add(time.Second)}
+	if until := s.usedUp(named(c.Resource, ""), r); until.After(now) {
+		return limits.Decision{Reason: limits.Primary, Until: until}
 	}
 	var room [limits.MaxSpends]limits.Spend
 	spends := r.Spends(c, room[:0])
@@ -204,15 +224,37 @@ func (l *Ledger) admitAlone(s *shadow, c limits.Claim, r *limits.Rules) limits.D
 			return refused
 		}
 	}
-	own.alone.units++
 	s.alone[c.ID] = &aloneFlight{claim: c, class: own}
 	s.alone[c.ID].begin(r)
 	return limits.Decision{Granted: true}
 }
 
-// sent is how many requests that no answer has told of yet this replica has sent
-// of a resource; the caller holds Ledger.mu.
-func (s *shadow) sent(res string) (n int) {
+// usedUp is until when a primary window has nothing left, as far as this replica
+// knows: neither what Redis has told last nor what answers have told since may be
+// exceeded. It is over, or zero, when there is something left. The caller holds
+// Ledger.mu.
+func (s *shadow) usedUp(res string, r *limits.Rules) (until time.Time) {
+	untold := s.untold(res, r)
+	if b, ok := s.budgets[res]; ok && r.Usable(int64(b.Limit))-int64(b.Used) <= untold {
+		until = b.Reset.Add(time.Second)
+	}
+	for _, t := range s.told[res] {
+		if r.Usable(int64(t.Limit))-int64(t.Used) <= untold {
+			until = latest(until, time.UnixMicro(t.reopens()-s.ahead))
+		}
+	}
+	return until
+}
+
+// untold is how many requests of a resource, which no answer has told of, this
+// replica has sent; the caller holds Ledger.mu.
+func (s *shadow) untold(res string, r *limits.Rules) (n int64) {
+	n = s.ghosts(res, r).total(s.now())
+	for _, c := range s.classes {
+		if named(c.claim.Resource, "") == res {
+			n += c.alone.ghosts.total(s.now()) + c.telling.ghosts.total(s.now())
+		}
+	}
 	for _, f := range s.alone {
 		if !f.charged && named(f.claim.Resource, "") == res {
 			n++
@@ -233,20 +275,6 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// reopen lets a class's units be used again when the window in which they were
-// used is surely over: those who have not lost Redis leave as many alone in every
-// window. The caller holds Ledger.mu.
-func (s *shadow) reopen(c *class) {
-	list := s.told[named(c.claim.Resource, "")]
-	if len(list) == 0 {
-		return
-	}
-	if newest := list[len(list)-1]; newest.Reset.After(c.over) && newest.over() <= s.now() {
-		c.over = newest.Reset
-		c.alone.units, c.telling.units = c.inFlight, 0
-	}
-}
-
 // settleAlone charges a permit that was granted alone, and reports whether it
 // was.
 func (l *Ledger) settleAlone(s *shadow, p limits.Permit, o limits.Outcome, r *limits.Rules) bool {
@@ -264,7 +292,6 @@ func (l *Ledger) settleAlone(s *shadow, p limits.Permit, o limits.Outcome, r *li
 	}
 	switch {
 	case !o.Sent:
-		f.class.alone.units = max(0, f.class.alone.units-1)
 		s.landAlone(f, r)
 	case !o.Answered:
 		f.takes(o.Elapsed, r)
@@ -273,7 +300,7 @@ func (l *Ledger) settleAlone(s *shadow, p limits.Permit, o limits.Outcome, r *li
 		f.end(r)
 		f.claim.CPU, f.elapsed = 0, o.Elapsed // that is what it has taken
 		f.begin(r)
-		f.charge(r, s.now())
+		f.charge(r, s.now(), o.Rate.Limit != 0)
 		if o.Ended {
 			s.landAlone(f, r)
 		}
@@ -287,7 +314,6 @@ func (l *Ledger) settleAlone(s *shadow, p limits.Permit, o limits.Outcome, r *li
 func (s *shadow) leaveCopies(f *aloneFlight, n int64, r *limits.Rules) {
 	copies := &aloneFlight{claim: f.claim, class: f.class, copies: n, left: s.now() + lingerTime.Microseconds()}
 	copies.claim.ID = ^f.claim.ID
-	copies.class.alone.units += n
 	s.alone[copies.claim.ID] = copies
 	copies.begin(r)
 }
@@ -304,7 +330,7 @@ func (s *shadow) sweepAlone(r *limits.Rules) {
 	for _, f := range s.alone {
 		if f.left != 0 && f.left <= s.now() {
 			if !f.charged {
-				f.charge(r, f.left)
+				f.charge(r, f.left, false)
 			}
 			s.landAlone(f, r)
 		}
@@ -320,10 +346,12 @@ func (s *shadow) learn(p limits.Permit, o limits.Outcome, r *limits.Rules) {
 	res := named(o.Rate.Resource, p.Resource)
 	b := s.budgets[res]
 	if o.Rate.Limit != 0 {
-		if o.Rate.Reset.Sub(b.Reset) > sameReset {
-			b.Used = 0 // of the window before
+		switch apart := o.Rate.Reset.Sub(b.Reset); {
+		case apart > sameReset:
+			b = limits.Budget{Resource: res, Limit: o.Rate.Limit, Used: o.Rate.Used, Reset: o.Rate.Reset, Window: b.Window}
+		case apart >= -sameReset: // of a window before it tells nothing
+			b.Limit, b.Used = o.Rate.Limit, max(o.Rate.Used, b.Used)
 		}
-		b = limits.Budget{Resource: res, Limit: o.Rate.Limit, Used: max(o.Rate.Used, b.Used), Reset: o.Rate.Reset, Window: b.Window}
 		b.Remaining = max(0, b.Limit-b.Used)
 		s.budgets[res] = b
 	}

@@ -86,7 +86,7 @@ func (l *Ledger) Run(ctx context.Context) {
 			if l.isLost() {
 				l.forget()
 			} else {
-				_ = l.beat(ctx, false) // lost when it fails
+				_ = l.beat(ctx) // lost when it fails
 			}
 		}
 	}
@@ -97,7 +97,7 @@ func (l *Ledger) Run(ctx context.Context) {
 func (l *Ledger) seek(ctx context.Context) {
 	since := l.Lost()
 	l.replaced = l.trust() || l.replaced
-	if l.answers(ctx) && l.beat(ctx, false) == nil {
+	if l.answers(ctx) && l.beat(ctx) == nil {
 		l.lostSince.Store(0)
 		l.Log.Info("Redis is found", "lost_for", time.Since(since))
 	}
@@ -106,12 +106,12 @@ func (l *Ledger) seek(ctx context.Context) {
 // beat registers this replica, and brings every account in use up to date:
 // those for which something is set aside, and all of them when Redis may have
 // lost what was written. An error means that Redis has not answered all of it.
-func (l *Ledger) beat(ctx context.Context, all bool) error {
+func (l *Ledger) beat(ctx context.Context) error {
 	again, err := l.register(ctx)
 	if err != nil {
 		return err
 	}
-	l.replaced = l.replaced || all || again
+	l.replaced = l.replaced || again
 	list := l.inUse(l.replaced)
 	if l.replaced { // what others wait for goes first
 		err = sideBySide(ctx, list, l.writeAgain)
@@ -203,7 +203,7 @@ func (l *Ledger) know(replicas int64, key, era string, indexed int64) (again boo
 func (l *Ledger) Begin(ctx context.Context) ([]byte, error) {
 	for {
 		l.trust()
-		err := l.beat(ctx, true)
+		err := l.beat(ctx)
 		if err == nil {
 			break
 		}
@@ -380,9 +380,9 @@ func (s *shadow) aside(c *class, r *limits.Rules, parts, answer []any, until tim
 		told := c.telling.log(&spend)
 		s.log(&spend).spend(max(now, told.last()), told.total(now), write)
 	}
-	s.ghosts(c.claim.Resource, r).spend(now, c.telling.units, write)
+	s.ghosts(c.claim.Resource, r).spend(now, c.telling.ghosts.total(now), write)
 	c.telling = used{}
-	c.held, c.inFlight = map[string]int64{}, 0
+	c.held, c.unitsInFlight, c.inFlight = map[string]int64{}, 0, 0
 	for _, f := range s.alone {
 		if f.class == c {
 			f.begin(r)
@@ -403,13 +403,13 @@ func (l *Ledger) wanted(s *shadow, r *limits.Rules) (names []string, args []any)
 			wants = 1
 		}
 		spends := r.Spends(own.claim, room[:0])
-		own.tell(spends)
+		own.tell(r, spends)
 		units, places, parts := own.share(time.Now())
 		record := append([]any{name}, resource(r, s.kind, own.claim.Resource)...)
 		lately := own.lately(s, spends, now)
 		// Units come back with the window only: enough of them for as long.
 		ratio := max(1, int64(r.For(s.kind, own.claim.Resource).Window/r.Points.Window))
-		record = append(record, wants*(1+ample*lately*ratio), own.telling.units, units, wants*(1+lately), places)
+		record = append(record, wants*(1+ample*lately*ratio), own.telling.ghosts.total(now), units, wants*(1+lately), places)
 		for i := range spends {
 			spend := &spends[i]
 			told := own.telling.log(spend)

@@ -104,7 +104,7 @@ if answered then
     exhaust(w)
   elseif arg[20] == 'secondary' then
     if l or now >= m[TILL] then
-      if not l or began > m[SINCE] then
+      if began > m[SINCE] or (began == 0 and now >= m[TILL]) then
         local ceiling = concurrent
         if m[CEILING] ~= 0 then ceiling = min(ceiling, m[CEILING]) end
         m[CEILING], m[RAISED] = max(1, floor(ceiling / 2)), now

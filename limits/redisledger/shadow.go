@@ -3,7 +3,6 @@ package redisledger
 import (
 	"cmp"
 	"context"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -80,6 +79,20 @@ func (l *ownLog) total(now int64) int64 {
 	return total
 }
 
+// join enters what another log of the same widths has.
+func (l *ownLog) join(other *ownLog) {
+	for _, e := range other.entries {
+		l.spend(e.stamp, e.cost, 0)
+	}
+}
+
+// covers gives the log the widths of what may have been counted in a primary
+// window of that length (account.lua, ghosts).
+func (l *ownLog) covers(window time.Duration) {
+	l.window = (window + sameReset).Microseconds()
+	l.merge = l.window / 256
+}
+
 // last is the newest stamp; zero when there is none.
 func (l *ownLog) last() int64 {
 	if len(l.entries) == 0 {
@@ -133,7 +146,9 @@ func (s *shadow) settled(id string, p limits.Permit, o limits.Outcome, r *limits
 	s.until = max(s.until, number(answer[3])) // Redis may have to be told of this one yet
 	named := named(o.Rate.Resource, p.Resource)
 	s.expire(id, r)
-	if f := s.flights[id]; f.open() {
+	f := s.flights[id]
+	before := f != nil && !f.open() // what is settled again tells nothing (settle.lua)
+	if f.open() {
 		at, later := now, now+lingerTime.Microseconds()
 		charged := o
 		if !o.Answered {
@@ -149,7 +164,9 @@ func (s *shadow) settled(id string, p limits.Permit, o limits.Outcome, r *limits
 	b.Remaining = b.Limit - b.Used
 	b.Reset = time.UnixMicro(number(answer[6]) - s.ahead)
 	s.budgets[named] = b
-	s.hear(named, o, b)
+	if !before {
+		s.hear(named, o, b)
+	}
 }
 
 // spent notes a request as spent at some time, and what was sent of it before
@@ -184,15 +201,6 @@ func (s *shadow) spent(c limits.Claim, o limits.Outcome, r *limits.Rules, write,
 type statement struct {
 	signals.Rate
 	heard int64
-}
-
-// over is when the window is surely over; never where the answers did not say when
-// they were made.
-func (t statement) over() int64 {
-	if t.Date.IsZero() {
-		return math.MaxInt64
-	}
-	return t.reopens()
 }
 
 // reopens is when the window is taken to be over (account.lua, reopens).
@@ -260,14 +268,13 @@ func named(answer, permit string) string {
 // by no answer that told of it.
 func (s *shadow) ghosts(res string, r *limits.Rules) *ownLog {
 	res = named(res, "")
-	window := r.For(s.kind, res).Window + 2*time.Second // account.lua, ghosts
 	name := "ghosts:" + res
 	own := s.logs[name]
 	if own == nil {
 		own = &ownLog{}
 		s.logs[name] = own
 	}
-	own.window, own.merge = window.Microseconds(), window.Microseconds()/256
+	own.covers(r.For(s.kind, res).Window)
 	return own
 }
 
