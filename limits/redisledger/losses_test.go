@@ -206,7 +206,7 @@ func TestABeatThatComesLateLeavesWhatWasSetAsideSince(t *testing.T) {
 			return errCutOff
 		})
 		_ = p.r1.beat(p.Context()) // it is on its way for a while
-		p.r1.seek(p.Context())            // over another connection
+		p.r1.seek(p.Context())     // over another connection
 		if p.r1.isLost() || late == nil {
 			p.Fatal("not found")
 		}
