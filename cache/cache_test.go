@@ -377,6 +377,10 @@ func TestPurge(t *testing.T) {
 	if purged(widgets) {
 		t.Error("a fetch that began after the purge is stale")
 	}
+	kept(m, widgets, "late", func(e *Entry) { e.Tags, e.Since = []string{"repo:acme/widgets"}, began })
+	if e, p := m.Lookup(widgets, nil); p || string(e.Body) != "3" {
+		t.Errorf("%q stands in the place of what was fetched after the purge", e.Body)
+	}
 }
 
 func TestManyPurgesForgetNothing(t *testing.T) {

@@ -60,13 +60,17 @@ func (m *Memory) Lookup(key Key, request http.Header) (e *Entry, purged bool) {
 }
 
 // Keep stores an entry under a key, in place of one that the same requests
-// select.
+// select, unless the fetch of that one began after a purge that this one's did not
+// see.
 func (m *Memory) Keep(key Key, e *Entry) {
 	m.entries.Compute(key, func(old variants, _ bool) (variants, otter.ComputeOp) {
 		kept := make(variants, 0, len(old)+1)
 		kept = append(kept, e)
 		for _, o := range old {
-			if len(kept) < maxVariants && !slices.Equal(o.Vary, e.Vary) {
+			switch same := slices.Equal(o.Vary, e.Vary); {
+			case same && o.Since > e.Since:
+				return old, otter.CancelOp
+			case !same && len(kept) < maxVariants:
 				kept = append(kept, o)
 			}
 		}
@@ -83,6 +87,9 @@ func (m *Memory) Forget(key Key) { m.entries.Invalidate(key) }
 // Purge makes every entry with one of the tags stale, and every one whose
 // fetch has begun but not ended.
 func (m *Memory) Purge(tags ...string) { m.purges.purge(tags) }
+
+// Purged reports whether one of the tags was purged after since.
+func (m *Memory) Purged(tags []string, since Generation) bool { return m.purges.purged(tags, since) }
 
 // Drop purges, and forgets every entry with one of the tags. It returns how many
 // these were. It looks at all entries: it is for an operator's hand.

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"bytes"
+	"cmp"
 	"embed"
 	"errors"
 	"fmt"
@@ -45,15 +46,22 @@ func (c *Catalogue) Operations() []*Operation { return slices.Clone(c.operations
 // Operation returns the operation with this ID, or nil.
 func (c *Catalogue) Operation(id string) *Operation { return c.byID[id] }
 
-// WithTTL returns a catalogue in which the named operations have another TTL
-// (cache.operations in the configuration). Unknown IDs and operations that may
-// not be kept are errors, all reported at once.
-func (c *Catalogue) WithTTL(ttl map[string]time.Duration) (*Catalogue, error) {
-	if len(ttl) == 0 {
+// CacheOverride changes an operation's cache rule. A TTL of 0 leaves the
+// catalogue's.
+type CacheOverride struct {
+	TTL   time.Duration
+	Alone bool
+}
+
+// WithCacheRules returns a catalogue in which the named operations have other
+// cache rules than in c. An error lists all that cannot be: unknown operations, and
+// those that are never kept.
+func (c *Catalogue) WithCacheRules(rules map[string]CacheOverride) (*Catalogue, error) {
+	if len(rules) == 0 {
 		return c, nil
 	}
 	var errs []error
-	for id := range ttl {
+	for id := range rules {
 		switch op := c.byID[id]; {
 		case op == nil:
 			errs = append(errs, fmt.Errorf("cache.operations: unknown operation %q", id))
@@ -68,8 +76,9 @@ func (c *Catalogue) WithTTL(ttl map[string]time.Duration) (*Catalogue, error) {
 	operations := make([]*Operation, len(c.operations))
 	for i, op := range c.operations {
 		changed := *op
-		if t, ok := ttl[op.ID]; ok {
-			changed.Cache.TTL = t
+		if rule, ok := rules[op.ID]; ok {
+			changed.Cache.TTL = cmp.Or(rule.TTL, op.Cache.TTL)
+			changed.Cache.Alone = rule.Alone || op.Cache.Alone
 		}
 		operations[i] = &changed
 	}

@@ -78,8 +78,8 @@ func TestMistakesInTheCatalogueAreFound(t *testing.T) {
 	})
 }
 
-func TestWithTTL(t *testing.T) {
-	c, err := Embedded().WithTTL(map[string]time.Duration{"gitignore/get-template": time.Minute})
+func TestWithCacheRules(t *testing.T) {
+	c, err := Embedded().WithCacheRules(map[string]CacheOverride{"gitignore/get-template": {TTL: time.Minute}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,13 +95,13 @@ func TestWithTTL(t *testing.T) {
 	if ttl := Embedded().Operation("gitignore/get-template").Cache.TTL; ttl != 24*time.Hour {
 		t.Errorf("the embedded catalogue has changed: %s", ttl)
 	}
-	if same, err := Embedded().WithTTL(nil); same != Embedded() || err != nil {
+	if same, err := Embedded().WithCacheRules(nil); same != Embedded() || err != nil {
 		t.Errorf("without overrides: got %v (%v), want the catalogue itself", same, err)
 	}
 }
 
-func TestWithTTLReportsEveryMistake(t *testing.T) {
-	_, err := Embedded().WithTTL(map[string]time.Duration{"gitignore/get-template": time.Hour, "none": time.Hour, "graphql": time.Hour, "rate-limit/get": time.Hour})
+func TestWithCacheRulesReportsEveryMistake(t *testing.T) {
+	_, err := Embedded().WithCacheRules(map[string]CacheOverride{"gitignore/get-template": {}, "none": {}, "graphql": {}, "rate-limit/get": {}})
 	want := `cache.operations: "graphql" is never kept
 cache.operations: "rate-limit/get" is never kept
 cache.operations: unknown operation "none"`

@@ -1,7 +1,7 @@
 package proxy
 
 import (
-	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -11,9 +11,6 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
 )
-
-// maxEntry is the largest body that is kept; a larger one is passed on.
-const maxEntry = 8 << 20
 
 // answerFromCache answers with a fresh entry (journey, step 5) and reports
 // whether it did. What is stale it leaves in x for answer.
@@ -98,16 +95,27 @@ func (x *exchange) mustAsk(e *cache.Entry, now time.Time) bool {
 	return false
 }
 
-// answer gets the answer from upstream (journey, steps 6 to 10).
+// answer gets the answer from upstream, or from whoever asks the same there now
+// (journey, steps 6 to 10).
 func (g *Gateway) answer(x *exchange, out *http.Request) (*http.Response, error) {
+	if x.collapses() {
+		return g.collapse(x, out)
+	}
+	return g.ask(x, out)
+}
+
+// ask gets the answer from upstream.
+func (g *Gateway) ask(x *exchange, out *http.Request) (*http.Response, error) {
 	asked := x.validate(out)
 	since := g.Cache.Generation()
 	resp, err := g.attempt(x, out)
 	if err != nil {
+		g.land(x, landingAfter(err), err)
 		return g.insteadOf(x, err)
 	}
 	if isError(resp.StatusCode) && x.spare != nil && x.spare.InsteadOfError(time.Now(), x.ask) {
 		discard(resp.Body)
+		g.land(x, alone, nil)
 		x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
 		return x.useSpare("stale-if-error"), nil
 	}
@@ -141,7 +149,7 @@ func (g *Gateway) insteadOf(x *exchange, err error) (*http.Response, error) {
 	var refused *limits.Refusal
 	switch limited := errors.As(err, &refused); {
 	case x.in.Context().Err() != nil:
-		return nil, err // nobody is there to take it
+		return nil, context.Cause(x.in.Context()) // nobody is there to take it
 	case x.spare == nil && x.stale != nil && x.stale.NeverStale(x.rule) && !limited:
 		return nil, &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: the answer must be validated, and the API cannot be reached", detail: "upstream", cause: err}
 	case x.spare == nil:
@@ -190,9 +198,11 @@ func (g *Gateway) revalidated(x *exchange, resp *http.Response, a cache.Answer, 
 		e = e.Validated(a, lifetime, since)
 		g.Cache.Keep(x.key, e)
 		x.noteStored(e, now)
+		g.land(x, kept, nil)
 	} else {
 		e = e.Validated(a, 0, since)
 		g.Cache.Forget(x.key)
+		g.land(x, alone, nil)
 	}
 	return entryResponse(x, e, now)
 }
@@ -205,15 +215,21 @@ func (g *Gateway) keep(x *exchange, resp *http.Response, a cache.Answer, since c
 		if x.stale != nil && resp.StatusCode < 500 {
 			g.Cache.Forget(x.key)
 		}
+		g.land(x, alone, nil)
 		return
 	}
-	store := func(body []byte) {
-		e := cache.NewEntry(a, body, lifetime)
+	x.noteStored(cache.NewEntry(a, nil, lifetime), a.Answered)
+	run := func(fill func()) { g.Background.run(fill, x.flight.giveUp) }
+	spooled(resp, run, func(whole []byte) {
+		if whole == nil {
+			g.land(x, alone, nil)
+			return
+		}
+		e := cache.NewEntry(a, whole, lifetime)
 		e.Vary, e.Tags, e.Since = vary, x.tags, since
 		g.Cache.Keep(x.key, e)
-	}
-	x.noteStored(cache.NewEntry(a, nil, lifetime), a.Answered)
-	resp.Body = &teeBody{ReadCloser: resp.Body, want: resp.ContentLength, store: store}
+		g.land(x, kept, nil)
+	})
 }
 
 func (x *exchange) noteStored(e *cache.Entry, now time.Time) {
@@ -224,34 +240,6 @@ func (x *exchange) noteStored(e *cache.Entry, now time.Time) {
 // connection cannot pass for it (RFC 9112 section 8).
 func delimited(resp *http.Response) bool {
 	return resp.ContentLength >= 0 || resp.ProtoMajor >= 2 || len(resp.TransferEncoding) > 0
-}
-
-// teeBody copies what passes, and stores it at the end if it was all there and
-// not too large. A body that is closed or breaks before is not stored.
-type teeBody struct {
-	io.ReadCloser
-	copied bytes.Buffer
-	want   int64 // Content-Length, -1 when there is none
-	store  func([]byte)
-}
-
-func (t *teeBody) Read(p []byte) (int, error) {
-	n, err := t.ReadCloser.Read(p)
-	if t.store == nil {
-		return n, err
-	}
-	if t.copied.Len()+n > maxEntry {
-		t.store, t.copied = nil, bytes.Buffer{}
-		return n, err
-	}
-	t.copied.Write(p[:n])
-	if err != nil {
-		if whole := t.want < 0 || int64(t.copied.Len()) == t.want; err == io.EOF && whole {
-			t.store(t.copied.Bytes())
-		}
-		t.store = nil
-	}
-	return n, err
 }
 
 // discard lets the connection be used again after an answer nobody reads.

@@ -26,6 +26,7 @@ func (g *Gateway) attempt(x *exchange, out *http.Request) (*http.Response, error
 			return nil, err
 		}
 		x.sent = time.Now()
+		x.flight.goes()
 		resp, outcome, err := g.send(out)
 		x.record.Attempts++
 		if err == nil {
@@ -42,6 +43,7 @@ func (g *Gateway) attempt(x *exchange, out *http.Request) (*http.Response, error
 		}
 		if g.comesBack(x, outcome) {
 			discard(resp.Body)
+			x.flight.waits()
 			continue // admission waits for as long as the upstream asked
 		}
 		wait, again := g.Statistics.next(x, resp, poll)
@@ -49,6 +51,7 @@ func (g *Gateway) attempt(x *exchange, out *http.Request) (*http.Response, error
 			return resp, nil
 		}
 		discard(resp.Body)
+		x.flight.waits()
 		caller.Priority = policy.Batch // a poll is nobody's hurry
 		x.record.Waited += wait
 		if err := sleep(out.Context(), wait); err != nil {

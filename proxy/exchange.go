@@ -53,8 +53,10 @@ type exchange struct {
 	// stale is what the cache holds but may not give away unasked.
 	stale *cache.Entry
 	// spare is stale, where it may be given away when nothing better is to be had.
-	spare  *cache.Entry
-	sent   time.Time // when the last wire attempt began
+	spare *cache.Entry
+	sent  time.Time // when the last wire attempt began
+	// flight is set when the question is asked for others, too.
+	flight *flight
 	record Record
 }
 
@@ -74,8 +76,8 @@ type Record struct {
 	Elapsed   time.Duration `json:"elapsed_ns"`
 	// Cache is the Cache-Status that the client got.
 	Cache string `json:"cache"`
-	// Waited is the time spent for a permit and between polls; Attempts is
-	// how many requests went upstream.
+	// Waited is the time spent for a permit, between polls, and for what others had
+	// asked; Attempts is how many requests went upstream.
 	Waited   time.Duration `json:"waited_ns"`
 	Attempts int           `json:"attempts"`
 	// Error is what went wrong, for the operator.

@@ -45,7 +45,9 @@ type Config struct {
 	// RateLimitFields adds the IETF's RateLimit fields to the x-ratelimit ones.
 	RateLimitFields bool
 	Statistics      Statistics
-	Log             *slog.Logger
+	// Background runs what outlives its client; it outlives a gateway.
+	Background *Background
+	Log        *slog.Logger
 }
 
 // Identity is a caller, and how it shows itself to the upstream.
@@ -63,6 +65,7 @@ var ErrUnidentified = errors.New("requires authentication")
 type Gateway struct {
 	Config
 	buffers bufferPool
+	flights flights
 	shapes  shapes
 	recent  recent
 }

@@ -76,8 +76,8 @@ func TestClientThatLeavesTheQueueGivesUpItsPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { <-release })
-		for range 3 { // as many as go before the first answer
-			go func() { w.get("/user") }()
+		for i := range 3 { // as many as go before the first answer
+			go func() { w.get(fmt.Sprint("/users/", i)) }()
 		}
 		synctest.Wait()
 		conn := w.dial()

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
@@ -283,4 +284,12 @@ func TestRateLimitFields(t *testing.T) {
 		w.want("retry-after is not earlier", r.Header.Get("Retry-After"), "3602")
 		w.want("one set", len(r.Header.Values("RateLimit")), 1)
 	})
+}
+
+// limited gives a world other limits.
+func limited(l policy.Limits) option {
+	return func(c *Config) {
+		ledger := limits.NewMemory(limits.Rules{Limits: l})
+		c.Ledger, c.Limiter = ledger, limits.NewLimiter(ledger)
+	}
 }

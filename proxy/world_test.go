@@ -78,6 +78,7 @@ func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world
 		Identify: identifyByToken, Ledger: ledger, Limiter: limits.NewLimiter(ledger), Cache: memory,
 		Transport: transport, Wait: 10 * time.Second, RefusalStatus: http.StatusTooManyRequests,
 		Statistics: Statistics{Wait: 10 * time.Second, First: time.Second, Factor: 2, Max: 15 * time.Second},
+		Background: NewBackground(),
 		Log:        slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 	for _, o := range options {
@@ -97,6 +98,7 @@ func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world
 		transport.CloseIdleConnections()
 		stop()
 		limiting.Wait()
+		config.Background.Close()
 		memory.Close()
 	})
 	raw := func() net.Conn {

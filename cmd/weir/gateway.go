@@ -33,10 +33,12 @@ type gateway struct {
 	inbound   proxy.Inbound
 	cache     *cache.Memory
 	transport *http.Transport
-	hashKey   []byte
-	reload    func() error
-	stop      context.CancelFunc
-	running   sync.WaitGroup // what stop ends
+	// background is what goes on when its client has left.
+	background *proxy.Background
+	hashKey    []byte
+	reload     func() error
+	stop       context.CancelFunc
+	running    sync.WaitGroup // what stop ends
 
 	webhooks *webhook.Receiver
 	started  *config.Config // the first that was applied
@@ -64,9 +66,9 @@ func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
 		store:     store,
 		limiter:   limits.NewLimiter(store),
 		cache:     cache.NewMemory(int64(cfg.Cache.Memory)),
-		transport: proxy.NewTransport(),
-		hashKey:   store.hashKey,
-		reload:    func() error { return errors.New("there is no configuration file to read anew") },
+		transport: proxy.NewTransport(), background: proxy.NewBackground(),
+		hashKey: store.hashKey,
+		reload:  func() error { return errors.New("there is no configuration file to read anew") },
 	}
 	g.webhooks = webhook.NewReceiver(g.changed)
 	running, stop := context.WithCancel(context.Background())
@@ -86,6 +88,7 @@ func limitRules(c *config.Config) limits.Rules {
 }
 
 func (g *gateway) close() {
+	g.background.Close()
 	g.stop()
 	g.running.Wait()
 	g.transport.CloseIdleConnections()
@@ -157,7 +160,7 @@ func (g *gateway) apply(c *config.Config) error {
 		Statistics: proxy.Statistics{
 			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor, Max: c.Statistics.Poll.Max,
 		},
-		Log: g.log,
+		Background: g.background, Log: g.log,
 	})}
 	if c.Webhooks.Secret != "" {
 		next.webhooks = g.webhooks.Handler(dialect, []byte(c.Webhooks.Secret.Reveal()))

@@ -295,10 +295,14 @@ func (d *decoder) cache(c *Config) {
 		switch op := policy.Embedded().Operation(id); {
 		case op == nil:
 			d.wrong(key, "unknown operation; %s", suggestion(id))
-		case op.Cache.Class != policy.Shared:
+		case op.Cache.Class == policy.Never:
+			d.wrong(key, "is never kept")
+		case op.Cache.Class != policy.Shared && o.TTL != 0:
 			d.wrong(key, "is not reference data: how long its answers are fresh is the upstream's to say")
 		}
-		d.positive(key+".ttl", o.TTL)
+		if !o.Alone || o.TTL != 0 {
+			d.positive(key+".ttl", o.TTL)
+		}
 	}
 }
 

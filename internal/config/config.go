@@ -101,7 +101,8 @@ type Cache struct {
 
 // CacheOperation overrides one operation's cache rule.
 type CacheOperation struct {
-	TTL time.Duration `yaml:"ttl" desc:"how long an answer is fresh"`
+	TTL   time.Duration `yaml:"ttl" desc:"how long an answer is fresh, of reference data"`
+	Alone bool          `yaml:"alone" desc:"every client asks for itself; else those who ask the same at the same time get one answer"`
 }
 
 // Statistics says how computed answers are polled.
@@ -172,11 +173,11 @@ func defaultClient() Client { return Client{Share: 1, Priority: "normal"} }
 // Catalogue returns the embedded catalogue with this configuration's
 // overrides.
 func (c *Config) Catalogue() (*policy.Catalogue, error) {
-	ttl := make(map[string]time.Duration, len(c.Cache.Operations))
+	rules := make(map[string]policy.CacheOverride, len(c.Cache.Operations))
 	for id, o := range c.Cache.Operations {
-		ttl[id] = o.TTL
+		rules[id] = policy.CacheOverride{TTL: o.TTL, Alone: o.Alone}
 	}
-	return policy.Embedded().WithTTL(ttl)
+	return policy.Embedded().WithCacheRules(rules)
 }
 
 // What may be secret in a URL: all between its scheme and the last "@", and

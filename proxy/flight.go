@@ -1,0 +1,255 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/limits"
+)
+
+// flight is a question that is being asked of the upstream, for its first client
+// and all who ask the same meanwhile: by key, and so of one security class. It does
+// not end with the first client as long as others wait; it ends when the answer is
+// kept, or as soon as it is known that it will not be.
+type flight struct {
+	since   cache.Generation
+	done    chan struct{} // closed when it has landed
+	cancel  context.CancelCauseFunc
+	mu      sync.Mutex
+	waiting int
+	left    bool          // the first client has
+	paused  chan struct{} // closed while the question waits for a permit
+	landing landing
+	err     error // of a flight that failed
+}
+
+// landing is how a flight ended.
+type landing int
+
+const (
+	inTheAir landing = iota
+	// kept: the answer is in the cache.
+	kept
+	// alone: it is for its first client only, and everybody else must ask for
+	// themselves, all at once.
+	alone
+	// refused: its first client was not let go before its time was over; others may
+	// have more.
+	refused
+	// failed: the upstream could not be asked, whoever asks.
+	failed
+)
+
+// flights are those that can be joined.
+type flights struct {
+	mu     sync.Mutex
+	flying map[cache.Key]*flight
+}
+
+// maxJoined bounds how often one client waits for what others have asked.
+const maxJoined = 3
+
+// Why a flight is given up.
+var (
+	errNobodyWaits = errors.New("nobody waits for the answer any more")
+	errClosed      = errors.New("the gateway is closed")
+)
+
+// collapses reports whether the question may be asked for others, too. One with a
+// validator of its client's may be answered 304, with which nobody else is helped.
+func (x *exchange) collapses() bool {
+	return x.kept && x.method == http.MethodGet && !x.match.Operation.Cache.Alone &&
+		(x.stale != nil || x.header["If-None-Match"] == nil && x.header["If-Modified-Since"] == nil)
+}
+
+// join returns the flight for the question, and whether it is new: then the caller
+// must see to it that it lands. A flight that began before a purge of what it brings
+// is not joined.
+func (g *Gateway) join(x *exchange) (f *flight, first bool) {
+	l := &g.flights
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if f := l.flying[x.key]; f != nil && f.board() {
+		if !g.Cache.Purged(x.tags, f.since) {
+			return f, false
+		}
+		f.leave()
+	}
+	paused := make(chan struct{})
+	close(paused)
+	f = &flight{since: g.Cache.Generation(), done: make(chan struct{}), paused: paused}
+	if l.flying == nil {
+		l.flying = map[cache.Key]*flight{}
+	}
+	l.flying[x.key] = f
+	return f, true
+}
+
+// land ends a flight, the first time it is called.
+func (g *Gateway) land(x *exchange, as landing, err error) {
+	f := x.flight
+	if f == nil {
+		return
+	}
+	l := &g.flights
+	l.mu.Lock()
+	if l.flying[x.key] == f {
+		delete(l.flying, x.key)
+	}
+	l.mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.landing == inTheAir {
+		f.landing, f.err = as, err
+		close(f.done)
+		f.endUnwanted()
+	}
+}
+
+// board enters one more who waits, unless the flight has landed or is being given up.
+func (f *flight) board() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.landing != inTheAir || f.left && f.waiting == 0 {
+		return false
+	}
+	f.waiting++
+	return true
+}
+
+// leave takes out one who waited.
+func (f *flight) leave() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.waiting--
+	f.endUnwanted()
+}
+
+// firstLeaves notes that the first client has left.
+func (f *flight) firstLeaves() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.left = true
+	f.endUnwanted()
+}
+
+// endUnwanted gives up what nobody waits for; the caller holds mu.
+func (f *flight) endUnwanted() {
+	if f.left && (f.waiting == 0 || f.landing != inTheAir) {
+		f.cancel(errNobodyWaits)
+	}
+}
+
+// giveUp ends the flight, whoever waits.
+func (f *flight) giveUp() {
+	if f != nil {
+		f.cancel(errClosed)
+	}
+}
+
+// goes notes that the question is let go to the upstream, waits that it is held up.
+func (f *flight) goes() {
+	if f != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.paused = make(chan struct{})
+	}
+}
+
+func (f *flight) waits() {
+	if f != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		close(f.paused)
+	}
+}
+
+// await waits for a flight to land. A client whose patience is over before the
+// question is let go asks for itself: it is told then why it has to wait.
+func (f *flight) await(ctx context.Context, patience time.Time) (landing, error) {
+	defer f.leave()
+	timer := time.NewTimer(time.Until(patience))
+	defer timer.Stop()
+	select {
+	case <-f.done:
+		return f.landing, f.err
+	case <-ctx.Done():
+		return failed, context.Cause(ctx)
+	case <-timer.C:
+	}
+	f.mu.Lock()
+	paused := f.paused
+	f.mu.Unlock()
+	select {
+	case <-f.done:
+		return f.landing, f.err
+	case <-ctx.Done():
+		return failed, context.Cause(ctx)
+	case <-paused:
+		return alone, nil
+	}
+}
+
+// collapse asks the question, once for all who ask it at the same time (journey,
+// step 6).
+func (g *Gateway) collapse(x *exchange, out *http.Request) (*http.Response, error) {
+	for range maxJoined {
+		f, first := g.join(x)
+		if first {
+			return g.lead(x, f, out)
+		}
+		joined := time.Now()
+		how, err := f.await(x.in.Context(), x.until(g.Wait))
+		x.record.Waited += time.Since(joined)
+		switch how {
+		case kept:
+			if resp := g.shared(x); resp != nil {
+				return resp, nil
+			}
+		case failed:
+			return g.insteadOf(x, err)
+		case alone:
+			return g.ask(x, out)
+		}
+	}
+	return g.ask(x, out)
+}
+
+// lead asks the question for all.
+func (g *Gateway) lead(x *exchange, f *flight, out *http.Request) (resp *http.Response, err error) {
+	defer func() {
+		if resp == nil { // also after a panic
+			g.land(x, alone, nil)
+		}
+	}()
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(out.Context()))
+	f.cancel = cancel
+	x.flight = f
+	context.AfterFunc(x.in.Context(), f.firstLeaves)
+	return g.ask(x, out.WithContext(ctx))
+}
+
+// shared answers with what another's question has brought, if it may: it is fresh,
+// or was asked for after this client had come.
+func (g *Gateway) shared(x *exchange) *http.Response {
+	e, purged := g.Cache.Lookup(x.key, x.header)
+	now := time.Now()
+	if e == nil || purged || (!e.Fresh(now) || x.mustAsk(e, now)) && e.Requested.Before(x.start) {
+		return nil
+	}
+	x.record.Cache += "; collapsed; ttl=" + itoa(-int(e.Staleness(now)/time.Second))
+	return entryResponse(x, e, now)
+}
+
+// landingAfter is how a flight ends that came to nothing.
+func landingAfter(err error) landing {
+	var limited *limits.Refusal
+	if errors.As(err, &limited) {
+		return refused
+	}
+	return failed
+}

@@ -1,0 +1,363 @@
+package proxy
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// crowd asks the same at the same time, and returns what each client got.
+func (w *world) crowd(n int, path string, fields ...string) []got {
+	w.Helper()
+	list := make([]got, n)
+	var clients sync.WaitGroup
+	for i := range list {
+		clients.Go(func() { list[i] = w.ask(http.MethodGet, path, nil, fields...) })
+	}
+	clients.Wait()
+	return list
+}
+
+// slowly answers after a second, with a body that may be kept for a minute.
+func slowly(body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(time.Second)
+		w.Header().Set("Cache-Control", "max-age=60")
+		w.Header().Set("Etag", `"one"`)
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+		_, _ = fmt.Fprint(w, body)
+	}
+}
+
+const watchers = "/repos/acme/widgets/subscribers"
+
+func TestThousandClientsAskOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, slowly("all"))
+		collapsed := 0
+		for _, r := range w.crowd(1000, watchers) {
+			if r.body != "all" || r.StatusCode != http.StatusOK {
+				t.Fatalf("%v: %q", r.Status, r.body)
+			}
+			if r.Header.Get("Cache-Status") == "weir; fwd=uri-miss; collapsed; ttl=59" {
+				collapsed++
+			}
+		}
+		w.want("requests upstream", w.upstreamSaw(), 1)
+		w.want("answers that were another's, too", collapsed, 999)
+		w.want("permits in flight", w.inFlight(), 0)
+	})
+}
+
+// TestStrangersNeverShare: security classes and representations are apart.
+func TestStrangersNeverShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			slowly(r.Header.Get("Authorization")+r.Header.Get("Accept"))(w, r)
+		})
+		var clients sync.WaitGroup
+		for range 5 {
+			for _, token := range []string{"a", "b", "c"} {
+				clients.Go(func() { w.want("body", w.get(watchers, "Authorization: "+token, "Accept: */*").body, token+"*/*") })
+			}
+			clients.Go(func() {
+				w.want("body", w.get(watchers, "Authorization: a", "Accept: text/plain").body, "atext/plain")
+			})
+		}
+		clients.Wait()
+		w.want("requests upstream", w.upstreamSaw(), 4)
+	})
+}
+
+// leaving is an upstream that reaches a stage, waits there, and goes on.
+func leaving(stage string, reached chan<- struct{}, goOn <-chan struct{}) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		at := func(name string) {
+			_ = http.NewResponseController(w).Flush()
+			if name == stage {
+				close(reached)
+				select {
+				case <-goOn:
+				case <-r.Context().Done():
+				}
+			}
+		}
+		w.Header().Set("Cache-Control", "max-age=60")
+		if stage == "before the header" {
+			close(reached)
+			<-goOn
+		}
+		_, _ = io.WriteString(w, "")
+		at("after the header")
+		for range 10 {
+			_, _ = io.WriteString(w, strings.Repeat("x", 10<<10))
+		}
+		at("in the body")
+		_, _ = io.WriteString(w, "end")
+	}
+}
+
+func TestTheFirstClientLeavesAndOthersGetTheAnswer(t *testing.T) {
+	for _, stage := range []string{"before the header", "after the header", "in the body"} {
+		t.Run(stage, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				reached, goOn := make(chan struct{}), make(chan struct{})
+				w := newWorld(t, leaving(stage, reached, goOn))
+				first := w.dial()
+				_, _ = io.WriteString(first, "GET "+watchers+" HTTP/1.1\r\nHost: g\r\n\r\n")
+				go func() { _, _ = io.CopyN(io.Discard, first, 1<<10) }()
+				<-reached
+				var others sync.WaitGroup
+				others.Go(func() {
+					for _, r := range w.crowd(10, watchers) {
+						w.want("length", len(r.body), 100<<10+3)
+					}
+				})
+				synctest.Wait()
+				_ = first.Close()
+				time.Sleep(time.Second)
+				close(goOn)
+				others.Wait()
+				w.want("requests upstream", w.upstreamSaw(), 1)
+				w.want("permits in flight", w.inFlight(), 0)
+			})
+		})
+	}
+}
+
+func TestWhenAllHaveLeftNobodyAsksAnyMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone := make(chan time.Duration, 1)
+		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
+			began := time.Now()
+			<-r.Context().Done()
+			gone <- time.Since(began)
+		})
+		for i := range 3 {
+			conn := w.dial()
+			_, _ = io.WriteString(conn, "GET "+watchers+" HTTP/1.1\r\nHost: g\r\n\r\n")
+			synctest.Wait()
+			time.AfterFunc(time.Duration(i+1)*time.Second, func() { _ = conn.Close() })
+		}
+		w.want("the request ended after", <-gone, 3*time.Second)
+		w.want("requests upstream", w.upstreamSaw(), 1)
+	})
+}
+
+func TestASlowClientHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, slowly(strings.Repeat("x", 1<<20)))
+		slow := w.dial()
+		_, _ = io.WriteString(slow, "GET "+watchers+" HTTP/1.1\r\nHost: g\r\n\r\n")
+		synctest.Wait() // it reads nothing
+		for _, r := range w.crowd(5, watchers) {
+			w.want("length", len(r.body), 1<<20)
+		}
+		w.want("hit", w.get(watchers).Header.Get("Cache-Status")[:9], "weir; hit")
+		r, err := http.ReadResponse(bufio.NewReader(slow), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(r.Body)
+		w.want("what the slow one got", len(body), 1<<20)
+		w.want("error", err, nil)
+		_ = slow.Close()
+		w.want("requests upstream", w.upstreamSaw(), 1)
+	})
+}
+
+// TestWhatIsNotForOthersIsAskedForAtOnce: no pile where each waits for the one
+// before.
+func TestWhatIsNotForOthersIsAskedForAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		answer http.HandlerFunc
+		status int
+	}{
+		{"no-store", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Cache-Control", "no-store") }, 200},
+		{"a cookie", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Set-Cookie", "a=b") }, 200},
+		{"an error", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, 500},
+		{"too large", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Cache-Control", "max-age=60")
+			_, _ = w.Write(make([]byte, maxEntry+1))
+		}, 200},
+		{"varies by everything", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Vary", "*") }, 200},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+					time.Sleep(time.Second)
+					w.Header().Set("X-Ratelimit-Limit", "5000")
+					w.Header().Set("X-Ratelimit-Remaining", "4000")
+					w.Header().Set("X-Ratelimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
+					c.answer(w, r)
+				})
+				w.get("/emojis") // now the limit is known, and many may go at once
+				began := time.Now()
+				for _, r := range w.crowd(8, watchers) {
+					w.want("status", r.StatusCode, c.status)
+				}
+				w.want("requests upstream", w.upstreamSaw(), 9)
+				w.want("that took", time.Since(began), 2*time.Second)
+			})
+		})
+	}
+}
+
+func TestABrokenAnswerIsNobodysElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var once sync.Once
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(time.Second)
+			w.Header().Set("Cache-Control", "max-age=60")
+			broken := false
+			once.Do(func() { broken = true })
+			_, _ = w.Write(make([]byte, 64<<10))
+			_ = http.NewResponseController(w).Flush()
+			if broken {
+				time.Sleep(time.Second)
+				panic(http.ErrAbortHandler)
+			}
+			_, _ = w.Write([]byte("end"))
+		})
+		whole := 0
+		for _, r := range w.crowd(5, watchers) {
+			if r.err == nil && len(r.body) == 64<<10+3 {
+				whole++
+			}
+		}
+		w.want("whole answers", whole, 4)
+		w.want("a later one", len(w.get(watchers).body), 64<<10+3)
+	})
+}
+
+func TestWhenTheUpstreamIsAwayOneTries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		began := time.Now()
+		for _, r := range w.crowd(20, watchers) {
+			w.want("status", r.StatusCode, http.StatusGatewayTimeout)
+		}
+		w.want("requests upstream", w.upstreamSaw(), 1)
+		w.want("that took", time.Since(began), w.gateway.Timeout)
+	})
+}
+
+// TestOthersMayHaveMorePatience: a first client that is refused refuses nobody else.
+func TestOthersMayHaveMorePatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rules := policy.DefaultLimits()
+		rules.Concurrent = 1
+		w := newWorld(t, slowly("all"), limited(rules))
+		var clients sync.WaitGroup
+		clients.Go(func() { w.get("/emojis") }) // takes the only place
+		synctest.Wait()
+		clients.Go(func() {
+			w.want("the first", w.get(watchers, "Prefer: respond-async").StatusCode, http.StatusTooManyRequests)
+		})
+		clients.Go(func() {
+			for _, r := range w.crowd(5, watchers) {
+				w.want("the others", r.body, "all")
+			}
+		})
+		clients.Go(func() {
+			time.Sleep(time.Millisecond)
+			r := w.get(watchers, "Prefer: respond-async")
+			w.want("one who joins without patience", r.StatusCode, http.StatusTooManyRequests)
+		})
+		clients.Wait()
+		w.want("requests upstream", w.upstreamSaw(), 2)
+	})
+}
+
+// TestWhatChangedMeanwhileIsAskedForAnew: who comes after a purge gets nothing that
+// was asked for before it.
+func TestWhatChangedMeanwhileIsAskedForAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		n := 0
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			n++
+			body := fmt.Sprint("version ", n)
+			mu.Unlock()
+			slowly(body)(w, r)
+		})
+		var clients sync.WaitGroup
+		clients.Go(func() { w.want("before", w.get(watchers).body, "version 1") })
+		synctest.Wait()
+		w.gateway.Cache.Purge("repo:acme/widgets")
+		clients.Go(func() {
+			for _, r := range w.crowd(3, watchers) {
+				w.want("after", r.body, "version 2")
+			}
+		})
+		clients.Wait()
+		w.want("later", w.get(watchers).body, "version 2")
+		w.want("requests upstream", w.upstreamSaw(), 2)
+	})
+}
+
+// TestWhoWantsItValidatedGetsWhatWasAskedForSince: RFC 9111 section 5.2.1.4.
+func TestWhoWantsItValidatedGetsWhatWasAskedForSince(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, slowly("all"))
+		w.get(watchers)
+		var clients sync.WaitGroup
+		for i := range 3 {
+			clients.Go(func() {
+				time.Sleep(time.Duration(i) * 400 * time.Millisecond)
+				for _, r := range w.crowd(3, watchers, "Cache-Control: no-cache") {
+					w.want("body", r.body, "all")
+				}
+			})
+		}
+		clients.Wait()
+		// The first of each three asks; those who come while it is on its way wait for
+		// the next one together.
+		w.want("requests upstream", w.upstreamSaw(), 3)
+	})
+}
+
+func TestEachForItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, slowly("all"), func(c *Config) {
+			catalogue, err := c.Catalogue.WithCacheRules(map[string]policy.CacheOverride{"watching/list-subscribers": {Alone: true}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Catalogue = catalogue
+		})
+		w.crowd(3, watchers)
+		w.want("requests upstream", w.upstreamSaw(), 3)
+	})
+}
+
+func TestAPanicOfTheFirstOneHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var once sync.Once
+		w := newWorld(t, slowly("all"), func(c *Config) {
+			next := c.Transport
+			c.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+				resp, err := next.RoundTrip(r)
+				once.Do(func() { panic("the first one's") })
+				return resp, err
+			})
+		})
+		statuses := map[int]int{}
+		for _, r := range w.crowd(4, watchers) {
+			statuses[r.StatusCode]++
+		}
+		w.want("answers", statuses[http.StatusOK], 3)
+		w.want("errors", statuses[http.StatusInternalServerError], 1)
+	})
+}

@@ -1,0 +1,126 @@
+package proxy
+
+import (
+	"io"
+	"net/http"
+	"sync"
+)
+
+// maxEntry is the largest body that is kept; a larger one is passed on.
+const maxEntry = 8 << 20
+
+// smallBody is read whole before its answer begins.
+const smallBody = 16 << 10
+
+// spool is a body that is read ahead of its reader, into memory, so that a slow
+// client holds up nobody else who waits for the same answer. One that turns out too
+// large to be kept is read no further ahead.
+type spool struct {
+	body io.ReadCloser
+	want int64 // Content-Length, -1 when there is none
+	// end is told once what was read when that is all, else nil. The reader does not
+	// see the end before.
+	end func(whole []byte)
+
+	mu     sync.Mutex
+	moved  sync.Cond
+	data   []byte
+	seen   int   // as far as the reader may read
+	off    int   // as far as it has
+	err    error // what came behind seen
+	beyond bool  // too large: what comes behind seen is in body still
+	closed bool  // by the reader
+}
+
+// spooled puts a spool in the place of an answer's body. run runs what reads a body
+// that is not small.
+func spooled(resp *http.Response, run func(func()), end func(whole []byte)) {
+	s := &spool{body: resp.Body, want: resp.ContentLength, end: end}
+	s.moved.L = &s.mu
+	resp.Body = s
+	if 0 <= s.want && s.want <= smallBody {
+		s.fill()
+	} else {
+		run(s.fill)
+	}
+}
+
+// fill reads the body to its end, or to where it is too large.
+func (s *spool) fill() {
+	room := make([]byte, copyBuffer)
+	if 0 <= s.want && s.want < copyBuffer {
+		room = room[:s.want+1]
+	}
+	var err error
+	for beyond := false; err == nil && !beyond; {
+		var n int
+		n, err = s.body.Read(room)
+		beyond = s.took(room[:n], err)
+	}
+	var whole []byte
+	if err == io.EOF && (s.want < 0 || int64(len(s.data)) == s.want) {
+		whole = s.data[:len(s.data):len(s.data)]
+	}
+	if err != nil {
+		_ = s.body.Close() // there is no more in it
+	}
+	s.end(whole)
+	s.stop(err)
+}
+
+// took takes in what was read, and reports whether it is too much. The last byte of
+// a body whose length is known is held back: with it the reader sees the end.
+func (s *spool) took(p []byte, err error) (beyond bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.data = append(s.data, p...)
+	if err == nil && int64(len(s.data)) != s.want {
+		s.seen = len(s.data)
+		s.moved.Signal()
+	}
+	return len(s.data) > maxEntry
+}
+
+// stop lets the reader see the end, or go on with the body itself.
+func (s *spool) stop(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen, s.err, s.beyond = len(s.data), err, err == nil
+	s.moved.Signal()
+	if s.beyond && s.closed {
+		_ = s.body.Close() // nobody reads the rest
+	}
+}
+
+// Read waits for what is not there yet.
+func (s *spool) Read(p []byte) (int, error) {
+	s.mu.Lock()
+	for s.off == s.seen && s.err == nil && !s.beyond {
+		s.moved.Wait()
+	}
+	ahead, err := s.data[s.off:s.seen], s.err
+	if len(ahead) == 0 && s.beyond {
+		s.data, s.seen, s.off = nil, 0, 0
+		s.mu.Unlock()
+		return s.body.Read(p)
+	}
+	n := copy(p, ahead)
+	s.off += n
+	s.mu.Unlock()
+	if n > 0 || len(p) == 0 {
+		return n, nil
+	}
+	return 0, err
+}
+
+// Close ends the reading of what is too large. What is not is read to its end as
+// long as somebody waits for it.
+func (s *spool) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.beyond {
+		return s.body.Close()
+	}
+	return nil
+}
