@@ -53,6 +53,10 @@ type Rule struct {
 	// Heuristic lets an answer that says nothing of its freshness be fresh for a
 	// tenth of the time since it was modified (RFC 9111 section 4.2.2).
 	Heuristic bool
+	// Otherwise, when positive, is the lifetime of an answer that says nothing of its
+	// freshness: the catalogue knows that it was expensive to make. Then 422 is kept,
+	// too.
+	Otherwise time.Duration
 }
 
 // storable are the statuses that are kept. Limit errors, other errors of the
@@ -70,7 +74,7 @@ func Keep(a Answer, request Directives, rule Rule) (lifetime time.Duration, ok b
 	response, targeted := governing(a.Header)
 	shared := rule.TTL > 0
 	switch {
-	case !storable[a.Status],
+	case !storable[a.Status] && (a.Status != http.StatusUnprocessableEntity || rule.Otherwise == 0),
 		request.Has("no-store"), response.Has("no-store"),
 		response.Has("private") && !rule.OneCaller && !shared,
 		len(a.Header["Set-Cookie"]) > 0,
@@ -84,6 +88,9 @@ func Keep(a Answer, request Directives, rule Rule) (lifetime time.Duration, ok b
 	if !explicit && rule.Heuristic {
 		lifetime = heuristic(a)
 		explicit = lifetime > 0
+	}
+	if !explicit && rule.Otherwise > 0 {
+		lifetime, explicit = rule.Otherwise, true
 	}
 	if response.Has("no-cache") {
 		lifetime = 0

@@ -28,6 +28,14 @@ func (e *Entry) InsteadOfError(now time.Time, request Directives) bool {
 	return false
 }
 
+// WhileRevalidated reports whether the entry may be used while it is validated (RFC
+// 5861 section 3).
+func (e *Entry) WhileRevalidated(now time.Time) bool {
+	d, _ := governing(e.Header)
+	most, ok := d.Seconds("stale-while-revalidate")
+	return ok && e.Staleness(now) <= most
+}
+
 // Pleases reports whether the request takes the entry as stale as it is (max-stale,
 // RFC 9111 section 5.2.1.2).
 func (e *Entry) Pleases(now time.Time, request Directives) bool {

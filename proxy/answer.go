@@ -22,6 +22,17 @@ func (g *Gateway) answerFromCache(x *exchange) bool {
 		x.record.Cache = "weir; fwd=" + x.bypass()
 		return g.onlyIfCached(x)
 	}
+	e := g.recall(x)
+	if e == nil {
+		return g.onlyIfCached(x)
+	}
+	g.replyFromEntry(x, e, time.Now())
+	return true
+}
+
+// recall returns the entry that may be used for the question, or notes what is held
+// and may not, and why it must be asked.
+func (g *Gateway) recall(x *exchange) *cache.Entry {
 	e, purged := g.Cache.Lookup(x.key, x.header)
 	now := time.Now()
 	switch {
@@ -31,16 +42,19 @@ func (g *Gateway) answerFromCache(x *exchange) bool {
 		x.stale, x.record.Cache = e, "weir; fwd=stale"
 	case x.mustAsk(e, now):
 		x.stale, x.record.Cache = e, "weir; fwd=request"
-	case !e.Fresh(now) && (e.NeverStale(x.rule) || !e.Pleases(now, x.ask)):
+	case e.Fresh(now):
+		return e
+	case !e.NeverStale(x.rule) && e.Pleases(now, x.ask):
+		return e
+	case !e.NeverStale(x.rule) && e.WhileRevalidated(now) && g.refresh(x):
+		return e
+	default:
 		x.stale, x.record.Cache = e, "weir; fwd=stale"
 		if !e.NeverStale(x.rule) {
 			x.spare = e
 		}
-	default:
-		g.replyFromEntry(x, e, now)
-		return true
 	}
-	return g.onlyIfCached(x)
+	return nil
 }
 
 // onlyIfCached refuses what would be sent, where its client wants nothing that is
@@ -98,10 +112,12 @@ func (x *exchange) mustAsk(e *cache.Entry, now time.Time) bool {
 // answer gets the answer from upstream, or from whoever asks the same there now
 // (journey, steps 6 to 10).
 func (g *Gateway) answer(x *exchange, out *http.Request) (*http.Response, error) {
-	if x.collapses() {
+	switch {
+	case x.flight == nil && x.collapses():
 		return g.collapse(x, out)
+	default:
+		return g.ask(x, out)
 	}
-	return g.ask(x, out)
 }
 
 // ask gets the answer from upstream.
@@ -124,6 +140,10 @@ func (g *Gateway) ask(x *exchange, out *http.Request) (*http.Response, error) {
 	switch {
 	case asked && resp.StatusCode == http.StatusNotModified:
 		return g.revalidated(x, resp, a, since), nil
+	case x.computed() && resp.StatusCode == http.StatusAccepted:
+		if x.record.Background {
+			g.land(x, unfinished, nil)
+		}
 	case x.kept && x.method == http.MethodGet:
 		g.keep(x, resp, a, since)
 	case !x.match.Operation.Safe() && resp.StatusCode < 400:
@@ -218,15 +238,21 @@ func (g *Gateway) keep(x *exchange, resp *http.Response, a cache.Answer, since c
 		g.land(x, alone, nil)
 		return
 	}
-	x.noteStored(cache.NewEntry(a, nil, lifetime), a.Answered)
-	run := func(fill func()) { g.Background.run(fill, x.flight.giveUp) }
-	spooled(resp, run, func(whole []byte) {
-		if whole == nil {
+	e := cache.NewEntry(a, nil, lifetime) // now: the header is the client's from here on
+	e.Vary, e.Tags, e.Since = vary, x.tags, since
+	x.noteStored(e, a.Answered)
+	ahead := func(fill func()) {
+		g.Background.run(func() {
+			defer context.AfterFunc(g.Background.ctx, x.flight.giveUp)()
+			fill()
+		})
+	}
+	spooled(resp, ahead, func(body []byte, all bool) {
+		if !all {
 			g.land(x, alone, nil)
 			return
 		}
-		e := cache.NewEntry(a, whole, lifetime)
-		e.Vary, e.Tags, e.Since = vary, x.tags, since
+		e.Body = body
 		g.Cache.Keep(x.key, e)
 		g.land(x, kept, nil)
 	})

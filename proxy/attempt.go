@@ -20,7 +20,7 @@ import (
 // one.
 func (g *Gateway) attempt(x *exchange, out *http.Request) (*http.Response, error) {
 	caller := x.who.Caller
-	for poll := 0; ; poll++ { // bounded by the client's patience
+	for { // bounded by the client's patience
 		permit, err := g.admit(x, out.Context(), caller)
 		if err != nil {
 			return nil, err
@@ -46,7 +46,7 @@ func (g *Gateway) attempt(x *exchange, out *http.Request) (*http.Response, error
 			x.flight.waits()
 			continue // admission waits for as long as the upstream asked
 		}
-		wait, again := g.Statistics.next(x, resp, poll)
+		wait, again := g.Statistics.next(x, resp)
 		if !again {
 			return resp, nil
 		}

@@ -2,7 +2,9 @@ package proxy
 
 import (
 	"context"
+	"net/http"
 	"sync"
+	"time"
 )
 
 // Background runs what goes on when its client has left. It outlives a gateway.
@@ -10,12 +12,17 @@ type Background struct {
 	ctx     context.Context
 	stop    context.CancelFunc
 	running sync.WaitGroup
+	// refreshes bounds how many entries are validated without a client that waits.
+	refreshes chan struct{}
 }
+
+// maxRefreshes is how many are at once; who finds no place waits for the answer.
+const maxRefreshes = 256
 
 // NewBackground returns one that runs until it is closed.
 func NewBackground() *Background {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Background{ctx: ctx, stop: stop}
+	return &Background{ctx: ctx, stop: stop, refreshes: make(chan struct{}, maxRefreshes)}
 }
 
 // Close ends what runs, and waits for it. Nothing must be begun after it.
@@ -24,10 +31,62 @@ func (b *Background) Close() {
 	b.running.Wait()
 }
 
-// run runs something that giveUp ends.
-func (b *Background) run(do func(), giveUp func()) {
-	b.running.Go(func() {
-		defer context.AfterFunc(b.ctx, giveUp)()
-		do()
+// run runs something that ends soon after ctx.
+func (b *Background) run(do func()) { b.running.Go(do) }
+
+// refresh validates in the background an entry that is used meanwhile, unless that is
+// done already. It reports false when it cannot.
+func (g *Gateway) refresh(x *exchange) bool {
+	if x.record.Background {
+		return false // that is what it does
+	}
+	f, first := g.join(x)
+	if !first {
+		f.leave()
+		return true
+	}
+	select {
+	case g.Background.refreshes <- struct{}{}:
+	default:
+		g.landed(x.key, f, alone, nil)
+		return false
+	}
+	q := x.question
+	ctx, cancel := context.WithCancelCause(g.Background.ctx)
+	f.cancel = cancel
+	g.Background.run(func() {
+		defer func() { <-g.Background.refreshes }()
+		g.serveNobody(ctx, q, f, 0, g.Wait)
 	})
+	return true
 }
+
+// serveNobody asks a question, after a pause, whose answer is for the cache, and for
+// those who wait for the flight.
+func (g *Gateway) serveNobody(ctx context.Context, q question, f *flight, pause, patience time.Duration) {
+	in, err := http.NewRequestWithContext(ctx, q.method, q.url.String(), http.NoBody)
+	if err != nil {
+		panic(err) // it was a request before
+	}
+	x := g.begin(&nowhere{http.Header{}}, in)
+	defer g.finish(x)
+	x.question, x.flight, x.polls = q, f, 1
+	defer g.land(x, alone, nil) // if it has not
+	x.prefer = preference{wait: patience, given: true}
+	x.header = q.header.Clone()
+	x.header.Del("If-None-Match") // a client's
+	x.header.Del("If-Modified-Since")
+	x.record.Route, x.record.Operation, x.record.Resource = q.label, q.match.Operation.ID, q.match.Operation.Resource
+	x.record.Account, x.record.Client, x.record.Background = q.who.Caller.Account, q.who.Caller.Client, true
+	if sleep(ctx, pause) == nil {
+		g.recall(x)
+		g.forward(x)
+	}
+}
+
+// nowhere is a client that is not there.
+type nowhere struct{ header http.Header }
+
+func (n *nowhere) Header() http.Header       { return n.header }
+func (*nowhere) Write(p []byte) (int, error) { return len(p), nil }
+func (*nowhere) WriteHeader(int)             {}

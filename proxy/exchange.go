@@ -57,6 +57,7 @@ type exchange struct {
 	sent  time.Time // when the last wire attempt began
 	// flight is set when the question is asked for others, too.
 	flight *flight
+	polls  int // how often the answer was still computed
 	record Record
 }
 
@@ -76,6 +77,8 @@ type Record struct {
 	Elapsed   time.Duration `json:"elapsed_ns"`
 	// Cache is the Cache-Status that the client got.
 	Cache string `json:"cache"`
+	// Background marks what Weir asked for without a client that waits for it.
+	Background bool `json:"background,omitempty"`
 	// Waited is the time spent for a permit, between polls, and for what others had
 	// asked; Attempts is how many requests went upstream.
 	Waited   time.Duration `json:"waited_ns"`
@@ -97,6 +100,9 @@ func (r *Record) attrs() []slog.Attr {
 		slog.String("cache", r.Cache),
 		slog.Int("attempts", r.Attempts),
 		slog.Duration("waited", r.Waited),
+	}
+	if r.Background {
+		attrs = append(attrs, slog.Bool("background", true))
 	}
 	if r.Client != "" {
 		attrs = append(attrs, slog.String("client", r.Client))
@@ -200,6 +206,9 @@ func (g *Gateway) keyed(x *exchange) {
 	x.rule = cache.Rule{OneCaller: !anonymous, Heuristic: anonymous && !op.Known()}
 	if op.Cache.Class == policy.Shared {
 		x.rule.TTL = op.Cache.TTL
+	}
+	if op.Cache.Class == policy.Statistics {
+		x.rule.Otherwise = statisticsKept
 	}
 	x.tags = tagsOf(x.match)
 	if op.Cache.Class != policy.Shared {

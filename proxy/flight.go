@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -18,11 +19,12 @@ import (
 type flight struct {
 	since   cache.Generation
 	done    chan struct{} // closed when it has landed
-	cancel  context.CancelCauseFunc
 	mu      sync.Mutex
 	waiting int
-	left    bool          // the first client has
-	paused  chan struct{} // closed while the question waits for a permit
+	left    bool                    // the first client has
+	cancel  context.CancelCauseFunc // set before left is
+	paused  chan struct{}           // closed while the question is held up
+	pending computation             // once the upstream has said that it computes the answer
 	landing landing
 	err     error // of a flight that failed
 }
@@ -42,6 +44,8 @@ const (
 	refused
 	// failed: the upstream could not be asked, whoever asks.
 	failed
+	// unfinished: the answer is still computed, and it is not asked for any more.
+	unfinished
 )
 
 // flights are those that can be joined.
@@ -55,8 +59,8 @@ const maxJoined = 3
 
 // Why a flight is given up.
 var (
-	errNobodyWaits = errors.New("nobody waits for the answer any more")
-	errClosed      = errors.New("the gateway is closed")
+	errNobodyWaits = fmt.Errorf("nobody waits for the answer any more: %w", context.Canceled)
+	errClosed      = fmt.Errorf("the gateway is closed: %w", context.Canceled)
 )
 
 // collapses reports whether the question may be asked for others, too. One with a
@@ -89,16 +93,19 @@ func (g *Gateway) join(x *exchange) (f *flight, first bool) {
 	return f, true
 }
 
-// land ends a flight, the first time it is called.
+// land ends the exchange's flight, if it has one.
 func (g *Gateway) land(x *exchange, as landing, err error) {
-	f := x.flight
-	if f == nil {
-		return
+	if x.flight != nil {
+		g.landed(x.key, x.flight, as, err)
 	}
+}
+
+// landed ends a flight, the first time it is called.
+func (g *Gateway) landed(key cache.Key, f *flight, as landing, err error) {
 	l := &g.flights
 	l.mu.Lock()
-	if l.flying[x.key] == f {
-		delete(l.flying, x.key)
+	if l.flying[key] == f {
+		delete(l.flying, key)
 	}
 	l.mu.Unlock()
 	f.mu.Lock()
@@ -118,6 +125,18 @@ func (f *flight) board() bool {
 		return false
 	}
 	f.waiting++
+	return true
+}
+
+// takeOver lets another than the first client ask on, which waits from now on as
+// all others do. It reports whether anybody does.
+func (f *flight) takeOver(cancel context.CancelCauseFunc) bool {
+	if !f.board() {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.left, f.cancel = true, cancel
 	return true
 }
 
@@ -147,8 +166,25 @@ func (f *flight) endUnwanted() {
 // giveUp ends the flight, whoever waits.
 func (f *flight) giveUp() {
 	if f != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
 		f.cancel(errClosed)
 	}
+}
+
+// computes notes that the upstream computes the answer, and when it is asked again.
+func (f *flight) computes(answer *cache.Entry, next time.Time) {
+	if f != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.pending = computation{answer, next}
+	}
+}
+
+func (f *flight) computation() computation {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.pending
 }
 
 // goes notes that the question is let go to the upstream, waits that it is held up.
@@ -169,9 +205,15 @@ func (f *flight) waits() {
 }
 
 // await waits for a flight to land. A client whose patience is over before the
-// question is let go asks for itself: it is told then why it has to wait.
-func (f *flight) await(ctx context.Context, patience time.Time) (landing, error) {
-	defer f.leave()
+// question is let go asks for itself: it is told then why it has to wait. One that
+// waits for an answer that is computed takes no for an answer, and will come again:
+// it is still waited for.
+func (f *flight) await(ctx context.Context, patience time.Time) (how landing, err error) {
+	defer func() {
+		if how != unfinished {
+			f.leave()
+		}
+	}()
 	timer := time.NewTimer(time.Until(patience))
 	defer timer.Stop()
 	select {
@@ -190,8 +232,11 @@ func (f *flight) await(ctx context.Context, patience time.Time) (landing, error)
 	case <-ctx.Done():
 		return failed, context.Cause(ctx)
 	case <-paused:
-		return alone, nil
 	}
+	if f.computation().answer != nil {
+		return unfinished, nil
+	}
+	return alone, nil
 }
 
 // collapse asks the question, once for all who ask it at the same time (journey,
@@ -199,11 +244,18 @@ func (f *flight) await(ctx context.Context, patience time.Time) (landing, error)
 func (g *Gateway) collapse(x *exchange, out *http.Request) (*http.Response, error) {
 	for range maxJoined {
 		f, first := g.join(x)
+		patience := x.until(g.Wait)
+		if x.computed() {
+			patience = x.until(g.Statistics.Wait)
+		}
 		if first {
-			return g.lead(x, f, out)
+			resp, err := g.lead(x, f, out)
+			if err != nil || !g.poll(x, resp) {
+				return resp, err
+			}
 		}
 		joined := time.Now()
-		how, err := f.await(x.in.Context(), x.until(g.Wait))
+		how, err := f.await(x.in.Context(), patience)
 		x.record.Waited += time.Since(joined)
 		switch how {
 		case kept:
@@ -214,6 +266,8 @@ func (g *Gateway) collapse(x *exchange, out *http.Request) (*http.Response, erro
 			return g.insteadOf(x, err)
 		case alone:
 			return g.ask(x, out)
+		case unfinished:
+			return g.stillComputed(x, f), nil
 		}
 	}
 	return g.ask(x, out)
@@ -227,8 +281,7 @@ func (g *Gateway) lead(x *exchange, f *flight, out *http.Request) (resp *http.Re
 		}
 	}()
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(out.Context()))
-	f.cancel = cancel
-	x.flight = f
+	x.flight, f.cancel = f, cancel
 	context.AfterFunc(x.in.Context(), f.firstLeaves)
 	return g.ask(x, out.WithContext(ctx))
 }

@@ -18,9 +18,9 @@ const smallBody = 16 << 10
 type spool struct {
 	body io.ReadCloser
 	want int64 // Content-Length, -1 when there is none
-	// end is told once what was read when that is all, else nil. The reader does not
-	// see the end before.
-	end func(whole []byte)
+	// end is told once what was read, and whether that is all. The reader does not see
+	// the end before.
+	end func(body []byte, all bool)
 
 	mu     sync.Mutex
 	moved  sync.Cond
@@ -32,16 +32,16 @@ type spool struct {
 	closed bool  // by the reader
 }
 
-// spooled puts a spool in the place of an answer's body. run runs what reads a body
+// spooled puts a spool in the place of an answer's body. ahead runs what reads a body
 // that is not small.
-func spooled(resp *http.Response, run func(func()), end func(whole []byte)) {
+func spooled(resp *http.Response, ahead func(func()), end func(body []byte, all bool)) {
 	s := &spool{body: resp.Body, want: resp.ContentLength, end: end}
 	s.moved.L = &s.mu
 	resp.Body = s
 	if 0 <= s.want && s.want <= smallBody {
 		s.fill()
 	} else {
-		run(s.fill)
+		ahead(s.fill)
 	}
 }
 
@@ -57,14 +57,10 @@ func (s *spool) fill() {
 		n, err = s.body.Read(room)
 		beyond = s.took(room[:n], err)
 	}
-	var whole []byte
-	if err == io.EOF && (s.want < 0 || int64(len(s.data)) == s.want) {
-		whole = s.data[:len(s.data):len(s.data)]
-	}
 	if err != nil {
 		_ = s.body.Close() // there is no more in it
 	}
-	s.end(whole)
+	s.end(s.data, err == io.EOF && (s.want < 0 || int64(len(s.data)) == s.want))
 	s.stop(err)
 }
 

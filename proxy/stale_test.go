@@ -136,3 +136,55 @@ func TestAWriteMakesStaleWhereItSaysItDidSomething(t *testing.T) {
 		})
 	}
 }
+
+// TestStaleWhileItIsValidated: RFC 5861 section 3.
+func TestStaleWhileItIsValidated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			n++ // one at a time
+			body := fmt.Sprint("version ", n)
+			time.Sleep(time.Second)
+			w.Header().Set("Cache-Control", "max-age=10, stale-while-revalidate=20")
+			_, _ = fmt.Fprint(w, body)
+		})
+		const path = "/users/octocat"
+		w.get(path)
+		time.Sleep(14 * time.Second)
+		for _, r := range w.crowd(5, path) {
+			w.want("stale", r.body, "version 1")
+			w.want("and says so", r.Header.Get("Cache-Status"), "weir; hit; ttl=-5")
+		}
+		time.Sleep(2 * time.Second)
+		w.want("validated meanwhile", w.get(path).body, "version 2")
+		w.want("for nobody", w.gateway.Recent()[1].Background, true)
+		time.Sleep(time.Minute)
+		w.want("too old", w.get(path).body, "version 3")
+		w.want("requests upstream", w.upstreamSaw(), 3)
+		time.Sleep(15 * time.Second)
+		w.want("the client wants it validated", w.get(path, "Cache-Control: no-cache").body, "version 4")
+	})
+}
+
+// TestStaleIsNotUsedWhereItMustNot: RFC 9111 section 5.2.2.2, and what was purged.
+func TestStaleIsNotUsedWhereItMustNot(t *testing.T) {
+	for _, c := range []struct {
+		control string
+		purge   bool
+	}{{", must-revalidate", false}, {"", true}} {
+		synctest.Test(t, func(t *testing.T) {
+			n := 0
+			w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+				n++
+				w.Header().Set("Cache-Control", "max-age=10, stale-while-revalidate=60"+c.control)
+				_, _ = fmt.Fprint(w, "version ", n)
+			})
+			w.get("/users/octocat")
+			time.Sleep(15 * time.Second)
+			if c.purge {
+				w.gateway.Cache.Purge("url:/users/octocat")
+			}
+			w.want("asked", w.get("/users/octocat").body, "version 2")
+		})
+	}
+}

@@ -1,15 +1,17 @@
 package proxy
 
 import (
+	"context"
 	"math"
 	"net/http"
 	"time"
 
+	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
 )
 
 // Statistics says how answers that the upstream still computes (202) are asked
-// for again.
+// for again (design section 6.4).
 type Statistics struct {
 	// Wait is how long a client waits unless it says (Prefer: wait=N).
 	Wait time.Duration
@@ -18,20 +20,82 @@ type Statistics struct {
 	First  time.Duration
 	Factor float64
 	Max    time.Duration
+	// Budget is how long one question is asked, for all who wait.
+	Budget time.Duration
+}
+
+// statisticsKept is how long statistics are fresh that say nothing of it.
+const statisticsKept = time.Minute
+
+// computed reports whether the upstream computes the answer while it says 202. All
+// other 202s are final answers.
+func (x *exchange) computed() bool {
+	return x.kept && x.method == http.MethodGet && x.match.Operation.Cache.Class == policy.Statistics
+}
+
+// computation is what is known of an answer that is not there yet.
+type computation struct {
+	answer *cache.Entry // the 202
+	next   time.Time    // when it is asked for again
 }
 
 // next decides whether an answer is to be asked for again, and after which
-// pause. Only the statistics operations are: other 202s are final answers.
-// When the client's time is over it gets the 202, with a Retry-After.
-func (s Statistics) next(x *exchange, resp *http.Response, poll int) (wait time.Duration, again bool) {
+// pause: when it is still computed, and somebody can wait for it.
+func (s Statistics) next(x *exchange, resp *http.Response) (wait time.Duration, again bool) {
 	if x.match.Operation.Cache.Class != policy.Statistics || resp.StatusCode != http.StatusAccepted {
 		return 0, false
 	}
-	wait = min(time.Duration(float64(s.First)*math.Pow(s.Factor, float64(poll))), s.Max)
+	wait = min(time.Duration(float64(s.First)*math.Pow(s.Factor, float64(x.polls))), s.Max)
+	x.polls++
+	now := time.Now()
+	answer := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: x.sent, Answered: now}
+	x.flight.computes(cache.NewEntry(answer, peek(resp), 0), now.Add(wait))
+	if x.flight != nil && !x.record.Background {
+		return 0, false // it is polled for all
+	}
 	left := time.Until(x.until(s.Wait))
 	if left <= 0 {
 		resp.Header.Set("Retry-After", seconds(wait))
 		return 0, false
 	}
 	return min(wait, left), true
+}
+
+// poll begins to ask again for what is still computed, on behalf of all who wait for
+// it now or later, until it is there or the budget ends. It reports whether it did,
+// and the exchange waits for it, too.
+func (g *Gateway) poll(x *exchange, resp *http.Response) bool {
+	if !x.computed() || resp.StatusCode != http.StatusAccepted {
+		return false
+	}
+	f, q := x.flight, x.question
+	ctx, cancel := context.WithCancelCause(g.Background.ctx)
+	if !f.takeOver(cancel) {
+		g.land(x, unfinished, nil)
+		return false
+	}
+	discard(resp.Body)
+	f.waits()
+	x.flight = nil
+	q.who.Caller.Priority = policy.Batch // a poll is nobody's hurry
+	pause := time.Until(f.computation().next)
+	g.Background.run(func() { g.serveNobody(ctx, q, f, pause, g.Statistics.Budget) })
+	return true
+}
+
+// stillComputed answers a client whose time is over: with the last good answer, if
+// it may still be used, else with the 202.
+func (g *Gateway) stillComputed(x *exchange, f *flight) *http.Response {
+	if x.spare != nil {
+		x.record.Cache = "weir; hit" // nothing was forwarded for this client
+		return x.useSpare("computing")
+	}
+	c := f.computation()
+	if x.record.Attempts == 0 { // else it says so already
+		x.record.Cache += "; fwd-status=" + itoa(c.answer.Status)
+	}
+	x.record.Cache += "; collapsed"
+	resp := entryResponse(x, c.answer, time.Now())
+	resp.Header.Set("Retry-After", seconds(time.Until(c.next)+time.Second)) // by then it has come
+	return resp
 }

@@ -77,7 +77,7 @@ func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world
 		Upstream: base, Timeout: 30 * time.Second, Catalogue: policy.Embedded(), Dialect: dialect,
 		Identify: identifyByToken, Ledger: ledger, Limiter: limits.NewLimiter(ledger), Cache: memory,
 		Transport: transport, Wait: 10 * time.Second, RefusalStatus: http.StatusTooManyRequests,
-		Statistics: Statistics{Wait: 10 * time.Second, First: time.Second, Factor: 2, Max: 15 * time.Second},
+		Statistics: Statistics{Wait: 10 * time.Second, First: time.Second, Factor: 2, Max: 15 * time.Second, Budget: 5 * time.Minute},
 		Background: NewBackground(),
 		Log:        slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}

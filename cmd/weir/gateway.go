@@ -158,7 +158,7 @@ func (g *gateway) apply(c *config.Config) error {
 		Inbound:  &g.inbound, Ledger: g.store, Limiter: g.limiter, Cache: g.cache, Transport: g.transport,
 		Wait: c.Limits.Wait, RefusalStatus: c.Limits.RefusalStatus, RateLimitFields: c.Headers.RateLimit != "off",
 		Statistics: proxy.Statistics{
-			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor, Max: c.Statistics.Poll.Max,
+			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor, Max: c.Statistics.Poll.Max, Budget: c.Statistics.Poll.Budget,
 		},
 		Background: g.background, Log: g.log,
 	})}
