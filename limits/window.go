@@ -97,7 +97,9 @@ func (w *window) roll(now int64) {
 			kept = append(kept, f)
 			continue
 		}
-		w.over = max(w.over, f.reset)
+		if f.heard > 0 { // else it was made up, and by another clock
+			w.over = max(w.over, f.reset)
+		}
 		w.answered, w.silent, w.tries = false, 0, 0
 		w.ghosts.forget(f.reset + f.early)
 	}

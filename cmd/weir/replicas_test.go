@@ -321,16 +321,18 @@ func (f *fleet) ask(ctx context.Context, client *http.Client, counts *tally, tok
 	return resp.StatusCode < 400
 }
 
-// Whether Redis, in a phase of a test, lets replicas wait until they have learned
-// from each other; else it must not be seen where no limit is near.
+// knowledge says whether replicas, in a phase of a test, may have to learn first what
+// others have spent; else Redis must not be seen where no limit is near.
+type knowledge int
+
 const (
-	learned  = false
-	learning = true
+	learned knowledge = iota
+	learning
 )
 
 // judge asks the service what it saw, and fails the test for any violation, and for
 // what a request had to suffer because of Redis.
-func (f *fleet) judge(after string, learning bool) {
+func (f *fleet) judge(after string, k knowledge) {
 	f.Helper()
 	resp, err := http.Get(f.service + "/_service/violations")
 	if err != nil {
@@ -354,7 +356,10 @@ func (f *fleet) judge(after string, learning bool) {
 	f.Logf("%s: overload %s; highest %v", after, overload, v.Highest)
 	light, longest, refused := f.light.tell()
 	f.Logf("%s: beside it %s", after, light)
-	if refused > 0 && !learning {
+	if light == "nothing" {
+		f.Errorf("%s: nothing was answered where no limit is near", after)
+	}
+	if refused > 0 && k == learned {
 		f.Errorf("%s: %d requests that no limit is near to were refused", after, refused)
 	}
 	if longest > patience {

@@ -45,7 +45,9 @@ func (w *fixedWindow) pass(now int64) {
 			continue
 		}
 		w.told = slices.DeleteFunc(w.told, func(other statement) bool { return other == t })
-		w.over = max(w.over, t.reset)
+		if t.answers > 0 {
+			w.over = max(w.over, t.reset)
+		}
 		w.answered, w.silent, w.tries = false, 0, 0
 		w.forgive(t.reset + t.earliest)
 	}

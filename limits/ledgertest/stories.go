@@ -185,6 +185,14 @@ var primary = []story{
 		b.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: signals.PrimaryLimit})
 		b.refused(get("core"), limits.Primary, time.Hour+jitter)
 	}},
+	{"what is made up after such an error says nothing of another clock's windows", func(b *book) {
+		b.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: signals.PrimaryLimit})
+		pass(time.Hour + jitter)
+		behind := told("core", 5000, 5000, time.Now().Add(-2*time.Hour))
+		behind.Rate.Date = time.Now().Add(-3 * time.Hour)
+		b.spend(get("core"), behind) // full for an hour
+		b.refused(get("core"), limits.Primary, time.Hour+jitter)
+	}},
 	{"batch leaves the last part of a window to others", func(b *book) {
 		batch := get("core")
 		batch.Batch = true

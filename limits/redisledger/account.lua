@@ -185,7 +185,8 @@ local function rollwindow(w)
     local f = w.told[i]
     if reopens(f) <= now then
       table.remove(w.told, i)
-      w.over, w.answered, w.silent, w.tries, w.dirty = max(w.over, f.reset), 0, 0, 0, true
+      if f.heard > 0 then w.over = max(w.over, f.reset) end -- else it was made up, and by another clock
+      w.answered, w.silent, w.tries, w.dirty = 0, 0, 0, true
       forget(g, f.reset + f.early)
     end
   end

@@ -1,6 +1,7 @@
 package redisledger
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
@@ -19,9 +20,10 @@ type class struct {
 	until         time.Time
 	units, places int64
 	parts         map[string]int64 // by log
-	// What was used of it while Redis was lost, and what of that Redis is being
-	// told; what the flights hold that Redis has not confirmed to hold.
-	alone, telling          used
+	// What was used of it while Redis was lost; what of that Redis is being told, and
+	// what it will be told by the outcomes of flights (flight.share); and what the
+	// flights hold that Redis has not confirmed to hold.
+	alone, telling, kept    used
 	held                    map[string]int64
 	unitsInFlight, inFlight int64
 }
@@ -59,6 +61,16 @@ func (c *class) tell(r *limits.Rules, spends []limits.Spend) {
 		c.telling.log(&spends[i]).join(c.alone.log(&spends[i]))
 	}
 	c.alone = used{}
+}
+
+// usedUnits and usedOf are what is not there to be used again yet: of the primary
+// window, and of a log.
+func (c *class) usedUnits(now int64) int64 {
+	return c.alone.units.total(now) + c.telling.units.total(now) + c.kept.units.total(now) + c.unitsInFlight
+}
+
+func (c *class) usedOf(s *limits.Spend, now int64) int64 {
+	return c.alone.log(s).total(now) + c.telling.log(s).total(now) + c.kept.log(s).total(now) + c.held[logName(s)]
 }
 
 // windowLog gives a log the widths of the class's primary window.
@@ -146,16 +158,16 @@ func (f *aloneFlight) takes(elapsed time.Duration, r *limits.Rules) {
 
 // charge turns what the flight holds into spends of that time; told is whether an
 // answer has told what its primary window has counted. The caller holds Ledger.mu.
-func (f *aloneFlight) charge(r *limits.Rules, stamp int64, told bool) {
+func (f *aloneFlight) charge(to *used, r *limits.Rules, stamp int64, told bool) {
 	var room [limits.MaxSpends]limits.Spend
 	f.end(r)
-	f.class.windowLog(&f.class.alone.units, r).spend(stamp, f.units(), 0)
+	f.class.windowLog(&to.units, r).spend(stamp, f.units(), 0)
 	if !told {
-		f.class.windowLog(&f.class.alone.ghosts, r).spend(stamp, f.units(), 0)
+		f.class.windowLog(&to.ghosts, r).spend(stamp, f.units(), 0)
 	}
 	spends := f.spends(r, room[:0])
 	for i := range spends {
-		f.class.alone.log(&spends[i]).spend(stamp, spends[i].Cost, 0)
+		to.log(&spends[i]).spend(stamp, spends[i].Cost, 0)
 	}
 	f.charged = true
 	f.begin(r)
@@ -199,8 +211,7 @@ func (l *Ledger) admitAlone(s *shadow, c limits.Claim, r *limits.Rules) limits.D
 	}
 	s.sweepAlone(r)
 	units, places, parts := own.share(now)
-	gone := own.alone.units.total(s.now()) + own.telling.units.total(s.now())
-	if l.Closed || s.returning || gone+own.unitsInFlight >= units || own.inFlight >= places {
+	if l.Closed || s.returning || own.usedUnits(s.now()) >= units || own.inFlight >= places {
 		return refused
 	}
 	since := l.Lost()
@@ -218,12 +229,11 @@ func (l *Ledger) admitAlone(s *shadow, c limits.Claim, r *limits.Rules) limits.D
 	var room [limits.MaxSpends]limits.Spend
 	spends := r.Spends(c, room[:0])
 	for i := range spends {
-		name := logName(&spends[i])
-		gone := own.alone.log(&spends[i]).total(s.now()) + own.telling.log(&spends[i]).total(s.now())
-		if gone+own.held[name]+spends[i].Cost > parts[name] {
+		if own.usedOf(&spends[i], s.now())+spends[i].Cost > parts[logName(&spends[i])] {
 			return refused
 		}
 	}
+	own.used = now
 	s.alone[c.ID] = &aloneFlight{claim: c, class: own}
 	s.alone[c.ID].begin(r)
 	return limits.Decision{Granted: true}
@@ -234,10 +244,11 @@ func (l *Ledger) admitAlone(s *shadow, c limits.Claim, r *limits.Rules) limits.D
 // exceeded. It is over, or zero, when there is something left. The caller holds
 // Ledger.mu.
 func (s *shadow) usedUp(res string, r *limits.Rules) (until time.Time) {
-	untold := s.untold(res, r)
+	untold := s.untold(res)
 	if b, ok := s.budgets[res]; ok && r.Usable(int64(b.Limit))-int64(b.Used) <= untold {
 		until = b.Reset.Add(time.Second)
 	}
+	untold += s.ghosts(res, r).total(s.now()) // Redis has told of them
 	for _, t := range s.told[res] {
 		if r.Usable(int64(t.Limit))-int64(t.Used) <= untold {
 			until = latest(until, time.UnixMicro(t.reopens()-s.ahead))
@@ -248,20 +259,19 @@ func (s *shadow) usedUp(res string, r *limits.Rules) (until time.Time) {
 
 // untold is how many requests of a resource, which no answer has told of, this
 // replica has sent; the caller holds Ledger.mu.
-func (s *shadow) untold(res string, r *limits.Rules) (n int64) {
-	n = s.ghosts(res, r).total(s.now())
+func (s *shadow) untold(res string) (n int64) {
 	for _, c := range s.classes {
 		if named(c.claim.Resource, "") == res {
 			n += c.alone.ghosts.total(s.now()) + c.telling.ghosts.total(s.now())
 		}
 	}
 	for _, f := range s.alone {
-		if !f.charged && named(f.claim.Resource, "") == res {
-			n++
+		if named(f.claim.Resource, "") == res {
+			n += f.units()
 		}
 	}
 	for _, f := range s.flights {
-		if f.open() && named(f.claim.Resource, "") == res {
+		if f.open() && !f.told && named(f.claim.Resource, "") == res {
 			n++
 		}
 	}
@@ -297,16 +307,21 @@ func (l *Ledger) settleAlone(s *shadow, p limits.Permit, o limits.Outcome, r *li
 		f.takes(o.Elapsed, r)
 		f.left = s.now() + lingerTime.Microseconds()
 	default:
-		f.end(r)
-		f.claim.CPU, f.elapsed = 0, o.Elapsed // that is what it has taken
-		f.begin(r)
-		f.charge(r, s.now(), o.Rate.Limit != 0)
+		f.took(&f.class.alone, o.Elapsed, r, s.now(), s.learn(p, o, r))
 		if o.Ended {
 			s.landAlone(f, r)
 		}
-		s.learn(p, o, r)
 	}
 	return true
+}
+
+// took charges a flight that is answered with the time that it has taken; the caller
+// holds Ledger.mu.
+func (f *aloneFlight) took(to *used, elapsed time.Duration, r *limits.Rules, now int64, told bool) {
+	f.end(r)
+	f.claim.CPU, f.elapsed = 0, elapsed
+	f.begin(r)
+	f.charge(to, r, now, told)
 }
 
 // leaveCopies enters what the transport sent before it sent a request for the
@@ -330,44 +345,28 @@ func (s *shadow) sweepAlone(r *limits.Rules) {
 	for _, f := range s.alone {
 		if f.left != 0 && f.left <= s.now() {
 			if !f.charged {
-				f.charge(r, f.left, false)
+				f.charge(&f.class.alone, r, f.left, false)
 			}
 			s.landAlone(f, r)
 		}
 	}
 }
 
-// learn takes in what an answer has told while Redis cannot be; the caller holds
-// Ledger.mu.
-func (s *shadow) learn(p limits.Permit, o limits.Outcome, r *limits.Rules) {
+// learn takes in what an answer has told while Redis cannot be, and reports whether
+// that was of its primary window; the caller holds Ledger.mu.
+func (s *shadow) learn(p limits.Permit, o limits.Outcome, r *limits.Rules) (told bool) {
 	if !o.Answered {
-		return
+		return false
 	}
 	res := named(o.Rate.Resource, p.Resource)
-	b := s.budgets[res]
-	if o.Rate.Limit != 0 {
-		switch apart := o.Rate.Reset.Sub(b.Reset); {
-		case apart > sameReset:
-			b = limits.Budget{Resource: res, Limit: o.Rate.Limit, Used: o.Rate.Used, Reset: o.Rate.Reset, Window: b.Window}
-		case apart >= -sameReset: // of a window before it tells nothing
-			b.Limit, b.Used = o.Rate.Limit, max(o.Rate.Used, b.Used)
-		}
-		b.Remaining = max(0, b.Limit-b.Used)
-		s.budgets[res] = b
-	}
-	if o.Limited == signals.PrimaryLimit {
-		if w := r.For(s.kind, res); !b.Reset.After(time.Now()) {
-			b = limits.Budget{Resource: res, Limit: w.Max, Reset: time.Now().Add(w.Window), Window: w.Window}
-		}
-		b.Used, b.Remaining = b.Limit, 0
-		s.budgets[res] = b
-	}
-	s.hear(res, o, b)
+	w := r.For(s.kind, res)
+	told = s.hear(res, o, limits.Budget{Limit: cmp.Or(s.budgets[res].Limit, w.Max), Window: w.Window})
 	s.heard = true
 	if o.Limited == signals.SecondaryLimit {
 		wait := max(o.RetryAfter+time.Second, time.Minute)
 		s.until = max(s.until, s.now()+wait.Microseconds())
 	}
+	return told
 }
 
 // releaseAlone gives back the place of a permit that was granted alone, later if

@@ -3,10 +3,11 @@
 --        [log, limit, window, merge, wanted, spent, kept, last spent]...]...]
 -- Keeps what this replica may use should it lose Redis: for each class of
 -- claims that it made lately a lease that stands by, on its share of what is
--- left and no more than it wants. What it has spent while it was
--- alone is charged first. What it was told last time (kept) stays with it, all of
--- it: it would go on with that if this answer were lost, and use it again when what
--- it spent of it has returned.
+-- left and no more than it wants. What it has spent while it was alone is charged
+-- first; of units those that no answer has told of: the others were told before.
+-- What it was told last time (kept) stays with it, all of it: it would go on with
+-- that if this answer were lost, and use it again when what it spent of it has
+-- returned.
 -- Returns {1, writes, now, {units, places, log's part, ...}...}, or {-1, writes}.
 headroom = arg[8]
 local replicas = arg[10]

@@ -14,8 +14,10 @@ type flight struct {
 	claim   limits.Claim
 	charged bool          // only its place is still taken
 	elapsed time.Duration // when it was renewed last
-	// alone is set until Redis knows of one that was granted while it was lost.
+	// alone is set until Redis knows of one that was granted while it was lost; share
+	// until Redis has set aside anew, what it takes of the share meanwhile.
 	alone bool
+	share *aloneFlight
 	// seen is when it was granted or renewed last: one that is not renewed any
 	// more has ended. heard is when Redis last heard of that.
 	seen, heard time.Time
@@ -24,6 +26,7 @@ type flight struct {
 	left int64
 	// outcome has not been told to Redis yet, nor that the answer has ended.
 	outcome        *limits.Outcome
+	told           bool // what the outcome tells of the primary window is kept
 	ended, aborted bool
 }
 
@@ -101,10 +104,31 @@ func (l *Ledger) firstOutcome(s *shadow, p limits.Permit, o limits.Outcome) limi
 func (l *Ledger) keepOutcome(s *shadow, p limits.Permit, o limits.Outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if f := s.flights[l.id(p.Claim)]; f.open() && f.outcome == nil {
-		f.outcome = &o
+	r := l.rules.Load()
+	told := s.learn(p, o, r)
+	f := s.flights[l.id(p.Claim)]
+	if !f.open() || f.outcome != nil {
+		return
 	}
-	s.learn(p, o, l.rules.Load())
+	f.outcome, f.told = &o, told
+	switch {
+	case f.share == nil:
+	case !o.Sent:
+		f.returnShare(r)
+	case o.Answered:
+		f.share.took(&f.share.class.kept, o.Elapsed, r, s.now(), true)
+		if o.Ended {
+			f.returnShare(r)
+		}
+	}
+}
+
+// returnShare ends what the flight takes of a share; the caller holds Ledger.mu.
+func (f *flight) returnShare(r *limits.Rules) {
+	if f.share != nil {
+		f.share.end(r)
+		f.share = nil
+	}
 }
 
 // mustWait reports whether Redis cannot be told yet that a flight has ended,
@@ -122,6 +146,9 @@ func (l *Ledger) keepEnd(s *shadow, p limits.Permit, aborted bool) {
 	defer l.mu.Unlock()
 	if f := s.flights[l.id(p.Claim)]; f != nil {
 		f.ended, f.aborted = true, aborted
+		if !aborted {
+			f.returnShare(l.rules.Load())
+		}
 	}
 }
 

@@ -283,50 +283,6 @@ func TestAnAnswerThatComesAfterTheRestoringIsLostToo(t *testing.T) {
 	})
 }
 
-// A load that no limit is near to goes on without Redis, over many windows of
-// every kind.
-func TestASteadyLoadGoesOnAlone(t *testing.T) {
-	inPair(t, func(p *pair) {
-		const window = 10 * time.Second
-		rules := *p.r1.rules.Load()
-		rules.Points.Window, rules.Primary.Window = window, window
-		p.r1.Configure(rules)
-		ask := func() bool {
-			c, now := p.claim(1), time.Now()
-			if !p.asked(p.r1, c) {
-				return false
-			}
-			time.Sleep(30 * time.Millisecond)
-			rate := signals.Rate{Limit: 5000, Used: 1, Reset: now.Truncate(window).Add(window), Date: now.Truncate(time.Second)}
-			_ = p.r1.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
-			time.Sleep(70 * time.Millisecond)
-			return true
-		}
-		for range 3 * window / (100 * time.Millisecond) {
-			if !ask() {
-				p.Fatal("refused with Redis")
-			}
-		}
-		p.beat(p.r1)
-		p.cutOff(p.r1)
-		for away := time.Now(); time.Since(away) < 4*time.Minute; {
-			if !ask() {
-				p.Fatalf("refused after %v without Redis", time.Since(away))
-			}
-		}
-		p.r1.seek(p.Context())
-		list, err := p.r1.Accounts(p.Context(), 1)
-		if err != nil {
-			p.Fatal(err)
-		}
-		for _, b := range list[0].Budgets {
-			if b.Resource == policy.Core && b.Used > 100 {
-				p.Errorf("%+v: what answers have told is counted once", b)
-			}
-		}
-	})
-}
-
 func TestManyAccountsAreWrittenAgainInTime(t *testing.T) {
 	inPair(t, func(p *pair) {
 		const accounts, roundTrip = 2000, 3 * time.Millisecond

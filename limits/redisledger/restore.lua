@@ -2,6 +2,7 @@
 --          '-', [resource, documented, length, limit, used, reset, date, heard]..., -- or of a window only the first three
 --          '-', [id, charged, left until or 0, resource, documented, length,
 --                [log, cost, cpu, window, merge]...]...]
+-- What was told and was heard at 0 was made up after a limit error that told nothing.
 -- Enters again what this replica has written and Redis has lost: its spends, what
 -- it was told, and its permits in flight. Where nothing is lost it enters only
 -- what was told meanwhile.
@@ -50,7 +51,11 @@ i = i + 1
 while arg[i] ~= '-' do
   local f = arg[i]
   local w = window(f[1], f[2], f[3])
-  if f[4] then learn(w, f[4], f[5], f[6], f[7] ~= 0 and f[7] or nil, 0, f[8]) end
+  if f[4] and f[8] == 0 then
+    exhaust(w, f[6])
+  elseif f[4] then
+    learn(w, f[4], f[5], f[6], f[7] ~= 0 and f[7] or nil, 0, f[8])
+  end
   i = i + 1
 end
 for j = i + 1, #arg do

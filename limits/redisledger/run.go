@@ -349,7 +349,7 @@ func (l *Ledger) handed(s *shadow, r *limits.Rules) []flight {
 	defer l.mu.Unlock()
 	s.sweepAlone(r)
 	for id, alone := range s.alone {
-		f := &flight{claim: alone.claim, charged: alone.charged, elapsed: alone.elapsed, alone: true, seen: time.Now()}
+		f := &flight{claim: alone.claim, charged: alone.charged, elapsed: alone.elapsed, alone: true, share: alone, seen: time.Now()}
 		switch {
 		case alone.left != 0 && alone.charged:
 			f.ended, f.aborted = true, true
@@ -381,7 +381,12 @@ func (s *shadow) aside(c *class, r *limits.Rules, parts, answer []any, until tim
 		s.log(&spend).spend(max(now, told.last()), told.total(now), write)
 	}
 	s.ghosts(c.claim.Resource, r).spend(now, c.telling.ghosts.total(now), write)
-	c.telling = used{}
+	c.telling, c.kept = used{}, used{}
+	for _, f := range s.flights {
+		if f.share != nil && f.share.class == c {
+			f.share = nil
+		}
+	}
 	c.held, c.unitsInFlight, c.inFlight = map[string]int64{}, 0, 0
 	for _, f := range s.alone {
 		if f.class == c {
@@ -407,15 +412,15 @@ func (l *Ledger) wanted(s *shadow, r *limits.Rules) (names []string, args []any)
 		units, places, parts := own.share(time.Now())
 		record := append([]any{name}, resource(r, s.kind, own.claim.Resource)...)
 		lately := own.lately(s, spends, now)
-		// Units come back with the window only: enough of them for as long.
-		ratio := max(1, int64(r.For(s.kind, own.claim.Resource).Window/r.Points.Window))
+		// Units come back one window later: enough of them for as long.
+		ratio := 1 + int64((r.For(s.kind, own.claim.Resource).Window+sameReset)/r.Points.Window)
 		record = append(record, wants*(1+ample*lately*ratio), own.telling.ghosts.total(now), units, wants*(1+lately), places)
 		for i := range spends {
 			spend := &spends[i]
 			told := own.telling.log(spend)
 			record = append(record, []any{
 				logName(spend), spend.Limit, spend.Window.Microseconds(), spend.Merge.Microseconds(),
-				wants * (ample*s.log(spend).total(now) + spend.Cost), told.total(now), parts[logName(spend)], told.last(),
+				wants * (ample*(s.log(spend).total(now)+told.total(now)) + spend.Cost), told.total(now), parts[logName(spend)], told.last(),
 			})
 		}
 		names = append(names, name)
@@ -429,7 +434,7 @@ func (l *Ledger) wanted(s *shadow, r *limits.Rules) (names []string, args []any)
 func (c *class) lately(s *shadow, spends []limits.Spend, now int64) int64 {
 	for i := range spends {
 		if spends[i].Budget == limits.Points {
-			return s.log(&spends[i]).total(now) / max(1, spends[i].Cost)
+			return (s.log(&spends[i]).total(now) + c.telling.log(&spends[i]).total(now)) / max(1, spends[i].Cost)
 		}
 	}
 	return 0

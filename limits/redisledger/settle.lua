@@ -14,15 +14,6 @@ local function hush(w)
   spend(g, now, 1)
 end
 
-local function exhaust(w)
-  rollwindow(w)
-  w.answered, w.dirty = 1, true
-  if #w.told == 0 then
-    w.told = {{reset = now + w.length, late = 0, early = 0, limit = w.limit, used = w.limit, heard = 0}}
-  end
-  for _, f in ipairs(w.told) do f.used = max(f.used, f.limit) end
-end
-
 local function back(w)
   rollwindow(w)
   local till = 0
@@ -101,7 +92,7 @@ if answered then
     hush(w)
   end
   if arg[20] == 'primary' then
-    exhaust(w)
+    exhaust(w, now + w.length)
   elseif arg[20] == 'secondary' then
     if l or now >= m[TILL] then
       if began > m[SINCE] or (began == 0 and now >= m[TILL]) then

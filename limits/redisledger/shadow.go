@@ -218,24 +218,31 @@ func (t statement) late() int64 {
 // jitter).
 const sameReset = 2 * time.Second
 
-// hear keeps what an answer has told, and b what is known of the budget since:
-// after a limit error it is used up, whatever the answer told.
-func (s *shadow) hear(res string, o limits.Outcome, b limits.Budget) {
-	s.note(res, o.Rate)
-	if o.Limited == signals.PrimaryLimit {
-		s.note(res, signals.Rate{Limit: b.Limit, Reset: b.Reset})
-		for i := range s.told[res] {
-			s.told[res][i].Used = max(s.told[res][i].Used, s.told[res][i].Limit)
-		}
+// hear keeps what an answer has told, and reports whether it has: after a limit error
+// the window is used up, whatever the answer told. Of one that nothing is known of
+// b.Limit and b.Window are.
+func (s *shadow) hear(res string, o limits.Outcome, b limits.Budget) (told bool) {
+	told = s.note(res, o.Rate)
+	if o.Limited != signals.PrimaryLimit {
+		return told
 	}
+	list := slices.DeleteFunc(s.told[res], func(t statement) bool { return t.reopens() <= s.now() })
+	if len(list) == 0 { // made up, as settle.lua does: heard of from nobody
+		list = append(list, statement{signals.Rate{Limit: b.Limit, Reset: time.UnixMicro(s.now()).Add(b.Window)}, 0})
+	}
+	for i := range list {
+		list[i].Used = max(list[i].Used, list[i].Limit)
+	}
+	s.told[res] = list
+	return told
 }
 
-// note keeps a statement, of the two newest windows that are not over: answers may
-// overtake each other, and used only grows.
-func (s *shadow) note(res string, rate signals.Rate) {
+// note keeps a statement, of the two newest windows that are not over, and reports
+// whether it did: answers may overtake each other, and used only grows.
+func (s *shadow) note(res string, rate signals.Rate) (kept bool) {
 	now := statement{rate, s.now()}
 	if rate.Limit == 0 || now.reopens() <= now.heard {
-		return
+		return false
 	}
 	list := s.told[res]
 	for i := range list {
@@ -248,12 +255,14 @@ func (s *shadow) note(res string, rate signals.Rate) {
 			if !rate.Date.IsZero() && (told.Date.IsZero() || now.late() < told.late()) {
 				told.Date, told.heard = rate.Date, now.heard
 			}
-			return
+			told.heard = cmp.Or(told.heard, now.heard)
+			return true
 		}
 	}
 	list = append(list, now)
 	slices.SortFunc(list, func(a, b statement) int { return a.Reset.Compare(b.Reset) })
 	s.told[res] = list[max(0, len(list)-2):]
+	return true
 }
 
 // named is the resource that an answer has named, or else its permit.
@@ -282,11 +291,36 @@ func (s *shadow) ghosts(res string, r *limits.Rules) *ownLog {
 func (l *Ledger) remembered(s *shadow, res string, r *limits.Rules) (limits.Budget, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if b, ok := s.budgets[res]; ok && b.Reset.After(time.Now()) {
-		return b, true
+	b, ok := s.budgets[res]
+	ok = ok && b.Reset.After(time.Now())
+	if !ok {
+		w := r.For(s.kind, res)
+		b = limits.Budget{Resource: res, Limit: w.Max, Reset: time.Now().Add(w.Window), Window: w.Window}
 	}
-	w := r.For(s.kind, res)
-	return limits.Budget{Resource: res, Limit: w.Max, Remaining: w.Max, Reset: time.Now().Add(w.Window), Window: w.Window}, false
+	for _, t := range s.told[res] { // the older window first
+		reset := s.here(t)
+		switch apart := reset.Sub(b.Reset); {
+		case !reset.After(time.Now()):
+			continue
+		case !ok || apart > sameReset:
+			b.Limit, b.Used, b.Reset, ok = t.Limit, t.Used, reset, true
+		case apart >= -sameReset:
+			b.Used = max(b.Used, t.Used)
+		}
+	}
+	b.Used = min(b.Used, b.Limit)
+	b.Remaining = b.Limit - b.Used
+	return b, ok
+}
+
+// here is a window's reset on our clock, as far as its clock is known to be another
+// (told.lua, show).
+func (s *shadow) here(t statement) time.Time {
+	late := t.late()
+	if late > -sameReset.Microseconds() && late < sameReset.Microseconds() {
+		late = 0
+	}
+	return time.UnixMicro(t.Reset.UnixMicro() + late - s.ahead)
 }
 
 // restore writes again what Redis has lost: what came after so many of this

@@ -28,6 +28,18 @@ local function learn(w, limit, used, reset, date, sent, heard)
   if #w.told > 2 then table.remove(w.told, 1) end
 end
 
+-- exhaust closes a window that the upstream has refused a request for; until then
+-- if nothing is known of it.
+local function exhaust(w, till)
+  rollwindow(w)
+  if till <= now then return end
+  w.answered, w.dirty = 1, true
+  if #w.told == 0 then
+    w.told = {{reset = till, late = 0, early = 0, limit = w.limit, used = w.limit, heard = 0}}
+  end
+  for _, f in ipairs(w.told) do f.used = max(f.used, f.limit) end
+end
+
 -- show is what x-ratelimit headers tell of a window that is rolled: limit, used
 -- and reset. Search shows the tighter of its two windows.
 local function show(w)
