@@ -385,10 +385,10 @@ func TestPurge(t *testing.T) {
 
 func TestManyPurgesForgetNothing(t *testing.T) {
 	var p purges
-	p.purge([]string{"first"})
+	p.purge(Purge{Tags: []string{"first"}})
 	since := p.current()
 	for i := range maxPurged + 10 {
-		p.purge([]string{fmt.Sprint(i)})
+		p.purge(Purge{Tags: []string{fmt.Sprint(i)}})
 	}
 	if !p.purged([]string{"0"}, since) || len(p.last) > maxPurged {
 		t.Errorf("a purge was forgotten (%d remembered)", len(p.last))

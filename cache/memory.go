@@ -86,7 +86,7 @@ func (m *Memory) Forget(key Key) { m.entries.Invalidate(key) }
 
 // Purge makes every entry with one of the tags stale, and every one whose
 // fetch has begun but not ended.
-func (m *Memory) Purge(tags ...string) { m.purges.purge(tags) }
+func (m *Memory) Purge(tags ...string) { m.purges.purge(Purge{Tags: tags}) }
 
 // Purged reports whether one of the tags was purged after since.
 func (m *Memory) Purged(tags []string, since Generation) bool { return m.purges.purged(tags, since) }
@@ -94,7 +94,11 @@ func (m *Memory) Purged(tags []string, since Generation) bool { return m.purges.
 // Drop purges, and forgets every entry with one of the tags. It returns how many
 // these were. It looks at all entries: it is for an operator's hand.
 func (m *Memory) Drop(tags ...string) (dropped int) {
-	m.Purge(tags...) // what is being fetched is stale when it comes
+	m.purges.purge(Purge{tags, true}) // what is being fetched is stale when it comes
+	return m.drop(tags)
+}
+
+func (m *Memory) drop(tags []string) (dropped int) {
 	tagged := func(e *Entry) bool {
 		return slices.ContainsFunc(e.Tags, func(tag string) bool { return slices.Contains(tags, tag) })
 	}

@@ -5,7 +5,16 @@ import "sync"
 // Generation orders purges: an entry that began to be fetched at generation g
 // is stale once one of its tags is purged at a later one. So a fetch in flight
 // cannot bring purged data back.
+//
+// Where replicas share a store it is the store that counts, by its time: later
+// purges have later generations, whoever made them.
 type Generation uint64
+
+// Purge makes entries with one of the tags stale or, hard, forgotten.
+type Purge struct {
+	Tags []string `json:"tags"`
+	Hard bool     `json:"hard,omitempty"`
+}
 
 // maxPurged bounds how many purged tags are remembered one by one.
 const maxPurged = 16384
@@ -18,6 +27,7 @@ type purges struct {
 	now   Generation
 	floor Generation
 	last  map[string]Generation
+	hard  map[string]Generation // of those that drop what they concern
 }
 
 func (p *purges) current() Generation {
@@ -26,20 +36,55 @@ func (p *purges) current() Generation {
 	return p.now
 }
 
-func (p *purges) purge(tags []string) {
+// purge notes a purge by this process; at one that another has told of, under a
+// generation of the store that they share.
+func (p *purges) purge(purge Purge) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.now++
-	if len(p.last)+len(tags) > maxPurged {
-		p.last, p.floor = nil, p.now
+	p.note(purge, p.now+1)
+}
+
+func (p *purges) at(purge Purge, g Generation) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.note(purge, g)
+}
+
+func (p *purges) note(purge Purge, g Generation) {
+	p.now = max(p.now, g)
+	if len(p.last)+len(purge.Tags) > maxPurged {
+		p.last, p.hard, p.floor = nil, nil, p.now
 		return
 	}
 	if p.last == nil {
-		p.last = map[string]Generation{}
+		p.last, p.hard = map[string]Generation{}, map[string]Generation{}
 	}
+	for _, tag := range purge.Tags {
+		p.last[tag] = max(p.last[tag], g)
+		if purge.Hard {
+			p.hard[tag] = max(p.hard[tag], g)
+		}
+	}
+}
+
+// forgotten makes everything stale that was fetched until g: which purges there were
+// nobody can tell any more.
+func (p *purges) forgotten(g Generation) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.floor, p.now = max(p.floor, g), max(p.now, g)
+}
+
+// dropped reports whether one of the tags was purged hard after since.
+func (p *purges) dropped(tags []string, since Generation) bool {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
 	for _, tag := range tags {
-		p.last[tag] = p.now
+		if p.hard[tag] > since {
+			return true
+		}
 	}
+	return false
 }
 
 // purged reports whether one of the tags was purged after since.

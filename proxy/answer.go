@@ -33,7 +33,7 @@ func (g *Gateway) answerFromCache(x *exchange) bool {
 // recall returns the entry that may be used for the question, or notes what is held
 // and may not, and why it must be asked.
 func (g *Gateway) recall(x *exchange) *cache.Entry {
-	e, purged := g.Cache.Lookup(x.key, x.header)
+	e, purged := g.Cache.Lookup(x.in.Context(), x.key, x.header)
 	now := time.Now()
 	switch {
 	case e == nil:
@@ -73,7 +73,7 @@ func (g *Gateway) answerPart(x *exchange) bool {
 	if !strings.HasPrefix(x.in.Header.Get("Range"), "bytes=") {
 		return false // another unit: the origin may know it
 	}
-	e, purged := g.Cache.Lookup(x.key, x.header)
+	e, purged := g.Cache.Lookup(x.in.Context(), x.key, x.header)
 	now := time.Now()
 	if e == nil || purged || e.Status != http.StatusOK || !e.Fresh(now) || x.mustAsk(e, now) {
 		return false
@@ -147,7 +147,7 @@ func (g *Gateway) ask(x *exchange, out *http.Request) (*http.Response, error) {
 	case x.kept && x.method == http.MethodGet:
 		g.keep(x, resp, a, since)
 	case !x.match.Operation.Safe() && resp.StatusCode < 400:
-		g.Cache.Purge(append(g.invalidated(x.match), g.elsewhereInvalidated(x, resp.Header)...)...)
+		g.Cache.Purge(x.in.Context(), append(g.invalidated(x.match), g.elsewhereInvalidated(x, resp.Header)...)...)
 	}
 	return resp, nil
 }
@@ -216,12 +216,12 @@ func (g *Gateway) revalidated(x *exchange, resp *http.Response, a cache.Answer, 
 	e := x.stale
 	if lifetime, ok := cache.Keep(e.Renewed(a), x.ask, x.rule); ok {
 		e = e.Validated(a, lifetime, since)
-		g.Cache.Keep(x.key, e)
+		g.Cache.Keep(x.in.Context(), x.key, e)
 		x.noteStored(e, now)
 		g.land(x, kept, nil)
 	} else {
 		e = e.Validated(a, 0, since)
-		g.Cache.Forget(x.key)
+		g.Cache.Forget(x.in.Context(), x.key)
 		g.land(x, alone, nil)
 	}
 	return entryResponse(x, e, now)
@@ -233,7 +233,7 @@ func (g *Gateway) keep(x *exchange, resp *http.Response, a cache.Answer, since c
 	vary, one := cache.VaryFields(a.Header, x.header, g.covered())
 	if !ok || !one || resp.ContentLength > maxEntry || !delimited(resp) {
 		if x.stale != nil && resp.StatusCode < 500 {
-			g.Cache.Forget(x.key)
+			g.Cache.Forget(x.in.Context(), x.key)
 		}
 		g.land(x, alone, nil)
 		return
@@ -253,7 +253,7 @@ func (g *Gateway) keep(x *exchange, resp *http.Response, a cache.Answer, since c
 			return
 		}
 		e.Body = body
-		g.Cache.Keep(x.key, e)
+		g.Cache.Keep(x.in.Context(), x.key, e)
 		g.land(x, kept, nil)
 	})
 }

@@ -289,7 +289,7 @@ func (g *Gateway) lead(x *exchange, f *flight, out *http.Request) (resp *http.Re
 // shared answers with what another's question has brought, if it may: it is fresh,
 // or was asked for after this client had come.
 func (g *Gateway) shared(x *exchange) *http.Response {
-	e, purged := g.Cache.Lookup(x.key, x.header)
+	e, purged := g.Cache.Lookup(x.in.Context(), x.key, x.header)
 	now := time.Now()
 	if e == nil || purged || (!e.Fresh(now) || x.mustAsk(e, now)) && e.Requested.Before(x.start) {
 		return nil

@@ -298,7 +298,7 @@ func TestWhatChangedMeanwhileIsAskedForAnew(t *testing.T) {
 		var clients sync.WaitGroup
 		clients.Go(func() { w.want("before", w.get(watchers).body, "version 1") })
 		synctest.Wait()
-		w.gateway.Cache.Purge("repo:acme/widgets")
+		w.gateway.Cache.Purge(t.Context(), "repo:acme/widgets")
 		clients.Go(func() {
 			for _, r := range w.crowd(3, watchers) {
 				w.want("after", r.body, "version 2")

@@ -35,7 +35,7 @@ type Config struct {
 	Ledger  limits.Ledger
 	// Limiter hands out the ledger's permits; it outlives a gateway.
 	Limiter *limits.Limiter
-	Cache   *cache.Memory
+	Cache   *cache.Store
 	// Transport makes one wire attempt; see [NewTransport].
 	Transport http.RoundTripper
 	// Wait is how long a request queues unless its client says.

@@ -182,7 +182,7 @@ func TestStaleIsNotUsedWhereItMustNot(t *testing.T) {
 			w.get("/users/octocat")
 			time.Sleep(15 * time.Second)
 			if c.purge {
-				w.gateway.Cache.Purge("url:/users/octocat")
+				w.gateway.Cache.Purge(t.Context(), "url:/users/octocat")
 			}
 			w.want("asked", w.get("/users/octocat").body, "version 2")
 		})

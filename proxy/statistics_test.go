@@ -134,7 +134,7 @@ func TestTheLastGoodCopy(t *testing.T) {
 		w.want("and says so", r.Header.Get("Cache-Status"), "weir; hit; ttl=-70; detail=computing")
 		w.want("after", time.Since(began), w.gateway.Statistics.Wait)
 		w.want("its age", r.Header.Get("Age"), "130")
-		w.gateway.Cache.Purge("repo:acme/widgets")
+		w.gateway.Cache.Purge(t.Context(), "repo:acme/widgets")
 		r = w.get(contributors)
 		w.want("not after a push", r.StatusCode, http.StatusAccepted)
 		w.want("whose answer it is", r.Header.Get("Cache-Status"), "weir; fwd=stale; fwd-status=202; collapsed")

@@ -75,7 +75,7 @@ func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world
 	ledger := limits.NewMemory(limits.Rules{Limits: policy.DefaultLimits()})
 	config := Config{
 		Upstream: base, Timeout: 30 * time.Second, Catalogue: policy.Embedded(), Dialect: dialect,
-		Identify: identifyByToken, Ledger: ledger, Limiter: limits.NewLimiter(ledger), Cache: memory,
+		Identify: identifyByToken, Ledger: ledger, Limiter: limits.NewLimiter(ledger), Cache: cache.NewStore(memory, nil),
 		Transport: transport, Wait: 10 * time.Second, RefusalStatus: http.StatusTooManyRequests,
 		Statistics: Statistics{Wait: 10 * time.Second, First: time.Second, Factor: 2, Max: 15 * time.Second, Budget: 5 * time.Minute},
 		Background: NewBackground(),

@@ -100,7 +100,7 @@ func TestSentinelsPutAnotherRedisInPlace(t *testing.T) {
 	began := time.Now()
 	f.until("another master is named", func(ctx context.Context) bool { now := w.master(ctx); return now != "" && now != first })
 	t.Logf("another master after %v", time.Since(began).Round(time.Millisecond))
-	pass(ctx, 1500*time.Millisecond)
+	pass(ctx, 2500*time.Millisecond) // until they have found it, and learned from each other
 	f.judge("the master was killed", learning)
 	pass(ctx, long)
 	f.judge("another is in its place", learned)

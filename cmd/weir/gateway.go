@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/cache/redisstore"
 	"github.com/weirgate/weir/internal/admin"
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
@@ -31,7 +32,8 @@ type gateway struct {
 	store     *store
 	limiter   *limits.Limiter
 	inbound   proxy.Inbound
-	cache     *cache.Memory
+	cache     *cache.Store
+	shared    *redisstore.Store // its second tier; nil without
 	transport *http.Transport
 	// background is what goes on when its client has left.
 	background *proxy.Background
@@ -65,13 +67,22 @@ func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
 		log:       log,
 		store:     store,
 		limiter:   limits.NewLimiter(store),
-		cache:     cache.NewMemory(int64(cfg.Cache.Memory)),
 		transport: proxy.NewTransport(), background: proxy.NewBackground(),
 		hashKey: store.hashKey,
 		reload:  func() error { return errors.New("there is no configuration file to read anew") },
 	}
 	g.webhooks = webhook.NewReceiver(g.changed)
+	memory := cache.NewMemory(int64(cfg.Cache.Memory))
+	g.cache = cache.NewStore(memory, nil)
+	if g.shared, err = openShared(cfg, memory, log); err != nil {
+		g.cache.Close()
+		return nil, errors.Join(err, store.close())
+	}
 	running, stop := context.WithCancel(context.Background())
+	if g.shared != nil {
+		g.cache = cache.NewStore(memory, g.shared)
+		g.running.Go(func() { g.shared.Run(running) })
+	}
 	g.stop = stop
 	g.running.Go(func() { g.limiter.Run(running) })
 	g.running.Go(func() { store.run(running) })
@@ -93,6 +104,9 @@ func (g *gateway) close() {
 	g.running.Wait()
 	g.transport.CloseIdleConnections()
 	g.cache.Close()
+	if g.shared != nil {
+		_ = g.shared.Close() // nothing is lost
+	}
 	if err := g.store.close(); err != nil {
 		g.log.Error("the store was not closed", "error", err)
 	}
@@ -104,9 +118,6 @@ func supported(c *config.Config) error {
 	var missing []string
 	if len(c.TLS.Domains) > 0 {
 		missing = append(missing, "tls.domains: this version does not answer TLS; put it behind something that does")
-	}
-	if c.Webhooks.Secret != "" && !strings.HasPrefix(c.Store.URL, "memory:") {
-		missing = append(missing, "webhooks.secret: in this version a delivery concerns the replica that receives it; with replicas that share a store the others would not know")
 	}
 	if missing != nil {
 		return errors.New("this configuration is valid, but needs what is not there yet:\n  " + strings.Join(missing, "\n  "))
@@ -175,6 +186,7 @@ func (g *gateway) fixed(started, c *config.Config) {
 		"listen": started.Listen != c.Listen, "admin.listen": started.Admin.Listen != c.Admin.Listen,
 		"store.url": started.Store.URL != c.Store.URL, "limits.on_store_loss": started.Limits.OnStoreLoss != c.Limits.OnStoreLoss,
 		"admin.token": started.Admin.Token != c.Admin.Token, "cache.memory": started.Cache.Memory != c.Cache.Memory,
+		"cache.key": started.Cache.Key != c.Cache.Key,
 	} {
 		if changed {
 			g.log.Warn("this change takes effect at the next start", "key", key)
@@ -226,7 +238,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (g *gateway) changed(e webhook.Event) {
 	tags := g.current.Load().proxy.TagsOfEvent(e.Name, e.Repository, e.Organization)
 	if len(tags) > 0 {
-		g.cache.Purge(tags...)
+		g.cache.Purge(context.Background(), tags...)
 	}
 	g.log.Info("webhook", "event", e.Name, "delivery", e.Delivery, "repository", e.Repository, "organization", e.Organization, "tags", len(tags))
 }
@@ -268,10 +280,10 @@ func (g *gateway) purge(p admin.Purge) (entries int, err error) {
 		}
 	}
 	if p.Hard {
-		entries = g.cache.Drop(tag)
+		entries = g.cache.Drop(context.Background(), tag)
 	} else {
 		entries = g.cache.Count(tag)
-		g.cache.Purge(tag)
+		g.cache.Purge(context.Background(), tag)
 	}
 	g.log.Info("purged", "tag", tag, "hard", p.Hard, "entries", entries)
 	return entries, nil

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/cache/redisstore"
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/limits"
@@ -97,4 +99,21 @@ func replicaName() string {
 		host = "weir"
 	}
 	return host + "-" + rand.Text()[:8]
+}
+
+// openShared opens the tier of the cache that replicas share; nil where they share
+// no store.
+func openShared(cfg *config.Config, memory *cache.Memory, log *slog.Logger) (*redisstore.Store, error) {
+	if strings.HasPrefix(cfg.Store.URL, "memory:") {
+		return nil, nil
+	}
+	codec, err := cache.NewCodec([]byte(cfg.Cache.Key.Reveal()))
+	if err != nil {
+		return nil, err
+	}
+	client, err := redisstore.Connect(cfg.Store.URL)
+	if err != nil {
+		return nil, err
+	}
+	return redisstore.New(client, codec, memory, log), nil
 }

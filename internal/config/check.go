@@ -290,6 +290,9 @@ func (d *decoder) cache(c *Config) {
 	if c.Cache.Memory < 1<<20 {
 		d.wrong("cache.memory", "%s: must be 1MiB or more", c.Cache.Memory)
 	}
+	if n := len(c.Cache.Key.Reveal()); n > 0 && n < 32 {
+		d.wrong("cache.key", "%d characters: must be 32 or more", n)
+	}
 	for id, o := range c.Cache.Operations {
 		key := "cache.operations." + id
 		switch op := policy.Embedded().Operation(id); {

@@ -96,6 +96,7 @@ type Limits struct {
 // Cache is what is kept.
 type Cache struct {
 	Memory     Size                      `yaml:"memory" desc:"bound of the memory tier"`
+	Key        credential.Secret         `yaml:"key" desc:"seals what is kept in Redis: 32 characters or more, the same for all replicas; not sealed while empty"`
 	Operations map[string]CacheOperation `yaml:"operations" desc:"overrides of the catalogue's cache rules, by operation"`
 }
 

@@ -31,8 +31,7 @@ var rooms = []room{
 	{dir: "limits/hostile", may: []string{"limits", "limits/signals", "policy"}, test: true, why: "an upstream that counts by itself, and means ill"},
 
 	{dir: "cache", may: []string{"policy"}, why: "what may be answered; what sending would cost is not its business"},
-	{dir: "cache/redisstore", may: []string{"cache", "policy"}, why: "one of the two tiers"},
-	{dir: "cache/storetest", may: []string{"cache", "policy"}, test: true, why: "the suite that makes a store a store"},
+	{dir: "cache/redisstore", may: []string{"cache", "policy"}, why: "the tier that replicas share"},
 
 	{dir: "proxy", may: []string{"policy", "limits", "limits/signals", "cache"}, why: "a request's journey: where limits and cache meet"},
 
@@ -44,6 +43,7 @@ var rooms = []room{
 	{dir: "internal/tlsauto", why: "certificates and where they are kept"},
 	{dir: "internal/webhook", may: []string{"policy"}, why: "turns deliveries into the names of stale operations"},
 
+	{dir: "internal/redistest", test: true, why: "real Redis servers, for tests"},
 	{dir: "internal/pipe", test: true, why: "a network in memory, for tests in virtual time"},
 	{dir: "internal/house", test: true, why: "reads source, imports none of it"},
 
@@ -70,6 +70,7 @@ var dependencies = []dependency{
 	{path: "github.com/fsnotify/fsnotify", may: []string{"internal/config"}, why: "reload when the file changes"},
 	{path: "github.com/gofrs/flock", may: []string{"cmd/weir"}, why: "one process at a time has the file of a ledger"},
 	{path: "github.com/invopop/jsonschema", may: []string{"internal/config"}, why: "the schema of the configuration"},
+	{path: "github.com/klauspost/compress", may: []string{"cache"}, why: "what the second tier holds is compressed"},
 	{path: "github.com/maypok86/otter/v2", may: []string{"cache"}, why: "the memory tier"},
 	{path: "github.com/dunglas/httpsfv", may: []string{"proxy", "cache"}, tests: true, why: "structured fields (RFC 9651)"},
 	{path: "github.com/redis/go-redis", may: []string{"limits/redisledger", "cache/redisstore", "internal/tlsauto"}, tests: true, why: "everybody else knows a ledger, a store or a storage"},

@@ -241,7 +241,7 @@ func TestTestsOutweighCode(t *testing.T) {
 	code := "package proxy\n\nvar (\n\ta = 1\n\tb = 2\n)\n"
 	try(t, testsOutweighCode, []trial{
 		{"as many", map[string]string{"proxy/a.go": code, "proxy/a_test.go": code}, nil},
-		{"a suite counts", map[string]string{"cache/a.go": code, "cache/storetest/a.go": code}, nil},
+		{"a suite counts", map[string]string{"limits/a.go": code, "limits/ledgertest/a.go": code}, nil},
 		{"comments don't", map[string]string{"proxy/a.go": code, "proxy/a_test.go": "package proxy\n" + lines(9, "// a")}, []string{"module"}},
 		{"this package doesn't", map[string]string{"proxy/a.go": code, "internal/house/a_test.go": code}, []string{"module"}},
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weirgate/weir/internal/redistest"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
@@ -45,7 +46,7 @@ func serverTime(b *testing.B, client *redis.Client) (micros, calls float64) {
 // beside the round trip of a script that does nothing. server-µs is the time
 // that Redis itself works.
 func BenchmarkRedis(b *testing.B) {
-	socket := redisServer(b)
+	socket := redistest.Server(b)
 	client := clientOf(b, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
 	rules := limits.Rules{Limits: policy.DefaultLimits()}
 	ctx := context.Background()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weirgate/weir/internal/redistest"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
@@ -59,27 +60,8 @@ func startNode(t *testing.T) *node {
 		_ = n.process.Process.Kill()
 		_ = n.process.Wait()
 	})
-	eventually(t, "the server answers", func(ctx context.Context) bool { return n.Ping(ctx).Err() == nil })
+	redistest.Eventually(t, "the server answers", func(ctx context.Context) bool { return n.Ping(ctx).Err() == nil })
 	return n
-}
-
-// eventually waits for something to come true.
-func eventually(t *testing.T, what string, holds func(context.Context) bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	for !holds(ctx) {
-		if ctx.Err() != nil {
-			t.Fatalf("it did not come true that %s", what)
-		}
-		rest(ctx, 20*time.Millisecond)
-	}
-}
-
-func rest(ctx context.Context, d time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-	<-ctx.Done()
 }
 
 // startCluster starts masters that share the slots evenly, and a follower of
@@ -119,14 +101,14 @@ func startCluster(t *testing.T, masters int) []*node {
 		}
 		return true
 	}
-	eventually(t, "all know each other", known)
+	redistest.Eventually(t, "all know each other", known)
 	for i, n := range nodes[masters:] {
 		id, err := nodes[i].Do(ctx, "cluster", "myid").Text()
 		if err != nil {
 			t.Fatal(err)
 		}
 		run(n, "cluster", "replicate", id)
-		eventually(t, "a follower follows", func(ctx context.Context) bool {
+		redistest.Eventually(t, "a follower follows", func(ctx context.Context) bool {
 			text, _ := n.Info(ctx, "replication").Result()
 			return strings.Contains(text, "master_link_status:up")
 		})
@@ -172,7 +154,7 @@ func TestCluster(t *testing.T) {
 		return true
 	}
 	for i := range accounts {
-		eventually(t, "a permit is granted", func(context.Context) bool { return spend(i) })
+		redistest.Eventually(t, "a permit is granted", func(context.Context) bool { return spend(i) })
 	}
 	var last string // why not
 	defer func() { t.Log(last) }()
@@ -195,13 +177,13 @@ func TestCluster(t *testing.T) {
 		}
 		return true
 	}
-	eventually(t, "all is told", used)
+	redistest.Eventually(t, "all is told", used)
 
 	_ = nodes[1].process.Process.Kill()
-	eventually(t, "Redis is lost", func(context.Context) bool { return !l.Lost().IsZero() })
-	eventually(t, "and found", func(context.Context) bool { return l.Lost().IsZero() })
+	redistest.Eventually(t, "Redis is lost", func(context.Context) bool { return !l.Lost().IsZero() })
+	redistest.Eventually(t, "and found", func(context.Context) bool { return l.Lost().IsZero() })
 	for i := range accounts {
-		eventually(t, "a permit is granted again", func(context.Context) bool { return spend(i) })
+		redistest.Eventually(t, "a permit is granted again", func(context.Context) bool { return spend(i) })
 	}
-	eventually(t, "all is told again", used)
+	redistest.Eventually(t, "all is told again", used)
 }

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirgate/weir/internal/redistest"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/hostile"
 )
@@ -77,7 +78,7 @@ func TestNoLimitIsExceededOverRedis(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			sockets := [2]string{redisServer(t), redisServer(t)}
+			sockets := [2]string{redistest.Server(t), redistest.Server(t)}
 			if seed := setting(t, "WEIR_SEED", 0); seed != 0 {
 				s := c.of(hostile.Draw(uint64(seed)))
 				r, _ := suffer(t, sockets, s, c.trouble, t.Logf)
@@ -108,7 +109,7 @@ func TestNoLimitIsExceededOverRedis(t *testing.T) {
 func TestSaturationUsesTheLimitsOverRedis(t *testing.T) {
 	windows := setting(t, "WEIR_WINDOWS", 0)
 	table := hostile.NewTable()
-	sockets := [2]string{redisServer(t), redisServer(t)}
+	sockets := [2]string{redistest.Server(t), redistest.Server(t)}
 	for _, s := range hostile.Saturations() {
 		if windows == 0 && s.Window != time.Minute || s.Promise == 0 {
 			continue

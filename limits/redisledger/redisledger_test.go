@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -18,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/weirgate/weir/internal/redistest"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/ledgertest"
 	"github.com/weirgate/weir/limits/signals"
@@ -70,40 +69,6 @@ func TestMiniredis(t *testing.T) {
 	})
 }
 
-// redisServer starts a real Redis that keeps nothing on disk, and returns the
-// socket that it listens on.
-func redisServer(t testing.TB) string {
-	t.Helper()
-	program := os.Getenv("WEIR_REDIS_SERVER")
-	if program == "" {
-		program = "redis-server"
-	}
-	dir, err := os.MkdirTemp("", "weir") //nolint:usetesting // the path of a socket has 108 bytes, and tests have long names
-	if err != nil {
-		t.Fatal(err)
-	}
-	socket := filepath.Join(dir, "redis.sock")
-	ctx, stop := context.WithCancel(context.Background())
-	server := exec.CommandContext(ctx, program, "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no", "--dir", dir)
-	if err := server.Start(); err != nil {
-		t.Fatalf("%s cannot be started: install redis-server, or run make test: %v", program, err)
-	}
-	t.Cleanup(func() {
-		stop()
-		_ = server.Wait()
-		_ = os.RemoveAll(dir)
-	})
-	for range 100 {
-		if c, err := net.Dial("unix", socket); err == nil {
-			_ = c.Close()
-			return socket
-		}
-		_, _ = exec.CommandContext(ctx, "sleep", "0.05").Output()
-	}
-	t.Fatal("redis-server does not come up")
-	return ""
-}
-
 // testClock makes scripts read the time that the test has set.
 const testClock = `
 local function clock()
@@ -134,7 +99,7 @@ func (t tick) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 func TestRedisServer(t *testing.T) {
-	ledgertest.Run(t, inVirtualTime(redisServer(t)))
+	ledgertest.Run(t, inVirtualTime(redistest.Server(t)))
 }
 
 // inVirtualTime opens ledgers of one replica on an empty server.
@@ -159,7 +124,7 @@ func beaten(t *testing.T, l limits.Ledger) {
 }
 
 func TestI10WhatIsLostIsWrittenAgain(t *testing.T) {
-	ledgertest.Losses(t, inVirtualTime(redisServer(t)), func(t *testing.T, l limits.Ledger) {
+	ledgertest.Losses(t, inVirtualTime(redistest.Server(t)), func(t *testing.T, l limits.Ledger) {
 		if err := l.(*Ledger).Client.FlushAll(t.Context()).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +133,7 @@ func TestI10WhatIsLostIsWrittenAgain(t *testing.T) {
 }
 
 func TestI11WhatIsSpentWithoutRedisIsToldAfter(t *testing.T) {
-	ledgertest.Absences(t, inVirtualTime(redisServer(t)), func(t *testing.T, l limits.Ledger) {
+	ledgertest.Absences(t, inVirtualTime(redistest.Server(t)), func(t *testing.T, l limits.Ledger) {
 		beaten(t, l)
 		l.(*Ledger).lose(errLost)
 	}, func(t *testing.T, l limits.Ledger) {
@@ -181,7 +146,7 @@ func TestI11WhatIsSpentWithoutRedisIsToldAfter(t *testing.T) {
 // inBubble opens a ledger on a real server in virtual time; ahead sets Redis's
 // clock off.
 func inBubble(t *testing.T, tell func(t *testing.T, l *Ledger, ahead *atomic.Int64)) {
-	socket := redisServer(t)
+	socket := redistest.Server(t)
 	synctest.Test(t, func(t *testing.T) {
 		ahead := new(atomic.Int64)
 		client := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })

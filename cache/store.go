@@ -1,0 +1,98 @@
+package cache
+
+import (
+	"context"
+	"net/http"
+	"time"
+)
+
+// Shared is the tier that replicas share. What it does takes a moment at most, and
+// where it cannot it does nothing: it is a cache.
+type Shared interface {
+	// Get returns the entries under a key.
+	Get(ctx context.Context, key Key) []*Entry
+	// Put stores an entry under a key.
+	Put(ctx context.Context, key Key, e *Entry)
+	// Forget drops the entries under a key.
+	Forget(ctx context.Context, key Key)
+	// Purge tells every replica of a purge, now or as soon as it can.
+	Purge(ctx context.Context, p Purge)
+}
+
+// Store is the memory tier, over one that replicas share if there is one. Nothing
+// in it is lost that could not be asked for again.
+type Store struct {
+	*Memory
+	shared Shared // nil without
+}
+
+// NewStore returns a store of the two tiers; shared may be nil.
+func NewStore(memory *Memory, shared Shared) *Store { return &Store{memory, shared} }
+
+// Lookup returns the entry that a request with these fields gets, or nil, and
+// whether it has been purged since it was fetched: then it is stale, whatever its
+// age. What memory holds fresh no other tier is asked for.
+func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *Entry, purged bool) {
+	e, purged = s.Memory.Lookup(key, request)
+	if s.shared == nil || e != nil && !purged && e.Fresh(time.Now()) {
+		return e, purged
+	}
+	for _, other := range s.shared.Get(ctx, key) {
+		newer := e == nil || other.Answered.After(e.Answered)
+		if newer && other.Selects(request) && !s.purges.dropped(other.Tags, other.Since) {
+			s.Memory.Keep(key, other)
+			e, purged = other, s.Purged(other.Tags, other.Since)
+		}
+	}
+	return e, purged
+}
+
+// Keep stores an entry under a key, in place of one that the same requests select.
+func (s *Store) Keep(ctx context.Context, key Key, e *Entry) {
+	s.Memory.Keep(key, e)
+	if s.shared != nil {
+		s.shared.Put(ctx, key, e)
+	}
+}
+
+// Forget drops all entries under a key.
+func (s *Store) Forget(ctx context.Context, key Key) {
+	s.Memory.Forget(key)
+	if s.shared != nil {
+		s.shared.Forget(ctx, key)
+	}
+}
+
+// Purge makes every entry with one of the tags stale, and every one whose fetch has
+// begun but not ended, here and at every replica.
+func (s *Store) Purge(ctx context.Context, tags ...string) {
+	if len(tags) == 0 {
+		return
+	}
+	s.Memory.Purge(tags...)
+	if s.shared != nil {
+		s.shared.Purge(ctx, Purge{Tags: tags})
+	}
+}
+
+// Drop purges, and forgets every entry with one of the tags, here and at every
+// replica. It returns how many these were here.
+func (s *Store) Drop(ctx context.Context, tags ...string) (dropped int) {
+	dropped = s.Memory.Drop(tags...)
+	if s.shared != nil {
+		s.shared.Purge(ctx, Purge{tags, true})
+	}
+	return dropped
+}
+
+// Learn takes in a purge that the shared tier tells of.
+func (m *Memory) Learn(p Purge, g Generation) {
+	m.purges.at(p, g)
+	if p.Hard {
+		m.drop(p.Tags)
+	}
+}
+
+// Forgotten makes everything stale that was fetched until g, because the shared
+// tier cannot tell any more which purges there were.
+func (m *Memory) Forgotten(g Generation) { m.purges.forgotten(g) }
