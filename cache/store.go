@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 )
@@ -17,6 +18,27 @@ type Shared interface {
 	Forget(ctx context.Context, key Key)
 	// Purge tells every replica of a purge, now or as soon as it can.
 	Purge(ctx context.Context, p Purge)
+	// Claim says that its owner fetches the answer for a key, for a few seconds unless
+	// it is claimed again by the same. Where another owner has claimed it nothing
+	// changes, and its claim is returned. An error means that nobody can tell.
+	Claim(ctx context.Context, key Key, c Claim) (other *Claim, err error)
+	// Unclaim ends a claim; failed lets others know for a moment that its answer is for
+	// nobody else.
+	Unclaim(ctx context.Context, key Key, owner string, failed bool)
+}
+
+// Claim is what one who fetches an answer tells others who want it.
+type Claim struct {
+	Owner string `json:"owner"`
+	// Since is the generation at which the fetch began.
+	Since Generation `json:"since"`
+	// Sent is whether the question has been let go to the upstream.
+	Sent bool `json:"sent"`
+	// Failed is whether the answer was for nobody else.
+	Failed bool `json:"failed,omitempty"`
+	// Pending is the answer while the upstream computes another, asked for at Next.
+	Pending *Entry    `json:"-"`
+	Next    time.Time `json:"next,omitzero"`
 }
 
 // Store is the memory tier, over one that replicas share if there is one. Nothing
@@ -45,6 +67,25 @@ func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *En
 		}
 	}
 	return e, purged
+}
+
+// Claim claims a key in the tier that replicas share (Shared.Claim); without one
+// nobody else does.
+func (s *Store) Claim(ctx context.Context, key Key, c Claim) (other *Claim, err error) {
+	if s.shared == nil {
+		return nil, ErrNotShared
+	}
+	return s.shared.Claim(ctx, key, c)
+}
+
+// ErrNotShared is why nothing can be claimed where replicas share no tier.
+var ErrNotShared = errors.New("no tier is shared")
+
+// Unclaim ends a claim.
+func (s *Store) Unclaim(ctx context.Context, key Key, owner string, failed bool) {
+	if s.shared != nil {
+		s.shared.Unclaim(ctx, key, owner, failed)
+	}
 }
 
 // Keep stores an entry under a key, in place of one that the same requests select.

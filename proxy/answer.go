@@ -113,11 +113,12 @@ func (x *exchange) mustAsk(e *cache.Entry, now time.Time) bool {
 // (journey, steps 6 to 10).
 func (g *Gateway) answer(x *exchange, out *http.Request) (*http.Response, error) {
 	switch {
+	case x.flight != nil && x.polls == 0:
+		return g.askForAll(x, x.flight, out)
 	case x.flight == nil && x.collapses():
 		return g.collapse(x, out)
-	default:
-		return g.ask(x, out)
 	}
+	return g.ask(x, out)
 }
 
 // ask gets the answer from upstream.

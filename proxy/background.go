@@ -70,7 +70,10 @@ func (g *Gateway) serveNobody(ctx context.Context, q question, f *flight, pause,
 	}
 	x := g.begin(&nowhere{http.Header{}}, in)
 	defer g.finish(x)
-	x.question, x.flight, x.polls = q, f, 1
+	x.question, x.flight = q, f
+	if f.computation().answer != nil {
+		x.polls = 1 // the first has found that it is computed
+	}
 	defer g.land(x, alone, nil) // if it has not
 	x.prefer = preference{wait: patience, given: true}
 	x.header = q.header.Clone()

@@ -3,7 +3,7 @@
 //
 // Read it in the order in which it runs: [Gateway.ServeHTTP] (gateway.go) is
 // the table of contents; answer.go decides between cache and upstream;
-// flight.go lets many who ask the same ask once;
+// flight.go lets many who ask the same ask once, and fleet.go many replicas;
 // attempt.go admits, sends and learns, and is the only loop; reply.go and
 // refuse.go write what the client gets. A question (exchange.go) is what is
 // asked of the upstream and reaches no client; an exchange is one client's

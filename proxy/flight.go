@@ -244,10 +244,6 @@ func (f *flight) await(ctx context.Context, patience time.Time) (how landing, er
 func (g *Gateway) collapse(x *exchange, out *http.Request) (*http.Response, error) {
 	for range maxJoined {
 		f, first := g.join(x)
-		patience := x.until(g.Wait)
-		if x.computed() {
-			patience = x.until(g.Statistics.Wait)
-		}
 		if first {
 			resp, err := g.lead(x, f, out)
 			if err != nil || !g.poll(x, resp) {
@@ -255,7 +251,7 @@ func (g *Gateway) collapse(x *exchange, out *http.Request) (*http.Response, erro
 			}
 		}
 		joined := time.Now()
-		how, err := f.await(x.in.Context(), patience)
+		how, err := f.await(x.in.Context(), x.until(g.patience(x)))
 		x.record.Waited += time.Since(joined)
 		switch how {
 		case kept:
@@ -273,6 +269,14 @@ func (g *Gateway) collapse(x *exchange, out *http.Request) (*http.Response, erro
 	return g.ask(x, out)
 }
 
+// patience is how long a client waits unless it says.
+func (g *Gateway) patience(x *exchange) time.Duration {
+	if x.computed() {
+		return g.Statistics.Wait
+	}
+	return g.Wait
+}
+
 // lead asks the question for all.
 func (g *Gateway) lead(x *exchange, f *flight, out *http.Request) (resp *http.Response, err error) {
 	defer func() {
@@ -283,7 +287,7 @@ func (g *Gateway) lead(x *exchange, f *flight, out *http.Request) (resp *http.Re
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(out.Context()))
 	x.flight, f.cancel = f, cancel
 	context.AfterFunc(x.in.Context(), f.firstLeaves)
-	return g.ask(x, out.WithContext(ctx))
+	return g.askForAll(x, f, out.WithContext(ctx))
 }
 
 // shared answers with what another's question has brought, if it may: it is fresh,

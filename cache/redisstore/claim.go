@@ -1,0 +1,99 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weirgate/weir/cache"
+)
+
+const (
+	// claimLives is how long a claim lives that nobody renews, failedLives how long it
+	// is known that one has failed.
+	claimLives  = 3 * time.Second
+	failedLives = time.Second
+)
+
+// A claim is kept as its owner, a line break, and what it tells.
+var (
+	claim = redis.NewScript(`
+local other = redis.call('GET', KEYS[1])
+if other and string.sub(other, 1, #ARGV[1] + 1) ~= ARGV[1] .. '\n' then return other end
+redis.call('SET', KEYS[1], ARGV[1] .. '\n' .. ARGV[2], 'PX', ARGV[3])
+return ''`)
+	unclaim = redis.NewScript(`
+local other = redis.call('GET', KEYS[1])
+if not other or string.sub(other, 1, #ARGV[1] + 1) ~= ARGV[1] .. '\n' then return 0 end
+if ARGV[2] == '' then return redis.call('DEL', KEYS[1]) end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+return 1`)
+)
+
+// told is a claim as it is kept; the pending answer is a value as entries are.
+type told struct {
+	cache.Claim
+	Pending []byte `json:"pending,omitempty"`
+}
+
+func claimName(key cache.Key) string { return "weir:claim:" + hex.EncodeToString(key[:]) }
+
+var errResting = errors.New("the shared tier does not answer")
+
+// Claim implements [cache.Shared].
+func (s *Store) Claim(ctx context.Context, key cache.Key, c cache.Claim) (other *cache.Claim, err error) {
+	mine := told{Claim: c}
+	if c.Pending != nil {
+		if mine.Pending, err = s.codec.Encode(key, c.Pending); err != nil {
+			return nil, err
+		}
+	}
+	text, err := json.Marshal(mine)
+	if err != nil {
+		return nil, err
+	}
+	var answer string
+	if !s.call(ctx, "claim", func(ctx context.Context) (err error) {
+		answer, err = claim.Run(ctx, s.client, []string{claimName(key)}, c.Owner, text, claimLives.Milliseconds()).Text()
+		return err
+	}) {
+		return nil, errResting
+	}
+	return s.readClaim(key, answer)
+}
+
+// readClaim reads another's claim, which begins with its owner.
+func (s *Store) readClaim(key cache.Key, text string) (*cache.Claim, error) {
+	if text == "" {
+		return nil, nil // it is ours
+	}
+	_, text, _ = strings.Cut(text, "\n")
+	var theirs told
+	if err := json.Unmarshal([]byte(text), &theirs); err != nil {
+		return nil, err
+	}
+	if theirs.Pending != nil {
+		e, err := s.codec.Decode(key, theirs.Pending)
+		if err != nil {
+			return nil, err
+		}
+		theirs.Claim.Pending = e
+	}
+	return &theirs.Claim, nil
+}
+
+// Unclaim implements [cache.Shared].
+func (s *Store) Unclaim(ctx context.Context, key cache.Key, owner string, failed bool) {
+	text := ""
+	if failed {
+		text = "-\n" + `{"failed":true}` // of nobody, who cannot claim it again
+	}
+	s.call(ctx, "unclaim", func(ctx context.Context) error {
+		return unclaim.Run(ctx, s.client, []string{claimName(key)}, owner, text, failedLives.Milliseconds()).Err()
+	})
+}

@@ -1,0 +1,75 @@
+package redisstore
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/internal/redistest"
+)
+
+func TestOneAtATimeHasAClaim(t *testing.T) {
+	onEach(t, func(f *fleet) {
+		a, b := f.open(""), f.open("")
+		claims := func(r *replica, c cache.Claim) *cache.Claim {
+			f.Helper()
+			other, err := r.Claim(f.Context(), page, c)
+			if err != nil {
+				f.Fatal(err)
+			}
+			return other
+		}
+		next := time.Now().Add(time.Minute).Round(time.Millisecond)
+		if other := claims(a, cache.Claim{Owner: "a", Since: 7}); other != nil {
+			f.Errorf("nobody had claimed it: %+v", other)
+		}
+		if other := claims(a, cache.Claim{Owner: "a", Since: 7, Sent: true, Pending: fetched(0, "wait"), Next: next}); other != nil {
+			f.Errorf("it is not renewed: %+v", other)
+		}
+		other := claims(b, cache.Claim{Owner: "b"})
+		if other == nil || other.Owner != "a" || other.Since != 7 || !other.Sent || other.Failed || !other.Next.Equal(next) ||
+			other.Pending == nil || string(other.Pending.Body) != "wait" {
+			f.Errorf("the other is told %+v", other)
+		}
+		b.Unclaim(f.Context(), page, "b", false)
+		if claims(b, cache.Claim{Owner: "b"}) == nil {
+			f.Error("another's claim was ended")
+		}
+		a.Unclaim(f.Context(), page, "a", true)
+		if other := claims(b, cache.Claim{Owner: "b"}); other == nil || !other.Failed {
+			f.Errorf("that it has failed is not known: %+v", other)
+		}
+		client := f.client()
+		defer func() { _ = client.Close() }()
+		if lives := client.PTTL(f.Context(), claimName(page)).Val(); lives <= 0 || lives > failedLives {
+			f.Errorf("that it has failed is known for %v", lives)
+		}
+		client.Del(f.Context(), claimName(page))
+		claims(a, cache.Claim{Owner: "a"})
+		a.Unclaim(f.Context(), page, "a", false)
+		if other := claims(b, cache.Claim{Owner: "b"}); other != nil {
+			f.Errorf("it has ended: %+v", other)
+		}
+		f.cut(true)
+		if _, err := a.Claim(f.Context(), page, cache.Claim{Owner: "a"}); err == nil {
+			f.Error("claimed without Redis")
+		}
+	})
+}
+
+func TestAClaimThatNobodyRenewsEnds(t *testing.T) {
+	onEach(t, func(f *fleet) {
+		if f.network == "tcp" {
+			return // the time of miniredis is set by hand
+		}
+		a, b := f.open(""), f.open("")
+		if _, err := a.Claim(f.Context(), page, cache.Claim{Owner: "a"}); err != nil {
+			f.Fatal(err)
+		}
+		redistest.Eventually(f, "another may have it", func(context.Context) bool {
+			other, err := b.Claim(f.Context(), page, cache.Claim{Owner: "b"})
+			return err == nil && other == nil
+		})
+	})
+}

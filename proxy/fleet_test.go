@@ -1,0 +1,239 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/cache"
+)
+
+// commons is a tier that replicas share, in memory.
+type commons struct {
+	mu       sync.Mutex
+	entries  map[cache.Key][]*cache.Entry
+	claims   map[cache.Key]cache.Claim
+	until    map[cache.Key]time.Time // ends of the claims
+	memories []*cache.Memory
+	at       cache.Generation
+	away     bool
+}
+
+func (c *commons) Get(_ context.Context, key cache.Key) []*cache.Entry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.away {
+		return nil
+	}
+	return c.entries[key]
+}
+
+func (c *commons) Put(_ context.Context, key cache.Key, e *cache.Entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.away {
+		c.entries[key] = []*cache.Entry{e}
+	}
+}
+
+func (c *commons) Forget(_ context.Context, key cache.Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.entries, key)
+}
+
+func (c *commons) Purge(_ context.Context, p cache.Purge) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at += 1000
+	for _, m := range c.memories {
+		m.Learn(p, c.at)
+	}
+}
+
+func (c *commons) Claim(_ context.Context, key cache.Key, mine cache.Claim) (*cache.Claim, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.away {
+		return nil, cache.ErrNotShared
+	}
+	other, ok := c.claims[key]
+	if ok && other.Owner != mine.Owner && time.Now().Before(c.until[key]) {
+		return &other, nil
+	}
+	c.claims[key], c.until[key] = mine, time.Now().Add(3*time.Second)
+	return nil, nil
+}
+
+func (c *commons) Unclaim(_ context.Context, key cache.Key, owner string, failed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.claims[key].Owner != owner {
+		return
+	}
+	delete(c.claims, key)
+	if failed {
+		c.claims[key], c.until[key] = cache.Claim{Owner: "-", Failed: true}, time.Now().Add(time.Second)
+	}
+}
+
+// replicas are gateways like that of w, in front of the same upstream, that share a
+// tier; the first is w's.
+func (w *world) replicas(n int) ([]*Gateway, *commons) {
+	c := &commons{entries: map[cache.Key][]*cache.Entry{}, claims: map[cache.Key]cache.Claim{}, until: map[cache.Key]time.Time{}}
+	list := make([]*Gateway, n)
+	for i := range list {
+		config := w.gateway.Config
+		memory := cache.NewMemory(64 << 20)
+		config.Cache, config.Background = cache.NewStore(memory, c), NewBackground()
+		c.memories = append(c.memories, memory)
+		list[i] = New(config)
+		w.Cleanup(func() {
+			config.Background.Close()
+			memory.Close()
+		})
+	}
+	return list, c
+}
+
+// asks asks a replica.
+func asks(g *Gateway, path string, fields ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
+	for i := 0; i < len(fields); i += 2 {
+		r.Header.Set(fields[i], fields[i+1])
+	}
+	w := httptest.NewRecorder()
+	g.ServeHTTP(w, r)
+	return w
+}
+
+// crowds asks all replicas the same at the same time.
+func crowds(list []*Gateway, n int, path string, fields ...string) []*httptest.ResponseRecorder {
+	got := make([]*httptest.ResponseRecorder, n)
+	var clients sync.WaitGroup
+	for i := range got {
+		clients.Go(func() { got[i] = asks(list[i%len(list)], path, fields...) })
+	}
+	clients.Wait()
+	return got
+}
+
+func TestThousandClientsOfThreeReplicasAskOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, slowly("all"))
+		list, _ := w.replicas(3)
+		for _, r := range crowds(list, 1000, watchers) {
+			if r.Code != http.StatusOK || r.Body.String() != "all" {
+				t.Fatal(r.Code, r.Body)
+			}
+		}
+		w.want("requests upstream", w.upstreamSaw(), 1)
+		w.want("hit at another", asks(list[2], watchers).Header().Get("Cache-Status")[:9], "weir; hit")
+	})
+}
+
+func TestThousandClientsOfThreeReplicasPollAsOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, computing(10*time.Second))
+		list, _ := w.replicas(3)
+		began := time.Now()
+		var impatient sync.WaitGroup
+		impatient.Go(func() {
+			time.Sleep(time.Second / 2)
+			for _, g := range list {
+				r := asks(g, contributors, "Prefer", "wait=1")
+				w.want("who cannot wait", r.Code, http.StatusAccepted)
+			}
+		})
+		for _, r := range crowds(list, 1000, contributors, "Prefer", "wait=60") {
+			if r.Code != http.StatusOK {
+				t.Fatal(r.Code, r.Body)
+			}
+		}
+		impatient.Wait()
+		w.want("polls", w.upstreamSaw(), 5)
+		if took := time.Since(began); took > 16*time.Second {
+			t.Errorf("all have it after %v", took)
+		}
+	})
+}
+
+func TestAReplicaThatDiesIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, slowly("all"))
+		list, c := w.replicas(2)
+		key := make(chan cache.Key, 1)
+		go func() { // what a dead one leaves
+			time.Sleep(time.Second / 2)
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			for k := range c.claims {
+				key <- k
+			}
+		}()
+		asks(list[0], watchers)
+		k := <-key
+		c.Forget(t.Context(), k)
+		c.claims[k], c.until[k] = cache.Claim{Owner: "dead", Sent: true}, time.Now().Add(3*time.Second)
+		began := time.Now()
+		w.want("the other asks", asks(list[1], watchers).Body.String(), "all")
+		if took := time.Since(began); took < 4*time.Second || took > 5*time.Second {
+			t.Errorf("after %v", took)
+		}
+		w.want("requests upstream", w.upstreamSaw(), 2)
+	})
+}
+
+func TestWhatIsNotForOthersIsAskedForByEachReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(time.Second)
+			w.Header().Set("Cache-Control", "no-store")
+			_, _ = fmt.Fprint(w, "mine")
+		})
+		list, _ := w.replicas(3)
+		began := time.Now()
+		for _, r := range crowds(list, 3, watchers) {
+			w.want("body", r.Body.String(), "mine")
+		}
+		w.want("requests upstream", w.upstreamSaw(), 3)
+		if took := time.Since(began); took > 2500*time.Millisecond {
+			t.Errorf("one after the other: %v", took)
+		}
+	})
+}
+
+func TestWithoutATierEachReplicaAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, slowly("all"))
+		list, c := w.replicas(3)
+		c.away = true
+		for _, r := range crowds(list, 9, watchers) {
+			w.want("body", r.Body.String(), "all")
+		}
+		w.want("requests upstream", w.upstreamSaw(), 3)
+	})
+}
+
+// TestWhatAnotherAskedForBeforeAPurgeIsNotWaitedFor.
+func TestWhatAnotherAskedForBeforeAPurgeIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, slowly("all"))
+		list, _ := w.replicas(2)
+		var first sync.WaitGroup
+		first.Go(func() { asks(list[0], watchers) })
+		time.Sleep(time.Second / 2)
+		list[1].Cache.Purge(t.Context(), "repo:acme/widgets")
+		began := time.Now()
+		asks(list[1], watchers)
+		w.want("took", time.Since(began), time.Second)
+		first.Wait()
+		w.want("requests upstream", w.upstreamSaw(), 2)
+		w.want("and the newer one is used", asks(list[0], watchers).Header().Get("Cache-Status")[:9], "weir; hit")
+	})
+}
