@@ -2,7 +2,6 @@ package cache
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"time"
 )
@@ -20,8 +19,9 @@ type Shared interface {
 	Purge(ctx context.Context, p Purge)
 	// Claim says that its owner fetches the answer for a key, for a few seconds unless
 	// it is claimed again by the same. Where another owner has claimed it nothing
-	// changes, and its claim is returned. An error means that nobody can tell.
-	Claim(ctx context.Context, key Key, c Claim) (other *Claim, err error)
+	// changes, and its claim is returned. Neither mine nor another's it is where nobody
+	// can tell.
+	Claim(ctx context.Context, key Key, c Claim) (mine bool, other *Claim)
 	// Unclaim ends a claim; failed lets others know for a moment that its answer is for
 	// nobody else.
 	Unclaim(ctx context.Context, key Key, owner string, failed bool)
@@ -70,16 +70,13 @@ func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *En
 }
 
 // Claim claims a key in the tier that replicas share (Shared.Claim); without one
-// nobody else does.
-func (s *Store) Claim(ctx context.Context, key Key, c Claim) (other *Claim, err error) {
+// nobody can tell.
+func (s *Store) Claim(ctx context.Context, key Key, c Claim) (mine bool, other *Claim) {
 	if s.shared == nil {
-		return nil, ErrNotShared
+		return false, nil
 	}
 	return s.shared.Claim(ctx, key, c)
 }
-
-// ErrNotShared is why nothing can be claimed where replicas share no tier.
-var ErrNotShared = errors.New("no tier is shared")
 
 // Unclaim ends a claim.
 func (s *Store) Unclaim(ctx context.Context, key Key, owner string, failed bool) {

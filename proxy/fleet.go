@@ -41,17 +41,15 @@ func (g *Gateway) askForAll(x *exchange, f *flight, out *http.Request) (*http.Re
 func (g *Gateway) claimed(ctx context.Context, x *exchange, f *flight) (*http.Response, error) {
 	owner := rand.Text()
 	for pause := lookFirst; ; pause = min(2*pause, lookMost) {
-		other, err := g.Cache.Claim(ctx, x.key, f.claim(owner))
+		mine, other := g.Cache.Claim(ctx, x.key, f.claim(owner))
 		switch {
-		case err != nil:
-			return nil, nil
-		case other == nil:
+		case mine:
 			g.Background.run(func() { g.keepClaim(ctx, x.key, f, owner) })
 			if pause == lookFirst {
 				return nil, nil // there was nobody before
 			}
 			return g.fetchedElsewhere(x), nil
-		case other.Failed, g.Cache.Purged(x.tags, other.Since):
+		case other == nil, other.Failed, g.Cache.Purged(x.tags, other.Since):
 			return nil, nil
 		}
 		if resp := g.fetchedElsewhere(x); resp != nil {
@@ -92,7 +90,7 @@ func (g *Gateway) keepClaim(ctx context.Context, key cache.Key, f *flight, owner
 			g.Cache.Unclaim(ctx, key, owner, f.landing == alone)
 			return
 		case <-tick.C:
-			_, _ = g.Cache.Claim(ctx, key, f.claim(owner)) // another may have it when it had ended
+			_, _ = g.Cache.Claim(ctx, key, f.claim(owner)) // had it ended, another may have it now
 		case <-g.Background.ctx.Done():
 			return
 		}

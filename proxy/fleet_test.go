@@ -56,18 +56,18 @@ func (c *commons) Purge(_ context.Context, p cache.Purge) {
 	}
 }
 
-func (c *commons) Claim(_ context.Context, key cache.Key, mine cache.Claim) (*cache.Claim, error) {
+func (c *commons) Claim(_ context.Context, key cache.Key, claim cache.Claim) (mine bool, other *cache.Claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.away {
-		return nil, cache.ErrNotShared
+		return false, nil
 	}
-	other, ok := c.claims[key]
-	if ok && other.Owner != mine.Owner && time.Now().Before(c.until[key]) {
-		return &other, nil
+	theirs, ok := c.claims[key]
+	if ok && theirs.Owner != claim.Owner && time.Now().Before(c.until[key]) {
+		return false, &theirs
 	}
-	c.claims[key], c.until[key] = mine, time.Now().Add(3*time.Second)
-	return nil, nil
+	c.claims[key], c.until[key] = claim, time.Now().Add(3*time.Second)
+	return true, nil
 }
 
 func (c *commons) Unclaim(_ context.Context, key cache.Key, owner string, failed bool) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"strings"
 	"time"
 
@@ -43,35 +42,38 @@ type told struct {
 
 func claimName(key cache.Key) string { return "weir:claim:" + hex.EncodeToString(key[:]) }
 
-var errResting = errors.New("the shared tier does not answer")
-
 // Claim implements [cache.Shared].
-func (s *Store) Claim(ctx context.Context, key cache.Key, c cache.Claim) (other *cache.Claim, err error) {
+func (s *Store) Claim(ctx context.Context, key cache.Key, c cache.Claim) (mine bool, other *cache.Claim) {
+	var answer string
+	asked := s.call(ctx, "claim", func(ctx context.Context) error {
+		text, err := s.writeClaim(key, c)
+		if err == nil {
+			answer, err = claim.Run(ctx, s.client, []string{claimName(key)}, c.Owner, text, claimLives.Milliseconds()).Text()
+		}
+		return err
+	})
+	if !asked || answer == "" {
+		return asked, nil
+	}
+	other, err := s.readClaim(key, answer)
+	if err != nil {
+		s.log.Warn("a claim cannot be read", "key", claimName(key), "error", err)
+	}
+	return false, other
+}
+
+func (s *Store) writeClaim(key cache.Key, c cache.Claim) (text []byte, err error) {
 	mine := told{Claim: c}
 	if c.Pending != nil {
 		if mine.Pending, err = s.codec.Encode(key, c.Pending); err != nil {
 			return nil, err
 		}
 	}
-	text, err := json.Marshal(mine)
-	if err != nil {
-		return nil, err
-	}
-	var answer string
-	if !s.call(ctx, "claim", func(ctx context.Context) (err error) {
-		answer, err = claim.Run(ctx, s.client, []string{claimName(key)}, c.Owner, text, claimLives.Milliseconds()).Text()
-		return err
-	}) {
-		return nil, errResting
-	}
-	return s.readClaim(key, answer)
+	return json.Marshal(mine)
 }
 
 // readClaim reads another's claim, which begins with its owner.
 func (s *Store) readClaim(key cache.Key, text string) (*cache.Claim, error) {
-	if text == "" {
-		return nil, nil // it is ours
-	}
 	_, text, _ = strings.Cut(text, "\n")
 	var theirs told
 	if err := json.Unmarshal([]byte(text), &theirs); err != nil {
