@@ -11,7 +11,7 @@ OLD      ?=
 # Where tests find the servers that they start.
 SERVERS = WEIR_REDIS_SERVER="$$(command -v redis-server)"
 
-.PHONY: help build demo test lint check fuzz bench bench-limits conformance cover fmt clean needs
+.PHONY: help build demo test lint check fuzz bench bench-limits bench-savings conformance cover fmt clean needs
 
 help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ bench: ## Run the Go benchmarks COUNT times into bin/bench.txt; OLD=FILE compare
 bench-limits: needs ## Hold the limits against a hostile upstream, in memory and over Redis: about 10 minutes.
 	WEIR_SCENARIOS=$${WEIR_SCENARIOS:-2000} WEIR_WINDOWS=$${WEIR_WINDOWS:-40} $(GO) test -count=1 -timeout 1800s -v -run 'TestNoLimitIsExceeded|TestSaturationUsesTheLimits' ./limits/hostile
 	$(SERVERS) WEIR_REDIS_SCENARIOS=$${WEIR_REDIS_SCENARIOS:-100} WEIR_WINDOWS=$${WEIR_REDIS_WINDOWS:-4} $(GO) test -count=1 -timeout 1800s -v -run 'OverRedis' ./limits/redisledger
+
+bench-savings: ## Count what a day of traffic costs the API's quota: a minute.
+	WEIR_SAVINGS=$${WEIR_SAVINGS:-24h} $(GO) test -count=1 -timeout 1800s -v -run TestADayCostsATenth ./proxy
 
 conformance: build ## Run the public HTTP cache test suite against bin/weir: half a minute, and Node.
 	@.ci/need node nodejs
