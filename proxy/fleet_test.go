@@ -83,20 +83,12 @@ func (c *commons) Unclaim(_ context.Context, key cache.Key, owner string, failed
 }
 
 // replicas are gateways like that of w, in front of the same upstream, that share a
-// tier; the first is w's.
+// tier.
 func (w *world) replicas(n int) ([]*Gateway, *commons) {
 	c := &commons{entries: map[cache.Key][]*cache.Entry{}, claims: map[cache.Key]cache.Claim{}, until: map[cache.Key]time.Time{}}
 	list := make([]*Gateway, n)
 	for i := range list {
-		config := w.gateway.Config
-		memory := cache.NewMemory(64 << 20)
-		config.Cache, config.Background = cache.NewStore(memory, c), NewBackground()
-		c.memories = append(c.memories, memory)
-		list[i] = New(config)
-		w.Cleanup(func() {
-			config.Background.Close()
-			memory.Close()
-		})
+		list[i] = w.replica(c)
 	}
 	return list, c
 }

@@ -130,7 +130,10 @@ func entryResponse(x *exchange, e *cache.Entry, now time.Time) *http.Response {
 	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: x.in, Body: http.NoBody}
 	resp.StatusCode, resp.Header = entryHeader(x, e, now)
 	if resp.StatusCode != http.StatusNotModified {
-		resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(e.Body)), int64(len(e.Body))
+		resp.ContentLength = int64(len(e.Body))
+		if x.method != http.MethodHead {
+			resp.Body = io.NopCloser(bytes.NewReader(e.Body))
+		}
 	}
 	return resp
 }

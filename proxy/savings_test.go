@@ -21,8 +21,6 @@ import (
 // more often than the others; people push, and the API tells of it by webhooks.
 type day struct {
 	*testing.T
-	rng *rand.Rand
-
 	mu sync.Mutex
 	// spent is what the API has counted against its primary limits, by resource; polls
 	// are those that were answered 202.
