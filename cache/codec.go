@@ -12,7 +12,9 @@ import (
 	"fmt"
 	"hash/crc32"
 	"net/http"
+	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -84,6 +86,9 @@ type meta struct {
 
 // Encode writes an entry for a key.
 func (c *Codec) Encode(key Key, e *Entry) ([]byte, error) {
+	if !legible(e) {
+		return nil, ErrValue // JSON would change it
+	}
 	text, err := json.Marshal(meta{e.Status, e.Header, e.Vary, e.Tags, e.Lifetime, e.Requested, e.Answered, e.Since, e.age})
 	if err != nil {
 		return nil, err
@@ -101,6 +106,16 @@ func (c *Codec) Encode(key Key, e *Entry) ([]byte, error) {
 	}
 	head := append([]byte(valueFormat), flags)
 	return append(binary.BigEndian.AppendUint32(head, sum(key, flags, payload)), payload...), nil
+}
+
+// legible reports whether all fields are UTF-8; they need not be.
+func legible(e *Entry) bool {
+	for name, values := range e.Header {
+		if !utf8.ValidString(name) || slices.ContainsFunc(values, func(v string) bool { return !utf8.ValidString(v) }) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(e.Vary, func(f Field) bool { return !utf8.ValidString(f.Name) || !utf8.ValidString(f.Value) })
 }
 
 // bind is what a value is bound to.

@@ -79,6 +79,18 @@ func TestAValueThatWasChangedIsNoValue(t *testing.T) {
 	}
 }
 
+// TestWhatIsNotTextIsNotEncoded: fields may hold any bytes (RFC 9110 section 5.5).
+func TestWhatIsNotTextIsNotEncoded(t *testing.T) {
+	byHeader, byVary := sampled(""), sampled("")
+	byHeader.Header.Set("Etag", "\"caf\xe9\"")
+	byVary.Vary[0].Value = "\xff"
+	for _, e := range []*Entry{byHeader, byVary} {
+		if value, err := codec(t, "").Encode(NewKey("a"), e); err == nil {
+			t.Errorf("encoded as %q: it would be read as something else", value)
+		}
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	open, sealed := codec(f, ""), codec(f, "a secret of thirty-two characters")
 	for _, body := range []string{"", "short", strings.Repeat("long ", 1000)} {

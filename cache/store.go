@@ -11,8 +11,8 @@ import (
 type Shared interface {
 	// Get returns the entries under a key.
 	Get(ctx context.Context, key Key) []*Entry
-	// Put stores an entry under a key.
-	Put(ctx context.Context, key Key, e *Entry)
+	// Put stores an entry under a key, and reports whether it has.
+	Put(ctx context.Context, key Key, e *Entry) (stored bool)
 	// Forget drops the entries under a key.
 	Forget(ctx context.Context, key Key)
 	// Purge tells every replica of a purge, now or as soon as it can.
@@ -86,11 +86,10 @@ func (s *Store) Unclaim(ctx context.Context, key Key, owner string, failed bool)
 }
 
 // Keep stores an entry under a key, in place of one that the same requests select.
-func (s *Store) Keep(ctx context.Context, key Key, e *Entry) {
+// It reports whether other replicas have it, too.
+func (s *Store) Keep(ctx context.Context, key Key, e *Entry) (shared bool) {
 	s.Memory.Keep(key, e)
-	if s.shared != nil {
-		s.shared.Put(ctx, key, e)
-	}
+	return s.shared != nil && s.shared.Put(ctx, key, e)
 }
 
 // Forget drops all entries under a key.

@@ -10,6 +10,8 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/signals"
+	"github.com/weirgate/weir/policy"
 )
 
 // answerFromCache answers with a fresh entry (journey, step 5) and reports
@@ -136,6 +138,12 @@ func (g *Gateway) ask(x *exchange, out *http.Request) (*http.Response, error) {
 		x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
 		return x.useSpare("stale-if-error"), nil
 	}
+	if x.limited != signals.NotLimited && x.spare != nil {
+		discard(resp.Body)
+		g.land(x, alone, nil)
+		x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
+		return x.useSpare(string(x.limitReason())), nil
+	}
 	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: x.sent, Answered: time.Now()}
 	x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
 	switch {
@@ -146,11 +154,19 @@ func (g *Gateway) ask(x *exchange, out *http.Request) (*http.Response, error) {
 			g.land(x, unfinished, nil)
 		}
 	case x.kept && x.method == http.MethodGet:
-		g.keep(x, resp, a, since)
+		return g.keep(x, resp, a, since), nil
 	case !x.match.Operation.Safe() && resp.StatusCode < 400:
 		g.Cache.Purge(x.in.Context(), append(g.invalidated(x.match), g.elsewhereInvalidated(x, resp.Header)...)...)
 	}
 	return resp, nil
+}
+
+// limitReason is what a limit error of the upstream's is called.
+func (x *exchange) limitReason() limits.Reason {
+	if x.limited == signals.PrimaryLimit {
+		return limits.Primary
+	}
+	return limits.Cooldown
 }
 
 // isError are the statuses in whose place a stale answer may be given (RFC 5861
@@ -217,7 +233,7 @@ func (g *Gateway) revalidated(x *exchange, resp *http.Response, a cache.Answer, 
 	e := x.stale
 	if lifetime, ok := cache.Keep(e.Renewed(a), x.ask, x.rule); ok {
 		e = e.Validated(a, lifetime, since)
-		g.Cache.Keep(x.in.Context(), x.key, e)
+		x.flight.sharesIt(g.Cache.Keep(x.in.Context(), x.key, e))
 		x.noteStored(e, now)
 		g.land(x, kept, nil)
 	} else {
@@ -228,17 +244,21 @@ func (g *Gateway) revalidated(x *exchange, resp *http.Response, a cache.Answer, 
 	return entryResponse(x, e, now)
 }
 
-// keep stores the answer once its body has gone by, complete.
-func (g *Gateway) keep(x *exchange, resp *http.Response, a cache.Answer, since cache.Generation) {
+// keep stores the answer once its body has gone by, complete. Of one that is kept
+// trailers are not passed on: they come while another reads the body, and a hit has
+// none either.
+func (g *Gateway) keep(x *exchange, resp *http.Response, a cache.Answer, since cache.Generation) *http.Response {
 	lifetime, ok := cache.Keep(a, x.ask, x.rule)
 	vary, one := cache.VaryFields(a.Header, x.header, g.covered())
 	if !ok || !one || resp.ContentLength > maxEntry || !delimited(resp) {
-		if x.stale != nil && resp.StatusCode < 500 {
+		if x.stale != nil && x.replaces(resp.StatusCode) {
 			g.Cache.Forget(x.in.Context(), x.key)
 		}
 		g.land(x, alone, nil)
-		return
+		return resp
 	}
+	own := *resp
+	own.Trailer = nil
 	e := cache.NewEntry(a, nil, lifetime) // now: the header is the client's from here on
 	e.Vary, e.Tags, e.Since = vary, x.tags, since
 	x.noteStored(e, a.Answered)
@@ -248,15 +268,29 @@ func (g *Gateway) keep(x *exchange, resp *http.Response, a cache.Answer, since c
 			fill()
 		})
 	}
-	spooled(resp, ahead, func(body []byte, all bool) {
+	spooled(&own, ahead, func(body []byte, all bool) {
 		if !all {
 			g.land(x, alone, nil)
 			return
 		}
 		e.Body = body
-		g.Cache.Keep(x.in.Context(), x.key, e)
+		x.flight.sharesIt(g.Cache.Keep(x.in.Context(), x.key, e))
 		g.land(x, kept, nil)
 	})
+	return &own
+}
+
+// replaces reports whether an answer that is not kept ends what is held: it is there
+// no more, or is another now. One credential's refusal says nothing of what all
+// share, nor does a limit error of anything.
+func (x *exchange) replaces(status int) bool {
+	switch {
+	case status < 400, status == http.StatusNotFound, status == http.StatusGone:
+		return true
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return x.limited == signals.NotLimited && x.match.Operation.Cache.Class != policy.Shared
+	}
+	return false
 }
 
 func (x *exchange) noteStored(e *cache.Entry, now time.Time) {

@@ -29,6 +29,7 @@ func (g *Gateway) attempt(x *exchange, out *http.Request) (*http.Response, error
 		x.flight.goes()
 		resp, outcome, err := g.send(out)
 		x.record.Attempts++
+		x.limited = outcome.Limited
 		if err == nil {
 			// The place among the concurrent requests is free when the body has
 			// ended, not when headers came.

@@ -37,8 +37,11 @@ func (b *Background) run(do func()) { b.running.Go(do) }
 // refresh validates in the background an entry that is used meanwhile, unless that is
 // done already. It reports false when it cannot.
 func (g *Gateway) refresh(x *exchange) bool {
-	if x.record.Background {
+	switch {
+	case x.record.Background:
 		return false // that is what it does
+	case x.ask.Has("only-if-cached"):
+		return true // nothing is sent for it
 	}
 	f, first := g.join(x)
 	if !first {
@@ -52,10 +55,12 @@ func (g *Gateway) refresh(x *exchange) bool {
 		return false
 	}
 	q := x.question
+	q.method = http.MethodGet
 	ctx, cancel := context.WithCancelCause(g.Background.ctx)
 	f.cancel = cancel
 	g.Background.run(func() {
 		defer func() { <-g.Background.refreshes }()
+		defer cancel(nil)
 		g.serveNobody(ctx, q, f, 0, g.Wait)
 	})
 	return true

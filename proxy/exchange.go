@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -58,7 +59,9 @@ type exchange struct {
 	// flight is set when the question is asked for others, too.
 	flight *flight
 	polls  int // how often the answer was still computed
-	record Record
+	// limited is whether the last answer was a limit error.
+	limited signals.Limited
+	record  Record
 }
 
 // Record is what happened to one request. The access line, the headers and the

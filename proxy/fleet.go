@@ -20,50 +20,50 @@ const (
 // askForAll asks the question, unless another replica does.
 func (g *Gateway) askForAll(x *exchange, f *flight, out *http.Request) (*http.Response, error) {
 	began := time.Now()
-	resp, err := g.claimed(out.Context(), x, f)
+	resp, how, err := g.elsewhere(out.Context(), x, f)
 	x.record.Waited += time.Since(began)
 	switch {
 	case err != nil:
 		return g.insteadOf(x, err)
 	case resp == nil:
 		return g.ask(x, out)
-	case resp.StatusCode == http.StatusAccepted:
-		g.land(x, refused, nil) // others may have more patience
-	default:
-		g.land(x, kept, nil)
 	}
+	g.land(x, how, nil)
 	return resp, nil
 }
 
-// claimed lets one replica ask the question for all that share a store: it returns
-// nil when this one is to ask, else the answer that another has fetched. Where
-// nobody can tell, or what another fetches is for nobody else, this one asks.
-func (g *Gateway) claimed(ctx context.Context, x *exchange, f *flight) (*http.Response, error) {
-	owner := rand.Text()
+// elsewhere returns the answer that another replica fetches, and how the flight lands
+// by it; nil when this one is to ask. It waits for one other at most. Where nobody
+// can tell, or what the other fetches is not for this client, this one asks.
+func (g *Gateway) elsewhere(ctx context.Context, x *exchange, f *flight) (*http.Response, landing, error) {
+	if x.ask.Has("no-cache") || x.stale != nil && x.stale.Lifetime == 0 {
+		return nil, 0, nil // only an answer to itself helps it
+	}
+	owner, waitsFor := rand.Text(), ""
 	for pause := lookFirst; ; pause = min(2*pause, lookMost) {
 		mine, other := g.Cache.Claim(ctx, x.key, f.claim(owner))
-		switch {
-		case mine:
+		if mine {
 			g.Background.run(func() { g.keepClaim(ctx, x.key, f, owner) })
-			if pause == lookFirst {
-				return nil, nil // there was nobody before
+		}
+		if waitsFor != "" {
+			if resp := g.fetchedElsewhere(x); resp != nil {
+				f.sharesIt(true)
+				return resp, kept, nil
 			}
-			return g.fetchedElsewhere(x), nil
-		case other == nil, other.Failed, g.Cache.Purged(x.tags, other.Since):
-			return nil, nil
 		}
-		if resp := g.fetchedElsewhere(x); resp != nil {
-			return resp, nil // it is still being told that it is there
+		if other == nil || other.Failed || waitsFor != "" && other.Owner != waitsFor || g.Cache.Purged(x.tags, other.Since) {
+			return nil, 0, nil
 		}
+		waitsFor = other.Owner
 		f.follows(other)
 		if !time.Now().Before(x.until(g.patience(x))) && (!other.Sent || other.Pending != nil) {
 			if other.Pending == nil {
-				return nil, nil // it is told why it has to wait
+				return nil, 0, nil // it is told why it has to wait
 			}
-			return g.stillComputed(x, f), nil
+			return g.stillComputed(x, f), refused, nil // others may have more patience
 		}
 		if err := sleep(ctx, pause); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 	}
 }
@@ -87,11 +87,12 @@ func (g *Gateway) keepClaim(ctx context.Context, key cache.Key, f *flight, owner
 	for {
 		select {
 		case <-f.done:
-			g.Cache.Unclaim(ctx, key, owner, f.landing == alone)
+			g.Cache.Unclaim(ctx, key, owner, f.landing == alone || f.landing == failed || f.landing == kept && !f.shared)
 			return
 		case <-tick.C:
 			_, _ = g.Cache.Claim(ctx, key, f.claim(owner)) // had it ended, another may have it now
 		case <-g.Background.ctx.Done():
+			g.Cache.Unclaim(ctx, key, owner, false)
 			return
 		}
 	}
@@ -101,13 +102,7 @@ func (g *Gateway) keepClaim(ctx context.Context, key cache.Key, f *flight, owner
 func (f *flight) claim(owner string) cache.Claim {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	c := cache.Claim{Owner: owner, Since: f.since, Pending: f.pending.answer, Next: f.pending.next}
-	select {
-	case <-f.paused:
-	default:
-		c.Sent = true
-	}
-	return c
+	return cache.Claim{Owner: owner, Since: f.since, Sent: !f.isPaused(), Pending: f.pending.answer, Next: f.pending.next}
 }
 
 // follows lets those who wait for the flight know how far another replica is.
@@ -117,16 +112,5 @@ func (f *flight) follows(c *cache.Claim) {
 	if c.Pending != nil {
 		f.pending = computation{c.Pending, c.Next}
 	}
-	var held bool
-	select {
-	case <-f.paused:
-		held = true
-	default:
-	}
-	switch going := c.Sent && c.Pending == nil; {
-	case going && held:
-		f.paused = make(chan struct{})
-	case !going && !held:
-		close(f.paused)
-	}
+	f.pause(!c.Sent || c.Pending != nil)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -33,12 +34,14 @@ func (c *commons) Get(_ context.Context, key cache.Key) []*cache.Entry {
 	return c.entries[key]
 }
 
-func (c *commons) Put(_ context.Context, key cache.Key, e *cache.Entry) {
+func (c *commons) Put(_ context.Context, key cache.Key, e *cache.Entry) (stored bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.away {
+	if !c.away && len(e.Body) <= 1<<20 {
 		c.entries[key] = []*cache.Entry{e}
+		return true
 	}
+	return false
 }
 
 func (c *commons) Forget(_ context.Context, key cache.Key) {
@@ -228,4 +231,55 @@ func TestWhatAnotherAskedForBeforeAPurgeIsNotWaitedFor(t *testing.T) {
 		w.want("requests upstream", w.upstreamSaw(), 2)
 		w.want("and the newer one is used", asks(list[0], watchers).Header().Get("Cache-Status")[:9], "weir; hit")
 	})
+}
+
+// TestAWaiterIsNotHeldPastItsPatience, also where another replica had the question
+// let go, and died.
+func TestAWaiterIsNotHeldPastItsPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, computing(time.Hour))
+		list, c := w.replicas(1)
+		g := list[0]
+		x := &exchange{in: httptest.NewRequest(http.MethodGet, contributors, http.NoBody), w: &recorder{}}
+		if err := g.identify(x); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.classify(x); err != nil {
+			t.Fatal(err)
+		}
+		c.claims[x.key], c.until[x.key] = cache.Claim{Owner: "dead", Sent: true}, time.Now().Add(3*time.Second)
+		var clients sync.WaitGroup
+		clients.Go(func() { asks(g, contributors) })
+		synctest.Wait()
+		began := time.Now()
+		w.want("an impatient client gets", asks(g, contributors, "Prefer", "wait=1").Code, http.StatusAccepted)
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("after %v", took)
+		}
+		clients.Wait()
+	})
+}
+
+// TestWhatHelpsNobodyElseIsNotWaitedFor: who wants it validated, and what the tier
+// does not hold.
+func TestWhatHelpsNobodyElseIsNotWaitedFor(t *testing.T) {
+	for name, c := range map[string]struct {
+		body   string
+		fields []string
+	}{
+		"validated": {"all", []string{"Cache-Control", "no-cache"}},
+		"too large": {strings.Repeat("x", 2<<20), nil},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, slowly(c.body))
+			list, _ := w.replicas(3)
+			began := time.Now()
+			for _, r := range crowds(list, 3, watchers, c.fields...) {
+				w.want("length", r.Body.Len(), len(c.body))
+			}
+			if took := time.Since(began); took > 2500*time.Millisecond {
+				t.Errorf("%s: one after the other: %v", name, took)
+			}
+		})
+	}
 }

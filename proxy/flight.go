@@ -25,6 +25,7 @@ type flight struct {
 	cancel  context.CancelCauseFunc // set before left is
 	paused  chan struct{}           // closed while the question is held up
 	pending computation             // once the upstream has said that it computes the answer
+	shared  bool                    // other replicas have the answer, too
 	landing landing
 	err     error // of a flight that failed
 }
@@ -192,7 +193,7 @@ func (f *flight) goes() {
 	if f != nil {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.paused = make(chan struct{})
+		f.pause(false)
 	}
 }
 
@@ -200,7 +201,36 @@ func (f *flight) waits() {
 	if f != nil {
 		f.mu.Lock()
 		defer f.mu.Unlock()
+		f.pause(true)
+	}
+}
+
+// isPaused reports whether the question is held up, pause changes it; the caller
+// holds mu.
+func (f *flight) isPaused() bool {
+	select {
+	case <-f.paused:
+		return true
+	default:
+		return false
+	}
+}
+
+func (f *flight) pause(held bool) {
+	switch was := f.isPaused(); {
+	case held && !was:
 		close(f.paused)
+	case !held && was:
+		f.paused = make(chan struct{})
+	}
+}
+
+// sharesIt notes whether other replicas have the answer, too.
+func (f *flight) sharesIt(shared bool) {
+	if f != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.shared = shared
 	}
 }
 
@@ -242,7 +272,7 @@ func (f *flight) await(ctx context.Context, patience time.Time) (how landing, er
 // collapse asks the question, once for all who ask it at the same time (journey,
 // step 6).
 func (g *Gateway) collapse(x *exchange, out *http.Request) (*http.Response, error) {
-	for range maxJoined {
+	for joined := 0; joined < maxJoined; {
 		f, first := g.join(x)
 		if first {
 			resp, err := g.lead(x, f, out)
@@ -250,18 +280,22 @@ func (g *Gateway) collapse(x *exchange, out *http.Request) (*http.Response, erro
 				return resp, err
 			}
 		}
-		joined := time.Now()
+		began := time.Now()
 		how, err := f.await(x.in.Context(), x.until(g.patience(x)))
-		x.record.Waited += time.Since(joined)
+		x.record.Waited += time.Since(began)
 		switch how {
 		case kept:
 			if resp := g.shared(x); resp != nil {
 				return resp, nil
 			}
+			joined++
 		case failed:
 			return g.insteadOf(x, err)
 		case alone:
-			return g.ask(x, out)
+			if !x.computed() {
+				return g.ask(x, out)
+			}
+			joined++ // one error does not end what all wait for
 		case unfinished:
 			return g.stillComputed(x, f), nil
 		}
@@ -305,8 +339,11 @@ func (g *Gateway) shared(x *exchange) *http.Response {
 // landingAfter is how a flight ends that came to nothing.
 func landingAfter(err error) landing {
 	var limited *limits.Refusal
-	if errors.As(err, &limited) {
+	switch {
+	case errors.As(err, &limited):
 		return refused
+	case errors.Is(err, context.Canceled):
+		return alone // that is about who asked
 	}
 	return failed
 }

@@ -364,3 +364,22 @@ func TestAPanicOfTheFirstOneHoldsNobodyUp(t *testing.T) {
 		w.want("errors", statuses[http.StatusInternalServerError], 1)
 	})
 }
+
+// TestTrailersOfWhatIsKept are not passed on: another reads the body to its end, and
+// they come then.
+func TestTrailersOfWhatIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Cache-Control", "max-age=60")
+			w.Header().Set("Trailer", "X-Sum")
+			_, _ = fmt.Fprint(w, "body")
+			_ = http.NewResponseController(w).Flush()
+			w.Header().Set("X-Sum", "1")
+		})
+		for i := range 20 {
+			r := w.get(fmt.Sprint("/users/u", i))
+			w.want("body", r.body, "body")
+			w.want("trailers", len(r.Trailer), 0)
+		}
+	})
+}

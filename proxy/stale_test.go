@@ -188,3 +188,51 @@ func TestStaleIsNotUsedWhereItMustNot(t *testing.T) {
 		})
 	}
 }
+
+// TestALimitErrorLeavesWhatIsHeld: it says nothing of the answer.
+func TestALimitErrorLeavesWhatIsHeld(t *testing.T) {
+	for _, status := range []int{http.StatusForbidden, http.StatusTooManyRequests} {
+		synctest.Test(t, func(t *testing.T) {
+			var limited atomic.Bool
+			w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Cache-Control", "max-age=10")
+				w.Header().Set("Etag", `"one"`)
+				if limited.Load() {
+					w.Header().Set("Retry-After", "60")
+					w.WriteHeader(status)
+					_, _ = fmt.Fprint(w, `{"message":"You have exceeded a secondary rate limit"}`)
+					return
+				}
+				_, _ = fmt.Fprint(w, "good")
+			})
+			w.get("/users/octocat")
+			time.Sleep(20 * time.Second)
+			limited.Store(true)
+			for range 2 { // the first meets the limit, the second is not sent
+				r := w.get("/users/octocat", "Prefer: wait=0")
+				w.want("instead", r.body, "good")
+				w.want("why", strings.HasSuffix(r.Header.Get("Cache-Status"), "detail=cooldown"), true)
+			}
+			w.want("requests upstream", w.upstreamSaw(), 2)
+		})
+	}
+}
+
+// TestNothingIsSentBehindOnlyIfCached: RFC 9111 section 5.2.1.7; and what a HEAD
+// finds stale is validated whole.
+func TestNothingIsSentBehindOnlyIfCached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Cache-Control", "max-age=10, stale-while-revalidate=1000")
+			_, _ = fmt.Fprint(w, "good")
+		})
+		w.get("/users/octocat")
+		time.Sleep(15 * time.Second)
+		w.want("stale", w.get("/users/octocat", "Cache-Control: only-if-cached").body, "good")
+		synctest.Wait()
+		w.want("requests upstream", w.upstreamSaw(), 1)
+		w.do(http.MethodHead, "/users/octocat", nil)
+		synctest.Wait()
+		w.want("asked in the background", w.seen.all()[1].Method, http.MethodGet)
+	})
+}

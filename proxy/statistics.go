@@ -50,11 +50,8 @@ func (s Statistics) next(x *exchange, resp *http.Response) (wait time.Duration, 
 	now := time.Now()
 	answer := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: x.sent, Answered: now}
 	x.flight.computes(cache.NewEntry(answer, peek(resp), 0), now.Add(wait))
-	if x.flight != nil && !x.record.Background {
-		return 0, false // it is polled for all
-	}
 	left := time.Until(x.until(s.Wait))
-	if left <= 0 {
+	if left <= 0 || !x.record.Background { // it is polled for all
 		resp.Header.Set("Retry-After", seconds(wait))
 		return 0, false
 	}
@@ -71,6 +68,7 @@ func (g *Gateway) poll(x *exchange, resp *http.Response) bool {
 	f, q := x.flight, x.question
 	ctx, cancel := context.WithCancelCause(g.Background.ctx)
 	if !f.takeOver(cancel) {
+		cancel(nil)
 		g.land(x, unfinished, nil)
 		return false
 	}
@@ -79,7 +77,10 @@ func (g *Gateway) poll(x *exchange, resp *http.Response) bool {
 	x.flight = nil
 	q.who.Caller.Priority = policy.Batch // a poll is nobody's hurry
 	pause := time.Until(f.computation().next)
-	g.Background.run(func() { g.serveNobody(ctx, q, f, pause, g.Statistics.Budget) })
+	g.Background.run(func() {
+		defer cancel(nil)
+		g.serveNobody(ctx, q, f, pause, g.Statistics.Budget)
+	})
 	return true
 }
 

@@ -155,3 +155,24 @@ func TestClientThatLeavesEndsItsPolling(t *testing.T) {
 		}
 	})
 }
+
+// TestOneErrorDoesNotMakeEverybodyPoll: another asks on for all.
+func TestOneErrorDoesNotMakeEverybodyPoll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		good := computing(20 * time.Second)
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			if asked.Add(1) == 3 {
+				w.WriteHeader(http.StatusBadGateway)
+				return
+			}
+			good(w, r)
+		})
+		for _, r := range w.crowd(50, contributors, "Prefer: wait=60", "Authorization: a") {
+			w.want("status", r.StatusCode, http.StatusOK)
+		}
+		if n := w.upstreamSaw(); n > 10 {
+			t.Errorf("%d requests upstream", n)
+		}
+	})
+}

@@ -129,13 +129,13 @@ func (s *Store) Get(ctx context.Context, key cache.Key) (list []*cache.Entry) {
 }
 
 // Put implements [cache.Shared].
-func (s *Store) Put(ctx context.Context, key cache.Key, e *cache.Entry) {
+func (s *Store) Put(ctx context.Context, key cache.Key, e *cache.Entry) (stored bool) {
 	value, err := s.codec.Encode(key, e)
 	if err != nil || len(value) > maxValue {
-		return
+		return false
 	}
 	lives := min(max(0, -e.Staleness(time.Now()))+staleLives, longestLife)
-	s.call(ctx, "put", func(ctx context.Context) error {
+	return s.call(ctx, "put", func(ctx context.Context) error {
 		return keep.Run(ctx, s.client, []string{name(key)}, variant(e), value, lives.Milliseconds()).Err()
 	})
 }
@@ -162,9 +162,8 @@ func (s *Store) Purge(ctx context.Context, p cache.Purge) {
 	}
 }
 
-// everything is a purge that does not say of what, nothing one of nothing: it begins
-// a stream.
-var everything, nothing = cache.Purge{}, cache.Purge{Tags: []string{}}
+// everything is a purge that does not say of what.
+var everything = cache.Purge{}
 
 // add enters a purge into the stream.
 func (s *Store) add(ctx context.Context, p cache.Purge, id string) (cache.Generation, error) {

@@ -39,6 +39,7 @@ func (s *Store) Run(ctx context.Context) {
 		case ctx.Err() != nil:
 		case err != nil:
 			looked = time.Time{}
+			s.ready.Store(false) // until it is known what was purged meanwhile
 			if !lost {
 				s.log.Error("Redis does not tell what other replicas have purged", "error", err)
 			}
@@ -76,7 +77,7 @@ func (s *Store) look(ctx context.Context) error {
 		if now := uint64(time.Now().UnixMilli()); now <= uint64(at>>20) {
 			id = strconv.FormatUint(uint64(at>>20)+1, 10) + "-0" // its clock is behind
 		}
-		g, err := s.add(ctx, nothing, id)
+		g, err := s.add(ctx, everything, id)
 		if err != nil {
 			return err
 		}
