@@ -118,6 +118,18 @@ func (m *Memory) drop(tags []string) (dropped int) {
 	return dropped
 }
 
+// Learn takes in a purge that the shared tier tells of.
+func (m *Memory) Learn(p Purge, g Generation) {
+	m.purges.at(p, g)
+	if p.Hard {
+		m.drop(p.Tags)
+	}
+}
+
+// Forgotten makes everything stale that was fetched until g, because the shared
+// tier cannot tell any more which purges there were.
+func (m *Memory) Forgotten(g Generation) { m.purges.forgotten(g) }
+
 // Count is how many entries have the tag.
 func (m *Memory) Count(tag string) (n int) {
 	for all := range m.entries.Values() {

@@ -121,15 +121,3 @@ func (s *Store) Drop(ctx context.Context, tags ...string) (dropped int) {
 	}
 	return dropped
 }
-
-// Learn takes in a purge that the shared tier tells of.
-func (m *Memory) Learn(p Purge, g Generation) {
-	m.purges.at(p, g)
-	if p.Hard {
-		m.drop(p.Tags)
-	}
-}
-
-// Forgotten makes everything stale that was fetched until g, because the shared
-// tier cannot tell any more which purges there were.
-func (m *Memory) Forgotten(g Generation) { m.purges.forgotten(g) }

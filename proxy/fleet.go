@@ -46,7 +46,9 @@ func (g *Gateway) elsewhere(ctx context.Context, x *exchange, f *flight) (*http.
 			g.Background.run(func() { g.keepClaim(ctx, x.key, f, owner) })
 		}
 		if waitsFor != "" {
-			if resp := g.fetchedElsewhere(x); resp != nil {
+			// Of the clocks of two replicas nobody knows which is right: only what is
+			// fresh will do.
+			if resp := g.shared(x, time.Time{}); resp != nil {
 				f.sharesIt(true)
 				return resp, kept, nil
 			}
@@ -66,18 +68,6 @@ func (g *Gateway) elsewhere(ctx context.Context, x *exchange, f *flight) (*http.
 			return nil, 0, err
 		}
 	}
-}
-
-// fetchedElsewhere answers with what another replica has fetched, while it is fresh:
-// what the clocks of two say of each other nobody knows.
-func (g *Gateway) fetchedElsewhere(x *exchange) *http.Response {
-	e, purged := g.Cache.Lookup(x.in.Context(), x.key, x.header)
-	now := time.Now()
-	if e == nil || purged || !e.Fresh(now) || x.mustAsk(e, now) {
-		return nil
-	}
-	x.record.Cache += "; collapsed; ttl=" + itoa(-int(e.Staleness(now)/time.Second))
-	return entryResponse(x, e, now)
 }
 
 // keepClaim renews a claim until the flight has landed.

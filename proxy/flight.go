@@ -285,7 +285,7 @@ func (g *Gateway) collapse(x *exchange, out *http.Request) (*http.Response, erro
 		x.record.Waited += time.Since(began)
 		switch how {
 		case kept:
-			if resp := g.shared(x); resp != nil {
+			if resp := g.shared(x, x.start); resp != nil {
 				return resp, nil
 			}
 			joined++
@@ -325,11 +325,15 @@ func (g *Gateway) lead(x *exchange, f *flight, out *http.Request) (resp *http.Re
 }
 
 // shared answers with what another's question has brought, if it may: it is fresh,
-// or was asked for after this client had come.
-func (g *Gateway) shared(x *exchange) *http.Response {
+// or was asked for after since, when that is known.
+func (g *Gateway) shared(x *exchange, since time.Time) *http.Response {
 	e, purged := g.Cache.Lookup(x.in.Context(), x.key, x.header)
 	now := time.Now()
-	if e == nil || purged || (!e.Fresh(now) || x.mustAsk(e, now)) && e.Requested.Before(x.start) {
+	if e == nil || purged {
+		return nil
+	}
+	asked := !since.IsZero() && !e.Requested.Before(since)
+	if !asked && (!e.Fresh(now) || x.mustAsk(e, now)) {
 		return nil
 	}
 	x.record.Cache += "; collapsed; ttl=" + itoa(-int(e.Staleness(now)/time.Second))

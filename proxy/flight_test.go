@@ -383,3 +383,32 @@ func TestTrailersOfWhatIsKept(t *testing.T) {
 		}
 	})
 }
+
+// TestAPanicInTheBackgroundEndsNothingElse, also when the answer had begun.
+func TestAPanicInTheBackgroundEndsNothingElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Cache-Control", "max-age=10, stale-while-revalidate=60")
+			_, _ = fmt.Fprint(w, strings.Repeat("x", 2*smallBody))
+		}, func(c *Config) {
+			next, n := c.Transport, 0
+			c.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+				resp, err := next.RoundTrip(r)
+				if n++; n == 2 {
+					resp.Header.Set("Cache-Control", "no-store") // its body is read by who answers
+					resp.Body = panicking{resp.Body}
+				}
+				return resp, err
+			})
+		})
+		w.get("/users/octocat")
+		time.Sleep(15 * time.Second)
+		w.get("/users/octocat")
+		synctest.Wait()
+		w.want("another", w.get("/users/other").StatusCode, http.StatusOK)
+	})
+}
+
+type panicking struct{ io.ReadCloser }
+
+func (panicking) Read([]byte) (int, error) { panic("in the middle") }

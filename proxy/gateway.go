@@ -223,7 +223,7 @@ func (g *Gateway) finish(x *exchange) {
 	}
 	g.recent.add(x.record)
 	g.Log.LogAttrs(context.WithoutCancel(x.in.Context()), slog.LevelInfo, "request", x.record.attrs()...)
-	if p != nil {
+	if p != nil && !x.record.Background { // there is no server to take it, nor a client to break with
 		panic(http.ErrAbortHandler)
 	}
 }

@@ -59,17 +59,14 @@ func TestOneAtATimeHasAClaim(t *testing.T) {
 }
 
 func TestAClaimThatNobodyRenewsEnds(t *testing.T) {
-	onEach(t, func(f *fleet) {
-		if f.network == "tcp" {
-			return // the time of miniredis is set by hand
-		}
-		a, b := f.open(""), f.open("")
-		if mine, _ := a.Claim(f.Context(), page, cache.Claim{Owner: "a"}); !mine {
-			f.Fatal("not claimed")
-		}
-		redistest.Eventually(f, "another may have it", func(context.Context) bool {
-			mine, _ := b.Claim(f.Context(), page, cache.Claim{Owner: "b"})
-			return mine
-		})
+	t.Parallel()
+	f := &fleet{T: t, network: "unix", address: redistest.Server(t)} // the time of miniredis is set by hand
+	a, b := f.open(""), f.open("")
+	if mine, _ := a.Claim(f.Context(), page, cache.Claim{Owner: "a"}); !mine {
+		f.Fatal("not claimed")
+	}
+	redistest.Eventually(f, "another may have it", func(context.Context) bool {
+		mine, _ := b.Claim(f.Context(), page, cache.Claim{Owner: "b"})
+		return mine
 	})
 }
