@@ -22,9 +22,9 @@ local key = KEYS[1]
 local arg = cjson.decode(ARGV[1]) -- a step has one argument: its own, as JSON
 local now = clock()
 local floor, max, min = math.floor, math.max, math.min
-local format, sub = string.format, string.sub
-local pack, unpackrecord = cmsgpack.pack, cmsgpack.unpack
-local changed, gone = {}, {}          -- fields to set and to delete
+local format, sub, rep = string.format, string.sub, string.rep
+local pack, parse = struct.pack, struct.unpack
+local kept, gone = {}, {}             -- leases to set, and to delete, by id
 local logs, names, dirty = {}, {}, {} -- by name; names of logs; whether a log has changed
 local sealed, resealed = {}, {}       -- the entries kept apart; whether they have changed
 local windows = {}
@@ -45,17 +45,16 @@ local count -- writes of this replica
 --:const RAMP 9
 --:const CEILING 10
 --:const RAISED 11
---:const PROBE 12
---:const PROCESS 13
---:const LEARN 14
+--:const LEARN 12
+--:const PROBE 13
+--:const PROCESS 14
+--:const METAFORMAT '<ddddddddddddss'
 local m
 local moved -- whether even a refusal must write it
 return (function() -- newScripts ends it
 
-local function whole(n) return format('%.0f', n) end
-
 local function loadmeta(text)
-  m = text and unpackrecord(text) or {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '-', '', 0}
+  m = text and {parse(METAFORMAT, text)} or {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '-', ''}
 end
 
 -- Logs. A log is the record that is kept: WINDOW and MERGE are its widths,
@@ -72,8 +71,9 @@ end
 --:const LAST 8
 --:const COST 9
 --:const ENTRYSIZE 24
+--:const LOGFORMAT '<ddddddddd'
 local function loghead(name, text)
-  local l = text and unpackrecord(text) or {0, 0, 0, 0, 0, 0, 0, 0, 0}
+  local l = text and {parse(LOGFORMAT, text)} or {0, 0, 0, 0, 0, 0, 0, 0, 0}
   logs[name], names[l] = l, name
   return l
 end
@@ -145,10 +145,10 @@ local function reopens(f) return finish(f) + (f.heard < SUREAFTER and JITTER or 
 local function parsewindow(resource, text)
   local w
   if text then
-    local f = unpackrecord(text)
+    local f = {parse('<' .. rep('d', #text / 8), text)}
     w = {resource = resource, documented = f[1], length = f[2], over = f[3], answered = f[4], inflight = f[5], limit = f[6], silent = f[7],
          tries = f[8], tried = f[9], told = {}}
-    for i = 10, #f, 6 do
+    for i = 10, #f - 1, 6 do
       w.told[#w.told + 1] = {reset = f[i], late = f[i + 1], early = f[i + 2], limit = f[i + 3], used = f[i + 4], heard = f[i + 5]}
     end
   else
@@ -195,7 +195,7 @@ end
 
 -- Leases. Each hold is {log, cost, 1 if it is CPU time}.
 local function parselease(id, text)
-  local f = unpackrecord(text)
+  local f = cmsgpack.unpack(text)
   local l = {id = id, granted = f[1], expiry = f[2], places = f[3], units = f[4], charged = f[5], left = f[6], resource = f[7], holds = {}}
   for i = 8, #f, 3 do
     l.holds[#l.holds + 1] = {f[i], f[i + 1], f[i + 2]}
@@ -205,20 +205,13 @@ end
 
 -- lease returns a lease that is alive; text is its field as it was read.
 local function lease(id, text)
-  if text and not gone['x:' .. id] then return parselease(id, text) end
+  if text and not gone[id] then return parselease(id, text) end
 end
 
-local function keep(l)
-  local f, n = {l.granted, l.expiry, l.places, l.units, l.charged, l.left, l.resource}, 7
-  for _, h in ipairs(l.holds) do
-    f[n + 1], f[n + 2], f[n + 3] = h[1], h[2], h[3]
-    n = n + 3
-  end
-  changed['x:' .. l.id], gone['x:' .. l.id] = pack(f), nil
-end
+local function keep(l) kept[l.id], gone[l.id] = l, nil end
 
 local function remove(l)
-  gone['x:' .. l.id], changed['x:' .. l.id] = true, nil
+  gone[l.id], kept[l.id] = true, nil
   m[PLACES] = m[PLACES] - l.places
   if m[PROBE] == l.id then m[PROBE] = '-' end
 end
@@ -336,7 +329,7 @@ end
 local function dropreplicas()
   local text = redis.call('HGET', key, 'a')
   local at, counts = 0, {}
-  if text then at, counts = unpackrecord(text)[1], unpackrecord(text)[2] end
+  if text then at, counts = unpack(cmsgpack.unpack(text)) end
   if now - at < HOUR then return end
   local present = {}
   for _, f in ipairs(redis.call('HKEYS', key)) do
@@ -345,45 +338,50 @@ local function dropreplicas()
       if present[f] == counts[f] then redis.call('HDEL', key, f) end
     end
   end
-  redis.call('HSET', key, 'a', pack({now, present}))
+  redis.call('HSET', key, 'a', cmsgpack.pack({now, present}))
 end
 
 -- save writes what has changed, in one command, and keeps the account alive.
 local function save()
-  if m[TOUCHED] == 0 then changed.n = arg[2] end
   count = count + 1
-  changed['r:' .. arg[3]] = whole(count)
+  local list, n, old = {'r:' .. arg[3], count}, 2, {}
+  local function set(name, value)
+    list[n + 1] = name
+    list[n + 2] = value
+    n = n + 2
+  end
+  if m[TOUCHED] == 0 then set('n', arg[2]) end
+  local alive = now - m[TOUCHED] < 60 * SECOND
+  if not alive then m[TOUCHED] = now end
+  set('m', pack(METAFORMAT, unpack(m)))
   for l in pairs(dirty) do
     local name = names[l]
-    changed['l:' .. name] = pack(l)
+    set('l:' .. name, pack(LOGFORMAT, unpack(l)))
     if resealed[l] then
-      if l[SEALED] > 0 then changed['e:' .. name] = sealed[l] else gone['e:' .. name] = true end
+      if l[SEALED] > 0 then set('e:' .. name, sealed[l]) else old[#old + 1] = 'e:' .. name end
     end
   end
   for resource, w in pairs(windows) do
     if w.dirty then
-      local f, n = {w.documented, w.length, w.over, w.answered, w.inflight, w.limit, w.silent, w.tries, w.tried}, 9
+      local f, k = {w.documented, w.length, w.over, w.answered, w.inflight, w.limit, w.silent, w.tries, w.tried}, 9
       for _, t in ipairs(w.told) do
-        f[n + 1], f[n + 2], f[n + 3], f[n + 4], f[n + 5], f[n + 6] = t.reset, t.late, t.early, t.limit, t.used, t.heard
-        n = n + 6
+        f[k + 1], f[k + 2], f[k + 3], f[k + 4], f[k + 5], f[k + 6] = t.reset, t.late, t.early, t.limit, t.used, t.heard
+        k = k + 6
       end
-      changed['w:' .. resource] = pack(f)
+      set('w:' .. resource, pack('<' .. rep('d', k), unpack(f)))
     end
   end
-  local alive = now - m[TOUCHED] < 60 * SECOND
-  if not alive then m[TOUCHED] = now end
-  local list, n = {'m', pack(m)}, 2
-  for f, v in pairs(changed) do
-    list[n + 1], list[n + 2] = f, v
-    n = n + 2
+  for id, l in pairs(kept) do
+    local f, k = {l.granted, l.expiry, l.places, l.units, l.charged, l.left, l.resource}, 7
+    for _, h in ipairs(l.holds) do
+      f[k + 1], f[k + 2], f[k + 3] = h[1], h[2], h[3]
+      k = k + 3
+    end
+    set('x:' .. id, cmsgpack.pack(f))
   end
   redis.call('HSET', key, unpack(list))
-  local f = next(gone)
-  if f then
-    local old = {f}
-    for other in next, gone, f do old[#old + 1] = other end
-    redis.call('HDEL', key, unpack(old))
-  end
+  for id in pairs(gone) do old[#old + 1] = 'x:' .. id end
+  if #old > 0 then redis.call('HDEL', key, unpack(old)) end
   if not alive then
     redis.call('PEXPIRE', key, arg[1])
     dropreplicas()

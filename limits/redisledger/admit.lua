@@ -101,7 +101,7 @@ local at = windowadmits(w, batch)
 if at then refuse('primary', at) end
 if refused then
   if moved then save() end
-  return {0, count, whole(till == 0 and 0 or till - now), reason}
+  return {0, count, till == 0 and 0 or till - now, reason}
 end
 take(l)
 if w.answered == 0 then w.tries, w.tried = w.tries + 1, now end

@@ -13,7 +13,7 @@ headroom = arg[8]
 local replicas = arg[10]
 local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3])
 if begin(values[1], values[2]) then return {-1, count} end
-local out = {1, count, whole(now)}
+local out = {1, count, now}
 for i = 11, #arg do
   local c = arg[i]
   local id, resource = '~' .. arg[3] .. '~' .. c[1], c[2]
@@ -48,7 +48,7 @@ for i = 11, #arg do
   -- Of one that stands by, granted is the write that it was set aside by.
   local l = {id = id, granted = count + 1, expiry = now + STANDBY, charged = 0, left = 0, resource = resource, holds = {},
              units = max(units, c[7]), places = max(places, c[9])}
-  local parts, useful = {whole(units), whole(places)}, l.units > 0 and l.places > 0
+  local parts, useful = {units, places}, l.units > 0 and l.places > 0
   for j = 10, #c do
     local f = c[j]
     local s = log(f[1])
@@ -57,7 +57,7 @@ for i = 11, #arg do
     spend(s, max(now, f[8]), f[6])
     local cost = part(f[2] - s[TOTAL] - s[HELD], f[5])
     table.insert(l.holds, {f[1], max(cost, f[7], later[f[1]] or 0), 0})
-    table.insert(parts, whole(cost))
+    table.insert(parts, cost)
   end
   if useful then
     take(l)

@@ -28,7 +28,7 @@ for i, text in ipairs(#aside > 0 and redis.call('HMGET', key, unpack(aside)) or 
   end
 end
 
-local out = {name, whole(m[PLACES] - places), whole(cap(arg[2])), whole(m[TILL] > now and m[TILL] or 0), whole(now), '0'}
+local out = {name, m[PLACES] - places, cap(arg[2]), m[TILL] > now and m[TILL] or 0, now, 0}
 local function tell(...)
   for _, v in ipairs({...}) do table.insert(out, v) end
 end
@@ -41,17 +41,17 @@ for i = 3, #arg, 3 do
     rollwindow(w)
     log('primary:' .. resource)
     local limit, used, reset = show(w)
-    tell(resource, whole(limit), whole(used), whole(w.inflight - (units[resource] or 0)), whole(reset))
+    tell(resource, limit, used, w.inflight - (units[resource] or 0), reset)
     told = told + 1
   end
 end
-out[6] = whole(told)
+out[6] = told
 for _, n in ipairs(names) do
   local g = log(n)
   roll(g)
   local busy = g[HELD] - (held[n] or 0)
   if g[TOTAL] > 0 or busy > 0 then
-    tell(n, whole(g[TOTAL]), whole(busy), whole(g[TOTAL] > 0 and g[LAST] + g[WINDOW] or now))
+    tell(n, g[TOTAL], busy, g[TOTAL] > 0 and g[LAST] + g[WINDOW] or now)
   end
 end
 return out

@@ -41,9 +41,19 @@ func inMemory(t *testing.T) *redis.Client {
 	return clientOf(t, func(context.Context, string, string) (net.Conn, error) { return server.Dial() })
 }
 
-// records stands in for the record format that miniredis does not have.
+// records stands in for the record formats that miniredis does not have. Like
+// the one it stands in for, struct packs as many values as its format has, and
+// unpacks a position after them.
 const records = `
 local cmsgpack = {pack = cjson.encode, unpack = cjson.decode}
+local struct = {
+  pack = function(format, ...) return cjson.encode({unpack({...}, 1, #format - 1)}) end,
+  unpack = function(_, text)
+    local values = cjson.decode(text)
+    values[#values + 1] = #text + 1
+    return unpack(values)
+  end,
+}
 `
 
 // open returns the ledger of a replica, with another clock than Redis's own.

@@ -27,24 +27,19 @@ local concurrent, id, resource = arg[9], arg[10], arg[11]
 headroom = arg[8]
 local resent, taken = arg[15], arg[19]
 local sent, answered, ended, failed = arg[14] == 1, arg[16] == 1, arg[17] == 1, arg[18] == 1
-local fields, n = {}, 0
-for i = 26, #arg do
-  fields[n + 1], fields[n + 2] = 'l:' .. arg[i], 'e:' .. arg[i]
-  n = n + 2
-end
+local fields = {}
+for i = 26, #arg do fields[i - 25] = 'l:' .. arg[i] end
 local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3], 'x:' .. id, 'w:' .. resource, 'l:ghosts:' .. resource, unpack(fields))
 parsewindow(resource, values[4])
 loghead('ghosts:' .. resource, values[5])
-for i = 1, n, 2 do
-  sealed[loghead(arg[25 + (i + 1) / 2], values[5 + i])] = values[6 + i] or ''
-end
+for i = 26, #arg do loghead(arg[i], values[i - 20]) end
 if begin(values[1], values[2]) then return {-1, count} end
 local l = lease(id, values[3])
 local w = window(resource, arg[12], arg[13])
 local function told()
   rollwindow(w)
   local limit, used, reset = show(w)
-  return {1, count, whole(now), whole(m[TILL]), whole(limit), whole(used), whole(reset)}
+  return {1, count, now, m[TILL], limit, used, reset}
 end
 if l and (l.charged == 1 or l.left == 1) then return told() end
 
