@@ -283,6 +283,46 @@ func TestAnAnswerThatComesAfterTheRestoringIsLostToo(t *testing.T) {
 	})
 }
 
+// What was made up after a limit error that told nothing is written again as it was:
+// until the last moment in which it counts, and with no word on what was told after.
+func TestWhatWasMadeUpIsWrittenAgain(t *testing.T) {
+	for _, after := range []time.Duration{time.Minute, time.Hour + time.Second} {
+		inPair(t, func(p *pair) {
+			refused, later := p.claim(1), p.claim(1)
+			p.asked(p.r1, refused)
+			p.asked(p.r1, later)
+			settle := func(c limits.Claim, limited signals.Limited, rate signals.Rate) {
+				o := limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limited, Rate: rate}
+				if err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, o); err != nil {
+					p.Fatal(err)
+				}
+			}
+			settle(refused, signals.PrimaryLimit, signals.Rate{})
+			now := time.Now()
+			settle(later, signals.NotLimited, signals.Rate{Limit: 5000, Used: 1, Reset: now.Add(-time.Second), Date: now.Add(-time.Hour - time.Minute)})
+			time.Sleep(after)
+			budget := func() limits.Budget {
+				a, err := p.r1.read(p.Context(), later.Account, resource(p.r1.rules.Load(), later.Kind, later.Resource))
+				if err != nil {
+					p.Fatal(err)
+				}
+				return a.Budgets[0]
+			}
+			before := budget()
+			if before.Remaining != 0 {
+				p.Errorf("%s after the error there is %+v", after, before)
+			}
+			if err := p.r2.Client.FlushAll(p.Context()).Err(); err != nil {
+				p.Fatal(err)
+			}
+			beaten(p.T, p.r1)
+			if restored := budget(); restored != before {
+				p.Errorf("%s after the error there is %+v, before the loss %+v", after, restored, before)
+			}
+		})
+	}
+}
+
 func TestManyAccountsAreWrittenAgainInTime(t *testing.T) {
 	inPair(t, func(p *pair) {
 		const accounts, roundTrip = 2000, 3 * time.Millisecond

@@ -413,6 +413,9 @@ func (l *Ledger) own(s *shadow, r *limits.Rules, have int64) []any {
 	}
 	args = append(append(args, "-"), windows...)
 	for name, list := range s.told {
+		// What was made up goes first: it was there before anything was told, and says
+		// nothing of that.
+		list = slices.SortedStableFunc(slices.Values(list), func(a, b statement) int { return cmp.Compare(min(a.heard, 1), min(b.heard, 1)) })
 		for _, told := range list {
 			record := append(resource(r, s.kind, name), told.Limit, told.Used, told.Reset.UnixMicro(), dateOf(told.Rate), told.heard)
 			args = append(args, record)

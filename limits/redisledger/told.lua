@@ -32,7 +32,7 @@ end
 -- if nothing is known of it.
 local function exhaust(w, till)
   rollwindow(w)
-  if till <= now then return end
+  if till + JITTER <= now then return end
   w.answered, w.dirty = 1, true
   if #w.told == 0 then
     w.told = {{reset = till, late = 0, early = 0, limit = w.limit, used = w.limit, heard = 0}}
