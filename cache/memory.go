@@ -25,6 +25,7 @@ const (
 // nothing that cannot be asked for again: its loss costs requests only.
 type Memory struct {
 	entries *otter.Cache[Key, variants]
+	holders holders
 	purges  purges
 }
 
@@ -34,14 +35,17 @@ type variants []*Entry
 // NewMemory returns an empty tier of at most size bytes.
 func NewMemory(size int64) *Memory {
 	return &Memory{entries: otter.Must(&otter.Options[Key, variants]{
-		MaximumWeight:    uint64(size),
+		MaximumWeight:    uint64(size - size/holdersPart),
 		Weigher:          func(_ Key, v variants) uint32 { return v.weight() },
 		ExpiryCalculator: otter.ExpiryWritingFunc(func(e otter.Entry[Key, variants]) time.Duration { return e.Value.retained() }),
-	})}
+	}), holders: newHolders(size)}
 }
 
 // Close ends the tier's own goroutines. The tier must not be used after it.
-func (m *Memory) Close() { m.entries.StopAllGoroutines() }
+func (m *Memory) Close() {
+	m.entries.StopAllGoroutines()
+	m.holders.keys.StopAllGoroutines()
+}
 
 // Generation is to be read before a fetch begins and kept in its entry.
 func (m *Memory) Generation() Generation { return m.purges.current() }

@@ -15,6 +15,10 @@ type Shared interface {
 	Put(ctx context.Context, key Key, e *Entry) (stored bool)
 	// Forget drops the entries under a key.
 	Forget(ctx context.Context, key Key)
+	// Note remembers that an answer to a question, whoever asks it, is under a key;
+	// Holders returns such keys, the newest first.
+	Note(ctx context.Context, about, key Key)
+	Holders(ctx context.Context, about Key) []Key
 	// Purge tells every replica of a purge, now or as soon as it can.
 	Purge(ctx context.Context, p Purge)
 	// Claim says that its owner fetches the answer for a key, for a few seconds unless
@@ -86,10 +90,19 @@ func (s *Store) Unclaim(ctx context.Context, key Key, owner string, failed bool)
 }
 
 // Keep stores an entry under a key, in place of one that the same requests select.
-// It reports whether other replicas have it, too.
-func (s *Store) Keep(ctx context.Context, key Key, e *Entry) (shared bool) {
+// about is the question, whoever asks it, for other callers who can prove that they
+// may see the entry ([Store.Nominees]); zero where there are none. It reports whether
+// other replicas have the entry, too.
+func (s *Store) Keep(ctx context.Context, key, about Key, e *Entry) (shared bool) {
 	s.Memory.Keep(key, e)
-	return s.shared != nil && s.shared.Put(ctx, key, e)
+	shared = s.shared != nil && s.shared.Put(ctx, key, e)
+	if about != (Key{}) {
+		s.holders.note(about, key)
+		if shared {
+			s.shared.Note(ctx, about, key)
+		}
+	}
+	return shared
 }
 
 // Forget drops all entries under a key.

@@ -1,8 +1,12 @@
 package policy
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"io"
 	"sort"
+	"strconv"
 	"strings"
 )
 
@@ -19,6 +23,7 @@ type Dialect struct {
 	Tokens           map[string]CallerKind `yaml:"tokens"`
 	Forward          []string              `yaml:"forward"`
 	VaryByCredential []string              `yaml:"vary_by_credential"`
+	ETag             []string              `yaml:"etag"`
 	Webhook          struct {
 		UserAgent  string `yaml:"user_agent"`
 		Event      string `yaml:"event"`
@@ -65,6 +70,19 @@ func (d *Dialect) Kind(scheme, credential string) CallerKind {
 		}
 	}
 	return User
+}
+
+// EntityTag is the ETag that the upstream gives a body which it sends as the answer
+// to a request with these fields, where [Dialect.ETag] says how it makes them.
+func (d *Dialect) EntityTag(field func(name string) string, body []byte) string {
+	sum := sha256.New()
+	for _, name := range d.ETag {
+		if value := field(name); value != "" {
+			_, _ = io.WriteString(sum, value+":") // a hash takes everything
+		}
+	}
+	_, _ = sum.Write(body)
+	return strconv.Quote(hex.EncodeToString(sum.Sum(nil)))
 }
 
 // Accept brings the Accept values that ask for one representation to one

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -125,7 +126,7 @@ func (g *Gateway) answer(x *exchange, out *http.Request) (*http.Response, error)
 
 // ask gets the answer from upstream.
 func (g *Gateway) ask(x *exchange, out *http.Request) (*http.Response, error) {
-	asked := x.validate(out)
+	asked := g.validate(x, out)
 	since := g.Cache.Generation()
 	resp, err := g.attempt(x, out)
 	if err != nil {
@@ -144,17 +145,27 @@ func (g *Gateway) ask(x *exchange, out *http.Request) (*http.Response, error) {
 		x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
 		return x.useSpare(string(x.limitReason())), nil
 	}
+	validated := asked && resp.StatusCode == http.StatusNotModified
+	o, ok := offer{}, false
+	if validated {
+		if o, ok = g.proven(x, resp.Header); !ok {
+			discard(resp.Body)
+			x.unproven = true
+			unconditional(out.Header)
+			return g.ask(x, out)
+		}
+	}
 	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: x.sent, Answered: time.Now()}
 	x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
 	switch {
-	case asked && resp.StatusCode == http.StatusNotModified:
-		return g.revalidated(x, resp, a, since), nil
+	case validated:
+		return g.revalidated(x, resp, o, a, since), nil
 	case x.computed() && resp.StatusCode == http.StatusAccepted:
 		if x.record.Background {
 			g.land(x, unfinished, nil)
 		}
 	case x.kept && x.method == http.MethodGet:
-		return g.keep(x, resp, a, since), nil
+		return g.keep(x, resp, out.Header, a, since), nil
 	case !x.match.Operation.Safe() && resp.StatusCode < 400:
 		g.Cache.Purge(x.in.Context(), append(g.invalidated(x.match), g.elsewhereInvalidated(x, resp.Header)...)...)
 	}
@@ -206,34 +217,21 @@ func (x *exchange) useSpare(why string) *http.Response {
 	return entryResponse(x, x.spare, now)
 }
 
-// validate asks whether the stale entry still holds, in place of what the
-// client asked by its own validators, and reports whether it did.
-func (x *exchange) validate(out *http.Request) bool {
-	if x.stale == nil {
-		return false
-	}
-	validators, ok := x.stale.Validators()
-	if !ok {
-		return false
-	}
-	for _, name := range []string{"If-None-Match", "If-Modified-Since"} {
-		out.Header.Del(name)
-	}
-	for name, values := range validators {
-		out.Header[name] = values
-	}
-	return true
-}
-
-// revalidated merges a 304 into the stale entry (RFC 9111 section 4.3.4) and
-// answers from it.
-func (g *Gateway) revalidated(x *exchange, resp *http.Response, a cache.Answer, since cache.Generation) *http.Response {
+// revalidated merges a 304 into the entry that it says is the answer (RFC 9111
+// section 4.3.4) and answers from it.
+func (g *Gateway) revalidated(x *exchange, resp *http.Response, o offer, a cache.Answer, since cache.Generation) *http.Response {
 	discard(resp.Body)
-	now := a.Answered
-	e := x.stale
-	if lifetime, ok := cache.Keep(e.Renewed(a), x.ask, x.rule); ok {
+	now, e := a.Answered, o.entry
+	if o.foreign {
+		e = e.Foreign(cmp.Or(a.Header.Get("Etag"), o.etag))
+	}
+	renewed := e.Renewed(a)
+	lifetime, ok := cache.Keep(renewed, x.ask, x.rule)
+	vary, one := cache.VaryFields(renewed.Header, x.header, g.covered())
+	if ok && one {
 		e = e.Validated(a, lifetime, since)
-		x.flight.sharesIt(g.Cache.Keep(x.in.Context(), x.key, e))
+		e.Vary, e.Tags = vary, x.tags
+		x.flight.sharesIt(g.Cache.Keep(x.in.Context(), x.key, g.about(x), e))
 		x.noteStored(e, now)
 		g.land(x, kept, nil)
 	} else {
@@ -247,7 +245,7 @@ func (g *Gateway) revalidated(x *exchange, resp *http.Response, a cache.Answer, 
 // keep stores the answer once its body has gone by, complete. Of one that is kept
 // trailers are not passed on: they come while another reads the body, and a hit has
 // none either.
-func (g *Gateway) keep(x *exchange, resp *http.Response, a cache.Answer, since cache.Generation) *http.Response {
+func (g *Gateway) keep(x *exchange, resp *http.Response, sent http.Header, a cache.Answer, since cache.Generation) *http.Response {
 	lifetime, ok := cache.Keep(a, x.ask, x.rule)
 	vary, one := cache.VaryFields(a.Header, x.header, g.covered())
 	if !ok || !one || resp.ContentLength > maxEntry || !delimited(resp) {
@@ -274,7 +272,8 @@ func (g *Gateway) keep(x *exchange, resp *http.Response, a cache.Answer, since c
 			return
 		}
 		e.Body = body
-		x.flight.sharesIt(g.Cache.Keep(x.in.Context(), x.key, e))
+		g.compare(sent, e)
+		x.flight.sharesIt(g.Cache.Keep(x.in.Context(), x.key, g.about(x), e))
 		g.land(x, kept, nil)
 	})
 	return &own

@@ -56,6 +56,10 @@ type exchange struct {
 	// spare is stale, where it may be given away when nothing better is to be had.
 	spare *cache.Entry
 	sent  time.Time // when the last wire attempt began
+	// offers are what the upstream was asked to validate; unproven is set once it has
+	// answered 304, and that was no proof.
+	offers   []offer
+	unproven bool
 	// flight is set when the question is asked for others, too.
 	flight *flight
 	polls  int // how often the answer was still computed
@@ -194,17 +198,12 @@ func (g *Gateway) keyed(x *exchange) {
 		return
 	}
 	x.part = len(x.in.Header["Range"]) > 0 && x.method == http.MethodGet
-	accept := strings.Join(x.in.Header["Accept"], ",")
-	if op.Known() {
-		accept = g.Dialect.Accept(x.in.Header["Accept"])
-	}
 	class := x.who.Caller.Class
 	if op.Cache.Class == policy.Shared {
 		class = string(policy.Shared)
 	}
 	x.kept = !x.part
-	x.key = cache.NewKey(g.Upstream.String(), x.match.Path, x.match.Query, accept,
-		strings.Join(x.in.Header.Values(g.Dialect.VersionHeader), ","), class)
+	x.key = g.keyOf(&x.question, class)
 	anonymous := x.who.Caller.Kind == policy.Unauthenticated
 	x.rule = cache.Rule{OneCaller: !anonymous, Heuristic: anonymous && !op.Known()}
 	if op.Cache.Class == policy.Shared {
@@ -220,7 +219,21 @@ func (g *Gateway) keyed(x *exchange) {
 	if x.kept {
 		// One representation for everyone: the key need not know Accept-Encoding.
 		x.header.Set("Accept-Encoding", "identity")
+		if len(g.Dialect.ETag) > 0 {
+			// The upstream writes for people what browsers and such ask for, behind an ETag of
+			// what it writes for programs.
+			x.header.Set("User-Agent", defaultAgent)
+		}
 	}
+}
+
+// keyOf names the question as callers of a class ask it.
+func (g *Gateway) keyOf(q *question, class string) cache.Key {
+	accept := strings.Join(q.header["Accept"], ",")
+	if q.match.Operation.Known() {
+		accept = g.Dialect.Accept(q.header["Accept"])
+	}
+	return cache.NewKey(g.Upstream.String(), q.match.Path, q.match.Query, accept, strings.Join(q.header.Values(g.Dialect.VersionHeader), ","), class)
 }
 
 // isForOrigin reports whether a request sets a condition that only the origin can

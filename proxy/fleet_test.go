@@ -18,6 +18,7 @@ import (
 type commons struct {
 	mu       sync.Mutex
 	entries  map[cache.Key][]*cache.Entry
+	holders  map[cache.Key][]cache.Key
 	claims   map[cache.Key]cache.Claim
 	until    map[cache.Key]time.Time // ends of the claims
 	memories []*cache.Memory
@@ -48,6 +49,21 @@ func (c *commons) Forget(_ context.Context, key cache.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.entries, key)
+}
+
+func (c *commons) Note(_ context.Context, about, key cache.Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.holders[about] = append([]cache.Key{key}, c.holders[about]...)
+}
+
+func (c *commons) Holders(_ context.Context, about cache.Key) []cache.Key {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.away {
+		return nil
+	}
+	return c.holders[about]
 }
 
 func (c *commons) Purge(_ context.Context, p cache.Purge) {
@@ -88,7 +104,7 @@ func (c *commons) Unclaim(_ context.Context, key cache.Key, owner string, failed
 // replicas are gateways like that of w, in front of the same upstream, that share a
 // tier.
 func (w *world) replicas(n int) ([]*Gateway, *commons) {
-	c := &commons{entries: map[cache.Key][]*cache.Entry{}, claims: map[cache.Key]cache.Claim{}, until: map[cache.Key]time.Time{}}
+	c := &commons{entries: map[cache.Key][]*cache.Entry{}, holders: map[cache.Key][]cache.Key{}, claims: map[cache.Key]cache.Claim{}, until: map[cache.Key]time.Time{}}
 	list := make([]*Gateway, n)
 	for i := range list {
 		list[i] = w.replica(c)

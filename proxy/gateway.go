@@ -66,8 +66,10 @@ type Gateway struct {
 	Config
 	buffers bufferPool
 	flights flights
-	shapes  shapes
-	recent  recent
+	// digests: how ETags are made; links: a 304 repeats the Link field.
+	digests, links trust
+	shapes         shapes
+	recent         recent
 }
 
 // New returns a gateway.

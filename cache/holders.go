@@ -1,0 +1,105 @@
+package cache
+
+import (
+	"context"
+	"slices"
+
+	"github.com/maypok86/otter/v2"
+)
+
+const (
+	// maxHolders bounds the callers whose answers to one question are remembered.
+	maxHolders = 8
+	// maxAsked bounds those whose answers the shared tier is asked for.
+	maxAsked = 2
+	// holdersPart is which part of the memory tier says who holds what.
+	holdersPart = 32
+	// holderOverhead is about what one question costs beside its keys.
+	holderOverhead = 96
+)
+
+// holders says of a question, whoever asks it, under which keys answers to it are
+// kept, the newest first. It is a hint: what it names may be gone.
+type holders struct{ keys *otter.Cache[Key, []Key] }
+
+func newHolders(size int64) holders {
+	return holders{otter.Must(&otter.Options[Key, []Key]{
+		MaximumWeight:    uint64(max(size/holdersPart, holderOverhead+maxHolders*int64(len(Key{})))),
+		Weigher:          func(_ Key, list []Key) uint32 { return uint32(holderOverhead + len(list)*len(Key{})) },
+		ExpiryCalculator: otter.ExpiryWriting[Key, []Key](2 * retention),
+	})}
+}
+
+func (h holders) note(about, key Key) {
+	h.keys.Compute(about, func(old []Key, _ bool) ([]Key, otter.ComputeOp) {
+		list := append(make([]Key, 0, len(old)+1), key)
+		for _, k := range old {
+			if k != key && len(list) < maxHolders {
+				list = append(list, k)
+			}
+		}
+		return list, otter.WriteOp
+	})
+}
+
+func (h holders) of(about Key) []Key {
+	list, _ := h.keys.GetIfPresent(about)
+	return list
+}
+
+// Nominees returns entries that no cache may choose for a request, but the upstream
+// may, by a 304 that tells their ETag: own are kept under the key itself, apart by
+// Vary (RFC 9111 section 4.3.1); others were fetched for other callers who asked the
+// same, and reach this one only with proof that it may see them. What is purged may
+// be among them: the upstream says that it is right. The newest come first.
+func (s *Store) Nominees(ctx context.Context, key, about Key) (own, others []*Entry) {
+	own, _ = s.entries.GetIfPresent(key)
+	if about == (Key{}) {
+		return own, nil
+	}
+	for _, k := range s.holders.of(about) {
+		if k != key {
+			all, _ := s.entries.GetIfPresent(k)
+			others = append(others, all...)
+		}
+	}
+	if len(others) == 0 && s.shared != nil {
+		others = s.elsewhere(ctx, key, about)
+	}
+	slices.SortStableFunc(others, func(a, b *Entry) int { return b.Answered.Compare(a.Answered) })
+	return own, others
+}
+
+// elsewhere returns what other callers have in the shared tier.
+func (s *Store) elsewhere(ctx context.Context, key, about Key) (others []*Entry) {
+	asked := 0
+	for _, k := range s.shared.Holders(ctx, about) {
+		if k == key || asked == maxAsked {
+			continue
+		}
+		asked++
+		for _, e := range s.shared.Get(ctx, k) {
+			if !s.purges.dropped(e.Tags, e.Since) {
+				others = append(others, e)
+			}
+		}
+	}
+	return others
+}
+
+// foreign are the fields that describe an answer, not the caller who got it.
+var foreign = []string{"Content-Disposition", "Content-Encoding", "Content-Language", "Content-Location", "Content-Type", "Last-Modified"}
+
+// Foreign returns the entry as another caller gets it that has proved by a 304 to a
+// request with this ETag that it may: without the fields that may speak of the first.
+// Those that the 304 brings are added by [Entry.Validated].
+func (e *Entry) Foreign(etag string) *Entry {
+	theirs := *e
+	theirs.Header = map[string][]string{"Etag": {etag}}
+	for _, name := range foreign {
+		if values := e.Header[name]; len(values) > 0 {
+			theirs.Header[name] = values
+		}
+	}
+	return &theirs
+}

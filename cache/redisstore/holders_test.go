@@ -1,0 +1,47 @@
+package redisstore
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weirgate/weir/cache"
+)
+
+// TestWhatOthersHold: a replica finds what another has fetched for another caller,
+// of a bounded number of them, and not what was dropped.
+func TestWhatOthersHold(t *testing.T) {
+	onEach(t, func(f *fleet) {
+		a, b, client := f.open(""), f.open(""), f.client()
+		defer func() { _ = client.Close() }()
+		about := cache.NewKey("the page, whoever asks")
+		for i := range 12 {
+			key := cache.NewKey("page", fmt.Sprint(i))
+			a.Keep(f.Context(), key, about, fetched(a.Generation(), fmt.Sprint("text ", i), "repo:o/r"))
+		}
+		if n := client.ZCard(f.Context(), holdersName(about)).Val(); n != maxHolders {
+			f.Errorf("%d keys are noted, want %d", n, maxHolders)
+		}
+		if lives := client.TTL(f.Context(), holdersName(about)).Val(); lives <= 0 {
+			f.Errorf("they live for %v", lives)
+		}
+		_, others := b.Nominees(f.Context(), page, about)
+		if len(others) != 2 {
+			f.Errorf("%d entries of others, want those of the newest two", len(others))
+		}
+		if _, others := b.Nominees(f.Context(), page, cache.Key{}); others != nil {
+			f.Errorf("%d entries about nothing", len(others))
+		}
+
+		client.ZAdd(f.Context(), holdersName(about), redis.Z{Score: 2e15, Member: "not a key"}, redis.Z{Score: 3e15, Member: strings.Repeat("07", 33)})
+		if n := len(b.shared.Holders(f.Context(), about)); n != maxHolders-2 {
+			f.Errorf("%d keys are read", n)
+		}
+		a.Drop(f.Context(), "repo:o/r")
+		if _, others := a.Nominees(f.Context(), page, about); len(others) != 0 {
+			f.Errorf("%d entries that were dropped", len(others))
+		}
+	})
+}
