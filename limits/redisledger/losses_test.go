@@ -323,6 +323,32 @@ func TestWhatWasMadeUpIsWrittenAgain(t *testing.T) {
 	}
 }
 
+// Who asks no more for a while knows still what was told, as long as it counts.
+func TestWhatWasToldIsWrittenAgainAfterAPause(t *testing.T) {
+	inPair(t, func(p *pair) {
+		c := p.claim(1)
+		p.asked(p.r1, c)
+		now := time.Now()
+		o := limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: signals.Rate{Limit: 5000, Used: 5000, Reset: now.Add(50 * time.Minute), Date: now}}
+		if err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, o); err != nil {
+			p.Fatal(err)
+		}
+		time.Sleep(45 * time.Minute)
+		if err := p.r2.Client.FlushAll(p.Context()).Err(); err != nil {
+			p.Fatal(err)
+		}
+		beaten(p.T, p.r1)
+		time.Sleep(time.Minute)
+		if p.asked(p.r1, p.claim(1)) {
+			p.Error("granted before the reset")
+		}
+		time.Sleep(5 * time.Minute)
+		if !p.asked(p.r1, p.claim(1)) {
+			p.Error("refused after it")
+		}
+	})
+}
+
 func TestManyAccountsAreWrittenAgainInTime(t *testing.T) {
 	inPair(t, func(p *pair) {
 		const accounts, roundTrip = 2000, 3 * time.Millisecond

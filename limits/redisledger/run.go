@@ -246,7 +246,12 @@ func (l *Ledger) forget() {
 				delete(s.logs, log)
 			}
 		}
-		if idle && len(s.logs) == 0 {
+		for res, list := range s.told {
+			if s.told[res] = slices.DeleteFunc(list, func(t statement) bool { return t.reopens() <= s.now() }); len(s.told[res]) == 0 {
+				delete(s.told, res)
+			}
+		}
+		if idle && len(s.logs)+len(s.told) == 0 {
 			delete(l.accounts, name)
 		}
 	}

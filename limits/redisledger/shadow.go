@@ -204,7 +204,16 @@ type statement struct {
 }
 
 // reopens is when the window is taken to be over (account.lua, reopens).
-func (t statement) reopens() int64 { return t.Reset.Add(sameReset).UnixMicro() + t.late() }
+func (t statement) reopens() int64 {
+	over := t.Reset.UnixMicro() + t.late()
+	if t.heard != 0 {
+		over = min(over, t.heard+longest.Microseconds())
+	}
+	return over + sameReset.Microseconds()
+}
+
+// longest bounds how far away a reset can be (account.lua).
+const longest = 24 * time.Hour
 
 // late is how far Redis's clock may be ahead of the upstream's, as far as is known.
 func (t statement) late() int64 {
