@@ -287,14 +287,14 @@ func TestValidatedTakesTheFieldsOfThe304(t *testing.T) {
 func TestVary(t *testing.T) {
 	request := header("Accept-Language: de", "Authorization: Bearer a")
 	fields, ok := VaryFields(header("Vary: Accept-Language, authorization", "Vary: X-Absent"), request, []string{"Authorization"})
-	if diff := cmp.Diff([]Field{{"Accept-Language", "de"}, {"X-Absent", ""}}, fields); diff != "" || !ok {
+	if diff := cmp.Diff([]Field{{"Accept-Language", "de", false}, {"X-Absent", "", true}}, fields); diff != "" || !ok {
 		t.Error(diff, ok)
 	}
 	if _, ok := VaryFields(header("Vary: Accept, *"), request, nil); ok {
 		t.Error("* among others is still *")
 	}
 	e := &Entry{Vary: fields}
-	if !e.Selects(request) || e.Selects(header("Accept-Language: fr")) || e.Selects(header("Accept-Language: de", "X-Absent: 1")) {
+	if !e.Selects(request) || e.Selects(header("Accept-Language: fr")) || e.Selects(header("Accept-Language: de", "X-Absent: 1")) || e.Selects(header("Accept-Language: de", "X-Absent: ")) {
 		t.Error("selected wrongly")
 	}
 }
@@ -314,8 +314,8 @@ func TestMemoryKeepsVariantsApart(t *testing.T) {
 	m := NewMemory(1 << 20)
 	defer m.Close()
 	key := NewKey("a")
-	german := func(e *Entry) { e.Vary = []Field{{"Accept-Language", "de"}} }
-	french := func(e *Entry) { e.Vary = []Field{{"Accept-Language", "fr"}} }
+	german := func(e *Entry) { e.Vary = []Field{{"Accept-Language", "de", false}} }
+	french := func(e *Entry) { e.Vary = []Field{{"Accept-Language", "fr", false}} }
 	kept(m, key, "alt", german)
 	kept(m, key, "vieux", french)
 	kept(m, key, "neu", german)
@@ -334,7 +334,7 @@ func TestVariantsAreBounded(t *testing.T) {
 	defer m.Close()
 	key := NewKey("a")
 	for i := range 10 * maxVariants {
-		kept(m, key, "x", func(e *Entry) { e.Vary = []Field{{"Accept-Language", fmt.Sprint(i)}} })
+		kept(m, key, "x", func(e *Entry) { e.Vary = []Field{{"Accept-Language", fmt.Sprint(i), false}} })
 	}
 	all, _ := m.entries.GetIfPresent(key)
 	if len(all) != maxVariants {
@@ -418,7 +418,7 @@ func TestDropForgetsAndPurges(t *testing.T) {
 	tagged := func(tag, language string) func(*Entry) {
 		return func(e *Entry) {
 			e.Tags = []string{tag}
-			e.Vary = []Field{{"Accept-Language", language}}
+			e.Vary = []Field{{"Accept-Language", language, false}}
 		}
 	}
 	before := m.Generation()

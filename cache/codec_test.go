@@ -24,7 +24,7 @@ func codec(t testing.TB, secret string) *Codec {
 func sampled(body string) *Entry {
 	now := time.Unix(1_700_000_000, 5).UTC()
 	e := NewEntry(Answer{Status: 404, Header: http.Header{"Etag": {`W/"a"`}, "Link": {"<a>", "<b>"}, "Age": {"12"}}, Requested: now, Answered: now.Add(time.Second)}, []byte(body), time.Minute)
-	e.Vary, e.Tags, e.Since = []Field{{"Accept-Language", "de"}}, []string{"repo:o/r"}, 1<<60
+	e.Vary, e.Tags, e.Since = []Field{{"Accept-Language", "de", false}, {"Accept-Charset", "", true}}, []string{"repo:o/r"}, 1<<60
 	return e
 }
 

@@ -31,8 +31,12 @@ type Entry struct {
 	age time.Duration
 }
 
-// Field is one header field.
-type Field struct{ Name, Value string }
+// Field is one field of a request, or that it was not there: it is only like another
+// that was not either (RFC 9111 section 4.1).
+type Field struct {
+	Name, Value string
+	Absent      bool `json:",omitempty"`
+}
 
 // Answer is what a fetch brought, before it is known whether it is kept.
 type Answer struct {
@@ -69,13 +73,14 @@ var storable = map[int]bool{
 
 // Keep decides whether an answer to a GET may be kept (RFC 9111 section 3) and
 // for how long it will be fresh. An answer that is never fresh is kept only if
-// it can be validated.
+// it can be validated. Every status that is kept is understood: must-understand takes
+// the place of no-store (section 5.2.2.3).
 func Keep(a Answer, request Directives, rule Rule) (lifetime time.Duration, ok bool) {
 	response, targeted := governing(a.Header)
 	shared := rule.TTL > 0
 	switch {
 	case !storable[a.Status] && (a.Status != http.StatusUnprocessableEntity || rule.Otherwise == 0),
-		request.Has("no-store"), response.Has("no-store"),
+		request.Has("no-store"), response.Has("no-store") && !response.Has("must-understand"),
 		response.Has("private") && !rule.OneCaller && !shared,
 		len(a.Header["Set-Cookie"]) > 0,
 		a.Header.Get("Vary") == "*":

@@ -71,11 +71,22 @@ func (e *Entry) Validators() (http.Header, bool) {
 	return h, len(h) > 0
 }
 
+// Differs reports whether the answer to a HEAD speaks of another body than the
+// entry's (RFC 9111 section 4.3.5).
+func (e *Entry) Differs(head *http.Response) bool {
+	for _, name := range []string{"Etag", "Last-Modified"} {
+		if value := head.Header.Get(name); value != "" && strings.TrimPrefix(value, "W/") != strings.TrimPrefix(e.Header.Get(name), "W/") {
+			return true
+		}
+	}
+	return head.ContentLength >= 0 && head.ContentLength != int64(len(e.Body))
+}
+
 // Selects reports whether a request with these fields gets the entry (RFC 9111
 // section 4.1).
 func (e *Entry) Selects(request http.Header) bool {
 	for _, f := range e.Vary {
-		if strings.Join(request.Values(f.Name), ", ") != f.Value {
+		if fieldOf(request, f.Name) != f {
 			return false
 		}
 	}
@@ -96,10 +107,15 @@ func VaryFields(answer, request http.Header, covered []string) ([]Field, bool) {
 			if name == "" || contains(covered, name) {
 				continue
 			}
-			fields = append(fields, Field{name, strings.Join(request.Values(name), ", ")})
+			fields = append(fields, fieldOf(request, name))
 		}
 	}
 	return fields, true
+}
+
+func fieldOf(request http.Header, name string) Field {
+	values := request[name]
+	return Field{name, strings.Join(values, ", "), len(values) == 0}
 }
 
 func contains(names []string, name string) bool {

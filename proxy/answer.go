@@ -133,43 +133,63 @@ func (g *Gateway) ask(x *exchange, out *http.Request) (*http.Response, error) {
 		g.land(x, landingAfter(err), err)
 		return g.insteadOf(x, err)
 	}
-	if isError(resp.StatusCode) && x.spare != nil && x.spare.InsteadOfError(time.Now(), x.ask) {
+	if why := x.standsIn(resp); why != "" {
 		discard(resp.Body)
 		g.land(x, alone, nil)
 		x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
-		return x.useSpare("stale-if-error"), nil
+		return x.useSpare(why), nil
 	}
-	if x.limited != signals.NotLimited && x.spare != nil {
-		discard(resp.Body)
-		g.land(x, alone, nil)
-		x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
-		return x.useSpare(string(x.limitReason())), nil
-	}
-	validated := asked && resp.StatusCode == http.StatusNotModified
-	o, ok := offer{}, false
-	if validated {
-		if o, ok = g.proven(x, resp.Header); !ok {
-			discard(resp.Body)
-			x.unproven = true
-			unconditional(out.Header)
-			return g.ask(x, out)
-		}
+	if resp.StatusCode == http.StatusNotModified && (asked || isUnconditional(out.Header)) {
+		return g.notModified(x, out, resp, since)
 	}
 	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: x.sent, Answered: time.Now()}
 	x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
 	switch {
-	case validated:
-		return g.revalidated(x, resp, o, a, since), nil
 	case x.computed() && resp.StatusCode == http.StatusAccepted:
 		if x.record.Background {
 			g.land(x, unfinished, nil)
 		}
 	case x.kept && x.method == http.MethodGet:
 		return g.keep(x, resp, out.Header, a, since), nil
+	case x.kept && x.stale != nil && resp.StatusCode == http.StatusOK && x.stale.Differs(resp):
+		g.Cache.Forget(x.in.Context(), x.key) // a HEAD tells what a GET would bring (RFC 9111 section 4.3.5)
 	case !x.match.Operation.Safe() && resp.StatusCode < 400:
 		g.Cache.Purge(x.in.Context(), append(g.invalidated(x.match), g.elsewhereInvalidated(x, resp.Header)...)...)
 	}
 	return resp, nil
+}
+
+// standsIn says why a stale answer is given in the place of this one; it is empty
+// where none is.
+func (x *exchange) standsIn(resp *http.Response) string {
+	switch {
+	case x.spare == nil:
+	case isError(resp.StatusCode) && x.spare.InsteadOfError(time.Now(), x.ask):
+		return "stale-if-error"
+	case x.limited != signals.NotLimited:
+		return string(x.limitReason())
+	}
+	return ""
+}
+
+// notModified answers from what a 304 says has not changed. Where that is nothing that
+// was asked about the question is asked anew, with no condition; a 304 to that is an
+// error, for who has nothing is helped with none.
+func (g *Gateway) notModified(x *exchange, out *http.Request, resp *http.Response, since cache.Generation) (*http.Response, error) {
+	discard(resp.Body)
+	if isUnconditional(out.Header) {
+		g.land(x, alone, nil)
+		return nil, &failure{status: http.StatusBadGateway, message: "Bad Gateway: the API says that something has not changed that it was not asked about", detail: "upstream"}
+	}
+	o, ok := g.proven(x, resp.Header)
+	if !ok {
+		x.unproven = true
+		unconditional(out.Header)
+		return g.ask(x, out)
+	}
+	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: x.sent, Answered: time.Now()}
+	x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
+	return g.revalidated(x, o, a, since), nil
 }
 
 // limitReason is what a limit error of the upstream's is called.
@@ -219,8 +239,7 @@ func (x *exchange) useSpare(why string) *http.Response {
 
 // revalidated merges a 304 into the entry that it says is the answer (RFC 9111
 // section 4.3.4) and answers from it.
-func (g *Gateway) revalidated(x *exchange, resp *http.Response, o offer, a cache.Answer, since cache.Generation) *http.Response {
-	discard(resp.Body)
+func (g *Gateway) revalidated(x *exchange, o offer, a cache.Answer, since cache.Generation) *http.Response {
 	now, e := a.Answered, o.entry
 	if o.foreign {
 		e = e.Foreign(cmp.Or(a.Header.Get("Etag"), o.etag))

@@ -65,9 +65,10 @@ var (
 )
 
 // collapses reports whether the question may be asked for others, too. One with a
-// validator of its client's may be answered 304, with which nobody else is helped.
+// validator of its client's may be answered 304, and one whose client takes what is
+// stale may be answered so by a cache on the way: nobody else is helped with either.
 func (x *exchange) collapses() bool {
-	return x.kept && x.method == http.MethodGet && !x.match.Operation.Cache.Alone &&
+	return x.kept && x.method == http.MethodGet && !x.match.Operation.Cache.Alone && !x.ask.Has("max-stale") &&
 		(x.stale != nil || x.header["If-None-Match"] == nil && x.header["If-Modified-Since"] == nil)
 }
 

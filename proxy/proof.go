@@ -36,9 +36,10 @@ const (
 func (g *Gateway) offers(x *exchange, sent http.Header) []offer {
 	list := offering{g: g, sent: sent}
 	switch {
+	case x.unproven:
 	case x.stale != nil:
 		list.add(x.stale, false)
-	case x.unproven, sent["If-None-Match"] != nil, sent["If-Modified-Since"] != nil:
+	case !isUnconditional(sent):
 	default:
 		own, others := g.Cache.Nominees(x.in.Context(), x.key, g.about(x))
 		for _, e := range own {
@@ -95,7 +96,7 @@ func (g *Gateway) validate(x *exchange, out *http.Request) bool {
 	}
 	x.offers = g.offers(x, out.Header)
 	modified := ""
-	if x.stale != nil {
+	if x.stale != nil && !x.unproven {
 		modified = x.stale.Header.Get("Last-Modified")
 	}
 	if len(x.offers) == 0 && modified == "" {
@@ -120,13 +121,17 @@ func unconditional(h http.Header) {
 	h.Del("If-Modified-Since")
 }
 
-// proven is what a 304 says to be the answer. It is not ok where the 304 tells of
-// nothing that was offered, or is no proof.
+func isUnconditional(h http.Header) bool {
+	return len(h["If-None-Match"]) == 0 && len(h["If-Modified-Since"]) == 0
+}
+
+// proven is what a 304 says to be the answer (RFC 9111 section 4.3.4). It is not ok
+// where the 304 tells of nothing that was offered, or is no proof.
 func (g *Gateway) proven(x *exchange, answer http.Header) (o offer, ok bool) {
-	if x.stale != nil {
+	etag := answer.Get("Etag")
+	if x.stale != nil && etag == "" {
 		return offer{entry: x.stale}, true // nothing else was asked about
 	}
-	etag := answer.Get("Etag")
 	for _, o := range x.offers {
 		switch only := etag == "" && len(x.offers) == 1; {
 		case !only && opaque(o.etag) != opaque(etag):
@@ -190,11 +195,11 @@ const (
 	distrustFor = time.Hour
 )
 
-// turn is what an observation has changed.
-type turn int
+// learned is what an observation has changed.
+type learned int
 
 const (
-	unchanged turn = iota
+	unchanged learned = iota
 	fellBack
 	resumed
 )
@@ -206,7 +211,7 @@ func (t *trust) trusted(now time.Time) bool {
 }
 
 // told takes in one observation.
-func (t *trust) told(right bool, now time.Time) turn {
+func (t *trust) told(right bool, now time.Time) learned {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {

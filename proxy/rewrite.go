@@ -33,7 +33,7 @@ func (g *Gateway) target(m policy.Match) *url.URL {
 // change an answer, nothing of the client's network is told, and no credential is
 // merged.
 var forwarded = []string{
-	"Accept", "Accept-Encoding", "Accept-Language", "Content-Encoding", "Content-Language", "Content-Type",
+	"Accept", "Accept-Encoding", "Accept-Language", "Cache-Control", "Content-Encoding", "Content-Language", "Content-Type",
 	"If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since", "Range", "User-Agent",
 }
 
@@ -84,7 +84,7 @@ func plain(name string) bool {
 
 // ours are the request fields that plain leaves here, beside those of a prefix.
 var ours = map[string]bool{
-	"Authorization": true, "Cache-Control": true, "Client-Ip": true, "Connection": true, "Content-Length": true, "Cookie": true, "Expect": true,
+	"Authorization": true, "Client-Ip": true, "Connection": true, "Content-Length": true, "Cookie": true, "Expect": true,
 	"Forwarded": true, "Front-End-Https": true, "Host": true, "Keep-Alive": true, "Pragma": true, "Prefer": true, "Te": true, "Trailer": true,
 	"Transfer-Encoding": true, "True-Client-Ip": true, "Upgrade": true, "Via": true, "Weir-Debug": true,
 }

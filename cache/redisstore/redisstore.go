@@ -88,7 +88,7 @@ func name(key cache.Key) string { return "weir:cache:" + hex.EncodeToString(key[
 func variant(e *cache.Entry) string {
 	var parts []string
 	for _, f := range e.Vary {
-		parts = append(parts, f.Name, f.Value)
+		parts = append(parts, f.Name, f.Value, strconv.FormatBool(f.Absent))
 	}
 	sum := cache.NewKey(parts...)
 	return hex.EncodeToString(sum[:8])
