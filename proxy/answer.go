@@ -172,9 +172,11 @@ func (x *exchange) standsIn(resp *http.Response) string {
 	return ""
 }
 
-// notModified answers from what a 304 says has not changed. Where that is nothing that
-// was asked about the question is asked anew, with no condition; a 304 to that is an
-// error, for who has nothing is helped with none.
+// notModified answers from what a 304 says has not changed. Where its ETag is of
+// nothing that was asked about, it says still that what is stale holds, but its fields
+// are of another answer (RFC 9111 section 4.3.4); where nothing is stale, the question
+// is asked anew, with no condition. A 304 to that is an error, for who has nothing is
+// helped with none.
 func (g *Gateway) notModified(x *exchange, out *http.Request, resp *http.Response, since cache.Generation) (*http.Response, error) {
 	discard(resp.Body)
 	if isUnconditional(out.Header) {
@@ -182,12 +184,15 @@ func (g *Gateway) notModified(x *exchange, out *http.Request, resp *http.Respons
 		return nil, &failure{status: http.StatusBadGateway, message: "Bad Gateway: the API says that something has not changed that it was not asked about", detail: "upstream"}
 	}
 	o, ok := g.proven(x, resp.Header)
-	if !ok {
+	if !ok && x.stale == nil {
 		x.unproven = true
 		unconditional(out.Header)
 		return g.ask(x, out)
 	}
 	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: x.sent, Answered: time.Now()}
+	if !ok {
+		o, a.Header = offer{entry: x.stale}, http.Header{"Date": resp.Header["Date"], "Age": resp.Header["Age"]}
+	}
 	x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
 	return g.revalidated(x, o, a, since), nil
 }

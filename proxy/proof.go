@@ -36,10 +36,9 @@ const (
 func (g *Gateway) offers(x *exchange, sent http.Header) []offer {
 	list := offering{g: g, sent: sent}
 	switch {
-	case x.unproven:
 	case x.stale != nil:
 		list.add(x.stale, false)
-	case !isUnconditional(sent):
+	case x.unproven, !isUnconditional(sent):
 	default:
 		own, others := g.Cache.Nominees(x.in.Context(), x.key, g.about(x))
 		for _, e := range own {
@@ -96,7 +95,7 @@ func (g *Gateway) validate(x *exchange, out *http.Request) bool {
 	}
 	x.offers = g.offers(x, out.Header)
 	modified := ""
-	if x.stale != nil && !x.unproven {
+	if x.stale != nil {
 		modified = x.stale.Header.Get("Last-Modified")
 	}
 	if len(x.offers) == 0 && modified == "" {
