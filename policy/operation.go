@@ -58,7 +58,8 @@ type Operation struct {
 	// StaleOn names the webhook events (Document B section 6) that make kept
 	// answers stale: those about the delivery's repository, or its
 	// organization where it names no repository. An operation with neither in
-	// its path is stale for everyone.
+	// its path is stale for everyone. A push counts where it is to the default
+	// branch: what is kept of commits is about that one.
 	StaleOn []string `yaml:"stale_on"`
 	// Auth is "required", or "optional" where the documents allow calls
 	// without authentication for public resources.

@@ -236,7 +236,10 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // changed makes stale what an event has changed.
 func (g *gateway) changed(e webhook.Event) {
-	tags := g.current.Load().proxy.TagsOfEvent(e.Name, e.Repository, e.Organization)
+	var tags []string
+	if !e.Aside { // what is kept of commits is about the default branch
+		tags = g.current.Load().proxy.TagsOfEvent(e.Name, e.Repository, e.Organization)
+	}
 	if len(tags) > 0 {
 		g.cache.Purge(context.Background(), tags...)
 	}

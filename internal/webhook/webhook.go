@@ -46,6 +46,9 @@ type Event struct {
 	Repository string
 	// Organization is the owner's name, or the organization's.
 	Organization string
+	// Aside is whether it is a push to another branch than the repository's default, or
+	// of a tag.
+	Aside bool
 }
 
 // Receiver is a handler of deliveries. It is safe for concurrent use.
@@ -152,8 +155,10 @@ func (v *Receiver) isNew(delivery string) bool {
 
 // payload is what of a delivery tells where something has changed (section 6.3).
 type payload struct {
+	Ref        string `json:"ref"`
 	Repository struct {
-		FullName string `json:"full_name"`
+		FullName      string `json:"full_name"`
+		DefaultBranch string `json:"default_branch"`
 	} `json:"repository"`
 	Organization struct {
 		Login string `json:"login"`
@@ -173,6 +178,7 @@ func (e *Event) read(contentType string, body []byte) error {
 	if err := json.Unmarshal(body, &p); err != nil {
 		return fmt.Errorf("the payload is no JSON object: %w", err)
 	}
+	e.Aside = e.Name == "push" && p.Ref != "" && p.Repository.DefaultBranch != "" && p.Ref != "refs/heads/"+p.Repository.DefaultBranch
 	e.Organization = strings.ToLower(p.Organization.Login)
 	owner, name, ok := strings.Cut(strings.ToLower(p.Repository.FullName), "/")
 	if ok && owner != "" && name != "" && !strings.Contains(name, "/") {

@@ -51,11 +51,16 @@ func deliver(t testing.TB, v *Receiver, method, body string, fields ...string) *
 
 const push = `{"ref": "refs/heads/main", "repository": {"full_name": "Acme/Widgets"}, "organization": {"login": "acme"}}`
 
+func pushTo(ref string) string {
+	return `{"ref": "` + ref + `", "repository": {"full_name": "acme/widgets", "default_branch": "main"}}`
+}
+
 // TestDeliveries: Document B section 6.1.
 func TestDeliveries(t *testing.T) {
 	event, id := "X-Service-Event: push", "X-Service-Delivery: 1"
 	form := url.Values{"payload": {push}}.Encode()
-	happened := []Event{{"push", "1", "acme/widgets", "acme"}}
+	happened := []Event{{Name: "push", Delivery: "1", Repository: "acme/widgets", Organization: "acme"}}
+	aside := []Event{{Name: "push", Delivery: "1", Repository: "acme/widgets", Organization: "acme", Aside: true}}
 	for _, c := range []struct {
 		name, method, body string
 		fields             []string
@@ -65,9 +70,12 @@ func TestDeliveries(t *testing.T) {
 	}{
 		{"JSON", "POST", push, []string{event, id, signed(push), "Content-Type: application/json"}, 202, "", happened},
 		{"a form", "POST", form, []string{event, id, signed(form), "Content-Type: application/x-www-form-urlencoded; charset=utf-8"}, 202, "", happened},
-		{"no repository", "POST", `{"organization": {"login": "Acme"}}`, []string{event, id, signed(`{"organization": {"login": "Acme"}}`)}, 202, "", []Event{{"push", "1", "", "acme"}}},
-		{"neither", "POST", `{}`, []string{event, id, signed(`{}`)}, 202, "", []Event{{"push", "1", "", ""}}},
-		{"a name that is none", "POST", `{"repository": {"full_name": "a/b/c"}}`, []string{event, id, signed(`{"repository": {"full_name": "a/b/c"}}`)}, 202, "", []Event{{"push", "1", "", ""}}},
+		{"no repository", "POST", `{"organization": {"login": "Acme"}}`, []string{event, id, signed(`{"organization": {"login": "Acme"}}`)}, 202, "", []Event{{Name: "push", Delivery: "1", Repository: "", Organization: "acme"}}},
+		{"neither", "POST", `{}`, []string{event, id, signed(`{}`)}, 202, "", []Event{{Name: "push", Delivery: "1", Repository: "", Organization: ""}}},
+		{"a name that is none", "POST", `{"repository": {"full_name": "a/b/c"}}`, []string{event, id, signed(`{"repository": {"full_name": "a/b/c"}}`)}, 202, "", []Event{{Name: "push", Delivery: "1", Repository: "", Organization: ""}}},
+		{"a push to the default branch", "POST", pushTo("refs/heads/main"), []string{event, id, signed(pushTo("refs/heads/main"))}, 202, "", happened},
+		{"a push to another branch", "POST", pushTo("refs/heads/side"), []string{event, id, signed(pushTo("refs/heads/side"))}, 202, "", aside},
+		{"a push of a tag", "POST", pushTo("refs/tags/main"), []string{event, id, signed(pushTo("refs/tags/main"))}, 202, "", aside},
 		{"no signature", "POST", push, []string{event, id}, 401, "is needed", nil},
 		{"one by SHA-1 only", "POST", push, []string{event, id, "X-Hub-Signature: sha1=00"}, 401, "SHA-1 alone", nil},
 		{"of another body", "POST", push + " ", []string{event, id, signed(push)}, 401, "not that of the secret", nil},
