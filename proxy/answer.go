@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -284,13 +285,21 @@ func (g *Gateway) keep(x *exchange, resp *http.Response, sent http.Header, a cac
 	e := cache.NewEntry(a, nil, lifetime) // now: the header is the client's from here on
 	e.Vary, e.Tags, e.Since = vary, x.tags, since
 	x.noteStored(e, a.Answered)
-	ahead := func(fill func()) {
+	ahead := func(s *spool) {
 		g.Background.run(func() {
 			defer context.AfterFunc(g.Background.ctx, x.flight.giveUp)()
-			fill()
+			defer func() {
+				if p := recover(); p != nil { // there is no server to take it
+					g.Log.Error("panic behind a request", "request", x.record.ID, "panic", p, "stack", string(debug.Stack()))
+					_ = s.body.Close()
+					s.stop(errPanic)
+					g.land(x, alone, nil)
+				}
+			}()
+			s.fill()
 		})
 	}
-	spooled(&own, ahead, func(body []byte, all bool) {
+	spooled(&own, &g.Background.room, ahead, func(body []byte, all bool) {
 		if !all {
 			g.land(x, alone, nil)
 			return

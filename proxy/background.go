@@ -12,17 +12,22 @@ type Background struct {
 	ctx     context.Context
 	stop    context.CancelFunc
 	running sync.WaitGroup
-	// refreshes bounds how many entries are validated without a client that waits.
-	refreshes chan struct{}
+	// refreshes bounds how many entries are validated without a client that waits,
+	// polls how many answers are asked for again until they are computed.
+	refreshes, polls chan struct{}
+	room             room
 }
 
-// maxRefreshes is how many are at once; who finds no place waits for the answer.
-const maxRefreshes = 256
+// maxUnattended is how many refreshes, and how many polls, are at once; who finds no
+// place waits for the answer, or is told that it is still computed.
+const maxUnattended = 256
 
 // NewBackground returns one that runs until it is closed.
 func NewBackground() *Background {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Background{ctx: ctx, stop: stop, refreshes: make(chan struct{}, maxRefreshes)}
+	return &Background{
+		ctx: ctx, stop: stop, refreshes: make(chan struct{}, maxUnattended), polls: make(chan struct{}, maxUnattended), room: room{most: maxHeld},
+	}
 }
 
 // Close ends what runs, and waits for it. Nothing must be begun after it.
@@ -51,7 +56,7 @@ func (g *Gateway) refresh(x *exchange) bool {
 	select {
 	case g.Background.refreshes <- struct{}{}:
 	default:
-		g.landed(x.key, f, alone, nil)
+		g.landed(f, alone, nil)
 		return false
 	}
 	q := x.question

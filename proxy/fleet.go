@@ -41,9 +41,9 @@ func (g *Gateway) elsewhere(ctx context.Context, x *exchange, f *flight) (*http.
 	}
 	owner, waitsFor := rand.Text(), ""
 	for pause := lookFirst; ; pause = min(2*pause, lookMost) {
-		mine, other := g.Cache.Claim(ctx, x.key, f.claim(owner))
+		mine, other := g.Cache.Claim(ctx, f.key, f.claim(owner))
 		if mine {
-			g.Background.run(func() { g.keepClaim(ctx, x.key, f, owner) })
+			g.Background.run(func() { g.keepClaim(ctx, f, owner) })
 		}
 		if waitsFor != "" {
 			// Of the clocks of two replicas nobody knows which is right: only what is
@@ -71,18 +71,18 @@ func (g *Gateway) elsewhere(ctx context.Context, x *exchange, f *flight) (*http.
 }
 
 // keepClaim renews a claim until the flight has landed.
-func (g *Gateway) keepClaim(ctx context.Context, key cache.Key, f *flight, owner string) {
+func (g *Gateway) keepClaim(ctx context.Context, f *flight, owner string) {
 	tick := time.NewTicker(claimEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-f.done:
-			g.Cache.Unclaim(ctx, key, owner, f.landing == alone || f.landing == failed || f.landing == kept && !f.shared)
+			g.Cache.Unclaim(ctx, f.key, owner, f.landing == alone || f.landing == failed || f.landing == kept && !f.shared)
 			return
 		case <-tick.C:
-			_, _ = g.Cache.Claim(ctx, key, f.claim(owner)) // had it ended, another may have it now
+			_, _ = g.Cache.Claim(ctx, f.key, f.claim(owner)) // had it ended, another may have it now
 		case <-g.Background.ctx.Done():
-			g.Cache.Unclaim(ctx, key, owner, false)
+			g.Cache.Unclaim(ctx, f.key, owner, false)
 			return
 		}
 	}

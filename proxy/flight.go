@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 )
 
 // flight is a question that is being asked of the upstream, for its first client
@@ -17,6 +19,8 @@ import (
 // not end with the first client as long as others wait; it ends when the answer is
 // kept, or as soon as it is known that it will not be.
 type flight struct {
+	key     cache.Key     // under which it is joined
+	who     policy.Caller // its first client
 	since   cache.Generation
 	done    chan struct{} // closed when it has landed
 	mu      sync.Mutex
@@ -76,10 +80,10 @@ func (x *exchange) collapses() bool {
 // must see to it that it lands. A flight that began before a purge of what it brings
 // is not joined.
 func (g *Gateway) join(x *exchange) (f *flight, first bool) {
-	l := &g.flights
+	l, key := &g.flights, g.flightKey(x)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if f := l.flying[x.key]; f != nil && f.board() {
+	if f := l.flying[key]; f != nil && f.board() {
 		if !g.Cache.Purged(x.tags, f.since) {
 			return f, false
 		}
@@ -87,27 +91,41 @@ func (g *Gateway) join(x *exchange) (f *flight, first bool) {
 	}
 	paused := make(chan struct{})
 	close(paused)
-	f = &flight{since: g.Cache.Generation(), done: make(chan struct{}), paused: paused}
+	f = &flight{key: key, who: x.who.Caller, since: g.Cache.Generation(), done: make(chan struct{}), paused: paused}
 	if l.flying == nil {
 		l.flying = map[cache.Key]*flight{}
 	}
-	l.flying[x.key] = f
+	l.flying[key] = f
 	return f, true
+}
+
+// flightKey names the question with the fields by which its answer varies, as far as
+// that is known: who asks for another variant is not helped with this one.
+func (g *Gateway) flightKey(x *exchange) cache.Key {
+	variants, _ := g.Cache.Nominees(x.in.Context(), x.key, cache.Key{})
+	if len(variants) == 0 || len(variants[0].Vary) == 0 {
+		return x.key
+	}
+	parts := []string{string(x.key[:])}
+	for _, f := range variants[0].Vary {
+		parts = append(parts, f.Name, strings.Join(x.header[f.Name], ", "))
+	}
+	return cache.NewKey(parts...)
 }
 
 // land ends the exchange's flight, if it has one.
 func (g *Gateway) land(x *exchange, as landing, err error) {
 	if x.flight != nil {
-		g.landed(x.key, x.flight, as, err)
+		g.landed(x.flight, as, err)
 	}
 }
 
 // landed ends a flight, the first time it is called.
-func (g *Gateway) landed(key cache.Key, f *flight, as landing, err error) {
+func (g *Gateway) landed(f *flight, as landing, err error) {
 	l := &g.flights
 	l.mu.Lock()
-	if l.flying[key] == f {
-		delete(l.flying, key)
+	if l.flying[f.key] == f {
+		delete(l.flying, f.key)
 	}
 	l.mu.Unlock()
 	f.mu.Lock()
@@ -282,7 +300,7 @@ func (g *Gateway) collapse(x *exchange, out *http.Request) (*http.Response, erro
 			}
 		}
 		began := time.Now()
-		how, err := f.await(x.in.Context(), x.until(g.patience(x)))
+		how, err := f.await(x.in.Context(), g.joins(x, f))
 		x.record.Waited += time.Since(began)
 		switch how {
 		case kept:
@@ -302,6 +320,21 @@ func (g *Gateway) collapse(x *exchange, out *http.Request) (*http.Response, erro
 		}
 	}
 	return g.ask(x, out)
+}
+
+// hurry is how long a client waits for a question that is not let go though its own
+// might be.
+const hurry = 50 * time.Millisecond
+
+// joins is until when a client waits for a question that is not let go. One whose
+// question another account pays for, or another priority holds up, may be let go
+// earlier by itself.
+func (g *Gateway) joins(x *exchange, f *flight) time.Time {
+	until, own := x.until(g.patience(x)), x.who.Caller
+	if soon := time.Now().Add(hurry); !x.computed() && (own.Account != f.who.Account || own.Priority != f.who.Priority) && soon.Before(until) {
+		return soon
+	}
+	return until
 }
 
 // patience is how long a client waits unless it says.

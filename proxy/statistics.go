@@ -66,9 +66,16 @@ func (g *Gateway) poll(x *exchange, resp *http.Response) bool {
 		return false
 	}
 	f, q := x.flight, x.question
+	select {
+	case g.Background.polls <- struct{}{}:
+	default:
+		g.land(x, unfinished, nil)
+		return false
+	}
 	ctx, cancel := context.WithCancelCause(g.Background.ctx)
 	if !f.takeOver(cancel) {
 		cancel(nil)
+		<-g.Background.polls
 		g.land(x, unfinished, nil)
 		return false
 	}
@@ -78,6 +85,7 @@ func (g *Gateway) poll(x *exchange, resp *http.Response) bool {
 	q.who.Caller.Priority = policy.Batch // a poll is nobody's hurry
 	pause := time.Until(f.computation().next)
 	g.Background.run(func() {
+		defer func() { <-g.Background.polls }()
 		defer cancel(nil)
 		g.serveNobody(ctx, q, f, pause, g.Statistics.Budget)
 	})
