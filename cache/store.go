@@ -64,13 +64,24 @@ func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *En
 		return e, purged
 	}
 	for _, other := range s.shared.Get(ctx, key) {
-		newer := e == nil || other.Answered.After(e.Answered)
-		if newer && other.Selects(request) && !s.purges.dropped(other.Tags, other.Since) {
+		if !other.Selects(request) || s.purges.dropped(other.Tags, other.Since) {
+			continue
+		}
+		if gone := s.Purged(other.Tags, other.Since); e == nil || purged && !gone || purged == gone && other.newer(e) {
 			s.Memory.Keep(key, other)
-			e, purged = other, s.Purged(other.Tags, other.Since)
+			e, purged = other, gone
 		}
 	}
 	return e, purged
+}
+
+// newer reports whether the entry tells of a later time than another: its fetch began
+// after more purges, or else it was answered later, as far as clocks agree.
+func (e *Entry) newer(other *Entry) bool {
+	if e.Since != other.Since {
+		return e.Since > other.Since
+	}
+	return e.Answered.After(other.Answered)
 }
 
 // Claim claims a key in the tier that replicas share (Shared.Claim); without one

@@ -57,7 +57,7 @@ func (s *Store) Claim(ctx context.Context, key cache.Key, c cache.Claim) (mine b
 	}
 	other, err := s.readClaim(key, answer)
 	if err != nil {
-		s.log.Warn("a claim cannot be read", "key", claimName(key), "error", err)
+		s.warn("a claim cannot be read", "key", claimName(key), "error", err)
 	}
 	return false, other
 }

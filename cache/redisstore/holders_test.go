@@ -1,13 +1,16 @@
 package redisstore
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/internal/redistest"
 )
 
 // TestWhatOthersHold: a replica finds what another has fetched for another caller,
@@ -42,6 +45,30 @@ func TestWhatOthersHold(t *testing.T) {
 		a.Drop(f.Context(), "repo:o/r")
 		if _, others := a.Nominees(f.Context(), page, about); len(others) != 0 {
 			f.Errorf("%d entries that were dropped", len(others))
+		}
+	})
+}
+
+// TestWhatIsNewerStays: an answer whose fetch began before a purge does not take the
+// place of one that knows of it, nor does it hide it.
+func TestWhatIsNewerStays(t *testing.T) {
+	onEach(t, func(f *fleet) {
+		a, b := f.open(""), f.open("")
+		before := a.Generation()
+		a.Purge(f.Context(), "repo:o/r")
+		after := fetched(a.Generation(), "after", "repo:o/r")
+		a.Keep(f.Context(), page, cache.Key{}, after)
+
+		late := fetched(before, "before", "repo:o/r")
+		late.Answered = late.Answered.Add(time.Minute) // by a clock that is ahead
+		b.Memory.Keep(page, late)
+		b.shared.Put(f.Context(), page, late)
+		if body, purged := f.open("").holds(nil); body != "after" || purged {
+			f.Errorf("all: %q, purged %v", body, purged)
+		}
+		redistest.Eventually(f, "the purge is known", func(context.Context) bool { return b.Generation() >= after.Since })
+		if body, purged := b.holds(nil); body != "after" || purged {
+			f.Errorf("who has the late one: %q, purged %v", body, purged)
 		}
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -48,11 +49,18 @@ const (
 	maxPending = 1000
 )
 
-// keep is the script that stores a value among at most eight others under its key.
+// keep is the script that stores a value, and the generation at which its fetch began,
+// among at most eight others under its key; not in the place of one whose fetch began
+// later, for that knows of more purges. Generations are of one length.
 var keep = redis.NewScript(`
-if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 and redis.call('HLEN', KEYS[1]) >= 8 then redis.call('DEL', KEYS[1]) end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+local since = redis.call('HGET', KEYS[1], 'since:' .. ARGV[1])
+if since and since > ARGV[4] then return 0 end
+if not since and redis.call('HLEN', KEYS[1]) >= 16 then redis.call('DEL', KEYS[1]) end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2], 'since:' .. ARGV[1], ARGV[4])
 return redis.call('PEXPIRE', KEYS[1], ARGV[3])`)
+
+// sinceField begins the names of the fields that keep writes beside the values.
+const sinceField = "since:"
 
 // Learner is told of purges, in their order: the memory tier.
 type Learner interface {
@@ -67,6 +75,7 @@ type Store struct {
 	learner Learner
 	log     *slog.Logger
 	resting atomic.Int64 // until when nothing is asked, in nanoseconds
+	warned  atomic.Int64 // when something was said of a value, in nanoseconds
 	ready   atomic.Bool  // the purges before are known
 
 	mu      sync.Mutex
@@ -110,6 +119,17 @@ func (s *Store) call(ctx context.Context, what string, do func(context.Context) 
 	return err == nil
 }
 
+// warnEvery is how often something is said that may be so for every value.
+const warnEvery = time.Minute
+
+// warn says what is wrong with a value, unless something has been said lately.
+func (s *Store) warn(what string, attrs ...any) {
+	last, now := s.warned.Load(), time.Now().UnixNano()
+	if now-last >= int64(warnEvery) && s.warned.CompareAndSwap(last, now) {
+		s.log.Warn(what, attrs...)
+	}
+}
+
 // Get implements [cache.Shared].
 func (s *Store) Get(ctx context.Context, key cache.Key) (list []*cache.Entry) {
 	var values map[string]string
@@ -117,10 +137,13 @@ func (s *Store) Get(ctx context.Context, key cache.Key) (list []*cache.Entry) {
 		values, err = s.client.HGetAll(ctx, name(key)).Result()
 		return err
 	})
-	for _, value := range values {
+	for field, value := range values {
+		if strings.HasPrefix(field, sinceField) {
+			continue
+		}
 		e, err := s.codec.Decode(key, []byte(value))
 		if err != nil {
-			s.log.Warn("a stored answer cannot be read", "key", name(key), "error", err)
+			s.warn("a stored answer cannot be read", "key", name(key), "error", err)
 			continue
 		}
 		list = append(list, e)
@@ -136,7 +159,7 @@ func (s *Store) Put(ctx context.Context, key cache.Key, e *cache.Entry) (stored 
 	}
 	lives := min(max(0, -e.Staleness(time.Now()))+staleLives, longestLife)
 	return s.call(ctx, "put", func(ctx context.Context) error {
-		return keep.Run(ctx, s.client, []string{name(key)}, variant(e), value, lives.Milliseconds()).Err()
+		return keep.Run(ctx, s.client, []string{name(key)}, variant(e), value, lives.Milliseconds(), fmt.Sprintf("%020d", e.Since)).Err()
 	})
 }
 
