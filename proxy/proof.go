@@ -26,8 +26,9 @@ type offer struct {
 const (
 	// maxOffers bounds the ETags that are offered for one request.
 	maxOffers = 16
-	// maxDigested bounds the bytes that are hashed for one request.
-	maxDigested = 2 * maxEntry
+	// maxDigested bounds the bytes that are hashed for one request: so few that their time
+	// hardly tells a caller who may not see them that they are there.
+	maxDigested = 1 << 20
 )
 
 // offers lists what may be the answer to a request with these fields: what is stale;
