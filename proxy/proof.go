@@ -159,7 +159,7 @@ func (g *Gateway) computes(sent http.Header, now time.Time) bool {
 func (g *Gateway) compare(sent http.Header, e *cache.Entry) {
 	now := time.Now()
 	etag := e.Header.Get("Etag")
-	if etag == "" || e.Status != http.StatusOK || !g.computes(sent, now) {
+	if etag == "" || e.Status != http.StatusOK || len(e.Body) > maxDigested || !g.computes(sent, now) {
 		return
 	}
 	switch g.digests.told(opaque(etag) == g.Dialect.EntityTag(sent.Get, e.Body), now) {
