@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -232,6 +233,49 @@ func TestWithoutATierEachReplicaAsks(t *testing.T) {
 }
 
 // TestWhatAnotherAskedForBeforeAPurgeIsNotWaitedFor.
+// TestATierThatComesAndGoes while two replicas ask for each other's clients: everybody
+// is answered, and no replica asks twice.
+func TestATierThatComesAndGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-RateLimit-Limit", "5000")
+			w.Header().Set("X-RateLimit-Used", "1")
+			w.Header().Set("X-RateLimit-Reset", strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10))
+			slowly(r.URL.Path)(w, r)
+		})
+		list, tier := w.replicas(2)
+		stop := make(chan struct{})
+		var toggling, clients sync.WaitGroup
+		toggling.Go(func() {
+			for pause := 3 * time.Millisecond; ; pause = pause*5/4 + time.Millisecond {
+				select {
+				case <-stop:
+					return
+				case <-time.After(pause % (400 * time.Millisecond)):
+				}
+				tier.mu.Lock()
+				tier.away = !tier.away
+				tier.mu.Unlock()
+			}
+		})
+		for i := range 400 {
+			clients.Go(func() {
+				time.Sleep(time.Duration(i*7%3000) * time.Millisecond)
+				path := fmt.Sprint("/users/", i%8)
+				if r := asks(list[i%2], path, "Authorization", "Bearer a"); r.Code != http.StatusOK || r.Body.String() != path {
+					t.Errorf("%s: %d %q", path, r.Code, r.Body)
+				}
+			})
+		}
+		clients.Wait()
+		close(stop)
+		toggling.Wait()
+		if n := w.upstreamSaw(); n < 8 || n > 16 {
+			t.Errorf("%d requests upstream, for 8 answers of 2 replicas", n)
+		}
+	})
+}
+
 func TestWhatAnotherAskedForBeforeAPurgeIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, slowly("all"))
