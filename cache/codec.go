@@ -77,6 +77,7 @@ type meta struct {
 	Header    http.Header   `json:"header"`
 	Vary      []Field       `json:"vary,omitempty"`
 	Tags      []string      `json:"tags,omitempty"`
+	About     Key           `json:"about"`
 	Lifetime  time.Duration `json:"lifetime"`
 	Requested time.Time     `json:"requested"`
 	Answered  time.Time     `json:"answered"`
@@ -89,7 +90,7 @@ func (c *Codec) Encode(key Key, e *Entry) ([]byte, error) {
 	if !legible(e) {
 		return nil, ErrValue // JSON would change it
 	}
-	text, err := json.Marshal(meta{e.Status, e.Header, e.Vary, e.Tags, e.Lifetime, e.Requested, e.Answered, e.Since, e.age})
+	text, err := json.Marshal(meta{e.Status, e.Header, e.Vary, e.Tags, e.About, e.Lifetime, e.Requested, e.Answered, e.Since, e.age})
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +149,7 @@ func (c *Codec) Decode(key Key, value []byte) (*Entry, error) {
 		return nil, fmt.Errorf("%w: %w", ErrValue, err)
 	}
 	return &Entry{
-		Status: m.Status, Header: m.Header, Body: payload[n+int(size):], Vary: m.Vary, Tags: m.Tags, Lifetime: m.Lifetime,
+		Status: m.Status, Header: m.Header, Body: payload[n+int(size):], Vary: m.Vary, Tags: m.Tags, About: m.About, Lifetime: m.Lifetime,
 		Requested: m.Requested, Answered: m.Answered, Since: m.Since, age: m.Age,
 	}, nil
 }

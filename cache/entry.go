@@ -20,6 +20,9 @@ type Entry struct {
 	Vary []Field
 	// Tags are what it can be purged by.
 	Tags []string
+	// About is the question, whoever asks it; zero where no other caller can prove that it
+	// may see the answer ([Store.Nominees]).
+	About Key
 	// Lifetime is how long it is fresh (RFC 9111 section 4.2.1).
 	Lifetime time.Duration
 	// Requested and Answered are when its request was sent and its answer
@@ -141,7 +144,7 @@ func freshness(a Answer, response Directives, targeted bool, rule Rule) (lifetim
 }
 
 func validatable(h http.Header) bool {
-	return h.Get("Etag") != "" || h.Get("Last-Modified") != ""
+	return isETag(h.Get("Etag")) || h.Get("Last-Modified") != ""
 }
 
 func date(a Answer) time.Time {
@@ -220,7 +223,7 @@ func Kept(h http.Header) http.Header {
 	named := Named(h)
 	kept := make(http.Header, len(h))
 	for name, values := range h {
-		if notKept[name] || named[name] || strings.HasPrefix(name, "X-Ratelimit-") || strings.HasPrefix(name, "Ratelimit") {
+		if len(values) == 0 || notKept[name] || named[name] || strings.HasPrefix(name, "X-Ratelimit-") || strings.HasPrefix(name, "Ratelimit") {
 			continue
 		}
 		kept[name] = append([]string(nil), values...)

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"net/http"
 	"slices"
 
 	"github.com/maypok86/otter/v2"
@@ -57,49 +58,59 @@ func (s *Store) Nominees(ctx context.Context, key, about Key) (own, others []*En
 	if about == (Key{}) {
 		return own, nil
 	}
+	take := func(all []*Entry) {
+		for _, e := range all {
+			if e.About == about && !s.purges.dropped(e.Tags, e.Since) {
+				others = append(others, e)
+			}
+		}
+	}
 	for _, k := range s.holders.of(about) {
 		if k != key {
 			all, _ := s.entries.GetIfPresent(k)
-			others = append(others, all...)
+			take(all)
 		}
 	}
 	if len(others) == 0 && s.shared != nil {
-		others = s.elsewhere(ctx, key, about)
+		held := slices.DeleteFunc(s.shared.Holders(ctx, about), func(k Key) bool { return k == key })
+		for _, k := range held[:min(maxAsked, len(held))] {
+			take(s.shared.Get(ctx, k))
+		}
 	}
 	slices.SortStableFunc(others, func(a, b *Entry) int { return b.Answered.Compare(a.Answered) })
 	return own, others
 }
 
-// elsewhere returns what other callers have in the shared tier.
-func (s *Store) elsewhere(ctx context.Context, key, about Key) (others []*Entry) {
-	asked := 0
-	for _, k := range s.shared.Holders(ctx, about) {
-		if k == key || asked == maxAsked {
-			continue
-		}
-		asked++
-		for _, e := range s.shared.Get(ctx, k) {
-			if !s.purges.dropped(e.Tags, e.Since) {
-				others = append(others, e)
-			}
-		}
-	}
-	return others
+// describing are the fields that describe an answer, and how it may be kept, not the
+// caller who got it.
+var describing = []string{
+	"Cache-Control", "Cdn-Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Location", "Content-Type",
+	"Date", "Etag", "Expires", "Last-Modified", "Surrogate-Control", "Vary",
 }
-
-// foreign are the fields that describe an answer, not the caller who got it.
-var foreign = []string{"Content-Disposition", "Content-Encoding", "Content-Language", "Content-Location", "Content-Type", "Last-Modified"}
 
 // Foreign returns the entry as another caller gets it that has proved by a 304 to a
 // request with this ETag that it may: without the fields that may speak of the first.
 // Those that the 304 brings are added by [Entry.Validated].
 func (e *Entry) Foreign(etag string) *Entry {
 	theirs := *e
-	theirs.Header = map[string][]string{"Etag": {etag}}
-	for _, name := range foreign {
-		if values := e.Header[name]; len(values) > 0 {
-			theirs.Header[name] = values
+	theirs.Header = described(e.Header)
+	theirs.Header.Set("Etag", etag)
+	return &theirs
+}
+
+// ForAll returns the answer as it is kept where all callers share it: without the
+// fields that may speak of the one who fetched it.
+func (a Answer) ForAll() Answer {
+	a.Header = described(a.Header, "Age", "Link", "Location")
+	return a
+}
+
+func described(h http.Header, also ...string) http.Header {
+	kept := http.Header{}
+	for _, name := range slices.Concat(describing, also) {
+		if values := h[name]; len(values) > 0 {
+			kept[name] = values
 		}
 	}
-	return &theirs
+	return kept
 }

@@ -100,17 +100,15 @@ func (s *Store) Unclaim(ctx context.Context, key Key, owner string, failed bool)
 	}
 }
 
-// Keep stores an entry under a key, in place of one that the same requests select.
-// about is the question, whoever asks it, for other callers who can prove that they
-// may see the entry ([Store.Nominees]); zero where there are none. It reports whether
-// other replicas have the entry, too.
-func (s *Store) Keep(ctx context.Context, key, about Key, e *Entry) (shared bool) {
+// Keep stores an entry under a key, in place of one that the same requests select. It
+// reports whether other replicas have it, too.
+func (s *Store) Keep(ctx context.Context, key Key, e *Entry) (shared bool) {
 	s.Memory.Keep(key, e)
 	shared = s.shared != nil && s.shared.Put(ctx, key, e)
-	if about != (Key{}) {
-		s.holders.note(about, key)
+	if e.About != (Key{}) && e.Status == http.StatusOK {
+		s.holders.note(e.About, key)
 		if shared {
-			s.shared.Note(ctx, about, key)
+			s.shared.Note(ctx, e.About, key)
 		}
 	}
 	return shared

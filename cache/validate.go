@@ -58,17 +58,22 @@ func nextETag(list string) (tag, rest string) {
 	return list[:end+2], list[end+2:]
 }
 
-// Validators returns the conditional request fields that ask whether the entry
-// still holds, and false when it has no validator.
-func (e *Entry) Validators() (http.Header, bool) {
-	h := http.Header{}
-	if etag := e.Header.Get("Etag"); etag != "" {
-		h.Set("If-None-Match", etag)
+// ETag is the entity tag of the entry; empty where it has none, or something else in
+// its place.
+func (e *Entry) ETag() string {
+	if etag := e.Header.Get("Etag"); isETag(etag) {
+		return etag
 	}
-	if modified := e.Header.Get("Last-Modified"); modified != "" {
-		h.Set("If-Modified-Since", modified)
+	return ""
+}
+
+// isETag reports whether a field's value is one entity tag (RFC 9110 section 8.8.3).
+func isETag(value string) bool {
+	tag := strings.TrimPrefix(value, "W/")
+	if len(tag) < 2 || tag[0] != '"' || tag[len(tag)-1] != '"' {
+		return false
 	}
-	return h, len(h) > 0
+	return !strings.ContainsFunc(tag[1:len(tag)-1], func(r rune) bool { return r <= ' ' || r == '"' || r == 0x7f })
 }
 
 // Differs reports whether the answer to a HEAD speaks of another body than the

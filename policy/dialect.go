@@ -108,6 +108,9 @@ func (d *Dialect) Accept(values []string) string {
 	return strings.Join(members, ",")
 }
 
+// MediaType is the plain representation by its own name.
+func (d *Dialect) MediaType() string { return "application/vnd." + d.Vendor + "+json" }
+
 func (d *Dialect) plain(mediaType string) bool {
 	switch mediaType {
 	case "", "*/*", "application/json":

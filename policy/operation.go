@@ -1,6 +1,9 @@
 package policy
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Resources that the code must tell apart; the others are data
 // (resources.yaml, Document B section 2.6).
@@ -118,6 +121,11 @@ func (o *Operation) Known() bool { return o.ID != unknownID }
 
 // Safe reports whether the method is safe (RFC 9110 section 9.2.1).
 func (o *Operation) Safe() bool { return safeMethod(o.Method) }
+
+// Paged reports whether it answers with pages.
+func (o *Operation) Paged() bool {
+	return slices.ContainsFunc(o.Query, func(p Parameter) bool { return p.Name == "page" || p.Name == "after" || p.Name == "cursor" })
+}
 
 func safeMethod(method string) bool {
 	switch method {

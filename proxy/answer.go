@@ -127,9 +127,8 @@ func (g *Gateway) answer(x *exchange, out *http.Request) (*http.Response, error)
 
 // ask gets the answer from upstream.
 func (g *Gateway) ask(x *exchange, out *http.Request) (*http.Response, error) {
-	asked := g.validate(x, out)
-	since := g.Cache.Generation()
-	resp, err := g.attempt(x, out)
+	asked, since := false, g.Cache.Generation()
+	resp, err := g.attempt(x, out, func() { asked = g.validate(x, out) })
 	if err != nil {
 		g.land(x, landingAfter(err), err)
 		return g.insteadOf(x, err)
@@ -140,8 +139,15 @@ func (g *Gateway) ask(x *exchange, out *http.Request) (*http.Response, error) {
 		x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
 		return x.useSpare(why), nil
 	}
-	if resp.StatusCode == http.StatusNotModified && (asked || isUnconditional(out.Header)) {
-		return g.notModified(x, out, resp, since)
+	switch resp.StatusCode {
+	case http.StatusNotModified:
+		if x.match.Operation.Safe() && (asked || isUnconditional(x.header)) {
+			return g.notModified(x, out, resp, since)
+		}
+	case http.StatusBadRequest, http.StatusPreconditionFailed, http.StatusRequestHeaderFieldsTooLarge:
+		if asked { // what was asked for the cache's sake may have been too much
+			return g.askAgain(x, out, resp)
+		}
 	}
 	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: x.sent, Answered: time.Now()}
 	x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
@@ -175,27 +181,33 @@ func (x *exchange) standsIn(resp *http.Response) string {
 
 // notModified answers from what a 304 says has not changed. Where its ETag is of
 // nothing that was asked about, it says still that what is stale holds, but its fields
-// are of another answer (RFC 9111 section 4.3.4); where nothing is stale, the question
-// is asked anew, with no condition. A 304 to that is an error, for who has nothing is
-// helped with none.
+// are of another answer (RFC 9111 section 4.3.4); unless that was judged by a date, or
+// nothing is stale: then the question is asked anew, with no condition of ours. A 304
+// to that is an error, for who has nothing is helped with none.
 func (g *Gateway) notModified(x *exchange, out *http.Request, resp *http.Response, since cache.Generation) (*http.Response, error) {
-	discard(resp.Body)
 	if isUnconditional(out.Header) {
+		discard(resp.Body)
 		g.land(x, alone, nil)
 		return nil, &failure{status: http.StatusBadGateway, message: "Bad Gateway: the API says that something has not changed that it was not asked about", detail: "upstream"}
 	}
-	o, ok := g.proven(x, resp.Header)
-	if !ok && x.stale == nil {
-		x.unproven = true
-		unconditional(out.Header)
-		return g.ask(x, out)
-	}
-	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: x.sent, Answered: time.Now()}
+	o, ok := g.proven(x, out.Header, resp.Header)
 	if !ok {
-		o, a.Header = offer{entry: x.stale}, http.Header{"Date": resp.Header["Date"], "Age": resp.Header["Age"]}
+		return g.askAgain(x, out, resp)
+	}
+	discard(resp.Body)
+	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: x.sent, Answered: time.Now()}
+	if o.etag == "" && a.Header.Get("Etag") != "" {
+		a.Header = http.Header{"Date": a.Header["Date"], "Age": a.Header["Age"]}
 	}
 	x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
 	return g.revalidated(x, o, a, since), nil
+}
+
+// askAgain asks as the client did, with no condition of ours.
+func (g *Gateway) askAgain(x *exchange, out *http.Request, resp *http.Response) (*http.Response, error) {
+	discard(resp.Body)
+	x.unproven = true
+	return g.ask(x, out)
 }
 
 // limitReason is what a limit error of the upstream's is called.
@@ -247,16 +259,17 @@ func (x *exchange) useSpare(why string) *http.Response {
 // section 4.3.4) and answers from it.
 func (g *Gateway) revalidated(x *exchange, o offer, a cache.Answer, since cache.Generation) *http.Response {
 	now, e := a.Answered, o.entry
-	if o.foreign {
+	if o.from == foreign {
 		e = e.Foreign(cmp.Or(a.Header.Get("Etag"), o.etag))
 	}
+	a = x.ofAll(a)
 	renewed := e.Renewed(a)
 	lifetime, ok := cache.Keep(renewed, x.ask, x.rule)
 	vary, one := cache.VaryFields(renewed.Header, x.header, g.covered())
 	if ok && one {
 		e = e.Validated(a, lifetime, since)
-		e.Vary, e.Tags = vary, x.tags
-		x.flight.sharesIt(g.Cache.Keep(x.in.Context(), x.key, g.about(x), e))
+		e.Vary, e.Tags, e.About = vary, x.tags, g.about(x)
+		x.flight.sharesIt(g.Cache.Keep(x.in.Context(), x.key, e))
 		x.noteStored(e, now)
 		g.land(x, kept, nil)
 	} else {
@@ -282,8 +295,8 @@ func (g *Gateway) keep(x *exchange, resp *http.Response, sent http.Header, a cac
 	}
 	own := *resp
 	own.Trailer = nil
-	e := cache.NewEntry(a, nil, lifetime) // now: the header is the client's from here on
-	e.Vary, e.Tags, e.Since = vary, x.tags, since
+	e := cache.NewEntry(x.ofAll(a), nil, lifetime) // now: the header is the client's from here on
+	e.Vary, e.Tags, e.Since, e.About = vary, x.tags, since, g.about(x)
 	x.noteStored(e, a.Answered)
 	ahead := func(s *spool) {
 		g.Background.run(func() {
@@ -305,11 +318,20 @@ func (g *Gateway) keep(x *exchange, resp *http.Response, sent http.Header, a cac
 			return
 		}
 		e.Body = body
-		g.compare(sent, e)
-		x.flight.sharesIt(g.Cache.Keep(x.in.Context(), x.key, g.about(x), e))
+		g.compare(x, sent, e)
+		x.flight.sharesIt(g.Cache.Keep(x.in.Context(), x.key, e))
 		g.land(x, kept, nil)
 	})
 	return &own
+}
+
+// ofAll is an answer as it is kept: without what may speak of the caller who fetched
+// it, where all callers share it.
+func (x *exchange) ofAll(a cache.Answer) cache.Answer {
+	if x.match.Operation.Cache.Class == policy.Shared {
+		return a.ForAll()
+	}
+	return a
 }
 
 // replaces reports whether an answer that is not kept ends what is held: it is there

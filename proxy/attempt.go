@@ -15,15 +15,19 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// attempt gets one answer from the upstream (journey, steps 7 to 9). It is the
-// only loop: round again where the catalogue says that an answer is not yet
-// one.
-func (g *Gateway) attempt(x *exchange, out *http.Request) (*http.Response, error) {
+// attempt gets one answer from the upstream (journey, steps 7 to 9). prepare completes
+// the request once it is let go. It is the only loop: round again where the catalogue
+// says that an answer is not yet one.
+func (g *Gateway) attempt(x *exchange, out *http.Request, prepare func()) (*http.Response, error) {
 	caller := x.who.Caller
 	for { // bounded by the client's patience
 		permit, err := g.admit(x, out.Context(), caller)
 		if err != nil {
 			return nil, err
+		}
+		if prepare != nil {
+			prepare()
+			prepare = nil
 		}
 		x.sent = time.Now()
 		x.flight.goes()

@@ -87,8 +87,9 @@ func (g *Gateway) serveNobody(ctx context.Context, q question, f *flight, pause,
 	defer g.land(x, alone, nil) // if it has not
 	x.prefer = preference{wait: patience, given: true}
 	x.header = q.header.Clone()
-	x.header.Del("If-None-Match") // a client's
-	x.header.Del("If-Modified-Since")
+	for _, name := range append([]string{"Cache-Control"}, validators...) { // a client's
+		x.header.Del(name)
+	}
 	x.record.Route, x.record.Operation, x.record.Resource = q.label, q.match.Operation.ID, q.match.Operation.Resource
 	x.record.Account, x.record.Client, x.record.Background = q.who.Caller.Account, q.who.Caller.Client, true
 	if sleep(ctx, pause) == nil {

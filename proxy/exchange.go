@@ -223,6 +223,9 @@ func (g *Gateway) keyed(x *exchange) {
 			// The upstream writes for people what browsers and such ask for, behind an ETag of
 			// what it writes for programs.
 			x.header.Set("User-Agent", defaultAgent)
+			if op.Known() && g.Dialect.Accept(x.header["Accept"]) == "" {
+				x.header.Set("Accept", g.Dialect.MediaType()) // one spelling, and one ETag
+			}
 		}
 	}
 }
@@ -233,7 +236,11 @@ func (g *Gateway) keyOf(q *question, class string) cache.Key {
 	if q.match.Operation.Known() {
 		accept = g.Dialect.Accept(q.header["Accept"])
 	}
-	return cache.NewKey(g.Upstream.String(), q.match.Path, q.match.Query, accept, strings.Join(q.header.Values(g.Dialect.VersionHeader), ","), class)
+	parts := []string{g.Upstream.String(), q.match.Path, q.match.Query, accept, class}
+	for _, name := range g.Dialect.Forward {
+		parts = append(parts, strings.Join(q.header.Values(name), ","))
+	}
+	return cache.NewKey(parts...)
 }
 
 // isForOrigin reports whether a request sets a condition that only the origin can

@@ -72,7 +72,7 @@ var (
 // validator of its client's may be answered 304, and one whose client takes what is
 // stale may be answered so by a cache on the way: nobody else is helped with either.
 func (x *exchange) collapses() bool {
-	return x.kept && x.method == http.MethodGet && !x.match.Operation.Cache.Alone && !x.ask.Has("max-stale") &&
+	return x.kept && x.method == http.MethodGet && !x.match.Operation.Cache.Alone && !x.ask.Has("max-stale") && !x.ask.Has("stale-if-error") &&
 		(x.stale != nil || x.header["If-None-Match"] == nil && x.header["If-Modified-Since"] == nil)
 }
 

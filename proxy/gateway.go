@@ -66,15 +66,16 @@ type Gateway struct {
 	Config
 	buffers bufferPool
 	flights flights
-	// digests: how ETags are made; links: a 304 repeats the Link field.
-	digests, links trust
-	shapes         shapes
-	recent         recent
+	// digests: how ETags are made; links: a 304 repeats the Link field; proofs: it tells
+	// a strong ETag.
+	digests, links, proofs trust
+	shapes                 shapes
+	recent                 recent
 }
 
 // New returns a gateway.
 func New(c Config) *Gateway {
-	return &Gateway{Config: c}
+	return &Gateway{Config: c, links: trust{unearned: true}}
 }
 
 // ServeHTTP is a request's journey (design section 2).

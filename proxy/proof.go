@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -18,91 +19,127 @@ import (
 type offer struct {
 	entry *cache.Entry
 	etag  string
-	// foreign is set where it was fetched for another caller; computed where the ETag
-	// is a digest of the body, and of this request.
-	foreign, computed bool
+	// from is whose the entry is; computed is set where the ETag is a digest of the body,
+	// and of this request.
+	from     origins
+	computed bool
 }
 
+// origins are whose an entry is that is offered.
+type origins int
+
 const (
-	// maxOffers bounds the ETags that are offered for one request.
-	maxOffers = 16
+	// held is what this very request would be answered from, were it fresh.
+	held origins = iota
+	// variant is another one of the same caller's.
+	variant
+	// foreign was fetched for another caller.
+	foreign
+)
+
+const (
+	// maxOffers bounds the ETags that are offered for one request, maxOffered their
+	// bytes, and maxETag those of one.
+	maxOffers  = 16
+	maxOffered = 4 << 10
+	maxETag    = 256
 	// maxDigested bounds the bytes that are hashed for one request: so few that their time
 	// hardly tells a caller who may not see them that they are there.
 	maxDigested = 1 << 20
 )
 
-// offers lists what may be the answer to a request with these fields: what is stale;
-// else what is held for others and for other variants. A client's own validators go
-// upstream where nothing is held for it: what they are about it has.
+// offers lists what may be the answer to a request with these fields: what is stale,
+// and what is held for others and for other variants. A client's own validators go
+// upstream where nothing is stale: what they are about it has.
 func (g *Gateway) offers(x *exchange, sent http.Header) []offer {
-	list := offering{g: g, sent: sent}
-	switch {
-	case x.stale != nil:
-		list.add(x.stale, false)
-	case x.unproven, !isUnconditional(sent):
-	default:
-		own, others := g.Cache.Nominees(x.in.Context(), x.key, g.about(x))
-		for _, e := range own {
-			list.add(e, false)
+	list := offering{g: g, x: x, sent: sent}
+	if x.stale != nil {
+		list.add(x.stale, held)
+		if len(list.offers) == 0 {
+			return nil // it is asked about by its date
 		}
-		for _, e := range others {
-			list.add(e, true)
-		}
+	} else if !isUnconditional(x.header) {
+		return nil
+	}
+	own, others := g.Cache.Nominees(x.in.Context(), x.key, g.about(x))
+	for _, e := range own {
+		list.add(e, variant)
+	}
+	for _, e := range others {
+		list.add(e, foreign)
 	}
 	return list.offers
 }
 
 // offering is a list of offers that is being made.
 type offering struct {
-	g        *Gateway
-	sent     http.Header
-	offers   []offer
-	digested int
+	g                 *Gateway
+	x                 *exchange
+	sent              http.Header
+	offers            []offer
+	digested, offered int
 }
 
 // add offers an entry by the ETag that it came with, and by the one that it would
-// have now. That of another caller's must be computed, or strong: a weak one may say
-// of two that differ that they are as good as the same (RFC 9110 section 8.8.1).
-func (l *offering) add(e *cache.Entry, foreign bool) {
-	if foreign && (e.Status != http.StatusOK || len(e.Header["Link"]) > 0 && !l.g.links.trusted(time.Now())) || len(l.offers) >= maxOffers {
+// have now. That of what is not held for this very request must be computed, or strong:
+// a weak one may say of two that differ that they are as good as the same (RFC 9110
+// section 8.8.1).
+func (l *offering) add(e *cache.Entry, from origins) {
+	now := time.Now()
+	if from != held && (e.Status != http.StatusOK || e == l.x.stale || !l.g.proofs.trusted(now)) ||
+		from == foreign && (l.x.match.Operation.Paged() || len(e.Header["Link"]) > 0) && !l.g.links.trusted(now) {
 		return
 	}
-	known := l.g.computes(l.sent, time.Now())
-	if etag := e.Header.Get("Etag"); etag != "" && (!foreign || !known && !strings.HasPrefix(etag, "W/")) {
-		l.offer(offer{e, etag, foreign, false})
+	known := l.g.computes(l.x, l.sent, now) && e.Status == http.StatusOK
+	if etag := e.ETag(); from == held || from == variant && !isWeak(etag) || from == foreign && !known && !isWeak(etag) {
+		l.offer(offer{e, etag, from, false})
 	}
 	same := func(o offer) bool { return o.computed && bytes.Equal(o.entry.Body, e.Body) }
-	if !known || e.Status != http.StatusOK || slices.ContainsFunc(l.offers, same) || l.digested+len(e.Body) > maxDigested {
-		return
+	if known && !slices.ContainsFunc(l.offers, same) && l.digested+len(e.Body) <= maxDigested {
+		l.digested += len(e.Body)
+		l.offer(offer{e, l.g.Dialect.EntityTag(l.sent.Get, e.Body), from, true})
 	}
-	l.digested += len(e.Body)
-	l.offer(offer{e, l.g.Dialect.EntityTag(l.sent.Get, e.Body), foreign, true})
 }
 
+// offer takes one in, unless its ETag is none, is there, or is too much.
 func (l *offering) offer(o offer) {
-	if !slices.ContainsFunc(l.offers, func(other offer) bool { return opaque(other.etag) == opaque(o.etag) }) {
-		l.offers = append(l.offers, o)
+	there := slices.ContainsFunc(l.offers, func(other offer) bool { return opaque(other.etag) == opaque(o.etag) })
+	if there || o.etag == "" || len(l.offers) == maxOffers || len(o.etag) > maxETag || l.offered+len(o.etag) > maxOffered {
+		return
 	}
+	l.offered += len(o.etag)
+	l.offers = append(l.offers, o)
 }
 
 // opaque is an ETag without what says that it is weak (RFC 9110 section 8.8.3.2).
 func opaque(etag string) string { return strings.TrimPrefix(etag, "W/") }
 
+func isWeak(etag string) bool { return strings.HasPrefix(etag, "W/") }
+
 // validate asks whether what is held is the answer, in place of what the client asked
 // by its own validators, and reports whether it did.
 func (g *Gateway) validate(x *exchange, out *http.Request) bool {
-	if !x.kept {
+	x.offers = nil
+	for _, name := range validators {
+		if values := x.header[name]; len(values) > 0 {
+			out.Header[name] = values
+		} else {
+			out.Header.Del(name)
+		}
+	}
+	if !x.kept || x.unproven {
 		return false
 	}
 	x.offers = g.offers(x, out.Header)
 	modified := ""
-	if x.stale != nil {
+	if x.stale != nil && !slices.ContainsFunc(x.offers, func(o offer) bool { return o.from != held }) {
 		modified = x.stale.Header.Get("Last-Modified")
 	}
 	if len(x.offers) == 0 && modified == "" {
 		return false
 	}
-	unconditional(out.Header)
+	out.Header.Del("If-None-Match")
+	out.Header.Del("If-Modified-Since")
 	var tags []string
 	for _, o := range x.offers {
 		tags = append(tags, o.etag)
@@ -116,53 +153,61 @@ func (g *Gateway) validate(x *exchange, out *http.Request) bool {
 	return true
 }
 
-func unconditional(h http.Header) {
-	h.Del("If-None-Match")
-	h.Del("If-Modified-Since")
-}
+// validators are the fields by which a request asks whether something has changed.
+var validators = []string{"If-None-Match", "If-Modified-Since"}
 
 func isUnconditional(h http.Header) bool {
-	return len(h["If-None-Match"]) == 0 && len(h["If-Modified-Since"]) == 0
+	return !slices.ContainsFunc(validators, func(name string) bool { return len(h[name]) > 0 })
 }
 
 // proven is what a 304 says to be the answer (RFC 9111 section 4.3.4). It is not ok
 // where the 304 tells of nothing that was offered, or is no proof.
-func (g *Gateway) proven(x *exchange, answer http.Header) (o offer, ok bool) {
-	etag := answer.Get("Etag")
-	if x.stale != nil && etag == "" {
-		return offer{entry: x.stale}, true // nothing else was asked about
+func (g *Gateway) proven(x *exchange, sent, answer http.Header) (o offer, ok bool) {
+	etag, now := answer.Get("Etag"), time.Now()
+	if len(answer["Link"]) > 0 {
+		g.links.told(true, now)
 	}
+	alone := len(x.offers) == 1 || x.stale != nil && !slices.ContainsFunc(x.offers, func(o offer) bool { return o.from != held })
 	for _, o := range x.offers {
-		switch only := etag == "" && len(x.offers) == 1; {
-		case !only && opaque(o.etag) != opaque(etag):
+		switch {
+		case (etag != "" || !alone) && opaque(o.etag) != opaque(etag):
 			continue
-		case o.foreign && !o.computed && etag != o.etag:
+		case o.from == held:
+			return o, true
+		case !o.computed && etag != o.etag:
+			g.proofs.told(false, now)
 			return offer{}, false // it is weak now, or not told
-		case o.foreign && len(o.entry.Header["Link"]) > 0:
-			repeated := len(answer["Link"]) > 0
-			g.links.told(repeated, time.Now())
-			return o, repeated // else where its pages are was for its own caller
+		case o.from == foreign && len(o.entry.Header["Link"]) > len(answer["Link"]):
+			g.links.told(false, now)
+			return offer{}, false // where its pages are was for its own caller
 		}
+		g.proofs.told(true, now)
 		return o, true
 	}
+	if alone && x.stale != nil { // nothing else was asked about; who judges by a date alone may mean another answer
+		return offer{entry: x.stale}, etag == "" || len(sent["If-Modified-Since"]) == 0
+	}
+	g.proofs.told(false, now)
 	return offer{}, false
 }
 
+// digest is what an ETag that is computed looks like.
+var digest = regexp.MustCompile(`^"[0-9a-f]{64}"$`)
+
 // computes reports whether the ETag of an answer to a request with these fields can be
 // computed. How a field of several lines is counted nobody has seen.
-func (g *Gateway) computes(sent http.Header, now time.Time) bool {
+func (g *Gateway) computes(x *exchange, sent http.Header, now time.Time) bool {
 	several := func(name string) bool { return len(sent[http.CanonicalHeaderKey(name)]) > 1 }
-	return len(g.Dialect.ETag) > 0 && !slices.ContainsFunc(g.Dialect.ETag, several) && g.digests.trusted(now)
+	return len(g.Dialect.ETag) > 0 && !slices.ContainsFunc(g.Dialect.ETag, several) && g.about(x) != cache.Key{} && g.digests.trusted(now)
 }
 
 // compare learns from a whole answer whether its ETag is what it was computed to be.
-func (g *Gateway) compare(sent http.Header, e *cache.Entry) {
-	now := time.Now()
-	etag := e.Header.Get("Etag")
-	if etag == "" || e.Status != http.StatusOK || len(e.Body) > maxDigested || !g.computes(sent, now) {
+func (g *Gateway) compare(x *exchange, sent http.Header, e *cache.Entry) {
+	now, etag := time.Now(), opaque(e.Header.Get("Etag"))
+	if e.Status != http.StatusOK || len(e.Body) > maxDigested || !digest.MatchString(etag) || !g.computes(x, sent, now) {
 		return
 	}
-	switch g.digests.told(opaque(etag) == g.Dialect.EntityTag(sent.Get, e.Body), now) {
+	switch g.digests.told(etag == g.Dialect.EntityTag(sent.Get, e.Body), now) {
 	case fellBack:
 		g.Log.Warn("ETags are not what they were computed to be: for an hour what one token has fetched helps no other")
 	case resumed:
@@ -180,13 +225,14 @@ func (g *Gateway) about(x *exchange) cache.Key {
 }
 
 // trust is in something that the upstream does and nobody promises: it ends for an
-// hour after some mistakes within a minute, and then with the first one.
+// hour after some mistakes within a minute, with nothing right between them.
 type trust struct {
 	mu       sync.Mutex
+	unearned bool // it is given only once something was right
 	mistakes int
 	since    time.Time // of the first of them
 	until    time.Time // of the distrust
-	probing  bool
+	lost     bool
 }
 
 const (
@@ -207,7 +253,7 @@ const (
 func (t *trust) trusted(now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return !now.Before(t.until)
+	return !t.unearned && !now.Before(t.until)
 }
 
 // told takes in one observation.
@@ -215,19 +261,21 @@ func (t *trust) told(right bool, now time.Time) learned {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case right && t.probing:
-		t.probing, t.mistakes = false, 0
-		return resumed
-	case right || now.Before(t.until):
+	case right:
+		was := t.lost
+		t.unearned, t.lost, t.mistakes = false, false, 0
+		if was {
+			return resumed
+		}
 		return unchanged
-	}
-	if now.Sub(t.since) > mistakesIn {
+	case now.Before(t.until):
+		return unchanged
+	case now.Sub(t.since) > mistakesIn:
 		t.mistakes, t.since = 0, now
 	}
-	t.mistakes++
-	if t.mistakes < maxMistakes && !t.probing {
+	if t.mistakes++; t.mistakes < maxMistakes {
 		return unchanged
 	}
-	t.mistakes, t.until, t.probing = 0, now.Add(distrustFor), true
+	t.mistakes, t.until, t.lost = 0, now.Add(distrustFor), true
 	return fellBack
 }

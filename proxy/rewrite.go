@@ -42,8 +42,8 @@ const defaultAgent = "weir"
 
 func (g *Gateway) outbound(in http.Header, known bool) http.Header {
 	out := make(http.Header, len(forwarded)+2)
+	named := cache.Named(in)
 	if !known {
-		named := cache.Named(in)
 		for name, values := range in {
 			if plain(name) && !named[name] {
 				out[name] = values[:len(values):len(values)]
@@ -53,7 +53,7 @@ func (g *Gateway) outbound(in http.Header, known bool) http.Header {
 	for _, names := range [][]string{forwarded, g.Dialect.Forward} {
 		for _, name := range names {
 			name = http.CanonicalHeaderKey(name)
-			if values := in[name]; len(values) > 0 {
+			if values := in[name]; len(values) > 0 && !named[name] {
 				out[name] = values[:len(values):len(values)]
 			}
 		}

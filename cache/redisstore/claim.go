@@ -45,7 +45,7 @@ func claimName(key cache.Key) string { return "weir:claim:" + hex.EncodeToString
 // Claim implements [cache.Shared].
 func (s *Store) Claim(ctx context.Context, key cache.Key, c cache.Claim) (mine bool, other *cache.Claim) {
 	var answer string
-	asked := s.call(ctx, "claim", func(ctx context.Context) error {
+	asked := s.call(ctx, "claim", claimName(key), func(ctx context.Context) error {
 		text, err := s.writeClaim(key, c)
 		if err == nil {
 			answer, err = claim.Run(ctx, s.client, []string{claimName(key)}, c.Owner, text, claimLives.Milliseconds()).Text()
@@ -95,7 +95,7 @@ func (s *Store) Unclaim(ctx context.Context, key cache.Key, owner string, failed
 	if failed {
 		text = "-\n" + `{"failed":true}` // of nobody, who cannot claim it again
 	}
-	s.call(ctx, "unclaim", func(ctx context.Context) error {
+	s.call(ctx, "unclaim", claimName(key), func(ctx context.Context) error {
 		return unclaim.Run(ctx, s.client, []string{claimName(key)}, owner, text, failedLives.Milliseconds()).Err()
 	})
 }

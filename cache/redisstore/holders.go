@@ -17,8 +17,8 @@ func holdersName(about cache.Key) string { return "weir:held:" + hex.EncodeToStr
 
 // Note implements [cache.Shared]: a sorted set of keys by when they were noted.
 func (s *Store) Note(ctx context.Context, about, key cache.Key) {
-	s.call(ctx, "note", func(ctx context.Context) error {
-		_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+	s.call(ctx, "note", holdersName(about), func(ctx context.Context) error {
+		_, err := s.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
 			p.ZAdd(ctx, holdersName(about), redis.Z{Score: float64(time.Now().UnixMilli()), Member: hex.EncodeToString(key[:])})
 			p.ZRemRangeByRank(ctx, holdersName(about), 0, -maxHolders-1)
 			p.PExpire(ctx, holdersName(about), longestLife)
@@ -31,7 +31,7 @@ func (s *Store) Note(ctx context.Context, about, key cache.Key) {
 // Holders implements [cache.Shared].
 func (s *Store) Holders(ctx context.Context, about cache.Key) (keys []cache.Key) {
 	var names []string
-	s.call(ctx, "holders", func(ctx context.Context) (err error) {
+	s.call(ctx, "holders", holdersName(about), func(ctx context.Context) (err error) {
 		names, err = s.client.ZRevRange(ctx, holdersName(about), 0, maxHolders-1).Result()
 		return err
 	})

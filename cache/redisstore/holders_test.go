@@ -22,7 +22,9 @@ func TestWhatOthersHold(t *testing.T) {
 		about := cache.NewKey("the page, whoever asks")
 		for i := range 12 {
 			key := cache.NewKey("page", fmt.Sprint(i))
-			a.Keep(f.Context(), key, about, fetched(a.Generation(), fmt.Sprint("text ", i), "repo:o/r"))
+			e := fetched(a.Generation(), fmt.Sprint("text ", i), "repo:o/r")
+			e.About = about
+			a.Keep(f.Context(), key, e)
 		}
 		if n := client.ZCard(f.Context(), holdersName(about)).Val(); n != maxHolders {
 			f.Errorf("%d keys are noted, want %d", n, maxHolders)
@@ -57,7 +59,7 @@ func TestWhatIsNewerStays(t *testing.T) {
 		before := a.Generation()
 		a.Purge(f.Context(), "repo:o/r")
 		after := fetched(a.Generation(), "after", "repo:o/r")
-		a.Keep(f.Context(), page, cache.Key{}, after)
+		a.Keep(f.Context(), page, after)
 
 		late := fetched(before, "before", "repo:o/r")
 		late.Answered = late.Answered.Add(time.Minute) // by a clock that is ahead

@@ -103,15 +103,21 @@ func variant(e *cache.Entry) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// call does something that a request waits for, unless Redis rests, and reports
-// whether that went well.
-func (s *Store) call(ctx context.Context, what string, do func(context.Context) error) bool {
+// call does something with a key that a request waits for, unless Redis rests, and
+// reports whether that went well. A key that holds what nobody here has written is
+// dropped.
+func (s *Store) call(ctx context.Context, what, key string, do func(context.Context) error) bool {
 	if !s.ready.Load() || time.Now().UnixNano() < s.resting.Load() {
 		return false
 	}
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	err := do(limited)
+	if err != nil && strings.Contains(err.Error(), "WRONGTYPE") {
+		if err = s.client.Unlink(limited, key).Err(); err == nil {
+			return false
+		}
+	}
 	if err != nil {
 		s.resting.Store(time.Now().Add(rest).UnixNano())
 		s.log.Debug("the shared tier of the cache does not answer", "call", what, "error", err)
@@ -133,7 +139,7 @@ func (s *Store) warn(what string, attrs ...any) {
 // Get implements [cache.Shared].
 func (s *Store) Get(ctx context.Context, key cache.Key) (list []*cache.Entry) {
 	var values map[string]string
-	s.call(ctx, "get", func(ctx context.Context) (err error) {
+	s.call(ctx, "get", name(key), func(ctx context.Context) (err error) {
 		values, err = s.client.HGetAll(ctx, name(key)).Result()
 		return err
 	})
@@ -158,21 +164,21 @@ func (s *Store) Put(ctx context.Context, key cache.Key, e *cache.Entry) (stored 
 		return false
 	}
 	lives := min(max(0, -e.Staleness(time.Now()))+staleLives, longestLife)
-	return s.call(ctx, "put", func(ctx context.Context) error {
+	return s.call(ctx, "put", name(key), func(ctx context.Context) error {
 		return keep.Run(ctx, s.client, []string{name(key)}, variant(e), value, lives.Milliseconds(), fmt.Sprintf("%020d", e.Since)).Err()
 	})
 }
 
 // Forget implements [cache.Shared].
 func (s *Store) Forget(ctx context.Context, key cache.Key) {
-	s.call(ctx, "forget", func(ctx context.Context) error { return s.client.Del(ctx, name(key)).Err() })
+	s.call(ctx, "forget", name(key), func(ctx context.Context) error { return s.client.Del(ctx, name(key)).Err() })
 }
 
 // Purge implements [cache.Shared]. What Redis cannot be told now it is told when it
 // answers.
 func (s *Store) Purge(ctx context.Context, p cache.Purge) {
 	var g cache.Generation
-	if s.call(ctx, "purge", func(ctx context.Context) (err error) { g, err = s.add(ctx, p, "*"); return err }) {
+	if s.call(ctx, "purge", stream, func(ctx context.Context) (err error) { g, err = s.add(ctx, p, "*"); return err }) {
 		s.learner.Learn(p, g)
 		return
 	}

@@ -126,7 +126,7 @@ func TestWhatOneFetchesAllHave(t *testing.T) {
 		body := strings.Repeat("long ", 1000)
 		e := fetched(a.Generation(), body)
 		e.Vary = []cache.Field{{Name: "Accept-Language", Value: "de"}}
-		a.Keep(f.Context(), page, cache.Key{}, e)
+		a.Keep(f.Context(), page, e)
 		got, purged := b.Lookup(f.Context(), page, http.Header{"Accept-Language": {"de"}})
 		if got == nil || purged {
 			f.Fatalf("%+v, purged %v", got, purged)
@@ -148,17 +148,17 @@ func TestWhatOneFetchesAllHave(t *testing.T) {
 func TestAPurgeReachesAll(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, b := f.open(""), f.open("")
-		b.Keep(f.Context(), page, cache.Key{}, fetched(b.Generation(), "old", "repo:o/r", "org:o"))
+		b.Keep(f.Context(), page, fetched(b.Generation(), "old", "repo:o/r", "org:o"))
 		late := b.Generation() // a fetch that is under way
 		a.Purge(f.Context(), "repo:o/r")
 		redistest.Eventually(f, "the other replica knows", func(context.Context) bool { _, purged := b.holds(nil); return purged })
-		b.Keep(f.Context(), page, cache.Key{}, fetched(late, "late", "repo:o/r"))
+		b.Keep(f.Context(), page, fetched(late, "late", "repo:o/r"))
 		for name, r := range map[string]*replica{"who purged": a, "who fetched": b, "who comes later": f.open("")} {
 			if body, purged := r.holds(nil); !purged {
 				f.Errorf("%s takes %q for fresh", name, body)
 			}
 		}
-		b.Keep(f.Context(), page, cache.Key{}, fetched(b.Generation(), "new", "repo:o/r"))
+		b.Keep(f.Context(), page, fetched(b.Generation(), "new", "repo:o/r"))
 		for name, r := range map[string]*replica{"who purged": a, "who fetched": b, "who comes later": f.open("")} {
 			if body, purged := r.holds(nil); purged || body != "new" {
 				f.Errorf("%s has %q, purged %v", name, body, purged)
@@ -174,7 +174,7 @@ func TestWhatCannotBeReadIsAMiss(t *testing.T) {
 		const secret = "a secret of thirty-two characters"
 		a, client := f.open(secret), f.client()
 		defer func() { _ = client.Close() }()
-		a.Keep(f.Context(), page, cache.Key{}, fetched(a.Generation(), "private words"))
+		a.Keep(f.Context(), page, fetched(a.Generation(), "private words"))
 		value := client.HGetAll(f.Context(), name(page)).Val()[variant(&cache.Entry{})]
 		if value == "" || strings.Contains(value, "private words") {
 			f.Errorf("stored as %q", value)
@@ -203,12 +203,12 @@ func TestEveryKeyHasALifetimeAndABound(t *testing.T) {
 		for _, language := range strings.Split("de fr it es pt nl da sv fi pl", " ") {
 			e := fetched(a.Generation(), language)
 			e.Vary = []cache.Field{{Name: "Accept-Language", Value: language}}
-			a.Keep(f.Context(), page, cache.Key{}, e)
+			a.Keep(f.Context(), page, e)
 		}
 		if n := client.HLen(f.Context(), name(page)).Val(); n > 8 {
 			f.Errorf("%d variants", n)
 		}
-		a.Keep(f.Context(), cache.NewKey("large"), cache.Key{}, fetched(a.Generation(), randomText(2<<20)))
+		a.Keep(f.Context(), cache.NewKey("large"), fetched(a.Generation(), randomText(2<<20)))
 		a.Purge(f.Context(), "x")
 		keys := client.Keys(f.Context(), "*").Val()
 		if len(keys) != 2 {
@@ -236,12 +236,12 @@ func TestAStreamThatIsLost(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, client := f.open(""), f.client()
 		defer func() { _ = client.Close() }()
-		a.Keep(f.Context(), page, cache.Key{}, fetched(a.Generation(), "old", "x"))
+		a.Keep(f.Context(), page, fetched(a.Generation(), "old", "x"))
 		if err := client.Del(f.Context(), stream).Err(); err != nil {
 			f.Fatal(err)
 		}
 		redistest.Eventually(f, "what is old is stale", func(context.Context) bool { _, purged := a.holds(nil); return purged })
-		a.Keep(f.Context(), page, cache.Key{}, fetched(a.Generation(), "new", "x"))
+		a.Keep(f.Context(), page, fetched(a.Generation(), "new", "x"))
 		redistest.Eventually(f, "a new one is fresh", func(context.Context) bool {
 			body, purged := f.open("").holds(nil)
 			return body == "new" && !purged
@@ -252,9 +252,9 @@ func TestAStreamThatIsLost(t *testing.T) {
 func TestWithoutRedis(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, b := f.open(""), f.open("")
-		b.Keep(f.Context(), page, cache.Key{}, fetched(b.Generation(), "old", "x"))
+		b.Keep(f.Context(), page, fetched(b.Generation(), "old", "x"))
 		f.cut(true)
-		a.Keep(f.Context(), page, cache.Key{}, fetched(a.Generation(), "kept here", "x"))
+		a.Keep(f.Context(), page, fetched(a.Generation(), "kept here", "x"))
 		if body, _ := a.holds(nil); body != "kept here" {
 			f.Errorf("%q", body)
 		}
