@@ -194,6 +194,7 @@ func happen(t *testing.T, acts []act, digests bool) (wrong string) {
 			}
 		}
 	}
+	time.Sleep(time.Second) // what nobody waits for any more ends, too
 	return ""
 }
 

@@ -25,6 +25,7 @@ type commons struct {
 	memories []*cache.Memory
 	at       cache.Generation
 	away     bool
+	asked    int // who holds something
 }
 
 func (c *commons) Get(_ context.Context, key cache.Key) []*cache.Entry {
@@ -61,6 +62,7 @@ func (c *commons) Note(_ context.Context, about, key cache.Key) {
 func (c *commons) Holders(_ context.Context, about cache.Key) []cache.Key {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.asked++
 	if c.away {
 		return nil
 	}

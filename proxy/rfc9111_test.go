@@ -23,6 +23,7 @@ type turn struct {
 	whole  string   // its body, unless it is the number of its answers so far
 
 	asked bool   // whether the origin must see the request
+	twice int    // and how many more
 	code  int    // of the gateway's answer, 200 unless it says, or broken
 	body  string // of the gateway's answer, if it says
 	gets  []string
@@ -97,7 +98,15 @@ func (w *world) play(o *origin, turns []turn) {
 			code = turn.code
 		}
 		w.want(what("status"), r.StatusCode, code)
-		w.want(what("the origin is asked"), len(seen) > 0, turn.asked)
+		asked := 0
+		if turn.asked {
+			asked = 1 + turn.twice
+		}
+		if turn.status == broken {
+			asked++ // the connection was used before: the transport tries another one
+		}
+		w.want(what("requests of the origin"), len(seen), asked)
+		w.want(what("error"), r.err, nil)
 		if turn.body != "" {
 			w.want(what("body"), r.body, turn.body)
 		}
@@ -262,6 +271,9 @@ var validating = []requirement{
 		{after: 2 * time.Second, status: 304, answer: one(`Etag: "other"`, fresh, "X-New: 1"), asked: true, body: "1", lacks: one("X-New"), gets: one(`Etag: "a"`)},
 		{body: "1", lacks: one("X-New")}, {after: 2 * time.Second, asked: true, body: "2"}}},
 	{"4.3.1", "who asked about nothing is not told that it has not changed", []turn{{status: 304, asked: true, code: 502}}},
+	{"4.3.4", "and nothing at all where it was judged by a date", []turn{
+		{answer: one("Cache-Control: max-age=1", `Etag: "a"`, "Last-Modified: "+httpDay), asked: true},
+		{after: 2 * time.Second, status: 304, answer: one(`Etag: "other"`), asked: true, twice: 1, code: 502}}},
 	{"4.3.4", "a weak ETag is enough", []turn{
 		{answer: one("Cache-Control: max-age=1", `Etag: W/"a"`), asked: true}, {after: 2 * time.Second, status: 304, answer: one(`Etag: W/"a"`, fresh), asked: true, body: "1"}, {body: "1"}}},
 	{"4.3.4", "a 304 renews the variant that it tells of", []turn{
@@ -285,6 +297,7 @@ var heading = []requirement{
 var invalidating = []requirement{
 	{"4.4", "a successful unsafe request ends what is stored", []turn{{answer: one(fresh), asked: true}, {method: "POST", asked: true}, {asked: true, body: "3"}}},
 	{"4.4", "so does one of a method that nobody knows", []turn{{answer: one(fresh), asked: true}, {method: "FOO", asked: true}, {asked: true, body: "3"}}},
+	{"4.4", "also where its answer is 304", []turn{{answer: one(fresh), asked: true}, {method: "PUT", status: 304, asked: true, code: 304}, {asked: true, body: "2"}}},
 	{"4.4", "and a redirect", []turn{{answer: one(fresh), asked: true}, {method: "DELETE", status: 303, asked: true, code: 303}, {asked: true, body: "3"}}},
 	{"4.4", "an error does not", []turn{{answer: one(fresh), asked: true}, {method: "DELETE", status: 500, asked: true, code: 500}, {body: "1"}}},
 	{"4.4", "nor does a safe request", []turn{{answer: one(fresh), asked: true}, {method: "OPTIONS", asked: true}, {body: "1"}}},

@@ -36,6 +36,13 @@ func TestWhatOthersHold(t *testing.T) {
 		if len(others) != 2 {
 			f.Errorf("%d entries of others, want those of the newest two", len(others))
 		}
+		if _, others := b.Nominees(f.Context(), page, cache.NewKey("another question")); others != nil {
+			f.Errorf("%d entries about another question", len(others))
+		}
+		client.ZAdd(f.Context(), holdersName(cache.NewKey("forged")), redis.Z{Score: 1, Member: fmt.Sprintf("%x", cache.NewKey("page", "11"))})
+		if _, others := b.Nominees(f.Context(), page, cache.NewKey("forged")); others != nil {
+			f.Errorf("%d entries that are about another question", len(others))
+		}
 		if _, others := b.Nominees(f.Context(), page, cache.Key{}); others != nil {
 			f.Errorf("%d entries about nothing", len(others))
 		}
@@ -47,6 +54,12 @@ func TestWhatOthersHold(t *testing.T) {
 		a.Drop(f.Context(), "repo:o/r")
 		if _, others := a.Nominees(f.Context(), page, about); len(others) != 0 {
 			f.Errorf("%d entries that were dropped", len(others))
+		}
+
+		client.Set(f.Context(), holdersName(about), "of another type", 0)
+		a.Nominees(f.Context(), page, about)
+		if n := client.Exists(f.Context(), holdersName(about)).Val(); n != 0 || a.shared.resting.Load() > time.Now().UnixNano() {
+			f.Errorf("a key of another type: it is kept: %d", n)
 		}
 	})
 }

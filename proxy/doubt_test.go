@@ -1,0 +1,286 @@
+package proxy
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// holding answers whoever has the ETag already 304, and all others with a body.
+func holding(etag string, body func(*http.Request) string, fields ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Etag", etag)
+		if strings.Contains(r.Header.Get("If-None-Match"), opaque(etag)) {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		for _, f := range fields { // which a 304 need not repeat
+			name, value, _ := strings.Cut(f, ": ")
+			w.Header().Set(name, value)
+		}
+		_, _ = fmt.Fprint(w, body(r))
+	}
+}
+
+func language(r *http.Request) string { return r.Header.Get("Accept-Language") }
+
+// TestWhoHasNothingIsNotToldThatItHasNotChanged: what was asked for the cache's sake is
+// not taken for the client's own question when it asks again.
+func TestWhoHasNothingIsNotToldThatItHasNotChanged(t *testing.T) {
+	const contributors = "/repos/acme/widgets/stats/contributors"
+	synctest.Test(t, func(t *testing.T) {
+		var n atomic.Int32
+		upstream := holding(`"v1"`, func(*http.Request) string { return "all" }, "Cache-Control: max-age=60")
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			switch n.Add(1) {
+			case 2:
+				w.WriteHeader(http.StatusAccepted)
+			case 3: // the poll
+				w.WriteHeader(http.StatusInternalServerError)
+			default:
+				upstream(w, r)
+			}
+		})
+		w.get(contributors, "Authorization: Bearer a")
+		r := w.get(contributors, "Authorization: Bearer b")
+		w.want("status", r.StatusCode, http.StatusOK)
+		w.want("body", r.body, "all")
+	})
+}
+
+// TestWhatAProofLeavesOut: of an answer that another caller has fetched Vary and the
+// directives hold on, also where the 304 does not repeat them.
+func TestWhatAProofLeavesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			holding(`"`+language(r)+`"`, language, "Vary: Accept-Language", "Cache-Control: max-age=60")(w, r)
+		})
+		w.get(sbom, "Authorization: Bearer a", "Accept-Language: de")
+		w.want("proof", w.get(sbom, "Authorization: Bearer b", "Accept-Language: de").Header.Get("Cache-Status"), "weir; fwd=uri-miss; fwd-status=304; stored; ttl=60")
+		w.want("another variant", w.get(sbom, "Authorization: Bearer b", "Accept-Language: fr").body, "fr")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		var away atomic.Bool
+		upstream := holding(`"x"`, language, "Cache-Control: private, max-age=0, must-revalidate")
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			if away.Load() {
+				panic(http.ErrAbortHandler)
+			}
+			upstream(w, r)
+		})
+		w.get(sbom, "Authorization: Bearer a")
+		w.get(sbom, "Authorization: Bearer b")
+		away.Store(true)
+		w.want("must be validated", w.get(sbom, "Authorization: Bearer b").StatusCode, http.StatusGatewayTimeout)
+	})
+}
+
+// TestAWeakETagChoosesNoVariant: two that differ may have one.
+func TestAWeakETagChoosesNoVariant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, holding(`W/"1"`, language, "Vary: Accept-Language", "Cache-Control: max-age=60"))
+		w.want("german", w.get("/unknown", "Accept-Language: de").body, "de")
+		for range 2 {
+			w.want("french", w.get("/unknown", "Accept-Language: fr").body, "fr")
+		}
+	})
+}
+
+// TestTrustIsNotLostToOthers: what is no operation of the documents, no whole answer,
+// or no digest says nothing of how ETags are made; nor do mistakes between which
+// something is right, or that lie far apart.
+func TestTrustIsNotLostToOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		upstream := digesting(same, false)
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/some/file":
+				holding(`"`+strings.Repeat("0", 64)+`"`, language, "Cache-Control: max-age=60")(w, r)
+			case "/users/octocat/subscriptions":
+				holding(`"5f3759df"`, language, "Cache-Control: max-age=60")(w, r)
+			case "/orgs/acme/members/octocat": // the digest of something else
+				w.Header().Set("Cache-Control", "max-age=60")
+				w.Header().Set("Etag", `"`+strings.Repeat("0", 64)+`"`)
+				_, _ = fmt.Fprint(w, "x")
+			default:
+				upstream(w, r)
+			}
+		}, github)
+		for range 2 * maxMistakes {
+			for _, path := range []string{"/some/file", "/users/octocat/subscriptions"} {
+				w.get(path, "Authorization: Bearer x", "Cache-Control: no-cache")
+			}
+		}
+		wrong := func() { w.get("/orgs/acme/members/octocat", "Authorization: Bearer x", "Cache-Control: no-cache") }
+		for i := range 2 * maxMistakes {
+			wrong()
+			w.get("/repos/acme/widgets/subscription", "Authorization: Bearer x"+fmt.Sprint(i)) // is right, or proves it
+			w.get(fmt.Sprintf("/repos/acme/w%d/dependency-graph/sbom", i), "Authorization: Bearer x")
+		}
+		for range 2 * maxMistakes {
+			wrong()
+			time.Sleep(mistakesIn / (maxMistakes - 1) * 2)
+		}
+		w.get(sbom, "Authorization: Bearer a")
+		w.want("proof", w.get(sbom, "Authorization: Bearer b").Header.Get("Cache-Status"), "weir; fwd=uri-miss; fwd-status=304; stored; ttl=60")
+	})
+}
+
+// TestNothingIsLookedUpForWhoMayNotGo: who is refused costs no work, and learns from no
+// pause what others hold.
+func TestNothingIsLookedUpForWhoMayNotGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-RateLimit-Limit", "1")
+			w.Header().Set("X-RateLimit-Used", "1")
+			w.Header().Set("X-RateLimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
+			digesting(same, false)(w, r)
+		}, github)
+		list, tier := w.replicas(1)
+		asks(list[0], sbom, "Authorization", "Bearer a")
+		asks(list[0], "/repos/acme/widgets/subscription", "Authorization", "Bearer b") // b's only one
+		before := tier.asked
+		if r := asks(list[0], sbom, "Authorization", "Bearer b", "Prefer", "respond-async"); r.Code != http.StatusTooManyRequests {
+			t.Errorf("%d", r.Code)
+		}
+		w.want("questions who holds it", tier.asked, before)
+	})
+}
+
+// TestNothingOfACallerStaysInWhatAllShare: reference data is kept without the fields
+// that may speak of whoever happened to fetch it, or to validate it.
+func TestNothingOfACallerStaysInWhatAllShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Oauth-Scopes", "of "+r.Header.Get("Authorization"))
+			w.Header().Set("Content-Language", "en")
+			templates(w, r)
+		})
+		const path = "/gitignore/templates"
+		w.want("who fetches it", w.get(path, "Authorization: Bearer a").Header.Get("X-Oauth-Scopes"), "of Bearer a")
+		for range 2 {
+			r := w.get(path)
+			w.want("who has it from the cache", r.Header.Get("X-Oauth-Scopes"), "")
+			w.want("language", r.Header.Get("Content-Language"), "en")
+			time.Sleep(25 * time.Hour)
+			w.get(path, "Authorization: Bearer b") // validates it
+		}
+	})
+}
+
+// TestWhatIsOfferedIsBounded: what is no entity tag is not offered, nor one that is very
+// long, nor more than a few; and an upstream to which it is too much is asked without.
+func TestWhatIsOfferedIsBounded(t *testing.T) {
+	for _, etag := range []string{"*", "v1", `"a", "b"`, `"` + strings.Repeat("x", 300) + `"`} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, holding(etag, language, "Cache-Control: max-age=1"))
+			w.get(sbom, "Authorization: Bearer a")
+			w.get(sbom, "Authorization: Bearer b", "Accept-Language: fr")
+			time.Sleep(2 * time.Second)
+			w.get(sbom, "Authorization: Bearer a")
+			for i, r := range w.seen.all() {
+				w.want(fmt.Sprint("condition of request ", i+1), r.Header.Get("If-None-Match"), "")
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			text := r.Header.Get("Authorization")
+			w.Header().Set("Cache-Control", "max-age=60")
+			w.Header().Set("Etag", `"`+strings.Repeat(text[len(text)-1:], 250)+`"`)
+			if strings.Count(r.Header.Get("If-None-Match"), `"`) > 6 {
+				w.WriteHeader(http.StatusRequestHeaderFieldsTooLarge)
+				return
+			}
+			_, _ = fmt.Fprint(w, text)
+		})
+		for _, token := range strings.Split("abcdefghijklmnopqrst", "") {
+			w.want("status", w.get(sbom, "Authorization: Bearer "+token).StatusCode, http.StatusOK)
+		}
+		for _, r := range w.seen.all() {
+			if n := len(r.Header.Get("If-None-Match")); n > maxOffered+maxOffers*2 {
+				t.Errorf("%d bytes are offered", n)
+			}
+		}
+	})
+}
+
+// TestLargeBodiesAreNotHashed: neither for a proof nor to learn.
+func TestLargeBodiesAreNotHashed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		large := func(string) string { return strings.Repeat("x", maxDigested+1) }
+		w := newWorld(t, digesting(large, false), github)
+		w.get(sbom, "Authorization: Bearer a")
+		w.get(sbom, "Authorization: Bearer b")
+		w.want("offered", w.seen.all()[1].Header.Get("If-None-Match"), "")
+	})
+}
+
+// TestWhoGetsNothingPushesNobodyOut: callers that are told 404 are not among those whose
+// answers are offered.
+func TestWhoGetsNothingPushesNobodyOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		upstream := digesting(same, false)
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.Header.Get("Authorization"), "stranger") {
+				w.Header().Set("Cache-Control", "max-age=60")
+				w.WriteHeader(http.StatusNotFound)
+				return
+			}
+			upstream(w, r)
+		}, github)
+		w.get(sbom, "Authorization: Bearer a")
+		for i := range 10 {
+			w.want("stranger", w.get(sbom, fmt.Sprint("Authorization: Bearer stranger ", i)).StatusCode, http.StatusNotFound)
+		}
+		w.want("proof", w.get(sbom, "Authorization: Bearer b").Header.Get("Cache-Status"), "weir; fwd=uri-miss; fwd-status=304; stored; ttl=60")
+	})
+}
+
+// TestAProofIsNotAskedForInVain: an upstream whose 304s prove nothing is asked twice a
+// few times only.
+func TestAProofIsNotAskedForInVain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		upstream := holding(`"v1"`, language, "Cache-Control: max-age=60")
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) { upstream(&untagged{w}, r) })
+		for i := range 20 {
+			w.want("status", w.get(sbom, fmt.Sprint("Authorization: Bearer ", i)).StatusCode, http.StatusOK)
+		}
+		w.want("requests upstream", w.upstreamSaw(), 20+maxMistakes)
+	})
+}
+
+// untagged makes the ETag of a 304 a weak one.
+type untagged struct{ http.ResponseWriter }
+
+func (u *untagged) WriteHeader(status int) {
+	if status == http.StatusNotModified {
+		u.Header().Set("Etag", "W/"+u.Header().Get("Etag"))
+	}
+	u.ResponseWriter.WriteHeader(status)
+}
+
+// TestAProofKnowsItsPurges: what was proved before a purge is stale after it, also when
+// the 304 came after.
+func TestAProofKnowsItsPurges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		upstream := digesting(same, false)
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(time.Second)
+			upstream(w, r)
+		}, github)
+		w.get(sbom, "Authorization: Bearer a")
+		done := make(chan got)
+		go func() { done <- w.get(sbom, "Authorization: Bearer b") }()
+		time.Sleep(500 * time.Millisecond)
+		w.gateway.Cache.Purge(t.Context(), "repo:acme/widgets")
+		<-done
+		w.want("after", w.get(sbom, "Authorization: Bearer b").Header.Get("Cache-Status"), "weir; fwd=stale; fwd-status=304; stored; ttl=59")
+		w.gateway.Cache.Purge(t.Context(), "repo:acme/widgets")
+		w.want("its tags are its own", strings.HasPrefix(w.get(sbom, "Authorization: Bearer b").Header.Get("Cache-Status"), "weir; fwd=stale"), true)
+	})
+}
