@@ -98,20 +98,26 @@ func TestTrustIsNotLostToOthers(t *testing.T) {
 		upstream := digesting(same, false)
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			switch r.URL.Path {
-			case "/some/file":
-				holding(`"`+strings.Repeat("0", 64)+`"`, language, "Cache-Control: max-age=60")(w, r)
-			case "/users/octocat/subscriptions":
-				holding(`"5f3759df"`, language, "Cache-Control: max-age=60")(w, r)
-			case "/orgs/acme/members/octocat": // the digest of something else
+			case "/some/file", "/orgs/acme/members/octocat", "/users/large/subscriptions", "/users/nobody/subscriptions": // the digest of something else
 				w.Header().Set("Cache-Control", "max-age=60")
 				w.Header().Set("Etag", `"`+strings.Repeat("0", 64)+`"`)
+				switch {
+				case strings.Contains(r.URL.Path, "nobody"):
+					w.WriteHeader(http.StatusNotFound)
+				case strings.Contains(r.URL.Path, "large"):
+					_, _ = fmt.Fprint(w, strings.Repeat("x", maxDigested))
+				}
+				_, _ = fmt.Fprint(w, "x")
+			case "/users/octocat/subscriptions":
+				w.Header().Set("Cache-Control", "max-age=60")
+				w.Header().Set("Etag", `"5f3759df"`)
 				_, _ = fmt.Fprint(w, "x")
 			default:
 				upstream(w, r)
 			}
 		}, github)
 		for range 2 * maxMistakes {
-			for _, path := range []string{"/some/file", "/users/octocat/subscriptions"} {
+			for _, path := range []string{"/some/file", "/users/octocat/subscriptions", "/users/large/subscriptions", "/users/nobody/subscriptions"} {
 				w.get(path, "Authorization: Bearer x", "Cache-Control: no-cache")
 			}
 		}
@@ -191,18 +197,21 @@ func TestWhatIsOfferedIsBounded(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			text := r.Header.Get("Authorization")
 			w.Header().Set("Cache-Control", "max-age=60")
-			w.Header().Set("Etag", `"`+strings.Repeat(text[len(text)-1:], 250)+`"`)
-			if strings.Count(r.Header.Get("If-None-Match"), `"`) > 6 {
+			w.Header().Set("Etag", `"`+strings.Repeat(text[len(text)-1:]+language(r), 80)+`"`)
+			w.Header().Set("Vary", "Accept-Language")
+			if strings.Count(r.Header.Get("If-None-Match"), `"`) == 6 {
 				w.WriteHeader(http.StatusRequestHeaderFieldsTooLarge)
 				return
 			}
 			_, _ = fmt.Fprint(w, text)
 		})
 		for _, token := range strings.Split("abcdefghijklmnopqrst", "") {
-			w.want("status", w.get(sbom, "Authorization: Bearer "+token).StatusCode, http.StatusOK)
+			for _, language := range []string{"de", "fr", "it"} {
+				w.want("status", w.get(sbom, "Authorization: Bearer "+token, "Accept-Language: "+language).StatusCode, http.StatusOK)
+			}
 		}
 		for _, r := range w.seen.all() {
-			if n := len(r.Header.Get("If-None-Match")); n > maxOffered+maxOffers*2 {
+			if n := len(r.Header.Get("If-None-Match")); n > maxOffered+2*maxOffered/200 {
 				t.Errorf("%d bytes are offered", n)
 			}
 		}
@@ -280,7 +289,14 @@ func TestAProofKnowsItsPurges(t *testing.T) {
 		w.gateway.Cache.Purge(t.Context(), "repo:acme/widgets")
 		<-done
 		w.want("after", w.get(sbom, "Authorization: Bearer b").Header.Get("Cache-Status"), "weir; fwd=stale; fwd-status=304; stored; ttl=59")
-		w.gateway.Cache.Purge(t.Context(), "repo:acme/widgets")
-		w.want("its tags are its own", strings.HasPrefix(w.get(sbom, "Authorization: Bearer b").Header.Get("Cache-Status"), "weir; fwd=stale"), true)
+		w.gateway.Cache.Purge(t.Context(), "account:account of Bearer a")
+		again := func(token string) string {
+			return w.get(sbom, "Authorization: Bearer "+token).Header.Get("Cache-Status")
+		}
+		w.want("a purge of who fetched it", again("b"), "weir; hit; ttl=59")
+		w.gateway.Cache.Purge(t.Context(), "account:account of Bearer b")
+		w.want("one of who proved it", again("b"), "weir; fwd=stale; fwd-status=304; stored; ttl=59")
+		w.want("what was fetched before is proved after", again("c"), "weir; fwd=uri-miss; fwd-status=304; stored; ttl=59")
+		w.want("and holds", again("c"), "weir; hit; ttl=59")
 	})
 }

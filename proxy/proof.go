@@ -38,9 +38,8 @@ const (
 )
 
 const (
-	// maxOffers bounds the ETags that are offered for one request, maxOffered their
-	// bytes, and maxETag those of one.
-	maxOffers  = 16
+	// maxOffered bounds the bytes of the ETags that are offered for one request, maxETag
+	// those of one.
 	maxOffered = 4 << 10
 	maxETag    = 256
 	// maxDigested bounds the bytes that are hashed for one request: so few that their time
@@ -104,7 +103,7 @@ func (l *offering) add(e *cache.Entry, from origins) {
 // offer takes one in, unless its ETag is none, is there, or is too much.
 func (l *offering) offer(o offer) {
 	there := slices.ContainsFunc(l.offers, func(other offer) bool { return opaque(other.etag) == opaque(o.etag) })
-	if there || o.etag == "" || len(l.offers) == maxOffers || len(o.etag) > maxETag || l.offered+len(o.etag) > maxOffered {
+	if there || o.etag == "" || len(o.etag) > maxETag || l.offered+len(o.etag) > maxOffered {
 		return
 	}
 	l.offered += len(o.etag)

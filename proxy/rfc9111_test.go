@@ -250,6 +250,9 @@ var validating = []requirement{
 	{"4.3.1", "the fields that Vary names are those of the request", []turn{
 		{ask: one("Foo: 1"), answer: one("Cache-Control: max-age=1", `Etag: "a"`, "Vary: Foo"), asked: true},
 		{after: 2 * time.Second, ask: one("Foo: 1"), status: 304, asked: true, body: "1", sees: one("Foo: 1", `If-None-Match: "a"`)}}},
+	{"4.3.1", "but only what a 304 can choose", []turn{
+		{ask: one("Foo: 1"), status: 404, answer: one(fresh, `Etag: "a"`, "Vary: Foo"), asked: true, code: 404},
+		{ask: one("Foo: 2"), asked: true, sees: one("If-None-Match: ")}}},
 	{"4.3.2", "conditions that only an origin can judge go there", []turn{
 		{answer: one(fresh, `Etag: "a"`), asked: true}, {ask: one(`If-Match: "b"`), status: 412, asked: true, code: 412, sees: one(`If-Match: "b"`)},
 		{ask: one("If-Unmodified-Since: " + httpDay), status: 412, asked: true, code: 412, sees: one("If-Unmodified-Since: " + httpDay)}}},
