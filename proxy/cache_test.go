@@ -244,6 +244,16 @@ func TestRepresentationsAreKeptApart(t *testing.T) {
 		}
 		w.want("requests upstream", w.upstreamSaw(), 2)
 	})
+	synctest.Test(t, func(t *testing.T) { // fields of a dialect's own that choose one
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = fmt.Fprint(w, r.Header.Get("X-GitHub-Next-Global-ID"))
+		}, github)
+		for range 2 {
+			for _, value := range []string{"0", "1"} {
+				w.want("identifiers", w.get("/gitignore/templates/Go", "X-GitHub-Next-Global-ID: "+value).body, value)
+			}
+		}
+	})
 }
 
 func TestWriteMakesWhatItChangesStale(t *testing.T) {

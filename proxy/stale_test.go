@@ -151,12 +151,13 @@ func TestStaleWhileItIsValidated(t *testing.T) {
 		const path = "/users/octocat"
 		w.get(path)
 		time.Sleep(14 * time.Second)
-		for _, r := range w.crowd(5, path) {
+		for _, r := range w.crowd(5, path, "Cache-Control: max-age=60") {
 			w.want("stale", r.body, "version 1")
 			w.want("and says so", r.Header.Get("Cache-Status"), "weir; hit; ttl=-5")
 		}
 		time.Sleep(2 * time.Second)
 		w.want("validated meanwhile", w.get(path).body, "version 2")
+		w.want("in nobody's words", w.seen.all()[1].Header.Get("Cache-Control"), "")
 		w.want("for nobody", w.gateway.Recent()[1].Background, true)
 		time.Sleep(time.Minute)
 		w.want("too old", w.get(path).body, "version 3")
