@@ -85,29 +85,30 @@ func (s *Store) Nominees(ctx context.Context, key, about Key) (own, others []*En
 // caller who got it.
 var describing = []string{
 	"Cache-Control", "Cdn-Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Location", "Content-Type",
-	"Date", "Etag", "Expires", "Last-Modified", "Surrogate-Control", "Vary",
+	"Date", "Etag", "Expires", "Last-Modified", "Surrogate-Control", "Vary", "X-Content-Type-Options",
 }
 
 // Foreign returns the entry as another caller gets it that has proved by a 304 to a
-// request with this ETag that it may: without the fields that may speak of the first.
-// Those that the 304 brings are added by [Entry.Validated].
-func (e *Entry) Foreign(etag string) *Entry {
+// request with this ETag that it may: without the fields that may speak of the first,
+// but with these. Those that the 304 brings are added by [Entry.Validated].
+func (e *Entry) Foreign(etag string, describe []string) *Entry {
 	theirs := *e
-	theirs.Header = described(e.Header)
+	theirs.Header = described(e.Header, describe)
 	theirs.Header.Set("Etag", etag)
 	return &theirs
 }
 
 // ForAll returns the answer as it is kept where all callers share it: without the
-// fields that may speak of the one who fetched it.
-func (a Answer) ForAll() Answer {
-	a.Header = described(a.Header, "Age", "Link", "Location")
+// fields that may speak of the one who fetched it, but with these.
+func (a Answer) ForAll(describe []string) Answer {
+	a.Header = described(a.Header, append([]string{"Age", "Link", "Location"}, describe...))
 	return a
 }
 
-func described(h http.Header, also ...string) http.Header {
+func described(h http.Header, also []string) http.Header {
 	kept := http.Header{}
 	for _, name := range slices.Concat(describing, also) {
+		name = http.CanonicalHeaderKey(name)
 		if values := h[name]; len(values) > 0 {
 			kept[name] = values
 		}

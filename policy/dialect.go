@@ -23,6 +23,7 @@ type Dialect struct {
 	Tokens           map[string]CallerKind `yaml:"tokens"`
 	Forward          []string              `yaml:"forward"`
 	VaryByCredential []string              `yaml:"vary_by_credential"`
+	Describe         []string              `yaml:"describe"`
 	ETag             []string              `yaml:"etag"`
 	Webhook          struct {
 		UserAgent  string `yaml:"user_agent"`

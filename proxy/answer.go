@@ -260,9 +260,9 @@ func (x *exchange) useSpare(why string) *http.Response {
 func (g *Gateway) revalidated(x *exchange, o offer, a cache.Answer, since cache.Generation) *http.Response {
 	now, e := a.Answered, o.entry
 	if o.from == foreign {
-		e = e.Foreign(cmp.Or(a.Header.Get("Etag"), o.etag))
+		e = e.Foreign(cmp.Or(a.Header.Get("Etag"), o.etag), g.Dialect.Describe)
 	}
-	a = x.ofAll(a)
+	a = g.ofAll(x, a)
 	renewed := e.Renewed(a)
 	lifetime, ok := cache.Keep(renewed, x.ask, x.rule)
 	vary, one := cache.VaryFields(renewed.Header, x.header, g.covered())
@@ -295,7 +295,7 @@ func (g *Gateway) keep(x *exchange, resp *http.Response, sent http.Header, a cac
 	}
 	own := *resp
 	own.Trailer = nil
-	e := cache.NewEntry(x.ofAll(a), nil, lifetime) // now: the header is the client's from here on
+	e := cache.NewEntry(g.ofAll(x, a), nil, lifetime) // now: the header is the client's from here on
 	e.Vary, e.Tags, e.Since, e.About = vary, x.tags, since, g.about(x)
 	x.noteStored(e, a.Answered)
 	ahead := func(s *spool) {
@@ -327,9 +327,9 @@ func (g *Gateway) keep(x *exchange, resp *http.Response, sent http.Header, a cac
 
 // ofAll is an answer as it is kept: without what may speak of the caller who fetched
 // it, where all callers share it.
-func (x *exchange) ofAll(a cache.Answer) cache.Answer {
+func (g *Gateway) ofAll(x *exchange, a cache.Answer) cache.Answer {
 	if x.match.Operation.Cache.Class == policy.Shared {
-		return a.ForAll()
+		return a.ForAll(g.Dialect.Describe)
 	}
 	return a
 }
