@@ -192,8 +192,11 @@ func TestAReplicaThatDiesIsReplaced(t *testing.T) {
 		}()
 		asks(list[0], watchers)
 		k := <-key
+		synctest.Wait() // its own claim has ended
 		c.Forget(t.Context(), k)
+		c.mu.Lock()
 		c.claims[k], c.until[k] = cache.Claim{Owner: "dead", Sent: true}, time.Now().Add(3*time.Second)
+		c.mu.Unlock()
 		began := time.Now()
 		w.want("the other asks", asks(list[1], watchers).Body.String(), "all")
 		if took := time.Since(began); took < 4*time.Second || took > 5*time.Second {
