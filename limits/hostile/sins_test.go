@@ -95,10 +95,10 @@ func TestSinsAreSeen(t *testing.T) {
 	}
 }
 
-// shows reports whether a limit is broken in one of a few runs: goroutines take
+// shows reports whether a limit is broken in one of many runs: goroutines take
 // turns as they like, and a small sin needs the right moment.
 func (s Saturation) shows(t *testing.T, limit string, open Open, spoil func(*Nature)) (seen bool) {
-	for seed := uint64(1); seed <= 8 && !seen; seed++ {
+	for seed := uint64(1); seed <= 40 && !seen; seed++ {
 		scenario := s.Scenario(4, 1, false)
 		scenario.Seed = seed
 		scenario.Span = max(scenario.Span, 20*time.Second)
