@@ -146,6 +146,9 @@ func (g *Gateway) ask(x *exchange, out *http.Request) (*http.Response, error) {
 		}
 	case http.StatusBadRequest, http.StatusPreconditionFailed, http.StatusRequestHeaderFieldsTooLarge:
 		if asked { // what was asked for the cache's sake may have been too much
+			if !onlyHeld(x.offers) {
+				g.proofs.told(false, time.Now())
+			}
 			return g.askAgain(x, out, resp)
 		}
 	}

@@ -179,7 +179,7 @@ func TestNothingOfACallerStaysInWhatAllShare(t *testing.T) {
 }
 
 // TestWhatIsOfferedIsBounded: what is no entity tag is not offered, nor one that is very
-// long, nor more than a few; and an upstream to which it is too much is asked without.
+// long, nor more than a few.
 func TestWhatIsOfferedIsBounded(t *testing.T) {
 	for _, etag := range []string{"*", "v1", `"a", "b"`, `"` + strings.Repeat("x", 300) + `"`} {
 		synctest.Test(t, func(t *testing.T) {
@@ -199,10 +199,6 @@ func TestWhatIsOfferedIsBounded(t *testing.T) {
 			w.Header().Set("Cache-Control", "max-age=60")
 			w.Header().Set("Etag", `"`+strings.Repeat(text[len(text)-1:]+language(r), 80)+`"`)
 			w.Header().Set("Vary", "Accept-Language")
-			if strings.Count(r.Header.Get("If-None-Match"), `"`) == 6 {
-				w.WriteHeader(http.StatusRequestHeaderFieldsTooLarge)
-				return
-			}
 			_, _ = fmt.Fprint(w, text)
 		})
 		for _, token := range strings.Split("abcdefghijklmnopqrst", "") {
@@ -216,6 +212,26 @@ func TestWhatIsOfferedIsBounded(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAnUpstreamThatTakesNoConditions is asked without them, and after a few times at
+// once.
+func TestAnUpstreamThatTakesNoConditions(t *testing.T) {
+	for _, status := range []int{http.StatusBadRequest, http.StatusPreconditionFailed, http.StatusRequestHeaderFieldsTooLarge} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("If-None-Match") != "" {
+					w.WriteHeader(status)
+					return
+				}
+				holding(`"v1"`, language, "Cache-Control: max-age=60")(w, r)
+			})
+			for i := range 20 {
+				w.want("status", w.get(sbom, fmt.Sprint("Authorization: Bearer ", i)).StatusCode, http.StatusOK)
+			}
+			w.want("requests upstream", w.upstreamSaw(), 20+maxMistakes)
+		})
+	}
 }
 
 // TestLargeBodiesAreNotHashed: neither for a proof nor to learn.

@@ -110,6 +110,11 @@ func (l *offering) offer(o offer) {
 	l.offers = append(l.offers, o)
 }
 
+// onlyHeld reports whether all that was offered is held for the request itself.
+func onlyHeld(offers []offer) bool {
+	return !slices.ContainsFunc(offers, func(o offer) bool { return o.from != held })
+}
+
 // opaque is an ETag without what says that it is weak (RFC 9110 section 8.8.3.2).
 func opaque(etag string) string { return strings.TrimPrefix(etag, "W/") }
 
@@ -131,7 +136,7 @@ func (g *Gateway) validate(x *exchange, out *http.Request) bool {
 	}
 	x.offers = g.offers(x, out.Header)
 	modified := ""
-	if x.stale != nil && !slices.ContainsFunc(x.offers, func(o offer) bool { return o.from != held }) {
+	if x.stale != nil && onlyHeld(x.offers) {
 		modified = x.stale.Header.Get("Last-Modified")
 	}
 	if len(x.offers) == 0 && modified == "" {
@@ -166,7 +171,7 @@ func (g *Gateway) proven(x *exchange, sent, answer http.Header) (o offer, ok boo
 	if len(answer["Link"]) > 0 {
 		g.links.told(true, now)
 	}
-	alone := len(x.offers) == 1 || x.stale != nil && !slices.ContainsFunc(x.offers, func(o offer) bool { return o.from != held })
+	alone := len(x.offers) == 1 || x.stale != nil && onlyHeld(x.offers)
 	for _, o := range x.offers {
 		switch {
 		case (etag != "" || !alone) && opaque(o.etag) != opaque(etag):
