@@ -76,6 +76,16 @@ var calls = map[string][]call{
 	"rulesets/list-organization": {{as: "tok-owner", target: "/orgs/acme/rulesets"}, {as: "tok-member", target: "/orgs/acme/rulesets"}, {target: "/orgs/acme/rulesets"}},
 	"rulesets/list-branch-rules": {{target: "/repos/acme/widgets/rules/branches/main"}, {target: "/repos/acme/widgets/rules/branches/release/1.x"}, {target: "/repos/acme/widgets/rules/branches/release%2F1.x"}},
 
+	"git-tags/get": {
+		{target: "/repos/acme/widgets/git/tags/0000000000000000000000000000000000000000"}, {target: "/repos/acme/empty/git/tags/00"}, {as: "tok-outsider", target: "/repos/acme/secret/git/tags/00"},
+	},
+	"git-tags/create": {
+		{as: "tok-member", method: "POST", target: "/repos/acme/widgets/git/tags", body: `{"tag":"v2","message":"m","object":"0000000000000000000000000000000000000000","type":"commit"}`},
+		{as: "tok-member", method: "POST", target: "/repos/acme/widgets/git/tags", body: `{"tag":"v2"}`}, {as: "tok-member", method: "POST", target: "/repos/acme/empty/git/tags", body: `{}`},
+		{as: "tok-outsider", method: "POST", target: "/repos/acme/widgets/git/tags", body: `{}`}, {method: "POST", target: "/repos/acme/widgets/git/tags", body: `{}`},
+	},
+	"dependency-graph/export-sbom": onRepositories("/dependency-graph/sbom"),
+
 	"graphql": {
 		{as: "tok-owner", method: "POST", target: "/graphql", body: `{"query":"{ viewer { login } }"}`},
 		{as: "tok-owner", method: "POST", target: "/graphql", body: `{"query":"mutation { addStar(input: {}) { clientMutationId } }"}`},

@@ -31,6 +31,11 @@ func (s *Service) invalid(resource, field string) response {
 	return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{resource, field, "invalid"})
 }
 
+// missing is a 422 that names a field which must be there.
+func (s *Service) missing(resource, field string) response {
+	return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{resource, field, "missing_field"})
+}
+
 func (s *Service) finding(f *policy.Finding) response {
 	var fields []problemField
 	if f.Field != "" {

@@ -15,6 +15,11 @@ func handlers() map[string]handler {
 		"statistics/participation":   statistics(participation),
 		"statistics/punch-card":      statistics(punchCard),
 
+		"git-tags/create": createTag,
+		"git-tags/get":    getTag,
+
+		"dependency-graph/export-sbom": exportSBOM,
+
 		"graphql":               graphQL,
 		"app-manifests/convert": convertManifest,
 

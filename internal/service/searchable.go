@@ -16,7 +16,7 @@ func searchCode(s *Service, req *request) response {
 			if f.size >= maxSearchedFile {
 				continue
 			}
-			sha := objectName(uint64(r.id), uint64(len(f.path)), uint64(len(f.content)))
+			sha := f.sha(r)
 			api := req.base + "/repositories/" + itoa(r.id)
 			url := api + "/contents/" + f.path + "?ref=" + r.head()
 			all = append(all, document{

@@ -22,6 +22,7 @@ func seed(n uint64, now time.Time) *world {
 	g.files(widgets)
 	g.issues(widgets)
 	g.watchers(w, widgets)
+	g.tags(widgets)
 	secret := g.repository(w, acme, 1002, "secret", "Not for everybody", "Go", true)
 	g.commits(secret, 60, 20)
 	secret.files = []file{{path: "vault.go", content: "package vault\n\n// Key opens the vault.\nconst Key = \"widget\"\n"}}
@@ -139,6 +140,17 @@ func (g *grower) issues(r *repository) {
 			created: g.now.AddDate(0, 0, -i),
 		})
 	}
+}
+
+// tags makes two versions: one whose signature is valid, one without any.
+func (g *grower) tags(r *repository) {
+	release := func(n int, name, message string) *gitTag {
+		c := r.commits[n]
+		return newTag(name, message, c.sha, "commit", signer{c.author.name, c.author.email, c.at})
+	}
+	signed := release(100, "v1.0.0", "The first one\n"+signatureBegin+"\n\n"+objectName(g.random.Uint64())+"\n"+signatureEnd+"\n")
+	signed.reason = "valid"
+	r.tags = []*gitTag{signed, release(200, "v1.1.0", "The second one\n")}
 }
 
 func (g *grower) watchers(w *world, r *repository) {

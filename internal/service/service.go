@@ -12,8 +12,8 @@
 //   - No lock is held while a client is written to.
 //
 // This version has reference data, statistics, search, the rate limit status,
-// members, watching and the ruleset lists; any other operation of the
-// catalogue answers 501. It enforces every limit of Document B section 8. It is
+// members, watching, the ruleset lists, Git tags and the software bill of
+// materials; any other operation of the catalogue answers 501. It enforces every limit of Document B section 8. It is
 // not made to be reached by anybody but tests and their authors.
 package service
 

@@ -33,6 +33,11 @@ const (
 	// Document A section 2.10.
 	rulesetMembers = `id name source_type source enforcement node_id _links created_at updated_at`
 	ruleMembers    = `type ruleset_source_type ruleset_source ruleset_id parameters`
+	// Document A section 2.8.
+	tagMembers = `node_id tag sha url message tagger object verification`
+	// Document B section 2.4.
+	sbomMembers    = `SPDXID spdxVersion creationInfo name dataLicense documentDescribes documentNamespace packages`
+	packageMembers = `SPDXID name versionInfo downloadLocation licenseConcluded licenseDeclared copyrightText filesAnalyzed`
 	// Document B sections 2.1, 2.2, 2.3, 2.6.
 	searchMembers   = `total_count incomplete_results items`
 	codeMembers     = `name path sha url git_url html_url repository score`
@@ -44,6 +49,7 @@ const (
 func TestRecordsHaveTheMembersOfTheDocuments(t *testing.T) {
 	run(t, func(t *tester) {
 		t.do("member", http.MethodPut, "/repos/acme/widgets/subscription", `{"subscribed":true}`)
+		tag := "/repos/acme/widgets/git/tags/" + t.s.world.repositories[0].tags[0].sha
 		for _, c := range []struct {
 			who, target string
 			at          string // path in the answer
@@ -59,6 +65,14 @@ func TestRecordsHaveTheMembersOfTheDocuments(t *testing.T) {
 			{"", "/repos/acme/widgets/rulesets", "0", rulesetMembers},
 			{"", "/repos/acme/widgets/rulesets", "0._links", "self html"},
 			{"", "/repos/acme/widgets/rules/branches/main", "0", ruleMembers},
+			{"", tag, "", tagMembers},
+			{"", tag, "tagger", "name email date"},
+			{"", tag, "object", "type sha url"},
+			{"", tag, "verification", "verified reason signature payload"},
+			{"", "/repos/acme/widgets/dependency-graph/sbom", "", "sbom"},
+			{"", "/repos/acme/widgets/dependency-graph/sbom", "sbom", sbomMembers},
+			{"", "/repos/acme/widgets/dependency-graph/sbom", "sbom.creationInfo", "created creators"},
+			{"", "/repos/acme/widgets/dependency-graph/sbom", "sbom.packages.0", packageMembers},
 			{"member", "/search/code?q=gear", "", searchMembers},
 			{"member", "/search/code?q=gear", "items.0", codeMembers},
 			{"", "/codes_of_conduct/contributor_covenant", "", conductMembers},
@@ -145,7 +159,7 @@ func TestHeadAndOptionsOfEveryReadableOperation(t *testing.T) {
 				continue
 			}
 			target := strings.NewReplacer("{owner}", "acme", "{repo}", "widgets", "{org}", "acme", "{username}", "acme-owner", "{name}", "Go",
-				"{key}", "contributor_covenant", "{branch}", "main", "{kind}", "users").Replace(op.Path) + "?q=gear"
+				"{key}", "contributor_covenant", "{branch}", "main", "{kind}", "users", "{tag_sha}", t.s.world.repositories[0].tags[0].sha).Replace(op.Path) + "?q=gear"
 			get, head := t.get("owner", target), t.do("owner", http.MethodHead, target, "")
 			if get.Code != head.Code || get.Header().Get("ETag") != head.Header().Get("ETag") || get.Code >= 400 && id != "watching/get-subscription" {
 				t.Errorf("%s: GET %d, HEAD %d", target, get.Code, head.Code)

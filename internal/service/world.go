@@ -49,6 +49,7 @@ type repository struct {
 	issues        []issue
 	subscriptions map[string]*subscription // by login
 	rulesets      []*ruleset
+	tags          []*gitTag
 }
 
 func (r *repository) fullName() string { return r.owner.login + "/" + r.name }
@@ -77,6 +78,11 @@ type file struct {
 	path    string
 	content string
 	size    int // of a file whose content is not held; else 0
+}
+
+// sha is the name of the file's blob.
+func (f file) sha(r *repository) string {
+	return objectName(uint64(r.id), uint64(len(f.path)), uint64(len(f.content)))
 }
 
 type issue struct {

@@ -1,0 +1,172 @@
+package service
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// gitTag is an annotated tag object. It never changes, and is no reference.
+type gitTag struct {
+	sha     string
+	name    string
+	message string
+	// target is the name of the object that is tagged, kind its type.
+	target, kind string
+	tagger       signer
+	// reason is why the signature is or is not valid (Document A section 2.8);
+	// signature is empty without one.
+	reason, signature string
+}
+
+type signer struct {
+	name, email string
+	at          time.Time
+}
+
+// newTag returns a tag object; its name is that which Git gives it.
+func newTag(name, message, target, kind string, tagger signer) *gitTag {
+	t := &gitTag{name: name, message: message, target: target, kind: kind, tagger: tagger, reason: "unsigned"}
+	if at := strings.Index(message, signatureBegin); at >= 0 {
+		t.signature, t.reason = message[at:], "unknown_key" // nobody has shown a key here
+		if !strings.Contains(t.signature, signatureEnd) {
+			t.reason = "malformed_signature"
+		}
+	}
+	text := t.payload() + t.signature
+	sum := sha1.Sum([]byte(fmt.Sprintf("tag %d\x00%s", len(text), text)))
+	t.sha = hex.EncodeToString(sum[:])
+	return t
+}
+
+const signatureBegin, signatureEnd = "-----BEGIN PGP SIGNATURE-----", "-----END PGP SIGNATURE-----"
+
+// payload is what is signed: the object as Git writes it, without the signature.
+func (t *gitTag) payload() string {
+	return fmt.Sprintf("object %s\ntype %s\ntag %s\ntagger %s <%s> %d +0000\n\n%s", t.target, t.kind, t.name,
+		t.tagger.name, t.tagger.email, t.tagger.at.Unix(), strings.TrimSuffix(t.message, t.signature))
+}
+
+// tagObject is Document A section 2.8.
+func tagObject(req *request, r *repository, t *gitTag) object {
+	api := req.base + "/repos/" + r.fullName() + "/git"
+	var signature, payload any
+	if t.signature != "" {
+		signature, payload = t.signature, t.payload()
+	}
+	return object{
+		{"node_id", "TA_" + t.sha[:12]}, {"tag", t.name}, {"sha", t.sha}, {"url", api + "/tags/" + t.sha}, {"message", t.message},
+		{"tagger", object{{"name", t.tagger.name}, {"email", t.tagger.email}, {"date", stamp(t.tagger.at)}}},
+		{"object", object{{"type", t.kind}, {"sha", t.target}, {"url", api + "/" + t.kind + "s/" + t.target}}},
+		{"verification", object{{"verified", t.reason == "valid"}, {"reason", t.reason}, {"signature", signature}, {"payload", payload}}},
+	}
+}
+
+// tagged finds the repository of a tag operation; one without commits has no Git
+// objects (409).
+func (s *Service) tagged(req *request) (*repository, *response) {
+	r := s.repository(req)
+	var p response
+	switch {
+	case r == nil:
+		p = s.notFound()
+	case r.head() == "":
+		p = s.problem(http.StatusConflict, "Git Repository is empty.")
+	default:
+		return r, nil
+	}
+	return nil, &p
+}
+
+func getTag(s *Service, req *request) response {
+	r, problem := s.tagged(req)
+	if problem != nil {
+		return *problem
+	}
+	at := slices.IndexFunc(r.tags, func(t *gitTag) bool { return t.sha == req.match.Params["tag_sha"] })
+	if at < 0 {
+		return s.notFound()
+	}
+	return response{status: http.StatusOK, body: tagObject(req, r, r.tags[at])}
+}
+
+// createTag makes a tag object, and no reference (Document A section 4.6). Who may read
+// the repository and not write to it is told so.
+func createTag(s *Service, req *request) response {
+	r, problem := s.tagged(req)
+	if problem != nil {
+		return *problem
+	}
+	if !pushes(r, req.caller) {
+		return s.problem(http.StatusForbidden, "Must have push access to the repository")
+	}
+	var wanted struct {
+		Tag     string `json:"tag"`
+		Message string `json:"message"`
+		Object  string `json:"object"`
+		Type    string `json:"type"`
+		Tagger  *struct {
+			Name  string `json:"name"`
+			Email string `json:"email"`
+			Date  string `json:"date"`
+		} `json:"tagger"`
+	}
+	if problem := s.decode(req.body, "Tag", &wanted); problem != nil {
+		return *problem
+	}
+	for _, f := range []struct{ name, value string }{{"tag", wanted.Tag}, {"message", wanted.Message}, {"object", wanted.Object}, {"type", wanted.Type}} {
+		if f.value == "" {
+			return s.missing("Tag", f.name)
+		}
+	}
+	tagger := signer{name: req.caller.account, email: "noreply@example.com", at: time.Now()}
+	if u := s.world.user(req.caller); u != nil {
+		tagger.name, tagger.email = u.name, u.email
+	}
+	if t := wanted.Tagger; t != nil {
+		if t.Name == "" {
+			return s.missing("Tag", "tagger.name")
+		}
+		if t.Email == "" {
+			return s.missing("Tag", "tagger.email")
+		}
+		tagger.name, tagger.email = t.Name, t.Email
+		if t.Date != "" {
+			var err error
+			if tagger.at, err = time.Parse(time.RFC3339, t.Date); err != nil {
+				return s.invalid("Tag", "tagger.date")
+			}
+		}
+	}
+	switch {
+	case !slices.Contains([]string{"commit", "tree", "blob"}, wanted.Type):
+		return s.invalid("Tag", "type")
+	case !r.holds(wanted.Type, wanted.Object):
+		return s.invalid("Tag", "object")
+	}
+	t := newTag(wanted.Tag, wanted.Message, wanted.Object, wanted.Type, tagger)
+	if !slices.ContainsFunc(r.tags, func(other *gitTag) bool { return other.sha == t.sha }) {
+		r.tags = append(r.tags, t)
+	}
+	return response{status: http.StatusCreated, body: tagObject(req, r, t), location: req.base + "/repos/" + r.fullName() + "/git/tags/" + t.sha}
+}
+
+// holds reports whether the repository has a Git object of that type and name.
+func (r *repository) holds(kind, sha string) bool {
+	switch kind {
+	case "commit", "tree": // each commit has a tree, which goes by its name here
+		return slices.ContainsFunc(r.commits, func(c commit) bool { return c.sha == sha })
+	case "blob":
+		return slices.ContainsFunc(r.files, func(f file) bool { return f.sha(r) == sha })
+	}
+	return false
+}
+
+// pushes reports whether the caller may write to the repository.
+func pushes(r *repository, c caller) bool {
+	return r.owner.members[c.login] != nil || c.sees != nil && c.sees(r)
+}

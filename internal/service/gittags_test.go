@@ -1,0 +1,143 @@
+package service
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+const tagsOf = "/repos/acme/widgets/git/tags"
+
+// TestTagsAreMadeAndRead: Document A section 4.6.
+func TestTagsAreMadeAndRead(t *testing.T) {
+	run(t, func(t *tester) {
+		head := t.s.world.repositories[0].head()
+		body := `{"tag":"v2.0.0","message":"The third one\n","object":"` + head + `","type":"commit",
+			"tagger":{"name":"Ann","email":"ann@example.com","date":"2011-06-17T14:53:35-07:00"}}`
+		w := t.do("member", http.MethodPost, tagsOf, body)
+		t.wantStatus(w, 201)
+		made := decode[jsonObject](t, w)
+		if w.Header().Get("Location") != made["url"] || made["url"] != "http://api.test"+tagsOf+"/"+made["sha"].(string) {
+			t.Errorf("Location %s, url %s", w.Header().Get("Location"), made["url"])
+		}
+		if tagger := made["tagger"].(jsonObject); tagger["date"] != "2011-06-17T21:53:35Z" || tagger["name"] != "Ann" {
+			t.Errorf("%v", tagger)
+		}
+		if v := made["verification"].(jsonObject); v["verified"] != false || v["reason"] != "unsigned" || v["signature"] != nil || v["payload"] != nil {
+			t.Errorf("%v", v)
+		}
+		if o := made["object"].(jsonObject); o["sha"] != head || o["url"] != "http://api.test/repos/acme/widgets/git/commits/"+head {
+			t.Errorf("%v", o)
+		}
+		read := t.get("", tagsOf+"/"+made["sha"].(string))
+		t.wantStatus(read, 200)
+		if read.Body.String() != w.Body.String() {
+			t.Errorf("made %s, read %s", w.Body, read.Body)
+		}
+		again := t.do("member", http.MethodPost, tagsOf, body)
+		if again.Body.String() != w.Body.String() || len(t.s.world.repositories[0].tags) != 3 {
+			t.Errorf("the same object is another one: %s", again.Body)
+		}
+	})
+}
+
+// TestTheNameOfATagIsGits: what git hash-object -t tag says of the same text.
+func TestTheNameOfATagIsGits(t *testing.T) {
+	at := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	tag := newTag("v0.0.1", "initial version\n", "c3d0be41ecbe669545ee3e94d31ed9a4bc91ee3c", "commit", signer{"Ann", "ann@example.com", at})
+	if want := "396f0c9a253897c1606f17e338d7cc427b49dd8f"; tag.sha != want {
+		t.Errorf("got %s, want %s", tag.sha, want)
+	}
+}
+
+func TestSignaturesOfTags(t *testing.T) {
+	run(t, func(t *tester) {
+		valid := t.s.world.repositories[0].tags[0]
+		v := decode[jsonObject](t, t.get("", tagsOf+"/"+valid.sha))["verification"].(jsonObject)
+		if v["verified"] != true || v["reason"] != "valid" || !strings.HasPrefix(v["signature"].(string), signatureBegin) || !strings.HasPrefix(v["payload"].(string), "object "+valid.target) {
+			t.Errorf("%v", v)
+		}
+		head := t.s.world.repositories[0].head()
+		for message, reason := range map[string]string{
+			"m": "unsigned",
+			`m\n` + signatureBegin + `\nx\n` + signatureEnd: "unknown_key",
+			`m\n` + signatureBegin + `\nx`:                  "malformed_signature",
+		} {
+			w := t.do("member", http.MethodPost, tagsOf, `{"tag":"v3","message":"`+message+`","object":"`+head+`","type":"tree"}`)
+			t.wantStatus(w, 201)
+			if v := decode[jsonObject](t, w)["verification"].(jsonObject); v["reason"] != reason || v["verified"] != false || (v["signature"] == nil) != (reason == "unsigned") {
+				t.Errorf("%q: %v", message, v)
+			}
+		}
+	})
+}
+
+// TestTagsThatCannotBeMade: what is wrong is named.
+func TestTagsThatCannotBeMade(t *testing.T) {
+	run(t, func(t *tester) {
+		r := t.s.world.repositories[0]
+		with := func(from, to string) string {
+			return strings.Replace(`{"tag":"v2","message":"m","object":"`+r.head()+`","type":"commit","tagger":{"name":"A","email":"a@example.com"}}`, from, to, 1)
+		}
+		for _, c := range []struct {
+			who, target, body string
+			status            int
+			field             string
+		}{
+			{"member", tagsOf, with("", ""), 201, ""},
+			{"app", tagsOf, with("v2", "v3"), 201, ""},
+			{"workflow", tagsOf, with("v2", "v4"), 201, ""},
+			{"member", tagsOf, with(`"type":"commit"`, `"type":"blob"`), 422, "object"},
+			{"member", tagsOf, strings.Replace(with(`"type":"commit"`, `"type":"blob"`), r.head(), r.files[0].sha(r), 1), 201, ""},
+			{"member", tagsOf, with(`"tag":"v2",`, ""), 422, "tag"},
+			{"member", tagsOf, with(`"message":"m",`, ""), 422, "message"},
+			{"member", tagsOf, with(`"object":"`+r.head()+`",`, ""), 422, "object"},
+			{"member", tagsOf, with(`,"type":"commit"`, ""), 422, "type"},
+			{"member", tagsOf, with(`"type":"commit"`, `"type":"branch"`), 422, "type"},
+			{"member", tagsOf, with(r.head(), strings.Repeat("0", 40)), 422, "object"},
+			{"member", tagsOf, with(`"name":"A",`, ""), 422, "tagger.name"},
+			{"member", tagsOf, with(`,"email":"a@example.com"`, ""), 422, "tagger.email"},
+			{"member", tagsOf, with(`"name":"A",`, `"name":"A","date":"yesterday",`), 422, "tagger.date"},
+			{"member", tagsOf, with(`"v2"`, "2"), 422, "tag"},
+			{"member", tagsOf, "{", 400, ""},
+			{"member", "/repos/acme/empty/git/tags", with("", ""), 409, ""},
+			{"outsider", tagsOf, with("", ""), 403, ""},
+			{"outsider", "/repos/acme/secret/git/tags", with("", ""), 404, ""},
+			{"", tagsOf, with("", ""), 401, ""},
+		} {
+			w := t.do(c.who, http.MethodPost, c.target, c.body)
+			if w.Code != c.status || c.field != "" && !names(w, "Tag", c.field) {
+				t.Errorf("%s as %q, %s: %d %s, want %d %s", c.target, c.who, c.body, w.Code, w.Body, c.status, c.field)
+			}
+		}
+		t.wantStatus(t.get("", tagsOf+"/"+strings.Repeat("0", 40)), 404)
+		t.wantStatus(t.get("", "/repos/acme/empty/git/tags/00"), 409)
+		t.wantStatus(t.get("outsider", "/repos/acme/secret/git/tags/00"), 404)
+	})
+}
+
+// names reports whether an error names a field.
+func names(w *httptest.ResponseRecorder, resource, field string) bool {
+	return strings.Contains(w.Body.String(), `"resource":"`+resource+`","field":"`+field+`"`)
+}
+
+func TestSBOM(t *testing.T) {
+	run(t, func(t *tester) {
+		const path = "/repos/acme/widgets/dependency-graph/sbom"
+		sbom := decode[jsonObject](t, t.get("", path))["sbom"].(jsonObject)
+		var all []string
+		for _, p := range sbom["packages"].([]any) {
+			all = append(all, p.(jsonObject)["SPDXID"].(string))
+		}
+		if strings.Join(all, " ") != "SPDXRef-Repository SPDXRef-go SPDXRef-py" || sbom["documentDescribes"].([]any)[0] != all[0] {
+			t.Errorf("%q of %v", all, sbom["documentDescribes"])
+		}
+		if w := t.get("", "/repos/acme/empty/dependency-graph/sbom"); len(decode[jsonObject](t, w)["sbom"].(jsonObject)["packages"].([]any)) != 1 {
+			t.Errorf("%s", w.Body)
+		}
+		t.wantStatus(t.get("outsider", "/repos/acme/secret/dependency-graph/sbom"), 404)
+		t.wantStatus(t.get("member", "/repos/acme/secret/dependency-graph/sbom"), 200)
+	})
+}
