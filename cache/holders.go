@@ -85,7 +85,8 @@ func (s *Store) Nominees(ctx context.Context, key, about Key) (own, others []*En
 // caller who got it.
 var describing = []string{
 	"Cache-Control", "Cdn-Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Location", "Content-Type",
-	"Date", "Etag", "Expires", "Last-Modified", "Surrogate-Control", "Vary", "X-Content-Type-Options",
+	"Date", "Etag", "Expires", "Last-Modified", "Surrogate-Control", "Vary",
+	"Access-Control-Expose-Headers", "Content-Security-Policy", "Deprecation", "Referrer-Policy", "Sunset", "X-Content-Type-Options", "X-Frame-Options",
 }
 
 // Foreign returns the entry as another caller gets it that has proved by a 304 to a
@@ -106,12 +107,15 @@ func (a Answer) ForAll(describe []string) Answer {
 }
 
 func described(h http.Header, also []string) http.Header {
-	kept := http.Header{}
+	kept, named := http.Header{}, Named(h)
 	for _, name := range slices.Concat(describing, also) {
 		name = http.CanonicalHeaderKey(name)
-		if values := h[name]; len(values) > 0 {
+		if values := h[name]; len(values) > 0 && !named[name] {
 			kept[name] = values
 		}
+	}
+	if origin := h.Get("Access-Control-Allow-Origin"); origin == "*" { // else it is that of one caller
+		kept.Set("Access-Control-Allow-Origin", origin)
 	}
 	return kept
 }

@@ -145,11 +145,12 @@ func (g *Gateway) ask(x *exchange, out *http.Request) (*http.Response, error) {
 			return g.notModified(x, out, resp, since)
 		}
 	case http.StatusBadRequest, http.StatusPreconditionFailed, http.StatusRequestHeaderFieldsTooLarge:
-		if asked { // what was asked for the cache's sake may have been too much
-			if !onlyHeld(x.offers) {
-				g.proofs.told(false, time.Now())
+		if asked && !onlyHeld(x.offers) { // it may have been too much
+			again, err := g.askAgain(x, out, resp)
+			if err == nil && again.StatusCode != resp.StatusCode {
+				g.trustIn(x).proofs.told(false, time.Now())
 			}
-			return g.askAgain(x, out, resp)
+			return again, err
 		}
 	}
 	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: x.sent, Answered: time.Now()}
@@ -190,8 +191,9 @@ func (x *exchange) standsIn(resp *http.Response) string {
 func (g *Gateway) notModified(x *exchange, out *http.Request, resp *http.Response, since cache.Generation) (*http.Response, error) {
 	if isUnconditional(out.Header) {
 		discard(resp.Body)
-		g.land(x, alone, nil)
-		return nil, &failure{status: http.StatusBadGateway, message: "Bad Gateway: the API says that something has not changed that it was not asked about", detail: "upstream"}
+		err := &failure{status: http.StatusBadGateway, message: "Bad Gateway: the API says that something has not changed that it was not asked about", detail: "upstream"}
+		g.land(x, failed, err)
+		return g.insteadOf(x, err)
 	}
 	o, ok := g.proven(x, out.Header, resp.Header)
 	if !ok {
@@ -210,7 +212,8 @@ func (g *Gateway) notModified(x *exchange, out *http.Request, resp *http.Respons
 func (g *Gateway) askAgain(x *exchange, out *http.Request, resp *http.Response) (*http.Response, error) {
 	discard(resp.Body)
 	x.unproven = true
-	return g.ask(x, out)
+	x.flight.waits()                          // for a permit
+	return g.ask(x, out.Clone(out.Context())) // its header may still be on its way
 }
 
 // limitReason is what a limit error of the upstream's is called.
@@ -244,7 +247,9 @@ func (g *Gateway) insteadOf(x *exchange, err error) (*http.Response, error) {
 	case x.spare == nil:
 		return nil, err
 	case limited:
-		x.record.Cache = "weir; hit" // nothing was forwarded
+		if x.record.Attempts == 0 {
+			x.record.Cache = "weir; hit" // nothing was forwarded
+		}
 		return x.useSpare(string(refused.Reason)), nil
 	}
 	x.record.Error = err.Error()

@@ -26,7 +26,7 @@ func (g *Gateway) attempt(x *exchange, out *http.Request, prepare func()) (*http
 			return nil, err
 		}
 		if prepare != nil {
-			prepare()
+			g.prepared(x, *permit, prepare)
 			prepare = nil
 		}
 		x.sent = time.Now()
@@ -63,6 +63,18 @@ func (g *Gateway) attempt(x *exchange, out *http.Request, prepare func()) (*http
 			return nil, err
 		}
 	}
+}
+
+// prepared completes a request that is let go; a panic gives its permit back.
+func (g *Gateway) prepared(x *exchange, permit limits.Permit, prepare func()) {
+	done := false
+	defer func() {
+		if !done {
+			g.learn(x, permit, limits.Outcome{})
+		}
+	}()
+	prepare()
+	done = true
 }
 
 // comesBack reports whether a request that met a limit of the upstream's is sent

@@ -164,6 +164,9 @@ func TestNothingOfACallerStaysInWhatAllShare(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-Oauth-Scopes", "of "+r.Header.Get("Authorization"))
 			w.Header().Set("Content-Language", "en")
+			w.Header().Set("Access-Control-Allow-Origin", "*")
+			w.Header().Set("Connection", "Content-Disposition")
+			w.Header().Set("Content-Disposition", "of "+r.Header.Get("Authorization"))
 			templates(w, r)
 		})
 		const path = "/gitignore/templates"
@@ -172,6 +175,8 @@ func TestNothingOfACallerStaysInWhatAllShare(t *testing.T) {
 			r := w.get(path)
 			w.want("who has it from the cache", r.Header.Get("X-Oauth-Scopes"), "")
 			w.want("language", r.Header.Get("Content-Language"), "en")
+			w.want("who may read it", r.Header.Get("Access-Control-Allow-Origin"), "*")
+			w.want("of one connection", r.Header.Get("Content-Disposition"), "")
 			time.Sleep(25 * time.Hour)
 			w.get(path, "Authorization: Bearer b") // validates it
 		}
@@ -232,6 +237,69 @@ func TestAnUpstreamThatTakesNoConditions(t *testing.T) {
 			w.want("requests upstream", w.upstreamSaw(), 20+maxMistakes)
 		})
 	}
+}
+
+// TestOneClientEndsNobodysProofs: a request that is refused for itself says nothing of
+// conditions; nor does one operation whose 304s prove nothing hide behind another.
+func TestOneClientEndsNobodysProofs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		upstream := digesting(same, false)
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			if language(r) == "refused" {
+				w.WriteHeader(http.StatusBadRequest)
+				return
+			}
+			upstream(w, r)
+		}, github)
+		w.get(sbom, "Authorization: Bearer a")
+		for range 2 * maxMistakes {
+			w.want("itself", w.get(sbom, "Authorization: Bearer b", "Accept-Language: refused").StatusCode, http.StatusBadRequest)
+		}
+		w.want("proof", w.get(sbom, "Authorization: Bearer c").Header.Get("Cache-Status"), "weir; fwd=uri-miss; fwd-status=304; stored; ttl=60")
+		time.Sleep(2 * time.Minute)
+		before := w.upstreamSaw()
+		w.get(sbom, "Authorization: Bearer a", "Accept-Language: refused")
+		w.want("requests for what was held and is refused", w.upstreamSaw()-before, 1)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		upstream := holding(`"v1"`, language, "Cache-Control: max-age=60")
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/sbom") {
+				w = &untagged{w}
+			}
+			upstream(w, r)
+		})
+		for i := range 20 {
+			w.get(sbom, fmt.Sprint("Authorization: Bearer ", i))
+			w.get("/repos/acme/widgets/subscription", fmt.Sprint("Authorization: Bearer ", i))
+		}
+		w.want("requests upstream", w.upstreamSaw(), 20+maxMistakes+20)
+	})
+}
+
+// TestTheSecondAskWaitsAsTheFirst: who waits for it is told in time what it waits for.
+func TestTheSecondAskWaitsAsTheFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			used := "1"
+			if r.Header.Get("If-None-Match") != "" {
+				time.Sleep(time.Second)
+				used = "5000"
+			}
+			w.Header().Set("X-RateLimit-Limit", "5000")
+			w.Header().Set("X-RateLimit-Used", used)
+			w.Header().Set("X-RateLimit-Reset", fmt.Sprint(time.Now().Add(40*time.Second).Unix()))
+			holding(`"v1"`, language, "Cache-Control: max-age=60")(&untagged{w}, r)
+		})
+		w.get(sbom, "Authorization: Bearer a")
+		done := make(chan got)
+		go func() { done <- w.get(sbom, "Authorization: Bearer b", "Prefer: wait=60") }()
+		synctest.Wait()
+		began := time.Now()
+		w.want("who has less patience", w.get(sbom, "Authorization: Bearer b", "Prefer: wait=2").StatusCode, http.StatusTooManyRequests)
+		w.want("after", time.Since(began), 2*time.Second)
+		w.want("who has more", (<-done).StatusCode, http.StatusOK)
+	})
 }
 
 // TestLargeBodiesAreNotHashed: neither for a proof nor to learn.

@@ -63,6 +63,7 @@ type exchange struct {
 	// flight is set when the question is asked for others, too.
 	flight *flight
 	polls  int // how often the answer was still computed
+	apart  int // how many flights it did not wait for
 	// limited is whether the last answer was a limit error.
 	limited signals.Limited
 	record  Record

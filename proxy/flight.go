@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -100,15 +101,21 @@ func (g *Gateway) join(x *exchange) (f *flight, first bool) {
 }
 
 // flightKey names the question with the fields by which its answer varies, as far as
-// that is known: who asks for another variant is not helped with this one.
+// that is known: who asks for another variant is not helped with this one. Those who
+// did not wait for one that is held up ask together, apart from it.
 func (g *Gateway) flightKey(x *exchange) cache.Key {
-	variants, _ := g.Cache.Nominees(x.in.Context(), x.key, cache.Key{})
-	if len(variants) == 0 || len(variants[0].Vary) == 0 {
-		return x.key
-	}
 	parts := []string{string(x.key[:])}
-	for _, f := range variants[0].Vary {
-		parts = append(parts, f.Name, strings.Join(x.header[f.Name], ", "))
+	variants, _ := g.Cache.Nominees(x.in.Context(), x.key, cache.Key{})
+	if i := slices.IndexFunc(variants, func(e *cache.Entry) bool { return len(e.Vary) > 0 }); i >= 0 {
+		for _, f := range variants[i].Vary {
+			parts = append(parts, f.Name, strings.Join(x.header[f.Name], ", "))
+		}
+	}
+	if x.apart > 0 {
+		parts = append(parts, "apart", itoa(x.apart))
+	}
+	if len(parts) == 1 {
+		return x.key
 	}
 	return cache.NewKey(parts...)
 }
@@ -158,6 +165,15 @@ func (f *flight) takeOver(cancel context.CancelCauseFunc) bool {
 	defer f.mu.Unlock()
 	f.left, f.cancel = true, cancel
 	return true
+}
+
+func (f *flight) hasLanded() bool {
+	select {
+	case <-f.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // leave takes out one who waited.
@@ -311,7 +327,10 @@ func (g *Gateway) collapse(x *exchange, out *http.Request) (*http.Response, erro
 		case failed:
 			return g.insteadOf(x, err)
 		case alone:
-			if !x.computed() {
+			switch {
+			case !f.hasLanded() && time.Now().Before(x.until(g.patience(x))):
+				x.apart++ // with others who are in a hurry
+			case !x.computed():
 				return g.ask(x, out)
 			}
 			joined++ // one error does not end what all wait for

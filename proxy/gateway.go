@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/weirgate/weir/cache"
@@ -66,16 +67,19 @@ type Gateway struct {
 	Config
 	buffers bufferPool
 	flights flights
-	// digests: how ETags are made; links: a 304 repeats the Link field; proofs: it tells
-	// a strong ETag.
-	digests, links, proofs trust
-	shapes                 shapes
-	recent                 recent
+	// digests is whether it is known how ETags are made.
+	digests  trust
+	reliance struct {
+		sync.Mutex
+		on map[string]*reliance // by operation
+	}
+	shapes shapes
+	recent recent
 }
 
 // New returns a gateway.
 func New(c Config) *Gateway {
-	return &Gateway{Config: c, links: trust{unearned: true}}
+	return &Gateway{Config: c}
 }
 
 // ServeHTTP is a request's journey (design section 2).

@@ -85,8 +85,8 @@ type offering struct {
 // section 8.8.1).
 func (l *offering) add(e *cache.Entry, from origins) {
 	now := time.Now()
-	if from != held && (e.Status != http.StatusOK || e == l.x.stale || !l.g.proofs.trusted(now)) ||
-		from == foreign && (l.x.match.Operation.Paged() || len(e.Header["Link"]) > 0) && !l.g.links.trusted(now) {
+	if from != held && (e.Status != http.StatusOK || e == l.x.stale || !l.g.trustIn(l.x).proofs.trusted(now)) ||
+		from == foreign && (l.x.match.Operation.Paged() || len(e.Header["Link"]) > 0) && !l.g.trustIn(l.x).links.trusted(now) {
 		return
 	}
 	known := l.g.computes(l.x, l.sent, now) && e.Status == http.StatusOK
@@ -167,9 +167,9 @@ func isUnconditional(h http.Header) bool {
 // proven is what a 304 says to be the answer (RFC 9111 section 4.3.4). It is not ok
 // where the 304 tells of nothing that was offered, or is no proof.
 func (g *Gateway) proven(x *exchange, sent, answer http.Header) (o offer, ok bool) {
-	etag, now := answer.Get("Etag"), time.Now()
+	etag, now, trust := answer.Get("Etag"), time.Now(), g.trustIn(x)
 	if len(answer["Link"]) > 0 {
-		g.links.told(true, now)
+		trust.links.told(true, now)
 	}
 	alone := len(x.offers) == 1 || x.stale != nil && onlyHeld(x.offers)
 	for _, o := range x.offers {
@@ -179,19 +179,19 @@ func (g *Gateway) proven(x *exchange, sent, answer http.Header) (o offer, ok boo
 		case o.from == held:
 			return o, true
 		case !o.computed && etag != o.etag:
-			g.proofs.told(false, now)
+			trust.proofs.told(false, now)
 			return offer{}, false // it is weak now, or not told
 		case o.from == foreign && len(o.entry.Header["Link"]) > len(answer["Link"]):
-			g.links.told(false, now)
+			trust.links.told(false, now)
 			return offer{}, false // where its pages are was for its own caller
 		}
-		g.proofs.told(true, now)
+		trust.proofs.told(true, now)
 		return o, true
 	}
 	if alone && x.stale != nil { // nothing else was asked about; who judges by a date alone may mean another answer
 		return offer{entry: x.stale}, etag == "" || len(sent["If-Modified-Since"]) == 0
 	}
-	g.proofs.told(false, now)
+	trust.proofs.told(false, now)
 	return offer{}, false
 }
 
@@ -227,6 +227,27 @@ func (g *Gateway) about(x *exchange) cache.Key {
 	}
 	return g.keyOf(&x.question, "whoever asks")
 }
+
+// trustIn is what is trusted in of the question's operation. Not more of them are
+// remembered than the catalogue has.
+func (g *Gateway) trustIn(x *exchange) *reliance {
+	g.reliance.Lock()
+	defer g.reliance.Unlock()
+	id := x.match.Operation.ID
+	r := g.reliance.on[id]
+	if r == nil {
+		if g.reliance.on == nil {
+			g.reliance.on = map[string]*reliance{}
+		}
+		r = &reliance{links: trust{unearned: true}}
+		g.reliance.on[id] = r
+	}
+	return r
+}
+
+// reliance is what is relied on of one operation: a 304 repeats the Link field, and
+// tells a strong ETag.
+type reliance struct{ links, proofs trust }
 
 // trust is in something that the upstream does and nobody promises: it ends for an
 // hour after some mistakes within a minute, with nothing right between them.

@@ -164,9 +164,12 @@ func (s *Store) Put(ctx context.Context, key cache.Key, e *cache.Entry) (stored 
 		return false
 	}
 	lives := min(max(0, -e.Staleness(time.Now()))+staleLives, longestLife)
-	return s.call(ctx, "put", name(key), func(ctx context.Context) error {
-		return keep.Run(ctx, s.client, []string{name(key)}, variant(e), value, lives.Milliseconds(), fmt.Sprintf("%020d", e.Since)).Err()
+	var kept int
+	asked := s.call(ctx, "put", name(key), func(ctx context.Context) (err error) {
+		kept, err = keep.Run(ctx, s.client, []string{name(key)}, variant(e), value, lives.Milliseconds(), fmt.Sprintf("%020d", e.Since)).Int()
+		return err
 	})
+	return asked && kept == 1
 }
 
 // Forget implements [cache.Shared].
