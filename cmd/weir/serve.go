@@ -49,6 +49,7 @@ func (c *serveCommand) Run(p *process) error {
 		return &exit{exitUsage, "upstream.url: required: the base URL of the API: give --upstream URL, or --config FILE"}
 	}
 	source := c.source(p)
+	before := source.Fingerprint()
 	cfg, err := config.Load(source)
 	if err != nil {
 		return err
@@ -77,7 +78,7 @@ func (c *serveCommand) Run(p *process) error {
 		signal.Notify(hup, syscall.SIGHUP)
 		defer signal.Stop(hup)
 		watching.Go(func() {
-			err := config.Watch(ctx, source, hup, func(changed *config.Config, err error) { _ = g.take(changed, err) }) // logged there
+			err := config.Watch(ctx, source, before, hup, func(changed *config.Config, err error) { _ = g.take(changed, err) }) // logged there
 			if err != nil {
 				log.Error("the configuration is not watched", "error", err)
 			}

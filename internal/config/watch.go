@@ -19,9 +19,10 @@ const settle = 100 * time.Millisecond
 // It watches the folder, because files are replaced by renaming and, in
 // Kubernetes, by a link that moves; whatever else happens in there neither
 // causes a reload nor puts one off. A secret that changes in its own file is
-// read with the next reload. Watch returns when ctx ends; the error is of
-// starting to watch.
-func Watch(ctx context.Context, s Source, hup <-chan os.Signal, apply func(*Config, error)) error {
+// read with the next reload. before is what the file held when it was last loaded, or
+// earlier ([Source.Fingerprint]). Watch returns when ctx ends; the error is of starting to
+// watch.
+func Watch(ctx context.Context, s Source, before string, hup <-chan os.Signal, apply func(*Config, error)) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", s.Path, err)
@@ -30,15 +31,17 @@ func Watch(ctx context.Context, s Source, hup <-chan os.Signal, apply func(*Conf
 	if err := watcher.Add(filepath.Dir(s.Path)); err != nil {
 		return fmt.Errorf("watch %s: %w", s.Path, err)
 	}
-	applied := fingerprint(s.Path)
-	seen := applied
+	applied, seen := before, before
 	var look <-chan time.Time // nil while nothing has happened
+	if s.Fingerprint() != before {
+		look = time.After(settle)
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-hup:
-			applied = fingerprint(s.Path)
+			applied = s.Fingerprint()
 			apply(Load(s))
 		case <-watcher.Events:
 			if look == nil {
@@ -50,7 +53,7 @@ func Watch(ctx context.Context, s Source, hup <-chan os.Signal, apply func(*Conf
 			}
 		case <-look:
 			look = nil
-			switch now := fingerprint(s.Path); now {
+			switch now := s.Fingerprint(); now {
 			case applied:
 				seen = applied
 			case seen:
@@ -63,10 +66,10 @@ func Watch(ctx context.Context, s Source, hup <-chan os.Signal, apply func(*Conf
 	}
 }
 
-// fingerprint tells whether the file is another one: other files of its folder
+// Fingerprint tells whether the file is another one: other files of its folder
 // change too.
-func fingerprint(path string) string {
-	text, err := os.ReadFile(path)
+func (s Source) Fingerprint() string {
+	text, err := os.ReadFile(s.Path)
 	if err != nil {
 		return "unreadable: " + err.Error()
 	}

@@ -29,7 +29,7 @@ func watch(t *testing.T, path string) *watched {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Watch(ctx, Source{Path: path, Getenv: env()}, w.hup, func(c *Config, err error) {
+		ended <- Watch(ctx, Source{Path: path, Getenv: env()}, Source{Path: path}.Fingerprint(), w.hup, func(c *Config, err error) {
 			select {
 			case w.reloads <- reload{c, err}:
 			case <-ctx.Done():
@@ -192,8 +192,39 @@ func TestWatchIsNeitherCausedNorPutOffByOtherFiles(t *testing.T) {
 }
 
 func TestWatchOfAFolderThatIsNotThere(t *testing.T) {
-	err := Watch(t.Context(), Source{Path: filepath.Join(t.TempDir(), "none", "weir.yaml"), Getenv: env()}, nil, nil)
+	err := Watch(t.Context(), Source{Path: filepath.Join(t.TempDir(), "none", "weir.yaml"), Getenv: env()}, "", nil, nil)
 	if err == nil || !strings.Contains(err.Error(), "none/weir.yaml: ") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestWatchSeesWhatChangedBeforeItBegan: between the loading and the watching, too.
+func TestWatchSeesWhatChangedBeforeItBegan(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "weir.yaml")
+	write(t, path, "listen: 127.0.0.1:1\nupstream: {url: http://api.test}\n")
+	before := Source{Path: path}.Fingerprint()
+	write(t, path, "listen: 127.0.0.1:2\nupstream: {url: http://api.test}\n")
+	ctx, cancel := context.WithCancel(t.Context())
+	reloads, ended := make(chan string, 1), make(chan error, 1)
+	go func() {
+		ended <- Watch(ctx, Source{Path: path, Getenv: env()}, before, nil, func(c *Config, err error) {
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			reloads <- c.Listen
+		})
+	}()
+	select {
+	case listen := <-reloads:
+		if listen != "127.0.0.1:2" {
+			t.Errorf("got %q", listen)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("no reload")
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
