@@ -51,7 +51,11 @@ const (
 // and what is held for others and for other variants. A client's own validators go
 // upstream where nothing is stale: what they are about it has.
 func (g *Gateway) offers(x *exchange, sent http.Header) []offer {
-	list := offering{g: g, x: x, sent: sent}
+	now, trust := time.Now(), g.trustIn(x)
+	list := offering{
+		x: x, dialect: g.Dialect, sent: sent,
+		computes: g.computes(x, sent, now), proofs: trust.proofs.trusted(now), links: trust.links.trusted(now),
+	}
 	if x.stale != nil {
 		list.add(x.stale, held)
 		if len(list.offers) == 0 {
@@ -72,11 +76,13 @@ func (g *Gateway) offers(x *exchange, sent http.Header) []offer {
 
 // offering is a list of offers that is being made.
 type offering struct {
-	g                 *Gateway
-	x                 *exchange
-	sent              http.Header
-	offers            []offer
-	digested, offered int
+	x       *exchange
+	dialect *policy.Dialect
+	sent    http.Header
+	// computes is whether ETags can be computed; proofs and links are what is trusted.
+	computes, proofs, links bool
+	offers                  []offer
+	digested, offered       int
 }
 
 // add offers an entry by the ETag that it came with, and by the one that it would
@@ -84,19 +90,18 @@ type offering struct {
 // a weak one may say of two that differ that they are as good as the same (RFC 9110
 // section 8.8.1).
 func (l *offering) add(e *cache.Entry, from origins) {
-	now := time.Now()
-	if from != held && (e.Status != http.StatusOK || e == l.x.stale || !l.g.trustIn(l.x).proofs.trusted(now)) ||
-		from == foreign && (l.x.match.Operation.Paged() || len(e.Header["Link"]) > 0) && !l.g.trustIn(l.x).links.trusted(now) {
+	if from != held && (e.Status != http.StatusOK || e == l.x.stale || !l.proofs) ||
+		from == foreign && (l.x.match.Operation.Paged() || len(e.Header["Link"]) > 0) && !l.links {
 		return
 	}
-	known := l.g.computes(l.x, l.sent, now) && e.Status == http.StatusOK
+	known := l.computes && e.Status == http.StatusOK
 	if etag := e.ETag(); from == held || from == variant && !isWeak(etag) || from == foreign && !known && !isWeak(etag) {
 		l.offer(offer{e, etag, from, false})
 	}
 	same := func(o offer) bool { return o.computed && bytes.Equal(o.entry.Body, e.Body) }
 	if known && !slices.ContainsFunc(l.offers, same) && l.digested+len(e.Body) <= maxDigested {
 		l.digested += len(e.Body)
-		l.offer(offer{e, l.g.Dialect.EntityTag(l.sent.Get, e.Body), from, true})
+		l.offer(offer{e, l.dialect.EntityTag(l.sent.Get, e.Body), from, true})
 	}
 }
 
