@@ -449,7 +449,11 @@ func (l *Ledger) Release(ctx context.Context, p limits.Permit, aborted bool) err
 }
 
 func (l *Ledger) end(ctx context.Context, s *shadow, p limits.Permit, aborted bool) error {
-	_, err := l.step(ctx, l.scripts.release, s, l.rules.Load(), func([]any) { s.release(l.id(p.Claim), aborted) }, l.id(p.Claim), truth(aborted))
+	id, r := l.id(p.Claim), l.rules.Load()
+	_, err := l.step(ctx, l.scripts.release, s, r, func([]any) {
+		s.expire(id, r) // else an end that comes late would let it live on here
+		s.release(id, aborted)
+	}, id, truth(aborted))
 	return err
 }
 
