@@ -451,3 +451,31 @@ func TestReplicasThatAreGoneAreForgotten(t *testing.T) {
 		}
 	})
 }
+
+// An end that is told after the place has come back does not make the permit live on:
+// one that is renewed then is taken up with all that it holds.
+func TestAnEndThatComesLateKeepsNothing(t *testing.T) {
+	inPair(t, func(p *pair) {
+		c := p.claim(1)
+		p.asked(p.r1, c)
+		p.answered(p.r1, c, false)
+		time.Sleep(2 * leaseTime)
+		permit := limits.Permit{Claim: c}
+		if err := p.r1.Release(p.Context(), permit, true); err != nil {
+			p.Fatal(err)
+		}
+		if err := p.r1.Renew(p.Context(), []limits.Flight{{Permit: permit, Elapsed: time.Second}}); err != nil {
+			p.Fatal(err)
+		}
+		list, err := p.r1.Accounts(p.Context(), 1)
+		if err != nil {
+			p.Fatal(err)
+		}
+		for _, b := range list[0].Budgets {
+			if b.Resource == "cpu" && b.Held == 1000 {
+				return
+			}
+		}
+		p.Errorf("one second of CPU time is not held: %+v", list[0].Budgets)
+	})
+}
