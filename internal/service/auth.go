@@ -18,28 +18,43 @@ type caller struct {
 	token string
 	// login is the user behind it, if there is one.
 	login string
+	// scopes are those of a classic token; grants what any other kind of token
+	// may that goes by permissions.
+	scopes []string
+	grants grants
 	// sees lists the private repositories of an installation or a workflow.
 	sees func(*repository) bool
 	// limit is its own primary limit, where its kind's does not say.
 	limit int
 }
 
-// tokens are the credentials of the seed (design section 7).
+// tokens are the credentials of the seed (design section 7), and beside them
+// one of each other kind, and some that may less.
 func tokens() map[string]caller {
-	user := func(login string) caller {
-		return caller{kind: policy.User, account: "user " + login, token: "classic", login: login}
+	classic := func(login string, scopes ...string) caller {
+		return caller{kind: policy.User, account: "user " + login, token: "classic", login: login, scopes: scopes}
 	}
+	granted := func(token string, g grants) caller {
+		return caller{kind: policy.User, account: "user acme-owner", token: token, login: "acme-owner", grants: g}
+	}
+	all := []string{"admin:org", "repo", "user"}
 	return map[string]caller{
-		"tok-owner":    user("acme-owner"),
-		"tok-owner-2":  user("acme-owner"),
-		"tok-member":   user("acme-member"),
-		"tok-outsider": user("outsider"),
+		"tok-owner":            classic("acme-owner", all...),
+		"tok-owner-2":          classic("acme-owner", all...),
+		"tok-member":           classic("acme-member", all...),
+		"tok-outsider":         classic("outsider", all...),
+		"tok-security-manager": classic("builder-01", all...),
+		"tok-public":           classic("acme-owner"),
+
+		"tok-fine-grained": granted("fine_grained", everything()),
+		"tok-read-only":    granted("fine_grained", grants{"Contents (repository)": "read", "Members (organization)": "read"}),
+		"tok-app-user":     granted("app_user", everything()),
 		"tok-app": {
-			kind: policy.Installation, account: "installation acme", token: "installation",
+			kind: policy.Installation, account: "installation acme", token: "installation", grants: everything(),
 			sees: func(r *repository) bool { return r.owner.login == "acme" },
 		},
 		"tok-workflow": {
-			kind: policy.Workflow, account: "repository acme/widgets", token: "workflow",
+			kind: policy.Workflow, account: "repository acme/widgets", token: "workflow", grants: grants{"Contents (repository)": "write"},
 			sees: func(r *repository) bool { return r.fullName() == "acme/widgets" },
 		},
 		"oauth-app:oauth-secret": {kind: policy.OAuthApp, account: "app oauth-app", token: "oauth_app"},
@@ -94,7 +109,7 @@ func (w *world) visible(r *repository, c caller) bool {
 		return true
 	}
 	u := w.user(c)
-	return u != nil && r.owner.members[u.login] != nil
+	return u != nil && r.owner.members[u.login] != nil && c.scoped("repo")
 }
 
 // repository finds the repository that a request names, by name or by number,

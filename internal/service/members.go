@@ -9,10 +9,10 @@ import (
 // sortedMembers are the logins of an organization's members in order.
 func sortedMembers(org *account) []string { return slices.Sorted(maps.Keys(org.members)) }
 
-// inside reports whether the caller belongs to the organization: a member, or
-// an installation on it.
+// inside reports whether the caller belongs to the organization, and its token
+// may know who does: a member, or an installation on it.
 func inside(org *account, c caller) bool {
-	return org.members[c.login] != nil || c.account == "installation "+org.login
+	return (org.members[c.login] != nil || c.account == "installation "+org.login) && c.may("Members (organization): read")
 }
 
 // listMembers shows concealed members to members only (Document A section 4.3).

@@ -53,14 +53,9 @@ func listRepositoryRulesets(s *Service, req *request) response {
 	return list(req, "/repositories/"+itoa(r.id)+"/rulesets", sets, func(set leveled) object { return rulesetObject(req, set) })
 }
 
-// listOrganizationRulesets is for who administers the organization: for anyone
-// else it does not exist.
 func listOrganizationRulesets(s *Service, req *request) response {
 	org := s.organization(req)
 	if org == nil {
-		return s.notFound()
-	}
-	if m := org.members[req.caller.login]; (m == nil || !m.admin) && req.caller.account != "installation "+org.login {
 		return s.notFound()
 	}
 	return list(req, "/organizations/"+itoa(org.id)+"/rulesets", s.ofOrganization(org), func(set leveled) object { return rulesetObject(req, set) })

@@ -61,7 +61,7 @@ func (g *grower) people(w *world) *account {
 	}
 	for i := range members {
 		u := add(fmt.Sprintf("builder-%02d", i+1), fmt.Sprintf("Builder %d", i+1))
-		acme.members[u.login] = &membership{user: u, public: i%4 != 0, twoFactor: i%10 != 0}
+		acme.members[u.login] = &membership{user: u, public: i%4 != 0, twoFactor: i%10 != 0, securityManager: i == 0}
 	}
 	for i := range watchers {
 		add(fmt.Sprintf("watcher-%02d", i+1), fmt.Sprintf("Watcher %d", i+1))

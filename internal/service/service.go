@@ -25,7 +25,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
-	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -233,9 +233,6 @@ func (s *Service) answer(req *request) response {
 	if f := req.match.Preflight(req.caller.kind); f != nil {
 		return s.finding(f)
 	}
-	if slices.Contains(op.Refuses, req.caller.token) {
-		return s.problem(http.StatusForbidden, "Resource not accessible by this kind of token")
-	}
 	handle := s.handlers[op.ID]
 	if handle == nil {
 		return s.problem(http.StatusNotImplemented, "Not Implemented: "+op.ID)
@@ -248,6 +245,9 @@ func (s *Service) answer(req *request) response {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if problem := s.permit(req); problem != nil {
+		return *problem
+	}
 	resp := handle(s, req)
 	if resp.text == nil && resp.body != nil {
 		resp.text, resp.kind = encode(resp.body), "application/json; charset=utf-8"
@@ -294,6 +294,10 @@ func (s *Service) finish(w http.ResponseWriter, req *request, resp *response) []
 		resp.text, resp.kind = encode(resp.body), "application/json; charset=utf-8"
 	}
 	h := w.Header()
+	if req.caller.token == "classic" {
+		h.Set("X-Oauth-Scopes", strings.Join(req.caller.scopes, ", "))
+		h.Set("X-Accepted-Oauth-Scopes", req.match.Operation.Scope)
+	}
 	if resp.link != "" {
 		h.Set("Link", resp.link)
 	}

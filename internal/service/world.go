@@ -32,6 +32,8 @@ type membership struct {
 	admin     bool
 	public    bool // shown to everybody
 	twoFactor bool
+	// securityManager may administer the security of the code.
+	securityManager bool
 }
 
 type repository struct {

@@ -1,0 +1,120 @@
+package service
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// admission is the status with which a caller is turned away from an
+// operation, 0 when it is let in.
+func (t *tester) admission(who string, op *policy.Operation) int {
+	t.Helper()
+	path := strings.NewReplacer("{owner}", "acme", "{repo}", "widgets", "{org}", "acme").Replace(op.Path)
+	path = regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "1")
+	r := httptest.NewRequest(op.Method, "http://api.test"+path, http.NoBody)
+	if as[who] != "" {
+		r.Header.Set("Authorization", as[who])
+	}
+	req := &request{Request: r}
+	if problem := t.s.understand(req); problem != nil {
+		return problem.status
+	}
+	if req.match.Operation.ID != op.ID {
+		t.Fatalf("%s is %s, not %s", path, req.match.Operation.ID, op.ID)
+	}
+	if problem := t.s.permit(req); problem != nil {
+		return problem.status
+	}
+	return 0
+}
+
+// The tables of Document A section 5.4 and B section 5.5, line by line. Who owns
+// the organization may call everything, unless the token may not; of an
+// operation without authentication the public part is for everyone.
+func TestWhoMayCallWhat(t *testing.T) {
+	callers := strings.Fields("owner member outsider security-manager public fine-grained read-only app-user app workflow oauth")
+	for _, line := range []struct{ operations, statuses string }{
+		// list and get roles: an administrator; 404 is what the documents list for anybody else
+		{"organization-roles/list organization-roles/get", "0 404 404 404 403 0 403 0 0 403 404"},
+		{"organization-roles/list-teams", "0 404 404 404 403 0 0 0 0 403 404"},
+		{"organization-roles/assign-team organization-roles/assign-user", "0 404 404 404 403 0 403 0 0 403 404"},
+		{"organization-roles/revoke-team organization-roles/revoke-all-team organization-roles/revoke-user organization-roles/revoke-all-user", "0 403 403 403 403 0 403 0 0 403 403"},
+		{"code-security/list-configurations code-security/list-defaults code-security/get-configuration code-security/detach-configuration", "0 403 404 0 403 0 403 0 0 403 404"},
+		{"code-security/create-configuration", "0 403 403 0 403 0 403 0 0 403 403"},
+		{"organization-members/create-invitation organization-members/cancel-invitation", "0 404 404 404 0 0 403 0 0 403 404"},
+		{"organization-members/list-invitation-teams", "0 404 404 404 0 0 0 0 0 403 404"},
+		{"organization-members/list-invitations organization-members/list-failed-invitations", "0 0 404 0 0 0 0 0 0 403 404"},
+		{"rulesets/create-repository", "0 403 403 403 0 0 403 0 0 403 403"},
+		{"rulesets/list-organization", "0 404 404 404 0 0 403 0 0 403 404"},
+		{"rulesets/create-organization", "0 403 403 403 0 0 403 0 0 403 403"},
+		{"git-tags/create", "0 0 403 0 0 0 403 0 0 0 403"},
+		{"watching/set-subscription watching/get-subscription watching/delete-subscription", "0 0 0 0 0 403 403 403 403 0 0"},
+		{"migrations/list-organization", "0 403 403 403 0 403 403 403 403 403 403"},
+		{"migrations/start-organization", "0 404 404 404 0 403 403 403 403 404 404"},
+		{"migrations/list-user migrations/start-user", "0 0 0 0 0 403 403 403 403 403 403"},
+		{"organization-members/list organization-members/check rulesets/list-repository rulesets/list-branch-rules git-tags/get watching/list-subscribers", "0 0 0 0 0 0 0 0 0 0 0"},
+	} {
+		for id := range strings.FieldsSeq(line.operations) {
+			t.Run(id, func(t *testing.T) {
+				run(t, func(t *tester) {
+					op := policy.Embedded().Operation(id)
+					if got := t.admission("", op); (got == http.StatusUnauthorized) == (op.Auth == "optional") {
+						t.Errorf("without authentication: %d", got)
+					}
+					var got []string
+					for _, who := range callers {
+						got = append(got, itoa(t.admission(who, op)))
+					}
+					if strings.Join(got, " ") != line.statuses {
+						t.Errorf("%v:\ngot  %s\nwant %s", callers, strings.Join(got, " "), line.statuses)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A role or a writing permission that nothing is known of would let everyone in.
+func TestEveryRoleAndWritingPermissionIsKnown(t *testing.T) {
+	for _, op := range policy.Embedded().Operations() {
+		needed := op.Role
+		if needed == "" && strings.HasSuffix(op.Permission, ": write") {
+			needed = op.Permission
+		}
+		if _, known := rights[needed]; needed != "" && !known {
+			t.Errorf("%s: %q is not known", op.ID, needed)
+		}
+	}
+}
+
+func TestWhatATokenMayNotSeeDoesNotExist(t *testing.T) {
+	run(t, func(t *tester) {
+		for who, status := range map[string]int{"owner": 200, "fine-grained": 200, "read-only": 200, "app-user": 200, "security-manager": 200, "public": 404, "outsider": 404} {
+			t.wantStatus(t.get(who, "/repos/acme/secret/dependency-graph/sbom"), status)
+		}
+		// Without the permission to know who belongs to the organization a member is as anyone else.
+		all, concealed := t.get("owner", "/orgs/acme/members?per_page=100"), t.get("workflow", "/orgs/acme/members?per_page=100")
+		if len(decode[[]any](t, all)) <= len(decode[[]any](t, concealed)) {
+			t.Error("concealed members are shown to a token without the permission")
+		}
+	})
+}
+
+func TestATokenThatGoesByScopesIsToldThem(t *testing.T) {
+	run(t, func(t *tester) {
+		h := t.get("owner", "/repos/acme/widgets/subscribers").Header()
+		if h.Get("X-OAuth-Scopes") != "admin:org, repo, user" || h.Values("X-Accepted-OAuth-Scopes") == nil {
+			t.Errorf("%v", h)
+		}
+		for _, who := range []string{"", "app", "fine-grained"} {
+			if h := t.get(who, "/repos/acme/widgets/subscribers").Header(); h.Values("X-OAuth-Scopes") != nil {
+				t.Errorf("%q is told %q", who, h.Get("X-OAuth-Scopes"))
+			}
+		}
+	})
+}
