@@ -154,7 +154,7 @@ func (s *Service) entitle(req *request, in place) *response {
 	switch {
 	case !named, user != nil && needed.holds(in, user), in.covered(c):
 		return nil
-	case slices.Contains(op.Errors, http.StatusNotFound) && !(member && slices.Contains(op.Errors, http.StatusForbidden)):
+	case slices.Contains(op.Errors, http.StatusNotFound) && (!member || !slices.Contains(op.Errors, http.StatusForbidden)):
 		p := s.notFound()
 		return &p
 	}

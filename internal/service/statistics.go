@@ -36,7 +36,7 @@ func statistics(f compute) handler {
 		switch {
 		case r == nil:
 			return s.notFound()
-		case len(r.commits) == 0:
+		case len(r.commits) == 0 && slices.Contains(req.match.Operation.Errors, http.StatusNoContent):
 			return response{status: http.StatusNoContent}
 		case op == "statistics/code-frequency" && len(r.commits) >= largeRepository:
 			return s.problem(http.StatusUnprocessableEntity, "Repository contains 10,000 or more commits")

@@ -1,0 +1,232 @@
+package main
+
+import "strings"
+
+// visits are how an operation is called, and what the documents say of it.
+type visits struct {
+	// valid calls succeed, with the operation's success status unless they name
+	// another.
+	valid []call
+	// invalid calls are refused for what they say; a 422 names the field.
+	invalid []call
+	// unauthorized calls are refused for who makes them: 401, 403 or 404.
+	unauthorized []call
+	// records are the members of objects in the answer to the last valid call,
+	// by the path of names and indices that leads there.
+	records map[string]string
+}
+
+// call is one request of a client.
+type call struct {
+	// as is a token of the seed, or the two parts of Basic; empty for none.
+	as string
+	// method and target are the operation's unless they are given; names in its
+	// path are filled in from the seed.
+	method, target string
+	body           string
+	header         map[string]string
+	// status is the answer's; field is what the body of a refusal must name.
+	status int
+	field  string
+}
+
+// calls visit every operation, in the order of their names, which changes state
+// on the way.
+var calls = map[string]visits{
+	"codes-of-conduct/list": {
+		valid:   []call{{}, {as: "tok-owner"}},
+		records: map[string]string{"0": "key name url html_url"},
+	},
+	"codes-of-conduct/get": {
+		valid:   []call{{}},
+		invalid: []call{{target: "/codes_of_conduct/none", status: 404}},
+		records: map[string]string{"": "key name url html_url body"},
+	},
+	"gitignore/list-templates": {valid: []call{{}, {as: "tok-owner", header: map[string]string{"If-None-Match": "*"}, status: 304}, {method: "HEAD"}}},
+	"gitignore/get-template": {
+		valid: []call{
+			{}, {target: "/gitignore/templates/C%2B%2B"}, {header: map[string]string{"Accept": "application/vnd.service.raw+json"}}, {header: map[string]string{"Accept": "*/*"}},
+		},
+		invalid: []call{{target: "/gitignore/templates/none", status: 404}},
+		records: map[string]string{"": "name source"},
+	},
+	"rate-limit/get": {
+		valid:   []call{{}, {as: "tok-owner"}, {as: "tok-workflow"}},
+		records: map[string]string{"": "resources rate", "rate": rateMembers, "resources.core": rateMembers},
+	},
+
+	"statistics/code-frequency":  onRepositories("/stats/code_frequency", 422, 204),
+	"statistics/commit-activity": onRepositories("/stats/commit_activity", 200, 204),
+	"statistics/contributors":    onRepositories("/stats/contributors", 200, 204).with(map[string]string{"0": "author total weeks", "0.author": userMembers, "0.weeks.0": "w a d c"}),
+	"statistics/participation":   onRepositories("/stats/participation", 200, 200).with(map[string]string{"": "all owner"}),
+	"statistics/punch-card":      onRepositories("/stats/punch_card", 200, 204),
+
+	"search/code": {
+		valid: []call{
+			{as: "tok-owner", target: "/search/code?q=gear", header: map[string]string{"Accept": "application/vnd.service.text-match+json"}},
+			{as: "tok-owner", target: "/search/code?q=widget&per_page=5"},
+		},
+		invalid: []call{
+			{as: "tok-outsider", target: "/search/code?q=key+repo:acme/secret", status: 422, field: "q"},
+			{as: "tok-owner", target: "/search/code?q=repo:acme/widgets", status: 422, field: "q"},
+			{as: "tok-owner", target: "/search/code?q=" + strings.Repeat("x", 257), status: 422, field: "q"},
+		},
+		unauthorized: []call{{target: "/search/code?q=gear", status: 401}},
+		records:      map[string]string{"": searchMembers, "items.0": "name path sha url git_url html_url repository score", "items.0.repository.owner": userMembers},
+	},
+	"search/commits": {
+		valid: []call{{target: "/search/commits?q=gear+repo:acme/widgets", status: 200}},
+		invalid: []call{
+			{target: "/search/commits", status: 422, field: "q"}, {target: "/search/commits?q=a" + strings.Repeat("+OR+a", 6), status: 422, field: "q"},
+		},
+		records: map[string]string{"": searchMembers},
+	},
+	"search/issues": {
+		valid:   []call{{target: "/search/issues?q=gear+label:bug", status: 200}},
+		invalid: []call{{target: "/search/issues?q=", status: 422, field: "q"}},
+		records: map[string]string{"": searchMembers},
+	},
+	"search/other": {
+		valid:   []call{{target: "/search/users?q=acme", status: 200}},
+		invalid: []call{{target: "/search/users", status: 422, field: "q"}},
+		records: map[string]string{"": searchMembers},
+	},
+
+	"watching/list-subscribers": onRepositories("/subscribers", 200, 200).with(map[string]string{"0": userMembers}).and(
+		call{target: "/repos/acme/widgets/subscribers?page=2&per_page=10"}, call{target: "/repositories/1001/subscribers?page=3"}),
+	"watching/get-subscription": {
+		valid:        []call{{as: "tok-member", method: "PUT", body: `{"ignored":true}`}, {as: "tok-member"}},
+		records:      map[string]string{"": subscriptionMembers},
+		invalid:      []call{{as: "tok-member", target: "/repos/acme/monolith/subscription", status: 404}},
+		unauthorized: []call{{as: "tok-app", status: 403}, {status: 401}, {as: "tok-outsider", target: "/repos/acme/secret/subscription", status: 404}},
+	},
+	"watching/set-subscription": {
+		valid: []call{
+			{as: "tok-member", target: "/repos/Acme/widgets/subscription", body: `{"subscribed":true}`},
+			{as: "tok-member", method: "GET", target: "/user/subscriptions"}, {method: "GET", target: "/repos/acme/widgets/subscribers?per_page=100"},
+			{as: "tok-member", method: "GET"},
+		},
+		invalid: []call{
+			{as: "tok-member", body: `{"subscribed":3}`, status: 422, field: "subscribed"}, {as: "tok-member", body: `{`, status: 400},
+		},
+		unauthorized: []call{{as: "tok-fine-grained", body: `{}`, status: 403}, {as: "tok-app-user", body: `{}`, status: 403}},
+		records:      map[string]string{"": subscriptionMembers},
+	},
+	"watching/delete-subscription": {
+		valid:        []call{{as: "tok-owner"}},
+		invalid:      []call{{as: "tok-owner", method: "GET", status: 404}},
+		unauthorized: []call{{status: 401}},
+	},
+	"watching/list-mine": {
+		valid: []call{
+			{as: "tok-outsider"}, {as: "tok-member", method: "PUT", target: "/repos/acme/widgets/subscription", body: `{"subscribed":true}`}, {as: "tok-member"},
+		},
+		unauthorized: []call{{status: 401}},
+		records:      map[string]string{"0": repositoryMembers, "0.owner": userMembers, "0.permissions": "admin push pull", "0.security_and_analysis": "advanced_security secret_scanning secret_scanning_push_protection secret_scanning_non_provider_patterns"},
+	},
+	"watching/list-of-user": {
+		valid:   []call{{target: "/users/watcher-01/subscriptions"}},
+		invalid: []call{{target: "/users/none/subscriptions", status: 404}},
+		records: map[string]string{"0": repositoryMembers},
+	},
+
+	"organization-members/list": {
+		valid: []call{
+			{}, {as: "tok-workflow", target: "/orgs/acme/members?page=2"}, {as: "tok-member", target: "/orgs/ACME/members?per_page=100"},
+			{as: "tok-owner", target: "/orgs/acme/members?filter=2fa_disabled"},
+		},
+		invalid: []call{
+			{as: "tok-member", target: "/orgs/acme/members?filter=2fa_disabled", status: 422, field: "filter"},
+			{as: "tok-member", target: "/orgs/acme/members?role=boss", status: 422, field: "role"}, {target: "/orgs/none/members", status: 404},
+		},
+		records: map[string]string{"0": userMembers},
+	},
+	"organization-members/check": {
+		valid:   []call{{as: "tok-member"}, {status: 302}},
+		invalid: []call{{as: "tok-member", target: "/orgs/acme/members/outsider", status: 404}},
+	},
+	"organization-members/check-public": {
+		valid:   []call{{target: "/orgs/acme/public_members/acme-owner", status: 204}},
+		invalid: []call{{target: "/orgs/acme/public_members/outsider", status: 404}},
+	},
+
+	"rulesets/list-repository": onRepositories("/rulesets", 200, 200).with(map[string]string{"0": rulesetMembers, "0._links": "self html"}).and(
+		call{target: "/repos/acme/widgets/rulesets?includes_parents=false"}),
+	"rulesets/list-organization": {
+		valid:        []call{{as: "tok-owner"}},
+		invalid:      []call{{as: "tok-owner", target: "/orgs/none/rulesets", status: 404}},
+		unauthorized: []call{{as: "tok-member", status: 404}, {status: 401}},
+		records:      map[string]string{"0": rulesetMembers},
+	},
+	"rulesets/list-branch-rules": {
+		valid: []call{
+			{target: "/repos/acme/widgets/rules/branches/release/1.x"}, {target: "/repos/acme/widgets/rules/branches/release%2F1.x"}, {},
+		},
+		invalid: []call{{target: "/repos/acme/none/rules/branches/main", status: 404}},
+		records: map[string]string{"0": "type ruleset_source_type ruleset_source ruleset_id parameters"},
+	},
+
+	"git-tags/create": {
+		valid: []call{{as: "tok-member", body: `{"tag":"v3","message":"m","object":"{head}","type":"commit"}`}},
+		invalid: []call{
+			{as: "tok-member", body: `{"tag":"v2","message":"m","object":"` + strings.Repeat("0", 40) + `","type":"commit"}`, status: 422, field: "object"},
+			{as: "tok-member", body: `{"tag":"v2"}`, status: 422, field: "message"}, {as: "tok-member", target: "/repos/acme/empty/git/tags", body: `{}`, status: 409},
+		},
+		unauthorized: []call{{as: "tok-outsider", body: `{}`, status: 403}, {body: `{}`, status: 401}, {as: "tok-read-only", body: `{}`, status: 403}},
+		records: map[string]string{"": "node_id tag sha url message tagger object verification", "tagger": "name email date",
+			"object": "type sha url", "verification": "verified reason signature payload"},
+	},
+	"git-tags/get": {
+		valid: []call{{}},
+		invalid: []call{
+			{target: "/repos/acme/widgets/git/tags/" + strings.Repeat("0", 40), status: 404}, {target: "/repos/acme/empty/git/tags/00", status: 409},
+		},
+		unauthorized: []call{{as: "tok-outsider", target: "/repos/acme/secret/git/tags/00", status: 404}},
+		records:      map[string]string{"": "node_id tag sha url message tagger object verification"},
+	},
+	"dependency-graph/export-sbom": onRepositories("/dependency-graph/sbom", 200, 200).with(map[string]string{
+		"": "sbom", "sbom": "SPDXID spdxVersion creationInfo name dataLicense documentDescribes documentNamespace packages", "sbom.creationInfo": "created creators",
+		"sbom.packages.0": "SPDXID name versionInfo downloadLocation licenseConcluded licenseDeclared copyrightText filesAnalyzed",
+	}),
+
+	"graphql": {
+		valid: []call{
+			{as: "tok-owner", body: `{"query":"{ viewer { login } }"}`, status: 200},
+			{as: "tok-owner", body: `{"query":"mutation { addStar(input: {}) { clientMutationId } }"}`, status: 200},
+		},
+		unauthorized: []call{{body: `{"query":"{ viewer { login } }"}`, status: 401}},
+	},
+	"app-manifests/convert": {valid: []call{{status: 201}, {as: "tok-owner", target: "/app-manifests/def/conversions", status: 201}}},
+
+	"unknown": {
+		invalid: []call{
+			{target: "/nowhere", status: 404}, {as: "wrong-token", target: "/user", status: 401},
+			{as: "tok-owner", method: "PATCH", target: "/repos/acme/widgets", body: "{}", status: 404},
+		},
+		valid: []call{{method: "OPTIONS", target: "/gitignore/templates", status: 204}},
+	},
+}
+
+// onRepositories asks of each kind of repository, as somebody who may see it
+// and as somebody who may not; it says what the monolith and the empty one give.
+func onRepositories(path string, monolith, empty int) visits {
+	return visits{
+		valid: []call{
+			{target: "/repos/acme/widgets" + path, status: 200}, {as: "tok-member", target: "/repos/acme/secret" + path, status: 200},
+			{target: "/repos/acme/empty" + path, status: empty}, {target: "/repos/acme/monolith" + path, status: monolith},
+			{as: "oauth-app:oauth-secret", target: "/repos/acme/widgets" + path, status: 200},
+		},
+		invalid:      []call{{as: "tok-workflow", target: "/repos/none/none" + path, status: 404}},
+		unauthorized: []call{{as: "tok-outsider", target: "/repos/acme/secret" + path, status: 404}, {as: "tok-public", target: "/repos/acme/secret" + path, status: 404}},
+	}
+}
+
+func (v visits) with(records map[string]string) visits {
+	v.records = records
+	return v
+}
+
+func (v visits) and(valid ...call) visits {
+	v.valid = append(v.valid, valid...)
+	return v
+}

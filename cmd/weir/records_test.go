@@ -1,0 +1,25 @@
+package main
+
+// Members of the records that stand in more than one answer, as the documents
+// list them.
+const (
+	// Document A section 2.1.
+	userMembers = `login id node_id avatar_url gravatar_id url html_url followers_url following_url gists_url starred_url
+		subscriptions_url organizations_url repos_url events_url received_events_url type site_admin`
+	// Document A section 2.6.
+	subscriptionMembers = `subscribed ignored reason created_at url repository_url`
+	// Document A section 2.7.
+	repositoryMembers = `id node_id name full_name description homepage language default_branch visibility pushed_at created_at updated_at
+		private fork is_template has_issues has_projects has_wiki has_pages has_downloads has_discussions archived disabled
+		forks_count stargazers_count watchers_count size open_issues_count topics owner
+		html_url url archive_url assignees_url blobs_url branches_url collaborators_url comments_url commits_url compare_url contents_url
+		contributors_url deployments_url downloads_url events_url forks_url git_commits_url git_refs_url git_tags_url git_url issue_comment_url
+		issue_events_url issues_url keys_url labels_url languages_url merges_url milestones_url notifications_url pulls_url releases_url ssh_url
+		stargazers_url statuses_url subscribers_url subscription_url tags_url teams_url trees_url clone_url mirror_url hooks_url svn_url
+		permissions security_and_analysis`
+	// Document A section 2.10.
+	rulesetMembers = `id name source_type source enforcement node_id _links created_at updated_at`
+	// Document B sections 2.1 and 2.6.
+	searchMembers = `total_count incomplete_results items`
+	rateMembers   = `limit used remaining reset`
+)
