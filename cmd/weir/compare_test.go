@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/internal/service"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -104,7 +105,7 @@ func pair(t *testing.T) (direct, through *client) {
 	cfg.Upstream.URL = "http://service.test"
 	cfg.Limits.Primary.Unauthenticated = 1000 // every call goes out twice as often through the gateway
 	start := func() *pipe.Listener {
-		s, err := newService(cfg, 1)
+		s, err := newService(cfg, 1, service.Faults{})
 		if err != nil {
 			t.Fatal(err)
 		}

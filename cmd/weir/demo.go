@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/service"
 )
 
 type demoCommand struct {
@@ -34,7 +35,7 @@ func (c *demoCommand) Run(p *process) error {
 	cfg.Upstream.URL = "http://" + upstream.Addr().String()
 	cfg.Limits.ColdStart = "trust"
 	cfg.Limits.Inbound.Rate = 0 // every client is this machine
-	s, err := newService(cfg, 1)
+	s, err := newService(cfg, 1, service.Faults{})
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"net"
 
@@ -13,6 +14,7 @@ type serviceCommand struct {
 	Listen string `default:"127.0.0.1:9000" help:"Address."`
 	Config string `help:"Configuration whose limits and dialect it takes." placeholder:"FILE"`
 	Seed   uint64 `default:"1" help:"What its state is grown from."`
+	Faults string `default:"{}" help:"Faults from the start, as PUT /_service/faults takes them." placeholder:"JSON"`
 }
 
 // Run serves until the process is told to stop.
@@ -27,7 +29,11 @@ func (c *serviceCommand) Run(p *process) error {
 		}
 		cfg = loaded
 	}
-	s, err := newService(cfg, c.Seed)
+	faults, err := service.ParseFaults([]byte(c.Faults), service.Faults{})
+	if err != nil {
+		return fmt.Errorf("--faults: %w", err)
+	}
+	s, err := newService(cfg, c.Seed, faults)
 	if err != nil {
 		return err
 	}
@@ -41,10 +47,10 @@ func (c *serviceCommand) Run(p *process) error {
 	return serveAll(p.ctx, log, endpoint{l, s})
 }
 
-func newService(cfg *config.Config, seed uint64) (*service.Service, error) {
+func newService(cfg *config.Config, seed uint64, faults service.Faults) (*service.Service, error) {
 	dialect, err := policy.LoadDialect(cfg.Upstream.Dialect)
 	if err != nil {
 		return nil, err
 	}
-	return service.New(service.Config{Limits: cfg.Limits.Limits, Seed: seed, Dialect: dialect}), nil
+	return service.New(service.Config{Limits: cfg.Limits.Limits, Seed: seed, Dialect: dialect, Faults: faults}), nil
 }

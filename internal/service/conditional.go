@@ -9,11 +9,9 @@ import (
 )
 
 // validate sets the validators of a complete answer, and makes it a 304 where
-// the request has it already (RFC 9110 section 13.2.2). The entity tag is of
-// the bytes, so it is the same for everyone who gets them.
-func validate(h http.Header, r *http.Request, resp *response) {
-	sum := sha256.Sum256(append([]byte(resp.kind+"\n"), resp.text...))
-	etag := `W/"` + hex.EncodeToString(sum[:16]) + `"`
+// the request has it already (RFC 9110 section 13.2.2).
+func (s *Service) validate(h http.Header, r *http.Request, resp *response) {
+	etag := s.entityTag(r, resp)
 	h.Set("Etag", etag)
 	if !resp.modified.IsZero() {
 		h.Set("Last-Modified", resp.modified.UTC().Format(http.TimeFormat))
@@ -23,6 +21,20 @@ func validate(h http.Header, r *http.Request, resp *response) {
 	}
 	resp.status, resp.text = http.StatusNotModified, nil
 	h.Del("Content-Type")
+}
+
+// entityTag is of the bytes, so it is the same for everyone who gets them, unless
+// the faults say otherwise.
+func (s *Service) entityTag(r *http.Request, resp *response) string {
+	seen := resp.kind + "\n"
+	if s.faulty.now().ETagsPerToken {
+		if len(s.config.Dialect.ETag) > 0 {
+			return s.config.Dialect.EntityTag(r.Header.Get, resp.text)
+		}
+		seen += r.Header.Get("Authorization") + "\n"
+	}
+	sum := sha256.Sum256(append([]byte(seen), resp.text...))
+	return `W/"` + hex.EncodeToString(sum[:16]) + `"`
 }
 
 func matches(r *http.Request, etag string, modified time.Time) bool {

@@ -13,6 +13,8 @@ import (
 // Faults make the service a worse one (design section 7). They are set at the
 // start, and at run time by PUT /_service/faults.
 type Faults struct {
+	// Latency is how long each request takes before it is counted, at least.
+	Latency Duration `json:"latency"`
 	// DelayBefore and DelayAfter are the longest delays before and after the
 	// moment at which a request is counted; each delay is random.
 	DelayBefore Duration `json:"delay_before"`
@@ -30,6 +32,21 @@ type Faults struct {
 	SecondaryEvery int `json:"secondary_every"`
 	// ClockOffset is how far the service's clock is ahead.
 	ClockOffset Duration `json:"clock_offset"`
+	// HeadersBehind lets the rate limit headers of an answer be those of a
+	// request up to so many earlier, as if they came out of order.
+	HeadersBehind int `json:"headers_behind"`
+	// ErrorEvery answers every so many requests with ErrorStatus, 500 to 599 (502
+	// when zero), after they have been counted; 0 none.
+	ErrorEvery  int `json:"error_every"`
+	ErrorStatus int `json:"error_status"`
+	// TruncateEvery breaks off every so many answers in the middle of their body;
+	// 0 none.
+	TruncateEvery int `json:"truncate_every"`
+	// Endless202 lets no statistics ever be done.
+	Endless202 bool `json:"endless_202"`
+	// ETagsPerToken makes ETags hang on the request as the dialect says or, where
+	// it says nothing, on its Authorization.
+	ETagsPerToken bool `json:"etags_per_token"`
 }
 
 // Duration is written as Go writes it: "1.5s".
@@ -45,11 +62,46 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return err
 }
 
+// check says what is wrong with the faults.
+func (f Faults) check() error {
+	if s := f.LimitStatus; s != 0 && s != http.StatusForbidden && s != http.StatusTooManyRequests {
+		return fmt.Errorf("limit_status: %d: must be 403 or 429", s)
+	}
+	if s := f.ErrorStatus; s != 0 && (s < 500 || s > 599) {
+		return fmt.Errorf("error_status: %d: must be 500 to 599", s)
+	}
+	for _, n := range []struct {
+		name  string
+		value int64
+	}{
+		{"latency", int64(f.Latency)}, {"delay_before", int64(f.DelayBefore)}, {"delay_after", int64(f.DelayAfter)}, {"secondary_every", int64(f.SecondaryEvery)},
+		{"headers_behind", int64(f.HeadersBehind)}, {"error_every", int64(f.ErrorEvery)}, {"truncate_every", int64(f.TruncateEvery)},
+	} {
+		if n.value < 0 {
+			return fmt.Errorf("%s: must not be negative", n.name)
+		}
+	}
+	return nil
+}
+
+// ParseFaults reads the JSON form of faults on top of those in force: what it does not
+// name stays. An error says which member is wrong.
+func ParseFaults(text []byte, inForce Faults) (Faults, error) {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&inForce); err != nil {
+		return Faults{}, err
+	}
+	return inForce, inForce.check()
+}
+
 // faulty holds the faults in force.
 type faulty struct {
 	mu     sync.Mutex // guards what follows
 	faults Faults
 	random *rand.Rand
+	// errors and bodies count what could have been an error, or broken off.
+	errors, bodies int
 }
 
 func (f *faulty) now() Faults {
@@ -58,14 +110,35 @@ func (f *faulty) now() Faults {
 	return f.faults
 }
 
-// delay waits for a random part of longest, or until the client has gone.
-func (f *faulty) delay(r *http.Request, longest Duration) {
-	if longest <= 0 {
-		return
+// upTo is a random number from 0 to n.
+func (f *faulty) upTo(n int64) int64 {
+	if n <= 0 {
+		return 0
 	}
 	f.mu.Lock()
-	d := time.Duration(f.random.Int64N(int64(longest)))
-	f.mu.Unlock()
+	defer f.mu.Unlock()
+	return f.random.Int64N(n + 1)
+}
+
+// turn counts, and reports whether it is the turn of what happens every so many
+// times.
+func (f *faulty) turn(count *int, every int) bool {
+	if every == 0 {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	*count++
+	return *count%every == 0
+}
+
+// delay waits for at least a time and a random part of another, or until the
+// client has gone.
+func (f *faulty) delay(r *http.Request, least, random Duration) {
+	d := time.Duration(least) + time.Duration(f.upTo(int64(random)))
+	if d <= 0 {
+		return
+	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -83,16 +156,12 @@ func (s *Service) serveFaults(w http.ResponseWriter, r *http.Request) {
 			writeJSON(w, http.StatusBadRequest, problemBody{Message: err.Error()})
 			return
 		}
-		decoder := json.NewDecoder(&body)
-		decoder.DisallowUnknownFields()
-		err := decoder.Decode(&faults)
-		if status := faults.LimitStatus; err == nil && status != 0 && status != http.StatusForbidden && status != http.StatusTooManyRequests {
-			err = fmt.Errorf("limit_status: %d: must be 403 or 429", status)
-		}
+		wanted, err := ParseFaults(body.Bytes(), faults)
 		if err != nil {
 			writeJSON(w, http.StatusBadRequest, problemBody{Message: err.Error()})
 			return
 		}
+		faults = wanted
 		s.setFaults(faults)
 	}
 	writeJSON(w, http.StatusOK, faults)

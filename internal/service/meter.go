@@ -22,7 +22,7 @@ const (
 
 // meter counts requests against the limits of Document B section 8, as strictly
 // as the text allows. It is naive on purpose: one lock, every spend kept as it
-// is, every sum made anew.
+// is for as long as its window.
 type meter struct {
 	limits policy.Limits
 
@@ -36,7 +36,7 @@ type meter struct {
 // tally is what one caller has spent.
 type tally struct {
 	windows    map[string]*window // by resource
-	spends     map[string][]spend // by limit and scope
+	spends     map[string]*spends // by limit and scope
 	inProgress int
 	// limitedAt and limitedUntil are the cool-down after a secondary limit.
 	limitedAt, limitedUntil time.Time
@@ -113,7 +113,7 @@ func (t *ticket) leave() {
 func (m *meter) tally(c caller) *tally {
 	a := m.tallies[c.account]
 	if a == nil {
-		a = &tally{windows: map[string]*window{}, spends: map[string][]spend{}}
+		a = &tally{windows: map[string]*window{}, spends: map[string]*spends{}}
 		m.tallies[c.account] = a
 	}
 	return a
@@ -142,10 +142,11 @@ func (t *ticket) defy() {
 
 // count charges a request at this moment, or refuses it; a refused one costs
 // nothing. The rate limit status costs nothing either (Document B section 4.5).
-func (t *ticket) count(op *policy.Operation, now time.Time) {
+func (t *ticket) count(op *policy.Operation) {
 	m := t.meter
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	now := time.Now() // under the lock, so that spends are in order
 	t.resource, t.window = op.Resource, m.window(t.caller, op.Resource, now)
 	switch {
 	case t.refused != accepted, op.ID == "rate-limit/get":
@@ -241,34 +242,48 @@ func (m *meter) cpu(graphQL bool, took int) []cost {
 	return list
 }
 
-// sum is what was spent within the window that ends now.
-func (a *tally) sum(c cost, now time.Time) int {
-	total := 0
-	for _, s := range a.spends[c.scope] {
-		if now.Sub(s.at) < c.window {
-			total += s.cost
-		}
-	}
-	return total
+// spends are what was spent of one sliding limit within its window, oldest
+// first, and its sum.
+type spends struct {
+	all []spend
+	sum int
 }
 
-// spend enters a spend, and drops what no window holds any more.
-func (a *tally) spend(c cost, now time.Time) {
-	var kept []spend
-	for _, s := range a.spends[c.scope] {
-		if now.Sub(s.at) < c.window {
-			kept = append(kept, s)
-		}
+// sum is what was spent within the window that ends now; what no window holds
+// any more is dropped.
+func (a *tally) sum(c cost, now time.Time) int {
+	s := a.spends[c.scope]
+	if s == nil {
+		return 0
 	}
-	a.spends[c.scope] = append(kept, spend{now, c.cost})
+	old := 0
+	for ; old < len(s.all) && now.Sub(s.all[old].at) >= c.window; old++ {
+		s.sum -= s.all[old].cost
+	}
+	s.all = s.all[old:]
+	return s.sum
+}
+
+// spend enters a spend.
+func (a *tally) spend(c cost, now time.Time) {
+	if c.cost == 0 {
+		return
+	}
+	s := a.spends[c.scope]
+	if s == nil {
+		s = &spends{}
+		a.spends[c.scope] = s
+	}
+	s.all, s.sum = append(s.all, spend{now, c.cost}), s.sum+c.cost
 }
 
 // work charges the CPU time that a request has taken. One that runs over the
 // limit breaks it, although it cannot be refused any more.
-func (t *ticket) work(op *policy.Operation, took time.Duration, now time.Time) {
+func (t *ticket) work(op *policy.Operation, took time.Duration) {
 	m := t.meter
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	now := time.Now()
 	millis := int(math.Round(float64(took) * m.limits.CPU.Factor / float64(time.Millisecond)))
 	over := false
 	for _, c := range m.cpu(op.Resource == policy.GraphQL, millis) {
@@ -318,11 +333,11 @@ func (t *ticket) refund() {
 }
 
 // describe writes the rate limit headers (Document B section 8.4), as f falsifies
-// them.
-func (t *ticket) describe(h http.Header, f Faults) {
+// them: behind is how many requests ago they were true.
+func (t *ticket) describe(h http.Header, f Faults, behind int) {
 	t.meter.mu.Lock()
 	defer t.meter.mu.Unlock()
-	remaining := t.window.Max - t.window.used
+	remaining := t.window.Max - max(0, t.window.used-behind)
 	if t.refused == secondary && f.RemainingZero {
 		remaining = 0
 	}

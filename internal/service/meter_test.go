@@ -1,7 +1,6 @@
 package service
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -166,26 +165,6 @@ func TestSecondaryLimitSilences(t *testing.T) {
 		}
 		time.Sleep(time.Nanosecond)
 		t.wantStatus(t.get("owner", "/gitignore/templates"), 200)
-	})
-}
-
-func TestFaultsAreSetAtRunTime(t *testing.T) {
-	run(t, func(t *tester) {
-		t.wantStatus(t.do("", http.MethodPut, "/_service/faults", `{"clock_offset":"1h","limit_status":429}`), 200)
-		got := decode[Faults](t, t.get("", "/_service/faults"))
-		if got != (Faults{ClockOffset: Duration(time.Hour), LimitStatus: 429}) {
-			t.Errorf("%+v", got)
-		}
-		date, err := http.ParseTime(t.get("owner", "/gitignore/templates").Header().Get("Date"))
-		if err != nil || time.Until(date) < 59*time.Minute {
-			t.Errorf("date %v, %v", date, err)
-		}
-		for _, wrong := range []string{`{"delay":"1s"}`, `{"delay_before":"soon"}`, `{"limit_status":404}`, `{`} {
-			w := t.do("", http.MethodPut, "/_service/faults", wrong)
-			if w.Code != 400 || !json.Valid(w.Body.Bytes()) {
-				t.Errorf("%s: %d %s", wrong, w.Code, w.Body)
-			}
-		}
 	})
 }
 

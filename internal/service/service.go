@@ -19,12 +19,14 @@ package service
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	cryptorand "crypto/rand"
 	"encoding/json"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -164,28 +166,45 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ticket := s.meter.arrive(req.caller, arrived)
 	defer ticket.leave()
-	s.faulty.delay(r, faults.DelayBefore)
-	ticket.count(req.operation, time.Now())
+	s.faulty.delay(r, faults.Latency, faults.DelayBefore)
+	ticket.count(req.operation)
 	if ticket.refused != accepted {
-		ticket.describe(w.Header(), faults)
+		ticket.describe(w.Header(), faults, 0)
 		s.write(w, req, s.limited(req.caller, ticket.refused, faults))
 		return
 	}
 	began := time.Now()
-	resp := s.answer(req)
+	var resp response
+	if s.faulty.turn(&s.faulty.errors, faults.ErrorEvery) {
+		resp = s.problem(cmp.Or(faults.ErrorStatus, http.StatusBadGateway), "Server Error")
+	} else {
+		resp = s.answer(req)
+	}
 	worked := time.Since(began)
-	s.faulty.delay(r, faults.DelayAfter)
+	s.faulty.delay(r, 0, faults.DelayAfter)
 	if faults.DelayIsCPU {
 		worked = time.Since(arrived)
 	}
-	ticket.work(req.operation, worked, time.Now())
+	ticket.work(req.operation, worked)
 	body := s.finish(w, req, &resp)
 	if w.Header().Get("Etag") != "" && resp.status == http.StatusNotModified && req.caller.kind != policy.Unauthenticated {
 		ticket.refund()
 	}
-	ticket.describe(w.Header(), faults)
+	ticket.describe(w.Header(), faults, int(s.faulty.upTo(int64(faults.HeadersBehind))))
+	if len(body) > 1 && s.faulty.turn(&s.faulty.bodies, faults.TruncateEvery) {
+		breakOff(w, resp.status, body)
+	}
 	w.WriteHeader(resp.status)
 	_, _ = w.Write(body)
+}
+
+// breakOff announces a body, sends half of it, and ends the connection.
+func breakOff(w http.ResponseWriter, status int, body []byte) {
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body[:len(body)/2])
+	_ = http.NewResponseController(w).Flush()
+	panic(http.ErrAbortHandler)
 }
 
 // understand finds out what is asked, and by whom. The problem that it returns
@@ -313,7 +332,7 @@ func (s *Service) finish(w http.ResponseWriter, req *request, resp *response) []
 	}
 	safe := req.Method == http.MethodGet || req.Method == http.MethodHead
 	if safe && resp.status == http.StatusOK {
-		validate(h, req.Request, resp)
+		s.validate(h, req.Request, resp)
 	}
 	return resp.text
 }
