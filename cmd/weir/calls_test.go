@@ -192,7 +192,7 @@ var calls = map[string]visits{
 	"graphql": {
 		valid: []call{
 			{as: "tok-owner", body: `{"query":"{ viewer { login } }"}`, status: 200},
-			{as: "tok-owner", body: `{"query":"mutation { addStar(input: {}) { clientMutationId } }"}`, status: 200},
+			{as: "tok-owner", body: `{"query":"mutation { updateSubscription(input: {subscribableId: \"R_1001\", state: SUBSCRIBED}) { clientMutationId } }"}`, status: 200},
 		},
 		unauthorized: []call{{body: `{"query":"{ viewer { login } }"}`, status: 401}},
 	},

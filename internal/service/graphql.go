@@ -1,36 +1,245 @@
 package service
 
 import (
+	_ "embed"
 	"net/http"
+	"strings"
+	"time"
+
+	"github.com/vektah/gqlparser/v2"
+	"github.com/vektah/gqlparser/v2/ast"
+	"github.com/vektah/gqlparser/v2/gqlerror"
+	"github.com/vektah/gqlparser/v2/validator"
 
 	"github.com/weirgate/weir/policy"
 )
 
-// graphQL answers a query with the viewer, a mutation with what a mutation
-// returns: enough to exercise the limits of the GraphQL API.
+//go:embed schema.graphql
+var schemaText string
+
+var schema = gqlparser.MustLoadSchema(&ast.Source{Name: "schema.graphql", Input: schemaText})
+
+// graphQL answers a query or a mutation (schema.graphql). What is wrong with it
+// stands in errors, of an answer with 200.
 func graphQL(s *Service, req *request) response {
-	if req.caller.kind == policy.Unauthenticated {
-		return s.problem(http.StatusUnauthorized, "Requires authentication")
+	var wanted struct {
+		Query         string         `json:"query"`
+		OperationName string         `json:"operationName"`
+		Variables     map[string]any `json:"variables"`
 	}
-	data := object{{"viewer", object{{"login", req.caller.login}}}}
-	if req.operation.CreatesContent {
-		data = object{{"addStar", object{{"clientMutationId", nil}}}}
+	if problem := s.decode(req.body, "GraphQL", &wanted); problem != nil {
+		return *problem
 	}
-	return response{status: http.StatusOK, volatile: true, body: object{{"data", data}}}
+	document, errs := gqlparser.LoadQueryWithRules(schema, wanted.Query, nil)
+	if len(errs) > 0 {
+		return graphQLErrors(errs...)
+	}
+	operation := document.Operations.ForName(wanted.OperationName)
+	if operation == nil {
+		return graphQLErrors(gqlerror.Errorf("No operation named %q", wanted.OperationName))
+	}
+	variables, err := validator.VariableValues(schema, operation, wanted.Variables)
+	if err != nil {
+		return graphQLErrors(gqlerror.WrapIfUnwrapped(err))
+	}
+	e := &execution{s: s, req: req, variables: variables}
+	root := e.query
+	if operation.Operation == ast.Mutation {
+		root = e.mutation
+	}
+	body := object{{"data", e.choose(operation.SelectionSet, root)}}
+	if len(e.errors) > 0 {
+		body = append(body, field{"errors", e.errors})
+	}
+	return response{status: http.StatusOK, volatile: true, body: body}
 }
 
-// convertManifest makes an app from a manifest's code (Document B section 2.6);
-// the same code again names the same app.
-func convertManifest(s *Service, req *request) response {
-	code := req.match.Params["code"]
-	if s.world.apps[code] == 0 {
-		s.world.apps[code] = len(s.world.apps) + 1
+func graphQLErrors(errs ...*gqlerror.Error) response {
+	for _, err := range errs {
+		delete(err.Extensions, "file")
 	}
-	id := s.world.apps[code]
-	return response{status: http.StatusCreated, volatile: true, body: object{
-		{"id", id}, {"slug", "app-" + code}, {"name", "App " + code},
-		{"client_id", "client-" + code}, {"client_secret", objectName(uint64(id), 1)},
-		{"webhook_secret", objectName(uint64(id), 2)},
-		{"html_url", req.base + "/apps/app-" + code},
-	}}
+	return response{status: http.StatusOK, volatile: true, body: object{{"errors", errs}}}
+}
+
+// execution is one run of an operation that fits the schema.
+type execution struct {
+	s         *Service
+	req       *request
+	variables map[string]any
+	errors    []object
+}
+
+// node is an object of the graph: it gives the value of a field, which is a
+// scalar, nil, another node, or a list of nodes.
+type node func(name string, arguments map[string]any) any
+
+// choose makes the JSON object of what is selected of a node.
+func (e *execution) choose(set ast.SelectionSet, on node) object {
+	var fields []*ast.Field
+	of := map[string]ast.SelectionSet{} // selected below a field, by its name in the answer
+	for _, f := range e.fields(set) {
+		if _, twice := of[f.Alias]; !twice {
+			fields = append(fields, f)
+		}
+		of[f.Alias] = append(of[f.Alias], f.SelectionSet...)
+	}
+	chosen := object{}
+	for _, f := range fields {
+		var value any
+		if f.Name == "__typename" {
+			value = f.ObjectDefinition.Name
+		} else {
+			value = on(f.Name, f.ArgumentMap(e.variables))
+		}
+		switch v := value.(type) {
+		case node:
+			value = e.choose(of[f.Alias], v)
+		case []node:
+			list := make([]object, 0, len(v))
+			for _, n := range v {
+				list = append(list, e.choose(of[f.Alias], n))
+			}
+			value = list
+		}
+		chosen = append(chosen, field{f.Alias, value})
+	}
+	return chosen
+}
+
+// fields are those of a selection, with what its fragments select.
+func (e *execution) fields(set ast.SelectionSet) []*ast.Field {
+	var all []*ast.Field
+	for _, selection := range set {
+		switch of := selection.(type) {
+		case *ast.Field:
+			if e.included(of.Directives) {
+				all = append(all, of)
+			}
+		case *ast.InlineFragment:
+			if e.included(of.Directives) {
+				all = append(all, e.fields(of.SelectionSet)...)
+			}
+		case *ast.FragmentSpread:
+			if e.included(of.Directives) {
+				all = append(all, e.fields(of.Definition.SelectionSet)...)
+			}
+		}
+	}
+	return all
+}
+
+// included follows @skip and @include.
+func (e *execution) included(directives ast.DirectiveList) bool {
+	holds := func(name string) bool {
+		d := directives.ForName(name)
+		return d != nil && d.ArgumentMap(e.variables)["if"] == true
+	}
+	return !holds("skip") && (directives.ForName("include") == nil || holds("include"))
+}
+
+// notFound tells that a field names what does not exist.
+func (e *execution) notFound(path, message string) {
+	e.errors = append(e.errors, object{{"type", "NOT_FOUND"}, {"path", []string{path}}, {"message", message}})
+}
+
+func (e *execution) query(name string, arguments map[string]any) any {
+	switch name {
+	case "viewer":
+		if u := e.s.world.user(e.req.caller); u != nil {
+			return e.user(u)
+		}
+	case "repository":
+		full := arguments["owner"].(string) + "/" + arguments["name"].(string)
+		for _, r := range e.s.world.repositories {
+			if strings.EqualFold(r.fullName(), full) && e.s.world.visible(r, e.req.caller) {
+				return e.repository(r)
+			}
+		}
+		e.notFound(name, "Could not resolve to a Repository with the name '"+full+"'.")
+	case "rateLimit":
+		return e.rateLimit()
+	default: // __schema and __type: the schema is in the source
+		e.errors = append(e.errors, object{{"message", "Introspection is not implemented"}})
+	}
+	return nil
+}
+
+func (e *execution) mutation(name string, arguments map[string]any) any {
+	input := arguments["input"].(map[string]any)
+	u := e.s.world.user(e.req.caller)
+	for _, r := range e.s.world.repositories {
+		if nodeID("Repository", r.id) == input["subscribableId"] && u != nil && e.s.world.visible(r, e.req.caller) {
+			if state := input["state"]; state == "UNSUBSCRIBED" {
+				delete(r.subscriptions, u.login)
+			} else {
+				r.subscriptions[u.login] = &subscription{user: u, subscribed: state == "SUBSCRIBED", ignored: state == "IGNORED", created: time.Now()}
+			}
+			return node(func(name string, _ map[string]any) any {
+				if name == "subscribable" {
+					return e.repository(r)
+				}
+				return input["clientMutationId"]
+			})
+		}
+	}
+	e.notFound(name, "Could not resolve to a node with the global id of 'the subscribable'.")
+	return nil
+}
+
+func (e *execution) user(u *account) node {
+	return values(map[string]any{
+		"id": nodeID("User", u.id), "databaseId": u.id, "login": u.login, "name": u.name, "url": e.req.base + "/" + u.login,
+	})
+}
+
+func (e *execution) repository(r *repository) node {
+	scalars := values(map[string]any{
+		"id": nodeID("Repository", r.id), "databaseId": r.id, "name": r.name, "nameWithOwner": r.fullName(),
+		"description": r.description, "url": e.req.base + "/" + r.fullName(), "isPrivate": r.private,
+	})
+	return func(name string, arguments map[string]any) any {
+		switch name {
+		case "watchers":
+			return e.watchers(r, int(arguments["first"].(int64)))
+		case "viewerSubscription":
+			return e.subscription(r)
+		}
+		return scalars(name, arguments)
+	}
+}
+
+func (e *execution) watchers(r *repository, first int) node {
+	all := watchersOf(r)
+	nodes := []node{}
+	for _, u := range all[:min(max(first, 0), 100, len(all))] {
+		nodes = append(nodes, e.user(u))
+	}
+	return values(map[string]any{"totalCount": len(all), "nodes": nodes})
+}
+
+func (e *execution) subscription(r *repository) any {
+	u := e.s.world.user(e.req.caller)
+	if u == nil {
+		return nil
+	}
+	switch sub := r.subscriptions[u.login]; {
+	case sub == nil:
+		return "UNSUBSCRIBED"
+	case sub.ignored:
+		return "IGNORED"
+	}
+	return "SUBSCRIBED"
+}
+
+func (e *execution) rateLimit() node {
+	m := e.s.meter
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w := m.window(e.req.caller, policy.GraphQL, time.Now())
+	return values(map[string]any{"limit": w.Max, "used": w.used, "remaining": w.Max - w.used, "resetAt": stamp(w.reset), "cost": 1})
+}
+
+// values is a node whose fields take no arguments.
+func values(of map[string]any) node {
+	return func(name string, _ map[string]any) any { return of[name] }
 }

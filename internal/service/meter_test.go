@@ -15,7 +15,7 @@ import (
 
 const (
 	query  = `{"query":"{ viewer { login } }"}`
-	mutate = `{"query":"mutation { addStar(input: {}) { clientMutationId } }"}`
+	mutate = `{"query":"mutation { updateSubscription(input: {subscribableId: \"R_1001\", state: SUBSCRIBED}) { clientMutationId } }"}`
 )
 
 // broken checks which limits were broken, how often.

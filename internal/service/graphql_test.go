@@ -1,0 +1,83 @@
+package service
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// asks sends a GraphQL request and returns the body.
+func (t *tester) asks(who, body string) string {
+	t.Helper()
+	w := t.do(who, http.MethodPost, "/graphql", body)
+	t.wantStatus(w, http.StatusOK)
+	return w.Body.String()
+}
+
+func TestGraphQLAnswersWhatIsSelected(t *testing.T) {
+	run(t, func(t *tester) {
+		for _, c := range []struct{ what, body, want string }{
+			{"the viewer", `{"query":"{ viewer { login databaseId } }"}`, `{"data":{"viewer":{"login":"acme-owner","databaseId":1}}}`},
+			{"in the order that is asked for, by other names", `{"query":"{ b: viewer { x: login } a: viewer { __typename } }"}`, `{"data":{"b":{"x":"acme-owner"},"a":{"__typename":"User"}}}`},
+			{"variables", `{"query":"query Q($name: String!) { repository(owner: \"ACME\", name: $name) { nameWithOwner isPrivate } }","variables":{"name":"secret"}}`,
+				`{"data":{"repository":{"nameWithOwner":"acme/secret","isPrivate":true}}}`},
+			{"the operation that is named", `{"query":"query A { viewer { login } } query B { viewer { id } }","operationName":"B"}`, `{"data":{"viewer":{"id":"U_1"}}}`},
+			{"fragments", `{"query":"{ viewer { ...F ... on User { url } } } fragment F on User { login }"}`, `{"data":{"viewer":{"login":"acme-owner","url":"http://api.test/acme-owner"}}}`},
+			{"directives", `{"query":"{ viewer { login @skip(if: true) id @include(if: false) name @include(if: true) } }"}`, `{"data":{"viewer":{"name":"Owner of Acme"}}}`},
+			{"a field that stands twice", `{"query":"{ viewer { login } viewer { id } }"}`, `{"data":{"viewer":{"login":"acme-owner","id":"U_1"}}}`},
+			{"lists", `{"query":"{ repository(owner: \"acme\", name: \"widgets\") { watchers(first: 2) { totalCount nodes { login } } } }"}`,
+				`{"data":{"repository":{"watchers":{"totalCount":64,"nodes":[{"login":"watcher-01"},{"login":"watcher-02"}]}}}}`},
+			{"what does not exist", `{"query":"{ repository(owner: \"acme\", name: \"none\") { id } }"}`,
+				`{"data":{"repository":null},"errors":[{"type":"NOT_FOUND","path":["repository"],"message":"Could not resolve to a Repository with the name 'acme/none'."}]}`},
+			{"an unknown field", `{"query":"{ viewer { age } }"}`, `{"errors":[{"message":"Cannot query field \"age\" on type \"User\". Did you mean \"name\"?","locations":[{"line":1,"column":12}]}]}`},
+			{"a missing variable", `{"query":"query Q($n: String!) { repository(owner: \"acme\", name: $n) { id } }"}`, `{"errors":[{"message":"must be defined","path":["variable","n"]}]}`},
+			{"an operation that is not there", `{"query":"query A { viewer { login } }","operationName":"B"}`, `{"errors":[{"message":"No operation named \"B\""}]}`},
+		} {
+			if got := t.asks("owner", c.body); got != c.want {
+				t.Errorf("%s:\ngot  %s\nwant %s", c.what, got, c.want)
+			}
+		}
+	})
+}
+
+func TestGraphQLSeesWhatTheTokenMaySee(t *testing.T) {
+	run(t, func(t *tester) {
+		secret := `{"query":"{ repository(owner: \"acme\", name: \"secret\") { id } }"}`
+		for who, seen := range map[string]bool{"member": true, "app": true, "outsider": false, "public": false} {
+			if got := t.asks(who, secret); strings.Contains(got, "R_1002") != seen {
+				t.Errorf("%s: %s", who, got)
+			}
+		}
+		t.wantStatus(t.do("", http.MethodPost, "/graphql", secret), http.StatusUnauthorized)
+		t.wantStatus(t.do("owner", http.MethodPost, "/graphql", `{`), http.StatusBadRequest)
+		if got := t.asks("app", `{"query":"{ viewer { login } }"}`); got != `{"data":{"viewer":null}}` {
+			t.Errorf("an app is a user: %s", got)
+		}
+	})
+}
+
+func TestAMutationChangesWhatRESTShows(t *testing.T) {
+	run(t, func(t *tester) {
+		watch := func(who, id, state string) string {
+			return t.asks(who, `{"query":"mutation M($s: SubscriptionState!) { updateSubscription(input: {subscribableId: \"`+id+`\", state: $s, clientMutationId: \"m\"}) { clientMutationId subscribable { viewerSubscription } } }","variables":{"s":"`+state+`"}}`)
+		}
+		for _, state := range []string{"SUBSCRIBED", "IGNORED", "UNSUBSCRIBED"} {
+			want := `{"data":{"updateSubscription":{"clientMutationId":"m","subscribable":{"viewerSubscription":"` + state + `"}}}}`
+			if got := watch("owner", "R_1001", state); got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+			rest := t.get("owner", "/repos/acme/widgets/subscription")
+			if state == "UNSUBSCRIBED" {
+				t.wantStatus(rest, http.StatusNotFound)
+			} else if sub := decode[jsonObject](t, rest); sub["subscribed"] != (state == "SUBSCRIBED") || sub["ignored"] != (state == "IGNORED") {
+				t.Errorf("%s: %v", state, sub)
+			}
+		}
+		if got := watch("outsider", "R_1002", "SUBSCRIBED"); !strings.Contains(got, "NOT_FOUND") {
+			t.Errorf("somebody watches what they may not see: %s", got)
+		}
+		if got := t.asks("owner", `{"query":"{ rateLimit { used cost } }"}`); got != `{"data":{"rateLimit":{"used":4,"cost":1}}}` {
+			t.Errorf("%s", got)
+		}
+	})
+}

@@ -1,0 +1,19 @@
+package service
+
+import "net/http"
+
+// convertManifest makes an app from a manifest's code (Document B section 2.6);
+// the same code again names the same app.
+func convertManifest(s *Service, req *request) response {
+	code := req.match.Params["code"]
+	if s.world.apps[code] == 0 {
+		s.world.apps[code] = len(s.world.apps) + 1
+	}
+	id := s.world.apps[code]
+	return response{status: http.StatusCreated, volatile: true, body: object{
+		{"id", id}, {"slug", "app-" + code}, {"name", "App " + code},
+		{"client_id", "client-" + code}, {"client_secret", objectName(uint64(id), 1)},
+		{"webhook_secret", objectName(uint64(id), 2)},
+		{"html_url", req.base + "/apps/app-" + code},
+	}}
+}
