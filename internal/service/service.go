@@ -22,7 +22,6 @@ import (
 	"cmp"
 	"context"
 	cryptorand "crypto/rand"
-	"encoding/json"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -342,17 +341,6 @@ func baseURL(r *http.Request) string {
 		return "https://" + r.Host
 	}
 	return "http://" + r.Host
-}
-
-// encode writes JSON as the API does: no HTML escapes, no final newline.
-func encode(v any) []byte {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
-		panic(err) // our own shapes
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {

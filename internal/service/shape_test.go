@@ -217,13 +217,6 @@ func TestPatternsOfRefs(t *testing.T) {
 	}
 }
 
-func TestObjectsKeepTheirOrder(t *testing.T) {
-	got := string(encode(object{{"b", 1}, {"a", object{{"z", "<&>"}, {"y", nil}}}, {"c", []int{1, 2}}}))
-	if want := `{"b":1,"a":{"z":"<&>","y":null},"c":[1,2]}`; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-}
-
 // The app is installed on 42 users: 22 more than are free (Document B 8.1).
 func TestWindowsOfEachKindOfCaller(t *testing.T) {
 	run(t, func(t *tester) {

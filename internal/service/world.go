@@ -1,9 +1,7 @@
 package service
 
 import (
-	"encoding/json"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -118,32 +116,6 @@ type rule struct {
 	kind       string
 	parameters object
 }
-
-// object is a JSON object whose members keep their order, so that answers
-// read like the documents.
-type object []field
-
-type field struct {
-	name  string
-	value any
-}
-
-// MarshalJSON writes the members in their order.
-func (o object) MarshalJSON() ([]byte, error) {
-	var b strings.Builder
-	b.WriteByte('{')
-	for i, f := range o {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(strconv.Quote(f.name) + ":")
-		b.Write(encode(f.value))
-	}
-	b.WriteByte('}')
-	return []byte(b.String()), nil
-}
-
-var _ json.Marshaler = object(nil)
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
