@@ -87,9 +87,9 @@ func allowDifferences(id string, want, got *answer) {
 		delete(got.Header, "X-Ratelimit-Limit")
 		delete(want.Header, "X-Ratelimit-Resource")
 		delete(got.Header, "X-Ratelimit-Resource")
-	case id == "rate-limit/get":
+	case id == "rate-limit/get": // the gateway's own
 		delete(want.Header, "X-Service-Media-Type")
-		delete(got.Header, "X-Service-Media-Type")
+		delete(want.Header, "Etag")
 	}
 	if got.Status >= 400 {
 		delete(want.Header, "X-Service-Media-Type")

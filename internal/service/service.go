@@ -139,7 +139,7 @@ type response struct {
 	// location is that of a redirect.
 	location string
 	modified time.Time
-	// volatile answers carry no validator and must be asked for each time.
+	// volatile answers must be asked for each time.
 	volatile bool
 }
 
@@ -327,7 +327,6 @@ func (s *Service) finish(w http.ResponseWriter, req *request, resp *response) []
 	}
 	if resp.volatile || resp.status >= 400 || resp.status == http.StatusAccepted {
 		h.Set("Cache-Control", "no-cache")
-		return resp.text
 	}
 	safe := req.Method == http.MethodGet || req.Method == http.MethodHead
 	if safe && resp.status == http.StatusOK {
