@@ -150,6 +150,29 @@ var calls = map[string]visits{
 		invalid: []call{{target: "/orgs/acme/public_members/outsider", status: 404}},
 	},
 
+	"organization-roles/list": onRoles("", 404).with(map[string]string{"": "total_count roles", "roles.0": roleMembers, "roles.0.organization": userMembers}),
+	"organization-roles/get": onRoles("/1", 404).with(map[string]string{
+		"": roleMembers, "organization": "login id node_id url repos_url events_url avatar_url description hooks_url issues_url members_url public_members_url",
+	}).but(call{as: "tok-owner", target: "/orgs/acme/organization-roles/99", status: 404}),
+	"organization-roles/list-teams": onRoles("/3/teams", 404).with(map[string]string{"0": teamMembers}).but(
+		call{as: "tok-owner", target: "/orgs/acme/organization-roles/99/teams", status: 404}),
+	"organization-roles/assign-team": onRoles("/teams/coils/2", 404).but(
+		call{as: "tok-owner", target: "/orgs/acme/organization-roles/teams/coils/99", status: 404}, call{as: "tok-owner", target: "/orgs/acme/organization-roles/teams/none/2", status: 404}).and(
+		call{as: "tok-owner", method: "GET", target: "/orgs/acme/organization-roles/2/teams", status: 200}),
+	"organization-roles/assign-user": onRoles("/users/acme-member/3", 404).but(
+		call{as: "tok-owner", target: "/orgs/acme/organization-roles/users/outsider/3", status: 422, field: "username"},
+		call{as: "tok-owner", target: "/orgs/acme/organization-roles/users/none/3", status: 404}, call{as: "tok-owner", target: "/orgs/acme/organization-roles/users/acme-member/99", status: 404}),
+	"organization-roles/revoke-team": onRoles("/teams/audit/3", 403).but(
+		call{as: "tok-owner", target: "/orgs/acme/organization-roles/teams/audit/99", status: 404}, call{as: "tok-owner", target: "/orgs/acme/organization-roles/teams/none/3", status: 404}).and(
+		call{as: "tok-owner", method: "GET", target: "/orgs/acme/organization-roles/3/teams", status: 200}),
+	"organization-roles/revoke-all-team": onRoles("/teams/release", 403).but(
+		call{as: "tok-owner", target: "/orgs/acme/organization-roles/teams/none", status: 404}).and(
+		call{as: "tok-owner", method: "GET", target: "/orgs/acme/organization-roles/2/teams", status: 200}),
+	"organization-roles/revoke-user": onRoles("/users/acme-member/3", 403).but(
+		call{as: "tok-owner", target: "/orgs/acme/organization-roles/users/none/3", status: 404}, call{as: "tok-owner", target: "/orgs/acme/organization-roles/users/acme-member/99", status: 404}),
+	"organization-roles/revoke-all-user": onRoles("/users/acme-member", 403).but(
+		call{as: "tok-owner", target: "/orgs/acme/organization-roles/users/none", status: 404}),
+
 	"rulesets/list-repository": onRepositories("/rulesets", 200, 200).with(map[string]string{"0": rulesetMembers, "0._links": "self html"}).and(
 		call{target: "/repos/acme/widgets/rulesets?includes_parents=false"}),
 	"rulesets/list-organization": {
@@ -221,6 +244,17 @@ func onRepositories(path string, monolith, empty int) visits {
 	}
 }
 
+// onRoles asks of an organization with roles, of one on which they are not
+// enabled, and of none; and as somebody who may not, who is told so by a status.
+func onRoles(path string, refusal int) visits {
+	roles := "/organization-roles" + path
+	return visits{
+		valid:        []call{{as: "tok-app", target: "/orgs/Acme" + roles}, {as: "tok-owner", target: "/organizations/4" + roles}, {as: "tok-owner", target: "/orgs/acme" + roles}},
+		invalid:      []call{{as: "tok-owner", target: "/orgs/acme-labs" + roles, status: 422}, {as: "tok-owner", target: "/orgs/none" + roles, status: 404}},
+		unauthorized: []call{{as: "tok-outsider", target: "/orgs/acme" + roles, status: refusal}, {as: "tok-public", target: "/orgs/acme" + roles, status: 403}},
+	}
+}
+
 func (v visits) with(records map[string]string) visits {
 	v.records = records
 	return v
@@ -228,5 +262,10 @@ func (v visits) with(records map[string]string) visits {
 
 func (v visits) and(valid ...call) visits {
 	v.valid = append(v.valid, valid...)
+	return v
+}
+
+func (v visits) but(invalid ...call) visits {
+	v.invalid = append(v.invalid, invalid...)
 	return v
 }

@@ -39,6 +39,16 @@ func handlers() map[string]handler {
 		"organization-members/check":        checkMember,
 		"organization-members/check-public": checkPublicMember,
 
+		"organization-roles/list":            listRoles,
+		"organization-roles/get":             getRole,
+		"organization-roles/list-teams":      listTeamsOfRole,
+		"organization-roles/assign-team":     assignRole,
+		"organization-roles/assign-user":     assignRole,
+		"organization-roles/revoke-team":     revokeRole,
+		"organization-roles/revoke-user":     revokeRole,
+		"organization-roles/revoke-all-team": revokeAllRoles,
+		"organization-roles/revoke-all-user": revokeAllRoles,
+
 		"rulesets/list-repository":   listRepositoryRulesets,
 		"rulesets/list-organization": listOrganizationRulesets,
 		"rulesets/list-branch-rules": listBranchRules,

@@ -34,7 +34,7 @@ func TestSearch(t *testing.T) {
 			{"member", `/search/code?q="the+lever"`, 1},
 			{"member", "/search/code?q=svg+in:path", 0}, // 400 KB are not searched
 			{"", "/search/repositories?q=widgets", 1},
-			{"", "/search/users?q=acme", 3},
+			{"", "/search/users?q=acme", 4},
 		} {
 			if got := total(c.who, c.target); got != c.want {
 				t.Errorf("%s as %q: %d, want %d", c.target, c.who, got, c.want)

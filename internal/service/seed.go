@@ -30,6 +30,10 @@ func seed(n uint64, now time.Time) *world {
 	monolith := g.repository(w, acme, 1004, "monolith", "All of it", "Go", false)
 	g.commits(monolith, 12_000, 100)
 	g.rulesets(acme, widgets)
+
+	g.organizations(w, acme)
+	g.teams(acme)
+	g.roles(acme)
 	return w
 }
 
@@ -45,28 +49,28 @@ const (
 
 // people makes the users, and the organization with its members.
 func (g *grower) people(w *world) *account {
-	id := 0
-	add := func(login, name string) *account {
-		id++
-		a := &account{id: id, login: login, name: name, email: login + "@example.com"}
-		w.accounts[login] = a
-		return a
-	}
-	owner, member := add("acme-owner", "Owner of Acme"), add("acme-member", "Member of Acme")
-	add("outsider", "Outsider")
-	acme := add("acme", "Acme")
+	owner, member := w.add("acme-owner", "Owner of Acme"), w.add("acme-member", "Member of Acme")
+	w.add("outsider", "Outsider")
+	acme := w.add("acme", "Acme")
 	acme.members = map[string]*membership{
 		owner.login:  {user: owner, admin: true, public: true, twoFactor: true},
 		member.login: {user: member, twoFactor: true},
 	}
 	for i := range members {
-		u := add(fmt.Sprintf("builder-%02d", i+1), fmt.Sprintf("Builder %d", i+1))
+		u := w.add(fmt.Sprintf("builder-%02d", i+1), fmt.Sprintf("Builder %d", i+1))
 		acme.members[u.login] = &membership{user: u, public: i%4 != 0, twoFactor: i%10 != 0, securityManager: i == 0}
 	}
 	for i := range watchers {
-		add(fmt.Sprintf("watcher-%02d", i+1), fmt.Sprintf("Watcher %d", i+1))
+		w.add(fmt.Sprintf("watcher-%02d", i+1), fmt.Sprintf("Watcher %d", i+1))
 	}
 	return acme
+}
+
+// add makes an account with the next number.
+func (w *world) add(login, name string) *account {
+	a := &account{id: len(w.accounts) + 1, login: login, name: name, email: login + "@example.com"}
+	w.accounts[login] = a
+	return a
 }
 
 func (g *grower) repository(w *world, owner *account, id int, name, description, language string, private bool) *repository {

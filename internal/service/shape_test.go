@@ -30,6 +30,11 @@ const (
 		issue_events_url issues_url keys_url labels_url languages_url merges_url milestones_url notifications_url pulls_url releases_url ssh_url
 		stargazers_url statuses_url subscribers_url subscription_url tags_url teams_url trees_url clone_url mirror_url hooks_url svn_url
 		permissions security_and_analysis`
+	// Document A sections 2.2 and 2.5.
+	roleMembers                = `id name description permissions organization created_at updated_at`
+	organizationSummaryMembers = `login id node_id url repos_url events_url avatar_url description hooks_url issues_url members_url public_members_url`
+	teamMembers                = `id node_id url html_url name slug description privacy notification_setting permission members_url repositories_url parent`
+
 	// Document A section 2.10.
 	rulesetMembers = `id name source_type source enforcement node_id _links created_at updated_at`
 	ruleMembers    = `type ruleset_source_type ruleset_source ruleset_id parameters`
@@ -62,6 +67,13 @@ func TestRecordsHaveTheMembersOfTheDocuments(t *testing.T) {
 			{"member", "/user/subscriptions", "0.owner", userMembers},
 			{"member", "/user/subscriptions", "0.permissions", "admin push pull"},
 			{"member", "/user/subscriptions", "0.security_and_analysis", "advanced_security secret_scanning secret_scanning_push_protection secret_scanning_non_provider_patterns"},
+			{"owner", "/orgs/acme/organization-roles", "", "total_count roles"},
+			{"owner", "/orgs/acme/organization-roles", "roles.0", roleMembers},
+			{"owner", "/orgs/acme/organization-roles", "roles.0.organization", userMembers},
+			{"owner", "/orgs/acme/organization-roles/1", "", roleMembers},
+			{"owner", "/orgs/acme/organization-roles/1", "organization", organizationSummaryMembers},
+			{"owner", "/orgs/acme/organization-roles/2/teams", "0", teamMembers},
+
 			{"", "/repos/acme/widgets/rulesets", "0", rulesetMembers},
 			{"", "/repos/acme/widgets/rulesets", "0._links", "self html"},
 			{"", "/repos/acme/widgets/rules/branches/main", "0", ruleMembers},
@@ -159,7 +171,7 @@ func TestHeadAndOptionsOfEveryReadableOperation(t *testing.T) {
 				continue
 			}
 			target := strings.NewReplacer("{owner}", "acme", "{repo}", "widgets", "{org}", "acme", "{username}", "acme-owner", "{name}", "Go",
-				"{key}", "contributor_covenant", "{branch}", "main", "{kind}", "users", "{tag_sha}", t.s.world.repositories[0].tags[0].sha).Replace(op.Path) + "?q=gear"
+				"{key}", "contributor_covenant", "{branch}", "main", "{kind}", "users", "{role_id}", "1", "{tag_sha}", t.s.world.repositories[0].tags[0].sha).Replace(op.Path) + "?q=gear"
 			get, head := t.get("owner", target), t.do("owner", http.MethodHead, target, "")
 			if get.Code != head.Code || get.Header().Get("ETag") != head.Header().Get("ETag") || get.Code >= 400 && id != "watching/get-subscription" {
 				t.Errorf("%s: GET %d, HEAD %d", target, get.Code, head.Code)

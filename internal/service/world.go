@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// world is the state. It is guarded by Service.mu, but for tokens and the
-// accounts themselves, which never change.
+// world is the state. It is guarded by Service.mu, but for tokens and what tells
+// accounts apart, which never change.
 type world struct {
 	apps map[string]int // made from manifests: their numbers, by code
 
@@ -23,6 +23,11 @@ type account struct {
 	email    string
 	members  map[string]*membership // by login; nil for a user
 	rulesets []*ruleset
+
+	description string                 // of an organization
+	former      map[string]*membership // by login: who was removed, as they were; none of members
+	teams       []*team                // by number
+	roles       []*role                // by number; nil where the feature is not enabled
 }
 
 type membership struct {

@@ -1,0 +1,55 @@
+package service
+
+// organizations makes a small organization on which organization roles are not
+// enabled, and whom acme has removed: an owner of old.
+func (g *grower) organizations(w *world, acme *account) {
+	leaver := w.add("leaver", "Leaver")
+	acme.former = map[string]*membership{leaver.login: {user: leaver, admin: true, twoFactor: true}}
+	acme.description = "Widgets, and the parts that fit"
+	labs := w.add("acme-labs", "Acme Labs")
+	labs.description = "What may become a widget"
+	labs.members = map[string]*membership{}
+	for _, login := range []string{"acme-owner", "acme-member", "builder-02"} {
+		labs.members[login] = &membership{user: w.accounts[login], admin: login == "acme-owner", public: true, twoFactor: true}
+	}
+}
+
+// teams nests coils in springs and levers, and those in builders.
+func (g *grower) teams(acme *account) {
+	add := func(name, slug, description, privacy string, parent *team, logins ...string) *team {
+		t := &team{id: 201 + len(acme.teams), name: name, slug: slug, description: description, privacy: privacy, parent: parent, members: map[string]bool{}}
+		for _, login := range logins {
+			t.members[login] = true
+		}
+		acme.teams = append(acme.teams, t)
+		return t
+	}
+	builders := add("Builders", "builders", "Makes the parts", "closed", nil, "builder-01", "builder-02", "builder-03")
+	springs := add("Springs & Levers", "springs-levers", "Makes what moves", "closed", builders, "acme-member", "builder-04")
+	add("Coils", "coils", "Winds the springs", "closed", springs, "builder-05")
+	add("Release", "release", "Sends the parts out", "closed", nil, "builder-06", "builder-10")
+	add("Audit", "audit", "Looks at it all afterwards", "secret", nil, "builder-07")
+}
+
+// roles are those that an organization begins with where the feature is enabled.
+// Nobody behind a token of the seed has one.
+func (g *grower) roles(acme *account) {
+	add := func(name, description string, permissions []string, holders ...assignee) {
+		r := &role{
+			id: len(acme.roles) + 1, name: name, description: description, permissions: permissions,
+			created: g.now.AddDate(-1, 0, 0), assigned: map[assignee]bool{},
+		}
+		for _, h := range holders {
+			r.assigned[h] = true
+		}
+		acme.roles = append(acme.roles, r)
+	}
+	add("Custom Role Manager", "Manages custom roles within the organization", []string{
+		"write_organization_custom_repo_role", "write_organization_custom_org_role",
+		"read_organization_custom_repo_role", "read_organization_custom_org_role",
+	}, assignee{user: "builder-08"})
+	add("Custom Role Reader", "Sees custom roles within the organization", []string{
+		"read_organization_custom_repo_role", "read_organization_custom_org_role",
+	}, assignee{team: "release"})
+	add("Auditor", "Reads the audit log of the organization", []string{"read_audit_logs"}, assignee{team: "audit"}, assignee{user: "builder-09"})
+}

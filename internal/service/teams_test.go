@@ -1,0 +1,63 @@
+package service
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// slugs are those of a list of teams, in its order.
+func (t *tester) slugs(who, target string) string {
+	t.Helper()
+	w := t.get(who, target)
+	t.wantStatus(w, http.StatusOK)
+	var all []string
+	for _, o := range decode[[]jsonObject](t, w) {
+		all = append(all, o["slug"].(string))
+	}
+	return strings.Join(all, " ")
+}
+
+func TestTeamsAreShownWithTheirParents(t *testing.T) {
+	run(t, func(t *tester) {
+		t.wantStatus(t.do("owner", http.MethodPut, "/orgs/acme/organization-roles/teams/coils/3", ""), 204)
+		coils := decode[[]jsonObject](t, t.get("owner", "/orgs/acme/organization-roles/3/teams"))[0]
+		for field, want := range map[string]any{
+			"id": 203.0, "node_id": "T_203", "name": "Coils", "url": "http://api.test/teams/203", "html_url": "http://api.test/orgs/acme/teams/coils",
+			"privacy": "closed", "members_url": "http://api.test/teams/203/members{/member}", "repositories_url": "http://api.test/teams/203/repos",
+		} {
+			if coils[field] != want {
+				t.Errorf("%s is %v, want %v", field, coils[field], want)
+			}
+		}
+		springs := coils["parent"].(jsonObject)
+		builders := springs["parent"].(jsonObject)
+		if springs["slug"] != "springs-levers" || springs["name"] != "Springs & Levers" || builders["slug"] != "builders" || builders["parent"] != nil {
+			t.Errorf("%v in %v in %v", coils["slug"], springs["slug"], builders)
+		}
+	})
+}
+
+func TestMembersOfATeamWithinBelongToIt(t *testing.T) {
+	run(t, func(t *tester) {
+		acme := t.s.world.accounts["acme"]
+		for _, c := range []struct {
+			team  int
+			login string
+			want  bool
+		}{
+			{0, "builder-01", true},
+			{0, "acme-member", true}, // by springs-levers
+			{0, "builder-05", true},  // by coils, two below
+			{1, "builder-05", true},
+			{2, "builder-05", true},
+			{2, "acme-member", false}, // whose team is above
+			{3, "builder-05", false},
+			{0, "acme-owner", false},
+		} {
+			if got := acme.teams[c.team].has(acme, c.login); got != c.want {
+				t.Errorf("%s in %s: %v", c.login, acme.teams[c.team].slug, got)
+			}
+		}
+	})
+}
