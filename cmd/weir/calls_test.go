@@ -150,6 +150,61 @@ var calls = map[string]visits{
 		invalid: []call{{target: "/orgs/acme/public_members/outsider", status: 404}},
 	},
 
+	"organization-members/list-invitations": {
+		valid: []call{
+			{as: "tok-member", target: "/organizations/4/invitations?per_page=3&page=2"}, {as: "tok-read-only", target: "/orgs/Acme/invitations?role=admin"},
+			{as: "tok-app", target: "/orgs/acme/invitations?role=all&invitation_source=member"}, {as: "tok-owner"},
+		},
+		invalid: []call{
+			{as: "tok-owner", target: "/orgs/acme/invitations?role=boss", status: 422, field: "role"},
+			{as: "tok-owner", target: "/orgs/acme/invitations?invitation_source=mail", status: 422, field: "invitation_source"}, {as: "tok-owner", target: "/orgs/none/invitations", status: 404},
+		},
+		unauthorized: []call{{as: "tok-outsider", status: 404}, {as: "tok-workflow", status: 403}},
+		records:      map[string]string{"0": invitationMembers, "0.inviter": userMembers},
+	},
+	"organization-members/list-failed-invitations": {
+		valid:        []call{{as: "tok-owner", target: "/orgs/acme-labs/failed_invitations"}, {as: "tok-member", target: "/orgs/acme/failed_invitations?per_page=5"}, {as: "tok-owner"}},
+		invalid:      []call{{as: "tok-owner", target: "/orgs/none/failed_invitations", status: 404}},
+		unauthorized: []call{{as: "tok-outsider", status: 404}, {as: "tok-workflow", status: 403}},
+		records:      map[string]string{"0": invitationMembers, "0.inviter": userMembers},
+	},
+	"organization-members/create-invitation": {
+		valid: []call{
+			{as: "tok-owner", method: "GET", target: "/orgs/acme/invitations?per_page=100", status: 200},
+			{as: "tok-app", target: "/orgs/Acme/invitations", body: `{"email":"new@example.com"}`}, {as: "tok-owner", body: `{"email":"leaver@example.com","role":"reinstate"}`},
+			{as: "tok-owner", method: "GET", target: "/orgs/acme/invitations?per_page=100", status: 200},
+			{as: "tok-owner", body: `{"invitee_id":3,"role":"admin","team_ids":[201,204]}`},
+		},
+		invalid: []call{
+			{as: "tok-owner", body: `{}`, status: 422, field: "invitee_id"}, {as: "tok-owner", body: `{"email":"new@example.com"}`, status: 422, field: "email"},
+			{as: "tok-owner", body: `{"invitee_id":2}`, status: 422, field: "invitee_id"}, {as: "tok-owner", body: `{"email":"nobody"}`, status: 422, field: "email"},
+			{as: "tok-owner", body: `{"invitee_id":50,"role":"reinstate"}`, status: 422, field: "role"}, {as: "tok-owner", body: `{"invitee_id":50,"team_ids":[201,299]}`, status: 422, field: "team_ids[1]"},
+			{as: "tok-owner", body: `{`, status: 400}, {as: "tok-owner", target: "/orgs/none/invitations", body: `{}`, status: 404},
+		},
+		unauthorized: []call{{as: "tok-member", body: `{"invitee_id":50}`, status: 404}, {as: "tok-outsider", body: `{}`, status: 404}, {as: "tok-read-only", body: `{}`, status: 403}},
+		records:      map[string]string{"": newInvitationMembers, "inviter": userMembers},
+	},
+	"organization-members/cancel-invitation": {
+		valid: []call{
+			{as: "tok-owner", method: "GET", target: "/orgs/acme/invitations", status: 200}, {as: "tok-owner", method: "GET", target: "/orgs/acme/invitations/3/teams", status: 200},
+			{as: "tok-owner", target: "/orgs/acme/invitations/3"},
+			{as: "tok-owner", method: "GET", target: "/orgs/acme/invitations", status: 200}, {as: "tok-owner", method: "GET", target: "/orgs/acme/invitations/3/teams", status: 404},
+		},
+		invalid: []call{
+			{as: "tok-owner", target: "/orgs/acme/invitations/3", status: 404}, {as: "tok-owner", target: "/orgs/acme/invitations/9", status: 422, field: "invitation_id"},
+			{as: "tok-owner", target: "/orgs/acme-labs/invitations/1", status: 404},
+		},
+		unauthorized: []call{{as: "tok-member", status: 404}, {as: "tok-read-only", status: 403}},
+	},
+	"organization-members/list-invitation-teams": {
+		valid: []call{
+			{as: "tok-app", target: "/organizations/4/invitations/7/teams?per_page=2&page=2"}, {as: "tok-owner", target: "/orgs/acme/invitations/2/teams"}, {as: "tok-owner"},
+		},
+		invalid:      []call{{as: "tok-owner", target: "/orgs/acme/invitations/99/teams", status: 404}},
+		unauthorized: []call{{as: "tok-member", status: 404}, {as: "tok-workflow", status: 403}},
+		records:      map[string]string{"0": teamMembers},
+	},
+
 	"organization-roles/list": onRoles("", 404).with(map[string]string{"": "total_count roles", "roles.0": roleMembers, "roles.0.organization": userMembers}),
 	"organization-roles/get": onRoles("/1", 404).with(map[string]string{
 		"": roleMembers, "organization": "login id node_id url repos_url events_url avatar_url description hooks_url issues_url members_url public_members_url",

@@ -6,9 +6,12 @@ const (
 	// Document A section 2.1.
 	userMembers = `login id node_id avatar_url gravatar_id url html_url followers_url following_url gists_url starred_url
 		subscriptions_url organizations_url repos_url events_url received_events_url type site_admin`
-	// Document A sections 2.2 and 2.5.
-	roleMembers = `id name description permissions organization created_at updated_at`
-	teamMembers = `id node_id url html_url name slug description privacy notification_setting permission members_url repositories_url parent`
+	// Document A sections 2.2, 2.4 and 2.5. What answers creating an invitation
+	// does not tell of its failure.
+	roleMembers          = `id name description permissions organization created_at updated_at`
+	newInvitationMembers = `id login node_id email role created_at inviter team_count invitation_teams_url invitation_source`
+	invitationMembers    = newInvitationMembers + ` failed_at failed_reason`
+	teamMembers          = `id node_id url html_url name slug description privacy notification_setting permission members_url repositories_url parent`
 
 	// Document A section 2.6.
 	subscriptionMembers = `subscribed ignored reason created_at url repository_url`

@@ -39,6 +39,12 @@ func handlers() map[string]handler {
 		"organization-members/check":        checkMember,
 		"organization-members/check-public": checkPublicMember,
 
+		"organization-members/list-invitations":        listInvitations,
+		"organization-members/list-failed-invitations": listFailedInvitations,
+		"organization-members/create-invitation":       createInvitation,
+		"organization-members/cancel-invitation":       cancelInvitation,
+		"organization-members/list-invitation-teams":   listInvitationTeams,
+
 		"organization-roles/list":            listRoles,
 		"organization-roles/get":             getRole,
 		"organization-roles/list-teams":      listTeamsOfRole,

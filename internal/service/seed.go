@@ -34,6 +34,7 @@ func seed(n uint64, now time.Time) *world {
 	g.organizations(w, acme)
 	g.teams(acme)
 	g.roles(acme)
+	g.invitations(w, acme)
 	return w
 }
 

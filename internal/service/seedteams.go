@@ -1,5 +1,11 @@
 package service
 
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
 // organizations makes a small organization on which organization roles are not
 // enabled, and whom acme has removed: an owner of old.
 func (g *grower) organizations(w *world, acme *account) {
@@ -52,4 +58,27 @@ func (g *grower) roles(acme *account) {
 		"read_organization_custom_repo_role", "read_organization_custom_org_role",
 	}, assignee{team: "release"})
 	add("Auditor", "Reads the audit log of the organization", []string{"read_audit_logs"}, assignee{team: "audit"}, assignee{user: "builder-09"})
+}
+
+// invitations makes one of each role and source that is pending, and one that has
+// failed. Members invite users, and to teams; SCIM invites who is not here yet.
+func (g *grower) invitations(w *world, acme *account) {
+	for _, failed := range []bool{false, true} {
+		for n, role := range invitationRoles {
+			for _, source := range invitationSources {
+				i := &invitation{
+					email: fmt.Sprintf("newcomer-%02d@example.com", w.invitations+1), role: role, source: source,
+					inviter: w.accounts["acme-owner"], created: g.now.Add(time.Duration(w.invitations-24) * time.Hour),
+				}
+				if source == "member" {
+					i.user = w.accounts[fmt.Sprintf("watcher-%02d", w.invitations+1)]
+					i.email, i.teams = i.user.email, slices.Clone(acme.teams[:n+1])
+				}
+				if failed {
+					i.failed, i.reason = i.created.Add(time.Hour), "The email could not be delivered"
+				}
+				w.invite(acme, i)
+			}
+		}
+	}
 }

@@ -30,9 +30,10 @@ const (
 		issue_events_url issues_url keys_url labels_url languages_url merges_url milestones_url notifications_url pulls_url releases_url ssh_url
 		stargazers_url statuses_url subscribers_url subscription_url tags_url teams_url trees_url clone_url mirror_url hooks_url svn_url
 		permissions security_and_analysis`
-	// Document A sections 2.2 and 2.5.
+	// Document A sections 2.2, 2.4 and 2.5.
 	roleMembers                = `id name description permissions organization created_at updated_at`
 	organizationSummaryMembers = `login id node_id url repos_url events_url avatar_url description hooks_url issues_url members_url public_members_url`
+	invitationMembers          = `id login node_id email role created_at failed_at failed_reason inviter team_count invitation_teams_url invitation_source`
 	teamMembers                = `id node_id url html_url name slug description privacy notification_setting permission members_url repositories_url parent`
 
 	// Document A section 2.10.
@@ -73,6 +74,10 @@ func TestRecordsHaveTheMembersOfTheDocuments(t *testing.T) {
 			{"owner", "/orgs/acme/organization-roles/1", "", roleMembers},
 			{"owner", "/orgs/acme/organization-roles/1", "organization", organizationSummaryMembers},
 			{"owner", "/orgs/acme/organization-roles/2/teams", "0", teamMembers},
+			{"owner", "/orgs/acme/invitations", "0", invitationMembers},
+			{"owner", "/orgs/acme/invitations", "0.inviter", userMembers},
+			{"owner", "/orgs/acme/failed_invitations", "0", invitationMembers},
+			{"owner", "/orgs/acme/invitations/7/teams?page=3&per_page=1", "0.parent", teamMembers},
 
 			{"", "/repos/acme/widgets/rulesets", "0", rulesetMembers},
 			{"", "/repos/acme/widgets/rulesets", "0._links", "self html"},
@@ -171,7 +176,7 @@ func TestHeadAndOptionsOfEveryReadableOperation(t *testing.T) {
 				continue
 			}
 			target := strings.NewReplacer("{owner}", "acme", "{repo}", "widgets", "{org}", "acme", "{username}", "acme-owner", "{name}", "Go",
-				"{key}", "contributor_covenant", "{branch}", "main", "{kind}", "users", "{role_id}", "1", "{tag_sha}", t.s.world.repositories[0].tags[0].sha).Replace(op.Path) + "?q=gear"
+				"{key}", "contributor_covenant", "{branch}", "main", "{kind}", "users", "{role_id}", "1", "{invitation_id}", "1", "{tag_sha}", t.s.world.repositories[0].tags[0].sha).Replace(op.Path) + "?q=gear"
 			get, head := t.get("owner", target), t.do("owner", http.MethodHead, target, "")
 			if get.Code != head.Code || get.Header().Get("ETag") != head.Header().Get("ETag") || get.Code >= 400 && id != "watching/get-subscription" {
 				t.Errorf("%s: GET %d, HEAD %d", target, get.Code, head.Code)

@@ -10,6 +10,8 @@ import (
 type world struct {
 	apps map[string]int // made from manifests: their numbers, by code
 
+	invitations int // how many there have been, which is the newest's number
+
 	tokens       map[string]caller
 	accounts     map[string]*account // by login
 	repositories []*repository
@@ -28,6 +30,7 @@ type account struct {
 	former      map[string]*membership // by login: who was removed, as they were; none of members
 	teams       []*team                // by number
 	roles       []*role                // by number; nil where the feature is not enabled
+	invitations []*invitation          // pending and failed, by number
 }
 
 type membership struct {

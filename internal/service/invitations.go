@@ -1,0 +1,257 @@
+package service
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"net/mail"
+	"slices"
+	"strings"
+	"time"
+)
+
+// invitation asks somebody into an organization (Document A section 2.4). It is
+// pending until it is cancelled or its delivery fails (section 3).
+type invitation struct {
+	id      int
+	user    *account // nil where the e-mail is nobody's here
+	email   string
+	role    string // one of invitationRoles
+	source  string // one of invitationSources
+	inviter *account
+	teams   []*team
+	created time.Time
+	// failed is zero while the invitation is pending; reason is empty then.
+	failed time.Time
+	reason string
+}
+
+func (i *invitation) pending() bool { return i.failed.IsZero() }
+
+// Document A section 2.4.
+var (
+	invitationRoles   = []string{"admin", "direct_member", "billing_manager", "hiring_manager"}
+	invitationSources = []string{"member", "scim"}
+)
+
+// invitableRoles are those that a new invitation may ask for beside reinstate
+// (Document A section 4.3): a hiring manager is not invited by this API.
+var invitableRoles = []string{"admin", "direct_member", "billing_manager"}
+
+const invitationResource = "OrganizationInvitation"
+
+// invite adds an invitation to an organization, under the next number.
+func (w *world) invite(org *account, i *invitation) {
+	w.invitations++
+	i.id = w.invitations
+	org.invitations = append(org.invitations, i)
+}
+
+// invitationObject is Document A section 2.4, as creating one answers it.
+func invitationObject(req *request, org *account, i *invitation) object {
+	var login any
+	if i.user != nil {
+		login = i.user.login
+	}
+	return object{
+		{"id", i.id}, {"login", login}, {"node_id", nodeID("Invitation", i.id)}, {"email", i.email}, {"role", i.role},
+		{"created_at", stamp(i.created)}, {"inviter", userObject(req, i.inviter)}, {"team_count", len(i.teams)},
+		{"invitation_teams_url", req.base + "/organizations/" + itoa(org.id) + "/invitations/" + itoa(i.id) + "/teams"},
+		{"invitation_source", i.source},
+	}
+}
+
+// listedInvitation is the same as the lists show it: with its failure, which
+// is empty while there is none.
+func listedInvitation(req *request, org *account, i *invitation) object {
+	failed := ""
+	if !i.pending() {
+		failed = stamp(i.failed)
+	}
+	return append(invitationObject(req, org, i), object{{"failed_at", failed}, {"failed_reason", i.reason}}...)
+}
+
+// invitationFilters are the query parameters of the pending list, which are all
+// unless given (Document A section 4.3).
+var invitationFilters = []struct {
+	name   string
+	values []string
+	of     func(*invitation) string
+}{
+	{"role", invitationRoles, func(i *invitation) string { return i.role }},
+	{"invitation_source", invitationSources, func(i *invitation) string { return i.source }},
+}
+
+func listInvitations(s *Service, req *request) response {
+	org := s.organization(req)
+	if org == nil {
+		return s.notFound()
+	}
+	shown := org.invited(true)
+	for _, f := range invitationFilters {
+		switch value := req.query.Get(f.name); {
+		case value == "" || value == "all":
+		case !slices.Contains(f.values, value):
+			return s.invalid(invitationResource, f.name)
+		default:
+			shown = slices.DeleteFunc(shown, func(i *invitation) bool { return f.of(i) != value })
+		}
+	}
+	return list(req, "/organizations/"+itoa(org.id)+"/invitations", shown, func(i *invitation) object { return listedInvitation(req, org, i) })
+}
+
+func listFailedInvitations(s *Service, req *request) response {
+	org := s.organization(req)
+	if org == nil {
+		return s.notFound()
+	}
+	path := "/organizations/" + itoa(org.id) + "/failed_invitations"
+	return list(req, path, org.invited(false), func(i *invitation) object { return listedInvitation(req, org, i) })
+}
+
+// invited are the organization's invitations that are pending, or those that
+// have failed.
+func (org *account) invited(pending bool) []*invitation {
+	var all []*invitation
+	for _, i := range org.invitations {
+		if i.pending() == pending {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// invitation finds the organization and the invitation that a request names.
+func (s *Service) invitation(req *request) (*account, *invitation, *response) {
+	p := s.notFound()
+	org := s.organization(req)
+	if org == nil {
+		return nil, nil, &p
+	}
+	at := slices.IndexFunc(org.invitations, func(i *invitation) bool { return itoa(i.id) == req.match.Params["invitation_id"] })
+	if at < 0 {
+		return nil, nil, &p
+	}
+	return org, org.invitations[at], nil
+}
+
+func listInvitationTeams(s *Service, req *request) response {
+	org, i, problem := s.invitation(req)
+	if problem != nil {
+		return *problem
+	}
+	return listTeams(req, org, "/invitations/"+itoa(i.id)+"/teams", i.teams)
+}
+
+// cancelInvitation removes a pending one; one that has failed stays where it
+// is listed.
+func cancelInvitation(s *Service, req *request) response {
+	org, i, problem := s.invitation(req)
+	if problem != nil {
+		return *problem
+	}
+	if !i.pending() {
+		return s.invalid(invitationResource, "invitation_id")
+	}
+	org.invitations = slices.DeleteFunc(org.invitations, func(other *invitation) bool { return other == i })
+	return response{status: http.StatusNoContent}
+}
+
+// invitationBody is the body that creates an invitation.
+type invitationBody struct {
+	InviteeID *int    `json:"invitee_id"`
+	Email     *string `json:"email"`
+	Role      string  `json:"role"`
+	TeamIDs   []int   `json:"team_ids"`
+}
+
+// createInvitation asks a user, or whoever reads an e-mail address, into the
+// organization (Document A section 4.3). An app's inviter is the organization.
+func createInvitation(s *Service, req *request) response {
+	org := s.organization(req)
+	if org == nil {
+		return s.notFound()
+	}
+	wanted := invitationBody{Role: "direct_member"}
+	if problem := s.decode(req.body, invitationResource, &wanted); problem != nil {
+		return *problem
+	}
+	i := &invitation{source: "member", inviter: s.world.user(req.caller), created: time.Now()}
+	if i.inviter == nil {
+		i.inviter = org
+	}
+	if wrong := cmp.Or(i.setInvitee(s.world, org, wanted), i.setRole(org, wanted), i.setTeams(org, wanted)); wrong != nil {
+		return s.problem(http.StatusUnprocessableEntity, "Validation Failed", *wrong)
+	}
+	s.world.invite(org, i)
+	location := req.base + "/orgs/" + org.login + "/invitations/" + itoa(i.id)
+	return response{status: http.StatusCreated, body: invitationObject(req, org, i), location: location}
+}
+
+// setInvitee finds who is invited: by number, or by the address where no number
+// is given. Members, and those with a pending invitation, can't be.
+func (i *invitation) setInvitee(w *world, org *account, wanted invitationBody) *problemField {
+	field := "invitee_id"
+	switch {
+	case wanted.InviteeID != nil:
+		if i.user = w.userWhere(func(u *account) bool { return u.id == *wanted.InviteeID }); i.user != nil {
+			i.email = i.user.email
+		}
+	case wanted.Email != nil:
+		field = "email"
+		if address, err := mail.ParseAddress(*wanted.Email); err == nil && address.Address == *wanted.Email {
+			i.email = address.Address
+			i.user = w.userWhere(func(u *account) bool { return strings.EqualFold(u.email, i.email) })
+		}
+	default:
+		return &problemField{invitationResource, field, "missing_field"}
+	}
+	switch {
+	case i.email == "":
+		return &problemField{invitationResource, field, "invalid"}
+	case i.user != nil && org.members[i.user.login] != nil,
+		slices.ContainsFunc(org.invited(true), func(other *invitation) bool { return strings.EqualFold(other.email, i.email) }):
+		return &problemField{invitationResource, field, "already_exists"}
+	}
+	return nil
+}
+
+// setRole sets the role that is asked for; reinstate is the one that a former
+// member had, and for nobody else.
+func (i *invitation) setRole(org *account, wanted invitationBody) *problemField {
+	i.role = wanted.Role
+	if i.role == "reinstate" && i.user != nil && org.former[i.user.login] != nil {
+		i.role = "direct_member"
+		if org.former[i.user.login].admin {
+			i.role = "admin"
+		}
+	}
+	if !slices.Contains(invitableRoles, i.role) {
+		return &problemField{invitationResource, "role", "invalid"}
+	}
+	return nil
+}
+
+// setTeams sets the teams, each of them once; all are the organization's.
+func (i *invitation) setTeams(org *account, wanted invitationBody) *problemField {
+	for n, id := range wanted.TeamIDs {
+		at := slices.IndexFunc(org.teams, func(t *team) bool { return t.id == id })
+		if at < 0 {
+			return &problemField{invitationResource, fmt.Sprintf("team_ids[%d]", n), "invalid"}
+		}
+		if t := org.teams[at]; !slices.Contains(i.teams, t) {
+			i.teams = append(i.teams, t)
+		}
+	}
+	return nil
+}
+
+// userWhere finds a user, not an organization, by what is true of one at most.
+func (w *world) userWhere(holds func(*account) bool) *account {
+	for _, a := range w.accounts {
+		if a.members == nil && holds(a) {
+			return a
+		}
+	}
+	return nil
+}

@@ -1,0 +1,240 @@
+package service
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const invitationsOf = "/orgs/acme/invitations"
+
+// invited asks for a list of invitations.
+func (t *tester) invited(target string) []jsonObject {
+	t.Helper()
+	w := t.get("owner", target)
+	t.wantStatus(w, http.StatusOK)
+	return decode[[]jsonObject](t, w)
+}
+
+func TestTheSeedHasInvitationsOfEachRoleAndSource(t *testing.T) {
+	run(t, func(t *tester) {
+		kinds := func(all []jsonObject) []string {
+			var kinds []string
+			for _, i := range all {
+				kinds = append(kinds, i["role"].(string)+" "+i["invitation_source"].(string))
+			}
+			return sorted(kinds)
+		}
+		var want []string
+		for role := range strings.FieldsSeq("admin direct_member billing_manager hiring_manager") {
+			want = append(want, role+" member", role+" scim")
+		}
+		for _, target := range []string{invitationsOf, "/orgs/acme/failed_invitations"} {
+			if diff := cmp.Diff(sorted(want), kinds(t.invited(target))); diff != "" {
+				t.Errorf("%s: want (-), got (+):\n%s", target, diff)
+			}
+		}
+		if n := len(t.invited("/orgs/acme-labs/invitations")) + len(t.invited("/orgs/acme-labs/failed_invitations")); n != 0 {
+			t.Errorf("acme-labs has %d", n)
+		}
+	})
+}
+
+func TestInvitationsArePendingOrHaveFailed(t *testing.T) {
+	run(t, func(t *tester) {
+		for _, i := range t.invited(invitationsOf) {
+			if i["failed_at"] != "" || i["failed_reason"] != "" || (i["login"] == nil) != (i["invitation_source"] == "scim") {
+				t.Errorf("pending: %v", i)
+			}
+		}
+		for _, i := range t.invited("/orgs/acme/failed_invitations") {
+			made, failed := i["created_at"].(string), i["failed_at"].(string)
+			if _, err := time.Parse(time.RFC3339, failed); err != nil || made >= failed || failed > stamp(time.Now()) || i["failed_reason"] == "" {
+				t.Errorf("failed: %v", i)
+			}
+		}
+		if n := len(t.invited("/organizations/4/failed_invitations?per_page=5&page=2")); n != 3 {
+			t.Errorf("the second page of those that failed has %d", n)
+		}
+	})
+}
+
+func TestFiltersOfInvitations(t *testing.T) {
+	run(t, func(t *tester) {
+		for query, want := range map[string]int{
+			"?role=all&invitation_source=all": 8, "?role=&invitation_source=": 8, "?role=admin": 2, "?role=hiring_manager": 2, "?invitation_source=scim": 4,
+			"?role=direct_member&invitation_source=member": 1, "?per_page=3&page=3": 2,
+		} {
+			all := t.invited(invitationsOf + query)
+			if len(all) != want {
+				t.Errorf("%s: %d, want %d", query, len(all), want)
+			}
+			for _, i := range all {
+				if strings.Contains(query, "role=admin") && i["role"] != "admin" || strings.Contains(query, "scim") && i["invitation_source"] != "scim" {
+					t.Errorf("%s: %v", query, i)
+				}
+			}
+		}
+		for query, field := range map[string]string{"?role=owner": "role", "?role=reinstate": "role", "?role=admin&invitation_source=mail": "invitation_source"} {
+			if w := t.get("owner", invitationsOf+query); w.Code != 422 || !names(w, invitationResource, field) {
+				t.Errorf("%s: %d %s", query, w.Code, w.Body)
+			}
+		}
+		if link := t.get("owner", invitationsOf+"?role=admin&per_page=1").Header().Get("Link"); !strings.HasPrefix(link, `<http://api.test/organizations/4/invitations?page=2&per_page=1&role=admin>; rel="next"`) {
+			t.Errorf("%s", link)
+		}
+	})
+}
+
+func TestAnInvitationIsMadeAndCancelled(t *testing.T) {
+	run(t, func(t *tester) {
+		outsider := t.s.world.accounts["outsider"]
+		w := t.do("owner", http.MethodPost, invitationsOf, `{"invitee_id":`+itoa(outsider.id)+`,"role":"admin","team_ids":[204,201,204,203]}`)
+		t.wantStatus(w, 201)
+		members := "id login node_id email role created_at inviter team_count invitation_teams_url invitation_source"
+		if diff := cmp.Diff(sorted(strings.Fields(members)), membersAt(t, w.Body.Bytes(), "")); diff != "" {
+			t.Errorf("documents (-), service (+):\n%s", diff)
+		}
+		made := decode[jsonObject](t, w)
+		self := invitationsOf + "/" + itoa(int(made["id"].(float64)))
+		if got := w.Header().Get("Location"); got != "http://api.test"+self {
+			t.Errorf("Location %s", got)
+		}
+		for field, want := range map[string]any{
+			"id": 17.0, "login": "outsider", "email": outsider.email, "role": "admin", "created_at": stamp(time.Now()), "team_count": 3.0,
+			"invitation_source": "member", "invitation_teams_url": "http://api.test/organizations/4/invitations/17/teams",
+		} {
+			if made[field] != want {
+				t.Errorf("%s is %v, want %v", field, made[field], want)
+			}
+		}
+		if inviter := made["inviter"].(jsonObject); inviter["login"] != "acme-owner" {
+			t.Errorf("%v", inviter)
+		}
+		if got := t.slugs("owner", self+"/teams"); got != "release builders coils" {
+			t.Errorf("teams %s", got)
+		}
+		if got := t.slugs("owner", "/organizations/4/invitations/17/teams?per_page=2&page=2"); got != "coils" {
+			t.Errorf("the second page of the teams: %s", got)
+		}
+		listed := func(i jsonObject) bool { return i["id"] == made["id"] }
+		if !slices.ContainsFunc(t.invited(invitationsOf+"?role=admin"), listed) {
+			t.Error("it is not pending")
+		}
+		t.wantStatus(t.do("owner", http.MethodDelete, self, ""), 204)
+		if slices.ContainsFunc(t.invited(invitationsOf), listed) || slices.ContainsFunc(t.invited("/orgs/acme/failed_invitations"), listed) {
+			t.Error("it is still listed")
+		}
+		t.wantStatus(t.do("owner", http.MethodDelete, self, ""), 404)
+		t.wantStatus(t.get("owner", self+"/teams"), 404)
+		again := decode[jsonObject](t, t.do("owner", http.MethodPost, invitationsOf, `{"email":"OUTSIDER@example.com"}`))
+		if again["id"] != 18.0 || again["login"] != "outsider" || again["email"] != "OUTSIDER@example.com" || again["role"] != "direct_member" || again["team_count"] != 0.0 {
+			t.Errorf("the same user by e-mail: %v", again)
+		}
+	})
+}
+
+func TestWhoIsInvitedAsWhat(t *testing.T) {
+	run(t, func(t *tester) {
+		acme := t.s.world.accounts["acme"]
+		outsider := t.s.world.accounts["outsider"]
+		acme.former["watcher-64"] = &membership{user: t.s.world.accounts["watcher-64"]}
+		id := func(login string) string { return `{"invitee_id":` + itoa(t.s.world.accounts[login].id) }
+		for _, c := range []struct {
+			name, who, body    string
+			login, email, role any
+			inviter            string
+		}{
+			{"an address that is nobody's", "owner", `{"email":"new@example.com"}`, nil, "new@example.com", "direct_member", "acme-owner"},
+			{"what is null is not given", "owner", `{"invitee_id":null,"email":"null@example.com","role":null,"team_ids":null}`, nil, "null@example.com", "direct_member", "acme-owner"},
+			{"a number goes before an address", "owner", id("outsider") + `,"email":"other@example.com"}`, "outsider", outsider.email, "direct_member", "acme-owner"},
+			{"the address that was not taken", "owner", `{"email":"other@example.com","role":"billing_manager"}`, nil, "other@example.com", "billing_manager", "acme-owner"},
+			{"a former owner, as before", "owner", id("leaver") + `,"role":"reinstate"}`, "leaver", "leaver@example.com", "admin", "acme-owner"},
+			{"a former member, as before", "owner", `{"email":"watcher-64@example.com","role":"reinstate"}`, "watcher-64", "watcher-64@example.com", "direct_member", "acme-owner"},
+			{"whose invitation has failed", "owner", id("watcher-09") + `}`, "watcher-09", "watcher-09@example.com", "direct_member", "acme-owner"},
+			{"by an app", "app", id("watcher-20") + `}`, "watcher-20", "watcher-20@example.com", "direct_member", "acme"},
+		} {
+			w := t.do(c.who, http.MethodPost, invitationsOf, c.body)
+			t.wantStatus(w, 201)
+			i := decode[jsonObject](t, w)
+			if i["login"] != c.login || i["email"] != c.email || i["role"] != c.role || i["inviter"].(jsonObject)["login"] != c.inviter {
+				t.Errorf("%s: %s", c.name, w.Body)
+			}
+		}
+		if n := len(t.invited("/orgs/acme/failed_invitations")); n != 8 {
+			t.Errorf("%d have failed, of 8", n)
+		}
+	})
+}
+
+func TestInvitationsThatCannotBeMade(t *testing.T) {
+	run(t, func(t *tester) {
+		id := func(login string) string { return `{"invitee_id":` + itoa(t.s.world.accounts[login].id) }
+		for _, c := range []struct{ name, body, field, code string }{
+			{"nobody", ``, "invitee_id", "missing_field"},
+			{"nobody, but as what", `{"role":"admin"}`, "invitee_id", "missing_field"},
+			{"no such user", `{"invitee_id":99999}`, "invitee_id", "invalid"},
+			{"nobody has number 0", `{"invitee_id":0}`, "invitee_id", "invalid"},
+			{"an organization", id("acme-labs") + `}`, "invitee_id", "invalid"},
+			{"a login for a number", `{"invitee_id":"outsider"}`, "invitee_id", "invalid"},
+			{"half a user", `{"invitee_id":1.5}`, "invitee_id", "invalid"},
+			{"no address", `{"email":"outsider"}`, "email", "invalid"},
+			{"an empty address", `{"email":""}`, "email", "invalid"},
+			{"an address with a name", `{"email":"Ann <ann@example.com>"}`, "email", "invalid"},
+			{"a number for an address", `{"email":7}`, "email", "invalid"},
+			{"a member", id("acme-member") + `}`, "invitee_id", "already_exists"},
+			{"a member by e-mail", `{"email":"Acme-Member@example.com"}`, "email", "already_exists"},
+			{"who is invited", id("watcher-01") + `}`, "invitee_id", "already_exists"},
+			{"who is invited, by e-mail", `{"email":"watcher-01@example.com"}`, "email", "already_exists"},
+			{"an address that is invited", `{"email":"Newcomer-02@example.com"}`, "email", "already_exists"},
+			{"no such role", id("outsider") + `,"role":"boss"}`, "role", "invalid"},
+			{"an empty role", id("outsider") + `,"role":""}`, "role", "invalid"},
+			{"no role to create with", id("outsider") + `,"role":"hiring_manager"}`, "role", "invalid"},
+			{"never a member", id("outsider") + `,"role":"reinstate"}`, "role", "invalid"},
+			{"never a user", `{"email":"new@example.com","role":"reinstate"}`, "role", "invalid"},
+			{"no such team", id("outsider") + `,"team_ids":[201,299]}`, "team_ids[1]", "invalid"},
+			{"teams by slug", id("outsider") + `,"team_ids":["release"]}`, "team_ids", "invalid"},
+			{"teams that are no list", id("outsider") + `,"team_ids":201}`, "team_ids", "invalid"},
+		} {
+			w := t.do("owner", http.MethodPost, invitationsOf, c.body)
+			want := `"errors":[{"resource":"OrganizationInvitation","field":"` + c.field + `","code":"` + c.code + `"}]`
+			if w.Code != 422 || !strings.Contains(w.Body.String(), want) {
+				t.Errorf("%s: %d %s, want %s", c.name, w.Code, w.Body, want)
+			}
+		}
+		t.wantStatus(t.do("owner", http.MethodPost, invitationsOf, `{`), 400)
+		t.wantStatus(t.do("owner", http.MethodPost, "/orgs/none/invitations", `{}`), 404)
+		if n := len(t.s.world.accounts["acme"].invitations); n != 16 {
+			t.Errorf("%d invitations, of 16", n)
+		}
+	})
+}
+
+// Teams belong to one organization; so do invitations.
+func TestInvitationsOfAnotherOrganization(t *testing.T) {
+	run(t, func(t *tester) {
+		const labs = "/orgs/acme-labs/invitations"
+		w := t.do("owner", http.MethodPost, labs, `{"email":"new@example.com","team_ids":[201]}`)
+		if w.Code != 422 || !names(w, invitationResource, "team_ids[0]") {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		// Who is a member there, or invited there, is neither here.
+		for _, email := range []string{"builder-01@example.com", "watcher-01@example.com"} {
+			t.wantStatus(t.do("owner", http.MethodPost, labs, `{"email":"`+email+`"}`), 201)
+		}
+		t.wantStatus(t.do("owner", http.MethodDelete, labs+"/1", ""), 404)
+		t.wantStatus(t.get("owner", labs+"/1/teams"), 404)
+		t.wantStatus(t.get("owner", "/orgs/none/invitations"), 404)
+		t.wantStatus(t.get("owner", "/orgs/none/failed_invitations"), 404)
+		if w := t.do("owner", http.MethodDelete, invitationsOf+"/9", ""); w.Code != 422 || !names(w, invitationResource, "invitation_id") {
+			t.Errorf("one that has failed is cancelled: %d %s", w.Code, w.Body)
+		}
+		if got := t.slugs("owner", invitationsOf+"/15/teams"); got != "builders springs-levers coils release" {
+			t.Errorf("the teams of one that has failed: %s", got)
+		}
+	})
+}
