@@ -118,3 +118,16 @@ func TestATokenThatGoesByScopesIsToldThem(t *testing.T) {
 		}
 	})
 }
+
+func TestARoleLetsItsHoldersReadRoles(t *testing.T) {
+	run(t, func(t *tester) {
+		roles, member := "/orgs/acme/organization-roles", "/orgs/acme/organization-roles/users/acme-member/2"
+		t.wantStatus(t.get("member", roles), 404)
+		t.wantStatus(t.do("owner", http.MethodPut, member, ""), 204)
+		t.wantStatus(t.get("member", roles), 200)
+		t.wantStatus(t.get("member", roles+"/2"), 200)
+		t.wantStatus(t.get("member", roles+"/2/teams"), 404)
+		t.wantStatus(t.do("owner", http.MethodDelete, member, ""), 204)
+		t.wantStatus(t.get("member", roles), 404)
+	})
+}
