@@ -1,9 +1,12 @@
 package service
 
 import (
+	"cmp"
+	"encoding/base64"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -29,11 +32,16 @@ func list[T any](req *request, path string, items []T, render func(T) object) re
 	page, perPage := pages(req.query)
 	from := min((page-1)*perPage, len(items))
 	to := min(from+perPage, len(items))
-	shown := make([]object, 0, to-from)
-	for _, item := range items[from:to] {
+	return response{status: http.StatusOK, body: rendered(items[from:to], render), link: links(req, path, len(items))}
+}
+
+// rendered are items as they are shown; an array even when there are none.
+func rendered[T any](items []T, render func(T) object) []object {
+	shown := make([]object, 0, len(items))
+	for _, item := range items {
 		shown = append(shown, render(item))
 	}
-	return response{status: http.StatusOK, body: shown, link: links(req, path, len(items))}
+	return shown
 }
 
 // links is the Link field of a list of total items: absolute URLs that name
@@ -43,12 +51,7 @@ func links(req *request, path string, total int) string {
 	last := max(1, (total+perPage-1)/perPage)
 	var parts []string
 	add := func(rel string, n int) {
-		query := url.Values{}
-		for name, values := range req.query {
-			query[name] = values
-		}
-		query.Set("page", strconv.Itoa(n))
-		parts = append(parts, fmt.Sprintf(`<%s%s?%s>; rel="%s"`, req.base, path, query.Encode(), rel))
+		parts = append(parts, link(req, path, rel, url.Values{"page": {strconv.Itoa(n)}}))
 	}
 	if page > 1 {
 		add("prev", min(page-1, last))
@@ -61,4 +64,76 @@ func links(req *request, path string, total int) string {
 		add("first", 1)
 	}
 	return strings.Join(parts, ", ")
+}
+
+// link is one value of a Link field: path with the request's query, in which the
+// parameters of change take the place of those of their names.
+func link(req *request, path, rel string, change url.Values) string {
+	query := url.Values{}
+	for _, values := range []url.Values{req.query, change} {
+		for name := range values {
+			query[name] = values[name]
+		}
+	}
+	return fmt.Sprintf(`<%s%s?%s>; rel="%s"`, req.base, path, query.Encode(), rel)
+}
+
+// listByCursor answers the items between the cursors after and before (Document A
+// section 1): the first per_page of them, or the last where only before is given.
+// Items must be in ascending order of id, which a cursor stands for, so that pages
+// neither repeat nor leave out an item while others come and go. The Link leads to
+// prev and next; an empty page has none. A cursor that no Link held is a 422.
+func listByCursor[T any](s *Service, req *request, resource, path string, items []T, id func(T) int, render func(T) object) response {
+	from, to := 0, len(items)
+	byID := func(item T, wanted int) int { return cmp.Compare(id(item), wanted) }
+	after, before := req.query.Get("after"), req.query.Get("before")
+	if after != "" {
+		last, ok := cursorID(after)
+		if !ok {
+			return s.invalid(resource, "after")
+		}
+		var found bool
+		if from, found = slices.BinarySearchFunc(items, last, byID); found {
+			from++
+		}
+	}
+	if before != "" {
+		first, ok := cursorID(before)
+		if !ok {
+			return s.invalid(resource, "before")
+		}
+		to, _ = slices.BinarySearchFunc(items, first, byID)
+		to = max(from, to)
+	}
+	if _, perPage := pages(req.query); before != "" && after == "" {
+		from = max(from, to-perPage)
+	} else {
+		to = min(from+perPage, to)
+	}
+	var parts []string
+	if from > 0 && from < to {
+		parts = append(parts, link(req, path, "prev", url.Values{"after": nil, "before": {cursor(id(items[from]))}}))
+	}
+	if from < to && to < len(items) {
+		parts = append(parts, link(req, path, "next", url.Values{"before": nil, "after": {cursor(id(items[to-1]))}}))
+	}
+	return response{status: http.StatusOK, body: rendered(items[from:to], render), link: strings.Join(parts, ", ")}
+}
+
+// cursorPrefix tells a cursor from any other text.
+const cursorPrefix = "cursor:v1:"
+
+// cursor is the place of the item with that id in a list; clients need not know how.
+func cursor(id int) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(cursorPrefix + itoa(id)))
+}
+
+// cursorID reads a cursor; false where it is not one that cursor made.
+func cursorID(text string) (int, bool) {
+	plain, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil {
+		return 0, false
+	}
+	id, err := strconv.Atoi(strings.TrimPrefix(string(plain), cursorPrefix))
+	return id, err == nil && cursor(id) == text
 }
