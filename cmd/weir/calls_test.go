@@ -267,6 +267,49 @@ var calls = map[string]visits{
 		"sbom.packages.0": "SPDXID name versionInfo downloadLocation licenseConcluded licenseDeclared copyrightText filesAnalyzed",
 	}),
 
+	"migrations/list-organization": {
+		valid: []call{
+			{as: "tok-owner", target: "/orgs/acme/migrations?exclude[]=repositories"}, {as: "tok-owner", target: "/orgs/acme/migrations?exclude=repositories&per_page=1"},
+			{as: "tok-owner", target: "/organizations/4/migrations?page=2&per_page=1"}, {as: "tok-owner"},
+		},
+		invalid:      []call{{as: "tok-owner", target: "/orgs/none/migrations", status: 404}},
+		unauthorized: []call{{as: "tok-member", status: 403}, {as: "tok-outsider", status: 403}},
+		records:      map[string]string{"0": migrationMembers, "0.owner": userMembers, "0.repositories.0": migratedMembers, "0.repositories.0.license": licenseMembers},
+	},
+	"migrations/start-organization": {
+		valid: []call{
+			{as: "tok-owner", body: `{"repositories":["acme/empty"],"exclude":["repositories"]}`}, {as: "tok-owner", method: "GET", status: 200},
+			{as: "tok-owner", body: `{"repositories":[],"org_metadata_only":true}`}, {as: "tok-owner", body: `{"repositories":["Acme/Widgets"],"exclude_releases":true}`},
+		},
+		invalid: []call{
+			{as: "tok-owner", status: 422, field: "repositories"}, {as: "tok-owner", body: `{"repositories":[]}`, status: 422, field: "repositories"},
+			{as: "tok-owner", body: `{"repositories":["acme/widgets"],"org_metadata_only":true}`, status: 422, field: "repositories"},
+			{as: "tok-owner", body: `{"repositories":["acme/widgets","acme/none"]}`, status: 422, field: "repositories[1]"},
+			{as: "tok-owner", body: `{"repositories":["acme/widgets"],"lock_repositories":"no"}`, status: 422, field: "lock_repositories"},
+			{as: "tok-owner", body: `{"repositories":["acme/widgets"],"exclude":["owner"]}`, status: 422, field: "exclude[0]"},
+			{as: "tok-owner", body: `{`, status: 400}, {as: "tok-owner", target: "/orgs/none/migrations", body: `{}`, status: 404},
+		},
+		unauthorized: []call{{as: "tok-member", body: `{"repositories":["acme/empty"]}`, status: 404}, {as: "tok-outsider", body: `{}`, status: 404}},
+		records:      map[string]string{"": migrationMembers, "owner": userMembers, "repositories.0": migratedMembers},
+	},
+	"migrations/list-user": {
+		valid:        []call{{as: "tok-member"}, {as: "tok-owner"}},
+		unauthorized: []call{{as: "tok-workflow", status: 403}, {as: "oauth-app:oauth-secret", status: 403}},
+		records:      map[string]string{"0": migrationMembers, "0.owner": userMembers, "0.repositories.0": migratedMembers},
+	},
+	"migrations/start-user": {
+		valid: []call{
+			{as: "tok-member", body: `{"repositories":[],"org_metadata_only":true}`}, {as: "tok-owner", body: `{"repositories":["acme/widgets"]}`},
+			{as: "tok-owner", method: "GET", status: 200}, {as: "tok-owner", body: `{"repositories":["acme/empty"]}`},
+		},
+		invalid: []call{
+			{as: "tok-owner", status: 422, field: "repositories"}, {as: "tok-owner", body: `{"repositories":"acme/widgets"}`, status: 422, field: "repositories"},
+			{as: "tok-member", body: `{"repositories":["acme/widgets"]}`, status: 422, field: "repositories[0]"},
+		},
+		unauthorized: []call{{as: "tok-workflow", body: `{}`, status: 403}},
+		records:      map[string]string{"": migrationMembers, "owner": userMembers, "repositories.0": migratedMembers},
+	},
+
 	"graphql": {
 		valid: []call{
 			{as: "tok-owner", body: `{"query":"{ viewer { login } }"}`, status: 200},

@@ -29,4 +29,11 @@ const (
 	// Document B sections 2.1 and 2.6.
 	searchMembers = `total_count incomplete_results items`
 	rateMembers   = `limit used remaining reset`
+
+	// Document B section 2.7.
+	migrationMembers = `id node_id owner guid state lock_repositories exclude_attachments exclude_releases exclude_owner_projects repositories
+		url created_at updated_at`
+	migratedMembers = repositoryMembers + ` allow_rebase_merge allow_squash_merge allow_auto_merge delete_branch_on_merge allow_merge_commit
+		template_repository temp_clone_token subscribers_count network_count forks open_issues watchers license`
+	licenseMembers = `key name url spdx_id node_id html_url`
 )

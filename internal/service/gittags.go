@@ -100,6 +100,9 @@ func createTag(s *Service, req *request) response {
 	if problem != nil {
 		return *problem
 	}
+	if r.locked {
+		return s.problem(http.StatusForbidden, lockedForMigration)
+	}
 	var wanted struct {
 		Tag     string `json:"tag"`
 		Message string `json:"message"`

@@ -62,14 +62,9 @@ func minimalRepository(req *request, r *repository) object {
 func repositoryObject(s *Service, req *request, r *repository) object {
 	html := req.base + "/" + r.fullName()
 	host := strings.TrimPrefix(strings.TrimPrefix(req.base, "https://"), "http://")
-	visibility, open := "public", 0
+	visibility := "public"
 	if r.private {
 		visibility = "private"
-	}
-	for _, i := range r.issues {
-		if i.open {
-			open++
-		}
 	}
 	var language any
 	if r.language != "" {
@@ -86,7 +81,7 @@ func repositoryObject(s *Service, req *request, r *repository) object {
 		{"git_url", "git://" + host + "/" + r.fullName() + ".git"}, {"ssh_url", "git@" + host + ":" + r.fullName() + ".git"},
 		{"clone_url", html + ".git"}, {"mirror_url", nil}, {"svn_url", html},
 		{"homepage", ""}, {"language", language}, {"forks_count", 0}, {"stargazers_count", 0}, {"watchers_count", 0},
-		{"size", len(r.files)}, {"default_branch", r.defaultBranch}, {"open_issues_count", open},
+		{"size", len(r.files)}, {"default_branch", r.defaultBranch}, {"open_issues_count", r.openIssues()},
 		{"is_template", false}, {"topics", []string{}}, {"has_issues", true}, {"has_projects", true}, {"has_wiki", true},
 		{"has_pages", false}, {"has_downloads", true}, {"has_discussions", false}, {"archived", false}, {"disabled", false},
 		{"visibility", visibility}, {"pushed_at", stamp(r.pushed)}, {"created_at", stamp(r.created)}, {"updated_at", stamp(r.pushed)},
@@ -96,4 +91,13 @@ func repositoryObject(s *Service, req *request, r *repository) object {
 			{"secret_scanning_push_protection", status(false)}, {"secret_scanning_non_provider_patterns", status(false)},
 		}},
 	}...)
+}
+
+func (r *repository) openIssues() (n int) {
+	for _, i := range r.issues {
+		if i.open {
+			n++
+		}
+	}
+	return n
 }

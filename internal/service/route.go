@@ -58,5 +58,10 @@ func handlers() map[string]handler {
 		"rulesets/list-repository":   listRepositoryRulesets,
 		"rulesets/list-organization": listOrganizationRulesets,
 		"rulesets/list-branch-rules": listBranchRules,
+
+		"migrations/list-organization":  listOrganizationMigrations,
+		"migrations/start-organization": startOrganizationMigration,
+		"migrations/list-user":          listUserMigrations,
+		"migrations/start-user":         startUserMigration,
 	}
 }

@@ -35,6 +35,8 @@ func seed(n uint64, now time.Time) *world {
 	g.teams(acme)
 	g.roles(acme)
 	g.invitations(w, acme)
+
+	g.migrations(w, acme, widgets, secret)
 	return w
 }
 
@@ -181,5 +183,16 @@ func (g *grower) rulesets(acme *account, widgets *repository) {
 		}}),
 		set(602, "releases stay", "active", []string{"refs/heads/release/**"}, []string{"refs/heads/release/old/*"}, rule{kind: "deletion"}, rule{kind: "non_fast_forward"}),
 		set(603, "switched off", "disabled", []string{"~ALL"}, nil, rule{kind: "creation"}),
+	}
+}
+
+// migrations makes an import, an export whose archive is still there, and a user's
+// export.
+func (g *grower) migrations(w *world, acme *account, widgets, secret *repository) {
+	owner := w.accounts["acme-owner"]
+	w.migrations = []*migration{
+		{id: 801, owner: acme, imports: true, created: g.now.AddDate(-1, 0, 0)},
+		{id: 802, owner: acme, repositories: []*repository{widgets, secret}, asked: migrationStart{ExcludeAttachments: true}, created: g.now.AddDate(0, 0, -2)},
+		{id: 803, owner: owner, repositories: []*repository{widgets}, created: g.now.AddDate(0, 0, -1)},
 	}
 }

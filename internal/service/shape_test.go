@@ -50,6 +50,13 @@ const (
 	conductMembers  = `key name url html_url body`
 	templateMembers = `name source`
 	rateMembers     = `resources rate`
+
+	// Document B section 2.7.
+	importMembers    = `id node_id owner guid state lock_repositories exclude_attachments exclude_releases exclude_owner_projects url created_at updated_at`
+	migrationMembers = importMembers + ` repositories`
+	migratedMembers  = repositoryMembers + ` allow_rebase_merge allow_squash_merge allow_auto_merge delete_branch_on_merge allow_merge_commit
+		template_repository temp_clone_token subscribers_count network_count forks open_issues watchers license`
+	licenseMembers = `key name url spdx_id node_id html_url`
 )
 
 func TestRecordsHaveTheMembersOfTheDocuments(t *testing.T) {
@@ -97,6 +104,13 @@ func TestRecordsHaveTheMembersOfTheDocuments(t *testing.T) {
 			{"", "/rate_limit", "", rateMembers},
 			{"", "/rate_limit", "resources", strings.Join(policy.Resources(), " ")},
 			{"", "/rate_limit", "rate", "limit used remaining reset"},
+
+			{"owner", organizationMigrations, "0", migrationMembers},
+			{"owner", organizationMigrations, "0.owner", userMembers},
+			{"owner", organizationMigrations, "0.repositories.0", migratedMembers},
+			{"owner", organizationMigrations, "0.repositories.0.license", licenseMembers},
+			{"owner", organizationMigrations + "?page=2&per_page=1", "0", importMembers},
+			{"owner", userMigrations, "0", migrationMembers},
 		} {
 			w := t.get(c.who, c.target)
 			if diff := cmp.Diff(sorted(strings.Fields(c.want)), membersAt(t, w.Body.Bytes(), c.at)); diff != "" {

@@ -15,6 +15,8 @@ type world struct {
 	tokens       map[string]caller
 	accounts     map[string]*account // by login
 	repositories []*repository
+
+	migrations []*migration // by ascending id; never empty
 }
 
 // account is a user or, with members, an organization.
@@ -58,6 +60,8 @@ type repository struct {
 	subscriptions map[string]*subscription // by login
 	rulesets      []*ruleset
 	tags          []*gitTag
+
+	locked bool // by a migration; nothing here unlocks it again
 }
 
 func (r *repository) fullName() string { return r.owner.login + "/" + r.name }
