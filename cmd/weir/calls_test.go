@@ -267,6 +267,59 @@ var calls = map[string]visits{
 		"sbom.packages.0": "SPDXID name versionInfo downloadLocation licenseConcluded licenseDeclared copyrightText filesAnalyzed",
 	}),
 
+	"code-security/list-configurations": {
+		valid: []call{
+			{as: "tok-security-manager", target: configurations + "?per_page=1"}, {as: "tok-owner", target: configurations + "?per_page=1&after=Y3Vyc29yOnYxOjE"},
+			{as: "tok-app", target: "/organizations/4/code-security/configurations?before=Y3Vyc29yOnYxOjM&per_page=1&target_type=all"},
+			{as: "tok-fine-grained", target: configurations + "?target_type=global"}, {as: "tok-owner"},
+		},
+		invalid: []call{
+			{as: "tok-owner", target: configurations + "?target_type=organization", status: 422, field: "target_type"},
+			{as: "tok-owner", target: configurations + "?after=1", status: 422, field: "after"}, {as: "tok-owner", target: configurations + "?before=1", status: 422, field: "before"},
+			{as: "tok-owner", target: "/orgs/none/code-security/configurations", status: 404},
+		},
+		unauthorized: []call{{as: "tok-member", status: 403}, {as: "tok-outsider", status: 404}, {as: "tok-public", status: 403}, {as: "tok-read-only", status: 403}},
+		records:      map[string]string{"0": configurationMembers, "0.dependency_graph_autosubmit_action_options": "labeled_runners"},
+	},
+	"code-security/create-configuration": {
+		valid: []call{
+			{as: "tok-owner", body: `{"name":"Much","description":"d","dependency_graph_autosubmit_action_options":{"labeled_runners":true},"enforcement":"unenforced"}`},
+			{as: "tok-owner", method: "GET", status: 200}, {as: "tok-security-manager", body: `{"name":"Little","description":"d"}`},
+		},
+		invalid: []call{
+			{as: "tok-owner", status: 422, field: "name"}, {as: "tok-owner", body: `{"name":"MUCH","description":"d"}`, status: 422, field: "name"},
+			{as: "tok-owner", body: `{"name":"Other"}`, status: 422, field: "description"}, {as: "tok-owner", body: `{"name":"Other","description":3}`, status: 422, field: "description"},
+			{as: "tok-owner", body: `{"name":"Other","description":"d","advanced_security":"not_set"}`, status: 422, field: "advanced_security"},
+			{as: "tok-owner", body: `{"name":"Other","description":"d","dependency_graph_autosubmit_action_options":{"labeled_runners":"no"}}`,
+				status: 422, field: "dependency_graph_autosubmit_action_options.labeled_runners"},
+			{as: "tok-owner", body: `{`, status: 400}, {as: "tok-owner", target: "/orgs/none/code-security/configurations", body: `{}`, status: 404},
+		},
+		unauthorized: []call{{as: "tok-member", body: `{}`, status: 403}, {as: "tok-outsider", body: `{}`, status: 403}},
+		records:      map[string]string{"": configurationMembers, "dependency_graph_autosubmit_action_options": "labeled_runners"},
+	},
+	"code-security/list-defaults": {
+		valid:        []call{{as: "tok-security-manager"}, {as: "tok-owner", header: map[string]string{"If-None-Match": "*"}, status: 304}, {as: "tok-owner"}},
+		invalid:      []call{{as: "tok-owner", target: "/orgs/none/code-security/configurations/defaults", status: 404}},
+		unauthorized: []call{{as: "tok-member", status: 403}, {as: "tok-outsider", status: 404}},
+		records:      map[string]string{"0": "default_for_new_repos configuration", "0.configuration": configurationMembers, "1.configuration": configurationMembers},
+	},
+	"code-security/detach-configuration": {
+		valid: []call{{as: "tok-owner", body: `{"selected_repository_ids":[1001,1003]}`}},
+		invalid: []call{
+			{as: "tok-owner", status: 400, field: "selected_repository_ids"}, {as: "tok-owner", body: `{"selected_repository_ids":"1001"}`, status: 400, field: "selected_repository_ids"},
+			{as: "tok-owner", body: `{"selected_repository_ids":[1001,1]}`, status: 404},
+			{as: "tok-owner", method: "POST", target: "/orgs/acme/migrations", body: `{"repositories":["acme/empty"],"lock_repositories":true}`, status: 201},
+			{as: "tok-owner", body: `{"selected_repository_ids":[1003]}`, status: 409},
+		},
+		unauthorized: []call{{as: "tok-member", body: `{"selected_repository_ids":[1002]}`, status: 403}, {as: "tok-outsider", body: `{"selected_repository_ids":[1002]}`, status: 404}},
+	},
+	"code-security/get-configuration": {
+		valid:        []call{{as: "tok-app", target: configurations + "/3"}, {as: "tok-owner"}},
+		invalid:      []call{{as: "tok-owner", target: configurations + "/99", status: 404}},
+		unauthorized: []call{{as: "tok-member", status: 403}, {as: "tok-outsider", status: 404}},
+		records:      map[string]string{"": configurationMembers},
+	},
+
 	"migrations/list-organization": {
 		valid: []call{
 			{as: "tok-owner", target: "/orgs/acme/migrations?exclude[]=repositories"}, {as: "tok-owner", target: "/orgs/acme/migrations?exclude=repositories&per_page=1"},
@@ -327,6 +380,8 @@ var calls = map[string]visits{
 		valid: []call{{method: "OPTIONS", target: "/gitignore/templates", status: 204}},
 	},
 }
+
+const configurations = "/orgs/acme/code-security/configurations"
 
 // onRepositories asks of each kind of repository, as somebody who may see it
 // and as somebody who may not; it says what the monolith and the empty one give.

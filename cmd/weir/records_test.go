@@ -30,6 +30,11 @@ const (
 	searchMembers = `total_count incomplete_results items`
 	rateMembers   = `limit used remaining reset`
 
+	// Document A section 2.3.
+	configurationMembers = `id target_type name description advanced_security dependency_graph dependency_graph_autosubmit_action
+		dependency_graph_autosubmit_action_options depbot_alerts depbot_security_updates code_scanning_default_setup secret_scanning
+		secret_scanning_push_protection secret_scanning_validity_checks private_vulnerability_reporting enforcement url html_url created_at updated_at`
+
 	// Document B section 2.7.
 	migrationMembers = `id node_id owner guid state lock_repositories exclude_attachments exclude_releases exclude_owner_projects repositories
 		url created_at updated_at`

@@ -203,6 +203,7 @@ func TestLockedRepositoriesTakeNoTags(t *testing.T) {
 			t.Errorf("locked %d, free %d", locked, free)
 		}
 		t.wantStatus(t.get("", "/repos/acme/widgets/git/tags/"+t.s.world.repositories[0].tags[0].sha), 200)
+		t.wantStatus(t.do("owner", http.MethodDelete, configurationsPath+"/detach", `{"selected_repository_ids":[1001]}`), 409)
 	})
 }
 

@@ -59,6 +59,12 @@ func handlers() map[string]handler {
 		"rulesets/list-organization": listOrganizationRulesets,
 		"rulesets/list-branch-rules": listBranchRules,
 
+		"code-security/list-configurations":  listConfigurations,
+		"code-security/create-configuration": createConfiguration,
+		"code-security/list-defaults":        listDefaultConfigurations,
+		"code-security/detach-configuration": detachConfigurations,
+		"code-security/get-configuration":    getConfiguration,
+
 		"migrations/list-organization":  listOrganizationMigrations,
 		"migrations/start-organization": startOrganizationMigration,
 		"migrations/list-user":          listUserMigrations,

@@ -36,6 +36,8 @@ func seed(n uint64, now time.Time) *world {
 	g.roles(acme)
 	g.invitations(w, acme)
 
+	g.configurations(w, acme, widgets, secret)
+
 	g.migrations(w, acme, widgets, secret)
 	return w
 }
@@ -184,6 +186,35 @@ func (g *grower) rulesets(acme *account, widgets *repository) {
 		set(602, "releases stay", "active", []string{"refs/heads/release/**"}, []string{"refs/heads/release/old/*"}, rule{kind: "deletion"}, rule{kind: "non_fast_forward"}),
 		set(603, "switched off", "disabled", []string{"~ALL"}, nil, rule{kind: "creation"}),
 	}
+}
+
+// configurations makes a global configuration, which new public repositories get,
+// and two of the organization: one that widgets is attached to, and a stricter one
+// that secret is, and other new repositories will be.
+func (g *grower) configurations(w *world, acme *account, widgets, secret *repository) {
+	add := func(id int, org *account, body map[string]any) *configuration {
+		values, wrong := configured(body)
+		if wrong != nil {
+			panic("seed: " + wrong.Field)
+		}
+		c := &configuration{id: id, organization: org, values: values, created: g.now.AddDate(0, -6, id)}
+		w.configurations = append(w.configurations, c)
+		return c
+	}
+	recommended := add(1, nil, map[string]any{
+		"name": "Recommended", "description": "Settings that suit most repositories",
+		"advanced_security": "enabled", "depbot_alerts": "enabled", "depbot_security_updates": "not_set",
+		"code_scanning_default_setup": "enabled", "secret_scanning": "enabled", "secret_scanning_push_protection": "enabled",
+		"secret_scanning_validity_checks": "enabled", "private_vulnerability_reporting": "enabled",
+	})
+	widgets.configuration = add(2, acme, map[string]any{
+		"name": "Public parts", "description": "What everybody may see", "secret_scanning": "enabled", "enforcement": "unenforced",
+	})
+	secret.configuration = add(3, acme, map[string]any{
+		"name": "Secrets", "description": "What nobody else may see", "secret_scanning": "enabled",
+		"dependency_graph_autosubmit_action": "enabled", "dependency_graph_autosubmit_action_options": map[string]any{"labeled_runners": true},
+	})
+	acme.defaults = []newRepositories{{"public", recommended}, {"private_and_internal", secret.configuration}}
 }
 
 // migrations makes an import, an export whose archive is still there, and a user's

@@ -51,6 +51,11 @@ const (
 	templateMembers = `name source`
 	rateMembers     = `resources rate`
 
+	// Document A section 2.3.
+	configurationMembers = `id target_type name description advanced_security dependency_graph dependency_graph_autosubmit_action
+		dependency_graph_autosubmit_action_options depbot_alerts depbot_security_updates code_scanning_default_setup secret_scanning
+		secret_scanning_push_protection secret_scanning_validity_checks private_vulnerability_reporting enforcement url html_url created_at updated_at`
+
 	// Document B section 2.7.
 	importMembers    = `id node_id owner guid state lock_repositories exclude_attachments exclude_releases exclude_owner_projects url created_at updated_at`
 	migrationMembers = importMembers + ` repositories`
@@ -104,6 +109,12 @@ func TestRecordsHaveTheMembersOfTheDocuments(t *testing.T) {
 			{"", "/rate_limit", "", rateMembers},
 			{"", "/rate_limit", "resources", strings.Join(policy.Resources(), " ")},
 			{"", "/rate_limit", "rate", "limit used remaining reset"},
+
+			{"owner", configurationsPath, "0", configurationMembers},
+			{"owner", configurationsPath + "/2", "", configurationMembers},
+			{"owner", configurationsPath + "/2", "dependency_graph_autosubmit_action_options", "labeled_runners"},
+			{"owner", configurationsPath + "/defaults", "0", "default_for_new_repos configuration"},
+			{"owner", configurationsPath + "/defaults", "0.configuration", configurationMembers},
 
 			{"owner", organizationMigrations, "0", migrationMembers},
 			{"owner", organizationMigrations, "0.owner", userMembers},
@@ -190,7 +201,7 @@ func TestHeadAndOptionsOfEveryReadableOperation(t *testing.T) {
 				continue
 			}
 			target := strings.NewReplacer("{owner}", "acme", "{repo}", "widgets", "{org}", "acme", "{username}", "acme-owner", "{name}", "Go",
-				"{key}", "contributor_covenant", "{branch}", "main", "{kind}", "users", "{role_id}", "1", "{invitation_id}", "1", "{tag_sha}", t.s.world.repositories[0].tags[0].sha).Replace(op.Path) + "?q=gear"
+				"{key}", "contributor_covenant", "{branch}", "main", "{kind}", "users", "{role_id}", "1", "{invitation_id}", "1", "{configuration_id}", "2", "{tag_sha}", t.s.world.repositories[0].tags[0].sha).Replace(op.Path) + "?q=gear"
 			get, head := t.get("owner", target), t.do("owner", http.MethodHead, target, "")
 			if get.Code != head.Code || get.Header().Get("ETag") != head.Header().Get("ETag") || get.Code >= 400 && id != "watching/get-subscription" {
 				t.Errorf("%s: GET %d, HEAD %d", target, get.Code, head.Code)

@@ -16,7 +16,8 @@ type world struct {
 	accounts     map[string]*account // by login
 	repositories []*repository
 
-	migrations []*migration // by ascending id; never empty
+	configurations []*configuration // by ascending id; never empty
+	migrations     []*migration     // by ascending id; never empty
 }
 
 // account is a user or, with members, an organization.
@@ -33,6 +34,8 @@ type account struct {
 	teams       []*team                // by number
 	roles       []*role                // by number; nil where the feature is not enabled
 	invitations []*invitation          // pending and failed, by number
+
+	defaults []newRepositories // what new repositories of an organization get
 }
 
 type membership struct {
@@ -61,7 +64,8 @@ type repository struct {
 	rulesets      []*ruleset
 	tags          []*gitTag
 
-	locked bool // by a migration; nothing here unlocks it again
+	configuration *configuration // which it is attached to; nil for none
+	locked        bool           // by a migration; nothing here unlocks it again
 }
 
 func (r *repository) fullName() string { return r.owner.login + "/" + r.name }
