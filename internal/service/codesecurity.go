@@ -81,23 +81,36 @@ func autosubmitOptions(name string, given any) (value any, wrong string) {
 	return object{{"labeled_runners", labeled}}, ""
 }
 
+// documentsBot is what the dependency bot is called in the names above; a dialect
+// may call it otherwise.
+const documentsBot = "depbot"
+
+// spelled is a field's name where the dependency bot has another name.
+func spelled(name, bot string) string {
+	if rest, bots := strings.CutPrefix(name, documentsBot+"_"); bots {
+		return bot + "_" + rest
+	}
+	return name
+}
+
 // configurationResource names configurations in errors.
 const configurationResource = "CodeSecurityConfiguration"
 
 // configured are the values of a configuration with that create body, or the first
 // field that is wrong. A field that is null counts as not given.
-func configured(body map[string]any) (map[string]any, *problemField) {
+func configured(body map[string]any, bot string) (map[string]any, *problemField) {
 	values := map[string]any{}
 	for _, f := range configurationFields {
-		given := body[f.name]
+		name := spelled(f.name, bot)
+		given := body[name]
 		switch {
 		case f.initial == nil && (given == nil || given == ""):
-			return nil, &problemField{configurationResource, f.name, "missing_field"}
+			return nil, &problemField{configurationResource, name, "missing_field"}
 		case given == nil:
 			values[f.name] = f.initial
 			continue
 		}
-		value, wrong := f.read(f.name, given)
+		value, wrong := f.read(name, given)
 		if wrong != "" {
 			return nil, &problemField{configurationResource, wrong, "invalid"}
 		}
@@ -114,14 +127,14 @@ func (w *world) configurationsOf(org *account) []*configuration {
 	})
 }
 
-func configurationObject(req *request, org *account, c *configuration) object {
+func (s *Service) configurationObject(req *request, org *account, c *configuration) object {
 	kind, page := "organization", "/edit/"+itoa(c.id)
 	if c.organization == nil {
 		kind, page = "global", "/view"
 	}
 	o := object{{"id", c.id}, {"target_type", kind}}
 	for _, f := range configurationFields {
-		o = append(o, field{f.name, c.values[f.name]})
+		o = append(o, field{spelled(f.name, s.config.Dialect.SecurityBot), c.values[f.name]})
 	}
 	return append(o, object{
 		{"url", configurationURL(req, org, c)},
@@ -148,7 +161,7 @@ func listConfigurations(s *Service, req *request) response {
 	path := "/organizations/" + itoa(org.id) + "/code-security/configurations"
 	return listByCursor(s, req, configurationResource, path, shown,
 		func(c *configuration) int { return c.id },
-		func(c *configuration) object { return configurationObject(req, org, c) })
+		func(c *configuration) object { return s.configurationObject(req, org, c) })
 }
 
 // createConfiguration adds one to the organization's own, among which its name must
@@ -159,7 +172,7 @@ func createConfiguration(s *Service, req *request) response {
 	if problem := s.decode(req.body, configurationResource, &body); problem != nil {
 		return *problem
 	}
-	values, wrong := configured(body)
+	values, wrong := configured(body, s.config.Dialect.SecurityBot)
 	if wrong != nil {
 		return s.problem(http.StatusUnprocessableEntity, "Validation Failed", *wrong)
 	}
@@ -171,14 +184,14 @@ func createConfiguration(s *Service, req *request) response {
 	}
 	c := &configuration{id: all[len(all)-1].id + 1, organization: org, values: values, created: time.Now()}
 	s.world.configurations = append(all, c)
-	return response{status: http.StatusCreated, body: configurationObject(req, org, c), location: configurationURL(req, org, c)}
+	return response{status: http.StatusCreated, body: s.configurationObject(req, org, c), location: configurationURL(req, org, c)}
 }
 
 func getConfiguration(s *Service, req *request) response {
 	org := s.organization(req)
 	for _, c := range s.world.configurationsOf(org) {
 		if itoa(c.id) == req.match.Params["configuration_id"] {
-			return response{status: http.StatusOK, body: configurationObject(req, org, c)}
+			return response{status: http.StatusOK, body: s.configurationObject(req, org, c)}
 		}
 	}
 	return s.notFound()
@@ -187,7 +200,7 @@ func getConfiguration(s *Service, req *request) response {
 func listDefaultConfigurations(s *Service, req *request) response {
 	org := s.organization(req)
 	return response{status: http.StatusOK, body: rendered(org.defaults, func(d newRepositories) object {
-		return object{{"default_for_new_repos", d.kind}, {"configuration", configurationObject(req, org, d.configuration)}}
+		return object{{"default_for_new_repos", d.kind}, {"configuration", s.configurationObject(req, org, d.configuration)}}
 	})}
 }
 

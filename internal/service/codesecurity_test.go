@@ -44,6 +44,17 @@ func TestConfigurationsHaveTheDefaultsOfTheDocuments(t *testing.T) {
 
 // TestConfigurationsKeepWhatTheyAreGiven: every allowed value of every field, and
 // one that is not allowed.
+func TestTheDependencyBotHasTheNameOfTheDialect(t *testing.T) {
+	run(t, func(t *tester) {
+		other := t.inDialect("github")
+		made := other.do("owner", http.MethodPost, configurationsPath, `{"name":"Bots","description":"d","dependabot_alerts":"enabled","depbot_security_updates":"enabled"}`)
+		c := decode[jsonObject](t, made)
+		if _, documents := c["depbot_alerts"]; documents || c["dependabot_alerts"] != "enabled" || c["dependabot_security_updates"] != "disabled" {
+			t.Errorf("%d %s", made.Code, made.Body)
+		}
+	})
+}
+
 func TestConfigurationsKeepWhatTheyAreGiven(t *testing.T) {
 	const three = "enabled disabled not_set"
 	run(t, func(t *tester) {

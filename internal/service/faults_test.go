@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/pipe"
-	"github.com/weirgate/weir/policy"
 )
 
 func TestFaultsAreSetAtRunTime(t *testing.T) {
@@ -120,18 +119,12 @@ func TestRateLimitHeadersOfEarlierRequests(t *testing.T) {
 func TestETagsThatHangOnTheToken(t *testing.T) {
 	for _, name := range []string{"service", "github"} {
 		run(t, func(t *tester) {
-			dialect, err := policy.LoadDialect(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := New(Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
-			defer s.Close()
-			other := &tester{t.T, s}
+			other := t.inDialect(name)
 			etag := func(who string) string { return other.get(who, "/gitignore/templates").Header().Get("ETag") }
 			if etag("owner") != etag("owner-2") {
 				t.Error("ETags hang on the token without the fault")
 			}
-			s.setFaults(Faults{ETagsPerToken: true})
+			other.s.setFaults(Faults{ETagsPerToken: true})
 			if etag("owner") == etag("owner-2") {
 				t.Error("ETags do not hang on the token")
 			}

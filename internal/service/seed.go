@@ -193,7 +193,7 @@ func (g *grower) rulesets(acme *account, widgets *repository) {
 // that secret is, and other new repositories will be.
 func (g *grower) configurations(w *world, acme *account, widgets, secret *repository) {
 	add := func(id int, org *account, body map[string]any) *configuration {
-		values, wrong := configured(body)
+		values, wrong := configured(body, documentsBot)
 		if wrong != nil {
 			panic("seed: " + wrong.Field)
 		}

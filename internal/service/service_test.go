@@ -36,6 +36,18 @@ func run(t *testing.T, f func(*tester)) {
 	})
 }
 
+// inDialect is a tester of another service, in another dialect.
+func (t *tester) inDialect(name string) *tester {
+	t.Helper()
+	dialect, err := policy.LoadDialect(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
+	t.Cleanup(s.Close)
+	return &tester{t.T, s}
+}
+
 // as are the credentials of the seed by what they are.
 var as = map[string]string{
 	"": "", "owner": "Bearer tok-owner", "owner-2": "token tok-owner-2", "member": "Bearer tok-member", "outsider": "Bearer tok-outsider",

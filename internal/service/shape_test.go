@@ -213,13 +213,7 @@ func TestHeadAndOptionsOfEveryReadableOperation(t *testing.T) {
 
 func TestDialectNamesHeadersAndMediaTypes(t *testing.T) {
 	run(t, func(t *tester) {
-		dialect, err := policy.LoadDialect("github")
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := New(Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
-		defer s.Close()
-		other := &tester{t.T, s}
+		other := t.inDialect("github")
 		raw := other.get("", "/gitignore/templates/Go", "Accept: application/vnd.github.v3.raw+json")
 		if !strings.HasPrefix(raw.Body.String(), "#") || raw.Header().Get("Content-Type") != "application/vnd.github.raw+json; charset=utf-8" ||
 			raw.Header().Get("X-GitHub-Request-Id") == "" {
