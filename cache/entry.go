@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -114,7 +115,7 @@ const maxHeuristic = time.Hour
 
 // heuristic is a tenth of the time since the answer was modified.
 func heuristic(a Answer) time.Duration {
-	modified, err := http.ParseTime(a.Header.Get("Last-Modified"))
+	modified, err := parseDate(a.Header.Get("Last-Modified"))
 	if err != nil {
 		return 0
 	}
@@ -136,11 +137,11 @@ func freshness(a Answer, response Directives, targeted bool, rule Rule) (lifetim
 	if value == "" || targeted {
 		return 0, false
 	}
-	expires, err := http.ParseTime(value)
+	expires, err := parseDate(value)
 	if err != nil {
 		return 0, true
 	}
-	return max(0, expires.Sub(date(a))), true
+	return between(date(a), expires), true
 }
 
 func validatable(h http.Header) bool {
@@ -148,10 +149,25 @@ func validatable(h http.Header) bool {
 }
 
 func date(a Answer) time.Time {
-	if d, err := http.ParseTime(a.Header.Get("Date")); err == nil {
+	if d, err := parseDate(a.Header.Get("Date")); err == nil {
 		return d
 	}
 	return a.Answered
+}
+
+// parseDate reads an HTTP-date (RFC 9110 section 5.6.7). One of another zone than GMT is none: which time it tells could
+// hang on the zone that this machine is in (RFC 9111 section 4.2).
+func parseDate(value string) (time.Time, error) {
+	if word := value[strings.LastIndexByte(value, ' ')+1:]; word != "GMT" && strings.Trim(word, "0123456789") != "" {
+		return time.Time{}, fmt.Errorf("%q is no date in GMT", value)
+	}
+	return http.ParseTime(value)
+}
+
+// between is how much later a time is, zero if it is not, and so bounded that nothing overflows that is calculated with
+// it (RFC 9111 section 1.2.2).
+func between(earlier, later time.Time) time.Duration {
+	return min(max(0, later.Sub(earlier)), maxDelta*time.Second)
 }
 
 // NewEntry makes the entry of an answer that [Keep] lets through. Header is
@@ -166,7 +182,7 @@ func NewEntry(a Answer, body []byte, lifetime time.Duration) *Entry {
 // told, but cannot be read, is taken for too high (section 5.1 lets a cache ignore
 // it; then an answer of any age would pass for new).
 func arrivalAge(a Answer) time.Duration {
-	apparent := max(0, a.Answered.Sub(date(a)))
+	apparent := between(date(a), a.Answered)
 	var told time.Duration
 	if values := a.Header["Age"]; len(values) > 0 {
 		told = maxDelta * time.Second
@@ -179,6 +195,14 @@ func arrivalAge(a Answer) time.Duration {
 
 // Age is the current age (RFC 9111 section 4.2.3).
 func (e *Entry) Age(now time.Time) time.Duration { return e.age + max(0, now.Sub(e.Answered)) }
+
+// date is when the answer was made, as far as it says so: not after it came.
+func (e *Entry) date() time.Time {
+	if d := date(Answer{Header: e.Header, Answered: e.Answered}); d.Before(e.Answered) {
+		return d
+	}
+	return e.Answered.Truncate(time.Second) // as precise as a Date
+}
 
 // Fresh reports whether the entry may be used at now without asking, as far as
 // the answer itself says.
@@ -213,7 +237,7 @@ func (e *Entry) Renewed(a Answer) Answer {
 var notKept = map[string]bool{
 	"Connection": true, "Proxy-Connection": true, "Keep-Alive": true, "Te": true, "Trailer": true,
 	"Transfer-Encoding": true, "Upgrade": true, "Proxy-Authenticate": true, "Proxy-Authentication-Info": true,
-	"Set-Cookie": true, "Alt-Svc": true, "Age": true, "Retry-After": true, "Cache-Status": true,
+	"Proxy-Authorization": true, "Set-Cookie": true, "Alt-Svc": true, "Age": true, "Retry-After": true, "Cache-Status": true,
 }
 
 // Kept copies the fields that may be kept: without hop-by-hop fields, also

@@ -15,11 +15,11 @@ func (e *Entry) NotModified(request http.Header) bool {
 	if tags := request["If-None-Match"]; len(tags) > 0 {
 		return MatchesETag(tags, e.Header.Get("Etag"))
 	}
-	since, err := http.ParseTime(request.Get("If-Modified-Since"))
+	since, err := parseDate(request.Get("If-Modified-Since"))
 	if err != nil {
 		return false
 	}
-	modified, err := http.ParseTime(e.Header.Get("Last-Modified"))
+	modified, err := parseDate(e.Header.Get("Last-Modified"))
 	return err == nil && !modified.After(since)
 }
 
