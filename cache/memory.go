@@ -52,15 +52,15 @@ func (m *Memory) Generation() Generation { return m.purges.current() }
 
 // Lookup returns the entry that a request with these fields gets, or nil, and
 // whether it has been purged since it was fetched: then it is stale, whatever
-// its age.
+// its age. Of several it is the most recent, by its Date (RFC 9111 section 4).
 func (m *Memory) Lookup(key Key, request http.Header) (e *Entry, purged bool) {
 	all, _ := m.entries.GetIfPresent(key)
-	for _, e := range all {
-		if e.Selects(request) {
-			return e, m.purges.purged(e.Tags, e.Since)
+	for _, other := range all {
+		if other.Selects(request) && (e == nil || other.date().After(e.date())) {
+			e = other
 		}
 	}
-	return nil, false
+	return e, e != nil && m.purges.purged(e.Tags, e.Since)
 }
 
 // Keep stores an entry under a key, in place of one that the same requests
