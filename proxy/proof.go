@@ -141,7 +141,7 @@ func (g *Gateway) validate(x *exchange, out *http.Request) bool {
 	}
 	x.offers = g.offers(x, out.Header)
 	modified := ""
-	if x.stale != nil && onlyHeld(x.offers) {
+	if x.stale != nil && onlyHeld(x.offers) && (len(x.offers) > 0 || x.stale.ETag() == "") { // never without its ETag (RFC 9111 section 4.3.1)
 		modified = x.stale.Header.Get("Last-Modified")
 	}
 	if len(x.offers) == 0 && modified == "" {
