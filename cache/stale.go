@@ -15,6 +15,15 @@ func (e *Entry) NeverStale(rule Rule) bool {
 	return d.Has("must-revalidate") || d.Has("no-cache") || !rule.OneCaller && (d.Has("proxy-revalidate") || d.Has("s-maxage"))
 }
 
+// ForOneRequest reports whether no other request may be answered with the entry before it
+// is validated, be it one that waits for it: its answer says no-cache, or that it is stale
+// from the beginning (RFC 9111 sections 4 and 5.2.2.4).
+func (e *Entry) ForOneRequest(rule Rule) bool {
+	d, targeted := governing(e.Header)
+	_, explicit := freshness(Answer{Header: e.Header, Answered: e.Answered}, d, targeted, rule)
+	return d.Has("no-cache") || explicit && !e.Fresh(e.Answered)
+}
+
 // InsteadOfError reports whether the entry may be used in the place of an error of
 // the upstream's (RFC 5861 section 4): its answer or the request allows it for so
 // long.

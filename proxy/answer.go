@@ -279,7 +279,7 @@ func (g *Gateway) revalidated(x *exchange, o offer, a cache.Answer, since cache.
 		e.Vary, e.Tags, e.About = vary, x.tags, g.about(x)
 		x.flight.sharesIt(g.Cache.Keep(x.in.Context(), x.key, e))
 		x.noteStored(e, now)
-		g.land(x, kept, nil)
+		g.land(x, x.landingOf(e), nil)
 	} else {
 		e = e.Validated(a, 0, since)
 		g.Cache.Forget(x.in.Context(), x.key)
@@ -306,6 +306,9 @@ func (g *Gateway) keep(x *exchange, resp *http.Response, sent http.Header, a cac
 	e := cache.NewEntry(g.ofAll(x, a), nil, lifetime) // now: the header is the client's from here on
 	e.Vary, e.Tags, e.Since, e.About = vary, x.tags, since, g.about(x)
 	x.noteStored(e, a.Answered)
+	if x.landingOf(e) == alone {
+		g.land(x, alone, nil)
+	}
 	ahead := func(s *spool) {
 		g.Background.run(func() {
 			defer context.AfterFunc(g.Background.ctx, x.flight.giveUp)()

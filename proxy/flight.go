@@ -393,6 +393,14 @@ func (g *Gateway) shared(x *exchange, since time.Time) *http.Response {
 	return entryResponse(x, e, now)
 }
 
+// landingOf is how a flight ends with an answer that is kept.
+func (x *exchange) landingOf(e *cache.Entry) landing {
+	if e.ForOneRequest(x.rule) {
+		return alone
+	}
+	return kept
+}
+
 // landingAfter is how a flight ends that came to nothing.
 func landingAfter(err error) landing {
 	var limited *limits.Refusal

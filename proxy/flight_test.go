@@ -187,6 +187,14 @@ func TestWhatIsNotForOthersIsAskedForAtOnce(t *testing.T) {
 		status int
 	}{
 		{"no-store", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Cache-Control", "no-store") }, 200},
+		{"no-cache (RFC 9111 5.2.2.4)", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Cache-Control", "no-cache, max-age=60")
+			w.Header().Set("Etag", `"one"`)
+		}, 200},
+		{"stale when it comes (RFC 9111 4)", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Cache-Control", "max-age=0")
+			w.Header().Set("Etag", `"one"`)
+		}, 200},
 		{"a cookie", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Set-Cookie", "a=b") }, 200},
 		{"an error", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, 500},
 		{"too large", func(w http.ResponseWriter, _ *http.Request) {
