@@ -256,6 +256,24 @@ func TestInterimAnswersPass(t *testing.T) {
 	})
 }
 
+// TestInterimAnswersAreNotKept: RFC 9111 section 3, only what is final is stored.
+func TestInterimAnswersAreNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Cache-Control", "max-age=60")
+			w.WriteHeader(http.StatusEarlyHints)
+			w.Header().Del("Cache-Control")
+			_, _ = fmt.Fprint(w, "final")
+		})
+		for range 2 {
+			r := w.get("/made-up")
+			w.want("status", r.StatusCode, http.StatusOK)
+			w.want("body", r.body, "final")
+		}
+		w.want("requests upstream", w.upstreamSaw(), 2)
+	})
+}
+
 // TestWhatIsSentIsWhatIsKeyed: the target on the wire is the canonical one,
 // whatever spelling the client chose.
 func TestWhatIsSentIsWhatIsKeyed(t *testing.T) {
