@@ -20,8 +20,7 @@ const exceptions = {
   'headers-store-Set-Cookie': cookies,
   '304-etag-update-response-Set-Cookie': cookies,
   'headers-store-Transfer-Encoding': 'an answer in a transfer coding that nobody knows cannot be read (RFC 9112 section 6.1)',
-  'age-parse-prefix': 'its name says stale, its check says fresh; an Age that is a list counts as too high here',
-  'surrogate-fresh-cc-nostore': 'speaks to caches that announce themselves by Surrogate-Capability'
+  'age-parse-prefix': 'its name says stale, its check says fresh; an Age that is a list counts as too high here'
 }
 
 const [suite, weir] = process.argv.slice(2).map(p => path.resolve(p))

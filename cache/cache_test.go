@@ -148,6 +148,7 @@ func TestKeep(t *testing.T) {
 		{"a targeted field that cannot be read says nothing (RFC 9213 2.1)", answer(200, "CDN-Cache-Control: max-age=5, &", "Cache-Control: max-age=60"), nil, shared, time.Minute, true},
 		{"an empty one neither", answer(200, "CDN-Cache-Control: ", "Cache-Control: max-age=60"), nil, shared, time.Minute, true},
 		{"the nearest of two targets", answer(200, "Surrogate-Control: max-age=7", "CDN-Cache-Control: max-age=5"), nil, shared, 5 * time.Second, true},
+		{"Surrogate-Control for this cache", answer(200, "Surrogate-Control: max-age=7;weir, no-store;other", "Cache-Control: no-store"), nil, shared, 7 * time.Second, true},
 		{"Surrogate-Control for another cache", answer(200, "Surrogate-Control: max-age=7;other", "Cache-Control: max-age=60"), nil, shared, 0, false},
 		{"404 with a lifetime", answer(404, "Cache-Control: max-age=60"), nil, own, time.Minute, true},
 		{"404 without one", answer(404, `Etag: "a"`), nil, own, 0, false},

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/dunglas/httpsfv"
@@ -32,10 +33,14 @@ func governing(h http.Header) (d Directives, targeted bool) {
 	return ParseDirectives(h["Cache-Control"]), false
 }
 
+// surrogate is this cache's name in Surrogate-Control, as Surrogate-Capability tells
+// it to the upstream (Edge Architecture Specification sections 2.2 and 2.3).
+const surrogate = "weir"
+
 // targetedDirective takes in one directive. In Surrogate-Control a parameter names
-// another kind of cache.
+// the cache that it is for.
 func targetedDirective(d Directives, name string, item httpsfv.Item, field string) {
-	if field == "Surrogate-Control" && len(item.Params.Names()) > 0 {
+	if named := item.Params.Names(); field == "Surrogate-Control" && len(named) > 0 && !slices.Contains(named, surrogate) {
 		return
 	}
 	switch value := item.Value.(type) {

@@ -40,6 +40,10 @@ var forwarded = []string{
 // defaultAgent is sent for clients that name none: the upstream demands one.
 const defaultAgent = "weir"
 
+// capability tells origins that the API's documents do not know how they may speak to
+// this cache alone, by which name (package cache).
+const capability = `weir="Surrogate/1.0"`
+
 func (g *Gateway) outbound(in http.Header, known bool) http.Header {
 	out := make(http.Header, len(forwarded)+2)
 	named := cache.Named(in)
@@ -49,6 +53,7 @@ func (g *Gateway) outbound(in http.Header, known bool) http.Header {
 				out[name] = values[:len(values):len(values)]
 			}
 		}
+		out.Set("Surrogate-Capability", capability)
 	}
 	for _, names := range [][]string{forwarded, g.Dialect.Forward} {
 		for _, name := range names {

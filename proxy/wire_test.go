@@ -50,12 +50,13 @@ func TestUnknownOperationsTakeMore(t *testing.T) {
 		fields := []string{
 			"Foo: 1", "Trace-Id: 2", "X-Foo: 3", "X-Forwarded-Host: evil.test", "Foo_bar: 4", "Foo.bar: 5", "Forwarded: for=10.0.0.1", "True-Client-Ip: 10.0.0.1",
 			"Cookie: a=b", "Proxy-Foo: 6", "Sec-Foo: 7", "Cf-Connecting-Ip: 10.0.0.1", "Connection: bar", "Bar: 8", "Cache-Control: max-age=9", "User-Agent: test/1",
+			`Surrogate-Capability: other="Surrogate/1.0"`,
 		}
 		w := newWorld(t, nothing)
 		w.get("/made/up", fields...)
 		w.get("/gitignore/templates", fields...)
 		for i, want := range [][]string{
-			{"Accept-Encoding", "Cache-Control", "Foo", "Trace-Id", "User-Agent", "Via"},
+			{"Accept-Encoding", "Cache-Control", "Foo", "Surrogate-Capability", "Trace-Id", "User-Agent", "Via"},
 			{"Accept-Encoding", "Cache-Control", "User-Agent", "Via"},
 		} {
 			var names []string
@@ -67,6 +68,19 @@ func TestUnknownOperationsTakeMore(t *testing.T) {
 				t.Error(diff)
 			}
 		}
+	})
+}
+
+// TestAnOriginMaySpeakToThisCacheAlone by the name that it is told.
+func TestAnOriginMaySpeakToThisCacheAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			name, _, _ := strings.Cut(r.Header.Get("Surrogate-Capability"), "=")
+			w.Header().Set("Cache-Control", "no-store")
+			w.Header().Set("Surrogate-Control", "max-age=60;"+name)
+		})
+		w.get("/made/up", `Surrogate-Capability: other="Surrogate/1.0"`)
+		w.want("again", w.get("/made/up").Header.Get("Cache-Status"), "weir; hit; ttl=60")
 	})
 }
 
