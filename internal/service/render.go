@@ -62,10 +62,6 @@ func minimalRepository(req *request, r *repository) object {
 func repositoryObject(s *Service, req *request, r *repository) object {
 	html := req.base + "/" + r.fullName()
 	host := strings.TrimPrefix(strings.TrimPrefix(req.base, "https://"), "http://")
-	visibility := "public"
-	if r.private {
-		visibility = "private"
-	}
 	var language any
 	if r.language != "" {
 		language = r.language
@@ -84,7 +80,7 @@ func repositoryObject(s *Service, req *request, r *repository) object {
 		{"size", len(r.files)}, {"default_branch", r.defaultBranch}, {"open_issues_count", r.openIssues()},
 		{"is_template", false}, {"topics", []string{}}, {"has_issues", true}, {"has_projects", true}, {"has_wiki", true},
 		{"has_pages", false}, {"has_downloads", true}, {"has_discussions", false}, {"archived", false}, {"disabled", false},
-		{"visibility", visibility}, {"pushed_at", stamp(r.pushed)}, {"created_at", stamp(r.created)}, {"updated_at", stamp(r.pushed)},
+		{"visibility", r.visibility()}, {"pushed_at", stamp(r.pushed)}, {"created_at", stamp(r.created)}, {"updated_at", stamp(r.pushed)},
 		{"permissions", object{{"admin", member != nil && member.admin}, {"push", member != nil}, {"pull", true}}},
 		{"security_and_analysis", object{
 			{"advanced_security", status(false)}, {"secret_scanning", status(true)},

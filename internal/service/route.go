@@ -59,6 +59,9 @@ func handlers() map[string]handler {
 		"rulesets/list-organization": listOrganizationRulesets,
 		"rulesets/list-branch-rules": listBranchRules,
 
+		"rulesets/create-repository":   createRepositoryRuleset,
+		"rulesets/create-organization": createOrganizationRuleset,
+
 		"code-security/list-configurations":  listConfigurations,
 		"code-security/create-configuration": createConfiguration,
 		"code-security/list-defaults":        listDefaultConfigurations,

@@ -1,54 +1,98 @@
 package service
 
 import (
+	"encoding/json"
+	"net/http"
 	"regexp"
+	"slices"
 	"strings"
+	"time"
 )
+
+// ruleset is what the body that made it says (Document A section 4.9), with what
+// was left out filled in, and what the service knows of it.
+type ruleset struct {
+	Name         string        `json:"name"`
+	Target       string        `json:"target"`      // branch, tag, push
+	Enforcement  string        `json:"enforcement"` // disabled, active, evaluate
+	BypassActors []bypassActor `json:"bypass_actors"`
+	Conditions   conditions    `json:"conditions"`
+	Rules        []rule        `json:"rules"`
+
+	id      int
+	created time.Time
+}
+
+// rule is an element of rules (Document A section 4.8); it has parameters where
+// its type has.
+type rule struct {
+	Type       string          `json:"type"`
+	Parameters json.RawMessage `json:"parameters,omitempty"`
+}
+
+// bypassActor is who need not keep the rules.
+type bypassActor struct {
+	ActorID    *int   `json:"actor_id"`
+	ActorType  string `json:"actor_type"`
+	BypassMode string `json:"bypass_mode"` // always, pull_request
+}
+
+// level is where rulesets stand: a repository, or an organization.
+type level struct {
+	kind   string // Repository or Organization
+	source string
+	path   string // of its own URL
+	owner  *account
+}
 
 // leveled is a ruleset with where it stands.
 type leveled struct {
 	*ruleset
-	kind   string // Repository or Organization
-	source string
-	path   string // of its own URL
+	level
 }
 
-func (s *Service) ofRepository(r *repository) []leveled {
+func levelOfRepository(r *repository) level {
+	return level{"Repository", r.fullName(), "/repos/" + r.fullName(), r.owner}
+}
+
+func levelOfOrganization(org *account) level {
+	return level{"Organization", org.login, "/orgs/" + org.login, org}
+}
+
+func (at level) all(sets []*ruleset) []leveled {
 	var all []leveled
-	for _, set := range r.rulesets {
-		all = append(all, leveled{set, "Repository", r.fullName(), "/repos/" + r.fullName()})
+	for _, set := range sets {
+		all = append(all, leveled{set, at})
 	}
 	return all
 }
 
-func (s *Service) ofOrganization(org *account) []leveled {
-	var all []leveled
-	for _, set := range org.rulesets {
-		all = append(all, leveled{set, "Organization", org.login, "/orgs/" + org.login})
-	}
-	return all
+// above are the organization's rulesets that concern the repository.
+func above(r *repository) []leveled {
+	return slices.DeleteFunc(levelOfOrganization(r.owner).all(r.owner.rulesets), func(set leveled) bool { return !set.Conditions.concern(r) })
 }
 
 // rulesetObject is the summary (Document A section 2.10).
 func rulesetObject(req *request, set leveled) object {
-	self := req.base + set.path + "/rulesets/" + itoa(set.id)
 	html := req.base + strings.TrimPrefix(strings.TrimPrefix(set.path, "/repos"), "/orgs") + "/rules/" + itoa(set.id)
 	return object{
-		{"id", set.id}, {"name", set.name}, {"source_type", set.kind}, {"source", set.source},
-		{"enforcement", set.enforcement}, {"node_id", nodeID("Ruleset", set.id)},
-		{"_links", object{{"self", object{{"href", self}}}, {"html", object{{"href", html}}}}},
+		{"id", set.id}, {"name", set.Name}, {"source_type", set.kind}, {"source", set.source},
+		{"enforcement", set.Enforcement}, {"node_id", nodeID("Ruleset", set.id)},
+		{"_links", object{{"self", object{{"href", set.url(req)}}}, {"html", object{{"href", html}}}}},
 		{"created_at", stamp(set.created)}, {"updated_at", stamp(set.created)},
 	}
 }
+
+func (set leveled) url(req *request) string { return req.base + set.path + "/rulesets/" + itoa(set.id) }
 
 func listRepositoryRulesets(s *Service, req *request) response {
 	r := s.repository(req)
 	if r == nil {
 		return s.notFound()
 	}
-	sets := s.ofRepository(r)
+	sets := levelOfRepository(r).all(r.rulesets)
 	if req.query.Get("includes_parents") != "false" {
-		sets = append(sets, s.ofOrganization(r.owner)...)
+		sets = append(sets, above(r)...)
 	}
 	return list(req, "/repositories/"+itoa(r.id)+"/rulesets", sets, func(set leveled) object { return rulesetObject(req, set) })
 }
@@ -58,7 +102,8 @@ func listOrganizationRulesets(s *Service, req *request) response {
 	if org == nil {
 		return s.notFound()
 	}
-	return list(req, "/organizations/"+itoa(org.id)+"/rulesets", s.ofOrganization(org), func(set leveled) object { return rulesetObject(req, set) })
+	sets := levelOfOrganization(org).all(org.rulesets)
+	return list(req, "/organizations/"+itoa(org.id)+"/rulesets", sets, func(set leveled) object { return rulesetObject(req, set) })
 }
 
 // applied is a rule that holds for a branch.
@@ -76,44 +121,130 @@ func listBranchRules(s *Service, req *request) response {
 	}
 	branch := req.match.Params["branch"]
 	var rules []applied
-	for _, set := range append(s.ofRepository(r), s.ofOrganization(r.owner)...) {
-		if set.enforcement != "active" || !set.covers(branch, r.defaultBranch) {
+	for _, set := range append(levelOfRepository(r).all(r.rulesets), above(r)...) {
+		if set.Enforcement != "active" || !set.covers(branch, r.defaultBranch) {
 			continue
 		}
-		for _, rule := range set.rules {
+		for _, rule := range set.Rules {
 			rules = append(rules, applied{rule, set})
 		}
 	}
 	path := "/repositories/" + itoa(r.id) + "/rules/branches/" + branch
 	return list(req, path, rules, func(a applied) object {
 		o := object{
-			{"type", a.kind}, {"ruleset_source_type", a.from.kind}, {"ruleset_source", a.from.source}, {"ruleset_id", a.from.id},
+			{"type", a.Type}, {"ruleset_source_type", a.from.kind}, {"ruleset_source", a.from.source}, {"ruleset_id", a.from.id},
 		}
-		if a.parameters != nil {
-			o = append(o, field{"parameters", a.parameters})
+		if a.Parameters != nil {
+			o = append(o, field{"parameters", a.Parameters})
 		}
 		return o
 	})
 }
 
-// covers reports whether the set's ref_name condition holds for a branch
-// (Document A section 4.9).
-func (set *ruleset) covers(branch, defaultBranch string) bool {
-	one := func(patterns []string) bool {
-		for _, p := range patterns {
-			if p == "~ALL" || p == "~DEFAULT_BRANCH" && branch == defaultBranch || matchRef(p, "refs/heads/"+branch) {
-				return true
-			}
-		}
-		return false
+func createRepositoryRuleset(s *Service, req *request) response {
+	r := s.repository(req)
+	if r == nil {
+		return s.notFound()
 	}
-	return one(set.include) && !one(set.exclude)
+	return s.createRuleset(req, levelOfRepository(r), &r.rulesets)
 }
 
-// matchRef matches a ref name against a pattern as fnmatch does: * and ? stop
-// at slashes, ** does not.
-func matchRef(pattern, ref string) bool {
-	quoted := regexp.QuoteMeta(pattern)
-	quoted = strings.NewReplacer(`\*\*`, `.*`, `\*`, `[^/]*`, `\?`, `[^/]`).Replace(quoted)
-	return regexp.MustCompile("^" + quoted + "$").MatchString(ref)
+func createOrganizationRuleset(s *Service, req *request) response {
+	org := s.organization(req)
+	if org == nil {
+		return s.notFound()
+	}
+	return s.createRuleset(req, levelOfOrganization(org), &org.rulesets)
+}
+
+// createRuleset adds a ruleset to those of a level (Document A section 4.9), and
+// answers its record: the summary, and what the body says beside.
+func (s *Service) createRuleset(req *request, at level, sets *[]*ruleset) response {
+	body := map[string]json.RawMessage{}
+	if problem := s.decode(req.body, "Ruleset", &body); problem != nil {
+		return *problem
+	}
+	set, wrong := readRuleset(encode(body))
+	if wrong == nil {
+		wrong = set.check(at, *sets)
+	}
+	if wrong != nil {
+		return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{"Ruleset", wrong.field, wrong.code})
+	}
+	s.world.lastRuleset++
+	set.id, set.created = s.world.lastRuleset, time.Now()
+	*sets = append(*sets, set)
+	made := leveled{set, at}
+	return response{status: http.StatusCreated, location: made.url(req), body: append(rulesetObject(req, made), object{
+		{"target", set.Target}, {"bypass_actors", set.BypassActors}, {"conditions", set.Conditions}, {"rules", set.Rules},
+	}...)}
+}
+
+// readRuleset reads a body that makes a ruleset.
+func readRuleset(text []byte) (*ruleset, *mistake) {
+	body, wrong := rulesetShape.read(text, "")
+	if wrong != nil {
+		return nil, wrong
+	}
+	var set ruleset
+	if err := json.Unmarshal(encode(body), &set); err != nil {
+		panic(err) // the shape is that of the type
+	}
+	return &set, nil
+}
+
+// check finds the first mistake that no member shows by itself.
+func (set *ruleset) check(at level, others []*ruleset) *mistake {
+	switch {
+	case slices.ContainsFunc(others, func(other *ruleset) bool { return other.Name == set.Name }):
+		return &mistake{"name", "already_exists"}
+	case set.Enforcement == "evaluate" && !at.owner.evaluates:
+		return invalidAt("enforcement")
+	}
+	for i, actor := range set.BypassActors {
+		if wrong := actor.check("bypass_actors["+itoa(i)+"]", at); wrong != nil {
+			return wrong
+		}
+	}
+	if wrong := set.Conditions.check(at); wrong != nil {
+		return wrong
+	}
+	for i, rule := range set.Rules {
+		if !rule.compiles() {
+			return invalidAt("rules[" + itoa(i) + "].parameters.pattern")
+		}
+	}
+	return nil
+}
+
+// check finds the mistake of an actor at a path (Document A section 4.9). Whether
+// there is such a team, app or role is not asked.
+func (a bypassActor) check(path string, at level) *mistake {
+	personal := at.owner.members == nil
+	switch {
+	case a.ActorType == "OrganizationAdmin" && personal:
+		return invalidAt(path + ".actor_type")
+	case a.ActorType == "DeployKey" && a.BypassMode == "pull_request":
+		return invalidAt(path + ".bypass_mode")
+	case a.ActorType == "DeployKey" && a.ActorID != nil:
+		return invalidAt(path + ".actor_id")
+	case a.ActorType != "DeployKey" && a.ActorID == nil:
+		return missingAt(path + ".actor_id")
+	case a.ActorType == "OrganizationAdmin" && *a.ActorID != 1:
+		return invalidAt(path + ".actor_id")
+	}
+	return nil
+}
+
+// compiles reports whether the pattern of the rule, if it has one, can be used.
+func (r rule) compiles() bool {
+	if !strings.HasSuffix(r.Type, "_pattern") {
+		return true
+	}
+	var p struct{ Operator, Pattern string }
+	if err := json.Unmarshal(r.Parameters, &p); err != nil {
+		panic(err) // read by its shape
+	}
+	_, err := regexp.Compile(p.Pattern)
+	return p.Operator != "regex" || err == nil
 }

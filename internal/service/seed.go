@@ -29,7 +29,8 @@ func seed(n uint64, now time.Time) *world {
 	g.repository(w, acme, 1003, "empty", "Nothing yet", "", false)
 	monolith := g.repository(w, acme, 1004, "monolith", "All of it", "Go", false)
 	g.commits(monolith, 12_000, 100)
-	g.rulesets(acme, widgets)
+	g.properties(w.repositories)
+	g.rulesets(w, acme, widgets)
 
 	g.organizations(w, acme)
 	g.teams(acme)
@@ -170,22 +171,41 @@ func (g *grower) watchers(w *world, r *repository) {
 	}
 }
 
-func (g *grower) rulesets(acme *account, widgets *repository) {
-	set := func(id int, name, enforcement string, include, exclude []string, rules ...rule) *ruleset {
-		return &ruleset{id: id, name: name, enforcement: enforcement, include: include, exclude: exclude, rules: rules, created: g.now.AddDate(0, -1, -id%20)}
+// properties are what the organization's rulesets can tell repositories by.
+func (g *grower) properties(all []*repository) {
+	for _, r := range all {
+		r.properties = map[string]string{"team": "parts", "stage": "production"}
+		if r.private {
+			r.properties["team"] = "security"
+		}
+		if r.head() == "" {
+			r.properties["stage"] = "plan"
+		}
 	}
-	acme.rulesets = []*ruleset{
-		set(501, "signed everywhere", "active", []string{"~ALL"}, nil, rule{kind: "required_signatures"}),
-		set(502, "linear history, tried out", "evaluate", []string{"~ALL"}, nil, rule{kind: "required_linear_history"}),
+}
+
+func (g *grower) rulesets(w *world, acme *account, widgets *repository) {
+	add := func(to *[]*ruleset, id int, body string) {
+		set, wrong := readRuleset([]byte(body))
+		if wrong != nil {
+			panic(wrong.field) // the seed's own
+		}
+		set.id, set.created = id, g.now.AddDate(0, -1, -id%20)
+		*to, w.lastRuleset = append(*to, set), id
 	}
-	widgets.rulesets = []*ruleset{
-		set(601, "main is reviewed", "active", []string{"~DEFAULT_BRANCH"}, nil, rule{"pull_request", object{
-			{"dismiss_stale_reviews_on_push", true}, {"require_code_owner_review", false}, {"require_last_push_approval", false},
-			{"required_approving_review_count", 1}, {"required_review_thread_resolution", true},
-		}}),
-		set(602, "releases stay", "active", []string{"refs/heads/release/**"}, []string{"refs/heads/release/old/*"}, rule{kind: "deletion"}, rule{kind: "non_fast_forward"}),
-		set(603, "switched off", "disabled", []string{"~ALL"}, nil, rule{kind: "creation"}),
-	}
+	acme.evaluates = true
+	add(&acme.rulesets, 501, `{"name": "signed everywhere", "enforcement": "active", "rules": [{"type": "required_signatures"}],
+		"conditions": {"repository_name": {"include": ["~ALL"]}, "ref_name": {"include": ["~ALL"]}}}`)
+	add(&acme.rulesets, 502, `{"name": "linear history, tried out", "enforcement": "evaluate", "rules": [{"type": "required_linear_history"}],
+		"conditions": {"repository_name": {"include": ["~ALL"]}, "ref_name": {"include": ["~ALL"]}}}`)
+	add(&widgets.rulesets, 601, `{"name": "main is reviewed", "enforcement": "active", "conditions": {"ref_name": {"include": ["~DEFAULT_BRANCH"]}},
+		"rules": [{"type": "pull_request", "parameters": {
+			"dismiss_stale_reviews_on_push": true, "require_code_owner_review": false, "require_last_push_approval": false,
+			"required_approving_review_count": 1, "required_review_thread_resolution": true}}]}`)
+	add(&widgets.rulesets, 602, `{"name": "releases stay", "enforcement": "active", "rules": [{"type": "deletion"}, {"type": "non_fast_forward"}],
+		"conditions": {"ref_name": {"include": ["refs/heads/release/**"], "exclude": ["refs/heads/release/old/*"]}}}`)
+	add(&widgets.rulesets, 603, `{"name": "switched off", "enforcement": "disabled", "rules": [{"type": "creation"}],
+		"conditions": {"ref_name": {"include": ["~ALL"]}}}`)
 }
 
 // configurations makes a global configuration, which new public repositories get,

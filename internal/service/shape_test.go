@@ -38,7 +38,9 @@ const (
 
 	// Document A section 2.10.
 	rulesetMembers = `id name source_type source enforcement node_id _links created_at updated_at`
-	ruleMembers    = `type ruleset_source_type ruleset_source ruleset_id parameters`
+	// What a new one has beside: sections 4.8 and 4.9.
+	newRulesetMembers = rulesetMembers + ` target bypass_actors conditions rules`
+	ruleMembers       = `type ruleset_source_type ruleset_source ruleset_id parameters`
 	// Document A section 2.8.
 	tagMembers = `node_id tag sha url message tagger object verification`
 	// Document B section 2.4.
@@ -226,7 +228,7 @@ func TestDialectNamesHeadersAndMediaTypes(t *testing.T) {
 
 func TestPatternsOfRefs(t *testing.T) {
 	set := func(include, exclude string) *ruleset {
-		return &ruleset{include: strings.Fields(include), exclude: strings.Fields(exclude)}
+		return &ruleset{Target: "branch", Conditions: conditions{RefName: &patterns{strings.Fields(include), strings.Fields(exclude)}}}
 	}
 	for _, c := range []struct {
 		set    *ruleset
@@ -248,7 +250,7 @@ func TestPatternsOfRefs(t *testing.T) {
 		{set("~ALL", "~DEFAULT_BRANCH"), "main", false},
 	} {
 		if got := c.set.covers(c.branch, "main"); got != c.want {
-			t.Errorf("%v but %v, branch %s: %v", c.set.include, c.set.exclude, c.branch, got)
+			t.Errorf("%v but %v, branch %s: %v", c.set.Conditions.RefName.Include, c.set.Conditions.RefName.Exclude, c.branch, got)
 		}
 	}
 }

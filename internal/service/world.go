@@ -11,6 +11,7 @@ type world struct {
 	apps map[string]int // made from manifests: their numbers, by code
 
 	invitations int // how many there have been, which is the newest's number
+	lastRuleset int // the highest number of a ruleset
 
 	tokens       map[string]caller
 	accounts     map[string]*account // by login
@@ -36,6 +37,10 @@ type account struct {
 	invitations []*invitation          // pending and failed, by number
 
 	defaults []newRepositories // what new repositories of an organization get
+
+	// evaluates is whether the plan lets administrators try rulesets out (Document
+	// A section 4.9).
+	evaluates bool
 }
 
 type membership struct {
@@ -62,6 +67,7 @@ type repository struct {
 	issues        []issue
 	subscriptions map[string]*subscription // by login
 	rulesets      []*ruleset
+	properties    map[string]string // custom ones, by name
 	tags          []*gitTag
 
 	configuration *configuration // which it is attached to; nil for none
@@ -69,6 +75,13 @@ type repository struct {
 }
 
 func (r *repository) fullName() string { return r.owner.login + "/" + r.name }
+
+func (r *repository) visibility() string {
+	if r.private {
+		return "private"
+	}
+	return "public"
+}
 
 // head is the SHA of the default branch; empty without commits.
 func (r *repository) head() string {
@@ -116,21 +129,6 @@ type subscription struct {
 	subscribed bool
 	ignored    bool
 	created    time.Time
-}
-
-type ruleset struct {
-	id          int
-	name        string
-	enforcement string // disabled, active, evaluate
-	include     []string
-	exclude     []string
-	rules       []rule
-	created     time.Time
-}
-
-type rule struct {
-	kind       string
-	parameters object
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }

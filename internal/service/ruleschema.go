@@ -1,0 +1,176 @@
+package service
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// shape says what a JSON value must be. Shapes are data: reference/rulesets.yaml
+// tells how they are written.
+type shape struct {
+	kind    string   // none, boolean, integer, string, choice, object, list, record or rule
+	choices []string // of a choice; of a rule: its types
+	element *shape   // of a list
+	members []member // of a record: its members; of a rule: the parameters of each type
+}
+
+// member is a named shape. Null counts as left out.
+type member struct {
+	name     string
+	optional bool
+	shape    *shape
+}
+
+// rulesetShape is the body that makes a ruleset (Document A sections 4.8, 4.9).
+var rulesetShape = func() *shape {
+	text, err := referenceFiles.ReadFile("reference/rulesets.yaml")
+	if err != nil {
+		panic(err) // embedded
+	}
+	var s shape
+	if err := yaml.Load(text, &s); err != nil {
+		panic(err)
+	}
+	return &s
+}()
+
+// UnmarshalYAML reads a shape.
+func (s *shape) UnmarshalYAML(n *yaml.Node) error {
+	switch n.Kind {
+	case yaml.ScalarNode:
+		s.kind = n.Value
+		if choices := strings.Split(n.Value, " | "); len(choices) > 1 {
+			s.kind, s.choices = "choice", choices
+		}
+	case yaml.SequenceNode:
+		s.kind, s.element = "list", &shape{}
+		return n.Content[0].Decode(s.element)
+	case yaml.MappingNode:
+		s.kind = "record"
+		for i := 0; i < len(n.Content); i += 2 {
+			name, optional := strings.CutSuffix(n.Content[i].Value, "?")
+			s.members = append(s.members, member{name, optional, &shape{}})
+			if err := n.Content[i+1].Decode(s.members[i/2].shape); err != nil {
+				return err
+			}
+			if n.Tag == "!rule" {
+				s.kind, s.choices = "rule", append(s.choices, name)
+			}
+		}
+	}
+	return nil
+}
+
+// mistake is what is wrong with a value, and where: a dotted path with indices,
+// for example rules[0].parameters.operator. The code is that of [problemField].
+type mistake struct{ field, code string }
+
+func invalidAt(field string) *mistake { return &mistake{field, "invalid"} }
+func missingAt(field string) *mistake { return &mistake{field, "missing_field"} }
+
+// below is the path of a member.
+func below(path, name string) string { return strings.TrimPrefix(path+"."+name, ".") }
+
+// read returns a value with its members in the shape's order and what is left
+// out filled in, or its first mistake. Members that the shape does not have are
+// left out.
+func (s *shape) read(text json.RawMessage, path string) (any, *mistake) {
+	switch s.kind {
+	case "list":
+		return s.readList(text, path)
+	case "record":
+		return s.readRecord(text, path)
+	case "rule":
+		return s.readRule(text, path)
+	}
+	if value, ok := s.readScalar(text); ok {
+		return value, nil
+	}
+	return nil, invalidAt(path)
+}
+
+func (s *shape) readScalar(text json.RawMessage) (value any, ok bool) {
+	switch s.kind {
+	case "boolean":
+		var b bool
+		return b, decodes(text, &b)
+	case "integer":
+		var n int
+		return n, decodes(text, &n) && n >= 0
+	case "object":
+		return text, decodes(text, &map[string]any{})
+	}
+	var t string
+	ok = decodes(text, &t) && t != ""
+	return t, ok && (s.choices == nil || slices.Contains(s.choices, t))
+}
+
+// decodes is [json.Unmarshal] but for null, which it takes for no value.
+func decodes(text json.RawMessage, into any) bool {
+	return string(text) != "null" && json.Unmarshal(text, into) == nil
+}
+
+func (s *shape) readList(text json.RawMessage, path string) (any, *mistake) {
+	var elements []json.RawMessage
+	if !decodes(text, &elements) {
+		return nil, invalidAt(path)
+	}
+	values := make([]any, len(elements))
+	for i, element := range elements {
+		var wrong *mistake
+		if values[i], wrong = s.element.read(element, path+"["+itoa(i)+"]"); wrong != nil {
+			return nil, wrong
+		}
+	}
+	return values, nil
+}
+
+func (s *shape) readRecord(text json.RawMessage, path string) (any, *mistake) {
+	var given map[string]json.RawMessage
+	if !decodes(text, &given) {
+		return nil, invalidAt(path)
+	}
+	o := object{}
+	for _, m := range s.members {
+		switch leftOut := m.leftOut(given[m.name]); {
+		case leftOut && !m.optional:
+			return nil, missingAt(below(path, m.name))
+		case leftOut && m.shape.kind == "choice":
+			o = append(o, field{m.name, m.shape.choices[0]})
+		case leftOut && m.shape.kind == "list":
+			o = append(o, field{m.name, []any{}})
+		case !leftOut:
+			value, wrong := m.shape.read(given[m.name], below(path, m.name))
+			if wrong != nil {
+				return nil, wrong
+			}
+			o = append(o, field{m.name, value})
+		}
+	}
+	return o, nil
+}
+
+// leftOut reports whether a member is not there, null or, where it is text, empty.
+func (m member) leftOut(text json.RawMessage) bool {
+	isText := m.shape.kind == "string" || m.shape.kind == "choice"
+	return text == nil || string(text) == "null" || isText && string(text) == `""`
+}
+
+// readRule reads {type, parameters}. A type that has none takes no notice of
+// parameters.
+func (s *shape) readRule(text json.RawMessage, path string) (any, *mistake) {
+	record := &shape{kind: "record", members: []member{{name: "type", shape: &shape{kind: "choice", choices: s.choices}}}}
+	rule, wrong := record.read(text, path)
+	if wrong != nil {
+		return nil, wrong
+	}
+	parameters := s.members[slices.Index(s.choices, rule.(object)[0].value.(string))].shape
+	if parameters.kind == "none" {
+		return rule, nil
+	}
+	record.members = append(record.members, member{"parameters", parameters.kind == "object", parameters})
+	return record.read(text, path)
+}

@@ -1,0 +1,208 @@
+package service
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// documented is every rule type of Document A section 4.8 with all of its
+// parameters; optional ones have a question mark.
+var documented = map[string]string{
+	"creation":                `{}`,
+	"update":                  `{"update_allows_fetch_and_merge": true}`,
+	"deletion":                `{}`,
+	"required_linear_history": `{}`,
+	"merge_queue": `{"check_response_timeout_minutes": 60, "grouping_strategy": "HEADGREEN", "max_entries_to_build": 5, "max_entries_to_merge": 5,
+		"merge_method": "SQUASH", "min_entries_to_merge": 0, "min_entries_to_merge_wait_minutes": 5}`,
+	"required_deployments": `{"required_deployment_environments": ["staging"]}`,
+	"required_signatures":  `{}`,
+	"pull_request": `{"dismiss_stale_reviews_on_push": true, "require_code_owner_review": true, "require_last_push_approval": true,
+		"required_approving_review_count": 2, "required_review_thread_resolution": true}`,
+	"required_status_checks": `{"required_status_checks": [{"context": "build", "integration_id?": 3}], "strict_required_status_checks_policy": true,
+		"do_not_enforce_on_create?": true}`,
+	"non_fast_forward":            `{}`,
+	"commit_message_pattern":      pattern,
+	"commit_author_email_pattern": pattern,
+	"committer_email_pattern":     pattern,
+	"branch_name_pattern":         pattern,
+	"tag_name_pattern":            pattern,
+	"file_path_restriction":       `{"restricted_file_paths": ["vault/**"]}`,
+	"max_file_path_length":        `{"max_file_path_length": 200}`,
+	"file_extension_restriction":  `{"restricted_file_extensions": ["*.exe"]}`,
+	"max_file_size":               `{"max_file_size": 10}`,
+	"workflows":                   `{"workflows": [{"path": "ci.yaml", "ref?": "main", "repository_id": 1001, "sha?": "0a"}], "do_not_enforce_on_create?": true}`,
+}
+
+const pattern = `{"name?": "n", "negate?": true, "operator": "regex", "pattern": "^fix: .+$"}`
+
+// choices are the values that each choice has.
+var choices = map[string]string{
+	"grouping_strategy": "ALLGREEN HEADGREEN", "merge_method": "MERGE SQUASH REBASE", "operator": "starts_with ends_with contains regex",
+}
+
+// TestEveryRuleTypeAndParameter makes a rule of each type with all parameters,
+// then without each, with each of another type, and with each choice.
+func TestEveryRuleTypeAndParameter(t *testing.T) {
+	run(t, func(t *tester) {
+		for _, kind := range slices.Sorted(maps.Keys(documented)) {
+			var parameters any
+			if err := json.Unmarshal([]byte(documented[kind]), &parameters); err != nil {
+				t.Fatal(err)
+			}
+			c := &ruleCase{tester: t, kind: kind, whole: parameters}
+			c.try("", "")
+			if want := plain(parameters); len(want.(jsonObject)) > 0 && cmp.Diff(want, c.shown()) != "" {
+				t.Errorf("%s: want (-), got (+):\n%s", kind, cmp.Diff(want, c.shown()))
+			}
+			c.vary(parameters, "rules[0].parameters")
+			time.Sleep(time.Hour) // within the limits of creating content
+		}
+		want := append(slices.Collect(maps.Keys(documented)), "code_scanning")
+		for _, m := range rulesetShape.members {
+			if m.name == "rules" && cmp.Diff(sorted(want), sorted(slices.Clone(m.shape.element.choices))) != "" {
+				t.Errorf("documents (-), table (+):\n%s", cmp.Diff(want, m.shape.element.choices))
+			}
+		}
+	})
+}
+
+// ruleCase varies the parameters of one rule type in place.
+type ruleCase struct {
+	*tester
+	kind  string
+	whole any
+	made  int
+	last  string
+}
+
+// try makes a ruleset of the parameters as they are.
+func (c *ruleCase) try(field, code string) {
+	c.Helper()
+	c.made++
+	body := jsonObject{
+		"name": fmt.Sprint(c.kind, c.made), "enforcement": "active", "conditions": jsonObject{"ref_name": jsonObject{"include": []string{"~ALL"}}},
+		"rules": []any{jsonObject{"type": c.kind, "parameters": plain(c.whole)}},
+	}
+	w := c.do("owner", http.MethodPost, ofWidgets, string(encode(body)))
+	c.wantMistake(w, field, code)
+	c.last = w.Body.String()
+}
+
+// shown are the parameters of the ruleset that was made last.
+func (c *ruleCase) shown() any {
+	var made struct {
+		Rules []struct{ Parameters any }
+	}
+	if err := json.Unmarshal([]byte(c.last), &made); err != nil {
+		c.Fatal(err)
+	}
+	return made.Rules[0].Parameters
+}
+
+// vary goes through the members of a value, which is at a path.
+func (c *ruleCase) vary(value any, path string) {
+	switch value := value.(type) {
+	case []any:
+		c.vary(value[0], path+"[0]")
+	case jsonObject:
+		for name, was := range value {
+			plainName, optional := strings.CutSuffix(name, "?")
+			at := path + "." + plainName
+			c.vary(was, at)
+			for _, wrong := range wrongFor(was, choices[plainName] != "") {
+				value[name] = wrong
+				c.try(at, "invalid")
+			}
+			for choice := range strings.FieldsSeq(choices[plainName]) {
+				value[name] = choice
+				c.try("", "")
+			}
+			delete(value, name)
+			if optional {
+				c.try("", "")
+			} else {
+				c.try(at, "missing_field")
+			}
+			value[name] = was
+		}
+	}
+}
+
+// wrongFor are values of other types, and of no choice.
+func wrongFor(right any, isChoice bool) []any {
+	switch right.(type) {
+	case bool:
+		return []any{"true", 1, []any{}}
+	case float64:
+		return []any{"1", -1, 1.5, true, 1e30}
+	case []any:
+		return []any{"a", 1, jsonObject{}}
+	case string:
+		if isChoice {
+			return []any{1, true, []any{"a"}, "other", "Contains"}
+		}
+		return []any{1, true, []any{"a"}}
+	}
+	return nil
+}
+
+// plain is a value without the question marks of its names.
+func plain(value any) any {
+	switch value := value.(type) {
+	case []any:
+		all := slices.Clone(value)
+		for i, v := range all {
+			all[i] = plain(v)
+		}
+		return all
+	case jsonObject:
+		o := jsonObject{}
+		for name, v := range value {
+			o[strings.TrimSuffix(name, "?")] = plain(v)
+		}
+		return o
+	}
+	return value
+}
+
+func TestRulesThatAreUnusual(t *testing.T) {
+	run(t, func(t *tester) {
+		for i, c := range []struct{ rules, shown, field string }{
+			{`[{"type":"branch_name_pattern","parameters":{"operator":"contains","pattern":"("}}]`, "", ""},
+			{`[{"type":"required_deployments","parameters":{"required_deployment_environments":[]}}]`, "", ""},
+			{`[{"type":"code_scanning"}]`, "", ""},
+			{`[{"type":"code_scanning","parameters":{"code_scanning_tools":[{"tool":"t"}]}}]`, "", ""},
+			{`[{"type":"creation","parameters":{"a":1}}]`, `[{"type":"creation"}]`, ""},
+			{`[{"type":"max_file_size","parameters":{"max_file_size":0,"a":1}}]`, `[{"type":"max_file_size","parameters":{"max_file_size":0}}]`, ""},
+			{
+				`[{"type":"tag_name_pattern","parameters":{"pattern":"x","name":"","negate":null,"operator":"contains"}}]`,
+				`[{"type":"tag_name_pattern","parameters":{"operator":"contains","pattern":"x"}}]`, "",
+			},
+			{`[{"type":"deletion"},{"type":"branch_name_pattern","parameters":{"operator":"regex","pattern":"("}}]`, "", "rules[1].parameters.pattern"},
+			{`[{"type":"branch_name_pattern","parameters":{"operator":"regex","pattern":"(?=x)"}}]`, "", "rules[0].parameters.pattern"},
+			{`[{"type":"required_deployments","parameters":{"required_deployment_environments":["a",3]}}]`, "", "rules[0].parameters.required_deployment_environments[1]"},
+			{
+				`[{"type":"required_status_checks","parameters":{"strict_required_status_checks_policy":true,"required_status_checks":[{"context":"a"},"b"]}}]`,
+				"", "rules[0].parameters.required_status_checks[1]",
+			},
+			{`[{"type":"code_scanning","parameters":3}]`, "", "rules[0].parameters"},
+		} {
+			w := t.do("owner", http.MethodPost, ofWidgets, fmt.Sprintf(`{"name":"n%d","enforcement":"active","rules":%s}`, i, c.rules))
+			t.wantMistake(w, c.field, "invalid")
+			if c.shown == "" {
+				c.shown = c.rules
+			}
+			if c.field == "" && !strings.Contains(w.Body.String(), `"rules":`+c.shown) {
+				t.Errorf("%s: %s", c.rules, w.Body)
+			}
+		}
+	})
+}

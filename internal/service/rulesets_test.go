@@ -1,0 +1,270 @@
+package service
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const (
+	ofWidgets = "/repos/acme/widgets/rulesets"
+	ofAcme    = "/orgs/acme/rulesets"
+)
+
+// wholeRuleset is a body that uses every member of Document A section 4.9.
+const wholeRuleset = `{
+	"name": "all of it", "target": "branch", "enforcement": "active",
+	"bypass_actors": [
+		{"actor_id": 1, "actor_type": "OrganizationAdmin", "bypass_mode": "always"},
+		{"actor_id": null, "actor_type": "DeployKey", "bypass_mode": "always"},
+		{"actor_id": 7, "actor_type": "Team", "bypass_mode": "pull_request"},
+		{"actor_id": 8, "actor_type": "Integration", "bypass_mode": "always"},
+		{"actor_id": 9, "actor_type": "RepositoryRole", "bypass_mode": "always"}
+	],
+	"conditions": {"ref_name": {"include": ["~DEFAULT_BRANCH"], "exclude": ["refs/heads/x"]}},
+	"rules": [{"type": "update", "parameters": {"update_allows_fetch_and_merge": true}}, {"type": "deletion"}]
+}`
+
+// wantMistake checks that an answer is a 422 that names a field; none for "".
+func (t *tester) wantMistake(w *httptest.ResponseRecorder, field, code string) {
+	t.Helper()
+	if field == "" {
+		t.wantStatus(w, 201)
+		return
+	}
+	want := `"errors":[{"resource":"Ruleset","field":"` + field + `","code":"` + code + `"}]`
+	if w.Code != 422 || !strings.Contains(w.Body.String(), want) {
+		t.Errorf("got %d %s, want 422 %s", w.Code, w.Body, want)
+	}
+}
+
+func TestANewRulesetIsShownWhole(t *testing.T) {
+	run(t, func(t *tester) {
+		time.Sleep(time.Minute)
+		w := t.do("owner", http.MethodPost, ofWidgets, wholeRuleset)
+		t.wantStatus(w, 201)
+		got, want := decode[jsonObject](t, w), jsonObject{}
+		if err := json.Unmarshal([]byte(wholeRuleset), &want); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(sorted(strings.Fields(newRulesetMembers)), slices.Sorted(maps.Keys(got))); diff != "" {
+			t.Errorf("documents (-), service (+):\n%s", diff)
+		}
+		maps.Copy(want, jsonObject{
+			"id": 604.0, "source_type": "Repository", "source": "acme/widgets", "node_id": "R_604",
+			"_links": jsonObject{
+				"self": jsonObject{"href": "http://api.test/repos/acme/widgets/rulesets/604"},
+				"html": jsonObject{"href": "http://api.test/acme/widgets/rules/604"},
+			},
+			"created_at": stamp(time.Now()), "updated_at": stamp(time.Now()),
+		})
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("want (-), got (+):\n%s", diff)
+		}
+		if l := w.Header().Get("Location"); l != "http://api.test/repos/acme/widgets/rulesets/604" {
+			t.Errorf("Location %s", l)
+		}
+		w = t.do("owner", http.MethodPost, ofAcme, `{"name":"n","enforcement":"disabled","conditions":{"repository_id":{"repository_ids":[1001]},"ref_name":{}}}`)
+		t.wantStatus(w, 201)
+		if o := decode[jsonObject](t, w); o["id"] != 605.0 || o["source_type"] != "Organization" || o["source"] != "acme" || w.Header().Get("Location") != "http://api.test/orgs/acme/rulesets/605" {
+			t.Errorf("%s, Location %s", w.Body, w.Header().Get("Location"))
+		}
+	})
+}
+
+// TestWhatIsLeftOutIsFilledIn: Document A section 4.9 names the defaults.
+func TestWhatIsLeftOutIsFilledIn(t *testing.T) {
+	run(t, func(t *tester) {
+		for i, c := range []struct{ body, want string }{
+			{`{"enforcement":"disabled"`, `"target":"branch","bypass_actors":[],"conditions":{},"rules":[]`},
+			{`{"enforcement":"disabled","target":null,"conditions":null,"rules":null`, `"target":"branch","bypass_actors":[],"conditions":{},"rules":[]`},
+			{`{"enforcement":"disabled","target":"tag","conditions":{"ref_name":{"include":["~ALL"]}}`, `"target":"tag","bypass_actors":[],"conditions":{"ref_name":{"include":["~ALL"],"exclude":[]}},"rules":[]`},
+			{`{"enforcement":"disabled","target":"push","id":7,"source":"other"`, `"target":"push","bypass_actors":[],"conditions":{},"rules":[]`},
+			{`{"enforcement":"evaluate","rules":[{"type":"creation","parameters":{}},{"type":"deletion","parameters":null}]`, `"rules":[{"type":"creation"},{"type":"deletion"}]`},
+			{`{"enforcement":"evaluate","bypass_actors":[{"actor_type":"DeployKey","bypass_mode":"always"}]`, `"bypass_actors":[{"actor_id":null,"actor_type":"DeployKey","bypass_mode":"always"}]`},
+		} {
+			w := t.do("owner", http.MethodPost, ofWidgets, c.body+fmt.Sprintf(`,"name":"n%d"}`, i))
+			if w.Code != 201 || !strings.Contains(w.Body.String(), c.want) {
+				t.Errorf("%s: got %d %s, want %s", c.body, w.Code, w.Body, c.want)
+			}
+		}
+		w := t.do("owner", http.MethodPost, ofAcme, `{"name":"n","enforcement":"active","conditions":{"ref_name":{},"repository_property":{"include":[{"name":"team","property_values":["parts"]}]}}}`)
+		want := `"conditions":{"ref_name":{"include":[],"exclude":[]},"repository_property":{"include":[{"name":"team","property_values":["parts"],"source":"custom"}],"exclude":[]}}`
+		if w.Code != 201 || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("got %d %s, want %s", w.Code, w.Body, want)
+		}
+	})
+}
+
+// TestRulesetsThatCannotBeMade: the first mistake is named by its path.
+func TestRulesetsThatCannotBeMade(t *testing.T) {
+	run(t, func(t *tester) {
+		for _, c := range []struct{ from, to, field, code string }{
+			{`"name": "all of it"`, `"name": ""`, "name", "missing_field"},
+			{`"name": "all of it", `, ``, "name", "missing_field"},
+			{`"name": "all of it"`, `"name": null`, "name", "missing_field"},
+			{`"name": "all of it"`, `"name": 1`, "name", "invalid"},
+			{`"name": "all of it"`, `"name": "switched off"`, "name", "already_exists"},
+			{`"target": "branch"`, `"target": "tree"`, "target", "invalid"},
+			{`"enforcement": "active"`, `"enforcement": "enabled"`, "enforcement", "invalid"},
+			{`"enforcement": "active"`, `"enforcement": ["active"]`, "enforcement", "invalid"},
+			{`"enforcement": "active",`, ``, "enforcement", "missing_field"},
+			{`"bypass_actors": [`, `"bypass_actors": [3,`, "bypass_actors[0]", "invalid"},
+			{`{"actor_id": 1,`, `{`, "bypass_actors[0].actor_id", "missing_field"},
+			{`"actor_id": 1,`, `"actor_id": 2,`, "bypass_actors[0].actor_id", "invalid"},
+			{`"actor_id": null,`, `"actor_id": 1,`, "bypass_actors[1].actor_id", "invalid"},
+			{`"DeployKey", "bypass_mode": "always"`, `"DeployKey", "bypass_mode": "pull_request"`, "bypass_actors[1].bypass_mode", "invalid"},
+			{`"actor_id": 7,`, `"actor_id": "7",`, "bypass_actors[2].actor_id", "invalid"},
+			{`"actor_id": 7,`, `"actor_id": null,`, "bypass_actors[2].actor_id", "missing_field"},
+			{`"actor_id": 7,`, `"actor_id": -7,`, "bypass_actors[2].actor_id", "invalid"},
+			{`"actor_id": 7,`, `"actor_id": 7.5,`, "bypass_actors[2].actor_id", "invalid"},
+			{`"Integration"`, `"App"`, "bypass_actors[3].actor_type", "invalid"},
+			{`"actor_type": "Integration", `, ``, "bypass_actors[3].actor_type", "missing_field"},
+			{`"RepositoryRole", "bypass_mode": "always"`, `"RepositoryRole"`, "bypass_actors[4].bypass_mode", "missing_field"},
+			{`"RepositoryRole", "bypass_mode": "always"`, `"RepositoryRole", "bypass_mode": "never"`, "bypass_actors[4].bypass_mode", "invalid"},
+			{`"conditions": {`, `"conditions": [], "more": {`, "conditions", "invalid"},
+			{`"ref_name": {`, `"ref_name": "main", "more": {`, "conditions.ref_name", "invalid"},
+			{`["~DEFAULT_BRANCH"]`, `"~DEFAULT_BRANCH"`, "conditions.ref_name.include", "invalid"},
+			{`["~DEFAULT_BRANCH"]`, `["~ALL", 5]`, "conditions.ref_name.include[1]", "invalid"},
+			{`["refs/heads/x"]`, `[""]`, "conditions.ref_name.exclude[0]", "invalid"},
+			{`"ref_name": {`, `"repository_id": {"repository_ids": [1]}, "ref_name": {`, "conditions.repository_id", "invalid"},
+			{`"rules": [`, `"rules": {}, "more": [`, "rules", "invalid"},
+			{`"rules": [`, `"rules": [null,`, "rules[0]", "invalid"},
+			{`{"type": "deletion"}`, `{}`, "rules[1].type", "missing_field"},
+			{`{"type": "deletion"}`, `{"type": "demolition"}`, "rules[1].type", "invalid"},
+			{`{"type": "deletion"}`, `{"type": 3}`, "rules[1].type", "invalid"},
+			{`, "parameters": {"update_allows_fetch_and_merge": true}`, ``, "rules[0].parameters", "missing_field"},
+			{`{"update_allows_fetch_and_merge": true}`, `true`, "rules[0].parameters", "invalid"},
+			{``, ``, "", ""}, // last, for then there is one of the name
+			{``, ``, "name", "already_exists"},
+		} {
+			body := strings.Replace(wholeRuleset, c.from, c.to, 1)
+			t.wantMistake(t.do("owner", http.MethodPost, ofWidgets, body), c.field, c.code)
+		}
+		t.wantMistake(t.do("owner", http.MethodPost, ofWidgets, ""), "name", "missing_field")
+		t.wantStatus(t.do("owner", http.MethodPost, ofWidgets, "{"), 400)
+		t.wantStatus(t.do("owner", http.MethodPost, ofWidgets, "[]"), 422)
+		t.wantStatus(t.do("owner", http.MethodPost, "/repos/acme/none/rulesets", wholeRuleset), 404)
+		t.wantStatus(t.do("owner", http.MethodPost, "/orgs/none/rulesets", wholeRuleset), 404)
+		if n := len(t.s.world.repositories[0].rulesets); n != 4 {
+			t.Errorf("%d rulesets: what is refused has been kept", n)
+		}
+	})
+}
+
+func TestConditionsOfOrganizationRulesets(t *testing.T) {
+	run(t, func(t *tester) {
+		for _, c := range []struct{ conditions, field, code string }{
+			{``, "conditions", "missing_field"},
+			{`,"conditions":{}`, "conditions", "missing_field"},
+			{`,"conditions":{"ref_name":{"include":["~ALL"]}}`, "conditions", "missing_field"},
+			{`,"conditions":{"repository_id":{"repository_ids":[]}}`, "conditions.ref_name", "missing_field"},
+			{`,"conditions":{"ref_name":{},"repository_id":{"repository_ids":[]},"repository_name":{}}`, "conditions", "invalid"},
+			{`,"conditions":{"ref_name":{},"repository_name":{},"repository_property":{}}`, "conditions", "invalid"},
+			{`,"conditions":{"ref_name":{},"repository_id":{}}`, "conditions.repository_id.repository_ids", "missing_field"},
+			{`,"conditions":{"ref_name":{},"repository_id":{"repository_ids":[1,null]}}`, "conditions.repository_id.repository_ids[1]", "invalid"},
+			{`,"conditions":{"ref_name":{},"repository_name":{"include":[1]}}`, "conditions.repository_name.include[0]", "invalid"},
+			{`,"conditions":{"ref_name":{},"repository_name":{"protected":"yes"}}`, "conditions.repository_name.protected", "invalid"},
+			{`,"conditions":{"ref_name":{},"repository_property":{"include":[{}]}}`, "conditions.repository_property.include[0].name", "missing_field"},
+			{`,"conditions":{"ref_name":{},"repository_property":{"exclude":[{"name":"x"}]}}`, "conditions.repository_property.exclude[0].property_values", "missing_field"},
+			{`,"conditions":{"ref_name":{},"repository_property":{"exclude":[{"name":"x","property_values":[2]}]}}`, "conditions.repository_property.exclude[0].property_values[0]", "invalid"},
+			{`,"conditions":{"ref_name":{},"repository_property":{"include":[{"name":"x","property_values":[],"source":"else"}]}}`, "conditions.repository_property.include[0].source", "invalid"},
+			{`,"conditions":{"ref_name":{},"repository_name":{"include":["~ALL"],"exclude":[],"protected":true}}`, "", ""},
+		} {
+			t.wantMistake(t.do("owner", http.MethodPost, ofAcme, `{"name":"n","enforcement":"active"`+c.conditions+`}`), c.field, c.code)
+		}
+	})
+}
+
+// TestRulesetsOfPersonalRepositories: nobody administers an organization there,
+// and rules cannot be tried out.
+func TestRulesetsOfPersonalRepositories(t *testing.T) {
+	run(t, func(t *tester) {
+		home := &repository{id: 1, owner: t.s.world.accounts["outsider"], name: "home"}
+		t.s.world.repositories = append(t.s.world.repositories, home)
+		t.wantMistake(t.do("outsider", http.MethodPost, "/repos/outsider/home/rulesets", wholeRuleset), "bypass_actors[0].actor_type", "invalid")
+		t.wantMistake(t.do("outsider", http.MethodPost, "/repos/outsider/home/rulesets", `{"name":"n","enforcement":"evaluate"}`), "enforcement", "invalid")
+		t.wantMistake(t.do("outsider", http.MethodPost, "/repos/outsider/home/rulesets", `{"name":"n","enforcement":"active"}`), "", "")
+	})
+}
+
+// TestNewRulesetsCount: in the lists, and for the branches that they cover.
+func TestNewRulesetsCount(t *testing.T) {
+	run(t, func(t *tester) {
+		count := func(target string) int { return len(decode[[]jsonObject](t, t.get("owner", target))) }
+		const main, tip = "/repos/acme/widgets/rules/branches/main", "/repos/acme/widgets/rules/branches/tip"
+		for _, c := range []struct {
+			what, target, enforcement, conditions string
+			main, tip                             int // more rules there
+		}{
+			{"for the default branch", "branch", "active", `{"ref_name":{"include":["~DEFAULT_BRANCH"]}}`, 1, 0},
+			{"for all but one", "branch", "active", `{"ref_name":{"include":["~ALL"],"exclude":["refs/heads/main"]}}`, 0, 1},
+			{"for no branch, there are no conditions", "branch", "active", `{}`, 0, 0},
+			{"for no branch, nothing is included", "branch", "active", `{"ref_name":{"exclude":["refs/heads/x"]}}`, 0, 0},
+			{"for tags", "tag", "active", `{"ref_name":{"include":["~ALL"]}}`, 0, 0},
+			{"for pushes", "push", "active", `{"ref_name":{"include":["~ALL"]}}`, 0, 0},
+			{"tried out", "branch", "evaluate", `{"ref_name":{"include":["~ALL"]}}`, 0, 0},
+			{"disabled", "branch", "disabled", `{"ref_name":{"include":["~ALL"]}}`, 0, 0},
+		} {
+			listed, inMain, inTip := count(ofWidgets), count(main), count(tip)
+			t.wantStatus(t.do("owner", http.MethodPost, ofWidgets, fmt.Sprintf(
+				`{"name":%q,"target":%q,"enforcement":%q,"conditions":%s,"rules":[{"type":"max_file_size","parameters":{"max_file_size":5}}]}`, c.what, c.target, c.enforcement, c.conditions)), 201)
+			if got := [3]int{count(ofWidgets) - listed, count(main) - inMain, count(tip) - inTip}; got != [3]int{1, c.main, c.tip} {
+				t.Errorf("%s: %d more in the list, %d and %d more rules", c.what, got[0], got[1], got[2])
+			}
+		}
+		rules := decode[[]jsonObject](t, t.get("", main))
+		want := jsonObject{"type": "max_file_size", "parameters": jsonObject{"max_file_size": 5.0}, "ruleset_source_type": "Repository", "ruleset_source": "acme/widgets", "ruleset_id": 604.0}
+		if diff := cmp.Diff(want, rules[1]); diff != "" {
+			t.Errorf("want (-), got (+):\n%s", diff)
+		}
+	})
+}
+
+// TestOrganizationRulesetsChooseRepositories: by name, number or property.
+func TestOrganizationRulesetsChooseRepositories(t *testing.T) {
+	run(t, func(t *tester) {
+		for _, c := range []struct{ conditions, want string }{
+			{`"repository_name":{"include":["~ALL"]}`, "widgets secret empty monolith"},
+			{`"repository_name":{"include":["~ALL"],"exclude":["m*","SECRET"]}`, "widgets empty"},
+			{`"repository_name":{"include":["Wid?ets","em*"]}`, "widgets empty"},
+			{`"repository_name":{"exclude":["empty"]}`, ""},
+			{`"repository_name":{"include":["acme/widgets"]}`, ""},
+			{`"repository_id":{"repository_ids":[1004,1001,7]}`, "widgets monolith"},
+			{`"repository_id":{"repository_ids":[]}`, ""},
+			{`"repository_property":{"include":[{"name":"team","property_values":["parts","legal"]}]}`, "widgets empty monolith"},
+			{`"repository_property":{"include":[{"name":"team","property_values":["parts"]},{"name":"stage","property_values":["plan"]}]}`, "empty"},
+			{`"repository_property":{"exclude":[{"name":"stage","property_values":["plan"]},{"name":"team","property_values":["security"]}]}`, "widgets monolith"},
+			{`"repository_property":{"include":[{"name":"visibility","source":"system","property_values":["private"]}]}`, "secret"},
+			{`"repository_property":{"include":[{"name":"language","source":"system","property_values":["Go"]}],"exclude":[{"name":"visibility","source":"system","property_values":["private"]}]}`, "widgets monolith"},
+			{`"repository_property":{"include":[{"name":"visibility","property_values":["private"]}]}`, ""},
+		} {
+			body := `{"name":` + string(encode(c.conditions)) + `,"enforcement":"active","rules":[{"type":"creation"}],"conditions":{"ref_name":{"include":["refs/heads/*"]},` + c.conditions + `}}`
+			w := t.do("owner", http.MethodPost, ofAcme, body)
+			t.wantStatus(w, 201)
+			id, got := decode[jsonObject](t, w)["id"], map[string][]string{}
+			for _, r := range t.s.world.repositories {
+				api := "/repos/" + r.fullName()
+				for kind, target := range map[string]string{"listed": api + "/rulesets?per_page=100", "ruled": api + "/rules/branches/x?per_page=100"} {
+					if slices.ContainsFunc(decode[[]jsonObject](t, t.get("owner", target)), func(o jsonObject) bool { return o["id"] == id || o["ruleset_id"] == id }) {
+						got[kind] = append(got[kind], r.name)
+					}
+				}
+			}
+			if listed, ruled := strings.Join(got["listed"], " "), strings.Join(got["ruled"], " "); listed != c.want || ruled != c.want {
+				t.Errorf("%s: listed for %q, ruling %q, want %q", c.conditions, listed, ruled, c.want)
+			}
+		}
+		if n := len(decode[[]jsonObject](t, t.get("owner", ofAcme))); n != 15 {
+			t.Errorf("%d rulesets of the organization", n)
+		}
+	})
+}
