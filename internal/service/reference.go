@@ -101,16 +101,20 @@ func (s *Service) mediaType(representation string) string {
 // wants reports whether the request accepts a representation of the vendor's,
 // with or without the version in its name.
 func (s *Service) wants(req *request, representation string) bool {
+	return slices.ContainsFunc(acceptedTypes(req), func(name string) bool {
+		rest, ok := strings.CutPrefix(name, "application/vnd."+s.config.Dialect.Vendor+".")
+		return ok && strings.TrimSuffix(strings.TrimPrefix(rest, "v3."), "+json") == representation
+	})
+}
+
+// acceptedTypes are the media types of Accept in lower case, without their parameters.
+func acceptedTypes(req *request) []string {
+	var names []string
 	for _, value := range req.Header.Values("Accept") {
 		for part := range strings.SplitSeq(value, ",") {
-			name, _, _ := strings.Cut(strings.ToLower(strings.TrimSpace(part)), ";")
-			prefix := "application/vnd." + s.config.Dialect.Vendor + "."
-			rest, ok := strings.CutPrefix(strings.TrimSpace(name), prefix)
-			rest = strings.TrimSuffix(strings.TrimPrefix(rest, "v3."), "+json")
-			if ok && rest == representation {
-				return true
-			}
+			name, _, _ := strings.Cut(strings.ToLower(part), ";")
+			names = append(names, strings.TrimSpace(name))
 		}
 	}
-	return false
+	return names
 }

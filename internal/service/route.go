@@ -1,5 +1,21 @@
 package service
 
+import (
+	"net/http"
+	"strings"
+)
+
+// handler finds what answers a request: that of its operation or, of what the
+// catalogue does not show, that of the feeds, whose paths the feed index tells;
+// nil for none.
+func (s *Service) handler(req *request) handler {
+	reads := req.Method == http.MethodGet || req.Method == http.MethodHead
+	if !req.match.Operation.Known() && reads && strings.HasPrefix(req.match.Path, "/feeds/") {
+		return getFeed
+	}
+	return s.handlers[req.match.Operation.ID]
+}
+
 // handlers are what is implemented, by the catalogue's operation IDs. An
 // operation that stands here no more than in the documents answers 501.
 func handlers() map[string]handler {
@@ -19,6 +35,8 @@ func handlers() map[string]handler {
 		"git-tags/get":    getTag,
 
 		"dependency-graph/export-sbom": exportSBOM,
+
+		"feeds/get": listFeeds,
 
 		"graphql":               graphQL,
 		"app-manifests/convert": convertManifest,

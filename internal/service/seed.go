@@ -23,8 +23,10 @@ func seed(n uint64, now time.Time) *world {
 	g.issues(widgets)
 	g.watchers(w, widgets)
 	g.tags(widgets)
+	g.advisories(widgets)
 	secret := g.repository(w, acme, 1002, "secret", "Not for everybody", "Go", true)
 	g.commits(secret, 60, 20)
+	g.advisories(secret)
 	secret.files = []file{{path: "vault.go", content: "package vault\n\n// Key opens the vault.\nconst Key = \"widget\"\n"}}
 	g.repository(w, acme, 1003, "empty", "Nothing yet", "", false)
 	monolith := g.repository(w, acme, 1004, "monolith", "All of it", "Go", false)
@@ -168,6 +170,12 @@ func (g *grower) watchers(w *world, r *repository) {
 		if strings.HasPrefix(login, "watcher-") {
 			r.subscriptions[login] = &subscription{user: a, subscribed: true, created: g.now.AddDate(0, 0, -a.id)}
 		}
+	}
+}
+
+func (g *grower) advisories(r *repository) {
+	for i, summary := range []string{"The gear turns without its key", "The lever trusts who pulls it"} {
+		r.advisories = append(r.advisories, advisory{fmt.Sprintf("adv-%d-%d", r.id, i+1), summary, g.now.AddDate(0, 0, -10*(i+1))})
 	}
 }
 

@@ -141,6 +141,8 @@ type response struct {
 	modified time.Time
 	// volatile answers must be asked for each time.
 	volatile bool
+	// private answers are for one reader, though no Authorization may say so.
+	private bool
 }
 
 // maxBody bounds a request's body.
@@ -244,14 +246,13 @@ func (s *Service) answer(req *request) response {
 	if req.Method == http.MethodOptions {
 		return response{status: http.StatusNoContent}
 	}
-	op := req.match.Operation
-	if !op.Known() {
+	op, handle := req.match.Operation, s.handler(req)
+	if !op.Known() && handle == nil {
 		return s.notFound()
 	}
 	if f := req.match.Preflight(req.caller.kind); f != nil {
 		return s.finding(f)
 	}
-	handle := s.handlers[op.ID]
 	if handle == nil {
 		return s.problem(http.StatusNotImplemented, "Not Implemented: "+op.ID)
 	}
@@ -324,6 +325,9 @@ func (s *Service) finish(w http.ResponseWriter, req *request, resp *response) []
 	}
 	if resp.kind != "" {
 		h.Set("Content-Type", resp.kind)
+	}
+	if resp.private {
+		h.Set("Cache-Control", "private, max-age=60, s-maxage=60")
 	}
 	if resp.volatile || resp.status >= 400 || resp.status == http.StatusAccepted {
 		h.Set("Cache-Control", "no-cache")

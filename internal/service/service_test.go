@@ -120,7 +120,6 @@ func TestWhoMaySeeWhat(t *testing.T) {
 			{"owner", "/orgs/acme/rulesets", 200},
 			{"member", "/orgs/acme/rulesets", 404},
 			{"owner", "/nowhere", 404},
-			{"owner", "/feeds", 501},
 			{"owner", "/repos/acme/%2e%2e/x", 400},
 		} {
 			if w := t.get(c.who, c.target); w.Code != c.status {

@@ -64,6 +64,14 @@ const (
 	migratedMembers  = repositoryMembers + ` allow_rebase_merge allow_squash_merge allow_auto_merge delete_branch_on_merge allow_merge_commit
 		template_repository temp_clone_token subscribers_count network_count forks open_issues watchers license`
 	licenseMembers = `key name url spdx_id node_id html_url`
+
+	// Document B section 2.5, and what RFC 4287 asks of a feed.
+	publicFeedMembers = `timeline_url user_url security_advisories_url _links`
+	userFeedMembers   = publicFeedMembers + ` current_user_public_url`
+	feedMembers       = userFeedMembers + ` current_user_url current_user_actor_url current_user_organization_url current_user_organization_urls`
+	feedLinkMembers   = `timeline user current_user_public current_user current_user_actor current_user_organization
+		current_user_organizations security_advisories`
+	feedPageMembers = `id title updated link entries`
 )
 
 func TestRecordsHaveTheMembersOfTheDocuments(t *testing.T) {
@@ -108,6 +116,14 @@ func TestRecordsHaveTheMembersOfTheDocuments(t *testing.T) {
 			{"member", "/search/code?q=gear", "items.0", codeMembers},
 			{"", "/codes_of_conduct/contributor_covenant", "", conductMembers},
 			{"", "/gitignore/templates/Go", "", templateMembers},
+			{"", "/feeds", "", publicFeedMembers},
+			{"owner", "/feeds", "", userFeedMembers},
+			{"basic user", "/feeds", "", feedMembers},
+			{"basic user", "/feeds", "_links", feedLinkMembers},
+			{"basic user", "/feeds", "_links.current_user", "href type"},
+			{"basic user", "/feeds", "_links.current_user_organizations.0", "href type"},
+			{"", "/feeds/timeline", "", feedPageMembers},
+			{"", "/feeds/timeline", "entries.0", "id title updated author link"},
 			{"", "/rate_limit", "", rateMembers},
 			{"", "/rate_limit", "resources", strings.Join(policy.Resources(), " ")},
 			{"", "/rate_limit", "rate", "limit used remaining reset"},
@@ -181,7 +197,7 @@ func TestEveryAnswerCarriesTheCommonFields(t *testing.T) {
 
 func TestErrorsAreJSONWithAMessage(t *testing.T) {
 	run(t, func(t *tester) {
-		for target, status := range map[string]int{"/nowhere": 404, "/repos/acme/none/subscribers": 404, "/search/commits": 422, "/repos/%2e%2e": 400, "/feeds": 501} {
+		for target, status := range map[string]int{"/nowhere": 404, "/repos/acme/none/subscribers": 404, "/search/commits": 422, "/repos/%2e%2e": 400} {
 			w := t.get("owner", target)
 			body := decode[problemBody](t, w)
 			if w.Code != status || body.Message == "" || body.Documentation != "https://docs.example.com/rest" {

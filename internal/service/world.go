@@ -69,6 +69,7 @@ type repository struct {
 	rulesets      []*ruleset
 	properties    map[string]string // custom ones, by name
 	tags          []*gitTag
+	advisories    []advisory
 
 	configuration *configuration // which it is attached to; nil for none
 	locked        bool           // by a migration; nothing here unlocks it again
@@ -122,6 +123,13 @@ type issue struct {
 	labels  []string
 	open    bool
 	created time.Time
+}
+
+// advisory is a public announcement about a vulnerability.
+type advisory struct {
+	id        string
+	summary   string
+	published time.Time
 }
 
 type subscription struct {

@@ -1,0 +1,252 @@
+package service
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"encoding/xml"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func basically(user, token string) string {
+	return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+token))
+}
+
+// TestWhoIsToldWhichFeeds: Document B sections 2.5 and 5.4.
+func TestWhoIsToldWhichFeeds(t *testing.T) {
+	const base = "http://api.test/feeds/"
+	anyone := jsonObject{"timeline_url": base + "timeline", "user_url": base + "users/{user}", "security_advisories_url": base + "security-advisories"}
+	of := func(user string, private ...string) jsonObject {
+		o := maps.Clone(anyone)
+		o["current_user_public_url"] = base + "users/" + user
+		if private == nil {
+			return o
+		}
+		own, token := base+"users/"+user, "?token=feed-"+user
+		o["current_user_url"], o["current_user_actor_url"] = own+"/private"+token, own+"/actor"+token
+		first, all := "", []any{}
+		for _, organization := range private[1:] {
+			all = append(all, own+"/organizations/"+organization+token)
+			first = all[0].(string)
+		}
+		o["current_user_organization_url"], o["current_user_organization_urls"] = first, all
+		return o
+	}
+	run(t, func(t *tester) {
+		for _, c := range []struct {
+			what, who string
+			fields    []string
+			want      jsonObject
+		}{
+			{"nobody", "", nil, anyone},
+			{"a user by token", "owner", nil, of("acme-owner")},
+			{"an installation", "app", nil, anyone},
+			{"an app with its secret, which is no user", "oauth", nil, anyone},
+			{"a user by basic authentication", "basic user", nil, of("acme-owner", "and", "acme")},
+			{"a user of no organization", "", []string{basically("outsider", "tok-outsider")}, of("outsider", "and")},
+		} {
+			w := t.get(c.who, "/feeds", c.fields...)
+			t.wantStatus(w, 200)
+			got := decode[jsonObject](t, w)
+			links := got["_links"].(jsonObject)
+			delete(got, "_links")
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("%s: want (-), got (+):\n%s", c.what, diff)
+			}
+			for name, url := range c.want { // each URL is a link, too
+				link := links[strings.NewReplacer("_urls", "s", "_url", "").Replace(name)]
+				if urls, ok := url.([]any); ok {
+					if len(link.([]any)) != len(urls) {
+						t.Errorf("%s: %d links of %s", c.what, len(link.([]any)), name)
+					}
+					continue
+				}
+				if diff := cmp.Diff(any(jsonObject{"href": url, "type": "application/atom+xml"}), link); diff != "" {
+					t.Errorf("%s, %s: want (-), got (+):\n%s", c.what, name, diff)
+				}
+			}
+			if len(links) != len(c.want) {
+				t.Errorf("%s: %d links of %d URLs", c.what, len(links), len(c.want))
+			}
+		}
+	})
+}
+
+// TestEveryFeedIsJSONAndAtom follows every URL of the index, and reads the same
+// from both.
+func TestEveryFeedIsJSONAndAtom(t *testing.T) {
+	run(t, func(t *tester) {
+		index := decode[jsonObject](t, t.get("basic user", "/feeds"))
+		delete(index, "_links")
+		delete(index, "current_user_organization_urls") // its one is current_user_organization_url
+		for _, name := range slices.Sorted(maps.Keys(index)) {
+			target := strings.NewReplacer("http://api.test", "", "{user}", "acme-owner").Replace(index[name].(string))
+			plain, atom := t.get("", target), t.get("", target, "Accept: text/html;q=0.1, Application/Atom+XML; charset=utf-8")
+			t.wantStatus(plain, 200)
+			t.wantStatus(atom, 200)
+			if kind := atom.Header().Get("Content-Type"); kind != "application/atom+xml; charset=utf-8" || plain.Header().Get("Content-Type") != "application/json; charset=utf-8" {
+				t.Errorf("%s: %s", target, kind)
+			}
+			got, want := readAtom(t, atom.Body.Bytes()), feedPage{}
+			if err := json.Unmarshal(plain.Body.Bytes(), &want); err != nil {
+				t.Fatal(err)
+			}
+			got.XMLName = want.XMLName
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s: JSON (-), Atom (+):\n%s", target, diff)
+			}
+			if strings.Contains(plain.Body.String(), "token") || len(got.Entries) == 0 {
+				t.Errorf("%s: %s", target, plain.Body)
+			}
+			if t.get("", target, "Accept: */*").Body.String() != plain.Body.String() {
+				t.Errorf("%s: whoever takes anything gets another thing", target)
+			}
+		}
+	})
+}
+
+// readAtom reads a feed and holds it against RFC 4287: sections 4.1.1 and 4.1.2
+// say what must be there, 4.2.6 that identifiers are absolute and differ.
+func readAtom(t *tester, text []byte) feedPage {
+	t.Helper()
+	var page feedPage
+	if err := xml.Unmarshal(text, &page); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	ids := map[string]bool{}
+	check := func(id, title, updated string, link pageLink) {
+		if _, err := time.Parse(time.RFC3339, updated); err != nil || !strings.HasPrefix(id, "tag:") || ids[id] || title == "" || !strings.HasPrefix(link.Href, "http://api.test/") {
+			t.Errorf("%q, %q, %q, %v", id, title, updated, link)
+		}
+		ids[id] = true
+	}
+	check(page.ID, page.Title, page.Updated, page.Link)
+	for i, e := range page.Entries {
+		check(e.ID, e.Title, e.Updated, e.Link)
+		if e.Author.Name == "" || e.Updated > page.Updated || i > 0 && e.Updated > page.Entries[i-1].Updated {
+			t.Errorf("%v in a feed updated at %s", e, page.Updated)
+		}
+	}
+	return page
+}
+
+func TestWhoReadsPrivateFeeds(t *testing.T) {
+	const own, inAcme = "/feeds/users/acme-owner/private", "/feeds/users/acme-owner/organizations/acme"
+	run(t, func(t *tester) {
+		for _, c := range []struct {
+			what, who, target string
+			status            int
+			control           string
+		}{
+			{"with its token", "", own + "?token=feed-acme-owner", 200, "private"},
+			{"with its token, as another user", "outsider", own + "?token=feed-acme-owner", 200, "private"},
+			{"by basic authentication", "basic user", own, 200, "private"},
+			{"with another's token", "", own + "?token=feed-outsider", 404, "no-cache"},
+			{"with another's token, by basic authentication", "basic user", own + "?token=feed-outsider", 404, "no-cache"},
+			{"with the token of the API", "", own + "?token=tok-owner", 404, "no-cache"},
+			{"without any", "", own, 401, "no-cache"},
+			{"with a token of the API alone", "owner", own, 401, "no-cache"},
+			{"another user by basic authentication", "basic user", "/feeds/users/outsider/private", 404, "no-cache"},
+			{"an app by basic authentication", "oauth", own, 404, "no-cache"},
+			{"in an organization", "", inAcme + "?token=feed-acme-owner", 200, "private"},
+			{"in an organization, without any", "", inAcme, 401, "no-cache"},
+			{"in an organization of others", "", "/feeds/users/outsider/organizations/acme?token=feed-outsider", 404, "no-cache"},
+			{"in an organization of others, without any", "", "/feeds/users/outsider/organizations/acme", 401, "no-cache"},
+			{"in an organization that is none", "basic user", "/feeds/users/acme-owner/organizations/outsider", 404, "no-cache"},
+			{"in no organization", "basic user", "/feeds/users/acme-owner/organizations/none", 404, "no-cache"},
+			{"of nobody", "", "/feeds/users/none/private", 404, "no-cache"},
+			{"of an organization", "", "/feeds/users/acme", 404, "no-cache"},
+			{"of what is no feed", "owner", "/feeds/users", 404, "no-cache"},
+			{"public", "", "/feeds/users/acme-owner", 200, "public"},
+			{"public, to users", "owner", "/feeds/users/acme-owner", 200, "private"},
+		} {
+			w := t.get(c.who, c.target)
+			if w.Code != c.status || !strings.HasPrefix(w.Header().Get("Cache-Control"), c.control) {
+				t.Errorf("%s, %s: %d %s %s, want %d %s", c.what, c.target, w.Code, w.Header().Get("Cache-Control"), w.Body, c.status, c.control)
+			}
+		}
+		t.wantStatus(t.do("owner", http.MethodPost, "/feeds/timeline", "{}"), 404)
+		head, get := t.do("", http.MethodHead, "/feeds/timeline", ""), t.get("", "/feeds/timeline")
+		if head.Code != 200 || head.Header().Get("ETag") != get.Header().Get("ETag") {
+			t.Errorf("%d %v", head.Code, head.Header())
+		}
+		t.wantStatus(t.get("", "/feeds/timeline", "If-None-Match: "+get.Header().Get("ETag")), 304)
+	})
+}
+
+// TestFeedsTellWhatHappened: what clients do shows in the feeds that it belongs
+// into, and in no other.
+func TestFeedsTellWhatHappened(t *testing.T) {
+	run(t, func(t *tester) {
+		head := t.s.world.repositories[1].head()
+		t.wantStatus(t.do("member", http.MethodPost, "/repos/acme/secret/git/tags", `{"tag":"s\u0001<1>","message":"m","object":"`+head+`","type":"commit"}`), 201)
+		time.Sleep(time.Minute)
+		t.wantStatus(t.do("member", http.MethodPut, "/repos/acme/monolith/subscription", `{"subscribed":true}`), 200)
+		t.wantStatus(t.do("outsider", http.MethodPut, "/repos/acme/empty/subscription", `{"ignored":true}`), 200)
+		const watched, tagged = "Member of Acme watches acme/monolith", "Member of Acme tagged s\uFFFD<1> of acme/secret"
+		for target, want := range map[string][]string{
+			"/feeds/timeline":          {watched},
+			"/feeds/users/acme-member": {watched},
+			"/feeds/users/acme-member/private?token=feed-acme-member":            {watched, tagged},
+			"/feeds/users/acme-member/actor?token=feed-acme-member":              {watched, tagged},
+			"/feeds/users/acme-member/organizations/acme?token=feed-acme-member": {watched, tagged},
+			"/feeds/users/acme-owner/private?token=feed-acme-owner":              {watched, tagged},
+			"/feeds/users/acme-owner/actor?token=feed-acme-owner":                nil,
+			"/feeds/users/outsider":                                              nil,
+			"/feeds/users/outsider/private?token=feed-outsider":                  nil,
+			"/feeds/security-advisories":                                         nil,
+		} {
+			page := readAtom(t, t.get("", target, "Accept: application/atom+xml").Body.Bytes())
+			var got []string
+			for _, e := range page.Entries {
+				if strings.HasPrefix(e.Title, "Member of Acme watches") || strings.Contains(e.Title, "tagged s") || strings.Contains(e.Title, "Outsider") {
+					got = append(got, e.Title)
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s: want (-), got (+):\n%s", target, diff)
+			}
+			public := !strings.Contains(target, "token")
+			if text := string(encode(page)); public && strings.Contains(text, "secret") || len(page.Entries) > feedSize {
+				t.Errorf("%s: %s", target, text)
+			}
+		}
+		if page := decode[feedPage](t, t.get("", "/feeds/users/outsider")); len(page.Entries) != 0 || page.Updated != "1970-01-01T00:00:00Z" {
+			t.Errorf("%v", page)
+		}
+	})
+}
+
+func TestEntriesOfFeeds(t *testing.T) {
+	run(t, func(t *tester) {
+		advisories := decode[feedPage](t, t.get("", "/feeds/security-advisories"))
+		want := pageEntry{
+			ID: "tag:example.com,2022:/acme/widgets/security/advisories/adv-1001-1", Title: "Acme announced: The gear turns without its key in acme/widgets",
+			Updated: stamp(time.Now().AddDate(0, 0, -10)), Author: pageAuthor{"Acme"},
+			Link: pageLink{"alternate", "text/html", "http://api.test/acme/widgets/security/advisories/adv-1001-1"},
+		}
+		if diff := cmp.Diff(want, advisories.Entries[0]); diff != "" || len(advisories.Entries) != 2 {
+			t.Errorf("%d advisories; want (-), got (+):\n%s", len(advisories.Entries), diff)
+		}
+		r := t.s.world.repositories[3]
+		last := r.commits[len(r.commits)-1]
+		timeline := decode[feedPage](t, t.get("", "/feeds/timeline"))
+		want = pageEntry{
+			ID: "tag:example.com,2022:/acme/monolith/commit/" + last.sha, Title: last.author.name + ` committed "` + last.message + `" to acme/monolith`,
+			Updated: stamp(last.at), Author: pageAuthor{last.author.name}, Link: pageLink{"alternate", "text/html", "http://api.test/acme/monolith/commit/" + last.sha},
+		}
+		if !slices.Contains(timeline.Entries, want) || len(timeline.Entries) != feedSize {
+			t.Errorf("no %v in %v", want, timeline.Entries)
+		}
+		own := decode[feedPage](t, t.get("", "/feeds/users/watcher-01"))
+		if len(own.Entries) != 1 || own.Entries[0].Title != "Watcher 1 watches acme/widgets" || own.Title != "Public timeline of watcher-01" {
+			t.Errorf("%v", own)
+		}
+	})
+}
