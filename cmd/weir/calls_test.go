@@ -236,6 +236,43 @@ var calls = map[string]visits{
 		unauthorized: []call{{as: "tok-member", status: 404}, {status: 401}},
 		records:      map[string]string{"0": rulesetMembers},
 	},
+	"rulesets/create-repository": {
+		valid: []call{
+			{as: "tok-owner", body: `{"name":"none","enforcement":"disabled"}`, status: 201},
+			{as: "tok-owner", body: `{"name":"some","target":"branch","enforcement":"active","bypass_actors":[{"actor_id":1,"actor_type":"OrganizationAdmin","bypass_mode":"always"}],
+				"conditions":{"ref_name":{"include":["~DEFAULT_BRANCH"],"exclude":[]}},"rules":[{"type":"max_file_size","parameters":{"max_file_size":5}}]}`, status: 201},
+			{method: "GET", target: "/repos/acme/widgets/rules/branches/main", status: 200}, {method: "GET", status: 200},
+			{as: "tok-app", body: `{"name":"by the app","enforcement":"evaluate"}`, status: 201},
+		},
+		invalid: []call{
+			{as: "tok-owner", body: `{"enforcement":"active"}`, status: 422, field: "name"}, {as: "tok-owner", body: `{"name":"some","enforcement":"active"}`, status: 422, field: "name"},
+			{as: "tok-owner", body: `{"name":"n","enforcement":"on"}`, status: 422, field: "enforcement"},
+			{as: "tok-owner", body: `{"name":"n","enforcement":"active","bypass_actors":[{"actor_type":"DeployKey","bypass_mode":"pull_request"}]}`, status: 422, field: "bypass_actors[0].bypass_mode"},
+			{as: "tok-owner", body: `{"name":"n","enforcement":"active","conditions":{"repository_id":{"repository_ids":[1]}}}`, status: 422, field: "conditions.repository_id"},
+			{as: "tok-owner", body: `{"name":"n","enforcement":"active","rules":[{"type":"update"}]}`, status: 422, field: "rules[0].parameters"},
+			{as: "tok-owner", body: `{`, status: 400}, {as: "tok-owner", target: "/repos/acme/none/rulesets", body: `{}`, status: 404},
+		},
+		unauthorized: []call{{as: "tok-member", body: `{}`, status: 403}, {as: "tok-outsider", target: "/repos/acme/secret/rulesets", body: `{}`, status: 404}},
+		records:      map[string]string{"": newRulesetMembers},
+	},
+	"rulesets/create-organization": {
+		valid: []call{
+			{as: "tok-owner", body: `{"name":"by name","enforcement":"active","rules":[{"type":"creation"}],
+				"conditions":{"ref_name":{"include":["~ALL"]},"repository_name":{"include":["wid*"],"protected":true}}}`, status: 201},
+			{as: "tok-owner", method: "GET", status: 200}, {method: "GET", target: "/repos/acme/widgets/rulesets", status: 200},
+			{method: "GET", target: "/repos/acme/widgets/rules/branches/main", status: 200}, {method: "GET", target: "/repos/acme/monolith/rules/branches/main", status: 200},
+			{as: "tok-owner", body: `{"name":"by property","enforcement":"active","conditions":{"ref_name":{},"repository_property":{"include":[{"name":"team","property_values":["parts"]}]}}}`, status: 201},
+		},
+		invalid: []call{
+			{as: "tok-owner", body: `{"name":"n","enforcement":"active"}`, status: 422, field: "conditions"},
+			{as: "tok-owner", body: `{"name":"n","enforcement":"active","conditions":{"ref_name":{},"repository_name":{},"repository_id":{"repository_ids":[]}}}`, status: 422, field: "conditions"},
+			{as: "tok-owner", body: `{"name":"n","enforcement":"active","conditions":{"repository_name":{}}}`, status: 422, field: "conditions.ref_name"},
+			{as: "tok-owner", body: `{"name":"by name","enforcement":"active","conditions":{"ref_name":{},"repository_name":{}}}`, status: 422, field: "name"},
+			{as: "tok-owner", target: "/orgs/none/rulesets", body: `{}`, status: 404},
+		},
+		unauthorized: []call{{as: "tok-member", body: `{}`, status: 403}, {as: "tok-outsider", body: `{}`, status: 403}},
+		records:      map[string]string{"": newRulesetMembers, "conditions.repository_property.include.0": "name property_values source"},
+	},
 	"rulesets/list-branch-rules": {
 		valid: []call{
 			{target: "/repos/acme/widgets/rules/branches/release/1.x"}, {target: "/repos/acme/widgets/rules/branches/release%2F1.x"}, {},
@@ -266,6 +303,27 @@ var calls = map[string]visits{
 		"": "sbom", "sbom": "SPDXID spdxVersion creationInfo name dataLicense documentDescribes documentNamespace packages", "sbom.creationInfo": "created creators",
 		"sbom.packages.0": "SPDXID name versionInfo downloadLocation licenseConcluded licenseDeclared copyrightText filesAnalyzed",
 	}),
+
+	"feeds/get": {
+		valid: []call{
+			{}, {as: "acme-owner:tok-owner"}, {as: "tok-owner"}, {as: "oauth-app:oauth-secret"},
+			{target: "/feeds/timeline"}, {target: "/feeds/timeline", header: map[string]string{"Accept": "application/atom+xml"}}, {target: "/feeds/security-advisories"},
+			{target: "/feeds/users/acme-member"}, {target: "/feeds/users/acme-owner/private?token=feed-acme-owner"}, {as: "acme-owner:tok-owner", target: "/feeds/users/acme-owner/private"},
+			{target: "/feeds/users/acme-owner/actor?token=feed-acme-owner", header: map[string]string{"Accept": "application/atom+xml"}},
+			{as: "acme-owner:tok-owner", target: "/feeds/users/acme-owner/organizations/acme"}, {as: "tok-owner"}, {as: "acme-owner:tok-owner"},
+		},
+		invalid: []call{{target: "/feeds/none", status: 404}, {target: "/feeds/users/none", status: 404}},
+		unauthorized: []call{
+			{target: "/feeds/users/acme-owner/private", status: 401}, {as: "tok-owner", target: "/feeds/users/acme-owner/private", status: 401},
+			{target: "/feeds/users/acme-owner/private?token=feed-outsider", status: 404}, {as: "acme-owner:tok-owner", target: "/feeds/users/outsider/private", status: 404},
+		},
+		records: map[string]string{
+			"": `timeline_url user_url current_user_public_url current_user_url current_user_actor_url current_user_organization_url current_user_organization_urls
+				security_advisories_url _links`,
+			"_links":              "timeline user current_user_public current_user current_user_actor current_user_organization current_user_organizations security_advisories",
+			"_links.current_user": "href type", "_links.current_user_organizations.0": "href type",
+		},
+	},
 
 	"code-security/list-configurations": {
 		valid: []call{

@@ -26,6 +26,8 @@ const (
 		permissions security_and_analysis`
 	// Document A section 2.10.
 	rulesetMembers = `id name source_type source enforcement node_id _links created_at updated_at`
+	// What a new one has beside: sections 4.8 and 4.9.
+	newRulesetMembers = rulesetMembers + ` target bypass_actors conditions rules`
 	// Document B sections 2.1 and 2.6.
 	searchMembers = `total_count incomplete_results items`
 	rateMembers   = `limit used remaining reset`

@@ -187,13 +187,20 @@ func TestConditionsOfOrganizationRulesets(t *testing.T) {
 // TestRulesetsOfPersonalRepositories: nobody administers an organization there,
 // and rules cannot be tried out.
 func TestRulesetsOfPersonalRepositories(t *testing.T) {
-	run(t, func(t *tester) {
-		home := &repository{id: 1, owner: t.s.world.accounts["outsider"], name: "home"}
-		t.s.world.repositories = append(t.s.world.repositories, home)
-		t.wantMistake(t.do("outsider", http.MethodPost, "/repos/outsider/home/rulesets", wholeRuleset), "bypass_actors[0].actor_type", "invalid")
-		t.wantMistake(t.do("outsider", http.MethodPost, "/repos/outsider/home/rulesets", `{"name":"n","enforcement":"evaluate"}`), "enforcement", "invalid")
-		t.wantMistake(t.do("outsider", http.MethodPost, "/repos/outsider/home/rulesets", `{"name":"n","enforcement":"active"}`), "", "")
-	})
+	home := levelOfRepository(&repository{name: "home", owner: &account{login: "outsider"}})
+	for _, c := range []struct{ body, field string }{
+		{wholeRuleset, "bypass_actors[0].actor_type"},
+		{`{"name":"n","enforcement":"evaluate"}`, "enforcement"},
+		{`{"name":"n","enforcement":"active","bypass_actors":[{"actor_type":"DeployKey","bypass_mode":"always"}]}`, ""},
+	} {
+		set, wrong := readRuleset([]byte(c.body))
+		if wrong != nil {
+			t.Fatalf("%s: %v", c.body, wrong)
+		}
+		if wrong = set.check(home, nil); wrong == nil && c.field != "" || wrong != nil && *wrong != *invalidAt(c.field) {
+			t.Errorf("%s: %v, want %q", c.body, wrong, c.field)
+		}
+	}
 }
 
 // TestNewRulesetsCount: in the lists, and for the branches that they cover.
