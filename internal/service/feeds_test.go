@@ -244,6 +244,12 @@ func TestEntriesOfFeeds(t *testing.T) {
 		if !slices.Contains(timeline.Entries, want) || len(timeline.Entries) != feedSize {
 			t.Errorf("no %v in %v", want, timeline.Entries)
 		}
+		oldest := timeline.Entries[feedSize-1].Updated
+		for _, c := range r.commits[len(r.commits)-10:] {
+			if stamp(c.at) > oldest && !strings.Contains(string(encode(timeline)), c.sha) {
+				t.Errorf("commit %s of %s is left out", c.sha, stamp(c.at))
+			}
+		}
 		own := decode[feedPage](t, t.get("", "/feeds/users/watcher-01"))
 		if len(own.Entries) != 1 || own.Entries[0].Title != "Watcher 1 watches acme/widgets" || own.Title != "Public timeline of watcher-01" {
 			t.Errorf("%v", own)
