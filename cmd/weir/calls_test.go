@@ -268,6 +268,7 @@ var calls = map[string]visits{
 			{as: "tok-owner", body: `{"name":"n","enforcement":"active","conditions":{"ref_name":{},"repository_name":{},"repository_id":{"repository_ids":[]}}}`, status: 422, field: "conditions"},
 			{as: "tok-owner", body: `{"name":"n","enforcement":"active","conditions":{"repository_name":{}}}`, status: 422, field: "conditions.ref_name"},
 			{as: "tok-owner", body: `{"name":"by name","enforcement":"active","conditions":{"ref_name":{},"repository_name":{}}}`, status: 422, field: "name"},
+			{as: "tok-owner", target: "/orgs/acme-labs/rulesets", body: `{"name":"n","enforcement":"evaluate","conditions":{"ref_name":{},"repository_name":{}}}`, status: 422, field: "enforcement"},
 			{as: "tok-owner", target: "/orgs/none/rulesets", body: `{}`, status: 404},
 		},
 		unauthorized: []call{{as: "tok-member", body: `{}`, status: 403}, {as: "tok-outsider", body: `{}`, status: 403}},

@@ -48,7 +48,7 @@ func TestWhoIsToldWhichFeeds(t *testing.T) {
 			{"a user by token", "owner", nil, of("acme-owner")},
 			{"an installation", "app", nil, anyone},
 			{"an app with its secret, which is no user", "oauth", nil, anyone},
-			{"a user by basic authentication", "basic user", nil, of("acme-owner", "and", "acme")},
+			{"a user by basic authentication", "basic user", nil, of("acme-owner", "and", "acme", "acme-labs")},
 			{"a user of no organization", "", []string{basically("outsider", "tok-outsider")}, of("outsider", "and")},
 		} {
 			w := t.get(c.who, "/feeds", c.fields...)
@@ -84,7 +84,7 @@ func TestEveryFeedIsJSONAndAtom(t *testing.T) {
 	run(t, func(t *tester) {
 		index := decode[jsonObject](t, t.get("basic user", "/feeds"))
 		delete(index, "_links")
-		delete(index, "current_user_organization_urls") // its one is current_user_organization_url
+		delete(index, "current_user_organization_urls") // the first is current_user_organization_url
 		for _, name := range slices.Sorted(maps.Keys(index)) {
 			target := strings.NewReplacer("http://api.test", "", "{user}", "acme-owner").Replace(index[name].(string))
 			plain, atom := t.get("", target), t.get("", target, "Accept: text/html;q=0.1, Application/Atom+XML; charset=utf-8")
