@@ -92,20 +92,22 @@ func (s *shape) read(text json.RawMessage, path string) (any, *mistake) {
 	return nil, invalidAt(path)
 }
 
-func (s *shape) readScalar(text json.RawMessage) (value any, ok bool) {
+func (s *shape) readScalar(text json.RawMessage) (any, bool) {
 	switch s.kind {
 	case "boolean":
 		var b bool
-		return b, decodes(text, &b)
+		ok := decodes(text, &b)
+		return b, ok
 	case "integer":
 		var n int
-		return n, decodes(text, &n) && n >= 0
+		ok := decodes(text, &n)
+		return n, ok && n >= 0
 	case "object":
 		return text, decodes(text, &map[string]any{})
 	}
 	var t string
-	ok = decodes(text, &t) && t != ""
-	return t, ok && (s.choices == nil || slices.Contains(s.choices, t))
+	ok := decodes(text, &t)
+	return t, ok && t != "" && (s.choices == nil || slices.Contains(s.choices, t))
 }
 
 // decodes is [json.Unmarshal] but for null, which it takes for no value.
