@@ -114,10 +114,14 @@ var rights = map[string]right{
 
 func anyone(place, *account) bool { return true }
 
-func belongs(in place, u *account) bool { return in.organization.members[u.login] != nil }
+// belongs reports whether the user is a member of the organization, or the owner of
+// a personal repository.
+func belongs(in place, u *account) bool {
+	return in.organization == u || in.organization.members[u.login] != nil
+}
 
 func owns(in place, u *account) bool {
-	return belongs(in, u) && in.organization.members[u.login].admin
+	return in.organization == u || belongs(in, u) && in.organization.members[u.login].admin
 }
 
 // permit answers who may not call the operation: the token is of a kind that

@@ -146,6 +146,9 @@ func createRepositoryRuleset(s *Service, req *request) response {
 	if r == nil {
 		return s.notFound()
 	}
+	if r.locked {
+		return s.problem(http.StatusForbidden, lockedForMigration)
+	}
 	return s.createRuleset(req, levelOfRepository(r), &r.rulesets)
 }
 
