@@ -1,8 +1,6 @@
 package service
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -87,9 +85,7 @@ func (f Faults) check() error {
 // ParseFaults reads the JSON form of faults on top of those in force: what it does not
 // name stays. An error says which member is wrong.
 func ParseFaults(text []byte, inForce Faults) (Faults, error) {
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&inForce); err != nil {
+	if err := strictly(text, &inForce); err != nil {
 		return Faults{}, err
 	}
 	return inForce, inForce.check()
@@ -151,12 +147,11 @@ func (f *faulty) delay(r *http.Request, least, random Duration) {
 func (s *Service) serveFaults(w http.ResponseWriter, r *http.Request) {
 	faults := s.faulty.now()
 	if r.Method == http.MethodPut {
-		var body bytes.Buffer
-		if _, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody)); err != nil {
-			writeJSON(w, http.StatusBadRequest, problemBody{Message: err.Error()})
-			return
+		body, err := readOwn(w, r)
+		wanted := faults
+		if err == nil {
+			wanted, err = ParseFaults(body, faults)
 		}
-		wanted, err := ParseFaults(body.Bytes(), faults)
 		if err != nil {
 			writeJSON(w, http.StatusBadRequest, problemBody{Message: err.Error()})
 			return

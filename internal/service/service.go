@@ -23,6 +23,7 @@ import (
 	"context"
 	cryptorand "crypto/rand"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -44,6 +45,9 @@ type Config struct {
 	StatisticsDelay time.Duration
 	// Faults are in force from the start.
 	Faults Faults
+
+	// Dial connects to the receivers of deliveries; nil by the network.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Service answers requests. It is safe for concurrent use.
@@ -59,6 +63,13 @@ type Service struct {
 	mu    sync.Mutex // guards the world and the statistics
 	world *world
 	stats map[statisticsKey]*computation
+
+	hooks    []*hook // guarded by mu, as are the numbers of the last webhook and event
+	lastHook int
+	serial   int
+
+	causing    sync.Mutex // held while an event is told; taken before mu
+	deliveries *deliveries
 }
 
 // New returns a service with fresh state. Close it.
@@ -77,6 +88,9 @@ func New(c Config) *Service {
 	app.limit = c.Limits.OfInstallation(s.world.installed("acme"))
 	s.world.tokens["tok-app"] = app
 	s.running, s.stop = context.WithCancel(context.Background())
+
+	s.deliveries = newDeliveries(c.Dial)
+	s.jobs.Go(func() { s.deliveries.send(s.running) })
 	return s
 }
 
@@ -156,6 +170,16 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case "/_service/faults":
 		s.serveFaults(w, r)
+		return
+
+	case "/_service/webhooks":
+		s.serveWebhooks(w, r)
+		return
+	case "/_service/events":
+		s.serveEvents(w, r)
+		return
+	case "/_service/deliveries":
+		writeJSON(w, http.StatusOK, s.deliveries.records())
 		return
 	}
 	arrived, faults := time.Now(), s.faulty.now()

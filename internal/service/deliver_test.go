@@ -1,0 +1,189 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const pushWidgets = `{"event": "push", "repository": "acme/widgets"}`
+
+// records are what GET /_service/deliveries lists.
+func (t *tester) records() []record {
+	t.Helper()
+	w := t.get("", "/_service/deliveries")
+	t.wantStatus(w, 200)
+	return decode[[]record](t, w)
+}
+
+// TestWhatBecameOfADelivery tells its status, how long it took, and why it failed.
+func TestWhatBecameOfADelivery(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer   http.HandlerFunc
+		state    string
+		status   int
+		duration time.Duration
+		says     string
+	}{
+		"accepted": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }, "answered", 204, 0, ""},
+		"refused":  {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }, "answered", 401, 0, ""},
+		"slow":     {func(_ http.ResponseWriter, r *http.Request) { wait(r, 9*time.Second) }, "answered", 200, 9 * time.Second, ""},
+		"silent":   {func(_ http.ResponseWriter, r *http.Request) { wait(r, time.Hour) }, "failed", 0, 10 * time.Second, "no answer within 10s"},
+		"cut off":  {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "failed", 0, 0, "EOF"},
+		"redirected": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+		}, "answered", 307, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(t *tester) {
+				box := t.receive(c.answer)
+				t.setWebhooks(hookOn("acme"))
+				answer := t.cause(`{"event": "release", "action": "published", "repository": "acme/widgets"}`, 202)
+				time.Sleep(time.Minute)
+				if got := box.all(); len(got) != 1 || got[0].target != "/hook?a=b" {
+					t.Errorf("sent %d times", len(got))
+				}
+				got := t.records()
+				want := record{answer["deliveries"].([]any)[0].(string), 1, "release", "published", "http://receiver.test/hook?a=b", "2000-01-01T00:00:00Z", c.state, c.status, Duration(c.duration), c.says}
+				if len(got) != 1 || got[0] != want {
+					t.Errorf("got %+v, want %+v", got, want)
+				}
+			})
+		})
+	}
+}
+
+// wait waits for a time, or for the end of the request.
+func wait(r *http.Request, d time.Duration) {
+	select {
+	case <-r.Context().Done():
+	case <-time.After(d):
+	}
+}
+
+func TestADeliveryToNobody(t *testing.T) {
+	run(t, func(t *tester) {
+		t.s.deliveries.transport.DialContext = func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("nobody is there") }
+		t.setWebhooks(hookOn("acme"))
+		t.cause(pushWidgets, 202)
+		synctest.Wait()
+		if got := t.records()[0]; got.State != "failed" || got.Error != "nobody is there" {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// TestASilentReceiverHoldsNobodyUp: the API answers meanwhile, other deliveries wait
+// in their order, and the end of the service does not wait for it.
+func TestASilentReceiverHoldsNobodyUp(t *testing.T) {
+	run(t, func(t *tester) {
+		first := true
+		box := t.receive(func(_ http.ResponseWriter, r *http.Request) {
+			if first {
+				first = false
+				wait(r, time.Hour)
+			}
+		})
+		t.setWebhooks(hookOn("acme"))
+		began := time.Now()
+		t.cause(`{"event": "release", "action": "created", "repository": "acme/widgets"}`, 202)
+		t.cause(pushWidgets, 202)
+		t.cause(`{"event": "release", "action": "deleted", "repository": "acme/widgets"}`, 202)
+		t.wantStatus(t.get("owner", "/repos/acme/widgets/subscribers"), 200)
+		synctest.Wait()
+		if got := t.records(); time.Since(began) > 0 || got[0].State != "waiting" || got[1].State != "waiting" || got[2].State != "waiting" || len(box.all()) != 1 {
+			t.Errorf("after %v: %+v", time.Since(began), got)
+		}
+		time.Sleep(10 * time.Second)
+		var order []string
+		for _, d := range box.all() {
+			order = append(order, d.header.Get("X-Service-Event"))
+		}
+		if got := fmt.Sprint(order); got != "[push release]" {
+			t.Errorf("%s came", got)
+		}
+		first = true
+		t.cause(pushWidgets, 202)
+		synctest.Wait()
+		began = time.Now()
+		t.s.Close()
+		if got := t.records()[0]; time.Since(began) > 0 || got.State != "failed" || got.Error != "context canceled" {
+			t.Errorf("closed after %v: %+v", time.Since(began), got)
+		}
+	})
+}
+
+// TestTheLastHundredAreListed, the newest first.
+func TestTheLastHundredAreListed(t *testing.T) {
+	run(t, func(t *tester) {
+		t.receive()
+		t.setWebhooks(hookOn("acme"))
+		var all []string
+		for range remembered + 5 {
+			all = append(all, t.cause(pushWidgets, 202)["deliveries"].([]any)[0].(string))
+		}
+		synctest.Wait()
+		got := t.records()
+		if len(got) != remembered || got[0].Delivery != all[len(all)-1] || got[remembered-1].Delivery != all[5] {
+			t.Errorf("%d, from %s to %s", len(got), got[0].Delivery, got[len(got)-1].Delivery)
+		}
+	})
+}
+
+// TestALargePayloadIsNotDelivered: Document B section 6.1.
+func TestALargePayloadIsNotDelivered(t *testing.T) {
+	run(t, func(t *tester) {
+		box := t.receive()
+		t.setWebhooks(hookOn("acme/widgets"), hookOn("acme/secret"))
+		t.cause(fmt.Sprintf(`{"event": "push", "repository": "acme/widgets", "commits": %d}`, maxCommits), 202)
+		t.cause(`{"event": "push", "repository": "acme/secret", "commits": 1000}`, 202)
+		if got := box.all(); len(got) != 1 || !strings.Contains(string(got[0].body[len(got[0].body)-9000:]), "acme/secret") {
+			t.Errorf("%d deliveries", len(got))
+		}
+		if got := t.records()[1]; got.State != "failed" || !strings.HasSuffix(got.Error, "bytes, and 26214400 at most are") {
+			t.Errorf("%+v", got)
+		}
+	})
+	d := newDeliveries(nil)
+	exact := &delivery{body: make([]byte, maxPayload)}
+	over := &delivery{body: make([]byte, maxPayload+1)}
+	d.add(exact)
+	d.add(over)
+	if exact.State != "waiting" || over.State != "failed" {
+		t.Errorf("%+v, %+v", exact.record, over.record)
+	}
+}
+
+// TestWhatWaitsIsBounded in number and in size. Nobody sends here.
+func TestWhatWaitsIsBounded(t *testing.T) {
+	for _, c := range []struct{ size, fit int }{{10, maxWaiting}, {maxPayload, 4}, {maxPayload - 1, 4}, {maxPayload / 2, 8}} {
+		d := newDeliveries(nil)
+		body := make([]byte, c.size)
+		for i := range c.fit + 1 {
+			x := &delivery{body: body}
+			d.add(x)
+			if (x.State == "waiting") != (i < c.fit) || i == c.fit && x.Error != "not delivered: too many are waiting" {
+				t.Fatalf("%d of %d bytes: %+v", i+1, c.size, x.record)
+			}
+		}
+	}
+}
+
+// TestThePlaceOfWhatWasSentIsFreeAgain: bytes are counted while they wait.
+func TestThePlaceOfWhatWasSentIsFreeAgain(t *testing.T) {
+	run(t, func(t *tester) {
+		t.receive()
+		t.setWebhooks(hookOn("acme"))
+		t.cause(pushWidgets, 202)
+		synctest.Wait()
+		if t.s.deliveries.bytes != 0 || t.s.deliveries.last[0].body != nil {
+			t.Errorf("%d bytes wait", t.s.deliveries.bytes)
+		}
+	})
+}

@@ -1,0 +1,301 @@
+package service
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// documentedEvents are the tables of Document B: availability (section 6.2),
+// required and optional members (section 6.3).
+var documentedEvents = map[string]struct{ available, required, optional string }{
+	"branch_protection_configuration": {"R O A", "action repository sender", "enterprise installation organization"},
+	"branch_protection_rule":          {"R O A", "action repository sender rule", "enterprise installation organization"},
+	"bypass_request_push_ruleset":     {"R O A", "action exemption_request sender", "enterprise installation organization repository"},
+	"bypass_request_secret_scanning":  {"R O A", "action exemption_request sender", "enterprise installation organization repository"},
+	"check_run":                       {"R O A", "check_run repository sender", "action installation organization"},
+	"check_suite":                     {"R O A", "action check_suite repository sender", "enterprise installation organization"},
+	"code_scanning_alert":             {"R O A", "action alert commit_oid ref repository sender", "enterprise installation organization"},
+	"commit_comment":                  {"R O A", "action comment repository sender", "enterprise installation organization"},
+	"create":                          {"R O A", "description master_branch pusher_type ref ref_type repository sender", "enterprise installation organization"},
+	"custom_property":                 {"O A", "action definition", "enterprise installation organization sender"},
+	"project":                         {"R O A", "action project sender", "enterprise installation organization repository"},
+	"project_column":                  {"R O A", "action project_column", "enterprise installation organization repository sender"},
+	"projects_v2":                     {"O", "action organization projects_v2 sender", "installation"},
+	"projects_v2_item":                {"O", "action changes organization projects_v2_item sender", "installation"},
+	"projects_v2_status_update":       {"O", "action organization projects_v2_status_update sender", "installation"},
+	"public":                          {"R O A", "repository sender", "enterprise installation organization"},
+	"pull_request":                    {"R O A", "action assignee number pull_request repository sender", "enterprise installation organization"},
+	"pull_request_review_comment":     {"R O A", "action comment pull_request repository sender", "enterprise installation organization"},
+	"pull_request_review":             {"R O A", "action pull_request review repository sender", "enterprise installation organization"},
+	"pull_request_review_thread":      {"R O A", "action pull_request thread repository", "enterprise installation organization sender"},
+	"push": {"R O A", "after before base_ref commits compare created deleted forced head_commit pusher ref repository",
+		"enterprise installation organization sender"},
+	"registry_package":    {"R O A", "action registry_package sender", "enterprise installation organization repository"},
+	"release":             {"R O A", "action release repository sender", "enterprise installation organization"},
+	"repository_advisory": {"R O A", "action repository", "enterprise installation organization"},
+}
+
+// causeOf is the body that causes an event in a repository, or where it has none
+// in the organization.
+func causeOf(event, repository string) string {
+	documented := documentedEvents[event]
+	has := func(member string) bool {
+		return slices.Contains(strings.Fields(documented.required+" "+documented.optional), member)
+	}
+	c := `{"event": "` + event + `"`
+	if has("action") {
+		c += `, "action": "completed"`
+	}
+	if repository != "" && has("repository") {
+		c += `, "repository": "` + repository + `"`
+	} else {
+		c += `, "organization": "acme"`
+	}
+	if event == "create" {
+		c += `, "ref": "refs/tags/v9"`
+	}
+	return c + "}"
+}
+
+// kinds are the values of the header that tells what a webhook was created on, by
+// the letters of the documents' table.
+var kinds = map[string]string{"R": "repository", "O": "organization", "A": "integration"}
+
+// TestEveryEventIsDelivered to those webhooks that it is available to, with the
+// members that the documents list: there is no enterprise, and only apps are told of
+// their installation.
+func TestEveryEventIsDelivered(t *testing.T) {
+	if len(events) != len(documentedEvents) || len(events) != 24 {
+		t.Errorf("%d events", len(events))
+	}
+	for event, documented := range documentedEvents {
+		t.Run(event, func(t *testing.T) {
+			run(t, func(t *tester) {
+				box := t.receive()
+				t.s.world.repositoryNamed("acme/widgets").private = true // so that it can be made public
+				t.setWebhooks(hookOn("acme/widgets"), hookOn("acme"), hookOn("app"))
+				t.cause(causeOf(event, "acme/widgets"), 202)
+				got := box.all()
+				if len(got) != len(strings.Fields(documented.available)) {
+					t.Fatalf("%d deliveries", len(got))
+				}
+				for i, letter := range strings.Fields(documented.available) {
+					d := got[i]
+					if kind := d.header.Get("X-Service-Hook-Installation-Target-Type"); d.header.Get("X-Service-Event") != event || kind != kinds[letter] {
+						t.Errorf("%s to a %s", d.header.Get("X-Service-Event"), kind)
+					}
+					t.wantPayload(d.body, documented.required+" "+documented.optional, letter)
+				}
+			})
+		})
+	}
+}
+
+// wantPayload checks the members of a payload, and those of the objects in it that
+// other records of the documents have too.
+func (t *tester) wantPayload(text []byte, documented, letter string) {
+	t.Helper()
+	want := slices.DeleteFunc(strings.Fields(documented), func(m string) bool { return m == "enterprise" || m == "installation" && letter != "A" })
+	got := membersAt(t, text, "")
+	if diff := cmp.Diff(sorted(want), got); diff != "" {
+		t.Errorf("to %s: documents (-), delivery (+):\n%s", letter, diff)
+	}
+	for member, want := range map[string]string{
+		"repository": repositoryMembers, "sender": userMembers, "installation": "id node_id", "pusher": "name email",
+		"organization": "login id node_id url repos_url events_url avatar_url description hooks_url issues_url members_url public_members_url", // Document A section 2.2
+	} {
+		if slices.Contains(got, member) {
+			if diff := cmp.Diff(sorted(strings.Fields(want)), membersAt(t, text, member)); diff != "" {
+				t.Errorf("%s: documents (-), delivery (+):\n%s", member, diff)
+			}
+		}
+	}
+}
+
+// TestEventsOfAnOrganizationAlone: where the repository is optional it may be left
+// out, and then no repository hears of it.
+func TestEventsOfAnOrganizationAlone(t *testing.T) {
+	for event, documented := range documentedEvents {
+		if slices.Contains(strings.Fields(documented.required), "repository") {
+			continue
+		}
+		t.Run(event, func(t *testing.T) {
+			run(t, func(t *tester) {
+				box := t.receive()
+				t.setWebhooks(hookOn("acme/widgets"), hookOn("acme"))
+				t.cause(causeOf(event, ""), 202)
+				got := box.all()
+				if len(got) != 1 || got[0].header.Get("X-Service-Hook-Installation-Target-Type") != "organization" {
+					t.Fatalf("%d deliveries", len(got))
+				}
+				t.wantPayload(got[0].body, strings.ReplaceAll(documented.required+" "+documented.optional, " repository", ""), "O")
+			})
+		})
+	}
+}
+
+// TestActionsThatOnlyAppsReceive: Document B section 6.2.
+func TestActionsThatOnlyAppsReceive(t *testing.T) {
+	run(t, func(t *tester) {
+		box := t.receive()
+		t.setWebhooks(hookOn("acme/widgets"), hookOn("acme"), hookOn("app"))
+		for _, c := range []struct {
+			event, action string
+			deliveries    int
+		}{
+			{"check_run", "created", 3}, {"check_run", "completed", 3}, {"check_run", "rerequested", 1}, {"check_run", "requested_action", 1}, {"check_run", "", 1},
+			{"check_suite", "completed", 3}, {"check_suite", "requested", 1}, {"check_suite", "rerequested", 1},
+			{"release", "anything", 3},
+		} {
+			t.cause(fmt.Sprintf(`{"event": %q, "action": %q, "repository": "acme/widgets"}`, c.event, c.action), 202)
+			if got := box.all(); len(got) != c.deliveries {
+				t.Errorf("%s %s: %d deliveries, want %d", c.event, c.action, len(got), c.deliveries)
+			}
+		}
+	})
+}
+
+// TestWhatHappensElsewhereIsNotHeard: a webhook hears of its own target, and of what
+// it subscribes to.
+func TestWhatHappensElsewhereIsNotHeard(t *testing.T) {
+	run(t, func(t *tester) {
+		box := t.receive()
+		releases := hookOn("acme")
+		releases.Events = []string{"release", "push"}
+		t.setWebhooks(hookOn("acme/secret"), releases)
+		for cause, want := range map[string]int{
+			`{"event": "release", "action": "published", "repository": "acme/widgets"}`:            1,
+			`{"event": "release", "action": "published", "repository": "acme/secret"}`:             2,
+			`{"event": "commit_comment", "action": "created", "repository": "acme/secret"}`:        1,
+			`{"event": "commit_comment", "action": "created", "repository": "acme/widgets"}`:       0,
+			`{"event": "projects_v2", "action": "created", "organization": "acme"}`:                0,
+			`{"event": "push", "repository": "Acme/Widgets", "organization": "ACME"}`:              1,
+			`{"event": "push", "repository": "acme/widgets", "sender": "Acme-Member"}`:             1,
+			`{"event": "project", "action": "closed", "repository": "acme/secret"}`:                1,
+			`{"event": "repository_advisory", "action": "published", "repository": "acme/secret"}`: 1,
+		} {
+			t.cause(cause, 202)
+			if got := box.all(); len(got) != want {
+				t.Errorf("%s: %d deliveries, want %d", cause, len(got), want)
+			}
+		}
+	})
+}
+
+// TestWithheldEvents: Document B section 6.2 says how many at once are too many.
+func TestWithheldEvents(t *testing.T) {
+	run(t, func(t *tester) {
+		box := t.receive()
+		t.setWebhooks(hookOn("acme"))
+		for _, c := range []struct {
+			cause string
+			told  int
+		}{
+			{`"event": "create", "ref": "refs/tags/a", "at_once": 3`, 1},
+			{`"event": "create", "ref": "refs/tags/a", "at_once": 4`, 0},
+			{`"event": "create", "ref": "refs/heads/a", "at_once": 9000`, 1},
+			{`"event": "push", "ref": "refs/tags/a", "created": true, "at_once": 3`, 1},
+			{`"event": "push", "ref": "refs/tags/a", "created": true, "at_once": 4`, 0},
+			{`"event": "push", "ref": "refs/heads/a", "at_once": 5000`, 1},
+			{`"event": "push", "ref": "refs/heads/a", "at_once": 5001`, 0},
+		} {
+			answer := t.cause(`{"repository": "acme/widgets", `+c.cause+`}`, 202)
+			if got := box.all(); len(got) != c.told || (answer["withheld"] == nil) != (c.told == 1) || len(answer["deliveries"].([]any)) != c.told {
+				t.Errorf("%s: %d deliveries, %v", c.cause, len(got), answer)
+			}
+		}
+	})
+}
+
+// TestPublicMakesTheRepositoryPublic: the state knows it, once.
+func TestPublicMakesTheRepositoryPublic(t *testing.T) {
+	run(t, func(t *tester) {
+		box := t.receive()
+		t.setWebhooks(hookOn("acme/secret"))
+		t.wantStatus(t.get("outsider", "/repos/acme/secret/subscribers"), 404)
+		t.cause(`{"event": "public", "repository": "acme/secret"}`, 202)
+		t.wantStatus(t.get("outsider", "/repos/acme/secret/subscribers"), 200)
+		if r := box.one(t)["repository"].(jsonObject); r["private"] != false || r["visibility"] != "public" {
+			t.Errorf("%v", r)
+		}
+		t.wantRefused(`{"event": "public", "repository": "acme/secret"}`, "repository: acme/secret is public already")
+	})
+}
+
+// TestCausesThatAreRefused: the member that is wrong is named, and nothing happens.
+func TestCausesThatAreRefused(t *testing.T) {
+	run(t, func(t *tester) {
+		box := t.receive()
+		t.setWebhooks(hookOn("acme"))
+		for _, c := range []struct{ cause, says string }{
+			{``, `a JSON body is needed`},
+			{`{`, `unexpected EOF`},
+			{`{} {}`, `more than one JSON value`},
+			{`{"event": 3}`, `event: must be a string, not number`},
+			{`{"events": "push"}`, `events: there is no such member`},
+			{`{"event": "team"}`, `event: "team": must be one of branch_protection_configuration, `},
+			{`{"event": "push", "repository": "acme/none"}`, `repository: "acme/none" does not exist`},
+			{`{"event": "push", "organization": "acme"}`, `repository: needed: push is about one`},
+			{`{"event": "push", "repository": "acme/widgets", "action": "created"}`, `action: push has none`},
+			{`{"event": "push", "repository": "acme/widgets", "sender": "nobody"}`, `sender: "nobody" is no user`},
+			{`{"event": "push", "repository": "acme/widgets", "sender": "acme"}`, `sender: "acme" is no user`},
+			{`{"event": "push", "repository": "acme/widgets", "organization": "none"}`, `organization: "none" does not exist`},
+			{`{"event": "push", "repository": "acme/widgets", "at_once": 0}`, `at_once: 0: must be 1 or more`},
+			{`{"event": "push", "repository": "acme/widgets", "ref": "main"}`, `ref: "main": must be refs/heads/NAME or refs/tags/NAME`},
+			{`{"event": "push", "repository": "acme/widgets", "ref": "refs/heads/a b"}`, `ref: "refs/heads/a b": must be`},
+			{`{"event": "push", "repository": "acme/widgets", "commits": "2"}`, `commits: must be an integer, not string`},
+			{`{"event": "release", "repository": "acme/widgets"}`, `action: needed: release has one`},
+			{`{"event": "release", "repository": "acme/widgets", "action": "Not One"}`, `action: "Not One": must be small letters and underscores`},
+			{`{"event": "release", "repository": "acme/widgets", "action": "created", "ref": "refs/heads/x"}`, `ref: release has none`},
+			{`{"event": "release", "repository": "acme/widgets", "action": "created", "commits": 1}`, `commits: release has none`},
+			{`{"event": "create", "repository": "acme/widgets"}`, `ref: needed: the branch or tag that is created`},
+			{`{"event": "create", "repository": "acme/widgets", "ref": "refs/heads/main"}`, `ref: "refs/heads/main" is the default branch: its first push creates it`},
+			{`{"event": "create", "repository": "acme/widgets", "ref": "refs/tags/v3", "forced": true}`, `forced: create has none`},
+			{`{"event": "custom_property", "action": "created"}`, `organization: needed: no repository is named`},
+			{`{"event": "custom_property", "action": "created", "repository": "acme/widgets"}`, `repository: custom_property has none`},
+			{`{"event": "public", "repository": "acme/widgets"}`, `repository: acme/widgets is public already`},
+		} {
+			t.wantRefused(c.cause, c.says)
+		}
+		if got := box.all(); len(got) > 0 || t.s.serial > 0 {
+			t.Errorf("%d deliveries of %d events", len(got), t.s.serial)
+		}
+		w := t.get("", "/_service/events")
+		if w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != http.MethodPost {
+			t.Errorf("%d %v", w.Code, w.Header())
+		}
+	})
+}
+
+// TestARepositoryOfAnother: the organization that is named must own it.
+func TestARepositoryOfAnother(t *testing.T) {
+	run(t, func(t *tester) {
+		other := &account{id: 900, login: "other", members: t.s.world.accounts["acme"].members}
+		t.s.world.accounts["other"] = other
+		t.wantRefused(`{"event": "push", "repository": "acme/widgets", "organization": "other"}`, `organization: "other" does not own acme/widgets`)
+	})
+}
+
+// TestTheSameThingIsNotTheSameTwice: numbers grow.
+func TestTheSameThingIsNotTheSameTwice(t *testing.T) {
+	run(t, func(t *tester) {
+		box := t.receive()
+		t.setWebhooks(hookOn("acme"))
+		const cause = `{"event": "pull_request", "action": "assigned", "repository": "acme/widgets", "sender": "acme-member"}`
+		t.cause(cause, 202)
+		first := box.one(t)
+		t.cause(cause, 202)
+		second := box.one(t)
+		if first["number"].(float64) <= 24 || second["number"].(float64) <= first["number"].(float64) || first["number"] != first["pull_request"].(jsonObject)["number"] {
+			t.Errorf("%v, then %v", first["number"], second["number"])
+		}
+		if first["assignee"].(jsonObject)["login"] != "acme-member" || first["sender"].(jsonObject)["login"] != "acme-member" {
+			t.Errorf("%v", first["assignee"])
+		}
+	})
+}

@@ -1,0 +1,298 @@
+package service
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/hmac"
+	cryptorand "crypto/rand"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// Webhook says where events are delivered. Webhooks are set by
+// [Service.SetWebhooks] and by PUT /_service/webhooks.
+type Webhook struct {
+	// URL is where deliveries are sent: http or https, without credentials.
+	URL string `json:"url"`
+	// Secret signs deliveries; none are signed where it is empty. It is never
+	// shown again.
+	Secret string `json:"secret"`
+	// ContentType is of the body: json, also when empty, or form.
+	ContentType string `json:"content_type"`
+	// Events are the names of those that it subscribes to, or "*" alone: all that
+	// are available to its kind.
+	Events []string `json:"events"`
+	// Target is what it is created on: a repository "owner/name", an organization
+	// by its login, or "app": the one that is installed on every organization.
+	Target string `json:"target"`
+}
+
+// hook is a webhook as it is in force.
+type hook struct {
+	id     int
+	url    string
+	secret []byte
+	form   bool
+	events []string
+	kind   string // onRepository, onOrganization or onApp
+	// repository or organization is the target, both nil for the app.
+	repository   *repository
+	organization *account
+}
+
+// SetWebhooks puts webhooks in the place of those that were. Its errors name the
+// field, "webhooks[0].url"; where it returns one, nothing has changed.
+func (s *Service) SetWebhooks(all []Webhook) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	hooks := make([]*hook, 0, len(all))
+	for i, w := range all {
+		k, err := s.world.hook(w)
+		if err != nil {
+			return fmt.Errorf("webhooks[%d].%w", i, err)
+		}
+		k.id = s.lastHook + i + 1
+		hooks = append(hooks, k)
+	}
+	s.hooks, s.lastHook = hooks, s.lastHook+len(hooks)
+	return nil
+}
+
+// hook checks a webhook and finds its target.
+func (w *world) hook(c Webhook) (*hook, error) {
+	k := &hook{url: c.URL, secret: []byte(c.Secret), form: c.ContentType == "form", events: c.Events, kind: onApp}
+	switch u, err := url.Parse(c.URL); {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		return nil, errors.New("url: must be http://HOST or https://HOST, and a path")
+	case u.User != nil:
+		return nil, errors.New("url: must hold no credentials")
+	}
+	if !slices.Contains([]string{"", "json", "form"}, c.ContentType) {
+		return nil, fmt.Errorf("content_type: %q: must be json or form", c.ContentType)
+	}
+	switch k.repository, k.organization = w.repositoryNamed(c.Target), w.organizationNamed(c.Target); {
+	case k.repository != nil:
+		k.kind = onRepository
+	case k.organization != nil:
+		k.kind = onOrganization
+	case c.Target != onApp:
+		return nil, fmt.Errorf("target: %q: must be a repository (owner/name), an organization or app", c.Target)
+	}
+	return k, k.mayHear()
+}
+
+// mayHear refuses events that are not available to the webhook's kind.
+func (k *hook) mayHear() error {
+	if len(k.events) == 0 {
+		return errors.New(`events: must name one, or be ["*"]`)
+	}
+	for i, name := range k.events {
+		switch kind, known := events[name]; {
+		case name == "*" && len(k.events) == 1:
+		case name == "*":
+			return fmt.Errorf(`events[%d]: "*" stands alone`, i)
+		case !known:
+			return fmt.Errorf("events[%d]: %q: must be one of %s", i, name, strings.Join(slices.Sorted(maps.Keys(events)), ", "))
+		case !slices.Contains(kind.available, k.kind):
+			return fmt.Errorf("events[%d]: %s is not available to webhooks of kind %s: only to %s", i, name, k.kind, strings.Join(kind.available, ", "))
+		}
+	}
+	return nil
+}
+
+// hears reports whether a webhook is told of an event (Document B section 6.2).
+func (k *hook) hears(h *happening) bool {
+	kind := events[h.name]
+	switch {
+	case !slices.Contains(kind.available, k.kind), k.events[0] != "*" && !slices.Contains(k.events, h.name):
+		return false
+	case k.kind != onApp && len(kind.narrow) > 0 && !slices.Contains(kind.narrow, h.action):
+		return false
+	case k.kind == onRepository:
+		return k.repository == h.repository
+	case k.kind == onOrganization:
+		return k.organization == h.organization
+	}
+	return true
+}
+
+// emit hands an event to the deliveries of every webhook that hears of it, and
+// returns their identifiers. A large payload takes its time, so Service.mu is not
+// held.
+func (s *Service) emit(h *happening) []string {
+	texts, ids := map[string][]byte{}, []string{}
+	for _, k := range h.heard {
+		if texts[k.kind] == nil {
+			texts[k.kind] = encode(h.payloads[k.kind])
+		}
+		id := guid()
+		s.deliveries.add(k.delivery(s.config.Dialect, h, id, texts[k.kind]))
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// delivery is what is sent to the webhook: the body, and the header of Document B
+// section 6.1.
+func (k *hook) delivery(dialect *policy.Dialect, h *happening, id string, payload []byte) *delivery {
+	body, contentType := payload, "application/json"
+	if k.form {
+		body, contentType = []byte("payload="+url.QueryEscape(string(payload))), "application/x-www-form-urlencoded"
+	}
+	targetType, targetID := k.target()
+	header := http.Header{}
+	for name, value := range map[string]string{
+		dialect.Webhook.HookID: itoa(k.id), dialect.Webhook.Event: h.name, dialect.Webhook.Delivery: id,
+		dialect.Webhook.TargetType: targetType, dialect.Webhook.TargetID: itoa(targetID),
+		"User-Agent": dialect.Webhook.UserAgent + "1", "Content-Type": contentType, "Accept": "*/*",
+	} {
+		header.Set(name, value)
+	}
+	if len(k.secret) > 0 {
+		header.Set("X-Hub-Signature", "sha1="+k.sign(sha1.New, body))
+		header.Set("X-Hub-Signature-256", "sha256="+k.sign(sha256.New, body))
+	}
+	return &delivery{
+		record: record{Delivery: id, Hook: k.id, Event: h.name, Action: h.action, URL: k.url, Created: stamp(h.at)},
+		header: header, body: body,
+	}
+}
+
+// target is the type and the number of what the webhook was created on. An app is
+// an integration there, as among those who bypass rulesets (Document A section
+// 4.9).
+func (k *hook) target() (kind string, id int) {
+	switch k.kind {
+	case onRepository:
+		return k.kind, k.repository.id
+	case onOrganization:
+		return k.kind, k.organization.id
+	}
+	return "integration", appID
+}
+
+func (k *hook) sign(by func() hash.Hash, body []byte) string {
+	sum := hmac.New(by, k.secret)
+	_, _ = sum.Write(body) // a hash takes everything
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// guid is a random identifier (RFC 9562 section 5.4): also one of another process
+// with the same seed must not be taken for one that came twice.
+func guid() string {
+	var b [16]byte
+	_, _ = cryptorand.Read(b[:]) // it does not fail
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// serveWebhooks shows the webhooks without their secrets, and sets them all.
+func (s *Service) serveWebhooks(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodPut {
+		all, err := readWebhooks(w, r)
+		if err == nil {
+			err = s.SetWebhooks(all)
+		}
+		if err != nil {
+			writeJSON(w, http.StatusBadRequest, problemBody{Message: err.Error()})
+			return
+		}
+	}
+	writeJSON(w, http.StatusOK, s.shownWebhooks())
+}
+
+// readWebhooks reads a list of webhooks, so that an error names the one.
+func readWebhooks(w http.ResponseWriter, r *http.Request) ([]Webhook, error) {
+	var texts []json.RawMessage
+	if err := readStrictly(w, r, &texts); err != nil {
+		return nil, err
+	}
+	all := make([]Webhook, len(texts))
+	for i, text := range texts {
+		if err := strictly(text, &all[i]); err != nil {
+			return nil, fmt.Errorf("webhooks[%d].%w", i, err)
+		}
+	}
+	return all, nil
+}
+
+func (s *Service) shownWebhooks() []object {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shown := make([]object, 0, len(s.hooks))
+	for _, k := range s.hooks {
+		contentType, target := "json", onApp
+		if k.form {
+			contentType = "form"
+		}
+		switch {
+		case k.repository != nil:
+			target = k.repository.fullName()
+		case k.organization != nil:
+			target = k.organization.login
+		}
+		shown = append(shown, object{{"id", k.id}, {"url", k.url}, {"content_type", contentType}, {"events", k.events}, {"target", target}, {"signed", len(k.secret) > 0}})
+	}
+	return shown
+}
+
+// readOwn reads the body of a request about the service itself.
+func readOwn(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err == nil && len(bytes.TrimSpace(body)) == 0 {
+		err = errors.New("a JSON body is needed")
+	}
+	return body, err
+}
+
+// readStrictly reads such a body as JSON.
+func readStrictly(w http.ResponseWriter, r *http.Request, into any) error {
+	body, err := readOwn(w, r)
+	if err != nil {
+		return err
+	}
+	return strictly(body, into)
+}
+
+// strictly reads one JSON value. A member that is not known is refused, and one of a
+// wrong type named.
+func strictly(text []byte, into any) error {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(into)
+	if mismatch := (*json.UnmarshalTypeError)(nil); errors.As(err, &mismatch) {
+		wanted, named := jsonTypes[mismatch.Type.Kind()]
+		if !named {
+			wanted = "an object"
+		}
+		return fmt.Errorf("%s: must be %s, not %s", cmp.Or(mismatch.Field, "the body"), wanted, mismatch.Value)
+	}
+	switch {
+	case err == nil && decoder.More():
+		return errors.New("more than one JSON value")
+	case err != nil:
+		if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
+			return fmt.Errorf("%s: there is no such member", strings.Trim(name, `"`))
+		}
+	}
+	return err
+}
+
+// jsonTypes are what values are in JSON.
+var jsonTypes = map[reflect.Kind]string{
+	reflect.Bool: "a boolean", reflect.Int: "an integer", reflect.Int64: "an integer", reflect.Slice: "an array", reflect.String: "a string",
+}

@@ -1,0 +1,294 @@
+package service
+
+import (
+	"crypto/hmac"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"hash"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/policy"
+)
+
+const hookSecret = "It's a Secret to Everybody"
+
+// hookOn is a webhook that hears all it may.
+func hookOn(target string) Webhook {
+	return Webhook{URL: "http://receiver.test/hook?a=b", Secret: hookSecret, Events: []string{"*"}, Target: target}
+}
+
+// received is a delivery as it came.
+type received struct {
+	method, target string
+	length         int64
+	header         http.Header
+	body           []byte
+}
+
+// inbox is a receiver's.
+type inbox struct {
+	mu  sync.Mutex
+	got []received
+}
+
+// receive starts a receiver of all that the service delivers; it answers as said,
+// and 202 unless told.
+func (t *tester) receive(answer ...http.HandlerFunc) *inbox {
+	t.Helper()
+	box := &inbox{}
+	l := pipe.Serve(t, "receiver.test:80", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		box.mu.Lock()
+		box.got = append(box.got, received{r.Method, r.RequestURI, r.ContentLength, r.Header, body})
+		box.mu.Unlock()
+		if len(answer) > 0 {
+			answer[0](w, r)
+			return
+		}
+		w.WriteHeader(http.StatusAccepted)
+	})})
+	t.s.deliveries.transport.DialContext = l.Dial
+	return box
+}
+
+// all are those that came since it was last asked, once all have been sent.
+func (b *inbox) all() []received {
+	synctest.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	got := b.got
+	b.got = nil
+	return got
+}
+
+// one is the payload of the only one.
+func (b *inbox) one(t *tester) jsonObject {
+	t.Helper()
+	got := b.all()
+	if len(got) != 1 {
+		t.Fatalf("%d deliveries", len(got))
+	}
+	var o jsonObject
+	if err := json.Unmarshal(got[0].body, &o); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func (t *tester) setWebhooks(all ...Webhook) {
+	t.Helper()
+	if err := t.s.SetWebhooks(all); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// cause causes an event, and returns the answer.
+func (t *tester) cause(body string, status int) jsonObject {
+	t.Helper()
+	w := t.do("", http.MethodPost, "/_service/events", body)
+	t.wantStatus(w, status)
+	return decode[jsonObject](t, w)
+}
+
+// wantRefused causes what cannot happen.
+func (t *tester) wantRefused(body, says string) {
+	t.Helper()
+	if got := t.cause(body, 400); !strings.HasPrefix(got["message"].(string), says) && !strings.HasSuffix(got["message"].(string), says) {
+		t.Errorf("%s: %q, want %q", body, got["message"], says)
+	}
+}
+
+// sums are a body's signatures, made by what the service does not use: the
+// definition of HMAC (RFC 2104).
+func sums(by func() hash.Hash, secret string, body []byte) string {
+	key := make([]byte, by().BlockSize())
+	copy(key, secret)
+	inner, outer := by(), by()
+	for _, b := range key {
+		inner.Write([]byte{b ^ 0x36})
+		outer.Write([]byte{b ^ 0x5c})
+	}
+	inner.Write(body)
+	outer.Write(inner.Sum(nil))
+	return hex.EncodeToString(outer.Sum(nil))
+}
+
+// TestTheHeaderOfADelivery: Document B section 6.1.
+func TestTheHeaderOfADelivery(t *testing.T) {
+	run(t, func(t *tester) {
+		box := t.receive()
+		t.setWebhooks(hookOn("acme/widgets"), hookOn("acme"), hookOn("app"))
+		answer := t.cause(`{"event": "push", "repository": "acme/widgets"}`, 202)
+		guids := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+		seen := map[string]bool{}
+		for i, d := range box.all() {
+			kind, id := []string{"repository", "organization", "integration"}[i], []string{"1001", "4", "9001"}[i]
+			delivery := d.header.Get("X-Service-Delivery")
+			if seen[delivery] || !guids.MatchString(delivery) || answer["deliveries"].([]any)[i] != delivery {
+				t.Errorf("delivery %q of %v", delivery, answer)
+			}
+			seen[delivery] = true
+			for name, want := range map[string]string{
+				"X-Service-Hook-ID": fmt.Sprint(i + 1), "X-Service-Event": "push", "User-Agent": "Service-Hookshot/1",
+				"X-Service-Hook-Installation-Target-Type": kind, "X-Service-Hook-Installation-Target-ID": id, "Content-Type": "application/json",
+				"X-Hub-Signature": "sha1=" + sums(sha1.New, hookSecret, d.body), "X-Hub-Signature-256": "sha256=" + sums(sha256.New, hookSecret, d.body),
+			} {
+				if got := d.header.Values(name); len(got) != 1 || got[0] != want {
+					t.Errorf("%s: %q, want %q", name, got, want)
+				}
+			}
+			if d.method != http.MethodPost || d.target != "/hook?a=b" || d.length != int64(len(d.body)) {
+				t.Errorf("%s %s, %d bytes of %d", d.method, d.target, len(d.body), d.length)
+			}
+		}
+	})
+}
+
+// TestSignatures: an example that others have published, and RFC 2104.
+func TestSignatures(t *testing.T) {
+	k := &hook{secret: []byte(hookSecret)}
+	if got, want := k.sign(sha256.New, []byte("Hello, World!")), "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	sum := hmac.New(sha1.New, []byte(hookSecret))
+	if got, want := sums(sha1.New, hookSecret, nil), hex.EncodeToString(sum.Sum(nil)); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestWithoutASecretNothingIsSigned(t *testing.T) {
+	run(t, func(t *tester) {
+		box := t.receive()
+		unsigned := hookOn("acme")
+		unsigned.Secret = ""
+		t.setWebhooks(unsigned)
+		t.cause(`{"event": "push", "repository": "acme/widgets"}`, 202)
+		for _, d := range box.all() {
+			if len(d.header["X-Hub-Signature"])+len(d.header["X-Hub-Signature-256"]) > 0 {
+				t.Errorf("%v", d.header)
+			}
+		}
+	})
+}
+
+func TestDeliveriesAsForms(t *testing.T) {
+	run(t, func(t *tester) {
+		box := t.receive()
+		form := hookOn("acme")
+		form.ContentType = "form"
+		t.setWebhooks(hookOn("acme"), form)
+		t.cause(`{"event": "push", "repository": "acme/widgets"}`, 202)
+		got := box.all()
+		if len(got) != 2 || got[1].header.Get("Content-Type") != "application/x-www-form-urlencoded" || got[1].header.Get("X-Hub-Signature-256") != "sha256="+sums(sha256.New, hookSecret, got[1].body) {
+			t.Fatalf("%v", got)
+		}
+		values, err := url.ParseQuery(string(got[1].body))
+		if err != nil || len(values) != 1 || values.Get("payload") != string(got[0].body) {
+			t.Errorf("%v: %s", err, got[1].body)
+		}
+	})
+}
+
+func TestTheDialectNamesTheHeaderOfDeliveries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dialect, err := policy.LoadDialect("github")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := New(Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
+		defer s.Close()
+		other := &tester{t, s}
+		box := other.receive()
+		other.setWebhooks(hookOn("acme"))
+		other.cause(`{"event": "push", "repository": "acme/widgets"}`, 202)
+		h := box.all()[0].header
+		for _, name := range []string{"X-GitHub-Hook-ID", "X-GitHub-Event", "X-GitHub-Delivery", "X-GitHub-Hook-Installation-Target-Type", "X-GitHub-Hook-Installation-Target-ID", "X-Hub-Signature-256"} {
+			if h.Get(name) == "" {
+				t.Errorf("no %s", name)
+			}
+		}
+		if !strings.HasPrefix(h.Get("User-Agent"), "GitHub-Hookshot/") {
+			t.Errorf("%s", h.Get("User-Agent"))
+		}
+	})
+}
+
+// TestWebhooksAreShownWithoutTheirSecrets, also when they are set again, and in what
+// is said of a wrong one.
+func TestWebhooksAreShownWithoutTheirSecrets(t *testing.T) {
+	run(t, func(t *tester) {
+		const body = `[{"url": "https://receiver.test/a", "secret": "hunter2", "content_type": "form", "events": ["push", "release"], "target": "ACME/Widgets"},
+			{"url": "http://receiver.test:8080", "events": ["*"], "target": "app"}, {"url": "http://receiver.test", "events": ["team"], "target": "acme", "secret": "hunter2"}]`
+		refused := t.do("", http.MethodPut, "/_service/webhooks", body)
+		t.wantStatus(refused, 400)
+		if shown := t.get("", "/_service/webhooks").Body.String(); shown != "[]" {
+			t.Errorf("a part was set: %s", shown)
+		}
+		w := t.do("", http.MethodPut, "/_service/webhooks", strings.Replace(body, "team", "projects_v2", 1))
+		t.wantStatus(w, 200)
+		want := `[{"id":1,"url":"https://receiver.test/a","content_type":"form","events":["push","release"],"target":"acme/widgets","signed":true},` +
+			`{"id":2,"url":"http://receiver.test:8080","content_type":"json","events":["*"],"target":"app","signed":false},` +
+			`{"id":3,"url":"http://receiver.test","content_type":"json","events":["projects_v2"],"target":"acme","signed":true}]`
+		if w.Body.String() != want || t.get("", "/_service/webhooks").Body.String() != want {
+			t.Errorf("%s", w.Body)
+		}
+		if strings.Contains(refused.Body.String(), "hunter2") {
+			t.Errorf("%s", refused.Body)
+		}
+		again := decode[[]jsonObject](t, t.do("", http.MethodPut, "/_service/webhooks", `[{"url": "http://receiver.test", "events": ["*"], "target": "acme"}]`))
+		if len(again) != 1 || again[0]["id"] != 4.0 {
+			t.Errorf("another webhook has the identifier of one that was: %v", again)
+		}
+	})
+}
+
+// TestWebhooksThatAreRefused: the field is named.
+func TestWebhooksThatAreRefused(t *testing.T) {
+	run(t, func(t *tester) {
+		with := func(from, to string) string {
+			return `[{"url": "http://a.test", "events": ["*"], "target": "acme"}, ` + strings.Replace(`{"url": "http://receiver.test", "content_type": "json", "events": ["push"], "target": "acme/widgets"}]`, from, to, 1)
+		}
+		for _, c := range []struct{ body, says string }{
+			{`{`, `unexpected EOF`},
+			{`{"url": "http://receiver.test"}`, `the body: must be an array, not object`},
+			{with(`"url"`, `"uri"`), `webhooks[1].uri: there is no such member`},
+			{with(`"http://receiver.test"`, `3`), `webhooks[1].url: must be a string, not number`},
+			{with(`http://receiver.test`, ``), `webhooks[1].url: must be http://HOST or https://HOST, and a path`},
+			{with(`http://receiver.test`, `receiver.test/hook`), `webhooks[1].url: must be http://HOST`},
+			{with(`http://receiver.test`, `ftp://receiver.test`), `webhooks[1].url: must be http://HOST`},
+			{with(`http://receiver.test`, `http://`), `webhooks[1].url: must be http://HOST`},
+			{with(`http://receiver.test`, `http://a:b@receiver.test`), `webhooks[1].url: must hold no credentials`},
+			{with(`"json"`, `"xml"`), `webhooks[1].content_type: "xml": must be json or form`},
+			{with(`acme/widgets`, `acme/none`), `webhooks[1].target: "acme/none": must be a repository (owner/name), an organization or app`},
+			{with(`acme/widgets`, `acme-owner`), `webhooks[1].target: "acme-owner": must be`},
+			{with(`"acme/widgets"`, `""`), `webhooks[1].target: "": must be`},
+			{with(`["push"]`, `[]`), `webhooks[1].events: must name one, or be ["*"]`},
+			{with(`["push"]`, `["push", "*"]`), `webhooks[1].events[1]: "*" stands alone`},
+			{with(`["push"]`, `["push", "team"]`), `webhooks[1].events[1]: "team": must be one of branch_protection_configuration, `},
+			{with(`["push"]`, `["custom_property"]`), `webhooks[1].events[0]: custom_property is not available to webhooks of kind repository: only to organization, app`},
+			{strings.Replace(with(`["push"]`, `["push", "projects_v2"]`), `acme/widgets`, `app`, 1), `webhooks[1].events[1]: projects_v2 is not available to webhooks of kind app: only to organization`},
+		} {
+			w := t.do("", http.MethodPut, "/_service/webhooks", c.body)
+			if got := decode[problemBody](t, w).Message; w.Code != 400 || !strings.Contains(got, c.says) {
+				t.Errorf("%s: %d %q, want %q", c.body, w.Code, got, c.says)
+			}
+		}
+		if len(t.s.hooks) > 0 {
+			t.Error("one was set")
+		}
+	})
+}
