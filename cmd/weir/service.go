@@ -6,6 +6,7 @@ import (
 	"net"
 
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/service"
 	"github.com/weirgate/weir/policy"
 )
@@ -15,6 +16,9 @@ type serviceCommand struct {
 	Config string `help:"Configuration whose limits and dialect it takes." placeholder:"FILE"`
 	Seed   uint64 `default:"1" help:"What its state is grown from."`
 	Faults string `default:"{}" help:"Faults from the start, as PUT /_service/faults takes them." placeholder:"JSON"`
+
+	Webhook       string            `help:"Where it delivers all events of organization acme; PUT /_service/webhooks sets more." placeholder:"URL"`
+	WebhookSecret credential.Secret `help:"Signs the deliveries. Better in WEIR_WEBHOOK_SECRET, where no list of processes shows it." placeholder:"SECRET"`
 }
 
 // Run serves until the process is told to stop.
@@ -38,6 +42,9 @@ func (c *serviceCommand) Run(p *process) error {
 		return err
 	}
 	defer s.Close()
+	if err := c.subscribe(p, s); err != nil {
+		return err
+	}
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return err
@@ -45,6 +52,28 @@ func (c *serviceCommand) Run(p *process) error {
 	log := slog.New(slog.NewTextHandler(p.stderr, nil))
 	log.Info("reference service", "address", l.Addr().String())
 	return serveAll(p.ctx, log, endpoint{l, s})
+}
+
+// webhookSecretVariable is where the secret stands in the environment.
+const webhookSecretVariable = "WEIR_WEBHOOK_SECRET"
+
+// subscribe sets the webhook that was given.
+func (c *serviceCommand) subscribe(p *process, s *service.Service) error {
+	secret := c.WebhookSecret
+	if fromEnv, ok := p.getenv(webhookSecretVariable); ok && secret == "" {
+		secret = credential.Secret(fromEnv)
+	}
+	if c.Webhook == "" {
+		if c.WebhookSecret != "" {
+			return &exit{exitUsage, "--webhook-secret: signs nothing: give --webhook URL"}
+		}
+		return nil
+	}
+	w := service.Webhook{URL: c.Webhook, Secret: secret.Reveal(), Events: []string{"*"}, Target: "acme"}
+	if err := s.SetWebhooks([]service.Webhook{w}); err != nil {
+		return &exit{exitUsage, fmt.Sprintf("--webhook: %v", err)}
+	}
+	return nil
 }
 
 func newService(cfg *config.Config, seed uint64, faults service.Faults) (*service.Service, error) {

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/internal/service"
+	"github.com/weirgate/weir/policy"
+)
+
+// delivering is a reference service with a gateway in front of it, which receives
+// what the service delivers.
+type delivering struct {
+	*testing.T
+	service *service.Service
+	client  http.Client
+}
+
+// newDelivering starts both. The service signs with the secret, and the gateway
+// expects its own.
+func newDelivering(t *testing.T, signedWith, expected, contentType string) *delivering {
+	t.Helper()
+	cfg := config.Default()
+	cfg.Upstream.URL, cfg.Limits.ColdStart, cfg.Webhooks.Secret = "http://service.test", "trust", credential.Secret(expected)
+	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.close)
+	front := pipe.Serve(t, "gateway.test:80", &http.Server{Handler: g})
+	s := newTestService(t, front)
+	g.transport.DialContext = pipe.Serve(t, "service.test:80", &http.Server{Handler: s}).Dial
+	if err := s.SetWebhooks([]service.Webhook{{URL: "http://gateway.test" + cfg.Webhooks.Path, Secret: signedWith, ContentType: contentType, Events: []string{"*"}, Target: "acme"}}); err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{DialContext: front.Dial}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &delivering{t, s, http.Client{Transport: transport}}
+}
+
+// newTestService returns a service whose deliveries go to a listener.
+func newTestService(t *testing.T, to *pipe.Listener) *service.Service {
+	t.Helper()
+	dialect, err := policy.LoadDialect("service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := service.New(service.Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect, Dial: to.Dial})
+	t.Cleanup(s.Close)
+	return s
+}
+
+// ask asks the gateway.
+func (d *delivering) ask(path string) (cacheStatus, body string) {
+	d.Helper()
+	req, err := http.NewRequest(http.MethodGet, "http://gateway.test"+path, http.NoBody)
+	if err != nil {
+		d.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer tok-member")
+	resp, err := d.client.Do(req)
+	if err != nil {
+		d.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		d.Fatalf("%s: %d %s, %v", path, resp.StatusCode, text, err)
+	}
+	return resp.Header.Get("Cache-Status"), string(text)
+}
+
+// commits are those that the statistics count.
+func (d *delivering) commits() (cacheStatus string, n int) {
+	d.Helper()
+	status, body := d.ask("/repos/acme/widgets/stats/punch_card")
+	var triples [][3]int
+	if err := json.Unmarshal([]byte(body), &triples); err != nil {
+		d.Fatal(err)
+	}
+	for _, triple := range triples {
+		n += triple[2]
+	}
+	return status, n
+}
+
+// cause causes an event at the service itself, and returns the status of the
+// delivery.
+func (d *delivering) cause(event string) (status int) {
+	d.Helper()
+	w := httptest.NewRecorder()
+	d.service.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://service.test/_service/events", strings.NewReader(event)))
+	if w.Code != http.StatusAccepted {
+		d.Fatalf("%d %s", w.Code, w.Body)
+	}
+	synctest.Wait()
+	var records []struct{ Status int }
+	w = httptest.NewRecorder()
+	d.service.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://service.test/_service/deliveries", http.NoBody))
+	if err := json.Unmarshal(w.Body.Bytes(), &records); err != nil {
+		d.Fatal(err)
+	}
+	return records[0].Status
+}
+
+// TestAPushMakesNewStatisticsThroughTheGateway: the service delivers it, the gateway
+// takes the delivery for what it is, and whoever asks then sees the new commits.
+func TestAPushMakesNewStatisticsThroughTheGateway(t *testing.T) {
+	for _, contentType := range []string{"json", "form"} {
+		t.Run(contentType, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newDelivering(t, "secret", "secret", contentType)
+				_, first := d.commits()
+				if status, n := d.commits(); !strings.HasPrefix(status, "weir; hit") || n != first {
+					t.Errorf("%d, then %d: %s", first, n, status)
+				}
+				if status := d.cause(`{"event": "push", "repository": "acme/widgets", "ref": "refs/heads/side", "commits": 3}`); status != http.StatusAccepted {
+					t.Errorf("the gateway answers the delivery by %d", status)
+				}
+				if status, n := d.commits(); !strings.HasPrefix(status, "weir; hit") || n != first {
+					t.Errorf("after a push to another branch %d: %s", n, status)
+				}
+				if status := d.cause(`{"event": "push", "repository": "acme/widgets", "commits": 3}`); status != http.StatusAccepted {
+					t.Errorf("the gateway answers the delivery by %d", status)
+				}
+				if status, n := d.commits(); strings.HasPrefix(status, "weir; hit") || n != first+3 {
+					t.Errorf("%d before the push, %d after it: %s", first, n, status)
+				}
+			})
+		})
+	}
+}
+
+// TestAGatewayWithAnotherSecretTakesNoDelivery: what is kept stays in use.
+func TestAGatewayWithAnotherSecretTakesNoDelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDelivering(t, "secret", "another", "json")
+		_, first := d.commits()
+		if status := d.cause(`{"event": "push", "repository": "acme/widgets", "commits": 3}`); status != http.StatusUnauthorized {
+			t.Errorf("the gateway answers the delivery by %d", status)
+		}
+		if status, n := d.commits(); !strings.HasPrefix(status, "weir; hit") || n != first {
+			t.Errorf("%d: %s", n, status)
+		}
+	})
+}
+
+// TestTheWebhookOfTheCommandLine hears of what happens in acme, signed with the
+// secret of the flag or of the environment.
+func TestTheWebhookOfTheCommandLine(t *testing.T) {
+	for _, c := range []struct{ flag, environment, signedWith string }{
+		{"", "", ""}, {"one", "", "one"}, {"", "two", "two"}, {"one", "two", "one"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var signature string
+			l := pipe.Serve(t, "hooks.test:80", &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				sum := hmac.New(sha256.New, []byte(c.signedWith))
+				_, _ = io.Copy(sum, r.Body)
+				signature = r.Header.Get("X-Hub-Signature-256")
+				if want := "sha256=" + hex.EncodeToString(sum.Sum(nil)); signature != want && c.signedWith != "" {
+					t.Errorf("signature %s, want %s", signature, want)
+				}
+			})})
+			d := &delivering{T: t, service: newTestService(t, l)}
+			p := &process{getenv: func(name string) (string, bool) {
+				return c.environment, name == "WEIR_WEBHOOK_SECRET" && c.environment != ""
+			}}
+			command := serviceCommand{Webhook: "http://hooks.test", WebhookSecret: credential.Secret(c.flag)}
+			if err := command.subscribe(p, d.service); err != nil {
+				t.Fatal(err)
+			}
+			if status := d.cause(`{"event": "push", "repository": "acme/secret"}`); status != http.StatusOK || (signature == "") != (c.signedWith == "") {
+				t.Errorf("%+v: %d, signature %q", c, status, signature)
+			}
+		})
+	}
+}
