@@ -127,9 +127,6 @@ func (d *deliveries) post(ctx context.Context, x *delivery) (int, error) {
 	req.Header = x.header
 	resp, err := d.transport.RoundTrip(req)
 	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
 		return 0, err
 	}
 	return resp.StatusCode, resp.Body.Close()

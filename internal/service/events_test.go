@@ -272,12 +272,18 @@ func TestCausesThatAreRefused(t *testing.T) {
 	})
 }
 
-// TestARepositoryOfAnother: the organization that is named must own it.
-func TestARepositoryOfAnother(t *testing.T) {
+// TestAnotherOrganization: what is named must own the repository, and nobody hears of
+// what happens in another's.
+func TestAnotherOrganization(t *testing.T) {
 	run(t, func(t *tester) {
-		other := &account{id: 900, login: "other", members: t.s.world.accounts["acme"].members}
-		t.s.world.accounts["other"] = other
+		t.s.world.accounts["other"] = &account{id: 900, login: "other", members: t.s.world.accounts["acme"].members}
+		box := t.receive()
+		t.setWebhooks(hookOn("acme"), hookOn("other"))
 		t.wantRefused(`{"event": "push", "repository": "acme/widgets", "organization": "other"}`, `organization: "other" does not own acme/widgets`)
+		t.cause(`{"event": "custom_property", "action": "created", "organization": "other"}`, 202)
+		if got := box.all(); len(got) != 1 || got[0].header.Get("X-Service-Hook-Installation-Target-ID") != "900" {
+			t.Errorf("%d deliveries", len(got))
+		}
 	})
 }
 
