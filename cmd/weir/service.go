@@ -17,8 +17,7 @@ type serviceCommand struct {
 	Seed   uint64 `default:"1" help:"What its state is grown from."`
 	Faults string `default:"{}" help:"Faults from the start, as PUT /_service/faults takes them." placeholder:"JSON"`
 
-	Webhook       string            `help:"Where it delivers all events of organization acme; PUT /_service/webhooks sets more." placeholder:"URL"`
-	WebhookSecret credential.Secret `help:"Signs the deliveries. Better in WEIR_WEBHOOK_SECRET, where no list of processes shows it." placeholder:"SECRET"`
+	Webhook string `help:"Where it delivers all events of organization acme, signed by WEIR_WEBHOOK_SECRET of the environment; PUT /_service/webhooks sets more." placeholder:"URL"`
 }
 
 // Run serves until the process is told to stop.
@@ -54,22 +53,13 @@ func (c *serviceCommand) Run(p *process) error {
 	return serveAll(p.ctx, log, endpoint{l, s})
 }
 
-// webhookSecretVariable is where the secret stands in the environment.
-const webhookSecretVariable = "WEIR_WEBHOOK_SECRET"
-
 // subscribe sets the webhook that was given.
 func (c *serviceCommand) subscribe(p *process, s *service.Service) error {
-	secret := c.WebhookSecret
-	if fromEnv, ok := p.getenv(webhookSecretVariable); ok && secret == "" {
-		secret = credential.Secret(fromEnv)
-	}
 	if c.Webhook == "" {
-		if c.WebhookSecret != "" {
-			return &exit{exitUsage, "--webhook-secret: signs nothing: give --webhook URL"}
-		}
 		return nil
 	}
-	w := service.Webhook{URL: c.Webhook, Secret: secret.Reveal(), Events: []string{"*"}, Target: "acme"}
+	secret, _ := p.getenv("WEIR_WEBHOOK_SECRET")
+	w := service.Webhook{URL: c.Webhook, Secret: credential.Secret(secret), Events: []string{"*"}, Target: "acme"}
 	if err := s.SetWebhooks([]service.Webhook{w}); err != nil {
 		return &exit{exitUsage, fmt.Sprintf("--webhook: %v", err)}
 	}

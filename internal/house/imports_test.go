@@ -38,7 +38,7 @@ var rooms = []room{
 	{dir: "internal/admin", may: []string{"limits"}, why: "shows accounts; it gets everything else as functions"},
 	{dir: "internal/config", may: []string{"policy", "internal/credential"}, why: "reads the file into plain values; what they do is for cmd/weir to wire"},
 	{dir: "internal/credential", may: []string{"policy"}, why: "who calls, told as a policy.Caller"},
-	{dir: "internal/service", may: []string{"policy"}, why: "judges the gateway, so it shares only the truth about the API with it"},
+	{dir: "internal/service", may: []string{"policy", "internal/credential"}, why: "judges the gateway, so it shares only the truth about the API with it, and how secrets are kept"},
 	{dir: "internal/telemetry", why: "knows the SDK, so that nobody else has to"},
 	{dir: "internal/tlsauto", why: "certificates and where they are kept"},
 	{dir: "internal/webhook", may: []string{"policy"}, why: "turns deliveries into the names of stale operations"},

@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -30,7 +31,7 @@ type Webhook struct {
 	URL string `json:"url"`
 	// Secret signs deliveries; none are signed where it is empty. It is never
 	// shown again.
-	Secret string `json:"secret"`
+	Secret credential.Secret `json:"secret"`
 	// ContentType is of the body: json, also when empty, or form.
 	ContentType string `json:"content_type"`
 	// Events are the names of those that it subscribes to, or "*" alone: all that
@@ -45,7 +46,7 @@ type Webhook struct {
 type hook struct {
 	id     int
 	url    string
-	secret []byte
+	secret credential.Secret
 	form   bool
 	events []string
 	kind   string // onRepository, onOrganization or onApp
@@ -74,7 +75,7 @@ func (s *Service) SetWebhooks(all []Webhook) error {
 
 // hook checks a webhook and finds its target.
 func (w *world) hook(c Webhook) (*hook, error) {
-	k := &hook{url: c.URL, secret: []byte(c.Secret), form: c.ContentType == "form", events: c.Events, kind: onApp}
+	k := &hook{url: c.URL, secret: c.Secret, form: c.ContentType == "form", events: c.Events, kind: onApp}
 	switch u, err := url.Parse(c.URL); {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 		return nil, errors.New("url: must be http://HOST or https://HOST, and a path")
@@ -162,7 +163,7 @@ func (k *hook) delivery(dialect *policy.Dialect, h *happening, id string, payloa
 	} {
 		header.Set(name, value)
 	}
-	if len(k.secret) > 0 {
+	if k.secret != "" {
 		header.Set("X-Hub-Signature", "sha1="+k.sign(sha1.New, body))
 		header.Set("X-Hub-Signature-256", "sha256="+k.sign(sha256.New, body))
 	}
@@ -186,7 +187,7 @@ func (k *hook) target() (kind string, id int) {
 }
 
 func (k *hook) sign(by func() hash.Hash, body []byte) string {
-	sum := hmac.New(by, k.secret)
+	sum := hmac.New(by, []byte(k.secret.Reveal()))
 	_, _ = sum.Write(body) // a hash takes everything
 	return hex.EncodeToString(sum.Sum(nil))
 }
@@ -245,7 +246,7 @@ func (s *Service) shownWebhooks() []object {
 		case k.organization != nil:
 			target = k.organization.login
 		}
-		shown = append(shown, object{{"id", k.id}, {"url", k.url}, {"content_type", contentType}, {"events", k.events}, {"target", target}, {"signed", len(k.secret) > 0}})
+		shown = append(shown, object{{"id", k.id}, {"url", k.url}, {"content_type", contentType}, {"events", k.events}, {"target", target}, {"signed", k.secret != ""}})
 	}
 	return shown
 }

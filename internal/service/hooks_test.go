@@ -160,7 +160,7 @@ func TestTheHeaderOfADelivery(t *testing.T) {
 
 // TestSignatures: an example that others have published, and RFC 2104.
 func TestSignatures(t *testing.T) {
-	k := &hook{secret: []byte(hookSecret)}
+	k := &hook{secret: hookSecret}
 	if got, want := k.sign(sha256.New, []byte("Hello, World!")), "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
