@@ -1,6 +1,10 @@
 package main
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/weirgate/weir/internal/records"
+)
 
 // visits are how an operation is called, and what the documents say of it.
 type visits struct {
@@ -52,12 +56,12 @@ var calls = map[string]visits{
 	},
 	"rate-limit/get": {
 		valid:   []call{{}, {as: "tok-owner"}, {as: "tok-workflow"}},
-		records: map[string]string{"": "resources rate", "rate": rateMembers, "resources.core": rateMembers},
+		records: map[string]string{"": "resources rate", "rate": records.RateLimit, "resources.core": records.RateLimit},
 	},
 
 	"statistics/code-frequency":  onRepositories("/stats/code_frequency", 422, 204),
 	"statistics/commit-activity": onRepositories("/stats/commit_activity", 200, 204),
-	"statistics/contributors":    onRepositories("/stats/contributors", 200, 204).with(map[string]string{"0": "author total weeks", "0.author": userMembers, "0.weeks.0": "w a d c"}),
+	"statistics/contributors":    onRepositories("/stats/contributors", 200, 204).with(map[string]string{"0": "author total weeks", "0.author": records.User, "0.weeks.0": "w a d c"}),
 	"statistics/participation":   onRepositories("/stats/participation", 200, 200).with(map[string]string{"": "all owner"}),
 	"statistics/punch-card":      onRepositories("/stats/punch_card", 200, 204),
 
@@ -72,31 +76,31 @@ var calls = map[string]visits{
 			{as: "tok-owner", target: "/search/code?q=" + strings.Repeat("x", 257), status: 422, field: "q"},
 		},
 		unauthorized: []call{{target: "/search/code?q=gear", status: 401}},
-		records:      map[string]string{"": searchMembers, "items.0": "name path sha url git_url html_url repository score", "items.0.repository.owner": userMembers},
+		records:      map[string]string{"": records.Search, "items.0": "name path sha url git_url html_url repository score", "items.0.repository.owner": records.User},
 	},
 	"search/commits": {
 		valid: []call{{target: "/search/commits?q=gear+repo:acme/widgets", status: 200}},
 		invalid: []call{
 			{target: "/search/commits", status: 422, field: "q"}, {target: "/search/commits?q=a" + strings.Repeat("+OR+a", 6), status: 422, field: "q"},
 		},
-		records: map[string]string{"": searchMembers},
+		records: map[string]string{"": records.Search},
 	},
 	"search/issues": {
 		valid:   []call{{target: "/search/issues?q=gear+label:bug", status: 200}},
 		invalid: []call{{target: "/search/issues?q=", status: 422, field: "q"}},
-		records: map[string]string{"": searchMembers},
+		records: map[string]string{"": records.Search},
 	},
 	"search/other": {
 		valid:   []call{{target: "/search/users?q=acme", status: 200}},
 		invalid: []call{{target: "/search/users", status: 422, field: "q"}},
-		records: map[string]string{"": searchMembers},
+		records: map[string]string{"": records.Search},
 	},
 
-	"watching/list-subscribers": onRepositories("/subscribers", 200, 200).with(map[string]string{"0": userMembers}).and(
+	"watching/list-subscribers": onRepositories("/subscribers", 200, 200).with(map[string]string{"0": records.User}).and(
 		call{target: "/repos/acme/widgets/subscribers?page=2&per_page=10"}, call{target: "/repositories/1001/subscribers?page=3"}),
 	"watching/get-subscription": {
 		valid:        []call{{as: "tok-member", method: "PUT", body: `{"ignored":true}`}, {as: "tok-member"}},
-		records:      map[string]string{"": subscriptionMembers},
+		records:      map[string]string{"": records.Subscription},
 		invalid:      []call{{as: "tok-member", target: "/repos/acme/monolith/subscription", status: 404}},
 		unauthorized: []call{{as: "tok-app", status: 403}, {status: 401}, {as: "tok-outsider", target: "/repos/acme/secret/subscription", status: 404}},
 	},
@@ -110,7 +114,7 @@ var calls = map[string]visits{
 			{as: "tok-member", body: `{"subscribed":3}`, status: 422, field: "subscribed"}, {as: "tok-member", body: `{`, status: 400},
 		},
 		unauthorized: []call{{as: "tok-fine-grained", body: `{}`, status: 403}, {as: "tok-app-user", body: `{}`, status: 403}},
-		records:      map[string]string{"": subscriptionMembers},
+		records:      map[string]string{"": records.Subscription},
 	},
 	"watching/delete-subscription": {
 		valid:        []call{{as: "tok-owner"}},
@@ -122,12 +126,12 @@ var calls = map[string]visits{
 			{as: "tok-outsider"}, {as: "tok-member", method: "PUT", target: "/repos/acme/widgets/subscription", body: `{"subscribed":true}`}, {as: "tok-member"},
 		},
 		unauthorized: []call{{status: 401}},
-		records:      map[string]string{"0": repositoryMembers, "0.owner": userMembers, "0.permissions": "admin push pull", "0.security_and_analysis": "advanced_security secret_scanning secret_scanning_push_protection secret_scanning_non_provider_patterns"},
+		records:      map[string]string{"0": records.Repository, "0.owner": records.User, "0.permissions": "admin push pull", "0.security_and_analysis": "advanced_security secret_scanning secret_scanning_push_protection secret_scanning_non_provider_patterns"},
 	},
 	"watching/list-of-user": {
 		valid:   []call{{target: "/users/watcher-01/subscriptions"}},
 		invalid: []call{{target: "/users/none/subscriptions", status: 404}},
-		records: map[string]string{"0": repositoryMembers},
+		records: map[string]string{"0": records.Repository},
 	},
 
 	"organization-members/list": {
@@ -139,7 +143,7 @@ var calls = map[string]visits{
 			{as: "tok-member", target: "/orgs/acme/members?filter=2fa_disabled", status: 422, field: "filter"},
 			{as: "tok-member", target: "/orgs/acme/members?role=boss", status: 422, field: "role"}, {target: "/orgs/none/members", status: 404},
 		},
-		records: map[string]string{"0": userMembers},
+		records: map[string]string{"0": records.User},
 	},
 	"organization-members/check": {
 		valid:   []call{{as: "tok-member"}, {status: 302}},
@@ -160,13 +164,13 @@ var calls = map[string]visits{
 			{as: "tok-owner", target: "/orgs/acme/invitations?invitation_source=mail", status: 422, field: "invitation_source"}, {as: "tok-owner", target: "/orgs/none/invitations", status: 404},
 		},
 		unauthorized: []call{{as: "tok-outsider", status: 404}, {as: "tok-workflow", status: 403}},
-		records:      map[string]string{"0": invitationMembers, "0.inviter": userMembers},
+		records:      map[string]string{"0": records.Invitation, "0.inviter": records.User},
 	},
 	"organization-members/list-failed-invitations": {
 		valid:        []call{{as: "tok-owner", target: "/orgs/acme-labs/failed_invitations"}, {as: "tok-member", target: "/orgs/acme/failed_invitations?per_page=5"}, {as: "tok-owner"}},
 		invalid:      []call{{as: "tok-owner", target: "/orgs/none/failed_invitations", status: 404}},
 		unauthorized: []call{{as: "tok-outsider", status: 404}, {as: "tok-workflow", status: 403}},
-		records:      map[string]string{"0": invitationMembers, "0.inviter": userMembers},
+		records:      map[string]string{"0": records.Invitation, "0.inviter": records.User},
 	},
 	"organization-members/create-invitation": {
 		valid: []call{
@@ -182,7 +186,7 @@ var calls = map[string]visits{
 			{as: "tok-owner", body: `{`, status: 400}, {as: "tok-owner", target: "/orgs/none/invitations", body: `{}`, status: 404},
 		},
 		unauthorized: []call{{as: "tok-member", body: `{"invitee_id":50}`, status: 404}, {as: "tok-outsider", body: `{}`, status: 404}, {as: "tok-read-only", body: `{}`, status: 403}},
-		records:      map[string]string{"": newInvitationMembers, "inviter": userMembers},
+		records:      map[string]string{"": records.NewInvitation, "inviter": records.User},
 	},
 	"organization-members/cancel-invitation": {
 		valid: []call{
@@ -202,14 +206,14 @@ var calls = map[string]visits{
 		},
 		invalid:      []call{{as: "tok-owner", target: "/orgs/acme/invitations/99/teams", status: 404}},
 		unauthorized: []call{{as: "tok-member", status: 404}, {as: "tok-workflow", status: 403}},
-		records:      map[string]string{"0": teamMembers},
+		records:      map[string]string{"0": records.Team},
 	},
 
-	"organization-roles/list": onRoles("", 404).with(map[string]string{"": "total_count roles", "roles.0": roleMembers, "roles.0.organization": userMembers}),
+	"organization-roles/list": onRoles("", 404).with(map[string]string{"": "total_count roles", "roles.0": records.Role, "roles.0.organization": records.User}),
 	"organization-roles/get": onRoles("/1", 404).with(map[string]string{
-		"": roleMembers, "organization": "login id node_id url repos_url events_url avatar_url description hooks_url issues_url members_url public_members_url",
+		"": records.Role, "organization": "login id node_id url repos_url events_url avatar_url description hooks_url issues_url members_url public_members_url",
 	}).but(call{as: "tok-owner", target: "/orgs/acme/organization-roles/99", status: 404}),
-	"organization-roles/list-teams": onRoles("/3/teams", 404).with(map[string]string{"0": teamMembers}).but(
+	"organization-roles/list-teams": onRoles("/3/teams", 404).with(map[string]string{"0": records.Team}).but(
 		call{as: "tok-owner", target: "/orgs/acme/organization-roles/99/teams", status: 404}),
 	"organization-roles/assign-team": onRoles("/teams/coils/2", 404).but(
 		call{as: "tok-owner", target: "/orgs/acme/organization-roles/teams/coils/99", status: 404}, call{as: "tok-owner", target: "/orgs/acme/organization-roles/teams/none/2", status: 404}).and(
@@ -228,13 +232,13 @@ var calls = map[string]visits{
 	"organization-roles/revoke-all-user": onRoles("/users/acme-member", 403).but(
 		call{as: "tok-owner", target: "/orgs/acme/organization-roles/users/none", status: 404}),
 
-	"rulesets/list-repository": onRepositories("/rulesets", 200, 200).with(map[string]string{"0": rulesetMembers, "0._links": "self html"}).and(
+	"rulesets/list-repository": onRepositories("/rulesets", 200, 200).with(map[string]string{"0": records.Ruleset, "0._links": "self html"}).and(
 		call{target: "/repos/acme/widgets/rulesets?includes_parents=false"}),
 	"rulesets/list-organization": {
 		valid:        []call{{as: "tok-owner"}},
 		invalid:      []call{{as: "tok-owner", target: "/orgs/none/rulesets", status: 404}},
 		unauthorized: []call{{as: "tok-member", status: 404}, {status: 401}},
-		records:      map[string]string{"0": rulesetMembers},
+		records:      map[string]string{"0": records.Ruleset},
 	},
 	"rulesets/create-repository": {
 		valid: []call{
@@ -253,7 +257,7 @@ var calls = map[string]visits{
 			{as: "tok-owner", body: `{`, status: 400}, {as: "tok-owner", target: "/repos/acme/none/rulesets", body: `{}`, status: 404},
 		},
 		unauthorized: []call{{as: "tok-member", body: `{}`, status: 403}, {as: "tok-outsider", target: "/repos/acme/secret/rulesets", body: `{}`, status: 404}},
-		records:      map[string]string{"": newRulesetMembers},
+		records:      map[string]string{"": records.NewRuleset},
 	},
 	"rulesets/create-organization": {
 		valid: []call{
@@ -272,7 +276,7 @@ var calls = map[string]visits{
 			{as: "tok-owner", target: "/orgs/none/rulesets", body: `{}`, status: 404},
 		},
 		unauthorized: []call{{as: "tok-member", body: `{}`, status: 403}, {as: "tok-outsider", body: `{}`, status: 403}},
-		records:      map[string]string{"": newRulesetMembers, "conditions.repository_property.include.0": "name property_values source"},
+		records:      map[string]string{"": records.NewRuleset, "conditions.repository_property.include.0": "name property_values source"},
 	},
 	"rulesets/list-branch-rules": {
 		valid: []call{
@@ -338,7 +342,7 @@ var calls = map[string]visits{
 			{as: "tok-owner", target: "/orgs/none/code-security/configurations", status: 404},
 		},
 		unauthorized: []call{{as: "tok-member", status: 403}, {as: "tok-outsider", status: 404}, {as: "tok-public", status: 403}, {as: "tok-read-only", status: 403}},
-		records:      map[string]string{"0": configurationMembers, "0.dependency_graph_autosubmit_action_options": "labeled_runners"},
+		records:      map[string]string{"0": records.Configuration, "0.dependency_graph_autosubmit_action_options": "labeled_runners"},
 	},
 	"code-security/create-configuration": {
 		valid: []call{
@@ -354,13 +358,13 @@ var calls = map[string]visits{
 			{as: "tok-owner", body: `{`, status: 400}, {as: "tok-owner", target: "/orgs/none/code-security/configurations", body: `{}`, status: 404},
 		},
 		unauthorized: []call{{as: "tok-member", body: `{}`, status: 403}, {as: "tok-outsider", body: `{}`, status: 403}},
-		records:      map[string]string{"": configurationMembers, "dependency_graph_autosubmit_action_options": "labeled_runners"},
+		records:      map[string]string{"": records.Configuration, "dependency_graph_autosubmit_action_options": "labeled_runners"},
 	},
 	"code-security/list-defaults": {
 		valid:        []call{{as: "tok-security-manager"}, {as: "tok-owner", header: map[string]string{"If-None-Match": "*"}, status: 304}, {as: "tok-owner"}},
 		invalid:      []call{{as: "tok-owner", target: "/orgs/none/code-security/configurations/defaults", status: 404}},
 		unauthorized: []call{{as: "tok-member", status: 403}, {as: "tok-outsider", status: 404}},
-		records:      map[string]string{"0": "default_for_new_repos configuration", "0.configuration": configurationMembers, "1.configuration": configurationMembers},
+		records:      map[string]string{"0": "default_for_new_repos configuration", "0.configuration": records.Configuration, "1.configuration": records.Configuration},
 	},
 	"code-security/detach-configuration": {
 		valid: []call{{as: "tok-owner", body: `{"selected_repository_ids":[1001,1003]}`}},
@@ -376,7 +380,7 @@ var calls = map[string]visits{
 		valid:        []call{{as: "tok-app", target: configurations + "/3"}, {as: "tok-owner"}},
 		invalid:      []call{{as: "tok-owner", target: configurations + "/99", status: 404}},
 		unauthorized: []call{{as: "tok-member", status: 403}, {as: "tok-outsider", status: 404}},
-		records:      map[string]string{"": configurationMembers},
+		records:      map[string]string{"": records.Configuration},
 	},
 
 	"migrations/list-organization": {
@@ -386,7 +390,7 @@ var calls = map[string]visits{
 		},
 		invalid:      []call{{as: "tok-owner", target: "/orgs/none/migrations", status: 404}},
 		unauthorized: []call{{as: "tok-member", status: 403}, {as: "tok-outsider", status: 403}},
-		records:      map[string]string{"0": migrationMembers, "0.owner": userMembers, "0.repositories.0": migratedMembers, "0.repositories.0.license": licenseMembers},
+		records:      map[string]string{"0": records.Migration, "0.owner": records.User, "0.repositories.0": records.Migrated, "0.repositories.0.license": records.License},
 	},
 	"migrations/start-organization": {
 		valid: []call{
@@ -402,12 +406,12 @@ var calls = map[string]visits{
 			{as: "tok-owner", body: `{`, status: 400}, {as: "tok-owner", target: "/orgs/none/migrations", body: `{}`, status: 404},
 		},
 		unauthorized: []call{{as: "tok-member", body: `{"repositories":["acme/empty"]}`, status: 404}, {as: "tok-outsider", body: `{}`, status: 404}},
-		records:      map[string]string{"": migrationMembers, "owner": userMembers, "repositories.0": migratedMembers},
+		records:      map[string]string{"": records.Migration, "owner": records.User, "repositories.0": records.Migrated},
 	},
 	"migrations/list-user": {
 		valid:        []call{{as: "tok-member"}, {as: "tok-owner"}},
 		unauthorized: []call{{as: "tok-workflow", status: 403}, {as: "oauth-app:oauth-secret", status: 403}},
-		records:      map[string]string{"0": migrationMembers, "0.owner": userMembers, "0.repositories.0": migratedMembers},
+		records:      map[string]string{"0": records.Migration, "0.owner": records.User, "0.repositories.0": records.Migrated},
 	},
 	"migrations/start-user": {
 		valid: []call{
@@ -419,7 +423,7 @@ var calls = map[string]visits{
 			{as: "tok-member", body: `{"repositories":["acme/widgets"]}`, status: 422, field: "repositories[0]"},
 		},
 		unauthorized: []call{{as: "tok-workflow", body: `{}`, status: 403}},
-		records:      map[string]string{"": migrationMembers, "owner": userMembers, "repositories.0": migratedMembers},
+		records:      map[string]string{"": records.Migration, "owner": records.User, "repositories.0": records.Migrated},
 	},
 
 	"graphql": {

@@ -74,7 +74,7 @@ func (d *delivering) ask(path string) (cacheStatus, body string) {
 	if err != nil {
 		d.Fatal(err)
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK {
 		d.Fatalf("%s: %d %s, %v", path, resp.StatusCode, text, err)

@@ -45,6 +45,7 @@ var rooms = []room{
 
 	{dir: "internal/redistest", test: true, why: "real Redis servers, for tests"},
 	{dir: "internal/pipe", test: true, why: "a network in memory, for tests in virtual time"},
+	{dir: "internal/records", test: true, why: "the records of the documents, for tests of the reference service"},
 	{dir: "internal/house", test: true, why: "reads source, imports none of it"},
 
 	{dir: "cmd/weir", may: []string{anything}, why: "the only place that wires"},

@@ -183,7 +183,7 @@ func createConfiguration(s *Service, req *request) response {
 		return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{configurationResource, "name", "already_exists"})
 	}
 	c := &configuration{id: all[len(all)-1].id + 1, organization: org, values: values, created: time.Now()}
-	s.world.configurations = append(all, c)
+	s.world.configurations = append(s.world.configurations, c)
 	return response{status: http.StatusCreated, body: s.configurationObject(req, org, c), location: configurationURL(req, org, c)}
 }
 

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirgate/weir/internal/records"
 )
 
 // documentedEvents are the tables of Document B: availability (section 6.2),
@@ -106,7 +108,7 @@ func (t *tester) wantPayload(text []byte, documented, letter string) {
 		t.Errorf("to %s: documents (-), delivery (+):\n%s", letter, diff)
 	}
 	for member, want := range map[string]string{
-		"repository": repositoryMembers, "sender": userMembers, "installation": "id node_id", "pusher": "name email",
+		"repository": records.Repository, "sender": records.User, "installation": "id node_id", "pusher": "name email",
 		"organization": "login id node_id url repos_url events_url avatar_url description hooks_url issues_url members_url public_members_url", // Document A section 2.2
 	} {
 		if slices.Contains(got, member) {

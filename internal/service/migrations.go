@@ -169,7 +169,7 @@ func (s *Service) startMigration(req *request, owner *account, may func(*reposit
 	}
 	all := s.world.migrations
 	m := &migration{id: all[len(all)-1].id + 1, owner: owner, repositories: repositories, asked: body, created: time.Now()}
-	s.world.migrations = append(all, m)
+	s.world.migrations = append(s.world.migrations, m)
 	return response{status: http.StatusCreated, body: migrationObject(s, req, m, len(body.Exclude) == 0), location: m.url(req)}
 }
 

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirgate/weir/internal/records"
 )
 
 const (
@@ -55,7 +57,7 @@ func TestANewRulesetIsShownWhole(t *testing.T) {
 		if err := json.Unmarshal([]byte(wholeRuleset), &want); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(sorted(strings.Fields(newRulesetMembers)), slices.Sorted(maps.Keys(got))); diff != "" {
+		if diff := cmp.Diff(sorted(strings.Fields(records.NewRuleset)), slices.Sorted(maps.Keys(got))); diff != "" {
 			t.Errorf("documents (-), service (+):\n%s", diff)
 		}
 		maps.Copy(want, jsonObject{
