@@ -3,7 +3,6 @@ package service
 import (
 	"cmp"
 	"encoding/xml"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -128,9 +127,9 @@ func (read *reading) events(r *repository) []event {
 	for _, t := range r.tags {
 		add(t.tagger, "tagged "+t.name+" of", "/releases/tag/"+t.sha)
 	}
-	for _, login := range slices.Sorted(maps.Keys(r.subscriptions)) {
-		if sub := r.subscriptions[login]; sub.subscribed {
-			add(signer{sub.user.name, sub.user.email, sub.created}, "watches", "/watchers/"+login)
+	for _, sub := range r.subscriptions {
+		if sub.subscribed {
+			add(signer{sub.user.name, sub.user.email, sub.created}, "watches", "/watchers/"+sub.user.login)
 		}
 	}
 	return events

@@ -170,9 +170,9 @@ func (e *execution) mutation(name string, arguments map[string]any) any {
 	for _, r := range e.s.world.repositories {
 		if nodeID("Repository", r.id) == input["subscribableId"] && u != nil && e.s.world.visible(r, e.req.caller) {
 			if state := input["state"]; state == "UNSUBSCRIBED" {
-				delete(r.subscriptions, u.login)
+				r.subscriptions.drop(u)
 			} else {
-				r.subscriptions[u.login] = &subscription{user: u, subscribed: state == "SUBSCRIBED", ignored: state == "IGNORED", created: time.Now()}
+				r.subscriptions.set(&subscription{user: u, subscribed: state == "SUBSCRIBED", ignored: state == "IGNORED", created: time.Now()})
 			}
 			return node(func(name string, _ map[string]any) any {
 				if name == "subscribable" {
@@ -222,7 +222,7 @@ func (e *execution) subscription(r *repository) any {
 	if u == nil {
 		return nil
 	}
-	switch sub := r.subscriptions[u.login]; {
+	switch sub := r.subscriptions.of(u); {
 	case sub == nil:
 		return "UNSUBSCRIBED"
 	case sub.ignored:

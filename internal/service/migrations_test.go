@@ -145,7 +145,7 @@ func TestOptionsOfMigrations(t *testing.T) {
 
 func TestMigrationsThatCannotBeStarted(t *testing.T) {
 	run(t, func(t *tester) {
-		stranger := &repository{owner: &account{login: "other", members: map[string]*membership{}}, name: "parts", subscriptions: map[string]*subscription{}}
+		stranger := &repository{owner: &account{login: "other", members: map[string]*membership{}}, name: "parts"}
 		t.s.world.repositories = append(t.s.world.repositories, stranger)
 		for _, c := range []struct {
 			who, body, field, code string

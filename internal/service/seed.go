@@ -85,7 +85,6 @@ func (g *grower) repository(w *world, owner *account, id int, name, description,
 	r := &repository{
 		id: id, owner: owner, name: name, description: description, language: language, private: private,
 		defaultBranch: "main", created: g.now.AddDate(-2, 0, 0), pushed: g.now.AddDate(-2, 0, 0),
-		subscriptions: map[string]*subscription{},
 	}
 	w.repositories = append(w.repositories, r)
 	return r
@@ -168,7 +167,7 @@ func (g *grower) tags(r *repository) {
 func (g *grower) watchers(w *world, r *repository) {
 	for login, a := range w.accounts {
 		if strings.HasPrefix(login, "watcher-") {
-			r.subscriptions[login] = &subscription{user: a, subscribed: true, created: g.now.AddDate(0, 0, -a.id)}
+			r.subscriptions.set(&subscription{user: a, subscribed: true, created: g.now.AddDate(0, 0, -a.id)})
 		}
 	}
 }

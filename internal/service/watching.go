@@ -2,19 +2,17 @@ package service
 
 import (
 	"encoding/json"
-	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 )
 
-// watchersOf are who watches a repository, by login.
+// watchersOf are who watches a repository, in the order of their logins.
 func watchersOf(r *repository) []*account {
 	var all []*account
-	for _, login := range slices.Sorted(maps.Keys(r.subscriptions)) {
-		if r.subscriptions[login].subscribed {
-			all = append(all, r.subscriptions[login].user)
+	for _, sub := range r.subscriptions {
+		if sub.subscribed {
+			all = append(all, sub.user)
 		}
 	}
 	return all
@@ -57,7 +55,7 @@ func getSubscription(s *Service, req *request) response {
 	if problem != nil {
 		return *problem
 	}
-	sub := r.subscriptions[u.login]
+	sub := r.subscriptions.of(u)
 	if sub == nil {
 		return s.notFound()
 	}
@@ -78,10 +76,10 @@ func setSubscription(s *Service, req *request) response {
 	if problem := s.decode(req.body, "Subscription", &wanted); problem != nil {
 		return *problem
 	}
-	sub := r.subscriptions[u.login]
+	sub := r.subscriptions.of(u)
 	if sub == nil {
 		sub = &subscription{user: u, created: time.Now()}
-		r.subscriptions[u.login] = sub
+		r.subscriptions.set(sub)
 	}
 	if wanted.Subscribed != nil {
 		sub.subscribed = *wanted.Subscribed
@@ -115,7 +113,7 @@ func deleteSubscription(s *Service, req *request) response {
 	if problem != nil {
 		return *problem
 	}
-	delete(r.subscriptions, u.login)
+	r.subscriptions.drop(u)
 	return response{status: http.StatusNoContent}
 }
 
@@ -123,7 +121,7 @@ func deleteSubscription(s *Service, req *request) response {
 func (s *Service) watchedBy(req *request, u *account) []*repository {
 	var all []*repository
 	for _, r := range s.world.repositories {
-		if sub := r.subscriptions[u.login]; sub != nil && sub.subscribed && s.world.visible(r, req.caller) {
+		if sub := r.subscriptions.of(u); sub != nil && sub.subscribed && s.world.visible(r, req.caller) {
 			all = append(all, r)
 		}
 	}

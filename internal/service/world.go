@@ -1,7 +1,9 @@
 package service
 
 import (
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -65,7 +67,7 @@ type repository struct {
 	commits       []commit // oldest first
 	files         []file
 	issues        []issue
-	subscriptions map[string]*subscription // by login
+	subscriptions subscriptions
 	rulesets      []*ruleset
 	properties    map[string]string // custom ones, by name
 	tags          []*gitTag
@@ -137,6 +139,34 @@ type subscription struct {
 	subscribed bool
 	ignored    bool
 	created    time.Time
+}
+
+// subscriptions are those of a repository, in the order of their users' logins.
+type subscriptions []*subscription
+
+// of is a user's subscription, nil where there is none.
+func (all subscriptions) of(u *account) *subscription {
+	if at, found := all.find(u); found {
+		return all[at]
+	}
+	return nil
+}
+
+// set puts a subscription in the place of its user's.
+func (all *subscriptions) set(sub *subscription) {
+	all.drop(sub.user)
+	at, _ := all.find(sub.user)
+	*all = slices.Insert(*all, at, sub)
+}
+
+func (all *subscriptions) drop(u *account) {
+	if at, found := all.find(u); found {
+		*all = slices.Delete(*all, at, at+1)
+	}
+}
+
+func (all subscriptions) find(u *account) (at int, found bool) {
+	return slices.BinarySearchFunc(all, u.login, func(sub *subscription, login string) int { return strings.Compare(sub.user.login, login) })
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
