@@ -191,7 +191,7 @@ func getConfiguration(s *Service, req *request) response {
 	org := s.organization(req)
 	for _, c := range s.world.configurationsOf(org) {
 		if itoa(c.id) == req.match.Params["configuration_id"] {
-			return response{status: http.StatusOK, body: s.configurationObject(req, org, c)}
+			return response{status: http.StatusOK, modified: c.created, body: s.configurationObject(req, org, c)}
 		}
 	}
 	return s.notFound()

@@ -3,6 +3,7 @@ package service
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -10,13 +11,13 @@ import (
 
 // validate sets the validators of a complete answer, and makes it a 304 where
 // the request has it already (RFC 9110 section 13.2.2).
-func (s *Service) validate(h http.Header, r *http.Request, resp *response) {
-	etag := s.entityTag(r, resp)
+func (s *Service) validate(h http.Header, req *request, resp *response) {
+	etag := s.entityTag(req, resp)
 	h.Set("Etag", etag)
 	if !resp.modified.IsZero() {
 		h.Set("Last-Modified", resp.modified.UTC().Format(http.TimeFormat))
 	}
-	if !matches(r, etag, resp.modified) {
+	if !matches(req.Request, etag, resp.modified) {
 		return
 	}
 	resp.status, resp.text = http.StatusNotModified, nil
@@ -25,16 +26,18 @@ func (s *Service) validate(h http.Header, r *http.Request, resp *response) {
 
 // entityTag is of the bytes, so it is the same for everyone who gets them, unless
 // the faults say otherwise.
-func (s *Service) entityTag(r *http.Request, resp *response) string {
+func (s *Service) entityTag(req *request, resp *response) string {
 	seen := resp.kind + "\n"
-	if s.faulty.now().ETagsPerToken {
+	if req.faults.ETagsPerToken {
 		if len(s.config.Dialect.ETag) > 0 {
-			return s.config.Dialect.EntityTag(r.Header.Get, resp.text)
+			return s.config.Dialect.EntityTag(req.Header.Get, resp.text)
 		}
-		seen += r.Header.Get("Authorization") + "\n"
+		seen += req.Header.Get("Authorization") + "\n"
 	}
-	sum := sha256.Sum256(append([]byte(seen), resp.text...))
-	return `W/"` + hex.EncodeToString(sum[:16]) + `"`
+	sum := sha256.New()
+	_, _ = io.WriteString(sum, seen) // a hash takes everything
+	_, _ = sum.Write(resp.text)
+	return `W/"` + hex.EncodeToString(sum.Sum(nil)[:16]) + `"`
 }
 
 func matches(r *http.Request, etag string, modified time.Time) bool {
@@ -47,6 +50,10 @@ func matches(r *http.Request, etag string, modified time.Time) bool {
 		}
 		return false
 	}
-	since, err := http.ParseTime(r.Header.Get("If-Modified-Since"))
-	return err == nil && !modified.IsZero() && !modified.Truncate(time.Second).After(since)
+	asked := r.Header.Get("If-Modified-Since")
+	if asked == "" || modified.IsZero() {
+		return false
+	}
+	since, err := http.ParseTime(asked)
+	return err == nil && !modified.Truncate(time.Second).After(since)
 }

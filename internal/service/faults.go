@@ -45,6 +45,9 @@ type Faults struct {
 	// ETagsPerToken makes ETags hang on the request as the dialect says or, where
 	// it says nothing, on its Authorization.
 	ETagsPerToken bool `json:"etags_per_token"`
+	// LinksByName makes Link name repositories and organizations as they were asked
+	// for, and not by number.
+	LinksByName bool `json:"links_by_name"`
 }
 
 // Duration is written as Go writes it: "1.5s".

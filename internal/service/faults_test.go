@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -132,4 +133,14 @@ func TestETagsThatHangOnTheToken(t *testing.T) {
 			t.wantStatus(other.get("owner-2", "/gitignore/templates", "If-None-Match: "+etag("owner")), 200)
 		})
 	}
+}
+
+func TestLinksByName(t *testing.T) {
+	run(t, func(t *tester) {
+		t.s.setFaults(Faults{LinksByName: true})
+		link := t.get("owner", "/repos/acme/widgets/subscribers?per_page=60").Header().Get("Link")
+		if want := `<http://api.test/repos/acme/widgets/subscribers?page=2&per_page=60>; rel="next"`; !strings.HasPrefix(link, want) {
+			t.Errorf("%s", link)
+		}
+	})
 }

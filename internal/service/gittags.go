@@ -91,7 +91,7 @@ func getTag(s *Service, req *request) response {
 	if at < 0 {
 		return s.notFound()
 	}
-	return response{status: http.StatusOK, body: tagObject(req, r, r.tags[at])}
+	return response{status: http.StatusOK, modified: r.tags[at].tagger.at, body: tagObject(req, r, r.tags[at])}
 }
 
 // createTag makes a tag object, and no reference (Document A section 4.6).

@@ -341,11 +341,11 @@ func (t *ticket) describe(h http.Header, f Faults, behind int) {
 	if t.refused == secondary && f.RemainingZero {
 		remaining = 0
 	}
-	h.Set("X-RateLimit-Limit", strconv.Itoa(t.window.Max))
-	h.Set("X-RateLimit-Remaining", strconv.Itoa(remaining))
-	h.Set("X-RateLimit-Used", strconv.Itoa(t.window.Max-remaining))
-	h.Set("X-RateLimit-Reset", strconv.FormatInt(t.window.reset.Add(time.Duration(f.ClockOffset)).Unix(), 10))
-	h.Set("X-RateLimit-Resource", t.resource)
+	h.Set("X-Ratelimit-Limit", strconv.Itoa(t.window.Max))
+	h.Set("X-Ratelimit-Remaining", strconv.Itoa(remaining))
+	h.Set("X-Ratelimit-Used", strconv.Itoa(t.window.Max-remaining))
+	h.Set("X-Ratelimit-Reset", strconv.FormatInt(t.window.reset.Add(time.Duration(f.ClockOffset)).Unix(), 10))
+	h.Set("X-Ratelimit-Resource", t.resource)
 	if t.refused == secondary && !f.NoRetryAfter {
 		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(t.retry.Seconds()))))
 	}

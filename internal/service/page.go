@@ -3,7 +3,6 @@ package service
 import (
 	"cmp"
 	"encoding/base64"
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -75,7 +74,10 @@ func link(req *request, path, rel string, change url.Values) string {
 			query[name] = values[name]
 		}
 	}
-	return fmt.Sprintf(`<%s%s?%s>; rel="%s"`, req.base, path, query.Encode(), rel)
+	if req.faults.LinksByName {
+		path = req.URL.EscapedPath()
+	}
+	return "<" + req.base + path + "?" + query.Encode() + `>; rel="` + rel + `"`
 }
 
 // listByCursor answers the items between the cursors after and before (Document A

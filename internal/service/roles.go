@@ -114,7 +114,7 @@ func getRole(s *Service, req *request) response {
 	if problem != nil {
 		return *problem
 	}
-	return response{status: http.StatusOK, body: roleObject(r, organizationSummary(req, org))}
+	return response{status: http.StatusOK, modified: r.created, body: roleObject(r, organizationSummary(req, org))}
 }
 
 // listTeamsOfRole lists the teams that the role is assigned to; those within

@@ -16,8 +16,7 @@ func (s *Service) handler(req *request) handler {
 	return s.handlers[req.match.Operation.ID]
 }
 
-// handlers are what is implemented, by the catalogue's operation IDs. An
-// operation that stands here no more than in the documents answers 501.
+// handlers are what answers, by the catalogue's operation IDs.
 func handlers() map[string]handler {
 	return map[string]handler{
 		"codes-of-conduct/list":      listConducts,

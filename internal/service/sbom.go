@@ -19,7 +19,7 @@ func exportSBOM(s *Service, req *request) response {
 	for _, language := range r.languages() {
 		packages = append(packages, spdxPackage("SPDXRef-"+language, language+":standard-library", "1.0", "NOASSERTION", "NOASSERTION"))
 	}
-	return response{status: http.StatusOK, body: object{{"sbom", object{
+	return response{status: http.StatusOK, modified: r.pushed, body: object{{"sbom", object{
 		{"SPDXID", "SPDXRef-DOCUMENT"}, {"spdxVersion", "SPDX-2.3"},
 		{"creationInfo", object{{"created", stamp(r.pushed)}, {"creators", []string{"Tool: reference-service"}}}},
 		{"name", name}, {"dataLicense", "CC0-1.0"}, {"documentDescribes", []string{"SPDXRef-Repository"}},

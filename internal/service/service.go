@@ -11,9 +11,8 @@
 //     its own, exact and naive code, so that it can judge.
 //   - No lock is held while a client is written to.
 //
-// This version has reference data, statistics, search, the rate limit status,
-// members, watching, the ruleset lists, Git tags and the software bill of
-// materials; any other operation of the catalogue answers 501. It enforces every limit of Document B section 8. It is
+// Every operation of the catalogue is here, and every limit of Document B section 8.
+// Where the documents are silent docs/reference-service.md says what it does. It is
 // not made to be reached by anybody but tests and their authors.
 package service
 
@@ -140,6 +139,7 @@ type request struct {
 	query     url.Values
 	body      []byte
 	base      string // of absolute URLs: scheme and host
+	faults    Faults // in force when it came
 }
 
 // response is an answer before it is written.
@@ -183,8 +183,8 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	arrived, faults := time.Now(), s.faulty.now()
-	req := &request{Request: r, base: baseURL(r)}
-	s.common(w, r, faults)
+	req := &request{Request: r, base: baseURL(r), faults: faults}
+	s.common(w, req)
 	if problem := s.understand(req); problem != nil {
 		s.write(w, req, *problem)
 		return
@@ -308,9 +308,9 @@ func (s *Service) read(req *request) ([]byte, *response) {
 }
 
 // common sets what every answer carries.
-func (s *Service) common(w http.ResponseWriter, r *http.Request, f Faults) {
+func (s *Service) common(w http.ResponseWriter, req *request) {
 	h := w.Header()
-	h.Set("Date", time.Now().Add(time.Duration(f.ClockOffset)).UTC().Format(http.TimeFormat))
+	h.Set("Date", time.Now().Add(time.Duration(req.faults.ClockOffset)).UTC().Format(http.TimeFormat))
 	vendor := s.config.Dialect.Vendor
 	name := http.CanonicalHeaderKey("X-" + vendor)
 	h.Set(name+"-Request-Id", cryptorand.Text())
@@ -318,7 +318,7 @@ func (s *Service) common(w http.ResponseWriter, r *http.Request, f Faults) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Vary", "Accept, Authorization, Cookie, "+name+"-Otp")
 	h.Set("Cache-Control", "public, max-age=60, s-maxage=60")
-	if r.Header.Get("Authorization") != "" {
+	if req.Header.Get("Authorization") != "" {
 		h.Set("Cache-Control", "private, max-age=60, s-maxage=60")
 	}
 }
@@ -358,7 +358,7 @@ func (s *Service) finish(w http.ResponseWriter, req *request, resp *response) []
 	}
 	safe := req.Method == http.MethodGet || req.Method == http.MethodHead
 	if safe && resp.status == http.StatusOK {
-		s.validate(h, req.Request, resp)
+		s.validate(h, req, resp)
 	}
 	return resp.text
 }

@@ -48,7 +48,7 @@ func statistics(f compute) handler {
 			s.stats[key] = job
 			s.jobs.Go(func() { s.run(job, f, req, r) })
 		}
-		if !job.done || s.faulty.now().Endless202 {
+		if !job.done || req.faults.Endless202 {
 			return response{status: http.StatusAccepted, body: object{}}
 		}
 		return response{status: http.StatusOK, body: job.result, modified: r.pushed}

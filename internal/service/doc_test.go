@@ -1,0 +1,33 @@
+package service
+
+import (
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// What a user can name stands in docs/reference-service.md.
+func TestTheDocumentationNamesWhatThereIs(t *testing.T) {
+	text, err := os.ReadFile("../../docs/reference-service.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"/_service/violations", "/_service/faults", "/_service/webhooks", "/_service/events", "/_service/deliveries"}
+	for token := range tokens() {
+		names = append(names, token)
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Faults]()) {
+		names = append(names, f.Tag.Get("json"))
+	}
+	run(t, func(t *tester) {
+		for _, r := range t.s.world.repositories {
+			names = append(names, r.fullName())
+		}
+	})
+	for _, name := range names {
+		if !strings.Contains(string(text), name+"`") {
+			t.Errorf("%s is not named", name)
+		}
+	}
+}
