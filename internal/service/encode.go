@@ -21,7 +21,7 @@ func (o object) MarshalJSON() ([]byte, error) { return appendJSON(nil, o), nil }
 var _ json.Marshaler = object(nil)
 
 // encode writes JSON as the API does: no HTML escapes, no final newline.
-func encode(v any) []byte { return appendJSON(nil, v) }
+func encode(v any) []byte { return appendJSON(make([]byte, 0, 4<<10), v) }
 
 // appendJSON appends a value. What answers are mostly made of is written here,
 // several times as fast as by reflection; all else is the library's.

@@ -139,7 +139,7 @@ func TestLinksByName(t *testing.T) {
 	run(t, func(t *tester) {
 		t.s.setFaults(Faults{LinksByName: true})
 		link := t.get("owner", "/repos/acme/widgets/subscribers?per_page=60").Header().Get("Link")
-		if want := `<http://api.test/repos/acme/widgets/subscribers?page=2&per_page=60>; rel="next"`; !strings.HasPrefix(link, want) {
+		if want := `<http://api.test/repos/acme/widgets/subscribers?per_page=60&page=2>; rel="next"`; !strings.HasPrefix(link, want) {
 			t.Errorf("%s", link)
 		}
 	})

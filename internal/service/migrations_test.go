@@ -74,7 +74,7 @@ func TestRepositoriesAreLeftOutOfMigrations(t *testing.T) {
 			}
 		}
 		if w := t.get("owner", organizationMigrations+"?per_page=1&exclude[]=repositories"); !strings.Contains(w.Header().Get("Link"),
-			`<http://api.test/organizations/4/migrations?exclude%5B%5D=repositories&page=2&per_page=1>; rel="next"`) {
+			`<http://api.test/organizations/4/migrations?exclude%5B%5D=repositories&per_page=1&page=2>; rel="next"`) {
 			t.Errorf("%v", w.Header())
 		}
 	})

@@ -3,6 +3,7 @@ package service
 import (
 	"cmp"
 	"encoding/base64"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -48,10 +49,8 @@ func rendered[T any](items []T, render func(T) object) []object {
 func links(req *request, path string, total int) string {
 	page, perPage := pages(req.query)
 	last := max(1, (total+perPage-1)/perPage)
-	var parts []string
-	add := func(rel string, n int) {
-		parts = append(parts, link(req, path, rel, url.Values{"page": {strconv.Itoa(n)}}))
-	}
+	link, parts := linker(req, path, "page"), []string(nil)
+	add := func(rel string, n int) { parts = append(parts, link(rel, "page", strconv.Itoa(n))) }
 	if page > 1 {
 		add("prev", min(page-1, last))
 	}
@@ -65,19 +64,23 @@ func links(req *request, path string, total int) string {
 	return strings.Join(parts, ", ")
 }
 
-// link is one value of a Link field: path with the request's query, in which the
-// parameters of change take the place of those of their names.
-func link(req *request, path, rel string, change url.Values) string {
-	query := url.Values{}
-	for _, values := range []url.Values{req.query, change} {
-		for name := range values {
-			query[name] = values[name]
-		}
-	}
+// linker makes the values of a Link field: path with the request's query, but for
+// those parameters, and another one.
+func linker(req *request, path string, without ...string) func(rel, name, value string) string {
 	if req.faults.LinksByName {
 		path = req.URL.EscapedPath()
 	}
-	return "<" + req.base + path + "?" + query.Encode() + `>; rel="` + rel + `"`
+	query := maps.Clone(req.query)
+	for _, name := range without {
+		delete(query, name)
+	}
+	kept := query.Encode()
+	if kept != "" {
+		kept += "&"
+	}
+	return func(rel, name, value string) string {
+		return "<" + req.base + path + "?" + kept + name + "=" + value + `>; rel="` + rel + `"`
+	}
 }
 
 // listByCursor answers the items between the cursors after and before (Document A
@@ -112,12 +115,12 @@ func listByCursor[T any](s *Service, req *request, resource, path string, items 
 	} else {
 		to = min(from+perPage, to)
 	}
-	var parts []string
+	link, parts := linker(req, path, "before", "after"), []string(nil)
 	if from > 0 && from < to {
-		parts = append(parts, link(req, path, "prev", url.Values{"after": nil, "before": {cursor(id(items[from]))}}))
+		parts = append(parts, link("prev", "before", cursor(id(items[from]))))
 	}
 	if from < to && to < len(items) {
-		parts = append(parts, link(req, path, "next", url.Values{"before": nil, "after": {cursor(id(items[to-1]))}}))
+		parts = append(parts, link("next", "after", cursor(id(items[to-1]))))
 	}
 	return response{status: http.StatusOK, body: rendered(items[from:to], render), link: strings.Join(parts, ", ")}
 }

@@ -4,8 +4,16 @@ import (
 	"strings"
 )
 
-// userObject is the simple account object (Document A section 2.1).
+// userObject is the simple account object (Document A section 2.1). It stands in
+// most answers and never changes, so each account keeps that of the last base.
 func userObject(req *request, a *account) object {
+	if a.shownAt != req.base || a.shown == nil {
+		a.shown, a.shownAt = newUserObject(req, a), req.base
+	}
+	return a.shown
+}
+
+func newUserObject(req *request, a *account) object {
 	api, html := req.base+"/users/"+a.login, req.base+"/"+a.login
 	kind := "User"
 	if a.members != nil {

@@ -69,7 +69,7 @@ func TestRolesOfTeams(t *testing.T) {
 			t.Errorf("the second page: %s", got)
 		}
 		link := t.get("owner", rolesOf+"/1/teams?per_page=2").Header().Get("Link")
-		if !strings.HasPrefix(link, `<http://api.test/organizations/4/organization-roles/1/teams?page=2&per_page=2>; rel="next"`) {
+		if !strings.HasPrefix(link, `<http://api.test/organizations/4/organization-roles/1/teams?per_page=2&page=2>; rel="next"`) {
 			t.Errorf("%s", link)
 		}
 		t.wantStatus(t.do("owner", http.MethodDelete, rolesOf+"/teams/coils/1", ""), 204)

@@ -219,7 +219,15 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if len(body) > 1 && s.faulty.turn(&s.faulty.bodies, faults.TruncateEvery) {
 		breakOff(w, resp.status, body)
 	}
-	w.WriteHeader(resp.status)
+	send(w, resp.status, body)
+}
+
+// send writes an answer whose length is told: nothing streams here.
+func send(w http.ResponseWriter, status int, body []byte) {
+	if len(body) > 0 {
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	}
+	w.WriteHeader(status)
 	_, _ = w.Write(body)
 }
 
@@ -326,8 +334,7 @@ func (s *Service) common(w http.ResponseWriter, req *request) {
 // write finishes and writes an answer that no ticket belongs to.
 func (s *Service) write(w http.ResponseWriter, req *request, resp response) {
 	body := s.finish(w, req, &resp)
-	w.WriteHeader(resp.status)
-	_, _ = w.Write(body)
+	send(w, resp.status, body)
 }
 
 // finish sets the header of an answer, turns it into 304 where the client has

@@ -25,10 +25,13 @@ type world struct {
 
 // account is a user or, with members, an organization.
 type account struct {
-	id       int
-	login    string
-	name     string
-	email    string
+	id    int
+	login string
+	name  string
+	email string
+	// shown is how it is shown at the base shownAt.
+	shown    object
+	shownAt  string
 	members  map[string]*membership // by login; nil for a user
 	rulesets []*ruleset
 
