@@ -15,6 +15,7 @@ import (
 	"github.com/weirgate/weir/cache/redisstore"
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/redisledger"
 )
@@ -111,7 +112,7 @@ func openShared(cfg *config.Config, memory *cache.Memory, log *slog.Logger) (*re
 	if err != nil {
 		return nil, err
 	}
-	client, err := redisstore.Connect(cfg.Store.URL)
+	client, err := redisclient.Open(cfg.Store.URL, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ var rooms = []room{
 
 	{dir: "limits/signals", may: nil, why: "reads what an answer says of limits; what follows is for others"},
 	{dir: "limits", may: []string{"policy", "limits/signals"}, why: "what may be sent; what could be answered without sending is not its business"},
-	{dir: "limits/redisledger", may: []string{"limits", "limits/signals", "policy"}, why: "one of the two ledgers"},
+	{dir: "limits/redisledger", may: []string{"limits", "limits/signals", "policy", "internal/redisclient"}, why: "one of the two ledgers"},
 	{dir: "limits/ledgertest", may: []string{"limits", "limits/signals", "policy"}, test: true, why: "the suite that makes a ledger a ledger"},
 	{dir: "limits/hostile", may: []string{"limits", "limits/signals", "policy"}, test: true, why: "an upstream that counts by itself, and means ill"},
 
@@ -39,6 +39,7 @@ var rooms = []room{
 	{dir: "internal/config", may: []string{"policy", "internal/credential"}, why: "reads the file into plain values; what they do is for cmd/weir to wire"},
 	{dir: "internal/credential", may: []string{"policy"}, why: "who calls, told as a policy.Caller"},
 	{dir: "internal/service", may: []string{"policy", "internal/credential"}, why: "judges the gateway, so it shares only the truth about the API with it, and how secrets are kept"},
+	{dir: "internal/redisclient", why: "opens clients on the store's URL, in one way for all who keep something there"},
 	{dir: "internal/telemetry", why: "knows the SDK, so that nobody else has to"},
 	{dir: "internal/tlsauto", why: "certificates and where they are kept"},
 	{dir: "internal/webhook", may: []string{"policy"}, why: "turns deliveries into the names of stale operations"},
@@ -74,7 +75,7 @@ var dependencies = []dependency{
 	{path: "github.com/klauspost/compress", may: []string{"cache"}, why: "what the second tier holds is compressed"},
 	{path: "github.com/maypok86/otter/v2", may: []string{"cache"}, why: "the memory tier"},
 	{path: "github.com/dunglas/httpsfv", may: []string{"proxy", "cache"}, tests: true, why: "structured fields (RFC 9651)"},
-	{path: "github.com/redis/go-redis", may: []string{"limits/redisledger", "cache/redisstore", "internal/tlsauto"}, tests: true, why: "everybody else knows a ledger, a store or a storage"},
+	{path: "github.com/redis/go-redis", may: []string{"limits/redisledger", "cache/redisstore", "internal/redisclient", "internal/tlsauto"}, tests: true, why: "everybody else knows a ledger, a store or a storage"},
 	{path: "github.com/alicebob/miniredis/v2", tests: true, why: "a Redis in virtual time"},
 	{path: "go.opentelemetry.io/otel", may: []string{anything}, tests: true, why: "the API is free where no SDK is set"},
 	{path: "go.opentelemetry.io/otel/sdk", may: []string{"internal/telemetry"}, tests: true, why: "one place decides where telemetry goes"},

@@ -221,3 +221,9 @@ func (r *rig) befall(ctx context.Context, x trouble, rng *rand.Rand, replicas in
 		}
 	}
 }
+
+// silent keeps clients from writing to standard error.
+type silent struct{}
+
+// Printf implements the clients' logger.
+func (silent) Printf(context.Context, string, ...any) {}

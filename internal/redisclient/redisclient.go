@@ -1,0 +1,87 @@
+// Package redisclient opens clients on the URL of a store in Redis, for the ledger
+// and for the cache.
+//
+// Invariants: no command is sent twice, for a step that may have been run is for its
+// sender to repeat; dialing, reading, writing and waiting for a connection each have a
+// bound, beside the deadlines of the calls; nothing is written to standard error. It is
+// not where commands are: those are their packages' own.
+package redisclient
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// Bounds of what the callers' own deadlines do not end.
+const (
+	dialTimeout = time.Second
+	ioTimeout   = 250 * time.Millisecond
+	poolTimeout = 100 * time.Millisecond
+)
+
+// Greeting is called for every new connection before it is used; an error ends it.
+type Greeting func(context.Context, *redis.Conn) error
+
+// Open opens a client on a store's URL, in the forms of go-redis:
+//
+//	redis://[USER:PASSWORD@]HOST:PORT[/DB]                          one server
+//	redis+sentinel://HOST:PORT?master_name=NAME&addr=HOST:PORT...  a master that sentinels name
+//	redis+cluster://HOST:PORT?addr=HOST:PORT...                    a cluster
+//
+// and with rediss for redis over TLS. greet, nil for none, makes the greeting of a
+// node of a cluster, by its address, or of the one server, by "": of sentinels, too.
+// An error is of the URL: nothing is dialed yet.
+func Open(address string, greet func(node string) Greeting) (redis.UniversalClient, error) {
+	redis.SetLogger(silent{})
+	if greet == nil {
+		greet = func(string) Greeting { return nil }
+	}
+	scheme, rest, _ := strings.Cut(address, "://")
+	scheme, kind, _ := strings.Cut(scheme, "+")
+	address = scheme + "://" + rest
+	off := &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	switch kind {
+	case "sentinel":
+		o, err := redis.ParseFailoverURL(address)
+		if err != nil {
+			return nil, fmt.Errorf("store: %w", err)
+		}
+		o.OnConnect = greet("")
+		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, poolTimeout
+		return redis.NewFailoverClient(o), nil
+	case "cluster":
+		o, err := redis.ParseClusterURL(address)
+		if err != nil {
+			return nil, fmt.Errorf("store: %w", err)
+		}
+		o.NewClient = func(node *redis.Options) *redis.Client {
+			node.OnConnect = greet(node.Addr)
+			return redis.NewClient(node)
+		}
+		o.MaxRetries, o.DialerRetries, o.MaxRedirects, o.ContextTimeoutEnabled = -1, 1, 3, true
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, poolTimeout
+		o.MaintNotificationsConfig = off
+		return redis.NewClusterClient(o), nil
+	}
+	o, err := redis.ParseURL(address)
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	o.OnConnect, o.MaintNotificationsConfig = greet(""), off
+	o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, poolTimeout
+	return redis.NewClient(o), nil
+}
+
+// silent keeps the client from writing to standard error: what it has to say is
+// in its errors.
+type silent struct{}
+
+// Printf implements the client's logger.
+func (silent) Printf(context.Context, string, ...any) {}
