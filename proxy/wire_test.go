@@ -34,7 +34,7 @@ func TestOnlyAllowedFieldsReachTheUpstream(t *testing.T) {
 			names = append(names, name)
 		}
 		slices.Sort(names)
-		want := []string{"Accept-Encoding", "Authorization", "User-Agent", "Via", "X-Service-Api-Version"}
+		want := []string{"Accept-Encoding", "Authorization", "Surrogate-Capability", "User-Agent", "Via", "X-Service-Api-Version"}
 		if diff := cmp.Diff(want, names); diff != "" {
 			t.Error(diff)
 		}
