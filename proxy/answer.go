@@ -161,7 +161,7 @@ func (g *Gateway) ask(x *exchange, out *http.Request) (*http.Response, error) {
 			g.land(x, unfinished, nil)
 		}
 	case x.kept && x.method == http.MethodGet:
-		return g.keep(x, resp, out.Header, a, since), nil
+		return g.keep(x, resp, out.Header, a, since)
 	case x.kept && x.stale != nil && resp.StatusCode == http.StatusOK && x.stale.Differs(resp):
 		g.Cache.Forget(x.in.Context(), x.key) // a HEAD tells what a GET would bring (RFC 9111 section 4.3.5)
 	case !x.match.Operation.Safe() && resp.StatusCode < 400:
@@ -290,8 +290,8 @@ func (g *Gateway) revalidated(x *exchange, o offer, a cache.Answer, since cache.
 
 // keep stores the answer once its body has gone by, complete. Of one that is kept
 // trailers are not passed on: they come while another reads the body, and a hit has
-// none either.
-func (g *Gateway) keep(x *exchange, resp *http.Response, sent http.Header, a cache.Answer, since cache.Generation) *http.Response {
+// none either. A small one that breaks off is no answer.
+func (g *Gateway) keep(x *exchange, resp *http.Response, sent http.Header, a cache.Answer, since cache.Generation) (*http.Response, error) {
 	lifetime, ok := cache.Keep(a, x.ask, x.rule)
 	vary, one := cache.VaryFields(a.Header, x.header, g.covered())
 	if !ok || !one || resp.ContentLength > maxEntry || !delimited(resp) {
@@ -299,13 +299,12 @@ func (g *Gateway) keep(x *exchange, resp *http.Response, sent http.Header, a cac
 			g.Cache.Forget(x.in.Context(), x.key)
 		}
 		g.land(x, alone, nil)
-		return resp
+		return resp, nil
 	}
 	own := *resp
 	own.Trailer = nil
 	e := cache.NewEntry(g.ofAll(x, a), nil, lifetime) // now: the header is the client's from here on
 	e.Vary, e.Tags, e.Since, e.About = vary, x.tags, since, g.about(x)
-	x.noteStored(e, a.Answered)
 	if x.landingOf(e) == alone {
 		g.land(x, alone, nil)
 	}
@@ -323,7 +322,7 @@ func (g *Gateway) keep(x *exchange, resp *http.Response, sent http.Header, a cac
 			s.fill()
 		})
 	}
-	spooled(&own, &g.Background.room, ahead, func(body []byte, all bool) {
+	err := spooled(&own, &g.Background.room, ahead, func(body []byte, all bool) {
 		if !all {
 			g.land(x, alone, nil)
 			return
@@ -333,7 +332,11 @@ func (g *Gateway) keep(x *exchange, resp *http.Response, sent http.Header, a cac
 		x.flight.sharesIt(g.Cache.Keep(x.in.Context(), x.key, e))
 		g.land(x, kept, nil)
 	})
-	return &own
+	if err != nil {
+		return g.insteadOf(x, err)
+	}
+	x.noteStored(e, a.Answered)
+	return &own, nil
 }
 
 // ofAll is an answer as it is kept: without what may speak of the caller who fetched

@@ -301,15 +301,21 @@ func TestFetchThatBeganBeforeAWriteIsNotFresh(t *testing.T) {
 
 func TestBrokenBodyIsNotKept(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		write func(http.ResponseWriter)
+		name   string
+		status int // 0 for an answer that has begun, and breaks
+		write  func(http.ResponseWriter)
 	}{
-		{"with a length", func(w http.ResponseWriter) {
+		{"with a length, and small", http.StatusBadGateway, func(w http.ResponseWriter) {
 			w.Header().Set("Content-Length", "1000")
 			_, _ = fmt.Fprint(w, "half")
 			_ = http.NewResponseController(w).Flush()
 		}},
-		{"chunked", func(w http.ResponseWriter) {
+		{"with a length", 0, func(w http.ResponseWriter) {
+			w.Header().Set("Content-Length", "100000")
+			_, _ = fmt.Fprint(w, "half")
+			_ = http.NewResponseController(w).Flush()
+		}},
+		{"chunked", 0, func(w http.ResponseWriter) {
 			_, _ = fmt.Fprint(w, "half")
 			_ = http.NewResponseController(w).Flush()
 		}},
@@ -325,9 +331,14 @@ func TestBrokenBodyIsNotKept(t *testing.T) {
 					_, _ = fmt.Fprint(w, "whole")
 				})
 				first := w.ask(http.MethodGet, "/gitignore/templates", nil)
-				if first.err == nil {
+				switch {
+				case c.status != 0:
+					w.want("status", first.StatusCode, c.status)
+				case first.err == nil:
 					t.Errorf("the client must see the break, got %v %q", first.Response, first.body)
 				}
+				r := w.gateway.Recent()[0]
+				w.want("logged", fmt.Sprint(r.Status, r.Error != "", strings.Contains(r.Cache, "stored")), "502 true false")
 				broken = false
 				second := w.get("/gitignore/templates")
 				w.want("body", second.body, "whole")

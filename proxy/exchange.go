@@ -56,6 +56,8 @@ type exchange struct {
 	// spare is stale, where it may be given away when nothing better is to be had.
 	spare *cache.Entry
 	sent  time.Time // when the last wire attempt began
+	// broken is set when the upstream broke off an answer that had begun.
+	broken bool
 	// offers are what the upstream was asked to validate; unproven is set once it has
 	// answered 304, and that was no proof.
 	offers   []offer
@@ -350,3 +352,10 @@ func (r *recorder) wrote() bool { return r.status != 0 }
 
 // Unwrap is for http.ResponseController.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// brokenOff notes that the upstream broke off an answer that had begun: it is kept
+// nowhere.
+func (x *exchange) brokenOff(err error) {
+	x.broken, x.record.Error = true, "the answer broke off: "+err.Error()
+	x.record.Cache, _, _ = strings.Cut(x.record.Cache, "; stored")
+}

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -127,6 +128,7 @@ func (g *Gateway) forward(x *exchange) {
 				resp.Header.Del("Content-Length")
 			}
 			g.reply(x, resp.Header)
+			resp.Body = &passedBody{resp.Body, x}
 			return nil
 		},
 		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) { g.refuse(x, err) },
@@ -134,6 +136,21 @@ func (g *Gateway) forward(x *exchange) {
 		ErrorLog:     slog.NewLogLogger(g.Log.Handler(), slog.LevelDebug),
 	}
 	proxy.ServeHTTP(x.w, x.in)
+}
+
+// passedBody notes when it is not the client's fault that it does not get all of an
+// answer.
+type passedBody struct {
+	io.ReadCloser
+	x *exchange
+}
+
+func (b *passedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF && b.x.in.Context().Err() == nil {
+		b.x.brokenOff(err)
+	}
+	return n, err
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)
@@ -227,6 +244,9 @@ func (g *Gateway) finish(x *exchange) {
 	x.record.Elapsed = time.Since(x.start)
 	if p != nil || errors.Is(context.Cause(x.in.Context()), context.Canceled) && !x.w.wrote() {
 		x.record.Status = statusClientGone
+		if x.broken {
+			x.record.Status = http.StatusBadGateway
+		}
 	}
 	g.recent.add(x.record)
 	g.Log.LogAttrs(context.WithoutCancel(x.in.Context()), slog.LevelInfo, "request", x.record.attrs()...)
@@ -235,5 +255,7 @@ func (g *Gateway) finish(x *exchange) {
 	}
 }
 
-// statusClientGone is logged when nobody got the answer, or not all of it.
+// statusClientGone is logged when the client did not wait for the answer, or not for all
+// of it. Where it was the upstream that broke off 502 is, whatever the client was told
+// before.
 const statusClientGone = 499

@@ -64,17 +64,22 @@ func (r *room) give(n int) {
 }
 
 // spooled puts a spool in the place of an answer's body. ahead runs what reads a body
-// that is not small, into the room that there is for such.
-func spooled(resp *http.Response, r *room, ahead func(*spool), end func(body []byte, all bool)) {
+// that is not small, into the room that there is for such. An error is that of a small
+// body that breaks off, of which nothing has been passed on.
+func spooled(resp *http.Response, r *room, ahead func(*spool), end func(body []byte, all bool)) error {
 	s := &spool{body: resp.Body, want: resp.ContentLength, end: end}
 	s.moved.L = &s.mu
 	resp.Body = s
 	if 0 <= s.want && s.want <= smallBody {
 		s.fill()
-	} else {
-		s.room = r
-		ahead(s)
+		if s.err != io.EOF {
+			return s.err
+		}
+		return nil
 	}
+	s.room = r
+	ahead(s)
+	return nil
 }
 
 // fill reads the body to its end, or to where it is too large, or there is no room.
