@@ -72,10 +72,10 @@ func spooled(resp *http.Response, r *room, ahead func(*spool), end func(body []b
 	resp.Body = s
 	if 0 <= s.want && s.want <= smallBody {
 		s.fill()
-		if s.err != io.EOF {
-			return s.err
+		if errors.Is(s.err, io.EOF) {
+			return nil
 		}
-		return nil
+		return s.err
 	}
 	s.room = r
 	ahead(s)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	cryptorand "crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/service"
 )
 
@@ -35,6 +37,7 @@ func (c *demoCommand) Run(p *process) error {
 	cfg.Upstream.URL = "http://" + upstream.Addr().String()
 	cfg.Limits.ColdStart = "trust"
 	cfg.Limits.Inbound.Rate = 0 // every client is this machine
+	cfg.Webhooks.Secret = credential.Secret(cryptorand.Text())
 	s, err := newService(cfg, 1, service.Faults{})
 	if err != nil {
 		return err
@@ -50,6 +53,10 @@ func (c *demoCommand) Run(p *process) error {
 		return err
 	}
 	gatewayURL := "http://" + endpoints[0].listener.Addr().String()
+	hook := service.Webhook{URL: gatewayURL + cfg.Webhooks.Path, Secret: cfg.Webhooks.Secret, Events: []string{"*"}, Target: "acme"}
+	if err := s.SetWebhooks([]service.Webhook{hook}); err != nil {
+		return err
+	}
 	p.printf(welcome, gatewayURL, "http://"+endpoints[1].listener.Addr().String(), cfg.Upstream.URL)
 
 	ctx, cancel := context.WithCancel(p.ctx)
@@ -62,7 +69,7 @@ func (c *demoCommand) Run(p *process) error {
 	return serveAll(p.ctx, log, append(endpoints, endpoint{upstream, s})...)
 }
 
-// welcome is what the demo prints: where things are, and three commands.
+// welcome is what the demo prints: where things are, and what to try.
 const welcome = `Weir is running; Ctrl-C ends it.
 
   gateway  %[1]s   what programs call instead of the API
@@ -75,7 +82,11 @@ Try:
   curl -i %[1]s/gitignore/templates
 
   # statistics: the API says 202 at first; the gateway asks again for you
-  curl -i %[1]s/repos/acme/widgets/stats/participation
+  curl -i %[1]s/repos/acme/widgets/stats/commit_activity
+
+  # a push: its webhook makes those stale, so they are asked for anew
+  curl -X POST %[3]s/_service/events -d '{"event":"push","repository":"acme/widgets","commits":3}'
+  curl -i %[1]s/repos/acme/widgets/stats/commit_activity
 
   # the 31st search of a minute is refused here, and never reaches the API
   for i in $(seq 31); do curl -s -o /dev/null -w '%%{http_code} ' -H 'Authorization: Bearer tok-owner' "%[1]s/search/commits?q=gear+$i"; done; echo

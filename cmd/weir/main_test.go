@@ -17,6 +17,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
@@ -123,8 +124,23 @@ func TestDemo(t *testing.T) {
 			t.Errorf("request %d: %v %s", i+1, resp.Header, body)
 		}
 	}
-	if resp, body := get(t, gateway+"/repos/acme/widgets/stats/participation"); resp.StatusCode != 200 || !strings.Contains(body, `"all"`) {
-		t.Errorf("statistics: %d %s", resp.StatusCode, body)
+	const activity = "/repos/acme/widgets/stats/commit_activity"
+	resp, before := get(t, gateway+activity)
+	if resp.StatusCode != 200 || !strings.Contains(before, `"total"`) {
+		t.Errorf("statistics: %d %s", resp.StatusCode, before)
+	}
+	push, err := http.Post(service+"/_service/events", "application/json", strings.NewReader(`{"event":"push","repository":"acme/widgets","commits":3}`))
+	if err != nil || push.StatusCode != http.StatusAccepted {
+		t.Fatalf("push: %v, %v", push, err)
+	}
+	_ = push.Body.Close()
+	for deadline := time.Now().Add(20 * time.Second); ; { // until the delivery has come
+		if _, after := get(t, gateway+activity); after != before {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the push has changed nothing")
+		}
 	}
 	for i := range 31 {
 		resp, body := get(t, fmt.Sprintf("%s/search/commits?q=gear+%d", gateway, i), "Authorization: Bearer tok-owner")

@@ -46,6 +46,19 @@ func (c caller) scoped(scope string) bool {
 	return scope == "" || c.token != "classic"
 }
 
+// scopes are those that a classic token needs where the documents leave the column
+// blank: by the permission that stands beside it or, without one, by the role.
+var scopes = map[string]string{
+	"Members (organization): read": "read:org", "Members (organization): write": "admin:org", "Administration (organization): write": "admin:org",
+	"Administration (repository): write": "repo", "Contents (repository): write": "repo",
+	"organization owner": "admin:org",
+}
+
+// scopeOf is the scope that an operation needs, empty for none.
+func scopeOf(op *policy.Operation) string {
+	return cmp.Or(op.Scope, scopes[op.Permission], scopes[op.Role])
+}
+
 // place is what the path of a request names: a repository and its owner, an
 // organization, or nothing.
 type place struct {
@@ -141,8 +154,8 @@ func (s *Service) permit(req *request) *response {
 		return nil
 	case !c.may(op.Permission):
 		p = s.problem(http.StatusForbidden, "Resource not accessible by this token: it needs "+op.Permission)
-	case !c.scoped(op.Scope):
-		p = s.problem(http.StatusForbidden, "Resource not accessible by this token: it needs the scope "+op.Scope)
+	case !c.scoped(scopeOf(op)):
+		p = s.problem(http.StatusForbidden, "Resource not accessible by this token: it needs the scope "+scopeOf(op))
 	default:
 		return s.entitle(req, in)
 	}

@@ -44,6 +44,7 @@ func tokens() map[string]caller {
 		"tok-member":           classic("acme-member", all...),
 		"tok-outsider":         classic("outsider", all...),
 		"tok-security-manager": classic("builder-01", all...),
+		"tok-org-admin":        classic("acme-owner", "admin:org"),
 		"tok-public":           classic("acme-owner"),
 
 		"tok-fine-grained": granted("fine_grained", everything()),

@@ -112,25 +112,20 @@ type happening struct {
 	payloads map[string]object
 }
 
-// serveEvents makes an event happen, in the state where the state knows it, and
+// postEvent makes an event happen, in the state where the state knows it, and
 // tells the deliveries that follow.
-func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPost {
-		w.Header().Set("Allow", http.MethodPost)
-		writeJSON(w, http.StatusMethodNotAllowed, problemBody{Message: "events are caused by POST"})
-		return
-	}
+func (s *Service) postEvent(w http.ResponseWriter, r *http.Request) {
 	var c cause
-	if err := readStrictly(w, r, &c); err != nil {
-		writeJSON(w, http.StatusBadRequest, problemBody{Message: err.Error()})
-		return
+	err := readStrictly(w, r, &c)
+	if err == nil {
+		var caused object
+		if caused, err = s.cause(r, c); err == nil {
+			writeJSON(w, http.StatusAccepted, caused)
+		}
 	}
-	caused, err := s.cause(r, c)
 	if err != nil {
-		writeJSON(w, http.StatusBadRequest, problemBody{Message: err.Error()})
-		return
+		badRequest(w, err)
 	}
-	writeJSON(w, http.StatusAccepted, caused)
 }
 
 // cause makes an event happen and tells of it, one after the other, so that
@@ -145,6 +140,9 @@ func (s *Service) cause(r *http.Request, c cause) (object, error) {
 	}
 	if why := h.withheld(c); why != "" {
 		return object{{"deliveries", []string{}}, {"withheld", why}}, nil
+	}
+	if len(h.heard) == 0 {
+		return object{{"deliveries", []string{}}, {"withheld", "no webhook hears of it"}}, nil
 	}
 	return object{{"deliveries", s.emit(h)}, {"withheld", nil}}, nil
 }

@@ -1,9 +1,13 @@
 package service
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -26,7 +30,7 @@ type Faults struct {
 	NoRetryAfter  bool `json:"no_retry_after"`
 	RemainingZero bool `json:"remaining_zero"`
 	// SecondaryEvery answers every so many requests with a secondary limit error
-	// for no reason; 0 none.
+	// for no reason, which then holds for its minute; 0 none.
 	SecondaryEvery int `json:"secondary_every"`
 	// ClockOffset is how far the service's clock is ahead.
 	ClockOffset Duration `json:"clock_offset"`
@@ -59,9 +63,14 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d)
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (d *Duration) UnmarshalText(text []byte) error {
 	parsed, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is not %s", text, aDuration)
+	}
 	*d = Duration(parsed)
-	return err
+	return nil
 }
+
+const aDuration = `a duration such as "1.5s"`
 
 // check says what is wrong with the faults.
 func (f Faults) check() error {
@@ -88,8 +97,21 @@ func (f Faults) check() error {
 // ParseFaults reads the JSON form of faults on top of those in force: what it does not
 // name stays. An error says which member is wrong.
 func ParseFaults(text []byte, inForce Faults) (Faults, error) {
-	if err := strictly(text, &inForce); err != nil {
+	var members map[string]json.RawMessage
+	if err := strictly(text, &members); err != nil {
 		return Faults{}, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(members)) { // one by one, so that the error can name it
+		one, err := json.Marshal(map[string]json.RawMessage{name: members[name]})
+		if err == nil {
+			err = strictly(one, &inForce)
+		}
+		if err != nil && !strings.HasPrefix(err.Error(), name+":") {
+			err = fmt.Errorf("%s: %w", name, err)
+		}
+		if err != nil {
+			return Faults{}, err
+		}
 	}
 	return inForce, inForce.check()
 }
@@ -144,25 +166,6 @@ func (f *faulty) delay(r *http.Request, least, random Duration) {
 	case <-r.Context().Done():
 	case <-timer.C:
 	}
-}
-
-// serveFaults shows the faults, and sets those that are named.
-func (s *Service) serveFaults(w http.ResponseWriter, r *http.Request) {
-	faults := s.faulty.now()
-	if r.Method == http.MethodPut {
-		body, err := readOwn(w, r)
-		wanted := faults
-		if err == nil {
-			wanted, err = ParseFaults(body, faults)
-		}
-		if err != nil {
-			writeJSON(w, http.StatusBadRequest, problemBody{Message: err.Error()})
-			return
-		}
-		faults = wanted
-		s.setFaults(faults)
-	}
-	writeJSON(w, http.StatusOK, faults)
 }
 
 func (s *Service) setFaults(f Faults) {

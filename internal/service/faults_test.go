@@ -26,10 +26,10 @@ func TestFaultsAreSetAtRunTime(t *testing.T) {
 			t.Errorf("date %v, %v", date, err)
 		}
 		for _, wrong := range []string{
-			`{"delay":"1s"}`, `{"delay_before":"soon"}`, `{"limit_status":404}`, `{"error_status":404}`, `{"error_every":-1}`, `{"latency":"-1s"}`, `{`,
+			`{"delay":"1s"}`, `{"delay_before":"soon"}`, `{"limit_status":404}`, `{"error_status":404}`, `{"error_every":-1}`, `{"latency":"-1s"}`, `{"latency":200}`, `{`,
 		} {
 			w := t.do("", http.MethodPut, "/_service/faults", wrong)
-			if w.Code != 400 || !json.Valid(w.Body.Bytes()) {
+			if name, _, _ := strings.Cut(strings.TrimLeft(wrong, `{"`), `"`); w.Code != 400 || !json.Valid(w.Body.Bytes()) || !strings.Contains(w.Body.String(), name) {
 				t.Errorf("%s: %d %s", wrong, w.Code, w.Body)
 			}
 		}

@@ -185,7 +185,7 @@ func TestWhoReadsPrivateFeeds(t *testing.T) {
 func TestFeedsTellWhatHappened(t *testing.T) {
 	run(t, func(t *tester) {
 		head := t.s.world.repositories[1].head()
-		t.wantStatus(t.do("member", http.MethodPost, "/repos/acme/secret/git/tags", `{"tag":"s\u0001<1>","message":"m","object":"`+head+`","type":"commit"}`), 201)
+		t.wantStatus(t.do("member", http.MethodPost, "/repos/acme/secret/git/tags", `{"tag":"s\ufffe<1>","message":"m","object":"`+head+`","type":"commit"}`), 201)
 		time.Sleep(time.Minute)
 		t.wantStatus(t.do("member", http.MethodPut, "/repos/acme/monolith/subscription", `{"subscribed":true}`), 200)
 		t.wantStatus(t.do("outsider", http.MethodPut, "/repos/acme/empty/subscription", `{"ignored":true}`), 200)

@@ -142,6 +142,8 @@ func createTag(s *Service, req *request) response {
 		}
 	}
 	switch {
+	case !isRefName(wanted.Tag):
+		return s.invalid("Tag", "tag")
 	case !slices.Contains([]string{"commit", "tree", "blob"}, wanted.Type):
 		return s.invalid("Tag", "type")
 	case !r.holds(wanted.Type, wanted.Object):
@@ -163,4 +165,16 @@ func (r *repository) holds(kind, sha string) bool {
 		return slices.ContainsFunc(r.files, func(f file) bool { return f.sha(r) == sha })
 	}
 	return false
+}
+
+// isRefName reports whether refs/tags/NAME may be a ref, as git-check-ref-format has
+// it.
+func isRefName(name string) bool {
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "" || strings.HasPrefix(part, ".") || strings.HasSuffix(part, ".lock") {
+			return false
+		}
+	}
+	forbidden := func(c rune) bool { return c <= ' ' || c == 0x7f || strings.ContainsRune(`~^:?*[\`, c) }
+	return !strings.HasSuffix(name, ".") && !strings.Contains(name, "..") && !strings.Contains(name, "@{") && !strings.ContainsFunc(name, forbidden)
 }

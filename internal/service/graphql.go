@@ -236,7 +236,7 @@ func (e *execution) rateLimit() node {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	w := m.window(e.req.caller, policy.GraphQL, time.Now())
-	return values(map[string]any{"limit": w.Max, "used": w.used, "remaining": w.Max - w.used, "resetAt": stamp(w.reset), "cost": 1})
+	return values(map[string]any{"limit": w.Max, "used": w.used, "remaining": w.Max - w.used, "resetAt": stamp(w.reset.Add(time.Duration(e.req.faults.ClockOffset))), "cost": 1})
 }
 
 // values is a node whose fields take no arguments.

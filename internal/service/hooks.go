@@ -201,19 +201,22 @@ func guid() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// serveWebhooks shows the webhooks without their secrets, and sets them all.
-func (s *Service) serveWebhooks(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodPut {
-		all, err := readWebhooks(w, r)
-		if err == nil {
-			err = s.SetWebhooks(all)
-		}
-		if err != nil {
-			writeJSON(w, http.StatusBadRequest, problemBody{Message: err.Error()})
-			return
-		}
-	}
+// showWebhooks shows the webhooks without their secrets.
+func (s *Service) showWebhooks(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, s.shownWebhooks())
+}
+
+// putWebhooks sets them all.
+func (s *Service) putWebhooks(w http.ResponseWriter, r *http.Request) {
+	all, err := readWebhooks(w, r)
+	if err == nil {
+		err = s.SetWebhooks(all)
+	}
+	if err != nil {
+		badRequest(w, err)
+		return
+	}
+	s.showWebhooks(w, r)
 }
 
 // readWebhooks reads a list of webhooks, so that an error names the one.
@@ -277,7 +280,10 @@ func strictly(text []byte, into any) error {
 	err := decoder.Decode(into)
 	if mismatch := (*json.UnmarshalTypeError)(nil); errors.As(err, &mismatch) {
 		wanted, named := jsonTypes[mismatch.Type.Kind()]
-		if !named {
+		switch {
+		case mismatch.Type == reflect.TypeFor[Duration]():
+			wanted = aDuration
+		case !named:
 			wanted = "an object"
 		}
 		return fmt.Errorf("%s: must be %s, not %s", cmp.Or(mismatch.Field, "the body"), wanted, mismatch.Value)

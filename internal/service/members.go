@@ -12,7 +12,7 @@ func sortedMembers(org *account) []string { return slices.Sorted(maps.Keys(org.m
 // inside reports whether the caller belongs to the organization, and its token
 // may know who does: a member, or an installation on it.
 func inside(org *account, c caller) bool {
-	return (org.members[c.login] != nil || c.account == "installation "+org.login) && c.may("Members (organization): read")
+	return (org.members[c.login] != nil || c.account == "installation "+org.login) && c.may("Members (organization): read") && c.scoped("read:org")
 }
 
 // listMembers shows concealed members to members only (Document A section 4.3).

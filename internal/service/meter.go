@@ -59,9 +59,7 @@ type spend struct {
 }
 
 func newMeter(limits policy.Limits) *meter {
-	return &meter{limits: limits, tallies: map[string]*tally{}, seen: Violations{
-		ByLimit: map[string]int{}, Highest: map[string]Highest{}, Answered: map[string]int{},
-	}}
+	return &meter{limits: limits, tallies: map[string]*tally{}, seen: noViolations()}
 }
 
 // ticket is one request's passage: it arrives, is counted, and leaves when its
@@ -87,6 +85,7 @@ const (
 	accepted refusal = iota
 	primary
 	secondary
+	banned
 )
 
 // arrive takes a request in. It may already be one too many at a time.
@@ -152,7 +151,7 @@ func (t *ticket) count(op *policy.Operation) {
 	case t.refused != accepted, op.ID == "rate-limit/get":
 		return
 	case t.tally.defied >= banAfter:
-		t.refused = primary
+		t.refused = banned
 		return
 	case now.Before(t.tally.limitedUntil):
 		t.refused, t.retry = secondary, t.tally.limitedUntil.Sub(now)
@@ -328,7 +327,7 @@ func (t *ticket) refund() {
 	if t.counted {
 		t.counted = false
 		t.window.used--
-		t.meter.seen.Answered[t.resource]--
+		t.meter.seen.Answered[t.resource] = max(0, t.meter.seen.Answered[t.resource]-1) // all may have been forgotten
 	}
 }
 
@@ -349,6 +348,17 @@ func (t *ticket) describe(h http.Header, f Faults, behind int) {
 	if t.refused == secondary && !f.NoRetryAfter {
 		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(t.retry.Seconds()))))
 	}
+}
+
+// forget begins anew. Requests in progress end with what they began with.
+func (m *meter) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tallies, m.counted, m.seen = map[string]*tally{}, 0, noViolations()
+}
+
+func noViolations() Violations {
+	return Violations{ByLimit: map[string]int{}, Highest: map[string]Highest{}, Answered: map[string]int{}}
 }
 
 func (m *meter) report() Violations {
@@ -374,7 +384,7 @@ func rateLimit(s *Service, req *request) response {
 	var core member
 	for _, name := range policy.Resources() {
 		w := s.meter.window(req.caller, name, now)
-		m := member{w.Max, w.used, w.Max - w.used, w.reset.Unix()}
+		m := member{w.Max, w.used, w.Max - w.used, w.reset.Add(time.Duration(req.faults.ClockOffset)).Unix()}
 		if name == policy.Core {
 			core = m
 		}

@@ -161,7 +161,7 @@ func TestMigrationsThatCannotBeStarted(t *testing.T) {
 			{"owner", `{"repositories":["widgets"]}`, "repositories[0]", "invalid"},
 			{"owner", `{"repositories":["acme/widgets",null]}`, "repositories[1]", "invalid"},
 			{"owner", `{"repositories":["other/parts"]}`, "repositories[0]", "invalid"},
-			{"public", `{"repositories":["acme/secret"]}`, "repositories[0]", "invalid"},
+			{"org-admin", `{"repositories":["acme/secret"]}`, "repositories[0]", "invalid"},
 			{"owner", `{"repositories":["acme/widgets"],"exclude":["repositories","owner"]}`, "exclude[1]", "invalid"},
 			{"owner", `{"repositories":["acme/widgets"],"exclude":"repositories"}`, "exclude", "invalid"},
 			{"owner", `{"repositories":["acme/widgets"],"org_metadata_only":"no"}`, "org_metadata_only", "invalid"},
@@ -211,7 +211,7 @@ func TestLockedRepositoriesTakeNoTags(t *testing.T) {
 // repository.
 func TestMigrationsShowWhatTheTokenMaySee(t *testing.T) {
 	run(t, func(t *tester) {
-		w := t.get("public", organizationMigrations)
+		w := t.get("org-admin", organizationMigrations)
 		t.wantStatus(w, 200)
 		if got := fullNames(decode[[]jsonObject](t, w)[0]); got != "acme/widgets" {
 			t.Errorf("a token without the scope repo sees %s", got)

@@ -54,7 +54,10 @@ func (s *Service) limited(c caller, why refusal, f Faults) response {
 		Message:       "API rate limit exceeded for " + c.account + ".",
 		Documentation: s.config.Dialect.Documentation + "/rate-limits",
 	}
-	if why == secondary {
+	switch why {
+	case banned:
+		body.Message = "Your integration has been banned: it went on sending requests while it was limited."
+	case secondary:
 		body.Message = "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."
 		body.Documentation = s.config.Dialect.Documentation + "/secondary-rate-limits"
 	}

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"regexp"
@@ -91,7 +92,11 @@ func listRepositoryRulesets(s *Service, req *request) response {
 		return s.notFound()
 	}
 	sets := levelOfRepository(r).all(r.rulesets)
-	if req.query.Get("includes_parents") != "false" {
+	parents := cmp.Or(req.query.Get("includes_parents"), "true")
+	if parents != "true" && parents != "false" {
+		return s.invalid("Ruleset", "includes_parents")
+	}
+	if parents == "true" {
 		sets = append(sets, above(r)...)
 	}
 	return list(req, "/repositories/"+itoa(r.id)+"/rulesets", sets, func(set leveled) object { return rulesetObject(req, set) })

@@ -164,22 +164,8 @@ const maxBody = 1 << 20
 
 // ServeHTTP answers one request: who, what, may it, do it, write it.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	switch r.URL.Path {
-	case "/_service/violations":
-		writeJSON(w, http.StatusOK, s.Violations())
-		return
-	case "/_service/faults":
-		s.serveFaults(w, r)
-		return
-
-	case "/_service/webhooks":
-		s.serveWebhooks(w, r)
-		return
-	case "/_service/events":
-		s.serveEvents(w, r)
-		return
-	case "/_service/deliveries":
-		writeJSON(w, http.StatusOK, s.deliveries.records())
+	if strings.HasPrefix(r.URL.Path, ownPaths) {
+		s.serveOwn(w, r)
 		return
 	}
 	arrived, faults := time.Now(), s.faulty.now()
@@ -346,7 +332,7 @@ func (s *Service) finish(w http.ResponseWriter, req *request, resp *response) []
 	h := w.Header()
 	if req.caller.token == "classic" {
 		h.Set("X-Oauth-Scopes", strings.Join(req.caller.scopes, ", "))
-		h.Set("X-Accepted-Oauth-Scopes", req.match.Operation.Scope)
+		h.Set("X-Accepted-Oauth-Scopes", scopeOf(req.match.Operation))
 	}
 	if resp.link != "" {
 		h.Set("Link", resp.link)

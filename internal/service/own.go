@@ -1,0 +1,83 @@
+package service
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// ownPaths are those that are not of the API.
+const ownPaths = "/_service/"
+
+// own are the service's own resources, by path and method.
+var own = map[string]map[string]func(*Service, http.ResponseWriter, *http.Request){
+	"violations": {http.MethodGet: (*Service).showViolations, http.MethodDelete: (*Service).forgetViolations},
+	"faults":     {http.MethodGet: (*Service).showFaults, http.MethodPut: (*Service).putFaults, http.MethodDelete: (*Service).deleteFaults},
+	"webhooks":   {http.MethodGet: (*Service).showWebhooks, http.MethodPut: (*Service).putWebhooks},
+	"events":     {http.MethodPost: (*Service).postEvent},
+	"deliveries": {http.MethodGet: (*Service).showDeliveries},
+}
+
+// serveOwn answers what is asked of the service itself. It costs nobody anything.
+func (s *Service) serveOwn(w http.ResponseWriter, r *http.Request) {
+	methods, known := own[strings.TrimPrefix(r.URL.Path, ownPaths)]
+	if !known {
+		writeJSON(w, http.StatusNotFound, problemBody{Message: "Not Found: there are " + strings.Join(slices.Sorted(maps.Keys(own)), ", ")})
+		return
+	}
+	serve := methods[r.Method]
+	if r.Method == http.MethodHead {
+		serve = methods[http.MethodGet]
+	}
+	if serve == nil {
+		allowed := strings.Join(slices.Sorted(maps.Keys(methods)), ", ")
+		w.Header().Set("Allow", allowed)
+		writeJSON(w, http.StatusMethodNotAllowed, problemBody{Message: "Method Not Allowed: must be one of " + allowed})
+		return
+	}
+	serve(s, w, r)
+}
+
+func badRequest(w http.ResponseWriter, err error) {
+	writeJSON(w, http.StatusBadRequest, problemBody{Message: err.Error()})
+}
+
+func (s *Service) showViolations(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, s.Violations())
+}
+
+// forgetViolations begins anew: nothing is spent, nobody limited or banned.
+func (s *Service) forgetViolations(w http.ResponseWriter, r *http.Request) {
+	s.meter.forget()
+	s.showViolations(w, r)
+}
+
+func (s *Service) showFaults(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, s.faulty.now())
+}
+
+// putFaults sets those that are named.
+func (s *Service) putFaults(w http.ResponseWriter, r *http.Request) {
+	body, err := readOwn(w, r)
+	if err == nil {
+		var faults Faults
+		if faults, err = ParseFaults(body, s.faulty.now()); err == nil {
+			s.setFaults(faults)
+		}
+	}
+	if err != nil {
+		badRequest(w, err)
+		return
+	}
+	s.showFaults(w, r)
+}
+
+func (s *Service) deleteFaults(w http.ResponseWriter, r *http.Request) {
+	s.setFaults(Faults{})
+	s.showFaults(w, r)
+}
+
+func (s *Service) showDeliveries(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, s.deliveries.records())
+}
