@@ -72,6 +72,12 @@ func (d *Duration) UnmarshalText(text []byte) error {
 
 const aDuration = `a duration such as "1.5s"`
 
+// Bounds of faults.
+const (
+	maxFaultDelay = Duration(time.Hour)
+	maxFaultEvery = 1_000_000
+)
+
 // check says what is wrong with the faults.
 func (f Faults) check() error {
 	if s := f.LimitStatus; s != 0 && s != http.StatusForbidden && s != http.StatusTooManyRequests {
@@ -80,15 +86,22 @@ func (f Faults) check() error {
 	if s := f.ErrorStatus; s != 0 && (s < 500 || s > 599) {
 		return fmt.Errorf("error_status: %d: must be 500 to 599", s)
 	}
+	for _, d := range []struct {
+		name  string
+		value Duration
+	}{{"latency", f.Latency}, {"delay_before", f.DelayBefore}, {"delay_after", f.DelayAfter}} {
+		if d.value < 0 || d.value > maxFaultDelay {
+			return fmt.Errorf("%s: %v: must be 0s to %v", d.name, time.Duration(d.value), time.Duration(maxFaultDelay))
+		}
+	}
 	for _, n := range []struct {
 		name  string
-		value int64
+		value int
 	}{
-		{"latency", int64(f.Latency)}, {"delay_before", int64(f.DelayBefore)}, {"delay_after", int64(f.DelayAfter)}, {"secondary_every", int64(f.SecondaryEvery)},
-		{"headers_behind", int64(f.HeadersBehind)}, {"error_every", int64(f.ErrorEvery)}, {"truncate_every", int64(f.TruncateEvery)},
+		{"secondary_every", f.SecondaryEvery}, {"headers_behind", f.HeadersBehind}, {"error_every", f.ErrorEvery}, {"truncate_every", f.TruncateEvery},
 	} {
-		if n.value < 0 {
-			return fmt.Errorf("%s: must not be negative", n.name)
+		if n.value < 0 || n.value > maxFaultEvery {
+			return fmt.Errorf("%s: %d: must be 0 to %d", n.name, n.value, maxFaultEvery)
 		}
 	}
 	return nil
@@ -169,10 +182,20 @@ func (f *faulty) delay(r *http.Request, least, random Duration) {
 }
 
 func (s *Service) setFaults(f Faults) {
+	_ = s.changeFaults(func(Faults) (Faults, error) { return f, nil })
+}
+
+// changeFaults changes those in force, unless it gets an error.
+func (s *Service) changeFaults(change func(Faults) (Faults, error)) error {
 	s.faulty.mu.Lock()
+	defer s.faulty.mu.Unlock()
+	f, err := change(s.faulty.faults)
+	if err != nil {
+		return err
+	}
 	s.faulty.faults = f
-	s.faulty.mu.Unlock()
 	s.meter.mu.Lock()
 	s.meter.secondly = f.SecondaryEvery
 	s.meter.mu.Unlock()
+	return nil
 }

@@ -1,14 +1,19 @@
 package service
 
 import (
+	"bytes"
 	_ "embed"
+	"encoding/json"
+	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/vektah/gqlparser/v2"
 	"github.com/vektah/gqlparser/v2/ast"
 	"github.com/vektah/gqlparser/v2/gqlerror"
+	"github.com/vektah/gqlparser/v2/parser"
 	"github.com/vektah/gqlparser/v2/validator"
 
 	"github.com/weirgate/weir/policy"
@@ -19,35 +24,47 @@ var schemaText string
 
 var schema = gqlparser.MustLoadSchema(&ast.Source{Name: "schema.graphql", Input: schemaText})
 
+// Bounds of a GraphQL request: of its text, and of the fields in its answer.
+const (
+	maxGraphQLTokens = 2000
+	maxGraphQLFields = 10_000
+)
+
 // graphQL answers a query or a mutation (schema.graphql). What is wrong with it
 // stands in errors, of an answer with 200.
 func graphQL(s *Service, req *request) response {
 	var wanted struct {
-		Query         string         `json:"query"`
-		OperationName string         `json:"operationName"`
-		Variables     map[string]any `json:"variables"`
+		Query         string    `json:"query"`
+		OperationName string    `json:"operationName"`
+		Variables     variables `json:"variables"`
 	}
 	if problem := s.decode(req.body, "GraphQL", &wanted); problem != nil {
 		return *problem
 	}
-	document, errs := gqlparser.LoadQueryWithRules(schema, wanted.Query, nil)
-	if len(errs) > 0 {
+	document, err := parser.ParseQueryWithTokenLimit(&ast.Source{Input: wanted.Query}, maxGraphQLTokens)
+	if err != nil {
+		return graphQLErrors(gqlerror.WrapIfUnwrapped(err))
+	}
+	if errs := validator.ValidateWithRules(schema, document, nil); len(errs) > 0 {
 		return graphQLErrors(errs...)
 	}
 	operation := document.Operations.ForName(wanted.OperationName)
 	if operation == nil {
 		return graphQLErrors(gqlerror.Errorf("No operation named %q", wanted.OperationName))
 	}
-	variables, err := validator.VariableValues(schema, operation, wanted.Variables)
+	values, err := validator.VariableValues(schema, operation, wanted.Variables)
 	if err != nil {
 		return graphQLErrors(gqlerror.WrapIfUnwrapped(err))
 	}
-	e := &execution{s: s, req: req, variables: variables}
+	e := &execution{s: s, req: req, variables: values}
 	root := e.query
 	if operation.Operation == ast.Mutation {
 		root = e.mutation
 	}
 	body := object{{"data", e.choose(operation.SelectionSet, root)}}
+	if e.chosen > maxGraphQLFields {
+		return graphQLErrors(gqlerror.Errorf("The answer would have more than %d fields", maxGraphQLFields))
+	}
 	if len(e.errors) > 0 {
 		body = append(body, field{"errors", e.errors})
 	}
@@ -61,23 +78,37 @@ func graphQLErrors(errs ...*gqlerror.Error) response {
 	return response{status: http.StatusOK, volatile: true, body: object{{"errors", errs}}}
 }
 
+// variables keep numbers as they are written, so that none loses digits.
+type variables map[string]any
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (v *variables) UnmarshalJSON(text []byte) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var members map[string]any
+	err := d.Decode(&members)
+	*v = members
+	return err
+}
+
 // execution is one run of an operation that fits the schema.
 type execution struct {
 	s         *Service
 	req       *request
 	variables map[string]any
 	errors    []object
+	chosen    int // fields so far
 }
 
 // node is an object of the graph: it gives the value of a field, which is a
 // scalar, nil, another node, or a list of nodes.
-type node func(name string, arguments map[string]any) any
+type node func(f *ast.Field, arguments map[string]any) any
 
 // choose makes the JSON object of what is selected of a node.
 func (e *execution) choose(set ast.SelectionSet, on node) object {
 	var fields []*ast.Field
 	of := map[string]ast.SelectionSet{} // selected below a field, by its name in the answer
-	for _, f := range e.fields(set) {
+	for _, f := range e.fields(set, map[string]bool{}) {
 		if _, twice := of[f.Alias]; !twice {
 			fields = append(fields, f)
 		}
@@ -85,11 +116,14 @@ func (e *execution) choose(set ast.SelectionSet, on node) object {
 	}
 	chosen := object{}
 	for _, f := range fields {
+		if e.chosen++; e.chosen > maxGraphQLFields {
+			break
+		}
 		var value any
 		if f.Name == "__typename" {
 			value = f.ObjectDefinition.Name
 		} else {
-			value = on(f.Name, f.ArgumentMap(e.variables))
+			value = on(f, f.ArgumentMap(e.variables))
 		}
 		switch v := value.(type) {
 		case node:
@@ -106,8 +140,9 @@ func (e *execution) choose(set ast.SelectionSet, on node) object {
 	return chosen
 }
 
-// fields are those of a selection, with what its fragments select.
-func (e *execution) fields(set ast.SelectionSet) []*ast.Field {
+// fields are those of a selection, with what its fragments select, each of those
+// once.
+func (e *execution) fields(set ast.SelectionSet, visited map[string]bool) []*ast.Field {
 	var all []*ast.Field
 	for _, selection := range set {
 		switch of := selection.(type) {
@@ -117,11 +152,12 @@ func (e *execution) fields(set ast.SelectionSet) []*ast.Field {
 			}
 		case *ast.InlineFragment:
 			if e.included(of.Directives) {
-				all = append(all, e.fields(of.SelectionSet)...)
+				all = append(all, e.fields(of.SelectionSet, visited)...)
 			}
 		case *ast.FragmentSpread:
-			if e.included(of.Directives) {
-				all = append(all, e.fields(of.Definition.SelectionSet)...)
+			if e.included(of.Directives) && !visited[of.Name] {
+				visited[of.Name] = true
+				all = append(all, e.fields(of.Definition.SelectionSet, visited)...)
 			}
 		}
 	}
@@ -137,35 +173,64 @@ func (e *execution) included(directives ast.DirectiveList) bool {
 	return !holds("skip") && (directives.ForName("include") == nil || holds("include"))
 }
 
-// notFound tells that a field names what does not exist.
-func (e *execution) notFound(path, message string) {
-	e.errors = append(e.errors, object{{"type", "NOT_FOUND"}, {"path", []string{path}}, {"message", message}})
+// fail tells why a field has no value.
+func (e *execution) fail(f *ast.Field, kind, message string) any {
+	e.errors = append(e.errors, object{{"type", kind}, {"path", []string{f.Alias}}, {"message", message}})
+	return nil
 }
 
-func (e *execution) query(name string, arguments map[string]any) any {
-	switch name {
+// text is an argument that the schema has as String! or ID!, which a variable may
+// have made null; false, with an error, where it has.
+func (e *execution) text(f *ast.Field, arguments map[string]any, name string) (string, bool) {
+	s, ok := arguments[name].(string)
+	if !ok {
+		e.fail(f, "INVALID", "Argument '"+name+"' must be a string.")
+	}
+	return s, ok
+}
+
+// number is an argument that the schema has as Int!: 32 bits, as GraphQL has it.
+func (e *execution) number(f *ast.Field, arguments map[string]any, name string) (int, bool) {
+	n, err := strconv.ParseInt(fmt.Sprint(arguments[name]), 10, 32)
+	_, text := arguments[name].(string)
+	if err != nil || text {
+		e.fail(f, "INVALID", "Argument '"+name+"' must be an integer of 32 bits.")
+	}
+	return int(n), err == nil && !text
+}
+
+func (e *execution) query(f *ast.Field, arguments map[string]any) any {
+	switch f.Name {
 	case "viewer":
 		if u := e.s.world.user(e.req.caller); u != nil {
 			return e.user(u)
 		}
 	case "repository":
-		full := arguments["owner"].(string) + "/" + arguments["name"].(string)
+		owner, ok := e.text(f, arguments, "owner")
+		name, also := e.text(f, arguments, "name")
+		if !ok || !also {
+			return nil
+		}
+		full := owner + "/" + name
 		for _, r := range e.s.world.repositories {
 			if strings.EqualFold(r.fullName(), full) && e.s.world.visible(r, e.req.caller) {
 				return e.repository(r)
 			}
 		}
-		e.notFound(name, "Could not resolve to a Repository with the name '"+full+"'.")
+		e.fail(f, "NOT_FOUND", "Could not resolve to a Repository with the name '"+full+"'.")
 	case "rateLimit":
 		return e.rateLimit()
 	default: // __schema and __type: the schema is in the source
-		e.errors = append(e.errors, object{{"message", "Introspection is not implemented"}})
+		e.fail(f, "UNPROCESSABLE", "Introspection is not implemented")
 	}
 	return nil
 }
 
-func (e *execution) mutation(name string, arguments map[string]any) any {
-	input := arguments["input"].(map[string]any)
+func (e *execution) mutation(f *ast.Field, arguments map[string]any) any {
+	input, ok := arguments["input"].(map[string]any)
+	if !ok {
+		return e.fail(f, "INVALID", "Argument 'input' must be an object.")
+	}
 	u := e.s.world.user(e.req.caller)
 	for _, r := range e.s.world.repositories {
 		if nodeID("Repository", r.id) == input["subscribableId"] && u != nil && e.s.world.visible(r, e.req.caller) {
@@ -174,16 +239,15 @@ func (e *execution) mutation(name string, arguments map[string]any) any {
 			} else {
 				r.subscriptions.set(&subscription{user: u, subscribed: state == "SUBSCRIBED", ignored: state == "IGNORED", created: time.Now()})
 			}
-			return node(func(name string, _ map[string]any) any {
-				if name == "subscribable" {
+			return node(func(f *ast.Field, _ map[string]any) any {
+				if f.Name == "subscribable" {
 					return e.repository(r)
 				}
 				return input["clientMutationId"]
 			})
 		}
 	}
-	e.notFound(name, "Could not resolve to a node with the global id of 'the subscribable'.")
-	return nil
+	return e.fail(f, "NOT_FOUND", fmt.Sprintf("Could not resolve to a node with the global id of '%v'.", input["subscribableId"]))
 }
 
 func (e *execution) user(u *account) node {
@@ -197,14 +261,18 @@ func (e *execution) repository(r *repository) node {
 		"id": nodeID("Repository", r.id), "databaseId": r.id, "name": r.name, "nameWithOwner": r.fullName(),
 		"description": r.description, "url": e.req.base + "/" + r.fullName(), "isPrivate": r.private,
 	})
-	return func(name string, arguments map[string]any) any {
-		switch name {
+	return func(f *ast.Field, arguments map[string]any) any {
+		switch f.Name {
 		case "watchers":
-			return e.watchers(r, int(arguments["first"].(int64)))
+			first, ok := e.number(f, arguments, "first")
+			if !ok {
+				return nil
+			}
+			return e.watchers(r, first)
 		case "viewerSubscription":
 			return e.subscription(r)
 		}
-		return scalars(name, arguments)
+		return scalars(f, arguments)
 	}
 }
 
@@ -241,5 +309,5 @@ func (e *execution) rateLimit() node {
 
 // values is a node whose fields take no arguments.
 func values(of map[string]any) node {
-	return func(name string, _ map[string]any) any { return of[name] }
+	return func(f *ast.Field, _ map[string]any) any { return of[f.Name] }
 }

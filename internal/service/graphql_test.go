@@ -1,6 +1,8 @@
 package service
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -78,6 +80,56 @@ func TestAMutationChangesWhatRESTShows(t *testing.T) {
 		}
 		if got := t.asks("owner", `{"query":"{ rateLimit { used cost } }"}`); got != `{"data":{"rateLimit":{"used":4,"cost":1}}}` {
 			t.Errorf("%s", got)
+		}
+	})
+}
+
+// What a variable may be, the schema's types apart.
+func TestGraphQLVariables(t *testing.T) {
+	run(t, func(t *tester) {
+		first := `{"query":"query($n: Int!) { repository(owner: \"acme\", name: \"widgets\") { watchers(first: $n) { nodes { login } } } }","variables":{"n":%s}}`
+		owner := `{"query":"query($o: String = \"acme\") { repository(owner: $o, name: \"widgets\") { id } }","variables":%s}`
+		optional := `{"query":"query($n: Int = 3) { repository(owner: \"acme\", name: \"widgets\") { watchers(first: $n) { nodes { login } } } }","variables":%s}`
+		for _, c := range []struct{ query, value, want string }{
+			{first, "1", `{"data":{"repository":{"watchers":{"nodes":[{"login":"watcher-01"}]}}}}`},
+			{first, "-5", `"nodes":[]`}, {first, "1000", `watcher-64`},
+			{first, `"2"`, `errors`}, {first, "1e30", `errors`}, {first, "4294967296", `errors`}, {first, "null", `errors`}, {first, "[1]", `errors`}, {first, "{}", `errors`}, {first, "1.5", `errors`},
+			{owner, `{}`, `R_1001`}, {owner, `null`, `R_1001`}, {owner, `{"o":"ACME"}`, `R_1001`}, {owner, `{"o":null}`, `errors`}, {owner, `{"o":7}`, `errors`},
+			{optional, `{}`, `watcher-03`}, {optional, `{"n":null}`, `errors`},
+		} {
+			if got := t.asks("owner", fmt.Sprintf(c.query, c.value)); !strings.Contains(got, c.want) {
+				t.Errorf("%s: %.300s", c.value, got)
+			}
+		}
+	})
+}
+
+// No body of a GraphQL request may hold up the service.
+func TestGraphQLIsBounded(t *testing.T) {
+	run(t, func(t *tester) {
+		chain := `query { ...f0 }`
+		for i := range 40 {
+			chain += fmt.Sprintf(" fragment f%d on Query { ...f%d ...f%d }", i, i+1, i+1)
+		}
+		chain += " fragment f40 on Query { viewer { login } }"
+		var aliases strings.Builder
+		for i := range 130 {
+			_, _ = fmt.Fprintf(&aliases, " a%d: watchers(first: 100) { nodes { login } }", i)
+		}
+		for what, c := range map[string]struct{ query, want string }{
+			"fragments of fragments": {chain, `{"data":{"viewer":{"login":"acme-owner"}}}`},
+			"a field many times":     {"{" + strings.Repeat(" viewer { login }", 400) + "}", `{"data":{"viewer":{"login":"acme-owner"}}}`},
+			"too long":               {"{" + strings.Repeat(" viewer { login }", 4000) + "}", "token limit"},
+			"deep":                   {strings.Repeat("{ viewer ", 4000), "errors"},
+			"a large answer":         {`{ repository(owner: "acme", name: "widgets") {` + aliases.String() + ` } }`, "more than 10000 fields"},
+		} {
+			body, err := json.Marshal(map[string]string{"query": c.query})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := t.asks("owner", string(body)); !strings.Contains(got, c.want) {
+				t.Errorf("%s: %.300s", what, got)
+			}
 		}
 	})
 }

@@ -289,7 +289,7 @@ func strictly(text []byte, into any) error {
 		return fmt.Errorf("%s: must be %s, not %s", cmp.Or(mismatch.Field, "the body"), wanted, mismatch.Value)
 	}
 	switch {
-	case err == nil && decoder.More():
+	case err == nil && !errors.Is(decoder.Decode(&struct{}{}), io.EOF):
 		return errors.New("more than one JSON value")
 	case err != nil:
 		if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {

@@ -61,10 +61,7 @@ func (s *Service) showFaults(w http.ResponseWriter, _ *http.Request) {
 func (s *Service) putFaults(w http.ResponseWriter, r *http.Request) {
 	body, err := readOwn(w, r)
 	if err == nil {
-		var faults Faults
-		if faults, err = ParseFaults(body, s.faulty.now()); err == nil {
-			s.setFaults(faults)
-		}
+		err = s.changeFaults(func(inForce Faults) (Faults, error) { return ParseFaults(body, inForce) })
 	}
 	if err != nil {
 		badRequest(w, err)

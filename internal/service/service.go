@@ -93,9 +93,11 @@ func New(c Config) *Service {
 	return s
 }
 
-// Close ends the background jobs and waits for them.
+// Close ends the background jobs and waits for them. No request starts another one then.
 func (s *Service) Close() {
+	s.mu.Lock()
 	s.stop()
+	s.mu.Unlock()
 	s.jobs.Wait()
 }
 

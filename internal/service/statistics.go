@@ -43,12 +43,12 @@ func statistics(f compute) handler {
 		}
 		key := statisticsKey{r.id, op, r.head()}
 		job := s.stats[key]
-		if job == nil {
+		if job == nil && s.running.Err() == nil {
 			job = &computation{}
 			s.stats[key] = job
 			s.jobs.Go(func() { s.run(job, f, req, r) })
 		}
-		if !job.done || req.faults.Endless202 {
+		if job == nil || !job.done || req.faults.Endless202 {
 			return response{status: http.StatusAccepted, body: object{}}
 		}
 		return response{status: http.StatusOK, body: job.result, modified: r.pushed}

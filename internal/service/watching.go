@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -103,7 +104,7 @@ func (s *Service) decode(body []byte, resource string, into any) *response {
 	}
 	p := s.problem(http.StatusBadRequest, "Problems parsing JSON")
 	if mismatch, ok := err.(*json.UnmarshalTypeError); ok { //nolint:errorlint // Unmarshal returns it bare
-		p = s.invalid(resource, mismatch.Field)
+		p = s.invalid(resource, cmp.Or(mismatch.Field, "body"))
 	}
 	return &p
 }
