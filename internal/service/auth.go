@@ -47,6 +47,8 @@ func tokens() map[string]caller {
 		"tok-org-admin":        classic("acme-owner", "admin:org"),
 		"tok-public":           classic("acme-owner"),
 
+		"tok-enterprise": {kind: policy.Enterprise, account: "user builder-02", token: "classic", login: "builder-02", scopes: all},
+
 		"tok-fine-grained": granted("fine_grained", everything()),
 		"tok-read-only":    granted("fine_grained", grants{"Contents (repository)": "read", "Members (organization)": "read"}),
 		"tok-app-user":     granted("app_user", everything()),
@@ -74,6 +76,7 @@ func (s *Service) authenticate(r *http.Request) (caller, bool) {
 		return caller{kind: policy.Unauthenticated, account: "address " + host}, true
 	}
 	scheme, credential, _ := strings.Cut(value, " ")
+	user := ""
 	switch strings.ToLower(scheme) {
 	case "bearer", "token":
 		if strings.Contains(credential, ":") {
@@ -86,14 +89,14 @@ func (s *Service) authenticate(r *http.Request) (caller, bool) {
 		}
 		credential = string(pair)
 		// A token may stand as the password of its user.
-		if _, password, _ := strings.Cut(credential, ":"); strings.HasPrefix(password, "tok-") {
-			credential = password
+		if name, password, _ := strings.Cut(credential, ":"); strings.HasPrefix(password, "tok-") {
+			user, credential = name, password
 		}
 	default:
 		return caller{}, false
 	}
 	c, ok := s.world.tokens[credential]
-	return c, ok
+	return c, ok && (user == "" || strings.EqualFold(user, c.login))
 }
 
 // user is the caller's user, nil when it has none.

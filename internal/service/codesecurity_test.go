@@ -106,7 +106,7 @@ func TestConfigurationsThatCannotBeMade(t *testing.T) {
 			{`{"name":"SECRETS","description":"d"}`, 422, `"field":"name","code":"already_exists"`},
 			{`{"name":"n","description":"d","dependency_graph_autosubmit_action_options":true}`, 422, `"field":"dependency_graph_autosubmit_action_options","code":"invalid"`},
 			{`{"name":"n","description":"d","dependency_graph_autosubmit_action_options":{"labeled_runners":1}}`, 422, `"field":"dependency_graph_autosubmit_action_options.labeled_runners","code":"invalid"`},
-			{`[]`, 422, `"code":"invalid"`},
+			{`[]`, 400, "Body should be a JSON object"},
 			{`{`, 400, "Problems parsing JSON"},
 			{`{"name":"Recommended","description":"the name of a global one is free"}`, 201, ""},
 			{`{"name":"n","description":"d","dependency_graph_autosubmit_action_options":{}}`, 201, ""},

@@ -62,8 +62,11 @@ type event struct {
 // nothing was.
 func (s *Service) feedPage(req *request, read *reading) feedPage {
 	var reader caller
-	if read.private {
+	switch {
+	case read.private && req.query.Has("token"):
 		reader.login = read.user.login
+	case read.private:
+		reader = req.caller
 	}
 	var events []event
 	for _, r := range s.world.repositories {

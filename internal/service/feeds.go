@@ -50,14 +50,14 @@ func followed(r *repository, user, _ *account) bool {
 func feedToken(user *account) string { return "feed-" + user.login }
 
 // listFeeds answers the index. What is of a user is told to users, and what is
-// private to those who come with basic authentication (Document B section 5.4);
-// to anyone else it is not there.
+// private to those who come with basic authentication (Document B section 5.4), with
+// a token that sees all of it; to anyone else it is not there.
 func listFeeds(s *Service, req *request) response {
 	user := s.world.user(req.caller)
 	_, _, basic := req.BasicAuth()
 	index, links := object{}, object{}
 	for _, f := range feeds {
-		if f.current && user == nil || f.private && !basic {
+		if f.current && user == nil || f.private && (!basic || !req.caller.scoped("repo")) {
 			continue
 		}
 		urls := s.feedURLs(req, f, user)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -230,6 +231,9 @@ func (e *execution) mutation(f *ast.Field, arguments map[string]any) any {
 	input, ok := arguments["input"].(map[string]any)
 	if !ok {
 		return e.fail(f, "INVALID", "Argument 'input' must be an object.")
+	}
+	if slices.Contains(policy.Embedded().Operation("watching/set-subscription").Refuses, e.req.caller.token) {
+		return e.fail(f, "FORBIDDEN", "Resource not accessible by this kind of token")
 	}
 	u := e.s.world.user(e.req.caller)
 	for _, r := range e.s.world.repositories {

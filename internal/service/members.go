@@ -3,6 +3,7 @@ package service
 import (
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 )
 
@@ -53,7 +54,7 @@ func checkMember(s *Service, req *request) response {
 	case org == nil:
 		return s.notFound()
 	case !inside(org, req.caller):
-		return response{status: http.StatusFound, location: req.base + "/orgs/" + org.login + "/public_members/" + req.match.Params["username"]}
+		return response{status: http.StatusFound, location: req.base + "/orgs/" + org.login + "/public_members/" + url.PathEscape(req.match.Params["username"])}
 	case org.members[req.match.Params["username"]] == nil:
 		return s.notFound()
 	}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -35,8 +36,9 @@ type meter struct {
 
 // tally is what one caller has spent.
 type tally struct {
-	windows    map[string]*window // by resource
-	spends     map[string]*spends // by limit and scope
+	windows    map[string]*window     // by resource
+	spends     map[string]*spends     // by limit and scope
+	searches   map[string][]time.Time // those of the last windows, by resource
 	inProgress int
 	// limitedAt and limitedUntil are the cool-down after a secondary limit.
 	limitedAt, limitedUntil time.Time
@@ -73,6 +75,7 @@ type ticket struct {
 	window   *window
 	resource string
 	counted  bool
+	at       time.Time // when it was counted
 	// refused tells why the request is refused, retry how long to wait.
 	refused refusal
 	retry   time.Duration
@@ -107,12 +110,31 @@ func (t *ticket) leave() {
 	t.meter.mu.Lock()
 	defer t.meter.mu.Unlock()
 	t.tally.inProgress--
+	if t.counted && (t.resource == policy.Search || t.resource == policy.CodeSearch) {
+		t.observe()
+	}
+}
+
+// observe notes a search that was charged, at the moment at which it was counted, and
+// the sums of all windows that it is in. None is refused for these: the text gives a
+// window, not where it begins.
+func (t *ticket) observe() {
+	window := t.window.Window.Window
+	all := t.tally.searches[t.resource]
+	at, _ := slices.BinarySearchFunc(all, t.at, time.Time.Compare)
+	all = slices.Insert(all, at, t.at)
+	for i := at; i < len(all) && all[i].Sub(t.at) < window; i++ {
+		outside, _ := slices.BinarySearchFunc(all, all[i].Add(-window+1), time.Time.Compare)
+		t.meter.high(t.resource, i+1-outside, t.window.Max)
+	}
+	old, _ := slices.BinarySearchFunc(all, all[len(all)-1].Add(-3*window), time.Time.Compare)
+	t.tally.searches[t.resource] = all[old:]
 }
 
 func (m *meter) tally(c caller) *tally {
 	a := m.tallies[c.account]
 	if a == nil {
-		a = &tally{windows: map[string]*window{}, spends: map[string]*spends{}}
+		a = &tally{windows: map[string]*window{}, spends: map[string]*spends{}, searches: map[string][]time.Time{}}
 		m.tallies[c.account] = a
 	}
 	return a
@@ -181,15 +203,9 @@ func (t *ticket) count(op *policy.Operation) {
 		m.high(c.name, t.tally.sum(c, now), c.limit)
 	}
 	t.window.used++
-	t.counted = true
+	t.counted, t.at = true, now
 	m.high("primary:"+t.resource, t.window.used, t.window.Max)
 	m.seen.Answered[t.resource]++
-	if t.resource == policy.Search || t.resource == policy.CodeSearch {
-		// Not refused for it: the text gives a window, not where it begins.
-		sliding := cost{name: t.resource, scope: t.resource, limit: t.window.Max, window: t.window.Window.Window, cost: 1}
-		t.tally.spend(sliding, now)
-		m.high(t.resource, t.tally.sum(sliding, now), sliding.limit)
-	}
 }
 
 // exceed refuses a request for a window that is used up.

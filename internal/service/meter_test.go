@@ -177,3 +177,28 @@ func TestInstallationLimitFollowsWhatIsInstalled(t *testing.T) {
 		}
 	})
 }
+
+// What is charged counts at the moment at which it was counted, however long its answer
+// takes; what turns out to be a 304 does not.
+func TestTheHighestSumOfSearches(t *testing.T) {
+	run(t, func(t *tester) {
+		const target = "/search/commits?q=gear"
+		etag := t.get("owner", target).Header().Get("ETag")
+		for range 35 {
+			t.wantStatus(t.get("owner", target, "If-None-Match: "+etag), 304)
+		}
+		if got := t.s.Violations().Highest["search"]; got != (Highest{1, 30}) {
+			t.Errorf("after one search and 35 that were not modified: %+v", got)
+		}
+		t.s.setFaults(Faults{DelayAfter: Duration(20 * time.Second)})
+		for range 3 {
+			time.Sleep(time.Minute)
+			if got := t.together(10, "member", target); got[200] != 10 {
+				t.Errorf("%v", got)
+			}
+		}
+		if got := t.s.Violations().Highest["search"]; got.Sum != 10 {
+			t.Errorf("ten a minute: %+v", got)
+		}
+	})
+}

@@ -3,6 +3,7 @@ package service
 import (
 	"cmp"
 	"encoding/base64"
+	"errors"
 	"maps"
 	"net/http"
 	"net/url"
@@ -15,15 +16,23 @@ import (
 // page 1 unless given (Document A section 8). What is no number counts as not
 // given.
 func pages(query url.Values) (page, perPage int) {
-	perPage, err := strconv.Atoi(query.Get("per_page"))
-	if err != nil || perPage < 1 {
-		perPage = 30
+	return positive(query.Get("page"), 1, maxPage), positive(query.Get("per_page"), 30, 100)
+}
+
+// maxPage is behind the last page of any list.
+const maxPage = 1 << 20
+
+// positive reads a number from 1 on, most if it is larger, else the one that is meant
+// where none is given.
+func positive(text string, otherwise, most int) int {
+	n, err := strconv.Atoi(text)
+	switch {
+	case errors.Is(err, strconv.ErrRange) && n > 0:
+		return most
+	case err != nil || n < 1:
+		return otherwise
 	}
-	page, err = strconv.Atoi(query.Get("page"))
-	if err != nil || page < 1 {
-		page = 1
-	}
-	return page, min(perPage, 100)
+	return min(n, most)
 }
 
 // list answers one page of items, each shown by render, with a Link to the
@@ -81,6 +90,15 @@ func linker(req *request, path string, without ...string) func(rel, name, value 
 	return func(rel, name, value string) string {
 		return "<" + req.base + path + "?" + kept + name + "=" + value + `>; rel="` + rel + `"`
 	}
+}
+
+// escapePath escapes a path of several segments.
+func escapePath(path string) string {
+	segments := strings.Split(path, "/")
+	for i := range segments {
+		segments[i] = url.PathEscape(segments[i])
+	}
+	return strings.Join(segments, "/")
 }
 
 // listByCursor answers the items between the cursors after and before (Document A

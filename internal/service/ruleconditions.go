@@ -1,7 +1,6 @@
 package service
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -109,9 +108,27 @@ func (set *ruleset) covers(branch, defaultBranch string) bool {
 }
 
 // matchRef matches a ref name against a pattern as fnmatch does: * and ? stop
-// at slashes, ** does not.
+// at slashes, ** does not. It takes no longer than the product of both lengths.
 func matchRef(pattern, ref string) bool {
-	quoted := regexp.QuoteMeta(pattern)
-	quoted = strings.NewReplacer(`\*\*`, `.*`, `\*`, `[^/]*`, `\?`, `[^/]`).Replace(quoted)
-	return regexp.MustCompile("^" + quoted + "$").MatchString(ref)
+	reached := make([]bool, len(ref)+1) // which beginnings of ref the pattern so far matches
+	reached[0] = true
+	for i := 0; i < len(pattern); i++ {
+		star := pattern[i] == '*'
+		across := star && i+1 < len(pattern) && pattern[i+1] == '*'
+		if across {
+			i++
+		}
+		next := make([]bool, len(ref)+1)
+		next[0] = star && reached[0]
+		for j := range len(ref) {
+			one := pattern[i] == ref[j] || pattern[i] == '?' && ref[j] != '/'
+			if star {
+				next[j+1] = reached[j+1] || next[j] && (across || ref[j] != '/')
+			} else {
+				next[j+1] = reached[j] && one
+			}
+		}
+		reached = next
+	}
+	return reached[len(ref)]
 }

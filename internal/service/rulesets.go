@@ -134,7 +134,7 @@ func listBranchRules(s *Service, req *request) response {
 			rules = append(rules, applied{rule, set})
 		}
 	}
-	path := "/repositories/" + itoa(r.id) + "/rules/branches/" + branch
+	path := "/repositories/" + itoa(r.id) + "/rules/branches/" + escapePath(branch)
 	return list(req, path, rules, func(a applied) object {
 		o := object{
 			{"type", a.Type}, {"ruleset_source_type", a.from.kind}, {"ruleset_source", a.from.source}, {"ruleset_id", a.from.id},

@@ -153,7 +153,7 @@ func TestRulesetsThatCannotBeMade(t *testing.T) {
 		}
 		t.wantMistake(t.do("owner", http.MethodPost, ofWidgets, ""), "name", "missing_field")
 		t.wantStatus(t.do("owner", http.MethodPost, ofWidgets, "{"), 400)
-		t.wantStatus(t.do("owner", http.MethodPost, ofWidgets, "[]"), 422)
+		t.wantStatus(t.do("owner", http.MethodPost, ofWidgets, "[]"), 400)
 		t.wantStatus(t.do("owner", http.MethodPost, "/repos/acme/none/rulesets", wholeRuleset), 404)
 		t.wantStatus(t.do("owner", http.MethodPost, "/orgs/none/rulesets", wholeRuleset), 404)
 		if n := len(t.s.world.repositories[0].rulesets); n != 4 {

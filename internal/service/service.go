@@ -152,8 +152,9 @@ type response struct {
 	text []byte
 	kind string // Content-Type of text
 	link string
-	// location is that of a redirect.
+	// location is that of a redirect, or of what was made.
 	location string
+	allow    string
 	modified time.Time
 	// volatile answers must be asked for each time.
 	volatile bool
@@ -241,6 +242,9 @@ func (s *Service) understand(req *request) *response {
 	}
 	req.match, req.operation = match, match.Operation
 	req.query, _ = url.ParseQuery(match.Query) // canonical, so it cannot fail
+	if v := req.Header.Get(s.config.Dialect.VersionHeader); v != "" && v != s.config.Dialect.Version {
+		return problem(http.StatusBadRequest, "Unsupported API version "+v+": must be "+s.config.Dialect.Version)
+	}
 	var ok bool
 	if req.caller, ok = s.authenticate(req.Request); !ok {
 		return problem(http.StatusUnauthorized, "Bad credentials")
@@ -260,11 +264,8 @@ func (s *Service) understand(req *request) *response {
 
 // answer finds the operation's handler and runs it.
 func (s *Service) answer(req *request) response {
-	if v := req.Header.Get(s.config.Dialect.VersionHeader); v != "" && v != s.config.Dialect.Version {
-		return s.problem(http.StatusBadRequest, "Unsupported API version "+v+": must be "+s.config.Dialect.Version)
-	}
 	if req.Method == http.MethodOptions {
-		return response{status: http.StatusNoContent}
+		return s.options(req)
 	}
 	op, handle := req.match.Operation, s.handler(req)
 	if !op.Known() && handle == nil {
@@ -292,6 +293,20 @@ func (s *Service) answer(req *request) response {
 		resp.text, resp.kind = encode(resp.body), "application/json; charset=utf-8"
 	}
 	return resp
+}
+
+// options tells which methods the target has.
+func (s *Service) options(req *request) response {
+	var allow []string
+	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+		if m, err := policy.Embedded().Classify(method, req.URL.EscapedPath(), ""); err == nil && m.Operation.Known() {
+			allow = append(allow, method)
+		}
+	}
+	if allow == nil {
+		return s.notFound()
+	}
+	return response{status: http.StatusNoContent, allow: strings.Join(append(allow, http.MethodOptions), ", ")}
 }
 
 func (s *Service) read(req *request) ([]byte, *response) {
@@ -338,6 +353,9 @@ func (s *Service) finish(w http.ResponseWriter, req *request, resp *response) []
 	}
 	if resp.link != "" {
 		h.Set("Link", resp.link)
+	}
+	if resp.allow != "" {
+		h.Set("Allow", resp.allow)
 	}
 	if resp.location != "" {
 		h.Set("Location", resp.location)

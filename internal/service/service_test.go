@@ -52,10 +52,21 @@ func (t *tester) inDialect(name string) *tester {
 var as = map[string]string{
 	"": "", "owner": "Bearer tok-owner", "owner-2": "token tok-owner-2", "member": "Bearer tok-member", "outsider": "Bearer tok-outsider",
 	"app": "Bearer tok-app", "workflow": "Bearer tok-workflow", "app-user": "Bearer tok-app-user", "security-manager": "Bearer tok-security-manager",
-	"fine-grained": "Bearer tok-fine-grained", "read-only": "Bearer tok-read-only", "public": "Bearer tok-public", "org-admin": "Bearer tok-org-admin",
+	"fine-grained": "Bearer tok-fine-grained", "read-only": "Bearer tok-read-only", "public": "Bearer tok-public", "org-admin": "Bearer tok-org-admin", "enterprise": "Bearer tok-enterprise",
 	"oauth":      "Basic " + base64.StdEncoding.EncodeToString([]byte("oauth-app:oauth-secret")),
 	"basic user": "Basic " + base64.StdEncoding.EncodeToString([]byte("acme-owner:tok-owner")),
 	"nobody":     "Bearer wrong",
+}
+
+func newRequest(method, target string) *http.Request {
+	return httptest.NewRequest(method, "http://api.test"+target, http.NoBody)
+}
+
+func (t *tester) serve(r *http.Request) *httptest.ResponseRecorder {
+	t.Helper()
+	w := httptest.NewRecorder()
+	t.s.ServeHTTP(w, r)
+	return w
 }
 
 func (t *tester) do(who, method, target, body string, fields ...string) *httptest.ResponseRecorder {
@@ -68,9 +79,7 @@ func (t *tester) do(who, method, target, body string, fields ...string) *httptes
 		name, value, _ := strings.Cut(f, ": ")
 		r.Header.Set(name, value)
 	}
-	w := httptest.NewRecorder()
-	t.s.ServeHTTP(w, r)
-	return w
+	return t.serve(r)
 }
 
 func (t *tester) get(who, target string, fields ...string) *httptest.ResponseRecorder {

@@ -1,10 +1,7 @@
 package service
 
 import (
-	"cmp"
-	"encoding/json"
 	"net/http"
-	"strings"
 	"time"
 )
 
@@ -90,23 +87,10 @@ func setSubscription(s *Service, req *request) response {
 		sub.ignored = *wanted.Ignored
 		sub.subscribed = sub.subscribed && !sub.ignored
 	}
+	if !sub.subscribed && !sub.ignored {
+		r.subscriptions.drop(u) // neither is no subscription (Document A section 4.4)
+	}
 	return response{status: http.StatusOK, body: subscriptionObject(req, r, sub)}
-}
-
-// decode reads a JSON body; a member of a wrong type is named.
-func (s *Service) decode(body []byte, resource string, into any) *response {
-	if len(strings.TrimSpace(string(body))) == 0 {
-		return nil
-	}
-	err := json.Unmarshal(body, into)
-	if err == nil {
-		return nil
-	}
-	p := s.problem(http.StatusBadRequest, "Problems parsing JSON")
-	if mismatch, ok := err.(*json.UnmarshalTypeError); ok { //nolint:errorlint // Unmarshal returns it bare
-		p = s.invalid(resource, cmp.Or(mismatch.Field, "body"))
-	}
-	return &p
 }
 
 func deleteSubscription(s *Service, req *request) response {

@@ -1,0 +1,58 @@
+package service
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"reflect"
+	"strings"
+)
+
+// decode reads a request's body, a JSON object, into a structure or a map; none, and
+// null, count as an empty one. Members are known by their exact names. A value of a
+// wrong type is a 422 that names its field.
+func (s *Service) decode(body []byte, resource string, into any) *response {
+	if text := strings.TrimSpace(string(body)); text == "" || text == "null" {
+		body = []byte("{}")
+	}
+	var members map[string]json.RawMessage
+	err := json.Unmarshal(body, &members)
+	if err == nil {
+		dropOthers(members, reflect.TypeOf(into).Elem())
+		var exact []byte
+		if exact, err = json.Marshal(members); err == nil {
+			err = json.Unmarshal(exact, into)
+		}
+	}
+	var mismatch *json.UnmarshalTypeError
+	var p response
+	switch {
+	case err == nil:
+		return nil
+	case members == nil && errors.As(err, &mismatch):
+		p = s.problem(http.StatusBadRequest, "Body should be a JSON object")
+	case errors.As(err, &mismatch):
+		p = s.invalid(resource, mismatch.Field)
+	default:
+		p = s.problem(http.StatusBadRequest, "Problems parsing JSON")
+	}
+	return &p
+}
+
+// dropOthers leaves out members that a structure would take for others of the same
+// letters in another case.
+func dropOthers(members map[string]json.RawMessage, into reflect.Type) {
+	if into.Kind() != reflect.Struct {
+		return
+	}
+	known := map[string]bool{}
+	for _, f := range reflect.VisibleFields(into) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		known[name] = true
+	}
+	for name := range members {
+		if !known[name] {
+			delete(members, name)
+		}
+	}
+}
