@@ -99,7 +99,7 @@ func (l *Ledger) Budget(ctx context.Context, name string, kind policy.CallerKind
 
 // Accounts implements [limits.Ledger], ordered by name.
 func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, error) {
-	limited, cancel := context.WithTimeout(ctx, timeout)
+	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	to, err := l.serverOf(limited, index)
 	if err != nil {
@@ -159,7 +159,7 @@ func (l *Ledger) see(ctx context.Context, s *shadow, must bool) error {
 	if !due {
 		return nil
 	}
-	limited, cancel := context.WithTimeout(ctx, timeout)
+	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	to, err := l.serverOf(limited, index)
 	if err != nil {

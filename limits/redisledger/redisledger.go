@@ -128,6 +128,7 @@ type Ledger struct {
 	Config
 	rules   atomic.Pointer[limits.Rules]
 	scripts scripts
+	timeout time.Duration // of each call
 	// lostSince is when Redis stopped to answer, in nanoseconds since 1970; zero
 	// while it answers.
 	lostSince atomic.Int64
@@ -153,7 +154,7 @@ type Ledger struct {
 // New returns a ledger. It does not wait for Redis: an error means that the URL
 // is none.
 func New(c Config) (*Ledger, error) {
-	l := &Ledger{Config: c, scripts: newScripts(redisClock), accounts: map[string]*shadow{}, trusted: map[string]string{}, met: map[string]string{}}
+	l := &Ledger{Config: c, timeout: timeout, scripts: newScripts(redisClock), accounts: map[string]*shadow{}, trusted: map[string]string{}, met: map[string]string{}}
 	l.replicas.Store(1)
 	l.Configure(c.Rules)
 	if l.Client == nil {
@@ -265,7 +266,7 @@ func (l *Ledger) learning() time.Duration {
 func (l *Ledger) run(ctx context.Context, script *redis.Script, name string, args func(process string) []any, done func(answer []any)) ([]any, error) {
 	l.steps.RLock()
 	defer l.steps.RUnlock()
-	limited, cancel := context.WithTimeout(ctx, timeout)
+	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	answer, err := l.send(limited, script, l.keysOf(name), args)
 	if err != nil {

@@ -120,7 +120,9 @@ func inVirtualTime(socket string) ledgertest.Open {
 		if err := client.FlushAll(context.Background()).Err(); err != nil {
 			t.Fatal(err)
 		}
-		return open(t, client, "r1", rules, testClock)
+		l := open(t, client, "r1", rules, testClock)
+		l.timeout = time.Minute // the server is real, so its time is not the bubble's
+		return l
 	}
 }
 

@@ -146,7 +146,7 @@ func (l *Ledger) writeAgain(ctx context.Context, s *shadow) error {
 // register keeps this replica registered. It reports whether the server, or what
 // it holds, is another than the last time.
 func (l *Ledger) register(ctx context.Context) (again bool, err error) {
-	limited, cancel := context.WithTimeout(ctx, timeout)
+	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	l.steps.RLock()
 	defer l.steps.RUnlock()
@@ -222,7 +222,7 @@ func (l *Ledger) Begin(ctx context.Context) ([]byte, error) {
 
 // warnOfEviction tells when Redis may drop what the ledger needs.
 func (l *Ledger) warnOfEviction(ctx context.Context) {
-	limited, cancel := context.WithTimeout(ctx, timeout)
+	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	settings, err := l.Client.ConfigGet(limited, "maxmemory*").Result()
 	if err != nil {

@@ -57,7 +57,7 @@ type pinged interface {
 // answers reports whether Redis does, over every connection that is open: those
 // that lead nowhere are closed by it, so that no step meets one later.
 func (l *Ledger) answers(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	var group errgroup.Group
 	ping := func(c pinged) {
