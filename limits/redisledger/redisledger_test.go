@@ -63,6 +63,7 @@ func open(t testing.TB, client redis.UniversalClient, replica string, rules limi
 		t.Fatal(err)
 	}
 	l.scripts = newScripts(clock)
+	l.timeout = time.Minute // a server may be real, and its time not the bubble's
 	if err := l.beat(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -120,9 +121,7 @@ func inVirtualTime(socket string) ledgertest.Open {
 		if err := client.FlushAll(context.Background()).Err(); err != nil {
 			t.Fatal(err)
 		}
-		l := open(t, client, "r1", rules, testClock)
-		l.timeout = time.Minute // the server is real, so its time is not the bubble's
-		return l
+		return open(t, client, "r1", rules, testClock)
 	}
 }
 
