@@ -76,7 +76,7 @@ var calls = map[string]visits{
 			{as: "tok-owner", target: "/search/code?q=" + strings.Repeat("x", 257), status: 422, field: "q"},
 		},
 		unauthorized: []call{{target: "/search/code?q=gear", status: 401}},
-		records:      map[string]string{"": records.Search, "items.0": "name path sha url git_url html_url repository score", "items.0.repository.owner": records.User},
+		records:      map[string]string{"": records.Search, "items.0": "name path sha url git_url html_url repository score", "items.0.repository": records.FoundRepository, "items.0.repository.owner": records.User},
 	},
 	"search/commits": {
 		valid: []call{{target: "/search/commits?q=gear+repo:acme/widgets", status: 200}},

@@ -24,18 +24,20 @@ const (
 	Repository = `id node_id name full_name description homepage language default_branch visibility pushed_at created_at updated_at
 		private fork is_template has_issues has_projects has_wiki has_pages has_downloads has_discussions archived disabled
 		forks_count stargazers_count watchers_count size open_issues_count topics owner
-		html_url url archive_url assignees_url blobs_url branches_url collaborators_url comments_url commits_url compare_url contents_url
+		permissions security_and_analysis ` + RepositoryURLs
+	RepositoryURLs = `html_url url archive_url assignees_url blobs_url branches_url collaborators_url comments_url commits_url compare_url contents_url
 		contributors_url deployments_url downloads_url events_url forks_url git_commits_url git_refs_url git_tags_url git_url issue_comment_url
 		issue_events_url issues_url keys_url labels_url languages_url merges_url milestones_url notifications_url pulls_url releases_url ssh_url
-		stargazers_url statuses_url subscribers_url subscription_url tags_url teams_url trees_url clone_url mirror_url hooks_url svn_url
-		permissions security_and_analysis`
+		stargazers_url statuses_url subscribers_url subscription_url tags_url teams_url trees_url clone_url mirror_url hooks_url svn_url`
 	// Document A section 2.10.
 	Ruleset = `id name source_type source enforcement node_id _links created_at updated_at`
 	// What a new one has beside: sections 4.8 and 4.9.
 	NewRuleset = Ruleset + ` target bypass_actors conditions rules`
-	// Document B sections 2.1 and 2.6.
-	Search    = `total_count incomplete_results items`
-	RateLimit = `limit used remaining reset`
+	// Document B sections 2.1 and 2.6. Of the repository of a search result it names
+	// the owner and the URL fields; the others are those that tell which one it is.
+	Search          = `total_count incomplete_results items`
+	FoundRepository = `id node_id name full_name private description fork owner ` + RepositoryURLs
+	RateLimit       = `limit used remaining reset`
 
 	// Document A section 2.3.
 	Configuration = `id target_type name description advanced_security dependency_graph dependency_graph_autosubmit_action

@@ -62,14 +62,16 @@ func minimalRepository(req *request, r *repository) object {
 	for _, u := range repositoryURLs {
 		o = append(o, field{u[0], api + u[1]})
 	}
-	return o
+	host := strings.TrimPrefix(strings.TrimPrefix(req.base, "https://"), "http://")
+	return append(o, object{
+		{"git_url", "git://" + host + "/" + r.fullName() + ".git"}, {"ssh_url", "git@" + host + ":" + r.fullName() + ".git"},
+		{"clone_url", html + ".git"}, {"mirror_url", nil}, {"svn_url", html},
+	}...)
 }
 
 // repositoryObject is the repository of the watched-repositories lists
 // (Document A section 2.7).
 func repositoryObject(s *Service, req *request, r *repository) object {
-	html := req.base + "/" + r.fullName()
-	host := strings.TrimPrefix(strings.TrimPrefix(req.base, "https://"), "http://")
 	var language any
 	if r.language != "" {
 		language = r.language
@@ -82,8 +84,6 @@ func repositoryObject(s *Service, req *request, r *repository) object {
 	}
 	member := r.owner.members[req.caller.login]
 	return append(minimalRepository(req, r), object{
-		{"git_url", "git://" + host + "/" + r.fullName() + ".git"}, {"ssh_url", "git@" + host + ":" + r.fullName() + ".git"},
-		{"clone_url", html + ".git"}, {"mirror_url", nil}, {"svn_url", html},
 		{"homepage", ""}, {"language", language}, {"forks_count", 0}, {"stargazers_count", 0}, {"watchers_count", 0},
 		{"size", len(r.files)}, {"default_branch", r.defaultBranch}, {"open_issues_count", r.openIssues()},
 		{"is_template", false}, {"topics", []string{}}, {"has_issues", true}, {"has_projects", true}, {"has_wiki", true},
