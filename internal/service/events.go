@@ -170,7 +170,9 @@ func (s *Service) happen(r *http.Request, c cause) (*happening, error) {
 	for _, k := range s.hooks {
 		if k.hears(h) {
 			h.heard = append(h.heard, k)
-			h.payloads[k.kind] = s.payload(h, k.kind)
+			if h.payloads[k.kind] == nil {
+				h.payloads[k.kind] = s.payload(h, k.kind)
+			}
 		}
 	}
 	return h, nil

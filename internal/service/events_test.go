@@ -307,3 +307,21 @@ func TestTheSameThingIsNotTheSameTwice(t *testing.T) {
 		}
 	})
 }
+
+// TestAKindOfWebhookHasOnePayload however many of the kind hear of the event.
+func TestAKindOfWebhookHasOnePayload(t *testing.T) {
+	run(t, func(t *tester) {
+		r := newRequest(http.MethodPost, "/_service/events")
+		allocations := func(hooks int) float64 {
+			t.setWebhooks(slices.Repeat([]Webhook{hookOn("acme")}, hooks)...)
+			return testing.AllocsPerRun(10, func() {
+				if h, err := t.s.happen(r, cause{Event: "release", Action: "published", Repository: "acme/widgets"}); err != nil || len(h.heard) != hooks || len(h.payloads) != 1 {
+					t.Fatalf("%d hear of it, %v", len(h.heard), err)
+				}
+			})
+		}
+		if one, many := allocations(1), allocations(64); many > 1.5*one {
+			t.Errorf("%v allocations for one webhook, %v for 64", one, many)
+		}
+	})
+}
