@@ -15,6 +15,16 @@ type field struct {
 	value any
 }
 
+// member is the value of a member; nil where there is none.
+func (o object) member(name string) any {
+	for _, f := range o {
+		if f.name == name {
+			return f.value
+		}
+	}
+	return nil
+}
+
 // MarshalJSON writes the members in their order.
 func (o object) MarshalJSON() ([]byte, error) { return appendJSON(nil, o), nil }
 

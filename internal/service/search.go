@@ -25,14 +25,16 @@ type document struct {
 	labels     []string
 	state      string
 	author     string
-	item       object
-	url        string
 	order      int64 // what sort orders by
+	// item makes what is shown, so that what is not found, or on another page,
+	// costs little. Its member url tells the document.
+	item func() object
 }
 
 type property struct{ name, value string }
 
-// found is a document with how well it matches.
+// found is a document, with those properties that were searched, and how well it
+// matches.
 type found struct {
 	document
 	score float64
@@ -45,12 +47,14 @@ func (s *Service) search(req *request, kind string, documents []document) respon
 	if problem := s.scopes(req, query); problem != nil {
 		return *problem
 	}
+	terms := alternatives(query)
 	var all []found
 	for _, d := range documents {
 		if d.repository != nil && !s.world.visible(d.repository, req.caller) {
 			continue
 		}
-		if score := evaluate(query, d); score > 0 {
+		d.properties = qualified(query, d)
+		if score := evaluate(terms, d.properties); score > 0 {
 			all = append(all, found{d, score})
 		}
 	}
@@ -62,9 +66,11 @@ func (s *Service) search(req *request, kind string, documents []document) respon
 	to := min(from+perPage, len(all))
 	items := make([]object, 0, to-from)
 	for _, f := range all[from:to] {
-		item := append(slices.Clone(f.item), field{"score", f.score})
+		item := slices.Clone(f.item())
+		url := item.member("url")
+		item = append(item, field{"score", f.score})
 		if s.wants(req, "text-match") {
-			item = append(item, field{"text_matches", textMatches(query, kind, f.document)})
+			item = append(item, field{"text_matches", textMatches(terms, kind, url, f.properties)})
 		}
 		items = append(items, item)
 	}
@@ -119,44 +125,66 @@ func (s *Service) sort(req *request, all []found) {
 	})
 }
 
-// evaluate scores a document: 0 when it does not match. Terms are joined by
-// AND unless OR stands between them, which binds less; NOT and a leading minus
-// negate. Qualifiers restrict the whole query.
-func evaluate(query policy.SearchQuery, d document) float64 {
-	in := qualified(query, d)
-	if in == nil {
-		return 0
+// alternatives are the terms of a query, in lower case, parted where OR stands: it
+// binds less than AND, which stands between terms that nothing parts. NOT and a
+// leading minus negate. What has no term, as on one side of an OR without an operand
+// or with a qualifier only, is no alternative: qualifiers restrict the whole query.
+// A query without any term has one alternative, which everything matches.
+func alternatives(query policy.SearchQuery) [][]policy.SearchToken {
+	if !query.HasTerm() {
+		return [][]policy.SearchToken{nil}
 	}
-	best, sum, matches, negate := 0.0, 0.0, true, false
+	var all [][]policy.SearchToken
+	var terms []policy.SearchToken
+	negate := false
 	for _, t := range query {
 		switch {
-		case t.Operator == "OR":
-			if matches {
-				best = max(best, sum+1)
-			}
-			sum, matches = 0, true
 		case t.Operator == "NOT":
 			negate = true
 			continue
+		case t.Operator == "OR":
+			all, terms = append(all, terms), nil
 		case t.Term != "":
-			n := occurrences(t.Term, in)
-			if (n > 0) == (negate || t.Negated) {
-				matches = false
-			}
-			sum += float64(n)
+			t.Term, t.Negated = strings.ToLower(t.Term), t.Negated || negate
+			terms = append(terms, t)
 		}
 		negate = false
 	}
-	if matches {
-		best = max(best, sum+1)
+	all = append(all, terms)
+	return slices.DeleteFunc(all, func(terms []policy.SearchToken) bool { return len(terms) == 0 })
+}
+
+// evaluate scores the properties that are searched: that of the alternative which
+// matches best, 0 when none does or there are no properties.
+func evaluate(alternatives [][]policy.SearchToken, in []property) float64 {
+	best := 0.0
+	for _, terms := range alternatives {
+		best = max(best, score(terms, in))
 	}
 	return best
 }
 
+// score is 0 unless all terms match; else it grows with how often they stand there.
+func score(terms []policy.SearchToken, in []property) float64 {
+	if in == nil {
+		return 0
+	}
+	sum := 1
+	for _, t := range terms {
+		n := occurrences(t.Term, in)
+		if (n > 0) == t.Negated {
+			return 0
+		}
+		sum += n
+	}
+	return float64(sum)
+}
+
+// occurrences counts a term, which is in lower case.
 func occurrences(term string, in []property) int {
 	n := 0
 	for _, p := range in {
-		n += strings.Count(strings.ToLower(p.value), strings.ToLower(term))
+		n += strings.Count(strings.ToLower(p.value), term)
 	}
 	return n
 }
@@ -213,24 +241,35 @@ func (d document) within(t policy.SearchToken) bool {
 	return strings.EqualFold(name, t.Value)
 }
 
-// textMatches are the places where the terms stand (Document B section 2.1);
-// indices count characters of the fragment.
-func textMatches(query policy.SearchQuery, kind string, d document) []object {
+// textMatches are the places where terms that are not negated stand in the properties
+// that are searched (Document B section 2.1); indices count characters of the fragment.
+func textMatches(alternatives [][]policy.SearchToken, kind string, url any, in []property) []object {
 	all := []object{}
-	for _, p := range d.properties {
+	for _, p := range in {
 		var matches []object
-		text := []rune(strings.ToLower(p.value))
-		for _, t := range query {
-			term := []rune(strings.ToLower(t.Term))
-			for i := 0; len(term) > 0 && i+len(term) <= len(text); i++ {
-				if slices.Equal(text[i:i+len(term)], term) {
-					matches = append(matches, object{{"text", string([]rune(p.value)[i : i+len(term)])}, {"indices", [2]int{i, i + len(term)}}})
-				}
-			}
+		text := []rune(p.value)
+		for _, at := range places(alternatives, []rune(strings.ToLower(p.value))) {
+			matches = append(matches, object{{"text", string(text[at[0]:at[1]])}, {"indices", at}})
 		}
 		if matches != nil {
-			all = append(all, object{{"object_url", d.url}, {"object_type", kind}, {"property", p.name}, {"fragment", p.value}, {"matches", matches}})
+			all = append(all, object{{"object_url", url}, {"object_type", kind}, {"property", p.name}, {"fragment", p.value}, {"matches", matches}})
 		}
 	}
 	return all
+}
+
+// places are from where to where terms stand in a text, which is in lower case: each
+// place once, by its first index.
+func places(alternatives [][]policy.SearchToken, text []rune) [][2]int {
+	var all [][2]int
+	for _, t := range slices.Concat(alternatives...) {
+		term := []rune(t.Term)
+		for i := 0; !t.Negated && i+len(term) <= len(text); i++ {
+			if slices.Equal(text[i:i+len(term)], term) {
+				all = append(all, [2]int{i, i + len(term)})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b [2]int) int { return slices.Compare(a[:], b[:]) })
+	return slices.Compact(all)
 }

@@ -1,6 +1,8 @@
 package service
 
 import (
+	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +35,16 @@ func TestSearch(t *testing.T) {
 			{"member", "/search/code?q=gear+in:path", 2},
 			{"member", `/search/code?q="the+lever"`, 1},
 			{"member", "/search/code?q=svg+in:path", 0}, // 400 KB are not searched
+			{"member", "/search/code?q=vault+OR", 1},    // what has no term is no alternative
+			{"member", "/search/code?q=OR+vault", 1},
+			{"member", "/search/code?q=vault+OR+OR+pull", 2},
+			{"member", "/search/code?q=zzzz+OR", 0},
+			{"member", `/search/code?q=zzzz+OR+""`, 0},
+			{"member", "/search/code?q=zzzz+OR+NOT", 0},
+			{"member", "/search/code?q=AND+vault+AND", 1},
+			{"member", "/search/code?q=zzzz+OR+language:python", 0},
+			{"member", "/search/code?q=language:python+OR+pull", 1},
+			{"member", "/search/code?q=zzzz+OR+-widget+language:go", 1}, // a term that is negated is one
 			{"", "/search/repositories?q=widgets", 1},
 			{"", "/search/users?q=acme", 4},
 		} {
@@ -43,6 +55,10 @@ func TestSearch(t *testing.T) {
 		if total("", "/search/issues?q=widget+state:open+label:bug")+total("", "/search/issues?q=widget+state:open+label:enhancement") != 16 {
 			t.Error("state and label")
 		}
+		time.Sleep(time.Minute)
+		if all := total("", "/search/issues?q=label:bug") + total("", "/search/issues?q=label:enhancement+OR"); all != 24 {
+			t.Errorf("%d issues without a term", all)
+		}
 		t.wantStatus(t.get("", "/search/topics?q=x"), 404)
 	})
 }
@@ -52,6 +68,10 @@ func TestSearchResults(t *testing.T) {
 		w := t.get("owner", "/search/commits?q=gear&sort=author-date&order=asc&per_page=100&page=11")
 		if got := decode[jsonObject](t, w); len(got["items"].([]any)) != 0 || got["total_count"].(float64) < 1000 {
 			t.Errorf("beyond 1,000 results: %v", got["total_count"])
+		}
+		w = t.get("owner", "/search/commits?q=gear&per_page=100&page=10")
+		if got := decode[jsonObject](t, w); len(got["items"].([]any)) != 100 || strings.Contains(w.Header().Get("Link"), "next") {
+			t.Errorf("the last of 1,000 results: %d, %s", len(got["items"].([]any)), w.Header().Get("Link"))
 		}
 		type result struct {
 			Items []struct {
@@ -112,6 +132,118 @@ func TestSearchRules(t *testing.T) {
 	})
 }
 
+// TestTextMatches of one file each: property, then text and indices of its matches.
+func TestTextMatches(t *testing.T) {
+	run(t, func(t *tester) {
+		for q, want := range map[string]string{
+			"turns":                           "file turns[22 27]",
+			"TURN gear":                       "file gear[8 12] Turn[17 21] turn[22 26] gear[32 36] Turn[60 64]; path gear[0 4] gear[5 9]",
+			"gear in:path turn -nothing":      "", // not in the path
+			"gear in:path":                    "path gear[0 4] gear[5 9]",
+			"turns in:file":                   "file turns[22 27]",
+			"turns in:file,path":              "file turns[22 27]",
+			"turns OR -gear":                  "file turns[22 27]",
+			"turns NOT lever":                 "file turns[22 27]",
+			"gear.go Gear.GO gear.go in:path": "path gear.go[5 12]",
+			"go go gear.go in:path":           "path gear.go[5 12] go[10 12]",
+			"zzzz OR turns":                   "file turns[22 27]",
+		} {
+			w := t.get("owner", "/search/code?q="+url.QueryEscape(q+" repo:acme/widgets -import -lever"), "Accept: application/vnd.service.text-match+json")
+			got := ""
+			for _, item := range decode[searchResult](t, w).Items {
+				if item.Path == "gear/gear.go" {
+					got = item.matches()
+				}
+				for _, m := range item.Matches {
+					if m.URL != item.URL || m.Type != "FileContent" {
+						t.Errorf("%s: %+v", q, m)
+					}
+				}
+			}
+			if got != want {
+				t.Errorf("%s: got %q, want %q", q, got, want)
+			}
+			time.Sleep(7 * time.Second) // within ten a minute
+		}
+	})
+}
+
+// searchResult is an answer with what is asked of it here.
+type searchResult struct {
+	Items []searchItem
+}
+
+type searchItem struct {
+	URL, Path string
+	Matches   []struct {
+		URL      string `json:"object_url"`
+		Type     string `json:"object_type"`
+		Property string
+		Matches  []struct {
+			Text    string
+			Indices [2]int
+		}
+	} `json:"text_matches"`
+}
+
+// matches are the text matches on one line.
+func (i searchItem) matches() string {
+	var all []string
+	for _, m := range i.Matches {
+		line := m.Property
+		for _, at := range m.Matches {
+			line += fmt.Sprint(" ", at.Text, at.Indices)
+		}
+		all = append(all, line)
+	}
+	return strings.Join(all, "; ")
+}
+
+// TestSearchOrder: order means nothing without a sort, or with one that there is not.
+func TestSearchOrder(t *testing.T) {
+	run(t, func(t *tester) {
+		secret := t.s.world.repositoryNamed("acme/secret")
+		secret.pushed = secret.pushed.AddDate(0, 0, -1) // before widgets
+		first := func(target string) string {
+			item := decode[searchResult](t, t.get("owner", target)).Items[0]
+			time.Sleep(7 * time.Second) // within ten a minute
+			return item.URL
+		}
+		for _, c := range []struct{ target, sort, otherSort string }{
+			{"/search/issues?q=the", "&sort=created", ""},
+			{"/search/commits?q=the", "&sort=author-date", "&sort=created"},
+			{"/search/code?q=widget", "&sort=indexed", "&sort=created"},
+		} {
+			best := first(c.target)
+			for _, ignored := range []string{"&order=asc", "&order=desc", c.otherSort, "&sort=&order=asc"} {
+				if got := first(c.target + ignored); got != best {
+					t.Errorf("%s%s: %s is first, best is %s", c.target, ignored, got, best)
+				}
+			}
+			newest, oldest := first(c.target+c.sort), first(c.target+c.sort+"&order=asc")
+			if newest == oldest || newest != first(c.target+c.sort+"&order=desc") {
+				t.Errorf("%s%s: %s is newest, %s oldest", c.target, c.sort, newest, oldest)
+			}
+		}
+	})
+}
+
+// TestItemsAreMadeWhenTheyAreShown: looking at a commit that is not costs next to
+// nothing.
+func TestItemsAreMadeWhenTheyAreShown(t *testing.T) {
+	run(t, func(t *tester) {
+		commits := 0
+		for _, r := range t.s.world.repositories {
+			commits += len(r.commits)
+		}
+		for _, target := range []string{"/search/commits?q=turnip", "/search/commits?q=the&per_page=1"} {
+			if each := testing.AllocsPerRun(1, func() { t.get("owner", target) }) / float64(commits); each > 4 {
+				t.Errorf("%s: %v allocations for each commit", target, each)
+			}
+		}
+	})
+}
+
 func FuzzEvaluate(f *testing.F) {
 	for _, q := range []string{"widget", "a OR b", "NOT", "-", `"x y" in:path`, "OR OR", "repo:acme/widgets -user:x", "in:", "é"} {
 		f.Add(q)
@@ -119,9 +251,10 @@ func FuzzEvaluate(f *testing.F) {
 	d := document{properties: []property{{"file", "a Widget é"}, {"path", "x/y"}}, language: "Go"}
 	f.Fuzz(func(t *testing.T, q string) {
 		query := policy.ParseSearch(q)
-		if score := evaluate(query, d); score < 0 {
+		terms, in := alternatives(query), qualified(query, d)
+		if score := evaluate(terms, in); score < 0 || len(terms) == 0 || in == nil && score > 0 {
 			t.Errorf("%q scores %v", q, score)
 		}
-		textMatches(query, "FileContent", d)
+		textMatches(terms, "FileContent", "", in)
 	})
 }
