@@ -44,6 +44,9 @@ type Faults struct {
 	// TruncateEvery breaks off every so many answers in the middle of their body;
 	// 0 none.
 	TruncateEvery int `json:"truncate_every"`
+	// IncompleteEvery lets every so many searches run out of time: they answer with a
+	// part of what matches, and say so; 0 none.
+	IncompleteEvery int `json:"incomplete_every"`
 	// Endless202 lets no statistics ever be done.
 	Endless202 bool `json:"endless_202"`
 	// ETagsPerToken makes ETags hang on the request as the dialect says or, where
@@ -99,6 +102,7 @@ func (f Faults) check() error {
 		value int
 	}{
 		{"secondary_every", f.SecondaryEvery}, {"headers_behind", f.HeadersBehind}, {"error_every", f.ErrorEvery}, {"truncate_every", f.TruncateEvery},
+		{"incomplete_every", f.IncompleteEvery},
 	} {
 		if n.value < 0 || n.value > maxFaultEvery {
 			return fmt.Errorf("%s: %d: must be 0 to %d", n.name, n.value, maxFaultEvery)
@@ -134,8 +138,9 @@ type faulty struct {
 	mu     sync.Mutex // guards what follows
 	faults Faults
 	random *rand.Rand
-	// errors and bodies count what could have been an error, or broken off.
-	errors, bodies int
+	// errors, bodies and searches count what could have been an error, broken off, or
+	// out of time.
+	errors, bodies, searches int
 }
 
 func (f *faulty) now() Faults {

@@ -2,7 +2,9 @@ package service
 
 import (
 	"fmt"
+	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -170,11 +172,14 @@ func TestTextMatches(t *testing.T) {
 
 // searchResult is an answer with what is asked of it here.
 type searchResult struct {
-	Items []searchItem
+	Total      int  `json:"total_count"`
+	Incomplete bool `json:"incomplete_results"`
+	Items      []searchItem
 }
 
 type searchItem struct {
 	URL, Path string
+	Number    int
 	Matches   []struct {
 		URL      string `json:"object_url"`
 		Type     string `json:"object_type"`
@@ -224,6 +229,42 @@ func TestSearchOrder(t *testing.T) {
 			if newest == oldest || newest != first(c.target+c.sort+"&order=desc") {
 				t.Errorf("%s%s: %s is newest, %s oldest", c.target, c.sort, newest, oldest)
 			}
+		}
+	})
+}
+
+// TestEverySoManySearchesRunOutOfTime: what they found is a part, in the same order.
+func TestEverySoManySearchesRunOutOfTime(t *testing.T) {
+	run(t, func(t *tester) {
+		const target = "/search/issues?q=widget&sort=created"
+		complete := decode[searchResult](t, t.get("owner", target))
+		t.s.setFaults(Faults{IncompleteEvery: 2})
+		for i := range 4 {
+			t.wantStatus(t.get("owner", "/search/issues?q="), 422) // is none
+			w := t.get("owner", target)
+			got := decode[searchResult](t, w)
+			want := len(complete.Items)
+			if i%2 == 1 {
+				want /= 2
+			}
+			if w.Code != 200 || got.Incomplete != (i%2 == 1) || len(got.Items) != want || got.Total != want {
+				t.Errorf("search %d: %d, %d of %d items, incomplete %v", i+1, w.Code, len(got.Items), got.Total, got.Incomplete)
+			}
+			for _, item := range got.Items {
+				if !slices.ContainsFunc(complete.Items, func(other searchItem) bool { return other.URL == item.URL }) {
+					t.Errorf("search %d found %s", i+1, item.URL)
+				}
+			}
+			if !slices.IsSortedFunc(got.Items, func(a, b searchItem) int { return a.Number - b.Number }) {
+				t.Errorf("search %d is out of order", i+1)
+			}
+		}
+		t.wantStatus(t.do("", http.MethodPut, "/_service/faults", `{"incomplete_every":1}`), 200)
+		if got := decode[searchResult](t, t.get("owner", "/search/users?q=acme-owner")); !got.Incomplete || len(got.Items) != 1 {
+			t.Errorf("the only one: %+v", got)
+		}
+		if w := t.do("", http.MethodPut, "/_service/faults", `{"incomplete_every":-1}`); w.Code != 400 || !strings.Contains(w.Body.String(), "incomplete_every: -1: must be 0 to ") {
+			t.Errorf("%d %s", w.Code, w.Body)
 		}
 	})
 }
