@@ -15,8 +15,8 @@ type visits struct {
 	invalid []call
 	// unauthorized calls are refused for who makes them: 401, 403 or 404.
 	unauthorized []call
-	// records are the members of objects in the answer to the last valid call,
-	// by the path of names and indices that leads there.
+	// records are those of the documents for objects in the answer to the last valid
+	// call, by the path of names and indices that leads there.
 	records map[string]string
 }
 
@@ -39,12 +39,12 @@ type call struct {
 var calls = map[string]visits{
 	"codes-of-conduct/list": {
 		valid:   []call{{}, {as: "tok-owner"}},
-		records: map[string]string{"0": "key name url html_url"},
+		records: map[string]string{"0": "key:string name:string url:string html_url:string"},
 	},
 	"codes-of-conduct/get": {
 		valid:   []call{{}},
 		invalid: []call{{target: "/codes_of_conduct/none", status: 404}},
-		records: map[string]string{"": "key name url html_url body"},
+		records: map[string]string{"": "key:string name:string url:string html_url:string body:string"},
 	},
 	"gitignore/list-templates": {valid: []call{{}, {as: "tok-owner", header: map[string]string{"If-None-Match": "*"}, status: 304}, {method: "HEAD"}}},
 	"gitignore/get-template": {
@@ -52,17 +52,17 @@ var calls = map[string]visits{
 			{}, {target: "/gitignore/templates/C%2B%2B"}, {header: map[string]string{"Accept": "application/vnd.service.raw+json"}}, {header: map[string]string{"Accept": "*/*"}},
 		},
 		invalid: []call{{target: "/gitignore/templates/none", status: 404}},
-		records: map[string]string{"": "name source"},
+		records: map[string]string{"": "name:string source:string"},
 	},
 	"rate-limit/get": {
 		valid:   []call{{}, {as: "tok-owner"}, {as: "tok-workflow"}},
-		records: map[string]string{"": "resources rate", "rate": records.RateLimit, "resources.core": records.RateLimit},
+		records: map[string]string{"": "resources:{} rate:{}", "rate": records.RateLimit, "resources.core": records.RateLimit},
 	},
 
 	"statistics/code-frequency":  onRepositories("/stats/code_frequency", 422, 204),
-	"statistics/commit-activity": onRepositories("/stats/commit_activity", 200, 204),
-	"statistics/contributors":    onRepositories("/stats/contributors", 200, 204).with(map[string]string{"0": "author total weeks", "0.author": records.User, "0.weeks.0": "w a d c"}),
-	"statistics/participation":   onRepositories("/stats/participation", 200, 200).with(map[string]string{"": "all owner"}),
+	"statistics/commit-activity": onRepositories("/stats/commit_activity", 200, 204).with(map[string]string{"0": "days:[]int total:int week:int"}),
+	"statistics/contributors":    onRepositories("/stats/contributors", 200, 204).with(map[string]string{"0": "author:{} total:int weeks:[]{}", "0.author": records.User, "0.weeks.0": "w:int a:int d:int c:int"}),
+	"statistics/participation":   onRepositories("/stats/participation", 200, 200).with(map[string]string{"": "all:[]int owner:[]int"}),
 	"statistics/punch-card":      onRepositories("/stats/punch_card", 200, 204),
 
 	"search/code": {
@@ -76,7 +76,10 @@ var calls = map[string]visits{
 			{as: "tok-owner", target: "/search/code?q=" + strings.Repeat("x", 257), status: 422, field: "q"},
 		},
 		unauthorized: []call{{target: "/search/code?q=gear", status: 401}},
-		records:      map[string]string{"": records.Search, "items.0": "name path sha url git_url html_url repository score", "items.0.repository": records.FoundRepository, "items.0.repository.owner": records.User},
+		records: map[string]string{
+			"": records.Search, "items.0.repository": records.FoundRepository, "items.0.repository.owner": records.User,
+			"items.0": "name:string path:string sha:string url:string git_url:string html_url:string repository:{} score:number",
+		},
 	},
 	"search/commits": {
 		valid: []call{{target: "/search/commits?q=gear+repo:acme/widgets", status: 200}},
@@ -126,7 +129,9 @@ var calls = map[string]visits{
 			{as: "tok-outsider"}, {as: "tok-member", method: "PUT", target: "/repos/acme/widgets/subscription", body: `{"subscribed":true}`}, {as: "tok-member"},
 		},
 		unauthorized: []call{{status: 401}},
-		records:      map[string]string{"0": records.Repository, "0.owner": records.User, "0.permissions": "admin push pull", "0.security_and_analysis": "advanced_security secret_scanning secret_scanning_push_protection secret_scanning_non_provider_patterns"},
+		records: map[string]string{"0": records.Repository, "0.owner": records.User, "0.permissions": "admin:bool push:bool pull:bool",
+			"0.security_and_analysis":                 "advanced_security:{} secret_scanning:{} secret_scanning_push_protection:{} secret_scanning_non_provider_patterns:{}",
+			"0.security_and_analysis.secret_scanning": "status:string"},
 	},
 	"watching/list-of-user": {
 		valid:   []call{{target: "/users/watcher-01/subscriptions"}},
@@ -209,9 +214,9 @@ var calls = map[string]visits{
 		records:      map[string]string{"0": records.Team},
 	},
 
-	"organization-roles/list": onRoles("", 404).with(map[string]string{"": "total_count roles", "roles.0": records.Role, "roles.0.organization": records.User}),
+	"organization-roles/list": onRoles("", 404).with(map[string]string{"": "total_count:int roles:[]{}", "roles.0": records.Role, "roles.0.organization": records.User}),
 	"organization-roles/get": onRoles("/1", 404).with(map[string]string{
-		"": records.Role, "organization": "login id node_id url repos_url events_url avatar_url description hooks_url issues_url members_url public_members_url",
+		"": records.Role, "organization": records.Organization,
 	}).but(call{as: "tok-owner", target: "/orgs/acme/organization-roles/99", status: 404}),
 	"organization-roles/list-teams": onRoles("/3/teams", 404).with(map[string]string{"0": records.Team}).but(
 		call{as: "tok-owner", target: "/orgs/acme/organization-roles/99/teams", status: 404}),
@@ -232,7 +237,7 @@ var calls = map[string]visits{
 	"organization-roles/revoke-all-user": onRoles("/users/acme-member", 403).but(
 		call{as: "tok-owner", target: "/orgs/acme/organization-roles/users/none", status: 404}),
 
-	"rulesets/list-repository": onRepositories("/rulesets", 200, 200).with(map[string]string{"0": records.Ruleset, "0._links": "self html"}).and(
+	"rulesets/list-repository": onRepositories("/rulesets", 200, 200).with(map[string]string{"0": records.Ruleset, "0._links": "self:{} html:{}"}).and(
 		call{target: "/repos/acme/widgets/rulesets?includes_parents=false"}),
 	"rulesets/list-organization": {
 		valid:        []call{{as: "tok-owner"}},
@@ -276,14 +281,14 @@ var calls = map[string]visits{
 			{as: "tok-owner", target: "/orgs/none/rulesets", body: `{}`, status: 404},
 		},
 		unauthorized: []call{{as: "tok-member", body: `{}`, status: 403}, {as: "tok-outsider", body: `{}`, status: 403}},
-		records:      map[string]string{"": records.NewRuleset, "conditions.repository_property.include.0": "name property_values source"},
+		records:      map[string]string{"": records.NewRuleset, "conditions.repository_property.include.0": "name:string property_values:[]string source:string"},
 	},
 	"rulesets/list-branch-rules": {
 		valid: []call{
 			{target: "/repos/acme/widgets/rules/branches/release/1.x"}, {target: "/repos/acme/widgets/rules/branches/release%2F1.x"}, {},
 		},
 		invalid: []call{{target: "/repos/acme/none/rules/branches/main", status: 404}},
-		records: map[string]string{"0": "type ruleset_source_type ruleset_source ruleset_id parameters"},
+		records: map[string]string{"0": "type:string ruleset_source_type:string ruleset_source:string ruleset_id:int parameters:{}"},
 	},
 
 	"git-tags/create": {
@@ -293,8 +298,10 @@ var calls = map[string]visits{
 			{as: "tok-member", body: `{"tag":"v2"}`, status: 422, field: "message"}, {as: "tok-member", target: "/repos/acme/empty/git/tags", body: `{}`, status: 409},
 		},
 		unauthorized: []call{{as: "tok-outsider", body: `{}`, status: 403}, {body: `{}`, status: 401}, {as: "tok-read-only", body: `{}`, status: 403}},
-		records: map[string]string{"": "node_id tag sha url message tagger object verification", "tagger": "name email date",
-			"object": "type sha url", "verification": "verified reason signature payload"},
+		records: map[string]string{
+			"": records.Tag, "tagger": "name:string email:string date:time", "object": "type:string sha:string url:string",
+			"verification": "verified:bool reason:string signature:string? payload:string?",
+		},
 	},
 	"git-tags/get": {
 		valid: []call{{}},
@@ -302,11 +309,14 @@ var calls = map[string]visits{
 			{target: "/repos/acme/widgets/git/tags/" + strings.Repeat("0", 40), status: 404}, {target: "/repos/acme/empty/git/tags/00", status: 409},
 		},
 		unauthorized: []call{{as: "tok-outsider", target: "/repos/acme/secret/git/tags/00", status: 404}},
-		records:      map[string]string{"": "node_id tag sha url message tagger object verification"},
+		records:      map[string]string{"": records.Tag},
 	},
 	"dependency-graph/export-sbom": onRepositories("/dependency-graph/sbom", 200, 200).with(map[string]string{
-		"": "sbom", "sbom": "SPDXID spdxVersion creationInfo name dataLicense documentDescribes documentNamespace packages", "sbom.creationInfo": "created creators",
-		"sbom.packages.0": "SPDXID name versionInfo downloadLocation licenseConcluded licenseDeclared copyrightText filesAnalyzed",
+		"": "sbom:{}", "sbom.creationInfo": "created:time creators:[]string",
+		"sbom": `SPDXID:string spdxVersion:string creationInfo:{} name:string dataLicense:string documentDescribes:[]string
+			documentNamespace:string packages:[]{}`,
+		"sbom.packages.0": `SPDXID:string name:string versionInfo:string downloadLocation:string licenseConcluded:string licenseDeclared:string
+			copyrightText:string filesAnalyzed:bool`,
 	}),
 
 	"feeds/get": {
@@ -323,10 +333,8 @@ var calls = map[string]visits{
 			{target: "/feeds/users/acme-owner/private?token=feed-outsider", status: 404}, {as: "acme-owner:tok-owner", target: "/feeds/users/outsider/private", status: 404},
 		},
 		records: map[string]string{
-			"": `timeline_url user_url current_user_public_url current_user_url current_user_actor_url current_user_organization_url current_user_organization_urls
-				security_advisories_url _links`,
-			"_links":              "timeline user current_user_public current_user current_user_actor current_user_organization current_user_organizations security_advisories",
-			"_links.current_user": "href type", "_links.current_user_organizations.0": "href type",
+			"": records.Feeds, "_links": records.FeedLinks,
+			"_links.current_user": "href:string type:string", "_links.current_user_organizations.0": "href:string type:string",
 		},
 	},
 
@@ -342,7 +350,7 @@ var calls = map[string]visits{
 			{as: "tok-owner", target: "/orgs/none/code-security/configurations", status: 404},
 		},
 		unauthorized: []call{{as: "tok-member", status: 403}, {as: "tok-outsider", status: 404}, {as: "tok-public", status: 403}, {as: "tok-read-only", status: 403}},
-		records:      map[string]string{"0": records.Configuration, "0.dependency_graph_autosubmit_action_options": "labeled_runners"},
+		records:      map[string]string{"0": records.Configuration, "0.dependency_graph_autosubmit_action_options": "labeled_runners:bool"},
 	},
 	"code-security/create-configuration": {
 		valid: []call{
@@ -358,13 +366,13 @@ var calls = map[string]visits{
 			{as: "tok-owner", body: `{`, status: 400}, {as: "tok-owner", target: "/orgs/none/code-security/configurations", body: `{}`, status: 404},
 		},
 		unauthorized: []call{{as: "tok-member", body: `{}`, status: 403}, {as: "tok-outsider", body: `{}`, status: 403}},
-		records:      map[string]string{"": records.Configuration, "dependency_graph_autosubmit_action_options": "labeled_runners"},
+		records:      map[string]string{"": records.Configuration, "dependency_graph_autosubmit_action_options": "labeled_runners:bool"},
 	},
 	"code-security/list-defaults": {
 		valid:        []call{{as: "tok-security-manager"}, {as: "tok-owner", header: map[string]string{"If-None-Match": "*"}, status: 304}, {as: "tok-owner"}},
 		invalid:      []call{{as: "tok-owner", target: "/orgs/none/code-security/configurations/defaults", status: 404}},
 		unauthorized: []call{{as: "tok-member", status: 403}, {as: "tok-outsider", status: 404}},
-		records:      map[string]string{"0": "default_for_new_repos configuration", "0.configuration": records.Configuration, "1.configuration": records.Configuration},
+		records:      map[string]string{"0": "default_for_new_repos:string configuration:{}", "0.configuration": records.Configuration, "1.configuration": records.Configuration},
 	},
 	"code-security/detach-configuration": {
 		valid: []call{{as: "tok-owner", body: `{"selected_repository_ids":[1001,1003]}`}},

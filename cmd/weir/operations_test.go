@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"regexp"
 	"slices"
@@ -16,6 +15,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"github.com/weirgate/weir/internal/records"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -149,10 +149,11 @@ func wantFields(t *testing.T, at string, call call, got answer) {
 	}
 }
 
-// wantRecords compares the members of objects with those that the documents list.
-func wantRecords(t *testing.T, at string, records map[string]string, body string) {
+// wantRecords holds objects in an answer, by their paths, against the records of the
+// documents.
+func wantRecords(t *testing.T, at string, documented map[string]string, body string) {
 	t.Helper()
-	for path, members := range records {
+	for path, record := range documented {
 		var v any
 		if err := json.Unmarshal([]byte(body), &v); err != nil {
 			t.Fatalf("%s: %s: %v", at, body, err)
@@ -170,10 +171,8 @@ func wantRecords(t *testing.T, at string, records map[string]string, body string
 			}
 		}
 		object, _ := v.(map[string]any)
-		want := strings.Fields(members)
-		slices.Sort(want)
-		if diff := gocmp.Diff(want, slices.Sorted(maps.Keys(object))); diff != "" {
-			t.Errorf("%s, at %q: documents (-), service (+):\n%s", at, path, diff)
+		if differences := records.Differences(record, object); differences != "" {
+			t.Errorf("%s, at %q:\n%s", at, path, differences)
 		}
 	}
 }

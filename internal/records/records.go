@@ -1,53 +1,84 @@
 // Package records is the members of the records that the documents list, by their
 // sections, for tests of the reference service.
 //
-// Invariants: a record is its members' names as the documents spell them, with blanks
-// between them; nothing is derived from the code that is tested. It is not for
+// Invariants: a record is its members, "name:type", as the documents spell them, with
+// blanks between them; nothing is derived from the code that is tested. It is not for
 // production code.
+//
+// A type is one of [Differences]; none where the documents give none.
 package records
 
-// The records that stand in more than one answer.
+// The records that stand in more than one answer. Objects in them are records of
+// their own.
 const (
 	// Document A section 2.1.
-	User = `login id node_id avatar_url gravatar_id url html_url followers_url following_url gists_url starred_url
-		subscriptions_url organizations_url repos_url events_url received_events_url type site_admin`
-	// Document A sections 2.2, 2.4 and 2.5. What answers creating an invitation
+	User = `login:string id:int node_id:string avatar_url:string gravatar_id:string url:string html_url:string followers_url:string
+		following_url:string gists_url:string starred_url:string subscriptions_url:string organizations_url:string repos_url:string
+		events_url:string received_events_url:string type:string site_admin:bool`
+	// Document A section 2.2. A single role shows the organization by its summary, a
+	// list as a user.
+	Role         = `id:int name:string description:string permissions:[]string organization:{} created_at:time updated_at:time`
+	Organization = `login:string id:int node_id:string url:string repos_url:string events_url:string avatar_url:string description:string
+		hooks_url:string issues_url:string members_url:string public_members_url:string`
+	// Document A sections 2.4 and 2.5. What answers creating an invitation
 	// does not tell of its failure.
-	Role          = `id name description permissions organization created_at updated_at`
-	NewInvitation = `id login node_id email role created_at inviter team_count invitation_teams_url invitation_source`
-	Invitation    = NewInvitation + ` failed_at failed_reason`
-	Team          = `id node_id url html_url name slug description privacy notification_setting permission members_url repositories_url parent`
+	NewInvitation = `id:int login:string? node_id:string email:string role:string created_at:time inviter:{} team_count:int
+		invitation_teams_url:string invitation_source:string`
+	Invitation = NewInvitation + ` failed_at:string failed_reason:string`
+	Team       = `id:int node_id:string url:string html_url:string name:string slug:string description:string privacy:string
+		notification_setting:string permission:string members_url:string repositories_url:string parent:{}?`
 
 	// Document A section 2.6.
-	Subscription = `subscribed ignored reason created_at url repository_url`
+	Subscription = `subscribed:bool ignored:bool reason:string? created_at:time url:string repository_url:string`
 	// Document A section 2.7.
-	Repository = `id node_id name full_name description homepage language default_branch visibility pushed_at created_at updated_at
-		private fork is_template has_issues has_projects has_wiki has_pages has_downloads has_discussions archived disabled
-		forks_count stargazers_count watchers_count size open_issues_count topics owner
-		permissions security_and_analysis ` + RepositoryURLs
-	RepositoryURLs = `html_url url archive_url assignees_url blobs_url branches_url collaborators_url comments_url commits_url compare_url contents_url
-		contributors_url deployments_url downloads_url events_url forks_url git_commits_url git_refs_url git_tags_url git_url issue_comment_url
-		issue_events_url issues_url keys_url labels_url languages_url merges_url milestones_url notifications_url pulls_url releases_url ssh_url
-		stargazers_url statuses_url subscribers_url subscription_url tags_url teams_url trees_url clone_url mirror_url hooks_url svn_url`
+	Repository = `id:int node_id:string name:string full_name:string description:string homepage:string language:string? default_branch:string
+		visibility:string pushed_at:time created_at:time updated_at:time
+		private:bool fork:bool is_template:bool has_issues:bool has_projects:bool has_wiki:bool has_pages:bool has_downloads:bool
+		has_discussions:bool archived:bool disabled:bool
+		forks_count:int stargazers_count:int watchers_count:int size:int open_issues_count:int topics:[]string owner:{}
+		permissions:{} security_and_analysis:{} ` + repositoryURLs
+	repositoryURLs = `html_url:string url:string archive_url:string assignees_url:string blobs_url:string branches_url:string collaborators_url:string
+		comments_url:string commits_url:string compare_url:string contents_url:string contributors_url:string deployments_url:string
+		downloads_url:string events_url:string forks_url:string git_commits_url:string git_refs_url:string git_tags_url:string git_url:string
+		issue_comment_url:string issue_events_url:string issues_url:string keys_url:string labels_url:string languages_url:string
+		merges_url:string milestones_url:string notifications_url:string pulls_url:string releases_url:string ssh_url:string
+		stargazers_url:string statuses_url:string subscribers_url:string subscription_url:string tags_url:string teams_url:string
+		trees_url:string clone_url:string mirror_url:string hooks_url:string svn_url:string`
+	// Document A section 2.8.
+	Tag = `node_id:string tag:string sha:string url:string message:string tagger:{} object:{} verification:{}`
 	// Document A section 2.10.
-	Ruleset = `id name source_type source enforcement node_id _links created_at updated_at`
+	Ruleset = `id:int name:string source_type:string source:string enforcement:string node_id:string _links:{} created_at:time updated_at:time`
 	// What a new one has beside: sections 4.8 and 4.9.
-	NewRuleset = Ruleset + ` target bypass_actors conditions rules`
-	// Document B sections 2.1 and 2.6. Of the repository of a search result it names
-	// the owner and the URL fields; the others are those that tell which one it is.
-	Search          = `total_count incomplete_results items`
-	FoundRepository = `id node_id name full_name private description fork owner ` + RepositoryURLs
-	RateLimit       = `limit used remaining reset`
+	NewRuleset = Ruleset + ` target:string bypass_actors:[]{} conditions:{} rules:[]{}`
 
 	// Document A section 2.3.
-	Configuration = `id target_type name description advanced_security dependency_graph dependency_graph_autosubmit_action
-		dependency_graph_autosubmit_action_options depbot_alerts depbot_security_updates code_scanning_default_setup secret_scanning
-		secret_scanning_push_protection secret_scanning_validity_checks private_vulnerability_reporting enforcement url html_url created_at updated_at`
+	Configuration = `id:int target_type:string name:string description:string advanced_security:string dependency_graph:string
+		dependency_graph_autosubmit_action:string dependency_graph_autosubmit_action_options:{} depbot_alerts:string
+		depbot_security_updates:string code_scanning_default_setup:string secret_scanning:string secret_scanning_push_protection:string
+		secret_scanning_validity_checks:string private_vulnerability_reporting:string enforcement:string url:string html_url:string
+		created_at:time updated_at:time`
 
-	// Document B section 2.7.
-	Migration = `id node_id owner guid state lock_repositories exclude_attachments exclude_releases exclude_owner_projects repositories
-		url created_at updated_at`
-	Migrated = Repository + ` allow_rebase_merge allow_squash_merge allow_auto_merge delete_branch_on_merge allow_merge_commit
-		template_repository temp_clone_token subscribers_count network_count forks open_issues watchers license`
-	License = `key name url spdx_id node_id html_url`
+	// Document B section 2.1. Of the repository of a search result it names the owner and
+	// the URL fields; the others are those that tell which one it is.
+	Search          = `total_count:int incomplete_results:bool items:[]{}`
+	FoundRepository = `id:int node_id:string name:string full_name:string private:bool description:string fork:bool owner:{} ` + repositoryURLs
+	// Document B section 2.5: what everybody is told of feeds, what users are, and what
+	// those are who come with basic authentication.
+	PublicFeeds = `timeline_url:string user_url:string security_advisories_url:string _links:{}`
+	UserFeeds   = PublicFeeds + ` current_user_public_url:string`
+	Feeds       = UserFeeds + ` current_user_url:string current_user_actor_url:string current_user_organization_url:string
+		current_user_organization_urls:[]string`
+	FeedLinks = `timeline:{} user:{} current_user_public:{} current_user:{} current_user_actor:{} current_user_organization:{}
+		current_user_organizations:[]{} security_advisories:{}`
+	// Document B section 2.6.
+	RateLimit = `limit:int used:int remaining:int reset:int`
+
+	// Document B section 2.7. Import migrations have no list of repositories.
+	Import = `id:int node_id:string owner:{} guid:string state:string lock_repositories:bool exclude_attachments:bool exclude_releases:bool
+		exclude_owner_projects:bool url:string created_at:time updated_at:time`
+	Migration = Import + ` repositories:[]{}`
+	Migrated  = Repository + ` allow_rebase_merge:bool allow_squash_merge:bool allow_auto_merge:bool delete_branch_on_merge:bool
+		allow_merge_commit:bool template_repository temp_clone_token:string subscribers_count:int network_count:int forks:int
+		open_issues:int watchers:int license:{}`
+	License = `key:string name:string url:string spdx_id:string node_id:string html_url:string`
 )

@@ -65,12 +65,12 @@ func minimalRepository(req *request, r *repository) object {
 	host := strings.TrimPrefix(strings.TrimPrefix(req.base, "https://"), "http://")
 	return append(o, object{
 		{"git_url", "git://" + host + "/" + r.fullName() + ".git"}, {"ssh_url", "git@" + host + ":" + r.fullName() + ".git"},
-		{"clone_url", html + ".git"}, {"mirror_url", nil}, {"svn_url", html},
+		{"clone_url", html + ".git"}, {"mirror_url", ""}, {"svn_url", html},
 	}...)
 }
 
 // repositoryObject is the repository of the watched-repositories lists
-// (Document A section 2.7).
+// (Document A section 2.7). None is a mirror, which an empty mirror_url says.
 func repositoryObject(s *Service, req *request, r *repository) object {
 	var language any
 	if r.language != "" {
