@@ -323,66 +323,6 @@ func TestRulesets(t *testing.T) {
 	})
 }
 
-func TestStatisticsAreComputedInTheBackground(t *testing.T) {
-	run(t, func(t *tester) {
-		const path = "/repos/acme/widgets/stats/"
-		for _, operation := range []string{"code_frequency", "commit_activity", "contributors", "participation", "punch_card"} {
-			w := t.get("owner", path+operation)
-			if w.Code != 202 || w.Body.String() != "{}" {
-				t.Errorf("%s at first: %d %s", operation, w.Code, w.Body)
-			}
-		}
-		time.Sleep(1499 * time.Millisecond)
-		t.wantStatus(t.get("owner", path+"participation"), 202)
-		time.Sleep(time.Millisecond)
-		synctest.Wait()
-		weeks := decode[map[string][]int](t, t.get("owner", path+"participation"))
-		all, owner := 0, 0
-		for i := range weeks["all"] {
-			all, owner = all+weeks["all"][i], owner+weeks["owner"][i]
-		}
-		if len(weeks["all"]) != 52 || len(weeks["owner"]) != 52 || all == 0 || owner > all {
-			t.Errorf("%v", weeks)
-		}
-		if n := len(decode[[][3]int](t, t.get("owner", path+"punch_card"))); n != 168 {
-			t.Errorf("%d hours", n)
-		}
-		for _, triple := range decode[[][3]int64](t, t.get("owner", path+"code_frequency")) {
-			if triple[1] < 0 || triple[2] > 0 || time.Unix(triple[0], 0).UTC().Weekday() != time.Sunday {
-				t.Errorf("%v", triple)
-			}
-		}
-		if n := len(decode[[]jsonObject](t, t.get("owner", path+"commit_activity"))); n != 52 {
-			t.Errorf("%d weeks", n)
-		}
-		if w := t.get("owner", path+"contributors"); w.Header().Get("ETag") == "" || w.Header().Get("Last-Modified") == "" {
-			t.Errorf("%v", w.Header())
-		}
-	})
-}
-
-func TestStatisticsOfUnusualRepositories(t *testing.T) {
-	run(t, func(t *tester) {
-		t.wantStatus(t.get("", "/repos/acme/empty/stats/contributors"), 204)
-		t.wantStatus(t.get("", "/repos/acme/monolith/stats/code_frequency"), 422)
-		t.wantStatus(t.get("", "/repos/acme/none/stats/participation"), 404)
-		t.wantStatus(t.get("", "/repos/acme/monolith/stats/contributors"), 202)
-		time.Sleep(2 * time.Second)
-		total := 0.0
-		for _, c := range decode[[]jsonObject](t, t.get("", "/repos/acme/monolith/stats/contributors")) {
-			total += c["total"].(float64)
-			for _, w := range c["weeks"].([]any) {
-				if w.(jsonObject)["a"] != 0.0 || w.(jsonObject)["d"] != 0.0 {
-					t.Fatalf("lines are counted in a large repository: %v", w)
-				}
-			}
-		}
-		if total < 10_000 || total >= 12_000 {
-			t.Errorf("%v commits without merges and empty ones", total)
-		}
-	})
-}
-
 func TestWindows(t *testing.T) {
 	run(t, func(t *tester) {
 		for i := range 30 {

@@ -19,14 +19,19 @@ type statisticsKey struct {
 	head       string
 }
 
-// computation is a statistics job; result is set when it is done.
+// computation is a statistics job; show is set when it is done.
 type computation struct {
-	done   bool
-	result any
+	show view
 }
 
-// compute makes the body of a statistics answer.
-type compute func(req *request, r *repository, now time.Time) any
+// view makes the body of an answer from figures that many requests share.
+type view func(*request) any
+
+// compute finds the figures.
+type compute func(r *repository, now time.Time) view
+
+// always shows figures that are the same for every request.
+func always(figures any) view { return func(*request) any { return figures } }
 
 // statistics answers 202 and starts a job, until the job is done.
 func statistics(f compute) handler {
@@ -46,17 +51,17 @@ func statistics(f compute) handler {
 		if job == nil && s.running.Err() == nil {
 			job = &computation{}
 			s.stats[key] = job
-			s.jobs.Go(func() { s.run(job, f, req, r) })
+			s.jobs.Go(func() { s.run(job, f, r) })
 		}
-		if job == nil || !job.done || req.faults.Endless202 {
+		if job == nil || job.show == nil || req.faults.Endless202 {
 			return response{status: http.StatusAccepted, body: object{}}
 		}
-		return response{status: http.StatusOK, body: job.result, modified: r.pushed}
+		return response{status: http.StatusOK, body: job.show(req), modified: r.pushed}
 	}
 }
 
 // run is the background job.
-func (s *Service) run(job *computation, f compute, req *request, r *repository) {
+func (s *Service) run(job *computation, f compute, r *repository) {
 	timer := time.NewTimer(s.config.StatisticsDelay)
 	defer timer.Stop()
 	select {
@@ -66,7 +71,7 @@ func (s *Service) run(job *computation, f compute, req *request, r *repository) 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	job.result, job.done = f(req, r, time.Now()), true
+	job.show = f(r, time.Now())
 }
 
 const week = 7 * 24 * time.Hour
@@ -84,7 +89,7 @@ func counted(commits []commit) []commit {
 }
 
 // codeFrequency is [week, additions, -deletions] for each week.
-func codeFrequency(_ *request, r *repository, _ time.Time) any {
+func codeFrequency(r *repository, _ time.Time) view {
 	sums := map[int64][2]int{}
 	for _, c := range counted(r.commits) {
 		w := sunday(c.at).Unix()
@@ -94,11 +99,11 @@ func codeFrequency(_ *request, r *repository, _ time.Time) any {
 	for _, w := range slices.Sorted(maps.Keys(sums)) {
 		triples = append(triples, [3]int64{w, int64(sums[w][0]), int64(sums[w][1])})
 	}
-	return triples
+	return always(triples)
 }
 
 // commitActivity is the commits of the last 52 weeks, by week and day.
-func commitActivity(_ *request, r *repository, now time.Time) any {
+func commitActivity(r *repository, now time.Time) view {
 	type activity struct {
 		Days  [7]int `json:"days"`
 		Total int    `json:"total"`
@@ -115,47 +120,51 @@ func commitActivity(_ *request, r *repository, now time.Time) any {
 			weeks[i].Days[c.at.UTC().Weekday()]++
 		}
 	}
-	return weeks
+	return always(weeks)
 }
+
+// contribution sums up what one author did in a week.
+type contribution struct{ additions, deletions, commits int }
 
 // contributors is each author's weeks. It leaves empty commits out too, and
 // counts no lines in large repositories.
-func contributors(req *request, r *repository, _ time.Time) any {
-	type sums struct{ a, d, c int }
-	byAuthor := map[*account]map[int64]sums{}
+func contributors(r *repository, _ time.Time) view {
+	byAuthor := map[*account]map[int64]contribution{}
 	for _, c := range counted(r.commits) {
 		if c.empty() {
 			continue
 		}
 		if byAuthor[c.author] == nil {
-			byAuthor[c.author] = map[int64]sums{}
+			byAuthor[c.author] = map[int64]contribution{}
 		}
 		w := sunday(c.at).Unix()
-		s := byAuthor[c.author][w]
-		s.c++
+		sum := byAuthor[c.author][w]
+		sum.commits++
 		if len(r.commits) < largeRepository {
-			s.a, s.d = s.a+c.additions, s.d+c.deletions
+			sum.additions, sum.deletions = sum.additions+c.additions, sum.deletions+c.deletions
 		}
-		byAuthor[c.author][w] = s
+		byAuthor[c.author][w] = sum
 	}
 	authors := slices.SortedFunc(maps.Keys(byAuthor), func(a, b *account) int { return a.id - b.id })
-	all := make([]object, 0, len(authors))
-	for _, author := range authors {
-		total := 0
-		weeks := make([]object, 0, len(byAuthor[author]))
-		for _, w := range slices.Sorted(maps.Keys(byAuthor[author])) {
-			s := byAuthor[author][w]
-			total += s.c
-			weeks = append(weeks, object{{"w", w}, {"a", s.a}, {"d", s.d}, {"c", s.c}})
-		}
-		all = append(all, object{{"author", userObject(req, author)}, {"total", total}, {"weeks", weeks}})
+	return func(req *request) any {
+		return rendered(authors, func(author *account) object { return contributor(req, author, byAuthor[author]) })
 	}
-	return all
+}
+
+// contributor is an author with the commits of each week.
+func contributor(req *request, author *account, byWeek map[int64]contribution) object {
+	total, weeks := 0, make([]object, 0, len(byWeek))
+	for _, w := range slices.Sorted(maps.Keys(byWeek)) {
+		sum := byWeek[w]
+		total += sum.commits
+		weeks = append(weeks, object{{"w", w}, {"a", sum.additions}, {"d", sum.deletions}, {"c", sum.commits}})
+	}
+	return object{{"author", userObject(req, author)}, {"total", total}, {"weeks", weeks}}
 }
 
 // participation is the commits of the last 52 weeks, the most recent ending
 // today at midnight UTC, for everyone and for the owner.
-func participation(_ *request, r *repository, now time.Time) any {
+func participation(r *repository, now time.Time) view {
 	end := now.UTC().Truncate(24 * time.Hour)
 	first := end.Add(-52 * week)
 	var all, owner [52]int
@@ -165,15 +174,15 @@ func participation(_ *request, r *repository, now time.Time) any {
 		}
 		i := int(c.at.Sub(first) / week)
 		all[i]++
-		if m := r.owner.members[c.author.login]; m != nil && m.admin {
+		if owns(place{organization: r.owner}, c.author) {
 			owner[i]++
 		}
 	}
-	return object{{"all", all}, {"owner", owner}}
+	return always(object{{"all", all}, {"owner", owner}})
 }
 
 // punchCard is [day, hour, commits], by each commit's own zone.
-func punchCard(_ *request, r *repository, _ time.Time) any {
+func punchCard(r *repository, _ time.Time) view {
 	var counts [7][24]int
 	for _, c := range counted(r.commits) {
 		counts[c.at.Weekday()][c.at.Hour()]++
@@ -184,5 +193,5 @@ func punchCard(_ *request, r *repository, _ time.Time) any {
 			triples = append(triples, [3]int{day, hour, n})
 		}
 	}
-	return triples
+	return always(triples)
 }

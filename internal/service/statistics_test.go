@@ -1,0 +1,212 @@
+package service
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestStatisticsAreComputedInTheBackground(t *testing.T) {
+	run(t, func(t *tester) {
+		const path = "/repos/acme/widgets/stats/"
+		for _, operation := range []string{"code_frequency", "commit_activity", "contributors", "participation", "punch_card"} {
+			w := t.get("owner", path+operation)
+			if w.Code != 202 || w.Body.String() != "{}" {
+				t.Errorf("%s at first: %d %s", operation, w.Code, w.Body)
+			}
+		}
+		time.Sleep(1499 * time.Millisecond)
+		t.wantStatus(t.get("owner", path+"participation"), 202)
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		weeks := decode[map[string][]int](t, t.get("owner", path+"participation"))
+		all, owner := 0, 0
+		for i := range weeks["all"] {
+			all, owner = all+weeks["all"][i], owner+weeks["owner"][i]
+		}
+		if len(weeks["all"]) != 52 || len(weeks["owner"]) != 52 || all == 0 || owner > all {
+			t.Errorf("%v", weeks)
+		}
+		if n := len(decode[[][3]int](t, t.get("owner", path+"punch_card"))); n != 168 {
+			t.Errorf("%d hours", n)
+		}
+		for _, triple := range decode[[][3]int64](t, t.get("owner", path+"code_frequency")) {
+			if triple[1] < 0 || triple[2] > 0 || time.Unix(triple[0], 0).UTC().Weekday() != time.Sunday {
+				t.Errorf("%v", triple)
+			}
+		}
+		if n := len(decode[[]jsonObject](t, t.get("owner", path+"commit_activity"))); n != 52 {
+			t.Errorf("%d weeks", n)
+		}
+		if w := t.get("owner", path+"contributors"); w.Header().Get("ETag") == "" || w.Header().Get("Last-Modified") == "" {
+			t.Errorf("%v", w.Header())
+		}
+	})
+}
+
+func TestStatisticsOfUnusualRepositories(t *testing.T) {
+	run(t, func(t *tester) {
+		t.wantStatus(t.get("", "/repos/acme/empty/stats/contributors"), 204)
+		t.wantStatus(t.get("", "/repos/acme/monolith/stats/code_frequency"), 422)
+		t.wantStatus(t.get("", "/repos/acme/none/stats/participation"), 404)
+		t.wantStatus(t.get("", "/repos/acme/monolith/stats/contributors"), 202)
+		time.Sleep(2 * time.Second)
+		total := 0.0
+		for _, c := range decode[[]jsonObject](t, t.get("", "/repos/acme/monolith/stats/contributors")) {
+			total += c["total"].(float64)
+			for _, w := range c["weeks"].([]any) {
+				if w.(jsonObject)["a"] != 0.0 || w.(jsonObject)["d"] != 0.0 {
+					t.Fatalf("lines are counted in a large repository: %v", w)
+				}
+			}
+		}
+		if total < 10_000 || total >= 12_000 {
+			t.Errorf("%v commits without merges and empty ones", total)
+		}
+	})
+}
+
+// small is a repository whose statistics are reckoned by hand, for the morning of
+// Wednesday, 2000-01-05: its participation ends with Tuesday, and the weeks of all
+// else begin on 1999-01-03, 1999-12-26 and 2000-01-02.
+func (t *tester) small() {
+	acme := t.s.world.accounts["acme"]
+	at := func(text string) time.Time {
+		at, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	owner, member := t.s.world.accounts["acme-owner"], t.s.world.accounts["acme-member"]
+	t.s.world.repositories = append(t.s.world.repositories, &repository{id: 2001, owner: acme, name: "small", defaultBranch: "main", commits: []commit{
+		{sha: "1", author: owner, at: at("1999-01-05T23:59:59Z"), additions: 10, deletions: 1},      // too old to participate
+		{sha: "2", author: member, at: at("1999-01-06T00:00:00Z"), additions: 1},                    // just not, but for the activity
+		{sha: "3", author: member, at: at("1999-12-31T23:30:00-07:00"), additions: 5, deletions: 3}, // Friday there, Saturday in UTC
+		{sha: "4", author: owner, at: at("2000-01-02T01:00:00+02:00"), additions: 2, deletions: 2},  // Sunday there, Saturday in UTC
+		{sha: "5", author: owner, at: at("2000-01-03T09:00:00Z"), additions: 100, deletions: 100, merge: true},
+		{sha: "6", author: member, at: at("2000-01-03T10:00:00Z")}, // empty
+		{sha: "7", author: owner, at: at("2000-01-04T23:59:59Z"), additions: 4},
+		{sha: "8", author: owner, at: at("2000-01-05T00:00:00Z"), deletions: 6}, // of today
+	}})
+	time.Sleep(time.Until(at("2000-01-05T10:30:00Z")))
+}
+
+// figures asks for statistics until they are there.
+func figures[T any](t *tester, target string) T {
+	t.Helper()
+	t.wantStatus(t.get("", target), 202)
+	time.Sleep(2 * time.Second)
+	w := t.get("", target)
+	t.wantStatus(w, 200)
+	return decode[T](t, w)
+}
+
+// TestStatisticsReckonedByHand: Document A section 2.9, line by line.
+func TestStatisticsReckonedByHand(t *testing.T) {
+	const old, last, this = 915321600, 946166400, 946771200 // the weeks of the small repository
+	sums := func(w int64, a, d, c int) jsonObject {
+		return jsonObject{"w": float64(w), "a": float64(a), "d": float64(d), "c": float64(c)}
+	}
+	run(t, func(t *tester) {
+		t.small()
+		const path = "/repos/acme/small/stats/"
+		t.same("code frequency", [][3]int64{{old, 11, -1}, {last, 7, -5}, {this, 4, -6}}, figures[[][3]int64](t, path+"code_frequency"))
+
+		contributors := map[string]any{}
+		for _, c := range figures[[]jsonObject](t, path+"contributors") {
+			contributors[c["author"].(jsonObject)["login"].(string)] = []any{c["total"], c["weeks"]}
+		}
+		t.same("contributors", map[string]any{
+			"acme-owner":  []any{4.0, []any{sums(old, 10, 1, 1), sums(last, 2, 2, 1), sums(this, 4, 6, 2)}},
+			"acme-member": []any{2.0, []any{sums(old, 1, 0, 1), sums(last, 5, 3, 1)}},
+		}, contributors)
+
+		participation := map[string][]int{"all": make([]int, 52), "owner": make([]int, 52)}
+		participation["all"][0], participation["all"][51], participation["owner"][51] = 1, 4, 2
+		t.same("participation", participation, figures[map[string][]int](t, path+"participation"))
+
+		punches := map[[2]int]int{}
+		for i, triple := range figures[[][3]int](t, path+"punch_card") {
+			if triple[0] != i/24 || triple[1] != i%24 {
+				t.Fatalf("at %d of the punch card: %v", i, triple)
+			}
+			if triple[2] > 0 {
+				punches[[2]int{triple[0], triple[1]}] = triple[2]
+			}
+		}
+		t.same("punch card", map[[2]int]int{{2, 23}: 2, {3, 0}: 2, {5, 23}: 1, {0, 1}: 1, {1, 10}: 1}, punches)
+	})
+}
+
+// TestTheLastYearReckonedByHand: 52 weeks that begin on Sundays.
+func TestTheLastYearReckonedByHand(t *testing.T) {
+	type activity struct {
+		Days        [7]int
+		Total, Week int
+	}
+	run(t, func(t *tester) {
+		t.small()
+		want := make([]activity, 52)
+		for i := range want {
+			want[i].Week = 915926400 + i*7*24*3600 // from 1999-01-10 on
+		}
+		want[50].Days, want[50].Total = [7]int{6: 2}, 2
+		want[51].Days, want[51].Total = [7]int{1: 1, 2: 1, 3: 1}, 3
+		t.same("commit activity", want, figures[[]activity](t, "/repos/acme/small/stats/commit_activity"))
+	})
+}
+
+// same compares figures.
+func (t *tester) same(what string, want, got any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s: by hand (-), service (+):\n%s", what, diff)
+	}
+}
+
+// TestTenThousandCommitsAreTooMany: whatever kind they are of (Document A section 4.5).
+func TestTenThousandCommitsAreTooMany(t *testing.T) {
+	run(t, func(t *tester) {
+		for _, c := range []struct {
+			commits, status, lines int
+		}{{9_999, 200, 9_998}, {10_000, 422, 0}} {
+			author, at := t.s.world.accounts["acme-owner"], time.Now().Add(-time.Hour)
+			r := &repository{id: 2000 + c.commits, owner: t.s.world.accounts["acme"], name: itoa(c.commits), defaultBranch: "main"}
+			for i := range c.commits {
+				r.commits = append(r.commits, commit{sha: itoa(i), author: author, at: at, additions: 1, deletions: 1, merge: i == 0})
+			}
+			t.s.world.repositories = append(t.s.world.repositories, r)
+			path := "/repos/" + r.fullName() + "/stats/"
+			t.get("", path+"code_frequency")
+			one := figures[[]struct {
+				Total int
+				Weeks []struct{ A, D, C int }
+			}](t, path+"contributors")[0]
+			t.wantStatus(t.get("", path+"code_frequency"), c.status)
+			if w := one.Weeks[0]; one.Total != c.commits-1 || w.C != c.commits-1 || w.A != c.lines || w.D != c.lines {
+				t.Errorf("%s: %+v", r.name, one)
+			}
+		}
+	})
+}
+
+// TestFiguresAreSharedAndURLsAreNot: each request is shown its own host.
+func TestFiguresAreSharedAndURLsAreNot(t *testing.T) {
+	run(t, func(t *tester) {
+		const path = "/repos/acme/widgets/stats/contributors"
+		figures[[]jsonObject](t, path)
+		r := httptest.NewRequest(http.MethodGet, "http://other.test"+path, http.NoBody)
+		w := httptest.NewRecorder()
+		t.s.ServeHTTP(w, r)
+		t.wantStatus(w, 200)
+		if body := w.Body.String(); strings.Contains(body, "api.test") || !strings.Contains(body, `"url":"http://other.test/users/acme-member"`) {
+			t.Errorf("%.300s", body)
+		}
+	})
+}
