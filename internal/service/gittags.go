@@ -21,6 +21,8 @@ type gitTag struct {
 	// reason is why the signature is or is not valid (Document A section 2.8);
 	// signature is empty without one.
 	reason, signature string
+	// created is when it was made here, whatever the tagger says.
+	created time.Time
 }
 
 type signer struct {
@@ -28,9 +30,9 @@ type signer struct {
 	at          time.Time
 }
 
-// newTag returns a tag object; its name is that which Git gives it.
-func newTag(name, message, target, kind string, tagger signer) *gitTag {
-	t := &gitTag{name: name, message: message, target: target, kind: kind, tagger: tagger, reason: "unsigned"}
+// newTag returns a tag object that is made now; its name is that which Git gives it.
+func newTag(now time.Time, name, message, target, kind string, tagger signer) *gitTag {
+	t := &gitTag{name: name, message: message, target: target, kind: kind, tagger: tagger, reason: "unsigned", created: now}
 	if at := strings.Index(message, signatureBegin); at >= 0 {
 		t.signature, t.reason = message[at:], "unknown_key" // nobody has shown a key here
 		if !strings.Contains(t.signature, signatureEnd) {
@@ -91,7 +93,7 @@ func getTag(s *Service, req *request) response {
 	if at < 0 {
 		return s.notFound()
 	}
-	return response{status: http.StatusOK, modified: r.tags[at].tagger.at, body: tagObject(req, r, r.tags[at])}
+	return response{status: http.StatusOK, modified: r.tags[at].created, body: tagObject(req, r, r.tags[at])}
 }
 
 // createTag makes a tag object, and no reference (Document A section 4.6).
@@ -104,15 +106,11 @@ func createTag(s *Service, req *request) response {
 		return s.problem(http.StatusForbidden, lockedForMigration)
 	}
 	var wanted struct {
-		Tag     string `json:"tag"`
-		Message string `json:"message"`
-		Object  string `json:"object"`
-		Type    string `json:"type"`
-		Tagger  *struct {
-			Name  string `json:"name"`
-			Email string `json:"email"`
-			Date  string `json:"date"`
-		} `json:"tagger"`
+		Tag     string        `json:"tag"`
+		Message string        `json:"message"`
+		Object  string        `json:"object"`
+		Type    string        `json:"type"`
+		Tagger  *wantedTagger `json:"tagger"`
 	}
 	if problem := s.decode(req.body, "Tag", &wanted); problem != nil {
 		return *problem
@@ -127,18 +125,9 @@ func createTag(s *Service, req *request) response {
 		tagger.name, tagger.email = u.name, u.email
 	}
 	if t := wanted.Tagger; t != nil {
-		if t.Name == "" {
-			return s.missing("Tag", "tagger.name")
-		}
-		if t.Email == "" {
-			return s.missing("Tag", "tagger.email")
-		}
-		tagger.name, tagger.email = t.Name, t.Email
-		if t.Date != "" {
-			var err error
-			if tagger.at, err = time.Parse(time.RFC3339, t.Date); err != nil {
-				return s.invalid("Tag", "tagger.date")
-			}
+		var wrong *mistake
+		if tagger, wrong = t.signer(tagger.at); wrong != nil {
+			return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{"Tag", wrong.field, wrong.code})
 		}
 	}
 	switch {
@@ -149,11 +138,40 @@ func createTag(s *Service, req *request) response {
 	case !r.holds(wanted.Type, wanted.Object):
 		return s.invalid("Tag", "object")
 	}
-	t := newTag(wanted.Tag, wanted.Message, wanted.Object, wanted.Type, tagger)
+	t := newTag(time.Now(), wanted.Tag, wanted.Message, wanted.Object, wanted.Type, tagger)
 	if !slices.ContainsFunc(r.tags, func(other *gitTag) bool { return other.sha == t.sha }) {
 		r.tags = append(r.tags, t)
 	}
 	return response{status: http.StatusCreated, body: tagObject(req, r, t), location: req.base + "/repos/" + r.fullName() + "/git/tags/" + t.sha}
+}
+
+// wantedTagger is the tagger of the body (Document A section 4.6).
+type wantedTagger struct {
+	Name  string `json:"name"`
+	Email string `json:"email"`
+	Date  string `json:"date"` // now unless given
+}
+
+// signer is who Git will write into the tag, or the first mistake: what is written
+// stands in a line of its own, "NAME <EMAIL> SECONDS ZONE", and is read from there
+// again. The year of a date, in UTC, has four digits.
+func (t *wantedTagger) signer(now time.Time) (signer, *mistake) {
+	for _, f := range []struct{ name, value string }{{"tagger.name", t.Name}, {"tagger.email", t.Email}} {
+		switch {
+		case f.value == "":
+			return signer{}, missingAt(f.name)
+		case strings.TrimSpace(f.value) == "" || strings.ContainsAny(f.value, "\n<>\x00"):
+			return signer{}, invalidAt(f.name)
+		}
+	}
+	at := now
+	if t.Date != "" {
+		var err error
+		if at, err = time.Parse(time.RFC3339, t.Date); err != nil || at.UTC().Year() < 0 || at.UTC().Year() > 9999 {
+			return signer{}, invalidAt("tagger.date")
+		}
+	}
+	return signer{strings.TrimSpace(t.Name), strings.TrimSpace(t.Email), at}, nil
 }
 
 // holds reports whether the repository has a Git object of that type and name.

@@ -43,10 +43,27 @@ func TestTagsAreMadeAndRead(t *testing.T) {
 	})
 }
 
+// TestATagIsAsOldAsItIsHere: its tagger may say anything.
+func TestATagIsAsOldAsItIsHere(t *testing.T) {
+	run(t, func(t *tester) {
+		time.Sleep(time.Hour)
+		body := `{"tag":"v2","message":"m","object":"` + t.s.world.repositories[0].head() + `","type":"commit","tagger":{"name":" A ","email":"a@example.com","date":"2040-01-01T00:00:00Z"}}`
+		made := decode[jsonObject](t, t.do("member", http.MethodPost, tagsOf, body))
+		time.Sleep(time.Hour)
+		read := t.get("", tagsOf+"/"+made["sha"].(string))
+		if got := read.Header().Get("Last-Modified"); got != "Sat, 01 Jan 2000 01:00:00 GMT" {
+			t.Errorf("Last-Modified %s", got)
+		}
+		if tagger := decode[jsonObject](t, read)["tagger"].(jsonObject); tagger["date"] != "2040-01-01T00:00:00Z" || tagger["name"] != "A" {
+			t.Errorf("%v", tagger)
+		}
+	})
+}
+
 // TestTheNameOfATagIsGits: what git hash-object -t tag says of the same text.
 func TestTheNameOfATagIsGits(t *testing.T) {
 	at := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
-	tag := newTag("v0.0.1", "initial version\n", "c3d0be41ecbe669545ee3e94d31ed9a4bc91ee3c", "commit", signer{"Ann", "ann@example.com", at})
+	tag := newTag(at, "v0.0.1", "initial version\n", "c3d0be41ecbe669545ee3e94d31ed9a4bc91ee3c", "commit", signer{"Ann", "ann@example.com", at})
 	if want := "396f0c9a253897c1606f17e338d7cc427b49dd8f"; tag.sha != want {
 		t.Errorf("got %s, want %s", tag.sha, want)
 	}
@@ -100,6 +117,18 @@ func TestTagsThatCannotBeMade(t *testing.T) {
 			{"member", tagsOf, with(`"name":"A",`, ""), 422, "tagger.name"},
 			{"member", tagsOf, with(`,"email":"a@example.com"`, ""), 422, "tagger.email"},
 			{"member", tagsOf, with(`"name":"A",`, `"name":"A","date":"yesterday",`), 422, "tagger.date"},
+			{"member", tagsOf, with(`"name":"A",`, `"name":"A","date":"9999-12-31T23:59:59Z",`), 201, ""},
+			{"member", tagsOf, with(`"name":"A",`, `"name":"A","date":"9999-12-31T23:59:59-01:00",`), 422, "tagger.date"}, // 10000 in UTC
+			{"member", tagsOf, with(`"name":"A",`, `"name":"A","date":"0000-01-01T00:00:00+01:00",`), 422, "tagger.date"},
+			{"member", tagsOf, with(`"name":"A"`, `"name":" "`), 422, "tagger.name"},
+			{"member", tagsOf, with(`"name":"A"`, `"name":"A\nB"`), 422, "tagger.name"},
+			{"member", tagsOf, with(`"name":"A"`, `"name":"A\u0000"`), 422, "tagger.name"},
+			{"member", tagsOf, with(`"name":"A"`, `"name":"A <B"`), 422, "tagger.name"},
+			{"member", tagsOf, with(`"name":"A"`, `"name":"A> B"`), 422, "tagger.name"},
+			{"member", tagsOf, with(`a@example.com`, `\t `), 422, "tagger.email"},
+			{"member", tagsOf, with(`a@example.com`, `a@example.com\n`), 422, "tagger.email"},
+			{"member", tagsOf, with(`a@example.com`, `<a@example.com`), 422, "tagger.email"},
+			{"member", tagsOf, with(`a@example.com`, `a@example.com>`), 422, "tagger.email"},
 			{"member", tagsOf, with(`"v2"`, "2"), 422, "tag"},
 			{"member", tagsOf, "{", 400, ""},
 			{"member", "/repos/acme/empty/git/tags", with("", ""), 409, ""},

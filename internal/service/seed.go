@@ -157,7 +157,7 @@ func (g *grower) issues(r *repository) {
 func (g *grower) tags(r *repository) {
 	release := func(n int, name, message string) *gitTag {
 		c := r.commits[n]
-		return newTag(name, message, c.sha, "commit", signer{c.author.name, c.author.email, c.at})
+		return newTag(c.at, name, message, c.sha, "commit", signer{c.author.name, c.author.email, c.at})
 	}
 	signed := release(100, "v1.0.0", "The first one\n"+signatureBegin+"\n\n"+objectName(g.random.Uint64())+"\n"+signatureEnd+"\n")
 	signed.reason = "valid"
