@@ -1,8 +1,6 @@
 package service
 
 import (
-	"crypto/sha1"
-	"encoding/hex"
 	"fmt"
 	"net/http"
 	"slices"
@@ -39,9 +37,7 @@ func newTag(now time.Time, name, message, target, kind string, tagger signer) *g
 			t.reason = "malformed_signature"
 		}
 	}
-	text := t.payload() + t.signature
-	sum := sha1.Sum([]byte(fmt.Sprintf("tag %d\x00%s", len(text), text)))
-	t.sha = hex.EncodeToString(sum[:])
+	t.sha = gitName("tag", t.payload()+t.signature)
 	return t
 }
 

@@ -69,6 +69,31 @@ func TestTheNameOfATagIsGits(t *testing.T) {
 	}
 }
 
+// TestTheNameOfABlobIsGits: what git hash-object says of the same content.
+func TestTheNameOfABlobIsGits(t *testing.T) {
+	run(t, func(t *tester) {
+		r, other := t.s.world.repositories[0], t.s.world.repositories[1]
+		for content, want := range map[string]string{
+			"": "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391", "hello\n": "ce013625030ba8dba906f756967f9e9ca394464a",
+		} {
+			if got := (file{path: "a", content: content}).sha(r); got != want {
+				t.Errorf("%q is %s, want %s", content, got, want)
+			}
+		}
+		names := map[string]bool{}
+		for _, f := range r.files {
+			names[f.sha(r)] = true
+		}
+		if len(names) != len(r.files) {
+			t.Errorf("%d files have %d names", len(r.files), len(names))
+		}
+		large := file{path: "a", size: 1}
+		if name := large.sha(r); name == large.sha(other) || name == (file{path: "b", size: 1}).sha(r) {
+			t.Error("files whose content is not held share a name")
+		}
+	})
+}
+
 func TestSignaturesOfTags(t *testing.T) {
 	run(t, func(t *tester) {
 		valid := t.s.world.repositories[0].tags[0]

@@ -1,6 +1,9 @@
 package service
 
 import (
+	"crypto/sha1"
+	"encoding/hex"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -115,9 +118,19 @@ type file struct {
 	size    int // of a file whose content is not held; else 0
 }
 
-// sha is the name of the file's blob.
+// sha is the name of the file's blob: that which Git gives its content, so files with
+// the same content share it. Where the content is not held it is another for each file.
 func (f file) sha(r *repository) string {
-	return objectName(uint64(r.id), uint64(len(f.path)), uint64(len(f.content)))
+	if f.size > 0 {
+		return gitName("blob", r.fullName()+"/"+f.path)
+	}
+	return gitName("blob", f.content)
+}
+
+// gitName is the name that Git gives an object of a type.
+func gitName(kind, content string) string {
+	sum := sha1.Sum(fmt.Appendf(nil, "%s %d\x00%s", kind, len(content), content))
+	return hex.EncodeToString(sum[:])
 }
 
 type issue struct {
