@@ -134,8 +134,11 @@ var calls = map[string]visits{
 			"0.security_and_analysis.secret_scanning": "status:string"},
 	},
 	"watching/list-of-user": {
-		valid:   []call{{target: "/users/watcher-01/subscriptions"}},
-		invalid: []call{{target: "/users/none/subscriptions", status: 404}},
+		valid: []call{{target: "/user/45/subscriptions"}, {target: "/users/watcher-01/subscriptions?per_page=1&page=2"}, {target: "/users/watcher-01/subscriptions"}},
+		invalid: []call{
+			{target: "/users/none/subscriptions", status: 404}, {target: "/users/acme/subscriptions", status: 404},
+			{target: "/user/4/subscriptions", status: 404}, {target: "/user/999/subscriptions", status: 404},
+		},
 		records: map[string]string{"0": records.Repository},
 	},
 

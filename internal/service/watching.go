@@ -121,10 +121,20 @@ func listMyWatched(s *Service, req *request) response {
 	return list(req, "/user/subscriptions", s.watchedBy(req, u), func(r *repository) object { return repositoryObject(s, req, r) })
 }
 
+// user finds the user that a request names, by login or by number.
+func (s *Service) user(req *request) *account {
+	for _, a := range s.world.accounts {
+		if a.members == nil && (a.login == req.match.Params["username"] || itoa(a.id) == req.match.Params["user_id"]) {
+			return a
+		}
+	}
+	return nil
+}
+
 func listWatchedOfUser(s *Service, req *request) response {
-	u := s.world.accounts[req.match.Params["username"]]
-	if u == nil || u.members != nil {
+	u := s.user(req)
+	if u == nil {
 		return s.notFound()
 	}
-	return list(req, "/users/"+u.login+"/subscriptions", s.watchedBy(req, u), func(r *repository) object { return repositoryObject(s, req, r) })
+	return list(req, "/user/"+itoa(u.id)+"/subscriptions", s.watchedBy(req, u), func(r *repository) object { return repositoryObject(s, req, r) })
 }
