@@ -131,3 +131,23 @@ func TestARoleLetsItsHoldersReadRoles(t *testing.T) {
 		t.wantStatus(t.get("member", roles), 404)
 	})
 }
+
+// TestAnInstallationIsOnOneOrganization: it has no rights to another.
+func TestAnInstallationIsOnOneOrganization(t *testing.T) {
+	run(t, func(t *tester) {
+		for _, c := range []struct {
+			method, target, body string
+			acme, labs           int
+		}{
+			{http.MethodGet, "/orgs/ORG/rulesets", "", 200, 404},
+			{http.MethodGet, "/orgs/ORG/invitations", "", 200, 404},
+			{http.MethodPost, "/orgs/ORG/invitations", `{"email":"new@example.com"}`, 201, 404},
+			{http.MethodGet, "/orgs/ORG/code-security/configurations", "", 200, 404},
+			{http.MethodGet, "/orgs/ORG/organization-roles", "", 200, 404},
+			{http.MethodPost, "/orgs/ORG/rulesets", `{}`, 422, 403},
+		} {
+			t.wantStatus(t.do("app", c.method, strings.Replace(c.target, "ORG", "acme", 1), c.body), c.acme)
+			t.wantStatus(t.do("app", c.method, strings.Replace(c.target, "ORG", "acme-labs", 1), c.body), c.labs)
+		}
+	})
+}

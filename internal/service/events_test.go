@@ -102,6 +102,9 @@ func (t *tester) wantPayload(text []byte, documented, letter string) {
 	t.Helper()
 	want := slices.DeleteFunc(strings.Fields(documented), func(m string) bool { return m == "enterprise" || m == "installation" && letter != "A" })
 	t.wantRecord(text, "", strings.Join(want, " "))
+	if strings.Contains(string(text), `"node_id":"_`) {
+		t.Errorf("a node id is of no kind: %s", text)
+	}
 	for member, record := range map[string]string{
 		"repository": records.Repository, "sender": records.User, "organization": records.Organization,
 		"installation": "id:int node_id:string", "pusher": "name:string email:string",

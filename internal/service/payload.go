@@ -110,10 +110,10 @@ var grown = map[string]func(*Service, *happening) any{
 		return h.by("creator", "/projects", field{"title", "Widgets"}, field{"number", h.serial}, field{"public", false}, field{"closed_at", nil})
 	},
 	"projects_v2_item": func(_ *Service, h *happening) any {
-		return h.by("creator", "/projects/items", field{"project_node_id", nodeID("Project", h.serial)}, field{"content_type", "Issue"}, field{"archived_at", nil})
+		return h.by("creator", "/projects/items", field{"project_node_id", nodeID("/projects", h.serial)}, field{"content_type", "Issue"}, field{"archived_at", nil})
 	},
 	"projects_v2_status_update": func(_ *Service, h *happening) any {
-		return h.by("creator", "/projects/updates", field{"project_node_id", nodeID("Project", h.serial)}, field{"status", "ON_TRACK"}, field{"body", "All gears turn"})
+		return h.by("creator", "/projects/updates", field{"project_node_id", nodeID("/projects", h.serial)}, field{"status", "ON_TRACK"}, field{"body", "All gears turn"})
 	},
 	"pull_request": toldPullRequest,
 	"registry_package": func(_ *Service, h *happening) any {
@@ -151,7 +151,7 @@ func (h *happening) thing(below string, more ...field) object {
 	api, html := h.path()
 	self := below + "/" + itoa(h.serial)
 	return append(object{
-		{"id", h.serial}, {"node_id", nodeID(strings.ToUpper(strings.TrimPrefix(below, "/")), h.serial)},
+		{"id", h.serial}, {"node_id", nodeID(below, h.serial)},
 		{"url", h.req.base + api + self}, {"html_url", h.req.base + html + self},
 		{"created_at", stamp(h.at)}, {"updated_at", stamp(h.at)},
 	}, more...)

@@ -31,7 +31,18 @@ func newUserObject(req *request, a *account) object {
 	}
 }
 
-func nodeID(kind string, id int) string { return kind[:1] + "_" + itoa(id) }
+// nodePrefixes begin the node ids of each kind, or of what the state does not hold
+// below its path in payloads: no two things share a node id.
+var nodePrefixes = map[string]string{
+	"Installation": "IN", "Invitation": "OI", "License": "L", "Migration": "M", "Organization": "O", "Repository": "R", "Ruleset": "RRS",
+	"Tag": "TA", "Team": "T", "Thread": "PRT", "User": "U",
+
+	"/bypass-requests": "BR", "/check-runs": "CR", "/check-suites": "CS", "/code-scanning/alerts": "CSA", "/comments": "CC", "/packages": "RP",
+	"/projects": "P", "/projects/columns": "PC", "/projects/items": "PI", "/projects/updates": "PSU", "/protection/rules": "BPR", "/pulls": "PR",
+	"/releases": "RE", "/reviews": "PRR",
+}
+
+func nodeID(kind string, id int) string { return nodePrefixes[kind] + "_" + itoa(id) }
 
 // repositoryURLs are the URL fields of a repository below its own URL
 // (Document A section 2.7).
@@ -82,19 +93,29 @@ func repositoryObject(s *Service, req *request, r *repository) object {
 		}
 		return object{{"status", "disabled"}}
 	}
-	member := r.owner.members[req.caller.login]
 	return append(minimalRepository(req, r), object{
 		{"homepage", ""}, {"language", language}, {"forks_count", 0}, {"stargazers_count", 0}, {"watchers_count", 0},
 		{"size", len(r.files)}, {"default_branch", r.defaultBranch}, {"open_issues_count", r.openIssues()},
 		{"is_template", false}, {"topics", []string{}}, {"has_issues", true}, {"has_projects", true}, {"has_wiki", true},
 		{"has_pages", false}, {"has_downloads", true}, {"has_discussions", false}, {"archived", false}, {"disabled", false},
 		{"visibility", r.visibility()}, {"pushed_at", stamp(r.pushed)}, {"created_at", stamp(r.created)}, {"updated_at", stamp(r.pushed)},
-		{"permissions", object{{"admin", member != nil && member.admin}, {"push", member != nil}, {"pull", true}}},
+		{"permissions", s.permissions(req.caller, r)},
 		{"security_and_analysis", object{
 			{"advanced_security", status(false)}, {"secret_scanning", status(true)},
 			{"secret_scanning_push_protection", status(false)}, {"secret_scanning_non_provider_patterns", status(false)},
 		}},
 	}...)
+}
+
+// permissions are what a user is to a repository that they see and, of a token
+// without a user that was made for it, what the token may (Document A section 2.7).
+func (s *Service) permissions(c caller, r *repository) object {
+	in, u := place{repository: r, organization: r.owner}, s.world.user(c)
+	admin, push := u != nil && owns(in, u), u != nil && belongs(in, u)
+	if in.covered(c) {
+		admin, push = c.may("Administration (repository): write"), c.may("Contents (repository): write")
+	}
+	return object{{"admin", admin}, {"push", push}, {"pull", true}}
 }
 
 func (r *repository) openIssues() (n int) {

@@ -59,7 +59,7 @@ func TestANewRulesetIsShownWhole(t *testing.T) {
 		}
 		t.wantRecord(w.Body.Bytes(), "", records.NewRuleset)
 		maps.Copy(want, jsonObject{
-			"id": 604.0, "source_type": "Repository", "source": "acme/widgets", "node_id": "R_604",
+			"id": 604.0, "source_type": "Repository", "source": "acme/widgets", "node_id": "RRS_604",
 			"_links": jsonObject{
 				"self": jsonObject{"href": "http://api.test/repos/acme/widgets/rulesets/604"},
 				"html": jsonObject{"href": "http://api.test/acme/widgets/rules/604"},
