@@ -290,7 +290,9 @@ var calls = map[string]visits{
 		valid: []call{
 			{target: "/repos/acme/widgets/rules/branches/release/1.x"}, {target: "/repos/acme/widgets/rules/branches/release%2F1.x"}, {},
 		},
-		invalid: []call{{target: "/repos/acme/none/rules/branches/main", status: 404}},
+		invalid: []call{
+			{target: "/repos/acme/none/rules/branches/main", status: 404}, {target: "/repos/acme/widgets/rules/branches/release/*", status: 422, field: "branch"},
+		},
 		records: map[string]string{"0": "type:string ruleset_source_type:string ruleset_source:string ruleset_id:int parameters:{}"},
 	},
 

@@ -48,7 +48,7 @@ func TestNumbersOfPages(t *testing.T) {
 // What stands in a path comes back in Link and Location as it must be written there.
 func TestPathsAreEscaped(t *testing.T) {
 	run(t, func(t *tester) {
-		for _, branch := range []string{"feature%23one", "a%3Fb", "100%25", "a%3Eb", "c/d%20e"} {
+		for _, branch := range []string{"feature%23one", "a%22b", "100%25", "a%3Eb", "c/d%20e"} {
 			path := "/repositories/1001/rules/branches/" + branch
 			set := `{"name":"` + branch + `","enforcement":"active","conditions":{"ref_name":{"include":["~ALL"],"exclude":[]}},"rules":[{"type":"creation"},{"type":"deletion"}]}`
 			t.wantStatus(t.do("owner", http.MethodPost, "/repos/acme/widgets/rulesets", set), 201)

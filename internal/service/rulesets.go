@@ -117,14 +117,20 @@ type applied struct {
 	from leveled
 }
 
+// wildcards are what no branch has in its name, and a pattern may.
+const wildcards = "*?["
+
 // listBranchRules lists the active rules of both levels for a branch, which
-// need not exist (Document A section 4.7).
+// need not exist; a pattern is none (Document A section 4.7).
 func listBranchRules(s *Service, req *request) response {
 	r := s.repository(req)
 	if r == nil {
 		return s.notFound()
 	}
 	branch := req.match.Params["branch"]
+	if strings.ContainsAny(branch, wildcards) {
+		return s.invalid("Ruleset", "branch")
+	}
 	var rules []applied
 	for _, set := range append(levelOfRepository(r).all(r.rulesets), above(r)...) {
 		if set.Enforcement != "active" || !set.covers(branch, r.defaultBranch) {

@@ -184,6 +184,16 @@ func TestConditionsOfOrganizationRulesets(t *testing.T) {
 	})
 }
 
+// TestPatternsAreNoBranches: there are no wildcards where rules are asked for.
+func TestPatternsAreNoBranches(t *testing.T) {
+	run(t, func(t *tester) {
+		for _, branch := range []string{"*", "%2A", "release/*", "v%3F", "%5Ba-z]"} {
+			t.wantMistake(t.get("", "/repos/acme/widgets/rules/branches/"+branch), "branch", "invalid")
+		}
+		t.wantStatus(t.get("", "/repos/acme/none/rules/branches/*"), 404)
+	})
+}
+
 // TestRulesetsOfPersonalRepositories: nobody administers an organization there,
 // and rules cannot be tried out.
 func TestRulesetsOfPersonalRepositories(t *testing.T) {
