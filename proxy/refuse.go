@@ -73,6 +73,18 @@ func (g *Gateway) refuse(x *exchange, err error) {
 	}
 }
 
+// Misdirected answers what was sent to a name that is not answered for (RFC 9110,
+// section 15.5.20), by a listener that stands beside the gateway's own.
+func (g *Gateway) Misdirected(w http.ResponseWriter, r *http.Request) {
+	x := g.begin(w, r)
+	defer g.finish(x)
+	err := g.throttle(x)
+	if err == nil {
+		err = &failure{status: http.StatusMisdirectedRequest, message: "Misdirected Request: this name is not answered for here"}
+	}
+	g.refuse(x, err)
+}
+
 // limitHeaders tell a limited client when to come back. What counts as a
 // primary refusal is told by remaining 0 (Document B section 7).
 func (g *Gateway) limitHeaders(h http.Header, r *limits.Refusal) {

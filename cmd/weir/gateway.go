@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -19,6 +20,7 @@ import (
 	"github.com/weirgate/weir/internal/admin"
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/tlsauto"
 	"github.com/weirgate/weir/internal/webhook"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
@@ -43,7 +45,8 @@ type gateway struct {
 	running    sync.WaitGroup // what stop ends
 
 	webhooks *webhook.Receiver
-	started  *config.Config // the first that was applied
+	tls      *tlsauto.Manager // nil where clients come by plain HTTP
+	started  *config.Config   // the first that was applied
 	current  atomic.Pointer[configured]
 }
 
@@ -56,9 +59,6 @@ type configured struct {
 
 // newGateway wires a gateway; close it.
 func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
-	if err := supported(cfg); err != nil {
-		return nil, err
-	}
 	store, err := openStore(cfg, log)
 	if err != nil {
 		return nil, err
@@ -86,7 +86,10 @@ func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
 	g.stop = stop
 	g.running.Go(func() { g.limiter.Run(running) })
 	g.running.Go(func() { store.run(running) })
-	if err := g.apply(cfg); err != nil {
+	if g.tls, err = openTLS(cfg, log); err == nil {
+		err = g.apply(cfg)
+	}
+	if err != nil {
 		g.close()
 		return nil, err
 	}
@@ -99,6 +102,11 @@ func limitRules(c *config.Config) limits.Rules {
 }
 
 func (g *gateway) close() {
+	if g.tls != nil {
+		if err := g.tls.Close(); err != nil {
+			g.log.Error("what certificates are kept in was not closed", "error", err)
+		}
+	}
 	g.background.Close()
 	g.stop()
 	g.running.Wait()
@@ -112,25 +120,9 @@ func (g *gateway) close() {
 	}
 }
 
-// supported refuses settings that this version would not honour: a limit that
-// is silently not kept is worse than no start.
-func supported(c *config.Config) error {
-	var missing []string
-	if len(c.TLS.Domains) > 0 {
-		missing = append(missing, "tls.domains: this version does not answer TLS; put it behind something that does")
-	}
-	if missing != nil {
-		return errors.New("this configuration is valid, but needs what is not there yet:\n  " + strings.Join(missing, "\n  "))
-	}
-	return nil
-}
-
 // take applies a configuration that was read anew; an invalid one leaves
 // everything as it was, and says so.
 func (g *gateway) take(c *config.Config, err error) error {
-	if err == nil {
-		err = supported(c)
-	}
 	if err == nil {
 		err = g.apply(c)
 	}
@@ -159,6 +151,8 @@ func (g *gateway) apply(c *config.Config) error {
 	}
 	if g.started == nil {
 		g.started = c
+	} else if err := g.changeTLS(c); err != nil {
+		return err
 	}
 	g.fixed(g.started, c)
 	g.store.configure(limitRules(c))
@@ -182,12 +176,14 @@ func (g *gateway) apply(c *config.Config) error {
 
 // fixed says which changes wait for the next start.
 func (g *gateway) fixed(started, c *config.Config) {
-	for key, changed := range map[string]bool{
+	waits := map[string]bool{
 		"listen": started.Listen != c.Listen, "admin.listen": started.Admin.Listen != c.Admin.Listen,
 		"store.url": started.Store.URL != c.Store.URL, "limits.on_store_loss": started.Limits.OnStoreLoss != c.Limits.OnStoreLoss,
 		"admin.token": started.Admin.Token != c.Admin.Token, "cache.memory": started.Cache.Memory != c.Cache.Memory,
 		"cache.key": started.Cache.Key != c.Cache.Key,
-	} {
+	}
+	maps.Copy(waits, tlsFixed(started, c))
+	for key, changed := range waits {
 		if changed {
 			g.log.Warn("this change takes effect at the next start", "key", key)
 		}
@@ -246,7 +242,7 @@ func (g *gateway) changed(e webhook.Event) {
 	g.log.Info("webhook", "event", e.Name, "delivery", e.Delivery, "repository", e.Repository, "organization", e.Organization, "tags", len(tags))
 }
 
-// listen opens both listeners.
+// listen opens the listeners; the first is the clients', the last the operator's.
 func (g *gateway) listen() ([]endpoint, error) {
 	c := g.current.Load().config
 	clients, err := net.Listen("tcp", c.Listen)
@@ -258,9 +254,13 @@ func (g *gateway) listen() ([]endpoint, error) {
 		_ = clients.Close()
 		return nil, err
 	}
+	endpoints, err := g.secure(endpoint{listener: clients, handler: g}, c)
+	if err != nil {
+		return nil, errors.Join(err, clients.Close(), operator.Close())
+	}
 	g.log.Info("gateway", "address", clients.Addr().String(), "upstream", c.Upstream.URL, "dialect", c.Upstream.Dialect)
 	g.log.Info("admin", "address", operator.Addr().String())
-	return []endpoint{{clients, g}, {operator, g.admin(c)}}, nil
+	return append(endpoints, endpoint{listener: operator, handler: g.admin(c)}), nil
 }
 
 func (g *gateway) admin(c *config.Config) http.Handler {

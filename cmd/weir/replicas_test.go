@@ -72,15 +72,7 @@ func setting(t *testing.T, name string, byDefault time.Duration) time.Duration {
 // returns its URL.
 func newFleet(t *testing.T, n int, store func(*fleet) string) *fleet {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &fleet{T: t, dir: t.TempDir()}
-	f.weir = filepath.Join(f.dir, "weir") // by this name the test program is weir
-	if err := os.Symlink(self, f.weir); err != nil {
-		t.Fatal(err)
-	}
+	f := emptyFleet(t)
 	f.store = store(f)
 	f.service = "http://" + freeAddress(t)
 	config := f.file("service.yaml", `upstream: {url: "`+f.service+`"}`+fleetLimits)
@@ -89,6 +81,21 @@ func newFleet(t *testing.T, n int, store func(*fleet) string) *fleet {
 	f.subscribe()
 	for range n {
 		f.replicas = append(f.replicas, f.startReplica())
+	}
+	return f
+}
+
+// emptyFleet is one without replicas, service and store.
+func emptyFleet(t *testing.T) *fleet {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fleet{T: t, dir: t.TempDir()}
+	f.weir = filepath.Join(f.dir, "weir") // by this name the test program is weir
+	if err := os.Symlink(self, f.weir); err != nil {
+		t.Fatal(err)
 	}
 	return f
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -91,6 +92,15 @@ func (c *serveCommand) Run(p *process) error {
 type endpoint struct {
 	listener net.Listener
 	handler  http.Handler
+	tls      *tls.Config // nil for plain HTTP
+}
+
+// serve answers until the server is shut down.
+func (e endpoint) serve(s *http.Server) error {
+	if e.tls != nil {
+		return s.ServeTLS(e.listener, "", "")
+	}
+	return s.Serve(e.listener)
 }
 
 // drain is how long requests in flight may take when the process stops.
@@ -106,13 +116,14 @@ func serveAll(ctx context.Context, log *slog.Logger, endpoints ...endpoint) erro
 	for i, e := range endpoints {
 		servers[i] = &http.Server{
 			Handler:           e.handler,
+			TLSConfig:         e.tls,
 			ReadHeaderTimeout: 10 * time.Second,
 			IdleTimeout:       2 * time.Minute,
 			MaxHeaderBytes:    proxy.MaxHeaderBytes,
 			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		}
 		serving.Go(func() {
-			if err := servers[i].Serve(e.listener); !errors.Is(err, http.ErrServerClosed) {
+			if err := e.serve(servers[i]); !errors.Is(err, http.ErrServerClosed) {
 				cancel(err)
 			}
 		})

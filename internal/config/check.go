@@ -72,6 +72,7 @@ func (d *decoder) check(c *Config) {
 	if !strings.HasPrefix(c.Webhooks.Path, "/_weir/") || path.Clean(c.Webhooks.Path) != c.Webhooks.Path {
 		d.wrong("webhooks.path", "%q: must begin with /_weir/ and hold no empty or dot segment", c.Webhooks.Path)
 	}
+	d.tls(c)
 	if c.Telemetry.Sample < 0 || c.Telemetry.Sample > 1 {
 		d.wrong("telemetry.sample", "%v: must be from 0 to 1", c.Telemetry.Sample)
 	}

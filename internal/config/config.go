@@ -33,7 +33,7 @@ type Config struct {
 	Cache       Cache        `yaml:"cache" desc:"what is kept"`
 	Statistics  Statistics   `yaml:"statistics" desc:"how answers that are still computed (202) are asked for again"`
 	Webhooks    Webhooks     `yaml:"webhooks" desc:"deliveries that tell what has changed"`
-	TLS         TLS          `yaml:"tls" desc:"certificates by ACME; off while domains is empty"`
+	TLS         TLS          `yaml:"tls" desc:"HTTPS for clients; off while domains and certificates are empty"`
 	Telemetry   Telemetry    `yaml:"telemetry" desc:"the rest by the standard OTEL_* variables"`
 	Headers     Headers      `yaml:"headers" desc:"optional response headers"`
 }
@@ -96,7 +96,7 @@ type Limits struct {
 // Cache is what is kept.
 type Cache struct {
 	Memory     Size                      `yaml:"memory" desc:"bound of the memory tier"`
-	Key        credential.Secret         `yaml:"key" desc:"seals what is kept in Redis: 32 characters or more, the same for all replicas; not sealed while empty"`
+	Key        credential.Secret         `yaml:"key" desc:"seals what is kept in Redis, cached answers and what TLS keeps there: 32 characters or more, the same for all replicas; not sealed while empty"`
 	Operations map[string]CacheOperation `yaml:"operations" desc:"overrides of the catalogue's cache rules, by operation"`
 }
 
@@ -126,12 +126,24 @@ type Webhooks struct {
 	Secret credential.Secret `yaml:"secret" desc:"of their signature; off while empty"`
 }
 
-// TLS is certificates by ACME.
+// TLS is HTTPS for clients.
 type TLS struct {
-	Domains []string `yaml:"domains" desc:"names to have certificates for"`
-	Email   string   `yaml:"email" desc:"of the ACME account"`
-	CA      string   `yaml:"ca" desc:"ACME directory URL; empty for the public default"`
-	Storage string   `yaml:"storage" desc:"store, or a folder"`
+	Domains      []string      `yaml:"domains" desc:"names to have certificates for by ACME, whose terms of service you accept by naming one"`
+	Email        string        `yaml:"email" desc:"of the ACME account"`
+	CA           string        `yaml:"ca" desc:"ACME directory URL; empty for the public default"`
+	Storage      string        `yaml:"storage" desc:"where certificates, account and locks are kept: store, or a folder, relative to the file's"`
+	HTTP         string        `yaml:"http" desc:"address on which plain HTTP is sent on to HTTPS, and HTTP-01 challenges are answered; off while empty"`
+	Certificates []certificate `yaml:"certificates" desc:"your own certificates, which go before those of ACME"`
+}
+
+// Enabled reports whether clients are answered by HTTPS.
+func (t TLS) Enabled() bool { return len(t.Domains)+len(t.Certificates) > 0 }
+
+// certificate is one of the operator's own. Its paths are relative to the file's
+// folder; a Config holds them absolute, or relative to the working directory.
+type certificate struct {
+	Certificate string `yaml:"certificate" desc:"PEM file of the chain, the leaf first; read anew when it changes"`
+	Key         string `yaml:"key" desc:"PEM file of its private key"`
 }
 
 // Telemetry is what the standard OTEL_* variables do not say.

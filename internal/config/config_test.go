@@ -132,7 +132,7 @@ limits:
 cache: {memory: 256MiB, operations: {gitignore/get-template: {ttl: 24h}}}
 statistics: {wait: 10s, poll: {first: 1s, factor: 2, max: 15s, budget: 5m}}
 webhooks: {path: /_weir/webhooks, secret: "${TOKEN}"}
-tls: {domains: [weir.example.com], email: ops@example.com, ca: "https://ca.internal/directory", storage: store}
+tls: {domains: [weir.example.com], email: ops@example.com, ca: "https://ca.internal/directory", storage: store, http: ":80"}
 telemetry: {service_name: weir, sample: 1.0}
 headers: {ratelimit: draft-08}
 `
@@ -163,7 +163,7 @@ func TestMaskedShowsEverythingButSecrets(t *testing.T) {
 			"wait": "10s", "poll": map[string]any{"first": "1s", "factor": 2, "max": "15s", "budget": "5m0s"},
 		},
 		"webhooks":  map[string]any{"path": "/_weir/webhooks", "secret": "•••"},
-		"tls":       map[string]any{"domains": []any{"weir.example.com"}, "email": "ops@example.com", "ca": "https://ca.internal/directory", "storage": "store"},
+		"tls":       map[string]any{"domains": []any{"weir.example.com"}, "email": "ops@example.com", "ca": "https://ca.internal/directory", "storage": "store", "http": ":80", "certificates": []any{}},
 		"telemetry": map[string]any{"service_name": "weir", "sample": 1},
 		"headers":   map[string]any{"ratelimit": "draft-08"},
 	}

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"math"
 	"os"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -374,9 +373,7 @@ func (d *decoder) secret(text string) (credential.Secret, error) {
 	if !ok {
 		return credential.Secret(text), nil
 	}
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(filepath.Dir(d.source.Path), path)
-	}
+	path = d.path(path)
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("file %q: %s", path, reason(err))

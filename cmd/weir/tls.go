@@ -1,0 +1,93 @@
+package main
+
+import (
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/redisclient"
+	"github.com/weirgate/weir/internal/tlsauto"
+)
+
+// openTLS makes what has the certificates; nil where clients come by plain HTTP.
+func openTLS(c *config.Config, log *slog.Logger) (*tlsauto.Manager, error) {
+	if !c.TLS.Enabled() {
+		return nil, nil
+	}
+	storage, err := openStorage(c, log)
+	if err != nil {
+		return nil, err
+	}
+	return tlsauto.NewManager(tlsauto.Config{Storage: storage, CA: c.TLS.CA, Email: c.TLS.Email, Log: log}, tlsNames(c))
+}
+
+// openStorage opens where certificates by ACME are kept.
+func openStorage(c *config.Config, log *slog.Logger) (tlsauto.Storage, error) {
+	if c.TLS.Storage != "store" {
+		return tlsauto.NewFolder(c.TLS.Storage), nil
+	}
+	if strings.HasPrefix(c.Store.URL, "memory:") {
+		if len(c.TLS.Domains) > 0 {
+			log.Warn("certificates end with this process, and the next one orders new ones: let tls.storage name a folder, or store.url a Redis")
+		}
+		return tlsauto.NewMemory(), nil
+	}
+	if c.Cache.Key == "" && len(c.TLS.Domains) > 0 {
+		log.Warn("private keys lie open in Redis: set cache.key")
+	}
+	client, err := redisclient.Open(c.Store.URL, nil)
+	if err != nil {
+		return nil, err
+	}
+	return tlsauto.NewRedis(client, []byte(c.Cache.Key.Reveal()), log)
+}
+
+// tlsNames are what the configuration wants to be answered for.
+func tlsNames(c *config.Config) tlsauto.Names {
+	names := tlsauto.Names{Domains: c.TLS.Domains}
+	for _, own := range c.TLS.Certificates {
+		names.Pairs = append(names.Pairs, tlsauto.Pair{Certificate: own.Certificate, Key: own.Key})
+	}
+	return names
+}
+
+// secure makes an endpoint for clients answer TLS, and adds the one for plain HTTP,
+// where the configuration has them. It begins to order certificates.
+func (g *gateway) secure(clients endpoint, c *config.Config) ([]endpoint, error) {
+	if g.tls == nil {
+		return []endpoint{clients}, nil
+	}
+	clients.tls = g.tls.TLS()
+	if c.TLS.HTTP == "" {
+		g.tls.Start(clients.listener.Addr(), nil)
+		return []endpoint{clients}, nil
+	}
+	plain, err := net.Listen("tcp", c.TLS.HTTP)
+	if err != nil {
+		return nil, err
+	}
+	g.log.Info("redirect", "address", plain.Addr().String())
+	g.tls.Start(clients.listener.Addr(), plain.Addr())
+	misdirected := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.current.Load().proxy.Misdirected(w, r) })
+	return []endpoint{clients, {listener: plain, handler: g.tls.Redirect(clients.listener.Addr(), plain.Addr(), misdirected)}}, nil
+}
+
+// changeTLS takes up the names of a configuration read anew; an error is of a
+// certificate of one's own. Whether there is TLS at all is for the next start.
+func (g *gateway) changeTLS(c *config.Config) error {
+	if g.tls == nil || !c.TLS.Enabled() {
+		return nil
+	}
+	return g.tls.Change(tlsNames(c))
+}
+
+// tlsFixed says which changes of TLS wait for the next start.
+func tlsFixed(started, c *config.Config) map[string]bool {
+	was, is := started.TLS, c.TLS
+	return map[string]bool{
+		"tls": was.Enabled() != is.Enabled(), "tls.http": was.HTTP != is.HTTP, "tls.email": was.Email != is.Email,
+		"tls.ca": was.CA != is.CA, "tls.storage": was.Storage != is.Storage,
+	}
+}

@@ -1,0 +1,131 @@
+package tlsauto
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"log/slog"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// writePair makes a certificate for names, by its own key, and returns its files and
+// its texts.
+func writePair(t *testing.T, dir string, serial int64, key crypto.Signer, names ...string) (p Pair, certificate, private string) {
+	t.Helper()
+	template := &x509.Certificate{SerialNumber: big.NewInt(serial), DNSNames: names, NotAfter: time.Now().Add(365 * 24 * time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bits, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p = Pair{filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")}
+	certificate = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	private = string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: bits}))
+	put(t, p.Certificate, certificate)
+	put(t, p.Key, private)
+	return p, certificate, private
+}
+
+func put(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newKey(t *testing.T) crypto.Signer {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// serves asks a manager for a certificate, and returns its number; 0 for none.
+func serves(m *Manager, server string) int64 {
+	c, err := m.certificate(&tls.ClientHelloInfo{
+		ServerName: server, SupportedVersions: []uint16{tls.VersionTLS13}, SignatureSchemes: []tls.SignatureScheme{tls.ECDSAWithP256AndSHA256},
+	})
+	if err != nil {
+		return 0
+	}
+	return c.Leaf.SerialNumber.Int64()
+}
+
+func TestChangedFilesAreTakenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log transcript
+		dir := t.TempDir()
+		pair, _, _ := writePair(t, dir, 1, newKey(t), name)
+		m, err := NewManager(Config{Storage: NewMemory(), Log: slog.New(slog.NewTextHandler(&log, nil))}, Names{Pairs: []Pair{pair}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = m.Close() }()
+		_, certificate, key := writePair(t, t.TempDir(), 2, newKey(t), name)
+		for _, step := range []struct {
+			what string
+			do   func()
+			want int64
+		}{
+			{"nothing", func() {}, 1},
+			{"the certificate alone", func() { put(t, pair.Certificate, certificate) }, 1},
+			{"a key that is none", func() { put(t, pair.Key, "") }, 1},
+			{"its key, too", func() { put(t, pair.Key, key) }, 2},
+			{"files that are gone", func() { _ = os.Remove(pair.Certificate) }, 2},
+			{"files that are back", func() { writePair(t, dir, 3, newKey(t), name) }, 3},
+		} {
+			step.do()
+			time.Sleep(10 * filesEvery)
+			if got := serves(m, name); got != step.want {
+				t.Errorf("after %s: certificate %d, want %d", step.what, got, step.want)
+			}
+		}
+		if n := strings.Count(log.String(), "the old one stays"); n != 3 {
+			t.Errorf("said %d times that the old one stays, want 3: once for each reason\n%s", n, &log)
+		}
+		_ = os.Remove(pair.Key)
+		if err := m.Change(Names{Pairs: []Pair{pair}}); err == nil || serves(m, name) != 3 {
+			t.Errorf("a change to what cannot be read: %v, then %d", err, serves(m, name))
+		}
+	})
+}
+
+func TestOnesOwnCertificateIsChosenByName(t *testing.T) {
+	_, odd, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, _, _ := writePair(t, t.TempDir(), 1, odd, name) // not by what the client can verify
+	one, _, _ := writePair(t, t.TempDir(), 2, newKey(t), name)
+	wild, _, _ := writePair(t, t.TempDir(), 3, newKey(t), "*.internal.example.com")
+	only, _, _ := writePair(t, t.TempDir(), 4, odd, "only.example.com")
+	m, err := NewManager(Config{Storage: NewMemory(), Log: slog.New(slog.DiscardHandler)}, Names{Pairs: []Pair{other, one, wild, only}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.Close() }()
+	for server, want := range map[string]int64{
+		name: 2, "WEIR.EXAMPLE.COM": 2, "a.internal.example.com": 3, "a.b.internal.example.com": 0, "internal.example.com": 0,
+		"only.example.com": 4, "": 2, "*.internal.example.com": 0, "other.example": 0,
+	} {
+		if got := serves(m, server); got != want {
+			t.Errorf("%q: certificate %d, want %d", server, got, want)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package tlsauto
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weirgate/weir/internal/acmetest"
+	"github.com/weirgate/weir/internal/redistest"
+)
+
+// replica is a process of its own, for the library keeps in a process what a second
+// manager in it would share.
+type replica struct {
+	Secure, Plain string // addresses
+	CA, Trust     string // URL, PEM file
+	Redis         string // socket
+}
+
+func TestMain(m *testing.M) {
+	spec := os.Getenv("WEIR_TLSAUTO_REPLICA")
+	if spec == "" {
+		os.Exit(m.Run())
+	}
+	if err := serveReplica(spec); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// serveReplica serves until standard input ends.
+func serveReplica(spec string) error {
+	var r replica
+	if err := json.Unmarshal([]byte(spec), &r); err != nil {
+		return err
+	}
+	trust, err := os.ReadFile(r.Trust)
+	if err != nil {
+		return err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(trust)
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	storage, err := NewRedis(redis.NewClient(&redis.Options{Network: "unix", Addr: r.Redis, MaxRetries: -1}), secret, log)
+	if err != nil {
+		return err
+	}
+	m, err := NewManager(Config{Storage: storage, CA: r.CA, Roots: roots, Check: 250 * time.Millisecond, Log: log}, Names{Domains: []string{name}})
+	if err != nil {
+		return err
+	}
+	secure, err := net.Listen("tcp", r.Secure)
+	if err != nil {
+		return err
+	}
+	plain, err := net.Listen("tcp", r.Plain)
+	if err != nil {
+		return err
+	}
+	go func() { _ = (&http.Server{TLSConfig: m.TLS()}).ServeTLS(secure, "", "") }() // ends with the process
+	go func() { _ = http.Serve(plain, m.Redirect(secure.Addr(), plain.Addr(), http.NotFoundHandler())) }()
+	m.Start(secure.Addr(), plain.Addr())
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return m.Close()
+}
+
+func startReplica(t *testing.T, r replica, log io.Writer) {
+	t.Helper()
+	spec, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	process := exec.Command(self)
+	process.Env = append(os.Environ(), "WEIR_TLSAUTO_REPLICA="+string(spec))
+	process.Stderr = log
+	stdin, err := process.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = stdin.Close()
+		if err := process.Wait(); err != nil {
+			t.Errorf("a replica ended with %v", err)
+		}
+	})
+}
+
+// TestTwoReplicasHaveOneCertificate: one is ordered and both serve it; when it is due
+// one is ordered in its place, and both serve that.
+func TestTwoReplicasHaveOneCertificate(t *testing.T) {
+	socket := redistest.Server(t)
+	var secure, plain [2]string
+	for i := range 2 {
+		s, p := listen(t), listen(t)
+		secure[i], plain[i] = s.Addr().String(), p.Addr().String()
+		_, _ = s.Close(), p.Close()
+	}
+	ca := acmetest.New(t, acmetest.NewBalancer(t, plain[:]...).Port(), acmetest.NewBalancer(t, secure[:]...).Port())
+	var log transcript
+	defer func() {
+		if t.Failed() {
+			t.Log(log.String())
+		}
+	}()
+	for i := range 2 {
+		startReplica(t, replica{Secure: secure[i], Plain: plain[i], CA: ca.URL, Trust: ca.File, Redis: socket}, &log)
+	}
+	serial := func(i int, not string) (serial string) {
+		redistest.Eventually(t, fmt.Sprintf("replica %d serves a certificate other than %q", i, not), func(ctx context.Context) bool {
+			conn, err := (&tls.Dialer{Config: &tls.Config{ServerName: name, RootCAs: ca.Roots}}).DialContext(ctx, "tcp", secure[i])
+			if err != nil {
+				redistest.Rest(ctx, 50*time.Millisecond)
+				return false
+			}
+			defer func() { _ = conn.Close() }()
+			serial = conn.(*tls.Conn).ConnectionState().PeerCertificates[0].SerialNumber.Text(16)
+			return serial != not
+		})
+		return serial
+	}
+	one, orders := serial(0, ""), ca.Orders()
+	if other := serial(1, ""); other != one || orders != ca.Orders() {
+		t.Errorf("one serves %s, the other %s; %d orders, then %d", one, other, orders, ca.Orders())
+	}
+	ca.RenewNow()
+	renewed := serial(0, one)
+	if other := serial(1, one); other != renewed {
+		t.Errorf("one serves %s, the other %s", renewed, other)
+	}
+	if ca.Orders() != 2 || ca.Issued() != 2 || ca.Accounts() != 1 {
+		t.Errorf("%d orders, %d certificates, %d accounts", ca.Orders(), ca.Issued(), ca.Accounts())
+	}
+	client := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})
+	defer func() { _ = client.Close() }()
+	everyKeyEnds(t, client)
+	for _, key := range client.Keys(t.Context(), valuePrefix+"*").Val() {
+		if text := client.Get(t.Context(), key).Val(); strings.Contains(text, "PRIVATE") || strings.Contains(text, "CERTIFICATE") {
+			t.Errorf("%s is not sealed", key)
+		}
+	}
+}

@@ -1,0 +1,238 @@
+package tlsauto
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weirgate/weir/internal/redistest"
+)
+
+var secret = []byte(strings.Repeat("k", 32))
+
+// openRedis opens a storage on a server, by its address.
+func openRedis(t *testing.T, network, address string, secret []byte) (*redisStorage, redis.UniversalClient) {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{Network: network, Addr: address, MaxRetries: -1, ContextTimeoutEnabled: true})
+	s, err := NewRedis(client, secret, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() }) // again, where the test did
+	return s.(*redisStorage), client
+}
+
+// eachStorage runs a test on all of them.
+func eachStorage(t *testing.T, test func(*testing.T, Storage)) {
+	for _, c := range []struct {
+		name string
+		open func(*testing.T) Storage
+	}{
+		{"memory", func(*testing.T) Storage { return NewMemory() }},
+		{"folder", func(t *testing.T) Storage { return NewFolder(t.TempDir()) }},
+		{"a Redis in this process", func(t *testing.T) Storage {
+			s, _ := openRedis(t, "tcp", miniredis.RunT(t).Addr(), nil)
+			return s
+		}},
+		{"a real Redis, sealed", func(t *testing.T) Storage {
+			s, client := openRedis(t, "unix", redistest.Server(t), secret)
+			t.Cleanup(func() { everyKeyEnds(t, client) })
+			return s
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) { test(t, c.open(t)) })
+	}
+}
+
+// everyKeyEnds makes sure that every key has a lifetime.
+func everyKeyEnds(t *testing.T, client redis.UniversalClient) {
+	keys, err := client.Keys(context.Background(), "*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys {
+		if life, err := client.TTL(context.Background(), key).Result(); err != nil || life <= 0 || !strings.HasPrefix(key, "weir:{tls}:") {
+			t.Errorf("%s lives %v, %v", key, life, err)
+		}
+	}
+}
+
+func TestStorageKeepsWhatCertmagicAsks(t *testing.T) {
+	eachStorage(t, func(t *testing.T, s Storage) {
+		ctx := t.Context()
+		put := func(key, text string) {
+			t.Helper()
+			if err := s.Store(ctx, key, []byte(text)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		has := func(key, text string) {
+			t.Helper()
+			got, err := s.Load(ctx, key)
+			if text == "" && !errors.Is(err, fs.ErrNotExist) || text != "" && string(got) != text {
+				t.Errorf("%s holds %q, %v", key, got, err)
+			}
+			if s.Exists(ctx, key) != (text != "") {
+				t.Errorf("%s: exists is wrong", key)
+			}
+		}
+		has("certificates/ca/a/a.crt", "")
+		if _, err := s.Stat(ctx, "certificates"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("nothing is there: %v", err)
+		}
+		put("certificates/ca/a/a.crt", "one")
+		put("certificates/ca/a/a.crt", "two")
+		put("certificates/ca/a/a.key", "\x00\xffkey")
+		put("certificates/ca/ab/ab.crt", "other")
+		has("certificates/ca/a/a.crt", "two")
+		has("certificates/ca/a/a.key", "\x00\xffkey")
+		for _, c := range []struct {
+			recursive bool
+			want      []string
+		}{
+			{false, []string{"certificates/ca/a", "certificates/ca/ab"}},
+			{true, []string{"certificates/ca/a", "certificates/ca/a/a.crt", "certificates/ca/a/a.key", "certificates/ca/ab", "certificates/ca/ab/ab.crt"}},
+		} {
+			got, err := s.List(ctx, "certificates/ca", c.recursive)
+			slices.Sort(got)
+			if diff := cmp.Diff(c.want, got); diff != "" || err != nil {
+				t.Error(diff, err)
+			}
+		}
+		file, err := s.Stat(ctx, "certificates/ca/a/a.crt")
+		if err != nil || !file.IsTerminal || file.Size != 3 || time.Since(file.Modified).Abs() > time.Hour {
+			t.Errorf("%+v, %v", file, err)
+		}
+		if dir, err := s.Stat(ctx, "certificates/ca"); err != nil || dir.IsTerminal {
+			t.Errorf("%+v, %v", dir, err)
+		}
+		for _, key := range []string{"certificates/ca/a", "certificates/ca/a", "nothing"} {
+			if err := s.Delete(ctx, key); err != nil {
+				t.Errorf("delete %s: %v", key, err)
+			}
+		}
+		has("certificates/ca/a/a.crt", "")
+		has("certificates/ca/ab/ab.crt", "other")
+	})
+}
+
+func TestOneHoldsALock(t *testing.T) {
+	eachStorage(t, func(t *testing.T, s Storage) {
+		ctx := t.Context()
+		if err := s.Lock(ctx, "a"); err != nil {
+			t.Fatal(err)
+		}
+		impatient, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		defer cancel()
+		if err := s.Lock(impatient, "a"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a second holder: %v", err)
+		}
+		if err := s.Lock(ctx, "b"); err != nil {
+			t.Errorf("another lock: %v", err)
+		}
+		got := make(chan error)
+		go func() { got <- s.Lock(ctx, "a") }()
+		if err := errors.Join(s.Unlock(ctx, "a"), <-got, s.Unlock(ctx, "a"), s.Unlock(ctx, "b")); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestRedisShowsNoPrivateKey(t *testing.T) {
+	server := miniredis.RunT(t)
+	s, client := openRedis(t, "tcp", server.Addr(), secret)
+	open, _ := openRedis(t, "tcp", server.Addr(), nil)
+	other, _ := openRedis(t, "tcp", server.Addr(), []byte(strings.Repeat("o", 32)))
+	ctx := t.Context()
+	const key, text = "certificates/ca/a/a.key", "PRIVATE KEY"
+	if err := s.Store(ctx, key, []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	kept := client.Get(ctx, valuePrefix+key).Val()
+	if strings.Contains(kept, "PRIVATE") {
+		t.Errorf("Redis holds %q", kept)
+	}
+	for what, reader := range map[string]Storage{"without the secret": open, "with another": other} {
+		if got, err := reader.Load(ctx, key); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("read %s: %q, %v", what, got, err)
+		}
+	}
+	for what, planted := range map[string]string{
+		"one bit off": kept[:len(kept)-1] + string(kept[len(kept)-1]^1),
+		"cut off":     kept[:20], "none": "", "nonsense": "x", "another time": kept[:10] + "\x01" + kept[11:],
+		"not sealed": string(open.sealer.seal(key, []byte("EVIL"), time.Now())),
+		"another's":  string(s.sealer.seal("certificates/ca/b/b.key", []byte("EVIL"), time.Now())),
+	} {
+		client.Set(ctx, valuePrefix+key, planted, time.Hour)
+		if got, err := s.Load(ctx, key); !errors.Is(err, fs.ErrNotExist) || s.Exists(ctx, key) {
+			t.Errorf("%s: %q, %v", what, got, err)
+		}
+	}
+}
+
+func TestValuesLastWhileTheyAreRead(t *testing.T) {
+	server := miniredis.RunT(t)
+	s, client := openRedis(t, "tcp", server.Addr(), nil)
+	ctx := t.Context()
+	life := func(key string) time.Duration { return client.TTL(ctx, valuePrefix+key).Val() }
+	const account, challenge = "acme/ca/users/a/a.json", "acme/ca/challenge_tokens/a.json"
+	for _, key := range []string{account, challenge} {
+		if err := s.Store(ctx, key, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server.FastForward(30 * time.Minute)
+	for _, key := range []string{account, challenge} {
+		if _, err := s.Load(ctx, key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if life(account) != longLife || life(challenge) != 30*time.Minute {
+		t.Errorf("they last %v and %v", life(account), life(challenge))
+	}
+}
+
+func TestALeaseOutlivesItsHolderBySeconds(t *testing.T) {
+	server := miniredis.RunT(t)
+	s, client := openRedis(t, "tcp", server.Addr(), nil)
+	client.Set(t.Context(), lockPrefix+"a", "who has died", leaseLife)
+	if ok, err := s.TryLock(t.Context(), "a"); ok || err != nil {
+		t.Errorf("taken at once: %v", err)
+	}
+	server.FastForward(leaseLife)
+	if ok, err := s.TryLock(t.Context(), "a"); !ok || err != nil {
+		t.Errorf("not taken: %v", err)
+	}
+	server.FastForward(leaseLife - time.Second)
+	redistest.Eventually(t, "a living holder renews", func(ctx context.Context) bool {
+		return client.PTTL(ctx, lockPrefix+"a").Val() > leaseLife-time.Second
+	})
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if server.Exists(lockPrefix + "a") {
+		t.Error("a holder that ends keeps its lock")
+	}
+}
+
+func TestLockOutwaitsARedisThatIsAway(t *testing.T) {
+	server := miniredis.RunT(t)
+	s, _ := openRedis(t, "tcp", server.Addr(), nil)
+	server.SetError("LOADING")
+	got := make(chan error)
+	go func() { got <- s.Lock(t.Context(), "a") }()
+	redistest.Rest(t.Context(), 300*time.Millisecond)
+	server.SetError("")
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+}
