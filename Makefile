@@ -11,7 +11,7 @@ OLD      ?=
 # Where tests find the servers that they start.
 SERVERS = WEIR_REDIS_SERVER="$$(command -v redis-server)"
 
-.PHONY: help build demo test lint check fuzz bench bench-limits bench-savings conformance cover fmt clean needs
+.PHONY: help build demo test lint check fuzz bench bench-limits bench-savings conformance h2spec cover fmt clean needs
 
 help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,10 @@ conformance: build ## Run the public HTTP cache test suite against bin/weir: hal
 	@.ci/need npm
 	@npm install --prefix bin/conformance --no-save --no-audit --no-fund --silent http-cache-tests@0.4.5
 	node --no-warnings .ci/conformance.mjs bin/conformance/node_modules/http-cache-tests bin/weir
+
+h2spec: build ## Run the HTTP/2 conformance tests against bin/weir and plain net/http: a minute.
+	$(GO) build -modfile=tools.mod -o bin/h2spec github.com/summerwind/h2spec/cmd/h2spec
+	$(GO) run .ci/h2spec/main.go bin/h2spec bin/weir
 
 cover: needs ## Print the coverage of each function.
 	$(SERVERS) $(GO) test -coverprofile=cover.out ./... && $(GO) tool cover -func=cover.out

@@ -164,7 +164,7 @@ func TestCertificateByEachChallenge(t *testing.T) {
 	}
 }
 
-func TestOnlyListedNamesAreOrdered(t *testing.T) {
+func TestAttack49OnlyListedNamesAreOrdered(t *testing.T) {
 	s := newSite(t, Config{Storage: NewMemory()}, Names{Domains: []string{name}})
 	ca := acmetest.New(t, port(s.plain), port(s.secure))
 	s.config.CA, s.config.Roots = ca.URL, ca.Trust

@@ -37,10 +37,12 @@ type Names struct {
 
 const (
 	checkEvery = 10 * time.Minute
-	// orderPatience bounds one attempt to have a certificate, the wait for the
-	// lock included; orderPause is between two, doubled up to longestPause.
+	// orderPatience bounds one attempt to have a certificate, in which the library
+	// asks the CA again at growing distances, and the wait for the lock before. It
+	// ends at once where the storage is away. orderPause is between two attempts,
+	// doubled up to longestPause.
 	orderPatience = 10 * time.Minute
-	orderPause    = 5 * time.Minute
+	orderPause    = 15 * time.Second
 	longestPause  = time.Hour
 	// filesEvery is how often the operator's files are looked at.
 	filesEvery = 10 * time.Second

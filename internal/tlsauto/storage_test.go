@@ -147,7 +147,7 @@ func TestOneHoldsALock(t *testing.T) {
 	})
 }
 
-func TestRedisShowsNoPrivateKey(t *testing.T) {
+func TestAttack42RedisShowsNoPrivateKeyAndPlantsNone(t *testing.T) {
 	server := miniredis.RunT(t)
 	s, client := openRedis(t, "tcp", server.Addr(), secret)
 	open, _ := openRedis(t, "tcp", server.Addr(), nil)

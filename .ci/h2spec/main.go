@@ -1,0 +1,225 @@
+// Command h2spec H2SPEC WEIR runs the HTTP/2 conformance tests of the program H2SPEC
+// against the program WEIR, answering TLS, and in the same run against a plain
+// net/http server with the same certificate. It fails when a case fails with WEIR in
+// each of several runs that the plain server passes in one.
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: h2spec H2SPEC WEIR")
+		os.Exit(2)
+	}
+	if err := compare(os.Args[1], os.Args[2]); err != nil {
+		fmt.Fprintln(os.Stderr, "h2spec:", err)
+		os.Exit(1)
+	}
+}
+
+// runs is how often what fails is tried: cases have a time, and machines are busy.
+const runs = 3
+
+func compare(h2spec, weir string) error {
+	dir, err := os.MkdirTemp("", "h2spec")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	if err := writePair(dir); err != nil {
+		return err
+	}
+	plain, err := startPlain(dir)
+	if err != nil {
+		return err
+	}
+	gateway, stop, err := startWeir(dir, weir)
+	if err != nil {
+		return err
+	}
+	defer stop()
+
+	var worse map[string]string
+	for run := 1; run <= runs && (run == 1 || len(worse) > 0); run++ {
+		total, excused, err := failures(dir, h2spec, plain)
+		if err != nil {
+			return fmt.Errorf("against net/http: %w", err)
+		}
+		_, failed, err := failures(dir, h2spec, gateway)
+		if err != nil {
+			return fmt.Errorf("against weir: %w", err)
+		}
+		fmt.Printf("run %d: %d cases; %d fail with net/http, %d with weir\n", run, total, len(excused), len(failed))
+		for _, name := range slices.Sorted(maps.Keys(failed)) {
+			fmt.Printf("  %s\n", name)
+		}
+		maps.DeleteFunc(failed, func(name, _ string) bool { return excused[name] != "" || run > 1 && worse[name] == "" })
+		worse = failed
+	}
+	for name, why := range worse {
+		fmt.Printf("weir fails, net/http does not: %s\n%s\n", name, why)
+	}
+	if len(worse) > 0 {
+		return fmt.Errorf("%d failures that plain net/http has not", len(worse))
+	}
+	fmt.Println("no failure that plain net/http has not")
+	return nil
+}
+
+// failures runs all cases against a port, and returns how many there are and which
+// fail, with the reason.
+func failures(dir, h2spec, port string) (total int, failed map[string]string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	report := filepath.Join(dir, "report.xml")
+	_ = os.Remove(report)
+	// A case that fails makes it fail; the report tells.
+	said, ran := exec.CommandContext(ctx, h2spec, "--tls", "--insecure", "--host", "127.0.0.1", "--port", port, "--path", "/user", "--junit-report", report).CombinedOutput()
+	text, err := os.ReadFile(report)
+	if err != nil {
+		return 0, nil, errors.Join(err, ran, errors.New(string(said)))
+	}
+	var suites struct {
+		Suites []struct {
+			Package string `xml:"package,attr"`
+			Cases   []struct {
+				Name    string `xml:"classname,attr"`
+				Failure string `xml:"failure"`
+				Error   string `xml:"error"`
+			} `xml:"testcase"`
+		} `xml:"testsuite"`
+	}
+	if err := xml.Unmarshal(text, &suites); err != nil {
+		return 0, nil, err
+	}
+	failed = map[string]string{}
+	for _, s := range suites.Suites {
+		for _, c := range s.Cases {
+			total++
+			if why := strings.TrimSpace(c.Failure + c.Error); why != "" {
+				failed[s.Package+": "+c.Name] = why
+			}
+		}
+	}
+	if total < 100 {
+		return 0, nil, fmt.Errorf("only %d cases ran: %w", total, ran)
+	}
+	return total, failed, nil
+}
+
+// writePair writes tls.crt and tls.key.
+func writePair(dir string) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotAfter: time.Now().Add(time.Hour)}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return err
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "tls.crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}), 0o600),
+		os.WriteFile(filepath.Join(dir, "tls.key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
+}
+
+// startPlain starts a server that is net/http and nothing else, and returns its port.
+func startPlain(dir string) (port string, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	server := &http.Server{Handler: http.HandlerFunc(api), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo), ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = server.ServeTLS(l, filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")) }() // ends with the process
+	return portOf(l), nil
+}
+
+// api is what the gateway stands before, and the plain server's answer.
+func api(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, `{"login":"octo","name":"`+strings.Repeat("o", 1000)+`"}`)
+}
+
+func portOf(l net.Listener) string {
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+// startWeir starts the gateway, with limits that no case comes near to.
+func startWeir(dir, weir string) (port string, stop func(), err error) {
+	upstream, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	go func() {
+		_ = (&http.Server{Handler: http.HandlerFunc(api), ReadHeaderTimeout: time.Minute}).Serve(upstream)
+	}()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	port = portOf(free)
+	_ = free.Close()
+	config := filepath.Join(dir, "weir.yaml")
+	text := fmt.Sprintf(`listen: "127.0.0.1:%s"
+admin: {listen: "127.0.0.1:0"}
+upstream: {url: "http://%s"}
+limits:
+  cold_start: trust
+  inbound: {rate: 0}
+  primary: {unauthenticated: 1000000}
+  points: {rest: 1000000}
+  content: [{max: 1000000, window: 1m}]
+tls: {certificates: [{certificate: tls.crt, key: tls.key}]}
+`, port, upstream.Addr())
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		return "", nil, err
+	}
+	var said bytes.Buffer
+	process := exec.Command(weir, "serve", "--config", config)
+	process.Stderr = &said
+	if err := process.Start(); err != nil {
+		return "", nil, err
+	}
+	stop = func() {
+		_ = process.Process.Signal(syscall.SIGTERM)
+		_ = process.Wait()
+	}
+	for range 100 {
+		if c, err := net.Dial("tcp", "127.0.0.1:"+port); err == nil {
+			return port, stop, c.Close()
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	stop()
+	return "", nil, fmt.Errorf("weir does not answer: %s", &said)
+}
