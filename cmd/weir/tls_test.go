@@ -51,7 +51,7 @@ tls: {domains: [%s], ca: %q, http: %q}
 
 // httpsClient trusts the ACME server's certificates, and finds every name at an address.
 func httpsClient(roots *x509.CertPool, address string) *http.Client {
-	return &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+	return &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{
 		ForceAttemptHTTP2: true, DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots},
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, address)

@@ -38,6 +38,7 @@ type Server struct {
 	Roots *x509.CertPool // whom to trust in what was issued
 
 	pebble http.Handler
+	began  time.Time
 
 	mu               sync.Mutex
 	due              map[string]bool // certificates, by their names of RFC 9773: those asked for
@@ -52,7 +53,7 @@ func New(t testing.TB, httpPort, tlsPort int) *Server {
 	t.Helper()
 	t.Setenv("PEBBLE_VA_NOSLEEP", "1")
 	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
-	s := &Server{Trust: x509.NewCertPool(), Roots: x509.NewCertPool(), due: map[string]bool{}}
+	s := &Server{Trust: x509.NewCertPool(), Roots: x509.NewCertPool(), began: time.Now(), due: map[string]bool{}}
 	store := db.NewMemoryStore()
 	issuer := ca.New(quiet, store, "", "ecdsa", 0, 1, map[string]ca.Profile{"default": {Description: "of 90 days"}})
 	checker := va.New(quiet, httpPort, tlsPort, false, resolver(t), store)
@@ -83,10 +84,10 @@ func (s *Server) RenewNow() {
 
 // renewalInfo says when a certificate is due.
 func (s *Server) renewalInfo(w http.ResponseWriter, id string) {
-	start := time.Now().Add(30 * 24 * time.Hour)
+	start := s.began.Add(30 * 24 * time.Hour)
 	s.mu.Lock()
 	if s.due[id] {
-		start = time.Now().Add(-2 * time.Hour)
+		start = s.began.Add(-2 * time.Hour)
 	} else {
 		s.due[id] = false // it is one that there is
 	}

@@ -51,7 +51,7 @@ func Server(t testing.TB) string {
 // Eventually waits until something holds, and fails the test where it does not.
 func Eventually(t testing.TB, what string, holds func(context.Context) bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for !holds(ctx) {
 		if ctx.Err() != nil {
