@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -21,6 +24,10 @@ import (
 type adminFlags struct {
 	Admin string            `default:"127.0.0.1:9090" help:"The gateway's admin listener: an address or a URL." placeholder:"ADDRESS"`
 	Token credential.Secret `help:"Its token, where it asks for one. Better in WEIR_ADMIN_TOKEN, where no list of processes shows it." placeholder:"TOKEN"`
+
+	CA          string `name:"ca" help:"PEM file of the authority of its certificate, where the system does not know it." placeholder:"FILE"`
+	Certificate string `help:"PEM file of a client certificate, with --key, where it asks for one." placeholder:"FILE"`
+	Key         string `help:"PEM file of its private key." placeholder:"FILE"`
 }
 
 // listener is the admin listener that is meant; close it.
@@ -34,8 +41,35 @@ func (c *adminFlags) listener(p *process) (a adminListener, closing func(), err 
 		return a, nil, &exit{exitUsage, err.Error()}
 	}
 	// The listener is near: no proxy has to see the token.
-	transport := &http.Transport{}
+	secure, err := c.tls()
+	if err != nil {
+		return a, nil, &exit{exitUsage, err.Error()}
+	}
+	transport := &http.Transport{TLSClientConfig: secure}
 	return adminListener{transport, base, token}, transport.CloseIdleConnections, nil
+}
+
+// tls reads the files that were given.
+func (c *adminFlags) tls() (*tls.Config, error) {
+	secure := &tls.Config{MinVersion: tls.VersionTLS13}
+	if c.CA != "" {
+		text, err := os.ReadFile(c.CA)
+		if err != nil {
+			return nil, fmt.Errorf("--ca: %w", err)
+		}
+		if secure.RootCAs = x509.NewCertPool(); !secure.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("--ca: %s holds no PEM certificate", c.CA)
+		}
+	}
+	if c.Certificate == "" && c.Key == "" {
+		return secure, nil
+	}
+	pair, err := tls.LoadX509KeyPair(c.Certificate, c.Key)
+	if err != nil {
+		return nil, fmt.Errorf("--certificate and --key: %w", err)
+	}
+	secure.Certificates = []tls.Certificate{pair}
+	return secure, nil
 }
 
 // tokenVariable is where the admin token stands in the environment.
@@ -122,6 +156,8 @@ func (a *adminListener) understand(resp *http.Response, path string, text []byte
 		return fmt.Errorf("%s answers %d: %s", a.base, resp.StatusCode, bounded(line, 300))
 	case resp.StatusCode == http.StatusBadRequest:
 		return errors.New(bounded(line, 300))
+	case resp.StatusCode == http.StatusForbidden:
+		return fmt.Errorf("%s: %s", a.base, bounded(line, 300))
 	case resp.StatusCode != http.StatusOK:
 		return fmt.Errorf("%s is not the admin listener of a Weir: it answers %d to %s", a.base, resp.StatusCode, path)
 	}

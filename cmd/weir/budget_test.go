@@ -33,7 +33,7 @@ import (
 // listening is an admin listener with these accounts; an empty token asks for
 // none.
 func listening(token string, accounts ...limits.Account) http.Handler {
-	return admin.Handler(token, admin.Sources{
+	return admin.Handler(admin.Access{Token: credential.Secret(token), Hosts: []string{"admin.test"}}, admin.Sources{
 		Accounts: func(context.Context, int) ([]limits.Account, error) { return accounts, nil },
 		Requests: func() any { return nil },
 		Config:   func() any { return nil },
@@ -186,6 +186,7 @@ func TestWhatIsWrongWithTheAnswer(t *testing.T) {
 		says    string
 	}{
 		{"no token", listening("secret"), "", " asks for the admin token: set WEIR_ADMIN_TOKEN, or give --token"},
+		{"a name that it does not know", admin.Handler(admin.Access{}, admin.Sources{}), "", `: "admin.test:9090" is no name of this listener; admin.hosts lists those that are`},
 		{"wrong token", listening("secret"), "sesame", " does not take this token; it stands in the gateway's configuration at admin.token"},
 		{"the address for clients", answer(401, `{"message":"Requires authentication"}`, "Weir-Request-Id", "X"), "", " is where the gateway answers its clients; the admin listener has an address of its own, in the configuration at admin.listen"},
 		{"the store is lost", answer(503, "the store\x1b[2J is lost\nmore"), "", " answers 503: the store[2J is lost"},

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,6 +43,7 @@ type gateway struct {
 	background *proxy.Background
 	hashKey    []byte
 	reload     func() error
+	trail      *admin.Trail
 	stop       context.CancelFunc
 	running    sync.WaitGroup // what stop ends
 
@@ -48,6 +51,7 @@ type gateway struct {
 	tls      *tlsauto.Manager // nil where clients come by plain HTTP
 	started  *config.Config   // the first that was applied
 	current  atomic.Pointer[configured]
+	adminTLS atomic.Pointer[tls.Config] // nil where the operator comes by plain HTTP
 }
 
 // configured is one configuration and the gateway made from it.
@@ -70,6 +74,7 @@ func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
 		transport: proxy.NewTransport(), background: proxy.NewBackground(),
 		hashKey: store.hashKey,
 		reload:  func() error { return errors.New("there is no configuration file to read anew") },
+		trail:   admin.NewTrail(log),
 	}
 	g.webhooks = webhook.NewReceiver(g.changed)
 	memory := cache.NewMemory(int64(cfg.Cache.Memory))
@@ -154,6 +159,9 @@ func (g *gateway) apply(c *config.Config) error {
 	} else if err := g.changeTLS(c); err != nil {
 		return err
 	}
+	if err := g.changeAdminTLS(c.Admin.TLS); err != nil {
+		return err
+	}
 	g.fixed(g.started, c)
 	g.store.configure(limitRules(c))
 	g.inbound.Configure(c.Limits.Inbound.Rate, c.Limits.Inbound.Burst)
@@ -179,8 +187,10 @@ func (g *gateway) fixed(started, c *config.Config) {
 	waits := map[string]bool{
 		"listen": started.Listen != c.Listen, "admin.listen": started.Admin.Listen != c.Admin.Listen,
 		"store.url": started.Store.URL != c.Store.URL, "limits.on_store_loss": started.Limits.OnStoreLoss != c.Limits.OnStoreLoss,
-		"admin.token": started.Admin.Token != c.Admin.Token, "cache.memory": started.Cache.Memory != c.Cache.Memory,
-		"cache.key": started.Cache.Key != c.Cache.Key,
+		"admin.token": !started.Admin.Token.Equal(c.Admin.Token), "admin.hosts": !slices.Equal(started.Admin.Hosts, c.Admin.Hosts),
+		"admin.tls":    started.Admin.TLS.Enabled() != c.Admin.TLS.Enabled() || (started.Admin.TLS.ClientCA == "") != (c.Admin.TLS.ClientCA == ""),
+		"cache.memory": started.Cache.Memory != c.Cache.Memory,
+		"cache.key":    started.Cache.Key != c.Cache.Key,
 	}
 	maps.Copy(waits, tlsFixed(started, c))
 	for key, changed := range waits {
@@ -249,45 +259,16 @@ func (g *gateway) listen() ([]endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	operator, err := net.Listen("tcp", c.Admin.Listen)
+	operator, err := g.operator(c.Admin)
 	if err != nil {
 		_ = clients.Close()
 		return nil, err
 	}
 	endpoints, err := g.secure(endpoint{listener: clients, handler: g}, c)
 	if err != nil {
-		return nil, errors.Join(err, clients.Close(), operator.Close())
+		return nil, errors.Join(err, clients.Close(), operator.listener.Close())
 	}
 	g.log.Info("gateway", "address", clients.Addr().String(), "upstream", c.Upstream.URL, "dialect", c.Upstream.Dialect)
-	g.log.Info("admin", "address", operator.Addr().String())
-	return append(endpoints, endpoint{listener: operator, handler: g.admin(c)}), nil
-}
-
-func (g *gateway) admin(c *config.Config) http.Handler {
-	return admin.Handler(c.Admin.Token.Reveal(), admin.Sources{
-		Accounts: g.store.Accounts,
-		Requests: func() any { return g.current.Load().proxy.Recent() },
-		Config:   func() any { return g.current.Load().config.Masked() },
-		Reload:   func() error { return g.reload() },
-		Cache:    g.cache.Size,
-		Purge:    g.purge,
-	})
-}
-
-// purge makes stale, or drops, what the cache holds of a tag or a target.
-func (g *gateway) purge(p admin.Purge) (entries int, err error) {
-	tag := p.Tag
-	if p.URL != "" {
-		if tag, err = g.current.Load().proxy.TagOf(p.URL); err != nil {
-			return 0, err
-		}
-	}
-	if p.Hard {
-		entries = g.cache.Drop(context.Background(), tag)
-	} else {
-		entries = g.cache.Count(tag)
-		g.cache.Purge(context.Background(), tag)
-	}
-	g.log.Info("purged", "tag", tag, "hard", p.Hard, "entries", entries)
-	return entries, nil
+	g.log.Info("admin", "address", operator.listener.Addr().String())
+	return append(endpoints, operator), nil
 }

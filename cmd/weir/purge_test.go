@@ -34,7 +34,7 @@ func TestPurge(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.close()
-	admin := httptest.NewServer(g.admin(cfg))
+	admin := httptest.NewServer(g.admin(cfg.Admin))
 	defer admin.Close()
 	ask := func(path string) string {
 		w := httptest.NewRecorder()

@@ -79,7 +79,9 @@ func (c *serveCommand) Run(p *process) error {
 		signal.Notify(hup, syscall.SIGHUP)
 		defer signal.Stop(hup)
 		watching.Go(func() {
-			err := config.Watch(ctx, source, before, hup, func(changed *config.Config, err error) { _ = g.take(changed, err) }) // logged there
+			err := config.Watch(ctx, source, before, hup, func(cause string, changed *config.Config, err error) {
+				g.takeFrom(source.Path, cause, changed, err)
+			})
 			if err != nil {
 				log.Error("the configuration is not watched", "error", err)
 			}
@@ -92,7 +94,8 @@ func (c *serveCommand) Run(p *process) error {
 type endpoint struct {
 	listener net.Listener
 	handler  http.Handler
-	tls      *tls.Config // nil for plain HTTP
+	tls      *tls.Config   // nil for plain HTTP
+	timeout  time.Duration // to read a request, and to write its answer; 0 for as long as it takes
 }
 
 // serve answers until the server is shut down.
@@ -117,6 +120,8 @@ func serveAll(ctx context.Context, log *slog.Logger, endpoints ...endpoint) erro
 		servers[i] = &http.Server{
 			Handler:           e.handler,
 			TLSConfig:         e.tls,
+			ReadTimeout:       e.timeout,
+			WriteTimeout:      e.timeout,
 			ReadHeaderTimeout: 10 * time.Second,
 			IdleTimeout:       2 * time.Minute,
 			MaxHeaderBytes:    proxy.MaxHeaderBytes,

@@ -1,25 +1,29 @@
 // Package admin is the operator's side of a gateway: health, what the accounts
-// have left, what the last requests got, the configuration in force.
+// have left, what the last requests got, the configuration in force, and what
+// operators have changed.
 //
 // Invariants:
 //   - It only reads, but for reload and purge, and shows no secret: what it shows
 //     comes masked from its sources.
-//   - With a token set, nothing but health is answered without it.
-//   - Paths are matched exactly; a request that changes something is refused
-//     when a browser says that it comes from elsewhere.
+//   - Where a token or a client certificate is asked for, nothing but health is
+//     answered without.
+//   - It answers to its own names and to addresses only: a name that somebody else
+//     points here (DNS rebinding) is refused.
+//   - Paths are matched exactly, as they were sent; a request that changes something
+//     is refused when a browser says that it comes from elsewhere.
+//   - Every change leaves a line in the [Trail].
 //
 // It is not the gateway's own listener and must not be reachable by clients.
 package admin
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/weirgate/weir/limits"
@@ -40,6 +44,8 @@ type Sources struct {
 	// Purge makes what is held stale, or drops it, and returns how many entries that
 	// concerns.
 	Purge func(Purge) (entries int, err error)
+	// Trail gets what is changed here, and has what was changed elsewhere.
+	Trail *Trail
 }
 
 // Purge is what is to be purged: all with a tag (op:ID, repo:OWNER/NAME, org:ORG,
@@ -51,9 +57,12 @@ type Purge struct {
 	Hard bool `json:"hard,omitempty"`
 }
 
+// maxBody bounds what a request may say, in bytes.
+const maxBody = 64 << 10
+
 // readPurge reads a purge; an error says what is wrong with it.
 func readPurge(r io.Reader) (p Purge, err error) {
-	d := json.NewDecoder(io.LimitReader(r, 64<<10))
+	d := json.NewDecoder(r)
 	d.DisallowUnknownFields()
 	if err := d.Decode(&p); err != nil {
 		return p, fmt.Errorf(`write {"tag": T} or {"url": U}, and "hard": true if it is to be dropped: %w`, err)
@@ -67,81 +76,125 @@ func readPurge(r io.Reader) (p Purge, err error) {
 // maxAccounts bounds one listing.
 const maxAccounts = 1000
 
-// index is the page at "/".
-const index = `Weir, admin
-
-GET  /healthz           the process is alive
-GET  /readyz            it can answer clients
-GET  /api/v1/accounts   what each account has left
-GET  /api/v1/requests   the last requests, and what they got
-GET  /api/v1/cache      what the cache holds
-GET  /api/v1/config     the configuration in force, secrets masked
-POST /api/v1/reload     read the configuration anew
-POST /api/v1/cache/purge   {"tag": T} or {"url": U}, "hard": true: validate anew, or drop, what is held
-`
-
-// Handler returns the admin pages. An empty token asks for none: that is for a
-// listener on loopback only.
-func Handler(token string, s Sources) http.Handler {
-	open := http.NewServeMux()
-	ok := func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, "ok\n") }
-	open.HandleFunc("GET /healthz", ok)
-	open.HandleFunc("GET /readyz", ok)
-
-	pages := http.NewServeMux()
-	pages.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, index) })
-	pages.HandleFunc("GET /api/v1/accounts", func(w http.ResponseWriter, r *http.Request) {
-		accounts, err := s.Accounts(r.Context(), maxAccounts)
-		if err != nil {
-			fail(w, http.StatusServiceUnavailable, err)
-			return
-		}
-		show(w, accounts)
-	})
-	pages.HandleFunc("GET /api/v1/requests", func(w http.ResponseWriter, _ *http.Request) { show(w, s.Requests()) })
-	pages.HandleFunc("GET /api/v1/config", func(w http.ResponseWriter, _ *http.Request) { show(w, s.Config()) })
-	pages.HandleFunc("GET /api/v1/cache", func(w http.ResponseWriter, _ *http.Request) {
-		keys, bytes := s.Cache()
-		show(w, map[string]any{"keys": keys, "bytes": bytes})
-	})
-	pages.HandleFunc("POST /api/v1/cache/purge", func(w http.ResponseWriter, r *http.Request) {
-		p, err := readPurge(r.Body)
-		if err == nil {
-			var n int
-			if n, err = s.Purge(p); err == nil {
-				show(w, map[string]any{"entries": n})
-				return
-			}
-		}
-		fail(w, http.StatusBadRequest, err)
-	})
-	pages.HandleFunc("POST /api/v1/reload", func(w http.ResponseWriter, _ *http.Request) {
-		if err := s.Reload(); err != nil {
-			fail(w, http.StatusUnprocessableEntity, err)
-			return
-		}
-		show(w, map[string]any{"reloaded": true})
-	})
-	open.Handle("/", guard(token, http.NewCrossOriginProtection().Handler(pages)))
-	return open
+// page is one path, and who answers there.
+type page struct {
+	method, path string
+	about        string
+	open         bool // to anyone, whatever is asked of others
+	answer       http.HandlerFunc
 }
 
-// guard asks for the token, compared in constant time.
-func guard(token string, next http.Handler) http.Handler {
-	if token == "" {
-		return next
+// pages are all there is, in the order in which the index lists them.
+func pages(s Sources) []page {
+	ok := func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, "ok\n") }
+	all := []page{
+		{method: http.MethodGet, path: "/healthz", about: "the process is alive", open: true, answer: ok},
+		{method: http.MethodGet, path: "/readyz", about: "it can answer clients", open: true, answer: ok},
+		{method: http.MethodGet, path: "/api/v1/accounts", about: "what each account has left", answer: s.accounts},
+		{method: http.MethodGet, path: "/api/v1/requests", about: "the last requests, and what they got", answer: func(w http.ResponseWriter, _ *http.Request) { show(w, s.Requests()) }},
+		{method: http.MethodGet, path: "/api/v1/cache", about: "what the cache holds", answer: s.cache},
+		{method: http.MethodGet, path: "/api/v1/config", about: "the configuration in force, secrets masked", answer: func(w http.ResponseWriter, _ *http.Request) { show(w, s.Config()) }},
+		{method: http.MethodGet, path: "/api/v1/audit", about: "what operators have changed, the newest first", answer: func(w http.ResponseWriter, _ *http.Request) { show(w, s.Trail.Last()) }},
+		{method: http.MethodPost, path: "/api/v1/reload", about: "read the configuration anew", answer: s.reload},
+		{method: http.MethodPost, path: "/api/v1/cache/purge", about: `{"tag": T} or {"url": U}, "hard": true: validate anew, or drop, what is held`, answer: s.purge},
 	}
-	want := sha256.Sum256([]byte(token))
+	var index strings.Builder
+	index.WriteString("Weir, admin\n\n")
+	for _, p := range all {
+		fmt.Fprintf(&index, "%-4s %-20s %s\n", p.method, p.path, p.about)
+	}
+	return append(all, page{method: http.MethodGet, path: "/", answer: func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, index.String()) }})
+}
+
+// Handler returns the admin pages.
+func Handler(a Access, s Sources) http.Handler {
+	byPath := map[string]page{}
+	for _, p := range pages(s) {
+		byPath[p.path] = p
+	}
+	sameOrigin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		shown, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		got := sha256.Sum256([]byte(shown))
-		if subtle.ConstantTimeCompare(want[:], got[:]) != 1 {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="weir admin"`)
-			text(w, http.StatusUnauthorized, "the admin token is needed: Authorization: Bearer TOKEN\n")
-			return
+		harden(w.Header())
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		p, known := byPath[r.URL.EscapedPath()] // as it was sent: what decodes to a path is none
+		if !p.open {
+			if !a.called(r.Host) {
+				fail(w, http.StatusForbidden, fmt.Errorf("%q is no name of this listener; admin.hosts lists those that are", r.Host))
+				return
+			}
+			who, ok := a.who(r)
+			if !ok {
+				w.Header().Set("WWW-Authenticate", `Bearer realm="weir admin"`)
+				text(w, http.StatusUnauthorized, "the admin token is needed: Authorization: Bearer TOKEN\n")
+				return
+			}
+			r = r.WithContext(context.WithValue(r.Context(), operator{}, who))
 		}
-		next.ServeHTTP(w, r)
+		switch {
+		case !known:
+			text(w, http.StatusNotFound, "404 page not found\n")
+		case !slices.Contains(p.methods(), r.Method):
+			w.Header().Set("Allow", strings.Join(p.methods(), ", "))
+			text(w, http.StatusMethodNotAllowed, "405 method not allowed\n")
+		default:
+			if err := sameOrigin.Check(r); err != nil {
+				fail(w, http.StatusForbidden, err)
+				return
+			}
+			p.answer(w, r)
+		}
 	})
+}
+
+// methods are those that the page answers.
+func (p page) methods() []string {
+	if p.method == http.MethodGet {
+		return []string{http.MethodGet, http.MethodHead}
+	}
+	return []string{p.method}
+}
+
+func (s Sources) accounts(w http.ResponseWriter, r *http.Request) {
+	accounts, err := s.Accounts(r.Context(), maxAccounts)
+	if err != nil {
+		fail(w, http.StatusServiceUnavailable, err)
+		return
+	}
+	show(w, accounts)
+}
+
+func (s Sources) cache(w http.ResponseWriter, _ *http.Request) {
+	keys, bytes := s.Cache()
+	show(w, map[string]any{"keys": keys, "bytes": bytes})
+}
+
+func (s Sources) purge(w http.ResponseWriter, r *http.Request) {
+	p, err := readPurge(r.Body)
+	if err != nil {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
+	what := "purge"
+	if p.Hard {
+		what = "hard purge"
+	}
+	entries, err := s.Purge(p)
+	s.Trail.record(r, what, p.Tag+p.URL, Outcome(err, fmt.Sprintf("%d entries", entries)))
+	if err != nil {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
+	show(w, map[string]any{"entries": entries})
+}
+
+func (s Sources) reload(w http.ResponseWriter, r *http.Request) {
+	err := s.Reload()
+	s.Trail.record(r, "reload", "configuration", Outcome(err, "in force"))
+	if err != nil {
+		fail(w, http.StatusUnprocessableEntity, err)
+		return
+	}
+	show(w, map[string]any{"reloaded": true})
 }
 
 func show(w http.ResponseWriter, v any) {
@@ -151,17 +204,13 @@ func show(w http.ResponseWriter, v any) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.Header().Set("Cache-Control", "no-store")
 	_, _ = w.Write(append(body, '\n'))
 }
 
 func fail(w http.ResponseWriter, status int, err error) { text(w, status, err.Error()+"\n") }
 
 func text(w http.ResponseWriter, status int, s string) {
-	h := w.Header()
-	h.Set("Content-Type", "text/plain; charset=utf-8")
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write([]byte(s))
 }

@@ -3,11 +3,13 @@ package admin
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/limits"
 )
 
@@ -18,6 +20,7 @@ func sources() Sources {
 		Config:   func() any { return map[string]string{"token": "•••"} },
 		Reload:   func() error { return nil },
 		Cache:    func() (int, uint64) { return 3, 4096 },
+		Trail:    NewTrail(slog.New(slog.DiscardHandler)),
 		Purge: func(p Purge) (int, error) {
 			if p.URL == "http://[" {
 				return 0, errors.New("no URL")
@@ -49,6 +52,9 @@ func TestPages(t *testing.T) {
 		{"cache", "GET", "/api/v1/cache", sources(), nil, "", 200, `"keys": 3`},
 		{"reload", "POST", "/api/v1/reload", sources(), nil, "", 200, `"reloaded": true`},
 		{"reload of an invalid file", "POST", "/api/v1/reload", broken, nil, "", 422, "weir.yaml:3:1"},
+		{"what was changed", "GET", "/api/v1/audit", sources(), nil, "", 200, "[]"},
+		{"what was changed, without the token", "GET", "/api/v1/audit", sources(), nil, "secret", 401, "token"},
+		{"more than anyone has to say", "POST", `/api/v1/cache/purge {"tag": "` + strings.Repeat("a", maxBody) + `"}`, sources(), nil, "", 400, "too large"},
 		{"reload by GET", "GET", "/api/v1/reload", sources(), nil, "", 405, ""},
 		{"reload from another site", "POST", "/api/v1/reload", sources(), []string{"Sec-Fetch-Site: cross-site"}, "", 403, ""},
 		{"reload from another origin", "POST", "/api/v1/reload", sources(), []string{"Origin: http://evil.test"}, "", 403, ""},
@@ -76,7 +82,7 @@ func TestPages(t *testing.T) {
 				r.Header.Set(name, value)
 			}
 			w := httptest.NewRecorder()
-			Handler(c.token, c.sources).ServeHTTP(w, r)
+			Handler(Access{Token: credential.Secret(c.token)}, c.sources).ServeHTTP(w, r)
 			if w.Code != c.status || !strings.Contains(w.Body.String(), c.says) {
 				t.Errorf("got %d %q", w.Code, w.Body)
 			}
@@ -86,7 +92,7 @@ func TestPages(t *testing.T) {
 
 func TestUnauthorizedSaysHow(t *testing.T) {
 	w := httptest.NewRecorder()
-	Handler("secret", sources()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	Handler(Access{Token: "secret"}, sources()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/", nil))
 	if w.Header().Get("WWW-Authenticate") == "" {
 		t.Error("401 without WWW-Authenticate")
 	}

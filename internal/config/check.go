@@ -58,11 +58,7 @@ func parent(key string) string { return key[:max(0, strings.LastIndexAny(key, ".
 func (d *decoder) check(c *Config) {
 	d.enums(reflect.ValueOf(c).Elem(), "")
 	d.address("listen", c.Listen)
-	d.address("admin.listen", c.Admin.Listen)
-	if c.Admin.Token == "" && !isLoopback(c.Admin.Listen) {
-		d.wrong("admin.token", "required because admin.listen %q is not on loopback", c.Admin.Listen)
-	}
-	d.token("admin.token", c.Admin.Token)
+	d.admin(&c.Admin)
 	d.upstream(c.Upstream)
 	d.store(c.Store)
 	d.clients(c)
@@ -112,15 +108,6 @@ func (d *decoder) address(key, value string) {
 	if err != nil {
 		d.wrong(key, "%q is not an address: write host:port or :port", value)
 	}
-}
-
-func isLoopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return true // reported as no address
-	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 func (d *decoder) upstream(u Upstream) {

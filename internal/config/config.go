@@ -38,12 +38,6 @@ type Config struct {
 	Headers     Headers      `yaml:"headers" desc:"optional response headers"`
 }
 
-// Admin is the operator's listener.
-type Admin struct {
-	Listen string            `yaml:"listen" desc:"its address; on loopback no token is needed"`
-	Token  credential.Secret `yaml:"token" desc:"bearer token; required when not on loopback"`
-}
-
 // Upstream is the API behind the gateway.
 type Upstream struct {
 	URL     string        `yaml:"url" desc:"base URL; a path prefix such as /api/v3 is kept"`

@@ -95,12 +95,18 @@ func reason(err error) string {
 
 // Parse is [Load] with the text of the file at hand.
 func Parse(s Source, text []byte) (*Config, error) {
+	c, _, err := Locate(s, text)
+	return c, err
+}
+
+// Locate is [Parse] that tells, too, where in the file each value stands.
+func Locate(s Source, text []byte) (*Config, Places, error) {
 	d := &decoder{source: s, at: map[string]position{}, failed: map[string]bool{}}
 	c := Default()
 	document, err := read(text)
 	if err != nil {
 		d.syntax(err, text)
-		return nil, d.problems
+		return nil, Places{}, d.problems
 	}
 	for _, root := range document.Content {
 		d.value(root, reflect.ValueOf(c).Elem(), "")
@@ -111,10 +117,27 @@ func Parse(s Source, text []byte) (*Config, error) {
 		slices.SortStableFunc(d.problems, func(a, b Problem) int {
 			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Key, b.Key))
 		})
-		return nil, d.problems
+		return nil, Places{}, d.problems
 	}
-	return c, nil
+	return c, Places{d}, nil
 }
+
+// Places are where in a file the values of a configuration stand.
+type Places struct{ d *decoder }
+
+// At is the line and column of the value at a key ("clients[0].key"); of one that is
+// not given those of the nearest around it.
+func (p Places) At(key string) (line, column int) {
+	at, given := p.d.at[key]
+	if !given {
+		at = p.d.around(key)
+	}
+	return at.line, at.column
+}
+
+// Plain reports whether the value at a key is written out in the file: neither from
+// the environment nor read from a file of its own.
+func (p Places) Plain(key string) bool { return p.d.at[key].plain }
 
 // read parses the one document of a file; an empty file has none.
 func read(text []byte) (document yaml.Node, err error) {
@@ -148,6 +171,7 @@ type decoder struct {
 type position struct {
 	line, column int
 	flag         string
+	plain        bool // written out: no variable, no file:
 }
 
 func (d *decoder) problem(n *yaml.Node, key, format string, args ...any) {
@@ -189,7 +213,8 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, key string) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" && !tagged {
 		return // "key:" with nothing, null or ~ keeps the default
 	}
-	d.at[key] = position{line: n.Line, column: n.Column}
+	written := n.Kind == yaml.ScalarNode && !strings.Contains(n.Value, "${") && !strings.HasPrefix(n.Value, "file:")
+	d.at[key] = position{line: n.Line, column: n.Column, plain: written && n.Value != ""}
 	switch {
 	case tagged:
 		d.problem(n, key, "%q: tags mean nothing here; write the value alone", n.Tag)

@@ -15,14 +15,19 @@ import (
 const settle = 100 * time.Millisecond
 
 // Watch loads the configuration anew whenever its file changes or hup receives
-// a signal, and hands the result on: a valid Config, or what is wrong with it.
+// a signal, and hands the result on: what caused it ("file" or "signal"), and a valid
+// Config, or what is wrong with it.
 // It watches the folder, because files are replaced by renaming and, in
 // Kubernetes, by a link that moves; whatever else happens in there neither
 // causes a reload nor puts one off. A secret that changes in its own file is
 // read with the next reload. before is what the file held when it was last loaded, or
 // earlier ([Source.Fingerprint]). Watch returns when ctx ends; the error is of starting to
 // watch.
-func Watch(ctx context.Context, s Source, before string, hup <-chan os.Signal, apply func(*Config, error)) error {
+func Watch(ctx context.Context, s Source, before string, hup <-chan os.Signal, apply func(cause string, c *Config, err error)) error {
+	load := func(cause string) {
+		c, err := Load(s)
+		apply(cause, c, err)
+	}
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", s.Path, err)
@@ -42,7 +47,7 @@ func Watch(ctx context.Context, s Source, before string, hup <-chan os.Signal, a
 			return nil
 		case <-hup:
 			applied = s.Fingerprint()
-			apply(Load(s))
+			load("signal")
 		case <-watcher.Events:
 			if look == nil {
 				look = time.After(settle)
@@ -58,7 +63,7 @@ func Watch(ctx context.Context, s Source, before string, hup <-chan os.Signal, a
 				seen = applied
 			case seen:
 				applied = now
-				apply(Load(s))
+				load("file")
 			default: // it may still be written: look again
 				seen, look = now, time.After(settle)
 			}

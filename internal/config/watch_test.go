@@ -11,8 +11,9 @@ import (
 
 // reload is what Watch handed on.
 type reload struct {
-	c   *Config
-	err error
+	cause string
+	c     *Config
+	err   error
 }
 
 // watched is a Watch that runs until the test ends.
@@ -29,9 +30,9 @@ func watch(t *testing.T, path string) *watched {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Watch(ctx, Source{Path: path, Getenv: env()}, Source{Path: path}.Fingerprint(), w.hup, func(c *Config, err error) {
+		ended <- Watch(ctx, Source{Path: path, Getenv: env()}, Source{Path: path}.Fingerprint(), w.hup, func(cause string, c *Config, err error) {
 			select {
-			case w.reloads <- reload{c, err}:
+			case w.reloads <- reload{cause, c, err}:
 			case <-ctx.Done():
 			}
 		})
@@ -43,7 +44,9 @@ func watch(t *testing.T, path string) *watched {
 		}
 	})
 	w.hup <- os.Interrupt
-	w.next()
+	if r := w.next(); r.cause != "signal" {
+		t.Errorf("a signal causes a reload by %q", r.cause)
+	}
 	return w
 }
 
@@ -98,7 +101,7 @@ func TestWatchReloadsAChangedFile(t *testing.T) {
 	write(t, path, listening(":1"))
 	w.listens(":1")
 	write(t, path, "nonsense: 1")
-	if r := w.next(); r.c != nil || r.err == nil || !strings.Contains(r.err.Error(), "weir.yaml:1:1: nonsense: unknown key") {
+	if r := w.next(); r.cause != "file" || r.c != nil || r.err == nil || !strings.Contains(r.err.Error(), "weir.yaml:1:1: nonsense: unknown key") {
 		t.Errorf("an invalid file: %+v, %v", r.c, r.err)
 	}
 	if err := os.Remove(path); err != nil {
@@ -207,7 +210,7 @@ func TestWatchSeesWhatChangedBeforeItBegan(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	reloads, ended := make(chan string, 1), make(chan error, 1)
 	go func() {
-		ended <- Watch(ctx, Source{Path: path, Getenv: env()}, before, nil, func(c *Config, err error) {
+		ended <- Watch(ctx, Source{Path: path, Getenv: env()}, before, nil, func(_ string, c *Config, err error) {
 			if err != nil {
 				t.Error(err)
 				return

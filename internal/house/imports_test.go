@@ -35,7 +35,7 @@ var rooms = []room{
 
 	{dir: "proxy", may: []string{"policy", "limits", "limits/signals", "cache"}, why: "a request's journey: where limits and cache meet"},
 
-	{dir: "internal/admin", may: []string{"limits"}, why: "shows accounts; it gets everything else as functions"},
+	{dir: "internal/admin", may: []string{"limits", "internal/credential"}, why: "shows accounts, and knows its token; it gets everything else as functions"},
 	{dir: "internal/config", may: []string{"policy", "internal/credential"}, why: "reads the file into plain values; what they do is for cmd/weir to wire"},
 	{dir: "internal/credential", may: []string{"policy"}, why: "who calls, told as a policy.Caller"},
 	{dir: "internal/service", may: []string{"policy", "internal/credential"}, why: "judges the gateway, so it shares only the truth about the API with it, and how secrets are kept"},

@@ -1,0 +1,293 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/credential"
+)
+
+// authority signs certificates, for tests.
+type authority struct {
+	*testing.T
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+	file        string
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &authority{T: t, key: key}
+	a.certificate = &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, Subject: pkix.Name{CommonName: "authority"}}
+	a.file, _ = a.issue("authority")
+	return a
+}
+
+// issue writes a certificate, valid for 127.0.0.1 too, and its key into files.
+func (a *authority) issue(name string) (certificate, key string) {
+	a.Helper()
+	template := a.certificate
+	signed := a.key
+	if name != "authority" {
+		own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			a.Fatal(err)
+		}
+		signed = own
+		template = &x509.Certificate{
+			SerialNumber: big.NewInt(2), NotAfter: time.Now().Add(time.Hour), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, signed.Public(), a.key)
+	if err != nil {
+		a.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(signed)
+	if err != nil {
+		a.Fatal(err)
+	}
+	dir := a.TempDir()
+	certificate, key = filepath.Join(dir, name+".pem"), filepath.Join(dir, name+".key")
+	write(a.T, certificate, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+	write(a.T, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
+	return certificate, key
+}
+
+// weir runs a command, and returns what it says.
+func weir(args ...string) (code int, said string) {
+	var out bytes.Buffer
+	code = run(context.Background(), args, func(string) (string, bool) { return "", false }, &out, &out)
+	return code, out.String()
+}
+
+func TestTheOperatorComesByCertificate(t *testing.T) {
+	own, foreign := newAuthority(t), newAuthority(t)
+	server, serverKey := own.issue("weir")
+	path := filepath.Join(t.TempDir(), "weir.yaml")
+	file := func(server, serverKey string, own *authority) string {
+		return fmt.Sprintf("upstream: {url: \"http://127.0.0.1:1\"}\nlisten: \"127.0.0.1:0\"\nadmin: {listen: \"127.0.0.1:0\", tls: {certificate: %q, key: %q, client_ca: %q}}\n", server, serverKey, own.file)
+	}
+	write(t, path, file(server, serverKey, own))
+	s := start(t, "serve", "--config", path)
+	base := "https://" + s.says(`msg=admin address=(\S+)`)
+	s.drain()
+	purge := func(server, client *authority) (int, string) {
+		args := []string{"cache", "purge", "--tag", "op:x", "--admin", base, "--ca", server.file}
+		if client != nil {
+			certificate, key := client.issue("ops")
+			args = append(args, "--certificate", certificate, "--key", key)
+		}
+		return weir(args...)
+	}
+	for _, c := range []struct {
+		name           string
+		server, client *authority
+		code           int
+		says           string
+	}{
+		{"with a certificate of the authority", own, own, 0, "0 entries"},
+		{"with none", own, nil, 1, "asks for the admin token"},
+		{"with one of another authority", own, foreign, 1, "does not answer"},
+		{"at a listener that is not ours", foreign, own, 1, "does not answer"},
+	} {
+		if code, said := purge(c.server, c.client); code != c.code || !strings.Contains(said, c.says) {
+			t.Errorf("%s: %d %s", c.name, code, said)
+		}
+	}
+	if code, said := weir("budget", "--admin", base, "--ca", "none.pem"); code != exitUsage || !strings.Contains(said, "none.pem") {
+		t.Errorf("%d %s", code, said)
+	}
+	server, serverKey = foreign.issue("weir")
+	write(t, path, file(server, serverKey, foreign))
+	for deadline := time.Now().Add(20 * time.Second); ; { // until the file is taken up
+		if code, _ := purge(foreign, foreign); code == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the new certificates are not used")
+		}
+	}
+	if code, said := purge(foreign, own); code != 1 {
+		t.Errorf("who the old authority has let in: %d %s", code, said)
+	}
+}
+
+func TestTheDemoIsNotOpenToOthers(t *testing.T) {
+	code, said := weir("demo", "--listen", "127.0.0.1:0", "--admin", ":0", "--service", "127.0.0.1:0")
+	if code != exitFailure || !strings.Contains(said, "is not on loopback: set admin.token") {
+		t.Errorf("%d %s", code, said)
+	}
+}
+
+// TestEveryReloadIsOnRecord: those that nobody has asked for too.
+func TestEveryReloadIsOnRecord(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "weir.yaml")
+	const file = "upstream: {url: \"http://127.0.0.1:1\"}\nlisten: \"127.0.0.1:0\"\nadmin: {listen: \"127.0.0.1:0\"}\n"
+	write(t, path, file)
+	s := start(t, "serve", "--config", path)
+	base := "http://" + s.says(`msg=admin address=(\S+)`)
+	write(t, path, file+"limits: {wait: 11s}\n")
+	s.says(`msg=audit who=file address="" what=reload target=\S+weir.yaml outcome="in force"`)
+	write(t, path, "nonsense: 1")
+	s.says(`msg=audit who=file .*outcome="failed: .*nonsense`)
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	s.says("msg=audit who=signal")
+	answered := make(chan int)
+	go func() {
+		resp, err := http.Post(base+"/api/v1/reload", "", nil)
+		if err != nil {
+			answered <- 0
+			return
+		}
+		_ = resp.Body.Close()
+		answered <- resp.StatusCode
+	}()
+	s.says(`msg=audit who=loopback address=127.0.0.1:\d+ what=reload target=configuration outcome="failed: `)
+	if got := <-answered; got != http.StatusUnprocessableEntity {
+		t.Errorf("answered %d", got)
+	}
+	s.drain()
+	if _, body := get(t, base+"/api/v1/audit"); strings.Count(body, `"what": "reload"`) != 4 {
+		t.Errorf("%s", body)
+	}
+}
+
+// eachSecret calls visit with every field of a configuration that holds a secret.
+func eachSecret(v reflect.Value, key string, visit func(key string, s credential.Secret)) {
+	if s, ok := v.Interface().(credential.Secret); ok {
+		visit(key, s)
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			eachSecret(v.Field(i), key+"."+v.Type().Field(i).Name, visit)
+		}
+	case reflect.Slice:
+		if v.Len() == 0 && v.Type().Elem().Kind() == reflect.Struct {
+			eachSecret(reflect.Zero(v.Type().Elem()), key+"[]", visit)
+		}
+		for i := range v.Len() {
+			eachSecret(v.Index(i), fmt.Sprintf("%s[%d]", key, i), visit)
+		}
+	}
+}
+
+// TestAttack53AdminShowsNoSecret loads a configuration that has every secret there
+// is, and looks for them on every page, in the log, and in what a panic would print.
+func TestAttack53AdminShowsNoSecret(t *testing.T) {
+	const canary = "canary-0123456789abcdef0123456789abcdef"
+	text := fmt.Sprintf(`
+upstream: {url: "http://127.0.0.1:1"}
+listen: "127.0.0.1:0"
+admin: {listen: "127.0.0.1:0", token: %[1]s-admin}
+credentials:
+  - {name: ci, kind: user, token: %[1]s-user}
+  - {name: app, kind: oauth_app, token: "id:%[1]s-app"}
+clients: [{name: builds, key: "sha256:%[2]s", credentials: [ci]}]
+cache: {key: %[1]s-cache}
+webhooks: {secret: %[1]s-hook}
+`, canary, strings.Repeat("0f", 32))
+	cfg, err := config.Parse(config.Source{Path: "weir.yaml"}, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets := 0
+	eachSecret(reflect.ValueOf(*cfg), "", func(key string, s credential.Secret) {
+		secrets++
+		if !strings.Contains(s.Reveal(), canary) {
+			t.Errorf("%s is not set above: what is new is looked for too", key)
+		}
+	})
+	if secrets < 5 {
+		t.Errorf("%d secrets", secrets)
+	}
+	var log bytes.Buffer
+	g, err := newGateway(cfg, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.close()
+	o, err := g.operator(cfg.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = o.listener.Close() }()
+	server := &http.Server{Handler: o.handler, ReadHeaderTimeout: time.Second}
+	go func() { _ = server.Serve(o.listener) }()
+	base := "http://" + o.listener.Addr().String()
+	shown := fmt.Sprintf("%v %+v %#v %s", cfg, cfg, *cfg, cfg.Masked())
+	for _, page := range []string{"/", "/api/v1/accounts", "/api/v1/requests", "/api/v1/cache", "/api/v1/config", "/api/v1/audit", "/healthz", "/none"} {
+		resp, body := get(t, base+page, "Authorization: Bearer "+canary+"-admin")
+		shown += fmt.Sprint(resp.Header) + body
+		if page == "/api/v1/config" && strings.Count(body, `"•••"`) != secrets {
+			t.Errorf("%d masks for %d secrets: %s", strings.Count(body, `"•••"`), secrets, body)
+		}
+	}
+	if strings.Contains(shown+log.String(), "canary") {
+		t.Errorf("a secret shows: %s%s", shown, log.String())
+	}
+}
+
+// TestTheAdminListenerWaitsForNobody: who sends a request slowly is cut off.
+func TestTheAdminListenerWaitsForNobody(t *testing.T) {
+	cfg := config.Default()
+	cfg.Upstream.URL, cfg.Listen, cfg.Admin.Listen = "http://127.0.0.1:1", "127.0.0.1:0", "127.0.0.1:0"
+	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.close()
+	endpoints, err := g.listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := endpoints[len(endpoints)-1]
+	if o.timeout != adminTimeout {
+		t.Errorf("%v", o.timeout)
+	}
+	o.timeout = 100 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- serveAll(ctx, slog.New(slog.DiscardHandler), o) }()
+	conn, err := net.Dial("tcp", o.listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.WriteString(conn, "POST /api/v1/cache/purge HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+	if _, err := io.ReadAll(conn); err != nil { // until the server closes it
+		t.Error(err)
+	}
+	cancel()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	_ = endpoints[0].listener.Close()
+}

@@ -1,0 +1,200 @@
+package admin
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// asked is what a handler answers to one request.
+func asked(h http.Handler, method, target string, change func(*http.Request)) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, target, strings.NewReader(`{"tag":"op:x"}`))
+	if change != nil {
+		change(r)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func TestAttack55OtherPagesOfABrowserChangeNothing(t *testing.T) {
+	header := func(fields ...string) func(*http.Request) {
+		return func(r *http.Request) {
+			for i := 0; i < len(fields); i += 2 {
+				r.Header.Set(fields[i], fields[i+1])
+			}
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		host   string
+		change func(*http.Request)
+		status int
+	}{
+		{"no browser", "127.0.0.1:9090", nil, 200},
+		{"its own pages", "localhost:9090", header("Origin", "http://localhost:9090", "Sec-Fetch-Site", "same-origin"), 200},
+		{"its own pages, in an old browser", "localhost:9090", header("Origin", "http://localhost:9090"), 200},
+		{"another site", "localhost:9090", header("Origin", "http://evil.test", "Sec-Fetch-Site", "cross-site"), 403},
+		{"another site, in an old browser", "localhost:9090", header("Origin", "http://evil.test"), 403},
+		{"another port of this machine", "localhost:9090", header("Origin", "http://localhost:3000", "Sec-Fetch-Site", "same-site"), 403},
+		{"a sandbox", "localhost:9090", header("Origin", "null"), 403},
+		{"JSON in the clothes of a form", "localhost:9090", header("Origin", "http://evil.test", "Content-Type", "text/plain"), 403},
+		{"a name that leads here (DNS rebinding)", "evil.test:9090", header("Origin", "http://evil.test:9090", "Sec-Fetch-Site", "same-origin"), 403},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := sources()
+			purged := false
+			s.Purge = func(Purge) (int, error) { purged = true; return 1, nil }
+			w := asked(Handler(Access{}, s), http.MethodPost, "http://"+c.host+"/api/v1/cache/purge", c.change)
+			if w.Code != c.status || purged != (c.status == 200) {
+				t.Errorf("%d %s, purged: %v", w.Code, w.Body, purged)
+			}
+		})
+	}
+}
+
+func TestAttack55NamesOfTheListener(t *testing.T) {
+	for host, status := range map[string]int{
+		"localhost": 200, "LOCALHOST:9090": 200, "127.0.0.1": 200, "[::1]:9090": 200, "10.1.2.3:9090": 200, "[fe80::1]": 200,
+		"weir.internal:9090": 200, "Weir.Internal": 200,
+		"evil.test": 403, "localhost.evil.test:9090": 403, "127.0.0.1.evil.test": 403, "localhost.": 403, "weir.internal.evil.test": 403, "": 403, "0x7f000001": 403,
+	} {
+		for _, target := range []string{"/", "/api/v1/accounts", "/none"} {
+			w := asked(Handler(Access{Hosts: []string{"weir.internal"}}, sources()), http.MethodGet, target, func(r *http.Request) { r.Host = host })
+			want := status
+			if want == 200 && target == "/none" {
+				want = 404
+			}
+			if w.Code != want {
+				t.Errorf("%s at %q: %d %s", target, host, w.Code, w.Body)
+			}
+		}
+		if w := asked(Handler(Access{}, sources()), http.MethodGet, "/healthz", func(r *http.Request) { r.Host = host }); w.Code != 200 {
+			t.Errorf("health at %q: %d", host, w.Code)
+		}
+	}
+}
+
+func TestAttack56PathsAreExact(t *testing.T) {
+	for target, want := range map[string]int{
+		"/api/v1/config": 200, "/api/v1/config?x=1": 200,
+		"/api/v1/config/": 404, "/api/v1/config/0": 404, "/api/v1/config00": 404, "/api/v1": 404, "/api/v1/": 404,
+		"//api/v1/config": 404, "/api//v1/config": 404, "/api/v1/../v1/config": 404, "/./api/v1/config": 404, "/healthz/../api/v1/config": 404,
+		"/api/v1/%63onfig": 404, "/api%2Fv1%2Fconfig": 404, "/api/v1/config%00": 404, "/API/v1/config": 404, "/healthz/": 404, "/healthz;/api/v1/config": 404,
+	} {
+		for _, c := range []struct {
+			token string
+			want  int
+		}{{"secret", want}, {"wrong", 401}} {
+			w := asked(Handler(Access{Token: "secret"}, sources()), http.MethodGet, "http://localhost"+target, func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+c.token) })
+			if w.Code != c.want {
+				t.Errorf("%s with the token %q: %d, want %d", target, c.token, w.Code, c.want)
+			}
+		}
+	}
+}
+
+func TestWrongMethodSaysTheRightOnes(t *testing.T) {
+	for path, allow := range map[string]string{"/": "GET, HEAD", "/healthz": "GET, HEAD", "/api/v1/config": "GET, HEAD", "/api/v1/reload": "POST", "/api/v1/cache/purge": "POST"} {
+		for _, method := range []string{"PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "FOO"} {
+			if w := asked(Handler(Access{}, sources()), method, "http://localhost"+path, nil); w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != allow {
+				t.Errorf("%s %s: %d, Allow %q", method, path, w.Code, w.Header().Get("Allow"))
+			}
+		}
+	}
+}
+
+func TestAttack57EveryAnswerTellsBrowsersToRunNothing(t *testing.T) {
+	broken := sources()
+	broken.Reload = func() error { return errors.New("<script>alert(1)</script>") }
+	h := Handler(Access{}, broken)
+	for _, c := range []struct{ method, target string }{
+		{"GET", "http://localhost/"}, {"GET", "http://localhost/healthz"}, {"GET", "http://localhost/api/v1/config"}, {"GET", "http://localhost/none"},
+		{"PUT", "http://localhost/"}, {"POST", "http://localhost/api/v1/reload"}, {"GET", "http://evil.test/"},
+	} {
+		w := asked(h, c.method, c.target, nil)
+		csp := w.Header().Get("Content-Security-Policy")
+		for name, want := range map[string]string{"X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store", "Access-Control-Allow-Origin": ""} {
+			if got := w.Header().Get(name); got != want {
+				t.Errorf("%s %s: %s: %q", c.method, c.target, name, got)
+			}
+		}
+		if !strings.Contains(csp, "default-src 'none'") || !strings.Contains(csp, "frame-ancestors 'none'") || strings.Contains(csp, "unsafe") || strings.Contains(w.Header().Get("Content-Type"), "html") {
+			t.Errorf("%s %s: %v", c.method, c.target, w.Header())
+		}
+	}
+}
+
+func TestCertificatesLetIn(t *testing.T) {
+	verified := &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: pkix.Name{CommonName: "ops"}}}}}
+	unverified := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{Subject: pkix.Name{CommonName: "ops"}}}}
+	for _, c := range []struct {
+		name   string
+		access Access
+		tls    *tls.ConnectionState
+		token  string
+		status int
+	}{
+		{"verified", Access{Certificates: true}, verified, "", 200},
+		{"shown, and not verified", Access{Certificates: true}, unverified, "", 401},
+		{"none", Access{Certificates: true}, nil, "", 401},
+		{"none, and an empty token where there is none", Access{Certificates: true}, nil, "Bearer ", 401},
+		{"verified, where certificates let nobody in", Access{Token: "secret"}, verified, "", 401},
+		{"none, and the token", Access{Token: "secret", Certificates: true}, nil, "Bearer secret", 200},
+		{"the token as a password", Access{Token: "secret"}, nil, "Basic secret", 401},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := asked(Handler(c.access, sources()), http.MethodGet, "http://localhost/api/v1/config", func(r *http.Request) {
+				r.TLS = c.tls
+				r.Header.Set("Authorization", c.token)
+			})
+			if w.Code != c.status {
+				t.Errorf("%d %s", w.Code, w.Body)
+			}
+		})
+	}
+}
+
+func TestChangesLeaveATrail(t *testing.T) {
+	var log bytes.Buffer
+	s := sources()
+	s.Trail = NewTrail(slog.New(slog.NewTextHandler(&log, nil)))
+	s.Reload = func() error { return errors.New("weir.yaml:1:1: no") }
+	s.Purge = func(p Purge) (int, error) { return len(p.Tag), nil }
+	h := Handler(Access{Token: "secret", Certificates: true}, s)
+	asked(h, http.MethodPost, "http://localhost/api/v1/reload", func(r *http.Request) { r.Header.Set("Authorization", "Bearer secret") })
+	asked(h, http.MethodPost, "http://localhost/api/v1/cache/purge", func(r *http.Request) {
+		r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: pkix.Name{CommonName: "ops\nlevel=ERROR"}}}}}
+	})
+	asked(h, http.MethodPost, "http://localhost/api/v1/cache/purge", nil) // nobody: nothing is changed
+	got := fmt.Sprint(len(s.Trail.Last()))
+	for _, c := range s.Trail.Last() {
+		got += fmt.Sprintf("\n%s|%s|%s|%s|%s|%v", c.Who, c.Address, c.What, c.Target, c.Outcome, c.Time.IsZero())
+	}
+	want := "2\ncertificate CN=ops\nlevel=ERROR|192.0.2.1:1234|purge|op:x|4 entries|false\ntoken|192.0.2.1:1234|reload|configuration|failed: weir.yaml:1:1: no|false"
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if lines := strings.Split(strings.TrimSpace(log.String()), "\n"); len(lines) != 2 || !strings.Contains(lines[0], `msg=audit who=token address=192.0.2.1:1234 what=reload target=configuration outcome="failed: weir.yaml:1:1: no"`) {
+		t.Errorf("%s", log.String())
+	}
+}
+
+func TestTheTrailIsBounded(t *testing.T) {
+	trail := NewTrail(slog.New(slog.DiscardHandler))
+	for i := range maxChanges + 10 {
+		trail.Record(Change{What: fmt.Sprint(i), Target: strings.Repeat("x", 2*maxText)})
+	}
+	last := trail.Last()
+	if len(last) != maxChanges || last[0].What != fmt.Sprint(maxChanges+9) || last[maxChanges-1].What != "10" || len(last[0].Target) != maxText {
+		t.Errorf("%d, from %s to %s, %d bytes", len(last), last[0].What, last[len(last)-1].What, len(last[0].Target))
+	}
+}

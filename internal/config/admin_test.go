@@ -1,0 +1,108 @@
+package config
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// certificates writes a certificate that is its own authority, with its key, into a
+// folder beside what is no certificate, and returns the folder.
+func certificates(t *testing.T) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	chain, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, text := range map[string][]byte{
+		"own.pem":   pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain}),
+		"own.key":   pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
+		"empty.pem": nil,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestAttack50AdminCertificatesFailClosed(t *testing.T) {
+	dir := certificates(t)
+	for _, c := range []struct{ name, tls, want string }{
+		{"a certificate without its key", "certificate: own.pem", "2:31: admin.tls: needs certificate and key"},
+		{"authorities without a certificate", "client_ca: own.pem", "2:31: admin.tls: needs certificate and key"},
+		{"a certificate that is not there", "certificate: none.pem, key: own.key", "no such file or directory"},
+		{"a key that is a certificate", "certificate: own.pem, key: own.pem", "admin.tls: "},
+		{"authorities that are not there", "certificate: own.pem, key: own.key, client_ca: none.pem", "none.pem: no such file or directory"},
+		{"authorities in an empty file", "certificate: own.pem, key: own.key, client_ca: empty.pem", `empty.pem" holds no PEM certificate`},
+		{"authorities that are a key", "certificate: own.pem, key: own.key, client_ca: own.key", `own.key" holds no PEM certificate`},
+		{"HTTPS beyond loopback for anyone", "certificate: own.pem, key: own.key", "2:8: admin.token: required"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			text := minimal + fmt.Sprintf("admin: {listen: \":9090\", tls: {%s}}", c.tls)
+			got, err := Parse(Source{Path: filepath.Join(dir, "weir.yaml"), Getenv: env()}, []byte(text))
+			if err == nil || got != nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestAdminByCertificateNeedsNoToken(t *testing.T) {
+	dir := certificates(t)
+	text := minimal + "admin: {listen: \":9090\", hosts: [weir.internal], tls: {certificate: own.pem, key: own.key, client_ca: " + filepath.Join(dir, "own.pem") + "}}"
+	c, err := Parse(Source{Path: filepath.Join(dir, "weir.yaml"), Getenv: env()}, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := c.Admin.TLS.Load()
+	if err != nil || loaded.ClientAuth != tls.VerifyClientCertIfGiven || loaded.ClientCAs == nil || loaded.MinVersion != tls.VersionTLS13 {
+		t.Errorf("%+v, %v", loaded, err)
+	}
+}
+
+func TestNamesOfTheAdminListener(t *testing.T) {
+	var mistakes []mistake
+	for name, host := range map[string]string{"with a port": "weir:9090", "a URL": "https://weir", "nothing": ""} {
+		mistakes = append(mistakes, mistake{name, fmt.Sprintf("admin: {hosts: [%q]}", host),
+			fmt.Sprintf("weir.yaml:2:17: admin.hosts[0]: %q: must be a name alone, such as weir.internal, without scheme and port", host)})
+	}
+	report(t, mistakes)
+}
+
+func TestPlacesTellWhereAndHowAValueWasWritten(t *testing.T) {
+	text := minimal + "admin: {token: plain}\ncredentials: [{name: a, kind: user, token: \"${TOKEN}\"}]\nwebhooks: {secret: \"\"}\n"
+	_, places, err := Locate(Source{Path: "weir.yaml", Getenv: env("TOKEN", "s3cret")}, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{
+		"upstream.url": "1:17 true", "admin.token": "2:16 true", "admin.listen": "2:8 false",
+		"credentials[0].token": "3:44 false", "webhooks.secret": "4:20 false", "store.url": "1:1 false",
+	} {
+		line, column := places.At(key)
+		if got := fmt.Sprintf("%d:%d %v", line, column, places.Plain(key)); got != want {
+			t.Errorf("%s: %s, want %s", key, got, want)
+		}
+	}
+}
