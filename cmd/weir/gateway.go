@@ -159,7 +159,7 @@ func (g *gateway) apply(c *config.Config) error {
 	} else if err := g.changeTLS(c); err != nil {
 		return err
 	}
-	if err := g.changeAdminTLS(c.Admin.TLS); err != nil {
+	if err := g.changeAdminTLS(c.Admin); err != nil {
 		return err
 	}
 	g.fixed(g.started, c)

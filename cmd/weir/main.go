@@ -36,6 +36,7 @@ type commands struct {
 	Serve   serveCommand   `cmd:"" help:"Run the gateway."`
 	Service serviceCommand `cmd:"" help:"Run the reference service alone."`
 	Check   checkCommand   `cmd:"" help:"Check a configuration: every mistake with its line and column."`
+	Audit   auditCommand   `cmd:"" help:"Grade what a configuration leaves open: each risk, why, and what to do."`
 	Explain explainCommand `cmd:"" help:"Tell how a call would be treated."`
 	Budget  budgetCommand  `cmd:"" help:"Show what each account has left of its budgets."`
 	Cache   cacheCommand   `cmd:"" help:"Purge what the cache holds."`

@@ -23,7 +23,7 @@ func (g *gateway) operator(a config.Admin) (endpoint, error) {
 	if err != nil {
 		return endpoint{}, err
 	}
-	if !g.access(a).Guarded() && !config.IsLoopback(listener.Addr().String()) {
+	if !g.access(a).Guarded() && !onLoopback(listener.Addr()) {
 		_ = listener.Close()
 		return endpoint{}, fmt.Errorf("admin.listen: %s is not on loopback: set admin.token, or admin.tls.client_ca", listener.Addr())
 	}
@@ -35,11 +35,17 @@ func (g *gateway) operator(a config.Admin) (endpoint, error) {
 	return e, nil
 }
 
+// onLoopback reports whether nobody but this machine reaches an address.
+func onLoopback(a net.Addr) bool {
+	tcp, ok := a.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
+
 // changeAdminTLS reads the files of the operator's HTTPS, at the start and with each
 // reload. Whether there is any, and whether it lets in by certificates, is for the
 // next start: nothing that a reload does makes the listener easier to enter.
-func (g *gateway) changeAdminTLS(t config.AdminTLS) error {
-	started := g.started.Admin.TLS
+func (g *gateway) changeAdminTLS(a config.Admin) error {
+	t, started := a.TLS, g.started.Admin.TLS
 	if !t.Enabled() || !started.Enabled() || (t.ClientCA == "") != (started.ClientCA == "") {
 		return nil
 	}

@@ -18,25 +18,25 @@ type Admin struct {
 	Listen string            `yaml:"listen" desc:"its address; on loopback neither token nor certificate is needed"`
 	Token  credential.Secret `yaml:"token" desc:"bearer token; this or tls.client_ca is required when not on loopback"`
 	Hosts  []string          `yaml:"hosts" desc:"names by which it is called, beside localhost and addresses"`
-	TLS    AdminTLS          `yaml:"tls" desc:"HTTPS for the operator, and client certificates"`
+	TLS    adminTLS          `yaml:"tls" desc:"HTTPS for the operator, and client certificates"`
 }
 
-// AdminTLS is HTTPS for the operator. Its paths are relative to the file's folder; a
+// adminTLS is HTTPS for the operator. Its paths are relative to the file's folder; a
 // Config holds them absolute, or relative to the working directory.
-type AdminTLS struct {
+type adminTLS struct {
 	Certificate string `yaml:"certificate" desc:"PEM file of the listener's certificate chain; with key, it answers by HTTPS"`
 	Key         string `yaml:"key" desc:"PEM file of its private key"`
 	ClientCA    string `yaml:"client_ca" desc:"PEM file of the authorities whose client certificates are let in"`
 }
 
 // Enabled reports whether the operator is answered by HTTPS.
-func (t AdminTLS) Enabled() bool { return t != AdminTLS{} }
+func (t adminTLS) Enabled() bool { return t != adminTLS{} }
 
 // Load reads the files. What is missing, or cannot be read, is an error: a listener
 // without its authorities would let in anyone, or nobody. A certificate is asked of
 // every client and held against the authorities; clients without one are for the
 // handler to judge, because health needs none.
-func (t AdminTLS) Load() (*tls.Config, error) {
+func (t adminTLS) Load() (*tls.Config, error) {
 	if t.Certificate == "" || t.Key == "" {
 		return nil, errors.New("needs certificate and key, both PEM files")
 	}
@@ -65,7 +65,7 @@ func (t AdminTLS) Load() (*tls.Config, error) {
 // admin holds admin against its ranges, and puts its paths on the file's folder.
 func (d *decoder) admin(a *Admin) {
 	d.address("admin.listen", a.Listen)
-	if a.Token == "" && a.TLS.ClientCA == "" && !IsLoopback(a.Listen) {
+	if a.Token == "" && a.TLS.ClientCA == "" && !isLoopback(a.Listen) {
 		d.wrong("admin.token", "required because admin.listen %q is not on loopback", a.Listen)
 	}
 	d.token("admin.token", a.Token)
@@ -87,8 +87,8 @@ func (d *decoder) admin(a *Admin) {
 	}
 }
 
-// IsLoopback reports whether nobody but this machine reaches an address, host:port.
-func IsLoopback(address string) bool {
+// isLoopback reports whether nobody but this machine reaches an address, host:port.
+func isLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return true // reported as no address

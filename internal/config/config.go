@@ -35,7 +35,7 @@ type Config struct {
 	Webhooks    Webhooks     `yaml:"webhooks" desc:"deliveries that tell what has changed"`
 	TLS         TLS          `yaml:"tls" desc:"HTTPS for clients; off while domains and certificates are empty"`
 	Telemetry   Telemetry    `yaml:"telemetry" desc:"the rest by the standard OTEL_* variables"`
-	Headers     Headers      `yaml:"headers" desc:"optional response headers"`
+	Headers     headers      `yaml:"headers" desc:"optional response headers"`
 }
 
 // Upstream is the API behind the gateway.
@@ -103,11 +103,11 @@ type CacheOperation struct {
 // Statistics says how computed answers are polled.
 type Statistics struct {
 	Wait time.Duration `yaml:"wait" desc:"longest time a client waits unless it says (Prefer: wait=N)"`
-	Poll Poll          `yaml:"poll" desc:"pauses between polls"`
+	Poll poll          `yaml:"poll" desc:"pauses between polls"`
 }
 
-// Poll is the pauses between polls.
-type Poll struct {
+// poll is the pauses between polls.
+type poll struct {
 	First  time.Duration `yaml:"first" desc:"the first pause"`
 	Factor float64       `yaml:"factor" desc:"each is this much longer than the last"`
 	Max    time.Duration `yaml:"max" desc:"the longest"`
@@ -146,8 +146,8 @@ type Telemetry struct {
 	Sample      float64 `yaml:"sample" desc:"fraction of traces that is kept, 0 to 1"`
 }
 
-// Headers are optional response headers.
-type Headers struct {
+// headers are optional response headers.
+type headers struct {
 	RateLimit string `yaml:"ratelimit" desc:"IETF RateLimit fields: their generation, beside the x-ratelimit ones" enum:"off,draft-08"`
 }
 
@@ -164,11 +164,11 @@ func Default() *Config {
 			Wait: 10 * time.Second, RefusalStatus: 429,
 		},
 		Cache:      Cache{Memory: 256 << 20},
-		Statistics: Statistics{Wait: 10 * time.Second, Poll: Poll{First: time.Second, Factor: 2, Max: 15 * time.Second, Budget: 5 * time.Minute}},
+		Statistics: Statistics{Wait: 10 * time.Second, Poll: poll{First: time.Second, Factor: 2, Max: 15 * time.Second, Budget: 5 * time.Minute}},
 		Webhooks:   Webhooks{Path: "/_weir/webhooks"},
 		TLS:        TLS{Storage: "store"},
 		Telemetry:  Telemetry{ServiceName: "weir", Sample: 1},
-		Headers:    Headers{RateLimit: "off"},
+		Headers:    headers{RateLimit: "off"},
 	}
 	c.Limits.Inbound.Rate, c.Limits.Inbound.Burst = 500, 1000
 	return c

@@ -135,6 +135,12 @@ func (p Places) At(key string) (line, column int) {
 	return at.line, at.column
 }
 
+// Given reports whether the file has a value at a key.
+func (p Places) Given(key string) bool {
+	_, given := p.d.at[key]
+	return given
+}
+
 // Plain reports whether the value at a key is written out in the file: neither from
 // the environment nor read from a file of its own.
 func (p Places) Plain(key string) bool { return p.d.at[key].plain }

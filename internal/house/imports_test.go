@@ -40,6 +40,7 @@ var rooms = []room{
 	{dir: "internal/credential", may: []string{"policy"}, why: "who calls, told as a policy.Caller"},
 	{dir: "internal/service", may: []string{"policy", "internal/credential"}, why: "judges the gateway, so it shares only the truth about the API with it, and how secrets are kept"},
 	{dir: "internal/redisclient", why: "opens clients on the store's URL, in one way for all who keep something there"},
+	{dir: "internal/risk", may: []string{"internal/config", "internal/credential"}, why: "reads a configuration and judges it"},
 	{dir: "internal/telemetry", why: "knows the SDK, so that nobody else has to"},
 	{dir: "internal/tlsauto", why: "certificates and where they are kept"},
 	{dir: "internal/webhook", may: []string{"policy"}, why: "turns deliveries into the names of stale operations"},

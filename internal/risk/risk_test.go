@@ -1,0 +1,107 @@
+package risk
+
+import (
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirgate/weir/internal/config"
+)
+
+// safe is a configuration without a finding.
+const safe = `listen: "127.0.0.1:8080"
+admin: {listen: "127.0.0.1:9090", token: "${LONG}"}
+upstream: {url: "https://api.example.com"}
+`
+
+// assess is what is found in a file, as "GRADE LINE:COLUMN KEY"; whys gets the reasons.
+func assess(t *testing.T, mode fs.FileMode, text string, whys map[string]bool) (found []string) {
+	t.Helper()
+	getenv := func(name string) (string, bool) {
+		value, ok := map[string]string{"LONG": strings.Repeat("s", 32), "SHORT": "sesame", "REDIS": "rediss://u:hunter2@redis.example.com:6379"}[name]
+		return value, ok
+	}
+	c, places, err := config.Locate(config.Source{Path: "weir.yaml", Getenv: getenv}, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range Assess(File{c, places, mode}) {
+		found = append(found, fmt.Sprintf("%s %d:%d %s", f.Grade, f.Line, f.Column, f.Key))
+		whys[f.Why] = true
+		if shown := f.Why + f.Do; strings.Contains(shown, "hunter2") || f.Why == "" || f.Do == "" {
+			t.Errorf("%+v", f)
+		}
+	}
+	return found
+}
+
+func TestEachRiskIsFoundWhereItIs(t *testing.T) {
+	const key = `key: "sha256:0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f"`
+	const two = `credentials: [{name: a, kind: user, token: "${LONG}"}, {name: b, kind: user, token: "${LONG}"}]` + "\n"
+	whys := map[string]bool{}
+	for _, c := range []struct {
+		name string
+		mode fs.FileMode
+		old  string // of safe
+		new  string // in its place, or after it
+		want []string
+	}{
+		{"safe", 0o600, "", "", nil},
+		{"readable by others, without a secret", 0o644, "", "", nil},
+		{"writable by the group", 0o620, "", "", []string{"high 1:1 "}},
+		{"writable by all", 0o602, "", "", []string{"high 1:1 "}},
+		{"readable by others, with a secret", 0o604, `"${LONG}"`, "hunter2hunter2hunter2", []string{"high 1:1 ", "medium 2:42 admin.token"}},
+		{"a secret that only its owner reads", 0o400, `"${LONG}"`, "hunter2hunter2hunter2", []string{"medium 2:42 admin.token"}},
+		{"open to all, without TLS", 0o600, "127.0.0.1:8080", ":8080", []string{"high 1:9 listen", "medium 1:1 callers.pass_through"}},
+		{"open to all by default", 0o600, `listen: "127.0.0.1:8080"`, "", []string{"high 2:1 listen", "medium 2:1 callers.pass_through"}},
+		{"no bound on what an address sends", 0o600, `"127.0.0.1:8080"`, "\":8080\"\nlimits: {inbound: {rate: 0}}", []string{"high 1:9 listen", "medium 1:1 callers.pass_through", "low 2:26 limits.inbound.rate"}},
+		{"no bound on this machine", 0o600, "", "limits: {inbound: {rate: 0}}", nil},
+		{"an upstream without TLS", 0o600, "https:", "http:", []string{"high 3:17 upstream.url"}},
+		{"a reference service on this machine", 0o600, "https://api.example.com", "http://localhost:9000", nil},
+		{"admin for others, without TLS", 0o600, "127.0.0.1:9090", ":9090", []string{"medium 2:17 admin.listen"}},
+		{"admin without a token", 0o600, `, token: "${LONG}"`, "", []string{"low 2:8 admin.token"}},
+		{"a token that can be guessed", 0o600, "LONG", "SHORT", []string{"medium 2:42 admin.token"}},
+		{"a webhook secret that can be guessed", 0o600, "", `webhooks: {secret: "${SHORT}"}`, []string{"medium 4:20 webhooks.secret"}},
+		{"webhooks without a secret", 0o600, "", "webhooks: {path: /_weir/hooks}", []string{"low 4:18 webhooks.path"}},
+		{"a Redis for anyone", 0o600, "", `store: {url: "rediss://redis.example.com:6379"}`, []string{"high 4:14 store.url", "medium 1:1 cache.key"}},
+		{"a Redis in the clear", 0o600, "", "cache: {key: \"${LONG}\"}\nstore: {url: \"redis://u:hunter2@redis.example.com:6379\"}", []string{"medium 5:14 store.url", "medium 5:14 store.url"}},
+		{"a Redis by the environment, sealed", 0o600, "", "cache: {key: \"${LONG}\"}\nstore: {url: \"${REDIS}\"}", nil},
+		{"a Redis on this machine", 0o600, "", "cache: {key: \"${LONG}\"}\nstore: {url: \"redis://localhost:6379\"}", nil},
+		{"a cluster that begins on this machine", 0o600, "", "cache: {key: \"${LONG}\"}\nstore: {url: \"rediss+cluster://localhost:1?addr=redis.example.com:2\"}", []string{"high 5:14 store.url"}},
+		{"one client has all", 0o600, "", two + "clients: [{name: x, " + key + ", credentials: [a, b]}]", []string{"medium 5:114 clients[0].credentials"}},
+		{"one client has one", 0o600, "", two + "clients: [{name: x, " + key + ", credentials: [a]}]", nil},
+		{"credentials in plain text", 0o600, "", "credentials: [{name: a, kind: user, token: hunter2}]", []string{"medium 4:44 credentials[0].token"}},
+		{"a start that trusts", 0o600, "", "limits: {cold_start: trust}", []string{"medium 4:22 limits.cold_start"}},
+		{"a start that trusts what is kept", 0o600, "", "limits: {cold_start: trust}\nstore: {url: \"memory:/var/lib/weir\"}", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			text := safe + c.new
+			if c.old != "" {
+				text = strings.Replace(safe, c.old, c.new, 1)
+			}
+			if diff := cmp.Diff(c.want, assess(t, c.mode, text, whys)); diff != "" {
+				t.Errorf("want (-), got (+):\n%s", diff)
+			}
+		})
+	}
+	for _, r := range table {
+		if !whys[r.why] {
+			t.Errorf("no case has: %s", r.why)
+		}
+	}
+}
+
+func TestTheGravestComeFirst(t *testing.T) {
+	found := assess(t, 0o666, "listen: \":1\"\nadmin: {token: hunter2}\nupstream: {url: \"http://api.example.com\"}\nlimits: {cold_start: trust, inbound: {rate: 0}}\n", map[string]bool{})
+	grades := make([]string, len(found))
+	for i, f := range found {
+		grades[i], _, _ = strings.Cut(f, " ")
+	}
+	if want := []string{"high", "high", "high", "high", "medium", "medium", "medium", "medium", "low"}; !slices.Equal(grades, want) {
+		t.Errorf("%v", found)
+	}
+}
