@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/weirgate/weir/internal/credential"
@@ -78,8 +77,8 @@ func (d *decoder) admin(a *Admin) {
 		return
 	}
 	for _, path := range []*string{&a.TLS.Certificate, &a.TLS.Key, &a.TLS.ClientCA} {
-		if *path != "" && !filepath.IsAbs(*path) {
-			*path = filepath.Join(filepath.Dir(d.source.Path), *path)
+		if *path != "" {
+			*path = d.path(*path)
 		}
 	}
 	if _, err := a.TLS.Load(); err != nil {

@@ -68,6 +68,8 @@ func TestEachRiskIsFoundWhereItIs(t *testing.T) {
 		{"a webhook secret that can be guessed", 0o600, "", `webhooks: {secret: "${SHORT}"}`, []string{"medium 4:20 webhooks.secret"}},
 		{"webhooks without a secret", 0o600, "", "webhooks: {path: /_weir/hooks}", []string{"low 4:18 webhooks.path"}},
 		{"a Redis for anyone", 0o600, "", `store: {url: "rediss://redis.example.com:6379"}`, []string{"high 4:14 store.url", "medium 1:1 cache.key"}},
+		{"open to all, with TLS", 0o600, "127.0.0.1:8080\"", ":8080\"\ntls: {domains: [weir.example.com]}\ncallers: {pass_through: false}\ncredentials: [{name: a, kind: user, token: \"${LONG}\"}]\nclients: [{name: x, " + key + ", credentials: [a]}]", nil},
+		{"private keys in Redis", 0o600, "", "store: {url: \"${REDIS}\"}\ntls: {domains: [weir.example.com]}", []string{"high 1:1 cache.key", "medium 1:1 cache.key"}},
 		{"a Redis in the clear", 0o600, "", "cache: {key: \"${LONG}\"}\nstore: {url: \"redis://u:hunter2@redis.example.com:6379\"}", []string{"medium 5:14 store.url", "medium 5:14 store.url"}},
 		{"a Redis by the environment, sealed", 0o600, "", "cache: {key: \"${LONG}\"}\nstore: {url: \"${REDIS}\"}", nil},
 		{"a Redis on this machine", 0o600, "", "cache: {key: \"${LONG}\"}\nstore: {url: \"redis://localhost:6379\"}", nil},

@@ -32,10 +32,14 @@ var table = []row{
 			u, err := url.Parse(f.Config.Upstream.URL)
 			return err == nil && u.Scheme == "http" && !near(u.Hostname())
 		})},
-	{High, "clients send their tokens and keys unencrypted, from other machines too", "listen on 127.0.0.1, behind what ends TLS on this machine",
-		one("listen", func(f File) bool { return exposed(f) && len(f.Config.TLS.Domains) == 0 })},
+	{High, "clients send their tokens and keys unencrypted, from other machines too", "set tls, or listen on 127.0.0.1, behind what ends TLS on this machine",
+		one("listen", func(f File) bool { return exposed(f) && !f.Config.TLS.Enabled() })},
 	{High, "whoever reaches this Redis may read what is cached and rewrite what was spent: it asks for no password", "set one, in the URL: rediss://USER:PASSWORD@HOST",
 		one("store.url", func(f File) bool { return far(f) && !password(f.Config.Store.URL) })},
+	{High, "private keys of the listener's certificates lie open in Redis", "set it, to the same 32 characters or more for all replicas",
+		one("cache.key", func(f File) bool {
+			return shared(f) && f.Config.Cache.Key == "" && len(f.Config.TLS.Domains) > 0 && f.Config.TLS.Storage == "store"
+		})},
 	{Medium, "what goes to Redis and comes from it crosses the network unencrypted", "write rediss:// for redis://",
 		one("store.url", func(f File) bool { return far(f) && !strings.HasPrefix(f.Config.Store.URL, "rediss") })},
 	{Medium, "answers lie open in Redis, those that only some may see among them", "set it, to the same 32 characters or more for all replicas",
