@@ -144,6 +144,25 @@ func TestTheDemoIsNotOpenToOthers(t *testing.T) {
 	}
 }
 
+func TestAttack61AReloadOpensNoDoor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "weir.yaml")
+	const file = "upstream: {url: \"http://127.0.0.1:1\"}\nlisten: \"127.0.0.1:0\"\nadmin: {listen: \"127.0.0.1:0\", %s}\n"
+	write(t, path, fmt.Sprintf(file, "token: sesame"))
+	s := start(t, "serve", "--config", path)
+	base := "http://" + s.says(`msg=admin address=(\S+)`)
+	for _, changed := range []string{"token: file:none", "token:", "hosts: [evil.test]"} {
+		write(t, path, fmt.Sprintf(file, changed))
+		s.says("msg=audit who=file")
+		if resp, body := get(t, base+"/api/v1/config"); resp.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%s: %d %s", changed, resp.StatusCode, body)
+		}
+	}
+	s.drain()
+	if resp, _ := get(t, base+"/api/v1/config", "Authorization: Bearer sesame"); resp.StatusCode != http.StatusOK {
+		t.Errorf("with the token of the start: %d", resp.StatusCode)
+	}
+}
+
 // TestEveryReloadIsOnRecord: those that nobody has asked for too.
 func TestEveryReloadIsOnRecord(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "weir.yaml")
