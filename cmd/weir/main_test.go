@@ -302,7 +302,7 @@ func TestService(t *testing.T) {
 }
 
 func TestHelpOfEveryCommand(t *testing.T) {
-	for _, name := range []string{"demo", "serve", "service", "check", "explain", "budget", "schema", "version"} {
+	for _, name := range []string{"demo", "serve", "service", "check", "audit", "explain", "budget", "schema", "version"} {
 		var out, problems bytes.Buffer
 		if code := run(t.Context(), []string{name, "--help"}, os.LookupEnv, &out, &problems); code != exitOK || !strings.Contains(out.String(), "Usage: weir "+name) {
 			t.Errorf("%s: %d %s%s", name, code, out.String(), problems.String())
