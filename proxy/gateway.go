@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -57,11 +58,17 @@ type Identity struct {
 	Caller policy.Caller
 	// Authorize puts the credential on an outbound request. Nil sends none.
 	Authorize func(http.Header)
+	// Scope is what the client may ask for; nil is everything.
+	Scope *policy.Scope
 }
 
 // ErrUnidentified refuses a request that shows no credential where one is
 // needed, or one that nobody knows.
 var ErrUnidentified = errors.New("requires authentication")
+
+// ErrUnidentifiable refuses a request whose sender cannot be known now, through
+// no fault of its own: whom to ask does not answer.
+var ErrUnidentifiable = errors.New("who sends this cannot be found out now")
 
 // Gateway answers clients. It is safe for concurrent use.
 type Gateway struct {
@@ -97,6 +104,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if err == nil {
 		err = g.classify(x)
+	}
+	if err == nil {
+		err = g.authorize(x)
 	}
 	if err == nil {
 		err = g.preflight(x)
@@ -217,6 +227,19 @@ func (g *Gateway) identify(x *exchange) error {
 	x.who = who
 	x.record.Account, x.record.Client = who.Caller.Account, who.Caller.Client
 	return err
+}
+
+// authorize refuses what the client may not ask for (journey, after step 3),
+// before cache, budgets and upstream have a part in it.
+func (g *Gateway) authorize(x *exchange) error {
+	if x.who.Scope.Allows(x.method, x.match.Operation) {
+		return nil
+	}
+	call := methodLabel(x.method) + " " + x.match.Operation.ID
+	return &failure{
+		status: http.StatusForbidden, detail: "scope",
+		message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s", x.who.Caller.Client, call),
+	}
 }
 
 // begin opens the exchange and its record.

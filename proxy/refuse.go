@@ -136,6 +136,11 @@ func (g *Gateway) failureOf(err error) *failure {
 		return g.limited(refusal)
 	case errors.Is(err, ErrUnidentified):
 		return &failure{status: http.StatusUnauthorized, message: "Requires authentication", cause: err}
+	case errors.Is(err, ErrUnidentifiable):
+		return &failure{
+			status: http.StatusServiceUnavailable, detail: "identity", retryAfter: identityRetry, cause: err,
+			message: "Service Unavailable: who sends this cannot be verified at the moment",
+		}
 	case errors.Is(err, errStalled), isTimeout(err):
 		return &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: the upstream did not answer in time", detail: "timeout", cause: err}
 	case errors.Is(err, context.Canceled):
@@ -143,6 +148,10 @@ func (g *Gateway) failureOf(err error) *failure {
 	}
 	return &failure{status: http.StatusBadGateway, message: "Bad Gateway: " + reasonOf(err), detail: "upstream", cause: err}
 }
+
+// identityRetry is when it is worth asking again who sends a request: by then an
+// issuer has been asked once more.
+const identityRetry = 10 * time.Second
 
 func (g *Gateway) limited(r *limits.Refusal) *failure {
 	f := &failure{status: g.RefusalStatus, detail: string(r.Reason), refusal: r, cause: r}

@@ -1,0 +1,87 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// scoped makes every caller the client "builds", which may do no more than
+// that.
+func scoped(s policy.Scope) option {
+	return func(c *Config) {
+		c.Identify = func(r *http.Request) (Identity, error) {
+			who, err := identifyByToken(r)
+			who.Caller.Client, who.Scope = "builds", &s
+			return who, err
+		}
+	}
+}
+
+func TestWhatAClientMayNotCallCostsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nothing, scoped(policy.Scope{Methods: []string{"GET"}, Operations: []string{"watching/*", "gitignore/get-template"}}))
+		for _, c := range []struct{ method, path, call string }{
+			{"GET", "/user", "GET unknown"},
+			{"HEAD", "/search/code?q=x", "HEAD search/code"},
+			{"GET", "/api/v3/search/code?q=x", "GET search/code"},
+			{"PUT", "/user/subscriptions/acme/widgets", "PUT unknown"},
+			{"POST", "/graphql", "POST graphql"},
+			{"GET", "/rate_limit", "GET rate-limit/get"},
+			{"GET", "/gitignore/templates", "GET gitignore/list-templates"},
+			{"GET", "/search/code", "GET search/code"}, // not 422: what it may not ask for is not judged
+		} {
+			r := w.do(c.method, c.path, nil, "Authorization: Bearer a", "Prefer: wait=0")
+			if r.StatusCode != 403 || r.Header.Get("Cache-Status") != "weir; detail=scope" {
+				t.Errorf("%s %s: %d, %s", c.method, c.path, r.StatusCode, r.Header.Get("Cache-Status"))
+			}
+			if want := fmt.Sprintf(`does not let its client \"builds\" call %s"`, c.call); c.method != "HEAD" && !strings.Contains(r.body, want) {
+				t.Errorf("%s %s: %s", c.method, c.path, r.body)
+			}
+		}
+		w.want("requests upstream", w.upstreamSaw(), 0)
+		used := func() string {
+			return w.get("/gitignore/templates/Go", "Authorization: Bearer a").Header.Get("X-Ratelimit-Used")
+		}
+		w.want("what has been spent before the first call that it may make, and by it", used(), "1")
+		w.want("requests upstream", w.upstreamSaw(), 1)
+	})
+}
+
+// TestAClientGetsNothingFromTheCacheThatItMayNotCall: what another has fetched
+// is as far away as what nobody has.
+func TestAClientGetsNothingFromTheCacheThatItMayNotCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nothing, func(c *Config) {
+			c.Identify = func(r *http.Request) (Identity, error) {
+				who, err := identifyByToken(r)
+				if strings.HasSuffix(r.Header.Get("Authorization"), "scoped") {
+					who.Scope = &policy.Scope{Operations: []string{"search/*"}}
+				}
+				return who, err
+			}
+		})
+		w.want("one that may", w.get("/gitignore/templates", "Authorization: Bearer a").StatusCode, 200)
+		w.want("one that may not", w.get("/gitignore/templates", "Authorization: Bearer scoped").StatusCode, 403)
+	})
+}
+
+func TestWhoCannotBeFoundOutNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nothing, func(c *Config) {
+			c.Identify = func(*http.Request) (Identity, error) {
+				return Identity{}, fmt.Errorf("%w: %w", ErrUnidentifiable, errors.New("issuer https://issuer.internal is away"))
+			}
+		})
+		r := w.get("/user", "Authorization: Bearer a")
+		w.refused(r, 503, "Service Unavailable: who sends this cannot be verified at the moment")
+		w.want("Retry-After", r.Header.Get("Retry-After"), "10")
+		w.want("Cache-Status", r.Header.Get("Cache-Status"), "weir; detail=identity")
+		w.want("requests upstream", w.upstreamSaw(), 0)
+	})
+}
