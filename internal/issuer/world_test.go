@@ -1,0 +1,166 @@
+package issuer
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/weirgate/weir/internal/pipe"
+)
+
+const (
+	address  = "http://localhost/tenant"
+	audience = "weir"
+)
+
+// world is an issuer that answers over a pipe, and who believes it. It is made
+// inside a synctest bubble, so that keys and tokens grow old in no time.
+type world struct {
+	*testing.T
+	keys *Keys
+
+	mu      sync.Mutex
+	asked   int                       // requests for keys
+	publish []jose.JSONWebKey         // what it answers
+	answer  func(http.ResponseWriter) // in place of keys
+	replace map[string]string         // of its metadata
+}
+
+func newWorld(t *testing.T, published ...jose.JSONWebKey) *world {
+	t.Helper()
+	w := &world{T: t, publish: published}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/tenant/.well-known/openid-configuration", func(rw http.ResponseWriter, _ *http.Request) {
+		metadata := map[string]string{"issuer": address, "jwks_uri": "http://localhost/keys"}
+		w.mu.Lock()
+		maps.Copy(metadata, w.replace)
+		w.mu.Unlock()
+		_ = json.NewEncoder(rw).Encode(metadata)
+	})
+	mux.HandleFunc("/keys", func(rw http.ResponseWriter, _ *http.Request) {
+		w.mu.Lock()
+		w.asked++
+		answer, set := w.answer, jose.JSONWebKeySet{Keys: w.publish}
+		w.mu.Unlock()
+		if answer != nil {
+			answer(rw)
+			return
+		}
+		_ = json.NewEncoder(rw).Encode(set)
+	})
+	l := pipe.Serve(t, "localhost:80", &http.Server{Handler: mux})
+	w.keys = NewKeys(&http.Transport{DialContext: l.Dial})
+	t.Cleanup(w.keys.Close)
+	return w
+}
+
+// change does something to the issuer while nobody asks it.
+func (w *world) change(do func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	do()
+}
+
+func (w *world) fetches() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.asked
+}
+
+// believer is who takes the world's tokens.
+func believer() Issuer {
+	return Issuer{URL: address, Audiences: []string{audience, "weir-2"}, Algorithms: []string{"RS256", "ES256", "EdDSA"}, Skew: 30 * time.Second}
+}
+
+// verify wants a token to be taken, or refused with an error that says so.
+func (w *world) verify(what, token, want string) {
+	w.Helper()
+	claims, err := w.keys.Verify(context.Background(), believer(), token)
+	switch {
+	case want == "" && err != nil:
+		w.Errorf("%s: %v", what, err)
+	case want == "" && claims["sub"] != "builds":
+		w.Errorf("%s: it says %v", what, claims)
+	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+		w.Errorf("%s: got %v, want %s", what, err, want)
+	case err != nil && claims != nil:
+		w.Errorf("%s: %v, and claims", what, err)
+	case err != nil && strings.Contains(err.Error(), token) && token != "":
+		w.Errorf("%s: the token stands in the error %v", what, err)
+	}
+}
+
+// key is a signing key and its public half.
+type key struct {
+	private crypto.Signer
+	public  jose.JSONWebKey
+}
+
+func newKey(t testing.TB, kid string) key {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key{private, jose.JSONWebKey{Key: private.Public(), KeyID: kid, Algorithm: "ES256", Use: "sig"}}
+}
+
+func newRSA(t testing.TB, kid string, bits int) key {
+	t.Helper()
+	private, err := rsa.GenerateKey(rand.Reader, bits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key{private, jose.JSONWebKey{Key: private.Public(), KeyID: kid, Use: "sig"}}
+}
+
+// claims are those of a good token, changed; a nil value leaves one out.
+func claims(changes map[string]any) map[string]any {
+	now := time.Now()
+	c := map[string]any{
+		"iss": address, "aud": audience, "sub": "builds",
+		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(5 * time.Minute).Unix(),
+	}
+	for name, value := range changes {
+		if c[name] = value; value == nil {
+			delete(c, name)
+		}
+	}
+	return c
+}
+
+// sign makes a token. The key ID goes into its header if there is one.
+func sign(t testing.TB, with any, algorithm, kid string, claims map[string]any) string {
+	t.Helper()
+	options := (&jose.SignerOptions{}).WithType("JWT")
+	if kid != "" {
+		options = options.WithHeader("kid", kid)
+	}
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.SignatureAlgorithm(algorithm), Key: with}, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := jwt.Signed(signer).Claims(claims).Serialize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+func (k key) token(t testing.TB, changes map[string]any) string {
+	t.Helper()
+	return sign(t, k.private, "ES256", k.public.KeyID, claims(changes))
+}
