@@ -2,18 +2,14 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -22,6 +18,7 @@ import (
 	"github.com/weirgate/weir/internal/admin"
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/issuer"
 	"github.com/weirgate/weir/internal/tlsauto"
 	"github.com/weirgate/weir/internal/webhook"
 	"github.com/weirgate/weir/limits"
@@ -42,6 +39,7 @@ type gateway struct {
 	// background is what goes on when its client has left.
 	background *proxy.Background
 	hashKey    []byte
+	issuers    *issuer.Keys
 	reload     func() error
 	trail      *admin.Trail
 	stop       context.CancelFunc
@@ -57,6 +55,7 @@ type gateway struct {
 // configured is one configuration and the gateway made from it.
 type configured struct {
 	config   *config.Config
+	callers  *credential.Book
 	proxy    *proxy.Gateway
 	webhooks http.Handler // nil where none are received
 }
@@ -72,15 +71,16 @@ func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
 		store:     store,
 		limiter:   limits.NewLimiter(store),
 		transport: proxy.NewTransport(), background: proxy.NewBackground(),
-		hashKey: store.hashKey,
-		reload:  func() error { return errors.New("there is no configuration file to read anew") },
-		trail:   admin.NewTrail(log),
+		hashKey: store.hashKey, issuers: issuer.NewKeys(proxy.NewTransport()),
+		reload: func() error { return errors.New("there is no configuration file to read anew") },
+		trail:  admin.NewTrail(log),
 	}
 	g.webhooks = webhook.NewReceiver(g.changed)
 	memory := cache.NewMemory(int64(cfg.Cache.Memory))
 	g.cache = cache.NewStore(memory, nil)
 	if g.shared, err = openShared(cfg, memory, log); err != nil {
 		g.cache.Close()
+		g.issuers.Close()
 		return nil, errors.Join(err, store.close())
 	}
 	running, stop := context.WithCancel(context.Background())
@@ -115,6 +115,7 @@ func (g *gateway) close() {
 	g.background.Close()
 	g.stop()
 	g.running.Wait()
+	g.issuers.Close()
 	g.transport.CloseIdleConnections()
 	g.cache.Close()
 	if g.shared != nil {
@@ -154,6 +155,10 @@ func (g *gateway) apply(c *config.Config) error {
 	if err != nil {
 		return err
 	}
+	callers, err := book(c, dialect, g.hashKey, g.issuers)
+	if err != nil {
+		return err
+	}
 	if g.started == nil {
 		g.started = c
 	} else if err := g.changeTLS(c); err != nil {
@@ -163,11 +168,12 @@ func (g *gateway) apply(c *config.Config) error {
 		return err
 	}
 	g.fixed(g.started, c)
+	g.issuers.Keep(issuerURLs(c))
 	g.store.configure(limitRules(c))
 	g.inbound.Configure(c.Limits.Inbound.Rate, c.Limits.Inbound.Burst)
-	next := &configured{config: c, proxy: proxy.New(proxy.Config{
+	next := &configured{config: c, callers: callers, proxy: proxy.New(proxy.Config{
 		Upstream: upstream, Timeout: c.Upstream.Timeout, Catalogue: catalogue, Dialect: dialect,
-		Identify: identify(book(c, dialect, g.hashKey)),
+		Identify: identify(callers),
 		Inbound:  &g.inbound, Ledger: g.store, Limiter: g.limiter, Cache: g.cache, Transport: g.transport,
 		Wait: c.Limits.Wait, RefusalStatus: c.Limits.RefusalStatus, RateLimitFields: c.Headers.RateLimit != "off",
 		Statistics: proxy.Statistics{
@@ -197,36 +203,6 @@ func (g *gateway) fixed(started, c *config.Config) {
 		if changed {
 			g.log.Warn("this change takes effect at the next start", "key", key)
 		}
-	}
-}
-
-// book is who may call.
-func book(c *config.Config, dialect *policy.Dialect, hashKey []byte) *credential.Book {
-	b := credential.Config{Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough, HashKey: hashKey}
-	for _, h := range c.Credentials {
-		b.Held = append(b.Held, credential.Held{Name: h.Name, Kind: h.Kind, Account: h.Account, Token: h.Token})
-	}
-	for _, client := range c.Clients {
-		held := credential.Client{Name: client.Name, Credentials: client.Credentials, Share: client.Share, Priority: policy.Priority(client.Priority)}
-		sum, _ := hex.DecodeString(strings.TrimPrefix(client.Key, "sha256:")) // checked with the file
-		held.Key = [sha256.Size]byte(sum)
-		b.Clients = append(b.Clients, held)
-	}
-	return credential.NewBook(b)
-}
-
-// identify shows the proxy no credential, only how to put one on a request.
-func identify(b *credential.Book) func(*http.Request) (proxy.Identity, error) {
-	return func(r *http.Request) (proxy.Identity, error) {
-		who, err := b.Identify(r.Header)
-		if err != nil {
-			return proxy.Identity{}, fmt.Errorf("%w: %w", proxy.ErrUnidentified, err)
-		}
-		id := proxy.Identity{Caller: who.Caller}
-		if who.Authorization != "" {
-			id.Authorize = func(h http.Header) { h.Set("Authorization", who.Authorization.Reveal()) }
-		}
-		return id, nil
 	}
 }
 

@@ -40,6 +40,7 @@ type commands struct {
 	Explain explainCommand `cmd:"" help:"Tell how a call would be treated."`
 	Budget  budgetCommand  `cmd:"" help:"Show what each account has left of its budgets."`
 	Cache   cacheCommand   `cmd:"" help:"Purge what the cache holds."`
+	Key     keyCommand     `cmd:"" help:"Make keys for clients."`
 	Schema  schemaCommand  `cmd:"" help:"Print the JSON Schema of the configuration."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/tls"
 	"log/slog"
 	"net"
 	"net/http"
@@ -59,7 +60,7 @@ func (g *gateway) secure(clients endpoint, c *config.Config) ([]endpoint, error)
 	if g.tls == nil {
 		return []endpoint{clients}, nil
 	}
-	clients.tls = g.tls.TLS()
+	clients.tls = g.asking(g.tls.TLS())
 	if c.TLS.HTTP == "" {
 		g.tls.Start(clients.listener.Addr(), nil)
 		return []endpoint{clients}, nil
@@ -72,6 +73,18 @@ func (g *gateway) secure(clients endpoint, c *config.Config) ([]endpoint, error)
 	g.tls.Start(clients.listener.Addr(), plain.Addr())
 	misdirected := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.current.Load().proxy.Misdirected(w, r) })
 	return []endpoint{clients, {listener: plain, handler: g.tls.Redirect(clients.listener.Addr(), plain.Addr(), misdirected)}}, nil
+}
+
+// asking makes a TLS configuration ask for clients' certificates as the gateway's
+// configuration in force at each handshake has it.
+func (g *gateway) asking(base *tls.Config) *tls.Config {
+	asking := base.Clone()
+	asking.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		one := base.Clone()
+		one.ClientAuth, one.ClientCAs = g.current.Load().callers.ClientAuth()
+		return one, nil
+	}
+	return asking
 }
 
 // changeTLS takes up the names of a configuration read anew; an error is of a

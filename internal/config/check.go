@@ -61,7 +61,12 @@ func (d *decoder) check(c *Config) {
 	d.admin(&c.Admin)
 	d.upstream(c.Upstream)
 	d.store(c.Store)
+	d.authorities(c.TLS)
+	issuers := d.issuers(c.Issuers)
 	d.clients(c)
+	for i, client := range c.Clients {
+		d.recognized(fmt.Sprintf("clients[%d]", i), client, c, issuers)
+	}
 	d.limits(c.Limits)
 	d.cache(c)
 	d.statistics(c.Statistics)
@@ -163,7 +168,9 @@ func (d *decoder) clients(c *Config) {
 	for i, client := range c.Clients {
 		key := fmt.Sprintf("clients[%d]", i)
 		d.name(key+".name", client.Name, names)
-		d.clientKey(key, client.Key, keys)
+		if client.Key != "" {
+			d.clientKey(key, client.Key, keys)
+		}
 		if len(client.Credentials) == 0 {
 			d.wrong(key+".credentials", "must name at least one credential")
 		}

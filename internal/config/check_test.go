@@ -173,7 +173,7 @@ func TestMistakesOfClients(t *testing.T) {
 	held := minimal + "credentials: [{name: ci, kind: user, token: x}]\n"
 	for _, c := range []struct{ name, clients, want string }{
 		{"no name", "{key: %a, credentials: [ci]}", "3:11: clients[0].name: required"},
-		{"no key", "{name: a, credentials: [ci]}", "3:11: clients[0].key: must be sha256: and 64 hexadecimal digits"},
+		{"no key", "{name: a, credentials: [ci]}", "3:11: clients[0].key: required: weir key new makes one; or give certificate or jwt"},
 		{"the key itself", "{name: a, key: hunter2, credentials: [ci]}", "3:26: clients[0].key: must be sha256: and 64 hexadecimal digits"},
 		{"half a hash", "{name: a, key: \"sha256:00\", credentials: [ci]}", "3:26: clients[0].key: must be sha256: and 64 hexadecimal digits"},
 		{"no credentials", "{name: a, key: %a}", "3:11: clients[0].credentials: must name at least one credential"},

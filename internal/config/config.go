@@ -28,6 +28,7 @@ type Config struct {
 	Store       Store        `yaml:"store" desc:"where replicas share ledger and cache"`
 	Credentials []Credential `yaml:"credentials" desc:"upstream credentials that the gateway holds"`
 	Clients     []Client     `yaml:"clients" desc:"who may use the gateway, and whose credential pays"`
+	Issuers     []Issuer     `yaml:"issuers" desc:"whose tokens (JWT) clients may show"`
 	Callers     Callers      `yaml:"callers" desc:"clients that bring their own credential"`
 	Limits      Limits       `yaml:"limits" desc:"the upstream's limits, and how they are kept"`
 	Cache       Cache        `yaml:"cache" desc:"what is kept"`
@@ -59,13 +60,33 @@ type Credential struct {
 	Token   credential.Secret `yaml:"token" desc:"the token; of an oauth_app id:secret"`
 }
 
-// Client is a program that may use the gateway with a key of its own.
+// Client is a program that may use the gateway, by its key, its certificate or
+// tokens of an issuer.
 type Client struct {
 	Name        string   `yaml:"name" desc:"in logs and metrics"`
-	Key         string   `yaml:"key" desc:"sha256: and the hexadecimal SHA-256 of the client's key"`
+	Key         string   `yaml:"key" desc:"sha256: and the hexadecimal SHA-256 of the client's key; weir key new makes both"`
+	Certificate string   `yaml:"certificate" desc:"sha256:FINGERPRINT, or a name that tls.client_ca vouches for: dns:NAME, uri:URI, email:ADDRESS, subject:CN=…"`
+	JWT         JWT      `yaml:"jwt" desc:"tokens of an issuer"`
+	Methods     []string `yaml:"methods" desc:"that it may use; GET stands for HEAD too; all when empty"`
+	Operations  []string `yaml:"operations" desc:"that it may call, by ID, * for any characters; all when empty"`
 	Credentials []string `yaml:"credentials" desc:"names of the credentials that it may spend; the first is used"`
 	Share       int      `yaml:"share" desc:"its weight among the clients of one account"`
 	Priority    string   `yaml:"priority" desc:"who waits for whom" enum:"interactive,normal,batch"`
+}
+
+// JWT says which tokens are a client's.
+type JWT struct {
+	Issuer string            `yaml:"issuer" desc:"name of one of the issuers"`
+	Claims map[string]string `yaml:"claims" desc:"patterns, * for any characters, that the token's claims must all fit"`
+}
+
+// Issuer signs tokens that clients show.
+type Issuer struct {
+	Name       string        `yaml:"name" desc:"by which clients name it"`
+	URL        string        `yaml:"url" desc:"its identifier: the tokens' iss, to the letter; /.well-known/openid-configuration is read below it"`
+	Audiences  []string      `yaml:"audiences" desc:"names of this gateway; a token must be for one of them (aud)"`
+	Algorithms []string      `yaml:"algorithms" desc:"by which it signs; RS256 and ES256 unless configured"`
+	Skew       time.Duration `yaml:"skew" desc:"how far its clock may be off"`
 }
 
 // Callers are clients that bring their own credential.
@@ -128,6 +149,8 @@ type TLS struct {
 	Storage      string        `yaml:"storage" desc:"where certificates, account and locks are kept: store, or a folder, relative to the file's"`
 	HTTP         string        `yaml:"http" desc:"address on which plain HTTP is sent on to HTTPS, and HTTP-01 challenges are answered; off while empty"`
 	Certificates []certificate `yaml:"certificates" desc:"your own certificates, which go before those of ACME"`
+	// ClientCA is no secret, but it is read like one.
+	ClientCA credential.Secret `yaml:"client_ca" desc:"file:PATH of the authorities, in PEM, that vouch for the names in clients' certificates"`
 }
 
 // Enabled reports whether clients are answered by HTTPS.
@@ -176,6 +199,11 @@ func Default() *Config {
 
 // defaultClient is what an entry of clients is laid over.
 func defaultClient() Client { return Client{Share: 1, Priority: "normal"} }
+
+// defaultIssuer is what an entry of issuers is laid over.
+func defaultIssuer() Issuer {
+	return Issuer{Algorithms: []string{"RS256", "ES256"}, Skew: 30 * time.Second}
+}
 
 // Catalogue returns the embedded catalogue with this configuration's
 // overrides.

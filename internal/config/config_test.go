@@ -145,8 +145,10 @@ func TestMaskedShowsEverythingButSecrets(t *testing.T) {
 		"store":       map[string]any{"url": "rediss://•••@redis.internal:6379/0"},
 		"credentials": []any{map[string]any{"name": "ci", "kind": "user", "account": "octo-bot", "token": "•••"}},
 		"clients": []any{map[string]any{
-			"name": "builds", "key": "sha256:" + strings.Repeat("0", 64), "credentials": []any{"ci"}, "share": 3, "priority": "batch",
+			"name": "builds", "key": "sha256:" + strings.Repeat("0", 64), "certificate": "", "jwt": map[string]any{"issuer": "", "claims": map[string]any{}},
+			"methods": []any{}, "operations": []any{}, "credentials": []any{"ci"}, "share": 3, "priority": "batch",
 		}},
+		"issuers": []any{},
 		"callers": map[string]any{"pass_through": true},
 		"limits": map[string]any{
 			"headroom": 0, "on_store_loss": "share", "cold_start": "ramp", "wait": "10s", "refusal_status": 403,
@@ -163,7 +165,7 @@ func TestMaskedShowsEverythingButSecrets(t *testing.T) {
 			"wait": "10s", "poll": map[string]any{"first": "1s", "factor": 2, "max": "15s", "budget": "5m0s"},
 		},
 		"webhooks":  map[string]any{"path": "/_weir/webhooks", "secret": "•••"},
-		"tls":       map[string]any{"domains": []any{"weir.example.com"}, "email": "ops@example.com", "ca": "https://ca.internal/directory", "storage": "store", "http": ":80", "certificates": []any{}},
+		"tls":       map[string]any{"domains": []any{"weir.example.com"}, "email": "ops@example.com", "ca": "https://ca.internal/directory", "storage": "store", "http": ":80", "certificates": []any{}, "client_ca": ""},
 		"telemetry": map[string]any{"service_name": "weir", "sample": 1},
 		"headers":   map[string]any{"ratelimit": "draft-08"},
 	}

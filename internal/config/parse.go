@@ -314,8 +314,11 @@ func (d *decoder) sequence(n *yaml.Node, v reflect.Value, key string) {
 	list := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
 	for i, item := range n.Content {
 		element := list.Index(i)
-		if c, ok := element.Addr().Interface().(*Client); ok {
-			*c = defaultClient()
+		switch entry := element.Addr().Interface().(type) {
+		case *Client:
+			*entry = defaultClient()
+		case *Issuer:
+			*entry = defaultIssuer()
 		}
 		d.value(item, element, fmt.Sprintf("%s[%d]", key, i))
 	}

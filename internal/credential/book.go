@@ -4,12 +4,14 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"net/http"
 	"strings"
 
+	"github.com/weirgate/weir/internal/issuer"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -25,11 +27,16 @@ type Held struct {
 	Token Secret
 }
 
-// Client is a program that may use the gateway with a key of its own.
+// Client is a program that may use the gateway. It is known by its key, its
+// certificate or tokens of its issuer: by each of them that is set.
 type Client struct {
 	Name string
 	// Key is the SHA-256 of the client's key.
-	Key [sha256.Size]byte
+	Key         [sha256.Size]byte
+	Certificate Certificate
+	Token       Token
+	// Scope is what it may ask for; nil is everything.
+	Scope *policy.Scope
 	// Credentials are the names of those it may spend; the first is used.
 	Credentials []string
 	// Share and Priority order it among the clients of one account.
@@ -48,8 +55,11 @@ type Book struct {
 	egress      string
 	passThrough bool
 	hashKey     []byte
-	clients     map[[sha256.Size]byte]Caller
-	accounts    map[string]account // by class
+	// The clients, by what they show.
+	keys         keys
+	certificates certificates
+	tokens       tokens
+	accounts     map[string]account // by class
 }
 
 type account struct {
@@ -62,13 +72,19 @@ type account struct {
 type Caller struct {
 	policy.Caller
 	Authorization Secret
+	// Scope is what it may ask for; nil is everything.
+	Scope *policy.Scope
 }
 
 // Errors of [Book.Identify].
 var (
-	ErrMissing = errors.New("no credential: this gateway accepts its own clients only")
-	ErrUnknown = errors.New("unknown key: this gateway accepts its own clients only")
+	ErrMissing = errors.New("no credential, nor a certificate that is known: this gateway accepts its own clients only")
+	ErrUnknown = errors.New("unknown key, or a credential of the client's own where none is accepted")
 	ErrTwice   = errors.New("more than one Authorization field")
+	// ErrToken wraps those of a token of an issuer that is configured, and
+	// ErrIssuer the reason why it cannot be verified now.
+	ErrToken  = issuer.ErrToken
+	ErrIssuer = issuer.ErrUnavailable
 )
 
 // Config is what a book is made from.
@@ -80,7 +96,14 @@ type Config struct {
 	PassThrough bool
 	Held        []Held
 	// Clients must name credentials that are held.
+	// One that shows what stands for several is the first of these.
 	Clients []Client
+	// Authorities vouch for the names in certificates.
+	Authorities []*x509.Certificate
+	// Issuers are those whose tokens Clients name, Published their keys, which
+	// outlive a book.
+	Issuers   []issuer.Issuer
+	Published *issuer.Keys
 	// HashKey keys the hashes that name accounts. It must outlive a reload,
 	// or every account would be a new one; see [NewHashKey].
 	HashKey []byte
@@ -97,8 +120,10 @@ func NewHashKey() []byte {
 func NewBook(c Config) *Book {
 	b := &Book{
 		dialect: c.Dialect, egress: c.Egress, passThrough: c.PassThrough, hashKey: c.HashKey,
-		clients:  make(map[[sha256.Size]byte]Caller, len(c.Clients)),
-		accounts: make(map[string]account, len(c.Held)),
+		keys:         make(keys, len(c.Clients)),
+		certificates: newCertificates(c.Authorities),
+		tokens:       newTokens(c.Issuers, c.Published),
+		accounts:     make(map[string]account, len(c.Held)),
 	}
 	byName := make(map[string]Caller, len(c.Held))
 	for _, h := range c.Held {
@@ -106,8 +131,10 @@ func NewBook(c Config) *Book {
 	}
 	for _, client := range c.Clients {
 		pays := byName[client.Credentials[0]]
-		pays.Client, pays.Share, pays.Priority = client.Name, client.Share, client.Priority
-		b.clients[client.Key] = pays
+		pays.Client, pays.Share, pays.Priority, pays.Scope = client.Name, client.Share, client.Priority, client.Scope
+		b.keys.add(client.Key, pays)
+		b.certificates.add(client.Certificate, pays)
+		b.tokens.add(client.Token, pays)
 	}
 	return b
 }
@@ -123,27 +150,35 @@ func (b *Book) hold(h Held) Caller {
 	if h.Kind == policy.OAuthApp {
 		value = "Basic " + base64.StdEncoding.EncodeToString([]byte(h.Token.Reveal()))
 	}
-	return Caller{policy.Caller{Kind: h.Kind, Account: name, Class: class}, Secret(value)}
+	return Caller{Caller: policy.Caller{Kind: h.Kind, Account: name, Class: class}, Authorization: Secret(value)}
 }
 
-// Identify reads the Authorization of a request. "token X" and "Bearer X" are
-// one credential.
-func (b *Book) Identify(h http.Header) (Caller, error) {
-	values := h["Authorization"]
+// Identify reads the Authorization of a request or, without one, the
+// certificate of its connection. "token X" and "Bearer X" are one credential.
+// It may wait for an issuer's keys; the error is then the context's if that
+// ends first.
+func (b *Book) Identify(r *http.Request) (Caller, error) {
+	values := r.Header["Authorization"]
 	if len(values) > 1 {
 		return Caller{}, ErrTwice
 	}
 	if len(values) == 0 || strings.TrimSpace(values[0]) == "" {
+		if c, ok := b.certificates.caller(r.TLS); ok {
+			return c, nil
+		}
 		if !b.passThrough {
 			return Caller{}, ErrMissing
 		}
 		return Caller{Caller: policy.Caller{Kind: policy.Unauthenticated, Account: "egress:" + b.egress, Class: "anonymous"}}, nil
 	}
 	scheme, credential := parse(values[0])
-	if c, ok := b.clients[sha256.Sum256([]byte(credential))]; ok {
+	if c, ok := b.keys.caller(credential); ok {
 		return c, nil
 	}
-	if !b.passThrough {
+	if c, ours, err := b.tokens.caller(r.Context(), credential); ours {
+		return c, err
+	}
+	if !b.passThrough || holdsKey(credential) {
 		return Caller{}, ErrUnknown
 	}
 	class := b.hash(credential)
@@ -151,7 +186,7 @@ func (b *Book) Identify(h http.Header) (Caller, error) {
 	if known, ok := b.accounts[class]; ok {
 		who.Account, who.Kind = known.name, known.kind
 	}
-	return Caller{who, Secret(values[0])}, nil
+	return Caller{Caller: who, Authorization: Secret(values[0])}, nil
 }
 
 // parse splits an Authorization value. Of a Basic one the credential is the

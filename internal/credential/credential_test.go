@@ -121,9 +121,14 @@ func book(t *testing.T, passThrough bool) *Book {
 	})
 }
 
+// with is a request with those Authorization values.
+func with(values ...string) *http.Request {
+	return &http.Request{Header: http.Header{"Authorization": values}}
+}
+
 func identify(t *testing.T, b *Book, values ...string) Caller {
 	t.Helper()
-	c, err := b.Identify(http.Header{"Authorization": values})
+	c, err := b.Identify(with(values...))
 	if err != nil {
 		t.Fatalf("%q: %v", values, err)
 	}
@@ -186,7 +191,7 @@ func TestClientsSpendWhatTheyWereGiven(t *testing.T) {
 		{[]string{"Bearer ghp_held"}, ErrUnknown},
 		{[]string{"Bearer weir-key", "Bearer other-key"}, ErrTwice},
 	} {
-		if _, err := b.Identify(http.Header{"Authorization": c.values}); !errors.Is(err, c.want) {
+		if _, err := b.Identify(with(c.values...)); !errors.Is(err, c.want) {
 			t.Errorf("%q: got %v, want %v", c.values, err, c.want)
 		}
 	}

@@ -6,7 +6,11 @@
 //     are kept as hashes only.
 //   - "token X" and "Bearer X" are one credential, of one account and one
 //     security class.
-//   - A client never gets a credential that it was not given.
+//   - A client never gets a credential that it was not given, and nobody is
+//     taken for a client without its key, its certificate's private key or its
+//     issuer's word.
+//   - What is for this gateway alone, keys made by [NewKey] and tokens of a
+//     configured issuer, is never passed through, valid or not.
 //
 // It does not ask anybody whether a credential is valid: the upstream will say.
 package credential

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/issuer"
+	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy"
+)
+
+// book is who may call. Its errors are of values that were checked with the
+// file.
+func book(c *config.Config, dialect *policy.Dialect, hashKey []byte, published *issuer.Keys) (*credential.Book, error) {
+	b := credential.Config{Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough, HashKey: hashKey, Published: published}
+	for _, h := range c.Credentials {
+		b.Held = append(b.Held, credential.Held{Name: h.Name, Kind: h.Kind, Account: h.Account, Token: h.Token})
+	}
+	urls := map[string]string{}
+	for _, i := range c.Issuers {
+		urls[i.Name] = i.URL
+		b.Issuers = append(b.Issuers, issuer.Issuer{URL: i.URL, Audiences: i.Audiences, Algorithms: i.Algorithms, Skew: i.Skew})
+	}
+	for _, entry := range c.Clients {
+		client, err := clientOf(entry, urls)
+		if err != nil {
+			return nil, fmt.Errorf("client %s: %w", entry.Name, err)
+		}
+		b.Clients = append(b.Clients, client)
+	}
+	if c.TLS.ClientCA != "" {
+		var err error
+		if b.Authorities, err = credential.ParseAuthorities(c.TLS.ClientCA.Reveal()); err != nil {
+			return nil, fmt.Errorf("tls.client_ca: %w", err)
+		}
+	}
+	return credential.NewBook(b), nil
+}
+
+// issuerURLs are those whose keys are worth keeping.
+func issuerURLs(c *config.Config) []string {
+	urls := make([]string, len(c.Issuers))
+	for i, entry := range c.Issuers {
+		urls[i] = entry.URL
+	}
+	return urls
+}
+
+// clientOf is a client as the book knows it; issuers are URLs by name.
+func clientOf(c config.Client, issuers map[string]string) (credential.Client, error) {
+	known := credential.Client{
+		Name: c.Name, Credentials: c.Credentials, Share: c.Share, Priority: policy.Priority(c.Priority),
+		Token: credential.Token{Issuer: issuers[c.JWT.Issuer], Claims: c.JWT.Claims},
+		Scope: &policy.Scope{Methods: c.Methods, Operations: c.Operations},
+	}
+	if c.Key != "" {
+		sum, err := hex.DecodeString(strings.TrimPrefix(c.Key, "sha256:"))
+		if err != nil || len(sum) != sha256.Size {
+			return known, errors.New("its key is no SHA-256")
+		}
+		known.Key = [sha256.Size]byte(sum)
+	}
+	if c.Certificate == "" {
+		return known, nil
+	}
+	var err error
+	known.Certificate, err = credential.ParseCertificate(c.Certificate)
+	return known, err
+}
+
+// identify shows the proxy no credential, only how to put one on a request.
+func identify(b *credential.Book) func(*http.Request) (proxy.Identity, error) {
+	return func(r *http.Request) (proxy.Identity, error) {
+		who, err := b.Identify(r)
+		switch {
+		case errors.Is(err, credential.ErrIssuer):
+			return proxy.Identity{}, fmt.Errorf("%w: %w", proxy.ErrUnidentifiable, err)
+		case err != nil && r.Context().Err() != nil:
+			return proxy.Identity{}, err
+		case err != nil:
+			return proxy.Identity{}, fmt.Errorf("%w: %w", proxy.ErrUnidentified, err)
+		}
+		id := proxy.Identity{Caller: who.Caller, Scope: who.Scope}
+		if who.Authorization != "" {
+			id.Authorize = func(h http.Header) { h.Set("Authorization", who.Authorization.Reveal()) }
+		}
+		return id, nil
+	}
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/weirgate/weir/internal/config"
+)
+
+// TestAttack50CertificatesOfClients: the listener asks for them as the configuration
+// in force says, and a reload takes effect on a connection that is open.
+func TestAttack50CertificatesOfClients(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.Header.Get("Authorization"))
+	}))
+	t.Cleanup(up.Close)
+	dir, builds, stranger := t.TempDir(), t.TempDir(), t.TempDir()
+	roots := selfSigned(t, dir, served, 1)
+	selfSigned(t, builds, "builds.example.com", 2)
+	selfSigned(t, stranger, "builds.example.com", 3)
+	load := func(certificate string) *config.Config {
+		path := filepath.Join(dir, "weir.yaml")
+		write(t, path, fmt.Sprintf(`listen: "127.0.0.1:0"
+admin: {listen: "127.0.0.1:0"}
+upstream: {url: %q}
+tls: {certificates: [{certificate: tls.crt, key: tls.key}], client_ca: "file:%s"}
+callers: {pass_through: false}
+credentials: [{name: ci, kind: user, token: held}]
+clients: [{name: builds, certificate: %q, credentials: [ci]}]
+`, up.URL, filepath.Join(builds, "tls.crt"), certificate))
+		c, err := config.Load(config.Source{Path: path, Getenv: func(string) (string, bool) { return "", false }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	g, err := newGateway(load("dns:builds.example.com"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.close)
+	endpoints, err := g.listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = serveAll(ctx, slog.New(slog.DiscardHandler), endpoints...) })
+	t.Cleanup(func() { stop(); serving.Wait() })
+
+	address := endpoints[0].listener.Addr().String()
+	client := func(dir string) *http.Client {
+		transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: served}}
+		t.Cleanup(transport.CloseIdleConnections)
+		if dir != "" {
+			pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			transport.TLSClientConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+		}
+		return &http.Client{Transport: transport}
+	}
+	reused := false
+	ask := func(c *http.Client) string {
+		trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }}
+		req, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodGet, "https://"+address+"/user", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := c.Do(req)
+		if err != nil {
+			return "no connection"
+		}
+		defer func() { _ = resp.Body.Close() }()
+		if resp.StatusCode != http.StatusOK {
+			return resp.Status
+		}
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(body)
+	}
+	known := client(builds)
+	for _, c := range []struct {
+		name string
+		from *http.Client
+		want string
+	}{
+		{"its certificate", known, "Bearer held"},
+		{"no certificate", client(""), "401 Unauthorized"},
+		{"one of the same name, by nobody that is known", client(stranger), "no connection"},
+	} {
+		if got := ask(c.from); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+	if err := g.take(load("dns:deploys.example.com"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := ask(known); got != "401 Unauthorized" || !reused {
+		t.Errorf("a client that was taken out, on its connection (%t): %s", reused, got)
+	}
+}

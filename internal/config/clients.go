@@ -1,0 +1,101 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/issuer"
+	"github.com/weirgate/weir/policy"
+)
+
+// maxSkew bounds how long a token may outlive itself.
+const maxSkew = 5 * time.Minute
+
+// issuers returns the names of those that are configured.
+func (d *decoder) issuers(issuers []Issuer) map[string]bool {
+	names, urls := map[string]bool{}, map[string]bool{}
+	for i, entry := range issuers {
+		key := fmt.Sprintf("issuers[%d]", i)
+		d.name(key+".name", entry.Name, names)
+		d.name(key+".url", entry.URL, urls)
+		if err := issuer.Check(entry.URL); err != nil {
+			d.wrong(key+".url", "%q: %v", redacted(entry.URL), err)
+		}
+		if len(entry.Audiences) == 0 || slices.Contains(entry.Audiences, "") {
+			d.wrong(key+".audiences", "must name this gateway as the issuer's tokens do: one for another service would do else")
+		}
+		if len(entry.Algorithms) == 0 {
+			d.wrong(key+".algorithms", "must not be empty")
+		}
+		for j, name := range entry.Algorithms {
+			if !slices.Contains(issuer.Algorithms(), name) {
+				d.wrong(fmt.Sprintf("%s.algorithms[%d]", key, j), "%q: must be one of %s", name, strings.Join(issuer.Algorithms(), ", "))
+			}
+		}
+		if entry.Skew > maxSkew {
+			d.wrong(key+".skew", "%s: must be %s or less", entry.Skew, maxSkew)
+		}
+	}
+	return names
+}
+
+// recognized checks what the client at a path is known by, and what it may ask
+// for.
+func (d *decoder) recognized(key string, client Client, c *Config, issuers map[string]bool) {
+	byToken := client.JWT.Issuer != "" || len(client.JWT.Claims) > 0
+	if client.Key == "" && client.Certificate == "" && !byToken {
+		d.wrong(key+".key", "required: weir key new makes one; or give certificate or jwt")
+	}
+	if client.Certificate != "" {
+		certificate, err := credential.ParseCertificate(client.Certificate)
+		switch {
+		case err != nil:
+			d.wrong(key+".certificate", "%q: %v", client.Certificate, err)
+		case !c.TLS.Enabled():
+			d.wrong(key+".certificate", "no connection shows one: tls.domains and tls.certificates are empty")
+		case certificate.Vouched() && c.TLS.ClientCA == "":
+			d.wrong(key+".certificate", "%q: a name counts when tls.client_ca vouches for it, which is not set", client.Certificate)
+		}
+	}
+	if byToken {
+		d.tokens(key+".jwt", client.JWT, issuers)
+	}
+	for i, method := range client.Methods {
+		if methods := []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}; !slices.Contains(methods, method) {
+			d.wrong(fmt.Sprintf("%s.methods[%d]", key, i), "%q: must be one of %s", method, strings.Join(methods, ", "))
+		}
+	}
+	for i, pattern := range client.Operations {
+		if !policy.Embedded().Names(pattern) {
+			d.wrong(fmt.Sprintf("%s.operations[%d]", key, i), "%q: names no operation; %s", pattern, suggestion(pattern))
+		}
+	}
+}
+
+func (d *decoder) tokens(key string, j JWT, issuers map[string]bool) {
+	if !issuers[j.Issuer] {
+		d.wrong(key+".issuer", "%q is not among issuers", j.Issuer)
+	}
+	if len(j.Claims) == 0 {
+		d.wrong(key+".claims", `required: which of the issuer's tokens are this client's, for example {sub: "repo:acme/widgets:*"}`)
+	}
+	for _, name := range slices.Sorted(maps.Keys(j.Claims)) {
+		if j.Claims[name] == "" {
+			d.wrong(key+".claims."+name, "must not be empty")
+		}
+	}
+}
+
+// authorities checks the certificates of those who vouch for clients.
+func (d *decoder) authorities(t TLS) {
+	if t.ClientCA == "" {
+		return
+	}
+	if _, err := credential.ParseAuthorities(t.ClientCA.Reveal()); err != nil {
+		d.wrong("tls.client_ca", "%v", err)
+	}
+}
