@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,6 +16,22 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 )
+
+// showing is a client that shows the certificate of a folder; none where it names
+// none.
+func showing(t *testing.T, roots *x509.CertPool, dir string) *http.Client {
+	t.Helper()
+	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: served}}
+	t.Cleanup(transport.CloseIdleConnections)
+	if dir != "" {
+		pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		transport.TLSClientConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+	}
+	return &http.Client{Transport: transport}
+}
 
 // TestAttack50CertificatesOfClients: the listener asks for them as the configuration
 // in force says, and a reload takes effect on a connection that is open.
@@ -58,18 +75,6 @@ clients: [{name: builds, certificate: %q, credentials: [ci]}]
 	t.Cleanup(func() { stop(); serving.Wait() })
 
 	address := endpoints[0].listener.Addr().String()
-	client := func(dir string) *http.Client {
-		transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: served}}
-		t.Cleanup(transport.CloseIdleConnections)
-		if dir != "" {
-			pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			transport.TLSClientConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
-		}
-		return &http.Client{Transport: transport}
-	}
 	reused := false
 	ask := func(c *http.Client) string {
 		trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }}
@@ -91,15 +96,15 @@ clients: [{name: builds, certificate: %q, credentials: [ci]}]
 		}
 		return string(body)
 	}
-	known := client(builds)
+	known := showing(t, roots, builds)
 	for _, c := range []struct {
 		name string
 		from *http.Client
 		want string
 	}{
 		{"its certificate", known, "Bearer held"},
-		{"no certificate", client(""), "401 Unauthorized"},
-		{"one of the same name, by nobody that is known", client(stranger), "no connection"},
+		{"no certificate", showing(t, roots, ""), "401 Unauthorized"},
+		{"one of the same name, by nobody that is known", showing(t, roots, stranger), "no connection"},
 	} {
 		if got := ask(c.from); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
