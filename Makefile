@@ -23,7 +23,7 @@ demo: build ## Build, and run everything on this machine. Needs Go only.
 	@exec ./bin/weir demo
 
 test: needs ## Run all tests with the race detector, after installing what they need.
-	$(SERVERS) $(GO) test -race -shuffle=on ./...
+	$(SERVERS) $(GO) test -race -shuffle=on -timeout 30m ./...
 
 needs: # What tests need from the system; installed when missing.
 	@.ci/need gcc gcc libc6-dev
