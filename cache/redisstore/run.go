@@ -94,6 +94,7 @@ func (s *Store) follow(ctx context.Context) error {
 	defer cancel()
 	got, err := s.client.XRead(ctx, &redis.XReadArgs{Streams: []string{stream, s.at}, Count: most, Block: waits}).Result()
 	if errors.Is(err, redis.Nil) {
+		s.ready.Store(true) // nothing was purged meanwhile
 		return nil
 	}
 	if err != nil {
