@@ -49,14 +49,18 @@ const (
 	maxPending = 1000
 )
 
-// keep is the script that stores a value, and the generation at which its fetch began,
-// among at most eight others under its key; not in the place of one whose fetch began
-// later, for that knows of more purges. Generations are of one length.
+// keep is the script that stores a value, and when its fetch began, among at most eight
+// others under its key; not in the place of one whose fetch began later. That is first
+// by generation, for such a one knows of more purges, and then by the time of its
+// request, where no replica's clock is believed to be ahead of Redis's.
 var keep = redis.NewScript(`
+local time = redis.call('TIME')
+local now = string.format('%010d%06d', tonumber(time[1]), tonumber(time[2]))
+local requested = ARGV[5] > now and now or ARGV[5]
 local since = redis.call('HGET', KEYS[1], 'since:' .. ARGV[1])
-if since and since > ARGV[4] then return 0 end
+if since and since > ARGV[4] .. requested then return 0 end
 if not since and redis.call('HLEN', KEYS[1]) >= 16 then redis.call('DEL', KEYS[1]) end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2], 'since:' .. ARGV[1], ARGV[4])
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2], 'since:' .. ARGV[1], ARGV[4] .. requested)
 return redis.call('PEXPIRE', KEYS[1], ARGV[3])`)
 
 // sinceField begins the names of the fields that keep writes beside the values.
@@ -166,7 +170,8 @@ func (s *Store) Put(ctx context.Context, key cache.Key, e *cache.Entry) (stored 
 	lives := min(max(0, -e.Staleness(time.Now()))+staleLives, longestLife)
 	var kept int
 	asked := s.call(ctx, "put", name(key), func(ctx context.Context) (err error) {
-		kept, err = keep.Run(ctx, s.client, []string{name(key)}, variant(e), value, lives.Milliseconds(), fmt.Sprintf("%020d", e.Since)).Int()
+		kept, err = keep.Run(ctx, s.client, []string{name(key)}, variant(e), value, lives.Milliseconds(),
+			fmt.Sprintf("%020d", e.Since), fmt.Sprintf("%016d", e.Requested.UnixMicro())).Int()
 		return err
 	})
 	return asked && kept == 1
