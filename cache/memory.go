@@ -56,7 +56,7 @@ func (m *Memory) Generation() Generation { return m.purges.current() }
 func (m *Memory) Lookup(key Key, request http.Header) (e *Entry, purged bool) {
 	all, _ := m.entries.GetIfPresent(key)
 	for _, other := range all {
-		if other.Selects(request) && (e == nil || other.date().After(e.date())) {
+		if other.Selects(request) && !other.overruled(all) && (e == nil || other.date().After(e.date())) {
 			e = other
 		}
 	}

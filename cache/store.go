@@ -63,8 +63,9 @@ func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *En
 	if s.shared == nil || e != nil && !purged && e.Fresh(time.Now()) {
 		return e, purged
 	}
-	for _, other := range s.shared.Get(ctx, key) {
-		if !other.Selects(request) || s.purges.dropped(other.Tags, other.Since) {
+	list := s.shared.Get(ctx, key)
+	for _, other := range list {
+		if !other.Selects(request) || other.overruled(list) || s.purges.dropped(other.Tags, other.Since) {
 			continue
 		}
 		if gone := s.Purged(other.Tags, other.Since); e == nil || purged && !gone || purged == gone && other.newer(e) {

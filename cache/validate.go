@@ -2,6 +2,7 @@ package cache
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -96,6 +97,14 @@ func (e *Entry) Selects(request http.Header) bool {
 		}
 	}
 	return true
+}
+
+// overruled reports whether the entry does not say that its answer varies, and one of
+// those beside it that is not older does: then it is for nobody (RFC 9111 section 4.1).
+func (e *Entry) overruled(beside []*Entry) bool {
+	return len(e.Vary) == 0 && slices.ContainsFunc(beside, func(other *Entry) bool {
+		return len(other.Vary) > 0 && !other.date().Before(e.date()) && !other.Answered.Before(e.Answered)
+	})
 }
 
 // VaryFields reads the Vary field of an answer and returns the request fields
