@@ -162,8 +162,8 @@ func (g *Gateway) ask(x *exchange, out *http.Request) (*http.Response, error) {
 		}
 	case x.kept && x.method == http.MethodGet:
 		return g.keep(x, resp, out.Header, a, since)
-	case x.kept && x.stale != nil && resp.StatusCode == http.StatusOK && x.stale.Differs(resp):
-		g.Cache.Forget(x.in.Context(), x.key) // a HEAD tells what a GET would bring (RFC 9111 section 4.3.5)
+	case x.ends(resp):
+		g.Cache.Forget(x.in.Context(), x.key)
 	case !x.match.Operation.Safe() && resp.StatusCode < 400:
 		g.Cache.Purge(x.in.Context(), append(g.invalidated(x.match), g.elsewhereInvalidated(x, resp.Header)...)...)
 	}
@@ -346,6 +346,18 @@ func (g *Gateway) ofAll(x *exchange, a cache.Answer) cache.Answer {
 		return a.ForAll(g.Dialect.Describe)
 	}
 	return a
+}
+
+// ends reports whether what is held has come to its end by the answer to a HEAD, which
+// tells what a GET would bring (RFC 9111 section 4.3.5), or to a request for a part.
+func (x *exchange) ends(resp *http.Response) bool {
+	switch {
+	case !x.part && (!x.kept || x.stale == nil):
+		return false // nothing is known to be held
+	case resp.StatusCode >= 400:
+		return x.replaces(resp.StatusCode)
+	}
+	return x.kept && resp.StatusCode == http.StatusOK && x.stale.Differs(resp)
 }
 
 // replaces reports whether an answer that is not kept ends what is held: it is there
