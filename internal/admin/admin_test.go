@@ -97,3 +97,19 @@ func TestUnauthorizedSaysHow(t *testing.T) {
 		t.Error("401 without WWW-Authenticate")
 	}
 }
+
+// TestAttack57NothingIsRunInABrowser: what clients and the API write is text in JSON, with
+// nothing in it that a browser could take for more.
+func TestAttack57NothingIsRunInABrowser(t *testing.T) {
+	const evil = `</script><script>alert(1)</script><img src=x onerror="alert(1)">&`
+	hostile := sources()
+	hostile.Accounts = func(context.Context, int) ([]limits.Account, error) { return []limits.Account{{Name: evil}}, nil }
+	hostile.Requests = func() any { return []map[string]string{{evil: evil}} }
+	hostile.Config = func() any { return evil }
+	for _, path := range []string{"/api/v1/accounts", "/api/v1/requests", "/api/v1/config"} {
+		w := asked(Handler(Access{}, hostile), http.MethodGet, "http://localhost"+path, nil)
+		if w.Header().Get("Content-Type") != "application/json; charset=utf-8" || !strings.Contains(w.Body.String(), "alert(1)") || strings.ContainsAny(w.Body.String(), "<>&") {
+			t.Errorf("%s: %d %v %s", path, w.Code, w.Header(), w.Body)
+		}
+	}
+}
