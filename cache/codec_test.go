@@ -58,8 +58,8 @@ func TestWhatIsEncodedIsDecoded(t *testing.T) {
 	}
 }
 
-// TestAValueThatWasChangedIsNoValue, wherever it was, and however it was cut.
-func TestAValueThatWasChangedIsNoValue(t *testing.T) {
+// TestAttack42AValueThatWasChangedIsNoValue, wherever it was, and however it was cut.
+func TestAttack42AValueThatWasChangedIsNoValue(t *testing.T) {
 	for _, secret := range []string{"", "a secret of thirty-two characters"} {
 		c, key := codec(t, secret), NewKey("a")
 		value, err := c.Encode(key, sampled(strings.Repeat("long ", 300)))

@@ -277,7 +277,7 @@ func TestWriteMakesWhatItChangesStale(t *testing.T) {
 	})
 }
 
-func TestFetchThatBeganBeforeAWriteIsNotFresh(t *testing.T) {
+func TestAttack45FetchThatBeganBeforeAWriteIsNotFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {

@@ -131,12 +131,12 @@ func view(token string) string {
 	return "own of " + token
 }
 
-// TestNoAnswerReachesAnotherClass: over histories of callers, tokens, revocations,
+// TestAttack19NoAnswerReachesAnotherClass: over histories of callers, tokens, revocations,
 // variants, purges, evictions and crashes, on two replicas that share a tier, an
 // answer that was fetched with one credential is given to no other that may not see
 // it, its fields to no other at all, a variant to nobody who asked for another one,
 // and nothing from before a purge to who comes after it (design section 6.2).
-func TestNoAnswerReachesAnotherClass(t *testing.T) {
+func TestAttack19NoAnswerReachesAnotherClass(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		digests, acts := rapid.Bool().Draw(rt, "ETags hang on the token"), drawActs(rt)
 		wrong := ""

@@ -177,7 +177,7 @@ func TestThousandClientsOfThreeReplicasPollAsOne(t *testing.T) {
 	})
 }
 
-func TestAReplicaThatDiesIsReplaced(t *testing.T) {
+func TestAttack29AReplicaThatDiesIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, slowly("all"))
 		list, c := w.replicas(2)
@@ -237,10 +237,10 @@ func TestWithoutATierEachReplicaAsks(t *testing.T) {
 	})
 }
 
-// TestWhatAnotherAskedForBeforeAPurgeIsNotWaitedFor.
-// TestATierThatComesAndGoes while two replicas ask for each other's clients: everybody
+// TestAttack45WhatAnotherAskedForBeforeAPurgeIsNotWaitedFor.
+// TestAttack29ATierThatComesAndGoes while two replicas ask for each other's clients: everybody
 // is answered, and no replica asks twice.
-func TestATierThatComesAndGoes(t *testing.T) {
+func TestAttack29ATierThatComesAndGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-RateLimit-Limit", "5000")
@@ -281,7 +281,7 @@ func TestATierThatComesAndGoes(t *testing.T) {
 	})
 }
 
-func TestWhatAnotherAskedForBeforeAPurgeIsNotWaitedFor(t *testing.T) {
+func TestAttack45WhatAnotherAskedForBeforeAPurgeIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, slowly("all"))
 		list, _ := w.replicas(2)

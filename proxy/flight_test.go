@@ -58,8 +58,8 @@ func TestThousandClientsAskOnce(t *testing.T) {
 	})
 }
 
-// TestStrangersNeverShare: security classes and representations are apart.
-func TestStrangersNeverShare(t *testing.T) {
+// TestAttack25StrangersNeverShare: security classes and representations are apart.
+func TestAttack25StrangersNeverShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			slowly(r.Header.Get("Authorization")+r.Header.Get("Accept"))(w, r)
@@ -109,7 +109,7 @@ func leaving(stage string, reached chan<- struct{}, goOn <-chan struct{}) http.H
 	}
 }
 
-func TestTheFirstClientLeavesAndOthersGetTheAnswer(t *testing.T) {
+func TestAttack26TheFirstClientLeavesAndOthersGetTheAnswer(t *testing.T) {
 	for _, stage := range []string{"before the header", "after the header", "in the body"} {
 		t.Run(stage, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestTheFirstClientLeavesAndOthersGetTheAnswer(t *testing.T) {
 	}
 }
 
-func TestWhenAllHaveLeftNobodyAsksAnyMore(t *testing.T) {
+func TestAttack26WhenAllHaveLeftNobodyAsksAnyMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := make(chan time.Duration, 1)
 		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -156,7 +156,7 @@ func TestWhenAllHaveLeftNobodyAsksAnyMore(t *testing.T) {
 	})
 }
 
-func TestASlowClientHoldsNobodyUp(t *testing.T) {
+func TestAttack26ASlowClientHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, slowly(strings.Repeat("x", 1<<20)))
 		slow := w.dial()
@@ -178,9 +178,9 @@ func TestASlowClientHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-// TestWhatIsNotForOthersIsAskedForAtOnce: no pile where each waits for the one
+// TestAttack27WhatIsNotForOthersIsAskedForAtOnce: no pile where each waits for the one
 // before.
-func TestWhatIsNotForOthersIsAskedForAtOnce(t *testing.T) {
+func TestAttack27WhatIsNotForOthersIsAskedForAtOnce(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		answer http.HandlerFunc
@@ -224,7 +224,7 @@ func TestWhatIsNotForOthersIsAskedForAtOnce(t *testing.T) {
 	}
 }
 
-func TestABrokenAnswerIsNobodysElse(t *testing.T) {
+func TestAttack26ABrokenAnswerIsNobodysElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var once sync.Once
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
@@ -251,7 +251,7 @@ func TestABrokenAnswerIsNobodysElse(t *testing.T) {
 	})
 }
 
-func TestWhenTheUpstreamIsAwayOneTries(t *testing.T) {
+func TestAttack26WhenTheUpstreamIsAwayOneTries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 		began := time.Now()
@@ -353,7 +353,7 @@ func TestEachForItself(t *testing.T) {
 	})
 }
 
-func TestAPanicOfTheFirstOneHoldsNobodyUp(t *testing.T) {
+func TestAttack26APanicOfTheFirstOneHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var once sync.Once
 		w := newWorld(t, slowly("all"), func(c *Config) {

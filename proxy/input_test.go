@@ -281,7 +281,7 @@ func TestPrefer(t *testing.T) {
 	}
 }
 
-func TestUnknownRoutesAreLabelledByABoundedNumberOfShapes(t *testing.T) {
+func TestAttack62UnknownRoutesAreLabelledByABoundedNumberOfShapes(t *testing.T) {
 	var s shapes
 	labels := map[string]bool{}
 	for i := range 10 * maxShapes {

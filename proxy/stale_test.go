@@ -167,8 +167,8 @@ func TestStaleWhileItIsValidated(t *testing.T) {
 	})
 }
 
-// TestStaleIsNotUsedWhereItMustNot: RFC 9111 section 5.2.2.2, and what was purged.
-func TestStaleIsNotUsedWhereItMustNot(t *testing.T) {
+// TestAttack40StaleIsNotUsedWhereItMustNot: RFC 9111 section 5.2.2.2, and what was purged.
+func TestAttack40StaleIsNotUsedWhereItMustNot(t *testing.T) {
 	for _, c := range []struct {
 		control string
 		purge   bool

@@ -64,9 +64,9 @@ func TestWhatOthersHold(t *testing.T) {
 	})
 }
 
-// TestWhatIsNewerStays: an answer whose fetch began before a purge does not take the
+// TestAttack29WhatIsNewerStays: an answer whose fetch began before a purge does not take the
 // place of one that knows of it, nor does it hide it.
-func TestWhatIsNewerStays(t *testing.T) {
+func TestAttack29WhatIsNewerStays(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, b := f.open(""), f.open("")
 		before := a.Generation()

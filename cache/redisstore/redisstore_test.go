@@ -145,7 +145,7 @@ func TestWhatOneFetchesAllHave(t *testing.T) {
 	})
 }
 
-func TestAPurgeReachesAll(t *testing.T) {
+func TestAttack45APurgeReachesAll(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, b := f.open(""), f.open("")
 		b.Keep(f.Context(), page, fetched(b.Generation(), "old", "repo:o/r", "org:o"))
@@ -169,7 +169,7 @@ func TestAPurgeReachesAll(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBeReadIsAMiss(t *testing.T) {
+func TestAttack42WhatCannotBeReadIsAMiss(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		const secret = "a secret of thirty-two characters"
 		a, client := f.open(secret), f.client()
@@ -231,8 +231,8 @@ func randomText(n int) string {
 	return b.String()
 }
 
-// TestAStreamThatIsLost: nobody can tell any more what was purged.
-func TestAStreamThatIsLost(t *testing.T) {
+// TestAttack41AStreamThatIsLost: nobody can tell any more what was purged.
+func TestAttack41AStreamThatIsLost(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, client := f.open(""), f.client()
 		defer func() { _ = client.Close() }()
@@ -249,7 +249,7 @@ func TestAStreamThatIsLost(t *testing.T) {
 	})
 }
 
-func TestWithoutRedis(t *testing.T) {
+func TestAttack41WithoutRedis(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, b := f.open(""), f.open("")
 		b.Keep(f.Context(), page, fetched(b.Generation(), "old", "x"))

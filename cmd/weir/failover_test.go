@@ -84,10 +84,10 @@ func (f *fleet) until(what string, holds func(context.Context) bool) {
 	}
 }
 
-// TestSentinelsPutAnotherRedisInPlace is four replicas under overload while the
+// TestAttack41SentinelsPutAnotherRedisInPlace is four replicas under overload while the
 // master of their Redis is killed, and while its place is taken by request: all
 // replicas live, and the service must not see a limit broken.
-func TestSentinelsPutAnotherRedisInPlace(t *testing.T) {
+func TestAttack41SentinelsPutAnotherRedisInPlace(t *testing.T) {
 	w := &watched{}
 	f := newFleet(t, 4, w.start)
 	long := phase(t)
@@ -106,9 +106,9 @@ func TestSentinelsPutAnotherRedisInPlace(t *testing.T) {
 	f.judge("another is in its place")
 }
 
-// TestPlacesOfAKilledReplicaComeBack kills a replica with requests in flight:
+// TestAttack29PlacesOfAKilledReplicaComeBack kills a replica with requests in flight:
 // another one sees their places come back when the lease ends.
-func TestPlacesOfAKilledReplicaComeBack(t *testing.T) {
+func TestAttack29PlacesOfAKilledReplicaComeBack(t *testing.T) {
 	f := newFleet(t, 2, oneRedis)
 	req, err := http.NewRequest(http.MethodPut, f.service+"/_service/faults", strings.NewReader(`{"delay_before":"60s"}`))
 	if err != nil {

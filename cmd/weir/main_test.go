@@ -204,7 +204,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-func TestServeTakesUpAChangedConfiguration(t *testing.T) {
+func TestAttack61ServeTakesUpAChangedConfiguration(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "one") }))
 	defer up.Close()
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "two") }))

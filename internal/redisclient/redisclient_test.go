@@ -2,6 +2,7 @@ package redisclient
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"testing"
 	"time"
@@ -23,17 +24,21 @@ func optionsOf(t *testing.T, c redis.UniversalClient) options {
 	switch c := c.(type) {
 	case *redis.ClusterClient:
 		o := c.Options()
-		return options{len(o.Addrs), max(0, o.MaxRetries), o.DialerRetries, o.ContextTimeoutEnabled, o.TLSConfig != nil, o.DialTimeout, o.ReadTimeout, o.PoolTimeout}
+		return options{len(o.Addrs), max(0, o.MaxRetries), o.DialerRetries, o.ContextTimeoutEnabled, verified(o.TLSConfig), o.DialTimeout, o.ReadTimeout, o.PoolTimeout}
 	case *redis.Client:
 		o := c.Options()
-		return options{1, max(0, o.MaxRetries), o.DialerRetries, o.ContextTimeoutEnabled, o.TLSConfig != nil, o.DialTimeout, o.ReadTimeout, o.PoolTimeout}
+		return options{1, max(0, o.MaxRetries), o.DialerRetries, o.ContextTimeoutEnabled, verified(o.TLSConfig), o.DialTimeout, o.ReadTimeout, o.PoolTimeout}
 	}
 	t.Fatalf("%T", c)
 	return options{}
 }
 
-// TestEveryFormOfURL: each kind of client has the same bounds, and retries nothing.
-func TestEveryFormOfURL(t *testing.T) {
+// verified reports whether a client speaks TLS, and to whom it knows.
+func verified(c *tls.Config) bool { return c != nil && !c.InsecureSkipVerify }
+
+// TestAttack44EveryFormOfURL: each kind of client has the same bounds, retries nothing,
+// and verifies whom it speaks TLS with.
+func TestAttack44EveryFormOfURL(t *testing.T) {
 	for address, want := range map[string]struct {
 		addresses int
 		tls       bool

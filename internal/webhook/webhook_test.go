@@ -55,8 +55,8 @@ func pushTo(ref string) string {
 	return `{"ref": "` + ref + `", "repository": {"full_name": "acme/widgets", "default_branch": "main"}}`
 }
 
-// TestDeliveries: Document B section 6.1.
-func TestDeliveries(t *testing.T) {
+// TestAttack60Deliveries: Document B section 6.1.
+func TestAttack60Deliveries(t *testing.T) {
 	event, id := "X-Service-Event: push", "X-Service-Delivery: 1"
 	form := url.Values{"payload": {push}}.Encode()
 	happened := []Event{{Name: "push", Delivery: "1", Repository: "acme/widgets", Organization: "acme"}}
@@ -101,7 +101,7 @@ func TestDeliveries(t *testing.T) {
 	}
 }
 
-func TestADeliveryIsToldOnce(t *testing.T) {
+func TestAttack60ADeliveryIsToldOnce(t *testing.T) {
 	told := 0
 	v := NewReceiver(func(Event) { told++ })
 	for _, id := range []string{"a", "b", "a", "a"} {
@@ -123,7 +123,7 @@ func TestADeliveryIsToldOnce(t *testing.T) {
 	}
 }
 
-func TestADeliveryHasABound(t *testing.T) {
+func TestAttack60ADeliveryHasABound(t *testing.T) {
 	large := strings.Repeat(" ", maxPayload-2) + "{}"
 	fields := []string{"X-Service-Event: push", "X-Service-Delivery: 1"}
 	v := NewReceiver(func(Event) {})
@@ -136,7 +136,7 @@ func TestADeliveryHasABound(t *testing.T) {
 	}
 }
 
-func TestADeliveryThatDoesNotComeHoldsNobodyUp(t *testing.T) {
+func TestAttack60ADeliveryThatDoesNotComeHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := NewReceiver(func(Event) {})
 		l := pipe.Serve(t, "hook.test:80", &http.Server{Handler: v.Handler(dialect(t), []byte(secret))})

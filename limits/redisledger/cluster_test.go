@@ -116,9 +116,9 @@ func startCluster(t *testing.T, masters int) []*node {
 	return nodes
 }
 
-// TestCluster spends accounts in every part of a cluster, kills a master, and
+// TestAttack41Cluster spends accounts in every part of a cluster, kills a master, and
 // finds what was spent at its follower.
-func TestCluster(t *testing.T) {
+func TestAttack41Cluster(t *testing.T) {
 	nodes := startCluster(t, 3)
 	rules := limits.Rules{Limits: policy.DefaultLimits()}
 	l, err := New(Config{URL: fmt.Sprintf("redis+cluster://%s?addr=%s", nodes[0].address, nodes[1].address), Replica: "r1", Rules: rules, Log: slog.New(slog.DiscardHandler)})

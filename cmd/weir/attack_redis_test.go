@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/redistest"
+)
+
+// onRedis is a gateway on a real Redis, in this process.
+type onRedis struct {
+	*testing.T
+	*gateway
+	redis *redis.Client // the operator's
+}
+
+// newOnRedis starts one, that Redis knows as that user, "" for any.
+func newOnRedis(t *testing.T, socket, user string) *onRedis {
+	t.Helper()
+	o := &onRedis{T: t, redis: redis.NewClient(&redis.Options{Network: "unix", Addr: socket, MaxRetries: -1})}
+	t.Cleanup(func() { _ = o.redis.Close() })
+	var used atomic.Int32
+	reset := fmt.Sprint(time.Now().Add(time.Hour).Unix())
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Ratelimit-Limit", "5000")
+		w.Header().Set("X-Ratelimit-Used", fmt.Sprint(used.Add(1)))
+		w.Header().Set("X-Ratelimit-Reset", reset)
+		w.Header().Set("Cache-Control", "private, max-age=600")
+		w.Header().Set("Etag", `"v1"`)
+		w.Header().Set("X-Oauth-Scopes", "repo")
+		_, _ = fmt.Fprint(w, "answer to ", r.URL.Path)
+	}))
+	t.Cleanup(up.Close)
+	if user != "" {
+		user += "@"
+	}
+	cfg := config.Default()
+	cfg.Upstream.URL, cfg.Store.URL, cfg.Limits.Inbound.Rate = up.URL, "unix://"+user+socket, 0
+	cfg.Upstream.Timeout, cfg.Limits.Wait = 5*time.Second, time.Second
+	cfg.Credentials = []config.Credential{{Name: "ci", Kind: "user", Account: "octo-bot", Token: credential.Secret("held-token")}}
+	cfg.Clients = []config.Client{{Name: "builds", Key: fmt.Sprintf("sha256:%x", sha256.Sum256([]byte("gateway-key"))), Credentials: []string{"ci"}}}
+	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.gateway = g
+	t.Cleanup(g.close)
+	return o
+}
+
+// ask asks for a path with a token, and returns its status and what the cache did.
+func (o *onRedis) ask(token, path string) (status int, cacheStatus string) {
+	r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
+	r.Header.Set("Authorization", "Bearer "+token)
+	w := httptest.NewRecorder()
+	o.ServeHTTP(w, r)
+	return w.Code, w.Header().Get("Cache-Status")
+}
+
+// answers waits until a path that nobody has asked for is answered, and kept for all.
+func (o *onRedis) answers(what string) {
+	o.Helper()
+	n := 0
+	redistest.Eventually(o, what, func(ctx context.Context) bool {
+		n++
+		before := len(o.redis.Keys(ctx, "weir:cache:*").Val())
+		status, _ := o.ask("caller-token", fmt.Sprintf("/users/%s-%d", strings.ReplaceAll(what, " ", "-"), n))
+		return status == http.StatusOK && len(o.redis.Keys(ctx, "weir:cache:*").Val()) > before
+	})
+}
+
+// TestAttack41RedisFails in the middle, in each of its ways: what is held is answered, what
+// is not is asked for or refused with the truth, in time, and all is well when it is well.
+func TestAttack41RedisFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails func(ctx context.Context, c *redis.Client) error
+		heals func(ctx context.Context, c *redis.Client) error
+	}{
+		"it answers nobody for some seconds": {
+			func(ctx context.Context, c *redis.Client) error {
+				return c.Do(ctx, "client", "pause", 4000, "all").Err()
+			},
+			func(ctx context.Context, c *redis.Client) error { redistest.Rest(ctx, 4*time.Second); return nil },
+		},
+		"it follows another, and cannot be written": {
+			func(ctx context.Context, c *redis.Client) error { return c.ReplicaOf(ctx, "127.0.0.1", "1").Err() },
+			func(ctx context.Context, c *redis.Client) error { return c.ReplicaOf(ctx, "no", "one").Err() },
+		},
+		"it has no memory left": {
+			func(ctx context.Context, c *redis.Client) error { return c.ConfigSet(ctx, "maxmemory", "1").Err() },
+			func(ctx context.Context, c *redis.Client) error { return c.ConfigSet(ctx, "maxmemory", "0").Err() },
+		},
+		"it forgets the scripts": {
+			func(ctx context.Context, c *redis.Client) error { return c.ScriptFlush(ctx).Err() },
+			func(context.Context, *redis.Client) error { return nil },
+		},
+		"it forgets all": {
+			func(ctx context.Context, c *redis.Client) error { return c.FlushAll(ctx).Err() },
+			func(context.Context, *redis.Client) error { return nil },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOnRedis(t, redistest.Server(t), "")
+			o.answers("before")
+			o.ask("caller-token", "/users/held")
+			if err := c.fails(t.Context(), o.redis); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 20 {
+				began := time.Now()
+				status, cacheStatus := o.ask("caller-token", "/users/held")
+				if status != http.StatusOK || !strings.HasPrefix(cacheStatus, "weir; hit") {
+					t.Errorf("what is held: %d, %s", status, cacheStatus)
+				}
+				if status, cacheStatus = o.ask("caller-token", fmt.Sprint("/users/", i)); status != http.StatusOK && status != http.StatusTooManyRequests {
+					t.Errorf("what is not held: %d, %s", status, cacheStatus)
+				}
+				if took := time.Since(began); took > 3*time.Second { // limits.wait is one, and the pause is longer
+					t.Errorf("after %v", took)
+				}
+			}
+			if err := c.heals(t.Context(), o.redis); err != nil {
+				t.Fatal(err)
+			}
+			o.answers("after")
+		})
+	}
+}
+
+// TestAttack42NoTokenIsInRedis: neither of callers and clients, nor that the gateway holds,
+// in no key, value, or reply of a command.
+func TestAttack42NoTokenIsInRedis(t *testing.T) {
+	o := newOnRedis(t, redistest.Server(t), "")
+	o.answers("anything")
+	for _, token := range []string{"caller-token", "gateway-key", "held-token"} {
+		for _, path := range []string{"/user", "/repos/acme/widgets/subscribers", "/repos/acme/widgets/dependency-graph/sbom", "/search/code?q=x", "/gitignore/templates"} {
+			if status, _ := o.ask(token, path); status != http.StatusOK {
+				t.Errorf("%s: %d", path, status)
+			}
+		}
+	}
+	all := o.dump()
+	if !strings.Contains(all, "octo-bot") || !strings.Contains(all, "answer to /user") {
+		t.Errorf("accounts and answers are not found in %d bytes: nothing else would be", len(all))
+	}
+	for _, secret := range []string{"caller-token", "gateway-key", "held-token", "Bearer"} {
+		if i := strings.Index(all, secret); i >= 0 {
+			t.Errorf("%q is in Redis: …%q…", secret, all[max(0, i-60):min(len(all), i+60)])
+		}
+	}
+}
+
+// dump is every key with all that is in it.
+func (o *onRedis) dump() string {
+	var b strings.Builder
+	for _, key := range o.redis.Keys(o.Context(), "*").Val() {
+		var value any
+		switch o.redis.Type(o.Context(), key).Val() {
+		case "hash":
+			value = o.redis.HGetAll(o.Context(), key).Val()
+		case "zset":
+			value = o.redis.ZRange(o.Context(), key, 0, -1).Val()
+		case "stream":
+			value = o.redis.XRange(o.Context(), key, "-", "+").Val()
+		default:
+			value = o.redis.Get(o.Context(), key).Val()
+		}
+		_, _ = fmt.Fprintln(&b, key, value)
+	}
+	return b.String()
+}
+
+// leastRights are the rights that a gateway needs in Redis; docs/attacks.md names them.
+const leastRights = "reset on nopass ~weir:* resetchannels -@all +@read +@write +@connection +@transaction +eval +evalsha +info +time +command" +
+	" -keys -scan -flushall -flushdb -swapdb -migrate -restore -copy -randomkey -dbsize"
+
+// TestAttack44LittleIsAskedOfRedis: a user that may touch the gateway's own keys only, and
+// run no command that is dangerous, is enough.
+func TestAttack44LittleIsAskedOfRedis(t *testing.T) {
+	socket := redistest.Server(t)
+	operator := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})
+	defer func() { _ = operator.Close() }()
+	set := []any{"acl", "setuser", "gateway"}
+	for _, rule := range strings.Fields(leastRights) {
+		set = append(set, rule)
+	}
+	if err := operator.Do(t.Context(), set...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	o := newOnRedis(t, socket, "gateway:any")
+	o.answers("with few rights")
+	for _, path := range []string{"/user", "/repos/acme/widgets/subscribers", "/repos/acme/widgets/dependency-graph/sbom", "/search/code?q=x"} {
+		for _, token := range []string{"a", "b"} {
+			if status, _ := o.ask(token, path); status != http.StatusOK {
+				t.Errorf("%s: %d", path, status)
+			}
+		}
+	}
+	o.cache.Purge(t.Context(), "repo:acme/widgets")
+	if _, err := o.store.Accounts(t.Context(), 10); err != nil {
+		t.Error(err)
+	}
+	for _, refused := range operator.Do(t.Context(), "acl", "log").Val().([]any) {
+		if text := fmt.Sprint(refused); !strings.Contains(text, "object:config|get") { // by which it would warn of a Redis that evicts
+			t.Errorf("Redis has refused %s", text)
+		}
+	}
+	if err := operator.Do(t.Context(), "script", "flush").Err(); err != nil {
+		t.Fatal(err)
+	}
+	o.answers("after it has forgotten the scripts")
+	for _, key := range operator.Keys(t.Context(), "*").Val() {
+		if !strings.HasPrefix(key, "weir:") {
+			t.Errorf("key %q", key)
+		}
+	}
+	memory, scripts := operator.Info(t.Context(), "memory").Val(), 0
+	if _, rest, ok := strings.Cut(memory, "number_of_cached_scripts:"); ok {
+		_, _ = fmt.Sscan(rest, &scripts) // 0 where it cannot be read
+	}
+	if scripts == 0 || scripts > 16 {
+		t.Errorf("%d scripts: their texts are to be a few, always the same", scripts)
+	}
+	used := operator.Info(t.Context(), "commandstats").Val()
+	for _, command := range []string{"flushall", "flushdb", "config|set", "debug", "function", "script|load", "publish", "subscribe"} {
+		if strings.Contains(used, "cmdstat_"+command+":") {
+			t.Errorf("%s is used", command)
+		}
+	}
+}

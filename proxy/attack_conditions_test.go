@@ -1,0 +1,275 @@
+package proxy
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestAttack35AnErrorIsNoContent: whatever the API says of how long it may be kept.
+func TestAttack35AnErrorIsNoContent(t *testing.T) {
+	for _, status := range []int{202, 400, 401, 403, 409, 418, 422, 429, 451, 500, 502, 503, 504} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				failing := true
+				w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("Cache-Control", "public, max-age=3600, s-maxage=3600")
+					w.Header().Set("Etag", `"v1"`)
+					if failing {
+						w.WriteHeader(status)
+					}
+					_, _ = fmt.Fprint(w, "good: ", !failing)
+				})
+				list, _ := w.replicas(2)
+				for _, path := range []string{"/users/octocat", "/gitignore/templates", sbom} {
+					failing = true
+					w.want("status", asks(list[0], path, "Authorization", "Bearer a", "Prefer", "wait=0").Code, status)
+					failing = false
+					time.Sleep(5 * time.Minute) // past any cool-down
+					for _, g := range list {
+						w.want("then", asks(g, path, "Authorization", "Bearer a").Body.String(), "good: true")
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestAttack35WhoIsLetInIsNotToldThatThereIsNothing for longer than the API has said, nor
+// after a purge; nor is it what others were told.
+func TestAttack35WhoIsLetInIsNotToldThatThereIsNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		control string
+		before  func(*world)
+	}{
+		"it says nothing": {"", func(*world) {}},
+		"it is over":      {"private, max-age=60", func(*world) { time.Sleep(time.Minute) }},
+		"purged":          {"private, max-age=60", func(w *world) { w.gateway.Cache.Purge(w.Context(), "repo:acme/widgets") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				in := map[string]bool{"Bearer b": true}
+				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+					if c.control != "" {
+						w.Header().Set("Cache-Control", c.control)
+					}
+					if !in[r.Header.Get("Authorization")] {
+						w.WriteHeader(http.StatusNotFound)
+					}
+					_, _ = fmt.Fprint(w, "of ", r.Header.Get("Authorization"))
+				})
+				w.want("before", w.get(sbom, "Authorization: Bearer a").StatusCode, http.StatusNotFound)
+				w.want("another", w.get(sbom, "Authorization: Bearer b").StatusCode, http.StatusOK)
+				in["Bearer a"] = true
+				c.before(w)
+				w.want("after", w.get(sbom, "Authorization: Bearer a").StatusCode, http.StatusOK)
+			})
+		})
+	}
+}
+
+// TestAttack36WhoHasNoValidatorGetsNo304, whoever has asked with one before, on whichever
+// replica, and whatever the API answers.
+func TestAttack36WhoHasNoValidatorGetsNo304(t *testing.T) {
+	const etag = `"v1"`
+	for name, c := range map[string]struct {
+		before []string // fields of who has asked before
+		after  time.Duration
+		asks   []string
+	}{
+		"cold, after one with a validator":  {one("If-None-Match: " + etag), 0, nil},
+		"cold, after one with a date":       {one("If-Modified-Since: " + httpDay), 0, nil},
+		"fresh":                             {nil, 0, nil},
+		"stale":                             {nil, 2 * time.Minute, nil},
+		"that wants it validated":           {nil, 0, one("Cache-Control: no-cache")},
+		"that wants nothing stored":         {nil, 2 * time.Minute, one("Cache-Control: no-store")},
+		"stale, after one with a validator": {one("If-None-Match: " + etag), 2 * time.Minute, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, holding(etag, func(*http.Request) string { return "whole" }, "Cache-Control: max-age=60", "Last-Modified: "+httpDay))
+				w.get(sbom, append(c.before, "Authorization: Bearer a")...)
+				time.Sleep(c.after)
+				for _, token := range []string{"a", "b", "a"} {
+					r := w.get(sbom, append(c.asks, "Authorization: Bearer "+token)...)
+					w.want("status for "+token, r.StatusCode, http.StatusOK)
+					w.want("body for "+token, r.body, "whole")
+				}
+			})
+		})
+	}
+}
+
+// TestAttack37ConditionsAreComparedByTag: by whole tags, weakly, whether it is the cache
+// that answers or the API.
+func TestAttack37ConditionsAreComparedByTag(t *testing.T) {
+	for _, c := range []struct {
+		condition string
+		status    int
+	}{
+		{`"v1"`, 304}, {`W/"v1"`, 304}, {`"v0", "v1"`, 304}, {`"v0",W/"v1"`, 304}, {`*`, 304},
+		{`"v"`, 200}, {`"v11"`, 200}, {`"xv1"`, 200}, {`v1`, 200}, {`"v0"`, 200}, {`"*"`, 200}, {`"v0, v1"`, 200}, {`W/v1`, 200}, {`"v1`, 200}, {`""`, 200},
+	} {
+		for _, etag := range []string{`"v1"`, `W/"v1"`} {
+			t.Run(c.condition+" of "+etag, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+						w.Header().Set("Cache-Control", "max-age=60")
+						w.Header().Set("Etag", etag)
+						_, _ = fmt.Fprint(w, "whole")
+					})
+					w.get("/users/octocat")
+					r := w.get("/users/octocat", "If-None-Match: "+c.condition)
+					w.want("status", r.StatusCode, c.status)
+					w.want("empty", r.body == "", c.status == 304)
+					w.want("requests upstream", w.upstreamSaw(), 1)
+				})
+			})
+		}
+	}
+}
+
+// TestAttack38A304RenewsWhatItTells: what is kept has its fields from then on, each once,
+// and is still read as it was.
+func TestAttack38A304RenewsWhatItTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			h := w.Header()
+			if r.Header.Get("If-None-Match") == "" {
+				h.Set("Cache-Control", "max-age=10")
+				h.Set("Etag", `W/"v1"`)
+				h.Add("Link", `<https://elsewhere.test/?page=2>; rel="next"`)
+				h.Add("Link", `<https://elsewhere.test/?page=9>; rel="last"`)
+				h.Set("X-Oauth-Scopes", "repo")
+				h.Set("X-Unchanged", "as it was")
+				h.Set("Content-Type", "application/json")
+				_, _ = fmt.Fprint(w, "whole")
+				return
+			}
+			h.Set("Cache-Control", "max-age=100")
+			h.Set("Etag", `"v1"`)
+			h.Set("Link", `<https://elsewhere.test/?page=3>; rel="next"`)
+			h.Set("X-Oauth-Scopes", "")
+			h.Set("Content-Length", "0")
+			h.Set("Content-Encoding", "gzip")
+			h.Set("Content-Range", "bytes 0-0/1")
+			w.WriteHeader(http.StatusNotModified)
+		})
+		w.get(watchers, "Authorization: Bearer a")
+		time.Sleep(20 * time.Second)
+		for range 3 { // the 304, and two hits
+			r := w.get(watchers, "Authorization: Bearer a")
+			for name, want := range map[string]string{
+				"Cache-Control": "max-age=100", "Etag": `W/"v1"`, "Link": `<https://elsewhere.test/?page=3>; rel="next"`, "X-Oauth-Scopes": "",
+				"X-Unchanged": "as it was", "Content-Type": "application/json", "Content-Length": "5", "Content-Encoding": "", "Content-Range": "",
+			} {
+				w.want(name, strings.Join(r.Header.Values(name), " and "), want)
+			}
+			w.want("body", r.body, "whole")
+			time.Sleep(30 * time.Second)
+		}
+		w.want("requests upstream", w.upstreamSaw(), 2)
+	})
+}
+
+// TestAttack39WhatWasEvictedIsFetchedAgain: in the place of a 304 about what is no more
+// held, before the question is sent or while it is on its way.
+func TestAttack39WhatWasEvictedIsFetchedAgain(t *testing.T) {
+	for name, when := range map[string]time.Duration{"before": -time.Second, "on its way": 500 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				upstream := holding(`"v1"`, func(*http.Request) string { return "whole" }, "Cache-Control: max-age=10")
+				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+					time.Sleep(time.Second)
+					upstream(w, r)
+				})
+				w.get(sbom, "Authorization: Bearer a")
+				time.Sleep(20 * time.Second)
+				go func() {
+					time.Sleep(time.Second + when)
+					w.gateway.Cache.Drop(t.Context(), "repo:acme/widgets")
+				}()
+				time.Sleep(time.Second)
+				for range 2 {
+					r := w.get(sbom, "Authorization: Bearer a")
+					w.want("status", r.StatusCode, http.StatusOK)
+					w.want("body", r.body, "whole")
+				}
+			})
+		})
+	}
+}
+
+// TestAttack39AnETagIsNoKey: who shows one that another has got is answered by the API,
+// as if nothing were held.
+func TestAttack39AnETagIsNoKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := letting("private, max-age=60", "Bearer a")
+		w := newWorld(t, api.ServeHTTP)
+		etag := w.get(sbom, "Authorization: Bearer a").Header.Get("Etag")
+		for _, condition := range []string{"If-None-Match: " + etag, "If-None-Match: W/" + etag, "If-None-Match: *", "If-Match: " + etag, "If-Modified-Since: " + httpDay} {
+			before := w.upstreamSaw()
+			w.learnsNothing(condition, w.get(sbom, "Authorization: Bearer b", condition))
+			w.learnsNothing("HEAD, "+condition, w.do(http.MethodHead, sbom, nil, "Authorization: Bearer b", condition))
+			w.want("asked for "+condition, w.upstreamSaw()-before, 2)
+		}
+	})
+}
+
+// TestAttack40TheEdgesOfWhatMayBeStale: to the second, and never against the API's word.
+func TestAttack40TheEdgesOfWhatMayBeStale(t *testing.T) {
+	const lifetime = 10 * time.Second
+	for _, c := range []struct {
+		control string
+		token   string
+		after   time.Duration // since it was fetched
+		status  int           // of the API, 0 when it is away
+		stale   bool
+	}{
+		{"max-age=10, stale-if-error=60", "", lifetime + time.Minute, 503, true},
+		{"max-age=10, stale-if-error=60", "", lifetime + time.Minute + time.Second, 503, false},
+		{"max-age=10, stale-if-error=0", "", lifetime + time.Second, 503, false},
+		{"max-age=10, stale-if-error=60, must-revalidate", "", lifetime + time.Second, 503, false},
+		{"no-cache, max-age=10, stale-if-error=60", "", time.Second, 503, false},
+		{"max-age=10, stale-if-error=60, no-cache", "", lifetime + time.Second, 0, false},
+		{"max-age=10, must-revalidate", "", lifetime + time.Second, 0, false},
+		{"max-age=10, must-revalidate, stale-while-revalidate=60", "", lifetime + time.Second, 0, false},
+		{"s-maxage=10", "", lifetime + time.Second, 0, false},
+		{"s-maxage=10, max-age=10, stale-if-error=60", "", lifetime + time.Second, 503, false},
+		{"max-age=10, proxy-revalidate", "", lifetime + time.Second, 0, false},
+		{"max-age=10, must-revalidate", "Bearer a", lifetime + time.Second, 0, false},
+		{"max-age=10", "", lifetime + time.Second, 0, true},
+		{"max-age=10", "", lifetime - time.Second, 0, true}, // fresh
+	} {
+		t.Run(fmt.Sprint(c.control, " ", c.token, " ", c.after, " ", c.status), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				down := false
+				w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+					switch {
+					case down && c.status == 0:
+						panic(http.ErrAbortHandler)
+					case down:
+						w.WriteHeader(c.status)
+						return
+					}
+					w.Header().Set("Cache-Control", c.control)
+					w.Header().Set("Etag", `"v1"`)
+					_, _ = fmt.Fprint(w, "kept")
+				})
+				w.get("/users/octocat", "Authorization: "+c.token)
+				time.Sleep(c.after)
+				down = true
+				for _, ask := range []string{"Prefer: wait=1", "Cache-Control: max-stale"} {
+					if ask == "Cache-Control: max-stale" && !strings.Contains(c.control, "revalidate") && !strings.Contains(c.control, "s-maxage") {
+						continue // who asks for what is stale gets it
+					}
+					r := w.get("/users/octocat", "Authorization: "+c.token, ask)
+					w.want("stale for "+ask+" ("+r.Header.Get("Cache-Status")+")", r.body == "kept", c.stale)
+				}
+			})
+		})
+	}
+}

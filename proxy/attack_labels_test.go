@@ -1,0 +1,42 @@
+package proxy
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+// TestAttack62WhatStandsForARequestIsBounded: its method, route, operation and resource,
+// which are what it is counted by, are of few values, whatever clients send; and no route
+// holds what stood in the place of a parameter.
+func TestAttack62WhatStandsForARequestIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(http.ResponseWriter, *http.Request) {})
+		labels := map[string]bool{}
+		for i := range 10 * maxShapes {
+			for _, path := range []string{
+				fmt.Sprintf("/repos/owner-%d/repo-%d/subscribers", i, i), fmt.Sprintf("/users/user-%d", i), fmt.Sprintf("/repositories/%d/stats/contributors", i),
+				fmt.Sprintf("/made%cup%d/%d", 'a'+rune(i%26), i, i), fmt.Sprintf("/repos/o/r/%040x", i), fmt.Sprintf("/%s", strings.Repeat("x", i%200+1)),
+			} {
+				method := []string{http.MethodGet, fmt.Sprint("FOO", i), "get", "_OTHER"}[i%4]
+				r := w.ask(method, path, nil, fmt.Sprint("Authorization: Bearer ", i%7), "Prefer: respond-async", fmt.Sprint("User-Agent: agent-", i))
+				if r.err != nil {
+					t.Fatal(r.err)
+				}
+				record := w.gateway.Recent()[0]
+				labels[fmt.Sprint(record.Method, " ", record.Route, " ", record.Operation, " ", record.Resource)] = true
+				for _, value := range []string{"owner-", "repo-", "user-", "agent-", "FOO", "Bearer"} {
+					if strings.Contains(record.Method+record.Route+record.Operation+record.Resource, value) {
+						t.Fatalf("%+v", record)
+					}
+				}
+			}
+		}
+		// Each shape with one of the methods that count, or _OTHER, and the routes of the catalogue.
+		if most := 2*(maxShapes+1) + 10; len(labels) > most {
+			t.Errorf("%d labels, want %d at most", len(labels), most)
+		}
+	})
+}
