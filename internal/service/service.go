@@ -321,7 +321,9 @@ func (s *Service) read(req *request) ([]byte, *response) {
 // common sets what every answer carries.
 func (s *Service) common(w http.ResponseWriter, req *request) {
 	h := w.Header()
-	h.Set("Date", time.Now().Add(time.Duration(req.faults.ClockOffset)).UTC().Format(http.TimeFormat))
+	if offset := time.Duration(req.faults.ClockOffset); offset != 0 { // else the server knows it
+		h.Set("Date", time.Now().Add(offset).UTC().Format(http.TimeFormat))
+	}
 	vendor := s.config.Dialect.Vendor
 	name := http.CanonicalHeaderKey("X-" + vendor)
 	h.Set(name+"-Request-Id", cryptorand.Text())
