@@ -2,10 +2,7 @@ package cache
 
 import (
 	"bytes"
-	"crypto/aes"
 	"crypto/cipher"
-	"crypto/hkdf"
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -17,6 +14,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/weirgate/weir/internal/aead"
 )
 
 // Codec writes entries as values for a store outside this process, and reads them.
@@ -56,18 +55,7 @@ func NewCodec(secret []byte) (*Codec, error) {
 	if c.opener, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(maxPayload)); err != nil {
 		return nil, err
 	}
-	if len(secret) == 0 {
-		return c, nil
-	}
-	key, err := hkdf.Key(sha256.New, secret, nil, "weir cache values", 32)
-	if err != nil {
-		return nil, err
-	}
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		return nil, err
-	}
-	c.aead, err = cipher.NewGCMWithRandomNonce(block)
+	c.aead, err = aead.New(secret, "weir cache values")
 	return c, err
 }
 

@@ -22,9 +22,11 @@ import (
 // operations are those of the catalogue, and the unknown one, in the order of
 // their names.
 func operations() []*policy.Operation {
-	unknown := *policy.Embedded().Operation("rate-limit/get")
-	unknown.ID, unknown.Path = "unknown", "/nowhere"
-	all := append(slices.Clone(policy.Embedded().Operations()), &unknown)
+	unknown, err := policy.Embedded().Classify(http.MethodGet, "/nowhere", "")
+	if err != nil {
+		panic(err) // the path is ours
+	}
+	all := append(slices.Clone(policy.Embedded().Operations()), unknown.Operation)
 	slices.SortFunc(all, func(a, b *policy.Operation) int { return cmp.Compare(a.ID, b.ID) })
 	return all
 }

@@ -30,11 +30,12 @@ var rooms = []room{
 	{dir: "limits/ledgertest", may: []string{"limits", "limits/signals", "policy"}, test: true, why: "the suite that makes a ledger a ledger"},
 	{dir: "limits/hostile", may: []string{"limits", "limits/signals", "policy"}, test: true, why: "an upstream that counts by itself, and means ill"},
 
-	{dir: "cache", may: []string{"policy"}, why: "what may be answered; what sending would cost is not its business"},
+	{dir: "cache", may: []string{"policy", "internal/aead"}, why: "what may be answered; what sending would cost is not its business"},
 	{dir: "cache/redisstore", may: []string{"cache", "policy"}, why: "the tier that replicas share"},
 
 	{dir: "proxy", may: []string{"policy", "limits", "limits/signals", "cache"}, why: "a request's journey: where limits and cache meet"},
 
+	{dir: "internal/aead", why: "one way to derive a key, for all who seal what they share"},
 	{dir: "internal/admin", may: []string{"limits", "internal/credential"}, why: "shows accounts, and knows its token; it gets everything else as functions"},
 	{dir: "internal/config", may: []string{"policy", "internal/credential", "internal/issuer"}, why: "reads the file into plain values; what they do is for cmd/weir to wire"},
 	{dir: "internal/credential", may: []string{"policy", "internal/issuer"}, why: "who calls, told as a policy.Caller"},
@@ -43,7 +44,7 @@ var rooms = []room{
 	{dir: "internal/redisclient", why: "opens clients on the store's URL, in one way for all who keep something there"},
 	{dir: "internal/risk", may: []string{"internal/config", "internal/credential"}, why: "reads a configuration and judges it"},
 	{dir: "internal/telemetry", why: "knows the SDK, so that nobody else has to"},
-	{dir: "internal/tlsauto", why: "certificates and where they are kept"},
+	{dir: "internal/tlsauto", may: []string{"internal/aead"}, why: "certificates and where they are kept"},
 	{dir: "internal/webhook", may: []string{"policy"}, why: "turns deliveries into the names of stale operations"},
 
 	{dir: "internal/acmetest", test: true, why: "a real ACME server, and what stands before replicas, for tests"},

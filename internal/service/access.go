@@ -144,6 +144,7 @@ func owns(in place, u *account) bool {
 func (s *Service) permit(req *request) *response {
 	op, c := req.match.Operation, req.caller
 	in, found := s.place(req)
+	req.in = in
 	var p response
 	switch {
 	case slices.Contains(op.Refuses, c.token):

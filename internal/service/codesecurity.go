@@ -150,7 +150,7 @@ func configurationURL(req *request, org *account, c *configuration) string {
 // listConfigurations has pages by cursor, the only list that has (Document A
 // section 1).
 func listConfigurations(s *Service, req *request) response {
-	org := s.organization(req)
+	org := req.in.organization
 	target := req.query.Get("target_type")
 	if !slices.Contains([]string{"", "all", "global"}, target) {
 		return s.invalid(configurationResource, "target_type")
@@ -167,7 +167,7 @@ func listConfigurations(s *Service, req *request) response {
 // createConfiguration adds one to the organization's own, among which its name must
 // be unique, whatever the case of its letters.
 func createConfiguration(s *Service, req *request) response {
-	org := s.organization(req)
+	org := req.in.organization
 	var body map[string]any
 	if problem := s.decode(req.body, configurationResource, &body); problem != nil {
 		return *problem
@@ -188,7 +188,7 @@ func createConfiguration(s *Service, req *request) response {
 }
 
 func getConfiguration(s *Service, req *request) response {
-	org := s.organization(req)
+	org := req.in.organization
 	for _, c := range s.world.configurationsOf(org) {
 		if itoa(c.id) == req.match.Params["configuration_id"] {
 			return response{status: http.StatusOK, modified: c.created, body: s.configurationObject(req, org, c)}
@@ -198,7 +198,7 @@ func getConfiguration(s *Service, req *request) response {
 }
 
 func listDefaultConfigurations(s *Service, req *request) response {
-	org := s.organization(req)
+	org := req.in.organization
 	return response{status: http.StatusOK, body: rendered(org.defaults, func(d newRepositories) object {
 		return object{{"default_for_new_repos", d.kind}, {"configuration", s.configurationObject(req, org, d.configuration)}}
 	})}
@@ -209,7 +209,7 @@ func listDefaultConfigurations(s *Service, req *request) response {
 // none stays as it is; one that is locked for a migration is a conflict. The
 // operation has no 422: a body that does not name repositories is a bad request.
 func detachConfigurations(s *Service, req *request) response {
-	org := s.organization(req)
+	org := req.in.organization
 	var body struct {
 		Selected []int `json:"selected_repository_ids"`
 	}

@@ -67,17 +67,12 @@ func tagObject(req *request, r *repository, t *gitTag) object {
 // tagged finds the repository of a tag operation; one without commits has no Git
 // objects (409).
 func (s *Service) tagged(req *request) (*repository, *response) {
-	r := s.repository(req)
-	var p response
-	switch {
-	case r == nil:
-		p = s.notFound()
-	case r.head() == "":
-		p = s.problem(http.StatusConflict, "Git Repository is empty.")
-	default:
-		return r, nil
+	r := req.in.repository
+	if r.head() == "" {
+		p := s.problem(http.StatusConflict, "Git Repository is empty.")
+		return nil, &p
 	}
-	return nil, &p
+	return r, nil
 }
 
 func getTag(s *Service, req *request) response {

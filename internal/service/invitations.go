@@ -83,10 +83,7 @@ var invitationFilters = []struct {
 }
 
 func listInvitations(s *Service, req *request) response {
-	org := s.organization(req)
-	if org == nil {
-		return s.notFound()
-	}
+	org := req.in.organization
 	shown := org.invited(true)
 	for _, f := range invitationFilters {
 		switch value := req.query.Get(f.name); {
@@ -101,10 +98,7 @@ func listInvitations(s *Service, req *request) response {
 }
 
 func listFailedInvitations(s *Service, req *request) response {
-	org := s.organization(req)
-	if org == nil {
-		return s.notFound()
-	}
+	org := req.in.organization
 	path := "/organizations/" + itoa(org.id) + "/failed_invitations"
 	return list(req, path, org.invited(false), func(i *invitation) object { return listedInvitation(req, org, i) })
 }
@@ -123,13 +117,10 @@ func (org *account) invited(pending bool) []*invitation {
 
 // invitation finds the organization and the invitation that a request names.
 func (s *Service) invitation(req *request) (*account, *invitation, *response) {
-	p := s.notFound()
-	org := s.organization(req)
-	if org == nil {
-		return nil, nil, &p
-	}
+	org := req.in.organization
 	at := slices.IndexFunc(org.invitations, func(i *invitation) bool { return itoa(i.id) == req.match.Params["invitation_id"] })
 	if at < 0 {
+		p := s.notFound()
 		return nil, nil, &p
 	}
 	return org, org.invitations[at], nil
@@ -168,10 +159,7 @@ type invitationBody struct {
 // createInvitation asks a user, or whoever reads an e-mail address, into the
 // organization (Document A section 4.3). An app's inviter is the organization.
 func createInvitation(s *Service, req *request) response {
-	org := s.organization(req)
-	if org == nil {
-		return s.notFound()
-	}
+	org := req.in.organization
 	wanted := invitationBody{Role: "direct_member"}
 	if problem := s.decode(req.body, invitationResource, &wanted); problem != nil {
 		return *problem

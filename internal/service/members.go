@@ -18,10 +18,7 @@ func inside(org *account, c caller) bool {
 
 // listMembers shows concealed members to members only (Document A section 4.3).
 func listMembers(s *Service, req *request) response {
-	org := s.organization(req)
-	if org == nil {
-		return s.notFound()
-	}
+	org := req.in.organization
 	filter, role := req.query.Get("filter"), req.query.Get("role")
 	if !slices.Contains([]string{"", "all", "2fa_disabled"}, filter) {
 		return s.invalid("OrganizationMember", "filter")
@@ -49,7 +46,7 @@ func listMembers(s *Service, req *request) response {
 // checkMember sends who does not belong to the organization to the public
 // members (Document A section 4.3).
 func checkMember(s *Service, req *request) response {
-	org := s.organization(req)
+	org := req.in.organization
 	switch {
 	case org == nil:
 		return s.notFound()
@@ -62,10 +59,7 @@ func checkMember(s *Service, req *request) response {
 }
 
 func checkPublicMember(s *Service, req *request) response {
-	org := s.organization(req)
-	if org == nil {
-		return s.notFound()
-	}
+	org := req.in.organization
 	if m := org.members[req.match.Params["username"]]; m == nil || !m.public {
 		return s.notFound()
 	}

@@ -117,7 +117,7 @@ func (w *world) migrationsOf(owner *account) []*migration {
 // exclude=repositories or exclude[]=repositories; there is nothing else to leave
 // out.
 func listOrganizationMigrations(s *Service, req *request) response {
-	org := s.organization(req)
+	org := req.in.organization
 	excluded := slices.Concat(req.query["exclude"], req.query["exclude[]"])
 	all := !slices.Contains(excluded, "repositories")
 	return list(req, "/organizations/"+itoa(org.id)+"/migrations", s.world.migrationsOf(org),
@@ -131,7 +131,7 @@ func listUserMigrations(s *Service, req *request) response {
 
 // startOrganizationMigration exports repositories of the organization.
 func startOrganizationMigration(s *Service, req *request) response {
-	org := s.organization(req)
+	org := req.in.organization
 	return s.startMigration(req, org, func(r *repository) bool { return r.owner == org })
 }
 

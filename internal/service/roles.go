@@ -38,17 +38,12 @@ func (org *account) reaches(r *role, login string) bool {
 // roled finds the organization of a role operation; one on which the feature is
 // not enabled has none of them (422).
 func (s *Service) roled(req *request) (*account, *response) {
-	org := s.organization(req)
-	var p response
-	switch {
-	case org == nil:
-		p = s.notFound()
-	case org.roles == nil:
-		p = s.problem(http.StatusUnprocessableEntity, "Organization roles are not enabled for this organization")
-	default:
-		return org, nil
+	org := req.in.organization
+	if org.roles == nil {
+		p := s.problem(http.StatusUnprocessableEntity, "Organization roles are not enabled for this organization")
+		return nil, &p
 	}
-	return nil, &p
+	return org, nil
 }
 
 // namedRole finds the organization and the role that a request names.

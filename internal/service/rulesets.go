@@ -87,10 +87,7 @@ func rulesetObject(req *request, set leveled) object {
 func (set leveled) url(req *request) string { return req.base + set.path + "/rulesets/" + itoa(set.id) }
 
 func listRepositoryRulesets(s *Service, req *request) response {
-	r := s.repository(req)
-	if r == nil {
-		return s.notFound()
-	}
+	r := req.in.repository
 	sets := levelOfRepository(r).all(r.rulesets)
 	parents := cmp.Or(req.query.Get("includes_parents"), "true")
 	if parents != "true" && parents != "false" {
@@ -103,10 +100,7 @@ func listRepositoryRulesets(s *Service, req *request) response {
 }
 
 func listOrganizationRulesets(s *Service, req *request) response {
-	org := s.organization(req)
-	if org == nil {
-		return s.notFound()
-	}
+	org := req.in.organization
 	sets := levelOfOrganization(org).all(org.rulesets)
 	return list(req, "/organizations/"+itoa(org.id)+"/rulesets", sets, func(set leveled) object { return rulesetObject(req, set) })
 }
@@ -123,10 +117,7 @@ const wildcards = "*?["
 // listBranchRules lists the active rules of both levels for a branch, which
 // need not exist; a pattern is none (Document A section 4.7).
 func listBranchRules(s *Service, req *request) response {
-	r := s.repository(req)
-	if r == nil {
-		return s.notFound()
-	}
+	r := req.in.repository
 	branch := req.match.Params["branch"]
 	if strings.ContainsAny(branch, wildcards) {
 		return s.invalid("Ruleset", "branch")
@@ -153,10 +144,7 @@ func listBranchRules(s *Service, req *request) response {
 }
 
 func createRepositoryRuleset(s *Service, req *request) response {
-	r := s.repository(req)
-	if r == nil {
-		return s.notFound()
-	}
+	r := req.in.repository
 	if r.locked {
 		return s.problem(http.StatusForbidden, lockedForMigration)
 	}
@@ -164,10 +152,7 @@ func createRepositoryRuleset(s *Service, req *request) response {
 }
 
 func createOrganizationRuleset(s *Service, req *request) response {
-	org := s.organization(req)
-	if org == nil {
-		return s.notFound()
-	}
+	org := req.in.organization
 	return s.createRuleset(req, levelOfOrganization(org), &org.rulesets)
 }
 

@@ -10,10 +10,7 @@ import (
 // exportSBOM describes what the repository is made of (Document B section 2.4): itself,
 // and a package for each language that it has files of.
 func exportSBOM(s *Service, req *request) response {
-	r := s.repository(req)
-	if r == nil {
-		return s.notFound()
-	}
+	r := req.in.repository
 	name := "com.example." + r.fullName()
 	packages := []object{spdxPackage("SPDXRef-Repository", name, r.head(), "git+"+req.base+"/"+r.fullName(), "MIT")}
 	for _, language := range r.languages() {

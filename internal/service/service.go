@@ -138,6 +138,7 @@ type request struct {
 	// operation is the matched one as the body makes it.
 	operation *policy.Operation
 	caller    caller
+	in        place // what the path names; what does not exist has been answered
 	query     url.Values
 	body      []byte
 	base      string // of absolute URLs: scheme and host

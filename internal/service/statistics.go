@@ -36,11 +36,9 @@ func always(figures any) view { return func(*request) any { return figures } }
 // statistics answers 202 and starts a job, until the job is done.
 func statistics(f compute) handler {
 	return func(s *Service, req *request) response {
-		r := s.repository(req)
+		r := req.in.repository
 		op := req.match.Operation.ID
 		switch {
-		case r == nil:
-			return s.notFound()
 		case len(r.commits) == 0 && slices.Contains(req.match.Operation.Errors, http.StatusNoContent):
 			return response{status: http.StatusNoContent}
 		case op == "statistics/code-frequency" && len(r.commits) >= largeRepository:

@@ -17,27 +17,19 @@ func watchersOf(r *repository) []*account {
 }
 
 func listSubscribers(s *Service, req *request) response {
-	r := s.repository(req)
-	if r == nil {
-		return s.notFound()
-	}
+	r := req.in.repository
 	return list(req, "/repositories/"+itoa(r.id)+"/subscribers", watchersOf(r), func(a *account) object { return userObject(req, a) })
 }
 
 // subscriber finds what a subscription operation is about: the repository and
 // the caller's user.
 func (s *Service) subscriber(req *request) (*repository, *account, *response) {
-	r, u := s.repository(req), s.world.user(req.caller)
-	var p response
-	switch {
-	case u == nil:
-		p = s.problem(http.StatusForbidden, "Only users watch repositories")
-	case r == nil:
-		p = s.notFound()
-	default:
-		return r, u, nil
+	r, u := req.in.repository, s.world.user(req.caller)
+	if u == nil {
+		p := s.problem(http.StatusForbidden, "Only users watch repositories")
+		return nil, nil, &p
 	}
-	return nil, nil, &p
+	return r, u, nil
 }
 
 func subscriptionObject(req *request, r *repository, sub *subscription) object {

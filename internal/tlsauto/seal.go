@@ -2,13 +2,12 @@ package tlsauto
 
 import (
 	"bytes"
-	"crypto/aes"
 	"crypto/cipher"
-	"crypto/hkdf"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"time"
+
+	"github.com/weirgate/weir/internal/aead"
 )
 
 // errValue is why a value is taken for one that is not there: it is of another
@@ -34,19 +33,8 @@ type sealer struct {
 
 // newSealer derives the key from a secret, so that one secret may serve other ends.
 func newSealer(secret []byte) (sealer, error) {
-	if len(secret) == 0 {
-		return sealer{}, nil
-	}
-	key, err := hkdf.Key(sha256.New, secret, nil, "weir tls storage", 32)
-	if err != nil {
-		return sealer{}, err
-	}
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		return sealer{}, err
-	}
-	aead, err := cipher.NewGCMWithRandomNonce(block)
-	return sealer{aead}, err
+	a, err := aead.New(secret, "weir tls storage")
+	return sealer{a}, err
 }
 
 // seal writes a value for a key.
