@@ -7,12 +7,9 @@ import (
 	"testing"
 )
 
-// TestSecurityNamesTestsThatAreThere: what SECURITY.md says is held by a test is.
+// TestSecurityNamesTestsThatAreThere: what SECURITY.md and docs/attacks.md say is held
+// by a test is.
 func TestSecurityNamesTestsThatAreThere(t *testing.T) {
-	page, err := os.ReadFile("../../SECURITY.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	m, err := read(os.DirFS("../.."))
 	if err != nil {
 		t.Fatal(err)
@@ -25,13 +22,20 @@ func TestSecurityNamesTestsThatAreThere(t *testing.T) {
 			}
 		}
 	}
-	names := regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(string(page), -1)
-	for _, name := range names {
-		if !there[name[1]] {
-			t.Errorf("SECURITY.md names %s, which is nowhere", name[1])
+	name := regexp.MustCompile("`(?:\\w+\\.)?((?:Test|Fuzz)\\w+)[`/]")
+	for _, page := range []string{"SECURITY.md", "docs/attacks.md"} {
+		text, err := os.ReadFile("../../" + page)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if len(names) < 30 {
-		t.Errorf("%d names", len(names))
+		names := name.FindAllStringSubmatch(string(text), -1)
+		for _, n := range names {
+			if !there[n[1]] {
+				t.Errorf("%s names %s, which is nowhere", page, n[1])
+			}
+		}
+		if len(names) < 30 {
+			t.Errorf("%s has %d names", page, len(names))
+		}
 	}
 }
