@@ -1,6 +1,10 @@
 package policy
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+	"time"
+)
 
 func BenchmarkClassify(b *testing.B) {
 	for _, bench := range []struct{ name, path, query string }{
@@ -35,4 +39,40 @@ func BenchmarkPreflight(b *testing.B) {
 			b.Fatal(f)
 		}
 	}
+}
+
+// BenchmarkGrowth compares a catalogue of 1,000 operations with one of 60, asked in turns.
+func BenchmarkGrowth(b *testing.B) {
+	catalogueOf := func(n int) *Catalogue {
+		var operations []*Operation
+		for i := range n {
+			operations = append(operations, &Operation{ID: fmt.Sprint("things/get-", i), Method: "GET", Path: fmt.Sprintf("/repos/{owner}/{repo}/things-%d", i), Resource: Core})
+		}
+		c, err := index(operations, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return c
+	}
+	const each = 1000
+	catalogues := [2]*Catalogue{catalogueOf(60), catalogueOf(1000)}
+	var paths [60]string
+	for i := range paths {
+		paths[i] = fmt.Sprintf("/repos/acme/widgets/things-%d", i)
+	}
+	var took [2]time.Duration
+	for b.Loop() {
+		for i, c := range catalogues {
+			began := time.Now()
+			for n := range each {
+				if m, err := c.Classify("GET", paths[n%len(paths)], ""); err != nil || !m.Operation.Known() {
+					b.Fatal(m.Operation, err)
+				}
+			}
+			took[i] += time.Since(began)
+		}
+	}
+	b.ReportMetric(float64(took[1])/float64(took[0]), "ratio")
+	b.ReportMetric(float64(took[0].Nanoseconds())/float64(b.N*each), "ns/of-60")
+	b.ReportMetric(float64(took[1].Nanoseconds())/float64(b.N*each), "ns/of-1000")
 }

@@ -95,16 +95,19 @@ func (d *Dialect) EntityTag(field func(name string) string, body []byte) string 
 // must not share an answer with one that it does.
 func (d *Dialect) Accept(values []string) string {
 	own := false
-	var members []string
 	for _, value := range values {
 		for member := range strings.SplitSeq(value, ",") {
-			member = strings.Trim(member, " \t")
-			members = append(members, member)
-			own = own || !d.plain(member)
+			own = own || !d.plain(strings.Trim(member, " \t"))
 		}
 	}
 	if !own {
 		return ""
+	}
+	var members []string
+	for _, value := range values {
+		for member := range strings.SplitSeq(value, ",") {
+			members = append(members, strings.Trim(member, " \t"))
+		}
 	}
 	return strings.Join(members, ",")
 }

@@ -33,7 +33,8 @@ type Match struct {
 // semicolons in the query, or more than 1,000 parameters. A trailing slash
 // makes another path, which no operation has.
 func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error) {
-	segments, err := canonicalPath(escapedPath)
+	var room [usualSegments]string
+	segments, err := canonicalPath(escapedPath, room[:0])
 	if err != nil {
 		return Match{}, err
 	}
@@ -53,14 +54,24 @@ func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error
 			return Match{}, &TargetError{"the path holds an encoded slash (%2F)"}
 		}
 	}
-	var path strings.Builder
-	path.Grow(len(escapedPath))
-	for _, s := range segments {
-		path.WriteByte('/')
-		path.WriteString(s)
-	}
-	m.Path = path.String()
+	m.Path = joined(segments, escapedPath)
 	return m, nil
+}
+
+// usualSegments is room for those of every template.
+const usualSegments = 12
+
+// joined is the path of segments: as it came, where that is it.
+func joined(segments []string, escapedPath string) string {
+	var room [256]byte
+	path := room[:0]
+	for _, s := range segments {
+		path = append(append(path, '/'), s...)
+	}
+	if string(path) == escapedPath {
+		return escapedPath
+	}
+	return string(path)
 }
 
 // mayHoldRef reports whether a segment of an unknown route may be a ref or a
@@ -226,6 +237,7 @@ func (a alias) spell(template string) string {
 func unknown(method string, segments []string) *Operation {
 	op := &Operation{ID: unknownID, Method: method, Path: shape(segments), Auth: "optional"}
 	op.CreatesContent = method == "POST" || method == "PUT"
+	op.Personal = segments[0] == "user"
 	complete(op)
 	return op
 }
@@ -239,10 +251,12 @@ var named = map[string][]string{
 }
 
 // Bounds of a shape: how many segments of an unknown route it keeps, and how
-// long a segment can be and still pass for a literal of the API.
+// long a segment can be and still pass for a literal of the API; one that is not of
+// small letters alone may be a token.
 const (
 	maxShape   = 8
 	maxLiteral = 40
+	maxMixed   = 16
 )
 
 // shape replaces what varies in an unknown route by placeholders. What is left
@@ -264,7 +278,7 @@ func shape(segments []string) string {
 			b.WriteString("{number}")
 		case isHash(s):
 			b.WriteString("{sha}")
-		case len(s) > maxLiteral || strings.Contains(s, "%"):
+		case len(s) > maxLiteral || strings.Contains(s, "%") || len(s) > maxMixed && !isWords(s):
 			b.WriteString("{value}")
 		default:
 			b.WriteString(s)
@@ -272,6 +286,11 @@ func shape(segments []string) string {
 		}
 	}
 	return b.String()
+}
+
+// isWords reports whether s is of small letters, and of what joins words.
+func isWords(s string) bool {
+	return strings.TrimLeft(s, "abcdefghijklmnopqrstuvwxyz-_.") == ""
 }
 
 func isInteger(s string) bool {

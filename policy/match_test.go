@@ -184,6 +184,7 @@ func TestShapesOfUnknownRoutes(t *testing.T) {
 		{"an escape", "/repos/acme/widgets/labels/good%20first%20issue", "/repos/{owner}/{repo}/labels/{value}"},
 		{"a ref with an encoded slash", "/repos/acme/widgets/branches/x%2Fy", "/repos/{owner}/{repo}/branches/{value}"},
 		{"what is too long for a literal", "/x/" + strings.Repeat("y", 41), "/x/{value}"},
+		{"what may be a token (attack 53)", "/x/ghp_16C7e42F292c6912E7710c838347Ae178B4a", "/x/{value}"},
 		{"a literal that is long", "/x/" + strings.Repeat("y", 40), "/x/" + strings.Repeat("y", 40)},
 		{"more than eight segments", "/a/b/c/d/e/f/g/h/i/j", "/a/b/c/d/e/f/g/h/…"},
 	} {

@@ -77,6 +77,9 @@ type Operation struct {
 	// Refuses names the token kinds that do not work: app_user,
 	// installation, fine_grained (Document A 5.5, B 5.5).
 	Refuses []string `yaml:"refuses"`
+	// Personal marks operations whose answer is about the caller itself, or which act
+	// on what is the caller's own: another user's token is answered something else.
+	Personal bool `yaml:"personal"`
 	// Checks names the preflight checks ([Match.Preflight]) that apply.
 	Checks []string `yaml:"checks"`
 }

@@ -24,19 +24,22 @@ const upperhex = "0123456789ABCDEF"
 // canonicalPath splits an escaped path into canonical segments: unreserved
 // characters decoded, everything else percent-encoded in upper case (RFC 3986
 // section 6.2.2). An encoded slash stays "%2F": only a {branch} may hold one.
-// A trailing slash leaves an empty last segment.
-func canonicalPath(escaped string) ([]string, error) {
-	if !strings.HasPrefix(escaped, "/") {
+// A trailing slash leaves an empty last segment. They are appended to room.
+func canonicalPath(escaped string, room []string) ([]string, error) {
+	rest, more := strings.CutPrefix(escaped, "/")
+	if !more {
 		return nil, &TargetError{"the path does not begin with a slash"}
 	}
-	segments := strings.Split(escaped[1:], "/")
-	for i, s := range segments {
-		canonical, err := canonicalSegment(s)
+	segments := room
+	for more {
+		var segment string
+		segment, rest, more = strings.Cut(rest, "/")
+		canonical, err := canonicalSegment(segment)
 		if err != nil {
 			return nil, err
 		}
-		segments[i] = canonical
-		if canonical == "" && i != len(segments)-1 {
+		segments = append(segments, canonical)
+		if canonical == "" && more {
 			return nil, &TargetError{"the path holds an empty segment (//)"}
 		}
 		for part := range strings.SplitSeq(canonical, "%2F") {
