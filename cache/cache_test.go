@@ -196,6 +196,29 @@ func TestFreshUntilItsLifetimeHasPassed(t *testing.T) {
 	}
 }
 
+// TestClocksThatAreApart by a minute: what one replica has kept is for another no younger
+// than new, and fresh for no more than that minute longer, or shorter.
+func TestClocksThatAreApart(t *testing.T) {
+	e := NewEntry(answer(200), nil, 5*time.Minute)
+	for _, c := range []struct {
+		name  string
+		apart time.Duration // of who looks at it
+		age   time.Duration // half a minute after it came
+		until time.Duration
+	}{
+		{"the same", 0, 30 * time.Second, 5 * time.Minute},
+		{"a minute slow", -time.Minute, 0, 6 * time.Minute},
+		{"a minute fast", time.Minute, 90 * time.Second, 4 * time.Minute},
+	} {
+		if got := e.Age(now.Add(30*time.Second + c.apart)); got != c.age {
+			t.Errorf("%s: it is %v old", c.name, got)
+		}
+		if !e.Fresh(now.Add(c.until+c.apart-1)) || e.Fresh(now.Add(c.until+c.apart)) {
+			t.Errorf("%s: fresh at the wrong time", c.name)
+		}
+	}
+}
+
 func TestAttack37MatchesETag(t *testing.T) {
 	for _, c := range []struct {
 		list, etag string
@@ -274,13 +297,13 @@ func TestAttack38ValidatedTakesTheFieldsOfThe304(t *testing.T) {
 	a.Requested, a.Answered = now.Add(time.Hour), now.Add(time.Hour)
 	renewed := e.Validated(a, 9*time.Second, 7)
 	want := header(`Etag: "a"`, "Content-Type: text/html", "Content-Length: 4", "Link: <new>", "X-Old: 1", "Cache-Control: max-age=9")
-	if diff := cmp.Diff(want, renewed.Header); diff != "" {
+	if diff := cmp.Diff(want, renewed.Header()); diff != "" {
 		t.Error(diff)
 	}
 	if string(renewed.Body) != "body" || renewed.Lifetime != 9*time.Second || renewed.Since != 7 || renewed.Age(now.Add(time.Hour)) != 0 {
 		t.Errorf("%+v", renewed)
 	}
-	if e.Header.Get("Link") != "<old>" {
+	if e.Field("Link") != "<old>" {
 		t.Error("the kept entry was changed")
 	}
 }
@@ -330,7 +353,7 @@ func TestMemoryKeepsVariantsApart(t *testing.T) {
 	}
 }
 
-func TestVariantsAreBounded(t *testing.T) {
+func TestAttack34VariantsAreBounded(t *testing.T) {
 	m := NewMemory(1 << 20)
 	defer m.Close()
 	key := NewKey("a")
@@ -343,7 +366,7 @@ func TestVariantsAreBounded(t *testing.T) {
 	}
 }
 
-func TestMemoryIsBoundedInABurstOfLargeEntries(t *testing.T) {
+func TestAttack34MemoryIsBoundedInABurstOfLargeEntries(t *testing.T) {
 	const bound = 8 << 20
 	m := NewMemory(bound)
 	defer m.Close()
@@ -359,7 +382,7 @@ func TestMemoryIsBoundedInABurstOfLargeEntries(t *testing.T) {
 func TestPurge(t *testing.T) {
 	m := NewMemory(1 << 20)
 	defer m.Close()
-	tagged := func(tags ...string) func(*Entry) { return func(e *Entry) { e.Tags = tags } }
+	tagged := func(tags ...string) func(*Entry) { return func(e *Entry) { e.Tag(tags...) } }
 	widgets, other := NewKey("widgets"), NewKey("other")
 	purged := func(key Key) bool { _, p := m.Lookup(key, nil); return p }
 
@@ -370,7 +393,7 @@ func TestPurge(t *testing.T) {
 	if !purged(widgets) || purged(other) {
 		t.Error("the wrong entry was purged")
 	}
-	kept(m, widgets, "2", func(e *Entry) { e.Tags, e.Since = []string{"repo:acme/widgets"}, began })
+	kept(m, widgets, "2", func(e *Entry) { e.tags, e.Since = newTags([]string{"repo:acme/widgets"}), began })
 	if !purged(widgets) {
 		t.Error("a fetch that began before the purge brought its data back")
 	}
@@ -378,7 +401,7 @@ func TestPurge(t *testing.T) {
 	if purged(widgets) {
 		t.Error("a fetch that began after the purge is stale")
 	}
-	kept(m, widgets, "late", func(e *Entry) { e.Tags, e.Since = []string{"repo:acme/widgets"}, began })
+	kept(m, widgets, "late", func(e *Entry) { e.tags, e.Since = newTags([]string{"repo:acme/widgets"}), began })
 	if e, p := m.Lookup(widgets, nil); p || string(e.Body) != "3" {
 		t.Errorf("%q stands in the place of what was fetched after the purge", e.Body)
 	}
@@ -391,10 +414,10 @@ func TestManyPurgesForgetNothing(t *testing.T) {
 	for i := range maxPurged + 10 {
 		p.purge(Purge{Tags: []string{fmt.Sprint(i)}})
 	}
-	if !p.purged([]string{"0"}, since) || len(p.last) > maxPurged {
+	if !p.purged(newTags([]string{"0"}), since) || len(p.last) > maxPurged {
 		t.Errorf("a purge was forgotten (%d remembered)", len(p.last))
 	}
-	if p.purged([]string{"never"}, p.current()) {
+	if p.purged(newTags([]string{"never"}), p.current()) {
 		t.Error("what begins now is purged already")
 	}
 }
@@ -403,7 +426,7 @@ func BenchmarkLookup(b *testing.B) {
 	m := NewMemory(1 << 20)
 	defer m.Close()
 	key := NewKey("a")
-	kept(m, key, "body", func(e *Entry) { e.Tags = []string{"op:x", "url:/x", "x/1", "repo:o/r", "org:o"} })
+	kept(m, key, "body", func(e *Entry) { e.Tag("op:x", "url:/x", "x/1", "repo:o/r", "org:o") })
 	h := header("Accept: application/json")
 	b.ReportAllocs()
 	for b.Loop() {
@@ -418,7 +441,7 @@ func TestDropForgetsAndPurges(t *testing.T) {
 	defer m.Close()
 	tagged := func(tag, language string) func(*Entry) {
 		return func(e *Entry) {
-			e.Tags = []string{tag}
+			e.Tag(tag)
 			e.Vary = []Field{{"Accept-Language", language, false}}
 		}
 	}
@@ -442,8 +465,35 @@ func TestDropForgetsAndPurges(t *testing.T) {
 		t.Error("it is still there")
 	}
 	// What was being fetched is stale when it comes.
-	kept(m, NewKey("b"), "late", func(e *Entry) { e.Tags, e.Since = []string{"x"}, before })
+	kept(m, NewKey("b"), "late", func(e *Entry) { e.tags, e.Since = newTags([]string{"x"}), before })
 	if _, purged := m.Lookup(NewKey("b"), header()); !purged {
 		t.Error("a fetch brought back what was dropped")
 	}
+}
+
+func TestFieldsAreThoseOfTheHeader(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		names := rapid.SampledFrom([]string{"Etag", "Link", "Vary", "X-A", "Date"})
+		h := http.Header{}
+		for _, name := range rapid.SliceOfN(names, 0, 8).Draw(t, "names") {
+			h.Add(name, rapid.String().Draw(t, "value"))
+		}
+		e := &Entry{fields: newFields(h)}
+		if diff := cmp.Diff(h, e.Header()); diff != "" {
+			t.Fatal(diff)
+		}
+		for _, name := range []string{"Etag", "Link", "X-B"} {
+			if e.Field(name) != h.Get(name) || e.Lines(name) != len(h[name]) {
+				t.Fatalf("%s: %q, %d lines", name, e.Field(name), e.Lines(name))
+			}
+		}
+		given := e.Header()
+		for name := range h { // as who answers does
+			given.Add(name, "more")
+			given.Set("Date", "now")
+		}
+		if diff := cmp.Diff(h, e.Header()); diff != "" {
+			t.Fatalf("changed by who was given them: %s", diff)
+		}
+	})
 }

@@ -64,7 +64,7 @@ type meta struct {
 	Status    int           `json:"status"`
 	Header    http.Header   `json:"header"`
 	Vary      []Field       `json:"vary,omitempty"`
-	Tags      []string      `json:"tags,omitempty"`
+	Tags      tags          `json:"tags,omitempty"`
 	About     Key           `json:"about"`
 	Lifetime  time.Duration `json:"lifetime"`
 	Requested time.Time     `json:"requested"`
@@ -78,7 +78,7 @@ func (c *Codec) Encode(key Key, e *Entry) ([]byte, error) {
 	if !legible(e) {
 		return nil, ErrValue // JSON would change it
 	}
-	text, err := json.Marshal(meta{e.Status, e.Header, e.Vary, e.Tags, e.About, e.Lifetime, e.Requested, e.Answered, e.Since, e.age})
+	text, err := json.Marshal(meta{e.Status, e.Header(), e.Vary, e.tags, e.About, e.Lifetime, e.Requested, e.Answered, e.Since, e.age})
 	if err != nil {
 		return nil, err
 	}
@@ -99,12 +99,7 @@ func (c *Codec) Encode(key Key, e *Entry) ([]byte, error) {
 
 // legible reports whether all fields are UTF-8; they need not be.
 func legible(e *Entry) bool {
-	for name, values := range e.Header {
-		if !utf8.ValidString(name) || slices.ContainsFunc(values, func(v string) bool { return !utf8.ValidString(v) }) {
-			return false
-		}
-	}
-	return !slices.ContainsFunc(e.Vary, func(f Field) bool { return !utf8.ValidString(f.Name) || !utf8.ValidString(f.Value) })
+	return e.fields.legible() && !slices.ContainsFunc(e.Vary, func(f Field) bool { return !utf8.ValidString(f.Name) || !utf8.ValidString(f.Value) })
 }
 
 // bind is what a value is bound to.
@@ -137,7 +132,7 @@ func (c *Codec) Decode(key Key, value []byte) (*Entry, error) {
 		return nil, fmt.Errorf("%w: %w", ErrValue, err)
 	}
 	return &Entry{
-		Status: m.Status, Header: m.Header, Body: payload[n+int(size):], Vary: m.Vary, Tags: m.Tags, About: m.About, Lifetime: m.Lifetime,
+		Status: m.Status, fields: newFields(m.Header), Body: payload[n+int(size):], Vary: m.Vary, tags: m.Tags, About: m.About, Lifetime: m.Lifetime,
 		Requested: m.Requested, Answered: m.Answered, Since: m.Since, age: m.Age,
 	}, nil
 }

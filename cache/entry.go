@@ -12,15 +12,12 @@ import (
 // read one at the same time.
 type Entry struct {
 	Status int
-	// Header holds the end-to-end fields of the answer, as the upstream sent
-	// them but for those that speak of one request only (see [Kept]).
-	Header http.Header
+	fields fields
 	Body   []byte
 	// Vary are the request fields that selected this answer, with the values
 	// they had.
 	Vary []Field
-	// Tags are what it can be purged by.
-	Tags []string
+	tags tags
 	// About is the question, whoever asks it; zero where no other caller can prove that it
 	// may see the answer ([Store.Nominees]).
 	About Key
@@ -173,7 +170,7 @@ func between(earlier, later time.Time) time.Duration {
 // NewEntry makes the entry of an answer that [Keep] lets through. Header is
 // copied, body is not.
 func NewEntry(a Answer, body []byte, lifetime time.Duration) *Entry {
-	e := &Entry{Status: a.Status, Header: Kept(a.Header), Body: body, Lifetime: lifetime, Requested: a.Requested, Answered: a.Answered}
+	e := &Entry{Status: a.Status, fields: newFields(Kept(a.Header)), Body: body, Lifetime: lifetime, Requested: a.Requested, Answered: a.Answered}
 	e.age = arrivalAge(a)
 	return e
 }
@@ -198,7 +195,7 @@ func (e *Entry) Age(now time.Time) time.Duration { return e.age + max(0, now.Sub
 
 // date is when the answer was made, as far as it says so: not after it came.
 func (e *Entry) date() time.Time {
-	if d := date(Answer{Header: e.Header, Answered: e.Answered}); d.Before(e.Answered) {
+	if d := date(Answer{Header: e.Header(), Answered: e.Answered}); d.Before(e.Answered) {
 		return d
 	}
 	return e.Answered.Truncate(time.Second) // as precise as a Date
@@ -213,14 +210,15 @@ func (e *Entry) Fresh(now time.Time) bool { return e.Age(now) < e.Lifetime }
 // is known and read.
 func (e *Entry) Validated(a Answer, lifetime time.Duration, since Generation) *Entry {
 	renewed := *e
-	renewed.Header = e.Header.Clone()
+	merged := e.Header()
 	for name, values := range Kept(a.Header) {
 		switch name {
 		case "Content-Length", "Content-Encoding", "Content-Range", "Content-Md5", "Etag":
 		default:
-			renewed.Header[name] = values
+			merged[name] = values
 		}
 	}
+	renewed.fields = newFields(merged)
 	renewed.Requested, renewed.Answered = a.Requested, a.Answered
 	renewed.Lifetime, renewed.Since, renewed.age = lifetime, since, arrivalAge(a)
 	return &renewed
@@ -229,7 +227,7 @@ func (e *Entry) Validated(a Answer, lifetime time.Duration, since Generation) *E
 // Renewed is the answer that a 304 makes of the entry: what decides about
 // keeping is the merged header.
 func (e *Entry) Renewed(a Answer) Answer {
-	merged := e.Validated(a, 0, 0).Header
+	merged := e.Validated(a, 0, 0).Header()
 	return Answer{Status: e.Status, Header: merged, Requested: a.Requested, Answered: a.Answered}
 }
 
@@ -258,8 +256,12 @@ func Kept(h http.Header) http.Header {
 // Named are the fields that Connection names: they are of one connection (RFC 9110
 // section 7.6.1).
 func Named(h http.Header) map[string]bool {
+	values := h["Connection"]
+	if len(values) == 0 {
+		return nil
+	}
 	named := map[string]bool{}
-	for _, value := range h["Connection"] {
+	for _, value := range values {
 		for name := range strings.SplitSeq(value, ",") {
 			named[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
 		}

@@ -60,7 +60,7 @@ func (s *Store) Nominees(ctx context.Context, key, about Key) (own, others []*En
 	}
 	take := func(all []*Entry) {
 		for _, e := range all {
-			if e.About == about && !s.purges.dropped(e.Tags, e.Since) {
+			if e.About == about && !s.purges.dropped(e.tags, e.Since) {
 				others = append(others, e)
 			}
 		}
@@ -94,8 +94,9 @@ var describing = []string{
 // but with these. Those that the 304 brings are added by [Entry.Validated].
 func (e *Entry) Foreign(etag string, describe []string) *Entry {
 	theirs := *e
-	theirs.Header = described(e.Header, describe)
-	theirs.Header.Set("Etag", etag)
+	header := described(e.Header(), describe)
+	header.Set("Etag", etag)
+	theirs.fields = newFields(header)
 	return &theirs
 }
 

@@ -11,11 +11,8 @@ type Key [sha256.Size]byte
 // NewKey hashes the parts, each preceded by its length, so that no two
 // different lists of parts can give one key.
 func NewKey(parts ...string) Key {
-	size := 0
-	for _, p := range parts {
-		size += len(p) + 4
-	}
-	buf := make([]byte, 0, size)
+	var room [512]byte
+	buf := room[:0]
 	for _, p := range parts {
 		buf = binary.BigEndian.AppendUint32(buf, uint32(len(p)))
 		buf = append(buf, p...)

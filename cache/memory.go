@@ -60,7 +60,7 @@ func (m *Memory) Lookup(key Key, request http.Header) (e *Entry, purged bool) {
 			e = other
 		}
 	}
-	return e, e != nil && m.purges.purged(e.Tags, e.Since)
+	return e, e != nil && m.purges.purged(e.tags, e.Since)
 }
 
 // Keep stores an entry under a key, in place of one that the same requests
@@ -93,19 +93,19 @@ func (m *Memory) Forget(key Key) { m.entries.Invalidate(key) }
 func (m *Memory) Purge(tags ...string) { m.purges.purge(Purge{Tags: tags}) }
 
 // Purged reports whether one of the tags was purged after since.
-func (m *Memory) Purged(tags []string, since Generation) bool { return m.purges.purged(tags, since) }
+func (m *Memory) Purged(tags []string, since Generation) bool {
+	return m.purges.purged(newTags(tags), since)
+}
 
 // Drop purges, and forgets every entry with one of the tags. It returns how many
 // these were. It looks at all entries: it is for an operator's hand.
 func (m *Memory) Drop(tags ...string) (dropped int) {
 	m.purges.purge(Purge{tags, true}) // what is being fetched is stale when it comes
-	return m.drop(tags)
+	return m.drop(newTags(tags))
 }
 
-func (m *Memory) drop(tags []string) (dropped int) {
-	tagged := func(e *Entry) bool {
-		return slices.ContainsFunc(e.Tags, func(tag string) bool { return slices.Contains(tags, tag) })
-	}
+func (m *Memory) drop(t tags) (dropped int) {
+	tagged := func(e *Entry) bool { return e.tags.hasAny(t) }
 	for key := range m.entries.Keys() {
 		m.entries.ComputeIfPresent(key, func(old variants) (variants, otter.ComputeOp) {
 			kept := slices.DeleteFunc(slices.Clone(old), tagged)
@@ -126,7 +126,7 @@ func (m *Memory) drop(tags []string) (dropped int) {
 func (m *Memory) Learn(p Purge, g Generation) {
 	m.purges.at(p, g)
 	if p.Hard {
-		m.drop(p.Tags)
+		m.drop(newTags(p.Tags))
 	}
 }
 
@@ -136,9 +136,10 @@ func (m *Memory) Forgotten(g Generation) { m.purges.forgotten(g) }
 
 // Count is how many entries have the tag.
 func (m *Memory) Count(tag string) (n int) {
+	wanted := newTags([]string{tag})
 	for all := range m.entries.Values() {
 		for _, e := range all {
-			if slices.Contains(e.Tags, tag) {
+			if e.tags.hasAny(wanted) {
 				n++
 			}
 		}
@@ -155,10 +156,8 @@ func (v variants) weight() uint32 {
 	total := uint64(0)
 	for _, e := range v {
 		total += entryOverhead + uint64(len(e.Body))
-		for name, values := range e.Header {
-			for _, value := range values {
-				total += uint64(len(name) + len(value) + 32)
-			}
+		for _, value := range e.fields.values {
+			total += uint64(len(value) + 16)
 		}
 	}
 	return uint32(min(total, 1<<32-1))

@@ -1,6 +1,33 @@
 package cache
 
-import "sync"
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
+	"sync"
+)
+
+// tags are what an entry can be purged by: hashes, for as texts they were a twentieth of
+// what an answer of 2 KB takes. Two texts of one hash would be purged together, which costs
+// requests only.
+type tags []uint64
+
+// newTags returns the tags of these texts.
+func newTags(texts []string) tags {
+	t := make(tags, len(texts))
+	for i, text := range texts {
+		sum := sha256.Sum256([]byte(text))
+		t[i] = binary.BigEndian.Uint64(sum[:])
+	}
+	return t
+}
+
+// Tag says what the entry can be purged by, before it is kept.
+func (e *Entry) Tag(texts ...string) { e.tags = newTags(texts) }
+
+func (t tags) hasAny(of tags) bool {
+	return slices.ContainsFunc(t, func(tag uint64) bool { return slices.Contains(of, tag) })
+}
 
 // Generation orders purges: an entry that began to be fetched at generation g
 // is stale once one of its tags is purged at a later one. So a fetch in flight
@@ -26,8 +53,8 @@ type purges struct {
 	mu    sync.RWMutex
 	now   Generation
 	floor Generation
-	last  map[string]Generation
-	hard  map[string]Generation // of those that drop what they concern
+	last  map[uint64]Generation
+	hard  map[uint64]Generation // of those that drop what they concern
 }
 
 func (p *purges) current() Generation {
@@ -57,9 +84,9 @@ func (p *purges) note(purge Purge, g Generation) {
 		return
 	}
 	if p.last == nil {
-		p.last, p.hard = map[string]Generation{}, map[string]Generation{}
+		p.last, p.hard = map[uint64]Generation{}, map[uint64]Generation{}
 	}
-	for _, tag := range purge.Tags {
+	for _, tag := range newTags(purge.Tags) {
 		p.last[tag] = max(p.last[tag], g)
 		if purge.Hard {
 			p.hard[tag] = max(p.hard[tag], g)
@@ -76,10 +103,10 @@ func (p *purges) forgotten(g Generation) {
 }
 
 // dropped reports whether one of the tags was purged hard after since.
-func (p *purges) dropped(tags []string, since Generation) bool {
+func (p *purges) dropped(t tags, since Generation) bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	for _, tag := range tags {
+	for _, tag := range t {
 		if p.hard[tag] > since {
 			return true
 		}
@@ -88,13 +115,13 @@ func (p *purges) dropped(tags []string, since Generation) bool {
 }
 
 // purged reports whether one of the tags was purged after since.
-func (p *purges) purged(tags []string, since Generation) bool {
+func (p *purges) purged(t tags, since Generation) bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if since < p.floor {
 		return true
 	}
-	for _, tag := range tags {
+	for _, tag := range t {
 		if p.last[tag] > since {
 			return true
 		}

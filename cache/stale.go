@@ -11,7 +11,7 @@ func (e *Entry) Staleness(now time.Time) time.Duration { return e.Age(now) - e.L
 // cache that several callers share, proxy-revalidate or s-maxage (sections 5.2.2.8
 // and 5.2.2.10).
 func (e *Entry) NeverStale(rule Rule) bool {
-	d, _ := governing(e.Header)
+	d, _ := governing(e.Header())
 	return d.Has("must-revalidate") || d.Has("no-cache") || !rule.OneCaller && (d.Has("proxy-revalidate") || d.Has("s-maxage"))
 }
 
@@ -19,8 +19,9 @@ func (e *Entry) NeverStale(rule Rule) bool {
 // is validated, be it one that waits for it: its answer says no-cache, or that it is stale
 // from the beginning (RFC 9111 sections 4 and 5.2.2.4).
 func (e *Entry) ForOneRequest(rule Rule) bool {
-	d, targeted := governing(e.Header)
-	_, explicit := freshness(Answer{Header: e.Header, Answered: e.Answered}, d, targeted, rule)
+	h := e.Header()
+	d, targeted := governing(h)
+	_, explicit := freshness(Answer{Header: h, Answered: e.Answered}, d, targeted, rule)
 	return d.Has("no-cache") || explicit && !e.Fresh(e.Answered)
 }
 
@@ -28,7 +29,7 @@ func (e *Entry) ForOneRequest(rule Rule) bool {
 // the upstream's (RFC 5861 section 4): its answer or the request allows it for so
 // long.
 func (e *Entry) InsteadOfError(now time.Time, request Directives) bool {
-	d, _ := governing(e.Header)
+	d, _ := governing(e.Header())
 	for _, directives := range []Directives{d, request} {
 		if most, ok := directives.Seconds("stale-if-error"); ok && e.Staleness(now) <= most {
 			return true
@@ -40,7 +41,7 @@ func (e *Entry) InsteadOfError(now time.Time, request Directives) bool {
 // WhileRevalidated reports whether the entry may be used while it is validated (RFC
 // 5861 section 3).
 func (e *Entry) WhileRevalidated(now time.Time) bool {
-	d, _ := governing(e.Header)
+	d, _ := governing(e.Header())
 	most, ok := d.Seconds("stale-while-revalidate")
 	return ok && e.Staleness(now) <= most
 }

@@ -43,6 +43,9 @@ type Claim struct {
 	// Pending is the answer while the upstream computes another, asked for at Next.
 	Pending *Entry    `json:"-"`
 	Next    time.Time `json:"next,omitzero"`
+	// Trace names the span of who fetches it, as a traceparent field does (W3C Trace
+	// Context); empty where none is kept.
+	Trace string `json:"trace,omitempty"`
 }
 
 // Store is the memory tier, over one that replicas share if there is one. Nothing
@@ -65,10 +68,10 @@ func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *En
 	}
 	list := s.shared.Get(ctx, key)
 	for _, other := range list {
-		if !other.Selects(request) || other.overruled(list) || s.purges.dropped(other.Tags, other.Since) {
+		if !other.Selects(request) || other.overruled(list) || s.purges.dropped(other.tags, other.Since) {
 			continue
 		}
-		if gone := s.Purged(other.Tags, other.Since); e == nil || purged && !gone || purged == gone && other.newer(e) {
+		if gone := s.purges.purged(other.tags, other.Since); e == nil || purged && !gone || purged == gone && other.newer(e) {
 			s.Memory.Keep(key, other)
 			e, purged = other, gone
 		}

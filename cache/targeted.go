@@ -17,6 +17,9 @@ var targets = []string{"Cdn-Cache-Control", "Surrogate-Control"}
 // nothing (RFC 9213 section 2.1).
 func governing(h http.Header) (d Directives, targeted bool) {
 	for _, name := range targets {
+		if len(h[name]) == 0 {
+			continue
+		}
 		dictionary, err := httpsfv.UnmarshalDictionary(h[name])
 		if err != nil || len(dictionary.Names()) == 0 {
 			continue

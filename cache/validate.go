@@ -14,13 +14,16 @@ func (e *Entry) NotModified(request http.Header) bool {
 		return false
 	}
 	if tags := request["If-None-Match"]; len(tags) > 0 {
-		return MatchesETag(tags, e.Header.Get("Etag"))
+		return MatchesETag(tags, e.Field("Etag"))
+	}
+	if len(request["If-Modified-Since"]) == 0 {
+		return false
 	}
 	since, err := parseDate(request.Get("If-Modified-Since"))
 	if err != nil {
 		return false
 	}
-	modified, err := parseDate(e.Header.Get("Last-Modified"))
+	modified, err := parseDate(e.Field("Last-Modified"))
 	return err == nil && !modified.After(since)
 }
 
@@ -62,7 +65,7 @@ func nextETag(list string) (tag, rest string) {
 // ETag is the entity tag of the entry; empty where it has none, or something else in
 // its place.
 func (e *Entry) ETag() string {
-	if etag := e.Header.Get("Etag"); isETag(etag) {
+	if etag := e.Field("Etag"); isETag(etag) {
 		return etag
 	}
 	return ""
@@ -81,7 +84,7 @@ func isETag(value string) bool {
 // entry's (RFC 9111 section 4.3.5).
 func (e *Entry) Differs(head *http.Response) bool {
 	for _, name := range []string{"Etag", "Last-Modified"} {
-		if value := head.Header.Get(name); value != "" && strings.TrimPrefix(value, "W/") != strings.TrimPrefix(e.Header.Get(name), "W/") {
+		if value := head.Header.Get(name); value != "" && strings.TrimPrefix(value, "W/") != strings.TrimPrefix(e.Field(name), "W/") {
 			return true
 		}
 	}

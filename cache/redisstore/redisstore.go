@@ -78,9 +78,11 @@ type Store struct {
 	codec   *cache.Codec
 	learner Learner
 	log     *slog.Logger
-	resting atomic.Int64 // until when nothing is asked, in nanoseconds
-	warned  atomic.Int64 // when something was said of a value, in nanoseconds
-	ready   atomic.Bool  // the purges before are known
+	// patience bounds a call that a request waits for.
+	patience time.Duration
+	resting  atomic.Int64 // until when nothing is asked, in nanoseconds
+	warned   atomic.Int64 // when something was said of a value, in nanoseconds
+	ready    atomic.Bool  // the purges before are known
 
 	mu      sync.Mutex
 	pending []cache.Purge
@@ -89,7 +91,7 @@ type Store struct {
 
 // New returns a store on a client of its own, which it closes.
 func New(client redis.UniversalClient, codec *cache.Codec, learner Learner, log *slog.Logger) *Store {
-	return &Store{client: client, codec: codec, learner: learner, log: log, at: "0-0"}
+	return &Store{client: client, codec: codec, learner: learner, log: log, patience: timeout, at: "0-0"}
 }
 
 // Close ends the store; nothing uses it any more, and Run has ended.
@@ -114,7 +116,7 @@ func (s *Store) call(ctx context.Context, what, key string, do func(context.Cont
 	if !s.ready.Load() || time.Now().UnixNano() < s.resting.Load() {
 		return false
 	}
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.patience)
 	defer cancel()
 	err := do(limited)
 	if err != nil && strings.Contains(err.Error(), "WRONGTYPE") {

@@ -84,6 +84,7 @@ func (f *fleet) open(secret string) *replica {
 	}
 	memory := cache.NewMemory(1 << 20)
 	shared := New(f.client(), codec, memory, slog.New(slog.DiscardHandler))
+	shared.patience = time.Minute // a machine may be busy: what is held here is not how fast it is
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { shared.Run(ctx) })
@@ -107,7 +108,8 @@ func fetched(since cache.Generation, body string, tags ...string) *cache.Entry {
 	e := cache.NewEntry(cache.Answer{
 		Status: http.StatusOK, Header: http.Header{"Etag": {`"one"`}, "Age": {"7"}}, Requested: now.Add(-time.Second), Answered: now,
 	}, []byte(body), time.Hour)
-	e.Tags, e.Since = tags, since
+	e.Since = since
+	e.Tag(tags...)
 	return e
 }
 
@@ -132,7 +134,7 @@ func TestWhatOneFetchesAllHave(t *testing.T) {
 			f.Fatalf("%+v, purged %v", got, purged)
 		}
 		now := time.Now()
-		if diff := cmp.Diff([]any{e.Status, e.Header, string(e.Body), e.Vary, e.Age(now)}, []any{got.Status, got.Header, string(got.Body), got.Vary, got.Age(now)}); diff != "" {
+		if diff := cmp.Diff([]any{e.Status, e.Header(), string(e.Body), e.Vary, e.Age(now)}, []any{got.Status, got.Header(), string(got.Body), got.Vary, got.Age(now)}); diff != "" {
 			f.Errorf("kept (-), got (+):\n%s", diff)
 		}
 		if other, _ := b.holds(http.Header{"Accept-Language": {"fr"}}); other != "" {
