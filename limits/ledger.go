@@ -53,7 +53,12 @@ type Claim struct {
 
 // Permit is a lease on the budgets of one account: taken before a request is
 // sent, settled after its answer. It holds no secret.
-type Permit struct{ Claim }
+type Permit struct {
+	Claim
+	// Waited is what it had to wait for; empty where it was granted at once. Nobody but
+	// people need to know.
+	Waited Reason
+}
 
 // Flight is a permit whose request is in flight, and for how long.
 type Flight struct {
@@ -100,7 +105,7 @@ type Outcome struct {
 	// Failed marks an answer that tells nothing of the account's health: a 5xx,
 	// 408 or 425.
 	Failed bool
-	// Elapsed is the time from the request being written to the headers.
+	// Elapsed is the time from the request being written, with its body, to the headers.
 	Elapsed time.Duration
 	// Rate is what the headers said about the budget; zero where they said
 	// nothing.

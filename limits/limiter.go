@@ -32,8 +32,11 @@ type Limiter struct {
 }
 
 type flight struct {
-	permit  Permit
-	granted time.Time
+	permit Permit
+	// since is when the upstream began to work, as far as is known: when the permit was
+	// granted, or the request's body was sent. uploading is set until then.
+	since     time.Time
+	uploading bool
 	// landing is set once the ledger is being told that it has landed, retaken when
 	// it was renewed meanwhile.
 	landing, retaken bool
@@ -45,6 +48,17 @@ func NewLimiter(ledger Ledger) *Limiter {
 		ledger: ledger, estimates: estimates{ops: map[string]*estimate{}},
 		lastID: rand.Uint64(), queues: map[string]*queue{}, flights: map[uint64]*flight{},
 	}
+}
+
+// Waiting tells how many requests wait for a permit, by account; who has none is not in it.
+func (l *Limiter) Waiting() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	waiting := make(map[string]int, len(l.queues))
+	for account, q := range l.queues {
+		waiting[account] = q.waiting
+	}
+	return waiting
 }
 
 // Run keeps permits in flight alive until ctx ends; from then on nobody may
@@ -107,7 +121,10 @@ func (l *Limiter) inFlight() []Flight {
 	defer l.mu.Unlock()
 	var flights []Flight
 	for _, f := range l.flights {
-		if elapsed := time.Since(f.granted); elapsed >= renewEvery {
+		switch elapsed := time.Since(f.since); {
+		case f.uploading:
+			flights = append(flights, Flight{f.permit, 0})
+		case elapsed >= renewEvery:
 			flights = append(flights, Flight{f.permit, elapsed})
 		}
 	}
@@ -161,11 +178,30 @@ func (l *Limiter) begin(claim *Claim) bool {
 }
 
 func (l *Limiter) depart(claim Claim) *Permit {
-	p := Permit{claim}
+	p := Permit{Claim: claim}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.flights[p.ID] = &flight{permit: p, granted: time.Now()}
+	l.flights[p.ID] = &flight{permit: p, since: time.Now()}
 	return &p
+}
+
+// Upload notes that the body of a permit's request is on its way, for as long as its
+// client takes. The upstream's time counts from when done is called.
+func (l *Limiter) Upload(permit Permit) (done func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f := l.flights[permit.ID]
+	if f == nil {
+		return func() {} // it has landed
+	}
+	f.uploading = true
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if f.uploading {
+			f.uploading, f.since = false, time.Now()
+		}
+	}
 }
 
 // wait lines the claim up and waits for its turn. refused is what the ledger
@@ -198,7 +234,9 @@ func (l *Limiter) answered(d decision, w *waiter) (*Permit, error) {
 	if d.err != nil {
 		return nil, d.err
 	}
-	return l.depart(w.claim), nil
+	p := l.depart(w.claim)
+	p.Waited = cmp.Or(w.reason, Queue)
+	return p, nil
 }
 
 // nextSecond is the least that Retry-After can say.
@@ -322,6 +360,7 @@ func (l *Limiter) decided(q *queue, w *waiter, d Decision, err error) {
 		q.leave(w)
 		w.answer <- decision{err: err}
 	case d.Granted:
+		w.reason = q.classes[w.class].reason
 		q.let(w, now)
 		w.answer <- decision{granted: true}
 	default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -108,13 +109,17 @@ func TestWaiterGoesWhenAPermitSettles(t *testing.T) {
 		flying := o.fill()
 		began, admitted := time.Now(), make(chan time.Duration)
 		go func() {
-			if _, err := o.acquire(core("op"), user(""), time.Minute); err != nil {
-				t.Error(err)
+			p, err := o.acquire(core("op"), user(""), time.Minute)
+			if err != nil || p.Waited != Concurrency || flying[0].Waited != "" {
+				t.Errorf("%+v waited, %+v did not; %v", p, flying[0], err)
 			}
 			admitted <- time.Since(began)
 		}()
 		const flight = 3400 * time.Millisecond
 		time.Sleep(flight)
+		if waiting := o.Waiting(); len(waiting) != 1 || waiting["a"] != 1 {
+			t.Errorf("waiting: %v", waiting)
+		}
 		_ = o.Settle(o.ctx, *flying[0], Outcome{})
 		if after := <-admitted; after != flight {
 			t.Errorf("admitted after %v", after)
@@ -172,7 +177,7 @@ func TestRefusalAtOnceWhenTheKnownWaitIsTooLong(t *testing.T) {
 	})
 }
 
-func TestWaitersAreBounded(t *testing.T) {
+func TestAttack48WaitersAreBounded(t *testing.T) {
 	inOffice(t, narrow(), func(o *office) {
 		o.fill()
 		for client := range maxWaiters / maxPerClient {
@@ -380,6 +385,36 @@ func TestPermitsInFlightAreRenewed(t *testing.T) {
 	})
 }
 
+// TestTheTimeOfAnUploadIsNotTheUpstreams: however slowly a client sends, others are let
+// go; from when its request is whole the upstream's time counts.
+func TestTheTimeOfAnUploadIsNotTheUpstreams(t *testing.T) {
+	inOffice(t, policy.DefaultLimits(), func(o *office) {
+		cpu := func() int {
+			list, _ := o.ledger.Accounts(o.ctx, 1)
+			i := slices.IndexFunc(list[0].Budgets, func(b Budget) bool { return b.Resource == string(CPU) })
+			return list[0].Budgets[i].Held
+		}
+		o.warm("op")
+		p := o.acquired(core("op"), user(""))
+		held := cpu()
+		done := o.Upload(*p)
+		time.Sleep(10 * time.Minute)
+		list, _ := o.ledger.Accounts(o.ctx, 1)
+		if now := cpu(); now != held || list[0].InFlight != 1 {
+			t.Errorf("%d held, before %d; %d in flight", now, held, list[0].InFlight)
+		}
+		done()
+		time.Sleep(20 * time.Second)
+		done() // once more tells nothing
+		time.Sleep(10 * time.Second)
+		if now := cpu(); now < 28000 || now > 31000 {
+			t.Errorf("%d held after half a minute of work", now)
+		}
+		o.answered(p)
+		o.Upload(*p)()
+	})
+}
+
 // lateLedger takes a while to answer, after it has done what it was asked for.
 type lateLedger struct{ Ledger }
 
@@ -443,6 +478,6 @@ func BenchmarkAdmitAndSettle(b *testing.B) {
 		if d, _ := m.Admit(ctx, claim); !d.Granted {
 			b.Fatal(d.Reason)
 		}
-		_ = m.Settle(ctx, Permit{claim}, outcome)
+		_ = m.Settle(ctx, Permit{Claim: claim}, outcome)
 	}
 }

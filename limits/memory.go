@@ -1,8 +1,9 @@
 package limits
 
 import (
+	"cmp"
 	"context"
-	"sort"
+	"slices"
 	"sync"
 	"time"
 
@@ -115,9 +116,13 @@ func (m *Memory) Accounts(_ context.Context, most int) ([]Account, error) {
 	for name := range m.accounts {
 		names = append(names, name)
 	}
-	sort.Strings(names)
-	list := make([]Account, 0, min(most, len(names)))
-	for _, name := range names[:min(most, len(names))] {
+	if len(names) > most { // those that were heard of last
+		slices.SortFunc(names, func(a, b string) int { return cmp.Compare(m.accounts[b].last, m.accounts[a].last) })
+		names = names[:most]
+	}
+	slices.Sort(names)
+	list := make([]Account, 0, len(names))
+	for _, name := range names {
 		list = append(list, m.accounts[name].describe(name, &m.rules, now))
 	}
 	return list, nil

@@ -2,11 +2,31 @@ package limits_test
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/ledgertest"
+	"github.com/weirgate/weir/policy"
 )
 
 func TestMemory(t *testing.T) {
 	ledgertest.Run(t, func(_ *testing.T, rules limits.Rules) limits.Ledger { return limits.NewMemory(rules) })
+}
+
+// TestAccountsAreThoseHeardOfLast: of too many, in the order of their names.
+func TestAccountsAreThoseHeardOfLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := limits.NewMemory(limits.Rules{Limits: policy.DefaultLimits(), ColdStart: "trust"})
+		for i, name := range []string{"a", "c", "b"} {
+			if d, err := m.Admit(t.Context(), limits.Claim{ID: uint64(i + 1), Account: name, Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}); err != nil || !d.Granted {
+				t.Fatal(d, err)
+			}
+			time.Sleep(time.Second)
+		}
+		list, err := m.Accounts(t.Context(), 2)
+		if err != nil || len(list) != 2 || list[0].Name != "b" || list[1].Name != "c" {
+			t.Errorf("%+v, %v", list, err)
+		}
+	})
 }

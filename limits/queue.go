@@ -89,6 +89,7 @@ type waiter struct {
 	deadline time.Time
 	asking   bool          // the dispatcher is at the ledger with it
 	leaving  bool          // its client waits no longer
+	reason   Reason        // why it waited, once it is granted
 	answer   chan decision // gets one element
 	// settlings is the queue's when the ledger was asked.
 	settlings int

@@ -22,7 +22,7 @@ func (m *Memory) spend(t *testing.T, c Claim, o Outcome) {
 		t.Fatalf("%d: %s until %v", c.ID, d.Reason, d.Until)
 	}
 	if o.Sent {
-		_ = m.Settle(ctx, Permit{c}, o)
+		_ = m.Settle(ctx, Permit{Claim: c}, o)
 	}
 }
 

@@ -2,7 +2,7 @@
 --        [log, cost, cpu, budget, limit, window, merge]...]
 -- Grants all that a claim asks for, or changes nothing.
 -- Returns {1, writes} when granted, {0, writes, microseconds to wait or 0 when a
--- permit in flight decides, reason} when not, {-1, writes} when some are missing.
+-- permit in flight decides, reason, now, end of a cool-down} when not, {-1, writes} when some are missing.
 -- returns is when so many of the spent tokens have returned.
 local function returns(l, need)
   local text, from = entries(l), 1
@@ -101,7 +101,7 @@ local at = windowadmits(w, batch)
 if at then refuse('primary', at) end
 if refused then
   if moved then save() end
-  return {0, count, till == 0 and 0 or till - now, reason}
+  return {0, count, till == 0 and 0 or till - now, reason, now, m[TILL]}
 end
 take(l)
 if w.answered == 0 then w.tries, w.tried = w.tries + 1, now end

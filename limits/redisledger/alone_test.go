@@ -2,6 +2,8 @@ package redisledger
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -235,6 +237,58 @@ func TestWhatIsNotKeptOfAnAnswerIsAGhost(t *testing.T) {
 		ask(p.r1, 100, false)
 		if used > 20 {
 			p.Errorf("%d of 20", used)
+		}
+	})
+}
+
+// TestWhoLeavesGivesBackWhatItHasSetAside, tells what it has spent of it, and is not counted
+// any more.
+func TestWhoLeavesGivesBackWhatItHasSetAside(t *testing.T) {
+	inPair(t, func(p *pair) {
+		for _, l := range []*Ledger{p.r1, p.r2} {
+			p.spent(l, 1, 10, true)
+			p.beat(l)
+		}
+		aside := func(replica string) (n int) {
+			fields, err := p.r2.Client.HKeys(p.Context(), p.r2.keysOf("a")[0]).Result()
+			if err != nil {
+				p.Fatal(err)
+			}
+			for _, f := range fields {
+				if strings.HasPrefix(f, "x:~"+replica+"~") {
+					n++
+				}
+			}
+			return n
+		}
+		if aside("r1") == 0 || aside("r2") == 0 {
+			p.Fatal("nothing is set aside")
+		}
+		p.cutOff(p.r1)
+		if n := p.spent(p.r1, 1, 3, true); n != 3 {
+			p.Fatalf("%d have gone without Redis", n)
+		}
+		if err := p.r1.Leave(p.Context()); err == nil {
+			p.Error("it has left a Redis that it does not reach")
+		}
+		p.r1.lostSince.Store(0)
+		if err := p.r1.Leave(p.Context()); err != nil {
+			p.Fatal(err)
+		}
+		if n := aside("r1"); n != 0 {
+			p.Errorf("%d classes are still set aside", n)
+		}
+		list, err := p.r2.Accounts(p.Context(), 1)
+		if err != nil {
+			p.Fatal(err)
+		}
+		budgets := list[0].Budgets
+		if i := slices.IndexFunc(budgets, func(b limits.Budget) bool { return b.Resource == "points:repos/get" }); i < 0 || budgets[i].Used != 23 {
+			p.Errorf("not 23 points are spent: %+v", budgets)
+		}
+		p.beat(p.r2)
+		if n := p.r2.Replicas(); n != 1 {
+			p.Errorf("%d replicas are registered", n)
 		}
 	})
 }

@@ -44,7 +44,7 @@ func serverTime(b *testing.B, client *redis.Client) (micros, calls float64) {
 
 // BenchmarkRedis is an admission and its settling on all budgets at once,
 // beside the round trip of a script that does nothing. server-µs is the time
-// that Redis itself works.
+// that Redis itself works on scripts, redis-cpu-µs what it takes of a processor in all.
 func BenchmarkRedis(b *testing.B) {
 	socket := redistest.Server(b)
 	client := clientOf(b, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
@@ -53,6 +53,7 @@ func BenchmarkRedis(b *testing.B) {
 	bare := redis.NewScript("return 1")
 	measure := func(b *testing.B, per float64, step func(i int)) {
 		before, _ := serverTime(b, client)
+		cpu := cpuTime(b, client)
 		i := 0
 		for b.Loop() {
 			step(i)
@@ -60,6 +61,7 @@ func BenchmarkRedis(b *testing.B) {
 		}
 		after, _ := serverTime(b, client)
 		b.ReportMetric((after-before)/float64(i)/per, "server-µs/op")
+		b.ReportMetric((cpuTime(b, client)-cpu)/float64(i)/per, "redis-cpu-µs/op")
 	}
 	b.Run("bare", func(b *testing.B) {
 		measure(b, 1, func(int) {

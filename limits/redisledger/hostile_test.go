@@ -41,10 +41,18 @@ func calm(s hostile.Scenario) hostile.Scenario {
 	return s
 }
 
+// dated is calm where answers say when they were made: by nothing else could a clock be
+// known to be another than the upstream's.
+func dated(s hostile.Scenario) hostile.Scenario {
+	s.Nature.Dateless = false
+	return calm(s)
+}
+
 // suffer runs a scenario on Redis while things befall it.
 func suffer(t *testing.T, sockets [2]string, s hostile.Scenario, x trouble, trace func(string, ...any)) (report hostile.Report, failures int) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, sockets)
+		r.ahead = x.Ahead
 		if trace != nil {
 			r.trace = trace
 		}
@@ -74,6 +82,8 @@ func TestNoLimitIsExceededOverRedis(t *testing.T) {
 		{"I10 the other server takes over", calm, trouble{Failovers: true, Lag: time.Second}},
 		{"I10 and it is empty", calm, trouble{Losses: true}},
 		{"I11 replicas are cut off", calm, trouble{Cuts: true}},
+		{"I11 and their clocks are a minute slow", dated, trouble{Cuts: true, Ahead: time.Minute}},
+		{"I11 and their clocks are a minute fast", dated, trouble{Cuts: true, Ahead: -time.Minute}},
 		{"I10 I11 all of it", calm, trouble{Cuts: true, Failovers: true, Losses: true, Lag: time.Second}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -6,6 +6,9 @@
 local now = clock()
 local arg = cjson.decode(ARGV[1])
 local replicas, canary, key, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+for name, kind in pairs({[replicas] = 'zset', [canary] = 'string', [key] = 'string', [index] = 'zset'}) do
+  if redis.call('TYPE', name).ok ~= kind then redis.call('DEL', name) end -- nothing of ours
+end
 redis.call('ZREMRANGEBYSCORE', replicas, '-inf', now - arg[2])
 redis.call('ZADD', replicas, now, arg[1])
 redis.call('PEXPIRE', replicas, arg[2] / 1000)

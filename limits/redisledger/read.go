@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
@@ -87,7 +88,7 @@ func (l *Ledger) Budget(ctx context.Context, name string, kind policy.CallerKind
 	} else if l.isLost() {
 		return limits.Budget{}, lost(errLost)
 	}
-	a, err := l.read(ctx, name, resource(r, kind, res))
+	a, err := l.read(context.WithoutCancel(ctx), name, resource(r, kind, res)) // others want to know it, too
 	if err != nil || len(a.Budgets) == 0 {
 		return limits.Budget{}, err
 	}
@@ -111,22 +112,34 @@ func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, erro
 	}
 	names = l.withOwn(names, most)
 	r := l.rules.Load()
-	list := make([]limits.Account, 0, len(names))
-	for _, name := range names {
-		kind, name, _ := strings.Cut(name, " ")
-		var windows []any
-		for _, known := range policy.Resources() {
-			windows = append(windows, resource(r, policy.CallerKind(kind), known)...)
-		}
-		a, err := l.read(ctx, name, windows)
-		if err != nil {
-			return nil, err
-		}
-		a.Kind = policy.CallerKind(kind) // the index may outlive the account by a little
-		list = append(list, a)
+	list := make([]limits.Account, len(names))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(readsAtOnce)
+	for i, name := range names {
+		group.Go(func() error {
+			kind, name, _ := strings.Cut(name, " ")
+			var windows []any
+			for _, known := range policy.Resources() {
+				windows = append(windows, resource(r, policy.CallerKind(kind), known)...)
+			}
+			a, err := l.read(ctx, name, windows)
+			a.Name, a.Kind = name, policy.CallerKind(kind) // the index may outlive the account by a little
+			list[i] = a
+			if unreadable(err) {
+				return nil // until a step mends it, the others are told
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
 	}
 	return list, nil
 }
+
+// readsAtOnce bounds how many accounts are read side by side, each in a round trip of
+// its own: a thousand are to be looked at every second.
+const readsAtOnce = 16
 
 // withOwn adds the accounts that this replica has not entered yet.
 func (l *Ledger) withOwn(names []string, most int) []string {

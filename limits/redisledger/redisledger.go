@@ -59,7 +59,7 @@ var source embed.FS
 // scripts are the programs that run in Redis: the account machine, and one
 // step of it. Their time is Redis's only thread: records of numbers are kept as
 // struct packs them, which takes half of what cmsgpack does; a lease has names, too.
-type scripts struct{ admit, settle, release, renew, read, restore, beat, members *redis.Script }
+type scripts struct{ admit, settle, release, renew, read, restore, beat, mend, members *redis.Script }
 
 func newScripts(clock string) scripts {
 	const account, told = "account.lua", "told.lua"
@@ -80,7 +80,7 @@ func newScripts(clock string) scripts {
 	return scripts{
 		admit: step(account, "admit.lua"), settle: step(account, told, "settle.lua"), release: step(account, "release.lua"),
 		renew: step(account, "renew.lua"), read: step(account, told, "read.lua"), restore: step(account, told, "restore.lua"),
-		beat: step(account, "beat.lua"), members: step("members.lua"),
+		beat: step(account, "beat.lua"), mend: step(account, "mend.lua"), members: step("members.lua"),
 	}
 }
 
@@ -148,6 +148,7 @@ type Ledger struct {
 	key          string // of the names of accounts, in hexadecimal
 	begun        bool   // whether Redis has confirmed the key
 	era          string // what the canary said last
+	left         bool   // whether this replica wants nothing any more
 	indexed      int64  // accounts in the index
 }
 
@@ -269,8 +270,12 @@ func (l *Ledger) run(ctx context.Context, script *redis.Script, name string, arg
 	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	answer, err := l.send(limited, script, l.keysOf(name), args)
+	looks := script == l.scripts.read
+	if unreadable(err) && !looks {
+		answer, err = l.mend(limited, name, args, err)
+	}
 	if err != nil {
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && (!looks || !unreadable(err)) {
 			l.lose(err)
 		}
 		return nil, lost(err)
@@ -361,6 +366,9 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 		if answer[0] == int64(1) {
 			s.class(c).used = time.Now()
 			s.flight(l.id(c), c, r)
+		} else if now, till := number(answer[4]), number(answer[5]); till > now { // who heard of it may be gone when Redis has lost it
+			s.ahead = now - time.Now().UnixMicro()
+			s.until = max(s.until, till)
 		}
 	}, args...)
 	switch {

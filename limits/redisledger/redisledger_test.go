@@ -1,12 +1,14 @@
 package redisledger
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"log/slog"
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -74,7 +76,18 @@ func open(t testing.TB, client redis.UniversalClient, replica string, rules limi
 	return l
 }
 
+// TestMiniredis takes a quarter of the histories: miniredis runs scripts in Go, and
+// TestRedisServer takes them all in less time.
 func TestMiniredis(t *testing.T) {
+	checks := flag.Lookup("rapid.checks").Value
+	n, err := strconv.Atoi(checks.String())
+	if err == nil {
+		err = checks.Set(strconv.Itoa(max(1, n/4)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = checks.Set(strconv.Itoa(n)) })
 	ledgertest.Run(t, func(t *testing.T, rules limits.Rules) limits.Ledger {
 		return open(t, inMemory(t), "r1", rules, records+redisClock)
 	})
@@ -231,6 +244,36 @@ func TestI12EveryKeyHasALifetime(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestEvictionIsToldAtTheStart: of a Redis that may drop what the ledger needs.
+func TestEvictionIsToldAtTheStart(t *testing.T) {
+	socket := redistest.Server(t)
+	operator := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})
+	defer func() { _ = operator.Close() }()
+	for _, c := range []struct {
+		policy, memory string
+		warns          bool
+	}{{"noeviction", "100mb", false}, {"allkeys-lru", "0", false}, {"allkeys-lru", "100mb", true}, {"volatile-ttl", "100mb", true}} {
+		for name, value := range map[string]string{"maxmemory-policy": c.policy, "maxmemory": c.memory} {
+			if err := operator.ConfigSet(t.Context(), name, value).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var log bytes.Buffer
+		l, err := New(Config{URL: "unix://" + socket, Replica: "r1", Rules: limits.Rules{Limits: policy.DefaultLimits()}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.timeout = time.Minute
+		if _, err := l.Begin(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		_ = l.Close()
+		if warned := strings.Contains(log.String(), "Redis may evict"); warned != c.warns {
+			t.Errorf("%s, %s: warned %v: %s", c.policy, c.memory, warned, log.String())
+		}
+	}
 }
 
 func TestWhatIsSetAsideIsNotShownAsInFlight(t *testing.T) {

@@ -32,6 +32,7 @@ type rig struct {
 	cut      map[int]bool // replicas that cannot reach it
 	conns    map[net.Conn]int
 	failures int
+	ahead    time.Duration // how much later Redis has it than the replicas
 	trace    func(format string, args ...any)
 }
 
@@ -110,7 +111,9 @@ func (r *rig) open(rules limits.Rules, replica int) *Ledger {
 		MaxRetries: -1, DialerRetries: 1, DisableIdentity: true, PoolSize: 2000, ContextTimeoutEnabled: true,
 	}
 	client := redis.NewClient(o)
-	client.AddHook(tick{new(atomic.Int64)})
+	ahead := new(atomic.Int64)
+	ahead.Store(r.ahead.Microseconds())
+	client.AddHook(tick{ahead})
 	ledger, err := New(Config{Client: client, Replica: fmt.Sprint("r", replica), Rules: rules, Log: slog.New(slog.NewTextHandler(r, nil)).With("replica", replica)})
 	if err != nil {
 		r.t.Fatal(err)
@@ -171,12 +174,14 @@ func (r *rig) part(chosen func(replica int) bool, replicas int) {
 }
 
 // trouble is what befalls a rig, until ctx ends: at random moments some or all
-// replicas are cut off, the other server takes over, or an empty one does. No
+// replicas are cut off, the other server takes over, or an empty one does; and clocks
+// may be apart. No
 // replica is cut off before it could write again what was lost: what it alone
 // knows, nobody else can.
 type trouble struct {
 	Cuts, Failovers, Losses bool
 	Lag                     time.Duration // of what the other server has
+	Ahead                   time.Duration // Redis's clock, of the replicas'
 }
 
 // healing is more than it takes until all replicas have written again what was

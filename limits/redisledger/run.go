@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -123,6 +124,27 @@ func (l *Ledger) beat(ctx context.Context) error {
 		l.replaced = false
 	}
 	return err
+}
+
+// leaveTime bounds how long a replica takes to give back what it has set aside.
+const leaveTime = 2 * time.Second
+
+// Leave gives back what this replica has set aside, and ends its registration: the others
+// need not wait until both are over. Nothing may be admitted after it, and [Ledger.Run]
+// must have ended. What could not be given back is over in five minutes.
+func (l *Ledger) Leave(ctx context.Context) error {
+	if l.isLost() {
+		return lost(errLost)
+	}
+	l.mu.Lock()
+	l.left = true
+	l.mu.Unlock()
+	gives, cancel := context.WithTimeout(ctx, leaveTime)
+	err := sideBySide(gives, l.inUse(true), func(ctx context.Context, s *shadow) error { return l.beatAccount(ctx, s, false) })
+	cancel()
+	ctx, cancel = context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	return errors.Join(err, l.Client.ZRem(ctx, members, l.Replica).Err())
 }
 
 // sideBySide does something for several accounts, until it fails for one.
@@ -251,7 +273,7 @@ func (l *Ledger) forget() {
 				delete(s.told, res)
 			}
 		}
-		if idle && len(s.logs)+len(s.told) == 0 {
+		if idle && len(s.logs)+len(s.told) == 0 && s.until <= s.now() {
 			delete(l.accounts, name)
 		}
 	}
@@ -415,6 +437,9 @@ func (l *Ledger) wanted(s *shadow, r *limits.Rules) (names []string, args []any)
 		spends := r.Spends(own.claim, room[:0])
 		own.tell(r, spends)
 		units, places, parts := own.share(time.Now())
+		if l.left {
+			wants, units, places, parts = 0, 0, 0, nil
+		}
 		record := append([]any{name}, resource(r, s.kind, own.claim.Resource)...)
 		lately := own.lately(s, spends, now)
 		// Units come back one window later: enough of them for as long.

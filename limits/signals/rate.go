@@ -50,7 +50,11 @@ func ReadRate(h http.Header) (Rate, bool) {
 const latestReset = 9_000_000_000
 
 func number(h http.Header, name string) (int, bool) {
-	n, err := strconv.Atoi(h.Get(name))
+	values := h[name]
+	if len(values) == 0 {
+		return 0, false
+	}
+	n, err := strconv.Atoi(values[0])
 	return n, err == nil && n >= 0
 }
 

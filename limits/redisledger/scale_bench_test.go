@@ -1,0 +1,220 @@
+package redisledger
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/signals"
+	"github.com/weirgate/weir/policy"
+)
+
+// cpuTime is how much of a processor Redis has used so far, in microseconds: scripts,
+// and what it takes to read and answer them.
+func cpuTime(b *testing.B, client *redis.Client) (micros float64) {
+	b.Helper()
+	text, err := client.Info(context.Background(), "cpu").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if name == "used_cpu_user" || name == "used_cpu_sys" {
+			seconds, _ := strconv.ParseFloat(value, 64)
+			micros += seconds * 1e6
+		}
+	}
+	return micros
+}
+
+// bench is a real Redis, and one replica on it.
+type bench struct {
+	*Ledger
+	client *redis.Client
+	ids    uint64
+}
+
+func newBench(b *testing.B) *bench {
+	socket := redistest.Server(b)
+	client := clientOf(b, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
+	return &bench{Ledger: open(b, client, "weir-7c9f8b6d5-x2x4q-ABCDEFGH", limits.Rules{Limits: policy.DefaultLimits()}, redisClock), client: client}
+}
+
+// request is one of an account. It is settled where settled says so.
+func (m *bench) request(b *testing.B, account, operation string, settled bool) {
+	b.Helper()
+	m.ids++
+	c := limits.Claim{ID: m.ids, Account: account, Kind: policy.User, Operation: operation, Resource: policy.Core, Points: 1, CPU: 50 * time.Millisecond}
+	if d, err := m.Admit(b.Context(), c); err != nil || !d.Granted {
+		b.Fatal(d, err)
+	}
+	if !settled {
+		return
+	}
+	now := time.Now()
+	rate := signals.Rate{Limit: 5000, Used: 1, Reset: now.Add(time.Hour), Date: now, Resource: policy.Core}
+	if err := m.Settle(b.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// kept is how many bytes Redis keeps of an account.
+func (m *bench) kept(b *testing.B, account string) float64 {
+	b.Helper()
+	n, err := m.client.MemoryUsage(b.Context(), m.keysOf(account)[0], 0).Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	return float64(n)
+}
+
+func accountOf(i int) string { return fmt.Sprintf("user:%040d", i) } // as long as a hash
+
+// BenchmarkScaleMemory is what Redis keeps: of an account that has made one request, and
+// for each thing more; the mean of a thousand accounts.
+func BenchmarkScaleMemory(b *testing.B) {
+	const accounts, more = 1000, 4
+	m := newBench(b)
+	for b.Loop() {
+		var rest, operation, permit, share, replica float64
+		for i := range accounts {
+			name := accountOf(int(m.ids) + i)
+			m.request(b, name, "GET /repos/{owner}/{repo}", true)
+			at := m.kept(b, name)
+			rest += at
+			step := func(do func(k int)) float64 {
+				before := m.kept(b, name)
+				for k := range more {
+					do(k)
+				}
+				return (m.kept(b, name) - before) / more
+			}
+			operation += step(func(k int) { m.request(b, name, fmt.Sprintf("GET /repos/{owner}/{repo}/%d", k), true) })
+			before := m.kept(b, name)
+			if err := m.beatAccount(b.Context(), m.shadow(name, policy.User), false); err != nil {
+				b.Fatal(err)
+			}
+			share += (m.kept(b, name) - before) / (1 + more)
+			permit += step(func(int) { m.request(b, name, "GET /repos/{owner}/{repo}", false) })
+			replica += step(func(k int) {
+				if err := m.client.HSet(b.Context(), m.keysOf(name)[0], fmt.Sprint("r:weir-7c9f8b6d5-x2x4q-ABCDEFG", k), 12).Err(); err != nil {
+					b.Fatal(err)
+				}
+			})
+		}
+		for what, sum := range map[string]float64{"account": rest, "operation": operation, "permit": permit, "class-set-aside": share, "replica": replica} {
+			b.ReportMetric(sum/accounts, "B/"+what)
+		}
+	}
+}
+
+// BenchmarkScaleReplica is what a replica costs Redis beside its requests: to be
+// registered among a thousand, to bring an account up to date, to enter one into the
+// index, to look at one, to list a thousand.
+func BenchmarkScaleReplica(b *testing.B) {
+	m := newBench(b)
+	ctx := b.Context()
+	for i := range 1000 {
+		m.client.ZAdd(ctx, members, redis.Z{Score: float64(time.Now().UnixMicro()), Member: fmt.Sprint("weir-7c9f8b6d5-x2x4q-", i)})
+	}
+	for i := range 100_000 {
+		m.client.ZAdd(ctx, index, redis.Z{Score: float64(time.Now().Unix()), Member: "user " + accountOf(i)})
+	}
+	m.request(b, accountOf(0), "GET /repos/{owner}/{repo}", true)
+	s := m.shadow(accountOf(0), policy.User)
+	windows := func() (list []any) {
+		for _, known := range policy.Resources() {
+			list = append(list, resource(m.rules.Load(), policy.User, known)...)
+		}
+		return list
+	}()
+	for _, c := range []struct {
+		name string
+		do   func() error
+	}{
+		{"register", func() error { _, err := m.register(ctx); return err }},
+		{"beat", func() error { m.replicas.Store(10); return m.beatAccount(ctx, s, false) }},
+		{"index", func() error { return m.see(ctx, s, true) }},
+		{"look", func() error { _, err := m.read(ctx, s.name, windows); return err }},
+		{"list", func() error {
+			return m.client.ZRangeArgs(ctx, redis.ZRangeArgs{Key: index, Start: 0, Stop: 999, Rev: true}).Err()
+		}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			before, n := cpuTime(b, m.client), 0
+			for b.Loop() {
+				s.class(limits.Claim{Account: s.name, Operation: "GET /repos/{owner}/{repo}", Resource: policy.Core, Points: 1}).used = time.Now()
+				if err := c.do(); err != nil {
+					b.Fatal(err)
+				}
+				n++
+			}
+			b.ReportMetric((cpuTime(b, m.client)-before)/float64(n), "redis-cpu-µs/op")
+		})
+	}
+}
+
+// BenchmarkScaleLoss is how long one replica takes to tell an empty Redis what it has lost
+// of the accounts that this replica knows, which others wait for, and until it is back:
+// then each is brought up to date as well.
+func BenchmarkScaleLoss(b *testing.B) {
+	const accounts = 5000
+	m := newBench(b)
+	for i := range accounts {
+		m.request(b, accountOf(i), "GET /repos/{owner}/{repo}", true)
+	}
+	var cpu, cpuBack, told, back float64
+	after := func(what func() error) (cpu, took float64) {
+		if err := m.client.FlushAll(b.Context()).Err(); err != nil {
+			b.Fatal(err)
+		}
+		before, began := cpuTime(b, m.client), time.Now()
+		if err := what(); err != nil {
+			b.Fatal(err)
+		}
+		return cpuTime(b, m.client) - before, float64(time.Since(began).Microseconds())
+	}
+	for b.Loop() {
+		used, took := after(func() error { return sideBySide(b.Context(), m.inUse(true), m.writeAgain) })
+		cpu, told = cpu+used, told+took
+		used, took = after(func() error { return m.beat(b.Context()) })
+		cpuBack, back = cpuBack+used, back+took
+	}
+	n := accounts * float64(b.N)
+	b.ReportMetric(cpu/n, "redis-cpu-µs/account-told")
+	b.ReportMetric(told/n, "µs/account-told")
+	b.ReportMetric(cpuBack/n, "redis-cpu-µs/account-back")
+	b.ReportMetric(back/n, "µs/account-back")
+}
+
+// BenchmarkScaleKnown is what a replica itself takes for the accounts that it knows:
+// memory, and the time to find those whose turn it is, twice a second.
+func BenchmarkScaleKnown(b *testing.B) {
+	const accounts = 20_000
+	m := newBench(b)
+	heap := func() float64 {
+		runtime.GC()
+		var s runtime.MemStats
+		runtime.ReadMemStats(&s)
+		return float64(s.HeapAlloc)
+	}
+	before := heap()
+	for i := range accounts {
+		m.request(b, accountOf(i), "GET /repos/{owner}/{repo}", true)
+	}
+	kept := (heap() - before) / accounts
+	for b.Loop() {
+		m.inUse(false)
+	}
+	b.ReportMetric(kept, "B/account")
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/accounts/float64(b.N), "ns/account")
+}

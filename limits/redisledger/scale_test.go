@@ -1,0 +1,131 @@
+package redisledger
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/hostile"
+	"github.com/weirgate/weir/limits/signals"
+	"github.com/weirgate/weir/policy"
+)
+
+// TestNoLimitIsExceededByManyReplicas has WEIR_REPLICAS replicas, each with a ledger and
+// beats of its own, ask without a pause for one account on a real Redis, in virtual
+// time: no limit is exceeded, and as much is used as by a few.
+func TestNoLimitIsExceededByManyReplicas(t *testing.T) {
+	t.Parallel()
+	replicas := setting(t, "WEIR_REPLICAS", 8)
+	sockets := [2]string{redistest.Server(t), redistest.Server(t)}
+	table := hostile.NewTable()
+	hot := hostile.Saturations()[0]
+	s := hot.Scenario(replicas, 2, false)
+	s.Clients = max(1, s.Clients)
+	began := time.Now()
+	report, _ := suffer(t, sockets, s, trouble{}, nil)
+	if len(report.Violations) > 0 {
+		t.Error(strings.Join(report.Violations, "\n"))
+	}
+	if full := report.Fullness(hot.Limit); full < hot.Promise {
+		t.Errorf("a window was only %.2f %% full", 100*full)
+	}
+	table.Add(&s, &report, hot.Limit)
+	table.Print(t)
+	client := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", sockets[0]) })
+	text, err := client.Info(t.Context(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "cmdstat_evalsha:") {
+			t.Logf("%d replicas, %d requests in %v, which took %v: %s", replicas, report.Requests, s.Span, time.Since(began).Round(time.Millisecond), fmt.Sprint(line))
+		}
+	}
+}
+
+// TestSharesOfManyReplicas is what a replica that makes a request in two seconds has set
+// aside of an account when Redis is lost: with a hundred replicas, as many as the account
+// has places, nothing.
+func TestSharesOfManyReplicas(t *testing.T) {
+	socket := redistest.Server(t)
+	client := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
+	for _, replicas := range []int64{1, 4, 10, 30, 49, 99, 100, 1000} {
+		l := open(t, client, "r1", limits.Rules{Limits: policy.DefaultLimits()}, redisClock)
+		account := fmt.Sprint("account ", replicas)
+		claim := limits.Claim{Account: account, Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
+		for range 30 {
+			claim.ID++
+			if d, err := l.Admit(t.Context(), claim); err != nil || !d.Granted {
+				t.Fatal(d, err)
+			}
+			rate := signals.Rate{Limit: 5000, Used: int(claim.ID), Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
+			if err := l.Settle(t.Context(), limits.Permit{Claim: claim}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.replicas.Store(replicas)
+		s := l.shadow(account, policy.User)
+		if err := l.beatAccount(t.Context(), s, false); err != nil {
+			t.Fatal(err)
+		}
+		c := s.class(claim)
+		points := c.parts["points:op"]
+		l.lose(errLost)
+		granted := 0
+		for claim.ID++; ; claim.ID++ {
+			d, err := l.Admit(t.Context(), claim)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !d.Granted {
+				break
+			}
+			granted++
+			if err := l.Settle(t.Context(), limits.Permit{Claim: claim}, limits.Outcome{Sent: true, Answered: true, Ended: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Logf("%d replicas: set aside %d requests, %d at once, %d points; %d granted in a minute without Redis", replicas, c.units, c.places, points, granted)
+		if some := replicas < 100; some != (granted > 0) {
+			t.Errorf("%d replicas: %d granted", replicas, granted)
+		}
+	}
+}
+
+// TestAnAccountNewToAClusterWaits is how long: nobody can tell there whether it was lost.
+func TestAnAccountNewToAClusterWaits(t *testing.T) {
+	t.Parallel()
+	nodes := startCluster(t, 1)
+	l, err := New(Config{URL: "redis+cluster://" + nodes[0].address, Replica: "r1", Rules: limits.Rules{Limits: policy.DefaultLimits()}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	if _, err := l.Begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		replicas, accounts int64
+		wait               time.Duration
+	}{
+		{1, 1_000_000, 0}, {2, 1000, 1200 * time.Millisecond}, {10, 1000, 2 * time.Second}, {10, 10_000, 11 * time.Second}, {1000, 1_000_000, 30 * time.Second},
+	} {
+		l.replicas.Store(c.replicas)
+		l.indexed = c.accounts
+		began := time.Now()
+		claim := limits.Claim{ID: 1, Account: fmt.Sprint(c), Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
+		d, err := l.Admit(t.Context(), claim)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wait := d.Until.Sub(began); d.Granted != (c.wait == 0) || !d.Granted && (wait < c.wait-time.Second/10 || wait > c.wait+time.Second/10) {
+			t.Errorf("%d replicas, %d accounts: %+v, after %v", c.replicas, c.accounts, d, wait)
+		}
+	}
+}
