@@ -30,6 +30,10 @@ func (g *Gateway) answerFromCache(x *exchange) bool {
 	if e == nil {
 		return g.onlyIfCached(x)
 	}
+	if x.mayBeBlind(e.Status) && !x.ask.Has("only-if-cached") {
+		x.denial = e
+		return false
+	}
 	g.replyFromEntry(x, e, time.Now())
 	return true
 }
@@ -128,7 +132,13 @@ func (g *Gateway) answer(x *exchange, out *http.Request) (*http.Response, error)
 // ask gets the answer from upstream.
 func (g *Gateway) ask(x *exchange, out *http.Request) (*http.Response, error) {
 	asked, since := false, g.Cache.Generation()
-	resp, err := g.attempt(x, out, func() { asked = g.validate(x, out) })
+	resp, err := g.attempt(x, out, func() error {
+		err := g.showCredential(x, out)
+		if err == nil {
+			asked = g.validate(x, out)
+		}
+		return err
+	})
 	if err != nil {
 		g.land(x, landingAfter(err), err)
 		return g.insteadOf(x, err)
@@ -177,7 +187,7 @@ func (x *exchange) standsIn(resp *http.Response) string {
 	case x.spare == nil:
 	case isError(resp.StatusCode) && x.spare.InsteadOfError(time.Now(), x.ask):
 		return "stale-if-error"
-	case x.limited != signals.NotLimited:
+	case x.limited != signals.NotLimited && !x.inHurry:
 		return string(x.limitReason())
 	}
 	return ""
@@ -239,9 +249,17 @@ func isError(status int) bool {
 // its own (RFC 9111 section 5.2.2.2).
 func (g *Gateway) insteadOf(x *exchange, err error) (*http.Response, error) {
 	var refused *limits.Refusal
+	var unusable *UnusableError
 	switch limited := errors.As(err, &refused); {
 	case x.in.Context().Err() != nil:
 		return nil, context.Cause(x.in.Context()) // nobody is there to take it
+	case limited && x.inHurry, errors.As(err, &unusable):
+		return nil, err // for another credential; what this one has seen it may see no more
+	case x.shed != nil && x.spare != nil:
+		x.record.Cache = "weir; hit"
+		return x.useSpare("overload"), nil
+	case x.shed != nil:
+		return nil, err
 	case x.spare == nil && x.stale != nil && x.stale.NeverStale(x.rule) && !limited:
 		return nil, &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: the answer must be validated, and the API cannot be reached", detail: "upstream", cause: err}
 	case x.spare == nil:
@@ -273,10 +291,11 @@ func (g *Gateway) revalidated(x *exchange, o offer, a cache.Answer, since cache.
 	a = g.ofAll(x, a)
 	renewed := e.Renewed(a)
 	lifetime, ok := cache.Keep(renewed, x.ask, x.rule)
-	vary, one := cache.VaryFields(renewed.Header, x.header, g.covered())
+	vary, one := cache.VaryFields(renewed.Header, x.header, g.covered)
 	if ok && one {
 		e = e.Validated(a, lifetime, since)
-		e.Vary, e.Tags, e.About = vary, x.tags, g.about(x)
+		e.Vary, e.About = vary, g.about(x)
+		e.Tag(x.tags()...)
 		x.flight.sharesIt(g.Cache.Keep(x.in.Context(), x.key, e))
 		x.noteStored(e, now)
 		g.land(x, x.landingOf(e), nil)
@@ -293,7 +312,7 @@ func (g *Gateway) revalidated(x *exchange, o offer, a cache.Answer, since cache.
 // none either. A small one that breaks off is no answer.
 func (g *Gateway) keep(x *exchange, resp *http.Response, sent http.Header, a cache.Answer, since cache.Generation) (*http.Response, error) {
 	lifetime, ok := cache.Keep(a, x.ask, x.rule)
-	vary, one := cache.VaryFields(a.Header, x.header, g.covered())
+	vary, one := cache.VaryFields(a.Header, x.header, g.covered)
 	if !ok || !one || resp.ContentLength > maxEntry || !delimited(resp) {
 		if x.stale != nil && x.replaces(resp.StatusCode) {
 			g.Cache.Forget(x.in.Context(), x.key)
@@ -304,7 +323,8 @@ func (g *Gateway) keep(x *exchange, resp *http.Response, sent http.Header, a cac
 	own := *resp
 	own.Trailer = nil
 	e := cache.NewEntry(g.ofAll(x, a), nil, lifetime) // now: the header is the client's from here on
-	e.Vary, e.Tags, e.Since, e.About = vary, x.tags, since, g.about(x)
+	e.Vary, e.Since, e.About = vary, since, g.about(x)
+	e.Tag(x.tags()...)
 	if x.landingOf(e) == alone {
 		g.land(x, alone, nil)
 	}

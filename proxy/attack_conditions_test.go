@@ -144,7 +144,7 @@ func TestAttack38A304RenewsWhatItTells(t *testing.T) {
 				h.Add("Link", `<https://elsewhere.test/?page=2>; rel="next"`)
 				h.Add("Link", `<https://elsewhere.test/?page=9>; rel="last"`)
 				h.Set("X-Oauth-Scopes", "repo")
-				h.Set("X-Unchanged", "as it was")
+				h.Set("X-Accepted-Oauth-Scopes", "as it was")
 				h.Set("Content-Type", "application/json")
 				_, _ = fmt.Fprint(w, "whole")
 				return
@@ -164,7 +164,7 @@ func TestAttack38A304RenewsWhatItTells(t *testing.T) {
 			r := w.get(watchers, "Authorization: Bearer a")
 			for name, want := range map[string]string{
 				"Cache-Control": "max-age=100", "Etag": `W/"v1"`, "Link": `<https://elsewhere.test/?page=3>; rel="next"`, "X-Oauth-Scopes": "",
-				"X-Unchanged": "as it was", "Content-Type": "application/json", "Content-Length": "5", "Content-Encoding": "", "Content-Range": "",
+				"X-Accepted-Oauth-Scopes": "as it was", "Content-Type": "application/json", "Content-Length": "5", "Content-Encoding": "", "Content-Range": "",
 			} {
 				w.want(name, strings.Join(r.Header.Values(name), " and "), want)
 			}

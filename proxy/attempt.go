@@ -3,10 +3,14 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/textproto"
 	"sync/atomic"
 	"time"
 
@@ -16,33 +20,49 @@ import (
 )
 
 // attempt gets one answer from the upstream (journey, steps 7 to 9). prepare completes
-// the request once it is let go. It is the only loop: round again where the catalogue
-// says that an answer is not yet one.
-func (g *Gateway) attempt(x *exchange, out *http.Request, prepare func()) (*http.Response, error) {
-	caller := x.who.Caller
+// the request once it is let go, or says why it cannot be sent. It is the only loop: round again where the catalogue
+// says that an answer is not yet one, and where the connection broke before there was any. Each time is a request like
+// any other, with a permit of its own.
+func (g *Gateway) attempt(x *exchange, out *http.Request, prepare func() error) (*http.Response, error) {
+	caller, again := x.who.Caller, 0
 	for { // bounded by the client's patience
-		permit, err := g.admit(x, out.Context(), caller)
+		tries, err := g.contact.spares(caller.Account, time.Now())
 		if err != nil {
 			return nil, err
 		}
-		if prepare != nil {
-			g.prepared(x, *permit, prepare)
-			prepare = nil
+		permit, err := g.letGo(x, out, caller, prepare)
+		if err != nil {
+			if tries {
+				g.contact.notSent(caller.Account)
+			}
+			return nil, err
+		}
+		prepare = nil
+		if tries && !x.record.Background {
+			out = out.WithContext(x.undrained())
 		}
 		x.sent = time.Now()
 		x.flight.goes()
-		resp, outcome, err := g.send(out)
-		x.record.Attempts++
-		x.limited = outcome.Limited
+		s := g.enter(x, out.Context(), stageAttempt)
+		resp, outcome, err := g.send(x, out, *permit)
+		s.leave(whatCame(resp, err), err)
+		x.counts(resp, outcome)
 		if err == nil {
 			// The place among the concurrent requests is free when the body has
 			// ended, not when headers came.
 			outcome.Ended = resp.ContentLength == 0 || resp.Body == http.NoBody
 		}
 		g.learn(x, *permit, outcome)
+		g.noteContact(x, err)
 		if err != nil {
+			g.heard(x, 0)
+			if g.goesAgain(x, out.Context(), err, again) {
+				again++
+				continue
+			}
 			return nil, err
 		}
+		g.heard(x, resp.StatusCode)
 		if !outcome.Ended {
 			resp.Body = &permittedBody{ReadCloser: resp.Body, end: func(aborted bool) { g.release(x, *permit, aborted) }}
 		}
@@ -53,28 +73,60 @@ func (g *Gateway) attempt(x *exchange, out *http.Request, prepare func()) (*http
 		}
 		wait, again := g.Statistics.next(x, resp)
 		if !again {
+			g.sift(x.match.Operation, resp.Header)
 			return resp, nil
 		}
 		discard(resp.Body)
 		x.flight.waits()
 		caller.Priority = policy.Batch // a poll is nobody's hurry
-		x.record.Waited += wait
-		if err := sleep(out.Context(), wait); err != nil {
+		if err := g.pause(x, out.Context(), wait); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// prepared completes a request that is let go; a panic gives its permit back.
-func (g *Gateway) prepared(x *exchange, permit limits.Permit, prepare func()) {
+// letGo gets a permit, and completes the request for which it is.
+func (g *Gateway) letGo(x *exchange, out *http.Request, caller policy.Caller, prepare func() error) (*limits.Permit, error) {
+	permit, err := g.admit(x, out.Context(), caller)
+	if err == nil && prepare != nil {
+		err = g.prepared(x, *permit, prepare)
+	}
+	return permit, err
+}
+
+// pause waits until an answer that is still computed is asked for again.
+func (g *Gateway) pause(x *exchange, ctx context.Context, wait time.Duration) error {
+	s := g.enter(x, ctx, stagePoll)
+	err := sleep(ctx, wait)
+	x.record.Waited += s.leave("", err)
+	return err
+}
+
+// counts notes what an attempt has cost: what was sent counts, unless the API has said
+// to someone whom it knows that nothing has changed.
+func (x *exchange) counts(resp *http.Response, o limits.Outcome) {
+	x.record.Attempts++
+	x.limited = o.Limited
+	if o.Sent {
+		x.record.Spent += 1 + o.Resent
+	}
+	if resp != nil && resp.StatusCode == http.StatusNotModified && x.who.Caller.Kind != policy.Unauthenticated {
+		x.record.Spent--
+	}
+}
+
+// prepared completes a request that is let go; an error or a panic gives its permit
+// back.
+func (g *Gateway) prepared(x *exchange, permit limits.Permit, prepare func() error) error {
 	done := false
 	defer func() {
 		if !done {
 			g.learn(x, permit, limits.Outcome{})
 		}
 	}()
-	prepare()
-	done = true
+	err := prepare()
+	done = err == nil
+	return err
 }
 
 // comesBack reports whether a request that met a limit of the upstream's is sent
@@ -85,7 +137,7 @@ func (g *Gateway) comesBack(x *exchange, o limits.Outcome) bool {
 	now := time.Now()
 	var over time.Time
 	switch {
-	case o.Limited == signals.NotLimited || !x.match.Operation.Safe():
+	case o.Limited == signals.NotLimited || !x.match.Operation.Safe() || x.inHurry:
 		return false
 	case o.RetryAfter > 0:
 		over = now.Add(o.RetryAfter)
@@ -104,10 +156,19 @@ const roundedAway = 2 * time.Second
 func (g *Gateway) admit(x *exchange, ctx context.Context, caller policy.Caller) (*limits.Permit, error) {
 	op := x.operation
 	claim := limits.Claim{Operation: x.scope, Resource: op.Resource, Points: op.Points, CreatesContent: op.CreatesContent}
-	began := time.Now()
-	permit, err := g.Limiter.Acquire(ctx, claim, caller, x.until(g.Wait))
-	x.record.Waited += time.Since(began)
+	s := g.enter(x, ctx, stageQueue)
+	permit, err := g.Limiter.Acquire(s.ctx, claim, caller, g.admitBefore(x, time.Now()))
+	x.record.Waited += s.leave(whyWaited(permit, err), err)
 	return permit, err
+}
+
+// lasting is the request's context without its end: for what does not hang on the
+// client.
+func (x *exchange) lasting() context.Context {
+	if x.forever != nil {
+		return x.forever
+	}
+	return context.WithoutCancel(x.in.Context())
 }
 
 // learn settles the permit with what the answer told. It does not hang on the
@@ -116,15 +177,18 @@ func (g *Gateway) learn(x *exchange, permit limits.Permit, outcome limits.Outcom
 	if outcome.Rate.Resource != "" {
 		x.record.Resource = outcome.Rate.Resource
 	}
-	if err := g.Limiter.Settle(context.WithoutCancel(x.in.Context()), permit, outcome); err != nil {
+	s := g.enter(x, x.lasting(), stageSettle)
+	err := g.Limiter.Settle(s.ctx, permit, outcome)
+	s.leave("", err)
+	if err != nil {
 		// A ledger that is lost says so once, and is told later.
-		g.Log.Debug("a permit was not settled", "request", x.record.ID, "error", err)
+		g.Log.DebugContext(s.ctx, "a permit was not settled", "request", x.record.ID, "error", err)
 	}
 }
 
 func (g *Gateway) release(x *exchange, permit limits.Permit, aborted bool) {
-	if err := g.Limiter.Release(context.WithoutCancel(x.in.Context()), permit, aborted); err != nil {
-		g.Log.Debug("a permit was not released", "request", x.record.ID, "error", err)
+	if err := g.Limiter.Release(x.lasting(), permit, aborted); err != nil {
+		g.Log.DebugContext(x.lasting(), "a permit was not released", "request", x.record.ID, "error", err)
 	}
 }
 
@@ -157,17 +221,75 @@ func (b *permittedBody) finish(aborted bool) {
 
 // wire is what httptrace tells of one attempt.
 type wire struct {
+	reused  atomic.Bool  // the connection had been used before
 	written atomic.Int32 // how often the header was written
-	first   atomic.Int64 // when it was first, in nanoseconds since start
+	// given is when the upstream got what it has of the request, in nanoseconds since
+	// start: the header for the first time, and what there is of a body.
+	given   atomic.Int64
 	start   time.Time
+	interim atomic.Int32 // answers so far
+	ended   atomic.Bool  // by the gateway, before a copy of the request was sent
 }
 
-func (w *wire) trace() *httptrace.ClientTrace {
-	return &httptrace.ClientTrace{WroteHeaders: func() {
-		if w.written.Add(1) == 1 {
-			w.first.Store(int64(time.Since(w.start)))
-		}
-	}}
+// gives notes that the upstream has got more of the request.
+func (w *wire) gives() { w.given.Store(int64(time.Since(w.start))) }
+
+// uploadedBody is a request's body, whose time is not the upstream's.
+type uploadedBody struct {
+	io.ReadCloser
+	wire *wire
+}
+
+func (b *uploadedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.wire.gives()
+	return n, err
+}
+
+// maxInterim is how many interim answers one answer may have: they pass on as they
+// come, and nothing else bounds them.
+const maxInterim = 100
+
+// errInterim ends a wire attempt that has had more.
+var errInterim = errors.New("the upstream sends interim answers without end")
+
+// errClosedOn ends a wire attempt that the transport would begin anew by itself.
+var errClosedOn = fmt.Errorf("the upstream closed the connection on the request: %w", io.ErrUnexpectedEOF)
+
+func (w *wire) trace(end context.CancelCauseFunc, interim func(int, textproto.MIMEHeader) error) *httptrace.ClientTrace {
+	return &httptrace.ClientTrace{
+		// A transport sends a request again whose connection, used before, ends without an
+		// answer: a copy that has no permit. It also takes an Idempotency-Key for leave to
+		// send what is not safe. Whether a request goes again is for goesAgain. HTTP/2 is
+		// told by the upstream that it has done nothing, and shares its connections.
+		GotConn: func(c httptrace.GotConnInfo) {
+			if w.written.Load() == 0 {
+				w.reused.Store(c.Reused)
+			}
+			if w.written.Load() > 0 && !isHTTP2(c.Conn) {
+				w.ended.Store(true)
+				end(errClosedOn)
+				_ = c.Conn.Close()
+			}
+		},
+		WroteHeaders: func() {
+			if !w.ended.Load() && w.written.Add(1) == 1 {
+				w.gives()
+			}
+		},
+		Got1xxResponse: func(status int, header textproto.MIMEHeader) error {
+			if w.interim.Add(1) > maxInterim {
+				end(errInterim)
+			}
+			return interim(status, header)
+		},
+	}
+}
+
+// isHTTP2 reports whether a connection was agreed to be one of HTTP/2.
+func isHTTP2(c net.Conn) bool {
+	secure, ok := c.(interface{ ConnectionState() tls.ConnectionState })
+	return ok && secure.ConnectionState().NegotiatedProtocol == "h2"
 }
 
 // outcome is what is known of the attempt so far.
@@ -175,21 +297,24 @@ func (w *wire) outcome() limits.Outcome {
 	written := int(w.written.Load())
 	o := limits.Outcome{Sent: written > 0, Resent: max(0, written-1)}
 	if o.Sent {
-		o.Elapsed = time.Since(w.start) - time.Duration(w.first.Load())
+		o.Elapsed = time.Since(w.start) - time.Duration(w.given.Load())
 	}
 	return o
 }
 
 // send makes one wire attempt. The outcome is true whatever the error.
-func (g *Gateway) send(out *http.Request) (*http.Response, limits.Outcome, error) {
+func (g *Gateway) send(x *exchange, out *http.Request, permit limits.Permit) (*http.Response, limits.Outcome, error) {
 	attempt := &wire{start: time.Now()}
 	ctx, watch := watchProgress(out.Context(), g.Timeout)
-	sent := out.WithContext(httptrace.WithClientTrace(ctx, attempt.trace()))
+	hooks, sent := attempt.trace(watch.cancel, x.interim), *out
 	if out.Body != nil && out.Body != http.NoBody {
-		sent.Body = &watchedBody{out.Body, watch, false}
+		uploaded := g.Limiter.Upload(permit)
+		hooks.WroteRequest = func(httptrace.WroteRequestInfo) { attempt.gives(); uploaded() }
+		sent.Body = &uploadedBody{&watchedBody{out.Body, watch, false}, attempt}
 	}
-	resp, err := g.Transport.RoundTrip(sent)
+	resp, err := g.Transport.RoundTrip(sent.WithContext(httptrace.WithClientTrace(ctx, hooks)))
 	outcome := attempt.outcome()
+	x.reused = attempt.reused.Load()
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = fmt.Errorf("%w: %w", cause, err)

@@ -3,8 +3,11 @@ package proxy
 import (
 	"context"
 	"net/http"
+	"runtime/debug"
 	"sync"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Background runs what goes on when its client has left. It outlives a gateway.
@@ -26,7 +29,8 @@ const maxUnattended = 256
 func NewBackground() *Background {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Background{
-		ctx: ctx, stop: stop, refreshes: make(chan struct{}, maxUnattended), polls: make(chan struct{}, maxUnattended), room: room{most: maxHeld},
+		ctx: ctx, stop: stop, refreshes: make(chan struct{}, maxUnattended), polls: make(chan struct{}, maxUnattended),
+		room: room{most: min(maxHeld, debug.SetMemoryLimit(-1)/heldShare)},
 	}
 }
 
@@ -59,40 +63,51 @@ func (g *Gateway) refresh(x *exchange) bool {
 		g.landed(f, alone, nil)
 		return false
 	}
-	q := x.question
+	q, cause := x.question, x.spanContext()
 	q.method = http.MethodGet
 	ctx, cancel := context.WithCancelCause(g.Background.ctx)
 	f.cancel = cancel
 	g.Background.run(func() {
 		defer func() { <-g.Background.refreshes }()
 		defer cancel(nil)
-		g.serveNobody(ctx, q, f, 0, g.Wait)
+		g.serveNobody(ctx, errand{q, f, cause, g.Wait}, 0)
 	})
 	return true
 }
 
-// serveNobody asks a question, after a pause, whose answer is for the cache, and for
-// those who wait for the flight.
-func (g *Gateway) serveNobody(ctx context.Context, q question, f *flight, pause, patience time.Duration) {
-	in, err := http.NewRequestWithContext(ctx, q.method, q.url.String(), http.NoBody)
+// errand is a question whose answer is for the cache, and for those who wait for the
+// flight.
+type errand struct {
+	question
+	flight   *flight
+	cause    trace.SpanContext // of what began it
+	patience time.Duration
+}
+
+// serveNobody asks a question of nobody's, after a pause.
+func (g *Gateway) serveNobody(ctx context.Context, e errand, pause time.Duration) {
+	q, f := e.question, e.flight
+	in, err := http.NewRequestWithContext(ctx, q.method, g.target(q.match).String(), http.NoBody)
 	if err != nil {
 		panic(err) // it was a request before
 	}
-	x := g.begin(&nowhere{http.Header{}}, in)
+	x := g.open(&nowhere{http.Header{}}, in)
+	g.traceBackground(x, e.cause)
 	defer g.finish(x)
 	x.question, x.flight = q, f
+	f.lead(x.spanContext())
 	if f.computation().answer != nil {
 		x.polls = 1 // the first has found that it is computed
 	}
 	defer g.land(x, alone, nil) // if it has not
-	x.prefer = preference{wait: patience, given: true}
+	x.prefer = preference{wait: e.patience, given: true}
 	x.header = q.header.Clone()
 	for _, name := range append([]string{"Cache-Control"}, validators...) { // a client's
 		x.header.Del(name)
 	}
 	x.record.Route, x.record.Operation, x.record.Resource = q.label, q.match.Operation.ID, q.match.Operation.Resource
 	x.record.Account, x.record.Client, x.record.Background = q.who.Caller.Account, q.who.Caller.Client, true
-	if sleep(ctx, pause) == nil {
+	if pause <= 0 || g.pause(x, x.in.Context(), pause) == nil {
 		g.recall(x)
 		g.forward(x)
 	}

@@ -174,8 +174,8 @@ func parts(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprint(w, "whole")
 }
 
-// TestAPartIsNeverTakenForTheWhole: RFC 9111 section 3.3.
-func TestAPartIsNeverTakenForTheWhole(t *testing.T) {
+// TestAttack33APartIsNeverTakenForTheWhole: RFC 9111 section 3.3.
+func TestAttack33APartIsNeverTakenForTheWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, parts)
 		part := w.get("/gitignore/templates", "Range: bytes=0-1")
@@ -299,7 +299,7 @@ func TestAttack45FetchThatBeganBeforeAWriteIsNotFresh(t *testing.T) {
 	})
 }
 
-func TestBrokenBodyIsNotKept(t *testing.T) {
+func TestAttack9BrokenBodyIsNotKept(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		status int // 0 for an answer that has begun, and breaks
@@ -348,7 +348,7 @@ func TestBrokenBodyIsNotKept(t *testing.T) {
 	}
 }
 
-func TestLargeBodyPassesAndIsNotKept(t *testing.T) {
+func TestAttack9LargeBodyPassesAndIsNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		chunk := strings.Repeat("x", 1<<20)
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {

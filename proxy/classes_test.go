@@ -49,7 +49,10 @@ var (
 
 func drawActs(t *rapid.T) []act {
 	number := func(n int, what string) int { return rapid.IntRange(0, n-1).Draw(t, what) }
-	acts := make([]act, 0, 30)
+	acts, pauses := make([]act, 0, 30), []time.Duration{time.Second, 30 * time.Second, 2 * time.Minute, 20 * time.Minute}
+	if number(8, "a day may pass") == 0 { // in every second of which the caches look what has expired
+		pauses = append(pauses, 25*time.Hour)
+	}
 	for range rapid.IntRange(3, 30).Draw(t, "acts") {
 		a := act{token: number(4, "token"), replica: number(2, "replica")}
 		group := func() (list []askedFor) {
@@ -74,7 +77,7 @@ func drawActs(t *rapid.T) []act {
 		case 4:
 			a.away = true
 		case 5, 6:
-			a.pass = rapid.SampledFrom([]time.Duration{time.Second, 30 * time.Second, 2 * time.Minute, 25 * time.Hour}).Draw(t, "pass")
+			a.pass = rapid.SampledFrom(pauses).Draw(t, "pass")
 		default:
 			a.asks = group()
 		}

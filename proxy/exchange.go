@@ -1,16 +1,16 @@
 package proxy
 
 import (
-	"bytes"
+	"context"
 	"crypto/rand"
-	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httputil"
-	"net/url"
+	"net/textproto"
 	"strconv"
 	"strings"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits/signals"
@@ -23,7 +23,6 @@ type question struct {
 	who    Identity
 	match  policy.Match
 	method string
-	url    *url.URL
 	// header is what is sent, without the credential.
 	header http.Header
 	// key is set when the answer may come from, or go to, the cache.
@@ -33,7 +32,6 @@ type question struct {
 	// kept, and never goes to the cache.
 	part  bool
 	rule  cache.Rule
-	tags  []string
 	ask   cache.Directives // the client's Cache-Control
 	label string           // route for logs and metrics, bounded
 	// operation is the catalogue's as the body makes it, scope what its points
@@ -48,20 +46,33 @@ type exchange struct {
 	question
 	w      *recorder
 	in     *http.Request
+	body   *clientBody // of in; nil where it has none
+	taken  *takenBody  // what was read of it; nil before
 	start  time.Time
-	prefix string // by which the client came: "" or "/api/v3"
+	ready  time.Time // when its client began to wait: it had nothing more to send
+	prefix string    // by which the client came: "" or "/api/v3"
 	prefer preference
 	// stale is what the cache holds but may not give away unasked.
 	stale *cache.Entry
 	// spare is stale, where it may be given away when nothing better is to be had.
-	spare *cache.Entry
-	sent  time.Time // when the last wire attempt began
+	spare  *cache.Entry
+	sent   time.Time // when the last wire attempt began
+	reused bool      // over a connection that had been used before
+	// shed is set when too many wait already.
+	shed error
 	// broken is set when the upstream broke off an answer that had begun.
 	broken bool
 	// offers are what the upstream was asked to validate; unproven is set once it has
 	// answered 304, and that was no proof.
 	offers   []offer
 	unproven bool
+	// inHurry is set while another credential of the client's could be asked in place of
+	// waiting for this one; tried are the classes of those that have been.
+	inHurry bool
+	tried   []string
+	// denial is what the cache holds for who pays, where another of the client's credentials
+	// may see more.
+	denial *cache.Entry
 	// flight is set when the question is asked for others, too.
 	flight *flight
 	polls  int // how often the answer was still computed
@@ -69,58 +80,13 @@ type exchange struct {
 	// limited is whether the last answer was a limit error.
 	limited signals.Limited
 	record  Record
-}
-
-// Record is what happened to one request. The access line, the headers and the
-// page of recent requests are made from it, so they cannot disagree.
-type Record struct {
-	ID        string        `json:"id"`
-	Start     time.Time     `json:"start"`
-	Method    string        `json:"method"`
-	Route     string        `json:"route"`
-	Operation string        `json:"operation"`
-	Account   string        `json:"account"`
-	Client    string        `json:"client,omitempty"`
-	Resource  string        `json:"resource"`
-	Status    int           `json:"status"`
-	Bytes     int64         `json:"bytes"`
-	Elapsed   time.Duration `json:"elapsed_ns"`
-	// Cache is the Cache-Status that the client got.
-	Cache string `json:"cache"`
-	// Background marks what Weir asked for without a client that waits for it.
-	Background bool `json:"background,omitempty"`
-	// Waited is the time spent for a permit, between polls, and for what others had
-	// asked; Attempts is how many requests went upstream.
-	Waited   time.Duration `json:"waited_ns"`
-	Attempts int           `json:"attempts"`
-	// Error is what went wrong, for the operator.
-	Error string `json:"error,omitempty"`
-}
-
-func (r *Record) attrs() []slog.Attr {
-	attrs := []slog.Attr{
-		slog.String("request", r.ID),
-		slog.String("method", r.Method),
-		slog.String("route", r.Route),
-		slog.String("operation", r.Operation),
-		slog.String("account", r.Account),
-		slog.Int("status", r.Status),
-		slog.Int64("bytes", r.Bytes),
-		slog.Duration("elapsed", r.Elapsed),
-		slog.String("cache", r.Cache),
-		slog.Int("attempts", r.Attempts),
-		slog.Duration("waited", r.Waited),
-	}
-	if r.Background {
-		attrs = append(attrs, slog.Bool("background", true))
-	}
-	if r.Client != "" {
-		attrs = append(attrs, slog.String("client", r.Client))
-	}
-	if r.Error != "" {
-		attrs = append(attrs, slog.String("error", r.Error))
-	}
-	return attrs
+	lines   [2]string // of the answer's fields: the request's name, and the budget's
+	written *written  // the gateway's
+	// interim passes on an answer that is not the last one (1xx).
+	interim func(int, textproto.MIMEHeader) error
+	// forever is the request's context without its end; nil before something is sent.
+	forever context.Context
+	span    trace.Span // nil where no trace is kept
 }
 
 func newRequestID() string { return rand.Text() }
@@ -148,10 +114,10 @@ func (g *Gateway) classify(x *exchange) error {
 		return err
 	}
 	x.match, x.method = match, x.in.Method
-	x.url = g.target(match)
-	x.header = g.outbound(x.in.Header, match.Operation.Known())
 	x.ask = cache.ParseDirectives(x.in.Header["Cache-Control"])
-	x.label = g.shapes.label(match.Operation)
+	if x.label = otherShape; match.Operation.Known() || !x.isSecret(match.Operation.Path) {
+		x.label = g.shapes.label(match.Operation)
+	}
 	x.scope = match.Operation.ID
 	if !match.Operation.Known() {
 		x.scope = match.Operation.Method + " " + x.label
@@ -160,36 +126,25 @@ func (g *Gateway) classify(x *exchange) error {
 		return err
 	}
 	x.record.Route, x.record.Operation, x.record.Resource = x.label, match.Operation.ID, match.Operation.Resource
-	g.keyed(x)
+	g.firstPayer(x)
 	return nil
 }
 
-// maxGraphQL is how much of a GraphQL body is read to price it.
-const maxGraphQL = 1 << 20
-
-// price is what the call costs. Where the body decides, it is read, as far as
-// it goes, and put back.
+// price is what the call costs. Where the body decides, it is read: one that is not
+// read to its end is taken for a mutation.
 func (g *Gateway) price(x *exchange) (*policy.Operation, error) {
 	op := x.match.Operation
-	if op.Resource != policy.GraphQL || x.in.Body == nil {
+	if op.Resource != policy.GraphQL {
 		return op, nil
 	}
-	control := http.NewResponseController(x.w)
-	_ = control.SetReadDeadline(time.Now().Add(g.Timeout)) // where it cannot be set the server's own must do
-	start, err := io.ReadAll(io.LimitReader(x.in.Body, maxGraphQL+1))
-	_ = control.SetReadDeadline(time.Time{})
+	if x.body == nil {
+		return op.ForBody(nil), nil
+	}
+	whole, err := g.take(x)
 	if err != nil {
-		return nil, &failure{status: http.StatusBadRequest, message: "Bad Request: the body ended too early", cause: err}
+		return nil, err
 	}
-	rest := x.in.Body
-	x.in.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(start), rest), rest}
-	if len(start) > maxGraphQL {
-		start = nil // not read to its end: taken for a mutation
-	}
-	return op.ForBody(start), nil
+	return op.ForBody(whole), nil
 }
 
 // keyed decides whether the cache has a part in this question, and gives it
@@ -215,17 +170,13 @@ func (g *Gateway) keyed(x *exchange) {
 	if op.Cache.Class == policy.Statistics {
 		x.rule.Otherwise = statisticsKept
 	}
-	x.tags = tagsOf(x.match)
-	if op.Cache.Class != policy.Shared {
-		x.tags = append(x.tags, "account:"+x.who.Caller.Account)
-	}
 	if x.kept {
 		// One representation for everyone: the key need not know Accept-Encoding.
-		x.header.Set("Accept-Encoding", "identity")
+		x.header["Accept-Encoding"] = identity
 		if len(g.Dialect.ETag) > 0 {
 			// The upstream writes for people what browsers and such ask for, behind an ETag of
 			// what it writes for programs.
-			x.header.Set("User-Agent", defaultAgent)
+			x.header["User-Agent"] = agents
 			if op.Known() && g.Dialect.Accept(x.header["Accept"]) == "" {
 				x.header.Set("Accept", g.Dialect.MediaType()) // one spelling, and one ETag
 			}
@@ -239,9 +190,10 @@ func (g *Gateway) keyOf(q *question, class string) cache.Key {
 	if q.match.Operation.Known() {
 		accept = g.Dialect.Accept(q.header["Accept"])
 	}
-	parts := []string{g.Upstream.String(), q.match.Path, q.match.Query, accept, class}
-	for _, name := range g.Dialect.Forward {
-		parts = append(parts, strings.Join(q.header.Values(name), ","))
+	var room [8]string
+	parts := append(room[:0], g.base, q.match.Path, q.match.Query, accept, class)
+	for _, name := range g.forwarded {
+		parts = append(parts, strings.Join(q.header[name], ","))
 	}
 	return cache.NewKey(parts...)
 }
@@ -257,11 +209,6 @@ func isForOrigin(h http.Header) bool {
 	return false
 }
 
-// covered are the request fields that a key covers, whatever Vary says.
-func (g *Gateway) covered() []string {
-	return append([]string{"Accept", "Accept-Encoding", g.Dialect.VersionHeader}, g.Dialect.VaryByCredential...)
-}
-
 // preflight answers what must fail by the documents' own words (journey, step
 // 4; design section 6.3).
 func (g *Gateway) preflight(x *exchange) error {
@@ -273,13 +220,10 @@ func (g *Gateway) preflight(x *exchange) error {
 
 // address turns what ReverseProxy has cloned from the client's request into
 // the question: URL, header and no more.
-func (x *exchange) address(p *httputil.ProxyRequest) {
+func (g *Gateway) address(x *exchange, p *httputil.ProxyRequest) {
 	out := p.Out
-	out.URL, out.Host = x.url, ""
-	out.Header = x.header.Clone()
-	if x.who.Authorize != nil {
-		x.who.Authorize(out.Header)
-	}
+	out.URL, out.Host = g.target(x.match), ""
+	out.Header = x.header.Clone() // the credential comes when it is let go
 	if x.method == http.MethodGet || x.method == http.MethodHead {
 		out.Body, out.ContentLength, out.TransferEncoding = nil, 0, nil
 		return
@@ -322,36 +266,8 @@ func (x *exchange) until(byDefault time.Duration) time.Time {
 	if x.prefer.given {
 		byDefault = x.prefer.wait
 	}
-	return x.start.Add(byDefault)
+	return x.ready.Add(byDefault)
 }
-
-// recorder is the client's ResponseWriter, remembering what went out.
-type recorder struct {
-	http.ResponseWriter
-	status int
-	bytes  int64
-}
-
-func (r *recorder) WriteHeader(status int) {
-	if status >= 200 && r.status == 0 {
-		r.status = status
-	}
-	r.ResponseWriter.WriteHeader(status)
-}
-
-func (r *recorder) Write(p []byte) (int, error) {
-	if r.status == 0 {
-		r.status = http.StatusOK
-	}
-	n, err := r.ResponseWriter.Write(p)
-	r.bytes += int64(n)
-	return n, err
-}
-
-func (r *recorder) wrote() bool { return r.status != 0 }
-
-// Unwrap is for http.ResponseController.
-func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // brokenOff notes that the upstream broke off an answer that had begun: it is kept
 // nowhere.

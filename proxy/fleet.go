@@ -19,9 +19,14 @@ const (
 
 // askForAll asks the question, unless another replica does.
 func (g *Gateway) askForAll(x *exchange, f *flight, out *http.Request) (*http.Response, error) {
-	began := time.Now()
-	resp, how, err := g.elsewhere(out.Context(), x, f)
-	x.record.Waited += time.Since(began)
+	var s stage
+	resp, how, err := g.elsewhere(out.Context(), x, f, func(c *cache.Claim) {
+		s = g.enter(x, out.Context(), stageFlight)
+		s.linkTo(spanContextOf(c.Trace))
+	})
+	if s.x != nil {
+		x.record.Waited += s.leave("another replica", err)
+	}
 	switch {
 	case err != nil:
 		return g.insteadOf(x, err)
@@ -34,8 +39,9 @@ func (g *Gateway) askForAll(x *exchange, f *flight, out *http.Request) (*http.Re
 
 // elsewhere returns the answer that another replica fetches, and how the flight lands
 // by it; nil when this one is to ask. It waits for one other at most. Where nobody
-// can tell, or what the other fetches is not for this client, this one asks.
-func (g *Gateway) elsewhere(ctx context.Context, x *exchange, f *flight) (*http.Response, landing, error) {
+// can tell, or what the other fetches is not for this client, this one asks. begin is
+// called when it begins to wait.
+func (g *Gateway) elsewhere(ctx context.Context, x *exchange, f *flight, begin func(*cache.Claim)) (*http.Response, landing, error) {
 	if x.ask.Has("no-cache") || x.stale != nil && x.stale.Lifetime == 0 {
 		return nil, 0, nil // only an answer to itself helps it
 	}
@@ -53,8 +59,11 @@ func (g *Gateway) elsewhere(ctx context.Context, x *exchange, f *flight) (*http.
 				return resp, kept, nil
 			}
 		}
-		if other == nil || other.Failed || waitsFor != "" && other.Owner != waitsFor || g.Cache.Purged(x.tags, other.Since) {
+		if other == nil || other.Failed || waitsFor != "" && other.Owner != waitsFor || g.Cache.Purged(x.tags(), other.Since) {
 			return nil, 0, nil
+		}
+		if waitsFor == "" {
+			begin(other)
 		}
 		waitsFor = other.Owner
 		f.follows(other)
@@ -92,7 +101,7 @@ func (g *Gateway) keepClaim(ctx context.Context, f *flight, owner string) {
 func (f *flight) claim(owner string) cache.Claim {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return cache.Claim{Owner: owner, Since: f.since, Sent: !f.isPaused(), Pending: f.pending.answer, Next: f.pending.next}
+	return cache.Claim{Owner: owner, Since: f.since, Sent: !f.isPaused(), Pending: f.pending.answer, Next: f.pending.next, Trace: traceparent(f.leader)}
 }
 
 // follows lets those who wait for the flight know how far another replica is.
@@ -100,7 +109,7 @@ func (f *flight) follows(c *cache.Claim) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if c.Pending != nil {
-		f.pending = computation{c.Pending, c.Next}
+		f.pending = computation{c.Pending, c.Next, f.pending.asked}
 	}
 	f.pause(!c.Sent || c.Pending != nil)
 }

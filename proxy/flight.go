@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
@@ -21,7 +23,9 @@ import (
 // kept, or as soon as it is known that it will not be.
 type flight struct {
 	key     cache.Key     // under which it is joined
+	path    string        // what is asked for
 	who     policy.Caller // its first client
+	began   time.Time
 	since   cache.Generation
 	done    chan struct{} // closed when it has landed
 	mu      sync.Mutex
@@ -31,6 +35,7 @@ type flight struct {
 	paused  chan struct{}           // closed while the question is held up
 	pending computation             // once the upstream has said that it computes the answer
 	shared  bool                    // other replicas have the answer, too
+	leader  trace.SpanContext       // of who asks; not valid where no trace is kept
 	landing landing
 	err     error // of a flight that failed
 }
@@ -53,6 +58,9 @@ const (
 	// unfinished: the answer is still computed, and it is not asked for any more.
 	unfinished
 )
+
+// landingNames are what people are told of a landing.
+var landingNames = [...]string{inTheAir: "in the air", kept: "kept", alone: "alone", refused: "refused", failed: "failed", unfinished: "unfinished"}
 
 // flights are those that can be joined.
 type flights struct {
@@ -85,14 +93,14 @@ func (g *Gateway) join(x *exchange) (f *flight, first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if f := l.flying[key]; f != nil && f.board() {
-		if !g.Cache.Purged(x.tags, f.since) {
+		if !g.Cache.Purged(x.tags(), f.since) {
 			return f, false
 		}
 		f.leave()
 	}
 	paused := make(chan struct{})
 	close(paused)
-	f = &flight{key: key, who: x.who.Caller, since: g.Cache.Generation(), done: make(chan struct{}), paused: paused}
+	f = &flight{key: key, path: x.match.Path, began: time.Now(), who: x.who.Caller, since: g.Cache.Generation(), done: make(chan struct{}), paused: paused}
 	if l.flying == nil {
 		l.flying = map[cache.Key]*flight{}
 	}
@@ -213,7 +221,7 @@ func (f *flight) computes(answer *cache.Entry, next time.Time) {
 	if f != nil {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.pending = computation{answer, next}
+		f.pending = computation{answer, next, f.pending.asked + 1}
 	}
 }
 
@@ -258,6 +266,19 @@ func (f *flight) pause(held bool) {
 	case !held && was:
 		f.paused = make(chan struct{})
 	}
+}
+
+// lead notes by whose span others can find the question; ledBy tells it.
+func (f *flight) lead(by trace.SpanContext) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.leader = by
+}
+
+func (f *flight) ledBy() trace.SpanContext {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.leader
 }
 
 // sharesIt notes whether other replicas have the answer, too.
@@ -315,9 +336,10 @@ func (g *Gateway) collapse(x *exchange, out *http.Request) (*http.Response, erro
 				return resp, err
 			}
 		}
-		began := time.Now()
+		s := g.enter(x, x.in.Context(), stageFlight)
 		how, err := f.await(x.in.Context(), g.joins(x, f))
-		x.record.Waited += time.Since(began)
+		s.linkTo(f.ledBy())
+		x.record.Waited += s.leave(landingNames[how], err)
 		switch how {
 		case kept:
 			if resp := g.shared(x, x.start); resp != nil {
@@ -350,7 +372,7 @@ const hurry = 50 * time.Millisecond
 // earlier by itself.
 func (g *Gateway) joins(x *exchange, f *flight) time.Time {
 	until, own := x.until(g.patience(x)), x.who.Caller
-	if soon := time.Now().Add(hurry); !x.computed() && (own.Account != f.who.Account || own.Priority != f.who.Priority) && soon.Before(until) {
+	if soon := time.Now().Add(hurry); !x.computed() && (x.inHurry || own.Account != f.who.Account || own.Priority != f.who.Priority) && soon.Before(until) {
 		return soon
 	}
 	return until
@@ -373,6 +395,7 @@ func (g *Gateway) lead(x *exchange, f *flight, out *http.Request) (resp *http.Re
 	}()
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(out.Context()))
 	x.flight, f.cancel = f, cancel
+	f.lead(x.spanContext())
 	context.AfterFunc(x.in.Context(), f.firstLeaves)
 	return g.askForAll(x, f, out.WithContext(ctx))
 }
@@ -405,7 +428,7 @@ func (x *exchange) landingOf(e *cache.Entry) landing {
 func landingAfter(err error) landing {
 	var limited *limits.Refusal
 	switch {
-	case errors.As(err, &limited):
+	case errors.As(err, &limited), errors.Is(err, errNotYet):
 		return refused
 	case errors.Is(err, context.Canceled):
 		return alone // that is about who asked

@@ -8,12 +8,16 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"net/url"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
@@ -27,7 +31,10 @@ type Config struct {
 	Upstream *url.URL
 	// Timeout bounds the wait for response headers, and each pause within a
 	// body, in either direction.
-	Timeout   time.Duration
+	Timeout time.Duration
+	// BodyTime bounds how long a client is waited for that sends a body, in all; 0 does
+	// not.
+	BodyTime  time.Duration
 	Catalogue *policy.Catalogue
 	Dialect   *policy.Dialect
 	// Identify says who sends a request and with which credential it goes on.
@@ -35,6 +42,12 @@ type Config struct {
 	// Inbound bounds how fast one address sends; it outlives a gateway. Nil
 	// lets everybody in.
 	Inbound *Inbound
+	// Crowd bounds how many requests wait; it outlives a gateway. Nil does not.
+	Crowd *Crowd
+	// Drain is how it ends; it outlives a gateway. Nil never does.
+	Drain *Drain
+	// Trusted are the proxies that are believed about who sends.
+	Trusted Trusted
 	Ledger  limits.Ledger
 	// Limiter hands out the ledger's permits; it outlives a gateway.
 	Limiter *limits.Limiter
@@ -50,16 +63,35 @@ type Config struct {
 	Statistics      Statistics
 	// Background runs what outlives its client; it outlives a gateway.
 	Background *Background
-	Log        *slog.Logger
+	// Tracer makes the spans of a request's journey; nil makes none.
+	Tracer trace.Tracer
+	// LastRequests outlives a gateway. Nil is one of its own.
+	LastRequests *LastRequests
+	// Observe is told of each request when it has ended; nil tells nobody. It must not
+	// wait.
+	Observe func(*Record)
+	Log     *slog.Logger
 }
 
 // Identity is a caller, and how it shows itself to the upstream.
 type Identity struct {
 	Caller policy.Caller
-	// Authorize puts the credential on an outbound request. Nil sends none.
-	Authorize func(http.Header)
+	// Authorize puts the credential on an outbound request, or says why it cannot be
+	// used: an [UnusableError], or the context's. Nil sends none.
+	Authorize func(context.Context, http.Header) error
+	// AtOnce is set where Authorize never waits.
+	AtOnce bool
 	// Scope is what the client may ask for; nil is everything.
 	Scope *policy.Scope
+	// Heard is told what the upstream answered to the credential: the status of a request
+	// that was sent at some time, 0 where none came. Nil where nobody wants to know.
+	Heard func(op *policy.Operation, status int, sent time.Time)
+	// Pick returns who of the same client pays for a question; where some have been tried
+	// it may be nobody. Nil where there is no choice.
+	Pick func(Wanted) (Identity, bool)
+	// Blind is told that the credential got 403 or 404, and whether another of the client's
+	// got more. It goes with Pick.
+	Blind func(w Wanted, status int, seen bool)
 }
 
 // ErrUnidentified refuses a request that shows no credential where one is
@@ -75,6 +107,7 @@ type Gateway struct {
 	Config
 	buffers bufferPool
 	flights flights
+	contact contact
 	// digests is whether it is known how ETags are made.
 	digests  trust
 	reliance struct {
@@ -82,12 +115,33 @@ type Gateway struct {
 		on map[string]*reliance // by operation
 	}
 	shapes shapes
-	recent recent
+	last   *LastRequests
+	// base is the upstream's URL in keys, forwarded the dialect's own request fields.
+	base      string
+	forwarded []string
+	passes    map[string]bool // the request fields that go on
+	lines     lines
+	written   *written
+	// covered are the request fields that a key covers, whatever Vary says.
+	covered []string
+	reverse httputil.ReverseProxy // what those of all exchanges have in common
 }
 
 // New returns a gateway.
 func New(c Config) *Gateway {
-	return &Gateway{Config: c}
+	g := &Gateway{Config: c, base: c.Upstream.String(), written: newWritten(), passes: map[string]bool{}}
+	g.reverse = httputil.ReverseProxy{BufferPool: &g.buffers, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
+	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
+	if g.last = c.LastRequests; g.last == nil {
+		g.last = &LastRequests{}
+	}
+	for _, name := range c.Dialect.Forward {
+		g.forwarded = append(g.forwarded, http.CanonicalHeaderKey(name))
+	}
+	for _, name := range slices.Concat(forwarded, g.forwarded) {
+		g.passes[name] = true
+	}
+	return g
 }
 
 // ServeHTTP is a request's journey (design section 2).
@@ -116,9 +170,26 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.refuse(x, err)
 	case g.answerFromLedger(x):
 	case g.answerFromCache(x):
+	case g.reconsider(x) && g.answerFromCache(x):
 	default:
-		g.forward(x)
+		g.wait(x)
 	}
+}
+
+// wait takes a request to where it waits: for the upstream, or for another one that asks
+// the same. One too many gets what is held, however old, where it may.
+func (g *Gateway) wait(x *exchange) {
+	if x.shed = g.Crowd.enter(x.who.Caller.Priority); x.shed == nil {
+		defer g.Crowd.leave()
+		if err := g.takeIn(x); err != nil {
+			g.refuse(x, err)
+			return
+		}
+	}
+	if x.body != nil && (x.shed != nil || !x.brings()) {
+		x.w.closes = true // nobody reads it, and what follows on the connection would be taken for it
+	}
+	g.forward(x)
 }
 
 // forward sends the question through a ReverseProxy made for this exchange:
@@ -129,22 +200,28 @@ func (g *Gateway) forward(x *exchange) {
 	// when the answer has begun. Without this the server closes the body then,
 	// the transport takes that for an error, and cuts the answer short.
 	_ = http.NewResponseController(x.w).EnableFullDuplex() // HTTP/2 has no need of it
-	proxy := httputil.ReverseProxy{
-		Rewrite:   func(p *httputil.ProxyRequest) { x.address(p) },
-		Transport: roundTripper(func(out *http.Request) (*http.Response, error) { return g.answer(x, out) }),
-		ModifyResponse: func(resp *http.Response) error {
-			if len(resp.Trailer) > 0 {
-				// HTTP/1.1 has room for one of them; trailers need chunks.
-				resp.Header.Del("Content-Length")
-			}
-			g.reply(x, resp.Header)
-			resp.Body = &passedBody{resp.Body, x}
-			return nil
-		},
-		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) { g.refuse(x, err) },
-		BufferPool:   &g.buffers,
-		ErrorLog:     slog.NewLogLogger(g.Log.Handler(), slog.LevelDebug),
+	x.forever = x.lasting()
+	proxy := g.reverse
+	proxy.Rewrite = func(p *httputil.ProxyRequest) { g.address(x, p) }
+	proxy.Transport = roundTripper(func(out *http.Request) (*http.Response, error) {
+		// Beside hooks of our own its one would be called by a function that reflection
+		// makes anew each time.
+		x.interim = httptrace.ContextClientTrace(out.Context()).Got1xxResponse
+		if x.shed != nil {
+			return g.insteadOf(x, x.shed)
+		}
+		return g.answerByAny(x, out.WithContext(x.in.Context()))
+	})
+	proxy.ModifyResponse = func(resp *http.Response) error {
+		if len(resp.Trailer) > 0 {
+			// HTTP/1.1 has room for one of them; trailers need chunks.
+			resp.Header.Del("Content-Length")
+		}
+		g.reply(x, resp.Header)
+		resp.Body = &passedBody{resp.Body, x}
+		return nil
 	}
+	proxy.ErrorHandler = func(_ http.ResponseWriter, _ *http.Request, err error) { g.refuse(x, x.blame(err)) }
 	proxy.ServeHTTP(x.w, x.in)
 }
 
@@ -242,9 +319,18 @@ func (g *Gateway) authorize(x *exchange) error {
 	}
 }
 
-// begin opens the exchange and its record.
+// begin opens the exchange of a client's request, its record and its span.
 func (g *Gateway) begin(w http.ResponseWriter, r *http.Request) *exchange {
-	x := &exchange{w: &recorder{ResponseWriter: w}, in: r, start: time.Now()}
+	x := g.open(w, r)
+	g.traceRequest(x)
+	return x
+}
+
+// open makes an exchange.
+func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
+	x := &exchange{w: record(w, r, g.Timeout, g.Drain), start: time.Now(), written: g.written}
+	x.ready = x.start
+	x.in, x.body = patiently(w, r, g.Timeout, g.BodyTime)
 	x.record = Record{ID: newRequestID(), Start: x.start, Method: methodLabel(r.Method), Route: otherShape}
 	x.prefer = parsePrefer(r.Header["Prefer"])
 	return x
@@ -255,9 +341,11 @@ func (g *Gateway) begin(w http.ResponseWriter, r *http.Request) *exchange {
 // the client's connection passes on.
 func (g *Gateway) finish(x *exchange) {
 	p := recover()
+	defer x.body.end()
+	defer x.taken.end()
 	broken, _ := p.(error)
 	if p != nil && !errors.Is(broken, http.ErrAbortHandler) {
-		g.Log.Error("panic in a request", "request", x.record.ID, "panic", p, "stack", string(debug.Stack()))
+		g.Log.ErrorContext(x.lasting(), "panic in a request", "request", x.record.ID, "panic", p, "stack", string(debug.Stack()))
 		if !x.w.wrote() {
 			g.refuse(x, &failure{status: http.StatusInternalServerError, message: "Internal Server Error"})
 			p = nil
@@ -271,8 +359,13 @@ func (g *Gateway) finish(x *exchange) {
 			x.record.Status = http.StatusBadGateway
 		}
 	}
-	g.recent.add(x.record)
-	g.Log.LogAttrs(context.WithoutCancel(x.in.Context()), slog.LevelInfo, "request", x.record.attrs()...)
+	x.concludes()
+	g.endTrace(x)
+	g.last.add(x.record)
+	if g.Observe != nil {
+		g.Observe(&x.record)
+	}
+	g.logAccess(x)
 	if p != nil && !x.record.Background { // there is no server to take it, nor a client to break with
 		panic(http.ErrAbortHandler)
 	}

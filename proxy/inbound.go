@@ -15,10 +15,9 @@ import (
 // loop keeps itself waiting and not the gateway. It is about the gateway's own
 // work: a request that it lets in has spent nothing of any budget yet.
 //
-// An address is that of the connection, whatever the request's fields say;
-// IPv6 counts by /64, which is what one subscriber has. Behind a load balancer
-// or a terminator of TLS all clients have its address, and are limited as one:
-// there the limit belongs off, or into what stands in front.
+// An address is that of the connection, or what a [Trusted] proxy tells; IPv6
+// counts by /64, which is what one subscriber has. Behind a load balancer that
+// is not trusted all clients have its address, and are limited as one.
 //
 // It outlives a [Gateway], so a reload gives nobody a fresh start. The zero
 // value lets everybody in; see [Inbound.Configure]. It is safe for concurrent
@@ -125,34 +124,16 @@ func (in *Inbound) dropLocked(e *list.Element) {
 
 func bucketOf(e *list.Element) *bucket { return e.Value.(*bucket) }
 
-// subscriber is how much of an IPv6 address tells one client from another: the
-// rest is the client's own to choose.
-const subscriber = 64
-
-// addressOf is what a connection's remote address counts as. Those without an
-// IP, of Unix sockets for example, count as one.
-func addressOf(remote string) netip.Addr {
-	p, err := netip.ParseAddrPort(remote)
-	if err != nil {
-		return netip.Addr{}
-	}
-	a := p.Addr().Unmap()
-	if a.Is4() {
-		return a
-	}
-	network, _ := a.Prefix(subscriber) // an IPv6 address has as many bits
-	return network.Addr()
-}
-
 // throttle refuses a request of an address that sends too fast (journey,
 // before step 1): nothing is cheaper, and nothing of the request is looked at.
 func (g *Gateway) throttle(x *exchange) error {
-	if g.Inbound == nil || g.Inbound.allow(addressOf(x.in.RemoteAddr), x.start) {
+	sender := g.Trusted.sender(x.in)
+	if g.Inbound == nil || g.Inbound.allow(counted(sender), x.start) {
 		return nil
 	}
 	return &failure{
 		status: http.StatusTooManyRequests, detail: "inbound", retryAfter: time.Second,
 		message: "Too Many Requests: this address sends faster than the gateway lets one address send",
-		cause:   fmt.Errorf("limits.inbound: %s sends too fast", x.in.RemoteAddr),
+		cause:   fmt.Errorf("limits.inbound: %s sends too fast", sender),
 	}
 }

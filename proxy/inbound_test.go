@@ -99,7 +99,7 @@ func TestRefusalOfAnAddress(t *testing.T) {
 		w.want("identified", identified, 1)
 		w.want("upstream saw", w.upstreamSaw(), 1)
 		last := w.gateway.Recent()[0]
-		w.want("the operator learns who", last.Error, "limits.inbound: 192.0.2.1:1001 sends too fast")
+		w.want("the operator learns who", last.Error, "limits.inbound: 192.0.2.1 sends too fast")
 		w.want("in the access line", last.Status, 429)
 	})
 }
@@ -361,8 +361,8 @@ func TestLettingInAllocatesNothing(t *testing.T) {
 	in.Configure(1_000_000, 1_000_000)
 	now := time.Now()
 	for _, remote := range []string{"192.0.2.1:1000", "[2001:db8::1]:1000"} {
-		in.allow(addressOf(remote), now)
-		if n := testing.AllocsPerRun(1000, func() { in.allow(addressOf(remote), now) }); n != 0 {
+		in.allow(counted(netip.MustParseAddrPort(remote).Addr()), now)
+		if n := testing.AllocsPerRun(1000, func() { in.allow(counted(netip.MustParseAddrPort(remote).Addr()), now) }); n != 0 {
 			t.Errorf("%s: %v allocations", remote, n)
 		}
 	}
@@ -380,7 +380,7 @@ func BenchmarkInbound(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				now = now.Add(time.Nanosecond)
-				if !in.allow(addressOf(remote), now) {
+				if !in.allow(counted(netip.MustParseAddrPort(remote).Addr()), now) {
 					b.Fatal("refused")
 				}
 			}

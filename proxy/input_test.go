@@ -34,7 +34,7 @@ func (w *world) refused(r got, status int, says string) {
 
 func nothing(http.ResponseWriter, *http.Request) {}
 
-func TestTargetsThatCouldBeReadTwoWays(t *testing.T) {
+func TestAttack16TargetsThatCouldBeReadTwoWays(t *testing.T) {
 	for _, c := range []struct{ name, path, says string }{
 		{"encoded dot segment", "/repos/acme/%2e%2e/user", "dot segment"},
 		{"dot segment in the middle of an escape", "/repos/acme/.%2E/user", "dot segment"},
@@ -80,7 +80,7 @@ func parseAnswer(t *testing.T, text string) got {
 	return got{&http.Response{StatusCode: status, Header: h}, body, nil}
 }
 
-func TestWhatIsNotHTTPForUs(t *testing.T) {
+func TestAttack5WhatIsNotHTTPForUs(t *testing.T) {
 	for _, c := range []struct {
 		name, request string
 		status        int
@@ -108,7 +108,7 @@ func TestWhatIsNotHTTPForUs(t *testing.T) {
 }
 
 // A body that nobody reads must not be taken for the next request.
-func TestBodyOnAHitIsNotTheNextRequest(t *testing.T) {
+func TestAttack3BodyOnAHitIsNotTheNextRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, templates)
 		w.get("/gitignore/templates")
@@ -121,28 +121,22 @@ func TestBodyOnAHitIsNotTheNextRequest(t *testing.T) {
 	})
 }
 
-func TestAmbiguousFramingIsRefused(t *testing.T) {
-	for name, fields := range map[string]string{
-		"length and chunks, not the last coding": "Content-Length: 4\r\nTransfer-Encoding: chunked, identity",
-		"two lengths":                            "Content-Length: 4\r\nContent-Length: 5",
-		"unknown coding":                         "Transfer-Encoding: xchunked",
-		"space before the colon":                 "Content-Length : 4",
-		"no field name":                          ": 4",
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, nothing)
-				answer := w.raw("POST /user HTTP/1.1\r\nHost: gateway.test\r\n" + fields + "\r\n\r\n0\r\n\r\n")
-				if !strings.HasPrefix(answer, "HTTP/1.1 400 ") && !strings.HasPrefix(answer, "HTTP/1.1 501 ") {
-					t.Errorf("got %.60q", answer)
-				}
-				w.want("requests upstream", w.upstreamSaw(), 0)
-			})
+// TestAttack46SlowBodyIsTheClientsFault, and not the upstream's.
+func TestAttack46SlowBodyIsTheClientsFault(t *testing.T) {
+	for _, head := range []string{"PUT /repos/a/b/subscription", "POST /graphql"} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+			began := time.Now()
+			answer := w.raw(head + " HTTP/1.1\r\nHost: g\r\nConnection: close\r\nContent-Length: 100\r\n\r\nhalf")
+			w.refused(parseAnswer(t, answer), http.StatusRequestTimeout, "the body comes too slowly")
+			w.want("after", time.Since(began).Round(time.Second), 30*time.Second)
+			time.Sleep(10 * time.Second) // the upstream may be at work on it
+			w.want("permits in flight", w.inFlight(), 0)
 		})
 	}
 }
 
-func TestHugeHeaderIsRefusedByTheServer(t *testing.T) {
+func TestAttack30HugeHeaderIsRefusedByTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nothing)
 		answer := w.raw("GET / HTTP/1.1\r\nHost: gateway.test\r\nX-A: " + strings.Repeat("a", 2*MaxHeaderBytes) + "\r\n\r\n")

@@ -72,7 +72,7 @@ func TestClientThatLeavesLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-func TestClientThatLeavesTheQueueGivesUpItsPlace(t *testing.T) {
+func TestAttack48ClientThatLeavesTheQueueGivesUpItsPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { <-release })
@@ -126,7 +126,7 @@ func rawUpstream(t *testing.T, answer string) option {
 	}
 }
 
-func TestUpstreamThatSpeaksBadHTTP(t *testing.T) {
+func TestAttack9UpstreamThatSpeaksBadHTTP(t *testing.T) {
 	for _, c := range []struct {
 		name, answer string
 		status       int

@@ -81,9 +81,10 @@ func TestThe31stSearchIsRefusedWithoutReachingUpstream(t *testing.T) {
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		r := search()
+		r, refused := search(), time.Now()
 		w.want("status", r.StatusCode, 429)
 		w.want("retry-after", r.Header.Get("Retry-After"), "58") // the window's reset and a second
+		w.want("reset is the same moment", r.Header.Get("X-RateLimit-Reset"), strconv.FormatInt(refused.Add(58*time.Second).Unix(), 10))
 		w.want("remaining", r.Header.Get("X-RateLimit-Remaining"), "0")
 		w.want("resource", r.Header.Get("X-RateLimit-Resource"), "search")
 		w.want("detail", r.Header.Get("Cache-Status"), "weir; detail=primary")

@@ -91,7 +91,7 @@ type offering struct {
 // section 8.8.1).
 func (l *offering) add(e *cache.Entry, from origins) {
 	if from != held && (e.Status != http.StatusOK || e == l.x.stale || !l.proofs) ||
-		from == foreign && (l.x.match.Operation.Paged() || len(e.Header["Link"]) > 0) && !l.links {
+		from == foreign && (l.x.match.Operation.Paged() || e.Lines("Link") > 0) && !l.links {
 		return
 	}
 	known := l.computes && e.Status == http.StatusOK
@@ -142,7 +142,7 @@ func (g *Gateway) validate(x *exchange, out *http.Request) bool {
 	x.offers = g.offers(x, out.Header)
 	modified := ""
 	if x.stale != nil && onlyHeld(x.offers) && (len(x.offers) > 0 || x.stale.ETag() == "") { // never without its ETag (RFC 9111 section 4.3.1)
-		modified = x.stale.Header.Get("Last-Modified")
+		modified = x.stale.Field("Last-Modified")
 	}
 	if len(x.offers) == 0 && modified == "" {
 		return false
@@ -186,7 +186,7 @@ func (g *Gateway) proven(x *exchange, sent, answer http.Header) (o offer, ok boo
 		case !o.computed && etag != o.etag:
 			trust.proofs.told(false, now)
 			return offer{}, false // it is weak now, or not told
-		case o.from == foreign && len(o.entry.Header["Link"]) > len(answer["Link"]):
+		case o.from == foreign && o.entry.Lines("Link") > len(answer["Link"]):
 			trust.links.told(false, now)
 			return offer{}, false // where its pages are was for its own caller
 		}
@@ -212,7 +212,7 @@ func (g *Gateway) computes(x *exchange, sent http.Header, now time.Time) bool {
 
 // compare learns from a whole answer whether its ETag is what it was computed to be.
 func (g *Gateway) compare(x *exchange, sent http.Header, e *cache.Entry) {
-	now, etag := time.Now(), opaque(e.Header.Get("Etag"))
+	now, etag := time.Now(), opaque(e.Field("Etag"))
 	if e.Status != http.StatusOK || len(e.Body) > maxDigested || !digest.MatchString(etag) || !g.computes(x, sent, now) {
 		return
 	}

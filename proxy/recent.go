@@ -9,15 +9,15 @@ import (
 // recentSize is how many requests are remembered for people to look at.
 const recentSize = 256
 
-// recent is a ring of the last requests.
-type recent struct {
+// LastRequests is a ring of the last requests. Its zero value has none.
+type LastRequests struct {
 	mu   sync.Mutex
 	ring [recentSize]Record
 	next int
 	full bool
 }
 
-func (r *recent) add(record Record) {
+func (r *LastRequests) add(record Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ring[r.next] = record
@@ -27,7 +27,7 @@ func (r *recent) add(record Record) {
 
 // Recent returns the last requests, the newest first.
 func (g *Gateway) Recent() []Record {
-	r := &g.recent
+	r := g.last
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	size := r.next

@@ -1,12 +1,14 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -38,7 +40,10 @@ func (f *failure) Error() string { return f.message }
 // refuse writes what err means to the client. It is the only place that writes
 // an error body.
 func (g *Gateway) refuse(x *exchange, err error) {
-	f := g.failureOf(err)
+	f := x.drained()
+	if f == nil {
+		f = g.failureOf(err)
+	}
 	if f.cause != nil {
 		x.record.Error = f.cause.Error()
 	}
@@ -50,6 +55,9 @@ func (g *Gateway) refuse(x *exchange, err error) {
 		delete(h, name)
 	}
 	x.record.Cache = "weir"
+	if f.finding != nil {
+		x.record.Outcome = "own"
+	}
 	if f.detail != "" {
 		x.record.Cache += "; detail=" + f.detail
 	}
@@ -92,6 +100,8 @@ func (g *Gateway) limitHeaders(h http.Header, r *limits.Refusal) {
 	if r.Reason == limits.Primary {
 		h.Set("X-Ratelimit-Remaining", "0")
 		h.Set("X-Ratelimit-Used", h.Get("X-Ratelimit-Limit"))
+		// Clients wait for the reset, not for Retry-After: both are the same moment.
+		h.Set("X-Ratelimit-Reset", strconv.FormatInt(r.Until.Add(time.Second-1).Unix(), 10))
 		if field := h.Get("Ratelimit"); field != "" {
 			// What is left, and not before it is worth coming back.
 			name, _, _ := strings.Cut(field, ";")
@@ -127,6 +137,7 @@ func (g *Gateway) failureOf(err error) *failure {
 	var f *failure
 	var target *policy.TargetError
 	var refusal *limits.Refusal
+	var unusable *UnusableError
 	switch {
 	case errors.As(err, &f):
 		return f
@@ -134,6 +145,11 @@ func (g *Gateway) failureOf(err error) *failure {
 		return &failure{status: http.StatusBadRequest, message: "Bad Request: " + target.Reason, cause: err}
 	case errors.As(err, &refusal):
 		return g.limited(refusal)
+	case errors.As(err, &unusable):
+		return &failure{
+			status: http.StatusServiceUnavailable, message: "Service Unavailable: the credential that pays for this client cannot be used now",
+			detail: "credential", retryAfter: max(time.Second, time.Until(unusable.Until)), cause: err,
+		}
 	case errors.Is(err, ErrUnidentified):
 		return &failure{status: http.StatusUnauthorized, message: "Requires authentication", cause: err}
 	case errors.Is(err, ErrUnidentifiable):
@@ -143,6 +159,7 @@ func (g *Gateway) failureOf(err error) *failure {
 		}
 	case errors.Is(err, errStalled), isTimeout(err):
 		return &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: the upstream did not answer in time", detail: "timeout", cause: err}
+	case errors.Is(err, errInterim), errors.Is(err, errClosedOn): // how it was ended is no matter
 	case errors.Is(err, context.Canceled):
 		return &failure{status: statusClientGone, cause: err}
 	}
@@ -170,6 +187,12 @@ func isTimeout(err error) bool {
 
 // reasonOf names what is wrong with the upstream without telling where it is.
 func reasonOf(err error) string {
+	return cmp.Or(connectionFault(err), "the upstream gave no valid answer")
+}
+
+// connectionFault names what is wrong with the connection to the upstream; it is empty
+// where that is not what is wrong.
+func connectionFault(err error) string {
 	var name *net.DNSError
 	var op *net.OpError
 	switch {
@@ -177,10 +200,10 @@ func reasonOf(err error) string {
 		return "the upstream's name cannot be resolved"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "the upstream refuses connections"
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return "the upstream broke the connection"
 	case errors.As(err, &op) && op.Op == "dial":
 		return "the upstream cannot be reached"
 	}
-	return "the upstream gave no valid answer"
+	return ""
 }

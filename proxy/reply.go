@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -17,9 +16,6 @@ import (
 // reply finishes the header of every answer that came from the cache or the
 // upstream (journey, step 11).
 func (g *Gateway) reply(x *exchange, h http.Header) {
-	for _, name := range withheld {
-		h.Del(name)
-	}
 	g.localize(x, h)
 	g.own(x, h)
 	if x.prefer.applied != "" && x.record.Waited > 0 {
@@ -33,10 +29,11 @@ func (g *Gateway) own(x *exchange, h http.Header) {
 	if x.match.Operation != nil {
 		g.rateHeaders(x, h)
 	}
-	if x.record.Cache != "" {
-		h.Add("Cache-Status", x.record.Cache) // behind that of caches nearer to the origin
+	if x.record.Cache != "" { // behind that of caches nearer to the origin
+		h["Cache-Status"] = append(h["Cache-Status"], x.record.Cache)
 	}
-	h.Set(requestIDHeader, x.record.ID)
+	x.lines[0] = x.record.ID
+	h[requestIDHeader] = x.lines[0:1:1]
 }
 
 const requestIDHeader = "Weir-Request-Id"
@@ -45,16 +42,17 @@ const requestIDHeader = "Weir-Request-Id"
 // for this caller now: one set only, of the resource that this request counts
 // against.
 func (g *Gateway) rateHeaders(x *exchange, h http.Header) {
-	b, err := g.Ledger.Budget(context.WithoutCancel(x.in.Context()), x.who.Caller.Account, x.who.Caller.Kind, x.record.Resource)
+	b, err := g.Ledger.Budget(x.in.Context(), x.who.Caller.Account, x.who.Caller.Kind, x.record.Resource)
 	if err != nil {
-		g.Log.Debug("no budget is known", "request", x.record.ID, "error", err) // the ledger says once that it is lost
+		g.Log.DebugContext(x.in.Context(), "no budget is known", "request", x.record.ID, "error", err) // the ledger says once that it is lost
 		return
 	}
-	h["X-Ratelimit-Limit"] = []string{itoa(b.Limit)}
-	h["X-Ratelimit-Remaining"] = []string{itoa(b.Remaining)}
-	h["X-Ratelimit-Used"] = []string{itoa(b.Used)}
-	h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(b.Reset.Unix(), 10)}
-	h["X-Ratelimit-Resource"] = []string{b.Resource}
+	h["X-Ratelimit-Limit"] = x.written.plain.of(b.Limit)
+	h["X-Ratelimit-Remaining"] = x.written.plain.of(b.Remaining)
+	h["X-Ratelimit-Used"] = x.written.plain.of(b.Used)
+	h["X-Ratelimit-Reset"] = x.written.plain.of(int(b.Reset.Unix()))
+	x.lines[1] = b.Resource
+	h["X-Ratelimit-Resource"] = x.lines[1:2:2]
 	if g.RateLimitFields {
 		rateLimitFields(h, b, time.Now())
 	}
@@ -64,19 +62,21 @@ func (g *Gateway) rateHeaders(x *exchange, h http.Header) {
 // of the IETF have them (limits.md section 9): lists of one item, named as the
 // resource.
 func rateLimitFields(h http.Header, b limits.Budget, now time.Time) {
-	name := strconv.Quote(b.Resource)
-	h["Ratelimit-Policy"] = []string{name + ";q=" + itoa(b.Limit) + ";w=" + itoa(int(b.Window/time.Second))}
-	h["Ratelimit"] = []string{name + ";r=" + itoa(b.Remaining) + ";t=" + itoa(max(0, int(b.Reset.Sub(now)/time.Second)))}
+	var room [96]byte
+	text := func(first string, n int, second string, m int) []string {
+		line := append(strconv.AppendQuote(room[:0], b.Resource), first...)
+		line = append(strconv.AppendInt(line, int64(n), 10), second...)
+		return []string{string(strconv.AppendInt(line, int64(m), 10))}
+	}
+	h["Ratelimit-Policy"] = text(";q=", b.Limit, ";w=", int(b.Window/time.Second))
+	h["Ratelimit"] = text(";r=", b.Remaining, ";t=", max(0, int(b.Reset.Sub(now)/time.Second)))
 }
 
 // replyFromEntry writes a fresh entry, or 304 where the client has it.
 func (g *Gateway) replyFromEntry(x *exchange, e *cache.Entry, now time.Time) {
-	x.record.Cache = hit(e, now)
-	status, header := entryHeader(x, e, now)
+	x.record.Cache = x.hit(e, now)
 	h := x.w.Header()
-	for name, values := range header {
-		h[name] = values
-	}
+	status := entryFields(x, e, now, h)
 	g.reply(x, h)
 	x.w.WriteHeader(status)
 	if status != http.StatusNotModified && x.method != http.MethodHead {
@@ -87,31 +87,30 @@ func (g *Gateway) replyFromEntry(x *exchange, e *cache.Entry, now time.Time) {
 // replyPart writes the part of a fresh entry that is asked for, or 304, 416, or all
 // of it, as If-None-Match, If-Range and Range have it.
 func (g *Gateway) replyPart(x *exchange, e *cache.Entry, now time.Time) {
-	x.record.Cache = hit(e, now)
+	x.record.Cache = x.hit(e, now)
 	h := x.w.Header()
-	for name, values := range e.Header {
-		if name != "Content-Length" {
-			h[name] = values
-		}
-	}
-	h["Age"] = []string{itoa(int(e.Age(now) / time.Second))}
+	e.CopyFields(h)
+	delete(h, "Content-Length")
+	h["Age"] = x.written.plain.of(int(e.Age(now) / time.Second))
 	if h["Content-Type"] == nil {
 		h["Content-Type"] = nil // not guessed
 	}
 	g.reply(x, h)
-	modified, _ := http.ParseTime(e.Header.Get("Last-Modified")) // the zero time says nothing
+	modified, _ := http.ParseTime(e.Field("Last-Modified")) // the zero time says nothing
 	http.ServeContent(x.w, x.in, "", modified, bytes.NewReader(e.Body))
 }
 
 // hit is the Cache-Status of an answer that comes from the cache alone.
-func hit(e *cache.Entry, now time.Time) string {
-	return "weir; hit; ttl=" + itoa(-int(e.Staleness(now)/time.Second))
+func (x *exchange) hit(e *cache.Entry, now time.Time) string {
+	return x.written.hits.of(-int(e.Staleness(now) / time.Second))[0]
 }
 
-// entryHeader is what this client gets of an entry beside its body: all of it,
-// or 304 when its own validators say that it has it.
-func entryHeader(x *exchange, e *cache.Entry, now time.Time) (status int, h http.Header) {
-	status, h = e.Status, e.Header.Clone()
+// entryFields puts into h what this client gets of an entry beside its body, and returns
+// the status: all of it, or 304 when its own validators say that it has it. The values
+// are the entry's own: nobody writes to them.
+func entryFields(x *exchange, e *cache.Entry, now time.Time, h http.Header) (status int) {
+	status = e.Status
+	e.CopyFields(h)
 	if e.NotModified(x.header) {
 		status = http.StatusNotModified
 		// What describes the body is not repeated (RFC 9110 section 15.4.5).
@@ -119,16 +118,16 @@ func entryHeader(x *exchange, e *cache.Entry, now time.Time) (status int, h http
 			h.Del(name)
 		}
 	} else if status != http.StatusNoContent {
-		h["Content-Length"] = []string{itoa(len(e.Body))}
+		h["Content-Length"] = x.written.plain.of(len(e.Body))
 	}
-	h["Age"] = []string{itoa(int(e.Age(now) / time.Second))}
-	return status, h
+	h["Age"] = x.written.plain.of(int(e.Age(now) / time.Second))
+	return status
 }
 
 // entryResponse is an entry in the place of an upstream's answer.
 func entryResponse(x *exchange, e *cache.Entry, now time.Time) *http.Response {
-	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: x.in, Body: http.NoBody}
-	resp.StatusCode, resp.Header = entryHeader(x, e, now)
+	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: x.in, Body: http.NoBody, Header: make(http.Header, 16)}
+	resp.StatusCode = entryFields(x, e, now, resp.Header)
 	if resp.StatusCode != http.StatusNotModified {
 		resp.ContentLength = int64(len(e.Body))
 		if x.method != http.MethodHead {
@@ -152,7 +151,7 @@ func (g *Gateway) answerFromLedger(x *exchange) bool {
 	if err != nil {
 		return false // upstream knows
 	}
-	x.record.Cache = "weir; hit; detail=ledger"
+	x.record.Cache, x.record.Outcome = "weir; hit; detail=ledger", "own"
 	h := x.w.Header()
 	h.Set("Content-Type", "application/json; charset=utf-8")
 	h.Set("Cache-Control", "no-cache")

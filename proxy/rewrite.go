@@ -40,33 +40,31 @@ var forwarded = []string{
 // defaultAgent is sent for clients that name none: the upstream demands one.
 const defaultAgent = "weir"
 
-// capability tells origins that the API's documents do not know how they may speak to
-// this cache alone, by which name (package cache).
-const capability = `weir="Surrogate/1.0"`
+// Values that many requests share; nobody writes to them. The capability tells origins
+// that the API's documents do not know how they may speak to this cache alone, by which
+// name (package cache).
+var (
+	via        = []string{"1.1 weir"}
+	agents     = []string{defaultAgent}
+	identity   = []string{"identity"}
+	capability = []string{`weir="Surrogate/1.0"`}
+)
 
 func (g *Gateway) outbound(in http.Header, known bool) http.Header {
-	out := make(http.Header, len(forwarded)+2)
+	out := make(http.Header, 8)
 	named := cache.Named(in)
-	if !known {
-		for name, values := range in {
-			if plain(name) && !named[name] {
-				out[name] = values[:len(values):len(values)]
-			}
+	for name, values := range in {
+		if len(values) > 0 && !named[name] && (g.passes[name] || !known && plain(name)) {
+			out[name] = values[:len(values):len(values)]
 		}
-		out.Set("Surrogate-Capability", capability)
 	}
-	for _, names := range [][]string{forwarded, g.Dialect.Forward} {
-		for _, name := range names {
-			name = http.CanonicalHeaderKey(name)
-			if values := in[name]; len(values) > 0 && !named[name] {
-				out[name] = values[:len(values):len(values)]
-			}
-		}
+	if !known {
+		out["Surrogate-Capability"] = capability
 	}
 	if out.Get("User-Agent") == "" {
-		out.Set("User-Agent", defaultAgent)
+		out["User-Agent"] = agents
 	}
-	out.Set("Via", "1.1 weir")
+	out["Via"] = via
 	return out
 }
 
@@ -79,7 +77,7 @@ func plain(name string) bool {
 			return false
 		}
 	}
-	for _, prefix := range []string{"X-", "Proxy-", "Sec-", "Cf-", "Fastly-", "Akamai-"} {
+	for _, prefix := range []string{"X-", "Proxy-", "Sec-", "Cf-", "Fastly-", "Akamai-", "Remote-", "Weir-"} {
 		if strings.HasPrefix(name, prefix) {
 			return false
 		}
@@ -91,12 +89,48 @@ func plain(name string) bool {
 var ours = map[string]bool{
 	"Authorization": true, "Client-Ip": true, "Connection": true, "Content-Length": true, "Cookie": true, "Expect": true,
 	"Forwarded": true, "Front-End-Https": true, "Host": true, "Keep-Alive": true, "Pragma": true, "Prefer": true, "Te": true, "Trailer": true,
-	"Transfer-Encoding": true, "True-Client-Ip": true, "Upgrade": true, "Via": true, "Weir-Debug": true,
+	"Transfer-Encoding": true, "True-Client-Ip": true, "Upgrade": true, "Via": true,
 }
 
-// withheld are response fields that are about the upstream's host, or about
-// some other request's budget, not about the answer.
+// returned are the response fields of operations of the documents that clients get,
+// beside those with the dialect's vendor in their names: what an answer is, how it is
+// kept, and what it tells of a token. Nothing about the upstream's host or its
+// connections comes through.
+var returned = map[string]bool{
+	"Accept-Ranges": true, "Access-Control-Allow-Credentials": true, "Access-Control-Allow-Origin": true, "Access-Control-Expose-Headers": true,
+	"Age": true, "Allow": true, "Cache-Control": true, "Cache-Status": true, "Content-Disposition": true, "Content-Encoding": true,
+	"Content-Language": true, "Content-Length": true, "Content-Location": true, "Content-Range": true, "Content-Security-Policy": true,
+	"Content-Type": true, "Date": true, "Deprecation": true, "Etag": true, "Expires": true, "Last-Modified": true, "Link": true, "Location": true,
+	"Pragma": true, "Referrer-Policy": true, "Retry-After": true, "Set-Cookie": true, "Sunset": true, "Vary": true, "Warning": true, "Www-Authenticate": true,
+	"X-Accepted-Oauth-Scopes": true, "X-Content-Type-Options": true, "X-Frame-Options": true, "X-Oauth-Client-Id": true, "X-Oauth-Scopes": true,
+	"X-Poll-Interval": true, "X-Ratelimit-Limit": true, "X-Ratelimit-Remaining": true, "X-Ratelimit-Reset": true, "X-Ratelimit-Resource": true,
+	"X-Ratelimit-Used": true, "X-Xss-Protection": true,
+}
+
+// withheld are those that do not come through where nothing documents what an
+// operation answers: they are about the upstream's host, or about some other
+// request's budget.
 var withheld = []string{"Ratelimit", "Ratelimit-Policy", "Alt-Svc", "Strict-Transport-Security", "Proxy-Authenticate", "Proxy-Authentication-Info", "Via"}
+
+// sift takes out of an answer what does not come through. What Connection names goes
+// with it later (RFC 9110 section 7.6.1).
+func (g *Gateway) sift(op *policy.Operation, h http.Header) {
+	if !op.Known() {
+		for _, name := range withheld {
+			h.Del(name)
+		}
+		return
+	}
+	for name := range h {
+		if !returned[name] && !hopByHop[name] && !strings.Contains(strings.ToLower(name), g.Dialect.Vendor) {
+			delete(h, name)
+		}
+	}
+}
+
+// hopByHop are the response fields by which the ReverseProxy and the cache know what is
+// about one connection; they take them out.
+var hopByHop = map[string]bool{"Connection": true, "Keep-Alive": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true}
 
 // localize makes Link and Location name the gateway where they name the
 // upstream. Other hosts stay as they are: they never get a credential of ours.
@@ -146,7 +180,7 @@ func (g *Gateway) local(x *exchange, raw string) string {
 		return raw
 	}
 	scheme := "http"
-	if x.in.TLS != nil {
+	if g.Trusted.secure(x.in) {
 		scheme = "https"
 	}
 	local := scheme + "://" + x.in.Host + x.prefix + rest

@@ -45,8 +45,9 @@ type room struct {
 	held atomic.Int64
 }
 
-// maxHeld is how many bytes are held for readers, in all.
-const maxHeld = 256 << 20
+// maxHeld is how many bytes are held for readers, in all, and heldShare of which part of
+// GOMEMLIMIT.
+const maxHeld, heldShare = 256 << 20, 8
 
 // take takes room for so many bytes, and reports whether there is.
 func (r *room) take(n int) bool {

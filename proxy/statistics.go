@@ -1,9 +1,12 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/weirgate/weir/cache"
@@ -37,6 +40,52 @@ func (x *exchange) computed() bool {
 type computation struct {
 	answer *cache.Entry // the 202
 	next   time.Time    // when it is asked for again
+	asked  int          // how often this replica did
+}
+
+// Poll is an answer that the upstream still computes, for people to look at.
+type Poll struct {
+	Path    string    `json:"path"`
+	Account string    `json:"account"`
+	Since   time.Time `json:"since"`
+	// Next is when it is asked for again.
+	Next time.Time `json:"next"`
+	// Asked is how often this replica has asked, Waiting how many wait for it here.
+	Asked   int `json:"asked"`
+	Waiting int `json:"waiting"`
+}
+
+// Bounds of a list of polls, and of a path in it, in bytes.
+const (
+	maxPolls    = 100
+	maxPollPath = 200
+)
+
+// Polling lists what is asked for until it is computed, the oldest first, and 100 at most.
+func (g *Gateway) Polling() []Poll {
+	l := &g.flights
+	l.mu.Lock()
+	flying := slices.Collect(maps.Values(l.flying))
+	l.mu.Unlock()
+	polls := []Poll{}
+	for _, f := range flying {
+		if p, ok := f.poll(); ok {
+			polls = append(polls, p)
+		}
+	}
+	slices.SortFunc(polls, func(a, b Poll) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Path, b.Path)) })
+	return polls[:min(len(polls), maxPolls)]
+}
+
+// poll describes a flight whose answer is computed; not ok if it is none.
+func (f *flight) poll() (p Poll, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.pending.answer == nil {
+		return p, false
+	}
+	path := f.path[:min(len(f.path), maxPollPath)]
+	return Poll{path, f.who.Account, f.began, f.pending.next, f.pending.asked, f.waiting}, true
 }
 
 // next decides whether an answer is to be asked for again, and after which
@@ -47,6 +96,7 @@ func (s Statistics) next(x *exchange, resp *http.Response) (wait time.Duration, 
 	}
 	wait = min(time.Duration(float64(s.First)*math.Pow(s.Factor, float64(x.polls))), s.Max)
 	x.polls++
+	x.record.Polls++
 	now := time.Now()
 	answer := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: x.sent, Answered: now}
 	x.flight.computes(cache.NewEntry(answer, peek(resp), 0), now.Add(wait))
@@ -65,7 +115,7 @@ func (g *Gateway) poll(x *exchange, resp *http.Response) bool {
 	if !x.computed() || resp.StatusCode != http.StatusAccepted {
 		return false
 	}
-	f, q := x.flight, x.question
+	f, q, cause := x.flight, x.question, x.spanContext()
 	select {
 	case g.Background.polls <- struct{}{}:
 	default:
@@ -87,7 +137,7 @@ func (g *Gateway) poll(x *exchange, resp *http.Response) bool {
 	g.Background.run(func() {
 		defer func() { <-g.Background.polls }()
 		defer cancel(nil)
-		g.serveNobody(ctx, q, f, pause, g.Statistics.Budget)
+		g.serveNobody(ctx, errand{q, f, cause, g.Statistics.Budget}, pause)
 	})
 	return true
 }

@@ -176,3 +176,25 @@ func TestOneErrorDoesNotMakeEverybodyPoll(t *testing.T) {
 		}
 	})
 }
+
+func TestPollingIsShownWhileItGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, computing(5*time.Second))
+		began := time.Now()
+		w.want("before", len(w.gateway.Polling()), 0)
+		go w.get(contributors, "Prefer: wait=60")
+		time.Sleep(4 * time.Second) // asked at 0, 1 and 3 s
+		polls := w.gateway.Polling()
+		if len(polls) != 1 {
+			t.Fatalf("%+v", polls)
+		}
+		p := polls[0]
+		w.want("path", p.Path, contributors)
+		w.want("since", p.Since.Sub(began), time.Duration(0))
+		w.want("next", p.Next.Sub(began), 7*time.Second)
+		w.want("asked", p.Asked, 3)
+		w.want("waiting", p.Waiting, 1)
+		time.Sleep(10 * time.Second)
+		w.want("after", len(w.gateway.Polling()), 0)
+	})
+}

@@ -9,10 +9,10 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// tagsOf are what a kept answer can be purged by: its operation, its
-// repository or organization, its operation with its path parameters, and its
-// target.
-func tagsOf(m policy.Match) []string {
+// tags are what a kept answer can be purged by: its operation, its repository or
+// organization, its operation with its path parameters, its target, and whose it is.
+func (q *question) tags() []string {
+	m := q.match
 	tags := []string{"op:" + m.Operation.ID, "url:" + m.Path}
 	if m.Operation.Known() {
 		tags = append(tags, scope(m.Operation, m.Params))
@@ -22,6 +22,9 @@ func tagsOf(m policy.Match) []string {
 	}
 	if org := m.Params["org"]; org != "" {
 		tags = append(tags, "org:"+org, at(m.Operation, org))
+	}
+	if m.Operation.Cache.Class != policy.Shared {
+		tags = append(tags, "account:"+q.who.Caller.Account)
 	}
 	return tags
 }
@@ -68,7 +71,7 @@ func (g *Gateway) invalidated(m policy.Match) []string {
 // names in Location and Content-Location, of the same origin (RFC 9111 section 4.4).
 func (g *Gateway) elsewhereInvalidated(x *exchange, h http.Header) (tags []string) {
 	for _, name := range []string{"Location", "Content-Location"} {
-		u, err := x.url.Parse(h.Get(name))
+		u, err := g.target(x.match).Parse(h.Get(name))
 		if err != nil || h.Get(name) == "" || !sameOrigin(u, g.Upstream) {
 			continue
 		}

@@ -120,7 +120,7 @@ func identifyByToken(r *http.Request) (Identity, error) {
 	name := "account of " + value
 	return Identity{
 		Caller:    policy.Caller{Kind: policy.User, Account: name, Class: name},
-		Authorize: func(h http.Header) { h.Set("Authorization", value) },
+		Authorize: func(_ context.Context, h http.Header) error { h.Set("Authorization", value); return nil },
 	}, nil
 }
 

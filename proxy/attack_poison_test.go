@@ -1,0 +1,228 @@
+package proxy
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/weirgate/weir/cache"
+)
+
+// TestAttack30MalformedRequestsPoisonNothing: an error that one client provokes is not
+// what others get.
+func TestAttack30MalformedRequestsPoisonNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		status int
+		fields []string
+	}{
+		"an oversized header":    {431, []string{"X-A: " + strings.Repeat("a", maxHeader-1<<10)}},
+		"a bad Accept":           {406, []string{"Accept: text/*;q=2, \x80"}},
+		"an Accept of nothing":   {415, []string{"Accept: nothing/at-all"}},
+		"a bad Range":            {416, []string{"Range: bytes=9-1"}},
+		"a range of no unit":     {400, []string{"Range: lines=1-2"}},
+		"another method":         {405, []string{"X-Http-Method-Override: POST", "X-Method-Override: PUT"}},
+		"a bad language":         {400, []string{"Accept-Language: \x80"}},
+		"a bad type of a body":   {415, []string{"Content-Type: text/evil"}},
+		"a bad condition":        {400, []string{"If-None-Match: \"\x80"}},
+		"a bad version":          {400, []string{"X-Service-Api-Version: 1"}},
+		"an upstream that fails": {500, []string{"User-Agent: evil"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, path := range []string{"/gitignore/templates", "/repos/a/b/subscribers", "/made/up"} {
+				synctest.Test(t, func(t *testing.T) {
+					evil := true
+					w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+						w.Header().Set("Cache-Control", "max-age=600")
+						if evil {
+							w.WriteHeader(c.status)
+						}
+						_, _ = fmt.Fprint(w, evil)
+					})
+					w.get(path, c.fields...)
+					evil = false
+					r := w.get(path)
+					w.want(path+" then", fmt.Sprint(r.StatusCode, " ", r.body), "200 false")
+				})
+			}
+		})
+	}
+}
+
+// TestAttack31UnkeyedFieldsAreNotReflected: an upstream that writes them into its
+// answers has none to write.
+func TestAttack31UnkeyedFieldsAreNotReflected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Cache-Control", "public, max-age=600")
+			for _, name := range []string{"X-Forwarded-Host", "X-Original-Url", "X-Host", "X-Forwarded-Scheme", "Forwarded"} {
+				_, _ = fmt.Fprint(w, r.Header.Get(name))
+			}
+			_, _ = fmt.Fprint(w, r.Host)
+		})
+		for _, path := range []string{"/gitignore/templates", "/made/up"} {
+			for _, fields := range [][]string{{"X-Forwarded-Host: evil", "X-Original-Url: /evil", "X-Host: evil", "X-Forwarded-Scheme: evil", "Forwarded: host=evil"}, nil} {
+				w.want(path, w.get(path, fields...).body, "upstream.test")
+			}
+		}
+	})
+}
+
+// TestAttack32NoRuleLooksAtExtensions: a page of one's own under a name that looks
+// like a file is one's own.
+func TestAttack32NoRuleLooksAtExtensions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = fmt.Fprintf(w, "of %q", r.Header.Get("Authorization"))
+		})
+		for _, path := range []string{"/user/x.css", "/user;x.js", "/user%2ejs", "/user.json", "/user/%2e.css.png", "/user%3fx.js", "/user%23.css", "/robots.txt", "/favicon.ico"} {
+			for range 2 {
+				w.want(path, w.get(path, "Authorization: Bearer a").body, `of "Bearer a"`)
+				r := w.get(path)
+				w.want(path, r.body, `of ""`)
+				if strings.Contains(r.Header.Get("Cache-Status"), "hit") {
+					t.Errorf("%s: %s, and nothing says that it may be", path, r.Header.Get("Cache-Status"))
+				}
+			}
+		}
+	})
+}
+
+// TestAttack33PartsPoisonNothing: neither what says 206 nor what says 200 of a part,
+// of one or of several.
+func TestAttack33PartsPoisonNothing(t *testing.T) {
+	for _, part := range []string{"bytes=0-1", "bytes=0-0,2-3", "bytes=-1", "bytes=0-18446744073709551615", "lines=1-2"} {
+		for _, status := range []int{206, 200} {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+					w.Header().Set("Cache-Control", "max-age=600")
+					if r.Header.Get("Range") == "" {
+						_, _ = fmt.Fprint(w, "whole")
+						return
+					}
+					w.WriteHeader(status)
+					_, _ = fmt.Fprint(w, "wh")
+				})
+				w.get("/gitignore/templates", "Range: "+part)
+				w.want(part, w.get("/gitignore/templates").body, "whole")
+			})
+		}
+	}
+}
+
+// TestAttack34AFloodEvictsNoPageThatOthersUse: what is asked for again outlives any
+// number of addresses that are asked for once.
+func TestAttack34AFloodEvictsNoPageThatOthersUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := cache.NewMemory(1 << 20)
+		defer memory.Close()
+		body := strings.Repeat("x", 4<<10)
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Cache-Control", "max-age=3600")
+			_, _ = fmt.Fprint(w, body)
+		}, func(c *Config) { c.Cache = cache.NewStore(memory, nil) })
+		hot := func() string { return w.get("/gitignore/templates").Header.Get("Cache-Status") }
+		misses := 0
+		for n := range 2000 {
+			if n%20 == 0 && !strings.Contains(hot(), "hit") {
+				misses++
+			}
+			w.from("192.0.2.1:1000", "GET", fmt.Sprintf("/made/up?_=%d", n), fmt.Sprint("Authorization: Bearer ", n/50))
+		}
+		if _, size := w.gateway.Cache.Size(); size > 1<<20 {
+			t.Errorf("%d bytes are held", size)
+		}
+		if misses > 10 { // of a hundred; at first all are used as much
+			t.Errorf("the page that others use was fetched %d times", misses)
+		}
+	})
+}
+
+// TestAttack51RedirectsAreNotFollowed: where an upstream sends to is for the client to
+// go, and nothing is sent there from here.
+func TestAttack51RedirectsAreNotFollowed(t *testing.T) {
+	for _, location := range []string{"http://evil.test/", "//evil.test/", "https://upstream.test/base/user", "http://u:p@upstream.test/base/user", "/base/user", "http://upstream.test:8080/base/user", "http://upstream.test/base/user"} {
+		for _, status := range []int{301, 302, 303, 307, 308} {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+					w.Header().Set("Location", location)
+					w.WriteHeader(status)
+				}, func(c *Config) {
+					next := c.Transport
+					c.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+						if r.URL.Scheme != "http" || r.URL.Host != "upstream.test" {
+							t.Errorf("sent to %s", r.URL)
+						}
+						return next.RoundTrip(r)
+					})
+				})
+				r := w.get("/user", "Authorization: Bearer a", "Cookie: a=b")
+				w.want("status", r.StatusCode, status)
+				if got := r.Header.Get("Location"); got != location && (got != "http://gateway.test/user" || location != "http://upstream.test/base/user") {
+					t.Errorf("%s became %s", location, got)
+				}
+				w.want("requests upstream", w.upstreamSaw(), 1)
+			})
+		}
+	}
+}
+
+// TestAttack53TokensAreLoggedNowhere: wherever a client puts one, and whatever goes
+// wrong.
+func TestAttack53TokensAreLoggedNowhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const token = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
+		var log bytes.Buffer
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/made/panic":
+				panic(http.ErrAbortHandler)
+			case "/made/401":
+				w.WriteHeader(http.StatusUnauthorized)
+			}
+		}, func(c *Config) {
+			c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			identify := c.Identify
+			c.Identify = func(r *http.Request) (Identity, error) {
+				if r.Header.Get("User-Agent") == "panic" {
+					panic("a bug")
+				}
+				id, err := identify(r)
+				id.Caller.Account, id.Caller.Class = "known", "known" // as internal/credential hashes them
+				return id, err
+			}
+		})
+		for _, path := range []string{"/user?access_token=" + token, "/made/" + token, "/made/panic?t=" + token, "/made/401", "/made/up;" + token, "/repos/" + token + "/x/subscribers", "//" + token, "/" + token + "%zz", "/user?" + token + "=%zz"} {
+			for _, agent := range []string{"test", "panic"} {
+				answer := w.raw("GET " + path + " HTTP/1.1\r\nHost: g\r\nUser-Agent: " + agent + "\r\nConnection: close\r\nAuthorization: Bearer " + token + "\r\nX-Token: " + token + "\r\nCookie: " + token + "\r\n\r\n")
+				if strings.Contains(answer, token) {
+					t.Errorf("%s: the answer has it: %s", path, answer)
+				}
+			}
+		}
+		if text := log.String() + fmt.Sprintf("%+v", w.gateway.Recent()); strings.Contains(text, token) || !strings.Contains(text, "panic") {
+			t.Errorf("logged: %s", text)
+		}
+	})
+}
+
+// TestAttack54NoProxyOfTheEnvironment: what is asked goes to the upstream, whatever
+// the process or a client says of proxies and hosts.
+func TestAttack54NoProxyOfTheEnvironment(t *testing.T) {
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"} {
+		t.Setenv(name, "http://evil.test:3128")
+	}
+	if NewTransport().Proxy != nil {
+		t.Error("the transport asks for a proxy")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nothing)
+		for i, request := range []string{"GET /user HTTP/1.1\r\nHost: evil.test\r\nX-Forwarded-Host: evil.test\r\nX-Upstream: http://evil.test\r\n", "GET /user?url=http://evil.test&webhook=http://evil.test HTTP/1.1\r\nHost: 169.254.169.254\r\nProxy: http://evil.test\r\n"} {
+			w.want("status", parseAnswer(t, w.raw(request+"Connection: close\r\n\r\n")).StatusCode, 200)
+			w.want("host", w.seen.all()[i].Host, "upstream.test")
+		}
+	})
+}

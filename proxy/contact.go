@@ -1,0 +1,169 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// contact is how the upstream has answered lately: it bounds how often a request is sent
+// again, and spares an upstream that answers nobody. It is of one gateway, and so of one
+// upstream.
+type contact struct {
+	mu sync.Mutex
+	// owed is what requests that were sent again have cost, and others have not earned yet.
+	owed int
+	// unanswered is how many attempts in a row came to nothing.
+	unanswered int
+	// asked are the accounts that have tried since then.
+	asked map[string]bool
+	since time.Time
+}
+
+const (
+	// maxAgain is how often one request is sent again.
+	maxAgain = 2
+	// againAtOnce is how many may be sent again when none was for long, againEach how many
+	// answers earn one more.
+	againAtOnce, againEach = 10, 10
+	// maxUnanswered is how many attempts in a row come to nothing before the upstream is
+	// spared.
+	maxUnanswered = 10
+	// tryEvery is how often each account tries then, maxTrying how many do.
+	tryEvery, maxTrying = time.Second, 64
+)
+
+// spares refuses what would be sent to an upstream that answers nobody. One request of
+// each account tries it every second, whoever else does: nobody can take the others' turn.
+// A try goes on when its client has left: else one who leaves early and comes again had
+// every turn, and nothing was learned.
+func (c *contact) spares(account string, now time.Time) (tries bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unanswered < maxUnanswered {
+		return false, nil
+	}
+	if now.Sub(c.since) >= tryEvery {
+		c.since, c.asked = now, map[string]bool{}
+	}
+	if len(c.asked) < maxTrying && !c.asked[account] {
+		c.asked[account] = true
+		return true, nil
+	}
+	return false, &failure{
+		status: http.StatusServiceUnavailable, detail: "breaker", retryAfter: tryEvery,
+		message: "Service Unavailable: the upstream answers nobody at the moment",
+	}
+}
+
+// notSent gives back the turn of a try that was not sent.
+func (c *contact) notSent(account string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.asked, account)
+}
+
+// answered notes that an attempt was, and reports whether the upstream was spared before.
+func (c *contact) answered() (before bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before = c.unanswered >= maxUnanswered
+	c.unanswered = 0
+	c.owed = max(0, c.owed-1)
+	return before
+}
+
+// failed notes that an attempt came to nothing, and reports whether the upstream is
+// spared from now on.
+func (c *contact) failed(account string, now time.Time) (spared bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unanswered++; c.unanswered != maxUnanswered {
+		return false
+	}
+	c.since, c.asked = now, map[string]bool{account: true}
+	return true
+}
+
+// takeAgain reports whether one more request may be sent again.
+func (c *contact) takeAgain() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.owed+againEach > againAtOnce*againEach {
+		return false
+	}
+	c.owed += againEach
+	return true
+}
+
+// Reachable reports whether the upstream answers, as far as is known.
+func (g *Gateway) Reachable() bool {
+	g.contact.mu.Lock()
+	defer g.contact.mu.Unlock()
+	return g.contact.unanswered < maxUnanswered
+}
+
+// noteContact notes what came of an attempt.
+func (g *Gateway) noteContact(x *exchange, err error) {
+	switch {
+	case err == nil:
+		if g.contact.answered() {
+			g.Log.InfoContext(x.lasting(), "the upstream answers again")
+		}
+	case x.isUpstreams(err) && g.contact.failed(x.who.Caller.Account, time.Now()):
+		g.Log.ErrorContext(x.lasting(), "the upstream answers nobody; until it does, each account tries once a second", "error", err)
+	}
+}
+
+// isUpstreams reports whether it is the upstream that an attempt came to nothing by. A
+// client that leaves, or whose body breaks off, says nothing of it, nor does a connection
+// that had lain idle.
+func (x *exchange) isUpstreams(err error) bool {
+	switch {
+	case x.reused && isBroken(err):
+		return false
+	case x.body != nil && x.body.fault.Load() != nil:
+		return false
+	case errors.Is(err, errStalled), isTimeout(err), errors.Is(err, errInterim), errors.Is(err, errClosedOn):
+		return true
+	}
+	return !errors.Is(err, context.Canceled)
+}
+
+// goesAgain waits a little and reports whether a request is sent again whose connection
+// broke, or could not be made: a safe one that its client can wait for, a few times, and
+// so few of all that an upstream that breaks down is not held down. What may have changed
+// something is never sent again.
+func (g *Gateway) goesAgain(x *exchange, ctx context.Context, err error, before int) bool {
+	pause := time.Duration((1 + rand.Float64()) * float64(leastPause<<(2*before)))
+	if !x.match.Operation.Safe() || before == maxAgain || !isBroken(err) || ctx.Err() != nil || !g.Reachable() || time.Now().Add(pause).After(x.until(g.Wait)) {
+		return false
+	}
+	s := g.enter(x, ctx, stageRetry)
+	if !g.contact.takeAgain() {
+		s.leave("", errTooManyAgain)
+		return false
+	}
+	if idle, ok := g.Transport.(interface{ CloseIdleConnections() }); ok && x.reused {
+		idle.CloseIdleConnections() // the others may be dead as well
+	}
+	x.flight.waits()
+	err = sleep(ctx, pause)
+	x.record.Waited += s.leave("", err)
+	return err == nil
+}
+
+// leastPause is how long a request rests at least before it is sent again for the first
+// time.
+const leastPause = 50 * time.Millisecond
+
+var errTooManyAgain = errors.New("too many requests are sent again")
+
+// isBroken reports whether an attempt ended with its connection, before an answer had
+// begun: another may fare better. What took too long would again.
+func isBroken(err error) bool {
+	return connectionFault(err) != "" && !errors.Is(err, errStalled) && !isTimeout(err) && !errors.Is(err, errInterim)
+}

@@ -1,0 +1,366 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// Names of stages.
+const (
+	stageQueue   = "queue"
+	stageFlight  = "flight"
+	stageAttempt = "attempt"
+	stagePoll    = "poll"
+	stageRetry   = "retry"
+	stageSettle  = "settle"
+)
+
+// stage is a part of a request's journey that goes on: in its record always, and as a
+// span where its trace is kept.
+type stage struct {
+	x     *exchange
+	index int             // in the record
+	ctx   context.Context // what is done in the stage is done in it
+	span  trace.Span      // nil where none is kept
+}
+
+// enter begins a stage; leave ends it.
+func (g *Gateway) enter(x *exchange, ctx context.Context, name string) stage {
+	s := stage{x: x, index: len(x.record.Stages), ctx: ctx}
+	if x.record.Stages == nil {
+		x.record.Stages = make([]Stage, 0, 4) // queue, attempt, settle, and one more
+	}
+	x.record.Stages = append(x.record.Stages, Stage{Name: name, Start: time.Since(x.start)})
+	if x.span == nil {
+		return s
+	}
+	if name == stageAttempt {
+		s.ctx, s.span = g.Tracer.Start(ctx, x.record.Method+" "+x.label, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(g.attemptAttributes(x)...))
+	} else {
+		s.ctx, s.span = g.Tracer.Start(ctx, name)
+	}
+	return s
+}
+
+// leave ends the stage and returns how long it took. detail is why, or what came of it.
+func (s stage) leave(detail string, err error) time.Duration {
+	kept := &s.x.record.Stages[s.index]
+	kept.Elapsed = time.Since(s.x.start) - kept.Start
+	kept.Detail, kept.Failed = detail, err != nil
+	if s.span != nil {
+		s.describe(detail, err)
+		s.span.End()
+	}
+	return kept.Elapsed
+}
+
+// describe tells the span what came of the stage.
+func (s stage) describe(detail string, err error) {
+	switch status, isStatus := strconv.Atoi(detail); {
+	case detail == "":
+	case s.x.record.Stages[s.index].Name != stageAttempt:
+		s.span.SetAttributes(attribute.String("weir.reason", detail))
+	case isStatus == nil:
+		s.span.SetAttributes(semconv.HTTPResponseStatusCode(status))
+		if status >= http.StatusBadRequest {
+			s.span.SetAttributes(semconv.ErrorTypeKey.String(detail))
+			s.span.SetStatus(codes.Error, "")
+		}
+	default:
+		s.span.SetAttributes(semconv.ErrorTypeKey.String(detail))
+	}
+	if err != nil && !errors.Is(err, context.Canceled) { // who leaves is no error
+		s.span.SetStatus(codes.Error, "")
+	}
+}
+
+// linkTo links the stage to the span of who has asked for this one, too.
+func (s stage) linkTo(other trace.SpanContext) {
+	if s.span != nil && other.IsValid() {
+		s.span.AddLink(trace.Link{SpanContext: other})
+	}
+}
+
+// attemptAttributes are those of a request upstream. The query may hold secrets, and
+// stays out of them.
+func (g *Gateway) attemptAttributes(x *exchange) []attribute.KeyValue {
+	host, port := hostPort(g.Upstream.Host, g.Upstream.Scheme == "https")
+	list := []attribute.KeyValue{
+		semconv.HTTPRequestMethodKey.String(x.record.Method),
+		semconv.ServerAddress(host), semconv.ServerPort(port),
+		semconv.URLFull(g.Upstream.Scheme + "://" + g.Upstream.Host + strings.TrimSuffix(g.Upstream.EscapedPath(), "/") + x.shownPath()),
+		semconv.URLTemplate(x.label),
+	}
+	if x.record.Attempts > 0 {
+		list = append(list, semconv.HTTPRequestResendCount(x.record.Attempts))
+	}
+	return list
+}
+
+// whyWaited is what a request for a permit had to wait for, or was refused for; empty
+// where it got it at once.
+func whyWaited(p *limits.Permit, err error) string {
+	var refusal *limits.Refusal
+	switch {
+	case err == nil:
+		return string(p.Waited)
+	case errors.As(err, &refusal):
+		return string(refusal.Reason)
+	case errors.Is(err, context.Canceled):
+		return "canceled"
+	}
+	return "store"
+}
+
+// whatCame is the status of an answer, or the kind of the error in its place.
+func whatCame(resp *http.Response, err error) string {
+	var name *net.DNSError
+	switch {
+	case err == nil:
+		return itoa(resp.StatusCode)
+	case errors.Is(err, errStalled), isTimeout(err):
+		return "timeout"
+	case errors.Is(err, context.Canceled):
+		return "canceled"
+	case errors.As(err, &name):
+		return "name_resolution"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "connection_refused"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "connection_broken"
+	}
+	return otherShape
+}
+
+// traceRequest begins the span of a client's request, where its trace is kept: as part
+// of the trace that the client names, if it does (W3C Trace Context).
+func (g *Gateway) traceRequest(x *exchange) {
+	if g.Tracer == nil {
+		return
+	}
+	ctx := propagation.TraceContext{}.Extract(x.in.Context(), propagation.HeaderCarrier(x.in.Header))
+	x.traced(g.Tracer.Start(ctx, x.record.Method, trace.WithSpanKind(trace.SpanKindServer)))
+}
+
+// traceBackground begins the span of what nobody waits for, with a link to what began it.
+func (g *Gateway) traceBackground(x *exchange, cause trace.SpanContext) {
+	if g.Tracer != nil {
+		x.traced(g.Tracer.Start(x.in.Context(), x.record.Method, trace.WithLinks(trace.Link{SpanContext: cause})))
+	}
+}
+
+// traced takes up a span, if it is kept.
+func (x *exchange) traced(ctx context.Context, span trace.Span) {
+	if span.IsRecording() {
+		x.span, x.in = span, x.in.WithContext(ctx)
+		x.record.Trace, x.record.Span = span.SpanContext().TraceID().String(), span.SpanContext().SpanID().String()
+	}
+}
+
+// spanContext is by which others refer to the exchange; it is not valid where no trace
+// is kept.
+func (x *exchange) spanContext() trace.SpanContext {
+	if x.span == nil {
+		return trace.SpanContext{}
+	}
+	return x.span.SpanContext()
+}
+
+// traceparent is how other replicas are told of a span, and spanContextOf reads it; empty
+// where it is not valid.
+func traceparent(c trace.SpanContext) string {
+	if !c.IsValid() {
+		return ""
+	}
+	told := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(trace.ContextWithSpanContext(context.Background(), c), told)
+	return told.Get("traceparent")
+}
+
+func spanContextOf(traceparent string) trace.SpanContext {
+	told := propagation.MapCarrier{"traceparent": traceparent}
+	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), told))
+}
+
+// endTrace ends the exchange's span, by the finished record.
+func (g *Gateway) endTrace(x *exchange) {
+	if x.span == nil {
+		return
+	}
+	r := &x.record
+	name := r.Method
+	if r.Route != otherShape {
+		name += " " + r.Route
+	}
+	if r.Background {
+		name = "background " + name
+	} else {
+		x.span.SetAttributes(g.clientAttributes(x)...)
+	}
+	x.span.SetName(name)
+	x.span.SetAttributes(
+		semconv.HTTPRequestMethodKey.String(r.Method), semconv.HTTPRoute(r.Route),
+		attribute.String("weir.operation", r.Operation), attribute.String("weir.account", r.Account), attribute.String("weir.client", r.ClientLabel()),
+		attribute.String("weir.cache", r.Outcome), attribute.String("weir.cache_status", r.Cache),
+		attribute.Int64("weir.wait_ms", r.Waited.Milliseconds()),
+	)
+	if admission := r.admission(); admission != "" {
+		x.span.SetAttributes(attribute.String("weir.admission", admission))
+	}
+	if r.Status >= http.StatusInternalServerError {
+		x.span.SetAttributes(semconv.ErrorTypeKey.String(itoa(r.Status)))
+		x.span.SetStatus(codes.Error, "")
+	}
+	x.span.End()
+}
+
+// clientAttributes are those of a span of kind server (the conventions' HTTP server
+// spans). What a client wrote is made fit for text.
+func (g *Gateway) clientAttributes(x *exchange) []attribute.KeyValue {
+	secure := g.Trusted.secure(x.in)
+	host, port := hostPort(x.in.Host, secure)
+	scheme := "http"
+	if secure {
+		scheme = "https"
+	}
+	list := []attribute.KeyValue{
+		semconv.URLScheme(scheme), semconv.URLPath(x.shownPath()), semconv.HTTPResponseStatusCode(x.record.Status),
+		semconv.ServerAddress(fitForText(host)), semconv.ServerPort(port),
+		semconv.NetworkProtocolVersion(protocolVersion(x.in)),
+	}
+	if sender := g.Trusted.sender(x.in); sender.IsValid() {
+		list = append(list, semconv.ClientAddress(sender.String()))
+	}
+	if agent := x.in.UserAgent(); agent != "" && !x.isSecret(agent) {
+		list = append(list, semconv.UserAgentOriginal(fitForText(agent)))
+	}
+	return list
+}
+
+// protocolVersion is the version of HTTP as the conventions write it.
+func protocolVersion(r *http.Request) string {
+	if r.ProtoMajor >= 2 {
+		return itoa(r.ProtoMajor)
+	}
+	return itoa(r.ProtoMajor) + "." + itoa(r.ProtoMinor)
+}
+
+// hostPort splits an authority; its port is that of the scheme where it names none.
+func hostPort(authority string, secure bool) (host string, port int) {
+	host, named, err := net.SplitHostPort(authority)
+	if err != nil {
+		host = strings.Trim(authority, "[]")
+	}
+	if port, err = strconv.Atoi(named); err != nil {
+		port = 80
+		if secure {
+			port = 443
+		}
+	}
+	return host, port
+}
+
+// maxText bounds what of a client's own words goes into a span.
+const maxText = 256
+
+func fitForText(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxText)], "\uFFFD") }
+
+// hidden stands in a path for what may be a secret.
+const hidden = "REDACTED"
+
+// credentialShape is what tokens of the API and keys of the gateway look like.
+var credentialShape = regexp.MustCompile(`gh[a-z]_|github_pat_|weir_`)
+
+// shownPath is the path for traces: of an operation that nobody documents its shape,
+// of others without what may be a secret.
+func (x *exchange) shownPath() string {
+	switch {
+	case x.match.Operation == nil:
+		return otherShape
+	case !x.match.Operation.Known():
+		return x.label
+	}
+	segments := strings.Split(x.match.Path, "/")
+	for i, s := range segments {
+		if len(s) > maxText || x.isSecret(s) {
+			segments[i] = hidden
+		}
+	}
+	return strings.Join(segments, "/")
+}
+
+// isSecret reports whether a text looks like a credential, or holds or is part of one
+// that the request shows.
+func (x *exchange) isSecret(text string) bool {
+	if credentialShape.MatchString(text) {
+		return true
+	}
+	for _, name := range []string{"Authorization", "Cookie"} {
+		for _, value := range x.in.Header[name] {
+			if _, credential, ok := strings.Cut(value, " "); ok {
+				value = credential
+			}
+			if len(value) >= leastSecret && strings.Contains(text, value) || len(text) >= leastSecret && strings.Contains(value, text) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// leastSecret is how long a part of a credential is that tells something.
+const leastSecret = 8
+
+// outcomeOf is the cache's part in an answer, by its Cache-Status.
+func outcomeOf(status string) string {
+	has := func(part string) bool { return strings.Contains(status, part) }
+	switch {
+	case has("; collapsed"):
+		return "collapsed"
+	case has("; ttl=-") && !has("; stored"):
+		return "stale"
+	case has("; hit"):
+		return "hit"
+	case has("; fwd-status=304"):
+		return "validated"
+	case has("fwd=bypass"), has("fwd=method"):
+		return "bypass"
+	case has("; fwd="):
+		return "miss"
+	}
+	return "refused"
+}
+
+// concludes fills in what the record can tell only when the request has ended.
+func (x *exchange) concludes() {
+	r := &x.record
+	if r.Outcome == "" {
+		r.Outcome = outcomeOf(r.Cache)
+	}
+	if r.Outcome == "miss" && !x.kept {
+		r.Outcome = "bypass"
+	}
+	switch op := x.match.Operation; {
+	case op == nil, r.Background, r.Spent > 0, r.Status == statusClientGone, op.ID == rateLimitOperation:
+	case r.Status == http.StatusNotModified && x.who.Caller.Kind != policy.Unauthenticated: // it would have been free
+	default:
+		r.Saved = r.Outcome != "refused" && r.Outcome != "bypass" && r.Outcome != "miss"
+	}
+}

@@ -1,0 +1,404 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// told collects the records that a gateway tells of.
+type told struct {
+	mu   sync.Mutex
+	list []Record
+}
+
+func (o *told) observe(r *Record) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.list = append(o.list, *r)
+}
+
+// last waits for all, and returns the last one.
+func (o *told) last() Record {
+	synctest.Wait()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.list[len(o.list)-1]
+}
+
+// journeyOf is a record's stages as text.
+func journeyOf(r Record) string {
+	var list []string
+	for _, s := range r.Stages {
+		text := s.Name
+		if s.Detail != "" {
+			text += "(" + s.Detail + ")"
+		}
+		if s.Failed {
+			text += "!"
+		}
+		list = append(list, text)
+	}
+	return strings.Join(list, " ")
+}
+
+// TestWhatIsToldOfARequest: where its answer came from, what it cost, whether that was
+// saved, and what it went through.
+func TestWhatIsToldOfARequest(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		before   string // what is asked before
+		pause    time.Duration
+		ask      string
+		outcome  string
+		spent    int
+		saved    bool
+		journey  string
+		upstream int // status; 200 where it is 0
+	}{
+		{"a miss", "", 0, "GET /repos/a/b/subscribers", "miss", 1, false, "queue attempt(200) settle", 0},
+		{"a hit", "GET /repos/a/b/subscribers", 0, "GET /repos/a/b/subscribers", "hit", 0, true, "", 0},
+		{"a hit of one who has it", "GET /repos/a/b/subscribers", 0, `GET /repos/a/b/subscribers If-None-Match: "one"`, "hit", 0, false, "", 0},
+		{"validated", "GET /repos/a/b/subscribers", 2 * time.Minute, "GET /repos/a/b/subscribers", "validated", 0, true, "queue attempt(304) settle", 0},
+		{"not kept", "", 0, "PUT /repos/a/b/subscription", "bypass", 1, false, "queue attempt(200) settle", 0},
+		{"no-store", "", 0, "GET /repos/a/b/subscribers Cache-Control: no-store", "bypass", 1, false, "queue attempt(200) settle", 0},
+		{"an error of the API's", "", 0, "GET /repos/a/b/subscribers", "miss", 1, false, "queue attempt(500) settle", 500},
+		{"the rate limit status", "", 0, "GET /rate_limit", "own", 0, false, "", 0},
+		{"what the documents say must fail", "", 0, "GET /search/code?q=user:x Authorization:", "own", 0, true, "", 0},
+		{"no HTTP for us", "", 0, "GET /_weir/none", "refused", 0, false, "", 0},
+		{"not in the cache", "", 0, "GET /repos/a/b/subscribers Cache-Control: only-if-cached", "refused", 0, false, "", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var o told
+				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+					w.Header().Set("Cache-Control", "max-age=60")
+					w.Header().Set("Etag", `"one"`)
+					if r.Header.Get("If-None-Match") != "" {
+						w.WriteHeader(http.StatusNotModified)
+					} else if c.upstream != 0 {
+						w.WriteHeader(c.upstream)
+					}
+				}, func(config *Config) { config.Observe = o.observe })
+				ask := func(text string) {
+					method, rest, _ := strings.Cut(text, " ")
+					target, field, _ := strings.Cut(rest, " ")
+					fields := []string{"Authorization: token a"}
+					if name, value, ok := strings.Cut(field, ":"); ok && value == "" {
+						fields = nil
+					} else if ok {
+						fields = append(fields, name+":"+value)
+					}
+					w.do(method, target, nil, fields...)
+				}
+				if c.before != "" {
+					ask(c.before)
+				}
+				time.Sleep(c.pause)
+				ask(c.ask)
+				r := o.last()
+				w.want("outcome", r.Outcome, c.outcome)
+				w.want("spent", r.Spent, c.spent)
+				w.want("saved", r.Saved, c.saved)
+				w.want("journey", journeyOf(r), c.journey)
+			})
+		})
+	}
+}
+
+// TestStagesTellWhereTheTimeWent of a client that waits: for a permit, for another's
+// question, and for statistics.
+func TestStagesTellWhereTheTimeWent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var o told
+		narrow := policy.DefaultLimits()
+		narrow.Concurrent = 1
+		w := newWorld(t, slowly("all"), func(c *Config) {
+			c.Observe = o.observe
+			c.Ledger = limits.NewMemory(limits.Rules{Limits: narrow})
+			c.Limiter = limits.NewLimiter(c.Ledger)
+		})
+		var first sync.WaitGroup
+		first.Go(func() { w.get("/repos/a/b/subscribers") })
+		time.Sleep(time.Millisecond)
+		first.Go(func() { w.get("/repos/a/b/subscribers") })
+		w.get("/repos/c/d/subscribers")
+		first.Wait()
+		r := o.last()
+		w.want("journey", journeyOf(r), "queue(concurrency) attempt(200) settle")
+		w.want("admission", r.admission(), "waited")
+		if s := r.Stages[1]; s.Start < 990*time.Millisecond || s.Elapsed != time.Second || r.Stages[0].Elapsed+time.Millisecond < s.Start || r.Waited != r.Stages[0].Elapsed {
+			t.Errorf("%+v", r)
+		}
+		if !slices.ContainsFunc(o.list, func(r Record) bool { return journeyOf(r) == "flight(kept)" && r.Outcome == "collapsed" && r.Saved }) {
+			t.Errorf("nobody has waited for another: %+v", o.list)
+		}
+	})
+}
+
+func TestPollsAreStages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var o told
+		asked := 0
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			if asked++; asked < 3 {
+				w.WriteHeader(http.StatusAccepted)
+			}
+		}, func(c *Config) { c.Observe = o.observe })
+		w.get("/repos/a/b/stats/contributors")
+		synctest.Wait()
+		behind := o.list[slices.IndexFunc(o.list, func(r Record) bool { return r.Background })]
+		w.want("the background's journey", journeyOf(behind), "poll queue attempt(202) settle poll queue attempt(200) settle")
+		w.want("polls", behind.Polls, 1)
+		w.want("spent", behind.Spent, 2)
+		w.want("waited", behind.Waited, 3*time.Second)
+	})
+}
+
+// TestTheJourneyOfSeveralCredentialsIsOne: what each has cost stands in one record.
+func TestTheJourneyOfSeveralCredentialsIsOne(t *testing.T) {
+	r := Record{ID: "one", Attempts: 1, Spent: 1, Stages: []Stage{{Name: stageQueue}}}
+	next := r
+	next.Attempts, next.Spent, next.Stages = 2, 2, append(next.Stages, Stage{Name: stageAttempt})
+	r.went(&next)
+	if r.Attempts != 2 || r.Spent != 2 || journeyOf(r) != "queue attempt" {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestWhatCameOfAnAttempt(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{nil, "204"},
+		{fmt.Errorf("wire: %w", errStalled), "timeout"},
+		{&net.OpError{Op: "read", Err: context.DeadlineExceeded}, "timeout"},
+		{fmt.Errorf("wire: %w", context.Canceled), "canceled"},
+		{&net.DNSError{Err: "no such host", Name: "x"}, "name_resolution"},
+		{&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, "connection_refused"},
+		{&net.OpError{Op: "read", Err: syscall.ECONNRESET}, "connection_broken"},
+		{io.ErrUnexpectedEOF, "connection_broken"},
+		{errors.New("malformed HTTP response"), "_OTHER"},
+	} {
+		if got := whatCame(&http.Response{StatusCode: http.StatusNoContent}, c.err); got != c.want {
+			t.Errorf("%v: got %s, want %s", c.err, got, c.want)
+		}
+	}
+}
+
+func TestWhyAPermitWasWaitedFor(t *testing.T) {
+	for _, c := range []struct {
+		permit *limits.Permit
+		err    error
+		want   string
+	}{
+		{&limits.Permit{}, nil, ""},
+		{&limits.Permit{Waited: limits.Points}, nil, "points"},
+		{nil, &limits.Refusal{Reason: limits.Primary}, "primary"},
+		{nil, context.Canceled, "canceled"},
+		{nil, errors.New("no answer"), "store"},
+	} {
+		if got := whyWaited(c.permit, c.err); got != c.want {
+			t.Errorf("%+v, %v: got %q, want %q", c.permit, c.err, got, c.want)
+		}
+	}
+}
+
+// TestOutcomesByCacheStatus: what answers say, in a word.
+func TestOutcomesByCacheStatus(t *testing.T) {
+	for status, want := range map[string]string{
+		"weir; hit; ttl=60": "hit", "weir; hit; ttl=-3": "stale", "weir; hit; ttl=-3; detail=primary": "stale",
+		"weir; fwd=uri-miss; fwd-status=200; stored; ttl=60": "miss", "weir; fwd=uri-miss; fwd-status=200; stored; ttl=-1": "miss",
+		"weir; fwd=stale; fwd-status=304; stored; ttl=60": "validated", "weir; fwd=stale; fwd-status=500; ttl=-9; detail=stale-if-error": "stale",
+		"weir; fwd=uri-miss; collapsed; ttl=59": "collapsed", "weir; fwd=method; fwd-status=200": "bypass", "weir; fwd=bypass": "bypass",
+		"weir": "refused", "weir; detail=inbound": "refused", "": "refused",
+	} {
+		if got := outcomeOf(status); got != want {
+			t.Errorf("%s: got %s, want %s", status, got, want)
+		}
+	}
+}
+
+// TestSpansAreMadeWhereTheyAreKept, and nothing where they are not.
+func TestSpansAreMadeWhereTheyAreKept(t *testing.T) {
+	for _, sampler := range []sdktrace.Sampler{sdktrace.AlwaysSample(), sdktrace.ParentBased(sdktrace.NeverSample())} {
+		synctest.Test(t, func(t *testing.T) {
+			var o told
+			kept := tracetest.NewInMemoryExporter()
+			provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept), sdktrace.WithSampler(sampler))
+			w := newWorld(t, slowly("all"), func(c *Config) { c.Tracer, c.Observe = provider.Tracer("test"), o.observe })
+			w.get("/repos/a/b/subscribers")
+			w.get("/repos/a/b/subscribers")
+			r := o.last()
+			var names []string
+			for _, s := range kept.GetSpans() {
+				names = append(names, s.Name)
+			}
+			want := "[queue GET /repos/{owner}/{repo}/subscribers settle GET /repos/{owner}/{repo}/subscribers GET /repos/{owner}/{repo}/subscribers]"
+			if sampler.Description() != sdktrace.AlwaysSample().Description() {
+				want = "[]"
+			}
+			w.want("spans", fmt.Sprint(names), want)
+			w.want("the trace is named", r.Trace != "" && r.Span != "", want != "[]")
+			w.want("stages of a hit", len(r.Stages), 0)
+		})
+	}
+}
+
+// TestARefreshIsLinkedToWhoeverBeganIt, and is a trace of its own.
+func TestARefreshIsLinkedToWhoeverBeganIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kept := tracetest.NewInMemoryExporter()
+		provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept))
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Cache-Control", "max-age=1, stale-while-revalidate=60")
+		}, func(c *Config) { c.Tracer = provider.Tracer("test") })
+		w.get("/repos/a/b/subscribers")
+		time.Sleep(2 * time.Second)
+		w.want("status", w.get("/repos/a/b/subscribers").Header.Get("Cache-Status"), "weir; hit; ttl=-1")
+		synctest.Wait()
+		spans := kept.GetSpans()
+		find := func(match func(tracetest.SpanStub) bool) tracetest.SpanStub {
+			t.Helper()
+			i := slices.IndexFunc(spans, match)
+			if i < 0 {
+				t.Fatalf("%+v", spans)
+			}
+			return spans[i]
+		}
+		behind := find(func(s tracetest.SpanStub) bool { return strings.HasPrefix(s.Name, "background ") })
+		began := find(func(s tracetest.SpanStub) bool {
+			return s.SpanKind == trace.SpanKindServer && s.StartTime.After(spans[0].EndTime.Add(time.Second))
+		})
+		if len(behind.Links) != 1 || behind.Links[0].SpanContext.SpanID() != began.SpanContext.SpanID() || behind.Parent.IsValid() {
+			t.Errorf("%+v", behind)
+		}
+	})
+}
+
+// TestPathsAreShownWithoutSecrets.
+func TestPathsAreShownWithoutSecrets(t *testing.T) {
+	for _, c := range []struct{ authorization, path, want string }{
+		{"Bearer tok-owner", "/repos/acme/widgets/subscribers", "/repos/acme/widgets/subscribers"},
+		{"Bearer tok-owner", "/repos/tok-owner/widgets/subscribers", "/repos/REDACTED/widgets/subscribers"},
+		{"tok-owner", "/repos/tok-owner/widgets/subscribers", "/repos/REDACTED/widgets/subscribers"},
+		{"Bearer tok-owner-and-more", "/repos/tok-owner/widgets/subscribers", "/repos/REDACTED/widgets/subscribers"},
+		{"", "/repos/ghp_abc/widgets/subscribers", "/repos/REDACTED/widgets/subscribers"},
+		{"", "/repos/acme/" + strings.Repeat("x", 300) + "/subscribers", "/repos/acme/REDACTED/subscribers"},
+		{"Bearer tok-owner", "/made/up/12", "/made/up/{number}"},
+	} {
+		m, err := policy.Embedded().Classify(http.MethodGet, c.path, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := &exchange{question: question{match: m, label: m.Operation.Path}, in: &http.Request{Header: http.Header{"Authorization": {c.authorization}}}}
+		if got := x.shownPath(); m.Operation.Known() != !strings.HasPrefix(c.path, "/made") || got != c.want {
+			t.Errorf("%+v: got %s", c, got)
+		}
+	}
+}
+
+// TestAccessLinesAreChosenWhenThereAreMany: those that failed always, of the others one
+// in a hundred, and what has none is counted.
+func TestAccessLinesAreChosenWhenThereAreMany(t *testing.T) {
+	var l lines
+	now := time.Unix(1000, 0)
+	written, omitted := 0, int64(0)
+	count := func(failed bool) {
+		n, ok := l.admit(now, failed)
+		if ok {
+			written++
+			omitted += n
+		}
+	}
+	for i := range 1000 {
+		count(i == 500)
+	}
+	if written != allLines+800/someLines+1 {
+		t.Errorf("%d lines", written)
+	}
+	now = now.Add(time.Second)
+	count(false)
+	if written != allLines+10 || omitted+int64(written) != 1001 {
+		t.Errorf("%d lines, %d omitted", written, omitted)
+	}
+}
+
+func TestTheLineSaysWhatWasOmitted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		w := newWorld(t, nil, func(c *Config) {
+			c.Log = slog.New(slog.NewTextHandler(&log, nil))
+		})
+		for range allLines + someLines {
+			w.get("/_weir/none")
+		}
+		synctest.Wait()
+		if n := strings.Count(log.String(), "msg=request"); n != allLines+1 || !strings.Contains(log.String(), fmt.Sprintf(" omitted=%d\n", someLines-1)) {
+			t.Errorf("%d lines:\n%s", n, log.String()[max(0, log.Len()-1000):])
+		}
+	})
+}
+
+// TestWhoWaitsForAnotherReplicaIsLinkedToWhoAsksThere.
+func TestWhoWaitsForAnotherReplicaIsLinkedToWhoAsksThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kept := tracetest.NewInMemoryExporter()
+		provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept))
+		w := newWorld(t, slowly("all"), func(c *Config) { c.Tracer = provider.Tracer("test") })
+		list, _ := w.replicas(2)
+		var first sync.WaitGroup
+		first.Go(func() { asks(list[0], watchers) })
+		time.Sleep(10 * time.Millisecond)
+		asks(list[1], watchers)
+		first.Wait()
+		r := list[1].Recent()[0]
+		w.want("journey", journeyOf(r), "flight(another replica)")
+		w.want("outcome", r.Outcome, "collapsed")
+		w.want("waited", r.Waited, r.Stages[0].Elapsed)
+		leader := list[0].Recent()[0].Span
+		for _, s := range kept.GetSpans() {
+			if s.Name == stageFlight && (len(s.Links) != 1 || s.Links[0].SpanContext.SpanID().String() != leader) {
+				t.Errorf("%+v, want a link to %s", s, leader)
+			}
+		}
+	})
+}
+
+// TestASpanNamesWhoATrustedProxySpeaksFor.
+func TestASpanNamesWhoATrustedProxySpeaksFor(t *testing.T) {
+	for trusted, want := range map[string]string{"192.0.2.0/24": "203.0.113.9 https 443", "198.51.100.0/24": "192.0.2.1 http 80"} {
+		synctest.Test(t, func(t *testing.T) {
+			kept := tracetest.NewInMemoryExporter()
+			w := newWorld(t, nothing, func(c *Config) {
+				c.Tracer, c.Trusted = sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept)).Tracer("test"), Trusted{netip.MustParsePrefix(trusted)}
+			})
+			asks(w.gateway, "/_weir/none", "X-Forwarded-For", "203.0.113.9", "X-Forwarded-Proto", "https")
+			said := map[string]string{}
+			for _, a := range kept.GetSpans()[0].Attributes {
+				said[string(a.Key)] = a.Value.String()
+			}
+			w.want("sender", said["client.address"]+" "+said["url.scheme"]+" "+said["server.port"], want)
+		})
+	}
+}

@@ -1,0 +1,153 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// Wanted is what a client's credential is wanted for.
+type Wanted struct {
+	Operation *policy.Operation
+	// Resource is the budget that the question counts against.
+	Resource string
+	// Path is what is asked for, Target the repository, organization or the like that it
+	// is part of.
+	Path, Target string
+	// Left tells what a caller's account has left of the resource. Nil where nothing is
+	// going to be spent.
+	Left func(policy.Caller) (remaining int, known bool)
+	// Except are the classes of those that have been tried, Limited whether they were
+	// refused for a limit.
+	Except  []string
+	Limited bool
+}
+
+// UnusableError says that a client's credential cannot be sent before a time.
+type UnusableError struct {
+	Until time.Time
+	Cause error // for the operator
+}
+
+func (u *UnusableError) Error() string { return fmt.Sprintf("no usable credential: %v", u.Cause) }
+
+func (u *UnusableError) Unwrap() error { return u.Cause }
+
+// wanted is what a credential is wanted for that pays for the question.
+func (g *Gateway) wanted(x *exchange) Wanted {
+	return Wanted{
+		Operation: x.match.Operation, Resource: x.match.Operation.Resource,
+		Path: x.match.Path, Target: targetOf(x.match.Path), Except: x.tried,
+	}
+}
+
+// targetOf is the repository, the organization or the like that a path is about; the
+// whole path where it is about none. Names are compared in lower case.
+func targetOf(path string) string {
+	segments := strings.SplitN(strings.ToLower(path), "/", 5)
+	names := map[string]int{"repos": 2, "repositories": 1, "orgs": 1, "organizations": 1, "users": 1, "teams": 1}[segments[1]]
+	if names == 0 || len(segments) < names+2 {
+		return strings.ToLower(path)
+	}
+	return strings.Join(segments[:names+2], "/")
+}
+
+// left tells what an account has left of the question's resource.
+func (g *Gateway) left(x *exchange) func(policy.Caller) (int, bool) {
+	return func(who policy.Caller) (int, bool) {
+		b, err := g.Ledger.Budget(x.lasting(), who.Account, who.Kind, x.match.Operation.Resource)
+		return b.Remaining - b.Held, err == nil
+	}
+}
+
+// firstPayer decides who pays as far as that can be told without looking at budgets:
+// where the answer is in the cache none is touched.
+func (g *Gateway) firstPayer(x *exchange) {
+	if x.who.Pick != nil {
+		if who, ok := x.who.Pick(g.wanted(x)); ok {
+			x.who = who
+		}
+	}
+	g.charge(x, x.who)
+}
+
+// charge lets a credential pay for the question. Whose answers it may be given from
+// the cache hangs on that.
+func (g *Gateway) charge(x *exchange, who Identity) {
+	x.who = who
+	x.record.Account = who.Caller.Account
+	x.stale, x.spare, x.denial = nil, nil, nil
+	x.kept, x.part = false, false
+	x.header = g.outbound(x.in.Header, x.match.Operation.Known()) // its own: a refresh behind another's turn may read that one's
+	g.keyed(x)
+}
+
+// reconsider looks at the budgets before something is sent, and reports whether another
+// credential pays from here on.
+func (g *Gateway) reconsider(x *exchange) bool {
+	if x.who.Pick == nil {
+		return false
+	}
+	w := g.wanted(x)
+	w.Left = g.left(x)
+	who, ok := x.who.Pick(w)
+	if !ok || who.Caller.Class == x.who.Caller.Class {
+		return false
+	}
+	g.charge(x, who)
+	return true
+}
+
+// showCredential puts the credential on a request that is let go.
+func (g *Gateway) showCredential(x *exchange, out *http.Request) error {
+	switch {
+	case x.who.Authorize == nil:
+		return nil
+	case x.who.AtOnce:
+		return x.who.Authorize(out.Context(), out.Header)
+	}
+	until := x.until(g.Wait)
+	if soon := time.Now().Add(leastPatience); until.Before(soon) {
+		until = soon
+	}
+	ctx, cancel := context.WithDeadlineCause(out.Context(), until, errNotYet)
+	defer cancel()
+	err := x.who.Authorize(ctx, out.Header)
+	if err != nil && errors.Is(context.Cause(ctx), errNotYet) {
+		return &UnusableError{Until: time.Now().Add(leastPatience), Cause: errNotYet}
+	}
+	return err
+}
+
+// errNotYet is why a credential cannot be used that one client has not waited for any
+// longer: others may.
+var errNotYet = errors.New("its token has not come in time")
+
+const (
+	// leastPatience is how long a token may take to come, however little its client waits.
+	leastPatience = 2 * time.Second
+	// aside is how long a request waits for a permit of one credential while it could turn
+	// to another: so long that it does not for a moment's congestion.
+	aside = 200 * time.Millisecond
+)
+
+// admitBefore is until when a request waits for a permit.
+func (g *Gateway) admitBefore(x *exchange, now time.Time) time.Time {
+	until := x.until(g.Wait)
+	if soon := now.Add(aside); x.inHurry && soon.Before(until) {
+		return soon
+	}
+	return until
+}
+
+// heard passes on what the upstream said to a credential.
+func (g *Gateway) heard(x *exchange, status int) {
+	if x.who.Heard != nil {
+		x.who.Heard(x.match.Operation, status, x.sent)
+	}
+}

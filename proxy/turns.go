@@ -1,0 +1,255 @@
+package proxy
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/signals"
+)
+
+// payerTurn is one credential's turn at a question, and what came of it. It has an exchange
+// of its own: what its answer is kept under is not changed by another's turn.
+type payerTurn struct {
+	x       *exchange
+	resp    *http.Response // nil where err is set
+	err     error
+	refusal *limits.Refusal // set where there was no permit
+}
+
+// verdict says whether an answer is one for the client, or why another credential of the
+// client's is asked.
+type verdict int
+
+const (
+	final    verdict = iota
+	atLimit          // the credential is at a limit
+	unseeing         // it may not see what is asked for, or there is nothing
+	rejected         // the upstream does not accept it, now or for some time already
+)
+
+// payerTurns are those whose answer was not final.
+type payerTurns struct {
+	limited, blind []payerTurn
+	// sent is set once the upstream has refused one; a second refusal is final.
+	sent bool
+}
+
+// answerByAny gets the answer by the credential that pays, or by another of the client's
+// where that one will not do. Each has one turn; then who is soonest back from its limit
+// has another, for as long as the client waits.
+//
+// What is not safe another asks only while nothing of it was sent, or when it was refused
+// and had no body.
+func (g *Gateway) answerByAny(x *exchange, out *http.Request) (*http.Response, error) {
+	if x.who.Pick == nil || x.record.Background {
+		return g.answer(x, out)
+	}
+	var before payerTurns
+	who := x.who
+	for {
+		t := g.takeTurn(x, out, who, &before)
+		what := t.verdict(before.sent)
+		if what == final {
+			return g.settleFor(x, t, before)
+		}
+		before.add(t, what)
+		next, ok := g.nextPayer(x, what == atLimit)
+		if what == rejected && t.resp != nil && (ok || !before.none()) {
+			discard(t.resp.Body)
+		}
+		if !ok {
+			return g.lastResort(x, out, t, before)
+		}
+		who = next
+	}
+}
+
+func (b *payerTurns) add(t payerTurn, what verdict) {
+	switch what {
+	case atLimit:
+		b.limited = append(b.limited, t)
+		if t.resp != nil {
+			discard(t.resp.Body)
+		}
+	case unseeing:
+		if len(b.blind) == 0 {
+			holdBack(t.resp)
+		} else {
+			discard(t.resp.Body) // the first one stands, if any
+		}
+		b.blind = append(b.blind, t)
+	case rejected:
+		b.sent = b.sent || t.resp != nil
+	}
+}
+
+// maxHeldBack is how much of an answer is read that may not be the client's.
+const maxHeldBack = 256 << 10
+
+// holdBack reads an answer, so that it is whole however long the turns of others take,
+// and its place among the concurrent requests is free meanwhile. Of one that is larger
+// what comes later may be lost.
+func holdBack(resp *http.Response) {
+	body := resp.Body
+	start, err := io.ReadAll(io.LimitReader(body, maxHeldBack))
+	rest := io.Reader(body)
+	if err == nil && len(start) < maxHeldBack {
+		_ = body.Close() // it has ended
+		rest = http.NoBody
+	} else if err != nil {
+		rest = brokenReader{err}
+	}
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(start), rest), body}
+}
+
+// none reports whether nobody has a better answer than a rejection.
+func (b *payerTurns) none() bool { return len(b.limited)+len(b.blind) == 0 }
+
+// nextPayer returns another of the client's credentials, if one is worth a request.
+func (g *Gateway) nextPayer(x *exchange, limited bool) (Identity, bool) {
+	w := g.wanted(x)
+	w.Left, w.Limited = g.left(x), limited
+	return x.who.Pick(w)
+}
+
+// takeTurn asks by one credential. x keeps what is the client's: who has been asked,
+// what that took, and the record.
+func (g *Gateway) takeTurn(x *exchange, out *http.Request, who Identity, before *payerTurns) payerTurn {
+	first := len(x.tried) == 0
+	x.tried = append(x.tried, who.Caller.Class)
+	_, more := x.who.Pick(g.wanted(x))
+	own := *x
+	own.inHurry = more || len(before.limited) > 0 || len(before.blind) > 0
+	t := payerTurn{x: &own}
+	switch {
+	case first && own.denial != nil:
+		t.resp = own.recalled(own.denial) //nolint:bodyclose // as below
+	case first:
+		t.resp, t.err = g.answer(&own, out) //nolint:bodyclose // passed on, or discarded by who judges it
+	default:
+		t.resp, t.err = g.answerAs(&own, out.Clone(out.Context()), who) //nolint:bodyclose // as above
+	}
+	x.record.went(&own.record)
+	_ = errors.As(t.err, &t.refusal) // or it is of another kind
+	return t
+}
+
+// answerAs lets another credential pay: it may have the answer in the cache.
+func (g *Gateway) answerAs(x *exchange, out *http.Request, who Identity) (*http.Response, error) {
+	g.charge(x, who)
+	out.Header = x.header.Clone()
+	x.record.Cache = "weir; fwd=" + x.bypass()
+	if x.kept {
+		if e := g.recall(x); e != nil {
+			return x.recalled(e), nil
+		}
+	}
+	return g.answer(x, out)
+}
+
+// recalled is a turn's answer that comes from the cache.
+func (x *exchange) recalled(e *cache.Entry) *http.Response {
+	now := time.Now()
+	x.record.Cache = x.hit(e, now)
+	return entryResponse(x, e, now)
+}
+
+// mayBeBlind reports whether an answer of this status is not one for the client, for
+// another of its credentials may see more.
+func (x *exchange) mayBeBlind(status int) bool {
+	return x.who.Pick != nil && (status == http.StatusForbidden || status == http.StatusNotFound) &&
+		x.match.Operation.Safe() && !x.match.Operation.Personal
+}
+
+// verdict judges what came of a turn.
+func (t payerTurn) verdict(refusedBefore bool) verdict {
+	safe := t.x.match.Operation.Safe()
+	var unusable *UnusableError
+	switch {
+	case errors.As(t.err, &unusable):
+		return rejected
+	case t.refusal != nil && t.x.inHurry:
+		return atLimit
+	case t.err != nil:
+		return final
+	case t.x.limited != signals.NotLimited:
+		if safe && t.x.inHurry {
+			return atLimit
+		}
+	case t.resp.StatusCode == http.StatusUnauthorized:
+		if (safe || t.x.in.ContentLength == 0) && !refusedBefore {
+			return rejected
+		}
+	case t.x.mayBeBlind(t.resp.StatusCode):
+		return unseeing
+	}
+	return final
+}
+
+// settleFor answers with what a turn has brought. If it was more than 403 or 404 those
+// who were told that are known to be blind; if it is an error the first who was told that
+// stands.
+func (g *Gateway) settleFor(x *exchange, t payerTurn, before payerTurns) (*http.Response, error) {
+	good := t.err == nil && t.resp.StatusCode < http.StatusBadRequest
+	if !good && len(before.blind) > 0 && len(before.limited) == 0 {
+		if t.resp != nil {
+			discard(t.resp.Body)
+		}
+		t, before.blind = before.blind[0], before.blind[1:]
+	}
+	for _, b := range before.blind {
+		if good {
+			b.x.who.Blind(g.wanted(b.x), b.resp.StatusCode, true)
+		}
+		discard(b.resp.Body)
+	}
+	return x.take(t)
+}
+
+// lastResort answers when everybody has had a turn, and none was final.
+func (g *Gateway) lastResort(x *exchange, out *http.Request, last payerTurn, before payerTurns) (*http.Response, error) {
+	switch {
+	case len(before.limited) > 0:
+		// Whether there is what the others do not see nobody knows but who is at a limit.
+		own := *x
+		resp, err := g.answerAs(&own, out.Clone(out.Context()), soonest(before.limited).x.who)
+		x.record.went(&own.record)
+		return g.settleFor(x, payerTurn{x: &own, resp: resp, err: err}, before)
+	case len(before.blind) == 0:
+		return x.take(last)
+	}
+	for _, b := range before.blind {
+		b.x.who.Blind(g.wanted(b.x), b.resp.StatusCode, false)
+	}
+	for _, b := range before.blind[1:] {
+		discard(b.resp.Body)
+	}
+	return x.take(before.blind[0])
+}
+
+// soonest is who is back from its limit first, as far as that is known.
+func soonest(list []payerTurn) payerTurn {
+	best := list[0]
+	for _, t := range list[1:] {
+		if t.refusal != nil && (best.refusal == nil || t.refusal.Until.Before(best.refusal.Until)) {
+			best = t
+		}
+	}
+	return best
+}
+
+// take makes a turn's answer that of the client's exchange.
+func (x *exchange) take(t payerTurn) (*http.Response, error) {
+	so := x.record
+	x.question, x.record = t.x.question, t.x.record
+	x.record.went(&so)
+	return t.resp, t.err
+}

@@ -1,0 +1,114 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// spends is a client with several credentials, the first of which pays while it was not
+// asked.
+func spends(names ...string) Identity {
+	first := names[0]
+	return Identity{
+		Caller:    policy.Caller{Kind: policy.User, Account: "account of " + first, Class: first},
+		Authorize: func(_ context.Context, h http.Header) error { h.Set("Authorization", first); return nil },
+		Pick: func(w Wanted) (Identity, bool) {
+			for _, name := range names {
+				if !slices.Contains(w.Except, name) {
+					id := spends(name)
+					id.Pick = spends(names...).Pick
+					return id, true
+				}
+			}
+			return Identity{}, false
+		},
+		Blind: func(Wanted, int, bool) {},
+	}
+}
+
+// TestTurnsAndRefreshesAtOnce: what is asked by one credential and then by another is
+// refreshed behind them, by many clients at the same time. It is for the race detector.
+func TestTurnsAndRefreshesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			switch r.Header.Get("Authorization") {
+			case "b":
+				w.Header().Set("Cache-Control", "private, max-age=1, stale-while-revalidate=600")
+				fallthrough
+			case "a":
+				w.WriteHeader(http.StatusNotFound)
+			}
+			_, _ = fmt.Fprint(w, r.Header.Get("Authorization"))
+		}, func(c *Config) {
+			c.Identify = func(r *http.Request) (Identity, error) {
+				if r.Header.Get("Authorization") == "alone" {
+					return spends("b"), nil
+				}
+				return spends("a", "b", "c"), nil
+			}
+		})
+		for range 5 {
+			var clients sync.WaitGroup
+			for _, name := range []string{"alone", "all"} {
+				for i := range 20 {
+					clients.Go(func() {
+						r := w.get(fmt.Sprintf("/repos/acme/r%d/tags", i%5), "Authorization: "+name)
+						if want := map[string]string{"alone": "b", "all": "c"}[name]; r.body != want {
+							t.Errorf("%s: %d %q, want %q", name, r.StatusCode, r.body, want)
+						}
+					})
+				}
+				clients.Wait()
+				time.Sleep(2 * time.Second)
+			}
+		}
+	})
+}
+
+// TestNobodyIsFailedByThePatienceOfTheFirst: who waits for the same answer waits for the
+// token that it takes as long as he will.
+func TestNobodyIsFailedByThePatienceOfTheFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		arrival := time.Now().Add(5 * time.Second)
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Cache-Control", "private, max-age=60") }, func(c *Config) {
+			c.Identify = func(r *http.Request) (Identity, error) {
+				id, err := identifyByToken(r)
+				id.Authorize = func(ctx context.Context, h http.Header) error {
+					select {
+					case <-time.After(time.Until(arrival)):
+						h.Set("Authorization", "Bearer minted")
+						return nil
+					case <-ctx.Done():
+						return context.Cause(ctx)
+					}
+				}
+				return id, err
+			}
+		})
+		var clients sync.WaitGroup
+		clients.Go(func() {
+			r := w.get("/repos/acme/widgets/tags", "Authorization: Bearer x", "Prefer: respond-async")
+			if r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Cache-Status") == "" || r.Header.Get("Retry-After") == "" {
+				t.Errorf("in a hurry: %d %v %s", r.StatusCode, r.Header, r.body)
+			}
+		})
+		synctest.Wait()
+		for range 3 {
+			clients.Go(func() {
+				if r := w.get("/repos/acme/widgets/tags", "Authorization: Bearer x"); r.StatusCode != http.StatusOK {
+					t.Errorf("patient: %d %s", r.StatusCode, r.body)
+				}
+			})
+		}
+		clients.Wait()
+		w.want("requests", w.upstreamSaw(), 1)
+	})
+}
