@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -13,6 +14,7 @@ import (
 type Balancer struct {
 	listener net.Listener
 	replicas []string
+	out      []atomic.Bool // those that get no connections
 }
 
 // NewBalancer starts a balancer before replicas at addresses.
@@ -22,7 +24,7 @@ func NewBalancer(t testing.TB, replicas ...string) *Balancer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &Balancer{l, replicas}
+	b := &Balancer{l, replicas, make([]atomic.Bool, len(replicas))}
 	var passing sync.WaitGroup
 	passing.Go(func() {
 		for turn := 0; ; turn++ {
@@ -43,11 +45,18 @@ func NewBalancer(t testing.TB, replicas ...string) *Balancer {
 // Port is where it listens, at 127.0.0.1.
 func (b *Balancer) Port() int { return b.listener.Addr().(*net.TCPAddr).Port }
 
+// LeaveOut says whether a replica, by its number, gets no connections.
+func (b *Balancer) LeaveOut(replica int, out bool) { b.out[replica].Store(out) }
+
 // pass passes a connection on, until either side ends it.
 func (b *Balancer) pass(c net.Conn, turn int) {
 	defer func() { _ = c.Close() }()
 	for i := range b.replicas {
-		r, err := new(net.Dialer).DialContext(context.Background(), "tcp", b.replicas[(turn+i)%len(b.replicas)])
+		next := (turn + i) % len(b.replicas)
+		if b.out[next].Load() {
+			continue
+		}
+		r, err := new(net.Dialer).DialContext(context.Background(), "tcp", b.replicas[next])
 		if err != nil {
 			continue
 		}

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"bytes"
-	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
@@ -133,47 +132,17 @@ func TestAttack57EveryAnswerTellsBrowsersToRunNothing(t *testing.T) {
 	}
 }
 
-func TestCertificatesLetIn(t *testing.T) {
-	verified := &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: pkix.Name{CommonName: "ops"}}}}}
-	unverified := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{Subject: pkix.Name{CommonName: "ops"}}}}
-	for _, c := range []struct {
-		name   string
-		access Access
-		tls    *tls.ConnectionState
-		token  string
-		status int
-	}{
-		{"verified", Access{Certificates: true}, verified, "", 200},
-		{"shown, and not verified", Access{Certificates: true}, unverified, "", 401},
-		{"none", Access{Certificates: true}, nil, "", 401},
-		{"none, and an empty token where there is none", Access{Certificates: true}, nil, "Bearer ", 401},
-		{"verified, where certificates let nobody in", Access{Token: "secret"}, verified, "", 401},
-		{"none, and the token", Access{Token: "secret", Certificates: true}, nil, "Bearer secret", 200},
-		{"the token as a password", Access{Token: "secret"}, nil, "Basic secret", 401},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			w := asked(Handler(c.access, sources()), http.MethodGet, "http://localhost/api/v1/config", func(r *http.Request) {
-				r.TLS = c.tls
-				r.Header.Set("Authorization", c.token)
-			})
-			if w.Code != c.status {
-				t.Errorf("%d %s", w.Code, w.Body)
-			}
-		})
-	}
-}
-
 func TestChangesLeaveATrail(t *testing.T) {
 	var log bytes.Buffer
 	s := sources()
 	s.Trail = NewTrail(slog.New(slog.NewTextHandler(&log, nil)))
 	s.Reload = func() error { return errors.New("weir.yaml:1:1: no") }
 	s.Purge = func(p Purge) (int, error) { return len(p.Tag), nil }
-	h := Handler(Access{Token: "secret", Certificates: true}, s)
+	own := newAuthority(t)
+	ops := own.shown(&x509.Certificate{Subject: pkix.Name{CommonName: "ops\nlevel=ERROR"}})
+	h := Handler(Access{Token: "secret", Authorities: own.pool}, s)
 	asked(h, http.MethodPost, "http://localhost/api/v1/reload", func(r *http.Request) { r.Header.Set("Authorization", "Bearer secret") })
-	asked(h, http.MethodPost, "http://localhost/api/v1/cache/purge", func(r *http.Request) {
-		r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: pkix.Name{CommonName: "ops\nlevel=ERROR"}}}}}
-	})
+	asked(h, http.MethodPost, "http://localhost/api/v1/cache/purge", func(r *http.Request) { r.TLS = ops })
 	asked(h, http.MethodPost, "http://localhost/api/v1/cache/purge", nil) // nobody: nothing is changed
 	got := fmt.Sprint(len(s.Trail.Last()))
 	for _, c := range s.Trail.Last() {

@@ -10,11 +10,14 @@ import (
 	"testing"
 
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/limits"
 )
 
 func sources() Sources {
 	return Sources{
+		Ready:    func() bool { return true },
+		History:  history.New(history.Sources{Waiting: func() map[string]int { return nil }}),
 		Accounts: func(context.Context, int) ([]limits.Account, error) { return []limits.Account{{Name: "ci"}}, nil },
 		Requests: func() any { return []string{"one"} },
 		Config:   func() any { return map[string]string{"token": "•••"} },
@@ -34,6 +37,8 @@ func TestPages(t *testing.T) {
 	broken := sources()
 	broken.Accounts = func(context.Context, int) ([]limits.Account, error) { return nil, errors.New("the store is lost") }
 	broken.Reload = func() error { return errors.New("weir.yaml:3:1: unknown key") }
+	stopping := sources()
+	stopping.Ready = func() bool { return false }
 	for _, c := range []struct {
 		name, method, path string
 		sources            Sources
@@ -45,6 +50,8 @@ func TestPages(t *testing.T) {
 		{"index", "GET", "/", sources(), nil, "", 200, "/api/v1/accounts"},
 		{"health", "GET", "/healthz", sources(), nil, "", 200, "ok"},
 		{"readiness", "GET", "/readyz", sources(), nil, "", 200, "ok"},
+		{"readiness of one that stops", "GET", "/readyz", stopping, nil, "", 503, "stopping"},
+		{"health of one that stops", "GET", "/healthz", stopping, nil, "", 200, "ok"},
 		{"accounts", "GET", "/api/v1/accounts", sources(), nil, "", 200, `"account": "ci"`},
 		{"accounts without a store", "GET", "/api/v1/accounts", broken, nil, "", 503, "the store is lost"},
 		{"requests", "GET", "/api/v1/requests", sources(), nil, "", 200, `"one"`},

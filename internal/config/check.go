@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/installation"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -61,11 +62,16 @@ func (d *decoder) check(c *Config) {
 	d.admin(&c.Admin)
 	d.upstream(c.Upstream)
 	d.store(c.Store)
-	d.authorities(c.TLS)
+	d.authorities(&c.TLS)
 	issuers := d.issuers(c.Issuers)
 	d.clients(c)
 	for i, client := range c.Clients {
 		d.recognized(fmt.Sprintf("clients[%d]", i), client, c, issuers)
+	}
+	for i, proxy := range c.Callers.TrustedProxies {
+		if _, err := parseNetwork(proxy); err != nil {
+			d.wrong(fmt.Sprintf("callers.trusted_proxies[%d]", i), "%q: must be an address or a network such as 10.0.0.0/8", proxy)
+		}
 	}
 	d.limits(c.Limits)
 	d.cache(c)
@@ -77,6 +83,7 @@ func (d *decoder) check(c *Config) {
 	if c.Telemetry.Sample < 0 || c.Telemetry.Sample > 1 {
 		d.wrong("telemetry.sample", "%v: must be from 0 to 1", c.Telemetry.Sample)
 	}
+	d.drain(c.Drain)
 }
 
 // enums holds every field with an enum tag against it.
@@ -151,15 +158,44 @@ func (d *decoder) credentials(held []Credential) map[string]bool {
 	for i, cred := range held {
 		key := fmt.Sprintf("credentials[%d]", i)
 		d.name(key+".name", cred.Name, names)
-		if cred.Token == "" {
+		switch {
+		case cred.isApp():
+			d.app(key, cred)
+		case cred.Token == "":
 			d.wrong(key+".token", "required")
 		}
-		if cred.Kind == policy.OAuthApp && !strings.Contains(cred.Token.Reveal(), ":") {
+		if cred.Kind == policy.OAuthApp && cred.Token != "" && !strings.Contains(cred.Token.Reveal(), ":") {
 			d.wrong(key+".token", "of an oauth_app must be id:secret")
 		}
 		d.token(key+".token", cred.Token)
 	}
 	return names
+}
+
+// app checks the app that stands in the place of a token.
+func (d *decoder) app(key string, c Credential) {
+	switch {
+	case c.Kind != policy.Installation:
+		d.wrong(key+".app", "goes with kind installation; this is %q", c.Kind)
+	case c.Token != "":
+		d.wrong(key+".token", "goes not with app, which gets its tokens by itself")
+	}
+	if c.App.ID == "" {
+		d.wrong(key+".app.id", "required")
+	}
+	if c.App.Installation < 1 {
+		d.wrong(key+".app.installation", "%d: must be the number of the installation", c.App.Installation)
+	}
+	if c.App.Key == "" {
+		d.wrong(key+".app.key", "required")
+	} else if err := installation.CheckKey(c.App.Key); err != nil {
+		d.wrong(key+".app.key", "%v", err)
+	}
+	for name, level := range c.App.Permissions {
+		if level != "read" && level != "write" && level != "admin" {
+			d.wrong(key+".app.permissions."+name, "%q: must be one of read, write, admin", level)
+		}
+	}
 }
 
 func (d *decoder) clients(c *Config) {
@@ -273,6 +309,7 @@ func (d *decoder) limits(l Limits) {
 	if l.Inbound.Burst < 0 || l.Inbound.Burst == 0 && l.Inbound.Rate > 0 {
 		d.wrong("limits.inbound.burst", "%d: must be 1 or more", l.Inbound.Burst)
 	}
+	d.positive("limits.inbound.body", l.Inbound.Body)
 }
 
 func (d *decoder) positive(key string, span time.Duration) {
@@ -280,6 +317,17 @@ func (d *decoder) positive(key string, span time.Duration) {
 		d.wrong(key, "must be more than 0")
 	}
 }
+
+func (d *decoder) drain(c Drain) {
+	if c.Delay < 0 || c.Delay > maxDrain {
+		d.wrong("drain.delay", "must be from 0 to %v", maxDrain)
+	}
+	if c.Timeout < time.Second || c.Timeout > maxDrain {
+		d.wrong("drain.timeout", "must be from 1s to %v", maxDrain)
+	}
+}
+
+const maxDrain = time.Hour
 
 func (d *decoder) cache(c *Config) {
 	if c.Cache.Memory < 1<<20 {

@@ -1,8 +1,10 @@
 package config
 
 import (
+	"crypto/x509"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -90,12 +92,30 @@ func (d *decoder) tokens(key string, j JWT, issuers map[string]bool) {
 	}
 }
 
-// authorities checks the certificates of those who vouch for clients.
-func (d *decoder) authorities(t TLS) {
+// Authorities reads the certificates of those who vouch for clients; none where the
+// file names none.
+func (t TLS) Authorities() ([]*x509.Certificate, error) {
 	if t.ClientCA == "" {
-		return
+		return nil, nil
 	}
-	if _, err := credential.ParseAuthorities(t.ClientCA.Reveal()); err != nil {
+	text, err := os.ReadFile(t.ClientCA)
+	if err != nil {
+		return nil, err
+	}
+	authorities, err := credential.ParseAuthorities(string(text))
+	if err != nil {
+		return nil, fmt.Errorf("%q: %w", t.ClientCA, err)
+	}
+	return authorities, nil
+}
+
+// authorities puts the path of those who vouch for clients on the file's folder, and
+// checks what is there.
+func (d *decoder) authorities(t *TLS) {
+	if t.ClientCA != "" {
+		t.ClientCA = d.path(t.ClientCA)
+	}
+	if _, err := t.Authorities(); err != nil {
 		d.wrong("tls.client_ca", "%v", err)
 	}
 }

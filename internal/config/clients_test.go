@@ -27,7 +27,7 @@ func TestMistakesOfRecognition(t *testing.T) {
 		{"a certificate by nothing", "clients: [{name: a, certificate: builds, credentials: [ci]}]\ntls: {domains: [weir.example]}", `4:34: clients[0].certificate: "builds": must be sha256:FINGERPRINT, subject:NAME, dns:NAME, uri:URI or email:ADDRESS`},
 		{"a name without an authority", "clients: [{name: a, certificate: \"dns:a\", credentials: [ci]}]\ntls: {domains: [weir.example]}", `4:34: clients[0].certificate: "dns:a": a name counts when tls.client_ca vouches for it, which is not set`},
 		{"a certificate where there is no TLS", "clients: [{name: a, certificate: \"dns:a\", credentials: [ci]}]", "4:34: clients[0].certificate: no connection shows one: tls.domains and tls.certificates are empty"},
-		{"authorities that are none", "tls: {client_ca: x}", "4:18: tls.client_ca: must be certificates in PEM, and nothing after them"},
+		{"authorities that are none", "tls: {client_ca: clients.go}", `4:18: tls.client_ca: "clients.go": must be certificates in PEM, and nothing after them`},
 		{"an issuer that does not exist", "clients: [{name: a, jwt: {issuer: b, claims: {sub: x}}, credentials: [ci]}]", `4:35: clients[0].jwt.issuer: "b" is not among issuers`},
 		{"claims of no issuer", "clients: [{name: a, jwt: {claims: {sub: x}}, credentials: [ci]}]", `4:26: clients[0].jwt.issuer: "" is not among issuers`},
 		{"everybody's tokens", "clients: [{name: a, jwt: {issuer: actions}, credentials: [ci]}]", `4:26: clients[0].jwt.claims: required: which of the issuer's tokens are this client's, for example {sub: "repo:acme/widgets:*"}`},
@@ -71,7 +71,7 @@ func TestClientsByWhatTheyShow(t *testing.T) {
 	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := valid(t, heldAndIssuers+`tls: {domains: [weir.example], client_ca: "file:`+path+`"}
+	c := valid(t, heldAndIssuers+`tls: {domains: [weir.example], client_ca: "`+path+`"}
 clients:
   - {name: a, certificate: "dns:a.example", methods: [GET], operations: ["search/*", unknown], credentials: [ci]}
   - {name: b, jwt: {issuer: actions, claims: {sub: "repo:acme/*"}}, credentials: [ci]}
@@ -84,7 +84,7 @@ clients:
 	if diff := cmp.Diff(want, c.Issuers); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := parse(t, heldAndIssuers+`tls: {client_ca: "file:/nonexistent"}`); err == nil || !strings.Contains(err.Error(), "4:18: tls.client_ca: file") {
+	if _, err := parse(t, heldAndIssuers+`tls: {client_ca: /nonexistent}`); err == nil || !strings.Contains(err.Error(), "4:18: tls.client_ca: open /nonexistent: no such file") {
 		t.Errorf("authorities that cannot be read: %v", err)
 	}
 }

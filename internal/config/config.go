@@ -12,6 +12,7 @@
 package config
 
 import (
+	"net/netip"
 	"regexp"
 	"time"
 
@@ -37,6 +38,7 @@ type Config struct {
 	TLS         TLS          `yaml:"tls" desc:"HTTPS for clients; off while domains and certificates are empty"`
 	Telemetry   Telemetry    `yaml:"telemetry" desc:"the rest by the standard OTEL_* variables"`
 	Headers     headers      `yaml:"headers" desc:"optional response headers"`
+	Drain       Drain        `yaml:"drain" desc:"how the process ends when it is told to (SIGTERM, SIGINT); a second time ends it at once"`
 }
 
 // Upstream is the API behind the gateway.
@@ -57,7 +59,18 @@ type Credential struct {
 	Name    string            `yaml:"name" desc:"by which clients name it"`
 	Kind    policy.CallerKind `yaml:"kind" desc:"what the upstream takes it for" enum:"user,enterprise,installation,oauth_app,workflow"`
 	Account string            `yaml:"account" desc:"what the upstream counts it against; credentials of one user have one account"`
-	Token   credential.Secret `yaml:"token" desc:"the token; of an oauth_app id:secret"`
+	Token   credential.Secret `yaml:"token" desc:"the token; of an oauth_app id:secret; none where there is an app"`
+	App     struct {
+		ID           string            `yaml:"id" desc:"of the app: its number or client id"`
+		Key          credential.Secret `yaml:"key" desc:"its private key, RSA in PEM: file:PATH"`
+		Installation int               `yaml:"installation" desc:"number of the installation"`
+		Permissions  map[string]string `yaml:"permissions" desc:"those that the tokens have (contents: read); all of the installation's while empty"`
+	} `yaml:"app,omitempty" desc:"of an installation, in place of a token: the app that gets its tokens"`
+}
+
+// isApp reports whether anything of an app is given.
+func (c Credential) isApp() bool {
+	return c.App.ID != "" || c.App.Key != "" || c.App.Installation != 0 || len(c.App.Permissions) > 0
 }
 
 // Client is a program that may use the gateway, by its key, its certificate or
@@ -69,7 +82,7 @@ type Client struct {
 	JWT         JWT      `yaml:"jwt" desc:"tokens of an issuer"`
 	Methods     []string `yaml:"methods" desc:"that it may use; GET stands for HEAD too; all when empty"`
 	Operations  []string `yaml:"operations" desc:"that it may call, by ID, * for any characters; all when empty"`
-	Credentials []string `yaml:"credentials" desc:"names of the credentials that it may spend; the first is used"`
+	Credentials []string `yaml:"credentials" desc:"names of the credentials that it may spend; of several the one with the most left, among those that see what is asked for"`
 	Share       int      `yaml:"share" desc:"its weight among the clients of one account"`
 	Priority    string   `yaml:"priority" desc:"who waits for whom" enum:"interactive,normal,batch"`
 }
@@ -91,7 +104,30 @@ type Issuer struct {
 
 // Callers are clients that bring their own credential.
 type Callers struct {
-	PassThrough bool `yaml:"pass_through" desc:"accept them, and anonymous ones"`
+	PassThrough    bool     `yaml:"pass_through" desc:"accept them, and anonymous ones"`
+	TrustedProxies []string `yaml:"trusted_proxies" desc:"addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed"`
+}
+
+// Networks are the trusted proxies of a configuration that was checked.
+func (c Callers) Networks() []netip.Prefix {
+	var all []netip.Prefix
+	for _, text := range c.TrustedProxies {
+		network, _ := parseNetwork(text) // checked
+		all = append(all, network)
+	}
+	return all
+}
+
+// parseNetwork reads an address, or a network such as 10.0.0.0/8.
+func parseNetwork(text string) (netip.Prefix, error) {
+	if network, err := netip.ParsePrefix(text); err == nil {
+		return network.Masked(), nil
+	}
+	address, err := netip.ParseAddr(text)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	return netip.PrefixFrom(address, address.BitLen()), nil
 }
 
 // Limits are those of the upstream and how they are kept.
@@ -105,7 +141,9 @@ type Limits struct {
 	Inbound       struct {
 		Rate  int `yaml:"rate" desc:"requests per second of one address (IPv6: of one /64); 0 switches the limit off, as behind a load balancer"`
 		Burst int `yaml:"burst" desc:"requests of one address at once"`
-	} `yaml:"inbound" desc:"how fast one client address may send; protects the gateway itself"`
+
+		Body time.Duration `yaml:"body" desc:"longest time that a client is waited for while it sends a body"`
+	} `yaml:"inbound" desc:"how fast one client address may send, and how slowly a client; protects the gateway itself"`
 }
 
 // Cache is what is kept.
@@ -149,8 +187,7 @@ type TLS struct {
 	Storage      string        `yaml:"storage" desc:"where certificates, account and locks are kept: store, or a folder, relative to the file's"`
 	HTTP         string        `yaml:"http" desc:"address on which plain HTTP is sent on to HTTPS, and HTTP-01 challenges are answered; off while empty"`
 	Certificates []certificate `yaml:"certificates" desc:"your own certificates, which go before those of ACME"`
-	// ClientCA is no secret, but it is read like one.
-	ClientCA credential.Secret `yaml:"client_ca" desc:"file:PATH of the authorities, in PEM, that vouch for the names in clients' certificates"`
+	ClientCA     string        `yaml:"client_ca" desc:"PEM file of the authorities that vouch for the names in clients' certificates; relative to the file's folder"`
 }
 
 // Enabled reports whether clients are answered by HTTPS.
@@ -174,6 +211,12 @@ type headers struct {
 	RateLimit string `yaml:"ratelimit" desc:"IETF RateLimit fields: their generation, beside the x-ratelimit ones" enum:"off,draft-08"`
 }
 
+// Drain is how the process ends.
+type Drain struct {
+	Delay   time.Duration `yaml:"delay" desc:"how long clients are still let in while /readyz says that it stops: until the load balancer has noticed"`
+	Timeout time.Duration `yaml:"timeout" desc:"how long requests may take after that"`
+}
+
 // Default is what a file is laid over.
 func Default() *Config {
 	c := &Config{
@@ -192,8 +235,9 @@ func Default() *Config {
 		TLS:        TLS{Storage: "store"},
 		Telemetry:  Telemetry{ServiceName: "weir", Sample: 1},
 		Headers:    headers{RateLimit: "off"},
+		Drain:      Drain{Timeout: 10 * time.Second},
 	}
-	c.Limits.Inbound.Rate, c.Limits.Inbound.Burst = 500, 1000
+	c.Limits.Inbound.Rate, c.Limits.Inbound.Burst, c.Limits.Inbound.Body = 500, 1000, 10*time.Minute
 	return c
 }
 

@@ -1,6 +1,10 @@
 package config
 
 import (
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
@@ -30,7 +34,21 @@ func env(pairs ...string) func(string) (string, bool) {
 
 func parse(t *testing.T, text string) (*Config, error) {
 	t.Helper()
-	return Parse(Source{Path: "weir.yaml", Getenv: env("TOKEN", "s3cret", "EMPTY", "", "N", "7")}, []byte(text))
+	pairs := []string{"TOKEN", "s3cret", "EMPTY", "", "N", "7"}
+	if strings.Contains(text, "${PEM}") {
+		pairs = append(pairs, "PEM", privateKey(t))
+	}
+	return Parse(Source{Path: "weir.yaml", Getenv: env(pairs...)}, []byte(text))
+}
+
+// privateKey is one of an app, in PEM.
+func privateKey(t *testing.T) string {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 1024)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
 }
 
 // valid parses what must be valid.
@@ -149,10 +167,10 @@ func TestMaskedShowsEverythingButSecrets(t *testing.T) {
 			"methods": []any{}, "operations": []any{}, "credentials": []any{"ci"}, "share": 3, "priority": "batch",
 		}},
 		"issuers": []any{},
-		"callers": map[string]any{"pass_through": true},
+		"callers": map[string]any{"pass_through": true, "trusted_proxies": []any{}},
 		"limits": map[string]any{
 			"headroom": 0, "on_store_loss": "share", "cold_start": "ramp", "wait": "10s", "refusal_status": 403,
-			"inbound":    map[string]any{"rate": 500, "burst": 1000},
+			"inbound":    map[string]any{"rate": 500, "burst": 1000, "body": "10m0s"},
 			"primary":    map[string]any{"unauthenticated": 60, "user": 5000, "enterprise": 15000, "installation": 5000, "oauth_app": 5000, "workflow": 1000, "window": "1h0m0s"},
 			"search":     map[string]any{"authenticated": 30, "code": 10, "unauthenticated": 10, "window": "1m0s"},
 			"concurrent": 100,
@@ -168,6 +186,7 @@ func TestMaskedShowsEverythingButSecrets(t *testing.T) {
 		"tls":       map[string]any{"domains": []any{"weir.example.com"}, "email": "ops@example.com", "ca": "https://ca.internal/directory", "storage": "store", "http": ":80", "certificates": []any{}, "client_ca": ""},
 		"telemetry": map[string]any{"service_name": "weir", "sample": 1},
 		"headers":   map[string]any{"ratelimit": "draft-08"},
+		"drain":     map[string]any{"delay": "0s", "timeout": "10s"},
 	}
 	c := valid(t, everything)
 	if diff := cmp.Diff(want, c.Masked()); diff != "" {
@@ -295,5 +314,16 @@ func TestDemoConfigurationIsWhatTheDemoRuns(t *testing.T) {
 	want.Limits.Inbound.Rate = 0
 	if diff := cmp.Diff(want, c); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestAnAppWithItsKey(t *testing.T) {
+	c := valid(t, minimal+`credentials: [{name: bot, kind: installation, app: {id: Iv1.x, key: "${PEM}", installation: 42, permissions: {contents: read}}}]`)
+	app := c.Credentials[0].App
+	if app.ID != "Iv1.x" || app.Installation != 42 || app.Permissions["contents"] != "read" || app.Key == "" {
+		t.Errorf("%+v", app)
+	}
+	if shown := fmt.Sprint(c.Masked()); strings.Contains(shown, "PRIVATE") || !strings.Contains(shown, "•••") {
+		t.Errorf("shown: %s", shown)
 	}
 }

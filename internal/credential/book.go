@@ -1,6 +1,7 @@
 package credential
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -8,8 +9,12 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
+	"hash"
+	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/weirgate/weir/internal/issuer"
 	"github.com/weirgate/weir/policy"
@@ -25,6 +30,18 @@ type Held struct {
 	// Token is sent as a bearer token; of an OAuth app it is "id:secret",
 	// sent as Basic.
 	Token Secret
+	// Source is set in place of a token that lasts.
+	Source *Source
+}
+
+// Source is where a token comes from that does not last: an app's, of an installation.
+type Source struct {
+	// Identity tells apart whose tokens they are, and what they may do.
+	Identity string
+	// Token returns the token of now. An error is [Unusable], or the context's.
+	Token func(context.Context) (Secret, error)
+	// Reject gives up the token that was sent at some time.
+	Reject func(sent time.Time)
 }
 
 // Client is a program that may use the gateway. It is known by its key, its
@@ -37,7 +54,7 @@ type Client struct {
 	Token       Token
 	// Scope is what it may ask for; nil is everything.
 	Scope *policy.Scope
-	// Credentials are the names of those it may spend; the first is used.
+	// Credentials are the names of those it may spend; [Purse.Pick] chooses.
 	Credentials []string
 	// Share and Priority order it among the clients of one account.
 	Share    int
@@ -55,6 +72,7 @@ type Book struct {
 	egress      string
 	passThrough bool
 	hashKey     []byte
+	macs        sync.Pool // of *keyed, by that key
 	// The clients, by what they show.
 	keys         keys
 	certificates certificates
@@ -74,6 +92,12 @@ type Caller struct {
 	Authorization Secret
 	// Scope is what it may ask for; nil is everything.
 	Scope *policy.Scope
+	// Purse is set for a client that spends what the gateway holds: the caller is then
+	// the first of its credentials.
+	Purse *Purse
+
+	name   string  // of what is held
+	source *Source // nil where Authorization is what is sent
 }
 
 // Errors of [Book.Identify].
@@ -107,6 +131,9 @@ type Config struct {
 	// HashKey keys the hashes that name accounts. It must outlive a reload,
 	// or every account would be a new one; see [NewHashKey].
 	HashKey []byte
+	// Custody is what is known of those that are held; it must outlive a
+	// reload. Nil begins anew.
+	Custody *Custody
 }
 
 // NewHashKey returns a key for one life of the process.
@@ -129,9 +156,11 @@ func NewBook(c Config) *Book {
 	for _, h := range c.Held {
 		byName[h.Name] = b.hold(h)
 	}
+	if c.Custody == nil {
+		c.Custody = NewCustody(slog.New(slog.DiscardHandler))
+	}
 	for _, client := range c.Clients {
-		pays := byName[client.Credentials[0]]
-		pays.Client, pays.Share, pays.Priority, pays.Scope = client.Name, client.Share, client.Priority, client.Scope
+		pays := newPurse(c, client, byName).first()
 		b.keys.add(client.Key, pays)
 		b.certificates.add(client.Certificate, pays)
 		b.tokens.add(client.Token, pays)
@@ -141,6 +170,11 @@ func NewBook(c Config) *Book {
 
 func (b *Book) hold(h Held) Caller {
 	class := b.hash(h.Token.Reveal())
+	if h.Source != nil {
+		// What stands for a token that is not known must be nothing that a client could
+		// send as one: it would be of this class.
+		class = b.hash(string(b.hashKey) + h.Source.Identity)
+	}
 	name := h.Account
 	if name == "" {
 		name = class
@@ -150,7 +184,7 @@ func (b *Book) hold(h Held) Caller {
 	if h.Kind == policy.OAuthApp {
 		value = "Basic " + base64.StdEncoding.EncodeToString([]byte(h.Token.Reveal()))
 	}
-	return Caller{Caller: policy.Caller{Kind: h.Kind, Account: name, Class: class}, Authorization: Secret(value)}
+	return Caller{Caller: policy.Caller{Kind: h.Kind, Account: name, Class: class}, Authorization: Secret(value), name: h.Name, source: h.Source}
 }
 
 // Identify reads the Authorization of a request or, without one, the
@@ -206,10 +240,25 @@ func parse(value string) (scheme, credential string) {
 	return scheme, credential
 }
 
+// keyed is an HMAC and what it is fed from, kept for its allocations: made anew they are
+// ten of the thirty of a hit.
+type keyed struct {
+	mac hash.Hash
+	in  []byte
+	sum [sha256.Size]byte
+}
+
 // hash names a credential without telling it. It keeps security classes apart,
 // so it is long enough that no two will ever share one.
 func (b *Book) hash(credential string) string {
-	mac := hmac.New(sha256.New, b.hashKey)
-	mac.Write([]byte(credential))
-	return hex.EncodeToString(mac.Sum(nil)[:16])
+	k, ok := b.macs.Get().(*keyed)
+	if !ok {
+		k = &keyed{mac: hmac.New(sha256.New, b.hashKey)}
+	}
+	defer b.macs.Put(k)
+	k.mac.Reset()
+	k.in = append(k.in[:0], credential...)
+	_, _ = k.mac.Write(k.in) // a hash takes everything
+	clear(k.in)
+	return hex.EncodeToString(k.mac.Sum(k.sum[:0])[:16])
 }

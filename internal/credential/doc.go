@@ -11,6 +11,8 @@
 //     issuer's word.
 //   - What is for this gateway alone, keys made by [NewKey] and tokens of a
 //     configured issuer, is never passed through, valid or not.
+//   - A credential that the upstream has refused rests, for a time that grows.
 //
-// It does not ask anybody whether a credential is valid: the upstream will say.
+// It does not ask anybody whether a credential is valid: the upstream will say. Nor does
+// it get tokens: it is told where they come from ([Source]).
 package credential

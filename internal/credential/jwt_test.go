@@ -4,11 +4,13 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -137,6 +139,9 @@ func TestAttack59ATokenForUsIsNeverPassedOn(t *testing.T) {
 		"cut off":                     good[:len(good)-4],
 		"forged":                      other.bearer(map[string]any{"sub": "builds", "iss": a.url}),
 		"of no client":                a.bearer(map[string]any{"sub": "deploys"}),
+		"behind a tab":                "Bearer\t" + strings.TrimPrefix(good, "Bearer "),
+		"in quotes":                   `Bearer "` + strings.TrimPrefix(good, "Bearer ") + `"`,
+		"as a password":               "Basic " + base64.StdEncoding.EncodeToString([]byte("x:"+strings.TrimPrefix(good, "Bearer "))),
 		"of one issuer, as another's": other.bearer(map[string]any{"sub": "builds", "iss": a.url + "/other"}),
 	} {
 		if c, err := b.Identify(with(value)); err == nil {
@@ -170,6 +175,14 @@ func TestAttack59OneIssuersWordIsNotAnothers(t *testing.T) {
 	}
 	if c, err := b.Identify(with(theirs.bearer(map[string]any{"sub": "builds"}))); !errors.Is(err, errNobody) {
 		t.Errorf("theirs: %+v, %v", c, err)
+	}
+	for _, value := range []string{ // the keys of both are known now, and have one ID
+		theirs.bearer(map[string]any{"sub": "builds", "iss": ours.url}),
+		ours.bearer(map[string]any{"sub": "builds", "iss": theirs.url}),
+	} {
+		if c, err := b.Identify(with(value)); !errors.Is(err, ErrToken) || errors.Is(err, errNobody) {
+			t.Errorf("by the key of the other: %+v, %v", c, err)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"regexp"
 	"strings"
 )
 
@@ -35,14 +36,21 @@ func (k keys) add(sum [sha256.Size]byte, c Caller) {
 }
 
 func (k keys) caller(key string) (Caller, bool) {
+	if len(k) == 0 {
+		return Caller{}, false
+	}
 	c, ok := k[sha256.Sum256([]byte(key))]
 	return c, ok
 }
 
+// keyBegins matches the beginning of a key: what is before it is nothing, or nothing that
+// could be a part of another credential (token68 of RFC 9110, section 11.2).
+var keyBegins = regexp.MustCompile(`(^|[^A-Za-z0-9._~+/-])` + keyPrefix)
+
 // holdsKey reports whether a credential, or a part of the pair that a Basic one is,
-// looks like a key that NewKey has made. One that nobody knows was taken back
-// or mistyped, and is none of the upstream's business.
+// looks like a key that NewKey has made, be it in quotes or behind a scheme that could
+// not be read. One that nobody knows was taken back or mistyped, and is none of the
+// upstream's business.
 func holdsKey(credential string) bool {
-	name, password, _ := strings.Cut(credential, ":")
-	return strings.HasPrefix(name, keyPrefix) || strings.HasPrefix(password, keyPrefix)
+	return strings.Contains(credential, keyPrefix) && keyBegins.MatchString(credential) // alone the latter is an eighth of a hit
 }

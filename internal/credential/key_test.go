@@ -35,9 +35,53 @@ func TestAttack59AKeyOfTheGatewayIsNeverPassedOn(t *testing.T) {
 	for _, value := range []string{
 		"Bearer " + key.Reveal(), "token " + key.Reveal(), "bearer  " + key.Reveal(),
 		basic("x:" + key.Reveal()), basic(key.Reveal() + ":"), basic(key.Reveal() + ":x"), basic(key.Reveal()),
+		key.Reveal(), "Bearer\t" + key.Reveal(), "Bearer: " + key.Reveal(), `Bearer "` + key.Reveal() + `"`, "Bearer=" + key.Reveal(), "Bearer Bearer " + key.Reveal(),
+		"Bearer " + key.Reveal()[:9], "Bearer x, Bearer " + key.Reveal(), "Basic " + key.Reveal(), "Digest response=\"" + key.Reveal() + "\"",
 	} {
 		if c, err := b.Identify(with(value)); !errors.Is(err, ErrUnknown) {
 			t.Errorf("%s: %+v, %v", value, c, err)
+		}
+	}
+}
+
+// TestAttack59OthersCredentialsArePassedOn: those in which the letters stand by chance.
+func TestAttack59OthersCredentialsArePassedOn(t *testing.T) {
+	b := book(t, true)
+	for _, value := range []string{"Bearer ghp_weir_x", "Bearer my-weir_x", "Bearer weir", "Bearer a.weir_x", "Basic " + base64.StdEncoding.EncodeToString([]byte("my_weir_app:x"))} {
+		if c := identify(t, b, value); c.Authorization.Reveal() != value {
+			t.Errorf("%s: %+v", value, c)
+		}
+	}
+}
+
+// TestAttack59AHashIsNoKey: what the configuration says in the place of a key, or what
+// is like a key by a part of it, lets in nobody.
+func TestAttack59AHashIsNoKey(t *testing.T) {
+	long := strings.Repeat("k", 100)
+	b := NewBook(Config{
+		Dialect: &policy.Dialect{}, HashKey: NewHashKey(), Held: []Held{{Name: "ci", Token: "held"}},
+		Clients: []Client{{Name: "long", Key: sha256.Sum256([]byte(long)), Credentials: []string{"ci"}}, {Name: "without a key", Credentials: []string{"ci"}}},
+	})
+	sum := sha256.Sum256([]byte(long))
+	if c := identify(t, b, "Bearer "+long); c.Client != "long" {
+		t.Fatalf("%+v", c)
+	}
+	for name, shown := range map[string]string{
+		"its hash":                       hex.EncodeToString(sum[:]),
+		"its hash, as it is written":     "sha256:" + hex.EncodeToString(sum[:]),
+		"its hash in bytes":              string(sum[:]),
+		"its first 72 bytes":             long[:72],
+		"all but its last byte":          long[:99],
+		"a byte more":                    long + "k",
+		"a zero more":                    long + "\x00",
+		"another case":                   strings.ToUpper(long),
+		"a blank in it":                  long[:50] + " " + long[50:],
+		"the hash of nothing":            strings.Repeat("0", 64),
+		"the name of a client":           "long",
+		"a client that has none, zeroes": string(make([]byte, sha256.Size)),
+	} {
+		if c, err := b.Identify(with("Bearer " + shown)); !errors.Is(err, ErrUnknown) || c.Client != "" {
+			t.Errorf("%s: %+v, %v", name, c, err)
 		}
 	}
 }

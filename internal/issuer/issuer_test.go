@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
 	"pgregory.net/rapid"
 )
 
@@ -52,6 +53,9 @@ func TestAttack59TokensThatAreNotTheIssuers(t *testing.T) {
 			{"signed by an algorithm that is not configured", sign(t, rsaKey.private, "PS256", "r", claims(nil)), "cannot be read"},
 			{"under the ID of a key of another kind", sign(t, rsaKey.private, "RS256", "a", claims(nil)), "does not publish"},
 			{"of another key in its own header", embedded(t, stranger), "signature"},
+			{"of a key that its header says where to find", headed(t, stranger, "jku", "http://localhost/keys"), "signature"},
+			{"with what must be understood and is not", headed(t, good, "crit", []string{"x"}), "signature"},
+			{"in JSON", inJSON(t, good.token(t, nil)), "cannot be read"},
 			{"without a key ID, where keys have one", sign(t, good.private, "ES256", "", claims(nil)), "does not publish"},
 			{"with its claims exchanged", exchanged(t, good.token(t, nil), claims(map[string]any{"sub": "deploys"})), "signature"},
 			{"nothing", "", "cannot be read"},
@@ -85,6 +89,32 @@ func confused(t testing.TB, k key, claims map[string]any) string {
 		t.Fatal(err)
 	}
 	return sign(t, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), "HS256", k.public.KeyID, claims)
+}
+
+// headed is a token with one more field in its header.
+func headed(t testing.TB, k key, name string, value any) string {
+	t.Helper()
+	options := (&jose.SignerOptions{}).WithHeader("kid", k.public.KeyID).WithHeader(jose.HeaderKey(name), value)
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: k.private}, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := jwt.Signed(signer).Claims(claims(nil)).Serialize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// inJSON is a token in the other form that a signature has (RFC 7515, section 7.2).
+func inJSON(t testing.TB, token string) string {
+	t.Helper()
+	parts := strings.Split(token, ".")
+	text, err := json.Marshal(map[string]string{"protected": parts[0], "payload": parts[1], "signature": parts[2]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // embedded is a token that brings its own key along (RFC 7515 section 4.1.3).

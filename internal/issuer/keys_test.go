@@ -182,8 +182,8 @@ func TestMetadataThatLeadAstray(t *testing.T) {
 	}
 }
 
-// TestAttack21KeysAreTheirIssuers: two issuers, one key ID.
-func TestAttack21KeysAreTheirIssuers(t *testing.T) {
+// TestAttack59KeysAreTheirIssuers: two issuers, one key ID.
+func TestAttack59KeysAreTheirIssuers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKey(t, "a")
 		w := newWorld(t, k.public)

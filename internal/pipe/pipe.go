@@ -84,6 +84,7 @@ func Serve(t testing.TB, address Address, server *http.Server) *Listener {
 	t.Cleanup(func() {
 		_ = server.Close()
 		<-done
+		_ = server.Close() // a connection that came in between, too: else it stays for ever
 	})
 	return l
 }

@@ -27,7 +27,8 @@ const (
 // Greeting is called for every new connection before it is used; an error ends it.
 type Greeting func(context.Context, *redis.Conn) error
 
-// Open opens a client on a store's URL, in the forms of go-redis:
+// Open opens a client on a store's URL, which makes spans of its commands where what
+// they are for is traced. The URL is in the forms of go-redis:
 //
 //	redis://[USER:PASSWORD@]HOST:PORT[/DB]                          one server
 //	redis+sentinel://HOST:PORT?master_name=NAME&addr=HOST:PORT...  a master that sentinels name
@@ -37,6 +38,14 @@ type Greeting func(context.Context, *redis.Conn) error
 // node of a cluster, by its address, or of the one server, by "": of sentinels, too.
 // An error is of the URL: nothing is dialed yet.
 func Open(address string, greet func(node string) Greeting) (redis.UniversalClient, error) {
+	client, err := open(address, greet)
+	if err == nil {
+		client.AddHook(spans{})
+	}
+	return client, err
+}
+
+func open(address string, greet func(node string) Greeting) (redis.UniversalClient, error) {
 	redis.SetLogger(silent{})
 	if greet == nil {
 		greet = func(string) Greeting { return nil }

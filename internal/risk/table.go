@@ -3,8 +3,10 @@ package risk
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/weirgate/weir/internal/config"
@@ -40,6 +42,12 @@ var table = []row{
 		one("cache.key", func(f File) bool {
 			return shared(f) && f.Config.Cache.Key == "" && len(f.Config.TLS.Domains) > 0 && f.Config.TLS.Storage == "store"
 		})},
+	{High, "everybody to whom the issuer gives a token is this client, and spends its credentials", "name a claim by which its tokens differ, such as {sub: \"repo:acme/widgets:*\"}",
+		each(func(c *config.Config, i int) (string, bool) { return ".jwt.claims", everybody(c.Clients[i]) })},
+	{Medium, "its asterisk stands in the middle of a name: whoever takes a longer one, acme-evil for acme*, is this client too", "end the name before it: acme/*",
+		each(func(c *config.Config, i int) (string, bool) { return ".jwt.claims.sub", alike(c.Clients[i]) })},
+	{Medium, "tokens count that are for the issuer itself, as every program has that signs in with it", "have the issuer make tokens for this gateway, and name that audience alone",
+		eachIssuer(".audiences", itself)},
 	{Medium, "what goes to Redis and comes from it crosses the network unencrypted", "write rediss:// for redis://",
 		one("store.url", func(f File) bool { return far(f) && !strings.HasPrefix(f.Config.Store.URL, "rediss") })},
 	{Medium, "answers lie open in Redis, those that only some may see among them", "set it, to the same 32 characters or more for all replicas",
@@ -52,6 +60,10 @@ var table = []row{
 		one("webhooks.secret", func(f File) bool { return short(f.Config.Webhooks.Secret) })},
 	{Medium, "whoever reaches the listener may use it, with a token of their own or with none, and spends what anonymous calls of this egress have", "set it to false and give each program a key under clients, or let nobody else reach the listener",
 		one("callers.pass_through", func(f File) bool { return f.Config.Callers.PassThrough && exposed(f) })},
+	{Medium, "every client is believed about its own address: a limit by address is none", "list the addresses of your own proxies",
+		one("callers.trusted_proxies", func(f File) bool {
+			return slices.ContainsFunc(f.Config.Callers.Networks(), func(n netip.Prefix) bool { return n.Bits() == 0 })
+		})},
 	{Medium, "may spend every credential: its key, lost, is all of them lost", "list those that it needs",
 		each(func(c *config.Config, i int) (string, bool) {
 			return ".credentials", len(c.Credentials) > 1 && len(c.Clients[i].Credentials) >= len(c.Credentials)
@@ -66,6 +78,14 @@ var table = []row{
 		one("admin.token", func(f File) bool { return f.Config.Admin.Token == "" && f.Config.Admin.TLS.ClientCA == "" })},
 	{Low, "no deliveries are received without a secret: what has become private is shown until it is validated", "set webhooks.secret, or leave webhooks out",
 		one("webhooks.path", func(f File) bool { return f.Places.Given("webhooks.path") && f.Config.Webhooks.Secret == "" })},
+	{Low, "whoever takes this port of this machine says who the clients are", "write https://",
+		eachIssuer(".url", func(i config.Issuer) bool { return strings.HasPrefix(i.URL, "http:") })},
+	{Low, "names more algorithms than an issuer signs by: each is one more whose weakness counts here", "name the one that it signs by",
+		eachIssuer(".algorithms", func(i config.Issuer) bool { return len(i.Algorithms) > usual })},
+	{Low, "without it each replica asks for installation tokens of its own: they are shared sealed, or not at all", "set it, to the same 32 characters or more for all replicas",
+		one("cache.key", func(f File) bool {
+			return shared(f) && f.Config.Cache.Key == "" && slices.ContainsFunc(f.Config.Credentials, func(c config.Credential) bool { return c.App.Key != "" })
+		})},
 	{Low, "one address may keep the gateway busy", "set it, unless all clients come by one address that has a bound of its own",
 		one("limits.inbound.rate", func(f File) bool { return f.Config.Limits.Inbound.Rate == 0 && exposed(f) })},
 }

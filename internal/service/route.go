@@ -6,12 +6,17 @@ import (
 )
 
 // handler finds what answers a request: that of its operation or, of what the
-// catalogue does not show, that of the feeds, whose paths the feed index tells;
-// nil for none.
+// catalogue does not show, that of the feeds, whose paths the feed index tells, and
+// that of the index at /, by which gh sees whether a token is valid; nil for none.
 func (s *Service) handler(req *request) handler {
 	reads := req.Method == http.MethodGet || req.Method == http.MethodHead
-	if !req.match.Operation.Known() && reads && strings.HasPrefix(req.match.Path, "/feeds/") {
-		return getFeed
+	if !req.match.Operation.Known() && reads {
+		switch {
+		case strings.HasPrefix(req.match.Path, "/feeds/"):
+			return getFeed
+		case req.match.Path == "/":
+			return getIndex
+		}
 	}
 	return s.handlers[req.match.Operation.ID]
 }
@@ -90,4 +95,16 @@ func handlers() map[string]handler {
 		"migrations/list-user":          listUserMigrations,
 		"migrations/start-user":         startUserMigration,
 	}
+}
+
+// getIndex tells where what is there can be found, as URI templates.
+func getIndex(_ *Service, req *request) response {
+	return response{status: http.StatusOK, body: object{
+		{"code_search_url", req.base + "/search/code?q={query}{&page,per_page,sort,order}"},
+		{"commit_search_url", req.base + "/search/commits?q={query}{&page,per_page,sort,order}"},
+		{"feeds_url", req.base + "/feeds"},
+		{"issue_search_url", req.base + "/search/issues?q={query}{&page,per_page,sort,order}"},
+		{"rate_limit_url", req.base + "/rate_limit"},
+		{"user_subscriptions_url", req.base + "/user/subscriptions"},
+	}}
 }

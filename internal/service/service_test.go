@@ -411,3 +411,19 @@ func TestConcurrentUse(t *testing.T) {
 		group.Wait()
 	})
 }
+
+// TestTheIndexTellsThatATokenIsValid: gh takes any error here for a token that is not,
+// and reads the scopes of one that is.
+func TestTheIndexTellsThatATokenIsValid(t *testing.T) {
+	run(t, func(t *tester) {
+		w := t.get("owner", "/")
+		t.wantStatus(w, 200)
+		if got := decode[jsonObject](t, w)["rate_limit_url"]; got != "http://api.test/rate_limit" {
+			t.Errorf("the rate limit status is at %v", got)
+		}
+		if got := w.Header().Get("X-Oauth-Scopes"); got != "admin:org, repo, user" {
+			t.Errorf("scopes %q", got)
+		}
+		t.wantStatus(t.get("", "/", "Authorization: token nobody"), 401)
+	})
+}

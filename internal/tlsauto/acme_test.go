@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -152,6 +151,9 @@ func TestCertificateByEachChallenge(t *testing.T) {
 			s.config.CA, s.config.Roots = ca.URL, ca.Trust
 			s.begin(c.plain)
 			first := s.serial(ca, name)
+			if end := s.Expiries()[name]; !end.After(time.Now()) {
+				t.Errorf("the certificate ends at %v", end)
+			}
 			if !strings.Contains(s.log.String(), c.says) {
 				t.Errorf("never said %s", c.says)
 			}
@@ -204,42 +206,5 @@ func TestAttack49OnlyListedNamesAreOrdered(t *testing.T) {
 	}
 	if ca.Orders() != 2 || ca.Accounts() != 1 {
 		t.Errorf("%d orders of %d accounts", ca.Orders(), ca.Accounts())
-	}
-}
-
-func TestPlainHTTPIsRedirected(t *testing.T) {
-	s := newSite(t, Config{Storage: NewMemory(), CA: "https://127.0.0.1:1/directory"}, Names{Domains: []string{name}})
-	s.begin(true)
-	secure, plain := strconv.Itoa(port(s.secure)), strconv.Itoa(port(s.plain))
-	client := &http.Client{Timeout: 10 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	for _, c := range []struct {
-		what, method, host, target string
-		status                     int
-		location                   string
-	}{
-		{"at the port itself", "GET", name + ":" + plain, "/user?a=b%2Fc", 308, "https://" + name + ":" + secure + "/user?a=b%2Fc"},
-		{"behind something that maps ports", "GET", name, "/user", 308, "https://" + name + "/user"},
-		{"a write", "POST", name, "/graphql", 308, "https://" + name + "/graphql"},
-		{"in capitals, with a dot", "GET", "WEIR.Example.com.", "/", 308, "https://" + name + "/"},
-		{"no challenge that was asked for", "GET", name, "/.well-known/acme-challenge/x", 308, "https://" + name + "/.well-known/acme-challenge/x"},
-		{"another name", "GET", "other.example.com", "/", 421, ""},
-		{"another name's challenge", "GET", "other.example.com", "/.well-known/acme-challenge/x", 421, ""},
-		{"two slashes", "GET", name, "//evil.example/x", 308, "https://" + name + "//evil.example/x"},
-	} {
-		t.Run(c.what, func(t *testing.T) {
-			r, err := http.NewRequestWithContext(t.Context(), c.method, "http://"+s.plain.Addr().String()+c.target, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.Host = c.host
-			resp, err := client.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = resp.Body.Close()
-			if got := resp.Header.Get("Location"); resp.StatusCode != c.status || got != c.location {
-				t.Errorf("%d to %q", resp.StatusCode, got)
-			}
-		})
 	}
 }

@@ -120,6 +120,10 @@ func TestOnesOwnCertificateIsChosenByName(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = m.Close() }()
+	ends := m.Expiries()
+	if until := time.Until(ends[name]); len(ends) != 3 || until < 364*24*time.Hour || until > 365*24*time.Hour {
+		t.Errorf("they end at %v", ends)
+	}
 	for server, want := range map[string]int64{
 		name: 2, "WEIR.EXAMPLE.COM": 2, "a.internal.example.com": 3, "a.b.internal.example.com": 0, "internal.example.com": 0,
 		"only.example.com": 4, "": 2, "*.internal.example.com": 0, "other.example": 0,

@@ -210,6 +210,31 @@ func (m *Manager) obtain(ctx context.Context, name string) error {
 	return nil
 }
 
+// Expiries tells until when the certificates are valid that clients are shown, by name:
+// those of ACME by their domain, the operator's own by their first.
+func (m *Manager) Expiries() map[string]time.Time {
+	a := m.current.Load()
+	ends := make(map[string]time.Time, len(a.domains)+len(a.pairs))
+	for _, name := range a.domains {
+		for _, c := range m.cache.AllMatchingCertificates(name) {
+			if c.Leaf.NotAfter.After(ends[name]) {
+				ends[name] = c.Leaf.NotAfter
+			}
+		}
+	}
+	for _, l := range a.pairs {
+		leaf := l.certificate.Load().Leaf
+		name := leaf.Subject.CommonName
+		if len(leaf.DNSNames) > 0 {
+			name = leaf.DNSNames[0]
+		}
+		if before, ok := ends[name]; !ok || leaf.NotAfter.Before(before) {
+			ends[name] = leaf.NotAfter
+		}
+	}
+	return ends
+}
+
 // Close ends what Start has begun, releases locks, and closes the storage.
 func (m *Manager) Close() error {
 	m.stop()

@@ -164,6 +164,32 @@ func TestAttack60ADeliveryThatDoesNotComeHoldsNobodyUp(t *testing.T) {
 	})
 }
 
+// FuzzSignature: a delivery is read when, and only when, its one signature is that of its
+// body by the secret.
+func FuzzSignature(f *testing.F) {
+	sum := func(body []byte) []byte {
+		mac := hmac.New(sha256.New, []byte("secret"))
+		_, _ = mac.Write(body)
+		return mac.Sum(nil)
+	}
+	good := "sha256=" + hex.EncodeToString(sum([]byte(push)))
+	for _, seed := range []string{good, strings.ToUpper(good), good + ",", " " + good, good[:70], "sha1=" + good[7:], "sha256=", "", good + "\n" + good, "sha256=" + strings.Repeat("0", 64)} {
+		f.Add(seed, "", []byte(push))
+	}
+	f.Add(good, good, []byte(push))
+	f.Add(good, "", []byte(push+" "))
+	f.Fuzz(func(t *testing.T, signature, another string, body []byte) {
+		h := http.Header{"X-Hub-Signature-256": {signature}}
+		if another != "" {
+			h.Add("X-Hub-Signature-256", another)
+		}
+		want := another == "" && strings.HasPrefix(signature, "sha256=") && strings.EqualFold(signature[7:], hex.EncodeToString(sum(body)))
+		if err := verify(h, sum(body)); (err == nil) != want {
+			t.Errorf("%q, %q: %v", signature, another, err)
+		}
+	})
+}
+
 func FuzzRead(f *testing.F) {
 	f.Add("application/json", []byte(push))
 	f.Add("application/x-www-form-urlencoded", []byte("payload=%7B%7D"))

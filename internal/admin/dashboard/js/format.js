@@ -1,0 +1,61 @@
+// Numbers and times for people.
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+
+/** 12,345 */
+export const count = (n) => whole.format(n);
+
+/** 12.3K, from ten thousand on */
+export const brief = (n) => (n < 10000 ? whole.format(n) : short.format(n));
+
+/** 87 %; a part that is not all is never shown as 100 % */
+export function percent(part, all) {
+  if (!all) return "–";
+  const p = (100 * part) / all;
+  return `${p < 100 && p > 99 ? 99 : p > 0 && p < 1 ? "<1" : Math.round(p)} %`;
+}
+
+/** A length of time in seconds: 42 s, 3 min 20 s, 2 h 5 min */
+export function span(seconds) {
+  const s = Math.max(0, Math.round(seconds));
+  if (s < 60) return `${s} s`;
+  if (s < 600) return s % 60 ? `${Math.floor(s / 60)} min ${s % 60} s` : `${s / 60} min`;
+  if (s < 3600) return `${Math.round(s / 60)} min`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+}
+
+/** A length of time in nanoseconds: 90 µs, 4.2 ms, 1.25 s */
+export function took(ns) {
+  if (!ns) return "0";
+  if (ns < 1e6) return `${Math.max(1, Math.round(ns / 1e3))} µs`;
+  if (ns < 1e7) return `${(ns / 1e6).toFixed(1)} ms`;
+  if (ns < 1e9) return `${Math.round(ns / 1e6)} ms`;
+  if (ns < 1e10) return `${(ns / 1e9).toFixed(2)} s`;
+  if (ns < 6e10) return `${(ns / 1e9).toFixed(1)} s`;
+  return span(ns / 1e9);
+}
+
+/** 14:03:21 here */
+export const clock = (time) => new Date(time).toLocaleTimeString("en-GB");
+
+/** 3 Nov, 14:03:21 here */
+export const date = (time) => new Date(time).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
+/** 12.5 MiB */
+export function bytes(n) {
+  for (const [unit, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {
+    if (n >= size) return `${(n / size).toFixed(n >= 100 * size ? 0 : 1)} ${unit}`;
+  }
+  return `${n} B`;
+}
+
+/** An amount of a budget: those of the API's time are milliseconds. */
+export function amount(resource, n) {
+  if (!resource.startsWith("cpu")) return count(n);
+  return `${(n / 1000).toFixed(n >= 100000 ? 0 : 1)} s`;
+}
+
+/** 3 requests, 1 request */
+export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;

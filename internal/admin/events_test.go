@@ -1,0 +1,240 @@
+package admin
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/internal/history"
+	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/limits"
+)
+
+// stream is a watch over a network in memory.
+type stream struct {
+	*testing.T
+	lines *bufio.Scanner
+}
+
+// says is the next event: its name, ID and data.
+func (s *stream) says() (event string) {
+	s.Helper()
+	for s.lines.Scan() {
+		if s.lines.Text() == "" {
+			if event != "" {
+				return strings.TrimSpace(event)
+			}
+			continue
+		}
+		event += s.lines.Text() + " "
+	}
+	return "end"
+}
+
+// watched opens a stream; the server has the timeouts of the operator's.
+func watched(t *testing.T, h *history.History, a Access, query string, fields ...string) *stream {
+	t.Helper()
+	s := sources()
+	s.History = h
+	l := pipe.Serve(t, "127.0.0.1:80", &http.Server{Handler: Handler(a, s), ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second})
+	transport := &http.Transport{DialContext: l.Dial}
+	t.Cleanup(transport.CloseIdleConnections)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1/api/v1/events"+query, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(fields); i += 2 {
+		req.Header.Set(fields[i], fields[i+1])
+	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
+		t.Fatalf("%s %v", resp.Status, resp.Header)
+	}
+	return &stream{t, bufio.NewScanner(resp.Body)}
+}
+
+// observe lets a request end.
+func observe(h *history.History, id, client string) {
+	var r history.Told
+	r.ID, r.Client, r.Status = id, client, http.StatusOK
+	h.Observe(&r.Record)
+}
+
+func TestEventsGoOnAndOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := history.New(history.Sources{})
+		s := watched(t, h, Access{}, "?only=request")
+		if got := s.says(); got != "retry: 1000" {
+			t.Error(got)
+		}
+		observe(h, "one", "a\nevent: forged\n\n")
+		if got := s.says(); !strings.HasPrefix(got, `event: request id: 1 data: {"id":"one",`) || strings.Contains(got, "event: forged ") {
+			t.Error(got)
+		}
+		began := time.Now()
+		for range 40 {
+			if got := s.says(); got != ":" {
+				t.Fatal(got)
+			}
+		}
+		if quiet := time.Since(began); quiet != 10*time.Minute { // the server's patience is 30 seconds
+			t.Errorf("40 heartbeats in %s", quiet)
+		}
+		observe(h, "two", "")
+		if got := s.says(); !strings.HasPrefix(got, `event: request id: 2 data: {"id":"two",`) {
+			t.Error(got)
+		}
+		h.Close()
+		if got := s.says(); got != "end" {
+			t.Error(got)
+		}
+	})
+}
+
+// TestWhoDoesNotReadIsCutOff: what is told is held for a while, and for no longer.
+func TestWhoDoesNotReadIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := history.New(history.Sources{})
+		s := watched(t, h, Access{}, "?only=request")
+		s.says()
+		observe(h, strings.Repeat("x", 64<<10), "") // more than is read ahead
+		time.Sleep(watcherPatience + time.Second)
+		synctest.Wait()
+		if n := h.Watchers(); n != 0 {
+			t.Errorf("%d watch", n)
+		}
+	})
+}
+
+func TestEventsTellWhatWasMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := history.New(history.Sources{})
+		for range 5 {
+			observe(h, "", "")
+		}
+		s := watched(t, h, Access{}, "?only=request&most=1", "Last-Event-ID", "2")
+		s.says()
+		observe(h, "", "")
+		if got := s.says(); got != `event: skipped id: 5 data: {"requests":3}` {
+			t.Error(got)
+		}
+		h.Close()
+	})
+}
+
+func TestAWatchEndsWithItsSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := history.New(history.Sources{})
+		s := sources()
+		s.History = h
+		pages := Handler(Access{Token: "sesame"}, s)
+		b := newBrowser(t, pages)
+		b.asks("POST", "/api/v1/login", `{"token":"sesame"}`)
+		ended := make(chan int)
+		go func() {
+			r := httptest.NewRequestWithContext(t.Context(), "GET", "http://localhost/api/v1/events", nil)
+			r.AddCookie(&http.Cookie{Name: "weir-session", Value: b.cookies["weir-session"]})
+			w := httptest.NewRecorder()
+			pages.ServeHTTP(w, r)
+			ended <- w.Code
+		}()
+		time.Sleep(time.Hour)
+		select {
+		case <-ended:
+			t.Error("ended while the session lasts")
+		default:
+		}
+		b.asks("POST", "/api/v1/logout", "")
+		time.Sleep(heartbeat + time.Second)
+		select {
+		case status := <-ended:
+			if status != 200 {
+				t.Error(status)
+			}
+		default:
+			t.Error("goes on without a session")
+		}
+	})
+}
+
+func TestWatchersAreRefusedAsTheRestIs(t *testing.T) {
+	h := history.New(history.Sources{})
+	s := sources()
+	s.History = h
+	pages := Handler(Access{Token: "sesame"}, s)
+	if w := asked(pages, "GET", "http://localhost/api/v1/events", nil); w.Code != 401 {
+		t.Errorf("without the token: %d", w.Code)
+	}
+	withToken := func(r *http.Request) { r.Header.Set("Authorization", "Bearer sesame") }
+	if w := asked(pages, "HEAD", "http://localhost/api/v1/events", withToken); w.Code != 200 || h.Watchers() != 0 {
+		t.Errorf("HEAD: %d", w.Code)
+	}
+	for {
+		if _, err := h.Watch(history.Wanted{}); err != nil {
+			break
+		}
+	}
+	if w := asked(pages, "GET", "http://localhost/api/v1/events", withToken); w.Code != 503 || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), "as many watch as may") {
+		t.Errorf("one too many: %d %s", w.Code, w.Body)
+	}
+	h.Close()
+	if w := asked(pages, "GET", "http://localhost/api/v1/events", withToken); w.Code != 503 {
+		t.Errorf("at the end: %d %s", w.Code, w.Body)
+	}
+}
+
+func TestSeriesOfTheHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := history.New(history.Sources{
+			Accounts: func(context.Context, int) ([]limits.Account, error) {
+				return []limits.Account{{Name: "a/b", Budgets: []limits.Budget{{Resource: "core", Limit: 10, Used: 3, Remaining: 7}}}}, nil
+			},
+			Waiting: func() map[string]int { return nil }, State: func() any { return nil },
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { h.Run(ctx); close(done) }()
+		synctest.Wait()
+		cancel()
+		<-done
+		s := sources()
+		s.History = h
+		for target, says := range map[string]string{
+			"/api/v1/series": `"step":10,`,
+			"/api/v1/series?account=a%2Fb&account=none":                  `null,7]},"none":{}}`,
+			"/api/v1/series?account=none":                                `{"none":{}}`,
+			"/api/v1/series?" + strings.Repeat("account=a&", maxLines+1): "at most 100",
+		} {
+			if w := asked(Handler(Access{}, s), "GET", "http://localhost"+target, nil); !strings.Contains(w.Body.String(), says) {
+				t.Errorf("%s: %d %s", target, w.Code, w.Body)
+			}
+		}
+	})
+}
+
+func TestTheIndexIsForPrograms(t *testing.T) {
+	pages := Handler(Access{}, sources())
+	for accept, html := range map[string]bool{"": false, "*/*": false, "application/json": false, "text/html,application/xhtml+xml,*/*;q=0.8": true} {
+		w := asked(pages, "GET", "http://localhost/", func(r *http.Request) { r.Header.Set("Accept", accept) })
+		if got := strings.Contains(w.Body.String(), "<!doctype html>"); got != html || w.Header().Get("Vary") != "Accept" {
+			t.Errorf("%q: %v", accept, w.Header())
+		}
+	}
+	if w := asked(pages, "GET", "http://localhost/help", nil); !strings.Contains(w.Body.String(), "/api/v1/events") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	for _, target := range []string{"/assets/", "/assets/js/", "/assets/vendor/LICENSE", "/assets/index.html", "/assets/js/../js/app.js", "/index.html"} {
+		if w := asked(pages, "GET", "http://localhost"+target, nil); w.Code != 404 {
+			t.Errorf("%s: %d", target, w.Code)
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package redisclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+)
+
+// TestCommandsOfWhatIsTracedHaveASpan: each tells the command and how it ended, and
+// nothing of what was sent; what is not traced has none.
+func TestCommandsOfWhatIsTracedHaveASpan(t *testing.T) {
+	server := miniredis.RunT(t)
+	c, err := Open("redis://"+server.Addr(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	kept := tracetest.NewInMemoryExporter()
+	ctx, span := sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept)).Tracer("test").Start(t.Context(), "request")
+	do := func(ctx context.Context) {
+		c.Set(ctx, "secret", "secret", time.Minute)
+		c.Get(ctx, "nothing-secret")
+		c.LPush(ctx, "secret", "secret")
+		_, _ = c.Pipelined(ctx, func(p redis.Pipeliner) error {
+			p.Get(ctx, "secret")
+			p.Get(ctx, "secret")
+			return nil
+		})
+	}
+	do(t.Context())
+	do(ctx)
+	span.End()
+	var list []string
+	for _, s := range kept.GetSpans() {
+		text := fmt.Sprint(s.Name, " ", s.Status.Code)
+		for _, a := range s.Attributes {
+			text += fmt.Sprint(" ", a.Key, "=", a.Value.String())
+		}
+		list = append(list, text)
+		if s.Name != "request" && (s.Parent.SpanID() != span.SpanContext().SpanID() || s.SpanKind.String() != "client") {
+			t.Errorf("%+v", s)
+		}
+	}
+	want := `SET Unset db.system.name=redis db.operation.name=SET
+GET Unset db.system.name=redis db.operation.name=GET
+LPUSH Error db.system.name=redis db.operation.name=LPUSH error.type=WRONGTYPE
+PIPELINE Unset db.system.name=redis db.operation.name=PIPELINE db.operation.batch.size=2
+request Unset`
+	if got := strings.Join(list, "\n"); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestKindsOfErrors(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{fmt.Errorf("call: %w", context.DeadlineExceeded), "timeout"},
+		{errors.New("secret"), "_OTHER"},
+	} {
+		if got := kindOf(c.err); got != c.want {
+			t.Errorf("%v: got %s, want %s", c.err, got, c.want)
+		}
+	}
+}

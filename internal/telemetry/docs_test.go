@@ -1,0 +1,143 @@
+package telemetry
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	otlp "go.opentelemetry.io/proto/otlp/metrics/v1"
+
+	"github.com/weirgate/weir/internal/otlptest"
+)
+
+// described is a metric as it is documented, or sent.
+type described struct {
+	kind, unit string
+	attributes []string
+}
+
+var code = regexp.MustCompile("`([^`]+)`")
+
+// codes are the texts in back quotes of a cell.
+func codes(cell string) (list []string) {
+	for _, m := range code.FindAllStringSubmatch(cell, -1) {
+		list = append(list, m[1])
+	}
+	slices.Sort(list)
+	return list
+}
+
+// documented reads the table of metrics, and their names in Prometheus.
+func documented(t *testing.T) (all map[string]described, inPrometheus map[string]string) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/observability.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## Metrics\n")
+	section, _, _ = strings.Cut(section, "\n\nBeside")
+	all, inPrometheus = map[string]described{}, map[string]string{}
+	for _, row := range strings.Split(section, "\n| `")[1:] {
+		cells := strings.Split(row, "|")
+		name := strings.TrimSuffix(strings.TrimSpace(cells[0]), "`")
+		all[name] = described{strings.TrimSpace(cells[2]), strings.Trim(cells[3], "` "), codes(cells[4])}
+		inPrometheus[name] = codes(cells[1])[0]
+	}
+	return all, inPrometheus
+}
+
+// describe reads a metric that was sent.
+func describe(m *otlp.Metric) described {
+	d := described{unit: m.GetUnit()}
+	keys := map[string]bool{}
+	points := func(list []*otlp.NumberDataPoint) {
+		for _, p := range list {
+			for key := range otlptest.Attributes(p.GetAttributes()) {
+				keys[key] = true
+			}
+		}
+	}
+	switch data := m.GetData().(type) {
+	case *otlp.Metric_Gauge:
+		d.kind = "gauge"
+		points(data.Gauge.GetDataPoints())
+	case *otlp.Metric_Sum:
+		d.kind = "sum"
+		if data.Sum.GetIsMonotonic() {
+			d.kind = "counter"
+		}
+		points(data.Sum.GetDataPoints())
+	case *otlp.Metric_Histogram:
+		d.kind = "histogram"
+		for _, p := range data.Histogram.GetDataPoints() {
+			for key := range otlptest.Attributes(p.GetAttributes()) {
+				keys[key] = true
+			}
+		}
+	}
+	for key := range keys {
+		d.attributes = append(d.attributes, key)
+	}
+	slices.Sort(d.attributes)
+	return d
+}
+
+// TestEveryMetricIsDocumented, and everything that is documented is a metric: by its
+// name, kind, unit and attributes, and by the name that Prometheus sees.
+func TestEveryMetricIsDocumented(t *testing.T) {
+	received := otlptest.Start(t)
+	w := opened(t)
+	if err := w.Watch(sources(3)); err != nil {
+		t.Fatal(err)
+	}
+	w.Began(http.MethodGet)
+	w.Reloaded(errors.New("line 1"))
+	w.Observer("api.example.com")(journey())
+	answer := httptest.NewRecorder()
+	w.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+	w.Close()
+
+	want, inPrometheus := documented(t)
+	got := map[string]described{}
+	for _, m := range received.Metrics() {
+		if !strings.HasPrefix(m.GetName(), "go.") {
+			got[m.GetName()] = describe(m)
+		}
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(described{})); diff != "" {
+		t.Errorf("-documented +sent:\n%s", diff)
+	}
+	var names []string
+	for _, name := range inPrometheus {
+		names = append(names, name)
+	}
+	var seen []string
+	for line := range strings.Lines(answer.Body.String()) {
+		if name, ok := strings.CutPrefix(line, "# TYPE "); ok && !strings.HasPrefix(name, "go_") && !strings.HasPrefix(name, "target_info") {
+			seen = append(seen, strings.Fields(name)[0])
+		}
+	}
+	slices.Sort(names)
+	slices.Sort(seen)
+	if diff := cmp.Diff(names, seen); diff != "" {
+		t.Errorf("-documented +in Prometheus:\n%s", diff)
+	}
+}
+
+// opened is telemetry as the test's environment has it; it is closed with the test.
+func opened(t *testing.T) *Telemetry {
+	t.Helper()
+	w, err := Open(Config{ServiceName: "weir", Version: "1.2.3", Instance: "one", Sample: 1, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Close)
+	return w
+}

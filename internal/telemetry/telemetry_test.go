@@ -1,0 +1,368 @@
+package telemetry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weirgate/weir/internal/otlptest"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy"
+)
+
+// journey is a record of a request that went through everything.
+func journey() *proxy.Record {
+	return &proxy.Record{
+		Start: time.Now(), Method: http.MethodGet, Route: "/repos/{owner}/{repo}", Operation: "repos/get", Resource: policy.Core,
+		Status: 200, Elapsed: time.Second, Outcome: "collapsed", Saved: true, Spent: 1, Polls: 1, Attempts: 2,
+		Trace: "0af7651916cd43dd8448eb211c80319c", Span: "b7ad6b7169203331",
+		Stages: []proxy.Stage{
+			{Name: "queue", Elapsed: time.Second, Detail: "points"}, {Name: "attempt", Elapsed: time.Second, Detail: "202"}, {Name: "settle"},
+			{Name: "poll", Elapsed: time.Second}, {Name: "queue"}, {Name: "attempt", Detail: "timeout", Failed: true},
+			{Name: "queue", Detail: "primary", Failed: true}, {Name: "flight", Detail: "kept"},
+			{Name: "retry", Elapsed: time.Second}, {Name: "retry", Elapsed: time.Second}, {Name: "retry", Failed: true},
+		},
+	}
+}
+
+// sources are those of a gateway with so many accounts, of which the last ones have the
+// least left.
+func sources(accounts int) Sources {
+	return Sources{
+		Accounts: func(_ context.Context, most int) ([]limits.Account, error) {
+			var list []limits.Account
+			for i := range min(accounts, most) {
+				list = append(list, limits.Account{Name: fmt.Sprintf("account-%04d", i), InFlight: 1, BlockedUntil: time.Now().Add(time.Minute), Budgets: []limits.Budget{
+					{Resource: policy.Core, Limit: 10_000, Remaining: 10_000 - i, Reset: time.Now().Add(time.Hour)},
+					{Resource: "points:repos/get", Limit: 900, Remaining: 900}, {Resource: "points:user/get", Limit: 900, Remaining: 899}, {Resource: "cpu:", Limit: 90_000, Remaining: 90_000},
+				}})
+			}
+			return list, nil
+		},
+		Waiting: func() map[string]int { return map[string]int{"a": 2, "b": 3} },
+		Cache:   func() (int, uint64) { return 4, 1 << 20 },
+		Lost:    func() time.Time { return time.Time{} }, Replicas: func() int { return 2 },
+		Reachable:    func() bool { return false },
+		Certificates: func() map[string]time.Time { return map[string]time.Time{"gateway.test": time.Now().Add(time.Hour)} },
+		Quarantined:  func() int { return 1 },
+	}
+}
+
+// scrape is what Prometheus gets; openMetrics asks for exemplars.
+func (t *Telemetry) scrape(openMetrics bool) string {
+	r := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody)
+	if openMetrics {
+		r.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
+	}
+	w := httptest.NewRecorder()
+	t.ServeHTTP(w, r)
+	return w.Body.String()
+}
+
+// holds fails the test for each line that is not in the text, and shows those of the
+// same metric.
+func holds(t *testing.T, text string, lines ...string) {
+	t.Helper()
+	for _, line := range lines {
+		if strings.Contains(text, line) {
+			continue
+		}
+		name, _, _ := strings.Cut(line, "{")
+		for other := range strings.Lines(text) {
+			if strings.HasPrefix(other, name) {
+				t.Log(other)
+			}
+		}
+		t.Errorf("%s is not there", line)
+	}
+}
+
+// TestNothingIsSentUnlessSomebodyAsks: the SDK's own default would be this machine.
+func TestNothingIsSentUnlessSomebodyAsks(t *testing.T) {
+	for _, c := range []struct {
+		name, value string
+		traces      bool
+	}{
+		{"OTEL_SERVICE_NAME", "other", false},
+		{"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", false},
+		{"OTEL_TRACES_EXPORTER", "none", false},
+		{"OTEL_TRACES_EXPORTER", "console", true},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9", true},
+		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:9", true},
+		{"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "http://127.0.0.1:9", false},
+	} {
+		t.Run(c.name+"="+c.value, func(t *testing.T) {
+			t.Setenv(c.name, c.value)
+			w := opened(t)
+			logs := strings.Contains(c.name, "LOGS") || c.name == "OTEL_EXPORTER_OTLP_ENDPOINT"
+			if (w.Tracer() != nil) != c.traces || (w.logs != nil) != logs {
+				t.Errorf("traces %v, logs %v", w.Tracer() != nil, w.logs != nil)
+			}
+			holds(t, w.scrape(false), "go_goroutine_count")
+		})
+	}
+}
+
+func TestWhatNobodyUnderstandsIsAnError(t *testing.T) {
+	for name, value := range map[string]string{
+		"OTEL_TRACES_EXPORTER": "pigeon", "OTEL_METRICS_EXPORTER": "pigeon", "OTEL_LOGS_EXPORTER": "pigeon",
+		"OTEL_EXPORTER_OTLP_PROTOCOL": "pigeon",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+			t.Setenv(name, value)
+			if w, err := Open(Config{Log: slog.New(slog.DiscardHandler)}); err == nil {
+				w.Close()
+				t.Error("nothing is said")
+			} else if !strings.Contains(err.Error(), "pigeon") {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestAllOfItIsOff where the environment says so.
+func TestAllOfItIsOff(t *testing.T) {
+	received := otlptest.Start(t)
+	t.Setenv("OTEL_SDK_DISABLED", "true")
+	w := opened(t)
+	if err := w.Watch(sources(1)); err != nil {
+		t.Fatal(err)
+	}
+	w.Began(http.MethodGet)
+	w.Reloaded(nil)
+	slog.New(w.Logs(slog.DiscardHandler)).Info("line")
+	if w.Observer("api") != nil || w.Tracer() != nil || w.scrape(false) != "" {
+		t.Error("something is on")
+	}
+	w.Close()
+	if len(received.Spans())+len(received.Metrics())+len(received.Logs()) > 0 {
+		t.Error("something was sent")
+	}
+}
+
+func TestTheEnvironmentSaysWhoSpeaks(t *testing.T) {
+	for _, c := range []struct{ variable, attributes, want string }{
+		{"", "", "weir"}, {"named", "", "named"}, {"", "service.name=listed,team=edge", "listed"}, {"named", "service.name=listed", "named"},
+	} {
+		received := otlptest.Start(t)
+		t.Setenv("OTEL_SERVICE_NAME", c.variable)
+		t.Setenv("OTEL_RESOURCE_ATTRIBUTES", c.attributes)
+		opened(t).Close()
+		about := received.Resource()
+		if about["service.name"] != c.want || about["service.version"] != "1.2.3" || about["service.instance.id"] != "one" ||
+			strings.Contains(c.attributes, "team") && about["team"] != "edge" {
+			t.Errorf("%+v: %v", c, about)
+		}
+	}
+}
+
+// TestWhatIsKept: a caller decides for its trace, what is linked to what is kept is kept,
+// and of the rest a fraction is.
+func TestWhatIsKept(t *testing.T) {
+	span := func(flags trace.TraceFlags) trace.SpanContext {
+		return trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}, TraceFlags: flags, Remote: true})
+	}
+	with := func(c trace.SpanContext) context.Context { return trace.ContextWithSpanContext(t.Context(), c) }
+	for _, c := range []struct {
+		name     string
+		fraction float64
+		in       context.Context
+		link     trace.SpanContext
+		want     bool
+	}{
+		{"all are", 1, t.Context(), trace.SpanContext{}, true},
+		{"none is", 0, t.Context(), trace.SpanContext{}, false},
+		{"the caller's is", 0, with(span(trace.FlagsSampled)), trace.SpanContext{}, true},
+		{"the caller's is not", 1, with(span(0)), trace.SpanContext{}, false},
+		{"what goes on with one that is", 0, t.Context(), span(trace.FlagsSampled), true},
+		{"what goes on with one that is not", 0, t.Context(), span(0), false},
+	} {
+		_, s := chooser{sdktrace.NewTracerProvider().Tracer(""), c.fraction}.Start(c.in, "", trace.WithLinks(trace.Link{SpanContext: c.link}))
+		if s.IsRecording() != c.want {
+			t.Errorf("%s: %v", c.name, s.IsRecording())
+		}
+	}
+	tenth, kept := chooser{sdktrace.NewTracerProvider().Tracer(""), 0.1}, 0
+	for range 10_000 {
+		if _, s := tenth.Start(t.Context(), ""); s.IsRecording() {
+			kept++
+		}
+	}
+	if kept < 700 || kept > 1300 { // ten standard deviations
+		t.Errorf("%d of 10,000 are kept", kept)
+	}
+}
+
+// TestTheEnvironmentChooses where it says so.
+func TestTheEnvironmentChooses(t *testing.T) {
+	otlptest.Start(t)
+	t.Setenv("OTEL_TRACES_SAMPLER", "always_off")
+	if _, s := opened(t).Tracer().Start(t.Context(), ""); s.IsRecording() {
+		t.Error("it is kept")
+	}
+}
+
+// TestARequestIsTheExampleOfItsNumbers: Prometheus is told of its trace.
+func TestARequestIsTheExampleOfItsNumbers(t *testing.T) {
+	w := opened(t)
+	w.Observer("api.example.com")(journey())
+	if plain := w.scrape(false); strings.Contains(plain, "0af7651916cd43dd8448eb211c80319c") {
+		t.Error(plain)
+	}
+	holds(t, w.scrape(true), `span_id="b7ad6b7169203331"`, `trace_id="0af7651916cd43dd8448eb211c80319c"`, "\n# EOF\n")
+}
+
+func TestARequestIsCounted(t *testing.T) {
+	w := opened(t)
+	observe := w.Observer("api.example.com")
+	observe(journey())
+	hit := &proxy.Record{Method: "GET", Route: "/emojis", Operation: "emojis/get", Client: "builds", Status: 200, Outcome: "hit", Saved: true}
+	observe(hit)
+	observe(hit)
+	observe(&proxy.Record{Method: "GET", Route: "/emojis", Operation: "emojis/get", Status: 200, Outcome: "validated", Background: true, Resource: "made-up", Spent: 2, Stages: []proxy.Stage{{Name: "queue"}}})
+	holds(t, w.scrape(false),
+		`http_server_request_duration_seconds_count{http_request_method="GET",http_response_status_code="200",http_route="/emojis"} 2`,
+		`weir_requests_total{weir_cache="hit",weir_client="builds",weir_operation="emojis/get"} 2`,
+		`weir_saved_total{weir_operation="emojis/get"} 2`, `weir_saved_total{weir_operation="repos/get"} 1`,
+		`weir_spent_total{weir_client="pass-through",weir_operation="emojis/get",weir_resource="_OTHER"} 2`,
+		`weir_admissions_total{weir_reason="admitted",weir_resource="_OTHER"} 1`, `weir_admissions_total{weir_reason="admitted",weir_resource="core"} 1`,
+		`weir_admissions_total{weir_reason="waited",weir_resource="core"} 1`, `weir_admissions_total{weir_reason="primary",weir_resource="core"} 1`,
+		`weir_wait_duration_seconds_count{weir_reason="points"} 1`, `weir_wait_duration_seconds_count{weir_reason="flight"} 1`, `weir_wait_duration_seconds_sum{weir_reason="poll"} 1`,
+		`http_client_request_duration_seconds_count{http_request_method="GET",http_response_status_code="202",server_address="api.example.com"} 1`,
+		`http_client_request_duration_seconds_count{error_type="timeout",http_request_method="GET",server_address="api.example.com"} 1`,
+		`weir_polls_total 1`, `weir_retries_total{weir_outcome="sent"} 2`, `weir_retries_total{weir_outcome="given_up"} 1`, `weir_wait_duration_seconds_sum{weir_reason="retry"} 2`,
+	)
+}
+
+// TestSeriesHaveABound: what is more than that is one more.
+func TestSeriesHaveABound(t *testing.T) {
+	w := opened(t)
+	observe := w.Observer("api.example.com")
+	for i := range maxSeries + 500 {
+		observe(&proxy.Record{Method: "GET", Route: fmt.Sprint("/", i), Operation: fmt.Sprint(i), Status: 200, Outcome: "hit", Saved: true})
+	}
+	text := w.scrape(false)
+	for _, name := range []string{"http_server_request_duration_seconds_count", "weir_requests_total", "weir_saved_total"} {
+		if n := strings.Count(text, "\n"+name+"{"); n > maxSeries {
+			t.Errorf("%s has %d series", name, n)
+		}
+		holds(t, text, name+`{otel_metric_overflow="true"} 501`)
+	}
+	if len(w.series) > maxSeries {
+		t.Errorf("%d are kept", len(w.series))
+	}
+}
+
+// TestAHitCostsNothingToCount: what it is counted by was built for the first one, and of
+// a trace that is not kept nothing is made.
+func TestAHitCostsNothingToCount(t *testing.T) {
+	otlptest.Start(t)
+	w := opened(t)
+	observe := w.Observer("api.example.com")
+	hit := &proxy.Record{Method: "GET", Route: "/emojis", Operation: "emojis/get", Status: 200, Outcome: "hit", Saved: true}
+	never := chooser{w.Tracer(), 0}
+	if n := testing.AllocsPerRun(1000, func() {
+		w.Began(hit.Method)
+		_, _ = never.Start(t.Context(), hit.Method)
+		observe(hit)
+		w.Ended(hit.Method)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestTheTightestAccountsAreShown, and how many there are beside them.
+func TestTheTightestAccountsAreShown(t *testing.T) {
+	w := opened(t)
+	if err := w.Watch(sources(700)); err != nil {
+		t.Fatal(err)
+	}
+	text := w.scrape(false)
+	holds(t, text, `weir_accounts{weir_shown="true"} 200`, `weir_accounts{weir_shown="false"} 500`,
+		`weir_budget_remaining{weir_account="account-0699",weir_resource="core"} 9301`, `weir_budget_remaining{weir_account="account-0699",weir_resource="points"} 899`,
+		`weir_queue_length 5`, `weir_store_up 1`, `weir_store_replicas 2`, `weir_cache_entries 4`, `weir_cache_size_bytes 1.048576e+06`, `weir_credentials_quarantined 1`,
+		`weir_tls_certificate_expiry_seconds{server_name="gateway.test"} 3`)
+	if n := strings.Count(text, "\nweir_account_in_flight{"); n != 200 {
+		t.Errorf("%d accounts", n)
+	}
+}
+
+// TestAStoreThatIsLostHidesNothingElse.
+func TestAStoreThatIsLostHidesNothingElse(t *testing.T) {
+	w, s := opened(t), sources(1)
+	s.Accounts = func(context.Context, int) ([]limits.Account, error) { return nil, errors.New("no answer") }
+	s.Lost = time.Now
+	if err := w.Watch(s); err != nil {
+		t.Fatal(err)
+	}
+	holds(t, w.scrape(false), "weir_store_up 0", "weir_queue_length 5")
+}
+
+// TestLogsNameTheirSpan, here and where they are sent.
+func TestLogsNameTheirSpan(t *testing.T) {
+	received := otlptest.Start(t)
+	w := opened(t)
+	var text strings.Builder
+	log := slog.New(w.Logs(slog.NewTextHandler(&text, nil))).With("part", "test").WithGroup("in")
+	ctx, span := w.Tracer().Start(t.Context(), "span")
+	log.InfoContext(ctx, "with", "n", 1)
+	log.Info("without")
+	log.DebugContext(ctx, "too much")
+	span.End()
+	w.Close()
+	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
+	id := span.SpanContext()
+	if len(lines) != 2 || !strings.Contains(lines[0], "part=test in.n=1 in.trace_id="+id.TraceID().String()+" in.span_id="+id.SpanID().String()) || strings.Contains(lines[1], "trace_id") {
+		t.Errorf("%q", lines)
+	}
+	sent := received.Logs()
+	if len(sent) != 2 || fmt.Sprintf("%x", sent[0].GetTraceId()) != id.TraceID().String() || sent[0].GetBody().GetStringValue() != "with" {
+		t.Errorf("%v", sent)
+	}
+}
+
+// TestACollectorThatIsAwayIsComplainedOfOnce a minute.
+func TestACollectorThatIsAwayIsComplainedOfOnce(t *testing.T) {
+	synctest.Test(t, func(*testing.T) {
+		var text strings.Builder
+		c := &complaints{log: slog.New(slog.NewTextHandler(&text, nil))}
+		for range 100 {
+			c.Handle(errors.New("connection refused"))
+			time.Sleep(time.Second)
+		}
+		if n := strings.Count(text.String(), "connection refused"); n != 2 || !strings.Contains(text.String(), "withheld=59") {
+			t.Errorf("%d:\n%s", n, &text)
+		}
+	})
+}
+
+// TestWhoIsClosedComplainsNoMore: what has not ended in time is heard by nobody.
+func TestWhoIsClosedComplainsNoMore(t *testing.T) {
+	var text bytes.Buffer
+	w, err := Open(Config{ServiceName: "weir", Log: slog.New(slog.NewTextHandler(&text, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	otel.Handle(errors.New("the first"))
+	w.Close()
+	otel.Handle(errors.New("late"))
+	w.complaints.said = time.Time{}
+	otel.Handle(errors.New("later"))
+	if s := text.String(); !strings.Contains(s, "the first") || strings.Contains(s, "late") {
+		t.Error(s)
+	}
+}
