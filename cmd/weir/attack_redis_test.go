@@ -24,6 +24,7 @@ type onRedis struct {
 	*testing.T
 	*gateway
 	redis *redis.Client // the operator's
+	log   paper
 }
 
 // newOnRedis starts one, that Redis knows as that user, "" for any.
@@ -51,7 +52,7 @@ func newOnRedis(t *testing.T, socket, user string) *onRedis {
 	cfg.Upstream.Timeout, cfg.Limits.Wait = 5*time.Second, time.Second
 	cfg.Credentials = []config.Credential{{Name: "ci", Kind: "user", Account: "octo-bot", Token: credential.Secret("held-token")}}
 	cfg.Clients = []config.Client{{Name: "builds", Key: fmt.Sprintf("sha256:%x", sha256.Sum256([]byte("gateway-key"))), Credentials: []string{"ci"}}}
-	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
+	g, err := newGateway(cfg, slog.New(slog.NewTextHandler(&o.log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,6 +80,34 @@ func (o *onRedis) answers(what string) {
 		status, _ := o.ask("caller-token", fmt.Sprintf("/users/%s-%d", strings.ReplaceAll(what, " ", "-"), n))
 		return status == http.StatusOK && len(o.redis.Keys(ctx, "weir:cache:*").Val()) > before
 	})
+}
+
+// endures has Redis fail, and heal: what is held is answered meanwhile, what is not is
+// asked for or refused, in time, and all is well after.
+func (o *onRedis) endures(fails, heals func(context.Context, *redis.Client) error) {
+	o.Helper()
+	o.answers("before")
+	o.ask("caller-token", "/users/held")
+	if err := fails(o.Context(), o.redis); err != nil {
+		o.Fatal(err)
+	}
+	for i := range 20 {
+		began := time.Now()
+		status, cacheStatus := o.ask("caller-token", "/users/held")
+		if status != http.StatusOK || !strings.HasPrefix(cacheStatus, "weir; hit") {
+			o.Errorf("what is held: %d, %s", status, cacheStatus)
+		}
+		if status, cacheStatus = o.ask("caller-token", fmt.Sprint("/users/", i)); status != http.StatusOK && status != http.StatusTooManyRequests {
+			o.Errorf("what is not held: %d, %s", status, cacheStatus)
+		}
+		if took := time.Since(began); took > 3*time.Second { // limits.wait is one, and the pause is longer
+			o.Errorf("after %v", took)
+		}
+	}
+	if err := heals(o.Context(), o.redis); err != nil {
+		o.Fatal(err)
+	}
+	o.answers("after")
 }
 
 // TestAttack41RedisFails in the middle, in each of its ways: what is held is answered, what
@@ -113,29 +142,7 @@ func TestAttack41RedisFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := newOnRedis(t, redistest.Server(t), "")
-			o.answers("before")
-			o.ask("caller-token", "/users/held")
-			if err := c.fails(t.Context(), o.redis); err != nil {
-				t.Fatal(err)
-			}
-			for i := range 20 {
-				began := time.Now()
-				status, cacheStatus := o.ask("caller-token", "/users/held")
-				if status != http.StatusOK || !strings.HasPrefix(cacheStatus, "weir; hit") {
-					t.Errorf("what is held: %d, %s", status, cacheStatus)
-				}
-				if status, cacheStatus = o.ask("caller-token", fmt.Sprint("/users/", i)); status != http.StatusOK && status != http.StatusTooManyRequests {
-					t.Errorf("what is not held: %d, %s", status, cacheStatus)
-				}
-				if took := time.Since(began); took > 3*time.Second { // limits.wait is one, and the pause is longer
-					t.Errorf("after %v", took)
-				}
-			}
-			if err := c.heals(t.Context(), o.redis); err != nil {
-				t.Fatal(err)
-			}
-			o.answers("after")
+			newOnRedis(t, redistest.Server(t), "").endures(c.fails, c.heals)
 		})
 	}
 }

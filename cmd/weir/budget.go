@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/internal/history"
 )
 
 type budgetCommand struct {
@@ -62,7 +62,7 @@ func isDumb(getenv func(string) (string, bool)) bool {
 // listing is an answer of the admin listener.
 type listing struct {
 	text     []byte
-	accounts []limits.Account
+	accounts []history.Account
 	at       time.Time // when it was made, by the gateway's clock
 	got      time.Time // when it came, by ours
 }
@@ -81,7 +81,7 @@ func (a *adminListener) accounts(ctx context.Context) (*listing, error) {
 		return nil, err
 	}
 	l := &listing{text: text, at: at, got: time.Now()}
-	nameless := func(account limits.Account) bool { return account.Name == "" }
+	nameless := func(account history.Account) bool { return account.Name == "" }
 	if err := json.Unmarshal(l.text, &l.accounts); err != nil || slices.ContainsFunc(l.accounts, nameless) {
 		return nil, fmt.Errorf("%s is not the admin listener of a Weir: its answer to %s is no list of accounts", a.base, accountsPath)
 	}

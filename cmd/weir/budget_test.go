@@ -26,6 +26,7 @@ import (
 
 	"github.com/weirgate/weir/internal/admin"
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/internal/pipe"
 	"github.com/weirgate/weir/limits"
 )
@@ -34,11 +35,13 @@ import (
 // none.
 func listening(token string, accounts ...limits.Account) http.Handler {
 	return admin.Handler(admin.Access{Token: credential.Secret(token), Hosts: []string{"admin.test"}}, admin.Sources{
+		Ready:    func() bool { return true },
 		Accounts: func(context.Context, int) ([]limits.Account, error) { return accounts, nil },
 		Requests: func() any { return nil },
 		Config:   func() any { return nil },
 		Reload:   func() error { return nil },
 		Cache:    func() (int, uint64) { return 0, 0 },
+		History:  history.New(history.Sources{Waiting: func() map[string]int { return nil }}),
 	})
 }
 
@@ -60,6 +63,13 @@ func (p *paper) Write(b []byte) (int, error) {
 	defer p.mu.Unlock()
 	p.text = append(p.text, b...)
 	return len(b), nil
+}
+
+// String is what was printed since it was last torn.
+func (p *paper) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return string(p.text)
 }
 
 // torn is what was printed since it was last asked for.
@@ -408,8 +418,8 @@ func (s *scriptAdmin) wait(ts *testscript.TestScript, _ bool, args []string) {
 
 // commandsOfScripts are those that the scripts have beside testscript's own.
 func commandsOfScripts() map[string]func(*testscript.TestScript, bool, []string) {
-	s := &scriptAdmin{}
-	return map[string]func(*testscript.TestScript, bool, []string){"admin": s.start, "asked": s.wait}
+	budget, tail := &scriptAdmin{}, &scriptAdmin{} // scripts run side by side
+	return map[string]func(*testscript.TestScript, bool, []string){"admin": budget.start, "asked": budget.wait, "happening": tail.happen, "watched": tail.wait}
 }
 
 // TestBudgetOfADemo asks a real gateway.

@@ -11,6 +11,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/limits"
 )
 
@@ -30,18 +31,18 @@ type row [cells]string
 
 // table is the accounts by name, and below each its budgets, the tightest
 // first. It is a function of its arguments, and all of it is printable.
-func (v *budgetView) table(accounts []limits.Account, now time.Time) []string {
+func (v *budgetView) table(accounts []history.Account, now time.Time) []string {
 	if len(accounts) == 0 {
 		return []string{"no account has sent anything yet"}
 	}
 	accounts = slices.Clone(accounts)
-	slices.SortFunc(accounts, func(a, b limits.Account) int {
+	slices.SortFunc(accounts, func(a, b history.Account) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
 	})
 	head := row{"BUDGET", "USED", "LEFT", "HELD", "RESETS"}
 	blocks, width := make([][]row, len(accounts)), widths(head)
 	for i, account := range accounts {
-		blocks[i] = v.rows(account.Budgets, now)
+		blocks[i] = v.rows(account, now)
 		for _, r := range blocks[i] {
 			width = wider(width, widths(r))
 		}
@@ -63,17 +64,20 @@ func (v *budgetView) table(accounts []limits.Account, now time.Time) []string {
 }
 
 // heading is what is said of the whole account.
-func heading(a limits.Account, now time.Time) string {
+func heading(a history.Account, now time.Time) string {
 	s := fmt.Sprintf("%s (%s): %d of %d in flight", printable(a.Name), printable(string(a.Kind)), a.InFlight, a.Concurrent)
 	if left := a.BlockedUntil.Sub(now); !a.BlockedUntil.IsZero() && left > 0 {
 		s += "; cool-down ends in " + inWords(left)
+	}
+	if a.Waiting > 0 {
+		s += fmt.Sprintf("; %d waiting", a.Waiting)
 	}
 	return s
 }
 
 // rows are the budgets that somebody has touched, or all.
-func (v *budgetView) rows(budgets []limits.Budget, now time.Time) []row {
-	budgets = slices.DeleteFunc(slices.Clone(budgets), func(b limits.Budget) bool { return !v.all && b.Used == 0 && b.Held == 0 })
+func (v *budgetView) rows(a history.Account, now time.Time) []row {
+	budgets := slices.DeleteFunc(slices.Clone(a.Budgets), func(b limits.Budget) bool { return !v.all && b.Used == 0 && b.Held == 0 })
 	slices.SortFunc(budgets, func(a, b limits.Budget) int {
 		return cmp.Or(cmp.Compare(slack(a), slack(b)), cmp.Compare(a.Resource, b.Resource))
 	})
@@ -92,6 +96,9 @@ func (v *budgetView) rows(budgets []limits.Budget, now time.Time) []row {
 		}
 		if left := b.Reset.Sub(now); left > 0 {
 			rows[i][resetCell] = "in " + inWords(left)
+		}
+		if f, ok := a.Forecasts[b.Resource]; ok && f.Early && f.Ends.After(now) {
+			rows[i][resetCell] += "; at this rate nothing is left in " + inWords(f.Ends.Sub(now))
 		}
 		if v.terminal {
 			rows[i][barCell] = bar(b)

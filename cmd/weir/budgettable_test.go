@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
@@ -135,7 +136,7 @@ func hostile() *rapid.Generator[string] {
 func TestNothingThatIsShownMovesTheCursor(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name, kind, resource := hostile().Draw(t, "name"), hostile().Draw(t, "kind"), hostile().Draw(t, "resource")
-		accounts := []limits.Account{{Name: name, Kind: policy.CallerKind(kind), Budgets: []limits.Budget{{Resource: resource, Used: 1, Limit: 2}}}}
+		accounts := []history.Account{{Account: limits.Account{Name: name, Kind: policy.CallerKind(kind), Budgets: []limits.Budget{{Resource: resource, Used: 1, Limit: 2}}}}}
 		v := budgetView{terminal: rapid.Bool().Draw(t, "terminal")}
 		for _, line := range v.table(accounts, time.Now()) {
 			if i := strings.IndexFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 || !utf8.ValidString(line) {
@@ -321,4 +322,29 @@ a (user): 0 of 9 in flight
 			t.Errorf("left behind (-want +got):\n%s", diff)
 		}
 	})
+}
+
+// TestTheTableTellsWhatIsExpected: who waits, and what ends before it is back.
+func TestTheTableTellsWhatIsExpected(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	a := history.Account{
+		Account: limits.Account{Name: "octo-bot", Kind: policy.User, Concurrent: 100, Budgets: []limits.Budget{
+			{Resource: "core", Limit: 5000, Used: 4000, Remaining: 1000, Reset: now.Add(30 * time.Minute)},
+			{Resource: "search", Limit: 30, Used: 3, Remaining: 27, Reset: now.Add(time.Minute)},
+		}},
+		Waiting: 3,
+		Forecasts: map[string]history.Forecast{
+			"core":   {Rate: 4, Ends: now.Add(250 * time.Second), Early: true},
+			"search": {Rate: 0.1, Ends: now.Add(270 * time.Second)},
+		},
+	}
+	want := []string{
+		"BUDGET         USED  LEFT  HELD  RESETS",
+		"octo-bot (user): 0 of 100 in flight; 3 waiting",
+		"  core    4000/5000  1000        in 30m; at this rate nothing is left in 4m 10s",
+		"  search       3/30    27        in 1m",
+	}
+	if diff := cmp.Diff(want, (&budgetView{}).table([]history.Account{a}, now)); diff != "" {
+		t.Error(diff)
+	}
 }

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/weirgate/weir/internal/config"
@@ -16,11 +18,11 @@ import (
 )
 
 // book is who may call. Its errors are of values that were checked with the
-// file.
-func book(c *config.Config, dialect *policy.Dialect, hashKey []byte, published *issuer.Keys) (*credential.Book, error) {
-	b := credential.Config{Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough, HashKey: hashKey, Published: published}
-	for _, h := range c.Credentials {
-		b.Held = append(b.Held, credential.Held{Name: h.Name, Kind: h.Kind, Account: h.Account, Token: h.Token})
+// file, and of files that have changed since.
+func (g *gateway) book(c *config.Config, upstream *url.URL, dialect *policy.Dialect) (*credential.Book, error) {
+	b := credential.Config{
+		Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough, HashKey: g.hashKey, Published: g.issuers,
+		Held: g.held(c, upstream, dialect), Custody: g.custody,
 	}
 	urls := map[string]string{}
 	for _, i := range c.Issuers {
@@ -34,11 +36,9 @@ func book(c *config.Config, dialect *policy.Dialect, hashKey []byte, published *
 		}
 		b.Clients = append(b.Clients, client)
 	}
-	if c.TLS.ClientCA != "" {
-		var err error
-		if b.Authorities, err = credential.ParseAuthorities(c.TLS.ClientCA.Reveal()); err != nil {
-			return nil, fmt.Errorf("tls.client_ca: %w", err)
-		}
+	var err error
+	if b.Authorities, err = c.TLS.Authorities(); err != nil {
+		return nil, fmt.Errorf("tls.client_ca: %w", err)
 	}
 	return credential.NewBook(b), nil
 }
@@ -86,9 +86,16 @@ func identify(b *credential.Book) func(*http.Request) (proxy.Identity, error) {
 		case err != nil:
 			return proxy.Identity{}, fmt.Errorf("%w: %w", proxy.ErrUnidentified, err)
 		}
+		if who.Purse != nil {
+			return spending(who), nil
+		}
 		id := proxy.Identity{Caller: who.Caller, Scope: who.Scope}
-		if who.Authorization != "" {
-			id.Authorize = func(h http.Header) { h.Set("Authorization", who.Authorization.Reveal()) }
+		if authorization := who.Authorization; authorization != "" {
+			id.AtOnce = true
+			id.Authorize = func(_ context.Context, h http.Header) error {
+				h.Set("Authorization", authorization.Reveal())
+				return nil
+			}
 		}
 		return id, nil
 	}

@@ -44,16 +44,20 @@ func TestAttack50CertificatesOfClients(t *testing.T) {
 	roots := selfSigned(t, dir, served, 1)
 	selfSigned(t, builds, "builds.example.com", 2)
 	selfSigned(t, stranger, "builds.example.com", 3)
+	authorities, err := filepath.Rel(dir, filepath.Join(builds, "tls.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	load := func(certificate string) *config.Config {
 		path := filepath.Join(dir, "weir.yaml")
 		write(t, path, fmt.Sprintf(`listen: "127.0.0.1:0"
 admin: {listen: "127.0.0.1:0"}
 upstream: {url: %q}
-tls: {certificates: [{certificate: tls.crt, key: tls.key}], client_ca: "file:%s"}
+tls: {certificates: [{certificate: tls.crt, key: tls.key}], client_ca: %q}
 callers: {pass_through: false}
 credentials: [{name: ci, kind: user, token: held}]
 clients: [{name: builds, certificate: %q, credentials: [ci]}]
-`, up.URL, filepath.Join(builds, "tls.crt"), certificate))
+`, up.URL, authorities, certificate))
 		c, err := config.Load(config.Source{Path: path, Getenv: func(string) (string, bool) { return "", false }})
 		if err != nil {
 			t.Fatal(err)
@@ -71,7 +75,7 @@ clients: [{name: builds, certificate: %q, credentials: [ci]}]
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	var serving sync.WaitGroup
-	serving.Go(func() { _ = serveAll(ctx, slog.New(slog.DiscardHandler), endpoints...) })
+	serving.Go(func() { _ = serveAll(ctx, slog.New(slog.DiscardHandler), atOnce, endpoints...) })
 	t.Cleanup(func() { stop(); serving.Wait() })
 
 	address := endpoints[0].listener.Addr().String()

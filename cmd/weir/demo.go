@@ -66,7 +66,7 @@ func (c *demoCommand) Run(p *process) error {
 	if c.Traffic == "on" {
 		sampling.Go(func() { sample(ctx, gatewayURL) })
 	}
-	return serveAll(p.ctx, log, append(endpoints, endpoint{listener: upstream, handler: s})...)
+	return serveAll(p.ctx, g.log, g.ending, append(endpoints, endpoint{listener: upstream, handler: s})...)
 }
 
 // welcome is what the demo prints: where things are, and what to try.

@@ -109,6 +109,7 @@ func TestAttack41SentinelsPutAnotherRedisInPlace(t *testing.T) {
 // TestAttack29PlacesOfAKilledReplicaComeBack kills a replica with requests in flight:
 // another one sees their places come back when the lease ends.
 func TestAttack29PlacesOfAKilledReplicaComeBack(t *testing.T) {
+	t.Parallel() // it waits for a lease to end
 	f := newFleet(t, 2, oneRedis)
 	req, err := http.NewRequest(http.MethodPut, f.service+"/_service/faults", strings.NewReader(`{"delay_before":"60s"}`))
 	if err != nil {
@@ -144,7 +145,7 @@ func TestAttack29PlacesOfAKilledReplicaComeBack(t *testing.T) {
 	f.until("their places have come back", inFlight(0))
 	took := time.Since(killed)
 	t.Logf("the places came back after %v", took.Round(time.Millisecond))
-	if took > 31*time.Second { // a lease of 30 seconds, and one look
+	if took > 35*time.Second { // a lease of 30 seconds, one look, and other tests' work
 		t.Errorf("the places came back after %v", took)
 	}
 }

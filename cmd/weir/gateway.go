@@ -9,17 +9,23 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/cache/redisstore"
 	"github.com/weirgate/weir/internal/admin"
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/history"
+	"github.com/weirgate/weir/internal/installation"
 	"github.com/weirgate/weir/internal/issuer"
+	"github.com/weirgate/weir/internal/telemetry"
 	"github.com/weirgate/weir/internal/tlsauto"
+	"github.com/weirgate/weir/internal/tokenstore"
 	"github.com/weirgate/weir/internal/webhook"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
@@ -30,25 +36,38 @@ import (
 // configuration makes of it.
 type gateway struct {
 	log       *slog.Logger
+	telemetry *telemetry.Telemetry
 	store     *store
 	limiter   *limits.Limiter
 	inbound   proxy.Inbound
-	cache     *cache.Store
-	shared    *redisstore.Store // its second tier; nil without
-	transport *http.Transport
+	drain     proxy.Drain
+	crowd     proxy.Crowd
+	last      proxy.LastRequests
+	// connections are those of clients.
+	connections proxy.Connections
+	cache       *cache.Store
+	shared      *redisstore.Store // its second tier; nil without
+	transport   *http.Transport
 	// background is what goes on when its client has left.
 	background *proxy.Background
 	hashKey    []byte
 	issuers    *issuer.Keys
 	reload     func() error
 	trail      *admin.Trail
+	history    *history.History
 	stop       context.CancelFunc
 	running    sync.WaitGroup // what stop ends
 
+	custody *credential.Custody
+	mint    *installation.Mint
+	tokens  *tokenstore.Store // where replicas share what it gets; nil without
+
+	began    time.Time
 	webhooks *webhook.Receiver
 	tls      *tlsauto.Manager // nil where clients come by plain HTTP
 	started  *config.Config   // the first that was applied
 	current  atomic.Pointer[configured]
+	former   former
 	adminTLS atomic.Pointer[tls.Config] // nil where the operator comes by plain HTTP
 }
 
@@ -60,27 +79,62 @@ type configured struct {
 	webhooks http.Handler // nil where none are received
 }
 
-// newGateway wires a gateway; close it.
+// newGateway makes a gateway that logs as log does, and tells of itself as the
+// environment asks for; close it.
 func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
-	store, err := openStore(cfg, log)
+	replica := replicaName()
+	t, err := telemetry.Open(telemetry.Config{
+		ServiceName: cfg.Telemetry.ServiceName, Version: version(), Instance: replica, Sample: cfg.Telemetry.Sample, Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	g, err := wire(cfg, replica, t, slog.New(t.Logs(log.Handler())))
+	if err != nil {
+		t.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// wire puts the parts of a gateway together.
+func wire(cfg *config.Config, replica string, t *telemetry.Telemetry, log *slog.Logger) (*gateway, error) {
+	store, err := openStore(cfg, replica, log)
 	if err != nil {
 		return nil, err
 	}
 	g := &gateway{
 		log:       log,
+		telemetry: t,
 		store:     store,
 		limiter:   limits.NewLimiter(store),
 		transport: proxy.NewTransport(), background: proxy.NewBackground(),
-		hashKey: store.hashKey, issuers: issuer.NewKeys(proxy.NewTransport()),
+		hashKey: store.hashKey, issuers: issuer.NewKeys(proxy.NewTransport()), custody: credential.NewCustody(log),
 		reload: func() error { return errors.New("there is no configuration file to read anew") },
-		trail:  admin.NewTrail(log),
+		trail:  admin.NewTrail(log), began: time.Now(),
 	}
+	g.history = history.New(history.Sources{Accounts: store.Accounts, Waiting: g.limiter.Waiting, State: g.state})
 	g.webhooks = webhook.NewReceiver(g.changed)
-	memory := cache.NewMemory(int64(cfg.Cache.Memory))
+	size, waiting := memoryBudget(debug.SetMemoryLimit(-1), int64(cfg.Cache.Memory))
+	if size < int64(cfg.Cache.Memory) {
+		log.Warn("the cache is smaller than cache.memory: it has half of GOMEMLIMIT", "bytes", size)
+	}
+	g.crowd.Configure(waiting)
+	g.connections.Bound(mostConnections(descriptors()))
+	g.transport.MaxConnsPerHost = mostConnections(descriptors())
+	memory := cache.NewMemory(size)
 	g.cache = cache.NewStore(memory, nil)
 	if g.shared, err = openShared(cfg, memory, log); err != nil {
 		g.cache.Close()
 		g.issuers.Close()
+		return nil, errors.Join(err, store.close())
+	}
+	if g.mint, g.tokens, err = openMint(cfg, log); err != nil {
+		g.cache.Close()
+		g.issuers.Close()
+		if g.shared != nil {
+			_ = g.shared.Close() // nothing is in it
+		}
 		return nil, errors.Join(err, store.close())
 	}
 	running, stop := context.WithCancel(context.Background())
@@ -94,11 +148,27 @@ func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
 	if g.tls, err = openTLS(cfg, log); err == nil {
 		err = g.apply(cfg)
 	}
+	if err == nil {
+		err = t.Watch(g.watched())
+	}
 	if err != nil {
 		g.close()
 		return nil, err
 	}
+	g.running.Go(func() { g.history.Run(running) })
 	return g, nil
+}
+
+// watched is what metrics are made from whenever somebody asks for them.
+func (g *gateway) watched() telemetry.Sources {
+	s := telemetry.Sources{
+		Accounts: g.store.Accounts, Waiting: g.limiter.Waiting, Cache: g.cache.Size, Lost: g.store.lost, Replicas: g.store.replicas,
+		Quarantined: func() int { return len(g.custody.Quarantined()) }, Reachable: func() bool { return g.current.Load().proxy.Reachable() },
+	}
+	if g.tls != nil {
+		s.Certificates = g.tls.Expiries
+	}
+	return s
 }
 
 // limitRules are the limits that the configuration asks to keep.
@@ -115,7 +185,15 @@ func (g *gateway) close() {
 	g.background.Close()
 	g.stop()
 	g.running.Wait()
+	if err := g.store.leave(); err != nil {
+		g.log.Warn("what this replica has set aside is given back in five minutes only", "error", err)
+	}
+	g.telemetry.Close()
 	g.issuers.Close()
+	g.mint.Close()
+	if g.tokens != nil {
+		_ = g.tokens.Close() // nothing is lost
+	}
 	g.transport.CloseIdleConnections()
 	g.cache.Close()
 	if g.shared != nil {
@@ -132,6 +210,7 @@ func (g *gateway) take(c *config.Config, err error) error {
 	if err == nil {
 		err = g.apply(c)
 	}
+	g.telemetry.Reloaded(err)
 	if err != nil {
 		g.log.Error("the new configuration is not used; the old one stays", "error", err)
 		return err
@@ -155,7 +234,7 @@ func (g *gateway) apply(c *config.Config) error {
 	if err != nil {
 		return err
 	}
-	callers, err := book(c, dialect, g.hashKey, g.issuers)
+	callers, err := g.book(c, upstream, dialect)
 	if err != nil {
 		return err
 	}
@@ -171,21 +250,41 @@ func (g *gateway) apply(c *config.Config) error {
 	g.issuers.Keep(issuerURLs(c))
 	g.store.configure(limitRules(c))
 	g.inbound.Configure(c.Limits.Inbound.Rate, c.Limits.Inbound.Burst)
+	atOnce := c.Limits.Inbound.Burst
+	if c.Limits.Inbound.Rate == 0 {
+		atOnce = 0
+	}
+	trusted := proxy.Trusted(c.Callers.Networks())
+	g.connections.Configure(atOnce, trusted)
 	next := &configured{config: c, callers: callers, proxy: proxy.New(proxy.Config{
-		Upstream: upstream, Timeout: c.Upstream.Timeout, Catalogue: catalogue, Dialect: dialect,
+		Upstream: upstream, Timeout: c.Upstream.Timeout, BodyTime: c.Limits.Inbound.Body, Catalogue: catalogue, Dialect: dialect,
 		Identify: identify(callers),
-		Inbound:  &g.inbound, Ledger: g.store, Limiter: g.limiter, Cache: g.cache, Transport: g.transport,
+		Inbound:  &g.inbound, Crowd: &g.crowd, Drain: &g.drain, Trusted: trusted, Ledger: g.store, Limiter: g.limiter, Cache: g.cache, Transport: g.transport,
 		Wait: c.Limits.Wait, RefusalStatus: c.Limits.RefusalStatus, RateLimitFields: c.Headers.RateLimit != "off",
 		Statistics: proxy.Statistics{
 			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor, Max: c.Statistics.Poll.Max, Budget: c.Statistics.Poll.Budget,
 		},
-		Background: g.background, Log: g.log,
+		Background: g.background, LastRequests: &g.last, Log: g.log, Tracer: g.telemetry.Tracer(), Observe: g.observer(upstream.Hostname()),
 	})}
 	if c.Webhooks.Secret != "" {
 		next.webhooks = g.webhooks.Handler(dialect, []byte(c.Webhooks.Secret.Reveal()))
 	}
-	g.current.Store(next)
+	if before := g.current.Swap(next); before != nil {
+		g.former.add(before.proxy)
+	}
 	return nil
+}
+
+// observer tells telemetry and the history of each request that has ended.
+func (g *gateway) observer(host string) func(*proxy.Record) {
+	measure := g.telemetry.Observer(host)
+	if measure == nil {
+		return g.history.Observe
+	}
+	return func(r *proxy.Record) {
+		measure(r)
+		g.history.Observe(r)
+	}
 }
 
 // fixed says which changes wait for the next start.
@@ -197,6 +296,7 @@ func (g *gateway) fixed(started, c *config.Config) {
 		"admin.tls":    started.Admin.TLS.Enabled() != c.Admin.TLS.Enabled() || (started.Admin.TLS.ClientCA == "") != (c.Admin.TLS.ClientCA == ""),
 		"cache.memory": started.Cache.Memory != c.Cache.Memory,
 		"cache.key":    started.Cache.Key != c.Cache.Key,
+		"telemetry":    started.Telemetry != c.Telemetry,
 	}
 	maps.Copy(waits, tlsFixed(started, c))
 	for key, changed := range waits {
@@ -208,7 +308,12 @@ func (g *gateway) fixed(started, c *config.Config) {
 
 // ServeHTTP answers with the configuration in force.
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.telemetry.Began(r.Method)
+	defer g.telemetry.Ended(r.Method)
 	c := g.current.Load()
+	if g.drain.Begun() {
+		w.Header().Set("Connection", "close") // of webhooks, too
+	}
 	if c.webhooks != nil && r.URL.Path == c.config.Webhooks.Path {
 		c.webhooks.ServeHTTP(w, r)
 		return
@@ -240,7 +345,7 @@ func (g *gateway) listen() ([]endpoint, error) {
 		_ = clients.Close()
 		return nil, err
 	}
-	endpoints, err := g.secure(endpoint{listener: clients, handler: g}, c)
+	endpoints, err := g.secure(endpoint{listener: g.connections.Listener(clients, clientPatience, g.log), handler: g}, c)
 	if err != nil {
 		return nil, errors.Join(err, clients.Close(), operator.listener.Close())
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -55,23 +56,23 @@ func (l *legacy) create() (*os.File, error) {
 // without leaving another, the next one must not take an old one for what was
 // spent.
 func (l *legacy) load(ledger *limits.Memory) (key []byte, err error) {
-	f, err := os.Open(l.path)
+	text, err := os.ReadFile(l.path) // whole: Windows removes no file that is open
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // read only
 	if err := os.Remove(l.path); err != nil {
 		return nil, err
 	}
 	var h firstLine
-	lines := json.NewDecoder(f)
+	rest := bytes.NewReader(text)
+	lines := json.NewDecoder(rest)
 	if err := lines.Decode(&h); err != nil {
 		return nil, err
 	}
 	if len(h.HashKey) == 0 {
 		return nil, errors.New("it does not begin with a key")
 	}
-	return h.HashKey, ledger.Load(io.MultiReader(lines.Buffered(), f))
+	return h.HashKey, ledger.Load(io.MultiReader(lines.Buffered(), rest))
 }
 
 // save leaves the ledger, whole or not at all.

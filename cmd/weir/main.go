@@ -18,6 +18,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	code := run(ctx, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
@@ -39,10 +40,15 @@ type commands struct {
 	Audit   auditCommand   `cmd:"" help:"Grade what a configuration leaves open: each risk, why, and what to do."`
 	Explain explainCommand `cmd:"" help:"Tell how a call would be treated."`
 	Budget  budgetCommand  `cmd:"" help:"Show what each account has left of its budgets."`
+	Tail    tailCommand    `cmd:"" help:"Follow the requests: one line for each, with what Weir decided."`
 	Cache   cacheCommand   `cmd:"" help:"Purge what the cache holds."`
 	Key     keyCommand     `cmd:"" help:"Make keys for clients."`
+	Health  healthCommand  `cmd:"" help:"Tell whether the gateway can answer its clients, by the exit code."`
 	Schema  schemaCommand  `cmd:"" help:"Print the JSON Schema of the configuration."`
 	Version versionCommand `cmd:"" help:"Print the version."`
+
+	Completion completionCommand `cmd:"" help:"Print what bash, zsh or fish needs to complete the command line."`
+	Man        manCommand        `cmd:"" help:"Print the manual page."`
 
 	PrintVersion kong.VersionFlag `name:"version" help:"Print the version."`
 }

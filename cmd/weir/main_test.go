@@ -41,7 +41,13 @@ type started struct {
 // start runs a command, its standard output and error together.
 func start(t *testing.T, args ...string) *started {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	return startIn(context.Background(), t, args...)
+}
+
+// startIn is start of a command that ends with ctx, too.
+func startIn(ctx context.Context, t *testing.T, args ...string) *started {
+	t.Helper()
+	ctx, cancel := context.WithCancel(ctx)
 	r, w := io.Pipe()
 	var both sync.Mutex
 	out := writer(func(p []byte) (int, error) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/weirgate/weir/internal/admin"
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/history"
 )
 
 // adminTimeout bounds reading a request of the operator's, and writing its answer.
@@ -27,7 +29,7 @@ func (g *gateway) operator(a config.Admin) (endpoint, error) {
 		_ = listener.Close()
 		return endpoint{}, fmt.Errorf("admin.listen: %s is not on loopback: set admin.token, or admin.tls.client_ca", listener.Addr())
 	}
-	e := endpoint{listener: listener, handler: g.admin(a), timeout: adminTimeout}
+	e := endpoint{listener: listener, handler: g.admin(a), timeout: adminTimeout, operator: true, ending: g.history.Close}
 	if current := g.adminTLS.Load(); current != nil {
 		e.tls = current.Clone()
 		e.tls.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return g.adminTLS.Load(), nil }
@@ -58,19 +60,38 @@ func (g *gateway) changeAdminTLS(a config.Admin) error {
 }
 
 func (g *gateway) access(a config.Admin) admin.Access {
-	return admin.Access{Token: a.Token, Certificates: a.TLS.ClientCA != "", Hosts: a.Hosts}
+	access := admin.Access{Token: a.Token, Hosts: a.Hosts}
+	if a.TLS.ClientCA != "" {
+		access.Authorities = func() *x509.CertPool { return g.adminTLS.Load().ClientCAs }
+	}
+	return access
 }
 
 func (g *gateway) admin(a config.Admin) http.Handler {
 	return admin.Handler(g.access(a), admin.Sources{
+		Ready:    func() bool { return !g.drain.Begun() },
 		Accounts: g.store.Accounts,
-		Requests: func() any { return g.current.Load().proxy.Recent() },
+		Refused:  func() any { return g.custody.Quarantined() },
+		Requests: g.requests,
 		Config:   func() any { return g.current.Load().config.Masked() },
 		Reload:   func() error { return g.reload() },
 		Cache:    g.cache.Size,
+		Metrics:  g.telemetry,
 		Purge:    g.purge,
 		Trail:    g.trail,
+		State:    g.state,
+		History:  g.history,
 	})
+}
+
+// requests are the last ones, each with its explanation.
+func (g *gateway) requests() any {
+	recent := g.current.Load().proxy.Recent()
+	told := make([]history.Told, len(recent))
+	for i := range recent {
+		told[i] = history.Tell(&recent[i])
+	}
+	return told
 }
 
 // purge makes stale, or drops, what the cache holds of a tag or a target.

@@ -26,9 +26,10 @@ import (
 type fleet struct {
 	*testing.T
 	dir      string
-	weir     string // the program
-	service  string // its URL
-	store    string // its URL
+	weir     string   // the program
+	service  string   // its URL
+	store    string   // its URL
+	env      []string // of processes that are started, beside this one's
 	redis    *exec.Cmd
 	address  string // of Redis
 	replicas []*replica
@@ -74,15 +75,20 @@ func newFleet(t *testing.T, n int, store func(*fleet) string) *fleet {
 	t.Helper()
 	f := emptyFleet(t)
 	f.store = store(f)
-	f.service = "http://" + freeAddress(t)
-	config := f.file("service.yaml", `upstream: {url: "`+f.service+`"}`+fleetLimits)
-	f.start("service", "--config", config, "--listen", strings.TrimPrefix(f.service, "http://"))
-	f.answers(f.service + "/_service/violations")
+	f.startService()
 	f.subscribe()
 	for range n {
 		f.replicas = append(f.replicas, f.startReplica())
 	}
 	return f
+}
+
+func (f *fleet) startService() {
+	f.Helper()
+	f.service = "http://" + freeAddress(f.T)
+	config := f.file("service.yaml", `upstream: {url: "`+f.service+`"}`+fleetLimits)
+	f.start("service", "--config", config, "--listen", strings.TrimPrefix(f.service, "http://"))
+	f.answers(f.service + "/_service/violations")
 }
 
 // emptyFleet is one without replicas, service and store.
@@ -120,6 +126,7 @@ func (f *fleet) file(name, text string) string {
 // start starts weir, and ends it with the test.
 func (f *fleet) start(args ...string) *exec.Cmd {
 	process := exec.Command(f.weir, args...)
+	process.Env = append(os.Environ(), f.env...)
 	process.Stderr = &logged{fleet: f, name: args[0]}
 	if err := process.Start(); err != nil {
 		f.Fatal(err)
@@ -141,6 +148,9 @@ type logged struct {
 // lightLine is the access line of such a request: only they are answered 404.
 var lightLine = regexp.MustCompile(`msg=request .* status=404 .* waited=(\S+)`)
 
+// tellsLine is what the log of a test shows of a replica's.
+var tellsLine = regexp.MustCompile(`level=ERROR|Redis|lost|certificates|handshake`)
+
 func (l *logged) Write(p []byte) (int, error) {
 	for line := range bytes.Lines(p) {
 		if m := lightLine.FindSubmatch(line); m != nil {
@@ -148,7 +158,7 @@ func (l *logged) Write(p []byte) (int, error) {
 				l.light.noteWait(waited)
 			}
 		}
-		if bytes.Contains(line, []byte("level=ERROR")) || bytes.Contains(line, []byte("Redis")) || bytes.Contains(line, []byte("lost")) {
+		if tellsLine.Match(line) || !bytes.HasPrefix(line, []byte("time=")) { // or it has crashed
 			l.Logf("%s: %s", l.name, bytes.TrimSpace(line))
 		}
 	}
@@ -271,14 +281,7 @@ func (f *fleet) overload() context.Context {
 		stop()
 		group.Wait()
 	})
-	client := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
-	for i := range 40 {
-		group.Go(func() {
-			for n := i; ctx.Err() == nil; n++ {
-				f.send(ctx, client, requests[i%len(requests)], n)
-			}
-		})
-	}
+	client := f.crowd(ctx, &group)
 	for i := range f.replicas {
 		group.Go(func() {
 			for ctx.Err() == nil {
@@ -290,6 +293,19 @@ func (f *fleet) overload() context.Context {
 	pass(ctx, 2*time.Second)
 	f.judge("at the start")
 	return ctx
+}
+
+// crowd is the clients that do so until ctx ends.
+func (f *fleet) crowd(ctx context.Context, group *sync.WaitGroup) *http.Client {
+	client := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+	for i := range 40 {
+		group.Go(func() {
+			for n := i; ctx.Err() == nil; n++ {
+				f.send(ctx, client, requests[i%len(requests)], n)
+			}
+		})
+	}
+	return client
 }
 
 func (f *fleet) send(ctx context.Context, client *http.Client, kind request, n int) {
@@ -328,23 +344,30 @@ func (f *fleet) ask(ctx context.Context, client *http.Client, counts *tally, tok
 	return resp.StatusCode < 400
 }
 
+// judgement is what the service saw.
+type judgement struct {
+	Violations       int                                 `json:"violations"`
+	SentWhileLimited int                                 `json:"sent_while_limited"`
+	MaxConcurrent    int                                 `json:"max_concurrent"`
+	ByLimit          map[string]int                      `json:"by_limit"`
+	Highest          map[string]struct{ Sum, Limit int } `json:"highest"`
+}
+
+func (f *fleet) judgement() (v judgement, err error) {
+	resp, err := http.Get(f.service + "/_service/violations")
+	if err != nil {
+		return v, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	return v, json.NewDecoder(resp.Body).Decode(&v)
+}
+
 // judge asks the service what it saw, and fails the test for any violation. How the
 // light load fared it tells only: on a busy machine that is no longer light.
 func (f *fleet) judge(after string) {
 	f.Helper()
-	resp, err := http.Get(f.service + "/_service/violations")
+	v, err := f.judgement()
 	if err != nil {
-		f.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	var v struct {
-		Violations       int                                 `json:"violations"`
-		SentWhileLimited int                                 `json:"sent_while_limited"`
-		MaxConcurrent    int                                 `json:"max_concurrent"`
-		ByLimit          map[string]int                      `json:"by_limit"`
-		Highest          map[string]struct{ Sum, Limit int } `json:"highest"`
-	}
-	if err := json.NewDecoder(resp.Body).Decode(&v); err != nil {
 		f.Fatal(err)
 	}
 	if v.Violations != 0 || v.SentWhileLimited != 0 {

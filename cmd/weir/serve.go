@@ -74,6 +74,7 @@ func (c *serveCommand) Run(p *process) error {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer cancel()
+	watching.Go(func() { tuneCollector(ctx) })
 	if source.Path != "" {
 		hup := make(chan os.Signal, 1)
 		signal.Notify(hup, syscall.SIGHUP)
@@ -83,11 +84,11 @@ func (c *serveCommand) Run(p *process) error {
 				g.takeFrom(source.Path, cause, changed, err)
 			})
 			if err != nil {
-				log.Error("the configuration is not watched", "error", err)
+				g.log.Error("the configuration is not watched", "error", err)
 			}
 		})
 	}
-	return serveAll(p.ctx, log, endpoints...)
+	return serveAll(p.ctx, g.log, g.ending, endpoints...)
 }
 
 // endpoint is a listener and who answers on it.
@@ -96,6 +97,10 @@ type endpoint struct {
 	handler  http.Handler
 	tls      *tls.Config   // nil for plain HTTP
 	timeout  time.Duration // to read a request, and to write its answer; 0 for as long as it takes
+	// operator is set for who watches the others, and ends after them; answers of its own that
+	// go on and on are ended by ending.
+	operator bool
+	ending   func()
 }
 
 // serve answers until the server is shut down.
@@ -106,46 +111,124 @@ func (e endpoint) serve(s *http.Server) error {
 	return s.Serve(e.listener)
 }
 
-// drain is how long requests in flight may take when the process stops.
-const drain = 10 * time.Second
+// ending is how a process ends that answers clients.
+type ending struct {
+	begin   func()        // tells everybody to go elsewhere
+	delay   time.Duration // until everybody has heard it
+	timeout time.Duration // what is in flight then may take
+}
+
+// ending is as the configuration in force has it.
+func (g *gateway) ending() ending {
+	c := g.current.Load().config.Drain
+	return ending{g.drain.Begin, c.Delay, c.Timeout}
+}
+
+// atOnce is the ending of who has no clients that go elsewhere.
+func atOnce() ending { return ending{func() {}, 0, 10 * time.Second} }
+
+// lastWords is how long is waited, beyond that, for answers to those who were told that
+// they are waited for no longer.
+const lastWords = time.Second
+
+// newServer returns a server of bounded patience. What a body and its answer may take
+// is for the gateway, and for its listener.
+func newServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    proxy.MaxHeaderBytes,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: 100,
+			SendPingTimeout:      30 * time.Second,
+			PingTimeout:          15 * time.Second,
+			WriteByteTimeout:     clientPatience,
+		},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+}
+
+// clientPatience is how long a client may take to take in a piece of what it is sent.
+const clientPatience = 30 * time.Second
 
 // serveAll answers on every endpoint until ctx ends or one of them fails, then
 // lets requests in flight end.
-func serveAll(ctx context.Context, log *slog.Logger, endpoints ...endpoint) error {
+func serveAll(ctx context.Context, log *slog.Logger, end func() ending, endpoints ...endpoint) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var serving sync.WaitGroup
-	servers := make([]*http.Server, len(endpoints))
-	for i, e := range endpoints {
-		servers[i] = &http.Server{
-			Handler:           e.handler,
-			TLSConfig:         e.tls,
-			ReadTimeout:       e.timeout,
-			WriteTimeout:      e.timeout,
-			ReadHeaderTimeout: 10 * time.Second,
-			IdleTimeout:       2 * time.Minute,
-			MaxHeaderBytes:    proxy.MaxHeaderBytes,
-			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	requests, cutOff := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cutOff(nil)
+	var serving, answering sync.WaitGroup
+	var clients, operators []*http.Server
+	for _, e := range endpoints {
+		s := newServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			answering.Add(1)
+			defer answering.Done()
+			e.handler.ServeHTTP(w, r)
+		}), log)
+		s.TLSConfig = e.tls
+		s.ReadTimeout, s.WriteTimeout = e.timeout, e.timeout
+		s.BaseContext = func(net.Listener) context.Context { return requests }
+		if e.ending != nil {
+			s.RegisterOnShutdown(e.ending)
+		}
+		if e.operator {
+			operators = append(operators, s)
+		} else {
+			clients = append(clients, s)
 		}
 		serving.Go(func() {
-			if err := e.serve(servers[i]); !errors.Is(err, http.ErrServerClosed) {
+			if err := e.serve(s); !errors.Is(err, http.ErrServerClosed) {
 				cancel(err)
 			}
 		})
 	}
 	<-ctx.Done()
 	failure := context.Cause(ctx)
-	deadline, done := context.WithTimeout(context.WithoutCancel(ctx), drain)
-	defer done()
-	for _, s := range servers {
-		if err := s.Shutdown(deadline); err != nil {
-			log.Warn("requests were cut off", "error", err)
-			_ = s.Close()
-		}
+	told := errors.Is(failure, context.Canceled)
+	last := end()
+	if last.begin(); told && last.delay > 0 {
+		log.Info("the process stops; clients are still let in for a while", "delay", last.delay, "timeout", last.timeout)
+		<-time.After(last.delay)
 	}
+	late := time.AfterFunc(last.timeout, func() { cutOff(proxy.ErrDrained) })
+	defer late.Stop()
+	shutDown(ctx, log, last.timeout+lastWords, clients)
+	shutDown(ctx, log, lastWords, operators)
 	serving.Wait()
-	if errors.Is(failure, context.Canceled) {
+	awaited(&answering, lastWords) // where connections were cut off, who answered over them
+	if told {
 		return nil
 	}
 	return failure
+}
+
+// shutDown lets servers take no more requests, and waits so long for those in flight.
+func shutDown(ctx context.Context, log *slog.Logger, patience time.Duration, servers []*http.Server) {
+	deadline, done := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer done()
+	var ending sync.WaitGroup
+	for _, s := range servers {
+		ending.Go(func() {
+			if err := s.Shutdown(deadline); err != nil {
+				log.Warn("requests were cut off", "error", err)
+				_ = s.Close()
+			}
+		})
+	}
+	ending.Wait()
+}
+
+// awaited waits for a group, but not for longer than so long.
+func awaited(group *sync.WaitGroup, most time.Duration) {
+	all := make(chan struct{})
+	go func() {
+		defer close(all)
+		group.Wait()
+	}()
+	select {
+	case <-all:
+	case <-time.After(most):
+	}
 }

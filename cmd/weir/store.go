@@ -26,24 +26,30 @@ type store struct {
 	configure func(limits.Rules)
 	// run works beside the ledger until its context ends.
 	run func(context.Context)
+	// leave tells other replicas that this one is gone; nothing is admitted any more.
+	leave func() error
 	// close ends it; nothing uses the ledger any more.
 	close func() error
 	// hashKey is what the names of accounts are made with.
 	hashKey []byte
 	left    *legacy // nil where nothing is left to the next process
+	// lost is since when it does not answer, zero while it does; replicas is how many
+	// share it.
+	lost     func() time.Time
+	replicas func() int
 }
 
 // storePatience is how long a store may take to answer for the first time.
 const storePatience = 15 * time.Second
 
-// openStore opens the store that the configuration names.
-func openStore(cfg *config.Config, log *slog.Logger) (*store, error) {
+// openStore opens the store that the configuration names, for a replica of this name.
+func openStore(cfg *config.Config, replica string, log *slog.Logger) (*store, error) {
 	rules := limitRules(cfg)
 	if path, ok := strings.CutPrefix(cfg.Store.URL, "memory:"); ok {
 		return openMemory(path, rules, log)
 	}
 	ledger, err := redisledger.New(redisledger.Config{
-		URL: cfg.Store.URL, Replica: replicaName(), Rules: rules, Closed: cfg.Limits.OnStoreLoss == "closed", Log: log,
+		URL: cfg.Store.URL, Replica: replica, Rules: rules, Closed: cfg.Limits.OnStoreLoss == "closed", Log: log,
 	})
 	if err != nil {
 		return nil, err
@@ -55,7 +61,11 @@ func openStore(cfg *config.Config, log *slog.Logger) (*store, error) {
 		_ = ledger.Close() // nothing was written
 		return nil, fmt.Errorf("store.url: no answer within %v: %w", storePatience, err)
 	}
-	return &store{Ledger: ledger, configure: ledger.Configure, hashKey: key, run: ledger.Run, close: ledger.Close}, nil
+	return &store{
+		Ledger: ledger, configure: ledger.Configure, hashKey: key, run: ledger.Run,
+		leave: func() error { return ledger.Leave(context.Background()) }, close: ledger.Close,
+		lost: ledger.Lost, replicas: ledger.Replicas,
+	}, nil
 }
 
 // openMemory opens a store in this process's memory. Where a path is given, what
@@ -65,7 +75,8 @@ func openMemory(path string, rules limits.Rules, log *slog.Logger) (*store, erro
 	ledger := limits.NewMemory(rules)
 	s := &store{
 		Ledger: ledger, configure: ledger.Configure, hashKey: credential.NewHashKey(),
-		run: func(context.Context) {}, close: func() error { return nil },
+		run: func(context.Context) {}, leave: func() error { return nil }, close: func() error { return nil },
+		lost: func() time.Time { return time.Time{} }, replicas: func() int { return 1 },
 	}
 	if path == "" {
 		return s, nil

@@ -22,7 +22,7 @@ func keptIn(t *testing.T, file string) *store {
 	t.Helper()
 	cfg := config.Default()
 	cfg.Store.URL = "memory:" + file
-	s, err := openStore(cfg, slog.New(slog.DiscardHandler))
+	s, err := openStore(cfg, "r", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestTheLedgerOfMemoryIsKeptOverARestart(t *testing.T) {
 	}
 	cfg := config.Default()
 	cfg.Store.URL = "memory:" + file
-	if _, err := openStore(cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another process") {
+	if _, err := openStore(cfg, "r", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("two processes have one file: %v", err)
 	}
 	// The second process dies: the third must not believe what the first left.
@@ -99,7 +99,7 @@ func TestALedgerThatCannotBeReadIsNotUsed(t *testing.T) {
 func TestAFileThatCannotBeWrittenIsSaidAtOnce(t *testing.T) {
 	cfg := config.Default()
 	cfg.Store.URL = "memory:" + filepath.Join(t.TempDir(), "nowhere", "ledger")
-	if _, err := openStore(cfg, slog.New(slog.DiscardHandler)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := openStore(cfg, "r", slog.New(slog.DiscardHandler)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("error %v", err)
 	}
 }

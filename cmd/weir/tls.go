@@ -72,7 +72,7 @@ func (g *gateway) secure(clients endpoint, c *config.Config) ([]endpoint, error)
 	g.log.Info("redirect", "address", plain.Addr().String())
 	g.tls.Start(clients.listener.Addr(), plain.Addr())
 	misdirected := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.current.Load().proxy.Misdirected(w, r) })
-	return []endpoint{clients, {listener: plain, handler: g.tls.Redirect(clients.listener.Addr(), plain.Addr(), misdirected)}}, nil
+	return []endpoint{clients, {listener: g.connections.Listener(plain, clientPatience, g.log), handler: g.tls.Redirect(clients.listener.Addr(), plain.Addr(), misdirected)}}, nil
 }
 
 // asking makes a TLS configuration ask for clients' certificates as the gateway's

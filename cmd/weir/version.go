@@ -18,8 +18,15 @@ func versionLine() string {
 	return fmt.Sprintf("weir %s %s %s/%s", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// version is the module's version or, of a build from a checkout, its commit.
+// release is the version that a release is built as; its linker sets it.
+var release = ""
+
+// version is that of the release, the module's or, of a build from a checkout, its
+// commit.
 func version() string {
+	if release != "" {
+		return release
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/proxy"
+)
+
+// newPatient starts a gateway and an upstream in virtual time, on the server and the
+// listener that users get, and returns what dials it. So many connections each
+// address may have open.
+func newPatient(t *testing.T, connections int, upstream http.HandlerFunc) (dial func() net.Conn) {
+	t.Helper()
+	cfg := config.Default()
+	cfg.Upstream.URL, cfg.Limits.ColdStart = "http://service.test", "trust"
+	cfg.Limits.Inbound.Rate, cfg.Limits.Inbound.Burst = 1, connections
+	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.close)
+	g.transport.DialContext = pipe.Serve(t, "service.test:80", &http.Server{Handler: upstream}).Dial
+	l := pipe.Listen("gateway.test:80")
+	server := newServer(g, slog.New(slog.DiscardHandler))
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(g.connections.Listener(l, clientPatience, g.log)) // it ends with the server
+	}()
+	t.Cleanup(func() { _ = server.Close(); <-served })
+	return func() net.Conn {
+		c, err := l.Dial(context.Background(), "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+}
+
+// drip writes what begins, then a byte of text at each pause, and returns after how
+// long the gateway ended the connection.
+func drip(c net.Conn, begin, text string, pause time.Duration) (took time.Duration) {
+	began := time.Now()
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		_, err := io.WriteString(c, begin)
+		for i := 0; i < len(text) && err == nil; i++ {
+			_, err = c.Write([]byte{text[i]})
+			time.Sleep(pause)
+		}
+	})
+	_, _ = io.Copy(io.Discard, c) // how it ends is no matter
+	took = time.Since(began)
+	_ = c.Close()
+	writing.Wait()
+	return took
+}
+
+func TestAttack46SlowClients(t *testing.T) {
+	echo := func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }
+	endless := strings.Repeat("a", 600) // ten minutes
+	for _, c := range []struct {
+		name, begin, slowly string
+		pause, want         time.Duration
+	}{
+		{"a header", "GET / HTTP/1.1\r\nHost: g\r\nX-A: ", endless, time.Second, 10 * time.Second},
+		{"the first line", "G", endless, time.Second, 10 * time.Second},
+		{"the preface of HTTP/2", "PRI * HTTP/2.0\r\n\r\nS", endless, time.Second, 0},
+		{"nothing", "", "", 0, 10 * time.Second},
+		{"a body that is sent on", "PUT /user/repos HTTP/1.1\r\nHost: g\r\nContent-Length: 10000000\r\n\r\n", endless, time.Second, 30 * time.Second},
+		{"a body that is read first", "PUT /user/repos HTTP/1.1\r\nHost: g\r\nContent-Length: 100000\r\n\r\n", endless, time.Second, 30 * time.Second},
+		{"chunks", "PUT /user/repos HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n", strings.Repeat("1\r\na\r\n", 1000), time.Second, 30 * time.Second},
+		{"a body that nobody wants", "GET /repos//a HTTP/1.1\r\nHost: g\r\nContent-Length: 1000\r\n\r\n", endless, time.Second, 30 * time.Second},
+		{"a body whose price is asked", "POST /graphql HTTP/1.1\r\nHost: g\r\nContent-Length: 1000\r\n\r\n", endless, time.Second, 30 * time.Second},
+		{"a body of fewer bytes than said", "GET /user HTTP/1.1\r\nHost: g\r\nContent-Length: 1000\r\n\r\n", "aGET /hidden HTTP/1.1\r\nHost: g\r\n\r\n", 31 * time.Second, 30 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				conn := newPatient(t, 1000, echo)()
+				if took := drip(conn, c.begin, c.slowly, c.pause); took < c.want || took > c.want+5*time.Second {
+					t.Errorf("ended after %v, want %v", took, c.want)
+				}
+			})
+		})
+	}
+}
+
+// TestAttack46SlowBodiesMayBeLong: one that brings what it must is read to its end.
+func TestAttack46SlowBodiesMayBeLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := newPatient(t, 1000, func(w http.ResponseWriter, r *http.Request) {
+			n, err := io.Copy(io.Discard, r.Body)
+			_, _ = fmt.Fprint(w, n, err)
+		})()
+		const pieces = 50
+		go func() {
+			_, _ = fmt.Fprintf(conn, "PUT /user/repos HTTP/1.1\r\nHost: g\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", pieces<<14)
+			for range pieces {
+				time.Sleep(10 * time.Second)
+				_, _ = io.WriteString(conn, strings.Repeat("a", 1<<14))
+			}
+		}()
+		text, err := io.ReadAll(conn)
+		if !strings.HasSuffix(string(text), fmt.Sprint(pieces<<14, " <nil>")) || err != nil {
+			t.Errorf("%q, %v", text, err)
+		}
+	})
+}
+
+// TestAttack46SlowReaders: who takes in nothing, or next to it, of an answer is left.
+func TestAttack46SlowReaders(t *testing.T) {
+	for name, path := range map[string]string{"of what is passed on": "/user/repos", "of a hit": "/gitignore/templates"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				large := strings.Repeat("x", 1<<20)
+				dial := newPatient(t, 1000, func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("Content-Length", fmt.Sprint(len(large)))
+					_, _ = io.WriteString(w, large)
+				})
+				request := "GET " + path + " HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n"
+				if path != "/user/repos" {
+					first := dial()
+					go func() { _, _ = io.WriteString(first, request) }()
+					_, _ = io.Copy(io.Discard, first)
+				}
+				conn, began := dial(), time.Now()
+				_, _ = io.WriteString(conn, request)
+				n, b := 0, make([]byte, 16)
+				for {
+					read, err := conn.Read(b)
+					if n += read; err != nil {
+						break
+					}
+					time.Sleep(time.Second)
+				}
+				if took := time.Since(began); n >= len(large) || took > 2*time.Minute {
+					t.Errorf("%d bytes in %v", n, took)
+				}
+			})
+		})
+	}
+}
+
+// TestAttack46ConnectionsOfOneAddress are bounded, and one that ends makes room.
+func TestAttack46ConnectionsOfOneAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dial := newPatient(t, 3, func(http.ResponseWriter, *http.Request) {})
+		open := func(c net.Conn) bool {
+			go func() { _, _ = io.WriteString(c, "GET /_weir/none HTTP/1.1\r\nHost: g\r\n\r\n") }()
+			_, err := c.Read(make([]byte, 1<<10))
+			return err == nil
+		}
+		first := dial()
+		for i, c := range []net.Conn{first, dial(), dial()} {
+			if !open(c) {
+				t.Errorf("connection %d was not let in", i+1)
+			}
+		}
+		for range 100 {
+			if open(dial()) {
+				t.Error("one more was let in")
+			}
+		}
+		_ = first.Close()
+		synctest.Wait()
+		if !open(dial()) {
+			t.Error("there was room, and it was not let in")
+		}
+	})
+	var few, unbounded proxy.Connections
+	few.Bound(2)
+	addresses := pipe.Listen("x")
+	two := few.Listener(addresses, time.Second, slog.New(slog.DiscardHandler))
+	go func() {
+		for range 3 {
+			_, _ = addresses.Dial(context.Background(), "", "")
+		}
+		_ = addresses.Close()
+	}()
+	var open []net.Conn
+	for c, err := two.Accept(); err == nil; c, err = two.Accept() {
+		open = append(open, c)
+	}
+	if len(open) != 2 {
+		t.Errorf("of two that may be open %d are", len(open))
+	}
+	l := pipe.Listen("x")
+	bounded := unbounded.Listener(l, time.Second, slog.New(slog.DiscardHandler))
+	for range 100 {
+		go func() { _, _ = l.Dial(context.Background(), "", "") }()
+		if _, err := bounded.Accept(); err != nil {
+			t.Error(err)
+		}
+	}
+}

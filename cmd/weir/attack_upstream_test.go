@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// rawUpstream answers by hand: answer gets each request of each connection, its body
+// unread, and what to write to. It reports whether the connection goes on.
+func rawUpstream(t *testing.T, answer func(r *http.Request, w net.Conn) (on bool)) (url string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() {
+				defer func() { _ = conn.Close() }()
+				_ = conn.SetDeadline(time.Now().Add(time.Minute)) // it is TCP
+				read := bufio.NewReader(conn)
+				for {
+					r, err := http.ReadRequest(read)
+					if err != nil || !answer(r, conn) {
+						return
+					}
+				}
+			})
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); serving.Wait() })
+	return "http://" + l.Addr().String()
+}
+
+// say writes an answer that names its request.
+func say(w io.Writer, r *http.Request) {
+	body := r.Method + " " + r.RequestURI
+	_, _ = fmt.Fprintf(w, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+}
+
+// TestAttack5NothingIsTunnelled: what a client calls CONNECT or TRACE reaches nobody,
+// nor does its body, and the next request gets its own answer.
+func TestAttack5NothingIsTunnelled(t *testing.T) {
+	a := underAttack(t)
+	a.send("GET /before HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n") // there is a connection upstream now
+	for _, head := range []string{
+		"CONNECT evil.test:443 HTTP/1.1\r\nHost: evil.test:443\r\n",
+		"CONNECT /user HTTP/1.1\r\nHost: g\r\n",
+		"TRACE / HTTP/1.1\r\nHost: g\r\n",
+	} {
+		for _, body := range []string{
+			"\r\n", fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(hidden), hidden), fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(hidden), hidden),
+		} {
+			answer := a.send(head + "Connection: close\r\n" + body)
+			if !strings.HasPrefix(answer, "HTTP/1.1 405 ") || strings.Count(answer, "HTTP/1.1 ") != 1 {
+				t.Errorf("%q: got %.200q", head+body, answer)
+			}
+		}
+	}
+	if got := a.answers(a.send("GET /after HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n")); fmt.Sprint(got) != `[200 GET /after ""]` {
+		t.Errorf("then got %q", got)
+	}
+	if seen := a.upstreamSaw(); seen != "GET /before \"\"\nGET /after \"\"" {
+		t.Errorf("upstream saw %s", seen)
+	}
+}
+
+// TestAttack6FinalAnswerToExpectation: the gateway judges the expectation, and the
+// upstream hears of none: so it is certain there that a body comes, and what it is.
+func TestAttack6FinalAnswerToExpectation(t *testing.T) {
+	for _, status := range []string{"417 Expectation Failed", "413 Content Too Large", "200 OK", "302 Found"} {
+		for name, on := range map[string]bool{" and goes on": true, " and closes": false} {
+			t.Run(status+name, func(t *testing.T) {
+				a := &attacked{T: t}
+				a.serve(rawUpstream(t, func(r *http.Request, w net.Conn) bool {
+					if r.Method != http.MethodPut {
+						say(w, r)
+						return true
+					}
+					if r.Header.Get("Expect") != "" {
+						return false
+					}
+					_, _ = fmt.Fprintf(w, "HTTP/1.1 %s\r\nContent-Length: 5\r\n\r\nfinal", status)
+					if on {
+						_, _ = io.Copy(io.Discard, r.Body)
+					}
+					return on
+				}))
+				stream := a.send(fmt.Sprintf("PUT /repos/a/b/subscription HTTP/1.1\r\nHost: g\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n%sGET /users/x HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n", len(hidden), hidden))
+				got := a.answers(strings.TrimPrefix(stream, "HTTP/1.1 100 Continue\r\n\r\n"), http.MethodPut)
+				if len(got) == 0 || got[0] != status[:3]+" final" || len(got) > 1 && got[1] != "200 GET /users/x" || len(got) > 2 {
+					t.Errorf("got %q", got)
+				}
+				for i := range 5 {
+					path := fmt.Sprint("/users/", i)
+					if got := a.answers(a.send("GET " + path + " HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n")); fmt.Sprint(got) != "[200 GET "+path+"]" {
+						t.Errorf("%s: got %q", path, got)
+					}
+				}
+			})
+		}
+	}
+	t.Run("another expectation", func(t *testing.T) { // RFC 9110 section 10.1.1
+		a := underAttack(t)
+		answer := a.send("PUT /a HTTP/1.1\r\nHost: g\r\nExpect: 200-ok\r\nContent-Length: 4\r\n\r\nbody" + hidden)
+		if !strings.HasPrefix(answer, "HTTP/1.1 417 ") || strings.Count(answer, "HTTP/1.1 ") != 1 || a.upstreamSaw() != "" {
+			t.Errorf("got %.200q; upstream saw %s", answer, a.upstreamSaw())
+		}
+	})
+}
+
+// TestAttack7Targets: what is asked is a path at the upstream, or nothing.
+func TestAttack7Targets(t *testing.T) {
+	a := underAttack(t)
+	for name, c := range map[string]struct{ head, want string }{
+		"absolute, elsewhere":             {"GET https://evil.test/user HTTP/1.1\r\nHost: g", "400"},
+		"absolute, plain":                 {"GET http://evil.test/user HTTP/1.1\r\nHost: " + a.address, "400"},
+		"absolute, here":                  {"GET http://" + a.address + "/user HTTP/1.1\r\nHost: evil.test", `200 GET /user ""`},
+		"absolute, here for somebody":     {"GET http://u:p@" + a.address + "/user HTTP/1.1\r\nHost: g", "400"},
+		"absolute, of another scheme":     {"GET file:///etc/passwd HTTP/1.1\r\nHost: g", "400"},
+		"absolute, of no host":            {"GET http:///user HTTP/1.1\r\nHost: g", "400"},
+		"opaque":                          {"GET http:user HTTP/1.1\r\nHost: g", "400"},
+		"a host behind two slashes":       {"GET //evil.test/user HTTP/1.1\r\nHost: g", "400"},
+		"user information behind slashes": {"GET //u@evil.test/user HTTP/1.1\r\nHost: g", "400"},
+		"an asterisk":                     {"GET * HTTP/1.1\r\nHost: g", "400"},
+		"nothing":                         {"GET  HTTP/1.1\r\nHost: g", "400"},
+		"an authority":                    {"GET evil.test:80 HTTP/1.1\r\nHost: g", "400"},
+		"no slash":                        {"GET user HTTP/1.1\r\nHost: g", "400"},
+		"a query alone":                   {"GET ?a HTTP/1.1\r\nHost: g", "400"},
+		"a fragment":                      {"GET /user#/repos HTTP/1.1\r\nHost: g", `200 GET /user%23/repos ""`},
+		"an at sign":                      {"GET /@evil.test/user HTTP/1.1\r\nHost: g", `200 GET /%40evil.test/user ""`},
+		"a host of another":               {"GET /user HTTP/1.1\r\nHost: evil.test", `200 GET /user ""`},
+		"a host of none":                  {"GET /user HTTP/1.1\r\nHost:", `200 GET /user ""`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := a.answers(a.send(c.head + "\r\nConnection: close\r\n\r\n"))
+			if len(got) != 1 || got[0] != c.want && (c.want != "400" || !strings.HasPrefix(got[0], "400 ")) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// TestAttack9EndlessHeader: no more is read than is bearable, of a header or of
+// interim answers.
+func TestAttack9EndlessHeader(t *testing.T) {
+	for name, endless := range map[string]string{
+		"one field":       strings.Repeat("a", 1<<10),
+		"many fields":     "a\r\nX-A: " + strings.Repeat("b", 1<<10),
+		"interim answers": "a\r\n\r\nHTTP/1.1 103 Early Hints\r\nX-A: " + strings.Repeat("b", 1<<10),
+	} {
+		t.Run(name, func(t *testing.T) {
+			const most = 10 << 20
+			var sent atomic.Int64
+			a := &attacked{T: t}
+			a.serve(rawUpstream(t, func(_ *http.Request, w net.Conn) bool {
+				begin := "HTTP/1.1 200 OK\r\nX-A: "
+				if name == "interim answers" {
+					begin = "HTTP/1.1 103 Early Hints\r\nX-A: "
+				}
+				_, err := io.WriteString(w, begin)
+				for err == nil && sent.Load() < most {
+					var n int
+					n, err = io.WriteString(w, endless)
+					sent.Add(int64(n))
+				}
+				return false
+			}))
+			stream := a.send("GET /gitignore/templates HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n")
+			final := stream[strings.LastIndex(stream, "HTTP/1.1 "):]
+			if got := a.answers(final); len(got) != 1 || !strings.HasPrefix(got[0], "502 ") {
+				t.Errorf("got %.300q", got)
+			}
+			if sent.Load() >= most {
+				t.Errorf("%d bytes of header were taken", sent.Load())
+			}
+		})
+	}
+}

@@ -1,0 +1,367 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/weirgate/weir/internal/admin"
+	"github.com/weirgate/weir/internal/browsertest"
+	"github.com/weirgate/weir/internal/history"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/proxy"
+)
+
+// busy is a made-up gateway with many accounts, and all that a dashboard can show.
+type busy struct {
+	accounts int
+	random   *rand.Rand
+	began    time.Time
+	lost     atomic.Bool
+	mu       sync.Mutex
+	recent   []history.Told // the newest first; guarded by mu
+	history  *history.History
+}
+
+func newBusy(t *testing.T, accounts int) *busy {
+	b := &busy{accounts: accounts, random: rand.New(rand.NewPCG(1, 2)), began: time.Now()}
+	b.history = running(t, history.Sources{Accounts: b.list, Waiting: b.waiting, State: b.state})
+	return b
+}
+
+// running is a history that looks at its sources until the test ends.
+func running(t *testing.T, s history.Sources) *history.History {
+	h := history.New(s)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { h.Run(ctx) })
+	t.Cleanup(running.Wait)
+	t.Cleanup(cancel)
+	t.Cleanup(h.Close)
+	return h
+}
+
+func (b *busy) name(i int) string {
+	if i%4 == 3 {
+		return fmt.Sprintf("%08x", uint32(i)*2654435761)
+	}
+	return fmt.Sprintf("%s-%03d", []string{"octo-bot", "release-train", "dependency-updates-for-everybody-in-the-organization"}[i%3], i)
+}
+
+// list has budgets in every state; some fall as time passes.
+func (b *busy) list(_ context.Context, most int) ([]limits.Account, error) {
+	if b.lost.Load() {
+		return nil, errors.New("redis: the store is lost")
+	}
+	now, passed := time.Now(), time.Since(b.began).Seconds()
+	list := make([]limits.Account, 0, b.accounts)
+	for i := range min(b.accounts, most) {
+		a := limits.Account{Name: b.name(i), Kind: "user", InFlight: max(0, 9-i), Concurrent: 100}
+		if i%5 == 1 {
+			a.Kind = "installation"
+		}
+		if i%17 == 4 && i < 60 {
+			a.BlockedUntil, a.Concurrent = now.Add(time.Duration(40+i)*time.Second), 1
+		}
+		used := (i*37)%90 + 2
+		add := func(resource string, limit, used int, reset time.Duration) {
+			used = min(used, limit)
+			a.Budgets = append(a.Budgets, limits.Budget{Resource: resource, Limit: limit, Used: used, Remaining: limit - used, Reset: now.Add(reset).UTC().Truncate(time.Second), Held: min(i%3, limit-used)})
+		}
+		add("core", 5000, used*50+int(passed*float64(1+i%9)), time.Duration(90+i*131%3300)*time.Second)
+		if i%2 == 0 {
+			add("search", 30, int(math.Mod(passed+float64(i), 31)), time.Duration(10+i%50)*time.Second)
+		}
+		if i%3 == 0 {
+			add("points:repos/list-commits", 900, used*9, 40*time.Second)
+			add("cpu", 90000, used*700, 50*time.Second)
+		}
+		list = append(list, a)
+	}
+	return list, nil
+}
+
+func (b *busy) waiting() map[string]int {
+	if b.accounts == 0 {
+		return nil
+	}
+	return map[string]int{b.name(0): 42, b.name(2): 3}
+}
+
+func (b *busy) state() any {
+	state := map[string]any{
+		"version": "v0.7.0", "started": b.began.Add(-26 * time.Hour), "now": time.Now(), "upstream": "https://api.example.com", "dialect": "service", "guarded": false,
+		"store": map[string]any{"kind": "redis", "replicas": 3}, "waiting": b.waiting(), "polling": []any{}, "refused": []any{},
+		"cache": map[string]any{"keys": 0, "bytes": 0, "most": 256 << 20},
+	}
+	if b.lost.Load() {
+		state["store"] = map[string]any{"kind": "redis", "replicas": 3, "lost": b.began}
+	}
+	if b.accounts > 0 {
+		state["polling"] = []proxy.Poll{
+			{Path: "/repos/acme/widgets/stats/contributors", Account: b.name(0), Since: b.began, Next: time.Now().Add(4 * time.Second), Asked: 3, Waiting: 12},
+			{Path: "/repos/an-organization-with-a-long-name/a-repository-with-an-even-longer-name/stats/commit_activity", Account: b.name(1), Since: b.began, Next: time.Now().Add(15 * time.Second), Asked: 5, Waiting: 1},
+		}
+		state["refused"] = []map[string]any{{"credential": "ci", "until": b.began.Add(10 * time.Minute), "times": 2}}
+		state["cache"] = map[string]any{"keys": 48213, "bytes": 187 << 20, "most": 256 << 20}
+	}
+	return state
+}
+
+// operationsOfABusyDay are what is asked, with how long that takes.
+func operationsOfABusyDay() []proxy.Record {
+	return []proxy.Record{
+		{Method: "GET", Route: "/repos/{owner}/{repo}/commits", Operation: "repos/list-commits", Resource: "core", Elapsed: 84 * time.Millisecond},
+		{Method: "GET", Route: "/gitignore/templates/{name}", Operation: "gitignore/get-template", Resource: "core", Elapsed: 31 * time.Millisecond},
+		{Method: "GET", Route: "/search/code", Operation: "search/code", Resource: "search", Elapsed: 900 * time.Millisecond},
+		{Method: "GET", Route: "/repos/{owner}/{repo}/stats/contributors", Operation: "repos/get-contributors-stats", Resource: "core", Elapsed: 6 * time.Second},
+		{Method: "POST", Route: "/repos/{owner}/{repo}/rulesets", Operation: "repos/create-repo-ruleset", Resource: "core", Elapsed: 220 * time.Millisecond},
+		{Method: "GET", Route: "/orgs/{org}/members", Operation: "orgs/list-members", Resource: "core", Elapsed: 55 * time.Millisecond},
+		{Method: "GET", Route: "/repos/{owner}/{repo}/code-scanning/alerts/{number}/instances", Operation: "code-scanning/list-alert-instances", Resource: "core", Elapsed: 140 * time.Millisecond},
+		{Method: "GET", Route: "/repos/{owner}/{repo}/pulls/{number}/reviews", Operation: "unknown", Resource: "core", Elapsed: 70 * time.Millisecond},
+	}
+}
+
+// happens lets a request of the day happen.
+func (b *busy) happens(i int) {
+	kinds := operationsOfABusyDay()
+	r := kinds[int(float64(len(kinds))*math.Pow(b.random.Float64(), 1.6))]
+	r.ID, r.Status, r.Start, r.Bytes = fmt.Sprintf("REQ%05d", i), 200, time.Now(), int64(b.random.IntN(90000))
+	r.Account = b.name(b.random.IntN(9))
+	r.Client = []string{"builds", "release-train", "dependency-updates", "", "dashboards", "code-search"}[b.random.IntN(6)]
+	r.Elapsed = time.Duration(float64(r.Elapsed) * (0.4 + b.random.ExpFloat64()*0.5))
+	sent := func(start time.Duration, status string) {
+		r.Attempts++
+		r.Stages = append(r.Stages, proxy.Stage{Name: "attempt", Start: start, Elapsed: max(r.Elapsed-start, time.Millisecond), Detail: status})
+	}
+	switch n := b.random.IntN(100); {
+	case n < 52:
+		r.Outcome, r.Cache, r.Saved, r.Elapsed = "hit", "weir; hit; ttl=3211", true, time.Duration(60+b.random.IntN(200))*time.Microsecond
+	case n < 56:
+		r.Outcome, r.Cache, r.Saved, r.Elapsed = "stale", "weir; hit; ttl=-14; detail=primary", true, 200*time.Microsecond
+	case n < 66:
+		r.Outcome, r.Cache, r.Saved = "validated", "weir; fwd=stale; fwd-status=304; stored; ttl=60", true
+		sent(300*time.Microsecond, "304")
+	case n < 82:
+		r.Outcome, r.Cache, r.Spent = "miss", "weir; fwd=uri-miss; fwd-status=200; stored; ttl=60", 1
+		sent(400*time.Microsecond, "200")
+	case n < 92:
+		r.Outcome, r.Cache, r.Spent, r.Waited = "miss", "weir; fwd=uri-miss; fwd-status=200; stored; ttl=60", 1, r.Elapsed/2
+		r.Stages = []proxy.Stage{{Name: "queue", Elapsed: r.Waited, Detail: "points"}}
+		sent(r.Waited, "200")
+	case n < 97:
+		r.Outcome, r.Cache, r.Status, r.Elapsed = "refused", "weir; detail="+[]string{"primary", "cooldown", "queue"}[n%3], 429, time.Millisecond
+	case n < 99:
+		r.Outcome, r.Cache, r.Status, r.Error = "refused", "weir; detail=upstream", 502, "dial tcp 192.0.2.1:443: connection refused"
+	default:
+		r.Outcome, r.Cache, r.Spent, r.Background = "miss", "weir; fwd=stale; fwd-status=200; stored; ttl=60", 1, true
+		sent(0, "200")
+	}
+	b.history.Observe(&r)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.recent = append([]history.Told{history.Tell(&r)}, b.recent[:min(len(b.recent), 255)]...)
+}
+
+func (b *busy) requests() any {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]history.Told{}, b.recent...)
+}
+
+// sources are those of the made-up gateway.
+func (b *busy) sources() admin.Sources {
+	s := admin.Sources{Reload: func() error { return nil }, Cache: func() (int, uint64) { return 0, 0 }, Purge: func(admin.Purge) (int, error) { return 1, nil }}
+	s.Accounts, s.Requests, s.State, s.History = b.list, b.requests, b.state, b.history
+	s.Refused = func() any { return nil }
+	s.Config = func() any {
+		return map[string]any{"listen": ":8080", "admin": map[string]any{"listen": "127.0.0.1:9090", "token": "•••"}, "upstream": map[string]any{"url": "https://api.example.com", "dialect": "service", "timeout": "30s"},
+			"limits": map[string]any{"primary": map[string]any{"user": 5000, "window": "1h"}, "concurrent": 100, "wait": "10s"}, "clients": []any{map[string]any{"name": "builds", "key": "•••", "share": 3}}, "webhooks": map[string]any{"secret": ""}}
+	}
+	s.Trail = admin.NewTrail(slog.New(slog.DiscardHandler))
+	if b.accounts > 0 {
+		for range 4 {
+			s.Trail.Record(admin.Change{Who: "session", Address: "127.0.0.1:1", What: "purge", Target: "repo:acme/widgets", Outcome: "12 entries"})
+		}
+		s.Trail.Record(admin.Change{Who: "file", What: "reload", Target: "/etc/weir/weir.yaml", Outcome: "failed: weir.yaml:3:1: unknown key \"lissten\""})
+	}
+	return s
+}
+
+// withAnHour puts an hour that has not passed in the place of the one that has.
+func (b *busy) withAnHour(pages http.Handler) http.Handler {
+	if b.accounts == 0 {
+		return pages
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/api/v1/series" {
+			pages.ServeHTTP(w, r)
+			return
+		}
+		if names := r.URL.Query()["account"]; len(names) > 0 {
+			lines := b.history.Lines(names)
+			for _, line := range lines {
+				for _, left := range line {
+					b.imagine(left)
+				}
+			}
+			_ = json.NewEncoder(w).Encode(lines)
+			return
+		}
+		series := b.history.Series()
+		for name, most := range map[string]float64{"hit": 300, "stale": 12, "validated": 50, "miss": 90, "waited": 40, "refused": 12, "error": 3, "saved": 310, "upstream": 190, "waiting": 40, "in_flight": 60} {
+			for i := range series.Values[name] {
+				wave := 1 + 0.5*math.Sin(float64(i)/40) + 0.3*b.random.Float64()
+				series.Values[name][i] = uint32(most / 2 * wave)
+			}
+		}
+		_ = json.NewEncoder(w).Encode(struct {
+			history.Series
+			history.Costs
+		}{series, b.history.Costs()})
+	})
+}
+
+// imagine lets a line fall in steps to where it is.
+func (b *busy) imagine(line []*int) {
+	last := line[len(line)-1]
+	if last == nil {
+		last = line[len(line)-2]
+	}
+	if last == nil {
+		return
+	}
+	value := *last
+	for i := len(line) - 2; i >= 0; i-- {
+		if value += b.random.IntN(*last/20 + 2); i == 40 {
+			value = *last / 3
+		}
+		line[i] = new(int)
+		*line[i] = value
+	}
+}
+
+// settled is when a page has drawn what it was told.
+const settled = live
+
+func TestTheDashboardLooksFinished(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		accounts int
+		requests int
+		lost     bool
+	}{{"none", 0, 0, false}, {"thousand", 1000, 400, false}, {"lost", 3, 40, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBusy(t, c.accounts)
+			for i := range c.requests {
+				b.happens(i)
+			}
+			server := httptest.NewServer(b.withAnHour(admin.Handler(admin.Access{}, b.sources())))
+			t.Cleanup(server.Close)
+			t.Cleanup(b.history.Close)
+			page := browsertest.Start(t)
+			page.Look(1440, 900, false)
+			page.Open(server.URL)
+			page.Eventually("the page is live", settled)
+			if c.accounts > 0 {
+				page.Eventually("there is a forecast", `[...document.querySelectorAll(".forecast")].some(f => f.textContent.includes("ends in"))`)
+			}
+			b.lost.Store(c.lost)
+			if c.lost {
+				page.Eventually("the loss is told", `document.getElementById("alerts").textContent.includes("has not answered")`)
+			}
+			for _, width := range []int64{1440, 1024, 390} {
+				for _, dark := range []bool{false, true} {
+					page.Look(width, 900, dark)
+					looksFinished(page, fmt.Sprintf("%s at %d", c.name, width))
+					page.Shot(screenshots, fmt.Sprintf("%s-%d-%s", c.name, width, theme(dark)), true)
+				}
+			}
+			if c.requests > 0 {
+				drawerLooksFinished(page, c.name)
+			}
+		})
+	}
+}
+
+func theme(dark bool) string {
+	if dark {
+		return "dark"
+	}
+	return "light"
+}
+
+// drawerLooksFinished opens a request with a wait in it.
+func drawerLooksFinished(page *browsertest.Browser, where string) {
+	page.Helper()
+	page.Do(chromedp.SetValue(chromedp.CSS("#requests-filters select"), "waited"), chromedp.Evaluate[chromedp.Void](`document.getElementById("requests-filters").dispatchEvent(new Event("input"))`))
+	page.Do(chromedp.Click(chromedp.CSS("#request-rows .link")))
+	for _, width := range []int64{1440, 390} {
+		for _, dark := range []bool{false, true} {
+			page.Look(width, 900, dark)
+			looksFinished(page, where+" with a request open")
+			page.Shot(screenshots, fmt.Sprintf("%s-request-%d-%s", where, width, theme(dark)), false)
+		}
+	}
+}
+
+// unfinished is what a user would call so: something that sticks out of the page or of its
+// own box, a text that is cut to nothing or hard to read (WCAG 2.2, 1.4.3), a table or a
+// field without a name, a panel with nothing in it.
+const unfinished = `(() => {
+		const wrong = [];
+		const width = document.documentElement.clientWidth;
+		if (document.documentElement.scrollWidth > width) wrong.push("the page scrolls sideways: " + document.documentElement.scrollWidth);
+		const seen = (e) => e.checkVisibility({visibilityProperty: true}) && !e.closest(".visually-hidden, thead, svg, dialog:not([open])");
+		for (const e of document.querySelectorAll("body *")) {
+			if (!seen(e)) continue;
+			const box = e.getBoundingClientRect();
+			if (!e.closest(".nav, .uplot, .skip") && box.width && (box.right > width + 1 || box.left < -1)) wrong.push("sticks out: " + e.tagName + "." + e.className);
+			const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+			const cut = getComputedStyle(e).textOverflow === "ellipsis" || e.closest("select, option");
+			if (own && !cut && e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display !== "inline") wrong.push("text overflows: " + e.tagName + "." + e.className + " " + e.textContent.slice(0, 40));
+		}
+		const pen = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
+		const paint = (color) => { pen.clearRect(0, 0, 1, 1); pen.fillStyle = color; pen.fillRect(0, 0, 1, 1); return [...pen.getImageData(0, 0, 1, 1).data]; };
+		const light = (c) => { const [r, g, b] = c.map((v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+		for (const e of document.querySelectorAll("body *")) {
+			if (!seen(e) || e.disabled || ![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())) continue;
+			let faint = false, ground = null;
+			for (let p = e; p && !ground; p = p.parentElement) {
+				faint ||= getComputedStyle(p).opacity < 1;
+				const c = paint(getComputedStyle(p).backgroundColor);
+				if (c[3] > 200) ground = c;
+			}
+			if (faint || !ground) continue;
+			const [a, b] = [light(paint(getComputedStyle(e).color)), light(ground)].sort((x, y) => y - x);
+			if ((a + 0.05) / (b + 0.05) < 4.5) wrong.push("hard to read: " + ((a + 0.05) / (b + 0.05)).toFixed(2) + " " + e.tagName + "." + e.className + " " + e.textContent.slice(0, 30));
+		}
+		for (const f of document.querySelectorAll("input, select, button, nav, dialog, [role=meter], [role=region], svg[role=img]")) {
+			if (!(f.labels?.length || f.getAttribute("aria-label") || f.getAttribute("aria-labelledby") || f.innerText?.trim())) wrong.push("has no name: " + f.outerHTML.slice(0, 80));
+		}
+		for (const t of document.querySelectorAll("table")) if (!t.querySelector("thead th[scope=col]")) wrong.push("has no headers: " + t.className);
+		for (const p of document.querySelectorAll(".panel")) if (seen(p) && p.innerText.trim().split("\n").length < 2) wrong.push("says nothing: " + p.innerText);
+		for (const e of document.querySelectorAll(".cut")) if (seen(e) && e.scrollWidth > e.clientWidth + 1 && e.clientWidth < 56) wrong.push("cut to nothing: " + e.textContent);
+		return wrong;
+	})()`
+
+// looksFinished finds what is unfinished.
+func looksFinished(page *browsertest.Browser, where string) {
+	page.Helper()
+	page.Eventually("everything is drawn "+where, `new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))`)
+	for _, wrong := range browsertest.Value[[]string](page, unfinished) {
+		page.Errorf("%s: %s", where, wrong)
+	}
+}

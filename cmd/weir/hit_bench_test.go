@@ -1,0 +1,79 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/proxy"
+)
+
+// nullWriter is a ResponseWriter that keeps its header map, as net/http's gives one to
+// each request.
+type nullWriter struct{ header http.Header }
+
+func (w *nullWriter) Header() http.Header       { return w.header }
+func (*nullWriter) Write(p []byte) (int, error) { return len(p), nil }
+func (*nullWriter) WriteHeader(int)             {}
+
+// nullTransport is an API without a network.
+type nullTransport struct{ body []byte }
+
+func (t nullTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{
+		StatusCode: http.StatusOK, ProtoMajor: 1, ProtoMinor: 1, Request: r, ContentLength: int64(len(t.body)), Body: io.NopCloser(bytes.NewReader(t.body)),
+		Header: http.Header{"Content-Type": {"application/octet-stream"}, "Cache-Control": {"no-store"}, "Content-Length": {"2048"}, "Date": {"Sat, 21 Nov 2026 12:00:00 GMT"}},
+	}, nil
+}
+
+// unlimited starts a gateway whose limits never bind.
+func unlimited(b *testing.B, upstream string) *gateway {
+	b.Helper()
+	cfg := config.Default()
+	cfg.Upstream.URL, cfg.Limits.Inbound.Rate, cfg.Telemetry.Sample, cfg.Limits.ColdStart = upstream, 0, 0.01, "trust"
+	l := &cfg.Limits.Limits
+	l.Primary.User, l.Points.REST, l.Concurrent, l.CPU.Total = 1<<30, 1<<30, 1<<20, 1000*time.Hour
+	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(g.close)
+	return g
+}
+
+// answering measures a handler beside net/http.
+func answering(b *testing.B, h http.Handler, target string) {
+	b.Helper()
+	r := httptest.NewRequest(http.MethodGet, target, http.NoBody)
+	r.Header.Set("Authorization", "Bearer a-token-of-somebody")
+	r.Header.Set("User-Agent", "bench")
+	r.Header.Set("Accept", "application/json")
+	w := &nullWriter{http.Header{}}
+	h.ServeHTTP(w, r)
+	b.ReportAllocs()
+	for b.Loop() {
+		clear(w.header)
+		h.ServeHTTP(w, r)
+	}
+}
+
+// BenchmarkHit is what the gateway does for an answer from the cache, beside net/http: its
+// allocations are all that a hit makes.
+func BenchmarkHit(b *testing.B) {
+	origin := httptest.NewServer(keepable(2 << 10))
+	defer origin.Close()
+	answering(b, unlimited(b, origin.URL), "/repos/acme/widgets/subscribers")
+}
+
+// BenchmarkPass is what it does for one that passes through, beside net/http on both
+// sides.
+func BenchmarkPass(b *testing.B) {
+	c := unlimited(b, "http://api.example").current.Load().proxy.Config
+	c.Transport = nullTransport{make([]byte, 2<<10)}
+	answering(b, proxy.New(c), "/users/octocat/subscriptions")
+}

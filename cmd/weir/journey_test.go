@@ -1,0 +1,206 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	trace "go.opentelemetry.io/proto/otlp/trace/v1"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/otlptest"
+)
+
+// traced is a gateway in front of an API, whose telemetry is received.
+type traced struct {
+	*testing.T
+	*gateway
+	received *otlptest.Receiver
+	address  string // of the API
+	log      strings.Builder
+	ending   sync.Once
+}
+
+// newTraced starts one that has a pause of some milliseconds before statistics are asked
+// for again; change changes its configuration.
+func newTraced(t *testing.T, api http.HandlerFunc, change ...func(*config.Config)) *traced {
+	t.Helper()
+	upstream := httptest.NewServer(api)
+	t.Cleanup(upstream.Close)
+	w := &traced{T: t, received: otlptest.Start(t), address: strings.TrimPrefix(upstream.URL, "http://")}
+	cfg := config.Default()
+	cfg.Upstream.URL = upstream.URL
+	cfg.Statistics.Poll.First, cfg.Limits.Inbound.Rate = 5*time.Millisecond, 0
+	for _, c := range change {
+		c(cfg)
+	}
+	var err error
+	if w.gateway, err = newGateway(cfg, slog.New(slog.NewTextHandler(&w.log, nil))); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.end)
+	return w
+}
+
+// end closes the gateway, by which all is sent that it has to tell.
+func (w *traced) end() { w.ending.Do(w.close) }
+
+// ask sends a request to the gateway; fields are "Name: value".
+func (w *traced) ask(method, target string, fields ...string) *httptest.ResponseRecorder {
+	w.Helper()
+	r := httptest.NewRequest(method, target, http.NoBody)
+	for _, f := range fields {
+		name, value, _ := strings.Cut(f, ": ")
+		r.Header.Add(name, value)
+	}
+	answer := httptest.NewRecorder()
+	w.ServeHTTP(answer, r)
+	return answer
+}
+
+// spans closes the gateway and returns all spans, each as it stands in its trace:
+// "parent > name", by what the gateway calls them.
+func (w *traced) spans() (byName map[string][]otlptest.Span, drawn []string) {
+	w.Helper()
+	w.end()
+	byName = map[string][]otlptest.Span{}
+	names := map[string]string{}
+	all := w.received.Spans()
+	for _, s := range all {
+		byName[s.Name] = append(byName[s.Name], s)
+		names[s.ID] = s.Name + " " + strings.ToLower(strings.TrimPrefix(s.Kind.String(), "SPAN_KIND_"))
+	}
+	for _, s := range all {
+		drawn = append(drawn, strings.TrimSpace(names[s.Parent]+" > "+names[s.ID]))
+	}
+	slices.Sort(drawn)
+	return byName, drawn
+}
+
+const commits = "/repos/acme/widgets/stats/commit_activity"
+
+// afterSome answers that it computes so many times, then with the answer.
+func afterSome(times int32) http.HandlerFunc {
+	var asked atomic.Int32
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) <= times {
+			w.WriteHeader(http.StatusAccepted)
+			return
+		}
+		w.Header().Set("Cache-Control", "max-age=60")
+		_, _ = fmt.Fprint(w, "[]")
+	}
+}
+
+// TestTheJourneyOfSlowStatistics: a receiver is told of each part of it, in its place.
+func TestTheJourneyOfSlowStatistics(t *testing.T) {
+	w := newTraced(t, afterSome(2))
+	const caller, part = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+	answer := w.ask(http.MethodGet, commits+"?secret=1", "Traceparent: 00-"+caller+"-"+part+"-01", "User-Agent: test/1", "Authorization: Bearer tok-owner")
+	if answer.Code != http.StatusOK || answer.Body.String() != "[]" {
+		t.Fatalf("%d %s", answer.Code, answer.Body)
+	}
+	byName, drawn := w.spans()
+	const route = "GET /repos/{owner}/{repo}/stats/commit_activity"
+	const server, client, behind = route + " server", route + " client", "background " + route + " internal"
+	want := []string{
+		"> " + server, server + " > queue internal", server + " > " + client, server + " > settle internal", server + " > flight internal",
+		"> " + behind, behind + " > poll internal", behind + " > queue internal", behind + " > " + client, behind + " > settle internal",
+		behind + " > poll internal", behind + " > queue internal", behind + " > " + client, behind + " > settle internal",
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, drawn); diff != "" {
+		t.Fatalf("-want +got:\n%s", diff)
+	}
+	root, background := byName[route][0], byName["background "+route][0]
+	var attempts []otlptest.Span
+	for _, s := range byName[route] {
+		if s.Kind == trace.Span_SPAN_KIND_CLIENT {
+			attempts = append(attempts, s)
+		} else {
+			root = s
+		}
+	}
+	w.wantAttributes(root, map[string]string{
+		"http.request.method": "GET", "http.route": "/repos/{owner}/{repo}/stats/commit_activity", "http.response.status_code": "200",
+		"url.path": commits, "url.scheme": "http", "server.address": "example.com", "server.port": "80", "client.address": "192.0.2.1",
+		"network.protocol.version": "1.1", "user_agent.original": "test/1",
+		"weir.operation": "statistics/commit-activity", "weir.client": "pass-through", "weir.cache": "collapsed", "weir.admission": "admitted",
+	})
+	if root.Trace != caller || root.Parent != part || background.Trace == caller {
+		t.Errorf("the trace is %s, of %s; that of the background is %s", root.Trace, root.Parent, background.Trace)
+	}
+	if account := root.Attributes["weir.account"]; len(account) != 32 {
+		t.Errorf("the account is %q", account)
+	}
+	host, port, _ := strings.Cut(w.address, ":")
+	for i, s := range attempts {
+		status, again := "202", ""
+		if i == 2 {
+			status, again = "200", "1"
+		}
+		w.wantAttributes(s, map[string]string{
+			"http.request.method": "GET", "url.template": "/repos/{owner}/{repo}/stats/commit_activity", "url.full": "http://" + w.address + commits,
+			"server.address": host, "server.port": port, "http.response.status_code": status, "http.request.resend_count": again,
+		})
+	}
+	if links := byName["flight"][0].Links; !slices.Equal(links, []string{background.ID}) || !slices.Equal(background.Links, []string{root.ID}) {
+		t.Errorf("the flight is linked to %v, the background to %v", links, background.Links)
+	}
+}
+
+// wantAttributes compares attributes; an empty one must not be there.
+func (w *traced) wantAttributes(s otlptest.Span, want map[string]string) {
+	w.Helper()
+	for name, value := range want {
+		if got, there := s.Attributes[name]; got != value || there != (value != "") {
+			w.Errorf("%s: %s is %q, want %q", s.Name, name, got, value)
+		}
+	}
+}
+
+// TestWhoAsksTheSameIsLinkedToWhoAskedFirst.
+func TestWhoAsksTheSameIsLinkedToWhoAskedFirst(t *testing.T) {
+	asked := make(chan struct{}, 1)
+	w := newTraced(t, func(w http.ResponseWriter, _ *http.Request) {
+		asked <- struct{}{}
+		<-time.After(100 * time.Millisecond) // in which the second one comes
+		w.Header().Set("Cache-Control", "max-age=60")
+	})
+	collapsed := false
+	for i := 0; !collapsed && i < 50; i++ { // unless it came too late
+		var first sync.WaitGroup
+		target := fmt.Sprintf("/repos/acme/widgets/subscribers?page=%d", i)
+		first.Go(func() { w.ask(http.MethodGet, target) })
+		<-asked
+		collapsed = strings.Contains(w.ask(http.MethodGet, target).Header().Get("Cache-Status"), "collapsed")
+		first.Wait()
+	}
+	byName, _ := w.spans()
+	var leader, follower otlptest.Span
+	for _, s := range byName["GET /repos/{owner}/{repo}/subscribers"] {
+		switch {
+		case s.Kind == trace.Span_SPAN_KIND_SERVER && s.Attributes["weir.cache"] == "collapsed":
+			follower = s
+		case s.Kind == trace.Span_SPAN_KIND_SERVER:
+			leader = s // the last one
+		}
+	}
+	flights := byName["flight"]
+	if len(flights) != 1 {
+		t.Fatalf("%d flights", len(flights))
+	}
+	f := flights[0]
+	if f.Parent != follower.ID || f.Trace != follower.Trace || !slices.Equal(f.Links, []string{leader.ID}) || leader.Trace == follower.Trace {
+		t.Errorf("%+v, want the parent %s and a link to %s", f, follower.ID, leader.ID)
+	}
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"math"
+	"testing"
+)
+
+func TestTheCollectorLeavesRoom(t *testing.T) {
+	for _, c := range []struct {
+		live    uint64
+		percent int
+	}{
+		{0, 400},
+		{4 << 20, 400},
+		{16 << 20, 150},
+		{100 << 20, 20},
+		{192 << 20, 12},
+		{300 << 20, 12},
+		{4 << 30, 12},
+	} {
+		if got := collectorPercent(c.live); got != c.percent {
+			t.Errorf("%d MB live: %d %%, want %d", c.live>>20, got, c.percent)
+		}
+	}
+}
+
+func TestMemoryIsShared(t *testing.T) {
+	for _, c := range []struct {
+		limit, configured, cache int64
+		waiting                  int
+	}{
+		{math.MaxInt64, 256 << 20, 256 << 20, 10_000},
+		{4 << 30, 256 << 20, 256 << 20, 10_000},
+		{1 << 30, 256 << 20, 256 << 20, 6_898},
+		{256 << 20, 256 << 20, 128 << 20, 1_724},
+	} {
+		if cache, waiting := memoryBudget(c.limit, c.configured); cache != c.cache || waiting != c.waiting {
+			t.Errorf("of %d: a cache of %d, %d wait; want %d and %d", c.limit, cache, waiting, c.cache, c.waiting)
+		}
+	}
+}
+
+func TestDescriptorsAreShared(t *testing.T) {
+	for descriptors, want := range map[int]int{0: 0, 100: 64, 1024: 384, 65536: 32640} {
+		if got := mostConnections(descriptors); got != want {
+			t.Errorf("of %d descriptors %d are for connections, want %d", descriptors, got, want)
+		}
+	}
+}

@@ -1,0 +1,413 @@
+package main
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/policy"
+)
+
+// counter is a gateway with held credentials before an upstream that notes who paid, in
+// virtual time.
+type counter struct {
+	*testing.T
+	g       *gateway
+	answer  func(token string, w http.ResponseWriter, r *http.Request) // of the upstream
+	log     bytes.Buffer
+	mu      sync.Mutex
+	spent   []string // tokens, in the order in which they came
+	replies []string // everything that a client was told
+}
+
+const purseUpstream = "http://upstream.test"
+
+// openCounter makes one whose client "builds" has all the credentials, and "docs" the
+// last of them.
+func openCounter(t *testing.T, held ...config.Credential) *counter {
+	t.Helper()
+	c := &counter{T: t}
+	c.answer = func(string, http.ResponseWriter, *http.Request) {}
+	up := pipe.Serve(t, "upstream.test:80", &http.Server{Handler: http.HandlerFunc(c.upstream)})
+	cfg := config.Default()
+	cfg.Upstream.URL, cfg.Limits.ColdStart, cfg.Limits.Inbound.Rate = purseUpstream, "trust", 0
+	cfg.Credentials = held
+	var names []string
+	for _, h := range held {
+		names = append(names, h.Name)
+	}
+	for name, credentials := range map[string][]string{"builds": names, "docs": names[len(names)-1:]} {
+		key := fmt.Sprintf("sha256:%x", sha256.Sum256([]byte("key-of-"+name)))
+		cfg.Clients = append(cfg.Clients, config.Client{Name: name, Key: key, Credentials: credentials, Share: 1, Priority: "normal"})
+	}
+	g, err := newGateway(cfg, slog.New(slog.NewTextHandler(&c.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.transport.DialContext = up.Dial
+	c.g = g
+	t.Cleanup(func() {
+		g.close()
+		c.noSecrets()
+	})
+	return c
+}
+
+func user(name string) config.Credential {
+	return config.Credential{Name: name, Kind: policy.User, Account: "account-" + name, Token: credential.Secret("tok-" + name)}
+}
+
+func (c *counter) upstream(w http.ResponseWriter, r *http.Request) {
+	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	c.mu.Lock()
+	c.spent = append(c.spent, token)
+	c.mu.Unlock()
+	c.answer(token, w, r)
+}
+
+// asks has a client ask, wants a status, and returns who paid, in order.
+func (c *counter) asks(client, method, path string, want int) []string {
+	c.Helper()
+	c.mu.Lock()
+	c.spent = nil
+	c.mu.Unlock()
+	var body io.Reader = http.NoBody
+	if method == http.MethodPost {
+		body = strings.NewReader("{}")
+	}
+	r := httptest.NewRequest(method, path, body)
+	r.Header.Set("Authorization", "Bearer key-of-"+client)
+	w := httptest.NewRecorder()
+	c.g.ServeHTTP(w, r)
+	synctest.Wait()
+	if w.Code != want {
+		c.Errorf("%s %s: got %d, want %d: %v %s", method, path, w.Code, want, w.Header(), w.Body)
+	}
+	c.replies = append(c.replies, fmt.Sprint(w.Header(), w.Body))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.spent
+}
+
+// pays has it that these pay, one after the other, for a GET.
+func (c *counter) pays(path string, status int, want ...string) {
+	c.Helper()
+	if got := c.asks("builds", http.MethodGet, path, status); fmt.Sprint(got) != fmt.Sprint(want) {
+		c.Errorf("%s: %q paid, want %q", path, got, want)
+	}
+}
+
+// noSecrets looks for tokens where none may be.
+func (c *counter) noSecrets() {
+	for _, text := range append(c.replies, c.log.String()) {
+		for _, secret := range []string{"tok-", "key-of-", "minted-", "eyJ", base64.StdEncoding.EncodeToString([]byte("tok-id:secret"))} {
+			if strings.Contains(text, secret) {
+				c.Errorf("%q is in %s", secret, text)
+			}
+		}
+	}
+}
+
+// rates answers with what is left of each token.
+func rates(left map[string]int) func(string, http.ResponseWriter, *http.Request) {
+	return func(token string, w http.ResponseWriter, _ *http.Request) {
+		left[token]--
+		h := w.Header()
+		h.Set("X-Ratelimit-Limit", "5000")
+		h.Set("X-Ratelimit-Remaining", fmt.Sprint(left[token]))
+		h.Set("X-Ratelimit-Used", fmt.Sprint(5000-left[token]))
+		h.Set("X-Ratelimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
+		h.Set("X-Ratelimit-Resource", "core")
+		h.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+		w.WriteHeader(http.StatusOK)
+	}
+}
+
+func TestTheOneWithTheMostLeftPaysButNotByTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := openCounter(t, user("a"), user("b"))
+		left := map[string]int{"tok-a": 5000, "tok-b": 5000}
+		c.answer = rates(left)
+		for i := range 5 {
+			c.pays(fmt.Sprintf("/repos/acme/r%d/tags", i), 200, "tok-a")
+		}
+		left["tok-a"] = 2402 // others spend it, too
+		c.pays("/repos/acme/x/tags", 200, "tok-a")
+		c.pays("/repos/acme/y/tags", 200, "tok-b") // which has more than twice as much
+		left["tok-b"] = 1300
+		c.pays("/repos/acme/z/tags", 200, "tok-b")
+		c.pays("/repos/acme/z/branches", 200, "tok-b") // 2401 is not twice 1299
+		if got := c.asks("docs", http.MethodGet, "/repos/acme/w/tags", 200); fmt.Sprint(got) != "[tok-b]" {
+			t.Errorf("docs spends %q", got)
+		}
+	})
+}
+
+func TestWhoIsAtALimitIsNotWaitedForWhileAnotherIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := openCounter(t, user("a"), user("b"))
+		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) {
+			if token == "tok-a" {
+				w.Header().Set("Retry-After", "60")
+				w.WriteHeader(http.StatusForbidden)
+				_, _ = io.WriteString(w, `{"message":"You have exceeded a secondary rate limit"}`)
+			}
+		}
+		began := time.Now()
+		c.pays("/repos/acme/x/tags", 200, "tok-a", "tok-b")
+		c.pays("/repos/acme/y/tags", 200, "tok-b")
+		if waited := time.Since(began); waited > time.Second {
+			t.Errorf("waited %v", waited)
+		}
+	})
+}
+
+func TestARefusedCredentialIsNotSentAgainForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := openCounter(t, user("a"), user("b"))
+		revoked := true
+		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) {
+			if token == "tok-a" && revoked {
+				w.WriteHeader(http.StatusUnauthorized)
+			}
+		}
+		c.pays("/repos/acme/x/subscribers", 200, "tok-a", "tok-b")
+		c.pays("/repos/acme/y/subscribers", 200, "tok-b")
+		if list := c.g.custody.Quarantined(); len(list) != 1 || list[0].Name != "a" || list[0].Times != 1 {
+			t.Errorf("shown: %+v", list)
+		}
+		if !strings.Contains(c.log.String(), "the API refuses a credential (401)") {
+			t.Error("nothing is logged")
+		}
+		time.Sleep(11 * time.Second)
+		c.pays("/repos/acme/z/subscribers", 200, "tok-a", "tok-b")
+		time.Sleep(11 * time.Second) // twice as long this time
+		c.pays("/repos/acme/u/subscribers", 200, "tok-b")
+		revoked = false
+		time.Sleep(10 * time.Second)
+		c.pays("/repos/acme/v/subscribers", 200, "tok-a")
+		if list := c.g.custody.Quarantined(); len(list) != 0 {
+			t.Errorf("shown: %+v", list)
+		}
+	})
+}
+
+func TestWhatIsWrittenIsSentOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := openCounter(t, user("a"), user("b"))
+		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) {
+			if token == "tok-a" {
+				w.WriteHeader(http.StatusUnauthorized)
+			}
+		}
+		if got := c.asks("builds", http.MethodPost, "/repos/acme/x/rulesets", 401); fmt.Sprint(got) != "[tok-a]" {
+			t.Errorf("%q paid", got)
+		}
+		if got := c.asks("builds", http.MethodPost, "/repos/acme/x/rulesets", 200); fmt.Sprint(got) != "[tok-b]" {
+			t.Errorf("%q paid after it was refused", got)
+		}
+	})
+}
+
+func TestOneRefusedCredentialWithoutAnotherIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := openCounter(t, user("a"))
+		c.answer = func(_ string, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }
+		c.pays("/repos/acme/x/subscribers", 401, "tok-a")
+		c.pays("/repos/acme/x/subscribers", 503)
+		if last := c.replies[1]; !strings.Contains(last, "Retry-After:[10]") || !strings.Contains(last, "detail=credential") {
+			t.Errorf("told %s", last)
+		}
+	})
+}
+
+func TestWhatOneDoesNotSeeAnotherIsAskedForAndRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := openCounter(t, user("a"), user("b"))
+		c.answer = func(token string, w http.ResponseWriter, r *http.Request) {
+			if token == "tok-a" && strings.HasPrefix(r.URL.Path, "/repos/acme/secret") || strings.HasSuffix(r.URL.Path, "/none") {
+				w.WriteHeader(http.StatusNotFound)
+			}
+		}
+		c.pays("/repos/acme/secret/tags", 200, "tok-a", "tok-b")
+		c.pays("/repos/acme/secret/tags", 200, "tok-b")
+		c.pays("/repos/acme/secret/branches", 200, "tok-a", "tok-b") // the tags may be for few
+		c.pays("/repos/acme/secret", 200, "tok-a", "tok-b")
+		c.pays("/repos/Acme/Secret/labels", 200, "tok-b") // all of it is hidden
+		c.pays("/repos/acme/widgets/tags", 200, "tok-a")
+		c.pays("/repos/acme/widgets/none", 404, "tok-a", "tok-b") // there is nothing
+		c.pays("/repos/acme/widgets/none", 404, "tok-a", "tok-b") // by now there may be
+		c.pays("/repos/acme/widgets/branches", 200, "tok-a")
+		c.pays("/repos/acme/widgets/subscription", 200, "tok-a")
+		time.Sleep(6 * time.Minute)
+		c.pays("/repos/acme/secret/milestones", 200, "tok-a", "tok-b")
+	})
+}
+
+func TestWhatIsAboutTheCallerIsAskedByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := config.Credential{Name: "app", Kind: policy.OAuthApp, Token: "tok-id:secret"}
+		c := openCounter(t, app, user("a"), user("b"))
+		c.answer = func(_ string, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }
+		c.pays("/repos/acme/widgets/subscription", 404, "tok-a")
+		c.pays("/user/subscriptions", 404, "tok-a")
+		c.answer = func(string, http.ResponseWriter, *http.Request) {}
+		basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("tok-id:secret"))
+		c.pays("/gitignore/templates", 200, basic) // public
+		c.pays("/orgs/acme/organization-roles", 200, "tok-a")
+		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) {
+			if token == "tok-a" {
+				w.WriteHeader(http.StatusUnauthorized)
+			}
+		}
+		c.pays("/user/subscriptions", 401, "tok-a") // b has other ones
+		c.pays("/user/migrations", 503)
+		c.pays("/orgs/acme/rulesets", 200, "tok-b")
+	})
+}
+
+// TestNoCredentialWidensWhatAClientMayCall: whichever pays, the client's bounds stay.
+func TestNoCredentialWidensWhatAClientMayCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := openCounter(t, user("a"), user("b"))
+		bounded := *c.g.current.Load().config
+		bounded.Clients = slices.Clone(bounded.Clients)
+		for i := range bounded.Clients {
+			bounded.Clients[i].Methods = []string{http.MethodGet}
+		}
+		if err := c.g.take(&bounded, nil); err != nil {
+			t.Fatal(err)
+		}
+		c.pays("/repos/acme/x/tags", 200, "tok-a")
+		if got := c.asks("builds", http.MethodPost, "/repos/acme/x/rulesets", 403); len(got) > 0 {
+			t.Errorf("%q paid", got)
+		}
+	})
+}
+
+// privateKey is one in PEM.
+func privateKey(t *testing.T) credential.Secret {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return credential.Secret(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
+}
+
+func TestAnAppSpendsTheTokenOfItsInstallation(t *testing.T) {
+	app := config.Credential{Name: "bot", Kind: policy.Installation}
+	app.App.ID, app.App.Key, app.App.Installation = "7", privateKey(t), 42
+	synctest.Test(t, func(t *testing.T) {
+		c := openCounter(t, app)
+		minted, bad := 0, ""
+		c.answer = func(token string, w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/app/installations/42/access_tokens" {
+				minted++
+				w.WriteHeader(http.StatusCreated)
+				_, _ = fmt.Fprintf(w, `{"token":"minted-%d","expires_at":%q}`, minted, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+			} else if token == bad {
+				w.WriteHeader(http.StatusUnauthorized)
+			}
+		}
+		last := func(path string, status int, want string) {
+			t.Helper()
+			got := c.asks("builds", http.MethodGet, path, status)
+			if len(got) == 0 || got[len(got)-1] != want {
+				t.Errorf("%s: %q paid, want %s", path, got, want)
+			}
+		}
+		last("/repos/acme/a/subscribers", 200, "minted-1")
+		last("/repos/acme/b/subscribers", 200, "minted-1")
+		time.Sleep(2 * time.Hour)
+		last("/repos/acme/c/subscribers", 200, "minted-2")
+		bad = "minted-2"
+		last("/repos/acme/d/subscribers", 401, "minted-2")
+		time.Sleep(11 * time.Second)
+		last("/repos/acme/e/subscribers", 200, "minted-3")
+		accounts, err := c.g.store.Accounts(t.Context(), 10)
+		if err != nil || len(accounts) != 1 || accounts[0].Name != "installation:42" {
+			t.Errorf("%+v, %v", accounts, err)
+		}
+	})
+}
+
+// TestEveryTurnIsInTheRecord: what each credential's turn cost and took is, also that of
+// the last, which waited for a limit to be over; and a reload forgets no record.
+func TestEveryTurnIsInTheRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := openCounter(t, user("a"), user("b"))
+		until := time.Now().Add(4 * time.Second)
+		c.answer = func(_ string, w http.ResponseWriter, _ *http.Request) {
+			if time.Now().Before(until) {
+				w.Header().Set("Retry-After", "4")
+				w.WriteHeader(http.StatusForbidden)
+				_, _ = io.WriteString(w, `{"message":"You have exceeded a secondary rate limit"}`)
+			}
+		}
+		paid := c.asks("builds", http.MethodGet, "/repos/acme/widgets/tags", http.StatusOK)
+		if err := c.g.take(c.g.current.Load().config, nil); err != nil {
+			t.Fatal(err)
+		}
+		records := c.g.current.Load().proxy.Recent()
+		if len(records) == 0 {
+			t.Fatal("a reload has forgotten the last requests")
+		}
+		attempts := 0
+		for _, s := range records[0].Stages {
+			if s.Name == "attempt" {
+				attempts++
+			}
+		}
+		if r := records[0]; len(paid) != 3 || r.Attempts != 3 || r.Spent != 3 || attempts != 3 {
+			t.Errorf("%q paid; %d attempts, %d spent, %d stages of attempts", paid, r.Attempts, r.Spent, attempts)
+		}
+	})
+}
+
+// TestWhatIsPolledIsListedBeyondAReload: who waits for it waits on.
+func TestWhatIsPolledIsListedBeyondAReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := openCounter(t, user("a"))
+		computed := time.Now().Add(5 * time.Second)
+		c.answer = func(_ string, w http.ResponseWriter, _ *http.Request) {
+			if time.Now().Before(computed) {
+				w.WriteHeader(http.StatusAccepted)
+			}
+		}
+		answered := make(chan struct{})
+		go func() {
+			defer close(answered)
+			c.asks("builds", http.MethodGet, "/repos/acme/widgets/stats/commit_activity", http.StatusOK)
+		}()
+		time.Sleep(time.Second / 2)
+		polls := func() int { return len(c.g.state().(gatewayState).Polling) }
+		before := polls()
+		if err := c.g.take(c.g.current.Load().config, nil); err != nil {
+			t.Fatal(err)
+		}
+		after := polls()
+		<-answered
+		if end := polls(); before != 1 || after != 1 || end != 0 || len(c.g.former.list) != 0 {
+			t.Errorf("%d, %d after the reload, %d at the end", before, after, end)
+		}
+	})
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	trace "go.opentelemetry.io/proto/otlp/trace/v1"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/otlptest"
+	"github.com/weirgate/weir/internal/redisclient"
+	"github.com/weirgate/weir/internal/redistest"
+)
+
+// moods is an API that does as the last part of a path says.
+func moods() http.HandlerFunc {
+	var computed atomic.Int32
+	return func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/contributors"):
+			if computed.Add(1) <= 2 {
+				w.WriteHeader(http.StatusAccepted)
+			} else {
+				w.WriteHeader(http.StatusInternalServerError)
+			}
+		case strings.HasSuffix(r.URL.Path, "/rulesets"):
+			w.WriteHeader(http.StatusBadGateway)
+		default:
+			w.Header().Set("Cache-Control", "max-age=60")
+		}
+	}
+}
+
+var tableOfSpans = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (server|client|internal) \\| (.*) \\|$")
+
+// TestEverySpanIsDocumented with its kind and its attributes, and all that is documented
+// is sent.
+func TestEverySpanIsDocumented(t *testing.T) {
+	socket := redistest.Server(t)
+	onRedis := func(c *config.Config) {
+		c.Store.URL = "unix://" + socket
+		c.Limits.Points.REST = 3
+	}
+	w := newTraced(t, moods(), onRedis)
+	const user = "Authorization: Bearer tok-owner"
+	w.ask(http.MethodGet, "/repos/acme/widgets/subscribers", user, "User-Agent: test/1")
+	w.ask(http.MethodGet, "/repos/acme/widgets/subscribers", user) // a hit
+	w.ask(http.MethodGet, "/repos/acme/wheels/subscribers", user)
+	w.ask(http.MethodGet, "/repos/acme/cogs/subscribers", user)
+	w.ask(http.MethodGet, "/repos/acme/gears/subscribers", user, "Prefer: respond-async")         // out of points
+	w.ask(http.MethodGet, "/repos/acme/widgets/rulesets", user)                                   // an error of the API's
+	w.ask(http.MethodGet, "/repos/acme/widgets/stats/contributors", "Authorization: Bearer tok2") // an error of the API's, later
+	w.piped(socket)
+	w.end()
+
+	page, err := os.ReadFile("../../docs/observability.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := map[string][]string{}, map[string][]string{}
+	for _, row := range tableOfSpans.FindAllStringSubmatch(string(page), -1) {
+		for _, a := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row[3], -1) {
+			want[row[1]+" "+row[2]] = append(want[row[1]+" "+row[2]], a[1])
+		}
+	}
+	for _, s := range w.received.Spans() {
+		name := documentedAs(s)
+		got[name] = slices.AppendSeq(got[name], maps.Keys(s.Attributes))
+	}
+	for _, list := range []map[string][]string{want, got} {
+		for name, attributes := range list {
+			slices.Sort(attributes)
+			list[name] = slices.Compact(attributes)
+		}
+	}
+	for name := range got {
+		if len(got[name]) == 0 && strings.Contains(string(page), "| `"+strings.Fields(name)[0]+"` |") {
+			delete(got, name) // without attributes
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-documented +sent:\n%s", diff)
+	}
+}
+
+// documentedAs is a span's name in the table, and its kind.
+func documentedAs(s otlptest.Span) string {
+	kind := strings.ToLower(strings.TrimPrefix(s.Kind.String(), "SPAN_KIND_"))
+	switch {
+	case s.Attributes["db.system.name"] != "":
+		return "{COMMAND} " + kind
+	case strings.HasPrefix(s.Name, "background "):
+		return "background {METHOD} {route} " + kind
+	case s.Attributes["http.request.method"] != "":
+		return "{METHOD} {route} " + kind
+	}
+	return s.Name + " " + kind
+}
+
+// piped sends several commands at once, and one that is an error, in a span.
+func (w *traced) piped(socket string) {
+	w.Helper()
+	client, err := redisclient.Open("unix://"+socket, nil)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	ctx, span := w.telemetry.Tracer().Start(context.Background(), "poll")
+	defer span.End()
+	p := client.Pipeline()
+	p.Set(ctx, "secret-key", "secret-value", time.Minute)
+	p.Get(ctx, "secret-key")
+	if _, err := p.Exec(ctx); err != nil {
+		w.Fatal(err)
+	}
+	if client.LPush(ctx, "secret-key", "secret-value").Err() == nil {
+		w.Error("it is no list")
+	}
+	if err := client.Get(ctx, "no-key").Err(); err == nil {
+		w.Error("there is no such key")
+	}
+}
+
+// TestRedisIsSeenInATrace: what is asked of it is part of the stage that asks, by its
+// command; neither keys nor values are told.
+func TestRedisIsSeenInATrace(t *testing.T) {
+	socket := redistest.Server(t)
+	w := newTraced(t, moods(), func(c *config.Config) { c.Store.URL = "unix://" + socket })
+	w.ask(http.MethodGet, "/repos/acme/widgets/subscribers", "Authorization: Bearer tok-owner")
+	w.piped(socket)
+	byName, drawn := w.spans()
+	for _, want := range []string{"queue internal > EVALSHA client", "settle internal > EVALSHA client", "poll internal > PIPELINE client", "poll internal > LPUSH client"} {
+		if !slices.Contains(drawn, want) {
+			t.Errorf("%s is not in\n%s", want, strings.Join(drawn, "\n"))
+		}
+	}
+	if s := byName["LPUSH"][0]; !s.Failed || s.Attributes["error.type"] != "WRONGTYPE" {
+		t.Errorf("%+v", s)
+	}
+	if s := byName["GET"][0]; s.Failed {
+		t.Errorf("%+v", s)
+	}
+	for _, s := range w.received.Spans() {
+		if text := fmt.Sprint(s); strings.Contains(text, "secret-") || strings.Contains(text, "weir:") || s.Kind == trace.Span_SPAN_KIND_UNSPECIFIED {
+			t.Errorf("%s", text)
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/weirgate/weir/internal/admin"
+	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/history"
+	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/proxy"
+)
+
+// sampled are requests of every kind that matters to a reader.
+func sampled() []*proxy.Record {
+	at := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
+	return []*proxy.Record{
+		{ID: "1", Start: at, Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Client: "builds", Outcome: "miss", Status: 200, Elapsed: 42 * time.Millisecond, Cache: "weir; fwd=uri-miss; fwd-status=200; stored; ttl=60", Attempts: 1},
+		{ID: "2", Start: at, Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Client: "builds", Outcome: "hit", Status: 200, Elapsed: 90 * time.Microsecond, Cache: "weir; hit; ttl=59"},
+		{ID: "3", Start: at, Method: "GET", Route: "/search/code", Operation: "search/code", Account: "0a1b2c", Outcome: "refused", Status: 429, Elapsed: 3 * time.Second, Cache: "weir; detail=primary"},
+		{ID: "4", Start: at, Method: "_OTHER", Route: "/x\x1b[2J", Operation: "unknown", Account: "0a1b2c", Client: "evil\n\x1b[31m", Outcome: "refused", Status: 502, Elapsed: time.Second, Cache: "weir; detail=upstream"},
+		{ID: "5", Start: at, Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Background: true, Outcome: "validated", Status: 304, Cache: "weir; fwd=stale; fwd-status=304", Attempts: 1},
+	}
+}
+
+// happen is for the scripts: "happening NAME [TOKEN]" starts an admin listener where the
+// sampled requests happen as soon as somebody watches, and sets NAME to its URL. That
+// watch ends with them; "watched 1" waits until somebody watches again.
+func (s *scriptAdmin) happen(ts *testscript.TestScript, _ bool, args []string) {
+	token := ""
+	if len(args) > 1 {
+		token = args[1]
+	}
+	again := make(chan struct{}, 100)
+	s.asked = again
+	var watches atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h, first := history.New(history.Sources{}), watches.Add(1) == 1
+		pages := admin.Handler(admin.Access{Token: credential.Secret(token)}, admin.Sources{History: h})
+		pages.ServeHTTP(&flushed{w, sync.OnceFunc(func() {
+			if !first {
+				again <- struct{}{}
+				return
+			}
+			for _, record := range sampled() {
+				h.Observe(record)
+			}
+			h.Close()
+		})}, r)
+	}))
+	ts.Defer(server.Close)
+	ts.Setenv(args[0], server.URL)
+}
+
+// flushed calls something whenever an answer is sent on.
+type flushed struct {
+	http.ResponseWriter
+	then func()
+}
+
+func (b *flushed) FlushError() error {
+	err := http.NewResponseController(b.ResponseWriter).Flush()
+	b.then()
+	return err
+}
+
+func (b *flushed) Unwrap() http.ResponseWriter { return b.ResponseWriter }
+
+func TestTailComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		var after atomic.Value
+		h := history.New(history.Sources{})
+		pages := admin.Handler(admin.Access{Hosts: []string{"admin.test"}}, admin.Sources{History: h})
+		l := pipe.Serve(t, "admin.test:80", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			after.Store(r.Header.Get("Last-Event-ID"))
+			switch asked.Add(1) {
+			case 2:
+				http.Error(w, "not yet", http.StatusBadGateway)
+			case 3: // silent for good
+				w.Header().Set("Content-Type", "text/event-stream")
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			default:
+				ctx, cancel := context.WithTimeout(r.Context(), 30*time.Second)
+				defer cancel()
+				pages.ServeHTTP(w, r.WithContext(ctx))
+			}
+		})})
+		transport := &http.Transport{DialContext: l.Dial}
+		defer transport.CloseIdleConnections()
+		var out, problems paper
+		v := &tailView{tailCommand: &tailCommand{}, admin: adminListener{transport, "http://admin.test", ""}, out: &out, problems: &problems}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- v.follow(ctx) }()
+		synctest.Wait()
+		h.Observe(sampled()[0])
+		time.Sleep(80 * time.Second) // 30, 1, 2, 45, 1, and a moment
+		for range 3 {
+			h.Observe(sampled()[1])
+		}
+		synctest.Wait()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		said := problems.torn()
+		for _, want := range []string{"asking again in 1s", "answers 502", "asking again in 2s", "nothing came for 45s"} {
+			if !strings.Contains(said, want) {
+				t.Errorf("%q is not in %s", want, said)
+			}
+		}
+		lines := out.torn()
+		if n := strings.Count(lines, "\n"); n != 4 || after.Load() != "1" {
+			t.Errorf("%d lines, after %v: %s", n, after.Load(), lines)
+		}
+	})
+}
