@@ -1,0 +1,193 @@
+// Command clients runs a scenario with each program that people point at an API, against
+// bin/weir before bin/weir service, and leaves what went over the wire in bin/clients.
+// It fails when a scenario does, leaves out a step, breaks a limit, connects to anything
+// but the gateway, or is told the API's own address. docs/clients.md has the lines by
+// which each scenario begins. It is no test of Weir alone, and counts nothing itself.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// client is a program whose scenario is run.
+type client struct {
+	name    string
+	version []string // prints its version
+	want    string   // how what it prints begins
+	command []string // runs the scenario
+	source  string   // which begins with the lines of docs/clients.md
+	trusts  string   // the variable that names the file of a private CA
+}
+
+const (
+	out     = "bin/clients"
+	sources = ".ci/clients"
+)
+
+func clients() []client {
+	return []client{
+		{
+			name: "go-github", version: []string{"go", "list", "-C", sources + "/go-github", "-m", "github.com/google/go-github/v89"}, want: "github.com/google/go-github/v89 v89.0.0",
+			command: []string{out + "/go-github.scenario"}, source: sources + "/go-github/main.go", trusts: "SSL_CERT_FILE",
+		},
+		{
+			name: "octokit", version: []string{"npm", "--prefix", out + "/octokit.packages", "--loglevel", "error", "ls"}, want: "@octokit/rest@22.0.1",
+			command: []string{"node", out + "/octokit.packages/scenario.mjs"}, source: sources + "/octokit/scenario.mjs", trusts: "NODE_EXTRA_CA_CERTS",
+		},
+		{
+			name: "pygithub", version: []string{"/usr/bin/python3", "-c", "from importlib.metadata import version; print('PyGithub', version('PyGithub'))"}, want: "PyGithub 1.",
+			command: []string{"/usr/bin/python3", "-B", sources + "/pygithub/scenario.py"}, source: sources + "/pygithub/scenario.py", trusts: "REQUESTS_CA_BUNDLE",
+		},
+		{
+			name: "gh", version: []string{"gh", "--version"}, want: "gh version 2.",
+			command: []string{"sh", sources + "/gh/scenario.sh"}, source: sources + "/gh/scenario.sh", trusts: "SSL_CERT_FILE",
+		},
+	}
+}
+
+// steps are what every scenario says that it has done.
+var steps = []string{"pagination", "reference", "statistics", "conditional", "graphql", "rate-limit", "write", "primary", "secondary"}
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "clients:", err)
+		os.Exit(1)
+	}
+}
+
+// run runs the scenarios of the clients that are named, all of them where none is, each
+// with a gateway and a service of its own, at the same time.
+func run(names []string) error {
+	all := slices.DeleteFunc(clients(), func(c client) bool { return len(names) > 0 && !slices.Contains(names, c.name) })
+	if len(all) == 0 {
+		return fmt.Errorf("%q names none of the clients", names)
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return err
+	}
+	ca, err := newAuthority(filepath.Join(out, "ca.pem"))
+	if err != nil {
+		return err
+	}
+	problems := make([]error, len(all))
+	var running sync.WaitGroup
+	for i, c := range all {
+		running.Go(func() {
+			began := time.Now()
+			if err := scenario(c, ca); err != nil {
+				problems[i] = fmt.Errorf("%s: %w", c.name, err)
+				return
+			}
+			fmt.Printf("%s: passed in %d s\n", c.name, time.Since(began)/time.Second)
+		})
+	}
+	running.Wait()
+	return errors.Join(problems...)
+}
+
+// limit is how long one scenario may take: most of it is waiting.
+const limit = 4 * time.Minute
+
+func scenario(c client, ca *authority) error {
+	if err := begins(c); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	version, err := exec.CommandContext(ctx, c.version[0], c.version[1:]...).Output()
+	if err != nil {
+		return fmt.Errorf("its version: %w", err)
+	}
+	if !strings.Contains("\n"+string(version), "\n"+c.want) && !strings.Contains(string(version), " "+c.want) {
+		return fmt.Errorf("%q is not the version that the scenario is made for (%s)", version, c.want)
+	}
+	p, err := newPlace(ctx, c.name, ca)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	said, ran := c.run(ctx, p)
+	wire := p.tap.exchanges()
+	written := os.WriteFile(filepath.Join(out, c.name+".txt"), transcript(string(version), said, wire), 0o600)
+	if ran != nil {
+		return fmt.Errorf("%w: %s", ran, said)
+	}
+	connects, err := os.ReadFile(filepath.Join(out, c.name+".connects"))
+	if err != nil {
+		return err
+	}
+	return errors.Join(written, missing(said), strays(string(connects), p.address), judge(wire, p.service), p.unharmed(ctx))
+}
+
+// run runs the client's program, and has it watched whom it connects to.
+func (c client) run(ctx context.Context, p *place) (said string, err error) {
+	watched := append([]string{"-f", "--seccomp-bpf", "-qq", "-e", "trace=connect,sendto,sendmsg,sendmmsg", "-e", "signal=none", "-o", filepath.Join(out, c.name+".connects")}, c.command...)
+	process := exec.CommandContext(ctx, "strace", watched...)
+	process.WaitDelay = 5 * time.Second
+	home, err := os.MkdirTemp("", "client")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(home) }()
+	process.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + home, "WEIR=https://" + p.address, "TOKEN=tok-owner", c.trusts + "=" + p.ca,
+	}
+	text, err := process.CombinedOutput()
+	return string(text), err
+}
+
+// begins reports a page that has other lines for a client than its scenario.
+func begins(c client) error {
+	page, err := os.ReadFile("docs/clients.md")
+	if err != nil {
+		return err
+	}
+	source, err := os.ReadFile(c.source)
+	if err != nil {
+		return err
+	}
+	_, section, _ := strings.Cut(string(page), "\n## "+c.name+"\n")
+	_, block, _ := strings.Cut(section, "\n```")
+	_, block, _ = strings.Cut(block, "\n")
+	block, _, ok := strings.Cut(block, "\n```")
+	if !ok {
+		return errors.New("docs/clients.md has no lines for it")
+	}
+	for line := range strings.Lines(block) {
+		if line = strings.TrimSpace(line); !strings.Contains(string(source), line+"\n") {
+			return fmt.Errorf("docs/clients.md has %q, which %s has not", line, c.source)
+		}
+	}
+	return nil
+}
+
+// missing are the steps that a scenario did not say that it has done.
+func missing(said string) error {
+	var problems []error
+	for _, s := range steps {
+		if !strings.Contains("\n"+said, "\n"+s+": ") {
+			problems = append(problems, fmt.Errorf("said nothing of %s", s))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// transcript is what is kept of a scenario.
+func transcript(version, said string, wire []exchange) []byte {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n\nWhat the scenario said\n\n%s\nWhat went over the wire\n", cmp.Or(strings.TrimSpace(version), "?"), said)
+	for _, x := range wire {
+		x.write(&b)
+	}
+	return []byte(b.String())
+}

@@ -1,0 +1,78 @@
+"""The scenario of PyGithub: it does what its users do, and says of each step what came of it."""
+import os
+import time
+
+import github
+from urllib3.util import Retry
+
+g = github.Github(os.environ["TOKEN"], base_url=os.environ["WEIR"])
+limits = g.get_rate_limit()
+
+assert limits.core.limit == 5000, limits
+print(f"rate-limit: {limits.core.remaining} of {limits.core.limit} left")
+
+# The documents have no operation for a repository by itself: lazy asks for none.
+repository = g.get_repo("acme/widgets", lazy=True)
+watchers = [w.login for w in repository.get_subscribers()]
+assert len(set(watchers)) == 64, watchers
+print(f"pagination: {len(watchers)} watchers")
+
+for _ in range(2):
+    template = g.get_gitignore_template("Go")
+    assert template.name == "Go", template
+    print(f"reference: {template.raw_headers['cache-status']}")
+
+weeks = repository.get_stats_commit_activity()
+assert len(weeks) == 52, weeks
+print(f"statistics: {len(weeks)} weeks")
+
+requester = g._Github__requester  # this version has no other way to GraphQL
+_, answer = requester.requestJsonAndCheck("POST", "/graphql", input={"query": "{viewer{login}}"})
+assert answer["data"]["viewer"]["login"] == "acme-owner", answer
+print(f"graphql: {answer['data']['viewer']['login']}")
+
+commit = g.search_commits("gear")[0].sha
+
+
+def search_until_limited():
+    for n in range(10):
+        try:
+            g.search_commits(f"gear {n}")[0]
+        except github.RateLimitExceededException as error:
+            return n + 1, error
+        except IndexError:
+            pass  # nothing found is an answer, too
+    raise AssertionError("no search was limited")
+
+
+n, error = search_until_limited()
+assert error.status == 403 and error.headers["x-ratelimit-remaining"] == "0", error
+print(f"primary: {n} searches, then {type(error).__name__}: {error}")
+# What its users do: wait for the time that it was told.
+wait = g.rate_limiting_resettime + 1 - time.time()
+time.sleep(max(0, wait))
+assert g.search_commits("gear")[0].sha == commit
+print(f"primary: answered after {wait:.0f} s")
+
+tags = []
+try:
+    for n in range(10):
+        tags.append(repository.create_git_tag(f"v{n}", "made by PyGithub", commit, "commit"))
+        print(f"write: {tags[-1].sha}")
+    raise AssertionError("no tag was limited")
+except github.RateLimitExceededException as error:
+    assert error.status == 403 and "secondary rate limit" in str(error), error
+    print(f"secondary: {len(tags)} tags, then {type(error).__name__}: {error}; again in {error.headers['retry-after']} s")
+
+# Or to have the transport wait, for as long as Retry-After says.
+patient = github.Github(
+    os.environ["TOKEN"], base_url=os.environ["WEIR"],
+    retry=Retry(total=3, status_forcelist=[403, 429], allowed_methods=None),
+)
+began = time.time()
+late = patient.get_repo("acme/widgets", lazy=True).create_git_tag("late", "made by PyGithub", commit, "commit")
+print(f"secondary: {late.tag} made after {time.time() - began:.0f} s")
+
+# An object asks for itself by the URL that its answer told, and by its ETag.
+assert repository.get_git_tag(tags[0].sha).update() is False
+print(f"conditional: {tags[0].sha} is as it was")

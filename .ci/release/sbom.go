@@ -1,0 +1,97 @@
+package main
+
+import (
+	"crypto/sha256"
+	"debug/buildinfo"
+	"encoding/json"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"time"
+)
+
+// bill is an SBOM as CycloneDX 1.6 has it, as far as a binary of Go knows what it is
+// made of: the modules that are linked in, their versions, and Go itself.
+type bill struct {
+	Format     string      `json:"bomFormat"`
+	Spec       string      `json:"specVersion"`
+	Serial     string      `json:"serialNumber"`
+	Version    int         `json:"version"`
+	Metadata   metadata    `json:"metadata"`
+	Components []component `json:"components"`
+}
+
+type metadata struct {
+	Timestamp string    `json:"timestamp"`
+	Component component `json:"component"`
+}
+
+type component struct {
+	Type       string     `json:"type"`
+	Ref        string     `json:"bom-ref"`
+	Name       string     `json:"name"`
+	Version    string     `json:"version"`
+	PURL       string     `json:"purl"`
+	Hashes     []hash     `json:"hashes,omitempty"`
+	Licenses   []licence  `json:"licenses,omitempty"`
+	Properties []property `json:"properties,omitempty"`
+}
+
+type hash struct {
+	Algorithm string `json:"alg"`
+	Content   string `json:"content"`
+}
+
+type licence struct {
+	Expression string `json:"expression"`
+}
+
+type property struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// parts is the SBOM of a binary. Its serial number is made of the binary's bytes: the
+// same binary has the same one.
+func (r *release) parts(path, program string, binary []byte) ([]byte, error) {
+	info, err := buildinfo.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(binary)
+	id := sum
+	id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80 // RFC 9562: version 8
+	b := bill{
+		Format: "CycloneDX", Spec: "1.6", Version: 1,
+		Serial: fmt.Sprintf("urn:uuid:%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:16]),
+	}
+	b.Metadata.Timestamp = r.at.Format(time.RFC3339)
+	own := module(debug.Module{Path: info.Main.Path, Version: r.version})
+	own.Type, own.Hashes, own.Licenses = "application", []hash{{"SHA-256", fmt.Sprintf("%x", sum)}}, []licence{{"Apache-2.0"}}
+	own.Properties = []property{{"weir:file", program}}
+	for _, s := range info.Settings {
+		if s.Key == "GOOS" || s.Key == "GOARCH" || s.Key == "CGO_ENABLED" {
+			own.Properties = append(own.Properties, property{"weir:go:" + s.Key, s.Value})
+		}
+	}
+	b.Metadata.Component = own
+	b.Components = []component{module(debug.Module{Path: "stdlib", Version: strings.TrimPrefix(info.GoVersion, "go")})}
+	for _, d := range info.Deps {
+		if d.Replace != nil {
+			d = d.Replace
+		}
+		b.Components = append(b.Components, module(*d))
+	}
+	text, err := json.MarshalIndent(b, "", "  ")
+	return append(text, '\n'), err
+}
+
+// module is a module as a component; go.sum's hash of it is no hash of a file.
+func module(m debug.Module) component {
+	url := "pkg:golang/" + m.Path + "@" + strings.ReplaceAll(m.Version, "+", "%2B")
+	c := component{Type: "library", Ref: url, Name: m.Path, Version: m.Version, PURL: url}
+	if m.Sum != "" {
+		c.Properties = []property{{"weir:go:sum", m.Sum}}
+	}
+	return c
+}
