@@ -201,20 +201,18 @@ func (f *fleet) leftNothing() {
 	}
 	client := redis.NewClient(&redis.Options{Addr: f.address})
 	defer func() { _ = client.Close() }()
-	if n := client.ZCard(f.Context(), "weir:{weir}:replicas").Val(); n != int64(len(f.replicas)) {
-		f.Errorf("%d replicas are registered", n)
+	registered := client.ZRange(f.Context(), "weir:{weir}:replicas", 0, -1).Val()
+	if len(registered) != len(f.replicas) {
+		f.Errorf("%d replicas are registered", len(registered))
 	}
-	asides := map[string]bool{} // by replica
 	for _, key := range client.Keys(f.Context(), "weir:{????????????????????????????????}").Val() {
 		for name := range client.HGetAll(f.Context(), key).Val() {
 			if rest, ok := strings.CutPrefix(name, "x:~"); ok {
-				replica, _, _ := strings.Cut(rest, "~")
-				asides[replica] = true
+				if replica, _, _ := strings.Cut(rest, "~"); !slices.Contains(registered, replica) {
+					f.Errorf("replica %s is gone, and %s is set aside for it", replica, name)
+				}
 			}
 		}
-	}
-	if len(asides) > len(f.replicas) {
-		f.Errorf("%d replicas have set something aside: %v", len(asides), asides)
 	}
 }
 

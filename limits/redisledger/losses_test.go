@@ -70,11 +70,12 @@ type pair struct {
 	r1, r2 *Ledger
 	seam   *seam
 	lastID uint64
+	ahead  *atomic.Int64 // Redis's clock, of the replicas'
 }
 
 func inPair(t *testing.T, tell func(p *pair)) {
-	inBubble(t, func(t *testing.T, r1 *Ledger, _ *atomic.Int64) {
-		p := &pair{T: t, r1: r1, seam: &seam{}}
+	inBubble(t, func(t *testing.T, r1 *Ledger, ahead *atomic.Int64) {
+		p := &pair{T: t, r1: r1, seam: &seam{}, ahead: ahead}
 		for _, script := range []*redis.Script{r1.scripts.beat, r1.scripts.admit} {
 			if err := script.Load(t.Context(), r1.Client).Err(); err != nil {
 				t.Fatal(err)
@@ -82,7 +83,7 @@ func inPair(t *testing.T, tell func(p *pair)) {
 		}
 		r1.Client.AddHook(p.seam)
 		client := clientOf(t, r1.Client.(*redis.Client).Options().Dialer)
-		client.AddHook(tick{new(atomic.Int64)})
+		client.AddHook(tick{ahead})
 		p.r2 = open(t, client, "r2", *r1.rules.Load(), testClock)
 		tell(p)
 	})
