@@ -40,7 +40,7 @@ func TestRowsAreCompleted(t *testing.T) {
 		t.Errorf("want (-), got (+):\n%s", diff)
 	}
 	m, err := c.Classify("GET", "/repositories/7/a", "")
-	if err != nil || m.Operation != c.Operation("a") || m.Params["repository_id"] != "7" {
+	if err != nil || m.Operation != c.Operation("a") || m.Params.Get("repository_id") != "7" {
 		t.Errorf("under its alias: got %+v (%v)", m, err)
 	}
 }

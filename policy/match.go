@@ -8,14 +8,32 @@ import (
 // Match is a request seen through the catalogue.
 type Match struct {
 	Operation *Operation
-	// Params are the path parameters by name, decoded and in canonical form
-	// (org, owner and repo in lower case). Under an alias they are the alias's
-	// own: repository_id in place of owner and repo. Nil when there are none.
-	Params map[string]string
+	// Params are the path parameters, decoded and in canonical form (org, owner
+	// and repo in lower case). Under an alias they are the alias's own:
+	// repository_id in place of owner and repo. Nil when there are none.
+	Params Params
 	// Path and Query are the canonical request target: both percent-encoded,
 	// the query without its question mark, its parameters sorted by name.
 	Path  string
 	Query string
+}
+
+// Params are path parameters, in the order of the path. There are four at most: to make
+// a map of them took a tenth of a hit.
+type Params []Param
+
+// Param is a path parameter.
+type Param struct{ Name, Value string }
+
+// Get returns the value of a parameter, or "" where there is none of that name: none is
+// empty.
+func (p Params) Get(name string) string {
+	for _, param := range p {
+		if param.Name == name {
+			return param.Value
+		}
+	}
+	return ""
 }
 
 // Classify canonicalizes a request target (escaped path and raw query, as they
@@ -101,6 +119,7 @@ type node struct {
 	static     map[string]*node
 	parameters []*node // tried in the order of the catalogue
 	name       string  // of a parameter
+	rule       pathParameter
 	operations map[string]*Operation
 }
 
@@ -109,8 +128,8 @@ const maxCaptures = 4
 
 // capture is a path parameter's place in a request.
 type capture struct {
-	name string
-	at   int // index of its first segment
+	parameter *node
+	at        int // index of its first segment
 }
 
 // add files an operation under a path: its own, or an alias's spelling of it.
@@ -149,7 +168,7 @@ func (n *node) child(segment, name string, isParameter bool) *node {
 			return p
 		}
 	}
-	p := &node{name: name}
+	p := &node{name: name, rule: parameters[name]}
 	n.parameters = append(n.parameters, p)
 	return p
 }
@@ -167,11 +186,11 @@ func (n *node) match(method string, segments []string, at int, captures []captur
 		}
 	}
 	for _, p := range n.parameters {
-		end, ok := parameters[p.name].span(segments, at)
+		end, ok := p.rule.span(segments, at)
 		if !ok {
 			continue
 		}
-		if op, all := p.match(method, segments, end, append(captures, capture{p.name, at})); op != nil {
+		if op, all := p.match(method, segments, end, append(captures, capture{p, at})); op != nil {
 			return op, all
 		}
 	}
@@ -189,24 +208,24 @@ func (p pathParameter) span(segments []string, at int) (end int, ok bool) {
 
 // bind reads the parameters' values and writes the canonical form of each back
 // into segments.
-func bind(captures []capture, segments []string) map[string]string {
+func bind(captures []capture, segments []string) Params {
 	if len(captures) == 0 {
 		return nil
 	}
-	params := make(map[string]string, len(captures))
-	for _, c := range captures {
-		switch rule := parameters[c.name]; {
-		case rule.Tail:
+	params := make(Params, len(captures))
+	for i, c := range captures {
+		value := segments[c.at]
+		switch {
+		case c.parameter.rule.Tail:
 			for i, s := range segments[c.at:] {
 				segments[c.at+i] = strings.ReplaceAll(s, "%2F", "/")
 			}
-			params[c.name] = unescape(strings.Join(segments[c.at:], "/"))
-		case rule.Fold:
-			segments[c.at] = fold(segments[c.at])
-			params[c.name] = unescape(segments[c.at])
-		default:
-			params[c.name] = unescape(segments[c.at])
+			value = strings.Join(segments[c.at:], "/")
+		case c.parameter.rule.Fold:
+			value = fold(value)
+			segments[c.at] = value
 		}
+		params[i] = Param{c.parameter.name, unescape(value)}
 	}
 	return params
 }

@@ -17,10 +17,10 @@ func (q *question) tags() []string {
 	if m.Operation.Known() {
 		tags = append(tags, scope(m.Operation, m.Params))
 	}
-	if owner, repo := m.Params["owner"], m.Params["repo"]; owner != "" && repo != "" {
+	if owner, repo := m.Params.Get("owner"), m.Params.Get("repo"); owner != "" && repo != "" {
 		tags = append(tags, "repo:"+owner+"/"+repo, "org:"+owner, at(m.Operation, owner+"/"+repo), at(m.Operation, owner))
 	}
-	if org := m.Params["org"]; org != "" {
+	if org := m.Params.Get("org"); org != "" {
 		tags = append(tags, "org:"+org, at(m.Operation, org))
 	}
 	if m.Operation.Cache.Class != policy.Shared {
@@ -92,15 +92,15 @@ func (g *Gateway) elsewhereInvalidated(x *exchange, h http.Header) (tags []strin
 const elsewhere = "/?"
 
 // scope names an operation with the values of its own path parameters.
-func scope(op *policy.Operation, params map[string]string) string {
+func scope(op *policy.Operation, params policy.Params) string {
 	var b strings.Builder
 	b.WriteString(op.ID)
 	for segment := range strings.SplitSeq(op.Path, "/") {
 		if !strings.HasPrefix(segment, "{") {
 			continue
 		}
-		value, ok := params[strings.Trim(segment, "{}")]
-		if !ok {
+		value := params.Get(strings.Trim(segment, "{}"))
+		if value == "" {
 			return op.ID + elsewhere
 		}
 		b.WriteByte('/')

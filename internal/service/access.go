@@ -69,7 +69,7 @@ type place struct {
 // place finds it; false where it does not exist for this caller.
 func (s *Service) place(req *request) (in place, found bool) {
 	names := func(parameters ...string) bool {
-		return slices.ContainsFunc(parameters, func(p string) bool { return req.match.Params[p] != "" })
+		return slices.ContainsFunc(parameters, func(p string) bool { return req.match.Params.Get(p) != "" })
 	}
 	switch {
 	case names("repo", "repository_id"):

@@ -120,8 +120,8 @@ func (w *world) visible(r *repository, c caller) bool {
 // if its caller may see it.
 func (s *Service) repository(req *request) *repository {
 	for _, r := range s.world.repositories {
-		named := strings.EqualFold(r.owner.login, req.match.Params["owner"]) && strings.EqualFold(r.name, req.match.Params["repo"])
-		if (named || itoa(r.id) == req.match.Params["repository_id"]) && s.world.visible(r, req.caller) {
+		named := strings.EqualFold(r.owner.login, req.match.Params.Get("owner")) && strings.EqualFold(r.name, req.match.Params.Get("repo"))
+		if (named || itoa(r.id) == req.match.Params.Get("repository_id")) && s.world.visible(r, req.caller) {
 			return r
 		}
 	}
@@ -132,8 +132,8 @@ func (s *Service) repository(req *request) *repository {
 // number.
 func (s *Service) organization(req *request) *account {
 	for _, a := range s.world.accounts {
-		named := strings.EqualFold(a.login, req.match.Params["org"])
-		if a.members != nil && (named || itoa(a.id) == req.match.Params["organization_id"]) {
+		named := strings.EqualFold(a.login, req.match.Params.Get("org"))
+		if a.members != nil && (named || itoa(a.id) == req.match.Params.Get("organization_id")) {
 			return a
 		}
 	}

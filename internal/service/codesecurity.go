@@ -190,7 +190,7 @@ func createConfiguration(s *Service, req *request) response {
 func getConfiguration(s *Service, req *request) response {
 	org := req.in.organization
 	for _, c := range s.world.configurationsOf(org) {
-		if itoa(c.id) == req.match.Params["configuration_id"] {
+		if itoa(c.id) == req.match.Params.Get("configuration_id") {
 			return response{status: http.StatusOK, modified: c.created, body: s.configurationObject(req, org, c)}
 		}
 	}

@@ -80,7 +80,7 @@ func getTag(s *Service, req *request) response {
 	if problem != nil {
 		return *problem
 	}
-	at := slices.IndexFunc(r.tags, func(t *gitTag) bool { return t.sha == req.match.Params["tag_sha"] })
+	at := slices.IndexFunc(r.tags, func(t *gitTag) bool { return t.sha == req.match.Params.Get("tag_sha") })
 	if at < 0 {
 		return s.notFound()
 	}

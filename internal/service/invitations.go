@@ -118,7 +118,7 @@ func (org *account) invited(pending bool) []*invitation {
 // invitation finds the organization and the invitation that a request names.
 func (s *Service) invitation(req *request) (*account, *invitation, *response) {
 	org := req.in.organization
-	at := slices.IndexFunc(org.invitations, func(i *invitation) bool { return itoa(i.id) == req.match.Params["invitation_id"] })
+	at := slices.IndexFunc(org.invitations, func(i *invitation) bool { return itoa(i.id) == req.match.Params.Get("invitation_id") })
 	if at < 0 {
 		p := s.notFound()
 		return nil, nil, &p

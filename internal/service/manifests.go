@@ -5,7 +5,7 @@ import "net/http"
 // convertManifest makes an app from a manifest's code (Document B section 2.6);
 // the same code again names the same app.
 func convertManifest(s *Service, req *request) response {
-	code := req.match.Params["code"]
+	code := req.match.Params.Get("code")
 	if s.world.apps[code] == 0 {
 		s.world.apps[code] = len(s.world.apps) + 1
 	}

@@ -51,8 +51,8 @@ func checkMember(s *Service, req *request) response {
 	case org == nil:
 		return s.notFound()
 	case !inside(org, req.caller):
-		return response{status: http.StatusFound, location: req.base + "/orgs/" + org.login + "/public_members/" + url.PathEscape(req.match.Params["username"])}
-	case org.members[req.match.Params["username"]] == nil:
+		return response{status: http.StatusFound, location: req.base + "/orgs/" + org.login + "/public_members/" + url.PathEscape(req.match.Params.Get("username"))}
+	case org.members[req.match.Params.Get("username")] == nil:
 		return s.notFound()
 	}
 	return response{status: http.StatusNoContent}
@@ -60,7 +60,7 @@ func checkMember(s *Service, req *request) response {
 
 func checkPublicMember(s *Service, req *request) response {
 	org := req.in.organization
-	if m := org.members[req.match.Params["username"]]; m == nil || !m.public {
+	if m := org.members[req.match.Params.Get("username")]; m == nil || !m.public {
 		return s.notFound()
 	}
 	return response{status: http.StatusNoContent}

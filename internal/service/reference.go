@@ -59,14 +59,14 @@ func listTemplates(*Service, *request) response {
 }
 
 func getTemplate(s *Service, req *request) response {
-	source, ok := templates[req.match.Params["name"]]
+	source, ok := templates[req.match.Params.Get("name")]
 	if !ok {
 		return s.notFound()
 	}
 	if s.wants(req, "raw") {
 		return response{status: http.StatusOK, text: []byte(source), kind: s.mediaType("raw") + "; charset=utf-8"}
 	}
-	return response{status: http.StatusOK, body: object{{"name", req.match.Params["name"]}, {"source", source}}}
+	return response{status: http.StatusOK, body: object{{"name", req.match.Params.Get("name")}, {"source", source}}}
 }
 
 func conductObject(req *request, c conduct) object {
@@ -86,7 +86,7 @@ func listConducts(_ *Service, req *request) response {
 
 func getConduct(s *Service, req *request) response {
 	for _, c := range conducts {
-		if c.Key == req.match.Params["key"] {
+		if c.Key == req.match.Params.Get("key") {
 			return response{status: http.StatusOK, body: append(conductObject(req, c), field{"body", c.Body})}
 		}
 	}

@@ -52,7 +52,7 @@ func (s *Service) namedRole(req *request) (*account, *role, *response) {
 	if problem != nil {
 		return nil, nil, problem
 	}
-	at := slices.IndexFunc(org.roles, func(r *role) bool { return itoa(r.id) == req.match.Params["role_id"] })
+	at := slices.IndexFunc(org.roles, func(r *role) bool { return itoa(r.id) == req.match.Params.Get("role_id") })
 	if at < 0 {
 		p := s.notFound()
 		return nil, nil, &p
@@ -63,7 +63,7 @@ func (s *Service) namedRole(req *request) (*account, *role, *response) {
 // assignee finds the team of the organization, or the user, that a request
 // names; false where there is none.
 func (s *Service) assignee(req *request, org *account) (assignee, bool) {
-	slug, login := req.match.Params["team_slug"], req.match.Params["username"]
+	slug, login := req.match.Params.Get("team_slug"), req.match.Params.Get("username")
 	if slug != "" {
 		return assignee{team: slug}, slices.ContainsFunc(org.teams, func(t *team) bool { return t.slug == slug })
 	}

@@ -118,7 +118,7 @@ const wildcards = "*?["
 // need not exist; a pattern is none (Document A section 4.7).
 func listBranchRules(s *Service, req *request) response {
 	r := req.in.repository
-	branch := req.match.Params["branch"]
+	branch := req.match.Params.Get("branch")
 	if strings.ContainsAny(branch, wildcards) {
 		return s.invalid("Ruleset", "branch")
 	}

@@ -109,7 +109,7 @@ func issueDocument(req *request, r *repository, i issue) document {
 // searchOther searches repositories and users; the documents show no more.
 func searchOther(s *Service, req *request) response {
 	var all []document
-	switch req.match.Params["kind"] {
+	switch req.match.Params.Get("kind") {
 	case "repositories":
 		for _, r := range s.world.repositories {
 			all = append(all, document{

@@ -116,7 +116,7 @@ func listMyWatched(s *Service, req *request) response {
 // user finds the user that a request names, by login or by number.
 func (s *Service) user(req *request) *account {
 	for _, a := range s.world.accounts {
-		if a.members == nil && (a.login == req.match.Params["username"] || itoa(a.id) == req.match.Params["user_id"]) {
+		if a.members == nil && (a.login == req.match.Params.Get("username") || itoa(a.id) == req.match.Params.Get("user_id")) {
 			return a
 		}
 	}
