@@ -205,6 +205,7 @@ end
 
 -- lease returns a lease that is alive; text is its field as it was read.
 local function lease(id, text)
+  if kept[id] then return kept[id] end
   if text and not gone[id] then return parselease(id, text) end
 end
 

@@ -1,8 +1,5 @@
--- admit [..., headroom, concurrent, id, resource, documented, length, batch,
---        [log, cost, cpu, budget, limit, window, merge]...]
--- Grants all that a claim asks for, or changes nothing.
--- Returns {1, writes} when granted, {0, writes, microseconds to wait or 0 when a
--- permit in flight decides, reason, now, end of a cool-down} when not, {-1, writes} when some are missing.
+-- Claims: what is asked of an account.
+
 -- returns is when so many of the spent tokens have returned.
 local function returns(l, need)
   local text, from = entries(l), 1
@@ -56,59 +53,53 @@ local function windowadmits(w, batch)
   if refused then return till end
 end
 
-local concurrent, id, resource, batch = arg[9], arg[10], arg[11], arg[14] == 1
-headroom = arg[8]
-local fields, n = {}, #arg - 14
-for i = 1, n do fields[i] = 'l:' .. arg[14 + i][1] end
-local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3], 'x:' .. id, 'w:' .. resource, 'l:ghosts:' .. resource, unpack(fields))
-parsewindow(resource, values[4])
-loghead('ghosts:' .. resource, values[5])
-for i = 1, n do loghead(arg[14 + i][1], values[5 + i]) end
-if begin(values[1], values[2]) then return {-1, count} end
-local again = lease(id, values[3])
-if again then
-  if again.charged == 0 and again.left == 0 then
-    again.expiry = now + LEASETIME -- it goes only now
-    keep(again)
-    save()
+-- admit grants all that a claim asks for, or changes nothing: id, resource, documented,
+-- length, batch, {log, cost, cpu, budget, limit, window, merge}...
+-- It returns {1} when granted, {0, microseconds to wait or 0 when a permit in flight
+-- decides, reason} when not; and whether something is to be written.
+local function admit(c, text, concurrent)
+  local id, resource = c[1], c[2]
+  local again = lease(id, text)
+  if again then
+    local waits = again.charged == 0 and again.left == 0
+    if waits then
+      again.expiry = now + LEASETIME -- it goes only now
+      keep(again)
+    end
+    return {1}, waits
   end
-  return {1, count}
+  local refused, till, reason = false, 0, ''
+  local function refuse(why, at)
+    if not refused or at > till then refused, till, reason = true, at, why end
+  end
+  if now < m[LEARN] then refuse('store', m[LEARN]) end
+  if now < m[TILL] then
+    refuse('cooldown', m[TILL])
+  elseif m[PROBING] == 1 and m[PROBE] ~= '-' then
+    refuse('cooldown', 0)
+  end
+  if m[PLACES] >= cap(concurrent) then refuse('concurrency', 0) end
+  local w = window(resource, c[3], c[4])
+  local l = {id = id, granted = now, expiry = now + LEASETIME, places = 1, units = 1, charged = 0, left = 0, resource = resource, holds = {}}
+  for i = 6, #c do
+    local s = c[i]
+    local g, limit = log(s[1]), s[5]
+    resize(g, s[6], s[7])
+    if s[4] == 'primary' then limit = usable(w.limit) end
+    local at = admits(g, limit, s[2])
+    if at then refuse(s[4], at) end
+    l.holds[i - 5] = s
+  end
+  local at = windowadmits(w, c[5] == 1)
+  if at then refuse('primary', at) end
+  if refused then return {0, till == 0 and 0 or till - now, reason}, moved end
+  take(l)
+  if w.answered == 0 then w.tries, w.tried = w.tries + 1, now end
+  if m[PROBING] == 1 then m[PROBE] = id end
+  if m[CEILING] ~= 0 and m[PLACES] >= m[CEILING] and now - m[RAISED] >= 10 * SECOND then
+    m[RAISED], m[CEILING] = now, m[CEILING] + 1
+    if m[CEILING] >= concurrent then m[CEILING] = 0 end
+  end
+  return {1}, true
 end
 
-local refused, till, reason = false, 0, ''
-local function refuse(why, at)
-  if not refused or at > till then refused, till, reason = true, at, why end
-end
-if now < m[LEARN] then refuse('store', m[LEARN]) end
-if now < m[TILL] then
-  refuse('cooldown', m[TILL])
-elseif m[PROBING] == 1 and m[PROBE] ~= '-' then
-  refuse('cooldown', 0)
-end
-if m[PLACES] >= cap(concurrent) then refuse('concurrency', 0) end
-local w = window(resource, arg[12], arg[13])
-local l = {id = id, granted = now, expiry = now + LEASETIME, places = 1, units = 1, charged = 0, left = 0, resource = resource, holds = {}}
-for i = 1, n do
-  local s = arg[14 + i]
-  local g, limit = logs[s[1]], s[5]
-  resize(g, s[6], s[7])
-  if s[4] == 'primary' then limit = usable(w.limit) end
-  local at = admits(g, limit, s[2])
-  if at then refuse(s[4], at) end
-  l.holds[i] = s
-end
-local at = windowadmits(w, batch)
-if at then refuse('primary', at) end
-if refused then
-  if moved then save() end
-  return {0, count, till == 0 and 0 or till - now, reason, now, m[TILL]}
-end
-take(l)
-if w.answered == 0 then w.tries, w.tried = w.tries + 1, now end
-if m[PROBING] == 1 then m[PROBE] = id end
-if m[CEILING] ~= 0 and m[PLACES] >= m[CEILING] and now - m[RAISED] >= 10 * SECOND then
-  m[RAISED], m[CEILING] = now, m[CEILING] + 1
-  if m[CEILING] >= concurrent then m[CEILING] = 0 end
-end
-save()
-return {1, count}

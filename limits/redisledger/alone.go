@@ -307,7 +307,7 @@ func (l *Ledger) settleAlone(s *shadow, p limits.Permit, o limits.Outcome, r *li
 		f.takes(o.Elapsed, r)
 		f.left = s.now() + lingerTime.Microseconds()
 	default:
-		f.took(&f.class.alone, o.Elapsed, r, s.now(), s.learn(p, o, r))
+		f.took(&f.class.alone, o.Elapsed, r, s.now(), s.hears(p, o, r))
 		if o.Ended {
 			s.landAlone(f, r)
 		}
@@ -352,7 +352,14 @@ func (s *shadow) sweepAlone(r *limits.Rules) {
 	}
 }
 
-// learn takes in what an answer has told while Redis cannot be, and reports whether
+// hears takes in what an answer has told that Redis cannot be told, and reports whether
+// that was of its primary window; the caller holds Ledger.mu.
+func (s *shadow) hears(p limits.Permit, o limits.Outcome, r *limits.Rules) (told bool) {
+	s.heard = s.heard || o.Answered
+	return s.learn(p, o, r)
+}
+
+// learn takes in what an answer has told that Redis is not told yet, and reports whether
 // that was of its primary window; the caller holds Ledger.mu.
 func (s *shadow) learn(p limits.Permit, o limits.Outcome, r *limits.Rules) (told bool) {
 	if !o.Answered {
@@ -361,7 +368,6 @@ func (s *shadow) learn(p limits.Permit, o limits.Outcome, r *limits.Rules) (told
 	res := named(o.Rate.Resource, p.Resource)
 	w := r.For(s.kind, res)
 	told = s.hear(res, o, limits.Budget{Limit: cmp.Or(s.budgets[res].Limit, w.Max), Window: w.Window})
-	s.heard = true
 	if o.Limited == signals.SecondaryLimit {
 		wait := max(o.RetryAfter+time.Second, time.Minute)
 		s.until = max(s.until, s.now()+wait.Microseconds())

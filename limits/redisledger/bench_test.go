@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -96,6 +98,45 @@ func BenchmarkRedis(b *testing.B) {
 					b.Fatal(err)
 				}
 			})
+		})
+	}
+}
+
+// BenchmarkTurns is a request of one account after the other, of so many clients at once:
+// what is asked and told at the same time goes to Redis together.
+func BenchmarkTurns(b *testing.B) {
+	socket := redistest.Server(b)
+	client := clientOf(b, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
+	rules := limits.Rules{Limits: policy.DefaultLimits()}
+	rules.Points.REST, rules.Concurrent, rules.Primary.User = 1<<30, 1<<20, 1<<30
+	for _, clients := range []int{1, 8, 64} {
+		b.Run(fmt.Sprint(clients), func(b *testing.B) {
+			l := open(b, client, "r1", rules, redisClock)
+			l.within = tellWithin
+			before, calls := serverTime(b, client)
+			var next atomic.Uint64
+			b.SetParallelism(max(1, clients/runtime.GOMAXPROCS(0)))
+			b.ResetTimer()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					claim := limits.Claim{ID: next.Add(1), Account: fmt.Sprint("of ", clients), Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
+					if d, err := l.Admit(b.Context(), claim); err != nil || !d.Granted {
+						b.Error(d, err)
+						return
+					}
+					rate := signals.Rate{Limit: 1 << 30, Used: 1, Reset: time.Now().Add(time.Hour), Date: time.Now()}
+					if err := l.Settle(b.Context(), limits.Permit{Claim: claim}, limits.Outcome{Sent: true, Answered: true, Rate: rate}); err != nil {
+						b.Error(err)
+					}
+					if err := l.Release(b.Context(), limits.Permit{Claim: claim}, false); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+			l.telling.Wait()
+			after, made := serverTime(b, client)
+			b.ReportMetric((after-before)/float64(next.Load()), "server-µs/op")
+			b.ReportMetric((made-calls)/float64(next.Load()), "calls/op")
 		})
 	}
 }

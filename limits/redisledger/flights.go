@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/signals"
 )
 
 // flight is a permit of this replica that Redis has granted, for as long as it
@@ -73,13 +74,14 @@ func (s *shadow) land(id string, o limits.Outcome) {
 
 func (s *shadow) leave(f *flight) { f.left = s.now() + lingerTime.Microseconds() }
 
-// release follows a flight whose answer has ended; the caller holds Ledger.mu.
-func (s *shadow) release(id string, aborted bool) {
-	f := s.flights[id]
-	if f != nil {
+// release follows a flight whose answer has ended; an end that comes late does not let it
+// live on. The caller holds Ledger.mu.
+func (s *shadow) release(id string, aborted bool, r *limits.Rules) {
+	if f := s.flights[id]; f != nil {
 		f.ended = false
+		s.expire(id, r)
 	}
-	switch {
+	switch f := s.flights[id]; {
 	case f == nil || !f.charged || f.left != 0:
 	case aborted:
 		s.leave(f)
@@ -88,29 +90,29 @@ func (s *shadow) release(id string, aborted bool) {
 	}
 }
 
-// firstOutcome is what became of a flight: of two outcomes the first, which may
-// be kept here still.
-func (l *Ledger) firstOutcome(s *shadow, p limits.Permit, o limits.Outcome) limits.Outcome {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if f := s.flights[l.id(p.Claim)]; f != nil && f.outcome != nil {
-		return *f.outcome
-	}
-	return o
-}
-
-// keepOutcome keeps what became of a flight until Redis can be told; the lease
-// there holds until then, or until it ends.
+// keepOutcome keeps what became of a permit until Redis has been told: of two outcomes the
+// first. The lease there holds until then, or until it ends.
 func (l *Ledger) keepOutcome(s *shadow, p limits.Permit, o limits.Outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := l.rules.Load()
-	told := s.learn(p, o, r)
-	f := s.flights[l.id(p.Claim)]
-	if !f.open() || f.outcome != nil {
+	r, f := l.rules.Load(), s.flights[l.id(p.Claim)]
+	switch {
+	case f == nil && !l.isLost():
+		s.turns.strays = append(s.turns.strays, tell{permit: p, outcome: &o})
+		return
+	case f == nil:
+		s.hears(p, o, r)
+		return
+	case !f.open() || f.outcome != nil:
 		return
 	}
-	f.outcome, f.told = &o, told
+	f.outcome = &o
+	switch {
+	case l.isLost():
+		f.told = s.hears(p, o, r)
+	case o.Limited == signals.NotLimited:
+		f.told = s.learn(p, o, r)
+	}
 	switch {
 	case f.share == nil:
 	case !o.Sent:
@@ -131,26 +133,25 @@ func (f *flight) returnShare(r *limits.Rules) {
 	}
 }
 
-// mustWait reports whether Redis cannot be told yet that a flight has ended,
-// because it has to be told something else before.
-func (l *Ledger) mustWait(s *shadow, p limits.Permit) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	f := s.flights[l.id(p.Claim)]
-	return f != nil && (f.alone || f.outcome != nil)
-}
-
 // keepEnd keeps that the answer has ended.
 func (l *Ledger) keepEnd(s *shadow, p limits.Permit, aborted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if f := s.flights[l.id(p.Claim)]; f != nil {
-		f.ended, f.aborted = true, aborted
-		if !aborted {
-			f.returnShare(l.rules.Load())
+	f := s.flights[l.id(p.Claim)]
+	if f == nil {
+		if !l.isLost() {
+			s.turns.strays = append(s.turns.strays, tell{permit: p, aborted: aborted})
 		}
+		return
+	}
+	f.ended, f.aborted = true, aborted
+	if !aborted {
+		f.returnShare(l.rules.Load())
 	}
 }
+
+// untold reports whether something became of the flight that Redis has not been told.
+func (f *flight) untold() bool { return f.outcome != nil || f.ended }
 
 // forgotten reports whether the lease may have ended in Redis, for which it has
 // not heard of it.
@@ -160,32 +161,19 @@ func (f *flight) forgotten() bool { return f.left == 0 && time.Since(f.heard) > 
 // while it was lost are taken up again first.
 func (l *Ledger) tellKept(ctx context.Context, s *shadow, r *limits.Rules) error {
 	l.mu.Lock()
-	var kept []flight
+	var forgotten []flight
 	for _, f := range s.flights {
-		if f.outcome != nil || f.ended || f.forgotten() {
-			kept = append(kept, *f)
+		if f.forgotten() {
+			forgotten = append(forgotten, *f)
 		}
 	}
 	l.mu.Unlock()
-	for _, f := range kept {
-		p := limits.Permit{Claim: f.claim}
-		if f.forgotten() {
-			if err := l.renew(ctx, s, r, limits.Flight{Permit: p, Elapsed: f.elapsed}, f.charged); err != nil {
-				return err
-			}
-		}
-		if f.outcome != nil {
-			if err := l.settle(ctx, s, p, *f.outcome); err != nil {
-				return err
-			}
-		}
-		if f.ended {
-			if err := l.end(ctx, s, p, f.aborted); err != nil {
-				return err
-			}
+	for _, f := range forgotten {
+		if err := l.renew(ctx, s, r, limits.Flight{Permit: limits.Permit{Claim: f.claim}, Elapsed: f.elapsed}, f.charged); err != nil {
+			return err
 		}
 	}
-	return nil
+	return l.tellNow(ctx, s)
 }
 
 // alive notes that a flight is. It reports whether Redis does not know of it yet,

@@ -59,7 +59,7 @@ var source embed.FS
 // scripts are the programs that run in Redis: the account machine, and one
 // step of it. Their time is Redis's only thread: records of numbers are kept as
 // struct packs them, which takes half of what cmsgpack does; a lease has names, too.
-type scripts struct{ admit, settle, release, renew, read, restore, beat, mend, members *redis.Script }
+type scripts struct{ turn, renew, read, restore, beat, mend, members *redis.Script }
 
 func newScripts(clock string) scripts {
 	const account, told = "account.lua", "told.lua"
@@ -78,8 +78,8 @@ func newScripts(clock string) scripts {
 		return redis.NewScript(withConstants(text))
 	}
 	return scripts{
-		admit: step(account, "admit.lua"), settle: step(account, told, "settle.lua"), release: step(account, "release.lua"),
-		renew: step(account, "renew.lua"), read: step(account, told, "read.lua"), restore: step(account, told, "restore.lua"),
+		turn: step(account, told, "settle.lua", "admit.lua", "turn.lua"), renew: step(account, "renew.lua"),
+		read: step(account, told, "read.lua"), restore: step(account, told, "restore.lua"),
 		beat: step(account, "beat.lua"), mend: step(account, "mend.lua"), members: step("members.lua"),
 	}
 }
@@ -129,6 +129,8 @@ type Ledger struct {
 	rules   atomic.Pointer[limits.Rules]
 	scripts scripts
 	timeout time.Duration // of each call
+	within  time.Duration // what became of a permit is told; at once where it is 0
+	telling sync.WaitGroup
 	// lostSince is when Redis stopped to answer, in nanoseconds since 1970; zero
 	// while it answers.
 	lostSince atomic.Int64
@@ -155,7 +157,7 @@ type Ledger struct {
 // New returns a ledger. It does not wait for Redis: an error means that the URL
 // is none.
 func New(c Config) (*Ledger, error) {
-	l := &Ledger{Config: c, timeout: timeout, scripts: newScripts(redisClock), accounts: map[string]*shadow{}, trusted: map[string]string{}, met: map[string]string{}}
+	l := &Ledger{Config: c, timeout: timeout, within: tellWithin, scripts: newScripts(redisClock), accounts: map[string]*shadow{}, trusted: map[string]string{}, met: map[string]string{}}
 	l.replicas.Store(1)
 	l.Configure(c.Rules)
 	if l.Client == nil {
@@ -169,7 +171,10 @@ func New(c Config) (*Ledger, error) {
 }
 
 // Close closes the connections.
-func (l *Ledger) Close() error { return l.Client.Close() }
+func (l *Ledger) Close() error {
+	l.telling.Wait()
+	return l.Client.Close()
+}
 
 // Configure replaces the rules. What is known of windows that have begun stays.
 func (l *Ledger) Configure(rules limits.Rules) { l.rules.Store(&rules) }
@@ -347,87 +352,45 @@ func truth(b bool) int {
 	return 0
 }
 
-// Admit implements [limits.Ledger].
+// Admit implements [limits.Ledger]. It does not end with ctx: what is granted would be
+// nobody's.
 func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
-	r := l.rules.Load()
 	s := l.shadow(c.Account, c.Kind)
 	if l.isLost() {
-		return l.admitAlone(s, c, r), nil
+		return l.admitAlone(s, c, l.rules.Load()), nil
 	}
-	var room [limits.MaxSpends]limits.Spend
-	spends := r.Spends(c, room[:0])
-	args := make([]any, 0, 7+limits.MaxSpends)
-	args = append(args, r.Headroom, r.Usable(int64(r.Concurrent)), l.id(c))
-	args = append(append(args, resource(r, c.Kind, c.Resource)...), truth(c.Batch))
-	for _, s := range spends {
-		args = append(args, []any{logName(&s), s.Cost, truth(s.Budget == limits.CPU), string(s.Budget), s.Limit, s.Window.Microseconds(), s.Merge.Microseconds()})
+	a := &ask{claim: &c}
+	err := l.inTurn(ctx, s, a)
+	if err != nil && l.isLost() {
+		return l.admitAlone(s, c, l.rules.Load()), nil
 	}
-	answer, err := l.step(ctx, l.scripts.admit, s, r, func(answer []any) {
-		if answer[0] == int64(1) {
-			s.class(c).used = time.Now()
-			s.flight(l.id(c), c, r)
-		} else if now, till := number(answer[4]), number(answer[5]); till > now { // who heard of it may be gone when Redis has lost it
-			s.ahead = now - time.Now().UnixMicro()
-			s.until = max(s.until, till)
-		}
-	}, args...)
-	switch {
-	case err != nil && l.isLost() && ctx.Err() == nil:
-		return l.admitAlone(s, c, r), nil
-	case err != nil:
-		return limits.Decision{}, err
-	case answer[0] == int64(1):
-		return limits.Decision{Granted: true}, nil
-	}
-	d := limits.Decision{Reason: limits.Reason(fmt.Sprint(answer[3]))}
-	if wait := number(answer[2]); wait != 0 {
-		d.Until = time.Now().Add(time.Duration(wait) * time.Microsecond)
-	}
-	return d, nil
+	return a.decision, err
 }
 
 func lost(err error) error { return fmt.Errorf("the ledger in Redis does not answer: %w", err) }
 
-// Settle implements [limits.Ledger].
+// Settle implements [limits.Ledger]. What it notes Redis is told soon, a limit error at once:
+// until then the permit holds all that it may cost.
 func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) error {
 	s := l.shadow(p.Account, p.Kind)
 	if l.settleAlone(s, p, o, l.rules.Load()) {
 		return nil
 	}
-	o = l.firstOutcome(s, p, o)
-	if l.isLost() || l.mustWait(s, p) {
-		l.keepOutcome(s, p, o)
+	l.keepOutcome(s, p, o)
+	switch {
+	case l.isLost():
 		return lost(errLost)
-	}
-	if err := l.settle(ctx, s, p, o); err != nil {
-		l.keepOutcome(s, p, o)
+	case l.within == 0 || o.Limited != signals.NotLimited:
+		err := l.tellNow(ctx, s)
+		if err != nil {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			s.hears(p, o, l.rules.Load())
+		}
 		return err
 	}
+	l.tellSoon(s)
 	return nil
-}
-
-func (l *Ledger) settle(ctx context.Context, s *shadow, p limits.Permit, o limits.Outcome) error {
-	r := l.rules.Load()
-	var room [limits.MaxSpends]limits.Spend
-	spends := r.Spends(p.Claim, room[:0])
-	args := make([]any, 0, 18+limits.MaxSpends)
-	args = append(args, r.Headroom, r.Usable(int64(r.Concurrent)), l.id(p.Claim))
-	args = append(args, resource(r, p.Kind, cmp.Or(o.Rate.Resource, p.Resource))...)
-	args = append(args, truth(o.Sent), o.Resent, truth(o.Answered), truth(o.Ended), truth(o.Failed), r.Milliseconds(o.Elapsed))
-	limited := ""
-	switch o.Limited {
-	case signals.PrimaryLimit:
-		limited = "primary"
-	case signals.SecondaryLimit:
-		limited = "secondary"
-	case signals.NotLimited:
-	}
-	args = append(args, limited, o.RetryAfter.Microseconds(), o.Rate.Limit, o.Rate.Used, max(0, o.Rate.Reset.UnixMicro()), dateOf(o.Rate))
-	for _, spend := range spends {
-		args = append(args, logName(&spend))
-	}
-	_, err := l.step(ctx, l.scripts.settle, s, r, func(answer []any) { s.settled(l.id(p.Claim), p, o, r, answer) }, args...)
-	return err
 }
 
 var errLost = errors.New("it is lost")
@@ -446,24 +409,15 @@ func (l *Ledger) Release(ctx context.Context, p limits.Permit, aborted bool) err
 	if l.releaseAlone(s, p, aborted, l.rules.Load()) {
 		return nil
 	}
-	if l.isLost() || l.mustWait(s, p) {
-		l.keepEnd(s, p, aborted)
+	l.keepEnd(s, p, aborted)
+	switch {
+	case l.isLost():
 		return lost(errLost)
+	case l.within == 0:
+		return l.tellNow(ctx, s)
 	}
-	err := l.end(ctx, s, p, aborted)
-	if err != nil {
-		l.keepEnd(s, p, aborted)
-	}
-	return err
-}
-
-func (l *Ledger) end(ctx context.Context, s *shadow, p limits.Permit, aborted bool) error {
-	id, r := l.id(p.Claim), l.rules.Load()
-	_, err := l.step(ctx, l.scripts.release, s, r, func([]any) {
-		s.expire(id, r) // else an end that comes late would let it live on here
-		s.release(id, aborted)
-	}, id, truth(aborted))
-	return err
+	l.tellSoon(s)
+	return nil
 }
 
 // Renew implements [limits.Ledger].

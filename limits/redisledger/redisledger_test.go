@@ -66,6 +66,7 @@ func open(t testing.TB, client redis.UniversalClient, replica string, rules limi
 	}
 	l.scripts = newScripts(clock)
 	l.timeout = time.Minute // a server may be real, and its time not the bubble's
+	l.within = 0            // what tests want to see is told at once
 	if err := l.beat(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,5 @@
--- settle [..., headroom, concurrent, id, resource, documented, length,
---         sent, resent, answered, ended, failed, milliseconds, limited, retryafter,
---         limit, used, reset, date, log, ...]
--- Charges a permit with what became of its request, and learns from the answer.
--- resource is what the answer named, or the permit's own; limit is 0 when the
--- headers said nothing, date when there was none. The logs are those that the
--- permit was taken from.
--- Returns {1, writes, now, end of a cool-down, limit, used, reset}, or {-1, writes}.
+-- Outcomes: what became of the requests that were let go.
+
 -- hush takes in an answer that told nothing.
 local function hush(w)
   local g = rollwindow(w)
@@ -23,29 +17,10 @@ local function back(w)
   return till
 end
 
-local concurrent, id, resource = arg[9], arg[10], arg[11]
-headroom = arg[8]
-local resent, taken = arg[15], arg[19]
-local sent, answered, ended, failed = arg[14] == 1, arg[16] == 1, arg[17] == 1, arg[18] == 1
-local fields = {}
-for i = 26, #arg do fields[i - 25] = 'l:' .. arg[i] end
-local values = redis.call('HMGET', key, 'm', 'r:' .. arg[3], 'x:' .. id, 'w:' .. resource, 'l:ghosts:' .. resource, unpack(fields))
-parsewindow(resource, values[4])
-loghead('ghosts:' .. resource, values[5])
-for i = 26, #arg do loghead(arg[i], values[i - 20]) end
-if begin(values[1], values[2]) then return {-1, count} end
-local l = lease(id, values[3])
-local w = window(resource, arg[12], arg[13])
-local function told()
-  rollwindow(w)
-  local limit, used, reset = show(w)
-  return {1, count, now, m[TILL], limit, used, reset}
-end
-if l and (l.charged == 1 or l.left == 1) then return told() end
-
--- settlelease charges the lease by the outcome (limits.md section 5.5).
-local function settlelease(l)
-  if not sent then
+-- settlelease charges a lease by the outcome (limits.md section 5.5).
+local function settlelease(l, o)
+  local resent, answered, taken = o[6], o[7] == 1, o[10]
+  if o[5] == 0 then
     for _, h in ipairs(l.holds) do hold(log(h[1]), -h[2]) end
     fly(l, -l.units)
     remove(l)
@@ -57,9 +32,10 @@ local function settlelease(l)
       h[2] = taken
     end
   end
-  if resent > 0 and not lease(id .. '+', redis.call('HGET', key, 'x:' .. id .. '+')) then
+  local other = l.id .. '+'
+  if resent > 0 and not lease(other, redis.call('HGET', key, 'x:' .. other)) then
     -- Of the copies sent before, nobody knows: they are as one given up.
-    local copies = {id = id .. '+', granted = l.granted, expiry = now + LINGER, places = 1, units = resent, charged = 0, left = 1,
+    local copies = {id = other, granted = l.granted, expiry = now + LINGER, places = 1, units = resent, charged = 0, left = 1,
       resource = l.resource, holds = {}}
     for _, h in ipairs(l.holds) do
       if h[3] == 0 and h[2] > 0 then table.insert(copies.holds, {h[1], h[2] * resent, 0}) end
@@ -75,40 +51,68 @@ local function settlelease(l)
   keep(l)
 end
 
-local began = 0
-if l then
-  began = l.granted
-  settlelease(l)
-end
-if answered then
-  if arg[22] ~= 0 then
-    learn(w, arg[22], arg[23], arg[24], arg[25] ~= 0 and arg[25] or nil, began, now)
-  elseif l then
-    hush(w)
+-- hurt begins a cool-down, or makes it longer.
+local function hurt(w, concurrent, began, retry)
+  if began > m[SINCE] or (began == 0 and now >= m[TILL]) then
+    local ceiling = concurrent
+    if m[CEILING] ~= 0 then ceiling = min(ceiling, m[CEILING]) end
+    m[CEILING], m[RAISED] = max(1, floor(ceiling / 2)), now
+    m[EPISODES], m[SINCE] = m[EPISODES] + 1, now
   end
-  if arg[20] == 'primary' then
-    exhaust(w, now + w.length)
-  elseif arg[20] == 'secondary' then
-    if l or now >= m[TILL] then
-      if began > m[SINCE] or (began == 0 and now >= m[TILL]) then
-        local ceiling = concurrent
-        if m[CEILING] ~= 0 then ceiling = min(ceiling, m[CEILING]) end
-        m[CEILING], m[RAISED] = max(1, floor(ceiling / 2)), now
-        m[EPISODES], m[SINCE] = m[EPISODES] + 1, now
+  local till, reset = now + 60 * SECOND * 2 ^ max(0, min(m[EPISODES] - 1, 6)), back(w)
+  if retry > 0 then till = now + retry + MARGIN elseif reset ~= 0 then till = reset end
+  m[TILL] = max(m[TILL], till)
+  m[PROBING], m[PROBE], m[RAMP] = 1, '-', 0
+end
+
+-- settle charges a permit with what became of its request, and learns from the answer:
+-- id, resource, documented, length, sent, resent, answered, ended, failed, milliseconds,
+-- limited, retryafter, limit, used, reset, date, log.... The logs are those that it was
+-- taken from. resource is what the answer named, or
+-- the permit's own; limit is 0 when the headers said nothing, date when there was none.
+-- It returns what the window shows then: {limit, used, reset}; and whether something is
+-- to be written.
+local function settle(o, text, concurrent)
+  local id, w = o[1], window(o[2], o[3], o[4])
+  local function told()
+    rollwindow(w)
+    return {show(w)}
+  end
+  local l = lease(id, text)
+  if l and (l.charged == 1 or l.left == 1) then return told(), false end
+  local began, failed = 0, o[9] == 1
+  if l then
+    began = l.granted
+    settlelease(l, o)
+  end
+  if o[7] == 1 then
+    if o[13] ~= 0 then
+      learn(w, o[13], o[14], o[15], o[16] ~= 0 and o[16] or nil, began, now)
+    elseif l then
+      hush(w)
+    end
+    if o[11] == 'primary' then
+      exhaust(w, now + w.length)
+    elseif o[11] == 'secondary' then
+      if l or now >= m[TILL] then hurt(w, concurrent, began, o[12]) end
+    elseif not failed then
+      if m[PROBING] == 1 and m[PROBE] == id then
+        m[PROBING], m[PROBE], m[RAMP] = 0, '-', now
+      elseif m[PROBING] == 0 and m[RAMP] == 0 then
+        m[EPISODES] = 0
       end
-      local till, retry, reset = now + 60 * SECOND * 2 ^ max(0, min(m[EPISODES] - 1, 6)), arg[21], back(w)
-      if retry > 0 then till = now + retry + MARGIN elseif reset ~= 0 then till = reset end
-      m[TILL] = max(m[TILL], till)
-      m[PROBING], m[PROBE], m[RAMP] = 1, '-', 0
     end
-  elseif not failed then
-    if m[PROBING] == 1 and m[PROBE] == id then
-      m[PROBING], m[PROBE], m[RAMP] = 0, '-', now
-    elseif m[PROBING] == 0 and m[RAMP] == 0 then
-      m[EPISODES] = 0
-    end
+    if l and l.charged == 1 and o[8] == 1 then remove(l) end
   end
-  if l and l.charged == 1 and ended then remove(l) end
+  return told(), true
 end
-save()
-return told()
+
+-- release gives back the place of a permit that is settled; of an aborted one later:
+-- id, aborted. It returns whether something is to be written.
+local function release(o, text)
+  local l = lease(o[1], text)
+  if not l or l.charged == 0 or l.left == 1 then return {}, false end
+  if o[2] == 1 then leave(l) else remove(l) end
+  return {}, true
+end
+

@@ -39,6 +39,7 @@ type shadow struct {
 	returning bool
 	// restores is how often writes were found missing.
 	restores int
+	turns    turns
 }
 
 // ownLog is what this replica has spent of one sliding log within its window.
@@ -138,12 +139,9 @@ func (s *shadow) log(spend *limits.Spend) *ownLog {
 	return own
 }
 
-// settled notes what a settling has written and what it was told: {1, writes,
-// now, end of a cool-down, limit, used, reset}. The caller holds Ledger.mu.
-func (s *shadow) settled(id string, p limits.Permit, o limits.Outcome, r *limits.Rules, answer []any) {
-	write, now := number(answer[1]), number(answer[2])
-	s.ahead = now - time.Now().UnixMicro()
-	s.until = max(s.until, number(answer[3])) // Redis may have to be told of this one yet
+// settled notes what a settling has written, and what it was shown: {limit, used, reset}.
+// The caller holds Ledger.mu.
+func (s *shadow) settled(id string, p limits.Permit, o limits.Outcome, r *limits.Rules, write, now int64, shown []any) {
 	named := named(o.Rate.Resource, p.Resource)
 	s.expire(id, r)
 	f := s.flights[id]
@@ -159,10 +157,10 @@ func (s *shadow) settled(id string, p limits.Permit, o limits.Outcome, r *limits
 		}
 		s.land(id, o)
 	}
-	b := limits.Budget{Resource: named, Limit: int(number(answer[4])), Window: r.For(s.kind, named).Window}
-	b.Used = min(int(number(answer[5])), b.Limit)
+	b := limits.Budget{Resource: named, Limit: int(number(shown[0])), Window: r.For(s.kind, named).Window}
+	b.Used = min(int(number(shown[1])), b.Limit)
 	b.Remaining = b.Limit - b.Used
-	b.Reset = time.UnixMicro(number(answer[6]) - s.ahead)
+	b.Reset = time.UnixMicro(number(shown[2]) - s.ahead)
 	s.budgets[named] = b
 	if !before {
 		s.hear(named, o, b)

@@ -1,0 +1,253 @@
+package redisledger
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/signals"
+)
+
+// Turns. What a replica has to tell of an account, and to ask of it, goes to Redis in turns,
+// one at a time: what comes meanwhile goes together in the next. So an account that many ask
+// at once costs Redis little more than one that one asks (BenchmarkTurns), and what has been
+// heard is told before, or with, whatever is asked later.
+
+const (
+	// tellWithin is how long what became of a permit waits for a claim to go with. Until
+	// it is told the permit holds all that it may cost.
+	tellWithin = 5 * time.Millisecond
+	// turnMost bounds the outcomes, and the claims, of one turn: Redis does nothing else
+	// meanwhile.
+	turnMost = 32
+)
+
+// ask waits for a turn: with a claim that is to be decided, or with none.
+type ask struct {
+	claim    *limits.Claim
+	decision limits.Decision
+	err      error
+	// next says that its turn is over, or (true) that it is to take it for all who wait.
+	next chan bool
+}
+
+// turns are those of an account; the fields are guarded by Ledger.mu.
+type turns struct {
+	waiting []*ask
+	strays  []tell // of permits that no flight is known of
+	taken   bool   // one goes on
+	soon    bool   // one will, without being asked for
+}
+
+// tell is what became of a permit: its outcome, or that its answer has ended.
+type tell struct {
+	permit  limits.Permit
+	outcome *limits.Outcome // nil where only the answer has ended
+	aborted bool
+}
+
+// inTurn waits for a turn of the account, and takes it where nobody else does.
+func (l *Ledger) inTurn(ctx context.Context, s *shadow, a *ask) error {
+	a.next = make(chan bool, 1)
+	l.mu.Lock()
+	s.turns.waiting = append(s.turns.waiting, a)
+	takes := !s.turns.taken
+	s.turns.taken = true
+	l.mu.Unlock()
+	if takes || <-a.next { // every turn has an end: its calls have deadlines
+		l.takeTurn(context.WithoutCancel(ctx), s) // it is not for this one alone
+	}
+	return a.err
+}
+
+// takeTurn takes a turn, and hands on the next.
+func (l *Ledger) takeTurn(ctx context.Context, s *shadow) {
+	t := &s.turns
+	l.mu.Lock()
+	n := min(len(t.waiting), turnMost)
+	asks := t.waiting[:n:n]
+	t.waiting = t.waiting[n:]
+	tells := append(l.kept(s), t.strays...)
+	t.strays = nil
+	l.mu.Unlock()
+	err := errLost // should it panic
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, a := range asks {
+			a.err = err
+			a.next <- false
+		}
+		if t.taken = len(t.waiting) > 0; t.taken {
+			t.waiting[0].next <- true
+		}
+	}()
+	err = l.exchange(ctx, s, tells, asks)
+}
+
+// exchange tells and asks Redis in one step.
+func (l *Ledger) exchange(ctx context.Context, s *shadow, tells []tell, asks []*ask) error {
+	r := l.rules.Load()
+	outcomes, claims, asking := make([]any, len(tells)), make([]any, 0, len(asks)), make([]*ask, 0, len(asks))
+	for i, t := range tells {
+		outcomes[i] = l.outcome(t, r)
+	}
+	for _, a := range asks {
+		if a.claim != nil {
+			claims, asking = append(claims, l.asked(a.claim, r)), append(asking, a)
+		}
+	}
+	if len(outcomes)+len(claims) == 0 {
+		return nil
+	}
+	answer, err := l.step(ctx, l.scripts.turn, s, r, func(answer []any) { l.took(s, r, tells, asking, answer) }, r.Headroom, r.Usable(int64(r.Concurrent)), outcomes, claims)
+	if err != nil {
+		return err
+	}
+	for i, a := range asking {
+		a.decision = decided(list(list(answer[5])[i]))
+	}
+	return nil
+}
+
+// list is one in an answer.
+func list(v any) []any {
+	l, _ := v.([]any) // turn.lua writes no others
+	return l
+}
+
+// decided is {1}, or {0, microseconds to wait or 0, reason}.
+func decided(answer []any) limits.Decision {
+	if answer[0] == int64(1) {
+		return limits.Decision{Granted: true}
+	}
+	d := limits.Decision{Reason: limits.Reason(fmt.Sprint(answer[2]))}
+	if wait := number(answer[1]); wait != 0 {
+		d.Until = time.Now().Add(time.Duration(wait) * time.Microsecond)
+	}
+	return d
+}
+
+// took takes note of a turn: {1, writes, now, end of a cool-down, {shown...}, {decided...}}.
+// The caller holds Ledger.mu.
+func (l *Ledger) took(s *shadow, r *limits.Rules, tells []tell, asks []*ask, answer []any) {
+	write, now, till := number(answer[1]), number(answer[2]), number(answer[3])
+	s.ahead = now - time.Now().UnixMicro()
+	s.until = max(s.until, till) // who heard of it may be gone when Redis has lost it
+	for i, t := range tells {
+		id := l.id(t.permit.Claim)
+		if t.outcome != nil {
+			s.settled(id, t.permit, *t.outcome, r, write, now, list(list(answer[4])[i]))
+			continue
+		}
+		s.release(id, t.aborted, r)
+	}
+	for i, a := range asks {
+		if list(list(answer[5])[i])[0] == int64(1) {
+			s.class(*a.claim).used = time.Now()
+			s.flight(l.id(*a.claim), *a.claim, r)
+		}
+	}
+}
+
+// asked is a claim as admit.lua takes it.
+func (l *Ledger) asked(c *limits.Claim, r *limits.Rules) []any {
+	var room [limits.MaxSpends]limits.Spend
+	spends := r.Spends(*c, room[:0])
+	record := append(make([]any, 0, 5+len(spends)), l.id(*c))
+	record = append(append(record, resource(r, c.Kind, c.Resource)...), truth(c.Batch))
+	for i := range spends {
+		s := &spends[i]
+		record = append(record, []any{logName(s), s.Cost, truth(s.Budget == limits.CPU), string(s.Budget), s.Limit, s.Window.Microseconds(), s.Merge.Microseconds()})
+	}
+	return record
+}
+
+// outcome is what became of a permit as settle.lua takes it.
+func (l *Ledger) outcome(t tell, r *limits.Rules) []any {
+	id := l.id(t.permit.Claim)
+	if t.outcome == nil {
+		return []any{id, truth(t.aborted)}
+	}
+	var room [limits.MaxSpends]limits.Spend
+	spends, o := r.Spends(t.permit.Claim, room[:0]), t.outcome
+	limited := ""
+	switch o.Limited {
+	case signals.PrimaryLimit:
+		limited = "primary"
+	case signals.SecondaryLimit:
+		limited = "secondary"
+	case signals.NotLimited:
+	}
+	record := append(make([]any, 0, 16+len(spends)), id)
+	record = append(record, resource(r, t.permit.Kind, cmp.Or(o.Rate.Resource, t.permit.Resource))...)
+	record = append(record, truth(o.Sent), o.Resent, truth(o.Answered), truth(o.Ended), truth(o.Failed), r.Milliseconds(o.Elapsed))
+	record = append(record, limited, o.RetryAfter.Microseconds(), o.Rate.Limit, o.Rate.Used, max(0, o.Rate.Reset.UnixMicro()), dateOf(o.Rate))
+	for i := range spends {
+		record = append(record, logName(&spends[i]))
+	}
+	return record
+}
+
+// kept is what became of flights and Redis has not been told yet, of those first that were
+// begun first. Of flights that it does not know the next beat tells it. The caller holds
+// Ledger.mu.
+func (l *Ledger) kept(s *shadow) []tell {
+	var tells []tell
+	for _, f := range s.flights {
+		if !f.untold() || f.alone {
+			continue
+		}
+		p := limits.Permit{Claim: f.claim}
+		if f.outcome != nil {
+			o := *f.outcome
+			o.Ended = o.Ended || f.ended && !f.aborted
+			tells = append(tells, tell{permit: p, outcome: &o})
+		}
+		if f.ended && (f.outcome == nil || f.aborted) {
+			tells = append(tells, tell{permit: p, aborted: f.aborted})
+		}
+	}
+	slices.SortStableFunc(tells, func(a, b tell) int { return cmp.Compare(a.permit.ID, b.permit.ID) })
+	return tells[:min(len(tells), turnMost)]
+}
+
+// tellNow tells Redis what is kept of an account now.
+func (l *Ledger) tellNow(ctx context.Context, s *shadow) error {
+	l.mu.Lock()
+	untold := len(s.turns.strays)
+	for _, f := range s.flights {
+		if f.untold() {
+			untold += 2 // what became of it, and that its answer was given up
+		}
+	}
+	l.mu.Unlock()
+	for ; untold > 0; untold -= turnMost {
+		if err := l.inTurn(ctx, s, &ask{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tellSoon tells Redis what is kept of an account, if no claim takes it along.
+func (l *Ledger) tellSoon(s *shadow) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s.turns.soon {
+		return
+	}
+	s.turns.soon = true
+	l.telling.Go(func() {
+		<-time.After(l.within)
+		l.mu.Lock()
+		s.turns.soon = false
+		l.mu.Unlock()
+		if !l.isLost() {
+			_ = l.tellNow(context.Background(), s) // else it is kept until Redis is found
+		}
+	})
+}
