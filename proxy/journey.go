@@ -155,7 +155,10 @@ func (g *Gateway) traceRequest(x *exchange) {
 	if g.Tracer == nil {
 		return
 	}
-	ctx := propagation.TraceContext{}.Extract(x.in.Context(), propagation.HeaderCarrier(x.in.Header))
+	ctx := x.in.Context()
+	if len(x.in.Header["Traceparent"]) > 0 {
+		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(x.in.Header))
+	}
 	x.traced(g.Tracer.Start(ctx, x.record.Method, trace.WithSpanKind(trace.SpanKindServer)))
 }
 

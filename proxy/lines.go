@@ -9,9 +9,9 @@ import (
 
 const (
 	// allLines is how many requests a second have an access line each; of the others of
-	// that second one in someLines has.
-	allLines  = 200
-	someLines = 100
+	// that second one in someLines has. A line takes as long as two hits and more.
+	allLines  = 100
+	someLines = 1000
 )
 
 // lines chooses the requests that have an access line: all unless it is busy, and those

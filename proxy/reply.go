@@ -54,22 +54,16 @@ func (g *Gateway) rateHeaders(x *exchange, h http.Header) {
 	x.lines[1] = b.Resource
 	h["X-Ratelimit-Resource"] = x.lines[1:2:2]
 	if g.RateLimitFields {
-		rateLimitFields(h, b, time.Now())
+		x.written.rateLimitFields(h, b, time.Now())
 	}
 }
 
 // rateLimitFields adds RateLimit-Policy and RateLimit as the drafts -08 to -11
 // of the IETF have them (limits.md section 9): lists of one item, named as the
 // resource.
-func rateLimitFields(h http.Header, b limits.Budget, now time.Time) {
-	var room [96]byte
-	text := func(first string, n int, second string, m int) []string {
-		line := append(strconv.AppendQuote(room[:0], b.Resource), first...)
-		line = append(strconv.AppendInt(line, int64(n), 10), second...)
-		return []string{string(strconv.AppendInt(line, int64(m), 10))}
-	}
-	h["Ratelimit-Policy"] = text(";q=", b.Limit, ";w=", int(b.Window/time.Second))
-	h["Ratelimit"] = text(";r=", b.Remaining, ";t=", max(0, int(b.Reset.Sub(now)/time.Second)))
+func (w *written) rateLimitFields(h http.Header, b limits.Budget, now time.Time) {
+	h["Ratelimit-Policy"] = w.policies.of(b.Resource, b.Limit, int(b.Window/time.Second))
+	h["Ratelimit"] = w.left.of(b.Resource, b.Remaining, max(0, int(b.Reset.Sub(now)/time.Second)))
 }
 
 // replyFromEntry writes a fresh entry, or 304 where the client has it.
