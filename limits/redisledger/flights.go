@@ -95,7 +95,9 @@ func (s *shadow) release(id string, aborted bool, r *limits.Rules) {
 func (l *Ledger) keepOutcome(s *shadow, p limits.Permit, o limits.Outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r, f := l.rules.Load(), s.flights[l.id(p.Claim)]
+	r, id := l.rules.Load(), l.id(p.Claim)
+	s.expire(id, r) // an answer that comes later teaches still
+	f := s.flights[id]
 	switch {
 	case f == nil && !l.isLost():
 		s.turns.strays = append(s.turns.strays, tell{permit: p, outcome: &o})
@@ -137,6 +139,7 @@ func (f *flight) returnShare(r *limits.Rules) {
 func (l *Ledger) keepEnd(s *shadow, p limits.Permit, aborted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	s.expire(l.id(p.Claim), l.rules.Load())
 	f := s.flights[l.id(p.Claim)]
 	if f == nil {
 		if !l.isLost() {
