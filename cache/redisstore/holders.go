@@ -32,7 +32,9 @@ func (s *Store) Note(ctx context.Context, about, key cache.Key) {
 func (s *Store) Holders(ctx context.Context, about cache.Key) (keys []cache.Key) {
 	var names []string
 	s.call(ctx, "holders", holdersName(about), func(ctx context.Context) (err error) {
-		names, err = s.client.ZRevRange(ctx, holdersName(about), 0, maxHolders-1).Result()
+		cmd := redis.NewStringSliceCmd(ctx, "zrevrange", holdersName(about), 0, maxHolders-1)
+		err = s.together(ctx, cmd)
+		names = cmd.Val()
 		return err
 	})
 	for _, name := range names {

@@ -28,6 +28,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/internal/turns"
 )
 
 const (
@@ -45,6 +46,8 @@ const (
 	// longer than any value lives.
 	streamLength = 10_000
 	streamLives  = 2 * longestLife
+	// maxTogether bounds what one round trip asks for.
+	maxTogether = 32
 	// maxPending bounds the purges that wait for Redis.
 	maxPending = 1000
 )
@@ -83,6 +86,8 @@ type Store struct {
 	resting  atomic.Int64 // until when nothing is asked, in nanoseconds
 	warned   atomic.Int64 // when something was said of a value, in nanoseconds
 	ready    atomic.Bool  // the purges before are known
+
+	turns turns.Turns[redis.Cmder]
 
 	mu      sync.Mutex
 	pending []cache.Purge
@@ -131,6 +136,27 @@ func (s *Store) call(ctx context.Context, what, key string, do func(context.Cont
 	return err == nil
 }
 
+// together has Redis do a command along with those of others who wait for theirs, in one
+// round trip.
+func (s *Store) together(ctx context.Context, cmd redis.Cmder) error {
+	err := s.turns.Go(cmd, maxTogether, func(all []redis.Cmder) error {
+		if len(all) == 1 {
+			_ = s.client.Process(ctx, cmd) // what went wrong is in the commands
+			return nil
+		}
+		p := s.client.Pipeline()
+		for _, c := range all {
+			_ = p.Process(ctx, c)
+		}
+		_, _ = p.Exec(ctx)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return cmd.Err()
+}
+
 // warnEvery is how often something is said that may be so for every value.
 const warnEvery = time.Minute
 
@@ -146,7 +172,9 @@ func (s *Store) warn(what string, attrs ...any) {
 func (s *Store) Get(ctx context.Context, key cache.Key) (list []*cache.Entry) {
 	var values map[string]string
 	s.call(ctx, "get", name(key), func(ctx context.Context) (err error) {
-		values, err = s.client.HGetAll(ctx, name(key)).Result()
+		cmd := redis.NewMapStringStringCmd(ctx, "hgetall", name(key))
+		err = s.together(ctx, cmd)
+		values = cmd.Val()
 		return err
 	})
 	for field, value := range values {

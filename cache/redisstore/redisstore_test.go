@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -267,4 +268,79 @@ func TestAttack41WithoutRedis(t *testing.T) {
 		f.cut(false)
 		redistest.Eventually(f, "the other learns of the purge", func(context.Context) bool { _, purged := b.holds(nil); return purged })
 	})
+}
+
+// batches counts how many reads go to Redis at once, and lets them go when hold does.
+type batches struct {
+	mu    sync.Mutex
+	sizes []int
+	hold  chan struct{}
+}
+
+func (*batches) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (b *batches) goes(cmds ...redis.Cmder) {
+	if cmds[0].Name() != "hgetall" { // the stream is read all the time
+		return
+	}
+	b.mu.Lock()
+	b.sizes = append(b.sizes, len(cmds))
+	b.mu.Unlock()
+	<-b.hold
+}
+
+func (b *batches) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		b.goes(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (b *batches) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		b.goes(cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+// TestReadsGoTogether: those who ask while a question is on its way share a round trip, and
+// each gets its own answer; one whose key nobody here has written holds up nobody.
+func TestReadsGoTogether(t *testing.T) {
+	f := &fleet{T: t, network: "unix", address: redistest.Server(t)}
+	r := f.open("secret")
+	keys := make([]cache.Key, 20)
+	for i := range keys {
+		keys[i] = cache.NewKey("key", strconv.Itoa(i))
+		r.shared.Put(t.Context(), keys[i], fetched(0, strconv.Itoa(i)))
+	}
+	client := f.client()
+	defer func() { _ = client.Close() }()
+	if err := client.Set(t.Context(), name(keys[7]), "text", time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	b := &batches{hold: make(chan struct{})}
+	r.shared.client.AddHook(b)
+	r.shared.patience = time.Minute
+	var asking sync.WaitGroup
+	for i, key := range keys {
+		asking.Go(func() {
+			list := r.shared.Get(t.Context(), key)
+			if i == 7 && len(list) > 0 || i != 7 && (len(list) != 1 || string(list[0].Body) != strconv.Itoa(i)) {
+				t.Errorf("key %d: %v", i, list)
+			}
+		})
+		if i == 0 {
+			redistest.Eventually(t, "the first is on its way", func(context.Context) bool {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				return len(b.sizes) == 1
+			})
+		}
+	}
+	redistest.Eventually(t, "all wait", func(context.Context) bool { return r.shared.turns.Waiting() == len(keys)-1 })
+	close(b.hold)
+	asking.Wait()
+	if len(b.sizes) < 2 || b.sizes[0] != 1 || b.sizes[1] != len(keys)-1 {
+		t.Errorf("they went by %v", b.sizes)
+	}
 }

@@ -26,15 +26,16 @@ var rooms = []room{
 
 	{dir: "limits/signals", may: nil, why: "reads what an answer says of limits; what follows is for others"},
 	{dir: "limits", may: []string{"policy", "limits/signals"}, why: "what may be sent; what could be answered without sending is not its business"},
-	{dir: "limits/redisledger", may: []string{"limits", "limits/signals", "policy", "internal/redisclient"}, why: "one of the two ledgers"},
+	{dir: "limits/redisledger", may: []string{"limits", "limits/signals", "policy", "internal/redisclient", "internal/turns"}, why: "one of the two ledgers"},
 	{dir: "limits/ledgertest", may: []string{"limits", "limits/signals", "policy"}, test: true, why: "the suite that makes a ledger a ledger"},
 	{dir: "limits/hostile", may: []string{"limits", "limits/signals", "policy"}, test: true, why: "an upstream that counts by itself, and means ill"},
 
 	{dir: "cache", may: []string{"policy", "internal/aead"}, why: "what may be answered; what sending would cost is not its business"},
-	{dir: "cache/redisstore", may: []string{"cache", "policy"}, why: "the tier that replicas share"},
+	{dir: "cache/redisstore", may: []string{"cache", "policy", "internal/turns"}, why: "the tier that replicas share"},
 
 	{dir: "proxy", may: []string{"policy", "limits", "limits/signals", "cache"}, why: "a request's journey: where limits and cache meet"},
 
+	{dir: "internal/turns", why: "going together, for all who ask Redis much"},
 	{dir: "internal/aead", why: "one way to derive a key, for all who seal what they share"},
 	{dir: "internal/history", may: []string{"limits", "proxy"}, why: "remembers records and accounts; who looks at them is for others"},
 	{dir: "internal/admin", may: []string{"limits", "internal/credential", "internal/history"}, why: "shows accounts and the last hour, and knows its token; it gets everything else as functions"},

@@ -100,7 +100,7 @@ func (l *Ledger) keepOutcome(s *shadow, p limits.Permit, o limits.Outcome) {
 	f := s.flights[id]
 	switch {
 	case f == nil && !l.isLost():
-		s.turns.strays = append(s.turns.strays, tell{permit: p, outcome: &o})
+		s.strays = append(s.strays, tell{permit: p, outcome: &o})
 		return
 	case f == nil:
 		s.hears(p, o, r)
@@ -143,7 +143,7 @@ func (l *Ledger) keepEnd(s *shadow, p limits.Permit, aborted bool) {
 	f := s.flights[l.id(p.Claim)]
 	if f == nil {
 		if !l.isLost() {
-			s.turns.strays = append(s.turns.strays, tell{permit: p, aborted: aborted})
+			s.strays = append(s.strays, tell{permit: p, aborted: aborted})
 		}
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirgate/weir/internal/turns"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
@@ -39,7 +40,11 @@ type shadow struct {
 	returning bool
 	// restores is how often writes were found missing.
 	restores int
-	turns    turns
+	// turns are those in which Redis is told and asked; strays what became of permits that
+	// no flight is known of; soon is set while a turn is to come without being asked for.
+	turns  turns.Turns[*ask]
+	strays []tell
+	soon   bool
 }
 
 // ownLog is what this replica has spent of one sliding log within its window.

@@ -11,8 +11,7 @@ import (
 	"github.com/weirgate/weir/limits/signals"
 )
 
-// Turns. What a replica has to tell of an account, and to ask of it, goes to Redis in turns,
-// one at a time: what comes meanwhile goes together in the next. So an account that many ask
+// What a replica has to tell of an account, and to ask of it, goes to Redis in turns. So an account that many ask
 // at once costs Redis little more than one that one asks (BenchmarkTurns), and what has been
 // heard is told before, or with, whatever is asked later.
 
@@ -29,17 +28,6 @@ const (
 type ask struct {
 	claim    *limits.Claim
 	decision limits.Decision
-	err      error
-	// next says that its turn is over, or (true) that it is to take it for all who wait.
-	next chan bool
-}
-
-// turns are those of an account; the fields are guarded by Ledger.mu.
-type turns struct {
-	waiting []*ask
-	strays  []tell // of permits that no flight is known of
-	taken   bool   // one goes on
-	soon    bool   // one will, without being asked for
 }
 
 // tell is what became of a permit: its outcome, or that its answer has ended.
@@ -49,43 +37,15 @@ type tell struct {
 	aborted bool
 }
 
-// inTurn waits for a turn of the account, and takes it where nobody else does.
+// inTurn takes part in a turn of the account. Every turn has an end: its calls have deadlines.
 func (l *Ledger) inTurn(ctx context.Context, s *shadow, a *ask) error {
-	a.next = make(chan bool, 1)
-	l.mu.Lock()
-	s.turns.waiting = append(s.turns.waiting, a)
-	takes := !s.turns.taken
-	s.turns.taken = true
-	l.mu.Unlock()
-	if takes || <-a.next { // every turn has an end: its calls have deadlines
-		l.takeTurn(context.WithoutCancel(ctx), s) // it is not for this one alone
-	}
-	return a.err
-}
-
-// takeTurn takes a turn, and hands on the next.
-func (l *Ledger) takeTurn(ctx context.Context, s *shadow) {
-	t := &s.turns
-	l.mu.Lock()
-	n := min(len(t.waiting), turnMost)
-	asks := t.waiting[:n:n]
-	t.waiting = t.waiting[n:]
-	tells := append(l.kept(s), t.strays...)
-	t.strays = nil
-	l.mu.Unlock()
-	err := errLost // should it panic
-	defer func() {
+	return s.turns.Go(a, turnMost, func(asks []*ask) error {
 		l.mu.Lock()
-		defer l.mu.Unlock()
-		for _, a := range asks {
-			a.err = err
-			a.next <- false
-		}
-		if t.taken = len(t.waiting) > 0; t.taken {
-			t.waiting[0].next <- true
-		}
-	}()
-	err = l.exchange(ctx, s, tells, asks)
+		tells := append(l.kept(s), s.strays...)
+		s.strays = nil
+		l.mu.Unlock()
+		return l.exchange(context.WithoutCancel(ctx), s, tells, asks) // not for this one alone
+	})
 }
 
 // exchange tells and asks Redis in one step.
@@ -218,7 +178,7 @@ func (l *Ledger) kept(s *shadow) []tell {
 // tellNow tells Redis what is kept of an account now.
 func (l *Ledger) tellNow(ctx context.Context, s *shadow) error {
 	l.mu.Lock()
-	untold := len(s.turns.strays)
+	untold := len(s.strays)
 	for _, f := range s.flights {
 		if f.untold() {
 			untold += 2 // what became of it, and that its answer was given up
@@ -237,14 +197,14 @@ func (l *Ledger) tellNow(ctx context.Context, s *shadow) error {
 func (l *Ledger) tellSoon(s *shadow) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s.turns.soon {
+	if s.soon {
 		return
 	}
-	s.turns.soon = true
+	s.soon = true
 	l.telling.Go(func() {
 		<-time.After(l.within)
 		l.mu.Lock()
-		s.turns.soon = false
+		s.soon = false
 		l.mu.Unlock()
 		if !l.isLost() {
 			_ = l.tellNow(context.Background(), s) // else it is kept until Redis is found
