@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// place is where documented commands are run: a folder with a demo, and with a gateway
+// that has the configuration of get-started.md.
+type place struct {
+	dir, gateway string
+	addresses    *strings.Replacer // of the documents, by those that are listened on
+}
+
+// runDocumented runs all of the table, in its order.
+func runDocumented(t *testing.T) {
+	p := newPlace(t)
+	for _, e := range ran {
+		t.Run(e.command, func(t *testing.T) { p.try(t, e) })
+	}
+}
+
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	demo := start(t, "demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--service", "127.0.0.1:0", "--traffic", "off")
+	gateway, admin, service := demo.says(`gateway +http://(\S+)`), demo.says(`admin +http://(\S+)`), demo.says(`service +http://(\S+)`)
+	demo.drain()
+	p := &place{dir: t.TempDir(), gateway: gateway}
+	p.environment(t, admin)
+	yaml := regexp.MustCompile("(?s)```yaml\n(listen: .*?)```").FindStringSubmatch(fileOf(t, "docs/get-started.md"))
+	if yaml == nil {
+		t.Fatal("get-started.md has no configuration")
+	}
+	file := filepath.Join(p.dir, "weir.yaml")
+	write(t, file, strings.ReplaceAll(yaml[1], "127.0.0.1:9000", service))
+	own := start(t, "serve", "--config", file, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	p.addresses = strings.NewReplacer("127.0.0.1:8080", gateway, "weir:8080", gateway, "127.0.0.1:9090", admin, "127.0.0.1:9000", service,
+		"127.0.0.1:8081", own.says(`msg=gateway address=(\S+)`), "127.0.0.1:9091", own.says(`msg=admin address=(\S+)`))
+	own.drain()
+	return p
+}
+
+// wrapper stands for weir: the usual ports may be taken, so it asks, and listens,
+// elsewhere where it is not told otherwise.
+const wrapper = `#!/bin/sh
+command=$1
+case "$*" in
+*--admin*) ;;
+"cache purge "*) shift 2; exec WEIR cache purge --admin ADMIN "$@" ;;
+budget*|tail*|health*) shift; exec WEIR $command --admin ADMIN "$@" ;;
+esac
+case $command in
+demo) shift; exec WEIR demo --admin 127.0.0.1:0 --service 127.0.0.1:0 --listen 127.0.0.1:0 "$@" ;;
+serve) shift; exec WEIR serve --admin 127.0.0.1:0 --listen 127.0.0.1:0 "$@" ;;
+service) shift; exec WEIR service --listen 127.0.0.1:0 "$@" ;;
+esac
+exec WEIR "$@"
+`
+
+// environment is what the documents have their readers set, and a weir on the path.
+func (p *place) environment(t *testing.T, admin string) {
+	t.Helper()
+	program, err := exec.LookPath("weir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkout, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	text := strings.NewReplacer("WEIR", program, "ADMIN", admin).Replace(wrapper)
+	if err := os.WriteFile(filepath.Join(bin, "weir"), []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(p.dir, ".curlrc"), "silent\nshow-error\n") // no progress
+	var key, problems bytes.Buffer
+	run(t.Context(), []string{"key", "new", "builds"}, os.LookupEnv, &key, &problems)
+	made := regexp.MustCompile(`(?s)(weir_[A-Z0-9]+).*sha256:([0-9a-f]+)`).FindStringSubmatch(key.String())
+	if made == nil {
+		t.Fatalf("%s%s", key.String(), problems.String())
+	}
+	for name, value := range map[string]string{"PATH": bin + ":" + os.Getenv("PATH"), "HOME": p.dir, "CHECKOUT": checkout,
+		"TOKEN": "tok-owner", "KEY": "a key of 20 characters", "CI_TOKEN": "tok-owner", "BUILDS_KEY": made[1], "BUILDS_KEY_SHA256": made[2]} {
+		t.Setenv(name, value)
+	}
+}
+
+// try runs a command as somebody would who reads it, and looks at what it prints.
+func (p *place) try(t *testing.T, e example) {
+	script := e.command
+	if e.as != "" {
+		script = e.as
+	}
+	script = p.addresses.Replace(script)
+	shell := "sh"
+	if strings.Contains(script, "<(") {
+		shell = "bash"
+	}
+	if e.stays {
+		script = "exec env " + script // the signal is for it
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	command := exec.CommandContext(ctx, shell, "-c", script)
+	command.Dir = p.dir
+	out := &printed{want: regexp.MustCompile(e.want), there: make(chan struct{})}
+	command.Stdout, command.Stderr = out, out
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if e.stays {
+		p.until(ctx, t, e, out)
+		if err := command.Process.Signal(syscall.SIGINT); err != nil {
+			t.Error(err)
+		}
+	}
+	err := command.Wait()
+	if err != nil || !out.matches() {
+		t.Errorf("%s: %v, wanted %s\n%s", script, err, e.want, out.String())
+	}
+}
+
+// until waits for what is wanted.
+func (p *place) until(ctx context.Context, t *testing.T, e example, out *printed) {
+	for {
+		select {
+		case <-out.there:
+			return
+		case <-ctx.Done():
+			return
+		case <-time.After(50 * time.Millisecond):
+			if e.while != "" {
+				get(t, "http://"+p.gateway+e.while)
+			}
+		}
+	}
+}
+
+// printed is what a command has printed, and says when that is what is wanted.
+type printed struct {
+	want  *regexp.Regexp
+	there chan struct{}
+	mu    sync.Mutex
+	text  bytes.Buffer
+	said  bool
+}
+
+func (o *printed) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n, err := o.text.Write(b)
+	if !o.said && o.want.Match(o.text.Bytes()) {
+		o.said = true
+		close(o.there)
+	}
+	return n, err
+}
+
+// matches is judged at the end, of the whole text without its last line break.
+func (o *printed) matches() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.want.Match(bytes.TrimRight(o.text.Bytes(), "\n"))
+}
+
+func (o *printed) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return fmt.Sprintf("%q", o.text.String())
+}

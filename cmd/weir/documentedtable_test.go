@@ -1,0 +1,136 @@
+package main
+
+// example is a command that the test runs.
+type example struct {
+	command string // as a page has it; bin/weir is weir
+	want    string // what it must print
+	as      string // what is run, where names in the command stand for others (FILE, URL)
+	stays   bool   // it goes on until it is told to end, and must end well
+	while   string // it waits for something: what is asked of the gateway until it has printed that
+}
+
+// ran are the commands that the test runs, in this order: each in a folder with a weir.yaml
+// (that of get-started.md), against one demo, whose addresses stand in the place of those
+// of the documents. What they show in the terminal is what is wanted of them.
+var ran = []example{
+	// README.md
+	{command: "curl -i 127.0.0.1:8080/gitignore/templates", want: `(?s)Cache-Status: weir; (fwd=uri-miss|hit).*"Go"`},
+	{command: "curl -i 127.0.0.1:8080/repos/acme/widgets/stats/commit_activity", want: `(?s)^HTTP/1.1 200 .*"total"`},
+	{command: "curl -s 127.0.0.1:9090/api/v1/requests", want: `(?s)"operation": "statistics/commit-activity".*"why": "A `},
+	{command: "curl 127.0.0.1:9000/_service/violations", want: `"violations":0`},
+	{command: "weir demo --traffic=off", want: `Weir is running; Ctrl-C ends it`, stays: true},
+	{command: "make help", as: `make -s -C "$CHECKOUT" help`, want: `(?s)make demo .*make test .*make lint `},
+	{command: "weir serve --upstream https://api.example.com", want: `msg=gateway address=`, stays: true},
+	{command: "weir serve --config weir.yaml", want: `msg=gateway address=`, stays: true},
+	{command: "weir check weir.yaml", want: `^weir.yaml: valid$`},
+	{command: "weir audit weir.yaml", want: `0 high`},
+	{command: "weir explain GET '/search/code?q=x'", want: `(?s)operation +search/code.*resource +code_search: 10 in 1m`},
+	{command: "weir budget --watch", want: `BUDGET +USED +LEFT`, stays: true},
+	{command: "weir tail --cache refused", want: ` refused .*search/code`, stays: true, while: "/search/code?q=x"},
+	{command: "weir cache purge --url /user", want: `0 entries`},
+	{command: "weir key new builds", want: `(?s)  weir_[A-Z0-9]{26}\n.*\{name: "builds", key: "sha256:[0-9a-f]{64}", credentials: \[NAME\]\}`},
+	{command: "weir health", want: `^ready$`},
+	{command: "weir schema", want: `"\$schema"`},
+	{command: "weir man", want: `(?m)^\.TH `},
+	{command: "source <(weir completion bash)", as: "source <(weir completion bash); complete -p weir", want: `^complete .* weir$`},
+	{command: "weir service --config FILE", as: "weir service --config weir.yaml", want: `msg="reference service" address=`, stays: true},
+	{command: "weir budget", want: `(?s)egress:shared \(unauthenticated\).*core +\d+/60 +\d+`, as: "weir budget"},
+	{command: `curl -H "Authorization: Bearer $TOKEN" http://weir:8080/rate_limit`, want: `"core":\{"limit":5000,`},
+
+	// docs/get-started.md
+	{command: "curl -i -H 'Authorization: Bearer tok-owner' 127.0.0.1:8080/repos/acme/widgets/subscribers", want: `(?s)Remaining: 499\d.*"watcher-01"`},
+	{command: "weir explain GET /repos/acme/widgets/subscribers", want: `operation +watching/list-subscribers`},
+	{command: `for i in $(seq 31); do curl -s -o /dev/null -w '%{http_code} ' -H 'Authorization: Bearer tok-owner' "127.0.0.1:8080/search/commits?q=gear+$i"; done; echo`, want: `^(200 ){30}429`},
+	{command: "weir tail", want: ` hit .*gitignore/list-templates`, stays: true, while: "/gitignore/templates"},
+	{command: "export BUILDS_KEY=weir_...", as: "echo $BUILDS_KEY", want: `^weir_[A-Z0-9]{26}$`},
+	{command: "export BUILDS_KEY_SHA256=...", as: `printf %s "$BUILDS_KEY" | sha256sum | grep "$BUILDS_KEY_SHA256" && echo the same`, want: `the same`},
+	{command: "export CI_TOKEN=tok-owner", as: "export CI_TOKEN=tok-owner; weir check weir.yaml", want: `valid`},
+	{command: `curl -i -H "Authorization: Bearer $BUILDS_KEY" 127.0.0.1:8081/repos/acme/widgets/subscribers`, want: `(?s)^HTTP/1.1 200 .*"watcher-01"`},
+	{command: `curl -i -H 'Authorization: Bearer tok-member' 127.0.0.1:8081/repos/acme/widgets/subscribers`, want: `(?s)^HTTP/1.1 200 .*"watcher-01"`},
+	{command: "weir budget --admin 127.0.0.1:9091", want: `(?s)[0-9a-f]{32} \(user\).*octo-bot \(user\)`},
+	{command: "weir serve --upstream https://api.github.com --dialect github", want: `msg=gateway address=`, stays: true},
+
+	// SECURITY.md, deploy/README.md
+	{command: "weir version", want: `^weir `},
+	{command: "weir audit FILE", as: "weir audit weir.yaml", want: `0 high`},
+	{command: "weir serve --config FILE", as: "weir serve --config weir.yaml", want: `msg=gateway address=`, stays: true},
+	{command: "docker run -p 8080:8080 weir demo --listen :8080", as: "weir demo --listen :0", want: `Weir is running`, stays: true},
+	{command: "export WEIR_ADMIN_TOKEN=$(openssl rand -hex 32) WEIR_CACHE_KEY=$(openssl rand -hex 32)",
+		as:   "export WEIR_ADMIN_TOKEN=$(openssl rand -hex 32) WEIR_CACHE_KEY=$(openssl rand -hex 32); echo $WEIR_ADMIN_TOKEN $WEIR_CACHE_KEY",
+		want: `^[0-9a-f]{64} [0-9a-f]{64}$`},
+
+	// docs/cache.md
+	{command: "weir cache purge --url /repos/acme/widgets", want: `0 entries`},
+	{command: "weir cache purge --tag repo:acme/widgets", want: `^[1-9]\d* entr`},
+	{command: "weir cache purge --tag account:octo-bot --hard", want: `0 entries`},
+
+	// docs/configuration.md
+	{command: "weir check FILE", as: "weir check weir.yaml", want: `^weir.yaml: valid$`},
+	{command: "weir key new NAME", as: "weir key new reports", want: `\{name: "reports", key: "sha256:`},
+	{command: `printf %s "$KEY" | sha256sum`, want: `^467b465cdb963912172506225993e5d750903382fc2bcb529bdb8770a8353117 `},
+	{command: "openssl x509 -noout -fingerprint -sha256", want: `(?i)sha256 fingerprint=([0-9a-f]{2}:){31}`,
+		as: "openssl req -x509 -newkey rsa:2048 -nodes -keyout /dev/null -subj /CN=builds 2>/dev/null | openssl x509 -noout -fingerprint -sha256"},
+	{command: "weir explain METHOD PATH", as: "weir explain PUT /repos/acme/widgets/subscription", want: `operation +watching/set-subscription`},
+
+	// docs/reference-service.md
+	{command: "weir service", want: `msg="reference service" address=`, stays: true},
+	{command: "weir service --seed 7 --config weir.yaml", want: `msg="reference service" address=`, stays: true},
+	{command: `weir service --faults '{"latency":"200ms","error_every":10}'`, want: `msg="reference service" address=`, stays: true},
+	{command: "curl -H 'Authorization: Bearer tok-owner' 127.0.0.1:9000/orgs/acme/organization-roles", want: `"roles":\[\{`},
+	{command: `curl -X PUT 127.0.0.1:9000/_service/webhooks -d '[{"url":"http://127.0.0.1:8080/_weir/webhooks","secret":"s","events":["*"],"target":"acme"}]'`, want: `"target":"acme"`},
+	{command: `curl -X POST 127.0.0.1:9000/_service/events -d '{"event":"push","repository":"acme/widgets","commits":3}'`, want: `"deliveries":\["[0-9a-f-]{36}"`},
+	{command: "weir service --webhook URL", as: "WEIR_WEBHOOK_SECRET=s weir service --webhook http://127.0.0.1:8080/_weir/webhooks", want: `msg="reference service" address=`, stays: true},
+
+	// docs/clients.md
+	{command: "export WEIR=https://weir.example.com", as: "export WEIR=https://weir.example.com; echo ${WEIR#https://}", want: `^weir.example.com$`},
+	{command: "export TOKEN=...", as: `export TOKEN=tok-owner; curl -s -H "Authorization: Bearer $TOKEN" 127.0.0.1:8080/rate_limit`, want: `"core":\{"limit":5000,`},
+}
+
+// other is a command of a tool that a checkout does not come with.
+type other struct {
+	command string
+	path    string // in the checkout, that the command names
+	by      string // what holds it: a test, or a place in a script
+}
+
+var elsewhere = []other{
+	{"git clone https://github.com/weirgate/weir && cd weir", "", "go.mod: module github.com/weirgate/weir"},
+	{"docker build -f deploy/docker/Dockerfile --build-arg VERSION=v0.1.0 -t weir .", "deploy/docker/Dockerfile", ".ci/deploy.TestTheImageIsBuiltFromWhatIsSentToDocker"},
+	{"docker run -p 8080:8080 -v ./weir.yaml:/etc/weir/weir.yaml:ro weir", "", ".ci/deploy.TestTheImageIsTheBinaryAndNothingElse"},
+	{"docker compose -f deploy/compose/compose.yaml up --build --wait", "deploy/compose/compose.yaml", ".ci/deploy.TestComposeIsInOrder"},
+	{"kubectl create secret generic weir --from-literal=admin=$(openssl rand -hex 32) --from-literal=cache=$(openssl rand -hex 32)", "", ".ci/deploy.TestTheChartsConfigurationRuns"},
+	{"helm install weir deploy/helm/weir --values values.yaml", "deploy/helm/weir", ".ci/deploy.TestTheChartIsInOrder"},
+	{"kubectl rollout restart deployment/weir", "", ".ci/deploy.TestTheChartsObjectsFindEachOther"},
+	{"systemd-analyze security weir", "", ".ci/deploy.TestTheUnitIsInOrder"},
+	{"systemctl reload weir", "", ".ci/deploy.TestTheUnitIsInOrder"},
+	{"gh api -i", "", ".ci/clients/gh/scenario.sh: gh api -i"},
+	{`export GH_HOST="${WEIR#https://}" GH_ENTERPRISE_TOKEN="$TOKEN"`, "", `.ci/clients/gh/scenario.sh: export GH_HOST="${WEIR#https://}" GH_ENTERPRISE_TOKEN="$TOKEN"`},
+	{`gh api rate_limit --jq '"rate-limit: \(.resources.core.remaining) of \(.resources.core.limit) left"'`, "", ".ci/clients/gh/scenario.sh: gh api rate_limit --jq '\"rate-limit: "},
+	{"gh auth status", "", ".ci/clients/gh/scenario.sh: gh auth status"},
+	{"redis-cli --cluster rebalance", "", "limits/redisledger.TestAttack41Cluster"},
+}
+
+// What runs a target of the Makefile.
+const (
+	ci    = "CI"    // .ci/run, itself
+	never = "never" // nothing without a person: it needs the network, or another machine's tools
+)
+
+// targets are those that the documents name, with the test that does the same on a
+// smaller scale where CI does not run them.
+var targets = map[string]string{
+	"test": ci, "lint": ci, "rules": ci, "fuzz": ci,
+	"build":         "cmd/weir.TestScripts",
+	"demo":          "cmd/weir.TestDemo",
+	"bench":         "internal/benchmark.TestTheBenchmarkRuns",
+	"bench-limits":  "limits/hostile.TestNoLimitIsExceeded",
+	"bench-scale":   "limits/redisledger.TestFleets",
+	"bench-savings": "proxy.TestADayCostsATenth",
+	"soak":          "cmd/weir.TestSoak",
+	"bench-compare": never,
+	"clients":       never,
+	"conformance":   never,
+	"deploy-check":  never,
+	"h2spec":        never,
+	"release":       never,
+}
