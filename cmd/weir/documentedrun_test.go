@@ -18,8 +18,8 @@ import (
 // place is where documented commands are run: a folder with a demo, and with a gateway
 // that has the configuration of get-started.md.
 type place struct {
-	dir, gateway string
-	addresses    *strings.Replacer // of the documents, by those that are listened on
+	dir       string
+	addresses *strings.Replacer // of the documents, by those that are listened on
 }
 
 // runDocumented runs all of the table, in its order.
@@ -35,7 +35,7 @@ func newPlace(t *testing.T) *place {
 	demo := start(t, "demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--service", "127.0.0.1:0", "--traffic", "off")
 	gateway, admin, service := demo.says(`gateway +http://(\S+)`), demo.says(`admin +http://(\S+)`), demo.says(`service +http://(\S+)`)
 	demo.drain()
-	p := &place{dir: t.TempDir(), gateway: gateway}
+	p := &place{dir: t.TempDir()}
 	p.environment(t, admin)
 	yaml := regexp.MustCompile("(?s)```yaml\n(listen: .*?)```").FindStringSubmatch(fileOf(t, "docs/get-started.md"))
 	if yaml == nil {
@@ -102,18 +102,12 @@ func (p *place) try(t *testing.T, e example) {
 	if e.as != "" {
 		script = e.as
 	}
-	script = p.addresses.Replace(script)
-	shell := "sh"
-	if strings.Contains(script, "<(") {
-		shell = "bash"
-	}
 	if e.stays {
 		script = "exec env " + script // the signal is for it
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	command := exec.CommandContext(ctx, shell, "-c", script)
-	command.Dir = p.dir
+	command := p.shell(ctx, script)
 	out := &printed{want: regexp.MustCompile(e.want), there: make(chan struct{})}
 	command.Stdout, command.Stderr = out, out
 	if err := command.Start(); err != nil {
@@ -131,6 +125,17 @@ func (p *place) try(t *testing.T, e example) {
 	}
 }
 
+// shell is a script, to be run in the folder.
+func (p *place) shell(ctx context.Context, script string) *exec.Cmd {
+	program := "sh"
+	if strings.Contains(script, "<(") {
+		program = "bash"
+	}
+	command := exec.CommandContext(ctx, program, "-c", p.addresses.Replace(script))
+	command.Dir = p.dir
+	return command
+}
+
 // until waits for what is wanted.
 func (p *place) until(ctx context.Context, t *testing.T, e example, out *printed) {
 	for {
@@ -141,7 +146,9 @@ func (p *place) until(ctx context.Context, t *testing.T, e example, out *printed
 			return
 		case <-time.After(50 * time.Millisecond):
 			if e.while != "" {
-				get(t, "http://"+p.gateway+e.while)
+				if said, err := p.shell(ctx, e.while).CombinedOutput(); err != nil {
+					t.Errorf("%s: %v: %s", e.while, err, said)
+				}
 			}
 		}
 	}

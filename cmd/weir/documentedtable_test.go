@@ -6,7 +6,7 @@ type example struct {
 	want    string // what it must print
 	as      string // what is run, where names in the command stand for others (FILE, URL)
 	stays   bool   // it goes on until it is told to end, and must end well
-	while   string // it waits for something: what is asked of the gateway until it has printed that
+	while   string // it waits for something: what is run again and again until it has printed that
 }
 
 // ran are the commands that the test runs, in this order: each in a folder with a weir.yaml
@@ -26,7 +26,7 @@ var ran = []example{
 	{command: "weir audit weir.yaml", want: `0 high`},
 	{command: "weir explain GET '/search/code?q=x'", want: `(?s)operation +search/code.*resource +code_search: 10 in 1m`},
 	{command: "weir budget --watch", want: `BUDGET +USED +LEFT`, stays: true},
-	{command: "weir tail --cache refused", want: ` refused .*search/code`, stays: true, while: "/search/code?q=x"},
+	{command: "weir tail --cache refused", want: ` refused .*search/code`, stays: true, while: "curl '127.0.0.1:8080/search/code?q=x'"},
 	{command: "weir cache purge --url /user", want: `0 entries`},
 	{command: "weir key new builds", want: `(?s)  weir_[A-Z0-9]{26}\n.*\{name: "builds", key: "sha256:[0-9a-f]{64}", credentials: \[NAME\]\}`},
 	{command: "weir health", want: `^ready$`},
@@ -41,7 +41,7 @@ var ran = []example{
 	{command: "curl -i -H 'Authorization: Bearer tok-owner' 127.0.0.1:8080/repos/acme/widgets/subscribers", want: `(?s)Remaining: 499\d.*"watcher-01"`},
 	{command: "weir explain GET /repos/acme/widgets/subscribers", want: `operation +watching/list-subscribers`},
 	{command: `for i in $(seq 31); do curl -s -o /dev/null -w '%{http_code} ' -H 'Authorization: Bearer tok-owner' "127.0.0.1:8080/search/commits?q=gear+$i"; done; echo`, want: `^(200 ){30}429`},
-	{command: "weir tail", want: ` hit .*gitignore/list-templates`, stays: true, while: "/gitignore/templates"},
+	{command: "weir tail", want: ` hit .*gitignore/list-templates`, stays: true, while: "curl 127.0.0.1:8080/gitignore/templates"},
 	{command: "export BUILDS_KEY=weir_...", as: "echo $BUILDS_KEY", want: `^weir_[A-Z0-9]{26}$`},
 	{command: "export BUILDS_KEY_SHA256=...", as: `printf %s "$BUILDS_KEY" | sha256sum | grep "$BUILDS_KEY_SHA256" && echo the same`, want: `the same`},
 	{command: "export CI_TOKEN=tok-owner", as: "export CI_TOKEN=tok-owner; weir check weir.yaml", want: `valid`},
@@ -49,6 +49,29 @@ var ran = []example{
 	{command: `curl -i -H 'Authorization: Bearer tok-member' 127.0.0.1:8081/repos/acme/widgets/subscribers`, want: `(?s)^HTTP/1.1 200 .*"watcher-01"`},
 	{command: "weir budget --admin 127.0.0.1:9091", want: `(?s)[0-9a-f]{32} \(user\).*octo-bot \(user\)`},
 	{command: "weir serve --upstream https://api.github.com --dialect github", want: `msg=gateway address=`, stays: true},
+
+	// docs/concepts.md
+	{command: "weir tail --client builds", as: "weir tail --client builds --admin 127.0.0.1:9091", want: ` builds .*watching/list-subscribers`, stays: true, while: `curl -H "Authorization: Bearer $BUILDS_KEY" 127.0.0.1:8081/repos/acme/widgets/subscribers`},
+	{command: "curl -s 127.0.0.1:9090/api/v1/credentials", want: `^\[\]$`},
+	{command: "weir explain GET '/search/commits?q=gear'", want: `resource +search: 30 in 1m for a user`},
+	{command: `curl -s -H "Authorization: Bearer $TOKEN" 127.0.0.1:8080/rate_limit`, want: `"core":\{"limit":5000,`},
+	{command: "curl -si -H 'Authorization: Bearer tok-owner' 127.0.0.1:8080/orgs/acme/members | grep Cache-Status", want: `uri-miss.*stored`},
+	{command: "curl -si -H 'Authorization: Bearer tok-outsider' 127.0.0.1:8080/orgs/acme/members | grep Cache-Status", want: `uri-miss.*stored`},
+	{command: "for i in 1 2 3 4; do curl -si 127.0.0.1:8080/gitignore/templates/Erlang | grep Cache-Status & done; wait", want: `^1 of 4$`,
+		as: `(for i in 1 2 3 4; do curl -si 127.0.0.1:8080/gitignore/templates/Erlang | grep Cache-Status & done; wait) >all; echo $(grep -c 'stored' all) of $(grep -Ec 'stored|collapsed|hit' all)`},
+	{command: "curl -s 127.0.0.1:9090/api/v1/state", want: `(?s)"store": \{\s+"kind": "memory",\s+"replicas": 1`},
+
+	// docs/operations.md
+	{command: "weir tail --status 5xx", want: `  504  .*only-if-cached`, stays: true, while: "curl -H 'Cache-Control: only-if-cached' 127.0.0.1:8080/gitignore/templates/Swift"},
+	{command: "curl -s 127.0.0.1:9090/metrics | grep weir_spent_total", want: `weir_client="pass-through",weir_operation="search/commits",weir_resource="search"\} 30`},
+	{command: "curl -s 127.0.0.1:9090/metrics | grep http_client_request_duration_seconds_count", want: `http_response_status_code="200"`},
+	{command: "curl -s 127.0.0.1:9090/metrics | grep weir_admissions_total", want: `weir_reason="primary",weir_resource="search"\} 1`},
+	{command: "curl -s 127.0.0.1:9090/metrics | grep weir_store_replicas", want: `weir_store_replicas 1`},
+	{command: `curl -sS -o /dev/null -w '%{http_code}\n' "$UPSTREAM_URL"`, as: `UPSTREAM_URL=http://127.0.0.1:9000; curl -sS -o /dev/null -w '%{http_code}\n' "$UPSTREAM_URL"`, want: `^200$`},
+	{command: "curl -s -X POST 127.0.0.1:9090/api/v1/reload", as: "curl -s -X POST 127.0.0.1:9091/api/v1/reload", want: `"reloaded": true`},
+	{command: "curl -s 127.0.0.1:9090/api/v1/audit", as: "curl -s 127.0.0.1:9091/api/v1/audit", want: `(?s)"what": "reload".*"outcome": "in force"`},
+	{command: "weir cache purge --tag org:acme", want: `^[1-9]\d* entr`},
+	{command: "weir check weir.yaml && weir audit weir.yaml", want: `(?s)valid.*0 high`},
 
 	// SECURITY.md, deploy/README.md
 	{command: "weir version", want: `^weir `},
@@ -107,6 +130,10 @@ var elsewhere = []other{
 	{`export GH_HOST="${WEIR#https://}" GH_ENTERPRISE_TOKEN="$TOKEN"`, "", `.ci/clients/gh/scenario.sh: export GH_HOST="${WEIR#https://}" GH_ENTERPRISE_TOKEN="$TOKEN"`},
 	{`gh api rate_limit --jq '"rate-limit: \(.resources.core.remaining) of \(.resources.core.limit) left"'`, "", ".ci/clients/gh/scenario.sh: gh api rate_limit --jq '\"rate-limit: "},
 	{"gh auth status", "", ".ci/clients/gh/scenario.sh: gh auth status"},
+	{`redis-cli -u "$REDIS_URL" ping`, "", "deploy/compose/compose.yaml: redis-cli, ping"},
+	{`redis-cli -u "$REDIS_URL" config get maxmemory-policy`, "", "limits/redisledger.TestEvictionIsToldAtTheStart"},
+	{"curl -s 127.0.0.1:9090/metrics | grep weir_tls_certificate_expiry_seconds", "", "internal/telemetry.TestTheTightestAccountsAreShown"},
+	{"kubectl rollout status deployment/weir", "", ".ci/deploy.TestTheChartsObjectsFindEachOther"},
 	{"redis-cli --cluster rebalance", "", "limits/redisledger.TestAttack41Cluster"},
 }
 

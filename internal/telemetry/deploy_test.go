@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -55,6 +56,35 @@ func TestDeployedRulesAndDashboardsNameWhatIsThere(t *testing.T) {
 	}
 	if used < 100 {
 		t.Errorf("%d names", used)
+	}
+}
+
+// TestEachAlertHasItsHeading: docs/operations.md says of each alert, in their order, what
+// it means, how to look and what to do then; and of no other.
+func TestEachAlertHasItsHeading(t *testing.T) {
+	rules, err := os.ReadFile("../../deploy/prometheus/weir.rules.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, part, _ := strings.Cut(string(page), "\n## Alerts\n")
+	part, _, _ = strings.Cut(part, "\n## ")
+	var alerts, headings []string
+	for _, m := range regexp.MustCompile(`(?m)^ +- alert: (\w+)$`).FindAllStringSubmatch(string(rules), -1) {
+		alerts = append(alerts, m[1])
+	}
+	for _, section := range strings.Split(part, "\n### ")[1:] {
+		name, text, _ := strings.Cut(section, "\n")
+		headings = append(headings, name)
+		if !strings.Contains(text, "\n```sh\n") || !strings.Contains(text, "\nThen") {
+			t.Errorf("%s: no command to look by, or nothing to do then", name)
+		}
+	}
+	if len(alerts) < 10 || !slices.Equal(alerts, headings) {
+		t.Errorf("alerts %q, headings %q", alerts, headings)
 	}
 }
 
