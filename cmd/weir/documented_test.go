@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -36,50 +37,62 @@ func fileOf(t *testing.T, path string) string {
 }
 
 // typed is a command of a page.
-type typed struct{ where, command string }
+type typed struct {
+	line    int
+	command string
+}
 
 var (
-	// code is what stands between backquotes, and begins a command there that has words behind it.
-	code  = regexp.MustCompile("`([^`]+)`")
+	// code is what stands between backquotes, perhaps on two lines of a paragraph.
+	code = regexp.MustCompile("`((?:[^`\n]|\n[^`\n])+)`")
+	// spoke is a command between words: a program that has words behind it.
 	spoke = regexp.MustCompile(`^([A-Z_]+=\S* )*(make|go|weir|bin/weir|curl|docker|kubectl|helm|gh|git|systemctl|systemd-analyze|journalctl|openssl|redis-cli|printf|source|export|kill|promtool|npm|node|sh|bash|…) +\S`)
 	// remark is a comment of the shell.
 	remark = regexp.MustCompile(`(^|\s+)# .*$`)
 )
 
-// commandsOf are the commands of a page: each line of a block that is indented or fenced
-// as sh, whatever it begins with, and the code in a line that begins with a program.
-func commandsOf(name, text string) (all []typed) {
-	fence := ""
-	for i, line := range strings.Split(text, "\n") {
-		add := func(command string) {
-			command = strings.TrimPrefix(strings.TrimSpace(remark.ReplaceAllString(command, "")), "bin/")
-			if command != "" {
-				all = append(all, typed{fmt.Sprintf("%s:%d", name, i+1), command})
-			}
-		}
-		switch {
-		case strings.HasPrefix(line, "```") && fence == "":
-			fence = line
-		case strings.HasPrefix(line, "```"):
-			fence = ""
-		case fence == "```sh", fence == "" && strings.HasPrefix(line, "    "):
-			add(line)
-		case fence == "":
-			for _, span := range code.FindAllStringSubmatch(line, -1) {
-				if spoke.MatchString(span[1]) {
-					add(span[1])
-				}
-			}
+// commandsOf are the commands of a page, in its order: each line of a block that is
+// indented or fenced as sh, whatever it begins with, and code in prose that begins with
+// a program.
+func commandsOf(text string) (all []typed) {
+	add := func(line int, command string) {
+		command = strings.TrimPrefix(strings.TrimSpace(remark.ReplaceAllString(command, "")), "bin/")
+		if command != "" {
+			all = append(all, typed{line, command})
 		}
 	}
+	lines, fence := strings.Split(text, "\n"), ""
+	for i, line := range lines {
+		edge := strings.HasPrefix(line, "```")
+		block := edge || fence != "" || strings.HasPrefix(line, "    ")
+		if block && !edge && (fence == "" || fence == "```sh") {
+			add(i+1, line)
+		}
+		switch {
+		case edge && fence == "":
+			fence = line
+		case edge:
+			fence = ""
+		}
+		if block {
+			lines[i] = "" // what is left is prose
+		}
+	}
+	prose := strings.Join(lines, "\n")
+	for _, m := range code.FindAllStringSubmatchIndex(prose, -1) {
+		if span := strings.ReplaceAll(prose[m[2]:m[3]], "\n", " "); spoke.MatchString(span) {
+			add(strings.Count(prose[:m[0]], "\n")+1, span)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b typed) int { return cmp.Compare(a.line, b.line) })
 	return all
 }
 
 func TestCommandsAreFound(t *testing.T) {
-	const page = "Run `make test`, or `weir`.\n\n    curl -i x    # twice\n    anything\n\n```sh\nls # here\n# a remark\n```\n\n```yaml\nlisten: `go test x`\n```\n`A=1 go test ./x` and `go`, `bin/weir man`\n"
-	want := []typed{{"p:1", "make test"}, {"p:3", "curl -i x"}, {"p:4", "anything"}, {"p:7", "ls"}, {"p:14", "A=1 go test ./x"}, {"p:14", "weir man"}}
-	if got := commandsOf("p", page); !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
+	const page = "Run `make test`, or `weir`.\n\n    curl -i x    # twice\n    anything\n\n```sh\nls # here\n# a remark\n```\n\n```yaml\nlisten: `go test x`\n```\n`A=1 go test ./x` and `go`, `bin/weir\nman`, a ` that\n\nis alone, `make x`\n"
+	want := []typed{{1, "make test"}, {3, "curl -i x"}, {4, "anything"}, {7, "ls"}, {14, "A=1 go test ./x"}, {14, "weir man"}, {17, "make x"}}
+	if got := commandsOf(page); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 
@@ -98,7 +111,7 @@ func TestDocumentedCommands(t *testing.T) {
 		rows["make "+name] = false
 	}
 	for _, path := range pages(t) {
-		covered(t, commandsOf(path, fileOf(t, path)), rows)
+		covered(t, path, rows)
 	}
 	for row, there := range rows {
 		if !there {
@@ -112,16 +125,17 @@ var assigned = regexp.MustCompile(`^[A-Z_]+=`)
 
 // covered sees that all commands of a page have a row, or need none, and notes in rows
 // which it has.
-func covered(t *testing.T, commands []typed, rows map[string]bool) {
+func covered(t *testing.T, path string, rows map[string]bool) {
 	t.Helper()
 	last := "" // go test
-	for _, c := range commands {
+	for _, c := range commandsOf(fileOf(t, path)) {
+		where := fmt.Sprintf("%s:%d", path, c.line)
 		if rest, short := strings.CutPrefix(c.command, "… "); short {
 			c.command = last + " " + rest
 		}
 		words, row := strings.Fields(c.command), c.command
 		if words[0] == "make" && len(words) > 1 {
-			makes(t, c, words[2:])
+			makes(t, where, words[2:])
 			row = "make " + words[1]
 		}
 		at := max(slices.IndexFunc(words, func(w string) bool { return !assigned.MatchString(w) }), 0)
@@ -131,9 +145,9 @@ func covered(t *testing.T, commands []typed, rows map[string]bool) {
 			rows[row] = true
 		case len(words) > at+1 && words[at] == "go" && words[at+1] == "test":
 			last = c.command
-			goTest(t, c, words[:at], words[at+2:])
+			goTest(t, where, words[:at], words[at+2:])
 		case !namesCommand(t, words):
-			t.Errorf("%s: nothing runs %q", c.where, c.command)
+			t.Errorf("%s: nothing runs %q", where, c.command)
 		}
 	}
 }
@@ -151,12 +165,12 @@ func namesCommand(t *testing.T, words []string) bool {
 
 // goTest sees that the names of a go test are there, and that the variables that it sets
 // are read by somebody.
-func goTest(t *testing.T, c typed, variables, words []string) {
+func goTest(t *testing.T, where string, variables, words []string) {
 	t.Helper()
 	for _, v := range variables {
 		name, _, _ := strings.Cut(v, "=")
 		if !slices.ContainsFunc(testFiles(t, "./..."), func(text string) bool { return strings.Contains(text, `"`+name+`"`) }) {
-			t.Errorf("%s: nobody reads %s", c.where, name)
+			t.Errorf("%s: nobody reads %s", where, name)
 		}
 	}
 	patterns, dirs := map[string]string{}, []string{}
@@ -170,7 +184,7 @@ func goTest(t *testing.T, c typed, variables, words []string) {
 		}
 	}
 	if len(dirs) == 0 {
-		t.Errorf("%s: %q names no package", c.where, c.command)
+		t.Errorf("%s: %q names no package", where, words)
 	}
 	for _, dir := range dirs {
 		text := strings.Join(testFiles(t, dir), "\n")
@@ -178,14 +192,14 @@ func goTest(t *testing.T, c typed, variables, words []string) {
 			pattern, given := patterns[flag]
 			top, below, _ := strings.Cut(pattern, "/")
 			if given && pattern != "^$" && !slices.ContainsFunc(named(text, kind), regexp.MustCompile(top).MatchString) {
-				t.Errorf("%s: %s has no %s %s", c.where, dir, kind, pattern)
+				t.Errorf("%s: %s has no %s %s", where, dir, kind, pattern)
 			}
 			if below != "" && !regexp.MustCompile(`"`+strings.TrimPrefix(below, "^")).MatchString(text) {
-				t.Errorf("%s: %s has no case %s", c.where, dir, below)
+				t.Errorf("%s: %s has no case %s", where, dir, below)
 			}
 		}
 		if len(named(text, "Test")) == 0 {
-			t.Errorf("%s: %s has no tests", c.where, dir)
+			t.Errorf("%s: %s has no tests", where, dir)
 		}
 	}
 }
@@ -223,12 +237,12 @@ func testFiles(t *testing.T, dir string) (texts []string) {
 }
 
 // makes sees that the variables that a make is given are the Makefile's.
-func makes(t *testing.T, c typed, words []string) {
+func makes(t *testing.T, where string, words []string) {
 	t.Helper()
 	for _, word := range words {
 		name, _, ok := strings.Cut(word, "=")
 		if !ok || !regexp.MustCompile(`(?m)^`+name+` +\?=|\$\$\{`+name+`:-`).MatchString(fileOf(t, "Makefile")) {
-			t.Errorf("%s: %q is no variable of the Makefile", c.where, name)
+			t.Errorf("%s: %q is no variable of the Makefile", where, name)
 		}
 	}
 }

@@ -37,17 +37,33 @@ func newPlace(t *testing.T) *place {
 	demo.drain()
 	p := &place{dir: t.TempDir()}
 	p.environment(t, admin)
-	yaml := regexp.MustCompile("(?s)```yaml\n(listen: .*?)```").FindStringSubmatch(fileOf(t, "docs/get-started.md"))
-	if yaml == nil {
-		t.Fatal("get-started.md has no configuration")
+	for _, path := range []string{"docs/migration.md", "docs/get-started.md"} { // the last weir.yaml is that of get-started.md
+		p.files(t, path, strings.NewReplacer("127.0.0.1:9000", service))
 	}
-	file := filepath.Join(p.dir, "weir.yaml")
-	write(t, file, strings.ReplaceAll(yaml[1], "127.0.0.1:9000", service))
-	own := start(t, "serve", "--config", file, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	own := start(t, "serve", "--config", filepath.Join(p.dir, "weir.yaml"), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 	p.addresses = strings.NewReplacer("127.0.0.1:8080", gateway, "weir:8080", gateway, "127.0.0.1:9090", admin, "127.0.0.1:9000", service,
 		"127.0.0.1:8081", own.says(`msg=gateway address=(\S+)`), "127.0.0.1:9091", own.says(`msg=admin address=(\S+)`))
 	own.drain()
 	return p
+}
+
+// files writes the configurations of a page that begin with the name of their file, each
+// of which must be valid.
+func (p *place) files(t *testing.T, path string, addresses *strings.Replacer) {
+	t.Helper()
+	blocks := regexp.MustCompile("(?ms)^```yaml\n# (\\w+\\.yaml)\\b.*?^```").FindAllStringSubmatch(fileOf(t, path), -1)
+	if len(blocks) == 0 {
+		t.Errorf("%s has no configuration with a name", path)
+	}
+	for _, b := range blocks {
+		file := filepath.Join(p.dir, b[1])
+		text, _ := strings.CutPrefix(strings.TrimSuffix(b[0], "```"), "```yaml\n")
+		write(t, file, addresses.Replace(text))
+		var out bytes.Buffer
+		if code := run(t.Context(), []string{"check", file}, os.LookupEnv, &out, &out); code != exitOK {
+			t.Errorf("%s: %s", path, out.String())
+		}
+	}
 }
 
 // wrapper stands for weir: the usual ports may be taken, so it asks, and listens,
