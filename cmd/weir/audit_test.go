@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,7 +22,12 @@ func TestAuditOfReadyConfigurations(t *testing.T) {
 	variables := map[string]string{
 		"UPSTREAM_URL": "https://api.example.com", "CI_TOKEN": "canary", "BUILDS_KEY_SHA256": strings.Repeat("0f", 32),
 		"REDIS_URL": "rediss://user:canary@redis.internal:6379/0", "HOOK_SECRET": strings.Repeat("canary", 6), "ADMIN_TOKEN_FILE": filepath.Join(t.TempDir(), "admin"),
+		"APP_ID": "4200", "APP_KEY_FILE": filepath.Join(t.TempDir(), "app.pem"), "BOT_TOKEN": "canary", "CACHE_KEY": strings.Repeat("canary", 6),
 	}
+	for i, name := range []string{"CI", "DEPLOYS", "REPORTS", "PEOPLE"} {
+		variables[name+"_KEY_SHA256"] = strings.Repeat(fmt.Sprintf("%02x", i), 32)
+	}
+	write(t, variables["APP_KEY_FILE"], privateKey(t).Reveal())
 	write(t, variables["ADMIN_TOKEN_FILE"], strings.Repeat("canary", 6))
 	getenv := func(name string) (string, bool) { value, ok := variables[name]; return value, ok }
 	golden, err := filepath.Abs("testdata/audit")

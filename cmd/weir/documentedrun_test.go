@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,8 +16,8 @@ import (
 	"time"
 )
 
-// place is where documented commands are run: a folder with a demo, and with a gateway
-// that has the configuration of get-started.md.
+// place is where documented commands are run: a folder with a demo, and with gateways
+// that have the configurations of get-started.md and organization.md.
 type place struct {
 	dir       string
 	addresses *strings.Replacer // of the documents, by those that are listened on
@@ -35,15 +36,22 @@ func newPlace(t *testing.T) *place {
 	demo := start(t, "demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--service", "127.0.0.1:0", "--traffic", "off")
 	gateway, admin, service := demo.says(`gateway +http://(\S+)`), demo.says(`admin +http://(\S+)`), demo.says(`service +http://(\S+)`)
 	demo.drain()
-	p := &place{dir: t.TempDir()}
-	p.environment(t, admin)
+	p := &place{t.TempDir(), strings.NewReplacer()}
+	p.environment(t, admin, service)
 	for _, path := range []string{"docs/migration.md", "docs/get-started.md"} { // the last weir.yaml is that of get-started.md
 		p.files(t, path, strings.NewReplacer("127.0.0.1:9000", service))
 	}
-	own := start(t, "serve", "--config", filepath.Join(p.dir, "weir.yaml"), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-	p.addresses = strings.NewReplacer("127.0.0.1:8080", gateway, "weir:8080", gateway, "127.0.0.1:9090", admin, "127.0.0.1:9000", service,
-		"127.0.0.1:8081", own.says(`msg=gateway address=(\S+)`), "127.0.0.1:9091", own.says(`msg=admin address=(\S+)`))
-	own.drain()
+	write(t, filepath.Join(p.dir, "organization.yaml"), fileOf(t, "configs/organization.yaml"))
+	if said, err := p.shell(t.Context(), "openssl genrsa -out app.pem 2048").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
+	addresses := []string{"127.0.0.1:8080", gateway, "weir:8080", gateway, "127.0.0.1:9090", admin, "127.0.0.1:9000", service}
+	for file, documented := range map[string][2]string{"weir.yaml": {"127.0.0.1:8081", "127.0.0.1:9091"}, "organization.yaml": {"127.0.0.1:8082", "127.0.0.1:9092"}} {
+		s := start(t, "serve", "--config", filepath.Join(p.dir, file), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+		addresses = append(addresses, documented[0], s.says(`msg=gateway address=(\S+)`), documented[1], s.says(`msg=admin address=(\S+)`))
+		s.drain()
+	}
+	p.addresses = strings.NewReplacer(addresses...)
 	return p
 }
 
@@ -84,7 +92,7 @@ exec WEIR "$@"
 `
 
 // environment is what the documents have their readers set, and a weir on the path.
-func (p *place) environment(t *testing.T, admin string) {
+func (p *place) environment(t *testing.T, admin, service string) {
 	t.Helper()
 	program, err := exec.LookPath("weir")
 	if err != nil {
@@ -100,16 +108,28 @@ func (p *place) environment(t *testing.T, admin string) {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(p.dir, ".curlrc"), "silent\nshow-error\n") // no progress
-	var key, problems bytes.Buffer
-	run(t.Context(), []string{"key", "new", "builds"}, os.LookupEnv, &key, &problems)
-	made := regexp.MustCompile(`(?s)(weir_[A-Z0-9]+).*sha256:([0-9a-f]+)`).FindStringSubmatch(key.String())
-	if made == nil {
-		t.Fatalf("%s%s", key.String(), problems.String())
+	variables := map[string]string{"PATH": bin + ":" + os.Getenv("PATH"), "HOME": p.dir, "CHECKOUT": checkout,
+		"TOKEN": "tok-owner", "KEY": "a key of 20 characters", "CI_TOKEN": "tok-owner",
+		"UPSTREAM_URL": "http://" + service, "BOT_TOKEN": "tok-owner-2", "APP_ID": "4200", "APP_KEY_FILE": "app.pem",
+		"CACHE_KEY": rand.Text() + rand.Text(), "HOOK_SECRET": rand.Text()}
+	for _, name := range []string{"BUILDS_KEY", "CI_KEY", "DEPLOYS_KEY", "REPORTS_KEY", "PEOPLE_KEY"} {
+		variables[name], variables[name+"_SHA256"] = newKey(t)
 	}
-	for name, value := range map[string]string{"PATH": bin + ":" + os.Getenv("PATH"), "HOME": p.dir, "CHECKOUT": checkout,
-		"TOKEN": "tok-owner", "KEY": "a key of 20 characters", "CI_TOKEN": "tok-owner", "BUILDS_KEY": made[1], "BUILDS_KEY_SHA256": made[2]} {
+	for name, value := range variables {
 		t.Setenv(name, value)
 	}
+}
+
+// newKey is what weir key new shows: a key and its hash.
+func newKey(t *testing.T) (key, hash string) {
+	t.Helper()
+	var out, problems bytes.Buffer
+	run(t.Context(), []string{"key", "new", "a"}, os.LookupEnv, &out, &problems)
+	m := regexp.MustCompile(`(?s)(weir_[A-Z0-9]+).*sha256:([0-9a-f]+)`).FindStringSubmatch(out.String())
+	if m == nil {
+		t.Fatalf("%s%s", out.String(), problems.String())
+	}
+	return m[1], m[2]
 }
 
 // try runs a command as somebody would who reads it, and looks at what it prints.

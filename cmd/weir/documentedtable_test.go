@@ -13,6 +13,9 @@ type example struct {
 // (that of get-started.md), against one demo, whose addresses stand in the place of those
 // of the documents. What they show in the terminal is what is wanted of them.
 var ran = []example{
+	// docs/migration.md, first: those who wait want statistics that nobody has asked for
+	{command: "weir tail --cache waited", want: ` waited .*statistics/commit-activity`, stays: true, while: "curl 127.0.0.1:8080/repos/acme/widgets/stats/commit_activity"},
+
 	// README.md
 	{command: "curl -i 127.0.0.1:8080/gitignore/templates", want: `(?s)Cache-Status: weir; (fwd=uri-miss|hit).*"Go"`},
 	{command: "curl -i 127.0.0.1:8080/repos/acme/widgets/stats/commit_activity", want: `(?s)^HTTP/1.1 200 .*"total"`},
@@ -79,7 +82,34 @@ var ran = []example{
 	{command: "weir check ghproxy.yaml", want: `^ghproxy.yaml: valid$`},
 	{command: "weir serve --config ghproxy.yaml", want: `msg=gateway address=.* dialect=github`, stays: true},
 	{command: `curl -s -H 'Prefer: wait=60' -H "Authorization: Bearer $TOKEN" "127.0.0.1:8080/search/commits?q=gear"`, as: `curl -si -H 'Prefer: wait=60' -H "Authorization: Bearer tok-member" "127.0.0.1:8080/search/commits?q=gear"`, want: `(?s)Preference-Applied: wait=60.*"total_count"`},
-	{command: "weir tail --cache waited", want: ` waited .*statistics/participation`, stays: true, while: "curl 127.0.0.1:8080/repos/acme/monolith/stats/participation"},
+
+	// docs/organization.md
+	{command: "weir key new platform-ci", want: `name: "platform-ci"`},
+	{command: "weir key new platform-deploys", want: `name: "platform-deploys"`},
+	{command: "weir key new insights-reports", want: `name: "insights-reports"`},
+	{command: "weir key new insights-people", want: `name: "insights-people"`},
+	{command: "export CI_KEY_SHA256=... DEPLOYS_KEY_SHA256=... REPORTS_KEY_SHA256=... PEOPLE_KEY_SHA256=...", as: "export CI_KEY_SHA256=...; weir check organization.yaml || echo not ...", want: `(?s)must be sha256.*not \.\.\.`},
+	{command: "export CACHE_KEY=$(openssl rand -hex 32) HOOK_SECRET=$(openssl rand -hex 32)", as: "export CACHE_KEY=$(openssl rand -hex 32) HOOK_SECRET=$(openssl rand -hex 32); weir check organization.yaml", want: `: valid`},
+	{command: "export UPSTREAM_URL=http://127.0.0.1:9000 BOT_TOKEN=tok-owner", want: `^200$`,
+		as: `export UPSTREAM_URL=http://127.0.0.1:9000 BOT_TOKEN=tok-owner; curl -o /dev/null -w '%{http_code}' -H "Authorization: Bearer $BOT_TOKEN" $UPSTREAM_URL/rate_limit`},
+	{command: "openssl genrsa -out app.pem 2048", as: "openssl genrsa -out app.pem 2048 2>/dev/null; head -n 1 app.pem", want: `PRIVATE KEY`},
+	{command: "export APP_ID=4200 APP_KEY_FILE=app.pem", as: "export APP_ID=4200 APP_KEY_FILE=app.pem; weir check organization.yaml", want: `: valid`},
+	{command: "weir check organization.yaml", want: `^organization.yaml: valid$`},
+	{command: "weir audit organization.yaml", want: `admin\.token(?s).*: 0 high, 0 medium, 1 low$`},
+	{command: "weir explain --config organization.yaml POST /repos/acme/widgets/git/tags", want: `(?s)operation +git-tags/create.*costs +5 points, creates content.*makes stale +git-tags/get`},
+	{command: "weir serve --config organization.yaml --listen 127.0.0.1:8082 --admin 127.0.0.1:9092", as: "weir serve --config organization.yaml --listen 127.0.0.1:0 --admin 127.0.0.1:0", want: `msg=gateway address=`, stays: true},
+	{command: `curl -i -H "Authorization: Bearer $DEPLOYS_KEY" 127.0.0.1:8082/repos/acme/widgets/subscribers`, want: `^HTTP/1.1 200 `},
+	{command: "curl -i 127.0.0.1:8082/repos/acme/widgets/subscribers", want: `^HTTP/1.1 401 `},
+	{command: `curl -i -X PUT -H "Authorization: Bearer $PEOPLE_KEY" 127.0.0.1:8082/repos/acme/widgets/subscription -d '{}'`, want: `(?s)^HTTP/1.1 403 .*detail=scope`},
+	{command: `curl -i -H "Authorization: Bearer $REPORTS_KEY" 127.0.0.1:8082/orgs/acme/members`, want: `(?s)^HTTP/1.1 403 .*detail=scope`},
+	{command: `curl -i -H "Authorization: Bearer $CI_KEY" 127.0.0.1:8082/repos/acme/widgets/subscribers`, want: `(?s)^HTTP/1.1 503 .*detail=credential`},
+	{command: `curl -X PUT 127.0.0.1:9000/_service/webhooks -d '[{"url":"http://127.0.0.1:8082/_weir/webhooks","secret":"'$HOOK_SECRET'","events":["*"],"target":"acme"}]'`, want: `"signed":true`},
+	{command: `curl -H "Authorization: Bearer $PEOPLE_KEY" 127.0.0.1:8082/repos/acme/widgets/stats/participation`, want: `"owner":\[`},
+	{command: `curl -X POST 127.0.0.1:9000/_service/events -d '{"event":"push","repository":"acme/widgets","commits":5}'`, want: `"deliveries":\["[0-9a-f-]{36}"`},
+	{command: "curl -s 127.0.0.1:9000/_service/deliveries", as: `until curl 127.0.0.1:9000/_service/deliveries | grep '"status":202'; do sleep 0.1; done`, want: `"event":"push"`},
+	{command: "weir budget --admin 127.0.0.1:9092", want: `acme-bot \(user\)(?s).*installation:4201 \(installation\)`},
+	{command: "weir tail --admin 127.0.0.1:9092 --client insights-people", want: ` insights-people .*watching/list-subscribers`, stays: true, while: `curl -H "Authorization: Bearer $PEOPLE_KEY" 127.0.0.1:8082/repos/acme/widgets/subscribers`},
+	{command: "curl -s 127.0.0.1:9092/metrics | grep weir_spent_total", want: `weir_client="platform-deploys",weir_operation="watching/list-subscribers"`},
 
 	// SECURITY.md, deploy/README.md
 	{command: "weir version", want: `^weir `},

@@ -269,7 +269,13 @@ func sampleEnv(t *testing.T) func(string) (string, bool) {
 	if err := os.WriteFile(token, []byte("t0ken\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return env("UPSTREAM_URL", "https://api.example.com", "CI_TOKEN", "t0ken", "BUILDS_KEY_SHA256", strings.Repeat("0f", 32),
+	app := filepath.Join(t.TempDir(), "app.pem")
+	if err := os.WriteFile(app, []byte(privateKey(t)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return env("APP_ID", "4200", "APP_KEY_FILE", app, "BOT_TOKEN", "t0ken", "CACHE_KEY", strings.Repeat("t0ken", 8),
+		"CI_KEY_SHA256", strings.Repeat("01", 32), "DEPLOYS_KEY_SHA256", strings.Repeat("02", 32), "REPORTS_KEY_SHA256", strings.Repeat("03", 32),
+		"PEOPLE_KEY_SHA256", strings.Repeat("04", 32), "UPSTREAM_URL", "https://api.example.com", "CI_TOKEN", "t0ken", "BUILDS_KEY_SHA256", strings.Repeat("0f", 32),
 		"REDIS_URL", "rediss://user:pw@redis.internal:6379/0", "HOOK_SECRET", "t0ken", "ADMIN_TOKEN_FILE", token)
 }
 
@@ -278,6 +284,8 @@ func TestReadyConfigurationsNameWhatTheyNeed(t *testing.T) {
 		"demo": nil, "github": nil,
 		"single":  {"UPSTREAM_URL", "CI_TOKEN", "BUILDS_KEY_SHA256"},
 		"cluster": {"UPSTREAM_URL", "REDIS_URL", "HOOK_SECRET"},
+		"organization": {"UPSTREAM_URL", "APP_ID", "APP_KEY_FILE", "BOT_TOKEN", "CI_KEY_SHA256", "DEPLOYS_KEY_SHA256",
+			"REPORTS_KEY_SHA256", "PEOPLE_KEY_SHA256", "HOOK_SECRET", "CACHE_KEY"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join("../../configs", name+".yaml")
