@@ -38,6 +38,7 @@ needs: # What tests need from the system; installed when missing.
 	@.ci/need gcc gcc libc6-dev
 	@.ci/need redis-server
 	@.ci/need chromium
+	@.ci/need bash
 	@.ci/need curl
 	@.ci/need openssl
 	@.ci/need wrk

@@ -206,8 +206,11 @@ func goTest(t *testing.T, where string, variables, words []string) {
 
 // named are the functions of that kind in the text of tests.
 func named(text, kind string) (names []string) {
-	for _, m := range regexp.MustCompile(`(?m)^func (`+kind+`\w*)\(`).FindAllStringSubmatch(text, -1) {
-		names = append(names, m[1])
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, "func "+kind); ok {
+			name, _, _ := strings.Cut(rest, "(")
+			names = append(names, kind+name)
+		}
 	}
 	return names
 }

@@ -104,7 +104,7 @@ var ran = []example{
 	{command: `curl -i -H "Authorization: Bearer $REPORTS_KEY" 127.0.0.1:8082/orgs/acme/members`, want: `(?s)^HTTP/1.1 403 .*detail=scope`},
 	{command: `curl -i -H "Authorization: Bearer $CI_KEY" 127.0.0.1:8082/repos/acme/widgets/subscribers`, want: `(?s)^HTTP/1.1 503 .*detail=credential`},
 	{command: `curl -X PUT 127.0.0.1:9000/_service/webhooks -d '[{"url":"http://127.0.0.1:8082/_weir/webhooks","secret":"'$HOOK_SECRET'","events":["*"],"target":"acme"}]'`, want: `"signed":true`},
-	{command: `curl -H "Authorization: Bearer $PEOPLE_KEY" 127.0.0.1:8082/repos/acme/widgets/stats/participation`, want: `"owner":\[`},
+	{command: `curl -H "Authorization: Bearer $PEOPLE_KEY" 127.0.0.1:8082/repos/acme/widgets/stats/commit_activity`, want: `"total"`},
 	{command: `curl -X POST 127.0.0.1:9000/_service/events -d '{"event":"push","repository":"acme/widgets","commits":5}'`, want: `"deliveries":\["[0-9a-f-]{36}"`},
 	{command: "curl -s 127.0.0.1:9000/_service/deliveries", as: `until curl 127.0.0.1:9000/_service/deliveries | grep '"status":202'; do sleep 0.1; done`, want: `"event":"push"`},
 	{command: "weir budget --admin 127.0.0.1:9092", want: `acme-bot \(user\)(?s).*installation:4201 \(installation\)`},
