@@ -185,7 +185,7 @@ const (
 // smaller scale where CI does not run them.
 var targets = map[string]string{
 	"test": ci, "lint": ci, "rules": ci, "fuzz": ci,
-	"build":         "cmd/weir.TestScripts",
+	"build":         "internal/benchmark.TestTheBenchmarkRuns",
 	"demo":          "cmd/weir.TestDemo",
 	"bench":         "internal/benchmark.TestTheBenchmarkRuns",
 	"bench-limits":  "limits/hostile.TestNoLimitIsExceeded",

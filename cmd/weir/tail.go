@@ -21,7 +21,7 @@ import (
 type tailCommand struct {
 	adminFlags
 	Client    string `help:"Only what this client asks; of those without a name, this account." placeholder:"NAME"`
-	Operation string `help:"Only this operation, as in repos/get." placeholder:"ID"`
+	Operation string `help:"Only this operation, as in gitignore/get-template." placeholder:"ID"`
 	Status    string `help:"Only answers with this status: 429, or 4xx." placeholder:"STATUS"`
 	Cache     string `help:"Only what came to this: hit, stale, validated, miss, waited, refused, error." placeholder:"RESULT"`
 	JSON      bool   `name:"json" help:"One JSON object a line, as the admin listener tells it."`
