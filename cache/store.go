@@ -58,6 +58,9 @@ type Store struct {
 // NewStore returns a store of the two tiers; shared may be nil.
 func NewStore(memory *Memory, shared Shared) *Store { return &Store{memory, shared} }
 
+// IsShared reports whether there is a tier that replicas share.
+func (s *Store) IsShared() bool { return s.shared != nil }
+
 // Lookup returns the entry that a request with these fields gets, or nil, and
 // whether it has been purged since it was fetched: then it is stale, whatever its
 // age. What memory holds fresh no other tier is asked for.

@@ -41,7 +41,7 @@ func (g *Gateway) answerFromCache(x *exchange) bool {
 // recall returns the entry that may be used for the question, or notes what is held
 // and may not, and why it must be asked.
 func (g *Gateway) recall(x *exchange) *cache.Entry {
-	e, purged := g.Cache.Lookup(x.in.Context(), x.key, x.header)
+	e, purged := g.look(x)
 	now := time.Now()
 	switch {
 	case e == nil:
@@ -317,9 +317,13 @@ func (g *Gateway) keep(x *exchange, resp *http.Response, sent http.Header, a cac
 		if x.stale != nil && x.replaces(resp.StatusCode) {
 			g.Cache.Forget(x.in.Context(), x.key)
 		}
+		if u := &g.trustIn(x).unkept; resp.StatusCode == http.StatusOK && u.Load() < unkeepable {
+			u.Add(1)
+		}
 		g.land(x, alone, nil)
 		return resp, nil
 	}
+	g.trustIn(x).unkept.Store(0)
 	own := *resp
 	own.Trailer = nil
 	e := cache.NewEntry(g.ofAll(x, a), nil, lifetime) // now: the header is the client's from here on

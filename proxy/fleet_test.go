@@ -26,11 +26,13 @@ type commons struct {
 	at       cache.Generation
 	away     bool
 	asked    int // who holds something
+	gets     int
 }
 
 func (c *commons) Get(_ context.Context, key cache.Key) []*cache.Entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.gets++
 	if c.away {
 		return nil
 	}
@@ -222,6 +224,33 @@ func TestWhatIsNotForOthersIsAskedForByEachReplica(t *testing.T) {
 		if took := time.Since(began); took > 2500*time.Millisecond {
 			t.Errorf("one after the other: %v", took)
 		}
+	})
+}
+
+// TestOthersAreNotAskedForWhatNobodyKeeps: where answers of an operation may not be kept one
+// after the other the tier is not asked for them, until one may.
+func TestOthersAreNotAskedForWhatNobodyKeeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rule := "no-store"
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Cache-Control", rule)
+			_, _ = fmt.Fprint(w, "text")
+		})
+		list, c := w.replicas(2)
+		for range unkeepable {
+			asks(list[0], watchers)
+		}
+		before := c.gets
+		asks(list[0], watchers)
+		w.want("questions to the tier for what is not kept", c.gets-before, 0)
+		rule = "max-age=60"
+		asks(list[0], watchers)
+		for _, g := range list {
+			if got := asks(g, watchers).Header().Get("Cache-Status"); !strings.HasPrefix(got, "weir; hit") {
+				t.Errorf("it is %q where it is kept again", got)
+			}
+		}
+		w.want("requests upstream", w.upstreamSaw(), unkeepable+2)
 	})
 }
 

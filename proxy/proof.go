@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirgate/weir/cache"
@@ -63,6 +64,9 @@ func (g *Gateway) offers(x *exchange, sent http.Header) []offer {
 		}
 	} else if !isUnconditional(x.header) {
 		return nil
+	}
+	if g.isUnkept(x) {
+		return list.offers
 	}
 	own, others := g.Cache.Nominees(x.in.Context(), x.key, g.about(x))
 	for _, e := range own {
@@ -252,7 +256,27 @@ func (g *Gateway) trustIn(x *exchange) *reliance {
 
 // reliance is what is relied on of one operation: a 304 repeats the Link field, and
 // tells a strong ETag.
-type reliance struct{ links, proofs trust }
+type reliance struct {
+	links, proofs trust
+	unkept        atomic.Int32 // how many good answers in a row nobody might keep
+}
+
+// unkeepable is how many good answers in a row make it likely that none of the operation is
+// kept anywhere: then replicas are not asked for one. Two of the three round trips to Redis
+// of a request that passes through were for that.
+const unkeepable = 16
+
+// isUnkept reports whether nothing of the question's operation seems to be kept, by any
+// replica. The first answer that may be kept ends that.
+func (g *Gateway) isUnkept(x *exchange) bool { return g.trustIn(x).unkept.Load() >= unkeepable }
+
+// look finds what is held for the question.
+func (g *Gateway) look(x *exchange) (e *cache.Entry, purged bool) {
+	if g.Cache.IsShared() && g.isUnkept(x) {
+		return g.Cache.Memory.Lookup(x.key, x.header)
+	}
+	return g.Cache.Lookup(x.in.Context(), x.key, x.header)
+}
 
 // trust is in something that the upstream does and nobody promises: it ends for an
 // hour after some mistakes within a minute, with nothing right between them.
