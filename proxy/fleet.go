@@ -42,7 +42,7 @@ func (g *Gateway) askForAll(x *exchange, f *flight, out *http.Request) (*http.Re
 // can tell, or what the other fetches is not for this client, this one asks. begin is
 // called when it begins to wait.
 func (g *Gateway) elsewhere(ctx context.Context, x *exchange, f *flight, begin func(*cache.Claim)) (*http.Response, landing, error) {
-	if x.ask.Has("no-cache") || x.stale != nil && x.stale.Lifetime == 0 {
+	if x.ask.Has("no-cache") || x.stale != nil && x.stale.Lifetime == 0 || g.isUnkept(x) {
 		return nil, 0, nil // only an answer to itself helps it
 	}
 	owner, waitsFor := rand.Text(), ""
