@@ -159,6 +159,7 @@ func NewBook(c Config) *Book {
 	if c.Custody == nil {
 		c.Custody = NewCustody(slog.New(slog.DiscardHandler))
 	}
+	c.Custody.keep(b.accounts)
 	for _, client := range c.Clients {
 		pays := newPurse(c, client, byName).first()
 		b.keys.add(client.Key, pays)

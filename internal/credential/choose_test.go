@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"testing"
@@ -233,6 +234,31 @@ func TestARefusalFromBeforeTheQuarantineTellsNothingNew(t *testing.T) {
 	p.Heard(who, op, 403, now, now)
 	if len(p.custody.Quarantined()) != 0 {
 		t.Error("it is not accepted again")
+	}
+}
+
+// TestATokenThatIsReplacedIsInNoQuarantine: it is listed no more once another stands in the
+// configuration; one that is refused and stays is.
+func TestATokenThatIsReplacedIsInNoQuarantine(t *testing.T) {
+	dialect, err := policy.LoadDialect("github")
+	if err != nil {
+		t.Fatal(err)
+	}
+	custody, now := NewCustody(slog.New(slog.DiscardHandler)), time.Now()
+	book := func(tokens ...Secret) *Book {
+		c := Config{Dialect: dialect, HashKey: []byte("key"), Custody: custody}
+		for _, token := range tokens {
+			c.Held = append(c.Held, Held{Name: string(token), Kind: policy.User, Token: token})
+		}
+		return NewBook(c)
+	}
+	b := book("one", "other")
+	for class := range b.accounts {
+		custody.refused(class, class, now, now)
+	}
+	book("one", "new")
+	if list := custody.Quarantined(); len(list) != 1 || list[0].Name != b.hash("one") {
+		t.Errorf("%+v", list)
 	}
 }
 

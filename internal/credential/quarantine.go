@@ -126,6 +126,17 @@ func (c *Custody) refused(class, name string, sent, now time.Time) {
 	c.log.Warn("the API refuses a credential (401): it is not used for a while", "credential", name, "until", r.until, "times", r.count)
 }
 
+// keep forgets what was refused and is held no more: its token has been replaced.
+func (c *Custody) keep(held map[string]account) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for class := range c.refusal {
+		if _, ok := held[class]; !ok {
+			delete(c.refusal, class)
+		}
+	}
+}
+
 // accepted ends a quarantine.
 func (c *Custody) accepted(class string, sent time.Time) {
 	c.mu.Lock()

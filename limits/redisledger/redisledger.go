@@ -19,9 +19,10 @@
 //	weir:{weir}:accounts  sorted set of the accounts' kinds and names by when they were last used
 //
 // Invariants: every script takes one round trip and decides on the whole
-// account at once; Redis's clock is read once in each; every key has a TTL; no
+// account at once; what is told and asked of an account goes in turns, one after the
+// other; Redis's clock is read once in each; every key has a TTL; no
 // command is sent twice by the client, and one that is changes nothing (every
-// change names a permit). A refused admission writes nothing.
+// change names a permit). A refused claim writes nothing.
 //
 // It trusts Redis with what accounts have spent; it never gives it a token. An
 // account takes about 900 bytes, 160 for each permit in flight, and for each

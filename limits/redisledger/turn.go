@@ -11,9 +11,9 @@ import (
 	"github.com/weirgate/weir/limits/signals"
 )
 
-// What a replica has to tell of an account, and to ask of it, goes to Redis in turns. So an account that many ask
-// at once costs Redis little more than one that one asks (BenchmarkTurns), and what has been
-// heard is told before, or with, whatever is asked later.
+// What a replica has to tell of an account, and to ask of it, goes to Redis in turns. So an
+// account that many ask at once costs Redis little more than one that one asks
+// (BenchmarkTurns), and what has been heard is told before, or with, whatever is asked later.
 
 const (
 	// tellWithin is how long what became of a permit waits for a claim to go with. Until
