@@ -293,6 +293,7 @@ func (g *Gateway) revalidated(x *exchange, o offer, a cache.Answer, since cache.
 	lifetime, ok := cache.Keep(renewed, x.ask, x.rule)
 	vary, one := cache.VaryFields(renewed.Header, x.header, g.covered)
 	if ok && one {
+		g.trustIn(x).unkept.Store(0)
 		e = e.Validated(a, lifetime, since)
 		e.Vary, e.About = vary, g.about(x)
 		e.Tag(x.tags()...)

@@ -83,6 +83,8 @@ type Identity struct {
 	AtOnce bool
 	// Scope is what the client may ask for; nil is everything.
 	Scope *policy.Scope
+	// Debug is set for a client that may ask, by Weir-Debug, what was made of its request.
+	Debug bool
 	// Heard is told what the upstream answered to the credential: the status of a request
 	// that was sent at some time, 0 where none came. Nil where nobody wants to know.
 	Heard func(op *policy.Operation, status int, sent time.Time)

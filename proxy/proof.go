@@ -259,6 +259,7 @@ func (g *Gateway) trustIn(x *exchange) *reliance {
 type reliance struct {
 	links, proofs trust
 	unkept        atomic.Int32 // how many good answers in a row nobody might keep
+	looked        atomic.Int64 // when was looked for one all the same, in seconds since 1970
 }
 
 // unkeepable is how many good answers in a row make it likely that none of the operation is
@@ -267,15 +268,21 @@ type reliance struct {
 const unkeepable = 16
 
 // isUnkept reports whether nothing of the question's operation seems to be kept, by any
-// replica. The first answer that may be kept ends that.
+// replica. The first answer that may be kept ends that, and so does one that is found:
+// one question a second looks for it.
 func (g *Gateway) isUnkept(x *exchange) bool { return g.trustIn(x).unkept.Load() >= unkeepable }
 
 // look finds what is held for the question.
 func (g *Gateway) look(x *exchange) (e *cache.Entry, purged bool) {
-	if g.Cache.IsShared() && g.isUnkept(x) {
-		return g.Cache.Memory.Lookup(x.key, x.header)
+	if g.Cache.IsShared() && g.isUnkept(x) && len(x.ask) == 0 {
+		if r, now := g.trustIn(x), time.Now().Unix(); r.looked.Swap(now) == now {
+			return g.Cache.Memory.Lookup(x.key, x.header)
+		}
 	}
-	return g.Cache.Lookup(x.in.Context(), x.key, x.header)
+	if e, purged = g.Cache.Lookup(x.in.Context(), x.key, x.header); e != nil && g.Cache.IsShared() {
+		g.trustIn(x).unkept.Store(0)
+	}
+	return e, purged
 }
 
 // trust is in something that the upstream does and nobody promises: it ends for an

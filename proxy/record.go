@@ -2,7 +2,11 @@ package proxy
 
 import (
 	"log/slog"
+	"strconv"
+	"strings"
 	"time"
+
+	"github.com/weirgate/weir/policy"
 )
 
 // Record is what happened to one request. The access line, the headers and the
@@ -95,6 +99,44 @@ func (r *Record) ClientLabel() string {
 // went takes over how far another record of the same request has come.
 func (r *Record) went(as *Record) {
 	r.Attempts, r.Waited, r.Spent, r.Polls, r.Stages = as.Attempts, as.Waited, as.Spent, as.Polls, as.Stages
+}
+
+// maxDebug bounds what an answer tells of its own journey, in bytes.
+const maxDebug = 1 << 10
+
+// debug tells a client that may know it what was made of its request until its answer began,
+// in the form of Cache-Status: parameters, and what it went through in its order. op is nil
+// where the request was refused before it was known.
+func (r *Record) debug(op *policy.Operation) string {
+	parts := []string{"weir"}
+	tell := func(name, value string) {
+		if value != "" {
+			parts = append(parts, name+"="+value)
+		}
+	}
+	tell("operation", r.Operation)
+	if op != nil {
+		tell("cache", string(op.Cache.Class))
+		tell("points", strconv.Itoa(op.Points))
+	}
+	tell("resource", r.Resource)
+	tell("client", r.Client)
+	tell("account", r.Account)
+	for _, s := range r.Stages {
+		value := s.Elapsed.Round(time.Microsecond).String()
+		if s.Detail != "" {
+			value += " (" + s.Detail + ")"
+		}
+		tell(s.Name, value)
+	}
+	tell("error", r.Error)
+	text := strings.Map(func(c rune) rune {
+		if c < ' ' || c > '~' {
+			return '?'
+		}
+		return c
+	}, strings.Join(parts, "; "))
+	return text[:min(len(text), maxDebug)]
 }
 
 func (r *Record) attrs() []slog.Attr {

@@ -32,11 +32,17 @@ func (g *Gateway) own(x *exchange, h http.Header) {
 	if x.record.Cache != "" { // behind that of caches nearer to the origin
 		h["Cache-Status"] = append(h["Cache-Status"], x.record.Cache)
 	}
+	if x.who.Debug && x.in.Header.Get(debugHeader) == "1" {
+		h[debugHeader] = []string{x.record.debug(x.operation)}
+	}
 	x.lines[0] = x.record.ID
 	h[requestIDHeader] = x.lines[0:1:1]
 }
 
-const requestIDHeader = "Weir-Request-Id"
+const (
+	requestIDHeader = "Weir-Request-Id"
+	debugHeader     = "Weir-Debug"
+)
 
 // rateHeaders replaces what the upstream told of some request by what is true
 // for this caller now: one set only, of the resource that this request counts
@@ -109,7 +115,7 @@ func entryFields(x *exchange, e *cache.Entry, now time.Time, h http.Header) (sta
 		status = http.StatusNotModified
 		// What describes the body is not repeated (RFC 9110 section 15.4.5).
 		for _, name := range []string{"Content-Type", "Content-Length", "Content-Encoding", "Content-Language"} {
-			h.Del(name)
+			delete(h, name)
 		}
 	} else if status != http.StatusNoContent {
 		h["Content-Length"] = x.written.plain.of(len(e.Body))

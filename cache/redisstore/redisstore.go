@@ -140,6 +140,8 @@ func (s *Store) call(ctx context.Context, what, key string, do func(context.Cont
 // round trip.
 func (s *Store) together(ctx context.Context, cmd redis.Cmder) error {
 	err := s.turns.Go(cmd, maxTogether, func(all []redis.Cmder) error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.patience) // not for this one alone
+		defer cancel()
 		if len(all) == 1 {
 			_ = s.client.Process(ctx, cmd) // what went wrong is in the commands
 			return nil

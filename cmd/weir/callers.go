@@ -55,7 +55,7 @@ func issuerURLs(c *config.Config) []string {
 // clientOf is a client as the book knows it; issuers are URLs by name.
 func clientOf(c config.Client, issuers map[string]string) (credential.Client, error) {
 	known := credential.Client{
-		Name: c.Name, Credentials: c.Credentials, Share: c.Share, Priority: policy.Priority(c.Priority),
+		Name: c.Name, Credentials: c.Credentials, Share: c.Share, Priority: policy.Priority(c.Priority), Debug: c.Debug,
 		Token: credential.Token{Issuer: issuers[c.JWT.Issuer], Claims: c.JWT.Claims},
 		Scope: &policy.Scope{Methods: c.Methods, Operations: c.Operations},
 	}

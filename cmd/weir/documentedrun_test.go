@@ -81,7 +81,7 @@ command=$1
 case "$*" in
 *--admin*) ;;
 "cache purge "*) shift 2; exec WEIR cache purge --admin ADMIN "$@" ;;
-budget*|tail*|health*) shift; exec WEIR $command --admin ADMIN "$@" ;;
+budget*|tail*|health*|"explain --live"*) shift; exec WEIR $command --admin ADMIN "$@" ;;
 esac
 case $command in
 demo) shift; exec WEIR demo --admin 127.0.0.1:0 --service 127.0.0.1:0 --listen 127.0.0.1:0 "$@" ;;

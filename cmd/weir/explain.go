@@ -15,14 +15,24 @@ import (
 )
 
 type explainCommand struct {
-	Method  string `arg:"" help:"For example GET."`
-	Path    string `arg:"" help:"For example /repos/acme/widgets/stats/participation, with its query."`
+	adminFlags
+	Method  string `arg:"" optional:"" help:"For example GET."`
+	Path    string `arg:"" optional:"" help:"For example /repos/acme/widgets/stats/participation, with its query."`
+	Live    string `help:"In place of a call: a request that the running gateway has answered lately, by its Weir-Request-Id, or last. What it got, why, and what it went through." placeholder:"ID"`
 	Config  string `help:"Configuration whose limits, cache rules and dialect apply." placeholder:"FILE"`
 	Dialect string `help:"service or github, whatever the configuration says." placeholder:"NAME"`
 }
 
-// Run tells what the catalogue knows of a call.
+// Run tells what the catalogue knows of a call, or what a gateway has made of one.
 func (c *explainCommand) Run(p *process) error {
+	switch {
+	case c.Live != "" && c.Method != "":
+		return &exit{exitUsage, "write a METHOD and a PATH, or --live ID"}
+	case c.Live != "":
+		return c.live(p)
+	case c.Path == "":
+		return &exit{exitUsage, "write a METHOD and a PATH, as in GET /user, or --live ID"}
+	}
 	rules, err := c.rules(p)
 	if err != nil {
 		return err

@@ -272,6 +272,7 @@ func (g *gateway) apply(c *config.Config) error {
 	if before := g.current.Swap(next); before != nil {
 		g.former.add(before.proxy)
 	}
+	g.custody.Keep(callers)
 	return nil
 }
 

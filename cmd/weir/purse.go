@@ -59,7 +59,7 @@ func openMint(cfg *config.Config, log *slog.Logger) (*installation.Mint, *tokens
 func spending(who credential.Caller) proxy.Identity {
 	purse, class := who.Purse, who.Class
 	id := proxy.Identity{
-		Caller: who.Caller, Scope: who.Scope,
+		Caller: who.Caller, Scope: who.Scope, Debug: who.Debug,
 		Authorize: func(ctx context.Context, h http.Header) error {
 			value, err := purse.Authorization(ctx, class)
 			var unusable *credential.Unusable

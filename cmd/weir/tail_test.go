@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,7 +25,11 @@ import (
 func sampled() []*proxy.Record {
 	at := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 	return []*proxy.Record{
-		{ID: "1", Start: at, Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Client: "builds", Outcome: "miss", Status: 200, Elapsed: 42 * time.Millisecond, Cache: "weir; fwd=uri-miss; fwd-status=200; stored; ttl=60", Attempts: 1},
+		{ID: "1", Start: at, Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Client: "builds", Outcome: "miss", Status: 200, Elapsed: 42 * time.Millisecond, Cache: "weir; fwd=uri-miss; fwd-status=200; stored; ttl=60", Attempts: 1, Spent: 1, Resource: "core", Stages: []proxy.Stage{
+			{Name: "queue", Start: 100 * time.Microsecond, Elapsed: 2 * time.Millisecond, Detail: "concurrency"},
+			{Name: "attempt", Start: 2100 * time.Microsecond, Elapsed: 39 * time.Millisecond, Detail: "200"},
+			{Name: "settle", Start: 41 * time.Millisecond, Elapsed: 12 * time.Microsecond},
+		}},
 		{ID: "2", Start: at, Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Client: "builds", Outcome: "hit", Status: 200, Elapsed: 90 * time.Microsecond, Cache: "weir; hit; ttl=59"},
 		{ID: "3", Start: at, Method: "GET", Route: "/search/code", Operation: "search/code", Account: "0a1b2c", Outcome: "refused", Status: 429, Elapsed: 3 * time.Second, Cache: "weir; detail=primary"},
 		{ID: "4", Start: at, Method: "_OTHER", Route: "/x\x1b[2J", Operation: "unknown", Account: "0a1b2c", Client: "evil\n\x1b[31m", Outcome: "refused", Status: 502, Elapsed: time.Second, Cache: "weir; detail=upstream"},
@@ -45,7 +50,7 @@ func (s *scriptAdmin) happen(ts *testscript.TestScript, _ bool, args []string) {
 	var watches atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h, first := history.New(history.Sources{}), watches.Add(1) == 1
-		pages := admin.Handler(admin.Access{Token: credential.Secret(token)}, admin.Sources{History: h})
+		pages := admin.Handler(admin.Access{Token: credential.Secret(token)}, admin.Sources{History: h, Requests: toldLately})
 		pages.ServeHTTP(&flushed{w, sync.OnceFunc(func() {
 			if !first {
 				again <- struct{}{}
@@ -59,6 +64,15 @@ func (s *scriptAdmin) happen(ts *testscript.TestScript, _ bool, args []string) {
 	}))
 	ts.Defer(server.Close)
 	ts.Setenv(args[0], server.URL)
+}
+
+// toldLately are the sampled requests as the listener lists them, the newest first.
+func toldLately() any {
+	var list []history.Told
+	for _, r := range slices.Backward(sampled()) {
+		list = append(list, history.Tell(r))
+	}
+	return list
 }
 
 // flushed calls something whenever an answer is sent on.

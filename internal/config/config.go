@@ -85,6 +85,7 @@ type Client struct {
 	Credentials []string `yaml:"credentials" desc:"names of the credentials that it may spend; of several the one with the most left, among those that see what is asked for"`
 	Share       int      `yaml:"share" desc:"its weight among the clients of one account"`
 	Priority    string   `yaml:"priority" desc:"who waits for whom" enum:"interactive,normal,batch"`
+	Debug       bool     `yaml:"debug" desc:"whether it may send Weir-Debug: 1, and is told what was made of its request"`
 }
 
 // JWT says which tokens are a client's.

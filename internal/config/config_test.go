@@ -164,7 +164,7 @@ func TestMaskedShowsEverythingButSecrets(t *testing.T) {
 		"credentials": []any{map[string]any{"name": "ci", "kind": "user", "account": "octo-bot", "token": "•••"}},
 		"clients": []any{map[string]any{
 			"name": "builds", "key": "sha256:" + strings.Repeat("0", 64), "certificate": "", "jwt": map[string]any{"issuer": "", "claims": map[string]any{}},
-			"methods": []any{}, "operations": []any{}, "credentials": []any{"ci"}, "share": 3, "priority": "batch",
+			"methods": []any{}, "operations": []any{}, "credentials": []any{"ci"}, "share": 3, "priority": "batch", "debug": false,
 		}},
 		"issuers": []any{},
 		"callers": map[string]any{"pass_through": true, "trusted_proxies": []any{}},

@@ -59,6 +59,8 @@ type Client struct {
 	// Share and Priority order it among the clients of one account.
 	Share    int
 	Priority policy.Priority
+	// Debug lets it ask what was made of its requests.
+	Debug bool
 }
 
 // Book knows who may call, and whose credential pays. It is immutable and safe
@@ -92,6 +94,8 @@ type Caller struct {
 	Authorization Secret
 	// Scope is what it may ask for; nil is everything.
 	Scope *policy.Scope
+	// Debug is set for one that may ask what was made of its requests.
+	Debug bool
 	// Purse is set for a client that spends what the gateway holds: the caller is then
 	// the first of its credentials.
 	Purse *Purse
@@ -159,7 +163,6 @@ func NewBook(c Config) *Book {
 	if c.Custody == nil {
 		c.Custody = NewCustody(slog.New(slog.DiscardHandler))
 	}
-	c.Custody.keep(b.accounts)
 	for _, client := range c.Clients {
 		pays := newPurse(c, client, byName).first()
 		b.keys.add(client.Key, pays)

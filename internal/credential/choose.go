@@ -46,7 +46,7 @@ func newPurse(c Config, client Client, held map[string]Caller) *Purse {
 	p := &Purse{custody: c.Custody, present: map[string]string{}}
 	for _, name := range client.Credentials {
 		pays := held[name]
-		pays.Client, pays.Share, pays.Priority, pays.Scope, pays.Purse = client.Name, client.Share, client.Priority, client.Scope, p
+		pays.Client, pays.Share, pays.Priority, pays.Scope, pays.Debug, pays.Purse = client.Name, client.Share, client.Priority, client.Scope, client.Debug, p
 		p.held = append(p.held, pays)
 	}
 	return p

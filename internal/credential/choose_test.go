@@ -256,7 +256,8 @@ func TestATokenThatIsReplacedIsInNoQuarantine(t *testing.T) {
 	for class := range b.accounts {
 		custody.refused(class, class, now, now)
 	}
-	book("one", "new")
+	custody.Keep(book("one", "new"))
+	custody.refused(b.hash("other"), "other", now, now) // it was on its way
 	if list := custody.Quarantined(); len(list) != 1 || list[0].Name != b.hash("one") {
 		t.Errorf("%+v", list)
 	}

@@ -29,6 +29,7 @@ type Custody struct {
 
 	mu      sync.Mutex
 	refusal map[string]*refusals // by class
+	held    map[string]account   // by class; nil before it is known
 	sight   sight
 }
 
@@ -110,7 +111,10 @@ func (c *Custody) refused(class, name string, sent, now time.Time) {
 		}
 	}
 	r := c.refusal[class]
+	_, held := c.held[class]
 	switch {
+	case c.held != nil && !held:
+		return
 	case r == nil:
 		r = &refusals{name: name}
 		c.refusal[class] = r
@@ -126,12 +130,14 @@ func (c *Custody) refused(class, name string, sent, now time.Time) {
 	c.log.Warn("the API refuses a credential (401): it is not used for a while", "credential", name, "until", r.until, "times", r.count)
 }
 
-// keep forgets what was refused and is held no more: its token has been replaced.
-func (c *Custody) keep(held map[string]account) {
+// Keep forgets what was refused and is held no more, as a book that is in force has it: its
+// token has been replaced. What the API still says of it tells nothing.
+func (c *Custody) Keep(b *Book) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.held = b.accounts
 	for class := range c.refusal {
-		if _, ok := held[class]; !ok {
+		if _, ok := c.held[class]; !ok {
 			delete(c.refusal, class)
 		}
 	}

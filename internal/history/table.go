@@ -21,7 +21,13 @@ type table[K, T comparable] struct {
 	add    func(into *T, more T)
 	rows   map[K]*row[T]
 	others row[T]
+	// strangers is how often something was counted that had no row while all were taken.
+	strangers int
 }
+
+// letIn is which of them gets one, each so many times: what counts comes again soon, and to
+// make room for each of ten thousand names took longer than the rest of what is counted.
+const letIn = 16
 
 type row[T comparable] struct {
 	ring[T]
@@ -37,6 +43,10 @@ func (t *table[K, T]) count(key K, division int64, more T) {
 	r := t.rows[key]
 	if r == nil {
 		if len(t.rows) >= t.most {
+			if t.strangers++; t.strangers%letIn != 0 {
+				t.add(t.others.at(division, hour), more)
+				return
+			}
 			t.displace(division)
 		}
 		r = &row[T]{}

@@ -110,7 +110,7 @@ func (l *Ledger) keepOutcome(s *shadow, p limits.Permit, o limits.Outcome) {
 	}
 	f.outcome = &o
 	switch {
-	case l.isLost():
+	case l.isLost() || f.alone:
 		f.told = s.hears(p, o, r)
 	case o.Limited == signals.NotLimited:
 		f.told = s.learn(p, o, r)
@@ -176,7 +176,7 @@ func (l *Ledger) tellKept(ctx context.Context, s *shadow, r *limits.Rules) error
 			return err
 		}
 	}
-	return l.tellNow(ctx, s)
+	return l.tellNow(ctx, s, true)
 }
 
 // alive notes that a flight is. It reports whether Redis does not know of it yet,

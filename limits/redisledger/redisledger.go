@@ -173,6 +173,9 @@ func New(c Config) (*Ledger, error) {
 
 // Close closes the connections.
 func (l *Ledger) Close() error {
+	l.mu.Lock()
+	l.left = true // nobody begins to tell
+	l.mu.Unlock()
 	l.telling.Wait()
 	return l.Client.Close()
 }
@@ -288,8 +291,8 @@ func (l *Ledger) run(ctx context.Context, script *redis.Script, name string, arg
 	}
 	if answer[0] != int64(-1) {
 		l.mu.Lock()
+		defer l.mu.Unlock()
 		done(answer)
-		l.mu.Unlock()
 	}
 	return answer, nil
 }
@@ -378,20 +381,10 @@ func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) 
 		return nil
 	}
 	l.keepOutcome(s, p, o)
-	switch {
-	case l.isLost():
-		return lost(errLost)
-	case l.within == 0 || o.Limited != signals.NotLimited:
-		err := l.tellNow(ctx, s)
-		if err != nil {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			s.hears(p, o, l.rules.Load())
-		}
-		return err
+	if l.within > 0 && o.Limited == signals.NotLimited {
+		return l.tellSoon(s)
 	}
-	l.tellSoon(s)
-	return nil
+	return l.tellNow(ctx, s, false)
 }
 
 var errLost = errors.New("it is lost")
@@ -411,14 +404,10 @@ func (l *Ledger) Release(ctx context.Context, p limits.Permit, aborted bool) err
 		return nil
 	}
 	l.keepEnd(s, p, aborted)
-	switch {
-	case l.isLost():
-		return lost(errLost)
-	case l.within == 0:
-		return l.tellNow(ctx, s)
+	if l.within > 0 {
+		return l.tellSoon(s)
 	}
-	l.tellSoon(s)
-	return nil
+	return l.tellNow(ctx, s, false)
 }
 
 // Renew implements [limits.Ledger].

@@ -28,6 +28,8 @@ const (
 type ask struct {
 	claim    *limits.Claim
 	decision limits.Decision
+	// seeks is set for who finds out whether Redis is there again.
+	seeks bool
 }
 
 // tell is what became of a permit: its outcome, or that its answer has ended.
@@ -37,14 +39,32 @@ type tell struct {
 	aborted bool
 }
 
+// limited reports whether it is a limit error.
+func (t *tell) limited() bool { return t.outcome != nil && t.outcome.Limited != signals.NotLimited }
+
 // inTurn takes part in a turn of the account. Every turn has an end: its calls have deadlines.
 func (l *Ledger) inTurn(ctx context.Context, s *shadow, a *ask) error {
 	return s.turns.Go(a, turnMost, func(asks []*ask) error {
 		l.mu.Lock()
-		tells := append(l.kept(s), s.strays...)
-		s.strays = nil
+		tells, strays := l.kept(s), s.strays
 		l.mu.Unlock()
-		return l.exchange(context.WithoutCancel(ctx), s, tells, asks) // not for this one alone
+		tells = append(tells, strays...)
+		err := lost(errLost)
+		if !l.isLost() || slices.ContainsFunc(asks, func(a *ask) bool { return a.seeks }) { // else it was in the turn before
+			err = l.exchange(context.WithoutCancel(ctx), s, tells, asks) // not for this one alone
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if err == nil {
+			s.strays = s.strays[len(strays):]
+			return nil
+		}
+		for _, t := range tells { // who goes on alone must know of it
+			if t.limited() {
+				s.hears(t.permit, *t.outcome, l.rules.Load())
+			}
+		}
+		return err
 	})
 }
 
@@ -63,14 +83,17 @@ func (l *Ledger) exchange(ctx context.Context, s *shadow, tells []tell, asks []*
 	if len(outcomes)+len(claims) == 0 {
 		return nil
 	}
-	answer, err := l.step(ctx, l.scripts.turn, s, r, func(answer []any) { l.took(s, r, tells, asking, answer) }, r.Headroom, r.Usable(int64(r.Concurrent)), outcomes, claims)
-	if err != nil {
-		return err
+	understood := false
+	_, err := l.step(ctx, l.scripts.turn, s, r, func(answer []any) {
+		understood = len(answer) == 6 && len(list(answer[4])) == len(tells) && len(list(answer[5])) == len(asking)
+		if understood {
+			l.took(s, r, tells, asking, answer)
+		}
+	}, r.Headroom, r.Usable(int64(r.Concurrent)), outcomes, claims)
+	if err == nil && !understood {
+		err = lost(errShort)
 	}
-	for i, a := range asking {
-		a.decision = decided(list(list(answer[5])[i]))
-	}
-	return nil
+	return err
 }
 
 // list is one in an answer.
@@ -106,7 +129,7 @@ func (l *Ledger) took(s *shadow, r *limits.Rules, tells []tell, asks []*ask, ans
 		s.release(id, t.aborted, r)
 	}
 	for i, a := range asks {
-		if list(list(answer[5])[i])[0] == int64(1) {
+		if a.decision = decided(list(list(answer[5])[i])); a.decision.Granted {
 			s.class(*a.claim).used = time.Now()
 			s.flight(l.id(*a.claim), *a.claim, r)
 		}
@@ -152,8 +175,8 @@ func (l *Ledger) outcome(t tell, r *limits.Rules) []any {
 	return record
 }
 
-// kept is what became of flights and Redis has not been told yet, of those first that were
-// begun first. Of flights that it does not know the next beat tells it. The caller holds
+// kept is what became of flights and Redis has not been told yet: limit errors first, then of
+// those that were begun first. Of flights that it does not know the next beat tells it. The caller holds
 // Ledger.mu.
 func (l *Ledger) kept(s *shadow) []tell {
 	var tells []tell
@@ -171,12 +194,14 @@ func (l *Ledger) kept(s *shadow) []tell {
 			tells = append(tells, tell{permit: p, aborted: f.aborted})
 		}
 	}
-	slices.SortStableFunc(tells, func(a, b tell) int { return cmp.Compare(a.permit.ID, b.permit.ID) })
+	slices.SortStableFunc(tells, func(a, b tell) int {
+		return cmp.Or(cmp.Compare(truth(!a.limited()), truth(!b.limited())), cmp.Compare(a.permit.ID, b.permit.ID))
+	})
 	return tells[:min(len(tells), turnMost)]
 }
 
-// tellNow tells Redis what is kept of an account now.
-func (l *Ledger) tellNow(ctx context.Context, s *shadow) error {
+// tellNow tells Redis what is kept of an account now; if it seeks, though Redis is lost.
+func (l *Ledger) tellNow(ctx context.Context, s *shadow, seeks bool) error {
 	l.mu.Lock()
 	untold := len(s.strays)
 	for _, f := range s.flights {
@@ -186,7 +211,7 @@ func (l *Ledger) tellNow(ctx context.Context, s *shadow) error {
 	}
 	l.mu.Unlock()
 	for ; untold > 0; untold -= turnMost {
-		if err := l.inTurn(ctx, s, &ask{}); err != nil {
+		if err := l.inTurn(ctx, s, &ask{seeks: seeks}); err != nil {
 			return err
 		}
 	}
@@ -194,11 +219,14 @@ func (l *Ledger) tellNow(ctx context.Context, s *shadow) error {
 }
 
 // tellSoon tells Redis what is kept of an account, if no claim takes it along.
-func (l *Ledger) tellSoon(s *shadow) {
+func (l *Ledger) tellSoon(s *shadow) error {
+	if l.isLost() {
+		return lost(errLost)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s.soon {
-		return
+	if s.soon || l.left {
+		return nil
 	}
 	s.soon = true
 	l.telling.Go(func() {
@@ -206,8 +234,7 @@ func (l *Ledger) tellSoon(s *shadow) {
 		l.mu.Lock()
 		s.soon = false
 		l.mu.Unlock()
-		if !l.isLost() {
-			_ = l.tellNow(context.Background(), s) // else it is kept until Redis is found
-		}
+		_ = l.tellNow(context.Background(), s, false) // else it is kept until Redis is found
 	})
+	return nil
 }

@@ -165,3 +165,57 @@ func TestThoseWhoWaitGoTogether(t *testing.T) {
 		}
 	})
 }
+
+// TestALimitIsHeededWithoutRedis: a replica that could not tell of a limit error, or had lost
+// Redis before, lets nothing go for it alone.
+func TestALimitIsHeededWithoutRedis(t *testing.T) {
+	for name, lose := range map[string]func(p *pair){
+		"its turn is not answered": func(p *pair) { p.seam.once(p.r1.scripts.turn, unanswered) },
+		"it is lost before":        func(p *pair) { p.cutOff(p.r1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inPair(t, func(p *pair) {
+				p.spent(p.r1, 1, 20, true)
+				p.beat(p.r1)
+				p.r1.within = tellWithin
+				c := p.claim(1)
+				if !p.asked(p.r1, c) {
+					p.Fatal("refused")
+				}
+				lose(p)
+				if err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, plain(signals.SecondaryLimit)); err == nil || !p.r1.isLost() {
+					p.Fatal(err)
+				}
+				if d, err := p.r1.Admit(p.Context(), p.claim(1)); err != nil || d.Reason != limits.Cooldown {
+					p.Errorf("%+v, %v", d, err)
+				}
+				p.r1.seek(p.Context())
+				if d, err := p.r2.Admit(p.Context(), p.claim(1)); err != nil || d.Granted {
+					p.Errorf("when it is found another replica has %+v, %v", d, err)
+				}
+			})
+		})
+	}
+}
+
+// TestWhoWaitsWhenRedisIsLostWaitsNoLonger: those in the queue are refused with the turn that
+// has found out, not each after a turn of their own.
+func TestWhoWaitsWhenRedisIsLostWaitsNoLonger(t *testing.T) {
+	inTurns(t, func(t *testing.T, l *Ledger, c *counting) {
+		l.timeout = 50 * time.Millisecond
+		c.hold = func() { time.Sleep(time.Second) } // beyond every deadline
+		began := time.Now()
+		var asking sync.WaitGroup
+		for i := range uint64(200) {
+			asking.Go(func() {
+				if d, err := l.Admit(t.Context(), create(i+1)); err != nil || d.Granted || d.Reason != Store {
+					t.Errorf("%+v, %v", d, err)
+				}
+			})
+		}
+		asking.Wait()
+		if n := c.turns.Load(); n != 1 || time.Since(began) > 1100*time.Millisecond {
+			t.Errorf("%d turns in %v", n, time.Since(began))
+		}
+	})
+}
