@@ -344,3 +344,55 @@ func TestReadsGoTogether(t *testing.T) {
 		t.Errorf("they went by %v", b.sizes)
 	}
 }
+
+// then does something after the first command of a name.
+type then struct {
+	name string
+	do   func()
+}
+
+func (*then) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (*then) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (t *then) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if cmd.Name() == t.name && t.do != nil {
+			t.do()
+			t.do = nil
+		}
+		return err
+	}
+}
+
+// TestAStreamThatBeginsWhileItIsLookedAt: another replica begins it anew between the look at
+// its oldest entry and at its newest; what is held counts as purged.
+func TestAStreamThatBeginsWhileItIsLookedAt(t *testing.T) {
+	onEach(t, func(f *fleet) {
+		other := f.client()
+		f.Cleanup(func() { _ = other.Close() })
+		codec, err := cache.NewCodec(nil)
+		if err != nil {
+			f.Fatal(err)
+		}
+		memory := cache.NewMemory(1 << 20)
+		f.Cleanup(memory.Close)
+		s := New(f.client(), codec, memory, slog.New(slog.DiscardHandler))
+		f.Cleanup(func() { _ = s.Close() })
+		memory.Keep(page, fetched(memory.Generation(), "old"))
+		s.client.AddHook(&then{"xrange", func() {
+			if err := other.XAdd(f.Context(), &redis.XAddArgs{Stream: stream, Values: []any{"purge", "{}"}}).Err(); err != nil {
+				f.Error(err)
+			}
+		}})
+		if err := s.look(f.Context()); err != nil {
+			f.Fatal(err)
+		}
+		if e, purged := memory.Lookup(page, nil); e == nil || !purged {
+			f.Errorf("%v, purged %v", e, purged)
+		}
+	})
+}

@@ -70,6 +70,9 @@ func (s *Store) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if len(oldest) == 0 {
+		oldest = newest // another replica has begun it anew, just now
+	}
 	at := generation(s.at)
 	switch {
 	case len(newest) == 0 || generation(newest[0].ID) < at:
