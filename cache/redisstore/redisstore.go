@@ -143,7 +143,7 @@ func (s *Store) together(ctx context.Context, cmd redis.Cmder) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.patience) // not for this one alone
 		defer cancel()
 		if len(all) == 1 {
-			_ = s.client.Process(ctx, cmd) // what went wrong is in the commands
+			_ = s.client.Process(ctx, all[0]) // what went wrong is in the commands
 			return nil
 		}
 		p := s.client.Pipeline()

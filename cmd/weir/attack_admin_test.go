@@ -2,14 +2,12 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -37,14 +35,7 @@ func newOperated(t *testing.T) *operated {
 	t.Cleanup(g.close)
 	o := &operated{T: t, gateway: g}
 	g.reload = func() error { o.reloads.Add(1); return nil }
-	endpoints, err := g.listen()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = serveAll(ctx, slog.New(slog.DiscardHandler), atOnce, endpoints...) })
-	t.Cleanup(func() { stop(); serving.Wait() })
+	endpoints := onListeners(t, g)
 	o.address = endpoints[1].listener.Addr().String()
 	return o
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -13,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -61,14 +59,7 @@ func newVouched(t *testing.T) *vouched {
 		t.Fatal(err)
 	}
 	t.Cleanup(v.close)
-	endpoints, err := v.listen()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = serveAll(ctx, slog.New(slog.DiscardHandler), atOnce, endpoints...) })
-	t.Cleanup(func() { stop(); serving.Wait() })
+	endpoints := onListeners(t, v.gateway)
 	v.clients, v.operator = endpoints[0].listener.Addr().String(), endpoints[1].listener.Addr().String()
 	return v
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"net/http/httptest"
 	"net/http/httptrace"
 	"path/filepath"
-	"sync"
 	"testing"
 
 	"github.com/weirgate/weir/internal/config"
@@ -69,14 +67,7 @@ clients: [{name: builds, certificate: %q, credentials: [ci]}]
 		t.Fatal(err)
 	}
 	t.Cleanup(g.close)
-	endpoints, err := g.listen()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = serveAll(ctx, slog.New(slog.DiscardHandler), atOnce, endpoints...) })
-	t.Cleanup(func() { stop(); serving.Wait() })
+	endpoints := onListeners(t, g)
 
 	address := endpoints[0].listener.Addr().String()
 	reused := false

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,4 +75,18 @@ func TestAChangeThatIsTakenBackWaitsForNothing(t *testing.T) {
 	if n := strings.Count(log.String(), "takes effect at the next start"); n != 2 {
 		t.Errorf("said %d times, want 2:\n%s", n, log.String())
 	}
+}
+
+// onListeners has a gateway answer on its own listeners until the test ends.
+func onListeners(t *testing.T, g *gateway) []endpoint {
+	t.Helper()
+	endpoints, err := g.listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = serveAll(ctx, slog.New(slog.DiscardHandler), atOnce, endpoints...) })
+	t.Cleanup(func() { stop(); serving.Wait() })
+	return endpoints
 }
