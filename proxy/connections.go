@@ -175,6 +175,19 @@ func (c *patientConn) Write(p []byte) (int, error) {
 	}
 }
 
+// WriteBuffers is like Write for what stands in several places, in one call of the system.
+func (c *patientConn) WriteBuffers(list *net.Buffers) (int64, error) {
+	written := int64(0)
+	for {
+		c.patiently()
+		n, err := list.WriteTo(c.Conn)
+		written += n
+		if err == nil || n < piece || !isTimeout(err) {
+			return written, err
+		}
+	}
+}
+
 func (c *patientConn) Close() error {
 	err := c.Conn.Close()
 	c.left()

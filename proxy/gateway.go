@@ -108,8 +108,11 @@ var ErrUnidentifiable = errors.New("who sends this cannot be found out now")
 type Gateway struct {
 	Config
 	buffers bufferPool
-	flights flights
-	contact contact
+	// exchanges are kept for those that [Gateway.AnswerAtOnce] ends; all of others are made
+	// anew, for who is behind them may look at one for longer than its request takes.
+	exchanges sync.Pool
+	flights   flights
+	contact   contact
 	// digests is whether it is known how ETags are made.
 	digests  trust
 	reliance struct {

@@ -279,10 +279,17 @@ func (g *Gateway) look(x *exchange) (e *cache.Entry, purged bool) {
 			return g.Cache.Memory.Lookup(x.key, x.header)
 		}
 	}
-	if e, purged = g.Cache.Lookup(x.in.Context(), x.key, x.header); e != nil && g.Cache.IsShared() {
-		g.trustIn(x).unkept.Store(0)
+	if e, purged = g.Cache.Lookup(x.in.Context(), x.key, x.header); e != nil {
+		g.noteHeld(x)
 	}
 	return e, purged
+}
+
+// noteHeld notes that answers to such a question are kept.
+func (g *Gateway) noteHeld(x *exchange) {
+	if g.Cache.IsShared() {
+		g.trustIn(x).unkept.Store(0)
+	}
 }
 
 // trust is in something that the upstream does and nobody promises: it ends for an

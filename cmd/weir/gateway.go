@@ -322,6 +322,17 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.proxy.ServeHTTP(w, r)
 }
 
+// AnswerAtOnce is for the front, before ServeHTTP.
+func (g *gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool {
+	c := g.current.Load()
+	if c.webhooks != nil && r.URL.Path == c.config.Webhooks.Path {
+		return false
+	}
+	g.telemetry.Began(r.Method)
+	defer g.telemetry.Ended(r.Method)
+	return c.proxy.AnswerAtOnce(w, r)
+}
+
 // changed makes stale what an event has changed.
 func (g *gateway) changed(e webhook.Event) {
 	var tags []string
@@ -346,7 +357,7 @@ func (g *gateway) listen() ([]endpoint, error) {
 		_ = clients.Close()
 		return nil, err
 	}
-	endpoints, err := g.secure(endpoint{listener: g.connections.Listener(clients, clientPatience, g.log), handler: g}, c)
+	endpoints, err := g.secure(endpoint{listener: g.connections.Listener(clients, clientPatience, g.log), handler: g, front: g}, c)
 	if err != nil {
 		return nil, errors.Join(err, clients.Close(), operator.listener.Close())
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/front"
 	"github.com/weirgate/weir/proxy"
 )
 
@@ -95,6 +96,7 @@ func (c *serveCommand) Run(p *process) error {
 type endpoint struct {
 	listener net.Listener
 	handler  http.Handler
+	front    front.Handler // answers before handler does, by plain HTTP; nil for nobody
 	tls      *tls.Config   // nil for plain HTTP
 	timeout  time.Duration // to read a request, and to write its answer; 0 for as long as it takes
 	// operator is set for who watches the others, and ends after them; answers of its own that
@@ -103,10 +105,13 @@ type endpoint struct {
 	ending   func()
 }
 
-// serve answers until the server is shut down.
-func (e endpoint) serve(s *http.Server) error {
-	if e.tls != nil {
+// serve answers until the server is shut down. What is answered in front of it is of answering.
+func (e endpoint) serve(s *http.Server, answering *sync.WaitGroup) error {
+	switch {
+	case e.tls != nil:
 		return s.ServeTLS(e.listener, "", "")
+	case e.front != nil:
+		return front.Serve(s, e.listener, e.front, answering)
 	}
 	return s.Serve(e.listener)
 }
@@ -179,7 +184,7 @@ func serveAll(ctx context.Context, log *slog.Logger, end func() ending, endpoint
 			clients = append(clients, s)
 		}
 		serving.Go(func() {
-			if err := e.serve(s); !errors.Is(err, http.ErrServerClosed) {
+			if err := e.serve(s, &answering); !errors.Is(err, http.ErrServerClosed) {
 				cancel(err)
 			}
 		})

@@ -35,6 +35,7 @@ var rooms = []room{
 
 	{dir: "proxy", may: []string{"policy", "limits", "limits/signals", "cache"}, why: "a request's journey: where limits and cache meet"},
 
+	{dir: "internal/front", why: "what can be answered at once, before net/http; what that is others say"},
 	{dir: "internal/turns", why: "going together, for all who ask Redis much"},
 	{dir: "internal/aead", why: "one way to derive a key, for all who seal what they share"},
 	{dir: "internal/history", may: []string{"limits", "proxy"}, why: "remembers records and accounts; who looks at them is for others"},

@@ -1,0 +1,140 @@
+package front
+
+import (
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// requests are what requests are read into and answers written from, kept for their
+// allocations: made anew for each they would be most of what a hit allocates.
+type requests struct{ pool sync.Pool }
+
+func (p *requests) get() *request {
+	if r, ok := p.pool.Get().(*request); ok {
+		return r
+	}
+	return &request{in: http.Request{Header: make(http.Header, 16)}, answered: answer{header: make(http.Header, 32)}}
+}
+
+func (p *requests) put(r *request) { p.pool.Put(r) }
+
+// request is a request and its answer.
+type request struct {
+	head     head
+	in       http.Request
+	url      url.URL
+	values   [maxFields]string // of in.Header
+	answered answer
+}
+
+// answer has the handler answer the request, and reports whether it did.
+func (r *request) answer(c *conn) bool {
+	r.head.into(&r.in, &r.url, c.remote, r.values[:])
+	a := &r.answered
+	clear(a.header)
+	a.conn, a.status, a.err = c.Conn, 0, nil
+	defer func() { a.conn = nil }()
+	if !c.listener.handler.AnswerAtOnce(a, &r.in) {
+		return false
+	}
+	a.flush(nil)
+	return true
+}
+
+// answer is an [http.ResponseWriter] for answers that are written with one call of Write or
+// none, and whose fields say all there is to say, their length and type too: but for the date
+// nothing is added that net/http would add, nor taken out.
+type answer struct {
+	conn   net.Conn
+	header http.Header
+	status int
+	head   []byte // written when the body is, or when there is none
+	names  []string
+	err    error
+}
+
+func (a *answer) Header() http.Header { return a.header }
+
+// WriteHeader makes the head. Like net/http it adds the date, and orders fields by name.
+func (a *answer) WriteHeader(status int) {
+	if a.status != 0 || status < 200 {
+		return
+	}
+	a.status = status
+	b := append(a.head[:0], "HTTP/1.1 "...)
+	b = strconv.AppendInt(b, int64(status), 10)
+	b = append(b, ' ')
+	b = append(b, http.StatusText(status)...)
+	b = append(b, "\r\n"...)
+	a.names = slices.AppendSeq(a.names[:0], maps.Keys(a.header))
+	slices.Sort(a.names)
+	for _, name := range a.names {
+		for _, value := range a.header[name] {
+			b = append(b, name...)
+			b = append(b, ": "...)
+			b = appendValue(b, value)
+			b = append(b, "\r\n"...)
+		}
+	}
+	if a.header["Date"] == nil {
+		b = append(b, "Date: "...)
+		b = time.Now().UTC().AppendFormat(b, http.TimeFormat)
+		b = append(b, "\r\n"...)
+	}
+	a.head = append(b, "\r\n"...)
+}
+
+// appendValue appends what can stand in one line.
+func appendValue(b []byte, value string) []byte {
+	if strings.IndexByte(value, '\n') < 0 && strings.IndexByte(value, '\r') < 0 {
+		return append(b, value...)
+	}
+	return append(b, oneLine.Replace(value)...)
+}
+
+var oneLine = strings.NewReplacer("\n", " ", "\r", " ")
+
+func (a *answer) Write(p []byte) (int, error) {
+	if a.status == 0 {
+		a.WriteHeader(http.StatusOK)
+	}
+	return a.flush(p)
+}
+
+// small is the size up to which a body is copied behind the head: one call of the system for
+// both, without a list of two.
+const small = 16 << 10
+
+// flush writes the head, if it has not been written, and p.
+func (a *answer) flush(p []byte) (int, error) {
+	switch {
+	case a.err != nil:
+		return 0, a.err
+	case len(a.head) == 0 && len(p) == 0:
+		return 0, nil
+	case len(p) <= small:
+		a.head = append(a.head, p...)
+		_, a.err = a.conn.Write(a.head)
+	default:
+		list := net.Buffers{a.head, p}
+		if all, ok := a.conn.(interface {
+			WriteBuffers(*net.Buffers) (int64, error)
+		}); ok {
+			_, a.err = all.WriteBuffers(&list)
+		} else {
+			_, a.err = list.WriteTo(a.conn)
+		}
+	}
+	a.head = a.head[:0]
+	if a.err != nil {
+		return 0, a.err
+	}
+	return len(p), nil
+}

@@ -1,0 +1,290 @@
+// Package front answers, on a connection of HTTP/1.1 without TLS, what can be answered at once
+// from memory, before net/http has a part in it; everything else it leaves to net/http, byte
+// for byte. By it a hit takes about half of the processor's time: of what net/http does for
+// each request (a goroutine that listens whether the client leaves, three deadlines, a header
+// as a map that is sorted) an answer that waits for nothing needs none.
+//
+// Invariants. It reads a narrow part of what net/http would read in the same way (see head),
+// and looks at bytes only where a request must begin: behind the last byte of one that it
+// answered itself, or that it handed over whole and that has been answered. Where it loses
+// sight of where requests end the connection is net/http's for good. The first request of a
+// connection is net/http's in any case, which learns by it whether the connection is in use.
+// Answers go out in the order of their requests, and none is cut off when the server ends.
+//
+// It decides nothing about what a client gets, and it is no server: requests with a body, what
+// must wait, HTTP/2, TLS and every kind of error are net/http's.
+package front
+
+import (
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Handler answers a GET if it can at once, and else reports false: then nothing has been
+// written, and nothing of what it has looked at has been changed, for the same request comes
+// by net/http. Request, header and writer are the server's own again when it returns.
+type Handler interface {
+	AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool
+}
+
+// Serve is like s.Serve for a listener of plain HTTP, with h in front of it. It sets
+// s.ConnState. Answers that go on when s has been shut down are those of answering.
+func Serve(s *http.Server, l net.Listener, h Handler, answering *sync.WaitGroup) error {
+	s.ConnState = func(c net.Conn, state http.ConnState) {
+		if c, ok := c.(*conn); ok {
+			c.is(state)
+		}
+	}
+	return s.Serve(&listener{Listener: l, handler: h, answering: answering, idleTimeout: s.IdleTimeout})
+}
+
+type listener struct {
+	net.Listener
+	handler     Handler
+	answering   *sync.WaitGroup
+	idleTimeout time.Duration
+	requests    requests
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	own := &conn{Conn: c, listener: l, remote: c.RemoteAddr().String(), begins: true}
+	own.changed.L = &own.mu
+	return own, nil
+}
+
+// conn is a connection as net/http sees it. Read is called by one goroutine at a time, as
+// net/http has it; Close by any.
+type conn struct {
+	net.Conn
+	listener *listener
+	remote   string
+
+	// theirs is set once it is not known any more where requests end: what comes is
+	// net/http's. Where it is not, begins says that the next byte is the first of a request,
+	// and owed is how many are still to come of the body of one that net/http reads.
+	theirs bool
+	begins bool
+	owed   int64
+	// rest is what has been read and is not net/http's yet.
+	rest []byte
+	// idle is set between a request that net/http has answered and the next.
+	idle atomic.Bool
+	// missed is how many requests in a row could not be answered at once.
+	missed int
+
+	mu sync.Mutex
+	// until is the deadline in force of what is read; interrupted is set where it is one long
+	// past, by which net/http ends what it reads, and changed tells of that.
+	until       time.Time
+	interrupted bool
+	changed     sync.Cond
+	// busy is set while an answer is being made and written, closed once somebody has closed
+	// the connection: then it ends when it is not busy.
+	busy, closed bool
+}
+
+// is takes up what net/http says of the connection.
+func (c *conn) is(state http.ConnState) {
+	switch state {
+	case http.StateIdle:
+		c.begins = c.owed == 0 // all that was handed over was one request, and is answered
+	case http.StateHijacked:
+		c.theirs = true
+	}
+	c.idle.Store(state == http.StateIdle)
+}
+
+// Read gives net/http what it has to answer.
+func (c *conn) Read(p []byte) (int, error) {
+	switch {
+	case c.theirs || len(p) >= leastRoom && !c.begins && c.owed == 0:
+		c.theirs = true
+		return c.receive(p)
+	case c.owed > 0:
+		n, err := c.receive(p[:min(int64(len(p)), c.owed)])
+		c.owed -= int64(n)
+		return n, err
+	case c.begins:
+		return c.next(p)
+	}
+	return 0, c.listen()
+}
+
+// leastRoom is how much net/http has room for at least when it wants a request; for less it asks
+// when it listens whether a client leaves.
+const leastRoom = 512
+
+// receive reads what is to come next.
+func (c *conn) receive(p []byte) (int, error) {
+	if len(c.rest) == 0 {
+		return c.Conn.Read(p)
+	}
+	n := copy(p, c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}
+
+// next answers requests until there is one that is not answered at once, and hands that over.
+func (c *conn) next(p []byte) (n int, err error) {
+	for {
+		if n == 0 {
+			kept := len(c.rest) > 0
+			if n, err = c.receive(p); n == 0 {
+				return 0, err
+			}
+			if kept && !ends(p[:n]) {
+				more, _ := c.Conn.Read(p[n:]) // an error comes again
+				n += more
+			}
+		}
+		size, answered := c.take(p[:n])
+		switch {
+		case answered:
+			n = copy(p, p[size:n])
+			continue
+		case c.theirs:
+			return n, nil
+		}
+		c.begins = false
+		whole := int64(size) + c.owed
+		if int64(n) > whole {
+			c.rest = append(slices.Clone(p[whole:n]), c.rest...)
+			n = int(whole)
+		}
+		c.owed = whole - int64(n)
+		return n, nil
+	}
+}
+
+// ahead is how much is read of a request at most while another is answered.
+const ahead = 4 << 10
+
+// listen is for net/http, which listens whether a client leaves while it is answered. A client
+// that has sent the start of its next request has not: that is kept back, until net/http ends
+// listening by a deadline long past.
+func (c *conn) listen() error {
+	if len(c.rest) == 0 {
+		var first [1]byte
+		n, err := c.Conn.Read(first[:])
+		if n == 0 {
+			return err
+		}
+		c.rest = make([]byte, ahead)
+		n, _ = c.Conn.Read(c.rest[copy(c.rest, first[:]):]) // an error comes again
+		c.rest = c.rest[:1+n]
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !c.interrupted {
+		c.changed.Wait()
+	}
+	return os.ErrDeadlineExceeded
+}
+
+// SetReadDeadline is for net/http, too.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.until = t
+	if c.interrupted = !t.IsZero() && time.Since(t) > time.Hour; c.interrupted {
+		c.changed.Broadcast()
+	}
+	return c.Conn.SetReadDeadline(t)
+}
+
+// take looks at the request with which b begins, and reports how many bytes its head has and
+// whether it has been answered. Where neither is known the connection is net/http's.
+func (c *conn) take(b []byte) (size int, answered bool) {
+	r := c.listener.requests.get()
+	defer c.listener.requests.put(r)
+	if !r.head.parse(b) {
+		c.theirs = true
+		return 0, false
+	}
+	c.owed = r.head.body
+	if !r.head.plain || !c.idle.Load() || !c.tries() {
+		return r.head.size, false
+	}
+	if !c.begin() {
+		return r.head.size, false
+	}
+	defer func() { c.end(r.answered.err != nil) }()
+	if !r.answer(c) {
+		return r.head.size, false
+	}
+	c.missed = 0
+	c.waits()
+	return r.head.size, true
+}
+
+// Of a connection of whose last requests so many could not be answered at once, one in so many
+// is tried: to look for what is not there takes a thirtieth of what passes through.
+const (
+	enough = 8
+	oneIn  = 8
+)
+
+func (c *conn) tries() bool {
+	c.missed++
+	return c.missed <= enough || c.missed%oneIn == 0
+}
+
+// waits moves the deadline by which the next request must come. One that leaves most of the
+// time stays: it need not move for each answer.
+func (c *conn) waits() {
+	idle := c.listener.idleTimeout
+	c.mu.Lock()
+	until := c.until
+	c.mu.Unlock()
+	if next := time.Now().Add(idle); idle > 0 && next.Sub(until) > idle/8 {
+		_ = c.SetReadDeadline(next) // a connection that has none has no idle client
+	}
+}
+
+// begin and end are around an answer. It does not begin on a closed connection, and one that
+// is broken ends it: what came behind would be taken for the rest.
+func (c *conn) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.busy = !c.closed; c.busy {
+		c.listener.answering.Add(1)
+	}
+	return c.busy
+}
+
+func (c *conn) end(broken bool) {
+	defer c.listener.answering.Done()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = c.closed || broken
+	if c.busy = false; c.closed {
+		_ = c.Conn.Close() // whoever closed it has been told that it is
+	}
+}
+
+// Close closes the connection, behind an answer that has begun.
+func (c *conn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed = true; c.busy {
+		return nil
+	}
+	return c.Conn.Close()
+}
+
+// CloseWrite is for net/http, which lets a client read a refusal to its end.
+func (c *conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil // it is closed soon
+}

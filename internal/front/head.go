@@ -1,0 +1,174 @@
+package front
+
+import (
+	"bytes"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// head is the head of a request, as far as it is written in the plainest way that RFC 9112
+// knows: one space between method, target and version, every field a name of token characters
+// with a colon behind it and a value of printable ASCII, every line ended by CRLF. All clients
+// in use write so. Of what is written in another way parse says nothing, and net/http decides.
+type head struct {
+	size  int   // bytes, with the empty line
+	body  int64 // bytes that follow and belong to the request
+	plain bool  // a GET with a plain target and no field that speaks of connections or bodies
+
+	measured bool   // by a Content-Length
+	text     string // without the empty line
+	method   string
+	target   string
+	host     string
+	fields   []field // all but Host
+}
+
+type field struct{ name, value string }
+
+// maxFields bounds how many fields are looked at.
+const maxFields = 64
+
+// parse reads the head with which b begins. It reports false where that is not all of one, or
+// not written as above.
+func (h *head) parse(b []byte) bool {
+	end := bytes.Index(b, emptyLine)
+	if end < 0 {
+		return false
+	}
+	*h = head{size: end + len(emptyLine), text: string(b[:end]), fields: h.fields[:0]}
+	line, rest, _ := strings.Cut(h.text, "\r\n")
+	var version string
+	var ok1, ok2 bool
+	h.method, line, ok1 = strings.Cut(line, " ")
+	h.target, version, ok2 = strings.Cut(line, " ")
+	if !ok1 || !ok2 || version != "HTTP/1.1" || !all(h.method, upper) || !strings.HasPrefix(h.target, "/") || !all(h.target, visible) {
+		return false
+	}
+	h.plain = h.method == http.MethodGet && isPlain(h.target)
+	for rest != "" {
+		if line, rest, _ = strings.Cut(rest, "\r\n"); !h.take(line) {
+			return false
+		}
+	}
+	return h.host != ""
+}
+
+var emptyLine = []byte("\r\n\r\n")
+
+// ends reports whether b has the end of a head.
+func ends(b []byte) bool { return bytes.Contains(b, emptyLine) }
+
+// take reads the line of a field.
+func (h *head) take(line string) bool {
+	name, value, ok := strings.Cut(line, ":")
+	value = strings.Trim(value, " \t")
+	if !ok || !all(name, token) || !all(value, printable) || len(h.fields) == maxFields {
+		return false
+	}
+	name = http.CanonicalHeaderKey(name)
+	switch name {
+	case "Host":
+		if h.host != "" || !all(value, authority) {
+			return false
+		}
+		h.host = value
+		return true
+	case "Content-Length":
+		n, ok := length(value)
+		if h.measured || !ok {
+			return false
+		}
+		h.body, h.measured, h.plain = n, true, false
+	case "Transfer-Encoding":
+		return false
+	case "Connection":
+		h.plain = h.plain && strings.EqualFold(value, "keep-alive")
+	case "Upgrade", "Expect", "Trailer", "Te", "Proxy-Connection", "Keep-Alive", "Http2-Settings",
+		"Pragma": // net/http makes Cache-Control of it
+		h.plain = false
+	}
+	h.fields = append(h.fields, field{name, value})
+	return true
+}
+
+// length reads a Content-Length: digits only, and few enough.
+func length(value string) (n int64, ok bool) {
+	if value == "" || len(value) > 15 {
+		return 0, false
+	}
+	for i := range len(value) {
+		if value[i] < '0' || value[i] > '9' {
+			return 0, false
+		}
+		n = n*10 + int64(value[i]-'0')
+	}
+	return n, true
+}
+
+// isPlain reports whether a target is one that means what it says: no escapes, nothing that
+// could be an authority.
+func isPlain(target string) bool {
+	path, _, asks := strings.Cut(target, "?")
+	return all(path, plainPath) && !strings.HasPrefix(path, "//") &&
+		(!asks || len(path)+1 < len(target) && strings.IndexByte(target, '#') < 0)
+}
+
+// into makes a request of a plain head, as net/http would.
+func (h *head) into(r *http.Request, u *url.URL, remote string, values []string) {
+	clear(r.Header)
+	path, query, _ := strings.Cut(h.target, "?")
+	*u = url.URL{Path: path, RawQuery: query}
+	r.Method, r.URL, r.RequestURI, r.Host, r.RemoteAddr = h.method, u, h.target, h.host, remote
+	r.Proto, r.ProtoMajor, r.ProtoMinor, r.Body = "HTTP/1.1", 1, 1, http.NoBody
+	for i, f := range h.fields {
+		if before := r.Header[f.name]; before != nil {
+			r.Header[f.name] = append(before, f.value)
+			continue
+		}
+		values[i] = f.value
+		r.Header[f.name] = values[i : i+1 : i+1]
+	}
+}
+
+// kinds are what a character may be part of.
+type kinds uint8
+
+const (
+	upper kinds = 1 << iota
+	visible
+	printable
+	token
+	authority
+	plainPath
+)
+
+var kindsOf = func() (table [256]kinds) {
+	for c := range table {
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		alphanumeric := letter || '0' <= c && c <= '9'
+		is := func(kind kinds, yes bool) {
+			if yes {
+				table[c] |= kind
+			}
+		}
+		is(upper, 'A' <= c && c <= 'Z')
+		is(visible, '!' <= c && c <= '~')
+		is(printable, ' ' <= c && c <= '~' || c == '\t')
+		is(token, alphanumeric || strings.IndexByte("!#$%&'*+-.^_`|~", byte(c)) >= 0)
+		is(authority, alphanumeric || strings.IndexByte("-._:[]", byte(c)) >= 0)
+		is(plainPath, alphanumeric || strings.IndexByte("/-._~:@&=+$", byte(c)) >= 0)
+	}
+	return table
+}()
+
+// all reports whether a text has one character at least, and all are of a kind; a value may
+// be empty.
+func all(text string, kind kinds) bool {
+	for i := range len(text) {
+		if kindsOf[text[i]]&kind == 0 {
+			return false
+		}
+	}
+	return text != "" || kind == printable
+}
