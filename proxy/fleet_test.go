@@ -124,7 +124,7 @@ func asks(g *Gateway, path string, fields ...string) *httptest.ResponseRecorder 
 		r.Header.Set(fields[i], fields[i+1])
 	}
 	w := httptest.NewRecorder()
-	g.ServeHTTP(w, r)
+	atOnce(g, w, r)
 	return w
 }
 

@@ -34,12 +34,12 @@ func (g *Gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool {
 }
 
 // heldFor returns the fresh entry that is the answer to a request, or nil where there is none or
-// something else is to be looked at.
+// something else is to be looked at. For what [screen] refuses none is ever kept.
 func (g *Gateway) heldFor(x *exchange) *cache.Entry {
-	if screen(x.in) != nil || g.identify(x) != nil || g.classify(x) != nil || g.authorize(x) != nil || g.preflight(x) != nil {
+	if g.identify(x) != nil || g.classify(x) != nil || g.authorize(x) != nil || g.preflight(x) != nil {
 		return nil
 	}
-	if !x.kept || x.match.Operation.ID == rateLimitOperation {
+	if !x.kept {
 		return nil
 	}
 	e, purged := g.Cache.Memory.Lookup(x.key, x.header)

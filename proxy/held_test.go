@@ -1,0 +1,143 @@
+package proxy
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// asked is a request as a front hands it over.
+func asked(path string, fields ...string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
+	for _, f := range fields {
+		name, value, _ := strings.Cut(f, ": ")
+		r.Header.Add(name, value)
+	}
+	return r
+}
+
+// TestAHitIsTheSameAtOnce: who is answered at once gets what the whole journey would give.
+func TestAHitIsTheSameAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			for name, value := range map[string]string{
+				"Cache-Control": "max-age=60", "Etag": `"1"`, "Content-Type": "application/json", "Link": "<" + upstreamURL + `/user/subscriptions?page=2>; rel="next"`,
+				"X-RateLimit-Limit": "7", "Last-Modified": "Sat, 01 Jan 2000 00:00:00 GMT",
+			} {
+				w.Header().Set(name, value)
+			}
+			_, _ = fmt.Fprint(w, "[]")
+		}, func(c *Config) { c.RateLimitFields = true })
+		w.gateway.ServeHTTP(httptest.NewRecorder(), asked("/user/subscriptions"))
+		time.Sleep(3 * time.Second)
+		for _, fields := range [][]string{
+			nil, {`If-None-Match: W/"1"`}, {`If-None-Match: "2"`}, {"If-Modified-Since: Sat, 01 Jan 2000 00:00:00 GMT"}, {"Cache-Control: max-age=10"}, {"Accept: application/json"}, {"Host: elsewhere"},
+		} {
+			whole, first := httptest.NewRecorder(), httptest.NewRecorder()
+			w.gateway.ServeHTTP(whole, asked("/user/subscriptions", fields...))
+			if !w.gateway.AnswerAtOnce(first, asked("/user/subscriptions", fields...)) {
+				t.Fatalf("%q: not answered at once", fields)
+			}
+			if whole.Header().Get(requestIDHeader) == first.Header().Get(requestIDHeader) {
+				t.Errorf("%q: two requests of one name", fields)
+			}
+			for _, r := range []*httptest.ResponseRecorder{whole, first} {
+				delete(r.Header(), requestIDHeader)
+			}
+			if whole.Code != first.Code || whole.Body.String() != first.Body.String() || !reflect.DeepEqual(whole.Header(), first.Header()) {
+				t.Errorf("%q: %d %q %v\nwhole: %d %q %v", fields, first.Code, first.Body, first.Header(), whole.Code, whole.Body, whole.Header())
+			}
+		}
+		w.want("requests upstream", w.upstreamSaw(), 1)
+	})
+}
+
+// TestWhatIsNotAnsweredAtOnceLeavesNoTrace: it comes again, and counts then.
+func TestWhatIsNotAnsweredAtOnceLeavesNoTrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var observed int
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Cache-Control", "max-age=60")
+			w.Header().Set("Content-Type", "application/json")
+			if r.URL.Path == "/repos/a/b/untyped" {
+				w.Header().Set("Content-Type", "")
+			}
+			_, _ = fmt.Fprint(w, "[]")
+		}, func(c *Config) {
+			c.Observe = func(*Record) { observed++ }
+			c.Inbound = &Inbound{}
+			c.Inbound.Configure(1, 20)
+			c.Drain = &Drain{}
+			c.Identify = func(r *http.Request) (Identity, error) {
+				who, err := identifyByToken(r)
+				switch r.Header.Get("Authorization") {
+				case "unknown":
+					who.Caller = policy.Caller{Kind: policy.Unauthenticated, Account: "egress:test", Class: "anonymous"}
+					err = ErrUnidentified
+				case "scoped":
+					who.Caller = policy.Caller{Kind: policy.Unauthenticated, Account: "egress:test", Class: "anonymous"} // for whom it is held
+					who.Scope = &policy.Scope{Operations: []string{"search/code"}}
+				}
+				return who, err
+			}
+		})
+		warm := func(path string, fields ...string) {
+			w.gateway.ServeHTTP(httptest.NewRecorder(), asked(path, fields...))
+		}
+		const held = "/repos/a/b/subscribers"
+		warm(held)
+		warm("/repos/a/b/untyped")
+		warm("/repos/a/purged/subscribers")
+		w.gateway.Cache.Purge(t.Context(), "repo:a/purged")
+		recent, seen, counted := len(w.gateway.Recent()), w.upstreamSaw(), observed
+		post := httptest.NewRequest(http.MethodPost, held, http.NoBody)
+		for name, r := range map[string]*http.Request{
+			"cold": asked("/repos/a/c/subscribers"), "purged": asked("/repos/a/purged/subscribers"), "another caller": asked("/user/subscriptions", "Authorization: b"), "no-cache": asked(held, "Cache-Control: no-cache"),
+			"Pragma": asked(held, "Pragma: no-cache"), "no-store": asked(held, "Cache-Control: no-store"), "too old": asked(held, "Cache-Control: max-age=0"),
+			"a part": asked(held, "Range: bytes=0-1"), "for the origin": asked(held, `If-Match: "1"`), "a write": post, "nobody known": asked(held, "Authorization: unknown"),
+			"out of scope": asked(held, "Authorization: scoped"), "rate limit": asked("/rate_limit"), "own path": asked("/_weir/x"), "no type": asked("/repos/a/b/untyped"),
+			"must fail": asked("/search/code?q=repo:a/b"), "a bad path": asked("/../x"), "only-if-cached": asked("/repos/a/c/subscribers", "Cache-Control: only-if-cached"),
+		} {
+			time.Sleep(10 * time.Millisecond)
+			got := httptest.NewRecorder()
+			if w.gateway.AnswerAtOnce(got, r) || len(got.Header()) > 0 || got.Body.Len() > 0 {
+				t.Errorf("%s: answered at once: %d %v", name, got.Code, got.Header())
+			}
+		}
+		time.Sleep(10 * time.Second)
+		w.want("records", len(w.gateway.Recent()), recent)
+		w.want("observed", observed, counted)
+		w.want("requests upstream", w.upstreamSaw(), seen)
+
+		for range 20 { // none of those above has taken from what the address may send
+			if !w.gateway.AnswerAtOnce(httptest.NewRecorder(), asked(held)) {
+				t.Fatal("not answered at once")
+			}
+		}
+		w.want("records", len(w.gateway.Recent()), recent+20)
+		w.want("observed", observed, counted+20)
+		if w.gateway.AnswerAtOnce(httptest.NewRecorder(), asked(held)) {
+			t.Error("answered at once what is sent too fast")
+		}
+		got := httptest.NewRecorder()
+		w.gateway.ServeHTTP(got, asked(held))
+		w.want("too fast", got.Code, http.StatusTooManyRequests)
+
+		time.Sleep(time.Minute)
+		if w.gateway.AnswerAtOnce(httptest.NewRecorder(), asked(held)) {
+			t.Error("answered at once what is stale")
+		}
+		warm(held)
+		w.gateway.Drain.Begin()
+		if w.gateway.AnswerAtOnce(httptest.NewRecorder(), asked(held)) {
+			t.Error("answered at once while clients are told to go")
+		}
+	})
+}
