@@ -77,12 +77,16 @@ func TestAChangeThatIsTakenBackWaitsForNothing(t *testing.T) {
 	}
 }
 
-// onListeners has a gateway answer on its own listeners until the test ends.
-func onListeners(t *testing.T, g *gateway) []endpoint {
+// onListeners has a gateway answer on its own listeners until the test ends. That of clients
+// may be changed before.
+func onListeners(t *testing.T, g *gateway, changes ...func(clients *endpoint)) []endpoint {
 	t.Helper()
 	endpoints, err := g.listen()
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, change := range changes {
+		change(&endpoints[0])
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	var serving sync.WaitGroup

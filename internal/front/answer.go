@@ -1,6 +1,7 @@
 package front
 
 import (
+	"context"
 	"maps"
 	"net"
 	"net/http"
@@ -20,7 +21,10 @@ func (p *requests) get() *request {
 	if r, ok := p.pool.Get().(*request); ok {
 		return r
 	}
-	return &request{in: http.Request{Header: make(http.Header, 16)}, answered: answer{header: make(http.Header, 32)}}
+	ended, end := context.WithCancel(context.Background())
+	end()
+	in := (&http.Request{Header: make(http.Header, 16)}).WithContext(ended)
+	return &request{in: in, answered: answer{header: make(http.Header, 32)}}
 }
 
 func (p *requests) put(r *request) { p.pool.Put(r) }
@@ -28,7 +32,7 @@ func (p *requests) put(r *request) { p.pool.Put(r) }
 // request is a request and its answer.
 type request struct {
 	head     head
-	in       http.Request
+	in       *http.Request
 	url      url.URL
 	values   [maxFields]string // of in.Header
 	answered answer
@@ -36,12 +40,12 @@ type request struct {
 
 // answer has the handler answer the request, and reports whether it did.
 func (r *request) answer(c *conn) bool {
-	r.head.into(&r.in, &r.url, c.remote, r.values[:])
+	r.head.into(r.in, &r.url, c.remote, r.values[:])
 	a := &r.answered
 	clear(a.header)
 	a.conn, a.status, a.err = c.Conn, 0, nil
 	defer func() { a.conn = nil }()
-	if !c.listener.handler.AnswerAtOnce(a, &r.in) {
+	if !c.listener.handler.AnswerAtOnce(a, r.in) {
 		return false
 	}
 	a.flush(nil)

@@ -27,7 +27,8 @@ import (
 
 // Handler answers a GET if it can at once, and else reports false: then nothing has been
 // written, and nothing of what it has looked at has been changed, for the same request comes
-// by net/http. Request, header and writer are the server's own again when it returns.
+// by net/http. The context of the request has ended: what would have to wait does not. Request,
+// header and writer are not the handler's any more when it returns.
 type Handler interface {
 	AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool
 }

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/weirgate/weir/internal/config"
+)
+
+// counting counts what is answered in front of net/http.
+type counting struct {
+	*gateway
+	answered atomic.Int64
+}
+
+func (c *counting) AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool {
+	if !c.gateway.AnswerAtOnce(w, r) {
+		return false
+	}
+	c.answered.Add(1)
+	return true
+}
+
+// TestHitsAreAnsweredInFrontOfNetHTTP, on the gateway's own listener, and what is no hit behind
+// it; with and without a body that takes two pieces.
+func TestHitsAreAnsweredInFrontOfNetHTTP(t *testing.T) {
+	t.Parallel()
+	body := strings.Repeat("x", 64<<10)
+	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "max-age=3600")
+		w.Header().Set("Etag", `"1"`)
+		_, _ = io.WriteString(w, body)
+	}))
+	defer origin.Close()
+	cfg := config.Default()
+	cfg.Upstream.URL, cfg.Listen, cfg.Admin.Listen = origin.URL, "127.0.0.1:0", "127.0.0.1:0"
+	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.close)
+	front := counting{gateway: g}
+	address := "http://" + onListeners(t, g, func(clients *endpoint) { clients.front = &front })[0].listener.Addr().String()
+
+	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
+	defer client.CloseIdleConnections()
+	for i, q := range []struct {
+		path, etag string
+		status     int
+		inFront    int64
+	}{
+		{"/repos/a/b/subscribers", "", 200, 0}, // kept now
+		{"/repos/a/b/subscribers", "", 200, 1},
+		{"/repos/a/b/subscribers", `"1"`, 304, 2},
+		{"/repos/a/c/subscribers", "", 200, 2},
+		{"/repos/a/c/subscribers", "", 200, 3},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+q.path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if q.etag != "" {
+			r.Header.Set("If-None-Match", q.etag)
+		}
+		resp, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || resp.StatusCode != q.status || q.status == 200 && string(got) != body || front.answered.Load() != q.inFront {
+			t.Fatalf("%d: %d with %d bytes, %v; %d in front, want %d", i, resp.StatusCode, len(got), err, front.answered.Load(), q.inFront)
+		}
+	}
+}
