@@ -10,6 +10,7 @@ import (
 	"hash/crc32"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -131,10 +132,22 @@ func (c *Codec) Decode(key Key, value []byte) (*Entry, error) {
 	if err := json.Unmarshal(payload[n:n+int(size)], &m); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrValue, err)
 	}
+	for name := range m.Header {
+		if !isToken(name) { // it would break out of its line
+			return nil, ErrValue
+		}
+	}
 	return &Entry{
 		Status: m.Status, fields: newFields(m.Header), Body: payload[n+int(size):], Vary: m.Vary, tags: m.Tags, About: m.About, Lifetime: m.Lifetime,
 		Requested: m.Requested, Answered: m.Answered, Since: m.Since, age: m.Age,
 	}, nil
+}
+
+// isToken reports whether a text is a token (RFC 9110 section 5.6.2), which a field's name must be.
+func isToken(text string) bool {
+	return text != "" && !strings.ContainsFunc(text, func(r rune) bool {
+		return (r|0x20 < 'a' || r|0x20 > 'z') && (r < '0' || r > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+	})
 }
 
 // open returns the payload of a value as it was packed.

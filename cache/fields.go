@@ -75,17 +75,10 @@ func (e *Entry) Lines(name string) (n int) {
 	return n
 }
 
-// CopyFields puts the fields of the answer into a header, in place of those of the same
-// names. Nobody may write to the values; they may be replaced, and more appended.
-func (e *Entry) CopyFields(h http.Header) {
-	last := ""
+// Fields calls yield with each line of the answer's fields; those of one name come together.
+func (e *Entry) Fields(yield func(name, value string)) {
 	for i, name := range e.fields.lines {
-		if name == last {
-			h[name] = append(h[name], e.fields.values[i])
-		} else {
-			h[name] = e.fields.values[i : i+1 : i+1]
-		}
-		last = name
+		yield(name, e.fields.values[i])
 	}
 }
 
@@ -93,6 +86,8 @@ func (e *Entry) CopyFields(h http.Header) {
 // those that speak of one request only (see [Kept]).
 func (e *Entry) Header() http.Header {
 	h := make(http.Header, len(e.fields.values))
-	e.CopyFields(h)
+	for i, name := range e.fields.lines {
+		h[name] = append(h[name], e.fields.values[i])
+	}
 	return h
 }

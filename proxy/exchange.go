@@ -80,8 +80,6 @@ type exchange struct {
 	// limited is whether the last answer was a limit error.
 	limited signals.Limited
 	record  Record
-	lines   [2]string // of the answer's fields: the request's name, and the budget's
-	written *written  // the gateway's
 	// interim passes on an answer that is not the last one (1xx).
 	interim func(int, textproto.MIMEHeader) error
 	// forever is the request's context without its end; nil before something is sent.

@@ -108,11 +108,11 @@ var ErrUnidentifiable = errors.New("who sends this cannot be found out now")
 type Gateway struct {
 	Config
 	buffers bufferPool
-	// exchanges are kept for those that [Gateway.AnswerAtOnce] ends; all of others are made
-	// anew, for who is behind them may look at one for longer than its request takes.
-	exchanges sync.Pool
-	flights   flights
-	contact   contact
+	// hitting are kept for requests that [Gateway.AnswerAtOnce] ends; what others need is made
+	// anew, for who is behind them may look at it for longer than a request takes.
+	hitting sync.Pool // of *hitting
+	flights flights
+	contact contact
 	// digests is whether it is known how ETags are made.
 	digests  trust
 	reliance struct {
@@ -126,7 +126,7 @@ type Gateway struct {
 	forwarded []string
 	passes    map[string]bool // the request fields that go on
 	lines     lines
-	written   *written
+	hits      numbers // the Cache-Status of hits
 	// covered are the request fields that a key covers, whatever Vary says.
 	covered []string
 	reverse httputil.ReverseProxy // what those of all exchanges have in common
@@ -134,7 +134,8 @@ type Gateway struct {
 
 // New returns a gateway.
 func New(c Config) *Gateway {
-	g := &Gateway{Config: c, base: c.Upstream.String(), written: newWritten(), passes: map[string]bool{}}
+	g := &Gateway{Config: c, base: c.Upstream.String(), passes: map[string]bool{}}
+	g.hits.prefix = "weir; hit; ttl="
 	g.reverse = httputil.ReverseProxy{BufferPool: &g.buffers, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
 	if g.last = c.LastRequests; g.last == nil {
@@ -333,7 +334,8 @@ func (g *Gateway) begin(w http.ResponseWriter, r *http.Request) *exchange {
 
 // open makes an exchange.
 func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
-	x := &exchange{w: record(w, r, g.Timeout, g.Drain), start: time.Now(), written: g.written}
+	answered := record(w, r, g.Timeout, g.Drain)
+	x := &exchange{w: &answered, start: time.Now()}
 	x.ready = x.start
 	x.in, x.body = patiently(w, r, g.Timeout, g.BodyTime)
 	x.record = Record{ID: newRequestID(), Start: x.start, Method: methodLabel(r.Method), Route: otherShape}

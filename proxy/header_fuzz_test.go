@@ -38,7 +38,7 @@ func FuzzHeaderPolicy(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, value, connection string) {
 		in := http.Header{"Accept": {"*/*"}, "Authorization": {"Bearer mine"}, "Cookie": {"mine"}, "Via": {"mine"}, "Connection": {connection}}
 		in.Add(name, value)
-		for _, out := range []http.Header{g.outbound(in, true), g.outbound(in, false)} {
+		for _, out := range []http.Header{sentOn(g, in, true), sentOn(g, in, false)} {
 			for _, never := range []string{"Authorization", "Cookie", "Connection", "Proxy-Authorization", "Host", "Forwarded", "X-Forwarded-For", "X-Service-Otp"} {
 				if _, there := out[never]; there {
 					t.Errorf("%s went upstream: %q", never, out)
@@ -56,7 +56,7 @@ func FuzzHeaderPolicy(f *testing.F) {
 				}
 			}
 		}
-		for sent := range g.outbound(in, true) {
+		for sent := range sentOn(g, in, true) {
 			if !slices.Contains(forwarded, sent) && !slices.Contains(dialect.Forward, sent) && sent != "Via" {
 				t.Errorf("%s went upstream", sent)
 			}
@@ -77,4 +77,11 @@ func FuzzHeaderPolicy(f *testing.F) {
 			t.Errorf("%q", answered)
 		}
 	})
+}
+
+// sentOn are the fields of a request that go on.
+func sentOn(g *Gateway, in http.Header, known bool) http.Header {
+	out := http.Header{}
+	g.outbound(out, in, known)
+	return out
 }

@@ -15,12 +15,15 @@ func (g *Gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool {
 	if g.Drain.Begun() {
 		return false
 	}
-	x, ok := g.exchanges.Get().(*exchange)
+	h, ok := g.hitting.Get().(*hitting)
 	if !ok {
-		x = &exchange{}
+		h = &hitting{header: make(http.Header, 8)}
 	}
-	defer g.exchanges.Put(x)
-	*x = exchange{w: record(w, r, g.Timeout, g.Drain), start: time.Now(), written: g.written, in: r}
+	defer g.hitting.Put(h)
+	clear(h.header)
+	h.recorder = record(w, r, g.Timeout, g.Drain)
+	h.exchange = exchange{w: &h.recorder, start: time.Now(), in: r, question: question{header: h.header}}
+	x := &h.exchange
 	x.record.Method = methodLabel(r.Method)
 	e, now := g.heldFor(x), time.Now()
 	if e == nil || g.throttle(x) != nil {
@@ -29,8 +32,35 @@ func (g *Gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool {
 	x.ready, x.record.ID, x.record.Start = x.start, newRequestID(), x.start
 	g.traceRequest(x)
 	defer g.finish(x)
-	g.replyFromEntry(x, e, now)
+	if written, ok := w.(interface {
+		WriteHead(status int, fields []byte)
+	}); ok {
+		g.writeHit(x, e, now, &h.fields, written.WriteHead)
+	} else {
+		g.replyFromEntry(x, e, now)
+	}
 	return true
+}
+
+// writeHit is like replyFromEntry for a writer that takes the head of an answer as it is sent:
+// lines of fields.
+func (g *Gateway) writeHit(x *exchange, e *cache.Entry, now time.Time, fields *textFields, writeHead func(int, []byte)) {
+	x.record.Cache = g.hit(e, now)
+	*fields = textFields{g: g, x: x, text: fields.text[:0]}
+	x.w.status = entryFields(x, e, now, fields)
+	g.own(x, fields)
+	writeHead(x.w.status, fields.text)
+	if x.w.status != http.StatusNotModified && x.method != http.MethodHead {
+		_, _ = x.w.Write(e.Body) // a client that is gone shows in the record
+	}
+}
+
+// hitting is what a request needs that is answered at once, kept for the next.
+type hitting struct {
+	exchange exchange
+	recorder recorder
+	header   http.Header
+	fields   textFields
 }
 
 // heldFor returns the fresh entry that is the answer to a request, or nil where there is none or
@@ -46,8 +76,8 @@ func (g *Gateway) heldFor(x *exchange) *cache.Entry {
 	if now := time.Now(); e == nil || purged || x.mustAsk(e, now) || !e.Fresh(now) || x.mayBeBlind(e.Status) {
 		return nil
 	}
-	if e.Field("Content-Type") == "" && len(e.Body) > 0 {
-		return nil // net/http guesses
+	if e.Field("Content-Type") == "" && len(e.Body) > 0 || e.Field("Date") == "" {
+		return nil // net/http adds them
 	}
 	g.noteHeld(x)
 	return e

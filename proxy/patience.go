@@ -130,8 +130,8 @@ type recorder struct {
 }
 
 // record returns the recorder of the answer to a request.
-func record(w http.ResponseWriter, r *http.Request, patience time.Duration, drain *Drain) *recorder {
-	rec := &recorder{ResponseWriter: w, patience: patience, drain: drain}
+func record(w http.ResponseWriter, r *http.Request, patience time.Duration, drain *Drain) recorder {
+	rec := recorder{ResponseWriter: w, patience: patience, drain: drain}
 	if r.ProtoMajor > 1 {
 		rec.streams = http.NewResponseController(w)
 	}

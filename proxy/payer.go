@@ -83,7 +83,10 @@ func (g *Gateway) charge(x *exchange, who Identity) {
 	x.record.Account = who.Caller.Account
 	x.stale, x.spare, x.denial = nil, nil, nil
 	x.kept, x.part = false, false
-	x.header = g.outbound(x.in.Header, x.match.Operation.Known()) // its own: a refresh behind another's turn may read that one's
+	if len(x.header) > 0 || x.header == nil {
+		x.header = make(http.Header, 8) // its own: a refresh behind another's turn may read that one's
+	}
+	g.outbound(x.header, x.in.Header, x.match.Operation.Known())
 	g.keyed(x)
 }
 

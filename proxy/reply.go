@@ -17,7 +17,7 @@ import (
 // upstream (journey, step 11).
 func (g *Gateway) reply(x *exchange, h http.Header) {
 	g.localize(x, h)
-	g.own(x, h)
+	g.own(x, inHeader(h))
 	if x.prefer.applied != "" && x.record.Waited > 0 {
 		h.Set("Preference-Applied", x.prefer.applied)
 	}
@@ -25,18 +25,17 @@ func (g *Gateway) reply(x *exchange, h http.Header) {
 
 // own sets the fields that are Weir's: the rate limit of the account, the
 // cache's part in it, and the request's name in the logs.
-func (g *Gateway) own(x *exchange, h http.Header) {
+func (g *Gateway) own(x *exchange, into fields) {
 	if x.match.Operation != nil {
-		g.rateHeaders(x, h)
+		g.rateHeaders(x, into)
 	}
 	if x.record.Cache != "" { // behind that of caches nearer to the origin
-		h["Cache-Status"] = append(h["Cache-Status"], x.record.Cache)
+		into.add("Cache-Status", x.record.Cache)
 	}
 	if x.who.Debug && x.in.Header.Get(debugHeader) == "1" {
-		h[debugHeader] = []string{x.record.debug(x.operation)}
+		into.set(debugHeader, x.record.debug(x.operation))
 	}
-	x.lines[0] = x.record.ID
-	h[requestIDHeader] = x.lines[0:1:1]
+	into.set(requestIDHeader, x.record.ID)
 }
 
 const (
@@ -46,37 +45,30 @@ const (
 
 // rateHeaders replaces what the upstream told of some request by what is true
 // for this caller now: one set only, of the resource that this request counts
-// against.
-func (g *Gateway) rateHeaders(x *exchange, h http.Header) {
+// against. RateLimit-Policy and RateLimit are as the drafts -08 to -11 of the IETF
+// have them (limits.md section 9).
+func (g *Gateway) rateHeaders(x *exchange, into fields) {
 	b, err := g.Ledger.Budget(x.in.Context(), x.who.Caller.Account, x.who.Caller.Kind, x.record.Resource)
 	if err != nil {
 		g.Log.DebugContext(x.in.Context(), "no budget is known", "request", x.record.ID, "error", err) // the ledger says once that it is lost
 		return
 	}
-	h["X-Ratelimit-Limit"] = x.written.plain.of(b.Limit)
-	h["X-Ratelimit-Remaining"] = x.written.plain.of(b.Remaining)
-	h["X-Ratelimit-Used"] = x.written.plain.of(b.Used)
-	h["X-Ratelimit-Reset"] = x.written.plain.of(int(b.Reset.Unix()))
-	x.lines[1] = b.Resource
-	h["X-Ratelimit-Resource"] = x.lines[1:2:2]
+	into.number("X-Ratelimit-Limit", b.Limit)
+	into.number("X-Ratelimit-Remaining", b.Remaining)
+	into.number("X-Ratelimit-Used", b.Used)
+	into.number("X-Ratelimit-Reset", int(b.Reset.Unix()))
+	into.set("X-Ratelimit-Resource", b.Resource)
 	if g.RateLimitFields {
-		x.written.rateLimitFields(h, b, time.Now())
+		into.budget("Ratelimit-Policy", b.Resource, ";q=", b.Limit, ";w=", int(b.Window/time.Second))
+		into.budget("Ratelimit", b.Resource, ";r=", b.Remaining, ";t=", max(0, int(time.Until(b.Reset)/time.Second)))
 	}
-}
-
-// rateLimitFields adds RateLimit-Policy and RateLimit as the drafts -08 to -11
-// of the IETF have them (limits.md section 9): lists of one item, named as the
-// resource.
-func (w *written) rateLimitFields(h http.Header, b limits.Budget, now time.Time) {
-	h["Ratelimit-Policy"] = w.policies.of(b.Resource, b.Limit, int(b.Window/time.Second))
-	h["Ratelimit"] = w.left.of(b.Resource, b.Remaining, max(0, int(b.Reset.Sub(now)/time.Second)))
 }
 
 // replyFromEntry writes a fresh entry, or 304 where the client has it.
 func (g *Gateway) replyFromEntry(x *exchange, e *cache.Entry, now time.Time) {
-	x.record.Cache = x.hit(e, now)
+	x.record.Cache = g.hit(e, now)
 	h := x.w.Header()
-	status := entryFields(x, e, now, h)
+	status := entryFields(x, e, now, inHeader(h))
 	g.reply(x, h)
 	x.w.WriteHeader(status)
 	if status != http.StatusNotModified && x.method != http.MethodHead {
@@ -87,11 +79,12 @@ func (g *Gateway) replyFromEntry(x *exchange, e *cache.Entry, now time.Time) {
 // replyPart writes the part of a fresh entry that is asked for, or 304, 416, or all
 // of it, as If-None-Match, If-Range and Range have it.
 func (g *Gateway) replyPart(x *exchange, e *cache.Entry, now time.Time) {
-	x.record.Cache = x.hit(e, now)
+	x.record.Cache = g.hit(e, now)
 	h := x.w.Header()
-	e.CopyFields(h)
+	into := inHeader(h)
+	e.Fields(into.add)
 	delete(h, "Content-Length")
-	h["Age"] = x.written.plain.of(int(e.Age(now) / time.Second))
+	into.number("Age", int(e.Age(now)/time.Second))
 	if h["Content-Type"] == nil {
 		h["Content-Type"] = nil // not guessed
 	}
@@ -101,33 +94,40 @@ func (g *Gateway) replyPart(x *exchange, e *cache.Entry, now time.Time) {
 }
 
 // hit is the Cache-Status of an answer that comes from the cache alone.
-func (x *exchange) hit(e *cache.Entry, now time.Time) string {
-	return x.written.hits.of(-int(e.Staleness(now) / time.Second))[0]
+func (g *Gateway) hit(e *cache.Entry, now time.Time) string {
+	return g.hits.of(-int(e.Staleness(now) / time.Second))
 }
 
-// entryFields puts into h what this client gets of an entry beside its body, and returns
-// the status: all of it, or 304 when its own validators say that it has it. The values
-// are the entry's own: nobody writes to them.
-func entryFields(x *exchange, e *cache.Entry, now time.Time, h http.Header) (status int) {
+// ofBody are the fields of an entry that a 304 does not repeat (RFC 9110 section 15.4.5).
+var ofBody = map[string]bool{"Content-Type": true, "Content-Length": true, "Content-Encoding": true, "Content-Language": true}
+
+// replaced are those that an entry may have come with, and Weir says itself.
+var replaced = map[string]bool{"Content-Length": true, requestIDHeader: true, debugHeader: true}
+
+// entryFields tells what this client gets of an entry beside its body, and returns
+// the status: all of it, or 304 when its own validators say that it has it.
+func entryFields(x *exchange, e *cache.Entry, now time.Time, into fields) (status int) {
 	status = e.Status
-	e.CopyFields(h)
-	if e.NotModified(x.header) {
+	modified := !e.NotModified(x.header)
+	if !modified {
 		status = http.StatusNotModified
-		// What describes the body is not repeated (RFC 9110 section 15.4.5).
-		for _, name := range []string{"Content-Type", "Content-Length", "Content-Encoding", "Content-Language"} {
-			delete(h, name)
-		}
-	} else if status != http.StatusNoContent {
-		h["Content-Length"] = x.written.plain.of(len(e.Body))
 	}
-	h["Age"] = x.written.plain.of(int(e.Age(now) / time.Second))
+	e.Fields(func(name, value string) {
+		if !replaced[name] && (modified || !ofBody[name]) {
+			into.add(name, value)
+		}
+	})
+	if modified && status != http.StatusNoContent {
+		into.number("Content-Length", len(e.Body))
+	}
+	into.number("Age", int(e.Age(now)/time.Second))
 	return status
 }
 
 // entryResponse is an entry in the place of an upstream's answer.
 func entryResponse(x *exchange, e *cache.Entry, now time.Time) *http.Response {
 	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: x.in, Body: http.NoBody, Header: make(http.Header, 16)}
-	resp.StatusCode = entryFields(x, e, now, resp.Header)
+	resp.StatusCode = entryFields(x, e, now, inHeader(resp.Header))
 	if resp.StatusCode != http.StatusNotModified {
 		resp.ContentLength = int64(len(e.Body))
 		if x.method != http.MethodHead {

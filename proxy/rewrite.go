@@ -50,8 +50,8 @@ var (
 	capability = []string{`weir="Surrogate/1.0"`}
 )
 
-func (g *Gateway) outbound(in http.Header, known bool) http.Header {
-	out := make(http.Header, 8)
+// outbound puts into out what goes on of a request's fields.
+func (g *Gateway) outbound(out, in http.Header, known bool) {
 	named := cache.Named(in)
 	for name, values := range in {
 		if len(values) > 0 && !named[name] && (g.passes[name] || !known && plain(name)) {
@@ -65,7 +65,6 @@ func (g *Gateway) outbound(in http.Header, known bool) http.Header {
 		out["User-Agent"] = agents
 	}
 	out["Via"] = via
-	return out
 }
 
 // plain reports whether a request field goes upstream where nothing documents what

@@ -131,7 +131,7 @@ func (g *Gateway) takeTurn(x *exchange, out *http.Request, who Identity, before 
 	t := payerTurn{x: &own}
 	switch {
 	case first && own.denial != nil:
-		t.resp = own.recalled(own.denial) //nolint:bodyclose // as below
+		t.resp = g.recalled(&own, own.denial) //nolint:bodyclose // as below
 	case first:
 		t.resp, t.err = g.answer(&own, out) //nolint:bodyclose // passed on, or discarded by who judges it
 	default:
@@ -149,16 +149,16 @@ func (g *Gateway) answerAs(x *exchange, out *http.Request, who Identity) (*http.
 	x.record.Cache = "weir; fwd=" + x.bypass()
 	if x.kept {
 		if e := g.recall(x); e != nil {
-			return x.recalled(e), nil
+			return g.recalled(x, e), nil
 		}
 	}
 	return g.answer(x, out)
 }
 
 // recalled is a turn's answer that comes from the cache.
-func (x *exchange) recalled(e *cache.Entry) *http.Response {
+func (g *Gateway) recalled(x *exchange, e *cache.Entry) *http.Response {
 	now := time.Now()
-	x.record.Cache = x.hit(e, now)
+	x.record.Cache = g.hit(e, now)
 	return entryResponse(x, e, now)
 }
 

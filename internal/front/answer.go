@@ -72,11 +72,7 @@ func (a *answer) WriteHeader(status int) {
 		return
 	}
 	a.status = status
-	b := append(a.head[:0], "HTTP/1.1 "...)
-	b = strconv.AppendInt(b, int64(status), 10)
-	b = append(b, ' ')
-	b = append(b, http.StatusText(status)...)
-	b = append(b, "\r\n"...)
+	b := appendStatus(a.head[:0], status)
 	a.names = slices.AppendSeq(a.names[:0], maps.Keys(a.header))
 	slices.Sort(a.names)
 	for _, name := range a.names {
@@ -93,6 +89,19 @@ func (a *answer) WriteHeader(status int) {
 		b = append(b, "\r\n"...)
 	}
 	a.head = append(b, "\r\n"...)
+}
+
+// WriteHead makes the head of lines that are written as they are, the date among them.
+func (a *answer) WriteHead(status int, fields []byte) {
+	if a.status == 0 {
+		a.status = status
+		a.head = append(append(appendStatus(a.head[:0], status), fields...), "\r\n"...)
+	}
+}
+
+func appendStatus(b []byte, status int) []byte {
+	b = strconv.AppendInt(append(b, "HTTP/1.1 "...), int64(status), 10)
+	return append(append(append(b, ' '), http.StatusText(status)...), "\r\n"...)
 }
 
 // appendValue appends what can stand in one line.
