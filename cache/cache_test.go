@@ -3,6 +3,7 @@ package cache
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -361,8 +362,8 @@ func TestAttack34VariantsAreBounded(t *testing.T) {
 		kept(m, key, "x", func(e *Entry) { e.Vary = []Field{{"Accept-Language", fmt.Sprint(i), false}} })
 	}
 	all, _ := m.entries.GetIfPresent(key)
-	if len(all) != maxVariants {
-		t.Errorf("%d variants", len(all))
+	if len(all.list()) != maxVariants {
+		t.Errorf("%d variants", len(all.list()))
 	}
 }
 
@@ -414,10 +415,10 @@ func TestManyPurgesForgetNothing(t *testing.T) {
 	for i := range maxPurged + 10 {
 		p.purge(Purge{Tags: []string{fmt.Sprint(i)}})
 	}
-	if !p.purged(newTags([]string{"0"}), since) || len(p.last) > maxPurged {
+	if !p.purged(tagsOf([]string{"0"}), since) || len(p.last) > maxPurged {
 		t.Errorf("a purge was forgotten (%d remembered)", len(p.last))
 	}
-	if p.purged(newTags([]string{"never"}), p.current()) {
+	if p.purged(tagsOf([]string{"never"}), p.current()-1) {
 		t.Error("what begins now is purged already")
 	}
 }
@@ -496,4 +497,37 @@ func TestFieldsAreThoseOfTheHeader(t *testing.T) {
 			t.Fatalf("changed by who was given them: %s", diff)
 		}
 	})
+}
+
+func TestHoldersAreRememberedNewestFirstAndBounded(t *testing.T) {
+	h, now := newHolders(1<<20), time.Now() // 204 places in each half
+	about := NewKey("question")
+	for i := range 3 * maxHolders {
+		h.note(about, NewKey(fmt.Sprint(i)), now)
+	}
+	h.note(about, NewKey("20"), now) // it was there
+	var want []Key
+	for _, i := range []int{20, 23, 22, 21, 19, 18, 17, 16} {
+		want = append(want, NewKey(fmt.Sprint(i)))
+	}
+	if got := h.of(about); !slices.Equal(got, want) {
+		t.Errorf("%d holders, want the eight newest in their order", len(got))
+	}
+	for i := range 10_000 {
+		h.note(NewKey("another", fmt.Sprint(i)), NewKey("x"), now)
+		if i%50 == 0 {
+			h.note(about, NewKey("20"), now) // asked again and again
+		}
+		if held := len(h.recent) + len(h.former); held > 2*h.most+maxHolders {
+			t.Fatalf("%d places, want %d at most", held, 2*h.most)
+		}
+	}
+	if got := h.of(about); !slices.Equal(got, want) {
+		t.Errorf("%d holders of what is asked again and again", len(got))
+	}
+	h.note(NewKey("b"), NewKey("x"), now.Add(25*time.Hour))
+	h.note(NewKey("b"), NewKey("x"), now.Add(50*time.Hour))
+	if got := h.of(about); len(got) > 0 {
+		t.Errorf("%d holders after two days", len(got))
+	}
 }

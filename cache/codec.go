@@ -34,7 +34,7 @@ type Codec struct {
 var ErrValue = errors.New("not a value that was written for this key")
 
 const (
-	valueFormat = "weir1" // what a value begins with
+	valueFormat = "weir2" // what a value begins with
 	packed      = 1       // a flag: the payload is compressed
 	sealed      = 2       // a flag: it is sealed
 
@@ -65,7 +65,7 @@ type meta struct {
 	Status    int           `json:"status"`
 	Header    http.Header   `json:"header"`
 	Vary      []Field       `json:"vary,omitempty"`
-	Tags      tags          `json:"tags,omitempty"`
+	Tags      tags          `json:"tags"`
 	About     Key           `json:"about"`
 	Lifetime  time.Duration `json:"lifetime"`
 	Requested time.Time     `json:"requested"`

@@ -2,10 +2,11 @@ package cache
 
 import (
 	"context"
+	"encoding/binary"
 	"net/http"
 	"slices"
-
-	"github.com/maypok86/otter/v2"
+	"sync"
+	"time"
 )
 
 const (
@@ -15,36 +16,73 @@ const (
 	maxAsked = 2
 	// holdersPart is which part of the memory tier says who holds what.
 	holdersPart = 32
-	// holderOverhead is about what one question costs beside its keys.
-	holderOverhead = 96
+	// holderSize is about what one answer costs there, in bytes.
+	holderSize = 80
 )
 
 // holders says of a question, whoever asks it, under which keys answers to it are
-// kept, the newest first. It is a hint: what it names may be gone.
-type holders struct{ keys *otter.Cache[Key, []Key] }
+// kept, the newest first. It is a hint: what it names may be gone, and where it would grow
+// too large, or has not been asked to remember something for a day, it forgets the older half.
+//
+// There is no pointer in it, for the collector would follow it at each turn: with a list for
+// each question it took a twentieth of what answers of 2 KB take.
+type holders struct {
+	mu             sync.Mutex
+	recent, former map[holder]Key
+	most           int       // in each of the two
+	since          time.Time // when recent began
+}
+
+// holder is a place in the list of a question, by a part of its hash.
+type holder struct {
+	about uint64
+	place uint8
+}
 
 func newHolders(size int64) holders {
-	return holders{otter.Must(&otter.Options[Key, []Key]{
-		MaximumWeight:    uint64(max(size/holdersPart, holderOverhead+maxHolders*int64(len(Key{})))),
-		Weigher:          func(_ Key, list []Key) uint32 { return uint32(holderOverhead + len(list)*len(Key{})) },
-		ExpiryCalculator: otter.ExpiryWriting[Key, []Key](2 * retention),
-	})}
+	return holders{recent: map[holder]Key{}, most: max(maxHolders, int(size/holdersPart/holderSize/2))}
 }
 
-func (h holders) note(about, key Key) {
-	h.keys.Compute(about, func(old []Key, _ bool) ([]Key, otter.ComputeOp) {
-		list := append(make([]Key, 0, len(old)+1), key)
-		for _, k := range old {
-			if k != key && len(list) < maxHolders {
-				list = append(list, k)
-			}
+// note puts a key at the front of a question's list.
+func (h *holders) note(about, key Key, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	list := h.listLocked(about)
+	if len(h.recent)+len(list) >= h.most || now.Sub(h.since) > retention {
+		h.former, h.recent, h.since = h.recent, map[holder]Key{}, now
+	}
+	question := binary.BigEndian.Uint64(about[:])
+	h.recent[holder{question, 0}] = key
+	place := uint8(1)
+	for _, k := range list {
+		if k != key && place < maxHolders {
+			h.recent[holder{question, place}] = k
+			place++
 		}
-		return list, otter.WriteOp
-	})
+	}
 }
 
-func (h holders) of(about Key) []Key {
-	list, _ := h.keys.GetIfPresent(about)
+// of returns a question's list.
+func (h *holders) of(about Key) []Key {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.listLocked(about)
+}
+
+func (h *holders) listLocked(about Key) (list []Key) {
+	question := binary.BigEndian.Uint64(about[:])
+	for _, half := range []map[holder]Key{h.recent, h.former} {
+		for place := range uint8(maxHolders) {
+			key, ok := half[holder{question, place}]
+			if !ok {
+				break
+			}
+			list = append(list, key)
+		}
+		if len(list) > 0 {
+			break
+		}
+	}
 	return list
 }
 
@@ -54,21 +92,22 @@ func (h holders) of(about Key) []Key {
 // same, and reach this one only with proof that it may see them. What is purged may
 // be among them: the upstream says that it is right. The newest come first.
 func (s *Store) Nominees(ctx context.Context, key, about Key) (own, others []*Entry) {
-	own, _ = s.entries.GetIfPresent(key)
+	v, _ := s.entries.GetIfPresent(key)
+	own = v.list()
 	if about == (Key{}) {
 		return own, nil
 	}
 	take := func(all []*Entry) {
 		for _, e := range all {
-			if e.About == about && !s.purges.dropped(e.tags, e.Since) {
+			if e.About == about && !s.purges.dropped(e.tags[:], e.Since) {
 				others = append(others, e)
 			}
 		}
 	}
 	for _, k := range s.holders.of(about) {
 		if k != key {
-			all, _ := s.entries.GetIfPresent(k)
-			take(all)
+			v, _ := s.entries.GetIfPresent(k)
+			take(v.list())
 		}
 	}
 	if len(others) == 0 && s.shared != nil {

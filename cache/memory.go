@@ -29,8 +29,31 @@ type Memory struct {
 	purges  purges
 }
 
-// variants are the entries under one key, the newest first.
-type variants []*Entry
+// variants are the entries under one key, the newest first. Nearly always there is one, and
+// a list of one would be an allocation more of each, and one more look into cold memory.
+type variants struct {
+	first *Entry
+	rest  *[]*Entry // nil where there are none
+}
+
+func newVariants(list []*Entry) variants {
+	v := variants{first: list[0]}
+	if rest := list[1:]; len(rest) > 0 {
+		v.rest = &rest
+	}
+	return v
+}
+
+// list are all of them; of none, nil.
+func (v variants) list() []*Entry {
+	switch {
+	case v.first == nil:
+		return nil
+	case v.rest == nil:
+		return []*Entry{v.first}
+	}
+	return append([]*Entry{v.first}, *v.rest...)
+}
 
 // NewMemory returns an empty tier of at most size bytes.
 func NewMemory(size int64) *Memory {
@@ -42,10 +65,7 @@ func NewMemory(size int64) *Memory {
 }
 
 // Close ends the tier's own goroutines. The tier must not be used after it.
-func (m *Memory) Close() {
-	m.entries.StopAllGoroutines()
-	m.holders.keys.StopAllGoroutines()
-}
+func (m *Memory) Close() { m.entries.StopAllGoroutines() }
 
 // Generation is to be read before a fetch begins and kept in its entry.
 func (m *Memory) Generation() Generation { return m.purges.current() }
@@ -54,13 +74,22 @@ func (m *Memory) Generation() Generation { return m.purges.current() }
 // whether it has been purged since it was fetched: then it is stale, whatever
 // its age. Of several it is the most recent, by its Date (RFC 9111 section 4).
 func (m *Memory) Lookup(key Key, request http.Header) (e *Entry, purged bool) {
-	all, _ := m.entries.GetIfPresent(key)
+	v, _ := m.entries.GetIfPresent(key)
+	if v.rest != nil {
+		e = newest(v.list(), request)
+	} else if v.first != nil && v.first.Selects(request) {
+		e = v.first
+	}
+	return e, e != nil && m.purges.purged(e.tags[:], e.Since)
+}
+
+func newest(all []*Entry, request http.Header) (e *Entry) {
 	for _, other := range all {
 		if other.Selects(request) && !other.overruled(all) && (e == nil || other.date().After(e.date())) {
 			e = other
 		}
 	}
-	return e, e != nil && m.purges.purged(e.tags, e.Since)
+	return e
 }
 
 // Keep stores an entry under a key, in place of one that the same requests
@@ -68,9 +97,8 @@ func (m *Memory) Lookup(key Key, request http.Header) (e *Entry, purged bool) {
 // see.
 func (m *Memory) Keep(key Key, e *Entry) {
 	m.entries.Compute(key, func(old variants, _ bool) (variants, otter.ComputeOp) {
-		kept := make(variants, 0, len(old)+1)
-		kept = append(kept, e)
-		for _, o := range old {
+		kept := []*Entry{e}
+		for _, o := range old.list() {
 			switch same := slices.Equal(o.Vary, e.Vary); {
 			case same && o.Since > e.Since:
 				return old, otter.CancelOp
@@ -78,7 +106,7 @@ func (m *Memory) Keep(key Key, e *Entry) {
 				kept = append(kept, o)
 			}
 		}
-		return kept, otter.WriteOp
+		return newVariants(kept), otter.WriteOp
 	})
 	if len(e.Body) >= burst {
 		m.entries.CleanUp()
@@ -94,29 +122,30 @@ func (m *Memory) Purge(tags ...string) { m.purges.purge(Purge{Tags: tags}) }
 
 // Purged reports whether one of the tags was purged after since.
 func (m *Memory) Purged(tags []string, since Generation) bool {
-	return m.purges.purged(newTags(tags), since)
+	return m.purges.purged(tagsOf(tags), since)
 }
 
 // Drop purges, and forgets every entry with one of the tags. It returns how many
 // these were. It looks at all entries: it is for an operator's hand.
 func (m *Memory) Drop(tags ...string) (dropped int) {
 	m.purges.purge(Purge{tags, true}) // what is being fetched is stale when it comes
-	return m.drop(newTags(tags))
+	return m.drop(tagsOf(tags))
 }
 
-func (m *Memory) drop(t tags) (dropped int) {
+func (m *Memory) drop(t []tag) (dropped int) {
 	tagged := func(e *Entry) bool { return e.tags.hasAny(t) }
 	for key := range m.entries.Keys() {
 		m.entries.ComputeIfPresent(key, func(old variants) (variants, otter.ComputeOp) {
-			kept := slices.DeleteFunc(slices.Clone(old), tagged)
-			dropped += len(old) - len(kept)
+			all := old.list()
+			kept := slices.DeleteFunc(slices.Clone(all), tagged)
+			dropped += len(all) - len(kept)
 			switch len(kept) {
-			case len(old):
+			case len(all):
 				return old, otter.CancelOp
 			case 0:
-				return nil, otter.InvalidateOp
+				return variants{}, otter.InvalidateOp
 			}
-			return kept, otter.WriteOp
+			return newVariants(kept), otter.WriteOp
 		})
 	}
 	return dropped
@@ -126,7 +155,7 @@ func (m *Memory) drop(t tags) (dropped int) {
 func (m *Memory) Learn(p Purge, g Generation) {
 	m.purges.at(p, g)
 	if p.Hard {
-		m.drop(newTags(p.Tags))
+		m.drop(tagsOf(p.Tags))
 	}
 }
 
@@ -136,9 +165,9 @@ func (m *Memory) Forgotten(g Generation) { m.purges.forgotten(g) }
 
 // Count is how many entries have the tag.
 func (m *Memory) Count(tag string) (n int) {
-	wanted := newTags([]string{tag})
-	for all := range m.entries.Values() {
-		for _, e := range all {
+	wanted := tagsOf([]string{tag})
+	for v := range m.entries.Values() {
+		for _, e := range v.list() {
 			if e.tags.hasAny(wanted) {
 				n++
 			}
@@ -154,7 +183,7 @@ func (m *Memory) Size() (keys int, bytes uint64) {
 
 func (v variants) weight() uint32 {
 	total := uint64(0)
-	for _, e := range v {
+	for _, e := range v.list() {
 		total += entryOverhead + uint64(len(e.Body))
 		for _, value := range e.fields.values {
 			total += uint64(len(value) + 16)
@@ -165,7 +194,7 @@ func (v variants) weight() uint32 {
 
 func (v variants) retained() time.Duration {
 	longest := time.Duration(0)
-	for _, e := range v {
+	for _, e := range v.list() {
 		longest = max(longest, e.Lifetime)
 	}
 	return longest + retention

@@ -7,26 +7,45 @@ import (
 	"sync"
 )
 
-// tags are what an entry can be purged by: hashes, for as texts they were a twentieth of
-// what an answer of 2 KB takes. Two texts of one hash would be purged together, which costs
-// requests only.
-type tags []uint64
+// tag is what an entry can be purged by: a hash, for as texts they were a twentieth of what an
+// answer of 2 KB takes. Two texts of one hash are purged together, which costs requests only.
+type tag uint32
 
-// newTags returns the tags of these texts.
-func newTags(texts []string) tags {
-	t := make(tags, len(texts))
+func newTag(text string) tag {
+	sum := sha256.Sum256([]byte(text))
+	return max(1, tag(binary.BigEndian.Uint32(sum[:])))
+}
+
+// tags are those of an entry, and zeros behind them; a list of its own would be an allocation
+// more of each, and one more look into cold memory for each hit.
+type tags [maxTags]tag
+
+// maxTags is how many tags an entry can have.
+const maxTags = 10
+
+// newTags returns the tags of these texts. It panics at more than maxTags.
+func newTags(texts []string) (t tags) {
 	for i, text := range texts {
-		sum := sha256.Sum256([]byte(text))
-		t[i] = binary.BigEndian.Uint64(sum[:])
+		t[i] = newTag(text)
 	}
 	return t
 }
 
-// Tag says what the entry can be purged by, before it is kept.
+// Tag says what the entry can be purged by, before it is kept: by ten tags at most.
 func (e *Entry) Tag(texts ...string) { e.tags = newTags(texts) }
 
-func (t tags) hasAny(of tags) bool {
-	return slices.ContainsFunc(t, func(tag uint64) bool { return slices.Contains(of, tag) })
+// hasAny reports whether one of them is among others.
+func (t tags) hasAny(of []tag) bool {
+	return slices.ContainsFunc(t[:], func(one tag) bool { return one != 0 && slices.Contains(of, one) })
+}
+
+// tagsOf are those of a purge, however many.
+func tagsOf(texts []string) []tag {
+	list := make([]tag, len(texts))
+	for i, text := range texts {
+		list[i] = newTag(text)
+	}
+	return list
 }
 
 // Generation orders purges: an entry that began to be fetched at generation g
@@ -53,8 +72,8 @@ type purges struct {
 	mu    sync.RWMutex
 	now   Generation
 	floor Generation
-	last  map[uint64]Generation
-	hard  map[uint64]Generation // of those that drop what they concern
+	last  map[tag]Generation
+	hard  map[tag]Generation // of those that drop what they concern
 }
 
 func (p *purges) current() Generation {
@@ -84,12 +103,12 @@ func (p *purges) note(purge Purge, g Generation) {
 		return
 	}
 	if p.last == nil {
-		p.last, p.hard = map[uint64]Generation{}, map[uint64]Generation{}
+		p.last, p.hard = map[tag]Generation{}, map[tag]Generation{}
 	}
-	for _, tag := range newTags(purge.Tags) {
-		p.last[tag] = max(p.last[tag], g)
+	for _, t := range tagsOf(purge.Tags) {
+		p.last[t] = max(p.last[t], g)
 		if purge.Hard {
-			p.hard[tag] = max(p.hard[tag], g)
+			p.hard[t] = max(p.hard[t], g)
 		}
 	}
 }
@@ -103,28 +122,19 @@ func (p *purges) forgotten(g Generation) {
 }
 
 // dropped reports whether one of the tags was purged hard after since.
-func (p *purges) dropped(t tags, since Generation) bool {
+func (p *purges) dropped(t []tag, since Generation) bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	for _, tag := range t {
-		if p.hard[tag] > since {
-			return true
-		}
-	}
-	return false
+	return after(p.hard, t, since)
 }
 
 // purged reports whether one of the tags was purged after since.
-func (p *purges) purged(t tags, since Generation) bool {
+func (p *purges) purged(t []tag, since Generation) bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if since < p.floor {
-		return true
-	}
-	for _, tag := range t {
-		if p.last[tag] > since {
-			return true
-		}
-	}
-	return false
+	return since < p.now && (since < p.floor || after(p.last, t, since))
+}
+
+func after(purged map[tag]Generation, tags []tag, since Generation) bool {
+	return slices.ContainsFunc(tags, func(t tag) bool { return purged[t] > since })
 }

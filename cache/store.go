@@ -71,10 +71,10 @@ func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *En
 	}
 	list := s.shared.Get(ctx, key)
 	for _, other := range list {
-		if !other.Selects(request) || other.overruled(list) || s.purges.dropped(other.tags, other.Since) {
+		if !other.Selects(request) || other.overruled(list) || s.purges.dropped(other.tags[:], other.Since) {
 			continue
 		}
-		if gone := s.purges.purged(other.tags, other.Since); e == nil || purged && !gone || purged == gone && other.newer(e) {
+		if gone := s.purges.purged(other.tags[:], other.Since); e == nil || purged && !gone || purged == gone && other.newer(e) {
 			s.Memory.Keep(key, other)
 			e, purged = other, gone
 		}
@@ -113,7 +113,7 @@ func (s *Store) Keep(ctx context.Context, key Key, e *Entry) (shared bool) {
 	s.Memory.Keep(key, e)
 	shared = s.shared != nil && s.shared.Put(ctx, key, e)
 	if e.About != (Key{}) && e.Status == http.StatusOK {
-		s.holders.note(e.About, key)
+		s.holders.note(e.About, key, e.Answered)
 		if shared {
 			s.shared.Note(ctx, e.About, key)
 		}

@@ -85,10 +85,11 @@ func spooled(resp *http.Response, r *room, ahead func(*spool), end func(body []b
 
 // fill reads the body to its end, or to where it is too large, or there is no room.
 func (s *spool) fill() {
-	room := make([]byte, copyBuffer)
-	if 0 <= s.want && s.want < copyBuffer {
-		room = room[:s.want+1]
+	size := int64(copyBuffer)
+	if 0 <= s.want && s.want < size {
+		size = s.want + 1
 	}
+	room := make([]byte, size)
 	var err error
 	for beyond := false; err == nil && !beyond; {
 		var n int
