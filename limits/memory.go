@@ -104,7 +104,10 @@ func (m *Memory) Budget(_ context.Context, name string, kind policy.CallerKind, 
 	if a == nil {
 		a = newAccount(kind)
 	}
-	return a.budget(resource, &m.rules, now), nil
+	if a.shown.Resource != resource || a.shown.until <= now {
+		a.shown.Budget, a.shown.until = a.budget(resource, &m.rules, now)
+	}
+	return a.shown.Budget, nil
 }
 
 // Accounts implements [Ledger], ordered by name. It never fails.
