@@ -8,6 +8,7 @@ FUZZTIME ?= 10s
 FUZZ     ?= .*
 COUNT    ?= 6
 CLIENTS  ?=
+TRANSCRIPTS ?= compare
 BASE     ?= $(shell git rev-parse --verify --quiet origin/main >/dev/null && echo origin/main || echo HEAD~1)
 BENCH    ?= .
 PACKAGES ?= ./...
@@ -103,7 +104,7 @@ clients: build ## Run what people use (go-github, octokit, PyGithub, gh) against
 	npm ci --prefix bin/clients/octokit.packages --no-audit --no-fund --loglevel error
 	$(GO) build -C .ci/clients/go-github -o $(CURDIR)/bin/clients/go-github.scenario .
 	$(GO) test ./.ci/clients
-	$(GO) run ./.ci/clients $(CLIENTS)
+	$(GO) run ./.ci/clients $(if $(filter write,$(TRANSCRIPTS)),-write) $(CLIENTS)
 
 h2spec: build ## Run the HTTP/2 conformance tests against bin/weir and plain net/http: a minute.
 	$(GO) build -modfile=tools.mod -o bin/h2spec github.com/summerwind/h2spec/cmd/h2spec

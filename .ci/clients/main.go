@@ -1,14 +1,16 @@
 // Command clients runs a scenario with each program that people point at an API, against
-// bin/weir before bin/weir service, and leaves what went over the wire in bin/clients.
-// It fails when a scenario does, leaves out a step, breaks a limit, connects to anything
-// but the gateway, or is told the API's own address. docs/clients.md has the lines by
-// which each scenario begins. It is no test of Weir alone, and counts nothing itself.
+// bin/weir before bin/weir service, and leaves what went over the wire in
+// bin/artefacts/clients. It fails when a scenario does, leaves out a step, breaks a limit,
+// connects to anything but the gateway, is told the API's own address by a field, runs
+// with another version than it is pinned to, or goes another way than the transcript that
+// is kept. docs/clients.md has the lines by which each scenario begins. It is no test of
+// Weir alone, and counts nothing itself.
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,34 +24,36 @@ import (
 // client is a program whose scenario is run.
 type client struct {
 	name    string
-	version []string // prints its version
-	want    string   // how what it prints begins
+	version []string // prints the versions of what runs
+	pins    []string // what it must print, each as a word of its own; docs/clients.md names the numbers
 	command []string // runs the scenario
 	source  string   // which begins with the lines of docs/clients.md
 	trusts  string   // the variable that names the file of a private CA
 }
 
 const (
-	out     = "bin/clients"
+	built   = "bin/clients"           // what make clients has built and installed
+	out     = "bin/artefacts/clients" // what is left of a run
 	sources = ".ci/clients"
 )
 
 func clients() []client {
 	return []client{
 		{
-			name: "go-github", version: []string{"go", "list", "-C", sources + "/go-github", "-m", "github.com/google/go-github/v89"}, want: "github.com/google/go-github/v89 v89.0.0",
-			command: []string{out + "/go-github.scenario"}, source: sources + "/go-github/main.go", trusts: "SSL_CERT_FILE",
+			name: "go-github", version: []string{"go", "version", "-m", built + "/go-github.scenario"}, pins: []string{"github.com/google/go-github/v89 v89.0.0"},
+			command: []string{built + "/go-github.scenario"}, source: sources + "/go-github/main.go", trusts: "SSL_CERT_FILE",
 		},
 		{
-			name: "octokit", version: []string{"npm", "--prefix", out + "/octokit.packages", "--loglevel", "error", "ls"}, want: "@octokit/rest@22.0.1",
-			command: []string{"node", out + "/octokit.packages/scenario.mjs"}, source: sources + "/octokit/scenario.mjs", trusts: "NODE_EXTRA_CA_CERTS",
+			name: "octokit", version: []string{"sh", "-c", "echo Node $(node --version); npm --prefix " + built + "/octokit.packages --loglevel error ls"},
+			pins:    []string{"Node v20.", "@octokit/rest@22.0.1", "@octokit/plugin-throttling@11.0.5", "@octokit/plugin-retry@8.1.1"},
+			command: []string{"node", built + "/octokit.packages/scenario.mjs"}, source: sources + "/octokit/scenario.mjs", trusts: "NODE_EXTRA_CA_CERTS",
 		},
 		{
-			name: "pygithub", version: []string{"/usr/bin/python3", "-c", "from importlib.metadata import version; print('PyGithub', version('PyGithub'))"}, want: "PyGithub 1.",
+			name: "pygithub", version: []string{"/usr/bin/python3", "-c", "from importlib.metadata import version; print('PyGithub', version('PyGithub'))"}, pins: []string{"PyGithub 1.55"},
 			command: []string{"/usr/bin/python3", "-B", sources + "/pygithub/scenario.py"}, source: sources + "/pygithub/scenario.py", trusts: "REQUESTS_CA_BUNDLE",
 		},
 		{
-			name: "gh", version: []string{"gh", "--version"}, want: "gh version 2.",
+			name: "gh", version: []string{"gh", "--version"}, pins: []string{"gh version 2.23.0"},
 			command: []string{"sh", sources + "/gh/scenario.sh"}, source: sources + "/gh/scenario.sh", trusts: "SSL_CERT_FILE",
 		},
 	}
@@ -59,7 +63,9 @@ func clients() []client {
 var steps = []string{"pagination", "reference", "statistics", "conditional", "graphql", "rate-limit", "write", "primary", "secondary"}
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	write := flag.Bool("write", false, "keep the transcripts of this run, in the place of comparing them")
+	flag.Parse()
+	if err := run(*write, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "clients:", err)
 		os.Exit(1)
 	}
@@ -67,7 +73,7 @@ func main() {
 
 // run runs the scenarios of the clients that are named, all of them where none is, each
 // with a gateway and a service of its own, at the same time.
-func run(names []string) error {
+func run(write bool, names []string) error {
 	all := slices.DeleteFunc(clients(), func(c client) bool { return len(names) > 0 && !slices.Contains(names, c.name) })
 	if len(all) == 0 {
 		return fmt.Errorf("%q names none of the clients", names)
@@ -75,7 +81,7 @@ func run(names []string) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
-	ca, err := newAuthority(filepath.Join(out, "ca.pem"))
+	ca, err := newAuthority(filepath.Join(built, "ca.pem"))
 	if err != nil {
 		return err
 	}
@@ -84,7 +90,7 @@ func run(names []string) error {
 	for i, c := range all {
 		running.Go(func() {
 			began := time.Now()
-			if err := scenario(c, ca); err != nil {
+			if err := scenario(c, ca, write); err != nil {
 				problems[i] = fmt.Errorf("%s: %w", c.name, err)
 				return
 			}
@@ -98,7 +104,7 @@ func run(names []string) error {
 // limit is how long one scenario may take: most of it is waiting.
 const limit = 4 * time.Minute
 
-func scenario(c client, ca *authority) error {
+func scenario(c client, ca *authority, write bool) error {
 	if err := begins(c); err != nil {
 		return err
 	}
@@ -108,8 +114,8 @@ func scenario(c client, ca *authority) error {
 	if err != nil {
 		return fmt.Errorf("its version: %w", err)
 	}
-	if !strings.Contains("\n"+string(version), "\n"+c.want) && !strings.Contains(string(version), " "+c.want) {
-		return fmt.Errorf("%q is not the version that the scenario is made for (%s)", version, c.want)
+	if err := c.pinned(string(version)); err != nil {
+		return err
 	}
 	p, err := newPlace(ctx, c.name, ca)
 	if err != nil {
@@ -118,7 +124,7 @@ func scenario(c client, ca *authority) error {
 	defer p.close()
 	said, ran := c.run(ctx, p)
 	wire := p.tap.exchanges()
-	written := os.WriteFile(filepath.Join(out, c.name+".txt"), transcript(string(version), said, wire), 0o600)
+	written := os.WriteFile(filepath.Join(out, c.name+".wire.txt"), c.transcript(string(version), said, wire), 0o600)
 	if ran != nil {
 		return fmt.Errorf("%w: %s", ran, said)
 	}
@@ -126,7 +132,11 @@ func scenario(c client, ca *authority) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(written, missing(said), strays(string(connects), p.address), judge(wire, p.service), p.unharmed(ctx))
+	problems := errors.Join(written, missing(said), strays(string(connects), p.address), judge(wire, p.service), p.unharmed(ctx))
+	if problems != nil {
+		return problems
+	}
+	return c.keep(write, c.kept(said, wire, p))
 }
 
 // run runs the client's program, and has it watched whom it connects to.
@@ -140,13 +150,32 @@ func (c client) run(ctx context.Context, p *place) (said string, err error) {
 	}
 	defer func() { _ = os.RemoveAll(home) }()
 	process.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + home, "WEIR=https://" + p.address, "TOKEN=tok-owner", c.trusts + "=" + p.ca,
+		"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TZ=Etc/UTC", "WEIR=https://" + p.address, "TOKEN=tok-owner", c.trusts + "=" + p.ca,
 	}
 	text, err := process.CombinedOutput()
 	return string(text), err
 }
 
-// begins reports a page that has other lines for a client than its scenario.
+// pinned reports what runs in another version than the scenario is made for.
+func (c client) pinned(version string) error {
+	words := strings.Join(strings.Fields(version), " ") + " "
+	for _, pin := range c.pins {
+		if !strings.HasSuffix(pin, ".") {
+			pin += " "
+		}
+		if !strings.Contains(words, pin) {
+			return fmt.Errorf(`it is pinned to %q, and here is
+
+%s
+Install that version; or move the pin: write the new one to clients() in .ci/clients/main.go and to docs/clients.md, run
+"make clients CLIENTS=%s TRANSCRIPTS=write", and see by git diff what the new version does otherwise`, strings.TrimSpace(pin), version, c.name)
+		}
+	}
+	return nil
+}
+
+// begins reports a page that has other lines for a client than its scenario, or that
+// does not name the versions it is pinned to.
 func begins(c client) error {
 	page, err := os.ReadFile("docs/clients.md")
 	if err != nil {
@@ -157,6 +186,13 @@ func begins(c client) error {
 		return err
 	}
 	_, section, _ := strings.Cut(string(page), "\n## "+c.name+"\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for _, pin := range c.pins {
+		number := strings.TrimSuffix(strings.TrimLeft(pin[strings.LastIndexAny(pin, " @")+1:], "v"), ".")
+		if !strings.Contains(section, number) {
+			return fmt.Errorf("docs/clients.md does not say that %s is tested", pin)
+		}
+	}
 	_, block, _ := strings.Cut(section, "\n```")
 	_, block, _ = strings.Cut(block, "\n")
 	block, _, ok := strings.Cut(block, "\n```")
@@ -180,14 +216,4 @@ func missing(said string) error {
 		}
 	}
 	return errors.Join(problems...)
-}
-
-// transcript is what is kept of a scenario.
-func transcript(version, said string, wire []exchange) []byte {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n\nWhat the scenario said\n\n%s\nWhat went over the wire\n", cmp.Or(strings.TrimSpace(version), "?"), said)
-	for _, x := range wire {
-		x.write(&b)
-	}
-	return []byte(b.String())
 }

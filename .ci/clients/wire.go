@@ -35,21 +35,24 @@ type exchange struct {
 // write writes it down without its credential, and not more of its body than one reads.
 func (x exchange) write(w io.Writer) {
 	_, _ = fmt.Fprintf(w, "\n%s > %s %s %s\n", x.at.UTC().Format("15:04:05.000"), x.method, x.uri, x.protocol)
-	for _, name := range sorted(x.sent) {
-		value := strings.Join(x.sent[name], ", ")
+	writeFields(w, "             > ", x.sent)
+	_, _ = fmt.Fprintf(w, "%s < %d\n", x.done.UTC().Format("15:04:05.000"), x.status)
+	writeFields(w, "             < ", x.got)
+	const most = 400
+	if len(x.body) > 0 {
+		_, _ = fmt.Fprintf(w, "             < %s\n", x.body[:min(len(x.body), most)])
+	}
+}
+
+// writeFields writes fields down, without a credential.
+func writeFields(w io.Writer, before string, fields http.Header) {
+	for _, name := range sorted(fields) {
+		value := strings.Join(fields[name], ", ")
 		if name == "Authorization" {
 			kind, _, _ := strings.Cut(value, " ")
 			value = kind + " ***"
 		}
-		_, _ = fmt.Fprintf(w, "             > %s: %s\n", name, value)
-	}
-	_, _ = fmt.Fprintf(w, "%s < %d\n", x.done.UTC().Format("15:04:05.000"), x.status)
-	for _, name := range sorted(x.got) {
-		_, _ = fmt.Fprintf(w, "             < %s: %s\n", name, strings.Join(x.got[name], ", "))
-	}
-	const most = 400
-	if len(x.body) > 0 {
-		_, _ = fmt.Fprintf(w, "             < %s\n", x.body[:min(len(x.body), most)])
+		_, _ = fmt.Fprintf(w, "%s%s\n", before, strings.TrimSpace(name+": "+value))
 	}
 }
 
@@ -148,9 +151,6 @@ func judge(wire []exchange, service string) error {
 			if strings.Contains(strings.Join(x.got[name], " "), host) {
 				wrong("%s %s: the field %s names the API's own host", x.method, x.uri, name)
 			}
-		}
-		if bytes.Contains(x.body, []byte(host)) {
-			wrong("%s %s: the body names the API's own host", x.method, x.uri)
 		}
 		if x.status >= 500 {
 			wrong("%s %s: %d", x.method, x.uri, x.status)

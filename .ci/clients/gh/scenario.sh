@@ -34,32 +34,31 @@ echo "graphql: $login"
 commit=$(gh api -X GET search/commits -f q=gear --jq '.items[0].sha')
 
 # gh waits for nothing: it says what it was told, and fails. until_refused runs a command
-# until it does, and leaves what it said in $said.
+# until it does, and leaves what it said in $said, its last sentence in $last, and the
+# seconds that it was told in $seconds.
 until_refused() {
 	for n in 1 2 3 4 5 6 7 8 9 10; do
-		said=$("$@" -f "$counted=gear$n" 2>&1) || return 0
+		if ! said=$("$@" -i -f "$counted=gear$n" 2>&1); then
+			last=$(echo "$said" | sed -n 's/.*gh: /gh: /p')
+			seconds=$(echo "$said" | field retry-after)
+			return 0
+		fi
 	done
 	return 1
 }
 counted=q
 until_refused gh api -X GET search/commits
-case $said in *'API rate limit exceeded'*'(HTTP 403)'*) ;; *) echo "$said"; exit 1 ;; esac
-echo "primary: $n searches, then exit status 1: $said"
-
-# wait_for does what the answer to a command says, and runs it again.
-wait_for() {
-	seconds=$("$@" -i 2>/dev/null | field retry-after) || true
-	sleep "${seconds:-0}"
-	"$@" >/dev/null
-	echo "$counted: answered after $seconds s"
-}
-counted=primary
-wait_for gh api -X GET search/commits -f q=late
+case $last in *'API rate limit exceeded'*'(HTTP 403)'*) ;; *) echo "$said"; exit 1 ;; esac
+echo "primary: $((n - 1)) more searches, then exit status 1: $last"
+sleep "$seconds"
+gh api -X GET search/commits -f q=late >/dev/null
+echo "primary: answered after $seconds s"
 
 counted=tag
 until_refused gh api repos/acme/widgets/git/tags -f message='made by gh' -f type=commit -f "object=$commit"
-case $said in *'secondary rate limit'*'(HTTP 403)'*) ;; *) echo "$said"; exit 1 ;; esac
+case $last in *'secondary rate limit'*'(HTTP 403)'*) ;; *) echo "$said"; exit 1 ;; esac
 echo "write: $((n - 1)) tags"
-echo "secondary: then exit status 1: $said"
-counted=secondary
-wait_for gh api repos/acme/widgets/git/tags -f message='made by gh' -f type=commit -f "object=$commit" -f tag=late
+echo "secondary: then exit status 1: $last"
+sleep "$seconds"
+gh api repos/acme/widgets/git/tags -f message='made by gh' -f type=commit -f "object=$commit" -f tag=late >/dev/null
+echo "secondary: answered after $seconds s"
