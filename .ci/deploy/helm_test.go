@@ -120,7 +120,8 @@ func TestTheChartRefusesWhatWouldNotWork(t *testing.T) {
 
 // TestTheChartsPodsHaveNoMoreThanTheyNeed is the restricted standard of Kubernetes for pods.
 func TestTheChartsPodsHaveNoMoreThanTheyNeed(t *testing.T) {
-	pod := render(t, "all").deployment.Spec.Template.Spec
+	r := render(t, "all")
+	pod := r.deployment.Spec.Template.Spec
 	c := pod.Containers[0]
 	s := c.SecurityContext
 	if len(pod.Containers) != 1 || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || len(s.Capabilities.Drop) != 1 || s.Capabilities.Drop[0] != "ALL" || len(s.Capabilities.Add) > 0 {
@@ -133,8 +134,8 @@ func TestTheChartsPodsHaveNoMoreThanTheyNeed(t *testing.T) {
 	if i := dockerfile(t); i.user != "65532:65532" || strings.Join(i.command, " ") != strings.Join(c.Args, " ") || c.Command != nil {
 		t.Errorf("the image runs %v as %s, the chart %v", i.command, i.user, c.Args)
 	}
-	if grace := *pod.TerminationGracePeriodSeconds; grace < 5+10+5 || c.Lifecycle.PreStop.Sleep.Seconds != 5 {
-		t.Errorf("%d s are too few", grace)
+	if grace := *pod.TerminationGracePeriodSeconds; grace < 5+10+10 || !strings.Contains(r.config.Data["weir.yaml"], "drain:\n  delay: 5s\n") {
+		t.Errorf("%d s are too few for drain.delay, drain.timeout and 10 s more:\n%s", grace, r.config.Data["weir.yaml"])
 	}
 }
 
