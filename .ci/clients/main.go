@@ -19,6 +19,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/weirgate/weir/internal/authority"
 )
 
 // client is a program whose scenario is run.
@@ -81,7 +83,7 @@ func run(write bool, names []string) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
-	ca, err := newAuthority(filepath.Join(built, "ca.pem"))
+	ca, err := authority.New()
 	if err != nil {
 		return err
 	}
@@ -104,7 +106,7 @@ func run(write bool, names []string) error {
 // limit is how long one scenario may take: most of it is waiting.
 const limit = 4 * time.Minute
 
-func scenario(c client, ca *authority, write bool) error {
+func scenario(c client, ca *authority.Authority, write bool) error {
 	if err := begins(c); err != nil {
 		return err
 	}

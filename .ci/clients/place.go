@@ -3,19 +3,12 @@ package main
 import (
 	"bufio"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -24,67 +17,15 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/weirgate/weir/internal/authority"
 )
-
-// authority is a CA that nobody knows but who is told of its file.
-type authority struct {
-	file        string
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
-}
-
-func newAuthority(file string) (*authority, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "private CA"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		return nil, err
-	}
-	certificate, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, err
-	}
-	file, err = filepath.Abs(file)
-	if err != nil {
-		return nil, err
-	}
-	return &authority{file, certificate, key}, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600)
-}
-
-// issue writes tls.crt and tls.key for 127.0.0.1 into dir.
-func (a *authority) issue(dir string) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "weir"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: a.certificate.NotBefore, NotAfter: a.certificate.NotAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)
-	if err != nil {
-		return err
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return err
-	}
-	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "tls.crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600),
-		os.WriteFile(filepath.Join(dir, "tls.key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
-}
 
 // place is where one scenario runs: a service, a gateway before it, and a tap on the
 // wire between the gateway and the client.
 type place struct {
 	dir     string
-	ca      string
+	ca      string // the file of its certificate
 	service string // its URL, on an address that no client has a reason to know
 	address string // of the tap, which is the gateway to the client
 	tap     *tap
@@ -103,8 +44,8 @@ limits:
   content: [{max: 2, window: 15s}]
 `
 
-func newPlace(ctx context.Context, name string, ca *authority) (p *place, err error) {
-	p = &place{ca: ca.file}
+func newPlace(ctx context.Context, name string, ca *authority.Authority) (p *place, err error) {
+	p = &place{}
 	defer func() {
 		if err != nil {
 			p.close()
@@ -113,7 +54,8 @@ func newPlace(ctx context.Context, name string, ca *authority) (p *place, err er
 	if p.dir, err = os.MkdirTemp("", "clients"); err != nil {
 		return p, err
 	}
-	if err := ca.issue(p.dir); err != nil {
+	p.ca = filepath.Join(p.dir, "ca.pem")
+	if err := errors.Join(ca.Write(p.ca), ca.Issue(p.dir)); err != nil {
 		return p, err
 	}
 	settings := filepath.Join(p.dir, "service.yaml")
@@ -139,7 +81,7 @@ func newPlace(ctx context.Context, name string, ca *authority) (p *place, err er
 		return p, err
 	}
 	roots := x509.NewCertPool()
-	roots.AddCert(ca.certificate)
+	roots.AddCert(ca.Certificate)
 	p.tap, err = newTap(gateway, roots, pair)
 	if err != nil {
 		return p, err

@@ -7,18 +7,12 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -28,6 +22,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/weirgate/weir/internal/authority"
 )
 
 func main() {
@@ -50,7 +46,11 @@ func compare(h2spec, weir string) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	if err := writePair(dir); err != nil {
+	ca, err := authority.New()
+	if err != nil {
+		return err
+	}
+	if err := ca.Issue(dir); err != nil {
 		return err
 	}
 	plain, err := startPlain(dir)
@@ -129,26 +129,6 @@ func failures(dir, h2spec, port string) (total int, failed map[string]string, er
 		return 0, nil, fmt.Errorf("only %d cases ran: %w", total, ran)
 	}
 	return total, failed, nil
-}
-
-// writePair writes tls.crt and tls.key.
-func writePair(dir string) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotAfter: time.Now().Add(time.Hour)}
-	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		return err
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return err
-	}
-	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "tls.crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}), 0o600),
-		os.WriteFile(filepath.Join(dir, "tls.key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
 }
 
 // startPlain starts a server that is net/http and nothing else, and returns its port.

@@ -54,6 +54,7 @@ var rooms = []room{
 
 	{dir: "internal/benchmark", may: []string{"proxy"}, test: true, why: "measures the binary from outside; of its packages it knows how connections are kept, for a reverse proxy beside it"},
 	{dir: "internal/browsertest", test: true, why: "a real browser, for tests of the dashboard"},
+	{dir: "internal/authority", test: true, why: "a private CA, for what runs real clients against the binary"},
 	{dir: "internal/acmetest", test: true, why: "a real ACME server, and what stands before replicas, for tests"},
 	{dir: "internal/otlptest", test: true, why: "a receiver of what telemetry sends, for tests"},
 	{dir: "internal/redistest", test: true, why: "real Redis servers, for tests"},
