@@ -8,6 +8,7 @@ FUZZTIME ?= 10s
 FUZZ     ?= .*
 COUNT    ?= 6
 CLIENTS  ?=
+# write keeps the transcripts of make clients in the place of comparing them.
 TRANSCRIPTS ?= compare
 BASE     ?= $(shell git rev-parse --verify --quiet origin/main >/dev/null && echo origin/main || echo HEAD~1)
 BENCH    ?= .
@@ -53,7 +54,7 @@ lint: ## Run go vet, the linters, and check that the module files are tidy.
 	$(TOOL) golangci-lint run ./...
 	$(GO) mod tidy -diff
 
-check: test lint ## Run what CI runs.
+check: test lint ## Run the tests and the linters.
 
 fuzz: ## Run the fuzz targets whose names match FUZZ, all of them without it, for FUZZTIME each, two at a time.
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' . | sed 's|/[^/]*:func | |' | grep -E ' ($(FUZZ))$$' | \
@@ -87,13 +88,13 @@ bench-savings: ## Count what a day of traffic costs the API's quota: a minute.
 soak: needs ## Three replicas under mixed traffic and faults at random, for WEIR_SOAK (10m), from WEIR_SOAK_SEED.
 	$(SERVERS) WEIR_SOAK=$${WEIR_SOAK:-10m} $(GO) test -count=1 -timeout 0 -v -run '^TestSoak$$' ./cmd/weir
 
-conformance: build ## Run the public HTTP cache test suite against bin/weir: half a minute, and Node.
+conformance: build ## Run the public HTTP cache test suite against bin/weir: 20 seconds, and Node.
 	@.ci/need node nodejs
 	@.ci/need npm
 	@npm install --prefix bin/conformance --no-save --no-audit --no-fund --silent http-cache-tests@0.4.5
 	node --no-warnings .ci/conformance.mjs bin/conformance/node_modules/http-cache-tests bin/weir
 
-clients: build ## Run what people use (go-github, octokit, PyGithub, gh) against bin/weir: two minutes, and Node.
+clients: build ## Run what people use (go-github, octokit, PyGithub, gh) against bin/weir, and compare the transcripts: a minute, and Node.
 	@.ci/need strace
 	@.ci/need gh
 	@.ci/need /usr/lib/python3/dist-packages/github python3-github
@@ -106,7 +107,7 @@ clients: build ## Run what people use (go-github, octokit, PyGithub, gh) against
 	$(GO) test ./.ci/clients
 	$(GO) run ./.ci/clients $(if $(filter write,$(TRANSCRIPTS)),-write) $(CLIENTS)
 
-h2spec: build ## Run the HTTP/2 conformance tests against bin/weir and plain net/http: a minute.
+h2spec: build ## Run the HTTP/2 conformance tests against bin/weir and plain net/http: half a minute.
 	$(GO) build -modfile=tools.mod -o bin/h2spec github.com/summerwind/h2spec/cmd/h2spec
 	$(GO) run .ci/h2spec/main.go bin/h2spec bin/weir
 
