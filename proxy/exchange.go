@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"crypto/rand"
+	"maps"
 	"net/http"
 	"net/http/httputil"
 	"net/textproto"
@@ -221,7 +222,7 @@ func (g *Gateway) preflight(x *exchange) error {
 func (g *Gateway) address(x *exchange, p *httputil.ProxyRequest) {
 	out := p.Out
 	out.URL, out.Host = g.target(x.match), ""
-	out.Header = x.header.Clone() // the credential comes when it is let go
+	out.Header = maps.Clone(x.header) // the credential comes when it is let go
 	if x.method == http.MethodGet || x.method == http.MethodHead {
 		out.Body, out.ContentLength, out.TransferEncoding = nil, 0, nil
 		return

@@ -23,8 +23,16 @@ type headerFields struct {
 	values []string
 }
 
-// inHeader has room for what a hit has, and a few more.
-func inHeader(h http.Header) *headerFields { return &headerFields{h, make([]string, 0, 32)} }
+// inHeader has room for so many lines at once; more cost more allocations.
+func inHeader(h http.Header, lines int) *headerFields {
+	return &headerFields{h, make([]string, 0, lines)}
+}
+
+// How many lines Weir itself adds, and how many most answers have with them.
+const (
+	ownLines  = 10
+	mostLines = 32
+)
 
 func (f *headerFields) one(value string) []string {
 	f.values = append(f.values, value)

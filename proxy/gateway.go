@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -224,11 +225,16 @@ func (g *Gateway) forward(x *exchange) {
 			resp.Header.Del("Content-Length")
 		}
 		g.reply(x, resp.Header)
+		// The proxy would copy them one by one.
+		maps.Copy(x.w.Header(), resp.Header)
+		resp.Header = nil
 		resp.Body = &passedBody{resp.Body, x}
 		return nil
 	}
 	proxy.ErrorHandler = func(_ http.ResponseWriter, _ *http.Request, err error) { g.refuse(x, x.blame(err)) }
-	proxy.ServeHTTP(x.w, x.in)
+	bare := *x.in // its fields are not what is sent, and need not be copied for that
+	bare.Header = nil
+	proxy.ServeHTTP(x.w, &bare)
 }
 
 // passedBody notes when it is not the client's fault that it does not get all of an

@@ -61,7 +61,7 @@ func (g *Gateway) refuse(x *exchange, err error) {
 	if f.detail != "" {
 		x.record.Cache += "; detail=" + f.detail
 	}
-	g.own(x, inHeader(h))
+	g.own(x, inHeader(h, ownLines))
 	if f.allow != "" {
 		h.Set("Allow", f.allow)
 	}

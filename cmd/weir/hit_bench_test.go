@@ -46,13 +46,19 @@ func unlimited(b *testing.B, upstream string) *gateway {
 	return g
 }
 
-// answering measures a handler beside net/http.
-func answering(b *testing.B, h http.Handler, target string) {
-	b.Helper()
+// asked is a request as clients send it.
+func asked(target string) *http.Request {
 	r := httptest.NewRequest(http.MethodGet, target, http.NoBody)
 	r.Header.Set("Authorization", "Bearer a-token-of-somebody")
 	r.Header.Set("User-Agent", "bench")
 	r.Header.Set("Accept", "application/json")
+	return r
+}
+
+// answering measures a handler beside net/http.
+func answering(b *testing.B, h http.Handler, target string) {
+	b.Helper()
+	r := asked(target)
 	w := &nullWriter{http.Header{}}
 	h.ServeHTTP(w, r)
 	b.ReportAllocs()
@@ -68,6 +74,28 @@ func BenchmarkHit(b *testing.B) {
 	origin := httptest.NewServer(keepable(2 << 10))
 	defer origin.Close()
 	answering(b, unlimited(b, origin.URL), "/repos/acme/widgets/subscribers")
+}
+
+// nullHead takes heads as they are sent, as the front does.
+type nullHead struct{ nullWriter }
+
+func (*nullHead) WriteHead(int, []byte) {}
+
+// BenchmarkHitAtOnce is what it does for one in front of net/http, beside reading the request
+// and writing the answer.
+func BenchmarkHitAtOnce(b *testing.B) {
+	origin := httptest.NewServer(keepable(2 << 10))
+	defer origin.Close()
+	g := unlimited(b, origin.URL)
+	r := asked("/repos/acme/widgets/subscribers")
+	g.ServeHTTP(&nullWriter{http.Header{}}, r)
+	w := &nullHead{}
+	b.ReportAllocs()
+	for b.Loop() {
+		if !g.AnswerAtOnce(w, r) {
+			b.Fatal("not answered at once")
+		}
+	}
 }
 
 // BenchmarkPass is what it does for one that passes through, beside net/http on both
