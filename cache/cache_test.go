@@ -3,7 +3,6 @@ package cache
 import (
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -469,65 +468,5 @@ func TestDropForgetsAndPurges(t *testing.T) {
 	kept(m, NewKey("b"), "late", func(e *Entry) { e.tags, e.Since = newTags([]string{"x"}), before })
 	if _, purged := m.Lookup(NewKey("b"), header()); !purged {
 		t.Error("a fetch brought back what was dropped")
-	}
-}
-
-func TestFieldsAreThoseOfTheHeader(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		names := rapid.SampledFrom([]string{"Etag", "Link", "Vary", "X-A", "Date"})
-		h := http.Header{}
-		for _, name := range rapid.SliceOfN(names, 0, 8).Draw(t, "names") {
-			h.Add(name, rapid.String().Draw(t, "value"))
-		}
-		e := &Entry{fields: newFields(h)}
-		if diff := cmp.Diff(h, e.Header()); diff != "" {
-			t.Fatal(diff)
-		}
-		for _, name := range []string{"Etag", "Link", "X-B"} {
-			if e.Field(name) != h.Get(name) || e.Lines(name) != len(h[name]) {
-				t.Fatalf("%s: %q, %d lines", name, e.Field(name), e.Lines(name))
-			}
-		}
-		given := e.Header()
-		for name := range h { // as who answers does
-			given.Add(name, "more")
-			given.Set("Date", "now")
-		}
-		if diff := cmp.Diff(h, e.Header()); diff != "" {
-			t.Fatalf("changed by who was given them: %s", diff)
-		}
-	})
-}
-
-func TestHoldersAreRememberedNewestFirstAndBounded(t *testing.T) {
-	h, now := newHolders(1<<20), time.Now() // 204 places in each half
-	about := NewKey("question")
-	for i := range 3 * maxHolders {
-		h.note(about, NewKey(fmt.Sprint(i)), now)
-	}
-	h.note(about, NewKey("20"), now) // it was there
-	var want []Key
-	for _, i := range []int{20, 23, 22, 21, 19, 18, 17, 16} {
-		want = append(want, NewKey(fmt.Sprint(i)))
-	}
-	if got := h.of(about); !slices.Equal(got, want) {
-		t.Errorf("%d holders, want the eight newest in their order", len(got))
-	}
-	for i := range 10_000 {
-		h.note(NewKey("another", fmt.Sprint(i)), NewKey("x"), now)
-		if i%50 == 0 {
-			h.note(about, NewKey("20"), now) // asked again and again
-		}
-		if held := len(h.recent) + len(h.former); held > 2*h.most+maxHolders {
-			t.Fatalf("%d places, want %d at most", held, 2*h.most)
-		}
-	}
-	if got := h.of(about); !slices.Equal(got, want) {
-		t.Errorf("%d holders of what is asked again and again", len(got))
-	}
-	h.note(NewKey("b"), NewKey("x"), now.Add(25*time.Hour))
-	h.note(NewKey("b"), NewKey("x"), now.Add(50*time.Hour))
-	if got := h.of(about); len(got) > 0 {
-		t.Errorf("%d holders after two days", len(got))
 	}
 }

@@ -184,10 +184,7 @@ func (m *Memory) Size() (keys int, bytes uint64) {
 func (v variants) weight() uint32 {
 	total := uint64(0)
 	for _, e := range v.list() {
-		total += entryOverhead + uint64(len(e.Body))
-		for _, value := range e.fields.values {
-			total += uint64(len(value) + 16)
-		}
+		total += entryOverhead + uint64(len(e.Body)+len(e.fields.common)+len(e.fields.own))
 	}
 	return uint32(min(total, 1<<32-1))
 }

@@ -1,0 +1,41 @@
+package cache
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestHoldersAreRememberedNewestFirstAndBounded(t *testing.T) {
+	h, now := newHolders(1<<20), time.Now() // 204 places in each half
+	about := NewKey("question")
+	for i := range 3 * maxHolders {
+		h.note(about, NewKey(fmt.Sprint(i)), now)
+	}
+	h.note(about, NewKey("20"), now) // it was there
+	var want []Key
+	for _, i := range []int{20, 23, 22, 21, 19, 18, 17, 16} {
+		want = append(want, NewKey(fmt.Sprint(i)))
+	}
+	if got := h.of(about); !slices.Equal(got, want) {
+		t.Errorf("%d holders, want the eight newest in their order", len(got))
+	}
+	for i := range 10_000 {
+		h.note(NewKey("another", fmt.Sprint(i)), NewKey("x"), now)
+		if i%50 == 0 {
+			h.note(about, NewKey("20"), now) // asked again and again
+		}
+		if held := len(h.recent) + len(h.former); held > 2*h.most+maxHolders {
+			t.Fatalf("%d places, want %d at most", held, 2*h.most)
+		}
+	}
+	if got := h.of(about); !slices.Equal(got, want) {
+		t.Errorf("%d holders of what is asked again and again", len(got))
+	}
+	h.note(NewKey("b"), NewKey("x"), now.Add(25*time.Hour))
+	h.note(NewKey("b"), NewKey("x"), now.Add(50*time.Hour))
+	if got := h.of(about); len(got) > 0 {
+		t.Errorf("%d holders after two days", len(got))
+	}
+}
