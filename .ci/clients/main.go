@@ -47,7 +47,7 @@ func clients() []client {
 		},
 		{
 			name: "octokit", version: []string{"sh", "-c", "echo Node $(node --version); npm --prefix " + built + "/octokit.packages --loglevel error ls"},
-			pins:    []string{"Node v20.", "@octokit/rest@22.0.1", "@octokit/plugin-throttling@11.0.5", "@octokit/plugin-retry@8.1.1"},
+			pins:    []string{"@octokit/rest@22.0.1", "@octokit/plugin-throttling@11.0.5", "@octokit/plugin-retry@8.1.1"},
 			command: []string{"node", built + "/octokit.packages/scenario.mjs"}, source: sources + "/octokit/scenario.mjs", trusts: "NODE_EXTRA_CA_CERTS",
 		},
 		{
