@@ -132,15 +132,25 @@ func (c *Codec) Decode(key Key, value []byte) (*Entry, error) {
 	if err := json.Unmarshal(payload[n:n+int(size)], &m); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrValue, err)
 	}
-	for name := range m.Header {
-		if !isToken(name) { // it would break out of its line
-			return nil, ErrValue
-		}
+	body := payload[n+int(size):]
+	if !m.mayBeKept(len(body)) {
+		return nil, ErrValue
 	}
 	return &Entry{
-		Status: m.Status, fields: newFields(m.Header), Body: payload[n+int(size):], Vary: m.Vary, tags: m.Tags, About: m.About, Lifetime: m.Lifetime,
+		Status: m.Status, fields: newFields(m.Header), Body: body, Vary: m.Vary, tags: m.Tags, About: m.About, Lifetime: m.Lifetime,
 		Requested: m.Requested, Answered: m.Answered, Since: m.Since, age: m.Age,
 	}, nil
+}
+
+// mayBeKept reports whether it is of an entry that this process would keep: else whoever writes
+// to the tier would decide how answers are framed.
+func (m *meta) mayBeKept(body int) bool {
+	for name := range m.Header {
+		if !mayBeKept(name) {
+			return false
+		}
+	}
+	return (storable[m.Status] || m.Status == http.StatusUnprocessableEntity) && (m.Status != http.StatusNoContent || body == 0)
 }
 
 // isToken reports whether a text is a token (RFC 9110 section 5.6.2), which a field's name must be.

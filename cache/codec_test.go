@@ -151,18 +151,26 @@ func FuzzVary(f *testing.F) {
 	})
 }
 
-// TestAFieldWhoseNameIsNoneIsNotDecoded: whoever writes to the tier that replicas share would
-// add lines by it.
-func TestAFieldWhoseNameIsNoneIsNotDecoded(t *testing.T) {
-	for name, want := range map[string]error{"X-A_b.1": nil, "A b": ErrValue, "": ErrValue, "Ä": ErrValue} {
-		c, key, e := codec(t, ""), NewKey("a"), sampled("")
-		e.fields = newFields(http.Header{name: {"b"}})
-		value, err := c.Encode(key, e)
+// TestWhatWouldNotBeKeptIsNotDecoded: whoever writes to the tier that replicas share would say
+// by it how answers are framed, and what they say of the gateway.
+func TestWhatWouldNotBeKeptIsNotDecoded(t *testing.T) {
+	for _, c := range []struct {
+		status     int
+		name, body string
+		want       error
+	}{
+		{200, "X-A_b.1", "body", nil}, {422, "X-A", "", nil}, {204, "X-A", "", nil},
+		{200, "A b", "", ErrValue}, {200, "", "", ErrValue}, {200, "Ä", "", ErrValue}, {200, "content-length", "", ErrValue},
+		{200, "Transfer-Encoding", "", ErrValue}, {200, "Connection", "", ErrValue}, {200, "Age", "", ErrValue}, {200, "X-Ratelimit-Used", "", ErrValue},
+		{204, "X-A", "HTTP/1.1 200 OK", ErrValue}, {100, "X-A", "", ErrValue}, {500, "X-A", "", ErrValue},
+	} {
+		codec, key := codec(t, ""), NewKey("a")
+		value, err := codec.Encode(key, &Entry{Status: c.status, fields: newFields(http.Header{c.name: {"b"}}), Body: []byte(c.body)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Decode(key, value); !errors.Is(err, want) {
-			t.Errorf("%q: %v, want %v", name, err, want)
+		if _, err := codec.Decode(key, value); !errors.Is(err, c.want) {
+			t.Errorf("%d, %q, %q: %v, want %v", c.status, c.name, c.body, err, c.want)
 		}
 	}
 }

@@ -238,6 +238,12 @@ var notKept = map[string]bool{
 	"Proxy-Authorization": true, "Set-Cookie": true, "Alt-Svc": true, "Age": true, "Retry-After": true, "Cache-Status": true,
 }
 
+// mayBeKept reports whether fields of this name may be kept: one that speaks of more than this
+// request, and is a canonical name at all.
+func mayBeKept(name string) bool {
+	return isToken(name) && http.CanonicalHeaderKey(name) == name && !notKept[name] && !strings.HasPrefix(name, "X-Ratelimit-") && !strings.HasPrefix(name, "Ratelimit")
+}
+
 // Kept copies the fields that may be kept: without hop-by-hop fields, also
 // those that Connection names (RFC 9111 section 3.1), and without the rate
 // limit of the request that happened to fetch the answer.
@@ -245,7 +251,7 @@ func Kept(h http.Header) http.Header {
 	named := Named(h)
 	kept := make(http.Header, len(h))
 	for name, values := range h {
-		if len(values) == 0 || notKept[name] || named[name] || strings.HasPrefix(name, "X-Ratelimit-") || strings.HasPrefix(name, "Ratelimit") {
+		if len(values) == 0 || !mayBeKept(name) || named[name] {
 			continue
 		}
 		kept[name] = append([]string(nil), values...)

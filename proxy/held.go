@@ -11,8 +11,8 @@ import (
 // and reports whether it did. If not, nothing has happened, and [Gateway.ServeHTTP] is to
 // answer. It keeps neither w nor r. It is the journey of a hit, less what could wait or fail:
 // who must wait, is refused, or is told of the gateway's own state takes the whole one.
-func (g *Gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool {
-	if g.Drain.Begun() {
+func (g *Gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) (answered bool) {
+	if g.Drain.Begun() || !g.mayPass(r) {
 		return false
 	}
 	h, ok := g.hitting.Get().(*hitting)
@@ -31,6 +31,7 @@ func (g *Gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool {
 	}
 	x.ready, x.record.ID, x.record.Start = x.start, newRequestID(), x.start
 	g.traceRequest(x)
+	answered = true // whatever comes: finish answers where something goes wrong
 	defer g.finish(x)
 	if written, ok := w.(interface {
 		WriteHead(status int, fields []byte)
@@ -39,7 +40,7 @@ func (g *Gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool {
 	} else {
 		g.replyFromEntry(x, e, now)
 	}
-	return true
+	return answered
 }
 
 // writeHit is like replyFromEntry for a writer that takes the head of an answer as it is sent:
@@ -47,10 +48,11 @@ func (g *Gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool {
 func (g *Gateway) writeHit(x *exchange, e *cache.Entry, now time.Time, fields *textFields, writeHead func(int, []byte)) {
 	x.record.Cache = g.hit(e, now)
 	*fields = textFields{g: g, x: x, text: fields.text[:0]}
-	x.w.status = entryFields(x, e, now, fields)
+	status := entryFields(x, e, now, fields)
 	g.own(x, fields)
-	writeHead(x.w.status, fields.text)
-	if x.w.status != http.StatusNotModified && x.method != http.MethodHead {
+	x.w.status = status // from here on no other answer can be given
+	writeHead(status, fields.text)
+	if status != http.StatusNotModified && x.method != http.MethodHead {
 		_, _ = x.w.Write(e.Body) // a client that is gone shows in the record
 	}
 }
@@ -64,9 +66,9 @@ type hitting struct {
 }
 
 // heldFor returns the fresh entry that is the answer to a request, or nil where there is none or
-// something else is to be looked at. For what [screen] refuses none is ever kept.
+// something else is to be looked at.
 func (g *Gateway) heldFor(x *exchange) *cache.Entry {
-	if g.identify(x) != nil || g.classify(x) != nil || g.authorize(x) != nil || g.preflight(x) != nil {
+	if screen(x.in) != nil || g.identify(x) != nil || g.classify(x) != nil || g.authorize(x) != nil || g.preflight(x) != nil {
 		return nil
 	}
 	if !x.kept {

@@ -3,6 +3,7 @@ package proxy
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -89,7 +91,7 @@ func TestWhatIsNotAnsweredAtOnceLeavesNoTrace(t *testing.T) {
 		}, func(c *Config) {
 			c.Observe = func(*Record) { observed++ }
 			c.Inbound = &Inbound{}
-			c.Inbound.Configure(1, 20)
+			c.Inbound.Configure(1, 21)
 			c.Drain = &Drain{}
 			c.Identify = func(r *http.Request) (Identity, error) {
 				who, err := identifyByToken(r)
@@ -109,6 +111,7 @@ func TestWhatIsNotAnsweredAtOnceLeavesNoTrace(t *testing.T) {
 		}
 		const held = "/repos/a/b/subscribers"
 		warm(held)
+		warm("/api/v3/_weir/x") // is kept under a path that is Weir's own
 		warm("/repos/a/b/untyped")
 		warm("/repos/a/purged/subscribers")
 		w.gateway.Cache.Purge(t.Context(), "repo:a/purged")
@@ -132,13 +135,13 @@ func TestWhatIsNotAnsweredAtOnceLeavesNoTrace(t *testing.T) {
 		w.want("observed", observed, counted)
 		w.want("requests upstream", w.upstreamSaw(), seen)
 
-		for range 20 { // none of those above has taken from what the address may send
+		for range 21 { // none of those above has taken from what the address may send
 			if !w.gateway.AnswerAtOnce(httptest.NewRecorder(), asked(held)) {
 				t.Fatal("not answered at once")
 			}
 		}
-		w.want("records", len(w.gateway.Recent()), recent+20)
-		w.want("observed", observed, counted+20)
+		w.want("records", len(w.gateway.Recent()), recent+21)
+		w.want("observed", observed, counted+21)
 		if w.gateway.AnswerAtOnce(httptest.NewRecorder(), asked(held)) {
 			t.Error("answered at once what is sent too fast")
 		}
@@ -166,4 +169,80 @@ func TestNoFieldBreaksOutOfItsLine(t *testing.T) {
 	if want := "X-A: a  Set-Cookie: evil X: y z\r\n"; string(f.text) != want {
 		t.Errorf("%q, want %q", f.text, want)
 	}
+}
+
+// TestAPanicIsAnsweredOnce: who is told that nothing was written would write another answer.
+func TestAPanicIsAnsweredOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Cache-Control", "max-age=60")
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = fmt.Fprint(w, "[]")
+		})
+		w.gateway.ServeHTTP(httptest.NewRecorder(), asked("/user/subscriptions"))
+		for _, answer := range []http.ResponseWriter{httptest.NewRecorder(), &wired{httptest.NewRecorder()}} {
+			w.gateway.Ledger = &mistaken{Ledger: w.gateway.Ledger}
+			if !w.gateway.AnswerAtOnce(answer, asked("/user/subscriptions")) {
+				t.Errorf("%T: not answered, and wrote %v", answer, answer.Header())
+			}
+		}
+	})
+}
+
+// mistaken is a ledger that panics the first time that it is asked for a budget.
+type mistaken struct {
+	limits.Ledger
+	panicked bool
+}
+
+func (l *mistaken) Budget(ctx context.Context, name string, kind policy.CallerKind, resource string) (limits.Budget, error) {
+	if !l.panicked {
+		l.panicked = true
+		panic("a mistake")
+	}
+	return l.Ledger.Budget(ctx, name, kind, resource)
+}
+
+// TestWhatIsNoFieldIsNotKept, for net/http's client takes it for one of this name.
+func TestWhatIsNoFieldIsNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			c, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nDate: Sat, 01 Jan 2000 00:00:00 GMT\r\nCache-Control: max-age=60\r\nContent-Type: text/plain\r\nTransfer-Encoding : chunked\r\nContent-Length: 2\r\n\r\n[]")
+			_ = c.Close()
+		})
+		w.gateway.ServeHTTP(httptest.NewRecorder(), asked("/nobody/documents/this"))
+		got := httptest.NewRecorder()
+		if !w.gateway.AnswerAtOnce(got, asked("/nobody/documents/this")) {
+			t.Fatal("not answered at once")
+		}
+		for name := range got.Header() {
+			if strings.Contains(name, "Transfer-Encoding") {
+				t.Errorf("%q was kept", name)
+			}
+		}
+	})
+}
+
+// TestWhoSendsTooFastIsNotLookedAt, at once no more than on the whole journey.
+func TestWhoSendsTooFastIsNotLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		looked := 0
+		w := newWorld(t, func(http.ResponseWriter, *http.Request) {}, func(c *Config) {
+			c.Inbound = &Inbound{}
+			c.Inbound.Configure(1, 1)
+			c.Identify = func(r *http.Request) (Identity, error) {
+				looked++
+				return identifyByToken(r)
+			}
+		})
+		for _, want := range []int{2, 2, 2} { // the first is looked at twice: at once, and for good
+			atOnce(w.gateway, httptest.NewRecorder(), asked("/repos/a/b/subscribers"))
+			w.want("looked at", looked, want)
+		}
+	})
 }

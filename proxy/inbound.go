@@ -87,6 +87,14 @@ func (in *Inbound) allow(address netip.Addr, now time.Time) bool {
 	return b.tokens.AllowN(now, 1)
 }
 
+// has reports whether an address may send a request now, and takes nothing for it.
+func (in *Inbound) has(address netip.Addr, now time.Time) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	e := in.known[address]
+	return in.rate == 0 || e == nil || bucketOf(e).tokens.TokensAt(now) >= 1
+}
+
 // bucketLocked returns the bucket of an address, and puts it in front.
 func (in *Inbound) bucketLocked(address netip.Addr) *bucket {
 	if e := in.known[address]; e != nil {
@@ -123,6 +131,11 @@ func (in *Inbound) dropLocked(e *list.Element) {
 }
 
 func bucketOf(e *list.Element) *bucket { return e.Value.(*bucket) }
+
+// mayPass reports whether throttle would let a request pass.
+func (g *Gateway) mayPass(r *http.Request) bool {
+	return g.Inbound == nil || g.Inbound.has(counted(g.Trusted.sender(r)), time.Now())
+}
 
 // throttle refuses a request of an address that sends too fast (journey,
 // before step 1): nothing is cheaper, and nothing of the request is looked at.

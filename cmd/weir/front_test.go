@@ -1,13 +1,18 @@
 package main
 
 import (
+	"bufio"
+	"context"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/weirgate/weir/internal/config"
 )
@@ -77,4 +82,76 @@ func TestHitsAreAnsweredInFrontOfNetHTTP(t *testing.T) {
 			t.Fatalf("%d: %d with %d bytes, %v; %d in front, want %d", i, resp.StatusCode, len(got), err, front.answered.Load(), q.inFront)
 		}
 	}
+}
+
+// TestADrainLetsHitsEnd that a slow client still takes in, in front of net/http as behind it.
+func TestADrainLetsHitsEnd(t *testing.T) {
+	t.Parallel()
+	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Cache-Control", "max-age=3600")
+		w.Header().Set("Content-Type", "text/plain")
+		_, _ = w.Write(make([]byte, 8<<20-1))
+	}))
+	defer origin.Close()
+	cfg := config.Default()
+	cfg.Upstream.URL, cfg.Listen, cfg.Admin.Listen = origin.URL, "127.0.0.1:0", "127.0.0.1:0"
+	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.close)
+	endpoints, err := g.listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun := make(chan struct{})
+	endpoints[0].front = &telling{gateway: g, begun: begun}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = serveAll(ctx, slog.New(slog.DiscardHandler), func() ending { return ending{g.drain.Begin, 0, time.Minute} }, endpoints...)
+	}()
+	c, err := net.Dial("tcp", endpoints[0].listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.(*net.TCPConn).SetReadBuffer(64 << 10) // else the system takes all of it
+	in := bufio.NewReader(c)
+	get := func() *http.Response {
+		_, _ = io.WriteString(c, "GET /repos/a/b/subscribers HTTP/1.1\r\nHost: h\r\n\r\n")
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	if n, err := io.Copy(io.Discard, get().Body); n != 8<<20-1 || err != nil { // kept now
+		t.Fatal(n, err)
+	}
+	resp := get() // and does not read on
+	<-begun
+	stop()
+	select {
+	case <-ended:
+		t.Error("the process has ended while its answer was taken in")
+	case <-time.After(2 * time.Second): // more than it waits for those who were cut off
+	}
+	if n, err := io.Copy(io.Discard, resp.Body); n != 8<<20-1 || err != nil {
+		t.Errorf("%d bytes of a hit came: %v", n, err)
+	}
+	<-ended
+}
+
+// telling tells of the first request that it may answer.
+type telling struct {
+	*gateway
+	begun chan struct{}
+	once  sync.Once
+}
+
+func (f *telling) AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool {
+	f.once.Do(func() { close(f.begun) })
+	return f.gateway.AnswerAtOnce(w, r)
 }

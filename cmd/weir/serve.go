@@ -105,13 +105,13 @@ type endpoint struct {
 	ending   func()
 }
 
-// serve answers until the server is shut down. What is answered in front of it is of answering.
-func (e endpoint) serve(s *http.Server, answering *sync.WaitGroup) error {
+// serve answers until the server is shut down. What is answered in front of it is of inFront.
+func (e endpoint) serve(s *http.Server, inFront *sync.WaitGroup) error {
 	switch {
 	case e.tls != nil:
 		return s.ServeTLS(e.listener, "", "")
 	case e.front != nil:
-		return front.Serve(s, e.listener, e.front, answering)
+		return front.Serve(s, e.listener, e.front, inFront)
 	}
 	return s.Serve(e.listener)
 }
@@ -164,7 +164,7 @@ func serveAll(ctx context.Context, log *slog.Logger, end func() ending, endpoint
 	defer cancel(nil)
 	requests, cutOff := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cutOff(nil)
-	var serving, answering sync.WaitGroup
+	var serving, answering, inFront sync.WaitGroup
 	var clients, operators []*http.Server
 	for _, e := range endpoints {
 		s := newServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -184,7 +184,7 @@ func serveAll(ctx context.Context, log *slog.Logger, end func() ending, endpoint
 			clients = append(clients, s)
 		}
 		serving.Go(func() {
-			if err := e.serve(s, &answering); !errors.Is(err, http.ErrServerClosed) {
+			if err := e.serve(s, &inFront); !errors.Is(err, http.ErrServerClosed) {
 				cancel(err)
 			}
 		})
@@ -199,7 +199,9 @@ func serveAll(ctx context.Context, log *slog.Logger, end func() ending, endpoint
 	}
 	late := time.AfterFunc(last.timeout, func() { cutOff(proxy.ErrDrained) })
 	defer late.Stop()
+	deadline := time.Now().Add(last.timeout + lastWords)
 	shutDown(ctx, log, last.timeout+lastWords, clients)
+	awaited(&inFront, time.Until(deadline)) // of which net/http knows nothing
 	shutDown(ctx, log, lastWords, operators)
 	serving.Wait()
 	awaited(&answering, lastWords) // where connections were cut off, who answered over them

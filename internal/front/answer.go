@@ -38,18 +38,18 @@ type request struct {
 	answered answer
 }
 
-// answer has the handler answer the request, and reports whether it did.
-func (r *request) answer(c *conn) bool {
+// answer has the handler answer the request, and reports whether it did, and whether nothing
+// may come behind what was written.
+func (r *request) answer(c *conn) (answered, broken bool) {
 	r.head.into(r.in, &r.url, c.remote, r.values[:])
 	a := &r.answered
 	clear(a.header)
-	a.conn, a.status, a.err = c.Conn, 0, nil
-	defer func() { a.conn = nil }()
+	a.conn, a.status, a.head, a.err = c.Conn, 0, a.head[:0], nil
 	if !c.listener.handler.AnswerAtOnce(a, r.in) {
-		return false
+		return false, a.status != 0
 	}
 	a.flush(nil)
-	return true
+	return true, a.err != nil || a.status == 0
 }
 
 // answer is an [http.ResponseWriter] for answers that are written with one call of Write or

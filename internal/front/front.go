@@ -57,7 +57,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	own := &conn{Conn: c, listener: l, remote: c.RemoteAddr().String(), begins: true}
+	own := &conn{Conn: c, listener: l, remote: c.RemoteAddr().String()}
+	own.begins.Store(true)
 	own.changed.L = &own.mu
 	return own, nil
 }
@@ -73,7 +74,7 @@ type conn struct {
 	// net/http's. Where it is not, begins says that the next byte is the first of a request,
 	// and owed is how many are still to come of the body of one that net/http reads.
 	theirs bool
-	begins bool
+	begins atomic.Bool
 	owed   int64
 	// rest is what has been read and is not net/http's yet.
 	rest []byte
@@ -97,7 +98,7 @@ type conn struct {
 func (c *conn) is(state http.ConnState) {
 	switch state {
 	case http.StateIdle:
-		c.begins = c.owed == 0 // all that was handed over was one request, and is answered
+		c.begins.Store(c.owed == 0) // all that was handed over was one request, and is answered
 	case http.StateHijacked:
 		c.theirs = true
 	}
@@ -107,14 +108,14 @@ func (c *conn) is(state http.ConnState) {
 // Read gives net/http what it has to answer.
 func (c *conn) Read(p []byte) (int, error) {
 	switch {
-	case c.theirs || len(p) >= leastRoom && !c.begins && c.owed == 0:
+	case c.theirs || len(p) >= leastRoom && !c.begins.Load() && c.owed == 0:
 		c.theirs = true
 		return c.receive(p)
 	case c.owed > 0:
 		n, err := c.receive(p[:min(int64(len(p)), c.owed)])
 		c.owed -= int64(n)
 		return n, err
-	case c.begins:
+	case c.begins.Load():
 		return c.next(p)
 	}
 	return 0, c.listen()
@@ -147,15 +148,17 @@ func (c *conn) next(p []byte) (n int, err error) {
 				n += more
 			}
 		}
-		size, answered := c.take(p[:n])
+		size, answered, err := c.take(p[:n])
 		switch {
+		case err != nil:
+			return 0, err
 		case answered:
 			n = copy(p, p[size:n])
 			continue
 		case c.theirs:
 			return n, nil
 		}
-		c.begins = false
+		c.begins.Store(false)
 		whole := int64(size) + c.owed
 		if int64(n) > whole {
 			c.rest = append(slices.Clone(p[whole:n]), c.rest...)
@@ -171,22 +174,32 @@ const ahead = 4 << 10
 
 // listen is for net/http, which listens whether a client leaves while it is answered. A client
 // that has sent the start of its next request has not: that is kept back, until net/http ends
-// listening by a deadline long past.
+// listening by a deadline long past, or the connection has been closed.
 func (c *conn) listen() error {
-	if len(c.rest) == 0 {
+	surplus := len(c.rest) > 0 // of what came with the request that is answered
+	if !surplus {
 		var first [1]byte
 		n, err := c.Conn.Read(first[:])
 		if n == 0 {
 			return err
 		}
-		c.rest = make([]byte, ahead)
-		n, _ = c.Conn.Read(c.rest[copy(c.rest, first[:]):]) // an error comes again
-		c.rest = c.rest[:1+n]
+		c.rest = append(c.rest, first[0])
+	}
+	if room := ahead - len(c.rest); room > 0 {
+		c.rest = slices.Grow(c.rest, room)
+		n, err := c.Conn.Read(c.rest[len(c.rest):ahead])
+		if n == 0 && surplus {
+			return err
+		}
+		c.rest = c.rest[:len(c.rest)+n] // another error comes again
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for !c.interrupted {
+	for !c.interrupted && !c.closed {
 		c.changed.Wait()
+	}
+	if c.closed {
+		return net.ErrClosed
 	}
 	return os.ErrDeadlineExceeded
 }
@@ -203,28 +216,40 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 }
 
 // take looks at the request with which b begins, and reports how many bytes its head has and
-// whether it has been answered. Where neither is known the connection is net/http's.
-func (c *conn) take(b []byte) (size int, answered bool) {
+// whether it has been answered. Where neither is known the connection is net/http's; an error
+// says that it has ended.
+func (c *conn) take(b []byte) (size int, answered bool, err error) {
 	r := c.listener.requests.get()
 	defer c.listener.requests.put(r)
 	if !r.head.parse(b) {
 		c.theirs = true
-		return 0, false
+		return 0, false, nil
 	}
 	c.owed = r.head.body
 	if !r.head.plain || !c.idle.Load() || !c.tries() {
-		return r.head.size, false
+		return r.head.size, false, nil
 	}
 	if !c.begin() {
-		return r.head.size, false
+		return 0, false, net.ErrClosed
 	}
-	defer func() { c.end(r.answered.err != nil) }()
-	if !r.answer(c) {
-		return r.head.size, false
+	answered, ended := c.answer(r)
+	switch {
+	case ended:
+		return 0, false, net.ErrClosed
+	case answered:
+		c.missed = 0
+		c.waits()
 	}
-	c.missed = 0
-	c.waits()
-	return r.head.size, true
+	return r.head.size, answered, nil
+}
+
+// answer has a request answered, and reports whether it was, and whether the connection has
+// ended with it.
+func (c *conn) answer(r *request) (answered, ended bool) {
+	broken := true // by a panic
+	defer func() { ended = c.end(broken) }()
+	answered, broken = r.answer(c)
+	return answered, false
 }
 
 // Of a connection of whose last requests so many could not be answered at once, one in so many
@@ -262,23 +287,32 @@ func (c *conn) begin() bool {
 	return c.busy
 }
 
-func (c *conn) end(broken bool) {
+// end reports whether the connection has ended with the answer.
+func (c *conn) end(broken bool) bool {
 	defer c.listener.answering.Done()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.closed = c.closed || broken
-	if c.busy = false; c.closed {
-		_ = c.Conn.Close() // whoever closed it has been told that it is
+	c.busy = false
+	if broken || c.closed {
+		_ = c.closeLocked() // whoever closed it has been told that it is
 	}
+	return c.closed
 }
 
 // Close closes the connection, behind an answer that has begun.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed = true; c.busy {
+	if c.busy {
+		c.closed = true
 		return nil
 	}
+	return c.closeLocked()
+}
+
+func (c *conn) closeLocked() error {
+	c.closed = true
+	c.changed.Broadcast()
 	return c.Conn.Close()
 }
 

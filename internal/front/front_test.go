@@ -15,8 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/weirgate/weir/internal/front"
 	"github.com/weirgate/weir/internal/pipe"
 )
@@ -429,63 +427,4 @@ func TestAConnectionThatIsTakenOverIsNetHTTPsNoMore(t *testing.T) {
 		}
 		_ = theirs.Close()
 	})
-}
-
-// TestNobodySeesADifference sends the same requests, in the same pieces, to a server of
-// net/http with a front and to one without.
-func TestNobodySeesADifference(t *testing.T) {
-	requests := []string{
-		get("/held/1"), get("/held/2?a=b"), get("/held/large"), get("/other"), hello, "GET /held/e HTTP/1.1\r\nhost: h\r\nif-none-match: x\r\nX-A: 1\r\nX-A: 2\r\n\r\n",
-		"HEAD /held/1 HTTP/1.1\r\nHost: h\r\n\r\n", "GET /held/%41 HTTP/1.1\r\nHost: h\r\n\r\n", "POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
-		"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 36\r\n\r\n" + get("/held/evil"), "GET /held/1 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
-		"GET /held/1 HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\n\r\n", "GET /held/1 HTTP/1.0\r\n\r\n", "GET /held/1 HTTP/1.1\r\n\r\n", "nonsense\r\n\r\n", "GET /held/1 HTTP/1.1\r\nHost: h\r\n X: y\r\n\r\n",
-	}
-	rapid.Check(t, func(rt *rapid.T) {
-		all, cuts := "", []int{}
-		for _, text := range rapid.SliceOfN(rapid.SampledFrom(requests), 1, 12).Draw(rt, "requests") {
-			switch rapid.SampledFrom([]string{"alone", "alone", "alone", "in pieces", "with the one before"}).Draw(rt, "how") {
-			case "alone":
-				cuts = append(cuts, len(all))
-			case "in pieces":
-				cuts = append(cuts, len(all), len(all)+rapid.IntRange(0, len(text)).Draw(rt, "cut"))
-			}
-			all += text
-		}
-		var got [2]string
-		for i := range got {
-			synctest.Test(t, func(t *testing.T) {
-				var h house
-				var l *pipe.Listener
-				if i == 0 {
-					l, _ = serve(t, &h)
-				} else {
-					l = pipe.Serve(t, "plain", &http.Server{Handler: &h, IdleTimeout: time.Minute, ReadHeaderTimeout: 10 * time.Second})
-				}
-				got[i] = spoken(t, l, all, cuts)
-			})
-		}
-		if got[0] != got[1] {
-			rt.Fatalf("with a front\n%s\nwithout\n%s", got[0], got[1])
-		}
-	})
-}
-
-// spoken is all that comes on a connection to which a text is sent, cut at some places.
-func spoken(t *testing.T, l *pipe.Listener, text string, cuts []int) string {
-	t.Helper()
-	c := dial(t, l)
-	all := make(chan string)
-	go func() {
-		got, _ := io.ReadAll(c) // it ends when nothing more comes
-		all <- string(got)
-	}()
-	from := 0
-	for _, to := range append(cuts, len(text)) {
-		if _, err := io.WriteString(c, text[from:to]); err != nil {
-			break // it was told that it is wrong
-		}
-		synctest.Wait()
-		from = to
-	}
-	return <-all
 }

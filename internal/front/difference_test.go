@@ -1,0 +1,167 @@
+package front_test
+
+import (
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/weirgate/weir/internal/pipe"
+)
+
+// spokenIn are requests of all kinds, in which others are hidden.
+func spokenIn() []string {
+	evil, long := get("/held/evil"), strings.Repeat("y", 5000)
+	return []string{
+		get("/held/1"), get("/held/1"), get("/held/2?a=b"), get("/held/large"), get("/other"), get("/slow"), hello,
+		"GET /held/e HTTP/1.1\r\nhost: h\r\nif-none-match: x\r\nX-A: 1\r\nX-A: 2\r\n\r\n", "HEAD /held/1 HTTP/1.1\r\nHost: h\r\n\r\n", "GET /held/%41 HTTP/1.1\r\nHost: h\r\n\r\n",
+		"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n", "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 36\r\n\r\n" + evil,
+		"GET /held/1 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", "GET /held/1 HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\n\r\n", "GET /held/1 HTTP/1.0\r\n\r\n",
+		"GET /held/1 HTTP/1.1\r\n\r\n", "nonsense\r\n\r\n", "GET /held/1 HTTP/1.1\r\nHost: h\r\n X: y\r\n\r\n", "GET /held/1 HTTP/1.1\r\nHost: h\r\nX: " + long + "\r\n\r\n",
+		"POST /unread HTTP/1.1\r\nHost: h\r\nContent-Length: 36\r\n\r\n" + evil, "POST /unread HTTP/1.1\r\nHost: h\r\nContent-Length: 5000\r\n\r\n" + long,
+		"POST /some HTTP/1.1\r\nHost: h\r\nContent-Length: 5000\r\n\r\n" + long, "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5000\r\n\r\n" + long,
+		"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n", "POST /a HTTP/1.1\r\nHost: h\r\n\r\n\r\n",
+		"POST /a HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 36\r\n\r\n" + evil, "POST /unread HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 36\r\n\r\n" + evil,
+		"GET /a HTTP/1.1\r\nHost: h\r\nContent-Length: 36\r\n\r\n" + evil, "HEAD /a HTTP/1.1\r\nHost: h\r\nContent-Length: 36\r\n\r\n" + evil,
+		"POST /duplex HTTP/1.1\r\nHost: h\r\nContent-Length: 36\r\n\r\n" + evil, "POST /panic HTTP/1.1\r\nHost: h\r\nContent-Length: 36\r\n\r\n" + evil,
+	}
+}
+
+// various answers in all ways: late, never, without the body, with a part of it.
+func various(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/slow":
+		time.Sleep(time.Second)
+	case "/panic":
+		panic(http.ErrAbortHandler)
+	case "/some":
+		_, _ = io.ReadFull(r.Body, make([]byte, 10))
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	case "/unread":
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	case "/duplex":
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		w.WriteHeader(http.StatusUnauthorized)
+		_ = r.Body.Close()
+		return
+	}
+	answer(w, r)
+}
+
+// TestNobodySeesADifference sends the same requests, in the same pieces, to a server of
+// net/http with a front and to one without. It leaves nothing behind.
+func TestNobodySeesADifference(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		all, cuts := "", []int{}
+		for _, text := range rapid.SliceOfN(rapid.SampledFrom(spokenIn()), 1, 12).Draw(rt, "requests") {
+			switch rapid.SampledFrom([]string{"alone", "alone", "alone", "in pieces", "with the one before"}).Draw(rt, "how") {
+			case "alone":
+				cuts = append(cuts, len(all))
+			case "in pieces":
+				cut := rapid.IntRange(0, len(text)).Draw(rt, "cut")
+				cuts = append(cuts, len(all), len(all)+cut, len(all)+rapid.IntRange(cut, len(text)).Draw(rt, "again"))
+			}
+			all += text
+		}
+		var got [2]string
+		for i := range got {
+			synctest.Test(t, func(t *testing.T) {
+				h := house{handler: various}
+				var l *pipe.Listener
+				if i == 0 {
+					l, _ = serve(t, &h)
+				} else {
+					l = pipe.Serve(t, "plain", &http.Server{Handler: &h, IdleTimeout: time.Minute, ReadHeaderTimeout: 10 * time.Second})
+				}
+				got[i] = date.ReplaceAllString(spoken(t, l, all, cuts), "")
+			})
+		}
+		if got[0] != got[1] {
+			rt.Fatalf("with a front\n%s\nwithout\n%s", got[0], got[1])
+		}
+	})
+}
+
+var date = regexp.MustCompile(`Date: .*\r\n`)
+
+// spoken is all that comes on a connection to which a text is sent, cut at some places.
+func spoken(t *testing.T, l *pipe.Listener, text string, cuts []int) string {
+	t.Helper()
+	c := dial(t, l)
+	all := make(chan string)
+	go func() {
+		got, _ := io.ReadAll(c) // it ends when nothing more comes
+		all <- string(got)
+	}()
+	from := 0
+	for _, to := range append(cuts, len(text)) {
+		_ = c.SetWriteDeadline(time.Now().Add(3 * time.Minute)) // nobody may read it
+		if _, err := io.WriteString(c, text[from:to]); err != nil {
+			break // it was told that it is wrong
+		}
+		synctest.Wait()
+		from = to
+	}
+	got := <-all
+	_ = c.Close()
+	time.Sleep(time.Minute) // whoever still waits for something
+	return got
+}
+
+// TestNobodyListensBehindTheEnd: net/http begins to listen whether a client leaves when it has
+// read what is left of a body, even where it ends the connection next.
+func TestNobodyListensBehindTheEnd(t *testing.T) {
+	for name, text := range map[string]string{
+		"what is expected is refused": "POST /unread HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\nhelloG",
+		"the answer ends it":          "POST /unread HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhelloG",
+		"a panic":                     "POST /panic HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello" + get("/b"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { // which fails where somebody waits for ever
+				h := house{handler: various}
+				l, _ := serve(t, &h)
+				spoken(t, l, text, nil)
+			})
+		})
+	}
+}
+
+func TestNothingIsServedBehindABrokenAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proceed := make(chan struct{})
+		h := house{atOnce: func() { <-proceed }}
+		l, _ := serve(t, &h)
+		c := held(t, l, &h)
+		c.send(get("/held/1") + hello)
+		_ = c.Close()
+		close(proceed)
+		synctest.Wait()
+		h.wants(t, "front GET /held/1")
+	})
+}
+
+// TestWhoLeavesBehindTwoRequests is not waited for either.
+func TestWhoLeavesBehindTwoRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		left := make(chan struct{})
+		h := house{handler: func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/waits" {
+				<-r.Context().Done()
+				close(left)
+			}
+			answer(w, r)
+		}}
+		l, _ := serve(t, &h)
+		c := held(t, l, &h)
+		c.send(get("/waits") + get("/b"))
+		_ = c.Close()
+		<-left
+	})
+}
