@@ -10,7 +10,8 @@ import (
 // AnswerAtOnce answers a request from what this process holds fresh, if that is all it takes,
 // and reports whether it did. If not, nothing has happened, and [Gateway.ServeHTTP] is to
 // answer. It keeps neither w nor r. It is the journey of a hit, less what could wait or fail:
-// who must wait, is refused, or is told of the gateway's own state takes the whole one.
+// who must wait, is refused, or is told of the gateway's own state takes the whole one. (A
+// budget that a replica does not remember is read from Redis all the same, in its time.)
 func (g *Gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) (answered bool) {
 	if g.Drain.Begun() || !g.mayPass(r) {
 		return false
