@@ -150,7 +150,13 @@ func (m *meta) mayBeKept(body int) bool {
 			return false
 		}
 	}
-	return (storable[m.Status] || m.Status == http.StatusUnprocessableEntity) && (m.Status != http.StatusNoContent || body == 0)
+	switch m.Status {
+	case http.StatusNoContent:
+		return body == 0
+	case http.StatusUnprocessableEntity, http.StatusAccepted: // of statistics: see Rule.Otherwise, Claim.Pending
+		return true
+	}
+	return storable[m.Status]
 }
 
 // isToken reports whether a text is a token (RFC 9110 section 5.6.2), which a field's name must be.
