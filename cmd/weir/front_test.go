@@ -24,11 +24,12 @@ type counting struct {
 }
 
 func (c *counting) AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool {
-	if !c.gateway.AnswerAtOnce(w, r) {
-		return false
+	c.answered.Add(1) // before: when it returns the client may have its answer
+	answered := c.gateway.AnswerAtOnce(w, r)
+	if !answered {
+		c.answered.Add(-1)
 	}
-	c.answered.Add(1)
-	return true
+	return answered
 }
 
 // TestHitsAreAnsweredInFrontOfNetHTTP, on the gateway's own listener, and what is no hit behind
