@@ -48,7 +48,7 @@ func (r *request) answer(c *conn) (answered, broken bool) {
 	if !c.listener.handler.AnswerAtOnce(a, r.in) {
 		return false, a.status != 0
 	}
-	a.flush(nil)
+	_, _ = a.flush(nil) // what went wrong is in a.err
 	return true, a.err != nil || a.status == 0
 }
 
@@ -88,7 +88,8 @@ func (a *answer) WriteHeader(status int) {
 		b = time.Now().UTC().AppendFormat(b, http.TimeFormat)
 		b = append(b, "\r\n"...)
 	}
-	a.head = append(b, "\r\n"...)
+	b = append(b, "\r\n"...)
+	a.head = b
 }
 
 // WriteHead makes the head of lines that are written as they are, the date among them.
