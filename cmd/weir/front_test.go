@@ -32,6 +32,19 @@ func (c *counting) AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool {
 	return answered
 }
 
+// before returns a gateway before an API, to listen where there is room.
+func before(t *testing.T, api string) *gateway {
+	t.Helper()
+	cfg := config.Default()
+	cfg.Upstream.URL, cfg.Listen, cfg.Admin.Listen = api, "127.0.0.1:0", "127.0.0.1:0"
+	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.close)
+	return g
+}
+
 // TestHitsAreAnsweredInFrontOfNetHTTP, on the gateway's own listener, and what is no hit behind
 // it; with and without a body that takes two pieces.
 func TestHitsAreAnsweredInFrontOfNetHTTP(t *testing.T) {
@@ -43,13 +56,7 @@ func TestHitsAreAnsweredInFrontOfNetHTTP(t *testing.T) {
 		_, _ = io.WriteString(w, body)
 	}))
 	defer origin.Close()
-	cfg := config.Default()
-	cfg.Upstream.URL, cfg.Listen, cfg.Admin.Listen = origin.URL, "127.0.0.1:0", "127.0.0.1:0"
-	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(g.close)
+	g := before(t, origin.URL)
 	front := counting{gateway: g}
 	address := "http://" + onListeners(t, g, func(clients *endpoint) { clients.front = &front })[0].listener.Addr().String()
 
@@ -94,13 +101,7 @@ func TestADrainLetsHitsEnd(t *testing.T) {
 		_, _ = w.Write(make([]byte, 8<<20-1))
 	}))
 	defer origin.Close()
-	cfg := config.Default()
-	cfg.Upstream.URL, cfg.Listen, cfg.Admin.Listen = origin.URL, "127.0.0.1:0", "127.0.0.1:0"
-	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(g.close)
+	g := before(t, origin.URL)
 	endpoints, err := g.listen()
 	if err != nil {
 		t.Fatal(err)

@@ -16,8 +16,7 @@ type head struct {
 	body  int64 // bytes that follow and belong to the request
 	plain bool  // a GET with a plain target and no field that speaks of connections or bodies
 
-	measured bool   // by a Content-Length
-	text     string // without the empty line
+	measured bool // by a Content-Length
 	method   string
 	target   string
 	host     string
@@ -36,8 +35,8 @@ func (h *head) parse(b []byte) bool {
 	if end < 0 {
 		return false
 	}
-	*h = head{size: end + len(emptyLine), text: string(b[:end]), fields: h.fields[:0]}
-	line, rest, _ := strings.Cut(h.text, "\r\n")
+	*h = head{size: end + len(emptyLine), fields: h.fields[:0]}
+	line, rest, _ := strings.Cut(string(b[:end]), "\r\n")
 	var version string
 	var ok1, ok2 bool
 	h.method, line, ok1 = strings.Cut(line, " ")
