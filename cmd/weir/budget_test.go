@@ -378,12 +378,12 @@ func TestOnlyATerminalIsOne(t *testing.T) {
 	}
 }
 
-// scriptAdmin is for the scripts: "admin NAME [TOKEN]" starts an admin listener
-// and sets NAME to its URL, "asked N" waits until the last one was asked so
-// often.
-type scriptAdmin struct{ asked chan struct{} }
+// adminAsked is the key of what a script's last admin listener sends whenever it was asked.
+type adminAsked struct{}
 
-func (s *scriptAdmin) start(ts *testscript.TestScript, _ bool, args []string) {
+// startAdmin is for the scripts: "admin NAME [TOKEN]" starts an admin listener and sets NAME
+// to its URL.
+func startAdmin(ts *testscript.TestScript, _ bool, args []string) {
 	token := ""
 	if len(args) > 1 {
 		token = args[1]
@@ -392,7 +392,7 @@ func (s *scriptAdmin) start(ts *testscript.TestScript, _ bool, args []string) {
 		budget("core", 1250, 5000, 0, -time.Second), budget("search", 27, 30, 0, -time.Second), budget("graphql", 0, 5000, 0, -time.Second),
 	}})
 	asked := make(chan struct{}, 100)
-	s.asked = asked
+	*ts.Value(adminAsked{}).(*chan struct{}) = asked
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		pages.ServeHTTP(w, r)
 		select {
@@ -404,22 +404,18 @@ func (s *scriptAdmin) start(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv(args[0], server.URL)
 }
 
-func (s *scriptAdmin) wait(ts *testscript.TestScript, _ bool, args []string) {
+// waitForAsks is for the scripts: "asked N" waits until the last admin listener that the script
+// has started was asked so often.
+func waitForAsks(ts *testscript.TestScript, _ bool, args []string) {
 	n, err := strconv.Atoi(args[0])
 	ts.Check(err)
 	for range n {
 		select {
-		case <-s.asked:
+		case <-*ts.Value(adminAsked{}).(*chan struct{}):
 		case <-time.After(time.Minute):
 			ts.Fatalf("was not asked")
 		}
 	}
-}
-
-// commandsOfScripts are those that the scripts have beside testscript's own.
-func commandsOfScripts() map[string]func(*testscript.TestScript, bool, []string) {
-	budget, tail := &scriptAdmin{}, &scriptAdmin{} // scripts run side by side
-	return map[string]func(*testscript.TestScript, bool, []string){"admin": budget.start, "asked": budget.wait, "happening": tail.happen, "watched": tail.wait}
 }
 
 // TestBudgetOfADemo asks a real gateway.

@@ -27,7 +27,14 @@ func TestMain(m *testing.M) {
 }
 
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{Dir: "testdata", Cmds: commandsOfScripts()})
+	testscript.Run(t, testscript.Params{
+		Dir:  "testdata",
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"admin": startAdmin, "happening": happen, "asked": waitForAsks},
+		Setup: func(e *testscript.Env) error {
+			e.Values[adminAsked{}] = new(chan struct{}) // scripts run side by side
+			return nil
+		},
+	})
 }
 
 // started is a command that runs in this process until the test ends.

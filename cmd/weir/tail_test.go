@@ -39,14 +39,14 @@ func sampled() []*proxy.Record {
 
 // happen is for the scripts: "happening NAME [TOKEN]" starts an admin listener where the
 // sampled requests happen as soon as somebody watches, and sets NAME to its URL. That
-// watch ends with them; "watched 1" waits until somebody watches again.
-func (s *scriptAdmin) happen(ts *testscript.TestScript, _ bool, args []string) {
+// watch ends with them; "asked 1" waits until somebody watches again.
+func happen(ts *testscript.TestScript, _ bool, args []string) {
 	token := ""
 	if len(args) > 1 {
 		token = args[1]
 	}
 	again := make(chan struct{}, 100)
-	s.asked = again
+	*ts.Value(adminAsked{}).(*chan struct{}) = again
 	var watches atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h, first := history.New(history.Sources{}), watches.Add(1) == 1
