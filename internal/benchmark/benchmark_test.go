@@ -68,7 +68,7 @@ func TestTheBenchmarkRuns(t *testing.T) {
 			}
 		}
 	}
-	for _, what := range []string{"start to first answer", "resident, idle", "resident, 200 answers", "size of the binary", "p50 that Weir adds, memory ledger"} {
+	for _, what := range []string{"start to first answer", "resident, idle", "resident, 200 answers", "size of the binary", "p50 that Weir adds, memory ledger", "finding the operation among 1,000"} {
 		if !strings.Contains(string(after), "| "+what) {
 			t.Errorf("nothing is told of: %s", what)
 		}

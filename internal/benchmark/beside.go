@@ -6,7 +6,9 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +22,7 @@ type figure struct{ what, value, wanted string }
 // beside measures what is not asked of every server: size, start, memory, growth.
 func (s *stage) beside(ctx context.Context) ([]figure, error) {
 	var figures []figure
-	for _, measure := range []func(context.Context) ([]figure, error){s.binary, s.startUp, s.memory, s.growth} {
+	for _, measure := range []func(context.Context) ([]figure, error){s.binary, s.startUp, s.memory, s.growth, s.catalogue} {
 		more, err := measure(ctx)
 		if err != nil {
 			return nil, err
@@ -139,6 +141,25 @@ func (s *stage) growth(ctx context.Context) ([]figure, error) {
 		}
 	}
 	return figures, nil
+}
+
+// catalogue compares what it costs to find a request's operation among many with what it
+// costs among few. The catalogue is part of the gateway, so a benchmark of its package has
+// both; nothing else of a request looks at more than one operation.
+func (s *stage) catalogue(ctx context.Context) ([]figure, error) {
+	var ratios []float64
+	for range s.rounds {
+		out, err := exec.CommandContext(ctx, "go", slices.Concat([]string{"test"}, s.flags, []string{"-run", "^$", "-bench", "^BenchmarkGrowth$", "./policy"})...).CombinedOutput()
+		if err != nil {
+			return nil, fmt.Errorf("go test -bench: %w: %s", err, out)
+		}
+		ratio, err := parseMetric(string(out), "ratio")
+		if err != nil {
+			return nil, err
+		}
+		ratios = append(ratios, ratio)
+	}
+	return []figure{{"finding the operation among 1,000, to that among 60", fmt.Sprintf("%.2f", middle(ratios)), "at most 1.10"}}, nil
 }
 
 // costOf starts and fills each crowd, and measures them in turns.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -122,4 +123,13 @@ func parseMeasured(text string) (measured, error) {
 	}
 	m.failures = strings.Join(failures, " ")
 	return m, nil
+}
+
+// parseMetric reads a metric from what go test -bench prints.
+func parseMetric(text, unit string) (float64, error) {
+	words := strings.Fields(text)
+	if i := slices.Index(words, unit); i > 0 {
+		return strconv.ParseFloat(words[i-1], 64)
+	}
+	return 0, fmt.Errorf("no %s in %q", unit, text)
 }

@@ -36,6 +36,18 @@ func TestWrkReports(t *testing.T) {
 	}
 }
 
+func TestABenchmarkReports(t *testing.T) {
+	const told = "goos: linux\nBenchmarkGrowth-2   \t    1430\t    834875 ns/op\t       405.0 ns/of-1000\t         0.9425 ratio\nPASS\n"
+	if got, err := parseMetric(told, "ratio"); err != nil || got != 0.9425 {
+		t.Errorf("parseMetric = %v, %v", got, err)
+	}
+	for _, wrong := range []string{"", "PASS\n", "ratio", "a ratio"} {
+		if got, err := parseMetric(wrong, "ratio"); err == nil {
+			t.Errorf("parseMetric(%q) = %v, want an error", wrong, got)
+		}
+	}
+}
+
 func TestProcessStat(t *testing.T) {
 	const line = "4711 (a) b (c) S 1 4711 4711 0 -1 4194560 500 0 0 0 230 70 9 9 20 0 12 0 1000 1000 100 18446744073709551615\n"
 	got, err := parseStat(line)
