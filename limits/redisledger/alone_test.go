@@ -264,27 +264,37 @@ func TestWhoLeavesGivesBackWhatItHasSetAside(t *testing.T) {
 		if aside("r1") == 0 || aside("r2") == 0 {
 			p.Fatal("nothing is set aside")
 		}
+		last := p.claim(1) // its answer ends when the replica has left
+		if !p.asked(p.r1, last) {
+			p.Fatal("refused")
+		}
 		p.cutOff(p.r1)
 		if n := p.spent(p.r1, 1, 3, true); n != 3 {
 			p.Fatalf("%d have gone without Redis", n)
 		}
+		p.seam.always(func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+			cmd.SetErr(errCutOff)
+			return errCutOff
+		})
 		if err := p.r1.Leave(p.Context()); err == nil {
 			p.Error("it has left a Redis that it does not reach")
 		}
-		p.r1.lostSince.Store(0)
+		time.AfterFunc(leaveTime/2, func() { p.seam.always(nil) }) // it is looked for, and found
 		if err := p.r1.Leave(p.Context()); err != nil {
 			p.Fatal(err)
 		}
 		if n := aside("r1"); n != 0 {
 			p.Errorf("%d classes are still set aside", n)
 		}
+		p.r1.within = tellWithin
+		p.answered(p.r1, last, true)
 		list, err := p.r2.Accounts(p.Context(), 1)
 		if err != nil {
 			p.Fatal(err)
 		}
 		budgets := list[0].Budgets
-		if i := slices.IndexFunc(budgets, func(b limits.Budget) bool { return b.Resource == "points:repos/get" }); i < 0 || budgets[i].Used != 23 {
-			p.Errorf("not 23 points are spent: %+v", budgets)
+		if i := slices.IndexFunc(budgets, func(b limits.Budget) bool { return b.Resource == "points:repos/get" }); i < 0 || budgets[i].Used != 24 || list[0].InFlight != 0 {
+			p.Errorf("not 24 points are spent, or %d are in flight: %+v", list[0].InFlight, budgets)
 		}
 		p.beat(p.r2)
 		if n := p.r2.Replicas(); n != 1 {

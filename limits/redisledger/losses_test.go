@@ -40,6 +40,13 @@ func (s *seam) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
+// always does something to each call from now on; nil does nothing.
+func (s *seam) always(do func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.on = do
+}
+
 // once does something to the next call of a script.
 func (s *seam) once(script *redis.Script, do func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error) {
 	s.mu.Lock()

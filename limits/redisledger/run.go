@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -130,21 +129,40 @@ func (l *Ledger) beat(ctx context.Context) error {
 const leaveTime = 2 * time.Second
 
 // Leave gives back what this replica has set aside, and ends its registration: the others
-// need not wait until both are over. Nothing may be admitted after it, and [Ledger.Run]
-// must have ended. What could not be given back is over in five minutes.
+// need not wait until both are over. A Redis that is lost is looked for as long as that may
+// take: when replicas end the machine has much to do. Nothing may be admitted after it, and
+// [Ledger.Run] must have ended. What could not be given back is over in five minutes.
 func (l *Ledger) Leave(ctx context.Context) error {
-	if l.isLost() {
-		return lost(errLost)
-	}
 	l.mu.Lock()
 	l.left = true
 	l.mu.Unlock()
 	gives, cancel := context.WithTimeout(ctx, leaveTime)
-	err := sideBySide(gives, l.inUse(true), func(ctx context.Context, s *shadow) error { return l.beatAccount(ctx, s, false) })
-	cancel()
+	defer cancel()
+	for {
+		err := l.giveBack(gives)
+		if err == nil {
+			break
+		}
+		select {
+		case <-gives.Done():
+			return err
+		case <-time.After(seekEvery):
+		}
+	}
 	ctx, cancel = context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	return errors.Join(err, l.Client.ZRem(ctx, members, l.Replica).Err())
+	return l.Client.ZRem(ctx, members, l.Replica).Err()
+}
+
+// giveBack gives back what this replica has set aside, if Redis answers.
+func (l *Ledger) giveBack(ctx context.Context) error {
+	if l.isLost() {
+		l.seek(ctx)
+	}
+	if l.isLost() {
+		return lost(errLost)
+	}
+	return sideBySide(ctx, l.inUse(true), func(ctx context.Context, s *shadow) error { return l.beatAccount(ctx, s, false) })
 }
 
 // sideBySide does something for several accounts, until it fails for one.

@@ -224,8 +224,12 @@ func (l *Ledger) tellSoon(s *shadow) error {
 		return lost(errLost)
 	}
 	l.mu.Lock()
+	if l.left { // there is no later
+		l.mu.Unlock()
+		return l.tellNow(context.Background(), s, false)
+	}
 	defer l.mu.Unlock()
-	if s.soon || l.left {
+	if s.soon {
 		return nil
 	}
 	s.soon = true
