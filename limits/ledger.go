@@ -35,7 +35,8 @@ type Ledger interface {
 
 // Claim is what one wire attempt asks of its account's budgets.
 type Claim struct {
-	// ID names the claim: a second one with the same ID gets the same permit.
+	// ID names the claim: a second one with the same ID gets the same permit. Those of
+	// 2^62 and more are the ledgers' own.
 	ID      uint64
 	Account string
 	Kind    policy.CallerKind

@@ -46,7 +46,7 @@ type flight struct {
 func NewLimiter(ledger Ledger) *Limiter {
 	return &Limiter{
 		ledger: ledger, estimates: estimates{ops: map[string]*estimate{}},
-		lastID: rand.Uint64(), queues: map[string]*queue{}, flights: map[uint64]*flight{},
+		lastID: rand.Uint64() >> 2, queues: map[string]*queue{}, flights: map[uint64]*flight{},
 	}
 }
 

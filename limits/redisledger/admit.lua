@@ -54,7 +54,10 @@ local function windowadmits(w, batch)
 end
 
 -- admit grants all that a claim asks for, or changes nothing: id, resource, documented,
--- length, batch, {log, cost, cpu, budget, limit, window, merge}...
+-- length, batch, ahead, {log, cost, cpu, budget, limit, window, merge}... One that is asked for
+-- ahead leaves half of each log and of the places, and the last part of a window, to those who
+-- ask because they need it; and all of a window before its first answers, and of an account
+-- that recovers from a limit error.
 -- It returns {1} when granted, {0, microseconds to wait or 0 when a permit in flight
 -- decides, reason} when not; and whether something is to be written.
 local function admit(c, text, concurrent)
@@ -68,6 +71,8 @@ local function admit(c, text, concurrent)
     end
     return {1}, waits
   end
+  local ahead = c[6] == 1
+  local part = ahead and 0.5 or 1
   local refused, till, reason = false, 0, ''
   local function refuse(why, at)
     if not refused or at > till then refused, till, reason = true, at, why end
@@ -78,19 +83,20 @@ local function admit(c, text, concurrent)
   elseif m[PROBING] == 1 and m[PROBE] ~= '-' then
     refuse('cooldown', 0)
   end
-  if m[PLACES] >= cap(concurrent) then refuse('concurrency', 0) end
+  if m[PLACES] >= cap(concurrent) * part then refuse('concurrency', 0) end
   local w = window(resource, c[3], c[4])
+  if ahead and (m[PROBING] == 1 or m[RAMP] ~= 0 or w.answered == 0) then refuse('ahead', 0) end
   local l = {id = id, granted = now, expiry = now + LEASETIME, places = 1, units = 1, charged = 0, left = 0, resource = resource, holds = {}}
-  for i = 6, #c do
+  for i = 7, #c do
     local s = c[i]
     local g, limit = log(s[1]), s[5]
     resize(g, s[6], s[7])
     if s[4] == 'primary' then limit = usable(w.limit) end
-    local at = admits(g, limit, s[2])
+    local at = admits(g, limit * part, s[2])
     if at then refuse(s[4], at) end
-    l.holds[i - 5] = s
+    l.holds[i - 6] = s
   end
-  local at = windowadmits(w, c[5] == 1)
+  local at = windowadmits(w, ahead or c[5] == 1)
   if at then refuse('primary', at) end
   if refused then return {0, till == 0 and 0 or till - now, reason}, moved end
   take(l)

@@ -112,7 +112,7 @@ func BenchmarkTurns(b *testing.B) {
 	for _, clients := range []int{1, 8, 64} {
 		b.Run(fmt.Sprint(clients), func(b *testing.B) {
 			l := open(b, client, "r1", rules, redisClock)
-			l.within = tellWithin
+			l.within, l.ahead = tellWithin, aheadMost
 			before, calls := serverTime(b, client)
 			var next atomic.Uint64
 			b.SetParallelism(max(1, clients/runtime.GOMAXPROCS(0)))

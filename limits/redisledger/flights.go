@@ -29,6 +29,8 @@ type flight struct {
 	outcome        *limits.Outcome
 	told           bool // what the outcome tells of the primary window is kept
 	ended, aborted bool
+	// stands is the ID of the claim for which it stands, where that is another (ahead.go).
+	stands uint64
 }
 
 // lingerTime is how long after a request was given up the upstream may still
@@ -61,7 +63,7 @@ func (s *shadow) land(id string, o limits.Outcome) {
 	f.outcome, f.charged = nil, true
 	switch {
 	case !o.Sent, o.Answered && o.Ended:
-		delete(s.flights, id)
+		s.forget(id)
 	case !o.Answered:
 		s.leave(f)
 	}
@@ -86,7 +88,7 @@ func (s *shadow) release(id string, aborted bool, r *limits.Rules) {
 	case aborted:
 		s.leave(f)
 	default:
-		delete(s.flights, id)
+		s.forget(id)
 	}
 }
 
@@ -225,7 +227,7 @@ func (s *shadow) expire(id string, r *limits.Rules) {
 	if f.open() {
 		s.spent(f.claim, limits.Outcome{Sent: true, Elapsed: f.elapsed}, r, s.acked, ends, ends)
 	}
-	delete(s.flights, id)
+	s.forget(id)
 }
 
 // inAir lists the flights as restore.lua takes them; the caller holds Ledger.mu.

@@ -131,6 +131,7 @@ type Ledger struct {
 	scripts scripts
 	timeout time.Duration // of each call
 	within  time.Duration // what became of a permit is told; at once where it is 0
+	ahead   int           // how many permits of a kind are asked for before they are claimed, at most
 	telling sync.WaitGroup
 	// lostSince is when Redis stopped to answer, in nanoseconds since 1970; zero
 	// while it answers.
@@ -153,12 +154,13 @@ type Ledger struct {
 	era          string // what the canary said last
 	left         bool   // whether this replica wants nothing any more
 	indexed      int64  // accounts in the index
+	lastAhead    uint64 // the last ID of a permit that was asked for ahead
 }
 
 // New returns a ledger. It does not wait for Redis: an error means that the URL
 // is none.
 func New(c Config) (*Ledger, error) {
-	l := &Ledger{Config: c, timeout: timeout, within: tellWithin, scripts: newScripts(redisClock), accounts: map[string]*shadow{}, trusted: map[string]string{}, met: map[string]string{}}
+	l := &Ledger{Config: c, timeout: timeout, within: tellWithin, ahead: aheadMost, lastAhead: firstAhead(), scripts: newScripts(redisClock), accounts: map[string]*shadow{}, trusted: map[string]string{}, met: map[string]string{}}
 	l.replicas.Store(1)
 	l.Configure(c.Rules)
 	if l.Client == nil {
@@ -363,6 +365,9 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 	if l.isLost() {
 		return l.admitAlone(s, c, l.rules.Load()), nil
 	}
+	if l.takeReady(s, &c) {
+		return limits.Decision{Granted: true}, nil
+	}
 	a := &ask{claim: &c}
 	err := l.inTurn(ctx, s, a)
 	if err != nil && l.isLost() {
@@ -377,10 +382,14 @@ func lost(err error) error { return fmt.Errorf("the ledger in Redis does not ans
 // until then the permit holds all that it may cost.
 func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) error {
 	s := l.shadow(p.Account, p.Kind)
+	p = l.stand(s, p)
 	if l.settleAlone(s, p, o, l.rules.Load()) {
 		return nil
 	}
 	l.keepOutcome(s, p, o)
+	if o.Limited != signals.NotLimited {
+		l.giveBackAllAhead(s)
+	}
 	if l.within > 0 && o.Limited == signals.NotLimited {
 		return l.tellSoon(s)
 	}
@@ -400,6 +409,7 @@ func dateOf(r signals.Rate) int64 {
 // Release implements [limits.Ledger].
 func (l *Ledger) Release(ctx context.Context, p limits.Permit, aborted bool) error {
 	s := l.shadow(p.Account, p.Kind)
+	p = l.stand(s, p)
 	if l.releaseAlone(s, p, aborted, l.rules.Load()) {
 		return nil
 	}
@@ -416,6 +426,7 @@ func (l *Ledger) Renew(ctx context.Context, flights []limits.Flight) error {
 	var failed error
 	for _, f := range flights {
 		s := l.shadow(f.Account, f.Kind)
+		f.Permit = l.stand(s, f.Permit)
 		alone, charged := l.alive(s, f)
 		switch {
 		case alone: // handed over when Redis is found

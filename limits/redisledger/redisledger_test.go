@@ -65,8 +65,8 @@ func open(t testing.TB, client redis.UniversalClient, replica string, rules limi
 		t.Fatal(err)
 	}
 	l.scripts = newScripts(clock)
-	l.timeout = time.Minute // a server may be real, and its time not the bubble's
-	l.within = 0            // what tests want to see is told at once
+	l.timeout = time.Minute  // a server may be real, and its time not the bubble's
+	l.within, l.ahead = 0, 0 // what tests want to see is told at once, and nobody asks ahead
 	if err := l.beat(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -135,7 +136,11 @@ const leaveTime = 2 * time.Second
 func (l *Ledger) Leave(ctx context.Context) error {
 	l.mu.Lock()
 	l.left = true
+	accounts := slices.Collect(maps.Values(l.accounts))
 	l.mu.Unlock()
+	for _, s := range accounts {
+		l.giveBackAllAhead(s)
+	}
 	gives, cancel := context.WithTimeout(ctx, leaveTime)
 	defer cancel()
 	for {
@@ -280,6 +285,7 @@ func (l *Ledger) forget() {
 	defer l.mu.Unlock()
 	for name, s := range l.accounts {
 		s.forgetLanded(r)
+		s.forgetAhead()
 		idle := time.Since(s.used) > idleAfter && len(s.alone)+len(s.flights) == 0
 		for log, own := range s.logs {
 			if own.total(s.now()) == 0 {

@@ -45,6 +45,13 @@ type shadow struct {
 	turns  turns.Turns[*ask]
 	strays []tell
 	soon   bool
+	// kinds are the permits that were asked for ahead; stands tells which of them stand for
+	// which claims, by their IDs; refills and sweeps are set while somebody asks for more, and
+	// gives back what is over. distrusts counts how often all were given back.
+	kinds           map[likeness]*ahead
+	stands          map[uint64]uint64
+	refills, sweeps bool
+	distrusts       int
 }
 
 // ownLog is what this replica has spent of one sliding log within its window.
@@ -119,6 +126,7 @@ func (l *Ledger) shadow(name string, kind policy.CallerKind) *shadow {
 		s = &shadow{
 			name: name, kind: kind, logs: map[string]*ownLog{}, told: map[string][]statement{},
 			budgets: map[string]limits.Budget{}, classes: map[string]*class{}, alone: map[uint64]*aloneFlight{}, flights: map[string]*flight{},
+			kinds: map[likeness]*ahead{}, stands: map[uint64]uint64{},
 		}
 		l.accounts[name] = s
 	}

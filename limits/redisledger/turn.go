@@ -77,17 +77,29 @@ func (l *Ledger) exchange(ctx context.Context, s *shadow, tells []tell, asks []*
 	}
 	for _, a := range asks {
 		if a.claim != nil {
-			claims, asking = append(claims, l.asked(a.claim, r)), append(asking, a)
+			claims, asking = append(claims, l.asked(a.claim, r, false)), append(asking, a)
 		}
+	}
+	more, distrusts := l.wantedAhead(s, turnMost-len(claims))
+	for _, c := range more {
+		claims = append(claims, l.asked(c, r, true))
 	}
 	if len(outcomes)+len(claims) == 0 {
 		return nil
 	}
-	understood := false
+	understood, until := false, time.Now().Add(aheadTime)
 	_, err := l.step(ctx, l.scripts.turn, s, r, func(answer []any) {
-		understood = len(answer) == 6 && len(list(answer[4])) == len(tells) && len(list(answer[5])) == len(asking)
+		understood = len(answer) == 6 && len(list(answer[4])) == len(tells) && len(list(answer[5])) == len(claims)
 		if understood {
 			l.took(s, r, tells, asking, answer)
+			if s.distrusts != distrusts {
+				until = time.Time{}
+			}
+			for i, c := range more {
+				if decided(list(list(answer[5])[len(asking)+i])).Granted {
+					l.tookAhead(s, c, until, r)
+				}
+			}
 		}
 	}, r.Headroom, r.Usable(int64(r.Concurrent)), outcomes, claims)
 	if err == nil && !understood {
@@ -136,12 +148,12 @@ func (l *Ledger) took(s *shadow, r *limits.Rules, tells []tell, asks []*ask, ans
 	}
 }
 
-// asked is a claim as admit.lua takes it.
-func (l *Ledger) asked(c *limits.Claim, r *limits.Rules) []any {
+// asked is a claim as admit.lua takes it; ahead, one that nobody has made yet.
+func (l *Ledger) asked(c *limits.Claim, r *limits.Rules, ahead bool) []any {
 	var room [limits.MaxSpends]limits.Spend
 	spends := r.Spends(*c, room[:0])
-	record := append(make([]any, 0, 5+len(spends)), l.id(*c))
-	record = append(append(record, resource(r, c.Kind, c.Resource)...), truth(c.Batch))
+	record := append(make([]any, 0, 6+len(spends)), l.id(*c))
+	record = append(append(record, resource(r, c.Kind, c.Resource)...), truth(c.Batch), truth(ahead))
 	for i := range spends {
 		s := &spends[i]
 		record = append(record, []any{logName(s), s.Cost, truth(s.Budget == limits.CPU), string(s.Budget), s.Limit, s.Window.Microseconds(), s.Merge.Microseconds()})

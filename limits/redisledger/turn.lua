@@ -24,7 +24,7 @@ for _, c in ipairs(claims) do
   need('x:' .. c[1])
   need('w:' .. c[2])
   need('l:ghosts:' .. c[2])
-  for k = 6, #c do need('l:' .. c[k][1]) end
+  for k = 7, #c do need('l:' .. c[k][1]) end
 end
 local values = redis.call('HMGET', key, unpack(fields))
 for i = 3, #fields do
@@ -46,10 +46,16 @@ for i, o in ipairs(outcomes) do
   end
   changed = changed or writes
 end
+local full = false -- one that was asked for ahead was refused: so are the others
 for i, c in ipairs(claims) do
-  local writes
-  decided[i], writes = admit(c, values[at['x:' .. c[1]]], concurrent)
-  changed = changed or writes
+  if c[6] == 1 and full then
+    decided[i] = {0, 0, ''}
+  else
+    local writes
+    decided[i], writes = admit(c, values[at['x:' .. c[1]]], concurrent)
+    full = c[6] == 1 and decided[i][1] == 0
+    changed = changed or writes
+  end
 end
 if changed then save() end
 return {1, count, now, m[TILL], shown, decided}

@@ -1,0 +1,231 @@
+package redisledger
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/weirgate/weir/limits"
+)
+
+// A replica that asks an account for the same again and again asks for the next permits
+// together with what it tells of the last ones, so that a request need not wait for Redis
+// (BenchmarkTurns). A permit that was asked for ahead is one like any other: Redis holds all
+// that it may cost from then on. It waits for a claim of its kind for a short time, and is
+// then given back.
+//
+// Invariants: a permit stands for one claim at most; while little is left of any budget,
+// or the account recovers from a limit error, none is granted ahead (admit.lua); and none is
+// used once this replica knows of a limit error. What another replica has told reaches this
+// one within [aheadTime]: the answer of a turn that granted the same may take longer.
+
+const (
+	// aheadTime is how long a permit may wait for its claim, since Redis was asked for it.
+	aheadTime = 20 * time.Millisecond
+	// aheadMost bounds how many of one kind wait.
+	aheadMost = 16
+	// aheadSpan is for how long they are to be enough.
+	aheadSpan = 10 * time.Millisecond
+)
+
+// likeness is what claims have in common for which the same permit will do.
+type likeness struct {
+	operation, resource string
+	points              int
+	creates, batch      bool
+}
+
+func likenessOf(c *limits.Claim) likeness {
+	return likeness{c.Operation, c.Resource, c.Points, c.CreatesContent, c.Batch}
+}
+
+// ahead are the permits of one kind that were asked for ahead.
+type ahead struct {
+	last  limits.Claim // of the kind
+	ready []readyPermit
+	// taken is how many claims of the kind came since the turn at since.
+	taken int
+	since time.Time
+}
+
+// readyPermit waits for a claim until then; its claim is one that nobody has made.
+type readyPermit struct {
+	claim limits.Claim
+	until time.Time
+}
+
+// firstAhead is where the IDs of such claims begin: those of limiters, and what is made of
+// them, have other first bits.
+func firstAhead() uint64 { return 1<<63 | rand.Uint64()>>2 }
+
+// takeReady lets a permit that was asked for ahead stand for a claim, and reports whether
+// there is one.
+func (l *Ledger) takeReady(s *shadow, c *limits.Claim) bool {
+	if l.ahead == 0 {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s.stands[c.ID] != 0 {
+		return true // it is asked again
+	}
+	a, now := s.kindOf(c), time.Now()
+	a.last = *c
+	a.taken++
+	i := slices.IndexFunc(a.ready, func(p readyPermit) bool { return p.until.After(now) && p.claim.CPU >= c.CPU })
+	if i < 0 || s.until > s.now() || s.flights[l.id(*c)] != nil {
+		return false
+	}
+	f := s.flights[l.id(a.ready[i].claim)]
+	a.ready = slices.Delete(a.ready, i, i+1)
+	if len(a.ready) < min(a.taken, l.ahead/2) {
+		l.refill(s)
+	}
+	if f == nil {
+		return false
+	}
+	f.stands = c.ID
+	s.stands[c.ID] = f.claim.ID
+	s.class(*c).used = now
+	return true
+}
+
+// kindOf are the permits of a claim's kind; the caller holds Ledger.mu.
+func (s *shadow) kindOf(c *limits.Claim) *ahead {
+	kind := likenessOf(c)
+	a := s.kinds[kind]
+	if a == nil {
+		a = &ahead{}
+		s.kinds[kind] = a
+	}
+	return a
+}
+
+// refill takes a turn to ask for more, if none is to come; the caller holds Ledger.mu.
+func (l *Ledger) refill(s *shadow) {
+	if s.refills || l.left {
+		return
+	}
+	s.refills = true
+	l.telling.Go(func() {
+		_ = l.inTurn(context.Background(), s, &ask{}) // those who claim will find out
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		s.refills = false
+	})
+}
+
+// stand returns the permit that stands for a claim, where it was asked for ahead, with the
+// claim's own otherwise.
+func (l *Ledger) stand(s *shadow, p limits.Permit) limits.Permit {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if id := s.stands[p.ID]; id != 0 {
+		p.ID = id
+	}
+	return p
+}
+
+// forget forgets a flight that has landed; the caller holds Ledger.mu.
+func (s *shadow) forget(id string) {
+	if f := s.flights[id]; f != nil && f.stands != 0 {
+		delete(s.stands, f.stands)
+	}
+	delete(s.flights, id)
+}
+
+// wantedAhead are claims for the permits that are to be asked for in a turn, at most so many:
+// for as many as came lately, and of what has just begun few. They are worth nothing when
+// distrusts has changed meanwhile.
+func (l *Ledger) wantedAhead(s *shadow, most int) (claims []*limits.Claim, distrusts int) {
+	if l.ahead == 0 || l.isLost() {
+		return nil, 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	for _, a := range s.kinds {
+		want := int(time.Duration(a.taken) * aheadSpan / max(now.Sub(a.since), 1))
+		want = min(want, 2*a.taken+1, l.ahead) - len(a.ready)
+		if a.taken == 0 || l.left {
+			want = 0
+		}
+		a.taken, a.since = 0, now
+		for ; want > 0 && len(claims) < most; want-- {
+			c := a.last
+			l.lastAhead++
+			c.ID = l.lastAhead
+			claims = append(claims, &c)
+		}
+	}
+	return claims, s.distrusts
+}
+
+// tookAhead takes note of a permit that was asked for ahead, and may be used until then; the
+// caller holds Ledger.mu.
+func (l *Ledger) tookAhead(s *shadow, c *limits.Claim, until time.Time, r *limits.Rules) {
+	s.flight(l.id(*c), *c, r)
+	a := s.kindOf(c)
+	a.ready = append(a.ready, readyPermit{*c, until})
+	if s.sweeps || l.left {
+		return
+	}
+	s.sweeps = true
+	l.telling.Go(func() {
+		for again := true; again; {
+			<-time.After(aheadTime)
+			again = l.giveBackAhead(s, time.Now())
+		}
+	})
+}
+
+// giveBackAhead gives back the permits whose time is over then, and reports whether others
+// wait.
+func (l *Ledger) giveBackAhead(s *shadow, then time.Time) (others bool) {
+	l.mu.Lock()
+	over := s.overAhead(then)
+	for _, a := range s.kinds {
+		others = others || len(a.ready) > 0
+	}
+	s.sweeps = s.sweeps && others
+	l.mu.Unlock()
+	for _, c := range over {
+		l.keepOutcome(s, limits.Permit{Claim: c}, limits.Outcome{})
+	}
+	if len(over) > 0 {
+		_ = l.tellSoon(s) // else it is kept until Redis is found
+	}
+	return others
+}
+
+// overAhead takes out the permits whose time is over then; the caller holds Ledger.mu.
+func (s *shadow) overAhead(then time.Time) (over []limits.Claim) {
+	for _, a := range s.kinds {
+		a.ready = slices.DeleteFunc(a.ready, func(p readyPermit) bool {
+			if p.until.After(then) {
+				return false
+			}
+			over = append(over, p.claim)
+			return true
+		})
+	}
+	return over
+}
+
+// giveBackAllAhead gives back all that wait, and those that are being asked for, too.
+func (l *Ledger) giveBackAllAhead(s *shadow) {
+	l.mu.Lock()
+	s.distrusts++
+	l.mu.Unlock()
+	l.giveBackAhead(s, time.Now().Add(aheadTime))
+}
+
+// forgetAhead forgets the kinds that are not asked for any more; the caller holds Ledger.mu.
+func (s *shadow) forgetAhead() {
+	for kind, a := range s.kinds {
+		if len(a.ready) == 0 && time.Since(a.since) > activeTime {
+			delete(s.kinds, kind)
+		}
+	}
+}
