@@ -108,9 +108,9 @@ func appendStatus(b []byte, status int) []byte {
 // appendValue appends what can stand in one line.
 func appendValue(b []byte, value string) []byte {
 	if strings.IndexByte(value, '\n') < 0 && strings.IndexByte(value, '\r') < 0 {
-		return append(b, value...)
+		return append(b, strings.Trim(value, " \t")...)
 	}
-	return append(b, oneLine.Replace(value)...)
+	return append(b, strings.TrimSpace(oneLine.Replace(value))...)
 }
 
 var oneLine = strings.NewReplacer("\n", " ", "\r", " ")
@@ -137,14 +137,7 @@ func (a *answer) flush(p []byte) (int, error) {
 		a.head = append(a.head, p...)
 		_, a.err = a.conn.Write(a.head)
 	default:
-		list := net.Buffers{a.head, p}
-		if all, ok := a.conn.(interface {
-			WriteBuffers(*net.Buffers) (int64, error)
-		}); ok {
-			_, a.err = all.WriteBuffers(&list)
-		} else {
-			_, a.err = list.WriteTo(a.conn)
-		}
+		a.err = writeAll(a.conn, net.Buffers{a.head, p})
 	}
 	a.head = a.head[:0]
 	if a.err != nil {

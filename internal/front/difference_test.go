@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -19,6 +20,8 @@ func spokenIn() []string {
 	evil, long := get("/held/evil"), strings.Repeat("y", 5000)
 	return []string{
 		get("/held/1"), get("/held/1"), get("/held/2?a=b"), get("/held/large"), get("/other"), get("/slow"), hello,
+		get("/nothing"), get("/nothing/204"), get("/nothing/304"), get("/nothing/500"), get("/short"), get("/short/html"), get("/short/typed"), get("/short/encoded"), get("/long"), get("/flushed"),
+		get("/trailers"), get("/hints"), get("/less"), get("/more"), get("/closes"), get("/odd"), get("/panic"), get("/late-panic"), get("/large"), get("/body/304"), get("/twice"),
 		"GET /held/e HTTP/1.1\r\nhost: h\r\nif-none-match: x\r\nX-A: 1\r\nX-A: 2\r\n\r\n", "HEAD /held/1 HTTP/1.1\r\nHost: h\r\n\r\n", "GET /held/%41 HTTP/1.1\r\nHost: h\r\n\r\n",
 		"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n", "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 36\r\n\r\n" + evil,
 		"GET /held/1 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", "GET /held/1 HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\n\r\n", "GET /held/1 HTTP/1.0\r\n\r\n",
@@ -37,7 +40,12 @@ func various(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/slow":
 		time.Sleep(time.Second)
-	case "/panic":
+	case "/panic", "/late-panic":
+		if r.URL.Path == "/late-panic" {
+			w.Header().Set("Content-Length", "5000")
+			_, _ = io.WriteString(w, strings.Repeat("p", 3000))
+			_ = http.NewResponseController(w).Flush()
+		}
 		panic(http.ErrAbortHandler)
 	case "/some":
 		_, _ = io.ReadFull(r.Body, make([]byte, 10))
@@ -52,7 +60,79 @@ func various(w http.ResponseWriter, r *http.Request) {
 		_ = r.Body.Close()
 		return
 	}
+	if how := ways[r.URL.Path]; how != nil {
+		how(w, w.Header())
+		return
+	}
 	answer(w, r)
+}
+
+// ways are how handlers answer beside telling all in advance.
+var ways = map[string]func(w http.ResponseWriter, h http.Header){
+	"/nothing":     func(http.ResponseWriter, http.Header) {},
+	"/nothing/204": func(w http.ResponseWriter, h http.Header) { h.Set("Content-Length", "5"); w.WriteHeader(204) },
+	"/nothing/304": func(w http.ResponseWriter, h http.Header) {
+		h.Set("Content-Length", "5")
+		h.Set("Content-Type", "text/plain")
+		w.WriteHeader(304)
+	},
+	"/nothing/500":   func(w http.ResponseWriter, h http.Header) { h["Date"] = nil; w.WriteHeader(500) },
+	"/short":         says("a", "", "b"),
+	"/short/html":    says("<html>", "b"),
+	"/short/typed":   func(w http.ResponseWriter, h http.Header) { h["Content-Type"] = nil; says("a")(w, h) },
+	"/short/encoded": func(w http.ResponseWriter, h http.Header) { h.Set("Content-Encoding", "gzip"); says("a")(w, h) },
+	"/long":          says(strings.Repeat("l", 40_000), strings.Repeat("m", 3000)),
+	"/large": func(w http.ResponseWriter, h http.Header) {
+		h.Set("Content-Length", "60000")
+		says(strings.Repeat("l", 30_000), strings.Repeat("m", 30_000))(w, h)
+	},
+	"/flushed": func(w http.ResponseWriter, h http.Header) {
+		_ = http.NewResponseController(w).Flush()
+		h.Set("X-Late", "not sent")
+		says("a")(w, h)
+		_ = http.NewResponseController(w).Flush()
+		says("b")(w, h)
+	},
+	"/trailers": func(w http.ResponseWriter, h http.Header) {
+		h.Add("Trailer", "x-b, X-A, Content-Length")
+		says("a")(w, h)
+		_ = http.NewResponseController(w).Flush()
+		h.Set("X-A", "1")
+		h["X-B"] = []string{"2", "3"}
+		h.Set(http.TrailerPrefix+"X-C", "4")
+	},
+	"/hints": func(w http.ResponseWriter, h http.Header) {
+		h.Set("Link", "</a>")
+		h.Set("Content-Length", "1")
+		w.WriteHeader(http.StatusEarlyHints)
+		h.Del("Link")
+		w.WriteHeader(http.StatusEarlyHints)
+		says("a")(w, h)
+	},
+	"/less":     func(w http.ResponseWriter, h http.Header) { h.Set("Content-Length", "5"); says("a")(w, h) },
+	"/more":     func(w http.ResponseWriter, h http.Header) { h.Set("Content-Length", "1"); says("a", "b")(w, h) },
+	"/closes":   func(w http.ResponseWriter, h http.Header) { h.Set("Connection", "close"); says("a")(w, h) },
+	"/body/304": func(w http.ResponseWriter, h http.Header) { w.WriteHeader(304); says("a")(w, h) },
+	"/twice": func(w http.ResponseWriter, h http.Header) {
+		w.WriteHeader(201)
+		h.Set("X-Late", "not sent")
+		w.WriteHeader(202)
+		says("a")(w, h)
+	},
+	"/odd": func(w http.ResponseWriter, h http.Header) {
+		h["X Odd"] = []string{"a"}
+		h["X-Lines"] = []string{"a\nb", "", " c "}
+		h.Set("Connection", "x-other")
+		says("a")(w, h)
+	},
+}
+
+func says(parts ...string) func(http.ResponseWriter, http.Header) {
+	return func(w http.ResponseWriter, _ http.Header) {
+		for _, part := range parts {
+			_, _ = io.WriteString(w, part)
+		}
+	}
 }
 
 // TestNobodySeesADifference sends the same requests, in the same pieces, to a server of
@@ -80,7 +160,7 @@ func TestNobodySeesADifference(t *testing.T) {
 				} else {
 					l = pipe.Serve(t, "plain", &http.Server{Handler: &h, IdleTimeout: time.Minute, ReadHeaderTimeout: 10 * time.Second})
 				}
-				got[i] = date.ReplaceAllString(spoken(t, l, all, cuts), "")
+				got[i] = joined(date.ReplaceAllString(spoken(t, l, all, cuts), ""))
 			})
 		}
 		if got[0] != got[1] {
@@ -90,6 +170,25 @@ func TestNobodySeesADifference(t *testing.T) {
 }
 
 var date = regexp.MustCompile(`Date: .*\r\n`)
+
+// joined makes one chunk of all that follow each other: a server may cut a body as it likes.
+func joined(text string) string {
+	before, behind, chunked := strings.Cut(text, "Transfer-Encoding: chunked\r\n")
+	fields, rest, whole := strings.Cut("\r\n"+behind, "\r\n\r\n")
+	if !chunked || !whole {
+		return text
+	}
+	body := ""
+	for {
+		line, next, _ := strings.Cut(rest, "\r\n")
+		size, err := strconv.ParseInt(line, 16, 32)
+		if err != nil || size == 0 || len(next) < int(size)+2 {
+			return before + "chunked" + fields + "\n" + body + "\n" + joined(rest)
+		}
+		body += next[:size]
+		rest = next[size+2:]
+	}
+}
 
 // spoken is all that comes on a connection to which a text is sent, cut at some places.
 func spoken(t *testing.T, l *pipe.Listener, text string, cuts []int) string {

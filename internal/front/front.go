@@ -16,6 +16,7 @@
 package front
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"os"
@@ -41,15 +42,20 @@ func Serve(s *http.Server, l net.Listener, h Handler, answering *sync.WaitGroup)
 			c.is(state)
 		}
 	}
-	return s.Serve(&listener{Listener: l, handler: h, answering: answering, idleTimeout: s.IdleTimeout})
+	base := context.Background()
+	if s.BaseContext != nil {
+		base = s.BaseContext(l)
+	}
+	return s.Serve(&listener{Listener: l, server: s, base: base, handler: h, answering: answering})
 }
 
 type listener struct {
 	net.Listener
-	handler     Handler
-	answering   *sync.WaitGroup
-	idleTimeout time.Duration
-	requests    requests
+	server    *http.Server
+	base      context.Context // of all requests
+	handler   Handler
+	answering *sync.WaitGroup
+	requests  requests
 }
 
 func (l *listener) Accept() (net.Conn, error) {
@@ -69,6 +75,7 @@ type conn struct {
 	net.Conn
 	listener *listener
 	remote   string
+	ctx      context.Context // of its requests; nil before the first that is served here
 
 	// theirs is set once it is not known any more where requests end: what comes is
 	// net/http's. Where it is not, begins says that the next byte is the first of a request,
@@ -195,7 +202,7 @@ func (c *conn) listen() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for !c.interrupted && !c.closed {
+	for !c.interrupted && (c.busy || !c.closed) {
 		c.changed.Wait()
 	}
 	if c.closed {
@@ -215,6 +222,12 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
+func (c *conn) isInterrupted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.interrupted
+}
+
 // take looks at the request with which b begins, and reports how many bytes its head has and
 // whether it has been answered. Where neither is known the connection is net/http's; an error
 // says that it has ended.
@@ -226,26 +239,32 @@ func (c *conn) take(b []byte) (size int, answered bool, err error) {
 		return 0, false, nil
 	}
 	c.owed = r.head.body
-	if !r.head.plain || !c.idle.Load() || !c.tries() {
+	if !r.head.plain || !c.idle.Load() {
 		return r.head.size, false, nil
 	}
-	if !c.begin() {
+	if c.tries() {
+		switch answered, ended := c.answer(r); {
+		case ended:
+			return 0, false, net.ErrClosed
+		case answered:
+			c.missed = 0
+			c.waits()
+			return r.head.size, true, nil
+		}
+	}
+	if !c.serve(r) {
 		return 0, false, net.ErrClosed
 	}
-	answered, ended := c.answer(r)
-	switch {
-	case ended:
-		return 0, false, net.ErrClosed
-	case answered:
-		c.missed = 0
-		c.waits()
-	}
-	return r.head.size, answered, nil
+	c.waits()
+	return r.head.size, true, nil
 }
 
 // answer has a request answered, and reports whether it was, and whether the connection has
 // ended with it.
 func (c *conn) answer(r *request) (answered, ended bool) {
+	if !c.begin() {
+		return false, true
+	}
 	broken := true // by a panic
 	defer func() { ended = c.end(broken) }()
 	answered, broken = r.answer(c)
@@ -267,7 +286,7 @@ func (c *conn) tries() bool {
 // waits moves the deadline by which the next request must come. One that leaves most of the
 // time stays: it need not move for each answer.
 func (c *conn) waits() {
-	idle := c.listener.idleTimeout
+	idle := c.listener.server.IdleTimeout
 	c.mu.Lock()
 	until := c.until
 	c.mu.Unlock()

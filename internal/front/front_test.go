@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -56,7 +57,11 @@ func (h *house) AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool {
 }
 
 func (h *house) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	h.note("net/http", r)
+	who := "front, late"
+	if reflect.TypeOf(w).String() == "*http.response" {
+		who = "net/http"
+	}
+	h.note(who, r)
 	if h.handler != nil {
 		h.handler(w, r)
 		return
@@ -189,7 +194,7 @@ func TestWhatIsHeldIsAnsweredWithoutNetHTTP(t *testing.T) {
 		c.gets(1)
 		c.send(get("/held/3"))
 		c.gets(1)
-		h.wants(t, "net/http GET /held/1", "front GET /held/2", "front GET /held/2", "front GET /held/2", "net/http GET /other", "front GET /held/large",
+		h.wants(t, "net/http GET /held/1", "front GET /held/2", "front GET /held/2", "front GET /held/2", "front, late GET /other", "front GET /held/large",
 			"net/http POST /a", "front GET /held/3")
 	})
 }
@@ -268,7 +273,7 @@ func TestRequestsThatComeTogetherAreAnsweredInTheirOrder(t *testing.T) {
 				t.Fatalf("answer %d is %q, want %q", i, got, want)
 			}
 		}
-		h.wants(t, "front GET /held/1", "front GET /held/2", "net/http GET /other/3", "net/http POST /a", "front GET /held/5")
+		h.wants(t, "front GET /held/1", "front GET /held/2", "front, late GET /other/3", "net/http POST /a", "front GET /held/5")
 	})
 }
 
@@ -289,7 +294,7 @@ func TestWhatIsSentWhileAnotherIsAnsweredIsNotLost(t *testing.T) {
 			c.gets(1)
 			c.send(next)
 			c.gets(1)
-			h.wants(t, "net/http GET /slow", want)
+			h.wants(t, "front, late GET /slow", want)
 		})
 	}
 }

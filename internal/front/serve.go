@@ -1,0 +1,97 @@
+package front
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+)
+
+// listenAfter is how long a request is answered until somebody listens whether its client
+// leaves: most are answered by then, and to listen takes a goroutine, a call of the system,
+// and deadlines.
+const listenAfter = 20 * time.Millisecond
+
+// serve has the server's handler answer a request, and reports whether another may follow on
+// the connection.
+func (c *conn) serve(r *request) (goesOn bool) {
+	if !c.begin() {
+		return false
+	}
+	ctx, cancel := context.WithCancel(c.context())
+	clear(r.answered.header)
+	w := &stream{conn: c.Conn, header: r.answered.header, head: r.answered.head[:0], length: unknown}
+	watching, broken := c.watch(cancel), true // by a panic
+	defer func() {
+		watching.end()
+		cancel()
+		r.answered.head = w.end()
+		goesOn = !c.end(broken) && !w.closes
+	}()
+	c.listener.server.Handler.ServeHTTP(w, r.head.request(ctx, c.remote))
+	broken = !w.finish()
+	return !broken
+}
+
+// context is what the connection's requests have in common, as net/http has it.
+func (c *conn) context() context.Context {
+	if c.ctx == nil {
+		base := context.WithValue(c.listener.base, http.ServerContextKey, c.listener.server)
+		c.ctx = context.WithValue(base, http.LocalAddrContextKey, c.LocalAddr())
+	}
+	return c.ctx
+}
+
+// request makes a request of a plain head that is the handler's for as long as it likes.
+func (h *head) request(ctx context.Context, remote string) *http.Request {
+	r := (&http.Request{Header: make(http.Header, len(h.fields))}).WithContext(ctx)
+	h.into(r, new(url.URL), remote, make([]string, len(h.fields)))
+	return r
+}
+
+// watch listens, after a while, whether a client leaves while it is answered.
+type watch struct {
+	c     *conn
+	left  func()
+	timer *time.Timer
+	done  chan struct{}
+
+	mu   sync.Mutex
+	over bool
+}
+
+func (c *conn) watch(left func()) *watch {
+	w := &watch{c: c, left: left, done: make(chan struct{})}
+	w.timer = time.AfterFunc(listenAfter, w.listen)
+	return w
+}
+
+func (w *watch) listen() {
+	defer close(w.done)
+	w.mu.Lock()
+	over := w.over
+	if !over {
+		_ = w.c.SetReadDeadline(time.Time{}) // that of an idle client
+	}
+	w.mu.Unlock()
+	if !over && w.c.listen() != nil && !w.c.isInterrupted() {
+		w.left()
+	}
+}
+
+// end ends listening.
+func (w *watch) end() {
+	if w.timer.Stop() {
+		return
+	}
+	w.mu.Lock()
+	w.over = true
+	_ = w.c.SetReadDeadline(longPast)
+	w.mu.Unlock()
+	<-w.done
+	_ = w.c.SetReadDeadline(time.Time{}) // the next request's is set by waits
+}
+
+// longPast ends what is read now.
+var longPast = time.Unix(1, 0)
