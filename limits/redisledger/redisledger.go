@@ -36,7 +36,6 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -304,11 +303,7 @@ func (l *Ledger) send(ctx context.Context, script *redis.Script, keys []string, 
 	if err != nil {
 		return nil, err
 	}
-	text, err := json.Marshal(args(to.process))
-	if err != nil {
-		panic(err) // numbers and strings
-	}
-	return script.Run(ctx, to, keys, text).Slice()
+	return script.Run(ctx, to, keys, appendArgument(make([]byte, 0, 1<<10), args(to.process))).Slice()
 }
 
 // number is a number in an answer; scripts write large ones as text.

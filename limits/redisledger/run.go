@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -218,11 +217,7 @@ func (l *Ledger) registration(process string) []byte {
 		_, _ = rand.Read(fresh) // never fails (crypto/rand)
 		l.key = hex.EncodeToString(fresh)
 	}
-	text, err := json.Marshal([]any{l.Replica, registeredTime.Microseconds(), l.key, process})
-	if err != nil {
-		panic(err) // strings and a number
-	}
-	return text
+	return appendArgument(nil, []any{l.Replica, registeredTime.Microseconds(), l.key, process})
 }
 
 // know takes in what all replicas share, and reports whether the server, or what
