@@ -75,8 +75,9 @@ func (w *watch) listen() {
 		_ = w.c.SetReadDeadline(time.Time{}) // that of an idle client
 	}
 	w.mu.Unlock()
-	if !over && w.c.listen() != nil && !w.c.isInterrupted() {
-		w.left()
+	if !over {
+		_ = w.c.listen()
+		w.left() // or the answer has ended, and it does not matter
 	}
 }
 
