@@ -106,7 +106,7 @@ func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, erro
 	if err != nil {
 		return nil, lost(err)
 	}
-	names, err := to.ZRevRange(limited, index, 0, int64(most-1)).Result()
+	names, err := to.node.ZRevRange(limited, index, 0, int64(most-1)).Result()
 	if err != nil {
 		return nil, lost(err)
 	}
@@ -178,7 +178,7 @@ func (l *Ledger) see(ctx context.Context, s *shadow, must bool) error {
 	if err != nil {
 		return lost(err)
 	}
-	_, err = to.Pipelined(limited, func(p redis.Pipeliner) error {
+	_, err = to.node.Pipelined(limited, func(p redis.Pipeliner) error {
 		p.ZAdd(limited, index, redis.Z{Score: float64(now.Unix()), Member: s.title()})
 		p.ZRemRangeByScore(limited, index, "-inf", strconv.FormatInt(now.Add(-keptBeyond).Unix(), 10))
 		p.PExpire(limited, index, keptBeyond)

@@ -303,7 +303,7 @@ func (l *Ledger) send(ctx context.Context, script *redis.Script, keys []string, 
 	if err != nil {
 		return nil, err
 	}
-	return script.Run(ctx, to, keys, appendArgument(make([]byte, 0, 1<<10), args(to.process))).Slice()
+	return script.Run(ctx, to.node, keys, appendArgument(make([]byte, 0, 1<<10), args(to.process))).Slice()
 }
 
 // number is a number in an answer; scripts write large ones as text.

@@ -197,7 +197,7 @@ func (l *Ledger) register(ctx context.Context) (again bool, err error) {
 	to, err := l.serverOf(limited, shared)
 	if err == nil {
 		var answer []any
-		answer, err = l.scripts.members.Run(limited, to, []string{members, canary, secret, index}, l.registration(to.process)).Slice()
+		answer, err = l.scripts.members.Run(limited, to.node, []string{members, canary, secret, index}, l.registration(to.process)).Slice()
 		if err == nil {
 			return l.know(number(answer[0]), fmt.Sprint(answer[1]), fmt.Sprint(answer[2]), number(answer[3])), nil
 		}

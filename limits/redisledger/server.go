@@ -17,7 +17,7 @@ import (
 // before is asked nothing until every step that was made for the one before has
 // ended; until then Redis counts as lost.
 type server struct {
-	redis.Cmdable
+	node    redis.Cmdable
 	process string
 }
 
