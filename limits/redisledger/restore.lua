@@ -58,7 +58,9 @@ while arg[i] ~= '-' do
   end
   i = i + 1
 end
-for j = i + 1, #arg do
+-- Where this replica has written since it said what is in flight, some of that may have
+-- landed; and nothing is missing.
+for j = i + 1, count == arg[4] and #arg or 0 do
   local f = arg[j]
   local id, charged, left = f[1], f[2], f[3]
   if not lease(id, redis.call('HGET', key, 'x:' .. id)) and (left == 0 or left > now) then
