@@ -60,21 +60,23 @@ type readyPermit struct {
 func firstAhead() uint64 { return 1<<63 | rand.Uint64()>>2 }
 
 // takeReady lets a permit that was asked for ahead stand for a claim, and reports whether
-// there is one.
+// there is one. A claim for which one stands already becomes that permit's: asked again, it
+// is decided like any other.
 func (l *Ledger) takeReady(s *shadow, c *limits.Claim) bool {
-	if l.ahead == 0 {
-		return false
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s.stands[c.ID] != 0 {
-		return true // it is asked again
+	if id := s.stands[c.ID]; id != 0 {
+		c.ID = id
+		return false
+	}
+	if l.ahead == 0 || l.isLost() {
+		return false
 	}
 	a, now := s.kindOf(c), time.Now()
 	a.last = *c
 	a.taken++
 	i := slices.IndexFunc(a.ready, func(p readyPermit) bool { return p.until.After(now) && p.claim.CPU >= c.CPU })
-	if i < 0 || s.until > s.now() || s.flights[l.id(*c)] != nil {
+	if i < 0 || s.until > s.now() || s.flights[l.id(*c)] != nil || s.alone[c.ID] != nil {
 		return false
 	}
 	f := s.flights[l.id(a.ready[i].claim)]
@@ -85,8 +87,7 @@ func (l *Ledger) takeReady(s *shadow, c *limits.Claim) bool {
 	if f == nil {
 		return false
 	}
-	f.stands = c.ID
-	s.stands[c.ID] = f.claim.ID
+	s.standFor(f, c.ID)
 	s.class(*c).used = now
 	return true
 }
@@ -125,6 +126,12 @@ func (l *Ledger) stand(s *shadow, p limits.Permit) limits.Permit {
 		p.ID = id
 	}
 	return p
+}
+
+// standFor lets a flight stand for a claim; the caller holds Ledger.mu.
+func (s *shadow) standFor(f *flight, claim uint64) {
+	f.stands = claim
+	s.stands[claim] = f.claim.ID
 }
 
 // forget forgets a flight that has landed; the caller holds Ledger.mu.

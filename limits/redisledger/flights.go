@@ -1,6 +1,7 @@
 package redisledger
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -174,7 +175,7 @@ func (l *Ledger) tellKept(ctx context.Context, s *shadow, r *limits.Rules) error
 	}
 	l.mu.Unlock()
 	for _, f := range forgotten {
-		if err := l.renew(ctx, s, r, limits.Flight{Permit: limits.Permit{Claim: f.claim}, Elapsed: f.elapsed}, f.charged); err != nil {
+		if err := l.renew(ctx, s, r, limits.Flight{Permit: limits.Permit{Claim: f.claim}, Elapsed: f.elapsed}, f.charged, cmp.Or(f.stands, f.claim.ID)); err != nil {
 			return err
 		}
 	}

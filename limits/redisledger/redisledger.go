@@ -357,11 +357,11 @@ func truth(b bool) int {
 // nobody's.
 func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
 	s := l.shadow(c.Account, c.Kind)
-	if l.isLost() {
-		return l.admitAlone(s, c, l.rules.Load()), nil
-	}
 	if l.takeReady(s, &c) {
 		return limits.Decision{Granted: true}, nil
+	}
+	if l.isLost() {
+		return l.admitAlone(s, c, l.rules.Load()), nil
 	}
 	a := &ask{claim: &c}
 	err := l.inTurn(ctx, s, a)
@@ -421,6 +421,7 @@ func (l *Ledger) Renew(ctx context.Context, flights []limits.Flight) error {
 	var failed error
 	for _, f := range flights {
 		s := l.shadow(f.Account, f.Kind)
+		claimed := f.ID
 		f.Permit = l.stand(s, f.Permit)
 		alone, charged := l.alive(s, f)
 		switch {
@@ -428,7 +429,7 @@ func (l *Ledger) Renew(ctx context.Context, flights []limits.Flight) error {
 		case l.isLost():
 			failed = lost(errLost)
 		default:
-			if err := l.renew(ctx, s, r, f, charged); err != nil {
+			if err := l.renew(ctx, s, r, f, charged, claimed); err != nil {
 				failed = err
 			}
 		}
@@ -436,15 +437,18 @@ func (l *Ledger) Renew(ctx context.Context, flights []limits.Flight) error {
 	return failed
 }
 
-// renew renews a permit; of one that is charged only its place is taken up
-// again.
-func (l *Ledger) renew(ctx context.Context, s *shadow, r *limits.Rules, f limits.Flight, charged bool) error {
+// renew renews the permit of the claim with that ID; of one that is charged only its place
+// is taken up again.
+func (l *Ledger) renew(ctx context.Context, s *shadow, r *limits.Rules, f limits.Flight, charged bool, claimed uint64) error {
 	args := append([]any{l.id(f.Claim)}, resource(r, f.Kind, f.Resource)...)
 	args = append(args, r.Milliseconds(f.Elapsed), truth(charged))
 	_, err := l.step(ctx, l.scripts.renew, s, r, func([]any) {
 		known := s.flight(l.id(f.Claim), f.Claim, r)
 		known.alone, known.charged = false, charged || known.charged
 		known.elapsed = max(known.elapsed, f.Elapsed)
+		if claimed != f.ID {
+			s.standFor(known, claimed) // it may have landed, and is taken up again
+		}
 	}, append(args, holds(r, f.Claim, f.Elapsed)...)...)
 	return err
 }
