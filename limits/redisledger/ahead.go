@@ -143,11 +143,10 @@ func (s *shadow) forget(id string) {
 }
 
 // wantedAhead are claims for the permits that are to be asked for in a turn, at most so many:
-// for as many as came lately, and of what has just begun few. They are worth nothing when
-// distrusts has changed meanwhile.
-func (l *Ledger) wantedAhead(s *shadow, most int) (claims []*limits.Claim, distrusts int) {
+// for as many as came lately, and of what has just begun few.
+func (l *Ledger) wantedAhead(s *shadow, most int) (claims []*limits.Claim) {
 	if l.ahead == 0 || l.isLost() {
-		return nil, 0
+		return nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -166,7 +165,17 @@ func (l *Ledger) wantedAhead(s *shadow, most int) (claims []*limits.Claim, distr
 			claims = append(claims, &c)
 		}
 	}
-	return claims, s.distrusts
+	return claims
+}
+
+// missedAhead keeps that those are not wanted which a turn has asked for ahead, and that was
+// not answered: Redis may have granted them.
+func (l *Ledger) missedAhead(s *shadow, claims []*limits.Claim) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range claims {
+		s.strays = append(s.strays, tell{permit: limits.Permit{Claim: *c}, outcome: &limits.Outcome{}})
+	}
 }
 
 // tookAhead takes note of a permit that was asked for ahead, and may be used until then; the
@@ -182,20 +191,30 @@ func (l *Ledger) tookAhead(s *shadow, c *limits.Claim, until time.Time, r *limit
 	l.telling.Go(func() {
 		for again := true; again; {
 			<-time.After(aheadTime)
-			again = l.giveBackAhead(s, time.Now())
+			l.giveBackAhead(s, time.Now())
+			l.mu.Lock()
+			again = s.waitAhead()
+			s.sweeps = again
+			l.mu.Unlock()
 		}
 	})
 }
 
-// giveBackAhead gives back the permits whose time is over then, and reports whether others
-// wait.
-func (l *Ledger) giveBackAhead(s *shadow, then time.Time) (others bool) {
+// waitAhead reports whether permits wait for their claims; the caller holds Ledger.mu.
+func (s *shadow) waitAhead() bool {
+	for _, a := range s.kinds {
+		if len(a.ready) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// giveBackAhead gives back the permits whose time is over then, and reports whether there
+// are any.
+func (l *Ledger) giveBackAhead(s *shadow, then time.Time) bool {
 	l.mu.Lock()
 	over := s.overAhead(then)
-	for _, a := range s.kinds {
-		others = others || len(a.ready) > 0
-	}
-	s.sweeps = s.sweeps && others
 	l.mu.Unlock()
 	for _, c := range over {
 		l.keepOutcome(s, limits.Permit{Claim: c}, limits.Outcome{})
@@ -203,7 +222,7 @@ func (l *Ledger) giveBackAhead(s *shadow, then time.Time) (others bool) {
 	if len(over) > 0 {
 		_ = l.tellSoon(s) // else it is kept until Redis is found
 	}
-	return others
+	return len(over) > 0
 }
 
 // overAhead takes out the permits whose time is over then; the caller holds Ledger.mu.
@@ -220,12 +239,17 @@ func (s *shadow) overAhead(then time.Time) (over []limits.Claim) {
 	return over
 }
 
-// giveBackAllAhead gives back all that wait, and those that are being asked for, too.
-func (l *Ledger) giveBackAllAhead(s *shadow) {
+// giveBackAllAhead gives back all that wait, and reports whether there are any.
+func (l *Ledger) giveBackAllAhead(s *shadow) bool {
+	return l.giveBackAhead(s, time.Now().Add(aheadTime))
+}
+
+// distrustAhead gives back all that wait, and those that are being asked for, too.
+func (l *Ledger) distrustAhead(s *shadow) {
 	l.mu.Lock()
 	s.distrusts++
 	l.mu.Unlock()
-	l.giveBackAhead(s, time.Now().Add(aheadTime))
+	l.giveBackAllAhead(s)
 }
 
 // forgetAhead forgets the kinds that are not asked for any more; the caller holds Ledger.mu.

@@ -270,8 +270,8 @@ func (s *shadow) untold(res string) (n int64) {
 			n += f.units()
 		}
 	}
-	for _, f := range s.flights {
-		if f.open() && !f.told && named(f.claim.Resource, "") == res {
+	for _, f := range s.flights { // but for those that were given back
+		if f.open() && !f.told && (f.outcome == nil || f.outcome.Sent) && named(f.claim.Resource, "") == res {
 			n++
 		}
 	}

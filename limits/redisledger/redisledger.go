@@ -378,12 +378,15 @@ func lost(err error) error { return fmt.Errorf("the ledger in Redis does not ans
 func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) error {
 	s := l.shadow(p.Account, p.Kind)
 	p = l.stand(s, p)
-	if l.settleAlone(s, p, o, l.rules.Load()) {
-		return nil
+	alone := l.settleAlone(s, p, o, l.rules.Load())
+	if !alone {
+		l.keepOutcome(s, p, o)
 	}
-	l.keepOutcome(s, p, o)
 	if o.Limited != signals.NotLimited {
-		l.giveBackAllAhead(s)
+		l.distrustAhead(s)
+	}
+	if alone {
+		return nil
 	}
 	if l.within > 0 && o.Limited == signals.NotLimited {
 		return l.tellSoon(s)

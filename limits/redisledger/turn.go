@@ -46,12 +46,12 @@ func (t *tell) limited() bool { return t.outcome != nil && t.outcome.Limited != 
 func (l *Ledger) inTurn(ctx context.Context, s *shadow, a *ask) error {
 	return s.turns.Go(a, turnMost, func(asks []*ask) error {
 		l.mu.Lock()
-		tells, strays := l.kept(s), s.strays
+		tells, strays, distrusts := l.kept(s), s.strays, s.distrusts
 		l.mu.Unlock()
 		tells = append(tells, strays...)
 		err := lost(errLost)
 		if !l.isLost() || slices.ContainsFunc(asks, func(a *ask) bool { return a.seeks }) { // else it was in the turn before
-			err = l.exchange(context.WithoutCancel(ctx), s, tells, asks) // not for this one alone
+			err = l.exchange(context.WithoutCancel(ctx), s, tells, asks, distrusts) // not for this one alone
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -68,8 +68,9 @@ func (l *Ledger) inTurn(ctx context.Context, s *shadow, a *ask) error {
 	})
 }
 
-// exchange tells and asks Redis in one step.
-func (l *Ledger) exchange(ctx context.Context, s *shadow, tells []tell, asks []*ask) error {
+// exchange tells and asks Redis in one step. What it asks for ahead is worth nothing when
+// distrusts, which is from when tells were taken, has changed meanwhile.
+func (l *Ledger) exchange(ctx context.Context, s *shadow, tells []tell, asks []*ask, distrusts int) error {
 	r := l.rules.Load()
 	outcomes, claims, asking := make([]any, len(tells)), make([]any, 0, len(asks)), make([]*ask, 0, len(asks))
 	for i, t := range tells {
@@ -80,7 +81,7 @@ func (l *Ledger) exchange(ctx context.Context, s *shadow, tells []tell, asks []*
 			claims, asking = append(claims, l.asked(a.claim, r, false)), append(asking, a)
 		}
 	}
-	more, distrusts := l.wantedAhead(s, turnMost-len(claims))
+	more := l.wantedAhead(s, turnMost-len(claims))
 	for _, c := range more {
 		claims = append(claims, l.asked(c, r, true))
 	}
@@ -104,6 +105,9 @@ func (l *Ledger) exchange(ctx context.Context, s *shadow, tells []tell, asks []*
 	}, r.Headroom, r.Usable(int64(r.Concurrent)), outcomes, claims)
 	if err == nil && !understood {
 		err = lost(errShort)
+	}
+	if err != nil {
+		l.missedAhead(s, more)
 	}
 	return err
 }
