@@ -83,7 +83,7 @@ local function admit(c, text, concurrent)
   elseif m[PROBING] == 1 and m[PROBE] ~= '-' then
     refuse('cooldown', 0)
   end
-  if m[PLACES] >= cap(concurrent) * part then refuse('concurrency', 0) end
+  if m[PLACES] + 1 > cap(concurrent) * part then refuse('concurrency', 0) end
   local w = window(resource, c[3], c[4])
   if ahead and (m[PROBING] == 1 or m[RAMP] ~= 0 or w.answered == 0) then refuse('ahead', 0) end
   local l = {id = id, granted = now, expiry = now + LEASETIME, places = 1, units = 1, charged = 0, left = 0, resource = resource, holds = {}}

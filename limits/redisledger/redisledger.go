@@ -365,6 +365,9 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 	}
 	a := &ask{claim: &c}
 	err := l.inTurn(ctx, s, a)
+	if err == nil && !a.decision.Granted && a.decision.Until.IsZero() && l.giveBackAllAhead(s) {
+		err = l.inTurn(ctx, s, a) // what waited here for others held it up, perhaps
+	}
 	if err != nil && l.isLost() {
 		return l.admitAlone(s, c, l.rules.Load()), nil
 	}
