@@ -138,7 +138,8 @@ func (l *Ledger) Leave(ctx context.Context) error {
 	accounts := slices.Collect(maps.Values(l.accounts))
 	l.mu.Unlock()
 	for _, s := range accounts {
-		l.giveBackAllAhead(s)
+		_ = l.inTurn(ctx, s, &ask{}) // one that is on its way may bring more
+		l.giveBackAllAhead(s)        // else when Redis is found
 	}
 	gives, cancel := context.WithTimeout(ctx, leaveTime)
 	defer cancel()
