@@ -1,0 +1,162 @@
+package redisledger
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weirgate/weir/limits"
+)
+
+// TestWhoLeavesGivesBackWhatWaits, and what was asked for when it left.
+func TestWhoLeavesGivesBackWhatWaits(t *testing.T) {
+	for _, onItsWay := range []bool{false, true} {
+		inAdvance(t, func(p *pair, c *counting) {
+			p.busyAhead()
+			used := p.claim(1)
+			if !p.asked(p.r1, used) {
+				p.Fatal("refused")
+			}
+			synctest.Wait()
+			gate := make(chan struct{})
+			if onItsWay {
+				c.hold = func() { <-gate }
+				for p.waiting() > 0 {
+					next := p.claim(1)
+					p.asked(p.r1, next)
+					p.answered(p.r1, next, true)
+				}
+				synctest.Wait()
+			}
+			var leaving sync.WaitGroup
+			leaving.Go(func() {
+				if err := p.r1.Leave(p.Context()); err != nil {
+					p.Error(err)
+				}
+			})
+			synctest.Wait()
+			close(gate)
+			leaving.Wait()
+			if n := p.inFlight(); n != 1 {
+				p.Errorf("on its way %v: %d in flight", onItsWay, n)
+			}
+			p.answered(p.r1, used, true)
+			p.nothingHeld("when the last has ended")
+		})
+	}
+}
+
+// TestWhoFindsRedisGivesBackWhatWaited: those that nobody has used, and those of a turn that
+// was not answered, cost nothing, and this replica does not count them meanwhile.
+func TestWhoFindsRedisGivesBackWhatWaited(t *testing.T) {
+	for name, lose := range map[string]func(p *pair){
+		"they wait": func(p *pair) { p.cutOff(p.r1) },
+		"their turn is not answered": func(p *pair) {
+			for p.waiting() > 1 {
+				c := p.claim(1)
+				p.asked(p.r1, c)
+				p.answered(p.r1, c, true)
+			}
+			p.seam.once(p.r1.scripts.turn, unanswered)
+			c := p.claim(1)
+			c.Operation = "users/get"
+			p.asked(p.r1, c) // nobody knows whether it was granted
+		},
+	} {
+		inAdvance(t, func(p *pair, _ *counting) {
+			p.busyAhead()
+			lose(p)
+			before := p.inFlight()
+			time.Sleep(2 * aheadTime)
+			p.r1.mu.Lock()
+			if n := p.r1.accounts["a"].untold("core"); n > 0 {
+				p.Errorf("%s: %d are taken for sent", name, n)
+			}
+			p.r1.mu.Unlock()
+			p.r1.seek(p.Context())
+			if p.r1.isLost() {
+				p.Fatal("not found")
+			}
+			if n := p.inFlight(); n > 1 || n >= before {
+				p.Errorf("%s: %d in flight, %d before", name, n, before)
+			}
+		})
+	}
+}
+
+// TestWhatIsUsedAheadIsWrittenAgain: when Redis has lost it.
+func TestWhatIsUsedAheadIsWrittenAgain(t *testing.T) {
+	inAdvance(t, func(p *pair, _ *counting) {
+		p.busyAhead()
+		used := []limits.Claim{p.claim(1), p.claim(1)}
+		for _, c := range used {
+			p.asked(p.r1, c)
+		}
+		synctest.Wait()
+		if err := p.r2.Client.FlushAll(p.Context()).Err(); err != nil {
+			p.Fatal(err)
+		}
+		beaten(p.T, p.r1)
+		rest()
+		if n := p.inFlight(); n != 2 {
+			p.Errorf("%d in flight, of two", n)
+		}
+		for _, c := range used {
+			p.answered(p.r1, c, true)
+		}
+		rest()
+		p.nothingHeld("at the end")
+	})
+}
+
+// TestOneThatIsTakenUpAgainIsGivenBack: a renewal that comes after the end takes up what stood
+// for the claim, and who renewed it gives that back.
+func TestOneThatIsTakenUpAgainIsGivenBack(t *testing.T) {
+	inAdvance(t, func(p *pair, _ *counting) {
+		p.busyAhead()
+		c := p.claim(1)
+		p.asked(p.r1, c)
+		synctest.Wait()
+		p.seam.once(p.r1.scripts.renew, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+			p.answered(p.r1, c, true)
+			if err := p.r1.tellNow(ctx, p.r1.accounts["a"], false); err != nil {
+				p.Error(err)
+			}
+			return run(ctx, cmd)
+		})
+		if err := p.r1.Renew(p.Context(), []limits.Flight{{Permit: limits.Permit{Claim: c}, Elapsed: time.Second}}); err != nil {
+			p.Fatal(err)
+		}
+		rest()
+		if n := p.inFlight(); n != 1 {
+			p.Errorf("%d in flight: it was not renewed after its end", n)
+		}
+		p.settle(c, limits.Outcome{})
+		rest()
+		p.nothingHeld("when it was given back")
+	})
+}
+
+// TestWhatHasLandedIsNotTakenUpAgain by a replica that writes again what may be lost, while it
+// tells of the end.
+func TestWhatHasLandedIsNotTakenUpAgain(t *testing.T) {
+	inAdvance(t, func(p *pair, _ *counting) {
+		if err := p.r1.scripts.restore.Load(p.Context(), p.r1.Client).Err(); err != nil {
+			p.Fatal(err)
+		}
+		p.busyAhead()
+		c := p.claim(1)
+		p.asked(p.r1, c)
+		p.seam.once(p.r1.scripts.restore, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+			p.answered(p.r1, c, true)
+			rest()
+			return run(ctx, cmd)
+		})
+		beaten(p.T, p.r1)
+		p.nothingHeld("after it")
+	})
+}
