@@ -150,23 +150,42 @@ func TestNobodySeesADifference(t *testing.T) {
 			}
 			all += text
 		}
-		var got [2]string
-		for i := range got {
-			synctest.Test(t, func(t *testing.T) {
-				h := house{handler: various}
-				var l *pipe.Listener
-				if i == 0 {
-					l, _ = serve(t, &h)
-				} else {
-					l = pipe.Serve(t, "plain", &http.Server{Handler: &h, IdleTimeout: time.Minute, ReadHeaderTimeout: 10 * time.Second})
-				}
-				got[i] = joined(date.ReplaceAllString(spoken(t, l, all, cuts), ""))
-			})
-		}
-		if got[0] != got[1] {
-			rt.Fatalf("with a front\n%s\nwithout\n%s", got[0], got[1])
+		if with, without := compared(t, all, cuts); with != without {
+			rt.Fatalf("with a front\n%s\nwithout\n%s", with, without)
 		}
 	})
+}
+
+// TestNoWayToAnswerDiffers does it with each request for itself, between two others.
+func TestNoWayToAnswerDiffers(t *testing.T) {
+	first, behind := get("/first"), get("/behind")
+	for _, text := range spokenIn() {
+		name, _, _ := strings.Cut(text, " HTTP/")
+		t.Run(name, func(t *testing.T) {
+			if with, without := compared(t, first+text+behind, []int{len(first), len(first) + len(text)}); with != without {
+				t.Fatalf("with a front\n%s\nwithout\n%s", with, without)
+			}
+		})
+	}
+}
+
+// compared is what comes for a text, cut at some places, with a front and without.
+func compared(t *testing.T, text string, cuts []int) (with, without string) {
+	t.Helper()
+	var got [2]string
+	for i := range got {
+		synctest.Test(t, func(t *testing.T) {
+			h := house{handler: various}
+			var l *pipe.Listener
+			if i == 0 {
+				l, _ = serve(t, &h)
+			} else {
+				l = pipe.Serve(t, "plain", &http.Server{Handler: &h, IdleTimeout: time.Minute, ReadHeaderTimeout: 10 * time.Second})
+			}
+			got[i] = joined(date.ReplaceAllString(spoken(t, l, text, cuts), ""))
+		})
+	}
+	return got[0], got[1]
 }
 
 var date = regexp.MustCompile(`Date: .*\r\n`)
