@@ -20,7 +20,7 @@ func spokenIn() []string {
 	evil, long := get("/held/evil"), strings.Repeat("y", 5000)
 	return []string{
 		get("/held/1"), get("/held/1"), get("/held/2?a=b"), get("/held/large"), get("/other"), get("/slow"), hello,
-		get("/nothing"), get("/nothing/204"), get("/nothing/304"), get("/nothing/500"), get("/short"), get("/short/html"), get("/short/typed"), get("/short/encoded"), get("/long"), get("/flushed"),
+		get("/nothing"), get("/nothing/204"), get("/nothing/304"), get("/nothing/500"), get("/short"), get("/short/html"), get("/short/typed"), get("/short/encoded"), get("/short/pieces"), get("/long"), get("/flushed"),
 		get("/trailers"), get("/hints"), get("/less"), get("/more"), get("/closes"), get("/odd"), get("/panic"), get("/late-panic"), get("/large"), get("/body/304"), get("/twice"),
 		"GET /held/e HTTP/1.1\r\nhost: h\r\nif-none-match: x\r\nX-A: 1\r\nX-A: 2\r\n\r\n", "HEAD /held/1 HTTP/1.1\r\nHost: h\r\n\r\n", "GET /held/%41 HTTP/1.1\r\nHost: h\r\n\r\n",
 		"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n", "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 36\r\n\r\n" + evil,
@@ -81,6 +81,7 @@ var ways = map[string]func(w http.ResponseWriter, h http.Header){
 	"/short/html":    says("<html>", "b"),
 	"/short/typed":   func(w http.ResponseWriter, h http.Header) { h["Content-Type"] = nil; says("a")(w, h) },
 	"/short/encoded": func(w http.ResponseWriter, h http.Header) { h.Set("Content-Encoding", "gzip"); says("a")(w, h) },
+	"/short/pieces":  func(w http.ResponseWriter, h http.Header) { h.Set("Content-Length", "7"); says("<", "html> ")(w, h) },
 	"/long":          says(strings.Repeat("l", 40_000), strings.Repeat("m", 3000)),
 	"/large": func(w http.ResponseWriter, h http.Header) {
 		h.Set("Content-Length", "60000")

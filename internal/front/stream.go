@@ -14,8 +14,8 @@ import (
 // unknown is a length that nobody has told.
 const unknown = -1
 
-// most is how much is kept of a body whose length nobody has told, in case that it is all: as
-// much as net/http keeps.
+// most is how much is kept of a body whose length nobody has told, in case that it is all, and of
+// one that tells its type: as much as net/http keeps.
 const most = 2 << 10
 
 // stream is an [http.ResponseWriter] for answers to GET of all kinds. What it sends net/http
@@ -25,7 +25,7 @@ type stream struct {
 	header http.Header
 	status int // 0 until the answer has one
 	head   []byte
-	kept   []byte // of a body whose length nobody has told
+	kept   []byte // of a body whose length or type nobody has told
 	// begun is set when the head has been written; until then it lacks what the body tells.
 	begun bool
 	// length is the body's, as it was told; written what came of it so far.
@@ -155,7 +155,7 @@ func (s *stream) Write(p []byte) (int, error) {
 	if s.written += int64(len(p)); s.length != unknown && s.written > s.length {
 		return 0, http.ErrContentLength // and the connection ends: who wrote too much is not to be trusted
 	}
-	if !s.begun && s.length == unknown {
+	if !s.begun && (s.length == unknown || s.sniffs) {
 		s.kept = append(s.kept, p...)
 		if len(s.kept) <= most {
 			return len(p), nil
