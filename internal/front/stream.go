@@ -65,7 +65,7 @@ func (s *stream) WriteHeader(status int) {
 	}
 	for _, list := range s.header["Trailer"] {
 		for name := range strings.SplitSeq(list, ",") {
-			if name = http.CanonicalHeaderKey(strings.TrimSpace(name)); name != "" && !noTrailer[name] {
+			if name = http.CanonicalHeaderKey(strings.TrimSpace(name)); name != "" && !noTrailer[name] && !strings.HasPrefix(name, "If-") {
 				s.trailers = append(s.trailers, name)
 			}
 		}
@@ -79,12 +79,20 @@ func (s *stream) WriteHeader(status int) {
 	}
 }
 
-// What does not stand in the head of some answers: 304, those that have no body, and all.
+// What does not stand in the head of some answers: 304, and those that have no body.
 var (
 	unmodified  = map[string]bool{"Content-Type": true, "Content-Length": true}
 	withoutBody = map[string]bool{"Content-Length": true}
-	noTrailer   = map[string]bool{"Transfer-Encoding": true, "Content-Length": true, "Trailer": true}
 )
+
+// noTrailer is what nobody may take from behind a body, beside all that begins with If-: fields
+// that say how a message is framed, routed, allowed or kept (RFC 9110 section 6.5.1).
+var noTrailer = map[string]bool{
+	"Authorization": true, "Cache-Control": true, "Connection": true, "Content-Encoding": true, "Content-Length": true,
+	"Content-Range": true, "Content-Type": true, "Expect": true, "Host": true, "Keep-Alive": true, "Max-Forwards": true,
+	"Pragma": true, "Proxy-Authenticate": true, "Proxy-Authorization": true, "Proxy-Connection": true, "Range": true,
+	"Realm": true, "Te": true, "Trailer": true, "Transfer-Encoding": true, "Www-Authenticate": true,
+}
 
 // allowsBody reports whether the answer may have a body (RFC 9110 section 6.4.1).
 func (s *stream) allowsBody() bool {
