@@ -21,7 +21,7 @@ func spokenIn() []string {
 	return []string{
 		get("/held/1"), get("/held/1"), get("/held/2?a=b"), get("/held/large"), get("/other"), get("/slow"), hello,
 		get("/nothing"), get("/nothing/204"), get("/nothing/304"), get("/nothing/500"), get("/short"), get("/short/html"), get("/short/typed"), get("/short/encoded"), get("/short/pieces"), get("/long"), get("/flushed"),
-		get("/trailers"), get("/trailers/forbidden"), get("/hints"), get("/less"), get("/more"), get("/closes"), get("/odd"), get("/panic"), get("/late-panic"), get("/large"), get("/body/304"), get("/twice"),
+		get("/trailers"), get("/trailers/forbidden"), get("/trailers/early"), get("/hints"), get("/less"), get("/more"), get("/closes"), get("/odd"), get("/panic"), get("/late-panic"), get("/large"), get("/body/304"), get("/twice"),
 		"GET /held/e HTTP/1.1\r\nhost: h\r\nif-none-match: x\r\nX-A: 1\r\nX-A: 2\r\n\r\n", "HEAD /held/1 HTTP/1.1\r\nHost: h\r\n\r\n", "GET /held/%41 HTTP/1.1\r\nHost: h\r\n\r\n",
 		"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n", "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 36\r\n\r\n" + evil,
 		"GET /held/1 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", "GET /held/1 HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\n\r\n", "GET /held/1 HTTP/1.0\r\n\r\n",
@@ -111,6 +111,7 @@ var ways = map[string]func(w http.ResponseWriter, h http.Header){
 			h.Set(name, "late")
 		}
 	},
+	"/trailers/early": func(w http.ResponseWriter, h http.Header) { h.Set(http.TrailerPrefix+"X-A", "1"); says("a")(w, h) },
 	"/hints": func(w http.ResponseWriter, h http.Header) {
 		h.Set("Link", "</a>")
 		h.Set("Content-Length", "1")

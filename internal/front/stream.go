@@ -33,6 +33,7 @@ type stream struct {
 	sniffs          bool // the body tells the type
 	chunked         bool
 	closes          bool     // the connection ends behind the answer
+	trails          bool     // the head told of trailers
 	trailers        []string // declared
 	err             error
 }
@@ -64,6 +65,7 @@ func (s *stream) WriteHeader(status int) {
 		s.sniffs = !typed && s.header.Get("Content-Encoding") == ""
 	}
 	for _, list := range s.header["Trailer"] {
+		s.trails = true
 		for name := range strings.SplitSeq(list, ",") {
 			if name = http.CanonicalHeaderKey(strings.TrimSpace(name)); name != "" && !noTrailer[name] && !strings.HasPrefix(name, "If-") {
 				s.trailers = append(s.trailers, name)
@@ -113,7 +115,11 @@ func (s *stream) measure() {
 // lines appends the fields, in the order of their names.
 func (s *stream) lines(b []byte, without map[string]bool) []byte {
 	for _, name := range slices.Sorted(maps.Keys(s.header)) {
-		if without[name] || name == "Transfer-Encoding" || strings.HasPrefix(name, http.TrailerPrefix) || !all(name, token) {
+		if strings.HasPrefix(name, http.TrailerPrefix) {
+			s.trails = true
+			continue
+		}
+		if without[name] || name == "Transfer-Encoding" || !all(name, token) {
 			continue
 		}
 		b = appendField(b, name, s.header[name])
@@ -134,7 +140,7 @@ func (s *stream) begin(first []byte, whole bool) {
 	s.begun = true
 	if s.allowsBody() {
 		measured := s.length != unknown
-		if whole && !measured && len(s.trailers) == 0 {
+		if whole && !measured && !s.trails {
 			s.length, measured = int64(len(first)), true
 			s.head = append(strconv.AppendInt(append(s.head, "Content-Length: "...), s.length, 10), "\r\n"...)
 		}
