@@ -102,7 +102,11 @@ func (a *answer) WriteHead(status int, fields []byte) {
 
 func appendStatus(b []byte, status int) []byte {
 	b = strconv.AppendInt(append(b, "HTTP/1.1 "...), int64(status), 10)
-	return append(append(append(b, ' '), http.StatusText(status)...), "\r\n"...)
+	text := http.StatusText(status)
+	if text == "" {
+		text = "status code " + strconv.Itoa(status)
+	}
+	return append(append(append(b, ' '), text...), "\r\n"...)
 }
 
 // appendValue appends what can stand in one line.

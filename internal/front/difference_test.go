@@ -20,7 +20,7 @@ func spokenIn() []string {
 	evil, long := get("/held/evil"), strings.Repeat("y", 5000)
 	return []string{
 		get("/held/1"), get("/held/1"), get("/held/2?a=b"), get("/held/large"), get("/other"), get("/slow"), hello,
-		get("/nothing"), get("/nothing/204"), get("/nothing/304"), get("/nothing/500"), get("/short"), get("/short/html"), get("/short/typed"), get("/short/encoded"), get("/short/pieces"), get("/long"), get("/flushed"),
+		get("/nothing"), get("/nothing/204"), get("/nothing/304"), get("/nothing/500"), get("/nothing/599"), get("/short"), get("/short/html"), get("/short/typed"), get("/short/encoded"), get("/short/pieces"), get("/long"), get("/flushed"),
 		get("/trailers"), get("/trailers/forbidden"), get("/trailers/early"), get("/hints"), get("/less"), get("/more"), get("/closes"), get("/odd"), get("/panic"), get("/late-panic"), get("/large"), get("/body/304"), get("/twice"),
 		"GET /held/e HTTP/1.1\r\nhost: h\r\nif-none-match: x\r\nX-A: 1\r\nX-A: 2\r\n\r\n", "HEAD /held/1 HTTP/1.1\r\nHost: h\r\n\r\n", "GET /held/%41 HTTP/1.1\r\nHost: h\r\n\r\n",
 		"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n", "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 36\r\n\r\n" + evil,
@@ -77,6 +77,7 @@ var ways = map[string]func(w http.ResponseWriter, h http.Header){
 		w.WriteHeader(304)
 	},
 	"/nothing/500":   func(w http.ResponseWriter, h http.Header) { h["Date"] = nil; w.WriteHeader(500) },
+	"/nothing/599":   func(w http.ResponseWriter, _ http.Header) { w.WriteHeader(599) },
 	"/short":         says("a", "", "b"),
 	"/short/html":    says("<html>", "b"),
 	"/short/typed":   func(w http.ResponseWriter, h http.Header) { h["Content-Type"] = nil; says("a")(w, h) },
