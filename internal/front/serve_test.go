@@ -122,6 +122,7 @@ func TestAWriterIsOfOneAnswer(t *testing.T) {
 		if _, err := io.WriteString(kept[0], "more"); err == nil {
 			t.Error("more was taken")
 		}
+		kept[0].Header().Set("X-Late", "a")
 		kept[0].WriteHeader(http.StatusEarlyHints)
 		if err := http.NewResponseController(kept[0]).Flush(); err == nil {
 			t.Error("it was flushed")

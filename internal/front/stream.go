@@ -38,7 +38,13 @@ type stream struct {
 	err             error
 }
 
-func (s *stream) Header() http.Header { return s.header }
+// Header is that of the answer; of one that has ended it is nobody's.
+func (s *stream) Header() http.Header {
+	if s.header == nil {
+		s.header = http.Header{}
+	}
+	return s.header
+}
 
 // WriteHeader makes the head of the answer; one that is not the last (1xx) is sent at once.
 func (s *stream) WriteHeader(status int) {
