@@ -168,16 +168,6 @@ func (l *Ledger) wantedAhead(s *shadow, most int) (claims []*limits.Claim) {
 	return claims
 }
 
-// missedAhead keeps that those are not wanted which a turn has asked for ahead, and that was
-// not answered: Redis may have granted them.
-func (l *Ledger) missedAhead(s *shadow, claims []*limits.Claim) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, c := range claims {
-		s.strays = append(s.strays, tell{permit: limits.Permit{Claim: *c}, outcome: &limits.Outcome{}})
-	}
-}
-
 // tookAhead takes note of a permit that was asked for ahead, and may be used until then; the
 // caller holds Ledger.mu.
 func (l *Ledger) tookAhead(s *shadow, c *limits.Claim, until time.Time, r *limits.Rules) {

@@ -160,3 +160,34 @@ func TestWhatHasLandedIsNotTakenUpAgain(t *testing.T) {
 		p.nothingHeld("after it")
 	})
 }
+
+// TestWhatRedisHasGrantedUnheardIsGivenBack: a claim whose turn is not answered, and that may
+// not go without Redis, holds nothing there once Redis is found; one that may is in flight.
+func TestWhatRedisHasGrantedUnheardIsGivenBack(t *testing.T) {
+	for _, aside := range []bool{false, true} {
+		inPair(t, func(p *pair) {
+			if aside {
+				p.spent(p.r1, 1, 20, true)
+				p.beat(p.r1)
+			}
+			for range 2 { // it may come again
+				p.seam.once(p.r1.scripts.turn, unanswered)
+				c := p.claim(1)
+				if p.asked(p.r1, c) != aside {
+					p.Fatal("granted: ", !aside)
+				}
+				p.r1.seek(p.Context())
+				want := 0
+				if aside {
+					want = 1
+				}
+				if list, err := p.r2.Accounts(p.Context(), 1); err != nil || list[0].InFlight != want {
+					p.Fatalf("%+v, %v", list, err)
+				}
+				if aside {
+					p.answered(p.r1, c, true)
+				}
+			}
+		})
+	}
+}

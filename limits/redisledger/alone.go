@@ -234,6 +234,7 @@ func (l *Ledger) admitAlone(s *shadow, c limits.Claim, r *limits.Rules) limits.D
 		}
 	}
 	own.used = now
+	s.wants(c)
 	s.alone[c.ID] = &aloneFlight{claim: c, class: own}
 	s.alone[c.ID].begin(r)
 	return limits.Decision{Granted: true}

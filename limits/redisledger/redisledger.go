@@ -369,7 +369,10 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 		err = l.inTurn(ctx, s, a) // what waited here for others held it up, perhaps
 	}
 	if err != nil && l.isLost() {
-		return l.admitAlone(s, c, l.rules.Load()), nil
+		a.decision, err = l.admitAlone(s, c, l.rules.Load()), nil
+		if a.sent && !a.decision.Granted {
+			l.missed(s, &c)
+		}
 	}
 	return a.decision, err
 }

@@ -30,6 +30,8 @@ type ask struct {
 	decision limits.Decision
 	// seeks is set for who finds out whether Redis is there again.
 	seeks bool
+	// sent is set once Redis may have decided.
+	sent bool
 }
 
 // tell is what became of a permit: its outcome, or that its answer has ended.
@@ -79,6 +81,7 @@ func (l *Ledger) exchange(ctx context.Context, s *shadow, tells []tell, asks []*
 	for _, a := range asks {
 		if a.claim != nil {
 			claims, asking = append(claims, l.asked(a.claim, r, false)), append(asking, a)
+			a.sent = true
 		}
 	}
 	more := l.wantedAhead(s, turnMost-len(claims))
@@ -107,9 +110,24 @@ func (l *Ledger) exchange(ctx context.Context, s *shadow, tells []tell, asks []*
 		err = lost(errShort)
 	}
 	if err != nil {
-		l.missedAhead(s, more)
+		l.missed(s, more...)
 	}
 	return err
+}
+
+// missed keeps that those are not wanted for which a turn has asked that was not answered:
+// Redis may have granted them, and would hold them until their leases end.
+func (l *Ledger) missed(s *shadow, claims ...*limits.Claim) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range claims {
+		s.strays = append(s.strays, tell{permit: limits.Permit{Claim: *c}, outcome: &limits.Outcome{}})
+	}
+}
+
+// wants forgets that a claim was not wanted; the caller holds Ledger.mu.
+func (s *shadow) wants(c limits.Claim) {
+	s.strays = slices.DeleteFunc(s.strays, func(t tell) bool { return t.permit.ID == c.ID && t.outcome != nil && !t.outcome.Sent })
 }
 
 // list is one in an answer.
