@@ -76,7 +76,7 @@ func TestWhatIsAnsweredLateEndsWithTheServer(t *testing.T) {
 					t.Error("its context does not tell where it came in")
 				}
 				<-r.Context().Done()
-				if got := context.Cause(r.Context()); got != cause {
+				if got := context.Cause(r.Context()); !errors.Is(got, cause) {
 					t.Error(got)
 				}
 			}
