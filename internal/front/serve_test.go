@@ -1,6 +1,7 @@
 package front_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -110,6 +111,12 @@ func TestAWriterIsOfOneAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var kept []http.ResponseWriter
 		h := house{handler: func(w http.ResponseWriter, r *http.Request) {
+			for _, other := range kept {
+				other.Header().Set("X-Late", "a")
+			}
+			if len(w.Header()) > 0 {
+				t.Errorf("another set %v", w.Header())
+			}
 			kept = append(kept, w)
 			answer(w, r)
 		}}
@@ -132,4 +139,174 @@ func TestAWriterIsOfOneAnswer(t *testing.T) {
 			t.Error(body)
 		}
 	})
+}
+
+// TestWhatIsFlushedHasCome, and does not wait for what follows: the head alone, too.
+func TestWhatIsFlushedHasCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proceed := make(chan struct{})
+		h := house{handler: func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/flushed" {
+				answer(w, r)
+				return
+			}
+			for _, text := range []string{"", "a", "b"} {
+				_, _ = io.WriteString(w, text)
+				if err := http.NewResponseController(w).Flush(); err != nil {
+					t.Error(err)
+				}
+				<-proceed
+			}
+		}}
+		l, _ := serve(t, &h)
+		c := held(t, l, &h)
+		c.send(get("/flushed"))
+		resp, err := http.ReadResponse(c.in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"a", "b"} {
+			proceed <- struct{}{}
+			var got [1]byte
+			if _, err := io.ReadFull(resp.Body, got[:]); err != nil || string(got[:]) != want {
+				t.Fatalf("got %q, %v; want %q", got, err, want)
+			}
+		}
+		close(proceed)
+		if _, err := io.ReadAll(resp.Body); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestAnAnswerHasNothingOfAnother: what one is made from is used again for the next, whoever
+// asks for it.
+func TestAnAnswerHasNothingOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := house{handler: func(w http.ResponseWriter, r *http.Request) {
+			if len(w.Header()) > 0 {
+				t.Errorf("%s begins with %v", r.URL.Path, w.Header())
+			}
+			answer(w, r)
+		}}
+		l, _ := serve(t, &h)
+		a, b := held(t, l, &h), held(t, l, &h)
+		for range 20 { // more than are tried at once
+			for _, c := range []*client{a, b} {
+				c.send(get("/other"))
+				c.gets(1)
+			}
+		}
+	})
+}
+
+// TestTheContextOfARequestEndsWithIt: who waits for its end would wait for ever.
+func TestTheContextOfARequestEndsWithIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var kept context.Context
+		h := house{handler: func(w http.ResponseWriter, r *http.Request) {
+			kept = r.Context()
+			answer(w, r)
+		}}
+		l, _ := serve(t, &h)
+		c := held(t, l, &h)
+		c.send(get("/a"))
+		c.gets(1)
+		synctest.Wait()
+		if kept.Err() == nil {
+			t.Error("it goes on")
+		}
+	})
+}
+
+// TestTheEndOfTheServerIsNotTheClients: who has sent more while it is answered, before the
+// server is shut down or after, has not left, and gets its answer.
+func TestTheEndOfTheServerIsNotTheClients(t *testing.T) {
+	for _, before := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			h := house{handler: func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/slow" {
+					time.Sleep(time.Second)
+				}
+				if r.Context().Err() != nil {
+					t.Error("it has left")
+				}
+				answer(w, r)
+			}}
+			l, s := serve(t, &h)
+			c := held(t, l, &h)
+			c.send(get("/slow"))
+			time.Sleep(100 * time.Millisecond)
+			if before {
+				c.send("GET")
+			}
+			if err := s.Shutdown(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if !before {
+				c.send("GET")
+			}
+			c.gets(1)
+			c.ended()
+		})
+	}
+}
+
+// TestWhoWasAnsweredLateIsIdleForNoLonger than others.
+func TestWhoWasAnsweredLateIsIdleForNoLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := house{handler: func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/slow" {
+				time.Sleep(time.Second)
+			}
+			answer(w, r)
+		}}
+		l, _ := serve(t, &h)
+		c := held(t, l, &h)
+		for _, path := range []string{"/slow", "/other", "/slow", "/other"} {
+			time.Sleep(50 * time.Second)
+			c.send(get(path))
+			c.gets(1)
+		}
+		last := time.Now()
+		c.ended()
+		if idle := time.Since(last); idle < 50*time.Second || idle > time.Minute {
+			t.Fatalf("it ended after %v", idle)
+		}
+	})
+}
+
+// TestNobodyListensIntoTheNextRequest: over TCP a deadline that passes ends a read only if it
+// stays until who reads has seen it.
+func TestNobodyListensIntoTheNextRequest(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := house{handler: func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(30 * time.Millisecond) // until it is listened
+		answer(w, r)
+	}}
+	s, served := &http.Server{Handler: &h}, make(chan error)
+	var answering sync.WaitGroup
+	go func() { served <- front.Serve(s, l, &h, &answering) }()
+	defer func() {
+		_ = s.Close()
+		answering.Wait()
+		<-served
+	}()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	c := &client{conn, t, bufio.NewReader(conn)}
+	for range 10 {
+		if _, err := io.WriteString(c, get("/a")); err != nil {
+			t.Fatal(err)
+		}
+		c.gets(1)
+	}
 }
