@@ -153,6 +153,9 @@ func (c *conn) next(p []byte) (n int, err error) {
 				return 0, err
 			}
 			if kept && !ends(p[:n]) {
+				if within := c.listener.server.ReadHeaderTimeout; within > 0 {
+					_ = c.SetReadDeadline(time.Now().Add(within)) // it has begun
+				}
 				more, _ := c.Conn.Read(p[n:]) // an error comes again
 				n += more
 			}

@@ -411,6 +411,22 @@ func TestAHeadThatDoesNotEndIsNotWaitedFor(t *testing.T) {
 	})
 }
 
+// TestAHeadThatBeganEarlyIsNotWaitedFor any longer than one that begins when it may.
+func TestAHeadThatBeganEarlyIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := house{handler: various}
+		l, _ := serve(t, &h)
+		c := held(t, l, &h)
+		c.send(get("/slow"), "GET /held/2 HTTP/1.1\r\n")
+		c.gets(1)
+		began := time.Now()
+		_, _ = io.Copy(io.Discard, c.in)
+		if took := time.Since(began); took > 21*time.Second { // by front, and by net/http
+			t.Fatalf("it was waited for %v", took)
+		}
+	})
+}
+
 func TestAConnectionThatIsTakenOverIsNetHTTPsNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		taken := make(chan net.Conn, 1)
