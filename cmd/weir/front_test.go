@@ -157,3 +157,45 @@ func (f *telling) AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool {
 	f.once.Do(func() { close(f.begun) })
 	return f.gateway.AnswerAtOnce(w, r)
 }
+
+// TestADrainTellsOfWhoWasCutOff in front of net/http as behind it: of a client that takes in too
+// slowly what is not held.
+func TestADrainTellsOfWhoWasCutOff(t *testing.T) {
+	t.Parallel()
+	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/large" {
+			_, _ = w.Write(make([]byte, 32<<20))
+		}
+	}))
+	defer origin.Close()
+	g := before(t, origin.URL)
+	endpoints, err := g.listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told strings.Builder
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = serveAll(ctx, slog.New(slog.NewTextHandler(&told, nil)), func() ending { return ending{g.drain.Begin, 0, time.Second} }, endpoints...)
+	}()
+	c, err := net.Dial("tcp", endpoints[0].listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.(*net.TCPConn).SetReadBuffer(64 << 10) // else the system takes all of it
+	in := bufio.NewReader(c)
+	for _, path := range []string{"/first", "/large"} {
+		_, _ = io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: h\r\n\r\n")
+		if _, err := http.ReadResponse(in, nil); err != nil { // and nothing of the body
+			t.Fatal(err)
+		}
+	}
+	stop()
+	<-ended
+	if !strings.Contains(told.String(), "requests were cut off") {
+		t.Errorf("it told %q", &told)
+	}
+}

@@ -201,7 +201,9 @@ func serveAll(ctx context.Context, log *slog.Logger, end func() ending, endpoint
 	defer late.Stop()
 	deadline := time.Now().Add(last.timeout + lastWords)
 	shutDown(ctx, log, last.timeout+lastWords, clients)
-	awaited(&inFront, time.Until(deadline)) // of which net/http knows nothing
+	if !awaited(&inFront, time.Until(deadline)) { // of which net/http knows nothing
+		log.Warn("requests were cut off", "error", context.DeadlineExceeded)
+	}
 	shutDown(ctx, log, lastWords, operators)
 	serving.Wait()
 	awaited(&answering, lastWords) // where connections were cut off, who answered over them
@@ -227,8 +229,8 @@ func shutDown(ctx context.Context, log *slog.Logger, patience time.Duration, ser
 	ending.Wait()
 }
 
-// awaited waits for a group, but not for longer than so long.
-func awaited(group *sync.WaitGroup, most time.Duration) {
+// awaited waits for a group, but not for longer than so long, and reports whether it has ended.
+func awaited(group *sync.WaitGroup, most time.Duration) bool {
 	all := make(chan struct{})
 	go func() {
 		defer close(all)
@@ -236,6 +238,8 @@ func awaited(group *sync.WaitGroup, most time.Duration) {
 	}()
 	select {
 	case <-all:
+		return true
 	case <-time.After(most):
+		return false
 	}
 }
