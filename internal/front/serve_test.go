@@ -179,6 +179,25 @@ func TestWhatIsFlushedHasCome(t *testing.T) {
 	})
 }
 
+// TestAHeadIsSentWithWhatWasWritten before the first flush, in one piece: two would be two
+// packets.
+func TestAHeadIsSentWithWhatWasWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := house{handler: func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "text")
+			_ = http.NewResponseController(w).Flush()
+		}}
+		l, _ := serve(t, &h)
+		c := held(t, l, &h)
+		c.send(get("/a"))
+		var piece [4096]byte
+		if n, err := c.Read(piece[:]); err != nil || !strings.HasSuffix(string(piece[:n]), "\r\n\r\n4\r\ntext\r\n") {
+			t.Errorf("got %q, %v", piece[:n], err)
+		}
+		go func() { _, _ = io.Copy(io.Discard, c) }() // the end of it
+	})
+}
+
 // TestAnAnswerHasNothingOfAnother: what one is made from is used again for the next, whoever
 // asks for it.
 func TestAnAnswerHasNothingOfAnother(t *testing.T) {

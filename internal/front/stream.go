@@ -192,12 +192,18 @@ func (s *stream) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// passKept sends what was kept.
-func (s *stream) passKept() {
-	if len(s.kept) > 0 {
-		s.pass(s.kept)
-		s.kept = nil
+// open sends the head, if it has not been sent, and what was kept with it.
+func (s *stream) open(whole bool) {
+	if s.begun || s.err != nil {
+		return
 	}
+	s.begin(s.kept, whole)
+	if len(s.kept) == 0 {
+		s.send("", nil, "")
+		return
+	}
+	s.pass(s.kept)
+	s.kept = nil
 }
 
 // pass sends a part of the body.
@@ -214,11 +220,7 @@ func (s *stream) FlushError() error {
 	if s.status == 0 {
 		s.WriteHeader(http.StatusOK)
 	}
-	if !s.begun && s.err == nil {
-		s.begin(s.kept, false)
-		s.send("", nil, "")
-	}
-	s.passKept()
+	s.open(false)
 	return s.err
 }
 
@@ -227,13 +229,7 @@ func (s *stream) finish() (whole bool) {
 	if s.status == 0 {
 		s.WriteHeader(http.StatusOK)
 	}
-	if !s.begun && s.err == nil {
-		s.begin(s.kept, true)
-		if len(s.kept) == 0 {
-			s.send("", nil, "")
-		}
-		s.passKept()
-	}
+	s.open(true)
 	if s.chunked {
 		s.send("0\r\n", s.trailer(), "\r\n")
 	}
