@@ -36,8 +36,8 @@ type Handler interface {
 }
 
 // Serve is like s.Serve for a listener of plain HTTP, with h in front of it: what h does not
-// answer s.Handler does. It sets s.ConnState. Answers that go on when s has been shut down are
-// those of answering.
+// answer s.Handler does. It sets s.ConnState. Answers that go on when s has been shut down or
+// closed are those of answering. Of the deadlines of s those of heads and idle clients hold.
 func Serve(s *http.Server, l net.Listener, h Handler, answering *sync.WaitGroup) error {
 	s.ConnState = func(c net.Conn, state http.ConnState) {
 		if c, ok := c.(*conn); ok {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 )
 
@@ -21,7 +20,7 @@ func (c *conn) serve(r *request) (goesOn bool) {
 	}
 	ctx, cancel := context.WithCancel(c.context())
 	clear(r.answered.header)
-	w := &stream{conn: c.Conn, header: r.answered.header, head: r.answered.head[:0], length: unknown}
+	w := &stream{conn: c.Conn, header: r.answered.header, head: r.answered.head[:0], length: unknown, left: cancel}
 	watching, broken := c.watch(cancel), true // by a panic
 	defer func() {
 		watching.end()
@@ -31,7 +30,7 @@ func (c *conn) serve(r *request) (goesOn bool) {
 	}()
 	c.listener.server.Handler.ServeHTTP(w, r.head.request(ctx, c.remote))
 	broken = !w.finish()
-	return !broken
+	return goesOn // as it has ended
 }
 
 // context is what the connection's requests have in common, as net/http has it.
@@ -55,42 +54,32 @@ type watch struct {
 	c     *conn
 	left  func()
 	timer *time.Timer
-	done  chan struct{}
-
-	mu   sync.Mutex
-	over bool
+	// steps get one when it begins to listen, and one when it has ended.
+	steps chan struct{}
 }
 
 func (c *conn) watch(left func()) *watch {
-	w := &watch{c: c, left: left, done: make(chan struct{})}
+	w := &watch{c: c, left: left, steps: make(chan struct{}, 2)}
 	w.timer = time.AfterFunc(listenAfter, w.listen)
 	return w
 }
 
 func (w *watch) listen() {
-	defer close(w.done)
-	w.mu.Lock()
-	over := w.over
-	if !over {
-		_ = w.c.SetReadDeadline(time.Time{}) // that of an idle client
-	}
-	w.mu.Unlock()
-	if !over {
-		_ = w.c.listen()
-		w.left() // or the answer has ended, and it does not matter
-	}
+	_ = w.c.SetReadDeadline(time.Time{}) // that of an idle client
+	w.steps <- struct{}{}
+	_ = w.c.listen()
+	w.left() // or the answer has ended, and it does not matter
+	w.steps <- struct{}{}
 }
 
-// end ends listening.
+// end ends listening, if it has begun.
 func (w *watch) end() {
 	if w.timer.Stop() {
 		return
 	}
-	w.mu.Lock()
-	w.over = true
+	<-w.steps
 	_ = w.c.SetReadDeadline(longPast)
-	w.mu.Unlock()
-	<-w.done
+	<-w.steps
 	_ = w.c.SetReadDeadline(time.Time{}) // the next request's is set by waits
 }
 

@@ -329,3 +329,27 @@ func TestNobodyListensIntoTheNextRequest(t *testing.T) {
 		c.gets(1)
 	}
 }
+
+// TestWhoCannotBeWrittenToHasLeft, also one of whom nobody hears it, because it had begun to ask
+// for more.
+func TestWhoCannotBeWrittenToHasLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		left := make(chan struct{})
+		h := house{handler: func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/slow" {
+				time.Sleep(time.Second)
+				w.WriteHeader(http.StatusEarlyHints)
+				<-r.Context().Done()
+				close(left)
+			}
+			answer(w, r)
+		}}
+		l, _ := serve(t, &h)
+		c := held(t, l, &h)
+		c.send(get("/slow"))
+		time.Sleep(100 * time.Millisecond)
+		c.send("G")
+		_ = c.Close()
+		<-left
+	})
+}

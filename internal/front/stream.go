@@ -19,7 +19,8 @@ const unknown = -1
 const most = 2 << 10
 
 // stream is an [http.ResponseWriter] for answers to GET of all kinds. What it sends net/http
-// would send, byte for byte, but for the chunks into which it cuts a body.
+// would send, byte for byte, but for the chunks into which it cuts a body, and for lengths and
+// codings told by mistake.
 type stream struct {
 	conn   net.Conn
 	header http.Header
@@ -35,6 +36,7 @@ type stream struct {
 	closes          bool     // the connection ends behind the answer
 	trails          bool     // the head told of trailers
 	trailers        []string // declared
+	left            func()   // called when nothing can be written to the client any more
 	err             error
 }
 
@@ -268,6 +270,9 @@ func (s *stream) send(before string, p []byte, behind string) {
 		_, s.err = s.conn.Write(s.head)
 	} else {
 		s.err = writeAll(s.conn, net.Buffers{s.head, p, []byte(behind)})
+	}
+	if s.err != nil {
+		s.left()
 	}
 	s.head = s.head[:0]
 }
