@@ -313,7 +313,9 @@ func TestNobodyListensIntoTheNextRequest(t *testing.T) {
 	defer func() {
 		_ = s.Close()
 		answering.Wait()
-		<-served
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
 	}()
 	conn, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
