@@ -2,6 +2,7 @@ package redisledger
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -134,9 +135,11 @@ func (s *shadow) standFor(f *flight, claim uint64) {
 	s.stands[claim] = f.claim.ID
 }
 
-// forget forgets a flight that has landed; the caller holds Ledger.mu.
+// forget forgets a flight that has landed; the caller holds Ledger.mu. For which claim one
+// that was renewed stood is known until the next beat: Redis may have taken it up again after
+// its end, and who renewed it gives it back.
 func (s *shadow) forget(id string) {
-	if f := s.flights[id]; f != nil && f.stands != 0 {
+	if f := s.flights[id]; f != nil && f.stands != 0 && !f.renewed {
 		delete(s.stands, f.stands)
 	}
 	delete(s.flights, id)
@@ -242,8 +245,14 @@ func (l *Ledger) distrustAhead(s *shadow) {
 	l.giveBackAllAhead(s)
 }
 
-// forgetAhead forgets the kinds that are not asked for any more; the caller holds Ledger.mu.
+// forgetAhead forgets the kinds that are not asked for any more, and for which claims flights
+// stood that have landed; the caller holds Ledger.mu.
 func (s *shadow) forgetAhead() {
+	standing := map[uint64]bool{}
+	for _, f := range s.flights {
+		standing[f.stands] = true
+	}
+	maps.DeleteFunc(s.stands, func(claim, _ uint64) bool { return !standing[claim] })
 	for kind, a := range s.kinds {
 		if len(a.ready) == 0 && time.Since(a.since) > activeTime {
 			delete(s.kinds, kind)

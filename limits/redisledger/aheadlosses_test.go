@@ -141,6 +141,40 @@ func TestOneThatIsTakenUpAgainIsGivenBack(t *testing.T) {
 	})
 }
 
+// TestOneThatIsTakenUpAgainIsKnown though what was told of its end is heard of after the
+// renewal.
+func TestOneThatIsTakenUpAgainIsKnown(t *testing.T) {
+	inAdvance(t, func(p *pair, _ *counting) {
+		p.busyAhead()
+		rest()
+		p.busy(2)
+		c := p.claim(1)
+		p.asked(p.r1, c)
+		synctest.Wait()
+		gate := make(chan struct{})
+		p.seam.once(p.r1.scripts.turn, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+			err := run(ctx, cmd)
+			<-gate
+			return err
+		})
+		p.answered(p.r1, c, true)
+		time.Sleep(tellWithin)
+		synctest.Wait()
+		if err := p.r1.Renew(p.Context(), []limits.Flight{{Permit: limits.Permit{Claim: c}, Elapsed: time.Second}}); err != nil {
+			p.Fatal(err)
+		}
+		close(gate)
+		synctest.Wait()
+		p.settle(c, limits.Outcome{})
+		rest()
+		p.nothingHeld("when it was given back")
+		p.beat(p.r1)
+		if n := len(p.r1.accounts["a"].stands); n != 0 {
+			p.Errorf("%d are remembered", n)
+		}
+	})
+}
+
 // TestWhatHasLandedIsNotTakenUpAgain by a replica that writes again what may be lost, while it
 // tells of the end.
 func TestWhatHasLandedIsNotTakenUpAgain(t *testing.T) {

@@ -32,6 +32,8 @@ type flight struct {
 	ended, aborted bool
 	// stands is the ID of the claim for which it stands, where that is another (ahead.go).
 	stands uint64
+	// renewed is set once that was renewed: its renewal may have come after its end.
+	renewed bool
 }
 
 // lingerTime is how long after a request was given up the upstream may still

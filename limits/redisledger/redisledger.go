@@ -457,6 +457,7 @@ func (l *Ledger) renew(ctx context.Context, s *shadow, r *limits.Rules, f limits
 		known.elapsed = max(known.elapsed, f.Elapsed)
 		if claimed != f.ID {
 			s.standFor(known, claimed) // it may have landed, and is taken up again
+			known.renewed = true
 		}
 	}, append(args, holds(r, f.Claim, f.Elapsed)...)...)
 	return err
