@@ -109,8 +109,11 @@ func TestABusyAccountTakesFewTurns(t *testing.T) {
 		if more := c.turns.Load() - n; more != 0 {
 			p.Errorf("%d turns for nothing", more)
 		}
-		p.beat(p.r1)
 		s := p.r1.accounts["a"]
+		if n := len(s.stands); n != 0 {
+			p.Errorf("%d claims are remembered", n)
+		}
+		p.beat(p.r1)
 		if len(s.stands)+len(s.kinds)+len(s.flights)+len(s.strays) != 0 || s.sweeps || s.refills {
 			p.Errorf("what is kept is %d, %d, %d, %d, %v, %v", len(s.stands), len(s.kinds), len(s.flights), len(s.strays), s.sweeps, s.refills)
 		}
