@@ -248,11 +248,13 @@ func (l *Ledger) distrustAhead(s *shadow) {
 // forgetAhead forgets the kinds that are not asked for any more, and for which claims flights
 // stood that have landed; the caller holds Ledger.mu.
 func (s *shadow) forgetAhead() {
-	standing := map[uint64]bool{}
-	for _, f := range s.flights {
-		standing[f.stands] = true
+	if len(s.stands) > 0 {
+		standing := map[uint64]bool{}
+		for _, f := range s.flights {
+			standing[f.stands] = true
+		}
+		maps.DeleteFunc(s.stands, func(claim, _ uint64) bool { return !standing[claim] })
 	}
-	maps.DeleteFunc(s.stands, func(claim, _ uint64) bool { return !standing[claim] })
 	for kind, a := range s.kinds {
 		if len(a.ready) == 0 && time.Since(a.since) > activeTime {
 			delete(s.kinds, kind)
