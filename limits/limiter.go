@@ -100,7 +100,9 @@ func (l *Limiter) renew(ctx context.Context) {
 // giveBack gives a permit back that was taken up again by its last renewal, after
 // it had landed.
 func (l *Limiter) giveBack(ctx context.Context, p Permit) {
-	_ = l.ledger.Settle(ctx, p, Outcome{}) // if this is lost, the permit ends by itself
+	// What it holds, or where that is charged its place. If this is lost, the permit ends by itself.
+	_ = l.ledger.Settle(ctx, p, Outcome{})
+	_ = l.ledger.Release(ctx, p, false)
 }
 
 // landed reports whether a permit that was renewed has landed meanwhile. If it is

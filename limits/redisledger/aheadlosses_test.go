@@ -10,6 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/signals"
+	"github.com/weirgate/weir/policy"
 )
 
 // TestWhoLeavesGivesBackWhatWaits, and what was asked for when it left.
@@ -224,4 +226,38 @@ func TestWhatRedisHasGrantedUnheardIsGivenBack(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWhatEndsWhileItIsRenewedKeepsNoPlace: an answer that ends while its permit's renewal is on
+// its way, whose place the renewal takes up again.
+func TestWhatEndsWhileItIsRenewedKeepsNoPlace(t *testing.T) {
+	inPair(t, func(p *pair) {
+		if err := p.r1.scripts.renew.Load(p.Context(), p.r1.Client).Err(); err != nil {
+			p.Fatal(err)
+		}
+		limiter := limits.NewLimiter(p.r1)
+		ctx, stop := context.WithCancel(p.Context())
+		var running sync.WaitGroup
+		running.Go(func() { limiter.Run(ctx) })
+		permit, err := limiter.Acquire(ctx, limits.Claim{Operation: "repos/get", Resource: policy.Core, Points: 1}, policy.Caller{Account: "a", Kind: policy.User}, time.Now())
+		if err != nil {
+			p.Fatal(err)
+		}
+		if err := limiter.Settle(ctx, *permit, plain(signals.NotLimited)); err != nil {
+			p.Fatal(err)
+		}
+		p.beat(p.r1) // others know of the account then
+		p.seam.once(p.r1.scripts.renew, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+			if err := limiter.Release(ctx, *permit, false); err != nil {
+				p.Error(err)
+			}
+			return run(ctx, cmd)
+		})
+		time.Sleep(3 * time.Second)
+		if list, err := p.r2.Accounts(p.Context(), 1); err != nil || list[0].InFlight != 0 {
+			p.Errorf("%+v, %v; want nothing in flight", list, err)
+		}
+		stop()
+		running.Wait()
+	})
 }
