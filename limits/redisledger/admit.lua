@@ -53,15 +53,15 @@ local function windowadmits(w, batch)
   if refused then return till end
 end
 
--- admit grants all that a claim asks for, or changes nothing: id, resource, documented,
--- length, batch, ahead, {log, cost, cpu, budget, limit, window, merge}... One that is asked for
+-- admit grants all that a claim asks for, or changes nothing; claims that are alike are one
+-- record: ids, resource, documented, length, batch, ahead, {log, cost, cpu, budget, limit, window, merge}... One that is asked for
 -- ahead leaves half of each log and of the places, and the last part of a window, to those who
 -- ask because they need it; and all of a window before its first answers, and of an account
 -- that recovers from a limit error.
 -- It returns {1} when granted, {0, microseconds to wait or 0 when a permit in flight
 -- decides, reason} when not; and whether something is to be written.
-local function admit(c, text, concurrent)
-  local id, resource = c[1], c[2]
+local function admit(c, id, text, concurrent)
+  local resource = c[2]
   local again = lease(id, text)
   if again then
     local waits = again.charged == 0 and again.left == 0

@@ -74,20 +74,18 @@ func (l *Ledger) inTurn(ctx context.Context, s *shadow, a *ask) error {
 // distrusts, which is from when tells were taken, has changed meanwhile.
 func (l *Ledger) exchange(ctx context.Context, s *shadow, tells []tell, asks []*ask, distrusts int) error {
 	r := l.rules.Load()
-	outcomes, claims, asking := make([]any, len(tells)), make([]any, 0, len(asks)), make([]*ask, 0, len(asks))
+	outcomes, claims, asking := make([]any, len(tells)), make([]*limits.Claim, 0, turnMost), make([]*ask, 0, len(asks))
 	for i, t := range tells {
 		outcomes[i] = l.outcome(t, r)
 	}
 	for _, a := range asks {
 		if a.claim != nil {
-			claims, asking = append(claims, l.asked(a.claim, r, false)), append(asking, a)
+			claims, asking = append(claims, a.claim), append(asking, a)
 			a.sent = true
 		}
 	}
 	more := l.wantedAhead(s, turnMost-len(claims))
-	for _, c := range more {
-		claims = append(claims, l.asked(c, r, true))
-	}
+	claims = append(claims, more...)
 	if len(outcomes)+len(claims) == 0 {
 		return nil
 	}
@@ -105,7 +103,7 @@ func (l *Ledger) exchange(ctx context.Context, s *shadow, tells []tell, asks []*
 				}
 			}
 		}
-	}, r.Headroom, r.Usable(int64(r.Concurrent)), outcomes, claims)
+	}, r.Headroom, r.Usable(int64(r.Concurrent)), outcomes, l.asked(claims, len(asking), r))
 	if err == nil && !understood {
 		err = lost(errShort)
 	}
@@ -170,11 +168,24 @@ func (l *Ledger) took(s *shadow, r *limits.Rules, tells []tell, asks []*ask, ans
 	}
 }
 
-// asked is a claim as admit.lua takes it; ahead, one that nobody has made yet.
-func (l *Ledger) asked(c *limits.Claim, r *limits.Rules, ahead bool) []any {
+// asked are claims as turn.lua takes them, those that are alike and follow each other in one
+// record; but the first made they are asked for ahead.
+func (l *Ledger) asked(claims []*limits.Claim, made int, r *limits.Rules) (records []any) {
+	for i, c := range claims {
+		if ahead := i >= made; i == 0 || i == made || likenessOf(c) != likenessOf(claims[i-1]) || c.CPU != claims[i-1].CPU {
+			records = append(records, l.record(c, r, ahead))
+		}
+		last := list(records[len(records)-1])
+		last[0] = append(list(last[0]), l.id(*c))
+	}
+	return records
+}
+
+// record is what is alike of claims as admit.lua takes it, with room for their IDs.
+func (l *Ledger) record(c *limits.Claim, r *limits.Rules, ahead bool) []any {
 	var room [limits.MaxSpends]limits.Spend
 	spends := r.Spends(*c, room[:0])
-	record := append(make([]any, 0, 6+len(spends)), l.id(*c))
+	record := append(make([]any, 0, 6+len(spends)), []any(nil))
 	record = append(append(record, resource(r, c.Kind, c.Resource)...), truth(c.Batch), truth(ahead))
 	for i := range spends {
 		s := &spends[i]

@@ -21,7 +21,7 @@ for _, o in ipairs(outcomes) do
   end
 end
 for _, c in ipairs(claims) do
-  need('x:' .. c[1])
+  for _, id in ipairs(c[1]) do need('x:' .. id) end
   need('w:' .. c[2])
   need('l:ghosts:' .. c[2])
   for k = 7, #c do need('l:' .. c[k][1]) end
@@ -47,13 +47,14 @@ for i, o in ipairs(outcomes) do
   changed = changed or writes
 end
 local full = false -- one that was asked for ahead was refused: so are the others
-for i, c in ipairs(claims) do
-  if c[6] == 1 and full then
-    decided[i] = {0, 0, ''}
-  else
-    local writes
-    decided[i], writes = admit(c, values[at['x:' .. c[1]]], concurrent)
-    full = c[6] == 1 and decided[i][1] == 0
+for _, c in ipairs(claims) do
+  for _, id in ipairs(c[1]) do
+    local decision, writes = {0, 0, ''}, false
+    if c[6] == 0 or not full then
+      decision, writes = admit(c, id, values[at['x:' .. id]], concurrent)
+      full = c[6] == 1 and decision[1] == 0
+    end
+    decided[#decided + 1] = decision
     changed = changed or writes
   end
 end
