@@ -84,7 +84,7 @@ var masks = []struct {
 	{regexp.MustCompile(`\b1[78]\d{8}\b`), "TIME"},
 	{regexp.MustCompile(`\b\d+(\.\d+)?(ms|s)\b`), "N s"},
 	{regexp.MustCompile(`\b\d+ s\b`), "N s"},
-	{regexp.MustCompile(`\bttl=\d+`), "ttl=N"},
+	{regexp.MustCompile(`\bttl=-?\d+`), "ttl=N"},
 	{regexp.MustCompile(`(?m)^([<>] (?:Age|Content-Length|Retry-After)): \d+$`), "$1: N"},
 	// How often the gateway asked for statistics hangs on how long they took.
 	{regexp.MustCompile(`(?m)^(< X-Ratelimit-Remaining: )\d+(\n.*\n.*: core\n< X-Ratelimit-Used: )\d+$`), "${1}N${2}N"},
