@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -106,14 +107,25 @@ func emptyFleet(t *testing.T) *fleet {
 	return f
 }
 
+// freeAddress is one that nobody has, and no other test is given. It lies below the ports that
+// systems give to those who dial: one of them could take it before it is listened on.
 func freeAddress(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	t.Helper()
+	for range 1000 {
+		address := fmt.Sprintf("127.0.0.1:%d", lowest+(os.Getpid()*100+int(ports.Add(1)))%(highest-lowest))
+		if l, err := net.Listen("tcp", address); err == nil {
+			_ = l.Close() // nobody else was given it
+			return address
+		}
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
+
+// Where the ports of tests lie, and how many were looked at.
+const lowest, highest = 15_000, 32_000
+
+var ports atomic.Int32
 
 func (f *fleet) file(name, text string) string {
 	path := filepath.Join(f.dir, name)
