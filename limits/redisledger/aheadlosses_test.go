@@ -261,3 +261,32 @@ func TestWhatEndsWhileItIsRenewedKeepsNoPlace(t *testing.T) {
 		running.Wait()
 	})
 }
+
+// TestWhatIsGrantedAloneMeanwhileIsInFlight though a turn is on its way that tells that it is
+// not wanted.
+func TestWhatIsGrantedAloneMeanwhileIsInFlight(t *testing.T) {
+	inPair(t, func(p *pair) {
+		p.spent(p.r1, 1, 20, true)
+		p.beat(p.r1)
+		c, other := p.claim(1), p.claim(1)
+		p.r1.missed(p.r1.accounts["a"], &c)
+		gate := make(chan struct{})
+		p.seam.once(p.r1.scripts.turn, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+			<-gate
+			return run(ctx, cmd)
+		})
+		var asking sync.WaitGroup
+		asking.Go(func() { p.asked(p.r1, other) })
+		synctest.Wait()
+		p.cutOff(p.r1)
+		if !p.asked(p.r1, c) {
+			p.Fatal("refused")
+		}
+		close(gate)
+		asking.Wait()
+		p.r1.seek(p.Context())
+		if list, err := p.r2.Accounts(p.Context(), 1); err != nil || list[0].InFlight != 2 {
+			p.Errorf("%+v, %v; want 2 in flight", list, err)
+		}
+	})
+}

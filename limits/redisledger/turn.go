@@ -49,8 +49,8 @@ func (l *Ledger) inTurn(ctx context.Context, s *shadow, a *ask) error {
 	return s.turns.Go(a, turnMost, func(asks []*ask) error {
 		l.mu.Lock()
 		tells, strays, distrusts := l.kept(s), s.strays, s.distrusts
+		tells, s.strays = append(tells, strays...), nil
 		l.mu.Unlock()
-		tells = append(tells, strays...)
 		err := lost(errLost)
 		if !l.isLost() || slices.ContainsFunc(asks, func(a *ask) bool { return a.seeks }) { // else it was in the turn before
 			err = l.exchange(context.WithoutCancel(ctx), s, tells, asks, distrusts) // not for this one alone
@@ -58,13 +58,16 @@ func (l *Ledger) inTurn(ctx context.Context, s *shadow, a *ask) error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if err == nil {
-			s.strays = s.strays[len(strays):]
 			return nil
 		}
 		for _, t := range tells { // who goes on alone must know of it
 			if t.limited() {
 				s.hears(t.permit, *t.outcome, l.rules.Load())
 			}
+		}
+		s.strays = append(strays, s.strays...)
+		for _, f := range s.alone { // granted meanwhile
+			s.wants(f.claim)
 		}
 		return err
 	})
