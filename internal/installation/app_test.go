@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/weirgate/weir/internal/credential"
 )
@@ -49,24 +50,26 @@ func TestNoAnswerWithATokenIsQuoted(t *testing.T) {
 
 // TestATokenIsOfOneAPI: the installation of a number at another API is another's.
 func TestATokenIsOfOneAPI(t *testing.T) {
-	r := newRig(t)
-	one, other := r.app, r.app
-	one.Upstream, other.Upstream = "https://api.test", "https://api.example"
-	m := r.mint(nil)
-	var tokens []credential.Secret
-	for _, a := range []App{one, other, one} {
-		at, err := url.Parse(a.Upstream)
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		one, other := r.app, r.app
+		one.Upstream, other.Upstream = "https://api.test", "https://api.example"
+		m := r.mint(nil)
+		var tokens []credential.Secret
+		for _, a := range []App{one, other, one} {
+			at, err := url.Parse(a.Upstream)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := m.Source("bot", &a, &Issuer{Upstream: at, Transport: r.up})
+			token, err := s.Token(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			tokens = append(tokens, token)
 		}
-		s := m.Source("bot", &a, &Issuer{Upstream: at, Transport: r.up})
-		token, err := s.Token(t.Context())
-		if err != nil {
-			t.Fatal(err)
+		if tokens[0].Equal(tokens[1]) || !tokens[0].Equal(tokens[2]) {
+			t.Error("two share a token, or one has two")
 		}
-		tokens = append(tokens, token)
-	}
-	if tokens[0].Equal(tokens[1]) || !tokens[0].Equal(tokens[2]) {
-		t.Error("two share a token, or one has two")
-	}
+	})
 }
