@@ -19,14 +19,15 @@ const (
 
 // account is the state of one account: a machine whose steps are functions of
 // that state and a time, so that every ledger decides alike. No step sees an
-// earlier time than the one before.
+// earlier time than the one before. Of logs and windows there are few: as maps they took a
+// third of what an account takes.
 type account struct {
 	kind    policy.CallerKind
 	last    int64
 	leases  map[uint64]*lease
 	expires int64 // no lease ends before
-	logs    map[logKey]*spendLog
-	windows map[string]*window
+	logs    []*spendLog
+	windows []*window
 	cool    cooldown
 	shown   shown
 }
@@ -67,7 +68,7 @@ type hold struct {
 }
 
 func newAccount(kind policy.CallerKind) *account {
-	return &account{kind: kind, leases: map[uint64]*lease{}, logs: map[logKey]*spendLog{}, windows: map[string]*window{}}
+	return &account{kind: kind, leases: map[uint64]*lease{}}
 }
 
 // advance brings the account to a time, and ends the leases that expired.
@@ -320,13 +321,29 @@ func (a *account) renew(f *Flight, spends []Spend, m *Memory, now int64) {
 	}
 }
 
+// knownLog returns the log of that name, or nil.
+func (a *account) knownLog(key logKey) *spendLog {
+	if i := slices.IndexFunc(a.logs, func(l *spendLog) bool { return l.key == key }); i >= 0 {
+		return a.logs[i]
+	}
+	return nil
+}
+
+// knownWindow returns the window of a resource, or nil.
+func (a *account) knownWindow(resource string) *window {
+	if i := slices.IndexFunc(a.windows, func(w *window) bool { return w.resource == resource }); i >= 0 {
+		return a.windows[i]
+	}
+	return nil
+}
+
 // log returns the account's log that a spend is taken from.
 func (a *account) log(s *Spend, m *Memory) *spendLog {
 	key := logKey{s.Budget, s.Scope}
-	l := a.logs[key]
+	l := a.knownLog(key)
 	if l == nil {
-		l = &spendLog{}
-		a.logs[key] = l
+		l = &spendLog{key: key}
+		a.logs = append(a.logs, l)
 		m.prefill(l, s)
 	}
 	l.window, l.merge = s.Window.Microseconds(), s.Merge.Microseconds()
@@ -337,14 +354,14 @@ func (a *account) log(s *Spend, m *Memory) *spendLog {
 // called comes from the catalogue or the upstream, so their number is bounded:
 // a name that is in neither's list counts as core.
 func (a *account) window(r *Rules, resource string) *window {
-	if w := a.windows[resource]; w != nil {
+	if w := a.knownWindow(resource); w != nil {
 		return w
 	}
 	if !policy.IsResource(resource) {
 		return a.window(r, policy.Core)
 	}
-	w := newWindow(r.For(a.kind, resource))
-	a.windows[resource] = w
+	w := newWindow(resource, r.For(a.kind, resource))
+	a.windows = append(a.windows, w)
 	return w
 }
 
@@ -355,15 +372,7 @@ func (a *account) idle(now int64) bool {
 	if len(a.leases) > 0 {
 		return false
 	}
-	for key, l := range a.logs {
-		if l.idle(now) {
-			delete(a.logs, key)
-		}
-	}
-	for resource, w := range a.windows {
-		if w.idle(now) {
-			delete(a.windows, resource)
-		}
-	}
+	a.logs = slices.DeleteFunc(a.logs, func(l *spendLog) bool { return l.idle(now) })
+	a.windows = slices.DeleteFunc(a.windows, func(w *window) bool { return w.idle(now) })
 	return len(a.logs) == 0 && len(a.windows) == 0 && a.cool.idle(now)
 }

@@ -14,9 +14,9 @@ import (
 // its two windows. What it tells holds until then if no step is made before; what is
 // not told for now alone.
 func (a *account) budget(resource string, r *Rules, now int64) (b Budget, until int64) {
-	w := a.windows[resource]
+	w := a.knownWindow(resource)
 	if w == nil {
-		w = newWindow(r.For(a.kind, resource))
+		w = newWindow(resource, r.For(a.kind, resource))
 	}
 	w.roll(now)
 	b = Budget{Resource: resource, Limit: int(w.limit), Held: int(w.inFlight), Window: time.Duration(w.length) * time.Microsecond}
@@ -30,7 +30,7 @@ func (a *account) budget(resource string, r *Rules, now int64) (b Budget, until 
 		}
 	}
 	used += w.ghosts.total
-	if l := a.logs[logKey{Primary, resource}]; l != nil {
+	if l := a.knownLog(logKey{Primary, resource}); l != nil {
 		l.roll(now)
 		until = min(until, l.changes())
 		if l.total > used {
@@ -65,23 +65,23 @@ func (a *account) describe(name string, r *Rules, now int64) Account {
 		d.BlockedUntil = time.UnixMicro(a.cool.until)
 	}
 	for _, resource := range policy.Resources() {
-		if a.windows[resource] != nil {
+		if a.knownWindow(resource) != nil {
 			b, _ := a.budget(resource, r, now)
 			d.Budgets = append(d.Budgets, b)
 		}
 	}
 	shown := len(d.Budgets)
-	for key, l := range a.logs {
-		if key.budget != Primary && !l.idle(now) {
-			d.Budgets = append(d.Budgets, l.describe(key, r, now))
+	for _, l := range a.logs {
+		if l.key.budget != Primary && !l.idle(now) {
+			d.Budgets = append(d.Budgets, l.describe(r, now))
 		}
 	}
 	slices.SortFunc(d.Budgets[shown:], func(x, y Budget) int { return cmp.Compare(x.Resource, y.Resource) })
 	return d
 }
 
-func (l *spendLog) describe(key logKey, r *Rules, now int64) Budget {
-	b := r.LogBudget(key.budget, key.scope, int(l.total), int(l.held))
+func (l *spendLog) describe(r *Rules, now int64) Budget {
+	b := r.LogBudget(l.key.budget, l.key.scope, int(l.total), int(l.held))
 	b.Reset = time.UnixMicro(now)
 	if n := len(l.entries); n > 0 {
 		b.Reset = time.UnixMicro(l.entries[n-1].last + l.window)

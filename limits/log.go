@@ -13,6 +13,7 @@ import "math"
 // their stamps, and any span of one window in which the upstream can have
 // counted them holds at most the limit (docs/limits.md has the proof).
 type spendLog struct {
+	key           logKey // zero of what is no log of an account itself
 	window, merge int64
 	entries       []entry // oldest first
 	first         int64   // when the newest entry began

@@ -86,11 +86,11 @@ func (m *Memory) Save(w io.Writer) error {
 
 func (a *account) save(name string) savedAccount {
 	saved := savedAccount{Name: name, Kind: a.kind}
-	for key, l := range a.logs {
-		saved.Logs = append(saved.Logs, savedLog{key.budget, key.scope, l.save()})
+	for _, l := range a.logs {
+		saved.Logs = append(saved.Logs, savedLog{l.key.budget, l.key.scope, l.save()})
 	}
-	for resource, w := range a.windows {
-		sw := savedWindow{Resource: resource, Limit: w.limit, Over: w.over, Answered: w.answered, Ghosts: w.ghosts.save()}
+	for _, w := range a.windows {
+		sw := savedWindow{Resource: w.resource, Limit: w.limit, Over: w.over, Answered: w.answered, Ghosts: w.ghosts.save()}
 		for _, f := range w.told {
 			sw.Told = append(sw.Told, [6]int64{f.reset, f.late, f.early, f.limit, f.used, f.heard})
 		}
@@ -140,7 +140,8 @@ func (s savedAccount) load(r *Rules) *account {
 	a := newAccount(s.Kind)
 	for _, l := range s.Logs {
 		log := l.load()
-		a.logs[logKey{l.Budget, l.Scope}] = &log
+		log.key = logKey{l.Budget, l.Scope}
+		a.logs = append(a.logs, &log)
 	}
 	for _, sw := range s.Windows {
 		if !policy.IsResource(sw.Resource) {

@@ -39,7 +39,8 @@ const (
 // while nobody else uses the account, because every answered request of ours
 // reported a count that includes it.
 type window struct {
-	length int64
+	resource string
+	length   int64
 	// told is what is known of the window that is open. Where regions of the
 	// upstream count apart, their windows alternate: the two newest are kept,
 	// and both must allow.
@@ -80,9 +81,9 @@ func (f fact) reopens() int64 {
 	return f.end() + margin
 }
 
-func newWindow(documented policy.Window) *window {
+func newWindow(resource string, documented policy.Window) *window {
 	length := documented.Window.Microseconds()
-	w := &window{limit: int64(documented.Max), length: length}
+	w := &window{resource: resource, limit: int64(documented.Max), length: length}
 	w.ghosts = spendLog{window: length + resetJitter, merge: length / mergeParts}
 	return w
 }
