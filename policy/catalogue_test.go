@@ -55,6 +55,7 @@ func TestMistakesInTheCatalogueAreFound(t *testing.T) {
 		{"one route twice", "  - {id: a, method: GET, path: /a}\n  - {id: b, method: GET, path: /a}", `"a" and "b" have the same method and path`},
 		{"one route twice by its alias", "  - {id: a, method: GET, path: \"/repos/{owner}/{repo}/a\"}\n  - {id: b, method: GET, path: \"/repositories/{repository_id}/a\"}", `"a" and "b" have the same method and path`},
 		{"a tail in the middle", "  - {id: a, method: GET, path: \"/{branch}/a\"}", `operation "a": {branch} takes the rest of the path and must be last`},
+		{"too many parameters", "  - {id: a, method: GET, path: \"/{owner}/{repo}/{org}/{username}/{key}\"}", `operation "a": 5 path parameters; 4 at most`},
 		{"unknown invalidation", "  - {id: a, method: PUT, path: /a, invalidates: [b]}", `operation "a" invalidates "b", which does not exist`},
 		{"unknown resource", "  - {id: a, method: GET, path: /a, resource: gold}", `operation "a": unknown resource "gold"`},
 		{"unknown check", "  - {id: a, method: GET, path: /a, checks: [mate]}", `operation "a": unknown check "mate"`},

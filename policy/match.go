@@ -10,7 +10,7 @@ type Match struct {
 	Operation *Operation
 	// Params are the path parameters, decoded and in canonical form (org, owner
 	// and repo in lower case). Under an alias they are the alias's own:
-	// repository_id in place of owner and repo. Nil when there are none.
+	// repository_id in place of owner and repo.
 	Params Params
 	// Path and Query are the canonical request target: both percent-encoded,
 	// the query without its question mark, its parameters sorted by name.
@@ -18,19 +18,23 @@ type Match struct {
 	Query string
 }
 
-// Params are path parameters, in the order of the path. There are four at most: to make
-// a map of them took a tenth of a hit.
-type Params []Param
+// Params are path parameters, in the order of the path, with nothing behind them. They are
+// part of a [Match]: a list would be the largest piece but one of what a hit leaves to the
+// collector.
+type Params [maxParams]Param
+
+// maxParams is how many path parameters an operation can have.
+const maxParams = 4
 
 // Param is a path parameter.
 type Param struct{ Name, Value string }
 
 // Get returns the value of a parameter, or "" where there is none of that name: none is
 // empty.
-func (p Params) Get(name string) string {
-	for _, param := range p {
-		if param.Name == name {
-			return param.Value
+func (p *Params) Get(name string) string {
+	for i := range p {
+		if p[i].Name == name {
+			return p[i].Value
 		}
 	}
 	return ""
@@ -61,9 +65,10 @@ func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error
 		return Match{}, err
 	}
 	m := Match{Query: query}
-	op, captures := c.root.match(getFor(method), segments, 0, make([]capture, 0, maxCaptures))
+	op, captures := c.root.match(getFor(method), segments, 0, make([]capture, 0, maxParams))
 	if op != nil {
-		m.Operation, m.Params = op, bind(captures, segments)
+		m.Operation = op
+		bind(&m.Params, captures, segments)
 	} else {
 		m.Operation = unknown(method, segments)
 	}
@@ -123,9 +128,6 @@ type node struct {
 	operations map[string]*Operation
 }
 
-// maxCaptures is room for the parameters of every template.
-const maxCaptures = 4
-
 // capture is a path parameter's place in a request.
 type capture struct {
 	parameter *node
@@ -135,13 +137,19 @@ type capture struct {
 // add files an operation under a path: its own, or an alias's spelling of it.
 func (n *node) add(op *Operation, path string) error {
 	segments := strings.Split(path[1:], "/")
-	at := n
+	at, params := n, 0
 	for i, s := range segments {
 		name, ok := templateParameter(s)
+		if ok {
+			params++
+		}
 		if ok && parameters[name].Tail && i != len(segments)-1 {
 			return fmt.Errorf("operation %q: {%s} takes the rest of the path and must be last", op.ID, name)
 		}
 		at = at.child(s, name, ok)
+	}
+	if params > maxParams {
+		return fmt.Errorf("operation %q: %d path parameters; %d at most", op.ID, params, maxParams)
 	}
 	if other := at.operations[op.Method]; other != nil {
 		return fmt.Errorf("operations %q and %q have the same method and path", other.ID, op.ID)
@@ -208,11 +216,7 @@ func (p pathParameter) span(segments []string, at int) (end int, ok bool) {
 
 // bind reads the parameters' values and writes the canonical form of each back
 // into segments.
-func bind(captures []capture, segments []string) Params {
-	if len(captures) == 0 {
-		return nil
-	}
-	params := make(Params, len(captures))
+func bind(params *Params, captures []capture, segments []string) {
 	for i, c := range captures {
 		value := segments[c.at]
 		switch {
@@ -227,7 +231,6 @@ func bind(captures []capture, segments []string) Params {
 		}
 		params[i] = Param{c.parameter.name, unescape(value)}
 	}
-	return params
 }
 
 func templateParameter(segment string) (name string, ok bool) {

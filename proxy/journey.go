@@ -159,8 +159,11 @@ func (g *Gateway) traceRequest(x *exchange) {
 	if len(x.in.Header["Traceparent"]) > 0 {
 		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(x.in.Header))
 	}
-	x.traced(g.Tracer.Start(ctx, x.record.Method, trace.WithSpanKind(trace.SpanKindServer)))
+	x.traced(g.Tracer.Start(ctx, x.record.Method, ofServer...))
 }
+
+// ofServer are made once: each request begins a span, few are kept.
+var ofServer = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
 
 // traceBackground begins the span of what nobody waits for, with a link to what began it.
 func (g *Gateway) traceBackground(x *exchange, cause trace.SpanContext) {
@@ -214,16 +217,14 @@ func (g *Gateway) endTrace(x *exchange) {
 	}
 	if r.Background {
 		name = "background " + name
-	} else {
-		x.span.SetAttributes(g.clientAttributes(x)...)
 	}
 	x.span.SetName(name)
-	x.span.SetAttributes(
+	x.span.SetAttributes(append(g.clientAttributes(x),
 		semconv.HTTPRequestMethodKey.String(r.Method), semconv.HTTPRoute(r.Route),
 		attribute.String("weir.operation", r.Operation), attribute.String("weir.account", r.Account), attribute.String("weir.client", r.ClientLabel()),
 		attribute.String("weir.cache", r.Outcome), attribute.String("weir.cache_status", r.Cache),
 		attribute.Int64("weir.wait_ms", r.Waited.Milliseconds()),
-	)
+	)...)
 	if admission := r.admission(); admission != "" {
 		x.span.SetAttributes(attribute.String("weir.admission", admission))
 	}
@@ -235,19 +236,23 @@ func (g *Gateway) endTrace(x *exchange) {
 }
 
 // clientAttributes are those of a span of kind server (the conventions' HTTP server
-// spans). What a client wrote is made fit for text.
+// spans), none where no client asks. What a client wrote is made fit for text.
 func (g *Gateway) clientAttributes(x *exchange) []attribute.KeyValue {
+	list := make([]attribute.KeyValue, 0, 16) // with those of every span
+	if x.record.Background {
+		return list
+	}
 	secure := g.Trusted.secure(x.in)
 	host, port := hostPort(x.in.Host, secure)
 	scheme := "http"
 	if secure {
 		scheme = "https"
 	}
-	list := []attribute.KeyValue{
+	list = append(list,
 		semconv.URLScheme(scheme), semconv.URLPath(x.shownPath()), semconv.HTTPResponseStatusCode(x.record.Status),
 		semconv.ServerAddress(fitForText(host)), semconv.ServerPort(port),
 		semconv.NetworkProtocolVersion(protocolVersion(x.in)),
-	}
+	)
 	if sender := g.Trusted.sender(x.in); sender.IsValid() {
 		list = append(list, semconv.ClientAddress(sender.String()))
 	}

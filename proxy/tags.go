@@ -15,7 +15,7 @@ func (q *question) tags() []string {
 	m := q.match
 	tags := []string{"op:" + m.Operation.ID, "url:" + m.Path}
 	if m.Operation.Known() {
-		tags = append(tags, scope(m.Operation, m.Params))
+		tags = append(tags, scope(m.Operation, &m.Params))
 	}
 	if owner, repo := m.Params.Get("owner"), m.Params.Get("repo"); owner != "" && repo != "" {
 		tags = append(tags, "repo:"+owner+"/"+repo, "org:"+owner, at(m.Operation, owner+"/"+repo), at(m.Operation, owner))
@@ -56,8 +56,8 @@ func (g *Gateway) invalidated(m policy.Match) []string {
 	tags := []string{"url:" + m.Path}
 	for _, id := range m.Operation.Invalidates {
 		op := g.Catalogue.Operation(id)
-		tag := scope(op, m.Params)
-		tags = append(tags, tag, scope(op, nil))
+		tag := scope(op, &m.Params)
+		tags = append(tags, tag, scope(op, &policy.Params{}))
 		if strings.HasSuffix(tag, elsewhere) {
 			// Called by a repository's number: which name that is nobody here
 			// knows, so the operation is stale for all.
@@ -92,7 +92,7 @@ func (g *Gateway) elsewhereInvalidated(x *exchange, h http.Header) (tags []strin
 const elsewhere = "/?"
 
 // scope names an operation with the values of its own path parameters.
-func scope(op *policy.Operation, params policy.Params) string {
+func scope(op *policy.Operation, params *policy.Params) string {
 	var b strings.Builder
 	b.WriteString(op.ID)
 	for segment := range strings.SplitSeq(op.Path, "/") {
@@ -122,9 +122,9 @@ func (g *Gateway) TagsOfEvent(event, repository, organization string) (tags []st
 		}
 		switch {
 		case strings.Contains(op.Path, "{owner}") && repository != "":
-			tags = append(tags, at(op, repository), scope(op, nil))
+			tags = append(tags, at(op, repository), scope(op, &policy.Params{}))
 		case strings.Contains(op.Path, "{owner}"), strings.Contains(op.Path, "{org}"):
-			tags = append(tags, at(op, organization), scope(op, nil))
+			tags = append(tags, at(op, organization), scope(op, &policy.Params{}))
 		default:
 			tags = append(tags, "op:"+op.ID)
 		}
