@@ -27,7 +27,7 @@ type table[K, T comparable] struct {
 
 // letIn is which of them gets one, each so many times: what counts comes again soon, and to
 // make room for each of ten thousand names took longer than the rest of what is counted.
-const letIn = 16
+const letIn = 64
 
 type row[T comparable] struct {
 	ring[T]
@@ -47,9 +47,10 @@ func (t *table[K, T]) count(key K, division int64, more T) {
 				t.add(t.others.at(division, hour), more)
 				return
 			}
-			t.displace(division)
+			r = t.displace(division)
+		} else {
+			r = &row[T]{}
 		}
-		r = &row[T]{}
 		t.rows[key] = r
 	}
 	r.weight++
@@ -59,8 +60,8 @@ func (t *table[K, T]) count(key K, division int64, more T) {
 // looked is of how many rows, of no order, the least gives way: all would take long.
 const looked = 16
 
-// displace makes room for one.
-func (t *table[K, T]) displace(division int64) {
+// displace takes the row of one that gives way, and returns it empty.
+func (t *table[K, T]) displace(division int64) *row[T] {
 	var least K
 	lightest, n := math.Inf(1), 0
 	for key, r := range t.rows {
@@ -81,6 +82,9 @@ func (t *table[K, T]) displace(division int64) {
 			t.add(&t.others.values[i], v)
 		}
 	}
+	clear(from.values)
+	from.weight = 0
+	return from
 }
 
 // forgotten is the weight below which a row has counted nothing for an hour: it halves
