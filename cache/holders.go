@@ -92,8 +92,7 @@ func (h *holders) listLocked(about Key) (list []Key) {
 // same, and reach this one only with proof that it may see them. What is purged may
 // be among them: the upstream says that it is right. The newest come first.
 func (s *Store) Nominees(ctx context.Context, key, about Key) (own, others []*Entry) {
-	v, _ := s.entries.GetIfPresent(key)
-	own = v.list()
+	own = s.at(key).list()
 	if about == (Key{}) {
 		return own, nil
 	}
@@ -106,8 +105,7 @@ func (s *Store) Nominees(ctx context.Context, key, about Key) (own, others []*En
 	}
 	for _, k := range s.holders.of(about) {
 		if k != key {
-			v, _ := s.entries.GetIfPresent(k)
-			take(v.list())
+			take(s.at(k).list())
 		}
 	}
 	if len(others) == 0 && s.shared != nil {

@@ -1,11 +1,12 @@
 package cache
 
 import (
+	"encoding/binary"
 	"net/http"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
-
-	"github.com/maypok86/otter/v2"
 )
 
 const (
@@ -16,56 +17,132 @@ const (
 	retention = 24 * time.Hour
 	// entryOverhead is about what an entry costs beside its body and header.
 	entryOverhead = 512
-	// burst is the size from which a new entry makes the tier evict at once:
-	// otherwise a burst of large ones overshoots its bound by far.
-	burst = 64 << 10
+	// sweepEach is how many keys are looked at with each that is kept, whether they have
+	// had their time: in the time in which all are kept anew, all are looked at twice.
+	sweepEach = 2
 )
 
 // Memory is the tier in this process's memory, bounded by bytes. It keeps
-// nothing that cannot be asked for again: its loss costs requests only.
+// nothing that cannot be asked for again: its loss costs requests only. It is safe for
+// concurrent use.
 type Memory struct {
-	entries *otter.Cache[Key, variants]
+	shelves [shelves]shelf
 	holders holders
 	purges  purges
+
+	mu    sync.Mutex // of who changes what is held; a shelf's is locked within it
+	order order
+	most  uint64 // bytes
 }
 
-// variants are the entries under one key, the newest first. Nearly always there is one, and
-// a list of one would be an allocation more of each, and one more look into cold memory.
-type variants struct {
-	first *Entry
-	rest  *[]*Entry // nil where there are none
+// shelves is how many parts the keys are in, so that those who look seldom wait for each other.
+const shelves = 16
+
+// shelf is what is held under some of the keys, by eight bytes of each: where two keys have
+// these alike, the later takes the place of the other.
+type shelf struct {
+	mu   sync.RWMutex
+	held map[uint64]*held
 }
 
-func newVariants(list []*Entry) variants {
-	v := variants{first: list[0]}
-	if rest := list[1:]; len(rest) > 0 {
-		v.rest = &rest
+// held is what is held under one key: nearly always one entry, which is a part of it, for a
+// pointer is an allocation more of each, and one more look into cold memory for each hit.
+type held struct {
+	key    Key
+	used   atomic.Bool // since the hand of the order passed it
+	weight uint32      // bytes
+	first  Entry       // the newest
+	rest   []*Entry
+	until  int64 // seconds since 1970
+
+	older, newer *held // in the order; guarded by Memory.mu
+}
+
+func newHeld(key Key, list []*Entry) *held {
+	h := &held{key: key, first: *list[0], rest: list[1:]}
+	if len(h.rest) == 0 {
+		h.rest = nil // and let the list go
 	}
-	return v
+	total, longest := uint64(0), time.Duration(0)
+	for _, e := range list {
+		total += entryOverhead + uint64(len(e.Body)+len(e.fields.common)+len(e.fields.own))
+		longest = max(longest, e.Lifetime)
+	}
+	h.weight = uint32(min(total, 1<<32-1))
+	h.until = time.Now().Add(longest + retention).Unix()
+	return h
 }
 
-// list are all of them; of none, nil.
-func (v variants) list() []*Entry {
-	switch {
-	case v.first == nil:
+// list are all its entries, the newest first; of nothing, nil.
+func (h *held) list() []*Entry {
+	if h == nil {
 		return nil
-	case v.rest == nil:
-		return []*Entry{v.first}
 	}
-	return append([]*Entry{v.first}, *v.rest...)
+	return append([]*Entry{&h.first}, h.rest...)
 }
 
 // NewMemory returns an empty tier of at most size bytes.
 func NewMemory(size int64) *Memory {
-	return &Memory{entries: otter.Must(&otter.Options[Key, variants]{
-		MaximumWeight:    uint64(size - size/holdersPart),
-		Weigher:          func(_ Key, v variants) uint32 { return v.weight() },
-		ExpiryCalculator: otter.ExpiryWritingFunc(func(e otter.Entry[Key, variants]) time.Duration { return e.Value.retained() }),
-	}), holders: newHolders(size)}
+	m := &Memory{holders: newHolders(size), most: uint64(size - size/holdersPart)}
+	for i := range m.shelves {
+		m.shelves[i].held = map[uint64]*held{}
+	}
+	return m
 }
 
-// Close ends the tier's own goroutines. The tier must not be used after it.
-func (m *Memory) Close() { m.entries.StopAllGoroutines() }
+// place is where a key is held.
+func (m *Memory) place(key Key) (s *shelf, short uint64) {
+	return &m.shelves[key[0]%shelves], binary.BigEndian.Uint64(key[8:])
+}
+
+// at returns what is held under a key, or nil.
+func (m *Memory) at(key Key) *held {
+	s, short := m.place(key)
+	s.mu.RLock()
+	h := s.held[short]
+	s.mu.RUnlock()
+	if h == nil || h.key != key {
+		return nil
+	}
+	if !h.used.Load() { // to write would take it from others who read
+		h.used.Store(true)
+	}
+	return h
+}
+
+// hold puts something in the place of what is held under its key, or one like it: who looks
+// meanwhile finds the one or the other. What is larger than all there is room for is not held.
+// mu is held.
+func (m *Memory) hold(h *held) {
+	s, short := m.place(h.key)
+	old := s.held[short]
+	if uint64(h.weight) > m.most {
+		if old != nil {
+			m.drop(old)
+		}
+		return
+	}
+	if old != nil {
+		m.order.remove(old)
+		h.used.Store(true) // or it would not have been asked for again
+	}
+	for m.order.weight+uint64(h.weight) > m.most {
+		m.drop(m.order.givesWay())
+	}
+	m.order.add(h)
+	s.mu.Lock()
+	s.held[short] = h
+	s.mu.Unlock()
+}
+
+// drop lets something go that is held; mu is held.
+func (m *Memory) drop(h *held) {
+	s, short := m.place(h.key)
+	s.mu.Lock()
+	delete(s.held, short)
+	s.mu.Unlock()
+	m.order.remove(h)
+}
 
 // Generation is to be read before a fetch begins and kept in its entry.
 func (m *Memory) Generation() Generation { return m.purges.current() }
@@ -74,11 +151,12 @@ func (m *Memory) Generation() Generation { return m.purges.current() }
 // whether it has been purged since it was fetched: then it is stale, whatever
 // its age. Of several it is the most recent, by its Date (RFC 9111 section 4).
 func (m *Memory) Lookup(key Key, request http.Header) (e *Entry, purged bool) {
-	v, _ := m.entries.GetIfPresent(key)
-	if v.rest != nil {
-		e = newest(v.list(), request)
-	} else if v.first != nil && v.first.Selects(request) {
-		e = v.first
+	switch h := m.at(key); {
+	case h == nil:
+	case h.rest != nil:
+		e = newest(h.list(), request)
+	case h.first.Selects(request):
+		e = &h.first
 	}
 	return e, e != nil && m.purges.purged(e.tags[:], e.Since)
 }
@@ -96,25 +174,34 @@ func newest(all []*Entry, request http.Header) (e *Entry) {
 // select, unless the fetch of that one began after a purge that this one's did not
 // see.
 func (m *Memory) Keep(key Key, e *Entry) {
-	m.entries.Compute(key, func(old variants, _ bool) (variants, otter.ComputeOp) {
-		kept := []*Entry{e}
-		for _, o := range old.list() {
-			switch same := slices.Equal(o.Vary, e.Vary); {
-			case same && o.Since > e.Since:
-				return old, otter.CancelOp
-			case !same && len(kept) < maxVariants:
-				kept = append(kept, o)
-			}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := []*Entry{e}
+	for _, o := range m.at(key).list() {
+		switch same := slices.Equal(o.Vary, e.Vary); {
+		case same && o.Since > e.Since:
+			return
+		case !same && len(all) < maxVariants:
+			all = append(all, o)
 		}
-		return newVariants(kept), otter.WriteOp
-	})
-	if len(e.Body) >= burst {
-		m.entries.CleanUp()
+	}
+	m.hold(newHeld(key, all))
+	now := time.Now().Unix()
+	for range sweepEach {
+		if h := m.order.swept(); h != nil && h.until < now {
+			m.drop(h)
+		}
 	}
 }
 
 // Forget drops all entries under a key.
-func (m *Memory) Forget(key Key) { m.entries.Invalidate(key) }
+func (m *Memory) Forget(key Key) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if h := m.at(key); h != nil {
+		m.drop(h)
+	}
+}
 
 // Purge makes every entry with one of the tags stale, and every one whose
 // fetch has begun but not ended.
@@ -129,24 +216,24 @@ func (m *Memory) Purged(tags []string, since Generation) bool {
 // these were. It looks at all entries: it is for an operator's hand.
 func (m *Memory) Drop(tags ...string) (dropped int) {
 	m.purges.purge(Purge{tags, true}) // what is being fetched is stale when it comes
-	return m.drop(tagsOf(tags))
+	return m.dropTagged(tagsOf(tags))
 }
 
-func (m *Memory) drop(t []tag) (dropped int) {
-	tagged := func(e *Entry) bool { return e.tags.hasAny(t) }
-	for key := range m.entries.Keys() {
-		m.entries.ComputeIfPresent(key, func(old variants) (variants, otter.ComputeOp) {
-			all := old.list()
-			kept := slices.DeleteFunc(slices.Clone(all), tagged)
-			dropped += len(all) - len(kept)
-			switch len(kept) {
-			case len(all):
-				return old, otter.CancelOp
-			case 0:
-				return variants{}, otter.InvalidateOp
-			}
-			return newVariants(kept), otter.WriteOp
-		})
+func (m *Memory) dropTagged(t []tag) (dropped int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for h := range m.order.all {
+		all := h.list()
+		left := slices.DeleteFunc(slices.Clone(all), func(e *Entry) bool { return e.tags.hasAny(t) })
+		if len(left) == len(all) {
+			continue
+		}
+		dropped += len(all) - len(left)
+		if len(left) == 0 {
+			m.drop(h)
+		} else {
+			m.hold(newHeld(h.key, left))
+		}
 	}
 	return dropped
 }
@@ -155,7 +242,7 @@ func (m *Memory) drop(t []tag) (dropped int) {
 func (m *Memory) Learn(p Purge, g Generation) {
 	m.purges.at(p, g)
 	if p.Hard {
-		m.drop(tagsOf(p.Tags))
+		m.dropTagged(tagsOf(p.Tags))
 	}
 }
 
@@ -166,8 +253,10 @@ func (m *Memory) Forgotten(g Generation) { m.purges.forgotten(g) }
 // Count is how many entries have the tag.
 func (m *Memory) Count(tag string) (n int) {
 	wanted := tagsOf([]string{tag})
-	for v := range m.entries.Values() {
-		for _, e := range v.list() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for h := range m.order.all {
+		for _, e := range h.list() {
 			if e.tags.hasAny(wanted) {
 				n++
 			}
@@ -178,21 +267,7 @@ func (m *Memory) Count(tag string) (n int) {
 
 // Size reports how many keys are held and how many bytes they weigh.
 func (m *Memory) Size() (keys int, bytes uint64) {
-	return m.entries.EstimatedSize(), m.entries.WeightedSize()
-}
-
-func (v variants) weight() uint32 {
-	total := uint64(0)
-	for _, e := range v.list() {
-		total += entryOverhead + uint64(len(e.Body)+len(e.fields.common)+len(e.fields.own))
-	}
-	return uint32(min(total, 1<<32-1))
-}
-
-func (v variants) retained() time.Duration {
-	longest := time.Duration(0)
-	for _, e := range v.list() {
-		longest = max(longest, e.Lifetime)
-	}
-	return longest + retention
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.order.count, m.order.weight
 }

@@ -118,7 +118,6 @@ func TestAttack33PartsPoisonNothing(t *testing.T) {
 func TestAttack34AFloodEvictsNoPageThatOthersUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := cache.NewMemory(1 << 20)
-		defer memory.Close()
 		body := strings.Repeat("x", 4<<10)
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Cache-Control", "max-age=3600")

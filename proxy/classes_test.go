@@ -280,7 +280,6 @@ func (w *world) replica(c *commons) *Gateway {
 	c.memories = append(c.memories, memory)
 	w.Cleanup(func() {
 		config.Background.Close()
-		memory.Close()
 	})
 	return New(config)
 }

@@ -100,7 +100,6 @@ func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world
 		stop()
 		limiting.Wait()
 		config.Background.Close()
-		memory.Close()
 	})
 	raw := func() net.Conn {
 		c, err := front.Dial(context.Background(), "", "")

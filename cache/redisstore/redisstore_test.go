@@ -93,7 +93,6 @@ func (f *fleet) open(secret string) *replica {
 	r.stop = sync.OnceFunc(func() {
 		cancel()
 		running.Wait()
-		memory.Close()
 		_ = shared.Close()
 	})
 	f.Cleanup(r.stop)
@@ -379,7 +378,6 @@ func TestAStreamThatBeginsWhileItIsLookedAt(t *testing.T) {
 			f.Fatal(err)
 		}
 		memory := cache.NewMemory(1 << 20)
-		f.Cleanup(memory.Close)
 		s := New(f.client(), codec, memory, slog.New(slog.DiscardHandler))
 		f.Cleanup(func() { _ = s.Close() })
 		memory.Keep(page, fetched(memory.Generation(), "old"))

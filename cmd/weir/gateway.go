@@ -125,12 +125,10 @@ func wire(cfg *config.Config, replica string, t *telemetry.Telemetry, log *slog.
 	memory := cache.NewMemory(size)
 	g.cache = cache.NewStore(memory, nil)
 	if g.shared, err = openShared(cfg, memory, log); err != nil {
-		g.cache.Close()
 		g.issuers.Close()
 		return nil, errors.Join(err, store.close())
 	}
 	if g.mint, g.tokens, err = openMint(cfg, log); err != nil {
-		g.cache.Close()
 		g.issuers.Close()
 		if g.shared != nil {
 			_ = g.shared.Close() // nothing is in it
@@ -195,7 +193,6 @@ func (g *gateway) close() {
 		_ = g.tokens.Close() // nothing is lost
 	}
 	g.transport.CloseIdleConnections()
-	g.cache.Close()
 	if g.shared != nil {
 		_ = g.shared.Close() // nothing is lost
 	}

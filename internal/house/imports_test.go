@@ -87,7 +87,6 @@ var dependencies = []dependency{
 	{path: "github.com/gofrs/flock", may: []string{"cmd/weir"}, why: "one process at a time has the file of a ledger"},
 	{path: "github.com/invopop/jsonschema", may: []string{"internal/config"}, why: "the schema of the configuration"},
 	{path: "github.com/klauspost/compress", may: []string{"cache"}, why: "what the second tier holds is compressed"},
-	{path: "github.com/maypok86/otter/v2", may: []string{"cache"}, why: "the memory tier"},
 	{path: "github.com/dunglas/httpsfv", may: []string{"proxy", "cache"}, tests: true, why: "structured fields (RFC 9651)"},
 	{path: "github.com/redis/go-redis", may: []string{"limits/redisledger", "cache/redisstore", "internal/redisclient", "internal/tokenstore", "internal/tlsauto"}, tests: true, why: "everybody else knows a ledger, a store or a storage"},
 	{path: "github.com/caddyserver/certmagic", may: []string{"internal/tlsauto"}, why: "orders and renews certificates; everybody else knows a TLS configuration"},
