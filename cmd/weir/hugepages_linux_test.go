@@ -1,0 +1,77 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// TestWhatIsInUseIsGathered: memory that is written is in huge pages afterwards, and what is
+// not stays away.
+func TestWhatIsInUseIsGathered(t *testing.T) {
+	p, err := openPages()
+	if err != nil {
+		enabled, _ := os.ReadFile(enabledFile)
+		if len(enabled) > 0 && !bytes.Contains(enabled, []byte("[never]")) {
+			t.Errorf("huge pages are enabled (%s), and not used: %v", enabled, err)
+		}
+		return
+	}
+	defer func() { _ = p.pagemap.Close() }()
+	const size = 64 << 20
+	written, empty := bytes.Repeat([]byte{1}, size), make([]byte, size)
+	before, resident := memoryIs(t, "AnonHugePages"), memoryIs(t, "Rss")
+	p.next = uintptr(unsafe.Pointer(&written[0]))
+	if err := p.gather(time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if got := memoryIs(t, "AnonHugePages"); got < before+size/2 {
+		t.Errorf("of %d bytes %d are in huge pages", size, got-before)
+	}
+	if got := memoryIs(t, "Rss"); got > resident+size/4 {
+		t.Errorf("%d bytes were resident, and are %d", resident, got)
+	}
+	runtime.KeepAlive(written)
+	runtime.KeepAlive(empty)
+}
+
+// memoryIs tells a figure of the process's memory, in bytes.
+func memoryIs(t *testing.T, name string) int {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/smaps_rollup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, line, _ := strings.Cut(string(text), "\n"+name+":")
+	var kilobytes int
+	if _, err := fmt.Sscan(line, &kilobytes); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return kilobytes << 10
+}
+
+func TestOwnMemory(t *testing.T) {
+	for line, ours := range map[string]bool{
+		"c000000000-c000400000 rw-p 00000000 00:00 0 ":                                    true,
+		"c000000000-c000400000 rw-p 00000000 00:00 0                 [anon: Go: heap]":    true,
+		"c000400000-c004000000 ---p 00000000 00:00 0 ":                                    false,
+		"5565d000-5567e000 rw-p 00000000 00:00 0                     [heap]":              false,
+		"7ffc1b000-7ffc3c000 rw-p 00000000 00:00 0                   [stack]":             false,
+		"00a41000-00a55000 rw-p 00641000 08:01 1234                  /usr/local/bin/weir": false,
+		"7f0000000000-7f0000200000 rw-s 00000000 00:01 77            /dev/zero (deleted)": false,
+		"7f0000000000-7f0000200000 rw-p 00000000 00:01 77            /dev/zero (deleted)": false,
+		"no line": false, "": false,
+	} {
+		from, to, ok := ownMemory(line)
+		first, _, _ := strings.Cut(line, "-")
+		if want, _ := strconv.ParseUint(first, 16, 64); ok != ours || ok && (from != uintptr(want) || to <= from) {
+			t.Errorf("%q: %x to %x, %v", line, from, to, ok)
+		}
+	}
+}
