@@ -89,6 +89,8 @@ type conn struct {
 	rest []byte
 	// idle is set between a request that net/http has answered and the next.
 	idle atomic.Bool
+	// said is what its last request said.
+	said said
 	// missed is how many requests in a row could not be answered at once.
 	missed int
 
@@ -233,7 +235,7 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 func (c *conn) take(b []byte) (size int, answered bool, err error) {
 	r := c.listener.requests.get()
 	defer c.listener.requests.put(r)
-	if !r.head.parse(b) {
+	if !r.head.parse(b, &c.said) {
 		c.theirs = true
 		return 0, false, nil
 	}

@@ -28,53 +28,120 @@ type field struct{ name, value string }
 // maxFields bounds how many fields are looked at.
 const maxFields = 64
 
-// parse reads the head with which b begins. It reports false where that is not all of one, or
-// not written as above.
-func (h *head) parse(b []byte) bool {
+// parse reads the head with which b begins, on a connection on which something was said
+// before. It reports false where that is not all of one, or not written as above.
+func (h *head) parse(b []byte, before *said) bool {
 	end := bytes.Index(b, emptyLine)
 	if end < 0 {
 		return false
 	}
 	*h = head{size: end + len(emptyLine), fields: h.fields[:0]}
-	line, rest, _ := strings.Cut(string(b[:end]), "\r\n")
-	var version string
-	var ok1, ok2 bool
-	h.method, line, ok1 = strings.Cut(line, " ")
-	h.target, version, ok2 = strings.Cut(line, " ")
-	if !ok1 || !ok2 || version != "HTTP/1.1" || !all(h.method, upper) || !strings.HasPrefix(h.target, "/") || !all(h.target, visible) {
+	line, rest, _ := bytes.Cut(b[:end], lineEnd)
+	method, line, ok1 := bytes.Cut(line, space)
+	target, version, ok2 := bytes.Cut(line, space)
+	if !ok1 || !ok2 || string(version) != "HTTP/1.1" {
+		return false
+	}
+	h.method, h.target = http.MethodGet, string(target)
+	if string(method) != h.method {
+		h.method = string(method)
+	}
+	if !all(h.method, upper) || !strings.HasPrefix(h.target, "/") || !all(h.target, visible) {
 		return false
 	}
 	h.plain = h.method == http.MethodGet && isPlain(h.target)
-	for rest != "" {
-		if line, rest, _ = strings.Cut(rest, "\r\n"); !h.take(line) {
+	for i := 0; len(rest) > 0; i++ {
+		line, rest, _ = bytes.Cut(rest, lineEnd)
+		if f, ok := before.read(i, line); !ok || !h.take(f) {
 			return false
 		}
 	}
 	return h.host != ""
 }
 
-var emptyLine = []byte("\r\n\r\n")
+var emptyLine, lineEnd, space = []byte("\r\n\r\n"), []byte("\r\n"), []byte(" ")
+
+// said are the lines of fields in the last head on a connection. A client writes nearly all of
+// them again with its next request: what it writes alike is neither read nor made anew.
+type said struct {
+	lines []line
+	size  int // bytes of their texts
+}
+
+// line is the line of a field, as it was written and as it was read.
+type line struct {
+	text  string
+	field field
+}
+
+// maxSaid is how many bytes are kept of the last head, for as long as the connection is there.
+const maxSaid = 1 << 10
+
+// read reads a line in its place.
+func (s *said) read(place int, text []byte) (field, bool) {
+	if place < len(s.lines) && s.lines[place].text == string(text) {
+		return s.lines[place].field, true
+	}
+	l := line{text: string(text)}
+	var ok bool
+	if l.field, ok = readField(l.text); ok {
+		s.keep(place, l)
+	}
+	return l.field, ok
+}
+
+func (s *said) keep(place int, l line) {
+	switch {
+	case place > len(s.lines):
+		return // there was no room for the one before
+	case place < len(s.lines):
+		s.size -= len(s.lines[place].text)
+		s.lines[place] = line{}
+	}
+	if s.size+len(l.text) > maxSaid {
+		return
+	}
+	s.size += len(l.text)
+	switch {
+	case place < len(s.lines):
+		s.lines[place] = l
+	case s.lines == nil:
+		s.lines = append(make([]line, 0, usualFields), l)
+	default:
+		s.lines = append(s.lines, l)
+	}
+}
+
+// usualFields is room for those of most requests.
+const usualFields = 8
 
 // ends reports whether b has the end of a head.
 func ends(b []byte) bool { return bytes.Contains(b, emptyLine) }
 
-// take reads the line of a field.
-func (h *head) take(line string) bool {
+// readField reads the line of a field.
+func readField(line string) (field, bool) {
 	name, value, ok := strings.Cut(line, ":")
 	value = strings.Trim(value, " \t")
-	if !ok || !all(name, token) || !all(value, printable) || len(h.fields) == maxFields {
+	if !ok || !all(name, token) || !all(value, printable) {
+		return field{}, false
+	}
+	return field{http.CanonicalHeaderKey(name), value}, true
+}
+
+// take takes up a field.
+func (h *head) take(f field) bool {
+	if len(h.fields) == maxFields {
 		return false
 	}
-	name = http.CanonicalHeaderKey(name)
-	switch name {
+	switch f.name {
 	case "Host":
-		if h.host != "" || !all(value, authority) {
+		if h.host != "" || !all(f.value, authority) {
 			return false
 		}
-		h.host = value
+		h.host = f.value
 		return true
 	case "Content-Length":
-		n, ok := length(value)
+		n, ok := length(f.value)
 		if h.measured || !ok {
 			return false
 		}
@@ -82,12 +149,12 @@ func (h *head) take(line string) bool {
 	case "Transfer-Encoding":
 		return false
 	case "Connection":
-		h.plain = h.plain && strings.EqualFold(value, "keep-alive")
+		h.plain = h.plain && strings.EqualFold(f.value, "keep-alive")
 	case "Upgrade", "Expect", "Trailer", "Te", "Proxy-Connection", "Keep-Alive", "Http2-Settings",
 		"Pragma": // net/http makes Cache-Control of it
 		h.plain = false
 	}
-	h.fields = append(h.fields, field{name, value})
+	h.fields = append(h.fields, f)
 	return true
 }
 

@@ -3,13 +3,17 @@ package front
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
 // heads are requests as clients write them, and as attackers do.
@@ -41,8 +45,14 @@ func FuzzHead(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var h head
-		if !h.parse(b) {
+		var h, again head
+		ok, before := h.parse(b, new(said)), new(said)
+		for _, text := range append(heads[1:3:3], string(b), string(b)) { // on a connection
+			if of := again.parse([]byte(text), before); text == string(b) && (of != ok || ok && !alike(again, h)) {
+				t.Fatalf("first %v %+v\nand then %v %+v: %q", ok, h, of, again, b)
+			}
+		}
+		if !ok {
 			return
 		}
 		rest := bufio.NewReader(bytes.NewReader(b))
@@ -79,6 +89,46 @@ func FuzzHead(f *testing.F) {
 	})
 }
 
+func alike(a, b head) bool {
+	same := slices.Equal(a.fields, b.fields)
+	a.fields, b.fields = nil, nil
+	return same && reflect.DeepEqual(a, b)
+}
+
+// TestWhatIsSaidAgainIsNotMadeAnew: a request costs what it says that the one before did not.
+func TestWhatIsSaidAgainIsNotMadeAnew(t *testing.T) {
+	var h head
+	before := new(said)
+	text := []byte(heads[1])
+	if n := testing.AllocsPerRun(100, func() { h.parse(text, before) }); n > 1 { // its target
+		t.Errorf("%.0f allocations", n)
+	}
+}
+
+// TestWhatWasSaidIsBounded whatever is said.
+func TestWhatWasSaidIsBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		before, longest := new(said), rapid.IntRange(0, 2*maxSaid)
+		for range rapid.IntRange(1, 5).Draw(t, "requests") {
+			text := "GET / HTTP/1.1\r\nHost: h\r\n"
+			for i := range rapid.IntRange(0, 10).Draw(t, "fields") {
+				text += fmt.Sprintf("X-%d: %s\r\n", i, strings.Repeat("x", longest.Draw(t, "length")))
+			}
+			var h, alone head
+			if ok := h.parse([]byte(text+"\r\n"), before); !ok || !alone.parse([]byte(text+"\r\n"), new(said)) || !alike(h, alone) {
+				t.Fatalf("got %+v, want %+v", h, alone)
+			}
+			size := 0
+			for _, l := range before.lines {
+				size += len(l.text)
+			}
+			if size != before.size || size > maxSaid {
+				t.Fatalf("%d bytes are kept, and %d said to be", size, before.size)
+			}
+		}
+	})
+}
+
 func TestWhatIsPlain(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
@@ -91,7 +141,7 @@ func TestWhatIsPlain(t *testing.T) {
 		"GET /a HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n\r\n": false,
 	} {
 		var h head
-		if !h.parse([]byte(text)) || h.plain != want {
+		if !h.parse([]byte(text), new(said)) || h.plain != want {
 			t.Errorf("%q: plain %v, want %v", text, h.plain, want)
 		}
 	}
@@ -106,7 +156,7 @@ func TestWhoWritesOtherwiseIsLeftToNetHTTP(t *testing.T) {
 		"GET /a HTTP/1.1\r\nHost: h\r\n" + strings.Repeat("X: y\r\n", maxFields+1) + "\r\n",
 	} {
 		var h head
-		if h.parse([]byte(text)) {
+		if h.parse([]byte(text), new(said)) {
 			t.Errorf("%q was read", text)
 		}
 	}
