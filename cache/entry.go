@@ -9,7 +9,7 @@ import (
 )
 
 // Entry is a complete answer that is kept. It is immutable: many requests
-// read one at the same time.
+// read one at the same time. What a hit looks at comes first: it is together in memory.
 type Entry struct {
 	Status int
 	fields fields
@@ -18,18 +18,18 @@ type Entry struct {
 	// they had.
 	Vary []Field
 	tags tags
+	// Since is the purge generation at which its fetch began.
+	Since Generation
+	// Lifetime is how long it is fresh (RFC 9111 section 4.2.1).
+	Lifetime time.Duration
+	// age is the apparent age on arrival.
+	age time.Duration
+	// Requested and Answered are when its request was sent and its answer
+	// came; Answered is moved forward by each validation.
+	Answered, Requested time.Time
 	// About is the question, whoever asks it; zero where no other caller can prove that it
 	// may see the answer ([Store.Nominees]).
 	About Key
-	// Lifetime is how long it is fresh (RFC 9111 section 4.2.1).
-	Lifetime time.Duration
-	// Requested and Answered are when its request was sent and its answer
-	// came; Answered is moved forward by each validation.
-	Requested, Answered time.Time
-	// Since is the purge generation at which its fetch began.
-	Since Generation
-	// age is the apparent age on arrival.
-	age time.Duration
 }
 
 // Field is one field of a request, or that it was not there: it is only like another

@@ -51,8 +51,8 @@ type held struct {
 	key    Key
 	used   atomic.Bool // since the hand of the order passed it
 	weight uint32      // bytes
-	first  Entry       // the newest
-	rest   []*Entry
+	rest   []*Entry    // those older than the first
+	first  Entry
 	until  int64 // seconds since 1970
 
 	older, newer *held // in the order; guarded by Memory.mu

@@ -238,7 +238,7 @@ func (g *Gateway) endTrace(x *exchange) {
 // clientAttributes are those of a span of kind server (the conventions' HTTP server
 // spans), none where no client asks. What a client wrote is made fit for text.
 func (g *Gateway) clientAttributes(x *exchange) []attribute.KeyValue {
-	list := make([]attribute.KeyValue, 0, 16) // with those of every span
+	list := make([]attribute.KeyValue, 0, 20) // with those of every span
 	if x.record.Background {
 		return list
 	}

@@ -21,7 +21,7 @@ const (
 	// gatherEvery is how often memory is looked at, gatherFor for how long; gatherLater when
 	// again where the kernel had no huge page: to look for one can take it long.
 	gatherEvery = time.Second
-	gatherFor   = 10 * time.Millisecond
+	gatherFor   = 30 * time.Millisecond
 	gatherLater = time.Minute
 	// madvCollapse gathers what is in small pages into a huge one (madvise(2), Linux 6.1).
 	madvCollapse = 25

@@ -14,9 +14,9 @@ func TestTheCollectorLeavesRoom(t *testing.T) {
 		{4 << 20, 400},
 		{16 << 20, 150},
 		{100 << 20, 20},
-		{192 << 20, 12},
-		{300 << 20, 12},
-		{4 << 30, 12},
+		{192 << 20, 16},
+		{300 << 20, 16},
+		{4 << 30, 16},
 	} {
 		if got := collectorPercent(c.live); got != c.percent {
 			t.Errorf("%d MB live: %d %%, want %d", c.live>>20, got, c.percent)
