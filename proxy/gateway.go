@@ -224,10 +224,10 @@ func (g *Gateway) forward(x *exchange) {
 			// HTTP/1.1 has room for one of them; trailers need chunks.
 			resp.Header.Del("Content-Length")
 		}
-		g.reply(x, resp.Header)
-		// The proxy would copy them one by one.
-		maps.Copy(x.w.Header(), resp.Header)
+		h := x.w.Header()
+		maps.Copy(h, resp.Header) // the proxy would copy them one by one
 		resp.Header = nil
+		g.reply(x, h)
 		resp.Body = &passedBody{resp.Body, x}
 		return nil
 	}

@@ -20,12 +20,12 @@ func (c *conn) serve(r *request) (goesOn bool) {
 	}
 	ctx, cancel := context.WithCancel(c.context())
 	clear(r.answered.header)
-	w := &stream{conn: c.Conn, header: r.answered.header, head: r.answered.head[:0], length: unknown, left: cancel}
+	w := &stream{conn: c.Conn, header: r.answered.header, head: r.answered.head[:0], names: r.answered.names, length: unknown, left: cancel}
 	watching, broken := c.watch(cancel), true // by a panic
 	defer func() {
 		watching.end()
 		cancel()
-		r.answered.head = w.end()
+		r.answered.head, r.answered.names = w.end(), w.names
 		goesOn = !c.end(broken) && !w.closes
 	}()
 	c.listener.server.Handler.ServeHTTP(w, r.head.request(ctx, c.remote))

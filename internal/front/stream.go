@@ -26,7 +26,8 @@ type stream struct {
 	header http.Header
 	status int // 0 until the answer has one
 	head   []byte
-	kept   []byte // of a body whose length or type nobody has told
+	names  []string // of the header, in order
+	kept   []byte   // of a body whose length or type nobody has told
 	// begun is set when the head has been written; until then it lacks what the body tells.
 	begun bool
 	// length is the body's, as it was told; written what came of it so far.
@@ -39,6 +40,10 @@ type stream struct {
 	left            func()   // called when nothing can be written to the client any more
 	err             error
 }
+
+// EnableFullDuplex is for [http.ResponseController]: a GET has no body that an answer could
+// overtake.
+func (s *stream) EnableFullDuplex() error { return nil }
 
 // Header is that of the answer; of one that has ended it is nobody's.
 func (s *stream) Header() http.Header {
@@ -122,7 +127,9 @@ func (s *stream) measure() {
 
 // lines appends the fields, in the order of their names.
 func (s *stream) lines(b []byte, without map[string]bool) []byte {
-	for _, name := range slices.Sorted(maps.Keys(s.header)) {
+	s.names = slices.AppendSeq(s.names[:0], maps.Keys(s.header))
+	slices.Sort(s.names)
+	for _, name := range s.names {
 		if strings.HasPrefix(name, http.TrailerPrefix) {
 			s.trails = true
 			continue
