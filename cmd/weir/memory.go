@@ -13,8 +13,8 @@ import (
 // it would be little, and the collector at work all the time; in a large one, that of a full
 // cache, much, and most of the memory for nothing.
 const (
-	leastSlack  = 24 << 20
-	slackPart   = 6 // of what lives
+	leastSlack  = 40 << 20
+	slackPart   = 8 // of what lives
 	lookAtHeap  = time.Second
 	mostPercent = 400
 )

@@ -12,11 +12,11 @@ func TestTheCollectorLeavesRoom(t *testing.T) {
 	}{
 		{0, 400},
 		{4 << 20, 400},
-		{16 << 20, 150},
-		{100 << 20, 20},
-		{192 << 20, 16},
-		{300 << 20, 16},
-		{4 << 30, 16},
+		{16 << 20, 250},
+		{100 << 20, 40},
+		{192 << 20, 20},
+		{300 << 20, 12},
+		{4 << 30, 12},
 	} {
 		if got := collectorPercent(c.live); got != c.percent {
 			t.Errorf("%d MB live: %d %%, want %d", c.live>>20, got, c.percent)
