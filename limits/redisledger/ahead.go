@@ -77,10 +77,10 @@ func (l *Ledger) takeReady(s *shadow, c *limits.Claim) bool {
 	a.last = *c
 	a.taken++
 	i := slices.IndexFunc(a.ready, func(p readyPermit) bool { return p.until.After(now) && p.claim.CPU >= c.CPU })
-	if i < 0 || s.until > s.now() || s.flights[l.id(*c)] != nil || s.alone[c.ID] != nil {
+	if i < 0 || s.until > s.now() || s.flights[c.ID] != nil || s.alone[c.ID] != nil {
 		return false
 	}
-	f := s.flights[l.id(a.ready[i].claim)]
+	f := s.flights[a.ready[i].claim.ID]
 	a.ready = slices.Delete(a.ready, i, i+1)
 	if len(a.ready) < min(a.taken, l.ahead/2) {
 		l.refill(s)
@@ -138,7 +138,7 @@ func (s *shadow) standFor(f *flight, claim uint64) {
 // forget forgets a flight that has landed; the caller holds Ledger.mu. For which claim one
 // that was renewed stood is known until the next beat: Redis may have taken it up again after
 // its end, and who renewed it gives it back.
-func (s *shadow) forget(id string) {
+func (s *shadow) forget(id uint64) {
 	if f := s.flights[id]; f != nil && f.stands != 0 && !f.renewed {
 		delete(s.stands, f.stands)
 	}
@@ -174,7 +174,7 @@ func (l *Ledger) wantedAhead(s *shadow, most int) (claims []*limits.Claim) {
 // tookAhead takes note of a permit that was asked for ahead, and may be used until then; the
 // caller holds Ledger.mu.
 func (l *Ledger) tookAhead(s *shadow, c *limits.Claim, until time.Time, r *limits.Rules) {
-	s.flight(l.id(*c), *c, r)
+	s.flight(*c, r)
 	a := s.kindOf(c)
 	a.ready = append(a.ready, readyPermit{*c, until})
 	if s.sweeps || l.left {

@@ -206,7 +206,7 @@ func (l *Ledger) admitAlone(s *shadow, c limits.Claim, r *limits.Rules) limits.D
 	now := time.Now()
 	refused := limits.Decision{Reason: Store, Until: now.Add(retryAlone)}
 	own := s.class(c)
-	if s.alone[c.ID] != nil || s.flights[l.id(c)] != nil {
+	if s.alone[c.ID] != nil || s.flights[c.ID] != nil {
 		return limits.Decision{Granted: true}
 	}
 	s.sweepAlone(r)

@@ -45,12 +45,12 @@ const (
 
 // flight returns a flight that Redis has granted or taken up again; the caller
 // holds Ledger.mu.
-func (s *shadow) flight(id string, c limits.Claim, r *limits.Rules) *flight {
-	s.expire(id, r)
-	f := s.flights[id]
+func (s *shadow) flight(c limits.Claim, r *limits.Rules) *flight {
+	s.expire(c.ID, r)
+	f := s.flights[c.ID]
 	if f == nil {
 		f = &flight{claim: c}
-		s.flights[id] = f
+		s.flights[c.ID] = f
 	}
 	f.seen = time.Now()
 	f.heard = f.seen
@@ -61,7 +61,7 @@ func (s *shadow) flight(id string, c limits.Claim, r *limits.Rules) *flight {
 func (f *flight) open() bool { return f != nil && !f.charged && f.left == 0 }
 
 // land follows an open flight after its settling; the caller holds Ledger.mu.
-func (s *shadow) land(id string, o limits.Outcome) {
+func (s *shadow) land(id uint64, o limits.Outcome) {
 	f := s.flights[id]
 	f.outcome, f.charged = nil, true
 	switch {
@@ -73,7 +73,7 @@ func (s *shadow) land(id string, o limits.Outcome) {
 	if o.Sent && o.Resent > 0 {
 		copies := &flight{claim: f.claim, charged: true}
 		s.leave(copies)
-		s.flights[id+"+"] = copies
+		s.flights[^id] = copies
 	}
 }
 
@@ -81,7 +81,7 @@ func (s *shadow) leave(f *flight) { f.left = s.now() + lingerTime.Microseconds()
 
 // release follows a flight whose answer has ended; an end that comes late does not let it
 // live on. The caller holds Ledger.mu.
-func (s *shadow) release(id string, aborted bool, r *limits.Rules) {
+func (s *shadow) release(id uint64, aborted bool, r *limits.Rules) {
 	if f := s.flights[id]; f != nil {
 		f.ended = false
 		s.expire(id, r)
@@ -100,9 +100,9 @@ func (s *shadow) release(id string, aborted bool, r *limits.Rules) {
 func (l *Ledger) keepOutcome(s *shadow, p limits.Permit, o limits.Outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r, id := l.rules.Load(), l.id(p.Claim)
-	s.expire(id, r) // an answer that comes later teaches still
-	f := s.flights[id]
+	r := l.rules.Load()
+	s.expire(p.ID, r) // an answer that comes later teaches still
+	f := s.flights[p.ID]
 	switch {
 	case f == nil && !l.isLost():
 		s.strays = append(s.strays, tell{permit: p, outcome: &o})
@@ -144,8 +144,8 @@ func (f *flight) returnShare(r *limits.Rules) {
 func (l *Ledger) keepEnd(s *shadow, p limits.Permit, aborted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.expire(l.id(p.Claim), l.rules.Load())
-	f := s.flights[l.id(p.Claim)]
+	s.expire(p.ID, l.rules.Load())
+	f := s.flights[p.ID]
 	if f == nil {
 		if !l.isLost() {
 			s.strays = append(s.strays, tell{permit: p, aborted: aborted})
@@ -196,8 +196,8 @@ func (l *Ledger) alive(s *shadow, f limits.Flight) (alone, charged bool) {
 		}
 		return true, false
 	}
-	s.expire(l.id(f.Claim), r)
-	flight := s.flights[l.id(f.Claim)]
+	s.expire(f.ID, r)
+	flight := s.flights[f.ID]
 	if flight == nil {
 		return false, false
 	}
@@ -215,7 +215,7 @@ func (s *shadow) forgetLanded(r *limits.Rules) {
 
 // expire forgets a flight if its place has come back. One that nobody has settled
 // is charged then. The caller holds Ledger.mu.
-func (s *shadow) expire(id string, r *limits.Rules) {
+func (s *shadow) expire(id uint64, r *limits.Rules) {
 	f := s.flights[id]
 	if f == nil || f.outcome != nil || f.ended {
 		return
@@ -234,11 +234,15 @@ func (s *shadow) expire(id string, r *limits.Rules) {
 }
 
 // inAir lists the flights as restore.lua takes them; the caller holds Ledger.mu.
-func (s *shadow) inAir(r *limits.Rules) []any {
+func (l *Ledger) inAir(s *shadow, r *limits.Rules) []any {
 	s.forgetLanded(r)
 	var list []any
 	for id, f := range s.flights {
-		record := append([]any{id, truth(f.charged), f.left}, resource(r, s.kind, f.claim.Resource)...)
+		lease := l.id(f.claim)
+		if id != f.claim.ID {
+			lease += "+" // what is left of its copies
+		}
+		record := append([]any{lease, truth(f.charged), f.left}, resource(r, s.kind, f.claim.Resource)...)
 		if !f.charged {
 			record = append(record, holds(r, f.claim, f.elapsed)...)
 		}

@@ -452,7 +452,7 @@ func (l *Ledger) renew(ctx context.Context, s *shadow, r *limits.Rules, f limits
 	args := append([]any{l.id(f.Claim)}, resource(r, f.Kind, f.Resource)...)
 	args = append(args, r.Milliseconds(f.Elapsed), truth(charged))
 	_, err := l.step(ctx, l.scripts.renew, s, r, func([]any) {
-		known := s.flight(l.id(f.Claim), f.Claim, r)
+		known := s.flight(f.Claim, r)
 		known.alone, known.charged = false, charged || known.charged
 		known.elapsed = max(known.elapsed, f.Elapsed)
 		if claimed != f.ID {

@@ -403,7 +403,7 @@ func (l *Ledger) handed(s *shadow, r *limits.Rules) []flight {
 		case alone.left != 0:
 			f.outcome = &limits.Outcome{Sent: true, Elapsed: alone.elapsed, Resent: max(0, int(alone.copies)-1)}
 		}
-		s.flights[l.id(f.claim)] = f
+		s.flights[f.claim.ID] = f
 		delete(s.alone, id)
 	}
 	var list []flight

@@ -31,7 +31,7 @@ type shadow struct {
 	told    map[string][]statement // by resource
 	budgets map[string]limits.Budget
 	classes map[string]*class
-	flights map[string]*flight // by the lease's ID
+	flights map[uint64]*flight // by the permit's ID; the copies of one by its complement
 	// alone are permits that were granted while Redis was lost.
 	alone map[uint64]*aloneFlight
 	// heard is set when something was heard that Redis has not been told.
@@ -125,7 +125,7 @@ func (l *Ledger) shadow(name string, kind policy.CallerKind) *shadow {
 	if s == nil {
 		s = &shadow{
 			name: name, kind: kind, logs: map[string]*ownLog{}, told: map[string][]statement{},
-			budgets: map[string]limits.Budget{}, classes: map[string]*class{}, alone: map[uint64]*aloneFlight{}, flights: map[string]*flight{},
+			budgets: map[string]limits.Budget{}, classes: map[string]*class{}, alone: map[uint64]*aloneFlight{}, flights: map[uint64]*flight{},
 			kinds: map[likeness]*ahead{}, stands: map[uint64]uint64{},
 		}
 		l.accounts[name] = s
@@ -154,10 +154,10 @@ func (s *shadow) log(spend *limits.Spend) *ownLog {
 
 // settled notes what a settling has written, and what it was shown: {limit, used, reset}.
 // The caller holds Ledger.mu.
-func (s *shadow) settled(id string, p limits.Permit, o limits.Outcome, r *limits.Rules, write, now int64, shown []any) {
+func (s *shadow) settled(p limits.Permit, o limits.Outcome, r *limits.Rules, write, now int64, shown []any) {
 	named := named(o.Rate.Resource, p.Resource)
-	s.expire(id, r)
-	f := s.flights[id]
+	s.expire(p.ID, r)
+	f := s.flights[p.ID]
 	before := f != nil && !f.open() // what is settled again tells nothing (settle.lua)
 	if f.open() {
 		at, later := now, now+lingerTime.Microseconds()
@@ -168,7 +168,7 @@ func (s *shadow) settled(id string, p limits.Permit, o limits.Outcome, r *limits
 		if o.Sent {
 			s.spent(p.Claim, charged, r, write, at, later)
 		}
-		s.land(id, o)
+		s.land(p.ID, o)
 	}
 	b := limits.Budget{Resource: named, Limit: int(number(shown[0])), Window: r.For(s.kind, named).Window}
 	b.Used = min(int(number(shown[1])), b.Limit)
@@ -441,5 +441,5 @@ func (l *Ledger) own(s *shadow, r *limits.Rules, have int64) []any {
 			args = append(args, record)
 		}
 	}
-	return append(append(args, "-"), s.inAir(r)...)
+	return append(append(args, "-"), l.inAir(s, r)...)
 }

@@ -156,17 +156,16 @@ func (l *Ledger) took(s *shadow, r *limits.Rules, tells []tell, asks []*ask, ans
 	s.ahead = now - time.Now().UnixMicro()
 	s.until = max(s.until, till) // who heard of it may be gone when Redis has lost it
 	for i, t := range tells {
-		id := l.id(t.permit.Claim)
 		if t.outcome != nil {
-			s.settled(id, t.permit, *t.outcome, r, write, now, list(list(answer[4])[i]))
+			s.settled(t.permit, *t.outcome, r, write, now, list(list(answer[4])[i]))
 			continue
 		}
-		s.release(id, t.aborted, r)
+		s.release(t.permit.ID, t.aborted, r)
 	}
 	for i, a := range asks {
 		if a.decision = decided(list(list(answer[5])[i])); a.decision.Granted {
 			s.class(*a.claim).used = time.Now()
-			s.flight(l.id(*a.claim), *a.claim, r)
+			s.flight(*a.claim, r)
 		}
 	}
 }
