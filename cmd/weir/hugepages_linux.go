@@ -19,7 +19,7 @@ const (
 	// largestPage is of what size they are used: on some machines they have 512 MB.
 	largestPage = 4 << 20
 	// gatherEvery is how often memory is looked at, gatherFor for how long; gatherLater when
-	// again where the kernel had no huge page: to look for one can take it long.
+	// again where all is done, or the kernel had no huge page: to look for one can take it long.
 	gatherEvery = time.Second
 	gatherFor   = 30 * time.Millisecond
 	gatherLater = time.Minute
@@ -48,19 +48,17 @@ func gatherPages(ctx context.Context) {
 			return
 		case <-pause.C:
 		}
-		switch err := p.gather(time.Now().Add(gatherFor)); {
-		case errors.Is(err, errNoPage):
-			pause.Reset(gatherLater)
+		done, err := p.gather(time.Now().Add(gatherFor))
+		switch {
 		case err != nil:
 			return
+		case done:
+			pause.Reset(gatherLater)
 		default:
 			pause.Reset(gatherEvery)
 		}
 	}
 }
-
-// errNoPage says that the kernel has no huge page to give.
-var errNoPage = errors.New("no huge page is to be had")
 
 // memoryPages are the process's own.
 type memoryPages struct {
@@ -69,6 +67,8 @@ type memoryPages struct {
 	small   uintptr
 	states  []byte  // of the small pages of a huge one
 	next    uintptr // where the next look goes on
+	// whole is how many huge ones could be had so far in this round, before in the last.
+	whole, before int
 }
 
 func openPages() (*memoryPages, error) {
@@ -85,7 +85,7 @@ func openPages() (*memoryPages, error) {
 		return nil, err
 	}
 	if huge > largestPage || bytes.Contains(enabled, []byte("[never]")) {
-		return nil, errNoPage
+		return nil, errors.New("huge pages are switched off, or too large")
 	}
 	if _, _, e := syscall.Syscall(syscall.SYS_MADVISE, 0, 0, madvCollapse); e != 0 {
 		return nil, e // this kernel does not know it
@@ -99,12 +99,13 @@ func openPages() (*memoryPages, error) {
 	return p, nil
 }
 
-// gather goes on from where it was, round and round, until a time. An error other than
-// errNoPage is for good.
-func (p *memoryPages) gather(until time.Time) error {
+// gather goes on from where it was, for a round at most, until a time. It reports whether
+// there is nothing more to do for now: a round found no more than the one before, or the kernel
+// has no huge page to give. An error is for good.
+func (p *memoryPages) gather(until time.Time) (done bool, err error) {
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
-		return err
+		return false, err
 	}
 	for line := range strings.Lines(string(maps)) {
 		from, to, ok := ownMemory(line)
@@ -114,25 +115,27 @@ func (p *memoryPages) gather(until time.Time) error {
 		for at := (max(from, p.next) + p.huge - 1) / p.huge * p.huge; at+p.huge <= to; at += p.huge {
 			if time.Now().After(until) {
 				p.next = at
-				return nil
+				return false, nil
 			}
 			full, err := p.full(at)
 			if err != nil {
-				return err
+				return false, err
 			}
 			if !full {
 				continue
 			}
+			p.whole++
 			switch _, _, e := syscall.Syscall(syscall.SYS_MADVISE, at, p.huge, madvCollapse); e {
 			case 0, syscall.EINVAL: // somebody wants it in small ones
 			default:
 				p.next = at + p.huge
-				return errNoPage
+				return true, nil
 			}
 		}
 	}
-	p.next = 0
-	return nil
+	done = p.whole == p.before
+	p.next, p.whole, p.before = 0, 0, p.whole
+	return done, nil
 }
 
 // full reports whether all small pages of a huge one are in memory.
