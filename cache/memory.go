@@ -51,17 +51,18 @@ type held struct {
 	key    Key
 	used   atomic.Bool // since the hand of the order passed it
 	weight uint32      // bytes
-	rest   []*Entry    // those older than the first
+	rest   []Entry     // those older than the first
 	first  Entry
 	until  int64 // seconds since 1970
 
 	older, newer *held // in the order; guarded by Memory.mu
 }
 
+// newHeld takes copies: what points into something that is held keeps all of that.
 func newHeld(key Key, list []*Entry) *held {
-	h := &held{key: key, first: *list[0], rest: list[1:]}
-	if len(h.rest) == 0 {
-		h.rest = nil // and let the list go
+	h := &held{key: key, first: *list[0]}
+	for _, e := range list[1:] {
+		h.rest = append(h.rest, *e)
 	}
 	total, longest := uint64(0), time.Duration(0)
 	for _, e := range list {
@@ -78,7 +79,11 @@ func (h *held) list() []*Entry {
 	if h == nil {
 		return nil
 	}
-	return append([]*Entry{&h.first}, h.rest...)
+	all := []*Entry{&h.first}
+	for i := range h.rest {
+		all = append(all, &h.rest[i])
+	}
+	return all
 }
 
 // NewMemory returns an empty tier of at most size bytes.

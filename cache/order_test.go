@@ -2,6 +2,7 @@ package cache
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -76,6 +77,22 @@ func TestWhatHasHadItsTimeGoes(t *testing.T) {
 			t.Errorf("%d are held", keys)
 		}
 	})
+}
+
+// TestWhatIsReplacedIsLetGo though another variant stays: what is held now must not lead to
+// what was held before.
+func TestWhatIsReplacedIsLetGo(t *testing.T) {
+	m, key := NewMemory(64<<20), NewKey("a")
+	body := strings.Repeat("x", 1<<20)
+	for i := range 200 {
+		kept(m, key, body, func(e *Entry) { e.Vary = []Field{{"Accept-Language", fmt.Sprint(i % 2), false}} })
+	}
+	runtime.GC()
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	if all := m.at(key).list(); len(all) != 2 || memory.HeapAlloc > 32<<20 {
+		t.Errorf("%d variants of a megabyte, and %d bytes are in use", len(all), memory.HeapAlloc)
+	}
 }
 
 // TestWhatIsReplacedIsFoundAllTheWhile: the one or the other.
