@@ -22,6 +22,7 @@ const (
 // earlier time than the one before. Of logs and windows there are few: as maps they took a
 // third of what an account takes.
 type account struct {
+	name    string
 	kind    policy.CallerKind
 	last    int64
 	leases  map[uint64]*lease
@@ -29,15 +30,6 @@ type account struct {
 	logs    []*spendLog
 	windows []*window
 	cool    cooldown
-	shown   shown
-}
-
-// shown is what was told last of a budget, as long as that holds: to look through windows and
-// logs for each hit again made a hit dearer by a tenth where there are 10,000 accounts, for
-// they lie in cold memory.
-type shown struct {
-	Budget
-	until int64
 }
 
 // logKey names a sliding log of an account.
@@ -67,13 +59,12 @@ type hold struct {
 	cpu  bool
 }
 
-func newAccount(kind policy.CallerKind) *account {
-	return &account{kind: kind, leases: map[uint64]*lease{}}
+func newAccount(name string, kind policy.CallerKind) *account {
+	return &account{name: name, kind: kind, leases: map[uint64]*lease{}}
 }
 
 // advance brings the account to a time, and ends the leases that expired.
 func (a *account) advance(now int64) int64 {
-	a.shown.until = 0 // for every step begins here
 	a.last = max(a.last, now)
 	if len(a.leases) > 0 && a.last >= a.expires {
 		a.expire()

@@ -57,9 +57,9 @@ func (f fact) shown() int64 {
 
 // describe is the account for people: the resources it has used, in the order
 // of the documents, then what the upstream does not show.
-func (a *account) describe(name string, r *Rules, now int64) Account {
+func (a *account) describe(r *Rules, now int64) Account {
 	now = a.advance(now)
-	d := Account{Name: name, Kind: a.kind, InFlight: len(a.leases)}
+	d := Account{Name: a.name, Kind: a.kind, InFlight: len(a.leases)}
 	d.Concurrent = int(a.cool.cap(now, r.Usable(int64(r.Concurrent))))
 	if now < a.cool.until {
 		d.BlockedUntil = time.UnixMicro(a.cool.until)

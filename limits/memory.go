@@ -22,7 +22,7 @@ const sweepEvery = 1024
 type Memory struct {
 	mu       sync.Mutex // guards what follows
 	rules    Rules
-	accounts map[string]*account
+	accounts *table
 	added    int // accounts since the last sweep
 	// begun is when the ledger began to count; cold, whether what was spent
 	// before is unknown.
@@ -32,7 +32,7 @@ type Memory struct {
 
 // NewMemory returns an empty ledger.
 func NewMemory(rules Rules) *Memory {
-	return &Memory{rules: rules, accounts: map[string]*account{}, begun: time.Now(), cold: true}
+	return &Memory{rules: rules, accounts: newTable(), begun: time.Now(), cold: true}
 }
 
 // Configure replaces the rules. What is known of windows that have begun stays.
@@ -76,8 +76,8 @@ func (m *Memory) Settle(_ context.Context, permit Permit, outcome Outcome) error
 func (m *Memory) Release(_ context.Context, permit Permit, aborted bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if a := m.accounts[permit.Account]; a != nil {
-		a.release(permit.ID, aborted, m.now())
+	if p := m.accounts.find(permit.Account); p.account != nil {
+		p.step().release(permit.ID, aborted, m.now())
 	}
 	return nil
 }
@@ -100,14 +100,18 @@ func (m *Memory) Budget(_ context.Context, name string, kind policy.CallerKind, 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
-	a := m.accounts[name]
-	if a == nil {
-		a = newAccount(kind)
+	p := m.accounts.find(name)
+	if p.account == nil {
+		b, _ := newAccount(name, kind).budget(resource, &m.rules, now)
+		return b, nil
 	}
-	if a.shown.Resource != resource || a.shown.until <= now {
-		a.shown.Budget, a.shown.until = a.budget(resource, &m.rules, now)
+	b, ok := m.accounts.shown(p, resource, now)
+	if !ok {
+		var until int64
+		b, until = p.account.budget(resource, &m.rules, now)
+		m.accounts.show(p, b, until)
 	}
-	return a.shown.Budget, nil
+	return b, nil
 }
 
 // Accounts implements [Ledger], ordered by name. It never fails.
@@ -115,29 +119,27 @@ func (m *Memory) Accounts(_ context.Context, most int) ([]Account, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
-	names := make([]string, 0, len(m.accounts))
-	for name := range m.accounts {
-		names = append(names, name)
+	known := slices.Collect(m.accounts.all())
+	if len(known) > most { // those that were heard of last
+		slices.SortFunc(known, func(p, q *place) int { return cmp.Compare(q.account.last, p.account.last) })
+		known = known[:most]
 	}
-	if len(names) > most { // those that were heard of last
-		slices.SortFunc(names, func(a, b string) int { return cmp.Compare(m.accounts[b].last, m.accounts[a].last) })
-		names = names[:most]
-	}
-	slices.Sort(names)
-	list := make([]Account, 0, len(names))
-	for _, name := range names {
-		list = append(list, m.accounts[name].describe(name, &m.rules, now))
+	slices.SortFunc(known, func(p, q *place) int { return cmp.Compare(p.account.name, q.account.name) })
+	list := make([]Account, 0, len(known))
+	for _, p := range known {
+		list = append(list, p.step().describe(&m.rules, now))
 	}
 	return list, nil
 }
 
+// account is one that is about to make a step.
 func (m *Memory) account(name string, kind policy.CallerKind, now int64) *account {
-	a := m.accounts[name]
-	if a == nil {
-		m.sweep(now)
-		a = newAccount(kind)
-		m.accounts[name] = a
+	if p := m.accounts.find(name); p.account != nil {
+		return p.step()
 	}
+	m.sweep(now)
+	a := newAccount(name, kind)
+	m.accounts.add(a)
 	return a
 }
 
@@ -147,11 +149,7 @@ func (m *Memory) sweep(now int64) {
 		return
 	}
 	m.added = 0
-	for name, a := range m.accounts {
-		if a.idle(now) {
-			delete(m.accounts, name)
-		}
-	}
+	m.accounts.forget(func(a *account) bool { return a.idle(now) })
 }
 
 // rampSteps is in how many steps a ramp lets the budgets return.

@@ -17,7 +17,7 @@ func TestABudgetThatIsToldAgainIsThatOfNow(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := NewMemory(Rules{Limits: policy.DefaultLimits(), ColdStart: "trust"})
-			resources := rapid.SampledFrom([]string{policy.Core, policy.Search, policy.Search, policy.GraphQL})
+			resources := rapid.SampledFrom([]string{policy.Core, policy.Search, policy.Search, policy.GraphQL, "new"})
 			var flying []Permit
 			for id := range uint64(rapid.IntRange(1, 60).Draw(rt, "steps")) {
 				switch rapid.SampledFrom([]string{"admit", "admit", "settle", "settle", "release", "wait", "wait", "list"}).Draw(rt, "step") {
@@ -46,7 +46,7 @@ func TestABudgetThatIsToldAgainIsThatOfNow(t *testing.T) {
 				told := resources.Draw(rt, "told")
 				for range 3 {
 					got, _ := m.Budget(t.Context(), "a", policy.User, told)
-					a := m.accounts["a"]
+					a := m.accounts.find("a").account
 					if a == nil {
 						break
 					}

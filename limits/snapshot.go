@@ -70,7 +70,8 @@ func (m *Memory) Save(w io.Writer) error {
 	defer m.mu.Unlock()
 	now := m.now()
 	s := snapshot{Version: snapshotVersion, Taken: time.UnixMicro(now)}
-	for name, a := range m.accounts {
+	for p := range m.accounts.all() {
+		a := p.step()
 		now := a.advance(now)
 		for _, l := range a.leases {
 			l.expiry = now
@@ -78,14 +79,14 @@ func (m *Memory) Save(w io.Writer) error {
 		a.expires = now
 		a.advance(now)
 		if !a.idle(now) {
-			s.Accounts = append(s.Accounts, a.save(name))
+			s.Accounts = append(s.Accounts, a.save())
 		}
 	}
 	return json.NewEncoder(w).Encode(s)
 }
 
-func (a *account) save(name string) savedAccount {
-	saved := savedAccount{Name: name, Kind: a.kind}
+func (a *account) save() savedAccount {
+	saved := savedAccount{Name: a.name, Kind: a.kind}
 	for _, l := range a.logs {
 		saved.Logs = append(saved.Logs, savedLog{l.key.budget, l.key.scope, l.save()})
 	}
@@ -128,16 +129,16 @@ func (m *Memory) Load(r io.Reader) error {
 	if s.Taken.UnixMicro() > m.now()+margin {
 		return fmt.Errorf("the saved ledger cannot be used: %w", errFuture)
 	}
-	accounts := make(map[string]*account, len(s.Accounts))
+	accounts := newTable()
 	for _, saved := range s.Accounts {
-		accounts[saved.Name] = saved.load(&m.rules)
+		accounts.add(saved.load(&m.rules))
 	}
 	m.accounts, m.cold = accounts, false
 	return nil
 }
 
 func (s savedAccount) load(r *Rules) *account {
-	a := newAccount(s.Kind)
+	a := newAccount(s.Name, s.Kind)
 	for _, l := range s.Logs {
 		log := l.load()
 		log.key = logKey{l.Budget, l.Scope}

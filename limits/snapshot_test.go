@@ -126,7 +126,7 @@ func TestColdStart(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					m := NewMemory(Rules{Limits: policy.DefaultLimits(), ColdStart: c.start})
 					time.Sleep(time.Duration(i) * 15 * time.Second)
-					a := newAccount(policy.User)
+					a := newAccount("a", policy.User)
 					s := Spend{Budget: Points, Scope: "op", Limit: 900, Cost: 1, Window: time.Minute}
 					log := a.log(&s, m)
 					log.roll(m.now())
