@@ -109,8 +109,8 @@ func (h *History) Observe(r *proxy.Record) {
 		p.results[slices.Index(results(), result)]++
 		p.saved += s.saved
 	}
-	h.operations.count(operation, division(now, period), u)
-	h.spenders.count(spender{client, operation}, division(now, period), s)
+	h.operations.count(operation, now, u)
+	h.spenders.count(spender{client, operation}, now, s)
 	if len(h.watchers) == 0 {
 		return
 	}

@@ -242,6 +242,38 @@ func TestNamesAreBounded(t *testing.T) {
 	}
 }
 
+// TestNewcomersTakePlacesInTurn: into a full table one comes at a time, however many ask, and
+// nothing that was counted is lost.
+func TestNewcomersTakePlacesInTurn(t *testing.T) {
+	table := newTable[int](10, func(into *int, more int) { *into += more })
+	now := time.Now()
+	names := 0
+	come := func(n int) (taken int) {
+		for range n {
+			names++
+			table.count(names, now, 1)
+			if table.rows[names] != nil {
+				taken++
+			}
+		}
+		return taken
+	}
+	if got := come(10); got != 10 {
+		t.Fatalf("%d of the first ten have a place", got)
+	}
+	for range 3 {
+		if got := come(1000); got != 1 || len(table.rows) != 10 {
+			t.Errorf("%d of a thousand took one of %d places", got, len(table.rows))
+		}
+		now = now.Add(letInEvery)
+	}
+	all := 0
+	table.sums(division(now, period), func(_ *int, n int) { all += n })
+	if all != names {
+		t.Errorf("%d of %d are counted", all, names)
+	}
+}
+
 func TestAccountsAreBounded(t *testing.T) {
 	tr := tracks{of: map[budgetName]*track{}}
 	accounts := make([]limits.Account, 1000)

@@ -21,13 +21,13 @@ type table[K, T comparable] struct {
 	add    func(into *T, more T)
 	rows   map[K]*row[T]
 	others row[T]
-	// strangers is how often something was counted that had no row while all were taken.
-	strangers int
+	// letIn is when the last newcomer took a place.
+	letIn time.Time
 }
 
-// letIn is which of them gets one, each so many times: what counts comes again soon, and to
-// make room for each of ten thousand names took longer than the rest of what is counted.
-const letIn = 64
+// letInEvery is how soon the next does: what counts comes again, and to make room for each of
+// ten thousand names would take longer than the rest of what is counted.
+const letInEvery = 10 * time.Millisecond
 
 type row[T comparable] struct {
 	ring[T]
@@ -39,17 +39,19 @@ func newTable[K, T comparable](most int, add func(*T, T)) *table[K, T] {
 }
 
 // count adds to a row.
-func (t *table[K, T]) count(key K, division int64, more T) {
+func (t *table[K, T]) count(key K, now time.Time, more T) {
+	division := division(now, period)
 	r := t.rows[key]
 	if r == nil {
-		if len(t.rows) >= t.most {
-			if t.strangers++; t.strangers%letIn != 0 {
-				t.add(t.others.at(division, hour), more)
-				return
-			}
-			r = t.displace(division)
-		} else {
+		switch {
+		case len(t.rows) < t.most:
 			r = &row[T]{}
+		case now.Sub(t.letIn) < letInEvery:
+			t.add(t.others.at(division, hour), more)
+			return
+		default:
+			t.letIn = now
+			r = t.displace(division)
 		}
 		t.rows[key] = r
 	}
