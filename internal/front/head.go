@@ -71,6 +71,7 @@ type said struct {
 // line is the line of a field, as it was written and as it was read.
 type line struct {
 	text  string
+	named int // bytes of its name, with the colon
 	field field
 }
 
@@ -79,15 +80,18 @@ const maxSaid = 1 << 10
 
 // read reads a line in its place.
 func (s *said) read(place int, text []byte) (field, bool) {
-	if place < len(s.lines) && s.lines[place].text == string(text) {
-		return s.lines[place].field, true
+	var before line
+	if place < len(s.lines) {
+		if before = s.lines[place]; before.text == string(text) {
+			return before.field, true
+		}
 	}
 	l := line{text: string(text)}
-	var ok bool
-	if l.field, ok = readField(l.text); ok {
-		s.keep(place, l)
+	if !l.read(before) {
+		return field{}, false
 	}
-	return l.field, ok
+	s.keep(place, l)
+	return l.field, true
 }
 
 func (s *said) keep(place int, l line) {
@@ -118,14 +122,19 @@ const usualFields = 8
 // ends reports whether b has the end of a head.
 func ends(b []byte) bool { return bytes.Contains(b, emptyLine) }
 
-// readField reads the line of a field.
-func readField(line string) (field, bool) {
-	name, value, ok := strings.Cut(line, ":")
-	value = strings.Trim(value, " \t")
-	if !ok || !all(name, token) || !all(value, printable) {
-		return field{}, false
+// read reads the text; before is a line that may have the same name.
+func (l *line) read(before line) bool {
+	if l.named = before.named; l.named > 0 && strings.HasPrefix(l.text, before.text[:l.named]) {
+		l.field.name = before.field.name
+	} else {
+		l.named = strings.IndexByte(l.text, ':') + 1
+		if l.named == 0 || !all(l.text[:l.named-1], token) {
+			return false
+		}
+		l.field.name = http.CanonicalHeaderKey(l.text[:l.named-1])
 	}
-	return field{http.CanonicalHeaderKey(name), value}, true
+	l.field.value = strings.Trim(l.text[l.named:], " \t")
+	return all(l.field.value, printable)
 }
 
 // take takes up a field.
