@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -18,8 +19,9 @@ const (
 	enabledFile = "/sys/kernel/mm/transparent_hugepage/enabled"
 	// largestPage is of what size they are used: on some machines they have 512 MB.
 	largestPage = 4 << 20
-	// gatherEvery is how often memory is looked at, gatherFor for how long; gatherLater when
-	// again where all is done, or the kernel had no huge page: to look for one can take it long.
+	// gatherEvery is how often memory is looked at while there is something to do, gatherFor for
+	// how long; gatherLater when again where all is done, or the kernel had no huge page (to look
+	// for one can take it long), and no memory has come since.
 	gatherEvery = time.Second
 	gatherFor   = 30 * time.Millisecond
 	gatherLater = time.Minute
@@ -40,22 +42,22 @@ func gatherPages(ctx context.Context) {
 		return // there are none
 	}
 	defer func() { _ = p.pagemap.Close() }()
-	pause := time.NewTimer(0)
-	defer pause.Stop()
+	again := time.NewTicker(gatherEvery)
+	defer again.Stop()
+	var done bool
+	var then time.Time // when it was done, and what was resident
+	var held uintptr
 	for {
+		if now := p.resident(); !done || now >= held+p.huge || time.Since(then) >= gatherLater {
+			if done, err = p.gather(time.Now().Add(gatherFor)); err != nil {
+				return
+			}
+			then, held = time.Now(), now
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-pause.C:
-		}
-		done, err := p.gather(time.Now().Add(gatherFor))
-		switch {
-		case err != nil:
-			return
-		case done:
-			pause.Reset(gatherLater)
-		default:
-			pause.Reset(gatherEvery)
+		case <-again.C:
 		}
 	}
 }
@@ -136,6 +138,14 @@ func (p *memoryPages) gather(until time.Time) (done bool, err error) {
 	done = p.whole == p.before
 	p.next, p.whole, p.before = 0, 0, p.whole
 	return done, nil
+}
+
+// resident is how much of the process is in memory, in bytes (/proc/self/statm, proc_pid_statm(5)).
+func (p *memoryPages) resident() uintptr {
+	text, _ := os.ReadFile("/proc/self/statm") // what is not told has not changed
+	var size, pages uintptr
+	_, _ = fmt.Sscan(string(text), &size, &pages)
+	return pages * p.small
 }
 
 // full reports whether all small pages of a huge one are in memory.
