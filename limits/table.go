@@ -73,7 +73,7 @@ func (t *table) add(a *account) {
 // forget lets go of accounts.
 func (t *table) forget(which func(*account) bool) {
 	for p := range t.all() {
-		if which(p.account) {
+		if which(p.step()) {
 			p.account = nil
 			t.n--
 		}
@@ -123,12 +123,12 @@ func (t *table) shown(p *place, resource string, now int64) (b Budget, ok bool) 
 	}, true
 }
 
-// show remembers what is shown until then, unless it is larger than any budget should be.
+// show remembers what is shown until then, unless there is no room for it.
 func (t *table) show(p *place, b Budget, until int64) {
 	i := slices.Index(t.resources, b.Resource)
 	if i < 0 || max(b.Limit, b.Held) > math.MaxInt32 || b.Window%time.Second != 0 {
-		until = 0
+		return
 	}
-	p.until, p.reset, p.resource = until, b.Reset.UnixMicro(), int8(max(i, 0))
+	p.until, p.reset, p.resource = until, b.Reset.UnixMicro(), int8(i)
 	p.limit, p.used, p.held, p.window = int32(b.Limit), int32(b.Used), int32(b.Held), int32(b.Window/time.Second)
 }

@@ -162,6 +162,10 @@ func (s *stage) catalogue(ctx context.Context) ([]figure, error) {
 	return []figure{{"finding the operation among 1,000, to that among 60", fmt.Sprintf("%.2f", middle(ratios)), "at most 1.10"}}, nil
 }
 
+// growthTurns is how many times as many rounds growth is measured in: it is a few in a hundred,
+// and from one round to the next what a hit costs differs by more.
+const growthTurns = 4
+
 // costOf starts and fills each crowd, and measures them in turns.
 func (s *stage) costOf(ctx context.Context, crowds []crowd) ([][]sample, error) {
 	script, err := s.script("report.lua", "spread.lua")
@@ -182,7 +186,7 @@ func (s *stage) costOf(ctx context.Context, crowds []crowd) ([][]sample, error) 
 		}
 	}
 	samples := make([][]sample, len(crowds))
-	for round := range 1 + s.rounds { // the first warms up
+	for round := range 1 + growthTurns*s.rounds { // the first warms up
 		for i := range crowds {
 			i := (i + round) % len(crowds)
 			c := crowds[i]
