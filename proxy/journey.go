@@ -219,19 +219,20 @@ func (g *Gateway) endTrace(x *exchange) {
 		name = "background " + name
 	}
 	x.span.SetName(name)
-	x.span.SetAttributes(append(g.clientAttributes(x),
+	attributes := append(g.clientAttributes(x),
 		semconv.HTTPRequestMethodKey.String(r.Method), semconv.HTTPRoute(r.Route),
 		attribute.String("weir.operation", r.Operation), attribute.String("weir.account", r.Account), attribute.String("weir.client", r.ClientLabel()),
 		attribute.String("weir.cache", r.Outcome), attribute.String("weir.cache_status", r.Cache),
 		attribute.Int64("weir.wait_ms", r.Waited.Milliseconds()),
-	)...)
+	)
 	if admission := r.admission(); admission != "" {
-		x.span.SetAttributes(attribute.String("weir.admission", admission))
+		attributes = append(attributes, attribute.String("weir.admission", admission))
 	}
 	if r.Status >= http.StatusInternalServerError {
-		x.span.SetAttributes(semconv.ErrorTypeKey.String(itoa(r.Status)))
+		attributes = append(attributes, semconv.ErrorTypeKey.String(itoa(r.Status)))
 		x.span.SetStatus(codes.Error, "")
 	}
+	x.span.SetAttributes(attributes...)
 	x.span.End()
 }
 
