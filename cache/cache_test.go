@@ -375,6 +375,19 @@ func TestAttack34MemoryIsBoundedInABurstOfLargeEntries(t *testing.T) {
 	}
 }
 
+// TestAttack34WhatVaryKeepsIsWeighed: the values of the fields that select an answer are a client's, and
+// as long as it likes.
+func TestAttack34WhatVaryKeepsIsWeighed(t *testing.T) {
+	m := NewMemory(1 << 20)
+	value := strings.Repeat("x", 30<<10)
+	for i := range 100 {
+		kept(m, NewKey(fmt.Sprint(i)), "", func(e *Entry) { e.Vary = []Field{{Name: "Accept-Language", Value: value}} })
+	}
+	if keys, _ := m.Size(); keys > 1<<20/len(value) {
+		t.Errorf("%d of %d bytes each are in a cache of 1 MB", keys, len(value))
+	}
+}
+
 func TestPurge(t *testing.T) {
 	m := NewMemory(1 << 20)
 	tagged := func(tags ...string) func(*Entry) { return func(e *Entry) { e.Tag(tags...) } }

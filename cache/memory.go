@@ -67,6 +67,9 @@ func newHeld(key Key, list []*Entry) *held {
 	total, longest := uint64(0), time.Duration(0)
 	for _, e := range list {
 		total += entryOverhead + uint64(len(e.Body)+len(e.fields.common)+len(e.fields.own))
+		for _, f := range e.Vary {
+			total += uint64(len(f.Name) + len(f.Value))
+		}
 		longest = max(longest, e.Lifetime)
 	}
 	h.weight = uint32(min(total, 1<<32-1))

@@ -40,6 +40,9 @@ func (m *Memory) Configure(rules Rules) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.rules = rules
+	for p := range m.accounts.all() {
+		p.step() // what is shown may be of the rules
+	}
 }
 
 // now is the ledger's clock: the wall clock at its beginning, going on without

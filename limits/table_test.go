@@ -95,3 +95,27 @@ func TestWhatHasNoRoomIsShownAsItIs(t *testing.T) {
 		}
 	})
 }
+
+// TestWhatIsShownIsOfTheRules: new rules are seen at once, where a budget is theirs and not the
+// upstream's.
+func TestWhatIsShownIsOfTheRules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rules := Rules{Limits: policy.DefaultLimits(), ColdStart: "trust"}
+		m := NewMemory(rules)
+		o := answer(policy.Search, 1)
+		o.Rate.Limit, o.Rate.Reset = 30, time.Now().Add(2*time.Second)
+		m.spend(t, claim(1, policy.Search), o)
+		time.Sleep(10 * time.Second)
+		m.added = sweepEvery
+		m.sweep(m.now()) // the window is over; what was spent within a minute is not
+		for _, limit := range []int{30, 100} {
+			rules.Search.Authenticated = limit
+			m.Configure(rules)
+			for range 2 {
+				if got, _ := m.Budget(t.Context(), "a", policy.User, policy.Search); got.Limit != limit || got.Used != 1 {
+					t.Errorf("of %d: %+v", limit, got)
+				}
+			}
+		}
+	})
+}

@@ -49,9 +49,8 @@ func gatherPages(ctx context.Context) {
 	var held uintptr
 	for {
 		if now := p.resident(); !done || now >= held+p.huge || time.Since(then) >= gatherLater {
-			if done, err = p.gather(time.Now().Add(gatherFor)); err != nil {
-				return
-			}
+			done, err = p.gather(time.Now().Add(gatherFor))
+			done = done || err != nil // as of a moment in which no file can be opened
 			then, held = time.Now(), now
 		}
 		select {
@@ -103,7 +102,7 @@ func openPages() (*memoryPages, error) {
 
 // gather goes on from where it was, for a round at most, until a time. It reports whether
 // there is nothing more to do for now: a round found no more than the one before, or the kernel
-// has no huge page to give. An error is for good.
+// has no huge page to give. An error may be one of this moment.
 func (p *memoryPages) gather(until time.Time) (done bool, err error) {
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -135,7 +134,7 @@ func (p *memoryPages) gather(until time.Time) (done bool, err error) {
 			}
 		}
 	}
-	done = p.whole == p.before
+	done = p.whole <= p.before
 	p.next, p.whole, p.before = 0, 0, p.whole
 	return done, nil
 }

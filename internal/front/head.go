@@ -131,7 +131,7 @@ func (l *line) read(before line) bool {
 		if l.named == 0 || !all(l.text[:l.named-1], token) {
 			return false
 		}
-		l.field.name = http.CanonicalHeaderKey(l.text[:l.named-1])
+		l.field.name = strings.Clone(http.CanonicalHeaderKey(l.text[:l.named-1])) // it may outlive the text
 	}
 	l.field.value = strings.Trim(l.text[l.named:], " \t")
 	return all(l.field.value, printable)

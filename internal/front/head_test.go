@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -160,4 +161,34 @@ func TestWhoWritesOtherwiseIsLeftToNetHTTP(t *testing.T) {
 			t.Errorf("%q was read", text)
 		}
 	}
+}
+
+// TestWhatIsSaidNoMoreIsLetGo: a line that has changed leaves nothing behind, though its name is
+// used again: it may have held a credential, and much else.
+func TestWhatIsSaidNoMoreIsLetGo(t *testing.T) {
+	var h head
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	const connections = 200
+	kept, before := make([]*said, connections), heap()
+	for i := range kept {
+		kept[i] = new(said)
+		for last := range maxFields { // one long line behind short ones, which is short in the next
+			text := "GET / HTTP/1.1\r\nHost: h\r\n" + strings.Repeat("X: a\r\n", last)
+			if last < maxFields-1 {
+				text += "X: " + strings.Repeat("x", maxSaid-len("Host: h")-len("X: a")*last-len("X: ")) + "\r\n"
+			}
+			if !h.parse([]byte(text+"\r\n"), kept[i]) || kept[i].size > maxSaid {
+				t.Fatal("not read, or too much of it kept")
+			}
+		}
+	}
+	if each := (heap() - before) / connections; each > 10*maxSaid {
+		t.Errorf("%d bytes are kept of what is said on a connection", each)
+	}
+	runtime.KeepAlive(kept)
 }

@@ -243,7 +243,8 @@ func TestNamesAreBounded(t *testing.T) {
 }
 
 // TestNewcomersTakePlacesInTurn: into a full table one comes at a time, however many ask, and
-// nothing that was counted is lost.
+// nothing that was counted is lost; in place of one that has counted more only when it was asked
+// as often.
 func TestNewcomersTakePlacesInTurn(t *testing.T) {
 	table := newTable[int](10, func(into *int, more int) { *into += more })
 	now := time.Now()
@@ -265,12 +266,54 @@ func TestNewcomersTakePlacesInTurn(t *testing.T) {
 		if got := come(1000); got != 1 || len(table.rows) != 10 {
 			t.Errorf("%d of a thousand took one of %d places", got, len(table.rows))
 		}
-		now = now.Add(letInEvery)
+		now = now.Add(askEvery)
+	}
+	for name := range table.rows {
+		table.count(name, now, 1)
+		table.count(name, now, 1)
+		names += 2
+	}
+	for i, want := range []int{0, 0, 1, 1} {
+		now = now.Add(askEvery)
+		if got := come(1); got != want {
+			t.Errorf("%d of those who ask for the %d. time took the place of one that counted thrice, want %d", got, i+1, want)
+		}
 	}
 	all := 0
 	table.sums(division(now, period), func(_ *int, n int) { all += n })
 	if all != names {
 		t.Errorf("%d of %d are counted", all, names)
+	}
+}
+
+// TestStrangersDisplaceNobodyWhoCounts: 400 who come once a second keep their rows in a flood of
+// names that come once.
+func TestStrangersDisplaceNobodyWhoCounts(t *testing.T) {
+	for _, strangers := range []int{1, 100, 1000} { // each second
+		table := newTable[string](maxSpenders, addSpent)
+		now, stranger := time.Unix(1_000_000_000, 0), 0
+		for second := range 600 {
+			if second%60 == 59 {
+				table.age()
+			}
+			for i := range 400 {
+				table.count(fmt.Sprint("regular", (i*7919+second*31)%400), now, spent{requests: 1})
+				for range strangers*(i+1)/400 - strangers*i/400 {
+					stranger++
+					table.count(fmt.Sprint("stranger", stranger), now, spent{requests: 1})
+				}
+				now = now.Add(time.Second / 400)
+			}
+		}
+		there := 0
+		for i := range 400 {
+			if table.rows[fmt.Sprint("regular", i)] != nil {
+				there++
+			}
+		}
+		if there < 390 {
+			t.Errorf("beside %d strangers a second %d of 400 have a row", strangers, there)
+		}
 	}
 }
 

@@ -14,20 +14,21 @@ const others = "others"
 const maxNameLength = 120
 
 // table counts by name, over an hour. It has a bounded number of rows: a newcomer to a
-// full table takes the place of the least of some, which goes to the others, so that a
-// flood of names does not displace those that count. add folds one count into another.
+// full table takes the place of the least of some, which goes to the others, if that has
+// counted no more; else it takes one off its weight. So a flood of names does not displace
+// those that count. add folds one count into another.
 type table[K, T comparable] struct {
 	most   int
 	add    func(into *T, more T)
 	rows   map[K]*row[T]
 	others row[T]
-	// letIn is when the last newcomer took a place.
-	letIn time.Time
+	// asked is when the last newcomer asked for a place.
+	asked time.Time
 }
 
-// letInEvery is how soon the next does: what counts comes again, and to make room for each of
+// askEvery is how soon the next does: what counts comes again, and to look for room for each of
 // ten thousand names would take longer than the rest of what is counted.
-const letInEvery = 10 * time.Millisecond
+const askEvery = 10 * time.Millisecond
 
 type row[T comparable] struct {
 	ring[T]
@@ -46,12 +47,13 @@ func (t *table[K, T]) count(key K, now time.Time, more T) {
 		switch {
 		case len(t.rows) < t.most:
 			r = &row[T]{}
-		case now.Sub(t.letIn) < letInEvery:
+		case now.Sub(t.asked) >= askEvery:
+			t.asked = now
+			r = t.displace(division)
+		}
+		if r == nil {
 			t.add(t.others.at(division, hour), more)
 			return
-		default:
-			t.letIn = now
-			r = t.displace(division)
 		}
 		t.rows[key] = r
 	}
@@ -62,7 +64,7 @@ func (t *table[K, T]) count(key K, now time.Time, more T) {
 // looked is of how many rows, of no order, the least gives way: all would take long.
 const looked = 16
 
-// displace takes the row of one that gives way, and returns it empty.
+// displace takes the row of one that gives way, and returns it empty; nil where none does.
 func (t *table[K, T]) displace(division int64) *row[T] {
 	var least K
 	lightest, n := math.Inf(1), 0
@@ -75,7 +77,12 @@ func (t *table[K, T]) displace(division int64) *row[T] {
 		}
 	}
 	from := t.rows[least]
+	if from.weight > 1 {
+		from.weight--
+		return nil
+	}
 	delete(t.rows, least)
+	division = max(division, t.others.last) // another may have counted in the next one already
 	t.others.at(division, hour)
 	from.at(division, hour)
 	var none T
