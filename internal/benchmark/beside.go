@@ -37,23 +37,27 @@ func (s *stage) beside(ctx context.Context) ([]figure, error) {
 
 // binary is how long the gateway takes to build, and how large it is.
 func (s *stage) binary(ctx context.Context) ([]figure, error) {
-	var env []string
-	if s.cold {
-		env = []string{"GOCACHE=" + filepath.Join(s.dir, "gocache")}
+	var took []float64
+	for range s.builds {
+		cache := filepath.Join(s.dir, "gocache")
+		began := time.Now()
+		if err := s.build(ctx, "GOCACHE="+cache); err != nil {
+			return nil, err
+		}
+		took = append(took, time.Since(began).Seconds())
+		if err := os.RemoveAll(cache); err != nil {
+			return nil, err
+		}
 	}
-	began := time.Now()
-	if err := s.build(ctx, env...); err != nil {
-		return nil, err
-	}
-	took := time.Since(began)
 	info, err := os.Stat(s.weir)
 	if err != nil {
 		return nil, err
 	}
-	return []figure{
-		{"build of the binary, modules at hand, nothing compiled", fmt.Sprintf("%.1f s", took.Seconds()), "below 60 s"},
-		{"size of the binary", megabytes(info.Size()), "below 40 MB"},
-	}, nil
+	figures := []figure{{"size of the binary", megabytes(info.Size()), "below 40 MB"}}
+	if s.builds > 0 {
+		figures = append(figures, figure{fmt.Sprintf("build of the binary, modules at hand, nothing compiled, median of %d", s.builds), fmt.Sprintf("%.1f s", middle(took)), "below 60 s"})
+	}
+	return figures, nil
 }
 
 // startUp is how long it takes from the start of the process to its first answer.

@@ -33,10 +33,10 @@ type options struct {
 	few     int           // in the smaller
 	// accounts is how many callers the larger of two gateways knows.
 	accounts int
-	// flags and env are those of go build, besides the environment; cold is whether it
-	// builds once more from nothing but the sources.
+	// flags and env are those of go build, besides the environment; builds is how often it
+	// builds from nothing but the sources.
 	flags, env []string
-	cold       bool
+	builds     int
 	weir       string // where the binary goes
 	docs       string // where the figures go
 }
@@ -58,7 +58,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	o := options{
 		columns: columns(), starts: 20, entries: 100_000, few: 1_000, accounts: 10_000,
-		flags: []string{"-trimpath", "-gcflags=all=-dwarf=false", "-gcflags=github.com/redis/go-redis/v9=-dwarf=false -l", "-ldflags", "-s -w"}, env: []string{"CGO_ENABLED=0"}, cold: true, // as make build does
+		flags: []string{"-trimpath", "-gcflags=all=-dwarf=false", "-gcflags=github.com/redis/go-redis/v9=-dwarf=false -l", "-ldflags", "-s -w"}, env: []string{"CGO_ENABLED=0"}, builds: 3, // as make build does
 		weir: "bin/weir", docs: "docs",
 	}
 	var err error
