@@ -11,7 +11,9 @@ import (
 )
 
 // table finds the accounts of a ledger by their names, and beside each what was shown of it
-// last: every hit asks for that, and of 10,000 accounts none lies near.
+// last: every hit asks for that, and of 10,000 accounts none lies near. A hit costs 1.08 times
+// as much with them as with one account, and 1.12 times where a map finds the account, and what
+// was shown is within it (medians of three runs of eight pairs).
 //
 // In it stand not names but two hashes of each, with seeds of this process: 128 bits, of which
 // no two names will ever have the same.

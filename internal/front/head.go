@@ -71,7 +71,6 @@ type said struct {
 // line is the line of a field, as it was written and as it was read.
 type line struct {
 	text  string
-	named int // bytes of its name, with the colon
 	field field
 }
 
@@ -80,18 +79,15 @@ const maxSaid = 1 << 10
 
 // read reads a line in its place.
 func (s *said) read(place int, text []byte) (field, bool) {
-	var before line
-	if place < len(s.lines) {
-		if before = s.lines[place]; before.text == string(text) {
-			return before.field, true
-		}
+	if place < len(s.lines) && s.lines[place].text == string(text) {
+		return s.lines[place].field, true
 	}
 	l := line{text: string(text)}
-	if !l.read(before) {
-		return field{}, false
+	var ok bool
+	if l.field, ok = readField(l.text); ok {
+		s.keep(place, l)
 	}
-	s.keep(place, l)
-	return l.field, true
+	return l.field, ok
 }
 
 func (s *said) keep(place int, l line) {
@@ -122,19 +118,14 @@ const usualFields = 8
 // ends reports whether b has the end of a head.
 func ends(b []byte) bool { return bytes.Contains(b, emptyLine) }
 
-// read reads the text; before is a line that may have the same name.
-func (l *line) read(before line) bool {
-	if l.named = before.named; l.named > 0 && strings.HasPrefix(l.text, before.text[:l.named]) {
-		l.field.name = before.field.name
-	} else {
-		l.named = strings.IndexByte(l.text, ':') + 1
-		if l.named == 0 || !all(l.text[:l.named-1], token) {
-			return false
-		}
-		l.field.name = strings.Clone(http.CanonicalHeaderKey(l.text[:l.named-1])) // it may outlive the text
+// readField reads the line of a field.
+func readField(line string) (field, bool) {
+	name, value, ok := strings.Cut(line, ":")
+	value = strings.Trim(value, " \t")
+	if !ok || !all(name, token) || !all(value, printable) {
+		return field{}, false
 	}
-	l.field.value = strings.Trim(l.text[l.named:], " \t")
-	return all(l.field.value, printable)
+	return field{http.CanonicalHeaderKey(name), value}, true
 }
 
 // take takes up a field.

@@ -163,8 +163,8 @@ func TestWhoWritesOtherwiseIsLeftToNetHTTP(t *testing.T) {
 	}
 }
 
-// TestWhatIsSaidNoMoreIsLetGo: a line that has changed leaves nothing behind, though its name is
-// used again: it may have held a credential, and much else.
+// TestWhatIsSaidNoMoreIsLetGo: a line that has changed leaves nothing behind: it may have held a
+// credential, and much else.
 func TestWhatIsSaidNoMoreIsLetGo(t *testing.T) {
 	var h head
 	heap := func() uint64 {
