@@ -79,7 +79,7 @@ func (c *Codec) Encode(key Key, e *Entry) ([]byte, error) {
 	if !legible(e) {
 		return nil, ErrValue // JSON would change it
 	}
-	text, err := json.Marshal(meta{e.Status, e.Header(), e.Vary, e.tags, e.About, e.Lifetime, e.Requested, e.Answered, e.Since, e.age})
+	text, err := json.Marshal(meta{e.Status, e.Header(), e.Vary, e.tags, e.About, e.Lifetime, e.Requested(), e.Answered, e.Since, e.age})
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +138,7 @@ func (c *Codec) Decode(key Key, value []byte) (*Entry, error) {
 	}
 	return &Entry{
 		Status: m.Status, fields: newFields(m.Header), Body: body, Vary: m.Vary, tags: m.Tags, About: m.About, Lifetime: m.Lifetime,
-		Requested: m.Requested, Answered: m.Answered, Since: m.Since, age: m.Age,
+		took: m.Answered.Sub(m.Requested), Answered: m.Answered, Since: m.Since, age: m.Age,
 	}, nil
 }
 

@@ -24,9 +24,10 @@ type Entry struct {
 	Lifetime time.Duration
 	// age is the apparent age on arrival.
 	age time.Duration
-	// Requested and Answered are when its request was sent and its answer
-	// came; Answered is moved forward by each validation.
-	Answered, Requested time.Time
+	// took is how long its request took.
+	took time.Duration
+	// Answered is when its answer came; it is moved forward by each validation.
+	Answered time.Time
 	// About is the question, whoever asks it; zero where no other caller can prove that it
 	// may see the answer ([Store.Nominees]).
 	About Key
@@ -170,10 +171,13 @@ func between(earlier, later time.Time) time.Duration {
 // NewEntry makes the entry of an answer that [Keep] lets through. Header is
 // copied, body is not.
 func NewEntry(a Answer, body []byte, lifetime time.Duration) *Entry {
-	e := &Entry{Status: a.Status, fields: newFields(Kept(a.Header)), Body: body, Lifetime: lifetime, Requested: a.Requested, Answered: a.Answered}
-	e.age = arrivalAge(a)
+	e := &Entry{Status: a.Status, fields: newFields(Kept(a.Header)), Body: body, Lifetime: lifetime, Answered: a.Answered}
+	e.age, e.took = arrivalAge(a), a.Answered.Sub(a.Requested)
 	return e
 }
+
+// Requested is when its request was sent.
+func (e *Entry) Requested() time.Time { return e.Answered.Add(-e.took) }
 
 // arrivalAge is the corrected initial age (RFC 9111 section 4.2.3). One that was
 // told, but cannot be read, is taken for too high (section 5.1 lets a cache ignore
@@ -219,7 +223,7 @@ func (e *Entry) Validated(a Answer, lifetime time.Duration, since Generation) *E
 		}
 	}
 	renewed.fields = newFields(merged)
-	renewed.Requested, renewed.Answered = a.Requested, a.Answered
+	renewed.Answered, renewed.took = a.Answered, a.Answered.Sub(a.Requested)
 	renewed.Lifetime, renewed.Since, renewed.age = lifetime, since, arrivalAge(a)
 	return &renewed
 }

@@ -29,7 +29,7 @@ func newFields(h http.Header) fields {
 			into.WriteString(name + ": " + strings.ReplaceAll(value, "\n", " ") + "\n")
 		}
 	}
-	return fields{unique.Make(common.String()).Value(), strings.Clone(own.String())}
+	return fields{unique.Make(common.String()).Value(), own.String()}
 }
 
 // isOwn reports whether a field of this name tells one answer from most others.

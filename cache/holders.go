@@ -2,7 +2,6 @@ package cache
 
 import (
 	"context"
-	"encoding/binary"
 	"net/http"
 	"slices"
 	"sync"
@@ -15,9 +14,9 @@ const (
 	// maxAsked bounds those whose answers the shared tier is asked for.
 	maxAsked = 2
 	// holdersPart is which part of the memory tier says who holds what.
-	holdersPart = 32
+	holdersPart = 64
 	// holderSize is about what one answer costs there, in bytes.
-	holderSize = 80
+	holderSize = 28
 )
 
 // holders says of a question, whoever asks it, under which keys answers to it are
@@ -28,19 +27,18 @@ const (
 // each question it took a twentieth of what answers of 2 KB take.
 type holders struct {
 	mu             sync.Mutex
-	recent, former map[holder]Key
-	most           int       // in each of the two
-	since          time.Time // when recent began
+	recent, former map[holder]short // of keys
+	most           int              // in each of the two
+	since          time.Time        // when recent began
 }
 
-// holder is a place in the list of a question, by a part of its hash.
-type holder struct {
-	about uint64
-	place uint8
-}
+// holder is a place in the list of a question, of which the rest says which it is.
+type holder uint64
+
+func holderOf(about Key, place int) holder { return holder(about.short())*maxHolders + holder(place) }
 
 func newHolders(size int64) holders {
-	return holders{recent: map[holder]Key{}, most: max(maxHolders, int(size/holdersPart/holderSize/2))}
+	return holders{recent: map[holder]short{}, most: max(maxHolders, int(size/holdersPart/holderSize/2))}
 }
 
 // note puts a key at the front of a question's list.
@@ -49,35 +47,34 @@ func (h *holders) note(about, key Key, now time.Time) {
 	defer h.mu.Unlock()
 	list := h.listLocked(about)
 	if len(h.recent)+len(list) >= h.most || now.Sub(h.since) > retention {
-		h.former, h.recent, h.since = h.recent, map[holder]Key{}, now
+		h.former, h.recent, h.since = h.recent, map[holder]short{}, now
 	}
-	question := binary.BigEndian.Uint64(about[:])
-	h.recent[holder{question, 0}] = key
-	place := uint8(1)
-	for _, k := range list {
-		if k != key && place < maxHolders {
-			h.recent[holder{question, place}] = k
+	newest := key.short()
+	h.recent[holderOf(about, 0)] = newest
+	place := 1
+	for _, s := range list {
+		if s != newest && place < maxHolders {
+			h.recent[holderOf(about, place)] = s
 			place++
 		}
 	}
 }
 
 // of returns a question's list.
-func (h *holders) of(about Key) []Key {
+func (h *holders) of(about Key) []short {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.listLocked(about)
 }
 
-func (h *holders) listLocked(about Key) (list []Key) {
-	question := binary.BigEndian.Uint64(about[:])
-	for _, half := range []map[holder]Key{h.recent, h.former} {
-		for place := range uint8(maxHolders) {
-			key, ok := half[holder{question, place}]
+func (h *holders) listLocked(about Key) (list []short) {
+	for _, half := range []map[holder]short{h.recent, h.former} {
+		for place := range maxHolders {
+			s, ok := half[holderOf(about, place)]
 			if !ok {
 				break
 			}
-			list = append(list, key)
+			list = append(list, s)
 		}
 		if len(list) > 0 {
 			break
@@ -104,8 +101,9 @@ func (s *Store) Nominees(ctx context.Context, key, about Key) (own, others []*En
 		}
 	}
 	for _, k := range s.holders.of(about) {
-		if k != key {
-			take(s.at(k).list())
+		if h := s.find(k); h != nil && h.key != key {
+			h.use()
+			take(h.list())
 		}
 	}
 	if len(others) == 0 && s.shared != nil {

@@ -8,15 +8,15 @@ import (
 )
 
 func TestHoldersAreRememberedNewestFirstAndBounded(t *testing.T) {
-	h, now := newHolders(1<<20), time.Now() // 204 places in each half
+	h, now := newHolders(1<<20), time.Now() // 292 places in each half
 	about := NewKey("question")
 	for i := range 3 * maxHolders {
 		h.note(about, NewKey(fmt.Sprint(i)), now)
 	}
 	h.note(about, NewKey("20"), now) // it was there
-	var want []Key
+	var want []short
 	for _, i := range []int{20, 23, 22, 21, 19, 18, 17, 16} {
-		want = append(want, NewKey(fmt.Sprint(i)))
+		want = append(want, NewKey(fmt.Sprint(i)).short())
 	}
 	if got := h.of(about); !slices.Equal(got, want) {
 		t.Errorf("%d holders, want the eight newest in their order", len(got))
@@ -37,5 +37,19 @@ func TestHoldersAreRememberedNewestFirstAndBounded(t *testing.T) {
 	h.note(NewKey("b"), NewKey("x"), now.Add(50*time.Hour))
 	if got := h.of(about); len(got) > 0 {
 		t.Errorf("%d holders after two days", len(got))
+	}
+}
+
+// TestWhatIsOnesOwnIsNotAnothers: it is asked about once.
+func TestWhatIsOnesOwnIsNotAnothers(t *testing.T) {
+	s, about := NewStore(NewMemory(1<<20), nil), NewKey("question")
+	for _, who := range []string{"a", "b"} {
+		e := NewEntry(answer(200), []byte(who), time.Hour)
+		e.About = about
+		s.Keep(t.Context(), NewKey(who), e)
+	}
+	own, others := s.Nominees(t.Context(), NewKey("a"), about)
+	if len(own) != 1 || len(others) != 1 || string(others[0].Body) != "b" {
+		t.Errorf("of its own %d, of others %d", len(own), len(others))
 	}
 }

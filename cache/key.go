@@ -19,3 +19,9 @@ func NewKey(parts ...string) Key {
 	}
 	return sha256.Sum256(buf)
 }
+
+// short is what a key is found by within this process: whoever finds something so looks at the
+// whole key, or at what it is the key of.
+type short uint64
+
+func (k Key) short() short { return short(binary.BigEndian.Uint64(k[:])) }

@@ -7,81 +7,81 @@ package cache
 // bit of what it reads anyway. (With a list by use, or counts of it, a hit looked into the cold
 // memory of its neighbours: 2 % of what it takes where 100,000 are held, by a profile.)
 //
-// Invariants: the weight is the sum of what is held; whoever asks for room gets it.
+// It is in one piece of memory, for the collector finds what is held by the pointers there, most
+// of it as it lies in memory: with 100,000 held it takes 43 ms; where each led to its neighbours
+// 70, and 105 where it came by the shelves alone.
+//
+// Invariants: the weight is the sum of what is held; what is gone no hand stands at.
 type order struct {
-	oldest, newest *held
-	hand           *held // what it looks at next; nil where it begins over again
-	broom          *held // the same, of who looks for what has had its time
-	count          int
-	weight         uint64 // bytes
+	// nodes are a ring; the first is between the newest and the oldest, and of nothing.
+	nodes []node
+	spare uint32 // a place of nothing, the others behind it; 0 is none
+	hand  uint32 // of who looks for what gives way; 0 where it begins over again
+	broom uint32 // of who looks for what has had its time
+
+	count  int
+	weight uint64 // bytes
 }
 
+// node is the place of something that is held.
+type node struct {
+	held         *held
+	older, newer uint32
+}
+
+func newOrder() order { return order{nodes: make([]node, 1)} }
+
+// add gives something its place, behind all others.
 func (o *order) add(h *held) {
-	h.older, h.newer = o.newest, nil
-	if o.newest == nil {
-		o.oldest = h
+	place := o.spare
+	if place != 0 {
+		o.spare = o.nodes[place].newer
 	} else {
-		o.newest.newer = h
+		place = uint32(len(o.nodes))
+		o.nodes = append(o.nodes, node{})
 	}
-	o.newest = h
+	newest := o.nodes[0].older
+	o.nodes[place] = node{h, newest, 0}
+	o.nodes[newest].newer, o.nodes[0].older = place, place
+	h.place = place
 	o.count++
 	o.weight += uint64(h.weight)
 }
 
 func (o *order) remove(h *held) {
-	if o.hand == h {
-		o.hand = h.newer
+	place := h.place
+	n := o.nodes[place]
+	for _, hand := range []*uint32{&o.hand, &o.broom} {
+		if *hand == place {
+			*hand = n.newer
+		}
 	}
-	if o.broom == h {
-		o.broom = h.newer
-	}
-	if h.older == nil {
-		o.oldest = h.newer
-	} else {
-		h.older.newer = h.newer
-	}
-	if h.newer == nil {
-		o.newest = h.older
-	} else {
-		h.newer.older = h.older
-	}
-	h.older, h.newer = nil, nil
+	o.nodes[n.older].newer, o.nodes[n.newer].older = n.newer, n.older
+	o.nodes[place] = node{newer: o.spare}
+	o.spare = place
 	o.count--
 	o.weight -= uint64(h.weight)
 }
 
-// givesWay returns what is to go; there must be something. The hand stays where it was.
-func (o *order) givesWay() *held {
-	for {
-		if o.hand == nil {
-			o.hand = o.oldest
-		}
-		if !o.hand.used.Swap(false) {
-			return o.hand
-		}
-		o.hand = o.hand.newer
+// at returns where a hand stands: at the oldest where it begins over again. There must be
+// something.
+func (o *order) at(hand *uint32) *held {
+	if *hand == 0 {
+		*hand = o.nodes[0].newer
 	}
+	return o.nodes[*hand].held
 }
 
-// swept returns the next that may have had its time; nil of nothing.
-func (o *order) swept() *held {
-	if o.broom == nil {
-		o.broom = o.oldest
-	}
-	h := o.broom
-	if h != nil {
-		o.broom = h.newer
-	}
-	return h
-}
+// pass moves a hand on.
+func (o *order) pass(hand *uint32) { *hand = o.nodes[*hand].newer }
 
-// all are what is held; yield may remove what it is given.
+// all are what is held, the oldest first; yield may remove what it is given.
 func (o *order) all(yield func(*held) bool) {
-	for h := o.oldest; h != nil; {
-		next := h.newer
-		if !yield(h) {
+	for place := o.nodes[0].newer; place != 0; {
+		n := o.nodes[place]
+		if !yield(n.held) {
 			return
 		}
-		h = next
+		place = n.newer
 	}
 }

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"fmt"
+	"net/http"
 	"runtime"
 	"strings"
 	"sync"
@@ -19,10 +20,7 @@ func room(entries int) *Memory {
 	return m
 }
 
-func (m *Memory) has(key Key) bool {
-	_, short := m.place(key)
-	return m.shelves[key[0]%shelves].held[short] != nil // Lookup would use it
-}
+func (m *Memory) has(key Key) bool { return m.find(key.short()) != nil } // Lookup would use it
 
 // TestWhatIsUsedStays: what was used since the hand passed outlives what was not, once.
 func TestWhatIsUsedStays(t *testing.T) {
@@ -66,14 +64,15 @@ func TestWhatHasHadItsTimeGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMemory(1 << 20)
 		const n = 50
+		kept(m, NewKey("lasting"), "", func(e *Entry) { e.Lifetime = 10 * time.Hour })
 		for i := range n {
 			kept(m, NewKey(fmt.Sprint(i)), "", nil)
 		}
 		time.Sleep(time.Hour + retention + 2*time.Second)
-		for range n/sweepEach + 1 {
+		for range n/sweepEach + 2 {
 			kept(m, NewKey("another"), "", nil)
 		}
-		if keys, _ := m.Size(); keys != 1 {
+		if keys, _ := m.Size(); keys != 2 {
 			t.Errorf("%d are held", keys)
 		}
 	})
@@ -85,13 +84,35 @@ func TestWhatIsReplacedIsLetGo(t *testing.T) {
 	m, key := NewMemory(64<<20), NewKey("a")
 	body := strings.Repeat("x", 1<<20)
 	for i := range 200 {
-		kept(m, key, body, func(e *Entry) { e.Vary = []Field{{"Accept-Language", fmt.Sprint(i % 2), false}} })
+		kept(m, key, body, func(e *Entry) {
+			e.fields, e.Vary = newFields(header(`Etag: "1"`)), []Field{{"Accept-Language", fmt.Sprint(i % 2), false}}
+		})
 	}
 	runtime.GC()
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
 	if all := m.at(key).list(); len(all) != 2 || memory.HeapAlloc > 32<<20 {
 		t.Errorf("%d variants of a megabyte, and %d bytes are in use", len(all), memory.HeapAlloc)
+	}
+}
+
+// TestFieldsOfAnySizeAreHeld: in the piece that holds the entry or beside it, of the newest and of
+// those that Vary keeps apart, and of what was held before.
+func TestFieldsOfAnySizeAreHeld(t *testing.T) {
+	for size := range 600 {
+		m, key := NewMemory(1<<20), NewKey("a")
+		value := func(variant int) string { return strings.Repeat(fmt.Sprint(variant), size) }
+		for i := range 3 {
+			e := NewEntry(answer(200, "Link: "+value(i)), nil, time.Hour)
+			e.Vary = []Field{{"Accept-Language", fmt.Sprint(i), false}}
+			m.Keep(key, e)
+		}
+		for i := range 3 {
+			e, _ := m.Lookup(key, http.Header{"Accept-Language": {fmt.Sprint(i)}})
+			if e == nil || e.Field("Link") != value(i) {
+				t.Fatalf("of %d bytes: %+v", size, e)
+			}
+		}
 	}
 }
 
@@ -192,24 +213,33 @@ func TestMemoryIsAMapThatForgets(t *testing.T) {
 
 // consistent checks what must hold of a tier at any time.
 func consistent(t *rapid.T, m *Memory) {
-	var before *held
+	before := uint32(0)
 	count, weight := 0, uint64(0)
 	for h := range m.order.all {
-		if !m.has(h.key) || h.older != before {
+		if m.find(h.key.short()) != h || m.order.nodes[h.place].older != before {
 			t.Fatal("the order has what is not held, or has lost its way back")
 		}
-		count, weight, before = count+1, weight+uint64(h.weight), h
+		count, weight, before = count+1, weight+uint64(h.weight), h.place
 	}
-	for _, h := range []*held{m.order.hand, m.order.broom} {
-		if h != nil && !m.has(h.key) {
+	for _, hand := range []uint32{m.order.hand, m.order.broom} {
+		if hand != 0 && m.order.nodes[hand].held == nil {
 			t.Fatal("what is gone is looked at")
 		}
+	}
+	spare := 0
+	for place := m.order.spare; place != 0; place = m.order.nodes[place].newer {
+		if spare++; m.order.nodes[place].held != nil {
+			t.Fatal("what is gone is held on to")
+		}
+	}
+	if 1+count+spare != len(m.order.nodes) {
+		t.Fatalf("of %d places %d are in use, and %d spare", len(m.order.nodes), count, spare)
 	}
 	shelved := 0
 	for i := range m.shelves {
 		shelved += len(m.shelves[i].held)
 	}
-	if keys, bytes := m.Size(); keys != count || bytes != weight || shelved != count || before != m.order.newest || weight > m.most {
+	if keys, bytes := m.Size(); keys != count || bytes != weight || shelved != count || before != m.order.nodes[0].older || weight > m.most {
 		t.Fatalf("says %d keys of %d bytes, has %d of %d, on shelves %d; the most are %d bytes", keys, bytes, count, weight, shelved, m.most)
 	}
 }

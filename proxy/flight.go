@@ -408,7 +408,7 @@ func (g *Gateway) shared(x *exchange, since time.Time) *http.Response {
 	if e == nil || purged {
 		return nil
 	}
-	asked := !since.IsZero() && !e.Requested.Before(since)
+	asked := !since.IsZero() && !e.Requested().Before(since)
 	if !asked && (!e.Fresh(now) || x.mustAsk(e, now)) {
 		return nil
 	}

@@ -26,7 +26,7 @@ func TestAttack29WhoWasHeldUpOverwritesNothing(t *testing.T) {
 			key, paused, other := cache.NewKey(name), f.open(""), f.open("")
 			at := func(d time.Duration, body string) *cache.Entry {
 				e := fetched(paused.Generation(), body)
-				e.Requested, e.Answered = e.Requested.Add(d), e.Answered.Add(d)
+				e.Answered = e.Answered.Add(d)
 				return e
 			}
 			older, newer := at(-5*time.Second, "older"), at(ahead, "newer")
