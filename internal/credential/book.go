@@ -244,12 +244,13 @@ func parse(value string) (scheme, credential string) {
 	return scheme, credential
 }
 
-// keyed is an HMAC and what it is fed from, kept for its allocations: made anew they are
-// ten of the thirty of a hit.
+// keyed is an HMAC, what it is fed from, and names that it has made, kept for their allocations:
+// made anew they were eleven of the thirty of a hit.
 type keyed struct {
-	mac hash.Hash
-	in  []byte
-	sum [sha256.Size]byte
+	mac   hash.Hash
+	in    []byte
+	sum   [sha256.Size]byte
+	names [64]string // each in the place that a part of it says
 }
 
 // hash names a credential without telling it. It keeps security classes apart,
@@ -264,5 +265,12 @@ func (b *Book) hash(credential string) string {
 	k.in = append(k.in[:0], credential...)
 	_, _ = k.mac.Write(k.in) // a hash takes everything
 	clear(k.in)
-	return hex.EncodeToString(k.mac.Sum(k.sum[:0])[:16])
+	sum := k.mac.Sum(k.sum[:0])[:16]
+	var text [32]byte
+	hex.Encode(text[:], sum)
+	name := &k.names[sum[0]%uint8(len(k.names))]
+	if *name != string(text[:]) {
+		*name = string(text[:])
+	}
+	return *name
 }

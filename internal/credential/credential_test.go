@@ -152,6 +152,26 @@ func TestOneCredentialInTwoForms(t *testing.T) {
 	}
 }
 
+// TestEachCredentialIsAClass of its own, and the same each time: what is kept of one for the next
+// must not be taken for it.
+func TestEachCredentialIsAClass(t *testing.T) {
+	b := book(t, true)
+	classes := map[string]string{}
+	for range 3 {
+		for i := range 1000 {
+			credential := fmt.Sprintf("ghp_%d", i)
+			class := identify(t, b, "Bearer "+credential).Class
+			if of := classes[class]; of != "" && of != credential {
+				t.Fatalf("%s and %s are one class", of, credential)
+			}
+			classes[class] = credential
+		}
+	}
+	if len(classes) != 1000 {
+		t.Errorf("%d classes of 1000 credentials", len(classes))
+	}
+}
+
 func TestKinds(t *testing.T) {
 	b := book(t, true)
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("id:s"))
