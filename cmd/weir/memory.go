@@ -14,7 +14,7 @@ import (
 // cache, much, and most of the memory for nothing.
 const (
 	leastSlack  = 40 << 20
-	slackPart   = 8 // of what lives
+	slackPart   = 5 // of what lives
 	lookAtHeap  = time.Second
 	mostPercent = 400
 )

@@ -15,8 +15,8 @@ func TestTheCollectorLeavesRoom(t *testing.T) {
 		{16 << 20, 250},
 		{100 << 20, 40},
 		{192 << 20, 20},
-		{300 << 20, 12},
-		{4 << 30, 12},
+		{300 << 20, 20},
+		{4 << 30, 20},
 	} {
 		if got := collectorPercent(c.live); got != c.percent {
 			t.Errorf("%d MB live: %d %%, want %d", c.live>>20, got, c.percent)
