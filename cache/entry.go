@@ -10,6 +10,10 @@ import (
 
 // Entry is a complete answer that is kept. It is immutable: many requests
 // read one at the same time. What a hit looks at comes first: it is together in memory.
+//
+// Its fields lie in it, so a text that is returned of them keeps all of the entry in memory, however
+// long ago the cache let it go. Who keeps one for longer than an answer takes clones it: HTTP/2 keeps
+// the fields that were sent, for as long as a connection lasts.
 type Entry struct {
 	Status int
 	fields fields

@@ -16,7 +16,7 @@ const (
 	// holdersPart is which part of the memory tier says who holds what.
 	holdersPart = 64
 	// holderSize is about what one answer costs there, in bytes.
-	holderSize = 28
+	holderSize = 32
 )
 
 // holders says of a question, whoever asks it, under which keys answers to it are

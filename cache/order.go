@@ -75,7 +75,8 @@ func (o *order) at(hand *uint32) *held {
 // pass moves a hand on.
 func (o *order) pass(hand *uint32) { *hand = o.nodes[*hand].newer }
 
-// all are what is held, the oldest first; yield may remove what it is given.
+// all are what is held, the oldest first; yield may remove what it is given, and nothing
+// else.
 func (o *order) all(yield func(*held) bool) {
 	for place := o.nodes[0].newer; place != 0; {
 		n := o.nodes[place]

@@ -21,17 +21,27 @@ type fields interface {
 type headerFields struct {
 	header http.Header
 	values []string
+	copies strings.Builder // of values that are an entry's; without room there are none
 }
 
 // inHeader has room for so many lines at once; more cost more allocations.
 func inHeader(h http.Header, lines int) *headerFields {
-	return &headerFields{h, make([]string, 0, lines)}
+	return &headerFields{header: h, values: make([]string, 0, lines)}
 }
 
-// How many lines Weir itself adds, and how many most answers have with them.
+// entryInHeader copies the values of lines, for one that lies in an entry must not keep that for
+// as long as a connection lasts.
+func entryInHeader(h http.Header) *headerFields {
+	f := inHeader(h, mostLines)
+	f.copies.Grow(mostText)
+	return f
+}
+
+// How many lines Weir itself adds, and how many, and of how many bytes, most answers have with them.
 const (
 	ownLines  = 10
 	mostLines = 32
+	mostText  = 512
 )
 
 func (f *headerFields) one(value string) []string {
@@ -40,6 +50,11 @@ func (f *headerFields) one(value string) []string {
 }
 
 func (f *headerFields) add(name, value string) {
+	if f.copies.Cap() > 0 {
+		begin := f.copies.Len()
+		f.copies.WriteString(value)
+		value = f.copies.String()[begin:]
+	}
 	if before := f.header[name]; len(before) > 0 {
 		f.header[name] = append(before, value)
 		return

@@ -6,10 +6,14 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -246,3 +250,95 @@ func TestWhoSendsTooFastIsNotLookedAt(t *testing.T) {
 		}
 	})
 }
+
+// TestWhatIsSentKeepsNoEntry: HTTP/2 keeps the fields that it has sent, to clients and upstream, for
+// as long as a connection lasts. A body that the cache let go must not stay for them.
+func TestWhatIsSentKeepsNoEntry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size, path, date = 7 << 20, "/repos/o/r", "Sat, 01 Jan 2000 00:00:00 GMT"
+		etag, failing := "", false
+		var asks []string
+		w := newWorld(t, nil, func(c *Config) {
+			c.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+				asks = slices.AppendSeq(asks, linesOf(r.Header))
+				answer := httptest.NewRecorder()
+				answer.Header().Set("Cache-Control", "max-age=60, stale-if-error=60")
+				answer.Header().Set("Last-Modified", date)
+				if etag != "" {
+					answer.Header().Set("Etag", etag)
+				}
+				if failing {
+					answer.WriteHeader(http.StatusBadGateway)
+				} else if isUnconditional(r.Header) {
+					answer.Header().Set("Content-Length", strconv.Itoa(size))
+					_, _ = answer.Write(make([]byte, size))
+				} else {
+					answer.WriteHeader(http.StatusNotModified)
+				}
+				return answer.Result(), nil
+			})
+		})
+		heap := func() uint64 {
+			for range 3 { // pools are emptied at the second
+				runtime.GC()
+			}
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return m.HeapAlloc
+		}
+		var sent []string // values; the names are lower case on the wire, and so copies
+		ask := func(fields ...string) (cacheStatus string) {
+			answer := discarding{http.Header{}}
+			w.gateway.ServeHTTP(answer, asked(path, fields...))
+			sent = slices.AppendSeq(sent, linesOf(answer.header))
+			return answer.header.Get("Cache-Status")
+		}
+		for _, etag = range []string{`"1"`, ""} {
+			asks, sent = nil, nil
+			before := heap()
+			tag, err := w.gateway.TagOf(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range []struct{ field, want string }{
+				{"X-A: b", "weir; fwd=uri-miss; fwd-status=200; stored"}, {"X-A: b", "weir; hit"}, {"Range: bytes=0-0", "weir; hit"},
+				{"Cache-Control: no-cache", "weir; fwd=request; fwd-status=304; stored"}, {"X-A: b", "weir; fwd=stale; fwd-status=502; ttl=-"},
+			} {
+				if failing = strings.Contains(c.want, "502"); failing {
+					time.Sleep(70 * time.Second)
+				}
+				if got := ask(c.field); !strings.HasPrefix(got, c.want) {
+					t.Errorf("the cache's part in the answer to %q was %q, want %q", c.field, got, c.want)
+				}
+			}
+			if dropped := w.gateway.Cache.Memory.Drop(tag); dropped != 1 {
+				t.Errorf("%d entries were dropped, want 1", dropped)
+			}
+			if kept := int64(heap() - before); kept > size/2 {
+				t.Errorf("ETag %q: %d bytes are kept by what was sent", etag, kept)
+			}
+			runtime.KeepAlive(asks)
+			runtime.KeepAlive(sent)
+		}
+	})
+}
+
+// linesOf are the values of a header.
+func linesOf(h http.Header) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, values := range h {
+			for _, value := range values {
+				if !yield(value) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// discarding keeps the fields of an answer, and nothing of its body.
+type discarding struct{ header http.Header }
+
+func (d discarding) Header() http.Header         { return d.header }
+func (d discarding) WriteHeader(int)             {}
+func (d discarding) Write(p []byte) (int, error) { return len(p), nil }

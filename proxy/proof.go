@@ -146,7 +146,7 @@ func (g *Gateway) validate(x *exchange, out *http.Request) bool {
 	x.offers = g.offers(x, out.Header)
 	modified := ""
 	if x.stale != nil && onlyHeld(x.offers) && (len(x.offers) > 0 || x.stale.ETag() == "") { // never without its ETag (RFC 9111 section 4.3.1)
-		modified = x.stale.Field("Last-Modified")
+		modified = strings.Clone(x.stale.Field("Last-Modified"))
 	}
 	if len(x.offers) == 0 && modified == "" {
 		return false
@@ -155,7 +155,7 @@ func (g *Gateway) validate(x *exchange, out *http.Request) bool {
 	out.Header.Del("If-Modified-Since")
 	var tags []string
 	for _, o := range x.offers {
-		tags = append(tags, o.etag)
+		tags = append(tags, strings.Clone(o.etag))
 	}
 	if len(tags) > 0 {
 		out.Header.Set("If-None-Match", strings.Join(tags, ", "))

@@ -68,7 +68,7 @@ func (g *Gateway) rateHeaders(x *exchange, into fields) {
 func (g *Gateway) replyFromEntry(x *exchange, e *cache.Entry, now time.Time) {
 	x.record.Cache = g.hit(e, now)
 	h := x.w.Header()
-	status := entryFields(x, e, now, inHeader(h, mostLines))
+	status := entryFields(x, e, now, entryInHeader(h))
 	g.reply(x, h)
 	x.w.WriteHeader(status)
 	if status != http.StatusNotModified && x.method != http.MethodHead {
@@ -81,7 +81,7 @@ func (g *Gateway) replyFromEntry(x *exchange, e *cache.Entry, now time.Time) {
 func (g *Gateway) replyPart(x *exchange, e *cache.Entry, now time.Time) {
 	x.record.Cache = g.hit(e, now)
 	h := x.w.Header()
-	into := inHeader(h, mostLines)
+	into := entryInHeader(h)
 	e.Fields(into.add)
 	delete(h, "Content-Length")
 	into.number("Age", int(e.Age(now)/time.Second))
@@ -127,7 +127,7 @@ func entryFields(x *exchange, e *cache.Entry, now time.Time, into fields) (statu
 // entryResponse is an entry in the place of an upstream's answer.
 func entryResponse(x *exchange, e *cache.Entry, now time.Time) *http.Response {
 	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: x.in, Body: http.NoBody, Header: make(http.Header, 16)}
-	resp.StatusCode = entryFields(x, e, now, inHeader(resp.Header, mostLines))
+	resp.StatusCode = entryFields(x, e, now, entryInHeader(resp.Header))
 	if resp.StatusCode != http.StatusNotModified {
 		resp.ContentLength = int64(len(e.Body))
 		if x.method != http.MethodHead {
