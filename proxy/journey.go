@@ -117,10 +117,11 @@ func (g *Gateway) attemptAttributes(x *exchange) []attribute.KeyValue {
 // whyWaited is what a request for a permit had to wait for, or was refused for; empty
 // where it got it at once.
 func whyWaited(p *limits.Permit, err error) string {
+	if err == nil {
+		return string(p.Waited)
+	}
 	var refusal *limits.Refusal
 	switch {
-	case err == nil:
-		return string(p.Waited)
 	case errors.As(err, &refusal):
 		return string(refusal.Reason)
 	case errors.Is(err, context.Canceled):
@@ -131,10 +132,11 @@ func whyWaited(p *limits.Permit, err error) string {
 
 // whatCame is the status of an answer, or the kind of the error in its place.
 func whatCame(resp *http.Response, err error) string {
+	if err == nil {
+		return itoa(resp.StatusCode)
+	}
 	var name *net.DNSError
 	switch {
-	case err == nil:
-		return itoa(resp.StatusCode)
 	case errors.Is(err, errStalled), isTimeout(err):
 		return "timeout"
 	case errors.Is(err, context.Canceled):
