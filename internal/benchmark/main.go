@@ -58,7 +58,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	o := options{
 		columns: columns(), starts: 20, entries: 100_000, few: 1_000, accounts: 10_000,
-		flags: []string{"-trimpath", "-gcflags=all=-dwarf=false", "-gcflags=github.com/redis/go-redis/v9=-dwarf=false -l", "-ldflags", "-s -w"}, env: []string{"CGO_ENABLED=0"}, builds: 3, // as make build does
+		flags: []string{"-trimpath", "-gcflags=all=-dwarf=false", "-gcflags=github.com/redis/go-redis/v9=-dwarf=false -l", "-ldflags", "-s -w"}, env: []string{"GOGC=400", "CGO_ENABLED=0"}, builds: 3, // as make build does
 		weir: "bin/weir", docs: "docs",
 	}
 	var err error
