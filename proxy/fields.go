@@ -67,7 +67,14 @@ func (f *headerFields) set(name, value string) { f.header[name] = f.one(value) }
 func (f *headerFields) number(name string, n int) { f.set(name, strconv.Itoa(n)) }
 
 func (f *headerFields) budget(name, resource, first string, n int, second string, m int) {
-	f.set(name, strconv.Quote(resource)+first+strconv.Itoa(n)+second+strconv.Itoa(m))
+	var room [64]byte
+	f.set(name, string(appendBudget(room[:0], resource, first, n, second, m)))
+}
+
+func appendBudget(b []byte, resource, first string, n int, second string, m int) []byte {
+	b = append(strconv.AppendQuote(b, resource), first...)
+	b = append(strconv.AppendInt(b, int64(n), 10), second...)
+	return strconv.AppendInt(b, int64(m), 10)
 }
 
 // textFields are those of a hit as they are sent, for who is answered at once: a header made
@@ -103,9 +110,7 @@ func (f *textFields) number(name string, n int) {
 }
 
 func (f *textFields) budget(name, resource, first string, n int, second string, m int) {
-	b := append(strconv.AppendQuote(f.begun(name), resource), first...)
-	b = append(strconv.AppendInt(b, int64(n), 10), second...)
-	f.text = append(strconv.AppendInt(b, int64(m), 10), "\r\n"...)
+	f.text = append(appendBudget(f.begun(name), resource, first, n, second, m), "\r\n"...)
 }
 
 func (f *textFields) begun(name string) []byte { return append(append(f.text, name...), ": "...) }

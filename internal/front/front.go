@@ -92,7 +92,8 @@ type conn struct {
 	// said is what its last request said.
 	said said
 	// missed is how many requests in a row could not be answered at once.
-	missed int
+	missed   int
+	watching watch
 
 	mu sync.Mutex
 	// until is the deadline in force of what is read; interrupted is set where it is one long

@@ -49,18 +49,25 @@ func (h *head) request(ctx context.Context, remote string) *http.Request {
 	return r
 }
 
-// watch listens, after a while, whether a client leaves while it is answered.
+// watch listens, after a while, whether a client leaves while it is answered. A connection has
+// one for all its requests.
 type watch struct {
 	c     *conn
 	left  func()
-	timer *time.Timer
+	timer *time.Timer // nil before the first
 	// steps get one when it begins to listen, and one when it has ended.
 	steps chan struct{}
 }
 
 func (c *conn) watch(left func()) *watch {
-	w := &watch{c: c, left: left, steps: make(chan struct{}, 2)}
-	w.timer = time.AfterFunc(listenAfter, w.listen)
+	w := &c.watching
+	w.left = left
+	if w.timer == nil {
+		w.c, w.steps = c, make(chan struct{}, 2)
+		w.timer = time.AfterFunc(listenAfter, w.listen)
+	} else {
+		w.timer.Reset(listenAfter)
+	}
 	return w
 }
 
