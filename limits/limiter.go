@@ -329,7 +329,7 @@ func (l *Limiter) turn(q *queue) (w *waiter, wake time.Time, ok bool) {
 	if w, wake = q.next(now); w == nil {
 		return nil, wake, true
 	}
-	if !q.pace.Allow() {
+	if now.Before(q.classes[w.class].paced) && !q.pace.Allow() {
 		return nil, now.Add(time.Second / paceRate), true
 	}
 	w.asking, w.settlings = true, q.settlings

@@ -21,8 +21,10 @@ const (
 	// whoever else waits.
 	floorEvery = 20
 	// paceRate and paceBurst smooth the rush when a window reopens: requests
-	// a second of those that have waited.
+	// a second of those that have waited. It lasts for rush: by then all have gone
+	// that may wait, and who has come since would wait for nothing but the pace.
 	paceRate, paceBurst = 1000, 50
+	rush                = time.Second
 )
 
 // queue holds those who wait for one account, and says whose turn it is:
@@ -66,6 +68,8 @@ type line struct {
 	until   time.Time
 	settles bool
 	reason  Reason
+	// paced is until when those are let go one after the other that waited.
+	paced time.Time
 	// lastGrant and interval tell how fast the line has moved lately.
 	lastGrant time.Time
 	interval  time.Duration
@@ -271,6 +275,7 @@ func (l *line) block(d Decision, now time.Time) {
 	if d.Until.IsZero() {
 		l.until, l.settles = now.Add(pollEvery), true
 	}
+	l.paced = l.until.Add(rush)
 }
 
 // refused blocks the line of a class, and all lines that the same budget stands
