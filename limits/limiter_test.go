@@ -97,6 +97,13 @@ func narrow() policy.Limits {
 	return limits
 }
 
+// wide limits let so many requests go at one time, and bound nothing else.
+func wide(concurrent int) policy.Limits {
+	limits := policy.DefaultLimits()
+	limits.Points.REST, limits.Concurrent, limits.CPU.Total = 1_000_000, concurrent, time.Hour
+	return limits
+}
+
 // fill takes all there is of narrow limits.
 func (o *office) fill() []*Permit {
 	o.Helper()
@@ -229,10 +236,7 @@ func TestI16WhoWaitsForAnotherBudgetIsNotInTheWay(t *testing.T) {
 // What cannot be reached in time is refused on arrival, not after the wait
 // (limits.md I19).
 func TestI19NobodyWaitsForWhatCannotBeInTime(t *testing.T) {
-	limits := policy.DefaultLimits()
-	limits.Points.REST, limits.Concurrent = 1_000_000, 1
-	limits.CPU.Total = time.Hour
-	inOffice(t, limits, func(o *office) {
+	inOffice(t, wide(1), func(o *office) {
 		o.warm("op")
 		var wg sync.WaitGroup
 		o.backlog(&wg, user("first"), 100, 100*time.Millisecond, func() {})

@@ -68,7 +68,7 @@ type line struct {
 	until   time.Time
 	settles bool
 	reason  Reason
-	// paced is until when those are let go one after the other that waited.
+	// paced is until when those who waited in it are let go at the pace.
 	paced time.Time
 	// lastGrant and interval tell how fast the line has moved lately.
 	lastGrant time.Time

@@ -29,10 +29,7 @@ func (o *office) backlog(wg *sync.WaitGroup, who policy.Caller, depth int, takes
 }
 
 func TestI17SharesFollowTheWeights(t *testing.T) {
-	limits := policy.DefaultLimits()
-	limits.Points.REST, limits.Concurrent = 1_000_000, 10
-	limits.CPU.Total = time.Hour
-	inOffice(t, limits, func(o *office) {
+	inOffice(t, wide(10), func(o *office) {
 		o.warm("op")
 		var wg sync.WaitGroup
 		var mu sync.Mutex
@@ -72,9 +69,7 @@ func TestI17SharesFollowTheWeights(t *testing.T) {
 // TestTheRushEnds: those who have waited for the same are let go at a pace, but not for as long as
 // more come than that.
 func TestTheRushEnds(t *testing.T) {
-	limits := policy.DefaultLimits()
-	limits.Points.REST, limits.Concurrent, limits.CPU.Total = 1_000_000_000, 1000, 1000*time.Hour
-	inOffice(t, limits, func(o *office) {
+	inOffice(t, wide(1000), func(o *office) {
 		var wg sync.WaitGroup
 		var served atomic.Int64
 		const clients, takes = 100, 5 * time.Millisecond
@@ -95,10 +90,7 @@ func TestTheRushEnds(t *testing.T) {
 }
 
 func TestBatchCannotDelayWhoIsInAHurry(t *testing.T) {
-	limits := policy.DefaultLimits()
-	limits.Points.REST, limits.Concurrent = 1_000_000, 1
-	limits.CPU.Total = time.Hour
-	inOffice(t, limits, func(o *office) {
+	inOffice(t, wide(1), func(o *office) {
 		o.warm("op")
 		const takes = 100 * time.Millisecond
 		var wg sync.WaitGroup
@@ -128,10 +120,7 @@ func TestBatchCannotDelayWhoIsInAHurry(t *testing.T) {
 }
 
 func TestBatchIsNotStarved(t *testing.T) {
-	limits := policy.DefaultLimits()
-	limits.Points.REST, limits.Concurrent = 1_000_000, 1
-	limits.CPU.Total = time.Hour
-	inOffice(t, limits, func(o *office) {
+	inOffice(t, wide(1), func(o *office) {
 		o.warm("op")
 		var wg sync.WaitGroup
 		var mu sync.Mutex
