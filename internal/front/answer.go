@@ -2,11 +2,9 @@ package front
 
 import (
 	"context"
-	"maps"
 	"net"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -73,15 +71,9 @@ func (a *answer) WriteHeader(status int) {
 	}
 	a.status = status
 	b := appendStatus(a.head[:0], status)
-	a.names = slices.AppendSeq(a.names[:0], maps.Keys(a.header))
-	slices.Sort(a.names)
+	a.names = sorted(a.names, a.header)
 	for _, name := range a.names {
-		for _, value := range a.header[name] {
-			b = append(b, name...)
-			b = append(b, ": "...)
-			b = appendValue(b, value)
-			b = append(b, "\r\n"...)
-		}
+		b = appendField(b, name, a.header[name])
 	}
 	if a.header["Date"] == nil {
 		b = append(b, "Date: "...)

@@ -22,6 +22,7 @@ func spokenIn() []string {
 		get("/held/1"), get("/held/1"), get("/held/2?a=b"), get("/held/large"), get("/other"), get("/slow"), hello,
 		get("/nothing"), get("/nothing/204"), get("/nothing/304"), get("/nothing/500"), get("/nothing/599"), get("/short"), get("/short/html"), get("/short/typed"), get("/short/encoded"), get("/short/pieces"), get("/long"), get("/flushed"),
 		get("/trailers"), get("/trailers/forbidden"), get("/trailers/early"), get("/hints"), get("/less"), get("/more"), get("/closes"), get("/odd"), get("/panic"), get("/late-panic"), get("/large"), get("/body/304"), get("/twice"),
+		get("/named/a") + get("/named/b"),
 		"GET /held/e HTTP/1.1\r\nhost: h\r\nif-none-match: x\r\nX-A: 1\r\nX-A: 2\r\n\r\n", "HEAD /held/1 HTTP/1.1\r\nHost: h\r\n\r\n", "GET /held/%41 HTTP/1.1\r\nHost: h\r\n\r\n",
 		"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n", "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 36\r\n\r\n" + evil,
 		"GET /held/1 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", "GET /held/1 HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\n\r\n", "GET /held/1 HTTP/1.0\r\n\r\n",
@@ -69,6 +70,8 @@ func various(w http.ResponseWriter, r *http.Request) {
 
 // ways are how handlers answer beside telling all in advance.
 var ways = map[string]func(w http.ResponseWriter, h http.Header){
+	"/named/a":     func(w http.ResponseWriter, h http.Header) { h.Set("X-A", "1"); says("a")(w, h) },
+	"/named/b":     func(w http.ResponseWriter, h http.Header) { h.Set("X-B", "1"); says("b")(w, h) },
 	"/nothing":     func(http.ResponseWriter, http.Header) {},
 	"/nothing/204": func(w http.ResponseWriter, h http.Header) { h.Set("Content-Length", "5"); w.WriteHeader(204) },
 	"/nothing/304": func(w http.ResponseWriter, h http.Header) {

@@ -382,7 +382,7 @@ func TestWhatWasNotHeldIsTriedAgain(t *testing.T) {
 			c.gets(1)
 		}
 		h.notes()
-		for range 8 {
+		for range 32 {
 			c.send(get("/held/1"))
 			c.gets(1)
 		}

@@ -127,8 +127,7 @@ func (s *stream) measure() {
 
 // lines appends the fields, in the order of their names.
 func (s *stream) lines(b []byte, without map[string]bool) []byte {
-	s.names = slices.AppendSeq(s.names[:0], maps.Keys(s.header))
-	slices.Sort(s.names)
+	s.names = sorted(s.names, s.header)
 	for _, name := range s.names {
 		if strings.HasPrefix(name, http.TrailerPrefix) {
 			s.trails = true
@@ -140,6 +139,17 @@ func (s *stream) lines(b []byte, without map[string]bool) []byte {
 		b = appendField(b, name, s.header[name])
 	}
 	return b
+}
+
+// sorted are the names of a header in order. names are those of another, mostly the same.
+func sorted(names []string, h http.Header) []string {
+	missing := func(name string) bool { return h[name] == nil }
+	if len(names) == len(h) && !slices.ContainsFunc(names, missing) {
+		return names
+	}
+	names = slices.AppendSeq(names[:0], maps.Keys(h))
+	slices.Sort(names)
+	return names
 }
 
 func appendField(b []byte, name string, values []string) []byte {

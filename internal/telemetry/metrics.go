@@ -44,9 +44,8 @@ type metrics struct {
 	// active are the requests that are being answered, by the index of their method.
 	active [len(methods) + 1]atomic.Int64
 
-	mu     sync.RWMutex
-	series map[labels]*series
-	parts  map[part]options
+	series made[labels, series]
+	parts  made[part, measured]
 }
 
 // methods are those that count by their own name.
@@ -71,74 +70,99 @@ type labels struct {
 	status                                  int
 }
 
-// series are a request's labels as the instruments take them, and what they are not told
-// yet: to count each request by the SDK took a twentieth of a hit.
+// made are what was made of labels before: to make it anew took a twelfth of the allocations
+// of a request that passes through.
+type made[K comparable, V any] struct {
+	mu sync.RWMutex
+	by map[K]*V
+}
+
+// of reports, too, whether it is kept: more than maxSeries are not, the SDK has a place for
+// the rest.
+func (m *made[K, V]) of(labels K, anew func(K) *V) (v *V, kept bool) {
+	m.mu.RLock()
+	v = m.by[labels]
+	m.mu.RUnlock()
+	if v != nil {
+		return v, true
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if v = m.by[labels]; v != nil { // another was faster
+		return v, true
+	}
+	v = anew(labels)
+	if kept = len(m.by) < maxSeries; kept {
+		if m.by == nil {
+			m.by = map[K]*V{}
+		}
+		m.by[labels] = v
+	}
+	return v, kept
+}
+
+func (m *made[K, V]) each(do func(*V)) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for _, v := range m.by {
+		do(v)
+	}
+}
+
+// tally is what a counter is still to be told: to count each request by the SDK took a
+// twentieth of a hit.
+type tally struct {
+	counter metric.Int64Counter
+	with    []metric.AddOption
+	n       atomic.Int64
+}
+
+func tallyOf(counter metric.Int64Counter, list ...attribute.KeyValue) tally {
+	return tally{counter: counter, with: []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(list...))}}
+}
+
+// add counts; what is not kept until somebody looks is told at once.
+func (t *tally) add(ctx context.Context, n int, kept bool) {
+	if t.n.Add(int64(n)); !kept {
+		t.tell(ctx)
+	}
+}
+
+// tell tells the SDK.
+func (t *tally) tell(ctx context.Context) {
+	if n := t.n.Swap(0); n > 0 {
+		t.counter.Add(ctx, n, t.with...)
+	}
+}
+
+// series are a request's labels as the instruments take them.
 type series struct {
 	duration        []metric.RecordOption
-	requests, saved []metric.AddOption
-	// answered and free are how many requests are to be counted, and saved.
-	answered, free atomic.Int64
-	kept           bool // in metrics, which tell the SDK when somebody looks
+	requests, saved tally
 }
 
-// addWith turns attributes into an option, once.
-func addWith(list ...attribute.KeyValue) []metric.AddOption {
-	return []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(list...))}
-}
-
-func newSeries(l labels) *series {
+func (m *metrics) newSeries(l labels) *series {
 	operation := operationKey.String(l.operation)
 	return &series{
 		duration: []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(
 			semconv.HTTPRequestMethodKey.String(l.method), semconv.HTTPRoute(l.route), semconv.HTTPResponseStatusCode(l.status)))},
-		requests: addWith(operation, clientKey.String(l.client), cacheKey.String(l.cache)),
-		saved:    addWith(operation),
+		requests: tallyOf(m.requests, operation, clientKey.String(l.client), cacheKey.String(l.cache)),
+		saved:    tallyOf(m.saved, operation),
 	}
 }
 
-// seriesOf returns what was made for the same labels before. More than maxSeries are not
-// kept: the SDK has a place for the rest.
-func (m *metrics) seriesOf(l labels) *series {
-	m.mu.RLock()
-	s := m.series[l]
-	m.mu.RUnlock()
-	if s != nil {
-		return s
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if s = m.series[l]; s != nil { // another was faster
-		return s
-	}
-	s = newSeries(l)
-	if len(m.series) < maxSeries {
-		m.series[l], s.kept = s, true
-	}
-	return s
-}
-
-// tell tells the SDK what is counted.
-func (m *metrics) tell(ctx context.Context, s *series) {
-	if n := s.answered.Swap(0); n > 0 {
-		m.requests.Add(ctx, n, s.requests...)
-	}
-	if n := s.free.Swap(0); n > 0 {
-		m.saved.Add(ctx, n, s.saved...)
-	}
-}
-
-// tellAll tells the SDK what all series have counted.
+// tellAll tells the SDK all that was counted.
 func (m *metrics) tellAll(ctx context.Context) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	for _, s := range m.series {
-		m.tell(ctx, s)
-	}
+	m.series.each(func(s *series) {
+		s.requests.tell(ctx)
+		s.saved.tell(ctx)
+	})
+	m.parts.each(func(p *measured) { p.count.tell(ctx) })
 }
 
 // open makes the instruments.
 func (m *metrics) open(provider metric.MeterProvider) error {
-	m.meter, m.series, m.parts = provider.Meter(scope), map[labels]*series{}, map[part]options{}
+	m.meter = provider.Meter(scope)
 	var errs []error
 	counter := func(name, unit, about string) metric.Int64Counter {
 		c, err := m.meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(about))
@@ -204,14 +228,11 @@ func (m *metrics) Observer(upstream string) func(*proxy.Record) {
 	return func(r *proxy.Record) {
 		ctx := spanOf(r)
 		if !r.Background {
-			s := m.seriesOf(labels{r.Method, r.Route, r.Operation, r.ClientLabel(), r.Outcome, r.Status})
+			s, kept := m.series.of(labels{r.Method, r.Route, r.Operation, r.ClientLabel(), r.Outcome, r.Status}, m.newSeries)
 			m.serverDuration.Record(ctx, r.Elapsed.Seconds(), s.duration...)
-			s.answered.Add(1)
+			s.requests.add(ctx, 1, kept)
 			if r.Saved {
-				s.free.Add(1)
-			}
-			if !s.kept {
-				m.tell(ctx, s)
+				s.saved.add(ctx, 1, kept)
 			}
 		}
 		if len(r.Stages) > 0 {
@@ -226,25 +247,25 @@ func (m *metrics) observeStages(ctx context.Context, r *proxy.Record, upstream s
 	for _, s := range r.Stages {
 		switch s.Name {
 		case "queue":
-			m.admissions.Add(ctx, 1, m.with(part{of: "admission", resource: resource, reason: s.Admission()}).add...)
+			m.count(ctx, 1, part{of: "admission", resource: resource, reason: s.Admission()})
 			if s.Detail != "" {
-				m.waits.Record(ctx, s.Elapsed.Seconds(), m.with(part{of: "wait", reason: s.Detail}).record...)
+				m.time(ctx, m.waits, s.Elapsed, part{of: "wait", reason: s.Detail})
 			}
 		case "retry":
 			outcome := "sent"
 			if s.Failed {
 				outcome = "given_up"
 			}
-			m.retries.Add(ctx, 1, m.with(part{of: "retry", reason: outcome}).add...)
-			m.waits.Record(ctx, s.Elapsed.Seconds(), m.with(part{of: "wait", reason: s.Name}).record...)
+			m.count(ctx, 1, part{of: "retry", reason: outcome})
+			m.time(ctx, m.waits, s.Elapsed, part{of: "wait", reason: s.Name})
 		case "flight", "poll":
-			m.waits.Record(ctx, s.Elapsed.Seconds(), m.with(part{of: "wait", reason: s.Name}).record...)
+			m.time(ctx, m.waits, s.Elapsed, part{of: "wait", reason: s.Name})
 		case "attempt":
-			m.clientDuration.Record(ctx, s.Elapsed.Seconds(), m.with(part{of: "attempt", method: r.Method, upstream: upstream, reason: s.Detail}).record...)
+			m.time(ctx, m.clientDuration, s.Elapsed, part{of: "attempt", method: r.Method, upstream: upstream, reason: s.Detail})
 		}
 	}
 	if r.Spent > 0 {
-		m.spent.Add(ctx, int64(r.Spent), m.with(part{of: "spent", client: r.ClientLabel(), operation: r.Operation, resource: resource}).add...)
+		m.count(ctx, r.Spent, part{of: "spent", client: r.ClientLabel(), operation: r.Operation, resource: resource})
 	}
 	if r.Polls > 0 {
 		m.polls.Add(ctx, int64(r.Polls))
@@ -256,43 +277,38 @@ type part struct {
 	of, method, upstream, reason, resource, client, operation string
 }
 
-func (p part) attributes() attribute.Set {
+// measured is a part as the instruments take it: its attributes, and its count, of what has one.
+type measured struct {
+	record []metric.RecordOption
+	count  tally
+}
+
+func (m *metrics) newMeasured(p part) *measured {
+	var counter metric.Int64Counter
+	var list []attribute.KeyValue
 	switch p.of {
 	case "admission":
-		return attribute.NewSet(resourceKey.String(p.resource), reasonKey.String(p.reason))
+		counter, list = m.admissions, []attribute.KeyValue{resourceKey.String(p.resource), reasonKey.String(p.reason)}
 	case "retry":
-		return attribute.NewSet(outcomeKey.String(p.reason))
+		counter, list = m.retries, []attribute.KeyValue{outcomeKey.String(p.reason)}
 	case "attempt":
-		return attribute.NewSet(semconv.HTTPRequestMethodKey.String(p.method), semconv.ServerAddress(p.upstream), answered(p.reason))
+		list = []attribute.KeyValue{semconv.HTTPRequestMethodKey.String(p.method), semconv.ServerAddress(p.upstream), answered(p.reason)}
 	case "spent":
-		return attribute.NewSet(clientKey.String(p.client), operationKey.String(p.operation), resourceKey.String(p.resource))
+		counter, list = m.spent, []attribute.KeyValue{clientKey.String(p.client), operationKey.String(p.operation), resourceKey.String(p.resource)}
+	case "wait":
+		list = []attribute.KeyValue{reasonKey.String(p.reason)}
 	}
-	return attribute.NewSet(reasonKey.String(p.reason))
+	return &measured{record: []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(list...))}, count: tallyOf(counter, list...)}
 }
 
-// options are attributes as the instruments take them.
-type options struct {
-	add    []metric.AddOption
-	record []metric.RecordOption
+func (m *metrics) count(ctx context.Context, n int, p part) {
+	o, kept := m.parts.of(p, m.newMeasured)
+	o.count.add(ctx, n, kept)
 }
 
-// with returns what was made for the same part before: to make it anew took a twelfth of
-// the allocations of a request that passes through. More than maxSeries are not kept.
-func (m *metrics) with(p part) options {
-	m.mu.RLock()
-	o, ok := m.parts[p]
-	m.mu.RUnlock()
-	if ok {
-		return o
-	}
-	set := metric.WithAttributeSet(p.attributes())
-	o = options{[]metric.AddOption{set}, []metric.RecordOption{set}}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.parts) < maxSeries {
-		m.parts[p] = o
-	}
-	return o
+func (m *metrics) time(ctx context.Context, in metric.Float64Histogram, took time.Duration, p part) {
+	o, _ := m.parts.of(p, m.newMeasured)
+	in.Record(ctx, took.Seconds(), o.record...)
 }
 
 // answered is the status of an answer, or what there was in its place.

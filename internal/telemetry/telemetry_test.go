@@ -262,8 +262,8 @@ func TestSeriesHaveABound(t *testing.T) {
 		}
 		holds(t, text, name+`{otel_metric_overflow="true"} 501`)
 	}
-	if len(w.series) > maxSeries {
-		t.Errorf("%d are kept", len(w.series))
+	if len(w.series.by) > maxSeries {
+		t.Errorf("%d are kept", len(w.series.by))
 	}
 }
 
