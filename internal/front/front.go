@@ -77,7 +77,6 @@ type conn struct {
 	net.Conn
 	listener *listener
 	remote   string
-	ctx      context.Context // of its requests; nil before the first that is served here
 
 	// theirs is set once it is not known any more where requests end: what comes is
 	// net/http's. Where it is not, begins says that the next byte is the first of a request,
@@ -104,6 +103,9 @@ type conn struct {
 	// busy is set while an answer is being made and written, closed once somebody has closed
 	// the connection: then it ends when it is not busy.
 	busy, closed bool
+	// ctx is that of its requests, nil before the first that is served here; ended ends it.
+	ctx   context.Context
+	ended context.CancelFunc
 }
 
 // is takes up what net/http says of the connection.
@@ -334,6 +336,9 @@ func (c *conn) Close() error {
 func (c *conn) closeLocked() error {
 	c.closed = true
 	c.changed.Broadcast()
+	if c.ended != nil {
+		c.ended()
+	}
 	return c.Conn.Close()
 }
 

@@ -33,11 +33,14 @@ func (c *conn) serve(r *request) (goesOn bool) {
 	return goesOn // as it has ended
 }
 
-// context is what the connection's requests have in common, as net/http has it.
+// context is what the connection's requests have in common, as net/http has it. It ends with
+// the connection: those of all connections would stand in line for their base.
 func (c *conn) context() context.Context {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.ctx == nil {
 		base := context.WithValue(c.listener.base, http.ServerContextKey, c.listener.server)
-		c.ctx = context.WithValue(base, http.LocalAddrContextKey, c.LocalAddr())
+		c.ctx, c.ended = context.WithCancel(context.WithValue(base, http.LocalAddrContextKey, c.LocalAddr()))
 	}
 	return c.ctx
 }
