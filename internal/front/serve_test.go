@@ -355,3 +355,36 @@ func TestWhoCannotBeWrittenToHasLeft(t *testing.T) {
 		<-left
 	})
 }
+
+// ofItsOwn is a context that can end in a way that the standard library does not know: for
+// whatever hangs on it, somebody waits.
+type ofItsOwn struct {
+	context.Context
+	ended chan struct{}
+}
+
+func (c ofItsOwn) Done() <-chan struct{} { return c.ended }
+
+// TestNothingIsLeftOfAConnection where what its requests hang on goes on.
+func TestNothingIsLeftOfAConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // which fails where somebody waits for ever
+		var h house
+		var answering sync.WaitGroup
+		l, all := pipe.Listen("front"), ofItsOwn{context.Background(), make(chan struct{})}
+		s := &http.Server{Handler: &h, BaseContext: func(net.Listener) context.Context { return all }}
+		served := make(chan error)
+		go func() { served <- front.Serve(s, l, &h, &answering) }()
+		c := held(t, l, &h)
+		c.send(get("/other"))
+		c.gets(1)
+		h.wants(t, "front, late GET /other")
+		_ = c.Close()
+		synctest.Wait()
+		if err := s.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
+}

@@ -117,8 +117,12 @@ type tally struct {
 	n       atomic.Int64
 }
 
-func tallyOf(counter metric.Int64Counter, list ...attribute.KeyValue) tally {
-	return tally{counter: counter, with: []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(list...))}}
+func tallyOf(counter metric.Int64Counter, with metric.MeasurementOption) tally {
+	return tally{counter: counter, with: []metric.AddOption{with}}
+}
+
+func attributes(list ...attribute.KeyValue) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(list...))
 }
 
 // add counts; what is not kept until somebody looks is told at once.
@@ -144,10 +148,9 @@ type series struct {
 func (m *metrics) newSeries(l labels) *series {
 	operation := operationKey.String(l.operation)
 	return &series{
-		duration: []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(
-			semconv.HTTPRequestMethodKey.String(l.method), semconv.HTTPRoute(l.route), semconv.HTTPResponseStatusCode(l.status)))},
-		requests: tallyOf(m.requests, operation, clientKey.String(l.client), cacheKey.String(l.cache)),
-		saved:    tallyOf(m.saved, operation),
+		duration: []metric.RecordOption{attributes(semconv.HTTPRequestMethodKey.String(l.method), semconv.HTTPRoute(l.route), semconv.HTTPResponseStatusCode(l.status))},
+		requests: tallyOf(m.requests, attributes(operation, clientKey.String(l.client), cacheKey.String(l.cache))),
+		saved:    tallyOf(m.saved, attributes(operation)),
 	}
 }
 
@@ -285,20 +288,20 @@ type measured struct {
 
 func (m *metrics) newMeasured(p part) *measured {
 	var counter metric.Int64Counter
-	var list []attribute.KeyValue
+	var with metric.MeasurementOption
 	switch p.of {
 	case "admission":
-		counter, list = m.admissions, []attribute.KeyValue{resourceKey.String(p.resource), reasonKey.String(p.reason)}
+		counter, with = m.admissions, attributes(resourceKey.String(p.resource), reasonKey.String(p.reason))
 	case "retry":
-		counter, list = m.retries, []attribute.KeyValue{outcomeKey.String(p.reason)}
-	case "attempt":
-		list = []attribute.KeyValue{semconv.HTTPRequestMethodKey.String(p.method), semconv.ServerAddress(p.upstream), answered(p.reason)}
+		counter, with = m.retries, attributes(outcomeKey.String(p.reason))
 	case "spent":
-		counter, list = m.spent, []attribute.KeyValue{clientKey.String(p.client), operationKey.String(p.operation), resourceKey.String(p.resource)}
+		counter, with = m.spent, attributes(clientKey.String(p.client), operationKey.String(p.operation), resourceKey.String(p.resource))
+	case "attempt":
+		with = attributes(semconv.HTTPRequestMethodKey.String(p.method), semconv.ServerAddress(p.upstream), answered(p.reason))
 	case "wait":
-		list = []attribute.KeyValue{reasonKey.String(p.reason)}
+		with = attributes(reasonKey.String(p.reason))
 	}
-	return &measured{record: []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(list...))}, count: tallyOf(counter, list...)}
+	return &measured{record: []metric.RecordOption{with}, count: tallyOf(counter, with)}
 }
 
 func (m *metrics) count(ctx context.Context, n int, p part) {
