@@ -29,7 +29,17 @@ func (c client) transcript(version, said string, wire []exchange) []byte {
 func (c client) kept(said string, wire []exchange, p *place) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s\n\nWhat the scenario said\n\n%s\nWhat went over the wire\n", c.name, strings.Join(c.pins, ", "), said)
+	refused := map[string]bool{} // by resource
 	for _, x := range wire {
+		// How many of the requests before a refusal count still when its time is over hangs
+		// on how fast they came.
+		if resource := x.got.Get("X-Ratelimit-Resource"); x.status == http.StatusForbidden {
+			refused[resource] = true
+		} else if refused[resource] {
+			x.got = x.got.Clone()
+			x.got.Set("X-Ratelimit-Remaining", "N")
+			x.got.Set("X-Ratelimit-Used", "N")
+		}
 		fmt.Fprintf(&b, "\n> %s %s %s\n", x.method, x.uri, x.protocol)
 		writeFields(&b, "> ", x.sent)
 		fmt.Fprintf(&b, "< %d\n", x.status)

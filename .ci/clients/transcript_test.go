@@ -1,6 +1,11 @@
 package main
 
-import "testing"
+import (
+	"net/http"
+	"regexp"
+	"slices"
+	"testing"
+)
 
 func TestWhatDiffersFromRunToRunIsMasked(t *testing.T) {
 	p := &place{address: "127.0.0.1:8443", service: "http://127.0.0.2:9000"}
@@ -18,5 +23,19 @@ func TestWhatDiffersFromRunToRunIsMasked(t *testing.T) {
 		if got := mask(c.text, p); got != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
+	}
+}
+
+func TestWhatCountsAfterARefusalIsMasked(t *testing.T) {
+	search := func(status int, remaining string) exchange {
+		return exchange{status: status, got: http.Header{"X-Ratelimit-Resource": {"search"}, "X-Ratelimit-Remaining": {remaining}}}
+	}
+	kept := client{}.kept("", []exchange{search(200, "3"), search(403, "0"), search(200, "2")}, &place{address: "a:1", service: "http://b:2"})
+	var got []string
+	for _, m := range regexp.MustCompile(`(?m)^< X-Ratelimit-Remaining: (.*)$`).FindAllStringSubmatch(kept, -1) {
+		got = append(got, m[1])
+	}
+	if want := []string{"3", "0", "N"}; !slices.Equal(got, want) {
+		t.Errorf("got %q left, want %q", got, want)
 	}
 }
