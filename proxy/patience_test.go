@@ -8,12 +8,16 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"runtime"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/limits"
 )
 
 // deadlines is a client's connection of which only these are looked at.
@@ -159,4 +163,62 @@ func TestAttack46SlowReadersOfAStream(t *testing.T) {
 		}
 		_ = unread.Body.Close()
 	})
+}
+
+// silent is a connection that takes in everything and brings nothing.
+type silent struct{ net.Conn }
+
+func (silent) Read([]byte) (int, error)         { return 0, io.EOF }
+func (silent) Write(p []byte) (int, error)      { return len(p), nil }
+func (silent) SetWriteDeadline(time.Time) error { return nil }
+
+// ran is a connection, or a transport, that notes whether another has run before.
+type ran struct {
+	silent
+	another atomic.Bool
+	before  []bool
+}
+
+func (r *ran) note() { r.before = append(r.before, r.another.Load()) }
+
+func (r *ran) Read(p []byte) (int, error) {
+	r.note()
+	return r.silent.Read(p)
+}
+
+func (r *ran) Write(p []byte) (int, error) {
+	r.note()
+	return r.silent.Write(p)
+}
+
+func (r *ran) RoundTrip(*http.Request) (*http.Response, error) {
+	r.note()
+	return nil, io.ErrUnexpectedEOF
+}
+
+// TestWhoIsReadyRunsFirst: before the wire is touched, whoever can run does.
+func TestWhoIsReadyRunsFirst(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	for name, touch := range map[string]func(*ran){
+		"a read":  func(r *ran) { _, _ = (&patientConn{Conn: r}).Read(nil) },
+		"a write": func(r *ran) { _, _ = (&patientConn{Conn: r, patience: time.Minute}).Write([]byte("x")) },
+		"a write of parts": func(r *ran) {
+			_, _ = (&patientConn{Conn: r, patience: time.Minute}).WriteBuffers(&net.Buffers{[]byte("x")})
+		},
+		"a wire attempt": func(r *ran) {
+			g := &Gateway{Config: Config{Timeout: time.Minute, Transport: r}}
+			_, _, _ = g.send(&exchange{}, httptest.NewRequest(http.MethodGet, "/", nil), limits.Permit{})
+		},
+	} {
+		lets := false
+		for range 20 { // the scheduler now and then looks elsewhere first
+			var r ran
+			go r.another.Store(true)
+			touch(&r)
+			lets = lets || slices.Equal(r.before, []bool{true})
+		}
+		if !lets {
+			t.Errorf("%s: nobody else runs before it", name)
+		}
+	}
 }

@@ -21,7 +21,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -155,11 +154,6 @@ func (c *conn) next(p []byte) (n int, err error) {
 	for {
 		if n == 0 {
 			kept := len(c.rest) > 0
-			if !kept {
-				// Who has its answer sends its next request soon: others run first, and it need
-				// not be asked in vain and waited for. That is 4 % of what passes through.
-				runtime.Gosched()
-			}
 			if n, err = c.receive(p); n == 0 {
 				return 0, err
 			}
