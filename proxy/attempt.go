@@ -312,7 +312,7 @@ func (g *Gateway) send(x *exchange, out *http.Request, permit limits.Permit) (*h
 		hooks.WroteRequest = func(httptrace.WroteRequestInfo) { attempt.gives(); uploaded() }
 		sent.Body = &uploadedBody{&watchedBody{out.Body, watch, false}, attempt}
 	}
-	yield()
+	g.Connections.yield()
 	resp, err := g.Transport.RoundTrip(sent.WithContext(httptrace.WithClientTrace(ctx, hooks)))
 	outcome := attempt.outcome()
 	x.reused = attempt.reused.Load()

@@ -196,29 +196,36 @@ func (r *ran) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, io.ErrUnexpectedEOF
 }
 
-// TestWhoIsReadyRunsFirst: before the wire is touched, whoever can run does.
+// TestWhoIsReadyRunsFirst: before the wire is touched whoever can run does, where many wait.
 func TestWhoIsReadyRunsFirst(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	for name, touch := range map[string]func(*ran){
-		"a read":  func(r *ran) { _, _ = (&patientConn{Conn: r}).Read(nil) },
-		"a write": func(r *ran) { _, _ = (&patientConn{Conn: r, patience: time.Minute}).Write([]byte("x")) },
-		"a write of parts": func(r *ran) {
-			_, _ = (&patientConn{Conn: r, patience: time.Minute}).WriteBuffers(&net.Buffers{[]byte("x")})
+	for name, touch := range map[string]func(*ran, *Connections){
+		"a read":  func(r *ran, all *Connections) { _, _ = (&patientConn{Conn: r, all: all}).Read(nil) },
+		"a write": func(r *ran, all *Connections) { _, _ = (&patientConn{Conn: r, all: all}).Write([]byte("x")) },
+		"a write of parts": func(r *ran, all *Connections) {
+			_, _ = (&patientConn{Conn: r, all: all}).WriteBuffers(&net.Buffers{[]byte("x")})
 		},
-		"a wire attempt": func(r *ran) {
-			g := &Gateway{Config: Config{Timeout: time.Minute, Transport: r}}
+		"a wire attempt": func(r *ran, all *Connections) {
+			g := &Gateway{Config: Config{Timeout: time.Minute, Transport: r, Connections: all}}
 			_, _, _ = g.send(&exchange{}, httptest.NewRequest(http.MethodGet, "/", nil), limits.Permit{})
 		},
 	} {
-		lets := false
-		for range 20 { // the scheduler now and then looks elsewhere first
-			var r ran
-			go r.another.Store(true)
-			touch(&r)
-			lets = lets || slices.Equal(r.before, []bool{true})
+		lets := map[int]int{} // by how many wait
+		for range 50 {        // the scheduler now and then looks elsewhere first
+			for _, waiting := range []int{few, few + 1} {
+				var all Connections
+				for range waiting {
+					all.begins()
+				}
+				var r ran
+				go r.another.Store(true)
+				if touch(&r, &all); slices.Contains(r.before, true) {
+					lets[waiting]++
+				}
+			}
 		}
-		if !lets {
-			t.Errorf("%s: nobody else runs before it", name)
+		if lets[few] > 10 || lets[few+1] < 25 {
+			t.Errorf("%s: of 50 times another ran first %d times where %d waited, and %d where %d did", name, lets[few], few, lets[few+1], few+1)
 		}
 	}
 }
