@@ -14,7 +14,8 @@ import (
 
 // Connections bounds how many connections clients have open, in all and from one address,
 // and ends those whose client does not take in what is written to it. Addresses count as for
-// [Inbound]; those of [Trusted] proxies are bounded in all only.
+// [Inbound]; those of [Trusted] proxies are bounded in all only. Requests that many wait for
+// make way for each other where they touch the wire.
 //
 // One more than the bound is closed as soon as it is accepted: nothing has been read
 // of it, and with TLS nothing could be said. It outlives a [Gateway]; the zero value

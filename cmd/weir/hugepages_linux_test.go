@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 	"unsafe"
@@ -25,22 +26,33 @@ func TestWhatIsInUseIsGathered(t *testing.T) {
 	}
 	defer func() { _ = p.pagemap.Close() }()
 	const size = 64 << 20
-	written, empty := bytes.Repeat([]byte{1}, size), make([]byte, size)
-	resident := memoryIs(t, "Rss")
-	p.next = uintptr(unsafe.Pointer(&written[0]))
-	done, err := p.gather(time.Now().Add(time.Second))
+	written := bytes.Repeat([]byte{1}, size)
+	empty, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() { _ = syscall.Munmap(empty) }()
+	gather := func(from []byte) (done bool) {
+		p.next = uintptr(unsafe.Pointer(&from[0]))
+		done, err := p.gather(time.Now().Add(time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	done := gather(written)
 	found, got := p.whole+p.before, memoryIs(t, "AnonHugePages")
 	if found == 0 || !done && got < size/2 { // done says that the kernel has had no more
 		t.Errorf("of %d bytes %d are in huge pages; %d were found", size, got, found)
 	}
-	if got := memoryIs(t, "Rss"); got > resident+size/4 {
-		t.Errorf("%d bytes were resident, and are %d", resident, got)
-	}
 	runtime.KeepAlive(written)
-	runtime.KeepAlive(empty)
+	gather(empty)
+	from := uintptr(unsafe.Pointer(&empty[0]))
+	for at := (from + p.huge - 1) / p.huge * p.huge; at+p.huge <= from+size; at += p.huge {
+		if full, err := p.full(at); err != nil || full {
+			t.Fatalf("what nobody has written is in memory: %v; %v", full, err)
+		}
+	}
 }
 
 // memoryIs tells a figure of the process's memory, in bytes.
