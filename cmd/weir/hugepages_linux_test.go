@@ -27,11 +27,17 @@ func TestWhatIsInUseIsGathered(t *testing.T) {
 	defer func() { _ = p.pagemap.Close() }()
 	const size = 64 << 20
 	written := bytes.Repeat([]byte{1}, size)
-	empty, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	sparse, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = syscall.Munmap(empty) }()
+	defer func() { _ = syscall.Munmap(sparse) }()
+	for at := uintptr(0); at < size; at += p.huge {
+		sparse[at] = 1
+		if err := syscall.Madvise(sparse[at+p.small:at+p.huge], syscall.MADV_DONTNEED); err != nil { // where huge pages come by themselves
+			t.Fatal(err)
+		}
+	}
 	gather := func(from []byte) (done bool) {
 		p.next = uintptr(unsafe.Pointer(&from[0]))
 		done, err := p.gather(time.Now().Add(time.Second))
@@ -46,8 +52,8 @@ func TestWhatIsInUseIsGathered(t *testing.T) {
 		t.Errorf("of %d bytes %d are in huge pages; %d were found", size, got, found)
 	}
 	runtime.KeepAlive(written)
-	gather(empty)
-	from := uintptr(unsafe.Pointer(&empty[0]))
+	gather(sparse)
+	from := uintptr(unsafe.Pointer(&sparse[0]))
 	for at := (from + p.huge - 1) / p.huge * p.huge; at+p.huge <= from+size; at += p.huge {
 		if full, err := p.full(at); err != nil || full {
 			t.Fatalf("what nobody has written is in memory: %v; %v", full, err)
