@@ -28,7 +28,7 @@ type Connections struct {
 	all     int                // of all addresses; 0 lets everybody in
 	count   int                // of them
 
-	waiting atomic.Int32 // requests of all gateways that have no answer yet
+	waiting atomic.Int32 // requests that are being answered, or wait for that, but for hits in front of net/http
 }
 
 // Bound sets how many connections may be open in all, 0 for no bound.

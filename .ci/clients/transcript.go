@@ -34,7 +34,7 @@ func (c client) kept(said string, wire []exchange, p *place) string {
 		// How many of the requests before a refusal count still when its time is over hangs
 		// on how fast they came.
 		if resource := x.got.Get("X-Ratelimit-Resource"); x.status == http.StatusForbidden {
-			refused[resource] = true
+			refused[resource] = resource != ""
 		} else if refused[resource] {
 			x.got = x.got.Clone()
 			x.got.Set("X-Ratelimit-Remaining", "N")
