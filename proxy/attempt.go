@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -312,7 +313,7 @@ func (g *Gateway) send(x *exchange, out *http.Request, permit limits.Permit) (*h
 		hooks.WroteRequest = func(httptrace.WroteRequestInfo) { attempt.gives(); uploaded() }
 		sent.Body = &uploadedBody{&watchedBody{out.Body, watch, false}, attempt}
 	}
-	g.Connections.yield()
+	runtime.Gosched() // requests take each step together (docs/design-notes.md)
 	resp, err := g.Transport.RoundTrip(sent.WithContext(httptrace.WithClientTrace(ctx, hooks)))
 	outcome := attempt.outcome()
 	x.reused = attempt.reused.Load()

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,8 +13,7 @@ import (
 
 // Connections bounds how many connections clients have open, in all and from one address,
 // and ends those whose client does not take in what is written to it. Addresses count as for
-// [Inbound]; those of [Trusted] proxies are bounded in all only. Requests that many wait for
-// make way for each other where they touch the wire.
+// [Inbound]; those of [Trusted] proxies are bounded in all only.
 //
 // One more than the bound is closed as soon as it is accepted: nothing has been read
 // of it, and with TLS nothing could be said. It outlives a [Gateway]; the zero value
@@ -27,8 +25,6 @@ type Connections struct {
 	open    map[netip.Addr]int // counted
 	all     int                // of all addresses; 0 lets everybody in
 	count   int                // of them
-
-	waiting atomic.Int32 // requests that are being answered, or wait for that, but for hits in front of net/http
 }
 
 // Bound sets how many connections may be open in all, 0 for no bound.
@@ -69,7 +65,7 @@ func (l *bounded) Accept() (net.Conn, error) {
 		remote, _ := netip.ParseAddrPort(conn.RemoteAddr().String()) // a Unix socket has none
 		address := remote.Addr().Unmap()
 		if l.bound.enter(address) {
-			return &patientConn{Conn: conn, all: l.bound, patience: l.patience, left: sync.OnceFunc(func() { l.bound.leave(address) })}, nil
+			return &patientConn{Conn: conn, patience: l.patience, left: sync.OnceFunc(func() { l.bound.leave(address) })}, nil
 		}
 		l.log.Debug("a connection was not let in: its address has too many, or there are too many in all", "address", address.String())
 		_ = conn.Close() // nothing is lost
@@ -101,39 +97,11 @@ func (c *Connections) leave(address netip.Addr) {
 	}
 }
 
-// begins and ends are around a client's request.
-func (c *Connections) begins() {
-	if c != nil {
-		c.waiting.Add(1)
-	}
-}
-
-func (c *Connections) ends() {
-	if c != nil {
-		c.waiting.Add(-1)
-	}
-}
-
-// few clients that wait for an answer are too few for yield: where nobody is ready, the
-// runtime wakes a thread to look for work, which took a quarter of a hit on one connection.
-const few = 4
-
-// yield lets those run first who can, before something is read from a client or written to
-// either side, while many wait for an answer: so their requests take each step together, and
-// who gets many of them is woken once. On 64 connections what passes through takes 0.8 of the
-// time of the processor, and waits no longer.
-func (c *Connections) yield() {
-	if c != nil && c.waiting.Load() > few {
-		runtime.Gosched()
-	}
-}
-
 // patientConn writes under deadlines: its client must take in a piece within patience,
 // again and again. After a read whose deadline has passed nothing more is read: the
 // server would take what is late of a body for the next request.
 type patientConn struct {
 	net.Conn
-	all      *Connections
 	patience time.Duration
 	left     func()
 	// interrupts is set while the read deadline is not the client's: by one long past
@@ -187,7 +155,6 @@ func (c *patientConn) Read(p []byte) (int, error) {
 	if c.late.Load() {
 		return 0, os.ErrDeadlineExceeded
 	}
-	c.all.yield() // who has just been answered has sent nothing yet: it need not be looked for in vain
 	n, err := c.Conn.Read(p)
 	if err != nil && !c.interrupts.Load() && isTimeout(err) {
 		c.late.Store(true)
@@ -197,7 +164,6 @@ func (c *patientConn) Read(p []byte) (int, error) {
 
 // Write goes on after a deadline in which a piece has been taken in.
 func (c *patientConn) Write(p []byte) (int, error) {
-	c.all.yield()
 	written := 0
 	for {
 		c.patiently()
@@ -211,7 +177,6 @@ func (c *patientConn) Write(p []byte) (int, error) {
 
 // WriteBuffers is like Write for what stands in several places, in one call of the system.
 func (c *patientConn) WriteBuffers(list *net.Buffers) (int64, error) {
-	c.all.yield()
 	written := int64(0)
 	for {
 		c.patiently()

@@ -47,8 +47,6 @@ type Config struct {
 	Crowd *Crowd
 	// Drain is how it ends; it outlives a gateway. Nil never does.
 	Drain *Drain
-	// Connections are those of its clients; they outlive a gateway, and may be nil.
-	Connections *Connections
 	// Trusted are the proxies that are believed about who sends.
 	Trusted Trusted
 	Ledger  limits.Ledger
@@ -155,8 +153,6 @@ func New(c Config) *Gateway {
 
 // ServeHTTP is a request's journey (design section 2).
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	g.Connections.begins()
-	defer g.Connections.ends()
 	x := g.begin(w, r)
 	defer g.finish(x)
 

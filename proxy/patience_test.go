@@ -8,16 +8,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"runtime"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/weirgate/weir/internal/pipe"
-	"github.com/weirgate/weir/limits"
 )
 
 // deadlines is a client's connection of which only these are looked at.
@@ -163,69 +159,4 @@ func TestAttack46SlowReadersOfAStream(t *testing.T) {
 		}
 		_ = unread.Body.Close()
 	})
-}
-
-// silent is a connection that takes in everything and brings nothing.
-type silent struct{ net.Conn }
-
-func (silent) Read([]byte) (int, error)         { return 0, io.EOF }
-func (silent) Write(p []byte) (int, error)      { return len(p), nil }
-func (silent) SetWriteDeadline(time.Time) error { return nil }
-
-// ran is a connection, or a transport, that notes whether another has run before.
-type ran struct {
-	silent
-	another atomic.Bool
-	before  []bool
-}
-
-func (r *ran) note() { r.before = append(r.before, r.another.Load()) }
-
-func (r *ran) Read(p []byte) (int, error) {
-	r.note()
-	return r.silent.Read(p)
-}
-
-func (r *ran) Write(p []byte) (int, error) {
-	r.note()
-	return r.silent.Write(p)
-}
-
-func (r *ran) RoundTrip(*http.Request) (*http.Response, error) {
-	r.note()
-	return nil, io.ErrUnexpectedEOF
-}
-
-// TestWhoIsReadyRunsFirst: before the wire is touched whoever can run does, where many wait.
-func TestWhoIsReadyRunsFirst(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	for name, touch := range map[string]func(*ran, *Connections){
-		"a read":  func(r *ran, all *Connections) { _, _ = (&patientConn{Conn: r, all: all}).Read(nil) },
-		"a write": func(r *ran, all *Connections) { _, _ = (&patientConn{Conn: r, all: all}).Write([]byte("x")) },
-		"a write of parts": func(r *ran, all *Connections) {
-			_, _ = (&patientConn{Conn: r, all: all}).WriteBuffers(&net.Buffers{[]byte("x")})
-		},
-		"a wire attempt": func(r *ran, all *Connections) {
-			g := &Gateway{Config: Config{Timeout: time.Minute, Transport: r, Connections: all}}
-			_, _, _ = g.send(&exchange{}, httptest.NewRequest(http.MethodGet, "/", nil), limits.Permit{})
-		},
-	} {
-		lets := map[int]int{} // by how many wait
-		for range 50 {        // the scheduler now and then looks elsewhere first
-			for _, waiting := range []int{few, few + 1} {
-				var all Connections
-				for range waiting {
-					all.begins()
-				}
-				var r ran
-				go r.another.Store(true)
-				if touch(&r, &all); slices.Contains(r.before, true) {
-					lets[waiting]++
-				}
-			}
-		}
-		if lets[few] > 10 || lets[few+1] < 25 {
-			t.Errorf("%s: of 50 times another ran first %d times where %d waited, and %d where %d did", name, lets[few], few, lets[few+1], few+1)
-		}
-	}
 }

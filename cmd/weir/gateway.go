@@ -256,7 +256,7 @@ func (g *gateway) apply(c *config.Config) error {
 	next := &configured{config: c, callers: callers, proxy: proxy.New(proxy.Config{
 		Upstream: upstream, Timeout: c.Upstream.Timeout, BodyTime: c.Limits.Inbound.Body, Catalogue: catalogue, Dialect: dialect,
 		Identify: identify(callers),
-		Inbound:  &g.inbound, Crowd: &g.crowd, Drain: &g.drain, Connections: &g.connections, Trusted: trusted, Ledger: g.store, Limiter: g.limiter, Cache: g.cache, Transport: g.transport,
+		Inbound:  &g.inbound, Crowd: &g.crowd, Drain: &g.drain, Trusted: trusted, Ledger: g.store, Limiter: g.limiter, Cache: g.cache, Transport: g.transport,
 		Wait: c.Limits.Wait, RefusalStatus: c.Limits.RefusalStatus, RateLimitFields: c.Headers.RateLimit != "off",
 		Statistics: proxy.Statistics{
 			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor, Max: c.Statistics.Poll.Max, Budget: c.Statistics.Poll.Budget,

@@ -21,6 +21,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -154,6 +155,9 @@ func (c *conn) next(p []byte) (n int, err error) {
 	for {
 		if n == 0 {
 			kept := len(c.rest) > 0
+			if !kept && c.missed > 0 {
+				runtime.Gosched() // who has just been answered has sent nothing yet; see stream.begin
+			}
 			if n, err = c.receive(p); n == 0 {
 				return 0, err
 			}

@@ -7,8 +7,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -387,4 +389,79 @@ func TestNothingIsLeftOfAConnection(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// watched is a listener of connections that note whether another could run before they are
+// touched: reads and writes are called before something is read and written, behind after
+// something is written.
+type watched struct {
+	net.Listener
+	behind, reads, writes func()
+}
+
+func (l watched) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return watchedConn{c, l}, err
+}
+
+type watchedConn struct {
+	net.Conn
+	by watched
+}
+
+func (c watchedConn) Read(p []byte) (int, error) {
+	c.by.reads()
+	return c.Conn.Read(p)
+}
+
+func (c watchedConn) Write(p []byte) (int, error) {
+	c.by.writes()
+	n, err := c.Conn.Write(p)
+	c.by.behind()
+	return n, err
+}
+
+// TestWhoIsReadyRunsFirst: before what is answered late is written, and before a client is
+// asked for more that has just been answered so, whoever can run does. Hits run on.
+func TestWhoIsReadyRunsFirst(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const tries = 50 // the scheduler now and then looks elsewhere first
+	for path, lets := range map[string]bool{"/late": true, "/held": false} {
+		var another atomic.Bool
+		var read, written atomic.Int32
+		note := func(n *atomic.Int32) func() {
+			return func() {
+				if another.Swap(false) {
+					n.Add(1)
+				}
+			}
+		}
+		begin := func() {
+			another.Store(false)
+			go another.Store(true)
+		}
+		h := &house{atOnce: begin, handler: func(w http.ResponseWriter, r *http.Request) {
+			begin()
+			answer(w, r)
+		}}
+		l, s := pipe.Listen("front"), &http.Server{Handler: h}
+		done := make(chan error)
+		go func() { done <- front.Serve(s, watched{l, begin, note(&read), note(&written)}, h, new(sync.WaitGroup)) }()
+		c := dial(t, l)
+		for range tries {
+			if _, err := io.WriteString(c, get(path)); err != nil {
+				t.Fatal(err)
+			}
+			c.gets(1)
+		}
+		_ = s.Close()
+		if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+		for what, n := range map[string]int32{"was read": read.Load(), "was written": written.Load()} {
+			if lets && n < tries/2 || !lets && n > tries/5 {
+				t.Errorf("%s: of %d times another ran %d times before it %s", path, tries, n, what)
+			}
+		}
+	}
 }
