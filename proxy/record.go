@@ -123,7 +123,7 @@ func (r *Record) debug(op *policy.Operation) string {
 	tell("client", r.Client)
 	tell("account", r.Account)
 	for _, s := range r.Stages {
-		value := s.Elapsed.Round(time.Microsecond).String()
+		value := strings.Replace(s.Elapsed.Round(time.Microsecond).String(), "µ", "u", 1) // a field is ASCII
 		if s.Detail != "" {
 			value += " (" + s.Detail + ")"
 		}

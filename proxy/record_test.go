@@ -15,7 +15,7 @@ import (
 func TestAnAnswerTellsWhoMayKnowWhatWasMadeOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			time.Sleep(38 * time.Millisecond)
+			time.Sleep(38 * time.Microsecond)
 			w.Header().Set("Cache-Control", "max-age=60")
 			_, _ = fmt.Fprint(w, "text")
 		}, func(c *Config) {
@@ -29,7 +29,7 @@ func TestAnAnswerTellsWhoMayKnowWhatWasMadeOfIt(t *testing.T) {
 		for _, c := range []struct {
 			name, path, token, debug, want string
 		}{
-			{"a miss", "/user/subscriptions", "trusted", "1", `^weir; operation=watching/list-mine; cache=\S+; points=1; resource=core; client=evil\?name; account=account of Bearer trusted; queue=0s; attempt=38ms \(200\); settle=0s$`},
+			{"a miss", "/user/subscriptions", "trusted", "1", `^weir; operation=watching/list-mine; cache=\S+; points=1; resource=core; client=evil\?name; account=account of Bearer trusted; queue=0s; attempt=38us \(200\); settle=0s$`},
 			{"a hit", "/user/subscriptions", "trusted", "1", `^weir; operation=watching/list-mine; cache=\S+; points=1; resource=core; client=evil\?name; account=account of Bearer trusted$`},
 			{"a refusal", "/search/code?q=repo:a/b", "trusted", "1", `^weir; operation=search/code; .*; account=account of Bearer trusted$`},
 			{"nobody asks", "/user/subscriptions", "trusted", "", ""},

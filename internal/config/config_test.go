@@ -262,6 +262,37 @@ func TestReadyConfigurations(t *testing.T) {
 	}
 }
 
+// TestConfigurationsOfThePagesAreValid: whoever takes one over has a file that starts, once
+// what the page leaves out is there.
+func TestConfigurationsOfThePagesAreValid(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, found := certificates(t), 0
+	for _, page := range append(pages, "../../README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```").FindAllStringSubmatch(string(text), -1) {
+			shown := strings.NewReplacer(`"file:/run/secrets/weir-cache"`, `"${CACHE_KEY}"`, "tls.crt", files+"/own.pem", "tls.key", files+"/own.key").Replace(block[1])
+			for _, absent := range []string{minimal, "credentials: [{name: ci, kind: user, account: octo-bot, token: \"${CI_TOKEN}\"}]\n"} {
+				if key, _, _ := strings.Cut(absent, ":"); !regexp.MustCompile("(?m)^" + key + ":").MatchString(shown) {
+					shown = absent + shown
+				}
+			}
+			found++
+			if _, err := Parse(Source{Path: filepath.Base(page), Getenv: sampleEnv(t)}, []byte(shown)); err != nil {
+				t.Errorf("%v\n%s", err, block[1])
+			}
+		}
+	}
+	if found < 7 {
+		t.Errorf("%d were found", found)
+	}
+}
+
 // sampleEnv has every variable that a ready configuration names.
 func sampleEnv(t *testing.T) func(string) (string, bool) {
 	t.Helper()
