@@ -107,9 +107,12 @@ func (s *Store) Nominees(ctx context.Context, key, about Key) (own, others []*En
 		}
 	}
 	if len(others) == 0 && s.shared != nil {
-		held := slices.DeleteFunc(s.shared.Holders(ctx, about), func(k Key) bool { return k == key })
-		for _, k := range held[:min(maxAsked, len(held))] {
-			take(s.shared.Get(ctx, k))
+		asked := 0
+		for _, k := range s.shared.Holders(ctx, about) {
+			if k != key && asked < maxAsked {
+				asked++
+				take(s.shared.Get(ctx, k))
+			}
 		}
 	}
 	slices.SortStableFunc(others, func(a, b *Entry) int { return b.Answered.Compare(a.Answered) })

@@ -97,7 +97,9 @@ type owned struct {
 }
 
 func (o *owned) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	time.Sleep(20 * time.Millisecond)
+	if sleep(r.Context(), 20*time.Millisecond) != nil {
+		return // nobody is there, or the history has ended
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	token := r.Header.Get("Authorization")
