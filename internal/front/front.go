@@ -156,7 +156,7 @@ func (c *conn) next(p []byte) (n int, err error) {
 		if n == 0 {
 			kept := len(c.rest) > 0
 			if !kept && c.missed > 0 {
-				runtime.Gosched() // who has just been answered has sent nothing yet; see stream.begin
+				runtime.Gosched() // its client has sent no more yet, mostly; see stream.begin
 			}
 			if n, err = c.receive(p); n == 0 {
 				return 0, err

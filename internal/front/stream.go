@@ -166,8 +166,8 @@ func appendField(b []byte, name string, values []string) []byte {
 // Whoever can run does so first, here, before the next request of the connection is read, and
 // before one is sent to the API: those that come at one time then take each step together, and
 // who gets many of them is woken once. What passes through takes 0.8 of the processor's time by
-// it on 64 connections. Where nobody can run the runtime wakes a thread that looks for work,
-// which what waits for the API does not feel, and a hit would by a quarter.
+// it on 64 connections. Where nobody can run the runtime wakes a thread that looks for work:
+// what waits for the API does not feel that, what is answered at once would by a quarter.
 func (s *stream) begin(first []byte, whole bool) {
 	runtime.Gosched()
 	s.begun = true
