@@ -427,7 +427,6 @@ func TestBudgetOfADemo(t *testing.T) {
 	for range 3 {
 		get(t, gateway+"/search/commits?q=gear", "Authorization: Bearer tok-owner")
 	}
-	noEnv := func(string) (string, bool) { return "", false }
 	ask := func(args ...string) (int, string, string) {
 		var out, problems bytes.Buffer
 		code := run(t.Context(), append([]string{"budget", "--admin"}, args...), noEnv, &out, &problems)

@@ -29,7 +29,7 @@ type demoCommand struct {
 func (c *demoCommand) Run(p *process) error {
 	upstream, err := net.Listen("tcp", c.Service)
 	if err != nil {
-		return err
+		return fmt.Errorf("service: %w", err)
 	}
 	log := slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	cfg := config.Default()
@@ -66,7 +66,7 @@ func (c *demoCommand) Run(p *process) error {
 	if c.Traffic == "on" {
 		sampling.Go(func() { sample(ctx, gatewayURL) })
 	}
-	return serveAll(p.ctx, g.log, g.ending, append(endpoints, endpoint{listener: upstream, handler: s})...)
+	return serveAll(p.ctx, g.log, g.ending, append(endpoints, endpoint{listener: upstream, handler: s, outlives: true})...)
 }
 
 // welcome is what the demo prints: where things are, and what to try.

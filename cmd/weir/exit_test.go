@@ -42,7 +42,6 @@ func TestExitCodes(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var out, problems bytes.Buffer
-			noEnv := func(string) (string, bool) { return "", false }
 			code := run(t.Context(), c.args, noEnv, &out, &problems)
 			if code != c.code {
 				t.Errorf("ended with %d, want %d: %s%s", code, c.code, out.String(), problems.String())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -347,7 +348,7 @@ func (g *gateway) listen() ([]endpoint, error) {
 	c := g.current.Load().config
 	clients, err := net.Listen("tcp", c.Listen)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("listen: %w", err)
 	}
 	operator, err := g.operator(c.Admin)
 	if err != nil {

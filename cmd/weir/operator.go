@@ -23,13 +23,13 @@ const adminTimeout = 30 * time.Second
 func (g *gateway) operator(a config.Admin) (endpoint, error) {
 	listener, err := net.Listen("tcp", a.Listen)
 	if err != nil {
-		return endpoint{}, err
+		return endpoint{}, fmt.Errorf("admin.listen: %w", err)
 	}
 	if !g.access(a).Guarded() && !onLoopback(listener.Addr()) {
 		_ = listener.Close()
 		return endpoint{}, fmt.Errorf("admin.listen: %s is not on loopback: set admin.token, or admin.tls.client_ca", listener.Addr())
 	}
-	e := endpoint{listener: listener, handler: g.admin(a), timeout: adminTimeout, operator: true, ending: g.history.Close}
+	e := endpoint{listener: listener, handler: g.admin(a), timeout: adminTimeout, outlives: true, ending: g.history.Close}
 	if current := g.adminTLS.Load(); current != nil {
 		e.tls = current.Clone()
 		e.tls.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return g.adminTLS.Load(), nil }

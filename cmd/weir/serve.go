@@ -100,9 +100,9 @@ type endpoint struct {
 	front    front.Handler // answers before handler does, by plain HTTP; nil for nobody
 	tls      *tls.Config   // nil for plain HTTP
 	timeout  time.Duration // to read a request, and to write its answer; 0 for as long as it takes
-	// operator is set for who watches the others, and ends after them; answers of its own that
-	// go on and on are ended by ending.
-	operator bool
+	// outlives is set for who ends after the others: who watches them, or answers them. Answers of
+	// its own that go on and on are ended by ending.
+	outlives bool
 	ending   func()
 }
 
@@ -166,7 +166,7 @@ func serveAll(ctx context.Context, log *slog.Logger, end func() ending, endpoint
 	requests, cutOff := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cutOff(nil)
 	var serving, answering, inFront sync.WaitGroup
-	var clients, operators []*http.Server
+	var first, then []*http.Server
 	for _, e := range endpoints {
 		s := newServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			answering.Add(1)
@@ -179,10 +179,10 @@ func serveAll(ctx context.Context, log *slog.Logger, end func() ending, endpoint
 		if e.ending != nil {
 			s.RegisterOnShutdown(e.ending)
 		}
-		if e.operator {
-			operators = append(operators, s)
+		if e.outlives {
+			then = append(then, s)
 		} else {
-			clients = append(clients, s)
+			first = append(first, s)
 		}
 		serving.Go(func() {
 			if err := e.serve(s, &inFront); !errors.Is(err, http.ErrServerClosed) {
@@ -201,11 +201,11 @@ func serveAll(ctx context.Context, log *slog.Logger, end func() ending, endpoint
 	late := time.AfterFunc(last.timeout, func() { cutOff(proxy.ErrDrained) })
 	defer late.Stop()
 	deadline := time.Now().Add(last.timeout + lastWords)
-	shutDown(ctx, log, last.timeout+lastWords, clients)
+	shutDown(ctx, log, last.timeout+lastWords, first)
 	if !awaited(&inFront, time.Until(deadline)) { // of which net/http knows nothing
 		log.Warn("requests were cut off", "error", context.DeadlineExceeded)
 	}
-	shutDown(ctx, log, lastWords, operators)
+	shutDown(ctx, log, lastWords, then)
 	serving.Wait()
 	awaited(&answering, lastWords) // where connections were cut off, who answered over them
 	if told {

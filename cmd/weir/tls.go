@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/tls"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -67,7 +68,7 @@ func (g *gateway) secure(clients endpoint, c *config.Config) ([]endpoint, error)
 	}
 	plain, err := net.Listen("tcp", c.TLS.HTTP)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("tls.http: %w", err)
 	}
 	g.log.Info("redirect", "address", plain.Addr().String())
 	g.tls.Start(clients.listener.Addr(), plain.Addr())
