@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -244,7 +243,7 @@ func (g *gateway) apply(c *config.Config) error {
 	if err := g.changeAdminTLS(c.Admin); err != nil {
 		return err
 	}
-	g.fixed(g.started, c)
+	c = g.inForce(c)
 	g.issuers.Keep(issuerURLs(c))
 	g.store.configure(limitRules(c))
 	g.inbound.Configure(c.Limits.Inbound.Rate, c.Limits.Inbound.Burst)
@@ -286,23 +285,42 @@ func (g *gateway) observer(host string) func(*proxy.Record) {
 	}
 }
 
-// fixed says which changes wait for the next start.
-func (g *gateway) fixed(started, c *config.Config) {
+// inForce is a configuration without the changes that wait for the next start, of which the
+// log is told.
+func (g *gateway) inForce(c *config.Config) *config.Config {
+	now, was := *c, g.started
 	waits := map[string]bool{
-		"listen": started.Listen != c.Listen, "admin.listen": started.Admin.Listen != c.Admin.Listen,
-		"store.url": started.Store.URL != c.Store.URL, "limits.on_store_loss": started.Limits.OnStoreLoss != c.Limits.OnStoreLoss,
-		"admin.token": !started.Admin.Token.Equal(c.Admin.Token), "admin.hosts": !slices.Equal(started.Admin.Hosts, c.Admin.Hosts),
-		"admin.tls":    started.Admin.TLS.Enabled() != c.Admin.TLS.Enabled() || (started.Admin.TLS.ClientCA == "") != (c.Admin.TLS.ClientCA == ""),
-		"cache.memory": started.Cache.Memory != c.Cache.Memory,
-		"cache.key":    started.Cache.Key != c.Cache.Key,
-		"telemetry":    started.Telemetry != c.Telemetry,
+		"listen": keep(&now.Listen, was.Listen), "admin.listen": keep(&now.Admin.Listen, was.Admin.Listen),
+		"store.url": keep(&now.Store.URL, was.Store.URL), "limits.on_store_loss": keep(&now.Limits.OnStoreLoss, was.Limits.OnStoreLoss),
+		"admin.token": keep(&now.Admin.Token, was.Admin.Token), "admin.hosts": !slices.Equal(was.Admin.Hosts, c.Admin.Hosts),
+		"admin.tls":    was.Admin.TLS.Enabled() != c.Admin.TLS.Enabled() || (was.Admin.TLS.ClientCA == "") != (c.Admin.TLS.ClientCA == ""),
+		"cache.memory": keep(&now.Cache.Memory, was.Cache.Memory),
+		"cache.key":    keep(&now.Cache.Key, was.Cache.Key),
+		"telemetry":    keep(&now.Telemetry, was.Telemetry),
+		"tls":          was.TLS.Enabled() != c.TLS.Enabled(),
 	}
-	maps.Copy(waits, tlsFixed(started, c))
+	now.Admin.Hosts = was.Admin.Hosts
+	if waits["admin.tls"] {
+		now.Admin.TLS = was.Admin.TLS
+	}
+	if waits["tls"] {
+		now.TLS = was.TLS
+	}
+	waits["tls.http"], waits["tls.email"] = keep(&now.TLS.HTTP, was.TLS.HTTP), keep(&now.TLS.Email, was.TLS.Email)
+	waits["tls.ca"], waits["tls.storage"] = keep(&now.TLS.CA, was.TLS.CA), keep(&now.TLS.Storage, was.TLS.Storage)
 	for key, changed := range waits {
 		if changed {
 			g.log.Warn("this change takes effect at the next start", "key", key)
 		}
 	}
+	return &now
+}
+
+// keep puts a value back as it was, and reports whether it had changed.
+func keep[T comparable](value *T, was T) (changed bool) {
+	changed = *value != was
+	*value = was
+	return changed
 }
 
 // ServeHTTP answers with the configuration in force.

@@ -66,10 +66,13 @@ func TestAChangeThatIsTakenBackWaitsForNothing(t *testing.T) {
 	}
 	defer g.close()
 	changed := *cfg
-	changed.Listen = "127.0.0.1:1"
+	changed.Listen, changed.Limits.Wait = "127.0.0.1:1", 3*time.Second
 	for _, c := range []*config.Config{&changed, &changed, cfg} {
 		if err := g.take(c, nil); err != nil {
 			t.Fatal(err)
+		}
+		if now := g.current.Load().config; now.Listen != cfg.Listen || now.Limits.Wait != c.Limits.Wait {
+			t.Errorf("in force are %s and %s", now.Listen, now.Limits.Wait)
 		}
 	}
 	if n := strings.Count(log.String(), "takes effect at the next start"); n != 2 {

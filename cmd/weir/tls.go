@@ -96,12 +96,3 @@ func (g *gateway) changeTLS(c *config.Config) error {
 	}
 	return g.tls.Change(tlsNames(c))
 }
-
-// tlsFixed says which changes of TLS wait for the next start.
-func tlsFixed(started, c *config.Config) map[string]bool {
-	was, is := started.TLS, c.TLS
-	return map[string]bool{
-		"tls": was.Enabled() != is.Enabled(), "tls.http": was.HTTP != is.HTTP, "tls.email": was.Email != is.Email,
-		"tls.ca": was.CA != is.CA, "tls.storage": was.Storage != is.Storage,
-	}
-}
