@@ -227,7 +227,7 @@ func waits(r *proxy.Record, s status) string {
 func because(detail string) string {
 	if why, ok := map[string]string{
 		"":               "the request cannot be answered as it is",
-		"primary":        "the primary budget of this resource is spent until its reset",
+		"primary":        "the primary budget of this resource is spent until its reset, or what is left of it is in flight, set aside, or not known yet",
 		"points":         "the points of this operation for this minute are spent",
 		"content":        "as much content as the API allows has been created",
 		"cpu":            "the API's time for this account is spent for this minute",
