@@ -40,7 +40,7 @@ func TestTheDemoAnswersWhoIsWaiting(t *testing.T) {
 		}
 	}
 	go func() { _, _ = io.Copy(io.Discard, in) }()
-	time.AfterFunc(500*time.Millisecond, stop) // statistics take 3 seconds
+	time.AfterFunc(1500*time.Millisecond, stop) // statistics take 3 seconds
 	resp, err := http.Get(url + "/repos/acme/widgets/stats/code_frequency")
 	if err != nil {
 		t.Fatal(err)
