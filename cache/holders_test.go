@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -51,5 +52,29 @@ func TestWhatIsOnesOwnIsNotAnothers(t *testing.T) {
 	own, others := s.Nominees(t.Context(), NewKey("a"), about)
 	if len(own) != 1 || len(others) != 1 || string(others[0].Body) != "b" {
 		t.Errorf("of its own %d, of others %d", len(own), len(others))
+	}
+}
+
+// naming is a shared tier that names holders, and notes whose answers it is asked for.
+type naming struct {
+	Shared
+	named, asked []Key
+}
+
+func (n *naming) Holders(context.Context, Key) []Key { return n.named }
+
+func (n *naming) Get(_ context.Context, key Key) []*Entry {
+	n.asked = append(n.asked, key)
+	return nil
+}
+
+// TestFewOfTheSharedHoldersAreAsked: the newest, but not for what the caller has looked for
+// already; and the list is its owner's.
+func TestFewOfTheSharedHoldersAreAsked(t *testing.T) {
+	all := []Key{NewKey("a"), NewKey("b"), NewKey("c"), NewKey("d")}
+	shared := &naming{named: slices.Clone(all)}
+	NewStore(NewMemory(1<<20), shared).Nominees(t.Context(), all[0], NewKey("question"))
+	if !slices.Equal(shared.asked, all[1:3]) || !slices.Equal(shared.named, all) {
+		t.Errorf("of %x, which are %x now, %x were asked", all, shared.named, shared.asked)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/weirgate/weir/internal/config"
 )
 
@@ -66,17 +68,22 @@ func TestAChangeThatIsTakenBackWaitsForNothing(t *testing.T) {
 	}
 	defer g.close()
 	changed := *cfg
-	changed.Listen, changed.Limits.Wait = "127.0.0.1:1", 3*time.Second
+	changed.Limits.Wait = 3 * time.Second
+	changed.Listen, changed.Admin.Listen, changed.Admin.Token, changed.Admin.Hosts = "127.0.0.1:1", "127.0.0.1:2", "t0ken", []string{"ops.example"}
+	changed.Store.URL, changed.Limits.OnStoreLoss, changed.Cache.Memory, changed.Cache.Key = "redis://127.0.0.1:1", "closed", 1<<30, "k3y"
+	changed.TLS = config.TLS{Domains: []string{"weir.example"}, HTTP: ":80", Email: "ops@example.com"}
 	for _, c := range []*config.Config{&changed, &changed, cfg} {
 		if err := g.take(c, nil); err != nil {
 			t.Fatal(err)
 		}
-		if now := g.current.Load().config; now.Listen != cfg.Listen || now.Limits.Wait != c.Limits.Wait {
-			t.Errorf("in force are %s and %s", now.Listen, now.Limits.Wait)
+		want := *cfg
+		want.Limits.Wait = c.Limits.Wait // all else is for the next start
+		if diff := cmp.Diff(&want, g.current.Load().config); diff != "" {
+			t.Error(diff)
 		}
 	}
-	if n := strings.Count(log.String(), "takes effect at the next start"); n != 2 {
-		t.Errorf("said %d times, want 2:\n%s", n, log.String())
+	if n := strings.Count(log.String(), "takes effect at the next start"); n != 2*9 {
+		t.Errorf("said %d times, want twice of nine keys:\n%s", n, log.String())
 	}
 }
 
