@@ -28,6 +28,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/internal/turns"
 )
 
@@ -77,7 +78,7 @@ type Learner interface {
 
 // Store implements [cache.Shared]. It is safe for concurrent use.
 type Store struct {
-	client  redis.UniversalClient
+	client  redisclient.Client
 	codec   *cache.Codec
 	learner Learner
 	log     *slog.Logger
@@ -95,7 +96,7 @@ type Store struct {
 }
 
 // New returns a store on a client of its own, which it closes.
-func New(client redis.UniversalClient, codec *cache.Codec, learner Learner, log *slog.Logger) *Store {
+func New(client redisclient.Client, codec *cache.Codec, learner Learner, log *slog.Logger) *Store {
 	return &Store{client: client, codec: codec, learner: learner, log: log, patience: timeout, at: "0-0"}
 }
 

@@ -318,7 +318,7 @@ func TestReadsGoTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := &batches{hold: make(chan struct{})}
-	r.shared.client.AddHook(b)
+	r.shared.client.(*redis.Client).AddHook(b)
 	r.shared.patience = time.Minute
 	var asking sync.WaitGroup
 	for i, key := range keys {
@@ -381,7 +381,7 @@ func TestAStreamThatBeginsWhileItIsLookedAt(t *testing.T) {
 		s := New(f.client(), codec, memory, slog.New(slog.DiscardHandler))
 		f.Cleanup(func() { _ = s.Close() })
 		memory.Keep(page, fetched(memory.Generation(), "old"))
-		s.client.AddHook(&then{"xrange", func() {
+		s.client.(*redis.Client).AddHook(&then{"xrange", func() {
 			if err := other.XAdd(f.Context(), &redis.XAddArgs{Stream: stream, Values: []any{"purge", "{}"}}).Err(); err != nil {
 				f.Error(err)
 			}

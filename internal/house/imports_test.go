@@ -31,7 +31,7 @@ var rooms = []room{
 	{dir: "limits/hostile", may: []string{"limits", "limits/signals", "policy"}, test: true, why: "an upstream that counts by itself, and means ill"},
 
 	{dir: "cache", may: []string{"policy", "internal/aead"}, why: "what may be answered; what sending would cost is not its business"},
-	{dir: "cache/redisstore", may: []string{"cache", "policy", "internal/turns"}, why: "the tier that replicas share"},
+	{dir: "cache/redisstore", may: []string{"cache", "policy", "internal/redisclient", "internal/turns"}, why: "the tier that replicas share"},
 
 	{dir: "proxy", may: []string{"policy", "limits", "limits/signals", "cache"}, why: "a request's journey: where limits and cache meet"},
 
@@ -43,13 +43,13 @@ var rooms = []room{
 	{dir: "internal/config", may: []string{"policy", "internal/credential", "internal/installation", "internal/issuer"}, why: "reads the file into plain values; what they do is for cmd/weir to wire"},
 	{dir: "internal/credential", may: []string{"policy", "internal/issuer"}, why: "who calls, told as a policy.Caller"},
 	{dir: "internal/installation", may: []string{"internal/credential"}, why: "gets the tokens of apps; who spends them is for others to say"},
-	{dir: "internal/tokenstore", may: []string{"internal/aead", "internal/credential", "internal/installation"}, why: "where replicas share these tokens"},
+	{dir: "internal/tokenstore", may: []string{"internal/aead", "internal/credential", "internal/installation", "internal/redisclient"}, why: "where replicas share these tokens"},
 	{dir: "internal/issuer", why: "whether a token is its issuer's; whose token it is others say"},
 	{dir: "internal/service", may: []string{"policy", "internal/credential"}, why: "judges the gateway, so it shares only the truth about the API with it, and how secrets are kept"},
 	{dir: "internal/redisclient", why: "opens clients on the store's URL, in one way for all who keep something there"},
 	{dir: "internal/risk", may: []string{"internal/config", "internal/credential"}, why: "reads a configuration and judges it"},
 	{dir: "internal/telemetry", may: []string{"limits", "policy", "proxy"}, why: "knows the SDK, so that nobody else has to; makes metrics of records and accounts"},
-	{dir: "internal/tlsauto", may: []string{"internal/aead"}, why: "certificates and where they are kept"},
+	{dir: "internal/tlsauto", may: []string{"internal/aead", "internal/redisclient"}, why: "certificates and where they are kept"},
 	{dir: "internal/webhook", may: []string{"policy"}, why: "turns deliveries into the names of stale operations"},
 
 	{dir: "internal/benchmark", may: []string{"proxy"}, test: true, why: "measures the binary from outside; of its packages it knows how connections are kept, for a reverse proxy beside it"},

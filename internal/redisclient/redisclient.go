@@ -24,8 +24,19 @@ const (
 	poolTimeout = 100 * time.Millisecond
 )
 
-// Greeting is called for every new connection before it is used; an error ends it.
-type Greeting func(context.Context, *redis.Conn) error
+// Client sends commands to one server or to a cluster, whichever its URL names. It is
+// what Weir uses of [redis.UniversalClient]: a package that names that one, or a client
+// of go-redis itself, compiles its 1,470 methods once more.
+type Client interface {
+	redis.Cmdable
+	Process(context.Context, redis.Cmder) error
+	PoolStats() *redis.PoolStats
+	Close() error
+}
+
+// Greeting is called for every new connection before it is used, with what sends over it
+// alone; an error ends it.
+type Greeting func(ctx context.Context, connection redis.Cmdable) error
 
 // Open opens a client on a store's URL, which makes spans of its commands where what
 // they are for is traced. The URL is in the forms of go-redis:
@@ -37,18 +48,23 @@ type Greeting func(context.Context, *redis.Conn) error
 // and with rediss for redis over TLS. greet, nil for none, makes the greeting of a
 // node of a cluster, by its address, or of the one server, by "": of sentinels, too.
 // An error is of the URL: nothing is dialed yet.
-func Open(address string, greet func(node string) Greeting) (redis.UniversalClient, error) {
+func Open(address string, greet func(node string) Greeting) (Client, error) {
 	client, err := open(address, greet)
-	if err == nil {
-		client.AddHook(spans{})
+	if err != nil {
+		return nil, err
 	}
-	return client, err
+	client.AddHook(spans{})
+	return client, nil
 }
 
 func open(address string, greet func(node string) Greeting) (redis.UniversalClient, error) {
 	redis.SetLogger(silent{})
-	if greet == nil {
-		greet = func(string) Greeting { return nil }
+	onConnect := func(node string) func(context.Context, *redis.Conn) error {
+		if greet == nil {
+			return nil
+		}
+		greeting := greet(node)
+		return func(ctx context.Context, c *redis.Conn) error { return greeting(ctx, c) }
 	}
 	scheme, rest, _ := strings.Cut(address, "://")
 	scheme, kind, _ := strings.Cut(scheme, "+")
@@ -60,7 +76,7 @@ func open(address string, greet func(node string) Greeting) (redis.UniversalClie
 		if err != nil {
 			return nil, fmt.Errorf("store: %w", err)
 		}
-		o.OnConnect = greet("")
+		o.OnConnect = onConnect("")
 		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, poolTimeout
 		return redis.NewFailoverClient(o), nil
@@ -70,7 +86,7 @@ func open(address string, greet func(node string) Greeting) (redis.UniversalClie
 			return nil, fmt.Errorf("store: %w", err)
 		}
 		o.NewClient = func(node *redis.Options) *redis.Client {
-			node.OnConnect = greet(node.Addr)
+			node.OnConnect = onConnect(node.Addr)
 			return redis.NewClient(node)
 		}
 		o.MaxRetries, o.DialerRetries, o.MaxRedirects, o.ContextTimeoutEnabled = -1, 1, 3, true
@@ -82,7 +98,7 @@ func open(address string, greet func(node string) Greeting) (redis.UniversalClie
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	o.OnConnect, o.MaintNotificationsConfig = greet(""), off
+	o.OnConnect, o.MaintNotificationsConfig = onConnect(""), off
 	o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, poolTimeout
 	return redis.NewClient(o), nil

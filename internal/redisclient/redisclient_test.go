@@ -19,7 +19,7 @@ type options struct {
 	dial, read, waiting time.Duration
 }
 
-func optionsOf(t *testing.T, c redis.UniversalClient) options {
+func optionsOf(t *testing.T, c Client) options {
 	t.Helper()
 	switch c := c.(type) {
 	case *redis.ClusterClient:
@@ -83,7 +83,7 @@ func TestNewConnectionsAreGreeted(t *testing.T) {
 		if node != "" {
 			t.Errorf("the one server is called %q", node)
 		}
-		return func(context.Context, *redis.Conn) error {
+		return func(context.Context, redis.Cmdable) error {
 			greeted++
 			if refuse {
 				return refused

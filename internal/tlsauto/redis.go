@@ -11,6 +11,8 @@ import (
 
 	"github.com/caddyserver/certmagic"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/weirgate/weir/internal/redisclient"
 )
 
 // Keys in Redis, all in one slot of a cluster, all with a lifetime:
@@ -80,7 +82,7 @@ return 1`)
 
 // redisStorage is a storage that replicas share.
 type redisStorage struct {
-	client  redis.UniversalClient
+	client  redisclient.Client
 	sealer  sealer
 	log     *slog.Logger
 	ctx     context.Context // until the storage is closed
@@ -92,7 +94,7 @@ type redisStorage struct {
 
 // NewRedis returns a storage on a client of its own, which it closes. With a secret,
 // the same for all replicas, what it keeps is sealed.
-func NewRedis(client redis.UniversalClient, secret []byte, log *slog.Logger) (Storage, error) {
+func NewRedis(client redisclient.Client, secret []byte, log *slog.Logger) (Storage, error) {
 	s, err := newSealer(secret)
 	if err != nil {
 		return nil, err

@@ -27,6 +27,7 @@ import (
 	"github.com/weirgate/weir/internal/aead"
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/installation"
+	"github.com/weirgate/weir/internal/redisclient"
 )
 
 // timeout bounds a call.
@@ -37,14 +38,14 @@ var returnText string
 
 // Store implements [installation.Vault]. It is safe for concurrent use.
 type Store struct {
-	client redis.UniversalClient
+	client redisclient.Client
 	sealer cipher.AEAD
 	giveUp *redis.Script
 }
 
 // New returns a store on a client of its own, which it closes. All who share a Redis
 // have the same secret, of 32 characters or more.
-func New(client redis.UniversalClient, secret []byte) (*Store, error) {
+func New(client redisclient.Client, secret []byte) (*Store, error) {
 	sealer, err := aead.New(secret, "weir installation tokens")
 	if err != nil {
 		return nil, err

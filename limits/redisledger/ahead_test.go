@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
@@ -25,7 +27,7 @@ func inAdvance(t *testing.T, tell func(p *pair, c *counting)) {
 		p.spent(p.r1, 1, 1, true)
 		p.r2.shadow("a", policy.User) // it shows what it knows of
 		c := &counting{script: p.r1.scripts.turn}
-		p.r1.Client.AddHook(c)
+		p.r1.Client.(*redis.Client).AddHook(c)
 		p.r1.within, p.r1.ahead = tellWithin, aheadMost
 		defer p.r1.telling.Wait()
 		tell(p, c)

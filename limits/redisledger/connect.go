@@ -12,14 +12,14 @@ import (
 
 // connect opens a client on a store's URL. It calls meet for every new connection with
 // its address and the run_id of the process that answers there.
-func connect(address string, meet func(address, process string) error) (redis.UniversalClient, error) {
+func connect(address string, meet func(address, process string) error) (redisclient.Client, error) {
 	return redisclient.Open(address, func(node string) redisclient.Greeting { return identify(node, meet) })
 }
 
 // identify asks every new connection which process it leads to. Sentinels are
 // asked for the way only.
 func identify(address string, meet func(address, process string) error) redisclient.Greeting {
-	return func(ctx context.Context, c *redis.Conn) error {
+	return func(ctx context.Context, c redis.Cmdable) error {
 		text, err := c.Info(ctx, "server").Result()
 		if err != nil {
 			return err

@@ -88,7 +88,7 @@ func inPair(t *testing.T, tell func(p *pair)) {
 				t.Fatal(err)
 			}
 		}
-		r1.Client.AddHook(p.seam)
+		r1.Client.(*redis.Client).AddHook(p.seam)
 		client := clientOf(t, r1.Client.(*redis.Client).Options().Dialer)
 		client.AddHook(tick{ahead})
 		p.r2 = open(t, client, "r2", *r1.rules.Load(), testClock)
@@ -219,7 +219,7 @@ func TestABeatThatComesLateLeavesWhatWasSetAsideSince(t *testing.T) {
 			p.Fatal("not found")
 		}
 		inFlight := p.spent(p.r2, 1, 1000, false)
-		if err := p.r1.Client.Do(p.Context(), late...).Err(); err != nil {
+		if err := p.r1.Client.(*redis.Client).Do(p.Context(), late...).Err(); err != nil {
 			p.Fatal(err)
 		}
 		inFlight += p.spent(p.r2, 1, 1000, false)

@@ -48,6 +48,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
@@ -111,7 +112,7 @@ end
 type Config struct {
 	// URL is where Redis is (see [Connect]); a Client stands in for it.
 	URL    string
-	Client redis.UniversalClient
+	Client redisclient.Client
 	// Replica names this replica; no other may have the name.
 	Replica string
 	Rules   limits.Rules
@@ -204,15 +205,10 @@ const (
 func (l *Ledger) keysOf(name string) []string {
 	sum := sha256.Sum256([]byte(name))
 	key := prefix + "{" + hex.EncodeToString(sum[:16]) + "}"
-	if l.isCluster() {
+	if redisclient.IsCluster(l.Client) {
 		return []string{key}
 	}
 	return []string{key, canary}
-}
-
-func (l *Ledger) isCluster() bool {
-	_, ok := l.Client.(*redis.ClusterClient)
-	return ok
 }
 
 // step runs a step on an account. Its answer begins with 1 or 0, and how many
@@ -250,7 +246,7 @@ func (l *Ledger) step(ctx context.Context, script *redis.Script, s *shadow, r *l
 // header is how the arguments of every step that changes something begin
 // (account.lua, begin).
 func (l *Ledger) header(s *shadow, r *limits.Rules, process string) []any {
-	careful := l.isCluster() && l.replicas.Load() > 1
+	careful := redisclient.IsCluster(l.Client) && l.replicas.Load() > 1
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return []any{ttl(r), s.title(), l.Replica, s.acked, process, truth(careful), l.learning().Microseconds()}

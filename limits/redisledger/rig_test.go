@@ -104,7 +104,9 @@ func (r *rig) open(rules limits.Rules, replica int) *Ledger {
 	var ledger *Ledger
 	o := &redis.Options{
 		Addr: "127.0.0.1:0", Dialer: func(context.Context, string, string) (net.Conn, error) { return r.dial(replica) },
-		OnConnect:                identify("", func(address, process string) error { return ledger.meet(address, process) }),
+		OnConnect: func(ctx context.Context, c *redis.Conn) error {
+			return identify("", ledger.meet)(ctx, c)
+		},
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		// Nobody waits for a connection: the client would do so with timers that it
 		// shares between bubbles.

@@ -5,7 +5,8 @@ import (
 	"fmt"
 
 	"github.com/redis/go-redis/v9"
-	"golang.org/x/sync/errgroup"
+
+	"github.com/weirgate/weir/internal/redisclient"
 )
 
 // server is who keeps an account: whom to send its steps to, and the process
@@ -23,18 +24,13 @@ type server struct {
 
 // serverOf finds who keeps an account.
 func (l *Ledger) serverOf(ctx context.Context, key string) (server, error) {
-	cluster, ok := l.Client.(*redis.ClusterClient)
-	if !ok {
-		return server{l.Client, l.process("")}, nil
-	}
-	// A step goes to the node that it is made for, whatever the cluster has
-	// decided meanwhile; one that does not keep the account any more says so.
-	node, err := cluster.MasterForKey(ctx, key)
+	// A step goes to the node that it is made for, whatever a cluster has decided
+	// meanwhile; one that does not keep the account any more says so.
+	node, address, err := redisclient.NodeOf(ctx, l.Client, key)
 	if err != nil {
 		return server{}, err
 	}
-	address := node.Options().Addr
-	if l.process(address) == "" {
+	if address != "" && l.process(address) == "" {
 		if err := node.Ping(ctx).Err(); err != nil { // a connection tells
 			return server{}, err
 		}
@@ -48,34 +44,12 @@ func (l *Ledger) process(address string) string {
 	return l.trusted[address]
 }
 
-// pinged is a client of one server or of several.
-type pinged interface {
-	Ping(ctx context.Context) *redis.StatusCmd
-	PoolStats() *redis.PoolStats
-}
-
-// answers reports whether Redis does, over every connection that is open: those
-// that lead nowhere are closed by it, so that no step meets one later.
+// answers reports whether Redis does, over every connection that is open, so that no
+// step meets one later that leads nowhere.
 func (l *Ledger) answers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	var group errgroup.Group
-	ping := func(c pinged) {
-		for range c.PoolStats().IdleConns + 1 {
-			group.Go(func() error { return c.Ping(ctx).Err() })
-		}
-	}
-	cluster, ok := l.Client.(*redis.ClusterClient)
-	if !ok {
-		ping(l.Client)
-		return group.Wait() == nil
-	}
-	cluster.ReloadState(ctx)
-	err := cluster.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
-		ping(node)
-		return nil
-	})
-	return group.Wait() == nil && err == nil
+	return redisclient.Answers(ctx, l.Client)
 }
 
 // meet takes note of the process that a new connection leads to. An error means

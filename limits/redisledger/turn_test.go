@@ -47,7 +47,7 @@ func inTurns(t *testing.T, tell func(t *testing.T, l *Ledger, c *counting)) {
 			t.Fatal(err)
 		}
 		c := &counting{script: l.scripts.turn}
-		l.Client.AddHook(c)
+		l.Client.(*redis.Client).AddHook(c)
 		l.within = tellWithin
 		defer l.telling.Wait()
 		tell(t, l, c)
