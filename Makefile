@@ -14,17 +14,6 @@ BASE     ?= $(shell git rev-parse --verify --quiet origin/main >/dev/null && ech
 BENCH    ?= .
 PACKAGES ?= ./...
 
-# No symbols that the linker would strip, and nothing inlined in the client of Redis: it is a
-# sixth of what there is to compile, and takes 10 seconds of one core so, not 17. Requests over
-# Redis took as long in twelve pairs of each. The same stands in
-# deploy/docker/Dockerfile, .ci/release and internal/benchmark.
-GCFLAGS = -gcflags=all=-dwarf=false '-gcflags=github.com/redis/go-redis/v9=-dwarf=false -l'
-
-# The compiler may let garbage grow to four times what lives: 93 and 98 s became 81 and 84, built
-# from nothing in turns on two cores, and the most memory of one package 1 GB, not 0.6. As in
-# internal/benchmark.
-BUILDENV = GOGC=400 CGO_ENABLED=0
-
 # A release: what it is called, and when it was.
 VERSION   ?= $(shell git describe --tags --always --dirty)
 EPOCH     ?= $(shell git log -1 --format=%ct)
@@ -39,7 +28,7 @@ help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## Build bin/weir, static.
-	$(BUILDENV) $(GO) build -trimpath $(GCFLAGS) -ldflags '-s -w' -o bin/weir ./cmd/weir
+	@GO="$(GO)" .ci/build -o bin/weir
 
 demo: build ## Build, and run everything on this machine. Needs Go only.
 	@exec ./bin/weir demo

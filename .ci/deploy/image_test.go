@@ -105,13 +105,14 @@ func TestTheImageIsBuiltFromWhatIsSentToDocker(t *testing.T) {
 	i := dockerfile(t)
 	source, out := t.TempDir(), t.TempDir()
 	for _, name := range strings.Fields(tool(t, "git", "-C", root, "ls-files")) {
-		if _, err := os.Stat(filepath.Join(root, name)); err != nil || !sent(t, name) {
+		info, err := os.Stat(filepath.Join(root, name))
+		if err != nil || !sent(t, name) {
 			continue // removed, and not committed so far
 		}
 		if err := os.MkdirAll(filepath.Join(source, path.Dir(name)), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(source, name), []byte(text(t, name)), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(source, name), []byte(text(t, name)), info.Mode().Perm()); err != nil {
 			t.Fatal(err)
 		}
 	}

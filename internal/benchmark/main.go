@@ -33,12 +33,11 @@ type options struct {
 	few     int           // in the smaller
 	// accounts is how many callers the larger of two gateways knows.
 	accounts int
-	// flags and env are those of go build, besides the environment; builds is how often it
-	// builds from nothing but the sources.
-	flags, env []string
-	builds     int
-	weir       string // where the binary goes
-	docs       string // where the figures go
+	compile  []string // the command that makes weir
+	builds   int      // how often that is done from nothing but the sources
+	flags    []string // of go test
+	weir     string   // the gateway's binary
+	docs     string   // where the figures go
 }
 
 func main() {
@@ -58,8 +57,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	o := options{
 		columns: columns(), starts: 20, entries: 100_000, few: 1_000, accounts: 10_000,
-		flags: []string{"-trimpath", "-gcflags=all=-dwarf=false", "-gcflags=github.com/redis/go-redis/v9=-dwarf=false -l", "-ldflags", "-s -w"}, env: []string{"GOGC=400", "CGO_ENABLED=0"}, builds: 3, // as make build does
-		weir: "bin/weir", docs: "docs",
+		compile: []string{".ci/build", "-o", "bin/weir"}, builds: 3, weir: "bin/weir", docs: "docs",
 	}
 	var err error
 	if o.rounds, err = strconv.Atoi(cmp.Or(os.Getenv("WEIR_BENCH_ROUNDS"), "5")); err != nil || o.rounds < 1 {

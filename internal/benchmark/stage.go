@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -94,10 +93,10 @@ func (s *stage) set(ctx context.Context) error {
 
 // build makes the gateway's binary.
 func (s *stage) build(ctx context.Context, env ...string) error {
-	build := exec.CommandContext(ctx, "go", slices.Concat([]string{"build"}, s.flags, []string{"-o", s.weir, "./cmd/weir"})...)
-	build.Env = slices.Concat(os.Environ(), s.env, env)
+	build := exec.CommandContext(ctx, s.compile[0], s.compile[1:]...)
+	build.Env = append(os.Environ(), env...)
 	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build: %w: %s", err, out)
+		return fmt.Errorf("%s: %w: %s", build, err, out)
 	}
 	return nil
 }
