@@ -1,5 +1,5 @@
-// Package redisclient opens clients on the URL of a store in Redis, for the ledger
-// and for the cache.
+// Package redisclient opens clients on the URL of a store in Redis, for all who keep
+// something there, and tells one server from a cluster.
 //
 // Invariants: no command is sent twice, for a step that may have been run is for its
 // sender to repeat; dialing, reading, writing and waiting for a connection each have a
