@@ -110,7 +110,7 @@ end
 
 // Config is what a ledger is made of.
 type Config struct {
-	// URL is where Redis is (see [Connect]); a Client stands in for it.
+	// URL is where Redis is (see [redisclient.Open]); a Client stands in for it.
 	URL    string
 	Client redisclient.Client
 	// Replica names this replica; no other may have the name.
