@@ -34,7 +34,8 @@ type options struct {
 	// accounts is how many callers the larger of two gateways knows.
 	accounts int
 	compile  []string // the command that makes weir
-	builds   int      // how often that is done from nothing but the sources
+	bare     []string // one that compiles the libraries weir is made of, and nothing of it
+	builds   int      // how often both are done from nothing but the sources
 	flags    []string // of go test
 	weir     string   // the gateway's binary
 	docs     string   // where the figures go
@@ -57,7 +58,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	o := options{
 		columns: columns(), starts: 20, entries: 100_000, few: 1_000, accounts: 10_000,
-		compile: []string{".ci/build", "-o", "bin/weir"}, builds: 3, weir: "bin/weir", docs: "docs",
+		compile: []string{".ci/build", "-o", "bin/weir", "./cmd/weir"}, bare: append([]string{".ci/build"}, libraries...), builds: 3, weir: "bin/weir", docs: "docs",
 	}
 	var err error
 	if o.rounds, err = strconv.Atoi(cmp.Or(os.Getenv("WEIR_BENCH_ROUNDS"), "5")); err != nil || o.rounds < 1 {

@@ -71,7 +71,7 @@ func newStage(ctx context.Context, stop context.CancelFunc, o options) (*stage, 
 
 // set starts everything that is not measured.
 func (s *stage) set(ctx context.Context) error {
-	if err := s.build(ctx); err != nil {
+	if err := s.build(ctx, s.compile); err != nil {
 		return err
 	}
 	for _, kind := range []struct {
@@ -91,9 +91,9 @@ func (s *stage) set(ctx context.Context) error {
 	return err
 }
 
-// build makes the gateway's binary.
-func (s *stage) build(ctx context.Context, env ...string) error {
-	build := exec.CommandContext(ctx, s.compile[0], s.compile[1:]...)
+// build runs a command that compiles, in the environment and what is added to it.
+func (s *stage) build(ctx context.Context, command []string, env ...string) error {
+	build := exec.CommandContext(ctx, command[0], command[1:]...)
 	build.Env = append(os.Environ(), env...)
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", build, err, out)
