@@ -53,7 +53,7 @@ func TestTheBenchmarkRuns(t *testing.T) {
 	some := []column{all[1], all[5]} // over Redis a busy machine loses it, and that is a run that failed
 	flags, weir := asTested(t), filepath.Join(dir, "weir")
 	compile := slices.Concat([]string{"go", "build"}, flags, []string{"-o", weir, "./cmd/weir"})
-	o := options{columns: some, rounds: 1, time: 50 * time.Millisecond, starts: 1, entries: 200, few: 20, accounts: 50, compile: compile, flags: flags, weir: weir, docs: dir}
+	o := options{columns: some, rounds: 1, time: 50 * time.Millisecond, turns: 1, starts: 1, entries: 200, few: 20, accounts: 50, compile: compile, flags: flags, weir: weir, docs: dir}
 	if err := bench(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}

@@ -28,6 +28,7 @@ type options struct {
 	columns []column
 	rounds  int
 	time    time.Duration // of each server in a column and round
+	turns   int           // of each server that one connection asks
 	starts  int           // from which the median start is taken
 	entries int           // in the larger of two caches
 	few     int           // in the smaller
@@ -51,13 +52,16 @@ func main() {
 	}
 }
 
-// run is the benchmark, or one of the servers that it starts.
+// run is the benchmark, or one of the processes that it starts.
 func run(ctx context.Context, args []string) error {
+	if len(args) > 0 && args[0] == "turns" {
+		return turns(ctx, os.Stdout, args[1:])
+	}
 	if len(args) > 0 {
 		return serve(ctx, args[0], args[1:])
 	}
 	o := options{
-		columns: columns(), starts: 20, entries: 100_000, few: 1_000, accounts: 10_000,
+		columns: columns(), turns: 200, starts: 20, entries: 100_000, few: 1_000, accounts: 10_000,
 		compile: []string{".ci/build", "-o", "bin/weir", "./cmd/weir"}, bare: append([]string{".ci/build"}, libraries...), builds: 3, weir: "bin/weir", docs: "docs",
 	}
 	var err error
@@ -93,5 +97,9 @@ func bench(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	return write(o, s.machine(), field, results, beside)
+	added, err := s.added(ctx, field)
+	if err != nil {
+		return err
+	}
+	return write(o, s.machine(), field, results, append(added, beside...))
 }

@@ -72,21 +72,10 @@ func tables(machine string, f *field, r results, beside []figure) string {
 
 // derived are figures that are made of several columns or servers.
 func derived(r results) []figure {
-	p50 := func(title, name string) float64 {
-		return median(r[cell{title, name}], func(m sample) float64 { return float64(m.p50.Microseconds()) })
-	}
 	var figures []figure
 	if len(r[cell{hits, varnish}]) > 0 {
 		cpu := func(m sample) float64 { return 1 / m.cpu }
 		figures = append(figures, figure{"hits per CPU second, to Varnish's", fmt.Sprintf("%.2f", paired(r[cell{hits, weir}], r[cell{hits, varnish}], cpu)), "at least 1"})
-	}
-	if len(r[cell{passOne, weir}]) > 0 {
-		added := p50(passOne, weir) - p50(passOne, proxyName)
-		figures = append(figures, figure{"p50 that Weir adds, memory ledger, to that of the ReverseProxy", fmt.Sprintf("%.0f µs", added), "below 60 µs"})
-	}
-	if len(r[cell{passOneRedis, weirRedis}]) > 0 {
-		added, call := p50(passOneRedis, weirRedis)-p50(passOneRedis, proxyName), p50(passOneRedis, proxyRedis)-p50(passOneRedis, proxyName)
-		figures = append(figures, figure{"the same, Redis ledger", fmt.Sprintf("%.0f µs; one call to Redis adds %.0f µs", added, call), "below 1.5 calls"})
 	}
 	return figures
 }
