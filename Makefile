@@ -58,7 +58,7 @@ check: test lint ## Run the tests and the linters.
 
 fuzz: ## Run the fuzz targets whose names match FUZZ, all of them without it, for FUZZTIME each, two at a time.
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' . | sed 's|/[^/]*:func | |' | grep -E ' ($(FUZZ))$$' | \
-		xargs -P 2 -L 1 sh -c 'echo "$$0 $$1"; $(GO) test -parallel 1 -run "^$$1\$$" -fuzz "^$$1\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5s $$0'
+		xargs -P 2 -L 1 sh -c 'GO="$(GO)" .ci/fuzz $$0 $$1 $(FUZZTIME)'
 
 bench: ## Measure Weir beside its peers into docs/performance.md: half an hour of a quiet machine.
 	@.ci/need wrk
