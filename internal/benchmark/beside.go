@@ -35,7 +35,7 @@ func (s *stage) beside(ctx context.Context) ([]figure, error) {
 	return figures, nil
 }
 
-// libraries are what the stack names, as far as none of it is Weir's choice.
+// libraries are those of the stack that Weir is built on, without what it chose besides.
 var libraries = []string{
 	"net/http/httputil", "github.com/redis/go-redis/v9", "golang.org/x/time/rate", "github.com/caddyserver/certmagic",
 	"go.opentelemetry.io/contrib/exporters/autoexport",

@@ -21,7 +21,7 @@ const perTurn = 100
 // added is the latency that Weir adds to that of a bare reverse proxy, and a call to Redis
 // likewise, where nobody else asks: a process of its own asks all of them in short turns
 // for what passes through. Loads of seconds differ by more than what is looked for: in two
-// runs of them Weir added 6 µs and 208, in four of turns 15 to 23, for how soon a shared
+// runs of them Weir added 6 µs and 208, in five of turns 15 to 30, for how soon a shared
 // machine wakes who waits changes.
 func (s *stage) added(ctx context.Context, f *field) ([]figure, error) {
 	names := []string{proxyName, weir, proxyRedis, weirRedis}
