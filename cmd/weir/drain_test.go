@@ -313,7 +313,7 @@ func TestDrainHasAnEnd(t *testing.T) {
 
 // TestASecondSignalEndsAtOnce whatever the first waits for.
 func TestASecondSignalEndsAtOnce(t *testing.T) {
-	_, r, _, _ := busyReplica(t, "GET", "drain: {delay: 10m, timeout: 10m}")
+	_, r, _, _ := busyReplica(t, "GET", "drain: {delay: 1m, timeout: 1m}")
 	_ = r.process.Process.Signal(syscall.SIGINT)
 	redistest.Eventually(t, "it stops", func(ctx context.Context) bool {
 		status, _ := ready(ctx, r.admin)

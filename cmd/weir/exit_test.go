@@ -11,7 +11,7 @@ func TestExitCodes(t *testing.T) {
 	dir := t.TempDir()
 	good, bad, none := filepath.Join(dir, "good.yaml"), filepath.Join(dir, "bad.yaml"), filepath.Join(dir, "none.yaml")
 	write(t, good, "upstream: {url: \"https://api.example.com\"}\n")
-	write(t, bad, "upstream: {url: here}\n")
+	write(t, bad, "upstream: {url: here}\nlisten: there\n")
 	for _, c := range []struct {
 		name string
 		args []string
@@ -46,8 +46,13 @@ func TestExitCodes(t *testing.T) {
 			if code != c.code {
 				t.Errorf("ended with %d, want %d: %s%s", code, c.code, out.String(), problems.String())
 			}
-			if failed := code != exitOK; failed != strings.HasPrefix(problems.String(), "weir: ") {
+			if failed := code != exitOK; failed != (problems.Len() > 0) {
 				t.Errorf("ended with %d and said %q", code, problems.String())
+			}
+			for line := range strings.Lines(problems.String()) {
+				if !strings.HasPrefix(line, "weir") {
+					t.Errorf("said %q: who says so?", line)
+				}
 			}
 		})
 	}

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -116,7 +117,7 @@ func (p *process) code(err error) int {
 		code, message = e.code, e.message
 	}
 	if message != "" {
-		_, _ = fmt.Fprintf(p.stderr, "weir: %s\n", message)
+		_, _ = fmt.Fprintf(p.stderr, "weir: %s\n", strings.ReplaceAll(message, "\n", "\nweir: "))
 	}
 	return code
 }
