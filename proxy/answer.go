@@ -18,48 +18,48 @@ import (
 
 // answerFromCache answers with a fresh entry (journey, step 5) and reports
 // whether it did. What is stale it leaves in x for answer.
-func (g *Gateway) answerFromCache(x *exchange) bool {
-	if x.part && g.answerPart(x) {
+func (g *Gateway) answerFromCache(ex *exchange) bool {
+	if ex.part && g.answerPart(ex) {
 		return true
 	}
-	if !x.kept {
-		x.record.Cache = "weir; fwd=" + x.bypass()
-		return g.onlyIfCached(x)
+	if !ex.kept {
+		ex.record.Cache = "weir; fwd=" + ex.bypass()
+		return g.onlyIfCached(ex)
 	}
-	e := g.recall(x)
+	e := g.recall(ex)
 	if e == nil {
-		return g.onlyIfCached(x)
+		return g.onlyIfCached(ex)
 	}
-	if x.mayBeBlind(e.Status) && !x.ask.Has("only-if-cached") {
-		x.denial = e
+	if ex.mayBeBlind(e.Status) && !ex.ask.Has("only-if-cached") {
+		ex.denial = e
 		return false
 	}
-	g.replyFromEntry(x, e, time.Now())
+	g.replyFromEntry(ex, e, time.Now())
 	return true
 }
 
 // recall returns the entry that may be used for the question, or notes what is held
 // and may not, and why it must be asked.
-func (g *Gateway) recall(x *exchange) *cache.Entry {
-	e, purged := g.look(x)
+func (g *Gateway) recall(ex *exchange) *cache.Entry {
+	e, purged := g.look(ex)
 	now := time.Now()
 	switch {
 	case e == nil:
-		x.record.Cache = "weir; fwd=uri-miss"
+		ex.record.Cache = "weir; fwd=uri-miss"
 	case purged:
-		x.stale, x.record.Cache = e, "weir; fwd=stale"
-	case x.mustAsk(e, now):
-		x.stale, x.record.Cache = e, "weir; fwd=request"
+		ex.stale, ex.record.Cache = e, "weir; fwd=stale"
+	case ex.mustAsk(e, now):
+		ex.stale, ex.record.Cache = e, "weir; fwd=request"
 	case e.Fresh(now):
 		return e
-	case !e.NeverStale(x.rule) && e.Pleases(now, x.ask):
+	case !e.NeverStale(ex.rule) && e.Pleases(now, ex.ask):
 		return e
-	case !e.NeverStale(x.rule) && e.WhileRevalidated(now) && g.refresh(x):
+	case !e.NeverStale(ex.rule) && e.WhileRevalidated(now) && g.refresh(ex):
 		return e
 	default:
-		x.stale, x.record.Cache = e, "weir; fwd=stale"
-		if !e.NeverStale(x.rule) {
-			x.spare = e
+		ex.stale, ex.record.Cache = e, "weir; fwd=stale"
+		if !e.NeverStale(ex.rule) {
+			ex.spare = e
 		}
 	}
 	return nil
@@ -67,36 +67,36 @@ func (g *Gateway) recall(x *exchange) *cache.Entry {
 
 // onlyIfCached refuses what would be sent, where its client wants nothing that is
 // (RFC 9111 section 5.2.1.7), and reports whether it did.
-func (g *Gateway) onlyIfCached(x *exchange) bool {
-	if !x.ask.Has("only-if-cached") || !x.match.Operation.Safe() {
+func (g *Gateway) onlyIfCached(ex *exchange) bool {
+	if !ex.ask.Has("only-if-cached") || !ex.match.Operation.Safe() {
 		return false
 	}
-	g.refuse(x, &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: not in the cache", detail: "only-if-cached"})
+	g.refuse(ex, &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: not in the cache", detail: "only-if-cached"})
 	return true
 }
 
 // answerPart answers with a part of a fresh whole answer (RFC 9110 section 14) and
 // reports whether it did. What is not held whole the origin divides.
-func (g *Gateway) answerPart(x *exchange) bool {
-	if !strings.HasPrefix(x.in.Header.Get("Range"), "bytes=") {
+func (g *Gateway) answerPart(ex *exchange) bool {
+	if !strings.HasPrefix(ex.in.Header.Get("Range"), "bytes=") {
 		return false // another unit: the origin may know it
 	}
-	e, purged := g.Cache.Lookup(x.in.Context(), x.key, x.header)
+	e, purged := g.Cache.Lookup(ex.in.Context(), ex.key, ex.header)
 	now := time.Now()
-	if e == nil || purged || e.Status != http.StatusOK || !e.Fresh(now) || x.mustAsk(e, now) {
+	if e == nil || purged || e.Status != http.StatusOK || !e.Fresh(now) || ex.mustAsk(e, now) {
 		return false
 	}
-	g.replyPart(x, e, now)
+	g.replyPart(ex, e, now)
 	return true
 }
 
 // bypass says why the cache has no part in the question (RFC 9211 section
 // 2.2).
-func (x *exchange) bypass() string {
+func (ex *exchange) bypass() string {
 	switch {
-	case x.method != http.MethodGet && x.method != http.MethodHead:
+	case ex.method != http.MethodGet && ex.method != http.MethodHead:
 		return "method"
-	case x.ask.Has("no-store"):
+	case ex.ask.Has("no-store"):
 		return "request"
 	}
 	return "bypass"
@@ -104,14 +104,14 @@ func (x *exchange) bypass() string {
 
 // mustAsk reports whether the client wants a fresh entry validated all the
 // same (RFC 9111 section 5.2.1).
-func (x *exchange) mustAsk(e *cache.Entry, now time.Time) bool {
-	if x.ask.Has("no-cache") || len(x.ask) == 0 && x.in.Header.Get("Pragma") == "no-cache" {
+func (ex *exchange) mustAsk(e *cache.Entry, now time.Time) bool {
+	if ex.ask.Has("no-cache") || len(ex.ask) == 0 && ex.in.Header.Get("Pragma") == "no-cache" {
 		return true
 	}
-	if oldest, ok := x.ask.Seconds("max-age"); ok && e.Age(now) > oldest {
+	if oldest, ok := ex.ask.Seconds("max-age"); ok && e.Age(now) > oldest {
 		return true
 	}
-	if least, ok := x.ask.Seconds("min-fresh"); ok && e.Lifetime-e.Age(now) < least {
+	if least, ok := ex.ask.Seconds("min-fresh"); ok && e.Lifetime-e.Age(now) < least {
 		return true
 	}
 	return false
@@ -119,76 +119,76 @@ func (x *exchange) mustAsk(e *cache.Entry, now time.Time) bool {
 
 // answer gets the answer from upstream, or from whoever asks the same there now
 // (journey, steps 6 to 10).
-func (g *Gateway) answer(x *exchange, out *http.Request) (*http.Response, error) {
+func (g *Gateway) answer(ex *exchange, out *http.Request) (*http.Response, error) {
 	switch {
-	case x.flight != nil && x.polls == 0:
-		return g.askForAll(x, x.flight, out)
-	case x.flight == nil && x.collapses():
-		return g.collapse(x, out)
+	case ex.flight != nil && ex.polls == 0:
+		return g.askForAll(ex, ex.flight, out)
+	case ex.flight == nil && ex.collapses():
+		return g.collapse(ex, out)
 	}
-	return g.ask(x, out)
+	return g.ask(ex, out)
 }
 
 // ask gets the answer from upstream.
-func (g *Gateway) ask(x *exchange, out *http.Request) (*http.Response, error) {
+func (g *Gateway) ask(ex *exchange, out *http.Request) (*http.Response, error) {
 	asked, since := false, g.Cache.Generation()
-	resp, err := g.attempt(x, out, func() error {
-		err := g.showCredential(x, out)
+	resp, err := g.attempt(ex, out, func() error {
+		err := g.showCredential(ex, out)
 		if err == nil {
-			asked = g.validate(x, out)
+			asked = g.validate(ex, out)
 		}
 		return err
 	})
 	if err != nil {
-		g.land(x, landingAfter(err), err)
-		return g.insteadOf(x, err)
+		g.land(ex, landingAfter(err), err)
+		return g.insteadOf(ex, err)
 	}
-	if why := x.standsIn(resp); why != "" {
+	if why := ex.standsIn(resp); why != "" {
 		discard(resp.Body)
-		g.land(x, alone, nil)
-		x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
-		return x.useSpare(why), nil
+		g.land(ex, alone, nil)
+		ex.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
+		return ex.useSpare(why), nil
 	}
 	switch resp.StatusCode {
 	case http.StatusNotModified:
-		if x.match.Operation.Safe() && (asked || isUnconditional(x.header)) {
-			return g.notModified(x, out, resp, since)
+		if ex.match.Operation.Safe() && (asked || isUnconditional(ex.header)) {
+			return g.notModified(ex, out, resp, since)
 		}
 	case http.StatusBadRequest, http.StatusPreconditionFailed, http.StatusRequestHeaderFieldsTooLarge:
-		if asked && !onlyHeld(x.offers) { // it may have been too much
-			again, err := g.askAgain(x, out, resp)
+		if asked && !onlyHeld(ex.offers) { // it may have been too much
+			again, err := g.askAgain(ex, out, resp)
 			if err == nil && again.StatusCode != resp.StatusCode {
-				g.trustIn(x).proofs.told(false, time.Now())
+				g.trustIn(ex).proofs.told(false, time.Now())
 			}
 			return again, err
 		}
 	}
-	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: x.sent, Answered: time.Now()}
-	x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
+	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: time.Now()}
+	ex.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
 	switch {
-	case x.computed() && resp.StatusCode == http.StatusAccepted:
-		if x.record.Background {
-			g.land(x, unfinished, nil)
+	case ex.computed() && resp.StatusCode == http.StatusAccepted:
+		if ex.record.Background {
+			g.land(ex, unfinished, nil)
 		}
-	case x.kept && x.method == http.MethodGet:
-		return g.keep(x, resp, out.Header, a, since)
-	case x.ends(resp):
-		g.Cache.Forget(x.in.Context(), x.key)
-	case !x.match.Operation.Safe() && resp.StatusCode < 400:
-		g.Cache.Purge(x.in.Context(), append(g.invalidated(x.match), g.elsewhereInvalidated(x, resp.Header)...)...)
+	case ex.kept && ex.method == http.MethodGet:
+		return g.keep(ex, resp, out.Header, a, since)
+	case ex.ends(resp):
+		g.Cache.Forget(ex.in.Context(), ex.key)
+	case !ex.match.Operation.Safe() && resp.StatusCode < 400:
+		g.Cache.Purge(ex.in.Context(), append(g.invalidated(ex.match), g.elsewhereInvalidated(ex, resp.Header)...)...)
 	}
 	return resp, nil
 }
 
 // standsIn says why a stale answer is given in the place of this one; it is empty
 // where none is.
-func (x *exchange) standsIn(resp *http.Response) string {
+func (ex *exchange) standsIn(resp *http.Response) string {
 	switch {
-	case x.spare == nil:
-	case isError(resp.StatusCode) && x.spare.InsteadOfError(time.Now(), x.ask):
+	case ex.spare == nil:
+	case isError(resp.StatusCode) && ex.spare.InsteadOfError(time.Now(), ex.ask):
 		return "stale-if-error"
-	case x.limited != signals.NotLimited && !x.inHurry:
-		return string(x.limitReason())
+	case ex.limited != signals.NotLimited && !ex.inHurry:
+		return string(ex.limitReason())
 	}
 	return ""
 }
@@ -198,37 +198,37 @@ func (x *exchange) standsIn(resp *http.Response) string {
 // are of another answer (RFC 9111 section 4.3.4); unless that was judged by a date, or
 // nothing is stale: then the question is asked anew, with no condition of ours. A 304
 // to that is an error, for who has nothing is helped with none.
-func (g *Gateway) notModified(x *exchange, out *http.Request, resp *http.Response, since cache.Generation) (*http.Response, error) {
+func (g *Gateway) notModified(ex *exchange, out *http.Request, resp *http.Response, since cache.Generation) (*http.Response, error) {
 	if isUnconditional(out.Header) {
 		discard(resp.Body)
 		err := &failure{status: http.StatusBadGateway, message: "Bad Gateway: the API says that something has not changed that it was not asked about", detail: "upstream"}
-		g.land(x, failed, err)
-		return g.insteadOf(x, err)
+		g.land(ex, failed, err)
+		return g.insteadOf(ex, err)
 	}
-	o, ok := g.proven(x, out.Header, resp.Header)
+	o, ok := g.proven(ex, out.Header, resp.Header)
 	if !ok {
-		return g.askAgain(x, out, resp)
+		return g.askAgain(ex, out, resp)
 	}
 	discard(resp.Body)
-	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: x.sent, Answered: time.Now()}
+	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: time.Now()}
 	if o.etag == "" && a.Header.Get("Etag") != "" {
 		a.Header = http.Header{"Date": a.Header["Date"], "Age": a.Header["Age"]}
 	}
-	x.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
-	return g.revalidated(x, o, a, since), nil
+	ex.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
+	return g.revalidated(ex, o, a, since), nil
 }
 
 // askAgain asks as the client did, with no condition of ours.
-func (g *Gateway) askAgain(x *exchange, out *http.Request, resp *http.Response) (*http.Response, error) {
+func (g *Gateway) askAgain(ex *exchange, out *http.Request, resp *http.Response) (*http.Response, error) {
 	discard(resp.Body)
-	x.unproven = true
-	x.flight.waits()                          // for a permit
-	return g.ask(x, out.Clone(out.Context())) // its header may still be on its way
+	ex.unproven = true
+	ex.flight.waits()                          // for a permit
+	return g.ask(ex, out.Clone(out.Context())) // its header may still be on its way
 }
 
 // limitReason is what a limit error of the upstream's is called.
-func (x *exchange) limitReason() limits.Reason {
-	if x.limited == signals.PrimaryLimit {
+func (ex *exchange) limitReason() limits.Reason {
+	if ex.limited == signals.PrimaryLimit {
 		return limits.Primary
 	}
 	return limits.Cooldown
@@ -247,101 +247,101 @@ func isError(status int) bool {
 // insteadOf answers with a stale entry what could not be asked: the budget is out,
 // or the upstream cannot be reached. An entry that may not be used so is an error of
 // its own (RFC 9111 section 5.2.2.2).
-func (g *Gateway) insteadOf(x *exchange, err error) (*http.Response, error) {
+func (g *Gateway) insteadOf(ex *exchange, err error) (*http.Response, error) {
 	var refused *limits.Refusal
 	var unusable *UnusableError
 	switch limited := errors.As(err, &refused); {
-	case x.in.Context().Err() != nil:
-		return nil, context.Cause(x.in.Context()) // nobody is there to take it
-	case limited && x.inHurry, errors.As(err, &unusable):
+	case ex.in.Context().Err() != nil:
+		return nil, context.Cause(ex.in.Context()) // nobody is there to take it
+	case limited && ex.inHurry, errors.As(err, &unusable):
 		return nil, err // for another credential; what this one has seen it may see no more
-	case x.shed != nil && x.spare != nil:
-		x.record.Cache = "weir; hit"
-		return x.useSpare("overload"), nil
-	case x.shed != nil:
+	case ex.shed != nil && ex.spare != nil:
+		ex.record.Cache = "weir; hit"
+		return ex.useSpare("overload"), nil
+	case ex.shed != nil:
 		return nil, err
-	case x.spare == nil && x.stale != nil && x.stale.NeverStale(x.rule) && !limited:
+	case ex.spare == nil && ex.stale != nil && ex.stale.NeverStale(ex.rule) && !limited:
 		return nil, &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: the answer must be validated, and the API cannot be reached", detail: "upstream", cause: err}
-	case x.spare == nil:
+	case ex.spare == nil:
 		return nil, err
 	case limited:
-		if x.record.Attempts == 0 {
-			x.record.Cache = "weir; hit" // nothing was forwarded
+		if ex.record.Attempts == 0 {
+			ex.record.Cache = "weir; hit" // nothing was forwarded
 		}
-		return x.useSpare(string(refused.Reason)), nil
+		return ex.useSpare(string(refused.Reason)), nil
 	}
-	x.record.Error = err.Error()
-	return x.useSpare("upstream"), nil
+	ex.record.Error = err.Error()
+	return ex.useSpare("upstream"), nil
 }
 
 // useSpare answers with the stale entry, and says why.
-func (x *exchange) useSpare(why string) *http.Response {
+func (ex *exchange) useSpare(why string) *http.Response {
 	now := time.Now()
-	x.record.Cache += "; ttl=" + itoa(-int(x.spare.Staleness(now)/time.Second)) + "; detail=" + why
-	return entryResponse(x, x.spare, now)
+	ex.record.Cache += "; ttl=" + itoa(-int(ex.spare.Staleness(now)/time.Second)) + "; detail=" + why
+	return entryResponse(ex, ex.spare, now)
 }
 
 // revalidated merges a 304 into the entry that it says is the answer (RFC 9111
 // section 4.3.4) and answers from it.
-func (g *Gateway) revalidated(x *exchange, o offer, a cache.Answer, since cache.Generation) *http.Response {
+func (g *Gateway) revalidated(ex *exchange, o offer, a cache.Answer, since cache.Generation) *http.Response {
 	now, e := a.Answered, o.entry
 	if o.from == foreign {
 		e = e.Foreign(cmp.Or(a.Header.Get("Etag"), o.etag), g.Dialect.Describe)
 	}
-	a = g.ofAll(x, a)
+	a = g.ofAll(ex, a)
 	renewed := e.Renewed(a)
-	lifetime, ok := cache.Keep(renewed, x.ask, x.rule)
-	vary, one := cache.VaryFields(renewed.Header, x.header, g.covered)
+	lifetime, ok := cache.Keep(renewed, ex.ask, ex.rule)
+	vary, one := cache.VaryFields(renewed.Header, ex.header, g.covered)
 	if ok && one {
-		g.trustIn(x).unkept.Store(0)
+		g.trustIn(ex).unkept.Store(0)
 		e = e.Validated(a, lifetime, since)
-		e.Vary, e.About = vary, g.about(x)
-		e.Tag(x.tags()...)
-		x.flight.sharesIt(g.Cache.Keep(x.in.Context(), x.key, e))
-		x.noteStored(e, now)
-		g.land(x, x.landingOf(e), nil)
+		e.Vary, e.About = vary, g.about(ex)
+		e.Tag(ex.tags()...)
+		ex.flight.sharesIt(g.Cache.Keep(ex.in.Context(), ex.key, e))
+		ex.noteStored(e, now)
+		g.land(ex, ex.landingOf(e), nil)
 	} else {
 		e = e.Validated(a, 0, since)
-		g.Cache.Forget(x.in.Context(), x.key)
-		g.land(x, alone, nil)
+		g.Cache.Forget(ex.in.Context(), ex.key)
+		g.land(ex, alone, nil)
 	}
-	return entryResponse(x, e, now)
+	return entryResponse(ex, e, now)
 }
 
 // keep stores the answer once its body has gone by, complete. Of one that is kept
 // trailers are not passed on: they come while another reads the body, and a hit has
 // none either. A small one that breaks off is no answer.
-func (g *Gateway) keep(x *exchange, resp *http.Response, sent http.Header, a cache.Answer, since cache.Generation) (*http.Response, error) {
-	lifetime, ok := cache.Keep(a, x.ask, x.rule)
-	vary, one := cache.VaryFields(a.Header, x.header, g.covered)
+func (g *Gateway) keep(ex *exchange, resp *http.Response, sent http.Header, a cache.Answer, since cache.Generation) (*http.Response, error) {
+	lifetime, ok := cache.Keep(a, ex.ask, ex.rule)
+	vary, one := cache.VaryFields(a.Header, ex.header, g.covered)
 	if !ok || !one || resp.ContentLength > maxEntry || !delimited(resp) {
-		if x.stale != nil && x.replaces(resp.StatusCode) {
-			g.Cache.Forget(x.in.Context(), x.key)
+		if ex.stale != nil && ex.replaces(resp.StatusCode) {
+			g.Cache.Forget(ex.in.Context(), ex.key)
 		}
-		if u := &g.trustIn(x).unkept; resp.StatusCode == http.StatusOK && u.Load() < unkeepable {
+		if u := &g.trustIn(ex).unkept; resp.StatusCode == http.StatusOK && u.Load() < unkeepable {
 			u.Add(1)
 		}
-		g.land(x, alone, nil)
+		g.land(ex, alone, nil)
 		return resp, nil
 	}
-	g.trustIn(x).unkept.Store(0)
+	g.trustIn(ex).unkept.Store(0)
 	own := *resp
 	own.Trailer = nil
-	e := cache.NewEntry(g.ofAll(x, a), nil, lifetime) // now: the header is the client's from here on
-	e.Vary, e.Since, e.About = vary, since, g.about(x)
-	e.Tag(x.tags()...)
-	if x.landingOf(e) == alone {
-		g.land(x, alone, nil)
+	e := cache.NewEntry(g.ofAll(ex, a), nil, lifetime) // now: the header is the client's from here on
+	e.Vary, e.Since, e.About = vary, since, g.about(ex)
+	e.Tag(ex.tags()...)
+	if ex.landingOf(e) == alone {
+		g.land(ex, alone, nil)
 	}
 	ahead := func(s *spool) {
 		g.Background.run(func() {
-			defer context.AfterFunc(g.Background.ctx, x.flight.giveUp)()
+			defer context.AfterFunc(g.Background.ctx, ex.flight.giveUp)()
 			defer func() {
 				if p := recover(); p != nil { // there is no server to take it
-					g.Log.Error("panic behind a request", "request", x.record.ID, "panic", p, "stack", string(debug.Stack()))
+					g.Log.Error("panic behind a request", "request", ex.record.ID, "panic", p, "stack", string(debug.Stack()))
 					_ = s.body.Close()
 					s.stop(errPanic)
-					g.land(x, alone, nil)
+					g.land(ex, alone, nil)
 				}
 			}()
 			s.fill()
@@ -349,25 +349,25 @@ func (g *Gateway) keep(x *exchange, resp *http.Response, sent http.Header, a cac
 	}
 	err := spooled(&own, &g.Background.room, ahead, func(body []byte, all bool) {
 		if !all {
-			g.land(x, alone, nil)
+			g.land(ex, alone, nil)
 			return
 		}
 		e.Body = body
-		g.compare(x, sent, e)
-		x.flight.sharesIt(g.Cache.Keep(x.in.Context(), x.key, e))
-		g.land(x, kept, nil)
+		g.compare(ex, sent, e)
+		ex.flight.sharesIt(g.Cache.Keep(ex.in.Context(), ex.key, e))
+		g.land(ex, kept, nil)
 	})
 	if err != nil {
-		return g.insteadOf(x, err)
+		return g.insteadOf(ex, err)
 	}
-	x.noteStored(e, a.Answered)
+	ex.noteStored(e, a.Answered)
 	return &own, nil
 }
 
 // ofAll is an answer as it is kept: without what may speak of the caller who fetched
 // it, where all callers share it.
-func (g *Gateway) ofAll(x *exchange, a cache.Answer) cache.Answer {
-	if x.match.Operation.Cache.Class == policy.Shared {
+func (g *Gateway) ofAll(ex *exchange, a cache.Answer) cache.Answer {
+	if ex.match.Operation.Cache.Class == policy.Shared {
 		return a.ForAll(g.Dialect.Describe)
 	}
 	return a
@@ -375,31 +375,31 @@ func (g *Gateway) ofAll(x *exchange, a cache.Answer) cache.Answer {
 
 // ends reports whether what is held has come to its end by the answer to a HEAD, which
 // tells what a GET would bring (RFC 9111 section 4.3.5), or to a request for a part.
-func (x *exchange) ends(resp *http.Response) bool {
+func (ex *exchange) ends(resp *http.Response) bool {
 	switch {
-	case !x.part && (!x.kept || x.stale == nil):
+	case !ex.part && (!ex.kept || ex.stale == nil):
 		return false // nothing is known to be held
 	case resp.StatusCode >= 400:
-		return x.replaces(resp.StatusCode)
+		return ex.replaces(resp.StatusCode)
 	}
-	return x.kept && resp.StatusCode == http.StatusOK && x.stale.Differs(resp)
+	return ex.kept && resp.StatusCode == http.StatusOK && ex.stale.Differs(resp)
 }
 
 // replaces reports whether an answer that is not kept ends what is held: it is there
 // no more, or is another now. One credential's refusal says nothing of what all
 // share, nor does a limit error of anything.
-func (x *exchange) replaces(status int) bool {
+func (ex *exchange) replaces(status int) bool {
 	switch {
 	case status < 400, status == http.StatusNotFound, status == http.StatusGone:
 		return true
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		return x.limited == signals.NotLimited && x.match.Operation.Cache.Class != policy.Shared
+		return ex.limited == signals.NotLimited && ex.match.Operation.Cache.Class != policy.Shared
 	}
 	return false
 }
 
-func (x *exchange) noteStored(e *cache.Entry, now time.Time) {
-	x.record.Cache += "; stored; ttl=" + itoa(int((e.Lifetime-e.Age(now))/time.Second))
+func (ex *exchange) noteStored(e *cache.Entry, now time.Time) {
+	ex.record.Cache += "; stored; ttl=" + itoa(int((e.Lifetime-e.Age(now))/time.Second))
 }
 
 // delimited reports whether the end of the body is marked, so that a broken

@@ -24,14 +24,14 @@ import (
 // the request once it is let go, or says why it cannot be sent. It is the only loop: round again where the catalogue
 // says that an answer is not yet one, and where the connection broke before there was any. Each time is a request like
 // any other, with a permit of its own.
-func (g *Gateway) attempt(x *exchange, out *http.Request, prepare func() error) (*http.Response, error) {
-	caller, again := x.who.Caller, 0
+func (g *Gateway) attempt(ex *exchange, out *http.Request, prepare func() error) (*http.Response, error) {
+	caller, again := ex.who.Caller, 0
 	for { // bounded by the client's patience
 		tries, err := g.contact.spares(caller.Account, time.Now())
 		if err != nil {
 			return nil, err
 		}
-		permit, err := g.letGo(x, out, caller, prepare)
+		permit, err := g.letGo(ex, out, caller, prepare)
 		if err != nil {
 			if tries {
 				g.contact.notSent(caller.Account)
@@ -39,90 +39,90 @@ func (g *Gateway) attempt(x *exchange, out *http.Request, prepare func() error) 
 			return nil, err
 		}
 		prepare = nil
-		if tries && !x.record.Background {
-			out = out.WithContext(x.undrained())
+		if tries && !ex.record.Background {
+			out = out.WithContext(ex.undrained())
 		}
-		x.sent = time.Now()
-		x.flight.goes()
-		s := g.enter(x, out.Context(), stageAttempt)
-		resp, outcome, err := g.send(x, out, *permit)
+		ex.sent = time.Now()
+		ex.flight.goes()
+		s := g.enter(ex, out.Context(), stageAttempt)
+		resp, outcome, err := g.send(ex, out, *permit)
 		s.leave(whatCame(resp, err), err)
-		x.counts(resp, outcome)
+		ex.counts(resp, outcome)
 		if err == nil {
 			// The place among the concurrent requests is free when the body has
 			// ended, not when headers came.
 			outcome.Ended = resp.ContentLength == 0 || resp.Body == http.NoBody
 		}
-		g.learn(x, *permit, outcome)
-		g.noteContact(x, err)
+		g.learn(ex, *permit, outcome)
+		g.noteContact(ex, err)
 		if err != nil {
-			g.heard(x, 0)
-			if g.goesAgain(x, out.Context(), err, again) {
+			g.heard(ex, 0)
+			if g.goesAgain(ex, out.Context(), err, again) {
 				again++
 				continue
 			}
 			return nil, err
 		}
-		g.heard(x, resp.StatusCode)
+		g.heard(ex, resp.StatusCode)
 		if !outcome.Ended {
-			resp.Body = &permittedBody{ReadCloser: resp.Body, end: func(aborted bool) { g.release(x, *permit, aborted) }}
+			resp.Body = &permittedBody{ReadCloser: resp.Body, end: func(aborted bool) { g.release(ex, *permit, aborted) }}
 		}
-		if g.comesBack(x, outcome) {
+		if g.comesBack(ex, outcome) {
 			discard(resp.Body)
-			x.flight.waits()
+			ex.flight.waits()
 			continue // admission waits for as long as the upstream asked
 		}
-		wait, again := g.Statistics.next(x, resp)
+		wait, again := g.Statistics.next(ex, resp)
 		if !again {
-			g.sift(x.match.Operation, resp.Header)
+			g.sift(ex.match.Operation, resp.Header)
 			return resp, nil
 		}
 		discard(resp.Body)
-		x.flight.waits()
+		ex.flight.waits()
 		caller.Priority = policy.Batch // a poll is nobody's hurry
-		if err := g.pause(x, out.Context(), wait); err != nil {
+		if err := g.pause(ex, out.Context(), wait); err != nil {
 			return nil, err
 		}
 	}
 }
 
 // letGo gets a permit, and completes the request for which it is.
-func (g *Gateway) letGo(x *exchange, out *http.Request, caller policy.Caller, prepare func() error) (*limits.Permit, error) {
-	permit, err := g.admit(x, out.Context(), caller)
+func (g *Gateway) letGo(ex *exchange, out *http.Request, caller policy.Caller, prepare func() error) (*limits.Permit, error) {
+	permit, err := g.admit(ex, out.Context(), caller)
 	if err == nil && prepare != nil {
-		err = g.prepared(x, *permit, prepare)
+		err = g.prepared(ex, *permit, prepare)
 	}
 	return permit, err
 }
 
 // pause waits until an answer that is still computed is asked for again.
-func (g *Gateway) pause(x *exchange, ctx context.Context, wait time.Duration) error {
-	s := g.enter(x, ctx, stagePoll)
+func (g *Gateway) pause(ex *exchange, ctx context.Context, wait time.Duration) error {
+	s := g.enter(ex, ctx, stagePoll)
 	err := sleep(ctx, wait)
-	x.record.Waited += s.leave("", err)
+	ex.record.Waited += s.leave("", err)
 	return err
 }
 
 // counts notes what an attempt has cost: what was sent counts, unless the API has said
 // to someone whom it knows that nothing has changed.
-func (x *exchange) counts(resp *http.Response, o limits.Outcome) {
-	x.record.Attempts++
-	x.limited = o.Limited
+func (ex *exchange) counts(resp *http.Response, o limits.Outcome) {
+	ex.record.Attempts++
+	ex.limited = o.Limited
 	if o.Sent {
-		x.record.Spent += 1 + o.Resent
+		ex.record.Spent += 1 + o.Resent
 	}
-	if resp != nil && resp.StatusCode == http.StatusNotModified && x.who.Caller.Kind != policy.Unauthenticated {
-		x.record.Spent--
+	if resp != nil && resp.StatusCode == http.StatusNotModified && ex.who.Caller.Kind != policy.Unauthenticated {
+		ex.record.Spent--
 	}
 }
 
 // prepared completes a request that is let go; an error or a panic gives its permit
 // back.
-func (g *Gateway) prepared(x *exchange, permit limits.Permit, prepare func() error) error {
+func (g *Gateway) prepared(ex *exchange, permit limits.Permit, prepare func() error) error {
 	done := false
 	defer func() {
 		if !done {
-			g.learn(x, permit, limits.Outcome{})
+			g.learn(ex, permit, limits.Outcome{})
 		}
 	}()
 	err := prepare()
@@ -134,11 +134,11 @@ func (g *Gateway) prepared(x *exchange, permit limits.Permit, prepare func() err
 // again when that is over: a safe one, whose client can still wait (design
 // section 5.4). Everybody else is told when to come back, in the upstream's own
 // words.
-func (g *Gateway) comesBack(x *exchange, o limits.Outcome) bool {
+func (g *Gateway) comesBack(ex *exchange, o limits.Outcome) bool {
 	now := time.Now()
 	var over time.Time
 	switch {
-	case o.Limited == signals.NotLimited || !x.match.Operation.Safe() || x.inHurry:
+	case o.Limited == signals.NotLimited || !ex.match.Operation.Safe() || ex.inHurry:
 		return false
 	case o.RetryAfter > 0:
 		over = now.Add(o.RetryAfter)
@@ -147,49 +147,49 @@ func (g *Gateway) comesBack(x *exchange, o limits.Outcome) bool {
 	default:
 		over = now.Add(time.Minute)
 	}
-	return over.After(now) && !over.Add(roundedAway).After(x.until(g.Wait))
+	return over.After(now) && !over.Add(roundedAway).After(ex.until(g.Wait))
 }
 
 // roundedAway is how much later than told a limit may be over.
 const roundedAway = 2 * time.Second
 
 // admit waits for a permit as long as this client may wait.
-func (g *Gateway) admit(x *exchange, ctx context.Context, caller policy.Caller) (*limits.Permit, error) {
-	op := x.operation
-	claim := limits.Claim{Operation: x.scope, Resource: op.Resource, Points: op.Points, CreatesContent: op.CreatesContent}
-	s := g.enter(x, ctx, stageQueue)
-	permit, err := g.Limiter.Acquire(s.ctx, claim, caller, g.admitBefore(x, time.Now()))
-	x.record.Waited += s.leave(whyWaited(permit, err), err)
+func (g *Gateway) admit(ex *exchange, ctx context.Context, caller policy.Caller) (*limits.Permit, error) {
+	op := ex.operation
+	claim := limits.Claim{Operation: ex.scope, Resource: op.Resource, Points: op.Points, CreatesContent: op.CreatesContent}
+	s := g.enter(ex, ctx, stageQueue)
+	permit, err := g.Limiter.Acquire(s.ctx, claim, caller, g.admitBefore(ex, time.Now()))
+	ex.record.Waited += s.leave(whyWaited(permit, err), err)
 	return permit, err
 }
 
 // lasting is the request's context without its end: for what does not hang on the
 // client.
-func (x *exchange) lasting() context.Context {
-	if x.forever != nil {
-		return x.forever
+func (ex *exchange) lasting() context.Context {
+	if ex.forever != nil {
+		return ex.forever
 	}
-	return context.WithoutCancel(x.in.Context())
+	return context.WithoutCancel(ex.in.Context())
 }
 
 // learn settles the permit with what the answer told. It does not hang on the
 // client: a settled permit is what keeps the ledger true.
-func (g *Gateway) learn(x *exchange, permit limits.Permit, outcome limits.Outcome) {
+func (g *Gateway) learn(ex *exchange, permit limits.Permit, outcome limits.Outcome) {
 	if outcome.Rate.Resource != "" {
-		x.record.Resource = outcome.Rate.Resource
+		ex.record.Resource = outcome.Rate.Resource
 	}
-	s := g.enter(x, x.lasting(), stageSettle)
+	s := g.enter(ex, ex.lasting(), stageSettle)
 	err := g.Limiter.Settle(s.ctx, permit, outcome)
 	s.leave("", err)
 	if err != nil {
 		// A ledger that is lost says so once, and is told later.
-		g.Log.DebugContext(s.ctx, "a permit was not settled", "request", x.record.ID, "error", err)
+		g.Log.DebugContext(s.ctx, "a permit was not settled", "request", ex.record.ID, "error", err)
 	}
 }
 
-func (g *Gateway) release(x *exchange, permit limits.Permit, aborted bool) {
-	if err := g.Limiter.Release(x.lasting(), permit, aborted); err != nil {
-		g.Log.DebugContext(x.lasting(), "a permit was not released", "request", x.record.ID, "error", err)
+func (g *Gateway) release(ex *exchange, permit limits.Permit, aborted bool) {
+	if err := g.Limiter.Release(ex.lasting(), permit, aborted); err != nil {
+		g.Log.DebugContext(ex.lasting(), "a permit was not released", "request", ex.record.ID, "error", err)
 	}
 }
 
@@ -304,10 +304,10 @@ func (w *wire) outcome() limits.Outcome {
 }
 
 // send makes one wire attempt. The outcome is true whatever the error.
-func (g *Gateway) send(x *exchange, out *http.Request, permit limits.Permit) (*http.Response, limits.Outcome, error) {
+func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*http.Response, limits.Outcome, error) {
 	attempt := &wire{start: time.Now()}
 	ctx, watch := watchProgress(out.Context(), g.Timeout)
-	hooks, sent := attempt.trace(watch.cancel, x.interim), *out
+	hooks, sent := attempt.trace(watch.cancel, ex.interim), *out
 	if out.Body != nil && out.Body != http.NoBody {
 		uploaded := g.Limiter.Upload(permit)
 		hooks.WroteRequest = func(httptrace.WroteRequestInfo) { attempt.gives(); uploaded() }
@@ -316,7 +316,7 @@ func (g *Gateway) send(x *exchange, out *http.Request, permit limits.Permit) (*h
 	runtime.Gosched() // requests take each step together (docs/design-notes.md)
 	resp, err := g.Transport.RoundTrip(sent.WithContext(httptrace.WithClientTrace(ctx, hooks)))
 	outcome := attempt.outcome()
-	x.reused = attempt.reused.Load()
+	ex.reused = attempt.reused.Load()
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = fmt.Errorf("%w: %w", cause, err)

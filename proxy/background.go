@@ -45,14 +45,14 @@ func (b *Background) run(do func()) { b.running.Go(do) }
 
 // refresh validates in the background an entry that is used meanwhile, unless that is
 // done already. It reports false when it cannot.
-func (g *Gateway) refresh(x *exchange) bool {
+func (g *Gateway) refresh(ex *exchange) bool {
 	switch {
-	case x.record.Background:
+	case ex.record.Background:
 		return false // that is what it does
-	case x.ask.Has("only-if-cached"):
+	case ex.ask.Has("only-if-cached"):
 		return true // nothing is sent for it
 	}
-	f, first := g.join(x)
+	f, first := g.join(ex)
 	if !first {
 		f.leave()
 		return true
@@ -63,7 +63,7 @@ func (g *Gateway) refresh(x *exchange) bool {
 		g.landed(f, alone, nil)
 		return false
 	}
-	q, cause := x.question, x.spanContext()
+	q, cause := ex.question, ex.spanContext()
 	q.method = http.MethodGet
 	ctx, cancel := context.WithCancelCause(g.Background.ctx)
 	f.cancel = cancel
@@ -91,25 +91,25 @@ func (g *Gateway) serveNobody(ctx context.Context, e errand, pause time.Duration
 	if err != nil {
 		panic(err) // it was a request before
 	}
-	x := g.open(&nowhere{http.Header{}}, in)
-	g.traceBackground(x, e.cause)
-	defer g.finish(x)
-	x.question, x.flight = q, f
-	f.lead(x.spanContext())
+	ex := g.open(&nowhere{http.Header{}}, in)
+	g.traceBackground(ex, e.cause)
+	defer g.finish(ex)
+	ex.question, ex.flight = q, f
+	f.lead(ex.spanContext())
 	if f.computation().answer != nil {
-		x.polls = 1 // the first has found that it is computed
+		ex.polls = 1 // the first has found that it is computed
 	}
-	defer g.land(x, alone, nil) // if it has not
-	x.prefer = preference{wait: e.patience, given: true}
-	x.header = q.header.Clone()
+	defer g.land(ex, alone, nil) // if it has not
+	ex.prefer = preference{wait: e.patience, given: true}
+	ex.header = q.header.Clone()
 	for _, name := range append([]string{"Cache-Control"}, validators...) { // a client's
-		x.header.Del(name)
+		ex.header.Del(name)
 	}
-	x.record.Route, x.record.Operation, x.record.Resource = q.label, q.match.Operation.ID, q.match.Operation.Resource
-	x.record.Account, x.record.Client, x.record.Background = q.who.Caller.Account, q.who.Caller.Client, true
-	if pause <= 0 || g.pause(x, x.in.Context(), pause) == nil {
-		g.recall(x)
-		g.forward(x)
+	ex.record.Route, ex.record.Operation, ex.record.Resource = q.label, q.match.Operation.ID, q.match.Operation.Resource
+	ex.record.Account, ex.record.Client, ex.record.Background = q.who.Caller.Account, q.who.Caller.Client, true
+	if pause <= 0 || g.pause(ex, ex.in.Context(), pause) == nil {
+		g.recall(ex)
+		g.forward(ex)
 	}
 }
 

@@ -107,25 +107,25 @@ func (g *Gateway) Reachable() bool {
 }
 
 // noteContact notes what came of an attempt.
-func (g *Gateway) noteContact(x *exchange, err error) {
+func (g *Gateway) noteContact(ex *exchange, err error) {
 	switch {
 	case err == nil:
 		if g.contact.answered() {
-			g.Log.InfoContext(x.lasting(), "the upstream answers again")
+			g.Log.InfoContext(ex.lasting(), "the upstream answers again")
 		}
-	case x.isUpstreams(err) && g.contact.failed(x.who.Caller.Account, time.Now()):
-		g.Log.ErrorContext(x.lasting(), "the upstream answers nobody; until it does, each account tries once a second", "error", err)
+	case ex.isUpstreams(err) && g.contact.failed(ex.who.Caller.Account, time.Now()):
+		g.Log.ErrorContext(ex.lasting(), "the upstream answers nobody; until it does, each account tries once a second", "error", err)
 	}
 }
 
 // isUpstreams reports whether it is the upstream that an attempt came to nothing by. A
 // client that leaves, or whose body breaks off, says nothing of it, nor does a connection
 // that had lain idle.
-func (x *exchange) isUpstreams(err error) bool {
+func (ex *exchange) isUpstreams(err error) bool {
 	switch {
-	case x.reused && isBroken(err):
+	case ex.reused && isBroken(err):
 		return false
-	case x.body != nil && x.body.fault.Load() != nil:
+	case ex.body != nil && ex.body.fault.Load() != nil:
 		return false
 	case errors.Is(err, errStalled), isTimeout(err), errors.Is(err, errInterim), errors.Is(err, errClosedOn):
 		return true
@@ -137,22 +137,22 @@ func (x *exchange) isUpstreams(err error) bool {
 // broke, or could not be made: a safe one that its client can wait for, a few times, and
 // so few of all that an upstream that breaks down is not held down. What may have changed
 // something is never sent again.
-func (g *Gateway) goesAgain(x *exchange, ctx context.Context, err error, before int) bool {
+func (g *Gateway) goesAgain(ex *exchange, ctx context.Context, err error, before int) bool {
 	pause := time.Duration((1 + rand.Float64()) * float64(leastPause<<(2*before)))
-	if !x.match.Operation.Safe() || before == maxAgain || !isBroken(err) || ctx.Err() != nil || !g.Reachable() || time.Now().Add(pause).After(x.until(g.Wait)) {
+	if !ex.match.Operation.Safe() || before == maxAgain || !isBroken(err) || ctx.Err() != nil || !g.Reachable() || time.Now().Add(pause).After(ex.until(g.Wait)) {
 		return false
 	}
-	s := g.enter(x, ctx, stageRetry)
+	s := g.enter(ex, ctx, stageRetry)
 	if !g.contact.takeAgain() {
 		s.leave("", errTooManyAgain)
 		return false
 	}
-	if idle, ok := g.Transport.(interface{ CloseIdleConnections() }); ok && x.reused {
+	if idle, ok := g.Transport.(interface{ CloseIdleConnections() }); ok && ex.reused {
 		idle.CloseIdleConnections() // the others may be dead as well
 	}
-	x.flight.waits()
+	ex.flight.waits()
 	err = sleep(ctx, pause)
-	x.record.Waited += s.leave("", err)
+	ex.record.Waited += s.leave("", err)
 	return err == nil
 }
 

@@ -28,11 +28,11 @@ var ErrDrained = errors.New("the gateway stops")
 
 // drained is what a request gets for which the gateway did not wait; nil for others. Only
 // what has surely changed nothing is worth sending again.
-func (x *exchange) drained() *failure {
+func (ex *exchange) drained() *failure {
 	switch {
-	case !errors.Is(context.Cause(x.in.Context()), ErrDrained):
+	case !errors.Is(context.Cause(ex.in.Context()), ErrDrained):
 		return nil
-	case x.record.Attempts > 0 && !x.match.Operation.Safe():
+	case ex.record.Attempts > 0 && !ex.match.Operation.Safe():
 		return &failure{
 			status: http.StatusGatewayTimeout, detail: "drain", cause: ErrDrained,
 			message: "Gateway Timeout: this gateway stops, and did not wait for the answer: what was asked for may have been done",
@@ -46,9 +46,9 @@ func (x *exchange) drained() *failure {
 
 // undrained is a context that ends neither with the client nor with the request, but where
 // the gateway waits for it no longer.
-func (x *exchange) undrained() context.Context {
-	in := x.in.Context()
-	ctx, end := context.WithCancelCause(x.lasting())
+func (ex *exchange) undrained() context.Context {
+	in := ex.in.Context()
+	ctx, end := context.WithCancelCause(ex.lasting())
 	context.AfterFunc(in, func() {
 		if cause := context.Cause(in); errors.Is(cause, ErrDrained) {
 			end(cause)

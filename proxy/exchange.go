@@ -100,46 +100,46 @@ func methodLabel(method string) string {
 }
 
 // classify builds the question (journey, step 3).
-func (g *Gateway) classify(x *exchange) error {
-	path := x.in.URL.EscapedPath()
+func (g *Gateway) classify(ex *exchange) error {
+	path := ex.in.URL.EscapedPath()
 	switch rest, ok := strings.CutPrefix(path, enterprisePrefix); {
 	case ok && strings.HasPrefix(rest, "/"):
-		x.prefix, path = enterprisePrefix, rest
+		ex.prefix, path = enterprisePrefix, rest
 	case path == "/api/graphql":
 		path = "/graphql"
 	}
-	match, err := g.Catalogue.Classify(x.in.Method, path, x.in.URL.RawQuery)
+	match, err := g.Catalogue.Classify(ex.in.Method, path, ex.in.URL.RawQuery)
 	if err != nil {
 		return err
 	}
-	x.match, x.method = match, x.in.Method
-	x.ask = cache.ParseDirectives(x.in.Header["Cache-Control"])
-	if x.label = otherShape; match.Operation.Known() || !x.isSecret(match.Operation.Path) {
-		x.label = g.shapes.label(match.Operation)
+	ex.match, ex.method = match, ex.in.Method
+	ex.ask = cache.ParseDirectives(ex.in.Header["Cache-Control"])
+	if ex.label = otherShape; match.Operation.Known() || !ex.isSecret(match.Operation.Path) {
+		ex.label = g.shapes.label(match.Operation)
 	}
-	x.scope = match.Operation.ID
+	ex.scope = match.Operation.ID
 	if !match.Operation.Known() {
-		x.scope = match.Operation.Method + " " + x.label
+		ex.scope = match.Operation.Method + " " + ex.label
 	}
-	if x.operation, err = g.price(x); err != nil {
+	if ex.operation, err = g.price(ex); err != nil {
 		return err
 	}
-	x.record.Route, x.record.Operation, x.record.Resource = x.label, match.Operation.ID, match.Operation.Resource
-	g.firstPayer(x)
+	ex.record.Route, ex.record.Operation, ex.record.Resource = ex.label, match.Operation.ID, match.Operation.Resource
+	g.firstPayer(ex)
 	return nil
 }
 
 // price is what the call costs. Where the body decides, it is read: one that is not
 // read to its end is taken for a mutation.
-func (g *Gateway) price(x *exchange) (*policy.Operation, error) {
-	op := x.match.Operation
+func (g *Gateway) price(ex *exchange) (*policy.Operation, error) {
+	op := ex.match.Operation
 	if op.Resource != policy.GraphQL {
 		return op, nil
 	}
-	if x.body == nil {
+	if ex.body == nil {
 		return op.ForBody(nil), nil
 	}
-	whole, err := g.take(x)
+	whole, err := g.take(ex)
 	if err != nil {
 		return nil, err
 	}
@@ -148,36 +148,36 @@ func (g *Gateway) price(x *exchange) (*policy.Operation, error) {
 
 // keyed decides whether the cache has a part in this question, and gives it
 // its key, its rule and its tags.
-func (g *Gateway) keyed(x *exchange) {
-	op := x.match.Operation
-	safe := x.method == http.MethodGet || x.method == http.MethodHead
-	if !safe || op.Cache.Class == policy.Never || x.ask.Has("no-store") || isForOrigin(x.in.Header) {
+func (g *Gateway) keyed(ex *exchange) {
+	op := ex.match.Operation
+	safe := ex.method == http.MethodGet || ex.method == http.MethodHead
+	if !safe || op.Cache.Class == policy.Never || ex.ask.Has("no-store") || isForOrigin(ex.in.Header) {
 		return
 	}
-	x.part = len(x.in.Header["Range"]) > 0 && x.method == http.MethodGet
-	class := x.who.Caller.Class
+	ex.part = len(ex.in.Header["Range"]) > 0 && ex.method == http.MethodGet
+	class := ex.who.Caller.Class
 	if op.Cache.Class == policy.Shared {
 		class = string(policy.Shared)
 	}
-	x.kept = !x.part
-	x.key = g.keyOf(&x.question, class)
-	anonymous := x.who.Caller.Kind == policy.Unauthenticated
-	x.rule = cache.Rule{OneCaller: !anonymous, Heuristic: anonymous && !op.Known()}
+	ex.kept = !ex.part
+	ex.key = g.keyOf(&ex.question, class)
+	anonymous := ex.who.Caller.Kind == policy.Unauthenticated
+	ex.rule = cache.Rule{OneCaller: !anonymous, Heuristic: anonymous && !op.Known()}
 	if op.Cache.Class == policy.Shared {
-		x.rule.TTL = op.Cache.TTL
+		ex.rule.TTL = op.Cache.TTL
 	}
 	if op.Cache.Class == policy.Statistics {
-		x.rule.Otherwise = statisticsKept
+		ex.rule.Otherwise = statisticsKept
 	}
-	if x.kept {
+	if ex.kept {
 		// One representation for everyone: the key need not know Accept-Encoding.
-		x.header["Accept-Encoding"] = identity
+		ex.header["Accept-Encoding"] = identity
 		if len(g.Dialect.ETag) > 0 {
 			// The upstream writes for people what browsers and such ask for, behind an ETag of
 			// what it writes for programs.
-			x.header["User-Agent"] = agents
-			if op.Known() && g.Dialect.Accept(x.header["Accept"]) == "" {
-				x.header.Set("Accept", g.Dialect.MediaType()) // one spelling, and one ETag
+			ex.header["User-Agent"] = agents
+			if op.Known() && g.Dialect.Accept(ex.header["Accept"]) == "" {
+				ex.header.Set("Accept", g.Dialect.MediaType()) // one spelling, and one ETag
 			}
 		}
 	}
@@ -210,8 +210,8 @@ func isForOrigin(h http.Header) bool {
 
 // preflight answers what must fail by the documents' own words (journey, step
 // 4; design section 6.3).
-func (g *Gateway) preflight(x *exchange) error {
-	if f := x.match.Preflight(x.who.Caller.Kind); f != nil {
+func (g *Gateway) preflight(ex *exchange) error {
+	if f := ex.match.Preflight(ex.who.Caller.Kind); f != nil {
 		return &failure{status: f.Status, finding: f, message: f.Message, detail: f.Check}
 	}
 	return nil
@@ -219,11 +219,11 @@ func (g *Gateway) preflight(x *exchange) error {
 
 // address turns what ReverseProxy has cloned from the client's request into
 // the question: URL, header and no more.
-func (g *Gateway) address(x *exchange, p *httputil.ProxyRequest) {
+func (g *Gateway) address(ex *exchange, p *httputil.ProxyRequest) {
 	out := p.Out
-	out.URL, out.Host = g.target(x.match), ""
-	out.Header = maps.Clone(x.header) // the credential comes when it is let go
-	if x.method == http.MethodGet || x.method == http.MethodHead {
+	out.URL, out.Host = g.target(ex.match), ""
+	out.Header = maps.Clone(ex.header) // the credential comes when it is let go
+	if ex.method == http.MethodGet || ex.method == http.MethodHead {
 		out.Body, out.ContentLength, out.TransferEncoding = nil, 0, nil
 		return
 	}
@@ -261,16 +261,16 @@ func parsePrefer(values []string) preference {
 }
 
 // until is the end of a wait that lasts for byDefault unless the client says.
-func (x *exchange) until(byDefault time.Duration) time.Time {
-	if x.prefer.given {
-		byDefault = x.prefer.wait
+func (ex *exchange) until(byDefault time.Duration) time.Time {
+	if ex.prefer.given {
+		byDefault = ex.prefer.wait
 	}
-	return x.ready.Add(byDefault)
+	return ex.ready.Add(byDefault)
 }
 
 // brokenOff notes that the upstream broke off an answer that had begun: it is kept
 // nowhere.
-func (x *exchange) brokenOff(err error) {
-	x.broken, x.record.Error = true, "the answer broke off: "+err.Error()
-	x.record.Cache, _, _ = strings.Cut(x.record.Cache, "; stored")
+func (ex *exchange) brokenOff(err error) {
+	ex.broken, ex.record.Error = true, "the answer broke off: "+err.Error()
+	ex.record.Cache, _, _ = strings.Cut(ex.record.Cache, "; stored")
 }

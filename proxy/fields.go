@@ -82,16 +82,16 @@ func appendBudget(b []byte, resource, first string, n int, second string, m int)
 // each of many accounts has its own. An entry has no fields of the names that are set.
 type textFields struct {
 	g    *Gateway
-	x    *exchange
+	ex   *exchange
 	text []byte
 }
 
 func (f *textFields) add(name, value string) {
 	switch name {
 	case "Location":
-		value = f.g.local(f.x, value)
+		value = f.g.local(f.ex, value)
 	case "Link":
-		value = f.g.localLinks(f.x, value)
+		value = f.g.localLinks(f.ex, value)
 	}
 	f.set(name, value)
 }

@@ -18,22 +18,22 @@ const (
 )
 
 // askForAll asks the question, unless another replica does.
-func (g *Gateway) askForAll(x *exchange, f *flight, out *http.Request) (*http.Response, error) {
+func (g *Gateway) askForAll(ex *exchange, f *flight, out *http.Request) (*http.Response, error) {
 	var s stage
-	resp, how, err := g.elsewhere(out.Context(), x, f, func(c *cache.Claim) {
-		s = g.enter(x, out.Context(), stageFlight)
+	resp, how, err := g.elsewhere(out.Context(), ex, f, func(c *cache.Claim) {
+		s = g.enter(ex, out.Context(), stageFlight)
 		s.linkTo(spanContextOf(c.Trace))
 	})
-	if s.x != nil {
-		x.record.Waited += s.leave("another replica", err)
+	if s.ex != nil {
+		ex.record.Waited += s.leave("another replica", err)
 	}
 	switch {
 	case err != nil:
-		return g.insteadOf(x, err)
+		return g.insteadOf(ex, err)
 	case resp == nil:
-		return g.ask(x, out)
+		return g.ask(ex, out)
 	}
-	g.land(x, how, nil)
+	g.land(ex, how, nil)
 	return resp, nil
 }
 
@@ -41,8 +41,8 @@ func (g *Gateway) askForAll(x *exchange, f *flight, out *http.Request) (*http.Re
 // by it; nil when this one is to ask. It waits for one other at most. Where nobody
 // can tell, or what the other fetches is not for this client, this one asks. begin is
 // called when it begins to wait.
-func (g *Gateway) elsewhere(ctx context.Context, x *exchange, f *flight, begin func(*cache.Claim)) (*http.Response, landing, error) {
-	if x.ask.Has("no-cache") || x.stale != nil && x.stale.Lifetime == 0 || g.isUnkept(x) {
+func (g *Gateway) elsewhere(ctx context.Context, ex *exchange, f *flight, begin func(*cache.Claim)) (*http.Response, landing, error) {
+	if ex.ask.Has("no-cache") || ex.stale != nil && ex.stale.Lifetime == 0 || g.isUnkept(ex) {
 		return nil, 0, nil // only an answer to itself helps it
 	}
 	owner, waitsFor := rand.Text(), ""
@@ -54,12 +54,12 @@ func (g *Gateway) elsewhere(ctx context.Context, x *exchange, f *flight, begin f
 		if waitsFor != "" {
 			// Of the clocks of two replicas nobody knows which is right: only what is
 			// fresh will do.
-			if resp := g.shared(x, time.Time{}); resp != nil {
+			if resp := g.shared(ex, time.Time{}); resp != nil {
 				f.sharesIt(true)
 				return resp, kept, nil
 			}
 		}
-		if other == nil || other.Failed || waitsFor != "" && other.Owner != waitsFor || g.Cache.Purged(x.tags(), other.Since) {
+		if other == nil || other.Failed || waitsFor != "" && other.Owner != waitsFor || g.Cache.Purged(ex.tags(), other.Since) {
 			return nil, 0, nil
 		}
 		if waitsFor == "" {
@@ -67,11 +67,11 @@ func (g *Gateway) elsewhere(ctx context.Context, x *exchange, f *flight, begin f
 		}
 		waitsFor = other.Owner
 		f.follows(other)
-		if !time.Now().Before(x.until(g.patience(x))) && (!other.Sent || other.Pending != nil) {
+		if !time.Now().Before(ex.until(g.patience(ex))) && (!other.Sent || other.Pending != nil) {
 			if other.Pending == nil {
 				return nil, 0, nil // it is told why it has to wait
 			}
-			return g.stillComputed(x, f), refused, nil // others may have more patience
+			return g.stillComputed(ex, f), refused, nil // others may have more patience
 		}
 		if err := sleep(ctx, pause); err != nil {
 			return nil, 0, err

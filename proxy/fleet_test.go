@@ -336,14 +336,14 @@ func TestAWaiterIsNotHeldPastItsPatience(t *testing.T) {
 		w := newWorld(t, computing(time.Hour))
 		list, c := w.replicas(1)
 		g := list[0]
-		x := &exchange{in: httptest.NewRequest(http.MethodGet, contributors, http.NoBody), w: &recorder{}}
-		if err := g.identify(x); err != nil {
+		ex := &exchange{in: httptest.NewRequest(http.MethodGet, contributors, http.NoBody), w: &recorder{}}
+		if err := g.identify(ex); err != nil {
 			t.Fatal(err)
 		}
-		if err := g.classify(x); err != nil {
+		if err := g.classify(ex); err != nil {
 			t.Fatal(err)
 		}
-		c.claims[x.key], c.until[x.key] = cache.Claim{Owner: "dead", Sent: true}, time.Now().Add(3*time.Second)
+		c.claims[ex.key], c.until[ex.key] = cache.Claim{Owner: "dead", Sent: true}, time.Now().Add(3*time.Second)
 		var clients sync.WaitGroup
 		clients.Go(func() { asks(g, contributors) })
 		synctest.Wait()

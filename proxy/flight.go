@@ -80,27 +80,27 @@ var (
 // collapses reports whether the question may be asked for others, too. One with a
 // validator of its client's may be answered 304, and one whose client takes what is
 // stale may be answered so by a cache on the way: nobody else is helped with either.
-func (x *exchange) collapses() bool {
-	return x.kept && x.method == http.MethodGet && !x.match.Operation.Cache.Alone && !x.ask.Has("max-stale") && !x.ask.Has("stale-if-error") &&
-		(x.stale != nil || x.header["If-None-Match"] == nil && x.header["If-Modified-Since"] == nil)
+func (ex *exchange) collapses() bool {
+	return ex.kept && ex.method == http.MethodGet && !ex.match.Operation.Cache.Alone && !ex.ask.Has("max-stale") && !ex.ask.Has("stale-if-error") &&
+		(ex.stale != nil || ex.header["If-None-Match"] == nil && ex.header["If-Modified-Since"] == nil)
 }
 
 // join returns the flight for the question, and whether it is new: then the caller
 // must see to it that it lands. A flight that began before a purge of what it brings
 // is not joined.
-func (g *Gateway) join(x *exchange) (f *flight, first bool) {
-	l, key := &g.flights, g.flightKey(x)
+func (g *Gateway) join(ex *exchange) (f *flight, first bool) {
+	l, key := &g.flights, g.flightKey(ex)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if f := l.flying[key]; f != nil && f.board() {
-		if !g.Cache.Purged(x.tags(), f.since) {
+		if !g.Cache.Purged(ex.tags(), f.since) {
 			return f, false
 		}
 		f.leave()
 	}
 	paused := make(chan struct{})
 	close(paused)
-	f = &flight{key: key, path: x.match.Path, began: time.Now(), who: x.who.Caller, since: g.Cache.Generation(), done: make(chan struct{}), paused: paused}
+	f = &flight{key: key, path: ex.match.Path, began: time.Now(), who: ex.who.Caller, since: g.Cache.Generation(), done: make(chan struct{}), paused: paused}
 	if l.flying == nil {
 		l.flying = map[cache.Key]*flight{}
 	}
@@ -111,27 +111,27 @@ func (g *Gateway) join(x *exchange) (f *flight, first bool) {
 // flightKey names the question with the fields by which its answer varies, as far as
 // that is known: who asks for another variant is not helped with this one. Those who
 // did not wait for one that is held up ask together, apart from it.
-func (g *Gateway) flightKey(x *exchange) cache.Key {
-	parts := []string{string(x.key[:])}
-	variants, _ := g.Cache.Nominees(x.in.Context(), x.key, cache.Key{})
+func (g *Gateway) flightKey(ex *exchange) cache.Key {
+	parts := []string{string(ex.key[:])}
+	variants, _ := g.Cache.Nominees(ex.in.Context(), ex.key, cache.Key{})
 	if i := slices.IndexFunc(variants, func(e *cache.Entry) bool { return len(e.Vary) > 0 }); i >= 0 {
 		for _, f := range variants[i].Vary {
-			parts = append(parts, f.Name, strings.Join(x.header[f.Name], ", "))
+			parts = append(parts, f.Name, strings.Join(ex.header[f.Name], ", "))
 		}
 	}
-	if x.apart > 0 {
-		parts = append(parts, "apart", itoa(x.apart))
+	if ex.apart > 0 {
+		parts = append(parts, "apart", itoa(ex.apart))
 	}
 	if len(parts) == 1 {
-		return x.key
+		return ex.key
 	}
 	return cache.NewKey(parts...)
 }
 
 // land ends the exchange's flight, if it has one.
-func (g *Gateway) land(x *exchange, as landing, err error) {
-	if x.flight != nil {
-		g.landed(x.flight, as, err)
+func (g *Gateway) land(ex *exchange, as landing, err error) {
+	if ex.flight != nil {
+		g.landed(ex.flight, as, err)
 	}
 }
 
@@ -327,40 +327,40 @@ func (f *flight) await(ctx context.Context, patience time.Time) (how landing, er
 
 // collapse asks the question, once for all who ask it at the same time (journey,
 // step 6).
-func (g *Gateway) collapse(x *exchange, out *http.Request) (*http.Response, error) {
+func (g *Gateway) collapse(ex *exchange, out *http.Request) (*http.Response, error) {
 	for joined := 0; joined < maxJoined; {
-		f, first := g.join(x)
+		f, first := g.join(ex)
 		if first {
-			resp, err := g.lead(x, f, out)
-			if err != nil || !g.poll(x, resp) {
+			resp, err := g.lead(ex, f, out)
+			if err != nil || !g.poll(ex, resp) {
 				return resp, err
 			}
 		}
-		s := g.enter(x, x.in.Context(), stageFlight)
-		how, err := f.await(x.in.Context(), g.joins(x, f))
+		s := g.enter(ex, ex.in.Context(), stageFlight)
+		how, err := f.await(ex.in.Context(), g.joins(ex, f))
 		s.linkTo(f.ledBy())
-		x.record.Waited += s.leave(landingNames[how], err)
+		ex.record.Waited += s.leave(landingNames[how], err)
 		switch how {
 		case kept:
-			if resp := g.shared(x, x.start); resp != nil {
+			if resp := g.shared(ex, ex.start); resp != nil {
 				return resp, nil
 			}
 			joined++
 		case failed:
-			return g.insteadOf(x, err)
+			return g.insteadOf(ex, err)
 		case alone:
 			switch {
-			case !f.hasLanded() && time.Now().Before(x.until(g.patience(x))):
-				x.apart++ // with others who are in a hurry
-			case !x.computed():
-				return g.ask(x, out)
+			case !f.hasLanded() && time.Now().Before(ex.until(g.patience(ex))):
+				ex.apart++ // with others who are in a hurry
+			case !ex.computed():
+				return g.ask(ex, out)
 			}
 			joined++ // one error does not end what all wait for
 		case unfinished:
-			return g.stillComputed(x, f), nil
+			return g.stillComputed(ex, f), nil
 		}
 	}
-	return g.ask(x, out)
+	return g.ask(ex, out)
 }
 
 // hurry is how long a client waits for a question that is not let go though its own
@@ -370,55 +370,55 @@ const hurry = 50 * time.Millisecond
 // joins is until when a client waits for a question that is not let go. One whose
 // question another account pays for, or another priority holds up, may be let go
 // earlier by itself.
-func (g *Gateway) joins(x *exchange, f *flight) time.Time {
-	until, own := x.until(g.patience(x)), x.who.Caller
-	if soon := time.Now().Add(hurry); !x.computed() && (x.inHurry || own.Account != f.who.Account || own.Priority != f.who.Priority) && soon.Before(until) {
+func (g *Gateway) joins(ex *exchange, f *flight) time.Time {
+	until, own := ex.until(g.patience(ex)), ex.who.Caller
+	if soon := time.Now().Add(hurry); !ex.computed() && (ex.inHurry || own.Account != f.who.Account || own.Priority != f.who.Priority) && soon.Before(until) {
 		return soon
 	}
 	return until
 }
 
 // patience is how long a client waits unless it says.
-func (g *Gateway) patience(x *exchange) time.Duration {
-	if x.computed() {
+func (g *Gateway) patience(ex *exchange) time.Duration {
+	if ex.computed() {
 		return g.Statistics.Wait
 	}
 	return g.Wait
 }
 
 // lead asks the question for all.
-func (g *Gateway) lead(x *exchange, f *flight, out *http.Request) (resp *http.Response, err error) {
+func (g *Gateway) lead(ex *exchange, f *flight, out *http.Request) (resp *http.Response, err error) {
 	defer func() {
 		if resp == nil { // also after a panic
-			g.land(x, alone, nil)
+			g.land(ex, alone, nil)
 		}
 	}()
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(out.Context()))
-	x.flight, f.cancel = f, cancel
-	f.lead(x.spanContext())
-	context.AfterFunc(x.in.Context(), f.firstLeaves)
-	return g.askForAll(x, f, out.WithContext(ctx))
+	ex.flight, f.cancel = f, cancel
+	f.lead(ex.spanContext())
+	context.AfterFunc(ex.in.Context(), f.firstLeaves)
+	return g.askForAll(ex, f, out.WithContext(ctx))
 }
 
 // shared answers with what another's question has brought, if it may: it is fresh,
 // or was asked for after since, when that is known.
-func (g *Gateway) shared(x *exchange, since time.Time) *http.Response {
-	e, purged := g.Cache.Lookup(x.in.Context(), x.key, x.header)
+func (g *Gateway) shared(ex *exchange, since time.Time) *http.Response {
+	e, purged := g.Cache.Lookup(ex.in.Context(), ex.key, ex.header)
 	now := time.Now()
 	if e == nil || purged {
 		return nil
 	}
 	asked := !since.IsZero() && !e.Requested().Before(since)
-	if !asked && (!e.Fresh(now) || x.mustAsk(e, now)) {
+	if !asked && (!e.Fresh(now) || ex.mustAsk(e, now)) {
 		return nil
 	}
-	x.record.Cache += "; collapsed; ttl=" + itoa(-int(e.Staleness(now)/time.Second))
-	return entryResponse(x, e, now)
+	ex.record.Cache += "; collapsed; ttl=" + itoa(-int(e.Staleness(now)/time.Second))
+	return entryResponse(ex, e, now)
 }
 
 // landingOf is how a flight ends with an answer that is kept.
-func (x *exchange) landingOf(e *cache.Entry) landing {
-	if e.ForOneRequest(x.rule) {
+func (ex *exchange) landingOf(e *cache.Entry) landing {
+	if e.ForOneRequest(ex.rule) {
 		return alone
 	}
 	return kept

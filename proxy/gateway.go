@@ -153,101 +153,101 @@ func New(c Config) *Gateway {
 
 // ServeHTTP is a request's journey (design section 2).
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	x := g.begin(w, r)
-	defer g.finish(x)
+	ex := g.begin(w, r)
+	defer g.finish(ex)
 
-	err := g.throttle(x)
+	err := g.throttle(ex)
 	if err == nil {
 		err = screen(r)
 	}
 	if err == nil {
-		err = g.identify(x)
+		err = g.identify(ex)
 	}
 	if err == nil {
-		err = g.classify(x)
+		err = g.classify(ex)
 	}
 	if err == nil {
-		err = g.authorize(x)
+		err = g.authorize(ex)
 	}
 	if err == nil {
-		err = g.preflight(x)
+		err = g.preflight(ex)
 	}
 	switch {
 	case err != nil:
-		g.refuse(x, err)
-	case g.answerFromLedger(x):
-	case g.answerFromCache(x):
-	case g.reconsider(x) && g.answerFromCache(x):
+		g.refuse(ex, err)
+	case g.answerFromLedger(ex):
+	case g.answerFromCache(ex):
+	case g.reconsider(ex) && g.answerFromCache(ex):
 	default:
-		g.wait(x)
+		g.wait(ex)
 	}
 }
 
 // wait takes a request to where it waits: for the upstream, or for another one that asks
 // the same. One too many gets what is held, however old, where it may.
-func (g *Gateway) wait(x *exchange) {
-	if x.shed = g.Crowd.enter(x.who.Caller.Priority); x.shed == nil {
+func (g *Gateway) wait(ex *exchange) {
+	if ex.shed = g.Crowd.enter(ex.who.Caller.Priority); ex.shed == nil {
 		defer g.Crowd.leave()
-		if err := g.takeIn(x); err != nil {
-			g.refuse(x, err)
+		if err := g.takeIn(ex); err != nil {
+			g.refuse(ex, err)
 			return
 		}
 	}
-	if x.body != nil && (x.shed != nil || !x.brings()) {
-		x.w.closes = true // nobody reads it, and what follows on the connection would be taken for it
+	if ex.body != nil && (ex.shed != nil || !ex.brings()) {
+		ex.w.closes = true // nobody reads it, and what follows on the connection would be taken for it
 	}
-	g.forward(x)
+	g.forward(ex)
 }
 
 // forward sends the question through a ReverseProxy made for this exchange:
 // its hooks are closures over x, so nothing of a request lives in shared state
 // or in a context.
-func (g *Gateway) forward(x *exchange) {
+func (g *Gateway) forward(ex *exchange) {
 	// The transport may still read the request's body, or look for its end,
 	// when the answer has begun. Without this the server closes the body then,
 	// the transport takes that for an error, and cuts the answer short.
-	_ = http.NewResponseController(x.w).EnableFullDuplex() // HTTP/2 has no need of it
-	x.forever = x.lasting()
+	_ = http.NewResponseController(ex.w).EnableFullDuplex() // HTTP/2 has no need of it
+	ex.forever = ex.lasting()
 	proxy := g.reverse
-	proxy.Rewrite = func(p *httputil.ProxyRequest) { g.address(x, p) }
+	proxy.Rewrite = func(p *httputil.ProxyRequest) { g.address(ex, p) }
 	proxy.Transport = roundTripper(func(out *http.Request) (*http.Response, error) {
 		// Beside hooks of our own its one would be called by a function that reflection
 		// makes anew each time.
-		x.interim = httptrace.ContextClientTrace(out.Context()).Got1xxResponse
-		if x.shed != nil {
-			return g.insteadOf(x, x.shed)
+		ex.interim = httptrace.ContextClientTrace(out.Context()).Got1xxResponse
+		if ex.shed != nil {
+			return g.insteadOf(ex, ex.shed)
 		}
-		return g.answerByAny(x, out.WithContext(x.in.Context()))
+		return g.answerByAny(ex, out.WithContext(ex.in.Context()))
 	})
 	proxy.ModifyResponse = func(resp *http.Response) error {
 		if len(resp.Trailer) > 0 {
 			// HTTP/1.1 has room for one of them; trailers need chunks.
 			resp.Header.Del("Content-Length")
 		}
-		h := x.w.Header()
+		h := ex.w.Header()
 		maps.Copy(h, resp.Header) // the proxy would copy them one by one
 		resp.Header = nil
-		g.reply(x, h)
-		resp.Body = &passedBody{resp.Body, x}
+		g.reply(ex, h)
+		resp.Body = &passedBody{resp.Body, ex}
 		return nil
 	}
-	proxy.ErrorHandler = func(_ http.ResponseWriter, _ *http.Request, err error) { g.refuse(x, x.blame(err)) }
-	bare := *x.in // its fields are not what is sent, and need not be copied for that
+	proxy.ErrorHandler = func(_ http.ResponseWriter, _ *http.Request, err error) { g.refuse(ex, ex.blame(err)) }
+	bare := *ex.in // its fields are not what is sent, and need not be copied for that
 	bare.Header = nil
-	proxy.ServeHTTP(x.w, &bare)
+	proxy.ServeHTTP(ex.w, &bare)
 }
 
 // passedBody notes when it is not the client's fault that it does not get all of an
 // answer.
 type passedBody struct {
 	io.ReadCloser
-	x *exchange
+	ex *exchange
 }
 
 func (b *passedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && err != io.EOF && b.x.in.Context().Err() == nil {
-		b.x.brokenOff(err)
+	if err != nil && err != io.EOF && b.ex.in.Context().Err() == nil {
+		b.ex.brokenOff(err)
 	}
 	return n, err
 }
@@ -311,75 +311,75 @@ func isLocal(r *http.Request) bool {
 	return r.URL.Host == net.JoinHostPort(host, port) || r.URL.Host == "localhost:"+port
 }
 
-func (g *Gateway) identify(x *exchange) error {
-	who, err := g.Identify(x.in)
-	x.who = who
-	x.record.Account, x.record.Client = who.Caller.Account, who.Caller.Client
+func (g *Gateway) identify(ex *exchange) error {
+	who, err := g.Identify(ex.in)
+	ex.who = who
+	ex.record.Account, ex.record.Client = who.Caller.Account, who.Caller.Client
 	return err
 }
 
 // authorize refuses what the client may not ask for (journey, after step 3),
 // before cache, budgets and upstream have a part in it.
-func (g *Gateway) authorize(x *exchange) error {
-	if x.who.Scope.Allows(x.method, x.match.Operation) {
+func (g *Gateway) authorize(ex *exchange) error {
+	if ex.who.Scope.Allows(ex.method, ex.match.Operation) {
 		return nil
 	}
-	call := methodLabel(x.method) + " " + x.match.Operation.ID
+	call := methodLabel(ex.method) + " " + ex.match.Operation.ID
 	return &failure{
 		status: http.StatusForbidden, detail: "scope",
-		message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s", x.who.Caller.Client, call),
+		message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s", ex.who.Caller.Client, call),
 	}
 }
 
 // begin opens the exchange of a client's request, its record and its span.
 func (g *Gateway) begin(w http.ResponseWriter, r *http.Request) *exchange {
-	x := g.open(w, r)
-	g.traceRequest(x)
-	return x
+	ex := g.open(w, r)
+	g.traceRequest(ex)
+	return ex
 }
 
 // open makes an exchange.
 func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
 	answered := record(w, r, g.Timeout, g.Drain)
-	x := &exchange{w: &answered, start: time.Now()}
-	x.ready = x.start
-	x.in, x.body = patiently(w, r, g.Timeout, g.BodyTime)
-	x.record = Record{ID: newRequestID(), Start: x.start, Method: methodLabel(r.Method), Route: otherShape}
-	x.prefer = parsePrefer(r.Header["Prefer"])
-	return x
+	ex := &exchange{w: &answered, start: time.Now()}
+	ex.ready = ex.start
+	ex.in, ex.body = patiently(w, r, g.Timeout, g.BodyTime)
+	ex.record = Record{ID: newRequestID(), Start: ex.start, Method: methodLabel(r.Method), Route: otherShape}
+	ex.prefer = parsePrefer(r.Header["Prefer"])
+	return ex
 }
 
 // finish closes the record and writes the access line. A panic is answered
 // with 500 where that is still possible; the one by which a broken body breaks
 // the client's connection passes on.
-func (g *Gateway) finish(x *exchange) {
+func (g *Gateway) finish(ex *exchange) {
 	p := recover()
-	defer x.body.end()
-	defer x.taken.end()
+	defer ex.body.end()
+	defer ex.taken.end()
 	broken, _ := p.(error)
 	if p != nil && !errors.Is(broken, http.ErrAbortHandler) {
-		g.Log.ErrorContext(x.lasting(), "panic in a request", "request", x.record.ID, "panic", p, "stack", string(debug.Stack()))
-		if !x.w.wrote() {
-			g.refuse(x, &failure{status: http.StatusInternalServerError, message: "Internal Server Error"})
+		g.Log.ErrorContext(ex.lasting(), "panic in a request", "request", ex.record.ID, "panic", p, "stack", string(debug.Stack()))
+		if !ex.w.wrote() {
+			g.refuse(ex, &failure{status: http.StatusInternalServerError, message: "Internal Server Error"})
 			p = nil
 		}
 	}
-	x.record.Status, x.record.Bytes = x.w.status, x.w.bytes
-	x.record.Elapsed = time.Since(x.start)
-	if p != nil || errors.Is(context.Cause(x.in.Context()), context.Canceled) && !x.w.wrote() {
-		x.record.Status = statusClientGone
-		if x.broken {
-			x.record.Status = http.StatusBadGateway
+	ex.record.Status, ex.record.Bytes = ex.w.status, ex.w.bytes
+	ex.record.Elapsed = time.Since(ex.start)
+	if p != nil || errors.Is(context.Cause(ex.in.Context()), context.Canceled) && !ex.w.wrote() {
+		ex.record.Status = statusClientGone
+		if ex.broken {
+			ex.record.Status = http.StatusBadGateway
 		}
 	}
-	x.concludes()
-	g.endTrace(x)
-	g.last.add(x.record)
+	ex.concludes()
+	g.endTrace(ex)
+	g.last.add(ex.record)
 	if g.Observe != nil {
-		g.Observe(&x.record)
+		g.Observe(&ex.record)
 	}
-	g.logAccess(x)
-	if p != nil && !x.record.Background { // there is no server to take it, nor a client to break with
+	g.logAccess(ex)
+	if p != nil && !ex.record.Background { // there is no server to take it, nor a client to break with
 		panic(http.ErrAbortHandler)
 	}
 }

@@ -24,37 +24,37 @@ func (g *Gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) (answered
 	clear(h.header)
 	h.recorder = record(w, r, g.Timeout, g.Drain)
 	h.exchange = exchange{w: &h.recorder, start: time.Now(), in: r, question: question{header: h.header}}
-	x := &h.exchange
-	x.record.Method = methodLabel(r.Method)
-	e, now := g.heldFor(x), time.Now()
-	if e == nil || g.throttle(x) != nil {
+	ex := &h.exchange
+	ex.record.Method = methodLabel(r.Method)
+	e, now := g.heldFor(ex), time.Now()
+	if e == nil || g.throttle(ex) != nil {
 		return false
 	}
-	x.ready, x.record.ID, x.record.Start = x.start, newRequestID(), x.start
-	g.traceRequest(x)
+	ex.ready, ex.record.ID, ex.record.Start = ex.start, newRequestID(), ex.start
+	g.traceRequest(ex)
 	answered = true // whatever comes: finish answers where something goes wrong
-	defer g.finish(x)
+	defer g.finish(ex)
 	if written, ok := w.(interface {
 		WriteHead(status int, fields []byte)
 	}); ok {
-		g.writeHit(x, e, now, &h.fields, written.WriteHead)
+		g.writeHit(ex, e, now, &h.fields, written.WriteHead)
 	} else {
-		g.replyFromEntry(x, e, now)
+		g.replyFromEntry(ex, e, now)
 	}
 	return answered
 }
 
 // writeHit is like replyFromEntry for a writer that takes the head of an answer as it is sent:
 // lines of fields.
-func (g *Gateway) writeHit(x *exchange, e *cache.Entry, now time.Time, fields *textFields, writeHead func(int, []byte)) {
-	x.record.Cache = g.hit(e, now)
-	*fields = textFields{g: g, x: x, text: fields.text[:0]}
-	status := entryFields(x, e, now, fields)
-	g.own(x, fields)
-	x.w.status = status // from here on no other answer can be given
+func (g *Gateway) writeHit(ex *exchange, e *cache.Entry, now time.Time, fields *textFields, writeHead func(int, []byte)) {
+	ex.record.Cache = g.hit(e, now)
+	*fields = textFields{g: g, ex: ex, text: fields.text[:0]}
+	status := entryFields(ex, e, now, fields)
+	g.own(ex, fields)
+	ex.w.status = status // from here on no other answer can be given
 	writeHead(status, fields.text)
-	if status != http.StatusNotModified && x.method != http.MethodHead {
-		_, _ = x.w.Write(e.Body) // a client that is gone shows in the record
+	if status != http.StatusNotModified && ex.method != http.MethodHead {
+		_, _ = ex.w.Write(e.Body) // a client that is gone shows in the record
 	}
 }
 
@@ -68,20 +68,20 @@ type hitting struct {
 
 // heldFor returns the fresh entry that is the answer to a request, or nil where there is none or
 // something else is to be looked at.
-func (g *Gateway) heldFor(x *exchange) *cache.Entry {
-	if screen(x.in) != nil || g.identify(x) != nil || g.classify(x) != nil || g.authorize(x) != nil || g.preflight(x) != nil {
+func (g *Gateway) heldFor(ex *exchange) *cache.Entry {
+	if screen(ex.in) != nil || g.identify(ex) != nil || g.classify(ex) != nil || g.authorize(ex) != nil || g.preflight(ex) != nil {
 		return nil
 	}
-	if !x.kept {
+	if !ex.kept {
 		return nil
 	}
-	e, purged := g.Cache.Memory.Lookup(x.key, x.header)
-	if now := time.Now(); e == nil || purged || x.mustAsk(e, now) || !e.Fresh(now) || x.mayBeBlind(e.Status) {
+	e, purged := g.Cache.Memory.Lookup(ex.key, ex.header)
+	if now := time.Now(); e == nil || purged || ex.mustAsk(e, now) || !e.Fresh(now) || ex.mayBeBlind(e.Status) {
 		return nil
 	}
 	if e.Field("Content-Type") == "" && len(e.Body) > 0 || e.Field("Date") == "" {
 		return nil // net/http adds them
 	}
-	g.noteHeld(x)
+	g.noteHeld(ex)
 	return e
 }

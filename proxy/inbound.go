@@ -139,9 +139,9 @@ func (g *Gateway) mayPass(r *http.Request) bool {
 
 // throttle refuses a request of an address that sends too fast (journey,
 // before step 1): nothing is cheaper, and nothing of the request is looked at.
-func (g *Gateway) throttle(x *exchange) error {
-	sender := g.Trusted.sender(x.in)
-	if g.Inbound == nil || g.Inbound.allow(counted(sender), x.start) {
+func (g *Gateway) throttle(ex *exchange) error {
+	sender := g.Trusted.sender(ex.in)
+	if g.Inbound == nil || g.Inbound.allow(counted(sender), ex.start) {
 		return nil
 	}
 	return &failure{

@@ -35,24 +35,24 @@ const (
 // stage is a part of a request's journey that goes on: in its record always, and as a
 // span where its trace is kept.
 type stage struct {
-	x     *exchange
+	ex    *exchange
 	index int             // in the record
 	ctx   context.Context // what is done in the stage is done in it
 	span  trace.Span      // nil where none is kept
 }
 
 // enter begins a stage; leave ends it.
-func (g *Gateway) enter(x *exchange, ctx context.Context, name string) stage {
-	s := stage{x: x, index: len(x.record.Stages), ctx: ctx}
-	if x.record.Stages == nil {
-		x.record.Stages = make([]Stage, 0, 4) // queue, attempt, settle, and one more
+func (g *Gateway) enter(ex *exchange, ctx context.Context, name string) stage {
+	s := stage{ex: ex, index: len(ex.record.Stages), ctx: ctx}
+	if ex.record.Stages == nil {
+		ex.record.Stages = make([]Stage, 0, 4) // queue, attempt, settle, and one more
 	}
-	x.record.Stages = append(x.record.Stages, Stage{Name: name, Start: time.Since(x.start)})
-	if x.span == nil {
+	ex.record.Stages = append(ex.record.Stages, Stage{Name: name, Start: time.Since(ex.start)})
+	if ex.span == nil {
 		return s
 	}
 	if name == stageAttempt {
-		s.ctx, s.span = g.Tracer.Start(ctx, x.record.Method+" "+x.label, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(g.attemptAttributes(x)...))
+		s.ctx, s.span = g.Tracer.Start(ctx, ex.record.Method+" "+ex.label, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(g.attemptAttributes(ex)...))
 	} else {
 		s.ctx, s.span = g.Tracer.Start(ctx, name)
 	}
@@ -61,8 +61,8 @@ func (g *Gateway) enter(x *exchange, ctx context.Context, name string) stage {
 
 // leave ends the stage and returns how long it took. detail is why, or what came of it.
 func (s stage) leave(detail string, err error) time.Duration {
-	kept := &s.x.record.Stages[s.index]
-	kept.Elapsed = time.Since(s.x.start) - kept.Start
+	kept := &s.ex.record.Stages[s.index]
+	kept.Elapsed = time.Since(s.ex.start) - kept.Start
 	kept.Detail, kept.Failed = detail, err != nil
 	if s.span != nil {
 		s.describe(detail, err)
@@ -75,7 +75,7 @@ func (s stage) leave(detail string, err error) time.Duration {
 func (s stage) describe(detail string, err error) {
 	switch status, isStatus := strconv.Atoi(detail); {
 	case detail == "":
-	case s.x.record.Stages[s.index].Name != stageAttempt:
+	case s.ex.record.Stages[s.index].Name != stageAttempt:
 		s.span.SetAttributes(attribute.String("weir.reason", detail))
 	case isStatus == nil:
 		s.span.SetAttributes(semconv.HTTPResponseStatusCode(status))
@@ -100,16 +100,16 @@ func (s stage) linkTo(other trace.SpanContext) {
 
 // attemptAttributes are those of a request upstream. The query may hold secrets, and
 // stays out of them.
-func (g *Gateway) attemptAttributes(x *exchange) []attribute.KeyValue {
+func (g *Gateway) attemptAttributes(ex *exchange) []attribute.KeyValue {
 	host, port := hostPort(g.Upstream.Host, g.Upstream.Scheme == "https")
 	list := []attribute.KeyValue{
-		semconv.HTTPRequestMethodKey.String(x.record.Method),
+		semconv.HTTPRequestMethodKey.String(ex.record.Method),
 		semconv.ServerAddress(host), semconv.ServerPort(port),
-		semconv.URLFull(g.Upstream.Scheme + "://" + g.Upstream.Host + strings.TrimSuffix(g.Upstream.EscapedPath(), "/") + x.shownPath()),
-		semconv.URLTemplate(x.label),
+		semconv.URLFull(g.Upstream.Scheme + "://" + g.Upstream.Host + strings.TrimSuffix(g.Upstream.EscapedPath(), "/") + ex.shownPath()),
+		semconv.URLTemplate(ex.label),
 	}
-	if x.record.Attempts > 0 {
-		list = append(list, semconv.HTTPRequestResendCount(x.record.Attempts))
+	if ex.record.Attempts > 0 {
+		list = append(list, semconv.HTTPRequestResendCount(ex.record.Attempts))
 	}
 	return list
 }
@@ -153,42 +153,42 @@ func whatCame(resp *http.Response, err error) string {
 
 // traceRequest begins the span of a client's request, where its trace is kept: as part
 // of the trace that the client names, if it does (W3C Trace Context).
-func (g *Gateway) traceRequest(x *exchange) {
+func (g *Gateway) traceRequest(ex *exchange) {
 	if g.Tracer == nil {
 		return
 	}
-	ctx := x.in.Context()
-	if len(x.in.Header["Traceparent"]) > 0 {
-		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(x.in.Header))
+	ctx := ex.in.Context()
+	if len(ex.in.Header["Traceparent"]) > 0 {
+		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(ex.in.Header))
 	}
-	x.traced(g.Tracer.Start(ctx, x.record.Method, ofServer...))
+	ex.traced(g.Tracer.Start(ctx, ex.record.Method, ofServer...))
 }
 
 // ofServer are made once: each request begins a span, few are kept.
 var ofServer = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
 
 // traceBackground begins the span of what nobody waits for, with a link to what began it.
-func (g *Gateway) traceBackground(x *exchange, cause trace.SpanContext) {
+func (g *Gateway) traceBackground(ex *exchange, cause trace.SpanContext) {
 	if g.Tracer != nil {
-		x.traced(g.Tracer.Start(x.in.Context(), x.record.Method, trace.WithLinks(trace.Link{SpanContext: cause})))
+		ex.traced(g.Tracer.Start(ex.in.Context(), ex.record.Method, trace.WithLinks(trace.Link{SpanContext: cause})))
 	}
 }
 
 // traced takes up a span, if it is kept.
-func (x *exchange) traced(ctx context.Context, span trace.Span) {
+func (ex *exchange) traced(ctx context.Context, span trace.Span) {
 	if span.IsRecording() {
-		x.span, x.in = span, x.in.WithContext(ctx)
-		x.record.Trace, x.record.Span = span.SpanContext().TraceID().String(), span.SpanContext().SpanID().String()
+		ex.span, ex.in = span, ex.in.WithContext(ctx)
+		ex.record.Trace, ex.record.Span = span.SpanContext().TraceID().String(), span.SpanContext().SpanID().String()
 	}
 }
 
 // spanContext is by which others refer to the exchange; it is not valid where no trace
 // is kept.
-func (x *exchange) spanContext() trace.SpanContext {
-	if x.span == nil {
+func (ex *exchange) spanContext() trace.SpanContext {
+	if ex.span == nil {
 		return trace.SpanContext{}
 	}
-	return x.span.SpanContext()
+	return ex.span.SpanContext()
 }
 
 // traceparent is how other replicas are told of a span, and spanContextOf reads it; empty
@@ -208,11 +208,11 @@ func spanContextOf(traceparent string) trace.SpanContext {
 }
 
 // endTrace ends the exchange's span, by the finished record.
-func (g *Gateway) endTrace(x *exchange) {
-	if x.span == nil {
+func (g *Gateway) endTrace(ex *exchange) {
+	if ex.span == nil {
 		return
 	}
-	r := &x.record
+	r := &ex.record
 	name := r.Method
 	if r.Route != otherShape {
 		name += " " + r.Route
@@ -220,8 +220,8 @@ func (g *Gateway) endTrace(x *exchange) {
 	if r.Background {
 		name = "background " + name
 	}
-	x.span.SetName(name)
-	attributes := append(g.clientAttributes(x),
+	ex.span.SetName(name)
+	attributes := append(g.clientAttributes(ex),
 		semconv.HTTPRequestMethodKey.String(r.Method), semconv.HTTPRoute(r.Route),
 		attribute.String("weir.operation", r.Operation), attribute.String("weir.account", r.Account), attribute.String("weir.client", r.ClientLabel()),
 		attribute.String("weir.cache", r.Outcome), attribute.String("weir.cache_status", r.Cache),
@@ -232,34 +232,34 @@ func (g *Gateway) endTrace(x *exchange) {
 	}
 	if r.Status >= http.StatusInternalServerError {
 		attributes = append(attributes, semconv.ErrorTypeKey.String(itoa(r.Status)))
-		x.span.SetStatus(codes.Error, "")
+		ex.span.SetStatus(codes.Error, "")
 	}
-	x.span.SetAttributes(attributes...)
-	x.span.End()
+	ex.span.SetAttributes(attributes...)
+	ex.span.End()
 }
 
 // clientAttributes are those of a span of kind server (the conventions' HTTP server
 // spans), none where no client asks. What a client wrote is made fit for text.
-func (g *Gateway) clientAttributes(x *exchange) []attribute.KeyValue {
+func (g *Gateway) clientAttributes(ex *exchange) []attribute.KeyValue {
 	list := make([]attribute.KeyValue, 0, 20) // with those of every span
-	if x.record.Background {
+	if ex.record.Background {
 		return list
 	}
-	secure := g.Trusted.secure(x.in)
-	host, port := hostPort(x.in.Host, secure)
+	secure := g.Trusted.secure(ex.in)
+	host, port := hostPort(ex.in.Host, secure)
 	scheme := "http"
 	if secure {
 		scheme = "https"
 	}
 	list = append(list,
-		semconv.URLScheme(scheme), semconv.URLPath(x.shownPath()), semconv.HTTPResponseStatusCode(x.record.Status),
+		semconv.URLScheme(scheme), semconv.URLPath(ex.shownPath()), semconv.HTTPResponseStatusCode(ex.record.Status),
 		semconv.ServerAddress(fitForText(host)), semconv.ServerPort(port),
-		semconv.NetworkProtocolVersion(protocolVersion(x.in)),
+		semconv.NetworkProtocolVersion(protocolVersion(ex.in)),
 	)
-	if sender := g.Trusted.sender(x.in); sender.IsValid() {
+	if sender := g.Trusted.sender(ex.in); sender.IsValid() {
 		list = append(list, semconv.ClientAddress(sender.String()))
 	}
-	if agent := x.in.UserAgent(); agent != "" && !x.isSecret(agent) {
+	if agent := ex.in.UserAgent(); agent != "" && !ex.isSecret(agent) {
 		list = append(list, semconv.UserAgentOriginal(fitForText(agent)))
 	}
 	return list
@@ -301,16 +301,16 @@ var credentialShape = regexp.MustCompile(`gh[a-z]_|github_pat_|weir_`)
 
 // shownPath is the path for traces: of an operation that nobody documents its shape,
 // of others without what may be a secret.
-func (x *exchange) shownPath() string {
+func (ex *exchange) shownPath() string {
 	switch {
-	case x.match.Operation == nil:
+	case ex.match.Operation == nil:
 		return otherShape
-	case !x.match.Operation.Known():
-		return x.label
+	case !ex.match.Operation.Known():
+		return ex.label
 	}
-	segments := strings.Split(x.match.Path, "/")
+	segments := strings.Split(ex.match.Path, "/")
 	for i, s := range segments {
-		if len(s) > maxText || x.isSecret(s) {
+		if len(s) > maxText || ex.isSecret(s) {
 			segments[i] = hidden
 		}
 	}
@@ -319,12 +319,12 @@ func (x *exchange) shownPath() string {
 
 // isSecret reports whether a text looks like a credential, or holds or is part of one
 // that the request shows.
-func (x *exchange) isSecret(text string) bool {
+func (ex *exchange) isSecret(text string) bool {
 	if credentialShape.MatchString(text) {
 		return true
 	}
 	for _, name := range []string{"Authorization", "Cookie"} {
-		for _, value := range x.in.Header[name] {
+		for _, value := range ex.in.Header[name] {
 			if _, credential, ok := strings.Cut(value, " "); ok {
 				value = credential
 			}
@@ -360,17 +360,17 @@ func outcomeOf(status string) string {
 }
 
 // concludes fills in what the record can tell only when the request has ended.
-func (x *exchange) concludes() {
-	r := &x.record
+func (ex *exchange) concludes() {
+	r := &ex.record
 	if r.Outcome == "" {
 		r.Outcome = outcomeOf(r.Cache)
 	}
-	if r.Outcome == "miss" && !x.kept {
+	if r.Outcome == "miss" && !ex.kept {
 		r.Outcome = "bypass"
 	}
-	switch op := x.match.Operation; {
+	switch op := ex.match.Operation; {
 	case op == nil, r.Background, r.Spent > 0, r.Status == statusClientGone, op.ID == rateLimitOperation:
-	case r.Status == http.StatusNotModified && x.who.Caller.Kind != policy.Unauthenticated: // it would have been free
+	case r.Status == http.StatusNotModified && ex.who.Caller.Kind != policy.Unauthenticated: // it would have been free
 	default:
 		r.Saved = r.Outcome != "refused" && r.Outcome != "bypass" && r.Outcome != "miss"
 	}

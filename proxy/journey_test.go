@@ -311,8 +311,8 @@ func TestPathsAreShownWithoutSecrets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x := &exchange{question: question{match: m, label: m.Operation.Path}, in: &http.Request{Header: http.Header{"Authorization": {c.authorization}}}}
-		if got := x.shownPath(); m.Operation.Known() != !strings.HasPrefix(c.path, "/made") || got != c.want {
+		ex := &exchange{question: question{match: m, label: m.Operation.Path}, in: &http.Request{Header: http.Header{"Authorization": {c.authorization}}}}
+		if got := ex.shownPath(); m.Operation.Known() != !strings.HasPrefix(c.path, "/made") || got != c.want {
 			t.Errorf("%+v: got %s", c, got)
 		}
 	}

@@ -37,8 +37,8 @@ func (l *lines) admit(now time.Time, failed bool) (omitted int64, ok bool) {
 }
 
 // logAccess writes the request's access line.
-func (g *Gateway) logAccess(x *exchange) {
-	r := &x.record
+func (g *Gateway) logAccess(ex *exchange) {
+	r := &ex.record
 	omitted, ok := g.lines.admit(r.Start.Add(r.Elapsed), r.Error != "" || r.Status >= http.StatusInternalServerError && r.Attempts > 0)
 	if !ok {
 		return
@@ -47,5 +47,5 @@ func (g *Gateway) logAccess(x *exchange) {
 	if omitted > 0 {
 		attrs = append(attrs, slog.Int64("omitted", omitted))
 	}
-	g.Log.LogAttrs(x.lasting(), slog.LevelInfo, "request", attrs...)
+	g.Log.LogAttrs(ex.lasting(), slog.LevelInfo, "request", attrs...)
 }

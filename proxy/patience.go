@@ -101,9 +101,9 @@ func (b *clientBody) blame(f *failure) error {
 }
 
 // blame is what an error comes from: where a request's body was at fault, that is it.
-func (x *exchange) blame(err error) error {
-	if x.body != nil {
-		if f := x.body.fault.Load(); f != nil {
+func (ex *exchange) blame(err error) error {
+	if ex.body != nil {
+		if f := ex.body.fault.Load(); f != nil {
 			return f
 		}
 	}

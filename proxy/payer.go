@@ -39,10 +39,10 @@ func (u *UnusableError) Error() string { return fmt.Sprintf("no usable credentia
 func (u *UnusableError) Unwrap() error { return u.Cause }
 
 // wanted is what a credential is wanted for that pays for the question.
-func (g *Gateway) wanted(x *exchange) Wanted {
+func (g *Gateway) wanted(ex *exchange) Wanted {
 	return Wanted{
-		Operation: x.match.Operation, Resource: x.match.Operation.Resource,
-		Path: x.match.Path, Target: targetOf(x.match.Path), Except: x.tried,
+		Operation: ex.match.Operation, Resource: ex.match.Operation.Resource,
+		Path: ex.match.Path, Target: targetOf(ex.match.Path), Except: ex.tried,
 	}
 }
 
@@ -58,69 +58,69 @@ func targetOf(path string) string {
 }
 
 // left tells what an account has left of the question's resource.
-func (g *Gateway) left(x *exchange) func(policy.Caller) (int, bool) {
+func (g *Gateway) left(ex *exchange) func(policy.Caller) (int, bool) {
 	return func(who policy.Caller) (int, bool) {
-		b, err := g.Ledger.Budget(x.lasting(), who.Account, who.Kind, x.match.Operation.Resource)
+		b, err := g.Ledger.Budget(ex.lasting(), who.Account, who.Kind, ex.match.Operation.Resource)
 		return b.Remaining - b.Held, err == nil
 	}
 }
 
 // firstPayer decides who pays as far as that can be told without looking at budgets:
 // where the answer is in the cache none is touched.
-func (g *Gateway) firstPayer(x *exchange) {
-	if x.who.Pick != nil {
-		if who, ok := x.who.Pick(g.wanted(x)); ok {
-			x.who = who
+func (g *Gateway) firstPayer(ex *exchange) {
+	if ex.who.Pick != nil {
+		if who, ok := ex.who.Pick(g.wanted(ex)); ok {
+			ex.who = who
 		}
 	}
-	g.charge(x, x.who)
+	g.charge(ex, ex.who)
 }
 
 // charge lets a credential pay for the question. Whose answers it may be given from
 // the cache hangs on that.
-func (g *Gateway) charge(x *exchange, who Identity) {
-	x.who = who
-	x.record.Account = who.Caller.Account
-	x.stale, x.spare, x.denial = nil, nil, nil
-	x.kept, x.part = false, false
-	if len(x.header) > 0 || x.header == nil {
-		x.header = make(http.Header, 8) // its own: a refresh behind another's turn may read that one's
+func (g *Gateway) charge(ex *exchange, who Identity) {
+	ex.who = who
+	ex.record.Account = who.Caller.Account
+	ex.stale, ex.spare, ex.denial = nil, nil, nil
+	ex.kept, ex.part = false, false
+	if len(ex.header) > 0 || ex.header == nil {
+		ex.header = make(http.Header, 8) // its own: a refresh behind another's turn may read that one's
 	}
-	g.outbound(x.header, x.in.Header, x.match.Operation.Known())
-	g.keyed(x)
+	g.outbound(ex.header, ex.in.Header, ex.match.Operation.Known())
+	g.keyed(ex)
 }
 
 // reconsider looks at the budgets before something is sent, and reports whether another
 // credential pays from here on.
-func (g *Gateway) reconsider(x *exchange) bool {
-	if x.who.Pick == nil {
+func (g *Gateway) reconsider(ex *exchange) bool {
+	if ex.who.Pick == nil {
 		return false
 	}
-	w := g.wanted(x)
-	w.Left = g.left(x)
-	who, ok := x.who.Pick(w)
-	if !ok || who.Caller.Class == x.who.Caller.Class {
+	w := g.wanted(ex)
+	w.Left = g.left(ex)
+	who, ok := ex.who.Pick(w)
+	if !ok || who.Caller.Class == ex.who.Caller.Class {
 		return false
 	}
-	g.charge(x, who)
+	g.charge(ex, who)
 	return true
 }
 
 // showCredential puts the credential on a request that is let go.
-func (g *Gateway) showCredential(x *exchange, out *http.Request) error {
+func (g *Gateway) showCredential(ex *exchange, out *http.Request) error {
 	switch {
-	case x.who.Authorize == nil:
+	case ex.who.Authorize == nil:
 		return nil
-	case x.who.AtOnce:
-		return x.who.Authorize(out.Context(), out.Header)
+	case ex.who.AtOnce:
+		return ex.who.Authorize(out.Context(), out.Header)
 	}
-	until := x.until(g.Wait)
+	until := ex.until(g.Wait)
 	if soon := time.Now().Add(leastPatience); until.Before(soon) {
 		until = soon
 	}
 	ctx, cancel := context.WithDeadlineCause(out.Context(), until, errNotYet)
 	defer cancel()
-	err := x.who.Authorize(ctx, out.Header)
+	err := ex.who.Authorize(ctx, out.Header)
 	if err != nil && errors.Is(context.Cause(ctx), errNotYet) {
 		return &UnusableError{Until: time.Now().Add(leastPatience), Cause: errNotYet}
 	}
@@ -140,17 +140,17 @@ const (
 )
 
 // admitBefore is until when a request waits for a permit.
-func (g *Gateway) admitBefore(x *exchange, now time.Time) time.Time {
-	until := x.until(g.Wait)
-	if soon := now.Add(aside); x.inHurry && soon.Before(until) {
+func (g *Gateway) admitBefore(ex *exchange, now time.Time) time.Time {
+	until := ex.until(g.Wait)
+	if soon := now.Add(aside); ex.inHurry && soon.Before(until) {
 		return soon
 	}
 	return until
 }
 
 // heard passes on what the upstream said to a credential.
-func (g *Gateway) heard(x *exchange, status int) {
-	if x.who.Heard != nil {
-		x.who.Heard(x.match.Operation, status, x.sent)
+func (g *Gateway) heard(ex *exchange, status int) {
+	if ex.who.Heard != nil {
+		ex.who.Heard(ex.match.Operation, status, ex.sent)
 	}
 }

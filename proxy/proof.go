@@ -51,24 +51,24 @@ const (
 // offers lists what may be the answer to a request with these fields: what is stale,
 // and what is held for others and for other variants. A client's own validators go
 // upstream where nothing is stale: what they are about it has.
-func (g *Gateway) offers(x *exchange, sent http.Header) []offer {
-	now, trust := time.Now(), g.trustIn(x)
+func (g *Gateway) offers(ex *exchange, sent http.Header) []offer {
+	now, trust := time.Now(), g.trustIn(ex)
 	list := offering{
-		x: x, dialect: g.Dialect, sent: sent,
-		computes: g.computes(x, sent, now), proofs: trust.proofs.trusted(now), links: trust.links.trusted(now),
+		ex: ex, dialect: g.Dialect, sent: sent,
+		computes: g.computes(ex, sent, now), proofs: trust.proofs.trusted(now), links: trust.links.trusted(now),
 	}
-	if x.stale != nil {
-		list.add(x.stale, held)
+	if ex.stale != nil {
+		list.add(ex.stale, held)
 		if len(list.offers) == 0 {
 			return nil // it is asked about by its date
 		}
-	} else if !isUnconditional(x.header) {
+	} else if !isUnconditional(ex.header) {
 		return nil
 	}
-	if g.isUnkept(x) {
+	if g.isUnkept(ex) {
 		return list.offers
 	}
-	own, others := g.Cache.Nominees(x.in.Context(), x.key, g.about(x))
+	own, others := g.Cache.Nominees(ex.in.Context(), ex.key, g.about(ex))
 	for _, e := range own {
 		list.add(e, variant)
 	}
@@ -80,7 +80,7 @@ func (g *Gateway) offers(x *exchange, sent http.Header) []offer {
 
 // offering is a list of offers that is being made.
 type offering struct {
-	x       *exchange
+	ex      *exchange
 	dialect *policy.Dialect
 	sent    http.Header
 	// computes is whether ETags can be computed; proofs and links are what is trusted.
@@ -94,8 +94,8 @@ type offering struct {
 // a weak one may say of two that differ that they are as good as the same (RFC 9110
 // section 8.8.1).
 func (l *offering) add(e *cache.Entry, from origins) {
-	if from != held && (e.Status != http.StatusOK || e == l.x.stale || !l.proofs) ||
-		from == foreign && (l.x.match.Operation.Paged() || e.Lines("Link") > 0) && !l.links {
+	if from != held && (e.Status != http.StatusOK || e == l.ex.stale || !l.proofs) ||
+		from == foreign && (l.ex.match.Operation.Paged() || e.Lines("Link") > 0) && !l.links {
 		return
 	}
 	known := l.computes && e.Status == http.StatusOK
@@ -131,30 +131,30 @@ func isWeak(etag string) bool { return strings.HasPrefix(etag, "W/") }
 
 // validate asks whether what is held is the answer, in place of what the client asked
 // by its own validators, and reports whether it did.
-func (g *Gateway) validate(x *exchange, out *http.Request) bool {
-	x.offers = nil
+func (g *Gateway) validate(ex *exchange, out *http.Request) bool {
+	ex.offers = nil
 	for _, name := range validators {
-		if values := x.header[name]; len(values) > 0 {
+		if values := ex.header[name]; len(values) > 0 {
 			out.Header[name] = values
 		} else {
 			out.Header.Del(name)
 		}
 	}
-	if !x.kept || x.unproven {
+	if !ex.kept || ex.unproven {
 		return false
 	}
-	x.offers = g.offers(x, out.Header)
+	ex.offers = g.offers(ex, out.Header)
 	modified := ""
-	if x.stale != nil && onlyHeld(x.offers) && (len(x.offers) > 0 || x.stale.ETag() == "") { // never without its ETag (RFC 9111 section 4.3.1)
-		modified = strings.Clone(x.stale.Field("Last-Modified"))
+	if ex.stale != nil && onlyHeld(ex.offers) && (len(ex.offers) > 0 || ex.stale.ETag() == "") { // never without its ETag (RFC 9111 section 4.3.1)
+		modified = strings.Clone(ex.stale.Field("Last-Modified"))
 	}
-	if len(x.offers) == 0 && modified == "" {
+	if len(ex.offers) == 0 && modified == "" {
 		return false
 	}
 	out.Header.Del("If-None-Match")
 	out.Header.Del("If-Modified-Since")
 	var tags []string
-	for _, o := range x.offers {
+	for _, o := range ex.offers {
 		tags = append(tags, strings.Clone(o.etag))
 	}
 	if len(tags) > 0 {
@@ -175,13 +175,13 @@ func isUnconditional(h http.Header) bool {
 
 // proven is what a 304 says to be the answer (RFC 9111 section 4.3.4). It is not ok
 // where the 304 tells of nothing that was offered, or is no proof.
-func (g *Gateway) proven(x *exchange, sent, answer http.Header) (o offer, ok bool) {
-	etag, now, trust := answer.Get("Etag"), time.Now(), g.trustIn(x)
+func (g *Gateway) proven(ex *exchange, sent, answer http.Header) (o offer, ok bool) {
+	etag, now, trust := answer.Get("Etag"), time.Now(), g.trustIn(ex)
 	if len(answer["Link"]) > 0 {
 		trust.links.told(true, now)
 	}
-	alone := len(x.offers) == 1 || x.stale != nil && onlyHeld(x.offers)
-	for _, o := range x.offers {
+	alone := len(ex.offers) == 1 || ex.stale != nil && onlyHeld(ex.offers)
+	for _, o := range ex.offers {
 		switch {
 		case (etag != "" || !alone) && opaque(o.etag) != opaque(etag):
 			continue
@@ -197,8 +197,8 @@ func (g *Gateway) proven(x *exchange, sent, answer http.Header) (o offer, ok boo
 		trust.proofs.told(true, now)
 		return o, true
 	}
-	if alone && x.stale != nil { // nothing else was asked about; who judges by a date alone may mean another answer
-		return offer{entry: x.stale}, etag == "" || len(sent["If-Modified-Since"]) == 0
+	if alone && ex.stale != nil { // nothing else was asked about; who judges by a date alone may mean another answer
+		return offer{entry: ex.stale}, etag == "" || len(sent["If-Modified-Since"]) == 0
 	}
 	trust.proofs.told(false, now)
 	return offer{}, false
@@ -209,15 +209,15 @@ var digest = regexp.MustCompile(`^"[0-9a-f]{64}"$`)
 
 // computes reports whether the ETag of an answer to a request with these fields can be
 // computed. How a field of several lines is counted nobody has seen.
-func (g *Gateway) computes(x *exchange, sent http.Header, now time.Time) bool {
+func (g *Gateway) computes(ex *exchange, sent http.Header, now time.Time) bool {
 	several := func(name string) bool { return len(sent[http.CanonicalHeaderKey(name)]) > 1 }
-	return len(g.Dialect.ETag) > 0 && !slices.ContainsFunc(g.Dialect.ETag, several) && g.about(x) != cache.Key{} && g.digests.trusted(now)
+	return len(g.Dialect.ETag) > 0 && !slices.ContainsFunc(g.Dialect.ETag, several) && g.about(ex) != cache.Key{} && g.digests.trusted(now)
 }
 
 // compare learns from a whole answer whether its ETag is what it was computed to be.
-func (g *Gateway) compare(x *exchange, sent http.Header, e *cache.Entry) {
+func (g *Gateway) compare(ex *exchange, sent http.Header, e *cache.Entry) {
 	now, etag := time.Now(), opaque(e.Field("Etag"))
-	if e.Status != http.StatusOK || len(e.Body) > maxDigested || !digest.MatchString(etag) || !g.computes(x, sent, now) {
+	if e.Status != http.StatusOK || len(e.Body) > maxDigested || !digest.MatchString(etag) || !g.computes(ex, sent, now) {
 		return
 	}
 	switch g.digests.told(etag == g.Dialect.EntityTag(sent.Get, e.Body), now) {
@@ -230,19 +230,19 @@ func (g *Gateway) compare(x *exchange, sent http.Header, e *cache.Entry) {
 
 // about is the question whoever asks it, zero where all callers share the answer, or
 // where nothing documents that their ETags are comparable.
-func (g *Gateway) about(x *exchange) cache.Key {
-	if op := x.match.Operation; op.Cache.Class == policy.Shared || !op.Known() {
+func (g *Gateway) about(ex *exchange) cache.Key {
+	if op := ex.match.Operation; op.Cache.Class == policy.Shared || !op.Known() {
 		return cache.Key{}
 	}
-	return g.keyOf(&x.question, "whoever asks")
+	return g.keyOf(&ex.question, "whoever asks")
 }
 
 // trustIn is what is trusted in of the question's operation. Not more of them are
 // remembered than the catalogue has.
-func (g *Gateway) trustIn(x *exchange) *reliance {
+func (g *Gateway) trustIn(ex *exchange) *reliance {
 	g.reliance.Lock()
 	defer g.reliance.Unlock()
-	id := x.match.Operation.ID
+	id := ex.match.Operation.ID
 	r := g.reliance.on[id]
 	if r == nil {
 		if g.reliance.on == nil {
@@ -270,25 +270,25 @@ const unkeepable = 16
 // isUnkept reports whether nothing of the question's operation seems to be kept, by any
 // replica. The first answer that may be kept ends that, and so does one that is found:
 // one question a second looks for it.
-func (g *Gateway) isUnkept(x *exchange) bool { return g.trustIn(x).unkept.Load() >= unkeepable }
+func (g *Gateway) isUnkept(ex *exchange) bool { return g.trustIn(ex).unkept.Load() >= unkeepable }
 
 // look finds what is held for the question.
-func (g *Gateway) look(x *exchange) (e *cache.Entry, purged bool) {
-	if g.Cache.IsShared() && g.isUnkept(x) && len(x.ask) == 0 {
-		if r, now := g.trustIn(x), time.Now().Unix(); r.looked.Swap(now) == now {
-			return g.Cache.Memory.Lookup(x.key, x.header)
+func (g *Gateway) look(ex *exchange) (e *cache.Entry, purged bool) {
+	if g.Cache.IsShared() && g.isUnkept(ex) && len(ex.ask) == 0 {
+		if r, now := g.trustIn(ex), time.Now().Unix(); r.looked.Swap(now) == now {
+			return g.Cache.Memory.Lookup(ex.key, ex.header)
 		}
 	}
-	if e, purged = g.Cache.Lookup(x.in.Context(), x.key, x.header); e != nil {
-		g.noteHeld(x)
+	if e, purged = g.Cache.Lookup(ex.in.Context(), ex.key, ex.header); e != nil {
+		g.noteHeld(ex)
 	}
 	return e, purged
 }
 
 // noteHeld notes that answers to such a question are kept.
-func (g *Gateway) noteHeld(x *exchange) {
+func (g *Gateway) noteHeld(ex *exchange) {
 	if g.Cache.IsShared() {
-		g.trustIn(x).unkept.Store(0)
+		g.trustIn(ex).unkept.Store(0)
 	}
 }
 

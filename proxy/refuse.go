@@ -39,29 +39,29 @@ func (f *failure) Error() string { return f.message }
 
 // refuse writes what err means to the client. It is the only place that writes
 // an error body.
-func (g *Gateway) refuse(x *exchange, err error) {
-	f := x.drained()
+func (g *Gateway) refuse(ex *exchange, err error) {
+	f := ex.drained()
 	if f == nil {
 		f = g.failureOf(err)
 	}
 	if f.cause != nil {
-		x.record.Error = f.cause.Error()
+		ex.record.Error = f.cause.Error()
 	}
 	if f.status == statusClientGone {
 		return
 	}
-	h := x.w.Header()
+	h := ex.w.Header()
 	for name := range h {
 		delete(h, name)
 	}
-	x.record.Cache = "weir"
+	ex.record.Cache = "weir"
 	if f.finding != nil {
-		x.record.Outcome = "own"
+		ex.record.Outcome = "own"
 	}
 	if f.detail != "" {
-		x.record.Cache += "; detail=" + f.detail
+		ex.record.Cache += "; detail=" + f.detail
 	}
-	g.own(x, inHeader(h, ownLines))
+	g.own(ex, inHeader(h, ownLines))
 	if f.allow != "" {
 		h.Set("Allow", f.allow)
 	}
@@ -75,22 +75,22 @@ func (g *Gateway) refuse(x *exchange, err error) {
 	h.Set("Cache-Control", "no-store")
 	body := g.errorBody(f)
 	h.Set("Content-Length", itoa(len(body)))
-	x.w.WriteHeader(f.status)
-	if x.in.Method != http.MethodHead {
-		_, _ = x.w.Write(body)
+	ex.w.WriteHeader(f.status)
+	if ex.in.Method != http.MethodHead {
+		_, _ = ex.w.Write(body)
 	}
 }
 
 // Misdirected answers what was sent to a name that is not answered for (RFC 9110,
 // section 15.5.20), by a listener that stands beside the gateway's own.
 func (g *Gateway) Misdirected(w http.ResponseWriter, r *http.Request) {
-	x := g.begin(w, r)
-	defer g.finish(x)
-	err := g.throttle(x)
+	ex := g.begin(w, r)
+	defer g.finish(ex)
+	err := g.throttle(ex)
 	if err == nil {
 		err = &failure{status: http.StatusMisdirectedRequest, message: "Misdirected Request: this name is not answered for here"}
 	}
-	g.refuse(x, err)
+	g.refuse(ex, err)
 }
 
 // limitHeaders tell a limited client when to come back. What counts as a

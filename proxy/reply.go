@@ -15,27 +15,27 @@ import (
 
 // reply finishes the header of every answer that came from the cache or the
 // upstream (journey, step 11).
-func (g *Gateway) reply(x *exchange, h http.Header) {
-	g.localize(x, h)
-	g.own(x, inHeader(h, ownLines))
-	if x.prefer.applied != "" && x.record.Waited > 0 {
-		h.Set("Preference-Applied", x.prefer.applied)
+func (g *Gateway) reply(ex *exchange, h http.Header) {
+	g.localize(ex, h)
+	g.own(ex, inHeader(h, ownLines))
+	if ex.prefer.applied != "" && ex.record.Waited > 0 {
+		h.Set("Preference-Applied", ex.prefer.applied)
 	}
 }
 
 // own sets the fields that are Weir's: the rate limit of the account, the
 // cache's part in it, and the request's name in the logs.
-func (g *Gateway) own(x *exchange, into fields) {
-	if x.match.Operation != nil {
-		g.rateHeaders(x, into)
+func (g *Gateway) own(ex *exchange, into fields) {
+	if ex.match.Operation != nil {
+		g.rateHeaders(ex, into)
 	}
-	if x.record.Cache != "" { // behind that of caches nearer to the origin
-		into.add("Cache-Status", x.record.Cache)
+	if ex.record.Cache != "" { // behind that of caches nearer to the origin
+		into.add("Cache-Status", ex.record.Cache)
 	}
-	if x.who.Debug && x.in.Header.Get(debugHeader) == "1" {
-		into.set(debugHeader, x.record.debug(x.operation))
+	if ex.who.Debug && ex.in.Header.Get(debugHeader) == "1" {
+		into.set(debugHeader, ex.record.debug(ex.operation))
 	}
-	into.set(requestIDHeader, x.record.ID)
+	into.set(requestIDHeader, ex.record.ID)
 }
 
 const (
@@ -47,10 +47,10 @@ const (
 // for this caller now: one set only, of the resource that this request counts
 // against. RateLimit-Policy and RateLimit are as the drafts -08 to -11 of the IETF
 // have them (limits.md section 9).
-func (g *Gateway) rateHeaders(x *exchange, into fields) {
-	b, err := g.Ledger.Budget(x.in.Context(), x.who.Caller.Account, x.who.Caller.Kind, x.record.Resource)
+func (g *Gateway) rateHeaders(ex *exchange, into fields) {
+	b, err := g.Ledger.Budget(ex.in.Context(), ex.who.Caller.Account, ex.who.Caller.Kind, ex.record.Resource)
 	if err != nil {
-		g.Log.DebugContext(x.in.Context(), "no budget is known", "request", x.record.ID, "error", err) // the ledger says once that it is lost
+		g.Log.DebugContext(ex.in.Context(), "no budget is known", "request", ex.record.ID, "error", err) // the ledger says once that it is lost
 		return
 	}
 	into.number("X-Ratelimit-Limit", b.Limit)
@@ -65,22 +65,22 @@ func (g *Gateway) rateHeaders(x *exchange, into fields) {
 }
 
 // replyFromEntry writes a fresh entry, or 304 where the client has it.
-func (g *Gateway) replyFromEntry(x *exchange, e *cache.Entry, now time.Time) {
-	x.record.Cache = g.hit(e, now)
-	h := x.w.Header()
-	status := entryFields(x, e, now, entryInHeader(h))
-	g.reply(x, h)
-	x.w.WriteHeader(status)
-	if status != http.StatusNotModified && x.method != http.MethodHead {
-		_, _ = x.w.Write(e.Body) // a client that is gone shows in the record
+func (g *Gateway) replyFromEntry(ex *exchange, e *cache.Entry, now time.Time) {
+	ex.record.Cache = g.hit(e, now)
+	h := ex.w.Header()
+	status := entryFields(ex, e, now, entryInHeader(h))
+	g.reply(ex, h)
+	ex.w.WriteHeader(status)
+	if status != http.StatusNotModified && ex.method != http.MethodHead {
+		_, _ = ex.w.Write(e.Body) // a client that is gone shows in the record
 	}
 }
 
 // replyPart writes the part of a fresh entry that is asked for, or 304, 416, or all
 // of it, as If-None-Match, If-Range and Range have it.
-func (g *Gateway) replyPart(x *exchange, e *cache.Entry, now time.Time) {
-	x.record.Cache = g.hit(e, now)
-	h := x.w.Header()
+func (g *Gateway) replyPart(ex *exchange, e *cache.Entry, now time.Time) {
+	ex.record.Cache = g.hit(e, now)
+	h := ex.w.Header()
 	into := entryInHeader(h)
 	e.Fields(into.add)
 	delete(h, "Content-Length")
@@ -88,9 +88,9 @@ func (g *Gateway) replyPart(x *exchange, e *cache.Entry, now time.Time) {
 	if h["Content-Type"] == nil {
 		h["Content-Type"] = nil // not guessed
 	}
-	g.reply(x, h)
+	g.reply(ex, h)
 	modified, _ := http.ParseTime(e.Field("Last-Modified")) // the zero time says nothing
-	http.ServeContent(x.w, x.in, "", modified, bytes.NewReader(e.Body))
+	http.ServeContent(ex.w, ex.in, "", modified, bytes.NewReader(e.Body))
 }
 
 // hit is the Cache-Status of an answer that comes from the cache alone.
@@ -106,9 +106,9 @@ var replaced = map[string]bool{"Content-Length": true, requestIDHeader: true, de
 
 // entryFields tells what this client gets of an entry beside its body, and returns
 // the status: all of it, or 304 when its own validators say that it has it.
-func entryFields(x *exchange, e *cache.Entry, now time.Time, into fields) (status int) {
+func entryFields(ex *exchange, e *cache.Entry, now time.Time, into fields) (status int) {
 	status = e.Status
-	modified := !e.NotModified(x.header)
+	modified := !e.NotModified(ex.header)
 	if !modified {
 		status = http.StatusNotModified
 	}
@@ -125,12 +125,12 @@ func entryFields(x *exchange, e *cache.Entry, now time.Time, into fields) (statu
 }
 
 // entryResponse is an entry in the place of an upstream's answer.
-func entryResponse(x *exchange, e *cache.Entry, now time.Time) *http.Response {
-	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: x.in, Body: http.NoBody, Header: make(http.Header, 16)}
-	resp.StatusCode = entryFields(x, e, now, entryInHeader(resp.Header))
+func entryResponse(ex *exchange, e *cache.Entry, now time.Time) *http.Response {
+	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: ex.in, Body: http.NoBody, Header: make(http.Header, 16)}
+	resp.StatusCode = entryFields(ex, e, now, entryInHeader(resp.Header))
 	if resp.StatusCode != http.StatusNotModified {
 		resp.ContentLength = int64(len(e.Body))
-		if x.method != http.MethodHead {
+		if ex.method != http.MethodHead {
 			resp.Body = io.NopCloser(bytes.NewReader(e.Body))
 		}
 	}
@@ -143,23 +143,23 @@ const rateLimitOperation = "rate-limit/get"
 // answerFromLedger answers the rate limit status from what is known (design
 // section 4) and reports whether it did. no-cache asks upstream, and so does a
 // ledger that cannot tell.
-func (g *Gateway) answerFromLedger(x *exchange) bool {
-	if x.match.Operation.ID != rateLimitOperation || x.ask.Has("no-cache") {
+func (g *Gateway) answerFromLedger(ex *exchange) bool {
+	if ex.match.Operation.ID != rateLimitOperation || ex.ask.Has("no-cache") {
 		return false
 	}
-	body, err := g.rateLimitStatus(x)
+	body, err := g.rateLimitStatus(ex)
 	if err != nil {
 		return false // upstream knows
 	}
-	x.record.Cache, x.record.Outcome = "weir; hit; detail=ledger", "own"
-	h := x.w.Header()
+	ex.record.Cache, ex.record.Outcome = "weir; hit; detail=ledger", "own"
+	h := ex.w.Header()
 	h.Set("Content-Type", "application/json; charset=utf-8")
 	h.Set("Cache-Control", "no-cache")
 	h.Set("Content-Length", itoa(len(body)))
-	g.reply(x, h)
-	x.w.WriteHeader(http.StatusOK)
-	if x.method != http.MethodHead {
-		_, _ = x.w.Write(body)
+	g.reply(ex, h)
+	ex.w.WriteHeader(http.StatusOK)
+	if ex.method != http.MethodHead {
+		_, _ = ex.w.Write(body)
 	}
 	return true
 }
@@ -174,12 +174,12 @@ type member struct {
 
 // rateLimitStatus writes the members in the order of the documents, and the
 // deprecated top-level rate.
-func (g *Gateway) rateLimitStatus(x *exchange) ([]byte, error) {
+func (g *Gateway) rateLimitStatus(ex *exchange) ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteString(`{"resources":{`)
 	var core []byte
 	for i, name := range policy.Resources() {
-		budget, err := g.Ledger.Budget(x.in.Context(), x.who.Caller.Account, x.who.Caller.Kind, name)
+		budget, err := g.Ledger.Budget(ex.in.Context(), ex.who.Caller.Account, ex.who.Caller.Kind, name)
 		if err != nil {
 			return nil, err
 		}

@@ -133,14 +133,14 @@ var hopByHop = map[string]bool{"Connection": true, "Keep-Alive": true, "Trailer"
 
 // localize makes Link and Location name the gateway where they name the
 // upstream. Other hosts stay as they are: they never get a credential of ours.
-func (g *Gateway) localize(x *exchange, h http.Header) {
+func (g *Gateway) localize(ex *exchange, h http.Header) {
 	if location := h.Get("Location"); location != "" {
-		h.Set("Location", g.local(x, location))
+		h.Set("Location", g.local(ex, location))
 	}
 	if links := h["Link"]; len(links) > 0 {
 		rewritten := make([]string, len(links))
 		for i, value := range links {
-			rewritten[i] = g.localLinks(x, value)
+			rewritten[i] = g.localLinks(ex, value)
 		}
 		h["Link"] = rewritten
 	}
@@ -149,7 +149,7 @@ func (g *Gateway) localize(x *exchange, h http.Header) {
 // localLinks rewrites each <URI-Reference> of a Link field (RFC 8288 section
 // 3). Angle brackets cannot stand in a URI, nor unquoted in a parameter; one in
 // a quoted parameter is left alone unless it holds the upstream's URL.
-func (g *Gateway) localLinks(x *exchange, value string) string {
+func (g *Gateway) localLinks(ex *exchange, value string) string {
 	var b strings.Builder
 	for {
 		before, rest, ok := strings.Cut(value, "<")
@@ -160,7 +160,7 @@ func (g *Gateway) localLinks(x *exchange, value string) string {
 		}
 		b.WriteString(before)
 		b.WriteByte('<')
-		b.WriteString(g.local(x, uri))
+		b.WriteString(g.local(ex, uri))
 		b.WriteByte('>')
 		value = after
 	}
@@ -168,7 +168,7 @@ func (g *Gateway) localLinks(x *exchange, value string) string {
 
 // local turns an absolute URL under the upstream's base into the same under
 // the gateway's origin, as this client reached it.
-func (g *Gateway) local(x *exchange, raw string) string {
+func (g *Gateway) local(ex *exchange, raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil || !sameOrigin(u, g.Upstream) || u.User != nil {
 		return raw
@@ -179,10 +179,10 @@ func (g *Gateway) local(x *exchange, raw string) string {
 		return raw
 	}
 	scheme := "http"
-	if g.Trusted.secure(x.in) {
+	if g.Trusted.secure(ex.in) {
 		scheme = "https"
 	}
-	local := scheme + "://" + x.in.Host + x.prefix + rest
+	local := scheme + "://" + ex.in.Host + ex.prefix + rest
 	if u.RawQuery != "" {
 		local += "?" + u.RawQuery
 	}

@@ -32,8 +32,8 @@ const statisticsKept = time.Minute
 
 // computed reports whether the upstream computes the answer while it says 202. All
 // other 202s are final answers.
-func (x *exchange) computed() bool {
-	return x.kept && x.method == http.MethodGet && x.match.Operation.Cache.Class == policy.Statistics
+func (ex *exchange) computed() bool {
+	return ex.kept && ex.method == http.MethodGet && ex.match.Operation.Cache.Class == policy.Statistics
 }
 
 // computation is what is known of an answer that is not there yet.
@@ -90,18 +90,18 @@ func (f *flight) poll() (p Poll, ok bool) {
 
 // next decides whether an answer is to be asked for again, and after which
 // pause: when it is still computed, and somebody can wait for it.
-func (s Statistics) next(x *exchange, resp *http.Response) (wait time.Duration, again bool) {
-	if x.match.Operation.Cache.Class != policy.Statistics || resp.StatusCode != http.StatusAccepted {
+func (s Statistics) next(ex *exchange, resp *http.Response) (wait time.Duration, again bool) {
+	if ex.match.Operation.Cache.Class != policy.Statistics || resp.StatusCode != http.StatusAccepted {
 		return 0, false
 	}
-	wait = min(time.Duration(float64(s.First)*math.Pow(s.Factor, float64(x.polls))), s.Max)
-	x.polls++
-	x.record.Polls++
+	wait = min(time.Duration(float64(s.First)*math.Pow(s.Factor, float64(ex.polls))), s.Max)
+	ex.polls++
+	ex.record.Polls++
 	now := time.Now()
-	answer := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: x.sent, Answered: now}
-	x.flight.computes(cache.NewEntry(answer, peek(resp), 0), now.Add(wait))
-	left := time.Until(x.until(s.Wait))
-	if left <= 0 || !x.record.Background { // it is polled for all
+	answer := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: now}
+	ex.flight.computes(cache.NewEntry(answer, peek(resp), 0), now.Add(wait))
+	left := time.Until(ex.until(s.Wait))
+	if left <= 0 || !ex.record.Background { // it is polled for all
 		resp.Header.Set("Retry-After", seconds(wait))
 		return 0, false
 	}
@@ -111,27 +111,27 @@ func (s Statistics) next(x *exchange, resp *http.Response) (wait time.Duration, 
 // poll begins to ask again for what is still computed, on behalf of all who wait for
 // it now or later, until it is there or the budget ends. It reports whether it did,
 // and the exchange waits for it, too.
-func (g *Gateway) poll(x *exchange, resp *http.Response) bool {
-	if !x.computed() || resp.StatusCode != http.StatusAccepted {
+func (g *Gateway) poll(ex *exchange, resp *http.Response) bool {
+	if !ex.computed() || resp.StatusCode != http.StatusAccepted {
 		return false
 	}
-	f, q, cause := x.flight, x.question, x.spanContext()
+	f, q, cause := ex.flight, ex.question, ex.spanContext()
 	select {
 	case g.Background.polls <- struct{}{}:
 	default:
-		g.land(x, unfinished, nil)
+		g.land(ex, unfinished, nil)
 		return false
 	}
 	ctx, cancel := context.WithCancelCause(g.Background.ctx)
 	if !f.takeOver(cancel) {
 		cancel(nil)
 		<-g.Background.polls
-		g.land(x, unfinished, nil)
+		g.land(ex, unfinished, nil)
 		return false
 	}
 	discard(resp.Body)
 	f.waits()
-	x.flight = nil
+	ex.flight = nil
 	q.who.Caller.Priority = policy.Batch // a poll is nobody's hurry
 	pause := time.Until(f.computation().next)
 	g.Background.run(func() {
@@ -144,17 +144,17 @@ func (g *Gateway) poll(x *exchange, resp *http.Response) bool {
 
 // stillComputed answers a client whose time is over: with the last good answer, if
 // it may still be used, else with the 202.
-func (g *Gateway) stillComputed(x *exchange, f *flight) *http.Response {
-	if x.spare != nil {
-		x.record.Cache = "weir; hit" // nothing was forwarded for this client
-		return x.useSpare("computing")
+func (g *Gateway) stillComputed(ex *exchange, f *flight) *http.Response {
+	if ex.spare != nil {
+		ex.record.Cache = "weir; hit" // nothing was forwarded for this client
+		return ex.useSpare("computing")
 	}
 	c := f.computation()
-	if x.record.Attempts == 0 { // else it says so already
-		x.record.Cache += "; fwd-status=" + itoa(c.answer.Status)
+	if ex.record.Attempts == 0 { // else it says so already
+		ex.record.Cache += "; fwd-status=" + itoa(c.answer.Status)
 	}
-	x.record.Cache += "; collapsed"
-	resp := entryResponse(x, c.answer, time.Now())
+	ex.record.Cache += "; collapsed"
+	resp := entryResponse(ex, c.answer, time.Now())
 	resp.Header.Set("Retry-After", seconds(time.Until(c.next)+time.Second)) // by then it has come
 	return resp
 }

@@ -69,9 +69,9 @@ func (g *Gateway) invalidated(m policy.Match) []string {
 
 // elsewhereInvalidated are the tags of the targets that a successful unsafe request
 // names in Location and Content-Location, of the same origin (RFC 9111 section 4.4).
-func (g *Gateway) elsewhereInvalidated(x *exchange, h http.Header) (tags []string) {
+func (g *Gateway) elsewhereInvalidated(ex *exchange, h http.Header) (tags []string) {
 	for _, name := range []string{"Location", "Content-Location"} {
-		u, err := g.target(x.match).Parse(h.Get(name))
+		u, err := g.target(ex.match).Parse(h.Get(name))
 		if err != nil || h.Get(name) == "" || !sameOrigin(u, g.Upstream) {
 			continue
 		}

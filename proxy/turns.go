@@ -15,7 +15,7 @@ import (
 // payerTurn is one credential's turn at a question, and what came of it. It has an exchange
 // of its own: what its answer is kept under is not changed by another's turn.
 type payerTurn struct {
-	x       *exchange
+	ex      *exchange
 	resp    *http.Response // nil where err is set
 	err     error
 	refusal *limits.Refusal // set where there was no permit
@@ -45,25 +45,25 @@ type payerTurns struct {
 //
 // What is not safe another asks only while nothing of it was sent, or when it was refused
 // and had no body.
-func (g *Gateway) answerByAny(x *exchange, out *http.Request) (*http.Response, error) {
-	if x.who.Pick == nil || x.record.Background {
-		return g.answer(x, out)
+func (g *Gateway) answerByAny(ex *exchange, out *http.Request) (*http.Response, error) {
+	if ex.who.Pick == nil || ex.record.Background {
+		return g.answer(ex, out)
 	}
 	var before payerTurns
-	who := x.who
+	who := ex.who
 	for {
-		t := g.takeTurn(x, out, who, &before)
+		t := g.takeTurn(ex, out, who, &before)
 		what := t.verdict(before.sent)
 		if what == final {
-			return g.settleFor(x, t, before)
+			return g.settleFor(ex, t, before)
 		}
 		before.add(t, what)
-		next, ok := g.nextPayer(x, what == atLimit)
+		next, ok := g.nextPayer(ex, what == atLimit)
 		if what == rejected && t.resp != nil && (ok || !before.none()) {
 			discard(t.resp.Body)
 		}
 		if !ok {
-			return g.lastResort(x, out, t, before)
+			return g.lastResort(ex, out, t, before)
 		}
 		who = next
 	}
@@ -114,21 +114,21 @@ func holdBack(resp *http.Response) {
 func (b *payerTurns) none() bool { return len(b.limited)+len(b.blind) == 0 }
 
 // nextPayer returns another of the client's credentials, if one is worth a request.
-func (g *Gateway) nextPayer(x *exchange, limited bool) (Identity, bool) {
-	w := g.wanted(x)
-	w.Left, w.Limited = g.left(x), limited
-	return x.who.Pick(w)
+func (g *Gateway) nextPayer(ex *exchange, limited bool) (Identity, bool) {
+	w := g.wanted(ex)
+	w.Left, w.Limited = g.left(ex), limited
+	return ex.who.Pick(w)
 }
 
 // takeTurn asks by one credential. x keeps what is the client's: who has been asked,
 // what that took, and the record.
-func (g *Gateway) takeTurn(x *exchange, out *http.Request, who Identity, before *payerTurns) payerTurn {
-	first := len(x.tried) == 0
-	x.tried = append(x.tried, who.Caller.Class)
-	_, more := x.who.Pick(g.wanted(x))
-	own := *x
+func (g *Gateway) takeTurn(ex *exchange, out *http.Request, who Identity, before *payerTurns) payerTurn {
+	first := len(ex.tried) == 0
+	ex.tried = append(ex.tried, who.Caller.Class)
+	_, more := ex.who.Pick(g.wanted(ex))
+	own := *ex
 	own.inHurry = more || len(before.limited) > 0 || len(before.blind) > 0
-	t := payerTurn{x: &own}
+	t := payerTurn{ex: &own}
 	switch {
 	case first && own.denial != nil:
 		t.resp = g.recalled(&own, own.denial) //nolint:bodyclose // as below
@@ -137,58 +137,58 @@ func (g *Gateway) takeTurn(x *exchange, out *http.Request, who Identity, before 
 	default:
 		t.resp, t.err = g.answerAs(&own, out.Clone(out.Context()), who) //nolint:bodyclose // as above
 	}
-	x.record.went(&own.record)
+	ex.record.went(&own.record)
 	_ = errors.As(t.err, &t.refusal) // or it is of another kind
 	return t
 }
 
 // answerAs lets another credential pay: it may have the answer in the cache.
-func (g *Gateway) answerAs(x *exchange, out *http.Request, who Identity) (*http.Response, error) {
-	g.charge(x, who)
-	out.Header = x.header.Clone()
-	x.record.Cache = "weir; fwd=" + x.bypass()
-	if x.kept {
-		if e := g.recall(x); e != nil {
-			return g.recalled(x, e), nil
+func (g *Gateway) answerAs(ex *exchange, out *http.Request, who Identity) (*http.Response, error) {
+	g.charge(ex, who)
+	out.Header = ex.header.Clone()
+	ex.record.Cache = "weir; fwd=" + ex.bypass()
+	if ex.kept {
+		if e := g.recall(ex); e != nil {
+			return g.recalled(ex, e), nil
 		}
 	}
-	return g.answer(x, out)
+	return g.answer(ex, out)
 }
 
 // recalled is a turn's answer that comes from the cache.
-func (g *Gateway) recalled(x *exchange, e *cache.Entry) *http.Response {
+func (g *Gateway) recalled(ex *exchange, e *cache.Entry) *http.Response {
 	now := time.Now()
-	x.record.Cache = g.hit(e, now)
-	return entryResponse(x, e, now)
+	ex.record.Cache = g.hit(e, now)
+	return entryResponse(ex, e, now)
 }
 
 // mayBeBlind reports whether an answer of this status is not one for the client, for
 // another of its credentials may see more.
-func (x *exchange) mayBeBlind(status int) bool {
-	return x.who.Pick != nil && (status == http.StatusForbidden || status == http.StatusNotFound) &&
-		x.match.Operation.Safe() && !x.match.Operation.Personal
+func (ex *exchange) mayBeBlind(status int) bool {
+	return ex.who.Pick != nil && (status == http.StatusForbidden || status == http.StatusNotFound) &&
+		ex.match.Operation.Safe() && !ex.match.Operation.Personal
 }
 
 // verdict judges what came of a turn.
 func (t payerTurn) verdict(refusedBefore bool) verdict {
-	safe := t.x.match.Operation.Safe()
+	safe := t.ex.match.Operation.Safe()
 	var unusable *UnusableError
 	switch {
 	case errors.As(t.err, &unusable):
 		return rejected
-	case t.refusal != nil && t.x.inHurry:
+	case t.refusal != nil && t.ex.inHurry:
 		return atLimit
 	case t.err != nil:
 		return final
-	case t.x.limited != signals.NotLimited:
-		if safe && t.x.inHurry {
+	case t.ex.limited != signals.NotLimited:
+		if safe && t.ex.inHurry {
 			return atLimit
 		}
 	case t.resp.StatusCode == http.StatusUnauthorized:
-		if (safe || t.x.in.ContentLength == 0) && !refusedBefore {
+		if (safe || t.ex.in.ContentLength == 0) && !refusedBefore {
 			return rejected
 		}
-	case t.x.mayBeBlind(t.resp.StatusCode):
+	case t.ex.mayBeBlind(t.resp.StatusCode):
 		return unseeing
 	}
 	return final
@@ -197,7 +197,7 @@ func (t payerTurn) verdict(refusedBefore bool) verdict {
 // settleFor answers with what a turn has brought. If it was more than 403 or 404 those
 // who were told that are known to be blind; if it is an error the first who was told that
 // stands.
-func (g *Gateway) settleFor(x *exchange, t payerTurn, before payerTurns) (*http.Response, error) {
+func (g *Gateway) settleFor(ex *exchange, t payerTurn, before payerTurns) (*http.Response, error) {
 	good := t.err == nil && t.resp.StatusCode < http.StatusBadRequest
 	if !good && len(before.blind) > 0 && len(before.limited) == 0 {
 		if t.resp != nil {
@@ -207,32 +207,32 @@ func (g *Gateway) settleFor(x *exchange, t payerTurn, before payerTurns) (*http.
 	}
 	for _, b := range before.blind {
 		if good {
-			b.x.who.Blind(g.wanted(b.x), b.resp.StatusCode, true)
+			b.ex.who.Blind(g.wanted(b.ex), b.resp.StatusCode, true)
 		}
 		discard(b.resp.Body)
 	}
-	return x.take(t)
+	return ex.take(t)
 }
 
 // lastResort answers when everybody has had a turn, and none was final.
-func (g *Gateway) lastResort(x *exchange, out *http.Request, last payerTurn, before payerTurns) (*http.Response, error) {
+func (g *Gateway) lastResort(ex *exchange, out *http.Request, last payerTurn, before payerTurns) (*http.Response, error) {
 	switch {
 	case len(before.limited) > 0:
 		// Whether there is what the others do not see nobody knows but who is at a limit.
-		own := *x
-		resp, err := g.answerAs(&own, out.Clone(out.Context()), soonest(before.limited).x.who)
-		x.record.went(&own.record)
-		return g.settleFor(x, payerTurn{x: &own, resp: resp, err: err}, before)
+		own := *ex
+		resp, err := g.answerAs(&own, out.Clone(out.Context()), soonest(before.limited).ex.who)
+		ex.record.went(&own.record)
+		return g.settleFor(ex, payerTurn{ex: &own, resp: resp, err: err}, before)
 	case len(before.blind) == 0:
-		return x.take(last)
+		return ex.take(last)
 	}
 	for _, b := range before.blind {
-		b.x.who.Blind(g.wanted(b.x), b.resp.StatusCode, false)
+		b.ex.who.Blind(g.wanted(b.ex), b.resp.StatusCode, false)
 	}
 	for _, b := range before.blind[1:] {
 		discard(b.resp.Body)
 	}
-	return x.take(before.blind[0])
+	return ex.take(before.blind[0])
 }
 
 // soonest is who is back from its limit first, as far as that is known.
@@ -247,9 +247,9 @@ func soonest(list []payerTurn) payerTurn {
 }
 
 // take makes a turn's answer that of the client's exchange.
-func (x *exchange) take(t payerTurn) (*http.Response, error) {
-	so := x.record
-	x.question, x.record = t.x.question, t.x.record
-	x.record.went(&so)
+func (ex *exchange) take(t payerTurn) (*http.Response, error) {
+	so := ex.record
+	ex.question, ex.record = t.ex.question, t.ex.record
+	ex.record.went(&so)
 	return t.resp, t.err
 }

@@ -15,43 +15,43 @@ const maxTaken = 1 << 20
 // client that brings it slowly holds neither a place among the concurrent requests nor a
 // connection upstream. What is larger passes on as it comes, behind what was read of it.
 // The client's patience counts from here on.
-func (g *Gateway) takeIn(x *exchange) error {
-	if !x.brings() || x.in.ContentLength > maxTaken || x.taken != nil {
+func (g *Gateway) takeIn(ex *exchange) error {
+	if !ex.brings() || ex.in.ContentLength > maxTaken || ex.taken != nil {
 		return nil
 	}
-	if len(x.in.Header["Expect"]) > 0 {
+	if len(ex.in.Header["Expect"]) > 0 {
 		return nil // the upstream says whether it wants it (RFC 9110 section 10.1.1)
 	}
-	_, err := g.take(x)
+	_, err := g.take(ex)
 	return err
 }
 
 // brings reports whether a body is sent on.
-func (x *exchange) brings() bool {
-	return x.body != nil && x.in.Method != http.MethodGet && x.in.Method != http.MethodHead
+func (ex *exchange) brings() bool {
+	return ex.body != nil && ex.in.Method != http.MethodGet && ex.in.Method != http.MethodHead
 }
 
 // take reads the body as far as maxTaken, or as there is room for, and puts it back. It
 // returns what was read if that is all.
-func (g *Gateway) take(x *exchange) (whole []byte, err error) {
-	t := &takenBody{room: &g.Background.room, rest: x.in.Body}
-	x.taken = t
-	piece := make([]byte, min(copyBuffer, max(x.in.ContentLength, 512)))
-	if x.in.ContentLength < 0 {
+func (g *Gateway) take(ex *exchange) (whole []byte, err error) {
+	t := &takenBody{room: &g.Background.room, rest: ex.in.Body}
+	ex.taken = t
+	piece := make([]byte, min(copyBuffer, max(ex.in.ContentLength, 512)))
+	if ex.in.ContentLength < 0 {
 		piece = make([]byte, copyBuffer)
 	}
 	for err == nil && len(t.data) <= maxTaken && !t.full {
 		var n int
-		n, err = x.in.Body.Read(piece)
+		n, err = ex.in.Body.Read(piece)
 		t.took(piece[:n])
 	}
-	x.in.Body = t.again(err)
-	x.ready = time.Now()
+	ex.in.Body = t.again(err)
+	ex.ready = time.Now()
 	switch {
 	case errors.Is(err, io.EOF):
 		return t.data, nil
 	case err != nil:
-		return nil, x.blame(&failure{status: statusClientGone, cause: err})
+		return nil, ex.blame(&failure{status: statusClientGone, cause: err})
 	}
 	return nil, nil
 }
