@@ -16,7 +16,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/weirgate/weir/internal/aead"
+	"github.com/weirgate/weir/internal/redisclient"
 )
 
 // Codec writes entries as values for a store outside this process, and reads them.
@@ -56,7 +56,7 @@ func NewCodec(secret []byte) (*Codec, error) {
 	if c.opener, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(maxPayload)); err != nil {
 		return nil, err
 	}
-	c.aead, err = aead.New(secret, "weir cache values")
+	c.aead, err = redisclient.NewSealer(secret, "weir cache values")
 	return c, err
 }
 

@@ -29,7 +29,6 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/internal/redisclient"
-	"github.com/weirgate/weir/internal/turns"
 )
 
 const (
@@ -88,7 +87,7 @@ type Store struct {
 	warned   atomic.Int64 // when something was said of a value, in nanoseconds
 	ready    atomic.Bool  // the purges before are known
 
-	turns turns.Turns[redis.Cmder]
+	batches redisclient.Batcher[redis.Cmder]
 
 	mu      sync.Mutex
 	pending []cache.Purge
@@ -140,7 +139,7 @@ func (s *Store) call(ctx context.Context, what, key string, do func(context.Cont
 // together has Redis do a command along with those of others who wait for theirs, in one
 // round trip.
 func (s *Store) together(ctx context.Context, cmd redis.Cmder) error {
-	err := s.turns.Go(cmd, maxTogether, func(all []redis.Cmder) error {
+	err := s.batches.Do(cmd, maxTogether, func(all []redis.Cmder) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.patience) // not for this one alone
 		defer cancel()
 		if len(all) == 1 {

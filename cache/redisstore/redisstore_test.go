@@ -336,7 +336,7 @@ func TestReadsGoTogether(t *testing.T) {
 			})
 		}
 	}
-	redistest.Eventually(t, "all wait", func(context.Context) bool { return r.shared.turns.Waiting() == len(keys)-1 })
+	redistest.Eventually(t, "all wait", func(context.Context) bool { return r.shared.batches.Waiting() == len(keys)-1 })
 	close(b.hold)
 	asking.Wait()
 	if len(b.sizes) < 2 || b.sizes[0] != 1 || b.sizes[1] != len(keys)-1 {

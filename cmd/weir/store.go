@@ -56,7 +56,7 @@ func openStore(cfg *config.Config, replica string, log *slog.Logger) (*store, er
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), storePatience)
 	defer cancel()
-	key, err := ledger.Begin(ctx)
+	key, err := ledger.Register(ctx)
 	if err != nil {
 		_ = ledger.Close() // nothing was written
 		return nil, fmt.Errorf("store.url: no answer within %v: %w", storePatience, err)

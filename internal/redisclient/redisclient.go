@@ -1,10 +1,11 @@
-// Package redisclient opens clients on the URL of a store in Redis, for all who keep
-// something there, and tells one server from a cluster.
+// Package redisclient is how every package of Weir reaches Redis: it opens clients on the URL of a store,
+// combines concurrent calls into batches, traces commands, and encrypts values at rest.
 //
-// Invariants: no command is sent twice, for a step that may have been run is for its
-// sender to repeat; dialing, reading, writing and waiting for a connection each have a
-// bound, beside the deadlines of the calls; nothing is written to standard error. It is
-// not where commands are: those are their packages' own.
+// Invariants: the client never retries a command, because a script that timed out may have run; only the caller
+// knows whether repeating it is safe. Dialing, reading, writing and waiting for a connection each have a timeout,
+// beside the deadlines of the calls. The client writes nothing to standard error.
+//
+// Start with [Open], then [Batcher] and [NewSealer].
 package redisclient
 
 import (
@@ -15,18 +16,19 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+	"golang.org/x/sync/errgroup"
 )
 
-// Bounds of what the callers' own deadlines do not end.
+// Timeouts for calls that have no deadline of their own.
 const (
 	dialTimeout = time.Second
 	ioTimeout   = 250 * time.Millisecond
 	poolTimeout = 100 * time.Millisecond
 )
 
-// Client sends commands to one server or to a cluster, whichever its URL names. It is
-// what Weir uses of [redis.UniversalClient]: a package that names that one, or a client
-// of go-redis itself, compiles its 1,470 methods once more.
+// Client sends commands to one server or to a cluster, depending on its URL. It has the methods of
+// [redis.UniversalClient] that Weir uses. Packages use Client, because every package that names
+// redis.UniversalClient compiles its 1,470 methods again.
 type Client interface {
 	redis.Cmdable
 	Process(context.Context, redis.Cmder) error
@@ -34,37 +36,37 @@ type Client interface {
 	Close() error
 }
 
-// Greeting is called for every new connection before it is used, with what sends over it
-// alone; an error ends it.
-type Greeting func(ctx context.Context, connection redis.Cmdable) error
+// OnConnect is called for every new connection before the client uses it. Commands on the argument use that
+// connection. When OnConnect returns an error, the client closes the connection.
+type OnConnect func(ctx context.Context, connection redis.Cmdable) error
 
-// Open opens a client on a store's URL, which makes spans of its commands where what
-// they are for is traced. The URL is in the forms of go-redis:
+// Open opens a client on the URL of a store. It adds a span for each command of a traced request. The URL has
+// the forms of go-redis:
 //
 //	redis://[USER:PASSWORD@]HOST:PORT[/DB]                          one server
-//	redis+sentinel://HOST:PORT?master_name=NAME&addr=HOST:PORT...  a master that sentinels name
+//	redis+sentinel://HOST:PORT?master_name=NAME&addr=HOST:PORT...  a master named by sentinels
 //	redis+cluster://HOST:PORT?addr=HOST:PORT...                    a cluster
 //
-// and with rediss for redis over TLS. greet, nil for none, makes the greeting of a
-// node of a cluster, by its address, or of the one server, by "": of sentinels, too.
-// An error is of the URL: nothing is dialed yet.
-func Open(address string, greet func(node string) Greeting) (Client, error) {
-	client, err := open(address, greet)
+// The scheme rediss uses TLS. onConnect returns the hook for new connections to a node: node is the address of a
+// cluster node, and "" for a single server and for sentinels. onConnect may be nil. Open returns an error for an
+// invalid URL; it does not dial.
+func Open(address string, onConnect func(node string) OnConnect) (Client, error) {
+	client, err := open(address, onConnect)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("store: %w", err)
 	}
 	client.AddHook(spans{})
 	return client, nil
 }
 
-func open(address string, greet func(node string) Greeting) (redis.UniversalClient, error) {
-	redis.SetLogger(silent{})
-	onConnect := func(node string) func(context.Context, *redis.Conn) error {
-		if greet == nil {
+func open(address string, onConnect func(node string) OnConnect) (redis.UniversalClient, error) {
+	redis.SetLogger(discardLogger{})
+	hook := func(node string) func(context.Context, *redis.Conn) error {
+		if onConnect == nil {
 			return nil
 		}
-		greeting := greet(node)
-		return func(ctx context.Context, c *redis.Conn) error { return greeting(ctx, c) }
+		connected := onConnect(node)
+		return func(ctx context.Context, c *redis.Conn) error { return connected(ctx, c) }
 	}
 	scheme, rest, _ := strings.Cut(address, "://")
 	scheme, kind, _ := strings.Cut(scheme, "+")
@@ -74,19 +76,19 @@ func open(address string, greet func(node string) Greeting) (redis.UniversalClie
 	case "sentinel":
 		o, err := redis.ParseFailoverURL(address)
 		if err != nil {
-			return nil, fmt.Errorf("store: %w", err)
+			return nil, err
 		}
-		o.OnConnect = onConnect("")
+		o.OnConnect = hook("")
 		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, poolTimeout
 		return redis.NewFailoverClient(o), nil
 	case "cluster":
 		o, err := redis.ParseClusterURL(address)
 		if err != nil {
-			return nil, fmt.Errorf("store: %w", err)
+			return nil, err
 		}
 		o.NewClient = func(node *redis.Options) *redis.Client {
-			node.OnConnect = onConnect(node.Addr)
+			node.OnConnect = hook(node.Addr)
 			return redis.NewClient(node)
 		}
 		o.MaxRetries, o.DialerRetries, o.MaxRedirects, o.ContextTimeoutEnabled = -1, 1, 3, true
@@ -96,17 +98,60 @@ func open(address string, greet func(node string) Greeting) (redis.UniversalClie
 	}
 	o, err := redis.ParseURL(address)
 	if err != nil {
-		return nil, fmt.Errorf("store: %w", err)
+		return nil, err
 	}
-	o.OnConnect, o.MaintNotificationsConfig = onConnect(""), off
+	o.OnConnect, o.MaintNotificationsConfig = hook(""), off
 	o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, poolTimeout
 	return redis.NewClient(o), nil
 }
 
-// silent keeps the client from writing to standard error: what it has to say is
-// in its errors.
-type silent struct{}
+// IsCluster reports whether the client sends commands to the nodes of a cluster.
+//
+//go:noinline (inlining makes callers compile all methods of the cluster client)
+func IsCluster(c Client) bool {
+	_, cluster := c.(*redis.ClusterClient)
+	return cluster
+}
 
-// Printf implements the client's logger.
-func (silent) Printf(context.Context, string, ...any) {}
+// NodeOf returns the server that stores a key, and its address. The address is "" unless the client is one of a
+// cluster. Commands that are sent to the node are not redirected.
+func NodeOf(ctx context.Context, c Client, key string) (node redis.Cmdable, address string, err error) {
+	cluster, ok := c.(*redis.ClusterClient)
+	if !ok {
+		return c, "", nil
+	}
+	master, err := cluster.MasterForKey(ctx, key)
+	if err != nil {
+		return nil, "", err
+	}
+	return master, master.Options().Addr, nil
+}
+
+// PingAll reports whether every master answers over every idle connection. The client closes connections that
+// fail, so that later calls do not use them.
+func PingAll(ctx context.Context, c Client) bool {
+	var group errgroup.Group
+	ping := func(c Client) {
+		for range c.PoolStats().IdleConns + 1 {
+			group.Go(func() error { return c.Ping(ctx).Err() })
+		}
+	}
+	cluster, ok := c.(*redis.ClusterClient)
+	if !ok {
+		ping(c)
+		return group.Wait() == nil
+	}
+	cluster.ReloadState(ctx)
+	err := cluster.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
+		ping(node)
+		return nil
+	})
+	return group.Wait() == nil && err == nil
+}
+
+// discardLogger drops the client's log. Errors carry the same information.
+type discardLogger struct{}
+
+// Printf implements the logger of go-redis.
+func (discardLogger) Printf(context.Context, string, ...any) {}

@@ -11,12 +11,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// options are those of a client of any kind that the package sets.
+// options are the client options that Open sets.
 type options struct {
-	addresses           int
-	retries, dials      int
-	byContext, tls      bool
-	dial, read, waiting time.Duration
+	addresses        int
+	retries, dials   int
+	byContext, tls   bool
+	dial, read, pool time.Duration
 }
 
 func optionsOf(t *testing.T, c Client) options {
@@ -33,12 +33,10 @@ func optionsOf(t *testing.T, c Client) options {
 	return options{}
 }
 
-// verified reports whether a client speaks TLS, and to whom it knows.
+// verified reports whether the configuration uses TLS and verifies the certificate of the server.
 func verified(c *tls.Config) bool { return c != nil && !c.InsecureSkipVerify }
 
-// TestAttack44EveryFormOfURL: each kind of client has the same bounds, retries nothing,
-// and verifies whom it speaks TLS with.
-func TestAttack44EveryFormOfURL(t *testing.T) {
+func TestOpenSetsTheSameTimeoutsForEveryURLForm(t *testing.T) {
 	for address, want := range map[string]struct {
 		addresses int
 		tls       bool
@@ -55,7 +53,7 @@ func TestAttack44EveryFormOfURL(t *testing.T) {
 			continue
 		}
 		got := optionsOf(t, c)
-		// go-redis has 0 or -1 for "none".
+		// go-redis reports 0 or -1 for "no retries".
 		if w := (options{want.addresses, 0, 1, true, want.tls, time.Second, 250 * time.Millisecond, 100 * time.Millisecond}); got != w {
 			t.Errorf("%s: got %+v, want %+v", address, got, w)
 		}
@@ -65,26 +63,25 @@ func TestAttack44EveryFormOfURL(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoStoreIsToldSo(t *testing.T) {
+func TestOpenRefusesInvalidURLs(t *testing.T) {
 	for _, address := range []string{"", "localhost:6379", "http://localhost", "redis://localhost:port", "redis+sentinel://localhost:1?master_name=a&db=x", "redis+cluster://localhost:1?max_retries=many"} {
 		if c, err := Open(address, nil); err == nil {
-			t.Errorf("%q is taken for a store", address)
+			t.Errorf("Open accepted %q", address)
 			_ = c.Close()
 		}
 	}
 }
 
-// TestNewConnectionsAreGreeted before a command goes over them.
-func TestNewConnectionsAreGreeted(t *testing.T) {
+func TestOnConnectRunsBeforeTheFirstCommand(t *testing.T) {
 	server := miniredis.RunT(t)
-	refused := errors.New("not this one")
-	greeted, refuse := 0, false
-	c, err := Open("redis://"+server.Addr(), func(node string) Greeting {
+	refused := errors.New("refused by the hook")
+	calls, refuse := 0, false
+	c, err := Open("redis://"+server.Addr(), func(node string) OnConnect {
 		if node != "" {
-			t.Errorf("the one server is called %q", node)
+			t.Errorf("the single server has the address %q", node)
 		}
 		return func(context.Context, redis.Cmdable) error {
-			greeted++
+			calls++
 			if refuse {
 				return refused
 			}
@@ -95,18 +92,18 @@ func TestNewConnectionsAreGreeted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	if err := c.Ping(t.Context()).Err(); err != nil || greeted != 1 {
-		t.Errorf("%v, greeted %d times", err, greeted)
+	if err := c.Ping(t.Context()).Err(); err != nil || calls != 1 {
+		t.Errorf("%v after %d calls of the hook", err, calls)
 	}
 	refuse = true
 	server.Close()
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	for range 3 { // the old connection first
+	for range 3 { // the first call uses the old connection
 		err = c.Ping(t.Context()).Err()
 	}
 	if !errors.Is(err, refused) {
-		t.Errorf("a connection that the greeting refuses is used: %v", err)
+		t.Errorf("the client used a connection that the hook refused: %v", err)
 	}
 }

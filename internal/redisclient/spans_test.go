@@ -14,20 +14,19 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
-// TestCommandsOfWhatIsTracedHaveASpan: each tells the command and how it ended, and
-// nothing of what was sent; what is not traced has none.
-func TestCommandsOfWhatIsTracedHaveASpan(t *testing.T) {
+// Spans have the name and the result of a command, but none of its arguments.
+func TestCommandsOfTracedRequestsHaveASpan(t *testing.T) {
 	server := miniredis.RunT(t)
 	c, err := Open("redis://"+server.Addr(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	kept := tracetest.NewInMemoryExporter()
-	ctx, span := sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept)).Tracer("test").Start(t.Context(), "request")
+	exported := tracetest.NewInMemoryExporter()
+	ctx, span := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exported)).Tracer("test").Start(t.Context(), "request")
 	do := func(ctx context.Context) {
 		c.Set(ctx, "secret", "secret", time.Minute)
-		c.Get(ctx, "nothing-secret")
+		c.Get(ctx, "absent-secret")
 		c.LPush(ctx, "secret", "secret")
 		_, _ = c.Pipelined(ctx, func(p redis.Pipeliner) error {
 			p.Get(ctx, "secret")
@@ -39,7 +38,7 @@ func TestCommandsOfWhatIsTracedHaveASpan(t *testing.T) {
 	do(ctx)
 	span.End()
 	var list []string
-	for _, s := range kept.GetSpans() {
+	for _, s := range exported.GetSpans() {
 		text := fmt.Sprint(s.Name, " ", s.Status.Code)
 		for _, a := range s.Attributes {
 			text += fmt.Sprint(" ", a.Key, "=", a.Value.String())
@@ -59,7 +58,7 @@ request Unset`
 	}
 }
 
-func TestKindsOfErrors(t *testing.T) {
+func TestErrorType(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		want string
@@ -67,7 +66,7 @@ func TestKindsOfErrors(t *testing.T) {
 		{fmt.Errorf("call: %w", context.DeadlineExceeded), "timeout"},
 		{errors.New("secret"), "_OTHER"},
 	} {
-		if got := kindOf(c.err); got != c.want {
+		if got := errorType(c.err); got != c.want {
 			t.Errorf("%v: got %s, want %s", c.err, got, c.want)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/weirgate/weir/internal/aead"
+	"github.com/weirgate/weir/internal/redisclient"
 )
 
 // errValue is why a value is taken for one that is not there: it is of another
@@ -33,7 +33,7 @@ type sealer struct {
 
 // newSealer derives the key from a secret, so that one secret may serve other ends.
 func newSealer(secret []byte) (sealer, error) {
-	a, err := aead.New(secret, "weir tls storage")
+	a, err := redisclient.NewSealer(secret, "weir tls storage")
 	return sealer{a}, err
 }
 

@@ -24,7 +24,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weirgate/weir/internal/aead"
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/installation"
 	"github.com/weirgate/weir/internal/redisclient"
@@ -46,7 +45,7 @@ type Store struct {
 // New returns a store on a client of its own, which it closes. All who share a Redis
 // have the same secret, of 32 characters or more.
 func New(client redisclient.Client, secret []byte) (*Store, error) {
-	sealer, err := aead.New(secret, "weir installation tokens")
+	sealer, err := redisclient.NewSealer(secret, "weir installation tokens")
 	if err != nil {
 		return nil, err
 	}

@@ -125,7 +125,7 @@ func TestAttack41Cluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Begin(t.Context()); err != nil {
+	if _, err := l.Register(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())

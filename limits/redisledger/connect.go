@@ -13,12 +13,12 @@ import (
 // connect opens a client on a store's URL. It calls meet for every new connection with
 // its address and the run_id of the process that answers there.
 func connect(address string, meet func(address, process string) error) (redisclient.Client, error) {
-	return redisclient.Open(address, func(node string) redisclient.Greeting { return identify(node, meet) })
+	return redisclient.Open(address, func(node string) redisclient.OnConnect { return identify(node, meet) })
 }
 
 // identify asks every new connection which process it leads to. Sentinels are
 // asked for the way only.
-func identify(address string, meet func(address, process string) error) redisclient.Greeting {
+func identify(address string, meet func(address, process string) error) redisclient.OnConnect {
 	return func(ctx context.Context, c redis.Cmdable) error {
 		text, err := c.Info(ctx, "server").Result()
 		if err != nil {

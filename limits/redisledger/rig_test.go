@@ -122,7 +122,7 @@ func (r *rig) open(rules limits.Rules, replica int) *Ledger {
 	}
 	r.t.Cleanup(func() { _ = client.Close() })
 	ledger.scripts = newScripts(testClock)
-	if _, err := ledger.Begin(r.t.Context()); err != nil {
+	if _, err := ledger.Register(r.t.Context()); err != nil {
 		r.t.Fatal(err)
 	}
 	return ledger

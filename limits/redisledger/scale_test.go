@@ -107,7 +107,7 @@ func TestAnAccountNewToAClusterWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
-	if _, err := l.Begin(t.Context()); err != nil {
+	if _, err := l.Register(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {

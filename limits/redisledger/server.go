@@ -49,7 +49,7 @@ func (l *Ledger) process(address string) string {
 func (l *Ledger) answers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	return redisclient.Answers(ctx, l.Client)
+	return redisclient.PingAll(ctx, l.Client)
 }
 
 // meet takes note of the process that a new connection leads to. An error means

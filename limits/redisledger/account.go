@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirgate/weir/internal/turns"
+	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
@@ -42,7 +42,7 @@ type shadow struct {
 	restores int
 	// turns are those in which Redis is told and asked; strays what became of permits that
 	// no flight is known of; soon is set while a turn is to come without being asked for.
-	turns  turns.Turns[*ask]
+	turns  redisclient.Batcher[*ask]
 	strays []tell
 	soon   bool
 	// kinds are the permits that were asked for ahead; stands tells which of them stand for

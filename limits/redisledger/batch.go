@@ -46,7 +46,7 @@ func (t *tell) limited() bool { return t.outcome != nil && t.outcome.Limited != 
 
 // inTurn takes part in a turn of the account. Every turn has an end: its calls have deadlines.
 func (l *Ledger) inTurn(ctx context.Context, s *shadow, a *ask) error {
-	return s.turns.Go(a, turnMost, func(asks []*ask) error {
+	return s.turns.Do(a, turnMost, func(asks []*ask) error {
 		l.mu.Lock()
 		tells, strays, distrusts := l.kept(s), s.strays, s.distrusts
 		tells, s.strays = append(tells, strays...), nil

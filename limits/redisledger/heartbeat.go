@@ -239,9 +239,9 @@ func (l *Ledger) know(replicas int64, key, era string, indexed int64) (again boo
 	return again
 }
 
-// Begin asks Redis for the first time, until it answers or ctx ends. It returns
+// Register asks Redis for the first time, until it answers or ctx ends. It returns
 // the key by which all replicas name accounts alike.
-func (l *Ledger) Begin(ctx context.Context) ([]byte, error) {
+func (l *Ledger) Register(ctx context.Context) ([]byte, error) {
 	for {
 		l.trust()
 		err := l.beat(ctx)

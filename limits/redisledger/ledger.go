@@ -63,7 +63,7 @@ var source embed.FS
 type scripts struct{ turn, renew, read, restore, beat, mend, members *redis.Script }
 
 func newScripts(clock string) scripts {
-	const account, told = "account.lua", "told.lua"
+	const account, told = "account.lua", "observe.lua"
 	step := func(files ...string) *redis.Script {
 		text := clock
 		for _, name := range files {
@@ -79,9 +79,9 @@ func newScripts(clock string) scripts {
 		return redis.NewScript(withConstants(text))
 	}
 	return scripts{
-		turn: step(account, told, "settle.lua", "admit.lua", "turn.lua"), renew: step(account, "renew.lua"),
+		turn: step(account, told, "settle.lua", "admit.lua", "batch.lua"), renew: step(account, "renew.lua"),
 		read: step(account, told, "read.lua"), restore: step(account, told, "restore.lua"),
-		beat: step(account, "beat.lua"), mend: step(account, "mend.lua"), members: step("members.lua"),
+		beat: step(account, "heartbeat.lua"), mend: step(account, "repair.lua"), members: step("register.lua"),
 	}
 }
 
@@ -138,7 +138,7 @@ type Ledger struct {
 	lostSince atomic.Int64
 	replicas  atomic.Int64
 	// replaced is set while a process that was not met before, or what it keeps, must
-	// be told all; only Begin and Run use it.
+	// be told all; only Register and Run use it.
 	replaced bool
 
 	// steps is held for reading while a step is made and sent (server.go).

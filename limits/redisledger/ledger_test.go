@@ -267,7 +267,7 @@ func TestEvictionIsToldAtTheStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.timeout = time.Minute
-		if _, err := l.Begin(t.Context()); err != nil {
+		if _, err := l.Register(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		_ = l.Close()
