@@ -49,8 +49,8 @@ func (c *Catalogue) Operation(id string) *Operation { return c.byID[id] }
 // CacheOverride changes an operation's cache rule. A TTL of 0 leaves the
 // catalogue's.
 type CacheOverride struct {
-	TTL   time.Duration
-	Alone bool
+	TTL        time.Duration
+	NoCoalesce bool
 }
 
 // WithCacheRules returns a catalogue in which the named operations have other
@@ -78,7 +78,7 @@ func (c *Catalogue) WithCacheRules(rules map[string]CacheOverride) (*Catalogue, 
 		changed := *op
 		if rule, ok := rules[op.ID]; ok {
 			changed.Cache.TTL = cmp.Or(rule.TTL, op.Cache.TTL)
-			changed.Cache.Alone = rule.Alone || op.Cache.Alone
+			changed.Cache.NoCoalesce = rule.NoCoalesce || op.Cache.NoCoalesce
 		}
 		operations[i] = &changed
 	}

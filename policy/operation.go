@@ -98,9 +98,9 @@ type CacheRule struct {
 	// TTL is how long a kept answer is fresh, whatever the upstream's
 	// Cache-Control allows beyond no-store; 0 leaves freshness to the upstream.
 	TTL time.Duration `yaml:"ttl"`
-	// Alone makes every client ask for itself. Else those who ask the same at the
-	// same time get one answer.
-	Alone bool `yaml:"alone"`
+	// NoCoalesce forwards every request. Otherwise simultaneous identical requests share
+	// one upstream call.
+	NoCoalesce bool `yaml:"no_coalesce"`
 }
 
 // CacheClass is who may share a kept answer (design section 6.1).

@@ -81,7 +81,7 @@ var (
 // validator of its client's may be answered 304, and one whose client takes what is
 // stale may be answered so by a cache on the way: nobody else is helped with either.
 func (ex *exchange) collapses() bool {
-	return ex.kept && ex.method == http.MethodGet && !ex.match.Operation.Cache.Alone && !ex.ask.Has("max-stale") && !ex.ask.Has("stale-if-error") &&
+	return ex.kept && ex.method == http.MethodGet && !ex.match.Operation.Cache.NoCoalesce && !ex.ask.Has("max-stale") && !ex.ask.Has("stale-if-error") &&
 		(ex.stale != nil || ex.header["If-None-Match"] == nil && ex.header["If-Modified-Since"] == nil)
 }
 

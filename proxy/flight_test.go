@@ -342,7 +342,7 @@ func TestWhoWantsItValidatedGetsWhatWasAskedForSince(t *testing.T) {
 func TestEachForItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, slowly("all"), func(c *Config) {
-			catalogue, err := c.Catalogue.WithCacheRules(map[string]policy.CacheOverride{"watching/list-subscribers": {Alone: true}})
+			catalogue, err := c.Catalogue.WithCacheRules(map[string]policy.CacheOverride{"watching/list-subscribers": {NoCoalesce: true}})
 			if err != nil {
 				t.Fatal(err)
 			}

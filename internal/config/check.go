@@ -346,7 +346,7 @@ func (d *decoder) cache(c *Config) {
 		case op.Cache.Class != policy.Shared && o.TTL != 0:
 			d.wrong(key, "is not reference data: how long its answers are fresh is the upstream's to say")
 		}
-		if !o.Alone || o.TTL != 0 {
+		if o.Coalesce || o.TTL != 0 {
 			d.positive(key+".ttl", o.TTL)
 		}
 	}

@@ -53,6 +53,7 @@ func TestMistakesOfValue(t *testing.T) {
 		{"operation", "cache: {operations: {gitignore/none: {ttl: 1h}}}", "weir.yaml:2:38: cache.operations.gitignore/none: unknown operation; weir explain METHOD PATH tells the name"},
 		{"operation with a slip", "cache: {operations: {gitignore/get-templates: {ttl: 1h}}}", `weir.yaml:2:47: cache.operations.gitignore/get-templates: unknown operation; did you mean "gitignore/get-template"?`},
 		{"operation that is not reference data", "cache: {operations: {watching/list-mine: {ttl: 1h}}}", "weir.yaml:2:42: cache.operations.watching/list-mine: is not reference data: how long its answers are fresh is the upstream's to say"},
+		{"renamed key", "cache: {operations: {gitignore/get-template: {ttl: 1h, alone: true}}}", "weir.yaml:2:56: cache.operations.gitignore/get-template.alone: the key is now called coalesce; replace alone: true with coalesce: false"},
 		{"operation without a lifetime", "cache: {operations: {gitignore/get-template: {}}}", "weir.yaml:2:46: cache.operations.gitignore/get-template.ttl: must be more than 0"},
 		{"polls that come faster and faster", "statistics: {poll: {factor: 0.5}}", "weir.yaml:2:29: statistics.poll.factor: 0.5: must be 1 or more"},
 		{"first poll after the longest pause", "statistics: {poll: {first: 20s}}", "weir.yaml:2:20: statistics.poll.max: 15s: must not be less than first, 20s"},

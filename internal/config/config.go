@@ -13,6 +13,7 @@ package config
 
 import (
 	"net/netip"
+	"reflect"
 	"regexp"
 	"time"
 
@@ -156,8 +157,8 @@ type Cache struct {
 
 // CacheOperation overrides one operation's cache rule.
 type CacheOperation struct {
-	TTL   time.Duration `yaml:"ttl" desc:"how long an answer is fresh, of reference data"`
-	Alone bool          `yaml:"alone" desc:"every client asks for itself; else those who ask the same at the same time get one answer"`
+	TTL      time.Duration `yaml:"ttl" desc:"lifetime of a stored response; for reference data only"`
+	Coalesce bool          `yaml:"coalesce" desc:"send one upstream request for simultaneous identical requests; false forwards each of them"`
 }
 
 // Statistics says how computed answers are polled.
@@ -250,12 +251,24 @@ func defaultIssuer() Issuer {
 	return Issuer{Algorithms: []string{"RS256", "ES256"}, Skew: 30 * time.Second}
 }
 
+// setDefaults sets the defaults of an element of a list or a map. The file overrides them.
+func setDefaults(element reflect.Value) {
+	switch entry := element.Addr().Interface().(type) {
+	case *Client:
+		*entry = defaultClient()
+	case *Issuer:
+		*entry = defaultIssuer()
+	case *CacheOperation:
+		entry.Coalesce = true
+	}
+}
+
 // Catalogue returns the embedded catalogue with this configuration's
 // overrides.
 func (c *Config) Catalogue() (*policy.Catalogue, error) {
 	rules := make(map[string]policy.CacheOverride, len(c.Cache.Operations))
 	for id, o := range c.Cache.Operations {
-		rules[id] = policy.CacheOverride{TTL: o.TTL, Alone: o.Alone}
+		rules[id] = policy.CacheOverride{TTL: o.TTL, NoCoalesce: !o.Coalesce}
 	}
 	return policy.Embedded().WithCacheRules(rules)
 }

@@ -230,6 +230,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, key string) {
 		v.Set(reflect.MakeMap(v.Type()))
 		d.mapping(n, key, func(k, value *yaml.Node, path string) {
 			element := reflect.New(v.Type().Elem()).Elem()
+			setDefaults(element)
 			d.value(value, element, path)
 			v.SetMapIndex(reflect.ValueOf(k.Value), element)
 		})
@@ -276,6 +277,10 @@ func (d *decoder) field(k, value *yaml.Node, v reflect.Value, path string) {
 		d.value(value, f, path)
 		return
 	}
+	if k.Value == "alone" && v.Type() == reflect.TypeFor[CacheOperation]() {
+		d.problem(k, path, "the key is now called coalesce; replace alone: true with coalesce: false")
+		return
+	}
 	names := make([]string, 0, len(fields))
 	for name := range fields {
 		names = append(names, name)
@@ -314,12 +319,7 @@ func (d *decoder) sequence(n *yaml.Node, v reflect.Value, key string) {
 	list := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
 	for i, item := range n.Content {
 		element := list.Index(i)
-		switch entry := element.Addr().Interface().(type) {
-		case *Client:
-			*entry = defaultClient()
-		case *Issuer:
-			*entry = defaultIssuer()
-		}
+		setDefaults(element)
 		d.value(item, element, fmt.Sprintf("%s[%d]", key, i))
 	}
 	v.Set(list)
