@@ -60,12 +60,12 @@ fuzz: ## Run the fuzz targets whose names match FUZZ, all of them without it, fo
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' . | sed 's|/[^/]*:func | |' | grep -E ' ($(FUZZ))$$' | \
 		xargs -P 2 -L 1 sh -c 'GO="$(GO)" .ci/fuzz $$0 $$1 $(FUZZTIME)'
 
-bench: ## Measure Weir beside its peers into docs/performance.md: half an hour of a quiet machine.
+bench: build ## Measure Weir beside its peers into docs/performance.md: 15 minutes on a quiet machine.
 	@.ci/need wrk
 	@.ci/need taskset util-linux
 	@.ci/need redis-server
 	@export PATH="$$PATH:/usr/sbin"; .ci/need nginx || true; .ci/need varnishd varnish gcc libc6-dev || true; .ci/need haproxy || true
-	$(GO) run ./internal/benchmark
+	$(GO) run ./.ci/benchmark -write docs/performance.md
 
 bench-go: ## Run the Go benchmarks of PACKAGES whose names match BENCH.
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem $(PACKAGES)

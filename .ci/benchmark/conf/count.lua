@@ -1,4 +1,4 @@
--- What a ledger does at the least: one count with an end.
+-- The least that a limiter in Redis does: count a key that expires.
 local n = redis.call('INCR', KEYS[1])
 if n == 1 then
   redis.call('PEXPIRE', KEYS[1], ARGV[1])

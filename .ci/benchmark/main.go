@@ -1,0 +1,454 @@
+// Command benchmark measures bin/weir beside a bare net/http handler, a bare
+// httputil.ReverseProxy, nginx, Varnish and HAProxy, and prints Markdown tables.
+// `make bench` runs it; -write puts the tables into docs/performance.md.
+// With -base FILE it measures a second weir binary as well, to compare two builds in pairs.
+//
+// Each server is a process of its own on 127.0.0.1, pinned to the first core with one
+// worker. Load (wrk), upstream and Redis run on the other cores. Rounds are interleaved
+// and rotate the order of the servers; a ratio is the median of the ratios of all rounds.
+// A run fails when any request fails, when a hit reaches the upstream, or when an
+// uncacheable request does not.
+package main
+
+import (
+	"cmp"
+	"context"
+	"embed"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"text/template"
+	"time"
+)
+
+//go:embed conf
+var conf embed.FS
+
+// scenario is one kind of request that all its servers answer.
+type scenario struct {
+	title       string
+	path        string
+	connections int
+	conditional bool
+	hit         bool     // answered from the cache; otherwise each request reaches the upstream
+	servers     []string // the first one is the baseline
+}
+
+// Names of the servers in the tables.
+const (
+	bareHandler = "bare net/http handler"
+	bareProxy   = "bare ReverseProxy"
+	redisProxy  = "ReverseProxy + one Redis call"
+	weirMemory  = "Weir"
+	weirRedis   = "Weir, Redis"
+	weirNoFast  = "Weir, fast_path: false"
+	baseMemory  = "base"
+	baseRedis   = "base, Redis"
+)
+
+func scenarios() []scenario {
+	cached := []string{bareHandler, weirMemory, weirRedis, weirNoFast, baseMemory, baseRedis, "nginx", "varnish", "haproxy"}
+	forwarded := []string{bareProxy, weirMemory, baseMemory, "nginx", "varnish", "haproxy"}
+	overRedis := []string{redisProxy, weirRedis, baseRedis}
+	return []scenario{
+		{"Hit, 2 KB, 64 connections", smallPath, 64, false, true, cached},
+		{"Conditional hit (304), 64 connections", smallPath, 64, true, true, cached},
+		{"Hit, 64 KB, 64 connections", largePath, 64, false, true, cached},
+		{"Hit, 2 KB, 1 connection", smallPath, 1, false, true, cached},
+		{"Pass-through, known route, 64 connections", knownPath, 64, false, false, forwarded},
+		{"Pass-through, unknown route, 64 connections", unknownPath, 64, false, false, forwarded},
+		{"Pass-through, known route, 1 connection", knownPath, 1, false, false, forwarded},
+		{"Pass-through with Redis, known route, 64 connections", knownPath, 64, false, false, overRedis},
+		{"Pass-through with Redis, unknown route, 64 connections", unknownPath, 64, false, false, overRedis},
+	}
+}
+
+// figures is the result of one server in one round.
+type figures struct {
+	rate     float64 // requests per second
+	cpu      float64 // CPU seconds per 100,000 requests, user and system
+	p50, p99 time.Duration
+}
+
+func main() {
+	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") {
+		exit(serve(os.Args[1], os.Args[2:]))
+	}
+	var b bench
+	flag.StringVar(&b.weir, "weir", "bin/weir", "the binary to measure")
+	flag.StringVar(&b.base, "base", "", "a second weir binary to measure in pairs with the first")
+	flag.IntVar(&b.rounds, "rounds", 5, "number of rounds")
+	flag.IntVar(&b.seconds, "seconds", 3, "seconds of load for each server in each round")
+	only := flag.String("only", ".", "regular expression of the scenarios to measure")
+	peers := flag.Bool("peers", true, "measure nginx, Varnish and HAProxy if they are installed")
+	write := flag.String("write", "", "Markdown file whose figures between the marks are replaced")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	exit(b.run(ctx, regexp.MustCompile(*only), *peers, *write))
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "benchmark:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// bench holds the settings of a run and the processes that it started.
+type bench struct {
+	weir, base      string
+	rounds, seconds int
+
+	dir             string
+	upstream, redis string // addresses
+	servers         map[string]*process
+	all             []*process
+}
+
+type process struct {
+	address string
+	cmd     *exec.Cmd
+}
+
+func (b *bench) run(ctx context.Context, only *regexp.Regexp, peers bool, write string) (err error) {
+	if b.dir, err = os.MkdirTemp("", "weir-benchmark-"); err != nil {
+		return err
+	}
+	defer func() {
+		for _, p := range b.all {
+			_ = p.cmd.Process.Kill()
+			_ = p.cmd.Wait()
+		}
+		_ = os.RemoveAll(b.dir)
+	}()
+	if err := os.Chmod(b.dir, 0o755); err != nil { // nginx's workers run as another user
+		return err
+	}
+	if err := b.start(ctx, peers); err != nil {
+		return err
+	}
+	var report strings.Builder
+	fmt.Fprintf(&report, "%s, %d cores, %s; %d rounds of %d s each.\n", processor(), runtime.NumCPU(), runtime.Version(), b.rounds, b.seconds)
+	for _, s := range scenarios() {
+		if !only.MatchString(s.title) {
+			continue
+		}
+		s.servers = slices.DeleteFunc(s.servers, func(name string) bool { return b.servers[name] == nil })
+		results, err := b.measure(ctx, s)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.title, err)
+		}
+		report.WriteString(table(s, results))
+	}
+	fmt.Print(report.String())
+	if write == "" {
+		return nil
+	}
+	text, err := os.ReadFile(write)
+	if err != nil {
+		return err
+	}
+	before, rest, found := strings.Cut(string(text), beginMark)
+	_, after, closed := strings.Cut(rest, endMark)
+	if !found || !closed {
+		return fmt.Errorf("write %s: the marks %q and %q are missing", write, beginMark, endMark)
+	}
+	return os.WriteFile(write, []byte(before+beginMark+"\n"+report.String()+"\n"+endMark+after), 0o644)
+}
+
+const beginMark, endMark = "<!-- begin figures -->\n", "<!-- end figures -->"
+
+// start starts upstream, Redis and all servers.
+func (b *bench) start(ctx context.Context, peers bool) error {
+	b.servers = map[string]*process{}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	upstream, err := b.spawn(ctx, loadCores(), self, "upstream", "{{.Address}}")
+	if err != nil {
+		return err
+	}
+	b.upstream = upstream.address
+	redis, err := b.spawn(ctx, loadCores(), "redis-server", "--bind", "127.0.0.1", "--port", "{{.Port}}", "--save", "", "--appendonly", "no", "--dir", b.dir)
+	if err != nil {
+		return err
+	}
+	b.redis = redis.address
+	server := func(name string, command ...string) {
+		if err == nil {
+			b.servers[name], err = b.spawn(ctx, "0", command...)
+		}
+	}
+	server(bareProxy, self, "reverseproxy", "{{.Address}}", b.upstream)
+	server(redisProxy, self, "reverseproxy", "{{.Address}}", b.upstream, b.redis)
+	server(weirMemory, b.weir, "serve", "--config", "{{.File \"weir.yaml\" \"memory:\"}}")
+	server(weirRedis, b.weir, "serve", "--config", "{{.File \"weir.yaml\" \"redis://"+b.redis+"/0\"}}")
+	server(weirNoFast, b.weir, "serve", "--config", "{{.File \"weir.yaml\" \"memory:\" \"nofast\"}}")
+	if b.base != "" {
+		server(baseMemory, b.base, "serve", "--config", "{{.File \"weir.yaml\" \"memory:\"}}")
+		server(baseRedis, b.base, "serve", "--config", "{{.File \"weir.yaml\" \"redis://"+b.redis+"/1\"}}")
+	}
+	if peers && installed("nginx") {
+		server("nginx", "nginx", "-c", "{{.File \"nginx.conf\"}}")
+	}
+	if peers && installed("varnishd") {
+		server("varnish", "varnishd", "-F", "-j", "none", "-a", "{{.Address}}", "-f", "{{.File \"varnish.vcl\"}}", "-n", filepath.Join(b.dir, "varnish"), "-s", "malloc,256m", "-p", "thread_pools=1")
+	}
+	if peers && installed("haproxy") {
+		server("haproxy", "haproxy", "-db", "-f", "{{.File \"haproxy.cfg\"}}")
+	}
+	if err != nil {
+		return err
+	}
+	// The bare handler repeats the hits of Weir, header by header.
+	hits := filepath.Join(b.dir, "hits.json")
+	if err := record(b.servers[weirMemory].address, hits); err != nil {
+		return err
+	}
+	server(bareHandler, self, "handler", "{{.Address}}", hits)
+	return err
+}
+
+func installed(program string) bool { _, err := exec.LookPath(program); return err == nil }
+
+// loadCores are all cores but the first.
+func loadCores() string {
+	if n := runtime.NumCPU(); n > 1 {
+		return "1-" + strconv.Itoa(n-1)
+	}
+	return "0"
+}
+
+// place is the data of the templates in commands and configurations.
+type place struct {
+	b                  *bench
+	Dir, Address, Port string
+	Admin, Store       string
+	Upstream           string
+	UpstreamHost       string
+	UpstreamPort       string
+	NoFastPath         bool
+}
+
+// File writes a configuration and returns its path. options are the store and "nofast".
+func (p place) File(name string, options ...string) (string, error) {
+	if len(options) > 0 {
+		p.Store = options[0]
+	}
+	p.NoFastPath = slices.Contains(options, "nofast")
+	text, err := template.ParseFS(conf, "conf/"+name)
+	if err != nil {
+		return "", err
+	}
+	f, err := os.Create(filepath.Join(p.Dir, p.Port+"-"+name))
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	return f.Name(), text.Execute(f, p)
+}
+
+// spawn starts a server on the given cores and waits until it accepts connections.
+func (b *bench) spawn(ctx context.Context, cores string, command ...string) (*process, error) {
+	p := place{b: b, Dir: b.dir, Address: freeAddress(), Admin: freeAddress(), Upstream: b.upstream}
+	_, p.Port, _ = net.SplitHostPort(p.Address)
+	p.UpstreamHost, p.UpstreamPort, _ = net.SplitHostPort(b.upstream)
+	args := []string{"-c", cores}
+	for _, word := range command {
+		t, err := template.New("").Parse(word)
+		if err != nil {
+			return nil, err
+		}
+		var out strings.Builder
+		if err := t.Execute(&out, p); err != nil {
+			return nil, err
+		}
+		args = append(args, out.String())
+	}
+	log, err := os.Create(filepath.Join(b.dir, p.Port+".log"))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd := exec.CommandContext(ctx, "taskset", args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if cores == "0" {
+		cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", command[0], err)
+	}
+	started := &process{p.Address, cmd}
+	b.all = append(b.all, started)
+	for range 200 {
+		c, err := net.Dial("tcp", p.Address)
+		if err == nil {
+			return started, c.Close()
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	text, _ := os.ReadFile(log.Name())
+	return nil, fmt.Errorf("start %s: no connection within 10 s: %s", command[0], text)
+}
+
+func freeAddress() string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// measure returns the figures of all rounds by server. A first round warms up.
+func (b *bench) measure(ctx context.Context, s scenario) (map[string][]figures, error) {
+	results := map[string][]figures{}
+	for round := range b.rounds + 1 {
+		for i := range s.servers {
+			name := s.servers[(i+round)%len(s.servers)]
+			f, err := b.load(ctx, s, b.servers[name], round == 0)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			if round > 0 {
+				results[name] = append(results[name], f)
+				fmt.Fprintf(os.Stderr, "round %d: %s: %s: %.0f/s, %.2f CPU s\n", round, s.title, name, f.rate, f.cpu)
+			}
+		}
+	}
+	return results, nil
+}
+
+// load runs wrk once and checks that the requests took the path that the scenario is about.
+func (b *bench) load(ctx context.Context, s scenario, p *process, warmUp bool) (figures, error) {
+	seconds := b.seconds
+	if warmUp {
+		seconds = 1
+	}
+	script := filepath.Join(b.dir, "report.lua")
+	text, err := conf.ReadFile("conf/report.lua")
+	if err == nil {
+		err = os.WriteFile(script, text, 0o600)
+	}
+	if err != nil {
+		return figures{}, err
+	}
+	args := []string{"-c", loadCores(), "wrk", "-t1", "-c", strconv.Itoa(s.connections), "-d", strconv.Itoa(seconds), "--timeout", "10s", "-s", script, "-H", "Authorization: " + token}
+	if s.conditional {
+		args = append(args, "-H", "If-None-Match: "+etag)
+	}
+	seenBefore, cpuBefore := b.seen(), cpuSeconds(p.cmd.Process.Pid)
+	out, err := exec.CommandContext(ctx, "taskset", append(args, "http://"+p.address+s.path)...).CombinedOutput()
+	cpu, seen := cpuSeconds(p.cmd.Process.Pid)-cpuBefore, b.seen()-seenBefore
+	if err != nil {
+		return figures{}, fmt.Errorf("wrk: %w: %s", err, out)
+	}
+	n := map[string]float64{}
+	_, line, _ := strings.Cut(string(out), "figures ")
+	for _, field := range strings.Fields(line) {
+		name, value, _ := strings.Cut(field, "=")
+		n[name], _ = strconv.ParseFloat(value, 64)
+	}
+	requests := n["requests"]
+	switch {
+	case requests == 0 || n["failed"] > 0:
+		return figures{}, fmt.Errorf("%.0f requests, %.0f failed: %s", requests, n["failed"], out)
+	case s.hit && !warmUp && seen > requests/1000:
+		return figures{}, fmt.Errorf("%.0f of %.0f hits reached the upstream", seen, requests)
+	case !s.hit && !warmUp && seen < requests:
+		return figures{}, fmt.Errorf("%.0f of %.0f requests reached the upstream", seen, requests)
+	}
+	return figures{
+		rate: requests / n["time"] * 1e6, cpu: cpu / requests * 1e5,
+		p50: time.Duration(n["p50"]) * time.Microsecond, p99: time.Duration(n["p99"]) * time.Microsecond,
+	}, nil
+}
+
+// seen returns the number of requests that the upstream has answered.
+func (b *bench) seen() float64 {
+	resp, err := http.Get("http://" + b.upstream + seenPath)
+	if err != nil {
+		return 0
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body)
+	n, _ := strconv.ParseFloat(string(text), 64)
+	return n
+}
+
+// cpuSeconds returns the CPU time of a process and of its children (proc_pid_stat(5)).
+func cpuSeconds(pid int) float64 {
+	total := 0.0
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if _, rest, found := strings.Cut(string(text), ") "); found {
+		fields := strings.Fields(rest)
+		for _, ticks := range fields[11:13] {
+			n, _ := strconv.ParseFloat(ticks, 64)
+			total += n / 100
+		}
+	}
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	for _, child := range strings.Fields(string(children)) {
+		if n, err := strconv.Atoi(child); err == nil {
+			total += cpuSeconds(n)
+		}
+	}
+	return total
+}
+
+// table returns the medians of a scenario as Markdown.
+func table(s scenario, results map[string][]figures) string {
+	var out strings.Builder
+	baseline := s.servers[0]
+	fmt.Fprintf(&out, "\n### %s\n\n| server | requests/s | to %s | CPU, to %s | p50 | p99 | CPU s per 100,000 |\n|---|---|---|---|---|---|---|\n", s.title, baseline, baseline)
+	for _, name := range s.servers {
+		rate := func(f figures) float64 { return f.rate }
+		cpu := func(f figures) float64 { return f.cpu }
+		p50 := func(f figures) float64 { return f.p50.Seconds() * 1000 }
+		p99 := func(f figures) float64 { return f.p99.Seconds() * 1000 }
+		fmt.Fprintf(&out, "| %s | %.0f | %.2f | %.2f | %.2f ms | %.2f ms | %.2f |\n", name,
+			median(results[name], rate), ratio(results[name], results[baseline], rate), ratio(results[name], results[baseline], cpu),
+			median(results[name], p50), median(results[name], p99), median(results[name], cpu))
+	}
+	return out.String()
+}
+
+func median(list []figures, of func(figures) float64) float64 {
+	var values []float64
+	for _, f := range list {
+		values = append(values, of(f))
+	}
+	slices.Sort(values)
+	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2
+}
+
+// ratio returns the median of the ratios of each round.
+func ratio(list, baseline []figures, of func(figures) float64) float64 {
+	i := -1
+	return median(list, func(f figures) float64 { i++; return of(f) / of(baseline[i]) })
+}
+
+// processor returns the model name of the first core.
+func processor() string {
+	text, _ := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(text)) {
+		if _, name, found := strings.Cut(line, ": "); found && strings.HasPrefix(line, "model name") {
+			return strings.TrimSpace(name)
+		}
+	}
+	return cmp.Or(os.Getenv("PROCESSOR"), runtime.GOARCH)
+}
