@@ -76,7 +76,6 @@ func (c *serveCommand) Run(p *process) error {
 	defer watching.Wait()
 	defer cancel()
 	watching.Go(func() { tuneCollector(ctx) })
-	watching.Go(func() { gatherPages(ctx) })
 	if source.Path != "" {
 		hup := make(chan os.Signal, 1)
 		signal.Notify(hup, syscall.SIGHUP)
