@@ -5,25 +5,6 @@ import (
 	"testing"
 )
 
-func TestTheCollectorLeavesRoom(t *testing.T) {
-	for _, c := range []struct {
-		live    uint64
-		percent int
-	}{
-		{0, 400},
-		{4 << 20, 400},
-		{16 << 20, 250},
-		{100 << 20, 40},
-		{192 << 20, 20},
-		{300 << 20, 20},
-		{4 << 30, 20},
-	} {
-		if got := collectorPercent(c.live); got != c.percent {
-			t.Errorf("%d MB live: %d %%, want %d", c.live>>20, got, c.percent)
-		}
-	}
-}
-
 func TestMemoryIsShared(t *testing.T) {
 	for _, c := range []struct {
 		limit, configured, cache int64

@@ -75,7 +75,6 @@ func (c *serveCommand) Run(p *process) error {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer cancel()
-	watching.Go(func() { tuneCollector(ctx) })
 	if source.Path != "" {
 		hup := make(chan os.Signal, 1)
 		signal.Notify(hup, syscall.SIGHUP)
