@@ -28,7 +28,7 @@ help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## Build bin/weir, static.
-	@GO="$(GO)" .ci/build -o bin/weir ./cmd/weir
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/weir ./cmd/weir
 
 demo: build ## Build, and run everything on this machine. Needs Go only.
 	@exec ./bin/weir demo

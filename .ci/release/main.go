@@ -132,8 +132,8 @@ func (r *release) documents() error {
 
 // build makes a binary that depends on the source, the version and Go alone.
 func (r *release) build(system, machine, to string) error {
-	cmd := exec.Command(".ci/build", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.release="+r.version, "-o", to, "./cmd/weir")
-	cmd.Env = append(os.Environ(), "GOOS="+system, "GOARCH="+machine, "GOFLAGS=", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOWORK=off")
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.release="+r.version, "-o", to, "./cmd/weir")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+machine, "GOFLAGS=", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOWORK=off")
 	cmd.Stderr = os.Stderr
 	return cmd.Run()
 }
