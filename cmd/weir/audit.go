@@ -6,7 +6,6 @@ import (
 	"os"
 
 	"github.com/weirgate/weir/internal/config"
-	"github.com/weirgate/weir/internal/risk"
 )
 
 type auditCommand struct {
@@ -24,7 +23,7 @@ func (c *auditCommand) Run(p *process) error {
 	if err != nil {
 		return &exit{exitUsage, err.Error()}
 	}
-	cfg, places, err := config.Locate(config.Source{Path: c.File, Getenv: p.getenv}, text)
+	cfg, positions, err := config.ParseWithPositions(config.Source{Path: c.File, Getenv: p.getenv}, text)
 	var problems config.Problems
 	if errors.As(err, &problems) {
 		for _, problem := range problems {
@@ -32,8 +31,8 @@ func (c *auditCommand) Run(p *process) error {
 		}
 		return &exit{exitFailure, fmt.Sprintf("%s: %s: what is not valid is not graded", c.File, count(len(problems), "mistake"))}
 	}
-	graded := map[risk.Grade]int{}
-	for _, found := range risk.Assess(risk.File{Config: cfg, Places: places, Mode: about.Mode()}) {
+	graded := map[config.Grade]int{}
+	for _, found := range config.Assess(config.AuditedFile{Config: cfg, Positions: positions, Mode: about.Mode()}) {
 		graded[found.Grade]++
 		key := found.Key
 		if key != "" {
@@ -41,8 +40,8 @@ func (c *auditCommand) Run(p *process) error {
 		}
 		p.printf("%-6s  %s:%d:%d: %s%s\n        to do: %s\n", found.Grade, c.File, found.Line, found.Column, key, found.Why, found.Do)
 	}
-	p.printf("%s: %d high, %d medium, %d low\n", c.File, graded[risk.High], graded[risk.Medium], graded[risk.Low])
-	if n := graded[risk.High]; n > 0 {
+	p.printf("%s: %d high, %d medium, %d low\n", c.File, graded[config.High], graded[config.Medium], graded[config.Low])
+	if n := graded[config.High]; n > 0 {
 		return &exit{exitFailure, fmt.Sprintf("%s: %s", c.File, count(n, "high risk"))}
 	}
 	return nil

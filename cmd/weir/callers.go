@@ -12,22 +12,21 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
-	"github.com/weirgate/weir/internal/issuer"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
 )
 
 // book is who may call. Its errors are of values that were checked with the
 // file, and of files that have changed since.
-func (g *gateway) book(c *config.Config, upstream *url.URL, dialect *policy.Dialect) (*credential.Book, error) {
+func (g *gateway) book(c *config.Config, upstream *url.URL, dialect *policy.Dialect) (*credential.Registry, error) {
 	b := credential.Config{
-		Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough, HashKey: g.hashKey, Published: g.issuers,
-		Held: g.held(c, upstream, dialect), Custody: g.custody,
+		Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough, HashKey: g.hashKey, IssuerKeys: g.issuerKeys,
+		Held: g.held(c, upstream, dialect), Health: g.credentialHealth,
 	}
 	urls := map[string]string{}
 	for _, i := range c.Issuers {
 		urls[i.Name] = i.URL
-		b.Issuers = append(b.Issuers, issuer.Issuer{URL: i.URL, Audiences: i.Audiences, Algorithms: i.Algorithms, Skew: i.Skew})
+		b.Issuers = append(b.Issuers, credential.Issuer{URL: i.URL, Audiences: i.Audiences, Algorithms: i.Algorithms, Skew: i.Skew})
 	}
 	for _, entry := range c.Clients {
 		client, err := clientOf(entry, urls)
@@ -40,7 +39,7 @@ func (g *gateway) book(c *config.Config, upstream *url.URL, dialect *policy.Dial
 	if b.Authorities, err = c.TLS.Authorities(); err != nil {
 		return nil, fmt.Errorf("tls.client_ca: %w", err)
 	}
-	return credential.NewBook(b), nil
+	return credential.NewRegistry(b), nil
 }
 
 // issuerURLs are those whose keys are worth keeping.
@@ -56,7 +55,7 @@ func issuerURLs(c *config.Config) []string {
 func clientOf(c config.Client, issuers map[string]string) (credential.Client, error) {
 	known := credential.Client{
 		Name: c.Name, Credentials: c.Credentials, Share: c.Share, Priority: policy.Priority(c.Priority), Debug: c.Debug,
-		Token: credential.Token{Issuer: issuers[c.JWT.Issuer], Claims: c.JWT.Claims},
+		Token: credential.TokenMatch{Issuer: issuers[c.JWT.Issuer], Claims: c.JWT.Claims},
 		Scope: &policy.Scope{Methods: c.Methods, Operations: c.Operations},
 	}
 	if c.Key != "" {
@@ -75,18 +74,18 @@ func clientOf(c config.Client, issuers map[string]string) (credential.Client, er
 }
 
 // identify shows the proxy no credential, only how to put one on a request.
-func identify(b *credential.Book) func(*http.Request) (proxy.Identity, error) {
+func identify(b *credential.Registry) func(*http.Request) (proxy.Identity, error) {
 	return func(r *http.Request) (proxy.Identity, error) {
 		who, err := b.Identify(r)
 		switch {
-		case errors.Is(err, credential.ErrIssuer):
+		case errors.Is(err, credential.ErrIssuerUnavailable):
 			return proxy.Identity{}, fmt.Errorf("%w: %w", proxy.ErrUnidentifiable, err)
 		case err != nil && r.Context().Err() != nil:
 			return proxy.Identity{}, err
 		case err != nil:
 			return proxy.Identity{}, fmt.Errorf("%w: %w", proxy.ErrUnidentified, err)
 		}
-		if who.Purse != nil {
+		if who.Pool != nil {
 			return spending(who), nil
 		}
 		id := proxy.Identity{Caller: who.Caller, Scope: who.Scope}

@@ -21,11 +21,8 @@ import (
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/history"
-	"github.com/weirgate/weir/internal/installation"
-	"github.com/weirgate/weir/internal/issuer"
 	"github.com/weirgate/weir/internal/telemetry"
 	"github.com/weirgate/weir/internal/tlsauto"
-	"github.com/weirgate/weir/internal/tokenstore"
 	"github.com/weirgate/weir/internal/webhook"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
@@ -51,16 +48,16 @@ type gateway struct {
 	// background is what goes on when its client has left.
 	background *proxy.Background
 	hashKey    []byte
-	issuers    *issuer.Keys
+	issuerKeys *credential.IssuerKeys
 	reload     func() error
 	trail      *admin.Trail
 	history    *history.History
 	stop       context.CancelFunc
 	running    sync.WaitGroup // what stop ends
 
-	custody *credential.Custody
-	mint    *installation.Mint
-	tokens  *tokenstore.Store // where replicas share what it gets; nil without
+	credentialHealth *credential.Health
+	appTokens        *credential.AppTokens
+	sharedTokens     *credential.RedisTokens // where replicas share what it gets; nil without
 
 	began    time.Time
 	webhooks *webhook.Receiver
@@ -74,7 +71,7 @@ type gateway struct {
 // configured is one configuration and the gateway made from it.
 type configured struct {
 	config   *config.Config
-	callers  *credential.Book
+	callers  *credential.Registry
 	proxy    *proxy.Gateway
 	webhooks http.Handler // nil where none are received
 }
@@ -109,7 +106,7 @@ func wire(cfg *config.Config, replica string, t *telemetry.Telemetry, log *slog.
 		store:     store,
 		limiter:   limits.NewLimiter(store),
 		transport: proxy.NewTransport(), background: proxy.NewBackground(),
-		hashKey: store.hashKey, issuers: issuer.NewKeys(proxy.NewTransport()), custody: credential.NewCustody(log),
+		hashKey: store.hashKey, issuerKeys: credential.NewIssuerKeys(proxy.NewTransport()), credentialHealth: credential.NewHealth(log),
 		reload: func() error { return errors.New("there is no configuration file to read anew") },
 		trail:  admin.NewTrail(log), began: time.Now(),
 	}
@@ -125,11 +122,11 @@ func wire(cfg *config.Config, replica string, t *telemetry.Telemetry, log *slog.
 	memory := cache.NewMemory(size)
 	g.cache = cache.NewStore(memory, nil)
 	if g.shared, err = openShared(cfg, memory, log); err != nil {
-		g.issuers.Close()
+		g.issuerKeys.Close()
 		return nil, errors.Join(err, store.close())
 	}
-	if g.mint, g.tokens, err = openMint(cfg, log); err != nil {
-		g.issuers.Close()
+	if g.appTokens, g.sharedTokens, err = openAppTokens(cfg, log); err != nil {
+		g.issuerKeys.Close()
 		if g.shared != nil {
 			_ = g.shared.Close() // nothing is in it
 		}
@@ -161,7 +158,7 @@ func wire(cfg *config.Config, replica string, t *telemetry.Telemetry, log *slog.
 func (g *gateway) watched() telemetry.Sources {
 	s := telemetry.Sources{
 		Accounts: g.store.Accounts, Waiting: g.limiter.Waiting, Cache: g.cache.Size, Lost: g.store.lost, Replicas: g.store.replicas,
-		Quarantined: func() int { return len(g.custody.Quarantined()) }, Reachable: func() bool { return g.current.Load().proxy.Reachable() },
+		Quarantined: func() int { return len(g.credentialHealth.Quarantined()) }, Reachable: func() bool { return g.current.Load().proxy.Reachable() },
 	}
 	if g.tls != nil {
 		s.Certificates = g.tls.Expiries
@@ -187,10 +184,10 @@ func (g *gateway) close() {
 		g.log.Warn("what this replica has set aside is given back in five minutes only", "error", err)
 	}
 	g.telemetry.Close()
-	g.issuers.Close()
-	g.mint.Close()
-	if g.tokens != nil {
-		_ = g.tokens.Close() // nothing is lost
+	g.issuerKeys.Close()
+	g.appTokens.Close()
+	if g.sharedTokens != nil {
+		_ = g.sharedTokens.Close() // nothing is lost
 	}
 	g.transport.CloseIdleConnections()
 	if g.shared != nil {
@@ -244,7 +241,7 @@ func (g *gateway) apply(c *config.Config) error {
 		return err
 	}
 	c = g.inForce(c)
-	g.issuers.Keep(issuerURLs(c))
+	g.issuerKeys.Keep(issuerURLs(c))
 	g.store.configure(limitRules(c))
 	g.inbound.Configure(c.Limits.Inbound.Rate, c.Limits.Inbound.Burst)
 	atOnce := c.Limits.Inbound.Burst
@@ -269,7 +266,7 @@ func (g *gateway) apply(c *config.Config) error {
 	if before := g.current.Swap(next); before != nil {
 		g.former.add(before.proxy)
 	}
-	g.custody.Keep(callers)
+	g.credentialHealth.Keep(callers)
 	return nil
 }
 

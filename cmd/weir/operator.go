@@ -71,7 +71,7 @@ func (g *gateway) admin(a config.Admin) http.Handler {
 	return admin.Handler(g.access(a), admin.Sources{
 		Ready:    func() bool { return !g.drain.Begun() },
 		Accounts: g.store.Accounts,
-		Refused:  func() any { return g.custody.Quarantined() },
+		Refused:  func() any { return g.credentialHealth.Quarantined() },
 		Requests: g.requests,
 		Config:   func() any { return g.current.Load().config.Masked() },
 		Reload:   func() error { return g.reload() },

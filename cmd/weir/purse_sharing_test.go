@@ -146,7 +146,7 @@ func TestNoClientHasASharedCredentialRefused(t *testing.T) {
 		}
 		c.paid(c.asks("docs", http.MethodGet, "/app", 401), "tok-a")
 		c.paid(c.asks("builds", http.MethodGet, "/repos/acme/x/tags", 200), "tok-a")
-		if list := c.g.custody.Quarantined(); len(list) > 0 {
+		if list := c.g.credentialHealth.Quarantined(); len(list) > 0 {
 			t.Errorf("%+v", list)
 		}
 	})

@@ -191,7 +191,7 @@ func TestARefusedCredentialIsNotSentAgainForAWhile(t *testing.T) {
 		}
 		c.pays("/repos/acme/x/subscribers", 200, "tok-a", "tok-b")
 		c.pays("/repos/acme/y/subscribers", 200, "tok-b")
-		if list := c.g.custody.Quarantined(); len(list) != 1 || list[0].Name != "a" || list[0].Times != 1 {
+		if list := c.g.credentialHealth.Quarantined(); len(list) != 1 || list[0].Name != "a" || list[0].Times != 1 {
 			t.Errorf("shown: %+v", list)
 		}
 		if !strings.Contains(c.log.String(), "the API refuses a credential (401)") {
@@ -204,7 +204,7 @@ func TestARefusedCredentialIsNotSentAgainForAWhile(t *testing.T) {
 		revoked = false
 		time.Sleep(10 * time.Second)
 		c.pays("/repos/acme/v/subscribers", 200, "tok-a")
-		if list := c.g.custody.Quarantined(); len(list) != 0 {
+		if list := c.g.credentialHealth.Quarantined(); len(list) != 0 {
 			t.Errorf("shown: %+v", list)
 		}
 	})

@@ -49,7 +49,7 @@ func (g *gateway) state() any {
 	s := gatewayState{
 		Version: version(), Started: g.began.UTC(), Now: time.Now().UTC(), Upstream: c.config.Upstream.URL, Dialect: c.config.Upstream.Dialect,
 		Guarded: g.started.Admin.Token != "", Store: g.store.state(g.started.Store.URL), Waiting: g.limiter.Waiting(), Polling: append(c.proxy.Polling(), g.former.polling()...),
-		Refused: g.custody.Quarantined(),
+		Refused: g.credentialHealth.Quarantined(),
 	}
 	s.Cache.Keys, s.Cache.Bytes = g.cache.Size()
 	s.Cache.Most = uint64(g.started.Cache.Memory)

@@ -92,7 +92,7 @@ func TestNamesOfTheAdminListener(t *testing.T) {
 
 func TestPlacesTellWhereAndHowAValueWasWritten(t *testing.T) {
 	text := minimal + "admin: {token: plain}\ncredentials: [{name: a, kind: user, token: \"${TOKEN}\"}]\nwebhooks: {secret: \"\"}\n"
-	_, places, err := Locate(Source{Path: "weir.yaml", Getenv: env("TOKEN", "s3cret")}, []byte(text))
+	_, positions, err := ParseWithPositions(Source{Path: "weir.yaml", Getenv: env("TOKEN", "s3cret")}, []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,8 +100,8 @@ func TestPlacesTellWhereAndHowAValueWasWritten(t *testing.T) {
 		"upstream.url": "1:17 true", "admin.token": "2:16 true", "admin.listen": "2:8 false",
 		"credentials[0].token": "3:44 false", "webhooks.secret": "4:20 false", "store.url": "1:1 false",
 	} {
-		line, column := places.At(key)
-		if got := fmt.Sprintf("%d:%d %v", line, column, places.Plain(key)); got != want {
+		line, column := positions.At(key)
+		if got := fmt.Sprintf("%d:%d %v", line, column, positions.Plain(key)); got != want {
 			t.Errorf("%s: %s, want %s", key, got, want)
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/credential"
-	"github.com/weirgate/weir/internal/installation"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -188,7 +187,7 @@ func (d *decoder) app(key string, c Credential) {
 	}
 	if c.App.Key == "" {
 		d.wrong(key+".app.key", "required")
-	} else if err := installation.CheckKey(c.App.Key); err != nil {
+	} else if err := credential.CheckAppKey(c.App.Key); err != nil {
 		d.wrong(key+".app.key", "%v", err)
 	}
 	for name, level := range c.App.Permissions {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/credential"
-	"github.com/weirgate/weir/internal/issuer"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -24,7 +23,7 @@ func (d *decoder) issuers(issuers []Issuer) map[string]bool {
 		key := fmt.Sprintf("issuers[%d]", i)
 		d.name(key+".name", entry.Name, names)
 		d.name(key+".url", entry.URL, urls)
-		if err := issuer.Check(entry.URL); err != nil {
+		if err := credential.CheckIssuerURL(entry.URL); err != nil {
 			d.wrong(key+".url", "%q: %v", redacted(entry.URL), err)
 		}
 		if len(entry.Audiences) == 0 || slices.Contains(entry.Audiences, "") {
@@ -34,8 +33,8 @@ func (d *decoder) issuers(issuers []Issuer) map[string]bool {
 			d.wrong(key+".algorithms", "must not be empty")
 		}
 		for j, name := range entry.Algorithms {
-			if !slices.Contains(issuer.Algorithms(), name) {
-				d.wrong(fmt.Sprintf("%s.algorithms[%d]", key, j), "%q: must be one of %s", name, strings.Join(issuer.Algorithms(), ", "))
+			if !slices.Contains(credential.SigningAlgorithms(), name) {
+				d.wrong(fmt.Sprintf("%s.algorithms[%d]", key, j), "%q: must be one of %s", name, strings.Join(credential.SigningAlgorithms(), ", "))
 			}
 		}
 		if entry.Skew > maxSkew {

@@ -95,18 +95,18 @@ func reason(err error) string {
 
 // Parse is [Load] with the text of the file at hand.
 func Parse(s Source, text []byte) (*Config, error) {
-	c, _, err := Locate(s, text)
+	c, _, err := ParseWithPositions(s, text)
 	return c, err
 }
 
-// Locate is [Parse] that tells, too, where in the file each value stands.
-func Locate(s Source, text []byte) (*Config, Places, error) {
+// ParseWithPositions is [Parse] that tells, too, where in the file each value stands.
+func ParseWithPositions(s Source, text []byte) (*Config, Positions, error) {
 	d := &decoder{source: s, at: map[string]position{}, failed: map[string]bool{}}
 	c := Default()
 	document, err := read(text)
 	if err != nil {
 		d.syntax(err, text)
-		return nil, Places{}, d.problems
+		return nil, Positions{}, d.problems
 	}
 	for _, root := range document.Content {
 		d.value(root, reflect.ValueOf(c).Elem(), "")
@@ -117,17 +117,17 @@ func Locate(s Source, text []byte) (*Config, Places, error) {
 		slices.SortStableFunc(d.problems, func(a, b Problem) int {
 			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Key, b.Key))
 		})
-		return nil, Places{}, d.problems
+		return nil, Positions{}, d.problems
 	}
-	return c, Places{d}, nil
+	return c, Positions{d}, nil
 }
 
-// Places are where in a file the values of a configuration stand.
-type Places struct{ d *decoder }
+// Positions are where in a file the values of a configuration stand.
+type Positions struct{ d *decoder }
 
 // At is the line and column of the value at a key ("clients[0].key"); of one that is
 // not given those of the nearest around it.
-func (p Places) At(key string) (line, column int) {
+func (p Positions) At(key string) (line, column int) {
 	at, given := p.d.at[key]
 	if !given {
 		at = p.d.around(key)
@@ -136,14 +136,14 @@ func (p Places) At(key string) (line, column int) {
 }
 
 // Given reports whether the file has a value at a key.
-func (p Places) Given(key string) bool {
+func (p Positions) Given(key string) bool {
 	_, given := p.d.at[key]
 	return given
 }
 
 // Plain reports whether the value at a key is written out in the file: neither from
 // the environment nor read from a file of its own.
-func (p Places) Plain(key string) bool { return p.d.at[key].plain }
+func (p Positions) Plain(key string) bool { return p.d.at[key].plain }
 
 // read parses the one document of a file; an empty file has none.
 func read(text []byte) (document yaml.Node, err error) {

@@ -217,7 +217,7 @@ var secretPlaces = []string{
 func TestNoErrorQuotesASecret(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var text strings.Builder
-		for _, place := range rapid.SliceOfN(rapid.SampledFrom(secretPlaces), 1, 4).Draw(t, "places") {
+		for _, place := range rapid.SliceOfN(rapid.SampledFrom(secretPlaces), 1, 4).Draw(t, "positions") {
 			text.WriteString(strings.ReplaceAll(place, "%", "hunter2") + "\n")
 		}
 		_, err := Parse(Source{Path: "weir.yaml", Getenv: env()}, []byte(text.String()))

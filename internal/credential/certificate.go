@@ -111,7 +111,7 @@ func (c *certificates) add(certificate Certificate, who Caller) {
 // authorities for it. Nobody is turned away there for having no certificate:
 // who it is Identify says, request by request, so a reload takes effect on
 // connections that are open, and on sessions that are resumed.
-func (b *Book) ClientAuth() (tls.ClientAuthType, *x509.CertPool) {
+func (b *Registry) ClientAuth() (tls.ClientAuthType, *x509.CertPool) {
 	switch {
 	case len(b.certificates.order) == 0:
 		return tls.NoClientCert, nil

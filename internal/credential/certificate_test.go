@@ -86,18 +86,18 @@ func fingerprint(c tls.Certificate) string {
 }
 
 // certified is a book of clients by their certificates' names, in that order.
-func certified(t testing.TB, passThrough bool, authorities []*x509.Certificate, names ...string) *Book {
+func certified(t testing.TB, passThrough bool, authorities []*x509.Certificate, names ...string) *Registry {
 	t.Helper()
 	config := Config{Dialect: &policy.Dialect{}, HashKey: NewHashKey(), Egress: "shared", PassThrough: passThrough, Authorities: authorities, Held: []Held{{Name: "ci", Kind: policy.User, Token: "held"}}}
 	for _, name := range names {
 		config.Clients = append(config.Clients, Client{Name: name, Certificate: certificate(t, name), Credentials: []string{"ci"}})
 	}
-	return NewBook(config)
+	return NewRegistry(config)
 }
 
 // seen connects over TLS, as the listener of a book, and returns what a handler
 // is told of the connection; nil when the handshake fails.
-func seen(t testing.TB, b *Book, with ...tls.Certificate) *tls.ConnectionState {
+func seen(t testing.TB, b *Registry, with ...tls.Certificate) *tls.ConnectionState {
 	t.Helper()
 	var state *tls.ConnectionState
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { state = r.TLS }))
@@ -191,14 +191,14 @@ func TestAttack50AConnectionIsNoBetterThanTheConfiguration(t *testing.T) {
 	authorities := []*x509.Certificate{ours.certificate}
 	b := certified(t, false, authorities, "dns:builds.example")
 	state := seen(t, b, ours.issue(&x509.Certificate{DNSNames: []string{"builds.example"}}))
-	who := func(b *Book, state *tls.ConnectionState) string {
+	who := func(b *Registry, state *tls.ConnectionState) string {
 		c, _ := b.Identify(&http.Request{TLS: state})
 		return c.Client
 	}
 	if got := who(b, state); got != "dns:builds.example" {
 		t.Fatalf("as it was: %q", got)
 	}
-	for name, other := range map[string]*Book{
+	for name, other := range map[string]*Registry{
 		"another authority": certified(t, false, []*x509.Certificate{theirs.certificate}, "dns:builds.example"),
 		"no authority":      certified(t, false, nil, "dns:builds.example"),
 		"no such client":    certified(t, false, authorities, "dns:deploys.example"),
@@ -252,7 +252,7 @@ func TestClientAuth(t *testing.T) {
 	ours := newAuthority(t, "ours")
 	authorities := []*x509.Certificate{ours.certificate}
 	for name, c := range map[string]struct {
-		book *Book
+		book *Registry
 		want tls.ClientAuthType
 	}{
 		"nobody has one":    {certified(t, true, authorities), tls.NoClientCert},

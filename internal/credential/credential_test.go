@@ -101,13 +101,13 @@ func TestSecretEqual(t *testing.T) {
 	})
 }
 
-func book(t *testing.T, passThrough bool) *Book {
+func book(t *testing.T, passThrough bool) *Registry {
 	t.Helper()
 	dialect, err := policy.LoadDialect("github")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewBook(Config{
+	return NewRegistry(Config{
 		Dialect: dialect, Egress: "shared", PassThrough: passThrough, HashKey: NewHashKey(),
 		Held: []Held{
 			{Name: "ci", Kind: policy.User, Account: "octo-bot", Token: "ghp_held"},
@@ -126,7 +126,7 @@ func with(values ...string) *http.Request {
 	return &http.Request{Header: http.Header{"Authorization": values}}
 }
 
-func identify(t *testing.T, b *Book, values ...string) Caller {
+func identify(t *testing.T, b *Registry, values ...string) Caller {
 	t.Helper()
 	c, err := b.Identify(with(values...))
 	if err != nil {

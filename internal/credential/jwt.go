@@ -5,32 +5,31 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/weirgate/weir/internal/issuer"
 	"github.com/weirgate/weir/policy"
 )
 
-// Token says by which tokens a client is known: those of an issuer in which
+// TokenMatch says by which tokens a client is known: those of an issuer in which
 // each of the claims has a value that its pattern ([policy.Glob]) is made for.
 // The zero value stands for none.
-type Token struct {
+type TokenMatch struct {
 	Issuer string // its URL
 	Claims map[string]string
 }
 
 // tokens are clients by their tokens.
 type tokens struct {
-	issuers   map[string]issuer.Issuer // by URL
-	published *issuer.Keys
+	issuers   map[string]Issuer // by URL
+	published *IssuerKeys
 	clients   []tokenClient
 }
 
 type tokenClient struct {
-	Token
+	TokenMatch
 	Caller
 }
 
-func newTokens(issuers []issuer.Issuer, published *issuer.Keys) tokens {
-	t := tokens{issuers: make(map[string]issuer.Issuer, len(issuers)), published: published}
+func newTokens(issuers []Issuer, published *IssuerKeys) tokens {
+	t := tokens{issuers: make(map[string]Issuer, len(issuers)), published: published}
 	for _, i := range issuers {
 		t.issuers[i.URL] = i
 	}
@@ -39,14 +38,14 @@ func newTokens(issuers []issuer.Issuer, published *issuer.Keys) tokens {
 
 // add takes a client's tokens. Without a claim they would be everybody's of that
 // issuer, so they are nobody's.
-func (t *tokens) add(token Token, c Caller) {
+func (t *tokens) add(token TokenMatch, c Caller) {
 	if len(token.Claims) > 0 {
 		t.clients = append(t.clients, tokenClient{token, c})
 	}
 }
 
 // errNobody is the error for a token that is valid and names no client.
-var errNobody = fmt.Errorf("%w: its claims are those of no client", ErrToken)
+var errNobody = fmt.Errorf("%w: its claims are those of no client", ErrInvalidToken)
 
 // caller returns the client that a token names: the first of those whose
 // claims it has. A credential is ours when it is a token, and says that it is of an issuer
@@ -55,7 +54,7 @@ func (t *tokens) caller(ctx context.Context, credential string) (c Caller, ours 
 	if len(t.issuers) == 0 {
 		return Caller{}, false, nil
 	}
-	url, ok := issuer.Of(credential)
+	url, ok := issuerOf(credential)
 	if !ok {
 		return Caller{}, false, nil
 	}
@@ -75,9 +74,9 @@ func (t *tokens) caller(ctx context.Context, credential string) (c Caller, ours 
 	return Caller{}, true, errNobody
 }
 
-func (t Token) fits(claims issuer.Claims) bool {
+func (t TokenMatch) fits(claims jwtClaims) bool {
 	for name, pattern := range t.Claims {
-		if !slices.ContainsFunc(claims.Texts(name), func(value string) bool { return policy.Glob(pattern, value) }) {
+		if !slices.ContainsFunc(claims.values(name), func(value string) bool { return policy.Glob(pattern, value) }) {
 			return false
 		}
 	}

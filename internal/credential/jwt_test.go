@@ -18,7 +18,6 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 	"pgregory.net/rapid"
 
-	"github.com/weirgate/weir/internal/issuer"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -27,7 +26,7 @@ type authorityOfTokens struct {
 	t    testing.TB
 	url  string
 	key  *ecdsa.PrivateKey
-	keys *issuer.Keys
+	keys *IssuerKeys
 	down bool
 }
 
@@ -37,7 +36,7 @@ func newIssuer(t testing.TB) *authorityOfTokens {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &authorityOfTokens{t: t, key: key, keys: issuer.NewKeys(&http.Transport{})}
+	a := &authorityOfTokens{t: t, key: key, keys: NewIssuerKeys(&http.Transport{})}
 	mux := http.NewServeMux()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if a.down {
@@ -76,19 +75,19 @@ func (a *authorityOfTokens) bearer(claims map[string]any) string {
 }
 
 // book is of clients that are known by claims, named in that order.
-func (a *authorityOfTokens) book(passThrough bool, claims ...map[string]string) *Book {
+func (a *authorityOfTokens) book(passThrough bool, claims ...map[string]string) *Registry {
 	config := Config{
-		Dialect: &policy.Dialect{}, HashKey: NewHashKey(), Egress: "shared", PassThrough: passThrough, Published: a.keys,
-		Issuers: []issuer.Issuer{
+		Dialect: &policy.Dialect{}, HashKey: NewHashKey(), Egress: "shared", PassThrough: passThrough, IssuerKeys: a.keys,
+		Issuers: []Issuer{
 			{URL: a.url, Audiences: []string{"weir"}, Algorithms: []string{"ES256"}},
 			{URL: a.url + "/other", Audiences: []string{"weir"}, Algorithms: []string{"ES256"}},
 		},
 		Held: []Held{{Name: "ci", Kind: policy.User, Token: "held"}},
 	}
 	for i, c := range claims {
-		config.Clients = append(config.Clients, Client{Name: fmt.Sprint(i), Token: Token{a.url, c}, Credentials: []string{"ci"}, Scope: &policy.Scope{Methods: []string{fmt.Sprint(i)}}})
+		config.Clients = append(config.Clients, Client{Name: fmt.Sprint(i), Token: TokenMatch{a.url, c}, Credentials: []string{"ci"}, Scope: &policy.Scope{Methods: []string{fmt.Sprint(i)}}})
 	}
-	return NewBook(config)
+	return NewRegistry(config)
 }
 
 func TestTokensNameTheirClient(t *testing.T) {
@@ -115,7 +114,7 @@ func TestTokensNameTheirClient(t *testing.T) {
 		{"nothing", nil, ""},
 	} {
 		who, err := b.Identify(with(a.bearer(c.claims)))
-		if who.Client != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, ErrToken) {
+		if who.Client != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, ErrInvalidToken) {
 			t.Errorf("%s: %q, %v", c.name, who.Client, err)
 		}
 		if err == nil && (who.Authorization.Reveal() != "Bearer held" || !who.Scope.Allows(c.want, &policy.Operation{})) {
@@ -161,14 +160,14 @@ func TestAttack59ATokenForUsIsNeverPassedOn(t *testing.T) {
 // claims that only one of them may make.
 func TestAttack59OneIssuersWordIsNotAnothers(t *testing.T) {
 	ours, theirs := newIssuer(t), newIssuer(t)
-	b := NewBook(Config{
-		Dialect: &policy.Dialect{}, HashKey: NewHashKey(), PassThrough: true, Published: ours.keys,
-		Issuers: []issuer.Issuer{
+	b := NewRegistry(Config{
+		Dialect: &policy.Dialect{}, HashKey: NewHashKey(), PassThrough: true, IssuerKeys: ours.keys,
+		Issuers: []Issuer{
 			{URL: theirs.url, Audiences: []string{"weir"}, Algorithms: []string{"ES256"}},
 			{URL: ours.url, Audiences: []string{"weir"}, Algorithms: []string{"ES256"}},
 		},
 		Held:    []Held{{Name: "ci", Kind: policy.User, Token: "held"}},
-		Clients: []Client{{Name: "builds", Token: Token{ours.url, map[string]string{"sub": "builds"}}, Credentials: []string{"ci"}}},
+		Clients: []Client{{Name: "builds", Token: TokenMatch{ours.url, map[string]string{"sub": "builds"}}, Credentials: []string{"ci"}}},
 	})
 	if c, err := b.Identify(with(ours.bearer(map[string]any{"sub": "builds"}))); err != nil || c.Client != "builds" {
 		t.Errorf("ours: %+v, %v", c, err)
@@ -180,7 +179,7 @@ func TestAttack59OneIssuersWordIsNotAnothers(t *testing.T) {
 		theirs.bearer(map[string]any{"sub": "builds", "iss": ours.url}),
 		ours.bearer(map[string]any{"sub": "builds", "iss": theirs.url}),
 	} {
-		if c, err := b.Identify(with(value)); !errors.Is(err, ErrToken) || errors.Is(err, errNobody) {
+		if c, err := b.Identify(with(value)); !errors.Is(err, ErrInvalidToken) || errors.Is(err, errNobody) {
 			t.Errorf("by the key of the other: %+v, %v", c, err)
 		}
 	}
@@ -190,7 +189,7 @@ func TestAnIssuerThatIsAwayIsNoReasonToRefuseForGood(t *testing.T) {
 	a := newIssuer(t)
 	a.down = true
 	_, err := a.book(true, map[string]string{"sub": "builds"}).Identify(with(a.bearer(map[string]any{"sub": "builds"})))
-	if !errors.Is(err, ErrIssuer) || errors.Is(err, ErrToken) {
+	if !errors.Is(err, ErrIssuerUnavailable) || errors.Is(err, ErrInvalidToken) {
 		t.Errorf("%v", err)
 	}
 }

@@ -58,7 +58,7 @@ func TestAttack59OthersCredentialsArePassedOn(t *testing.T) {
 // is like a key by a part of it, lets in nobody.
 func TestAttack59AHashIsNoKey(t *testing.T) {
 	long := strings.Repeat("k", 100)
-	b := NewBook(Config{
+	b := NewRegistry(Config{
 		Dialect: &policy.Dialect{}, HashKey: NewHashKey(), Held: []Held{{Name: "ci", Token: "held"}},
 		Clients: []Client{{Name: "long", Key: sha256.Sum256([]byte(long)), Credentials: []string{"ci"}}, {Name: "without a key", Credentials: []string{"ci"}}},
 	})
@@ -97,7 +97,7 @@ func TestNeverAnotherClientsKey(t *testing.T) {
 		}
 		config.Clients = append(config.Clients, Client{Name: "without a key", Credentials: []string{"ci"}})
 		shown := rapid.StringMatching(`[ab]{0,4}`).Draw(t, "shown")
-		c, err := NewBook(config).Identify(with("Bearer " + shown))
+		c, err := NewRegistry(config).Identify(with("Bearer " + shown))
 		if err == nil && c.Client != shown || err != nil && strings.Contains(fmt.Sprint(keys, " "), " "+shown+" ") {
 			t.Fatalf("%q is %q, %v", shown, c.Client, err)
 		}
@@ -106,7 +106,7 @@ func TestNeverAnotherClientsKey(t *testing.T) {
 
 func TestTheFirstOfTwoClientsWithOneKey(t *testing.T) {
 	key := sha256.Sum256([]byte("k"))
-	b := NewBook(Config{HashKey: NewHashKey(), Held: []Held{{Name: "ci", Token: "held"}}, Clients: []Client{
+	b := NewRegistry(Config{HashKey: NewHashKey(), Held: []Held{{Name: "ci", Token: "held"}}, Clients: []Client{
 		{Name: "first", Key: key, Credentials: []string{"ci"}},
 		{Name: "second", Key: key, Credentials: []string{"ci"}},
 	}})

@@ -14,21 +14,21 @@ const (
 )
 
 // sight remembers which credential does not see what: until when, by class and what.
-// What is not there may be seen. It is guarded by the custody's mutex.
+// What is not there may be seen. It is guarded by the health's mutex.
 type sight map[[2]string]time.Time
 
 func newSight() sight { return sight{} }
 
 // here is what is remembered of one path only, there of all that belongs to a target,
 // and by of one operation on it.
-func (w Wanted) here() string  { return "path " + w.Path }
-func (w Wanted) there() string { return "all of " + w.Target }
-func (w Wanted) by() string    { return w.Operation.ID + " " + w.Operation.Path + " of " + w.Target }
+func (w Request) here() string  { return "path " + w.Path }
+func (w Request) there() string { return "all of " + w.Target }
+func (w Request) by() string    { return w.Operation.ID + " " + w.Operation.Path + " of " + w.Target }
 
 // blind reports whether a credential is presumed not to see what is wanted. It may have
 // been another client that it was told so, and it may be so no more: such a credential
 // is asked last, but it is asked.
-func (c *Custody) blind(class string, w Wanted, now time.Time) bool {
+func (c *Health) blind(class string, w Request, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, what := range []string{w.here(), w.there(), w.by()} {
@@ -43,7 +43,7 @@ func (c *Custody) blind(class string, w Wanted, now time.Time) bool {
 // told more makes it a matter of access, to the operation: many a 404 is for those who
 // are no administrators. Where the target itself was 404 all of it is hidden. Else it is
 // known of the path alone: it may be that there is nothing.
-func (c *Custody) noteBlind(class string, w Wanted, status int, seen bool, now time.Time) {
+func (c *Health) noteBlind(class string, w Request, status int, seen bool, now time.Time) {
 	what := w.here()
 	switch {
 	case seen && status == http.StatusNotFound && strings.EqualFold(w.Path, w.Target):

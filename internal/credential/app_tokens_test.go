@@ -1,4 +1,4 @@
-package installation
+package credential
 
 import (
 	"bytes"
@@ -23,12 +23,10 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/weirgate/weir/internal/credential"
 )
 
-// upstream counts what it issues, in virtual time.
-type upstream struct {
+// appUpstream counts what it issues, in virtual time.
+type appUpstream struct {
 	key    *rsa.PublicKey
 	mu     sync.Mutex
 	issued int
@@ -39,7 +37,7 @@ type upstream struct {
 	retryAfter string
 }
 
-func (u *upstream) RoundTrip(r *http.Request) (*http.Response, error) {
+func (u *appUpstream) RoundTrip(r *http.Request) (*http.Response, error) {
 	known := u.knows(r.Header.Get("Authorization"))
 	select {
 	case <-time.After(u.takes):
@@ -67,7 +65,7 @@ func (u *upstream) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // knows checks an assertion as the upstream does: signature, issuer, and times.
-func (u *upstream) knows(authorization string) bool {
+func (u *appUpstream) knows(authorization string) bool {
 	parts := strings.Split(strings.TrimPrefix(authorization, "Bearer "), ".")
 	if len(parts) != 3 {
 		return false
@@ -94,15 +92,15 @@ func (u *upstream) knows(authorization string) bool {
 		claims.Issuer == "7" && issued == now-60 && expires > now && expires-issued <= 600
 }
 
-// rig is a mint, or several, before one upstream.
-type rig struct {
+// appRig is a mint, or several, before one upstream.
+type appRig struct {
 	*testing.T
-	up  *upstream
+	up  *appUpstream
 	app App
 	log bytes.Buffer
 }
 
-func newRig(t *testing.T) *rig {
+func newAppRig(t *testing.T) *appRig {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -112,28 +110,28 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	app := App{ID: "7", Installation: 42, Key: credential.Secret(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}))}
-	return &rig{T: t, up: &upstream{key: &key.PublicKey}, app: app}
+	app := App{ID: "7", Installation: 42, Key: Secret(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}))}
+	return &appRig{T: t, up: &appUpstream{key: &key.PublicKey}, app: app}
 }
 
-func (r *rig) mint(v Vault) *Mint {
-	m := New(v, slog.New(slog.NewTextHandler(&r.log, nil)))
+func (r *appRig) mint(v TokenStore) *AppTokens {
+	m := NewAppTokens(v, slog.New(slog.NewTextHandler(&r.log, nil)))
 	r.Cleanup(m.Close)
 	return m
 }
 
-func (r *rig) source(m *Mint, permissions map[string]string) *credential.Source {
+func (r *appRig) source(m *AppTokens, permissions map[string]string) *Source {
 	app := r.app
 	app.Permissions = permissions
 	at, err := url.Parse("http://api.test/api/v3")
 	if err != nil {
 		r.Fatal(err)
 	}
-	return m.Source("bot", &app, &Issuer{Upstream: at, Transport: r.up})
+	return m.Source("bot", &app, &TokenEndpoint{Upstream: at, Transport: r.up})
 }
 
 // want has it that a source gives a token.
-func (r *rig) want(s *credential.Source, token string) {
+func (r *appRig) want(s *Source, token string) {
 	r.Helper()
 	got, err := s.Token(r.Context())
 	if err != nil || got.Reveal() != token {
@@ -142,7 +140,7 @@ func (r *rig) want(s *credential.Source, token string) {
 }
 
 func TestATokenIsRenewedBeforeItsEndAndNobodyWaits(t *testing.T) {
-	r := newRig(t)
+	r := newAppRig(t)
 	synctest.Test(t, func(t *testing.T) {
 		r.T, r.up.takes = t, time.Second
 		s := r.source(r.mint(nil), nil)
@@ -172,7 +170,7 @@ func TestATokenIsRenewedBeforeItsEndAndNobodyWaits(t *testing.T) {
 }
 
 func TestOtherPermissionsAreAnotherToken(t *testing.T) {
-	r := newRig(t)
+	r := newAppRig(t)
 	synctest.Test(t, func(t *testing.T) {
 		r.T = t
 		m := r.mint(nil)
@@ -186,7 +184,7 @@ func TestOtherPermissionsAreAnotherToken(t *testing.T) {
 }
 
 func TestAfterAFailureTheUpstreamIsLeftAlone(t *testing.T) {
-	r := newRig(t)
+	r := newAppRig(t)
 	synctest.Test(t, func(t *testing.T) {
 		r.T = t
 		for _, c := range []struct {
@@ -204,7 +202,7 @@ func TestAfterAFailureTheUpstreamIsLeftAlone(t *testing.T) {
 			s := r.source(r.mint(nil), nil)
 			for range 10 {
 				got, err := s.Token(t.Context())
-				var unusable *credential.Unusable
+				var unusable *UnusableError
 				if got != "" || !errors.As(err, &unusable) || time.Until(unusable.Until) != c.rest || strings.Contains(err.Error(), "secret") {
 					t.Errorf("%s: %s, %v", c.name, got.Reveal(), err)
 				}
@@ -225,7 +223,7 @@ func TestAfterAFailureTheUpstreamIsLeftAlone(t *testing.T) {
 }
 
 func TestAClientThatWaitsForATokenCanLeave(t *testing.T) {
-	r := newRig(t)
+	r := newAppRig(t)
 	synctest.Test(t, func(t *testing.T) {
 		r.T, r.up.takes = t, time.Hour
 		s := r.source(r.mint(nil), nil)
@@ -242,7 +240,7 @@ func TestAClientThatWaitsForATokenCanLeave(t *testing.T) {
 }
 
 func TestARefusedTokenIsNotGivenOutAgain(t *testing.T) {
-	r := newRig(t)
+	r := newAppRig(t)
 	synctest.Test(t, func(t *testing.T) {
 		r.T = t
 		s := r.source(r.mint(nil), nil)
@@ -257,13 +255,13 @@ func TestARefusedTokenIsNotGivenOutAgain(t *testing.T) {
 
 // TestAMendedKeyWaitsForNothing: the pause was the old one's.
 func TestAMendedKeyWaitsForNothing(t *testing.T) {
-	r := newRig(t)
-	wrong := newRig(t).app.Key
+	r := newAppRig(t)
+	wrong := newAppRig(t).app.Key
 	synctest.Test(t, func(t *testing.T) {
 		r.T = t
 		m, right := r.mint(nil), r.app.Key
 		r.app.Key = wrong
-		var unusable *credential.Unusable
+		var unusable *UnusableError
 		for range 20 {
 			time.Sleep(time.Minute)
 			if _, err := r.source(m, nil).Token(t.Context()); !errors.As(err, &unusable) {
@@ -281,34 +279,34 @@ func TestAMendedKeyWaitsForNothing(t *testing.T) {
 }
 
 func TestARetryAfterIsHeededForAnHourAtMost(t *testing.T) {
-	r := newRig(t)
+	r := newAppRig(t)
 	synctest.Test(t, func(t *testing.T) {
 		r.T = t
 		r.up.retryAfter = "60000"
 		r.up.answer = func() (int, string) { return http.StatusForbidden, "{}" }
 		s := r.source(r.mint(nil), nil)
-		var unusable *credential.Unusable
+		var unusable *UnusableError
 		if _, err := s.Token(t.Context()); !errors.As(err, &unusable) || !unusable.Until.Equal(time.Now().Add(time.Hour)) {
 			t.Errorf("%v", err)
 		}
 	})
 }
 
-// shelf is a vault in memory, in virtual time.
-type shelf struct {
+// memoryTokens is a store in memory, in virtual time.
+type memoryTokens struct {
 	mu     sync.Mutex
-	token  Token
+	token  AppToken
 	holder string
 	until  time.Time
 }
 
-func (v *shelf) Load(context.Context, string) (Token, error) {
+func (v *memoryTokens) Load(context.Context, string) (AppToken, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.token, nil
 }
 
-func (v *shelf) Lease(_ context.Context, _, owner string, lives time.Duration) (bool, error) {
+func (v *memoryTokens) Lease(_ context.Context, _, owner string, lives time.Duration) (bool, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if time.Now().Before(v.until) {
@@ -318,7 +316,7 @@ func (v *shelf) Lease(_ context.Context, _, owner string, lives time.Duration) (
 	return true, nil
 }
 
-func (v *shelf) Return(_ context.Context, _, owner string, t Token) error {
+func (v *memoryTokens) Return(_ context.Context, _, owner string, t AppToken) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if t.Value != "" {
@@ -331,15 +329,15 @@ func (v *shelf) Return(_ context.Context, _, owner string, t Token) error {
 }
 
 func TestReplicasRenewOnceAndOutliveTheHolder(t *testing.T) {
-	r := newRig(t)
+	r := newAppRig(t)
 	synctest.Test(t, func(t *testing.T) {
 		r.T, r.up.takes = t, time.Second
-		vault := &shelf{}
-		a, b := r.source(r.mint(vault), nil), r.source(r.mint(vault), nil)
+		store := &memoryTokens{}
+		a, b := r.source(r.mint(store), nil), r.source(r.mint(store), nil)
 		both := func(token string) {
 			t.Helper()
 			var replicas sync.WaitGroup
-			for _, s := range []*credential.Source{a, b} {
+			for _, s := range []*Source{a, b} {
 				replicas.Go(func() { r.want(s, token) })
 			}
 			replicas.Wait()
@@ -350,7 +348,7 @@ func TestReplicasRenewOnceAndOutliveTheHolder(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		both("ghs_2")
 		time.Sleep(2 * time.Hour)
-		if mine, _ := vault.Lease(t.Context(), "", "one that dies", leaseLives); !mine {
+		if mine, _ := store.Lease(t.Context(), "", "one that dies", leaseLives); !mine {
 			t.Error("somebody else asks")
 		}
 		began := time.Now()
@@ -358,19 +356,19 @@ func TestReplicasRenewOnceAndOutliveTheHolder(t *testing.T) {
 		if waited := time.Since(began); waited < leaseLives || waited > leaseLives+3*time.Second {
 			t.Errorf("waited %v for a dead holder", waited)
 		}
-		a.Reject(time.Now()) // what the vault has is not taken for a new one
+		a.Reject(time.Now()) // what the store has is not taken for a new one
 		time.Sleep(firstPause)
 		r.want(a, "ghs_4")
 	})
 }
 
 func TestWhatIsNoKey(t *testing.T) {
-	r := newRig(t)
-	if err := CheckKey(r.app.Key); err != nil {
+	r := newAppRig(t)
+	if err := CheckAppKey(r.app.Key); err != nil {
 		t.Error(err)
 	}
 	for _, text := range []string{"", "hunter2", "-----BEGIN PRIVATE KEY-----\naHVudGVyMg==\n-----END PRIVATE KEY-----\n"} {
-		if err := CheckKey(credential.Secret(text)); err == nil || strings.Contains(err.Error(), "unter") {
+		if err := CheckAppKey(Secret(text)); err == nil || strings.Contains(err.Error(), "unter") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

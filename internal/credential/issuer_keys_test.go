@@ -1,4 +1,4 @@
-package issuer
+package credential
 
 import (
 	"context"
@@ -17,14 +17,14 @@ import (
 
 func TestAFloodOfUnknownKeysAsksTheIssuerOnceInTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKey(t, "a")
-		w := newWorld(t, k.public)
+		k := newSigningKey(t, "a")
+		w := newIssuerWorld(t, k.public)
 		token := k.token(t, map[string]any{"exp": time.Now().Add(time.Hour).Unix()})
 		var flood sync.WaitGroup
 		for n := range 1000 {
 			flood.Go(func() {
 				time.Sleep(time.Duration(n) * 59 * time.Millisecond) // for 59 seconds
-				w.verify("a flood", sign(t, k.private, "ES256", fmt.Sprintf("kid %d", n), claims(nil)), "does not publish")
+				w.verify("a flood", sign(t, k.private, "ES256", fmt.Sprintf("kid %d", n), testClaims(nil)), "does not publish")
 				w.verify("who has nothing to do with it", token, "")
 			})
 		}
@@ -37,8 +37,8 @@ func TestAFloodOfUnknownKeysAsksTheIssuerOnceInTenSeconds(t *testing.T) {
 
 func TestManyWhoNeedKeysAtOnceCauseOneFetch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKey(t, "a")
-		w := newWorld(t, k.public)
+		k := newSigningKey(t, "a")
+		w := newIssuerWorld(t, k.public)
 		w.change(func() {
 			w.answer = func(http.ResponseWriter) { time.Sleep(time.Second); w.change(func() { w.answer = nil }) }
 		})
@@ -47,7 +47,7 @@ func TestManyWhoNeedKeysAtOnceCauseOneFetch(t *testing.T) {
 			all.Go(func() { w.verify("one of many", k.token(t, nil), "cannot be had") })
 		}
 		all.Wait()
-		time.Sleep(again)
+		time.Sleep(fetchPause)
 		for range 100 {
 			all.Go(func() { w.verify("one of many, later", k.token(t, nil), "") })
 		}
@@ -58,16 +58,16 @@ func TestManyWhoNeedKeysAtOnceCauseOneFetch(t *testing.T) {
 	})
 }
 
-func TestRotation(t *testing.T) {
+func TestVerifyAfterKeyRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		first, second := newKey(t, "1"), newKey(t, "2")
-		w := newWorld(t, first.public)
+		first, second := newSigningKey(t, "1"), newSigningKey(t, "2")
+		w := newIssuerWorld(t, first.public)
 		w.verify("the first key", first.token(t, nil), "")
-		time.Sleep(again)
+		time.Sleep(fetchPause)
 		w.change(func() { w.publish = []jose.JSONWebKey{first.public, second.public} })
 		w.verify("a key that is new", second.token(t, nil), "")
 		w.change(func() { w.publish = []jose.JSONWebKey{second.public} })
-		time.Sleep(fresh)
+		time.Sleep(refreshAfter)
 		w.verify("the new one, while the old one goes", second.token(t, nil), "")
 		synctest.Wait()
 		w.verify("the old one", first.token(t, nil), "does not publish")
@@ -77,8 +77,8 @@ func TestRotation(t *testing.T) {
 
 func TestWithoutTheIssuerKeysLastAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKey(t, "a")
-		w := newWorld(t, k.public)
+		k := newSigningKey(t, "a")
+		w := newIssuerWorld(t, k.public)
 		w.verify("at first", k.token(t, nil), "")
 		w.change(func() { w.answer = func(rw http.ResponseWriter) { rw.WriteHeader(http.StatusBadGateway) } })
 		for range 11 {
@@ -92,30 +92,30 @@ func TestWithoutTheIssuerKeysLastAnHour(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		w.verify("after an hour", k.token(t, nil), "cannot be had")
 		w.change(func() { w.answer = nil })
-		time.Sleep(again)
+		time.Sleep(fetchPause)
 		w.verify("when it is back", k.token(t, nil), "")
 	})
 }
 
 func TestAnIssuerThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKey(t, "a")
-		w := newWorld(t, k.public)
+		k := newSigningKey(t, "a")
+		w := newIssuerWorld(t, k.public)
 		hang := make(chan struct{})
 		w.change(func() { w.answer = func(http.ResponseWriter) { <-hang } })
 		start := time.Now()
-		w.verify("within the deadline", k.token(t, nil), "cannot be had")
-		if waited := time.Since(start); waited != deadline {
+		w.verify("within the fetchTimeout", k.token(t, nil), "cannot be had")
+		if waited := time.Since(start); waited != fetchTimeout {
 			t.Errorf("waited %s", waited)
 		}
 		w.verify("at once", k.token(t, nil), "cannot be had")
-		if waited := time.Since(start); waited != deadline {
+		if waited := time.Since(start); waited != fetchTimeout {
 			t.Errorf("waited %s", waited)
 		}
-		time.Sleep(again)
+		time.Sleep(fetchPause)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		if _, err := w.keys.Verify(ctx, believer(), k.token(t, nil)); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnavailable) {
+		if _, err := w.keys.Verify(ctx, testIssuer(), k.token(t, nil)); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrIssuerUnavailable) {
 			t.Errorf("a client that leaves: %v", err)
 		}
 		w.keys.Close() // ends what hangs
@@ -125,7 +125,7 @@ func TestAnIssuerThatHangs(t *testing.T) {
 }
 
 func TestAnswersThatAreNoKeys(t *testing.T) {
-	public := newKey(t, "a").public
+	public := newSigningKey(t, "a").public
 	text, err := public.MarshalJSON()
 	if err != nil {
 		t.Fatal(err)
@@ -153,9 +153,9 @@ func TestAnswersThatAreNoKeys(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newIssuerWorld(t)
 				w.change(func() { w.answer = answer })
-				w.verify("no keys", newKey(t, "a").token(t, nil), "cannot be had")
+				w.verify("no keys", newSigningKey(t, "a").token(t, nil), "cannot be had")
 			})
 		})
 	}
@@ -170,8 +170,8 @@ func TestMetadataThatLeadAstray(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				k := newKey(t, "a")
-				w := newWorld(t, k.public)
+				k := newSigningKey(t, "a")
+				w := newIssuerWorld(t, k.public)
 				w.change(func() { w.replace = map[string]string{c.field: c.value} })
 				w.verify("astray", k.token(t, nil), c.want)
 				if n := w.fetches(); n != 0 {
@@ -185,13 +185,13 @@ func TestMetadataThatLeadAstray(t *testing.T) {
 // TestAttack59KeysAreTheirIssuers: two issuers, one key ID.
 func TestAttack59KeysAreTheirIssuers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKey(t, "a")
-		w := newWorld(t, k.public)
+		k := newSigningKey(t, "a")
+		w := newIssuerWorld(t, k.public)
 		w.verify("its own", k.token(t, nil), "")
-		other := believer()
+		other := testIssuer()
 		other.URL = "http://localhost/other"
 		token := k.token(t, map[string]any{"iss": other.URL})
-		if _, err := w.keys.Verify(context.Background(), other, token); !errors.Is(err, ErrUnavailable) {
+		if _, err := w.keys.Verify(context.Background(), other, token); !errors.Is(err, ErrIssuerUnavailable) {
 			t.Errorf("another's: %v", err)
 		}
 	})
@@ -199,10 +199,10 @@ func TestAttack59KeysAreTheirIssuers(t *testing.T) {
 
 func TestKeepForgetsOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKey(t, "a")
-		w := newWorld(t, k.public)
+		k := newSigningKey(t, "a")
+		w := newIssuerWorld(t, k.public)
 		w.verify("at first", k.token(t, nil), "")
-		w.keys.Keep([]string{address})
+		w.keys.Keep([]string{issuerAddress})
 		w.verify("kept", k.token(t, nil), "")
 		if n := w.fetches(); n != 1 {
 			t.Errorf("%d fetches for what was kept", n)

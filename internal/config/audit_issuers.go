@@ -1,12 +1,10 @@
-package risk
+package config
 
 import (
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/weirgate/weir/internal/config"
 )
 
 // usual is how many algorithms an issuer has that nobody thought about.
@@ -21,7 +19,7 @@ var (
 
 // everybody reports whether every token that an issuer makes for this gateway is the
 // client's: none of its claims is one by which tokens differ.
-func everybody(c config.Client) bool {
+func everybody(c Client) bool {
 	for name, pattern := range c.JWT.Claims {
 		if name != "iss" && name != "aud" && !anyone.MatchString(pattern) {
 			return false
@@ -32,11 +30,11 @@ func everybody(c config.Client) bool {
 
 // alike reports whether others than those who were meant may have a name that fits
 // the subject.
-func alike(c config.Client) bool { return within.MatchString(c.JWT.Claims["sub"]) }
+func alike(c Client) bool { return within.MatchString(c.JWT.Claims["sub"]) }
 
 // eachIssuer is a risk of every issuer, at the key below it.
-func eachIssuer(key string, when func(config.Issuer) bool) func(File) []string {
-	return func(f File) (keys []string) {
+func eachIssuer(key string, when func(Issuer) bool) func(AuditedFile) []string {
+	return func(f AuditedFile) (keys []string) {
 		for i, issuer := range f.Config.Issuers {
 			if when(issuer) {
 				keys = append(keys, fmt.Sprintf("issuers[%d]%s", i, key))
@@ -48,7 +46,7 @@ func eachIssuer(key string, when func(config.Issuer) bool) func(File) []string {
 
 // itself reports whether tokens count that are for the issuer, such as every program
 // has that signs in with it.
-func itself(i config.Issuer) bool {
+func itself(i Issuer) bool {
 	same := func(audience string) bool { return strings.TrimSuffix(audience, "/") == strings.TrimSuffix(i.URL, "/") }
 	return slices.ContainsFunc(i.Audiences, same)
 }

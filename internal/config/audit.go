@@ -5,14 +5,12 @@
 // Invariants: a finding names a place in the file and quotes no secret; a row looks at
 // the configuration alone, never at the network. It is no proof of safety: what stands
 // in front of the gateway, and who reads its memory, no file tells.
-package risk
+package config
 
 import (
 	"cmp"
 	"io/fs"
 	"slices"
-
-	"github.com/weirgate/weir/internal/config"
 )
 
 // Grade is how much is at stake.
@@ -35,21 +33,21 @@ type Finding struct {
 	Why, Do      string
 }
 
-// File is a configuration and the file that it stands in.
-type File struct {
-	Config *config.Config
-	Places config.Places
-	Mode   fs.FileMode
+// AuditedFile is a configuration and the file that it stands in.
+type AuditedFile struct {
+	Config    *Config
+	Positions Positions
+	Mode      fs.FileMode
 }
 
 // Assess returns what it finds, the gravest first, then in the order of the file.
-func Assess(f File) []Finding {
+func Assess(f AuditedFile) []Finding {
 	var found []Finding
 	for _, r := range table {
 		for _, key := range r.at(f) {
 			line, column := 1, 1
 			if key != "" {
-				line, column = f.Places.At(key)
+				line, column = f.Positions.At(key)
 			}
 			found = append(found, Finding{r.grade, line, column, key, r.why, r.do})
 		}

@@ -1,4 +1,4 @@
-package installation
+package credential
 
 import (
 	"bytes"
@@ -21,8 +21,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/weirgate/weir/internal/credential"
 )
 
 // App is an app that is installed in an organization, and how it proves that: by its
@@ -33,7 +31,7 @@ type App struct {
 	ID           string
 	Installation int64
 	// Key is the private key, RSA, in PEM.
-	Key credential.Secret
+	Key Secret
 	// Permissions are those that the tokens have, such as contents: read; all that the
 	// installation has while empty.
 	Permissions map[string]string
@@ -48,19 +46,19 @@ func (a *App) identity() string {
 	return string(text)
 }
 
-// errKey does not quote what is wrong: that is the key.
-var errKey = errors.New("is not an RSA private key in PEM (BEGIN RSA PRIVATE KEY, or BEGIN PRIVATE KEY)")
+// errAppKey does not quote what is wrong: that is the key.
+var errAppKey = errors.New("is not an RSA private key in PEM (BEGIN RSA PRIVATE KEY, or BEGIN PRIVATE KEY)")
 
-// CheckKey reports whether a text is a key that an [App] can have.
-func CheckKey(text credential.Secret) error {
-	_, err := parseKey(text)
+// CheckAppKey reports whether a text is a key that an [App] can have.
+func CheckAppKey(text Secret) error {
+	_, err := parseAppKey(text)
 	return err
 }
 
-func parseKey(text credential.Secret) (*rsa.PrivateKey, error) {
+func parseAppKey(text Secret) (*rsa.PrivateKey, error) {
 	block, _ := pem.Decode([]byte(text.Reveal()))
 	if block == nil {
-		return nil, errKey
+		return nil, errAppKey
 	}
 	if key, err := x509.ParsePKCS1PrivateKey(block.Bytes); err == nil {
 		return key, nil
@@ -70,7 +68,7 @@ func parseKey(text credential.Secret) (*rsa.PrivateKey, error) {
 			return key, nil
 		}
 	}
-	return nil, errKey
+	return nil, errAppKey
 }
 
 const (
@@ -82,8 +80,8 @@ const (
 
 // assertion is the app's proof of who it is: a JWT (RFC 7519) signed by RS256 (RFC 7518
 // section 3.3).
-func (a *App) assertion(now time.Time) (credential.Secret, error) {
-	key, err := parseKey(a.Key)
+func (a *App) assertion(now time.Time) (Secret, error) {
+	key, err := parseAppKey(a.Key)
 	if err != nil {
 		return "", fmt.Errorf("the app's key %w", err)
 	}
@@ -100,17 +98,17 @@ func (a *App) assertion(now time.Time) (credential.Secret, error) {
 	if err != nil {
 		return "", errors.New("the app's key cannot sign")
 	}
-	return credential.Secret(signed + "." + encode(signature)), nil
+	return Secret(signed + "." + encode(signature)), nil
 }
 
-// Token is an installation token.
-type Token struct {
-	Value   credential.Secret
+// AppToken is an installation token.
+type AppToken struct {
+	Value   Secret
 	Expires time.Time
 }
 
-// Issuer asks the upstream for installation tokens.
-type Issuer struct {
+// TokenEndpoint asks the upstream for installation tokens.
+type TokenEndpoint struct {
 	// Upstream is the API's base URL.
 	Upstream *url.URL
 	// Accept is the media type that is asked for.
@@ -133,32 +131,32 @@ func (r *refusedIssue) Error() string {
 
 // issue gets a new token. Errors quote nothing that the upstream has said. Redirects
 // are not followed: no other host gets the assertion.
-func (i *Issuer) issue(ctx context.Context, a *App) (Token, error) {
+func (i *TokenEndpoint) issue(ctx context.Context, a *App) (AppToken, error) {
 	req, err := i.request(ctx, a)
 	if err != nil {
-		return Token{}, err
+		return AppToken{}, err
 	}
 	resp, err := i.Transport.RoundTrip(req)
 	if err != nil {
-		return Token{}, unheard(err)
+		return AppToken{}, unheard(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxIssued))
 	switch {
 	case resp.StatusCode != http.StatusCreated:
 		seconds, _ := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 16)
-		return Token{}, &refusedIssue{resp.StatusCode, time.Duration(seconds) * time.Second}
+		return AppToken{}, &refusedIssue{resp.StatusCode, time.Duration(seconds) * time.Second}
 	case err != nil:
-		return Token{}, errors.New("the answer with an installation token broke off")
+		return AppToken{}, errors.New("the answer with an installation token broke off")
 	}
 	var issued struct {
 		Token   string    `json:"token"`
 		Expires time.Time `json:"expires_at"`
 	}
 	if json.Unmarshal(text, &issued) != nil || !sendable(issued.Token) || !issued.Expires.After(time.Now()) {
-		return Token{}, errors.New("the API answered 201, but with no installation token that could be used")
+		return AppToken{}, errors.New("the API answered 201, but with no installation token that could be used")
 	}
-	return Token{credential.Secret(issued.Token), issued.Expires}, nil
+	return AppToken{Secret(issued.Token), issued.Expires}, nil
 }
 
 // unheard is why there was no answer, without what a bad one said: errors of net/http quote it.
@@ -171,7 +169,7 @@ func unheard(err error) error {
 	return errors.New("the API cannot be asked for an installation token: it gave no valid answer")
 }
 
-func (i *Issuer) request(ctx context.Context, a *App) (*http.Request, error) {
+func (i *TokenEndpoint) request(ctx context.Context, a *App) (*http.Request, error) {
 	proof, err := a.assertion(time.Now())
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package risk
+package config
 
 import (
 	"crypto/rand"
@@ -12,8 +12,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/weirgate/weir/internal/config"
 )
 
 // safe is a configuration without a finding.
@@ -30,11 +28,11 @@ func assess(t *testing.T, mode fs.FileMode, text, app string, whys map[string]bo
 		value, ok := map[string]string{"APP": app, "LONG": strings.Repeat("s", 32), "SHORT": "sesame", "REDIS": "rediss://u:hunter2@redis.example.com:6379"}[name]
 		return value, ok
 	}
-	c, places, err := config.Locate(config.Source{Path: "weir.yaml", Getenv: getenv}, []byte(text))
+	c, positions, err := ParseWithPositions(Source{Path: "weir.yaml", Getenv: getenv}, []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range Assess(File{c, places, mode}) {
+	for _, f := range Assess(AuditedFile{c, positions, mode}) {
 		found = append(found, fmt.Sprintf("%s %d:%d %s", f.Grade, f.Line, f.Column, f.Key))
 		whys[f.Why] = true
 		if shown := f.Why + f.Do; strings.Contains(shown, "hunter2") || f.Why == "" || f.Do == "" {

@@ -1,4 +1,4 @@
-package tokenstore
+package credential
 
 import (
 	"context"
@@ -22,35 +22,33 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weirgate/weir/internal/credential"
-	"github.com/weirgate/weir/internal/installation"
 	"github.com/weirgate/weir/internal/redistest"
 )
 
 const sealing = "0123456789abcdef0123456789abcdef"
 
-// fleet is a Redis, and an upstream that issues tokens to who asks.
-type fleet struct {
+// tokenFleet is a Redis, and an upstream that issues tokens to who asks.
+type tokenFleet struct {
 	*testing.T
 	network, address string
 	forward          func(time.Duration) // lets miniredis's time go by; nil for a real server
 	issued           atomic.Int32
 }
 
-func onEach(t *testing.T, test func(f *fleet)) {
+func onEach(t *testing.T, test func(f *tokenFleet)) {
 	t.Parallel()
 	t.Run("miniredis", func(t *testing.T) {
 		t.Parallel()
 		mini := miniredis.RunT(t)
-		test(&fleet{T: t, network: "tcp", address: mini.Addr(), forward: mini.FastForward})
+		test(&tokenFleet{T: t, network: "tcp", address: mini.Addr(), forward: mini.FastForward})
 	})
 	t.Run("redis-server", func(t *testing.T) {
 		t.Parallel()
-		test(&fleet{T: t, network: "unix", address: redistest.Server(t)})
+		test(&tokenFleet{T: t, network: "unix", address: redistest.Server(t)})
 	})
 }
 
-func (f *fleet) client() *redis.Client {
+func (f *tokenFleet) client() *redis.Client {
 	c := redis.NewClient(&redis.Options{
 		Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, f.network, f.address)
@@ -61,8 +59,8 @@ func (f *fleet) client() *redis.Client {
 	return c
 }
 
-func (f *fleet) open(secret string) *Store {
-	s, err := New(f.client(), []byte(secret))
+func (f *tokenFleet) open(secret string) *RedisTokens {
+	s, err := NewRedisTokens(f.client(), []byte(secret))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -70,31 +68,31 @@ func (f *fleet) open(secret string) *Store {
 }
 
 // RoundTrip issues a token.
-func (f *fleet) RoundTrip(r *http.Request) (*http.Response, error) {
+func (f *tokenFleet) RoundTrip(r *http.Request) (*http.Response, error) {
 	n := f.issued.Add(1)
 	redistest.Rest(r.Context(), 100*time.Millisecond)
 	text := fmt.Sprintf(`{"token":"ghs_secret%d","expires_at":%q}`, n, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
 	return &http.Response{StatusCode: http.StatusCreated, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
 }
 
-func (f *fleet) source(v installation.Vault, key credential.Secret) *credential.Source {
-	m := installation.New(v, slog.New(slog.DiscardHandler))
+func (f *tokenFleet) source(v TokenStore, key Secret) *Source {
+	m := NewAppTokens(v, slog.New(slog.DiscardHandler))
 	f.Cleanup(m.Close)
-	app := &installation.App{ID: "7", Installation: 42, Key: key}
-	return m.Source("bot", app, &installation.Issuer{Upstream: &url.URL{Scheme: "http", Host: "api.test"}, Transport: f})
+	app := &App{ID: "7", Installation: 42, Key: key}
+	return m.Source("bot", app, &TokenEndpoint{Upstream: &url.URL{Scheme: "http", Host: "api.test"}, Transport: f})
 }
 
-func newKey(t *testing.T) credential.Secret {
+func newAppKey(t *testing.T) Secret {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return credential.Secret(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
+	return Secret(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
 }
 
 func TestReplicasHaveOneTokenAndItIsSealed(t *testing.T) {
-	onEach(t, func(f *fleet) {
-		key := newKey(f.T)
+	onEach(t, func(f *tokenFleet) {
+		key := newAppKey(f.T)
 		var replicas sync.WaitGroup
 		for range 4 {
 			s := f.source(f.open(sealing), key)
@@ -124,7 +122,7 @@ func TestReplicasHaveOneTokenAndItIsSealed(t *testing.T) {
 }
 
 func TestAHolderThatDiesHoldsNobodyUp(t *testing.T) {
-	onEach(t, func(f *fleet) {
+	onEach(t, func(f *tokenFleet) {
 		dead := f.open(sealing)
 		if mine, err := dead.Lease(f.Context(), "x", "dead", time.Second); !mine || err != nil {
 			f.Fatal(mine, err)
@@ -133,7 +131,7 @@ func TestAHolderThatDiesHoldsNobodyUp(t *testing.T) {
 		if mine, err := next.Lease(f.Context(), "x", "next", time.Second); mine || err != nil {
 			f.Fatal(mine, err)
 		}
-		if err := next.Return(f.Context(), "x", "next", installation.Token{}); err != nil { // not its own
+		if err := next.Return(f.Context(), "x", "next", AppToken{}); err != nil { // not its own
 			f.Fatal(err)
 		}
 		if mine, _ := next.Lease(f.Context(), "x", "next", time.Second); mine {
@@ -150,9 +148,9 @@ func TestAHolderThatDiesHoldsNobodyUp(t *testing.T) {
 }
 
 func TestATokenIsReadUnderItsNameAndKeyAlone(t *testing.T) {
-	onEach(t, func(f *fleet) {
+	onEach(t, func(f *tokenFleet) {
 		s, expires := f.open(sealing), time.Now().Add(time.Minute).Round(time.Millisecond)
-		if err := s.Return(f.Context(), "x", "me", installation.Token{Value: "ghs_secret", Expires: expires}); err != nil {
+		if err := s.Return(f.Context(), "x", "me", AppToken{Value: "ghs_secret", Expires: expires}); err != nil {
 			f.Fatal(err)
 		}
 		if got, err := s.Load(f.Context(), "x"); err != nil || got.Value != "ghs_secret" || !got.Expires.Equal(expires) {
@@ -165,7 +163,7 @@ func TestATokenIsReadUnderItsNameAndKeyAlone(t *testing.T) {
 			f.Errorf("with another key: %v", err)
 		}
 		c := f.client()
-		if err := c.Copy(f.Context(), keyOf("x"), keyOf("y"), 0, true).Err(); err != nil {
+		if err := c.Copy(f.Context(), tokenKey("x"), tokenKey("y"), 0, true).Err(); err != nil {
 			f.Fatal(err)
 		}
 		if _, err := s.Load(f.Context(), "y"); !errors.Is(err, ErrSealed) {
@@ -175,8 +173,8 @@ func TestATokenIsReadUnderItsNameAndKeyAlone(t *testing.T) {
 }
 
 func TestWithoutRedisEachAsksForItself(t *testing.T) {
-	f := &fleet{T: t, network: "unix", address: "/nowhere"}
-	s := f.source(f.open(sealing), newKey(t))
+	f := &tokenFleet{T: t, network: "unix", address: "/nowhere"}
+	s := f.source(f.open(sealing), newAppKey(t))
 	if got, err := s.Token(t.Context()); err != nil || got != "ghs_secret1" {
 		t.Errorf("%s, %v", got, err)
 	}

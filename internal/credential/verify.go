@@ -8,11 +8,11 @@
 //     configuration names, and an end that has not passed. "none" and HMAC are
 //     no algorithms.
 //   - Whatever tokens say, an issuer is asked once in ten seconds at most, by
-//     one request at a time, each with a deadline and a bound on its answer.
+//     one request at a time, each with a fetchTimeout and a bound on its answer.
 //   - A token stands in no error.
 //
 // It does not say what a token's holder may do, and keeps no tokens.
-package issuer
+package credential
 
 import (
 	"context"
@@ -37,27 +37,27 @@ type Issuer struct {
 	URL string
 	// Audiences are names of this gateway; a token is for one of them.
 	Audiences []string
-	// Algorithms are those of [Algorithms] by which it may sign.
+	// Algorithms are those of [SigningAlgorithms] by which it may sign.
 	Algorithms []string
 	// Skew is how far its clock may be off.
 	Skew time.Duration
 }
 
-// Errors of [Keys.Verify].
+// Errors of [IssuerKeys.Verify].
 var (
-	ErrToken       = errors.New("the token is not accepted")
-	ErrUnavailable = errors.New("the issuer's keys cannot be had")
+	ErrInvalidToken      = errors.New("the token is not accepted")
+	ErrIssuerUnavailable = errors.New("the issuer's keys cannot be had")
 )
 
-// Algorithms returns the names of the signatures that can be checked, all of
+// SigningAlgorithms returns the names of the signatures that can be checked, all of
 // them with public keys (RFC 7518 section 3.1, RFC 8037).
-func Algorithms() []string {
+func SigningAlgorithms() []string {
 	return []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 }
 
-// Check says what is wrong with the URL of an issuer, or of its keys: who can
+// CheckIssuerURL says what is wrong with the URL of an issuer, or of its keys: who can
 // change them on the way says who the clients are.
-func Check(raw string) error {
+func CheckIssuerURL(raw string) error {
 	u, err := url.Parse(raw)
 	switch {
 	case err != nil || u.Host == "" || u.User != nil || u.Fragment != "":
@@ -70,9 +70,9 @@ func Check(raw string) error {
 	return errors.New("must begin with https://, unless it is on this machine")
 }
 
-// Of returns the issuer that a token names, whether or not that is true; false
+// issuerOf returns the issuer that a token names, whether or not that is true; false
 // for what is no token.
-func Of(token string) (url string, ok bool) {
+func issuerOf(token string) (url string, ok bool) {
 	if strings.Count(token, ".") != 2 {
 		return "", false
 	}
@@ -91,11 +91,11 @@ func Of(token string) (url string, ok bool) {
 	return claims.Issuer, true
 }
 
-// Claims are what a verified token says.
-type Claims map[string]any
+// jwtClaims are what a verified token says.
+type jwtClaims map[string]any
 
-// Texts returns the values of a claim that are texts: one, or those of a list.
-func (c Claims) Texts(name string) []string {
+// values returns the values of a claim that are texts: one, or those of a list.
+func (c jwtClaims) values(name string) []string {
 	switch value := c[name].(type) {
 	case string:
 		return []string{value}
@@ -112,24 +112,24 @@ func (c Claims) Texts(name string) []string {
 }
 
 // Verify returns what a token of an issuer says. It may wait for the issuer's
-// keys. The error is an [ErrToken], an [ErrUnavailable] or the context's.
-func (k *Keys) Verify(ctx context.Context, i Issuer, token string) (Claims, error) {
+// keys. The error is an [ErrInvalidToken], an [ErrIssuerUnavailable] or the context's.
+func (k *IssuerKeys) Verify(ctx context.Context, i Issuer, token string) (jwtClaims, error) {
 	algorithms := make([]jose.SignatureAlgorithm, len(i.Algorithms))
 	for n, name := range i.Algorithms {
 		algorithms[n] = jose.SignatureAlgorithm(name)
 	}
 	parsed, err := jwt.ParseSigned(token, algorithms)
 	if err != nil {
-		return nil, fmt.Errorf("%w: it cannot be read, or is signed by another algorithm than %s", ErrToken, strings.Join(i.Algorithms, ", "))
+		return nil, fmt.Errorf("%w: it cannot be read, or is signed by another algorithm than %s", ErrInvalidToken, strings.Join(i.Algorithms, ", "))
 	}
 	keys, err := k.of(ctx, i.URL, parsed.Headers[0])
 	if err != nil {
 		return nil, err
 	}
 	var registered jwt.Claims
-	claims := Claims{}
+	claims := jwtClaims{}
 	if !slices.ContainsFunc(keys, func(key jose.JSONWebKey) bool { return parsed.Claims(key.Key, &registered, &claims) == nil }) {
-		return nil, fmt.Errorf("%w: its signature is not that of the issuer", ErrToken)
+		return nil, fmt.Errorf("%w: its signature is not that of the issuer", ErrInvalidToken)
 	}
 	if err := i.check(registered); err != nil {
 		return nil, err
@@ -142,20 +142,20 @@ func (k *Keys) Verify(ctx context.Context, i Issuer, token string) (Claims, erro
 // without an end would be a key.
 func (i Issuer) check(c jwt.Claims) error {
 	if c.Expiry == nil {
-		return fmt.Errorf("%w: it has no end (exp)", ErrToken)
+		return fmt.Errorf("%w: it has no end (exp)", ErrInvalidToken)
 	}
 	if err := c.ValidateWithLeeway(jwt.Expected{Issuer: i.URL, Time: time.Now()}, i.Skew); err != nil {
-		return fmt.Errorf("%w: %w", ErrToken, err)
+		return fmt.Errorf("%w: %w", ErrInvalidToken, err)
 	}
 	if !slices.ContainsFunc(i.Audiences, c.Audience.Contains) { // jwt.Expected takes no audience for any
-		return fmt.Errorf("%w: %w", ErrToken, jwt.ErrInvalidAudience)
+		return fmt.Errorf("%w: %w", ErrInvalidToken, jwt.ErrInvalidAudience)
 	}
 	return nil
 }
 
-// fits reports whether a token with this header may be signed by a key. A
+// keyMatches reports whether a token with this header may be signed by a key. A
 // header without a key ID fits a key without one (RFC 7515 section 4.1.4).
-func fits(key jose.JSONWebKey, header jose.Header) bool {
+func keyMatches(key jose.JSONWebKey, header jose.Header) bool {
 	return key.KeyID == header.KeyID && (key.Algorithm == "" || key.Algorithm == header.Algorithm)
 }
 

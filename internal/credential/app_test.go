@@ -1,4 +1,4 @@
-package installation
+package credential
 
 import (
 	"bufio"
@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-
-	"github.com/weirgate/weir/internal/credential"
 )
 
 // TestNoAnswerWithATokenIsQuoted: errors of net/http quote what they cannot read, which
@@ -28,7 +26,7 @@ func TestNoAnswerWithATokenIsQuoted(t *testing.T) {
 		"HTTP/1.1 201 Created\r\nContent-Length: 22\r\n\r\n{\"token\":\"ghs_secret\"}",
 		"HTTP/1.1 201 Created\r\nContent-Length: 99\r\n\r\n{\"token\":\"ghs_secret\"}",
 	} {
-		r := newRig(t)
+		r := newAppRig(t)
 		transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 			near, far := net.Pipe()
 			go func() {
@@ -40,7 +38,7 @@ func TestNoAnswerWithATokenIsQuoted(t *testing.T) {
 			return near, nil
 		}}
 		m := r.mint(nil)
-		_, err := m.Source("bot", &r.app, &Issuer{Upstream: at, Transport: transport}).Token(t.Context())
+		_, err := m.Source("bot", &r.app, &TokenEndpoint{Upstream: at, Transport: transport}).Token(t.Context())
 		if err == nil || strings.Contains(err.Error(), "secret") || strings.Contains(r.log.String(), "secret") {
 			t.Errorf("%q: %v; %s", answer, err, r.log.String())
 		}
@@ -51,17 +49,17 @@ func TestNoAnswerWithATokenIsQuoted(t *testing.T) {
 // TestATokenIsOfOneAPI: the installation of a number at another API is another's.
 func TestATokenIsOfOneAPI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		r := newAppRig(t)
 		one, other := r.app, r.app
 		one.Upstream, other.Upstream = "https://api.test", "https://api.example"
 		m := r.mint(nil)
-		var tokens []credential.Secret
+		var tokens []Secret
 		for _, a := range []App{one, other, one} {
 			at, err := url.Parse(a.Upstream)
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := m.Source("bot", &a, &Issuer{Upstream: at, Transport: r.up})
+			s := m.Source("bot", &a, &TokenEndpoint{Upstream: at, Transport: r.up})
 			token, err := s.Token(t.Context())
 			if err != nil {
 				t.Fatal(err)

@@ -1,4 +1,4 @@
-package issuer
+package credential
 
 import (
 	"context"
@@ -22,15 +22,15 @@ import (
 )
 
 const (
-	address  = "http://localhost/tenant"
-	audience = "weir"
+	issuerAddress = "http://localhost/tenant"
+	testAudience  = "weir"
 )
 
-// world is an issuer that answers over a pipe, and who believes it. It is made
+// issuerWorld is an issuer that answers over a pipe, and who believes it. It is made
 // inside a synctest bubble, so that keys and tokens grow old in no time.
-type world struct {
+type issuerWorld struct {
 	*testing.T
-	keys *Keys
+	keys *IssuerKeys
 
 	mu      sync.Mutex
 	asked   int                       // requests for keys
@@ -39,12 +39,12 @@ type world struct {
 	replace map[string]string         // of its metadata
 }
 
-func newWorld(t *testing.T, published ...jose.JSONWebKey) *world {
+func newIssuerWorld(t *testing.T, published ...jose.JSONWebKey) *issuerWorld {
 	t.Helper()
-	w := &world{T: t, publish: published}
+	w := &issuerWorld{T: t, publish: published}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/tenant/.well-known/openid-configuration", func(rw http.ResponseWriter, _ *http.Request) {
-		metadata := map[string]string{"issuer": address, "jwks_uri": "http://localhost/keys"}
+		metadata := map[string]string{"issuer": issuerAddress, "jwks_uri": "http://localhost/keys"}
 		w.mu.Lock()
 		maps.Copy(metadata, w.replace)
 		w.mu.Unlock()
@@ -62,33 +62,33 @@ func newWorld(t *testing.T, published ...jose.JSONWebKey) *world {
 		_ = json.NewEncoder(rw).Encode(set)
 	})
 	l := pipe.Serve(t, "localhost:80", &http.Server{Handler: mux})
-	w.keys = NewKeys(&http.Transport{DialContext: l.Dial})
+	w.keys = NewIssuerKeys(&http.Transport{DialContext: l.Dial})
 	t.Cleanup(w.keys.Close)
 	return w
 }
 
 // change does something to the issuer while nobody asks it.
-func (w *world) change(do func()) {
+func (w *issuerWorld) change(do func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	do()
 }
 
-func (w *world) fetches() int {
+func (w *issuerWorld) fetches() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.asked
 }
 
-// believer is who takes the world's tokens.
-func believer() Issuer {
-	return Issuer{URL: address, Audiences: []string{audience, "weir-2"}, Algorithms: []string{"RS256", "ES256", "EdDSA"}, Skew: 30 * time.Second}
+// testIssuer is who takes the issuerWorld's tokens.
+func testIssuer() Issuer {
+	return Issuer{URL: issuerAddress, Audiences: []string{testAudience, "weir-2"}, Algorithms: []string{"RS256", "ES256", "EdDSA"}, Skew: 30 * time.Second}
 }
 
 // verify wants a token to be taken, or refused with an error that says so.
-func (w *world) verify(what, token, want string) {
+func (w *issuerWorld) verify(what, token, want string) {
 	w.Helper()
-	claims, err := w.keys.Verify(context.Background(), believer(), token)
+	claims, err := w.keys.Verify(context.Background(), testIssuer(), token)
 	switch {
 	case want == "" && err != nil:
 		w.Errorf("%s: %v", what, err)
@@ -104,34 +104,34 @@ func (w *world) verify(what, token, want string) {
 }
 
 // key is a signing key and its public half.
-type key struct {
+type signingKey struct {
 	private crypto.Signer
 	public  jose.JSONWebKey
 }
 
-func newKey(t testing.TB, kid string) key {
+func newSigningKey(t testing.TB, kid string) signingKey {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return key{private, jose.JSONWebKey{Key: private.Public(), KeyID: kid, Algorithm: "ES256", Use: "sig"}}
+	return signingKey{private, jose.JSONWebKey{Key: private.Public(), KeyID: kid, Algorithm: "ES256", Use: "sig"}}
 }
 
-func newRSA(t testing.TB, kid string, bits int) key {
+func newRSAKey(t testing.TB, kid string, bits int) signingKey {
 	t.Helper()
 	private, err := rsa.GenerateKey(rand.Reader, bits)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return key{private, jose.JSONWebKey{Key: private.Public(), KeyID: kid, Use: "sig"}}
+	return signingKey{private, jose.JSONWebKey{Key: private.Public(), KeyID: kid, Use: "sig"}}
 }
 
-// claims are those of a good token, changed; a nil value leaves one out.
-func claims(changes map[string]any) map[string]any {
+// testClaims are those of a good token, changed; a nil value leaves one out.
+func testClaims(changes map[string]any) map[string]any {
 	now := time.Now()
 	c := map[string]any{
-		"iss": address, "aud": audience, "sub": "builds",
+		"iss": issuerAddress, "aud": testAudience, "sub": "builds",
 		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(5 * time.Minute).Unix(),
 	}
 	for name, value := range changes {
@@ -160,7 +160,7 @@ func sign(t testing.TB, with any, algorithm, kid string, claims map[string]any) 
 	return token
 }
 
-func (k key) token(t testing.TB, changes map[string]any) string {
+func (k signingKey) token(t testing.TB, changes map[string]any) string {
 	t.Helper()
-	return sign(t, k.private, "ES256", k.public.KeyID, claims(changes))
+	return sign(t, k.private, "ES256", k.public.KeyID, testClaims(changes))
 }

@@ -16,7 +16,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirgate/weir/internal/issuer"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -38,7 +37,7 @@ type Held struct {
 type Source struct {
 	// Identity tells apart whose tokens they are, and what they may do.
 	Identity string
-	// Token returns the token of now. An error is [Unusable], or the context's.
+	// Token returns the token of now. An error is [UnusableError], or the context's.
 	Token func(context.Context) (Secret, error)
 	// Reject gives up the token that was sent at some time.
 	Reject func(sent time.Time)
@@ -51,10 +50,10 @@ type Client struct {
 	// Key is the SHA-256 of the client's key.
 	Key         [sha256.Size]byte
 	Certificate Certificate
-	Token       Token
+	Token       TokenMatch
 	// Scope is what it may ask for; nil is everything.
 	Scope *policy.Scope
-	// Credentials are the names of those it may spend; [Purse.Pick] chooses.
+	// Credentials are the names of those it may spend; [Pool.Pick] chooses.
 	Credentials []string
 	// Share and Priority order it among the clients of one account.
 	Share    int
@@ -63,13 +62,13 @@ type Client struct {
 	Debug bool
 }
 
-// Book knows who may call, and whose credential pays. It is immutable and safe
+// Registry knows who may call, and whose credential pays. It is immutable and safe
 // for concurrent use.
 //
 // It keeps hashes of clients' keys and of passed-through credentials, never
 // these themselves; the hash that names an account is keyed, so it cannot be
 // looked up.
-type Book struct {
+type Registry struct {
 	dialect     *policy.Dialect
 	egress      string
 	passThrough bool
@@ -96,23 +95,21 @@ type Caller struct {
 	Scope *policy.Scope
 	// Debug is set for one that may ask what was made of its requests.
 	Debug bool
-	// Purse is set for a client that spends what the gateway holds: the caller is then
+	// Pool is set for a client that spends what the gateway holds: the caller is then
 	// the first of its credentials.
-	Purse *Purse
+	Pool *Pool
 
 	name   string  // of what is held
 	source *Source // nil where Authorization is what is sent
 }
 
-// Errors of [Book.Identify].
+// Errors of [Registry.Identify].
 var (
 	ErrMissing = errors.New("no credential, nor a certificate that is known: this gateway accepts its own clients only")
 	ErrUnknown = errors.New("unknown key, or a credential of the client's own where none is accepted")
 	ErrTwice   = errors.New("more than one Authorization field")
-	// ErrToken wraps those of a token of an issuer that is configured, and
-	// ErrIssuer the reason why it cannot be verified now.
-	ErrToken  = issuer.ErrToken
-	ErrIssuer = issuer.ErrUnavailable
+	// ErrInvalidToken wraps those of a token of an issuer that is configured, and
+	// ErrIssuerUnavailable the reason why it cannot be verified now.
 )
 
 // Config is what a book is made from.
@@ -128,16 +125,16 @@ type Config struct {
 	Clients []Client
 	// Authorities vouch for the names in certificates.
 	Authorities []*x509.Certificate
-	// Issuers are those whose tokens Clients name, Published their keys, which
+	// Issuers are those whose tokens Clients name, IssuerKeys their keys, which
 	// outlive a book.
-	Issuers   []issuer.Issuer
-	Published *issuer.Keys
+	Issuers    []Issuer
+	IssuerKeys *IssuerKeys
 	// HashKey keys the hashes that name accounts. It must outlive a reload,
 	// or every account would be a new one; see [NewHashKey].
 	HashKey []byte
-	// Custody is what is known of those that are held; it must outlive a
+	// Health is what is known of those that are held; it must outlive a
 	// reload. Nil begins anew.
-	Custody *Custody
+	Health *Health
 }
 
 // NewHashKey returns a key for one life of the process.
@@ -147,24 +144,24 @@ func NewHashKey() []byte {
 	return key
 }
 
-// NewBook returns a book.
-func NewBook(c Config) *Book {
-	b := &Book{
+// NewRegistry returns a book.
+func NewRegistry(c Config) *Registry {
+	b := &Registry{
 		dialect: c.Dialect, egress: c.Egress, passThrough: c.PassThrough, hashKey: c.HashKey,
 		keys:         make(keys, len(c.Clients)),
 		certificates: newCertificates(c.Authorities),
-		tokens:       newTokens(c.Issuers, c.Published),
+		tokens:       newTokens(c.Issuers, c.IssuerKeys),
 		accounts:     make(map[string]account, len(c.Held)),
 	}
 	byName := make(map[string]Caller, len(c.Held))
 	for _, h := range c.Held {
 		byName[h.Name] = b.hold(h)
 	}
-	if c.Custody == nil {
-		c.Custody = NewCustody(slog.New(slog.DiscardHandler))
+	if c.Health == nil {
+		c.Health = NewHealth(slog.New(slog.DiscardHandler))
 	}
 	for _, client := range c.Clients {
-		pays := newPurse(c, client, byName).first()
+		pays := newPool(c, client, byName).first()
 		b.keys.add(client.Key, pays)
 		b.certificates.add(client.Certificate, pays)
 		b.tokens.add(client.Token, pays)
@@ -172,7 +169,7 @@ func NewBook(c Config) *Book {
 	return b
 }
 
-func (b *Book) hold(h Held) Caller {
+func (b *Registry) hold(h Held) Caller {
 	class := b.hash(h.Token.Reveal())
 	if h.Source != nil {
 		// What stands for a token that is not known must be nothing that a client could
@@ -195,7 +192,7 @@ func (b *Book) hold(h Held) Caller {
 // certificate of its connection. "token X" and "Bearer X" are one credential.
 // It may wait for an issuer's keys; the error is then the context's if that
 // ends first.
-func (b *Book) Identify(r *http.Request) (Caller, error) {
+func (b *Registry) Identify(r *http.Request) (Caller, error) {
 	values := r.Header["Authorization"]
 	if len(values) > 1 {
 		return Caller{}, ErrTwice
@@ -255,7 +252,7 @@ type keyed struct {
 
 // hash names a credential without telling it. It keeps security classes apart,
 // so it is long enough that no two will ever share one.
-func (b *Book) hash(credential string) string {
+func (b *Registry) hash(credential string) string {
 	k, ok := b.macs.Get().(*keyed)
 	if !ok {
 		k = &keyed{mac: hmac.New(sha256.New, b.hashKey)}

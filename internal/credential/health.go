@@ -21,10 +21,10 @@ const (
 	forgotten = time.Hour
 )
 
-// Custody is what has been learned of the credentials that the gateway holds. It
-// outlives a [Book], is in memory only, and knows credentials by their class. It is
+// Health is what has been learned of the credentials that the gateway holds. It
+// outlives a [Registry], is in memory only, and knows credentials by their class. It is
 // safe for concurrent use.
-type Custody struct {
+type Health struct {
 	log *slog.Logger
 
 	mu      sync.Mutex
@@ -43,20 +43,20 @@ type refusals struct {
 	count  int
 }
 
-// NewCustody returns one that knows nothing yet.
-func NewCustody(log *slog.Logger) *Custody {
-	return &Custody{log: log, refusal: map[string]*refusals{}, sight: newSight()}
+// NewHealth returns one that knows nothing yet.
+func NewHealth(log *slog.Logger) *Health {
+	return &Health{log: log, refusal: map[string]*refusals{}, sight: newSight()}
 }
 
-// Unusable is an error: a credential must not be sent before a time.
-type Unusable struct {
+// UnusableError is an error: a credential must not be sent before a time.
+type UnusableError struct {
 	Name  string
 	Until time.Time
 	// Cause is nil for one that the upstream has refused.
 	Cause error
 }
 
-func (u *Unusable) Error() string {
+func (u *UnusableError) Error() string {
 	why := "the API has refused it (401)"
 	if u.Cause != nil {
 		why = u.Cause.Error()
@@ -64,19 +64,19 @@ func (u *Unusable) Error() string {
 	return fmt.Sprintf("credential %q is not used until %s: %s", u.Name, u.Until.UTC().Format(time.RFC3339), why)
 }
 
-func (u *Unusable) Unwrap() error { return u.Cause }
+func (u *UnusableError) Unwrap() error { return u.Cause }
 
 // confined reports whether a credential is in quarantine.
-func (c *Custody) confined(class string, now time.Time) bool {
+func (c *Health) confined(class string, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := c.refusal[class]
 	return r != nil && now.Before(r.until)
 }
 
-// spend lets a credential be sent, or returns [Unusable]. When a quarantine is over
+// spend lets a credential be sent, or returns [UnusableError]. When a quarantine is over
 // one request goes, and all others wait for what becomes of it.
-func (c *Custody) spend(class, name string, now time.Time) error {
+func (c *Health) spend(class, name string, now time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := c.refusal[class]
@@ -84,7 +84,7 @@ func (c *Custody) spend(class, name string, now time.Time) error {
 		return nil
 	}
 	if now.Before(r.until) {
-		return &Unusable{Name: name, Until: r.until}
+		return &UnusableError{Name: name, Until: r.until}
 	}
 	r.probed, r.until = now, now.Add(probing)
 	return nil
@@ -92,7 +92,7 @@ func (c *Custody) spend(class, name string, now time.Time) error {
 
 // unanswered lets another request find out whether a quarantine is over, where the one
 // that was let go, and sent at some time or not at all, has found out nothing.
-func (c *Custody) unanswered(class string, sent, now time.Time) {
+func (c *Health) unanswered(class string, sent, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r := c.refusal[class]; r != nil && !r.probed.IsZero() && !sent.Before(r.probed) {
@@ -102,7 +102,7 @@ func (c *Custody) unanswered(class string, sent, now time.Time) {
 
 // refused begins a quarantine, or a longer one. What was sent before the last began
 // tells nothing new.
-func (c *Custody) refused(class, name string, sent, now time.Time) {
+func (c *Health) refused(class, name string, sent, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for other, r := range c.refusal {
@@ -132,7 +132,7 @@ func (c *Custody) refused(class, name string, sent, now time.Time) {
 
 // Keep forgets what was refused and is held no more, as a book that is in force has it: its
 // token has been replaced. What the API still says of it tells nothing.
-func (c *Custody) Keep(b *Book) {
+func (c *Health) Keep(b *Registry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.held = b.accounts
@@ -144,7 +144,7 @@ func (c *Custody) Keep(b *Book) {
 }
 
 // accepted ends a quarantine.
-func (c *Custody) accepted(class string, sent time.Time) {
+func (c *Health) accepted(class string, sent time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r := c.refusal[class]; r != nil && !sent.Before(r.since) {
@@ -162,7 +162,7 @@ type Quarantined struct {
 
 // Quarantined lists the credentials that the upstream has refused and not accepted
 // since.
-func (c *Custody) Quarantined() []Quarantined {
+func (c *Health) Quarantined() []Quarantined {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	list := make([]Quarantined, 0, len(c.refusal))

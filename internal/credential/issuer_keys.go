@@ -1,4 +1,4 @@
-package issuer
+package credential
 
 import (
 	"context"
@@ -17,34 +17,34 @@ import (
 
 // How an issuer is asked.
 const (
-	// fresh is how long keys are used without looking whether they are still
+	// refreshAfter is how long keys are used without looking whether they are still
 	// published. A key that was taken back counts so long.
-	fresh = 10 * time.Minute
-	// usable is how long they are used while the issuer does not answer.
-	usable = time.Hour
-	// again is the pause between two fetches, whatever tokens ask for.
-	again = 10 * time.Second
-	// deadline is for each of the two requests of a fetch.
-	deadline = 5 * time.Second
-	// maxAnswer bounds the bytes of an answer, maxKeys the keys in it.
-	maxAnswer = 256 << 10
-	maxKeys   = 64
+	refreshAfter = 10 * time.Minute
+	// usableFor is how long they are used while the issuer does not answer.
+	usableFor = time.Hour
+	// fetchPause is the pause between two fetches, whatever tokens ask for.
+	fetchPause = 10 * time.Second
+	// fetchTimeout is for each of the two requests of a fetch.
+	fetchTimeout = 5 * time.Second
+	// maxIssuerBody bounds the bytes of an answer, maxIssuerKeys the keys in it.
+	maxIssuerBody = 256 << 10
+	maxIssuerKeys = 64
 )
 
-// Keys are the published keys of issuers, each issuer's apart. They are fetched
+// IssuerKeys are the published keys of issuers, each issuer's apart. They are fetched
 // when a token needs them, outlive a reload, and are safe for concurrent use.
-type Keys struct {
+type IssuerKeys struct {
 	client   *http.Client
 	ctx      context.Context
 	stop     context.CancelFunc
 	fetching sync.WaitGroup
 
 	mu    sync.Mutex
-	rings map[string]*ring // by the issuer's URL; guarded by mu
+	rings map[string]*keyRing // by the issuer's URL; guarded by mu
 }
 
-// ring is the keys of one issuer. It is guarded by Keys.mu.
-type ring struct {
+// keyRing is the keys of one issuer. It is guarded by IssuerKeys.mu.
+type keyRing struct {
 	keys  []jose.JSONWebKey
 	got   time.Time // when these were published; zero for never
 	tried time.Time // when the last fetch ended
@@ -53,20 +53,20 @@ type ring struct {
 	done chan struct{}
 }
 
-// NewKeys returns keys that are fetched over a transport; close them.
-func NewKeys(transport http.RoundTripper) *Keys {
+// NewIssuerKeys returns keys that are fetched over a transport; close them.
+func NewIssuerKeys(transport http.RoundTripper) *IssuerKeys {
 	ctx, stop := context.WithCancel(context.Background())
 	client := &http.Client{
 		Transport: transport,
 		// A redirect would have the keys come from somewhere that was not checked.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	return &Keys{client: client, ctx: ctx, stop: stop, rings: map[string]*ring{}}
+	return &IssuerKeys{client: client, ctx: ctx, stop: stop, rings: map[string]*keyRing{}}
 }
 
 // Close ends what is being fetched, and waits for it. No token is accepted any more
 // whose keys are not there.
-func (k *Keys) Close() {
+func (k *IssuerKeys) Close() {
 	k.mu.Lock()
 	k.stop() // under mu: afterwards no fetch begins
 	k.mu.Unlock()
@@ -75,7 +75,7 @@ func (k *Keys) Close() {
 }
 
 // Keep forgets all issuers but these.
-func (k *Keys) Keep(urls []string) {
+func (k *IssuerKeys) Keep(urls []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for url := range k.rings {
@@ -88,7 +88,7 @@ func (k *Keys) Keep(urls []string) {
 // of returns the keys of an issuer that fit a token's header, at least one.
 // Those that are there are used at once, even while newer ones are fetched; a
 // token that needs others waits for one fetch.
-func (k *Keys) of(ctx context.Context, url string, header jose.Header) ([]jose.JSONWebKey, error) {
+func (k *IssuerKeys) of(ctx context.Context, url string, header jose.Header) ([]jose.JSONWebKey, error) {
 	for {
 		fitting, done, err := k.look(url, header, time.Now())
 		if len(fitting) > 0 || done == nil {
@@ -104,21 +104,21 @@ func (k *Keys) of(ctx context.Context, url string, header jose.Header) ([]jose.J
 
 // look returns the keys that fit, or the fetch that may bring them, or why
 // there are none.
-func (k *Keys) look(url string, header jose.Header, now time.Time) ([]jose.JSONWebKey, <-chan struct{}, error) {
+func (k *IssuerKeys) look(url string, header jose.Header, now time.Time) ([]jose.JSONWebKey, <-chan struct{}, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r := k.rings[url]
 	if r == nil {
-		r = &ring{err: errors.New("they were never asked for")}
+		r = &keyRing{err: errors.New("they were never asked for")}
 		k.rings[url] = r
 	}
-	known := !r.got.IsZero() && now.Sub(r.got) < usable
+	known := !r.got.IsZero() && now.Sub(r.got) < usableFor
 	var fitting []jose.JSONWebKey
 	if known {
-		fitting = slices.DeleteFunc(slices.Clone(r.keys), func(key jose.JSONWebKey) bool { return !fits(key, header) })
+		fitting = slices.DeleteFunc(slices.Clone(r.keys), func(key jose.JSONWebKey) bool { return !keyMatches(key, header) })
 	}
-	wanted := len(fitting) == 0 || now.Sub(r.got) >= fresh
-	if wanted && r.done == nil && (r.tried.IsZero() || now.Sub(r.tried) >= again) && k.ctx.Err() == nil {
+	wanted := len(fitting) == 0 || now.Sub(r.got) >= refreshAfter
+	if wanted && r.done == nil && (r.tried.IsZero() || now.Sub(r.tried) >= fetchPause) && k.ctx.Err() == nil {
 		done := make(chan struct{})
 		r.done = done
 		k.fetching.Go(func() { k.refresh(url, r, done) })
@@ -129,14 +129,14 @@ func (k *Keys) look(url string, header jose.Header, now time.Time) ([]jose.JSONW
 	case r.done != nil:
 		return nil, r.done, nil
 	case known:
-		return nil, nil, fmt.Errorf("%w: it is signed by a key that the issuer does not publish", ErrToken)
+		return nil, nil, fmt.Errorf("%w: it is signed by a key that the issuer does not publish", ErrInvalidToken)
 	}
-	return nil, nil, fmt.Errorf("%w: %w", ErrUnavailable, r.err)
+	return nil, nil, fmt.Errorf("%w: %w", ErrIssuerUnavailable, r.err)
 }
 
-// refresh fetches the keys of an issuer into its ring. When that fails those that
+// refresh fetches the keys of an issuer into its keyRing. When that fails those that
 // are there stay.
-func (k *Keys) refresh(url string, r *ring, done chan<- struct{}) {
+func (k *IssuerKeys) refresh(url string, r *keyRing, done chan<- struct{}) {
 	keys, err := k.fetch(url)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -149,7 +149,7 @@ func (k *Keys) refresh(url string, r *ring, done chan<- struct{}) {
 
 // fetch asks an issuer where its keys are (OpenID Connect Discovery 1.0 section 4),
 // and for these.
-func (k *Keys) fetch(issuer string) ([]jose.JSONWebKey, error) {
+func (k *IssuerKeys) fetch(issuer string) ([]jose.JSONWebKey, error) {
 	var metadata struct {
 		Issuer string `json:"issuer"`
 		Keys   string `json:"jwks_uri"`
@@ -160,7 +160,7 @@ func (k *Keys) fetch(issuer string) ([]jose.JSONWebKey, error) {
 	if metadata.Issuer != issuer {
 		return nil, fmt.Errorf("metadata: they are of the issuer %q", metadata.Issuer)
 	}
-	if err := Check(metadata.Keys); err != nil {
+	if err := CheckIssuerURL(metadata.Keys); err != nil {
 		return nil, fmt.Errorf("metadata: jwks_uri %q: %w", metadata.Keys, err)
 	}
 	var set struct {
@@ -170,7 +170,7 @@ func (k *Keys) fetch(issuer string) ([]jose.JSONWebKey, error) {
 		return nil, fmt.Errorf("keys: %w", err)
 	}
 	var keys []jose.JSONWebKey
-	for _, text := range set.Keys[:min(len(set.Keys), maxKeys)] {
+	for _, text := range set.Keys[:min(len(set.Keys), maxIssuerKeys)] {
 		var key jose.JSONWebKey
 		if key.UnmarshalJSON(text) == nil && signs(key) { // others are for others (RFC 7517 section 5)
 			keys = append(keys, key)
@@ -183,8 +183,8 @@ func (k *Keys) fetch(issuer string) ([]jose.JSONWebKey, error) {
 }
 
 // get reads a JSON document.
-func (k *Keys) get(url string, into any) error {
-	ctx, cancel := context.WithTimeout(k.ctx, deadline)
+func (k *IssuerKeys) get(url string, into any) error {
+	ctx, cancel := context.WithTimeout(k.ctx, fetchTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -199,12 +199,12 @@ func (k *Keys) get(url string, into any) error {
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s answers %d", url, response.StatusCode)
 	}
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxIssuerBody))
 	if err != nil {
 		return err
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("%s answers no JSON of at most %d bytes: %w", url, maxAnswer, err)
+		return fmt.Errorf("%s answers no JSON of at most %d bytes: %w", url, maxIssuerBody, err)
 	}
 	return nil
 }

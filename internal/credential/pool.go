@@ -12,12 +12,12 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Purse is the credentials that one client may spend, in the order in which the
+// Pool is the credentials that one client may spend, in the order in which the
 // configuration names them, and the choice among them. It is safe for concurrent
 // use. Whatever it gives out is one of these.
-type Purse struct {
-	held    []Caller // never empty
-	custody *Custody
+type Pool struct {
+	held   []Caller // never empty
+	health *Health
 
 	mu sync.Mutex
 	// present is the class of who pays now, by resource: answers are kept by class, so
@@ -25,8 +25,8 @@ type Purse struct {
 	present map[string]string
 }
 
-// Wanted is what a credential is wanted for.
-type Wanted struct {
+// Request is what a credential is wanted for.
+type Request struct {
 	Operation *policy.Operation
 	// Resource is the budget that it counts against.
 	Resource string
@@ -42,20 +42,20 @@ type Wanted struct {
 	Limited bool
 }
 
-func newPurse(c Config, client Client, held map[string]Caller) *Purse {
-	p := &Purse{custody: c.Custody, present: map[string]string{}}
+func newPool(c Config, client Client, held map[string]Caller) *Pool {
+	p := &Pool{health: c.Health, present: map[string]string{}}
 	for _, name := range client.Credentials {
 		pays := held[name]
-		pays.Client, pays.Share, pays.Priority, pays.Scope, pays.Debug, pays.Purse = client.Name, client.Share, client.Priority, client.Scope, client.Debug, p
+		pays.Client, pays.Share, pays.Priority, pays.Scope, pays.Debug, pays.Pool = client.Name, client.Share, client.Priority, client.Scope, client.Debug, p
 		p.held = append(p.held, pays)
 	}
 	return p
 }
 
-func (p *Purse) first() Caller { return p.held[0] }
+func (p *Pool) first() Caller { return p.held[0] }
 
 // Choice reports whether there is more than one to choose from.
-func (p *Purse) Choice() bool { return len(p.held) > 1 }
+func (p *Pool) Choice() bool { return len(p.held) > 1 }
 
 // Pick returns who pays: of those whose kind the operation takes, who are not presumed
 // blind for the target, and who may be used now, in this order of importance, who pays
@@ -65,7 +65,7 @@ func (p *Purse) Choice() bool { return len(p.held) > 1 }
 //
 // What an operation answers about its caller it answers about one account: that of
 // the first who is taken for a person. No other account is asked in its place.
-func (p *Purse) Pick(w Wanted, now time.Time) (Caller, bool) {
+func (p *Pool) Pick(w Request, now time.Time) (Caller, bool) {
 	list := p.suitable(w, now)
 	if len(list) == 0 {
 		return Caller{}, false
@@ -87,7 +87,7 @@ func (p *Purse) Pick(w Wanted, now time.Time) (Caller, bool) {
 }
 
 // suitable lists those that nothing better stands against, in their order.
-func (p *Purse) suitable(w Wanted, now time.Time) (list []Caller) {
+func (p *Pool) suitable(w Request, now time.Time) (list []Caller) {
 	best, must := 0, 0
 	if len(w.Except) > 0 {
 		must = usable + takes
@@ -96,7 +96,7 @@ func (p *Purse) suitable(w Wanted, now time.Time) (list []Caller) {
 		if slices.Contains(w.Except, c.Class) {
 			continue
 		}
-		switch merit := p.custody.merit(c.Caller, w, now); {
+		switch merit := p.health.merit(c.Caller, w, now); {
 		case merit&must != must:
 		case merit > best:
 			best, list = merit, []Caller{c}
@@ -109,7 +109,7 @@ func (p *Purse) suitable(w Wanted, now time.Time) (list []Caller) {
 
 // eligible are those who may answer for the client: all, unless the answer is about
 // the caller.
-func (p *Purse) eligible(op *policy.Operation) []Caller {
+func (p *Pool) eligible(op *policy.Operation) []Caller {
 	if !op.Personal {
 		return p.held
 	}
@@ -125,7 +125,7 @@ const (
 	takes              // of a kind that the operation takes
 )
 
-func (c *Custody) merit(who policy.Caller, w Wanted, now time.Time) (merit int) {
+func (c *Health) merit(who policy.Caller, w Request, now time.Time) (merit int) {
 	if !c.confined(who.Class, now) {
 		merit += usable
 	}
@@ -175,14 +175,14 @@ func most(present int, list []Caller, left func(policy.Caller) (int, bool)) int 
 }
 
 // Authorization returns what a credential of the purse is shown to the upstream by. It
-// may have to be asked for first. An error is [Unusable], or the context's.
-func (p *Purse) Authorization(ctx context.Context, class string) (Secret, error) {
+// may have to be asked for first. An error is [UnusableError], or the context's.
+func (p *Pool) Authorization(ctx context.Context, class string) (Secret, error) {
 	at := slices.IndexFunc(p.held, func(c Caller) bool { return c.Class == class })
 	if at < 0 {
 		return "", errForeign
 	}
 	c := p.held[at]
-	if err := p.custody.spend(class, c.name, time.Now()); err != nil {
+	if err := p.health.spend(class, c.name, time.Now()); err != nil {
 		return "", err
 	}
 	if c.source == nil {
@@ -190,7 +190,7 @@ func (p *Purse) Authorization(ctx context.Context, class string) (Secret, error)
 	}
 	token, err := c.source.Token(ctx)
 	if err != nil {
-		p.custody.unanswered(class, time.Now(), time.Now())
+		p.health.unanswered(class, time.Now(), time.Now())
 		return "", err
 	}
 	return "Bearer " + token, nil
@@ -199,30 +199,30 @@ func (p *Purse) Authorization(ctx context.Context, class string) (Secret, error)
 // errForeign keeps a mistake in the code from becoming a leak.
 var errForeign = errors.New("the client was not given that credential")
 
-// Heard notes what the upstream has answered to a credential: a request that was sent
+// OnResponse notes what the upstream has answered to a credential: a request that was sent
 // at some time got a status, 0 where no answer came. A 401 counts where the documents tell that the operation
 // takes such a credential: else any client could have one refused, for all who share it,
 // by a call that wants another (GET /app wants an app's assertion).
-func (p *Purse) Heard(who policy.Caller, op *policy.Operation, status int, sent, now time.Time) {
+func (p *Pool) OnResponse(who policy.Caller, op *policy.Operation, status int, sent, now time.Time) {
 	switch {
 	case status == 0:
-		p.custody.unanswered(who.Class, sent, now)
+		p.health.unanswered(who.Class, sent, now)
 	case status == http.StatusUnauthorized:
 		if op.Known() && takesKind(op, who.Kind) { // else it may be about the call, or is about the kind
 			p.refused(who.Class, sent, now)
 		}
 	case status < http.StatusInternalServerError:
-		p.custody.accepted(who.Class, sent)
+		p.health.accepted(who.Class, sent)
 	}
 }
 
 // refused begins a quarantine, and gives up a token that does not last.
-func (p *Purse) refused(class string, sent, now time.Time) {
+func (p *Pool) refused(class string, sent, now time.Time) {
 	for _, c := range p.held {
 		if c.Class != class {
 			continue
 		}
-		p.custody.refused(class, c.name, sent, now)
+		p.health.refused(class, c.name, sent, now)
 		if c.source != nil {
 			c.source.Reject(sent)
 		}
@@ -230,8 +230,8 @@ func (p *Purse) refused(class string, sent, now time.Time) {
 	}
 }
 
-// Blind notes that a credential was told 403 or 404 for what is wanted, and whether
+// OnHidden notes that a credential was told 403 or 404 for what is wanted, and whether
 // another of the client's was told more.
-func (p *Purse) Blind(who policy.Caller, w Wanted, status int, seen bool, now time.Time) {
-	p.custody.noteBlind(who.Class, w, status, seen, now)
+func (p *Pool) OnHidden(who policy.Caller, w Request, status int, seen bool, now time.Time) {
+	p.health.noteBlind(who.Class, w, status, seen, now)
 }

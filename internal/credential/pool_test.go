@@ -25,13 +25,13 @@ func kindsHeld() []Held {
 	return held
 }
 
-// purseOf returns the purse of a client of some credentials.
-func purseOf(t interface{ Fatal(...any) }, names ...string) *Purse {
+// poolOf returns the purse of a client of some credentials.
+func poolOf(t interface{ Fatal(...any) }, names ...string) *Pool {
 	dialect, err := policy.LoadDialect("github")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := NewBook(Config{
+	b := NewRegistry(Config{
 		Dialect: dialect, HashKey: NewHashKey(), Held: kindsHeld(),
 		Clients: []Client{
 			{Name: "other", Key: sha256.Sum256([]byte("other")), Credentials: []string{"second", "user"}},
@@ -42,7 +42,7 @@ func purseOf(t interface{ Fatal(...any) }, names ...string) *Purse {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return who.Purse
+	return who.Pool
 }
 
 // TestNeverACredentialThatTheClientWasNotGiven: whatever is wanted, left, refused and
@@ -54,12 +54,12 @@ func TestNeverACredentialThatTheClientWasNotGiven(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		given := rapid.SliceOfNDistinct(rapid.SampledFrom(names), 1, len(names), rapid.ID).Draw(t, "given")
-		p := purseOf(t, given...)
+		p := poolOf(t, given...)
 		ops := policy.Embedded().Operations()
 		now := time.Now()
 		for range rapid.IntRange(1, 30).Draw(t, "requests") {
 			op := rapid.SampledFrom(ops).Draw(t, "operation")
-			w := Wanted{Operation: op, Resource: op.Resource, Path: rapid.SampledFrom([]string{"/a", "/b"}).Draw(t, "path"), Target: "t"}
+			w := Request{Operation: op, Resource: op.Resource, Path: rapid.SampledFrom([]string{"/a", "/b"}).Draw(t, "path"), Target: "t"}
 			if rapid.Bool().Draw(t, "spends") {
 				w.Left = func(policy.Caller) (int, bool) {
 					return rapid.IntRange(-1, 9).Draw(t, "left"), rapid.Bool().Draw(t, "known")
@@ -74,7 +74,7 @@ func TestNeverACredentialThatTheClientWasNotGiven(t *testing.T) {
 					break
 				}
 				value, err := p.Authorization(context.Background(), who.Class)
-				var unusable *Unusable
+				var unusable *UnusableError
 				switch {
 				case errors.As(err, &unusable):
 				case err != nil:
@@ -86,14 +86,14 @@ func TestNeverACredentialThatTheClientWasNotGiven(t *testing.T) {
 					t.Fatal("one has two turns")
 				}
 				status := rapid.SampledFrom([]int{200, 401, 403, 404, 500}).Draw(t, "status")
-				p.Heard(who.Caller, op, status, now, now)
-				p.Blind(who.Caller, w, status, rapid.Bool().Draw(t, "seen"), now)
+				p.OnResponse(who.Caller, op, status, now, now)
+				p.OnHidden(who.Caller, w, status, rapid.Bool().Draw(t, "seen"), now)
 				w.Except = append(w.Except, who.Class)
 				w.Limited = rapid.Bool().Draw(t, "limited")
 			}
 			now = now.Add(time.Duration(rapid.IntRange(0, 600).Draw(t, "later")) * time.Second)
 		}
-		for _, class := range []string{"", purseOf(t, "second").held[0].Class, "anonymous"} {
+		for _, class := range []string{"", poolOf(t, "second").held[0].Class, "anonymous"} {
 			if _, err := p.Authorization(context.Background(), class); !errors.Is(err, errForeign) {
 				t.Fatalf("a class of nobody's: %v", err)
 			}
@@ -104,7 +104,7 @@ func TestNeverACredentialThatTheClientWasNotGiven(t *testing.T) {
 // spells reports whether an Authorization value is that of a credential of kindsHeld.
 func spells(name string, value Secret) bool {
 	h := kindsHeld()[slices.IndexFunc(kindsHeld(), func(h Held) bool { return h.Name == name })]
-	b := &Book{accounts: map[string]account{}}
+	b := &Registry{accounts: map[string]account{}}
 	return value == b.hold(h).Authorization
 }
 
@@ -129,13 +129,13 @@ func TestWhoPays(t *testing.T) {
 		{"nobody can tell", budget(-2, 9, 9), "account user"},
 		{"nobody can tell of the others", budget(3, -2, -2), "account user"},
 	} {
-		p := purseOf(t, "user", "second", "enterprise")
+		p := poolOf(t, "user", "second", "enterprise")
 		op := policy.Embedded().Operation("watching/list-subscribers")
-		got, _ := p.Pick(Wanted{Operation: op, Resource: policy.Core, Left: c.left}, time.Now())
+		got, _ := p.Pick(Request{Operation: op, Resource: policy.Core, Left: c.left}, time.Now())
 		if got.Account != c.want {
 			t.Errorf("%s: %s pays, want %s", c.name, got.Account, c.want)
 		}
-		if again, _ := p.Pick(Wanted{Operation: op, Resource: policy.Core}, time.Now()); again.Class != got.Class {
+		if again, _ := p.Pick(Request{Operation: op, Resource: policy.Core}, time.Now()); again.Class != got.Class {
 			t.Errorf("%s: %s pays for the next", c.name, again.Account)
 		}
 	}
@@ -143,9 +143,9 @@ func TestWhoPays(t *testing.T) {
 
 // TestNobodyWaitsWhileTheLedgerIsAsked: it may be a store that takes its time.
 func TestNobodyWaitsWhileTheLedgerIsAsked(t *testing.T) {
-	p := purseOf(t, "user", "second")
+	p := poolOf(t, "user", "second")
 	asked := false
-	p.Pick(Wanted{Operation: policy.Embedded().Operation("watching/list-subscribers"), Left: func(policy.Caller) (int, bool) {
+	p.Pick(Request{Operation: policy.Embedded().Operation("watching/list-subscribers"), Left: func(policy.Caller) (int, bool) {
 		asked = true
 		if !p.mu.TryLock() {
 			t.Fatal("others wait")
@@ -191,7 +191,7 @@ func TestAttack21NoTokenIsOfTheClassOfAnApp(t *testing.T) {
 		t.Fatal(err)
 	}
 	const identity = `["7",42,null]`
-	b := NewBook(Config{Dialect: dialect, PassThrough: true, HashKey: NewHashKey(), Held: []Held{{
+	b := NewRegistry(Config{Dialect: dialect, PassThrough: true, HashKey: NewHashKey(), Held: []Held{{
 		Name: "bot", Kind: policy.Installation, Account: "installation:42", Source: &Source{Identity: identity},
 	}}})
 	for _, value := range []string{identity, "source " + identity, "\x00" + identity} {
@@ -203,36 +203,36 @@ func TestAttack21NoTokenIsOfTheClassOfAnApp(t *testing.T) {
 }
 
 func TestARefusalFromBeforeTheQuarantineTellsNothingNew(t *testing.T) {
-	p := purseOf(t, "user", "second")
+	p := poolOf(t, "user", "second")
 	op := policy.Embedded().Operation("watching/list-subscribers")
 	who, now := p.held[0].Caller, time.Now()
 	for range 20 { // they were all in flight
-		p.Heard(who, op, 401, now.Add(-time.Second), now)
+		p.OnResponse(who, op, 401, now.Add(-time.Second), now)
 	}
-	if q := p.custody.Quarantined(); len(q) != 1 || q[0].Times != 1 || !q[0].Until.Equal(now.Add(firstQuarantine)) {
+	if q := p.health.Quarantined(); len(q) != 1 || q[0].Times != 1 || !q[0].Until.Equal(now.Add(firstQuarantine)) {
 		t.Errorf("%+v", q)
 	}
 	for range 40 {
 		now = now.Add(time.Hour)
-		p.Heard(who, op, 401, now, now)
+		p.OnResponse(who, op, 401, now, now)
 	}
-	if q := p.custody.Quarantined(); !q[0].Until.Equal(now.Add(longestQuarantine)) {
+	if q := p.health.Quarantined(); !q[0].Until.Equal(now.Add(longestQuarantine)) {
 		t.Errorf("%+v at %v", q, now)
 	}
 	now = now.Add(longestQuarantine)
-	var unusable *Unusable
-	if err := p.custody.spend(who.Class, "user", now); err != nil {
+	var unusable *UnusableError
+	if err := p.health.spend(who.Class, "user", now); err != nil {
 		t.Errorf("nobody finds out: %v", err)
 	}
-	if err := p.custody.spend(who.Class, "user", now); !errors.As(err, &unusable) || unusable.Name != "user" {
+	if err := p.health.spend(who.Class, "user", now); !errors.As(err, &unusable) || unusable.Name != "user" {
 		t.Errorf("two find out: %v", err)
 	}
-	p.Heard(who, op, 502, now, now)
-	if len(p.custody.Quarantined()) != 1 {
+	p.OnResponse(who, op, 502, now, now)
+	if len(p.health.Quarantined()) != 1 {
 		t.Error("an error of the upstream's accepts it")
 	}
-	p.Heard(who, op, 403, now, now)
-	if len(p.custody.Quarantined()) != 0 {
+	p.OnResponse(who, op, 403, now, now)
+	if len(p.health.Quarantined()) != 0 {
 		t.Error("it is not accepted again")
 	}
 }
@@ -244,21 +244,21 @@ func TestATokenThatIsReplacedIsInNoQuarantine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	custody, now := NewCustody(slog.New(slog.DiscardHandler)), time.Now()
-	book := func(tokens ...Secret) *Book {
-		c := Config{Dialect: dialect, HashKey: []byte("key"), Custody: custody}
+	health, now := NewHealth(slog.New(slog.DiscardHandler)), time.Now()
+	book := func(tokens ...Secret) *Registry {
+		c := Config{Dialect: dialect, HashKey: []byte("key"), Health: health}
 		for _, token := range tokens {
 			c.Held = append(c.Held, Held{Name: string(token), Kind: policy.User, Token: token})
 		}
-		return NewBook(c)
+		return NewRegistry(c)
 	}
 	b := book("one", "other")
 	for class := range b.accounts {
-		custody.refused(class, class, now, now)
+		health.refused(class, class, now, now)
 	}
-	custody.Keep(book("one", "new"))
-	custody.refused(b.hash("other"), "other", now, now) // it was on its way
-	if list := custody.Quarantined(); len(list) != 1 || list[0].Name != b.hash("one") {
+	health.Keep(book("one", "new"))
+	health.refused(b.hash("other"), "other", now, now) // it was on its way
+	if list := health.Quarantined(); len(list) != 1 || list[0].Name != b.hash("one") {
 		t.Errorf("%+v", list)
 	}
 }
@@ -266,39 +266,39 @@ func TestATokenThatIsReplacedIsInNoQuarantine(t *testing.T) {
 // TestAProbeThatFindsOutNothingMakesRoomForAnother: its client has left, say, or the
 // upstream could not be reached.
 func TestAProbeThatFindsOutNothingMakesRoomForAnother(t *testing.T) {
-	p := purseOf(t, "user", "second")
+	p := poolOf(t, "user", "second")
 	op := policy.Embedded().Operation("watching/list-subscribers")
 	who, now := p.held[0].Caller, time.Now()
-	p.Heard(who, op, 401, now, now)
-	p.Heard(who, op, 0, now, now.Add(time.Second)) // it was sent before
-	if err := p.custody.spend(who.Class, "user", now.Add(time.Second)); err == nil {
+	p.OnResponse(who, op, 401, now, now)
+	p.OnResponse(who, op, 0, now, now.Add(time.Second)) // it was sent before
+	if err := p.health.spend(who.Class, "user", now.Add(time.Second)); err == nil {
 		t.Error("what is not known ends a quarantine")
 	}
 	now = now.Add(firstQuarantine)
 	for range 3 {
-		if err := p.custody.spend(who.Class, "user", now); err != nil {
+		if err := p.health.spend(who.Class, "user", now); err != nil {
 			t.Error(err)
 		}
-		p.Heard(who, op, 0, now.Add(-time.Second), now) // another one
-		if err := p.custody.spend(who.Class, "user", now); err == nil {
+		p.OnResponse(who, op, 0, now.Add(-time.Second), now) // another one
+		if err := p.health.spend(who.Class, "user", now); err == nil {
 			t.Error("two find out")
 		}
 		now = now.Add(time.Second)
-		p.Heard(who, op, 0, now, now)
+		p.OnResponse(who, op, 0, now, now)
 	}
-	if q := p.custody.Quarantined(); len(q) != 1 || q[0].Times != 1 {
+	if q := p.health.Quarantined(); len(q) != 1 || q[0].Times != 1 {
 		t.Errorf("%+v", q)
 	}
 }
 
 func TestWhatIsNotSeenIsRememberedWithinBounds(t *testing.T) {
-	p := purseOf(t, "user", "second")
+	p := poolOf(t, "user", "second")
 	who, now := p.held[0].Caller, time.Now()
 	op := policy.Embedded().Operation("watching/list-subscribers")
 	for i := range 3 * maxBlind {
-		p.Blind(who, Wanted{Operation: op, Path: fmt.Sprint(i)}, 404, false, now)
+		p.OnHidden(who, Request{Operation: op, Path: fmt.Sprint(i)}, 404, false, now)
 	}
-	if n := len(p.custody.sight); n > maxBlind {
+	if n := len(p.health.sight); n > maxBlind {
 		t.Errorf("%d are remembered", n)
 	}
 }

@@ -1,4 +1,4 @@
-package installation
+package credential
 
 import (
 	"context"
@@ -8,8 +8,6 @@ import (
 	"log/slog"
 	"sync"
 	"time"
-
-	"github.com/weirgate/weir/internal/credential"
 )
 
 const (
@@ -33,40 +31,40 @@ const (
 	longestHeeded = time.Hour
 )
 
-// Vault is where replicas share tokens, sealed, and the right to ask for one. An error
+// TokenStore is where replicas share tokens, sealed, and the right to ask for one. An error
 // means that nobody can tell. Calls have deadlines of their own.
-type Vault interface {
+type TokenStore interface {
 	// Load returns the token of a name; a zero one where there is none.
-	Load(ctx context.Context, name string) (Token, error)
+	Load(ctx context.Context, name string) (AppToken, error)
 	// Lease lets its owner alone ask for a token, for some time, and reports whether it
 	// has the lease.
 	Lease(ctx context.Context, name, owner string, lives time.Duration) (bool, error)
 	// Return ends a lease that the owner has. Where there is a token to share it stores
 	// that first.
-	Return(ctx context.Context, name, owner string, t Token) error
+	Return(ctx context.Context, name, owner string, t AppToken) error
 }
 
-// Mint has the tokens of installations: each asked for once by all replicas together,
-// and renewed before its end. It outlives a [credential.Book] and is safe for concurrent use.
-// [Mint.Close] ends what it does by itself.
-type Mint struct {
-	vault Vault // nil where nothing is shared
+// AppTokens has the tokens of installations: each asked for once by all replicas together,
+// and renewed before its end. It outlives a [Book] and is safe for concurrent use.
+// [AppTokens.Close] ends what it does by itself.
+type AppTokens struct {
+	store TokenStore // nil where nothing is shared
 	log   *slog.Logger
 
 	ctx     context.Context
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
-	mu     sync.Mutex
-	minted map[string]*minted // by identity and key; bounded by the configurations there were
+	mu            sync.Mutex
+	appTokenState map[string]*appTokenState // by identity and key; bounded by the configurations there were
 }
 
-// minted is what is known of one installation's token.
-type minted struct {
-	token Token
+// appTokenState is what is known of one installation's token.
+type appTokenState struct {
+	token AppToken
 	since time.Time // when it came
 	// bad is a token that the upstream has refused.
-	bad credential.Secret
+	bad Secret
 	// next is when a token may be asked for again, pause how long that was put off, and
 	// err why there is none.
 	next  time.Time
@@ -76,31 +74,31 @@ type minted struct {
 	arrival chan struct{}
 }
 
-// New returns a mint; vault may be nil.
-func New(vault Vault, log *slog.Logger) *Mint {
+// NewAppTokens returns a mint; store may be nil.
+func NewAppTokens(store TokenStore, log *slog.Logger) *AppTokens {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Mint{vault: vault, log: log, ctx: ctx, stop: stop, minted: map[string]*minted{}}
+	return &AppTokens{store: store, log: log, ctx: ctx, stop: stop, appTokenState: map[string]*appTokenState{}}
 }
 
 // Close ends what is being asked for, and waits for it. Nothing must be asked after it.
-func (m *Mint) Close() {
+func (m *AppTokens) Close() {
 	m.stop()
 	m.running.Wait()
 }
 
-// Source is where a [credential.Book] has the token of an installation from, whose
+// Source is where a [Book] has the token of an installation from, whose
 // credential has a name.
-func (m *Mint) Source(name string, a *App, i *Issuer) *credential.Source {
-	return &credential.Source{
+func (m *AppTokens) Source(name string, a *App, i *TokenEndpoint) *Source {
+	return &Source{
 		Identity: a.identity(),
-		Token:    func(ctx context.Context) (credential.Secret, error) { return m.token(ctx, name, a, i) },
+		Token:    func(ctx context.Context) (Secret, error) { return m.token(ctx, name, a, i) },
 		Reject:   func(sent time.Time) { m.reject(a, sent) },
 	}
 }
 
 // token returns a token of the installation. While there is a good one nobody waits for
-// a new one. An error is [credential.Unusable], or the context's.
-func (m *Mint) token(ctx context.Context, name string, a *App, i *Issuer) (credential.Secret, error) {
+// a new one. An error is [UnusableError], or the context's.
+func (m *AppTokens) token(ctx context.Context, name string, a *App, i *TokenEndpoint) (Secret, error) {
 	for {
 		now := time.Now()
 		m.mu.Lock()
@@ -110,7 +108,7 @@ func (m *Mint) token(ctx context.Context, name string, a *App, i *Issuer) (crede
 			t.arrival = make(chan struct{})
 			m.running.Go(func() { m.get(name, a, i, t) })
 		}
-		value, arrival, failed := t.token.Value, t.arrival, &credential.Unusable{Name: name, Until: t.next, Cause: t.err}
+		value, arrival, failed := t.token.Value, t.arrival, &UnusableError{Name: name, Until: t.next, Cause: t.err}
 		m.mu.Unlock()
 		switch {
 		case lives > 0:
@@ -128,20 +126,20 @@ func (m *Mint) token(ctx context.Context, name string, a *App, i *Issuer) (crede
 
 // of returns what is known of an app's token; the caller holds mu. What has failed by one
 // key may not by another, with which the app comes after a reload.
-func (m *Mint) of(a *App) *minted {
+func (m *AppTokens) of(a *App) *appTokenState {
 	key := sha256.Sum256([]byte(a.Key.Reveal()))
 	id := a.identity() + string(key[:])
-	if m.minted[id] == nil {
-		m.minted[id] = &minted{}
+	if m.appTokenState[id] == nil {
+		m.appTokenState[id] = &appTokenState{}
 	}
-	return m.minted[id]
+	return m.appTokenState[id]
 }
 
 // errEnds is why there is no token, where one came that ended at once.
 var errEnds = errors.New("the last installation token has ended already")
 
 // get gets a new token, for all who wait.
-func (m *Mint) get(name string, a *App, i *Issuer, t *minted) {
+func (m *AppTokens) get(name string, a *App, i *TokenEndpoint, t *appTokenState) {
 	ctx, cancel := context.WithTimeout(m.ctx, getting)
 	defer cancel()
 	m.mu.Lock()
@@ -168,24 +166,24 @@ func (m *Mint) get(name string, a *App, i *Issuer, t *minted) {
 
 // fetch takes the token that another replica has got, or asks for one while no other
 // does. Where replicas cannot tell each other, each asks for itself.
-func (m *Mint) fetch(ctx context.Context, a *App, i *Issuer, bad credential.Secret) (Token, error) {
-	if m.vault == nil {
+func (m *AppTokens) fetch(ctx context.Context, a *App, i *TokenEndpoint, bad Secret) (AppToken, error) {
+	if m.store == nil {
 		return issueInTime(ctx, a, i)
 	}
 	name, owner := a.identity(), rand.Text()
 	for {
-		mine, err := m.vault.Lease(ctx, name, owner, leaseLives)
+		mine, err := m.store.Lease(ctx, name, owner, leaseLives)
 		if err != nil {
 			return issueInTime(ctx, a, i)
 		}
 		// Looked for after the lease: who had it before has stored it by now.
-		token, err := m.vault.Load(ctx, name)
+		token, err := m.store.Load(ctx, name)
 		good := err == nil && time.Until(token.Expires) > renewBefore && !token.Value.Equal(bad)
 		switch {
 		case good && !mine:
 			return token, nil
 		case good:
-			_ = m.vault.Return(ctx, name, owner, Token{}) // else it ends by itself
+			_ = m.store.Return(ctx, name, owner, AppToken{}) // else it ends by itself
 			return token, nil
 		case mine:
 			return m.issueForAll(ctx, name, owner, a, i)
@@ -195,21 +193,21 @@ func (m *Mint) fetch(ctx context.Context, a *App, i *Issuer, bad credential.Secr
 		case <-pause.C:
 		case <-ctx.Done():
 			pause.Stop()
-			return Token{}, errors.New("another replica asks for the installation token, and has none yet")
+			return AppToken{}, errors.New("another replica asks for the installation token, and has none yet")
 		}
 	}
 }
 
 // issueForAll asks for a token under a lease, and shares it.
-func (m *Mint) issueForAll(ctx context.Context, name, owner string, a *App, i *Issuer) (Token, error) {
+func (m *AppTokens) issueForAll(ctx context.Context, name, owner string, a *App, i *TokenEndpoint) (AppToken, error) {
 	token, err := issueInTime(ctx, a, i)
-	if shared := m.vault.Return(context.WithoutCancel(ctx), name, owner, token); shared != nil {
+	if shared := m.store.Return(context.WithoutCancel(ctx), name, owner, token); shared != nil {
 		m.log.Warn("an installation token is not shared: other replicas ask for their own", "installation", a.Installation, "error", shared)
 	}
 	return token, err
 }
 
-func issueInTime(ctx context.Context, a *App, i *Issuer) (Token, error) {
+func issueInTime(ctx context.Context, a *App, i *TokenEndpoint) (AppToken, error) {
 	ctx, cancel := context.WithTimeout(ctx, issuing)
 	defer cancel()
 	return i.issue(ctx, a)
@@ -217,10 +215,10 @@ func issueInTime(ctx context.Context, a *App, i *Issuer) (Token, error) {
 
 // reject notes that the upstream has refused a token of the app's that was sent at some
 // time. If that is the one it has now, it is not used again.
-func (m *Mint) reject(a *App, sent time.Time) {
+func (m *AppTokens) reject(a *App, sent time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if t := m.of(a); t.token.Value != "" && !sent.Before(t.since) {
-		t.bad, t.token = t.token.Value, Token{}
+		t.bad, t.token = t.token.Value, AppToken{}
 	}
 }
