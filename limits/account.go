@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -208,13 +207,13 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 // heed follows the retry rules (Document B section 7) after an answer.
 func (a *account) heed(id uint64, known bool, sent int64, w *window, o *Outcome, r *Rules, now int64) {
 	switch o.Limited {
-	case signals.NotLimited:
+	case NotLimited:
 		if !o.Failed {
 			a.cool.well(id, now)
 		}
-	case signals.PrimaryLimit:
+	case PrimaryLimit:
 		w.exhaust(now)
-	case signals.SecondaryLimit:
+	case SecondaryLimit:
 		if !known && now < a.cool.until {
 			return // perhaps heeded before
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -110,10 +109,10 @@ type Outcome struct {
 	Elapsed time.Duration
 	// Rate is what the headers said about the budget; zero where they said
 	// nothing.
-	Rate signals.Rate
+	Rate Rate
 	// Limited tells a limit error, RetryAfter how long it asked to wait (zero
 	// when it did not say).
-	Limited    signals.Limited
+	Limited    LimitKind
 	RetryAfter time.Duration
 }
 

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -67,7 +66,7 @@ func (o *office) acquired(c Claim, who policy.Caller) *Permit {
 func (o *office) answered(p *Permit) {
 	o.Helper()
 	outcome := Outcome{Sent: true, Answered: true, Ended: true, Elapsed: time.Millisecond}
-	outcome.Rate = signals.Rate{Limit: 1_000_000, Used: 1, Reset: time.Now().Add(time.Hour), Resource: p.Resource}
+	outcome.Rate = Rate{Limit: 1_000_000, Used: 1, Reset: time.Now().Add(time.Hour), Resource: p.Resource}
 	if err := o.Settle(o.ctx, *p, outcome); err != nil {
 		o.Fatal(err)
 	}
@@ -356,7 +355,7 @@ func BenchmarkAdmitAndSettle(b *testing.B) {
 	m := NewMemory(Rules{Limits: limits})
 	ctx := context.Background()
 	claim := Claim{Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1, CPU: time.Millisecond}
-	outcome := Outcome{Sent: true, Answered: true, Ended: true, Rate: signals.Rate{Limit: 1 << 20, Used: 1, Reset: time.Now().Add(time.Hour), Resource: "core"}}
+	outcome := Outcome{Sent: true, Answered: true, Ended: true, Rate: Rate{Limit: 1 << 20, Used: 1, Reset: time.Now().Add(time.Hour), Resource: "core"}}
 	b.ReportAllocs()
 	for b.Loop() {
 		claim.ID++

@@ -7,7 +7,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -35,7 +34,7 @@ func TestABudgetThatIsToldAgainIsThatOfNow(t *testing.T) {
 					o := Outcome{Sent: rapid.Bool().Draw(rt, "sent"), Answered: rapid.Bool().Draw(rt, "answered"), Ended: true, Elapsed: time.Second}
 					if used := rapid.IntRange(-1, 10).Draw(rt, "used"); o.Answered && used >= 0 {
 						reset := time.Now().Add(time.Duration(rapid.IntRange(1, 3600).Draw(rt, "reset")) * time.Second).Truncate(time.Second)
-						o.Rate = signals.Rate{Limit: 5000, Used: used, Reset: reset, Date: time.Now().Truncate(time.Second), Resource: p.Resource}
+						o.Rate = Rate{Limit: 5000, Used: used, Reset: reset, Date: time.Now().Truncate(time.Second), Resource: p.Resource}
 					}
 					_ = m.Settle(t.Context(), p, o)
 				case "wait":
@@ -67,7 +66,7 @@ func TestABudgetChangesWhenItsTokensReturn(t *testing.T) {
 		now := time.Now().Truncate(time.Second)
 		m.spend(t, claim(1, policy.Search), Outcome{
 			Sent: true, Answered: true, Ended: true, Elapsed: time.Second,
-			Rate: signals.Rate{Limit: 30, Used: 0, Reset: now.Add(time.Hour), Date: now, Resource: policy.Search},
+			Rate: Rate{Limit: 30, Used: 0, Reset: now.Add(time.Hour), Date: now, Resource: policy.Search},
 		})
 		for _, c := range []struct {
 			after time.Duration

@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -31,7 +30,7 @@ func claim(id uint64, resource string) Claim {
 }
 
 func answer(resource string, used int) Outcome {
-	return Outcome{Sent: true, Answered: true, Ended: true, Elapsed: time.Second, Rate: signals.Rate{
+	return Outcome{Sent: true, Answered: true, Ended: true, Elapsed: time.Second, Rate: Rate{
 		Limit: 5000, Used: used, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: resource,
 	}}
 }
@@ -49,7 +48,7 @@ func TestSpendingOutlivesTheProcess(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		limited := answer("core", 30)
-		limited.Limited, limited.RetryAfter = signals.SecondaryLimit, 30*time.Second
+		limited.Limited, limited.RetryAfter = SecondaryLimit, 30*time.Second
 		old.spend(t, claim(500, "core"), limited)
 		var saved bytes.Buffer
 		if err := old.Save(&saved); err != nil {

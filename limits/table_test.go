@@ -12,7 +12,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -84,7 +83,7 @@ func TestWhatHasNoRoomIsShownAsItIs(t *testing.T) {
 			rules.Primary.Window = c.window
 			m := NewMemory(rules)
 			o := answer(policy.Core, 0)
-			o.Rate = signals.Rate{Limit: c.limit, Used: c.limit - 1, Reset: time.Now().Add(time.Minute), Date: time.Now(), Resource: policy.Core}
+			o.Rate = Rate{Limit: c.limit, Used: c.limit - 1, Reset: time.Now().Add(time.Minute), Date: time.Now(), Resource: policy.Core}
 			m.spend(t, claim(1, policy.Core), o)
 			for range 2 {
 				got, _ := m.Budget(t.Context(), "a", policy.User, policy.Core)

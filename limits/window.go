@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -170,7 +169,7 @@ func (w *window) fits(f fact, now int64, r *Rules, batch bool) (ok bool, until i
 // learn takes in what an answer to a request sent at sent has told, at now.
 // Answers may come in any order: within one window only the highest count
 // matters, and a window that is over stays over.
-func (w *window) learn(r signals.Rate, sent, now int64) {
+func (w *window) learn(r Rate, sent, now int64) {
 	w.roll(now)
 	f := fact{reset: r.Reset.UnixMicro(), limit: int64(r.Limit), used: int64(r.Used), heard: 1}
 	switch {

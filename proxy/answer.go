@@ -12,7 +12,6 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -187,7 +186,7 @@ func (ex *exchange) standsIn(resp *http.Response) string {
 	case ex.spare == nil:
 	case isError(resp.StatusCode) && ex.spare.InsteadOfError(time.Now(), ex.ask):
 		return "stale-if-error"
-	case ex.limited != signals.NotLimited && !ex.inHurry:
+	case ex.limited != limits.NotLimited && !ex.inHurry:
 		return string(ex.limitReason())
 	}
 	return ""
@@ -228,7 +227,7 @@ func (g *Gateway) askAgain(ex *exchange, out *http.Request, resp *http.Response)
 
 // limitReason is what a limit error of the upstream's is called.
 func (ex *exchange) limitReason() limits.Reason {
-	if ex.limited == signals.PrimaryLimit {
+	if ex.limited == limits.PrimaryLimit {
 		return limits.Primary
 	}
 	return limits.Cooldown
@@ -393,7 +392,7 @@ func (ex *exchange) replaces(status int) bool {
 	case status < 400, status == http.StatusNotFound, status == http.StatusGone:
 		return true
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		return ex.limited == signals.NotLimited && ex.match.Operation.Cache.Class != policy.Shared
+		return ex.limited == limits.NotLimited && ex.match.Operation.Cache.Class != policy.Shared
 	}
 	return false
 }

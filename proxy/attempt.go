@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -138,11 +137,11 @@ func (g *Gateway) comesBack(ex *exchange, o limits.Outcome) bool {
 	now := time.Now()
 	var over time.Time
 	switch {
-	case o.Limited == signals.NotLimited || !ex.match.Operation.Safe() || ex.inHurry:
+	case o.Limited == limits.NotLimited || !ex.match.Operation.Safe() || ex.inHurry:
 		return false
 	case o.RetryAfter > 0:
 		over = now.Add(o.RetryAfter)
-	case o.Limited == signals.PrimaryLimit || o.Rate.Limit != 0 && o.Rate.Used >= o.Rate.Limit:
+	case o.Limited == limits.PrimaryLimit || o.Rate.Limit != 0 && o.Rate.Used >= o.Rate.Limit:
 		over = o.Rate.Reset
 	default:
 		over = now.Add(time.Minute)
@@ -333,7 +332,7 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 	outcome.Sent, outcome.Answered = true, true
 	outcome.Failed = resp.StatusCode >= http.StatusInternalServerError ||
 		resp.StatusCode == http.StatusRequestTimeout || resp.StatusCode == http.StatusTooEarly
-	outcome.Rate, _ = signals.ReadRate(resp.Header)
+	outcome.Rate, _ = limits.ReadRate(resp.Header)
 	g.heed(resp, &outcome)
 	return resp, outcome, nil
 }
@@ -350,8 +349,8 @@ func (g *Gateway) heed(resp *http.Response, outcome *limits.Outcome) {
 	default:
 		return
 	}
-	outcome.Limited = signals.Recognize(resp.StatusCode, resp.Header, peek(resp))
-	outcome.RetryAfter = signals.RetryAfter(resp.Header, time.Now())
+	outcome.Limited = limits.ClassifyLimit(resp.StatusCode, resp.Header, peek(resp))
+	outcome.RetryAfter = limits.ReadRetryAfter(resp.Header, time.Now())
 }
 
 // maxPeek is how much of a refusal is read to recognize it.

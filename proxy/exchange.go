@@ -14,7 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/limits/signals"
+	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -79,7 +79,7 @@ type exchange struct {
 	polls  int // how often the answer was still computed
 	apart  int // how many flights it did not wait for
 	// limited is whether the last answer was a limit error.
-	limited signals.Limited
+	limited limits.LimitKind
 	record  Record
 	// interim passes on an answer that is not the last one (1xx).
 	interim func(int, textproto.MIMEHeader) error

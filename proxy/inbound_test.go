@@ -14,7 +14,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/weirgate/weir/limits/signals"
+	"github.com/weirgate/weir/limits"
 )
 
 // inbound lets each address of a world send so many requests a second, and so
@@ -93,7 +93,7 @@ func TestRefusalOfAnAddress(t *testing.T) {
 				t.Errorf("%s tells of a budget that has nothing to do with it", name)
 			}
 		}
-		if signals.Recognize(r.StatusCode, r.Header, []byte(r.body)) == signals.PrimaryLimit {
+		if limits.ClassifyLimit(r.StatusCode, r.Header, []byte(r.body)) == limits.PrimaryLimit {
 			t.Error("a client would take it for the API's primary limit and wait for its reset")
 		}
 		w.want("identified", identified, 1)

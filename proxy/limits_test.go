@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -97,7 +96,7 @@ func TestThe31stSearchIsRefusedWithoutReachingUpstream(t *testing.T) {
 		if err := json.Unmarshal([]byte(r.body), &body); err != nil || body.Message == "" || body.Documentation == "" {
 			t.Errorf("body %q: %v", r.body, err)
 		}
-		w.want("read as", signals.Recognize(r.StatusCode, r.Header, []byte(r.body)), signals.PrimaryLimit)
+		w.want("read as", limits.ClassifyLimit(r.StatusCode, r.Header, []byte(r.body)), limits.PrimaryLimit)
 
 		time.Sleep(58 * time.Second)
 		w.want("when it said", search().StatusCode, 200)
@@ -230,7 +229,7 @@ func TestSecondaryLimitSilencesTheAccount(t *testing.T) {
 		r := w.get("/user", "Authorization: Bearer a")
 		w.want("during the cool-down", r.StatusCode, 429)
 		w.want("retry-after", r.Header.Get("Retry-After"), "31") // a second more: it may have been rounded
-		w.want("read as", signals.Recognize(r.StatusCode, r.Header, []byte(r.body)), signals.SecondaryLimit)
+		w.want("read as", limits.ClassifyLimit(r.StatusCode, r.Header, []byte(r.body)), limits.SecondaryLimit)
 		w.want("requests upstream", w.upstreamSaw(), 1)
 		w.want("another account", w.get("/user", "Authorization: Bearer b").StatusCode, 200)
 		time.Sleep(31 * time.Second)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 )
 
 // payerTurn is one credential's turn at a question, and what came of it. It has an exchange
@@ -180,7 +179,7 @@ func (t payerTurn) verdict(refusedBefore bool) verdict {
 		return atLimit
 	case t.err != nil:
 		return final
-	case t.ex.limited != signals.NotLimited:
+	case t.ex.limited != limits.NotLimited:
 		if safe && t.ex.inHurry {
 			return atLimit
 		}

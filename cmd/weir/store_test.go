@@ -13,7 +13,6 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -36,7 +35,7 @@ func spendOne(t *testing.T, s *store) {
 	if d, err := s.Admit(t.Context(), p.Claim); err != nil || !d.Granted {
 		t.Fatal(d, err)
 	}
-	rate := signals.Rate{Limit: 5000, Used: 4000, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
+	rate := limits.Rate{Limit: 5000, Used: 4000, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
 	if err := s.Settle(t.Context(), p, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}); err != nil {
 		t.Fatal(err)
 	}

@@ -6,14 +6,14 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weirgate/weir/limits/signals"
+	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
 
 // Answer is what comes back.
 type Answer struct {
-	Rate       signals.Rate
-	Limited    signals.Limited
+	Rate       limits.Rate
+	Limited    limits.LimitKind
 	RetryAfter time.Duration
 	Failed     bool
 	Resent     int
@@ -204,7 +204,7 @@ func (x *exchange) arrive(a *account, now time.Time) {
 	t.Worst = max(t.Worst, float64(w.used+max(0, excess))/float64(w.max))
 	if !ok {
 		x.over = true
-		x.answer.Limited = signals.PrimaryLimit
+		x.answer.Limited = limits.PrimaryLimit
 		if excess > 0 {
 			x.blame(a, limit, fmt.Sprintf("%d beyond %d, granted at %s, window %s to %s, %d by others", excess, w.max,
 				x.clock(x.Granted), x.clock(w.opened), x.clock(w.ends), w.foreign))
@@ -228,7 +228,7 @@ func primaryOf(resource string) string {
 
 // scold answers with a secondary limit error, and begins its cool-down.
 func (x *exchange) scold(a *account, w *window, now time.Time) {
-	x.answer.Limited = signals.SecondaryLimit
+	x.answer.Limited = limits.SecondaryLimit
 	w.roll(now, true)
 	// It is a repetition if its request was granted after the last was told.
 	if a.episodes == 0 || !a.lastTold.Before(a.scolded) && x.Granted.After(a.lastTold) {
@@ -251,7 +251,7 @@ func (x *exchange) scold(a *account, w *window, now time.Time) {
 // look writes the rate headers.
 func (x *exchange) look(a *account, now time.Time) {
 	n := &x.nature
-	if x.answer.Failed = x.answer.Limited == signals.NotLimited && odds(x.rng, n.Failing); x.answer.Failed || n.Silent {
+	if x.answer.Failed = x.answer.Limited == limits.NotLimited && odds(x.rng, n.Failing); x.answer.Failed || n.Silent {
 		return
 	}
 	if x.answer.cooldown != nil && odds(x.rng, n.Bare) {
@@ -264,14 +264,14 @@ func (x *exchange) look(a *account, now time.Time) {
 	} else {
 		w.last = s
 	}
-	if x.answer.Limited == signals.PrimaryLimit && s.used < s.max {
+	if x.answer.Limited == limits.PrimaryLimit && s.used < s.max {
 		return // the window has ended since: an error without headers
 	}
 	if x.answer.cooldown != nil && x.answer.RetryAfter == 0 && s.used >= s.max {
 		*x.answer.cooldown = s.ends // retry rule 3 goes before rule 4
 	}
 	x.answer.snapshot = s
-	x.answer.Rate = signals.Rate{Limit: int(s.max), Used: int(s.used), Reset: n.tells(s.ends, x.rng), Resource: x.Resource}
+	x.answer.Rate = limits.Rate{Limit: int(s.max), Used: int(s.used), Reset: n.tells(s.ends, x.rng), Resource: x.Resource}
 }
 
 func (x *exchange) spendPoints(a *account, _ time.Time) { x.points(a, nil) }

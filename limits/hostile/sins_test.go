@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -78,7 +77,7 @@ func TestSinsAreSeen(t *testing.T) {
 		{concurrency, concurrency, generous(func(l *policy.Limits) { l.Concurrent++ }), nil},
 		{primary, primary, mishearing(func(o *limits.Outcome) { o.Rate.Used -= 3 }), nil},
 		{primary, primary, mishearing(func(o *limits.Outcome) { o.Rate.Reset = o.Rate.Reset.Add(-3 * time.Second) }), nil},
-		{cooling, points, mishearing(func(o *limits.Outcome) { o.Limited = signals.NotLimited }), spoil},
+		{cooling, points, mishearing(func(o *limits.Outcome) { o.Limited = limits.NotLimited }), spoil},
 		{cooling, points, mishearing(func(o *limits.Outcome) { o.RetryAfter = o.RetryAfter * 2 / 3 }), spoil},
 	} {
 		t.Run(c.limit, func(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 )
 
 // leases are stories of permits in flight (limits.md sections 5.3, 5.5).
@@ -168,7 +167,7 @@ var leases = []story{
 // limit error.
 func limitedBy(retryAfter time.Duration) limits.Outcome {
 	o := plain()
-	o.Limited, o.RetryAfter = signals.SecondaryLimit, retryAfter
+	o.Limited, o.RetryAfter = limits.SecondaryLimit, retryAfter
 	return o
 }
 
@@ -181,7 +180,7 @@ var cooldowns = []story{
 	}},
 	{"with remaining 0 the reset is waited for", func(b *book) {
 		o := told("core", 5000, 5000, time.Now().Add(300*second))
-		o.Limited = signals.SecondaryLimit
+		o.Limited = limits.SecondaryLimit
 		b.spend(get("core"), o)
 		b.refused(get("search"), limits.Cooldown, 300*second+jitter)
 	}},
@@ -190,7 +189,7 @@ var cooldowns = []story{
 		b.refused(get("search"), limits.Cooldown, 60*second)
 	}},
 	{"without any header a minute", func(b *book) {
-		b.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: signals.SecondaryLimit})
+		b.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit})
 		b.refused(get("search"), limits.Cooldown, 60*second)
 	}},
 	{"it doubles while errors repeat, up to about an hour", func(b *book) {

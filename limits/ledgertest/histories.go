@@ -12,7 +12,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -177,16 +176,16 @@ func drawOutcome(t *rapid.T) draft {
 	o.Ended = rapid.Bool().Draw(t, "ended")
 	switch rapid.IntRange(0, 9).Draw(t, "limited") {
 	case 9:
-		o.Limited = signals.PrimaryLimit
+		o.Limited = limits.PrimaryLimit
 	case 8:
-		o.Limited = signals.SecondaryLimit
+		o.Limited = limits.SecondaryLimit
 		o.RetryAfter = rapid.SampledFrom([]time.Duration{0, 0, time.Second, 20 * time.Second}).Draw(t, "retry after")
 	case 7:
 		o.Failed = true
 	}
 	if rapid.IntRange(0, 4).Draw(t, "silent") < 4 {
 		limit := rapid.SampledFrom([]int{3, 6, 20}).Draw(t, "limit")
-		o.Rate = signals.Rate{
+		o.Rate = limits.Rate{
 			Limit: limit, Used: rapid.IntRange(0, limit+2).Draw(t, "used"),
 			Resource: rapid.SampledFrom([]string{"", "", policy.Core, policy.Search, "invented"}).Draw(t, "named"),
 		}

@@ -10,7 +10,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -61,7 +60,7 @@ var invariants = []invariant{
 		b.settled(first, limits.Outcome{})
 		pass(second)
 		p := b.granted(get(policy.Core))
-		b.settled(p, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: signals.SecondaryLimit, RetryAfter: d.wait})
+		b.settled(p, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit, RetryAfter: d.wait})
 		until := b.account().BlockedUntil
 		pass(time.Until(until) - time.Microsecond)
 		if _, early := b.ask(get(policy.Core)); early.Granted || !early.Until.Equal(until) {
@@ -195,13 +194,13 @@ func (b *book) useUp(batch bool, used int, reset time.Time) int {
 
 // drawStatements draws what one window's answers have told: resets that flicker
 // by a second, uses in any order, answers of the window before among them.
-func drawStatements(t *rapid.T) []signals.Rate {
-	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) signals.Rate {
+func drawStatements(t *rapid.T) []limits.Rate {
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) limits.Rate {
 		reset := 60 + rapid.IntRange(0, 1).Draw(t, "flicker")
 		if rapid.IntRange(0, 3).Draw(t, "old") == 3 {
 			reset = -30
 		}
-		return signals.Rate{
+		return limits.Rate{
 			Limit: 50, Used: rapid.IntRange(0, 50).Draw(t, "used"), Resource: policy.Core,
 			Reset: time.Unix(946684800+int64(reset), 0), Date: time.Unix(946684800, 0),
 		}
@@ -210,7 +209,7 @@ func drawStatements(t *rapid.T) []signals.Rate {
 
 // heard is the account after statements, all at one time; two requests in a row
 // are sent to hear them, and nothing else is known of it.
-func heard(b *book, statements []signals.Rate) limits.Account {
+func heard(b *book, statements []limits.Rate) limits.Account {
 	late := get(policy.Core)
 	late.ID = 1
 	for _, rate := range statements { // answers to permits that have ended long ago

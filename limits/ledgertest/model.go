@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -340,13 +339,13 @@ func (m *model) outcome(f *flying, o limits.Outcome, now int64) {
 // heed follows the retry rules (Document B section 7).
 func (m *model) heed(id uint64, known bool, sent int64, w *fixedWindow, o limits.Outcome, now int64) {
 	switch {
-	case o.Limited == signals.PrimaryLimit:
+	case o.Limited == limits.PrimaryLimit:
 		w.close(now)
-	case o.Limited == signals.SecondaryLimit && (known || now >= m.blocked):
+	case o.Limited == limits.SecondaryLimit && (known || now >= m.blocked):
 		m.strike(sent > m.struck || sent == 0 && now >= m.blocked, w, o.RetryAfter, now)
-	case o.Limited == signals.NotLimited && !o.Failed && m.probing && m.probe == id:
+	case o.Limited == limits.NotLimited && !o.Failed && m.probing && m.probe == id:
 		m.probing, m.probe, m.ramp = false, 0, now
-	case o.Limited == signals.NotLimited && !o.Failed && !m.probing && m.ramp == 0:
+	case o.Limited == limits.NotLimited && !o.Failed && !m.probing && m.ramp == 0:
 		m.errors = 0
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -81,7 +80,7 @@ func split(l *slidingLog) [][]spending {
 
 // hear takes in a statement on the window (design section 5.3): of one window
 // the largest use counts, whatever the order; a window that is over stays over.
-func (w *fixedWindow) hear(r signals.Rate, sent, now int64) {
+func (w *fixedWindow) hear(r limits.Rate, sent, now int64) {
 	w.pass(now)
 	t := statement{reset: r.Reset.UnixMicro(), limit: int64(r.Limit), used: int64(r.Used), answers: 1}
 	if date := r.Date.UnixMicro(); !r.Date.IsZero() {

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -176,17 +175,17 @@ var primary = []story{
 	}},
 	{"a primary limit error closes the resource only", func(b *book) {
 		o := told("core", 4000, 5000, time.Now().Add(60*second))
-		o.Limited = signals.PrimaryLimit
+		o.Limited = limits.PrimaryLimit
 		b.spend(get("core"), o)
 		b.refused(get("core"), limits.Primary, 60*second+jitter)
 		b.granted(get("search"))
 	}},
 	{"a primary limit error without headers closes it for a window", func(b *book) {
-		b.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: signals.PrimaryLimit})
+		b.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.PrimaryLimit})
 		b.refused(get("core"), limits.Primary, time.Hour+jitter)
 	}},
 	{"what is made up after such an error says nothing of another clock's windows", func(b *book) {
-		b.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: signals.PrimaryLimit})
+		b.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.PrimaryLimit})
 		pass(time.Hour + jitter)
 		behind := told("core", 5000, 5000, time.Now().Add(-2*time.Hour))
 		behind.Rate.Date = time.Now().Add(-3 * time.Hour)

@@ -28,7 +28,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -125,7 +124,7 @@ func (b *book) settled(p limits.Permit, o limits.Outcome) {
 
 // told is the outcome of a request whose answer tells of the window.
 func told(resource string, used, limit int, reset time.Time) limits.Outcome {
-	return limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: signals.Rate{
+	return limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: limits.Rate{
 		Limit: limit, Used: used, Reset: reset, Date: time.Now().Truncate(second), Resource: resource,
 	}}
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -210,7 +209,7 @@ func (s *shadow) spent(c limits.Claim, o limits.Outcome, r *limits.Rules, write,
 // statement is what answers have told of one of the upstream's windows; heard is
 // when the first of them came, on Redis's clock.
 type statement struct {
-	signals.Rate
+	limits.Rate
 	heard int64
 }
 
@@ -243,12 +242,12 @@ const sameReset = 2 * time.Second
 // b.Limit and b.Window are.
 func (s *shadow) hear(res string, o limits.Outcome, b limits.Budget) (told bool) {
 	told = s.note(res, o.Rate)
-	if o.Limited != signals.PrimaryLimit {
+	if o.Limited != limits.PrimaryLimit {
 		return told
 	}
 	list := slices.DeleteFunc(s.told[res], func(t statement) bool { return t.reopens() <= s.now() })
 	if len(list) == 0 { // made up, as settle.lua does: heard of from nobody
-		list = append(list, statement{signals.Rate{Limit: b.Limit, Reset: time.UnixMicro(s.now()).Add(b.Window)}, 0})
+		list = append(list, statement{limits.Rate{Limit: b.Limit, Reset: time.UnixMicro(s.now()).Add(b.Window)}, 0})
 	}
 	for i := range list {
 		list[i].Used = max(list[i].Used, list[i].Limit)
@@ -259,7 +258,7 @@ func (s *shadow) hear(res string, o limits.Outcome, b limits.Budget) (told bool)
 
 // note keeps a statement, of the two newest windows that are not over, and reports
 // whether it did: answers may overtake each other, and used only grows.
-func (s *shadow) note(res string, rate signals.Rate) (kept bool) {
+func (s *shadow) note(res string, rate limits.Rate) (kept bool) {
 	now := statement{rate, s.now()}
 	if rate.Limit == 0 || now.reopens() <= now.heard {
 		return false

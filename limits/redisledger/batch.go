@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 )
 
 // What a replica has to tell of an account, and to ask of it, goes to Redis in turns. So an
@@ -42,7 +41,7 @@ type tell struct {
 }
 
 // limited reports whether it is a limit error.
-func (t *tell) limited() bool { return t.outcome != nil && t.outcome.Limited != signals.NotLimited }
+func (t *tell) limited() bool { return t.outcome != nil && t.outcome.Limited != limits.NotLimited }
 
 // inTurn takes part in a turn of the account. Every turn has an end: its calls have deadlines.
 func (l *Ledger) inTurn(ctx context.Context, s *shadow, a *ask) error {
@@ -206,11 +205,11 @@ func (l *Ledger) outcome(t tell, r *limits.Rules) []any {
 	spends, o := r.Spends(t.permit.Claim, room[:0]), t.outcome
 	limited := ""
 	switch o.Limited {
-	case signals.PrimaryLimit:
+	case limits.PrimaryLimit:
 		limited = "primary"
-	case signals.SecondaryLimit:
+	case limits.SecondaryLimit:
 		limited = "secondary"
-	case signals.NotLimited:
+	case limits.NotLimited:
 	}
 	record := append(make([]any, 0, 16+len(spends)), id)
 	record = append(record, resource(r, t.permit.Kind, cmp.Or(o.Rate.Resource, t.permit.Resource))...)

@@ -12,7 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 )
 
 // counting counts the turns that go to Redis; hold, when it is set, keeps them on the way.
@@ -54,7 +53,7 @@ func inTurns(t *testing.T, tell func(t *testing.T, l *Ledger, c *counting)) {
 	})
 }
 
-func plain(limited signals.Limited) limits.Outcome {
+func plain(limited limits.LimitKind) limits.Outcome {
 	return limits.Outcome{Sent: true, Answered: true, Limited: limited}
 }
 
@@ -68,7 +67,7 @@ func TestWhatIsToldGoesWithWhatIsAsked(t *testing.T) {
 				t.Fatal(d, err)
 			}
 			p := limits.Permit{Claim: claim}
-			if err := l.Settle(t.Context(), p, plain(signals.NotLimited)); err != nil {
+			if err := l.Settle(t.Context(), p, plain(limits.NotLimited)); err != nil {
 				t.Fatal(err)
 			}
 			if err := l.Release(t.Context(), p, false); err != nil {
@@ -102,7 +101,7 @@ func (l *Ledger) only(t *testing.T) limits.Account {
 // TestALimitIsToldAtOnce: when a replica has settled an answer that was refused for a limit,
 // no other one lets anything go for it.
 func TestALimitIsToldAtOnce(t *testing.T) {
-	for _, limited := range []signals.Limited{signals.PrimaryLimit, signals.SecondaryLimit} {
+	for _, limited := range []limits.LimitKind{limits.PrimaryLimit, limits.SecondaryLimit} {
 		inPair(t, func(p *pair) {
 			p.r1.within = tellWithin
 			if d, err := p.r1.Admit(p.Context(), create(1)); err != nil || !d.Granted {
@@ -125,7 +124,7 @@ func TestThoseWhoWaitGoTogether(t *testing.T) {
 		if d, err := l.Admit(t.Context(), create(1)); err != nil || !d.Granted {
 			t.Fatal(d, err)
 		}
-		told := limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: signals.Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(time.Hour)}}
+		told := limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: limits.Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(time.Hour)}}
 		if err := l.Settle(t.Context(), limits.Permit{Claim: create(1)}, told); err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +182,7 @@ func TestALimitIsHeededWithoutRedis(t *testing.T) {
 					p.Fatal("refused")
 				}
 				lose(p)
-				if err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, plain(signals.SecondaryLimit)); err == nil || !p.r1.isLost() {
+				if err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, plain(limits.SecondaryLimit)); err == nil || !p.r1.isLost() {
 					p.Fatal(err)
 				}
 				if d, err := p.r1.Admit(p.Context(), p.claim(1)); err != nil || d.Reason != limits.Cooldown {

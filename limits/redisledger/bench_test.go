@@ -15,7 +15,6 @@ import (
 
 	"github.com/weirgate/weir/internal/redistest"
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -93,7 +92,7 @@ func BenchmarkRedis(b *testing.B) {
 					b.Fatal(d, err)
 				}
 				o := limits.Outcome{Sent: true, Answered: true, Ended: true}
-				o.Rate = signals.Rate{Limit: 1_000_000, Used: 1, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: claim.Resource}
+				o.Rate = limits.Rate{Limit: 1_000_000, Used: 1, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: claim.Resource}
 				if err := l.Settle(ctx, limits.Permit{Claim: claim}, o); err != nil {
 					b.Fatal(err)
 				}
@@ -124,7 +123,7 @@ func BenchmarkTurns(b *testing.B) {
 						b.Error(d, err)
 						return
 					}
-					rate := signals.Rate{Limit: 1 << 30, Used: 1, Reset: time.Now().Add(time.Hour), Date: time.Now()}
+					rate := limits.Rate{Limit: 1 << 30, Used: 1, Reset: time.Now().Add(time.Hour), Date: time.Now()}
 					if err := l.Settle(b.Context(), limits.Permit{Claim: claim}, limits.Outcome{Sent: true, Answered: true, Rate: rate}); err != nil {
 						b.Error(err)
 					}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/weirgate/weir/internal/redistest"
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -149,7 +148,7 @@ func TestAttack41Cluster(t *testing.T) {
 			return false
 		}
 		spent[i]++
-		rate := signals.Rate{Limit: 5000, Used: spent[i], Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
+		rate := limits.Rate{Limit: 5000, Used: spent[i], Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
 		_ = l.Settle(ctx, p, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}) // told later when it is lost
 		return true
 	}

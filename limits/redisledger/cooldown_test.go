@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 )
 
 // TestACoolDownOutlivesWhoHeardOfIt: a replica that Redis has told of one knows it when
@@ -25,7 +24,7 @@ func (p *pair) outlives() {
 	if d, err := p.r1.Admit(p.Context(), create(1)); err != nil || !d.Granted {
 		p.Fatal(d, err)
 	}
-	limited := limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: signals.SecondaryLimit}
+	limited := limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit}
 	if err := p.r1.Settle(p.Context(), limits.Permit{Claim: create(1)}, limited); err != nil {
 		p.Fatal(err)
 	}

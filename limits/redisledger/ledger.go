@@ -50,7 +50,6 @@ import (
 
 	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -384,13 +383,13 @@ func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) 
 	if !alone {
 		l.keepOutcome(s, p, o)
 	}
-	if o.Limited != signals.NotLimited {
+	if o.Limited != limits.NotLimited {
 		l.distrustAhead(s)
 	}
 	if alone {
 		return nil
 	}
-	if l.within > 0 && o.Limited == signals.NotLimited {
+	if l.within > 0 && o.Limited == limits.NotLimited {
 		return l.tellSoon(s)
 	}
 	return l.tellNow(ctx, s, false)
@@ -399,7 +398,7 @@ func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) 
 var errLost = errors.New("it is lost")
 
 // dateOf is when an answer was made, zero when it did not say.
-func dateOf(r signals.Rate) int64 {
+func dateOf(r limits.Rate) int64 {
 	if r.Date.IsZero() {
 		return 0
 	}

@@ -21,7 +21,6 @@ import (
 	"github.com/weirgate/weir/internal/redistest"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/ledgertest"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -194,7 +193,7 @@ func granted(t *testing.T, l *Ledger, from uint64) (n uint64) {
 		if !d.Granted {
 			return n
 		}
-		o := limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: signals.Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(time.Hour)}}
+		o := limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: limits.Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(time.Hour)}}
 		if err := l.Settle(t.Context(), limits.Permit{Claim: create(from + n)}, o); err != nil {
 			t.Fatal(err)
 		}

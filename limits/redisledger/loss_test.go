@@ -12,7 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -114,7 +113,7 @@ func (p *pair) asked(l *Ledger, c limits.Claim) bool {
 func (p *pair) answered(l *Ledger, c limits.Claim, ended bool) {
 	p.Helper()
 	now := time.Now()
-	rate := signals.Rate{Limit: 5000, Used: 1, Reset: now.Add(time.Hour).Truncate(time.Second), Date: now.Truncate(time.Second)}
+	rate := limits.Rate{Limit: 5000, Used: 1, Reset: now.Add(time.Hour).Truncate(time.Second), Date: now.Truncate(time.Second)}
 	if err := l.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: ended, Rate: rate}); err != nil {
 		p.Fatal(err)
 	}
@@ -179,7 +178,7 @@ func TestUnitsAreNotUsedTwiceWhenAnAnswerIsLost(t *testing.T) {
 					break
 				}
 				used++
-				rate := signals.Rate{Limit: 20, Used: used, Reset: reset, Date: time.Now()}
+				rate := limits.Rate{Limit: 20, Used: used, Reset: reset, Date: time.Now()}
 				if err := l.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: ended, Rate: rate}); err != nil {
 					p.Fatal(err)
 				}
@@ -297,15 +296,15 @@ func TestWhatWasMadeUpIsWrittenAgain(t *testing.T) {
 			refused, later := p.claim(1), p.claim(1)
 			p.asked(p.r1, refused)
 			p.asked(p.r1, later)
-			settle := func(c limits.Claim, limited signals.Limited, rate signals.Rate) {
+			settle := func(c limits.Claim, limited limits.LimitKind, rate limits.Rate) {
 				o := limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limited, Rate: rate}
 				if err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, o); err != nil {
 					p.Fatal(err)
 				}
 			}
-			settle(refused, signals.PrimaryLimit, signals.Rate{})
+			settle(refused, limits.PrimaryLimit, limits.Rate{})
 			now := time.Now()
-			settle(later, signals.NotLimited, signals.Rate{Limit: 5000, Used: 1, Reset: now.Add(-time.Second), Date: now.Add(-time.Hour - time.Minute)})
+			settle(later, limits.NotLimited, limits.Rate{Limit: 5000, Used: 1, Reset: now.Add(-time.Second), Date: now.Add(-time.Hour - time.Minute)})
 			time.Sleep(after)
 			budget := func() limits.Budget {
 				a, err := p.r1.read(p.Context(), later.Account, resource(p.r1.rules.Load(), later.Kind, later.Resource))
@@ -335,7 +334,7 @@ func TestWhatWasToldIsWrittenAgainAfterAPause(t *testing.T) {
 		c := p.claim(1)
 		p.asked(p.r1, c)
 		now := time.Now()
-		o := limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: signals.Rate{Limit: 5000, Used: 5000, Reset: now.Add(50 * time.Minute), Date: now}}
+		o := limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: limits.Rate{Limit: 5000, Used: 5000, Reset: now.Add(50 * time.Minute), Date: now}}
 		if err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, o); err != nil {
 			p.Fatal(err)
 		}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 )
 
 // class is a kind of claim: all of one class draw on the same budgets. For each
@@ -369,7 +368,7 @@ func (s *shadow) learn(p limits.Permit, o limits.Outcome, r *limits.Rules) (told
 	res := named(o.Rate.Resource, p.Resource)
 	w := r.For(s.kind, res)
 	told = s.hear(res, o, limits.Budget{Limit: cmp.Or(s.budgets[res].Limit, w.Max), Window: w.Window})
-	if o.Limited == signals.SecondaryLimit {
+	if o.Limited == limits.SecondaryLimit {
 		wait := max(o.RetryAfter+time.Second, time.Minute)
 		s.until = max(s.until, s.now()+wait.Microseconds())
 	}

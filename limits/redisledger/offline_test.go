@@ -10,7 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 )
 
 // load is a client that asks every second, of an upstream with windows and a clock
@@ -43,7 +42,7 @@ func (l *load) ask() bool {
 	}
 	time.Sleep(l.every / 10)
 	l.meanwhile()
-	rate := signals.Rate{Limit: 5000, Used: l.used, Reset: now.Truncate(l.window).Add(l.window + l.ahead), Date: now.Truncate(time.Second).Add(l.ahead)}
+	rate := limits.Rate{Limit: 5000, Used: l.used, Reset: now.Truncate(l.window).Add(l.window + l.ahead), Date: now.Truncate(time.Second).Add(l.ahead)}
 	_ = l.r1.Settle(l.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
 	time.Sleep(l.every - l.every/10)
 	return true
@@ -157,8 +156,8 @@ func TestALimitErrorAloneClosesUntilItsReset(t *testing.T) {
 			p.Fatal("refused")
 		}
 		now := time.Now()
-		_ = p.r1.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: signals.PrimaryLimit,
-			Rate: signals.Rate{Limit: 5000, Used: 5000, Reset: now.Add(time.Minute), Date: now}})
+		_ = p.r1.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.PrimaryLimit,
+			Rate: limits.Rate{Limit: 5000, Used: 5000, Reset: now.Add(time.Minute), Date: now}})
 		p.r1.seek(p.Context())
 		if p.asked(p.r2, p.claim(1)) {
 			p.Error("granted before the reset")
@@ -200,7 +199,7 @@ func TestCopiesCountUntilTheyAreTold(t *testing.T) {
 		}
 		now := time.Now()
 		_ = p.r1.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Resent: 3,
-			Rate: signals.Rate{Limit: 5000, Used: 4997, Reset: now.Add(time.Hour).Truncate(time.Second), Date: now.Truncate(time.Second)}})
+			Rate: limits.Rate{Limit: 5000, Used: 4997, Reset: now.Add(time.Hour).Truncate(time.Second), Date: now.Truncate(time.Second)}})
 		if p.asked(p.r1, p.claim(1)) {
 			p.Error("granted: 4997, and three copies that are perhaps counted yet, of 5000")
 		}
@@ -221,7 +220,7 @@ func TestWhatIsNotKeptOfAnAnswerIsAGhost(t *testing.T) {
 				}
 				used++
 				if told {
-					rate := signals.Rate{Limit: 20, Used: used, Reset: reset}
+					rate := limits.Rate{Limit: 20, Used: used, Reset: reset}
 					_ = l.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
 				}
 			}

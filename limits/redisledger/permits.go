@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 )
 
 // flight is a permit of this replica that Redis has granted, for as long as it
@@ -117,7 +116,7 @@ func (l *Ledger) keepOutcome(s *shadow, p limits.Permit, o limits.Outcome) {
 	switch {
 	case l.isLost() || f.alone:
 		f.told = s.hears(p, o, r)
-	case o.Limited == signals.NotLimited:
+	case o.Limited == limits.NotLimited:
 		f.told = s.learn(p, o, r)
 	}
 	switch {

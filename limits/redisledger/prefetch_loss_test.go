@@ -10,7 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -243,7 +242,7 @@ func TestWhatEndsWhileItIsRenewedKeepsNoPlace(t *testing.T) {
 		if err != nil {
 			p.Fatal(err)
 		}
-		if err := limiter.Settle(ctx, *permit, plain(signals.NotLimited)); err != nil {
+		if err := limiter.Settle(ctx, *permit, plain(limits.NotLimited)); err != nil {
 			p.Fatal(err)
 		}
 		p.beat(p.r1) // others know of the account then

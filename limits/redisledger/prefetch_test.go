@@ -13,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -219,7 +218,7 @@ func TestAPermitStandsForOneClaim(t *testing.T) {
 // TestNoneIsUsedAfterALimitError: neither one that waits, nor one that Redis was asked for
 // before it was told.
 func TestNoneIsUsedAfterALimitError(t *testing.T) {
-	for _, limited := range []signals.Limited{signals.PrimaryLimit, signals.SecondaryLimit} {
+	for _, limited := range []limits.LimitKind{limits.PrimaryLimit, limits.SecondaryLimit} {
 		for _, onItsWay := range []bool{false, true} {
 			inAdvance(t, func(p *pair, c *counting) {
 				p.busyAhead()
@@ -263,7 +262,7 @@ func TestNoneIsUsedWhileOthersCoolDown(t *testing.T) {
 		c := p.claim(1)
 		p.asked(p.r2, c)
 		p.busyAhead()
-		if err := p.r2.Settle(p.Context(), limits.Permit{Claim: c}, plain(signals.SecondaryLimit)); err != nil {
+		if err := p.r2.Settle(p.Context(), limits.Permit{Claim: c}, plain(limits.SecondaryLimit)); err != nil {
 			p.Fatal(err)
 		}
 		other := p.claim(1)
@@ -303,7 +302,7 @@ func TestOfLittleNothingIsAskedAhead(t *testing.T) {
 				}
 				window := rules.For(c.Kind, c.Resource)
 				p.settle(c, limits.Outcome{Sent: true, Answered: true, Ended: true, Elapsed: c.CPU,
-					Rate: signals.Rate{Limit: window.Max, Used: i + 1, Reset: time.Now().Add(window.Window)}})
+					Rate: limits.Rate{Limit: window.Max, Used: i + 1, Reset: time.Now().Add(window.Window)}})
 				synctest.Wait()
 				if before += p.waiting(); i == 10 {
 					rest()

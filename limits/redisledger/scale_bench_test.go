@@ -14,7 +14,6 @@ import (
 
 	"github.com/weirgate/weir/internal/redistest"
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -61,7 +60,7 @@ func (m *bench) request(b *testing.B, account, operation string, settled bool) {
 		return
 	}
 	now := time.Now()
-	rate := signals.Rate{Limit: 5000, Used: 1, Reset: now.Add(time.Hour), Date: now, Resource: policy.Core}
+	rate := limits.Rate{Limit: 5000, Used: 1, Reset: now.Add(time.Hour), Date: now, Resource: policy.Core}
 	if err := m.Settle(b.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}); err != nil {
 		b.Fatal(err)
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/weirgate/weir/internal/redistest"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/hostile"
-	"github.com/weirgate/weir/limits/signals"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -64,7 +63,7 @@ func TestSharesOfManyReplicas(t *testing.T) {
 			if d, err := l.Admit(t.Context(), claim); err != nil || !d.Granted {
 				t.Fatal(d, err)
 			}
-			rate := signals.Rate{Limit: 5000, Used: int(claim.ID), Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
+			rate := limits.Rate{Limit: 5000, Used: int(claim.ID), Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
 			if err := l.Settle(t.Context(), limits.Permit{Claim: claim}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}); err != nil {
 				t.Fatal(err)
 			}

@@ -1,4 +1,4 @@
-package signals
+package limits
 
 import (
 	"net/http"
@@ -43,7 +43,7 @@ func TestRecognize(t *testing.T) {
 	for _, c := range []struct {
 		name, body, remaining, retry string
 		status                       int
-		want                         Limited
+		want                         LimitKind
 	}{
 		{"primary by its text", `{"message":"API rate limit exceeded for user ID 7."}`, "", "", 403, PrimaryLimit},
 		{"primary by remaining 0", `{"message":"Forbidden"}`, "0", "", 429, PrimaryLimit},
@@ -68,14 +68,14 @@ func TestRecognize(t *testing.T) {
 			if c.retry != "" {
 				h.Set("Retry-After", c.retry)
 			}
-			if got := Recognize(c.status, h, []byte(c.body)); got != c.want {
+			if got := ClassifyLimit(c.status, h, []byte(c.body)); got != c.want {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
 		})
 	}
 }
 
-func TestRetryAfter(t *testing.T) {
+func TestReadRetryAfter(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	for value, want := range map[string]time.Duration{
 		"":    0,
@@ -85,7 +85,7 @@ func TestRetryAfter(t *testing.T) {
 		now.Add(time.Minute).UTC().Format(http.TimeFormat):  time.Minute,
 		now.Add(-time.Minute).UTC().Format(http.TimeFormat): 0,
 	} {
-		if got := RetryAfter(http.Header{"Retry-After": {value}}, now); got != want {
+		if got := ReadRetryAfter(http.Header{"Retry-After": {value}}, now); got != want {
 			t.Errorf("%q: got %v, want %v", value, got, want)
 		}
 	}

@@ -1,7 +1,4 @@
-// Package signals reads what an answer says about limits: the x-ratelimit
-// headers, and whether it is a limit error, of which kind, and for how long.
-// It is pure: no clock, no state. What follows from it is for package limits.
-package signals
+package limits
 
 import (
 	"bytes"
@@ -58,12 +55,12 @@ func number(h http.Header, name string) (int, bool) {
 	return n, err == nil && n >= 0
 }
 
-// Limited says whether an answer is a limit error, and of which kind.
-type Limited int
+// LimitKind says whether an answer is a limit error, and of which kind.
+type LimitKind int
 
 // Kinds of limit error.
 const (
-	NotLimited Limited = iota
+	NotLimited LimitKind = iota
 	PrimaryLimit
 	SecondaryLimit
 )
@@ -71,13 +68,13 @@ const (
 // secondaryTexts are how the upstream words a secondary limit, in lower case.
 var secondaryTexts = []string{"secondary rate limit", "abuse detection", "temporarily blocked from content creation"}
 
-// Recognize tells limit errors from other refusals (Document B section 7,
+// ClassifyLimit tells limit errors from other refusals (Document B section 7,
 // design section 5.4). The body decides first, because a secondary error may
 // carry any x-ratelimit-remaining; then remaining 0 means primary; then
 // retry-after, or status 429, means secondary. Any other 403 is a real one.
 // GraphQL tells a limit in an answer of 200, by the type of an error. Of the
 // body its beginning is enough.
-func Recognize(status int, h http.Header, body []byte) Limited {
+func ClassifyLimit(status int, h http.Header, body []byte) LimitKind {
 	var told struct {
 		Message       string `json:"message"`
 		Documentation string `json:"documentation_url"`
@@ -115,7 +112,7 @@ func Recognize(status int, h http.Header, body []byte) Limited {
 }
 
 // byText tells the kind by the words, in lower case, then by remaining.
-func byText(text, documentation string, h http.Header) Limited {
+func byText(text, documentation string, h http.Header) LimitKind {
 	for _, s := range secondaryTexts {
 		if strings.Contains(text, s) {
 			return SecondaryLimit
@@ -130,9 +127,9 @@ func byText(text, documentation string, h http.Header) Limited {
 	return NotLimited
 }
 
-// RetryAfter reads a Retry-After header, in either of its forms (RFC 9110
+// ReadRetryAfter reads a Retry-After header, in either of its forms (RFC 9110
 // section 10.2.3); zero when there is none.
-func RetryAfter(h http.Header, now time.Time) time.Duration {
+func ReadRetryAfter(h http.Header, now time.Time) time.Duration {
 	value := h.Get("Retry-After")
 	if seconds, err := strconv.Atoi(value); err == nil {
 		return max(0, time.Duration(seconds)*time.Second)
