@@ -286,7 +286,7 @@ func (a *account) release(id uint64, aborted bool, now int64) {
 }
 
 // renew keeps a permit in flight alive, or takes it up again.
-func (a *account) renew(f *Flight, spends []Spend, m *Memory, now int64) {
+func (a *account) renew(f *OpenPermit, spends []Spend, m *Memory, now int64) {
 	now = a.advance(now)
 	taken := m.rules.Milliseconds(f.Elapsed)
 	l := a.leases[f.ID]

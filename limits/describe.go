@@ -59,7 +59,7 @@ func (f fact) shown() int64 {
 // of the documents, then what the upstream does not show.
 func (a *account) describe(r *Rules, now int64) Account {
 	now = a.advance(now)
-	d := Account{Name: a.name, Kind: a.kind, InFlight: len(a.leases)}
+	d := Account{Name: a.name, Kind: a.kind, InUse: len(a.leases)}
 	d.Concurrent = int(a.cool.cap(now, r.Usable(int64(r.Concurrent))))
 	if now < a.cool.until {
 		d.BlockedUntil = time.UnixMicro(a.cool.until)

@@ -24,7 +24,7 @@ type Ledger interface {
 	// Renew keeps permits in flight alive and raises what they hold of CPU
 	// time to what they have taken. One that had expired is taken up again,
 	// over the limit if need be: its request exists.
-	Renew(ctx context.Context, flights []Flight) error
+	Renew(ctx context.Context, flights []OpenPermit) error
 	// Budget reports what is left of one resource for an account; an account
 	// never heard of has its kind's documented budget.
 	Budget(ctx context.Context, account string, kind policy.CallerKind, resource string) (Budget, error)
@@ -60,8 +60,8 @@ type Permit struct {
 	Waited Reason
 }
 
-// Flight is a permit whose request is in flight, and for how long.
-type Flight struct {
+// OpenPermit is a permit whose request is in flight, and for how long.
+type OpenPermit struct {
 	Permit
 	Elapsed time.Duration
 }
@@ -135,7 +135,7 @@ type Budget struct {
 type Account struct {
 	Name     string            `json:"account"`
 	Kind     policy.CallerKind `json:"kind"`
-	InFlight int               `json:"in_flight"`
+	InUse int               `json:"in_flight"`
 	// Concurrent is how many may be in flight now: the documented limit, or
 	// what is left of it after limit errors.
 	Concurrent int `json:"concurrent"`

@@ -118,16 +118,16 @@ func (l *Limiter) landed(id uint64) bool {
 }
 
 // inFlight lists the permits that have been in flight for a while.
-func (l *Limiter) inFlight() []Flight {
+func (l *Limiter) inFlight() []OpenPermit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var flights []Flight
+	var flights []OpenPermit
 	for _, f := range l.flights {
 		switch elapsed := time.Since(f.since); {
 		case f.uploading:
-			flights = append(flights, Flight{f.permit, 0})
+			flights = append(flights, OpenPermit{f.permit, 0})
 		case elapsed >= renewEvery:
-			flights = append(flights, Flight{f.permit, elapsed})
+			flights = append(flights, OpenPermit{f.permit, elapsed})
 		}
 	}
 	return flights

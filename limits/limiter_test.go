@@ -259,7 +259,7 @@ func TestPermitsInFlightAreRenewed(t *testing.T) {
 		p := o.acquired(core("op"), user(""))
 		time.Sleep(10 * time.Minute)
 		list, _ := o.ledger.Accounts(o.ctx, 1)
-		if list[0].InFlight != 1 {
+		if list[0].InUse != 1 {
 			t.Error("the permit has ended before its request")
 		}
 		o.answered(p)
@@ -284,8 +284,8 @@ func TestTheTimeOfAnUploadIsNotTheUpstreams(t *testing.T) {
 		done := o.Upload(*p)
 		time.Sleep(10 * time.Minute)
 		list, _ := o.ledger.Accounts(o.ctx, 1)
-		if now := cpu(); now != held || list[0].InFlight != 1 {
-			t.Errorf("%d held, before %d; %d in flight", now, held, list[0].InFlight)
+		if now := cpu(); now != held || list[0].InUse != 1 {
+			t.Errorf("%d held, before %d; %d in flight", now, held, list[0].InUse)
 		}
 		done()
 		time.Sleep(20 * time.Second)
@@ -315,7 +315,7 @@ func TestRenewalTakesUpNothingThatLands(t *testing.T) {
 		time.Sleep(renewEvery - 20*time.Millisecond)
 		o.answered(p) // before a renewal, and told after it
 		list, err := o.ledger.Accounts(o.ctx, 1)
-		if err != nil || list[0].InFlight != 0 {
+		if err != nil || list[0].InUse != 0 {
 			o.Errorf("%+v, %v; want nothing in flight", list, err)
 		}
 	})

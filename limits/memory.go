@@ -86,7 +86,7 @@ func (m *Memory) Release(_ context.Context, permit Permit, aborted bool) error {
 }
 
 // Renew implements [Ledger]. It never fails.
-func (m *Memory) Renew(_ context.Context, flights []Flight) error {
+func (m *Memory) Renew(_ context.Context, flights []OpenPermit) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()

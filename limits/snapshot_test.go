@@ -89,7 +89,7 @@ func TestWhatIsInFlightIsChargedWhenTheLedgerIsSaved(t *testing.T) {
 			t.Fatal(err)
 		}
 		list, _ := fresh.Accounts(context.Background(), 1)
-		if list[0].InFlight != 0 || list[0].Budgets[0].Used != 1 {
+		if list[0].InUse != 0 || list[0].Budgets[0].Used != 1 {
 			t.Errorf("%+v", list[0])
 		}
 	})

@@ -23,7 +23,7 @@ func (w *world) inFlight() int {
 	}
 	n := 0
 	for _, a := range accounts {
-		n += a.InFlight
+		n += a.InUse
 	}
 	return n
 }

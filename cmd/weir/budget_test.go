@@ -388,7 +388,7 @@ func startAdmin(ts *testscript.TestScript, _ bool, args []string) {
 	if len(args) > 1 {
 		token = args[1]
 	}
-	pages := listening(token, limits.Account{Name: "octo\x1b[2J-bot", Kind: "user", InFlight: 2, Concurrent: 100, Budgets: []limits.Budget{
+	pages := listening(token, limits.Account{Name: "octo\x1b[2J-bot", Kind: "user", InUse: 2, Concurrent: 100, Budgets: []limits.Budget{
 		budget("core", 1250, 5000, 0, -time.Second), budget("search", 27, 30, 0, -time.Second), budget("graphql", 0, 5000, 0, -time.Second),
 	}})
 	asked := make(chan struct{}, 100)

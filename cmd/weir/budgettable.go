@@ -65,7 +65,7 @@ func (v *budgetView) table(accounts []history.Account, now time.Time) []string {
 
 // heading is what is said of the whole account.
 func heading(a history.Account, now time.Time) string {
-	s := fmt.Sprintf("%s (%s): %d of %d in flight", printable(a.Name), printable(string(a.Kind)), a.InFlight, a.Concurrent)
+	s := fmt.Sprintf("%s (%s): %d of %d in flight", printable(a.Name), printable(string(a.Kind)), a.InUse, a.Concurrent)
 	if left := a.BlockedUntil.Sub(now); !a.BlockedUntil.IsZero() && left > 0 {
 		s += "; cool-down ends in " + inWords(left)
 	}

@@ -26,7 +26,7 @@ import (
 func someAccounts() []limits.Account {
 	return []limits.Account{
 		{Name: "zebra", Kind: "installation", Concurrent: 100},
-		{Name: "octo-bot", Kind: "user", InFlight: 3, Concurrent: 50, BlockedUntil: time.Now().Add(43 * time.Second), Budgets: []limits.Budget{
+		{Name: "octo-bot", Kind: "user", InUse: 3, Concurrent: 50, BlockedUntil: time.Now().Add(43 * time.Second), Budgets: []limits.Budget{
 			budget("core", 1234, 5000, 0, 42*time.Minute+10*time.Second),
 			budget("search", 28, 30, 1, 12*time.Second),
 			budget("graphql", 0, 5000, 0, time.Hour),

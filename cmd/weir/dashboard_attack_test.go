@@ -25,7 +25,7 @@ func TestAttack57NoNameBecomesAnElement(t *testing.T) {
 	const evil = `"><img src=x onerror="window.pwned=1"><script>window.pwned=2</script><svg onload=window.pwned=3><a href="javascript:window.pwned=4">evil</a>`
 	b := &busy{history: running(t, history.Sources{
 		Accounts: func(context.Context, int) ([]limits.Account, error) {
-			return []limits.Account{{Name: evil, Kind: policy.CallerKind(evil), InFlight: 1, Concurrent: 1, BlockedUntil: time.Now().Add(time.Minute), Budgets: []limits.Budget{
+			return []limits.Account{{Name: evil, Kind: policy.CallerKind(evil), InUse: 1, Concurrent: 1, BlockedUntil: time.Now().Add(time.Minute), Budgets: []limits.Budget{
 				{Resource: evil, Limit: 10, Used: 9, Remaining: 1, Reset: time.Now().Add(time.Minute)},
 			}}}, nil
 		},

@@ -68,7 +68,7 @@ func (b *busy) list(_ context.Context, most int) ([]limits.Account, error) {
 	now, passed := time.Now(), time.Since(b.began).Seconds()
 	list := make([]limits.Account, 0, b.accounts)
 	for i := range min(b.accounts, most) {
-		a := limits.Account{Name: b.name(i), Kind: "user", InFlight: max(0, 9-i), Concurrent: 100}
+		a := limits.Account{Name: b.name(i), Kind: "user", InUse: max(0, 9-i), Concurrent: 100}
 		if i%5 == 1 {
 			a.Kind = "installation"
 		}

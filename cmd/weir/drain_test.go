@@ -194,7 +194,7 @@ func (f *fleet) leftNothing() {
 	began := time.Now()
 	redistest.Eventually(f.T, "no permit is in flight", func(ctx context.Context) bool {
 		l, err := (&adminListener{http.DefaultTransport, "http://" + f.replicas[0].admin, ""}).accounts(ctx)
-		return err == nil && !slices.ContainsFunc(l.accounts, func(a history.Account) bool { return a.InFlight > 0 })
+		return err == nil && !slices.ContainsFunc(l.accounts, func(a history.Account) bool { return a.InUse > 0 })
 	})
 	if took := time.Since(began); took > 15*time.Second { // half the life of a permit that nobody gives back
 		f.Errorf("permits were in flight for %v", took)

@@ -136,7 +136,7 @@ func TestAttack29PlacesOfAKilledReplicaComeBack(t *testing.T) {
 		return func(ctx context.Context) bool {
 			admin := adminListener{http.DefaultTransport, "http://" + f.replicas[1].admin, ""}
 			l, err := admin.accounts(ctx)
-			return err == nil && len(l.accounts) == 1 && l.accounts[0].InFlight == want
+			return err == nil && len(l.accounts) == 1 && l.accounts[0].InUse == want
 		}
 	}
 	f.until("the requests are in flight", inFlight(n))

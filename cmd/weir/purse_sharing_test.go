@@ -244,7 +244,7 @@ func TestADenialIsWholeHoweverLongOthersTake(t *testing.T) {
 					time.Sleep(20 * time.Second)
 					accounts, err := c.g.store.Accounts(t.Context(), 10)
 					i := slices.IndexFunc(accounts, func(a limits.Account) bool { return a.Name == "account-a" })
-					if err != nil || i < 0 || accounts[i].InFlight > 0 {
+					if err != nil || i < 0 || accounts[i].InUse > 0 {
 						t.Errorf("%+v, %v", accounts, err)
 					}
 				}

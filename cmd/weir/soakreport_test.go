@@ -245,7 +245,7 @@ func (s *soak) permits() (n int) {
 			return -1
 		}
 		for _, a := range l.accounts {
-			n += a.InFlight
+			n += a.InUse
 		}
 	}
 	return n

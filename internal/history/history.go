@@ -230,7 +230,7 @@ func (h *History) list(ctx context.Context) {
 	h.tracks.note(accounts, now)
 	next, inFlight := make(map[string]known, len(accounts)), 0
 	for _, a := range accounts {
-		inFlight += a.InFlight
+		inFlight += a.InUse
 		k := h.tracks.describe(a, waiting[a.Name], now).known()
 		if !bytes.Equal(k.text, h.accounts[a.Name].text) {
 			told.Changed = append(told.Changed, k.account)

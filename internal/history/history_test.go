@@ -72,7 +72,7 @@ func (w *world) set(err error, accounts ...limits.Account) {
 }
 
 func account(name string, left, of int, reset time.Duration) limits.Account {
-	return limits.Account{Name: name, Kind: "user", InFlight: 2, Concurrent: 100, Budgets: []limits.Budget{
+	return limits.Account{Name: name, Kind: "user", InUse: 2, Concurrent: 100, Budgets: []limits.Budget{
 		{Resource: "core", Limit: of, Used: of - left, Remaining: left, Reset: time.Now().Add(reset)},
 	}}
 }

@@ -123,7 +123,7 @@ func (g *gauges) observeAccounts(ctx context.Context, o metric.Observer, s Sourc
 	now := time.Now()
 	for _, a := range shown {
 		name := accountKey.String(a.Name)
-		o.ObserveInt64(g.inFlight, int64(a.InFlight), metric.WithAttributes(name))
+		o.ObserveInt64(g.inFlight, int64(a.InUse), metric.WithAttributes(name))
 		o.ObserveFloat64(g.blocked, until(a.BlockedUntil, now), metric.WithAttributes(name))
 		for resource, b := range byResource(a.Budgets) {
 			with := metric.WithAttributes(name, resourceKey.String(resource))

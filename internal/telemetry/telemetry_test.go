@@ -45,7 +45,7 @@ func sources(accounts int) Sources {
 		Accounts: func(_ context.Context, most int) ([]limits.Account, error) {
 			var list []limits.Account
 			for i := range min(accounts, most) {
-				list = append(list, limits.Account{Name: fmt.Sprintf("account-%04d", i), InFlight: 1, BlockedUntil: time.Now().Add(time.Minute), Budgets: []limits.Budget{
+				list = append(list, limits.Account{Name: fmt.Sprintf("account-%04d", i), InUse: 1, BlockedUntil: time.Now().Add(time.Minute), Budgets: []limits.Budget{
 					{Resource: policy.Core, Limit: 10_000, Remaining: 10_000 - i, Reset: time.Now().Add(time.Hour)},
 					{Resource: "points:repos/get", Limit: 900, Remaining: 900}, {Resource: "points:user/get", Limit: 900, Remaining: 899}, {Resource: "cpu:", Limit: 90_000, Remaining: 90_000},
 				}})

@@ -104,7 +104,7 @@ func (l *link) Release(ctx context.Context, permit limits.Permit, aborted bool) 
 }
 
 // Renew implements limits.Ledger.
-func (l *link) Renew(ctx context.Context, flights []limits.Flight) error {
+func (l *link) Renew(ctx context.Context, flights []limits.OpenPermit) error {
 	if _, err := l.delay(); err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ func (s sinner) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) e
 // sleeper is a ledger that learns nothing of requests in flight.
 type sleeper struct{ limits.Ledger }
 
-func (sleeper) Renew(context.Context, []limits.Flight) error { return nil }
+func (sleeper) Renew(context.Context, []limits.OpenPermit) error { return nil }
 
 // hasty is a ledger that takes an aborted answer for one that has ended.
 type hasty struct{ limits.Ledger }

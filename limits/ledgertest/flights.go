@@ -49,10 +49,10 @@ var leases = []story{
 		b.granted(write)
 		pass(30*second - time.Microsecond)
 		b.refused(write, limits.Points, soon)
-		b.want("in flight", b.account().InFlight, 2)
+		b.want("in flight", b.account().InUse, 2)
 		pass(time.Microsecond)
 		b.refused(write, limits.Points, 60*second)
-		b.want("in flight", b.account().InFlight, 0)
+		b.want("in flight", b.account().InUse, 0)
 		b.want("used", b.budget("core").Used, 2)
 		pass(60 * second)
 		b.granted(write)
@@ -63,18 +63,18 @@ var leases = []story{
 			pass(5 * second)
 			b.renewed(5*second, p)
 		}
-		b.want("in flight", b.account().InFlight, 1)
+		b.want("in flight", b.account().InUse, 1)
 		b.settled(p, plain())
-		b.want("in flight", b.account().InFlight, 0)
+		b.want("in flight", b.account().InUse, 0)
 	}},
 	{"a permit that had ended is taken up again", func(b *book) {
 		p := b.granted(get("core"))
 		pass(31 * second)
-		b.want("in flight", b.account().InFlight, 0)
+		b.want("in flight", b.account().InUse, 0)
 		b.renewed(31*second, p)
-		b.want("in flight", b.account().InFlight, 1)
+		b.want("in flight", b.account().InUse, 1)
 		b.settled(p, plain())
-		b.want("in flight", b.account().InFlight, 0)
+		b.want("in flight", b.account().InUse, 0)
 		b.want("charged twice rather than not at all", b.budget("points:op").Used, 2)
 	}},
 	{"CPU time in flight grows", func(b *book) {
@@ -99,11 +99,11 @@ var leases = []story{
 		c.ID = 77
 		b.granted(c)
 		b.granted(c)
-		b.want("in flight", b.account().InFlight, 1)
+		b.want("in flight", b.account().InUse, 1)
 		b.settled(limits.Permit{Claim: c}, plain())
 		b.settled(limits.Permit{Claim: c}, plain())
 		b.released(limits.Permit{Claim: c}, false)
-		b.want("in flight", b.account().InFlight, 0)
+		b.want("in flight", b.account().InUse, 0)
 		b.want("points", b.budget("points:op").Used, 1)
 	}},
 	{"a request that was not sent costs nothing", func(b *book) {
@@ -113,7 +113,7 @@ var leases = []story{
 		for _, budget := range b.account().Budgets {
 			b.want(budget.Resource, budget.Used+budget.Held, 0)
 		}
-		b.want("in flight", b.account().InFlight, 0)
+		b.want("in flight", b.account().InUse, 0)
 	}},
 	{"what the transport sent again is charged again", func(b *book) {
 		c := get("core")
@@ -123,12 +123,12 @@ var leases = []story{
 		b.settled(b.granted(c), o)
 		b.want("points of the one answered", b.budget("points:op").Used, 5)
 		b.want("points of the others", b.budget("points:op").Held, 10)
-		b.want("in flight", b.account().InFlight, 1)
+		b.want("in flight", b.account().InUse, 1)
 		pass(10 * second)
 		b.want("points", b.budget("points:op").Used, 15)
 		b.want("cpu", b.budget("cpu").Used, 1000)
 		b.want("used", b.budget("core").Used, 3)
-		b.want("in flight", b.account().InFlight, 0)
+		b.want("in flight", b.account().InUse, 0)
 	}},
 	{"copies of a request that was given up are charged too", func(b *book) {
 		c := get("core")
@@ -137,7 +137,7 @@ var leases = []story{
 		b.settled(p, limits.Outcome{Sent: true, Resent: 1})
 		b.settled(p, limits.Outcome{Sent: true, Resent: 1})
 		b.want("points", b.budget("points:op").Held, 10)
-		b.want("in flight", b.account().InFlight, 2)
+		b.want("in flight", b.account().InUse, 2)
 		pass(10 * second)
 		b.want("points", b.budget("points:op").Used, 10)
 		b.want("used", b.budget("core").Used, 2)
@@ -148,11 +148,11 @@ var leases = []story{
 		p := b.granted(get("core"))
 		b.settled(p, o)
 		b.settled(p, o)
-		b.want("in flight", b.account().InFlight, 2)
+		b.want("in flight", b.account().InUse, 2)
 		pass(10 * second)
-		b.want("in flight after a while", b.account().InFlight, 1)
+		b.want("in flight after a while", b.account().InUse, 1)
 		b.released(p, false)
-		b.want("in flight at the end", b.account().InFlight, 0)
+		b.want("in flight at the end", b.account().InUse, 0)
 		b.want("used", b.budget("core").Used, 2)
 	}},
 	{"an answer after the permit's end still teaches", func(b *book) {

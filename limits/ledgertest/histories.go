@@ -218,7 +218,7 @@ func (c *chronicle) take(s step, o limits.Outcome) (d limits.Decision, err error
 	case releases:
 		err = c.Release(ctx, p, s.aborted)
 	case renews:
-		err = c.Renew(ctx, []limits.Flight{{Permit: p, Elapsed: s.elapsed}})
+		err = c.Renew(ctx, []limits.OpenPermit{{Permit: p, Elapsed: s.elapsed}})
 	}
 	return limits.Decision{}, err
 }

@@ -51,7 +51,7 @@ var invariants = []invariant{
 	}},
 	{"I12 all places come back when nobody renews them", false, func(b *book, _ drawn) string {
 		pass(30 * second)
-		return differ("places taken", b.account().InFlight, 0)
+		return differ("places taken", b.account().InUse, 0)
 	}},
 	{"I13 after an error nothing, and then one probe", false, func(b *book, d drawn) string {
 		pass(2 * time.Hour) // all windows are over

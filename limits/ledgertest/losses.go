@@ -73,8 +73,8 @@ func (c *chronicle) known(t *testing.T) limits.Account {
 // less is what an account has less of than before. What is held for a request that
 // was given up is as good as used: it is charged when it ends.
 func less(before, after limits.Account) (missing string) {
-	if after.InFlight < before.InFlight {
-		missing += fmt.Sprintf("%d in flight, %d before\n", after.InFlight, before.InFlight)
+	if after.InUse < before.InUse {
+		missing += fmt.Sprintf("%d in flight, %d before\n", after.InUse, before.InUse)
 	}
 	if after.BlockedUntil.Before(before.BlockedUntil) {
 		missing += fmt.Sprintf("cool-down until %v, %v before\n", after.BlockedUntil, before.BlockedUntil)
@@ -235,7 +235,7 @@ func (a *absences) pass(t *testing.T, d time.Duration) {
 			if g != inFlight && g != answering {
 				continue
 			}
-			err := a.Renew(t.Context(), []limits.Flight{{Permit: limits.Permit{Claim: c}}})
+			err := a.Renew(t.Context(), []limits.OpenPermit{{Permit: limits.Permit{Claim: c}}})
 			if err != nil && !a.lost {
 				t.Fatal(err)
 			}

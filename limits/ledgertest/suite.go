@@ -148,9 +148,9 @@ func (b *book) released(p limits.Permit, aborted bool) {
 
 func (b *book) renewed(elapsed time.Duration, permits ...limits.Permit) {
 	b.Helper()
-	var flights []limits.Flight
+	var flights []limits.OpenPermit
 	for _, p := range permits {
-		flights = append(flights, limits.Flight{Permit: p, Elapsed: elapsed})
+		flights = append(flights, limits.OpenPermit{Permit: p, Elapsed: elapsed})
 	}
 	if err := b.Renew(context.Background(), flights); err != nil {
 		b.Fatal(err)

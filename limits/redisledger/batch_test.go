@@ -77,13 +77,13 @@ func TestWhatIsToldGoesWithWhatIsAsked(t *testing.T) {
 		if n := c.turns.Load(); n != 10 {
 			t.Errorf("10 requests took %d turns", n)
 		}
-		if a := l.only(t); a.InFlight != 1 {
-			t.Errorf("%d in flight where one is told late", a.InFlight)
+		if a := l.only(t); a.InUse != 1 {
+			t.Errorf("%d in flight where one is told late", a.InUse)
 		}
 		time.Sleep(2 * tellWithin)
 		l.telling.Wait()
-		if a := l.only(t); a.InFlight != 0 || c.turns.Load() != 11 {
-			t.Errorf("%d in flight after %d turns", a.InFlight, c.turns.Load())
+		if a := l.only(t); a.InUse != 0 || c.turns.Load() != 11 {
+			t.Errorf("%d in flight after %d turns", a.InUse, c.turns.Load())
 		}
 	})
 }

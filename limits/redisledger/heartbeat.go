@@ -381,7 +381,7 @@ func (l *Ledger) setReturning(s *shadow, returning bool) {
 // anew.
 func (l *Ledger) handOver(ctx context.Context, s *shadow, r *limits.Rules) error {
 	for _, f := range l.handed(s, r) {
-		known := limits.Flight{Permit: limits.Permit{Claim: f.claim}, Elapsed: f.elapsed}
+		known := limits.OpenPermit{Permit: limits.Permit{Claim: f.claim}, Elapsed: f.elapsed}
 		if err := l.renew(ctx, s, r, known, f.charged, f.claim.ID); err != nil {
 			return err
 		}

@@ -420,7 +420,7 @@ func (l *Ledger) Release(ctx context.Context, p limits.Permit, aborted bool) err
 }
 
 // Renew implements [limits.Ledger].
-func (l *Ledger) Renew(ctx context.Context, flights []limits.Flight) error {
+func (l *Ledger) Renew(ctx context.Context, flights []limits.OpenPermit) error {
 	r := l.rules.Load()
 	var failed error
 	for _, f := range flights {
@@ -443,7 +443,7 @@ func (l *Ledger) Renew(ctx context.Context, flights []limits.Flight) error {
 
 // renew renews the permit of the claim with that ID; of one that is charged only its place
 // is taken up again.
-func (l *Ledger) renew(ctx context.Context, s *shadow, r *limits.Rules, f limits.Flight, charged bool, claimed uint64) error {
+func (l *Ledger) renew(ctx context.Context, s *shadow, r *limits.Rules, f limits.OpenPermit, charged bool, claimed uint64) error {
 	args := append([]any{l.id(f.Claim)}, resource(r, f.Kind, f.Resource)...)
 	args = append(args, r.Milliseconds(f.Elapsed), truth(charged))
 	_, err := l.step(ctx, l.scripts.renew, s, r, func([]any) {

@@ -292,8 +292,8 @@ func TestWhatIsSetAsideIsNotShownAsInFlight(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if list[0].InFlight != 0 {
-			t.Errorf("%d in flight", list[0].InFlight)
+		if list[0].InUse != 0 {
+			t.Errorf("%d in flight", list[0].InUse)
 		}
 		for _, b := range list[0].Budgets {
 			if b.Held != 0 {

@@ -469,7 +469,7 @@ func TestAnEndThatComesLateKeepsNothing(t *testing.T) {
 		if err := p.r1.Release(p.Context(), permit, true); err != nil {
 			p.Fatal(err)
 		}
-		if err := p.r1.Renew(p.Context(), []limits.Flight{{Permit: permit, Elapsed: time.Second}}); err != nil {
+		if err := p.r1.Renew(p.Context(), []limits.OpenPermit{{Permit: permit, Elapsed: time.Second}}); err != nil {
 			p.Fatal(err)
 		}
 		list, err := p.r1.Accounts(p.Context(), 1)

@@ -292,8 +292,8 @@ func TestWhoLeavesGivesBackWhatItHasSetAside(t *testing.T) {
 			p.Fatal(err)
 		}
 		budgets := list[0].Budgets
-		if i := slices.IndexFunc(budgets, func(b limits.Budget) bool { return b.Resource == "points:repos/get" }); i < 0 || budgets[i].Used != 24 || list[0].InFlight != 0 {
-			p.Errorf("not 24 points are spent, or %d are in flight: %+v", list[0].InFlight, budgets)
+		if i := slices.IndexFunc(budgets, func(b limits.Budget) bool { return b.Resource == "points:repos/get" }); i < 0 || budgets[i].Used != 24 || list[0].InUse != 0 {
+			p.Errorf("not 24 points are spent, or %d are in flight: %+v", list[0].InUse, budgets)
 		}
 		p.beat(p.r2)
 		if n := p.r2.Replicas(); n != 1 {

@@ -176,7 +176,7 @@ func (l *Ledger) tellKept(ctx context.Context, s *shadow, r *limits.Rules) error
 	}
 	l.mu.Unlock()
 	for _, f := range forgotten {
-		if err := l.renew(ctx, s, r, limits.Flight{Permit: limits.Permit{Claim: f.claim}, Elapsed: f.elapsed}, f.charged, cmp.Or(f.stands, f.claim.ID)); err != nil {
+		if err := l.renew(ctx, s, r, limits.OpenPermit{Permit: limits.Permit{Claim: f.claim}, Elapsed: f.elapsed}, f.charged, cmp.Or(f.stands, f.claim.ID)); err != nil {
 			return err
 		}
 	}
@@ -185,7 +185,7 @@ func (l *Ledger) tellKept(ctx context.Context, s *shadow, r *limits.Rules) error
 
 // alive notes that a flight is. It reports whether Redis does not know of it yet,
 // and whether it is charged.
-func (l *Ledger) alive(s *shadow, f limits.Flight) (alone, charged bool) {
+func (l *Ledger) alive(s *shadow, f limits.OpenPermit) (alone, charged bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := l.rules.Load()

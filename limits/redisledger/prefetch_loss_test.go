@@ -129,7 +129,7 @@ func TestOneThatIsTakenUpAgainIsGivenBack(t *testing.T) {
 			}
 			return run(ctx, cmd)
 		})
-		if err := p.r1.Renew(p.Context(), []limits.Flight{{Permit: limits.Permit{Claim: c}, Elapsed: time.Second}}); err != nil {
+		if err := p.r1.Renew(p.Context(), []limits.OpenPermit{{Permit: limits.Permit{Claim: c}, Elapsed: time.Second}}); err != nil {
 			p.Fatal(err)
 		}
 		rest()
@@ -161,7 +161,7 @@ func TestOneThatIsTakenUpAgainIsKnown(t *testing.T) {
 		p.answered(p.r1, c, true)
 		time.Sleep(tellWithin)
 		synctest.Wait()
-		if err := p.r1.Renew(p.Context(), []limits.Flight{{Permit: limits.Permit{Claim: c}, Elapsed: time.Second}}); err != nil {
+		if err := p.r1.Renew(p.Context(), []limits.OpenPermit{{Permit: limits.Permit{Claim: c}, Elapsed: time.Second}}); err != nil {
 			p.Fatal(err)
 		}
 		close(gate)
@@ -216,7 +216,7 @@ func TestWhatRedisHasGrantedUnheardIsGivenBack(t *testing.T) {
 				if aside {
 					want = 1
 				}
-				if list, err := p.r2.Accounts(p.Context(), 1); err != nil || list[0].InFlight != want {
+				if list, err := p.r2.Accounts(p.Context(), 1); err != nil || list[0].InUse != want {
 					p.Fatalf("%+v, %v", list, err)
 				}
 				if aside {
@@ -253,7 +253,7 @@ func TestWhatEndsWhileItIsRenewedKeepsNoPlace(t *testing.T) {
 			return run(ctx, cmd)
 		})
 		time.Sleep(3 * time.Second)
-		if list, err := p.r2.Accounts(p.Context(), 1); err != nil || list[0].InFlight != 0 {
+		if list, err := p.r2.Accounts(p.Context(), 1); err != nil || list[0].InUse != 0 {
 			p.Errorf("%+v, %v; want nothing in flight", list, err)
 		}
 		stop()
@@ -284,7 +284,7 @@ func TestWhatIsGrantedAloneMeanwhileIsInFlight(t *testing.T) {
 		close(gate)
 		asking.Wait()
 		p.r1.seek(p.Context())
-		if list, err := p.r2.Accounts(p.Context(), 1); err != nil || list[0].InFlight != 2 {
+		if list, err := p.r2.Accounts(p.Context(), 1); err != nil || list[0].InUse != 2 {
 			p.Errorf("%+v, %v; want 2 in flight", list, err)
 		}
 	})

@@ -71,14 +71,14 @@ func (p *pair) busyAhead() int {
 func rest() { time.Sleep(2*aheadTime + 2*tellWithin) }
 
 // inFlight is how many requests are in flight, as the other replica sees it.
-func (p *pair) inFlight() int { return p.r2.only(p.T).InFlight }
+func (p *pair) inFlight() int { return p.r2.only(p.T).InUse }
 
 // nothingHeld fails the test if the account has something in flight.
 func (p *pair) nothingHeld(when string) {
 	p.Helper()
 	a := p.r2.only(p.T)
-	if a.InFlight != 0 {
-		p.Errorf("%s: %d in flight", when, a.InFlight)
+	if a.InUse != 0 {
+		p.Errorf("%s: %d in flight", when, a.InUse)
 	}
 	for _, b := range a.Budgets {
 		if b.Held != 0 {
@@ -162,7 +162,7 @@ func TestWhatIsUsedAheadIsCounted(t *testing.T) {
 			for _, b := range a.Budgets {
 				shown += fmt.Sprintln(b.Resource, b.Used, b.Held)
 			}
-			shown += fmt.Sprintln(a.InFlight)
+			shown += fmt.Sprintln(a.InUse)
 		})
 		return shown
 	}
@@ -366,7 +366,7 @@ func TestWhatIsToldTwiceOfOneAheadChangesNothing(t *testing.T) {
 		state := func() string {
 			rest()
 			a := p.r2.only(p.T)
-			text := fmt.Sprint(a.InFlight)
+			text := fmt.Sprint(a.InUse)
 			for _, b := range a.Budgets {
 				text += fmt.Sprint(" ", b.Resource, " ", b.Used, " ", b.Held)
 			}

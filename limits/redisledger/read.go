@@ -45,7 +45,7 @@ func (r *reader) number() int64 {
 func parseAccount(name string, fields []string, rules *limits.Rules) (limits.Account, error) {
 	r := &reader{fields: fields}
 	kind, _, _ := strings.Cut(r.text(), " ")
-	a := limits.Account{Name: name, Kind: policy.CallerKind(kind), InFlight: int(r.number()), Concurrent: int(r.number())}
+	a := limits.Account{Name: name, Kind: policy.CallerKind(kind), InUse: int(r.number()), Concurrent: int(r.number())}
 	blocked, now := r.number(), r.number()
 	here := time.Now()
 	at := func(t int64) time.Time { return here.Add(time.Duration(t-now) * time.Microsecond) }
