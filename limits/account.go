@@ -44,8 +44,7 @@ type lease struct {
 	granted, expiry int64
 	window          *window
 	units           int64 // of the window: one for each copy sent
-	holds           [MaxSpends]hold
-	n               int
+	holds           []hold
 	// charged leases have been settled; only their place is still taken.
 	charged bool
 	// left leases belong to nobody any more: they hold until they end.
@@ -96,12 +95,12 @@ func (a *account) expire() {
 
 // charge turns what a lease holds into spends of that time.
 func (a *account) charge(l *lease, at int64) {
-	for _, h := range l.holds[:l.n] {
+	for _, h := range l.holds {
 		h.log.held -= h.cost
 		h.log.spend(at, h.cost)
 	}
 	l.window.inFlight -= l.units
-	l.n, l.units, l.charged = 0, 0, true
+	l.holds, l.units, l.charged = nil, 0, true
 }
 
 func (a *account) remove(l *lease) {
@@ -140,7 +139,7 @@ func (a *account) admit(c *Claim, spends []Spend, m *Memory, now int64) verdict 
 	if int64(len(a.leases)) >= a.cool.cap(now, concurrent) {
 		v.add(Concurrency, 0)
 	}
-	l := lease{id: c.ID, granted: now, expiry: now + leaseTime, window: a.window(&m.rules, c.Resource), units: 1, n: len(spends)}
+	l := lease{id: c.ID, granted: now, expiry: now + leaseTime, window: a.window(&m.rules, c.Resource), units: 1}
 	for i := range spends {
 		s := &spends[i]
 		log, limit := a.log(s, m), s.Limit
@@ -150,7 +149,7 @@ func (a *account) admit(c *Claim, spends []Spend, m *Memory, now int64) verdict 
 		if ok, until := log.admits(now, limit, s.Cost); !ok {
 			v.add(s.Budget, until)
 		}
-		l.holds[i] = hold{log, s.Cost, s.Budget == CPU}
+		l.holds = append(l.holds, hold{log, s.Cost, s.Budget == CPU})
 	}
 	if ok, until := l.window.admits(now, &m.rules, c.Batch); !ok {
 		v.add(Primary, until)
@@ -165,7 +164,7 @@ func (a *account) admit(c *Claim, spends []Spend, m *Memory, now int64) verdict 
 
 // take enters a lease with what it holds.
 func (a *account) take(l *lease) {
-	for _, h := range l.holds[:l.n] {
+	for _, h := range l.holds {
 		h.log.held += h.cost
 	}
 	l.window.inFlight += l.units
@@ -226,7 +225,7 @@ func (a *account) heed(id uint64, known bool, sent int64, w *window, o *Outcome,
 // 5.5).
 func (a *account) settleLease(l *lease, o *Outcome, r *Rules, now int64) {
 	if !o.Sent {
-		for _, h := range l.holds[:l.n] {
+		for _, h := range l.holds {
 			h.log.held -= h.cost
 		}
 		l.window.inFlight -= l.units
@@ -234,7 +233,7 @@ func (a *account) settleLease(l *lease, o *Outcome, r *Rules, now int64) {
 		return
 	}
 	taken := r.Milliseconds(o.Elapsed)
-	for i := range l.holds[:l.n] {
+	for i := range l.holds {
 		if h := &l.holds[i]; h.cpu && (o.Answered || taken > h.cost) {
 			h.log.held += taken - h.cost
 			h.cost = taken
@@ -257,10 +256,9 @@ func (a *account) settleLease(l *lease, o *Outcome, r *Rules, now int64) {
 // request for the last time. Of these copies nobody knows: they are as one given up.
 func (a *account) leaveCopies(l *lease, n, now int64) {
 	copies := lease{id: ^l.id, granted: l.granted, expiry: now + linger, window: l.window, units: n, left: true}
-	for _, h := range l.holds[:l.n] {
+	for _, h := range l.holds {
 		if h.cost *= n; !h.cpu && h.cost > 0 {
-			copies.holds[copies.n] = h
-			copies.n++
+			copies.holds = append(copies.holds, h)
 		}
 	}
 	a.take(&copies)
@@ -291,10 +289,10 @@ func (a *account) renew(f *OpenPermit, spends []Spend, m *Memory, now int64) {
 	taken := m.rules.Milliseconds(f.Elapsed)
 	l := a.leases[f.ID]
 	if l == nil {
-		again := lease{id: f.ID, expiry: now + leaseTime, window: a.window(&m.rules, f.Resource), units: 1, n: len(spends)}
+		again := lease{id: f.ID, expiry: now + leaseTime, window: a.window(&m.rules, f.Resource), units: 1}
 		for i := range spends {
 			s := &spends[i]
-			again.holds[i] = hold{a.log(s, m), s.Cost, s.Budget == CPU}
+			again.holds = append(again.holds, hold{a.log(s, m), s.Cost, s.Budget == CPU})
 		}
 		a.take(&again)
 		l = a.leases[f.ID]
@@ -303,7 +301,7 @@ func (a *account) renew(f *OpenPermit, spends []Spend, m *Memory, now int64) {
 		return
 	}
 	l.expiry = now + leaseTime
-	for i := range l.holds[:l.n] {
+	for i := range l.holds {
 		if h := &l.holds[i]; h.cpu && taken > h.cost {
 			h.log.held += taken - h.cost
 			h.cost = taken

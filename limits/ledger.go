@@ -133,8 +133,8 @@ type Budget struct {
 
 // Account is the state of one account, for people to look at.
 type Account struct {
-	Name     string            `json:"account"`
-	Kind     policy.CallerKind `json:"kind"`
+	Name  string            `json:"account"`
+	Kind  policy.CallerKind `json:"kind"`
 	InUse int               `json:"in_flight"`
 	// Concurrent is how many may be in flight now: the documented limit, or
 	// what is left of it after limit errors.

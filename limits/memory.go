@@ -54,8 +54,7 @@ func (m *Memory) Admit(_ context.Context, claim Claim) (Decision, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
-	var room [MaxSpends]Spend
-	v := m.account(claim.Account, claim.Kind, now).admit(&claim, m.rules.Spends(claim, room[:0]), m, now)
+	v := m.account(claim.Account, claim.Kind, now).admit(&claim, m.rules.Spends(claim), m, now)
 	if !v.refused {
 		return Decision{Granted: true}, nil
 	}
@@ -90,10 +89,9 @@ func (m *Memory) Renew(_ context.Context, flights []OpenPermit) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
-	var room [MaxSpends]Spend
 	for i := range flights {
 		f := &flights[i]
-		m.account(f.Account, f.Kind, now).renew(f, m.rules.Spends(f.Claim, room[:0]), m, now)
+		m.account(f.Account, f.Kind, now).renew(f, m.rules.Spends(f.Claim), m, now)
 	}
 	return nil
 }

@@ -33,10 +33,6 @@ type Spend struct {
 	Merge time.Duration
 }
 
-// MaxSpends bounds what one claim can take from: points, search or CPU time
-// twice, and the windows of content creation.
-const MaxSpends = 8
-
 // exactUpTo is the largest limit whose log keeps every spend apart; larger
 // logs merge what lies within a 256th of their window (limits.md section 1.3).
 const (
@@ -44,29 +40,30 @@ const (
 	mergeParts = 256
 )
 
-// Spends appends to room what a claim takes from the sliding logs of its
+// Spends returns what a claim takes from the sliding logs of its
 // account (design section 5.2): from all or from none of them.
-func (r *Rules) Spends(c Claim, room []Spend) []Spend {
+func (r *Rules) Spends(c Claim) []Spend {
+	var list []Spend
 	graphQL := c.Resource == policy.GraphQL
 	if c.CreatesContent {
 		for _, w := range r.Content {
-			room = append(room, r.spend(Content, w.Window.String(), 1, w.Max, w.Window))
+			list = append(list, r.spend(Content, w.Window.String(), 1, w.Max, w.Window))
 		}
 	}
 	points := r.Points.REST
 	if graphQL {
 		points = r.Points.GraphQL
 	}
-	room = append(room, r.spend(Points, c.Operation, int64(c.Points), points, r.Points.Window))
-	room = append(room, r.cpu("", c.CPU, r.CPU.Total))
+	list = append(list, r.spend(Points, c.Operation, int64(c.Points), points, r.Points.Window))
+	list = append(list, r.cpu("", c.CPU, r.CPU.Total))
 	if graphQL {
-		room = append(room, r.cpu(policy.GraphQL, c.CPU, r.CPU.GraphQL))
+		list = append(list, r.cpu(policy.GraphQL, c.CPU, r.CPU.GraphQL))
 	}
 	if c.Resource == policy.Search || c.Resource == policy.CodeSearch {
 		w := r.For(c.Kind, c.Resource)
-		room = append(room, r.spend(Primary, c.Resource, 1, w.Max, w.Window))
+		list = append(list, r.spend(Primary, c.Resource, 1, w.Max, w.Window))
 	}
-	return room
+	return list
 }
 
 func (r *Rules) spend(budget Reason, scope string, cost int64, limit int, window time.Duration) Spend {

@@ -262,8 +262,8 @@ func isSHA256(s string) bool {
 	return err == nil && len(sum) == 32
 }
 
-// maxContent is how many windows of content creation a ledger has room for
-// (limits.MaxSpends).
+// maxContent bounds the windows of content creation. Each of them costs one
+// sliding log in every account.
 const maxContent = 4
 
 func (d *decoder) limits(l Limits) {

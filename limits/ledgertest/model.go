@@ -148,7 +148,7 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 	refuse(int64(len(m.flights)) >= m.places(now), limits.Concurrency, 0)
 	w := m.window(c.Resource)
 	f := &flying{id: c.ID, granted: now, ends: now + leaseLasts, window: w, units: 1}
-	for _, s := range m.rules.Spends(c, nil) {
+	for _, s := range m.rules.Spends(c) {
 		log, limit := m.log(s), s.Limit
 		if s.Budget == limits.Primary {
 			limit = m.rules.Usable(w.limit)
@@ -394,7 +394,7 @@ func (m *model) renew(c limits.Claim, elapsed time.Duration, now int64) {
 	f := m.flight(c.ID)
 	if f == nil {
 		f = &flying{id: c.ID, window: m.window(c.Resource), units: 1}
-		for _, s := range m.rules.Spends(c, nil) {
+		for _, s := range m.rules.Spends(c) {
 			f.holds = append(f.holds, holding{m.log(s), s.Cost, s.Budget == limits.CPU})
 		}
 		m.flights = append(m.flights, f)

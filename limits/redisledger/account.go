@@ -182,8 +182,7 @@ func (s *shadow) settled(p limits.Permit, o limits.Outcome, r *limits.Rules, wri
 // spent notes a request as spent at some time, and what was sent of it before
 // later. The caller holds Ledger.mu.
 func (s *shadow) spent(c limits.Claim, o limits.Outcome, r *limits.Rules, write, at, later int64) {
-	var room [limits.MaxSpends]limits.Spend
-	spends := r.Spends(c, room[:0])
+	spends := r.Spends(c)
 	copies := int64(o.Resent)
 	for i := range spends {
 		cost := spends[i].Cost

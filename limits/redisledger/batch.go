@@ -184,8 +184,7 @@ func (l *Ledger) asked(claims []*limits.Claim, made int, r *limits.Rules) (recor
 
 // record is what is alike of claims as admit.lua takes it, with room for their IDs.
 func (l *Ledger) record(c *limits.Claim, r *limits.Rules, ahead bool) []any {
-	var room [limits.MaxSpends]limits.Spend
-	spends := r.Spends(*c, room[:0])
+	spends := r.Spends(*c)
 	record := append(make([]any, 0, 6+len(spends)), []any(nil))
 	record = append(append(record, resource(r, c.Kind, c.Resource)...), truth(c.Batch), truth(ahead))
 	for i := range spends {
@@ -201,8 +200,7 @@ func (l *Ledger) outcome(t tell, r *limits.Rules) []any {
 	if t.outcome == nil {
 		return []any{id, truth(t.aborted)}
 	}
-	var room [limits.MaxSpends]limits.Spend
-	spends, o := r.Spends(t.permit.Claim, room[:0]), t.outcome
+	spends, o := r.Spends(t.permit.Claim), t.outcome
 	limited := ""
 	switch o.Limited {
 	case limits.PrimaryLimit:

@@ -418,11 +418,10 @@ func (l *Ledger) handed(s *shadow, r *limits.Rules) []flight {
 // aside takes note of what is set aside for a class. What was used alone is
 // told: it is as what was spent before. The caller holds Ledger.mu.
 func (s *shadow) aside(c *class, r *limits.Rules, parts, answer []any, until time.Time) {
-	var room [limits.MaxSpends]limits.Spend
 	write, now := number(answer[1]), number(answer[2])
 	c.until, c.units, c.places = until, number(parts[0]), number(parts[1])
 	c.parts = map[string]int64{}
-	for i, spend := range r.Spends(c.claim, room[:0]) {
+	for i, spend := range r.Spends(c.claim) {
 		c.parts[logName(&spend)] = number(parts[2+i])
 		told := c.telling.log(&spend)
 		s.log(&spend).spend(max(now, told.last()), told.total(now), write)
@@ -447,14 +446,13 @@ func (l *Ledger) wanted(s *shadow, r *limits.Rules) (names []string, args []any)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	args = []any{r.Headroom, r.Usable(int64(r.Concurrent)), l.replicas.Load()}
-	var room [limits.MaxSpends]limits.Spend
 	now := s.now()
 	for name, own := range s.classes {
 		wants := int64(0)
 		if time.Since(own.used) < activeTime {
 			wants = 1
 		}
-		spends := r.Spends(own.claim, room[:0])
+		spends := r.Spends(own.claim)
 		own.tell(r, spends)
 		units, places, parts := own.share(time.Now())
 		if l.left {

@@ -101,11 +101,11 @@ type aloneFlight struct {
 }
 
 // spends are what the flight holds.
-func (f *aloneFlight) spends(r *limits.Rules, room []limits.Spend) []limits.Spend {
+func (f *aloneFlight) spends(r *limits.Rules) []limits.Spend {
 	if f.charged {
 		return nil
 	}
-	list := r.Spends(f.claim, room)
+	list := r.Spends(f.claim)
 	for i := range list {
 		s := &list[i]
 		switch {
@@ -130,8 +130,7 @@ func (f *aloneFlight) units() int64 {
 
 // begin takes what the flight holds; the caller holds Ledger.mu.
 func (f *aloneFlight) begin(r *limits.Rules) {
-	var room [limits.MaxSpends]limits.Spend
-	for _, s := range f.spends(r, room[:0]) {
+	for _, s := range f.spends(r) {
 		f.class.held[logName(&s)] += s.Cost
 	}
 	f.class.unitsInFlight += f.units()
@@ -140,8 +139,7 @@ func (f *aloneFlight) begin(r *limits.Rules) {
 
 // end gives back what the flight holds; the caller holds Ledger.mu.
 func (f *aloneFlight) end(r *limits.Rules) {
-	var room [limits.MaxSpends]limits.Spend
-	for _, s := range f.spends(r, room[:0]) {
+	for _, s := range f.spends(r) {
 		f.class.held[logName(&s)] -= s.Cost
 	}
 	f.class.unitsInFlight -= f.units()
@@ -158,13 +156,12 @@ func (f *aloneFlight) takes(elapsed time.Duration, r *limits.Rules) {
 // charge turns what the flight holds into spends of that time; told is whether an
 // answer has told what its primary window has counted. The caller holds Ledger.mu.
 func (f *aloneFlight) charge(to *used, r *limits.Rules, stamp int64, told bool) {
-	var room [limits.MaxSpends]limits.Spend
 	f.end(r)
 	f.class.windowLog(&to.units, r).spend(stamp, f.units(), 0)
 	if !told {
 		f.class.windowLog(&to.ghosts, r).spend(stamp, f.units(), 0)
 	}
-	spends := f.spends(r, room[:0])
+	spends := f.spends(r)
 	for i := range spends {
 		to.log(&spends[i]).spend(stamp, spends[i].Cost, 0)
 	}
@@ -225,8 +222,7 @@ func (l *Ledger) admitAlone(s *shadow, c limits.Claim, r *limits.Rules) limits.D
 	if until := s.usedUp(named(c.Resource, ""), r); until.After(now) {
 		return limits.Decision{Reason: limits.Primary, Until: until}
 	}
-	var room [limits.MaxSpends]limits.Spend
-	spends := r.Spends(c, room[:0])
+	spends := r.Spends(c)
 	for i := range spends {
 		if own.usedOf(&spends[i], s.now())+spends[i].Cost > parts[logName(&spends[i])] {
 			return refused

@@ -252,9 +252,8 @@ func (l *Ledger) inAir(s *shadow, r *limits.Rules) []any {
 
 // holds are what a permit holds in the logs after some time, as scripts take it.
 func holds(r *limits.Rules, c limits.Claim, elapsed time.Duration) []any {
-	var room [limits.MaxSpends]limits.Spend
 	var list []any
-	for _, s := range r.Spends(c, room[:0]) {
+	for _, s := range r.Spends(c) {
 		if s.Budget == limits.CPU {
 			s.Cost = max(s.Cost, r.Milliseconds(elapsed))
 		}
