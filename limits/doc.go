@@ -12,7 +12,7 @@
 // one window for each resource; every ledger is that machine, in memory
 // ([Memory]) or in Redis (package redisledger).
 //
-// Invariants (limits.md section 5.9; package ledgertest holds every ledger to
+// Invariants (limits.md section 5.9; package limitstest holds every ledger to
 // them):
 //   - A spent token returns one full window after its response was received,
 //     so no window of the upstream's holds more than the limit, wherever it

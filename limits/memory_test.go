@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/ledgertest"
+	"github.com/weirgate/weir/limits/limitstest"
 	"github.com/weirgate/weir/policy"
 )
 
 func TestMemory(t *testing.T) {
-	ledgertest.Run(t, func(_ *testing.T, rules limits.Rules) limits.Ledger { return limits.NewMemory(rules) })
+	limitstest.RunSuite(t, func(_ *testing.T, rules limits.Rules) limits.Ledger { return limits.NewMemory(rules) })
 }
 
 // TestAccountsAreThoseHeardOfLast: of too many, in the order of their names.

@@ -196,7 +196,7 @@ var targets = map[string]string{
 	"build":         "internal/benchmark.TestTheBenchmarkRuns",
 	"demo":          "cmd/weir.TestDemo",
 	"bench":         "internal/benchmark.TestTheBenchmarkRuns",
-	"bench-limits":  "limits/hostile.TestNoLimitIsExceeded",
+	"bench-limits":  "limits/limitstest.TestNoLimitIsExceeded",
 	"bench-scale":   "limits/redisledger.TestFleets",
 	"bench-savings": "proxy.TestADayCostsATenth",
 	"soak":          "cmd/weir.TestSoak",

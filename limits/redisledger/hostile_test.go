@@ -13,7 +13,7 @@ import (
 
 	"github.com/weirgate/weir/internal/redistest"
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/hostile"
+	"github.com/weirgate/weir/limits/limitstest"
 )
 
 // setting is a number from the environment.
@@ -32,9 +32,9 @@ func setting(t *testing.T, name string, byDefault int) int {
 // calm is a scenario without what replicas that have lost each other cannot
 // know: what others spend, what CPU time requests take, limit errors for no
 // reason. None of the replicas dies.
-func calm(s hostile.Scenario) hostile.Scenario {
-	n := &s.Nature
-	n.Foreign, n.Scolding, n.Closing, n.Grant = 0, 0, 0, nil
+func calm(s limitstest.Scenario) limitstest.Scenario {
+	n := &s.Upstream
+	n.OtherTraffic, n.SecondaryErrors, n.ClosedWindows, n.Grant = 0, 0, 0, nil
 	s.Rules.CPU.Total, s.Rules.CPU.GraphQL = time.Hour, time.Hour
 	n.Limits = s.Rules.Limits
 	s.Crash, s.Replicas = 0, 2+s.Replicas/2
@@ -43,13 +43,13 @@ func calm(s hostile.Scenario) hostile.Scenario {
 
 // dated is calm where answers say when they were made: by nothing else could a clock be
 // known to be another than the upstream's.
-func dated(s hostile.Scenario) hostile.Scenario {
-	s.Nature.Dateless = false
+func dated(s limitstest.Scenario) limitstest.Scenario {
+	s.Upstream.NoDate = false
 	return calm(s)
 }
 
 // suffer runs a scenario on Redis while things befall it.
-func suffer(t *testing.T, sockets [2]string, s hostile.Scenario, x trouble, trace func(string, ...any)) (report hostile.Report, failures int) {
+func suffer(t *testing.T, sockets [2]string, s limitstest.Scenario, x trouble, trace func(string, ...any)) (report limitstest.Report, failures int) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, sockets)
 		r.ahead = x.Ahead
@@ -72,10 +72,10 @@ func suffer(t *testing.T, sockets [2]string, s hostile.Scenario, x trouble, trac
 // TestNoLimitIsExceededOverRedis runs scenarios of a hostile upstream on a real
 // Redis: WEIR_REDIS_SCENARIOS of each kind, or the one of WEIR_SEED.
 func TestNoLimitIsExceededOverRedis(t *testing.T) {
-	whole := func(s hostile.Scenario) hostile.Scenario { return s }
+	whole := func(s limitstest.Scenario) limitstest.Scenario { return s }
 	for _, c := range []struct {
 		name string
-		of   func(hostile.Scenario) hostile.Scenario
+		of   func(limitstest.Scenario) limitstest.Scenario
 		trouble
 	}{
 		{"I1 all is well", whole, trouble{}},
@@ -90,15 +90,15 @@ func TestNoLimitIsExceededOverRedis(t *testing.T) {
 			t.Parallel()
 			sockets := [2]string{redistest.Server(t), redistest.Server(t)}
 			if seed := setting(t, "WEIR_SEED", 0); seed != 0 {
-				s := c.of(hostile.Draw(uint64(seed)))
+				s := c.of(limitstest.Draw(uint64(seed)))
 				r, _ := suffer(t, sockets, s, c.trouble, t.Logf)
 				t.Errorf("seed %d: %d requests\n%s", seed, r.Requests, strings.Join(r.Violations, "\n"))
 				return
 			}
 			n := setting(t, "WEIR_REDIS_SCENARIOS", 3)
-			table, failures := hostile.NewTable(), 0
+			table, failures := limitstest.NewTable(), 0
 			for seed := 1; seed <= n; seed++ {
-				s := c.of(hostile.Draw(uint64(seed)))
+				s := c.of(limitstest.Draw(uint64(seed)))
 				r, f := suffer(t, sockets, s, c.trouble, nil)
 				if len(r.Violations) > 0 {
 					t.Errorf("seed %d:\n%s", seed, strings.Join(r.Violations, "\n"))
@@ -118,10 +118,10 @@ func TestNoLimitIsExceededOverRedis(t *testing.T) {
 // asks for so many.
 func TestSaturationUsesTheLimitsOverRedis(t *testing.T) {
 	windows := setting(t, "WEIR_WINDOWS", 0)
-	table := hostile.NewTable()
+	table := limitstest.NewTable()
 	sockets := [2]string{redistest.Server(t), redistest.Server(t)}
-	for _, s := range hostile.Saturations() {
-		if windows == 0 && s.Window != time.Minute || s.Promise == 0 {
+	for _, s := range limitstest.Saturations() {
+		if windows == 0 && s.Window != time.Minute || s.MinFullness == 0 {
 			continue
 		}
 		t.Run(s.Limit, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestSaturationUsesTheLimitsOverRedis(t *testing.T) {
 			if len(r.Violations) > 0 {
 				t.Error(r.Violations)
 			}
-			if full := r.Fullness(s.Limit); full < s.Promise {
+			if full := r.Fullness(s.Limit); full < s.MinFullness {
 				t.Errorf("a window was only %.2f %% full", 100*full)
 			}
 			table.Add(&scenario, &r, s.Limit)

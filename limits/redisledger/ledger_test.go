@@ -20,7 +20,7 @@ import (
 
 	"github.com/weirgate/weir/internal/redistest"
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/ledgertest"
+	"github.com/weirgate/weir/limits/limitstest"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -88,7 +88,7 @@ func TestMiniredis(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = checks.Set(strconv.Itoa(n)) })
-	ledgertest.Run(t, func(t *testing.T, rules limits.Rules) limits.Ledger {
+	limitstest.RunSuite(t, func(t *testing.T, rules limits.Rules) limits.Ledger {
 		return open(t, inMemory(t), "r1", rules, records+redisClock)
 	})
 }
@@ -123,11 +123,11 @@ func (t tick) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 func TestRedisServer(t *testing.T) {
-	ledgertest.Run(t, inVirtualTime(redistest.Server(t)))
+	limitstest.RunSuite(t, inVirtualTime(redistest.Server(t)))
 }
 
 // inVirtualTime opens ledgers of one replica on an empty server.
-func inVirtualTime(socket string) ledgertest.Open {
+func inVirtualTime(socket string) limitstest.Open {
 	return func(t *testing.T, rules limits.Rules) limits.Ledger {
 		client := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
 		client.AddHook(tick{new(atomic.Int64)})
@@ -148,7 +148,7 @@ func beaten(t *testing.T, l limits.Ledger) {
 }
 
 func TestI10WhatIsLostIsWrittenAgain(t *testing.T) {
-	ledgertest.Losses(t, inVirtualTime(redistest.Server(t)), func(t *testing.T, l limits.Ledger) {
+	limitstest.RunDataLoss(t, inVirtualTime(redistest.Server(t)), func(t *testing.T, l limits.Ledger) {
 		if err := l.(*Ledger).Client.FlushAll(t.Context()).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +157,7 @@ func TestI10WhatIsLostIsWrittenAgain(t *testing.T) {
 }
 
 func TestI11WhatIsSpentWithoutRedisIsToldAfter(t *testing.T) {
-	ledgertest.Absences(t, inVirtualTime(redistest.Server(t)), func(t *testing.T, l limits.Ledger) {
+	limitstest.RunStoreOutages(t, inVirtualTime(redistest.Server(t)), func(t *testing.T, l limits.Ledger) {
 		beaten(t, l)
 		l.(*Ledger).lose(errLost)
 	}, func(t *testing.T, l limits.Ledger) {

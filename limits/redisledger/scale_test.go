@@ -11,7 +11,7 @@ import (
 
 	"github.com/weirgate/weir/internal/redistest"
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/limits/hostile"
+	"github.com/weirgate/weir/limits/limitstest"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -22,8 +22,8 @@ func TestNoLimitIsExceededByManyReplicas(t *testing.T) {
 	t.Parallel()
 	replicas := setting(t, "WEIR_REPLICAS", 8)
 	sockets := [2]string{redistest.Server(t), redistest.Server(t)}
-	table := hostile.NewTable()
-	hot := hostile.Saturations()[0]
+	table := limitstest.NewTable()
+	hot := limitstest.Saturations()[0]
 	s := hot.Scenario(replicas, 2, false)
 	s.Clients = max(1, s.Clients)
 	began := time.Now()
@@ -31,7 +31,7 @@ func TestNoLimitIsExceededByManyReplicas(t *testing.T) {
 	if len(report.Violations) > 0 {
 		t.Error(strings.Join(report.Violations, "\n"))
 	}
-	if full := report.Fullness(hot.Limit); full < hot.Promise {
+	if full := report.Fullness(hot.Limit); full < hot.MinFullness {
 		t.Errorf("a window was only %.2f %% full", 100*full)
 	}
 	table.Add(&s, &report, hot.Limit)
@@ -43,7 +43,7 @@ func TestNoLimitIsExceededByManyReplicas(t *testing.T) {
 	}
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "cmdstat_evalsha:") {
-			t.Logf("%d replicas, %d requests in %v, which took %v: %s", replicas, report.Requests, s.Span, time.Since(began).Round(time.Millisecond), fmt.Sprint(line))
+			t.Logf("%d replicas, %d requests in %v, which took %v: %s", replicas, report.Requests, s.Duration, time.Since(began).Round(time.Millisecond), fmt.Sprint(line))
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package hostile
+package limitstest
 
 import (
 	"math/rand/v2"
@@ -29,9 +29,9 @@ func (r Rounding) round(t time.Time) time.Time {
 	return down
 }
 
-// Nature is what an upstream is like. The zero value of each field but Limits
+// Profile is what an upstream is like. The zero value of each field but Limits
 // and Kind is harmless. Odds are of each request.
-type Nature struct {
+type Profile struct {
 	Limits policy.Limits
 	Kind   policy.CallerKind
 	// Grant overrides the primary limit of resources: what the upstream grants
@@ -50,8 +50,8 @@ type Nature struct {
 	// Stale answers carry the rate headers of an earlier answer, which do not
 	// count the request itself.
 	Stale float64
-	// Silent upstreams send no rate headers, Dateless ones no Date.
-	Silent, Dateless bool
+	// NoRateHeaders upstreams send no rate headers, NoDate ones no Date.
+	NoRateHeaders, NoDate bool
 
 	// Latency is the longest that a request takes, unless it stalls (for up to
 	// Stall); Fastest the shortest. Part is the most of it that is CPU time.
@@ -65,16 +65,16 @@ type Nature struct {
 	// Body is the longest time from the headers to the end of the answer.
 	Body               time.Duration
 	BodyOdds, Aborting float64
-	// Lost answers never arrive, half of them were counted. Failing ones are
+	// LostAnswers answers never arrive, half of them were counted. Failing ones are
 	// 5xx without rate headers. Unchanged ones (304) are not counted in the
 	// primary window. Resending ones were sent twice by the transport.
-	Lost, Failing, Unchanged, Resending float64
-	// Scolding answers are secondary limit errors for no reason; Closing ones
+	LostAnswers, Failing, Unchanged, Resending float64
+	// SecondaryErrors answers are secondary limit errors for no reason; ClosedWindows ones
 	// close the primary window, as if somebody else had used it up.
-	// Bare is the part of the secondary errors that have no rate headers.
-	Scolding, Closing, Bare float64
-	// Foreign is how many requests a second somebody else makes.
-	Foreign float64
+	// WithoutHeaders is the part of the secondary errors that have no rate headers.
+	SecondaryErrors, ClosedWindows, WithoutHeaders float64
+	// OtherTraffic is how many requests a second somebody else makes.
+	OtherTraffic float64
 }
 
 // odds throws a die.
@@ -100,7 +100,7 @@ func moment(rng *rand.Rand, from, to time.Duration) time.Duration {
 }
 
 // latency is how long one request takes.
-func (n *Nature) latency(rng *rand.Rand) time.Duration {
+func (n *Profile) latency(rng *rand.Rand) time.Duration {
 	if odds(rng, n.StallOdds) {
 		return upTo(rng, n.Stall)
 	}
@@ -108,7 +108,7 @@ func (n *Nature) latency(rng *rand.Rand) time.Duration {
 }
 
 // tells is how the upstream tells a reset.
-func (n *Nature) tells(reset time.Time, rng *rand.Rand) time.Time {
+func (n *Profile) tells(reset time.Time, rng *rand.Rand) time.Time {
 	reset = reset.Add(n.Offset)
 	rounding := n.Reset
 	if n.Flicker {

@@ -1,4 +1,4 @@
-package ledgertest
+package limitstest
 
 import (
 	"fmt"
@@ -16,9 +16,9 @@ const (
 	jitter = 2 * time.Second
 )
 
-// primary are stories of the upstream's fixed windows (design sections 5.2,
+// windowCases are stories of the upstream's fixed windows (design sections 5.2,
 // 5.3).
-var primary = []story{
+var windowCases = []story{
 	{"a window that is used up opens two seconds after its reset", func(b *book) {
 		reset := time.Now().Add(600 * second)
 		b.spend(get("core"), told("core", 4999, 5000, reset))

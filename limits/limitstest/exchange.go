@@ -1,4 +1,4 @@
-package hostile
+package limitstest
 
 import (
 	"fmt"
@@ -67,7 +67,7 @@ func (u *Upstream) Send(r Request, rng *rand.Rand) <-chan *Answer {
 	if work > r.Patience { // given up, and worked on for a while
 		x.end = min(work, r.Patience+upTo(rng, Linger))
 	}
-	lost := odds(rng, n.Lost)
+	lost := odds(rng, n.LostAnswers)
 	if !lost || odds(rng, 0.5) {
 		x.plan()
 	}
@@ -118,7 +118,7 @@ func (x *exchange) plan() {
 	arrival := at(0, x.arrive)
 	seen := at(arrival, x.look)
 	at(seen, func(_ *account, now time.Time) {
-		if !n.Dateless && x.answer.Rate.Limit != 0 {
+		if !n.NoDate && x.answer.Rate.Limit != 0 {
 			x.answer.Rate.Date = n.Date.round(now.Add(n.Offset))
 		}
 	})
@@ -187,10 +187,10 @@ func (x *exchange) arrive(a *account, now time.Time) {
 	t.Requests++
 	w := x.window(a, x.Resource)
 	n := &x.nature
-	if odds(x.rng, n.Closing) {
+	if odds(x.rng, n.ClosedWindows) {
 		w.others(now, w.max)
 	}
-	if odds(x.rng, n.Scolding) {
+	if odds(x.rng, n.SecondaryErrors) {
 		x.scold(a, w, now)
 		return
 	}
@@ -251,10 +251,10 @@ func (x *exchange) scold(a *account, w *window, now time.Time) {
 // look writes the rate headers.
 func (x *exchange) look(a *account, now time.Time) {
 	n := &x.nature
-	if x.answer.Failed = x.answer.Limited == limits.NotLimited && odds(x.rng, n.Failing); x.answer.Failed || n.Silent {
+	if x.answer.Failed = x.answer.Limited == limits.NotLimited && odds(x.rng, n.Failing); x.answer.Failed || n.NoRateHeaders {
 		return
 	}
-	if x.answer.cooldown != nil && odds(x.rng, n.Bare) {
+	if x.answer.cooldown != nil && odds(x.rng, n.WithoutHeaders) {
 		return
 	}
 	w := x.window(a, x.Resource)

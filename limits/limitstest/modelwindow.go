@@ -1,4 +1,4 @@
-package ledgertest
+package limitstest
 
 import (
 	"cmp"
@@ -188,7 +188,7 @@ func (m *model) closed(w *fixedWindow, batch bool, now int64) (no bool, until in
 // use.
 func (m *model) describe(now int64) limits.Account {
 	m.after(now)
-	a := limits.Account{Name: account, Kind: m.kind, InUse: len(m.flights), Concurrent: int(m.places(now))}
+	a := limits.Account{Name: testAccount, Kind: m.kind, InUse: len(m.flights), Concurrent: int(m.places(now))}
 	if now < m.blocked {
 		a.BlockedUntil = time.UnixMicro(m.blocked)
 	}

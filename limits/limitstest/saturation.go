@@ -1,4 +1,4 @@
-package hostile
+package limitstest
 
 import (
 	"fmt"
@@ -14,10 +14,10 @@ type Saturation struct {
 	// Limit is the one that binds, Window how long its window is.
 	Limit  string
 	Window time.Duration
-	// Promise is how full every window of the upstream's must be.
-	Promise float64
-	weights []int // of operations
-	rules   func(*policy.Limits)
+	// MinFullness is how full every window of the upstream's must be.
+	MinFullness float64
+	weights     []int // of operations
+	rules       func(*policy.Limits)
 }
 
 // ample lets CPU time bind nobody, so that another budget does.
@@ -48,8 +48,8 @@ func (s Saturation) Scenario(replicas, windows int, aligned bool) Scenario {
 	copy(weights, s.weights)
 	return Scenario{
 		Name: fmt.Sprintf("saturated, %d replicas", replicas), Seed: 1, Rules: rules, Replicas: replicas, Accounts: 1, Clients: 200 / replicas,
-		Span: time.Duration(windows+1) * s.Window, Steady: s.Window, Weights: weights, Backlog: true, Timeout: 10 * time.Second,
-		Nature: Nature{
+		Duration: time.Duration(windows+1) * s.Window, WarmUp: s.Window, Weights: weights, Backlog: true, Timeout: 10 * time.Second,
+		Upstream: Profile{
 			Limits: rules.Limits, Kind: policy.User, Part: 1, Busy: true, Fastest: 50 * time.Millisecond, Latency: 300 * time.Millisecond,
 			Offset: 7*time.Minute + 300*time.Millisecond, Aligned: aligned, Grant: map[string]int{policy.GraphQL: 1_000_000},
 		},

@@ -1,4 +1,4 @@
-package hostile
+package limitstest
 
 import (
 	"context"
@@ -62,7 +62,7 @@ type client struct {
 func (c *client) live(ctx context.Context) {
 	s := c.scenario
 	if c.pattern == idle {
-		pause(ctx, upTo(c.rng, s.Span*2/3))
+		pause(ctx, upTo(c.rng, s.Duration*2/3))
 	}
 	for ctx.Err() == nil {
 		switch c.pattern {
@@ -127,7 +127,7 @@ func (c *client) request(ctx context.Context, rng *rand.Rand) bool {
 		return false
 	}
 	granted := c.link.grantOf(permit.ID)
-	if dial := upTo(rng, s.Nature.Dial); dial > 0 {
+	if dial := upTo(rng, s.Upstream.Dial); dial > 0 {
 		time.Sleep(dial)
 	}
 	settling := context.Background()
@@ -144,7 +144,7 @@ func (c *client) request(ctx context.Context, rng *rand.Rand) bool {
 	}
 	began := time.Now()
 	answers := c.upstream.Send(Request{
-		Claim: permit.Claim, Granted: granted, Expected: permit.CPU, Patience: patience, Lag: 2*time.Second + 3*s.Slow,
+		Claim: permit.Claim, Granted: granted, Expected: permit.CPU, Patience: patience, Lag: 2*time.Second + 3*s.LedgerLatency,
 	}, rng)
 	timer := time.NewTimer(patience)
 	defer timer.Stop()

@@ -1,4 +1,4 @@
-package hostile
+package limitstest
 
 import (
 	"fmt"
@@ -24,7 +24,7 @@ func TestSaturationUsesTheLimits(t *testing.T) {
 						if len(r.Violations) > 0 {
 							t.Error(r.Violations)
 						}
-						if full := r.Fullness(s.Limit); full < s.Promise {
+						if full := r.Fullness(s.Limit); full < s.MinFullness {
 							t.Errorf("a window was only %s full", percent(full))
 						}
 						mu.Lock()

@@ -1,4 +1,4 @@
-package hostile
+package limitstest
 
 import (
 	"math/rand/v2"
@@ -21,21 +21,21 @@ func Draw(seed uint64) Scenario {
 		Burst: 1 + rng.IntN(40), Gap: 50*time.Millisecond + upTo(rng, 5*time.Second),
 		Timeout: 10 * time.Second,
 	}
-	s.Span = rules.Points.Window*3/2 + upTo(rng, 3*rules.Points.Window/2)
+	s.Duration = rules.Points.Window*3/2 + upTo(rng, 3*rules.Points.Window/2)
 	if rng.IntN(3) == 0 {
 		s.Cancel, s.Unsent = 0.1, 0.05
 	}
 	if rng.IntN(3) == 0 {
-		s.Slow = upTo(rng, 20*time.Millisecond)
-		s.Repeats = 0.2 * rng.Float64()
+		s.LedgerLatency = upTo(rng, 20*time.Millisecond)
+		s.Duplicates = 0.2 * rng.Float64()
 	}
 	if rng.IntN(6) == 0 {
-		s.Slow = upTo(rng, time.Second)
+		s.LedgerLatency = upTo(rng, time.Second)
 	}
 	if rng.IntN(4) == 0 {
 		s.Crash = 0.5
 	}
-	s.Nature = drawNature(rng, rules.Limits)
+	s.Upstream = drawNature(rng, rules.Limits)
 	return s
 }
 
@@ -67,8 +67,8 @@ func scaled(rng *rand.Rand) policy.Limits {
 
 // drawNature draws what the upstream is like: every kind of ill will in some
 // scenarios, none in all.
-func drawNature(rng *rand.Rand, l policy.Limits) Nature {
-	n := Nature{
+func drawNature(rng *rand.Rand, l policy.Limits) Profile {
+	n := Profile{
 		Limits: l, Kind: policy.User, Part: 1,
 		Aligned: rng.IntN(2) == 0, SlidingSearch: rng.IntN(2) == 0,
 		Latency: upTo(rng, 100*time.Millisecond),
@@ -94,20 +94,20 @@ func drawNature(rng *rand.Rand, l policy.Limits) Nature {
 		n.Reset = Rounding(rng.IntN(3))
 		n.Jitter = rng.IntN(2) == 0
 	}
-	n.Lost, n.Failing, n.Unchanged, n.Resending = some(0.1), some(0.05), some(0.5), some(0.05)
-	n.Scolding, n.Closing = some(0.01), some(0.005)
+	n.LostAnswers, n.Failing, n.Unchanged, n.Resending = some(0.1), some(0.05), some(0.5), some(0.05)
+	n.SecondaryErrors, n.ClosedWindows = some(0.01), some(0.005)
 	if n.BodyOdds = some(1); n.BodyOdds > 0 {
 		n.Body, n.Aborting = upTo(rng, 5*time.Second), some(0.5)
 	}
-	n.Foreign = some(5)
+	n.OtherTraffic = some(5)
 	if rng.IntN(4) == 0 {
 		n.Dial = upTo(rng, time.Second)
 	}
 	switch rng.IntN(12) {
 	case 0:
-		n.Silent, n.Foreign, n.Closing = true, 0, 0
+		n.NoRateHeaders, n.OtherTraffic, n.ClosedWindows = true, 0, 0
 	case 1:
-		n.Dateless, n.Offset = true, 0
+		n.NoDate, n.Offset = true, 0
 	case 2, 3: // the upstream grants something else than the documents say
 		n.Grant = map[string]int{
 			policy.Core: 3 + rng.IntN(2*min(1000, l.Primary.User)), policy.Search: 3 + rng.IntN(2*l.Search.Authenticated), policy.CodeSearch: 3 + rng.IntN(20),

@@ -1,4 +1,4 @@
-package hostile
+package limitstest
 
 import (
 	"fmt"
@@ -24,7 +24,7 @@ const (
 // Upstream counts requests. Its methods may be called concurrently, inside one
 // bubble of virtual time.
 type Upstream struct {
-	nature Nature
+	nature Profile
 	seed   uint64
 	from   time.Time      // steady state
 	work   sync.WaitGroup // requests that are worked on
@@ -62,7 +62,7 @@ type meterOfPlaces struct {
 
 // NewUpstream returns an upstream that measures use from a time on. What it
 // draws depends on the seed.
-func NewUpstream(nature Nature, seed uint64, from time.Time) *Upstream {
+func NewUpstream(nature Profile, seed uint64, from time.Time) *Upstream {
 	return &Upstream{nature: nature, seed: seed, from: from, accounts: map[string]*account{}, report: newReport(seed)}
 }
 
@@ -204,7 +204,7 @@ func (u *Upstream) log(account, format string, args ...any) {
 // ends it.
 func (u *Upstream) others(name string, rng *rand.Rand, done <-chan struct{}) {
 	for {
-		pause := time.Duration(rng.ExpFloat64() / u.nature.Foreign * float64(time.Second)).Truncate(time.Microsecond)
+		pause := time.Duration(rng.ExpFloat64() / u.nature.OtherTraffic * float64(time.Second)).Truncate(time.Microsecond)
 		select {
 		case <-done:
 			return

@@ -1,4 +1,4 @@
-package ledgertest
+package limitstest
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-const account = "a"
+const testAccount = "a"
 
 // step is one thing that happens in a history: time passes, or the ledger is
 // asked or told something.
@@ -148,7 +148,7 @@ func drawPause(t *rapid.T) time.Duration {
 
 func drawClaim(t *rapid.T) limits.Claim {
 	c := limits.Claim{
-		Account: account, Kind: policy.User,
+		Account: testAccount, Kind: policy.User,
 		Operation:      rapid.SampledFrom([]string{"users/get", "issues/create"}).Draw(t, "operation"),
 		Resource:       rapid.SampledFrom([]string{policy.Core, policy.Core, policy.Search, policy.CodeSearch, policy.GraphQL, "invented"}).Draw(t, "resource"),
 		Points:         rapid.SampledFrom([]int{1, 5}).Draw(t, "points"),
@@ -271,7 +271,7 @@ func (c *chronicle) account() any {
 		return err
 	}
 	for _, a := range list {
-		if a.Name == account {
+		if a.Name == testAccount {
 			return used(a)
 		}
 	}
@@ -292,9 +292,9 @@ func differ(what string, got, want any) string {
 	return ""
 }
 
-// inBubble tells a history to an empty ledger in virtual time, each step so many
+// compare tells a history to an empty ledger in virtual time, each step so many
 // times, and returns where ledger and model part.
-func inBubble(t *testing.T, open Open, rules limits.Rules, history []step, repeat int) (difference string) {
+func compare(t *testing.T, open Open, rules limits.Rules, history []step, repeat int) (difference string) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &chronicle{Ledger: open(t, rules), model: &model{rules: rules, kind: policy.User}, repeat: repeat}
 		for _, s := range history {
@@ -313,7 +313,7 @@ func histories(t *testing.T, open Open) {
 	check := func(name string, repeat int) {
 		t.Run(name, func(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) {
-				if difference := inBubble(t, open, drawRules(rt), drawHistory(rt), repeat); difference != "" {
+				if difference := compare(t, open, drawRules(rt), drawHistory(rt), repeat); difference != "" {
 					rt.Fatal(difference)
 				}
 			})

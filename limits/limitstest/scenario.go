@@ -1,4 +1,4 @@
-package hostile
+package limitstest
 
 import (
 	"context"
@@ -12,14 +12,14 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Open makes an empty ledger that keeps these rules, and cleans it up when the
+// OpenReplicas makes an empty ledger that keeps these rules, and cleans it up when the
 // test ends; what it returns gives each replica its way to it. It is called
 // inside the bubble. A ledger that has a method Run(context.Context) has it run
 // as long as its replica lives.
-type Open func(t *testing.T, rules limits.Rules) func(replica int) limits.Ledger
+type OpenReplicas func(t *testing.T, rules limits.Rules) func(replica int) limits.Ledger
 
-// Shared opens ledgers that all replicas may use as they are.
-func Shared(open func(rules limits.Rules) limits.Ledger) Open {
+// ShareLedger opens ledgers that all replicas may use as they are.
+func ShareLedger(open func(rules limits.Rules) limits.Ledger) OpenReplicas {
 	return func(_ *testing.T, rules limits.Rules) func(int) limits.Ledger {
 		ledger := open(rules)
 		return func(int) limits.Ledger { return ledger }
@@ -28,15 +28,15 @@ func Shared(open func(rules limits.Rules) limits.Ledger) Open {
 
 // Scenario is an upstream, and those who ask it.
 type Scenario struct {
-	Name   string
-	Seed   uint64
-	Rules  limits.Rules
-	Nature Nature
+	Name     string
+	Seed     uint64
+	Rules    limits.Rules
+	Upstream Profile
 	// Replicas share one ledger; each has so many clients of each account.
 	Replicas, Accounts, Clients int
-	// Span is how long they ask; Steady, after how long use is measured (zero:
+	// Duration is how long they ask; WarmUp, after how long use is measured (zero:
 	// not at all).
-	Span, Steady time.Duration
+	Duration, WarmUp time.Duration
 	// Weights are of the operations, in the order of the catalogue of this
 	// package; nil means drawn.
 	Weights []int
@@ -50,10 +50,10 @@ type Scenario struct {
 	// that it does so earlier, Unsent that a permit is not used.
 	Timeout        time.Duration
 	Cancel, Unsent float64
-	// Slow is how long a call of the ledger may take each way, Repeats the odds
+	// LedgerLatency is how long a call of the ledger may take each way, Repeats the odds
 	// that it is made twice, Crash that a replica dies.
-	Slow           time.Duration
-	Repeats, Crash float64
+	LedgerLatency     time.Duration
+	Duplicates, Crash float64
 }
 
 // run is a scenario that runs.
@@ -68,12 +68,12 @@ type run struct {
 
 // Run runs the scenario, inside a bubble. trace, unless it is nil, hears the
 // story.
-func (s *Scenario) Run(t *testing.T, open Open, trace func(format string, args ...any)) Report {
+func (s *Scenario) Run(t *testing.T, open OpenReplicas, trace func(format string, args ...any)) Report {
 	var steady time.Time
-	if s.Steady > 0 {
-		steady = time.Now().Add(s.Steady)
+	if s.WarmUp > 0 {
+		steady = time.Now().Add(s.WarmUp)
 	}
-	r := &run{scenario: s, upstream: NewUpstream(s.Nature, s.Seed, steady), rng: rand.New(rand.NewPCG(s.Seed, 1))}
+	r := &run{scenario: s, upstream: NewUpstream(s.Upstream, s.Seed, steady), rng: rand.New(rand.NewPCG(s.Seed, 1))}
 	r.upstream.trace = trace
 	ledger := open(t, s.Rules)
 	ctx, end := context.WithCancel(context.Background())
@@ -82,14 +82,14 @@ func (s *Scenario) Run(t *testing.T, open Open, trace func(format string, args .
 	for i := range s.Replicas {
 		r.replica(ctx, limiting, i, ledger(i))
 	}
-	if s.Nature.Foreign > 0 {
+	if s.Upstream.OtherTraffic > 0 {
 		for i := range s.Accounts {
 			rng := rand.New(rand.NewPCG(s.Seed, uint64(100+i)))
 			foreign.Go(func() { r.upstream.others(accountName(i), rng, ctx.Done()) })
 		}
 	}
-	time.Sleep(s.Span)
-	if s.Steady > 0 {
+	time.Sleep(s.Duration)
+	if s.WarmUp > 0 {
 		r.upstream.mu.Lock()
 		r.upstream.measure()
 		r.upstream.from = time.Time{}
@@ -111,7 +111,7 @@ func accountName(i int) string { return fmt.Sprint("account ", i) }
 func (r *run) replica(ctx, limiting context.Context, n int, ledger limits.Ledger) {
 	s := r.scenario
 	l := &link{
-		Ledger: ledger, upstream: r.upstream, slow: s.Slow, repeats: s.Repeats,
+		Ledger: ledger, upstream: r.upstream, slow: s.LedgerLatency, repeats: s.Duplicates,
 		rng: rand.New(rand.NewPCG(s.Seed, uint64(1000+n))), granted: map[uint64]time.Time{}, answers: map[uint64]*Answer{},
 	}
 	limiter := limits.NewLimiter(l)
@@ -121,7 +121,7 @@ func (r *run) replica(ctx, limiting context.Context, n int, ledger limits.Ledger
 	}
 	var dies time.Time
 	if n > 0 && odds(r.rng, s.Crash) { // one survives
-		after := upTo(r.rng, s.Span)
+		after := upTo(r.rng, s.Duration)
 		dies = time.Now().Add(after)
 		dying, end := context.WithCancel(ctx)
 		r.clients.Go(func() {
@@ -152,7 +152,7 @@ func (r *run) client(replica, account, n int) *client {
 	rng := rand.New(rand.NewPCG(r.rng.Uint64(), 2))
 	c := &client{run: r, rng: rng, ops: operations()}
 	c.caller = policy.Caller{
-		Kind: s.Nature.Kind, Account: accountName(account), Client: fmt.Sprintf("client %d of %d", n, replica), Share: 1 + rng.IntN(5),
+		Kind: s.Upstream.Kind, Account: accountName(account), Client: fmt.Sprintf("client %d of %d", n, replica), Share: 1 + rng.IntN(5),
 		Priority: []policy.Priority{policy.Normal, policy.Interactive, policy.Batch}[rng.IntN(3)],
 	}
 	c.pattern = pattern(rng.IntN(int(patterns)))

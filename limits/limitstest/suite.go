@@ -7,19 +7,19 @@
 //
 // Where the invariants of limits.md section 5.9 are tests:
 //
-//	I1 to I3    limits/hostile: an upstream counts by itself, over every ledger
+//	I1 to I3    limits/limitstest: an upstream counts by itself, over every ledger
 //	I4, I6, I20 here: random histories, every step held against the model
 //	I5          here: the same, every step made twice
 //	I7, I8      here: properties of random histories
 //	I9          limits/redisledger: Redis's clock goes back; memory has a monotonic one
 //	I10, I11    limits/redisledger: failovers, empty servers, replicas cut off
 //	I12         here for places, limits/redisledger for keys
-//	I13         here, and limits/hostile
-//	I14         limits/hostile and limits/redisledger: saturation
+//	I13         here, and limits/limitstest
+//	I14         limits/limitstest and limits/redisledger: saturation
 //	I15         here
 //	I16, I17, I19 limits: the queue of the limiter
 //	I18         here: what batch leaves to those who come later
-package ledgertest
+package limitstest
 
 import (
 	"context"
@@ -35,9 +35,9 @@ import (
 // the test ends. It is called inside the bubble.
 type Open func(t *testing.T, rules limits.Rules) limits.Ledger
 
-// Run runs the whole suite.
-func Run(t *testing.T, open Open) {
-	for _, group := range [][]story{primary, logs, leases, cooldowns} {
+// RunSuite runs the whole suite.
+func RunSuite(t *testing.T, open Open) {
+	for _, group := range [][]story{windowCases, logs, leases, cooldowns} {
 		for _, s := range group {
 			t.Run(s.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { s.tell(newBook(t, open, limits.Rules{Limits: policy.DefaultLimits()})) })

@@ -1,4 +1,4 @@
-package hostile
+package limitstest
 
 import (
 	"os"
@@ -13,7 +13,7 @@ import (
 
 func newMemory(rules limits.Rules) limits.Ledger { return limits.NewMemory(rules) }
 
-var memory = Shared(newMemory)
+var memory = ShareLedger(newMemory)
 
 // setting is a number from the environment.
 func setting(t *testing.T, name string, byDefault int) int {

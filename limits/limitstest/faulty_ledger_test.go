@@ -1,4 +1,4 @@
-package hostile
+package limitstest
 
 import (
 	"context"
@@ -35,13 +35,13 @@ func (h hasty) Release(ctx context.Context, p limits.Permit, _ bool) error {
 }
 
 // mishearing opens ledgers that mishear outcomes.
-func mishearing(mishear func(*limits.Outcome)) Open {
-	return Shared(func(rules limits.Rules) limits.Ledger { return sinner{newMemory(rules), mishear} })
+func mishearing(mishear func(*limits.Outcome)) OpenReplicas {
+	return ShareLedger(func(rules limits.Rules) limits.Ledger { return sinner{newMemory(rules), mishear} })
 }
 
 // generous opens ledgers that keep other rules than they are told.
-func generous(change func(*policy.Limits)) Open {
-	return Shared(func(rules limits.Rules) limits.Ledger {
+func generous(change func(*policy.Limits)) OpenReplicas {
+	return ShareLedger(func(rules limits.Rules) limits.Ledger {
 		rules.Content = slices.Clone(rules.Content)
 		change(&rules.Limits)
 		return newMemory(rules)
@@ -51,14 +51,14 @@ func generous(change func(*policy.Limits)) Open {
 // TestSinsAreSeen makes sure that the upstream notices a ledger that lets
 // through a little more than it may, of every limit.
 func TestSinsAreSeen(t *testing.T) {
-	spoil := func(n *Nature) { n.Scolding = 0.01 }
-	stall := func(n *Nature) { n.StallOdds, n.Stall = 0.1, 20*time.Second }
-	abort := func(n *Nature) { n.BodyOdds, n.Body, n.Aborting = 1, time.Second, 1 }
+	spoil := func(n *Profile) { n.SecondaryErrors = 0.01 }
+	stall := func(n *Profile) { n.StallOdds, n.Stall = 0.1, 20*time.Second }
+	abort := func(n *Profile) { n.BodyOdds, n.Body, n.Aborting = 1, time.Second, 1 }
 	for _, c := range []struct {
 		limit string // of the violation
 		load  string // the saturation that shows it
-		open  Open
-		spoil func(*Nature)
+		open  OpenReplicas
+		spoil func(*Profile)
 	}{
 		{points, points, generous(func(l *policy.Limits) { l.Points.REST++ }), nil},
 		{points + " graphql", points + " graphql", generous(func(l *policy.Limits) { l.Points.GraphQL++ }), nil},
@@ -68,11 +68,11 @@ func TestSinsAreSeen(t *testing.T) {
 		}), nil},
 		{content, content, generous(func(l *policy.Limits) { l.Content[0].Max++ }), nil},
 		{content + " long", content + " long", generous(func(l *policy.Limits) { l.Content[1].Max++ }), nil},
-		{policy.Search + " sliding", policy.Search, generous(func(l *policy.Limits) { l.Search.Authenticated++ }), func(n *Nature) { n.SlidingSearch, n.Silent = true, true }},
-		{policy.CodeSearch, policy.CodeSearch, generous(func(l *policy.Limits) { l.Search.Code++ }), func(n *Nature) { n.Silent = true }},
+		{policy.Search + " sliding", policy.Search, generous(func(l *policy.Limits) { l.Search.Authenticated++ }), func(n *Profile) { n.SlidingSearch, n.NoRateHeaders = true, true }},
+		{policy.CodeSearch, policy.CodeSearch, generous(func(l *policy.Limits) { l.Search.Code++ }), func(n *Profile) { n.NoRateHeaders = true }},
 		{cpu, cpu, mishearing(func(o *limits.Outcome) { o.Elapsed = o.Elapsed * 95 / 100 }), nil},
-		{cpu, cpu, Shared(func(r limits.Rules) limits.Ledger { return sleeper{newMemory(r)} }), stall},
-		{concurrency, concurrency, Shared(func(r limits.Rules) limits.Ledger { return hasty{newMemory(r)} }), abort},
+		{cpu, cpu, ShareLedger(func(r limits.Rules) limits.Ledger { return sleeper{newMemory(r)} }), stall},
+		{concurrency, concurrency, ShareLedger(func(r limits.Rules) limits.Ledger { return hasty{newMemory(r)} }), abort},
 		{concurrency, concurrency, mishearing(func(o *limits.Outcome) { o.Sent = o.Answered }), stall},
 		{concurrency, concurrency, generous(func(l *policy.Limits) { l.Concurrent++ }), nil},
 		{primary, primary, mishearing(func(o *limits.Outcome) { o.Rate.Used -= 3 }), nil},
@@ -96,13 +96,13 @@ func TestSinsAreSeen(t *testing.T) {
 
 // shows reports whether a limit is broken in one of many runs: goroutines take
 // turns as they like, and a small sin needs the right moment.
-func (s Saturation) shows(t *testing.T, limit string, open Open, spoil func(*Nature)) (seen bool) {
+func (s Saturation) shows(t *testing.T, limit string, open OpenReplicas, spoil func(*Profile)) (seen bool) {
 	for seed := uint64(1); seed <= 40 && !seen; seed++ {
 		scenario := s.Scenario(4, 1, false)
 		scenario.Seed = seed
-		scenario.Span = max(scenario.Span, 20*time.Second)
+		scenario.Duration = max(scenario.Duration, 20*time.Second)
 		if spoil != nil {
-			spoil(&scenario.Nature)
+			spoil(&scenario.Upstream)
 		}
 		synctest.Test(t, func(t *testing.T) {
 			tally := scenario.Run(t, open, nil).Tallies[limit]

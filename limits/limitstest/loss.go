@@ -1,4 +1,4 @@
-package ledgertest
+package limitstest
 
 import (
 	"fmt"
@@ -14,10 +14,10 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Losses holds what a replica has written again after its store lost everything
+// RunDataLoss holds what a replica has written again after its store lost everything
 // against what was there before: nothing may be missing (I10). lose empties the
 // store and lets the replica find out.
-func Losses(t *testing.T, open Open, lose func(t *testing.T, l limits.Ledger)) {
+func RunDataLoss(t *testing.T, open Open, lose func(t *testing.T, l limits.Ledger)) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rules, history := drawRules(rt), drawHistory(rt)
 		lost := rapid.SliceOfN(rapid.IntRange(0, len(history)-1), 1, 3).Draw(rt, "lost after")
@@ -92,11 +92,11 @@ func less(before, after limits.Account) (missing string) {
 	return missing
 }
 
-// Absences holds a replica that is without its store for parts of a history
+// RunStoreOutages holds a replica that is without its store for parts of a history
 // against the model (I11): it grants nothing that the model refuses, and what it
 // has granted and learned is in the store when that is back. away lets the
 // replica lose its store, back lets it find it again.
-func Absences(t *testing.T, open Open, away, back func(t *testing.T, l limits.Ledger)) {
+func RunStoreOutages(t *testing.T, open Open, away, back func(t *testing.T, l limits.Ledger)) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rules, history := drawRules(rt), alike(drawHistory(rt))
 		turns := rapid.SliceOfN(rapid.IntRange(0, len(history)-1), 1, 4).Draw(rt, "away or back before")

@@ -1,4 +1,4 @@
-package ledgertest
+package limitstest
 
 import (
 	"fmt"
@@ -156,7 +156,7 @@ func reserve(t *testing.T, open Open) {
 			minutes := rapid.IntRange(0, 59).Draw(rt, "minutes")
 			got := 0
 			synctest.Test(t, func(t *testing.T) {
-				b := newBook(t, open, limits.Rules{Limits: ample()})
+				b := newBook(t, open, limits.Rules{Limits: wideLimits()})
 				reset := time.Now().Add(time.Hour)
 				pass(time.Duration(minutes) * time.Minute)
 				used := b.useUp(true, 0, reset)
@@ -172,7 +172,7 @@ func reserve(t *testing.T, open Open) {
 // most is a primary limit that nothing else binds before.
 const most = 120
 
-func ample() policy.Limits {
+func wideLimits() policy.Limits {
 	l := policy.DefaultLimits()
 	l.Primary.User, l.Points.REST = most, 1_000_000
 	return l

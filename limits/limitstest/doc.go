@@ -18,4 +18,4 @@
 // since the last news (limits.md I3), CPU time that a request took beyond what
 // its operation let expect (I6), and copies that a transport sent by itself,
 // until it has told.
-package hostile
+package limitstest
