@@ -18,10 +18,10 @@ import (
 // answerFromCache answers with a fresh entry (journey, step 5) and reports
 // whether it did. What is stale it leaves in x for answer.
 func (g *Gateway) answerFromCache(ex *exchange) bool {
-	if ex.part && g.answerPart(ex) {
+	if ex.ranged && g.answerPart(ex) {
 		return true
 	}
-	if !ex.kept {
+	if !ex.cacheable {
 		ex.record.Cache = "weir; fwd=" + ex.bypass()
 		return g.onlyIfCached(ex)
 	}
@@ -29,7 +29,7 @@ func (g *Gateway) answerFromCache(ex *exchange) bool {
 	if e == nil {
 		return g.onlyIfCached(ex)
 	}
-	if ex.mayBeBlind(e.Status) && !ex.ask.Has("only-if-cached") {
+	if ex.mayBeBlind(e.Status) && !ex.cacheControl.Has("only-if-cached") {
 		ex.denial = e
 		return false
 	}
@@ -51,14 +51,14 @@ func (g *Gateway) recall(ex *exchange) *cache.Entry {
 		ex.stale, ex.record.Cache = e, "weir; fwd=request"
 	case e.Fresh(now):
 		return e
-	case !e.NeverStale(ex.rule) && e.Pleases(now, ex.ask):
+	case !e.NeverStale(ex.rule) && e.Pleases(now, ex.cacheControl):
 		return e
 	case !e.NeverStale(ex.rule) && e.WhileRevalidated(now) && g.refresh(ex):
 		return e
 	default:
 		ex.stale, ex.record.Cache = e, "weir; fwd=stale"
 		if !e.NeverStale(ex.rule) {
-			ex.spare = e
+			ex.fallback = e
 		}
 	}
 	return nil
@@ -67,7 +67,7 @@ func (g *Gateway) recall(ex *exchange) *cache.Entry {
 // onlyIfCached refuses what would be sent, where its client wants nothing that is
 // (RFC 9111 section 5.2.1.7), and reports whether it did.
 func (g *Gateway) onlyIfCached(ex *exchange) bool {
-	if !ex.ask.Has("only-if-cached") || !ex.match.Operation.Safe() {
+	if !ex.cacheControl.Has("only-if-cached") || !ex.match.Operation.Safe() {
 		return false
 	}
 	g.refuse(ex, &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: not in the cache", detail: "only-if-cached"})
@@ -95,7 +95,7 @@ func (ex *exchange) bypass() string {
 	switch {
 	case ex.method != http.MethodGet && ex.method != http.MethodHead:
 		return "method"
-	case ex.ask.Has("no-store"):
+	case ex.cacheControl.Has("no-store"):
 		return "request"
 	}
 	return "bypass"
@@ -104,13 +104,13 @@ func (ex *exchange) bypass() string {
 // mustAsk reports whether the client wants a fresh entry validated all the
 // same (RFC 9111 section 5.2.1).
 func (ex *exchange) mustAsk(e *cache.Entry, now time.Time) bool {
-	if ex.ask.Has("no-cache") || len(ex.ask) == 0 && ex.in.Header.Get("Pragma") == "no-cache" {
+	if ex.cacheControl.Has("no-cache") || len(ex.cacheControl) == 0 && ex.in.Header.Get("Pragma") == "no-cache" {
 		return true
 	}
-	if oldest, ok := ex.ask.Seconds("max-age"); ok && e.Age(now) > oldest {
+	if oldest, ok := ex.cacheControl.Seconds("max-age"); ok && e.Age(now) > oldest {
 		return true
 	}
-	if least, ok := ex.ask.Seconds("min-fresh"); ok && e.Lifetime-e.Age(now) < least {
+	if least, ok := ex.cacheControl.Seconds("min-fresh"); ok && e.Lifetime-e.Age(now) < least {
 		return true
 	}
 	return false
@@ -120,9 +120,9 @@ func (ex *exchange) mustAsk(e *cache.Entry, now time.Time) bool {
 // (journey, steps 6 to 10).
 func (g *Gateway) answer(ex *exchange, out *http.Request) (*http.Response, error) {
 	switch {
-	case ex.flight != nil && ex.polls == 0:
-		return g.askForAll(ex, ex.flight, out)
-	case ex.flight == nil && ex.collapses():
+	case ex.call != nil && ex.polls == 0:
+		return g.askForAll(ex, ex.call, out)
+	case ex.call == nil && ex.collapses():
 		return g.collapse(ex, out)
 	}
 	return g.ask(ex, out)
@@ -146,7 +146,7 @@ func (g *Gateway) ask(ex *exchange, out *http.Request) (*http.Response, error) {
 		discard(resp.Body)
 		g.land(ex, alone, nil)
 		ex.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
-		return ex.useSpare(why), nil
+		return ex.useFallback(why), nil
 	}
 	switch resp.StatusCode {
 	case http.StatusNotModified:
@@ -169,7 +169,7 @@ func (g *Gateway) ask(ex *exchange, out *http.Request) (*http.Response, error) {
 		if ex.record.Background {
 			g.land(ex, unfinished, nil)
 		}
-	case ex.kept && ex.method == http.MethodGet:
+	case ex.cacheable && ex.method == http.MethodGet:
 		return g.keep(ex, resp, out.Header, a, since)
 	case ex.ends(resp):
 		g.Cache.Forget(ex.in.Context(), ex.key)
@@ -183,10 +183,10 @@ func (g *Gateway) ask(ex *exchange, out *http.Request) (*http.Response, error) {
 // where none is.
 func (ex *exchange) standsIn(resp *http.Response) string {
 	switch {
-	case ex.spare == nil:
-	case isError(resp.StatusCode) && ex.spare.InsteadOfError(time.Now(), ex.ask):
+	case ex.fallback == nil:
+	case isError(resp.StatusCode) && ex.fallback.InsteadOfError(time.Now(), ex.cacheControl):
 		return "stale-if-error"
-	case ex.limited != limits.NotLimited && !ex.inHurry:
+	case ex.limited != limits.NotLimited && !ex.hasAlternative:
 		return string(ex.limitReason())
 	}
 	return ""
@@ -220,8 +220,8 @@ func (g *Gateway) notModified(ex *exchange, out *http.Request, resp *http.Respon
 // askAgain asks as the client did, with no condition of ours.
 func (g *Gateway) askAgain(ex *exchange, out *http.Request, resp *http.Response) (*http.Response, error) {
 	discard(resp.Body)
-	ex.unproven = true
-	ex.flight.waits()                          // for a permit
+	ex.unconditional = true
+	ex.call.waits()                            // for a permit
 	return g.ask(ex, out.Clone(out.Context())) // its header may still be on its way
 }
 
@@ -252,32 +252,32 @@ func (g *Gateway) insteadOf(ex *exchange, err error) (*http.Response, error) {
 	switch limited := errors.As(err, &refused); {
 	case ex.in.Context().Err() != nil:
 		return nil, context.Cause(ex.in.Context()) // nobody is there to take it
-	case limited && ex.inHurry, errors.As(err, &unusable):
+	case limited && ex.hasAlternative, errors.As(err, &unusable):
 		return nil, err // for another credential; what this one has seen it may see no more
-	case ex.shed != nil && ex.spare != nil:
+	case ex.shed != nil && ex.fallback != nil:
 		ex.record.Cache = "weir; hit"
-		return ex.useSpare("overload"), nil
+		return ex.useFallback("overload"), nil
 	case ex.shed != nil:
 		return nil, err
-	case ex.spare == nil && ex.stale != nil && ex.stale.NeverStale(ex.rule) && !limited:
+	case ex.fallback == nil && ex.stale != nil && ex.stale.NeverStale(ex.rule) && !limited:
 		return nil, &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: the answer must be validated, and the API cannot be reached", detail: "upstream", cause: err}
-	case ex.spare == nil:
+	case ex.fallback == nil:
 		return nil, err
 	case limited:
 		if ex.record.Attempts == 0 {
 			ex.record.Cache = "weir; hit" // nothing was forwarded
 		}
-		return ex.useSpare(string(refused.Reason)), nil
+		return ex.useFallback(string(refused.Reason)), nil
 	}
 	ex.record.Error = err.Error()
-	return ex.useSpare("upstream"), nil
+	return ex.useFallback("upstream"), nil
 }
 
-// useSpare answers with the stale entry, and says why.
-func (ex *exchange) useSpare(why string) *http.Response {
+// useFallback answers with the stale entry, and says why.
+func (ex *exchange) useFallback(why string) *http.Response {
 	now := time.Now()
-	ex.record.Cache += "; ttl=" + itoa(-int(ex.spare.Staleness(now)/time.Second)) + "; detail=" + why
-	return entryResponse(ex, ex.spare, now)
+	ex.record.Cache += "; ttl=" + itoa(-int(ex.fallback.Staleness(now)/time.Second)) + "; detail=" + why
+	return entryResponse(ex, ex.fallback, now)
 }
 
 // revalidated merges a 304 into the entry that it says is the answer (RFC 9111
@@ -289,14 +289,14 @@ func (g *Gateway) revalidated(ex *exchange, o offer, a cache.Answer, since cache
 	}
 	a = g.ofAll(ex, a)
 	renewed := e.Renewed(a)
-	lifetime, ok := cache.Keep(renewed, ex.ask, ex.rule)
+	lifetime, ok := cache.Keep(renewed, ex.cacheControl, ex.rule)
 	vary, one := cache.VaryFields(renewed.Header, ex.header, g.covered)
 	if ok && one {
 		g.trustIn(ex).unkept.Store(0)
 		e = e.Validated(a, lifetime, since)
 		e.Vary, e.About = vary, g.about(ex)
 		e.Tag(ex.tags()...)
-		ex.flight.sharesIt(g.Cache.Keep(ex.in.Context(), ex.key, e))
+		ex.call.sharesIt(g.Cache.Keep(ex.in.Context(), ex.key, e))
 		ex.noteStored(e, now)
 		g.land(ex, ex.landingOf(e), nil)
 	} else {
@@ -311,7 +311,7 @@ func (g *Gateway) revalidated(ex *exchange, o offer, a cache.Answer, since cache
 // trailers are not passed on: they come while another reads the body, and a hit has
 // none either. A small one that breaks off is no answer.
 func (g *Gateway) keep(ex *exchange, resp *http.Response, sent http.Header, a cache.Answer, since cache.Generation) (*http.Response, error) {
-	lifetime, ok := cache.Keep(a, ex.ask, ex.rule)
+	lifetime, ok := cache.Keep(a, ex.cacheControl, ex.rule)
 	vary, one := cache.VaryFields(a.Header, ex.header, g.covered)
 	if !ok || !one || resp.ContentLength > maxEntry || !delimited(resp) {
 		if ex.stale != nil && ex.replaces(resp.StatusCode) {
@@ -334,7 +334,7 @@ func (g *Gateway) keep(ex *exchange, resp *http.Response, sent http.Header, a ca
 	}
 	ahead := func(s *spool) {
 		g.Background.run(func() {
-			defer context.AfterFunc(g.Background.ctx, ex.flight.giveUp)()
+			defer context.AfterFunc(g.Background.ctx, ex.call.giveUp)()
 			defer func() {
 				if p := recover(); p != nil { // there is no server to take it
 					g.Log.Error("panic behind a request", "request", ex.record.ID, "panic", p, "stack", string(debug.Stack()))
@@ -353,7 +353,7 @@ func (g *Gateway) keep(ex *exchange, resp *http.Response, sent http.Header, a ca
 		}
 		e.Body = body
 		g.compare(ex, sent, e)
-		ex.flight.sharesIt(g.Cache.Keep(ex.in.Context(), ex.key, e))
+		ex.call.sharesIt(g.Cache.Keep(ex.in.Context(), ex.key, e))
 		g.land(ex, kept, nil)
 	})
 	if err != nil {
@@ -376,12 +376,12 @@ func (g *Gateway) ofAll(ex *exchange, a cache.Answer) cache.Answer {
 // tells what a GET would bring (RFC 9111 section 4.3.5), or to a request for a part.
 func (ex *exchange) ends(resp *http.Response) bool {
 	switch {
-	case !ex.part && (!ex.kept || ex.stale == nil):
+	case !ex.ranged && (!ex.cacheable || ex.stale == nil):
 		return false // nothing is known to be held
 	case resp.StatusCode >= 400:
 		return ex.replaces(resp.StatusCode)
 	}
-	return ex.kept && resp.StatusCode == http.StatusOK && ex.stale.Differs(resp)
+	return ex.cacheable && resp.StatusCode == http.StatusOK && ex.stale.Differs(resp)
 }
 
 // replaces reports whether an answer that is not kept ends what is held: it is there

@@ -24,16 +24,16 @@ import (
 // says that an answer is not yet one, and where the connection broke before there was any. Each time is a request like
 // any other, with a permit of its own.
 func (g *Gateway) attempt(ex *exchange, out *http.Request, prepare func() error) (*http.Response, error) {
-	caller, again := ex.who.Caller, 0
+	caller, again := ex.identity.Caller, 0
 	for { // bounded by the client's patience
-		tries, err := g.contact.spares(caller.Account, time.Now())
+		tries, err := g.breaker.spares(caller.Account, time.Now())
 		if err != nil {
 			return nil, err
 		}
 		permit, err := g.letGo(ex, out, caller, prepare)
 		if err != nil {
 			if tries {
-				g.contact.notSent(caller.Account)
+				g.breaker.notSent(caller.Account)
 			}
 			return nil, err
 		}
@@ -42,7 +42,7 @@ func (g *Gateway) attempt(ex *exchange, out *http.Request, prepare func() error)
 			out = out.WithContext(ex.undrained())
 		}
 		ex.sent = time.Now()
-		ex.flight.goes()
+		ex.call.goes()
 		s := g.enter(ex, out.Context(), stageAttempt)
 		resp, outcome, err := g.send(ex, out, *permit)
 		s.leave(whatCame(resp, err), err)
@@ -68,7 +68,7 @@ func (g *Gateway) attempt(ex *exchange, out *http.Request, prepare func() error)
 		}
 		if g.comesBack(ex, outcome) {
 			discard(resp.Body)
-			ex.flight.waits()
+			ex.call.waits()
 			continue // admission waits for as long as the upstream asked
 		}
 		wait, again := g.Statistics.next(ex, resp)
@@ -77,7 +77,7 @@ func (g *Gateway) attempt(ex *exchange, out *http.Request, prepare func() error)
 			return resp, nil
 		}
 		discard(resp.Body)
-		ex.flight.waits()
+		ex.call.waits()
 		caller.Priority = policy.Batch // a poll is nobody's hurry
 		if err := g.pause(ex, out.Context(), wait); err != nil {
 			return nil, err
@@ -110,7 +110,7 @@ func (ex *exchange) counts(resp *http.Response, o limits.Outcome) {
 	if o.Sent {
 		ex.record.Spent += 1 + o.Resent
 	}
-	if resp != nil && resp.StatusCode == http.StatusNotModified && ex.who.Caller.Kind != policy.Unauthenticated {
+	if resp != nil && resp.StatusCode == http.StatusNotModified && ex.identity.Caller.Kind != policy.Unauthenticated {
 		ex.record.Spent--
 	}
 }
@@ -137,7 +137,7 @@ func (g *Gateway) comesBack(ex *exchange, o limits.Outcome) bool {
 	now := time.Now()
 	var over time.Time
 	switch {
-	case o.Limited == limits.NotLimited || !ex.match.Operation.Safe() || ex.inHurry:
+	case o.Limited == limits.NotLimited || !ex.match.Operation.Safe() || ex.hasAlternative:
 		return false
 	case o.RetryAfter > 0:
 		over = now.Add(o.RetryAfter)
@@ -155,7 +155,7 @@ const roundedAway = 2 * time.Second
 // admit waits for a permit as long as this client may wait.
 func (g *Gateway) admit(ex *exchange, ctx context.Context, caller policy.Caller) (*limits.Permit, error) {
 	op := ex.operation
-	claim := limits.Claim{Operation: ex.scope, Resource: op.Resource, Points: op.Points, CreatesContent: op.CreatesContent}
+	claim := limits.Claim{Operation: ex.claimScope, Resource: op.Resource, Points: op.Points, CreatesContent: op.CreatesContent}
 	s := g.enter(ex, ctx, stageQueue)
 	permit, err := g.Limiter.Acquire(s.ctx, claim, caller, g.admitBefore(ex, time.Now()))
 	ex.record.Waited += s.leave(whyWaited(permit, err), err)
@@ -164,9 +164,9 @@ func (g *Gateway) admit(ex *exchange, ctx context.Context, caller policy.Caller)
 
 // lasting is the request's context without its end: for what does not hang on the
 // client.
-func (ex *exchange) lasting() context.Context {
-	if ex.forever != nil {
-		return ex.forever
+func (ex *exchange) detach() context.Context {
+	if ex.detached != nil {
+		return ex.detached
 	}
 	return context.WithoutCancel(ex.in.Context())
 }
@@ -177,7 +177,7 @@ func (g *Gateway) learn(ex *exchange, permit limits.Permit, outcome limits.Outco
 	if outcome.Rate.Resource != "" {
 		ex.record.Resource = outcome.Rate.Resource
 	}
-	s := g.enter(ex, ex.lasting(), stageSettle)
+	s := g.enter(ex, ex.detach(), stageSettle)
 	err := g.Limiter.Settle(s.ctx, permit, outcome)
 	s.leave("", err)
 	if err != nil {
@@ -187,8 +187,8 @@ func (g *Gateway) learn(ex *exchange, permit limits.Permit, outcome limits.Outco
 }
 
 func (g *Gateway) release(ex *exchange, permit limits.Permit, aborted bool) {
-	if err := g.Limiter.Release(ex.lasting(), permit, aborted); err != nil {
-		g.Log.DebugContext(ex.lasting(), "a permit was not released", "request", ex.record.ID, "error", err)
+	if err := g.Limiter.Release(ex.detach(), permit, aborted); err != nil {
+		g.Log.DebugContext(ex.detach(), "a permit was not released", "request", ex.record.ID, "error", err)
 	}
 }
 

@@ -49,7 +49,7 @@ func (g *Gateway) refresh(ex *exchange) bool {
 	switch {
 	case ex.record.Background:
 		return false // that is what it does
-	case ex.ask.Has("only-if-cached"):
+	case ex.cacheControl.Has("only-if-cached"):
 		return true // nothing is sent for it
 	}
 	f, first := g.join(ex)
@@ -94,7 +94,7 @@ func (g *Gateway) serveNobody(ctx context.Context, e errand, pause time.Duration
 	ex := g.open(&nowhere{http.Header{}}, in)
 	g.traceBackground(ex, e.cause)
 	defer g.finish(ex)
-	ex.question, ex.flight = q, f
+	ex.question, ex.call = q, f
 	f.lead(ex.spanContext())
 	if f.computation().answer != nil {
 		ex.polls = 1 // the first has found that it is computed
@@ -105,8 +105,8 @@ func (g *Gateway) serveNobody(ctx context.Context, e errand, pause time.Duration
 	for _, name := range append([]string{"Cache-Control"}, validators...) { // a client's
 		ex.header.Del(name)
 	}
-	ex.record.Route, ex.record.Operation, ex.record.Resource = q.label, q.match.Operation.ID, q.match.Operation.Resource
-	ex.record.Account, ex.record.Client, ex.record.Background = q.who.Caller.Account, q.who.Caller.Client, true
+	ex.record.Route, ex.record.Operation, ex.record.Resource = q.route, q.match.Operation.ID, q.match.Operation.Resource
+	ex.record.Account, ex.record.Client, ex.record.Background = q.identity.Caller.Account, q.identity.Caller.Client, true
 	if pause <= 0 || g.pause(ex, ex.in.Context(), pause) == nil {
 		g.recall(ex)
 		g.forward(ex)

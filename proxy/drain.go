@@ -48,7 +48,7 @@ func (ex *exchange) drained() *failure {
 // the gateway waits for it no longer.
 func (ex *exchange) undrained() context.Context {
 	in := ex.in.Context()
-	ctx, end := context.WithCancelCause(ex.lasting())
+	ctx, end := context.WithCancelCause(ex.detach())
 	context.AfterFunc(in, func() {
 		if cause := context.Cause(in); errors.Is(cause, ErrDrained) {
 			end(cause)

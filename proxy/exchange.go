@@ -21,71 +21,71 @@ import (
 // question is what is asked of the upstream. It is immutable once classify has
 // built it, and holds nothing by which a client could be reached.
 type question struct {
-	who    Identity
-	match  policy.Match
-	method string
+	identity Identity
+	match    policy.Match
+	method   string
 	// header is what is sent, without the credential.
 	header http.Header
 	// key is set when the answer may come from, or go to, the cache.
-	key  cache.Key
-	kept bool
+	key       cache.Key
+	cacheable bool
 	// part is set when a part is asked for: it may come from a whole answer that is
 	// kept, and never goes to the cache.
-	part  bool
-	rule  cache.Rule
-	ask   cache.Directives // the client's Cache-Control
-	label string           // route for logs and metrics, bounded
+	ranged       bool
+	rule         cache.Rule
+	cacheControl cache.Directives // the client's Cache-Control
+	route        string           // route for logs and metrics, bounded
 	// operation is the catalogue's as the body makes it, scope what its points
 	// are counted by.
-	operation *policy.Operation
-	scope     string
+	operation  *policy.Operation
+	claimScope string
 }
 
 // exchange is one client's request. One goroutine writes it: the one that
 // serves the request.
 type exchange struct {
 	question
-	w      *recorder
-	in     *http.Request
-	body   *clientBody // of in; nil where it has none
-	taken  *takenBody  // what was read of it; nil before
-	start  time.Time
-	ready  time.Time // when its client began to wait: it had nothing more to send
-	prefix string    // by which the client came: "" or "/api/v3"
-	prefer preference
+	w            *recorder
+	in           *http.Request
+	body         *clientBody // of in; nil where it has none
+	taken        *takenBody  // what was read of it; nil before
+	start        time.Time
+	waitingSince time.Time // when its client began to wait: it had nothing more to send
+	prefix       string    // by which the client came: "" or "/api/v3"
+	prefer       preference
 	// stale is what the cache holds but may not give away unasked.
 	stale *cache.Entry
 	// spare is stale, where it may be given away when nothing better is to be had.
-	spare  *cache.Entry
-	sent   time.Time // when the last wire attempt began
-	reused bool      // over a connection that had been used before
+	fallback *cache.Entry
+	sent     time.Time // when the last wire attempt began
+	reused   bool      // over a connection that had been used before
 	// shed is set when too many wait already.
 	shed error
 	// broken is set when the upstream broke off an answer that had begun.
 	broken bool
-	// offers are what the upstream was asked to validate; unproven is set once it has
+	// offers are what the upstream was asked to validate; unconditional is set once it has
 	// answered 304, and that was no proof.
-	offers   []offer
-	unproven bool
-	// inHurry is set while another credential of the client's could be asked in place of
+	offers        []offer
+	unconditional bool
+	// hasAlternative is set while another credential of the client's could be asked in place of
 	// waiting for this one; tried are the classes of those that have been.
-	inHurry bool
-	tried   []string
+	hasAlternative bool
+	tried          []string
 	// denial is what the cache holds for who pays, where another of the client's credentials
 	// may see more.
 	denial *cache.Entry
 	// flight is set when the question is asked for others, too.
-	flight *flight
-	polls  int // how often the answer was still computed
-	apart  int // how many flights it did not wait for
+	call  *flight
+	polls int // how often the answer was still computed
+	apart int // how many flights it did not wait for
 	// limited is whether the last answer was a limit error.
 	limited limits.LimitKind
 	record  Record
 	// interim passes on an answer that is not the last one (1xx).
 	interim func(int, textproto.MIMEHeader) error
 	// forever is the request's context without its end; nil before something is sent.
-	forever context.Context
-	span    trace.Span // nil where no trace is kept
+	detached context.Context
+	span     trace.Span // nil where no trace is kept
 }
 
 func newRequestID() string { return rand.Text() }
@@ -113,18 +113,18 @@ func (g *Gateway) classify(ex *exchange) error {
 		return err
 	}
 	ex.match, ex.method = match, ex.in.Method
-	ex.ask = cache.ParseDirectives(ex.in.Header["Cache-Control"])
-	if ex.label = otherShape; match.Operation.Known() || !ex.isSecret(match.Operation.Path) {
-		ex.label = g.shapes.label(match.Operation)
+	ex.cacheControl = cache.ParseDirectives(ex.in.Header["Cache-Control"])
+	if ex.route = otherShape; match.Operation.Known() || !ex.isSecret(match.Operation.Path) {
+		ex.route = g.shapes.label(match.Operation)
 	}
-	ex.scope = match.Operation.ID
+	ex.claimScope = match.Operation.ID
 	if !match.Operation.Known() {
-		ex.scope = match.Operation.Method + " " + ex.label
+		ex.claimScope = match.Operation.Method + " " + ex.route
 	}
 	if ex.operation, err = g.price(ex); err != nil {
 		return err
 	}
-	ex.record.Route, ex.record.Operation, ex.record.Resource = ex.label, match.Operation.ID, match.Operation.Resource
+	ex.record.Route, ex.record.Operation, ex.record.Resource = ex.route, match.Operation.ID, match.Operation.Resource
 	g.firstPayer(ex)
 	return nil
 }
@@ -151,17 +151,17 @@ func (g *Gateway) price(ex *exchange) (*policy.Operation, error) {
 func (g *Gateway) keyed(ex *exchange) {
 	op := ex.match.Operation
 	safe := ex.method == http.MethodGet || ex.method == http.MethodHead
-	if !safe || op.Cache.Class == policy.Never || ex.ask.Has("no-store") || isForOrigin(ex.in.Header) {
+	if !safe || op.Cache.Class == policy.Never || ex.cacheControl.Has("no-store") || isForOrigin(ex.in.Header) {
 		return
 	}
-	ex.part = len(ex.in.Header["Range"]) > 0 && ex.method == http.MethodGet
-	class := ex.who.Caller.Class
+	ex.ranged = len(ex.in.Header["Range"]) > 0 && ex.method == http.MethodGet
+	class := ex.identity.Caller.Class
 	if op.Cache.Class == policy.Shared {
 		class = string(policy.Shared)
 	}
-	ex.kept = !ex.part
+	ex.cacheable = !ex.ranged
 	ex.key = g.keyOf(&ex.question, class)
-	anonymous := ex.who.Caller.Kind == policy.Unauthenticated
+	anonymous := ex.identity.Caller.Kind == policy.Unauthenticated
 	ex.rule = cache.Rule{OneCaller: !anonymous, Heuristic: anonymous && !op.Known()}
 	if op.Cache.Class == policy.Shared {
 		ex.rule.TTL = op.Cache.TTL
@@ -169,7 +169,7 @@ func (g *Gateway) keyed(ex *exchange) {
 	if op.Cache.Class == policy.Statistics {
 		ex.rule.Otherwise = statisticsKept
 	}
-	if ex.kept {
+	if ex.cacheable {
 		// One representation for everyone: the key need not know Accept-Encoding.
 		ex.header["Accept-Encoding"] = identity
 		if len(g.Dialect.ETag) > 0 {
@@ -211,7 +211,7 @@ func isForOrigin(h http.Header) bool {
 // preflight answers what must fail by the documents' own words (journey, step
 // 4; design section 6.3).
 func (g *Gateway) preflight(ex *exchange) error {
-	if f := ex.match.Preflight(ex.who.Caller.Kind); f != nil {
+	if f := ex.match.Preflight(ex.identity.Caller.Kind); f != nil {
 		return &failure{status: f.Status, finding: f, message: f.Message, detail: f.Check}
 	}
 	return nil
@@ -265,7 +265,7 @@ func (ex *exchange) until(byDefault time.Duration) time.Time {
 	if ex.prefer.given {
 		byDefault = ex.prefer.wait
 	}
-	return ex.ready.Add(byDefault)
+	return ex.waitingSince.Add(byDefault)
 }
 
 // brokenOff notes that the upstream broke off an answer that had begun: it is kept

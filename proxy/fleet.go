@@ -42,7 +42,7 @@ func (g *Gateway) askForAll(ex *exchange, f *flight, out *http.Request) (*http.R
 // can tell, or what the other fetches is not for this client, this one asks. begin is
 // called when it begins to wait.
 func (g *Gateway) elsewhere(ctx context.Context, ex *exchange, f *flight, begin func(*cache.Claim)) (*http.Response, landing, error) {
-	if ex.ask.Has("no-cache") || ex.stale != nil && ex.stale.Lifetime == 0 || g.isUnkept(ex) {
+	if ex.cacheControl.Has("no-cache") || ex.stale != nil && ex.stale.Lifetime == 0 || g.isUnkept(ex) {
 		return nil, 0, nil // only an answer to itself helps it
 	}
 	owner, waitsFor := rand.Text(), ""

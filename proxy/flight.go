@@ -24,7 +24,7 @@ import (
 type flight struct {
 	key     cache.Key     // under which it is joined
 	path    string        // what is asked for
-	who     policy.Caller // its first client
+	caller  policy.Caller // its first client
 	began   time.Time
 	since   cache.Generation
 	done    chan struct{} // closed when it has landed
@@ -81,7 +81,7 @@ var (
 // validator of its client's may be answered 304, and one whose client takes what is
 // stale may be answered so by a cache on the way: nobody else is helped with either.
 func (ex *exchange) collapses() bool {
-	return ex.kept && ex.method == http.MethodGet && !ex.match.Operation.Cache.NoCoalesce && !ex.ask.Has("max-stale") && !ex.ask.Has("stale-if-error") &&
+	return ex.cacheable && ex.method == http.MethodGet && !ex.match.Operation.Cache.NoCoalesce && !ex.cacheControl.Has("max-stale") && !ex.cacheControl.Has("stale-if-error") &&
 		(ex.stale != nil || ex.header["If-None-Match"] == nil && ex.header["If-Modified-Since"] == nil)
 }
 
@@ -100,7 +100,7 @@ func (g *Gateway) join(ex *exchange) (f *flight, first bool) {
 	}
 	paused := make(chan struct{})
 	close(paused)
-	f = &flight{key: key, path: ex.match.Path, began: time.Now(), who: ex.who.Caller, since: g.Cache.Generation(), done: make(chan struct{}), paused: paused}
+	f = &flight{key: key, path: ex.match.Path, began: time.Now(), caller: ex.identity.Caller, since: g.Cache.Generation(), done: make(chan struct{}), paused: paused}
 	if l.flying == nil {
 		l.flying = map[cache.Key]*flight{}
 	}
@@ -130,8 +130,8 @@ func (g *Gateway) flightKey(ex *exchange) cache.Key {
 
 // land ends the exchange's flight, if it has one.
 func (g *Gateway) land(ex *exchange, as landing, err error) {
-	if ex.flight != nil {
-		g.landed(ex.flight, as, err)
+	if ex.call != nil {
+		g.landed(ex.call, as, err)
 	}
 }
 
@@ -371,8 +371,8 @@ const hurry = 50 * time.Millisecond
 // question another account pays for, or another priority holds up, may be let go
 // earlier by itself.
 func (g *Gateway) joins(ex *exchange, f *flight) time.Time {
-	until, own := ex.until(g.patience(ex)), ex.who.Caller
-	if soon := time.Now().Add(hurry); !ex.computed() && (ex.inHurry || own.Account != f.who.Account || own.Priority != f.who.Priority) && soon.Before(until) {
+	until, own := ex.until(g.patience(ex)), ex.identity.Caller
+	if soon := time.Now().Add(hurry); !ex.computed() && (ex.hasAlternative || own.Account != f.caller.Account || own.Priority != f.caller.Priority) && soon.Before(until) {
 		return soon
 	}
 	return until
@@ -394,7 +394,7 @@ func (g *Gateway) lead(ex *exchange, f *flight, out *http.Request) (resp *http.R
 		}
 	}()
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(out.Context()))
-	ex.flight, f.cancel = f, cancel
+	ex.call, f.cancel = f, cancel
 	f.lead(ex.spanContext())
 	context.AfterFunc(ex.in.Context(), f.firstLeaves)
 	return g.askForAll(ex, f, out.WithContext(ctx))

@@ -80,30 +80,30 @@ type Identity struct {
 	// Authorize puts the credential on an outbound request, or says why it cannot be
 	// used: an [UnusableError], or the context's. Nil sends none.
 	Authorize func(context.Context, http.Header) error
-	// AtOnce is set where Authorize never waits.
-	AtOnce bool
+	// AuthorizeIsLocal is set where Authorize never waits.
+	AuthorizeIsLocal bool
 	// Scope is what the client may ask for; nil is everything.
 	Scope *policy.Scope
 	// Debug is set for a client that may ask, by Weir-Debug, what was made of its request.
 	Debug bool
 	// Heard is told what the upstream answered to the credential: the status of a request
 	// that was sent at some time, 0 where none came. Nil where nobody wants to know.
-	Heard func(op *policy.Operation, status int, sent time.Time)
+	OnResponse func(op *policy.Operation, status int, sent time.Time)
 	// Pick returns who of the same client pays for a question; where some have been tried
 	// it may be nobody. Nil where there is no choice.
-	Pick func(Wanted) (Identity, bool)
+	Pick func(CredentialRequest) (Identity, bool)
 	// Blind is told that the credential got 403 or 404, and whether another of the client's
 	// got more. It goes with Pick.
-	Blind func(w Wanted, status int, seen bool)
+	OnHidden func(w CredentialRequest, status int, seen bool)
 }
 
-// ErrUnidentified refuses a request that shows no credential where one is
+// ErrUnauthenticated refuses a request that shows no credential where one is
 // needed, or one that nobody knows.
-var ErrUnidentified = errors.New("requires authentication")
+var ErrUnauthenticated = errors.New("requires authentication")
 
-// ErrUnidentifiable refuses a request whose sender cannot be known now, through
+// ErrIdentityUnavailable refuses a request whose sender cannot be known now, through
 // no fault of its own: whom to ask does not answer.
-var ErrUnidentifiable = errors.New("who sends this cannot be found out now")
+var ErrIdentityUnavailable = errors.New("who sends this cannot be found out now")
 
 // Gateway answers clients. It is safe for concurrent use.
 type Gateway struct {
@@ -113,7 +113,7 @@ type Gateway struct {
 	// anew, for who is behind them may look at it for longer than a request takes.
 	hitting sync.Pool // of *hitting
 	flights flights
-	contact contact
+	breaker breaker
 	// digests is whether it is known how ETags are made.
 	digests  trust
 	reliance struct {
@@ -186,7 +186,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // wait takes a request to where it waits: for the upstream, or for another one that asks
 // the same. One too many gets what is held, however old, where it may.
 func (g *Gateway) wait(ex *exchange) {
-	if ex.shed = g.Crowd.enter(ex.who.Caller.Priority); ex.shed == nil {
+	if ex.shed = g.Crowd.enter(ex.identity.Caller.Priority); ex.shed == nil {
 		defer g.Crowd.leave()
 		if err := g.takeIn(ex); err != nil {
 			g.refuse(ex, err)
@@ -207,7 +207,7 @@ func (g *Gateway) forward(ex *exchange) {
 	// when the answer has begun. Without this the server closes the body then,
 	// the transport takes that for an error, and cuts the answer short.
 	_ = http.NewResponseController(ex.w).EnableFullDuplex() // HTTP/2 has no need of it
-	ex.forever = ex.lasting()
+	ex.detached = ex.detach()
 	proxy := g.reverse
 	proxy.Rewrite = func(p *httputil.ProxyRequest) { g.address(ex, p) }
 	proxy.Transport = roundTripper(func(out *http.Request) (*http.Response, error) {
@@ -313,7 +313,7 @@ func isLocal(r *http.Request) bool {
 
 func (g *Gateway) identify(ex *exchange) error {
 	who, err := g.Identify(ex.in)
-	ex.who = who
+	ex.identity = who
 	ex.record.Account, ex.record.Client = who.Caller.Account, who.Caller.Client
 	return err
 }
@@ -321,13 +321,13 @@ func (g *Gateway) identify(ex *exchange) error {
 // authorize refuses what the client may not ask for (journey, after step 3),
 // before cache, budgets and upstream have a part in it.
 func (g *Gateway) authorize(ex *exchange) error {
-	if ex.who.Scope.Allows(ex.method, ex.match.Operation) {
+	if ex.identity.Scope.Allows(ex.method, ex.match.Operation) {
 		return nil
 	}
 	call := methodLabel(ex.method) + " " + ex.match.Operation.ID
 	return &failure{
 		status: http.StatusForbidden, detail: "scope",
-		message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s", ex.who.Caller.Client, call),
+		message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s", ex.identity.Caller.Client, call),
 	}
 }
 
@@ -342,7 +342,7 @@ func (g *Gateway) begin(w http.ResponseWriter, r *http.Request) *exchange {
 func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
 	answered := record(w, r, g.Timeout, g.Drain)
 	ex := &exchange{w: &answered, start: time.Now()}
-	ex.ready = ex.start
+	ex.waitingSince = ex.start
 	ex.in, ex.body = patiently(w, r, g.Timeout, g.BodyTime)
 	ex.record = Record{ID: newRequestID(), Start: ex.start, Method: methodLabel(r.Method), Route: otherShape}
 	ex.prefer = parsePrefer(r.Header["Prefer"])
@@ -358,7 +358,7 @@ func (g *Gateway) finish(ex *exchange) {
 	defer ex.taken.end()
 	broken, _ := p.(error)
 	if p != nil && !errors.Is(broken, http.ErrAbortHandler) {
-		g.Log.ErrorContext(ex.lasting(), "panic in a request", "request", ex.record.ID, "panic", p, "stack", string(debug.Stack()))
+		g.Log.ErrorContext(ex.detach(), "panic in a request", "request", ex.record.ID, "panic", p, "stack", string(debug.Stack()))
 		if !ex.w.wrote() {
 			g.refuse(ex, &failure{status: http.StatusInternalServerError, message: "Internal Server Error"})
 			p = nil

@@ -30,7 +30,7 @@ func (g *Gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) (answered
 	if e == nil || g.throttle(ex) != nil {
 		return false
 	}
-	ex.ready, ex.record.ID, ex.record.Start = ex.start, newRequestID(), ex.start
+	ex.waitingSince, ex.record.ID, ex.record.Start = ex.start, newRequestID(), ex.start
 	g.traceRequest(ex)
 	answered = true // whatever comes: finish answers where something goes wrong
 	defer g.finish(ex)
@@ -72,7 +72,7 @@ func (g *Gateway) heldFor(ex *exchange) *cache.Entry {
 	if screen(ex.in) != nil || g.identify(ex) != nil || g.classify(ex) != nil || g.authorize(ex) != nil || g.preflight(ex) != nil {
 		return nil
 	}
-	if !ex.kept {
+	if !ex.cacheable {
 		return nil
 	}
 	e, purged := g.Cache.Memory.Lookup(ex.key, ex.header)

@@ -102,7 +102,7 @@ func TestWhatIsNotAnsweredAtOnceLeavesNoTrace(t *testing.T) {
 				switch r.Header.Get("Authorization") {
 				case "unknown":
 					who.Caller = policy.Caller{Kind: policy.Unauthenticated, Account: "egress:test", Class: "anonymous"}
-					err = ErrUnidentified
+					err = ErrUnauthenticated
 				case "scoped":
 					who.Caller = policy.Caller{Kind: policy.Unauthenticated, Account: "egress:test", Class: "anonymous"} // for whom it is held
 					who.Scope = &policy.Scope{Operations: []string{"search/code"}}

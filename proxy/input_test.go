@@ -237,7 +237,7 @@ func TestUnidentifiedCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nothing, func(c *Config) {
 			c.Identify = func(*http.Request) (Identity, error) {
-				return Identity{}, fmt.Errorf("%w: unknown key", ErrUnidentified)
+				return Identity{}, fmt.Errorf("%w: unknown key", ErrUnauthenticated)
 			}
 		})
 		r := w.get("/user", "Authorization: Bearer stolen")

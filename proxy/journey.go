@@ -52,7 +52,7 @@ func (g *Gateway) enter(ex *exchange, ctx context.Context, name string) stage {
 		return s
 	}
 	if name == stageAttempt {
-		s.ctx, s.span = g.Tracer.Start(ctx, ex.record.Method+" "+ex.label, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(g.attemptAttributes(ex)...))
+		s.ctx, s.span = g.Tracer.Start(ctx, ex.record.Method+" "+ex.route, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(g.attemptAttributes(ex)...))
 	} else {
 		s.ctx, s.span = g.Tracer.Start(ctx, name)
 	}
@@ -106,7 +106,7 @@ func (g *Gateway) attemptAttributes(ex *exchange) []attribute.KeyValue {
 		semconv.HTTPRequestMethodKey.String(ex.record.Method),
 		semconv.ServerAddress(host), semconv.ServerPort(port),
 		semconv.URLFull(g.Upstream.Scheme + "://" + g.Upstream.Host + strings.TrimSuffix(g.Upstream.EscapedPath(), "/") + ex.shownPath()),
-		semconv.URLTemplate(ex.label),
+		semconv.URLTemplate(ex.route),
 	}
 	if ex.record.Attempts > 0 {
 		list = append(list, semconv.HTTPRequestResendCount(ex.record.Attempts))
@@ -306,7 +306,7 @@ func (ex *exchange) shownPath() string {
 	case ex.match.Operation == nil:
 		return otherShape
 	case !ex.match.Operation.Known():
-		return ex.label
+		return ex.route
 	}
 	segments := strings.Split(ex.match.Path, "/")
 	for i, s := range segments {
@@ -365,12 +365,12 @@ func (ex *exchange) concludes() {
 	if r.Outcome == "" {
 		r.Outcome = outcomeOf(r.Cache)
 	}
-	if r.Outcome == "miss" && !ex.kept {
+	if r.Outcome == "miss" && !ex.cacheable {
 		r.Outcome = "bypass"
 	}
 	switch op := ex.match.Operation; {
 	case op == nil, r.Background, r.Spent > 0, r.Status == statusClientGone, op.ID == rateLimitOperation:
-	case r.Status == http.StatusNotModified && ex.who.Caller.Kind != policy.Unauthenticated: // it would have been free
+	case r.Status == http.StatusNotModified && ex.identity.Caller.Kind != policy.Unauthenticated: // it would have been free
 	default:
 		r.Saved = r.Outcome != "refused" && r.Outcome != "bypass" && r.Outcome != "miss"
 	}

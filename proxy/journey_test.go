@@ -311,7 +311,7 @@ func TestPathsAreShownWithoutSecrets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ex := &exchange{question: question{match: m, label: m.Operation.Path}, in: &http.Request{Header: http.Header{"Authorization": {c.authorization}}}}
+		ex := &exchange{question: question{match: m, route: m.Operation.Path}, in: &http.Request{Header: http.Header{"Authorization": {c.authorization}}}}
 		if got := ex.shownPath(); m.Operation.Known() != !strings.HasPrefix(c.path, "/made") || got != c.want {
 			t.Errorf("%+v: got %s", c, got)
 		}

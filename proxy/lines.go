@@ -47,5 +47,5 @@ func (g *Gateway) logAccess(ex *exchange) {
 	if omitted > 0 {
 		attrs = append(attrs, slog.Int64("omitted", omitted))
 	}
-	g.Log.LogAttrs(ex.lasting(), slog.LevelInfo, "request", attrs...)
+	g.Log.LogAttrs(ex.detach(), slog.LevelInfo, "request", attrs...)
 }

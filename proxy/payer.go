@@ -11,8 +11,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Wanted is what a client's credential is wanted for.
-type Wanted struct {
+// CredentialRequest is what a client's credential is wanted for.
+type CredentialRequest struct {
 	Operation *policy.Operation
 	// Resource is the budget that the question counts against.
 	Resource string
@@ -39,8 +39,8 @@ func (u *UnusableError) Error() string { return fmt.Sprintf("no usable credentia
 func (u *UnusableError) Unwrap() error { return u.Cause }
 
 // wanted is what a credential is wanted for that pays for the question.
-func (g *Gateway) wanted(ex *exchange) Wanted {
-	return Wanted{
+func (g *Gateway) wanted(ex *exchange) CredentialRequest {
+	return CredentialRequest{
 		Operation: ex.match.Operation, Resource: ex.match.Operation.Resource,
 		Path: ex.match.Path, Target: targetOf(ex.match.Path), Except: ex.tried,
 	}
@@ -60,7 +60,7 @@ func targetOf(path string) string {
 // left tells what an account has left of the question's resource.
 func (g *Gateway) left(ex *exchange) func(policy.Caller) (int, bool) {
 	return func(who policy.Caller) (int, bool) {
-		b, err := g.Ledger.Budget(ex.lasting(), who.Account, who.Kind, ex.match.Operation.Resource)
+		b, err := g.Ledger.Budget(ex.detach(), who.Account, who.Kind, ex.match.Operation.Resource)
 		return b.Remaining - b.Held, err == nil
 	}
 }
@@ -68,21 +68,21 @@ func (g *Gateway) left(ex *exchange) func(policy.Caller) (int, bool) {
 // firstPayer decides who pays as far as that can be told without looking at budgets:
 // where the answer is in the cache none is touched.
 func (g *Gateway) firstPayer(ex *exchange) {
-	if ex.who.Pick != nil {
-		if who, ok := ex.who.Pick(g.wanted(ex)); ok {
-			ex.who = who
+	if ex.identity.Pick != nil {
+		if who, ok := ex.identity.Pick(g.wanted(ex)); ok {
+			ex.identity = who
 		}
 	}
-	g.charge(ex, ex.who)
+	g.charge(ex, ex.identity)
 }
 
 // charge lets a credential pay for the question. Whose answers it may be given from
 // the cache hangs on that.
 func (g *Gateway) charge(ex *exchange, who Identity) {
-	ex.who = who
+	ex.identity = who
 	ex.record.Account = who.Caller.Account
-	ex.stale, ex.spare, ex.denial = nil, nil, nil
-	ex.kept, ex.part = false, false
+	ex.stale, ex.fallback, ex.denial = nil, nil, nil
+	ex.cacheable, ex.ranged = false, false
 	if len(ex.header) > 0 || ex.header == nil {
 		ex.header = make(http.Header, 8) // its own: a refresh behind another's turn may read that one's
 	}
@@ -93,13 +93,13 @@ func (g *Gateway) charge(ex *exchange, who Identity) {
 // reconsider looks at the budgets before something is sent, and reports whether another
 // credential pays from here on.
 func (g *Gateway) reconsider(ex *exchange) bool {
-	if ex.who.Pick == nil {
+	if ex.identity.Pick == nil {
 		return false
 	}
 	w := g.wanted(ex)
 	w.Left = g.left(ex)
-	who, ok := ex.who.Pick(w)
-	if !ok || who.Caller.Class == ex.who.Caller.Class {
+	who, ok := ex.identity.Pick(w)
+	if !ok || who.Caller.Class == ex.identity.Caller.Class {
 		return false
 	}
 	g.charge(ex, who)
@@ -109,10 +109,10 @@ func (g *Gateway) reconsider(ex *exchange) bool {
 // showCredential puts the credential on a request that is let go.
 func (g *Gateway) showCredential(ex *exchange, out *http.Request) error {
 	switch {
-	case ex.who.Authorize == nil:
+	case ex.identity.Authorize == nil:
 		return nil
-	case ex.who.AtOnce:
-		return ex.who.Authorize(out.Context(), out.Header)
+	case ex.identity.AuthorizeIsLocal:
+		return ex.identity.Authorize(out.Context(), out.Header)
 	}
 	until := ex.until(g.Wait)
 	if soon := time.Now().Add(leastPatience); until.Before(soon) {
@@ -120,7 +120,7 @@ func (g *Gateway) showCredential(ex *exchange, out *http.Request) error {
 	}
 	ctx, cancel := context.WithDeadlineCause(out.Context(), until, errNotYet)
 	defer cancel()
-	err := ex.who.Authorize(ctx, out.Header)
+	err := ex.identity.Authorize(ctx, out.Header)
 	if err != nil && errors.Is(context.Cause(ctx), errNotYet) {
 		return &UnusableError{Until: time.Now().Add(leastPatience), Cause: errNotYet}
 	}
@@ -142,7 +142,7 @@ const (
 // admitBefore is until when a request waits for a permit.
 func (g *Gateway) admitBefore(ex *exchange, now time.Time) time.Time {
 	until := ex.until(g.Wait)
-	if soon := now.Add(aside); ex.inHurry && soon.Before(until) {
+	if soon := now.Add(aside); ex.hasAlternative && soon.Before(until) {
 		return soon
 	}
 	return until
@@ -150,7 +150,7 @@ func (g *Gateway) admitBefore(ex *exchange, now time.Time) time.Time {
 
 // heard passes on what the upstream said to a credential.
 func (g *Gateway) heard(ex *exchange, status int) {
-	if ex.who.Heard != nil {
-		ex.who.Heard(ex.match.Operation, status, ex.sent)
+	if ex.identity.OnResponse != nil {
+		ex.identity.OnResponse(ex.match.Operation, status, ex.sent)
 	}
 }

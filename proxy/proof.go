@@ -140,7 +140,7 @@ func (g *Gateway) validate(ex *exchange, out *http.Request) bool {
 			out.Header.Del(name)
 		}
 	}
-	if !ex.kept || ex.unproven {
+	if !ex.cacheable || ex.unconditional {
 		return false
 	}
 	ex.offers = g.offers(ex, out.Header)
@@ -274,7 +274,7 @@ func (g *Gateway) isUnkept(ex *exchange) bool { return g.trustIn(ex).unkept.Load
 
 // look finds what is held for the question.
 func (g *Gateway) look(ex *exchange) (e *cache.Entry, purged bool) {
-	if g.Cache.IsShared() && g.isUnkept(ex) && len(ex.ask) == 0 {
+	if g.Cache.IsShared() && g.isUnkept(ex) && len(ex.cacheControl) == 0 {
 		if r, now := g.trustIn(ex), time.Now().Unix(); r.looked.Swap(now) == now {
 			return g.Cache.Memory.Lookup(ex.key, ex.header)
 		}

@@ -150,9 +150,9 @@ func (g *Gateway) failureOf(err error) *failure {
 			status: http.StatusServiceUnavailable, message: "Service Unavailable: the credential that pays for this client cannot be used now",
 			detail: "credential", retryAfter: max(time.Second, time.Until(unusable.Until)), cause: err,
 		}
-	case errors.Is(err, ErrUnidentified):
+	case errors.Is(err, ErrUnauthenticated):
 		return &failure{status: http.StatusUnauthorized, message: "Requires authentication", cause: err}
-	case errors.Is(err, ErrUnidentifiable):
+	case errors.Is(err, ErrIdentityUnavailable):
 		return &failure{
 			status: http.StatusServiceUnavailable, detail: "identity", retryAfter: identityRetry, cause: err,
 			message: "Service Unavailable: who sends this cannot be verified at the moment",

@@ -32,7 +32,7 @@ func (g *Gateway) own(ex *exchange, into fields) {
 	if ex.record.Cache != "" { // behind that of caches nearer to the origin
 		into.add("Cache-Status", ex.record.Cache)
 	}
-	if ex.who.Debug && ex.in.Header.Get(debugHeader) == "1" {
+	if ex.identity.Debug && ex.in.Header.Get(debugHeader) == "1" {
 		into.set(debugHeader, ex.record.debug(ex.operation))
 	}
 	into.set(requestIDHeader, ex.record.ID)
@@ -48,7 +48,7 @@ const (
 // against. RateLimit-Policy and RateLimit are as the drafts -08 to -11 of the IETF
 // have them (limits.md section 9).
 func (g *Gateway) rateHeaders(ex *exchange, into fields) {
-	b, err := g.Ledger.Budget(ex.in.Context(), ex.who.Caller.Account, ex.who.Caller.Kind, ex.record.Resource)
+	b, err := g.Ledger.Budget(ex.in.Context(), ex.identity.Caller.Account, ex.identity.Caller.Kind, ex.record.Resource)
 	if err != nil {
 		g.Log.DebugContext(ex.in.Context(), "no budget is known", "request", ex.record.ID, "error", err) // the ledger says once that it is lost
 		return
@@ -144,7 +144,7 @@ const rateLimitOperation = "rate-limit/get"
 // section 4) and reports whether it did. no-cache asks upstream, and so does a
 // ledger that cannot tell.
 func (g *Gateway) answerFromLedger(ex *exchange) bool {
-	if ex.match.Operation.ID != rateLimitOperation || ex.ask.Has("no-cache") {
+	if ex.match.Operation.ID != rateLimitOperation || ex.cacheControl.Has("no-cache") {
 		return false
 	}
 	body, err := g.rateLimitStatus(ex)
@@ -179,7 +179,7 @@ func (g *Gateway) rateLimitStatus(ex *exchange) ([]byte, error) {
 	b.WriteString(`{"resources":{`)
 	var core []byte
 	for i, name := range policy.Resources() {
-		budget, err := g.Ledger.Budget(ex.in.Context(), ex.who.Caller.Account, ex.who.Caller.Kind, name)
+		budget, err := g.Ledger.Budget(ex.in.Context(), ex.identity.Caller.Account, ex.identity.Caller.Kind, name)
 		if err != nil {
 			return nil, err
 		}

@@ -75,7 +75,7 @@ func TestWhoCannotBeFoundOutNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nothing, func(c *Config) {
 			c.Identify = func(*http.Request) (Identity, error) {
-				return Identity{}, fmt.Errorf("%w: %w", ErrUnidentifiable, errors.New("issuer https://issuer.internal is away"))
+				return Identity{}, fmt.Errorf("%w: %w", ErrIdentityUnavailable, errors.New("issuer https://issuer.internal is away"))
 			}
 		})
 		r := w.get("/user", "Authorization: Bearer a")

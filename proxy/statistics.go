@@ -33,7 +33,7 @@ const statisticsKept = time.Minute
 // computed reports whether the upstream computes the answer while it says 202. All
 // other 202s are final answers.
 func (ex *exchange) computed() bool {
-	return ex.kept && ex.method == http.MethodGet && ex.match.Operation.Cache.Class == policy.Statistics
+	return ex.cacheable && ex.method == http.MethodGet && ex.match.Operation.Cache.Class == policy.Statistics
 }
 
 // computation is what is known of an answer that is not there yet.
@@ -85,7 +85,7 @@ func (f *flight) poll() (p Poll, ok bool) {
 		return p, false
 	}
 	path := f.path[:min(len(f.path), maxPollPath)]
-	return Poll{path, f.who.Account, f.began, f.pending.next, f.pending.asked, f.waiting}, true
+	return Poll{path, f.caller.Account, f.began, f.pending.next, f.pending.asked, f.waiting}, true
 }
 
 // next decides whether an answer is to be asked for again, and after which
@@ -99,7 +99,7 @@ func (s Statistics) next(ex *exchange, resp *http.Response) (wait time.Duration,
 	ex.record.Polls++
 	now := time.Now()
 	answer := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: now}
-	ex.flight.computes(cache.NewEntry(answer, peek(resp), 0), now.Add(wait))
+	ex.call.computes(cache.NewEntry(answer, peek(resp), 0), now.Add(wait))
 	left := time.Until(ex.until(s.Wait))
 	if left <= 0 || !ex.record.Background { // it is polled for all
 		resp.Header.Set("Retry-After", seconds(wait))
@@ -115,7 +115,7 @@ func (g *Gateway) poll(ex *exchange, resp *http.Response) bool {
 	if !ex.computed() || resp.StatusCode != http.StatusAccepted {
 		return false
 	}
-	f, q, cause := ex.flight, ex.question, ex.spanContext()
+	f, q, cause := ex.call, ex.question, ex.spanContext()
 	select {
 	case g.Background.polls <- struct{}{}:
 	default:
@@ -131,8 +131,8 @@ func (g *Gateway) poll(ex *exchange, resp *http.Response) bool {
 	}
 	discard(resp.Body)
 	f.waits()
-	ex.flight = nil
-	q.who.Caller.Priority = policy.Batch // a poll is nobody's hurry
+	ex.call = nil
+	q.identity.Caller.Priority = policy.Batch // a poll is nobody's hurry
 	pause := time.Until(f.computation().next)
 	g.Background.run(func() {
 		defer func() { <-g.Background.polls }()
@@ -145,9 +145,9 @@ func (g *Gateway) poll(ex *exchange, resp *http.Response) bool {
 // stillComputed answers a client whose time is over: with the last good answer, if
 // it may still be used, else with the 202.
 func (g *Gateway) stillComputed(ex *exchange, f *flight) *http.Response {
-	if ex.spare != nil {
+	if ex.fallback != nil {
 		ex.record.Cache = "weir; hit" // nothing was forwarded for this client
-		return ex.useSpare("computing")
+		return ex.useFallback("computing")
 	}
 	c := f.computation()
 	if ex.record.Attempts == 0 { // else it says so already

@@ -24,7 +24,7 @@ func (q *question) tags() []string {
 		tags = append(tags, "org:"+org, at(m.Operation, org))
 	}
 	if m.Operation.Cache.Class != policy.Shared {
-		tags = append(tags, "account:"+q.who.Caller.Account)
+		tags = append(tags, "account:"+q.identity.Caller.Account)
 	}
 	return tags
 }

@@ -45,11 +45,11 @@ type payerTurns struct {
 // What is not safe another asks only while nothing of it was sent, or when it was refused
 // and had no body.
 func (g *Gateway) answerByAny(ex *exchange, out *http.Request) (*http.Response, error) {
-	if ex.who.Pick == nil || ex.record.Background {
+	if ex.identity.Pick == nil || ex.record.Background {
 		return g.answer(ex, out)
 	}
 	var before payerTurns
-	who := ex.who
+	who := ex.identity
 	for {
 		t := g.takeTurn(ex, out, who, &before)
 		what := t.verdict(before.sent)
@@ -116,7 +116,7 @@ func (b *payerTurns) none() bool { return len(b.limited)+len(b.blind) == 0 }
 func (g *Gateway) nextPayer(ex *exchange, limited bool) (Identity, bool) {
 	w := g.wanted(ex)
 	w.Left, w.Limited = g.left(ex), limited
-	return ex.who.Pick(w)
+	return ex.identity.Pick(w)
 }
 
 // takeTurn asks by one credential. x keeps what is the client's: who has been asked,
@@ -124,9 +124,9 @@ func (g *Gateway) nextPayer(ex *exchange, limited bool) (Identity, bool) {
 func (g *Gateway) takeTurn(ex *exchange, out *http.Request, who Identity, before *payerTurns) payerTurn {
 	first := len(ex.tried) == 0
 	ex.tried = append(ex.tried, who.Caller.Class)
-	_, more := ex.who.Pick(g.wanted(ex))
+	_, more := ex.identity.Pick(g.wanted(ex))
 	own := *ex
-	own.inHurry = more || len(before.limited) > 0 || len(before.blind) > 0
+	own.hasAlternative = more || len(before.limited) > 0 || len(before.blind) > 0
 	t := payerTurn{ex: &own}
 	switch {
 	case first && own.denial != nil:
@@ -146,7 +146,7 @@ func (g *Gateway) answerAs(ex *exchange, out *http.Request, who Identity) (*http
 	g.charge(ex, who)
 	out.Header = ex.header.Clone()
 	ex.record.Cache = "weir; fwd=" + ex.bypass()
-	if ex.kept {
+	if ex.cacheable {
 		if e := g.recall(ex); e != nil {
 			return g.recalled(ex, e), nil
 		}
@@ -164,7 +164,7 @@ func (g *Gateway) recalled(ex *exchange, e *cache.Entry) *http.Response {
 // mayBeBlind reports whether an answer of this status is not one for the client, for
 // another of its credentials may see more.
 func (ex *exchange) mayBeBlind(status int) bool {
-	return ex.who.Pick != nil && (status == http.StatusForbidden || status == http.StatusNotFound) &&
+	return ex.identity.Pick != nil && (status == http.StatusForbidden || status == http.StatusNotFound) &&
 		ex.match.Operation.Safe() && !ex.match.Operation.Personal
 }
 
@@ -175,12 +175,12 @@ func (t payerTurn) verdict(refusedBefore bool) verdict {
 	switch {
 	case errors.As(t.err, &unusable):
 		return rejected
-	case t.refusal != nil && t.ex.inHurry:
+	case t.refusal != nil && t.ex.hasAlternative:
 		return atLimit
 	case t.err != nil:
 		return final
 	case t.ex.limited != limits.NotLimited:
-		if safe && t.ex.inHurry {
+		if safe && t.ex.hasAlternative {
 			return atLimit
 		}
 	case t.resp.StatusCode == http.StatusUnauthorized:
@@ -206,7 +206,7 @@ func (g *Gateway) settleFor(ex *exchange, t payerTurn, before payerTurns) (*http
 	}
 	for _, b := range before.blind {
 		if good {
-			b.ex.who.Blind(g.wanted(b.ex), b.resp.StatusCode, true)
+			b.ex.identity.OnHidden(g.wanted(b.ex), b.resp.StatusCode, true)
 		}
 		discard(b.resp.Body)
 	}
@@ -219,14 +219,14 @@ func (g *Gateway) lastResort(ex *exchange, out *http.Request, last payerTurn, be
 	case len(before.limited) > 0:
 		// Whether there is what the others do not see nobody knows but who is at a limit.
 		own := *ex
-		resp, err := g.answerAs(&own, out.Clone(out.Context()), soonest(before.limited).ex.who)
+		resp, err := g.answerAs(&own, out.Clone(out.Context()), soonest(before.limited).ex.identity)
 		ex.record.went(&own.record)
 		return g.settleFor(ex, payerTurn{ex: &own, resp: resp, err: err}, before)
 	case len(before.blind) == 0:
 		return ex.take(last)
 	}
 	for _, b := range before.blind {
-		b.ex.who.Blind(g.wanted(b.ex), b.resp.StatusCode, false)
+		b.ex.identity.OnHidden(g.wanted(b.ex), b.resp.StatusCode, false)
 	}
 	for _, b := range before.blind[1:] {
 		discard(b.resp.Body)

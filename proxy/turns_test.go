@@ -20,7 +20,7 @@ func spends(names ...string) Identity {
 	return Identity{
 		Caller:    policy.Caller{Kind: policy.User, Account: "account of " + first, Class: first},
 		Authorize: func(_ context.Context, h http.Header) error { h.Set("Authorization", first); return nil },
-		Pick: func(w Wanted) (Identity, bool) {
+		Pick: func(w CredentialRequest) (Identity, bool) {
 			for _, name := range names {
 				if !slices.Contains(w.Except, name) {
 					id := spends(name)
@@ -30,7 +30,7 @@ func spends(names ...string) Identity {
 			}
 			return Identity{}, false
 		},
-		Blind: func(Wanted, int, bool) {},
+		OnHidden: func(CredentialRequest, int, bool) {},
 	}
 }
 

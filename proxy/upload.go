@@ -46,7 +46,7 @@ func (g *Gateway) take(ex *exchange) (whole []byte, err error) {
 		t.took(piece[:n])
 	}
 	ex.in.Body = t.again(err)
-	ex.ready = time.Now()
+	ex.waitingSince = time.Now()
 	switch {
 	case errors.Is(err, io.EOF):
 		return t.data, nil

@@ -79,18 +79,18 @@ func identify(b *credential.Registry) func(*http.Request) (proxy.Identity, error
 		who, err := b.Identify(r)
 		switch {
 		case errors.Is(err, credential.ErrIssuerUnavailable):
-			return proxy.Identity{}, fmt.Errorf("%w: %w", proxy.ErrUnidentifiable, err)
+			return proxy.Identity{}, fmt.Errorf("%w: %w", proxy.ErrIdentityUnavailable, err)
 		case err != nil && r.Context().Err() != nil:
 			return proxy.Identity{}, err
 		case err != nil:
-			return proxy.Identity{}, fmt.Errorf("%w: %w", proxy.ErrUnidentified, err)
+			return proxy.Identity{}, fmt.Errorf("%w: %w", proxy.ErrUnauthenticated, err)
 		}
 		if who.Pool != nil {
 			return spending(who), nil
 		}
 		id := proxy.Identity{Caller: who.Caller, Scope: who.Scope}
 		if authorization := who.Authorization; authorization != "" {
-			id.AtOnce = true
+			id.AuthorizeIsLocal = true
 			id.Authorize = func(_ context.Context, h http.Header) error {
 				h.Set("Authorization", authorization.Reveal())
 				return nil

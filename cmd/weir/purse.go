@@ -69,19 +69,19 @@ func spending(who credential.Caller) proxy.Identity {
 			}
 			return err
 		},
-		Heard: func(op *policy.Operation, status int, sent time.Time) {
+		OnResponse: func(op *policy.Operation, status int, sent time.Time) {
 			pool.OnResponse(who.Caller, op, status, sent, time.Now())
 		},
 	}
 	if pool.Choice() {
-		id.Pick = func(w proxy.Wanted) (proxy.Identity, bool) {
+		id.Pick = func(w proxy.CredentialRequest) (proxy.Identity, bool) {
 			next, ok := pool.Pick(credential.Request(w), time.Now())
 			if !ok {
 				return proxy.Identity{}, false
 			}
 			return spending(next), true
 		}
-		id.Blind = func(w proxy.Wanted, status int, seen bool) {
+		id.OnHidden = func(w proxy.CredentialRequest, status int, seen bool) {
 			pool.OnHidden(who.Caller, credential.Request(w), status, seen, time.Now())
 		}
 	}

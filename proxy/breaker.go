@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// contact is how the upstream has answered lately: it bounds how often a request is sent
+// breaker is how the upstream has answered lately: it bounds how often a request is sent
 // again, and spares an upstream that answers nobody. It is of one gateway, and so of one
 // upstream.
-type contact struct {
+type breaker struct {
 	mu sync.Mutex
 	// owed is what requests that were sent again have cost, and others have not earned yet.
 	owed int
@@ -40,7 +40,7 @@ const (
 // each account tries it every second, whoever else does: nobody can take the others' turn.
 // A try goes on when its client has left: else one who leaves early and comes again had
 // every turn, and nothing was learned.
-func (c *contact) spares(account string, now time.Time) (tries bool, err error) {
+func (c *breaker) spares(account string, now time.Time) (tries bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.unanswered < maxUnanswered {
@@ -60,14 +60,14 @@ func (c *contact) spares(account string, now time.Time) (tries bool, err error) 
 }
 
 // notSent gives back the turn of a try that was not sent.
-func (c *contact) notSent(account string) {
+func (c *breaker) notSent(account string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.asked, account)
 }
 
 // answered notes that an attempt was, and reports whether the upstream was spared before.
-func (c *contact) answered() (before bool) {
+func (c *breaker) answered() (before bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before = c.unanswered >= maxUnanswered
@@ -78,7 +78,7 @@ func (c *contact) answered() (before bool) {
 
 // failed notes that an attempt came to nothing, and reports whether the upstream is
 // spared from now on.
-func (c *contact) failed(account string, now time.Time) (spared bool) {
+func (c *breaker) failed(account string, now time.Time) (spared bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.unanswered++; c.unanswered != maxUnanswered {
@@ -89,7 +89,7 @@ func (c *contact) failed(account string, now time.Time) (spared bool) {
 }
 
 // takeAgain reports whether one more request may be sent again.
-func (c *contact) takeAgain() bool {
+func (c *breaker) takeAgain() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.owed+againEach > againAtOnce*againEach {
@@ -101,20 +101,20 @@ func (c *contact) takeAgain() bool {
 
 // Reachable reports whether the upstream answers, as far as is known.
 func (g *Gateway) Reachable() bool {
-	g.contact.mu.Lock()
-	defer g.contact.mu.Unlock()
-	return g.contact.unanswered < maxUnanswered
+	g.breaker.mu.Lock()
+	defer g.breaker.mu.Unlock()
+	return g.breaker.unanswered < maxUnanswered
 }
 
 // noteContact notes what came of an attempt.
 func (g *Gateway) noteContact(ex *exchange, err error) {
 	switch {
 	case err == nil:
-		if g.contact.answered() {
-			g.Log.InfoContext(ex.lasting(), "the upstream answers again")
+		if g.breaker.answered() {
+			g.Log.InfoContext(ex.detach(), "the upstream answers again")
 		}
-	case ex.isUpstreams(err) && g.contact.failed(ex.who.Caller.Account, time.Now()):
-		g.Log.ErrorContext(ex.lasting(), "the upstream answers nobody; until it does, each account tries once a second", "error", err)
+	case ex.isUpstreams(err) && g.breaker.failed(ex.identity.Caller.Account, time.Now()):
+		g.Log.ErrorContext(ex.detach(), "the upstream answers nobody; until it does, each account tries once a second", "error", err)
 	}
 }
 
@@ -143,14 +143,14 @@ func (g *Gateway) goesAgain(ex *exchange, ctx context.Context, err error, before
 		return false
 	}
 	s := g.enter(ex, ctx, stageRetry)
-	if !g.contact.takeAgain() {
+	if !g.breaker.takeAgain() {
 		s.leave("", errTooManyAgain)
 		return false
 	}
 	if idle, ok := g.Transport.(interface{ CloseIdleConnections() }); ok && ex.reused {
 		idle.CloseIdleConnections() // the others may be dead as well
 	}
-	ex.flight.waits()
+	ex.call.waits()
 	err = sleep(ctx, pause)
 	ex.record.Waited += s.leave("", err)
 	return err == nil
