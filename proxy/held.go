@@ -69,19 +69,12 @@ type hitting struct {
 // heldFor returns the fresh entry that is the answer to a request, or nil where there is none or
 // something else is to be looked at.
 func (g *Gateway) heldFor(ex *exchange) *cache.Entry {
-	if screen(ex.in) != nil || g.identify(ex) != nil || g.classify(ex) != nil || g.authorize(ex) != nil || g.preflight(ex) != nil {
-		return nil
-	}
-	if !ex.cacheable {
-		return nil
-	}
-	e, purged := g.Cache.Memory.Lookup(ex.key, ex.header)
-	if now := time.Now(); e == nil || purged || ex.mustAsk(e, now) || !e.Fresh(now) || ex.mayBeBlind(e.Status) {
+	e, err := g.decide(ex)
+	if e == nil || err != nil {
 		return nil
 	}
 	if e.Field("Content-Type") == "" && len(e.Body) > 0 || e.Field("Date") == "" {
 		return nil // net/http adds them
 	}
-	g.noteHeld(ex)
 	return e
 }
