@@ -349,7 +349,7 @@ func (g *gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool {
 // changed makes stale what an event has changed.
 func (g *gateway) changed(e webhook.Event) {
 	var tags []string
-	if !e.Aside { // what is kept of commits is about the default branch
+	if !e.OtherBranch { // what is kept of commits is about the default branch
 		tags = g.current.Load().proxy.TagsOfEvent(e.Name, e.Repository, e.Organization)
 	}
 	if len(tags) > 0 {

@@ -19,7 +19,7 @@ import (
 
 const name = "weir.example.com"
 
-// site is a manager with listeners of its own, as cmd/weir has them.
+// site is a manager with a TLS and a plain HTTP listener, as cmd/weir has them.
 type site struct {
 	*testing.T
 	*Manager
@@ -27,7 +27,7 @@ type site struct {
 	log           *transcript
 }
 
-// transcript is what was logged.
+// transcript collects log lines.
 type transcript struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -57,7 +57,7 @@ func listen(t *testing.T) net.Listener {
 
 func port(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 
-// newSite makes a site; begin begins it.
+// newSite returns a site whose listeners are open. Call serve to start it.
 func newSite(t *testing.T, c Config, names Names) *site {
 	t.Helper()
 	s := &site{T: t, secure: listen(t), plain: listen(t), log: &transcript{}}
@@ -78,8 +78,8 @@ func newSite(t *testing.T, c Config, names Names) *site {
 	return s
 }
 
-// begin answers on both listeners, on the plain one only where it is to.
-func (s *site) begin(plain bool) *site {
+// serve starts the TLS server and, if plain is set, the plain HTTP server.
+func (s *site) serve(plain bool) *site {
 	s.Helper()
 	hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) })
 	misdirected := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusMisdirectedRequest) })
@@ -87,11 +87,11 @@ func (s *site) begin(plain bool) *site {
 	secure := &http.Server{Handler: hello, TLSConfig: s.TLS(), ErrorLog: quiet}
 	servers := []*http.Server{secure}
 	var serving sync.WaitGroup
-	serving.Go(func() { _ = secure.ServeTLS(s.secure, "", "") }) // ends by Close
-	var at net.Addr
+	serving.Go(func() { _ = secure.ServeTLS(s.secure, "", "") }) // ends with Close
+	var plainAddress net.Addr
 	if plain {
-		at = s.plain.Addr()
-		server := &http.Server{Handler: s.Redirect(s.secure.Addr(), at, misdirected), ErrorLog: quiet}
+		plainAddress = s.plain.Addr()
+		server := &http.Server{Handler: s.Redirect(s.secure.Addr(), plainAddress, misdirected), ErrorLog: quiet}
 		serving.Go(func() { _ = server.Serve(s.plain) })
 		servers = append(servers, server)
 	}
@@ -101,12 +101,12 @@ func (s *site) begin(plain bool) *site {
 		}
 		serving.Wait()
 	})
-	s.Start(s.secure.Addr(), at)
+	s.Start(s.secure.Addr(), plainAddress)
 	return s
 }
 
-// shake does a handshake.
-func (s *site) shake(ctx context.Context, c *tls.Config) (tls.ConnectionState, error) {
+// handshake returns the state of a new TLS connection.
+func (s *site) handshake(ctx context.Context, c *tls.Config) (tls.ConnectionState, error) {
 	conn, err := (&tls.Dialer{Config: c}).DialContext(ctx, "tcp", s.secure.Addr().String())
 	if err != nil {
 		return tls.ConnectionState{}, err
@@ -115,11 +115,11 @@ func (s *site) shake(ctx context.Context, c *tls.Config) (tls.ConnectionState, e
 	return conn.(*tls.Conn).ConnectionState(), nil
 }
 
-// serial waits for a certificate that the CA vouches for.
+// serial waits for a certificate of the CA and returns its serial number.
 func (s *site) serial(ca *acmetest.Server, server string) (serial string) {
 	s.Helper()
-	redistest.Eventually(s, "there is a certificate for "+server, func(ctx context.Context) bool {
-		state, err := s.shake(ctx, &tls.Config{ServerName: server, RootCAs: ca.Roots})
+	redistest.Eventually(s, "certificate for "+server, func(ctx context.Context) bool {
+		state, err := s.handshake(ctx, &tls.Config{ServerName: server, RootCAs: ca.Roots})
 		if err != nil {
 			return false
 		}
@@ -129,82 +129,82 @@ func (s *site) serial(ca *acmetest.Server, server string) (serial string) {
 	return serial
 }
 
-func TestCertificateByEachChallenge(t *testing.T) {
+func TestOrderWithEachChallenge(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		plain bool // HTTP-01 can be asked for
-		alpn  bool // TLS-ALPN-01 can be asked for
-		says  string
+		name   string
+		plain  bool // HTTP-01 is possible
+		alpn   bool // TLS-ALPN-01 is possible
+		logged string
 	}{
-		{"HTTP-01 alone", true, false, "challenge=http-01"},
-		{"TLS-ALPN-01 alone", false, true, "challenge=tls-alpn-01"},
+		{"HTTP-01", true, false, "challenge=http-01"},
+		{"TLS-ALPN-01", false, true, "challenge=tls-alpn-01"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
 			s := newSite(t, Config{Storage: NewFolder(dir)}, Names{Domains: []string{name}})
-			nowhere := listen(t)
-			_ = nowhere.Close()
-			ca := acmetest.New(t, port(s.plain), port(nowhere))
+			closed := listen(t)
+			_ = closed.Close()
+			ca := acmetest.New(t, port(s.plain), port(closed))
 			if c.alpn {
-				ca = acmetest.New(t, port(nowhere), port(s.secure))
+				ca = acmetest.New(t, port(closed), port(s.secure))
 			}
 			s.config.CA, s.config.Roots = ca.URL, ca.Trust
-			s.begin(c.plain)
+			s.serve(c.plain)
 			first := s.serial(ca, name)
-			if end := s.Expiries()[name]; !end.After(time.Now()) {
-				t.Errorf("the certificate ends at %v", end)
+			if expiry := s.Expiries()[name]; !expiry.After(time.Now()) {
+				t.Errorf("the certificate expires at %v", expiry)
 			}
-			if !strings.Contains(s.log.String(), c.says) {
-				t.Errorf("never said %s", c.says)
+			if !strings.Contains(s.log.String(), c.logged) {
+				t.Errorf("the log lacks %s", c.logged)
 			}
-			orders := ca.Orders() // the other challenge may have been tried first
-			again := newSite(t, Config{Storage: NewFolder(dir), CA: ca.URL, Roots: ca.Trust}, Names{Domains: []string{name}}).begin(c.plain)
-			if second := again.serial(ca, name); second != first || ca.Orders() != orders {
-				t.Errorf("after a start: %s for %s, %d more orders", second, first, ca.Orders()-orders)
+			orders := ca.Orders() // certmagic may have tried the other challenge first
+			restarted := newSite(t, Config{Storage: NewFolder(dir), CA: ca.URL, Roots: ca.Trust}, Names{Domains: []string{name}}).serve(c.plain)
+			if second := restarted.serial(ca, name); second != first || ca.Orders() != orders {
+				t.Errorf("after a restart: certificate %s, want %s; %d more orders", second, first, ca.Orders()-orders)
 			}
 		})
 	}
 }
 
-func TestAttack49OnlyListedNamesAreOrdered(t *testing.T) {
+func TestOnlyConfiguredNamesAreOrdered(t *testing.T) {
 	s := newSite(t, Config{Storage: NewMemory()}, Names{Domains: []string{name}})
 	ca := acmetest.New(t, port(s.plain), port(s.secure))
 	s.config.CA, s.config.Roots = ca.URL, ca.Trust
-	s.begin(true)
+	s.serve(true)
 	s.serial(ca, name)
 	for _, c := range []*tls.Config{
 		{ServerName: "other.example.com"},
 		{ServerName: "sub." + name},
 		{ServerName: "other.example.com", NextProtos: []string{"acme-tls/1"}},
-		{ServerName: name, NextProtos: []string{"acme-tls/1"}}, // no challenge is on
+		{ServerName: name, NextProtos: []string{"acme-tls/1"}}, // no challenge is pending
 	} {
 		c.InsecureSkipVerify = true
-		if _, err := s.shake(t.Context(), c); err == nil {
-			t.Errorf("%s %v: got a certificate", c.ServerName, c.NextProtos)
+		if _, err := s.handshake(t.Context(), c); err == nil {
+			t.Errorf("%s %v: handshake succeeded", c.ServerName, c.NextProtos)
 		}
 	}
-	if state, err := s.shake(t.Context(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}); err != nil {
-		t.Errorf("by address: %v", err)
+	if state, err := s.handshake(t.Context(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}); err != nil {
+		t.Errorf("without server name: %v", err)
 	} else if err := state.PeerCertificates[0].VerifyHostname(name); err != nil || state.NegotiatedProtocol != "h2" {
-		t.Errorf("by address: %v, %q", err, state.NegotiatedProtocol)
+		t.Errorf("without server name: %v, protocol %q", err, state.NegotiatedProtocol)
 	}
-	if state, err := s.shake(t.Context(), &tls.Config{ServerName: "WEIR.example.com", InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}); err != nil || state.Version != tls.VersionTLS12 {
-		t.Errorf("TLS 1.2, in capitals: %v", err)
+	if state, err := s.handshake(t.Context(), &tls.Config{ServerName: "WEIR.example.com", InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}); err != nil || state.Version != tls.VersionTLS12 {
+		t.Errorf("TLS 1.2 with a name in capitals: %v", err)
 	}
-	if _, err := s.shake(t.Context(), &tls.Config{ServerName: name, InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}); err == nil {
-		t.Error("TLS 1.1 is spoken")
+	if _, err := s.handshake(t.Context(), &tls.Config{ServerName: name, InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}); err == nil {
+		t.Error("a TLS 1.1 handshake succeeded")
 	}
 	if n := ca.Orders(); n != 1 {
-		t.Errorf("%d orders", n)
+		t.Errorf("%d orders, want 1", n)
 	}
 	if err := s.Change(Names{Domains: []string{"second.example.com"}}); err != nil {
 		t.Fatal(err)
 	}
 	s.serial(ca, "second.example.com")
-	if _, err := s.shake(t.Context(), &tls.Config{ServerName: name, InsecureSkipVerify: true}); err == nil {
-		t.Error("a name that is no longer listed is served")
+	if _, err := s.handshake(t.Context(), &tls.Config{ServerName: name, InsecureSkipVerify: true}); err == nil {
+		t.Error("a removed name is still served")
 	}
 	if ca.Orders() != 2 || ca.Accounts() != 1 {
-		t.Errorf("%d orders of %d accounts", ca.Orders(), ca.Accounts())
+		t.Errorf("%d orders and %d accounts, want 2 and 1", ca.Orders(), ca.Accounts())
 	}
 }

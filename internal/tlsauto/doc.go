@@ -1,19 +1,17 @@
-// Package tlsauto has certificates for the names that the gateway answers to:
-// from an ACME server (RFC 8555), by the challenges HTTP-01 and TLS-ALPN-01
-// (RFC 8737), or from an operator's files.
+// Package tlsauto obtains certificates for the names of the gateway: from an ACME server (RFC 8555) by
+// HTTP-01 and TLS-ALPN-01 challenges (RFC 8737), or from an operator's files.
 //
 // Invariants:
-//   - Only names that the configuration lists are ordered, answered for and
-//     redirected to; what a client asks for by SNI or Host causes no order.
-//   - Replicas on one [Storage] have one ACME account and one certificate a name:
-//     who orders holds that name's lock. A lock is a lease, so it outlives its
-//     holder by seconds; a holder that lost it can write no certificate any more.
-//   - Private keys and accounts are sealed in Redis when there is a secret. A value
-//     that cannot be opened, or that was written for another key, is not there.
-//   - A pair of files that cannot be read, or whose halves do not match, leaves the
-//     last good one in use.
+//   - Certificates are ordered, served and redirected to only for configured names. The server name
+//     or Host of a client never causes an order.
+//   - Replicas with one [Storage] share one ACME account and one certificate per name. A replica orders
+//     only while it holds the lock of the name. A lock in Redis is a lease: it expires seconds after its
+//     holder has died, and a holder that has lost it cannot store a certificate.
+//   - With a secret, private keys and accounts are sealed in Redis. A value that cannot be opened, or
+//     that was sealed for another key, is treated as missing.
+//   - A pair of files that cannot be loaded leaves the last valid pair in use.
 //
-// It listens to nothing itself: its [Manager] gives a TLS configuration and a
-// handler for plain HTTP to whoever does. There is no on-demand issuance, and no
-// DNS-01, so no wildcard from ACME.
+// Entry point: [NewManager] (manager.go). The manager opens no listener: [Manager.TLS] and
+// [Manager.Redirect] are for those of its caller. There is no on-demand issuance and no DNS-01, so
+// ACME issues no wildcard certificates.
 package tlsauto

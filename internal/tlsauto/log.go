@@ -8,11 +8,11 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// zapCore hands on to slog what a library writes by zap.
+// zapCore is a zapcore.Core that forwards the log of the ACME library to slog.
 type zapCore struct{ slog.Handler }
 
-// level is the one of slog that a level of zap is.
-func level(l zapcore.Level) slog.Level {
+// slogLevel converts a level of zap.
+func slogLevel(l zapcore.Level) slog.Level {
 	switch {
 	case l < zapcore.InfoLevel:
 		return slog.LevelDebug
@@ -26,7 +26,7 @@ func level(l zapcore.Level) slog.Level {
 
 // Enabled implements zapcore.LevelEnabler.
 func (c zapCore) Enabled(l zapcore.Level) bool {
-	return c.Handler.Enabled(context.Background(), level(l))
+	return c.Handler.Enabled(context.Background(), slogLevel(l))
 }
 
 // With implements zapcore.Core.
@@ -44,23 +44,23 @@ func (c zapCore) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.
 
 // Write implements zapcore.Core.
 func (c zapCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	r := slog.NewRecord(time.Now(), level(e.Level), "certificates: "+e.Message, 0)
+	r := slog.NewRecord(time.Now(), slogLevel(e.Level), "certificates: "+e.Message, 0)
 	r.AddAttrs(attrs(fields)...)
 	return c.Handle(context.Background(), r)
 }
 
-// Sync implements zapcore.Core; nothing is held back.
+// Sync implements zapcore.Core. Records are not buffered.
 func (zapCore) Sync() error { return nil }
 
-// attrs are the fields as zap itself understands them.
+// attrs converts the fields of a record.
 func attrs(fields []zapcore.Field) []slog.Attr {
-	list := make([]slog.Attr, 0, len(fields))
+	e := zapcore.NewMapObjectEncoder()
 	for _, f := range fields {
-		values := zapcore.NewMapObjectEncoder()
-		f.AddTo(values)
-		for name, value := range values.Fields {
-			list = append(list, slog.Any(name, value))
-		}
+		f.AddTo(e)
+	}
+	list := make([]slog.Attr, 0, len(e.Fields))
+	for name, value := range e.Fields {
+		list = append(list, slog.Any(name, value))
 	}
 	return list
 }

@@ -19,36 +19,32 @@ import (
 	"go.uber.org/zap"
 )
 
-// Config is what a manager is made of.
+// Config configures a manager.
 type Config struct {
-	Storage Storage        // of certificates, the account and locks; the manager closes it
-	CA      string         // URL of the ACME directory; empty for the public default
-	Email   string         // of the ACME account; may be empty
-	Roots   *x509.CertPool // whom to trust as the ACME server; nil for the system's
-	Check   time.Duration  // how often it is looked whether a certificate is due; 0 for ten minutes
+	Storage Storage        // holds certificates, the account and locks; the manager closes it
+	CA      string         // URL of the ACME directory; empty for Let's Encrypt
+	Email   string         // of the ACME account; optional
+	Roots   *x509.CertPool // trusted roots for the connection to the ACME server; nil for the system's
+	Check   time.Duration  // interval between checks for due renewals; 0 for ten minutes
 	Log     *slog.Logger
 }
 
-// Names are what the gateway answers to.
+// Names are the names for which the gateway has certificates.
 type Names struct {
-	Domains []string // to have certificates for by ACME, in lower case
-	Pairs   []Pair   // the operator's own; they go before those of ACME
+	Domains []string // names to order from the ACME server, in lower case
+	Pairs   []Pair   // the operator's certificates; they take precedence over those of ACME
 }
 
 const (
-	checkEvery = 10 * time.Minute
-	// orderPatience bounds one attempt to have a certificate, in which the library
-	// asks the CA again at growing distances, and the wait for the lock before. It
-	// ends at once where the storage is away. orderPause is between two attempts,
-	// doubled up to longestPause.
-	orderPatience = 10 * time.Minute
-	orderPause    = 15 * time.Second
-	longestPause  = time.Hour
-	// filesEvery is how often the operator's files are looked at.
-	filesEvery = 10 * time.Second
+	defaultCheck = 10 * time.Minute
+	// orderTimeout bounds one order with the wait for its lock. The library retries within this time.
+	orderTimeout = 10 * time.Minute
+	// minOrderPause and maxOrderPause bound the backoff between two orders of a name.
+	minOrderPause = 15 * time.Second
+	maxOrderPause = time.Hour
 )
 
-// Manager has the certificates. It is safe for concurrent use.
+// Manager serves and renews certificates. It is safe for concurrent use.
 type Manager struct {
 	config   Config
 	log      *slog.Logger
@@ -59,25 +55,25 @@ type Manager struct {
 	stop     context.CancelFunc
 	running  sync.WaitGroup
 	changing sync.Mutex
-	current  atomic.Pointer[answers]
+	current  atomic.Pointer[served]
 }
 
-// answers is what is answered for, at a time.
-type answers struct {
+// served is the set of names in force.
+type served struct {
 	domains []string
-	pairs   []*loaded
-	orders  map[string]context.CancelFunc // by domain, of those that were begun
+	pairs   []*loadedPair
+	orders  map[string]context.CancelFunc // by domain
 }
 
-// NewManager returns a manager of the names; an error is of a pair of files. Close
-// it, which closes the storage, too.
+// NewManager returns a manager for the names. It returns an error if a pair of files is invalid.
+// Close closes the manager and its storage.
 func NewManager(c Config, names Names) (*Manager, error) {
 	if c.Check == 0 {
-		c.Check = checkEvery
+		c.Check = defaultCheck
 	}
 	m := &Manager{config: c, log: c.Log}
 	m.ctx, m.stop = context.WithCancel(context.Background())
-	m.current.Store(&answers{})
+	m.current.Store(&served{})
 	if err := m.Change(names); err != nil {
 		m.stop()
 		return nil, errors.Join(err, m.config.Storage.Close())
@@ -91,19 +87,19 @@ func NewManager(c Config, names Names) (*Manager, error) {
 	return m, nil
 }
 
-// Start begins to order what is missing and to renew what is due. secure is where
-// TLS is answered, plain where [Manager.Redirect] is, nil where it is nowhere:
-// without it there are no HTTP-01 challenges. Both are listened on already.
+// Start starts to order missing certificates and to renew due ones. secure is the address of the TLS
+// listener. plain is the address of the listener that serves [Manager.Redirect]; without it (nil) HTTP-01
+// is disabled. Both listeners must be open.
 func (m *Manager) Start(secure, plain net.Addr) {
 	logger := zapLogger(m.log)
 	magic := certmagic.New(m.cache, certmagic.Config{Storage: m.config.Storage, Logger: logger})
-	host, port := split(secure)
+	host, port := splitAddress(secure)
 	template := certmagic.ACMEIssuer{
 		CA: m.config.CA, Email: m.config.Email, Agreed: true, TrustedRoots: m.config.Roots, Logger: logger,
 		ListenHost: host, AltTLSALPNPort: port, DisableHTTPChallenge: plain == nil,
 	}
 	if plain != nil {
-		_, template.AltHTTPPort = split(plain)
+		_, template.AltHTTPPort = splitAddress(plain)
 	}
 	issuer := certmagic.NewACMEIssuer(magic, template)
 	magic.Issuers = []certmagic.Issuer{issuer}
@@ -111,11 +107,11 @@ func (m *Manager) Start(secure, plain net.Addr) {
 	m.magic.Store(magic)
 	m.changing.Lock()
 	defer m.changing.Unlock()
-	m.order(m.current.Load())
+	m.orderLocked(m.current.Load())
 }
 
-// split tells host and port of a listener's address.
-func split(a net.Addr) (host string, port int) {
+// splitAddress returns host and port of a listener. The host is empty for all interfaces.
+func splitAddress(a net.Addr) (host string, port int) {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {
 		return "", 0
@@ -126,12 +122,11 @@ func split(a net.Addr) (host string, port int) {
 	return t.IP.String(), t.Port
 }
 
-// Change puts other names in the place of the ones before. An error is of a pair of
-// files, and then nothing has changed.
+// Change replaces the names. If a pair of files is invalid it returns an error and changes nothing.
 func (m *Manager) Change(names Names) error {
 	m.changing.Lock()
 	defer m.changing.Unlock()
-	next := &answers{domains: slices.Clone(names.Domains), orders: map[string]context.CancelFunc{}}
+	next := &served{domains: slices.Clone(names.Domains), orders: map[string]context.CancelFunc{}}
 	for _, p := range names.Pairs {
 		l, err := load(p)
 		if err != nil {
@@ -139,48 +134,47 @@ func (m *Manager) Change(names Names) error {
 		}
 		next.pairs = append(next.pairs, l)
 	}
-	before := m.current.Load()
-	var gone []certmagic.SubjectIssuer
-	for name, cancel := range before.orders {
+	var removed []certmagic.SubjectIssuer
+	for name, cancel := range m.current.Load().orders {
 		if slices.Contains(next.domains, name) {
 			next.orders[name] = cancel
 			continue
 		}
 		cancel()
-		gone = append(gone, certmagic.SubjectIssuer{Subject: name})
+		removed = append(removed, certmagic.SubjectIssuer{Subject: name})
 	}
 	m.current.Store(next)
-	if len(gone) > 0 {
-		m.cache.RemoveManaged(gone)
+	if len(removed) > 0 {
+		m.cache.RemoveManaged(removed)
 	}
-	m.order(next)
+	m.orderLocked(next)
 	return nil
 }
 
-// order begins to have what is not begun. The caller holds changing.
-func (m *Manager) order(a *answers) {
+// orderLocked starts the orders that are not running. The caller holds changing.
+func (m *Manager) orderLocked(s *served) {
 	if m.magic.Load() == nil {
-		return // Start will
+		return // Start orders later
 	}
-	for _, name := range a.domains {
-		if a.orders[name] != nil {
+	for _, name := range s.domains {
+		if s.orders[name] != nil {
 			continue
 		}
 		ctx, cancel := context.WithCancel(m.ctx)
-		a.orders[name] = cancel
-		m.running.Go(func() { m.have(ctx, name) })
+		s.orders[name] = cancel
+		m.running.Go(func() { m.order(ctx, name) })
 	}
 }
 
-// have tries until there is a certificate for the name in use, or the context has
-// ended. Renewal is the business of the cache from then on.
-func (m *Manager) have(ctx context.Context, name string) {
-	for pause := orderPause; ; pause = min(2*pause, longestPause) {
+// order retries until a certificate for the name is in use or the context ends. The cache renews it
+// from then on.
+func (m *Manager) order(ctx context.Context, name string) {
+	for pause := minOrderPause; ; pause = min(2*pause, maxOrderPause) {
 		err := m.obtain(ctx, name)
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		m.log.Error("there is no certificate yet", "name", name, "again_in", pause, "error", err)
+		m.log.Error("certificate order failed", "name", name, "retry_in", pause, "error", err)
 		select {
 		case <-ctx.Done():
 			return
@@ -189,9 +183,9 @@ func (m *Manager) have(ctx context.Context, name string) {
 	}
 }
 
-// obtain has a certificate in the storage and takes it up, renewed where it is due.
+// obtain loads the certificate from the storage, orders it if it is missing and renews it if it is due.
 func (m *Manager) obtain(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, orderPatience)
+	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
 	magic := m.magic.Load()
 	if err := magic.ObtainCertAsync(ctx, name); err != nil {
@@ -206,36 +200,36 @@ func (m *Manager) obtain(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	m.log.Info("certificate", "name", name, "serial", cert.Leaf.SerialNumber.Text(16), "until", cert.Leaf.NotAfter)
+	m.log.Info("certificate loaded", "name", name, "serial", cert.Leaf.SerialNumber.Text(16), "expires", cert.Leaf.NotAfter)
 	return nil
 }
 
-// Expiries tells until when the certificates are valid that clients are shown, by name:
-// those of ACME by their domain, the operator's own by their first.
+// Expiries returns when the served certificates expire, by name: the domain for those of ACME, the
+// first name of the certificate for the operator's.
 func (m *Manager) Expiries() map[string]time.Time {
-	a := m.current.Load()
-	ends := make(map[string]time.Time, len(a.domains)+len(a.pairs))
-	for _, name := range a.domains {
+	s := m.current.Load()
+	expiries := make(map[string]time.Time, len(s.domains)+len(s.pairs))
+	for _, name := range s.domains {
 		for _, c := range m.cache.AllMatchingCertificates(name) {
-			if c.Leaf.NotAfter.After(ends[name]) {
-				ends[name] = c.Leaf.NotAfter
+			if c.Leaf.NotAfter.After(expiries[name]) {
+				expiries[name] = c.Leaf.NotAfter
 			}
 		}
 	}
-	for _, l := range a.pairs {
+	for _, l := range s.pairs {
 		leaf := l.certificate.Load().Leaf
 		name := leaf.Subject.CommonName
 		if len(leaf.DNSNames) > 0 {
 			name = leaf.DNSNames[0]
 		}
-		if before, ok := ends[name]; !ok || leaf.NotAfter.Before(before) {
-			ends[name] = leaf.NotAfter
+		if other, ok := expiries[name]; !ok || leaf.NotAfter.Before(other) {
+			expiries[name] = leaf.NotAfter
 		}
 	}
-	return ends
+	return expiries
 }
 
-// Close ends what Start has begun, releases locks, and closes the storage.
+// Close stops all orders and renewals, releases the locks and closes the storage.
 func (m *Manager) Close() error {
 	m.stop()
 	m.running.Wait()
@@ -243,8 +237,8 @@ func (m *Manager) Close() error {
 	return m.config.Storage.Close()
 }
 
-// TLS returns the configuration of a listener: TLS 1.2 and up with the cipher
-// suites that Go has for good, HTTP/2, and TLS-ALPN-01 challenges.
+// TLS returns the configuration for a listener: TLS 1.2 or later, Go's default cipher suites, HTTP/2, and
+// TLS-ALPN-01 challenges.
 func (m *Manager) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
@@ -253,23 +247,23 @@ func (m *Manager) TLS() *tls.Config {
 	}
 }
 
-// certificate chooses the one for a handshake. Who names nothing gets the first
-// there is; who names what is not configured gets none.
+// certificate selects the certificate for a handshake. A client without a server name gets the first
+// certificate. A server name that is not configured is an error.
 func (m *Manager) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-	a, name := m.current.Load(), strings.ToLower(hello.ServerName)
-	listed := slices.Contains(a.domains, name)
+	s, name := m.current.Load(), strings.ToLower(hello.ServerName)
+	listed := slices.Contains(s.domains, name)
 	if slices.Contains(hello.SupportedProtos, acmez.ACMETLS1Protocol) {
 		if magic := m.magic.Load(); listed && magic != nil {
 			return magic.GetCertificate(hello)
 		}
 		return nil, fmt.Errorf("no challenge for %q", name)
 	}
-	if c := a.pair(hello, name); c != nil {
+	if c := s.pair(hello, name); c != nil {
 		return c, nil
 	}
-	if name == "" && len(a.domains) > 0 {
-		anonymous := *hello
-		anonymous.ServerName, hello, listed = a.domains[0], &anonymous, true
+	if name == "" && len(s.domains) > 0 {
+		named := *hello
+		named.ServerName, hello, listed = s.domains[0], &named, true
 	}
 	if magic := m.magic.Load(); listed && magic != nil {
 		return magic.GetCertificate(hello)
@@ -277,11 +271,11 @@ func (m *Manager) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, err
 	return nil, fmt.Errorf("no certificate for %q", name)
 }
 
-// pair returns the operator's own certificate for a name that the client can
-// verify, else one for the name; nil where there is none.
-func (a *answers) pair(hello *tls.ClientHelloInfo, name string) *tls.Certificate {
+// pair returns the operator's certificate for a name: the first one that the client supports, otherwise
+// the first one for the name. It returns nil if no pair covers the name.
+func (s *served) pair(hello *tls.ClientHelloInfo, name string) *tls.Certificate {
 	var found *tls.Certificate
-	for _, l := range a.pairs {
+	for _, l := range s.pairs {
 		c := l.certificate.Load()
 		if name != "" && !l.covers(name) {
 			continue
@@ -296,11 +290,11 @@ func (a *answers) pair(hello *tls.ClientHelloInfo, name string) *tls.Certificate
 	return found
 }
 
-// serves reports whether a host is one that is answered for.
-func (a *answers) serves(host string) bool {
-	return slices.Contains(a.domains, host) ||
-		slices.ContainsFunc(a.pairs, func(l *loaded) bool { return l.covers(host) })
+// serves reports whether a host is configured.
+func (s *served) serves(host string) bool {
+	return slices.Contains(s.domains, host) ||
+		slices.ContainsFunc(s.pairs, func(l *loadedPair) bool { return l.covers(host) })
 }
 
-// zapLogger is where the ACME library writes what it has to say.
+// zapLogger returns a logger for the ACME library that writes to slog.
 func zapLogger(log *slog.Logger) *zap.Logger { return zap.New(zapCore{log.Handler()}) }

@@ -1,7 +1,10 @@
 package tlsauto
 
 import (
+	"bytes"
 	"context"
+	"crypto/cipher"
+	"encoding/binary"
 	"errors"
 	"log/slog"
 	"slices"
@@ -15,11 +18,11 @@ import (
 	"github.com/weirgate/weir/internal/redisclient"
 )
 
-// Keys in Redis, all in one slot of a cluster, all with a lifetime:
+// Keys in Redis. All are in one slot of a cluster, and all expire:
 //
-//	weir:{tls}:value:KEY   what is stored under KEY
-//	weir:{tls}:keys        sorted set of the KEYs by when they lapse, in milliseconds
-//	weir:{tls}:lock:NAME   the token of who holds the lock
+//	weir:{tls}:value:KEY   the value of KEY
+//	weir:{tls}:keys        sorted set of the KEYs, scored by their expiry in milliseconds
+//	weir:{tls}:lock:NAME   the token of the replica that holds the lock
 const (
 	valuePrefix = "weir:{tls}:value:"
 	keysKey     = "weir:{tls}:keys"
@@ -27,56 +30,60 @@ const (
 )
 
 const (
-	// longLife is how long a value stays that nobody reads: longer than replicas
-	// are away, and than certificates last. Reading makes it last anew.
-	longLife = 180 * 24 * time.Hour
-	// shortLife is that of challenges and probes, which their writer deletes.
-	shortLife = time.Hour
+	// longTTL is the lifetime of a value; each read renews it. It exceeds the lifetime of certificates.
+	longTTL = 180 * 24 * time.Hour
+	// shortTTL is the lifetime of challenges and probes, which their writer deletes.
+	shortTTL = time.Hour
 
-	// callTimeout bounds a command, callPatience how long one that failed is
-	// repeated: an order that was filled is worth some waiting. All may be repeated.
-	callTimeout  = time.Second
-	callPatience = 5 * time.Second
-	callPause    = 200 * time.Millisecond
+	// A call to Redis takes at most callTimeout. Failed calls are retried every callPause for retryTime,
+	// because a completed order is worth the wait. All scripts may run twice.
+	callTimeout = time.Second
+	retryTime   = 5 * time.Second
+	callPause   = 200 * time.Millisecond
 )
 
-// errLost is why the holder of a lock that it has lost can write nothing.
-var errLost = errors.New("the lock was lost: its lease has ended")
+// errLockLost is returned for a write by a replica whose lock has expired.
+var errLockLost = errors.New("certificate lock lost: its lease has expired")
 
-// keep stores a value. Where a token is given the lock must be held by it.
-var keep = redis.NewScript(`
-if ARGV[4] ~= '' and redis.call('GET', KEYS[3]) ~= ARGV[4] then return 0 end
+// storeScript stores a value. With a token it does so only while the token holds the lock.
+var storeScript = redis.NewScript(`
+local value_key, index_key, lock_key = KEYS[1], KEYS[2], KEYS[3]
+local name, value, ttl, token, index_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+if token ~= '' and redis.call('GET', lock_key) ~= token then return 0 end
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
-redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
-redis.call('PEXPIRE', KEYS[2], ARGV[5])
+redis.call('SET', value_key, value, 'PX', ttl)
+redis.call('ZREMRANGEBYSCORE', index_key, '-inf', now)
+redis.call('ZADD', index_key, now + ttl, name)
+redis.call('PEXPIRE', index_key, index_ttl)
 return 1`)
 
-// read returns a value, and makes it last anew where a lifetime is given.
-var read = redis.NewScript(`
-local value = redis.call('GET', KEYS[1])
-if value and ARGV[2] ~= '0' then
+// loadScript returns a value, and renews its lifetime unless the TTL is 0.
+var loadScript = redis.NewScript(`
+local value_key, index_key = KEYS[1], KEYS[2]
+local name, ttl = ARGV[1], ARGV[2]
+local value = redis.call('GET', value_key)
+if value and ttl ~= '0' then
   local t = redis.call('TIME')
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  redis.call('ZADD', KEYS[2], t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[2], ARGV[1])
-  redis.call('PEXPIRE', KEYS[2], ARGV[2])
+  redis.call('PEXPIRE', value_key, ttl)
+  redis.call('ZADD', index_key, t[1] * 1000 + math.floor(t[2] / 1000) + ttl, name)
+  redis.call('PEXPIRE', index_key, ttl)
 end
 return value`)
 
-// names returns the keys of what has not lapsed.
-var names = redis.NewScript(`
+// listScript returns the keys that have not expired.
+var listScript = redis.NewScript(`
 local t = redis.call('TIME')
 return redis.call('ZRANGEBYSCORE', KEYS[1], t[1] * 1000 + math.floor(t[2] / 1000), '+inf')`)
 
-// drop deletes the values of KEYS[3] and on, whose keys are ARGV[2] and on. Where a
-// token is given the lock must be held by it.
-var drop = redis.NewScript(`
-if ARGV[1] ~= '' and redis.call('GET', KEYS[2]) ~= ARGV[1] then return 0 end
+// deleteScript deletes the values KEYS[3...], which are listed as ARGV[2...]. With a token it does so only
+// while the token holds the lock.
+var deleteScript = redis.NewScript(`
+local index_key, lock_key, token = KEYS[1], KEYS[2], ARGV[1]
+if token ~= '' and redis.call('GET', lock_key) ~= token then return 0 end
 for i = 3, #KEYS do
   redis.call('DEL', KEYS[i])
-  redis.call('ZREM', KEYS[1], ARGV[i - 1])
+  redis.call('ZREM', index_key, ARGV[i - 1])
 end
 return 1`)
 
@@ -85,39 +92,39 @@ type redisStorage struct {
 	client  redisclient.Client
 	sealer  sealer
 	log     *slog.Logger
-	ctx     context.Context // until the storage is closed
+	ctx     context.Context // ends when the storage is closed
 	stop    context.CancelFunc
 	mu      sync.Mutex
 	held    map[string]*lease // by the name of the lock
 	leasing sync.WaitGroup
 }
 
-// NewRedis returns a storage on a client of its own, which it closes. With a secret,
-// the same for all replicas, what it keeps is sealed.
+// NewRedis returns a storage in Redis. It closes the client. With a secret, which must be the same in all
+// replicas, values are sealed. It returns an error if the secret is too short.
 func NewRedis(client redisclient.Client, secret []byte, log *slog.Logger) (Storage, error) {
-	s, err := newSealer(secret)
+	aead, err := redisclient.NewSealer(secret, "weir tls storage")
 	if err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	return &redisStorage{client: client, sealer: s, log: log, ctx: ctx, stop: stop, held: map[string]*lease{}}, nil
+	return &redisStorage{client: client, sealer: sealer{aead}, log: log, ctx: ctx, stop: stop, held: map[string]*lease{}}, nil
 }
 
 // Close implements Storage.
 func (s *redisStorage) Close() error {
-	s.mu.Lock() // after this no lease begins
+	s.mu.Lock() // no lease starts after stop
 	s.stop()
 	s.mu.Unlock()
 	s.leasing.Wait()
 	return s.client.Close()
 }
 
-// call runs what may be run twice, again where Redis does not answer.
+// call runs an idempotent call and retries it while Redis does not respond.
 func (s *redisStorage) call(ctx context.Context, do func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, callPatience)
+	ctx, cancel := context.WithTimeout(ctx, retryTime)
 	defer cancel()
 	for {
-		err := once(ctx, do)
+		err := callOnce(ctx, do)
 		if err == nil || errors.Is(err, redis.Nil) {
 			return err
 		}
@@ -129,59 +136,58 @@ func (s *redisStorage) call(ctx context.Context, do func(context.Context) error)
 	}
 }
 
-// once runs a command in its time.
-func once(ctx context.Context, do func(context.Context) error) error {
+func callOnce(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return do(ctx)
 }
 
-// life is how long a value under a key lasts.
-func life(key string) time.Duration {
+// ttl returns the lifetime of the value of a key.
+func ttl(key string) time.Duration {
 	if strings.Contains(key, "/challenge_tokens/") || strings.HasPrefix(key, "rw_test_") {
-		return shortLife
+		return shortTTL
 	}
-	return longLife
+	return longTTL
 }
 
-// Store implements certmagic.Storage. What a holder of a name's lock writes for
-// that name is written only while it holds it.
+// Store implements certmagic.Storage. A write that belongs to an order succeeds only while this replica holds
+// the lock of the order.
 func (s *redisStorage) Store(ctx context.Context, key string, data []byte) error {
 	lock, token := s.fence(key)
-	text, wrote := s.sealer.seal(key, data, time.Now()), 0
+	value, stored := s.sealer.seal(key, data, time.Now()), 0
 	err := s.call(ctx, func(ctx context.Context) (err error) {
-		wrote, err = keep.Run(ctx, s.client, []string{valuePrefix + key, keysKey, lockPrefix + lock},
-			key, text, life(key).Milliseconds(), token, longLife.Milliseconds()).Int()
+		stored, err = storeScript.Run(ctx, s.client, []string{valuePrefix + key, keysKey, lockPrefix + lock},
+			key, value, ttl(key).Milliseconds(), token, longTTL.Milliseconds()).Int()
 		return err
 	})
-	if err == nil && wrote == 0 {
-		return errLost
+	if err == nil && stored == 0 {
+		return errLockLost
 	}
 	return err
 }
 
-// get reads a value. What cannot be opened is not there, and that is said.
-func (s *redisStorage) get(ctx context.Context, key string) (data []byte, written time.Time, err error) {
-	again := life(key)
-	if again == shortLife {
-		again = 0
+// get loads a value. A value that cannot be opened is logged and treated as missing.
+func (s *redisStorage) get(ctx context.Context, key string) (data []byte, modified time.Time, err error) {
+	renewal := ttl(key)
+	if renewal == shortTTL {
+		renewal = 0
 	}
-	var text string
+	var value string
 	err = s.call(ctx, func(ctx context.Context) (err error) {
-		text, err = read.Run(ctx, s.client, []string{valuePrefix + key, keysKey}, key, again.Milliseconds()).Text()
+		value, err = loadScript.Run(ctx, s.client, []string{valuePrefix + key, keysKey}, key, renewal.Milliseconds()).Text()
 		return err
 	})
 	if errors.Is(err, redis.Nil) {
-		return nil, written, missing(key)
+		return nil, modified, missing(key)
 	}
 	if err != nil {
-		return nil, written, err
+		return nil, modified, err
 	}
-	if data, written, err = s.sealer.open(key, []byte(text)); err != nil {
-		s.log.Warn("what the store holds for TLS is not used: it was not written with this cache.key, or was changed", "key", key)
-		return nil, written, missing(key)
+	if data, modified, err = s.sealer.open(key, []byte(value)); err != nil {
+		s.log.Warn("stored TLS value ignored: it was changed or sealed with another cache.key", "key", key)
+		return nil, modified, missing(key)
 	}
-	return data, written, nil
+	return data, modified, nil
 }
 
 // Load implements certmagic.Storage.
@@ -190,16 +196,15 @@ func (s *redisStorage) Load(ctx context.Context, key string) ([]byte, error) {
 	return data, err
 }
 
-// keys are all there are.
 func (s *redisStorage) keys(ctx context.Context) (keys []string, err error) {
 	err = s.call(ctx, func(ctx context.Context) (err error) {
-		keys, err = names.Run(ctx, s.client, []string{keysKey}).StringSlice()
+		keys, err = listScript.Run(ctx, s.client, []string{keysKey}).StringSlice()
 		return err
 	})
 	return keys, err
 }
 
-// Delete implements certmagic.Storage, and is fenced as Store is.
+// Delete implements certmagic.Storage. It needs the same lock as Store.
 func (s *redisStorage) Delete(ctx context.Context, key string) error {
 	lock, token := s.fence(key)
 	all, err := s.keys(ctx)
@@ -214,11 +219,11 @@ func (s *redisStorage) Delete(ctx context.Context, key string) error {
 	}
 	deleted := 0
 	err = s.call(ctx, func(ctx context.Context) (err error) {
-		deleted, err = drop.Run(ctx, s.client, keys, args...).Int()
+		deleted, err = deleteScript.Run(ctx, s.client, keys, args...).Int()
 		return err
 	})
 	if err == nil && deleted == 0 {
-		return errLost
+		return errLockLost
 	}
 	return err
 }
@@ -245,9 +250,61 @@ func (s *redisStorage) Stat(ctx context.Context, key string) (certmagic.KeyInfo,
 		return certmagic.KeyInfo{}, err
 	}
 	if slices.Contains(keys, key) {
-		data, written, err := s.get(ctx, key)
-		return certmagic.KeyInfo{Key: key, Modified: written, Size: int64(len(data)), IsTerminal: err == nil}, err
+		data, modified, err := s.get(ctx, key)
+		return certmagic.KeyInfo{Key: key, Modified: modified, Size: int64(len(data)), IsTerminal: err == nil}, err
 	}
 	_, err = below(key, keys, false)
 	return certmagic.KeyInfo{Key: key}, err
 }
+
+// sealer encodes values:
+//
+//	weirtls1 | 0 (plain) or 1 (sealed) | time of writing, 8 bytes, Unix milliseconds | data
+//
+// Sealed data are encrypted with AES-256-GCM, with the nonce in front, and authenticated together with the key
+// and the header. With a secret, plain values are rejected: otherwise a writer in Redis could replace a private key.
+type sealer struct {
+	aead cipher.AEAD // nil without a secret
+}
+
+const (
+	valueMagic  = "weirtls1"
+	plainValue  = 0
+	sealedValue = 1
+)
+
+var errInvalidValue = errors.New("value was not written for this key")
+
+func (s sealer) seal(key string, data []byte, modified time.Time) []byte {
+	kind := byte(plainValue)
+	if s.aead != nil {
+		kind = sealedValue
+	}
+	header := binary.BigEndian.AppendUint64(append([]byte(valueMagic), kind), uint64(modified.UnixMilli()))
+	if s.aead == nil {
+		return append(header, data...)
+	}
+	return append(header, s.aead.Seal(nil, nil, data, additionalData(key, header))...)
+}
+
+func (s sealer) open(key string, value []byte) (data []byte, modified time.Time, err error) {
+	const headerLength = len(valueMagic) + 1 + 8
+	if len(value) < headerLength || !bytes.HasPrefix(value, []byte(valueMagic)) {
+		return nil, modified, errInvalidValue
+	}
+	header, data := value[:headerLength], value[headerLength:]
+	modified = time.UnixMilli(int64(binary.BigEndian.Uint64(header[len(valueMagic)+1:])))
+	switch kind := header[len(valueMagic)]; {
+	case kind == plainValue && s.aead == nil:
+		return data, modified, nil
+	case kind == sealedValue && s.aead != nil:
+		if data, err = s.aead.Open(nil, nil, data, additionalData(key, header)); err != nil {
+			return nil, modified, errInvalidValue
+		}
+		return data, modified, nil
+	}
+	return nil, modified, errInvalidValue
+}
+
+// additionalData returns the authenticated data. The header has a fixed length, so the result is unambiguous.
+func additionalData(key string, header []byte) []byte { return append(bytes.Clone(header), key...) }

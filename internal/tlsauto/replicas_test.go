@@ -22,8 +22,8 @@ import (
 	"github.com/weirgate/weir/internal/redistest"
 )
 
-// replica is a process of its own, for the library keeps in a process what a second
-// manager in it would share.
+// replica configures a replica process. Replicas need separate processes, because certmagic shares locks within
+// one process.
 type replica struct {
 	Secure, Plain string // addresses
 	CA, Trust     string // URL, PEM file
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// serveReplica serves until standard input ends.
+// serveReplica serves until standard input is closed.
 func serveReplica(spec string) error {
 	var r replica
 	if err := json.Unmarshal([]byte(spec), &r); err != nil {
@@ -100,14 +100,13 @@ func startReplica(t *testing.T, r replica, log io.Writer) {
 	t.Cleanup(func() {
 		_ = stdin.Close()
 		if err := process.Wait(); err != nil {
-			t.Errorf("a replica ended with %v", err)
+			t.Errorf("replica exited: %v", err)
 		}
 	})
 }
 
-// TestTwoReplicasHaveOneCertificate: one is ordered and both serve it; when it is due
-// one is ordered in its place, and both serve that.
-func TestTwoReplicasHaveOneCertificate(t *testing.T) {
+// One replica orders and renews; both serve the result.
+func TestReplicasShareOneCertificate(t *testing.T) {
 	socket := redistest.Server(t)
 	var secure, plain [2]string
 	for i := range 2 {
@@ -140,19 +139,19 @@ func TestTwoReplicasHaveOneCertificate(t *testing.T) {
 	}
 	one, orders := serial(0, ""), ca.Orders()
 	if other := serial(1, ""); other != one || orders != ca.Orders() {
-		t.Errorf("one serves %s, the other %s; %d orders, then %d", one, other, orders, ca.Orders())
+		t.Errorf("certificates %s and %s; %d orders, then %d", one, other, orders, ca.Orders())
 	}
 	ca.RenewNow()
 	renewed := serial(0, one)
 	if other := serial(1, one); other != renewed {
-		t.Errorf("one serves %s, the other %s", renewed, other)
+		t.Errorf("certificates %s and %s after the renewal", renewed, other)
 	}
 	if ca.Orders() != 2 || ca.Issued() != 2 || ca.Accounts() != 1 {
-		t.Errorf("%d orders, %d certificates, %d accounts", ca.Orders(), ca.Issued(), ca.Accounts())
+		t.Errorf("%d orders, %d certificates, %d accounts; want 2, 2, 1", ca.Orders(), ca.Issued(), ca.Accounts())
 	}
 	client := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})
 	defer func() { _ = client.Close() }()
-	everyKeyEnds(t, client)
+	assertEveryKeyExpires(t, client)
 	for _, key := range client.Keys(t.Context(), valuePrefix+"*").Val() {
 		if text := client.Get(t.Context(), key).Val(); strings.Contains(text, "PRIVATE") || strings.Contains(text, "CERTIFICATE") {
 			t.Errorf("%s is not sealed", key)

@@ -13,15 +13,15 @@ import (
 	"github.com/caddyserver/certmagic"
 )
 
-// Storage is where certificates, accounts and locks are kept.
+// Storage holds certificates, accounts and locks.
 type Storage interface {
 	certmagic.Storage
-	// Close releases the locks that are held, and what the storage has open.
+	// Close releases all locks and connections of the storage.
 	Close() error
 }
 
-// NewFolder returns a storage in a folder, which processes on one machine, or on
-// one file system, may share. Its files are for their owner only.
+// NewFolder returns a storage in a folder. Processes with a common file system may share it. Only the owner
+// can read its files.
 func NewFolder(path string) Storage { return folder{&certmagic.FileStorage{Path: path}} }
 
 type folder struct{ *certmagic.FileStorage }
@@ -29,8 +29,7 @@ type folder struct{ *certmagic.FileStorage }
 // Close implements Storage.
 func (folder) Close() error { return nil }
 
-// NewMemory returns a storage that ends with the process: every start orders
-// anew.
+// NewMemory returns a storage in memory. Every start of the process orders new certificates.
 func NewMemory() Storage {
 	return &memory{values: map[string]value{}, locks: map[string]chan struct{}{}}
 }
@@ -38,7 +37,7 @@ func NewMemory() Storage {
 type memory struct {
 	mu     sync.Mutex
 	values map[string]value
-	locks  map[string]chan struct{} // of one place each, taken while locked
+	locks  map[string]chan struct{} // each holds one value while it is locked
 }
 
 type value struct {
@@ -118,11 +117,11 @@ func (m *memory) Unlock(_ context.Context, name string) error {
 	case <-m.lock(name):
 		return nil
 	default:
-		return fmt.Errorf("lock %q: is not held", name)
+		return fmt.Errorf("unlock %q: lock is not held", name)
 	}
 }
 
-// lock returns the lock of a name. There are few names, and they stay.
+// lock returns the lock of a name. Locks are never removed: there are few names.
 func (m *memory) lock(name string) chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -132,11 +131,10 @@ func (m *memory) lock(name string) chan struct{} {
 	return m.locks[name]
 }
 
-// missing is the error that the ACME library knows what is not there by.
+// missing returns the error by which the ACME library recognizes a missing key.
 func missing(key string) error { return fmt.Errorf("%s: %w", key, fs.ErrNotExist) }
 
-// below lists what of the keys is below a prefix, by components: the keys and, when
-// recursive, the folders between; else only the names right below it.
+// below lists the paths below a prefix, by path components. Without recursive it lists only direct children.
 func below(prefix string, keys []string, recursive bool) ([]string, error) {
 	prefix = strings.Trim(prefix, "/")
 	found := map[string]bool{}

@@ -19,7 +19,7 @@ import (
 
 var secret = []byte(strings.Repeat("k", 32))
 
-// openRedis opens a storage on a server, by its address.
+// openRedis opens a storage on the Redis server at an address.
 func openRedis(t *testing.T, network, address string, secret []byte) (*redisStorage, redis.UniversalClient) {
 	t.Helper()
 	client := redis.NewClient(&redis.Options{Network: network, Addr: address, MaxRetries: -1, ContextTimeoutEnabled: true})
@@ -27,11 +27,11 @@ func openRedis(t *testing.T, network, address string, secret []byte) (*redisStor
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.Close() }) // again, where the test did
+	t.Cleanup(func() { _ = s.Close() }) // some tests close it themselves
 	return s.(*redisStorage), client
 }
 
-// eachStorage runs a test on all of them.
+// eachStorage runs a test on every implementation.
 func eachStorage(t *testing.T, test func(*testing.T, Storage)) {
 	for _, c := range []struct {
 		name string
@@ -39,13 +39,13 @@ func eachStorage(t *testing.T, test func(*testing.T, Storage)) {
 	}{
 		{"memory", func(*testing.T) Storage { return NewMemory() }},
 		{"folder", func(t *testing.T) Storage { return NewFolder(t.TempDir()) }},
-		{"a Redis in this process", func(t *testing.T) Storage {
+		{"miniredis", func(t *testing.T) Storage {
 			s, _ := openRedis(t, "tcp", miniredis.RunT(t).Addr(), nil)
 			return s
 		}},
-		{"a real Redis, sealed", func(t *testing.T) Storage {
+		{"redis-server, sealed", func(t *testing.T) Storage {
 			s, client := openRedis(t, "unix", redistest.Server(t), secret)
-			t.Cleanup(func() { everyKeyEnds(t, client) })
+			t.Cleanup(func() { assertEveryKeyExpires(t, client) })
 			return s
 		}},
 	} {
@@ -53,20 +53,20 @@ func eachStorage(t *testing.T, test func(*testing.T, Storage)) {
 	}
 }
 
-// everyKeyEnds makes sure that every key has a lifetime.
-func everyKeyEnds(t *testing.T, client redis.UniversalClient) {
+// assertEveryKeyExpires fails the test if a key has no TTL or an unknown prefix.
+func assertEveryKeyExpires(t *testing.T, client redis.UniversalClient) {
 	keys, err := client.Keys(context.Background(), "*").Result()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range keys {
 		if life, err := client.TTL(context.Background(), key).Result(); err != nil || life <= 0 || !strings.HasPrefix(key, "weir:{tls}:") {
-			t.Errorf("%s lives %v, %v", key, life, err)
+			t.Errorf("%s has TTL %v, error %v", key, life, err)
 		}
 	}
 }
 
-func TestStorageKeepsWhatCertmagicAsks(t *testing.T) {
+func TestStorageMeetsTheContractOfCertmagic(t *testing.T) {
 	eachStorage(t, func(t *testing.T, s Storage) {
 		ctx := t.Context()
 		put := func(key, text string) {
@@ -87,7 +87,7 @@ func TestStorageKeepsWhatCertmagicAsks(t *testing.T) {
 		}
 		has("certificates/ca/a/a.crt", "")
 		if _, err := s.Stat(ctx, "certificates"); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("nothing is there: %v", err)
+			t.Errorf("stat in an empty storage: %v", err)
 		}
 		put("certificates/ca/a/a.crt", "one")
 		put("certificates/ca/a/a.crt", "two")
@@ -125,19 +125,19 @@ func TestStorageKeepsWhatCertmagicAsks(t *testing.T) {
 	})
 }
 
-func TestOneHoldsALock(t *testing.T) {
+func TestLockIsExclusive(t *testing.T) {
 	eachStorage(t, func(t *testing.T, s Storage) {
 		ctx := t.Context()
 		if err := s.Lock(ctx, "a"); err != nil {
 			t.Fatal(err)
 		}
-		impatient, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()
-		if err := s.Lock(impatient, "a"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a second holder: %v", err)
+		if err := s.Lock(short, "a"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("lock a held lock: %v", err)
 		}
 		if err := s.Lock(ctx, "b"); err != nil {
-			t.Errorf("another lock: %v", err)
+			t.Errorf("lock another name: %v", err)
 		}
 		got := make(chan error)
 		go func() { got <- s.Lock(ctx, "a") }()
@@ -147,7 +147,7 @@ func TestOneHoldsALock(t *testing.T) {
 	})
 }
 
-func TestAttack42RedisShowsNoPrivateKeyAndPlantsNone(t *testing.T) {
+func TestSealedValuesCannotBeReadOrForged(t *testing.T) {
 	server := miniredis.RunT(t)
 	s, client := openRedis(t, "tcp", server.Addr(), secret)
 	open, _ := openRedis(t, "tcp", server.Addr(), nil)
@@ -157,29 +157,29 @@ func TestAttack42RedisShowsNoPrivateKeyAndPlantsNone(t *testing.T) {
 	if err := s.Store(ctx, key, []byte(text)); err != nil {
 		t.Fatal(err)
 	}
-	kept := client.Get(ctx, valuePrefix+key).Val()
-	if strings.Contains(kept, "PRIVATE") {
-		t.Errorf("Redis holds %q", kept)
+	stored := client.Get(ctx, valuePrefix+key).Val()
+	if strings.Contains(stored, "PRIVATE") {
+		t.Errorf("Redis holds %q", stored)
 	}
-	for what, reader := range map[string]Storage{"without the secret": open, "with another": other} {
-		if got, err := reader.Load(ctx, key); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("read %s: %q, %v", what, got, err)
+	for reader, storage := range map[string]Storage{"without a secret": open, "with another secret": other} {
+		if got, err := storage.Load(ctx, key); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("load %s: %q, %v", reader, got, err)
 		}
 	}
-	for what, planted := range map[string]string{
-		"one bit off": kept[:len(kept)-1] + string(kept[len(kept)-1]^1),
-		"cut off":     kept[:20], "none": "", "nonsense": "x", "another time": kept[:10] + "\x01" + kept[11:],
-		"not sealed": string(open.sealer.seal(key, []byte("EVIL"), time.Now())),
-		"another's":  string(s.sealer.seal("certificates/ca/b/b.key", []byte("EVIL"), time.Now())),
+	for name, forged := range map[string]string{
+		"one bit changed": stored[:len(stored)-1] + string(stored[len(stored)-1]^1),
+		"truncated":       stored[:20], "empty": "", "nonsense": "x", "other time": stored[:10] + "\x01" + stored[11:],
+		"not sealed":           string(open.sealer.seal(key, []byte("EVIL"), time.Now())),
+		"value of another key": string(s.sealer.seal("certificates/ca/b/b.key", []byte("EVIL"), time.Now())),
 	} {
-		client.Set(ctx, valuePrefix+key, planted, time.Hour)
+		client.Set(ctx, valuePrefix+key, forged, time.Hour)
 		if got, err := s.Load(ctx, key); !errors.Is(err, fs.ErrNotExist) || s.Exists(ctx, key) {
-			t.Errorf("%s: %q, %v", what, got, err)
+			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
 }
 
-func TestValuesLastWhileTheyAreRead(t *testing.T) {
+func TestReadsRenewTheTTL(t *testing.T) {
 	server := miniredis.RunT(t)
 	s, client := openRedis(t, "tcp", server.Addr(), nil)
 	ctx := t.Context()
@@ -196,35 +196,35 @@ func TestValuesLastWhileTheyAreRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if life(account) != longLife || life(challenge) != 30*time.Minute {
-		t.Errorf("they last %v and %v", life(account), life(challenge))
+	if life(account) != longTTL || life(challenge) != 30*time.Minute {
+		t.Errorf("TTLs %v and %v", life(account), life(challenge))
 	}
 }
 
-func TestALeaseOutlivesItsHolderBySeconds(t *testing.T) {
+func TestLeaseExpiresAfterItsHolderDied(t *testing.T) {
 	server := miniredis.RunT(t)
 	s, client := openRedis(t, "tcp", server.Addr(), nil)
-	client.Set(t.Context(), lockPrefix+"a", "who has died", leaseLife)
+	client.Set(t.Context(), lockPrefix+"a", "dead replica", leaseTTL)
 	if ok, err := s.TryLock(t.Context(), "a"); ok || err != nil {
-		t.Errorf("taken at once: %v", err)
+		t.Errorf("locked before the lease expired: %v", err)
 	}
-	server.FastForward(leaseLife)
+	server.FastForward(leaseTTL)
 	if ok, err := s.TryLock(t.Context(), "a"); !ok || err != nil {
-		t.Errorf("not taken: %v", err)
+		t.Errorf("not locked after the lease expired: %v", err)
 	}
-	server.FastForward(leaseLife - time.Second)
-	redistest.Eventually(t, "a living holder renews", func(ctx context.Context) bool {
-		return client.PTTL(ctx, lockPrefix+"a").Val() > leaseLife-time.Second
+	server.FastForward(leaseTTL - time.Second)
+	redistest.Eventually(t, "the holder renews its lease", func(ctx context.Context) bool {
+		return client.PTTL(ctx, lockPrefix+"a").Val() > leaseTTL-time.Second
 	})
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
 	if server.Exists(lockPrefix + "a") {
-		t.Error("a holder that ends keeps its lock")
+		t.Error("a closed storage keeps its lock")
 	}
 }
 
-func TestLockOutwaitsARedisThatIsAway(t *testing.T) {
+func TestLockRetriesWhileRedisIsDown(t *testing.T) {
 	server := miniredis.RunT(t)
 	s, _ := openRedis(t, "tcp", server.Addr(), nil)
 	server.SetError("LOADING")

@@ -1,14 +1,12 @@
-// Package webhook receives deliveries (Document B section 6): it verifies them, and
-// tells once what each is about.
+// Package webhook receives webhook deliveries (Document B section 6). It verifies them and reports
+// each delivery once as an [Event].
 //
 // Invariants:
-//   - Nothing is read from a body whose SHA-256 signature over its raw bytes is not
-//     that of the secret.
-//   - A delivery is told once, however often it comes, as far back as so many are
-//     remembered.
-//   - A delivery is a hint that something has changed; no data is taken from it.
+//   - A body is parsed only after its SHA-256 signature was verified.
+//   - A delivery that arrives again is not reported again, as long as its identifier is remembered.
+//   - An event names what has changed. No data is taken from a delivery.
 //
-// It does not know what becomes stale: the catalogue does.
+// Entry point: [Receiver.Handler]. The catalogue decides which cache entries an event makes stale.
 package webhook
 
 import (
@@ -29,96 +27,93 @@ import (
 )
 
 const (
-	// maxPayload is the largest delivery (section 6.1).
+	// maxPayload is the size of the largest delivery (section 6.1).
 	maxPayload = 25 << 20
-	// atOnce bounds how many deliveries are read at the same time.
-	atOnce = 4
-	// patience is how long a delivery may take to come: nobody holds a place for ever.
-	patience = 30 * time.Second
-	// remembered is of how many deliveries the identifiers are kept.
-	remembered = 16384
+	// maxConcurrent is the number of deliveries that are read at the same time.
+	maxConcurrent = 4
+	// readTimeout is the time in which a delivery must have arrived.
+	readTimeout = 30 * time.Second
+	// maxRemembered is the number of delivery identifiers that are remembered.
+	maxRemembered = 16384
 )
 
-// Event is what a delivery tells.
+// Event is the content of one delivery.
 type Event struct {
 	Name, Delivery string
-	// Repository is "owner/name"; empty where the delivery names none.
+	// Repository is "owner/name" in lower case. It is empty if the delivery names no repository.
 	Repository string
-	// Organization is the owner's name, or the organization's.
+	// Organization is the owner of the repository, or the organization of the delivery, in lower case.
 	Organization string
-	// Aside is whether it is a push to another branch than the repository's default, or
-	// of a tag.
-	Aside bool
+	// OtherBranch is true for a push of a tag, or to a branch that is not the default branch.
+	OtherBranch bool
 }
 
-// Receiver is a handler of deliveries. It is safe for concurrent use.
+// Receiver verifies deliveries and reports events. It is safe for concurrent use.
 type Receiver struct {
-	changed func(Event)
-	slots   chan struct{}
+	report func(Event)
+	slots  chan struct{}
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	seen map[string]bool
-	ring []string // the same, the oldest at next
+	ring []string // the keys of seen; the oldest is at next
 	next int
 }
 
-// NewReceiver returns a receiver that tells of each delivery.
-func NewReceiver(changed func(Event)) *Receiver {
-	return &Receiver{changed: changed, slots: make(chan struct{}, atOnce), seen: map[string]bool{}, ring: make([]string, remembered)}
+// NewReceiver returns a receiver that calls report for each new delivery.
+func NewReceiver(report func(Event)) *Receiver {
+	return &Receiver{report: report, slots: make(chan struct{}, maxConcurrent), seen: map[string]bool{}, ring: make([]string, maxRemembered)}
 }
 
-// Handler receives deliveries in the words of a dialect that are signed with the
-// secret.
+// Handler returns a handler for deliveries that are signed with the secret. The dialect names the headers.
 func (v *Receiver) Handler(dialect *policy.Dialect, secret []byte) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		respond := func(status int, text string) {
+			h := w.Header()
+			h.Set("Content-Type", "text/plain; charset=utf-8")
+			h.Set("Cache-Control", "no-store")
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, text+"\n") // best effort: the sender may have disconnected
+		}
 		if r.Method != http.MethodPost {
 			w.Header().Set("Allow", http.MethodPost)
-			answer(w, http.StatusMethodNotAllowed, "deliveries are sent by POST")
+			respond(http.StatusMethodNotAllowed, "method not allowed; use POST")
 			return
 		}
 		select {
 		case v.slots <- struct{}{}:
 			defer func() { <-v.slots }()
 		case <-r.Context().Done():
-			return // nobody is there to be told
+			return
 		}
-		control := http.NewResponseController(w)
-		_ = control.SetReadDeadline(time.Now().Add(patience)) // where it cannot be set the server's own must do
-		status, text := v.receive(w, r, dialect, secret)
-		answer(w, status, text)
+		// A connection without deadlines has those of its server.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTimeout))
+		respond(v.receive(w, r, dialect, secret))
 	})
 }
 
-func answer(w http.ResponseWriter, status int, text string) {
-	h := w.Header()
-	h.Set("Content-Type", "text/plain; charset=utf-8")
-	h.Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	_, _ = io.WriteString(w, text+"\n") // a sender that is gone does not mind
-}
-
+// receive returns the status and the text of the response.
 func (v *Receiver) receive(w http.ResponseWriter, r *http.Request, dialect *policy.Dialect, secret []byte) (status int, text string) {
 	sum := hmac.New(sha256.New, secret)
 	body, err := io.ReadAll(io.TeeReader(http.MaxBytesReader(w, r.Body, maxPayload), sum))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return http.StatusRequestEntityTooLarge, "a delivery has 25 MB at most"
+		return http.StatusRequestEntityTooLarge, "delivery too large; the limit is 25 MB"
 	case err != nil:
-		return http.StatusBadRequest, "the body ended too early"
+		return http.StatusBadRequest, "request body incomplete"
 	}
 	if err := verify(r.Header, sum.Sum(nil)); err != nil {
 		return http.StatusUnauthorized, err.Error()
 	}
 	e := Event{Name: r.Header.Get(dialect.Webhook.Event), Delivery: r.Header.Get(dialect.Webhook.Delivery)}
 	if e.Name == "" || e.Delivery == "" {
-		return http.StatusBadRequest, fmt.Sprintf("%s and %s are needed", dialect.Webhook.Event, dialect.Webhook.Delivery)
+		return http.StatusBadRequest, fmt.Sprintf("header missing; send %s and %s", dialect.Webhook.Event, dialect.Webhook.Delivery)
 	}
-	if err := e.read(r.Header.Get("Content-Type"), body); err != nil {
+	if err := e.parse(r.Header.Get("Content-Type"), body); err != nil {
 		return http.StatusBadRequest, err.Error()
 	}
 	if v.isNew(e.Delivery) {
-		v.changed(e)
+		v.report(e)
 	}
 	return http.StatusAccepted, "accepted"
 }
@@ -128,19 +123,19 @@ func verify(h http.Header, sum []byte) error {
 	values := h["X-Hub-Signature-256"]
 	if len(values) != 1 {
 		if h.Get("X-Hub-Signature") != "" {
-			return errors.New("a signature by SHA-1 alone is not enough: X-Hub-Signature-256 is needed")
+			return errors.New("X-Hub-Signature-256 missing; a SHA-1 signature is not sufficient")
 		}
-		return errors.New("X-Hub-Signature-256 is needed, once")
+		return errors.New("send X-Hub-Signature-256 exactly once")
 	}
-	shown, ok := strings.CutPrefix(values[0], "sha256=")
-	signature, err := hex.DecodeString(shown)
+	text, ok := strings.CutPrefix(values[0], "sha256=")
+	signature, err := hex.DecodeString(text)
 	if !ok || err != nil || !hmac.Equal(signature, sum) {
-		return errors.New("the signature is not that of the secret")
+		return errors.New("signature mismatch; sign with the configured secret")
 	}
 	return nil
 }
 
-// isNew remembers a delivery, and reports whether it was not seen before.
+// isNew remembers a delivery and reports whether it was unknown before.
 func (v *Receiver) isNew(delivery string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -153,34 +148,32 @@ func (v *Receiver) isNew(delivery string) bool {
 	return true
 }
 
-// payload is what of a delivery tells where something has changed (section 6.3).
-type payload struct {
-	Ref        string `json:"ref"`
-	Repository struct {
-		FullName      string `json:"full_name"`
-		DefaultBranch string `json:"default_branch"`
-	} `json:"repository"`
-	Organization struct {
-		Login string `json:"login"`
-	} `json:"organization"`
-}
-
-// read reads where the event happened, from JSON or from a form.
-func (e *Event) read(contentType string, body []byte) error {
+// parse reads the repository, the organization and the branch from JSON or from a form (section 6.3).
+func (e *Event) parse(contentType string, body []byte) error {
 	if media, _, _ := strings.Cut(contentType, ";"); strings.EqualFold(strings.TrimSpace(media), "application/x-www-form-urlencoded") {
 		form, err := url.ParseQuery(string(body))
 		if err != nil {
-			return fmt.Errorf("the form cannot be read: %w", err)
+			return fmt.Errorf("invalid form: %w", err)
 		}
 		body = []byte(form.Get("payload"))
 	}
-	var p payload
-	if err := json.Unmarshal(body, &p); err != nil {
-		return fmt.Errorf("the payload is no JSON object: %w", err)
+	var payload struct {
+		Ref        string `json:"ref"`
+		Repository struct {
+			FullName      string `json:"full_name"`
+			DefaultBranch string `json:"default_branch"`
+		} `json:"repository"`
+		Organization struct {
+			Login string `json:"login"`
+		} `json:"organization"`
 	}
-	e.Aside = e.Name == "push" && p.Ref != "" && p.Repository.DefaultBranch != "" && p.Ref != "refs/heads/"+p.Repository.DefaultBranch
-	e.Organization = strings.ToLower(p.Organization.Login)
-	owner, name, ok := strings.Cut(strings.ToLower(p.Repository.FullName), "/")
+	if err := json.Unmarshal(body, &payload); err != nil {
+		return fmt.Errorf("payload is not a JSON object: %w", err)
+	}
+	branch := payload.Repository.DefaultBranch
+	e.OtherBranch = e.Name == "push" && payload.Ref != "" && branch != "" && payload.Ref != "refs/heads/"+branch
+	e.Organization = strings.ToLower(payload.Organization.Login)
+	owner, name, ok := strings.Cut(strings.ToLower(payload.Repository.FullName), "/")
 	if ok && owner != "" && name != "" && !strings.Contains(name, "/") {
 		e.Repository, e.Organization = owner+"/"+name, owner
 	}

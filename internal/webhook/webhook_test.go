@@ -37,7 +37,7 @@ func dialect(t testing.TB) *policy.Dialect {
 	return d
 }
 
-// deliver sends a delivery to a receiver.
+// deliver sends a delivery to a receiver and returns the response.
 func deliver(t testing.TB, v *Receiver, method, body string, fields ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, "/_weir/webhooks", strings.NewReader(body))
 	for _, f := range fields {
@@ -55,75 +55,75 @@ func pushTo(ref string) string {
 	return `{"ref": "` + ref + `", "repository": {"full_name": "acme/widgets", "default_branch": "main"}}`
 }
 
-// TestAttack60Deliveries: Document B section 6.1.
-func TestAttack60Deliveries(t *testing.T) {
+// The rules are those of Document B section 6.1.
+func TestHandlerVerifiesDeliveries(t *testing.T) {
 	event, id := "X-Service-Event: push", "X-Service-Delivery: 1"
 	form := url.Values{"payload": {push}}.Encode()
-	happened := []Event{{Name: "push", Delivery: "1", Repository: "acme/widgets", Organization: "acme"}}
-	aside := []Event{{Name: "push", Delivery: "1", Repository: "acme/widgets", Organization: "acme", Aside: true}}
+	event1 := []Event{{Name: "push", Delivery: "1", Repository: "acme/widgets", Organization: "acme"}}
+	otherBranch := []Event{{Name: "push", Delivery: "1", Repository: "acme/widgets", Organization: "acme", OtherBranch: true}}
 	for _, c := range []struct {
 		name, method, body string
 		fields             []string
 		status             int
-		says               string
-		told               []Event
+		text               string // part of the response
+		want               []Event
 	}{
-		{"JSON", "POST", push, []string{event, id, signed(push), "Content-Type: application/json"}, 202, "", happened},
-		{"a form", "POST", form, []string{event, id, signed(form), "Content-Type: application/x-www-form-urlencoded; charset=utf-8"}, 202, "", happened},
+		{"JSON", "POST", push, []string{event, id, signed(push), "Content-Type: application/json"}, 202, "", event1},
+		{"a form", "POST", form, []string{event, id, signed(form), "Content-Type: application/x-www-form-urlencoded; charset=utf-8"}, 202, "", event1},
 		{"no repository", "POST", `{"organization": {"login": "Acme"}}`, []string{event, id, signed(`{"organization": {"login": "Acme"}}`)}, 202, "", []Event{{Name: "push", Delivery: "1", Repository: "", Organization: "acme"}}},
-		{"neither", "POST", `{}`, []string{event, id, signed(`{}`)}, 202, "", []Event{{Name: "push", Delivery: "1", Repository: "", Organization: ""}}},
-		{"a name that is none", "POST", `{"repository": {"full_name": "a/b/c"}}`, []string{event, id, signed(`{"repository": {"full_name": "a/b/c"}}`)}, 202, "", []Event{{Name: "push", Delivery: "1", Repository: "", Organization: ""}}},
-		{"a push to the default branch", "POST", pushTo("refs/heads/main"), []string{event, id, signed(pushTo("refs/heads/main"))}, 202, "", happened},
-		{"a push to another branch", "POST", pushTo("refs/heads/side"), []string{event, id, signed(pushTo("refs/heads/side"))}, 202, "", aside},
-		{"a push of a tag", "POST", pushTo("refs/tags/main"), []string{event, id, signed(pushTo("refs/tags/main"))}, 202, "", aside},
-		{"no signature", "POST", push, []string{event, id}, 401, "is needed", nil},
-		{"one by SHA-1 only", "POST", push, []string{event, id, "X-Hub-Signature: sha1=00"}, 401, "SHA-1 alone", nil},
-		{"of another body", "POST", push + " ", []string{event, id, signed(push)}, 401, "not that of the secret", nil},
-		{"two signatures", "POST", push, []string{event, id, signed(push), signed(push)}, 401, "once", nil},
-		{"a signature without its kind", "POST", push, []string{event, id, strings.Replace(signed(push), "sha256=", "", 1)}, 401, "not that", nil},
-		{"no hexadecimal", "POST", push, []string{event, id, "X-Hub-Signature-256: sha256=xyz"}, 401, "not that", nil},
+		{"neither repository nor organization", "POST", `{}`, []string{event, id, signed(`{}`)}, 202, "", []Event{{Name: "push", Delivery: "1", Repository: "", Organization: ""}}},
+		{"an invalid repository name", "POST", `{"repository": {"full_name": "a/b/c"}}`, []string{event, id, signed(`{"repository": {"full_name": "a/b/c"}}`)}, 202, "", []Event{{Name: "push", Delivery: "1", Repository: "", Organization: ""}}},
+		{"a push to the default branch", "POST", pushTo("refs/heads/main"), []string{event, id, signed(pushTo("refs/heads/main"))}, 202, "", event1},
+		{"a push to another branch", "POST", pushTo("refs/heads/side"), []string{event, id, signed(pushTo("refs/heads/side"))}, 202, "", otherBranch},
+		{"a push of a tag", "POST", pushTo("refs/tags/main"), []string{event, id, signed(pushTo("refs/tags/main"))}, 202, "", otherBranch},
+		{"no signature", "POST", push, []string{event, id}, 401, "exactly once", nil},
+		{"a SHA-1 signature only", "POST", push, []string{event, id, "X-Hub-Signature: sha1=00"}, 401, "SHA-1 signature is not sufficient", nil},
+		{"a signature of another body", "POST", push + " ", []string{event, id, signed(push)}, 401, "mismatch", nil},
+		{"two signatures", "POST", push, []string{event, id, signed(push), signed(push)}, 401, "exactly once", nil},
+		{"a signature without its algorithm", "POST", push, []string{event, id, strings.Replace(signed(push), "sha256=", "", 1)}, 401, "mismatch", nil},
+		{"a signature that is not hexadecimal", "POST", push, []string{event, id, "X-Hub-Signature-256: sha256=xyz"}, 401, "mismatch", nil},
 		{"no event", "POST", push, []string{id, signed(push)}, 400, "X-Service-Event", nil},
-		{"no identifier", "POST", push, []string{event, signed(push)}, 400, "X-Service-Delivery", nil},
-		{"no JSON", "POST", "push", []string{event, id, signed("push")}, 400, "no JSON", nil},
-		{"a form without a payload", "POST", "a=b", []string{event, id, signed("a=b"), "Content-Type: application/x-www-form-urlencoded"}, 400, "no JSON", nil},
-		{"not by POST", "GET", "", nil, 405, "POST", nil},
+		{"no delivery identifier", "POST", push, []string{event, signed(push)}, 400, "X-Service-Delivery", nil},
+		{"invalid JSON", "POST", "push", []string{event, id, signed("push")}, 400, "not a JSON object", nil},
+		{"a form without a payload", "POST", "a=b", []string{event, id, signed("a=b"), "Content-Type: application/x-www-form-urlencoded"}, 400, "not a JSON object", nil},
+		{"a GET", "GET", "", nil, 405, "POST", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var told []Event
-			w := deliver(t, NewReceiver(func(e Event) { told = append(told, e) }), c.method, c.body, c.fields...)
-			if w.Code != c.status || !strings.Contains(w.Body.String(), c.says) {
+			var events []Event
+			w := deliver(t, NewReceiver(func(e Event) { events = append(events, e) }), c.method, c.body, c.fields...)
+			if w.Code != c.status || !strings.Contains(w.Body.String(), c.text) {
 				t.Errorf("%d, %q", w.Code, w.Body)
 			}
-			if diff := cmp.Diff(c.told, told); diff != "" {
+			if diff := cmp.Diff(c.want, events); diff != "" {
 				t.Error(diff)
 			}
 		})
 	}
 }
 
-func TestAttack60ADeliveryIsToldOnce(t *testing.T) {
-	told := 0
-	v := NewReceiver(func(Event) { told++ })
+func TestDeliveryIsReportedOnce(t *testing.T) {
+	reports := 0
+	v := NewReceiver(func(Event) { reports++ })
 	for _, id := range []string{"a", "b", "a", "a"} {
 		if w := deliver(t, v, http.MethodPost, push, "X-Service-Event: push", "X-Service-Delivery: "+id, signed(push)); w.Code != http.StatusAccepted {
 			t.Error(w.Code)
 		}
 	}
-	if told != 2 {
-		t.Errorf("told %d times", told)
+	if reports != 2 {
+		t.Errorf("%d reports, want 2", reports)
 	}
-	for i := range remembered { // the first are forgotten
+	for i := range maxRemembered { // the identifiers above are evicted
 		v.isNew(fmt.Sprint(i))
 	}
-	if len(v.seen) != remembered {
-		t.Errorf("%d are remembered", len(v.seen))
+	if len(v.seen) != maxRemembered {
+		t.Errorf("%d identifiers are remembered, want %d", len(v.seen), maxRemembered)
 	}
 	if !v.isNew("a") {
-		t.Error("more are remembered than are to be")
+		t.Error("an evicted identifier is still known")
 	}
 }
 
-func TestAttack60ADeliveryHasABound(t *testing.T) {
+func TestDeliverySizeIsBounded(t *testing.T) {
 	large := strings.Repeat(" ", maxPayload-2) + "{}"
 	fields := []string{"X-Service-Event: push", "X-Service-Delivery: 1"}
 	v := NewReceiver(func(Event) {})
@@ -136,12 +136,12 @@ func TestAttack60ADeliveryHasABound(t *testing.T) {
 	}
 }
 
-func TestAttack60ADeliveryThatDoesNotComeHoldsNobodyUp(t *testing.T) {
+func TestStalledDeliveryDoesNotBlockOthersForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := NewReceiver(func(Event) {})
 		l := pipe.Serve(t, "hook.test:80", &http.Server{Handler: v.Handler(dialect(t), []byte(secret))})
 		began := time.Now()
-		for range 2 * atOnce {
+		for range 2 * maxConcurrent {
 			c, err := l.Dial(t.Context(), "", "")
 			if err != nil {
 				t.Fatal(err)
@@ -158,14 +158,13 @@ func TestAttack60ADeliveryThatDoesNotComeHoldsNobodyUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = r.Body.Close()
-		if took := time.Since(began); r.StatusCode != http.StatusUnauthorized || took > 2*patience {
+		if took := time.Since(began); r.StatusCode != http.StatusUnauthorized || took > 2*readTimeout {
 			t.Errorf("%d after %v", r.StatusCode, took)
 		}
 	})
 }
 
-// FuzzSignature: a delivery is read when, and only when, its one signature is that of its
-// body by the secret.
+// FuzzSignature checks that verify accepts exactly one valid signature of the body and nothing else.
 func FuzzSignature(f *testing.F) {
 	sum := func(body []byte) []byte {
 		mac := hmac.New(sha256.New, []byte("secret"))
@@ -190,13 +189,13 @@ func FuzzSignature(f *testing.F) {
 	})
 }
 
-func FuzzRead(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	f.Add("application/json", []byte(push))
 	f.Add("application/x-www-form-urlencoded", []byte("payload=%7B%7D"))
 	f.Add("", []byte(`{"repository": null}`))
 	f.Fuzz(func(t *testing.T, contentType string, body []byte) {
 		var e Event
-		if e.read(contentType, bytes.Clone(body)) != nil {
+		if e.parse(contentType, bytes.Clone(body)) != nil {
 			return
 		}
 		owner, name, ok := strings.Cut(e.Repository, "/")

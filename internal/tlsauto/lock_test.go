@@ -10,25 +10,25 @@ import (
 	"github.com/caddyserver/certmagic"
 )
 
-// slow is an issuer whose order takes so long that the lock is lost meanwhile.
-type slow struct {
+// slowIssuer loses the lock of its order before it issues a certificate.
+type slowIssuer struct {
 	certmagic.Issuer
 	server *miniredis.Miniredis
 }
 
 // IssuerKey implements certmagic.Issuer.
-func (slow) IssuerKey() string { return "ca" }
+func (slowIssuer) IssuerKey() string { return "ca" }
 
 // Issue implements certmagic.Issuer.
-func (s slow) Issue(context.Context, *x509.CertificateRequest) (*certmagic.IssuedCertificate, error) {
-	if err := s.server.Set(lockPrefix+"issue_cert_"+name, "somebody else"); err != nil {
+func (s slowIssuer) Issue(context.Context, *x509.CertificateRequest) (*certmagic.IssuedCertificate, error) {
+	if err := s.server.Set(lockPrefix+"issue_cert_"+name, "another replica"); err != nil {
 		return nil, err
 	}
 	return &certmagic.IssuedCertificate{Certificate: []byte("late")}, nil
 }
 
-// TestWhoLostTheLockWritesNothing holds the names of locks against the library's own.
-func TestWhoLostTheLockWritesNothing(t *testing.T) {
+// The names of the locks must be those of certmagic, so the test orders through it.
+func TestStoreAndDeleteFailAfterLockIsLost(t *testing.T) {
 	server := miniredis.RunT(t)
 	s, _ := openRedis(t, "tcp", server.Addr(), nil)
 	later, _ := openRedis(t, "tcp", server.Addr(), nil)
@@ -39,12 +39,12 @@ func TestWhoLostTheLockWritesNothing(t *testing.T) {
 		Logger:           zapLogger(s.log),
 	})
 	defer cache.Stop()
-	magic = certmagic.New(cache, certmagic.Config{Storage: s, Issuers: []certmagic.Issuer{slow{server: server}}, Logger: zapLogger(s.log)})
+	magic = certmagic.New(cache, certmagic.Config{Storage: s, Issuers: []certmagic.Issuer{slowIssuer{server: server}}, Logger: zapLogger(s.log)})
 	if err := magic.ObtainCertSync(ctx, name); err == nil {
-		t.Error("a late certificate was stored")
+		t.Error("a certificate was stored after its lock was lost")
 	}
 	if s.Exists(ctx, "certificates") {
-		t.Error("something of it was stored")
+		t.Error("the storage has files of the failed order")
 	}
 	server.Del(lockPrefix + "issue_cert_" + name)
 	const key = "certificates/ca/" + name + "/" + name + ".key"
@@ -55,7 +55,7 @@ func TestWhoLostTheLockWritesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.Del(lockPrefix + "issue_cert_second")
-	if err := s.Delete(ctx, "certificates/ca/second"); !errors.Is(err, errLost) {
+	if err := s.Delete(ctx, "certificates/ca/second"); !errors.Is(err, errLockLost) {
 		t.Errorf("deleted without the lock: %v", err)
 	}
 	if got, err := later.Load(ctx, key); string(got) != "new" {

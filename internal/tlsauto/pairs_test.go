@@ -19,8 +19,7 @@ import (
 	"time"
 )
 
-// writePair makes a certificate for names, by its own key, and returns its files and
-// its texts.
+// writePair writes a self-signed certificate for names, and returns its paths and its PEM texts.
 func writePair(t *testing.T, dir string, serial int64, key crypto.Signer, names ...string) (p Pair, certificate, private string) {
 	t.Helper()
 	template := &x509.Certificate{SerialNumber: big.NewInt(serial), DNSNames: names, NotAfter: time.Now().Add(365 * 24 * time.Hour)}
@@ -35,12 +34,12 @@ func writePair(t *testing.T, dir string, serial int64, key crypto.Signer, names 
 	p = Pair{filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")}
 	certificate = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	private = string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: bits}))
-	put(t, p.Certificate, certificate)
-	put(t, p.Key, private)
+	writeFile(t, p.Certificate, certificate)
+	writeFile(t, p.Key, private)
 	return p, certificate, private
 }
 
-func put(t *testing.T, path, text string) {
+func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -56,8 +55,8 @@ func newKey(t *testing.T) crypto.Signer {
 	return key
 }
 
-// serves asks a manager for a certificate, and returns its number; 0 for none.
-func serves(m *Manager, server string) int64 {
+// servedSerial returns the serial number of the certificate for a server name, or 0.
+func servedSerial(m *Manager, server string) int64 {
 	c, err := m.certificate(&tls.ClientHelloInfo{
 		ServerName: server, SupportedVersions: []uint16{tls.VersionTLS13}, SignatureSchemes: []tls.SignatureScheme{tls.ECDSAWithP256AndSHA256},
 	})
@@ -67,7 +66,7 @@ func serves(m *Manager, server string) int64 {
 	return c.Leaf.SerialNumber.Int64()
 }
 
-func TestChangedFilesAreTakenUp(t *testing.T) {
+func TestChangedFilesAreReloaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log transcript
 		dir := t.TempDir()
@@ -79,39 +78,39 @@ func TestChangedFilesAreTakenUp(t *testing.T) {
 		defer func() { _ = m.Close() }()
 		_, certificate, key := writePair(t, t.TempDir(), 2, newKey(t), name)
 		for _, step := range []struct {
-			what string
+			name string
 			do   func()
 			want int64
 		}{
-			{"nothing", func() {}, 1},
-			{"the certificate alone", func() { put(t, pair.Certificate, certificate) }, 1},
-			{"a key that is none", func() { put(t, pair.Key, "") }, 1},
-			{"its key, too", func() { put(t, pair.Key, key) }, 2},
-			{"files that are gone", func() { _ = os.Remove(pair.Certificate) }, 2},
-			{"files that are back", func() { writePair(t, dir, 3, newKey(t), name) }, 3},
+			{"no change", func() {}, 1},
+			{"only the certificate changed", func() { writeFile(t, pair.Certificate, certificate) }, 1},
+			{"invalid key", func() { writeFile(t, pair.Key, "") }, 1},
+			{"key of the new certificate", func() { writeFile(t, pair.Key, key) }, 2},
+			{"certificate removed", func() { _ = os.Remove(pair.Certificate) }, 2},
+			{"files restored", func() { writePair(t, dir, 3, newKey(t), name) }, 3},
 		} {
 			step.do()
-			time.Sleep(10*filesEvery + time.Second) // not while the next step writes
-			if got := serves(m, name); got != step.want {
-				t.Errorf("after %s: certificate %d, want %d", step.what, got, step.want)
+			time.Sleep(10*pollInterval + time.Second) // the next step writes between two polls
+			if got := servedSerial(m, name); got != step.want {
+				t.Errorf("%s: certificate %d, want %d", step.name, got, step.want)
 			}
 		}
-		if n := strings.Count(log.String(), "the old one stays"); n != 3 {
-			t.Errorf("said %d times that the old one stays, want 3: once for each reason\n%s", n, &log)
+		if n := strings.Count(log.String(), "the previous one stays"); n != 3 {
+			t.Errorf("%d log lines about failed reloads, want 3: one for each error\n%s", n, &log)
 		}
 		_ = os.Remove(pair.Key)
-		if err := m.Change(Names{Pairs: []Pair{pair}}); err == nil || serves(m, name) != 3 {
-			t.Errorf("a change to what cannot be read: %v, then %d", err, serves(m, name))
+		if err := m.Change(Names{Pairs: []Pair{pair}}); err == nil || servedSerial(m, name) != 3 {
+			t.Errorf("change to unreadable files: error %v, certificate %d", err, servedSerial(m, name))
 		}
 	})
 }
 
-func TestOnesOwnCertificateIsChosenByName(t *testing.T) {
+func TestPairIsSelectedByServerName(t *testing.T) {
 	_, odd, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, _, _ := writePair(t, t.TempDir(), 1, odd, name) // not by what the client can verify
+	other, _, _ := writePair(t, t.TempDir(), 1, odd, name) // the client does not support Ed25519
 	one, _, _ := writePair(t, t.TempDir(), 2, newKey(t), name)
 	wild, _, _ := writePair(t, t.TempDir(), 3, newKey(t), "*.internal.example.com")
 	only, _, _ := writePair(t, t.TempDir(), 4, odd, "only.example.com")
@@ -122,13 +121,13 @@ func TestOnesOwnCertificateIsChosenByName(t *testing.T) {
 	defer func() { _ = m.Close() }()
 	ends := m.Expiries()
 	if until := time.Until(ends[name]); len(ends) != 3 || until < 364*24*time.Hour || until > 365*24*time.Hour {
-		t.Errorf("they end at %v", ends)
+		t.Errorf("expiries %v", ends)
 	}
 	for server, want := range map[string]int64{
 		name: 2, "WEIR.EXAMPLE.COM": 2, "a.internal.example.com": 3, "a.b.internal.example.com": 0, "internal.example.com": 0,
 		"only.example.com": 4, "": 2, "*.internal.example.com": 0, "other.example": 0,
 	} {
-		if got := serves(m, server); got != want {
+		if got := servedSerial(m, server); got != want {
 			t.Errorf("%q: certificate %d, want %d", server, got, want)
 		}
 	}
