@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
-	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -312,7 +311,6 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 		hooks.WroteRequest = func(httptrace.WroteRequestInfo) { attempt.gives(); uploaded() }
 		sent.Body = &uploadedBody{&watchedBody{out.Body, watch, false}, attempt}
 	}
-	runtime.Gosched() // requests take each step together (docs/design-notes.md)
 	resp, err := g.Transport.RoundTrip(sent.WithContext(httptrace.WithClientTrace(ctx, hooks)))
 	outcome := attempt.outcome()
 	ex.reused = attempt.reused.Load()
