@@ -127,7 +127,6 @@ type Gateway struct {
 	forwarded []string
 	passes    map[string]bool // the request fields that go on
 	lines     lines
-	hits      numbers // the Cache-Status of hits
 	// covered are the request fields that a key covers, whatever Vary says.
 	covered []string
 	reverse httputil.ReverseProxy // what those of all exchanges have in common
@@ -136,7 +135,6 @@ type Gateway struct {
 // New returns a gateway.
 func New(c Config) *Gateway {
 	g := &Gateway{Config: c, base: c.Upstream.String(), passes: map[string]bool{}}
-	g.hits.prefix = "weir; hit; ttl="
 	g.reverse = httputil.ReverseProxy{BufferPool: &g.buffers, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
 	if g.last = c.LastRequests; g.last == nil {

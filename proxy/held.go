@@ -47,7 +47,7 @@ func (g *Gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) (answered
 // writeHit is like replyFromEntry for a writer that takes the head of an answer as it is sent:
 // lines of fields.
 func (g *Gateway) writeHit(ex *exchange, e *cache.Entry, now time.Time, fields *textFields, writeHead func(int, []byte)) {
-	ex.record.Cache = g.hit(e, now)
+	ex.record.Cache = hitStatus(e, now)
 	*fields = textFields{g: g, ex: ex, text: fields.text[:0]}
 	status := entryFields(ex, e, now, fields)
 	g.own(ex, fields)

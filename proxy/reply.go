@@ -66,7 +66,7 @@ func (g *Gateway) rateHeaders(ex *exchange, into fields) {
 
 // replyFromEntry writes a fresh entry, or 304 where the client has it.
 func (g *Gateway) replyFromEntry(ex *exchange, e *cache.Entry, now time.Time) {
-	ex.record.Cache = g.hit(e, now)
+	ex.record.Cache = hitStatus(e, now)
 	h := ex.w.Header()
 	status := entryFields(ex, e, now, entryInHeader(h))
 	g.reply(ex, h)
@@ -79,7 +79,7 @@ func (g *Gateway) replyFromEntry(ex *exchange, e *cache.Entry, now time.Time) {
 // replyPart writes the part of a fresh entry that is asked for, or 304, 416, or all
 // of it, as If-None-Match, If-Range and Range have it.
 func (g *Gateway) replyPart(ex *exchange, e *cache.Entry, now time.Time) {
-	ex.record.Cache = g.hit(e, now)
+	ex.record.Cache = hitStatus(e, now)
 	h := ex.w.Header()
 	into := entryInHeader(h)
 	e.Fields(into.add)
@@ -93,9 +93,9 @@ func (g *Gateway) replyPart(ex *exchange, e *cache.Entry, now time.Time) {
 	http.ServeContent(ex.w, ex.in, "", modified, bytes.NewReader(e.Body))
 }
 
-// hit is the Cache-Status of an answer that comes from the cache alone.
-func (g *Gateway) hit(e *cache.Entry, now time.Time) string {
-	return g.hits.of(-int(e.Staleness(now) / time.Second))
+// hitStatus returns the Cache-Status of an answer that comes from the cache alone.
+func hitStatus(e *cache.Entry, now time.Time) string {
+	return "weir; hit; ttl=" + itoa(-int(e.Staleness(now)/time.Second))
 }
 
 // ofBody are the fields of an entry that a 304 does not repeat (RFC 9110 section 15.4.5).

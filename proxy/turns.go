@@ -157,7 +157,7 @@ func (g *Gateway) answerAs(ex *exchange, out *http.Request, who Identity) (*http
 // recalled is a turn's answer that comes from the cache.
 func (g *Gateway) recalled(ex *exchange, e *cache.Entry) *http.Response {
 	now := time.Now()
-	ex.record.Cache = g.hit(e, now)
+	ex.record.Cache = hitStatus(e, now)
 	return entryResponse(ex, e, now)
 }
 
