@@ -15,7 +15,7 @@ func TestAttack62WhatStandsForARequestIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(http.ResponseWriter, *http.Request) {})
 		labels := map[string]bool{}
-		for i := range 10 * maxShapes {
+		for i := range 10 * maxRoutes {
 			for _, path := range []string{
 				fmt.Sprintf("/repos/owner-%d/repo-%d/subscribers", i, i), fmt.Sprintf("/users/user-%d", i), fmt.Sprintf("/repositories/%d/stats/contributors", i),
 				fmt.Sprintf("/made%cup%d/%d", 'a'+rune(i%26), i, i), fmt.Sprintf("/repos/o/r/%040x", i), fmt.Sprintf("/%s", strings.Repeat("x", i%200+1)),
@@ -35,7 +35,7 @@ func TestAttack62WhatStandsForARequestIsBounded(t *testing.T) {
 			}
 		}
 		// Each shape with one of the methods that count, or _OTHER, and the routes of the catalogue.
-		if most := 2*(maxShapes+1) + 10; len(labels) > most {
+		if most := 2*(maxRoutes+1) + 10; len(labels) > most {
 			t.Errorf("%d labels, want %d at most", len(labels), most)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"net/textproto"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -114,8 +115,8 @@ func (g *Gateway) classify(ex *exchange) error {
 	}
 	ex.match, ex.method = match, ex.in.Method
 	ex.cacheControl = cache.ParseDirectives(ex.in.Header["Cache-Control"])
-	if ex.route = otherShape; match.Operation.Known() || !ex.isSecret(match.Operation.Path) {
-		ex.route = g.shapes.label(match.Operation)
+	if ex.route = otherRoute; match.Operation.Known() || !ex.isSecret(match.Operation.Path) {
+		ex.route = g.routes.label(match.Operation)
 	}
 	ex.claimScope = match.Operation.ID
 	if !match.Operation.Known() {
@@ -273,4 +274,44 @@ func (ex *exchange) until(byDefault time.Duration) time.Time {
 func (ex *exchange) brokenOff(err error) {
 	ex.broken, ex.record.Error = true, "the answer broke off: "+err.Error()
 	ex.record.Cache, _, _ = strings.Cut(ex.record.Cache, "; stored")
+}
+
+// maxRoutes bounds how many unknown routes become labels of logs and metrics.
+const maxRoutes = 200
+
+// otherRoute is the label of all other routes.
+const otherRoute = "_OTHER"
+
+// routeLabels bounds the labels that requests for unknown routes can create.
+type routeLabels struct {
+	mu   sync.RWMutex
+	seen map[string]bool
+}
+
+// label returns the operation's route for logs and metrics.
+func (l *routeLabels) label(op *policy.Operation) string {
+	if op.Known() {
+		return op.Path
+	}
+	l.mu.RLock()
+	seen, n := l.seen[op.Path], len(l.seen)
+	l.mu.RUnlock()
+	if seen {
+		return op.Path
+	}
+	if n >= maxRoutes {
+		return otherRoute
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.seen == nil {
+		l.seen = map[string]bool{}
+	}
+	if len(l.seen) < maxRoutes {
+		l.seen[op.Path] = true
+	}
+	if !l.seen[op.Path] {
+		return otherRoute
+	}
+	return op.Path
 }

@@ -72,6 +72,8 @@ type Config struct {
 	// wait.
 	Observe func(*Record)
 	Log     *slog.Logger
+	// AccessLog selects the requests that are logged; empty is all.
+	AccessLog AccessLog
 }
 
 // Identity is a caller, and how it shows itself to the upstream.
@@ -120,13 +122,12 @@ type Gateway struct {
 		sync.Mutex
 		on map[string]*reliance // by operation
 	}
-	shapes shapes
+	routes routeLabels
 	last   *LastRequests
 	// base is the upstream's URL in keys, forwarded the dialect's own request fields.
 	base      string
 	forwarded []string
 	passes    map[string]bool // the request fields that go on
-	lines     lines
 	// covered are the request fields that a key covers, whatever Vary says.
 	covered []string
 	reverse httputil.ReverseProxy // what those of all exchanges have in common
@@ -366,7 +367,7 @@ func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
 	ex := &exchange{w: &answered, start: time.Now()}
 	ex.waitingSince = ex.start
 	ex.in, ex.body = patiently(w, r, g.Timeout, g.BodyTime)
-	ex.record = Record{ID: newRequestID(), Start: ex.start, Method: methodLabel(r.Method), Route: otherShape}
+	ex.record = Record{ID: newRequestID(), Start: ex.start, Method: methodLabel(r.Method), Route: otherRoute}
 	ex.prefer = parsePrefer(r.Header["Prefer"])
 	return ex
 }
@@ -394,7 +395,7 @@ func (g *Gateway) finish(ex *exchange) {
 			ex.record.Status = http.StatusBadGateway
 		}
 	}
-	ex.concludes()
+	ex.conclude()
 	g.endTrace(ex)
 	g.last.add(ex.record)
 	if g.Observe != nil {

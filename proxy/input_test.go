@@ -276,12 +276,12 @@ func TestPrefer(t *testing.T) {
 }
 
 func TestAttack62UnknownRoutesAreLabelledByABoundedNumberOfShapes(t *testing.T) {
-	var s shapes
+	var s routeLabels
 	labels := map[string]bool{}
-	for i := range 10 * maxShapes {
+	for i := range 10 * maxRoutes {
 		labels[s.label(&policy.Operation{ID: "unknown", Path: fmt.Sprintf("/shape%c%d", 'a', i)})] = true
 	}
-	if len(labels) != maxShapes+1 || !labels[otherShape] {
+	if len(labels) != maxRoutes+1 || !labels[otherRoute] {
 		t.Errorf("%d labels", len(labels))
 	}
 }

@@ -19,7 +19,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/policy"
 )
 
 // Names of stages.
@@ -148,7 +147,7 @@ func whatCame(resp *http.Response, err error) string {
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return "connection_broken"
 	}
-	return otherShape
+	return otherRoute
 }
 
 // traceRequest begins the span of a client's request, where its trace is kept: as part
@@ -214,7 +213,7 @@ func (g *Gateway) endTrace(ex *exchange) {
 	}
 	r := &ex.record
 	name := r.Method
-	if r.Route != otherShape {
+	if r.Route != otherRoute {
 		name += " " + r.Route
 	}
 	if r.Background {
@@ -304,7 +303,7 @@ var credentialShape = regexp.MustCompile(`gh[a-z]_|github_pat_|weir_`)
 func (ex *exchange) shownPath() string {
 	switch {
 	case ex.match.Operation == nil:
-		return otherShape
+		return otherRoute
 	case !ex.match.Operation.Known():
 		return ex.route
 	}
@@ -338,40 +337,3 @@ func (ex *exchange) isSecret(text string) bool {
 
 // leastSecret is how long a part of a credential is that tells something.
 const leastSecret = 8
-
-// outcomeOf is the cache's part in an answer, by its Cache-Status.
-func outcomeOf(status string) string {
-	has := func(part string) bool { return strings.Contains(status, part) }
-	switch {
-	case has("; collapsed"):
-		return "collapsed"
-	case has("; ttl=-") && !has("; stored"):
-		return "stale"
-	case has("; hit"):
-		return "hit"
-	case has("; fwd-status=304"):
-		return "validated"
-	case has("fwd=bypass"), has("fwd=method"):
-		return "bypass"
-	case has("; fwd="):
-		return "miss"
-	}
-	return "refused"
-}
-
-// concludes fills in what the record can tell only when the request has ended.
-func (ex *exchange) concludes() {
-	r := &ex.record
-	if r.Outcome == "" {
-		r.Outcome = outcomeOf(r.Cache)
-	}
-	if r.Outcome == "miss" && !ex.cacheable {
-		r.Outcome = "bypass"
-	}
-	switch op := ex.match.Operation; {
-	case op == nil, r.Background, r.Spent > 0, r.Status == statusClientGone, op.ID == rateLimitOperation:
-	case r.Status == http.StatusNotModified && ex.identity.Caller.Kind != policy.Unauthenticated: // it would have been free
-	default:
-		r.Saved = r.Outcome != "refused" && r.Outcome != "bypass" && r.Outcome != "miss"
-	}
-}

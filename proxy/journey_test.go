@@ -179,7 +179,7 @@ func TestTheJourneyOfSeveralCredentialsIsOne(t *testing.T) {
 	r := Record{ID: "one", Attempts: 1, Spent: 1, Stages: []Stage{{Name: stageQueue}}}
 	next := r
 	next.Attempts, next.Spent, next.Stages = 2, 2, append(next.Stages, Stage{Name: stageAttempt})
-	r.went(&next)
+	r.copyProgress(&next)
 	if r.Attempts != 2 || r.Spent != 2 || journeyOf(r) != "queue attempt" {
 		t.Errorf("%+v", r)
 	}
@@ -318,46 +318,40 @@ func TestPathsAreShownWithoutSecrets(t *testing.T) {
 	}
 }
 
-// TestAccessLinesAreChosenWhenThereAreMany: those that failed always, of the others one
-// in a hundred, and what has none is counted.
-func TestAccessLinesAreChosenWhenThereAreMany(t *testing.T) {
-	var l lines
-	now := time.Unix(1000, 0)
-	written, omitted := 0, int64(0)
-	count := func(failed bool) {
-		n, ok := l.admit(now, failed)
-		if ok {
-			written++
-			omitted += n
-		}
-	}
-	for i := range 2 * someLines {
-		count(i == someLines/2)
-	}
-	if written != allLines+2+1 {
-		t.Errorf("%d lines", written)
-	}
-	now = now.Add(time.Second)
-	count(false)
-	if written != allLines+4 || omitted+int64(written) != 2*someLines+1 {
-		t.Errorf("%d lines, %d omitted", written, omitted)
-	}
-}
-
-func TestTheLineSaysWhatWasOmitted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log strings.Builder
-		w := newWorld(t, nil, func(c *Config) {
-			c.Log = slog.New(slog.NewTextHandler(&log, nil))
+func TestAccessLogSetting(t *testing.T) {
+	for setting, want := range map[AccessLog]string{
+		"":              "200 404 503 404 ",
+		AccessLogAll:    "200 404 503 404 ",
+		AccessLogErrors: "503 404 ",
+		AccessLogOff:    "",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var log strings.Builder
+			upstream := func(w http.ResponseWriter, r *http.Request) {
+				switch r.URL.Path {
+				case "/users/missing":
+					w.WriteHeader(http.StatusNotFound)
+				case "/users/failing":
+					w.WriteHeader(http.StatusServiceUnavailable)
+				}
+			}
+			w := newWorld(t, upstream, func(c *Config) {
+				c.AccessLog, c.Log = setting, slog.New(slog.NewTextHandler(&log, nil))
+			})
+			for _, path := range []string{"/users/octocat", "/users/missing", "/users/failing", "/_weir/refused"} {
+				w.get(path)
+				synctest.Wait()
+			}
+			got := ""
+			for line := range strings.Lines(log.String()) {
+				if _, rest, ok := strings.Cut(line, "msg=request "); ok {
+					_, status, _ := strings.Cut(rest, " status=")
+					got += status[:4]
+				}
+			}
+			w.want("status of logged requests, setting "+string(setting), got, want)
 		})
-		for range allLines + someLines {
-			w.get("/_weir/none")
-		}
-		synctest.Wait()
-		if n := strings.Count(log.String(), "msg=request"); n != allLines+1 || !strings.Contains(log.String(), fmt.Sprintf(" omitted=%d\n", someLines-allLines-1)) {
-			t.Errorf("%d lines:\n%s", n, log.String()[max(0, log.Len()-1000):])
-		}
-	})
+	}
 }
 
 // TestWhoWaitsForAnotherReplicaIsLinkedToWhoAsksThere.

@@ -2,15 +2,17 @@ package proxy
 
 import (
 	"log/slog"
+	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/weirgate/weir/policy"
 )
 
-// Record is what happened to one request. The access line, the headers and the
-// page of recent requests are made from it, so they cannot disagree.
+// Record describes one request that has ended. The access line, the response headers, the
+// trace and the list of recent requests are all made from it, so they cannot disagree.
 type Record struct {
 	ID        string        `json:"id"`
 	Start     time.Time     `json:"start"`
@@ -23,51 +25,49 @@ type Record struct {
 	Status    int           `json:"status"`
 	Bytes     int64         `json:"bytes"`
 	Elapsed   time.Duration `json:"elapsed_ns"`
-	// Cache is the Cache-Status that the client got.
+	// Cache is the Cache-Status of the response.
 	Cache string `json:"cache"`
-	// Background marks what Weir asked for without a client that waits for it.
+	// Background marks a request that Weir sent without a waiting client.
 	Background bool `json:"background,omitempty"`
-	// Waited is the time spent for a permit, between polls, and for what others had
-	// asked; Attempts is how many requests went upstream.
+	// Waited is the time spent waiting for permits, for coalesced calls and between polls.
+	// Attempts counts the requests sent upstream.
 	Waited   time.Duration `json:"waited_ns"`
 	Attempts int           `json:"attempts"`
-	// Spent is how many of its account's quota the attempts cost, as far as that is
-	// known; Polls how many of them found an answer that is still computed.
+	// Spent is the quota that the attempts cost, as far as known. Polls counts the
+	// attempts that found statistics still being computed.
 	Spent int `json:"spent"`
 	Polls int `json:"polls,omitempty"`
-	// Outcome is Cache in a word: hit, stale, validated, miss, bypass, collapsed, refused
-	// (by Weir), or own, for what Weir knows without asking.
+	// Outcome is Cache in one word: hit, stale, validated, miss, bypass, collapsed, refused
+	// (by Weir), or own for an answer from Weir's own knowledge, such as the rate limit status.
 	Outcome string `json:"outcome"`
-	// Saved is set for an answer that cost nothing and would have without Weir.
+	// Saved is set for a response that cost no quota and would have cost some without Weir.
 	Saved bool `json:"saved,omitempty"`
-	// Error is what went wrong, for the operator.
+	// Error describes the failure for the operator.
 	Error string `json:"error,omitempty"`
-	// Trace is the trace that tells of it, Span the part of that that is this request, in
-	// hexadecimal; empty where none is kept.
+	// Trace and Span identify the request's span in hexadecimal. They are empty for a
+	// request that is not sampled.
 	Trace string `json:"trace_id,omitempty"`
 	Span  string `json:"span_id,omitempty"`
-	// Stages are what it went through, in the order in which they began. What came from
-	// the cache has none.
+	// Stages are listed in the order in which they began. A cached hit has none.
 	Stages []Stage `json:"stages,omitempty"`
 }
 
-// Stage is a part of a request's journey that took time.
+// Stage is one time-consuming part of handling a request.
 type Stage struct {
-	// Name is queue (for a permit), flight (for what another had asked), attempt (a
-	// request upstream), settle (what it cost is told to the ledger), poll (between two
-	// attempts) or retry (before another, where the connection broke).
+	// Name is queue (waiting for a permit), flight (waiting for a coalesced call), attempt
+	// (a request upstream), settle (reporting its cost to the ledger), poll (the pause
+	// before statistics are requested again) or retry (the pause after a broken connection).
 	Name string `json:"name"`
-	// Start is when it began, since the request did.
+	// Start is relative to the start of the request.
 	Start   time.Duration `json:"start_ns"`
 	Elapsed time.Duration `json:"elapsed_ns"`
-	// Detail is why, or what came of it: a limit's name, a status.
+	// Detail is the reason or the result: the name of a limit, a status.
 	Detail string `json:"detail,omitempty"`
-	// Failed is set where it came to nothing: no permit, no answer.
+	// Failed is set for a stage without result: no permit, no response.
 	Failed bool `json:"failed,omitempty"`
 }
 
-// Admission is how a request for a permit ended: admitted, waited, or the reason for
-// which it was refused. It is of a queue only.
+// Admission returns the result of a queue stage: admitted, waited, or the reason for the refusal.
 func (s Stage) Admission() string {
 	switch {
 	case s.Failed:
@@ -78,7 +78,7 @@ func (s Stage) Admission() string {
 	return "waited"
 }
 
-// admission is how the last of them ended; empty where there was none.
+// admission returns the result of the last queue stage, or an empty string.
 func (r *Record) admission() (last string) {
 	for _, s := range r.Stages {
 		if s.Name == stageQueue {
@@ -88,7 +88,7 @@ func (r *Record) admission() (last string) {
 	return last
 }
 
-// ClientLabel is the client as it is counted: all who are not configured together.
+// ClientLabel returns the client's name for metrics. All clients that are not configured share one.
 func (r *Record) ClientLabel() string {
 	if r.Client == "" {
 		return "pass-through"
@@ -96,40 +96,39 @@ func (r *Record) ClientLabel() string {
 	return r.Client
 }
 
-// went takes over how far another record of the same request has come.
-func (r *Record) went(as *Record) {
-	r.Attempts, r.Waited, r.Spent, r.Polls, r.Stages = as.Attempts, as.Waited, as.Spent, as.Polls, as.Stages
+// copyProgress copies the costs and stages from another record of the same request.
+func (r *Record) copyProgress(from *Record) {
+	r.Attempts, r.Waited, r.Spent, r.Polls, r.Stages = from.Attempts, from.Waited, from.Spent, from.Polls, from.Stages
 }
 
-// maxDebug bounds what an answer tells of its own journey, in bytes.
+// maxDebug bounds the length of the Weir-Debug field.
 const maxDebug = 1 << 10
 
-// debug tells a client that may know it what was made of its request until its answer began,
-// in the form of Cache-Status: parameters, and what it went through in its order. op is nil
-// where the request was refused before it was known.
+// debug returns the Weir-Debug field: the decisions and stages so far, as parameters like
+// those of Cache-Status. op is nil for a request that was refused before classification.
 func (r *Record) debug(op *policy.Operation) string {
 	parts := []string{"weir"}
-	tell := func(name, value string) {
+	add := func(name, value string) {
 		if value != "" {
 			parts = append(parts, name+"="+value)
 		}
 	}
-	tell("operation", r.Operation)
+	add("operation", r.Operation)
 	if op != nil {
-		tell("cache", string(op.Cache.Class))
-		tell("points", strconv.Itoa(op.Points))
+		add("cache", string(op.Cache.Class))
+		add("points", strconv.Itoa(op.Points))
 	}
-	tell("resource", r.Resource)
-	tell("client", r.Client)
-	tell("account", r.Account)
+	add("resource", r.Resource)
+	add("client", r.Client)
+	add("account", r.Account)
 	for _, s := range r.Stages {
-		value := strings.Replace(s.Elapsed.Round(time.Microsecond).String(), "µ", "u", 1) // a field is ASCII
+		value := strings.Replace(s.Elapsed.Round(time.Microsecond).String(), "µ", "u", 1) // fields are ASCII
 		if s.Detail != "" {
 			value += " (" + s.Detail + ")"
 		}
-		tell(s.Name, value)
+		add(s.Name, value)
 	}
-	tell("error", r.Error)
+	add("error", r.Error)
 	text := strings.Map(func(c rune) rune {
 		if c < ' ' || c > '~' {
 			return '?'
@@ -139,7 +138,62 @@ func (r *Record) debug(op *policy.Operation) string {
 	return text[:min(len(text), maxDebug)]
 }
 
-func (r *Record) attrs() []slog.Attr {
+// outcomeOf derives the outcome from a Cache-Status.
+func outcomeOf(cacheStatus string) string {
+	has := func(part string) bool { return strings.Contains(cacheStatus, part) }
+	switch {
+	case has("; collapsed"):
+		return "collapsed"
+	case has("; ttl=-") && !has("; stored"):
+		return "stale"
+	case has("; hit"):
+		return "hit"
+	case has("; fwd-status=304"):
+		return "validated"
+	case has("fwd=bypass"), has("fwd=method"):
+		return "bypass"
+	case has("; fwd="):
+		return "miss"
+	}
+	return "refused"
+}
+
+// conclude sets the fields of the record that are known only when the request has ended.
+func (ex *exchange) conclude() {
+	r := &ex.record
+	if r.Outcome == "" {
+		r.Outcome = outcomeOf(r.Cache)
+	}
+	if r.Outcome == "miss" && !ex.cacheable {
+		r.Outcome = "bypass"
+	}
+	switch op := ex.match.Operation; {
+	case op == nil, r.Background, r.Spent > 0, r.Status == statusClientGone, op.ID == rateLimitOperation:
+	case r.Status == http.StatusNotModified && ex.identity.Caller.Kind != policy.Unauthenticated:
+		// An authenticated 304 is free at the upstream as well.
+	default:
+		r.Saved = r.Outcome != "refused" && r.Outcome != "bypass" && r.Outcome != "miss"
+	}
+}
+
+// AccessLog selects the requests that get an access line.
+type AccessLog string
+
+// Values of the setting telemetry.access_log. Errors are refusals by Weir, responses of 500 and
+// above, and requests with an error in their record.
+const (
+	AccessLogAll    AccessLog = "all"
+	AccessLogErrors AccessLog = "errors"
+	AccessLogOff    AccessLog = "off"
+)
+
+// logAccess writes the access line of a request.
+func (g *Gateway) logAccess(ex *exchange) {
+	r := &ex.record
+	failed := r.Error != "" || r.Outcome == "refused" || r.Status >= http.StatusInternalServerError
+	if g.AccessLog == AccessLogOff || g.AccessLog == AccessLogErrors && !failed {
+		return
+	}
 	attrs := []slog.Attr{
 		slog.String("request", r.ID),
 		slog.String("method", r.Method),
@@ -162,5 +216,41 @@ func (r *Record) attrs() []slog.Attr {
 	if r.Error != "" {
 		attrs = append(attrs, slog.String("error", r.Error))
 	}
-	return attrs
+	g.Log.LogAttrs(ex.detach(), slog.LevelInfo, "request", attrs...)
+}
+
+// recentSize is the number of recent requests kept for the admin API.
+const recentSize = 256
+
+// LastRequests is a ring of the most recent records. The zero value is empty and ready for
+// use. It is safe for concurrent use, and outlives a [Gateway].
+type LastRequests struct {
+	mu   sync.Mutex
+	ring [recentSize]Record
+	next int
+	full bool
+}
+
+func (l *LastRequests) add(r Record) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ring[l.next] = r
+	l.next = (l.next + 1) % recentSize
+	l.full = l.full || l.next == 0
+}
+
+// Recent returns the most recent requests, newest first.
+func (g *Gateway) Recent() []Record {
+	l := g.last
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	size := l.next
+	if l.full {
+		size = recentSize
+	}
+	list := make([]Record, size)
+	for i := range list {
+		list[i] = l.ring[(l.next-1-i+recentSize)%recentSize]
+	}
+	return list
 }

@@ -136,7 +136,7 @@ func (g *Gateway) takeTurn(ex *exchange, out *http.Request, who Identity, before
 	default:
 		t.resp, t.err = g.answerAs(&own, out.Clone(out.Context()), who) //nolint:bodyclose // as above
 	}
-	ex.record.went(&own.record)
+	ex.record.copyProgress(&own.record)
 	_ = errors.As(t.err, &t.refusal) // or it is of another kind
 	return t
 }
@@ -220,7 +220,7 @@ func (g *Gateway) lastResort(ex *exchange, out *http.Request, last payerTurn, be
 		// Whether there is what the others do not see nobody knows but who is at a limit.
 		own := *ex
 		resp, err := g.answerAs(&own, out.Clone(out.Context()), soonest(before.limited).ex.identity)
-		ex.record.went(&own.record)
+		ex.record.copyProgress(&own.record)
 		return g.settleFor(ex, payerTurn{ex: &own, resp: resp, err: err}, before)
 	case len(before.blind) == 0:
 		return ex.take(last)
@@ -249,6 +249,6 @@ func soonest(list []payerTurn) payerTurn {
 func (ex *exchange) take(t payerTurn) (*http.Response, error) {
 	so := ex.record
 	ex.question, ex.record = t.ex.question, t.ex.record
-	ex.record.went(&so)
+	ex.record.copyProgress(&so)
 	return t.resp, t.err
 }

@@ -259,6 +259,7 @@ func (g *gateway) apply(c *config.Config) error {
 			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor, Max: c.Statistics.Poll.Max, Budget: c.Statistics.Poll.Budget,
 		},
 		Background: g.background, LastRequests: &g.last, Log: g.log, Tracer: g.telemetry.Tracer(), Observe: g.observer(upstream.Hostname()),
+		AccessLog: proxy.AccessLog(c.Telemetry.AccessLog),
 	})}
 	if c.Webhooks.Secret != "" {
 		next.webhooks = g.webhooks.Handler(dialect, []byte(c.Webhooks.Secret.Reveal()))

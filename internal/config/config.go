@@ -206,6 +206,7 @@ type certificate struct {
 type Telemetry struct {
 	ServiceName string  `yaml:"service_name" desc:"service.name of the resource"`
 	Sample      float64 `yaml:"sample" desc:"fraction of traces that is kept, 0 to 1"`
+	AccessLog   string  `yaml:"access_log" desc:"requests that are logged: all, errors (failed or refused by Weir), or off" enum:"all,errors,off"`
 }
 
 // headers are optional response headers.
@@ -235,7 +236,7 @@ func Default() *Config {
 		Statistics: Statistics{Wait: 10 * time.Second, Poll: poll{First: time.Second, Factor: 2, Max: 15 * time.Second, Budget: 5 * time.Minute}},
 		Webhooks:   Webhooks{Path: "/_weir/webhooks"},
 		TLS:        TLS{Storage: "store"},
-		Telemetry:  Telemetry{ServiceName: "weir", Sample: 1},
+		Telemetry:  Telemetry{ServiceName: "weir", Sample: 1, AccessLog: "all"},
 		Headers:    headers{RateLimit: "off"},
 		Drain:      Drain{Timeout: 10 * time.Second},
 	}

@@ -184,7 +184,7 @@ func TestMaskedShowsEverythingButSecrets(t *testing.T) {
 		},
 		"webhooks":  map[string]any{"path": "/_weir/webhooks", "secret": "•••"},
 		"tls":       map[string]any{"domains": []any{"weir.example.com"}, "email": "ops@example.com", "ca": "https://ca.internal/directory", "storage": "store", "http": ":80", "certificates": []any{}, "client_ca": ""},
-		"telemetry": map[string]any{"service_name": "weir", "sample": 1},
+		"telemetry": map[string]any{"service_name": "weir", "sample": 1, "access_log": "all"},
 		"headers":   map[string]any{"ratelimit": "draft-08"},
 		"drain":     map[string]any{"delay": "0s", "timeout": "10s"},
 	}
