@@ -323,8 +323,8 @@ func keep[T comparable](value *T, was T) (changed bool) {
 
 // ServeHTTP answers with the configuration in force.
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	g.telemetry.Began(r.Method)
-	defer g.telemetry.Ended(r.Method)
+	g.telemetry.RequestStarted(r.Method)
+	defer g.telemetry.RequestEnded(r.Method)
 	c := g.current.Load()
 	if g.drain.Begun() {
 		w.Header().Set("Connection", "close") // of webhooks, too
@@ -342,8 +342,8 @@ func (g *gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool {
 	if c.webhooks != nil && r.URL.Path == c.config.Webhooks.Path {
 		return false
 	}
-	g.telemetry.Began(r.Method)
-	defer g.telemetry.Ended(r.Method)
+	g.telemetry.RequestStarted(r.Method)
+	defer g.telemetry.RequestEnded(r.Method)
 	return c.proxy.AnswerAtOnce(w, r)
 }
 

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// spoken are the names that the page tells: metrics as Prometheus has them, and labels.
-func spoken(t *testing.T) map[string]bool {
+// documentedNames returns the Prometheus names of all documented metrics and labels.
+func documentedNames(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
 	metrics, inPrometheus := documented(t)
@@ -23,11 +23,9 @@ func spoken(t *testing.T) map[string]bool {
 	return names
 }
 
-// TestDeployedRulesAndDashboardsNameWhatIsThere: each metric and label of the rules for
-// Prometheus and of the dashboard for Grafana is one of the page's, and each recorded
-// series is recorded.
-func TestDeployedRulesAndDashboardsNameWhatIsThere(t *testing.T) {
-	names := spoken(t)
+// The files in deploy must name documented metrics, and series that a rule records.
+func TestRulesAndDashboardUseExistingMetrics(t *testing.T) {
+	names := documentedNames(t)
 	rules, err := os.ReadFile("../../deploy/prometheus/weir.rules.yml")
 	if err != nil {
 		t.Fatal(err)
@@ -55,13 +53,12 @@ func TestDeployedRulesAndDashboardsNameWhatIsThere(t *testing.T) {
 		}
 	}
 	if used < 100 {
-		t.Errorf("%d names", used)
+		t.Errorf("only %d names found", used)
 	}
 }
 
-// TestEachAlertHasItsHeading: docs/operations.md says of each alert, in their order, what
-// it means, how to look and what to do then; and of no other.
-func TestEachAlertHasItsHeading(t *testing.T) {
+// docs/operations.md has one section per alert, in their order, with a command for the diagnosis and the remedy.
+func TestEachAlertIsDocumented(t *testing.T) {
 	rules, err := os.ReadFile("../../deploy/prometheus/weir.rules.yml")
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +77,7 @@ func TestEachAlertHasItsHeading(t *testing.T) {
 		name, text, _ := strings.Cut(section, "\n")
 		headings = append(headings, name)
 		if !strings.Contains(text, "\n```sh\n") || !strings.Contains(text, "\nThen") {
-			t.Errorf("%s: no command to look by, or nothing to do then", name)
+			t.Errorf("%s: the section lacks a command or the paragraph that begins with Then", name)
 		}
 	}
 	if len(alerts) < 10 || !slices.Equal(alerts, headings) {
@@ -88,9 +85,8 @@ func TestEachAlertHasItsHeading(t *testing.T) {
 	}
 }
 
-// TestTheDashboardForGrafanaIsWhole: each panel has a title, words for who does not know
-// it, questions that are told apart, and a place of its own.
-func TestTheDashboardForGrafanaIsWhole(t *testing.T) {
+// Each panel needs a title, a description, distinct queries and a position of its own.
+func TestGrafanaPanelsAreComplete(t *testing.T) {
 	text, err := os.ReadFile("../../deploy/grafana/weir.json")
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +119,7 @@ func TestTheDashboardForGrafanaIsWhole(t *testing.T) {
 		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
 			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
 				if at := [2]int{x, y}; taken[at] != "" || x >= 24 {
-					t.Fatalf("%s lies over %s", p.Title, taken[at])
+					t.Fatalf("%s overlaps %s", p.Title, taken[at])
 				} else {
 					taken[at] = p.Title
 				}
@@ -131,6 +127,6 @@ func TestTheDashboardForGrafanaIsWhole(t *testing.T) {
 		}
 	}
 	if len(board.Panels) < 15 {
-		t.Errorf("%d panels", len(board.Panels))
+		t.Errorf("only %d panels found", len(board.Panels))
 	}
 }

@@ -17,15 +17,15 @@ import (
 	"github.com/weirgate/weir/internal/otlptest"
 )
 
-// described is a metric as it is documented, or sent.
-type described struct {
+// description describes a metric that is documented or exported.
+type description struct {
 	kind, unit string
 	attributes []string
 }
 
 var code = regexp.MustCompile("`([^`]+)`")
 
-// codes are the texts in back quotes of a cell.
+// codes returns the texts in back quotes of a table cell.
 func codes(cell string) (list []string) {
 	for _, m := range code.FindAllStringSubmatch(cell, -1) {
 		list = append(list, m[1])
@@ -34,8 +34,8 @@ func codes(cell string) (list []string) {
 	return list
 }
 
-// documented reads the table of metrics, and their names in Prometheus.
-func documented(t *testing.T) (all map[string]described, inPrometheus map[string]string) {
+// documented reads the table of metrics in docs/observability.md.
+func documented(t *testing.T) (all map[string]description, inPrometheus map[string]string) {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/observability.md")
 	if err != nil {
@@ -43,19 +43,19 @@ func documented(t *testing.T) (all map[string]described, inPrometheus map[string
 	}
 	_, section, _ := strings.Cut(string(page), "\n## Metrics\n")
 	section, _, _ = strings.Cut(section, "\n\nBeside")
-	all, inPrometheus = map[string]described{}, map[string]string{}
+	all, inPrometheus = map[string]description{}, map[string]string{}
 	for _, row := range strings.Split(section, "\n| `")[1:] {
 		cells := strings.Split(row, "|")
 		name := strings.TrimSuffix(strings.TrimSpace(cells[0]), "`")
-		all[name] = described{strings.TrimSpace(cells[2]), strings.Trim(cells[3], "` "), codes(cells[4])}
+		all[name] = description{strings.TrimSpace(cells[2]), strings.Trim(cells[3], "` "), codes(cells[4])}
 		inPrometheus[name] = codes(cells[1])[0]
 	}
 	return all, inPrometheus
 }
 
-// describe reads a metric that was sent.
-func describe(m *otlp.Metric) described {
-	d := described{unit: m.GetUnit()}
+// describe returns the description of an exported metric.
+func describe(m *otlp.Metric) description {
+	d := description{unit: m.GetUnit()}
 	keys := map[string]bool{}
 	points := func(list []*otlp.NumberDataPoint) {
 		for _, p := range list {
@@ -89,37 +89,36 @@ func describe(m *otlp.Metric) described {
 	return d
 }
 
-// TestEveryMetricIsDocumented, and everything that is documented is a metric: by its
-// name, kind, unit and attributes, and by the name that Prometheus sees.
-func TestEveryMetricIsDocumented(t *testing.T) {
+// Names, kinds, units, attributes and Prometheus names must agree in both directions.
+func TestMetricsMatchTheirDocumentation(t *testing.T) {
 	received := otlptest.Start(t)
 	w := opened(t)
 	if err := w.Watch(sources(3)); err != nil {
 		t.Fatal(err)
 	}
-	w.Began(http.MethodGet)
+	w.RequestStarted(http.MethodGet)
 	w.Reloaded(errors.New("line 1"))
-	w.Observer("api.example.com")(journey())
-	answer := httptest.NewRecorder()
-	w.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+	w.Observer("api.example.com")(fullRecord())
+	response := httptest.NewRecorder()
+	w.ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
 	w.Close()
 
 	want, inPrometheus := documented(t)
-	got := map[string]described{}
+	got := map[string]description{}
 	for _, m := range received.Metrics() {
 		if !strings.HasPrefix(m.GetName(), "go.") {
 			got[m.GetName()] = describe(m)
 		}
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(described{})); diff != "" {
-		t.Errorf("-documented +sent:\n%s", diff)
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(description{})); diff != "" {
+		t.Errorf("-documented +exported:\n%s", diff)
 	}
 	var names []string
 	for _, name := range inPrometheus {
 		names = append(names, name)
 	}
 	var seen []string
-	for line := range strings.Lines(answer.Body.String()) {
+	for line := range strings.Lines(response.Body.String()) {
 		if name, ok := strings.CutPrefix(line, "# TYPE "); ok && !strings.HasPrefix(name, "go_") && !strings.HasPrefix(name, "target_info") {
 			seen = append(seen, strings.Fields(name)[0])
 		}
@@ -131,7 +130,7 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	}
 }
 
-// opened is telemetry as the test's environment has it; it is closed with the test.
+// opened returns telemetry for the environment of the test. It is closed with the test.
 func opened(t *testing.T) *Telemetry {
 	t.Helper()
 	w, err := Open(Config{ServiceName: "weir", Version: "1.2.3", Instance: "one", Sample: 1, Log: slog.New(slog.DiscardHandler)})

@@ -13,163 +13,143 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// Sources are what is looked at whenever metrics are asked for. All are required but
-// Certificates.
+// Sources are functions that return the current state whenever metrics are collected. All but Certificates are
+// required.
 type Sources struct {
-	// Accounts lists at most so many accounts.
-	Accounts func(ctx context.Context, most int) ([]limits.Account, error)
-	// Waiting tells how many requests wait for a permit, by account.
+	// Accounts returns at most limit accounts.
+	Accounts func(ctx context.Context, limit int) ([]limits.Account, error)
+	// Waiting returns how many requests wait for a permit, by account.
 	Waiting func() map[string]int
-	// Cache reports how many keys are held and how many bytes they weigh.
+	// Cache returns the number of keys in the memory tier and its size in bytes.
 	Cache func() (keys int, bytes uint64)
-	// Lost reports since when the store does not answer; zero while it does.
+	// Lost returns since when the store does not respond. It returns the zero time if the store responds.
 	Lost func() time.Time
-	// Replicas is how many share the store.
+	// Replicas returns the number of replicas that share the store.
 	Replicas func() int
-	// Reachable reports whether the upstream answers, as far as is known.
+	// Reachable reports whether the upstream responds.
 	Reachable func() bool
-	// Certificates tells until when those are valid that clients are shown, by name; nil
-	// without TLS.
+	// Certificates returns the expiry of the served certificates, by name. It is nil without TLS.
 	Certificates func() map[string]time.Time
-	// Quarantined is how many credentials are not used because the API refuses them.
+	// Quarantined returns the number of credentials that the upstream rejects.
 	Quarantined func() int
 }
 
 const (
-	// shownAccounts bounds the accounts that have gauges of their own, readAccounts those
-	// that are looked at.
-	shownAccounts, readAccounts = 200, 1000
-	// scrapePatience is how long the store may take to tell of the accounts.
-	scrapePatience = time.Second
+	// maxShownAccounts bounds the accounts with gauges of their own, maxReadAccounts the accounts that are read.
+	maxShownAccounts, maxReadAccounts = 200, 1000
+	// accountsTimeout bounds the read of the accounts from the store.
+	accountsTimeout = time.Second
 )
 
-// gauges are the instruments that are looked at.
-type gauges struct {
-	remaining, limit, inFlight, accounts, queue, entries, size, up, replicas, reachable, quarantined metric.Int64ObservableGauge
-	reset, blocked, expiry                                                                           metric.Float64ObservableGauge
-}
-
-// Watch looks at the sources from now on, until the telemetry is closed.
+// Watch registers gauges that read the sources until the telemetry is closed.
 func (m *metrics) Watch(s Sources) error {
-	var g gauges
 	var all []metric.Observable
 	var errs []error
-	whole := func(name, unit, about string) metric.Int64ObservableGauge {
-		i, err := m.meter.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(about))
+	integer := func(name, unit, description string) metric.Int64ObservableGauge {
+		i, err := m.meter.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(description))
 		all, errs = append(all, i), append(errs, err)
 		return i
 	}
-	seconds := func(name, about string) metric.Float64ObservableGauge {
-		i, err := m.meter.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(about))
+	seconds := func(name, description string) metric.Float64ObservableGauge {
+		i, err := m.meter.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(description))
 		all, errs = append(all, i), append(errs, err)
 		return i
 	}
-	g.remaining = whole("weir.budget.remaining", "{unit}", "what is left of a budget")
-	g.limit = whole("weir.budget.limit", "{unit}", "what a budget has in all")
-	g.reset = seconds("weir.budget.reset", "time until a budget is back")
-	g.inFlight = whole("weir.account.in_flight", "{request}", "requests of an account that are upstream")
-	g.blocked = seconds("weir.account.blocked", "time until an account's cool-down ends")
-	g.accounts = whole("weir.accounts", "{account}", "accounts, by whether they have gauges of their own")
-	g.queue = whole("weir.queue.length", "{request}", "requests that wait for a permit")
-	g.entries = whole("weir.cache.entries", "{entry}", "keys that the memory tier holds")
-	g.size = whole("weir.cache.size", "By", "what the memory tier weighs")
-	g.up = whole("weir.store.up", "", "1 while the store answers")
-	g.replicas = whole("weir.store.replicas", "{replica}", "replicas that share the store")
-	g.reachable = whole("weir.upstream.up", "", "1 while the API answers")
-	g.expiry = seconds("weir.tls.certificate.expiry", "time until a certificate ends")
-	g.quarantined = whole("weir.credentials.quarantined", "{credential}", "credentials that the API refuses")
+	remaining := integer("weir.budget.remaining", "{unit}", "remaining part of a budget")
+	limit := integer("weir.budget.limit", "{unit}", "limit of a budget")
+	reset := seconds("weir.budget.reset", "time until a budget is reset")
+	inFlight := integer("weir.account.in_flight", "{request}", "requests of an account that are upstream")
+	blocked := seconds("weir.account.blocked", "time until the cool-down of an account ends")
+	accounts := integer("weir.accounts", "{account}", "accounts, by whether they have gauges")
+	queue := integer("weir.queue.length", "{request}", "requests that wait for a permit")
+	entries := integer("weir.cache.entries", "{entry}", "keys in the memory tier")
+	size := integer("weir.cache.size", "By", "size of the memory tier")
+	up := integer("weir.store.up", "", "1 while the store responds")
+	replicas := integer("weir.store.replicas", "{replica}", "replicas that share the store")
+	reachable := integer("weir.upstream.up", "", "1 while the upstream responds")
+	expiry := seconds("weir.tls.certificate.expiry", "time until a certificate expires")
+	quarantined := integer("weir.credentials.quarantined", "{credential}", "credentials that the upstream rejects")
 	_, err := m.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
-		g.observe(o, s, time.Now())
-		return g.observeAccounts(ctx, o, s)
+		now, waiting := time.Now(), 0
+		for _, n := range s.Waiting() {
+			waiting += n
+		}
+		keys, bytes := s.Cache()
+		o.ObserveInt64(queue, int64(waiting))
+		o.ObserveInt64(entries, int64(keys))
+		o.ObserveInt64(size, int64(bytes))
+		o.ObserveInt64(up, oneIf(s.Lost().IsZero()))
+		o.ObserveInt64(reachable, oneIf(s.Reachable()))
+		o.ObserveInt64(replicas, int64(s.Replicas()))
+		o.ObserveInt64(quarantined, int64(s.Quarantined()))
+		if s.Certificates != nil {
+			for name, end := range s.Certificates() {
+				o.ObserveFloat64(expiry, end.Sub(now).Seconds(), metric.WithAttributes(nameKey.String(name)))
+			}
+		}
+		ctx, cancel := context.WithTimeout(ctx, accountsTimeout)
+		defer cancel()
+		list, err := s.Accounts(ctx, maxReadAccounts)
+		if err != nil {
+			return err // the SDK exports the other gauges
+		}
+		shown := tightest(list)
+		for _, a := range shown {
+			name := accountKey.String(a.Name)
+			o.ObserveInt64(inFlight, int64(a.InUse), metric.WithAttributes(name))
+			o.ObserveFloat64(blocked, max(0, a.BlockedUntil.Sub(now).Seconds()), metric.WithAttributes(name))
+			for resource, b := range byResource(a.Budgets) {
+				with := metric.WithAttributes(name, resourceKey.String(resource))
+				o.ObserveInt64(remaining, int64(b.Remaining), with)
+				o.ObserveInt64(limit, int64(b.Limit), with)
+				o.ObserveFloat64(reset, max(0, b.Reset.Sub(now).Seconds()), with)
+			}
+		}
+		o.ObserveInt64(accounts, int64(len(shown)), metric.WithAttributes(shownKey.Bool(true)))
+		o.ObserveInt64(accounts, int64(len(list)-len(shown)), metric.WithAttributes(shownKey.Bool(false)))
+		return nil
 	}, all...)
 	return errors.Join(append(errs, err)...)
 }
 
-func (g *gauges) observe(o metric.Observer, s Sources, now time.Time) {
-	waiting := 0
-	for _, n := range s.Waiting() {
-		waiting += n
+func oneIf(condition bool) int64 {
+	if condition {
+		return 1
 	}
-	keys, bytes := s.Cache()
-	up, reachable := int64(0), int64(0)
-	if s.Lost().IsZero() {
-		up = 1
-	}
-	if s.Reachable() {
-		reachable = 1
-	}
-	o.ObserveInt64(g.queue, int64(waiting))
-	o.ObserveInt64(g.entries, int64(keys))
-	o.ObserveInt64(g.size, int64(bytes))
-	o.ObserveInt64(g.up, up)
-	o.ObserveInt64(g.reachable, reachable)
-	o.ObserveInt64(g.replicas, int64(s.Replicas()))
-	o.ObserveInt64(g.quarantined, int64(s.Quarantined()))
-	if s.Certificates != nil {
-		for name, end := range s.Certificates() {
-			o.ObserveFloat64(g.expiry, end.Sub(now).Seconds(), metric.WithAttributes(nameKey.String(name)))
-		}
-	}
+	return 0
 }
 
-func (g *gauges) observeAccounts(ctx context.Context, o metric.Observer, s Sources) error {
-	ctx, cancel := context.WithTimeout(ctx, scrapePatience)
-	defer cancel()
-	list, err := s.Accounts(ctx, readAccounts)
-	if err != nil {
-		return err // the rest is told all the same
-	}
-	shown := tightest(list)
-	now := time.Now()
-	for _, a := range shown {
-		name := accountKey.String(a.Name)
-		o.ObserveInt64(g.inFlight, int64(a.InUse), metric.WithAttributes(name))
-		o.ObserveFloat64(g.blocked, until(a.BlockedUntil, now), metric.WithAttributes(name))
-		for resource, b := range byResource(a.Budgets) {
-			with := metric.WithAttributes(name, resourceKey.String(resource))
-			o.ObserveInt64(g.remaining, int64(b.Remaining), with)
-			o.ObserveInt64(g.limit, int64(b.Limit), with)
-			o.ObserveFloat64(g.reset, until(b.Reset, now), with)
-		}
-	}
-	o.ObserveInt64(g.accounts, int64(len(shown)), metric.WithAttributes(shownKey.Bool(true)))
-	o.ObserveInt64(g.accounts, int64(len(list)-len(shown)), metric.WithAttributes(shownKey.Bool(false)))
-	return nil
-}
-
-// tightest are the accounts that are nearest to the end of a budget, shownAccounts at
-// most.
+// tightest returns the accounts with the smallest remaining part of any budget, at most maxShownAccounts.
 func tightest(list []limits.Account) []limits.Account {
 	least := make(map[string]float64, len(list))
 	for _, a := range list {
 		least[a.Name] = 1
 		for _, b := range a.Budgets {
-			least[a.Name] = min(least[a.Name], left(b))
+			least[a.Name] = min(least[a.Name], remainingPart(b))
 		}
 	}
 	list = slices.Clone(list)
 	slices.SortFunc(list, func(a, b limits.Account) int {
 		return cmp.Or(cmp.Compare(least[a.Name], least[b.Name]), strings.Compare(a.Name, b.Name))
 	})
-	return list[:min(len(list), shownAccounts)]
+	return list[:min(len(list), maxShownAccounts)]
 }
 
-// left is the part of a budget that is left.
-func left(b limits.Budget) float64 {
+// remainingPart returns the remaining part of a budget, 0 to 1.
+func remainingPart(b limits.Budget) float64 {
 	if b.Limit <= 0 {
 		return 0
 	}
 	return float64(b.Remaining) / float64(b.Limit)
 }
 
-// byResource are the budgets of an account by their resource. Of those that the API does
-// not show, of which there is one for each operation or window, the tightest counts for
-// its kind: points, cpu, content.
+// byResource returns the budgets of an account by resource. An account has many budgets for points, CPU time and
+// content, one per operation or window; the tightest of each kind represents its kind.
 func byResource(list []limits.Budget) map[string]limits.Budget {
 	budgets := make(map[string]limits.Budget, len(list))
 	for _, b := range list {
 		kind, _, _ := strings.Cut(b.Resource, ":")
-		if before, ok := budgets[kind]; !ok || left(b) < left(before) {
+		if current, ok := budgets[kind]; !ok || remainingPart(b) < remainingPart(current) {
 			budgets[kind] = b
 		}
 	}

@@ -10,15 +10,15 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Logs returns a handler that writes as another does, with trace_id and span_id where
-// there is a span, and sends what is written to where the environment says.
+// Logs returns a handler that forwards records to local, with trace_id and span_id if the context has a span. It also
+// exports them if the environment selects a log exporter.
 func (t *Telemetry) Logs(local slog.Handler) slog.Handler {
 	return &logs{local: local, remote: t.logs}
 }
 
 type logs struct {
 	local  slog.Handler
-	remote slog.Handler // nil for none; it takes the span from the context
+	remote slog.Handler // nil without an exporter; it takes the span from the context
 }
 
 // Enabled implements [slog.Handler].
@@ -56,39 +56,36 @@ func (l *logs) with(change func(slog.Handler) slog.Handler) *logs {
 	return next
 }
 
-// complaints is told what goes wrong with telemetry, and says it, but not again and
-// again: a collector that is away is away for a while.
-type complaints struct {
+// errorLog logs the errors of the SDK, at most one per errorInterval: a collector that is down stays down for a while.
+type errorLog struct {
 	log *slog.Logger
 
-	mu       sync.Mutex
-	said     time.Time
-	withheld int
-	over     bool // nobody is told any more
+	mu         sync.Mutex
+	logged     time.Time
+	suppressed int
+	closed     bool
 }
 
-// complainEvery is the least time between two complaints.
-const complainEvery = time.Minute
+const errorInterval = time.Minute
 
 // Handle implements the SDK's error handler.
-func (c *complaints) Handle(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.over {
+func (e *errorLog) Handle(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
 		return
 	}
-	if now := time.Now(); now.Sub(c.said) >= complainEvery {
-		c.log.Warn("telemetry", "error", err, "withheld", c.withheld)
-		c.said, c.withheld = now, 0
+	if now := time.Now(); now.Sub(e.logged) >= errorInterval {
+		e.log.Warn("telemetry export failed", "error", err, "suppressed", e.suppressed)
+		e.logged, e.suppressed = now, 0
 		return
 	}
-	c.withheld++
+	e.suppressed++
 }
 
-// end is for when telemetry is closed: the SDK's handler is one for the process, and what
-// has not ended in time may still call it.
-func (c *complaints) end() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.over = true
+// close stops the log. The SDK has one error handler for the process, and a provider may call it after Close.
+func (e *errorLog) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
 }

@@ -1,17 +1,12 @@
-// Package telemetry is where OpenTelemetry's SDK is set up, and where what is told of
-// requests and accounts becomes metrics.
+// Package telemetry sets up the OpenTelemetry SDK, and turns request records and account states into metrics.
 //
 // Invariants:
-//   - Where things go is said by the standard OTEL_* variables alone, which the SDK reads
-//     from the process's environment; where they say nothing, nothing is sent anywhere.
-//   - /metrics is there in any case, but where OTEL_SDK_DISABLED is true.
-//   - Every label has a bound, whatever clients and the API write (series, and the SDK's
-//     own limit behind it).
-//   - What a hit costs is a few additions: nothing is built for it, and nothing waits.
-//   - Nothing of a request is known here but its [proxy.Record], in which there is no
-//     secret.
+//   - Only the standard OTEL_* environment variables decide where telemetry is sent. Without them nothing is sent.
+//   - /metrics exists unless OTEL_SDK_DISABLED is true.
+//   - The number of series of each metric is bounded, whatever clients and the upstream send.
+//   - The package sees a request only as a [proxy.Record], which holds no secret.
 //
-// It does not make spans: that is for those whose work they are of, by the API.
+// Entry point: [Open]. The packages that do the work create the spans, with the OpenTelemetry API.
 package telemetry
 
 import (
@@ -22,6 +17,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -42,58 +38,55 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Config is what the environment does not say, or says otherwise.
+// Config holds the values that the environment may override.
 type Config struct {
-	// ServiceName is service.name, unless OTEL_SERVICE_NAME says.
-	ServiceName string
-	// Version and Instance are service.version and service.instance.id.
-	Version, Instance string
-	// Sample is the fraction of traces that is kept of those that nobody else has decided
-	// about, unless OTEL_TRACES_SAMPLER says.
+	ServiceName string // service.name, unless OTEL_SERVICE_NAME is set
+	Version     string // service.version
+	Instance    string // service.instance.id
+	// Sample is the fraction of traces to record, 0 to 1, for traces that begin here. OTEL_TRACES_SAMPLER
+	// takes precedence.
 	Sample float64
-	// Log hears what goes wrong with telemetry itself.
+	// Log receives the errors of telemetry itself.
 	Log *slog.Logger
 }
 
-// Telemetry is open until it is closed. It is safe for concurrent use.
+// Telemetry is a running set of providers. It is safe for concurrent use.
 type Telemetry struct {
 	metrics
-	tracer  trace.Tracer // nil where no traces are kept
-	logs    slog.Handler // nil where none are sent
+	tracer  trace.Tracer // nil without a trace exporter
+	logs    slog.Handler // nil without a log exporter
 	handler http.Handler
 	close   []func(context.Context) error
-	// complaints is told what goes wrong.
-	complaints complaints
+	errors  errorLog
 }
 
 const (
 	scope = "github.com/weirgate/weir"
-	// maxSeries bounds the series of one metric; what is more becomes one, which the SDK
-	// marks with otel.metric.overflow.
+	// maxSeries bounds the series of one metric. The SDK adds up the others in a series with the
+	// attribute otel.metric.overflow.
 	maxSeries = 4000
-	// maxScrapes is how many may ask for the metrics at the same time.
+	// maxScrapes is the number of concurrent requests to /metrics.
 	maxScrapes = 4
-	// maxValue bounds an attribute of a span, in bytes, unless the environment says.
-	maxValue = 1024
-	// farewell is how long what is not sent yet may take at the end.
-	farewell = 5 * time.Second
+	// maxAttributeLength bounds a span attribute, in bytes, unless the environment sets a limit.
+	maxAttributeLength = 1024
+	// closeTimeout bounds the final export.
+	closeTimeout = 5 * time.Second
 )
 
-// Open opens what the environment asks for. An error is of a variable that nobody
-// understands.
+// Open starts the providers that the environment asks for. It returns an error for an unknown exporter or protocol.
 func Open(c Config) (*Telemetry, error) {
-	t := &Telemetry{handler: promhttp.HandlerFor(prometheus.NewRegistry(), promhttp.HandlerOpts{})} // nothing
+	t := &Telemetry{handler: promhttp.HandlerFor(prometheus.NewRegistry(), promhttp.HandlerOpts{})}
 	if disabled, _ := strconv.ParseBool(os.Getenv("OTEL_SDK_DISABLED")); disabled {
-		t.off = true
+		t.disabled = true
 		return t, t.open(noop.NewMeterProvider())
 	}
-	t.complaints.log = c.Log
-	otel.SetErrorHandler(&t.complaints)
-	ctx, about := context.Background(), c.resource()
+	t.errors.log = c.Log
+	otel.SetErrorHandler(&t.errors)
+	ctx, res := context.Background(), c.resource()
 	err := errors.Join(
-		misunderstood("TRACES", t.openTraces(ctx, c, about)),
-		misunderstood("METRICS", t.openMetrics(ctx, about)),
-		misunderstood("LOGS", t.openLogs(ctx, about)),
+		withVariables("TRACES", t.openTraces(ctx, c, res)),
+		withVariables("METRICS", t.openMetrics(ctx, res)),
+		withVariables("LOGS", t.openLogs(ctx, res)),
 	)
 	if err != nil {
 		t.Close()
@@ -102,8 +95,8 @@ func Open(c Config) (*Telemetry, error) {
 	return t, nil
 }
 
-// misunderstood says which variables an error is about.
-func misunderstood(signal string, err error) error {
+// withVariables adds the variables that select the exporter of a signal to an error.
+func withVariables(signal string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -111,41 +104,40 @@ func misunderstood(signal string, err error) error {
 	return fmt.Errorf("telemetry: %s=%q, %s=%q: %w", exporter, os.Getenv(exporter), protocol, cmp.Or(os.Getenv(protocol), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL")), err)
 }
 
-// Close sends what is not sent yet, as far as that goes in a few seconds, and ends.
+// Close exports what is buffered, within a few seconds, and stops the providers.
 func (t *Telemetry) Close() {
-	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	for _, end := range t.close {
-		if err := end(ctx); err != nil {
+	for _, shutdown := range t.close {
+		if err := shutdown(ctx); err != nil {
 			otel.Handle(err)
 		}
 	}
 	t.close = nil
-	t.complaints.end()
+	t.errors.close()
 }
 
-// Tracer makes the spans; it is nil where no traces are kept.
+// Tracer returns the tracer for Weir's spans, or nil without a trace exporter.
 func (t *Telemetry) Tracer() trace.Tracer { return t.tracer }
 
-// ServeHTTP answers with the metrics, for Prometheus.
+// ServeHTTP responds with the metrics in the formats of Prometheus.
 func (t *Telemetry) ServeHTTP(w http.ResponseWriter, r *http.Request) { t.handler.ServeHTTP(w, r) }
 
-// resource says who speaks. What it cannot find out it leaves out.
 func (c Config) resource() *resource.Resource {
 	r, err := resource.New(context.Background(),
 		resource.WithTelemetrySDK(),
 		resource.WithAttributes(semconv.ServiceName(c.ServiceName), semconv.ServiceVersion(c.Version), semconv.ServiceInstanceID(c.Instance)),
-		resource.WithFromEnv(), // the last one counts
+		resource.WithFromEnv(), // the last option takes precedence
 	)
 	if err != nil {
-		c.Log.Warn("OTEL_RESOURCE_ATTRIBUTES is not understood", "error", err)
+		c.Log.Warn("resource attributes incomplete; check OTEL_RESOURCE_ATTRIBUTES", "error", err)
 	}
 	return r
 }
 
-// asked reports whether the environment wants a signal (TRACES, METRICS, LOGS) to go
-// somewhere. The SDK's own default would be a collector on this machine.
-func asked(signal string) bool {
+// isConfigured reports whether the environment selects an exporter for a signal (TRACES, METRICS, LOGS). Without
+// this check the SDK would export to a collector on localhost.
+func isConfigured(signal string) bool {
 	for _, name := range []string{"OTEL_" + signal + "_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_" + signal + "_ENDPOINT"} {
 		if strings.TrimSpace(os.Getenv(name)) != "" {
 			return true
@@ -154,8 +146,8 @@ func asked(signal string) bool {
 	return false
 }
 
-func (t *Telemetry) openTraces(ctx context.Context, c Config, about *resource.Resource) error {
-	if !asked("TRACES") {
+func (t *Telemetry) openTraces(ctx context.Context, c Config, res *resource.Resource) error {
+	if !isConfigured("TRACES") {
 		return nil
 	}
 	exporter, err := autoexport.NewSpanExporter(ctx)
@@ -164,25 +156,43 @@ func (t *Telemetry) openTraces(ctx context.Context, c Config, about *resource.Re
 	}
 	limits := sdktrace.NewSpanLimits()
 	if limits.AttributeValueLengthLimit < 0 {
-		limits.AttributeValueLengthLimit = maxValue
+		limits.AttributeValueLengthLimit = maxAttributeLength
 	}
-	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(about), sdktrace.WithRawSpanLimits(limits))
+	options := []sdktrace.TracerProviderOption{sdktrace.WithBatcher(exporter), sdktrace.WithResource(res), sdktrace.WithRawSpanLimits(limits)}
+	if os.Getenv("OTEL_TRACES_SAMPLER") == "" {
+		options = append(options, sdktrace.WithSampler(newSampler(c.Sample)))
+	}
+	provider := sdktrace.NewTracerProvider(options...)
 	t.tracer = provider.Tracer(scope, trace.WithInstrumentationVersion(c.Version), trace.WithSchemaURL(semconv.SchemaURL))
-	if os.Getenv("OTEL_TRACES_SAMPLER") == "" { // then the SDK keeps what has no parent
-		t.tracer = chooser{t.tracer, c.Sample}
-	}
 	t.close = append(t.close, provider.Shutdown)
 	return nil
 }
 
-func (t *Telemetry) openMetrics(ctx context.Context, about *resource.Resource) error {
+// newSampler returns a sampler that records a fraction of the traces that begin here. A span with a parent follows
+// the decision of its parent. A background span that is linked to a recorded span is recorded.
+func newSampler(fraction float64) sdktrace.Sampler {
+	return sdktrace.ParentBased(linkSampler{sdktrace.TraceIDRatioBased(fraction)})
+}
+
+// linkSampler records spans that are linked to a recorded span, and samples the others.
+type linkSampler struct{ sdktrace.Sampler }
+
+// ShouldSample implements [sdktrace.Sampler].
+func (s linkSampler) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingResult {
+	if slices.ContainsFunc(p.Links, func(l trace.Link) bool { return l.SpanContext.IsSampled() }) {
+		return sdktrace.AlwaysSample().ShouldSample(p)
+	}
+	return s.Sampler.ShouldSample(p)
+}
+
+func (t *Telemetry) openMetrics(ctx context.Context, res *resource.Resource) error {
 	registry := prometheus.NewRegistry()
-	scraped, err := prometheusexporter.New(prometheusexporter.WithRegisterer(registry), prometheusexporter.WithoutScopeInfo())
+	exporter, err := prometheusexporter.New(prometheusexporter.WithRegisterer(registry), prometheusexporter.WithoutScopeInfo())
 	if err != nil {
 		return err
 	}
-	options := []sdkmetric.Option{sdkmetric.WithReader(scraped), sdkmetric.WithResource(about), sdkmetric.WithCardinalityLimit(maxSeries)}
-	if asked("METRICS") {
+	options := []sdkmetric.Option{sdkmetric.WithReader(exporter), sdkmetric.WithResource(res), sdkmetric.WithCardinalityLimit(maxSeries)}
+	if isConfigured("METRICS") {
 		reader, err := autoexport.NewMetricReader(ctx)
 		if err != nil {
 			return err
@@ -197,15 +207,15 @@ func (t *Telemetry) openMetrics(ctx context.Context, about *resource.Resource) e
 	return errors.Join(runtime.Start(runtime.WithMeterProvider(provider)), t.open(provider))
 }
 
-func (t *Telemetry) openLogs(ctx context.Context, about *resource.Resource) error {
-	if !asked("LOGS") {
+func (t *Telemetry) openLogs(ctx context.Context, res *resource.Resource) error {
+	if !isConfigured("LOGS") {
 		return nil
 	}
 	exporter, err := autoexport.NewLogExporter(ctx)
 	if err != nil || autoexport.IsNoneLogExporter(exporter) {
 		return err
 	}
-	provider := sdklog.NewLoggerProvider(sdklog.WithProcessor(sdklog.NewBatchProcessor(exporter)), sdklog.WithResource(about))
+	provider := sdklog.NewLoggerProvider(sdklog.WithProcessor(sdklog.NewBatchProcessor(exporter)), sdklog.WithResource(res))
 	t.logs = otelslog.NewHandler(scope, otelslog.WithLoggerProvider(provider))
 	t.close = append(t.close, provider.Shutdown)
 	return nil

@@ -23,8 +23,8 @@ import (
 	"github.com/weirgate/weir/proxy"
 )
 
-// journey is a record of a request that went through everything.
-func journey() *proxy.Record {
+// fullRecord returns a record with every kind of stage.
+func fullRecord() *proxy.Record {
 	return &proxy.Record{
 		Start: time.Now(), Method: http.MethodGet, Route: "/repos/{owner}/{repo}", Operation: "repos/get", Resource: policy.Core,
 		Status: 200, Elapsed: time.Second, Outcome: "collapsed", Saved: true, Spent: 1, Polls: 1, Attempts: 2,
@@ -38,8 +38,7 @@ func journey() *proxy.Record {
 	}
 }
 
-// sources are those of a gateway with so many accounts, of which the last ones have the
-// least left.
+// sources returns the sources of a gateway with some accounts. Later accounts have less left.
 func sources(accounts int) Sources {
 	return Sources{
 		Accounts: func(_ context.Context, most int) ([]limits.Account, error) {
@@ -61,7 +60,7 @@ func sources(accounts int) Sources {
 	}
 }
 
-// scrape is what Prometheus gets; openMetrics asks for exemplars.
+// scrape returns the response of /metrics. The OpenMetrics format has exemplars.
 func (t *Telemetry) scrape(openMetrics bool) string {
 	r := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody)
 	if openMetrics {
@@ -72,9 +71,8 @@ func (t *Telemetry) scrape(openMetrics bool) string {
 	return w.Body.String()
 }
 
-// holds fails the test for each line that is not in the text, and shows those of the
-// same metric.
-func holds(t *testing.T, text string, lines ...string) {
+// assertContains fails the test for each line that is not in the text, and logs the lines of the same metric.
+func assertContains(t *testing.T, text string, lines ...string) {
 	t.Helper()
 	for _, line := range lines {
 		if strings.Contains(text, line) {
@@ -86,12 +84,12 @@ func holds(t *testing.T, text string, lines ...string) {
 				t.Log(other)
 			}
 		}
-		t.Errorf("%s is not there", line)
+		t.Errorf("missing: %s", line)
 	}
 }
 
-// TestNothingIsSentUnlessSomebodyAsks: the SDK's own default would be this machine.
-func TestNothingIsSentUnlessSomebodyAsks(t *testing.T) {
+// The SDK would export to localhost by default.
+func TestOpenExportsOnlyWhatTheEnvironmentSelects(t *testing.T) {
 	for _, c := range []struct {
 		name, value string
 		traces      bool
@@ -111,12 +109,12 @@ func TestNothingIsSentUnlessSomebodyAsks(t *testing.T) {
 			if (w.Tracer() != nil) != c.traces || (w.logs != nil) != logs {
 				t.Errorf("traces %v, logs %v", w.Tracer() != nil, w.logs != nil)
 			}
-			holds(t, w.scrape(false), "go_goroutine_count")
+			assertContains(t, w.scrape(false), "go_goroutine_count")
 		})
 	}
 }
 
-func TestWhatNobodyUnderstandsIsAnError(t *testing.T) {
+func TestOpenRejectsUnknownExporters(t *testing.T) {
 	for name, value := range map[string]string{
 		"OTEL_TRACES_EXPORTER": "pigeon", "OTEL_METRICS_EXPORTER": "pigeon", "OTEL_LOGS_EXPORTER": "pigeon",
 		"OTEL_EXPORTER_OTLP_PROTOCOL": "pigeon",
@@ -126,7 +124,7 @@ func TestWhatNobodyUnderstandsIsAnError(t *testing.T) {
 			t.Setenv(name, value)
 			if w, err := Open(Config{Log: slog.New(slog.DiscardHandler)}); err == nil {
 				w.Close()
-				t.Error("nothing is said")
+				t.Error("no error")
 			} else if !strings.Contains(err.Error(), "pigeon") {
 				t.Error(err)
 			}
@@ -134,27 +132,26 @@ func TestWhatNobodyUnderstandsIsAnError(t *testing.T) {
 	}
 }
 
-// TestAllOfItIsOff where the environment says so.
-func TestAllOfItIsOff(t *testing.T) {
+func TestOTELSDKDisabledDisablesAll(t *testing.T) {
 	received := otlptest.Start(t)
 	t.Setenv("OTEL_SDK_DISABLED", "true")
 	w := opened(t)
 	if err := w.Watch(sources(1)); err != nil {
 		t.Fatal(err)
 	}
-	w.Began(http.MethodGet)
+	w.RequestStarted(http.MethodGet)
 	w.Reloaded(nil)
 	slog.New(w.Logs(slog.DiscardHandler)).Info("line")
 	if w.Observer("api") != nil || w.Tracer() != nil || w.scrape(false) != "" {
-		t.Error("something is on")
+		t.Error("telemetry is not disabled")
 	}
 	w.Close()
 	if len(received.Spans())+len(received.Metrics())+len(received.Logs()) > 0 {
-		t.Error("something was sent")
+		t.Error("telemetry was exported")
 	}
 }
 
-func TestTheEnvironmentSaysWhoSpeaks(t *testing.T) {
+func TestEnvironmentOverridesTheServiceName(t *testing.T) {
 	for _, c := range []struct{ variable, attributes, want string }{
 		{"", "", "weir"}, {"named", "", "named"}, {"", "service.name=listed,team=edge", "listed"}, {"named", "service.name=listed", "named"},
 	} {
@@ -162,17 +159,15 @@ func TestTheEnvironmentSaysWhoSpeaks(t *testing.T) {
 		t.Setenv("OTEL_SERVICE_NAME", c.variable)
 		t.Setenv("OTEL_RESOURCE_ATTRIBUTES", c.attributes)
 		opened(t).Close()
-		about := received.Resource()
-		if about["service.name"] != c.want || about["service.version"] != "1.2.3" || about["service.instance.id"] != "one" ||
-			strings.Contains(c.attributes, "team") && about["team"] != "edge" {
-			t.Errorf("%+v: %v", c, about)
+		resource := received.Resource()
+		if resource["service.name"] != c.want || resource["service.version"] != "1.2.3" || resource["service.instance.id"] != "one" ||
+			strings.Contains(c.attributes, "team") && resource["team"] != "edge" {
+			t.Errorf("%+v: %v", c, resource)
 		}
 	}
 }
 
-// TestWhatIsKept: a caller decides for its trace, what is linked to what is kept is kept,
-// and of the rest a fraction is.
-func TestWhatIsKept(t *testing.T) {
+func TestSamplerFollowsParentsAndLinks(t *testing.T) {
 	span := func(flags trace.TraceFlags) trace.SpanContext {
 		return trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}, TraceFlags: flags, Remote: true})
 	}
@@ -184,57 +179,55 @@ func TestWhatIsKept(t *testing.T) {
 		link     trace.SpanContext
 		want     bool
 	}{
-		{"all are", 1, t.Context(), trace.SpanContext{}, true},
-		{"none is", 0, t.Context(), trace.SpanContext{}, false},
-		{"the caller's is", 0, with(span(trace.FlagsSampled)), trace.SpanContext{}, true},
-		{"the caller's is not", 1, with(span(0)), trace.SpanContext{}, false},
-		{"what goes on with one that is", 0, t.Context(), span(trace.FlagsSampled), true},
-		{"what goes on with one that is not", 0, t.Context(), span(0), false},
+		{"fraction 1", 1, t.Context(), trace.SpanContext{}, true},
+		{"fraction 0", 0, t.Context(), trace.SpanContext{}, false},
+		{"sampled parent", 0, with(span(trace.FlagsSampled)), trace.SpanContext{}, true},
+		{"parent that is not sampled", 1, with(span(0)), trace.SpanContext{}, false},
+		{"link to a sampled span", 0, t.Context(), span(trace.FlagsSampled), true},
+		{"link to a span that is not sampled", 0, t.Context(), span(0), false},
 	} {
-		_, s := chooser{sdktrace.NewTracerProvider().Tracer(""), c.fraction}.Start(c.in, "", trace.WithLinks(trace.Link{SpanContext: c.link}))
+		_, s := sdktrace.NewTracerProvider(sdktrace.WithSampler(newSampler(c.fraction))).Tracer("").Start(c.in, "", trace.WithLinks(trace.Link{SpanContext: c.link}))
 		if s.IsRecording() != c.want {
 			t.Errorf("%s: %v", c.name, s.IsRecording())
 		}
 	}
-	tenth, kept := chooser{sdktrace.NewTracerProvider().Tracer(""), 0.1}, 0
+	tenth, sampled := sdktrace.NewTracerProvider(sdktrace.WithSampler(newSampler(0.1))).Tracer(""), 0
 	for range 10_000 {
 		if _, s := tenth.Start(t.Context(), ""); s.IsRecording() {
-			kept++
+			sampled++
 		}
 	}
-	if kept < 700 || kept > 1300 { // ten standard deviations
-		t.Errorf("%d of 10,000 are kept", kept)
+	if sampled < 700 || sampled > 1300 { // ten standard deviations
+		t.Errorf("%d of 10,000 spans are sampled", sampled)
 	}
 }
 
-// TestTheEnvironmentChooses where it says so.
-func TestTheEnvironmentChooses(t *testing.T) {
+func TestEnvironmentSelectsTheSampler(t *testing.T) {
 	otlptest.Start(t)
 	t.Setenv("OTEL_TRACES_SAMPLER", "always_off")
 	if _, s := opened(t).Tracer().Start(t.Context(), ""); s.IsRecording() {
-		t.Error("it is kept")
+		t.Error("the span is sampled")
 	}
 }
 
-// TestARequestIsTheExampleOfItsNumbers: Prometheus is told of its trace.
-func TestARequestIsTheExampleOfItsNumbers(t *testing.T) {
+func TestMeasurementsCarryExemplars(t *testing.T) {
 	w := opened(t)
-	w.Observer("api.example.com")(journey())
+	w.Observer("api.example.com")(fullRecord())
 	if plain := w.scrape(false); strings.Contains(plain, "0af7651916cd43dd8448eb211c80319c") {
 		t.Error(plain)
 	}
-	holds(t, w.scrape(true), `span_id="b7ad6b7169203331"`, `trace_id="0af7651916cd43dd8448eb211c80319c"`, "\n# EOF\n")
+	assertContains(t, w.scrape(true), `span_id="b7ad6b7169203331"`, `trace_id="0af7651916cd43dd8448eb211c80319c"`, "\n# EOF\n")
 }
 
-func TestARequestIsCounted(t *testing.T) {
+func TestObserverCountsRequests(t *testing.T) {
 	w := opened(t)
 	observe := w.Observer("api.example.com")
-	observe(journey())
+	observe(fullRecord())
 	hit := &proxy.Record{Method: "GET", Route: "/emojis", Operation: "emojis/get", Client: "builds", Status: 200, Outcome: "hit", Saved: true}
 	observe(hit)
 	observe(hit)
 	observe(&proxy.Record{Method: "GET", Route: "/emojis", Operation: "emojis/get", Status: 200, Outcome: "validated", Background: true, Resource: "made-up", Spent: 2, Stages: []proxy.Stage{{Name: "queue"}}})
-	holds(t, w.scrape(false),
+	assertContains(t, w.scrape(false),
 		`http_server_request_duration_seconds_count{http_request_method="GET",http_response_status_code="200",http_route="/emojis"} 2`,
 		`weir_requests_total{weir_cache="hit",weir_client="builds",weir_operation="emojis/get"} 2`,
 		`weir_saved_total{weir_operation="emojis/get"} 2`, `weir_saved_total{weir_operation="repos/get"} 1`,
@@ -248,8 +241,7 @@ func TestARequestIsCounted(t *testing.T) {
 	)
 }
 
-// TestSeriesHaveABound: what is more than that is one more.
-func TestSeriesHaveABound(t *testing.T) {
+func TestSeriesAreBounded(t *testing.T) {
 	w := opened(t)
 	observe := w.Observer("api.example.com")
 	for i := range maxSeries + 500 {
@@ -260,60 +252,39 @@ func TestSeriesHaveABound(t *testing.T) {
 		if n := strings.Count(text, "\n"+name+"{"); n > maxSeries {
 			t.Errorf("%s has %d series", name, n)
 		}
-		holds(t, text, name+`{otel_metric_overflow="true"} 501`)
+		assertContains(t, text, name+`{otel_metric_overflow="true"} 501`)
 	}
-	if len(w.series.by) > maxSeries {
-		t.Errorf("%d are kept", len(w.series.by))
-	}
-}
-
-// TestAHitCostsNothingToCount: what it is counted by was built for the first one, and of
-// a trace that is not kept nothing is made.
-func TestAHitCostsNothingToCount(t *testing.T) {
-	otlptest.Start(t)
-	w := opened(t)
-	observe := w.Observer("api.example.com")
-	hit := &proxy.Record{Method: "GET", Route: "/emojis", Operation: "emojis/get", Status: 200, Outcome: "hit", Saved: true}
-	never := chooser{w.Tracer(), 0}
-	if n := testing.AllocsPerRun(1000, func() {
-		w.Began(hit.Method)
-		_, _ = never.Start(t.Context(), hit.Method)
-		observe(hit)
-		w.Ended(hit.Method)
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
+	if len(w.sets) > maxSeries {
+		t.Errorf("%d attribute sets are remembered", len(w.sets))
 	}
 }
 
-// TestTheTightestAccountsAreShown, and how many there are beside them.
-func TestTheTightestAccountsAreShown(t *testing.T) {
+func TestTightestAccountsHaveGauges(t *testing.T) {
 	w := opened(t)
 	if err := w.Watch(sources(700)); err != nil {
 		t.Fatal(err)
 	}
 	text := w.scrape(false)
-	holds(t, text, `weir_accounts{weir_shown="true"} 200`, `weir_accounts{weir_shown="false"} 500`,
+	assertContains(t, text, `weir_accounts{weir_shown="true"} 200`, `weir_accounts{weir_shown="false"} 500`,
 		`weir_budget_remaining{weir_account="account-0699",weir_resource="core"} 9301`, `weir_budget_remaining{weir_account="account-0699",weir_resource="points"} 899`,
 		`weir_queue_length 5`, `weir_store_up 1`, `weir_store_replicas 2`, `weir_cache_entries 4`, `weir_cache_size_bytes 1.048576e+06`, `weir_credentials_quarantined 1`,
 		`weir_tls_certificate_expiry_seconds{server_name="gateway.test"} 3`)
 	if n := strings.Count(text, "\nweir_account_in_flight{"); n != 200 {
-		t.Errorf("%d accounts", n)
+		t.Errorf("%d accounts have gauges, want 200", n)
 	}
 }
 
-// TestAStoreThatIsLostHidesNothingElse.
-func TestAStoreThatIsLostHidesNothingElse(t *testing.T) {
+func TestOtherGaugesWorkWhileTheStoreIsLost(t *testing.T) {
 	w, s := opened(t), sources(1)
 	s.Accounts = func(context.Context, int) ([]limits.Account, error) { return nil, errors.New("no answer") }
 	s.Lost = time.Now
 	if err := w.Watch(s); err != nil {
 		t.Fatal(err)
 	}
-	holds(t, w.scrape(false), "weir_store_up 0", "weir_queue_length 5")
+	assertContains(t, w.scrape(false), "weir_store_up 0", "weir_queue_length 5")
 }
 
-// TestLogsNameTheirSpan, here and where they are sent.
-func TestLogsNameTheirSpan(t *testing.T) {
+func TestLogsCarryTheirSpan(t *testing.T) {
 	received := otlptest.Start(t)
 	w := opened(t)
 	var text strings.Builder
@@ -321,7 +292,7 @@ func TestLogsNameTheirSpan(t *testing.T) {
 	ctx, span := w.Tracer().Start(t.Context(), "span")
 	log.InfoContext(ctx, "with", "n", 1)
 	log.Info("without")
-	log.DebugContext(ctx, "too much")
+	log.DebugContext(ctx, "below the level")
 	span.End()
 	w.Close()
 	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
@@ -335,23 +306,21 @@ func TestLogsNameTheirSpan(t *testing.T) {
 	}
 }
 
-// TestACollectorThatIsAwayIsComplainedOfOnce a minute.
-func TestACollectorThatIsAwayIsComplainedOfOnce(t *testing.T) {
+func TestExportErrorsAreLoggedOncePerMinute(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		var text strings.Builder
-		c := &complaints{log: slog.New(slog.NewTextHandler(&text, nil))}
+		c := &errorLog{log: slog.New(slog.NewTextHandler(&text, nil))}
 		for range 100 {
 			c.Handle(errors.New("connection refused"))
 			time.Sleep(time.Second)
 		}
-		if n := strings.Count(text.String(), "connection refused"); n != 2 || !strings.Contains(text.String(), "withheld=59") {
+		if n := strings.Count(text.String(), "connection refused"); n != 2 || !strings.Contains(text.String(), "suppressed=59") {
 			t.Errorf("%d:\n%s", n, &text)
 		}
 	})
 }
 
-// TestWhoIsClosedComplainsNoMore: what has not ended in time is heard by nobody.
-func TestWhoIsClosedComplainsNoMore(t *testing.T) {
+func TestErrorsAfterCloseAreNotLogged(t *testing.T) {
 	var text bytes.Buffer
 	w, err := Open(Config{ServiceName: "weir", Log: slog.New(slog.NewTextHandler(&text, nil))})
 	if err != nil {
@@ -360,7 +329,7 @@ func TestWhoIsClosedComplainsNoMore(t *testing.T) {
 	otel.Handle(errors.New("the first"))
 	w.Close()
 	otel.Handle(errors.New("late"))
-	w.complaints.said = time.Time{}
+	w.errors.logged = time.Time{}
 	otel.Handle(errors.New("later"))
 	if s := text.String(); !strings.Contains(s, "the first") || strings.Contains(s, "late") {
 		t.Error(s)
