@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 
@@ -85,7 +86,7 @@ func (g *Gateway) answerPart(ex *exchange) bool {
 	if e == nil || purged || e.Status != http.StatusOK || !e.Fresh(now) || ex.mustAsk(e, now) {
 		return false
 	}
-	g.replyPart(ex, e, now)
+	g.replyRange(ex, e, now)
 	return true
 }
 
@@ -145,7 +146,7 @@ func (g *Gateway) ask(ex *exchange, out *http.Request) (*http.Response, error) {
 	if why := ex.standsIn(resp); why != "" {
 		discard(resp.Body)
 		g.land(ex, alone, nil)
-		ex.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
+		ex.record.Cache += "; fwd-status=" + strconv.Itoa(resp.StatusCode)
 		return ex.useFallback(why), nil
 	}
 	switch resp.StatusCode {
@@ -163,7 +164,7 @@ func (g *Gateway) ask(ex *exchange, out *http.Request) (*http.Response, error) {
 		}
 	}
 	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: time.Now()}
-	ex.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
+	ex.record.Cache += "; fwd-status=" + strconv.Itoa(resp.StatusCode)
 	switch {
 	case ex.computed() && resp.StatusCode == http.StatusAccepted:
 		if ex.record.Background {
@@ -213,7 +214,7 @@ func (g *Gateway) notModified(ex *exchange, out *http.Request, resp *http.Respon
 	if o.etag == "" && a.Header.Get("Etag") != "" {
 		a.Header = http.Header{"Date": a.Header["Date"], "Age": a.Header["Age"]}
 	}
-	ex.record.Cache += "; fwd-status=" + itoa(resp.StatusCode)
+	ex.record.Cache += "; fwd-status=" + strconv.Itoa(resp.StatusCode)
 	return g.revalidated(ex, o, a, since), nil
 }
 
@@ -276,7 +277,7 @@ func (g *Gateway) insteadOf(ex *exchange, err error) (*http.Response, error) {
 // useFallback answers with the stale entry, and says why.
 func (ex *exchange) useFallback(why string) *http.Response {
 	now := time.Now()
-	ex.record.Cache += "; ttl=" + itoa(-int(ex.fallback.Staleness(now)/time.Second)) + "; detail=" + why
+	ex.record.Cache += "; ttl=" + strconv.Itoa(-int(ex.fallback.Staleness(now)/time.Second)) + "; detail=" + why
 	return entryResponse(ex, ex.fallback, now)
 }
 
@@ -398,7 +399,7 @@ func (ex *exchange) replaces(status int) bool {
 }
 
 func (ex *exchange) noteStored(e *cache.Entry, now time.Time) {
-	ex.record.Cache += "; stored; ttl=" + itoa(int((e.Lifetime-e.Age(now))/time.Second))
+	ex.record.Cache += "; stored; ttl=" + strconv.Itoa(int((e.Lifetime-e.Age(now))/time.Second))
 }
 
 // delimited reports whether the end of the body is marked, so that a broken

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -120,7 +121,7 @@ func (g *Gateway) flightKey(ex *exchange) cache.Key {
 		}
 	}
 	if ex.apart > 0 {
-		parts = append(parts, "apart", itoa(ex.apart))
+		parts = append(parts, "apart", strconv.Itoa(ex.apart))
 	}
 	if len(parts) == 1 {
 		return ex.key
@@ -412,7 +413,7 @@ func (g *Gateway) shared(ex *exchange, since time.Time) *http.Response {
 	if !asked && (!e.Fresh(now) || ex.mustAsk(e, now)) {
 		return nil
 	}
-	ex.record.Cache += "; collapsed; ttl=" + itoa(-int(e.Staleness(now)/time.Second))
+	ex.record.Cache += "; collapsed; ttl=" + strconv.Itoa(-int(e.Staleness(now)/time.Second))
 	return entryResponse(ex, e, now)
 }
 

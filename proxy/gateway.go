@@ -250,7 +250,7 @@ func (g *Gateway) forward(ex *exchange) {
 		h := ex.w.Header()
 		maps.Copy(h, resp.Header) // the proxy would copy them one by one
 		resp.Header = nil
-		g.reply(ex, h)
+		g.finishHeader(ex, h)
 		resp.Body = &passedBody{resp.Body, ex}
 		return nil
 	}

@@ -34,28 +34,8 @@ func (g *Gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) (answered
 	g.traceRequest(ex)
 	answered = true // whatever comes: finish answers where something goes wrong
 	defer g.finish(ex)
-	if written, ok := w.(interface {
-		WriteHead(status int, fields []byte)
-	}); ok {
-		g.writeHit(ex, e, now, &h.fields, written.WriteHead)
-	} else {
-		g.replyFromEntry(ex, e, now)
-	}
+	g.replyFromEntry(ex, e, now)
 	return answered
-}
-
-// writeHit is like replyFromEntry for a writer that takes the head of an answer as it is sent:
-// lines of fields.
-func (g *Gateway) writeHit(ex *exchange, e *cache.Entry, now time.Time, fields *textFields, writeHead func(int, []byte)) {
-	ex.record.Cache = hitStatus(e, now)
-	*fields = textFields{g: g, ex: ex, text: fields.text[:0]}
-	status := entryFields(ex, e, now, fields)
-	g.own(ex, fields)
-	ex.w.status = status // from here on no other answer can be given
-	writeHead(status, fields.text)
-	if status != http.StatusNotModified && ex.method != http.MethodHead {
-		_, _ = ex.w.Write(e.Body) // a client that is gone shows in the record
-	}
 }
 
 // hitting is what a request needs that is answered at once, kept for the next.
@@ -63,7 +43,6 @@ type hitting struct {
 	exchange exchange
 	recorder recorder
 	header   http.Header
-	fields   textFields
 }
 
 // heldFor returns the fresh entry that is the answer to a request, or nil where there is none or

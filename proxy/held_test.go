@@ -165,16 +165,6 @@ func TestWhatIsNotAnsweredAtOnceLeavesNoTrace(t *testing.T) {
 	})
 }
 
-// TestNoFieldBreaksOutOfItsLine: what the upstream, or whoever writes to the tier that replicas
-// share, has put there.
-func TestNoFieldBreaksOutOfItsLine(t *testing.T) {
-	var f textFields
-	f.add("X-A", "a\r\nSet-Cookie: evil\rX: y\nz")
-	if want := "X-A: a  Set-Cookie: evil X: y z\r\n"; string(f.text) != want {
-		t.Errorf("%q, want %q", f.text, want)
-	}
-}
-
 // TestAPanicIsAnsweredOnce: who is told that nothing was written would write another answer.
 func TestAPanicIsAnsweredOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

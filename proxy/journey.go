@@ -132,7 +132,7 @@ func whyWaited(p *limits.Permit, err error) string {
 // whatCame is the status of an answer, or the kind of the error in its place.
 func whatCame(resp *http.Response, err error) string {
 	if err == nil {
-		return itoa(resp.StatusCode)
+		return strconv.Itoa(resp.StatusCode)
 	}
 	var name *net.DNSError
 	switch {
@@ -230,7 +230,7 @@ func (g *Gateway) endTrace(ex *exchange) {
 		attributes = append(attributes, attribute.String("weir.admission", admission))
 	}
 	if r.Status >= http.StatusInternalServerError {
-		attributes = append(attributes, semconv.ErrorTypeKey.String(itoa(r.Status)))
+		attributes = append(attributes, semconv.ErrorTypeKey.String(strconv.Itoa(r.Status)))
 		ex.span.SetStatus(codes.Error, "")
 	}
 	ex.span.SetAttributes(attributes...)
@@ -267,9 +267,9 @@ func (g *Gateway) clientAttributes(ex *exchange) []attribute.KeyValue {
 // protocolVersion is the version of HTTP as the conventions write it.
 func protocolVersion(r *http.Request) string {
 	if r.ProtoMajor >= 2 {
-		return itoa(r.ProtoMajor)
+		return strconv.Itoa(r.ProtoMajor)
 	}
-	return itoa(r.ProtoMajor) + "." + itoa(r.ProtoMinor)
+	return strconv.Itoa(r.ProtoMajor) + "." + strconv.Itoa(r.ProtoMinor)
 }
 
 // hostPort splits an authority; its port is that of the scheme where it names none.

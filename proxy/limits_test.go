@@ -196,8 +196,8 @@ func TestRateLimitStatusIsAnsweredFromTheLedger(t *testing.T) {
 		before := w.upstreamSaw()
 		r := w.get("/rate_limit", "Authorization: Bearer a")
 		var status struct {
-			Resources map[string]member `json:"resources"`
-			Rate      member            `json:"rate"`
+			Resources map[string]budgetStatus `json:"resources"`
+			Rate      budgetStatus            `json:"rate"`
 		}
 		if err := json.Unmarshal([]byte(r.body), &status); err != nil {
 			t.Fatal(err)

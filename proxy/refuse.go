@@ -61,7 +61,7 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 	if f.detail != "" {
 		ex.record.Cache += "; detail=" + f.detail
 	}
-	g.own(ex, inHeader(h, ownLines))
+	g.setWeirHeaders(ex, h)
 	if f.allow != "" {
 		h.Set("Allow", f.allow)
 	}
@@ -69,12 +69,12 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 		g.limitHeaders(h, f.refusal)
 	}
 	if f.retryAfter > 0 {
-		h.Set("Retry-After", seconds(f.retryAfter))
+		h.Set("Retry-After", retryAfter(f.retryAfter))
 	}
 	h.Set("Content-Type", "application/json; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
 	body := g.errorBody(f)
-	h.Set("Content-Length", itoa(len(body)))
+	h.Set("Content-Length", strconv.Itoa(len(body)))
 	ex.w.WriteHeader(f.status)
 	if ex.in.Method != http.MethodHead {
 		_, _ = ex.w.Write(body)
@@ -96,7 +96,7 @@ func (g *Gateway) Misdirected(w http.ResponseWriter, r *http.Request) {
 // limitHeaders tell a limited client when to come back. What counts as a
 // primary refusal is told by remaining 0 (Document B section 7).
 func (g *Gateway) limitHeaders(h http.Header, r *limits.Refusal) {
-	h.Set("Retry-After", seconds(time.Until(r.Until)))
+	h.Set("Retry-After", retryAfter(time.Until(r.Until)))
 	if r.Reason == limits.Primary {
 		h.Set("X-Ratelimit-Remaining", "0")
 		h.Set("X-Ratelimit-Used", h.Get("X-Ratelimit-Limit"))
@@ -105,7 +105,7 @@ func (g *Gateway) limitHeaders(h http.Header, r *limits.Refusal) {
 		if field := h.Get("Ratelimit"); field != "" {
 			// What is left, and not before it is worth coming back.
 			name, _, _ := strings.Cut(field, ";")
-			h.Set("Ratelimit", name+";r=0;t="+seconds(time.Until(r.Until)))
+			h.Set("Ratelimit", name+";r=0;t="+retryAfter(time.Until(r.Until)))
 		}
 	}
 }

@@ -13,121 +13,124 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// reply finishes the header of every answer that came from the cache or the
-// upstream (journey, step 11).
-func (g *Gateway) reply(ex *exchange, h http.Header) {
-	g.localize(ex, h)
-	g.own(ex, inHeader(h, ownLines))
-	if ex.prefer.applied != "" && ex.record.Waited > 0 {
-		h.Set("Preference-Applied", ex.prefer.applied)
-	}
-}
-
-// own sets the fields that are Weir's: the rate limit of the account, the
-// cache's part in it, and the request's name in the logs.
-func (g *Gateway) own(ex *exchange, into fields) {
-	if ex.match.Operation != nil {
-		g.rateHeaders(ex, into)
-	}
-	if ex.record.Cache != "" { // behind that of caches nearer to the origin
-		into.add("Cache-Status", ex.record.Cache)
-	}
-	if ex.identity.Debug && ex.in.Header.Get(debugHeader) == "1" {
-		into.set(debugHeader, ex.record.debug(ex.operation))
-	}
-	into.set(requestIDHeader, ex.record.ID)
-}
-
 const (
 	requestIDHeader = "Weir-Request-Id"
 	debugHeader     = "Weir-Debug"
 )
 
-// rateHeaders replaces what the upstream told of some request by what is true
-// for this caller now: one set only, of the resource that this request counts
-// against. RateLimit-Policy and RateLimit are as the drafts -08 to -11 of the IETF
-// have them (limits.md section 9).
-func (g *Gateway) rateHeaders(ex *exchange, into fields) {
-	b, err := g.Ledger.Budget(ex.in.Context(), ex.identity.Caller.Account, ex.identity.Caller.Kind, ex.record.Resource)
-	if err != nil {
-		g.Log.DebugContext(ex.in.Context(), "no budget is known", "request", ex.record.ID, "error", err) // the ledger says once that it is lost
-		return
-	}
-	into.number("X-Ratelimit-Limit", b.Limit)
-	into.number("X-Ratelimit-Remaining", b.Remaining)
-	into.number("X-Ratelimit-Used", b.Used)
-	into.number("X-Ratelimit-Reset", int(b.Reset.Unix()))
-	into.set("X-Ratelimit-Resource", b.Resource)
-	if g.RateLimitFields {
-		into.budget("Ratelimit-Policy", b.Resource, ";q=", b.Limit, ";w=", int(b.Window/time.Second))
-		into.budget("Ratelimit", b.Resource, ";r=", b.Remaining, ";t=", max(0, int(time.Until(b.Reset)/time.Second)))
+// finishHeader completes the header of a response that came from the cache or the upstream.
+func (g *Gateway) finishHeader(ex *exchange, h http.Header) {
+	g.localize(ex, h)
+	g.setWeirHeaders(ex, h)
+	if ex.prefer.applied != "" && ex.record.Waited > 0 {
+		h.Set("Preference-Applied", ex.prefer.applied)
 	}
 }
 
-// replyFromEntry writes a fresh entry, or 304 where the client has it.
+// setWeirHeaders sets the fields that every response has: the rate limit of the account,
+// Cache-Status and the request ID.
+func (g *Gateway) setWeirHeaders(ex *exchange, h http.Header) {
+	if ex.match.Operation != nil {
+		g.setRateLimitHeaders(ex, h)
+	}
+	if ex.record.Cache != "" { // follows the members of caches closer to the upstream
+		h["Cache-Status"] = append(h["Cache-Status"], ex.record.Cache)
+	}
+	if ex.identity.Debug && ex.in.Header.Get(debugHeader) == "1" {
+		h.Set(debugHeader, ex.record.debug(ex.operation))
+	}
+	h.Set(requestIDHeader, ex.record.ID)
+}
+
+// setRateLimitHeaders replaces the upstream's rate limit fields by the caller's current
+// budget of the resource that the request counts against. RateLimit-Policy and RateLimit
+// follow the IETF drafts -08 to -11 (limits.md section 9).
+func (g *Gateway) setRateLimitHeaders(ex *exchange, h http.Header) {
+	caller := ex.identity.Caller
+	b, err := g.Ledger.Budget(ex.in.Context(), caller.Account, caller.Kind, ex.record.Resource)
+	if err != nil {
+		// The ledger itself reports once that its store is unavailable.
+		g.Log.DebugContext(ex.in.Context(), "budget unavailable", "request", ex.record.ID, "error", err)
+		return
+	}
+	h.Set("X-Ratelimit-Limit", strconv.Itoa(b.Limit))
+	h.Set("X-Ratelimit-Remaining", strconv.Itoa(b.Remaining))
+	h.Set("X-Ratelimit-Used", strconv.Itoa(b.Used))
+	h.Set("X-Ratelimit-Reset", strconv.FormatInt(b.Reset.Unix(), 10))
+	h.Set("X-Ratelimit-Resource", b.Resource)
+	if g.RateLimitFields {
+		name, window := strconv.Quote(b.Resource), int(b.Window/time.Second)
+		reset := max(0, int(time.Until(b.Reset)/time.Second))
+		h.Set("Ratelimit-Policy", name+";q="+strconv.Itoa(b.Limit)+";w="+strconv.Itoa(window))
+		h.Set("Ratelimit", name+";r="+strconv.Itoa(b.Remaining)+";t="+strconv.Itoa(reset))
+	}
+}
+
+// replyFromEntry writes a fresh stored response, or 304 if the client's validators match it.
 func (g *Gateway) replyFromEntry(ex *exchange, e *cache.Entry, now time.Time) {
 	ex.record.Cache = hitStatus(e, now)
 	h := ex.w.Header()
-	status := entryFields(ex, e, now, entryInHeader(h))
-	g.reply(ex, h)
+	status := copyEntryHeader(ex, e, now, h)
+	g.finishHeader(ex, h)
 	ex.w.WriteHeader(status)
 	if status != http.StatusNotModified && ex.method != http.MethodHead {
-		_, _ = ex.w.Write(e.Body) // a client that is gone shows in the record
+		_, _ = ex.w.Write(e.Body) // the record shows an incomplete write
 	}
 }
 
-// replyPart writes the part of a fresh entry that is asked for, or 304, 416, or all
-// of it, as If-None-Match, If-Range and Range have it.
-func (g *Gateway) replyPart(ex *exchange, e *cache.Entry, now time.Time) {
+// replyRange writes the requested range of a fresh stored response. It writes 304, 416 or the
+// whole response instead if If-None-Match, If-Range or Range demand that.
+func (g *Gateway) replyRange(ex *exchange, e *cache.Entry, now time.Time) {
 	ex.record.Cache = hitStatus(e, now)
 	h := ex.w.Header()
-	into := entryInHeader(h)
-	e.Fields(into.add)
-	delete(h, "Content-Length")
-	into.number("Age", int(e.Age(now)/time.Second))
+	e.Fields(h.Add)
+	h.Del("Content-Length")
+	h.Set("Age", strconv.Itoa(int(e.Age(now)/time.Second)))
 	if h["Content-Type"] == nil {
-		h["Content-Type"] = nil // not guessed
+		h["Content-Type"] = nil // prevents ServeContent from guessing
 	}
-	g.reply(ex, h)
-	modified, _ := http.ParseTime(e.Field("Last-Modified")) // the zero time says nothing
+	g.finishHeader(ex, h)
+	modified, _ := http.ParseTime(e.Field("Last-Modified")) // ServeContent ignores the zero time
 	http.ServeContent(ex.w, ex.in, "", modified, bytes.NewReader(e.Body))
 }
 
-// hitStatus returns the Cache-Status of an answer that comes from the cache alone.
+// hitStatus returns the Cache-Status of a response that comes from the cache alone.
 func hitStatus(e *cache.Entry, now time.Time) string {
-	return "weir; hit; ttl=" + itoa(-int(e.Staleness(now)/time.Second))
+	return "weir; hit; ttl=" + strconv.Itoa(-int(e.Staleness(now)/time.Second))
 }
 
-// ofBody are the fields of an entry that a 304 does not repeat (RFC 9110 section 15.4.5).
-var ofBody = map[string]bool{"Content-Type": true, "Content-Length": true, "Content-Encoding": true, "Content-Language": true}
+// representationFields are omitted from a 304 (RFC 9110 section 15.4.5).
+var representationFields = map[string]bool{
+	"Content-Type": true, "Content-Length": true, "Content-Encoding": true, "Content-Language": true,
+}
 
-// replaced are those that an entry may have come with, and Weir says itself.
-var replaced = map[string]bool{"Content-Length": true, requestIDHeader: true, debugHeader: true}
-
-// entryFields tells what this client gets of an entry beside its body, and returns
-// the status: all of it, or 304 when its own validators say that it has it.
-func entryFields(ex *exchange, e *cache.Entry, now time.Time, into fields) (status int) {
+// copyEntryHeader copies the header of a stored response, without the fields that Weir sets
+// itself. It returns the status: 304 if the client's validators match, or else the stored one.
+func copyEntryHeader(ex *exchange, e *cache.Entry, now time.Time, h http.Header) (status int) {
 	status = e.Status
-	modified := !e.NotModified(ex.header)
-	if !modified {
+	notModified := e.NotModified(ex.header)
+	if notModified {
 		status = http.StatusNotModified
 	}
 	e.Fields(func(name, value string) {
-		if !replaced[name] && (modified || !ofBody[name]) {
-			into.add(name, value)
+		switch {
+		case name == "Content-Length", name == requestIDHeader, name == debugHeader:
+		case notModified && representationFields[name]:
+		default:
+			h[name] = append(h[name], value)
 		}
 	})
-	if modified && status != http.StatusNoContent {
-		into.number("Content-Length", len(e.Body))
+	if !notModified && status != http.StatusNoContent {
+		h.Set("Content-Length", strconv.Itoa(len(e.Body)))
 	}
-	into.number("Age", int(e.Age(now)/time.Second))
+	h.Set("Age", strconv.Itoa(int(e.Age(now)/time.Second)))
 	return status
 }
 
-// entryResponse is an entry in the place of an upstream's answer.
+// entryResponse returns a stored response in the form of an upstream's response.
 func entryResponse(ex *exchange, e *cache.Entry, now time.Time) *http.Response {
-	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: ex.in, Body: http.NoBody, Header: make(http.Header, 16)}
-	resp.StatusCode = entryFields(ex, e, now, entryInHeader(resp.Header))
+	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: ex.in, Body: http.NoBody, Header: http.Header{}}
+	resp.StatusCode = copyEntryHeader(ex, e, now, resp.Header)
 	if resp.StatusCode != http.StatusNotModified {
 		resp.ContentLength = int64(len(e.Body))
 		if ex.method != http.MethodHead {
@@ -137,26 +140,25 @@ func entryResponse(ex *exchange, e *cache.Entry, now time.Time) *http.Response {
 	return resp
 }
 
-// rateLimitOperation is the one operation that the ledger answers.
+// rateLimitOperation is the operation that Weir answers from the ledger.
 const rateLimitOperation = "rate-limit/get"
 
-// answerFromLedger answers the rate limit status from what is known (design
-// section 4) and reports whether it did. no-cache asks upstream, and so does a
-// ledger that cannot tell.
+// answerFromLedger answers the rate limit status without contacting the upstream, and reports
+// whether it did. It does not if the client sent no-cache or the ledger is unavailable.
 func (g *Gateway) answerFromLedger(ex *exchange) bool {
 	if ex.match.Operation.ID != rateLimitOperation || ex.cacheControl.Has("no-cache") {
 		return false
 	}
 	body, err := g.rateLimitStatus(ex)
 	if err != nil {
-		return false // upstream knows
+		return false
 	}
 	ex.record.Cache, ex.record.Outcome = "weir; hit; detail=ledger", "own"
 	h := ex.w.Header()
 	h.Set("Content-Type", "application/json; charset=utf-8")
 	h.Set("Cache-Control", "no-cache")
-	h.Set("Content-Length", itoa(len(body)))
-	g.reply(ex, h)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	g.finishHeader(ex, h)
 	ex.w.WriteHeader(http.StatusOK)
 	if ex.method != http.MethodHead {
 		_, _ = ex.w.Write(body)
@@ -164,16 +166,8 @@ func (g *Gateway) answerFromLedger(ex *exchange) bool {
 	return true
 }
 
-// member is one resource of the rate limit status (Document B section 2.6).
-type member struct {
-	Limit     int   `json:"limit"`
-	Used      int   `json:"used"`
-	Remaining int   `json:"remaining"`
-	Reset     int64 `json:"reset"`
-}
-
-// rateLimitStatus writes the members in the order of the documents, and the
-// deprecated top-level rate.
+// rateLimitStatus returns the body of the rate limit status: the resources in the order of
+// the API's documents (Document B section 2.6), and the deprecated top-level rate.
 func (g *Gateway) rateLimitStatus(ex *exchange) ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteString(`{"resources":{`)
@@ -183,7 +177,7 @@ func (g *Gateway) rateLimitStatus(ex *exchange) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		text := memberOf(budget)
+		text := budgetJSON(budget)
 		if name == policy.Core {
 			core = text
 		}
@@ -199,17 +193,23 @@ func (g *Gateway) rateLimitStatus(ex *exchange) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-func memberOf(b limits.Budget) []byte {
-	text, err := json.Marshal(member{b.Limit, b.Used, b.Remaining, b.Reset.Unix()})
+// budgetStatus is one resource of the rate limit status.
+type budgetStatus struct {
+	Limit     int   `json:"limit"`
+	Used      int   `json:"used"`
+	Remaining int   `json:"remaining"`
+	Reset     int64 `json:"reset"`
+}
+
+func budgetJSON(b limits.Budget) []byte {
+	text, err := json.Marshal(budgetStatus{b.Limit, b.Used, b.Remaining, b.Reset.Unix()})
 	if err != nil {
-		panic(err) // four numbers
+		panic(err) // four numbers cannot fail
 	}
 	return text
 }
 
-func itoa(n int) string { return strconv.Itoa(n) }
-
-// seconds is a delay for Retry-After: whole seconds, one at least.
-func seconds(d time.Duration) string {
-	return itoa(max(1, int((d+time.Second-1)/time.Second)))
+// retryAfter formats a delay for Retry-After: in whole seconds, rounded up, at least one.
+func retryAfter(d time.Duration) string {
+	return strconv.Itoa(max(1, int((d+time.Second-1)/time.Second)))
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/weirgate/weir/cache"
@@ -102,7 +103,7 @@ func (s Statistics) next(ex *exchange, resp *http.Response) (wait time.Duration,
 	ex.call.computes(cache.NewEntry(answer, peek(resp), 0), now.Add(wait))
 	left := time.Until(ex.until(s.Wait))
 	if left <= 0 || !ex.record.Background { // it is polled for all
-		resp.Header.Set("Retry-After", seconds(wait))
+		resp.Header.Set("Retry-After", retryAfter(wait))
 		return 0, false
 	}
 	return min(wait, left), true
@@ -151,10 +152,10 @@ func (g *Gateway) stillComputed(ex *exchange, f *flight) *http.Response {
 	}
 	c := f.computation()
 	if ex.record.Attempts == 0 { // else it says so already
-		ex.record.Cache += "; fwd-status=" + itoa(c.answer.Status)
+		ex.record.Cache += "; fwd-status=" + strconv.Itoa(c.answer.Status)
 	}
 	ex.record.Cache += "; collapsed"
 	resp := entryResponse(ex, c.answer, time.Now())
-	resp.Header.Set("Retry-After", seconds(time.Until(c.next)+time.Second)) // by then it has come
+	resp.Header.Set("Retry-After", retryAfter(time.Until(c.next)+time.Second)) // by then it has come
 	return resp
 }
