@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weirgate/weir/cache"
@@ -83,7 +84,7 @@ func (g *Gateway) replyFromEntry(ex *exchange, e *cache.Entry, now time.Time) {
 func (g *Gateway) replyRange(ex *exchange, e *cache.Entry, now time.Time) {
 	ex.record.Cache = hitStatus(e, now)
 	h := ex.w.Header()
-	e.Fields(h.Add)
+	e.Fields(func(name, value string) { h.Add(name, strings.Clone(value)) })
 	h.Del("Content-Length")
 	h.Set("Age", strconv.Itoa(int(e.Age(now)/time.Second)))
 	if h["Content-Type"] == nil {
@@ -117,7 +118,7 @@ func copyEntryHeader(ex *exchange, e *cache.Entry, now time.Time, h http.Header)
 		case name == "Content-Length", name == requestIDHeader, name == debugHeader:
 		case notModified && representationFields[name]:
 		default:
-			h[name] = append(h[name], value)
+			h[name] = append(h[name], strings.Clone(value)) // value shares memory with the whole entry
 		}
 	})
 	if !notModified && status != http.StatusNoContent {
