@@ -43,7 +43,7 @@ func TestAttack57NoNameBecomesAnElement(t *testing.T) {
 	}
 	b.history.Observe(r)
 	s := b.sources()
-	s.Requests = func() any { return []history.Told{history.Tell(r)} }
+	s.Requests = func() any { return []history.Request{history.NewRequest(r)} }
 	s.Config = func() any { return map[string]any{evil: []string{evil}} }
 	s.Trail.Record(admin.Change{Who: evil, What: evil, Target: evil, Outcome: evil})
 	s.Purge = func(admin.Purge) (int, error) { return 0, fmt.Errorf("no such thing: %s", evil) }

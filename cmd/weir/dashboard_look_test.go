@@ -31,7 +31,7 @@ type busy struct {
 	began    time.Time
 	lost     atomic.Bool
 	mu       sync.Mutex
-	recent   []history.Told // the newest first; guarded by mu
+	recent   []history.Request // the newest first; guarded by mu
 	history  *history.History
 }
 
@@ -172,13 +172,13 @@ func (b *busy) happens(i int) {
 	b.history.Observe(&r)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.recent = append([]history.Told{history.Tell(&r)}, b.recent[:min(len(b.recent), 255)]...)
+	b.recent = append([]history.Request{history.NewRequest(&r)}, b.recent[:min(len(b.recent), 255)]...)
 }
 
 func (b *busy) requests() any {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return append([]history.Told{}, b.recent...)
+	return append([]history.Request{}, b.recent...)
 }
 
 // sources are those of the made-up gateway.

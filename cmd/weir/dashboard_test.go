@@ -53,14 +53,14 @@ func TestTheDashboardShowsWhatHappens(t *testing.T) {
 	get(t, gateway+"/gitignore/templates")
 	page.Eventually("both are listed", `document.querySelectorAll('#request-rows [data-outcome="hit"]').length === 1`)
 	page.Do(chromedp.Click(chromedp.CSS(`#request-rows tr:has([data-outcome="hit"])`)))
-	page.Eventually("it is explained", `document.getElementById("drawer").open && document.getElementById("why").innerText.startsWith("A hit: the answer was held")`)
+	page.Eventually("it is explained", `document.getElementById("drawer").open && document.getElementById("why").innerText.startsWith("Hit: the stored response is fresh")`)
 	if text := textOf(page, "#drawer-body"); !strings.Contains(text, "No stages were recorded: it came from the cache.") || !strings.Contains(text, "weir; hit; ttl=") {
 		t.Error(text)
 	}
 	page.Do(chromedp.KeyEvent("\x1b"))
 	page.Eventually("Escape closes it", `!document.getElementById("drawer").open`)
 	page.Do(chromedp.Focus(chromedp.CSS(`#request-rows tr:has([data-outcome="miss"]) button`)), chromedp.KeyEvent("\r"))
-	page.Eventually("Return opens it", `document.getElementById("drawer").open && document.getElementById("why").innerText.startsWith("A miss: nothing was held for this caller")`)
+	page.Eventually("Return opens it", `document.getElementById("drawer").open && document.getElementById("why").innerText.startsWith("Miss: no response was stored for this caller")`)
 	page.Do(chromedp.KeyEvent("\x1b"))
 
 	// A purge from the page.
@@ -199,7 +199,7 @@ func TestStateOfTheGateway(t *testing.T) {
 		t.Error(text)
 	}
 	get(t, gateway+"/gitignore/templates")
-	if _, text := get(t, admin+"/api/v1/requests"); !strings.Contains(text, `"why": "A miss: nothing was held for this caller, so the API was asked; it answered 200. The answer was kept`) {
+	if _, text := get(t, admin+"/api/v1/requests"); !strings.Contains(text, `"why": "Miss: no response was stored for this caller; the upstream responded with 200. The response was stored`) {
 		t.Error(text)
 	}
 	if _, text := get(t, admin+"/api/v1/series"); !strings.Contains(text, `"operation":"gitignore/list-templates"`) {

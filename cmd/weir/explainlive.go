@@ -33,7 +33,7 @@ func (c *explainCommand) live(p *process) error {
 	if err != nil {
 		return err
 	}
-	at := slices.IndexFunc(list, func(r history.Told) bool { return c.Live == lastRequest && !r.Background || r.ID == c.Live })
+	at := slices.IndexFunc(list, func(r history.Request) bool { return c.Live == lastRequest && !r.Background || r.ID == c.Live })
 	if at < 0 {
 		return &exit{exitFailure, fmt.Sprintf("%s is none of the last %d requests that this gateway has answered; another replica may have", c.Live, len(list))}
 	}
@@ -41,7 +41,7 @@ func (c *explainCommand) live(p *process) error {
 }
 
 // requests are the last requests, the newest first.
-func (a *adminListener) requests(ctx context.Context) (list []history.Told, err error) {
+func (a *adminListener) requests(ctx context.Context) (list []history.Request, err error) {
 	const path = "/api/v1/requests"
 	text, _, err := a.ask(ctx, http.MethodGet, path, nil)
 	if err == nil {
@@ -53,7 +53,7 @@ func (a *adminListener) requests(ctx context.Context) (list []history.Told, err 
 }
 
 // printRequest prints a request and its journey, all of it printable.
-func printRequest(out io.Writer, r *history.Told) error {
+func printRequest(out io.Writer, r *history.Request) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	spent := ""
 	if r.Spent > 0 {

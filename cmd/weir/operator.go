@@ -87,9 +87,9 @@ func (g *gateway) admin(a config.Admin) http.Handler {
 // requests are the last ones, each with its explanation.
 func (g *gateway) requests() any {
 	recent := g.current.Load().proxy.Recent()
-	told := make([]history.Told, len(recent))
+	told := make([]history.Request, len(recent))
 	for i := range recent {
-		told[i] = history.Tell(&recent[i])
+		told[i] = history.NewRequest(&recent[i])
 	}
 	return told
 }

@@ -56,7 +56,7 @@ func (c *tailCommand) valid() error {
 }
 
 // shows reports whether a request is one of those that are looked for.
-func (c *tailCommand) shows(r *history.Told) bool {
+func (c *tailCommand) shows(r *history.Request) bool {
 	status := strconv.Itoa(r.Status)
 	return (c.Client == "" || c.Client == cmp.Or(r.Client, r.Account)) &&
 		(c.Operation == "" || c.Operation == r.Operation) &&
@@ -183,7 +183,7 @@ func (v *tailView) read(stream io.ReadCloser, end context.CancelCauseFunc) error
 func (v *tailView) tell(event string, data []byte) error {
 	switch event {
 	case "request":
-		var r history.Told
+		var r history.Request
 		if json.Unmarshal(data, &r) == nil && v.shows(&r) {
 			return v.print(&r, data)
 		}
@@ -196,7 +196,7 @@ func (v *tailView) tell(event string, data []byte) error {
 	return nil
 }
 
-func (v *tailView) print(r *history.Told, data []byte) error {
+func (v *tailView) print(r *history.Request, data []byte) error {
 	line := tailLine(r)
 	if v.JSON {
 		line = inert(data)
@@ -208,7 +208,7 @@ func (v *tailView) print(r *history.Told, data []byte) error {
 }
 
 // tailLine is a request on one line, all of it printable.
-func tailLine(r *history.Told) string {
+func tailLine(r *history.Request) string {
 	what := r.Operation
 	if what == "" || what == "unknown" {
 		what = r.Route

@@ -68,9 +68,9 @@ func happen(ts *testscript.TestScript, _ bool, args []string) {
 
 // toldLately are the sampled requests as the listener lists them, the newest first.
 func toldLately() any {
-	var list []history.Told
+	var list []history.Request
 	for _, r := range slices.Backward(sampled()) {
-		list = append(list, history.Tell(r))
+		list = append(list, history.NewRequest(r))
 	}
 	return list
 }

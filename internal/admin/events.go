@@ -29,8 +29,8 @@ func (g *guard) events(s Sources, w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	q := r.URL.Query()
-	want := history.Wanted{Only: q.Get("only")}
-	want.Most, _ = strconv.Atoi(q.Get("most"))
+	want := history.WatchOptions{Event: q.Get("only")}
+	want.MaxPerSecond, _ = strconv.Atoi(q.Get("most"))
 	want.After, _ = strconv.ParseUint(r.Header.Get("Last-Event-ID"), 10, 64) // what is no ID is none
 	watcher, err := s.History.Watch(want)
 	switch {

@@ -64,7 +64,7 @@ func watched(t *testing.T, h *history.History, a Access, query string, fields ..
 
 // observe lets a request end.
 func observe(h *history.History, id, client string) {
-	var r history.Told
+	var r history.Request
 	r.ID, r.Client, r.Status = id, client, http.StatusOK
 	h.Observe(&r.Record)
 }
@@ -179,7 +179,7 @@ func TestWatchersAreRefusedAsTheRestIs(t *testing.T) {
 		t.Errorf("HEAD: %d", w.Code)
 	}
 	for {
-		if _, err := h.Watch(history.Wanted{}); err != nil {
+		if _, err := h.Watch(history.WatchOptions{}); err != nil {
 			break
 		}
 	}

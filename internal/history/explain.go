@@ -10,41 +10,39 @@ import (
 	"github.com/weirgate/weir/proxy"
 )
 
-// Result is what a request came to, for people: the outcome of its record, with waits and
-// errors apart. Its values are the names of series.
+// Result classifies a completed request for people. Its values are the names of the series.
 type Result string
 
-// Results, in the order in which they are drawn.
+// Results, in the order in which charts draw them.
 const (
-	Hit       Result = "hit"       // from the cache, fresh
-	Stale     Result = "stale"     // from the cache, stale
-	Validated Result = "validated" // the API said that what is held has not changed
-	Miss      Result = "miss"      // asked of the API
-	Waited    Result = "waited"    // asked, after a wait; or another's answer was waited for
-	Refused   Result = "refused"   // by Weir itself
-	Failed    Result = "error"     // 5xx, or the client left
+	Hit       Result = "hit"       // fresh, from the cache
+	Stale     Result = "stale"     // stale, from the cache
+	Validated Result = "validated" // from the cache after a 304
+	Miss      Result = "miss"      // from the upstream
+	Waited    Result = "waited"    // from the upstream after a wait, or from a coalesced call
+	Refused   Result = "refused"   // by Weir
+	Failed    Result = "error"     // 5xx, or the client disconnected
 )
 
-// results are all of them.
 func results() []Result { return []Result{Hit, Stale, Validated, Miss, Waited, Refused, Failed} }
 
-// noticed is the shortest wait that counts as one: to be let go takes a moment always.
-const noticed = 10 * time.Millisecond
+// minWait is the shortest wait that is reported; shorter ones are noise.
+const minWait = 10 * time.Millisecond
 
-// statusClientGone is what proxy notes where the client did not wait for its answer.
+// statusClientGone is the status that proxy records for a client that disconnected.
 const statusClientGone = 499
 
-// status is a Cache-Status of Weir's, taken apart (RFC 9211).
-type status struct {
+// cacheStatus is a parsed Cache-Status of Weir (RFC 9211).
+type cacheStatus struct {
 	hit, collapsed, stored bool
 	fwd, detail            string
 	fwdStatus, ttl         int
-	timed                  bool // ttl was said
+	hasTTL                 bool
 }
 
-// parse reads what proxy has written; nobody else writes into a record.
-func parse(cache string) (s status) {
-	for part := range strings.SplitSeq(cache, "; ") {
+// parseCacheStatus parses the value that package proxy has written.
+func parseCacheStatus(text string) (s cacheStatus) {
+	for part := range strings.SplitSeq(text, "; ") {
 		name, value, _ := strings.Cut(part, "=")
 		n, err := strconv.Atoi(value)
 		switch name {
@@ -61,35 +59,40 @@ func parse(cache string) (s status) {
 		case "fwd-status":
 			s.fwdStatus = n
 		case "ttl":
-			s.ttl, s.timed = n, err == nil
+			s.ttl, s.hasTTL = n, err == nil
 		}
 	}
 	return s
 }
 
-// stale reports whether what was given away was; what is kept stale is another matter.
-func (s status) stale() bool { return s.timed && s.ttl < 0 && !s.stored }
+// stale reports whether the response was stale. A negative ttl together with "stored" is about the stored response only.
+func (s cacheStatus) stale() bool { return s.hasTTL && s.ttl < 0 && !s.stored }
 
-// left is how long what was given away is fresh; below zero for how long it is not.
-func (s status) left() time.Duration { return time.Duration(s.ttl) * time.Second }
+// byWeir reports whether Weir generated the response itself.
+func (s cacheStatus) byWeir() bool { return !s.hit && s.fwd == "" }
 
-// own reports whether Weir answered by itself, and not from the cache.
-func (s status) own() bool { return !s.hit && s.fwd == "" }
+// refusal reports whether Weir refused the request; some refusals have a 5xx status.
+func (s cacheStatus) refusal() bool {
+	switch s.detail {
+	case "", "upstream", "timeout":
+		return false
+	}
+	return s.byWeir()
+}
 
-// resultOf is what a request came to.
 func resultOf(r *proxy.Record) Result {
 	switch {
-	case r.Status == statusClientGone, r.Status >= 500 && !parse(r.Cache).refuses():
+	case r.Status == statusClientGone, r.Status >= 500 && !parseCacheStatus(r.Cache).refusal():
 		return Failed
-	case r.Outcome == "hit": // nearly all are
+	case r.Outcome == "hit":
 		return Hit
-	case r.Outcome == "refused", r.Outcome == "own" && !parse(r.Cache).hit:
+	case r.Outcome == "refused", r.Outcome == "own" && !parseCacheStatus(r.Cache).hit:
 		return Refused
 	case r.Outcome == "stale":
 		return Stale
 	case r.Outcome == "own":
 		return Hit
-	case r.Outcome == "collapsed", r.Waited >= noticed:
+	case r.Outcome == "collapsed", r.Waited >= minWait:
 		return Waited
 	case r.Outcome == "validated":
 		return Validated
@@ -97,165 +100,138 @@ func resultOf(r *proxy.Record) Result {
 	return Miss
 }
 
-// refuses reports whether it says for what Weir refuses, with 5xx too.
-func (s status) refuses() bool {
-	switch s.detail {
-	case "", "upstream", "timeout":
-		return false
-	}
-	return s.own()
-}
-
-// explain tells an operator in words why a request got what it got. It is a function of
-// the record alone, so what it says is what the headers, the log and the series say.
+// explain returns sentences that explain a response to an operator. It uses the record only, so it agrees with headers, log
+// and series.
 func explain(r *proxy.Record) string {
-	s := parse(r.Cache)
-	said := []string{s.decision(r)}
-	if w := waits(r, s); w != "" {
-		said = append(said, w)
+	s := parseCacheStatus(r.Cache)
+	sentences := []string{s.decision(r)}
+	if w := explainWait(r, s); w != "" {
+		sentences = append(sentences, w)
 	}
 	if r.Attempts > 1 {
-		said = append(said, fmt.Sprintf("The API was asked %d times.", r.Attempts))
+		sentences = append(sentences, fmt.Sprintf("Weir sent %d requests upstream.", r.Attempts))
 	}
 	if s.stored && s.ttl > 0 {
-		said = append(said, fmt.Sprintf("The answer was kept, fresh for %s.", inWords(s.left())))
+		sentences = append(sentences, fmt.Sprintf("The response was stored, fresh for %s.", inWords(s.ttl)))
 	}
 	if r.Background {
-		said = append(said, "No client waited for this: Weir asked by itself, to validate what is held or to poll for what is computed.")
+		sentences = append(sentences, "This was a background request: a revalidation, or a poll for statistics.")
 	}
-	return strings.Join(said, " ")
+	return strings.Join(sentences, " ")
 }
 
-// decision says where the answer came from, and why.
-func (s status) decision(r *proxy.Record) string {
+// decision explains where the response came from.
+func (s cacheStatus) decision(r *proxy.Record) string {
 	switch {
 	case r.Status == statusClientGone:
-		return "The client left before it had its answer."
+		return "The client disconnected before the response was complete."
 	case s.hit && s.detail == "ledger":
-		return "A hit: the ledger knows what is left, so the API was not asked."
+		return "Hit: the ledger knows the rate limit status, so no request was sent."
 	case s.stale():
-		return fmt.Sprintf("A stale answer, %s past its time, was given: %s.", inWords(-s.left()), because(s.detail))
+		return fmt.Sprintf("Stale response, expired %s ago: %s.", inWords(-s.ttl), reason(s.detail))
 	case s.hit:
-		return fmt.Sprintf("A hit: the answer was held, and fresh for another %s. It cost nothing.", inWords(s.left()))
-	case s.own() && r.Status >= 500:
-		return "An error: " + because(s.detail) + "."
-	case s.own():
-		return "A refusal: " + because(s.detail) + "."
+		return fmt.Sprintf("Hit: the stored response is fresh for another %s; no quota was consumed.", inWords(s.ttl))
+	case s.byWeir() && r.Status >= 500:
+		return "Error: " + reason(s.detail) + "."
+	case s.byWeir():
+		return "Refused: " + reason(s.detail) + "."
+	case s.collapsed && r.Attempts == 0:
+		return "Coalesced: an identical request was in progress, and its response was used; no quota was consumed."
 	}
-	return s.forwarded(r)
-}
-
-// forwarded says why the API was asked, and what came of it.
-func (s status) forwarded(r *proxy.Record) string {
-	if s.collapsed && r.Attempts == 0 {
-		return "Another request was asking for the same, so this one took its answer and cost nothing."
-	}
-	var why string
-	switch s.fwd {
-	case "uri-miss":
-		why = "A miss: nothing was held for this caller"
-	case "vary-miss":
-		why = "A miss: what is held is another representation"
-	case "stale":
-		why = "What was held was stale, or purged"
-	case "request":
-		why = "The client wanted it validated"
-	case "method":
-		why = "A " + r.Method + " is always sent"
-	default:
-		why = "Nothing of this kind is kept, so it is always sent"
+	why := map[string]string{
+		"uri-miss":  "Miss: no response was stored for this caller",
+		"vary-miss": "Miss: the stored response is another representation",
+		"stale":     "The stored response was stale or purged",
+		"request":   "The client asked for revalidation",
+		"method":    "A " + r.Method + " request is always forwarded",
+	}[s.fwd]
+	if why == "" {
+		why = "Responses of this operation are not stored"
 	}
 	switch {
-	case s.fwdStatus == 304:
-		why += ", so the API was asked whether it has changed: it has not"
+	case s.fwdStatus == http.StatusNotModified:
+		why += "; the upstream confirmed that it has not changed"
 	case s.fwdStatus == http.StatusForbidden || s.fwdStatus == http.StatusTooManyRequests:
-		why += fmt.Sprintf(", so the API was asked; the %d is its own answer", s.fwdStatus)
+		why += fmt.Sprintf("; the upstream refused with %d", s.fwdStatus)
 	case s.fwdStatus != 0:
-		why += fmt.Sprintf(", so the API was asked; it answered %d", s.fwdStatus)
+		why += fmt.Sprintf("; the upstream responded with %d", s.fwdStatus)
 	case r.Status >= 500:
-		why += fmt.Sprintf("; it ended with %d", r.Status)
+		why += fmt.Sprintf("; the request failed with %d", r.Status)
 	default:
-		why += ", so the API was asked"
+		why += "; the request was forwarded"
 	}
 	if s.detail != "" {
-		why += " (" + because(s.detail) + ")"
+		why += " (" + reason(s.detail) + ")"
 	}
 	return why + "."
 }
 
-// waits says what the request waited for, as far as the record knows.
-func waits(r *proxy.Record, s status) string {
-	if r.Waited < noticed {
+// explainWait explains the longest wait, or returns an empty string for a short one.
+func explainWait(r *proxy.Record, s cacheStatus) string {
+	if r.Waited < minWait {
 		return ""
 	}
-	total := inWords(r.Waited)
-	var queue, flight, poll, retry time.Duration
-	var detail string
+	waits := map[string]time.Duration{}
+	detail := ""
 	for _, stage := range r.Stages {
-		switch stage.Name {
-		case "queue":
-			queue += stage.Elapsed
-			if stage.Elapsed >= noticed {
-				detail = stage.Detail
-			}
-		case "flight":
-			flight += stage.Elapsed
-		case "poll":
-			poll += stage.Elapsed
-		case "retry":
-			retry += stage.Elapsed
+		waits[stage.Name] += stage.Elapsed
+		if stage.Name == "queue" && stage.Elapsed >= minWait {
+			detail = stage.Detail
 		}
 	}
-	switch longest := max(queue, flight, poll, retry); {
+	text := fmt.Sprintf("The request waited %s, ", durationInWords(r.Waited))
+	queue, coalesce, poll, retry := waits["queue"], waits["flight"], waits["poll"], waits["retry"]
+	switch longest := max(queue, coalesce, poll, retry); {
 	case longest == 0 && s.collapsed:
-		return fmt.Sprintf("It waited %s for what another had asked.", total)
+		return text + "for an identical request."
 	case longest == 0:
-		return fmt.Sprintf("It waited %s, for a permit or between polls.", total)
-	case longest == flight:
-		return fmt.Sprintf("It waited %s, most of it for what another had asked.", total)
+		return text + "for a permit or between polls."
+	case longest == coalesce:
+		return text + "mostly for an identical request."
 	case longest == retry:
-		return fmt.Sprintf("It waited %s, most of it before it was sent again: the connection to the API had broken.", total)
+		return text + "mostly before a retry: the connection to the upstream broke."
 	case longest == poll:
-		return fmt.Sprintf("It waited %s, most of it while the API computed the answer.", total)
+		return text + "mostly while the upstream computed the response."
 	case detail != "":
-		return fmt.Sprintf("It waited %s, most of it in the queue: %s.", total, because(detail))
+		return text + "mostly in the queue: " + reason(detail) + "."
 	}
-	return fmt.Sprintf("It waited %s, most of it in the queue for a permit.", total)
+	return text + "mostly in the queue for a permit."
 }
 
-// because is a detail of Cache-Status in words (docs/cache.md has the list).
-func because(detail string) string {
+// reason explains a detail of Cache-Status. docs/cache.md lists all details.
+func reason(detail string) string {
 	if why, ok := map[string]string{
-		"":               "the request cannot be answered as it is",
-		"primary":        "the primary budget of this resource is spent until its reset, or what is left of it is in flight, set aside, or not known yet",
-		"points":         "the points of this operation for this minute are spent",
-		"content":        "as much content as the API allows has been created",
-		"cpu":            "the API's time for this account is spent for this minute",
-		"concurrency":    "as many requests as the API allows are in flight",
-		"cooldown":       "the API has told this account to pause, and nothing is sent into a cool-down",
-		"queue":          "too many already wait for this account",
-		"inbound":        "this address sends faster than the gateway allows",
+		"":               "the request is invalid",
+		"primary":        "the primary budget of this resource is exhausted until its reset, or the rest is in use, leased to other replicas or unknown",
+		"points":         "the points of this operation are exhausted for this minute",
+		"content":        "the limit for content creation is reached",
+		"cpu":            "the CPU time of this account is exhausted for this minute",
+		"concurrency":    "the limit for concurrent requests is reached",
+		"cooldown":       "the upstream asked this account to pause, and Weir sends nothing during a cool-down",
+		"queue":          "too many requests wait for this account",
+		"inbound":        "this address exceeds the request rate that the gateway allows",
 		"overload":       "too many requests wait in this gateway",
-		"drain":          "this gateway stops, and could not wait for the answer",
-		"scope":          "the client may not call this operation",
-		"credential":     "the credential that would pay cannot be used now",
-		"identity":       "the issuer of the client's token does not answer",
-		"store":          "the store of the budgets is away",
-		"upstream":       "the API cannot be reached, or gave no valid answer",
-		"breaker":        "the API answers nobody at the moment, and is not asked",
-		"timeout":        "the API did not answer in time",
-		"stale-if-error": "the API erred, and the last good answer stands in",
-		"only-if-cached": "the client wants it from the cache only, and it is not held",
-		"computing":      "the API still computes the answer",
-		"authentication": "the API answers this to nobody without a credential, so it was not sent",
+		"drain":          "this gateway is shutting down and could not wait for the response",
+		"scope":          "the client is not allowed to call this operation",
+		"credential":     "the credential of this client is not usable at the moment",
+		"identity":       "the issuer of the client's token does not respond",
+		"store":          "the store of the budgets does not respond",
+		"upstream":       "the upstream is unreachable or sent an invalid response",
+		"breaker":        "the circuit breaker is open, because the upstream does not respond",
+		"timeout":        "the upstream did not respond in time",
+		"stale-if-error": "the upstream failed, and the last good response was used",
+		"only-if-cached": "the client accepts only a stored response, and there is none",
+		"computing":      "the upstream is still computing the response",
+		"authentication": "the upstream requires a credential for this operation, so the request was not sent",
 	}[detail]; ok {
 		return why
 	}
-	return "by the API's own documents it must fail (" + detail + "), so it was not sent"
+	return "the documents of the upstream say that it must fail (" + detail + "), so it was not sent"
 }
 
-// inWords is a length of time for people.
-func inWords(d time.Duration) string {
+func inWords(seconds int) string { return durationInWords(time.Duration(seconds) * time.Second) }
+
+func durationInWords(d time.Duration) string {
 	switch {
 	case d < time.Second:
 		return fmt.Sprintf("%d ms", max(0, d).Milliseconds())

@@ -1,3 +1,17 @@
+// Package history holds the last hour of a replica for the dashboard, and streams current events to watchers: request
+// results over time, costs of each operation and client, and forecasts for each budget.
+//
+// Invariants:
+//   - Memory is bounded, whatever clients send. Names that do not fit are counted together as "others".
+//   - Nothing is older than an hour.
+//   - An observed request never waits. A slow watcher skips events and receives the number of skipped requests.
+//   - Names, numbers and records are stored; none of them holds a secret.
+//
+// It is not a metrics store: it ends with the process and knows this replica only, except for the accounts, which come
+// from the ledger.
+//
+// Entry points: [New], [History.Run] and [History.Observe]. Read this file first, then watcher.go, counts.go (bounded
+// counters by name), forecast.go and explain.go.
 package history
 
 import (
@@ -15,145 +29,154 @@ import (
 	"github.com/weirgate/weir/proxy"
 )
 
-// Sources are what is looked at again and again.
+// Sources are the functions that a history polls.
 type Sources struct {
-	// Accounts lists at most so many accounts.
-	Accounts func(ctx context.Context, most int) ([]limits.Account, error)
-	// Waiting is how many requests wait, by account.
+	// Accounts returns at most limit accounts.
+	Accounts func(ctx context.Context, limit int) ([]limits.Account, error)
+	// Waiting returns the number of waiting requests by account.
 	Waiting func() map[string]int
-	// State is the gateway's state, as JSON will show it.
+	// State returns the state of the gateway, which must be encodable as JSON.
 	State func() any
 }
 
-// History is the last hour. It is safe for concurrent use.
+// History is the last hour of a replica. It is safe for concurrent use.
 type History struct {
 	sources Sources
-	// hurry has an element when the accounts should be looked at without delay.
-	hurry chan struct{}
+	// listSoon receives a value if the accounts should be listed without delay.
+	listSoon chan struct{}
 
-	mu         sync.Mutex // held for moments: who is observed needs it
+	mu         sync.Mutex // held briefly: Observe needs it
 	requests   uint64     // since the start
 	points     ring[point]
-	operations *table[string, use]
-	spenders   *table[spender, spent]
+	operations *counts[string, operationCount]
+	spenders   *counts[spenderKey, spenderCount]
 	state      json.RawMessage
 	watchers   map[*Watcher]bool
 	closed     bool
 
-	listing  sync.Mutex // locked before mu
-	tracks   tracks
-	accounts map[string]known
-	trouble  string // why the accounts are not known; empty where they are
+	listing  sync.Mutex // guards the fields below; locked before mu
+	samples  budgetSamples
+	accounts map[string]listedAccount
+	trouble  string // the error of the last listing, or empty
 }
 
-// known is an account, and how it was told last.
-type known struct {
+// listedAccount is an account as it was published last.
+type listedAccount struct {
 	account Account
-	text    []byte
+	text    []byte // JSON
 }
 
-// Bounds of what is counted by name.
 const (
 	maxOperations = 128
 	maxSpenders   = 512
+	maxNameLength = 120 // bytes
 )
 
-// New returns one that knows nothing yet.
+// The hour is divided into short steps for charts, and into longer periods for counts by name.
+const (
+	stepLength   = 10 * time.Second
+	stepCount    = 360
+	periodLength = time.Minute
+	periodCount  = 60
+)
+
+// New returns an empty history.
 func New(s Sources) *History {
 	return &History{
-		sources: s, hurry: make(chan struct{}, 1), operations: newTable[string](maxOperations, addUse), spenders: newTable[spender](maxSpenders, addSpent),
-		tracks: tracks{of: map[budgetName]*track{}}, accounts: map[string]known{}, watchers: map[*Watcher]bool{},
+		sources: s, listSoon: make(chan struct{}, 1),
+		operations: newCounts[string](maxOperations, addOperation), spenders: newCounts[spenderKey](maxSpenders, addSpender),
+		samples: budgetSamples{of: map[budgetName]*budgetSeries{}}, accounts: map[string]listedAccount{}, watchers: map[*Watcher]bool{},
 	}
 }
 
 const requestEvent, accountsEvent = "request", "accounts"
 
-// Told is a request as people are told of it.
-type Told struct {
+// Request is a completed request with an explanation.
+type Request struct {
 	proxy.Record
-	// Result is its outcome, with waits and errors apart.
+	// Result classifies the outcome; waits and errors have results of their own.
 	Result Result `json:"result"`
-	// Why explains it to an operator, in words.
+	// Why explains the outcome to an operator.
 	Why string `json:"why"`
 }
 
-// Tell is a record with its explanation.
-func Tell(r *proxy.Record) Told { return Told{*r, resultOf(r), explain(r)} }
+// NewRequest returns a record with its result and its explanation.
+func NewRequest(r *proxy.Record) Request { return Request{*r, resultOf(r), explain(r)} }
 
-// Observe counts a request that has ended, and tells of it. It does not keep r.
+// Observe counts a completed request and publishes it to the watchers. It does not retain r.
 func (h *History) Observe(r *proxy.Record) {
 	now, result := time.Now(), resultOf(r)
-	operation := bounded(cmp.Or(knownName(r.Operation), r.Route, "none"))
-	u := use{upstream: uint32(r.Attempts)}
-	s := spent{upstream: uint32(r.Attempts), spent: uint32(r.Spent)}
+	name := r.Operation
+	if name == "" || name == "unknown" {
+		name = cmp.Or(r.Route, "none")
+	}
+	operation, client := truncated(name), truncated(cmp.Or(r.Client, r.Account, "none"))
+	o := operationCount{upstream: uint32(r.Attempts)}
+	s := spenderCount{upstream: uint32(r.Attempts), spent: uint32(r.Spent)}
 	if !r.Background {
-		u.requests, s.requests = 1, 1
+		o.requests, s.requests = 1, 1
 		switch result {
 		case Hit, Stale:
-			u.held = 1
+			o.hits = 1
 		case Validated:
-			u.validated = 1
+			o.validated = 1
 		}
 		if r.Saved {
 			s.saved = 1
 		}
-		u.times.observe(r.Elapsed)
+		o.times.observe(r.Elapsed)
 	}
-	client := bounded(cmp.Or(r.Client, r.Account, "none"))
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.requests++
-	p := h.points.at(division(now, step), steps)
+	p := h.points.at(interval(now, stepLength), stepCount)
 	p.upstream += uint32(r.Attempts)
 	if !r.Background {
 		p.results[slices.Index(results(), result)]++
 		p.saved += s.saved
 	}
-	h.operations.count(operation, now, u)
-	h.spenders.count(spender{client, operation}, now, s)
+	h.operations.add(operation, now, o)
+	h.spenders.add(spenderKey{client, operation}, now, s)
 	if len(h.watchers) == 0 {
 		return
 	}
-	h.publish(requestEvent, sync.OnceValue(func() any { return Tell(r) })) // explained only for who takes it
+	h.publish(requestEvent, sync.OnceValue(func() any { return NewRequest(r) })) // built only if a watcher receives it
 	if result == Refused || r.Status == http.StatusForbidden || r.Status == http.StatusTooManyRequests {
 		select {
-		case h.hurry <- struct{}{}: // it may be a cool-down
+		case h.listSoon <- struct{}{}: // a cool-down may have begun
 		default:
 		}
 	}
 }
 
-// knownName is the name of an operation that the documents show, or empty.
-func knownName(operation string) string {
-	if operation == "unknown" {
-		return ""
-	}
-	return operation
-}
-
-func bounded(name string) string {
+// truncated returns a name of bounded length.
+func truncated(name string) string {
 	if len(name) > maxNameLength {
 		return strings.Clone(strings.ToValidUTF8(name[:maxNameLength], ""))
 	}
 	return name
 }
 
-// How often is looked at what: each second the queue and the state; the accounts too, when
-// somebody watches, else with each step of the series, and without delay when a request
-// was refused; not so often where a listing takes long, so that a twentieth of the time
-// goes into them, and a fifth at most where requests are refused; what operations cost.
 const (
-	tick       = time.Second
-	soonest    = 200 * time.Millisecond
-	costsEvery = 5 // ticks
-	restFor    = 20
-	restLeast  = 5
-	longest    = 30 * time.Second
+	// pollInterval is the interval at which queue and state are polled. Accounts are listed at this interval if there
+	// are watchers, otherwise once per step.
+	pollInterval = time.Second
+	// costsEvery is the number of polls after which costs are published.
+	costsEvery = 5
+	// After a refusal the accounts are listed again, minListPause after the last listing at the earliest.
+	minListPause = 200 * time.Millisecond
+	// A listing that takes long is repeated less often: the pause is pauseFactor times its duration, or
+	// soonPauseFactor after a refusal, and at most maxListPause.
+	pauseFactor     = 20
+	soonPauseFactor = 5
+	maxListPause    = 30 * time.Second
+	// listTimeout bounds one listing.
+	listTimeout = 5 * time.Second
 )
 
-// Run looks at the sources until ctx ends.
+// Run polls the sources until ctx ends.
 func (h *History) Run(ctx context.Context) {
-	ticker := time.NewTicker(tick)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	var listed, aged time.Time
 	var took time.Duration
@@ -162,142 +185,130 @@ func (h *History) Run(ctx context.Context) {
 		h.list(ctx)
 		took = time.Since(listed)
 	}
-	rested := func(every time.Duration, times int) time.Duration {
-		return time.Until(listed.Add(max(every, min(time.Duration(times)*took, longest))))
+	untilNextList := func(pause time.Duration, factor int) time.Duration {
+		return time.Until(listed.Add(max(pause, min(time.Duration(factor)*took, maxListPause))))
 	}
-	var soon <-chan time.Time // when a hurried look is due
-	for n := 0; ; {
-		if time.Since(aged) >= period {
+	var soon <-chan time.Time // fires when the listing after a refusal is due
+	for n := 0; ; n++ {
+		if time.Since(aged) >= periodLength {
 			aged = time.Now()
-			h.age()
+			h.mu.Lock()
+			h.operations.age()
+			h.spenders.age()
+			h.mu.Unlock()
 		}
-		every := step
+		pause := stepLength
 		if h.Watchers() > 0 {
-			every = tick
+			pause = pollInterval
 		}
-		if rested(every-tick/2, restFor) <= 0 {
+		if untilNextList(pause-pollInterval/2, pauseFactor) <= 0 {
 			list()
 		}
-		h.look(n%costsEvery == 0)
-		n++
-		for beat := false; !beat; {
+		h.poll(n%costsEvery == 0)
+		for ticked := false; !ticked; {
 			select {
 			case <-ctx.Done():
 				return
-			case <-h.hurry:
+			case <-h.listSoon:
 				if soon == nil {
-					soon = time.After(rested(soonest, restLeast))
+					soon = time.After(untilNextList(minListPause, soonPauseFactor))
 				}
 			case <-soon:
 				soon = nil
 				list()
 			case <-ticker.C:
-				beat = true
+				ticked = true
 			}
 		}
 	}
 }
 
-func (h *History) age() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.operations.age()
-	h.spenders.age()
-}
-
-// listPatience bounds one listing.
-const listPatience = 5 * time.Second
-
-// list takes a sample of the accounts, and tells which have changed.
+// list lists the accounts, samples their budgets and publishes the accounts that have changed.
 func (h *History) list(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, listPatience)
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	accounts, err := h.sources.Accounts(ctx, maxAccounts)
 	waiting, now := h.sources.Waiting(), time.Now()
 	h.listing.Lock()
 	defer h.listing.Unlock()
-	told := Accounts{Changed: []Account{}, Gone: []string{}}
+	update := Accounts{Changed: []Account{}, Gone: []string{}}
 	if err != nil {
 		if h.trouble != err.Error() {
 			h.trouble = err.Error()
-			told.Trouble = h.trouble
-			h.tellAccounts(told, true)
+			update.Trouble = h.trouble
+			h.publishAccounts(update, true)
 		}
 		return
 	}
-	news := h.trouble != ""
+	recovered := h.trouble != ""
 	h.trouble = ""
-	h.tracks.note(accounts, now)
-	next, inFlight := make(map[string]known, len(accounts)), 0
+	h.samples.add(accounts, now)
+	next, inFlight := make(map[string]listedAccount, len(accounts)), 0
 	for _, a := range accounts {
 		inFlight += a.InUse
-		k := h.tracks.describe(a, waiting[a.Name], now).known()
-		if !bytes.Equal(k.text, h.accounts[a.Name].text) {
-			told.Changed = append(told.Changed, k.account)
+		described := h.samples.describe(a, waiting[a.Name], now)
+		text, err := json.Marshal(described)
+		if err != nil {
+			panic(err) // names, numbers and times are encodable
 		}
-		next[a.Name] = k
+		if !bytes.Equal(text, h.accounts[a.Name].text) {
+			update.Changed = append(update.Changed, described)
+		}
+		next[a.Name] = listedAccount{described, text}
 	}
 	for name := range h.accounts {
 		if _, ok := next[name]; !ok {
-			told.Gone = append(told.Gone, name)
+			update.Gone = append(update.Gone, name)
 		}
 	}
 	h.accounts = next
 	h.mu.Lock()
-	h.points.at(division(now, step), steps).inFlight = uint32(inFlight)
+	h.points.at(interval(now, stepLength), stepCount).inFlight = uint32(inFlight)
 	h.mu.Unlock()
-	h.tellAccounts(told, news || len(told.Changed)+len(told.Gone) > 0)
+	h.publishAccounts(update, recovered || len(update.Changed)+len(update.Gone) > 0)
 }
 
-// Describe adds to accounts what is expected of their budgets, and how many requests wait.
+// Describe adds forecasts and the number of waiting requests to accounts.
 func (h *History) Describe(accounts []limits.Account) []Account {
 	now, waiting := time.Now(), h.sources.Waiting()
 	h.listing.Lock()
 	defer h.listing.Unlock()
 	described := make([]Account, len(accounts))
 	for i, a := range accounts {
-		described[i] = h.tracks.describe(a, waiting[a.Name], now)
+		described[i] = h.samples.describe(a, waiting[a.Name], now)
 	}
 	return described
 }
 
-func (a Account) known() known {
-	text, err := json.Marshal(a)
-	if err != nil {
-		panic(err) // names, numbers and times
-	}
-	return known{a, text}
-}
-
-// tellAccounts tells what has changed, if anything has, and all to those who have missed
-// a change; listing is held.
-func (h *History) tellAccounts(a Accounts, news bool) {
+// publishAccounts publishes an update if changed is set. Watchers that have missed an update receive all accounts. The
+// caller holds listing.
+func (h *History) publishAccounts(update Accounts, changed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for w := range h.watchers {
 		switch {
-		case w.behind:
-			w.behind = false // unless there is no room again
-			w.tell(Event{accountsEvent, h.requests, h.allAccounts()})
-		case news:
-			w.tell(Event{accountsEvent, h.requests, a})
+		case w.missedAccounts:
+			w.missedAccounts = false // send sets it again if the buffer is full
+			w.send(Event{accountsEvent, h.requests, h.allAccounts()})
+		case changed:
+			w.send(Event{accountsEvent, h.requests, update})
 		}
 	}
 }
 
-// look takes a sample of the queue, and tells how things are.
-func (h *History) look(costs bool) {
+// poll samples the queue and publishes state, series and, if costs is set, costs.
+func (h *History) poll(costs bool) {
 	waiting, now := 0, time.Now()
 	for _, n := range h.sources.Waiting() {
 		waiting += n
 	}
 	state, err := json.Marshal(h.sources.State())
 	if err != nil {
-		panic(err) // names, numbers and times
+		panic(err) // names, numbers and times are encodable
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	p := h.points.at(division(now, step), steps)
+	p := h.points.at(interval(now, stepLength), stepCount)
 	p.waiting = max(p.waiting, uint32(waiting))
 	h.state = state
 	if len(h.watchers) == 0 {
@@ -308,4 +319,95 @@ func (h *History) look(costs bool) {
 	if costs {
 		h.publish("operations", h.costs(now))
 	}
+}
+
+// point holds the numbers of one step.
+type point struct {
+	results         [7]uint32
+	saved, upstream uint32
+	waiting         uint32 // maximum
+	inFlight        uint32 // last known
+}
+
+// Series are numbers per step, oldest first: one per result, "saved" (responses that consumed no quota and would have
+// without Weir), "upstream" (requests sent), "waiting" (maximum queue length) and "in_flight".
+type Series struct {
+	// Start is the start of the first step in Unix seconds; Step is the length of a step in seconds.
+	Start  int64               `json:"start"`
+	Step   int                 `json:"step"`
+	Values map[string][]uint32 `json:"values"`
+}
+
+// Accounts is an update of the accounts.
+type Accounts struct {
+	// All is true if Changed holds all accounts.
+	All     bool      `json:"all,omitempty"`
+	Changed []Account `json:"changed"`
+	Gone    []string  `json:"gone"`
+	// Trouble is the error for which the accounts cannot be listed; it is empty if they can.
+	Trouble string `json:"trouble,omitempty"`
+}
+
+// Costs are the costs of operations and clients in the last hour.
+type Costs struct {
+	Operations []Operation `json:"operations"`
+	Spenders   []Spender   `json:"spenders"`
+}
+
+// Series returns the last hour.
+func (h *History) Series() Series {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.series(time.Now(), stepCount)
+}
+
+// series returns the last n steps. The caller holds mu.
+func (h *History) series(now time.Time, n int) Series {
+	last := interval(now, stepLength)
+	seconds := int64(stepLength / time.Second)
+	s := Series{Start: (last - int64(n) + 1) * seconds, Step: int(seconds), Values: map[string][]uint32{}}
+	points := h.points.all(last, stepCount)
+	for _, p := range points[len(points)-n:] {
+		for i, o := range results() {
+			s.Values[string(o)] = append(s.Values[string(o)], p.results[i])
+		}
+		for name, v := range map[string]uint32{"saved": p.saved, "upstream": p.upstream, "waiting": p.waiting, "in_flight": p.inFlight} {
+			s.Values[name] = append(s.Values[name], v)
+		}
+	}
+	return s
+}
+
+// Lines returns the remaining budgets of accounts over the last hour, oldest first, by account and resource. Unknown values
+// are nil.
+func (h *History) Lines(accounts []string) map[string]map[string][]*int {
+	h.listing.Lock()
+	defer h.listing.Unlock()
+	lines, now := map[string]map[string][]*int{}, time.Now()
+	for _, name := range accounts {
+		lines[name] = h.samples.lines(name, now)
+	}
+	return lines
+}
+
+// Costs returns the costs of the last hour.
+func (h *History) Costs() Costs {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.costs(time.Now())
+}
+
+func (h *History) costs(now time.Time) Costs {
+	last := interval(now, periodLength)
+	return Costs{listOperations(h.operations, last), listSpenders(h.spenders, last)}
+}
+
+// allAccounts returns all known accounts by name. The caller holds listing.
+func (h *History) allAccounts() Accounts {
+	all := Accounts{All: true, Changed: make([]Account, 0, len(h.accounts)), Gone: []string{}, Trouble: h.trouble}
+	for _, a := range h.accounts {
+		all.Changed = append(all.Changed, a.account)
+	}
+	slices.SortFunc(all.Changed, func(a, b Account) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/weirgate/weir/proxy"
 )
 
-// world is a history that is run over sources which a test sets.
-type world struct {
+// fixture is a history over sources that a test sets.
+type fixture struct {
 	*History
 	t        *testing.T
 	mu       sync.Mutex
@@ -25,11 +25,11 @@ type world struct {
 	err      error
 	queue    map[string]int
 	listings int
-	takes    time.Duration // a listing
+	takes    time.Duration // duration of a listing
 }
 
-func newWorld(t *testing.T) *world {
-	w := &world{t: t}
+func newFixture(t *testing.T) *fixture {
+	w := &fixture{t: t}
 	w.History = New(Sources{
 		Accounts: func(context.Context, int) ([]limits.Account, error) {
 			w.mu.Lock()
@@ -51,8 +51,8 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// run lets it look at its sources until the test ends.
-func (w *world) run() {
+// run runs the history until the test ends.
+func (w *fixture) run() {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -65,21 +65,21 @@ func (w *world) run() {
 	})
 }
 
-func (w *world) set(err error, accounts ...limits.Account) {
+func (w *fixture) set(err error, accounts ...limits.Account) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.accounts, w.err = accounts, err
 }
 
-func account(name string, left, of int, reset time.Duration) limits.Account {
+func account(name string, remaining, limit int, reset time.Duration) limits.Account {
 	return limits.Account{Name: name, Kind: "user", InUse: 2, Concurrent: 100, Budgets: []limits.Budget{
-		{Resource: "core", Limit: of, Used: of - left, Remaining: left, Reset: time.Now().Add(reset)},
+		{Resource: "core", Limit: limit, Used: limit - remaining, Remaining: remaining, Reset: time.Now().Add(reset)},
 	}}
 }
 
-func watch(t *testing.T, h *History, want Wanted) *Watcher {
+func watch(t *testing.T, h *History, options WatchOptions) *Watcher {
 	t.Helper()
-	w, err := h.Watch(want)
+	w, err := h.Watch(options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,8 +87,8 @@ func watch(t *testing.T, h *History, want Wanted) *Watcher {
 	return w
 }
 
-// told are the events that a watcher has been told of so far.
-func told(w *Watcher) (events []Event) {
+// received returns the events in the buffer of a watcher.
+func received(w *Watcher) (events []Event) {
 	for {
 		select {
 		case e, ok := <-w.Events():
@@ -118,16 +118,16 @@ func miss() *proxy.Record {
 	return &proxy.Record{Status: 200, Operation: "users/get", Client: "builds", Outcome: "miss", Spent: 1, Cache: "weir; fwd=uri-miss; fwd-status=200", Attempts: 2, Elapsed: 40 * time.Millisecond}
 }
 
-func TestSeriesCountWhatRequestsCameTo(t *testing.T) {
+func TestSeriesCountResults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.Observe(hit(1))
 		w.Observe(hit(2))
 		w.Observe(miss())
 		background := miss()
 		background.Background = true
 		w.Observe(background)
-		time.Sleep(step)
+		time.Sleep(stepLength)
 		w.Observe(&proxy.Record{Status: 429, Outcome: "refused", Cache: "weir; detail=primary"})
 		s := w.Series()
 		last := func(name string) []uint32 { return s.Values[name][len(s.Values[name])-2:] }
@@ -137,13 +137,13 @@ func TestSeriesCountWhatRequestsCameTo(t *testing.T) {
 			}
 		}
 		if end := s.Start + int64(len(s.Values["hit"]))*int64(s.Step); end-time.Now().Unix() < 0 || end-time.Now().Unix() > int64(s.Step) {
-			t.Errorf("starts at %d, now it is %d", s.Start, time.Now().Unix())
+			t.Errorf("the series starts at %d, now is %d", s.Start, time.Now().Unix())
 		}
 		time.Sleep(time.Hour)
 		for name, values := range w.Series().Values {
 			for _, v := range values {
 				if v != 0 {
-					t.Fatalf("%s is older than an hour", name)
+					t.Fatalf("%s holds values that are older than an hour", name)
 				}
 			}
 		}
@@ -152,7 +152,7 @@ func TestSeriesCountWhatRequestsCameTo(t *testing.T) {
 
 func TestCostsByOperationAndClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		for range 99 {
 			w.Observe(hit(1))
 		}
@@ -166,7 +166,7 @@ func TestCostsByOperationAndClient(t *testing.T) {
 			Spenders: []Spender{{"builds", "users/get", 100, 1, 2, 99}, {"0a1b", "/repos/{owner}/{repo}/pulls", 1, 0, 1, 0}},
 		}
 		got := w.Costs()
-		for i := range got.Operations { // within a bucket it is an estimate
+		for i := range got.Operations { // quantiles are estimates
 			if m := got.Operations[i].Median; m > got.Operations[i].P95 {
 				t.Errorf("median %v", m)
 			}
@@ -182,25 +182,25 @@ func TestCostsByOperationAndClient(t *testing.T) {
 	})
 }
 
-func TestQuantilesLieWithinTheirBucket(t *testing.T) {
-	var all times
+func TestQuantilesAreCloseToExactValues(t *testing.T) {
+	var all histogram
 	for i := range 1000 {
 		all.observe(time.Duration(i+1) * time.Millisecond)
 	}
 	for share, exact := range map[float64]time.Duration{0.5: 500 * time.Millisecond, 0.95: 950 * time.Millisecond, 1: time.Second} {
 		if got := all.quantile(share); got < exact*8/10 || got > exact*12/10 {
-			t.Errorf("%v: %v, exactly %v", share, got, exact)
+			t.Errorf("quantile %v: %v, want about %v", share, got, exact)
 		}
 	}
-	if got := new(times).quantile(0.5); got != 0 {
-		t.Errorf("of nothing: %v", got)
+	if got := new(histogram).quantile(0.5); got != 0 {
+		t.Errorf("quantile without observations: %v", got)
 	}
 }
 
-// TestNamesAreBounded: a hundred thousand paths, tokens, clients and methods take no more
-// room than a few hundred, and do not displace those that count.
+// A flood of 100,000 paths, tokens, clients and methods must not use more memory than a few hundred, or displace frequent
+// names.
 func TestNamesAreBounded(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for range 1000 {
 		w.Observe(miss())
 	}
@@ -222,103 +222,100 @@ func TestNamesAreBounded(t *testing.T) {
 	before := heap()
 	flood(1000, 100000)
 	if after := heap(); after > before+1<<20 {
-		t.Errorf("%d bytes became %d", before, after)
+		t.Errorf("the heap grew from %d to %d bytes", before, after)
 	}
 	costs := w.Costs()
 	if len(costs.Operations) != maxOperations+1 || len(costs.Spenders) != maxSpenders+1 {
 		t.Errorf("%d operations, %d spenders", len(costs.Operations), len(costs.Spenders))
 	}
 	var requests uint32
-	kept := false
+	found := false
 	for _, s := range costs.Spenders {
 		requests += s.Requests
-		kept = kept || s == Spender{"builds", "users/get", 1000, 1000, 2000, 0}
+		found = found || s == Spender{"builds", "users/get", 1000, 1000, 2000, 0}
 		if len(s.Operation) > maxNameLength {
-			t.Fatalf("%d bytes of name", len(s.Operation))
+			t.Fatalf("a name has %d bytes", len(s.Operation))
 		}
 	}
-	if requests != 101000 || !kept {
-		t.Errorf("%d requests, the one that counts: %v", requests, kept)
+	if requests != 101000 || !found {
+		t.Errorf("%d requests, frequent client found: %v", requests, found)
 	}
 }
 
-// TestNewcomersTakePlacesInTurn: into a full table one comes at a time, however many ask, and
-// nothing that was counted is lost; in place of one that has counted more only when it was asked
-// as often.
-func TestNewcomersTakePlacesInTurn(t *testing.T) {
-	table := newTable[int](10, func(into *int, more int) { *into += more })
+// New names replace a row once per pause, and a row with more counts only after as many attempts. No count is lost.
+func TestReplaceIsRateLimitedAndKeepsCounts(t *testing.T) {
+	table := newCounts[int](10, func(into *int, more int) { *into += more })
 	now := time.Now()
 	names := 0
-	come := func(n int) (taken int) {
+	addNames := func(n int) (rows int) {
 		for range n {
 			names++
-			table.count(names, now, 1)
+			table.add(names, now, 1)
 			if table.rows[names] != nil {
-				taken++
+				rows++
 			}
 		}
-		return taken
+		return rows
 	}
-	if got := come(10); got != 10 {
-		t.Fatalf("%d of the first ten have a place", got)
+	if got := addNames(10); got != 10 {
+		t.Fatalf("%d of the first ten names have a row", got)
 	}
 	for range 3 {
-		if got := come(1000); got != 1 || len(table.rows) != 10 {
-			t.Errorf("%d of a thousand took one of %d places", got, len(table.rows))
+		if got := addNames(1000); got != 1 || len(table.rows) != 10 {
+			t.Errorf("%d of 1,000 names have one of %d rows, want 1", got, len(table.rows))
 		}
-		now = now.Add(askEvery)
+		now = now.Add(replacePause)
 	}
 	for name := range table.rows {
-		table.count(name, now, 1)
-		table.count(name, now, 1)
+		table.add(name, now, 1)
+		table.add(name, now, 1)
 		names += 2
 	}
 	for i, want := range []int{0, 0, 1, 1} {
-		now = now.Add(askEvery)
-		if got := come(1); got != want {
-			t.Errorf("%d of those who ask for the %d. time took the place of one that counted thrice, want %d", got, i+1, want)
+		now = now.Add(replacePause)
+		if got := addNames(1); got != want {
+			t.Errorf("attempt %d: %d rows replaced, want %d", i+1, got, want)
 		}
 	}
-	all := 0
-	table.sums(division(now, period), func(_ *int, n int) { all += n })
-	if all != names {
-		t.Errorf("%d of %d are counted", all, names)
+	total := 0
+	table.sums(interval(now, periodLength), func(_ *int, n int) { total += n })
+	if total != names {
+		t.Errorf("the counts add up to %d, want %d", total, names)
 	}
 }
 
-// TestStrangersDisplaceNobodyWhoCounts: 400 who come once a second keep their rows in a flood of
-// names that come once.
-func TestStrangersDisplaceNobodyWhoCounts(t *testing.T) {
-	for _, strangers := range []int{1, 100, 1000} { // each second
-		table := newTable[string](maxSpenders, addSpent)
-		now, stranger := time.Unix(1_000_000_000, 0), 0
+// 400 names with one count a second keep their rows in a flood of names that are counted once.
+func TestFrequentNamesKeepTheirRows(t *testing.T) {
+	for _, newNames := range []int{1, 100, 1000} { // each second
+		table := newCounts[string](maxSpenders, addSpender)
+		now, next := time.Unix(1_000_000_000, 0), 0
 		for second := range 600 {
 			if second%60 == 59 {
 				table.age()
 			}
 			for i := range 400 {
-				table.count(fmt.Sprint("regular", (i*7919+second*31)%400), now, spent{requests: 1})
-				for range strangers*(i+1)/400 - strangers*i/400 {
-					stranger++
-					table.count(fmt.Sprint("stranger", stranger), now, spent{requests: 1})
+				table.add(fmt.Sprint("regular", (i*7919+second*31)%400), now, spenderCount{requests: 1})
+				for range newNames*(i+1)/400 - newNames*i/400 {
+					next++
+					table.add(fmt.Sprint("new", next), now, spenderCount{requests: 1})
 				}
 				now = now.Add(time.Second / 400)
 			}
 		}
-		there := 0
+		rows := 0
 		for i := range 400 {
 			if table.rows[fmt.Sprint("regular", i)] != nil {
-				there++
+				rows++
 			}
 		}
-		if there < 390 {
-			t.Errorf("beside %d strangers a second %d of 400 have a row", strangers, there)
+		if rows < 390 {
+			t.Errorf("with %d new names a second, %d of 400 frequent names have a row", newNames, rows)
 		}
 	}
 }
 
-func TestAccountsAreBounded(t *testing.T) {
-	tr := tracks{of: map[budgetName]*track{}}
+func TestBudgetSamplesAreBounded(t *testing.T) {
+	samples := budgetSamples{of: map[budgetName]*budgetSeries{}}
 	accounts := make([]limits.Account, 1000)
 	for i := range accounts {
 		accounts[i] = limits.Account{Name: fmt.Sprint(i)}
@@ -327,62 +324,62 @@ func TestAccountsAreBounded(t *testing.T) {
 		}
 	}
 	for range 3 {
-		tr.note(accounts, time.Now())
+		samples.add(accounts, time.Now())
 	}
-	if len(tr.of) != maxTracks || tr.of[budgetName{"999", "9"}] == nil || tr.of[budgetName{"0", "1"}] != nil {
-		t.Errorf("%d tracks", len(tr.of))
+	if len(samples.of) != maxSeries || samples.of[budgetName{"999", "9"}] == nil || samples.of[budgetName{"0", "1"}] != nil {
+		t.Errorf("%d series", len(samples.of))
 	}
 	for i := range accounts {
 		accounts[i].Name = "other" + accounts[i].Name
 	}
-	tr.note(accounts, time.Now())
-	if len(tr.of) != maxTracks {
-		t.Errorf("%d tracks of others", len(tr.of))
+	samples.add(accounts, time.Now())
+	if len(samples.of) != maxSeries {
+		t.Errorf("%d series after all accounts changed", len(samples.of))
 	}
-	tr.note(nil, time.Now().Add(2*time.Hour))
-	if len(tr.of) != 0 {
-		t.Errorf("%d tracks of nobody", len(tr.of))
+	samples.add(nil, time.Now().Add(2*time.Hour))
+	if len(samples.of) != 0 {
+		t.Errorf("%d series after two hours without accounts", len(samples.of))
 	}
 }
 
 func TestForecast(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		left  []int // each 10 s
-		reset time.Duration
-		rate  float64
-		ends  time.Duration // from the last; 0 is never
-		early bool
+		name      string
+		remaining []int // one sample per 10 s
+		reset     time.Duration
+		rate      float64
+		ends      time.Duration // after the last sample
+		early     bool
 	}{
-		{"spent evenly, ends before the reset", []int{1000, 900, 800, 700}, time.Hour, 10, 70 * time.Second, true},
-		{"spent evenly, lasts", []int{1000, 900, 800, 700}, time.Minute, 10, 70 * time.Second, false},
+		{"exhausted before the reset", []int{1000, 900, 800, 700}, time.Hour, 10, 70 * time.Second, true},
+		{"lasts until the reset", []int{1000, 900, 800, 700}, time.Minute, 10, 70 * time.Second, false},
 		{"not spent", []int{700, 700, 700}, time.Hour, 0, 0, false},
-		{"comes back", []int{100, 50, 700}, time.Hour, 0, 0, false},
-		{"spent since it came back", []int{100, 50, 900, 800}, time.Hour, 10, 80 * time.Second, true},
+		{"reset", []int{100, 50, 700}, time.Hour, 0, 0, false},
+		{"spent since the reset", []int{100, 50, 900, 800}, time.Hour, 10, 80 * time.Second, true},
 		{"one sample", []int{700}, time.Hour, 0, 0, false},
-		{"spent", []int{10, 0}, time.Hour, 1, 0, true},
+		{"exhausted", []int{10, 0}, time.Hour, 1, 0, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tr := tracks{of: map[budgetName]*track{}}
+				samples := budgetSamples{of: map[budgetName]*budgetSeries{}}
 				var a limits.Account
-				for i, left := range c.left {
+				for i, remaining := range c.remaining {
 					if i > 0 {
-						time.Sleep(step)
+						time.Sleep(stepLength)
 					}
-					a = account("a", left, 5000, c.reset)
-					tr.note([]limits.Account{a}, time.Now())
+					a = account("a", remaining, 5000, c.reset)
+					samples.add([]limits.Account{a}, time.Now())
 				}
-				d := tr.describe(a, 3, time.Now())
+				d := samples.describe(a, 3, time.Now())
 				f, ok := d.Forecasts["core"]
 				if ok != (c.rate > 0) || f.Rate != c.rate || f.Early != c.early || ok && f.Ends.Sub(time.Now().Truncate(time.Second)) != c.ends {
 					t.Errorf("%v %+v", ok, f)
 				}
 				if d.Waiting != 3 {
-					t.Errorf("%d wait", d.Waiting)
+					t.Errorf("%d requests wait", d.Waiting)
 				}
-				line := tr.lines("a", time.Now())["core"]
-				if last := line[len(line)-1]; len(line) != 120 || last == nil || *last != c.left[len(c.left)-1] {
+				line := samples.lines("a", time.Now())["core"]
+				if last := line[len(line)-1]; len(line) != 120 || last == nil || *last != c.remaining[len(c.remaining)-1] {
 					t.Errorf("%d points", len(line))
 				}
 			})
@@ -390,7 +387,7 @@ func TestForecast(t *testing.T) {
 	}
 }
 
-// BenchmarkObserve is what each request pays: a hit, and one of a name that nobody knows.
+// BenchmarkObserve measures the cost for each request, with a known and with a new name.
 func BenchmarkObserve(b *testing.B) {
 	for name, next := range map[string]func(i int) *proxy.Record{
 		"hit": func(int) *proxy.Record { return hit(0) },
@@ -408,10 +405,9 @@ func BenchmarkObserve(b *testing.B) {
 	}
 }
 
-// TestAnHourIsAnHour: what was counted a little less than an hour ago is told.
-func TestAnHourIsAnHour(t *testing.T) {
+func TestCostsCoverAWholeHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.run()
 		for range 10 {
 			w.Observe(&proxy.Record{Operation: "repos/get", Client: "ci", Status: 200, Outcome: "miss", Attempts: 1, Spent: 1})
@@ -423,22 +419,22 @@ func TestAnHourIsAnHour(t *testing.T) {
 	})
 }
 
-// TestForecastsOverGaps: a listing that takes long leaves steps without a sample.
-func TestForecastsOverGaps(t *testing.T) {
+// A slow listing leaves steps without a sample.
+func TestForecastSkipsGaps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tracked := tracks{of: map[budgetName]*track{}}
+		samples := budgetSamples{of: map[budgetName]*budgetSeries{}}
 		b := limits.Budget{Resource: "core", Limit: 5000, Used: 1, Remaining: 5000, Reset: time.Now().Add(time.Hour)}
 		for range 6 {
-			tracked.note([]limits.Account{{Name: "a", Budgets: []limits.Budget{b}}}, time.Now())
+			samples.add([]limits.Account{{Name: "a", Budgets: []limits.Budget{b}}}, time.Now())
 			time.Sleep(25 * time.Second)
 			b.Remaining -= 100
 		}
-		f, ok := tracked.forecast("a", b, time.Now())
+		f, ok := samples.forecast("a", b, time.Now())
 		if !ok || f.Rate < 3.9 || f.Rate > 4.1 || !f.Early {
 			t.Errorf("%+v, %v", f, ok)
 		}
 		b.Remaining = 1 << 60
-		if f, ok := tracked.forecast("a", b, time.Now()); ok && f.Ends.Before(time.Now()) {
+		if f, ok := samples.forecast("a", b, time.Now()); ok && f.Ends.Before(time.Now()) {
 			t.Errorf("%+v", f)
 		}
 	})

@@ -13,20 +13,20 @@ import (
 	"github.com/weirgate/weir/proxy"
 )
 
-func TestWatchersAreToldAtOnceAndAgain(t *testing.T) {
+func TestWatchersReceiveTheStateAndItsChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		reset := time.Now().Add(time.Hour)
-		fixed := func(name string, left int) limits.Account {
-			a := account(name, left, 5000, 0)
+		fixed := func(name string, remaining int) limits.Account {
+			a := account(name, remaining, 5000, 0)
 			a.Budgets[0].Reset = reset
 			return a
 		}
 		w.set(nil, fixed("a", 5000), fixed("b", 5000))
 		w.run()
 		synctest.Wait()
-		watcher := watch(t, w.History, Wanted{})
-		first := told(watcher)
+		watcher := watch(t, w.History, WatchOptions{})
+		first := received(watcher)
 		if got := namesOf(first); got != "accounts operations state" {
 			t.Fatal(got)
 		}
@@ -35,13 +35,13 @@ func TestWatchersAreToldAtOnceAndAgain(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := namesOf(told(watcher)); got != "state series" {
-			t.Errorf("nothing has changed: %s", got)
+		if got := namesOf(received(watcher)); got != "state series" {
+			t.Errorf("events without a change: %s", got)
 		}
 		w.set(nil, fixed("a", 4999))
 		time.Sleep(time.Second)
 		synctest.Wait()
-		events := told(watcher)
+		events := received(watcher)
 		if got := namesOf(events); got != "accounts state series" {
 			t.Fatal(got)
 		}
@@ -50,7 +50,7 @@ func TestWatchersAreToldAtOnceAndAgain(t *testing.T) {
 			t.Errorf("%+v", changed)
 		}
 		w.Observe(hit(7))
-		events = told(watcher)
+		events = received(watcher)
 		if got := namesOf(events); got != "request" || events[0].ID != 1 {
 			t.Fatalf("%s %+v", got, events)
 		}
@@ -58,90 +58,89 @@ func TestWatchersAreToldAtOnceAndAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var r Told
+		var r Request
 		if err := json.Unmarshal(text, &r); err != nil || r.ID != "7" || r.Result != Hit || r.Why == "" {
 			t.Errorf("%v %s", err, text)
 		}
 	})
 }
 
-func TestALostStoreIsToldOnce(t *testing.T) {
+func TestListingErrorIsPublishedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.set(nil, account("a", 1, 2, time.Hour))
 		w.run()
 		synctest.Wait()
-		watcher := watch(t, w.History, Wanted{Only: "accounts"})
-		told(watcher)
+		watcher := watch(t, w.History, WatchOptions{Event: "accounts"})
+		received(watcher)
 		w.set(errors.New("lost"))
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		events := told(watcher)
+		events := received(watcher)
 		if len(events) != 1 || events[0].Data.(Accounts).Trouble != "lost" {
 			t.Fatalf("%+v", events)
 		}
-		if late := told(watch(t, w.History, Wanted{Only: "accounts"})); late[0].Data.(Accounts).Trouble != "lost" || len(late[0].Data.(Accounts).Changed) != 1 {
-			t.Errorf("who comes later: %+v", late)
+		if late := received(watch(t, w.History, WatchOptions{Event: "accounts"})); late[0].Data.(Accounts).Trouble != "lost" || len(late[0].Data.(Accounts).Changed) != 1 {
+			t.Errorf("events of a later watcher: %+v", late)
 		}
 		w.set(nil, account("a", 1, 2, time.Hour))
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if events = told(watcher); len(events) != 1 || events[0].Data.(Accounts).Trouble != "" {
+		if events = received(watcher); len(events) != 1 || events[0].Data.(Accounts).Trouble != "" {
 			t.Errorf("%+v", events)
 		}
 	})
 }
 
-func TestARefusalIsLookedIntoWithoutDelay(t *testing.T) {
+func TestRefusalsTriggerAListing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.run()
-		watcher := watch(t, w.History, Wanted{Only: "accounts"})
-		told(watcher)
+		watcher := watch(t, w.History, WatchOptions{Event: "accounts"})
+		received(watcher)
 		time.Sleep(1500 * time.Millisecond)
 		w.set(nil, limits.Account{Name: "a", BlockedUntil: time.Now().Add(time.Minute)})
 		for range 100 {
 			w.Observe(&proxy.Record{Status: 403, Cache: "weir; fwd=uri-miss; fwd-status=403", Attempts: 1})
 		}
 		synctest.Wait()
-		if events := told(watcher); len(events) != 1 || events[0].Data.(Accounts).Changed[0].BlockedUntil.IsZero() {
+		if events := received(watcher); len(events) != 1 || events[0].Data.(Accounts).Changed[0].BlockedUntil.IsZero() {
 			t.Errorf("%+v", events)
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.listings > 5 {
-			t.Errorf("listed %d times", w.listings)
+			t.Errorf("%d listings, want at most 5", w.listings)
 		}
 	})
 }
 
-// TestARefusalSoonAfterAListingIsNotForgotten, nor where a listing takes long.
-func TestARefusalSoonAfterAListingIsNotForgotten(t *testing.T) {
+func TestRefusalsAfterAListingTriggerAnother(t *testing.T) {
 	for _, takes := range []time.Duration{0, 100 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.takes = takes
 			w.run()
-			watcher := watch(t, w.History, Wanted{Only: "accounts"})
+			watcher := watch(t, w.History, WatchOptions{Event: "accounts"})
 			time.Sleep(5 * time.Second)
 			refused := &proxy.Record{Status: 403, Cache: "weir; fwd=uri-miss; fwd-status=403", Attempts: 1}
-			w.Observe(refused) // looked into at once
+			w.Observe(refused) // triggers a listing
 			time.Sleep(takes + 50*time.Millisecond)
-			told(watcher)
+			received(watcher)
 			w.set(nil, limits.Account{Name: "a", BlockedUntil: time.Now().Add(time.Minute)})
 			w.Observe(refused)
-			time.Sleep(max(soonest, (1+restLeast)*takes))
+			time.Sleep(max(minListPause, (1+soonPauseFactor)*takes))
 			synctest.Wait()
-			if events := told(watcher); len(events) != 1 || events[0].Data.(Accounts).Changed[0].BlockedUntil.IsZero() {
-				t.Errorf("listings take %v: %+v", takes, events)
+			if events := received(watcher); len(events) != 1 || events[0].Data.(Accounts).Changed[0].BlockedUntil.IsZero() {
+				t.Errorf("with listings of %v: %+v", takes, events)
 			}
 		})
 	}
 }
 
-func TestNobodyWatchesNothingIsListedOften(t *testing.T) {
+func TestListingsAreRareWithoutWatchers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.run()
 		time.Sleep(time.Minute + time.Second)
 		synctest.Wait()
@@ -149,7 +148,7 @@ func TestNobodyWatchesNothingIsListedOften(t *testing.T) {
 		listings := w.listings
 		w.mu.Unlock()
 		if listings < 6 || listings > 8 {
-			t.Errorf("listed %d times in a minute", listings)
+			t.Errorf("%d listings in a minute", listings)
 		}
 		w.mu.Lock()
 		w.queue = map[string]int{"a": 3, "b": 4}
@@ -157,70 +156,70 @@ func TestNobodyWatchesNothingIsListedOften(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if values := w.Series().Values["waiting"]; values[len(values)-1] != 7 {
-			t.Errorf("%v wait", values[len(values)-1])
+			t.Errorf("%v requests wait, want 7", values[len(values)-1])
 		}
 	})
 }
 
-func TestASlowWatcherSkipsAndIsToldHowMuch(t *testing.T) {
-	w := newWorld(t)
-	slow := watch(t, w.History, Wanted{Only: "request"})
-	for i := range maxBehind + 50 {
+func TestSlowWatcherReceivesTheNumberOfSkippedRequests(t *testing.T) {
+	w := newFixture(t)
+	slow := watch(t, w.History, WatchOptions{Event: "request"})
+	for i := range maxBuffered + 50 {
 		w.Observe(hit(i))
 	}
-	if got := told(slow); len(got) != maxBehind || got[0].ID != 1 {
+	if got := received(slow); len(got) != maxBuffered || got[0].ID != 1 {
 		t.Fatalf("%d events", len(got))
 	}
 	w.Observe(hit(0))
-	events := told(slow)
-	if namesOf(events) != "skipped request" || events[0].Data != (Skipped{50}) || events[1].ID != maxBehind+51 {
+	events := received(slow)
+	if namesOf(events) != "skipped request" || events[0].Data != (Skipped{50}) || events[1].ID != maxBuffered+51 {
 		t.Errorf("%+v", events)
 	}
 	w.Observe(hit(0))
-	if got := namesOf(told(slow)); got != "request" {
-		t.Errorf("it is told once: %s", got)
+	if got := namesOf(received(slow)); got != "request" {
+		t.Errorf("events after the skipped event: %s", got)
 	}
 }
 
-func TestAWatcherIsToldNoMoreThanItWants(t *testing.T) {
+func TestRequestsPerSecondAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		watcher := watch(t, w.History, Wanted{Only: "request", Most: 3})
+		w := newFixture(t)
+		watcher := watch(t, w.History, WatchOptions{Event: "request", MaxPerSecond: 3})
 		for range 10 {
 			w.Observe(hit(0))
 		}
-		if got := namesOf(told(watcher)); got != "request request request" {
+		if got := namesOf(received(watcher)); got != "request request request" {
 			t.Error(got)
 		}
 		time.Sleep(time.Second)
 		w.Observe(hit(0))
-		events := told(watcher)
+		events := received(watcher)
 		if namesOf(events) != "skipped request" || events[0].Data != (Skipped{7}) {
 			t.Errorf("%+v", events)
 		}
 	})
 }
 
-func TestWhoComesBackIsToldWhatItMissed(t *testing.T) {
+func TestReconnectedWatcherReceivesTheNumberOfMissedRequests(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		after  uint64
 		missed uint64
 	}{
-		{"seven came meanwhile", 2, 7},
-		{"nothing came meanwhile", 9, 0},
-		{"it was never here", 0, 0},
-		{"it was at another gateway, or before a restart", 1000, 0},
+		{"seven missed requests", 2, 7},
+		{"no missed request", 9, 0},
+		{"first watch", 0, 0},
+		{"ID of another replica", 1000, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			for range 9 {
 				w.Observe(hit(0))
 			}
-			watcher := watch(t, w.History, Wanted{Only: "request", After: c.after})
+			watcher := watch(t, w.History, WatchOptions{Event: "request", After: c.after})
 			w.Observe(hit(0))
 			var missed uint64
-			for _, e := range told(watcher) {
+			for _, e := range received(watcher) {
 				if s, ok := e.Data.(Skipped); ok {
 					missed = s.Requests
 				}
@@ -232,27 +231,27 @@ func TestWhoComesBackIsToldWhatItMissed(t *testing.T) {
 	}
 }
 
-func TestWatchersAreBoundedAndEnd(t *testing.T) {
-	w := newWorld(t)
+func TestWatchersAreBoundedAndEndWithTheHistory(t *testing.T) {
+	w := newFixture(t)
 	watchers := make([]*Watcher, maxWatchers)
 	for i := range watchers {
-		watchers[i] = watch(t, w.History, Wanted{})
+		watchers[i] = watch(t, w.History, WatchOptions{})
 	}
-	if _, err := w.Watch(Wanted{}); !errors.Is(err, ErrTooMany) {
+	if _, err := w.Watch(WatchOptions{}); !errors.Is(err, ErrTooMany) {
 		t.Error(err)
 	}
 	watchers[0].Close()
 	if w.Watchers() != maxWatchers-1 {
 		t.Errorf("%d watchers", w.Watchers())
 	}
-	another := watch(t, w.History, Wanted{})
+	another := watch(t, w.History, WatchOptions{})
 	w.Close()
-	if got := namesOf(told(another)); got != "accounts operations end" {
+	if got := namesOf(received(another)); got != "accounts operations end" {
 		t.Error(got)
 	}
-	if _, err := w.Watch(Wanted{}); !errors.Is(err, errClosed) {
+	if _, err := w.Watch(WatchOptions{}); !errors.Is(err, errClosed) {
 		t.Error(err)
 	}
-	w.Observe(hit(0)) // tells nobody
+	w.Observe(hit(0)) // has no watcher
 	w.Close()
 }

@@ -1,0 +1,277 @@
+package history
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// others is the name under which names without a row are counted.
+const others = "others"
+
+// interval returns the number of the time interval of a length that holds t.
+func interval(t time.Time, length time.Duration) int64 { return t.UnixNano() / int64(length) }
+
+// ring holds one value for each of the last intervals. Its zero value is empty.
+type ring[T any] struct {
+	values []T // allocated on first use
+	last   int64
+}
+
+// at returns the value of an interval. Intervals must not decrease; skipped ones get the zero value.
+func (r *ring[T]) at(interval int64, size int) *T {
+	if r.values == nil {
+		r.values, r.last = make([]T, size), interval
+	}
+	if interval-r.last >= int64(size) {
+		clear(r.values)
+		r.last = interval
+	}
+	var zero T
+	for r.last < interval {
+		r.last++
+		r.values[r.last%int64(size)] = zero
+	}
+	return &r.values[r.last%int64(size)]
+}
+
+// all returns the values up to an interval, oldest first.
+func (r *ring[T]) all(interval int64, size int) []T {
+	r.at(interval, size)
+	next := (r.last + 1) % int64(size)
+	return slices.Concat(r.values[next:], r.values[:next])
+}
+
+// counts counts by name over the last hour, in a bounded number of rows. When all rows are taken, a new name replaces
+// the lightest of a few rows if that row has counted no more than once; otherwise the row only loses weight. So a flood of
+// names does not displace frequent ones.
+type counts[K, T comparable] struct {
+	maxRows int
+	sum     func(into *T, more T)
+	rows    map[K]*countRow[T]
+	others  countRow[T]
+	// lastReplace is the time of the last attempt to replace a row.
+	lastReplace time.Time
+}
+
+type countRow[T comparable] struct {
+	ring[T]
+	weight float64 // number of recent counts
+}
+
+const (
+	// replacePause is the pause between two attempts to replace a row; it bounds the cost of a flood of names.
+	replacePause = 10 * time.Millisecond
+	// replaceSample is the number of random rows of which the lightest may be replaced.
+	replaceSample = 16
+	// minWeight is the weight of a row that has counted nothing for an hour, because weights halve each period.
+	minWeight = 4e-19
+)
+
+func newCounts[K, T comparable](maxRows int, sum func(*T, T)) *counts[K, T] {
+	return &counts[K, T]{maxRows: maxRows, sum: sum, rows: map[K]*countRow[T]{}}
+}
+
+func (c *counts[K, T]) add(key K, now time.Time, more T) {
+	period := interval(now, periodLength)
+	r := c.rows[key]
+	if r == nil {
+		switch {
+		case len(c.rows) < c.maxRows:
+			r = &countRow[T]{}
+		case now.Sub(c.lastReplace) >= replacePause:
+			c.lastReplace = now
+			r = c.replace(period)
+		}
+		if r == nil {
+			c.sum(c.others.at(period, periodCount), more)
+			return
+		}
+		c.rows[key] = r
+	}
+	r.weight++
+	c.sum(r.at(period, periodCount), more)
+}
+
+// replace removes a light row, moves its counts to the others and returns the empty row. It returns nil if no row is
+// light enough.
+func (c *counts[K, T]) replace(period int64) *countRow[T] {
+	var lightest K
+	weight, n := math.Inf(1), 0
+	for key, r := range c.rows {
+		if r.weight < weight {
+			lightest, weight = key, r.weight
+		}
+		if n++; n == replaceSample {
+			break
+		}
+	}
+	r := c.rows[lightest]
+	if r.weight > 1 {
+		r.weight--
+		return nil
+	}
+	delete(c.rows, lightest)
+	period = max(period, c.others.last) // the others may already have counted in the next period
+	c.others.at(period, periodCount)
+	r.at(period, periodCount)
+	for i, v := range r.values {
+		c.sum(&c.others.values[i], v)
+	}
+	clear(r.values)
+	r.weight = 0
+	return r
+}
+
+// age halves the weights at the end of a period, and removes rows that counted nothing for an hour.
+func (c *counts[K, T]) age() {
+	for key, r := range c.rows {
+		if r.weight /= 2; r.weight < minWeight {
+			delete(c.rows, key)
+		}
+	}
+}
+
+// sums calls visit with the sum of each row, and last with that of the others and a nil key.
+func (c *counts[K, T]) sums(period int64, visit func(key *K, sum T)) {
+	total := func(r *countRow[T]) (sum T) {
+		for _, v := range r.all(period, periodCount) {
+			c.sum(&sum, v)
+		}
+		return sum
+	}
+	for key, r := range c.rows {
+		visit(&key, total(r))
+	}
+	if c.others.values != nil {
+		visit(nil, total(&c.others))
+	}
+}
+
+// Operation is the use of an operation in the last hour.
+type Operation struct {
+	Name     string `json:"operation"`
+	Requests uint32 `json:"requests"`
+	// Hits is the number of responses from the cache, Validated the number of responses after a 304.
+	Hits      uint32 `json:"held"`
+	Validated uint32 `json:"validated"`
+	// Upstream is the number of requests to the upstream.
+	Upstream uint32 `json:"upstream"`
+	// Median, P95 and Max are durations of whole requests.
+	Median time.Duration `json:"median_ns"`
+	P95    time.Duration `json:"p95_ns"`
+	Max    time.Duration `json:"max_ns"`
+}
+
+// Spender is the cost of a client and an operation in the last hour.
+type Spender struct {
+	// Client is the name of the client, or the account of a client without a name.
+	Client    string `json:"client"`
+	Operation string `json:"operation"`
+	Requests  uint32 `json:"requests"`
+	// Spent is the consumed quota as far as it is known. Upstream is the number of requests to the upstream. Saved is the
+	// number of responses that consumed no quota and would have without Weir.
+	Spent    uint32 `json:"spent"`
+	Upstream uint32 `json:"upstream"`
+	Saved    uint32 `json:"saved"`
+}
+
+type operationCount struct {
+	requests, hits, validated, upstream uint32
+	times                               histogram
+}
+
+func addOperation(into *operationCount, more operationCount) {
+	into.requests += more.requests
+	into.hits += more.hits
+	into.validated += more.validated
+	into.upstream += more.upstream
+	for i, n := range more.times.counts {
+		into.times.counts[i] += n
+	}
+	into.times.max = max(into.times.max, more.times.max)
+}
+
+type (
+	spenderKey   struct{ client, operation string }
+	spenderCount struct{ requests, spent, upstream, saved uint32 }
+)
+
+func addSpender(into *spenderCount, more spenderCount) {
+	into.requests += more.requests
+	into.spent += more.spent
+	into.upstream += more.upstream
+	into.saved += more.saved
+}
+
+// histogram counts durations in buckets whose bounds double.
+type histogram struct {
+	counts [24]uint32
+	max    time.Duration
+}
+
+// firstBound is the upper bound of the first bucket.
+const firstBound = 50 * time.Microsecond
+
+func (h *histogram) observe(d time.Duration) {
+	i := 0
+	for bound := firstBound; d > bound && i < len(h.counts)-1; bound *= 2 {
+		i++
+	}
+	h.counts[i]++
+	h.max = max(h.max, d)
+}
+
+// quantile returns an estimate of a quantile, interpolated within its bucket.
+func (h *histogram) quantile(q float64) time.Duration {
+	var total uint32
+	for _, n := range h.counts {
+		total += n
+	}
+	rank, from, to := q*float64(total), time.Duration(0), firstBound
+	for _, n := range h.counts {
+		if rank <= float64(n) && n > 0 {
+			return min(from+time.Duration(rank/float64(n)*float64(to-from)), h.max)
+		}
+		rank -= float64(n)
+		from, to = to, 2*to
+	}
+	return h.max
+}
+
+// listOperations returns all operations, most requested first.
+func listOperations(c *counts[string, operationCount], period int64) []Operation {
+	list := make([]Operation, 0, len(c.rows)+1)
+	c.sums(period, func(name *string, n operationCount) {
+		o := Operation{others, n.requests, n.hits, n.validated, n.upstream, n.times.quantile(0.5), n.times.quantile(0.95), n.times.max}
+		if name != nil {
+			o.Name = *name
+		}
+		if o.Requests+o.Upstream > 0 {
+			list = append(list, o)
+		}
+	})
+	slices.SortFunc(list, func(a, b Operation) int {
+		return cmp.Or(cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Name, b.Name))
+	})
+	return list
+}
+
+// listSpenders returns all spenders, most expensive first.
+func listSpenders(c *counts[spenderKey, spenderCount], period int64) []Spender {
+	list := make([]Spender, 0, len(c.rows)+1)
+	c.sums(period, func(key *spenderKey, n spenderCount) {
+		row := Spender{others, others, n.requests, n.spent, n.upstream, n.saved}
+		if key != nil {
+			row.Client, row.Operation = key.client, key.operation
+		}
+		if row.Requests+row.Upstream > 0 {
+			list = append(list, row)
+		}
+	})
+	slices.SortFunc(list, func(a, b Spender) int {
+		return cmp.Or(cmp.Compare(b.Spent, a.Spent), cmp.Compare(b.Upstream, a.Upstream), cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Client, b.Client), cmp.Compare(a.Operation, b.Operation))
+	})
+	return list
+}

@@ -1,0 +1,158 @@
+package history
+
+import (
+	"errors"
+	"time"
+)
+
+// Event is an event for watchers: a completed request ("request", a [Request]), changed accounts ("accounts"), the last points
+// of the series ("series"), costs ("operations"), the state of the gateway ("state"), or the number of requests that the
+// watcher has missed ("skipped", a [Skipped]).
+type Event struct {
+	Name string
+	// ID is the number of requests up to and including this event.
+	ID   uint64
+	Data any
+}
+
+const (
+	maxWatchers = 32
+	maxBuffered = 256 // events per watcher
+)
+
+// ErrTooMany is returned by Watch if there are already 32 watchers.
+var ErrTooMany = errors.New("too many watchers (32); close one of them")
+
+var errClosed = errors.New("gateway is shutting down")
+
+// Watcher receives events until it is closed.
+type Watcher struct {
+	history *History
+	options WatchOptions
+	events  chan Event
+	// The fields below are guarded by history.mu.
+	skipped        uint64
+	missedAccounts bool // it has missed an update of the accounts
+	second         int64
+	sent           int // requests in that second
+}
+
+// WatchOptions select the events of a watcher.
+type WatchOptions struct {
+	// Event is the name of the only event to receive. If it is empty all events are received.
+	Event string
+	// MaxPerSecond bounds the requests per second; 0 is unbounded.
+	MaxPerSecond int
+	// After is the ID of the last event that an earlier watch received; 0 is none.
+	After uint64
+}
+
+// Skipped is the number of requests that a watcher has missed.
+type Skipped struct {
+	Requests uint64 `json:"requests"`
+}
+
+// Watch starts a watcher, whose first events are the current accounts, costs and state. It returns [ErrTooMany], or an error if
+// the history is closed.
+func (h *History) Watch(options WatchOptions) (*Watcher, error) {
+	h.listing.Lock()
+	defer h.listing.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.closed:
+		return nil, errClosed
+	case len(h.watchers) >= maxWatchers:
+		return nil, ErrTooMany
+	}
+	w := &Watcher{history: h, options: options, events: make(chan Event, maxBuffered)}
+	if options.After > 0 && options.After < h.requests {
+		w.skipped = h.requests - options.After
+	}
+	h.watchers[w] = true
+	w.send(Event{accountsEvent, h.requests, h.allAccounts()})
+	w.send(Event{"operations", h.requests, h.costs(time.Now())})
+	if h.state != nil {
+		w.send(Event{"state", h.requests, h.state})
+	}
+	return w, nil
+}
+
+// Events returns the channel of events. It is closed with the history.
+func (w *Watcher) Events() <-chan Event { return w.events }
+
+// Close ends the watch.
+func (w *Watcher) Close() {
+	w.history.mu.Lock()
+	defer w.history.mu.Unlock()
+	delete(w.history.watchers, w)
+}
+
+// send sends an event if the watcher has selected it and its buffer has room. Otherwise it counts a skipped request, which a
+// later "skipped" event reports. The caller holds history.mu.
+func (w *Watcher) send(e Event) {
+	isRequest := e.Name == requestEvent
+	if w.skipped > 0 && !isRequest { // also for watchers of requests only, when no request follows
+		w.sendSkipped()
+	}
+	if w.options.Event != "" && w.options.Event != e.Name {
+		return
+	}
+	if isRequest && w.options.MaxPerSecond > 0 {
+		if second := time.Now().Unix(); second != w.second {
+			w.second, w.sent = second, 0
+		}
+		if w.sent++; w.sent > w.options.MaxPerSecond {
+			w.skipped++
+			return
+		}
+	}
+	if w.skipped > 0 {
+		w.sendSkipped()
+	}
+	if len(w.events) == cap(w.events) {
+		if isRequest {
+			w.skipped++
+		}
+		w.missedAccounts = w.missedAccounts || e.Name == accountsEvent
+		return
+	}
+	if build, ok := e.Data.(func() any); ok {
+		e.Data = build()
+	}
+	w.events <- e
+}
+
+// sendSkipped reports the skipped requests if the buffer has room.
+func (w *Watcher) sendSkipped() {
+	select {
+	case w.events <- Event{"skipped", w.history.requests, Skipped{w.skipped}}:
+		w.skipped = 0
+	default:
+	}
+}
+
+// publish sends an event to all watchers. Data may be a function that builds it. The caller holds mu.
+func (h *History) publish(name string, data any) {
+	for w := range h.watchers {
+		w.send(Event{name, h.requests, data})
+	}
+}
+
+// Watchers returns the number of watchers.
+func (h *History) Watchers() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.watchers)
+}
+
+// Close ends all watches and refuses new ones.
+func (h *History) Close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	for w := range h.watchers {
+		close(w.events)
+		delete(h.watchers, w)
+	}
+}
