@@ -205,7 +205,7 @@ func (f *fleet) leftNothing() {
 	if len(registered) != len(f.replicas) {
 		f.Errorf("%d replicas are registered", len(registered))
 	}
-	for _, key := range client.Keys(f.Context(), "weir:{????????????????????????????????}").Val() {
+	for _, key := range client.Keys(f.Context(), "weir:account:*").Val() {
 		for name := range client.HGetAll(f.Context(), key).Val() {
 			if rest, ok := strings.CutPrefix(name, "x:~"); ok {
 				if replica, _, _ := strings.Cut(rest, "~"); !slices.Contains(registered, replica) {

@@ -118,7 +118,7 @@ func (s *soak) onWires(r *rand.Rand, does func(*redistest.Wire)) func() {
 func (s *soak) loseKeys(r *rand.Rand) {
 	c := redis.NewClient(&redis.Options{Addr: s.address})
 	defer func() { _ = c.Close() }()
-	for _, key := range c.Keys(s.Context(), "weir:{????????????????????????????????}").Val() {
+	for _, key := range c.Keys(s.Context(), "weir:account:*").Val() {
 		if r.IntN(2) == 0 {
 			_ = c.Del(s.Context(), key).Err()
 		}

@@ -153,7 +153,7 @@ func (s *shadow) log(spend *limits.Spend) *ownLog {
 
 // settled notes what a settling has written, and what it was shown: {limit, used, reset}.
 // The caller holds Ledger.mu.
-func (s *shadow) settled(p limits.Permit, o limits.Outcome, r *limits.Rules, write, now int64, shown []any) {
+func (s *shadow) settled(p limits.Permit, o limits.Outcome, r *limits.Rules, write, now int64, shown rateReply) {
 	named := named(o.Rate.Resource, p.Resource)
 	s.expire(p.ID, r)
 	f := s.flights[p.ID]
@@ -169,10 +169,10 @@ func (s *shadow) settled(p limits.Permit, o limits.Outcome, r *limits.Rules, wri
 		}
 		s.land(p.ID, o)
 	}
-	b := limits.Budget{Resource: named, Limit: int(number(shown[0])), Window: r.For(s.kind, named).Window}
-	b.Used = min(int(number(shown[1])), b.Limit)
+	b := limits.Budget{Resource: named, Limit: shown.Limit, Window: r.For(s.kind, named).Window}
+	b.Used = min(shown.Used, b.Limit)
 	b.Remaining = b.Limit - b.Used
-	b.Reset = time.UnixMicro(number(shown[2]) - s.ahead)
+	b.Reset = time.UnixMicro(shown.Reset - s.ahead)
 	s.budgets[named] = b
 	if !before {
 		s.hear(named, o, b)
@@ -295,7 +295,7 @@ func named(answer, permit string) string {
 // by no answer that told of it.
 func (s *shadow) ghosts(res string, r *limits.Rules) *ownLog {
 	res = named(res, "")
-	name := "ghosts:" + res
+	name := "unconfirmed:" + res
 	own := s.logs[name]
 	if own == nil {
 		own = &ownLog{}
@@ -346,19 +346,19 @@ func (s *shadow) here(t statement) time.Time {
 // them if that is another; then it has written nothing.
 func (l *Ledger) restore(ctx context.Context, s *shadow, r *limits.Rules, have int64) (has int64, err error) {
 	var acked int64
-	answer, err := l.run(ctx, l.scripts.restore, s.name, func(process string) []any {
-		header, own := l.header(s, r, process), l.own(s, r, have)
-		acked = header[3].(int64)
-		return append(append(header, have), own...)
-	}, func(answer []any) {
+	answer, err := l.run(ctx, l.scripts.restore, s.name, func(process string) call {
+		c := l.call(s, r, process, nil)
+		acked, c.Step = c.Confirmed, l.own(s, r, have)
+		return c
+	}, func(answer reply) {
 		if have < acked {
-			s.restored(have, acked, number(answer[1]))
+			s.restored(have, acked, answer.Writes)
 		}
 	})
-	if err != nil || answer[0] != int64(-1) {
+	if err != nil || !answer.Missing {
 		return have, err
 	}
-	return number(answer[1]), nil
+	return answer.Writes, nil
 }
 
 // retell tells Redis what this replica was told while it could not say so, and
@@ -405,39 +405,64 @@ func (s *shadow) restored(have, knew, write int64) {
 	}
 }
 
+// restoreCall is the argument of restore.lua.
+type restoreCall struct {
+	Have          int64        `json:"have"`
+	CooldownUntil int64        `json:"cooldown_until"`
+	Logs          []ownCall    `json:"logs,omitempty"`
+	Windows       []windowCall `json:"windows,omitempty"`
+	Permits       []permitCall `json:"permits,omitempty"`
+}
+
+type ownCall struct {
+	Name    string      `json:"name"`
+	Window  int64       `json:"window"`
+	Merge   int64       `json:"merge"`
+	Entries []entryCall `json:"entries,omitempty"`
+}
+
+type entryCall struct {
+	At   int64 `json:"at"`
+	Cost int64 `json:"cost"`
+}
+
+type windowCall struct {
+	Resource resource  `json:"resource"`
+	Rate     *rateCall `json:"rate,omitempty"`
+	Assumed  bool      `json:"assumed"` // no answer reported the rate
+	Received int64     `json:"received"`
+}
+
 // own is what this replica has written of an account after so many writes, what
-// it was told, and its flights, as restore.lua takes them.
-func (l *Ledger) own(s *shadow, r *limits.Rules, have int64) []any {
+// it was told, and its flights.
+func (l *Ledger) own(s *shadow, r *limits.Rules, have int64) restoreCall {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	args := []any{s.until}
-	var windows []any
+	args := restoreCall{Have: have, CooldownUntil: s.until, Permits: l.inAir(s, r)}
 	now := s.now()
 	for name, own := range s.logs {
 		if own.total(now) == 0 {
 			delete(s.logs, name)
 			continue
 		}
-		record := []any{name, own.window, own.merge}
+		record := ownCall{Name: name, Window: own.window, Merge: own.merge}
 		for _, e := range own.entries {
 			if e.write > have {
-				record = append(record, e.stamp, e.cost)
+				record.Entries = append(record.Entries, entryCall{e.stamp, e.cost})
 			}
 		}
-		args = append(args, record)
-		if budget, res, _ := strings.Cut(name, ":"); budget == "ghosts" || budget == string(limits.Primary) {
-			windows = append(windows, resource(r, s.kind, res))
+		args.Logs = append(args.Logs, record)
+		if budget, res, _ := strings.Cut(name, ":"); budget == "unconfirmed" || budget == string(limits.Primary) {
+			args.Windows = append(args.Windows, windowCall{Resource: resourceOf(r, s.kind, res)})
 		}
 	}
-	args = append(append(args, "-"), windows...)
 	for name, list := range s.told {
 		// What was made up goes first: it was there before anything was told, and says
 		// nothing of that.
 		list = slices.SortedStableFunc(slices.Values(list), func(a, b statement) int { return cmp.Compare(min(a.heard, 1), min(b.heard, 1)) })
 		for _, told := range list {
-			record := append(resource(r, s.kind, name), told.Limit, told.Used, told.Reset.UnixMicro(), dateOf(told.Rate), told.heard)
-			args = append(args, record)
+			args.Windows = append(args.Windows, windowCall{resourceOf(r, s.kind, name), rateCallOf(told.Rate), told.heard == 0, told.heard})
 		}
 	}
-	return append(append(args, "-"), l.inAir(s, r)...)
+	return args
 }

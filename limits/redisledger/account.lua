@@ -1,390 +1,441 @@
--- An account: the machine of limits/account.go, kept in one hash. See
--- redisledger.go for its fields. Nothing is written before save().
---
--- What --:const defines is put in before a script is loaded: a local variable
--- that many functions use costs each script a microsecond.
---:const SECOND 1000000
---:const MARGIN 1000000       -- beyond what is told in whole seconds
---:const JITTER 2000000       -- between two statements of one reset; waited for until
---:const SUREAFTER 10         -- so many have been heard
---:const LONGEST 86400000000
---:const HOUR 3600000000
---:const SLOWSTART 3
---:const TRYEVERY 1000000
---:const RESERVEPARTS 20
---:const LEASETIME 30000000
---:const LINGER 10000000
---:const STANDBY 300000000
+-- The state of one account and the functions that change it: the same rules as in package limits.
+-- Every step on an account is one script: clock.lua, this file, and the file of the step. doc.go describes the
+-- fields of the hash. A step reads fields on demand, changes tables in memory, and writes them with save().
+-- All times are microseconds since 1970 on the clock of Redis.
 
--- What all of a step shares. The rest is one function: beside it, each function
--- would look for what it shares anew, in every call.
-local key = KEYS[1]
-local arg = cjson.decode(ARGV[1]) -- a step has one argument: its own, as JSON
-local now = clock()
+local SECOND = 1000000
+local MARGIN = SECOND -- added to times that the upstream reports in whole seconds
+local JITTER = 2 * SECOND -- two resets within this distance name the same window
+local CERTAIN_AFTER = 10 -- answers about one window after which MARGIN replaces JITTER
+local LONGEST_WINDOW = 24 * 3600 * SECOND
+local SLOW_START = 3 -- requests admitted before the first answer about a window
+local TRY_EVERY = SECOND -- interval of further requests while no answer came
+local RESERVE_PARTS = 20 -- batch claims leave one part of this many to other claims
+local LEASE_TIME = 30 * SECOND
+local LINGER = 10 * SECOND -- time in which the upstream may still count an abandoned request
+local OFFLINE_LEASE_TIME = 300 * SECOND
+
 local floor, max, min = math.floor, math.max, math.min
-local format, sub, rep = string.format, string.sub, string.rep
-local pack, parse = struct.pack, struct.unpack
-local kept, gone = {}, {}             -- leases to set, and to delete, by id
-local logs, names, dirty = {}, {}, {} -- by name; names of logs; whether a log has changed
-local sealed, resealed = {}, {}       -- the entries kept apart; whether they have changed
-local windows = {}
-local headroom = 0
-local count -- writes of this replica
--- m is the record of what concerns the whole account: its time, and when it was
--- last kept alive; its leases' places, and when the first of them ends; its
--- cool-down; and for the loss of writes, which process wrote it last, and until when
--- nothing is granted because other replicas may still have to tell what is missing.
---:const SEEN 1
---:const TOUCHED 2
---:const PLACES 3
---:const EXPIRES 4
---:const TILL 5
---:const SINCE 6
---:const EPISODES 7
---:const PROBING 8
---:const RAMP 9
---:const CEILING 10
---:const RAISED 11
---:const LEARN 12
---:const PROBE 13
---:const PROCESS 14
---:const METAFORMAT '<ddddddddddddss'
-local m
-local moved -- whether even a refusal must write it
-return (function() -- newScripts ends it
+local key = KEYS[1]
+local call = cjson.decode(ARGV[1]) -- see call in script.go
+local step = call.step
+local headroom = step.headroom or 0 -- the fraction of each limit that is not used
+local now = clock()
+local account -- times, cool-down and number of leases of the whole account
+local must_save = false -- a refusal has to be saved, because the account entered its relearning time
+local writes -- number of writes of the calling replica
+local logs, windows, leases = {}, {}, {} -- by name, resource and id; false for an id without a lease
+local changed = {} -- the logs, windows and leases that save() writes
+local removed = {} -- the ids of leases that save() deletes
 
-local function loadmeta(text)
-  m = text and {parse(METAFORMAT, text)} or {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '-', ''}
+-- unpack fails for about 8,000 values, so run gets at most 1,000 at a time.
+local function in_chunks(list, run)
+  for first = 1, #list, 1000 do
+    run(first, unpack(list, first, min(first + 999, #list)))
+  end
 end
 
--- Logs. A log is the record that is kept: WINDOW and MERGE are its widths,
--- TOTAL what is spent, HELD what leases may yet spend. The newest entry, begun at
--- FIRST, has LAST and COST; SEALED older ones, the first of which has the stamp
--- OLDEST, are kept apart, each in entrysize characters: its last stamp, its cost.
---:const WINDOW 1
---:const MERGE 2
---:const FIRST 3
---:const TOTAL 4
---:const HELD 5
---:const SEALED 6
---:const OLDEST 7
---:const LAST 8
---:const COST 9
---:const ENTRYSIZE 24
---:const LOGFORMAT '<ddddddddd'
-local function loghead(name, text)
-  local l = text and {parse(LOGFORMAT, text)} or {0, 0, 0, 0, 0, 0, 0, 0, 0}
-  logs[name], names[l] = l, name
+local function read_field(name) return redis.call('HGET', key, name) end
+
+-- Returns the names of all fields that begin with prefix.
+local function field_names(prefix)
+  local names = {}
+  for _, name in ipairs(redis.call('HKEYS', key)) do
+    if name:sub(1, #prefix) == prefix then table.insert(names, name) end
+  end
+  return names
+end
+
+-- Sliding logs. total is the sum of all entries, held the sum of what leases may still spend. The newest entry
+-- has the fields first, last and cost: it collects spends for the time merge, and last is its stamp. Older entries
+-- are in a field of their own, which is read when one of them expires or the newest entry joins them.
+
+local function log(name)
+  local l = logs[name]
+  if not l then
+    local text = read_field('l:' .. name)
+    l = text and cmsgpack.unpack(text)
+      or {window = 0, merge = 0, total = 0, held = 0, older = 0, oldest = 0, first = 0, last = 0, cost = 0}
+    l.name = name
+    logs[name] = l
+  end
   return l
 end
 
-local function log(name)
-  return logs[name] or loghead(name, redis.call('HGET', key, 'l:' .. name))
-end
-
-local function resize(l, window, merge)
-  if l[WINDOW] ~= window or l[MERGE] ~= merge then
-    l[WINDOW], l[MERGE], dirty[l] = window, merge, true
+local function resize_log(l, window, merge)
+  if l.window ~= window or l.merge ~= merge then
+    l.window, l.merge, changed[l] = window, merge, true
   end
 end
 
-local function entries(l)
-  local text = sealed[l]
-  if not text then
-    text = l[SEALED] > 0 and redis.call('HGET', key, 'e:' .. names[l]) or ''
-    sealed[l] = text
+-- Returns the older entries of a log: a list of {at, cost}, oldest first.
+local function older_entries(l)
+  if not l.entries then
+    l.entries = l.older > 0 and cmsgpack.unpack(read_field('e:' .. l.name)) or {}
   end
-  return text
+  return l.entries
 end
 
--- forget drops the spends that were stamped until at.
+local function set_older_entries(l, list)
+  l.entries, l.older, l.oldest = list, #list, list[1] and list[1].at or 0
+  l.entries_changed, changed[l] = true, true
+end
+
+-- Removes the entries whose stamp is not after at.
 local function forget(l, at)
-  if l[SEALED] > 0 and l[OLDEST] <= at then
-    local text, from = entries(l), 1
-    while l[SEALED] > 0 and l[OLDEST] <= at do
-      l[TOTAL] = l[TOTAL] - tonumber(sub(text, from + 16, from + 23))
-      from = from + ENTRYSIZE
-      l[SEALED] = l[SEALED] - 1
-      l[OLDEST] = l[SEALED] > 0 and tonumber(sub(text, from, from + 15)) or 0
+  if l.older > 0 and l.oldest <= at then
+    local kept = {}
+    for _, e in ipairs(older_entries(l)) do
+      if e.at <= at then l.total = l.total - e.cost else table.insert(kept, e) end
     end
-    sealed[l], resealed[l], dirty[l] = sub(text, from), true, true
+    set_older_entries(l, kept)
   end
-  if l[SEALED] == 0 and l[COST] > 0 and l[LAST] <= at then
-    l[TOTAL], l[COST], dirty[l] = l[TOTAL] - l[COST], 0, true
+  if l.older == 0 and l.cost > 0 and l.last <= at then
+    l.total, l.cost, changed[l] = l.total - l.cost, 0, true
   end
 end
 
-local function roll(l) forget(l, now - l[WINDOW]) end
+local function expire_entries(l) forget(l, now - l.window) end
 
--- spend stamps cost with a time, or with the newest stamp if that is later.
+-- Adds a spend at a time, or at the newest stamp if that is later.
 local function spend(l, at, cost)
   if cost == 0 then return end
-  l[TOTAL], dirty[l] = l[TOTAL] + cost, true
-  if l[COST] > 0 then
-    at = max(at, l[LAST])
-    if at - l[FIRST] < l[MERGE] or at == l[LAST] then
-      l[LAST], l[COST] = at, l[COST] + cost
+  l.total, changed[l] = l.total + cost, true
+  if l.cost > 0 then
+    at = max(at, l.last)
+    if at - l.first < l.merge or at == l.last then
+      l.last, l.cost = at, l.cost + cost
       return
     end
-    sealed[l] = entries(l) .. format('%016.0f%08.0f', l[LAST], l[COST])
-    l[SEALED], resealed[l] = l[SEALED] + 1, true
-    if l[SEALED] == 1 then l[OLDEST] = l[LAST] end
+    local list = older_entries(l)
+    table.insert(list, {at = l.last, cost = l.cost})
+    set_older_entries(l, list)
   end
-  l[FIRST], l[LAST], l[COST] = at, at, cost
+  l.first, l.last, l.cost = at, at, cost
 end
 
 local function hold(l, cost)
-  if cost ~= 0 then l[HELD], dirty[l] = l[HELD] + cost, true end
+  if cost ~= 0 then l.held, changed[l] = l.held + cost, true end
 end
 
--- Windows. A fact is what was told of one window of the upstream's.
+-- Returns when a number of spent tokens will have returned.
+local function return_time(l, tokens)
+  for _, e in ipairs(older_entries(l)) do
+    tokens = tokens - e.cost
+    if tokens <= 0 then return e.at + l.window end
+  end
+  return l.last + l.window
+end
+
+-- Primary windows. observed has what answers reported of the window: one observation, or two if regions of the
+-- upstream count separately. late and early bound how far the clock of Redis is ahead of the clock of the upstream.
+
 local function usable(limit) return limit - math.ceil(limit * headroom) end
-local function finish(f) return f.reset + f.late end
-local function reopens(f) return finish(f) + (f.heard < SUREAFTER and JITTER or MARGIN) end
+local function end_of(o) return o.reset + o.late end
+local function reopens(o) return end_of(o) + (o.answers < CERTAIN_AFTER and JITTER or MARGIN) end
 
-local function parsewindow(resource, text)
-  local w
-  if text then
-    local f = {parse('<' .. rep('d', #text / 8), text)}
-    w = {resource = resource, documented = f[1], length = f[2], over = f[3], answered = f[4], inflight = f[5], limit = f[6], silent = f[7],
-         tries = f[8], tried = f[9], told = {}}
-    for i = 10, #f - 1, 6 do
-      w.told[#w.told + 1] = {reset = f[i], late = f[i + 1], early = f[i + 2], limit = f[i + 3], used = f[i + 4], heard = f[i + 5]}
-    end
-  else
-    w = {resource = resource, documented = 0, length = 0, over = 0, answered = 0, inflight = 0, limit = 0, silent = 0,
-         tries = 0, tried = 0, told = {}}
+-- Returns the window of a resource: {name, limit, window} as the documentation of the API has them.
+local function window(resource)
+  local w = windows[resource.name]
+  if not w then
+    local text = read_field('w:' .. resource.name)
+    w = text and cmsgpack.unpack(text)
+      or {documented = 0, length = 0, limit = 0, over = 0, answered = false, in_use = 0, silent = 0, tries = 0, tried = 0, observed = {}}
+    w.resource = resource.name
+    windows[resource.name] = w
   end
-  windows[resource] = w
-  return w
-end
-
-local function ghosts(w)
-  local g = w.ghosts
-  if not g then
-    g = log('ghosts:' .. w.resource)
-    g[WINDOW], g[MERGE], w.ghosts = w.length + JITTER, floor(w.length / 256), g
-  end
-  return g
-end
-
-local function window(resource, documented, length)
-  local w = windows[resource] or parsewindow(resource, redis.call('HGET', key, 'w:' .. resource))
-  if documented then
-    if w.documented ~= documented or w.length ~= length then
-      w.documented, w.length, w.limit, w.dirty, w.ghosts = documented, length, documented, true, nil
-    end
+  if resource.limit and (w.documented ~= resource.limit or w.length ~= resource.window) then
+    w.documented, w.length, w.limit, changed[w] = resource.limit, resource.window, resource.limit, true
   end
   return w
 end
 
-local function rollwindow(w)
-  local g = ghosts(w)
-  roll(g)
-  for i = #w.told, 1, -1 do
-    local f = w.told[i]
-    if reopens(f) <= now then
-      table.remove(w.told, i)
-      if f.heard > 0 then w.over = max(w.over, f.reset) end -- else it was made up, and by another clock
-      w.answered, w.silent, w.tries, w.dirty = 0, 0, 0, true
-      forget(g, f.reset + f.early)
-    end
-  end
-  return g
-end
-
--- Leases. Each hold is {log, cost, 1 if it is CPU time}.
-local function parselease(id, text)
-  local f = cmsgpack.unpack(text)
-  local l = {id = id, granted = f[1], expiry = f[2], places = f[3], units = f[4], charged = f[5], left = f[6], resource = f[7], holds = {}}
-  for i = 8, #f, 3 do
-    l.holds[#l.holds + 1] = {f[i], f[i + 1], f[i + 2]}
-  end
+-- Returns the log of requests that the upstream may have counted without reporting it.
+local function unconfirmed(w)
+  local l = log('unconfirmed:' .. w.resource)
+  l.window, l.merge = w.length + JITTER, floor(w.length / 256)
   return l
 end
 
--- lease returns a lease that is alive; text is its field as it was read.
-local function lease(id, text)
-  if kept[id] then return kept[id] end
-  if text and not gone[id] then return parselease(id, text) end
-end
-
-local function keep(l) kept[l.id], gone[l.id] = l, nil end
-
-local function remove(l)
-  gone[l.id], kept[l.id] = true, nil
-  m[PLACES] = m[PLACES] - l.places
-  if m[PROBE] == l.id then m[PROBE] = '-' end
-end
-
-local function fly(l, units)
-  local w = window(l.resource)
-  w.inflight, w.dirty = w.inflight + units, true
-end
-
--- take enters a lease with what it holds.
-local function take(l)
-  for _, h in ipairs(l.holds) do hold(log(h[1]), h[2]) end
-  fly(l, l.units)
-  if m[PLACES] == 0 or l.expiry < m[EXPIRES] then m[EXPIRES] = l.expiry end
-  m[PLACES] = m[PLACES] + l.places
-  keep(l)
-end
-
--- charge turns what a lease holds into spends of that time.
-local function charge(l, at)
-  for _, h in ipairs(l.holds) do
-    local g = log(h[1])
-    hold(g, -h[2])
-    spend(g, at, h[2])
-  end
-  fly(l, -l.units)
-  l.holds, l.units, l.charged = {}, 0, 1
-end
-
--- leave lets a lease end when the upstream has surely stopped working.
-local function leave(l)
-  l.left, l.expiry = 1, now + LINGER
-  m[EXPIRES] = min(m[EXPIRES], l.expiry)
-  keep(l)
-end
-
--- expire charges what expired leases hold, in the order in which they ended.
-local function expire()
-  local fields = {}
-  for _, f in ipairs(redis.call('HKEYS', key)) do
-    if sub(f, 1, 2) == 'x:' then table.insert(fields, f) end
-  end
-  local ended = {}
-  m[EXPIRES] = 0
-  for i, text in ipairs(#fields > 0 and redis.call('HMGET', key, unpack(fields)) or {}) do
-    local l = parselease(sub(fields[i], 3), text)
-    if l.expiry <= now then
-      table.insert(ended, l)
-    elseif m[EXPIRES] == 0 or l.expiry < m[EXPIRES] then
-      m[EXPIRES] = l.expiry
+-- Removes the observations of windows that have ended, and returns the log of unconfirmed requests.
+local function roll_window(w)
+  local u = unconfirmed(w)
+  expire_entries(u)
+  for i = #w.observed, 1, -1 do
+    local o = w.observed[i]
+    if reopens(o) <= now then
+      table.remove(w.observed, i)
+      if o.answers > 0 then w.over = max(w.over, o.reset) end -- an assumed reset is on another clock
+      w.answered, w.silent, w.tries, changed[w] = false, 0, 0, true
+      forget(u, o.reset + o.early)
     end
   end
+  return u
+end
+
+-- Records what an answer reported that arrived at the time received. Its request was sent at the time sent, or 0.
+-- report has limit, used, reset, and date if the answer has one.
+local function observe(w, report, sent, received)
+  local u = roll_window(w)
+  changed[w] = true
+  local o = {reset = report.reset, late = 0, early = 0, limit = report.limit, used = report.used, answers = 1}
+  if report.date then
+    o.late, o.early = received - report.date, sent - report.date - SECOND
+  elseif o.reset + w.length <= received then
+    o.late = received + w.length - o.reset
+  end
+  o.late = min(o.late, received + LONGEST_WINDOW - o.reset)
+  if (w.over ~= 0 and o.reset <= w.over + JITTER) or reopens(o) <= now then return end
+  w.answered, w.limit = true, o.limit
+  forget(u, sent - 1)
+  for _, old in ipairs(w.observed) do
+    if math.abs(old.reset - o.reset) <= JITTER then
+      old.reset, old.used, old.limit = max(old.reset, o.reset), max(old.used, o.used), o.limit
+      old.late, old.early = min(old.late, o.late), max(old.early, o.early)
+      old.answers = old.answers + 1
+      return
+    end
+  end
+  table.insert(w.observed, o)
+  table.sort(w.observed, function(a, b) return a.reset < b.reset end)
+  if #w.observed > 2 then table.remove(w.observed, 1) end
+end
+
+-- Closes a window after a primary limit error. Without an observation it stays closed for the time assumed.
+local function exhaust(w, assumed)
+  roll_window(w)
+  if assumed + JITTER <= now then return end
+  w.answered, changed[w] = true, true
+  if #w.observed == 0 then
+    w.observed = {{reset = assumed, late = 0, early = 0, limit = w.limit, used = w.limit, answers = 0}}
+  end
+  for _, o in ipairs(w.observed) do o.used = max(o.used, o.limit) end
+end
+
+-- Returns limit, used and reset for the x-ratelimit headers. Search has a second window, and the tighter one is
+-- reported.
+local function rate_of(w)
+  local limit, used, reset = w.limit, 0, now + w.length
+  local u = roll_window(w)
+  for _, o in ipairs(w.observed) do
+    limit = o.limit
+    if o.used >= used then
+      used, reset = o.used, o.reset
+      if o.late <= -JITTER or o.late >= JITTER then reset = floor(end_of(o) / SECOND) * SECOND end
+    end
+  end
+  used = used + u.total
+  local l = log('primary:' .. w.resource) -- empty for other resources than search
+  expire_entries(l)
+  if l.total > used then
+    used, reset = l.total, (l.older > 0 and l.oldest or l.last) + l.window
+  end
+  return {limit = limit, used = used, reset = string.format('%.0f', reset)}
+end
+
+-- Leases. A lease has places among the concurrent requests, units of a primary window, and holds in logs:
+-- a list of {log, cost, cpu}. Permits have one place. A charged lease only has its place left. An abandoned lease
+-- has no owner: it ends when the upstream has certainly stopped working on the request.
+
+local function lease(id)
+  if leases[id] == nil then
+    local text = read_field('x:' .. id)
+    local l = text and cmsgpack.unpack(text)
+    if l then l.id = id end
+    leases[id] = l
+  end
+  return leases[id]
+end
+
+local function remove(l)
+  leases[l.id], removed[l.id] = false, true
+  account.places = account.places - l.places
+  if account.probe == l.id then account.probe = nil end
+end
+
+local function use_units(l, units)
+  local w = window({name = l.resource})
+  w.in_use, changed[w] = w.in_use + units, true
+end
+
+-- Adds a lease with all that it holds.
+local function take(l)
+  for _, h in ipairs(l.holds) do hold(log(h.log), h.cost) end
+  use_units(l, l.units)
+  if account.places == 0 or l.expires < account.next_expiry then account.next_expiry = l.expires end
+  account.places = account.places + l.places
+  leases[l.id], changed[l], removed[l.id] = l, true, nil
+end
+
+-- Takes a permit again that this replica holds and Redis does not have.
+local function take_again(p)
+  window(p.resource)
+  local l = {id = p.id, granted = 0, expires = p.expires or now + LEASE_TIME, places = 1, units = p.charged and 0 or 1,
+    charged = p.charged, abandoned = p.expires ~= nil, resource = p.resource.name, holds = {}}
+  for _, h in ipairs(p.holds or {}) do
+    resize_log(log(h.log), h.window, h.merge)
+    table.insert(l.holds, {log = h.log, cost = h.cost, cpu = h.cpu})
+  end
+  take(l)
+  return l
+end
+
+local function release_holds(l)
+  for _, h in ipairs(l.holds) do hold(log(h.log), -h.cost) end
+  use_units(l, -l.units)
+end
+
+-- Turns what a lease holds into spends.
+local function charge(l, at)
+  release_holds(l)
+  for _, h in ipairs(l.holds) do spend(log(h.log), at, h.cost) end
+  l.holds, l.units, l.charged, changed[l] = {}, 0, true, true
+end
+
+local function abandon(l)
+  l.abandoned, l.expires, changed[l] = true, now + LINGER, true
+  account.next_expiry = min(account.next_expiry, l.expires)
+end
+
+-- Raises the CPU time that a lease holds.
+local function hold_cpu(l, milliseconds, may_lower)
+  for _, h in ipairs(l.holds) do
+    if h.cpu and (may_lower or milliseconds > h.cost) then
+      hold(log(h.log), milliseconds - h.cost)
+      h.cost, changed[l] = milliseconds, true
+    end
+  end
+end
+
+-- Charges the leases that have expired, in the order in which they expired.
+local function expire_leases()
+  local names, ended = field_names('x:'), {}
+  account.next_expiry = 0
+  in_chunks(names, function(first, ...)
+    for i, text in ipairs(redis.call('HMGET', key, ...)) do
+      local l = cmsgpack.unpack(text)
+      if l.expires <= now then
+        l.id = names[first + i - 1]:sub(3)
+        table.insert(ended, l)
+      elseif account.next_expiry == 0 or l.expires < account.next_expiry then
+        account.next_expiry = l.expires
+      end
+    end
+  end)
   table.sort(ended, function(a, b)
-    if a.expiry ~= b.expiry then return a.expiry < b.expiry end
+    if a.expires ~= b.expires then return a.expires < b.expires end
     return a.id < b.id
   end)
   for _, l in ipairs(ended) do
-    if l.charged == 0 then
-      spend(ghosts(window(l.resource)), l.expiry, l.units)
-      charge(l, l.expiry)
+    if not l.charged then
+      spend(unconfirmed(window({name = l.resource})), l.expires, l.units)
+      charge(l, l.expires)
     end
     remove(l)
   end
 end
 
--- cap is how many requests may be in flight.
-local function cap(concurrent)
-  if m[CEILING] ~= 0 then concurrent = min(concurrent, m[CEILING]) end
-  if m[RAMP] == 0 then return concurrent end
-  local step = floor((now - m[RAMP]) / (5 * SECOND))
-  if step >= 30 or 2 ^ step >= concurrent then
-    m[RAMP] = 0
+-- Returns how many requests may be in use at once.
+local function max_places(concurrent)
+  if account.ceiling ~= 0 then concurrent = min(concurrent, account.ceiling) end
+  if account.slow_start == 0 then return concurrent end
+  local doublings = floor((now - account.slow_start) / (5 * SECOND))
+  if doublings >= 30 or 2 ^ doublings >= concurrent then
+    account.slow_start = 0
     return concurrent
   end
-  return 2 ^ step
+  return 2 ^ doublings
 end
 
--- begin brings the account to now. What the step has read of it must be parsed
--- before. It returns true when writes of this replica are missing: then the step
--- must end, and the replica restores them.
---
--- Every step that changes something begins with: ttl, title, replica, how many
--- of its writes this replica knows to be done, the server's gen, whether an
--- account that is not there may have been lost, and how long replicas may take to
--- write again what was.
-local function begin(meta, done)
-  loadmeta(meta)
-  if m[TOUCHED] == 0 then
-    m[PROCESS] = arg[5]
-    local era = KEYS[2] and redis.call('GET', KEYS[2])
-    if arg[4] > 0 or arg[6] == 1 or (KEYS[2] and (not era or sub(era, 18) ~= arg[5])) then
-      m[LEARN], moved = now + arg[7], true
-    elseif era and tonumber(sub(era, 1, 16)) + arg[7] > now then
-      m[LEARN], moved = tonumber(sub(era, 1, 16)) + arg[7], true
+-- Loads the account and advances it to the current time. The clock of the account never goes back.
+local function load()
+  local text = read_field('m')
+  account = text and cmsgpack.unpack(text)
+    or {seen = 0, touched = 0, places = 0, next_expiry = 0, cooldown_until = 0, limited_at = 0, limit_errors = 0, probing = false,
+      slow_start = 0, ceiling = 0, ceiling_raised = 0, relearning_until = 0, process = ''}
+end
+
+local function advance()
+  now = max(now, account.seen)
+  account.seen = now
+  if account.places > 0 and now >= account.next_expiry then expire_leases() end
+end
+
+-- Begins a step that changes the account. It returns the reply if writes of the calling replica are missing: the
+-- step must return it, and the replica restores them.
+-- After a possible loss of data the account is relearning: it grants nothing until all replicas had the time to
+-- restore their writes. Data may be lost if another Redis process wrote the account, or if the account is new in
+-- an epoch that is not older than that time.
+local function begin()
+  load()
+  if account.touched == 0 then
+    account.process = call.process
+    local epoch = KEYS[2] and redis.call('HMGET', KEYS[2], 'since', 'process')
+    if call.confirmed > 0 or call.may_be_lost or (epoch and epoch[2] ~= call.process) then
+      account.relearning_until, must_save = now + call.relearning, true
+    elseif epoch and epoch[1] + call.relearning > now then
+      account.relearning_until, must_save = epoch[1] + call.relearning, true
     end
-  elseif m[PROCESS] ~= arg[5] then
-    m[PROCESS], m[LEARN], moved = arg[5], now + arg[7], true
+  elseif account.process ~= call.process then
+    account.process, account.relearning_until, must_save = call.process, now + call.relearning, true
   end
-  now = max(now, m[SEEN])
-  m[SEEN] = now
-  count = tonumber(done) or 0
-  if count < arg[4] then return true end
-  if m[PLACES] > 0 and now >= m[EXPIRES] then expire() end
+  now = max(now, account.seen)
+  account.seen = now
+  writes = tonumber(read_field('r:' .. call.replica)) or 0
+  if writes < call.confirmed then return cjson.encode({missing = true, writes = writes}) end
+  advance()
 end
 
--- look brings the account to now for a step that changes nothing.
-local function look(meta)
-  loadmeta(meta)
-  now = max(now, m[SEEN])
-  if m[PLACES] > 0 and now >= m[EXPIRES] then expire() end
-end
-
--- dropreplicas forgets the replicas that have not written since it last looked, an
--- hour ago.
-local function dropreplicas()
-  local text = redis.call('HGET', key, 'a')
-  local at, counts = 0, {}
-  if text then at, counts = unpack(cmsgpack.unpack(text)) end
-  if now - at < HOUR then return end
-  local present = {}
-  for _, f in ipairs(redis.call('HKEYS', key)) do
-    if sub(f, 1, 2) == 'r:' then
-      present[f] = redis.call('HGET', key, f)
-      if present[f] == counts[f] then redis.call('HDEL', key, f) end
-    end
+-- Once an hour, removes the counters of replicas that have not written since the last time.
+local function remove_idle_replicas()
+  local text = read_field('a')
+  local last = text and cmsgpack.unpack(text) or {at = 0, writes = {}}
+  if now - last.at < 3600 * SECOND then return end
+  local counters = {}
+  for _, name in ipairs(field_names('r:')) do
+    counters[name] = read_field(name)
+    if counters[name] == last.writes[name] then redis.call('HDEL', key, name) end
   end
-  redis.call('HSET', key, 'a', cmsgpack.pack({now, present}))
+  redis.call('HSET', key, 'a', cmsgpack.pack({at = now, writes = counters}))
 end
 
--- save writes what has changed, in one command, and keeps the account alive.
+-- Writes all changes, and renews the TTL once a minute.
 local function save()
-  count = count + 1
-  local list, n, old = {'r:' .. arg[3], count}, 2, {}
-  local function set(name, value)
-    list[n + 1] = name
-    list[n + 2] = value
-    n = n + 2
+  writes = writes + 1
+  local set, delete = {'r:' .. call.replica, writes}, {}
+  local function put(name, value)
+    table.insert(set, name)
+    table.insert(set, value)
   end
-  if m[TOUCHED] == 0 then set('n', arg[2]) end
-  local alive = now - m[TOUCHED] < 60 * SECOND
-  if not alive then m[TOUCHED] = now end
-  set('m', pack(METAFORMAT, unpack(m)))
-  for l in pairs(dirty) do
-    local name = names[l]
-    set('l:' .. name, pack(LOGFORMAT, unpack(l)))
-    if resealed[l] then
-      if l[SEALED] > 0 then set('e:' .. name, sealed[l]) else old[#old + 1] = 'e:' .. name end
+  if account.touched == 0 then put('n', call.account) end
+  local renew_ttl = now - account.touched >= 60 * SECOND
+  if renew_ttl then account.touched = now end
+  put('m', cmsgpack.pack(account))
+  for name, l in pairs(logs) do
+    if changed[l] then
+      put('l:' .. name, cmsgpack.pack({window = l.window, merge = l.merge, total = l.total, held = l.held,
+        older = l.older, oldest = l.oldest, first = l.first, last = l.last, cost = l.cost}))
+      if l.entries_changed and l.older > 0 then put('e:' .. name, cmsgpack.pack(l.entries)) end
+      if l.entries_changed and l.older == 0 then table.insert(delete, 'e:' .. name) end
     end
   end
   for resource, w in pairs(windows) do
-    if w.dirty then
-      local f, k = {w.documented, w.length, w.over, w.answered, w.inflight, w.limit, w.silent, w.tries, w.tried}, 9
-      for _, t in ipairs(w.told) do
-        f[k + 1], f[k + 2], f[k + 3], f[k + 4], f[k + 5], f[k + 6] = t.reset, t.late, t.early, t.limit, t.used, t.heard
-        k = k + 6
-      end
-      set('w:' .. resource, pack('<' .. rep('d', k), unpack(f)))
+    if changed[w] then
+      put('w:' .. resource, cmsgpack.pack({documented = w.documented, length = w.length, limit = w.limit, over = w.over,
+        answered = w.answered, in_use = w.in_use, silent = w.silent, tries = w.tries, tried = w.tried, observed = w.observed}))
     end
   end
-  for id, l in pairs(kept) do
-    local f, k = {l.granted, l.expiry, l.places, l.units, l.charged, l.left, l.resource}, 7
-    for _, h in ipairs(l.holds) do
-      f[k + 1], f[k + 2], f[k + 3] = h[1], h[2], h[3]
-      k = k + 3
+  for id, l in pairs(leases) do
+    if changed[l] then
+      put('x:' .. id, cmsgpack.pack({granted = l.granted, expires = l.expires, places = l.places, units = l.units,
+        charged = l.charged, abandoned = l.abandoned, resource = l.resource, holds = l.holds}))
     end
-    set('x:' .. id, cmsgpack.pack(f))
   end
-  redis.call('HSET', key, unpack(list))
-  for id in pairs(gone) do old[#old + 1] = 'x:' .. id end
-  if #old > 0 then redis.call('HDEL', key, unpack(old)) end
-  if not alive then
-    redis.call('PEXPIRE', key, arg[1])
-    dropreplicas()
+  for id in pairs(removed) do table.insert(delete, 'x:' .. id) end
+  in_chunks(set, function(_, ...) redis.call('HSET', key, ...) end)
+  in_chunks(delete, function(_, ...) redis.call('HDEL', key, ...) end)
+  if renew_ttl then
+    redis.call('PEXPIRE', key, call.ttl)
+    remove_idle_replicas()
   end
 end

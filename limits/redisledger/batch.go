@@ -3,7 +3,7 @@ package redisledger
 import (
 	"cmp"
 	"context"
-	"fmt"
+	"errors"
 	"slices"
 	"time"
 
@@ -76,9 +76,10 @@ func (l *Ledger) inTurn(ctx context.Context, s *shadow, a *ask) error {
 // distrusts, which is from when tells were taken, has changed meanwhile.
 func (l *Ledger) exchange(ctx context.Context, s *shadow, tells []tell, asks []*ask, distrusts int) error {
 	r := l.rules.Load()
-	outcomes, claims, asking := make([]any, len(tells)), make([]*limits.Claim, 0, turnMost), make([]*ask, 0, len(asks))
-	for i, t := range tells {
-		outcomes[i] = l.outcome(t, r)
+	var args batchCall
+	claims, asking := make([]*limits.Claim, 0, turnMost), make([]*ask, 0, len(asks))
+	for _, t := range tells {
+		args.Outcomes = append(args.Outcomes, l.outcome(t, r))
 	}
 	for _, a := range asks {
 		if a.claim != nil {
@@ -88,26 +89,30 @@ func (l *Ledger) exchange(ctx context.Context, s *shadow, tells []tell, asks []*
 	}
 	more := l.wantedAhead(s, turnMost-len(claims))
 	claims = append(claims, more...)
-	if len(outcomes)+len(claims) == 0 {
+	for i, c := range claims {
+		args.Claims = append(args.Claims, l.claim(c, r, i >= len(asking)))
+	}
+	if len(args.Outcomes)+len(args.Claims) == 0 {
 		return nil
 	}
+	args.Headroom, args.Concurrent = r.Headroom, r.Usable(int64(r.Concurrent))
 	understood, until := false, time.Now().Add(aheadTime)
-	_, err := l.step(ctx, l.scripts.turn, s, r, func(answer []any) {
-		understood = len(answer) == 6 && len(list(answer[4])) == len(tells) && len(list(answer[5])) == len(claims)
+	err := l.step(ctx, l.scripts.batch, s, r, args, func(answer reply) {
+		understood = len(answer.Rates) == len(tells) && len(answer.Decisions) == len(claims)
 		if understood {
 			l.took(s, r, tells, asking, answer)
 			if s.distrusts != distrusts {
 				until = time.Time{}
 			}
 			for i, c := range more {
-				if decided(list(list(answer[5])[len(asking)+i])).Granted {
+				if answer.Decisions[len(asking)+i].Granted {
 					l.tookAhead(s, c, until, r)
 				}
 			}
 		}
-	}, r.Headroom, r.Usable(int64(r.Concurrent)), outcomes, l.asked(claims, len(asking), r))
+	})
 	if err == nil && !understood {
-		err = lost(errShort)
+		err = lost(errors.New("the reply has too few entries"))
 	}
 	if err != nil {
 		l.missed(s, more...)
@@ -130,93 +135,134 @@ func (s *shadow) wants(c limits.Claim) {
 	s.strays = slices.DeleteFunc(s.strays, func(t tell) bool { return t.permit.ID == c.ID && t.outcome != nil && !t.outcome.Sent })
 }
 
-// list is one in an answer.
-func list(v any) []any {
-	l, _ := v.([]any) // turn.lua writes no others
-	return l
+// batchCall is the argument of batch.lua.
+type batchCall struct {
+	Headroom   float64       `json:"headroom"`
+	Concurrent int64         `json:"concurrent"`
+	Outcomes   []outcomeCall `json:"outcomes,omitempty"`
+	Claims     []claimCall   `json:"claims,omitempty"`
 }
 
-// decided is {1}, or {0, microseconds to wait or 0, reason}.
-func decided(answer []any) limits.Decision {
-	if answer[0] == int64(1) {
+type claimCall struct {
+	ID       string      `json:"id"`
+	Resource resource    `json:"resource"`
+	Batch    bool        `json:"batch"`
+	Prefetch bool        `json:"prefetch"`
+	Spends   []spendCall `json:"spends"`
+}
+
+type spendCall struct {
+	hold
+	Budget limits.Reason `json:"budget"`
+	Limit  int64         `json:"limit"`
+}
+
+// outcomeCall is the outcome of a permit, or with Released the end of its response body.
+type outcomeCall struct {
+	ID         string    `json:"id"`
+	Released   bool      `json:"released"`
+	Aborted    bool      `json:"aborted"`
+	Resource   resource  `json:"resource"`
+	Sent       bool      `json:"sent"`
+	Resent     int       `json:"resent"`
+	Answered   bool      `json:"answered"`
+	Ended      bool      `json:"ended"`
+	Failed     bool      `json:"failed"`
+	CPU        int64     `json:"cpu"`     // milliseconds
+	Limited    string    `json:"limited"` // "primary", "secondary" or ""
+	RetryAfter int64     `json:"retry_after"`
+	Rate       *rateCall `json:"rate,omitempty"`
+}
+
+// rateCall is what the rate headers of an answer reported.
+type rateCall struct {
+	Limit int   `json:"limit"`
+	Used  int   `json:"used"`
+	Reset int64 `json:"reset"`
+	Date  int64 `json:"date,omitempty"` // when the answer was made; 0 if unknown
+}
+
+func rateCallOf(r limits.Rate) *rateCall {
+	if r.Limit == 0 {
+		return nil
+	}
+	c := &rateCall{Limit: r.Limit, Used: r.Used, Reset: max(0, r.Reset.UnixMicro())}
+	if !r.Date.IsZero() {
+		c.Date = r.Date.UnixMicro()
+	}
+	return c
+}
+
+// rateReply is what the rate headers of Weir report.
+type rateReply struct {
+	Limit int   `json:"limit"`
+	Used  int   `json:"used"`
+	Reset int64 `json:"reset,string"`
+}
+
+// decision is the decision on a claim. Wait is 0 if it depends on open permits.
+type decision struct {
+	Granted bool          `json:"granted"`
+	Reason  limits.Reason `json:"reason"`
+	Wait    int64         `json:"wait"`
+}
+
+func (d decision) decided() limits.Decision {
+	if d.Granted {
 		return limits.Decision{Granted: true}
 	}
-	d := limits.Decision{Reason: limits.Reason(fmt.Sprint(answer[2]))}
-	if wait := number(answer[1]); wait != 0 {
-		d.Until = time.Now().Add(time.Duration(wait) * time.Microsecond)
+	decided := limits.Decision{Reason: d.Reason}
+	if d.Wait != 0 {
+		decided.Until = time.Now().Add(time.Duration(d.Wait) * time.Microsecond)
 	}
-	return d
+	return decided
 }
 
-// took takes note of a turn: {1, writes, now, end of a cool-down, {shown...}, {decided...}}.
-// The caller holds Ledger.mu.
-func (l *Ledger) took(s *shadow, r *limits.Rules, tells []tell, asks []*ask, answer []any) {
-	write, now, till := number(answer[1]), number(answer[2]), number(answer[3])
-	s.ahead = now - time.Now().UnixMicro()
-	s.until = max(s.until, till) // who heard of it may be gone when Redis has lost it
+// took takes note of a batch. The caller holds Ledger.mu.
+func (l *Ledger) took(s *shadow, r *limits.Rules, tells []tell, asks []*ask, answer reply) {
+	s.ahead = answer.Now - time.Now().UnixMicro()
+	s.until = max(s.until, answer.CooldownUntil) // who heard of it may be gone when Redis has lost it
 	for i, t := range tells {
 		if t.outcome != nil {
-			s.settled(t.permit, *t.outcome, r, write, now, list(list(answer[4])[i]))
+			s.settled(t.permit, *t.outcome, r, answer.Writes, answer.Now, answer.Rates[i])
 			continue
 		}
 		s.release(t.permit.ID, t.aborted, r)
 	}
 	for i, a := range asks {
-		if a.decision = decided(list(list(answer[5])[i])); a.decision.Granted {
+		if a.decision = answer.Decisions[i].decided(); a.decision.Granted {
 			s.class(*a.claim).used = time.Now()
 			s.flight(*a.claim, r)
 		}
 	}
 }
 
-// asked are claims as turn.lua takes them, those that are alike and follow each other in one
-// record; but the first made they are asked for ahead.
-func (l *Ledger) asked(claims []*limits.Claim, made int, r *limits.Rules) (records []any) {
-	for i, c := range claims {
-		if ahead := i >= made; i == 0 || i == made || likenessOf(c) != likenessOf(claims[i-1]) || c.CPU != claims[i-1].CPU {
-			records = append(records, l.record(c, r, ahead))
-		}
-		last := list(records[len(records)-1])
-		last[0] = append(list(last[0]), l.id(*c))
+func (l *Ledger) claim(c *limits.Claim, r *limits.Rules, prefetch bool) claimCall {
+	own := claimCall{ID: l.id(*c), Resource: resourceOf(r, c.Kind, c.Resource), Batch: c.Batch, Prefetch: prefetch}
+	for _, s := range r.Spends(*c) {
+		own.Spends = append(own.Spends, spendCall{holdOf(&s), s.Budget, s.Limit})
 	}
-	return records
+	return own
 }
 
-// record is what is alike of claims as admit.lua takes it, with room for their IDs.
-func (l *Ledger) record(c *limits.Claim, r *limits.Rules, ahead bool) []any {
-	spends := r.Spends(*c)
-	record := append(make([]any, 0, 6+len(spends)), []any(nil))
-	record = append(append(record, resource(r, c.Kind, c.Resource)...), truth(c.Batch), truth(ahead))
-	for i := range spends {
-		s := &spends[i]
-		record = append(record, []any{logName(s), s.Cost, truth(s.Budget == limits.CPU), string(s.Budget), s.Limit, s.Window.Microseconds(), s.Merge.Microseconds()})
+func (l *Ledger) outcome(t tell, r *limits.Rules) outcomeCall {
+	own := outcomeCall{ID: l.id(t.permit.Claim), Released: true, Aborted: t.aborted}
+	o := t.outcome
+	if o == nil {
+		return own
 	}
-	return record
-}
-
-// outcome is what became of a permit as settle.lua takes it.
-func (l *Ledger) outcome(t tell, r *limits.Rules) []any {
-	id := l.id(t.permit.Claim)
-	if t.outcome == nil {
-		return []any{id, truth(t.aborted)}
+	own = outcomeCall{
+		ID: own.ID, Resource: resourceOf(r, t.permit.Kind, cmp.Or(o.Rate.Resource, t.permit.Resource)), Sent: o.Sent, Resent: o.Resent,
+		Answered: o.Answered, Ended: o.Ended, Failed: o.Failed, CPU: r.Milliseconds(o.Elapsed), RetryAfter: o.RetryAfter.Microseconds(), Rate: rateCallOf(o.Rate),
 	}
-	spends, o := r.Spends(t.permit.Claim), t.outcome
-	limited := ""
 	switch o.Limited {
 	case limits.PrimaryLimit:
-		limited = "primary"
+		own.Limited = "primary"
 	case limits.SecondaryLimit:
-		limited = "secondary"
+		own.Limited = "secondary"
 	case limits.NotLimited:
 	}
-	record := append(make([]any, 0, 16+len(spends)), id)
-	record = append(record, resource(r, t.permit.Kind, cmp.Or(o.Rate.Resource, t.permit.Resource))...)
-	record = append(record, truth(o.Sent), o.Resent, truth(o.Answered), truth(o.Ended), truth(o.Failed), r.Milliseconds(o.Elapsed))
-	record = append(record, limited, o.RetryAfter.Microseconds(), o.Rate.Limit, o.Rate.Used, max(0, o.Rate.Reset.UnixMicro()), dateOf(o.Rate))
-	for i := range spends {
-		record = append(record, logName(&spends[i]))
-	}
-	return record
+	return own
 }
 
 // kept is what became of flights and Redis has not been told yet: limit errors first, then of
@@ -238,8 +284,14 @@ func (l *Ledger) kept(s *shadow) []tell {
 			tells = append(tells, tell{permit: p, aborted: f.aborted})
 		}
 	}
+	order := func(t tell) int {
+		if t.limited() {
+			return 0
+		}
+		return 1
+	}
 	slices.SortStableFunc(tells, func(a, b tell) int {
-		return cmp.Or(cmp.Compare(truth(!a.limited()), truth(!b.limited())), cmp.Compare(a.permit.ID, b.permit.ID))
+		return cmp.Or(cmp.Compare(order(a), order(b)), cmp.Compare(a.permit.ID, b.permit.ID))
 	})
 	return tells[:min(len(tells), turnMost)]
 }

@@ -42,10 +42,10 @@ func (c *counting) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // inTurns opens a ledger whose turns are counted, and that tells as late as it may.
 func inTurns(t *testing.T, tell func(t *testing.T, l *Ledger, c *counting)) {
 	inBubble(t, func(t *testing.T, l *Ledger, _ *atomic.Int64) {
-		if err := l.scripts.turn.Load(t.Context(), l.Client).Err(); err != nil {
+		if err := l.scripts.batch.Load(t.Context(), l.Client).Err(); err != nil {
 			t.Fatal(err)
 		}
-		c := &counting{script: l.scripts.turn}
+		c := &counting{script: l.scripts.batch}
 		l.Client.(*redis.Client).AddHook(c)
 		l.within = tellWithin
 		defer l.telling.Wait()
@@ -169,7 +169,7 @@ func TestThoseWhoWaitGoTogether(t *testing.T) {
 // Redis before, lets nothing go for it alone.
 func TestALimitIsHeededWithoutRedis(t *testing.T) {
 	for name, lose := range map[string]func(p *pair){
-		"its turn is not answered": func(p *pair) { p.seam.once(p.r1.scripts.turn, unanswered) },
+		"its turn is not answered": func(p *pair) { p.seam.once(p.r1.scripts.batch, unanswered) },
 		"it is lost before":        func(p *pair) { p.cutOff(p.r1) },
 	} {
 		t.Run(name, func(t *testing.T) {

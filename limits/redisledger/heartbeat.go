@@ -4,7 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"fmt"
+	"encoding/json"
 	"maps"
 	"slices"
 	"time"
@@ -156,7 +156,7 @@ func (l *Ledger) Leave(ctx context.Context) error {
 	}
 	ctx, cancel = context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	return l.Client.ZRem(ctx, members, l.Replica).Err()
+	return l.Client.ZRem(ctx, replicasKey, l.Replica).Err()
 }
 
 // giveBack gives back what this replica has set aside, if Redis answers.
@@ -196,12 +196,20 @@ func (l *Ledger) register(ctx context.Context) (again bool, err error) {
 	l.steps.RLock()
 	defer l.steps.RUnlock()
 	to, err := l.serverOf(limited, shared)
+	var argument []byte
 	if err == nil {
-		var answer []any
-		answer, err = l.scripts.members.Run(limited, to.node, []string{members, canary, secret, index}, l.registration(to.process)).Slice()
-		if err == nil {
-			return l.know(number(answer[0]), fmt.Sprint(answer[1]), fmt.Sprint(answer[2]), number(answer[3])), nil
-		}
+		argument, err = json.Marshal(l.registration(to.process))
+	}
+	var text string
+	if err == nil {
+		text, err = l.scripts.register.Run(limited, to.node, []string{replicasKey, epochKey, secretKey, accountsKey}, argument).Text()
+	}
+	var known registered
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &known)
+	}
+	if err == nil {
+		return l.know(known.Replicas, known.Secret, known.Epoch, known.Accounts), nil
 	}
 	if ctx.Err() == nil {
 		l.lose(err)
@@ -209,8 +217,22 @@ func (l *Ledger) register(ctx context.Context) (again bool, err error) {
 	return false, lost(err)
 }
 
-// registration is the argument of members.lua.
-func (l *Ledger) registration(process string) []byte {
+// registration is the argument of register.lua, and registered its reply.
+type registration struct {
+	Replica string `json:"replica"`
+	TTL     int64  `json:"ttl"` // milliseconds
+	Secret  string `json:"secret"`
+	Process string `json:"process"`
+}
+
+type registered struct {
+	Replicas int64  `json:"replicas"`
+	Secret   string `json:"secret"`
+	Epoch    string `json:"epoch"`
+	Accounts int64  `json:"accounts"`
+}
+
+func (l *Ledger) registration(process string) registration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.key == "" {
@@ -218,7 +240,7 @@ func (l *Ledger) registration(process string) []byte {
 		_, _ = rand.Read(fresh) // never fails (crypto/rand)
 		l.key = hex.EncodeToString(fresh)
 	}
-	return appendArgument(nil, []any{l.Replica, registeredTime.Microseconds(), l.key, process})
+	return registration{l.Replica, registeredTime.Milliseconds(), l.key, process}
 }
 
 // know takes in what all replicas share, and reports whether the server, or what
@@ -340,8 +362,8 @@ func (l *Ledger) beatAccount(ctx context.Context, s *shadow, must bool) error {
 	if err := l.see(ctx, s, must); err != nil {
 		return err
 	}
-	names, args := l.wanted(s, r)
-	if len(names) == 0 && !must && !l.hasHeard(s) {
+	args := l.wanted(s, r)
+	if len(args.Classes) == 0 && !must && !l.hasHeard(s) {
 		return nil
 	}
 	if l.hasHeard(s) {
@@ -350,22 +372,21 @@ func (l *Ledger) beatAccount(ctx context.Context, s *shadow, must bool) error {
 		}
 	}
 	sent := time.Now()
-	_, err := l.step(ctx, l.scripts.beat, s, r, func(answer []any) {
-		s.ahead = number(answer[2]) - time.Now().UnixMicro()
-		for i, name := range names {
-			parts, ok := answer[3+i].([]any)
+	return l.step(ctx, l.scripts.heartbeat, s, r, args, func(answer reply) {
+		s.ahead = answer.Now - time.Now().UnixMicro()
+		for i, granted := range answer.Leases[:min(len(answer.Leases), len(args.Classes))] {
+			name := args.Classes[i].Name
 			own := s.classes[name]
-			if !ok || own == nil {
+			if own == nil {
 				continue
 			}
 			kept := own.units > 0
-			s.aside(own, r, parts, answer, sent.Add(standbyTime-standbyMargin))
+			s.aside(own, r, granted, answer, sent.Add(standbyTime-standbyMargin))
 			if time.Since(own.used) > activeTime && own.inFlight == 0 && own.units == 0 && !kept {
 				delete(s.classes, name) // nothing of it stands by
 			}
 		}
-	}, args...)
-	return err
+	})
 }
 
 // setReturning keeps an account from being used alone while what was used alone
@@ -417,12 +438,10 @@ func (l *Ledger) handed(s *shadow, r *limits.Rules) []flight {
 
 // aside takes note of what is set aside for a class. What was used alone is
 // told: it is as what was spent before. The caller holds Ledger.mu.
-func (s *shadow) aside(c *class, r *limits.Rules, parts, answer []any, until time.Time) {
-	write, now := number(answer[1]), number(answer[2])
-	c.until, c.units, c.places = until, number(parts[0]), number(parts[1])
-	c.parts = map[string]int64{}
-	for i, spend := range r.Spends(c.claim) {
-		c.parts[logName(&spend)] = number(parts[2+i])
+func (s *shadow) aside(c *class, r *limits.Rules, granted leaseReply, answer reply, until time.Time) {
+	write, now := answer.Writes, answer.Now
+	c.until, c.units, c.places, c.parts = until, granted.Units, granted.Places, granted.Logs
+	for _, spend := range r.Spends(c.claim) {
 		told := c.telling.log(&spend)
 		s.log(&spend).spend(max(now, told.last()), told.total(now), write)
 	}
@@ -441,11 +460,50 @@ func (s *shadow) aside(c *class, r *limits.Rules, parts, answer []any, until tim
 	}
 }
 
-// wanted is what beat.lua needs to know of each class.
-func (l *Ledger) wanted(s *shadow, r *limits.Rules) (names []string, args []any) {
+// heartbeatCall is the argument of heartbeat.lua.
+type heartbeatCall struct {
+	Headroom   float64     `json:"headroom"`
+	Concurrent int64       `json:"concurrent"`
+	Replicas   int64       `json:"replicas"`
+	Classes    []classCall `json:"classes,omitempty"`
+}
+
+// classCall is what a replica wants of a class of claims, what it spent while it was offline, and what it keeps of
+// its current lease.
+type classCall struct {
+	Name         string    `json:"name"`
+	Resource     resource  `json:"resource"`
+	UnitsWanted  int64     `json:"units_wanted"`
+	Unconfirmed  int64     `json:"unconfirmed"`
+	UnitsKept    int64     `json:"units_kept"`
+	PlacesWanted int64     `json:"places_wanted"`
+	PlacesKept   int64     `json:"places_kept"`
+	Logs         []logCall `json:"logs"`
+}
+
+type logCall struct {
+	Log       string `json:"log"`
+	Limit     int64  `json:"limit"`
+	Window    int64  `json:"window"`
+	Merge     int64  `json:"merge"`
+	Wanted    int64  `json:"wanted"`
+	Spent     int64  `json:"spent"`
+	Kept      int64  `json:"kept"`
+	LastSpent int64  `json:"last_spent"`
+}
+
+// leaseReply is the lease that heartbeat.lua grants for a class.
+type leaseReply struct {
+	Units  int64            `json:"units"`
+	Places int64            `json:"places"`
+	Logs   map[string]int64 `json:"logs"`
+}
+
+// wanted is what heartbeat.lua needs to know of each class.
+func (l *Ledger) wanted(s *shadow, r *limits.Rules) heartbeatCall {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	args = []any{r.Headroom, r.Usable(int64(r.Concurrent)), l.replicas.Load()}
+	args := heartbeatCall{Headroom: r.Headroom, Concurrent: r.Usable(int64(r.Concurrent)), Replicas: l.replicas.Load()}
 	now := s.now()
 	for name, own := range s.classes {
 		wants := int64(0)
@@ -458,23 +516,25 @@ func (l *Ledger) wanted(s *shadow, r *limits.Rules) (names []string, args []any)
 		if l.left {
 			wants, units, places, parts = 0, 0, 0, nil
 		}
-		record := append([]any{name}, resource(r, s.kind, own.claim.Resource)...)
 		lately := own.lately(s, spends, now)
 		// Units come back one window later: enough of them for as long.
 		ratio := 1 + int64((r.For(s.kind, own.claim.Resource).Window+sameReset)/r.Points.Window)
-		record = append(record, wants*(1+ample*lately*ratio), own.telling.ghosts.total(now), units, wants*(1+lately), places)
+		c := classCall{
+			Name: name, Resource: resourceOf(r, s.kind, own.claim.Resource), UnitsWanted: wants * (1 + ample*lately*ratio),
+			Unconfirmed: own.telling.ghosts.total(now), UnitsKept: units, PlacesWanted: wants * (1 + lately), PlacesKept: places,
+		}
 		for i := range spends {
 			spend := &spends[i]
 			told := own.telling.log(spend)
-			record = append(record, []any{
-				logName(spend), spend.Limit, spend.Window.Microseconds(), spend.Merge.Microseconds(),
-				wants * (ample*(s.log(spend).total(now)+told.total(now)) + spend.Cost), told.total(now), parts[logName(spend)], told.last(),
+			c.Logs = append(c.Logs, logCall{
+				Log: logName(spend), Limit: spend.Limit, Window: spend.Window.Microseconds(), Merge: spend.Merge.Microseconds(),
+				Wanted: wants * (ample*(s.log(spend).total(now)+told.total(now)) + spend.Cost), Spent: told.total(now),
+				Kept: parts[logName(spend)], LastSpent: told.last(),
 			})
 		}
-		names = append(names, name)
-		args = append(args, record)
+		args.Classes = append(args.Classes, c)
 	}
-	return names, args
+	return args
 }
 
 // lately is how many requests of the class this replica has made in the window

@@ -31,81 +31,20 @@
 package redisledger
 
 import (
-	"cmp"
 	"context"
-	"crypto/sha256"
-	"embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
-
-//go:embed *.lua
-var source embed.FS
-
-// scripts are the programs that run in Redis: the account machine, and one
-// step of it. Their time is Redis's only thread: records of numbers are kept as
-// struct packs them, which takes half of what cmsgpack does; a lease has names, too.
-type scripts struct{ turn, renew, read, restore, beat, mend, members *redis.Script }
-
-func newScripts(clock string) scripts {
-	const account, told = "account.lua", "observe.lua"
-	step := func(files ...string) *redis.Script {
-		text := clock
-		for _, name := range files {
-			part, err := source.ReadFile(name)
-			if err != nil {
-				panic(err) // embedded
-			}
-			text += string(part)
-		}
-		if files[0] == account {
-			text += "\nend)()\n"
-		}
-		return redis.NewScript(withConstants(text))
-	}
-	return scripts{
-		turn: step(account, told, "settle.lua", "admit.lua", "batch.lua"), renew: step(account, "renew.lua"),
-		read: step(account, told, "read.lua"), restore: step(account, told, "restore.lua"),
-		beat: step(account, "heartbeat.lua"), mend: step(account, "repair.lua"), members: step("register.lua"),
-	}
-}
-
-var (
-	definition = regexp.MustCompile(`(?m)^--:const (\w+) (\d+|'[^']*').*\n`)
-	constant   = regexp.MustCompile(`\b[A-Z]{4,}\b`)
-)
-
-// withConstants puts the constants that a script defines in their places.
-func withConstants(text string) string {
-	values := map[string]string{}
-	for _, m := range definition.FindAllStringSubmatch(text, -1) {
-		values[m[1]] = m[2]
-	}
-	text = definition.ReplaceAllString(text, "")
-	return constant.ReplaceAllStringFunc(text, func(name string) string { return cmp.Or(values[name], name) })
-}
-
-// redisClock reads Redis's clock.
-const redisClock = `
-local function clock()
-  local t = redis.call('TIME')
-  return t[1] * 1000000 + t[2]
-end
-`
 
 // Config is what a ledger is made of.
 type Config struct {
@@ -163,7 +102,7 @@ func New(c Config) (*Ledger, error) {
 	l.replicas.Store(1)
 	l.Configure(c.Rules)
 	if l.Client == nil {
-		client, err := connect(c.URL, l.meet)
+		client, err := redisclient.Open(c.URL, func(node string) redisclient.OnConnect { return identify(node, l.meet) })
 		if err != nil {
 			return nil, err
 		}
@@ -185,151 +124,32 @@ func (l *Ledger) Close() error {
 func (l *Ledger) Configure(rules limits.Rules) { l.rules.Store(&rules) }
 
 const (
-	prefix = "weir:"
-	// What concerns all replicas is kept in one place.
-	shared  = prefix + "{weir}:"
-	index   = shared + "accounts"
-	members = shared + "replicas"
-	canary  = shared + "canary"
-	secret  = shared + "key"
-	// timeout bounds every call: a ledger that does not answer is lost.
+	// accountPrefix ends with the version of the stored format, so that replicas of other versions do not read it.
+	accountPrefix = "weir:account:2:"
+	// The keys that all replicas share have one hash tag, so that one node of a cluster has all of them.
+	shared      = "weir:{weir}:"
+	accountsKey = shared + "accounts"
+	replicasKey = shared + "replicas"
+	epochKey    = shared + "epoch"
+	secretKey   = shared + "key"
+	// timeout bounds every call. A ledger that does not answer within it counts as lost.
 	timeout = 50 * time.Millisecond
 	// keptBeyond is how long an account is kept beyond its longest window.
 	keptBeyond = 2 * time.Hour
 )
 
-// keysOf are the keys of a step on an account: where the account is kept, and
-// one that tells whether Redis may have lost writes. A cluster keeps the account
-// alone where the step runs.
-func (l *Ledger) keysOf(name string) []string {
-	sum := sha256.Sum256([]byte(name))
-	key := prefix + "{" + hex.EncodeToString(sum[:16]) + "}"
-	if redisclient.IsCluster(l.Client) {
-		return []string{key}
-	}
-	return []string{key, canary}
+// resource is a primary window as scripts get it, with its documented limit and its length in microseconds.
+type resource struct {
+	Name   string `json:"name"`
+	Limit  int    `json:"limit"`
+	Window int64  `json:"window"`
 }
 
-// step runs a step on an account. Its answer begins with 1 or 0, and how many
-// writes of this replica are done; where some are missing (-1), they are
-// restored first, and the step is run again. done takes note of what was
-// written, under Ledger.mu, before anything is restored again.
-func (l *Ledger) step(ctx context.Context, script *redis.Script, s *shadow, r *limits.Rules, done func(answer []any), own ...any) ([]any, error) {
-	for try := 0; ; try++ {
-		var restores int
-		answer, err := l.run(ctx, script, s.name, func(process string) []any {
-			l.mu.Lock()
-			restores = s.restores
-			l.mu.Unlock()
-			return append(l.header(s, r, process), own...)
-		}, func(answer []any) {
-			if s.restores != restores {
-				answer[1] = s.acked + 1 // it may have been lost, and was not restored
-			}
-			s.acked = max(s.acked, number(answer[1]))
-			done(answer)
-		})
-		if err != nil || answer[0] != int64(-1) {
-			return answer, err
-		}
-		if try == 2 {
-			return nil, lost(errors.New("writes go on missing"))
-		}
-		l.Log.Warn("the ledger has lost writes; they are written again", "account", s.name)
-		if _, err := l.restore(ctx, s, r, number(answer[1])); err != nil {
-			return nil, err
-		}
-	}
-}
-
-// header is how the arguments of every step that changes something begin
-// (account.lua, begin).
-func (l *Ledger) header(s *shadow, r *limits.Rules, process string) []any {
-	careful := redisclient.IsCluster(l.Client) && l.replicas.Load() > 1
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return []any{ttl(r), s.title(), l.Replica, s.acked, process, truth(careful), l.learning().Microseconds()}
-}
-
-const (
-	// learnLeast is how long an account grants nothing that may have been lost: all
-	// replicas write again what they know meanwhile. It is longer the more accounts
-	// they have to write, by what one takes Redis.
-	learnLeast = time.Second
-	learnEach  = 100 * time.Microsecond
-	learnMost  = 30 * time.Second
-)
-
-// learning is how long an account grants nothing that may have been lost; the
-// caller holds Ledger.mu.
-func (l *Ledger) learning() time.Duration {
-	return min(learnMost, learnLeast+time.Duration(l.indexed*l.replicas.Load())*learnEach)
-}
-
-// run runs a script once, with arguments that are made for the process that
-// keeps the account; done takes note of what was written, under Ledger.mu. An
-// error means that Redis is lost, unless the caller's own time was over.
-func (l *Ledger) run(ctx context.Context, script *redis.Script, name string, args func(process string) []any, done func(answer []any)) ([]any, error) {
-	l.steps.RLock()
-	defer l.steps.RUnlock()
-	limited, cancel := context.WithTimeout(ctx, l.timeout)
-	defer cancel()
-	answer, err := l.send(limited, script, l.keysOf(name), args)
-	looks := script == l.scripts.read
-	if unreadable(err) && !looks {
-		answer, err = l.mend(limited, name, args, err)
-	}
-	if err != nil {
-		if ctx.Err() == nil && (!looks || !unreadable(err)) {
-			l.lose(err)
-		}
-		return nil, lost(err)
-	}
-	if answer[0] != int64(-1) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		done(answer)
-	}
-	return answer, nil
-}
-
-func (l *Ledger) send(ctx context.Context, script *redis.Script, keys []string, args func(process string) []any) ([]any, error) {
-	to, err := l.serverOf(ctx, keys[0])
-	if err != nil {
-		return nil, err
-	}
-	return script.Run(ctx, to.node, keys, appendArgument(make([]byte, 0, 1<<10), args(to.process))).Slice()
-}
-
-// number is a number in an answer; scripts write large ones as text.
-func number(v any) int64 {
-	switch v := v.(type) {
-	case int64:
-		return v
-	case string:
-		n, _ := strconv.ParseInt(v, 10, 64) // 0 for what no script writes
-		return n
-	}
-	return 0
-}
-
-// ttl is for an account, in milliseconds.
-func ttl(r *limits.Rules) int64 {
-	longest := max(r.Primary.Window, r.Search.Window, r.Points.Window, r.CPU.Window)
-	for _, w := range r.Content {
-		longest = max(longest, w.Window)
-	}
-	return (longest + keptBeyond).Milliseconds()
-}
-
-// resource is a window as scripts take it: its name, and what is documented.
-// What is in nobody's list counts as core.
-func resource(r *limits.Rules, kind policy.CallerKind, name string) []any {
-	if !policy.IsResource(name) {
-		name = policy.Core
-	}
+// resourceOf returns the window of a resource. Unknown resources count as core.
+func resourceOf(r *limits.Rules, kind policy.CallerKind, name string) resource {
+	name = named(name, "")
 	w := r.For(kind, name)
-	return []any{name, w.Max, w.Window.Microseconds()}
+	return resource{name, w.Max, w.Window.Microseconds()}
 }
 
 func (l *Ledger) id(c limits.Claim) string { return l.Replica + ":" + strconv.FormatUint(c.ID, 36) }
@@ -338,14 +158,6 @@ func (l *Ledger) id(c limits.Claim) string { return l.Replica + ":" + strconv.Fo
 // Redis are separated by them.
 func logName(s *limits.Spend) string {
 	return string(s.Budget) + ":" + strings.ReplaceAll(s.Scope, " ", "\x1f")
-}
-
-// truth is a truth value as scripts take it.
-func truth(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // Admit implements [limits.Ledger]. It does not end with ctx: what is granted would be
@@ -441,12 +253,13 @@ func (l *Ledger) Renew(ctx context.Context, flights []limits.OpenPermit) error {
 	return failed
 }
 
-// renew renews the permit of the claim with that ID; of one that is charged only its place
-// is taken up again.
+// renew renews a permit of the claim with that ID. Of a charged permit only the place is taken again.
 func (l *Ledger) renew(ctx context.Context, s *shadow, r *limits.Rules, f limits.OpenPermit, charged bool, claimed uint64) error {
-	args := append([]any{l.id(f.Claim)}, resource(r, f.Kind, f.Resource)...)
-	args = append(args, r.Milliseconds(f.Elapsed), truth(charged))
-	_, err := l.step(ctx, l.scripts.renew, s, r, func([]any) {
+	args := permitCall{ID: l.id(f.Claim), Charged: charged, Resource: resourceOf(r, f.Kind, f.Resource), CPU: r.Milliseconds(f.Elapsed)}
+	if !charged {
+		args.Holds = holds(r, f.Claim, f.Elapsed)
+	}
+	return l.step(ctx, l.scripts.renew, s, r, args, func(reply) {
 		known := s.flight(f.Claim, r)
 		known.alone, known.charged = false, charged || known.charged
 		known.elapsed = max(known.elapsed, f.Elapsed)
@@ -454,6 +267,5 @@ func (l *Ledger) renew(ctx context.Context, s *shadow, r *limits.Rules, f limits
 			s.standFor(known, claimed) // it may have landed, and is taken up again
 			known.renewed = true
 		}
-	}, append(args, holds(r, f.Claim, f.Elapsed)...)...)
-	return err
+	})
 }

@@ -82,7 +82,7 @@ type pair struct {
 func inPair(t *testing.T, tell func(p *pair)) {
 	inBubble(t, func(t *testing.T, r1 *Ledger, ahead *atomic.Int64) {
 		p := &pair{T: t, r1: r1, seam: &seam{}, ahead: ahead}
-		for _, script := range []*redis.Script{r1.scripts.beat, r1.scripts.turn} {
+		for _, script := range []*redis.Script{r1.scripts.heartbeat, r1.scripts.batch} {
 			if err := script.Load(t.Context(), r1.Client).Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -152,7 +152,7 @@ func TestAShareIsNotUsedTwiceWhenAnAnswerIsLost(t *testing.T) {
 		if alone == 0 || 30*(first+alone) > 900 {
 			p.Fatalf("%d points, %d of them alone", 30*(first+alone), 30*alone)
 		}
-		p.seam.once(p.r1.scripts.beat, unanswered)
+		p.seam.once(p.r1.scripts.heartbeat, unanswered)
 		p.r1.seek(p.Context()) // the network comes back, and goes again
 		if !p.r1.isLost() {
 			p.Fatal("it is found")
@@ -193,7 +193,7 @@ func TestUnitsAreNotUsedTwiceWhenAnAnswerIsLost(t *testing.T) {
 		if ask(p.r1, 100, true) == 0 {
 			p.Fatal("nothing was set aside")
 		}
-		p.seam.once(p.r1.scripts.beat, unanswered)
+		p.seam.once(p.r1.scripts.heartbeat, unanswered)
 		p.r1.seek(p.Context())
 		time.Sleep(75 * time.Second)
 		reset, used = time.Now().Add(2*time.Minute), 0
@@ -207,7 +207,7 @@ func TestABeatThatComesLateLeavesWhatWasSetAsideSince(t *testing.T) {
 	inPair(t, func(p *pair) {
 		p.spent(p.r1, 1, 30, true)
 		var late []any
-		p.seam.once(p.r1.scripts.beat, func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+		p.seam.once(p.r1.scripts.heartbeat, func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
 			late = cmd.Args()
 			cmd.SetErr(errCutOff)
 			return errCutOff
@@ -234,7 +234,7 @@ func TestAPermitThatIsAskedForAgainLivesFromThen(t *testing.T) {
 	inPair(t, func(p *pair) {
 		p.spent(p.r2, 1, 1, true)
 		c := p.claim(1)
-		p.seam.once(p.r1.scripts.turn, unanswered)
+		p.seam.once(p.r1.scripts.batch, unanswered)
 		if p.asked(p.r1, c) {
 			p.Fatal("granted alone, with nothing set aside")
 		}
@@ -254,7 +254,7 @@ func TestAnAnswerThatComesAfterTheRestoringIsLostToo(t *testing.T) {
 	inPair(t, func(p *pair) {
 		p.spent(p.r1, 5, 20, true)
 		reached, release := make(chan struct{}), make(chan struct{})
-		p.seam.once(p.r1.scripts.turn, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.seam.once(p.r1.scripts.batch, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			err := run(ctx, cmd)
 			close(reached)
 			<-release
@@ -307,7 +307,7 @@ func TestWhatWasMadeUpIsWrittenAgain(t *testing.T) {
 			settle(later, limits.NotLimited, limits.Rate{Limit: 5000, Used: 1, Reset: now.Add(-time.Second), Date: now.Add(-time.Hour - time.Minute)})
 			time.Sleep(after)
 			budget := func() limits.Budget {
-				a, err := p.r1.read(p.Context(), later.Account, resource(p.r1.rules.Load(), later.Kind, later.Resource))
+				a, err := p.r1.read(p.Context(), later.Account, true, resourceOf(p.r1.rules.Load(), later.Kind, later.Resource))
 				if err != nil {
 					p.Fatal(err)
 				}

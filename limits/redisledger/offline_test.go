@@ -110,7 +110,7 @@ func TestALoadGoesOnWhileRedisAnswersHalf(t *testing.T) {
 		p.beat(p.r1)
 		p.cutOff(p.r1)
 		p.seam.on = func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
-			if cmd.Name() == "evalsha" && cmd.Args()[1] == p.r1.scripts.beat.Hash() {
+			if cmd.Name() == "evalsha" && cmd.Args()[1] == p.r1.scripts.heartbeat.Hash() {
 				cmd.SetErr(errCutOff)
 				return errCutOff
 			}

@@ -232,32 +232,53 @@ func (s *shadow) expire(id uint64, r *limits.Rules) {
 	s.forget(id)
 }
 
-// inAir lists the flights as restore.lua takes them; the caller holds Ledger.mu.
-func (l *Ledger) inAir(s *shadow, r *limits.Rules) []any {
-	s.forgetLanded(r)
-	var list []any
-	for id, f := range s.flights {
-		lease := l.id(f.claim)
-		if id != f.claim.ID {
-			lease += "+" // what is left of its copies
-		}
-		record := append([]any{lease, truth(f.charged), f.left}, resource(r, s.kind, f.claim.Resource)...)
-		if !f.charged {
-			record = append(record, holds(r, f.claim, f.elapsed)...)
-		}
-		list = append(list, record)
-	}
-	return list
+// permitCall is a permit as renew.lua and restore.lua get it.
+type permitCall struct {
+	ID       string   `json:"id"`
+	Charged  bool     `json:"charged"`
+	Expires  int64    `json:"expires,omitempty"` // of an abandoned permit
+	Resource resource `json:"resource"`
+	CPU      int64    `json:"cpu"` // milliseconds
+	Holds    []hold   `json:"holds,omitempty"`
 }
 
-// holds are what a permit holds in the logs after some time, as scripts take it.
-func holds(r *limits.Rules, c limits.Claim, elapsed time.Duration) []any {
-	var list []any
+// hold is what a permit holds of a sliding log.
+type hold struct {
+	Log    string `json:"log"`
+	Cost   int64  `json:"cost"`
+	CPU    bool   `json:"cpu"`
+	Window int64  `json:"window"`
+	Merge  int64  `json:"merge"`
+}
+
+func holdOf(s *limits.Spend) hold {
+	return hold{logName(s), s.Cost, s.Budget == limits.CPU, s.Window.Microseconds(), s.Merge.Microseconds()}
+}
+
+// holds returns what a permit holds after some time.
+func holds(r *limits.Rules, c limits.Claim, elapsed time.Duration) (list []hold) {
 	for _, s := range r.Spends(c) {
 		if s.Budget == limits.CPU {
 			s.Cost = max(s.Cost, r.Milliseconds(elapsed))
 		}
-		list = append(list, []any{logName(&s), s.Cost, truth(s.Budget == limits.CPU), s.Window.Microseconds(), s.Merge.Microseconds()})
+		list = append(list, holdOf(&s))
+	}
+	return list
+}
+
+// inAir lists the flights as restore.lua takes them; the caller holds Ledger.mu.
+func (l *Ledger) inAir(s *shadow, r *limits.Rules) []permitCall {
+	s.forgetLanded(r)
+	var list []permitCall
+	for id, f := range s.flights {
+		p := permitCall{ID: l.id(f.claim), Charged: f.charged, Expires: f.left, Resource: resourceOf(r, s.kind, f.claim.Resource)}
+		if id != f.claim.ID {
+			p.ID += "+" // what is left of its copies
+		}
+		if !f.charged {
+			p.Holds = holds(r, f.claim, f.elapsed)
+		}
+		list = append(list, p)
 	}
 	return list
 }

@@ -62,7 +62,7 @@ func TestWhoFindsRedisGivesBackWhatWaited(t *testing.T) {
 				p.asked(p.r1, c)
 				p.answered(p.r1, c, true)
 			}
-			p.seam.once(p.r1.scripts.turn, unanswered)
+			p.seam.once(p.r1.scripts.batch, unanswered)
 			c := p.claim(1)
 			c.Operation = "users/get"
 			p.asked(p.r1, c) // nobody knows whether it was granted
@@ -153,7 +153,7 @@ func TestOneThatIsTakenUpAgainIsKnown(t *testing.T) {
 		p.asked(p.r1, c)
 		synctest.Wait()
 		gate := make(chan struct{})
-		p.seam.once(p.r1.scripts.turn, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.seam.once(p.r1.scripts.batch, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			err := run(ctx, cmd)
 			<-gate
 			return err
@@ -206,7 +206,7 @@ func TestWhatRedisHasGrantedUnheardIsGivenBack(t *testing.T) {
 				p.beat(p.r1)
 			}
 			for range 2 { // it may come again
-				p.seam.once(p.r1.scripts.turn, unanswered)
+				p.seam.once(p.r1.scripts.batch, unanswered)
 				c := p.claim(1)
 				if p.asked(p.r1, c) != aside {
 					p.Fatal("granted: ", !aside)
@@ -270,7 +270,7 @@ func TestWhatIsGrantedAloneMeanwhileIsInFlight(t *testing.T) {
 		c, other := p.claim(1), p.claim(1)
 		p.r1.missed(p.r1.accounts["a"], &c)
 		gate := make(chan struct{})
-		p.seam.once(p.r1.scripts.turn, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.seam.once(p.r1.scripts.batch, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			<-gate
 			return run(ctx, cmd)
 		})

@@ -25,7 +25,7 @@ func inAdvance(t *testing.T, tell func(p *pair, c *counting)) {
 		}
 		p.spent(p.r1, 1, 1, true)
 		p.r2.shadow("a", policy.User) // it shows what it knows of
-		c := &counting{script: p.r1.scripts.turn}
+		c := &counting{script: p.r1.scripts.batch}
 		p.r1.Client.(*redis.Client).AddHook(c)
 		p.r1.within, p.r1.ahead = tellWithin, aheadMost
 		defer p.r1.telling.Wait()

@@ -2,8 +2,6 @@ package redisledger
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,62 +14,57 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// reader takes the fields of an answer one after the other.
-type reader struct {
-	fields []string
-	err    error
+// readCall is the argument of read.lua.
+type readCall struct {
+	Headroom   float64    `json:"headroom"`
+	Concurrent int64      `json:"concurrent"`
+	Windows    []resource `json:"windows"`
+	// WindowOnly reports the only window, also if it was not used, and no logs.
+	WindowOnly bool `json:"window_only"`
 }
 
-var errShort = errors.New("the ledger's answer is cut short")
+// accountReply is the state of an account.
+type accountReply struct {
+	Title        string `json:"title"` // kind and name
+	InUse        int    `json:"in_use"`
+	Concurrent   int    `json:"concurrent"`
+	BlockedUntil int64  `json:"blocked_until,string"`
+	Windows      []struct {
+		rateReply
+		Resource string `json:"resource"`
+		Held     int    `json:"held"`
+	} `json:"windows"`
+	Logs []struct {
+		Log   string `json:"log"`
+		Total int    `json:"total"`
+		Held  int    `json:"held"`
+		Reset int64  `json:"reset,string"`
+	} `json:"logs"`
+}
 
-func (r *reader) text() string {
-	if len(r.fields) == 0 {
-		r.err = errShort
-		return ""
+// account converts the times of Redis to the clock of this process.
+func (answer *reply) account(name string, rules *limits.Rules) limits.Account {
+	state, here := &answer.Account, time.Now()
+	at := func(t int64) time.Time { return here.Add(time.Duration(t-answer.Now) * time.Microsecond) }
+	kind, _, _ := strings.Cut(state.Title, " ")
+	a := limits.Account{Name: name, Kind: policy.CallerKind(kind), InUse: state.InUse, Concurrent: state.Concurrent}
+	if state.BlockedUntil != 0 {
+		a.BlockedUntil = at(state.BlockedUntil)
 	}
-	first := r.fields[0]
-	r.fields = r.fields[1:]
-	return first
-}
-
-func (r *reader) number() int64 {
-	n, err := strconv.ParseInt(r.text(), 10, 64)
-	r.err = errors.Join(r.err, err)
-	return n
-}
-
-// parseAccount reads what read.lua tells. Times in it are Redis's; they are told
-// on this process's clock.
-func parseAccount(name string, fields []string, rules *limits.Rules) (limits.Account, error) {
-	r := &reader{fields: fields}
-	kind, _, _ := strings.Cut(r.text(), " ")
-	a := limits.Account{Name: name, Kind: policy.CallerKind(kind), InUse: int(r.number()), Concurrent: int(r.number())}
-	blocked, now := r.number(), r.number()
-	here := time.Now()
-	at := func(t int64) time.Time { return here.Add(time.Duration(t-now) * time.Microsecond) }
-	if blocked != 0 {
-		a.BlockedUntil = at(blocked)
-	}
-	for range r.number() {
-		b := limits.Budget{Resource: r.text(), Limit: int(r.number())}
-		b.Window = rules.For(a.Kind, b.Resource).Window
-		used := int(r.number())
-		b.Held = int(r.number())
-		b.Used = min(used, b.Limit)
-		b.Remaining = b.Limit - b.Used
-		b.Reset = at(r.number())
+	for _, w := range state.Windows {
+		b := limits.Budget{Resource: w.Resource, Limit: w.Limit, Used: min(w.Used, w.Limit), Held: w.Held, Reset: at(w.Reset)}
+		b.Remaining, b.Window = b.Limit-b.Used, rules.For(a.Kind, b.Resource).Window
 		a.Budgets = append(a.Budgets, b)
 	}
 	shown := len(a.Budgets)
-	for len(r.fields) > 0 && r.err == nil {
-		budget, scope, _ := strings.Cut(r.text(), ":")
-		total, held := int(r.number()), int(r.number())
-		b := rules.LogBudget(limits.Reason(budget), strings.ReplaceAll(scope, "\x1f", " "), total, held)
-		b.Reset = at(r.number())
+	for _, log := range state.Logs {
+		budget, scope, _ := strings.Cut(log.Log, ":")
+		b := rules.LogBudget(limits.Reason(budget), strings.ReplaceAll(scope, "\x1f", " "), log.Total, log.Held)
+		b.Reset = at(log.Reset)
 		a.Budgets = append(a.Budgets, b)
 	}
 	slices.SortFunc(a.Budgets[shown:], func(x, y limits.Budget) int { return strings.Compare(x.Resource, y.Resource) })
-	return a, r.err
+	return a
 }
 
 // Budget implements [limits.Ledger], from what this replica was told last. Only
@@ -88,7 +81,7 @@ func (l *Ledger) Budget(ctx context.Context, name string, kind policy.CallerKind
 	} else if l.isLost() {
 		return limits.Budget{}, lost(errLost)
 	}
-	a, err := l.read(context.WithoutCancel(ctx), name, resource(r, kind, res)) // others want to know it, too
+	a, err := l.read(context.WithoutCancel(ctx), name, true, resourceOf(r, kind, res)) // others want to know it, too
 	if err != nil || len(a.Budgets) == 0 {
 		return limits.Budget{}, err
 	}
@@ -102,11 +95,11 @@ func (l *Ledger) Budget(ctx context.Context, name string, kind policy.CallerKind
 func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, error) {
 	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	to, err := l.serverOf(limited, index)
+	to, err := l.serverOf(limited, accountsKey)
 	if err != nil {
 		return nil, lost(err)
 	}
-	names, err := to.node.ZRevRange(limited, index, 0, int64(most-1)).Result()
+	names, err := to.node.ZRevRange(limited, accountsKey, 0, int64(most-1)).Result()
 	if err != nil {
 		return nil, lost(err)
 	}
@@ -118,11 +111,11 @@ func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, erro
 	for i, name := range names {
 		group.Go(func() error {
 			kind, name, _ := strings.Cut(name, " ")
-			var windows []any
+			var windows []resource
 			for _, known := range policy.Resources() {
-				windows = append(windows, resource(r, policy.CallerKind(kind), known)...)
+				windows = append(windows, resourceOf(r, policy.CallerKind(kind), known))
 			}
-			a, err := l.read(ctx, name, windows)
+			a, err := l.read(ctx, name, false, windows...)
 			a.Name, a.Kind = name, policy.CallerKind(kind) // the index may outlive the account by a little
 			list[i] = a
 			if unreadable(err) {
@@ -174,14 +167,14 @@ func (l *Ledger) see(ctx context.Context, s *shadow, must bool) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	to, err := l.serverOf(limited, index)
+	to, err := l.serverOf(limited, accountsKey)
 	if err != nil {
 		return lost(err)
 	}
 	_, err = to.node.Pipelined(limited, func(p redis.Pipeliner) error {
-		p.ZAdd(limited, index, redis.Z{Score: float64(now.Unix()), Member: s.title()})
-		p.ZRemRangeByScore(limited, index, "-inf", strconv.FormatInt(now.Add(-keptBeyond).Unix(), 10))
-		p.PExpire(limited, index, keptBeyond)
+		p.ZAdd(limited, accountsKey, redis.Z{Score: float64(now.Unix()), Member: s.title()})
+		p.ZRemRangeByScore(limited, accountsKey, "-inf", strconv.FormatInt(now.Add(-keptBeyond).Unix(), 10))
+		p.PExpire(limited, accountsKey, keptBeyond)
 		return nil
 	})
 	if err != nil {
@@ -193,17 +186,13 @@ func (l *Ledger) see(ctx context.Context, s *shadow, must bool) error {
 	return nil
 }
 
-// read tells the state of an account, with the windows that are named.
-func (l *Ledger) read(ctx context.Context, name string, windows []any) (limits.Account, error) {
+// read returns the state of an account with some windows.
+func (l *Ledger) read(ctx context.Context, name string, windowOnly bool, windows ...resource) (limits.Account, error) {
 	r := l.rules.Load()
-	args := append([]any{r.Headroom, r.Usable(int64(r.Concurrent))}, windows...)
-	answer, err := l.run(ctx, l.scripts.read, name, func(string) []any { return args }, func([]any) {})
+	args := readCall{r.Headroom, r.Usable(int64(r.Concurrent)), windows, windowOnly}
+	answer, err := l.run(ctx, l.scripts.read, name, func(string) call { return call{Step: args} }, func(reply) {})
 	if err != nil {
 		return limits.Account{}, err
 	}
-	fields := make([]string, len(answer))
-	for i, v := range answer {
-		fields[i] = fmt.Sprint(v)
-	}
-	return parseAccount(name, fields, r)
+	return answer.account(name, r), nil
 }

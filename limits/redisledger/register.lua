@@ -1,22 +1,20 @@
--- members [replica, registered for, key, gen]
--- Keeps this replica registered, and what all replicas share alive: who are
--- registered, the canary, the key by which accounts are named.
--- Returns how many replicas are registered, the key, the canary, and how many
--- accounts are in the index.
+-- Keeps a replica registered, and renews the TTL of the keys that all replicas share.
+-- KEYS: replicas, epoch, secret, accounts. ARGV[1]: {replica, ttl, secret, process}, ttl in milliseconds.
+
 local now = clock()
 local arg = cjson.decode(ARGV[1])
-local replicas, canary, key, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-for name, kind in pairs({[replicas] = 'zset', [canary] = 'string', [key] = 'string', [index] = 'zset'}) do
-  if redis.call('TYPE', name).ok ~= kind then redis.call('DEL', name) end -- nothing of ours
+local replicas, epoch, secret, accounts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+for name, kind in pairs({[replicas] = 'zset', [epoch] = 'hash', [secret] = 'string', [accounts] = 'zset'}) do
+  if redis.call('TYPE', name).ok ~= kind then redis.call('DEL', name) end
 end
-redis.call('ZREMRANGEBYSCORE', replicas, '-inf', now - arg[2])
-redis.call('ZADD', replicas, now, arg[1])
-redis.call('PEXPIRE', replicas, arg[2] / 1000)
-redis.call('SET', key, arg[3], 'NX')
-redis.call('PEXPIRE', key, 2592000000)
-local era = redis.call('GET', canary)
-if not era or string.sub(era, 18) ~= arg[4] then
-  era = string.format('%016.0f ', now) .. arg[4]
+redis.call('ZREMRANGEBYSCORE', replicas, '-inf', now - arg.ttl * 1000)
+redis.call('ZADD', replicas, now, arg.replica)
+redis.call('PEXPIRE', replicas, arg.ttl)
+redis.call('SET', secret, arg.secret, 'NX')
+redis.call('PEXPIRE', secret, 30 * 24 * 3600 * 1000)
+if redis.call('HGET', epoch, 'process') ~= arg.process then
+  redis.call('HSET', epoch, 'since', string.format('%.0f', now), 'process', arg.process)
 end
-redis.call('SET', canary, era, 'PX', 86400000)
-return {redis.call('ZCARD', replicas), redis.call('GET', key), era, redis.call('ZCARD', index)}
+redis.call('PEXPIRE', epoch, 24 * 3600 * 1000)
+return cjson.encode({replicas = redis.call('ZCARD', replicas), secret = redis.call('GET', secret),
+  epoch = redis.call('HGET', epoch, 'since') .. ' ' .. arg.process, accounts = redis.call('ZCARD', accounts)})

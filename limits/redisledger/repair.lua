@@ -1,11 +1,10 @@
--- mend [...]
--- Begins an account anew that cannot be read. Nothing is granted until replicas have
--- had the time to write again what they know of it; each sees that its writes are missing.
--- Returns {1}.
+-- Replaces an account that cannot be read by an empty one. It grants nothing until all replicas had the time to
+-- restore their writes. The counter of the calling replica is removed, so that it finds its writes missing.
+
 redis.call('DEL', key)
-arg[4] = 0
+call.confirmed = 0
 begin()
-m[LEARN] = max(m[LEARN], now + arg[7])
+account.relearning_until = max(account.relearning_until, now + call.relearning)
 save()
-redis.call('HDEL', key, 'r:' .. arg[3])
-return {1}
+redis.call('HDEL', key, 'r:' .. call.replica)
+return cjson.encode({writes = 0})

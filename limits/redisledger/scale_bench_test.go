@@ -123,16 +123,16 @@ func BenchmarkScaleReplica(b *testing.B) {
 	m := newBench(b)
 	ctx := b.Context()
 	for i := range 1000 {
-		m.client.ZAdd(ctx, members, redis.Z{Score: float64(time.Now().UnixMicro()), Member: fmt.Sprint("weir-7c9f8b6d5-x2x4q-", i)})
+		m.client.ZAdd(ctx, replicasKey, redis.Z{Score: float64(time.Now().UnixMicro()), Member: fmt.Sprint("weir-7c9f8b6d5-x2x4q-", i)})
 	}
 	for i := range 100_000 {
-		m.client.ZAdd(ctx, index, redis.Z{Score: float64(time.Now().Unix()), Member: "user " + accountOf(i)})
+		m.client.ZAdd(ctx, accountsKey, redis.Z{Score: float64(time.Now().Unix()), Member: "user " + accountOf(i)})
 	}
 	m.request(b, accountOf(0), "GET /repos/{owner}/{repo}", true)
 	s := m.shadow(accountOf(0), policy.User)
-	windows := func() (list []any) {
+	windows := func() (list []resource) {
 		for _, known := range policy.Resources() {
-			list = append(list, resource(m.rules.Load(), policy.User, known)...)
+			list = append(list, resourceOf(m.rules.Load(), policy.User, known))
 		}
 		return list
 	}()
@@ -143,9 +143,9 @@ func BenchmarkScaleReplica(b *testing.B) {
 		{"register", func() error { _, err := m.register(ctx); return err }},
 		{"beat", func() error { m.replicas.Store(10); return m.beatAccount(ctx, s, false) }},
 		{"index", func() error { return m.see(ctx, s, true) }},
-		{"look", func() error { _, err := m.read(ctx, s.name, windows); return err }},
+		{"look", func() error { _, err := m.read(ctx, s.name, false, windows...); return err }},
 		{"list", func() error {
-			return m.client.ZRangeArgs(ctx, redis.ZRangeArgs{Key: index, Start: 0, Stop: 999, Rev: true}).Err()
+			return m.client.ZRangeArgs(ctx, redis.ZRangeArgs{Key: accountsKey, Start: 0, Stop: 999, Rev: true}).Err()
 		}},
 	} {
 		b.Run(c.name, func(b *testing.B) {

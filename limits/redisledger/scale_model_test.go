@@ -167,7 +167,7 @@ func (d *demand) wanted() int {
 func (d *demand) again(shards int) (again, learns time.Duration) {
 	l := &Ledger{indexed: int64(d.accounts)}
 	l.replicas.Store(int64(d.replicas))
-	return time.Duration(d.pairs*costRestore/float64(shards)) * time.Microsecond, l.learning()
+	return time.Duration(d.pairs*costRestore/float64(shards)) * time.Microsecond, l.relearning()
 }
 
 // fleets are all sizes, each with requests that go to any replica, and with accounts that

@@ -1,0 +1,286 @@
+package redisledger
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weirgate/weir/internal/redisclient"
+	"github.com/weirgate/weir/limits"
+)
+
+//go:embed *.lua
+var sources embed.FS
+
+// redisClock defines the function clock of the scripts. Tests replace it.
+var redisClock = source("clock.lua")
+
+func source(file string) string {
+	text, err := sources.ReadFile(file)
+	if err != nil {
+		panic(err) // the file is embedded
+	}
+	return string(text)
+}
+
+// scripts are the programs that run in Redis. All but register run one step on one account.
+type scripts struct{ batch, renew, read, restore, heartbeat, repair, register *redis.Script }
+
+func newScripts(clock string) scripts {
+	step := func(file string) *redis.Script {
+		return redis.NewScript(clock + source("account.lua") + source(file))
+	}
+	return scripts{
+		batch: step("batch.lua"), renew: step("renew.lua"), read: step("read.lua"), restore: step("restore.lua"),
+		heartbeat: step("heartbeat.lua"), repair: step("repair.lua"), register: redis.NewScript(clock + source("register.lua")),
+	}
+}
+
+// call is the argument of every step: one JSON document. Scripts get times in microseconds since 1970.
+type call struct {
+	TTL     int64  `json:"ttl"` // of the account, in milliseconds
+	Account string `json:"account"`
+	Replica string `json:"replica"`
+	// Confirmed is how many writes of this replica are known to have reached Redis.
+	Confirmed int64 `json:"confirmed"`
+	// Process is the run_id of the Redis process that the call is made for.
+	Process string `json:"process"`
+	// MayBeLost means that an account that is not in Redis may have been lost.
+	MayBeLost bool `json:"may_be_lost"`
+	// Relearning is how long an account grants nothing after a loss.
+	Relearning int64 `json:"relearning"`
+	Step       any   `json:"step"` // the arguments of the step
+}
+
+// reply is what a step returns: one JSON document. Each step sets some of the fields.
+type reply struct {
+	// Missing means that Redis has fewer writes of this replica than it confirmed. The step did nothing.
+	Missing       bool         `json:"missing"`
+	Writes        int64        `json:"writes"` // of this replica
+	Now           int64        `json:"now,string"`
+	CooldownUntil int64        `json:"cooldown_until,string"`
+	Rates         []rateReply  `json:"rates"`
+	Decisions     []decision   `json:"decisions"`
+	Leases        []leaseReply `json:"leases"`
+	Account       accountReply `json:"account"`
+}
+
+// step runs a step on an account. If Redis lost writes of this replica, step restores them and runs the step again.
+// done records the reply while Ledger.mu is held, before anything is restored again.
+func (l *Ledger) step(ctx context.Context, script *redis.Script, s *shadow, r *limits.Rules, args any, done func(reply)) error {
+	for try := 0; ; try++ {
+		var restores int
+		answer, err := l.run(ctx, script, s.name, func(process string) call {
+			l.mu.Lock()
+			restores = s.restores
+			l.mu.Unlock()
+			return l.call(s, r, process, args)
+		}, func(answer reply) {
+			if s.restores != restores {
+				answer.Writes = s.acked + 1 // the write may be lost, and the restore did not include it
+			}
+			s.acked = max(s.acked, answer.Writes)
+			done(answer)
+		})
+		if err != nil || !answer.Missing {
+			return err
+		}
+		if try == 2 {
+			return lost(errors.New("writes are still missing after two restores"))
+		}
+		l.Log.Warn("redis lost writes of the ledger; restoring them", "account", s.name)
+		if _, err := l.restore(ctx, s, r, answer.Writes); err != nil {
+			return err
+		}
+	}
+}
+
+// call returns the argument of a step that changes an account.
+func (l *Ledger) call(s *shadow, r *limits.Rules, process string, args any) call {
+	mayBeLost := redisclient.IsCluster(l.Client) && l.replicas.Load() > 1
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return call{
+		TTL: ttl(r), Account: s.title(), Replica: l.Replica, Confirmed: s.acked, Process: process,
+		MayBeLost: mayBeLost, Relearning: l.relearning().Microseconds(), Step: args,
+	}
+}
+
+// ttl returns how long Redis keeps an account that is not used, in milliseconds.
+func ttl(r *limits.Rules) int64 {
+	longest := max(r.Primary.Window, r.Search.Window, r.Points.Window, r.CPU.Window)
+	for _, w := range r.Content {
+		longest = max(longest, w.Window)
+	}
+	return (longest + keptBeyond).Milliseconds()
+}
+
+// The time in which an account grants nothing after a loss, so that all replicas can restore their writes. It
+// grows with the number of accounts that they have to restore.
+const (
+	relearningMin        = time.Second
+	relearningPerAccount = 100 * time.Microsecond
+	relearningMax        = 30 * time.Second
+)
+
+// relearning returns how long an account grants nothing after a loss. The caller holds Ledger.mu.
+func (l *Ledger) relearning() time.Duration {
+	return min(relearningMax, relearningMin+time.Duration(l.indexed*l.replicas.Load())*relearningPerAccount)
+}
+
+// run runs a script once. makeCall gets the Redis process that keeps the account. done records the reply while
+// Ledger.mu is held. An error means that Redis is lost, unless ctx has ended.
+func (l *Ledger) run(ctx context.Context, script *redis.Script, name string, makeCall func(process string) call, done func(reply)) (reply, error) {
+	l.steps.RLock()
+	defer l.steps.RUnlock()
+	limited, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	answer, err := l.send(limited, script, name, makeCall)
+	reads := script == l.scripts.read
+	if unreadable(err) && !reads {
+		l.Log.Error("redis has an account that cannot be read; replacing it by an empty one", "account", name, "error", err)
+		answer, err = l.send(limited, l.scripts.repair, name, makeCall)
+	}
+	if err != nil {
+		if ctx.Err() == nil && (!reads || !unreadable(err)) {
+			l.lose(err)
+		}
+		return reply{}, lost(err)
+	}
+	if !answer.Missing {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		done(answer)
+	}
+	return answer, nil
+}
+
+// unreadable reports whether a step found data that no step has written.
+func unreadable(err error) bool {
+	return redis.HasErrorPrefix(err, "WRONGTYPE") || redis.HasErrorPrefix(err, "user_script:")
+}
+
+func (l *Ledger) send(ctx context.Context, script *redis.Script, name string, makeCall func(process string) call) (answer reply, err error) {
+	keys := l.keysOf(name)
+	to, err := l.serverOf(ctx, keys[0])
+	if err != nil {
+		return answer, err
+	}
+	argument, err := json.Marshal(makeCall(to.process))
+	if err != nil {
+		return answer, err
+	}
+	text, err := script.Run(ctx, to.node, keys, argument).Text()
+	if err != nil {
+		return answer, err
+	}
+	return answer, json.Unmarshal([]byte(text), &answer)
+}
+
+// keysOf returns the keys of a step on an account: the hash of the account, and the epoch. In a cluster the node of
+// the account does not have the epoch.
+func (l *Ledger) keysOf(name string) []string {
+	sum := sha256.Sum256([]byte(name))
+	key := accountPrefix + "{" + hex.EncodeToString(sum[:16]) + "}"
+	if redisclient.IsCluster(l.Client) {
+		return []string{key}
+	}
+	return []string{key, epochKey}
+}
+
+// server is the node that keeps an account, and the Redis process (run_id) that answers there.
+//
+// A process that replaced another one may have lost the last writes. The first step that it runs must be made for it,
+// because only that step detects the loss (account.lua, begin). Therefore no step is sent to a new process until all
+// steps that were made for the old one have ended. Until then Redis counts as lost.
+type server struct {
+	node    redis.Cmdable
+	process string
+}
+
+func (l *Ledger) serverOf(ctx context.Context, key string) (server, error) {
+	// The client does not redirect commands for the node. A node that no longer keeps the account returns an error.
+	node, address, err := redisclient.NodeOf(ctx, l.Client, key)
+	if err != nil {
+		return server{}, err
+	}
+	if address != "" && l.process(address) == "" {
+		if err := node.Ping(ctx).Err(); err != nil { // a new connection calls meet
+			return server{}, err
+		}
+	}
+	return server{node, l.process(address)}, nil
+}
+
+func (l *Ledger) process(address string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.trusted[address]
+}
+
+// identify returns a hook that passes the run_id of the server of each new connection to meet. Sentinels are ignored.
+func identify(address string, meet func(address, process string) error) redisclient.OnConnect {
+	return func(ctx context.Context, c redis.Cmdable) error {
+		text, err := c.Info(ctx, "server").Result()
+		if err != nil {
+			return err
+		}
+		info := map[string]string{}
+		for line := range strings.Lines(text) {
+			key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+			info[key] = value
+		}
+		switch {
+		case info["redis_mode"] == "sentinel":
+			return nil
+		case info["run_id"] == "":
+			return errors.New("redis does not report its run_id")
+		}
+		return meet(address, info["run_id"])
+	}
+}
+
+// meet records the Redis process of a new connection. It returns an error if the process is not trusted yet, so that
+// the connection is closed.
+func (l *Ledger) meet(address, process string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch l.trusted[address] {
+	case process:
+		return nil
+	case "":
+		l.trusted[address] = process
+		return nil
+	}
+	l.met[address] = process
+	return fmt.Errorf("redis process changed (run_id %s)", process)
+}
+
+// trust waits for running steps and then trusts the new processes. It reports whether there are any.
+func (l *Ledger) trust() (changed bool) {
+	l.steps.Lock()
+	defer l.steps.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	changed = len(l.met) > 0
+	for address, process := range l.met {
+		l.trusted[address] = process
+		delete(l.met, address)
+	}
+	return changed
+}
+
+// answers reports whether Redis answers over every open connection, so that no later call meets a broken one.
+func (l *Ledger) answers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	return redisclient.PingAll(ctx, l.Client)
+}
