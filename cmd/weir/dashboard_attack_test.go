@@ -45,7 +45,7 @@ func TestAttack57NoNameBecomesAnElement(t *testing.T) {
 	s := b.sources()
 	s.Requests = func() any { return []history.Request{history.NewRequest(r)} }
 	s.Config = func() any { return map[string]any{evil: []string{evil}} }
-	s.Trail.Record(admin.Change{Who: evil, What: evil, Target: evil, Outcome: evil})
+	s.Trail.Record(admin.Change{Operator: evil, Action: evil, Target: evil, Outcome: evil})
 	s.Purge = func(admin.Purge) (int, error) { return 0, fmt.Errorf("no such thing: %s", evil) }
 	server := httptest.NewServer(admin.Handler(admin.Access{}, s))
 	t.Cleanup(server.Close)

@@ -193,9 +193,9 @@ func (b *busy) sources() admin.Sources {
 	s.Trail = admin.NewTrail(slog.New(slog.DiscardHandler))
 	if b.accounts > 0 {
 		for range 4 {
-			s.Trail.Record(admin.Change{Who: "session", Address: "127.0.0.1:1", What: "purge", Target: "repo:acme/widgets", Outcome: "12 entries"})
+			s.Trail.Record(admin.Change{Operator: "session", Address: "127.0.0.1:1", Action: "purge", Target: "repo:acme/widgets", Outcome: "12 entries"})
 		}
-		s.Trail.Record(admin.Change{Who: "file", What: "reload", Target: "/etc/weir/weir.yaml", Outcome: "failed: weir.yaml:3:1: unknown key \"lissten\""})
+		s.Trail.Record(admin.Change{Operator: "file", Action: "reload", Target: "/etc/weir/weir.yaml", Outcome: "failed: weir.yaml:3:1: unknown key \"lissten\""})
 	}
 	return s
 }

@@ -76,7 +76,7 @@ var ran = []example{
 	{command: "curl -s 127.0.0.1:9090/metrics | grep weir_store_replicas", want: `weir_store_replicas 1`},
 	{command: `curl -sS -o /dev/null -w '%{http_code}\n' "$UPSTREAM_URL"`, as: `UPSTREAM_URL=http://127.0.0.1:9000; curl -sS -o /dev/null -w '%{http_code}\n' "$UPSTREAM_URL"`, want: `^200$`},
 	{command: "curl -s -X POST 127.0.0.1:9090/api/v1/reload", as: "curl -s -X POST 127.0.0.1:9091/api/v1/reload", want: `"reloaded": true`},
-	{command: "curl -s 127.0.0.1:9090/api/v1/audit", as: "curl -s 127.0.0.1:9091/api/v1/audit", want: `(?s)"what": "reload".*"outcome": "in force"`},
+	{command: "curl -s 127.0.0.1:9090/api/v1/audit", as: "curl -s 127.0.0.1:9091/api/v1/audit", want: `(?s)"action": "reload".*"outcome": "in force"`},
 	{command: "weir cache purge --tag org:acme", want: `^[1-9]\d* entr`},
 	{command: "weir check weir.yaml && weir audit weir.yaml", want: `(?s)valid.*0 high`},
 

@@ -114,5 +114,5 @@ func (g *gateway) purge(p admin.Purge) (entries int, err error) {
 // request, on the record.
 func (g *gateway) takeFrom(path, cause string, c *config.Config, err error) {
 	err = g.take(c, err)
-	g.trail.Record(admin.Change{Who: cause, What: "reload", Target: path, Outcome: admin.Outcome(err, "in force")})
+	g.trail.Record(admin.Change{Operator: cause, Action: "reload", Target: path, Outcome: admin.Outcome(err, "in force")})
 }

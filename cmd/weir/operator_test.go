@@ -152,7 +152,7 @@ func TestAttack61AReloadOpensNoDoor(t *testing.T) {
 	base := "http://" + s.says(`msg=admin address=(\S+)`)
 	for _, changed := range []string{"token: file:none", "token:", "hosts: [evil.test]"} {
 		write(t, path, fmt.Sprintf(file, changed))
-		s.says("msg=audit who=file")
+		s.says("msg=audit operator=file")
 		if resp, body := get(t, base+"/api/v1/config"); resp.StatusCode != http.StatusUnauthorized {
 			t.Errorf("%s: %d %s", changed, resp.StatusCode, body)
 		}
@@ -171,13 +171,13 @@ func TestEveryReloadIsOnRecord(t *testing.T) {
 	s := start(t, "serve", "--config", path)
 	base := "http://" + s.says(`msg=admin address=(\S+)`)
 	write(t, path, file+"limits: {wait: 11s}\n")
-	s.says(`msg=audit who=file address="" what=reload target=\S+weir.yaml outcome="in force"`)
+	s.says(`msg=audit operator=file address="" action=reload target=\S+weir.yaml outcome="in force"`)
 	write(t, path, "nonsense: 1")
-	s.says(`msg=audit who=file .*outcome="failed: .*nonsense`)
+	s.says(`msg=audit operator=file .*outcome="failed: .*nonsense`)
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	s.says("msg=audit who=signal")
+	s.says("msg=audit operator=signal")
 	answered := make(chan int)
 	go func() {
 		resp, err := http.Post(base+"/api/v1/reload", "", nil)
@@ -188,12 +188,12 @@ func TestEveryReloadIsOnRecord(t *testing.T) {
 		_ = resp.Body.Close()
 		answered <- resp.StatusCode
 	}()
-	s.says(`msg=audit who=loopback address=127.0.0.1:\d+ what=reload target=configuration outcome="failed: `)
+	s.says(`msg=audit operator=loopback address=127.0.0.1:\d+ action=reload target=configuration outcome="failed: `)
 	if got := <-answered; got != http.StatusUnprocessableEntity {
 		t.Errorf("answered %d", got)
 	}
 	s.drain()
-	if _, body := get(t, base+"/api/v1/audit"); strings.Count(body, `"what": "reload"`) != 4 {
+	if _, body := get(t, base+"/api/v1/audit"); strings.Count(body, `"action": "reload"`) != 4 {
 		t.Errorf("%s", body)
 	}
 }

@@ -13,27 +13,24 @@ import (
 	"github.com/weirgate/weir/internal/credential"
 )
 
-// Access says who is let in, and by which names. With neither token nor certificates
-// nobody is asked who they are: that is for a listener on loopback only.
+// Access configures authentication. With neither a token nor authorities every request is accepted, which is only safe on a
+// loopback listener.
 type Access struct {
-	// Token lets in who shows it as a bearer token.
+	// Token is accepted as a bearer token.
 	Token credential.Secret
-	// Authorities lets in who has shown a certificate that one of those that it returns
-	// vouches for, with or without the token; nil lets in nobody so. It is asked for
-	// every request: a connection lasts longer than a configuration, and than what was
-	// true when it began.
+	// Authorities returns the CAs whose client certificates are accepted instead of the token; nil accepts none. It is
+	// called for every request, because a connection can outlast a configuration.
 	Authorities func() *x509.CertPool
-	// Hosts are names of the listener, beside localhost and any address.
+	// Hosts are allowed Host headers, besides localhost and IP addresses.
 	Hosts []string
 }
 
-// Guarded reports whether anything is asked of who comes.
+// Guarded reports whether requests must authenticate.
 func (a Access) Guarded() bool { return a.Token != "" || a.Authorities != nil }
 
-// called reports whether the listener answers to the Host of a request. An address
-// is no danger: a browser that sends one was told it by its user, or by a page whose
-// origin is another, which is refused as such. A name leads where its owner says.
-func (a Access) called(host string) bool {
+// allowsHost reports whether a Host header is allowed. An IP address is safe: it was entered by the user, or it is
+// cross-origin. Any other name could point here by DNS rebinding.
+func (a Access) allowsHost(host string) bool {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {
 		name = host
@@ -42,62 +39,59 @@ func (a Access) called(host string) bool {
 	if _, err := netip.ParseAddr(name); err == nil {
 		return true
 	}
-	same := func(own string) bool { return strings.EqualFold(own, name) }
+	same := func(allowed string) bool { return strings.EqualFold(allowed, name) }
 	return same("localhost") || slices.ContainsFunc(a.Hosts, same)
 }
 
-// guard is who is let in, and the browsers that were.
+// guard authenticates requests by token, certificate or session.
 type guard struct {
 	Access
 	sessions sessions
 }
 
-// who names the operator behind a request; not ok if it has shown nothing that lets
-// it in.
-func (g *guard) who(r *http.Request) (name string, ok bool) {
-	if name, ok = g.Access.who(r); ok || g.Token == "" {
+// authenticate returns the name of the operator, and false if the request is not authenticated.
+func (g *guard) authenticate(r *http.Request) (name string, ok bool) {
+	if name, ok = g.Access.authenticate(r); ok || g.Token == "" {
 		return name, ok
 	}
-	return "session", g.sessions.lasts(sessionOf(r), time.Now())
+	return "session", g.sessions.isValid(sessionOf(r), time.Now())
 }
 
-// who is that of guard without sessions.
-func (a Access) who(r *http.Request) (name string, ok bool) {
+// authenticate is like that of guard, without sessions.
+func (a Access) authenticate(r *http.Request) (name string, ok bool) {
 	if !a.Guarded() {
 		return "loopback", true
 	}
-	if a.Authorities != nil && vouched(r.TLS, a.Authorities()) {
+	if a.Authorities != nil && verified(r.TLS, a.Authorities()) {
 		return "certificate " + r.TLS.PeerCertificates[0].Subject.String(), true
 	}
-	scheme, shown, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if a.Token != "" && strings.EqualFold(scheme, "Bearer") && a.Token.Equal(credential.Secret(shown)) {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if a.Token != "" && strings.EqualFold(scheme, "Bearer") && a.Token.Equal(credential.Secret(token)) {
 		return "token", true
 	}
 	return "", false
 }
 
-// vouched reports whether the certificate of a connection is one by which the
-// authorities let a client in, now.
-func vouched(state *tls.ConnectionState, authorities *x509.CertPool) bool {
+// verified reports whether the client certificate of a connection is valid now.
+func verified(state *tls.ConnectionState, authorities *x509.CertPool) bool {
 	if state == nil || !state.HandshakeComplete || len(state.PeerCertificates) == 0 || authorities == nil {
-		return false // without a pool the system's authorities would vouch
+		return false // a nil pool would mean the CAs of the system
 	}
-	between := x509.NewCertPool()
+	intermediates := x509.NewCertPool()
 	for _, c := range state.PeerCertificates[1:] {
-		between.AddCert(c)
+		intermediates.AddCert(c)
 	}
 	_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{
-		Roots: authorities, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		Roots: authorities, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 	return err == nil
 }
 
-// operator is the key of the operator's name in a request's context.
-type operator struct{}
+// operatorKey is the context key of the operator's name.
+type operatorKey struct{}
 
-// harden sets what every answer says to browsers: run nothing, show it in no frame,
-// guess no type, keep nothing, tell nobody.
-func harden(h http.Header) {
+// setSecurityHeaders forbids browsers to run scripts, to frame, sniff or store the response, and to send a referrer.
+func setSecurityHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("X-Content-Type-Options", "nosniff")

@@ -146,13 +146,13 @@ func TestChangesLeaveATrail(t *testing.T) {
 	asked(h, http.MethodPost, "http://localhost/api/v1/cache/purge", nil) // nobody: nothing is changed
 	got := fmt.Sprint(len(s.Trail.Last()))
 	for _, c := range s.Trail.Last() {
-		got += fmt.Sprintf("\n%s|%s|%s|%s|%s|%v", c.Who, c.Address, c.What, c.Target, c.Outcome, c.Time.IsZero())
+		got += fmt.Sprintf("\n%s|%s|%s|%s|%s|%v", c.Operator, c.Address, c.Action, c.Target, c.Outcome, c.Time.IsZero())
 	}
 	want := "2\ncertificate CN=ops\nlevel=ERROR|192.0.2.1:1234|purge|op:x|4 entries|false\ntoken|192.0.2.1:1234|reload|configuration|failed: weir.yaml:1:1: no|false"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if lines := strings.Split(strings.TrimSpace(log.String()), "\n"); len(lines) != 2 || !strings.Contains(lines[0], `msg=audit who=token address=192.0.2.1:1234 what=reload target=configuration outcome="failed: weir.yaml:1:1: no"`) {
+	if lines := strings.Split(strings.TrimSpace(log.String()), "\n"); len(lines) != 2 || !strings.Contains(lines[0], `msg=audit operator=token address=192.0.2.1:1234 action=reload target=configuration outcome="failed: weir.yaml:1:1: no"`) {
 		t.Errorf("%s", log.String())
 	}
 }
@@ -160,10 +160,10 @@ func TestChangesLeaveATrail(t *testing.T) {
 func TestTheTrailIsBounded(t *testing.T) {
 	trail := NewTrail(slog.New(slog.DiscardHandler))
 	for i := range maxChanges + 10 {
-		trail.Record(Change{What: fmt.Sprint(i), Target: strings.Repeat("x", 2*maxText)})
+		trail.Record(Change{Action: fmt.Sprint(i), Target: strings.Repeat("x", 2*maxText)})
 	}
 	last := trail.Last()
-	if len(last) != maxChanges || last[0].What != fmt.Sprint(maxChanges+9) || last[maxChanges-1].What != "10" || len(last[0].Target) != maxText {
-		t.Errorf("%d, from %s to %s, %d bytes", len(last), last[0].What, last[len(last)-1].What, len(last[0].Target))
+	if len(last) != maxChanges || last[0].Action != fmt.Sprint(maxChanges+9) || last[maxChanges-1].Action != "10" || len(last[0].Target) != maxText {
+		t.Errorf("%d, from %s to %s, %d bytes", len(last), last[0].Action, last[len(last)-1].Action, len(last[0].Target))
 	}
 }

@@ -11,28 +11,27 @@ import (
 	"github.com/weirgate/weir/internal/history"
 )
 
-// How often a watcher hears that the connection stands, and how long it may take to take
-// in what it is told.
 const (
-	heartbeat       = 15 * time.Second
-	watcherPatience = 10 * time.Second
+	// heartbeatInterval is the interval of comments that keep the connection alive.
+	heartbeatInterval = 15 * time.Second
+	// eventWriteTimeout is the time in which a watcher must read an event.
+	eventWriteTimeout = 10 * time.Second
+	// maxLines bounds the accounts of one request for lines.
+	maxLines = 100
 )
 
-// maxLines bounds of how many accounts one request gets the lines.
-const maxLines = 100
-
-// events tells what happens as server-sent events (HTML Living Standard, section 9.2),
-// until the client leaves, may know it no longer, or the gateway is shut down.
+// events streams server-sent events (HTML Living Standard section 9.2) until the client disconnects, its session ends or
+// the gateway shuts down.
 func (g *guard) events(s Sources, w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	if r.Method == http.MethodHead {
 		return
 	}
 	q := r.URL.Query()
-	want := history.WatchOptions{Event: q.Get("only")}
-	want.MaxPerSecond, _ = strconv.Atoi(q.Get("most"))
-	want.After, _ = strconv.ParseUint(r.Header.Get("Last-Event-ID"), 10, 64) // what is no ID is none
-	watcher, err := s.History.Watch(want)
+	options := history.WatchOptions{Event: q.Get("only")}
+	options.MaxPerSecond, _ = strconv.Atoi(q.Get("most"))
+	options.After, _ = strconv.ParseUint(r.Header.Get("Last-Event-ID"), 10, 64) // an invalid ID counts as none
+	watcher, err := s.History.Watch(options)
 	switch {
 	case errors.Is(err, history.ErrTooMany):
 		w.Header().Set("Retry-After", "10")
@@ -44,10 +43,10 @@ func (g *guard) events(s Sources, w http.ResponseWriter, r *http.Request) {
 	}
 	defer watcher.Close()
 	stream := http.NewResponseController(w)
-	ticker := time.NewTicker(heartbeat)
+	ticker := time.NewTicker(heartbeatInterval)
 	defer ticker.Stop()
 	for text := []byte("retry: 1000\n\n"); ; {
-		_ = stream.SetWriteDeadline(time.Now().Add(watcherPatience))
+		_ = stream.SetWriteDeadline(time.Now().Add(eventWriteTimeout))
 		if _, err := w.Write(text); err != nil {
 			return
 		}
@@ -58,23 +57,23 @@ func (g *guard) events(s Sources, w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 			return
 		case <-ticker.C:
-			if _, ok := g.who(r); !ok {
-				return // its session has ended
+			if _, ok := g.authenticate(r); !ok {
+				return // the session has ended
 			}
 			text = []byte(":\n\n")
 		case e, ok := <-watcher.Events():
 			if !ok {
 				return
 			}
-			if text, err = written(e); err != nil {
+			if text, err = encodeEvent(e); err != nil {
 				return
 			}
 		}
 	}
 }
 
-// written is an event as it is sent; JSON has no line break that is not escaped.
-func written(e history.Event) ([]byte, error) {
+// encodeEvent returns the text of an event. JSON escapes line breaks, so data is one line.
+func encodeEvent(e history.Event) ([]byte, error) {
 	data, err := json.Marshal(e.Data)
 	if err != nil {
 		return nil, err
@@ -82,18 +81,18 @@ func written(e history.Event) ([]byte, error) {
 	return fmt.Appendf(nil, "event: %s\nid: %d\ndata: %s\n\n", e.Name, e.ID, data), nil
 }
 
-// series answers with the last hour, or with what budgets of accounts had left in it.
+// series responds with the last hour, or with the budgets of accounts over the last hour.
 func (s Sources) series(w http.ResponseWriter, r *http.Request) {
 	accounts := r.URL.Query()["account"]
 	if len(accounts) > maxLines {
-		fail(w, http.StatusBadRequest, fmt.Errorf("account: %d are too many: at most %d", len(accounts), maxLines))
+		fail(w, http.StatusBadRequest, fmt.Errorf("account: %d names given; send at most %d", len(accounts), maxLines))
 		return
 	}
 	if len(accounts) > 0 {
-		tell(w, s.History.Lines(accounts))
+		writeCompact(w, s.History.Lines(accounts))
 		return
 	}
-	tell(w, struct {
+	writeCompact(w, struct {
 		history.Series
 		history.Costs
 	}{s.History.Series(), s.History.Costs()})

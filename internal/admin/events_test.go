@@ -107,7 +107,7 @@ func TestWhoDoesNotReadIsCutOff(t *testing.T) {
 		s := watched(t, h, Access{}, "?only=request")
 		s.says()
 		observe(h, strings.Repeat("x", 64<<10), "") // more than is read ahead
-		time.Sleep(watcherPatience + time.Second)
+		time.Sleep(eventWriteTimeout + time.Second)
 		synctest.Wait()
 		if n := h.Watchers(); n != 0 {
 			t.Errorf("%d watch", n)
@@ -154,7 +154,7 @@ func TestAWatchEndsWithItsSession(t *testing.T) {
 		default:
 		}
 		b.asks("POST", "/api/v1/logout", "")
-		time.Sleep(heartbeat + time.Second)
+		time.Sleep(heartbeatInterval + time.Second)
 		select {
 		case status := <-ended:
 			if status != 200 {
@@ -183,7 +183,7 @@ func TestWatchersAreRefusedAsTheRestIs(t *testing.T) {
 			break
 		}
 	}
-	if w := asked(pages, "GET", "http://localhost/api/v1/events", withToken); w.Code != 503 || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), "as many watch as may") {
+	if w := asked(pages, "GET", "http://localhost/api/v1/events", withToken); w.Code != 503 || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), "too many watchers") {
 		t.Errorf("one too many: %d %s", w.Code, w.Body)
 	}
 	h.Close()

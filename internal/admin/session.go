@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -15,81 +16,77 @@ import (
 	"github.com/weirgate/weir/internal/credential"
 )
 
-// Bounds of what a browser is lent in the place of the token: how many sessions there
-// are, how long one lasts, how often an address may try to get one.
 const (
-	maxSessions   = 100
-	sessionTime   = 12 * time.Hour
+	maxSessions     = 100
+	sessionLifetime = 12 * time.Hour
+	// An address may attempt loginBurst logins at once, and one more per loginInterval.
 	loginBurst    = 5
-	loginEvery    = 2 * time.Second
+	loginInterval = 2 * time.Second
 	maxLoginHosts = 1000
 )
 
-// sessions are those of browsers whose user has shown the token. Its zero value has none.
-// It keeps hashes: what it holds lets nobody in.
+// sessions holds the browser sessions. Its zero value is empty. It stores hashes, from which no cookie can be made.
 type sessions struct {
-	mu    sync.Mutex
-	ends  map[[sha256.Size]byte]time.Time
-	tries map[string]*rate.Limiter // by address
+	mu       sync.Mutex
+	expiry   map[[sha256.Size]byte]time.Time
+	attempts map[string]*rate.Limiter // by address
 }
 
-// begin returns the name of a new session. Of too many the one that ends first gives way.
-func (s *sessions) begin(now time.Time) credential.Secret {
+// start returns the identifier of a new session. If there are too many it ends the one that expires first.
+func (s *sessions) start(now time.Time) credential.Secret {
 	id := rand.Text()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ends == nil {
-		s.ends = map[[sha256.Size]byte]time.Time{}
+	if s.expiry == nil {
+		s.expiry = map[[sha256.Size]byte]time.Time{}
 	}
 	var first [sha256.Size]byte
-	for name, end := range s.ends {
+	for hash, end := range s.expiry {
 		if now.After(end) {
-			delete(s.ends, name)
-		} else if at, ok := s.ends[first]; !ok || end.Before(at) {
-			first = name
+			delete(s.expiry, hash)
+		} else if at, ok := s.expiry[first]; !ok || end.Before(at) {
+			first = hash
 		}
 	}
-	if len(s.ends) >= maxSessions {
-		delete(s.ends, first)
+	if len(s.expiry) >= maxSessions {
+		delete(s.expiry, first)
 	}
-	s.ends[sha256.Sum256([]byte(id))] = now.Add(sessionTime)
+	s.expiry[sha256.Sum256([]byte(id))] = now.Add(sessionLifetime)
 	return credential.Secret(id)
 }
 
-// lasts reports whether a session is one, and has not ended. What is compared is a hash:
-// the time it takes tells nothing of the names there are.
-func (s *sessions) lasts(id credential.Secret, now time.Time) bool {
+// isValid reports whether a session exists and has not expired. It looks up a hash, so its timing reveals no identifier.
+func (s *sessions) isValid(id credential.Secret, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	end, ok := s.ends[sha256.Sum256([]byte(id.Reveal()))]
+	end, ok := s.expiry[sha256.Sum256([]byte(id.Reveal()))]
 	return ok && now.Before(end)
 }
 
 func (s *sessions) end(id credential.Secret) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.ends, sha256.Sum256([]byte(id.Reveal())))
+	delete(s.expiry, sha256.Sum256([]byte(id.Reveal())))
 }
 
-// mayTry reports whether an address may show a token now.
-func (s *sessions) mayTry(address string, now time.Time) bool {
+// allowAttempt reports whether an address may attempt a login now.
+func (s *sessions) allowAttempt(address string, now time.Time) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		host = address
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.tries == nil || len(s.tries) >= maxLoginHosts {
-		s.tries = map[string]*rate.Limiter{}
+	if s.attempts == nil || len(s.attempts) >= maxLoginHosts {
+		s.attempts = map[string]*rate.Limiter{}
 	}
-	if s.tries[host] == nil {
-		s.tries[host] = rate.NewLimiter(rate.Every(loginEvery), loginBurst)
+	if s.attempts[host] == nil {
+		s.attempts[host] = rate.NewLimiter(rate.Every(loginInterval), loginBurst)
 	}
-	return s.tries[host].AllowN(now, 1)
+	return s.attempts[host].AllowN(now, 1)
 }
 
-// cookieName is that of the session's cookie. Under TLS browsers take it from this host
-// alone, and send it nowhere else (RFC 6265bis, the prefix __Host-).
+// cookieName returns the name of the session cookie. With TLS its prefix binds the cookie to this host (RFC 6265bis).
 func cookieName(r *http.Request) string {
 	if r.TLS != nil {
 		return "__Host-weir-session"
@@ -97,7 +94,7 @@ func cookieName(r *http.Request) string {
 	return "weir-session"
 }
 
-// sessionOf is the session that a request shows; empty where it shows none.
+// sessionOf returns the session cookie of a request, or an empty secret.
 func sessionOf(r *http.Request) credential.Secret {
 	c, err := r.Cookie(cookieName(r))
 	if err != nil {
@@ -106,43 +103,42 @@ func sessionOf(r *http.Request) credential.Secret {
 	return credential.Secret(c.Value)
 }
 
-// lend sets the session's cookie for so many seconds; a negative number takes it away. No
-// script reads it, and no other site's page sends it.
-func lend(w http.ResponseWriter, r *http.Request, id credential.Secret, seconds int) {
+// setCookie sets the session cookie for some seconds; a negative number deletes it. Scripts cannot read the cookie, and other
+// sites cannot send it.
+func setCookie(w http.ResponseWriter, r *http.Request, id credential.Secret, seconds int) {
 	http.SetCookie(w, &http.Cookie{
 		Name: cookieName(r), Value: id.Reveal(), Path: "/", MaxAge: seconds, HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode,
 	})
 }
 
-// login lends a session to who shows the token. It is always a new one, whatever session
-// the request shows: nobody is logged in with a name that another has chosen.
+// login starts a session for a request with the token. The identifier is always new, which prevents session fixation.
 func (g *guard) login(w http.ResponseWriter, r *http.Request) {
 	if g.Token == "" {
-		fail(w, http.StatusNotFound, fmt.Errorf("no token is asked for here"))
+		fail(w, http.StatusNotFound, errors.New("login not available: admin.token is not configured"))
 		return
 	}
-	if !g.sessions.mayTry(r.RemoteAddr, time.Now()) {
-		w.Header().Set("Retry-After", fmt.Sprint(int(loginEvery/time.Second)))
-		fail(w, http.StatusTooManyRequests, fmt.Errorf("too many attempts: try again in %s", loginEvery))
+	if !g.sessions.allowAttempt(r.RemoteAddr, time.Now()) {
+		w.Header().Set("Retry-After", fmt.Sprint(int(loginInterval/time.Second)))
+		fail(w, http.StatusTooManyRequests, fmt.Errorf("too many login attempts; retry in %s", loginInterval))
 		return
 	}
-	var shown struct{ Token string }
-	if err := json.NewDecoder(r.Body).Decode(&shown); err != nil {
-		fail(w, http.StatusBadRequest, fmt.Errorf(`write {"token": TOKEN}: %w`, err))
+	var body struct{ Token string }
+	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+		fail(w, http.StatusBadRequest, fmt.Errorf(`invalid login; send {"token": TOKEN}: %w`, err))
 		return
 	}
-	if !g.Token.Equal(credential.Secret(shown.Token)) {
-		fail(w, http.StatusUnauthorized, fmt.Errorf("this is not the admin token"))
+	if !g.Token.Equal(credential.Secret(body.Token)) {
+		fail(w, http.StatusUnauthorized, errors.New("wrong admin token"))
 		return
 	}
 	g.sessions.end(sessionOf(r))
-	lend(w, r, g.sessions.begin(time.Now()), int(sessionTime/time.Second))
-	show(w, map[string]any{"until": time.Now().Add(sessionTime).UTC()})
+	setCookie(w, r, g.sessions.start(time.Now()), int(sessionLifetime/time.Second))
+	writeIndented(w, map[string]any{"until": time.Now().Add(sessionLifetime).UTC()})
 }
 
-// logout ends the session that the request shows.
+// logout ends the session of the request.
 func (g *guard) logout(w http.ResponseWriter, r *http.Request) {
 	g.sessions.end(sessionOf(r))
-	lend(w, r, "", -1)
-	show(w, map[string]any{"ended": true})
+	setCookie(w, r, "", -1)
+	writeIndented(w, map[string]any{"ended": true})
 }

@@ -81,7 +81,7 @@ func TestALoginLendsASession(t *testing.T) {
 		if w.Code != 200 || w.Header().Get("Content-Type") != "text/html; charset=utf-8" || !strings.Contains(w.Header().Get("Content-Security-Policy"), "script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:") {
 			t.Errorf("the dashboard: %d %v", w.Code, w.Header())
 		}
-		time.Sleep(sessionTime - time.Second)
+		time.Sleep(sessionLifetime - time.Second)
 		b.wants("just before its end", b.asks("GET", "/api/v1/config", ""), 200)
 		time.Sleep(time.Second)
 		b.wants("at its end", b.asks("GET", "/api/v1/config", ""), 401)
@@ -101,7 +101,7 @@ func TestASessionChangesThingsAndIsOnTheRecord(t *testing.T) {
 	b := newBrowser(t, Handler(Access{Token: "sesame"}, s))
 	b.asks("POST", "/api/v1/login", `{"token":"sesame"}`)
 	b.wants("its own page", b.asks("POST", "/api/v1/reload", "", "Origin", "http://localhost"), 200)
-	if last := s.Trail.Last(); len(last) != 1 || last[0].Who != "session" {
+	if last := s.Trail.Last(); len(last) != 1 || last[0].Operator != "session" {
 		t.Errorf("%+v", last)
 	}
 	b.wants("another site's page", b.asks("POST", "/api/v1/reload", "", "Origin", "http://evil.test", "Sec-Fetch-Site", "cross-site"), 403)
@@ -176,7 +176,7 @@ func TestAttack57LoginTakesItsTime(t *testing.T) {
 			t.Errorf("from another address: %d", status)
 		}
 		b.address = "192.0.2.1:1"
-		time.Sleep(loginEvery)
+		time.Sleep(loginInterval)
 		if status := tries("sesame"); status != 200 {
 			t.Errorf("later: %d", status)
 		}
@@ -189,25 +189,25 @@ func TestAttack57LoginTakesItsTime(t *testing.T) {
 func TestSessionsAreBounded(t *testing.T) {
 	var s sessions
 	now := time.Now()
-	first := s.begin(now)
+	first := s.start(now)
 	for i := range maxSessions {
-		if !s.lasts(first, now) {
+		if !s.isValid(first, now) {
 			t.Fatalf("the first has ended after %d", i)
 		}
-		s.begin(now.Add(time.Duration(i+1) * time.Millisecond))
+		s.start(now.Add(time.Duration(i+1) * time.Millisecond))
 	}
-	if s.lasts(first, now) || len(s.ends) != maxSessions {
-		t.Errorf("%d sessions", len(s.ends))
+	if s.isValid(first, now) || len(s.expiry) != maxSessions {
+		t.Errorf("%d sessions", len(s.expiry))
 	}
-	s.begin(now.Add(2 * sessionTime))
-	if len(s.ends) != 1 {
-		t.Errorf("%d sessions when all have ended", len(s.ends))
+	s.start(now.Add(2 * sessionLifetime))
+	if len(s.expiry) != 1 {
+		t.Errorf("%d sessions when all have ended", len(s.expiry))
 	}
 	for i := range 3 * maxLoginHosts {
-		s.mayTry(strings.Repeat("x", i%1000+1)+":"+string(rune('a'+i%26)), now)
-		s.mayTry("no port "+strings.Repeat("y", i), now)
+		s.allowAttempt(strings.Repeat("x", i%1000+1)+":"+string(rune('a'+i%26)), now)
+		s.allowAttempt("no port "+strings.Repeat("y", i), now)
 	}
-	if len(s.tries) > maxLoginHosts {
-		t.Errorf("%d addresses", len(s.tries))
+	if len(s.attempts) > maxLoginHosts {
+		t.Errorf("%d addresses", len(s.attempts))
 	}
 }

@@ -8,54 +8,51 @@ import (
 	"time"
 )
 
-// Change is what somebody has changed, or tried to. It holds no secret.
+// Change is an attempt of an operator to change the gateway. It holds no secret.
 type Change struct {
 	Time time.Time `json:"time"`
-	// Who is "token", "certificate SUBJECT", "loopback" (anyone on this machine), or
-	// what caused a reload: "signal", "file".
-	Who string `json:"who"`
-	// Address is where the request came from; empty for a signal or a file.
+	// Operator is "token", "session", "certificate SUBJECT", "loopback" (any process of this machine), or the cause of a
+	// reload: "signal" or "file".
+	Operator string `json:"operator"`
+	// Address is the client address; it is empty for a signal or a file.
 	Address string `json:"address,omitempty"`
-	What    string `json:"what"` // reload, purge, hard purge
+	Action  string `json:"action"` // reload, purge, hard purge
 	Target  string `json:"target"`
-	// Outcome is what came of it, or "failed: " and why.
+	// Outcome is the result, or "failed: " with the error.
 	Outcome string `json:"outcome"`
 }
 
-// Bounds of what is remembered: changes, and bytes of each text in one.
 const (
 	maxChanges = 200
-	maxText    = 500
+	maxText    = 500 // bytes of one field
 )
 
-// Trail writes each change to a log, as a line with the message "audit", and
-// remembers the last 200. It is safe for concurrent use. What is older is in the log
-// alone.
+// Trail logs each change with the message "audit" and remembers the last 200. It is safe for concurrent use.
 type Trail struct {
 	log *slog.Logger
 
 	mu   sync.Mutex
-	last []Change // the oldest first; guarded by mu
+	last []Change // oldest first
 }
 
-// NewTrail returns a trail that writes to log.
+// NewTrail returns a trail that logs to log.
 func NewTrail(log *slog.Logger) *Trail { return &Trail{log: log} }
 
-// Outcome is a change's outcome: what went well, or why it did not.
-func Outcome(err error, well string) string {
+// Outcome returns the outcome of a change: success, or the text of the error.
+func Outcome(err error, success string) string {
 	if err != nil {
 		return "failed: " + err.Error()
 	}
-	return well
+	return success
 }
 
-// Record writes and remembers a change, and gives it the time.
+// Record logs and remembers a change, with the current time.
 func (t *Trail) Record(c Change) {
 	c.Time = time.Now().UTC()
-	for _, s := range []*string{&c.Who, &c.Target, &c.Outcome} {
+	for _, s := range []*string{&c.Operator, &c.Target, &c.Outcome} {
 		*s = (*s)[:min(len(*s), maxText)]
 	}
-	t.log.Info("audit", "who", c.Who, "address", c.Address, "what", c.What, "target", c.Target, "outcome", c.Outcome)
+	t.log.Info("audit", "operator", c.Operator, "address", c.Address, "action", c.Action, "target", c.Target, "outcome", c.Outcome)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.last = append(t.last, c); len(t.last) > maxChanges {
@@ -63,13 +60,13 @@ func (t *Trail) Record(c Change) {
 	}
 }
 
-// record is Record of what a request asks for.
-func (t *Trail) record(r *http.Request, what, target, outcome string) {
-	who, _ := r.Context().Value(operator{}).(string)
-	t.Record(Change{Who: who, Address: r.RemoteAddr, What: what, Target: target, Outcome: outcome})
+// record records a change by a request.
+func (t *Trail) record(r *http.Request, action, target, outcome string) {
+	operator, _ := r.Context().Value(operatorKey{}).(string)
+	t.Record(Change{Operator: operator, Address: r.RemoteAddr, Action: action, Target: target, Outcome: outcome})
 }
 
-// Last returns the changes that are remembered, the newest first.
+// Last returns the remembered changes, newest first.
 func (t *Trail) Last() []Change {
 	t.mu.Lock()
 	defer t.mu.Unlock()

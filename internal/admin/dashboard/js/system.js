@@ -48,7 +48,7 @@ function drawAudit() {
     place.replaceChildren(empty("Nobody has purged or reloaded anything since the start."));
     return;
   }
-  const rows = audit.map((c) => [date(c.time), name(c.who), name(c.what, "strong"), name(c.target), name(c.outcome, c.outcome.startsWith("failed") ? "bad-text" : "")]);
+  const rows = audit.map((c) => [date(c.time), name(c.operator), name(c.action, "strong"), name(c.target), name(c.outcome, c.outcome.startsWith("failed") ? "bad-text" : "")]);
   place.replaceChildren(table([{ name: "When" }, { name: "Who" }, { name: "What" }, { name: "Target" }, { name: "Outcome" }], rows, { class: "grid audit" }));
 }
 
