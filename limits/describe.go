@@ -11,20 +11,17 @@ import (
 
 // budget is what x-ratelimit headers tell: requests in flight are not counted
 // yet, as upstream would not have counted them. Search shows the tighter of
-// its two windows. What it tells holds until then if no step is made before; what is
-// not told for now alone.
-func (a *account) budget(resource string, r *Rules, now int64) (b Budget, until int64) {
+// its two windows.
+func (a *account) budget(resource string, r *Rules, now int64) Budget {
 	w := a.knownWindow(resource)
 	if w == nil {
 		w = newWindow(resource, r.For(a.kind, resource))
 	}
 	w.roll(now)
-	b = Budget{Resource: resource, Limit: int(w.limit), Held: int(w.inFlight), Window: time.Duration(w.length) * time.Microsecond}
+	b := Budget{Resource: resource, Limit: int(w.limit), Held: int(w.inFlight), Window: time.Duration(w.length) * time.Microsecond}
 	reset := now + w.length
-	until = w.ghosts.changes()
 	var used int64
 	for _, f := range w.told {
-		until = min(until, f.reopens())
 		if b.Limit = int(f.limit); f.used >= used {
 			used, reset = f.used, f.shown()
 		}
@@ -32,7 +29,6 @@ func (a *account) budget(resource string, r *Rules, now int64) (b Budget, until 
 	used += w.ghosts.total
 	if l := a.knownLog(logKey{Primary, resource}); l != nil {
 		l.roll(now)
-		until = min(until, l.changes())
 		if l.total > used {
 			used, reset = l.total, l.entries[0].last+l.window
 		}
@@ -40,10 +36,7 @@ func (a *account) budget(resource string, r *Rules, now int64) (b Budget, until 
 	b.Used = min(int(used), b.Limit)
 	b.Remaining = b.Limit - b.Used
 	b.Reset = time.UnixMicro(reset)
-	if reset == now+w.length {
-		until = now // it ends later by the moment
-	}
-	return b, until
+	return b
 }
 
 // shown is the reset for people and clients: as the upstream told it, unless
@@ -66,8 +59,7 @@ func (a *account) describe(r *Rules, now int64) Account {
 	}
 	for _, resource := range policy.Resources() {
 		if a.knownWindow(resource) != nil {
-			b, _ := a.budget(resource, r, now)
-			d.Budgets = append(d.Budgets, b)
+			d.Budgets = append(d.Budgets, a.budget(resource, r, now))
 		}
 	}
 	shown := len(d.Budgets)

@@ -1,7 +1,5 @@
 package limits
 
-import "math"
-
 // Times within an account are microseconds since 1970, as in Redis, so that
 // both ledgers do the same arithmetic.
 
@@ -80,14 +78,6 @@ func (l *spendLog) spend(at, cost int64) {
 	}
 	l.entries = append(l.entries, entry{at, cost})
 	l.first = at
-}
-
-// changes is when the next of the spent tokens return.
-func (l *spendLog) changes() int64 {
-	if len(l.entries) == 0 {
-		return math.MaxInt64
-	}
-	return l.entries[0].last + l.window
 }
 
 // idle reports whether nothing of the log is left.

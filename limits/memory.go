@@ -3,6 +3,7 @@ package limits
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -22,7 +23,7 @@ const sweepEvery = 1024
 type Memory struct {
 	mu       sync.Mutex // guards what follows
 	rules    Rules
-	accounts *table
+	accounts map[string]*account
 	added    int // accounts since the last sweep
 	// begun is when the ledger began to count; cold, whether what was spent
 	// before is unknown.
@@ -32,7 +33,7 @@ type Memory struct {
 
 // NewMemory returns an empty ledger.
 func NewMemory(rules Rules) *Memory {
-	return &Memory{rules: rules, accounts: newTable(), begun: time.Now(), cold: true}
+	return &Memory{rules: rules, accounts: map[string]*account{}, begun: time.Now(), cold: true}
 }
 
 // Configure replaces the rules. What is known of windows that have begun stays.
@@ -40,9 +41,6 @@ func (m *Memory) Configure(rules Rules) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.rules = rules
-	for p := range m.accounts.all() {
-		p.step() // what is shown may be of the rules
-	}
 }
 
 // now is the ledger's clock: the wall clock at its beginning, going on without
@@ -78,8 +76,8 @@ func (m *Memory) Settle(_ context.Context, permit Permit, outcome Outcome) error
 func (m *Memory) Release(_ context.Context, permit Permit, aborted bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if p := m.accounts.find(permit.Account); p.account != nil {
-		p.step().release(permit.ID, aborted, m.now())
+	if a := m.accounts[permit.Account]; a != nil {
+		a.release(permit.ID, aborted, m.now())
 	}
 	return nil
 }
@@ -100,19 +98,11 @@ func (m *Memory) Renew(_ context.Context, flights []OpenPermit) error {
 func (m *Memory) Budget(_ context.Context, name string, kind policy.CallerKind, resource string) (Budget, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := m.now()
-	p := m.accounts.find(name)
-	if p.account == nil {
-		b, _ := newAccount(name, kind).budget(resource, &m.rules, now)
-		return b, nil
+	a := m.accounts[name]
+	if a == nil {
+		a = newAccount(name, kind)
 	}
-	b, ok := m.accounts.shown(p, resource, now)
-	if !ok {
-		var until int64
-		b, until = p.account.budget(resource, &m.rules, now)
-		m.accounts.show(p, b, until)
-	}
-	return b, nil
+	return a.budget(resource, &m.rules, m.now()), nil
 }
 
 // Accounts implements [Ledger], ordered by name. It never fails.
@@ -120,27 +110,27 @@ func (m *Memory) Accounts(_ context.Context, most int) ([]Account, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
-	known := slices.Collect(m.accounts.all())
+	known := slices.Collect(maps.Values(m.accounts))
 	if len(known) > most { // those that were heard of last
-		slices.SortFunc(known, func(p, q *place) int { return cmp.Compare(q.account.last, p.account.last) })
+		slices.SortFunc(known, func(a, b *account) int { return cmp.Compare(b.last, a.last) })
 		known = known[:most]
 	}
-	slices.SortFunc(known, func(p, q *place) int { return cmp.Compare(p.account.name, q.account.name) })
+	slices.SortFunc(known, func(a, b *account) int { return cmp.Compare(a.name, b.name) })
 	list := make([]Account, 0, len(known))
-	for _, p := range known {
-		list = append(list, p.step().describe(&m.rules, now))
+	for _, a := range known {
+		list = append(list, a.describe(&m.rules, now))
 	}
 	return list, nil
 }
 
 // account is one that is about to make a step.
 func (m *Memory) account(name string, kind policy.CallerKind, now int64) *account {
-	if p := m.accounts.find(name); p.account != nil {
-		return p.step()
+	if a := m.accounts[name]; a != nil {
+		return a
 	}
 	m.sweep(now)
 	a := newAccount(name, kind)
-	m.accounts.add(a)
+	m.accounts[name] = a
 	return a
 }
 
@@ -150,7 +140,7 @@ func (m *Memory) sweep(now int64) {
 		return
 	}
 	m.added = 0
-	m.accounts.forget(func(a *account) bool { return a.idle(now) })
+	maps.DeleteFunc(m.accounts, func(_ string, a *account) bool { return a.idle(now) })
 }
 
 // rampSteps is in how many steps a ramp lets the budgets return.

@@ -70,8 +70,7 @@ func (m *Memory) Save(w io.Writer) error {
 	defer m.mu.Unlock()
 	now := m.now()
 	s := snapshot{Version: snapshotVersion, Taken: time.UnixMicro(now)}
-	for p := range m.accounts.all() {
-		a := p.step()
+	for _, a := range m.accounts {
 		now := a.advance(now)
 		for _, l := range a.leases {
 			l.expiry = now
@@ -129,9 +128,9 @@ func (m *Memory) Load(r io.Reader) error {
 	if s.Taken.UnixMicro() > m.now()+margin {
 		return fmt.Errorf("the saved ledger cannot be used: %w", errFuture)
 	}
-	accounts := newTable()
+	accounts := map[string]*account{}
 	for _, saved := range s.Accounts {
-		accounts.add(saved.load(&m.rules))
+		accounts[saved.Name] = saved.load(&m.rules)
 	}
 	m.accounts, m.cold = accounts, false
 	return nil
