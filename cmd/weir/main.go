@@ -54,6 +54,7 @@ type commands struct {
 
 	Completion completionCommand `cmd:"" help:"Print what bash, zsh or fish needs to complete the command line."`
 	Man        manCommand        `cmd:"" help:"Print the manual page."`
+	Complete   completeCommand   `cmd:"" name:"__complete" hidden:"" passthrough:""`
 
 	PrintVersion kong.VersionFlag `name:"version" help:"Print the version."`
 }
