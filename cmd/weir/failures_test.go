@@ -220,7 +220,7 @@ func TestAReplicaIsPaused(t *testing.T) {
 	clients.Wait()
 	redistest.Eventually(t, "all permits have come back", func(ctx context.Context) bool { // those of lost answers when their leases end
 		pass(ctx, time.Second)
-		l, err := (&adminListener{http.DefaultTransport, "http://" + f.replicas[1].admin, ""}).accounts(ctx)
+		l, err := (&adminClient{http.DefaultTransport, "http://" + f.replicas[1].admin, ""}).accounts(ctx)
 		return err == nil && len(l.accounts) > 0 && !slices.ContainsFunc(l.accounts, func(a history.Account) bool { return a.InUse > 0 })
 	})
 }
