@@ -179,7 +179,7 @@ func (g *Gateway) local(ex *exchange, raw string) string {
 		return raw
 	}
 	scheme := "http"
-	if g.Trusted.secure(ex.in) {
+	if g.TrustedProxies.IsHTTPS(ex.in) {
 		scheme = "https"
 	}
 	local := scheme + "://" + ex.in.Host + ex.prefix + rest
