@@ -169,7 +169,7 @@ func (g *Gateway) keyed(ex *exchange) {
 		ex.rule.TTL = op.Cache.TTL
 	}
 	if op.Cache.Class == policy.Statistics {
-		ex.rule.Otherwise = statisticsKept
+		ex.rule.DefaultLifetime = statisticsKept
 	}
 	if ex.cacheable {
 		// One representation for everyone: the key need not know Accept-Encoding.

@@ -302,7 +302,7 @@ func TestWhatIsSentKeepsNoEntry(t *testing.T) {
 					t.Errorf("the cache's part in the answer to %q was %q, want %q", c.field, got, c.want)
 				}
 			}
-			if dropped := w.gateway.Cache.Memory.Drop(tag); dropped != 1 {
+			if dropped := w.gateway.Cache.Memory.PurgeHard(tag); dropped != 1 {
 				t.Errorf("%d entries were dropped, want 1", dropped)
 			}
 			if kept := int64(heap() - before); kept > size/2 {

@@ -52,7 +52,7 @@ var (
 
 // outbound puts into out what goes on of a request's fields.
 func (g *Gateway) outbound(out, in http.Header, known bool) {
-	named := cache.Named(in)
+	named := cache.ConnectionFields(in)
 	for name, values := range in {
 		if len(values) > 0 && !named[name] && (g.passes[name] || !known && plain(name)) {
 			out[name] = values[:len(values):len(values)]

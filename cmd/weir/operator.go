@@ -103,7 +103,7 @@ func (g *gateway) purge(p admin.Purge) (entries int, err error) {
 		}
 	}
 	if p.Hard {
-		return g.cache.Drop(context.Background(), tag), nil
+		return g.cache.PurgeHard(context.Background(), tag), nil
 	}
 	entries = g.cache.Count(tag)
 	g.cache.Purge(context.Background(), tag)
