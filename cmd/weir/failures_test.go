@@ -56,8 +56,8 @@ func TestTheWayToRedisIsCut(t *testing.T) {
 		return nil
 	})
 	o.eventuallyTells("weir_store_up 1")
-	o.eventuallyTells("Redis is lost; this replica goes on with what it has set aside")
-	o.eventuallyTells("Redis is found")
+	o.eventuallyTells("redis connection lost; using offline leases")
+	o.eventuallyTells("redis connection restored")
 }
 
 // TestRedisIsSlow: a little, and nothing else is noticed; more than it is waited for, and
