@@ -170,7 +170,7 @@ func TestRedisLosesSingleKeys(t *testing.T) {
 			}, func(context.Context, *redis.Client) error { return nil })
 			redistest.Eventually(t, "nothing that was spent is forgotten", func(context.Context) bool { return o.spentPoints() >= spent })
 			if strings.HasPrefix(name, "fields") || strings.HasPrefix(name, "keys are of") {
-				o.eventuallyTells("an account cannot be read in Redis; it is begun anew")
+				o.eventuallyTells("redis has an account that cannot be read")
 			}
 		})
 	}

@@ -54,7 +54,7 @@ func open(t testing.TB, client redis.UniversalClient, replica string, rules limi
 		t.Fatal(err)
 	}
 	l.scripts = newScripts(clock)
-	l.timeout = time.Minute  // a server may be real, and its time not the bubble's
+	l.timeout = time.Minute            // a server may be real, and its time not the bubble's
 	l.flushDelay, l.prefetchMax = 0, 0 // what tests want to see is told at once, and nobody asks ahead
 	if err := l.heartbeat(t.Context()); err != nil {
 		t.Fatal(err)
