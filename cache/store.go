@@ -13,26 +13,26 @@ type Shared interface {
 	Get(ctx context.Context, key Key) []*Entry
 	// Put stores an entry under a key, and reports whether it has.
 	Put(ctx context.Context, key Key, e *Entry) (stored bool)
-	// Delete drops the entries under a key.
-	Delete(ctx context.Context, key Key)
-	// AddCandidate remembers that an answer to a question, whoever asks it, is under a key;
+	// Forget drops the entries under a key.
+	Forget(ctx context.Context, key Key)
+	// Note remembers that an answer to a question, whoever asks it, is under a key;
 	// Holders returns such keys, the newest first.
-	AddCandidate(ctx context.Context, about, key Key)
-	CandidateKeys(ctx context.Context, about Key) []Key
+	Note(ctx context.Context, about, key Key)
+	Holders(ctx context.Context, about Key) []Key
 	// Purge tells every replica of a purge, now or as soon as it can.
 	Purge(ctx context.Context, p Purge)
-	// AcquireFetch says that its owner fetches the answer for a key, for a few seconds unless
+	// Claim says that its owner fetches the answer for a key, for a few seconds unless
 	// it is claimed again by the same. Where another owner has claimed it nothing
 	// changes, and its claim is returned. Neither mine nor another's it is where nobody
 	// can tell.
-	AcquireFetch(ctx context.Context, key Key, c FetchLease) (mine bool, other *FetchLease)
-	// ReleaseFetch ends a claim; failed lets others know for a moment that its answer is for
+	Claim(ctx context.Context, key Key, c Claim) (mine bool, other *Claim)
+	// Unclaim ends a claim; failed lets others know for a moment that its answer is for
 	// nobody else.
-	ReleaseFetch(ctx context.Context, key Key, owner string, failed bool)
+	Unclaim(ctx context.Context, key Key, owner string, failed bool)
 }
 
-// FetchLease is what one who fetches an answer tells others who want it.
-type FetchLease struct {
+// Claim is what one who fetches an answer tells others who want it.
+type Claim struct {
 	Owner string `json:"owner"`
 	// Since is the generation at which the fetch began.
 	Since Generation `json:"since"`
@@ -75,7 +75,7 @@ func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *En
 			continue
 		}
 		if gone := s.purges.purged(other.tags[:], other.Since); e == nil || purged && !gone || purged == gone && other.newer(e) {
-			s.Memory.Put(key, other)
+			s.Memory.Keep(key, other)
 			e, purged = other, gone
 		}
 	}
@@ -91,41 +91,41 @@ func (e *Entry) newer(other *Entry) bool {
 	return e.Answered.After(other.Answered)
 }
 
-// AcquireFetch claims a key in the tier that replicas share (Shared.AcquireFetch); without one
+// Claim claims a key in the tier that replicas share (Shared.Claim); without one
 // nobody can tell.
-func (s *Store) AcquireFetch(ctx context.Context, key Key, c FetchLease) (mine bool, other *FetchLease) {
+func (s *Store) Claim(ctx context.Context, key Key, c Claim) (mine bool, other *Claim) {
 	if s.shared == nil {
 		return false, nil
 	}
-	return s.shared.AcquireFetch(ctx, key, c)
+	return s.shared.Claim(ctx, key, c)
 }
 
-// ReleaseFetch ends a claim.
-func (s *Store) ReleaseFetch(ctx context.Context, key Key, owner string, failed bool) {
+// Unclaim ends a claim.
+func (s *Store) Unclaim(ctx context.Context, key Key, owner string, failed bool) {
 	if s.shared != nil {
-		s.shared.ReleaseFetch(ctx, key, owner, failed)
+		s.shared.Unclaim(ctx, key, owner, failed)
 	}
 }
 
-// Put stores an entry under a key, in place of one that the same requests select. It
+// Keep stores an entry under a key, in place of one that the same requests select. It
 // reports whether other replicas have it, too.
-func (s *Store) Put(ctx context.Context, key Key, e *Entry) (shared bool) {
-	s.Memory.Put(key, e)
+func (s *Store) Keep(ctx context.Context, key Key, e *Entry) (shared bool) {
+	s.Memory.Keep(key, e)
 	shared = s.shared != nil && s.shared.Put(ctx, key, e)
-	if e.BaseKey != (Key{}) && e.Status == http.StatusOK {
-		s.holders.note(e.BaseKey, key, e.Answered)
+	if e.About != (Key{}) && e.Status == http.StatusOK {
+		s.holders.note(e.About, key, e.Answered)
 		if shared {
-			s.shared.AddCandidate(ctx, e.BaseKey, key)
+			s.shared.Note(ctx, e.About, key)
 		}
 	}
 	return shared
 }
 
-// Delete drops all entries under a key.
-func (s *Store) Delete(ctx context.Context, key Key) {
-	s.Memory.Delete(key)
+// Forget drops all entries under a key.
+func (s *Store) Forget(ctx context.Context, key Key) {
+	s.Memory.Forget(key)
 	if s.shared != nil {
-		s.shared.Delete(ctx, key)
+		s.shared.Forget(ctx, key)
 	}
 }
 
@@ -141,10 +141,10 @@ func (s *Store) Purge(ctx context.Context, tags ...string) {
 	}
 }
 
-// PurgeHard purges, and forgets every entry with one of the tags, here and at every
+// Drop purges, and forgets every entry with one of the tags, here and at every
 // replica. It returns how many these were here.
-func (s *Store) PurgeHard(ctx context.Context, tags ...string) (dropped int) {
-	dropped = s.Memory.PurgeHard(tags...)
+func (s *Store) Drop(ctx context.Context, tags ...string) (dropped int) {
+	dropped = s.Memory.Drop(tags...)
 	if s.shared != nil {
 		s.shared.Purge(ctx, Purge{tags, true})
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
-	"github.com/weirgate/weir/proxy/inbound"
 )
 
 // question is what is asked of the upstream. It is immutable once classify has
@@ -49,8 +48,8 @@ type exchange struct {
 	question
 	w            *recorder
 	in           *http.Request
-	body         *inbound.Body // of in; nil without a body
-	taken        *takenBody    // what was read of it; nil before
+	body         *clientBody // of in; nil where it has none
+	taken        *takenBody  // what was read of it; nil before
 	start        time.Time
 	waitingSince time.Time // when its client began to wait: it had nothing more to send
 	prefix       string    // by which the client came: "" or "/api/v3"
@@ -169,7 +168,7 @@ func (g *Gateway) keyed(ex *exchange) {
 		ex.rule.TTL = op.Cache.TTL
 	}
 	if op.Cache.Class == policy.Statistics {
-		ex.rule.DefaultLifetime = statisticsKept
+		ex.rule.Otherwise = statisticsKept
 	}
 	if ex.cacheable {
 		// One representation for everyone: the key need not know Accept-Encoding.

@@ -193,7 +193,7 @@ func (f *fleet) leftNothing() {
 	f.Helper()
 	began := time.Now()
 	redistest.Eventually(f.T, "no permit is in flight", func(ctx context.Context) bool {
-		l, err := (&adminClient{http.DefaultTransport, "http://" + f.replicas[0].admin, ""}).accounts(ctx)
+		l, err := (&adminListener{http.DefaultTransport, "http://" + f.replicas[0].admin, ""}).accounts(ctx)
 		return err == nil && !slices.ContainsFunc(l.accounts, func(a history.Account) bool { return a.InUse > 0 })
 	})
 	if took := time.Since(began); took > 15*time.Second { // half the life of a permit that nobody gives back
@@ -348,7 +348,7 @@ func TestAReloadLosesNothing(t *testing.T) {
 		}
 	}
 	spent := func() (used int) {
-		l, err := (&adminClient{http.DefaultTransport, "http://" + r.admin, ""}).accounts(t.Context())
+		l, err := (&adminListener{http.DefaultTransport, "http://" + r.admin, ""}).accounts(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -369,8 +369,8 @@ func TestAReloadLosesNothing(t *testing.T) {
 	f.file("weir.yaml", strings.Replace(string(text), "wait: 9s", "wait: 11s", 1))
 	_ = r.process.Process.Signal(syscall.SIGHUP)
 	redistest.Eventually(t, "the new configuration is in force", func(ctx context.Context) bool {
-		admin := &adminClient{http.DefaultTransport, "http://" + r.admin, ""}
-		text, _, err := admin.call(ctx, http.MethodGet, "/api/v1/config", nil)
+		admin := adminListener{http.DefaultTransport, "http://" + r.admin, ""}
+		text, _, err := admin.ask(ctx, http.MethodGet, "/api/v1/config", nil)
 		return err == nil && strings.Contains(string(text), "11s")
 	})
 	get("weir; hit")

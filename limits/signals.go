@@ -9,25 +9,23 @@ import (
 	"time"
 )
 
-// Rate contains the x-ratelimit headers of one response. The zero value means
-// that the response had none.
+// Rate is what the x-ratelimit headers of an answer say (Document B section
+// 8.4). The zero value says nothing.
 type Rate struct {
 	Limit int
 	Used  int
-	// Reset is in whole seconds of the upstream's clock.
+	// Reset is on the upstream's clock, in whole seconds.
 	Reset time.Time
-	// Date is when the upstream made the response, by the same clock. It is zero
-	// if the response had no Date. Only the difference between Reset and Date is
-	// comparable with another clock.
+	// Date is when the upstream made the answer, on the same clock; zero when
+	// it did not say. Only the time from Date to Reset can be compared with
+	// another clock's.
 	Date     time.Time
 	Resource string
 }
 
-// latestReset is the year 2255. It keeps times in microseconds within 53 bits.
-const latestReset = 9_000_000_000
-
-// ReadRate parses the x-ratelimit headers. It returns false if the limit or the
-// reset is missing or invalid. A missing use is computed from what remains.
+// ReadRate reads the x-ratelimit headers of an answer. It reports false when
+// limit or reset is missing or not a number: a part tells nothing. Where used
+// is missing, limit less remaining stands for it.
 func ReadRate(h http.Header) (Rate, bool) {
 	limit, okLimit := number(h, "X-Ratelimit-Limit")
 	reset, okReset := number(h, "X-Ratelimit-Reset")
@@ -45,34 +43,39 @@ func ReadRate(h http.Header) (Rate, bool) {
 	return r, true
 }
 
-// number returns a header field that is a number of zero or more.
+// latestReset keeps arithmetic on microseconds within 53 bits: the year 2255.
+const latestReset = 9_000_000_000
+
 func number(h http.Header, name string) (int, bool) {
-	n, err := strconv.Atoi(h.Get(name))
+	values := h[name]
+	if len(values) == 0 {
+		return 0, false
+	}
+	n, err := strconv.Atoi(values[0])
 	return n, err == nil && n >= 0
 }
 
-// LimitKind is the kind of limit error that a response reports.
+// LimitKind says whether an answer is a limit error, and of which kind.
 type LimitKind int
 
-// Kinds of limit errors.
+// Kinds of limit error.
 const (
 	NotLimited LimitKind = iota
 	PrimaryLimit
 	SecondaryLimit
 )
 
-// secondaryTexts are parts of the upstream's messages for secondary limits, in
-// lower case.
+// secondaryTexts are how the upstream words a secondary limit, in lower case.
 var secondaryTexts = []string{"secondary rate limit", "abuse detection", "temporarily blocked from content creation"}
 
-// ClassifyLimit returns the kind of limit error that a response reports. The
-// text of the body takes precedence, because a secondary limit error may have
-// any number of remaining requests. After the text come remaining 0 (primary)
-// and Retry-After or status 429 (secondary). Any other 403 is a real one. A
-// GraphQL limit error has status 200 and an error of type RATE_LIMITED. The
-// body may be cut off.
+// ClassifyLimit tells limit errors from other refusals (Document B section 7,
+// design section 5.4). The body decides first, because a secondary error may
+// carry any x-ratelimit-remaining; then remaining 0 means primary; then
+// retry-after, or status 429, means secondary. Any other 403 is a real one.
+// GraphQL tells a limit in an answer of 200, by the type of an error. Of the
+// body its beginning is enough.
 func ClassifyLimit(status int, h http.Header, body []byte) LimitKind {
-	var parsed struct {
+	var told struct {
 		Message       string `json:"message"`
 		Documentation string `json:"documentation_url"`
 		Errors        []struct {
@@ -83,12 +86,12 @@ func ClassifyLimit(status int, h http.Header, body []byte) LimitKind {
 	switch status {
 	case http.StatusForbidden, http.StatusTooManyRequests:
 	case http.StatusOK:
-		if !bytes.Contains(body, []byte("RATE_LIMITED")) || json.Unmarshal(body, &parsed) != nil {
+		if !bytes.Contains(body, []byte("RATE_LIMITED")) || json.Unmarshal(body, &told) != nil {
 			return NotLimited
 		}
-		for _, e := range parsed.Errors {
+		for _, e := range told.Errors {
 			if e.Type == "RATE_LIMITED" {
-				return classifyText(e.Message, "", h)
+				return byText(strings.ToLower(e.Message), "", h)
 			}
 		}
 		return NotLimited
@@ -96,10 +99,10 @@ func ClassifyLimit(status int, h http.Header, body []byte) LimitKind {
 		return NotLimited
 	}
 	text := string(body)
-	if json.NewDecoder(bytes.NewReader(body)).Decode(&parsed) == nil {
-		text = parsed.Message
+	if json.NewDecoder(bytes.NewReader(body)).Decode(&told) == nil {
+		text = told.Message
 	}
-	if kind := classifyText(text, parsed.Documentation, h); kind != NotLimited {
+	if kind := byText(strings.ToLower(text), told.Documentation, h); kind != NotLimited {
 		return kind
 	}
 	if h.Get("Retry-After") != "" || status == http.StatusTooManyRequests {
@@ -108,10 +111,8 @@ func ClassifyLimit(status int, h http.Header, body []byte) LimitKind {
 	return NotLimited
 }
 
-// classifyText returns the kind of limit error by its text and its
-// documentation URL, or else by the remaining requests.
-func classifyText(text, documentation string, h http.Header) LimitKind {
-	text = strings.ToLower(text)
+// byText tells the kind by the words, in lower case, then by remaining.
+func byText(text, documentation string, h http.Header) LimitKind {
 	for _, s := range secondaryTexts {
 		if strings.Contains(text, s) {
 			return SecondaryLimit
@@ -126,8 +127,8 @@ func classifyText(text, documentation string, h http.Header) LimitKind {
 	return NotLimited
 }
 
-// ReadRetryAfter parses a Retry-After header, which is a number of seconds or a
-// date (RFC 9110 section 10.2.3). It returns zero if the header is missing.
+// ReadRetryAfter reads a Retry-After header, in either of its forms (RFC 9110
+// section 10.2.3); zero when there is none.
 func ReadRetryAfter(h http.Header, now time.Time) time.Duration {
 	value := h.Get("Retry-After")
 	if seconds, err := strconv.Atoi(value); err == nil {
