@@ -10,7 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // TestAttack9UnsolicitedAnswers: what an upstream says on a connection on which it was
@@ -24,7 +24,7 @@ func TestAttack9UnsolicitedAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := pipe.Listen("raw.test:80")
+				l := testservers.ListenPipe("raw.test:80")
 				defer func() { _ = l.Close() }()
 				go func() {
 					for n := 0; ; n++ {

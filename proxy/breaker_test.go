@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // breaking is an upstream that breaks the connection on so many requests, each after it
@@ -96,7 +96,7 @@ func TestTheTransportSendsNothingAgain(t *testing.T) {
 	}{{"what is safe Weir does", "GET", 200, 2}, {"what is not safe nobody does", "POST", 502, 1}} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := pipe.Listen("raw.test:80")
+				l := testservers.ListenPipe("raw.test:80")
 				defer func() { _ = l.Close() }()
 				var asked atomic.Int32 // second requests of a connection, and all of others
 				go func() {
@@ -347,7 +347,7 @@ func TestConnectionsThatLayIdleSayNothing(t *testing.T) {
 // end when a request comes over them, which is counted. Each of those that come at once
 // gets its own.
 func restarting(t *testing.T, restarted *atomic.Bool, met *atomic.Int32) http.RoundTripper {
-	l := pipe.Listen("raw.test:80")
+	l := testservers.ListenPipe("raw.test:80")
 	go func() {
 		for {
 			conn, err := l.Accept()

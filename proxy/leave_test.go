@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // inFlight is how many permits the ledger has given out and not got back.
@@ -94,7 +94,7 @@ func TestAttack48ClientThatLeavesTheQueueGivesUpItsPlace(t *testing.T) {
 
 // rawUpstream answers every request with these bytes and closes.
 func rawUpstream(t *testing.T, answer string) option {
-	l := pipe.Listen("raw.test:80")
+	l := testservers.ListenPipe("raw.test:80")
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // deadlines is a client's connection of which only these are looked at.
@@ -124,7 +124,7 @@ func TestAttack46SlowReadersOfAStream(t *testing.T) {
 		})
 		var protocols http.Protocols
 		protocols.SetUnencryptedHTTP2(true)
-		front := pipe.Serve(t, "streams.test:80", &http.Server{Handler: w.gateway, Protocols: &protocols})
+		front := testservers.ServePipe(t, "streams.test:80", &http.Server{Handler: w.gateway, Protocols: &protocols})
 		streams := &http.Transport{DialContext: front.Dial, Protocols: &protocols, DisableCompression: true}
 		t.Cleanup(streams.CloseIdleConnections)
 		ask := func(path string) *http.Response {

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
@@ -58,7 +58,7 @@ type option func(*Config)
 func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world {
 	t.Helper()
 	seen := &sightings{}
-	up := pipe.Serve(t, "upstream.test:80", &http.Server{Handler: http.StripPrefix("/base", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	up := testservers.ServePipe(t, "upstream.test:80", &http.Server{Handler: http.StripPrefix("/base", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seen.add(r)
 		upstream(w, r)
 	}))})
@@ -89,7 +89,7 @@ func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world
 	running, stop := context.WithCancel(context.Background())
 	var limiting sync.WaitGroup
 	limiting.Go(func() { config.Limiter.Run(running) })
-	front := pipe.Serve(t, "gateway.test:80", &http.Server{Handler: &fronted{Gateway: g}, MaxHeaderBytes: MaxHeaderBytes})
+	front := testservers.ServePipe(t, "gateway.test:80", &http.Server{Handler: &fronted{Gateway: g}, MaxHeaderBytes: MaxHeaderBytes})
 	client := &http.Client{
 		Transport:     &http.Transport{DialContext: front.Dial, DisableCompression: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -20,7 +20,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirgate/weir/internal/authority"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // client is a program whose scenario is run.
@@ -83,7 +83,7 @@ func run(write bool, names []string) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
-	ca, err := authority.New()
+	ca, err := testservers.NewCA()
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func run(write bool, names []string) error {
 // limit is how long one scenario may take: most of it is waiting.
 const limit = 4 * time.Minute
 
-func scenario(c client, ca *authority.Authority, write bool) error {
+func scenario(c client, ca *testservers.CA, write bool) error {
 	if err := begins(c); err != nil {
 		return err
 	}

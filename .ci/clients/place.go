@@ -18,7 +18,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weirgate/weir/internal/authority"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // place is where one scenario runs: a service, a gateway before it, and a tap on the
@@ -44,7 +44,7 @@ limits:
   content: [{max: 2, window: 15s}]
 `
 
-func newPlace(ctx context.Context, name string, ca *authority.Authority) (p *place, err error) {
+func newPlace(ctx context.Context, name string, ca *testservers.CA) (p *place, err error) {
 	p = &place{}
 	defer func() {
 		if err != nil {

@@ -23,7 +23,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weirgate/weir/internal/authority"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 func main() {
@@ -46,7 +46,7 @@ func compare(h2spec, weir string) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	ca, err := authority.New()
+	ca, err := testservers.NewCA()
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // TestAttack29WhoWasHeldUpOverwritesNothing: an answer that was asked for earlier, and
@@ -97,7 +97,7 @@ func TestAttack41WhateverRedisSays(t *testing.T) {
 			}
 			b.Purge(t.Context(), "x")
 			server.SetError("")
-			redistest.Eventually(t, "the other learns of the purge", func(context.Context) bool { _, purged := a.holds(nil); return purged })
+			testservers.Eventually(t, "the other learns of the purge", func(context.Context) bool { _, purged := a.holds(nil); return purged })
 		})
 	}
 }
@@ -123,9 +123,9 @@ func TestAttack41RedisIsUsedAgain(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, b := f.open(""), f.open("")
 		f.cut(true)
-		redistest.Eventually(f, "it is gone", func(context.Context) bool { return !a.shared.ready.Load() && !b.shared.ready.Load() })
+		testservers.Eventually(f, "it is gone", func(context.Context) bool { return !a.shared.ready.Load() && !b.shared.ready.Load() })
 		f.cut(false)
-		redistest.Eventually(f, "what one keeps the other has", func(context.Context) bool {
+		testservers.Eventually(f, "what one keeps the other has", func(context.Context) bool {
 			a.Keep(f.Context(), page, fetched(a.Generation(), "after"))
 			body, _ := b.holds(nil)
 			return body == "after"

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 func TestOneAtATimeHasAClaim(t *testing.T) {
@@ -60,12 +60,12 @@ func TestOneAtATimeHasAClaim(t *testing.T) {
 
 func TestAClaimThatNobodyRenewsEnds(t *testing.T) {
 	t.Parallel()
-	f := &fleet{T: t, network: "unix", address: redistest.Server(t)} // the time of miniredis is set by hand
+	f := &fleet{T: t, network: "unix", address: testservers.Redis(t)} // the time of miniredis is set by hand
 	a, b := f.open(""), f.open("")
 	if mine, _ := a.Claim(f.Context(), page, cache.Claim{Owner: "a"}); !mine {
 		f.Fatal("not claimed")
 	}
-	redistest.Eventually(f, "another may have it", func(context.Context) bool {
+	testservers.Eventually(f, "another may have it", func(context.Context) bool {
 		mine, _ := b.Claim(f.Context(), page, cache.Claim{Owner: "b"})
 		return mine
 	})

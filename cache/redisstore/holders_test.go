@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // TestWhatOthersHold: a replica finds what another has fetched for another caller,
@@ -81,7 +81,7 @@ func TestAttack29WhatIsNewerStays(t *testing.T) {
 		if body, purged := f.open("").holds(nil); body != "after" || purged {
 			f.Errorf("all: %q, purged %v", body, purged)
 		}
-		redistest.Eventually(f, "the purge is known", func(context.Context) bool { return b.Generation() >= after.Since })
+		testservers.Eventually(f, "the purge is known", func(context.Context) bool { return b.Generation() >= after.Since })
 		if body, purged := b.holds(nil); body != "after" || purged {
 			f.Errorf("who has the late one: %q, purged %v", body, purged)
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // replica is a store of two tiers, whose second is shared.
@@ -70,7 +70,7 @@ func onEach(t *testing.T, test func(f *fleet)) {
 	})
 	t.Run("redis-server", func(t *testing.T) {
 		t.Parallel()
-		test(&fleet{T: t, network: "unix", address: redistest.Server(t)})
+		test(&fleet{T: t, network: "unix", address: testservers.Redis(t)})
 	})
 }
 
@@ -96,7 +96,7 @@ func (f *fleet) open(secret string) *replica {
 		_ = shared.Close()
 	})
 	f.Cleanup(r.stop)
-	redistest.Eventually(f, "the store is ready", func(context.Context) bool { return shared.ready.Load() })
+	testservers.Eventually(f, "the store is ready", func(context.Context) bool { return shared.ready.Load() })
 	return r
 }
 
@@ -153,7 +153,7 @@ func TestAttack45APurgeReachesAll(t *testing.T) {
 		b.Keep(f.Context(), page, fetched(b.Generation(), "old", "repo:o/r", "org:o"))
 		late := b.Generation() // a fetch that is under way
 		a.Purge(f.Context(), "repo:o/r")
-		redistest.Eventually(f, "the other replica knows", func(context.Context) bool { _, purged := b.holds(nil); return purged })
+		testservers.Eventually(f, "the other replica knows", func(context.Context) bool { _, purged := b.holds(nil); return purged })
 		b.Keep(f.Context(), page, fetched(late, "late", "repo:o/r"))
 		for name, r := range map[string]*replica{"who purged": a, "who fetched": b, "who comes later": f.open("")} {
 			if body, purged := r.holds(nil); !purged {
@@ -167,7 +167,7 @@ func TestAttack45APurgeReachesAll(t *testing.T) {
 			}
 		}
 		a.Drop(f.Context(), "org:o", "repo:o/r")
-		redistest.Eventually(f, "it is dropped there, too", func(context.Context) bool { body, _ := b.holds(nil); return body == "" })
+		testservers.Eventually(f, "it is dropped there, too", func(context.Context) bool { body, _ := b.holds(nil); return body == "" })
 	})
 }
 
@@ -242,9 +242,9 @@ func TestAttack41AStreamThatIsLost(t *testing.T) {
 		if err := client.Del(f.Context(), stream).Err(); err != nil {
 			f.Fatal(err)
 		}
-		redistest.Eventually(f, "what is old is stale", func(context.Context) bool { _, purged := a.holds(nil); return purged })
+		testservers.Eventually(f, "what is old is stale", func(context.Context) bool { _, purged := a.holds(nil); return purged })
 		a.Keep(f.Context(), page, fetched(a.Generation(), "new", "x"))
-		redistest.Eventually(f, "a new one is fresh", func(context.Context) bool {
+		testservers.Eventually(f, "a new one is fresh", func(context.Context) bool {
 			body, purged := f.open("").holds(nil)
 			return body == "new" && !purged
 		})
@@ -265,7 +265,7 @@ func TestAttack41WithoutRedis(t *testing.T) {
 			f.Error("not purged here")
 		}
 		f.cut(false)
-		redistest.Eventually(f, "the other learns of the purge", func(context.Context) bool { _, purged := b.holds(nil); return purged })
+		testservers.Eventually(f, "the other learns of the purge", func(context.Context) bool { _, purged := b.holds(nil); return purged })
 	})
 }
 
@@ -305,7 +305,7 @@ func (b *batches) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 // TestReadsGoTogether: those who ask while a question is on its way share a round trip, and
 // each gets its own answer; one whose key nobody here has written holds up nobody.
 func TestReadsGoTogether(t *testing.T) {
-	f := &fleet{T: t, network: "unix", address: redistest.Server(t)}
+	f := &fleet{T: t, network: "unix", address: testservers.Redis(t)}
 	r := f.open("secret")
 	keys := make([]cache.Key, 20)
 	for i := range keys {
@@ -329,14 +329,14 @@ func TestReadsGoTogether(t *testing.T) {
 			}
 		})
 		if i == 0 {
-			redistest.Eventually(t, "the first is on its way", func(context.Context) bool {
+			testservers.Eventually(t, "the first is on its way", func(context.Context) bool {
 				b.mu.Lock()
 				defer b.mu.Unlock()
 				return len(b.sizes) == 1
 			})
 		}
 	}
-	redistest.Eventually(t, "all wait", func(context.Context) bool { return r.shared.batches.Waiting() == len(keys)-1 })
+	testservers.Eventually(t, "all wait", func(context.Context) bool { return r.shared.batches.Waiting() == len(keys)-1 })
 	close(b.hold)
 	asking.Wait()
 	if len(b.sizes) < 2 || b.sizes[0] != 1 || b.sizes[1] != len(keys)-1 {

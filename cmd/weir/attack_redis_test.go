@@ -16,7 +16,7 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // onRedis is a gateway on a real Redis, in this process.
@@ -74,7 +74,7 @@ func (o *onRedis) ask(token, path string) (status int, cacheStatus string) {
 func (o *onRedis) answers(what string) {
 	o.Helper()
 	n := 0
-	redistest.Eventually(o, what, func(ctx context.Context) bool {
+	testservers.Eventually(o, what, func(ctx context.Context) bool {
 		n++
 		before := len(o.redis.Keys(ctx, "weir:cache:*").Val())
 		status, _ := o.ask("caller-token", fmt.Sprintf("/users/%s-%d", strings.ReplaceAll(what, " ", "-"), n))
@@ -121,7 +121,7 @@ func TestAttack41RedisFails(t *testing.T) {
 			func(ctx context.Context, c *redis.Client) error {
 				return c.Do(ctx, "client", "pause", 4000, "all").Err()
 			},
-			func(ctx context.Context, c *redis.Client) error { redistest.Rest(ctx, 4*time.Second); return nil },
+			func(ctx context.Context, c *redis.Client) error { testservers.Sleep(ctx, 4*time.Second); return nil },
 		},
 		"it follows another, and cannot be written": {
 			func(ctx context.Context, c *redis.Client) error { return c.ReplicaOf(ctx, "127.0.0.1", "1").Err() },
@@ -142,7 +142,7 @@ func TestAttack41RedisFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			newOnRedis(t, redistest.Server(t), "").endures(c.fails, c.heals)
+			newOnRedis(t, testservers.Redis(t), "").endures(c.fails, c.heals)
 		})
 	}
 }
@@ -150,7 +150,7 @@ func TestAttack41RedisFails(t *testing.T) {
 // TestAttack42NoTokenIsInRedis: neither of callers and clients, nor that the gateway holds,
 // in no key, value, or reply of a command.
 func TestAttack42NoTokenIsInRedis(t *testing.T) {
-	o := newOnRedis(t, redistest.Server(t), "")
+	o := newOnRedis(t, testservers.Redis(t), "")
 	o.answers("anything")
 	for _, token := range []string{"caller-token", "gateway-key", "held-token"} {
 		for _, path := range []string{"/user", "/repos/acme/widgets/subscribers", "/repos/acme/widgets/dependency-graph/sbom", "/search/code?q=x", "/gitignore/templates"} {
@@ -197,7 +197,7 @@ const leastRights = "reset on nopass ~weir:* resetchannels -@all +@read +@write 
 // TestAttack44LittleIsAskedOfRedis: a user that may touch the gateway's own keys only, and
 // run no command that is dangerous, is enough.
 func TestAttack44LittleIsAskedOfRedis(t *testing.T) {
-	socket := redistest.Server(t)
+	socket := testservers.Redis(t)
 	operator := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})
 	defer func() { _ = operator.Close() }()
 	set := []any{"acl", "setuser", "gateway"}

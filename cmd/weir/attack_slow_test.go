@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/config"
-	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/proxy"
 )
 
@@ -31,8 +31,8 @@ func newPatient(t *testing.T, connections int, upstream http.HandlerFunc) (dial 
 		t.Fatal(err)
 	}
 	t.Cleanup(g.close)
-	g.transport.DialContext = pipe.Serve(t, "service.test:80", &http.Server{Handler: upstream}).Dial
-	l := pipe.Listen("gateway.test:80")
+	g.transport.DialContext = testservers.ServePipe(t, "service.test:80", &http.Server{Handler: upstream}).Dial
+	l := testservers.ListenPipe("gateway.test:80")
 	server := newServer(g, slog.New(slog.DiscardHandler))
 	served := make(chan struct{})
 	go func() {
@@ -182,7 +182,7 @@ func TestAttack46ConnectionsOfOneAddress(t *testing.T) {
 	})
 	var few, unbounded proxy.Connections
 	few.Bound(2)
-	addresses := pipe.Listen("x")
+	addresses := testservers.ListenPipe("x")
 	two := few.Listener(addresses, time.Second, slog.New(slog.DiscardHandler))
 	go func() {
 		for range 3 {
@@ -197,7 +197,7 @@ func TestAttack46ConnectionsOfOneAddress(t *testing.T) {
 	if len(open) != 2 {
 		t.Errorf("of two that may be open %d are", len(open))
 	}
-	l := pipe.Listen("x")
+	l := testservers.ListenPipe("x")
 	bounded := unbounded.Listener(l, time.Second, slog.New(slog.DiscardHandler))
 	for range 100 {
 		go func() { _, _ = l.Dial(context.Background(), "", "") }()

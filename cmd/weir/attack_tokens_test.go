@@ -27,8 +27,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weirgate/weir/internal/redistest"
 	"github.com/weirgate/weir/internal/service"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -257,7 +257,7 @@ func (s *secretive) serve(roots *x509.CertPool) {
 		}
 	})
 	said := func(pattern string) (address string) {
-		redistest.Eventually(s, "the gateway says "+pattern, func(context.Context) bool {
+		testservers.Eventually(s, "the gateway says "+pattern, func(context.Context) bool {
 			m := regexp.MustCompile(pattern).FindStringSubmatch(s.shown.text("the log"))
 			if m != nil {
 				address = m[1]
@@ -270,7 +270,7 @@ func (s *secretive) serve(roots *x509.CertPool) {
 	s.client = &client{http: *httpsClient(roots, said(`msg=gateway address=(\S+)`)), base: s.url}
 	s.client.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	s.client.http.Transport.(*http.Transport).DisableKeepAlives = false
-	redistest.Eventually(s, "an empty Redis is trusted", func(context.Context) bool {
+	testservers.Eventually(s, "an empty Redis is trusted", func(context.Context) bool {
 		return s.asks("Bearer quokka-owner", http.MethodGet, "/made/up/first", "") != http.StatusTooManyRequests
 	})
 }

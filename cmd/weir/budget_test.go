@@ -27,7 +27,7 @@ import (
 	"github.com/weirgate/weir/internal/admin"
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/history"
-	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 )
 
@@ -83,7 +83,7 @@ func (p *paper) torn() string {
 
 func look(t *testing.T, h http.Handler) *looking {
 	t.Helper()
-	l := pipe.Serve(t, "admin.test:9090", &http.Server{Handler: h})
+	l := testservers.ServePipe(t, "admin.test:9090", &http.Server{Handler: h})
 	transport := &http.Transport{DialContext: l.Dial}
 	t.Cleanup(transport.CloseIdleConnections)
 	v := &looking{}

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/config"
-	"github.com/weirgate/weir/internal/pipe"
 	"github.com/weirgate/weir/internal/service"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -104,13 +104,13 @@ func pair(t *testing.T) (direct, through *client) {
 	cfg := config.Default()
 	cfg.Upstream.URL = "http://service.test"
 	cfg.Limits.Primary.Unauthenticated = 1000 // every call goes out twice as often through the gateway
-	start := func() *pipe.Listener {
+	start := func() *testservers.PipeListener {
 		s, err := newService(cfg, 1, service.Faults{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(s.Close)
-		return pipe.Serve(t, "service.test:80", &http.Server{Handler: s})
+		return testservers.ServePipe(t, "service.test:80", &http.Server{Handler: s})
 	}
 	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -118,8 +118,8 @@ func pair(t *testing.T) (direct, through *client) {
 	}
 	t.Cleanup(g.close)
 	g.transport.DialContext = start().Dial
-	front := pipe.Serve(t, "gateway.test:80", &http.Server{Handler: g})
-	connect := func(base string, l *pipe.Listener) *client {
+	front := testservers.ServePipe(t, "gateway.test:80", &http.Server{Handler: g})
+	connect := func(base string, l *testservers.PipeListener) *client {
 		transport := &http.Transport{DialContext: l.Dial}
 		t.Cleanup(transport.CloseIdleConnections)
 		return &client{http.Client{

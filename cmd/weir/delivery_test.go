@@ -15,8 +15,8 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
-	"github.com/weirgate/weir/internal/pipe"
 	"github.com/weirgate/weir/internal/service"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -39,9 +39,9 @@ func newDelivering(t *testing.T, signedWith, expected, contentType string) *deli
 		t.Fatal(err)
 	}
 	t.Cleanup(g.close)
-	front := pipe.Serve(t, "gateway.test:80", &http.Server{Handler: g})
+	front := testservers.ServePipe(t, "gateway.test:80", &http.Server{Handler: g})
 	s := newTestService(t, front)
-	g.transport.DialContext = pipe.Serve(t, "service.test:80", &http.Server{Handler: s}).Dial
+	g.transport.DialContext = testservers.ServePipe(t, "service.test:80", &http.Server{Handler: s}).Dial
 	if err := s.SetWebhooks([]service.Webhook{{URL: "http://gateway.test" + cfg.Webhooks.Path, Secret: credential.Secret(signedWith), ContentType: contentType, Events: []string{"*"}, Target: "acme"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func newDelivering(t *testing.T, signedWith, expected, contentType string) *deli
 }
 
 // newTestService returns a service whose deliveries go to a listener.
-func newTestService(t *testing.T, to *pipe.Listener) *service.Service {
+func newTestService(t *testing.T, to *testservers.PipeListener) *service.Service {
 	t.Helper()
 	dialect, err := policy.LoadDialect("service")
 	if err != nil {
@@ -163,7 +163,7 @@ func TestTheWebhookOfTheCommandLine(t *testing.T) {
 	for _, secret := range []string{"", "two"} {
 		synctest.Test(t, func(t *testing.T) {
 			var signature string
-			l := pipe.Serve(t, "hooks.test:80", &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			l := testservers.ServePipe(t, "hooks.test:80", &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				sum := hmac.New(sha256.New, []byte(secret))
 				_, _ = io.Copy(sum, r.Body)
 				signature = r.Header.Get("X-Hub-Signature-256")

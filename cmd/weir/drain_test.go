@@ -23,10 +23,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weirgate/weir/internal/acmetest"
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/history"
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // drains is how the replicas of a test end.
@@ -142,7 +141,7 @@ func TestARollingRestartFailsNoRequest(t *testing.T) {
 		r := f.replicaAt("http://"+freeAddress(t), freeAddress(t))
 		f.replicas, addresses = append(f.replicas, r), append(addresses, strings.TrimPrefix(r.url, "http://"))
 	}
-	balancer := acmetest.NewBalancer(t, addresses...)
+	balancer := testservers.NewBalancer(t, addresses...)
 	ctx, stop := context.WithCancel(t.Context())
 	var looking, clients sync.WaitGroup
 	defer looking.Wait()
@@ -152,7 +151,7 @@ func TestARollingRestartFailsNoRequest(t *testing.T) {
 		for ctx.Err() == nil {
 			for i, admin := range admins {
 				status, _ := ready(ctx, admin)
-				balancer.LeaveOut(i, status != http.StatusOK)
+				balancer.SetOut(i, status != http.StatusOK)
 			}
 			pass(ctx, 100*time.Millisecond)
 		}
@@ -169,7 +168,7 @@ func TestARollingRestartFailsNoRequest(t *testing.T) {
 			t.Errorf("replica %d: %v", i, err)
 		}
 		f.replicas[i] = f.replicaAt(r.url, r.admin)
-		redistest.Eventually(t, "it is ready", func(ctx context.Context) bool { status, _ := ready(ctx, r.admin); return status == http.StatusOK })
+		testservers.Eventually(t, "it is ready", func(ctx context.Context) bool { status, _ := ready(ctx, r.admin); return status == http.StatusOK })
 		pass(ctx, 500*time.Millisecond)
 	}
 	enough()
@@ -192,7 +191,7 @@ func TestARollingRestartFailsNoRequest(t *testing.T) {
 func (f *fleet) leftNothing() {
 	f.Helper()
 	began := time.Now()
-	redistest.Eventually(f.T, "no permit is in flight", func(ctx context.Context) bool {
+	testservers.Eventually(f.T, "no permit is in flight", func(ctx context.Context) bool {
 		l, err := (&adminListener{http.DefaultTransport, "http://" + f.replicas[0].admin, ""}).accounts(ctx)
 		return err == nil && !slices.ContainsFunc(l.accounts, func(a history.Account) bool { return a.InUse > 0 })
 	})
@@ -262,7 +261,7 @@ func busyReplica(t *testing.T, method, config string) (f *fleet, r *replica, ans
 func TestDrain(t *testing.T) {
 	f, r, answer, waiting := busyReplica(t, "GET", "drain: {delay: 2s, timeout: 20s}")
 	_ = r.process.Process.Signal(syscall.SIGTERM)
-	redistest.Eventually(t, "readiness goes", func(ctx context.Context) bool {
+	testservers.Eventually(t, "readiness goes", func(ctx context.Context) bool {
 		status, text := ready(ctx, r.admin)
 		return status == http.StatusServiceUnavailable && text == "stopping\n"
 	})
@@ -274,7 +273,7 @@ func TestDrain(t *testing.T) {
 	if !resp.Close || resp.StatusCode != http.StatusOK {
 		t.Errorf("who comes meanwhile: %s, its connection ends: %v", resp.Status, resp.Close)
 	}
-	redistest.Eventually(t, "nobody can come", func(ctx context.Context) bool {
+	testservers.Eventually(t, "nobody can come", func(ctx context.Context) bool {
 		c, err := (&http.Transport{}).RoundTrip(httptest.NewRequestWithContext(ctx, http.MethodGet, r.url+"/zen", http.NoBody))
 		if err == nil {
 			_ = c.Body.Close()
@@ -315,7 +314,7 @@ func TestDrainHasAnEnd(t *testing.T) {
 func TestASecondSignalEndsAtOnce(t *testing.T) {
 	_, r, _, _ := busyReplica(t, "GET", "drain: {delay: 1m, timeout: 1m}")
 	_ = r.process.Process.Signal(syscall.SIGINT)
-	redistest.Eventually(t, "it stops", func(ctx context.Context) bool {
+	testservers.Eventually(t, "it stops", func(ctx context.Context) bool {
 		status, _ := ready(ctx, r.admin)
 		return status == http.StatusServiceUnavailable
 	})
@@ -368,7 +367,7 @@ func TestAReloadLosesNothing(t *testing.T) {
 	}
 	f.file("weir.yaml", strings.Replace(string(text), "wait: 9s", "wait: 11s", 1))
 	_ = r.process.Process.Signal(syscall.SIGHUP)
-	redistest.Eventually(t, "the new configuration is in force", func(ctx context.Context) bool {
+	testservers.Eventually(t, "the new configuration is in force", func(ctx context.Context) bool {
 		admin := adminListener{http.DefaultTransport, "http://" + r.admin, ""}
 		text, _, err := admin.ask(ctx, http.MethodGet, "/api/v1/config", nil)
 		return err == nil && strings.Contains(string(text), "11s")
@@ -420,5 +419,5 @@ func TestDrainEndsConnectionsOfHTTP2(t *testing.T) {
 	}
 	g.drain.Begin()
 	ask()
-	redistest.Eventually(t, "the next makes another", func(context.Context) bool { ask(); return !reused.Load() })
+	testservers.Eventually(t, "the next makes another", func(context.Context) bool { ask(); return !reused.Load() })
 }

@@ -16,15 +16,15 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/internal/history"
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // onWire is a gateway whose way to Redis is not as it should be.
-func onWire(t *testing.T) (*onRedis, *redistest.Wire) {
+func onWire(t *testing.T) (*onRedis, *testservers.Link) {
 	t.Helper()
-	socket := redistest.Server(t)
-	wire := redistest.NewWire(t, socket)
-	o := newOnRedis(t, wire.Socket, "")
+	socket := testservers.Redis(t)
+	wire := testservers.NewSocketLink(t, socket)
+	o := newOnRedis(t, wire.Address, "")
 	o.redis = redis.NewClient(&redis.Options{Network: "unix", Addr: socket, MaxRetries: -1}) // an operator is on the spot
 	t.Cleanup(func() { _ = o.redis.Close() })
 	return o, wire
@@ -39,7 +39,7 @@ func (o *onRedis) tells(what string) bool {
 
 func (o *onRedis) eventuallyTells(what string) {
 	o.Helper()
-	redistest.Eventually(o, "it is told that "+what, func(context.Context) bool { return o.tells(what) })
+	testservers.Eventually(o, "it is told that "+what, func(context.Context) bool { return o.tells(what) })
 }
 
 // TestTheWayToRedisIsCut, with nobody told, and mended: what was in flight comes late.
@@ -52,7 +52,7 @@ func TestTheWayToRedisIsCut(t *testing.T) {
 		o.eventuallyTells("weir_store_up 0")
 		return nil
 	}, func(context.Context, *redis.Client) error {
-		wire.Mend()
+		wire.Restore()
 		return nil
 	})
 	o.eventuallyTells("weir_store_up 1")
@@ -66,15 +66,15 @@ func TestRedisIsSlow(t *testing.T) {
 	t.Parallel()
 	o, wire := onWire(t)
 	o.answers("before")
-	wire.Slow(5 * time.Millisecond)
+	wire.Delay(5 * time.Millisecond)
 	o.answers("slowly")
 	o.endures(func(context.Context, *redis.Client) error {
-		wire.Slow(200 * time.Millisecond)
+		wire.Delay(200 * time.Millisecond)
 		o.ask("caller-token", "/users/first")
 		o.eventuallyTells("weir_store_up 0")
 		return nil
 	}, func(context.Context, *redis.Client) error {
-		wire.Mend()
+		wire.Restore()
 		return nil
 	})
 	o.eventuallyTells("weir_store_up 1")
@@ -156,11 +156,11 @@ func TestRedisLosesSingleKeys(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := newOnRedis(t, redistest.Server(t), "")
+			o := newOnRedis(t, testservers.Redis(t), "")
 			spent := 0
 			o.endures(func(ctx context.Context, c *redis.Client) error {
 				n := 0
-				redistest.Eventually(t, "something is spent", func(context.Context) bool {
+				testservers.Eventually(t, "something is spent", func(context.Context) bool {
 					n++
 					o.ask("caller-token", fmt.Sprint("/users/spends-", n))
 					spent = o.spentPoints()
@@ -168,7 +168,7 @@ func TestRedisLosesSingleKeys(t *testing.T) {
 				})
 				return fails(ctx, c, c.Keys(ctx, "weir:account:*").Val())
 			}, func(context.Context, *redis.Client) error { return nil })
-			redistest.Eventually(t, "nothing that was spent is forgotten", func(context.Context) bool { return o.spentPoints() >= spent })
+			testservers.Eventually(t, "nothing that was spent is forgotten", func(context.Context) bool { return o.spentPoints() >= spent })
 			if strings.HasPrefix(name, "fields") || strings.HasPrefix(name, "keys are of") {
 				o.eventuallyTells("an account cannot be read in Redis; it is begun anew")
 			}
@@ -218,7 +218,7 @@ func TestAReplicaIsPaused(t *testing.T) {
 	f.judge("it goes on")
 	stop()
 	clients.Wait()
-	redistest.Eventually(t, "all permits have come back", func(ctx context.Context) bool { // those of lost answers when their leases end
+	testservers.Eventually(t, "all permits have come back", func(ctx context.Context) bool { // those of lost answers when their leases end
 		pass(ctx, time.Second)
 		l, err := (&adminListener{http.DefaultTransport, "http://" + f.replicas[1].admin, ""}).accounts(ctx)
 		return err == nil && len(l.accounts) > 0 && !slices.ContainsFunc(l.accounts, func(a history.Account) bool { return a.InUse > 0 })

@@ -17,14 +17,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirgate/weir/internal/config"
-	"github.com/weirgate/weir/internal/otlptest"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // traced is a gateway in front of an API, whose telemetry is received.
 type traced struct {
 	*testing.T
 	*gateway
-	received *otlptest.Receiver
+	received *testservers.OTLP
 	address  string // of the API
 	log      strings.Builder
 	ending   sync.Once
@@ -36,7 +36,7 @@ func newTraced(t *testing.T, api http.HandlerFunc, change ...func(*config.Config
 	t.Helper()
 	upstream := httptest.NewServer(api)
 	t.Cleanup(upstream.Close)
-	w := &traced{T: t, received: otlptest.Start(t), address: strings.TrimPrefix(upstream.URL, "http://")}
+	w := &traced{T: t, received: testservers.StartOTLP(t), address: strings.TrimPrefix(upstream.URL, "http://")}
 	cfg := config.Default()
 	cfg.Upstream.URL = upstream.URL
 	cfg.Statistics.Poll.First, cfg.Limits.Inbound.Rate = 5*time.Millisecond, 0
@@ -69,10 +69,10 @@ func (w *traced) ask(method, target string, fields ...string) *httptest.Response
 
 // spans closes the gateway and returns all spans, each as it stands in its trace:
 // "parent > name", by what the gateway calls them.
-func (w *traced) spans() (byName map[string][]otlptest.Span, drawn []string) {
+func (w *traced) spans() (byName map[string][]testservers.Span, drawn []string) {
 	w.Helper()
 	w.end()
-	byName = map[string][]otlptest.Span{}
+	byName = map[string][]testservers.Span{}
 	names := map[string]string{}
 	all := w.received.Spans()
 	for _, s := range all {
@@ -122,7 +122,7 @@ func TestTheJourneyOfSlowStatistics(t *testing.T) {
 		t.Fatalf("-want +got:\n%s", diff)
 	}
 	root, background := byName[route][0], byName["background "+route][0]
-	var attempts []otlptest.Span
+	var attempts []testservers.Span
 	for _, s := range byName[route] {
 		if s.Kind == trace.Span_SPAN_KIND_CLIENT {
 			attempts = append(attempts, s)
@@ -159,7 +159,7 @@ func TestTheJourneyOfSlowStatistics(t *testing.T) {
 }
 
 // wantAttributes compares attributes; an empty one must not be there.
-func (w *traced) wantAttributes(s otlptest.Span, want map[string]string) {
+func (w *traced) wantAttributes(s testservers.Span, want map[string]string) {
 	w.Helper()
 	for name, value := range want {
 		if got, there := s.Attributes[name]; got != value || there != (value != "") {
@@ -186,7 +186,7 @@ func TestWhoAsksTheSameIsLinkedToWhoAskedFirst(t *testing.T) {
 		first.Wait()
 	}
 	byName, _ := w.spans()
-	var leader, follower otlptest.Span
+	var leader, follower testservers.Span
 	for _, s := range byName["GET /repos/{owner}/{repo}/subscribers"] {
 		switch {
 		case s.Kind == trace.Span_SPAN_KIND_SERVER && s.Attributes["weir.cache"] == "collapsed":

@@ -22,7 +22,7 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
-	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -46,7 +46,7 @@ func openCounter(t *testing.T, held ...config.Credential) *counter {
 	t.Helper()
 	c := &counter{T: t}
 	c.answer = func(string, http.ResponseWriter, *http.Request) {}
-	up := pipe.Serve(t, "upstream.test:80", &http.Server{Handler: http.HandlerFunc(c.upstream)})
+	up := testservers.ServePipe(t, "upstream.test:80", &http.Server{Handler: http.HandlerFunc(c.upstream)})
 	cfg := config.Default()
 	cfg.Upstream.URL, cfg.Limits.ColdStart, cfg.Limits.Inbound.Rate = purseUpstream, "trust", 0
 	cfg.Credentials = held

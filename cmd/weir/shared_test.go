@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // cacheStatus asks a replica, and says what the cache had to do with the answer.
@@ -35,7 +35,7 @@ func (f *fleet) cacheStatus(replica int, path string) string {
 func TestReplicasShareTheirCache(t *testing.T) {
 	const path = "/gitignore/templates"
 	f := newFleet(t, 2, oneRedis)
-	redistest.Eventually(t, "one has fetched it", func(context.Context) bool { return strings.Contains(f.cacheStatus(0, path), "stored") })
+	testservers.Eventually(t, "one has fetched it", func(context.Context) bool { return strings.Contains(f.cacheStatus(0, path), "stored") })
 	if got := f.cacheStatus(1, path); !strings.HasPrefix(got, "weir; hit") {
 		t.Errorf("the other has it not: %s", got)
 	}
@@ -44,7 +44,7 @@ func TestReplicasShareTheirCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = resp.Body.Close()
-	redistest.Eventually(t, "it is stale at the other", func(context.Context) bool { return strings.HasPrefix(f.cacheStatus(1, path), "weir; fwd=stale") })
+	testservers.Eventually(t, "it is stale at the other", func(context.Context) bool { return strings.HasPrefix(f.cacheStatus(1, path), "weir; fwd=stale") })
 	if got := f.cacheStatus(0, path); !strings.HasPrefix(got, "weir; hit") {
 		t.Errorf("what the other has validated is not used here: %s", got)
 	}

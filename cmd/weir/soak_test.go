@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // soak is a fleet under mixed traffic, to which one fault after the other happens.
@@ -25,8 +25,8 @@ type soak struct {
 	long time.Duration
 	seed uint64
 	// upstream is the way to the API, toRedis that of each replica to Redis.
-	upstream *redistest.Wire
-	toRedis  []*redistest.Wire
+	upstream *testservers.Link
+	toRedis  []*testservers.Link
 	client   *http.Client
 	truths   map[string]truth // by token and path
 	report   soakReport
@@ -98,10 +98,10 @@ func newSoak(t *testing.T) *soak {
 	s.client = &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 	oneRedis(s.fleet)
 	s.startService()
-	s.upstream = redistest.NewWireTo(t, strings.TrimPrefix(s.service, "http://"))
+	s.upstream = testservers.NewLink(t, strings.TrimPrefix(s.service, "http://"))
 	s.learn()
 	for i := range 3 {
-		s.toRedis = append(s.toRedis, redistest.NewWireTo(t, s.address))
+		s.toRedis = append(s.toRedis, testservers.NewLink(t, s.address))
 		s.replicas = append(s.replicas, &replica{url: "http://" + freeAddress(t), admin: freeAddress(t)})
 		s.configure(i, 0)
 		s.run(i)
@@ -113,7 +113,7 @@ func newSoak(t *testing.T) *soak {
 // early, and its generation makes a reload one.
 func (s *soak) configure(i, generation int) {
 	text := fmt.Sprintf("upstream: {url: \"http://%s\", timeout: %ds}\nstore: {url: \"redis://%s\"}\ncache: {memory: 2MiB}\n",
-		s.upstream.Socket, 5+generation%2, s.toRedis[i].Socket)
+		s.upstream.Address, 5+generation%2, s.toRedis[i].Address)
 	whole := s.file("whole.yaml", text+fleetLimits)
 	if err := os.Rename(whole, s.config(i)); err != nil {
 		s.Fatal(err)
@@ -139,7 +139,7 @@ func (s *soak) learn() {
 			if _, known := s.truths[token+path]; known {
 				continue
 			}
-			req := s.request(s.Context(), http.MethodGet, "http://"+s.upstream.Socket+path, token, nil)
+			req := s.request(s.Context(), http.MethodGet, "http://"+s.upstream.Address+path, token, nil)
 			resp, err := s.client.Do(req)
 			if err != nil {
 				s.Fatal(err)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // misfortune is a kind of fault: it begins, and what it returns ends it.
@@ -46,11 +46,11 @@ var misfortunes = []misfortune{
 		return func() { s.redis = s.startRedis(s.address) }
 	}},
 	{"way to Redis cut", func(s *soak, r *rand.Rand) func() {
-		return s.onWires(r, (*redistest.Wire).Cut)
+		return s.onWires(r, (*testservers.Link).Cut)
 	}},
 	{"way to Redis slow", func(s *soak, r *rand.Rand) func() {
 		by := time.Duration(1+r.IntN(200)) * time.Millisecond
-		return s.onWires(r, func(w *redistest.Wire) { w.Slow(by) })
+		return s.onWires(r, func(w *testservers.Link) { w.Delay(by) })
 	}},
 	{"keys lost in Redis", func(s *soak, r *rand.Rand) func() {
 		s.loseKeys(r)
@@ -99,7 +99,7 @@ func (s *soak) ends(i int, signal syscall.Signal) func() {
 }
 
 // onWires does something to the way of one replica to Redis, or of all.
-func (s *soak) onWires(r *rand.Rand, does func(*redistest.Wire)) func() {
+func (s *soak) onWires(r *rand.Rand, does func(*testservers.Link)) func() {
 	wires := s.toRedis
 	if i := r.IntN(2 * len(wires)); i < len(wires) {
 		wires = wires[i : i+1]
@@ -109,7 +109,7 @@ func (s *soak) onWires(r *rand.Rand, does func(*redistest.Wire)) func() {
 	}
 	return func() {
 		for _, w := range wires {
-			w.Mend()
+			w.Restore()
 		}
 	}
 }

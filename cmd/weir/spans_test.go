@@ -18,9 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirgate/weir/internal/config"
-	"github.com/weirgate/weir/internal/otlptest"
 	"github.com/weirgate/weir/internal/redisclient"
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // moods is an API that does as the last part of a path says.
@@ -47,7 +46,7 @@ var tableOfSpans = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (server|client|int
 // TestEverySpanIsDocumented with its kind and its attributes, and all that is documented
 // is sent.
 func TestEverySpanIsDocumented(t *testing.T) {
-	socket := redistest.Server(t)
+	socket := testservers.Redis(t)
 	onRedis := func(c *config.Config) {
 		c.Store.URL = "unix://" + socket
 		c.Limits.Points.REST = 3
@@ -95,7 +94,7 @@ func TestEverySpanIsDocumented(t *testing.T) {
 }
 
 // documentedAs is a span's name in the table, and its kind.
-func documentedAs(s otlptest.Span) string {
+func documentedAs(s testservers.Span) string {
 	kind := strings.ToLower(strings.TrimPrefix(s.Kind.String(), "SPAN_KIND_"))
 	switch {
 	case s.Attributes["db.system.name"] != "":
@@ -135,7 +134,7 @@ func (w *traced) piped(socket string) {
 // TestRedisIsSeenInATrace: what is asked of it is part of the stage that asks, by its
 // command; neither keys nor values are told.
 func TestRedisIsSeenInATrace(t *testing.T) {
-	socket := redistest.Server(t)
+	socket := testservers.Redis(t)
 	w := newTraced(t, moods(), func(c *config.Config) { c.Store.URL = "unix://" + socket })
 	w.ask(http.MethodGet, "/repos/acme/widgets/subscribers", "Authorization: Bearer tok-owner")
 	w.piped(socket)

@@ -17,7 +17,7 @@ import (
 	"github.com/weirgate/weir/internal/admin"
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/history"
-	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/proxy"
 )
 
@@ -95,7 +95,7 @@ func TestTailComesBack(t *testing.T) {
 		var after atomic.Value
 		h := history.New(history.Sources{})
 		pages := admin.Handler(admin.Access{Hosts: []string{"admin.test"}}, admin.Sources{History: h})
-		l := pipe.Serve(t, "admin.test:80", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		l := testservers.ServePipe(t, "admin.test:80", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			after.Store(r.Header.Get("Last-Event-ID"))
 			switch asked.Add(1) {
 			case 2:

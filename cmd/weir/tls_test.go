@@ -22,8 +22,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weirgate/weir/internal/acmetest"
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 const served = "weir.example.com"
@@ -36,7 +35,7 @@ type secured struct {
 }
 
 // startSecured starts a replica of the gateway, a real process.
-func (f *fleet) startSecured(ca *acmetest.Server, secure, plain string) *secured {
+func (f *fleet) startSecured(ca *testservers.ACME, secure, plain string) *secured {
 	f.Helper()
 	config := f.file("gateway.yaml", fmt.Sprintf(`upstream: {url: "http://127.0.0.1:1"}
 store: {url: %q}
@@ -61,17 +60,17 @@ func httpsClient(roots *x509.CertPool, address string) *http.Client {
 
 // serial waits until the replica answers HTTPS with a certificate of the ACME server,
 // by HTTP/2, and returns the certificate's number.
-func (s *secured) serial(ca *acmetest.Server) (serial string) {
+func (s *secured) serial(ca *testservers.ACME) (serial string) {
 	s.Helper()
 	c := httpsClient(ca.Roots, s.secure)
-	redistest.Eventually(s, "a replica serves a certificate", func(ctx context.Context) bool {
+	testservers.Eventually(s, "a replica serves a certificate", func(ctx context.Context) bool {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+served+"/_weir/", nil)
 		if err != nil {
 			s.Fatal(err)
 		}
 		resp, err := c.Do(req)
 		if err != nil {
-			redistest.Rest(ctx, 50*time.Millisecond)
+			testservers.Sleep(ctx, 50*time.Millisecond)
 			return false
 		}
 		_ = resp.Body.Close()
@@ -90,21 +89,21 @@ func TestTheHolderOfTheLockDies(t *testing.T) {
 	f := emptyFleet(t)
 	f.store = oneRedis(f)
 	secure, plain := []string{freeAddress(t), freeAddress(t)}, []string{freeAddress(t), freeAddress(t)}
-	ca := acmetest.New(t, acmetest.NewBalancer(t, plain...).Port(), acmetest.NewBalancer(t, secure...).Port())
+	ca := testservers.NewACME(t, testservers.NewBalancer(t, plain...).Port(), testservers.NewBalancer(t, secure...).Port())
 	t.Setenv("SSL_CERT_FILE", ca.File)
 	release := ca.Hold()
 	t.Cleanup(release)
 
 	dies := f.startSecured(ca, secure[0], plain[0])
-	redistest.Eventually(t, "the first replica orders", func(context.Context) bool { return ca.Waiting() == 1 })
+	testservers.Eventually(t, "the first replica orders", func(context.Context) bool { return ca.Waiting() == 1 })
 	lives := f.startSecured(ca, secure[1], plain[1])
 	lock := redis.NewClient(&redis.Options{Addr: f.address})
 	defer func() { _ = lock.Close() }()
 	const held = "weir:{tls}:lock:issue_cert_" + served
 	holder := lock.Get(t.Context(), held).Val()
 	dies.kill()
-	redistest.Eventually(t, "the lease of who died ends", func(ctx context.Context) bool { return lock.Get(ctx, held).Val() != holder })
-	redistest.Eventually(t, "the second orders in its place", func(context.Context) bool { return ca.Waiting() == 2 })
+	testservers.Eventually(t, "the lease of who died ends", func(ctx context.Context) bool { return lock.Get(ctx, held).Val() != holder })
+	testservers.Eventually(t, "the second orders in its place", func(context.Context) bool { return ca.Waiting() == 2 })
 	release()
 	serial := lives.serial(ca)
 

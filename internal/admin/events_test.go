@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/history"
-	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 )
 
@@ -41,7 +41,7 @@ func watched(t *testing.T, h *history.History, a Access, query string, fields ..
 	t.Helper()
 	s := sources()
 	s.History = h
-	l := pipe.Serve(t, "127.0.0.1:80", &http.Server{Handler: Handler(a, s), ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second})
+	l := testservers.ServePipe(t, "127.0.0.1:80", &http.Server{Handler: Handler(a, s), ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second})
 	transport := &http.Transport{DialContext: l.Dial}
 	t.Cleanup(transport.CloseIdleConnections)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1/api/v1/events"+query, nil)

@@ -18,7 +18,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 
-	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 const (
@@ -61,7 +61,7 @@ func newFakeIssuer(t *testing.T, published ...jose.JSONWebKey) *fakeIssuer {
 		}
 		_ = json.NewEncoder(rw).Encode(set)
 	})
-	l := pipe.Serve(t, "localhost:80", &http.Server{Handler: mux})
+	l := testservers.ServePipe(t, "localhost:80", &http.Server{Handler: mux})
 	w.keys = NewIssuerKeys(&http.Transport{DialContext: l.Dial})
 	t.Cleanup(w.keys.Close)
 	return w

@@ -21,7 +21,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 const sealKey = "0123456789abcdef0123456789abcdef"
@@ -44,7 +44,7 @@ func onEachServer(t *testing.T, test func(f *tokenFleet)) {
 	})
 	t.Run("redis-server", func(t *testing.T) {
 		t.Parallel()
-		test(&tokenFleet{T: t, network: "unix", address: redistest.Server(t)})
+		test(&tokenFleet{T: t, network: "unix", address: testservers.Redis(t)})
 	})
 }
 
@@ -70,7 +70,7 @@ func (f *tokenFleet) open(secret string) *RedisTokens {
 // RoundTrip responds with a new token.
 func (f *tokenFleet) RoundTrip(r *http.Request) (*http.Response, error) {
 	n := f.issued.Add(1)
-	redistest.Rest(r.Context(), 100*time.Millisecond)
+	testservers.Sleep(r.Context(), 100*time.Millisecond)
 	text := fmt.Sprintf(`{"token":"ghs_secret%d","expires_at":%q}`, n, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
 	return &http.Response{StatusCode: http.StatusCreated, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
 }
@@ -139,7 +139,7 @@ func TestLeaseOfACrashedReplicaExpires(t *testing.T) {
 		if f.forward != nil {
 			f.forward(2 * time.Second)
 		}
-		redistest.Eventually(f.T, "the lease ends", func(ctx context.Context) bool {
+		testservers.Eventually(f.T, "the lease ends", func(ctx context.Context) bool {
 			leased, err := next.Lease(ctx, "x", "next", time.Second)
 			return leased && err == nil
 		})

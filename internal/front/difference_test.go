@@ -12,7 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // spokenIn are requests of all kinds, in which others are hidden.
@@ -191,11 +191,11 @@ func compared(t *testing.T, text string, cuts []int) (with, without string) {
 	for i := range got {
 		synctest.Test(t, func(t *testing.T) {
 			h := house{handler: various}
-			var l *pipe.Listener
+			var l *testservers.PipeListener
 			if i == 0 {
 				l, _ = serve(t, &h)
 			} else {
-				l = pipe.Serve(t, "plain", &http.Server{Handler: &h, IdleTimeout: time.Minute, ReadHeaderTimeout: 10 * time.Second})
+				l = testservers.ServePipe(t, "plain", &http.Server{Handler: &h, IdleTimeout: time.Minute, ReadHeaderTimeout: 10 * time.Second})
 			}
 			got[i] = joined(date.ReplaceAllString(spoken(t, l, text, cuts), ""))
 		})
@@ -225,7 +225,7 @@ func joined(text string) string {
 }
 
 // spoken is all that comes on a connection to which a text is sent, cut at some places.
-func spoken(t *testing.T, l *pipe.Listener, text string, cuts []int) string {
+func spoken(t *testing.T, l *testservers.PipeListener, text string, cuts []int) string {
 	t.Helper()
 	c := dial(t, l)
 	all := make(chan string)

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/front"
-	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // house answers what lies under /held at once, and everything by net/http. It notes who
@@ -92,9 +92,9 @@ func answer(w http.ResponseWriter, r *http.Request) {
 }
 
 // serve answers on a network in memory, with the house in front of a server of net/http.
-func serve(t *testing.T, h *house) (*pipe.Listener, *http.Server) {
+func serve(t *testing.T, h *house) (*testservers.PipeListener, *http.Server) {
 	t.Helper()
-	l, s := pipe.Listen("front"), &http.Server{Handler: h, IdleTimeout: time.Minute, ReadHeaderTimeout: 10 * time.Second}
+	l, s := testservers.ListenPipe("front"), &http.Server{Handler: h, IdleTimeout: time.Minute, ReadHeaderTimeout: 10 * time.Second}
 	done := make(chan error)
 	var answering sync.WaitGroup
 	go func() { done <- front.Serve(s, l, h, &answering) }()
@@ -116,7 +116,7 @@ type client struct {
 	in *bufio.Reader
 }
 
-func dial(t *testing.T, l *pipe.Listener) *client {
+func dial(t *testing.T, l *testservers.PipeListener) *client {
 	t.Helper()
 	c, err := l.Dial(t.Context(), "", "")
 	if err != nil {
@@ -200,7 +200,7 @@ func TestWhatIsHeldIsAnsweredWithoutNetHTTP(t *testing.T) {
 }
 
 // held opens a connection whose first request is over.
-func held(t *testing.T, l *pipe.Listener, h *house) *client {
+func held(t *testing.T, l *testservers.PipeListener, h *house) *client {
 	t.Helper()
 	c := dial(t, l)
 	c.send(get("/first"))

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/front"
-	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // TestWhoIsAnsweredLateIsListenedTo: a client that leaves is not waited for, however long it
@@ -85,7 +85,7 @@ func TestWhatIsAnsweredLateEndsWithTheServer(t *testing.T) {
 			}
 			answer(w, r)
 		}}
-		l := pipe.Listen("front")
+		l := testservers.ListenPipe("front")
 		s := &http.Server{Handler: &h, BaseContext: func(net.Listener) context.Context { return all }}
 		served := make(chan error)
 		go func() { served <- front.Serve(s, l, &h, &answering) }()
@@ -372,7 +372,7 @@ func TestNothingIsLeftOfAConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // which fails where somebody waits for ever
 		var h house
 		var answering sync.WaitGroup
-		l, all := pipe.Listen("front"), ofItsOwn{context.Background(), make(chan struct{})}
+		l, all := testservers.ListenPipe("front"), ofItsOwn{context.Background(), make(chan struct{})}
 		s := &http.Server{Handler: &h, BaseContext: func(net.Listener) context.Context { return all }}
 		served := make(chan error)
 		go func() { served <- front.Serve(s, l, &h, &answering) }()
@@ -450,7 +450,7 @@ func TestWhoIsReadyRunsFirst(t *testing.T) {
 			}
 			answer(w, r)
 		}}
-		l, s := pipe.Listen("front"), &http.Server{Handler: h}
+		l, s := testservers.ListenPipe("front"), &http.Server{Handler: h}
 		done := make(chan error)
 		go func() { done <- front.Serve(s, watched{l, begin, note(&read), note(&written)}, h, new(sync.WaitGroup)) }()
 		c := dial(t, l)

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 func TestFaultsAreSetAtRunTime(t *testing.T) {
@@ -70,7 +70,7 @@ func TestEverySoManyRequestsFail(t *testing.T) {
 func TestEverySoManyAnswersBreakOff(t *testing.T) {
 	run(t, func(t *tester) {
 		t.s.setFaults(Faults{TruncateEvery: 2})
-		l := pipe.Serve(t.T, "service.test:80", &http.Server{Handler: t.s})
+		l := testservers.ServePipe(t.T, "service.test:80", &http.Server{Handler: t.s})
 		transport := &http.Transport{DialContext: l.Dial}
 		defer transport.CloseIdleConnections()
 		for i, want := range []error{nil, io.ErrUnexpectedEOF, nil, io.ErrUnexpectedEOF} {

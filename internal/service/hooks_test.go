@@ -17,7 +17,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -47,7 +47,7 @@ type inbox struct {
 func (t *tester) receive(answer ...http.HandlerFunc) *inbox {
 	t.Helper()
 	box := &inbox{}
-	l := pipe.Serve(t, "receiver.test:80", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	l := testservers.ServePipe(t, "receiver.test:80", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	otlp "go.opentelemetry.io/proto/otlp/metrics/v1"
 
-	"github.com/weirgate/weir/internal/otlptest"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // description describes a metric that is documented or exported.
@@ -59,7 +59,7 @@ func describe(m *otlp.Metric) description {
 	keys := map[string]bool{}
 	points := func(list []*otlp.NumberDataPoint) {
 		for _, p := range list {
-			for key := range otlptest.Attributes(p.GetAttributes()) {
+			for key := range testservers.Attributes(p.GetAttributes()) {
 				keys[key] = true
 			}
 		}
@@ -77,7 +77,7 @@ func describe(m *otlp.Metric) description {
 	case *otlp.Metric_Histogram:
 		d.kind = "histogram"
 		for _, p := range data.Histogram.GetDataPoints() {
-			for key := range otlptest.Attributes(p.GetAttributes()) {
+			for key := range testservers.Attributes(p.GetAttributes()) {
 				keys[key] = true
 			}
 		}
@@ -91,7 +91,7 @@ func describe(m *otlp.Metric) description {
 
 // Names, kinds, units, attributes and Prometheus names must agree in both directions.
 func TestMetricsMatchTheirDocumentation(t *testing.T) {
-	received := otlptest.Start(t)
+	received := testservers.StartOTLP(t)
 	w := opened(t)
 	if err := w.Watch(sources(3)); err != nil {
 		t.Fatal(err)

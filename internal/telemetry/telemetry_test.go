@@ -17,7 +17,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/weirgate/weir/internal/otlptest"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
@@ -133,7 +133,7 @@ func TestOpenRejectsUnknownExporters(t *testing.T) {
 }
 
 func TestOTELSDKDisabledDisablesAll(t *testing.T) {
-	received := otlptest.Start(t)
+	received := testservers.StartOTLP(t)
 	t.Setenv("OTEL_SDK_DISABLED", "true")
 	w := opened(t)
 	if err := w.Watch(sources(1)); err != nil {
@@ -155,7 +155,7 @@ func TestEnvironmentOverridesTheServiceName(t *testing.T) {
 	for _, c := range []struct{ variable, attributes, want string }{
 		{"", "", "weir"}, {"named", "", "named"}, {"", "service.name=listed,team=edge", "listed"}, {"named", "service.name=listed", "named"},
 	} {
-		received := otlptest.Start(t)
+		received := testservers.StartOTLP(t)
 		t.Setenv("OTEL_SERVICE_NAME", c.variable)
 		t.Setenv("OTEL_RESOURCE_ATTRIBUTES", c.attributes)
 		opened(t).Close()
@@ -203,7 +203,7 @@ func TestSamplerFollowsParentsAndLinks(t *testing.T) {
 }
 
 func TestEnvironmentSelectsTheSampler(t *testing.T) {
-	otlptest.Start(t)
+	testservers.StartOTLP(t)
 	t.Setenv("OTEL_TRACES_SAMPLER", "always_off")
 	if _, s := opened(t).Tracer().Start(t.Context(), ""); s.IsRecording() {
 		t.Error("the span is sampled")
@@ -285,7 +285,7 @@ func TestOtherGaugesWorkWhileTheStoreIsLost(t *testing.T) {
 }
 
 func TestLogsCarryTheirSpan(t *testing.T) {
-	received := otlptest.Start(t)
+	received := testservers.StartOTLP(t)
 	w := opened(t)
 	var text strings.Builder
 	log := slog.New(w.Logs(slog.NewTextHandler(&text, nil))).With("part", "test").WithGroup("in")

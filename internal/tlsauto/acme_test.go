@@ -13,8 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirgate/weir/internal/acmetest"
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 const name = "weir.example.com"
@@ -116,9 +115,9 @@ func (s *site) handshake(ctx context.Context, c *tls.Config) (tls.ConnectionStat
 }
 
 // serial waits for a certificate of the CA and returns its serial number.
-func (s *site) serial(ca *acmetest.Server, server string) (serial string) {
+func (s *site) serial(ca *testservers.ACME, server string) (serial string) {
 	s.Helper()
-	redistest.Eventually(s, "certificate for "+server, func(ctx context.Context) bool {
+	testservers.Eventually(s, "certificate for "+server, func(ctx context.Context) bool {
 		state, err := s.handshake(ctx, &tls.Config{ServerName: server, RootCAs: ca.Roots})
 		if err != nil {
 			return false
@@ -144,9 +143,9 @@ func TestOrderWithEachChallenge(t *testing.T) {
 			s := newSite(t, Config{Storage: NewFolder(dir)}, Names{Domains: []string{name}})
 			closed := listen(t)
 			_ = closed.Close()
-			ca := acmetest.New(t, port(s.plain), port(closed))
+			ca := testservers.NewACME(t, port(s.plain), port(closed))
 			if c.alpn {
-				ca = acmetest.New(t, port(closed), port(s.secure))
+				ca = testservers.NewACME(t, port(closed), port(s.secure))
 			}
 			s.config.CA, s.config.Roots = ca.URL, ca.Trust
 			s.serve(c.plain)
@@ -168,7 +167,7 @@ func TestOrderWithEachChallenge(t *testing.T) {
 
 func TestOnlyConfiguredNamesAreOrdered(t *testing.T) {
 	s := newSite(t, Config{Storage: NewMemory()}, Names{Domains: []string{name}})
-	ca := acmetest.New(t, port(s.plain), port(s.secure))
+	ca := testservers.NewACME(t, port(s.plain), port(s.secure))
 	s.config.CA, s.config.Roots = ca.URL, ca.Trust
 	s.serve(true)
 	s.serial(ca, name)

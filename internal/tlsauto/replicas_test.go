@@ -18,8 +18,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weirgate/weir/internal/acmetest"
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // replica configures a replica process. Replicas need separate processes, because certmagic shares locks within
@@ -107,14 +106,14 @@ func startReplica(t *testing.T, r replica, log io.Writer) {
 
 // One replica orders and renews; both serve the result.
 func TestReplicasShareOneCertificate(t *testing.T) {
-	socket := redistest.Server(t)
+	socket := testservers.Redis(t)
 	var secure, plain [2]string
 	for i := range 2 {
 		s, p := listen(t), listen(t)
 		secure[i], plain[i] = s.Addr().String(), p.Addr().String()
 		_, _ = s.Close(), p.Close()
 	}
-	ca := acmetest.New(t, acmetest.NewBalancer(t, plain[:]...).Port(), acmetest.NewBalancer(t, secure[:]...).Port())
+	ca := testservers.NewACME(t, testservers.NewBalancer(t, plain[:]...).Port(), testservers.NewBalancer(t, secure[:]...).Port())
 	var log transcript
 	defer func() {
 		if t.Failed() {
@@ -125,10 +124,10 @@ func TestReplicasShareOneCertificate(t *testing.T) {
 		startReplica(t, replica{Secure: secure[i], Plain: plain[i], CA: ca.URL, Trust: ca.File, Redis: socket}, &log)
 	}
 	serial := func(i int, not string) (serial string) {
-		redistest.Eventually(t, fmt.Sprintf("replica %d serves a certificate other than %q", i, not), func(ctx context.Context) bool {
+		testservers.Eventually(t, fmt.Sprintf("replica %d serves a certificate other than %q", i, not), func(ctx context.Context) bool {
 			conn, err := (&tls.Dialer{Config: &tls.Config{ServerName: name, RootCAs: ca.Roots}}).DialContext(ctx, "tcp", secure[i])
 			if err != nil {
-				redistest.Rest(ctx, 50*time.Millisecond)
+				testservers.Sleep(ctx, 50*time.Millisecond)
 				return false
 			}
 			defer func() { _ = conn.Close() }()

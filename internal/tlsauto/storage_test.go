@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 var secret = []byte(strings.Repeat("k", 32))
@@ -44,7 +44,7 @@ func eachStorage(t *testing.T, test func(*testing.T, Storage)) {
 			return s
 		}},
 		{"redis-server, sealed", func(t *testing.T) Storage {
-			s, client := openRedis(t, "unix", redistest.Server(t), secret)
+			s, client := openRedis(t, "unix", testservers.Redis(t), secret)
 			t.Cleanup(func() { assertEveryKeyExpires(t, client) })
 			return s
 		}},
@@ -213,7 +213,7 @@ func TestLeaseExpiresAfterItsHolderDied(t *testing.T) {
 		t.Errorf("not locked after the lease expired: %v", err)
 	}
 	server.FastForward(leaseTTL - time.Second)
-	redistest.Eventually(t, "the holder renews its lease", func(ctx context.Context) bool {
+	testservers.Eventually(t, "the holder renews its lease", func(ctx context.Context) bool {
 		return client.PTTL(ctx, lockPrefix+"a").Val() > leaseTTL-time.Second
 	})
 	if err := s.Close(); err != nil {
@@ -230,7 +230,7 @@ func TestLockRetriesWhileRedisIsDown(t *testing.T) {
 	server.SetError("LOADING")
 	got := make(chan error)
 	go func() { got <- s.Lock(t.Context(), "a") }()
-	redistest.Rest(t.Context(), 300*time.Millisecond)
+	testservers.Sleep(t.Context(), 300*time.Millisecond)
 	server.SetError("")
 	if err := <-got; err != nil {
 		t.Error(err)

@@ -17,7 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/weirgate/weir/internal/pipe"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -139,7 +139,7 @@ func TestDeliverySizeIsBounded(t *testing.T) {
 func TestStalledDeliveryDoesNotBlockOthersForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := NewReceiver(func(Event) {})
-		l := pipe.Serve(t, "hook.test:80", &http.Server{Handler: v.Handler(dialect(t), []byte(secret))})
+		l := testservers.ServePipe(t, "hook.test:80", &http.Server{Handler: v.Handler(dialect(t), []byte(secret))})
 		began := time.Now()
 		for range 2 * maxConcurrent {
 			c, err := l.Dial(t.Context(), "", "")

@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
@@ -47,7 +47,7 @@ func serverTime(b *testing.B, client *redis.Client) (micros, calls float64) {
 // beside the round trip of a script that does nothing. server-µs is the time
 // that Redis itself works on scripts, redis-cpu-µs what it takes of a processor in all.
 func BenchmarkRedis(b *testing.B) {
-	socket := redistest.Server(b)
+	socket := testservers.Redis(b)
 	client := clientOf(b, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
 	rules := limits.Rules{Limits: policy.DefaultLimits()}
 	ctx := context.Background()
@@ -104,7 +104,7 @@ func BenchmarkRedis(b *testing.B) {
 // BenchmarkTurns is a request of one account after the other, of so many clients at once:
 // what is asked and told at the same time goes to Redis together.
 func BenchmarkTurns(b *testing.B) {
-	socket := redistest.Server(b)
+	socket := testservers.Redis(b)
 	client := clientOf(b, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
 	rules := limits.Rules{Limits: policy.DefaultLimits()}
 	rules.Points.REST, rules.Concurrent, rules.Primary.User = 1<<30, 1<<20, 1<<30

@@ -15,7 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
@@ -59,7 +59,7 @@ func startNode(t *testing.T) *node {
 		_ = n.process.Process.Kill()
 		_ = n.process.Wait()
 	})
-	redistest.Eventually(t, "the server answers", func(ctx context.Context) bool { return n.Ping(ctx).Err() == nil })
+	testservers.Eventually(t, "the server answers", func(ctx context.Context) bool { return n.Ping(ctx).Err() == nil })
 	return n
 }
 
@@ -100,14 +100,14 @@ func startCluster(t *testing.T, masters int) []*node {
 		}
 		return true
 	}
-	redistest.Eventually(t, "all know each other", known)
+	testservers.Eventually(t, "all know each other", known)
 	for i, n := range nodes[masters:] {
 		id, err := nodes[i].Do(ctx, "cluster", "myid").Text()
 		if err != nil {
 			t.Fatal(err)
 		}
 		run(n, "cluster", "replicate", id)
-		redistest.Eventually(t, "a follower follows", func(ctx context.Context) bool {
+		testservers.Eventually(t, "a follower follows", func(ctx context.Context) bool {
 			text, _ := n.Info(ctx, "replication").Result()
 			return strings.Contains(text, "master_link_status:up")
 		})
@@ -153,7 +153,7 @@ func TestAttack41Cluster(t *testing.T) {
 		return true
 	}
 	for i := range accounts {
-		redistest.Eventually(t, "a permit is granted", func(context.Context) bool { return spend(i) })
+		testservers.Eventually(t, "a permit is granted", func(context.Context) bool { return spend(i) })
 	}
 	var last string // why not
 	defer func() { t.Log(last) }()
@@ -176,13 +176,13 @@ func TestAttack41Cluster(t *testing.T) {
 		}
 		return true
 	}
-	redistest.Eventually(t, "all is told", used)
+	testservers.Eventually(t, "all is told", used)
 
 	_ = nodes[1].process.Process.Kill()
-	redistest.Eventually(t, "Redis is lost", func(context.Context) bool { return !l.Lost().IsZero() })
-	redistest.Eventually(t, "and found", func(context.Context) bool { return l.Lost().IsZero() })
+	testservers.Eventually(t, "Redis is lost", func(context.Context) bool { return !l.Lost().IsZero() })
+	testservers.Eventually(t, "and found", func(context.Context) bool { return l.Lost().IsZero() })
 	for i := range accounts {
-		redistest.Eventually(t, "a permit is granted again", func(context.Context) bool { return spend(i) })
+		testservers.Eventually(t, "a permit is granted again", func(context.Context) bool { return spend(i) })
 	}
-	redistest.Eventually(t, "all is told again", used)
+	testservers.Eventually(t, "all is told again", used)
 }

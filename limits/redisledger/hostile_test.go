@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/limitstest"
 )
@@ -88,7 +88,7 @@ func TestNoLimitIsExceededOverRedis(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			sockets := [2]string{redistest.Server(t), redistest.Server(t)}
+			sockets := [2]string{testservers.Redis(t), testservers.Redis(t)}
 			if seed := setting(t, "WEIR_SEED", 0); seed != 0 {
 				s := c.of(limitstest.Draw(uint64(seed)))
 				r, _ := suffer(t, sockets, s, c.trouble, t.Logf)
@@ -119,7 +119,7 @@ func TestNoLimitIsExceededOverRedis(t *testing.T) {
 func TestSaturationUsesTheLimitsOverRedis(t *testing.T) {
 	windows := setting(t, "WEIR_WINDOWS", 0)
 	table := limitstest.NewTable()
-	sockets := [2]string{redistest.Server(t), redistest.Server(t)}
+	sockets := [2]string{testservers.Redis(t), testservers.Redis(t)}
 	for _, s := range limitstest.Saturations() {
 		if windows == 0 && s.Window != time.Minute || s.MinFullness == 0 {
 			continue

@@ -18,7 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/limitstest"
 	"github.com/weirgate/weir/policy"
@@ -113,7 +113,7 @@ func (t tick) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 func TestRedisServer(t *testing.T) {
-	limitstest.RunSuite(t, inVirtualTime(redistest.Server(t)))
+	limitstest.RunSuite(t, inVirtualTime(testservers.Redis(t)))
 }
 
 // inVirtualTime opens ledgers of one replica on an empty server.
@@ -138,7 +138,7 @@ func beaten(t *testing.T, l limits.Ledger) {
 }
 
 func TestI10WhatIsLostIsWrittenAgain(t *testing.T) {
-	limitstest.RunDataLoss(t, inVirtualTime(redistest.Server(t)), func(t *testing.T, l limits.Ledger) {
+	limitstest.RunDataLoss(t, inVirtualTime(testservers.Redis(t)), func(t *testing.T, l limits.Ledger) {
 		if err := l.(*Ledger).Client.FlushAll(t.Context()).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -147,7 +147,7 @@ func TestI10WhatIsLostIsWrittenAgain(t *testing.T) {
 }
 
 func TestI11WhatIsSpentWithoutRedisIsToldAfter(t *testing.T) {
-	limitstest.RunStoreOutages(t, inVirtualTime(redistest.Server(t)), func(t *testing.T, l limits.Ledger) {
+	limitstest.RunStoreOutages(t, inVirtualTime(testservers.Redis(t)), func(t *testing.T, l limits.Ledger) {
 		beaten(t, l)
 		l.(*Ledger).lose(errLost)
 	}, func(t *testing.T, l limits.Ledger) {
@@ -160,7 +160,7 @@ func TestI11WhatIsSpentWithoutRedisIsToldAfter(t *testing.T) {
 // inBubble opens a ledger on a real server in virtual time; ahead sets Redis's
 // clock off.
 func inBubble(t *testing.T, tell func(t *testing.T, l *Ledger, ahead *atomic.Int64)) {
-	socket := redistest.Server(t)
+	socket := testservers.Redis(t)
 	synctest.Test(t, func(t *testing.T) {
 		ahead := new(atomic.Int64)
 		client := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
@@ -238,7 +238,7 @@ func TestI12EveryKeyHasALifetime(t *testing.T) {
 
 // TestEvictionIsToldAtTheStart: of a Redis that may drop what the ledger needs.
 func TestEvictionIsToldAtTheStart(t *testing.T) {
-	socket := redistest.Server(t)
+	socket := testservers.Redis(t)
 	operator := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})
 	defer func() { _ = operator.Close() }()
 	for _, c := range []struct {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
@@ -43,7 +43,7 @@ type bench struct {
 }
 
 func newBench(b *testing.B) *bench {
-	socket := redistest.Server(b)
+	socket := testservers.Redis(b)
 	client := clientOf(b, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
 	return &bench{Ledger: open(b, client, "weir-7c9f8b6d5-x2x4q-ABCDEFGH", limits.Rules{Limits: policy.DefaultLimits()}, redisClock), client: client}
 }

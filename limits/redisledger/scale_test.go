@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirgate/weir/internal/redistest"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/limitstest"
 	"github.com/weirgate/weir/policy"
@@ -21,7 +21,7 @@ import (
 func TestNoLimitIsExceededByManyReplicas(t *testing.T) {
 	t.Parallel()
 	replicas := setting(t, "WEIR_REPLICAS", 8)
-	sockets := [2]string{redistest.Server(t), redistest.Server(t)}
+	sockets := [2]string{testservers.Redis(t), testservers.Redis(t)}
 	table := limitstest.NewTable()
 	hot := limitstest.Saturations()[0]
 	s := hot.Scenario(replicas, 2, false)
@@ -52,7 +52,7 @@ func TestNoLimitIsExceededByManyReplicas(t *testing.T) {
 // aside of an account when Redis is lost: with a hundred replicas, as many as the account
 // has places, nothing.
 func TestSharesOfManyReplicas(t *testing.T) {
-	socket := redistest.Server(t)
+	socket := testservers.Redis(t)
 	client := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
 	for _, replicas := range []int64{1, 4, 10, 30, 49, 99, 100, 1000} {
 		l := open(t, client, "r1", limits.Rules{Limits: policy.DefaultLimits()}, redisClock)

@@ -1,9 +1,4 @@
-// Package acmetest runs a real ACME server, Pebble, in the process of a test.
-//
-// Invariants: it validates by real challenges, at ports of its own choice and at
-// 127.0.0.1 whatever the name is; nothing but loopback is reached. It is not for
-// production code.
-package acmetest
+package testservers
 
 import (
 	"bytes"
@@ -29,36 +24,37 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Server is an ACME server.
-type Server struct {
-	URL   string         // of its directory
-	Trust *x509.CertPool // whom to trust as the ACME server
-	File  string         // the same, as PEM
+// ACME is an ACME server, Pebble, in the process of the test. It validates domains with real
+// challenges, and resolves every domain to 127.0.0.1.
+type ACME struct {
+	URL   string         // URL of the ACME directory
+	Trust *x509.CertPool // roots for the server's own TLS certificate
+	File  string         // path of a PEM file with the same roots
 
-	Roots *x509.CertPool // whom to trust in what was issued
+	Roots *x509.CertPool // roots of the issued certificates
 
-	pebble http.Handler
-	began  time.Time
+	pebble  http.Handler
+	started time.Time
 
 	mu               sync.Mutex
-	due              map[string]bool // certificates, by their names of RFC 9773: those asked for
-	accounts, orders int             // that were made
-	issued           int             // certificates
-	waiting          int             // orders that were held
-	gate             chan struct{}   // nil, or what new orders wait for
+	due              map[string]bool // by certificate identifier (RFC 9773): whether renewal is due
+	accounts, orders int             // number of created accounts and orders
+	issued           int             // number of issued certificates
+	waiting          int             // number of orders that Hold has delayed
+	gate             chan struct{}   // new orders wait until it is closed; nil without Hold
 }
 
-// New starts a server that validates at ports of 127.0.0.1.
-func New(t testing.TB, httpPort, tlsPort int) *Server {
+// NewACME starts an ACME server that sends challenges to the given ports of 127.0.0.1.
+func NewACME(t testing.TB, httpPort, tlsPort int) *ACME {
 	t.Helper()
 	t.Setenv("PEBBLE_VA_NOSLEEP", "1")
 	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
-	s := &Server{Trust: x509.NewCertPool(), Roots: x509.NewCertPool(), began: time.Now(), due: map[string]bool{}}
+	s := &ACME{Trust: x509.NewCertPool(), Roots: x509.NewCertPool(), started: time.Now(), due: map[string]bool{}}
 	store := db.NewMemoryStore()
-	issuer := ca.New(quiet, store, "", "ecdsa", 0, 1, map[string]ca.Profile{"default": {Description: "of 90 days"}})
-	checker := va.New(quiet, httpPort, tlsPort, false, resolver(t), store)
-	front := wfe.New(quiet, store, checker, issuer, []string{"ca.example"}, false, false, 1, 1)
-	s.pebble = front.Handler()
+	issuer := ca.New(quiet, store, "", "ecdsa", 0, 1, map[string]ca.Profile{"default": {Description: "valid for 90 days"}})
+	validator := va.New(quiet, httpPort, tlsPort, false, resolver(t), store)
+	frontend := wfe.New(quiet, store, validator, issuer, []string{"ca.example"}, false, false, 1, 1)
+	s.pebble = frontend.Handler()
 	s.Roots.AppendCertsFromPEM(issuer.GetRootCert(0).PEM())
 	server := httptest.NewTLSServer(s)
 	t.Cleanup(server.Close)
@@ -72,9 +68,9 @@ func New(t testing.TB, httpPort, tlsPort int) *Server {
 	return s
 }
 
-// RenewNow says of all certificates that there are that they are due (RFC 9773).
-// Of others it says that they are in a month, and to ask again in a second.
-func (s *Server) RenewNow() {
+// RenewNow marks all issued certificates as due for renewal (RFC 9773). Certificates that are
+// issued later are due in a month. Clients are told to poll every second.
+func (s *ACME) RenewNow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range s.due {
@@ -82,14 +78,14 @@ func (s *Server) RenewNow() {
 	}
 }
 
-// renewalInfo says when a certificate is due.
-func (s *Server) renewalInfo(w http.ResponseWriter, id string) {
-	start := s.began.Add(30 * 24 * time.Hour)
+// renewalInfo writes the renewal window of a certificate.
+func (s *ACME) renewalInfo(w http.ResponseWriter, id string) {
+	start := s.started.Add(30 * 24 * time.Hour)
 	s.mu.Lock()
 	if s.due[id] {
-		start = s.began.Add(-2 * time.Hour)
+		start = s.started.Add(-2 * time.Hour)
 	} else {
-		s.due[id] = false // it is one that there is
+		s.due[id] = false // RenewNow will mark it
 	}
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
@@ -98,36 +94,36 @@ func (s *Server) renewalInfo(w http.ResponseWriter, id string) {
 	_, _ = fmt.Fprintf(w, window, start.Format(time.RFC3339), start.Add(time.Hour).Format(time.RFC3339))
 }
 
-// Orders is how many orders were made.
-func (s *Server) Orders() int {
+// Orders returns the number of created orders.
+func (s *ACME) Orders() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.orders
 }
 
-// Issued is how many certificates were.
-func (s *Server) Issued() int {
+// Issued returns the number of issued certificates.
+func (s *ACME) Issued() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.issued
 }
 
-// Accounts is how many accounts were made.
-func (s *Server) Accounts() int {
+// Accounts returns the number of created accounts.
+func (s *ACME) Accounts() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.accounts
 }
 
-// Waiting is how many orders have been held.
-func (s *Server) Waiting() int {
+// Waiting returns the number of orders that Hold has delayed.
+func (s *ACME) Waiting() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.waiting
 }
 
-// Hold keeps new orders waiting until release is called.
-func (s *Server) Hold() (release func()) {
+// Hold delays new orders until the caller calls release.
+func (s *ACME) Hold() (release func()) {
 	gate := make(chan struct{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +137,7 @@ func (s *Server) Hold() (release func()) {
 }
 
 // ServeHTTP implements http.Handler.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *ACME) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if id, ok := strings.CutPrefix(r.URL.Path, "/draft-ietf-acme-ari-03/renewalInfo/"); ok {
 		s.renewalInfo(w, id)
 		return
@@ -154,7 +150,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Unlock()
 	if order && gate != nil {
-		body, err := io.ReadAll(r.Body) // that who asked is gone is seen after its request only
+		body, err := io.ReadAll(r.Body) // net/http detects a disconnected client only after its body is read
 		if err != nil {
 			return
 		}
@@ -162,17 +158,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-gate:
 		case <-r.Context().Done():
-			return // who asked is gone
+			return // the client has disconnected
 		}
 	}
-	answer := &status{ResponseWriter: w}
-	s.pebble.ServeHTTP(answer, r)
+	response := &status{ResponseWriter: w}
+	s.pebble.ServeHTTP(response, r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case answer.code == http.StatusOK && strings.HasPrefix(r.URL.Path, "/finalize-order/"):
+	case response.code == http.StatusOK && strings.HasPrefix(r.URL.Path, "/finalize-order/"):
 		s.issued++
-	case answer.code != http.StatusCreated: // a nonce was bad, or the account is known
+	case response.code != http.StatusCreated: // a nonce was invalid, or the account existed
 	case order:
 		s.orders++
 	case strings.HasPrefix(r.URL.Path, "/sign-me-up"):
@@ -180,7 +176,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// status notes the status of an answer.
+// status records the status code of a response.
 type status struct {
 	http.ResponseWriter
 	code int
@@ -192,7 +188,7 @@ func (s *status) WriteHeader(code int) {
 	s.ResponseWriter.WriteHeader(code)
 }
 
-// resolver starts a DNS server to which every name is 127.0.0.1, and returns its
+// resolver starts a DNS server that resolves every name to 127.0.0.1, and returns its
 // address.
 func resolver(t testing.TB) string {
 	t.Helper()
@@ -207,10 +203,10 @@ func resolver(t testing.TB) string {
 			head := dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 1}
 			a.Answer = append(a.Answer, &dns.A{Hdr: head, A: net.IPv4(127, 0, 0, 1)})
 		}
-		_ = w.WriteMsg(a) // who does not read it asks again
+		_ = w.WriteMsg(a) // a client that misses the response retries
 	})}
 	var serving sync.WaitGroup
-	serving.Go(func() { _ = server.ActivateAndServe() }) // ends by Close
+	serving.Go(func() { _ = server.ActivateAndServe() }) // until the listener is closed
 	t.Cleanup(func() {
 		_ = l.Close()
 		serving.Wait()

@@ -1,6 +1,4 @@
-// Package authority is a CA that nobody knows but who is told of its file, for programs
-// that run what people use against a gateway on this machine.
-package authority
+package testservers
 
 import (
 	"crypto/ecdsa"
@@ -17,14 +15,14 @@ import (
 	"time"
 )
 
-// Authority vouches for an hour.
-type Authority struct {
+// CA is a private certificate authority whose certificates are valid for one hour.
+type CA struct {
 	Certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 }
 
-// New makes one.
-func New() (*Authority, error) {
+// NewCA creates a certificate authority.
+func NewCA() (*CA, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -38,16 +36,16 @@ func New() (*Authority, error) {
 		return nil, err
 	}
 	certificate, err := x509.ParseCertificate(der)
-	return &Authority{certificate, key}, err
+	return &CA{certificate, key}, err
 }
 
-// Write writes its certificate, for those who are to trust it.
-func (a *Authority) Write(file string) error {
-	return os.WriteFile(file, block("CERTIFICATE", a.Certificate.Raw), 0o600)
+// Write writes the certificate of the authority to a PEM file.
+func (a *CA) Write(file string) error {
+	return os.WriteFile(file, pemBlock("CERTIFICATE", a.Certificate.Raw), 0o600)
 }
 
-// Issue writes tls.crt and tls.key into dir, for a server on 127.0.0.1.
-func (a *Authority) Issue(dir string) error {
+// Issue writes tls.crt and tls.key for a server on 127.0.0.1 into dir.
+func (a *CA) Issue(dir string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -65,10 +63,10 @@ func (a *Authority) Issue(dir string) error {
 		return err
 	}
 	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "tls.crt"), block("CERTIFICATE", der), 0o600),
-		os.WriteFile(filepath.Join(dir, "tls.key"), block("PRIVATE KEY", private), 0o600))
+		os.WriteFile(filepath.Join(dir, "tls.crt"), pemBlock("CERTIFICATE", der), 0o600),
+		os.WriteFile(filepath.Join(dir, "tls.key"), pemBlock("PRIVATE KEY", private), 0o600))
 }
 
-func block(kind string, bytes []byte) []byte {
+func pemBlock(kind string, bytes []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes})
 }

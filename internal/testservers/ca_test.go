@@ -1,4 +1,4 @@
-package authority
+package testservers
 
 import (
 	"crypto/tls"
@@ -8,16 +8,16 @@ import (
 	"testing"
 )
 
-func TestWhoIsToldOfTheFileTrustsWhatIsIssued(t *testing.T) {
+func TestClientWithCAFileTrustsIssuedCertificate(t *testing.T) {
 	dir := t.TempDir()
-	a, err := New()
+	ca, err := NewCA()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Write(filepath.Join(dir, "ca.pem")); err != nil {
+	if err := ca.Write(filepath.Join(dir, "ca.pem")); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Issue(dir); err != nil {
+	if err := ca.Issue(dir); err != nil {
 		t.Fatal(err)
 	}
 	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
@@ -28,14 +28,14 @@ func TestWhoIsToldOfTheFileTrustsWhatIsIssued(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := x509.NewCertPool()
-	told.AppendCertsFromPEM(text)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(text)
 	for _, name := range []string{"127.0.0.1", "localhost"} {
-		if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: told, DNSName: name}); err != nil {
+		if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: name}); err != nil {
 			t.Error(err)
 		}
 	}
 	if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: x509.NewCertPool(), DNSName: "localhost"}); err == nil {
-		t.Error("who was told of no file trusts it")
+		t.Error("verification without the CA file succeeded")
 	}
 }

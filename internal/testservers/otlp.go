@@ -1,6 +1,4 @@
-// Package otlptest is a real receiver of OTLP over gRPC, for tests: what a program sends
-// comes over a connection, and is looked at here. It is no collector: it keeps everything.
-package otlptest
+package testservers
 
 import (
 	"context"
@@ -21,8 +19,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Receiver keeps what it is sent. It is safe for concurrent use.
-type Receiver struct {
+// OTLP is a receiver of OTLP over gRPC. It keeps everything that it receives, and is safe for
+// concurrent use.
+type OTLP struct {
 	collectortrace.UnimplementedTraceServiceServer
 	address string
 
@@ -33,31 +32,30 @@ type Receiver struct {
 	logs     []*logs.LogRecord
 }
 
-// Span is a span as it arrived, its identifiers in hexadecimal.
+// Span is a received span with its identifiers in hexadecimal.
 type Span struct {
 	Name, Trace, ID, Parent string
 	Kind                    trace.Span_SpanKind
 	Failed                  bool
 	Attributes              map[string]string
-	// Links are the identifiers of the spans that it is linked to.
+	// Links are the identifiers of the linked spans.
 	Links []string
 }
 
-// Start starts a receiver that ends with the test, and lets the environment of the test
-// say that everything goes there.
-func Start(t testing.TB) *Receiver {
+// StartOTLP starts a receiver and points the OTEL_EXPORTER_OTLP_* variables of the test to it.
+func StartOTLP(t testing.TB) *OTLP {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Receiver{address: "http://" + listener.Addr().String()}
+	r := &OTLP{address: "http://" + listener.Addr().String()}
 	server := grpc.NewServer()
 	collectortrace.RegisterTraceServiceServer(server, r)
-	collectormetrics.RegisterMetricsServiceServer(server, metricsReceiver{Receiver: r})
-	collectorlogs.RegisterLogsServiceServer(server, logsReceiver{Receiver: r})
+	collectormetrics.RegisterMetricsServiceServer(server, metricsReceiver{OTLP: r})
+	collectorlogs.RegisterLogsServiceServer(server, logsReceiver{OTLP: r})
 	var serving sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(listener) }) // until it is stopped
+	serving.Go(func() { _ = server.Serve(listener) }) // until Stop
 	t.Cleanup(func() {
 		server.Stop()
 		serving.Wait()
@@ -67,44 +65,44 @@ func Start(t testing.TB) *Receiver {
 	return r
 }
 
-// Spans are those that have arrived, in the order in which they ended.
-func (r *Receiver) Spans() []Span {
+// Spans returns the received spans in the order in which they ended.
+func (r *OTLP) Spans() []Span {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]Span(nil), r.spans...)
 }
 
-// Metrics are those that have arrived, once for each time.
-func (r *Receiver) Metrics() []*metrics.Metric {
+// Metrics returns the received metrics, once for each export.
+func (r *OTLP) Metrics() []*metrics.Metric {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]*metrics.Metric(nil), r.metrics...)
 }
 
-// Logs are the records that have arrived.
-func (r *Receiver) Logs() []*logs.LogRecord {
+// Logs returns the received log records.
+func (r *OTLP) Logs() []*logs.LogRecord {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]*logs.LogRecord(nil), r.logs...)
 }
 
-// Resource are the attributes of who sent something last.
-func (r *Receiver) Resource() map[string]string {
+// Resource returns the resource attributes of the last export.
+func (r *OTLP) Resource() map[string]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.resource
 }
 
-func (r *Receiver) from(who *resource.Resource) { r.resource = Attributes(who.GetAttributes()) }
+func (r *OTLP) setResource(res *resource.Resource) { r.resource = Attributes(res.GetAttributes()) }
 
 // Export implements OTLP's trace service.
-func (r *Receiver) Export(_ context.Context, in *collectortrace.ExportTraceServiceRequest) (*collectortrace.ExportTraceServiceResponse, error) {
+func (r *OTLP) Export(_ context.Context, in *collectortrace.ExportTraceServiceRequest) (*collectortrace.ExportTraceServiceResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, of := range in.GetResourceSpans() {
-		r.from(of.GetResource())
-		for _, by := range of.GetScopeSpans() {
-			for _, s := range by.GetSpans() {
+	for _, group := range in.GetResourceSpans() {
+		r.setResource(group.GetResource())
+		for _, scope := range group.GetScopeSpans() {
+			for _, s := range scope.GetSpans() {
 				span := Span{
 					Name: s.GetName(), Trace: hex.EncodeToString(s.GetTraceId()), ID: hex.EncodeToString(s.GetSpanId()), Parent: hex.EncodeToString(s.GetParentSpanId()),
 					Kind: s.GetKind(), Failed: s.GetStatus().GetCode() == trace.Status_STATUS_CODE_ERROR, Attributes: Attributes(s.GetAttributes()),
@@ -121,17 +119,17 @@ func (r *Receiver) Export(_ context.Context, in *collectortrace.ExportTraceServi
 
 type metricsReceiver struct {
 	collectormetrics.UnimplementedMetricsServiceServer
-	*Receiver
+	*OTLP
 }
 
 // Export implements OTLP's metrics service.
 func (r metricsReceiver) Export(_ context.Context, in *collectormetrics.ExportMetricsServiceRequest) (*collectormetrics.ExportMetricsServiceResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, of := range in.GetResourceMetrics() {
-		r.from(of.GetResource())
-		for _, by := range of.GetScopeMetrics() {
-			r.metrics = append(r.metrics, by.GetMetrics()...)
+	for _, group := range in.GetResourceMetrics() {
+		r.setResource(group.GetResource())
+		for _, scope := range group.GetScopeMetrics() {
+			r.metrics = append(r.metrics, scope.GetMetrics()...)
 		}
 	}
 	return &collectormetrics.ExportMetricsServiceResponse{}, nil
@@ -139,23 +137,23 @@ func (r metricsReceiver) Export(_ context.Context, in *collectormetrics.ExportMe
 
 type logsReceiver struct {
 	collectorlogs.UnimplementedLogsServiceServer
-	*Receiver
+	*OTLP
 }
 
 // Export implements OTLP's logs service.
 func (r logsReceiver) Export(_ context.Context, in *collectorlogs.ExportLogsServiceRequest) (*collectorlogs.ExportLogsServiceResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, of := range in.GetResourceLogs() {
-		r.from(of.GetResource())
-		for _, by := range of.GetScopeLogs() {
-			r.logs = append(r.logs, by.GetLogRecords()...)
+	for _, group := range in.GetResourceLogs() {
+		r.setResource(group.GetResource())
+		for _, scope := range group.GetScopeLogs() {
+			r.logs = append(r.logs, scope.GetLogRecords()...)
 		}
 	}
 	return &collectorlogs.ExportLogsServiceResponse{}, nil
 }
 
-// Attributes are attributes as text.
+// Attributes converts attributes to text.
 func Attributes(list []*common.KeyValue) map[string]string {
 	attributes := make(map[string]string, len(list))
 	for _, a := range list {

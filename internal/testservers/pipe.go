@@ -1,0 +1,87 @@
+package testservers
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+)
+
+// PipeListener is an in-memory listener for tests that run inside testing/synctest, where
+// time is virtual. Each connection is a net.Pipe. Dial fails after Close. The zero value is
+// not usable; see [ListenPipe].
+type PipeListener struct {
+	address PipeAddress
+	conns   chan net.Conn
+	done    chan struct{}
+	once    sync.Once
+}
+
+// PipeAddress is the host and port that a PipeListener reports.
+type PipeAddress string
+
+// Network implements net.Addr.
+func (PipeAddress) Network() string { return "pipe" }
+
+func (a PipeAddress) String() string { return string(a) }
+
+// ListenPipe returns a listener that reports the given address.
+func ListenPipe(address PipeAddress) *PipeListener {
+	return &PipeListener{address: address, conns: make(chan net.Conn), done: make(chan struct{})}
+}
+
+// Accept implements net.Listener.
+func (l *PipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (l *PipeListener) Close() error {
+	l.once.Do(func() { close(l.done) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (l *PipeListener) Addr() net.Addr { return l.address }
+
+// Dial connects to the listener and ignores the address. Its signature fits
+// http.Transport.DialContext.
+func (l *PipeListener) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	near, far := net.Pipe()
+	select {
+	case l.conns <- far:
+		return near, nil
+	case <-l.done:
+		return nil, &net.OpError{Op: "dial", Net: "pipe", Err: net.ErrClosed}
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// ServePipe serves HTTP on a new PipeListener until the test ends.
+func ServePipe(t testing.TB, address PipeAddress, server *http.Server) *PipeListener {
+	t.Helper()
+	l := ListenPipe(address)
+	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("serve %s: %v", address, err)
+		}
+	}()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-done
+		_ = server.Close() // closes a connection that was accepted during the first Close
+	})
+	return l
+}
