@@ -8,220 +8,218 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// What is waited beyond what the upstream tells in whole seconds: after a
-// retry-after and a reset that many answers have told, and after one that few
-// have.
+// Margins that a ledger adds to times in whole seconds: to a Retry-After and to
+// a reset with many reports, and to a reset with few reports.
 const (
 	margin = time.Second
 	jitter = 2 * time.Second
 )
 
-// windowCases are stories of the upstream's fixed windows (design sections 5.2,
-// 5.3).
-var windowCases = []story{
-	{"a window that is used up opens two seconds after its reset", func(b *book) {
+// windowCases test the fixed windows of the upstream.
+var windowCases = []testCase{
+	{"an exhausted window reopens two seconds after its reset", func(h *harness) {
 		reset := time.Now().Add(600 * second)
-		b.spend(get("core"), told("core", 4999, 5000, reset))
-		b.spend(get("core"), told("core", 5000, 5000, reset))
-		b.refused(get("core"), limits.Primary, 600*second+jitter)
-		pass(600*second + jitter - time.Microsecond)
-		b.refused(get("core"), limits.Primary, time.Microsecond)
-		pass(time.Microsecond)
-		b.granted(get("core"))
+		h.spend(get("core"), reported("core", 4999, 5000, reset))
+		h.spend(get("core"), reported("core", 5000, 5000, reset))
+		h.refused(get("core"), limits.Primary, 600*second+jitter)
+		time.Sleep(600*second + jitter - time.Microsecond)
+		h.refused(get("core"), limits.Primary, time.Microsecond)
+		time.Sleep(time.Microsecond)
+		h.granted(get("core"))
 	}},
-	{"or one second, when ten answers have agreed on it", func(b *book) {
+	{"an exhausted window reopens one second after a reset with ten reports", func(h *harness) {
 		reset := time.Now().Add(600 * second)
 		for i := range 10 {
-			b.spend(get("core"), told("core", 4991+i, 5000, reset))
+			h.spend(get("core"), reported("core", 4991+i, 5000, reset))
 		}
-		b.refused(get("core"), limits.Primary, 600*second+margin)
+		h.refused(get("core"), limits.Primary, 600*second+margin)
 	}},
-	{"a limit that was told is kept when its window ends", func(b *book) {
+	{"a reported limit stays valid after its window", func(h *harness) {
 		search := get("search")
 		for i := range 6 {
-			b.spend(search, told("search", i+1, 6, time.Now().Add(30*second)))
-			pass(second)
+			h.spend(search, reported("search", i+1, 6, time.Now().Add(30*second)))
+			time.Sleep(second)
 		}
-		pass(30 * second)
-		b.refused(search, limits.Primary, 24*second)
-		pass(24 * second)
-		b.granted(search)
-		b.refused(search, limits.Primary, soon)
+		time.Sleep(30 * second)
+		h.refused(search, limits.Primary, 24*second)
+		time.Sleep(24 * second)
+		h.granted(search)
+		h.refused(search, limits.Primary, untilSettled)
 	}},
-	{"only an answer that tells of the window ends its slow start", func(b *book) {
+	{"only a report of the open window ends its slow start", func(h *harness) {
 		old := time.Now().Add(10 * second)
-		late := b.granted(get("core"))
-		b.spend(get("core"), told("core", 10, 20, old))
-		outcome := told("core", 9, 20, old)
-		pass(10*second + jitter)
+		late := h.granted(get("core"))
+		h.spend(get("core"), reported("core", 10, 20, old))
+		outcome := reported("core", 9, 20, old)
+		time.Sleep(10*second + jitter)
 		for range 2 {
-			b.granted(get("core"))
+			h.granted(get("core"))
 		}
-		b.settled(late, outcome)
-		b.settled(b.granted(get("core")), limits.Outcome{Sent: true, Answered: true, Ended: true, Failed: true})
-		b.refused(get("core"), limits.Primary, soon)
+		h.settled(late, outcome)
+		h.settled(h.granted(get("core")), limits.Outcome{Sent: true, Answered: true, Ended: true, Failed: true})
+		h.refused(get("core"), limits.Primary, untilSettled)
 	}},
-	{"requests in flight count", func(b *book) {
+	{"permits in use count", func(h *harness) {
 		reset := time.Now().Add(time.Hour)
-		b.spend(get("core"), told("core", 4998, 5000, reset))
-		first, second := b.granted(get("core")), b.granted(get("core"))
-		b.refused(get("core"), limits.Primary, soon)
-		b.settled(second, told("core", 4998, 5000, reset)) // a 304 that was not counted
-		b.granted(get("core"))
-		b.refused(get("core"), limits.Primary, soon)
-		b.settled(first, limits.Outcome{}) // never sent: costs nothing
-		b.granted(get("core"))
+		h.spend(get("core"), reported("core", 4998, 5000, reset))
+		first, second := h.granted(get("core")), h.granted(get("core"))
+		h.refused(get("core"), limits.Primary, untilSettled)
+		h.settled(second, reported("core", 4998, 5000, reset)) // a 304, not counted
+		h.granted(get("core"))
+		h.refused(get("core"), limits.Primary, untilSettled)
+		h.settled(first, limits.Outcome{}) // not sent
+		h.granted(get("core"))
 	}},
-	{"a request without an answer was perhaps counted", func(b *book) {
+	{"a request without a response stays unconfirmed", func(h *harness) {
 		reset := time.Now().Add(time.Hour)
-		b.spend(get("core"), told("core", 4998, 5000, reset))
-		b.settled(b.granted(get("core")), limits.Outcome{Sent: true})
-		lost := b.granted(get("core"))
-		b.refused(get("core"), limits.Primary, soon)
-		b.settled(lost, limits.Outcome{})
-		pass(10 * second) // now the first is surely over
-		pass(second)
-		b.spend(get("core"), told("core", 4999, 5000, reset)) // sent later, so it would show the lost one
-		b.granted(get("core"))
-		b.refused(get("core"), limits.Primary, soon)
+		h.spend(get("core"), reported("core", 4998, 5000, reset))
+		h.settled(h.granted(get("core")), limits.Outcome{Sent: true})
+		lost := h.granted(get("core"))
+		h.refused(get("core"), limits.Primary, untilSettled)
+		h.settled(lost, limits.Outcome{})
+		time.Sleep(10 * second) // the upstream has stopped working on the first
+		time.Sleep(second)
+		h.spend(get("core"), reported("core", 4999, 5000, reset)) // sent later, so its count includes the lost request
+		h.granted(get("core"))
+		h.refused(get("core"), limits.Primary, untilSettled)
 	}},
-	{"only a few go before the first answer", func(b *book) {
-		var flying []limits.Permit
+	{"three requests may be sent before the first response", func(h *harness) {
+		var open []limits.Permit
 		for range 3 {
-			flying = append(flying, b.granted(get("core")))
+			open = append(open, h.granted(get("core")))
 		}
-		b.refused(get("core"), limits.Primary, soon)
-		pass(second)
-		b.granted(get("core")) // those may be lost
-		b.refused(get("core"), limits.Primary, soon)
-		b.settled(flying[0], told("core", 1, 1000, time.Now().Add(time.Hour)))
+		h.refused(get("core"), limits.Primary, untilSettled)
+		time.Sleep(second)
+		h.granted(get("core")) // the first three may be lost
+		h.refused(get("core"), limits.Primary, untilSettled)
+		h.settled(open[0], reported("core", 1, 1000, time.Now().Add(time.Hour)))
 		for range 90 {
-			b.granted(get("core"))
+			h.granted(get("core"))
 		}
 	}},
-	{"answers in any order teach the same", func(b *book) {
+	{"the order of responses does not matter", func(h *harness) {
 		reset := time.Now().Add(time.Hour)
 		for _, used := range []int{4000, 3990, 4010, 4005} {
-			b.spend(get("core"), told("core", used, 5000, reset.Add(time.Duration(used%3-1)*second)))
+			h.spend(get("core"), reported("core", used, 5000, reset.Add(time.Duration(used%3-1)*second)))
 		}
-		b.want("used", b.budget("core").Used, 4010)
-		b.spend(get("core"), told("core", 60, 60, reset.Add(-2*time.Hour))) // of a window that is long over
-		b.want("used", b.budget("core").Used, 4010)
-		b.want("limit", b.budget("core").Limit, 5000)
+		h.check("used", h.budget("core").Used, 4010)
+		h.spend(get("core"), reported("core", 60, 60, reset.Add(-2*time.Hour))) // an earlier window
+		h.check("used", h.budget("core").Used, 4010)
+		h.check("limit", h.budget("core").Limit, 5000)
 	}},
-	{"late answers of a window that has ended say nothing", func(b *book) {
+	{"late responses of an ended window are ignored", func(h *harness) {
 		old := time.Now().Add(60 * second)
-		late := b.granted(get("core"))
-		outcome := told("core", 5000, 5000, old)
-		b.spend(get("core"), told("core", 4999, 5000, old))
-		pass(60*second + jitter)
-		b.settled(late, outcome)
-		b.want("used", b.budget("core").Used, 0)
-		late = b.granted(get("core"))
-		outcome = told("core", 5000, 5000, old.Add(second))
-		outcome.Rate.Date = outcome.Rate.Date.Add(-2 * second) // written before the end
-		b.settled(late, outcome)
-		b.want("used, with the reset rounded otherwise", b.budget("core").Used, 0)
+		late := h.granted(get("core"))
+		outcome := reported("core", 5000, 5000, old)
+		h.spend(get("core"), reported("core", 4999, 5000, old))
+		time.Sleep(60*second + jitter)
+		h.settled(late, outcome)
+		h.check("used", h.budget("core").Used, 0)
+		late = h.granted(get("core"))
+		outcome = reported("core", 5000, 5000, old.Add(second))
+		outcome.Rate.Date = outcome.Rate.Date.Add(-2 * second) // made before the end of the window
+		h.settled(late, outcome)
+		h.check("used, with another rounding of the reset", h.budget("core").Used, 0)
 	}},
-	{"no reset is farther than a day", func(b *book) {
-		b.spend(get("core"), told("core", 5000, 5000, time.Now().Add(30*24*time.Hour)))
-		b.refused(get("core"), limits.Primary, 24*time.Hour+jitter)
+	{"a reset is at most a day away", func(h *harness) {
+		h.spend(get("core"), reported("core", 5000, 5000, time.Now().Add(30*24*time.Hour)))
+		h.refused(get("core"), limits.Primary, 24*time.Hour+jitter)
 	}},
-	{"the upstream's clock may be any other", func(b *book) {
-		for i, ahead := range []time.Duration{-time.Hour, 1900 * time.Millisecond, -1900 * time.Millisecond, 24 * time.Hour} {
+	{"the upstream's clock may differ", func(h *harness) {
+		for i, offset := range []time.Duration{-time.Hour, 1900 * time.Millisecond, -1900 * time.Millisecond, 24 * time.Hour} {
 			c := get("core")
 			c.Account = fmt.Sprint("clock ", i)
-			o := told("core", 5000, 5000, time.Now().Add(ahead+60*second).Truncate(second))
-			o.Rate.Date = time.Now().Add(ahead).Truncate(second)
-			b.spend(c, o)
+			o := reported("core", 5000, 5000, time.Now().Add(offset+60*second).Truncate(second))
+			o.Rate.Date = time.Now().Add(offset).Truncate(second)
+			h.spend(c, o)
 			c.ID = 0
-			over := time.Until(o.Rate.Reset.Add(-ahead)) // on our clock
-			_, d := b.ask(c)
+			over := time.Until(o.Rate.Reset.Add(-offset)) // on the local clock
+			_, d := h.admit(c)
 			if wait := time.Until(d.Until); wait < over+jitter || wait > over+jitter+second {
-				b.Errorf("%v ahead: refused for %v, the window ends in %v", ahead, wait, over)
+				h.Errorf("clock %v ahead: refused for %v, want about %v", offset, wait, over)
 			}
 		}
 	}},
-	{"regions that count apart must both allow", func(b *book) {
+	{"regions that count separately must both admit a request", func(h *harness) {
 		early, late := time.Now().Add(100*second), time.Now().Add(400*second)
-		b.spend(get("core"), told("core", 5000, 5000, early))
-		pass(second)
-		b.settled(b.granted(claimOf("b")), limits.Outcome{}) // another account goes on
-		b.refused(get("core"), limits.Primary, 101*second)
-		pass(101 * second)
-		b.spend(get("core"), told("core", 10, 5000, late))
-		b.spend(get("core"), told("core", 4000, 5000, late.Add(100*second)))
-		b.want("used", b.budget("core").Used, 4000)
-		b.spend(get("core"), told("core", 5000, 5000, late))
-		b.refused(get("core"), limits.Primary, 300*second) // 102 of 400 s have passed, and two seconds more
+		h.spend(get("core"), reported("core", 5000, 5000, early))
+		time.Sleep(second)
+		h.settled(h.granted(claimOf("b")), limits.Outcome{}) // other accounts are not affected
+		h.refused(get("core"), limits.Primary, 101*second)
+		time.Sleep(101 * second)
+		h.spend(get("core"), reported("core", 10, 5000, late))
+		h.spend(get("core"), reported("core", 4000, 5000, late.Add(100*second)))
+		h.check("used", h.budget("core").Used, 4000)
+		h.spend(get("core"), reported("core", 5000, 5000, late))
+		h.refused(get("core"), limits.Primary, 300*second) // 102 of 400 s have passed; 2 s margin
 	}},
-	{"the upstream names the resource", func(b *book) {
+	{"the response names the resource", func(h *harness) {
 		reset := time.Now().Add(time.Hour)
-		b.settled(b.granted(get("core")), told("search", 30, 30, reset))
-		b.refused(get("search"), limits.Primary, time.Hour+jitter)
-		b.granted(get("core"))
+		h.settled(h.granted(get("core")), reported("search", 30, 30, reset))
+		h.refused(get("search"), limits.Primary, time.Hour+jitter)
+		h.granted(get("core"))
 	}},
-	{"invented resources count as core", func(b *book) {
+	{"unknown resources count as core", func(h *harness) {
 		for i := range 50 {
-			b.spend(get(fmt.Sprint("made-up-", i)), told(fmt.Sprint("other-", i), i, 5000, time.Now().Add(time.Hour)))
+			h.spend(get(fmt.Sprint("unknown-", i)), reported(fmt.Sprint("other-", i), i, 5000, time.Now().Add(time.Hour)))
 		}
 		names := map[string]bool{}
-		for _, budget := range b.account().Budgets {
+		for _, budget := range h.account().Budgets {
 			names[budget.Resource] = true
 		}
-		if !names["core"] || len(names) != 2 { // and points:op
-			b.Errorf("budgets: %v", names)
+		if !names["core"] || len(names) != 2 { // core and points:op
+			h.Errorf("budgets: %v", names)
 		}
 	}},
-	{"a primary limit error closes the resource only", func(b *book) {
-		o := told("core", 4000, 5000, time.Now().Add(60*second))
+	{"a primary limit error closes only its resource", func(h *harness) {
+		o := reported("core", 4000, 5000, time.Now().Add(60*second))
 		o.Limited = limits.PrimaryLimit
-		b.spend(get("core"), o)
-		b.refused(get("core"), limits.Primary, 60*second+jitter)
-		b.granted(get("search"))
+		h.spend(get("core"), o)
+		h.refused(get("core"), limits.Primary, 60*second+jitter)
+		h.granted(get("search"))
 	}},
-	{"a primary limit error without headers closes it for a window", func(b *book) {
-		b.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.PrimaryLimit})
-		b.refused(get("core"), limits.Primary, time.Hour+jitter)
+	{"a primary limit error without headers closes the resource for one window", func(h *harness) {
+		h.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.PrimaryLimit})
+		h.refused(get("core"), limits.Primary, time.Hour+jitter)
 	}},
-	{"what is made up after such an error says nothing of another clock's windows", func(b *book) {
-		b.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.PrimaryLimit})
-		pass(time.Hour + jitter)
-		behind := told("core", 5000, 5000, time.Now().Add(-2*time.Hour))
+	{"a reset by the local clock does not hide the windows of the upstream's clock", func(h *harness) {
+		h.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.PrimaryLimit})
+		time.Sleep(time.Hour + jitter)
+		behind := reported("core", 5000, 5000, time.Now().Add(-2*time.Hour))
 		behind.Rate.Date = time.Now().Add(-3 * time.Hour)
-		b.spend(get("core"), behind) // full for an hour
-		b.refused(get("core"), limits.Primary, time.Hour+jitter)
+		h.spend(get("core"), behind) // exhausted for an hour
+		h.refused(get("core"), limits.Primary, time.Hour+jitter)
 	}},
-	{"batch leaves the last part of a window to others", func(b *book) {
+	{"batch claims leave the last part of a window", func(h *harness) {
 		batch := get("core")
 		batch.Batch = true
 		reset := time.Now().Add(time.Hour)
-		b.spend(batch, told("core", 4749, 5000, reset))
-		b.spend(batch, told("core", 4751, 5000, reset))
-		b.refused(batch, limits.Primary, 14400*time.Millisecond+time.Microsecond) // a 250th of the hour frees one more
-		b.granted(get("core"))
-		pass(time.Hour - 10*second)
-		b.spend(get("core"), told("core", 4990, 5000, reset))
-		b.granted(batch) // at its end the window is for all
+		h.spend(batch, reported("core", 4749, 5000, reset))
+		h.spend(batch, reported("core", 4751, 5000, reset))
+		h.refused(batch, limits.Primary, 14400*time.Millisecond+time.Microsecond) // one more request is allowed after 1/250 of the hour
+		h.granted(get("core"))
+		time.Sleep(time.Hour - 10*second)
+		h.spend(get("core"), reported("core", 4990, 5000, reset))
+		h.granted(batch) // no reserve at the end of the window
 	}},
-	{"nothing is granted where nothing is allowed", func(b *book) {
+	{"a limit of zero grants nothing", func(h *harness) {
 		c := get("code_search")
 		c.Kind = policy.Unauthenticated
-		b.refused(c, limits.Primary, 60*second)
+		h.refused(c, limits.Primary, 60*second)
 	}},
-	{"an upstream that tells nothing is counted for", func(b *book) {
+	{"requests are counted when the upstream sends no rate headers", func(h *harness) {
 		c := get("core")
-		c.Kind = policy.Unauthenticated // 60 an hour
+		c.Kind = policy.Unauthenticated // 60 per hour
 		for range 57 {
-			b.spend(c, limits.Outcome{Sent: true, Answered: true, Ended: true})
+			h.spend(c, limits.Outcome{Sent: true, Answered: true, Ended: true})
 		}
 		batch := c
 		batch.Batch = true
-		b.refused(batch, limits.Primary, time.Hour+jitter) // a twentieth is for others
+		h.refused(batch, limits.Primary, time.Hour+jitter) // a twentieth is reserved
 		for range 3 {
-			b.spend(c, limits.Outcome{Sent: true, Answered: true, Ended: true})
+			h.spend(c, limits.Outcome{Sent: true, Answered: true, Ended: true})
 		}
-		b.refused(c, limits.Primary, time.Hour+jitter)
+		h.refused(c, limits.Primary, time.Hour+jitter)
 	}},
 }
 
@@ -231,152 +229,152 @@ func claimOf(account string) limits.Claim {
 	return c
 }
 
-// logs are stories of the sliding windows (design section 5.2).
-var logs = []story{
-	{"points return one window after their answers", func(b *book) {
+// logCases test the sliding logs.
+var logCases = []testCase{
+	{"points return one window after the response", func(h *harness) {
 		write := get("core")
 		write.Points = 5
 		for range 180 {
-			b.spend(write, plain())
+			h.spend(write, answered())
 		}
-		b.refused(get("core"), limits.Points, 60*second)
-		b.want("points", b.budget("points:op").Used, 900)
+		h.refused(get("core"), limits.Points, 60*second)
+		h.check("points", h.budget("points:op").Used, 900)
 		other := get("core")
 		other.Operation = "other"
-		b.granted(other) // each operation has its own
-		pass(60*second - time.Microsecond)
-		b.refused(get("core"), limits.Points, time.Microsecond)
-		pass(time.Microsecond)
-		b.granted(get("core"))
+		h.granted(other) // each operation has a budget of its own
+		time.Sleep(60*second - time.Microsecond)
+		h.refused(get("core"), limits.Points, time.Microsecond)
+		time.Sleep(time.Microsecond)
+		h.granted(get("core"))
 	}},
-	{"what is in flight is held, and stamped when its answer comes", func(b *book) {
-		b.spend(get("core"), plain())
+	{"a cost is held until the response arrives, and spent then", func(h *harness) {
+		h.spend(get("core"), answered())
 		for range 898 {
-			b.spend(get("core"), plain())
+			h.spend(get("core"), answered())
 		}
-		last := b.granted(get("core"))
-		pass(10 * second)
-		b.refused(get("core"), limits.Points, soon)
-		b.settled(last, plain())
-		b.refused(get("core"), limits.Points, 50*second)
-		pass(50 * second)
+		last := h.granted(get("core"))
+		time.Sleep(10 * second)
+		h.refused(get("core"), limits.Points, untilSettled)
+		h.settled(last, answered())
+		h.refused(get("core"), limits.Points, 50*second)
+		time.Sleep(50 * second)
 		for range 899 {
-			b.spend(get("core"), plain())
+			h.spend(get("core"), answered())
 		}
-		b.refused(get("core"), limits.Points, 10*second)
+		h.refused(get("core"), limits.Points, 10*second)
 	}},
-	{"spends that lie near together return with the last of them", func(b *book) {
+	{"merged spends return with the last of them", func(h *harness) {
 		write := get("core")
 		write.Points = 450
-		b.spend(write, plain())
-		pass(200 * time.Millisecond) // less than a 256th of a minute
-		b.spend(write, plain())
-		b.refused(write, limits.Points, 60*second)
-		pass(60 * second)
-		b.spend(write, plain())
-		pass(235 * time.Millisecond)
-		b.spend(write, plain())
-		b.refused(write, limits.Points, 60*second-235*time.Millisecond)
-		pass(120 * second)
+		h.spend(write, answered())
+		time.Sleep(200 * time.Millisecond) // less than 1/256 of a minute
+		h.spend(write, answered())
+		h.refused(write, limits.Points, 60*second)
+		time.Sleep(60 * second)
+		h.spend(write, answered())
+		time.Sleep(235 * time.Millisecond)
+		h.spend(write, answered())
+		h.refused(write, limits.Points, 60*second-235*time.Millisecond)
+		time.Sleep(120 * second)
 		write.Points = 300
-		for range 3 { // each near to the one before, the last not to the first
-			b.spend(write, plain())
-			pass(150 * time.Millisecond)
+		for range 3 { // each within the span of the one before, but the last not of the first
+			h.spend(write, answered())
+			time.Sleep(150 * time.Millisecond)
 		}
-		b.refused(write, limits.Points, 60*second-300*time.Millisecond)
+		h.refused(write, limits.Points, 60*second-300*time.Millisecond)
 	}},
-	{"search has an exact log beside its window", func(b *book) {
+	{"search has an exact log in addition to its window", func(h *harness) {
 		for i := range 30 {
-			b.spend(get("search"), told("search", i+1, 30, time.Now().Add(60*second-time.Duration(i)*second)))
-			pass(second)
+			h.spend(get("search"), reported("search", i+1, 30, time.Now().Add(60*second-time.Duration(i)*second)))
+			time.Sleep(second)
 		}
-		// All of the upstream's window returns at once; the log lets one through
-		// for each second that passes.
-		pass(31 * second)
+		// The upstream's window returns all tokens at once. The log returns one
+		// per second.
+		time.Sleep(31 * second)
 		for i := range 2 {
-			b.spend(get("search"), told("search", i+1, 30, time.Now().Add(60*second)))
+			h.spend(get("search"), reported("search", i+1, 30, time.Now().Add(60*second)))
 		}
-		b.refused(get("search"), limits.Primary, second)
+		h.refused(get("search"), limits.Primary, second)
 	}},
-	{"GraphQL has points of its own", func(b *book) {
+	{"GraphQL has its own points budget", func(h *harness) {
 		c := get("graphql")
 		c.Points = 1000
-		b.spend(c, told("graphql", 1, 5000, time.Now().Add(time.Hour)))
-		b.spend(c, told("graphql", 2, 5000, time.Now().Add(time.Hour)))
-		b.refused(c, limits.Points, 60*second)
+		h.spend(c, reported("graphql", 1, 5000, time.Now().Add(time.Hour)))
+		h.spend(c, reported("graphql", 2, 5000, time.Now().Add(time.Hour)))
+		h.refused(c, limits.Points, 60*second)
 	}},
-	{"content creation has two windows", func(b *book) {
+	{"content creation has two windows", func(h *harness) {
 		c := get("core")
 		c.CreatesContent, c.Points = true, 1
 		for range 80 {
-			b.spend(c, plain())
+			h.spend(c, answered())
 		}
-		b.refused(c, limits.Content, 60*second)
-		b.granted(get("core"))
+		h.refused(c, limits.Content, 60*second)
+		h.granted(get("core"))
 		for range 5 {
-			pass(60 * second)
+			time.Sleep(60 * second)
 			for range 80 {
-				b.spend(c, plain())
+				h.spend(c, answered())
 			}
 		}
-		pass(60 * second)
+		time.Sleep(60 * second)
 		for range 20 {
-			b.spend(c, plain())
+			h.spend(c, answered())
 		}
-		b.refused(c, limits.Content, 3600*second-360*second)
+		h.refused(c, limits.Content, 3600*second-360*second)
 	}},
-	{"CPU time is held as expected, and charged as taken", func(b *book) {
+	{"predicted CPU time is held, and elapsed time is charged", func(h *harness) {
 		c := get("core")
 		c.CPU = 30 * second
-		one, two := b.granted(c), b.granted(c)
-		three := b.granted(c)
-		b.refused(c, limits.CPU, soon)
-		o := plain()
+		one, two := h.granted(c), h.granted(c)
+		three := h.granted(c)
+		h.refused(c, limits.CPU, untilSettled)
+		o := answered()
 		o.Elapsed = 10 * second
-		b.settled(one, o)
-		b.settled(two, o)
-		b.want("cpu", b.budget("cpu").Used, 20_000)
-		b.granted(c)
-		b.settled(three, o)
+		h.settled(one, o)
+		h.settled(two, o)
+		h.check("cpu", h.budget("cpu").Used, 20_000)
+		h.granted(c)
+		h.settled(three, o)
 		c.CPU = 31 * second
-		b.refused(c, limits.CPU, soon)
+		h.refused(c, limits.CPU, untilSettled)
 	}},
-	{"GraphQL may take part of the CPU time", func(b *book) {
+	{"GraphQL may use only a part of the CPU time", func(h *harness) {
 		c := get("graphql")
 		c.CPU = 60 * second
-		p := b.granted(c)
+		p := h.granted(c)
 		c.CPU = second
-		b.refused(c, limits.CPU, soon)
+		h.refused(c, limits.CPU, untilSettled)
 		rest := get("core")
 		rest.CPU = 30 * second
-		b.granted(rest)
-		b.settled(p, limits.Outcome{})
-		b.granted(c)
+		h.granted(rest)
+		h.settled(p, limits.Outcome{})
+		h.granted(c)
 	}},
-	{"a request that would take more CPU time than there is goes alone", func(b *book) {
+	{"a request that is predicted to exceed the CPU limit is sent alone", func(h *harness) {
 		c := get("core")
 		c.CPU = time.Hour
-		p := b.granted(c)
-		b.refused(c, limits.CPU, soon)
-		b.settled(p, limits.Outcome{})
-		b.granted(c)
+		p := h.granted(c)
+		h.refused(c, limits.CPU, untilSettled)
+		h.settled(p, limits.Outcome{})
+		h.granted(c)
 	}},
-	{"the strictest budget is named", func(b *book) {
+	{"the reason is the budget with the longest wait", func(h *harness) {
 		c := get("core")
 		c.CreatesContent, c.Points = true, 900
-		b.spend(c, plain())
-		pass(10 * second)
+		h.spend(c, answered())
+		time.Sleep(10 * second)
 		for range 79 {
 			d := get("core")
 			d.CreatesContent, d.Operation = true, "other"
-			b.spend(d, plain())
+			h.spend(d, answered())
 		}
-		b.refused(c, limits.Content, 50*second) // both, and as long
+		h.refused(c, limits.Content, 50*second) // both budgets refuse for the same time
 		d := get("core")
 		d.CreatesContent, d.Operation = true, "other"
-		pass(50 * second)
-		b.spend(d, plain())
+		time.Sleep(50 * second)
+		h.spend(d, answered())
 		c.Points = 1
-		b.refused(d, limits.Content, 10*second)
+		h.refused(d, limits.Content, 10*second)
 	}},
 }

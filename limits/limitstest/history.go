@@ -17,12 +17,11 @@ import (
 
 const testAccount = "a"
 
-// step is one thing that happens in a history: time passes, or the ledger is
-// asked or told something.
+// step is one event of a history: time waits, or the ledger is called.
 type step struct {
-	what    action
+	kind    action
 	pass    time.Duration
-	before  int // of which claim: counted from the newest
+	before  int // number of claims to go back, for the claim of this step
 	claim   limits.Claim
 	outcome draft
 	aborted bool
@@ -32,28 +31,28 @@ type step struct {
 type action int
 
 const (
-	passes action = iota
+	waits action = iota
 	admits
 	settles
 	releases
 	renews
 )
 
-// draft is an outcome that is not dated yet: reset and date are from the moment
-// when it is told.
+// draft is an outcome without absolute times. Reset and date are relative to
+// the time of the step.
 type draft struct {
 	limits.Outcome
 	reset, date time.Duration
 	dated       bool
-	// orderly statements are those of one upstream with one clock.
-	orderly bool
+	// consistent reports are those of one upstream with one clock.
+	consistent bool
 }
 
 func (d draft) now() limits.Outcome {
 	o := d.Outcome
-	if d.orderly && o.Rate.Limit != 0 {
+	if d.consistent && o.Rate.Limit != 0 {
 		o.Rate.Date = time.Now().Truncate(time.Second)
-		o.Rate.Reset = time.Now().Truncate(tight().Primary.Window).Add(tight().Primary.Window)
+		o.Rate.Reset = time.Now().Truncate(tightLimits().Primary.Window).Add(tightLimits().Primary.Window)
 	} else if o.Rate.Limit != 0 {
 		o.Rate.Reset = time.Now().Add(d.reset).Truncate(time.Second)
 		if d.dated {
@@ -64,9 +63,9 @@ func (d draft) now() limits.Outcome {
 }
 
 func (s step) String() string {
-	switch s.what {
-	case passes:
-		return fmt.Sprintf("%v pass", s.pass)
+	switch s.kind {
+	case waits:
+		return fmt.Sprintf("wait %v", s.pass)
 	case admits:
 		c := s.claim
 		return fmt.Sprintf("admit %d: %s of %s, %d points, content %v, %v CPU, batch %v", c.ID, c.Operation, c.Resource, c.Points, c.CreatesContent, c.CPU, c.Batch)
@@ -79,8 +78,8 @@ func (s step) String() string {
 	}
 }
 
-// tight are limits that a few requests reach.
-func tight() policy.Limits {
+// tightLimits returns limits that a few requests reach.
+func tightLimits() policy.Limits {
 	l := policy.DefaultLimits()
 	l.Primary.User, l.Primary.Window = 6, 90*time.Second
 	l.Search.Authenticated, l.Search.Code, l.Search.Window = 3, 2, 40*time.Second
@@ -92,14 +91,14 @@ func tight() policy.Limits {
 }
 
 func drawRules(t *rapid.T) limits.Rules {
-	r := limits.Rules{Limits: tight()}
+	r := limits.Rules{Limits: tightLimits()}
 	if rapid.IntRange(0, 3).Draw(t, "headroom") == 0 {
 		r.Headroom = 0.2
 	}
 	return r
 }
 
-// drawHistory draws what happens to one account.
+// drawHistory draws the events of one account.
 func drawHistory(t *rapid.T) []step {
 	history := rapid.SliceOfN(rapid.Custom(drawStep), 1, 70).Draw(t, "history")
 	var claims []limits.Claim
@@ -107,23 +106,23 @@ func drawHistory(t *rapid.T) []step {
 		s := &history[i]
 		before := min(s.before, len(claims))
 		switch {
-		case s.what == passes:
-		case s.what == admits && (before < 3 || s.before > 5): // most often a new one
+		case s.kind == waits:
+		case s.kind == admits && (before < 3 || s.before > 5): // usually a new claim
 			s.claim.ID = uint64(len(claims) + 1)
 			claims = append(claims, s.claim)
 		case before > 0:
 			s.claim = claims[len(claims)-before]
 		default:
-			s.what, s.pass = passes, time.Microsecond // of nothing
+			s.kind, s.pass = waits, time.Microsecond // the step has no claim
 		}
 	}
 	return history
 }
 
 func drawStep(t *rapid.T) step {
-	s := step{what: rapid.SampledFrom([]action{passes, passes, admits, admits, admits, settles, settles, settles, releases, renews}).Draw(t, "what")}
-	switch s.what {
-	case passes:
+	s := step{kind: rapid.SampledFrom([]action{waits, waits, admits, admits, admits, settles, settles, settles, releases, renews}).Draw(t, "kind")}
+	switch s.kind {
+	case waits:
 		s.pass = drawPause(t)
 		return s
 	case admits:
@@ -196,20 +195,20 @@ func drawOutcome(t *rapid.T) draft {
 	return d
 }
 
-// chronicle is a history that is told to a ledger and to the model at once.
-type chronicle struct {
+// player applies a history to a ledger and to the model.
+type player struct {
 	limits.Ledger
 	model  *model
-	repeat int // how many times each step is made
-	story  []string
+	repeat int // number of times that each step is applied
+	log    []string
 }
 
-// take makes a step. o is its outcome, as it is told now.
-func (c *chronicle) take(s step, o limits.Outcome) (d limits.Decision, err error) {
-	c.story = append(c.story, time.Now().UTC().Format("15:04:05.000000 ")+s.String())
+// applyToLedger applies a step to the ledger, with the outcome o.
+func (c *player) applyToLedger(s step, o limits.Outcome) (d limits.Decision, err error) {
+	c.log = append(c.log, time.Now().UTC().Format("15:04:05.000000 ")+s.String())
 	ctx, p := context.Background(), limits.Permit{Claim: s.claim}
-	switch s.what {
-	case passes:
+	switch s.kind {
+	case waits:
 		time.Sleep(s.pass)
 	case admits:
 		return c.Admit(ctx, s.claim)
@@ -223,49 +222,50 @@ func (c *chronicle) take(s step, o limits.Outcome) (d limits.Decision, err error
 	return limits.Decision{}, err
 }
 
-// told makes a step, as often as it is to be repeated, and tells the model.
-func (c *chronicle) told(s step) (difference string) {
+// apply applies a step to the ledger and to the model, and returns the first
+// difference.
+func (c *player) apply(s step) (difference string) {
 	now, o := time.Now(), s.outcome.now()
 	before := c.account()
 	times := c.repeat
-	if s.what == passes {
+	if s.kind == waits {
 		times = 1
 	}
 	for range times {
-		d, err := c.take(s, o)
+		d, err := c.applyToLedger(s, o)
 		if err != nil {
 			return err.Error()
 		}
-		if s.what != admits {
+		if s.kind != admits {
 			continue
 		}
 		difference = differ("decision", d, c.model.admit(s.claim, now.UnixMicro()))
 		if after := c.account(); !d.Granted && difference == "" {
-			difference = differ("I4 a refusal changed the account", after, before)
+			difference = differ("I4: a refusal changed the account", after, before)
 		}
 		if difference != "" {
 			return difference
 		}
 	}
-	c.tellModel(s, o, now)
+	c.applyToModel(s, o, now)
 	return differ("account", c.account(), used(c.model.describe(time.Now().UnixMicro())))
 }
 
-// tellModel tells the model of a step, unless it is an admission.
-func (c *chronicle) tellModel(s step, o limits.Outcome, now time.Time) {
-	switch s.what {
+// applyToModel applies a step to the model, unless the step is a claim.
+func (c *player) applyToModel(s step, o limits.Outcome, now time.Time) {
+	switch s.kind {
 	case settles:
 		c.model.settle(s.claim, o, now.UnixMicro())
 	case releases:
 		c.model.release(s.claim.ID, s.aborted, now.UnixMicro())
 	case renews:
 		c.model.renew(s.claim, s.elapsed, now.UnixMicro())
-	case passes, admits:
+	case waits, admits:
 	}
 }
 
-// account is the account as the ledger shows it, or an error in its place.
-func (c *chronicle) account() any {
+// account returns the account as the ledger describes it, or an error.
+func (c *player) account() any {
 	list, err := c.Accounts(context.Background(), 10)
 	if err != nil {
 		return err
@@ -275,31 +275,31 @@ func (c *chronicle) account() any {
 			return used(a)
 		}
 	}
-	return used(c.model.describe(time.Now().UnixMicro())) // not known yet, like one that is unused
+	return used(c.model.describe(time.Now().UnixMicro())) // an unknown account equals an unused one
 }
 
-// used leaves out the budgets that nothing was used of.
+// used removes the unused budgets of an account.
 func used(a limits.Account) limits.Account {
 	a.Budgets = slices.DeleteFunc(a.Budgets, func(b limits.Budget) bool { return b.Used == 0 && b.Held == 0 })
 	slices.SortFunc(a.Budgets, func(x, y limits.Budget) int { return strings.Compare(x.Resource, y.Resource) })
 	return a
 }
 
-func differ(what string, got, want any) string {
+func differ(name string, got, want any) string {
 	if g, w := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want); g != w {
-		return fmt.Sprintf("%s:\n got %s\nwant %s\n", what, g, w)
+		return fmt.Sprintf("%s:\n got %s\nwant %s\n", name, g, w)
 	}
 	return ""
 }
 
-// compare tells a history to an empty ledger in virtual time, each step so many
-// times, and returns where ledger and model part.
+// compare applies a history to an empty ledger in virtual time, each step so
+// many times. It returns the first difference from the model.
 func compare(t *testing.T, open Open, rules limits.Rules, history []step, repeat int) (difference string) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &chronicle{Ledger: open(t, rules), model: &model{rules: rules, kind: policy.User}, repeat: repeat}
+		c := &player{Ledger: open(t, rules), model: &model{rules: rules, kind: policy.User}, repeat: repeat}
 		for _, s := range history {
-			if difference = c.told(s); difference != "" {
-				difference = strings.Join(c.story, "\n") + "\n" + difference
+			if difference = c.apply(s); difference != "" {
+				difference = strings.Join(c.log, "\n") + "\n" + difference
 				return
 			}
 		}
@@ -307,9 +307,9 @@ func compare(t *testing.T, open Open, rules limits.Rules, history []step, repeat
 	return difference
 }
 
-// histories holds random histories against the model: the same decisions, and
-// the same account after every step.
-func histories(t *testing.T, open Open) {
+// runHistories compares the ledger with the model on random histories: the
+// decisions, and the account after every step.
+func runHistories(t *testing.T, open Open) {
 	check := func(name string, repeat int) {
 		t.Run(name, func(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) {
@@ -319,6 +319,6 @@ func histories(t *testing.T, open Open) {
 			})
 		})
 	}
-	check("I4 I6 I20 the model decides alike, and a refusal changes nothing", 1)
-	check("I5 what is told twice is told once", 2)
+	check("I4 I6 I20 decisions equal the model, and a refusal changes nothing", 1)
+	check("I5 kind is told twice is told once", 2)
 }

@@ -14,33 +14,32 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// RunDataLoss holds what a replica has written again after its store lost everything
-// against what was there before: nothing may be missing (I10). lose empties the
-// store and lets the replica find out.
+// RunDataLoss checks that a replica restores the state after its store lost all
+// data. The function lose empties the store, and lets the replica notice.
 func RunDataLoss(t *testing.T, open Open, lose func(t *testing.T, l limits.Ledger)) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rules, history := drawRules(rt), drawHistory(rt)
-		lost := rapid.SliceOfN(rapid.IntRange(0, len(history)-1), 1, 3).Draw(rt, "lost after")
-		if missing := lossesInBubble(t, open, rules, history, lost, lose); missing != "" {
+		lost := rapid.SliceOfN(rapid.IntRange(0, len(history)-1), 1, 3).Draw(rt, "data lost after")
+		if missing := loseInBubble(t, open, rules, history, lost, lose); missing != "" {
 			rt.Fatal(missing)
 		}
 	})
 }
 
-// lossesInBubble tells a history to an empty ledger, whose store loses all after
-// some of the steps, and returns what is missing then.
-func lossesInBubble(t *testing.T, open Open, rules limits.Rules, history []step, lost []int, lose func(*testing.T, limits.Ledger)) (missing string) {
+// loseInBubble applies a history to an empty ledger whose store loses all data
+// after some steps. It returns the missing state.
+func loseInBubble(t *testing.T, open Open, rules limits.Rules, history []step, lost []int, lose func(*testing.T, limits.Ledger)) (missing string) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &chronicle{Ledger: open(t, rules)}
+		c := &player{Ledger: open(t, rules)}
 		for i, s := range history {
-			if _, err := c.take(s, s.outcome.now()); err != nil {
+			if _, err := c.applyToLedger(s, s.outcome.now()); err != nil {
 				t.Fatal(err)
 			}
 			for range count(lost, i) {
 				before := c.known(t)
 				lose(t, c.Ledger)
-				if missing = less(before, c.known(t)); missing != "" {
-					missing = strings.Join(c.story, "\n") + "\n" + missing
+				if missing = missingFrom(before, c.known(t)); missing != "" {
+					missing = strings.Join(c.log, "\n") + "\n" + missing
 					return
 				}
 			}
@@ -58,8 +57,8 @@ func count(list []int, n int) (times int) {
 	return times
 }
 
-// known is what the ledger knows of the account; nothing when it has none.
-func (c *chronicle) known(t *testing.T) limits.Account {
+// known returns the account as the ledger describes it, or an empty account.
+func (c *player) known(t *testing.T) limits.Account {
 	list, err := c.Accounts(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
@@ -70,14 +69,15 @@ func (c *chronicle) known(t *testing.T) limits.Account {
 	return used(list[0])
 }
 
-// less is what an account has less of than before. What is held for a request that
-// was given up is as good as used: it is charged when it ends.
-func less(before, after limits.Account) (missing string) {
+// missingFrom returns what an account has less of than before. Held and used
+// amounts count together, because an abandoned permit is charged when it
+// expires.
+func missingFrom(before, after limits.Account) (missing string) {
 	if after.InUse < before.InUse {
-		missing += fmt.Sprintf("%d in flight, %d before\n", after.InUse, before.InUse)
+		missing += fmt.Sprintf("%d in use, want at least %d\n", after.InUse, before.InUse)
 	}
 	if after.BlockedUntil.Before(before.BlockedUntil) {
-		missing += fmt.Sprintf("cool-down until %v, %v before\n", after.BlockedUntil, before.BlockedUntil)
+		missing += fmt.Sprintf("cool-down until %v, want %v\n", after.BlockedUntil, before.BlockedUntil)
 	}
 	is := map[string]limits.Budget{}
 	for _, b := range after.Budgets {
@@ -86,26 +86,26 @@ func less(before, after limits.Account) (missing string) {
 	for _, was := range before.Budgets {
 		b, ok := is[was.Resource]
 		if gone := b.Used+b.Held < was.Used+was.Held; !ok || gone && b.Remaining > 0 {
-			missing += fmt.Sprintf("%+v, before %+v\n", b, was)
+			missing += fmt.Sprintf("budget %+v, want at least %+v\n", b, was)
 		}
 	}
 	return missing
 }
 
-// RunStoreOutages holds a replica that is without its store for parts of a history
-// against the model (I11): it grants nothing that the model refuses, and what it
-// has granted and learned is in the store when that is back. away lets the
-// replica lose its store, back lets it find it again.
+// RunStoreOutages compares a replica that has no store during parts of a
+// history with the model. The replica must not grant what the model refuses.
+// When the store is back, it must contain all grants and outcomes. The function
+// away disconnects the replica from its store, and back reconnects it.
 func RunStoreOutages(t *testing.T, open Open, away, back func(t *testing.T, l limits.Ledger)) {
 	rapid.Check(t, func(rt *rapid.T) {
-		rules, history := drawRules(rt), alike(drawHistory(rt))
-		turns := rapid.SliceOfN(rapid.IntRange(0, len(history)-1), 1, 4).Draw(rt, "away or back before")
+		rules, history := drawRules(rt), unify(drawHistory(rt))
+		switches := rapid.SliceOfN(rapid.IntRange(0, len(history)-1), 1, 4).Draw(rt, "store switched before")
 		wrong := ""
 		synctest.Test(t, func(t *testing.T) {
-			c := &chronicle{Ledger: open(t, rules), model: &model{rules: rules, kind: policy.User}}
-			a := absences{chronicle: c, stages: map[limits.Claim]stage{}, stored: map[limits.Claim]bool{}}
-			if wrong = a.tell(t, history, turns, away, back); wrong != "" {
-				wrong = strings.Join(c.story, "\n") + "\n" + wrong
+			c := &player{Ledger: open(t, rules), model: &model{rules: rules, kind: policy.User}}
+			a := outage{player: c, stages: map[limits.Claim]stage{}, stored: map[limits.Claim]bool{}}
+			if wrong = a.play(t, history, switches, away, back); wrong != "" {
+				wrong = strings.Join(c.log, "\n") + "\n" + wrong
 			}
 		})
 		if wrong != "" {
@@ -114,11 +114,11 @@ func RunStoreOutages(t *testing.T, open Open, away, back func(t *testing.T, l li
 	})
 }
 
-// alike makes all claims of a history like one of the first two, something is set
-// aside for what was asked for before, and lets each take some CPU time, but no
-// more than expected: that nobody can know who is alone. The upstream has one clock
-// there: of one that jumps, what is told late tells less.
-func alike(history []step) []step {
+// unify makes every claim of a history equal to one of the first two, because a
+// lease exists only for earlier claims. Each request takes some CPU time, but
+// no more than predicted, because a replica without its store cannot know the
+// excess of other replicas. All reports have the same clock.
+func unify(history []step) []step {
 	var first [3]limits.Claim // by ID
 	var clock draft
 	if i := slices.IndexFunc(history, func(s step) bool { return s.outcome.Rate.Limit != 0 }); i >= 0 {
@@ -139,41 +139,42 @@ func alike(history []step) []step {
 	return history
 }
 
-// absences are those of a store. What a limiter would do meanwhile is done: permits
-// in flight are renewed, and settled and released once.
-type absences struct {
-	*chronicle
-	lost   bool
+// outage applies a history while the store goes away and comes back. It does
+// what a limiter would do: it renews open permits, and settles and releases
+// each permit once.
+type outage struct {
+	*player
+	down   bool
 	stages map[limits.Claim]stage
-	stored map[limits.Claim]bool // permits that the store knows
+	stored map[limits.Claim]bool // permits that the store contains
 }
 
-// stage is how far a claim has come.
+// stage is the progress of a claim.
 type stage int
 
 const (
-	asked stage = iota
-	inFlight
-	answering
+	unclaimed stage = iota
+	inUse
+	inBody
 	ended
 )
 
-// tell tells a history, before some steps of which the store is lost or found, and
-// returns what is wrong then.
-func (a *absences) tell(t *testing.T, history []step, turns []int, away, back func(*testing.T, limits.Ledger)) (wrong string) {
-	turn := func() string {
-		if a.lost = !a.lost; a.lost {
-			a.story = append(a.story, "away")
+// play applies a history. The store goes away or comes back before some steps.
+// It returns the first violation.
+func (a *outage) play(t *testing.T, history []step, switches []int, away, back func(*testing.T, limits.Ledger)) (wrong string) {
+	toggle := func() string {
+		if a.down = !a.down; a.down {
+			a.log = append(a.log, "away")
 			away(t, a.Ledger)
 			return ""
 		}
-		a.story = append(a.story, "back")
+		a.log = append(a.log, "back")
 		back(t, a.Ledger)
-		return less(used(a.model.describe(time.Now().UnixMicro())), a.known(t))
+		return missingFrom(used(a.model.describe(time.Now().UnixMicro())), a.known(t))
 	}
 	for i, s := range history {
-		for range count(turns, i) {
-			if wrong = turn(); wrong != "" {
+		for range count(switches, i) {
+			if wrong = toggle(); wrong != "" {
 				return wrong
 			}
 		}
@@ -181,62 +182,62 @@ func (a *absences) tell(t *testing.T, history []step, turns []int, away, back fu
 			return wrong
 		}
 	}
-	if a.lost {
-		return turn()
+	if a.down {
+		return toggle()
 	}
 	return ""
 }
 
-// follow makes a step that a limiter would make now.
-func (a *absences) follow(t *testing.T, s step) (wrong string) {
+// follow applies a step if a limiter could take it now.
+func (a *outage) follow(t *testing.T, s step) (wrong string) {
 	g := a.stages[s.claim]
 	switch {
-	case s.what == passes:
-		a.pass(t, s.pass)
+	case s.kind == waits:
+		a.sleep(t, s.pass)
 		return ""
-	case s.what == admits && g == asked:
+	case s.kind == admits && g == unclaimed:
 		now := time.Now()
-		d, err := a.take(s, limits.Outcome{})
+		d, err := a.applyToLedger(s, limits.Outcome{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if d.Granted {
-			a.stages[s.claim], a.stored[s.claim] = inFlight, !a.lost
+			a.stages[s.claim], a.stored[s.claim] = inUse, !a.down
 			return a.model.mayGrant(s.claim, now.UnixMicro())
 		}
 		return ""
-	case s.what == settles && g == inFlight:
+	case s.kind == settles && g == inUse:
 		a.stages[s.claim] = ended
 		if s.outcome.Answered && !s.outcome.Ended {
-			a.stages[s.claim] = answering
+			a.stages[s.claim] = inBody
 		}
-	case s.what == releases && g == answering:
+	case s.kind == releases && g == inBody:
 		a.stages[s.claim] = ended
 	default:
 		return ""
 	}
 	now, o := time.Now(), s.outcome.now()
-	if a.lost && a.stored[s.claim] {
-		o.Resent = 0 // what nothing was set aside for, nobody can know
+	if a.down && a.stored[s.claim] {
+		o.Resent = 0 // a copy without a lease is unknown to the replica
 	}
-	if _, err := a.take(s, o); err != nil && !a.lost {
+	if _, err := a.applyToLedger(s, o); err != nil && !a.down {
 		t.Fatal(err)
 	}
-	a.tellModel(s, o, now)
+	a.applyToModel(s, o, now)
 	return ""
 }
 
-// pass lets time pass, a few minutes at most, and has permits in flight renewed.
-func (a *absences) pass(t *testing.T, d time.Duration) {
-	a.story = append(a.story, fmt.Sprintf("%v pass", d))
+// sleep lets time pass, at most three minutes, and renews the open permits.
+func (a *outage) sleep(t *testing.T, d time.Duration) {
+	a.log = append(a.log, fmt.Sprintf("wait %v", d))
 	for end := time.Now().Add(min(d, 3*time.Minute)); time.Now().Before(end); {
 		time.Sleep(min(time.Until(end), 10*time.Second))
 		for c, g := range a.stages {
-			if g != inFlight && g != answering {
+			if g != inUse && g != inBody {
 				continue
 			}
 			err := a.Renew(t.Context(), []limits.OpenPermit{{Permit: limits.Permit{Claim: c}}})
-			if err != nil && !a.lost {
+			if err != nil && !a.down {
 				t.Fatal(err)
 			}
 			a.model.renew(c, 0, time.Now().UnixMicro())
@@ -244,18 +245,18 @@ func (a *absences) pass(t *testing.T, d time.Duration) {
 	}
 }
 
-// mayGrant enters a flight that a ledger without its store has granted, and tells
-// why the model would not have. That a window which no answer has told of yet is
-// tried carefully, and that a batch leaves a part of it, is more than can be asked.
+// mayGrant records a permit that a ledger without its store granted. It returns
+// an error text if the model refuses the claim. The slow start of a window and
+// the batch reserve are not required without a store.
 func (m *model) mayGrant(c limits.Claim, now int64) (wrong string) {
 	c.Batch = false
 	w := m.window(c.Resource)
-	tries := w.tries
+	started := w.slowStarted
 	if !w.answered {
-		w.tries = 0
+		w.slowStarted = 0
 	}
 	d := m.admit(c, now)
-	w.tries += tries
+	w.slowStarted += started
 	if !d.Granted {
 		return fmt.Sprintf("granted, but the model refuses: %+v", d)
 	}

@@ -9,35 +9,34 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// model is one account as the rules have it (design section 5, limits.md section
-// 5), written to be read and held against the rules, not to be fast: flat lists
-// of what has happened, added up anew for every question. It shares nothing with
-// the ledgers but the prices ([limits.Rules.Spends]). Times are microseconds
-// since 1970.
+// model is one account by the rules of docs/limits.md. It is written for
+// comparison with these rules, not for speed: it keeps lists of all events, and
+// adds them up for every decision. It shares only the costs
+// ([limits.Rules.Spends]) with the ledgers. Times are microseconds since 1970.
 type model struct {
 	rules   limits.Rules
 	kind    policy.CallerKind
-	flights []*flying
+	open    []*openPermit
 	logs    []*slidingLog
 	windows []*fixedWindow
 
-	// What secondary limit errors have left behind.
-	blocked, struck int64 // until when; when the last error came
-	errors          int64 // in a row
-	probing         bool
-	probe           uint64
-	ramp            int64 // since when the slow start lasts, zero if it does not
-	ceiling, raised int64 // of requests in flight, zero if there is none; since when
+	// State after secondary limit errors.
+	blocked, lastError int64 // end of the cool-down; time of the last error
+	errors             int64 // in a row
+	probing            bool
+	probe              uint64
+	slowStart          int64 // start of the slow start, or zero
+	ceiling, raised    int64 // of concurrency slots, or zero; time of the last change
 }
 
-// flying is a permit that takes a place.
-type flying struct {
-	id            uint64
-	granted, ends int64
-	window        *fixedWindow
-	units         int64
-	holds         []holding
-	charged, left bool
+// openPermit is a permit that occupies a concurrency slot.
+type openPermit struct {
+	id                 uint64
+	granted, ends      int64
+	window             *fixedWindow
+	units              int64
+	holds              []holding
+	charged, abandoned bool
 }
 
 type holding struct {
@@ -46,7 +45,7 @@ type holding struct {
 	cpu  bool
 }
 
-// slidingLog is every spend of one budget that was ever charged.
+// slidingLog contains every spend of one budget.
 type slidingLog struct {
 	budget        limits.Reason
 	scope         string
@@ -56,45 +55,45 @@ type slidingLog struct {
 
 type spending struct{ at, cost int64 }
 
-// fixedWindow is what is known of one of the upstream's windows.
+// fixedWindow is the budget of one resource, as the responses reported it.
 type fixedWindow struct {
-	resource      string
-	length, limit int64
-	told          []statement
-	over          int64 // the newest reset that has passed
-	answered      bool
-	silent        int64 // answers that told nothing
-	tries, tried  int64
-	ghosts        slidingLog // requests that were perhaps counted
+	resource                   string
+	length, limit              int64
+	reports                    []statement
+	lastReset                  int64 // newest reset that has passed
+	answered                   bool
+	withoutHeaders             int64 // responses without rate headers
+	slowStarted, lastSlowStart int64
+	unconfirmed                slidingLog // requests that may have been counted
 }
 
-// statement is what answers have said of one window.
+// statement combines the reports about one window.
 type statement struct{ reset, latest, earliest, limit, used, answers int64 }
 
-// The rules' numbers, in microseconds.
+// Durations in microseconds.
 const (
 	sec        = int64(time.Second / time.Microsecond)
-	leaseLasts = 30 * sec
-	lingers    = 10 * sec
+	permitLife = 30 * sec
+	linger     = 10 * sec
 )
 
-// after runs the clock: leases that nobody renews end, and are charged for what
-// they held at the time they ended (limits.md section 5.5, replica crashed).
-func (m *model) after(now int64) {
-	ended := func(a, b *flying) int { return cmp.Or(cmp.Compare(a.ends, b.ends), cmp.Compare(a.id, b.id)) }
-	for _, f := range slices.SortedFunc(slices.Values(m.flights), ended) {
+// advance moves the clock. Permits that are not renewed expire, and are charged
+// at their expiry.
+func (m *model) advance(now int64) {
+	ended := func(a, b *openPermit) int { return cmp.Or(cmp.Compare(a.ends, b.ends), cmp.Compare(a.id, b.id)) }
+	for _, f := range slices.SortedFunc(slices.Values(m.open), ended) {
 		if f.ends > now {
 			return
 		}
 		if !f.charged {
-			f.window.ghosts.spends = append(f.window.ghosts.spends, spending{f.ends, f.units})
+			f.window.unconfirmed.spends = append(f.window.unconfirmed.spends, spending{f.ends, f.units})
 			m.charge(f, f.ends)
 		}
-		m.land(f)
+		m.remove(f)
 	}
 }
 
-func (m *model) charge(f *flying, at int64) {
+func (m *model) charge(f *openPermit, at int64) {
 	for _, h := range f.holds {
 		if h.cost != 0 {
 			h.log.spends = append(h.log.spends, spending{at, h.cost})
@@ -103,9 +102,9 @@ func (m *model) charge(f *flying, at int64) {
 	f.holds, f.units, f.charged = nil, 0, true
 }
 
-// land gives a place back. A probe that ends so has told nothing.
-func (m *model) land(f *flying) {
-	m.flights = slices.DeleteFunc(m.flights, func(other *flying) bool { return other == f })
+// remove frees a concurrency slot. A removed probe was inconclusive.
+func (m *model) remove(f *openPermit) {
+	m.open = slices.DeleteFunc(m.open, func(other *openPermit) bool { return other == f })
 	m.unprobe(f.id)
 }
 
@@ -115,11 +114,12 @@ func (m *model) unprobe(id uint64) {
 	}
 }
 
-// giveUp leaves a flight alone: the upstream may work on it for ten seconds.
-func (m *model) giveUp(f *flying, now int64) { f.left, f.ends = true, now+lingers }
+// abandon lets a permit expire when the upstream has stopped working on its
+// request.
+func (m *model) abandon(f *openPermit, now int64) { f.abandoned, f.ends = true, now+linger }
 
-func (m *model) flight(id uint64) *flying {
-	for _, f := range m.flights {
+func (m *model) find(id uint64) *openPermit {
+	for _, f := range m.open {
 		if f.id == id {
 			return f
 		}
@@ -127,27 +127,27 @@ func (m *model) flight(id uint64) *flying {
 	return nil
 }
 
-// admit decides on a claim (design section 5.2): all budgets must allow it, and
-// the one that takes longest is the reason for a refusal.
+// admit decides on a claim. All budgets must admit it. The reason of a refusal
+// is the budget with the longest wait.
 func (m *model) admit(c limits.Claim, now int64) limits.Decision {
-	m.after(now)
-	if f := m.flight(c.ID); f != nil {
-		if !f.charged && !f.left {
-			f.ends = now + leaseLasts
+	m.advance(now)
+	if f := m.find(c.ID); f != nil {
+		if !f.charged && !f.abandoned {
+			f.ends = now + permitLife
 		}
 		return limits.Decision{Granted: true}
 	}
-	refused, until, why := false, int64(0), limits.Reason("")
-	refuse := func(no bool, reason limits.Reason, at int64) {
+	refused, until, reason := false, int64(0), limits.Reason("")
+	refuse := func(no bool, by limits.Reason, at int64) {
 		if no && (!refused || at > until) {
-			refused, until, why = true, at, reason
+			refused, until, reason = true, at, by
 		}
 	}
 	refuse(now < m.blocked, limits.Cooldown, m.blocked)
 	refuse(now >= m.blocked && m.probing && m.probe != 0, limits.Cooldown, 0)
-	refuse(int64(len(m.flights)) >= m.places(now), limits.Concurrency, 0)
+	refuse(int64(len(m.open)) >= m.slots(now), limits.Concurrency, 0)
 	w := m.window(c.Resource)
-	f := &flying{id: c.ID, granted: now, ends: now + leaseLasts, window: w, units: 1}
+	f := &openPermit{id: c.ID, granted: now, ends: now + permitLife, window: w, units: 1}
 	for _, s := range m.rules.Spends(c) {
 		log, limit := m.log(s), s.Limit
 		if s.Budget == limits.Primary {
@@ -160,27 +160,27 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 	no, at := m.closed(w, c.Batch, now)
 	refuse(no, limits.Primary, at)
 	if refused {
-		d := limits.Decision{Reason: why}
+		d := limits.Decision{Reason: reason}
 		if until != 0 {
 			d.Until = time.UnixMicro(until)
 		}
 		return d
 	}
-	m.enter(f, now)
+	m.grant(f, now)
 	return limits.Decision{Granted: true}
 }
 
-// enter lets a flight begin.
-func (m *model) enter(f *flying, now int64) {
-	m.flights = append(m.flights, f)
+// grant records a granted permit.
+func (m *model) grant(f *openPermit, now int64) {
+	m.open = append(m.open, f)
 	if w := f.window; !w.answered {
-		w.tries, w.tried = w.tries+1, now
+		w.slowStarted, w.lastSlowStart = w.slowStarted+1, now
 	}
 	if m.probing {
 		m.probe = f.id
 	}
-	// A ceiling that has been reached for ten seconds rises by one.
-	if m.ceiling != 0 && int64(len(m.flights)) >= m.ceiling && now-m.raised >= 10*sec {
+	// A ceiling that was reached for ten seconds rises by one.
+	if m.ceiling != 0 && int64(len(m.open)) >= m.ceiling && now-m.raised >= 10*sec {
 		m.ceiling, m.raised = m.ceiling+1, now
 		if m.ceiling >= m.concurrent() {
 			m.ceiling = 0
@@ -190,27 +190,27 @@ func (m *model) enter(f *flying, now int64) {
 
 func (m *model) concurrent() int64 { return m.rules.Usable(int64(m.rules.Concurrent)) }
 
-// places is how many requests may be in flight: what is documented, or less
-// after limit errors (design section 5.4).
-func (m *model) places(now int64) int64 {
+// slots returns the number of concurrency slots: the documented number, or less
+// after limit errors.
+func (m *model) slots(now int64) int64 {
 	most := m.concurrent()
 	if m.ceiling != 0 {
 		most = min(most, m.ceiling)
 	}
-	if m.ramp == 0 {
+	if m.slowStart == 0 {
 		return most
 	}
 	slow := int64(1)
-	for t := m.ramp + 5*sec; t <= now && slow < most; t += 5 * sec {
+	for t := m.slowStart + 5*sec; t <= now && slow < most; t += 5 * sec {
 		slow *= 2
 	}
 	if slow >= most {
-		m.ramp = 0
+		m.slowStart = 0
 	}
 	return min(most, slow)
 }
 
-// log finds a sliding log, or begins one.
+// log returns the sliding log of a spend, and creates it if necessary.
 func (m *model) log(s limits.Spend) *slidingLog {
 	for _, l := range m.logs {
 		if l.budget == s.Budget && l.scope == s.Scope {
@@ -222,9 +222,9 @@ func (m *model) log(s limits.Spend) *slidingLog {
 	return l
 }
 
-// groups are the spends that have not returned yet. Those that lie within the
-// merging width of the first of a group return together, one window after the
-// last of them (limits.md section 1.3).
+// groups returns the spends that have not returned yet. Spends within the merge
+// span of the first one of a group return together, one window after the last
+// one.
 func (l *slidingLog) groups(now int64) []spending {
 	var groups []spending
 	var first int64
@@ -245,9 +245,9 @@ func (l *slidingLog) total(now int64) (sum int64) {
 	return sum
 }
 
-// held is what flights may yet spend of a log.
+// held returns the amount that open permits reserve in a log.
 func (m *model) held(l *slidingLog) (sum int64) {
-	for _, f := range m.flights {
+	for _, f := range m.open {
 		for _, h := range f.holds {
 			if h.log == l {
 				sum += h.cost
@@ -257,18 +257,18 @@ func (m *model) held(l *slidingLog) (sum int64) {
 	return sum
 }
 
-// returned is when so much of a log has returned.
-func (l *slidingLog) returned(much, now int64) int64 {
+// returned returns the time when the given amount of a log has returned.
+func (l *slidingLog) returned(amount, now int64) int64 {
 	for _, g := range l.groups(now) {
-		if much -= g.cost; much <= 0 {
+		if amount -= g.cost; amount <= 0 {
 			return g.at + l.window
 		}
 	}
-	panic("more returns than was spent")
+	panic("the amount exceeds the spent tokens")
 }
 
-// tooMuch reports whether a cost does not fit into a log now, and when it does
-// at the latest; zero when a flight decides.
+// tooMuch reports whether a cost does not fit into a log, and when it will fit.
+// The time is zero if an open permit decides.
 func (m *model) tooMuch(l *slidingLog, limit, cost, now int64) (no bool, until int64) {
 	spent := l.total(now)
 	switch {
@@ -280,37 +280,37 @@ func (m *model) tooMuch(l *slidingLog, limit, cost, now int64) (no bool, until i
 	return spent+m.held(l)+cost > limit, 0
 }
 
-// settle takes in what became of a request (limits.md section 5.5).
+// settle charges a permit for its outcome.
 func (m *model) settle(c limits.Claim, o limits.Outcome, now int64) {
-	m.after(now)
-	f := m.flight(c.ID)
-	if f != nil && (f.charged || f.left) {
+	m.advance(now)
+	f := m.find(c.ID)
+	if f != nil && (f.charged || f.abandoned) {
 		return
 	}
 	var sent int64
 	if f != nil {
 		sent = f.granted
-		m.outcome(f, o, now)
+		m.settlePermit(f, o, now)
 	}
 	if !o.Answered {
 		return
 	}
 	w := m.window(cmp.Or(o.Rate.Resource, c.Resource))
 	if o.Rate.Limit != 0 {
-		w.hear(o.Rate, sent, now)
+		w.learn(o.Rate, sent, now)
 	} else if f != nil {
-		w.hearNothing(now)
+		w.learnNothing(now)
 	}
-	m.heed(c.ID, f != nil, sent, w, o, now)
+	m.handleLimitError(c.ID, f != nil, sent, w, o, now)
 	if f != nil && o.Ended {
-		m.land(f)
+		m.remove(f)
 	}
 }
 
-// outcome is a row of the table of limits.md section 5.5.
-func (m *model) outcome(f *flying, o limits.Outcome, now int64) {
+// settlePermit charges or returns what a permit reserves.
+func (m *model) settlePermit(f *openPermit, o limits.Outcome, now int64) {
 	if !o.Sent {
-		m.land(f)
+		m.remove(f)
 		return
 	}
 	took := m.rules.Milliseconds(o.Elapsed)
@@ -319,40 +319,40 @@ func (m *model) outcome(f *flying, o limits.Outcome, now int64) {
 			h.cost = took
 		}
 	}
-	if n := int64(o.Resent); n > 0 && m.flight(^f.id) == nil {
-		copies := &flying{id: ^f.id, ends: now + lingers, window: f.window, units: n, left: true}
+	if n := int64(o.Resent); n > 0 && m.find(^f.id) == nil {
+		copies := &openPermit{id: ^f.id, ends: now + linger, window: f.window, units: n, abandoned: true}
 		for _, h := range f.holds {
 			if !h.cpu {
 				copies.holds = append(copies.holds, holding{h.log, n * h.cost, false})
 			}
 		}
-		m.flights = append(m.flights, copies)
+		m.open = append(m.open, copies)
 	}
 	if !o.Answered {
 		m.unprobe(f.id)
-		m.giveUp(f, now)
+		m.abandon(f, now)
 		return
 	}
 	m.charge(f, now)
 }
 
-// heed follows the retry rules (Document B section 7).
-func (m *model) heed(id uint64, known bool, sent int64, w *fixedWindow, o limits.Outcome, now int64) {
+// handleLimitError starts or ends a cool-down.
+func (m *model) handleLimitError(id uint64, known bool, sent int64, w *fixedWindow, o limits.Outcome, now int64) {
 	switch {
 	case o.Limited == limits.PrimaryLimit:
-		w.close(now)
+		w.exhaust(now)
 	case o.Limited == limits.SecondaryLimit && (known || now >= m.blocked):
-		m.strike(sent > m.struck || sent == 0 && now >= m.blocked, w, o.RetryAfter, now)
+		m.startCooldown(sent > m.lastError || sent == 0 && now >= m.blocked, w, o.RetryAfter, now)
 	case o.Limited == limits.NotLimited && !o.Failed && m.probing && m.probe == id:
-		m.probing, m.probe, m.ramp = false, 0, now
-	case o.Limited == limits.NotLimited && !o.Failed && !m.probing && m.ramp == 0:
+		m.probing, m.probe, m.slowStart = false, 0, now
+	case o.Limited == limits.NotLimited && !o.Failed && !m.probing && m.slowStart == 0:
 		m.errors = 0
 	}
 }
 
-// strike begins a cool-down: for retry-after, else until the reset if nothing
-// remains, else for a minute, doubled for each error in a row.
-func (m *model) strike(another bool, w *fixedWindow, retryAfter time.Duration, now int64) {
+// startCooldown starts a cool-down: for retryAfter, else until the reset of an
+// exhausted window, else for a minute that doubles with each error in a row.
+func (m *model) startCooldown(another bool, w *fixedWindow, retryAfter time.Duration, now int64) {
 	if another {
 		ceiling := m.concurrent()
 		if m.ceiling != 0 {
@@ -360,7 +360,7 @@ func (m *model) strike(another bool, w *fixedWindow, retryAfter time.Duration, n
 		}
 		m.ceiling, m.raised = max(1, ceiling/2), now
 		m.errors++
-		m.struck = now
+		m.lastError = now
 	}
 	wait := 60 * sec
 	for range min(m.errors-1, 6) {
@@ -373,36 +373,36 @@ func (m *model) strike(another bool, w *fixedWindow, retryAfter time.Duration, n
 		until = back
 	}
 	m.blocked = max(m.blocked, until)
-	m.probing, m.probe, m.ramp = true, 0, 0
+	m.probing, m.probe, m.slowStart = true, 0, 0
 }
 
-// release gives a place back when the answer's body has ended.
+// release frees the slot of a settled permit at the end of the response.
 func (m *model) release(id uint64, aborted bool, now int64) {
-	m.after(now)
-	switch f := m.flight(id); {
-	case f == nil || !f.charged || f.left:
+	m.advance(now)
+	switch f := m.find(id); {
+	case f == nil || !f.charged || f.abandoned:
 	case aborted:
-		m.giveUp(f, now)
+		m.abandon(f, now)
 	default:
-		m.land(f)
+		m.remove(f)
 	}
 }
 
-// renew keeps a flight alive, or takes it up again.
+// renew extends a permit, or reserves again for an expired one.
 func (m *model) renew(c limits.Claim, elapsed time.Duration, now int64) {
-	m.after(now)
-	f := m.flight(c.ID)
+	m.advance(now)
+	f := m.find(c.ID)
 	if f == nil {
-		f = &flying{id: c.ID, window: m.window(c.Resource), units: 1}
+		f = &openPermit{id: c.ID, window: m.window(c.Resource), units: 1}
 		for _, s := range m.rules.Spends(c) {
 			f.holds = append(f.holds, holding{m.log(s), s.Cost, s.Budget == limits.CPU})
 		}
-		m.flights = append(m.flights, f)
+		m.open = append(m.open, f)
 	}
-	if f.left {
+	if f.abandoned {
 		return
 	}
-	f.ends = now + leaseLasts
+	f.ends = now + permitLife
 	for i := range f.holds {
 		if h := &f.holds[i]; h.cpu {
 			h.cost = max(h.cost, m.rules.Milliseconds(elapsed))

@@ -9,8 +9,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// window finds what is known of a resource; a name that is in nobody's list
-// counts as core.
+// window returns the window of a resource. Unknown resources count as core.
 func (m *model) window(resource string) *fixedWindow {
 	if !policy.IsResource(resource) {
 		resource = policy.Core
@@ -23,13 +22,13 @@ func (m *model) window(resource string) *fixedWindow {
 	documented := m.rules.For(m.kind, resource)
 	length := documented.Window.Microseconds()
 	w := &fixedWindow{resource: resource, length: length, limit: int64(documented.Max)}
-	w.ghosts = slidingLog{window: length + 2*sec, merge: length / 256}
+	w.unconfirmed = slidingLog{window: length + 2*sec, merge: length / 256}
 	m.windows = append(m.windows, w)
 	return w
 }
 
-// reopens is when a window is surely over: two seconds after its reset, one if
-// ten answers have agreed on it.
+// reopens returns when a window is certainly over: two seconds after its reset,
+// or one second after a reset that ten responses reported.
 func (t statement) reopens() int64 {
 	if t.answers < 10 {
 		return t.reset + t.latest + 2*sec
@@ -37,33 +36,34 @@ func (t statement) reopens() int64 {
 	return t.reset + t.latest + sec
 }
 
-// pass drops the windows that are over.
-func (w *fixedWindow) pass(now int64) {
-	for _, t := range slices.Clone(w.told) {
+// expire removes the windows that are over.
+func (w *fixedWindow) expire(now int64) {
+	for _, t := range slices.Clone(w.reports) {
 		if t.reopens() > now {
 			continue
 		}
-		w.told = slices.DeleteFunc(w.told, func(other statement) bool { return other == t })
+		w.reports = slices.DeleteFunc(w.reports, func(other statement) bool { return other == t })
 		if t.answers > 0 {
-			w.over = max(w.over, t.reset)
+			w.lastReset = max(w.lastReset, t.reset)
 		}
-		w.answered, w.silent, w.tries = false, 0, 0
-		w.forgive(t.reset + t.earliest)
+		w.answered, w.withoutHeaders, w.slowStarted = false, 0, 0
+		w.removeConfirmed(t.reset + t.earliest)
 	}
 }
 
-// forgive drops the ghosts that had been counted, if at all, by then.
-func (w *fixedWindow) forgive(by int64) {
-	kept := w.ghosts.spends[:0]
-	for _, group := range split(&w.ghosts) {
+// removeConfirmed removes unconfirmed requests up to a time, because the
+// upstream has counted them by then, if at all.
+func (w *fixedWindow) removeConfirmed(by int64) {
+	kept := w.unconfirmed.spends[:0]
+	for _, group := range split(&w.unconfirmed) {
 		if group[len(group)-1].at > by {
 			kept = append(kept, group...)
 		}
 	}
-	w.ghosts.spends = kept
+	w.unconfirmed.spends = kept
 }
 
-// split is all spends of a log by the groups that they return in.
+// split returns all spends of a log, grouped by the time of their return.
 func split(l *slidingLog) [][]spending {
 	var groups [][]spending
 	for _, s := range l.spends {
@@ -78,10 +78,10 @@ func split(l *slidingLog) [][]spending {
 	return groups
 }
 
-// hear takes in a statement on the window (design section 5.3): of one window
-// the largest use counts, whatever the order; a window that is over stays over.
-func (w *fixedWindow) hear(r limits.Rate, sent, now int64) {
-	w.pass(now)
+// learn adds rate headers. The largest use of a window counts, in whatever
+// order the responses arrive. A window that is over stays over.
+func (w *fixedWindow) learn(r limits.Rate, sent, now int64) {
+	w.expire(now)
 	t := statement{reset: r.Reset.UnixMicro(), limit: int64(r.Limit), used: int64(r.Used), answers: 1}
 	if date := r.Date.UnixMicro(); !r.Date.IsZero() {
 		t.latest, t.earliest = now-date, sent-date-sec
@@ -89,47 +89,47 @@ func (w *fixedWindow) hear(r limits.Rate, sent, now int64) {
 		t.latest = now + w.length - t.reset
 	}
 	t.latest = min(t.latest, now+86400*sec-t.reset)
-	if w.over != 0 && t.reset <= w.over+2*sec || t.reopens() <= now {
+	if w.lastReset != 0 && t.reset <= w.lastReset+2*sec || t.reopens() <= now {
 		return
 	}
 	w.answered, w.limit = true, t.limit
-	w.forgive(sent - 1)
-	for i, old := range w.told {
-		if apart := old.reset - t.reset; -2*sec <= apart && apart <= 2*sec {
-			w.told[i] = statement{
+	w.removeConfirmed(sent - 1)
+	for i, old := range w.reports {
+		if difference := old.reset - t.reset; -2*sec <= difference && difference <= 2*sec {
+			w.reports[i] = statement{
 				max(old.reset, t.reset), min(old.latest, t.latest), max(old.earliest, t.earliest), t.limit, max(old.used, t.used), old.answers + 1,
 			}
 			return
 		}
 	}
-	w.told = append(w.told, t)
-	slices.SortFunc(w.told, func(a, b statement) int { return cmp.Compare(a.reset, b.reset) })
-	w.told = w.told[max(0, len(w.told)-2):]
+	w.reports = append(w.reports, t)
+	slices.SortFunc(w.reports, func(a, b statement) int { return cmp.Compare(a.reset, b.reset) })
+	w.reports = w.reports[max(0, len(w.reports)-2):]
 }
 
-// hearNothing takes in an answer without rate headers.
-func (w *fixedWindow) hearNothing(now int64) {
-	w.pass(now)
-	w.silent++
-	w.answered = w.answered || w.silent >= 3
-	w.ghosts.spends = append(w.ghosts.spends, spending{now, 1})
+// learnNothing adds a response without rate headers.
+func (w *fixedWindow) learnNothing(now int64) {
+	w.expire(now)
+	w.withoutHeaders++
+	w.answered = w.answered || w.withoutHeaders >= 3
+	w.unconfirmed.spends = append(w.unconfirmed.spends, spending{now, 1})
 }
 
-// close takes in a primary limit error.
-func (w *fixedWindow) close(now int64) {
-	w.pass(now)
+// exhaust closes the window after a primary limit error.
+func (w *fixedWindow) exhaust(now int64) {
+	w.expire(now)
 	w.answered = true
-	if len(w.told) == 0 {
-		w.told = []statement{{reset: now + w.length, limit: w.limit}}
+	if len(w.reports) == 0 {
+		w.reports = []statement{{reset: now + w.length, limit: w.limit}}
 	}
-	for i := range w.told {
-		w.told[i].used = max(w.told[i].used, w.told[i].limit)
+	for i := range w.reports {
+		w.reports[i].used = max(w.reports[i].used, w.reports[i].limit)
 	}
 }
 
 func (w *fixedWindow) usedUpUntil(now int64) (until int64) {
-	w.pass(now)
-	for _, t := range w.told {
+	w.expire(now)
+	for _, t := range w.reports {
 		if t.used >= t.limit {
 			until = max(until, t.reopens())
 		}
@@ -137,9 +137,9 @@ func (w *fixedWindow) usedUpUntil(now int64) (until int64) {
 	return until
 }
 
-// inFlight is how many requests of the window have not told of it.
-func (m *model) inFlight(w *fixedWindow) (n int64) {
-	for _, f := range m.flights {
+// inUse returns the requests of open permits in a window.
+func (m *model) inUse(w *fixedWindow) (n int64) {
+	for _, f := range m.open {
 		if f.window == w {
 			n += f.units
 		}
@@ -147,28 +147,28 @@ func (m *model) inFlight(w *fixedWindow) (n int64) {
 	return n
 }
 
-// closed reports whether one more request does not fit into a window now, and
-// when it does at the latest; zero when an answer decides. Batch leaves a
-// twentieth to others, less and less towards the window's end.
+// closed reports whether one more request does not fit into a window, and when
+// it will fit. The time is zero if a response decides. Batch claims leave a
+// twentieth, which shrinks towards the end of the window.
 func (m *model) closed(w *fixedWindow, batch bool, now int64) (no bool, until int64) {
-	w.pass(now)
-	ghosts, flights := w.ghosts.total(now), m.inFlight(w)
-	no = !w.answered && w.tries >= 3 && now-w.tried < sec // slow start
-	for _, t := range w.told {
-		limit, spent := m.rules.Usable(t.limit), t.used+ghosts
-		free := limit - spent - flights
-		switch left := max(0, t.reset+t.latest-now); {
+	w.expire(now)
+	unconfirmed, open := w.unconfirmed.total(now), m.inUse(w)
+	no = !w.answered && w.slowStarted >= 3 && now-w.lastSlowStart < sec // slow start
+	for _, t := range w.reports {
+		limit, spent := m.rules.Usable(t.limit), t.used+unconfirmed
+		free := limit - spent - open
+		switch rest := max(0, t.reset+t.latest-now); {
 		case t.used >= limit:
 			no, until = true, max(until, t.reopens())
 		case spent >= limit:
-			no, until = true, max(until, min(t.reopens(), w.ghosts.returned(spent+1-limit, now)))
+			no, until = true, max(until, min(t.reopens(), w.unconfirmed.returned(spent+1-limit, now)))
 		case free <= 0:
 			no = true
-		case batch && left*limit/(20*w.length) >= free:
+		case batch && rest*limit/(20*w.length) >= free:
 			no, until = true, max(until, t.reset+t.latest-(free*20*w.length-1)/limit)
 		}
 	}
-	if len(w.told) > 0 {
+	if len(w.reports) > 0 {
 		return no, until
 	}
 	limit := m.rules.Usable(w.limit)
@@ -176,19 +176,18 @@ func (m *model) closed(w *fixedWindow, batch bool, now int64) (no bool, until in
 		limit -= limit / 20
 	}
 	switch {
-	case ghosts >= limit && limit <= 0:
+	case unconfirmed >= limit && limit <= 0:
 		return true, now + w.length
-	case ghosts >= limit:
-		return true, w.ghosts.returned(ghosts+1-limit, now)
+	case unconfirmed >= limit:
+		return true, w.unconfirmed.returned(unconfirmed+1-limit, now)
 	}
-	return no || ghosts+flights >= limit, 0
+	return no || unconfirmed+open >= limit, 0
 }
 
-// describe is the account as people see it: of its budgets those that are in
-// use.
+// describe returns the account for operators.
 func (m *model) describe(now int64) limits.Account {
-	m.after(now)
-	a := limits.Account{Name: testAccount, Kind: m.kind, InUse: len(m.flights), Concurrent: int(m.places(now))}
+	m.advance(now)
+	a := limits.Account{Name: testAccount, Kind: m.kind, InUse: len(m.open), Concurrent: int(m.slots(now))}
 	if now < m.blocked {
 		a.BlockedUntil = time.UnixMicro(m.blocked)
 	}
@@ -209,22 +208,22 @@ func (m *model) describe(now int64) limits.Account {
 	return a
 }
 
-// shown is what clients are told of a window: the tighter of the upstream's and
-// of the log beside it.
+// shown returns the budget of a window for clients: the fuller one of the
+// window and the log of the resource.
 func (m *model) shown(w *fixedWindow, now int64) limits.Budget {
-	w.pass(now)
-	b := limits.Budget{Resource: w.resource, Limit: int(w.limit), Held: int(m.inFlight(w)), Window: time.Duration(w.length) * time.Microsecond}
+	w.expire(now)
+	b := limits.Budget{Resource: w.resource, Limit: int(w.limit), Held: int(m.inUse(w)), Window: time.Duration(w.length) * time.Microsecond}
 	used, reset := int64(0), now+w.length
-	for _, t := range w.told {
+	for _, t := range w.reports {
 		b.Limit = int(t.limit)
 		if t.used >= used {
 			used, reset = t.used, t.reset
-			if t.latest <= -2*sec || t.latest >= 2*sec { // another clock
+			if t.latest <= -2*sec || t.latest >= 2*sec { // the clocks differ
 				reset = (t.reset + t.latest) / sec * sec
 			}
 		}
 	}
-	used += w.ghosts.total(now)
+	used += w.unconfirmed.total(now)
 	for _, l := range m.logs {
 		if spent := l.total(now); l.budget == limits.Primary && l.scope == w.resource && spent > used {
 			used, reset = spent, l.groups(now)[0].at+l.window

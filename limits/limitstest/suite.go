@@ -1,24 +1,3 @@
-// Package ledgertest is the suite that makes a ledger a ledger: the rules of
-// design section 5 as stories, and a naive model that every ledger must agree
-// with on random histories.
-//
-// Every test runs in a bubble of virtual time (testing/synctest); a ledger that
-// keeps time elsewhere must follow the bubble's clock.
-//
-// Where the invariants of limits.md section 5.9 are tests:
-//
-//	I1 to I3    limits/limitstest: an upstream counts by itself, over every ledger
-//	I4, I6, I20 here: random histories, every step held against the model
-//	I5          here: the same, every step made twice
-//	I7, I8      here: properties of random histories
-//	I9          limits/redisledger: Redis's clock goes back; memory has a monotonic one
-//	I10, I11    limits/redisledger: failovers, empty servers, replicas cut off
-//	I12         here for places, limits/redisledger for keys
-//	I13         here, and limits/limitstest
-//	I14         limits/limitstest and limits/redisledger: saturation
-//	I15         here
-//	I16, I17, I19 limits: the queue of the limiter
-//	I18         here: what batch leaves to those who come later
 package limitstest
 
 import (
@@ -31,138 +10,135 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Open returns an empty ledger that keeps these rules, and cleans it up when
-// the test ends. It is called inside the bubble.
+// Open returns an empty ledger with the given rules, and closes it when the
+// test ends. RunSuite calls it inside the bubble of virtual time.
 type Open func(t *testing.T, rules limits.Rules) limits.Ledger
 
-// RunSuite runs the whole suite.
+// RunSuite tests a ledger: fixed cases, random histories compared with the
+// model, and the invariants.
 func RunSuite(t *testing.T, open Open) {
-	for _, group := range [][]story{windowCases, logs, leases, cooldowns} {
-		for _, s := range group {
-			t.Run(s.name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { s.tell(newBook(t, open, limits.Rules{Limits: policy.DefaultLimits()})) })
+	for _, group := range [][]testCase{windowCases, logCases, permitCases, cooldownCases} {
+		for _, c := range group {
+			t.Run(c.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { c.run(newHarness(t, open, limits.Rules{Limits: policy.DefaultLimits()})) })
 			})
 		}
 	}
-	histories(t, open)
-	properties(t, open)
-	reserve(t, open)
+	runHistories(t, open)
+	runInvariants(t, open)
+	runBatchReserve(t, open)
 }
 
-// story is a short history of one account.
-type story struct {
+// testCase is a short history of one account.
+type testCase struct {
 	name string
-	tell func(*book)
+	run  func(*harness)
 }
 
-// book is a ledger with one account, told about step by step.
-type book struct {
+// harness applies steps to one account of a ledger, and checks the results.
+type harness struct {
 	*testing.T
 	limits.Ledger
 	lastID uint64
 }
 
-func newBook(t *testing.T, open Open, rules limits.Rules) *book {
-	return &book{T: t, Ledger: open(t, rules)}
+func newHarness(t *testing.T, open Open, rules limits.Rules) *harness {
+	return &harness{T: t, Ledger: open(t, rules)}
 }
 
-// second is one second; stories count in them.
 const second = time.Second
-
-func pass(d time.Duration) { time.Sleep(d) }
 
 func get(resource string) limits.Claim {
 	return limits.Claim{Account: "a", Kind: policy.User, Operation: "op", Resource: resource, Points: 1}
 }
 
-// ask claims; a claim without an ID gets the next one.
-func (b *book) ask(c limits.Claim) (limits.Permit, limits.Decision) {
-	b.Helper()
+// admit sends a claim to the ledger. A claim without an ID gets the next one.
+func (h *harness) admit(c limits.Claim) (limits.Permit, limits.Decision) {
+	h.Helper()
 	if c.ID == 0 {
-		b.lastID++
-		c.ID = b.lastID
+		h.lastID++
+		c.ID = h.lastID
 	}
-	d, err := b.Admit(context.Background(), c)
+	d, err := h.Admit(context.Background(), c)
 	if err != nil {
-		b.Fatal(err)
+		h.Fatal(err)
 	}
 	return limits.Permit{Claim: c}, d
 }
 
-func (b *book) granted(c limits.Claim) limits.Permit {
-	b.Helper()
-	p, d := b.ask(c)
+func (h *harness) granted(c limits.Claim) limits.Permit {
+	h.Helper()
+	p, d := h.admit(c)
 	if !d.Granted {
-		b.Fatalf("not granted: %s for %v", d.Reason, time.Until(d.Until))
+		h.Fatalf("refused: %s for %v", d.Reason, time.Until(d.Until))
 	}
 	return p
 }
 
-// soon is what a refusal says that a permit in flight decides.
-const soon = time.Duration(0)
+// untilSettled is the wait of a refusal that ends when a permit is settled.
+const untilSettled = time.Duration(0)
 
-// refused checks that a claim is refused, why, and for how long.
-func (b *book) refused(c limits.Claim, reason limits.Reason, wait time.Duration) {
-	b.Helper()
-	_, d := b.ask(c)
-	got := soon
+// refused checks that a claim is refused, the reason, and the wait.
+func (h *harness) refused(c limits.Claim, reason limits.Reason, wait time.Duration) {
+	h.Helper()
+	_, d := h.admit(c)
+	got := untilSettled
 	if !d.Until.IsZero() {
 		got = time.Until(d.Until)
 	}
 	if d.Granted || d.Reason != reason || got != wait {
-		b.Errorf("granted %v, %s for %v; want %s for %v", d.Granted, d.Reason, got, reason, wait)
+		h.Errorf("granted %v, reason %s for %v; want a refusal, reason %s for %v", d.Granted, d.Reason, got, reason, wait)
 	}
 }
 
-// settled settles a permit with an outcome.
-func (b *book) settled(p limits.Permit, o limits.Outcome) {
-	b.Helper()
-	if err := b.Settle(context.Background(), p, o); err != nil {
-		b.Fatal(err)
+func (h *harness) settled(p limits.Permit, o limits.Outcome) {
+	h.Helper()
+	if err := h.Settle(context.Background(), p, o); err != nil {
+		h.Fatal(err)
 	}
 }
 
-// told is the outcome of a request whose answer tells of the window.
-func told(resource string, used, limit int, reset time.Time) limits.Outcome {
+// reported returns the outcome of a complete response with rate headers.
+func reported(resource string, used, limit int, reset time.Time) limits.Outcome {
 	return limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: limits.Rate{
 		Limit: limit, Used: used, Reset: reset, Date: time.Now().Truncate(second), Resource: resource,
 	}}
 }
 
-// plain is the outcome of a request whose answer tells of a window that is
-// nearly unused.
-func plain() limits.Outcome { return told("core", 1, 5000, time.Now().Add(time.Hour)) }
+// answered returns the outcome of a complete response from a nearly unused
+// window.
+func answered() limits.Outcome { return reported("core", 1, 5000, time.Now().Add(time.Hour)) }
 
-// spend has a request answered at once.
-func (b *book) spend(c limits.Claim, o limits.Outcome) {
-	b.Helper()
-	b.settled(b.granted(c), o)
+// spend admits a claim and settles it immediately.
+func (h *harness) spend(c limits.Claim, o limits.Outcome) {
+	h.Helper()
+	h.settled(h.granted(c), o)
 }
 
-func (b *book) released(p limits.Permit, aborted bool) {
-	b.Helper()
-	if err := b.Release(context.Background(), p, aborted); err != nil {
-		b.Fatal(err)
+func (h *harness) released(p limits.Permit, aborted bool) {
+	h.Helper()
+	if err := h.Release(context.Background(), p, aborted); err != nil {
+		h.Fatal(err)
 	}
 }
 
-func (b *book) renewed(elapsed time.Duration, permits ...limits.Permit) {
-	b.Helper()
-	var flights []limits.OpenPermit
+func (h *harness) renewed(elapsed time.Duration, permits ...limits.Permit) {
+	h.Helper()
+	var open []limits.OpenPermit
 	for _, p := range permits {
-		flights = append(flights, limits.OpenPermit{Permit: p, Elapsed: elapsed})
+		open = append(open, limits.OpenPermit{Permit: p, Elapsed: elapsed})
 	}
-	if err := b.Renew(context.Background(), flights); err != nil {
-		b.Fatal(err)
+	if err := h.Renew(context.Background(), open); err != nil {
+		h.Fatal(err)
 	}
 }
 
-// account is the state of the account as people see it.
-func (b *book) account() limits.Account {
-	b.Helper()
-	list, err := b.Accounts(context.Background(), 10)
+// account returns the account as the ledger describes it.
+func (h *harness) account() limits.Account {
+	h.Helper()
+	list, err := h.Accounts(context.Background(), 10)
 	if err != nil {
-		b.Fatal(err)
+		h.Fatal(err)
 	}
 	for _, a := range list {
 		if a.Name == "a" {
@@ -172,10 +148,10 @@ func (b *book) account() limits.Account {
 	return limits.Account{}
 }
 
-// budget is one of the account's budgets, by name.
-func (b *book) budget(name string) limits.Budget {
-	b.Helper()
-	for _, budget := range b.account().Budgets {
+// budget returns the budget of that name.
+func (h *harness) budget(name string) limits.Budget {
+	h.Helper()
+	for _, budget := range h.account().Budgets {
 		if budget.Resource == name {
 			return budget
 		}
@@ -183,9 +159,9 @@ func (b *book) budget(name string) limits.Budget {
 	return limits.Budget{}
 }
 
-func (b *book) want(what string, got, want any) {
-	b.Helper()
+func (h *harness) check(name string, got, want any) {
+	h.Helper()
 	if got != want {
-		b.Errorf("%s: %v, want %v", what, got, want)
+		h.Errorf("%s: got %v, want %v", name, got, want)
 	}
 }
