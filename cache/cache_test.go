@@ -14,8 +14,8 @@ import (
 var now = time.Unix(1_000_000, 0)
 
 // answer makes an answer that came at now; fields are "Name: value".
-func answer(status int, fields ...string) Answer {
-	return Answer{Status: status, Header: header(fields...), Requested: now, Answered: now}
+func answer(status int, fields ...string) Response {
+	return Response{Status: status, Header: header(fields...), Requested: now, Answered: now}
 }
 
 func header(fields ...string) http.Header {
@@ -111,7 +111,7 @@ func TestKeep(t *testing.T) {
 	shared, own, reference := Rule{}, Rule{OneCaller: true}, Rule{TTL: time.Hour}
 	for _, c := range []struct {
 		name     string
-		a        Answer
+		a        Response
 		request  Directives
 		rule     Rule
 		lifetime time.Duration
@@ -159,7 +159,7 @@ func TestKeep(t *testing.T) {
 		{"500", answer(500, "Cache-Control: max-age=60"), nil, own, 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			lifetime, ok := Keep(c.a, c.request, c.rule)
+			lifetime, ok := Storable(c.a, c.request, c.rule)
 			if lifetime != c.lifetime || ok != c.ok {
 				t.Errorf("got %v, %v; want %v, %v", lifetime, ok, c.lifetime, c.ok)
 			}
@@ -170,13 +170,13 @@ func TestKeep(t *testing.T) {
 func TestAge(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		a    Answer
+		a    Response
 		want time.Duration // ten seconds after it came
 	}{
 		{"straight from the origin", answer(200), 10 * time.Second},
 		{"dated a minute ago", answer(200, "Date: "+now.Add(-time.Minute).UTC().Format(http.TimeFormat)), 70 * time.Second},
 		{"aged by a cache on the way", answer(200, "Age: 100"), 110 * time.Second},
-		{"with a slow answer", Answer{Status: 200, Header: header("Age: 100"), Requested: now.Add(-5 * time.Second), Answered: now}, 115 * time.Second},
+		{"with a slow answer", Response{Status: 200, Header: header("Age: 100"), Requested: now.Add(-5 * time.Second), Answered: now}, 115 * time.Second},
 		{"Age that is no number (RFC 9111 5.1)", answer(200, "Age: old"), maxDelta*time.Second + 10*time.Second},
 		{"Age that is a list", answer(200, "Age: 0, 7200"), maxDelta*time.Second + 10*time.Second},
 		{"Age twice", answer(200, "Age: 0", "Age: 7200"), maxDelta*time.Second + 10*time.Second},
@@ -330,7 +330,7 @@ func kept(m *Memory, key Key, body string, change func(*Entry)) *Entry {
 	if change != nil {
 		change(e)
 	}
-	m.Keep(key, e)
+	m.Put(key, e)
 	return e
 }
 
@@ -458,7 +458,7 @@ func TestDropForgetsAndPurges(t *testing.T) {
 	if n := m.Count("x"); n != 2 {
 		t.Errorf("%d have the tag", n)
 	}
-	if n := m.Drop("x"); n != 2 {
+	if n := m.PurgeHard("x"); n != 2 {
 		t.Errorf("%d dropped", n)
 	}
 	if e, _ := m.Lookup(NewKey("a"), header("Accept-Language: de")); e != nil {

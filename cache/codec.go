@@ -79,7 +79,7 @@ func (c *Codec) Encode(key Key, e *Entry) ([]byte, error) {
 	if !legible(e) {
 		return nil, ErrValue // JSON would change it
 	}
-	text, err := json.Marshal(meta{e.Status, e.Header(), e.Vary, e.tags, e.About, e.Lifetime, e.Requested(), e.Answered, e.Since, e.age})
+	text, err := json.Marshal(meta{e.Status, e.Header(), e.Vary, e.tags, e.BaseKey, e.Lifetime, e.Requested(), e.Answered, e.Since, e.age})
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +137,7 @@ func (c *Codec) Decode(key Key, value []byte) (*Entry, error) {
 		return nil, ErrValue
 	}
 	return &Entry{
-		Status: m.Status, fields: newFields(m.Header), Body: body, Vary: m.Vary, tags: m.Tags, About: m.About, Lifetime: m.Lifetime,
+		Status: m.Status, fields: newFields(m.Header), Body: body, Vary: m.Vary, tags: m.Tags, BaseKey: m.About, Lifetime: m.Lifetime,
 		took: m.Answered.Sub(m.Requested), Answered: m.Answered, Since: m.Since, age: m.Age,
 	}, nil
 }
@@ -153,7 +153,7 @@ func (m *meta) mayBeKept(body int) bool {
 	switch m.Status {
 	case http.StatusNoContent:
 		return body == 0
-	case http.StatusUnprocessableEntity, http.StatusAccepted: // of statistics: see Rule.Otherwise, Claim.Pending
+	case http.StatusUnprocessableEntity, http.StatusAccepted: // of statistics: see Rule.DefaultLifetime, FetchLease.Pending
 		return true
 	}
 	return storable[m.Status]

@@ -23,7 +23,7 @@ func codec(t testing.TB, secret string) *Codec {
 // sampled is an entry with something in every field.
 func sampled(body string) *Entry {
 	now := time.Unix(1_700_000_000, 5).UTC()
-	e := NewEntry(Answer{Status: 404, Header: http.Header{"Etag": {`W/"a"`}, "Link": {"<a>", "<b>"}, "Age": {"12"}}, Requested: now, Answered: now.Add(time.Second)}, []byte(body), time.Minute)
+	e := NewEntry(Response{Status: 404, Header: http.Header{"Etag": {`W/"a"`}, "Link": {"<a>", "<b>"}, "Age": {"12"}}, Requested: now, Answered: now.Add(time.Second)}, []byte(body), time.Minute)
 	e.Vary, e.tags, e.Since = []Field{{"Accept-Language", "de", false}, {"Accept-Charset", "", true}}, newTags([]string{"repo:o/r"}), 1<<60
 	return e
 }

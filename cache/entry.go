@@ -32,9 +32,9 @@ type Entry struct {
 	took time.Duration
 	// Answered is when its answer came; it is moved forward by each validation.
 	Answered time.Time
-	// About is the question, whoever asks it; zero where no other caller can prove that it
-	// may see the answer ([Store.Nominees]).
-	About Key
+	// BaseKey is the question, whoever asks it; zero where no other caller can prove that it
+	// may see the answer ([Store.Candidates]).
+	BaseKey Key
 }
 
 // Field is one field of a request, or that it was not there: it is only like another
@@ -44,8 +44,8 @@ type Field struct {
 	Absent      bool `json:",omitempty"`
 }
 
-// Answer is what a fetch brought, before it is known whether it is kept.
-type Answer struct {
+// Response is what a fetch brought, before it is known whether it is kept.
+type Response struct {
 	Status              int
 	Header              http.Header
 	Requested, Answered time.Time
@@ -63,10 +63,10 @@ type Rule struct {
 	// Heuristic lets an answer that says nothing of its freshness be fresh for a
 	// tenth of the time since it was modified (RFC 9111 section 4.2.2).
 	Heuristic bool
-	// Otherwise, when positive, is the lifetime of an answer that says nothing of its
+	// DefaultLifetime, when positive, is the lifetime of an answer that says nothing of its
 	// freshness: the catalogue knows that it was expensive to make. Then 422 is kept,
 	// too.
-	Otherwise time.Duration
+	DefaultLifetime time.Duration
 }
 
 // storable are the statuses that are kept. Limit errors, other errors of the
@@ -77,15 +77,15 @@ var storable = map[int]bool{
 	http.StatusNotFound: true, http.StatusGone: true,
 }
 
-// Keep decides whether an answer to a GET may be kept (RFC 9111 section 3) and
+// Storable decides whether an answer to a GET may be kept (RFC 9111 section 3) and
 // for how long it will be fresh. An answer that is never fresh is kept only if
 // it can be validated. Every status that is kept is understood: must-understand takes
 // the place of no-store (section 5.2.2.3).
-func Keep(a Answer, request Directives, rule Rule) (lifetime time.Duration, ok bool) {
+func Storable(a Response, request Directives, rule Rule) (lifetime time.Duration, ok bool) {
 	response, targeted := governing(a.Header)
 	shared := rule.TTL > 0
 	switch {
-	case !storable[a.Status] && (a.Status != http.StatusUnprocessableEntity || rule.Otherwise == 0),
+	case !storable[a.Status] && (a.Status != http.StatusUnprocessableEntity || rule.DefaultLifetime == 0),
 		request.Has("no-store"), response.Has("no-store") && !response.Has("must-understand"),
 		response.Has("private") && !rule.OneCaller && !shared,
 		len(a.Header["Set-Cookie"]) > 0,
@@ -100,8 +100,8 @@ func Keep(a Answer, request Directives, rule Rule) (lifetime time.Duration, ok b
 		lifetime = heuristic(a)
 		explicit = lifetime > 0
 	}
-	if !explicit && rule.Otherwise > 0 {
-		lifetime, explicit = rule.Otherwise, true
+	if !explicit && rule.DefaultLifetime > 0 {
+		lifetime, explicit = rule.DefaultLifetime, true
 	}
 	if response.Has("no-cache") {
 		lifetime = 0
@@ -116,7 +116,7 @@ func Keep(a Answer, request Directives, rule Rule) (lifetime time.Duration, ok b
 const maxHeuristic = time.Hour
 
 // heuristic is a tenth of the time since the answer was modified.
-func heuristic(a Answer) time.Duration {
+func heuristic(a Response) time.Duration {
 	modified, err := parseDate(a.Header.Get("Last-Modified"))
 	if err != nil {
 		return 0
@@ -126,7 +126,7 @@ func heuristic(a Answer) time.Duration {
 
 // freshness is the explicit lifetime (RFC 9111 section 4.2.1). Beside directives for this kind of cache Expires says nothing (RFC
 // 9213 section 2.2).
-func freshness(a Answer, response Directives, targeted bool, rule Rule) (lifetime time.Duration, explicit bool) {
+func freshness(a Response, response Directives, targeted bool, rule Rule) (lifetime time.Duration, explicit bool) {
 	if !rule.OneCaller {
 		if s, ok := response.Seconds("s-maxage"); ok {
 			return s, true
@@ -150,7 +150,7 @@ func validatable(h http.Header) bool {
 	return isETag(h.Get("Etag")) || h.Get("Last-Modified") != ""
 }
 
-func date(a Answer) time.Time {
+func date(a Response) time.Time {
 	if d, err := parseDate(a.Header.Get("Date")); err == nil {
 		return d
 	}
@@ -172,10 +172,10 @@ func between(earlier, later time.Time) time.Duration {
 	return min(max(0, later.Sub(earlier)), maxDelta*time.Second)
 }
 
-// NewEntry makes the entry of an answer that [Keep] lets through. Header is
+// NewEntry makes the entry of an answer that [Storable] lets through. Header is
 // copied, body is not.
-func NewEntry(a Answer, body []byte, lifetime time.Duration) *Entry {
-	e := &Entry{Status: a.Status, fields: newFields(Kept(a.Header)), Body: body, Lifetime: lifetime, Answered: a.Answered}
+func NewEntry(a Response, body []byte, lifetime time.Duration) *Entry {
+	e := &Entry{Status: a.Status, fields: newFields(StorableHeader(a.Header)), Body: body, Lifetime: lifetime, Answered: a.Answered}
 	e.age, e.took = arrivalAge(a), a.Answered.Sub(a.Requested)
 	return e
 }
@@ -186,7 +186,7 @@ func (e *Entry) Requested() time.Time { return e.Answered.Add(-e.took) }
 // arrivalAge is the corrected initial age (RFC 9111 section 4.2.3). One that was
 // told, but cannot be read, is taken for too high (section 5.1 lets a cache ignore
 // it; then an answer of any age would pass for new).
-func arrivalAge(a Answer) time.Duration {
+func arrivalAge(a Response) time.Duration {
 	apparent := between(date(a), a.Answered)
 	var told time.Duration
 	if values := a.Header["Age"]; len(values) > 0 {
@@ -203,7 +203,7 @@ func (e *Entry) Age(now time.Time) time.Duration { return e.age + max(0, now.Sub
 
 // date is when the answer was made, as far as it says so: not after it came.
 func (e *Entry) date() time.Time {
-	if d := date(Answer{Header: e.Header(), Answered: e.Answered}); d.Before(e.Answered) {
+	if d := date(Response{Header: e.Header(), Answered: e.Answered}); d.Before(e.Answered) {
 		return d
 	}
 	return e.Answered.Truncate(time.Second) // as precise as a Date
@@ -216,10 +216,10 @@ func (e *Entry) Fresh(now time.Time) bool { return e.Age(now) < e.Lifetime }
 // Validated returns the entry as a 304 renews it (RFC 9111 section 3.2): the
 // fields of the 304 replace the stored ones, but for those by which the stored body
 // is known and read.
-func (e *Entry) Validated(a Answer, lifetime time.Duration, since Generation) *Entry {
+func (e *Entry) Validated(a Response, lifetime time.Duration, since Generation) *Entry {
 	renewed := *e
 	merged := e.Header()
-	for name, values := range Kept(a.Header) {
+	for name, values := range StorableHeader(a.Header) {
 		switch name {
 		case "Content-Length", "Content-Encoding", "Content-Range", "Content-Md5", "Etag":
 		default:
@@ -234,9 +234,9 @@ func (e *Entry) Validated(a Answer, lifetime time.Duration, since Generation) *E
 
 // Renewed is the answer that a 304 makes of the entry: what decides about
 // keeping is the merged header.
-func (e *Entry) Renewed(a Answer) Answer {
+func (e *Entry) Renewed(a Response) Response {
 	merged := e.Validated(a, 0, 0).Header()
-	return Answer{Status: e.Status, Header: merged, Requested: a.Requested, Answered: a.Answered}
+	return Response{Status: e.Status, Header: merged, Requested: a.Requested, Answered: a.Answered}
 }
 
 // notKept are fields that speak of one connection or one request.
@@ -252,11 +252,11 @@ func mayBeKept(name string) bool {
 	return isToken(name) && http.CanonicalHeaderKey(name) == name && !notKept[name] && !strings.HasPrefix(name, "X-Ratelimit-") && !strings.HasPrefix(name, "Ratelimit")
 }
 
-// Kept copies the fields that may be kept: without hop-by-hop fields, also
+// StorableHeader copies the fields that may be kept: without hop-by-hop fields, also
 // those that Connection names (RFC 9111 section 3.1), and without the rate
 // limit of the request that happened to fetch the answer.
-func Kept(h http.Header) http.Header {
-	named := Named(h)
+func StorableHeader(h http.Header) http.Header {
+	named := ConnectionFields(h)
 	kept := make(http.Header, len(h))
 	for name, values := range h {
 		if len(values) == 0 || !mayBeKept(name) || named[name] {
@@ -267,9 +267,9 @@ func Kept(h http.Header) http.Header {
 	return kept
 }
 
-// Named are the fields that Connection names: they are of one connection (RFC 9110
+// ConnectionFields are the fields that Connection names: they are of one connection (RFC 9110
 // section 7.6.1).
-func Named(h http.Header) map[string]bool {
+func ConnectionFields(h http.Header) map[string]bool {
 	values := h["Connection"]
 	if len(values) == 0 {
 		return nil

@@ -90,7 +90,7 @@ func (e *Entry) Fields(yield func(name, value string)) {
 }
 
 // Header returns the end-to-end fields of the answer, as the upstream sent them but for
-// those that speak of one request only (see [Kept]).
+// those that speak of one request only (see [StorableHeader]).
 func (e *Entry) Header() http.Header {
 	h := make(http.Header, 16)
 	for name, value := range e.fields.lines {

@@ -41,7 +41,7 @@ func TestAFieldStaysInItsLine(t *testing.T) {
 	h := http.Header{
 		"Etag": {`"1"`}, "Link": {"<a>; rel=next", "<b>"}, "X-Github-Request-Id": {"A: b"}, "Vary": {"Accept", ""}, "Content-Type": {"a"}, "X-Evil": {"a\nSet-Cookie: b"},
 	}
-	e := NewEntry(Answer{Header: h}, nil, 0)
+	e := NewEntry(Response{Header: h}, nil, 0)
 	want := h.Clone()
 	want["X-Evil"] = []string{"a Set-Cookie: b"}
 	if diff := cmp.Diff(want, e.Header()); diff != "" {

@@ -252,10 +252,10 @@ func newest(all []*Entry, request http.Header) (e *Entry) {
 	return e
 }
 
-// Keep stores an entry under a key, in place of one that the same requests
+// Put stores an entry under a key, in place of one that the same requests
 // select, unless the fetch of that one began after a purge that this one's did not
 // see.
-func (m *Memory) Keep(key Key, e *Entry) {
+func (m *Memory) Put(key Key, e *Entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	all := []*Entry{e}
@@ -271,8 +271,8 @@ func (m *Memory) Keep(key Key, e *Entry) {
 	m.sweep()
 }
 
-// Forget drops all entries under a key.
-func (m *Memory) Forget(key Key) {
+// Delete drops all entries under a key.
+func (m *Memory) Delete(key Key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if h := m.at(key); h != nil {
@@ -289,9 +289,9 @@ func (m *Memory) Purged(tags []string, since Generation) bool {
 	return m.purges.purged(tagsOf(tags), since)
 }
 
-// Drop purges, and forgets every entry with one of the tags. It returns how many
+// PurgeHard purges, and forgets every entry with one of the tags. It returns how many
 // these were. It looks at all entries: it is for an operator's hand.
-func (m *Memory) Drop(tags ...string) (dropped int) {
+func (m *Memory) PurgeHard(tags ...string) (dropped int) {
 	m.purges.purge(Purge{tags, true}) // what is being fetched is stale when it comes
 	return m.dropTagged(tagsOf(tags))
 }
@@ -316,7 +316,7 @@ func (m *Memory) dropTagged(t []tag) (dropped int) {
 }
 
 // Learn takes in a purge that the shared tier tells of.
-func (m *Memory) Learn(p Purge, g Generation) {
+func (m *Memory) ApplyPurge(p Purge, g Generation) {
 	m.purges.at(p, g)
 	if p.Hard {
 		m.dropTagged(tagsOf(p.Tags))
@@ -325,7 +325,7 @@ func (m *Memory) Learn(p Purge, g Generation) {
 
 // Forgotten makes everything stale that was fetched until g, because the shared
 // tier cannot tell any more which purges there were.
-func (m *Memory) Forgotten(g Generation) { m.purges.forgotten(g) }
+func (m *Memory) PurgeUntil(g Generation) { m.purges.forgotten(g) }
 
 // Count is how many entries have the tag.
 func (m *Memory) Count(tag string) (n int) {

@@ -105,7 +105,7 @@ func TestFieldsOfAnySizeAreHeld(t *testing.T) {
 		for i := range 3 {
 			e := NewEntry(answer(200, "Link: "+value(i)), nil, time.Hour)
 			e.Vary = []Field{{"Accept-Language", fmt.Sprint(i), false}}
-			m.Keep(key, e)
+			m.Put(key, e)
 		}
 		for i := range 3 {
 			e, _ := m.Lookup(key, http.Header{"Accept-Language": {fmt.Sprint(i)}})
@@ -160,7 +160,7 @@ func TestKeysThatAreNearlyAlike(t *testing.T) {
 	if e, _ := m.Lookup(other, nil); e == nil || string(e.Body) != "other" {
 		t.Errorf("got %+v", e)
 	}
-	m.Forget(one)
+	m.Delete(one)
 	if keys, _ := m.Size(); keys != 1 {
 		t.Errorf("%d are held", keys)
 	}
@@ -195,14 +195,14 @@ func TestMemoryIsAMapThatForgets(t *testing.T) {
 			},
 			"forget": func(t *rapid.T) {
 				k := key.Draw(t, "key")
-				m.Forget(k)
+				m.Delete(k)
 				if e, _ := m.Lookup(k, nil); e != nil {
 					t.Fatal("it is still there")
 				}
 			},
 			"drop": func(t *rapid.T) {
 				which := tag.Draw(t, "tag")
-				if n := m.Count(which); n != m.Drop(which) || m.Count(which) != 0 {
+				if n := m.Count(which); n != m.PurgeHard(which) || m.Count(which) != 0 {
 					t.Fatalf("of %d not all are dropped", n)
 				}
 			},

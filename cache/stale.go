@@ -15,20 +15,20 @@ func (e *Entry) NeverStale(rule Rule) bool {
 	return d.Has("must-revalidate") || d.Has("no-cache") || !rule.OneCaller && (d.Has("proxy-revalidate") || d.Has("s-maxage"))
 }
 
-// ForOneRequest reports whether no other request may be answered with the entry before it
+// SingleUse reports whether no other request may be answered with the entry before it
 // is validated, be it one that waits for it: its answer says no-cache, or that it is stale
 // from the beginning (RFC 9111 sections 4 and 5.2.2.4).
-func (e *Entry) ForOneRequest(rule Rule) bool {
+func (e *Entry) SingleUse(rule Rule) bool {
 	h := e.Header()
 	d, targeted := governing(h)
-	_, explicit := freshness(Answer{Header: h, Answered: e.Answered}, d, targeted, rule)
+	_, explicit := freshness(Response{Header: h, Answered: e.Answered}, d, targeted, rule)
 	return d.Has("no-cache") || explicit && !e.Fresh(e.Answered)
 }
 
-// InsteadOfError reports whether the entry may be used in the place of an error of
+// UsableOnError reports whether the entry may be used in the place of an error of
 // the upstream's (RFC 5861 section 4): its answer or the request allows it for so
 // long.
-func (e *Entry) InsteadOfError(now time.Time, request Directives) bool {
+func (e *Entry) UsableOnError(now time.Time, request Directives) bool {
 	d, _ := governing(e.Header())
 	for _, directives := range []Directives{d, request} {
 		if most, ok := directives.Seconds("stale-if-error"); ok && e.Staleness(now) <= most {
@@ -38,17 +38,17 @@ func (e *Entry) InsteadOfError(now time.Time, request Directives) bool {
 	return false
 }
 
-// WhileRevalidated reports whether the entry may be used while it is validated (RFC
+// UsableWhileRevalidating reports whether the entry may be used while it is validated (RFC
 // 5861 section 3).
-func (e *Entry) WhileRevalidated(now time.Time) bool {
+func (e *Entry) UsableWhileRevalidating(now time.Time) bool {
 	d, _ := governing(e.Header())
 	most, ok := d.Seconds("stale-while-revalidate")
 	return ok && e.Staleness(now) <= most
 }
 
-// Pleases reports whether the request takes the entry as stale as it is (max-stale,
+// AllowedByMaxStale reports whether the request takes the entry as stale as it is (max-stale,
 // RFC 9111 section 5.2.1.2).
-func (e *Entry) Pleases(now time.Time, request Directives) bool {
+func (e *Entry) AllowedByMaxStale(now time.Time, request Directives) bool {
 	argument, ok := request["max-stale"]
 	if !ok {
 		return false

@@ -13,26 +13,26 @@ type Shared interface {
 	Get(ctx context.Context, key Key) []*Entry
 	// Put stores an entry under a key, and reports whether it has.
 	Put(ctx context.Context, key Key, e *Entry) (stored bool)
-	// Forget drops the entries under a key.
-	Forget(ctx context.Context, key Key)
-	// Note remembers that an answer to a question, whoever asks it, is under a key;
+	// Delete drops the entries under a key.
+	Delete(ctx context.Context, key Key)
+	// AddCandidate remembers that an answer to a question, whoever asks it, is under a key;
 	// Holders returns such keys, the newest first.
-	Note(ctx context.Context, about, key Key)
-	Holders(ctx context.Context, about Key) []Key
+	AddCandidate(ctx context.Context, about, key Key)
+	CandidateKeys(ctx context.Context, about Key) []Key
 	// Purge tells every replica of a purge, now or as soon as it can.
 	Purge(ctx context.Context, p Purge)
-	// Claim says that its owner fetches the answer for a key, for a few seconds unless
+	// AcquireFetch says that its owner fetches the answer for a key, for a few seconds unless
 	// it is claimed again by the same. Where another owner has claimed it nothing
 	// changes, and its claim is returned. Neither mine nor another's it is where nobody
 	// can tell.
-	Claim(ctx context.Context, key Key, c Claim) (mine bool, other *Claim)
-	// Unclaim ends a claim; failed lets others know for a moment that its answer is for
+	AcquireFetch(ctx context.Context, key Key, c FetchLease) (mine bool, other *FetchLease)
+	// ReleaseFetch ends a claim; failed lets others know for a moment that its answer is for
 	// nobody else.
-	Unclaim(ctx context.Context, key Key, owner string, failed bool)
+	ReleaseFetch(ctx context.Context, key Key, owner string, failed bool)
 }
 
-// Claim is what one who fetches an answer tells others who want it.
-type Claim struct {
+// FetchLease is what one who fetches an answer tells others who want it.
+type FetchLease struct {
 	Owner string `json:"owner"`
 	// Since is the generation at which the fetch began.
 	Since Generation `json:"since"`
@@ -75,7 +75,7 @@ func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *En
 			continue
 		}
 		if gone := s.purges.purged(other.tags[:], other.Since); e == nil || purged && !gone || purged == gone && other.newer(e) {
-			s.Memory.Keep(key, other)
+			s.Memory.Put(key, other)
 			e, purged = other, gone
 		}
 	}
@@ -91,41 +91,41 @@ func (e *Entry) newer(other *Entry) bool {
 	return e.Answered.After(other.Answered)
 }
 
-// Claim claims a key in the tier that replicas share (Shared.Claim); without one
+// AcquireFetch claims a key in the tier that replicas share (Shared.AcquireFetch); without one
 // nobody can tell.
-func (s *Store) Claim(ctx context.Context, key Key, c Claim) (mine bool, other *Claim) {
+func (s *Store) AcquireFetch(ctx context.Context, key Key, c FetchLease) (mine bool, other *FetchLease) {
 	if s.shared == nil {
 		return false, nil
 	}
-	return s.shared.Claim(ctx, key, c)
+	return s.shared.AcquireFetch(ctx, key, c)
 }
 
-// Unclaim ends a claim.
-func (s *Store) Unclaim(ctx context.Context, key Key, owner string, failed bool) {
+// ReleaseFetch ends a claim.
+func (s *Store) ReleaseFetch(ctx context.Context, key Key, owner string, failed bool) {
 	if s.shared != nil {
-		s.shared.Unclaim(ctx, key, owner, failed)
+		s.shared.ReleaseFetch(ctx, key, owner, failed)
 	}
 }
 
-// Keep stores an entry under a key, in place of one that the same requests select. It
+// Put stores an entry under a key, in place of one that the same requests select. It
 // reports whether other replicas have it, too.
-func (s *Store) Keep(ctx context.Context, key Key, e *Entry) (shared bool) {
-	s.Memory.Keep(key, e)
+func (s *Store) Put(ctx context.Context, key Key, e *Entry) (shared bool) {
+	s.Memory.Put(key, e)
 	shared = s.shared != nil && s.shared.Put(ctx, key, e)
-	if e.About != (Key{}) && e.Status == http.StatusOK {
-		s.holders.note(e.About, key, e.Answered)
+	if e.BaseKey != (Key{}) && e.Status == http.StatusOK {
+		s.holders.note(e.BaseKey, key, e.Answered)
 		if shared {
-			s.shared.Note(ctx, e.About, key)
+			s.shared.AddCandidate(ctx, e.BaseKey, key)
 		}
 	}
 	return shared
 }
 
-// Forget drops all entries under a key.
-func (s *Store) Forget(ctx context.Context, key Key) {
-	s.Memory.Forget(key)
+// Delete drops all entries under a key.
+func (s *Store) Delete(ctx context.Context, key Key) {
+	s.Memory.Delete(key)
 	if s.shared != nil {
-		s.shared.Forget(ctx, key)
+		s.shared.Delete(ctx, key)
 	}
 }
 
@@ -141,10 +141,10 @@ func (s *Store) Purge(ctx context.Context, tags ...string) {
 	}
 }
 
-// Drop purges, and forgets every entry with one of the tags, here and at every
+// PurgeHard purges, and forgets every entry with one of the tags, here and at every
 // replica. It returns how many these were here.
-func (s *Store) Drop(ctx context.Context, tags ...string) (dropped int) {
-	dropped = s.Memory.Drop(tags...)
+func (s *Store) PurgeHard(ctx context.Context, tags ...string) (dropped int) {
+	dropped = s.Memory.PurgeHard(tags...)
 	if s.shared != nil {
 		s.shared.Purge(ctx, Purge{tags, true})
 	}

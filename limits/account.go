@@ -2,191 +2,141 @@ package limits
 
 import (
 	"cmp"
+	"maps"
 	"slices"
+	"time"
 
 	"github.com/weirgate/weir/policy"
 )
 
 const (
-	// leaseTime is how long a permit lives without being renewed. What its
-	// request may have cost is charged when it ends: it was probably counted.
-	leaseTime = 30 * second
-	// linger is how long the upstream may still be at work on a request that
-	// was given up, and may count it.
+	// permitLife is how long a permit lives without being renewed. An expired
+	// permit is charged, because its request was probably counted.
+	permitLife = 30 * second
+	// linger is how long the upstream may continue to work on a request, and count
+	// it, after its client has given up.
 	linger = 10 * second
 )
 
-// account is the state of one account: a machine whose steps are functions of
-// that state and a time, so that every ledger decides alike. No step sees an
-// earlier time than the one before. Of logs and windows there are few: as maps they took a
-// third of what an account takes.
+// account is the state of one account. Each step is a function of that state
+// and a time, so that every ledger decides alike. A step never sees an earlier
+// time than the step before.
 type account struct {
-	name    string
-	kind    policy.CallerKind
-	last    int64
-	leases  map[uint64]*lease
-	expires int64 // no lease ends before
-	logs    []*spendLog
-	windows []*window
-	cool    cooldown
+	Name     string
+	Kind     policy.CallerKind
+	Logs     map[string]*slidingLog // by logKey
+	Windows  map[string]*window     // by resource
+	Cooldown cooldown
+
+	reservations map[uint64]*reservation // by permit ID
+	last         int64                   // time of the last step
 }
 
-// logKey names a sliding log of an account.
-type logKey struct {
-	budget Reason
-	scope  string
-}
-
-// lease is a permit in flight: a place among the concurrent requests, a unit of
-// its window, and a hold in every log it draws on.
-type lease struct {
+// reservation is what one permit in use holds: a concurrency slot, requests of
+// a window, and a cost in each of its logs.
+type reservation struct {
 	id              uint64
 	granted, expiry int64
 	window          *window
-	units           int64 // of the window: one for each copy sent
+	requests        int64 // more than one for copies that the transport sent
 	holds           []hold
-	// charged leases have been settled; only their place is still taken.
+	// charged means that the costs are spent. Only the concurrency slot is held.
 	charged bool
-	// left leases belong to nobody any more: they hold until they end.
-	left bool
+	// abandoned means that nothing but expiry ends the reservation.
+	abandoned bool
 }
 
+// hold is the cost that a reservation holds in one log.
 type hold struct {
-	log  *spendLog
+	log  *slidingLog
 	cost int64
 	cpu  bool
 }
 
 func newAccount(name string, kind policy.CallerKind) *account {
-	return &account{name: name, kind: kind, leases: map[uint64]*lease{}}
-}
-
-// advance brings the account to a time, and ends the leases that expired.
-func (a *account) advance(now int64) int64 {
-	a.last = max(a.last, now)
-	if len(a.leases) > 0 && a.last >= a.expires {
-		a.expire()
-	}
-	return a.last
-}
-
-// expire charges what expired leases hold, in the order in which they ended.
-func (a *account) expire() {
-	var ended []*lease
-	a.expires = 0
-	for _, l := range a.leases {
-		if l.expiry <= a.last {
-			ended = append(ended, l)
-		} else if a.expires == 0 || l.expiry < a.expires {
-			a.expires = l.expiry
-		}
-	}
-	slices.SortFunc(ended, func(x, y *lease) int {
-		return cmp.Or(cmp.Compare(x.expiry, y.expiry), cmp.Compare(x.id, y.id))
-	})
-	for _, l := range ended {
-		if !l.charged {
-			l.window.ghosts.spend(l.expiry, l.units)
-			a.charge(l, l.expiry)
-		}
-		a.remove(l)
+	return &account{
+		Name: name, Kind: kind, Logs: map[string]*slidingLog{}, Windows: map[string]*window{}, reservations: map[uint64]*reservation{},
 	}
 }
 
-// charge turns what a lease holds into spends of that time.
-func (a *account) charge(l *lease, at int64) {
-	for _, h := range l.holds {
-		h.log.held -= h.cost
-		h.log.spend(at, h.cost)
-	}
-	l.window.inFlight -= l.units
-	l.holds, l.units, l.charged = nil, 0, true
-}
-
-func (a *account) remove(l *lease) {
-	delete(a.leases, l.id)
-	a.cool.gone(l.id)
-}
-
-// verdict is what admit has found: the strictest of all budgets.
-type verdict struct {
-	refused bool
-	until   int64 // zero when a permit in flight decides
-	reason  Reason
-}
-
-func (v *verdict) add(reason Reason, until int64) {
-	if !v.refused || until > v.until {
-		v.refused, v.until, v.reason = true, until, reason
-	}
-}
-
-// admit decides on all budgets of a claim at once: it takes a lease, or changes
-// nothing.
-func (a *account) admit(c *Claim, spends []Spend, m *Memory, now int64) verdict {
+// admit checks a claim against all budgets. It reserves from all of them and
+// grants, or changes nothing and returns the reason that lasts longest.
+func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64) Decision {
 	now = a.advance(now)
-	if l := a.leases[c.ID]; l != nil {
-		if !l.charged && !l.left {
-			l.expiry = now + leaseTime // it goes only now
+	if v := a.reservations[c.ID]; v != nil { // a repeated claim
+		if !v.charged && !v.abandoned {
+			v.expiry = now + permitLife
 		}
-		return verdict{}
+		return Decision{Granted: true}
 	}
-	var v verdict
-	if refused, until := a.cool.refuses(now); refused {
-		v.add(Cooldown, until)
+	d, last := Decision{Granted: true}, int64(0)
+	refuse := func(reason Reason, until int64) {
+		if d.Granted || until > last {
+			d, last = Decision{Reason: reason}, until
+		}
 	}
-	concurrent := m.rules.Usable(int64(m.rules.Concurrent))
-	if int64(len(a.leases)) >= a.cool.cap(now, concurrent) {
-		v.add(Concurrency, 0)
+	if blocked, until := a.Cooldown.blocks(now); blocked {
+		refuse(Cooldown, until)
 	}
-	l := lease{id: c.ID, granted: now, expiry: now + leaseTime, window: a.window(&m.rules, c.Resource), units: 1}
+	documented := r.Usable(int64(r.Concurrent))
+	if int64(len(a.reservations)) >= a.Cooldown.slots(now, documented) {
+		refuse(Concurrency, 0)
+	}
+	w := a.window(r, c.Resource)
+	for i := range spends {
+		s, limit := &spends[i], spends[i].Limit
+		if s.Budget == Primary {
+			limit = r.Usable(w.Limit) // the log of a resource has the limit of its window
+		}
+		if ok, until := a.log(s).admits(now, limit, s.Cost); !ok {
+			refuse(s.Budget, until)
+		}
+	}
+	if ok, until := w.admits(now, r, c.Batch); !ok {
+		refuse(Primary, until)
+	}
+	if !d.Granted {
+		if last != 0 {
+			d.Until = time.UnixMicro(last)
+		}
+		return d
+	}
+	a.reserve(&reservation{id: c.ID, granted: now, expiry: now + permitLife, window: w, requests: 1, holds: a.holds(spends)})
+	w.granted(now)
+	a.Cooldown.granted(c.ID, now, int64(len(a.reservations)), documented)
+	return d
+}
+
+// holds returns what a reservation holds for the given spends.
+func (a *account) holds(spends []Spend) []hold {
+	list := make([]hold, len(spends))
 	for i := range spends {
 		s := &spends[i]
-		log, limit := a.log(s, m), s.Limit
-		if s.Budget == Primary {
-			limit = m.rules.Usable(l.window.limit) // the log beside a window has its limit
-		}
-		if ok, until := log.admits(now, limit, s.Cost); !ok {
-			v.add(s.Budget, until)
-		}
-		l.holds = append(l.holds, hold{log, s.Cost, s.Budget == CPU})
+		list[i] = hold{a.log(s), s.Cost, s.Budget == CPU}
 	}
-	if ok, until := l.window.admits(now, &m.rules, c.Batch); !ok {
-		v.add(Primary, until)
-	}
-	if !v.refused {
-		a.take(&l)
-		l.window.try(now)
-		a.cool.granted(c.ID, now, int64(len(a.leases)), concurrent)
-	}
-	return v
+	return list
 }
 
-// take enters a lease with what it holds.
-func (a *account) take(l *lease) {
-	for _, h := range l.holds {
+func (a *account) reserve(v *reservation) {
+	for _, h := range v.holds {
 		h.log.held += h.cost
 	}
-	l.window.inFlight += l.units
-	if len(a.leases) == 0 || l.expiry < a.expires {
-		a.expires = l.expiry
-	}
-	kept := *l
-	a.leases[l.id] = &kept
+	v.window.inUse += v.requests
+	a.reservations[v.id] = v
 }
 
-// settle charges a permit with what became of its request. What the answer
-// said is learned also when the permit has expired.
+// settle charges a permit for the outcome of its request. The response is used
+// even if the permit has expired.
 func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	now = a.advance(now)
-	l := a.leases[p.ID]
-	if l != nil && (l.charged || l.left) {
+	v := a.reservations[p.ID]
+	if v != nil && (v.charged || v.abandoned) {
 		return // settled before
 	}
-	var sent int64 // unknown when the lease is gone, or was taken up again
-	if l != nil {
-		sent = l.granted
-		a.settleLease(l, o, r, now)
+	var sent int64 // unknown if the permit has expired
+	if v != nil {
+		sent = v.granted
+		a.settleReservation(v, o, r, now)
 	}
 	if !o.Answered {
 		return
@@ -194,173 +144,177 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	w := a.window(r, cmp.Or(o.Rate.Resource, p.Resource))
 	if o.Rate.Limit != 0 {
 		w.learn(o.Rate, sent, now)
-	} else if l != nil {
-		w.hush(now)
+	} else if v != nil {
+		w.learnNothing(now)
 	}
-	a.heed(p.ID, l != nil, sent, w, o, r, now)
-	if l != nil && l.charged && o.Ended {
-		a.remove(l)
-	}
-}
-
-// heed follows the retry rules (Document B section 7) after an answer.
-func (a *account) heed(id uint64, known bool, sent int64, w *window, o *Outcome, r *Rules, now int64) {
-	switch o.Limited {
-	case NotLimited:
-		if !o.Failed {
-			a.cool.well(id, now)
-		}
-	case PrimaryLimit:
+	switch {
+	case o.Limited == PrimaryLimit:
 		w.exhaust(now)
-	case SecondaryLimit:
-		if !known && now < a.cool.until {
-			return // perhaps heeded before
-		}
-		fresh := sent > a.cool.since || sent == 0 && now >= a.cool.until
-		a.cool.strike(o.RetryAfter, fresh, w.back(now), now, r.Usable(int64(r.Concurrent)))
+	case o.Limited == SecondaryLimit && (v != nil || now >= a.Cooldown.Until): // else it may be a repeated call
+		separate := sent > a.Cooldown.LastError || sent == 0 && now >= a.Cooldown.Until
+		a.Cooldown.limited(o.RetryAfter, separate, w.exhaustedUntil(now), now, r.Usable(int64(r.Concurrent)))
+	case o.Limited == NotLimited && !o.Failed:
+		a.Cooldown.succeeded(p.ID, now)
+	}
+	if v != nil && v.charged && o.Ended {
+		a.remove(v)
 	}
 }
 
-// settleLease charges the lease of a request by its outcome (limits.md section
-// 5.5).
-func (a *account) settleLease(l *lease, o *Outcome, r *Rules, now int64) {
+// settleReservation charges or returns what a reservation holds.
+func (a *account) settleReservation(v *reservation, o *Outcome, r *Rules, now int64) {
 	if !o.Sent {
-		for _, h := range l.holds {
+		for _, h := range v.holds {
 			h.log.held -= h.cost
 		}
-		l.window.inFlight -= l.units
-		a.remove(l)
+		v.window.inUse -= v.requests
+		a.remove(v)
 		return
 	}
-	taken := r.Milliseconds(o.Elapsed)
-	for i := range l.holds {
-		if h := &l.holds[i]; h.cpu && (o.Answered || taken > h.cost) {
+	v.raiseCPU(r.Milliseconds(o.Elapsed), o.Answered)
+	if copyID := ^v.id; o.Resent > 0 && a.reservations[copyID] == nil {
+		a.reserveCopies(v, copyID, int64(o.Resent), now)
+	}
+	if o.Answered {
+		a.charge(v, now)
+		return
+	}
+	// The upstream may still count the request: the costs are charged at expiry.
+	a.Cooldown.inconclusive(v.id)
+	v.abandon(now)
+}
+
+// raiseCPU sets the CPU time that a reservation holds to the time taken. It
+// lowers the time only if the time taken is final.
+func (v *reservation) raiseCPU(taken int64, final bool) {
+	for i := range v.holds {
+		if h := &v.holds[i]; h.cpu && (final || taken > h.cost) {
 			h.log.held += taken - h.cost
 			h.cost = taken
 		}
 	}
-	if o.Resent > 0 && a.leases[^l.id] == nil {
-		a.leaveCopies(l, int64(o.Resent), now)
-	}
-	if !o.Answered {
-		// The upstream may still come to count it: the lease goes on holding
-		// all it does, and is charged when it ends.
-		a.cool.gone(l.id)
-		a.leave(l, now)
-		return
-	}
-	a.charge(l, now)
 }
 
-// leaveCopies enters a lease for what the transport sent before it sent the
-// request for the last time. Of these copies nobody knows: they are as one given up.
-func (a *account) leaveCopies(l *lease, n, now int64) {
-	copies := lease{id: ^l.id, granted: l.granted, expiry: now + linger, window: l.window, units: n, left: true}
-	for _, h := range l.holds {
-		if h.cost *= n; !h.cpu && h.cost > 0 {
-			copies.holds = append(copies.holds, h)
+// reserveCopies reserves for the n copies that the transport sent before the
+// last one. Their results are unknown, as for an abandoned request.
+func (a *account) reserveCopies(v *reservation, id uint64, n, now int64) {
+	copies := &reservation{id: id, granted: v.granted, window: v.window, requests: n}
+	for _, h := range v.holds {
+		if !h.cpu {
+			copies.holds = append(copies.holds, hold{log: h.log, cost: n * h.cost})
 		}
 	}
-	a.take(&copies)
+	copies.abandon(now)
+	a.reserve(copies)
 }
 
-// leave lets a lease end when the upstream has surely stopped working.
-func (a *account) leave(l *lease, now int64) {
-	l.left, l.expiry = true, now+linger
-	a.expires = min(a.expires, l.expiry)
+// abandon lets a reservation expire when the upstream has stopped working.
+func (v *reservation) abandon(now int64) { v.abandoned, v.expiry = true, now+linger }
+
+// charge spends the costs that a reservation holds.
+func (a *account) charge(v *reservation, at int64) {
+	for _, h := range v.holds {
+		h.log.held -= h.cost
+		h.log.spend(at, h.cost)
+	}
+	v.window.inUse -= v.requests
+	v.holds, v.requests, v.charged = nil, 0, true
 }
 
-// release gives back the place of a permit that is settled.
+// remove frees the concurrency slot of a reservation.
+func (a *account) remove(v *reservation) {
+	delete(a.reservations, v.id)
+	a.Cooldown.inconclusive(v.id)
+}
+
+// release frees the concurrency slot of a settled permit.
 func (a *account) release(id uint64, aborted bool, now int64) {
 	now = a.advance(now)
-	l := a.leases[id]
+	v := a.reservations[id]
 	switch {
-	case l == nil || !l.charged || l.left:
+	case v == nil || !v.charged || v.abandoned:
 	case aborted:
-		a.leave(l, now)
+		v.abandon(now)
 	default:
-		a.remove(l)
+		a.remove(v)
 	}
 }
 
-// renew keeps a permit in flight alive, or takes it up again.
-func (a *account) renew(f *OpenPermit, spends []Spend, m *Memory, now int64) {
+// renew extends a permit in use, or reserves again for an expired one.
+func (a *account) renew(p *OpenPermit, spends []Spend, r *Rules, now int64) {
 	now = a.advance(now)
-	taken := m.rules.Milliseconds(f.Elapsed)
-	l := a.leases[f.ID]
-	if l == nil {
-		again := lease{id: f.ID, expiry: now + leaseTime, window: a.window(&m.rules, f.Resource), units: 1}
-		for i := range spends {
-			s := &spends[i]
-			again.holds = append(again.holds, hold{a.log(s, m), s.Cost, s.Budget == CPU})
-		}
-		a.take(&again)
-		l = a.leases[f.ID]
+	v := a.reservations[p.ID]
+	if v == nil {
+		v = &reservation{id: p.ID, window: a.window(r, p.Resource), requests: 1, holds: a.holds(spends)}
+		a.reserve(v)
 	}
-	if l.left {
+	if v.abandoned {
 		return
 	}
-	l.expiry = now + leaseTime
-	for i := range l.holds {
-		if h := &l.holds[i]; h.cpu && taken > h.cost {
-			h.log.held += taken - h.cost
-			h.cost = taken
+	v.expiry = now + permitLife
+	v.raiseCPU(r.Milliseconds(p.Elapsed), false)
+}
+
+// advance moves the account to a time, and returns that time. It charges and
+// removes expired reservations, in the order of their expiry.
+func (a *account) advance(now int64) int64 {
+	a.last = max(a.last, now)
+	var expired []*reservation
+	for _, v := range a.reservations {
+		if v.expiry <= a.last {
+			expired = append(expired, v)
 		}
 	}
-}
-
-// knownLog returns the log of that name, or nil.
-func (a *account) knownLog(key logKey) *spendLog {
-	if i := slices.IndexFunc(a.logs, func(l *spendLog) bool { return l.key == key }); i >= 0 {
-		return a.logs[i]
+	slices.SortFunc(expired, func(x, y *reservation) int {
+		return cmp.Or(cmp.Compare(x.expiry, y.expiry), cmp.Compare(x.id, y.id))
+	})
+	for _, v := range expired {
+		if !v.charged {
+			v.window.Unconfirmed.spend(v.expiry, v.requests)
+			a.charge(v, v.expiry)
+		}
+		a.remove(v)
 	}
-	return nil
+	return a.last
 }
 
-// knownWindow returns the window of a resource, or nil.
-func (a *account) knownWindow(resource string) *window {
-	if i := slices.IndexFunc(a.windows, func(w *window) bool { return w.resource == resource }); i >= 0 {
-		return a.windows[i]
-	}
-	return nil
-}
+// logKey returns the name of a sliding log.
+func logKey(budget Reason, scope string) string { return string(budget) + ":" + scope }
 
-// log returns the account's log that a spend is taken from.
-func (a *account) log(s *Spend, m *Memory) *spendLog {
-	key := logKey{s.Budget, s.Scope}
-	l := a.knownLog(key)
+// log returns the sliding log of a spend.
+func (a *account) log(s *Spend) *slidingLog {
+	key := logKey(s.Budget, s.Scope)
+	l := a.Logs[key]
 	if l == nil {
-		l = &spendLog{key: key}
-		a.logs = append(a.logs, l)
-		m.prefill(l, s)
+		l = &slidingLog{Budget: s.Budget, Scope: s.Scope}
+		a.Logs[key] = l
 	}
-	l.window, l.merge = s.Window.Microseconds(), s.Merge.Microseconds()
+	l.Window, l.Merge = s.Window.Microseconds(), s.Merge.Microseconds()
 	return l
 }
 
-// window returns the account's window for a resource. What a resource is
-// called comes from the catalogue or the upstream, so their number is bounded:
-// a name that is in neither's list counts as core.
+// window returns the window of a resource. Unknown resources count as core, so
+// that the upstream cannot create any number of windows.
 func (a *account) window(r *Rules, resource string) *window {
-	if w := a.knownWindow(resource); w != nil {
-		return w
-	}
 	if !policy.IsResource(resource) {
-		return a.window(r, policy.Core)
+		resource = policy.Core
 	}
-	w := newWindow(resource, r.For(a.kind, resource))
-	a.windows = append(a.windows, w)
+	w := a.Windows[resource]
+	if w == nil {
+		w = newWindow(resource, r.For(a.Kind, resource))
+		a.Windows[resource] = w
+	}
 	return w
 }
 
-// idle reports whether nothing is known that a new account would not know, and
-// forgets what is idle of it.
+// idle removes idle logs and windows. It reports whether the account holds
+// nothing that a new one would not.
 func (a *account) idle(now int64) bool {
 	now = a.advance(now)
-	if len(a.leases) > 0 {
+	if len(a.reservations) > 0 {
 		return false
 	}
-	a.logs = slices.DeleteFunc(a.logs, func(l *spendLog) bool { return l.idle(now) })
-	a.windows = slices.DeleteFunc(a.windows, func(w *window) bool { return w.idle(now) })
-	return len(a.logs) == 0 && len(a.windows) == 0 && a.cool.idle(now)
+	maps.DeleteFunc(a.Logs, func(_ string, l *slidingLog) bool { return l.idle(now) })
+	maps.DeleteFunc(a.Windows, func(_ string, w *window) bool { return w.idle(now) })
+	return len(a.Logs) == 0 && len(a.Windows) == 0 && a.Cooldown.idle(now)
 }

@@ -9,88 +9,76 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// budget is what x-ratelimit headers tell: requests in flight are not counted
-// yet, as upstream would not have counted them. Search shows the tighter of
-// its two windows. What it tells holds until then if no step is made before; what is
-// not told for now alone.
-func (a *account) budget(resource string, r *Rules, now int64) (b Budget, until int64) {
-	w := a.knownWindow(resource)
+// budget returns one resource as the x-ratelimit headers show it. Like the
+// upstream, it does not count permits in use. A search resource shows the
+// fuller one of its window and its sliding log.
+func (a *account) budget(resource string, r *Rules, now int64) Budget {
+	w := a.Windows[resource]
 	if w == nil {
-		w = newWindow(resource, r.For(a.kind, resource))
+		w = newWindow(resource, r.For(a.Kind, resource))
 	}
-	w.roll(now)
-	b = Budget{Resource: resource, Limit: int(w.limit), Held: int(w.inFlight), Window: time.Duration(w.length) * time.Microsecond}
-	reset := now + w.length
-	until = w.ghosts.changes()
-	var used int64
-	for _, f := range w.told {
-		until = min(until, f.reopens())
-		if b.Limit = int(f.limit); f.used >= used {
-			used, reset = f.used, f.shown()
+	w.expire(now)
+	limit, used, reset := w.Limit, int64(0), now+w.Length
+	for _, p := range w.Reports {
+		if limit = p.Limit; p.Used >= used {
+			used, reset = p.Used, p.shownReset()
 		}
 	}
-	used += w.ghosts.total
-	if l := a.knownLog(logKey{Primary, resource}); l != nil {
-		l.roll(now)
-		until = min(until, l.changes())
-		if l.total > used {
-			used, reset = l.total, l.entries[0].last+l.window
+	used += w.Unconfirmed.Total
+	if l := a.Logs[logKey(Primary, resource)]; l != nil {
+		if l.expire(now); l.Total > used {
+			used, reset = l.Total, l.Entries[0].At+l.Window
 		}
 	}
-	b.Used = min(int(used), b.Limit)
-	b.Remaining = b.Limit - b.Used
-	b.Reset = time.UnixMicro(reset)
-	if reset == now+w.length {
-		until = now // it ends later by the moment
+	used = min(used, limit)
+	return Budget{
+		Resource: resource, Limit: int(limit), Used: int(used), Remaining: int(limit - used), Held: int(w.inUse),
+		Reset: time.UnixMicro(reset), Window: time.Duration(w.Length) * time.Microsecond,
 	}
-	return b, until
 }
 
-// shown is the reset for people and clients: as the upstream told it, unless
-// its clock is clearly another one.
-func (f fact) shown() int64 {
-	if f.late > -resetJitter && f.late < resetJitter {
-		return f.reset
+// shownReset returns the reset as the upstream reported it. If the upstream's
+// clock clearly differs, it returns the local time of the reset.
+func (p report) shownReset() int64 {
+	if p.MaxOffset > -resetJitter && p.MaxOffset < resetJitter {
+		return p.Reset
 	}
-	return f.end() / second * second
+	return p.end() / second * second
 }
 
-// describe is the account for people: the resources it has used, in the order
-// of the documents, then what the upstream does not show.
+// describe returns the account for operators. The resources come first, in the
+// order of the API's documentation, then the budgets that the upstream does not
+// show.
 func (a *account) describe(r *Rules, now int64) Account {
 	now = a.advance(now)
-	d := Account{Name: a.name, Kind: a.kind, InUse: len(a.leases)}
-	d.Concurrent = int(a.cool.cap(now, r.Usable(int64(r.Concurrent))))
-	if now < a.cool.until {
-		d.BlockedUntil = time.UnixMicro(a.cool.until)
+	d := Account{Name: a.Name, Kind: a.Kind, InUse: len(a.reservations)}
+	d.Concurrent = int(a.Cooldown.slots(now, r.Usable(int64(r.Concurrent))))
+	if now < a.Cooldown.Until {
+		d.BlockedUntil = time.UnixMicro(a.Cooldown.Until)
 	}
 	for _, resource := range policy.Resources() {
-		if a.knownWindow(resource) != nil {
-			b, _ := a.budget(resource, r, now)
-			d.Budgets = append(d.Budgets, b)
+		if a.Windows[resource] != nil {
+			d.Budgets = append(d.Budgets, a.budget(resource, r, now))
 		}
 	}
-	shown := len(d.Budgets)
-	for _, l := range a.logs {
-		if l.key.budget != Primary && !l.idle(now) {
-			d.Budgets = append(d.Budgets, l.describe(r, now))
+	resources := len(d.Budgets)
+	for _, l := range a.Logs {
+		if l.Budget == Primary || l.idle(now) {
+			continue
 		}
+		b := r.LogBudget(l.Budget, l.Scope, int(l.Total), int(l.held))
+		b.Reset = time.UnixMicro(now)
+		if n := len(l.Entries); n > 0 {
+			b.Reset = time.UnixMicro(l.Entries[n-1].At + l.Window)
+		}
+		d.Budgets = append(d.Budgets, b)
 	}
-	slices.SortFunc(d.Budgets[shown:], func(x, y Budget) int { return cmp.Compare(x.Resource, y.Resource) })
+	slices.SortFunc(d.Budgets[resources:], func(x, y Budget) int { return cmp.Compare(x.Resource, y.Resource) })
 	return d
 }
 
-func (l *spendLog) describe(r *Rules, now int64) Budget {
-	b := r.LogBudget(l.key.budget, l.key.scope, int(l.total), int(l.held))
-	b.Reset = time.UnixMicro(now)
-	if n := len(l.entries); n > 0 {
-		b.Reset = time.UnixMicro(l.entries[n-1].last + l.window)
-	}
-	return b
-}
-
-// LogBudget is how a sliding log is shown.
-func (r *Rules) LogBudget(budget Reason, scope string, total, held int) Budget {
+// LogBudget returns the budget of a sliding log, without its reset.
+func (r *Rules) LogBudget(budget Reason, scope string, used, held int) Budget {
 	limit := r.Points.REST
 	switch {
 	case budget == CPU && scope == policy.GraphQL:
@@ -108,7 +96,7 @@ func (r *Rules) LogBudget(budget Reason, scope string, total, held int) Budget {
 	}
 	limit = int(r.Usable(int64(limit)))
 	return Budget{
-		Resource: strings.TrimSuffix(string(budget)+":"+scope, ":"),
-		Limit:    limit, Used: total, Remaining: limit - total, Held: held,
+		Resource: strings.TrimSuffix(logKey(budget, scope), ":"),
+		Limit:    limit, Used: used, Remaining: limit - used, Held: held,
 	}
 }

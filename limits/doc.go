@@ -1,31 +1,35 @@
-// Package limits says what may be sent now: it keeps, for every account, a
-// ledger of what the upstream has counted and will count, admits requests
-// against all budgets at once, and learns from every answer.
+// Package limits decides which requests may be sent to the upstream now. It
+// keeps one account for everything that the upstream counts together, and one
+// budget for each limit of that account.
 //
-// A request's way through it: [Limiter.Acquire] asks the [Ledger] for a
-// [Permit], lets it wait its turn while waiting can help, or returns a
-// [*Refusal] that says when to come back; after the answer [Limiter.Settle]
-// charges the permit with what became of it, and when the body has ended
-// [Limiter.Release] gives its place back.
+// # Life of a permit
 //
-// An account is a machine (account.go) of a cool-down, leases, sliding logs and
-// one window for each resource; every ledger is that machine, in memory
-// ([Memory]) or in Redis (package redisledger).
+//	permit, err := limiter.Acquire(ctx, claim, caller, deadline) // Ledger.Admit; may queue
+//	...                                                          // send the request
+//	limiter.Settle(ctx, *permit, outcome)                        // response headers, or a failure
+//	limiter.Release(ctx, *permit, aborted)                       // end of the response body
 //
-// Invariants (limits.md section 5.9; package limitstest holds every ledger to
-// them):
-//   - A spent token returns one full window after its response was received,
-//     so no window of the upstream's holds more than the limit, wherever it
-//     begins.
-//   - Of a primary window: used as far as told, plus what is in flight, plus
-//     what may have been counted without an answer never exceeds the limit.
-//   - A refused request costs nothing and changes nothing.
-//   - Settling twice changes nothing. A permit that nobody settles ends by
-//     itself, and is charged: it was probably counted.
-//   - Nothing is sent during a cool-down; then one probe is.
-//   - Steps are functions of the state and a time; no account sees time go
-//     backwards.
+// To follow a permit in memory mode, read [Limiter.Acquire] (limiter.go),
+// [Memory.Admit] (memory.go), and then admit, settle and release of the type
+// account (account.go). An account combines the budgets of slidinglog.go,
+// window.go and cooldown.go. Requests that must wait are in queue.go. Package
+// redisledger implements the same [Ledger] in Redis, for many replicas.
 //
-// It is not an inbound limiter: it protects the upstream's limits, not the
-// gateway.
+// # Invariants
+//
+// docs/limits.md contains the proofs. Package limitstest checks every ledger.
+//
+//   - A spent token returns one full window after its response arrived.
+//     Therefore no window of the upstream exceeds the limit, wherever it begins.
+//   - For a primary window, reported use plus permits in use plus unconfirmed
+//     requests never exceed the limit.
+//   - A refused claim changes nothing.
+//   - Settling a permit twice has the same effect as settling it once. A permit
+//     that is never settled expires, and its cost is charged.
+//   - During a cool-down no request is granted. After it, one probe is granted.
+//   - Every decision is a function of the account and a time. Time never goes
+//     back within an account.
+//
+// The package does not limit inbound traffic. It protects the upstream's
+// limits, not the gateway.
 package limits

@@ -1,72 +1,70 @@
 package limits
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
 
 const (
-	// unknownTime is taken for the CPU time of an operation that was never
-	// called: the upstream gives up on a request after about as long.
+	// unknownTime is the estimate for an operation without responses. It is about
+	// the time after which the upstream aborts a request.
 	unknownTime = 10 * time.Second
-	// leastTime is what any request is taken to need.
+	// leastTime is the lowest estimate.
 	leastTime = 50 * time.Millisecond
-	// recentTimes is how many answers an estimate looks back on.
+	// recentTimes is how many responses an estimate considers.
 	recentTimes = 32
-	// maxEstimates bounds how many operations are told apart.
-	maxEstimates = 1024
+	// maxEstimates bounds the operations with an estimate of their own.
+	// otherOperations is the estimate that all further operations share.
+	maxEstimates    = 1024
+	otherOperations = "_OTHER"
 )
 
-// estimates foretell how much CPU time a request will take, by how long the
-// last ones of its operation took. They err on the side of too much: what is
-// not taken is given back when the answer comes.
+// estimates predict the CPU time of a request by the recent response times of
+// its operation. A prediction is rather too high than too low, because the
+// excess is returned when the response arrives.
 type estimates struct {
 	mu  sync.Mutex
 	ops map[string]*estimate
 }
 
 type estimate struct {
-	recent [recentTimes]time.Duration
-	n      int // answers so far
+	recent [recentTimes]time.Duration // a ring
+	n      int                        // responses so far
 }
 
 func (e *estimates) of(operation string) *estimate {
-	o := e.ops[operation]
-	if o != nil {
+	if o := e.ops[operation]; o != nil {
 		return o
 	}
 	if len(e.ops) >= maxEstimates && operation != otherOperations {
 		return e.of(otherOperations)
 	}
-	o = &estimate{}
+	o := &estimate{}
 	e.ops[operation] = o
 	return o
 }
 
-const otherOperations = "_OTHER"
-
-// expect is the longest that the last answers took, and more the fewer they
-// are.
-func (e *estimates) expect(operation string) time.Duration {
+// predict returns the longest recent response time of an operation, and up to
+// five times that if there were few responses.
+func (e *estimates) predict(operation string) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	o := e.of(operation)
-	seen := min(o.n, recentTimes)
-	if seen == 0 {
+	n := min(o.n, recentTimes)
+	if n == 0 {
 		return unknownTime
 	}
-	var longest time.Duration
-	for _, d := range o.recent[:seen] {
-		longest = max(longest, d)
-	}
-	longest += longest * 4 / time.Duration(seen)
-	return min(max(longest, leastTime), max(unknownTime, longest))
+	longest := slices.Max(o.recent[:n])
+	longest += longest * 4 / time.Duration(n)
+	return max(longest, leastTime)
 }
 
-func (e *estimates) observe(operation string, took time.Duration) {
+// observe records a response time.
+func (e *estimates) observe(operation string, elapsed time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	o := e.of(operation)
-	o.recent[o.n%recentTimes] = took
+	o.recent[o.n%recentTimes] = elapsed
 	o.n++
 }

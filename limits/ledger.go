@@ -7,80 +7,79 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Ledger holds the accounts. Implementations are safe for concurrent use and
-// never block longer than their store's deadline. An error means that the
-// store is lost, never that a limit is reached. Every change carries the
-// permit's ID: made twice, it changes nothing the second time.
+// Ledger stores the accounts. Implementations are safe for concurrent use and
+// return within their store's deadline. An error means that the store is
+// unavailable; a refusal is not an error. Every change carries the ID of its
+// permit, and a repeated change has no further effect.
 type Ledger interface {
-	// Admit decides on all budgets of the claim's account at once.
+	// Admit checks a claim against all budgets of its account. It reserves from
+	// all of them, or from none.
 	Admit(ctx context.Context, claim Claim) (Decision, error)
-	// Settle charges a permit with what became of its request. Its place among
-	// the concurrent requests stays taken until Release, unless the outcome
-	// says that the answer has ended.
+	// Settle charges a permit for the outcome of its request. The permit keeps
+	// its concurrency slot until Release, unless the response has ended.
 	Settle(ctx context.Context, permit Permit, outcome Outcome) error
-	// Release gives that place back when the answer's body has ended, or a
-	// while later when it was aborted: the upstream may still be at work.
+	// Release frees the concurrency slot of a settled permit. The slot of an
+	// aborted response is freed later, because the upstream may still be working.
 	Release(ctx context.Context, permit Permit, aborted bool) error
-	// Renew keeps permits in flight alive and raises what they hold of CPU
-	// time to what they have taken. One that had expired is taken up again,
-	// over the limit if need be: its request exists.
-	Renew(ctx context.Context, flights []OpenPermit) error
-	// Budget reports what is left of one resource for an account; an account
-	// never heard of has its kind's documented budget.
+	// Renew extends permits in use, and raises the CPU time that they reserve to
+	// the elapsed time. An expired permit is reserved again, even if that exceeds
+	// a limit, because its request is still open.
+	Renew(ctx context.Context, permits []OpenPermit) error
+	// Budget returns the state of one resource of an account. An unknown account
+	// has the documented budget of its kind.
 	Budget(ctx context.Context, account string, kind policy.CallerKind, resource string) (Budget, error)
-	// Accounts lists the accounts that are known, at most so many of them.
+	// Accounts returns known accounts, at most so many of them.
 	Accounts(ctx context.Context, most int) ([]Account, error)
 }
 
-// Claim is what one wire attempt asks of its account's budgets.
+// Claim is a request for one permit. It becomes one request to the upstream.
 type Claim struct {
-	// ID names the claim: a second one with the same ID gets the same permit. Those of
-	// 2^62 and more are the ledgers' own.
+	// ID identifies the claim. A repeated claim gets the same permit. Values of
+	// 2^62 and above are reserved for ledgers.
 	ID      uint64
 	Account string
 	Kind    policy.CallerKind
-	// Operation is the scope of its points.
+	// Operation is the scope of the points budget.
 	Operation string
-	// Resource is the catalogue's guess; the answer may name another.
+	// Resource is predicted from the catalogue. The response may name another one.
 	Resource       string
 	Points         int
 	CreatesContent bool
-	// CPU is how much CPU time the upstream may take.
+	// CPU is the CPU time that the upstream is expected to need.
 	CPU time.Duration
-	// Batch leaves the last part of a window to others.
+	// Batch marks a claim that leaves the last part of a window to other claims.
 	Batch bool
 }
 
-// Permit is a lease on the budgets of one account: taken before a request is
-// sent, settled after its answer. It holds no secret.
+// Permit allows one request to be sent, and reserves its cost in every budget
+// of its account. It contains no secret.
 type Permit struct {
 	Claim
-	// Waited is what it had to wait for; empty where it was granted at once. Nobody but
-	// people need to know.
+	// Waited is the budget that the claim waited for. It is empty if the permit
+	// was granted immediately, and is used for logs and metrics only.
 	Waited Reason
 }
 
-// OpenPermit is a permit whose request is in flight, and for how long.
+// OpenPermit is a permit in use, with the time that its request has taken so far.
 type OpenPermit struct {
 	Permit
 	Elapsed time.Duration
 }
 
-// Decision answers a claim.
+// Decision is the result of a claim.
 type Decision struct {
-	// Granted reports whether the request may be sent.
 	Granted bool
-	// Until is when to ask again if not: nothing but time can help before.
-	// Zero means that a permit in flight may help when it settles.
+	// Until is when to repeat a refused claim. Zero means that the claim may
+	// succeed as soon as another permit of the account is settled.
 	Until  time.Time
 	Reason Reason
 }
 
-// Reason names the budget that stood in the way. Its values appear in
-// Cache-Status details and metrics.
+// Reason names the budget that refused a claim. The values appear in the detail
+// of Cache-Status and in metrics.
 type Reason string
 
-// Reasons, in the order in which they are reported when several would do.
+// Reasons, in the order in which they are checked.
 const (
 	Cooldown    Reason = "cooldown"
 	Concurrency Reason = "concurrency"
@@ -88,58 +87,56 @@ const (
 	Points      Reason = "points"
 	CPU         Reason = "cpu"
 	Primary     Reason = "primary"
-	// Queue is the limiter's own: too many wait already.
+	// Queue means that too many requests of the account are waiting already.
 	Queue Reason = "queue"
 )
 
-// Outcome is what became of a permitted request (limits.md section 5.5).
+// Outcome describes what happened to a permit's request (docs/limits.md).
 type Outcome struct {
-	// Sent reports whether any of the request may have reached the upstream;
-	// Resent how many times the transport sent it again.
-	Sent   bool
+	// Sent reports whether any byte of the request may have reached the upstream.
+	Sent bool
+	// Resent counts the copies that the transport sent before the last one.
 	Resent int
-	// Answered reports whether response headers came, Ended whether there is
-	// no body to wait for.
+	// Answered reports whether response headers arrived.
 	Answered bool
-	Ended    bool
-	// Failed marks an answer that tells nothing of the account's health: a 5xx,
-	// 408 or 425.
+	// Ended reports whether the response is complete, so that no Release follows.
+	Ended bool
+	// Failed marks a 5xx, 408 or 425, which proves nothing about the account.
 	Failed bool
-	// Elapsed is the time from the request being written, with its body, to the headers.
+	// Elapsed is the time from the end of the request body to the response headers.
 	Elapsed time.Duration
-	// Rate is what the headers said about the budget; zero where they said
-	// nothing.
+	// Rate contains the rate headers. It is zero if the response had none.
 	Rate Rate
-	// Limited tells a limit error, RetryAfter how long it asked to wait (zero
-	// when it did not say).
-	Limited    LimitKind
+	// Limited is the kind of limit error, if the response is one.
+	Limited LimitKind
+	// RetryAfter is the value of the Retry-After header, or zero.
 	RetryAfter time.Duration
 }
 
-// Budget is what is left of one budget. Used plus Remaining is Limit.
+// Budget is the state of one budget. Used plus Remaining equals Limit.
 type Budget struct {
-	// Resource is the name of a resource of the API, or for the budgets that
-	// the API does not show, the reason and its scope: "points:user/get".
+	// Resource is the upstream's name of the resource. A budget that the upstream
+	// does not show is named by its reason and scope: "points:user/get".
 	Resource  string    `json:"resource"`
 	Limit     int       `json:"limit"`
 	Used      int       `json:"used"`
 	Remaining int       `json:"remaining"`
 	Reset     time.Time `json:"reset"`
-	// Held is what requests in flight may yet use.
+	// Held is the amount that permits in use reserve.
 	Held int `json:"held,omitempty"`
-	// Window is how long the budget's window is.
+	// Window is the length of the budget's window.
 	Window time.Duration `json:"-"`
 }
 
-// Account is the state of one account, for people to look at.
+// Account is the state of one account, for operators.
 type Account struct {
-	Name  string            `json:"account"`
-	Kind  policy.CallerKind `json:"kind"`
-	InUse int               `json:"in_flight"`
-	// Concurrent is how many may be in flight now: the documented limit, or
-	// what is left of it after limit errors.
+	Name string            `json:"account"`
+	Kind policy.CallerKind `json:"kind"`
+	// InUse counts the permits that occupy a concurrency slot.
+	InUse int `json:"in_flight"`
+	// Concurrent is the number of concurrency slots. Limit errors lower it.
 	Concurrent int `json:"concurrent"`
-	// BlockedUntil is the end of a cool-down; zero when there is none.
+	// BlockedUntil is the end of a cool-down, or zero.
 	BlockedUntil time.Time `json:"blocked_until,omitzero"`
 	Budgets      []Budget  `json:"budgets"`
 }

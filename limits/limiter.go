@@ -11,46 +11,48 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// renewEvery is how often what requests in flight hold is brought up to date.
+// renewEvery is how often permits in use are renewed in the ledger.
 const renewEvery = time.Second
 
-// Limiter hands out permits: it asks the ledger, lets those wait whom waiting
-// can help, in a fair order, and refuses at once where it cannot.
+// Limiter grants permits. It passes claims to the ledger. A refused claim waits
+// in the queue of its account if quota will be available before its deadline.
 //
-// While requests wait for an account one goroutine asks for them. It ends with
-// the last of them; [Limiter.Run] waits for it.
+// While an account has waiting claims, one goroutine dispatches them.
+// [Limiter.Run] waits for these goroutines.
 type Limiter struct {
 	ledger      Ledger
 	estimates   estimates
 	dispatchers sync.WaitGroup
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	lastID  uint64
-	closed  bool               // Run has ended: nobody may begin to wait
-	queues  map[string]*queue  // by account; none without a waiter
-	flights map[uint64]*flight // permits in flight
+	stopped bool              // Run has returned; no claim may wait any more
+	queues  map[string]*queue // by account; a queue exists while claims wait
+	permits map[uint64]*inUse // by ID
 }
 
-type flight struct {
+// inUse is a permit between its grant and its release.
+type inUse struct {
 	permit Permit
-	// since is when the upstream began to work, as far as is known: when the permit was
-	// granted, or the request's body was sent. uploading is set until then.
+	// since is when the upstream began to work: the time of the grant, or the end
+	// of the upload.
 	since     time.Time
 	uploading bool
-	// landing is set once the ledger is being told that it has landed, retaken when
-	// it was renewed meanwhile.
-	landing, retaken bool
+	// closing is set while the ledger is closing the permit. renewed is set if a
+	// renewal overlapped, so that the ledger may have reserved for it again.
+	closing, renewed bool
 }
 
-// NewLimiter returns a limiter over a ledger.
+// NewLimiter returns a limiter that uses a ledger.
 func NewLimiter(ledger Ledger) *Limiter {
 	return &Limiter{
 		ledger: ledger, estimates: estimates{ops: map[string]*estimate{}},
-		lastID: rand.Uint64() >> 2, queues: map[string]*queue{}, flights: map[uint64]*flight{},
+		lastID: rand.Uint64() >> 2, queues: map[string]*queue{}, permits: map[uint64]*inUse{},
 	}
 }
 
-// Waiting tells how many requests wait for a permit, by account; who has none is not in it.
+// Waiting returns the number of waiting requests by account. Accounts without
+// waiting requests are omitted.
 func (l *Limiter) Waiting() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,82 +63,65 @@ func (l *Limiter) Waiting() map[string]int {
 	return waiting
 }
 
-// Run keeps permits in flight alive until ctx ends; from then on nobody may
-// begin to wait, and Run waits for those who do.
+// Run renews the permits in use until ctx ends. After that no further claim may
+// wait, and Run returns when all waiting claims are decided.
 func (l *Limiter) Run(ctx context.Context) {
-	defer l.close()
 	ticker := time.NewTicker(renewEvery)
 	defer ticker.Stop()
-	for {
+	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-			return
 		case <-ticker.C:
 			l.renew(ctx)
 		}
 	}
-}
-
-func (l *Limiter) close() {
 	l.mu.Lock()
-	l.closed = true
+	l.stopped = true
 	l.mu.Unlock()
 	l.dispatchers.Wait()
 }
 
+// renew renews the permits that have been in use for a while.
 func (l *Limiter) renew(ctx context.Context) {
-	flights := l.inFlight()
-	if len(flights) == 0 {
+	var permits []OpenPermit
+	l.mu.Lock()
+	for _, u := range l.permits {
+		switch elapsed := time.Since(u.since); {
+		case u.uploading:
+			permits = append(permits, OpenPermit{u.permit, 0})
+		case elapsed >= renewEvery:
+			permits = append(permits, OpenPermit{u.permit, elapsed})
+		}
+	}
+	l.mu.Unlock()
+	if len(permits) == 0 {
 		return
 	}
-	_ = l.ledger.Renew(ctx, flights) // the next one comes in a second
-	for _, f := range flights {
-		if l.landed(f.ID) {
-			l.giveBack(ctx, f.Permit)
+	_ = l.ledger.Renew(ctx, permits) // the next renewal follows in a second
+	for _, p := range permits {
+		l.mu.Lock()
+		u := l.permits[p.ID]
+		if u != nil && u.closing {
+			u.renewed = true // undone by close
+		}
+		l.mu.Unlock()
+		if u == nil {
+			l.undoRenewal(ctx, p.Permit)
 		}
 	}
 }
 
-// giveBack gives a permit back that was taken up again by its last renewal, after
-// it had landed.
-func (l *Limiter) giveBack(ctx context.Context, p Permit) {
-	// What it holds, or where that is charged its place. If this is lost, the permit ends by itself.
+// undoRenewal closes a permit that the ledger may have reserved for again after
+// it was closed. If these calls fail, the reservation expires.
+func (l *Limiter) undoRenewal(ctx context.Context, p Permit) {
 	_ = l.ledger.Settle(ctx, p, Outcome{})
 	_ = l.ledger.Release(ctx, p, false)
 }
 
-// landed reports whether a permit that was renewed has landed meanwhile. If it is
-// about to, it is left to who lands it.
-func (l *Limiter) landed(id uint64) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	f := l.flights[id]
-	if f != nil && f.landing {
-		f.retaken = true
-	}
-	return f == nil
-}
-
-// inFlight lists the permits that have been in flight for a while.
-func (l *Limiter) inFlight() []OpenPermit {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var flights []OpenPermit
-	for _, f := range l.flights {
-		switch elapsed := time.Since(f.since); {
-		case f.uploading:
-			flights = append(flights, OpenPermit{f.permit, 0})
-		case elapsed >= renewEvery:
-			flights = append(flights, OpenPermit{f.permit, elapsed})
-		}
-	}
-	return flights
-}
-
-// Refusal is an error: the request may not be sent within its deadline.
+// Refusal is the error for a request that cannot be sent before its deadline.
 type Refusal struct {
 	Reason Reason
-	// Until is when the same request would be admitted if nobody else spent.
+	// Until is when the same request would be admitted if no other request is sent.
 	Until time.Time
 }
 
@@ -144,181 +129,161 @@ func (r *Refusal) Error() string {
 	return fmt.Sprintf("refused (%s) until %s", r.Reason, r.Until.UTC().Format(time.RFC3339))
 }
 
-// Acquire returns a permit, which must be settled and released. It waits until
-// deadline at the longest, and not at all when it is known that waiting cannot
-// help; then the error is a [*Refusal]. Other errors are the context's or the
-// ledger's. Account, kind, ID and CPU time of the claim are filled in here.
+// Acquire returns a permit for one request. The caller must settle and release
+// it. Acquire waits until the deadline, or returns a [*Refusal] immediately if
+// the wait would be longer. It returns the cause of a cancelled context, and any
+// error of the ledger. Acquire sets the account, kind, ID, priority and CPU time
+// of the claim.
 func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller, deadline time.Time) (*Permit, error) {
 	claim.Account, claim.Kind = caller.Account, caller.Kind
 	claim.Batch = caller.Priority == policy.Batch
-	claim.CPU = l.estimates.expect(claim.Operation)
-	if l.begin(&claim) {
+	claim.CPU = l.estimates.predict(claim.Operation)
+	l.mu.Lock()
+	l.lastID++
+	claim.ID = l.lastID
+	q := l.queues[claim.Account]
+	queued := q != nil && q.mustWait(classOf(claim), time.Now())
+	l.mu.Unlock()
+	if queued {
 		return l.wait(ctx, claim, caller, deadline, Decision{})
 	}
-	// A ledger has a deadline of its own; a permit that is granted while the client
-	// leaves must be known here, or nobody would give it back.
+	// The call must complete when the client disconnects. Otherwise a granted
+	// permit would leak. The ledger has a deadline of its own.
 	d, err := l.ledger.Admit(context.WithoutCancel(ctx), claim)
 	switch {
 	case err != nil:
 		return nil, err
 	case d.Granted:
-		return l.depart(claim), nil
+		return l.use(Permit{Claim: claim}), nil
 	case d.Until.After(deadline):
 		return nil, &Refusal{d.Reason, d.Until}
 	}
 	return l.wait(ctx, claim, caller, deadline, d)
 }
 
-// begin numbers the claim, and reports whether others must go before it.
-func (l *Limiter) begin(claim *Claim) bool {
+// use records a granted permit, so that it is renewed.
+func (l *Limiter) use(p Permit) *Permit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lastID++
-	claim.ID = l.lastID
-	q := l.queues[claim.Account]
-	return q != nil && q.contends(classOf(*claim), time.Now())
-}
-
-func (l *Limiter) depart(claim Claim) *Permit {
-	p := Permit{Claim: claim}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.flights[p.ID] = &flight{permit: p, since: time.Now()}
+	l.permits[p.ID] = &inUse{permit: p, since: time.Now()}
 	return &p
 }
 
-// Upload notes that the body of a permit's request is on its way, for as long as its
-// client takes. The upstream's time counts from when done is called.
+// Upload records that a client is still sending the body of a permit's request.
+// The upstream's time counts from the call of done.
 func (l *Limiter) Upload(permit Permit) (done func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f := l.flights[permit.ID]
-	if f == nil {
-		return func() {} // it has landed
+	u := l.permits[permit.ID]
+	if u == nil {
+		return func() {}
 	}
-	f.uploading = true
+	u.uploading = true
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if f.uploading {
-			f.uploading, f.since = false, time.Now()
+		if u.uploading {
+			u.uploading, u.since = false, time.Now()
 		}
 	}
 }
 
-// wait lines the claim up and waits for its turn. refused is what the ledger
-// has said of it, if it was asked.
+// wait queues a claim and waits for the result. refused is the ledger's decision
+// on the claim, or zero if it was not sent to the ledger.
 func (l *Limiter) wait(ctx context.Context, claim Claim, caller policy.Caller, deadline time.Time, refused Decision) (*Permit, error) {
-	w, err := l.join(claim, caller, deadline, refused)
+	w, err := l.enqueue(claim, caller, deadline, refused)
 	if err != nil {
 		return nil, err
 	}
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
+	var r result
 	select {
-	case d := <-w.answer:
-		return l.answered(d, w)
+	case r = <-w.result:
 	case <-ctx.Done():
-		err = context.Cause(ctx)
+		r = l.giveUp(w)
+		if r.refused != "" {
+			return nil, context.Cause(ctx)
+		}
 	case <-timer.C:
+		r = l.giveUp(w)
 	}
-	d, reason := l.giveUp(w)
 	switch {
-	case d != nil:
-		return l.answered(*d, w) // the dispatcher was faster
-	case err != nil:
-		return nil, err
+	case r.err != nil:
+		return nil, r.err
+	case r.refused != "":
+		return nil, &Refusal{r.refused, time.Now().Add(time.Second)}
 	}
-	return nil, &Refusal{reason, nextSecond(time.Now())}
+	return l.use(Permit{Claim: w.claim, Waited: cmp.Or(w.reason, Queue)}), nil
 }
 
-func (l *Limiter) answered(d decision, w *waiter) (*Permit, error) {
-	if d.err != nil {
-		return nil, d.err
-	}
-	p := l.depart(w.claim)
-	p.Waited = cmp.Or(w.reason, Queue)
-	return p, nil
-}
-
-// nextSecond is the least that Retry-After can say.
-func nextSecond(now time.Time) time.Time { return now.Add(time.Second) }
-
-// join puts a claim into its account's queue, and starts the queue if there is
-// none.
-func (l *Limiter) join(claim Claim, caller policy.Caller, deadline time.Time, refused Decision) (*waiter, error) {
+// enqueue adds a claim to the queue of its account. The first claim creates the
+// queue and starts its dispatcher.
+func (l *Limiter) enqueue(claim Claim, caller policy.Caller, deadline time.Time, refused Decision) (*waiter, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	q := l.queues[claim.Account]
 	now := time.Now()
-	if l.closed {
-		return nil, &Refusal{Queue, nextSecond(now)}
+	if l.stopped {
+		return nil, &Refusal{Queue, now.Add(time.Second)}
 	}
-	if q != nil {
-		if line := q.classes[classOf(claim)]; line != nil {
-			until := line.prediction(rank(caller.Priority), now)
-			if !line.settles && line.until.After(until) {
-				until = line.until
-			}
-			if until.After(deadline) {
-				return nil, &Refusal{cmp.Or(line.reason, Queue), until}
-			}
-		}
-	} else {
+	q := l.queues[claim.Account]
+	if q == nil {
 		q = newQueue(claim.Account)
 		l.queues[claim.Account] = q
 		l.dispatchers.Go(func() { l.dispatch(q) })
 	}
-	w := q.join(claim, caller, deadline)
-	if w == nil {
-		return nil, &Refusal{Queue, nextSecond(now)}
+	if line := q.lines[classOf(claim)]; line != nil {
+		if until := line.expectedGrant(rank(caller.Priority), now); until.After(deadline) {
+			return nil, &Refusal{cmp.Or(line.reason, Queue), until}
+		}
 	}
-	if line := q.classes[w.class]; refused.Reason != "" && len(line.waiters) == 1 {
-		line.block(refused, now)
+	w := q.add(claim, caller, deadline)
+	if w == nil {
+		return nil, &Refusal{Queue, now.Add(time.Second)}
+	}
+	if refused.Reason != "" && len(w.line.waiters) == 1 {
+		w.line.block(refused, now)
 	}
 	return w, nil
 }
 
-// giveUp takes a waiter out of its queue. It returns what the waiter has been
-// answered, if it has, else why it waited.
-func (l *Limiter) giveUp(w *waiter) (*decision, Reason) {
+// giveUp removes a waiter from its queue. If the dispatcher has just passed its
+// claim to the ledger, giveUp waits for the result.
+func (l *Limiter) giveUp(w *waiter) result {
 	l.mu.Lock()
-	if !w.asking && len(w.answer) == 0 {
+	if !w.admitting && len(w.result) == 0 {
 		defer l.mu.Unlock()
 		q := l.queues[w.claim.Account]
-		q.leave(w)
+		q.remove(w)
 		q.notify()
-		return nil, cmp.Or(q.classes[w.class].reason, Queue)
+		return result{refused: cmp.Or(w.line.reason, Queue)}
 	}
 	w.leaving = true
 	l.mu.Unlock()
-	d := <-w.answer // soon: the ledger has its own deadline
-	if !d.granted && d.err == nil {
-		return nil, d.reason
-	}
-	return &d, ""
+	return <-w.result // the ledger has a deadline of its own
 }
 
-// dispatch asks the ledger for those who wait, one after the other, until
-// nobody does.
+// dispatch passes waiting claims to the ledger, one after the other, until the
+// queue is empty.
 func (l *Limiter) dispatch(q *queue) {
 	for {
-		w, wake, ok := l.turn(q)
+		w, wake, ok := l.next(q)
 		switch {
 		case !ok:
 			return
 		case w == nil:
 			q.sleep(wake)
-			continue
+		default:
+			d, err := l.ledger.Admit(context.Background(), w.claim)
+			l.decided(q, w, d, err)
 		}
-		d, err := l.ledger.Admit(context.Background(), w.claim)
-		l.decided(q, w, d, err)
 	}
 }
 
-// turn returns whose turn it is, or when to look again. It ends the queue, and
-// is not ok, when nobody waits.
-func (l *Limiter) turn(q *queue) (w *waiter, wake time.Time, ok bool) {
+// next returns the waiter whose claim to pass to the ledger now. If there is
+// none, it returns when to call next again; zero means after a notification. If
+// the queue is empty, next removes the queue and returns false.
+func (l *Limiter) next(q *queue) (w *waiter, wake time.Time, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if q.waiting == 0 {
@@ -329,97 +294,85 @@ func (l *Limiter) turn(q *queue) (w *waiter, wake time.Time, ok bool) {
 	if w, wake = q.next(now); w == nil {
 		return nil, wake, true
 	}
-	if now.Before(q.classes[w.class].paced) && !q.pace.Allow() {
+	if now.Before(w.line.pacedUntil) && !q.pace.Allow() {
 		return nil, now.Add(time.Second / paceRate), true
 	}
-	w.asking, w.settlings = true, q.settlings
+	w.admitting, w.settled = true, q.settled
 	return w, time.Time{}, true
 }
 
-// sleep waits until there may be something to do.
-func (q *queue) sleep(wake time.Time) {
-	if wake.IsZero() {
-		<-q.changed
-		return
-	}
-	timer := time.NewTimer(time.Until(wake))
-	defer timer.Stop()
-	select {
-	case <-q.changed:
-	case <-timer.C:
-	}
-}
-
-// decided tells the ledger's answer to a waiter, and to all who cannot wait so
-// long.
+// decided delivers the ledger's decision to a waiter. A refusal also blocks the
+// claims that the same budget would refuse.
 func (l *Limiter) decided(q *queue, w *waiter, d Decision, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w.asking = false
+	w.admitting = false
 	now := time.Now()
 	switch {
 	case err != nil:
-		q.leave(w)
-		w.answer <- decision{err: err}
+		q.remove(w)
+		w.result <- result{err: err}
 	case d.Granted:
-		w.reason = q.classes[w.class].reason
-		q.let(w, now)
-		w.answer <- decision{granted: true}
+		w.reason = w.line.reason
+		q.granted(w, now)
+		w.result <- result{}
 	default:
 		if w.leaving {
-			q.leave(w)
-			w.answer <- decision{reason: d.Reason}
+			q.remove(w)
+			w.result <- result{refused: d.Reason}
 		}
-		if d.Until.IsZero() && q.settlings != w.settlings {
-			return // something has settled since: ask again
+		if d.Until.IsZero() && q.settled != w.settled {
+			return // a permit was settled during the call: try again
 		}
-		q.refused(w.class, d, now)
+		q.refuse(w.line.class, d, now)
 	}
 }
 
-// Settle charges a permit with what became of its request, and wakes who waits
-// for its account.
+// Settle charges a permit for the outcome of its request, and lets waiting
+// claims of its account try again.
 func (l *Limiter) Settle(ctx context.Context, permit Permit, outcome Outcome) error {
 	if outcome.Answered && !outcome.Failed {
 		l.estimates.observe(permit.Operation, outcome.Elapsed)
 	}
+	settle := func() error { return l.ledger.Settle(ctx, permit, outcome) }
 	if outcome.Ended || !outcome.Answered {
-		return l.land(ctx, permit, func() error { return l.ledger.Settle(ctx, permit, outcome) })
+		return l.close(ctx, permit, settle)
 	}
-	err := l.ledger.Settle(ctx, permit, outcome)
+	err := settle()
 	l.wake(permit)
 	return err
 }
 
-// Release gives back the place of a permit whose answer has ended.
+// Release frees the concurrency slot of a permit at the end of the response.
 func (l *Limiter) Release(ctx context.Context, permit Permit, aborted bool) error {
-	return l.land(ctx, permit, func() error { return l.ledger.Release(ctx, permit, aborted) })
+	return l.close(ctx, permit, func() error { return l.ledger.Release(ctx, permit, aborted) })
 }
 
-// land lets tell tell the ledger that a flight has landed.
-func (l *Limiter) land(ctx context.Context, permit Permit, tell func() error) error {
+// close ends the renewal of a permit around the call that closes it in the ledger.
+func (l *Limiter) close(ctx context.Context, permit Permit, call func() error) error {
 	l.mu.Lock()
-	f := l.flights[permit.ID]
-	if f != nil {
-		f.landing = true
+	u := l.permits[permit.ID]
+	if u != nil {
+		u.closing = true
 	}
 	l.mu.Unlock()
-	err := tell()
+	err := call()
 	l.mu.Lock()
-	delete(l.flights, permit.ID)
-	retaken := f != nil && f.retaken
+	delete(l.permits, permit.ID)
+	renewed := u != nil && u.renewed
 	l.mu.Unlock()
-	if retaken {
-		l.giveBack(ctx, permit)
+	if renewed {
+		l.undoRenewal(ctx, permit)
 	}
 	l.wake(permit)
 	return err
 }
 
+// wake lets the waiting claims of a permit's account try again.
 func (l *Limiter) wake(permit Permit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if q := l.queues[permit.Account]; q != nil {
-		q.settled()
+		q.permitSettled()
 	}
 }

@@ -263,8 +263,8 @@ func TestPermitsInFlightAreRenewed(t *testing.T) {
 			t.Error("the permit has ended before its request")
 		}
 		o.answered(p)
-		if len(o.flights) != 0 {
-			t.Errorf("%d flights", len(o.flights))
+		if len(o.permits) != 0 {
+			t.Errorf("%d flights", len(o.permits))
 		}
 	})
 }
@@ -323,22 +323,22 @@ func TestRenewalTakesUpNothingThatLands(t *testing.T) {
 
 func TestEstimatesErrOnTheSideOfTooMuch(t *testing.T) {
 	e := estimates{ops: map[string]*estimate{}}
-	if got := e.expect("op"); got != unknownTime {
+	if got := e.predict("op"); got != unknownTime {
 		t.Errorf("unknown: %v", got)
 	}
 	for i, want := range []time.Duration{5 * time.Second, 3 * time.Second} {
-		if e.observe("op", time.Second); e.expect("op") != want {
-			t.Errorf("after %d answers of a second: %v", i+1, e.expect("op"))
+		if e.observe("op", time.Second); e.predict("op") != want {
+			t.Errorf("after %d answers of a second: %v", i+1, e.predict("op"))
 		}
 	}
 	e.observe("op", 4*time.Second)
 	for range recentTimes {
-		if got := e.expect("op"); got < 4*time.Second {
+		if got := e.predict("op"); got < 4*time.Second {
 			t.Fatalf("%v, and one of the last took 4 s", got)
 		}
 		e.observe("op", time.Millisecond)
 	}
-	if got := e.expect("op"); got != leastTime {
+	if got := e.predict("op"); got != leastTime {
 		t.Errorf("after many quick answers: %v", got)
 	}
 	for i := range 2 * maxEstimates {

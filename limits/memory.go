@@ -3,6 +3,7 @@ package limits
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -10,59 +11,92 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// sweepEvery is how many new accounts come between two sweeps of idle ones.
+// sweepEvery is how many accounts are created between two sweeps of idle ones.
 const sweepEvery = 1024
 
-// Memory is the ledger of a single replica, in this process's memory. What it
-// knows is lost with the process unless it is saved ([Memory.Save]); a process
-// that does not know what was spent before takes [Rules.ColdStart] for it.
+// Memory is the ledger of a single replica, in the memory of this process. Its
+// state is lost when the process ends, unless it is saved with [Memory.Save].
+// A ledger without a saved state assumes the spending of [Rules.ColdStart].
 //
-// Accounts are forgotten once nothing of them is in flight and every window
-// has ended, so memory is bounded by the accounts used within one window.
+// An account is removed when it has no permit in use and all its windows are
+// over. The memory is bounded by the accounts that are used within one window.
 type Memory struct {
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	rules    Rules
-	accounts *table
-	added    int // accounts since the last sweep
-	// begun is when the ledger began to count; cold, whether what was spent
-	// before is unknown.
-	begun time.Time
-	cold  bool
+	accounts map[string]*account
+	created  int // accounts since the last sweep
+	started  time.Time
+	cold     bool // spending before the start is unknown
 }
 
 // NewMemory returns an empty ledger.
 func NewMemory(rules Rules) *Memory {
-	return &Memory{rules: rules, accounts: newTable(), begun: time.Now(), cold: true}
+	return &Memory{rules: rules, accounts: map[string]*account{}, started: time.Now(), cold: true}
 }
 
-// Configure replaces the rules. What is known of windows that have begun stays.
+// Configure replaces the rules. The state of open windows is kept.
 func (m *Memory) Configure(rules Rules) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.rules = rules
-	for p := range m.accounts.all() {
-		p.step() // what is shown may be of the rules
-	}
 }
 
-// now is the ledger's clock: the wall clock at its beginning, going on without
-// the steps that a wall clock makes.
-func (m *Memory) now() int64 { return m.begun.Add(time.Since(m.begun)).UnixMicro() }
+// now returns the ledger's time. It begins with the wall clock, and is
+// monotonic from then on.
+func (m *Memory) now() int64 { return m.started.Add(time.Since(m.started)).UnixMicro() }
+
+// account returns an account, and creates it if necessary.
+func (m *Memory) account(name string, kind policy.CallerKind, now int64) *account {
+	if a := m.accounts[name]; a != nil {
+		return a
+	}
+	if m.created++; m.created >= sweepEvery {
+		m.created = 0
+		maps.DeleteFunc(m.accounts, func(_ string, a *account) bool { return a.idle(now) })
+	}
+	a := newAccount(name, kind)
+	m.accounts[name] = a
+	return a
+}
+
+// spends returns the spends of a claim. After a cold start it fills the logs
+// that the claim uses for the first time.
+func (m *Memory) spends(a *account, c Claim) []Spend {
+	spends := m.rules.Spends(c)
+	for i := range spends {
+		if s := &spends[i]; m.cold && a.Logs[logKey(s.Budget, s.Scope)] == nil {
+			m.fill(a.log(s), s)
+		}
+	}
+	return spends
+}
+
+// rampSteps is the number of steps in which the tokens of a "ramp" return.
+const rampSteps = 16
+
+// fill adds the assumed spending before a cold start to a log.
+func (m *Memory) fill(l *slidingLog, s *Spend) {
+	var spent, steps int64
+	switch m.rules.ColdStart {
+	case "strict":
+		spent, steps = s.Limit, 1
+	case "ramp":
+		spent, steps = s.Limit-s.Limit/4, rampSteps
+	}
+	started, length := m.started.UnixMicro(), s.Window.Microseconds()
+	for i := range steps {
+		l.First = 0 // do not merge the steps
+		l.spend(started-length+length*(i+1)/steps, spent*(i+1)/steps-spent*i/steps)
+	}
+}
 
 // Admit implements [Ledger]. It never fails.
 func (m *Memory) Admit(_ context.Context, claim Claim) (Decision, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
-	v := m.account(claim.Account, claim.Kind, now).admit(&claim, m.rules.Spends(claim), m, now)
-	if !v.refused {
-		return Decision{Granted: true}, nil
-	}
-	d := Decision{Reason: v.reason}
-	if v.until != 0 {
-		d.Until = time.UnixMicro(v.until)
-	}
-	return d, nil
+	a := m.account(claim.Account, claim.Kind, now)
+	return a.admit(&claim, m.spends(a, claim), &m.rules, now), nil
 }
 
 // Settle implements [Ledger]. It never fails.
@@ -78,20 +112,21 @@ func (m *Memory) Settle(_ context.Context, permit Permit, outcome Outcome) error
 func (m *Memory) Release(_ context.Context, permit Permit, aborted bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if p := m.accounts.find(permit.Account); p.account != nil {
-		p.step().release(permit.ID, aborted, m.now())
+	if a := m.accounts[permit.Account]; a != nil {
+		a.release(permit.ID, aborted, m.now())
 	}
 	return nil
 }
 
 // Renew implements [Ledger]. It never fails.
-func (m *Memory) Renew(_ context.Context, flights []OpenPermit) error {
+func (m *Memory) Renew(_ context.Context, permits []OpenPermit) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
-	for i := range flights {
-		f := &flights[i]
-		m.account(f.Account, f.Kind, now).renew(f, m.rules.Spends(f.Claim), m, now)
+	for i := range permits {
+		p := &permits[i]
+		a := m.account(p.Account, p.Kind, now)
+		a.renew(p, m.spends(a, p.Claim), &m.rules, now)
 	}
 	return nil
 }
@@ -100,79 +135,25 @@ func (m *Memory) Renew(_ context.Context, flights []OpenPermit) error {
 func (m *Memory) Budget(_ context.Context, name string, kind policy.CallerKind, resource string) (Budget, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := m.now()
-	p := m.accounts.find(name)
-	if p.account == nil {
-		b, _ := newAccount(name, kind).budget(resource, &m.rules, now)
-		return b, nil
+	a := m.accounts[name]
+	if a == nil {
+		a = newAccount(name, kind)
 	}
-	b, ok := m.accounts.shown(p, resource, now)
-	if !ok {
-		var until int64
-		b, until = p.account.budget(resource, &m.rules, now)
-		m.accounts.show(p, b, until)
-	}
-	return b, nil
+	return a.budget(resource, &m.rules, m.now()), nil
 }
 
-// Accounts implements [Ledger], ordered by name. It never fails.
+// Accounts implements [Ledger]. It returns the most recently used accounts,
+// ordered by name. It never fails.
 func (m *Memory) Accounts(_ context.Context, most int) ([]Account, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
-	known := slices.Collect(m.accounts.all())
-	if len(known) > most { // those that were heard of last
-		slices.SortFunc(known, func(p, q *place) int { return cmp.Compare(q.account.last, p.account.last) })
-		known = known[:most]
-	}
-	slices.SortFunc(known, func(p, q *place) int { return cmp.Compare(p.account.name, q.account.name) })
-	list := make([]Account, 0, len(known))
-	for _, p := range known {
-		list = append(list, p.step().describe(&m.rules, now))
+	recent := slices.SortedFunc(maps.Values(m.accounts), func(a, b *account) int { return cmp.Compare(b.last, a.last) })
+	recent = recent[:min(most, len(recent))]
+	slices.SortFunc(recent, func(a, b *account) int { return cmp.Compare(a.Name, b.Name) })
+	list := make([]Account, 0, len(recent))
+	for _, a := range recent {
+		list = append(list, a.describe(&m.rules, now))
 	}
 	return list, nil
-}
-
-// account is one that is about to make a step.
-func (m *Memory) account(name string, kind policy.CallerKind, now int64) *account {
-	if p := m.accounts.find(name); p.account != nil {
-		return p.step()
-	}
-	m.sweep(now)
-	a := newAccount(name, kind)
-	m.accounts.add(a)
-	return a
-}
-
-// sweep forgets idle accounts, once in every sweepEvery new ones.
-func (m *Memory) sweep(now int64) {
-	if m.added++; m.added < sweepEvery {
-		return
-	}
-	m.added = 0
-	m.accounts.forget(func(a *account) bool { return a.idle(now) })
-}
-
-// rampSteps is in how many steps a ramp lets the budgets return.
-const rampSteps = 16
-
-// prefill enters into a new log what may have been spent before the ledger
-// began, as if it had been spent in the window before.
-func (m *Memory) prefill(l *spendLog, s *Spend) {
-	var spent, steps int64
-	switch {
-	case !m.cold:
-		return
-	case m.rules.ColdStart == "strict":
-		spent, steps = s.Limit, 1
-	case m.rules.ColdStart == "ramp":
-		spent, steps = s.Limit-s.Limit/4, rampSteps
-	default:
-		return
-	}
-	begun, length := m.begun.UnixMicro(), s.Window.Microseconds()
-	for i := range steps {
-		l.first = 0 // each step returns on its own
-		l.spend(begun-length+length*(i+1)/steps, spent*(i+1)/steps-spent*i/steps)
-	}
 }

@@ -10,46 +10,42 @@ import (
 )
 
 const (
-	// maxWaiters bounds how many requests of one account wait for a permit,
-	// maxPerClient how many of them are one client's.
+	// maxWaiters bounds the waiting requests of one account, and maxPerClient
+	// those of one client.
 	maxWaiters   = 1000
 	maxPerClient = 250
-	// pollEvery is how often is asked again where only a permit that settles
-	// can help: it may be another replica's.
+	// pollEvery is how often a claim is repeated that only a settled permit can
+	// help. The permit may belong to another replica.
 	pollEvery = 50 * time.Millisecond
-	// floorEvery is how often one of the lowest priority that waits is let go,
-	// whoever else waits.
+	// floorEvery guarantees the lowest waiting priority one of so many grants.
 	floorEvery = 20
-	// paceRate and paceBurst smooth the rush when a window reopens: requests
-	// a second of those that have waited. It lasts for rush: by then all have gone
-	// that may wait, and who has come since would wait for nothing but the pace.
+	// When a window reopens, the requests that waited for it are paced to paceRate
+	// per second for pacedTime.
 	paceRate, paceBurst = 1000, 50
-	rush                = time.Second
+	pacedTime           = time.Second
 )
 
-// queue holds those who wait for one account, and says whose turn it is:
-// higher priorities first; within one, clients by their share (start-time fair
-// queueing: each client's next request starts when its last one, stretched by
-// its share, ends in virtual time); within a client, who came first.
+// queue orders the waiting claims of one account. Higher priorities go first.
+// Within a priority, clients share by weight (start-time fair queueing): the next
+// request of a client starts when its last one, divided by its share, has ended
+// in virtual time. Requests of one client keep their order.
 //
-// Those who wait for a budget that is out stand in nobody's way: requests are
-// lined up by class, all of one class needing the same budgets.
+// Claims that need the same budgets are in one line. A line that waits for an
+// exhausted budget does not delay the other lines.
 type queue struct {
 	account string
-	classes map[class]*line
-	flows   map[string]*flow
+	lines   map[class]*line
+	flows   map[string]*flow // by client
 	waiting int
-	virtual float64 // start of the last request let go
-	// hurried counts the requests let go since one of a lower priority was.
-	hurried int
-	pace    *rate.Limiter
-	// settlings counts the permits that have settled.
-	settlings int
-	// changed has one element when the dispatcher should look again.
-	changed chan struct{}
+	virtual float64 // virtual start time of the last granted request
+	// sinceLowest counts the grants since the last one of the lowest priority.
+	sinceLowest int
+	pace        *rate.Limiter
+	settled     int           // settled permits so far
+	changed     chan struct{} // wakes the dispatcher
 }
 
-// class is what decides which budgets a claim needs.
+// class identifies the budgets that a claim needs.
 type class struct {
 	operation, resource string
 	points              int
@@ -60,61 +56,58 @@ func classOf(c Claim) class {
 	return class{c.Operation, c.Resource, c.Points, c.CreatesContent, c.Batch}
 }
 
-// line is the waiters of one class, and why they wait.
+// line contains the waiters of one class, in the order of their arrival.
 type line struct {
-	waiters []*waiter // in the order in which they came
-	// blocked lines are not asked for before until, or before something
-	// settles when settles is set.
-	until   time.Time
-	settles bool
-	reason  Reason
-	// paced is until when those who waited in it are let go at the pace.
-	paced time.Time
-	// lastGrant and interval tell how fast the line has moved lately.
+	class   class
+	waiters []*waiter
+	// A blocked line is not tried before until. If untilSettled is set, it is also
+	// tried when a permit is settled.
+	until        time.Time
+	untilSettled bool
+	reason       Reason    // of the last refusal
+	pacedUntil   time.Time // grants are paced before
+	// lastGrant and interval (a moving average) measure how fast the line moves.
 	lastGrant time.Time
 	interval  time.Duration
 	grants    int
 }
 
-// flow is one client's requests in an account.
+// flow is one client in the fair queue of an account.
 type flow struct {
 	client  string
-	finish  float64 // virtual
+	finish  float64 // virtual end time of its last request
 	share   float64
-	rank    int // of its priority, lower is first
+	rank    int // of its priority; lower ranks go first
 	waiting int
 }
 
-// waiter is one request in the queue; its fields are guarded by Limiter.mu.
+// waiter is one waiting claim. Limiter.mu guards its fields.
 type waiter struct {
-	claim    Claim
-	class    class
-	flow     *flow
-	deadline time.Time
-	asking   bool          // the dispatcher is at the ledger with it
-	leaving  bool          // its client waits no longer
-	reason   Reason        // why it waited, once it is granted
-	answer   chan decision // gets one element
-	// settlings is the queue's when the ledger was asked.
-	settlings int
+	claim     Claim
+	line      *line
+	flow      *flow
+	deadline  time.Time
+	admitting bool        // the dispatcher has passed the claim to the ledger
+	leaving   bool        // the client does not wait any longer
+	reason    Reason      // of the wait, once granted
+	settled   int         // queue.settled when the claim was passed to the ledger
+	result    chan result // receives one element
 }
 
-// decision is what a waiter is told. Neither granted nor an error, it is only
-// why it has waited.
-type decision struct {
-	granted bool
+// result ends the wait of a claim. The zero value means that it was granted.
+type result struct {
 	err     error
-	reason  Reason
+	refused Reason // set if the client left before a grant
 }
 
 func newQueue(account string) *queue {
 	return &queue{
-		account: account, classes: map[class]*line{}, flows: map[string]*flow{},
+		account: account, lines: map[class]*line{}, flows: map[string]*flow{},
 		pace: rate.NewLimiter(paceRate, paceBurst), changed: make(chan struct{}, 1),
 	}
 }
 
-// notify lets the dispatcher look again.
+// notify wakes the dispatcher.
 func (q *queue) notify() {
 	select {
 	case q.changed <- struct{}{}:
@@ -122,20 +115,34 @@ func (q *queue) notify() {
 	}
 }
 
-// contends reports whether a newcomer has to line up: behind others of its
-// class, or beside others who may be let go any moment. Those who wait for a
-// known time need something else than it does.
-func (q *queue) contends(c class, now time.Time) bool {
-	for key, l := range q.classes {
-		if len(l.waiters) > 0 && (key == c || l.settles || !now.Before(l.until)) {
+// sleep waits for a notification, and at most until a time that is not zero.
+func (q *queue) sleep(wake time.Time) {
+	if wake.IsZero() {
+		<-q.changed
+		return
+	}
+	timer := time.NewTimer(time.Until(wake))
+	defer timer.Stop()
+	select {
+	case <-q.changed:
+	case <-timer.C:
+	}
+}
+
+// mustWait reports whether a new claim has to wait: behind others of its class,
+// or beside a line that may move at any moment. Lines that are blocked until a
+// known time need another budget.
+func (q *queue) mustWait(c class, now time.Time) bool {
+	for key, l := range q.lines {
+		if len(l.waiters) > 0 && (key == c || l.untilSettled || !now.Before(l.until)) {
 			return true
 		}
 	}
 	return false
 }
 
-// join lines up a claim. It returns nil when too many wait.
-func (q *queue) join(claim Claim, caller policy.Caller, deadline time.Time) *waiter {
+// add appends a claim to its line. It returns nil if too many claims wait.
+func (q *queue) add(claim Claim, caller policy.Caller, deadline time.Time) *waiter {
 	name := caller.Client
 	if name == "" {
 		name = caller.Class
@@ -149,12 +156,13 @@ func (q *queue) join(claim Claim, caller policy.Caller, deadline time.Time) *wai
 		q.flows[name] = f
 	}
 	f.share, f.rank = float64(max(1, caller.Share)), rank(caller.Priority)
-	w := &waiter{claim: claim, class: classOf(claim), flow: f, deadline: deadline, answer: make(chan decision, 1)}
-	l := q.classes[w.class]
+	c := classOf(claim)
+	l := q.lines[c]
 	if l == nil {
-		l = &line{}
-		q.classes[w.class] = l
+		l = &line{class: c}
+		q.lines[c] = l
 	}
+	w := &waiter{claim: claim, line: l, flow: f, deadline: deadline, result: make(chan result, 1)}
 	l.waiters = append(l.waiters, w)
 	q.waiting++
 	f.waiting++
@@ -172,22 +180,26 @@ func rank(p policy.Priority) int {
 	return 1
 }
 
-// leave takes a waiter out of its line.
-func (q *queue) leave(w *waiter) {
-	l := q.classes[w.class]
-	l.waiters = slices.DeleteFunc(l.waiters, func(x *waiter) bool { return x == w })
+// remove removes a waiter from its line.
+func (q *queue) remove(w *waiter) {
+	w.line.waiters = slices.DeleteFunc(w.line.waiters, func(x *waiter) bool { return x == w })
 	q.waiting--
 	if w.flow.waiting--; w.flow.waiting == 0 && w.flow.finish <= q.virtual {
 		delete(q.flows, w.flow.client)
 	}
 }
 
-// next is the waiter whose turn it is; if there is none, wake is when to look
-// again (zero: when something changes).
-func (q *queue) next(now time.Time) (turn *waiter, wake time.Time) {
-	lowest := q.hurried >= floorEvery-1
-	q.poll(now)
-	for _, l := range q.classes {
+// next returns the waiter that goes first among the lines that are not blocked.
+// If all are blocked, wake is when the first block ends. Zero means that the
+// queue is empty.
+func (q *queue) next(now time.Time) (first *waiter, wake time.Time) {
+	for _, l := range q.lines {
+		if l.untilSettled && !now.Before(l.until) { // all such lines may wait for the same permit
+			q.unblockSettled()
+			break
+		}
+	}
+	for _, l := range q.lines {
 		if len(l.waiters) == 0 {
 			continue
 		}
@@ -198,38 +210,19 @@ func (q *queue) next(now time.Time) (turn *waiter, wake time.Time) {
 			continue
 		}
 		for _, w := range l.waiters {
-			if turn == nil || q.before(w, turn, lowest) {
-				turn = w
+			if first == nil || q.before(w, first) {
+				first = w
 			}
 		}
 	}
-	return turn, wake
+	return first, wake
 }
 
-// poll opens all lines that wait for something to settle when it is time to ask
-// for one of them: what they wait for may be the same.
-func (q *queue) poll(now time.Time) {
-	for _, l := range q.classes {
-		if l.settles && !now.Before(l.until) {
-			q.open()
-			return
-		}
-	}
-}
-
-// open lets those be asked for again who wait for something to settle.
-func (q *queue) open() {
-	for _, l := range q.classes {
-		if l.settles {
-			l.until, l.settles = time.Time{}, false
-		}
-	}
-}
-
-// before reports whether a goes before b.
-func (q *queue) before(a, b *waiter, lowest bool) bool {
+// before reports whether waiter a goes before waiter b.
+func (q *queue) before(a, b *waiter) bool {
 	if a.flow.rank != b.flow.rank {
-		return (a.flow.rank < b.flow.rank) != lowest
+		lowestFirst := q.sinceLowest >= floorEvery-1
+		return (a.flow.rank < b.flow.rank) != lowestFirst
 	}
 	if x, y := max(q.virtual, a.flow.finish), max(q.virtual, b.flow.finish); x != y {
 		return x < y
@@ -237,68 +230,59 @@ func (q *queue) before(a, b *waiter, lowest bool) bool {
 	return a.claim.ID < b.claim.ID
 }
 
-// let takes a waiter that was granted out of its line.
-func (q *queue) let(w *waiter, now time.Time) {
+// granted removes a granted waiter, and charges its flow.
+func (q *queue) granted(w *waiter, now time.Time) {
 	q.virtual = max(q.virtual, w.flow.finish)
 	w.flow.finish = q.virtual + 1/w.flow.share
-	q.hurried++
-	if w.flow.rank == q.lowest() {
-		q.hurried = 0
-	}
-	q.classes[w.class].moved(now)
-	q.leave(w)
-}
-
-// lowest is the rank of the lowest priority that waits.
-func (q *queue) lowest() int {
 	lowest := 0
 	for _, f := range q.flows {
 		if f.waiting > 0 {
 			lowest = max(lowest, f.rank)
 		}
 	}
-	return lowest
-}
-
-// moved notes that a request of the line was let go.
-func (l *line) moved(now time.Time) {
+	q.sinceLowest++
+	if w.flow.rank == lowest {
+		q.sinceLowest = 0
+	}
+	l := w.line
 	if l.grants > 0 {
 		l.interval += (now.Sub(l.lastGrant) - l.interval) / 8
 	}
 	l.grants++
 	l.lastGrant = now
+	q.remove(w)
 }
 
-// block keeps a line from being asked for until the ledger may think otherwise.
+// block keeps a refused line from being tried before the decision may change.
 func (l *line) block(d Decision, now time.Time) {
-	l.reason, l.until, l.settles = d.Reason, d.Until, false
+	l.reason, l.until, l.untilSettled = d.Reason, d.Until, false
 	if d.Until.IsZero() {
-		l.until, l.settles = now.Add(pollEvery), true
+		l.until, l.untilSettled = now.Add(pollEvery), true
 	}
-	l.paced = l.until.Add(rush)
+	l.pacedUntil = l.until.Add(pacedTime)
 }
 
-// refused blocks the line of a class, and all lines that the same budget stands
-// in the way of: to ask for them now would let them overtake. Who cannot wait so
-// long is told.
-func (q *queue) refused(c class, d Decision, now time.Time) {
-	for other, l := range q.classes {
-		if other != c && !sharesFate(d.Reason, c, other) {
+// refuse blocks the line of a class, and every line that the same budget would
+// refuse, so that it cannot overtake. Waiters whose deadline is earlier get the
+// refusal.
+func (q *queue) refuse(c class, d Decision, now time.Time) {
+	for other, l := range q.lines {
+		if other != c && !alsoRefused(d.Reason, c, other) {
 			continue
 		}
 		l.block(d, now)
 		for _, w := range slices.Clone(l.waiters) {
-			if d.Until.After(w.deadline) && !w.asking {
-				q.leave(w)
-				w.answer <- decision{err: &Refusal{d.Reason, d.Until}}
+			if d.Until.After(w.deadline) && !w.admitting {
+				q.remove(w)
+				w.result <- result{err: &Refusal{d.Reason, d.Until}}
 			}
 		}
 	}
 }
 
-// sharesFate reports whether a claim of class b is refused when one of class a
-// is, for this reason. Of CPU time each needs as much as it needs.
-func sharesFate(reason Reason, a, b class) bool {
+// alsoRefused reports whether a budget that refuses class a also refuses class
+// b. It returns false for CPU time, because each claim needs its own amount.
+func alsoRefused(reason Reason, a, b class) bool {
 	switch reason {
 	case Cooldown, Concurrency:
 		return true
@@ -312,24 +296,35 @@ func sharesFate(reason Reason, a, b class) bool {
 	return false
 }
 
-// settled is called when a permit of the account has settled.
-func (q *queue) settled() {
-	q.settlings++
-	q.open()
+// permitSettled unblocks the lines that wait for a settled permit.
+func (q *queue) permitSettled() {
+	q.settled++
+	q.unblockSettled()
 	q.notify()
 }
 
-// prediction is when a newcomer to a line can expect its turn, by how fast the
-// line has moved; zero when that is not known yet.
-func (l *line) prediction(rank int, now time.Time) time.Time {
-	if l.grants < 16 {
-		return time.Time{}
-	}
-	ahead := 0
-	for _, w := range l.waiters {
-		if w.flow.rank <= rank {
-			ahead++
+func (q *queue) unblockSettled() {
+	for _, l := range q.lines {
+		if l.untilSettled {
+			l.until, l.untilSettled = time.Time{}, false
 		}
 	}
-	return now.Add(time.Duration(ahead) * l.interval)
+}
+
+// expectedGrant returns when a new claim of a rank can expect its grant, by the
+// end of the block and the speed of the line. It returns zero if both are unknown.
+func (l *line) expectedGrant(rank int, now time.Time) (at time.Time) {
+	if l.grants >= 16 {
+		before := 0
+		for _, w := range l.waiters {
+			if w.flow.rank <= rank {
+				before++
+			}
+		}
+		at = now.Add(time.Duration(before) * l.interval)
+	}
+	if !l.untilSettled && l.until.After(at) {
+		at = l.until
+	}
+	return at
 }

@@ -7,41 +7,40 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Rules are the limits to keep, and how carefully.
+// Rules are the limits that a ledger keeps.
 type Rules struct {
 	policy.Limits
-	// Headroom is the fraction of every limit that is kept back for users of
-	// the account elsewhere.
+	// Headroom is the fraction of every limit that Weir leaves unused, for other
+	// programs that use the same account.
 	Headroom float64
-	// ColdStart says what a ledger takes for spent when it starts without
-	// knowing: "strict" everything, "ramp" three quarters, returning evenly
-	// within one window, "trust" (or nothing) nothing.
+	// ColdStart is what a memory ledger assumes about spending before its start:
+	// "strict" (every limit is used up), "ramp" (three quarters are used, and
+	// return in steps during one window) or "trust" (nothing is used).
 	ColdStart string
 }
 
-// Spend is what a claim takes from one sliding log.
+// Spend is the cost of one claim in one sliding log.
 type Spend struct {
-	// Budget and Scope name the log: Points and an operation, for example.
+	// Budget and Scope identify the log, for example Points and an operation.
 	Budget Reason
 	Scope  string
-	// Limit is how much may be spent within Window; Cost is what this claim
-	// takes, in the same unit: requests, points or milliseconds.
+	// Limit is the amount that may be spent within Window. Limit and Cost have the
+	// unit of the budget: requests, points or milliseconds.
 	Limit, Cost int64
 	Window      time.Duration
-	// Merge is how near to each other spends may lie and still become one
-	// entry; zero keeps an exact log.
+	// Merge is the time span within which spends share one entry of the log. Zero
+	// keeps every spend apart.
 	Merge time.Duration
 }
 
-// exactUpTo is the largest limit whose log keeps every spend apart; larger
-// logs merge what lies within a 256th of their window (limits.md section 1.3).
+// A log with a limit above exactUpTo merges the spends within one mergeParts-th
+// of its window, so that a log never has more than mergeParts+1 entries.
 const (
 	exactUpTo  = 128
 	mergeParts = 256
 )
 
-// Spends returns what a claim takes from the sliding logs of its
-// account (design section 5.2): from all or from none of them.
+// Spends returns the cost of a claim in every sliding log of its account.
 func (r *Rules) Spends(c Claim) []Spend {
 	var list []Spend
 	graphQL := c.Resource == policy.GraphQL
@@ -55,9 +54,9 @@ func (r *Rules) Spends(c Claim) []Spend {
 		points = r.Points.GraphQL
 	}
 	list = append(list, r.spend(Points, c.Operation, int64(c.Points), points, r.Points.Window))
-	list = append(list, r.cpu("", c.CPU, r.CPU.Total))
+	list = append(list, r.cpuSpend("", c.CPU, r.CPU.Total))
 	if graphQL {
-		list = append(list, r.cpu(policy.GraphQL, c.CPU, r.CPU.GraphQL))
+		list = append(list, r.cpuSpend(policy.GraphQL, c.CPU, r.CPU.GraphQL))
 	}
 	if c.Resource == policy.Search || c.Resource == policy.CodeSearch {
 		w := r.For(c.Kind, c.Resource)
@@ -74,20 +73,20 @@ func (r *Rules) spend(budget Reason, scope string, cost int64, limit int, window
 	return s
 }
 
-// cpu is a spend of CPU time, in milliseconds. No request is taken to need
-// more than there is: it would never be sent.
-func (r *Rules) cpu(scope string, cost, limit time.Duration) Spend {
+// cpuSpend returns a spend of CPU time. The cost is at most the limit, because
+// a more expensive request could never be sent.
+func (r *Rules) cpuSpend(scope string, cost, limit time.Duration) Spend {
 	s := r.spend(CPU, scope, 0, int(limit/time.Millisecond), r.CPU.Window)
 	s.Cost = min(r.Milliseconds(cost), s.Limit)
 	return s
 }
 
-// Milliseconds is the CPU time that a response time counts for, rounded up.
+// Milliseconds converts a response time to charged CPU time, rounded up.
 func (r *Rules) Milliseconds(elapsed time.Duration) int64 {
 	return int64(math.Ceil(float64(elapsed) * r.CPU.Factor / float64(time.Millisecond)))
 }
 
-// Usable is what headroom leaves of a limit.
+// Usable returns the part of a limit that the headroom leaves.
 func (r *Rules) Usable(limit int64) int64 {
 	return limit - int64(math.Ceil(float64(limit)*r.Headroom))
 }

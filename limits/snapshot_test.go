@@ -98,10 +98,10 @@ func TestWhatIsInFlightIsChargedWhenTheLedgerIsSaved(t *testing.T) {
 func TestBadSnapshotsAreRefused(t *testing.T) {
 	m := NewMemory(Rules{Limits: policy.DefaultLimits()})
 	for text, want := range map[string]string{
-		"":              "cannot be read",
-		"{":             "cannot be read",
-		`{"version":7}`: "of version 7",
-		`{"version":1,"taken":"2999-01-01T00:00:00Z"}`: "in the future",
+		"":              "read saved ledger: ",
+		"{":             "read saved ledger: ",
+		`{"Version":7}`: "version 7 is not supported",
+		`{"Version":2,"Taken":"2999-01-01T00:00:00Z"}`: "in the future",
 	} {
 		if err := m.Load(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) || !m.cold {
 			t.Errorf("%s: %v", text, err)
@@ -127,9 +127,10 @@ func TestColdStart(t *testing.T) {
 					time.Sleep(time.Duration(i) * 15 * time.Second)
 					a := newAccount("a", policy.User)
 					s := Spend{Budget: Points, Scope: "op", Limit: 900, Cost: 1, Window: time.Minute}
-					log := a.log(&s, m)
-					log.roll(m.now())
-					if got := 900 - log.total; got != want {
+					log := a.log(&s)
+					m.fill(log, &s)
+					log.expire(m.now())
+					if got := 900 - log.Total; got != want {
 						t.Errorf("after %d s: %d points, want %d", 15*i, got, want)
 					}
 				})

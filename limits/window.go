@@ -10,236 +10,229 @@ import (
 
 const (
 	second = int64(time.Second / time.Microsecond)
-	// margin is waited beyond what is told in whole seconds, a reset or a
-	// retry-after: nobody knows how it was rounded.
+	// margin is added to every time that the upstream reports in whole seconds,
+	// because its rounding is unknown.
 	margin = second
-	// resetJitter is how far two statements of one reset may lie apart. Until
-	// sureAfter statements have been heard of a window, all of them may have
-	// been early ones: then it is waited for instead.
+	// resetJitter is the largest difference between two reports of the same reset.
+	// It is added to a reset with fewer than sureAfter reports, because all of
+	// them may be too early.
 	resetJitter = 2 * second
 	sureAfter   = 10
-	// slowStart is how many requests are let go before the first answer of a
-	// window has told what is left of it; then one in every tryEvery, because
-	// those may be lost.
-	slowStart = 3
-	tryEvery  = second
-	// reserveParts is the part of a window, one in so many, that batch claims
-	// leave to others; it shrinks to nothing towards the window's end.
+	// slowStartBurst is how many requests may be sent before the first report of a
+	// window. After them one request per slowStartEvery may be sent, because the
+	// others may be lost.
+	slowStartBurst = 3
+	slowStartEvery = second
+	// Batch claims leave one part in reserveParts of a window to other claims. The
+	// reserve shrinks to nothing towards the end of the window.
 	reserveParts = 20
-	// longest bounds how far away a reset can be.
-	longest = 24 * 3600 * second
+	// longestReset bounds how far in the future a reset can be.
+	longestReset = 24 * 3600 * second
 )
 
-// window is the ledger of one resource: not a count of ours, but what the
-// upstream has told of its fixed window, and what it may have counted since
-// (design section 5.2, row one; limits.md section 5.2).
+// window is the budget of one resource. The upstream counts in a fixed window,
+// and reports limit, use and reset in rate headers.
 //
-// Invariant: used + inFlight + ghosts is an upper bound of the upstream's count
-// while nobody else uses the account, because every answered request of ours
-// reported a count that includes it.
+// Invariant: reported use + inUse + unconfirmed is an upper bound of the
+// upstream's count while no other program uses the account. Every response
+// reports a count that includes its own request.
 type window struct {
-	resource string
-	length   int64
-	// told is what is known of the window that is open. Where regions of the
-	// upstream count apart, their windows alternate: the two newest are kept,
-	// and both must allow.
-	told []fact
-	// over is the newest reset that has passed: what is told of that window or
-	// an older one says nothing any more.
-	over int64
-	// limit is what was told last, of whichever window; documented before.
-	limit int64
-	// answered is set once an answer has told of the window that is open, or
-	// silent answers have told nothing.
-	answered bool
-	silent   int64
-	// tries were let go since the window opened unanswered, the last at tried.
-	tries, tried int64
-	inFlight     int64
-	// ghosts are requests that may have been counted without telling.
-	ghosts spendLog
+	Resource string
+	Length   int64
+	// Limit is the latest reported limit, or the documented one.
+	Limit int64
+	// Reports describe the open window. Regions of the upstream may count
+	// separately; then their reports alternate. The two newest are kept, and both
+	// must admit a request.
+	Reports []report
+	// LastReset is the newest reset that has passed. Reports of that window or of
+	// an older one are ignored.
+	LastReset int64
+	// Confirmed ends the slow start. It is set by the first report of the open
+	// window, or by slowStartBurst responses without rate headers.
+	Confirmed bool
+	// Unconfirmed contains requests that the upstream may have counted without
+	// reporting.
+	Unconfirmed slidingLog
+
+	withoutHeaders int64 // responses since the window opened
+	slowStarted    int64 // requests sent during the slow start
+	lastSlowStart  int64 // time of the last of them
+	inUse          int64 // requests of permits in use
 }
 
-// fact is what was told of one window of the upstream's. It does not depend on
-// the order in which it was told.
-type fact struct {
-	reset       int64 // on the upstream's clock; names the window
-	late, early int64 // how far our clock may be ahead of it, at most and at least
-	limit, used int64
-	heard       int64 // how many answers have told of it
+// report combines what responses reported about one window of the upstream. It
+// does not depend on their order.
+type report struct {
+	Reset int64 // on the upstream's clock; identifies the window
+	// MaxOffset and MinOffset bound how far the local clock is ahead of the
+	// upstream's.
+	MaxOffset, MinOffset int64
+	Limit, Used          int64
+	Responses            int64 // zero if no response reported the window
 }
 
-// end is when the window is over for certain, rounding apart.
-func (f fact) end() int64 { return f.reset + f.late }
+// end returns the time when the window is over, without a margin for rounding.
+func (p report) end() int64 { return p.Reset + p.MaxOffset }
 
-// reopens is when requests may be sent again.
-func (f fact) reopens() int64 {
-	if f.heard < sureAfter {
-		return f.end() + resetJitter
+// reopens returns the time when requests may be sent again.
+func (p report) reopens() int64 {
+	if p.Responses < sureAfter {
+		return p.end() + resetJitter
 	}
-	return f.end() + margin
+	return p.end() + margin
 }
 
 func newWindow(resource string, documented policy.Window) *window {
 	length := documented.Window.Microseconds()
-	w := &window{resource: resource, limit: int64(documented.Max), length: length}
-	w.ghosts = spendLog{window: length + resetJitter, merge: length / mergeParts}
-	return w
-}
-
-// roll forgets what has ended. A ghost that went before the window can have
-// ended was counted in it.
-func (w *window) roll(now int64) {
-	w.ghosts.roll(now)
-	kept := w.told[:0]
-	for _, f := range w.told {
-		if f.reopens() > now {
-			kept = append(kept, f)
-			continue
-		}
-		if f.heard > 0 { // else it was made up, and by another clock
-			w.over = max(w.over, f.reset)
-		}
-		w.answered, w.silent, w.tries = false, 0, 0
-		w.ghosts.forget(f.reset + f.early)
+	return &window{
+		Resource: resource, Length: length, Limit: int64(documented.Max),
+		Unconfirmed: slidingLog{Window: length + resetJitter, Merge: length / mergeParts},
 	}
-	w.told = kept
 }
 
-// admits reports whether one more request fits. If not, until is when to ask
-// again; zero when an answer in flight may make room.
+// expire removes the reports of windows that are over, and the unconfirmed
+// requests that were counted in them.
+func (w *window) expire(now int64) {
+	w.Unconfirmed.expire(now)
+	w.Reports = slices.DeleteFunc(w.Reports, func(p report) bool {
+		if p.reopens() > now {
+			return false
+		}
+		if p.Responses > 0 { // a reset by the local clock says nothing about the upstream's
+			w.LastReset = max(w.LastReset, p.Reset)
+		}
+		w.Confirmed, w.withoutHeaders, w.slowStarted = false, 0, 0
+		w.Unconfirmed.removeUntil(p.Reset + p.MinOffset)
+		return true
+	})
+}
+
+// admits reports whether one more request fits. If not, until is when to try
+// again. It is zero if the response of a permit in use may allow the request.
 func (w *window) admits(now int64, r *Rules, batch bool) (ok bool, until int64) {
-	w.roll(now)
-	waits := !w.answered && w.tries >= slowStart && now-w.tried < tryEvery
-	for _, f := range w.told {
-		ok, back := w.fits(f, now, r, batch)
-		if !ok && back == 0 {
-			waits = true
-		}
-		until = max(until, back)
+	w.expire(now)
+	ok = w.Confirmed || w.slowStarted < slowStartBurst || now-w.lastSlowStart >= slowStartEvery
+	for _, p := range w.Reports {
+		fits, at := w.fits(p, now, r, batch)
+		ok, until = ok && fits, max(until, at)
 	}
-	if len(w.told) == 0 {
-		limit := r.Usable(w.limit)
-		if batch {
-			limit -= limit / reserveParts
-		}
-		switch {
-		case w.ghosts.total >= limit:
-			until = now + w.length
-			if limit > 0 {
-				until = w.ghosts.returns(w.ghosts.total + 1 - limit)
-			}
-		case w.ghosts.total+w.inFlight >= limit:
-			waits = true
-		}
+	if len(w.Reports) > 0 {
+		return ok, until
 	}
-	return until == 0 && !waits, until
-}
-
-// try notes a request that is let go.
-func (w *window) try(now int64) {
-	if !w.answered {
-		w.tries, w.tried = w.tries+1, now
+	limit := r.Usable(w.Limit)
+	if batch {
+		limit -= limit / reserveParts
 	}
-}
-
-// fits is admits for one of the upstream's windows.
-func (w *window) fits(f fact, now int64, r *Rules, batch bool) (ok bool, until int64) {
-	limit := r.Usable(f.limit)
-	spent := f.used + w.ghosts.total
-	switch {
-	case f.used >= limit:
-		return false, f.reopens()
+	switch spent := w.Unconfirmed.Total; {
+	case spent >= limit && limit <= 0:
+		return false, now + w.Length
 	case spent >= limit:
-		return false, min(f.reopens(), w.ghosts.returns(spent+1-limit))
-	case spent+w.inFlight >= limit:
+		return false, w.Unconfirmed.freeAt(spent + 1 - limit)
+	default:
+		return ok && spent+w.inUse < limit, 0
+	}
+}
+
+// fits reports whether one more request fits into a reported window.
+func (w *window) fits(p report, now int64, r *Rules, batch bool) (ok bool, until int64) {
+	limit := r.Usable(p.Limit)
+	spent := p.Used + w.Unconfirmed.Total
+	switch {
+	case p.Used >= limit:
+		return false, p.reopens()
+	case spent >= limit:
+		return false, min(p.reopens(), w.Unconfirmed.freeAt(spent+1-limit))
+	case spent+w.inUse >= limit:
 		return false, 0
 	}
 	if !batch {
 		return true, 0
 	}
-	parts := reserveParts * w.length
-	free := limit - spent - w.inFlight // with the request itself
-	if max(0, f.end()-now)*limit/parts < free {
+	parts := reserveParts * w.Length
+	free := limit - spent - w.inUse // including this request
+	if max(0, p.end()-now)*limit/parts < free {
 		return true, 0
 	}
-	return false, f.end() - (free*parts-1)/limit
+	return false, p.end() - (free*parts-1)/limit
 }
 
-// learn takes in what an answer to a request sent at sent has told, at now.
-// Answers may come in any order: within one window only the highest count
-// matters, and a window that is over stays over.
+// granted counts a request of the slow start.
+func (w *window) granted(now int64) {
+	if !w.Confirmed {
+		w.slowStarted, w.lastSlowStart = w.slowStarted+1, now
+	}
+}
+
+// learn adds the rate headers of a response that arrived now, to a request that
+// was granted at sent (zero if unknown). Responses may arrive in any order: the
+// highest use of a window counts, and a window that is over stays over.
 func (w *window) learn(r Rate, sent, now int64) {
-	w.roll(now)
-	f := fact{reset: r.Reset.UnixMicro(), limit: int64(r.Limit), used: int64(r.Used), heard: 1}
+	w.expire(now)
+	p := report{Reset: r.Reset.UnixMicro(), Limit: int64(r.Limit), Used: int64(r.Used), Responses: 1}
 	switch {
 	case !r.Date.IsZero():
-		// The answer was made within the second of Date, between sending and now.
+		// The response was made within the second of Date, between sent and now.
 		date := r.Date.UnixMicro()
-		f.late, f.early = now-date, sent-date-second
-	case f.reset+w.length <= now:
-		f.late = now + w.length - f.reset // told by a clock that is wrong
+		p.MaxOffset, p.MinOffset = now-date, sent-date-second
+	case p.Reset+w.Length <= now: // the upstream's clock is wrong
+		p.MaxOffset = now + w.Length - p.Reset
 	}
-	f.late = min(f.late, now+longest-f.reset)
-	if w.over != 0 && f.reset <= w.over+resetJitter || f.reopens() <= now {
+	p.MaxOffset = min(p.MaxOffset, now+longestReset-p.Reset)
+	if w.LastReset != 0 && p.Reset <= w.LastReset+resetJitter || p.reopens() <= now {
 		return
 	}
-	w.answered, w.limit = true, f.limit
-	// A request sent after a ghost had gone reports a count that includes it.
-	w.ghosts.forget(sent - 1)
-	for i := range w.told {
-		if old := &w.told[i]; abs(old.reset-f.reset) <= resetJitter {
-			old.reset, old.used, old.limit = max(old.reset, f.reset), max(old.used, f.used), f.limit
-			old.late, old.early = min(old.late, f.late), max(old.early, f.early)
-			old.heard++
+	w.Confirmed, w.Limit = true, p.Limit
+	// The count includes every unconfirmed request that ended before this one was sent.
+	w.Unconfirmed.removeUntil(sent - 1)
+	for i := range w.Reports {
+		if old := &w.Reports[i]; max(old.Reset-p.Reset, p.Reset-old.Reset) <= resetJitter {
+			old.Reset, old.Used, old.Limit = max(old.Reset, p.Reset), max(old.Used, p.Used), p.Limit
+			old.MaxOffset, old.MinOffset = min(old.MaxOffset, p.MaxOffset), max(old.MinOffset, p.MinOffset)
+			old.Responses++
 			return
 		}
 	}
-	w.told = append(w.told, f)
-	slices.SortFunc(w.told, func(a, b fact) int { return cmp.Compare(a.reset, b.reset) })
-	if len(w.told) > 2 {
-		w.told = append(w.told[:0], w.told[1:]...)
-	}
+	w.Reports = append(w.Reports, p)
+	slices.SortFunc(w.Reports, func(a, b report) int { return cmp.Compare(a.Reset, b.Reset) })
+	w.Reports = w.Reports[max(0, len(w.Reports)-2):]
 }
 
-// hush takes in an answer that told nothing: whether it was counted nobody has
-// said. An upstream that goes on so does not tell at all.
-func (w *window) hush(now int64) {
-	w.roll(now)
-	if w.silent++; w.silent >= slowStart {
-		w.answered = true
-	}
-	w.ghosts.spend(now, 1)
+// learnNothing adds a response without rate headers. The upstream may have
+// counted its request.
+func (w *window) learnNothing(now int64) {
+	w.expire(now)
+	w.withoutHeaders++
+	w.Confirmed = w.Confirmed || w.withoutHeaders >= slowStartBurst
+	w.Unconfirmed.spend(now, 1)
 }
 
-// exhaust closes the window: the upstream has refused a request for it.
+// exhaust closes the window after a primary limit error.
 func (w *window) exhaust(now int64) {
-	w.roll(now)
-	w.answered = true
-	if len(w.told) == 0 {
-		w.told = append(w.told, fact{reset: now + w.length, limit: w.limit, used: w.limit})
+	w.expire(now)
+	w.Confirmed = true
+	if len(w.Reports) == 0 {
+		w.Reports = append(w.Reports, report{Reset: now + w.Length, Limit: w.Limit, Used: w.Limit})
 	}
-	for i := range w.told {
-		w.told[i].used = max(w.told[i].used, w.told[i].limit)
+	for i := range w.Reports {
+		w.Reports[i].Used = max(w.Reports[i].Used, w.Reports[i].Limit)
 	}
 }
 
-// back is when the windows that are used up return, zero if none is: what a
-// secondary limit error with remaining 0 asks to wait for.
-func (w *window) back(now int64) int64 {
-	w.roll(now)
-	var until int64
-	for _, f := range w.told {
-		if f.used >= f.limit {
-			until = max(until, f.reopens())
+// exhaustedUntil returns when the exhausted windows reopen, or zero if none is
+// exhausted.
+func (w *window) exhaustedUntil(now int64) (until int64) {
+	w.expire(now)
+	for _, p := range w.Reports {
+		if p.Used >= p.Limit {
+			until = max(until, p.reopens())
 		}
 	}
 	return until
 }
 
+// idle reports whether the window holds nothing that a new one would not.
 func (w *window) idle(now int64) bool {
-	w.roll(now)
-	return w.inFlight == 0 && len(w.told) == 0 && w.ghosts.total == 0
+	w.expire(now)
+	return w.inUse == 0 && len(w.Reports) == 0 && w.Unconfirmed.Total == 0
 }
-
-func abs(n int64) int64 { return max(n, -n) }

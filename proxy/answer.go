@@ -52,9 +52,9 @@ func (g *Gateway) recall(ex *exchange) *cache.Entry {
 		ex.stale, ex.record.Cache = e, "weir; fwd=request"
 	case e.Fresh(now):
 		return e
-	case !e.NeverStale(ex.rule) && e.Pleases(now, ex.cacheControl):
+	case !e.NeverStale(ex.rule) && e.AllowedByMaxStale(now, ex.cacheControl):
 		return e
-	case !e.NeverStale(ex.rule) && e.WhileRevalidated(now) && g.refresh(ex):
+	case !e.NeverStale(ex.rule) && e.UsableWhileRevalidating(now) && g.refresh(ex):
 		return e
 	default:
 		ex.stale, ex.record.Cache = e, "weir; fwd=stale"
@@ -163,7 +163,7 @@ func (g *Gateway) ask(ex *exchange, out *http.Request) (*http.Response, error) {
 			return again, err
 		}
 	}
-	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: time.Now()}
+	a := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: time.Now()}
 	ex.record.Cache += "; fwd-status=" + strconv.Itoa(resp.StatusCode)
 	switch {
 	case ex.computed() && resp.StatusCode == http.StatusAccepted:
@@ -173,7 +173,7 @@ func (g *Gateway) ask(ex *exchange, out *http.Request) (*http.Response, error) {
 	case ex.cacheable && ex.method == http.MethodGet:
 		return g.keep(ex, resp, out.Header, a, since)
 	case ex.ends(resp):
-		g.Cache.Forget(ex.in.Context(), ex.key)
+		g.Cache.Delete(ex.in.Context(), ex.key)
 	case !ex.match.Operation.Safe() && resp.StatusCode < 400:
 		g.Cache.Purge(ex.in.Context(), append(g.invalidated(ex.match), g.elsewhereInvalidated(ex, resp.Header)...)...)
 	}
@@ -185,7 +185,7 @@ func (g *Gateway) ask(ex *exchange, out *http.Request) (*http.Response, error) {
 func (ex *exchange) standsIn(resp *http.Response) string {
 	switch {
 	case ex.fallback == nil:
-	case isError(resp.StatusCode) && ex.fallback.InsteadOfError(time.Now(), ex.cacheControl):
+	case isError(resp.StatusCode) && ex.fallback.UsableOnError(time.Now(), ex.cacheControl):
 		return "stale-if-error"
 	case ex.limited != limits.NotLimited && !ex.hasAlternative:
 		return string(ex.limitReason())
@@ -210,7 +210,7 @@ func (g *Gateway) notModified(ex *exchange, out *http.Request, resp *http.Respon
 		return g.askAgain(ex, out, resp)
 	}
 	discard(resp.Body)
-	a := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: time.Now()}
+	a := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: time.Now()}
 	if o.etag == "" && a.Header.Get("Etag") != "" {
 		a.Header = http.Header{"Date": a.Header["Date"], "Age": a.Header["Age"]}
 	}
@@ -283,26 +283,26 @@ func (ex *exchange) useFallback(why string) *http.Response {
 
 // revalidated merges a 304 into the entry that it says is the answer (RFC 9111
 // section 4.3.4) and answers from it.
-func (g *Gateway) revalidated(ex *exchange, o offer, a cache.Answer, since cache.Generation) *http.Response {
+func (g *Gateway) revalidated(ex *exchange, o offer, a cache.Response, since cache.Generation) *http.Response {
 	now, e := a.Answered, o.entry
 	if o.from == foreign {
-		e = e.Foreign(cmp.Or(a.Header.Get("Etag"), o.etag), g.Dialect.Describe)
+		e = e.ForCaller(cmp.Or(a.Header.Get("Etag"), o.etag), g.Dialect.Describe)
 	}
 	a = g.ofAll(ex, a)
 	renewed := e.Renewed(a)
-	lifetime, ok := cache.Keep(renewed, ex.cacheControl, ex.rule)
+	lifetime, ok := cache.Storable(renewed, ex.cacheControl, ex.rule)
 	vary, one := cache.VaryFields(renewed.Header, ex.header, g.covered)
 	if ok && one {
 		g.trustIn(ex).unkept.Store(0)
 		e = e.Validated(a, lifetime, since)
-		e.Vary, e.About = vary, g.about(ex)
+		e.Vary, e.BaseKey = vary, g.about(ex)
 		e.Tag(ex.tags()...)
-		ex.call.sharesIt(g.Cache.Keep(ex.in.Context(), ex.key, e))
+		ex.call.sharesIt(g.Cache.Put(ex.in.Context(), ex.key, e))
 		ex.noteStored(e, now)
 		g.land(ex, ex.landingOf(e), nil)
 	} else {
 		e = e.Validated(a, 0, since)
-		g.Cache.Forget(ex.in.Context(), ex.key)
+		g.Cache.Delete(ex.in.Context(), ex.key)
 		g.land(ex, alone, nil)
 	}
 	return entryResponse(ex, e, now)
@@ -311,12 +311,12 @@ func (g *Gateway) revalidated(ex *exchange, o offer, a cache.Answer, since cache
 // keep stores the answer once its body has gone by, complete. Of one that is kept
 // trailers are not passed on: they come while another reads the body, and a hit has
 // none either. A small one that breaks off is no answer.
-func (g *Gateway) keep(ex *exchange, resp *http.Response, sent http.Header, a cache.Answer, since cache.Generation) (*http.Response, error) {
-	lifetime, ok := cache.Keep(a, ex.cacheControl, ex.rule)
+func (g *Gateway) keep(ex *exchange, resp *http.Response, sent http.Header, a cache.Response, since cache.Generation) (*http.Response, error) {
+	lifetime, ok := cache.Storable(a, ex.cacheControl, ex.rule)
 	vary, one := cache.VaryFields(a.Header, ex.header, g.covered)
 	if !ok || !one || resp.ContentLength > maxEntry || !delimited(resp) {
 		if ex.stale != nil && ex.replaces(resp.StatusCode) {
-			g.Cache.Forget(ex.in.Context(), ex.key)
+			g.Cache.Delete(ex.in.Context(), ex.key)
 		}
 		if u := &g.trustIn(ex).unkept; resp.StatusCode == http.StatusOK && u.Load() < unkeepable {
 			u.Add(1)
@@ -328,7 +328,7 @@ func (g *Gateway) keep(ex *exchange, resp *http.Response, sent http.Header, a ca
 	own := *resp
 	own.Trailer = nil
 	e := cache.NewEntry(g.ofAll(ex, a), nil, lifetime) // now: the header is the client's from here on
-	e.Vary, e.Since, e.About = vary, since, g.about(ex)
+	e.Vary, e.Since, e.BaseKey = vary, since, g.about(ex)
 	e.Tag(ex.tags()...)
 	if ex.landingOf(e) == alone {
 		g.land(ex, alone, nil)
@@ -354,7 +354,7 @@ func (g *Gateway) keep(ex *exchange, resp *http.Response, sent http.Header, a ca
 		}
 		e.Body = body
 		g.compare(ex, sent, e)
-		ex.call.sharesIt(g.Cache.Keep(ex.in.Context(), ex.key, e))
+		ex.call.sharesIt(g.Cache.Put(ex.in.Context(), ex.key, e))
 		g.land(ex, kept, nil)
 	})
 	if err != nil {
@@ -366,9 +366,9 @@ func (g *Gateway) keep(ex *exchange, resp *http.Response, sent http.Header, a ca
 
 // ofAll is an answer as it is kept: without what may speak of the caller who fetched
 // it, where all callers share it.
-func (g *Gateway) ofAll(ex *exchange, a cache.Answer) cache.Answer {
+func (g *Gateway) ofAll(ex *exchange, a cache.Response) cache.Response {
 	if ex.match.Operation.Cache.Class == policy.Shared {
-		return a.ForAll(g.Dialect.Describe)
+		return a.WithoutCaller(g.Dialect.Describe)
 	}
 	return a
 }

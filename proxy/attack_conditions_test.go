@@ -190,7 +190,7 @@ func TestAttack39WhatWasEvictedIsFetchedAgain(t *testing.T) {
 				time.Sleep(20 * time.Second)
 				go func() {
 					time.Sleep(time.Second + when)
-					w.gateway.Cache.Drop(t.Context(), "repo:acme/widgets")
+					w.gateway.Cache.PurgeHard(t.Context(), "repo:acme/widgets")
 				}()
 				time.Sleep(time.Second)
 				for range 2 {

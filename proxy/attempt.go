@@ -38,7 +38,7 @@ func (g *Gateway) attempt(ex *exchange, out *http.Request, prepare func() error)
 		}
 		prepare = nil
 		if tries && !ex.record.Background {
-			out = out.WithContext(ex.undrained())
+			out = out.WithContext(ex.untilDrained())
 		}
 		ex.sent = time.Now()
 		ex.call.goes()

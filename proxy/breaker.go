@@ -125,7 +125,7 @@ func (ex *exchange) isUpstreams(err error) bool {
 	switch {
 	case ex.reused && isBroken(err):
 		return false
-	case ex.body != nil && ex.body.fault.Load() != nil:
+	case ex.body.Err() != nil:
 		return false
 	case errors.Is(err, errStalled), isTimeout(err), errors.Is(err, errInterim), errors.Is(err, errClosedOn):
 		return true

@@ -278,7 +278,7 @@ func (w *world) replica(c *commons) *Gateway {
 	config.Cache, config.Background = cache.NewStore(memory, c), NewBackground()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	memory.Forgotten(c.at) // which purges there were it does not know
+	memory.PurgeUntil(c.at) // which purges there were it does not know
 	c.memories = append(c.memories, memory)
 	w.Cleanup(func() {
 		config.Background.Close()

@@ -17,6 +17,7 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/inbound"
 )
 
 // question is what is asked of the upstream. It is immutable once classify has
@@ -48,8 +49,8 @@ type exchange struct {
 	question
 	w            *recorder
 	in           *http.Request
-	body         *clientBody // of in; nil where it has none
-	taken        *takenBody  // what was read of it; nil before
+	body         *inbound.Body // of in; nil without a body
+	taken        *takenBody    // what was read of it; nil before
 	start        time.Time
 	waitingSince time.Time // when its client began to wait: it had nothing more to send
 	prefix       string    // by which the client came: "" or "/api/v3"
@@ -168,7 +169,7 @@ func (g *Gateway) keyed(ex *exchange) {
 		ex.rule.TTL = op.Cache.TTL
 	}
 	if op.Cache.Class == policy.Statistics {
-		ex.rule.Otherwise = statisticsKept
+		ex.rule.DefaultLifetime = statisticsKept
 	}
 	if ex.cacheable {
 		// One representation for everyone: the key need not know Accept-Encoding.

@@ -20,7 +20,7 @@ const (
 // askForAll asks the question, unless another replica does.
 func (g *Gateway) askForAll(ex *exchange, f *flight, out *http.Request) (*http.Response, error) {
 	var s stage
-	resp, how, err := g.elsewhere(out.Context(), ex, f, func(c *cache.Claim) {
+	resp, how, err := g.elsewhere(out.Context(), ex, f, func(c *cache.FetchLease) {
 		s = g.enter(ex, out.Context(), stageFlight)
 		s.linkTo(spanContextOf(c.Trace))
 	})
@@ -41,13 +41,13 @@ func (g *Gateway) askForAll(ex *exchange, f *flight, out *http.Request) (*http.R
 // by it; nil when this one is to ask. It waits for one other at most. Where nobody
 // can tell, or what the other fetches is not for this client, this one asks. begin is
 // called when it begins to wait.
-func (g *Gateway) elsewhere(ctx context.Context, ex *exchange, f *flight, begin func(*cache.Claim)) (*http.Response, landing, error) {
+func (g *Gateway) elsewhere(ctx context.Context, ex *exchange, f *flight, begin func(*cache.FetchLease)) (*http.Response, landing, error) {
 	if ex.cacheControl.Has("no-cache") || ex.stale != nil && ex.stale.Lifetime == 0 || g.isUnkept(ex) {
 		return nil, 0, nil // only an answer to itself helps it
 	}
 	owner, waitsFor := rand.Text(), ""
 	for pause := lookFirst; ; pause = min(2*pause, lookMost) {
-		mine, other := g.Cache.Claim(ctx, f.key, f.claim(owner))
+		mine, other := g.Cache.AcquireFetch(ctx, f.key, f.claim(owner))
 		if mine {
 			g.Background.run(func() { g.keepClaim(ctx, f, owner) })
 		}
@@ -86,26 +86,26 @@ func (g *Gateway) keepClaim(ctx context.Context, f *flight, owner string) {
 	for {
 		select {
 		case <-f.done:
-			g.Cache.Unclaim(ctx, f.key, owner, f.landing == alone || f.landing == failed || f.landing == kept && !f.shared)
+			g.Cache.ReleaseFetch(ctx, f.key, owner, f.landing == alone || f.landing == failed || f.landing == kept && !f.shared)
 			return
 		case <-tick.C:
-			_, _ = g.Cache.Claim(ctx, f.key, f.claim(owner)) // had it ended, another may have it now
+			_, _ = g.Cache.AcquireFetch(ctx, f.key, f.claim(owner)) // had it ended, another may have it now
 		case <-g.Background.ctx.Done():
-			g.Cache.Unclaim(ctx, f.key, owner, false)
+			g.Cache.ReleaseFetch(ctx, f.key, owner, false)
 			return
 		}
 	}
 }
 
 // claim is what others are told of the flight.
-func (f *flight) claim(owner string) cache.Claim {
+func (f *flight) claim(owner string) cache.FetchLease {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return cache.Claim{Owner: owner, Since: f.since, Sent: !f.isPaused(), Pending: f.pending.answer, Next: f.pending.next, Trace: traceparent(f.leader)}
+	return cache.FetchLease{Owner: owner, Since: f.since, Sent: !f.isPaused(), Pending: f.pending.answer, Next: f.pending.next, Trace: traceparent(f.leader)}
 }
 
 // follows lets those who wait for the flight know how far another replica is.
-func (f *flight) follows(c *cache.Claim) {
+func (f *flight) follows(c *cache.FetchLease) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if c.Pending != nil {

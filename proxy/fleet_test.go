@@ -20,7 +20,7 @@ type commons struct {
 	mu       sync.Mutex
 	entries  map[cache.Key][]*cache.Entry
 	holders  map[cache.Key][]cache.Key
-	claims   map[cache.Key]cache.Claim
+	claims   map[cache.Key]cache.FetchLease
 	until    map[cache.Key]time.Time // ends of the claims
 	memories []*cache.Memory
 	at       cache.Generation
@@ -49,19 +49,19 @@ func (c *commons) Put(_ context.Context, key cache.Key, e *cache.Entry) (stored 
 	return false
 }
 
-func (c *commons) Forget(_ context.Context, key cache.Key) {
+func (c *commons) Delete(_ context.Context, key cache.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.entries, key)
 }
 
-func (c *commons) Note(_ context.Context, about, key cache.Key) {
+func (c *commons) AddCandidate(_ context.Context, about, key cache.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.holders[about] = append([]cache.Key{key}, c.holders[about]...)
 }
 
-func (c *commons) Holders(_ context.Context, about cache.Key) []cache.Key {
+func (c *commons) CandidateKeys(_ context.Context, about cache.Key) []cache.Key {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked++
@@ -76,11 +76,11 @@ func (c *commons) Purge(_ context.Context, p cache.Purge) {
 	defer c.mu.Unlock()
 	c.at += 1000
 	for _, m := range c.memories {
-		m.Learn(p, c.at)
+		m.ApplyPurge(p, c.at)
 	}
 }
 
-func (c *commons) Claim(_ context.Context, key cache.Key, claim cache.Claim) (mine bool, other *cache.Claim) {
+func (c *commons) AcquireFetch(_ context.Context, key cache.Key, claim cache.FetchLease) (mine bool, other *cache.FetchLease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.away {
@@ -94,7 +94,7 @@ func (c *commons) Claim(_ context.Context, key cache.Key, claim cache.Claim) (mi
 	return true, nil
 }
 
-func (c *commons) Unclaim(_ context.Context, key cache.Key, owner string, failed bool) {
+func (c *commons) ReleaseFetch(_ context.Context, key cache.Key, owner string, failed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.claims[key].Owner != owner {
@@ -102,14 +102,14 @@ func (c *commons) Unclaim(_ context.Context, key cache.Key, owner string, failed
 	}
 	delete(c.claims, key)
 	if failed {
-		c.claims[key], c.until[key] = cache.Claim{Owner: "-", Failed: true}, time.Now().Add(time.Second)
+		c.claims[key], c.until[key] = cache.FetchLease{Owner: "-", Failed: true}, time.Now().Add(time.Second)
 	}
 }
 
 // replicas are gateways like that of w, in front of the same upstream, that share a
 // tier.
 func (w *world) replicas(n int) ([]*Gateway, *commons) {
-	c := &commons{entries: map[cache.Key][]*cache.Entry{}, holders: map[cache.Key][]cache.Key{}, claims: map[cache.Key]cache.Claim{}, until: map[cache.Key]time.Time{}}
+	c := &commons{entries: map[cache.Key][]*cache.Entry{}, holders: map[cache.Key][]cache.Key{}, claims: map[cache.Key]cache.FetchLease{}, until: map[cache.Key]time.Time{}}
 	list := make([]*Gateway, n)
 	for i := range list {
 		list[i] = w.replica(c)
@@ -195,9 +195,9 @@ func TestAttack29AReplicaThatDiesIsReplaced(t *testing.T) {
 		asks(list[0], watchers)
 		k := <-key
 		synctest.Wait() // its own claim has ended
-		c.Forget(t.Context(), k)
+		c.Delete(t.Context(), k)
 		c.mu.Lock()
-		c.claims[k], c.until[k] = cache.Claim{Owner: "dead", Sent: true}, time.Now().Add(3*time.Second)
+		c.claims[k], c.until[k] = cache.FetchLease{Owner: "dead", Sent: true}, time.Now().Add(3*time.Second)
 		c.mu.Unlock()
 		began := time.Now()
 		w.want("the other asks", asks(list[1], watchers).Body.String(), "all")
@@ -343,7 +343,7 @@ func TestAWaiterIsNotHeldPastItsPatience(t *testing.T) {
 		if err := g.classify(ex); err != nil {
 			t.Fatal(err)
 		}
-		c.claims[ex.key], c.until[ex.key] = cache.Claim{Owner: "dead", Sent: true}, time.Now().Add(3*time.Second)
+		c.claims[ex.key], c.until[ex.key] = cache.FetchLease{Owner: "dead", Sent: true}, time.Now().Add(3*time.Second)
 		var clients sync.WaitGroup
 		clients.Go(func() { asks(g, contributors) })
 		synctest.Wait()

@@ -114,7 +114,7 @@ func (g *Gateway) join(ex *exchange) (f *flight, first bool) {
 // did not wait for one that is held up ask together, apart from it.
 func (g *Gateway) flightKey(ex *exchange) cache.Key {
 	parts := []string{string(ex.key[:])}
-	variants, _ := g.Cache.Nominees(ex.in.Context(), ex.key, cache.Key{})
+	variants, _ := g.Cache.Candidates(ex.in.Context(), ex.key, cache.Key{})
 	if i := slices.IndexFunc(variants, func(e *cache.Entry) bool { return len(e.Vary) > 0 }); i >= 0 {
 		for _, f := range variants[i].Vary {
 			parts = append(parts, f.Name, strings.Join(ex.header[f.Name], ", "))
@@ -419,7 +419,7 @@ func (g *Gateway) shared(ex *exchange, since time.Time) *http.Response {
 
 // landingOf is how a flight ends with an answer that is kept.
 func (ex *exchange) landingOf(e *cache.Entry) landing {
-	if e.ForOneRequest(ex.rule) {
+	if e.SingleUse(ex.rule) {
 		return alone
 	}
 	return kept

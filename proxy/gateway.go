@@ -23,6 +23,7 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/inbound"
 )
 
 // Config is what a gateway is made of. All fields are required unless they say
@@ -33,23 +34,18 @@ type Config struct {
 	// Timeout bounds the wait for response headers, and each pause within a
 	// body, in either direction.
 	Timeout time.Duration
-	// BodyTime bounds how long a client is waited for that sends a body, in all; 0 does
-	// not.
-	BodyTime  time.Duration
-	Catalogue *policy.Catalogue
-	Dialect   *policy.Dialect
+	// BodyTimeout bounds the total time to read a request body; 0 has no bound.
+	BodyTimeout time.Duration
+	Catalogue   *policy.Catalogue
+	Dialect     *policy.Dialect
 	// Identify says who sends a request and with which credential it goes on.
 	Identify func(*http.Request) (Identity, error)
-	// Inbound bounds how fast one address sends; it outlives a gateway. Nil
-	// lets everybody in.
-	Inbound *Inbound
-	// Crowd bounds how many requests wait; it outlives a gateway. Nil does not.
-	Crowd *Crowd
-	// Drain is how it ends; it outlives a gateway. Nil never does.
-	Drain *Drain
-	// Trusted are the proxies that are believed about who sends.
-	Trusted Trusted
-	Ledger  limits.Ledger
+	// RateLimiter, Shedder and Drain outlive the gateway. Nil values have no effect.
+	RateLimiter    *inbound.RateLimiter
+	Shedder        *inbound.Shedder
+	Drain          *inbound.Drain
+	TrustedProxies inbound.TrustedProxies
+	Ledger         limits.Ledger
 	// Limiter hands out the ledger's permits; it outlives a gateway.
 	Limiter *limits.Limiter
 	Cache   *cache.Store
@@ -209,8 +205,8 @@ func (g *Gateway) decide(ex *exchange) (hit *cache.Entry, err error) {
 // wait takes a request to where it waits: for the upstream, or for another one that asks
 // the same. One too many gets what is held, however old, where it may.
 func (g *Gateway) wait(ex *exchange) {
-	if ex.shed = g.Crowd.enter(ex.identity.Caller.Priority); ex.shed == nil {
-		defer g.Crowd.leave()
+	if ex.shed = g.shed(ex.identity.Caller.Priority); ex.shed == nil {
+		defer g.Shedder.Leave()
 		if err := g.takeIn(ex); err != nil {
 			g.refuse(ex, err)
 			return
@@ -254,7 +250,7 @@ func (g *Gateway) forward(ex *exchange) {
 		resp.Body = &passedBody{resp.Body, ex}
 		return nil
 	}
-	proxy.ErrorHandler = func(_ http.ResponseWriter, _ *http.Request, err error) { g.refuse(ex, ex.blame(err)) }
+	proxy.ErrorHandler = func(_ http.ResponseWriter, _ *http.Request, err error) { g.refuse(ex, ex.bodyFault(err)) }
 	bare := *ex.in // its fields are not what is sent, and need not be copied for that
 	bare.Header = nil
 	proxy.ServeHTTP(ex.w, &bare)
@@ -363,10 +359,9 @@ func (g *Gateway) begin(w http.ResponseWriter, r *http.Request) *exchange {
 
 // open makes an exchange.
 func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
-	answered := record(w, r, g.Timeout, g.Drain)
-	ex := &exchange{w: &answered, start: time.Now()}
+	ex := &exchange{w: newRecorder(w, r, g.Timeout, g.Drain), start: time.Now()}
 	ex.waitingSince = ex.start
-	ex.in, ex.body = patiently(w, r, g.Timeout, g.BodyTime)
+	ex.in, ex.body = inbound.LimitBody(w, r, g.Timeout, g.BodyTimeout)
 	ex.record = Record{ID: newRequestID(), Start: ex.start, Method: methodLabel(r.Method), Route: otherRoute}
 	ex.prefer = parsePrefer(r.Header["Prefer"])
 	return ex
@@ -377,7 +372,7 @@ func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
 // the client's connection passes on.
 func (g *Gateway) finish(ex *exchange) {
 	p := recover()
-	defer ex.body.end()
+	defer ex.body.Detach()
 	defer ex.taken.end()
 	broken, _ := p.(error)
 	if p != nil && !errors.Is(broken, http.ErrAbortHandler) {

@@ -13,7 +13,7 @@ import (
 // who must wait, is refused, or is told of the gateway's own state takes the whole one. (A
 // budget that a replica does not remember is read from Redis all the same, in its time.)
 func (g *Gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) (answered bool) {
-	if g.Drain.Begun() || !g.mayPass(r) {
+	if g.Drain.Begun() || !g.RateLimiter.HasToken(g.TrustedProxies.ClientAddress(r), time.Now()) {
 		return false
 	}
 	h, ok := g.hitting.Get().(*hitting)
@@ -22,7 +22,7 @@ func (g *Gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) (answered
 	}
 	defer g.hitting.Put(h)
 	clear(h.header)
-	h.recorder = record(w, r, g.Timeout, g.Drain)
+	h.recorder = *newRecorder(w, r, g.Timeout, g.Drain)
 	h.exchange = exchange{w: &h.recorder, start: time.Now(), in: r, question: question{header: h.header}}
 	ex := &h.exchange
 	ex.record.Method = methodLabel(r.Method)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/inbound"
 )
 
 // asked is a request as a front hands it over.
@@ -94,9 +95,9 @@ func TestWhatIsNotAnsweredAtOnceLeavesNoTrace(t *testing.T) {
 			_, _ = fmt.Fprint(w, "[]")
 		}, func(c *Config) {
 			c.Observe = func(*Record) { observed++ }
-			c.Inbound = &Inbound{}
-			c.Inbound.Configure(1, 21)
-			c.Drain = &Drain{}
+			c.RateLimiter = &inbound.RateLimiter{}
+			c.RateLimiter.Configure(1, 21)
+			c.Drain = &inbound.Drain{}
 			c.Identify = func(r *http.Request) (Identity, error) {
 				who, err := identifyByToken(r)
 				switch r.Header.Get("Authorization") {
@@ -227,8 +228,8 @@ func TestWhoSendsTooFastIsNotLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looked := 0
 		w := newWorld(t, func(http.ResponseWriter, *http.Request) {}, func(c *Config) {
-			c.Inbound = &Inbound{}
-			c.Inbound.Configure(1, 1)
+			c.RateLimiter = &inbound.RateLimiter{}
+			c.RateLimiter.Configure(1, 1)
 			c.Identify = func(r *http.Request) (Identity, error) {
 				looked++
 				return identifyByToken(r)
@@ -301,7 +302,7 @@ func TestWhatIsSentKeepsNoEntry(t *testing.T) {
 					t.Errorf("the cache's part in the answer to %q was %q, want %q", c.field, got, c.want)
 				}
 			}
-			if dropped := w.gateway.Cache.Memory.Drop(tag); dropped != 1 {
+			if dropped := w.gateway.Cache.Memory.PurgeHard(tag); dropped != 1 {
 				t.Errorf("%d entries were dropped, want 1", dropped)
 			}
 			if kept := int64(heap() - before); kept > size/2 {

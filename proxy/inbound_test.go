@@ -1,32 +1,35 @@
 package proxy
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"pgregory.net/rapid"
-
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/inbound"
 )
 
-// inbound lets each address of a world send so many requests a second, and so
-// many at once.
-func inbound(perSecond, burst int) option {
+// withRateLimit limits the request rate of each client address.
+func withRateLimit(perSecond, burst int) option {
 	return func(c *Config) {
-		c.Inbound = &Inbound{}
-		c.Inbound.Configure(perSecond, burst)
+		c.RateLimiter = &inbound.RateLimiter{}
+		c.RateLimiter.Configure(perSecond, burst)
 	}
 }
 
-// from asks the gateway from an address; fields are "Name: value".
+// from sends a request from a client address; fields are "Name: value".
 func (w *world) from(remote, method, target string, fields ...string) got {
 	w.Helper()
 	r := httptest.NewRequest(method, target, nil)
@@ -40,8 +43,8 @@ func (w *world) from(remote, method, target string, fields ...string) got {
 	return got{recorder.Result(), recorder.Body.String(), nil}
 }
 
-// lets wants the status of one request after the other from an address.
-func (w *world) lets(remote string, statuses ...int) {
+// wantStatuses sends one request per status from an address and compares the statuses.
+func (w *world) wantStatuses(remote string, statuses ...int) {
 	w.Helper()
 	for i, want := range statuses {
 		if r := w.from(remote, "GET", "/user"); r.StatusCode != want {
@@ -50,39 +53,39 @@ func (w *world) lets(remote string, statuses ...int) {
 	}
 }
 
-func TestAnAddressSendsItsBurstAndThenAtItsRate(t *testing.T) {
+func TestRateLimitPerAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing, inbound(2, 3))
-		w.lets("192.0.2.1:1000", 200, 200, 200, 429, 429)
-		w.lets("192.0.2.2:1000", 200) // another's haste is not its own
-		time.Sleep(time.Second)       // as Retry-After said
-		w.lets("192.0.2.1:1000", 200, 200, 429)
+		w := newWorld(t, nothing, withRateLimit(2, 3))
+		w.wantStatuses("192.0.2.1:1000", 200, 200, 200, 429, 429)
+		w.wantStatuses("192.0.2.2:1000", 200)
+		time.Sleep(time.Second) // the value of Retry-After
+		w.wantStatuses("192.0.2.1:1000", 200, 200, 429)
 		time.Sleep(500 * time.Millisecond)
-		w.lets("192.0.2.1:1000", 200, 429)
+		w.wantStatuses("192.0.2.1:1000", 200, 429)
 		time.Sleep(time.Hour)
-		w.lets("192.0.2.1:1000", 200, 200, 200, 429)
+		w.wantStatuses("192.0.2.1:1000", 200, 200, 200, 429)
 	})
 }
 
-func TestOffLetsEverybodyIn(t *testing.T) {
+func TestRateLimitDisabled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, off := range []option{inbound(0, 0), func(*Config) {}} {
+		for _, off := range []option{withRateLimit(0, 0), func(*Config) {}} {
 			w := newWorld(t, nothing, off)
 			for range 50 {
-				w.lets("192.0.2.1:1000", 200)
+				w.wantStatuses("192.0.2.1:1000", 200)
 			}
 		}
 	})
 }
 
-func TestRefusalOfAnAddress(t *testing.T) {
+func TestRateLimitRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		identified := 0
-		w := newWorld(t, nothing, inbound(1, 1), func(c *Config) {
-			c.RefusalStatus = http.StatusForbidden // is about the upstream's limits
+		w := newWorld(t, nothing, withRateLimit(1, 1), func(c *Config) {
+			c.RefusalStatus = http.StatusForbidden // applies to limits of the upstream only
 			c.Identify = func(r *http.Request) (Identity, error) { identified++; return identifyByToken(r) }
 		})
-		w.lets("192.0.2.1:1000", 200)
+		w.wantStatuses("192.0.2.1:1000", 200)
 		r := w.from("192.0.2.1:1001", "GET", "/user", "Authorization: Bearer a")
 		w.refused(r, 429, "Too Many Requests: this address sends faster than the gateway lets one address send")
 		w.want("Retry-After", r.Header.Get("Retry-After"), "1")
@@ -90,49 +93,47 @@ func TestRefusalOfAnAddress(t *testing.T) {
 		w.want("Cache-Control", r.Header.Get("Cache-Control"), "no-store")
 		for name := range r.Header {
 			if strings.HasPrefix(name, "X-Ratelimit-") {
-				t.Errorf("%s tells of a budget that has nothing to do with it", name)
+				t.Errorf("the refusal has the field %s of an unrelated budget", name)
 			}
 		}
 		if limits.ClassifyLimit(r.StatusCode, r.Header, []byte(r.body)) == limits.PrimaryLimit {
-			t.Error("a client would take it for the API's primary limit and wait for its reset")
+			t.Error("clients classify the refusal as a primary limit and wait for its reset")
 		}
-		w.want("identified", identified, 1)
-		w.want("upstream saw", w.upstreamSaw(), 1)
+		w.want("identified requests", identified, 1)
+		w.want("requests upstream", w.upstreamSaw(), 1)
 		last := w.gateway.Recent()[0]
-		w.want("the operator learns who", last.Error, "limits.inbound: 192.0.2.1 sends too fast")
-		w.want("in the access line", last.Status, 429)
+		w.want("error of the record", last.Error, "limits.inbound: request rate of 192.0.2.1 exceeded")
+		w.want("status of the record", last.Status, 429)
 	})
 }
 
-func TestNothingIsCheaperThanTheAddress(t *testing.T) {
+func TestRateLimitIsTheFirstCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing, inbound(1, 3))
-		// What is refused for another reason counts, and is refused for this
-		// one first.
+		w := newWorld(t, nothing, withRateLimit(1, 3))
 		for _, target := range []string{"/_weir/none", "/repos//widgets", "/user?q=" + strings.Repeat("a", maxTarget)} {
 			if r := w.from("192.0.2.1:1000", "GET", target); r.StatusCode == 429 {
-				t.Errorf("%.20s: %d", target, r.StatusCode)
+				t.Errorf("%.20s within the burst: got %d, want another refusal", target, r.StatusCode)
 			}
 		}
 		for _, method := range []string{"GET", "HEAD", "TRACE", "POST"} {
 			r := w.from("192.0.2.1:1000", method, "/_weir/none")
-			w.want(method, r.StatusCode, 429)
+			w.want(method+" above the burst", r.StatusCode, 429)
 			if method == "HEAD" {
-				w.want("HEAD has no body", r.body, "")
+				w.want("body of HEAD", r.body, "")
 			}
 		}
 	})
 }
 
-// TestAttack14ForwardedFieldsChangeNoAddress: neither can a client be many by
-// what it writes, nor can it spend what another may send.
-func TestAttack14ForwardedFieldsChangeNoAddress(t *testing.T) {
+// TestForwardedFieldsOfClientsAreIgnored covers attack 14 of docs/attacks.md: a client can
+// neither evade its own limit nor use the tokens of another address.
+func TestForwardedFieldsOfClientsAreIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		names := []string{
 			"X-Forwarded-For", "X_forwarded_for", "Forwarded", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "True-Client-Ip",
 			"Cf-Connecting-Ip", "X-Original-Forwarded-For", "X-Remote-Addr", "Remote-Addr", "Via",
 		}
-		w := newWorld(t, nothing, inbound(1, len(names)))
+		w := newWorld(t, nothing, withRateLimit(1, len(names)))
 		value := func(name, ip string) string {
 			if name == "Forwarded" {
 				return "for=" + ip
@@ -147,243 +148,260 @@ func TestAttack14ForwardedFieldsChangeNoAddress(t *testing.T) {
 		for i, name := range names {
 			ip := fmt.Sprintf("203.0.113.%d", i)
 			r := w.from("192.0.2.1:1000", "GET", "/user", name+": "+value(name, ip), "Connection: "+name)
-			w.want(name+" over the burst", r.StatusCode, 429)
-			w.lets(ip+":1000", 200) // it was not charged
+			w.want(name+" above the burst", r.StatusCode, 429)
+			w.wantStatuses(ip+":1000", 200) // its tokens are unused
 		}
 	})
 }
 
-func TestAttack14ThePortIsNoAddress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing, inbound(1, 2))
-		w.lets("192.0.2.1:1000", 200)
-		w.lets("192.0.2.1:1001", 200)
-		w.lets("192.0.2.1:1002", 429)
-		w.lets("192.0.2.2:1000", 200)
-	})
-}
-
-func TestAttack14IPv4MappedIsIPv4(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing, inbound(1, 3))
-		w.lets("192.0.2.1:1000", 200)
-		w.lets("[::ffff:192.0.2.1]:1000", 200)
-		w.lets("[::ffff:c000:201]:1000", 200)
-		w.lets("192.0.2.1:1000", 429)
-		w.lets("[::ffff:192.0.2.1]:1000", 429)
-		w.lets("[::ffff:192.0.2.2]:1000", 200) // a neighbour, not of one /64
-	})
-}
-
-func TestAttack14IPv6CountsByNetwork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing, inbound(1, 4))
-		for i := range 4 {
-			w.lets(fmt.Sprintf("[2001:db8:1:2:%x::%x]:1000", i*i, i), 200)
-		}
-		for i := range 100 {
-			w.lets(fmt.Sprintf("[2001:db8:1:2:%x:1:2:3]:1000", i), 429)
-		}
-		w.lets("[2001:db8:1:3::1]:1000", 200)
-		w.lets("[fe80::1%eth0]:1000", 200, 200)
-		w.lets("[fe80::2%eth1]:1000", 200, 200, 429)
-	})
-}
-
-// TestAttack14WithoutAnIP: connections that have none cannot be told apart.
-func TestAttack14WithoutAnIP(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing, inbound(1, 2))
-		w.lets("@", 200)
-		w.lets("", 200)
-		w.lets("/run/weir.sock", 429)
-		w.lets("192.0.2.1:1000", 200)
-	})
-}
-
-// address is the n-th of many.
-func address(n int) netip.Addr {
-	return netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})
-}
-
-func TestTheTableIsBounded(t *testing.T) {
-	in := &Inbound{}
-	in.Configure(1, 1)
-	now := time.Now()
-	first, second := address(0), address(1)
-	for n := range maxAddresses {
-		in.allow(address(n), now)
-	}
-	if in.allow(first, now) || len(in.known) != maxAddresses {
-		t.Errorf("%d addresses, and the first was forgotten", len(in.known))
-	}
-	in.allow(address(maxAddresses), now)
-	if len(in.known) != maxAddresses || in.order.Len() != maxAddresses {
-		t.Errorf("%d addresses, %d in order", len(in.known), in.order.Len())
-	}
-	if in.allow(first, now) {
-		t.Error("an address that was just heard of was forgotten")
-	}
-	if !in.allow(second, now) {
-		t.Error("the least recently used address was not forgotten")
-	}
-}
-
-func TestIdleAddressesAreForgotten(t *testing.T) {
-	in := &Inbound{}
-	in.Configure(1, 100)
-	now := time.Now()
-	for n := range 1000 {
-		in.allow(address(n), now)
-	}
-	for range 99 {
-		in.allow(address(0), now) // its bucket takes longer to fill than a minute
-	}
-	soon := now.Add(idle - time.Nanosecond)
-	in.allow(address(1000), soon)
-	if len(in.known) != 1001 {
-		t.Errorf("%d addresses before a minute", len(in.known))
-	}
-	late := now.Add(idle + time.Second)
-	in.allow(address(1000), late)
-	if len(in.known) != 999 {
-		t.Errorf("one request paid for dropping %d", 1001-len(in.known))
-	}
-	for range 500 {
-		in.allow(address(1000), late)
-	}
-	if len(in.known) != 2 || in.known[address(0)] == nil {
-		t.Errorf("%d addresses after a minute", len(in.known))
-	}
-	in.allow(address(1000), late.Add(time.Minute))
-	if len(in.known) != 1 {
-		t.Errorf("%d addresses when all buckets are full", len(in.known))
-	}
-}
-
-func TestConfigureKeepsWhatAddressesHaveSent(t *testing.T) {
-	in := &Inbound{}
-	now := time.Now()
-	a, b := address(1), address(2)
-	allowed := func(a netip.Addr) (n int) {
-		for in.allow(a, now) {
-			n++
-		}
-		return n
-	}
-	want := func(what string, got, want int) {
-		t.Helper()
-		if got != want {
-			t.Errorf("%s: %d requests, want %d", what, got, want)
-		}
-	}
-	in.Configure(2, 10)
-	want("burst", allowed(a), 10)
-	in.Configure(2, 10)
-	want("same numbers again", allowed(a), 0)
-	in.Configure(4, 20)
-	want("larger burst", allowed(a), 0)
-	now = now.Add(time.Second)
-	want("new rate", allowed(a), 4)
-	in.allow(b, now)
-	in.Configure(4, 5)
-	want("smaller burst, of what was left", allowed(b), 5)
-	in.Configure(0, 0)
-	for range 100 {
-		if !in.allow(a, now) {
-			t.Fatal("switched off, and refused")
-		}
-	}
-	want("what is kept while it is off", len(in.known)+in.order.Len(), 0)
-	in.Configure(4, 5)
-	want("switched on again", allowed(a), 5)
-}
-
-// TestNoWindowHoldsMoreThanBurstAndRate: whatever the order in which requests
-// come, and however their clocks differ.
-func TestNoWindowHoldsMoreThanBurstAndRate(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		perSecond, burst := rapid.IntRange(1, 20).Draw(t, "rate"), rapid.IntRange(1, 20).Draw(t, "burst")
-		in := &Inbound{}
-		in.Configure(perSecond, burst)
-		began := time.Now()
-		now := began
-		let := map[netip.Addr][]time.Time{}
-		for range rapid.IntRange(1, 300).Draw(t, "requests") {
-			now = now.Add(time.Duration(rapid.IntRange(-50, 200).Draw(t, "milliseconds")) * time.Millisecond)
-			a := address(rapid.IntRange(0, 2).Draw(t, "address"))
-			if in.allow(a, now) {
-				let[a] = append(let[a], in.latest)
-			} else if len(let[a]) == 0 {
-				t.Fatalf("%s was refused, and had sent nothing", a)
-			}
-		}
-		for a, times := range let {
-			for i := range times {
-				for j := i; j < len(times); j++ {
-					most := float64(burst) + times[j].Sub(times[i]).Seconds()*float64(perSecond)
-					if n := j - i + 1; float64(n) > most+1e-6 {
-						t.Fatalf("%s sent %d requests within %s, at most %.2f are allowed", a, n, times[j].Sub(times[i]), most)
+func TestRateLimitCountsAddresses(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		burst   int
+		remotes []string
+		other   string // an address with a bucket of its own
+	}{
+		{"ports share a bucket", 2, []string{"192.0.2.1:1000", "192.0.2.1:1001", "192.0.2.1:1002"}, "192.0.2.2:1000"},
+		{"IPv4-mapped IPv6 is IPv4", 3, []string{
+			"192.0.2.1:1000", "[::ffff:192.0.2.1]:1000", "[::ffff:c000:201]:1000", "192.0.2.1:1000",
+		}, "[::ffff:192.0.2.2]:1000"},
+		{"IPv6 addresses of one /64 share a bucket", 3, []string{
+			"[2001:db8:1:2::1]:1000", "[2001:db8:1:2:1::2]:1000", "[2001:db8:1:2:ffff:1:2:3]:1000", "[2001:db8:1:2::4]:1000",
+		}, "[2001:db8:1:3::1]:1000"},
+		{"zones share a bucket", 2, []string{"[fe80::1%eth0]:1000", "[fe80::2%eth1]:1000", "[fe80::3%eth2]:1000"}, "192.0.2.1:1000"},
+		{"connections without an address share a bucket", 2, []string{"@", "", "/run/weir.sock"}, "192.0.2.1:1000"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, nothing, withRateLimit(1, c.burst))
+				for i, remote := range c.remotes {
+					status := 200
+					if i >= c.burst {
+						status = 429
 					}
+					w.wantStatuses(remote, status)
 				}
+				w.wantStatuses(c.other, 200)
+			})
+		})
+	}
+}
+
+func TestRateLimitBehindTrustedProxyIsPerClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Link", "<"+upstreamURL+`/x?page=2>; rel="next"`)
+		}, withRateLimit(1, 1), func(c *Config) {
+			c.TrustedProxies = inbound.TrustedProxies{netip.MustParsePrefix("10.0.0.0/8")}
+		})
+		for _, c := range []struct {
+			client string
+			want   int
+		}{{"203.0.113.1", 200}, {"203.0.113.2", 200}, {"203.0.113.1", 429}, {"198.51.100.9, 203.0.113.2", 429}} {
+			r := w.from("10.0.0.1:1000", "GET", "/user", "X-Forwarded-For: "+c.client, "X-Forwarded-Proto: https")
+			w.want(c.client, r.StatusCode, c.want)
+			if c.want == 200 {
+				w.want("Link", r.Header.Get("Link"), `<https://example.com/x?page=2>; rel="next"`)
 			}
 		}
+		w.wantStatuses("192.0.2.1:1000", 200, 429)
 	})
 }
 
-func TestManyAtOnceGetOneBurst(t *testing.T) {
-	in := &Inbound{}
-	in.Configure(1, 100)
-	now := time.Now()
-	var let atomic.Int64
-	var group sync.WaitGroup
-	for worker := range 8 {
-		group.Go(func() {
-			for n := range 100 {
-				if in.allow(address(0), now) {
-					let.Add(1)
-				}
-				in.allow(address(worker*100+n+1), now)
-				if n == 50 {
-					in.Configure(1, 100)
+// withShedder limits the number of waiting requests.
+func withShedder(limit int) (*inbound.Shedder, option) {
+	shedder := &inbound.Shedder{}
+	shedder.Configure(limit)
+	return shedder, func(c *Config) { c.Shedder = shedder }
+}
+
+// TestOverloadKeepsGoodput compares the goodput at five times the capacity with the peak.
+// Refusals must be immediate, and cache hits must continue.
+func TestOverloadKeepsGoodput(t *testing.T) {
+	const limit, latency, duration = 50, 100 * time.Millisecond, 10 * time.Second
+	capacity := float64(limit) / latency.Seconds()
+	goodput := func(load float64) (perSecond float64, refused int) {
+		synctest.Test(t, func(t *testing.T) {
+			_, shed := withShedder(limit)
+			w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+				time.Sleep(latency)
+				w.Header().Set("Cache-Control", "max-age=3600")
+				_, _ = io.WriteString(w, "answer")
+			}, shed)
+			w.want("status of the stored response", w.get("/gitignore/templates").StatusCode, 200)
+			var mu sync.Mutex
+			succeeded := 0
+			var clients sync.WaitGroup
+			for i := range int(load * capacity * duration.Seconds()) {
+				time.Sleep(time.Duration(float64(time.Second) / (load * capacity)))
+				clients.Go(func() {
+					start := time.Now()
+					r := httptest.NewRequest(http.MethodGet, fmt.Sprint("/users/", i), http.NoBody)
+					r.Header.Set("Authorization", fmt.Sprint("Bearer ", i))
+					response := httptest.NewRecorder()
+					w.gateway.ServeHTTP(response, r)
+					elapsed := time.Since(start)
+					mu.Lock()
+					defer mu.Unlock()
+					if response.Code == 200 {
+						succeeded++
+						return
+					}
+					refused++
+					h := response.Header()
+					if elapsed != 0 || response.Code != 503 || h.Get("Retry-After") != "1" || h.Get("Cache-Status") != "weir; detail=overload" {
+						t.Errorf("refusal after %v: got %d %v", elapsed, response.Code, h)
+					}
+				})
+				if i%100 == 0 {
+					hit := httptest.NewRecorder()
+					w.gateway.ServeHTTP(hit, httptest.NewRequest(http.MethodGet, "/gitignore/templates", http.NoBody))
+					w.want("status of a hit", hit.Code, 200)
 				}
 			}
+			clients.Wait()
+			perSecond = float64(succeeded) / duration.Seconds()
 		})
+		return perSecond, refused
 	}
-	group.Wait()
-	if let.Load() != 100 {
-		t.Errorf("%d requests were let in", let.Load())
+	peak, none := goodput(0.9)
+	overloaded, refused := goodput(5)
+	t.Logf("capacity %.0f/s; goodput %.1f/s at 0.9 and %.1f/s at 5 times the capacity; %d and %d refusals",
+		capacity, peak, overloaded, none, refused)
+	if none != 0 || refused == 0 || overloaded < 0.9*max(peak, capacity) {
+		t.Error("the goodput falls under overload")
 	}
 }
 
-func TestLettingInAllocatesNothing(t *testing.T) {
-	in := &Inbound{}
-	in.Configure(1_000_000, 1_000_000)
-	now := time.Now()
-	for _, remote := range []string{"192.0.2.1:1000", "[2001:db8::1]:1000"} {
-		in.allow(counted(netip.MustParseAddrPort(remote).Addr()), now)
-		if n := testing.AllocsPerRun(1000, func() { in.allow(counted(netip.MustParseAddrPort(remote).Addr()), now) }); n != 0 {
-			t.Errorf("%s: %v allocations", remote, n)
+func TestShedderRefusesBatchFirstAndServesStale(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shedder, shed := withShedder(4)
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/users/slow" {
+				time.Sleep(5 * time.Second)
+			}
+			w.Header().Set("Cache-Control", "max-age=1, stale-if-error=3600")
+			_, _ = io.WriteString(w, "answer")
+		}, shed, func(c *Config) {
+			c.Identify = func(r *http.Request) (Identity, error) {
+				identity, err := identifyByToken(r)
+				identity.Caller.Priority = policy.Priority(r.Header.Get("Priority"))
+				return identity, err
+			}
+		})
+		w.get("/users/stored", "Authorization: Bearer a")
+		time.Sleep(2 * time.Second)
+		var clients sync.WaitGroup
+		slow := func(n int) {
+			for range n {
+				clients.Go(func() { w.get("/users/slow", fmt.Sprint("Authorization: Bearer ", n), "Cache-Control: no-store") })
+			}
+			synctest.Wait()
 		}
+		slow(3)
+		r := w.get("/user", "Authorization: Bearer b", "Priority: batch")
+		w.refused(r, 503, "too many requests wait")
+		w.want("status at normal priority", w.get("/user", "Authorization: Bearer b").StatusCode, 200)
+		slow(1)
+		w.refused(w.get("/user", "Authorization: Bearer c"), 503, "too many requests wait")
+		w.refused(w.do("PUT", "/repos/a/b/subscription", http.NoBody, "Authorization: Bearer c"), 503, "too many requests wait")
+		stale := w.get("/users/stored", "Authorization: Bearer a")
+		w.want("stale response", stale.body, "answer")
+		w.want("Cache-Status", stale.Header.Get("Cache-Status"), "weir; hit; ttl=-1; detail=overload")
+		clients.Wait()
+		w.want("waiting requests", shedder.Waiting(), int64(0))
+		w.want("status below the limit", w.get("/user", "Authorization: Bearer c").StatusCode, 200)
+	})
+}
+
+// TestUnreadBodyClosesTheConnection checks that the rest of an unread body is not parsed as
+// the next request.
+func TestUnreadBodyClosesTheConnection(t *testing.T) {
+	for _, c := range []struct {
+		name, line string
+		limit      int
+		status     string
+	}{
+		{"shed request", "PUT /repos/a/b/subscription", 1, "503"},
+		{"GET with a body", "GET /user", 0, "200"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, shed := withShedder(c.limit)
+				w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
+					if r.URL.Path == "/users/slow" {
+						time.Sleep(5 * time.Second)
+					}
+				}, shed)
+				var clients sync.WaitGroup
+				clients.Go(func() { w.get("/users/slow", "Authorization: Bearer a") })
+				synctest.Wait()
+				conn := w.dial()
+				defer func() { _ = conn.Close() }()
+				go func() {
+					_, _ = io.WriteString(conn, c.line+" HTTP/1.1\r\nHost: g\r\nContent-Length: 3\r\n\r\n")
+					time.Sleep(50 * time.Millisecond)
+					_, _ = io.WriteString(conn, "xyz")
+					time.Sleep(50 * time.Millisecond)
+					_, _ = io.WriteString(conn, "GET /user HTTP/1.1\r\nHost: g\r\n\r\n")
+				}()
+				text, _ := io.ReadAll(conn)
+				first, rest, _ := strings.Cut(string(text), "\r\n")
+				if !strings.Contains(first, c.status) || !strings.Contains(rest, "Connection: close\r\n") || strings.Contains(rest, "HTTP/1.1 ") {
+					t.Errorf("got %s\n%s", first, rest)
+				}
+				clients.Wait()
+				time.Sleep(10 * time.Second)
+			})
+		})
 	}
 }
 
-func BenchmarkInbound(b *testing.B) {
-	for _, remote := range []string{"192.0.2.1:1000", "[2001:db8::1]:1000"} {
-		b.Run(remote, func(b *testing.B) {
-			in := &Inbound{}
-			in.Configure(1_000_000_000, 1_000_000_000)
-			now := time.Now()
-			for n := range maxAddresses - 1 {
-				in.allow(address(n), now)
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				now = now.Add(time.Nanosecond)
-				if !in.allow(counted(netip.MustParseAddrPort(remote).Addr()), now) {
-					b.Fatal("refused")
-				}
+// TestHTTP2StreamWithoutReaderEnds covers attack 46 of docs/attacks.md: the client reads other
+// streams of the same connection.
+func TestHTTP2StreamWithoutReaderEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		large := bytes.Repeat([]byte("x"), 7<<20)
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/gitignore/templates" {
+				_, _ = w.Write(large)
 			}
 		})
-	}
+		var protocols http.Protocols
+		protocols.SetUnencryptedHTTP2(true)
+		server := testservers.ServePipe(t, "streams.test:80", &http.Server{Handler: w.gateway, Protocols: &protocols})
+		transport := &http.Transport{DialContext: server.Dial, Protocols: &protocols, DisableCompression: true}
+		t.Cleanup(transport.CloseIdleConnections)
+		get := func(path string) *http.Response {
+			target := &url.URL{Scheme: "http", Host: "streams.test", Path: path}
+			r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, target.String(), http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := transport.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp
+		}
+		unread := get("/gitignore/templates")
+		for range 6 {
+			time.Sleep(20 * time.Second)
+			resp := get("/emojis")
+			_ = resp.Body.Close()
+		}
+		ended := 0
+		for _, r := range w.gateway.Recent() {
+			if r.Operation != "" && r.Bytes > 1<<20 {
+				ended++
+			}
+		}
+		if ended != 1 || unread.ProtoMajor != 2 {
+			t.Errorf("%s: got %d ended responses, want 1", unread.Proto, ended)
+		}
+		if n, err := io.Copy(io.Discard, unread.Body); err == nil {
+			t.Errorf("the client received the whole response of %d bytes", n)
+		}
+		_ = unread.Body.Close()
+	})
 }

@@ -128,7 +128,7 @@ func TestAttack46SlowBodyIsTheClientsFault(t *testing.T) {
 			w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 			began := time.Now()
 			answer := w.raw(head + " HTTP/1.1\r\nHost: g\r\nConnection: close\r\nContent-Length: 100\r\n\r\nhalf")
-			w.refused(parseAnswer(t, answer), http.StatusRequestTimeout, "the body comes too slowly")
+			w.refused(parseAnswer(t, answer), http.StatusRequestTimeout, "the body arrives too slowly")
 			w.want("after", time.Since(began).Round(time.Second), 30*time.Second)
 			time.Sleep(10 * time.Second) // the upstream may be at work on it
 			w.want("permits in flight", w.inFlight(), 0)

@@ -244,7 +244,7 @@ func (g *Gateway) clientAttributes(ex *exchange) []attribute.KeyValue {
 	if ex.record.Background {
 		return list
 	}
-	secure := g.Trusted.secure(ex.in)
+	secure := g.TrustedProxies.IsHTTPS(ex.in)
 	host, port := hostPort(ex.in.Host, secure)
 	scheme := "http"
 	if secure {
@@ -255,7 +255,7 @@ func (g *Gateway) clientAttributes(ex *exchange) []attribute.KeyValue {
 		semconv.ServerAddress(fitForText(host)), semconv.ServerPort(port),
 		semconv.NetworkProtocolVersion(protocolVersion(ex.in)),
 	)
-	if sender := g.Trusted.sender(ex.in); sender.IsValid() {
+	if sender := g.TrustedProxies.ClientAddress(ex.in); sender.IsValid() {
 		list = append(list, semconv.ClientAddress(sender.String()))
 	}
 	if agent := ex.in.UserAgent(); agent != "" && !ex.isSecret(agent) {

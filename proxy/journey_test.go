@@ -23,6 +23,7 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/inbound"
 )
 
 // told collects the records that a gateway tells of.
@@ -385,7 +386,7 @@ func TestASpanNamesWhoATrustedProxySpeaksFor(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			kept := tracetest.NewInMemoryExporter()
 			w := newWorld(t, nothing, func(c *Config) {
-				c.Tracer, c.Trusted = sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept)).Tracer("test"), Trusted{netip.MustParsePrefix(trusted)}
+				c.Tracer, c.TrustedProxies = sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept)).Tracer("test"), inbound.TrustedProxies{netip.MustParsePrefix(trusted)}
 			})
 			asks(w.gateway, "/_weir/none", "X-Forwarded-For", "203.0.113.9", "X-Forwarded-Proto", "https")
 			said := map[string]string{}

@@ -68,7 +68,7 @@ func (g *Gateway) offers(ex *exchange, sent http.Header) []offer {
 	if g.isUnkept(ex) {
 		return list.offers
 	}
-	own, others := g.Cache.Nominees(ex.in.Context(), ex.key, g.about(ex))
+	own, others := g.Cache.Candidates(ex.in.Context(), ex.key, g.about(ex))
 	for _, e := range own {
 		list.add(e, variant)
 	}

@@ -52,7 +52,7 @@ var (
 
 // outbound puts into out what goes on of a request's fields.
 func (g *Gateway) outbound(out, in http.Header, known bool) {
-	named := cache.Named(in)
+	named := cache.ConnectionFields(in)
 	for name, values := range in {
 		if len(values) > 0 && !named[name] && (g.passes[name] || !known && plain(name)) {
 			out[name] = values[:len(values):len(values)]
@@ -179,7 +179,7 @@ func (g *Gateway) local(ex *exchange, raw string) string {
 		return raw
 	}
 	scheme := "http"
-	if g.Trusted.secure(ex.in) {
+	if g.TrustedProxies.IsHTTPS(ex.in) {
 		scheme = "https"
 	}
 	local := scheme + "://" + ex.in.Host + ex.prefix + rest

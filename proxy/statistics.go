@@ -99,7 +99,7 @@ func (s Statistics) next(ex *exchange, resp *http.Response) (wait time.Duration,
 	ex.polls++
 	ex.record.Polls++
 	now := time.Now()
-	answer := cache.Answer{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: now}
+	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: now}
 	ex.call.computes(cache.NewEntry(answer, peek(resp), 0), now.Add(wait))
 	left := time.Until(ex.until(s.Wait))
 	if left <= 0 || !ex.record.Background { // it is polled for all

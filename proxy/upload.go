@@ -51,7 +51,7 @@ func (g *Gateway) take(ex *exchange) (whole []byte, err error) {
 	case errors.Is(err, io.EOF):
 		return t.data, nil
 	case err != nil:
-		return nil, ex.blame(&failure{status: statusClientGone, cause: err})
+		return nil, ex.bodyFault(&failure{status: statusClientGone, cause: err})
 	}
 	return nil, nil
 }

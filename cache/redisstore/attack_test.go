@@ -38,10 +38,10 @@ func TestAttack29WhoWasHeldUpOverwritesNothing(t *testing.T) {
 					}
 				}
 			}
-			other.Keep(f.Context(), key, newer)
-			paused.Keep(f.Context(), key, older)
+			other.Put(f.Context(), key, newer)
+			paused.Put(f.Context(), key, older)
 			holds("newer")
-			paused.Keep(f.Context(), key, at(time.Second, "newest")) // requested now
+			paused.Put(f.Context(), key, at(time.Second, "newest")) // requested now
 			if e, _ := f.open("").Lookup(f.Context(), key, nil); e == nil || string(e.Body) != "newest" {
 				f.Errorf("%s: %+v, want the newest", name, e)
 			}
@@ -53,10 +53,10 @@ func TestAttack29WhoWasHeldUpOverwritesNothing(t *testing.T) {
 func TestAttack22WhatVariesFromNowOnIsAskedForAgain(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a := f.open("")
-		a.Keep(f.Context(), page, fetched(a.Generation(), "de"))
+		a.Put(f.Context(), page, fetched(a.Generation(), "de"))
 		varies := fetched(a.Generation(), "fr")
 		varies.Vary = []cache.Field{{Name: "Accept-Language", Value: "fr"}}
-		a.Keep(f.Context(), page, varies)
+		a.Put(f.Context(), page, varies)
 		for language, want := range map[string]string{"fr": "fr", "it": "", "de": ""} {
 			for _, r := range []*replica{a, f.open("")} {
 				if body, _ := r.holds(http.Header{"Accept-Language": {language}}); body != want {
@@ -80,7 +80,7 @@ func TestAttack41WhateverRedisSays(t *testing.T) {
 			server := miniredis.RunT(t)
 			f := &fleet{T: t, network: "tcp", address: server.Addr()}
 			a, b := f.open(""), f.open("")
-			a.Keep(t.Context(), page, fetched(a.Generation(), "before", "x"))
+			a.Put(t.Context(), page, fetched(a.Generation(), "before", "x"))
 			server.SetError(says)
 			if body, _ := a.holds(nil); body != "before" {
 				t.Errorf("%q is kept here", body)
@@ -88,11 +88,11 @@ func TestAttack41WhateverRedisSays(t *testing.T) {
 			if body, _ := b.holds(nil); body != "" {
 				t.Errorf("%q", body)
 			}
-			b.Keep(t.Context(), page, fetched(b.Generation(), "here", "x"))
+			b.Put(t.Context(), page, fetched(b.Generation(), "here", "x"))
 			if body, _ := b.holds(nil); body != "here" {
 				t.Errorf("%q is kept here", body)
 			}
-			if mine, other := b.Claim(t.Context(), page, cache.Claim{Owner: "b"}); mine || other != nil {
+			if mine, other := b.AcquireFetch(t.Context(), page, cache.FetchLease{Owner: "b"}); mine || other != nil {
 				t.Error("nobody can tell whose it is")
 			}
 			b.Purge(t.Context(), "x")
@@ -107,11 +107,11 @@ func TestAttack41AScriptThatRedisForgetsIsToldAgain(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, client := f.open(""), f.client()
 		defer func() { _ = client.Close() }()
-		a.Keep(f.Context(), page, fetched(a.Generation(), "one"))
+		a.Put(f.Context(), page, fetched(a.Generation(), "one"))
 		if err := client.ScriptFlush(f.Context()).Err(); err != nil {
 			f.Fatal(err)
 		}
-		a.Keep(f.Context(), page, fetched(a.Generation(), "two"))
+		a.Put(f.Context(), page, fetched(a.Generation(), "two"))
 		if body, _ := f.open("").holds(nil); body != "two" {
 			f.Errorf("%q", body)
 		}
@@ -126,7 +126,7 @@ func TestAttack41RedisIsUsedAgain(t *testing.T) {
 		testservers.Eventually(f, "it is gone", func(context.Context) bool { return !a.shared.ready.Load() && !b.shared.ready.Load() })
 		f.cut(false)
 		testservers.Eventually(f, "what one keeps the other has", func(context.Context) bool {
-			a.Keep(f.Context(), page, fetched(a.Generation(), "after"))
+			a.Put(f.Context(), page, fetched(a.Generation(), "after"))
 			body, _ := b.holds(nil)
 			return body == "after"
 		})
@@ -145,7 +145,7 @@ func TestAttack43AnAnswerToAnotherQuestionIsAMiss(t *testing.T) {
 		keys := make([]cache.Key, 4)
 		for i := range keys {
 			keys[i] = cache.NewKey(fmt.Sprint("page ", i))
-			a.Keep(t.Context(), keys[i], fetched(a.Generation(), fmt.Sprint("text ", i)))
+			a.Put(t.Context(), keys[i], fetched(a.Generation(), fmt.Sprint("text ", i)))
 		}
 		f.address = l
 		b := f.open(secret)

@@ -69,17 +69,17 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[3])`)
 // sinceField begins the names of the fields that keep writes beside the values.
 const sinceField = "since:"
 
-// Learner is told of purges, in their order: the memory tier.
-type Learner interface {
-	Learn(p cache.Purge, g cache.Generation)
-	Forgotten(g cache.Generation)
+// PurgeReceiver is told of purges, in their order: the memory tier.
+type PurgeReceiver interface {
+	ApplyPurge(p cache.Purge, g cache.Generation)
+	PurgeUntil(g cache.Generation)
 }
 
 // Store implements [cache.Shared]. It is safe for concurrent use.
 type Store struct {
 	client  redisclient.Client
 	codec   *cache.Codec
-	learner Learner
+	learner PurgeReceiver
 	log     *slog.Logger
 	// patience bounds a call that a request waits for.
 	patience time.Duration
@@ -95,7 +95,7 @@ type Store struct {
 }
 
 // New returns a store on a client of its own, which it closes.
-func New(client redisclient.Client, codec *cache.Codec, learner Learner, log *slog.Logger) *Store {
+func New(client redisclient.Client, codec *cache.Codec, learner PurgeReceiver, log *slog.Logger) *Store {
 	return &Store{client: client, codec: codec, learner: learner, log: log, patience: timeout, at: "0-0"}
 }
 
@@ -209,8 +209,8 @@ func (s *Store) Put(ctx context.Context, key cache.Key, e *cache.Entry) (stored 
 	return asked && kept == 1
 }
 
-// Forget implements [cache.Shared].
-func (s *Store) Forget(ctx context.Context, key cache.Key) {
+// Delete implements [cache.Shared].
+func (s *Store) Delete(ctx context.Context, key cache.Key) {
 	s.call(ctx, "forget", name(key), func(ctx context.Context) error { return s.client.Del(ctx, name(key)).Err() })
 }
 
@@ -219,7 +219,7 @@ func (s *Store) Forget(ctx context.Context, key cache.Key) {
 func (s *Store) Purge(ctx context.Context, p cache.Purge) {
 	var g cache.Generation
 	if s.call(ctx, "purge", stream, func(ctx context.Context) (err error) { g, err = s.add(ctx, p, "*"); return err }) {
-		s.learner.Learn(p, g)
+		s.learner.ApplyPurge(p, g)
 		return
 	}
 	s.mu.Lock()

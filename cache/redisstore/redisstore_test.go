@@ -105,7 +105,7 @@ var page = cache.NewKey("page")
 // fetched is an entry whose fetch began at that generation.
 func fetched(since cache.Generation, body string, tags ...string) *cache.Entry {
 	now := time.Now().Round(0)
-	e := cache.NewEntry(cache.Answer{
+	e := cache.NewEntry(cache.Response{
 		Status: http.StatusOK, Header: http.Header{"Etag": {`"one"`}, "Age": {"7"}}, Requested: now.Add(-time.Second), Answered: now,
 	}, []byte(body), time.Hour)
 	e.Since = since
@@ -128,7 +128,7 @@ func TestWhatOneFetchesAllHave(t *testing.T) {
 		body := strings.Repeat("long ", 1000)
 		e := fetched(a.Generation(), body)
 		e.Vary = []cache.Field{{Name: "Accept-Language", Value: "de"}}
-		a.Keep(f.Context(), page, e)
+		a.Put(f.Context(), page, e)
 		got, purged := b.Lookup(f.Context(), page, http.Header{"Accept-Language": {"de"}})
 		if got == nil || purged {
 			f.Fatalf("%+v, purged %v", got, purged)
@@ -140,7 +140,7 @@ func TestWhatOneFetchesAllHave(t *testing.T) {
 		if other, _ := b.holds(http.Header{"Accept-Language": {"fr"}}); other != "" {
 			f.Error("another variant is taken for it")
 		}
-		a.Forget(f.Context(), page)
+		a.Delete(f.Context(), page)
 		if again, _ := f.open("").holds(http.Header{"Accept-Language": {"de"}}); again != "" {
 			f.Error("it was forgotten")
 		}
@@ -150,23 +150,23 @@ func TestWhatOneFetchesAllHave(t *testing.T) {
 func TestAttack45APurgeReachesAll(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, b := f.open(""), f.open("")
-		b.Keep(f.Context(), page, fetched(b.Generation(), "old", "repo:o/r", "org:o"))
+		b.Put(f.Context(), page, fetched(b.Generation(), "old", "repo:o/r", "org:o"))
 		late := b.Generation() // a fetch that is under way
 		a.Purge(f.Context(), "repo:o/r")
 		testservers.Eventually(f, "the other replica knows", func(context.Context) bool { _, purged := b.holds(nil); return purged })
-		b.Keep(f.Context(), page, fetched(late, "late", "repo:o/r"))
+		b.Put(f.Context(), page, fetched(late, "late", "repo:o/r"))
 		for name, r := range map[string]*replica{"who purged": a, "who fetched": b, "who comes later": f.open("")} {
 			if body, purged := r.holds(nil); !purged {
 				f.Errorf("%s takes %q for fresh", name, body)
 			}
 		}
-		b.Keep(f.Context(), page, fetched(b.Generation(), "new", "repo:o/r"))
+		b.Put(f.Context(), page, fetched(b.Generation(), "new", "repo:o/r"))
 		for name, r := range map[string]*replica{"who purged": a, "who fetched": b, "who comes later": f.open("")} {
 			if body, purged := r.holds(nil); purged || body != "new" {
 				f.Errorf("%s has %q, purged %v", name, body, purged)
 			}
 		}
-		a.Drop(f.Context(), "org:o", "repo:o/r")
+		a.PurgeHard(f.Context(), "org:o", "repo:o/r")
 		testservers.Eventually(f, "it is dropped there, too", func(context.Context) bool { body, _ := b.holds(nil); return body == "" })
 	})
 }
@@ -176,7 +176,7 @@ func TestAttack42WhatCannotBeReadIsAMiss(t *testing.T) {
 		const secret = "a secret of thirty-two characters"
 		a, client := f.open(secret), f.client()
 		defer func() { _ = client.Close() }()
-		a.Keep(f.Context(), page, fetched(a.Generation(), "private words"))
+		a.Put(f.Context(), page, fetched(a.Generation(), "private words"))
 		value := client.HGetAll(f.Context(), name(page)).Val()[variant(&cache.Entry{})]
 		if value == "" || strings.Contains(value, "private words") {
 			f.Errorf("stored as %q", value)
@@ -205,12 +205,12 @@ func TestEveryKeyHasALifetimeAndABound(t *testing.T) {
 		for _, language := range strings.Split("de fr it es pt nl da sv fi pl", " ") {
 			e := fetched(a.Generation(), language)
 			e.Vary = []cache.Field{{Name: "Accept-Language", Value: language}}
-			a.Keep(f.Context(), page, e)
+			a.Put(f.Context(), page, e)
 		}
 		if n := client.HLen(f.Context(), name(page)).Val(); n > 8 {
 			f.Errorf("%d variants", n)
 		}
-		a.Keep(f.Context(), cache.NewKey("large"), fetched(a.Generation(), randomText(2<<20)))
+		a.Put(f.Context(), cache.NewKey("large"), fetched(a.Generation(), randomText(2<<20)))
 		a.Purge(f.Context(), "x")
 		keys := client.Keys(f.Context(), "*").Val()
 		if len(keys) != 2 {
@@ -238,12 +238,12 @@ func TestAttack41AStreamThatIsLost(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, client := f.open(""), f.client()
 		defer func() { _ = client.Close() }()
-		a.Keep(f.Context(), page, fetched(a.Generation(), "old", "x"))
+		a.Put(f.Context(), page, fetched(a.Generation(), "old", "x"))
 		if err := client.Del(f.Context(), stream).Err(); err != nil {
 			f.Fatal(err)
 		}
 		testservers.Eventually(f, "what is old is stale", func(context.Context) bool { _, purged := a.holds(nil); return purged })
-		a.Keep(f.Context(), page, fetched(a.Generation(), "new", "x"))
+		a.Put(f.Context(), page, fetched(a.Generation(), "new", "x"))
 		testservers.Eventually(f, "a new one is fresh", func(context.Context) bool {
 			body, purged := f.open("").holds(nil)
 			return body == "new" && !purged
@@ -254,9 +254,9 @@ func TestAttack41AStreamThatIsLost(t *testing.T) {
 func TestAttack41WithoutRedis(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, b := f.open(""), f.open("")
-		b.Keep(f.Context(), page, fetched(b.Generation(), "old", "x"))
+		b.Put(f.Context(), page, fetched(b.Generation(), "old", "x"))
 		f.cut(true)
-		a.Keep(f.Context(), page, fetched(a.Generation(), "kept here", "x"))
+		a.Put(f.Context(), page, fetched(a.Generation(), "kept here", "x"))
 		if body, _ := a.holds(nil); body != "kept here" {
 			f.Errorf("%q", body)
 		}
@@ -380,7 +380,7 @@ func TestAStreamThatBeginsWhileItIsLookedAt(t *testing.T) {
 		memory := cache.NewMemory(1 << 20)
 		s := New(f.client(), codec, memory, slog.New(slog.DiscardHandler))
 		f.Cleanup(func() { _ = s.Close() })
-		memory.Keep(page, fetched(memory.Generation(), "old"))
+		memory.Put(page, fetched(memory.Generation(), "old"))
 		s.client.(*redis.Client).AddHook(&then{"xrange", func() {
 			if err := other.XAdd(f.Context(), &redis.XAddArgs{Stream: stream, Values: []any{"purge", "{}"}}).Err(); err != nil {
 				f.Error(err)

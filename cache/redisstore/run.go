@@ -84,9 +84,9 @@ func (s *Store) look(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.learner.Forgotten(g)
+		s.learner.PurgeUntil(g)
 	case generation(oldest[0].ID) > at:
-		s.learner.Forgotten(generation(oldest[0].ID))
+		s.learner.PurgeUntil(generation(oldest[0].ID))
 	}
 	return s.client.PExpire(ctx, stream, streamLives).Err()
 }
@@ -108,9 +108,9 @@ func (s *Store) follow(ctx context.Context) error {
 		var p cache.Purge
 		text, _ := m.Values["purge"].(string)
 		if err := json.Unmarshal([]byte(text), &p); err != nil || p.Tags == nil {
-			s.learner.Forgotten(generation(m.ID))
+			s.learner.PurgeUntil(generation(m.ID))
 		} else {
-			s.learner.Learn(p, generation(m.ID))
+			s.learner.ApplyPurge(p, generation(m.ID))
 		}
 	}
 	if len(got[0].Messages) < most {

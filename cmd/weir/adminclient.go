@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,85 +18,82 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weirgate/weir/internal/admin"
 	"github.com/weirgate/weir/internal/credential"
 )
 
-// adminFlags say which gateway a command is about.
+// adminFlags select the gateway that a command connects to.
 type adminFlags struct {
-	Admin string            `default:"127.0.0.1:9090" help:"The gateway's admin listener: an address or a URL." placeholder:"ADDRESS"`
-	Token credential.Secret `help:"Its token, where it asks for one. Better in WEIR_ADMIN_TOKEN, where no list of processes shows it." placeholder:"TOKEN"`
+	Admin string            `default:"127.0.0.1:9090" help:"Admin listener of the gateway: an address or a URL." placeholder:"ADDRESS"`
+	Token credential.Secret `help:"Admin token. Prefer WEIR_ADMIN_TOKEN: process lists show command lines." placeholder:"TOKEN"`
 
-	CA          string `name:"ca" help:"PEM file of the authority of its certificate, where the system does not know it." placeholder:"FILE"`
-	Certificate string `help:"PEM file of a client certificate, with --key, where it asks for one." placeholder:"FILE"`
-	Key         string `help:"PEM file of its private key." placeholder:"FILE"`
+	CA          string `name:"ca" help:"PEM file with the CA of the listener's certificate, if the system does not trust it." placeholder:"FILE"`
+	Certificate string `help:"PEM file with a client certificate, if the listener requires one. Needs --key." placeholder:"FILE"`
+	Key         string `help:"PEM file with the private key of the client certificate." placeholder:"FILE"`
 }
 
-// listener is the admin listener that is meant; close it.
-func (c *adminFlags) listener(p *process) (a adminListener, closing func(), err error) {
+// tokenVariable names the environment variable with the admin token.
+const tokenVariable = "WEIR_ADMIN_TOKEN"
+
+// adminClient calls the admin listener of a gateway.
+type adminClient struct {
+	transport http.RoundTripper
+	base      string // URL without a trailing slash
+	token     credential.Secret
+}
+
+// client returns a client for the listener that the flags select.
+func (c *adminFlags) client(p *process) (*adminClient, error) {
 	base, err := adminURL(c.Admin)
 	if err != nil {
-		return a, nil, &exit{exitUsage, "--admin: " + err.Error()}
+		return nil, &exit{exitUsage, "--admin: " + err.Error()}
 	}
-	token, err := c.token(p)
+	token := strings.TrimSpace(c.Token.Reveal())
+	if token == "" {
+		token, _ = p.getenv(tokenVariable)
+		token = strings.TrimSpace(token)
+	}
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return nil, &exit{exitUsage, "admin token: contains a space, a line break or a character outside ASCII"}
+	}
+	config, err := c.tls()
 	if err != nil {
-		return a, nil, &exit{exitUsage, err.Error()}
+		return nil, &exit{exitUsage, err.Error()}
 	}
-	// The listener is near: no proxy has to see the token.
-	secure, err := c.tls()
-	if err != nil {
-		return a, nil, &exit{exitUsage, err.Error()}
-	}
-	transport := &http.Transport{TLSClientConfig: secure}
-	return adminListener{transport, base, token}, transport.CloseIdleConnections, nil
+	// The transport ignores proxies in the environment, which would see the token.
+	return &adminClient{&http.Transport{TLSClientConfig: config}, base, credential.Secret(token)}, nil
 }
 
-// tls reads the files that were given.
+// tls reads the files that the flags name.
 func (c *adminFlags) tls() (*tls.Config, error) {
-	secure := &tls.Config{MinVersion: tls.VersionTLS13}
+	config := &tls.Config{MinVersion: tls.VersionTLS13}
 	if c.CA != "" {
 		text, err := os.ReadFile(c.CA)
 		if err != nil {
 			return nil, fmt.Errorf("--ca: %w", err)
 		}
-		if secure.RootCAs = x509.NewCertPool(); !secure.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("--ca: %s holds no PEM certificate", c.CA)
+		if config.RootCAs = x509.NewCertPool(); !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("--ca: %s contains no PEM certificate", c.CA)
 		}
 	}
-	if c.Certificate == "" && c.Key == "" {
-		return secure, nil
+	if c.Certificate != "" || c.Key != "" {
+		pair, err := tls.LoadX509KeyPair(c.Certificate, c.Key)
+		if err != nil {
+			return nil, fmt.Errorf("--certificate and --key: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
 	}
-	pair, err := tls.LoadX509KeyPair(c.Certificate, c.Key)
-	if err != nil {
-		return nil, fmt.Errorf("--certificate and --key: %w", err)
-	}
-	secure.Certificates = []tls.Certificate{pair}
-	return secure, nil
+	return config, nil
 }
 
-// tokenVariable is where the admin token stands in the environment.
-const tokenVariable = "WEIR_ADMIN_TOKEN"
-
-// token is the one given, or that of the environment.
-func (c *adminFlags) token(p *process) (credential.Secret, error) {
-	token := c.Token.Reveal()
-	if fromEnv, ok := p.getenv(tokenVariable); ok && token == "" {
-		token = fromEnv
-	}
-	token = strings.TrimSpace(token)
-	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", errors.New("the token holds a blank, a line break or another character that a token cannot have")
-	}
-	return credential.Secret(token), nil
-}
-
-// adminURL reads what stands for an admin listener: host:port, as in
-// admin.listen, or a URL.
+// adminURL returns the URL of an admin listener. The address is host:port, as in admin.listen,
+// or a URL.
 func adminURL(address string) (string, error) {
 	if host, port, err := net.SplitHostPort(address); err == nil && !strings.Contains(address, "/") && port != "" {
 		address = "http://" + net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port)
 	}
 	if strings.Contains(address, "@") {
-		return "", errors.New("holds a user name: the token goes into " + tokenVariable + ", or --token")
+		return "", errors.New("contains a user name: set " + tokenVariable + ", or give --token")
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
@@ -104,73 +102,158 @@ func adminURL(address string) (string, error) {
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
-// adminListener is the admin listener of a gateway.
-type adminListener struct {
-	transport http.RoundTripper
-	base      string // URL without a slash at its end
-	token     credential.Secret
-}
+const (
+	callTimeout      = 5 * time.Second // for one call
+	maxAdminResponse = 64 << 20
+)
 
-// adminPatience bounds one question.
-const adminPatience = 5 * time.Second
-
-// ask makes one request, and returns a good answer and when it was made, by the
-// gateway's clock. What goes wrong is told so that the reader knows what to do
-// about it.
-func (a *adminListener) ask(ctx context.Context, method, path string, body []byte) (text []byte, at time.Time, err error) {
-	ctx, cancel := context.WithTimeout(ctx, adminPatience)
+// call sends one request and returns the body of a 200 response and its Date. Redirects are
+// not followed, because the token would be sent to their target.
+func (a *adminClient) call(ctx context.Context, method, path string, body []byte) (text []byte, at time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, a.base+path, bytes.NewReader(body))
+	resp, err := a.send(ctx, method, path, body, nil)
 	if err != nil {
 		return nil, at, err
 	}
-	if a.token != "" {
-		req.Header.Set("Authorization", "Bearer "+a.token.Reveal())
-	}
-	resp, err := a.transport.RoundTrip(req) // no redirect takes the token elsewhere
+	defer func() { _ = resp.Body.Close() }()
+	text, err = io.ReadAll(io.LimitReader(resp.Body, maxAdminResponse))
 	if err != nil {
-		return nil, at, a.unreachable(err)
-	}
-	defer func() { _ = resp.Body.Close() }() // read already
-	text, err = io.ReadAll(io.LimitReader(resp.Body, maxListing+1))
-	if err != nil {
-		return nil, at, a.unreachable(err)
+		return nil, at, a.connectionError(err)
 	}
 	if at, err = http.ParseTime(resp.Header.Get("Date")); err != nil {
 		at = time.Now()
 	}
-	return text, at, a.understand(resp, path, text)
+	return text, at, a.checkResponse(resp, path, text)
 }
 
-// understand says what it is that answers, if it is no answer.
-func (a *adminListener) understand(resp *http.Response, path string, text []byte) error {
+// get calls a path and decodes its JSON response into value.
+func (a *adminClient) get(ctx context.Context, path string, value any) (text []byte, at time.Time, err error) {
+	if text, at, err = a.call(ctx, http.MethodGet, path, nil); err != nil {
+		return nil, at, err
+	}
+	if err = json.Unmarshal(text, value); err != nil {
+		return nil, at, a.unexpectedContent(path)
+	}
+	return text, at, nil
+}
+
+// send sends one request and returns its response, whatever the status.
+func (a *adminClient) send(ctx context.Context, method, path string, body []byte, header http.Header) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, a.base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	for name, values := range header {
+		req.Header[name] = values
+	}
+	if a.token != "" {
+		req.Header.Set("Authorization", "Bearer "+a.token.Reveal())
+	}
+	resp, err := a.transport.RoundTrip(req)
+	if err != nil {
+		return nil, a.connectionError(cmp.Or(context.Cause(ctx), err))
+	}
+	return resp, nil
+}
+
+// checkResponse returns an error unless the response is a 200 of an admin listener.
+func (a *adminClient) checkResponse(resp *http.Response, path string, text []byte) error {
 	line, _, _ := strings.Cut(string(text), "\n")
+	line = printable(line, 300)
 	switch {
 	case resp.Header.Get("Weir-Request-Id") != "":
-		return fmt.Errorf("%s is where the gateway answers its clients; the admin listener has an address of its own, in the configuration at admin.listen", a.base)
+		return fmt.Errorf("%s is the gateway's listener for clients: use the address in admin.listen of the configuration", a.base)
 	case resp.StatusCode == http.StatusUnauthorized && a.token == "":
-		return fmt.Errorf("%s asks for the admin token: set %s, or give --token", a.base, tokenVariable)
+		return fmt.Errorf("%s requires the admin token: set %s, or give --token", a.base, tokenVariable)
 	case resp.StatusCode == http.StatusUnauthorized:
-		return fmt.Errorf("%s does not take this token; it stands in the gateway's configuration at admin.token", a.base)
+		return fmt.Errorf("%s rejected the token: use the value of admin.token in the gateway's configuration", a.base)
 	case resp.StatusCode >= http.StatusInternalServerError:
-		return fmt.Errorf("%s answers %d: %s", a.base, resp.StatusCode, bounded(line, 300))
+		return fmt.Errorf("%s answered %d: %s", a.base, resp.StatusCode, line)
 	case resp.StatusCode == http.StatusBadRequest:
-		return errors.New(bounded(line, 300))
+		return errors.New(line)
 	case resp.StatusCode == http.StatusForbidden:
-		return fmt.Errorf("%s: %s", a.base, bounded(line, 300))
+		return fmt.Errorf("%s: %s", a.base, line)
 	case resp.StatusCode != http.StatusOK:
-		return fmt.Errorf("%s is not the admin listener of a Weir: it answers %d to %s", a.base, resp.StatusCode, path)
+		return fmt.Errorf("%s is not the admin listener of a Weir: it answered %d to %s", a.base, resp.StatusCode, path)
 	}
 	return nil
 }
 
-// unreachable says why there was no answer.
-func (a *adminListener) unreachable(err error) error {
+func (a *adminClient) unexpectedContent(path string) error {
+	return fmt.Errorf("%s is not the admin listener of a Weir: its response to %s has an unexpected content", a.base, path)
+}
+
+func (a *adminClient) connectionError(err error) error {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%s refuses the connection: is the gateway running, and is this its admin address (--admin)?", a.base)
+		return fmt.Errorf("%s refused the connection: is the gateway running, and is this its admin address (--admin)?", a.base)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%s does not answer within %s", a.base, adminPatience)
+		return fmt.Errorf("%s did not answer within %s", a.base, callTimeout)
 	}
-	return fmt.Errorf("%s does not answer: %s", a.base, printable(err.Error()))
+	return fmt.Errorf("%s did not answer: %s", a.base, printable(err.Error(), 300))
+}
+
+// healthCommand is the health check of an image that has no shell.
+type healthCommand struct {
+	adminFlags
+}
+
+// Run prints "ready", or fails.
+func (c *healthCommand) Run(p *process) error {
+	a, err := c.client(p)
+	if err != nil {
+		return err
+	}
+	text, _, err := a.call(p.ctx, http.MethodGet, "/readyz", nil)
+	if err != nil {
+		return err
+	}
+	if string(text) != "ok\n" {
+		return a.unexpectedContent("/readyz")
+	}
+	p.printf("ready\n")
+	return nil
+}
+
+type cacheCommand struct {
+	Purge purgeCommand `cmd:"" help:"Mark responses as stale, or remove them."`
+}
+
+type purgeCommand struct {
+	adminFlags
+	Tag  string `xor:"target" required:"" help:"All responses with a tag: op:ID, repo:OWNER/NAME, org:ORG, account:NAME." placeholder:"TAG"`
+	URL  string `name:"url" xor:"target" required:"" help:"All responses of one URL, with any query." placeholder:"URL"`
+	Hard bool   `help:"Remove the responses. Without it they are revalidated before their next use."`
+}
+
+// Run purges and prints the number of cache entries.
+func (c *purgeCommand) Run(p *process) error {
+	a, err := c.client(p)
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(admin.Purge{Tag: c.Tag, URL: c.URL, Hard: c.Hard})
+	if err != nil {
+		return err
+	}
+	const path = "/api/v1/cache/purge"
+	text, _, err := a.call(p.ctx, http.MethodPost, path, body)
+	if err != nil {
+		return err
+	}
+	var result struct{ Entries int }
+	if err := json.Unmarshal(text, &result); err != nil {
+		return a.unexpectedContent(path)
+	}
+	entries := fmt.Sprintf("%d entries", result.Entries)
+	if result.Entries == 1 {
+		entries = "1 entry"
+	}
+	if c.Hard {
+		p.printf("%s removed\n", entries)
+	} else {
+		p.printf("%s will be revalidated before the next use\n", entries)
+	}
+	return nil
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/testservers"
-	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/inbound"
 )
 
 // newPatient starts a gateway and an upstream in virtual time, on the server and the
@@ -180,8 +180,8 @@ func TestAttack46ConnectionsOfOneAddress(t *testing.T) {
 			t.Error("there was room, and it was not let in")
 		}
 	})
-	var few, unbounded proxy.Connections
-	few.Bound(2)
+	var few, unbounded inbound.Connections
+	few.LimitTotal(2)
 	addresses := testservers.ListenPipe("x")
 	two := few.Listener(addresses, time.Second, slog.New(slog.DiscardHandler))
 	go func() {

@@ -3,47 +3,51 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/weirgate/weir/internal/history"
+	"github.com/weirgate/weir/limits"
 )
 
 type budgetCommand struct {
 	adminFlags
-	All      bool          `help:"Untouched budgets too."`
-	Watch    bool          `help:"Ask again and again, until Ctrl-C."`
-	Interval time.Duration `default:"1s" help:"How often, with --watch."`
-	JSON     bool          `name:"json" help:"The answer of the admin listener as it is."`
+	All      bool          `help:"Include unused budgets."`
+	Watch    bool          `help:"Repeat until Ctrl-C."`
+	Interval time.Duration `default:"1s" help:"Time between two updates, with --watch."`
+	JSON     bool          `name:"json" help:"Print the JSON of the admin listener."`
 }
 
-// Run shows what each account has left.
+// Run prints what remains of the budgets of each account.
 func (c *budgetCommand) Run(p *process) error {
 	if c.Interval <= 0 {
 		return &exit{exitUsage, fmt.Sprintf("--interval: %s: must be more than 0", c.Interval)}
 	}
-	admin, closing, err := c.listener(p)
+	admin, err := c.client(p)
 	if err != nil {
 		return err
 	}
-	defer closing()
+	term, _ := p.getenv("TERM")
 	v := &budgetView{
 		admin: admin, json: c.JSON, all: c.All,
-		out: p.stdout, problems: p.stderr, terminal: isTerminal(p.stdout) && !isDumb(p.getenv),
+		out: p.stdout, problems: p.stderr, terminal: isTerminal(p.stdout) && term != "dumb",
 	}
 	if c.Watch {
 		return v.watch(p.ctx, c.Interval)
 	}
-	return v.once(p.ctx)
+	l, err := v.admin.accounts(p.ctx)
+	if err != nil {
+		return err
+	}
+	return v.print(l)
 }
 
-// isTerminal reports whether somebody looks at what is written there.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -53,82 +57,61 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// isDumb reports whether the terminal cannot move its cursor.
-func isDumb(getenv func(string) (string, bool)) bool {
-	term, _ := getenv("TERM")
-	return term == "dumb"
+// budgetView fetches and prints the accounts of a gateway.
+type budgetView struct {
+	admin         *adminClient
+	json, all     bool
+	out, problems io.Writer
+	terminal      bool // out can move its cursor
 }
 
-// listing is an answer of the admin listener.
+// listing is one response of the admin listener.
 type listing struct {
 	text     []byte
 	accounts []history.Account
-	at       time.Time // when it was made, by the gateway's clock
-	got      time.Time // when it came, by ours
+	at       time.Time // creation, by the gateway's clock
+	received time.Time // arrival, by the local clock
 }
 
-// maxListing bounds one answer.
-const (
-	maxListing   = 64 << 20
-	accountsPath = "/api/v1/accounts"
-)
-
-// accounts asks once. What goes wrong is told so that the reader knows what to
-// do about it.
-func (a *adminListener) accounts(ctx context.Context) (*listing, error) {
-	text, at, err := a.ask(ctx, http.MethodGet, accountsPath, nil)
-	if err != nil {
+func (a *adminClient) accounts(ctx context.Context) (*listing, error) {
+	const path = "/api/v1/accounts"
+	l := &listing{}
+	var err error
+	if l.text, l.at, err = a.get(ctx, path, &l.accounts); err != nil {
 		return nil, err
 	}
-	l := &listing{text: text, at: at, got: time.Now()}
-	nameless := func(account history.Account) bool { return account.Name == "" }
-	if err := json.Unmarshal(l.text, &l.accounts); err != nil || slices.ContainsFunc(l.accounts, nameless) {
-		return nil, fmt.Errorf("%s is not the admin listener of a Weir: its answer to %s is no list of accounts", a.base, accountsPath)
+	l.received = time.Now()
+	if slices.ContainsFunc(l.accounts, func(a history.Account) bool { return a.Name == "" }) {
+		return nil, a.unexpectedContent(path)
 	}
 	return l, nil
 }
 
-// budgetView shows listings.
-type budgetView struct {
-	admin         adminListener
-	json, all     bool
-	out, problems io.Writer
-	terminal      bool
-}
-
-func (v *budgetView) once(ctx context.Context) error {
-	l, err := v.admin.accounts(ctx)
-	if err != nil {
-		return err
-	}
-	return v.print(l)
-}
-
-// print writes a listing below what stands there already.
 func (v *budgetView) print(l *listing) error {
 	text := strings.Join(v.table(l.accounts, l.at), "\n") + "\n"
 	if v.json {
-		text = inert(l.text)
+		text = printableJSON(l.text)
 	}
 	_, err := io.WriteString(v.out, text)
 	return err
 }
 
-// What a terminal is told: another screen than the one with the shell on it,
-// no cursor, long lines cut and not wrapped; and all of it back.
+// Control sequences: alternate screen, hidden cursor, no line wrap; and back.
 const (
 	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	leaveScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 )
 
-// watch shows a listing in every interval until ctx ends, which is no mistake.
-// The first question must be answered; afterwards the gateway may be away for
-// a while. On a terminal each listing stands in the place of the last, and the
-// last one stays.
+// watch prints the accounts in every interval. The end of ctx is not an error. If the first
+// call fails, watch returns its error; later failures are reported and the call is repeated.
+// On a terminal each listing replaces the previous one, and the last one stays on the screen.
 func (v *budgetView) watch(ctx context.Context, interval time.Duration) (err error) {
 	last, err := v.admin.accounts(ctx)
+	if ctx.Err() != nil {
+		return nil
+	}
 	if err != nil {
-		return unlessEnded(ctx, err)
+		return err
 	}
 	redraw := v.terminal && !v.json
 	if redraw {
@@ -136,31 +119,31 @@ func (v *budgetView) watch(ctx context.Context, interval time.Duration) (err err
 			return err
 		}
 		defer func() {
-			_, failed := io.WriteString(v.out, leaveScreen)
-			err = cmp.Or(err, failed, v.print(last))
+			_, leaveErr := io.WriteString(v.out, leaveScreen)
+			err = cmp.Or(err, leaveErr, v.print(last))
 		}()
 	}
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	var trouble, told error
+	var failure, reported error
 	for ctx.Err() == nil {
 		switch {
 		case redraw:
-			err = v.redraw(last, trouble)
-		case trouble == nil:
+			err = v.redraw(last, failure)
+		case failure == nil:
 			err = v.append(last)
-		case told == nil:
-			_, err = fmt.Fprintf(v.problems, "weir: %v; asking again every %s\n", trouble, interval)
+		case reported == nil:
+			_, err = fmt.Fprintf(v.problems, "weir: %v; retrying every %s\n", failure, interval)
 		}
 		if err != nil {
 			return err
 		}
-		told = trouble
+		reported = failure
 		select {
 		case <-ctx.Done():
 		case <-ticker.C:
 			var next *listing
-			if next, trouble = v.admin.accounts(ctx); trouble == nil {
+			if next, failure = v.admin.accounts(ctx); failure == nil {
 				last = next
 			}
 		}
@@ -168,15 +151,7 @@ func (v *budgetView) watch(ctx context.Context, interval time.Duration) (err err
 	return nil
 }
 
-// unlessEnded is err, or nothing where ctx has ended and caused it.
-func unlessEnded(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		return err
-	}
-	return nil
-}
-
-// append prints one listing of many.
+// append prints a listing below the previous ones.
 func (v *budgetView) append(l *listing) error {
 	if v.json {
 		return v.print(l)
@@ -195,14 +170,13 @@ func (v *budgetView) title(at time.Time) string {
 	return v.admin.base + ", " + at.UTC().Format(time.DateTime) + " UTC"
 }
 
-// redraw puts a listing in the place of the last one. Every line goes to a row
-// by its number, so one that has no row scrolls nothing away; lines that were
-// longer are cleared behind, and rows that are left over below.
-func (v *budgetView) redraw(l *listing, trouble error) error {
-	now := l.at.Add(time.Since(l.got))
+// redraw replaces the previous listing on the screen. It positions each line by its row, so
+// that a listing longer than the screen does not scroll.
+func (v *budgetView) redraw(l *listing, failure error) error {
+	now := l.at.Add(time.Since(l.received))
 	lines := []string{v.title(now) + "; Ctrl-C ends"}
-	if trouble != nil {
-		lines = append(lines, fmt.Sprintf("for %s now: %v", inWords(time.Since(l.got)), trouble))
+	if failure != nil {
+		lines = append(lines, fmt.Sprintf("for %s: %v", shortDuration(time.Since(l.received)), failure))
 	}
 	lines = append(append(lines, ""), v.table(l.accounts, now)...)
 	var b strings.Builder
@@ -212,4 +186,109 @@ func (v *budgetView) redraw(l *listing, trouble error) error {
 	b.WriteString("\x1b[J")
 	_, err := io.WriteString(v.out, b.String())
 	return err
+}
+
+// row is a line of the table: name, used, left, held, reset, bar.
+type row [6]string
+
+// table returns the lines of the table: accounts by name, and the budgets of each account with
+// the smallest remaining part first.
+func (v *budgetView) table(accounts []history.Account, now time.Time) []string {
+	if len(accounts) == 0 {
+		return []string{"no account has sent a request yet"}
+	}
+	accounts = slices.Clone(accounts)
+	slices.SortFunc(accounts, func(a, b history.Account) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
+	})
+	head := row{"BUDGET", "USED", "LEFT", "HELD", "RESETS"}
+	rows := make([][]row, len(accounts))
+	var width [len(head)]int
+	for i, account := range accounts {
+		rows[i] = v.rows(account, now)
+		for _, r := range append(rows[i], head) {
+			for column, cell := range r {
+				width[column] = max(width[column], utf8.RuneCountInString(cell))
+			}
+		}
+	}
+	format := func(r row) string {
+		return strings.TrimRight(fmt.Sprintf("%-*s  %*s  %*s  %*s  %-*s  %s",
+			width[0], r[0], width[1], r[1], width[2], r[2], width[3], r[3], width[4], r[4], r[5]), " ")
+	}
+	lines := []string{format(head)}
+	for i, account := range accounts {
+		if i > 0 {
+			lines = append(lines, "")
+		}
+		lines = append(lines, accountLine(account, now))
+		for _, r := range rows[i] {
+			lines = append(lines, format(r))
+		}
+		if len(rows[i]) == 0 {
+			lines = append(lines, "  nothing used")
+		}
+	}
+	return lines
+}
+
+func accountLine(a history.Account, now time.Time) string {
+	s := fmt.Sprintf("%s (%s): %d of %d requests open", printable(a.Name, maxName), printable(string(a.Kind), maxName), a.InUse, a.Concurrent)
+	if left := a.BlockedUntil.Sub(now); !a.BlockedUntil.IsZero() && left > 0 {
+		s += "; cool-down ends in " + shortDuration(left)
+	}
+	if a.Waiting > 0 {
+		s += fmt.Sprintf("; %d waiting", a.Waiting)
+	}
+	return s
+}
+
+// rows returns the rows of the used budgets of an account, or of all its budgets.
+func (v *budgetView) rows(a history.Account, now time.Time) []row {
+	budgets := slices.DeleteFunc(slices.Clone(a.Budgets), func(b limits.Budget) bool { return !v.all && b.Used == 0 && b.Held == 0 })
+	available := func(b limits.Budget) float64 { return float64(b.Remaining-b.Held) / float64(b.Limit) }
+	slices.SortFunc(budgets, func(a, b limits.Budget) int {
+		return cmp.Or(cmp.Compare(available(a), available(b)), cmp.Compare(a.Resource, b.Resource))
+	})
+	rows := make([]row, len(budgets))
+	for i, b := range budgets {
+		amount := strconv.Itoa
+		if strings.HasPrefix(b.Resource, "cpu") {
+			amount = func(milliseconds int) string {
+				return strconv.FormatFloat(float64(milliseconds)/1000, 'f', -1, 64) + "s"
+			}
+		}
+		held, reset, bar := "", "-", ""
+		if b.Held != 0 {
+			held = amount(b.Held)
+		}
+		if left := b.Reset.Sub(now); left > 0 {
+			reset = "in " + shortDuration(left)
+		} else if !b.Reset.IsZero() {
+			reset = "now"
+		}
+		if f, ok := a.Forecasts[b.Resource]; ok && f.Early && f.Ends.After(now) {
+			reset += "; at this rate nothing is left in " + shortDuration(f.Ends.Sub(now))
+		}
+		if v.terminal {
+			bar = budgetBar(b)
+		}
+		rows[i] = row{"  " + printable(b.Resource, maxName), amount(b.Used) + "/" + amount(b.Limit), amount(b.Remaining), held, reset, bar}
+	}
+	return rows
+}
+
+const barWidth = 20
+
+// budgetBar draws the used, the held and the remaining part. It is full only if nothing remains.
+func budgetBar(b limits.Budget) string {
+	cells := func(n int) int {
+		if b.Limit <= 0 {
+			return barWidth
+		}
+		return int(min(max(0, float64(n)/float64(b.Limit)), 1) * barWidth)
+	}
+	used := cells(b.Used)
+	held := max(0, cells(b.Used+b.Held)-used)
+	return strings.Repeat("█", used) + strings.Repeat("▒", held) + strings.Repeat("░", barWidth-used-held)
 }

@@ -87,7 +87,7 @@ func look(t *testing.T, h http.Handler) *looking {
 	transport := &http.Transport{DialContext: l.Dial}
 	t.Cleanup(transport.CloseIdleConnections)
 	v := &looking{}
-	v.admin = adminListener{transportFunc(func(r *http.Request) (*http.Response, error) {
+	v.admin = &adminClient{transportFunc(func(r *http.Request) (*http.Response, error) {
 		if v.away.Load() {
 			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 		}
@@ -104,7 +104,11 @@ func (f transportFunc) RoundTrip(r *http.Request) (*http.Response, error) { retu
 // shows wants one listing to be printed so.
 func (v *looking) shows(t *testing.T, want string) {
 	t.Helper()
-	if err := v.once(t.Context()); err != nil {
+	l, err := v.admin.accounts(t.Context())
+	if err == nil {
+		err = v.print(l)
+	}
+	if err != nil {
 		t.Error(err)
 	}
 	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), v.out.torn()); diff != "" {
@@ -127,7 +131,7 @@ func TestTheGatewaysClockCounts(t *testing.T) {
 		}))
 		v.shows(t, `
 BUDGET  USED  LEFT  HELD  RESETS
-a (user): 0 of 9 in flight
+a (user): 0 of 9 requests open
   core   1/2     1        in 5s
 `)
 	})
@@ -163,7 +167,7 @@ func TestTheTokenIsSentToTheListenerOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := look(t, listening("secret", limits.Account{Name: "a"}))
 		v.admin.token = "secret"
-		if err := v.once(t.Context()); err != nil {
+		if _, err := v.admin.accounts(t.Context()); err != nil {
 			t.Error(err)
 		}
 		asked := 0
@@ -172,8 +176,8 @@ func TestTheTokenIsSentToTheListenerOnly(t *testing.T) {
 			http.Redirect(w, r, "http://elsewhere.test/", http.StatusTemporaryRedirect)
 		}))
 		elsewhere.admin.token = "secret"
-		err := elsewhere.once(t.Context())
-		if err == nil || !strings.Contains(err.Error(), "not the admin listener of a Weir: it answers 307") || asked != 1 {
+		_, err := elsewhere.admin.accounts(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "not the admin listener of a Weir: it answered 307") || asked != 1 {
 			t.Errorf("asked %d times: %v", asked, err)
 		}
 	})
@@ -195,29 +199,29 @@ func TestWhatIsWrongWithTheAnswer(t *testing.T) {
 		token   credential.Secret
 		says    string
 	}{
-		{"no token", listening("secret"), "", " asks for the admin token: set WEIR_ADMIN_TOKEN, or give --token"},
-		{"a name that it does not know", admin.Handler(admin.Access{}, admin.Sources{}), "", `: "admin.test:9090" is no name of this listener; admin.hosts lists those that are`},
-		{"wrong token", listening("secret"), "sesame", " does not take this token; it stands in the gateway's configuration at admin.token"},
-		{"the address for clients", answer(401, `{"message":"Requires authentication"}`, "Weir-Request-Id", "X"), "", " is where the gateway answers its clients; the admin listener has an address of its own, in the configuration at admin.listen"},
-		{"the store is lost", answer(503, "the store\x1b[2J is lost\nmore"), "", " answers 503: the store[2J is lost"},
-		{"another server", answer(404, "nothing here"), "", " is not the admin listener of a Weir: it answers 404 to /api/v1/accounts"},
-		{"a page", answer(200, "<html>"), "", " is not the admin listener of a Weir: its answer to /api/v1/accounts is no list of accounts"},
-		{"no answer at all", answer(200, ""), "", " is not the admin listener of a Weir: its answer to /api/v1/accounts is no list of accounts"},
-		{"a message", answer(200, `{"message":"ok"}`), "", " is not the admin listener of a Weir: its answer to /api/v1/accounts is no list of accounts"},
-		{"accounts of somebody else", answer(200, `[{"account":"a"},{"id":7}]`), "", " is not the admin listener of a Weir: its answer to /api/v1/accounts is no list of accounts"},
-		{"an answer that breaks off", answer(200, `[`, "Content-Length", "9"), "", " does not answer: unexpected EOF"},
-		{"no answer in time", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "", " does not answer within 5s"},
+		{"no token", listening("secret"), "", " requires the admin token: set WEIR_ADMIN_TOKEN, or give --token"},
+		{"a name that it does not know", admin.Handler(admin.Access{}, admin.Sources{}), "", `: host "admin.test:9090" not allowed; add it to admin.hosts`},
+		{"wrong token", listening("secret"), "sesame", " rejected the token: use the value of admin.token in the gateway's configuration"},
+		{"the address for clients", answer(401, `{"message":"Requires authentication"}`, "Weir-Request-Id", "X"), "", " is the gateway's listener for clients: use the address in admin.listen of the configuration"},
+		{"the store is lost", answer(503, "the store\x1b[2J is lost\nmore"), "", " answered 503: the store[2J is lost"},
+		{"another server", answer(404, "nothing here"), "", " is not the admin listener of a Weir: it answered 404 to /api/v1/accounts"},
+		{"a page", answer(200, "<html>"), "", " is not the admin listener of a Weir: its response to /api/v1/accounts has an unexpected content"},
+		{"no answer at all", answer(200, ""), "", " is not the admin listener of a Weir: its response to /api/v1/accounts has an unexpected content"},
+		{"a message", answer(200, `{"message":"ok"}`), "", " is not the admin listener of a Weir: its response to /api/v1/accounts has an unexpected content"},
+		{"accounts of somebody else", answer(200, `[{"account":"a"},{"id":7}]`), "", " is not the admin listener of a Weir: its response to /api/v1/accounts has an unexpected content"},
+		{"an answer that breaks off", answer(200, `[`, "Content-Length", "9"), "", " did not answer: unexpected EOF"},
+		{"no answer in time", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "", " did not answer within 5s"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				v := look(t, c.handler)
 				v.admin.token = c.token
 				began := time.Now()
-				err := v.once(t.Context())
+				_, err := v.admin.accounts(t.Context())
 				if want := "http://admin.test:9090" + c.says; err == nil || err.Error() != want {
 					t.Errorf("got  %v\nwant %s", err, want)
 				}
-				if took := time.Since(began); took > adminPatience {
+				if took := time.Since(began); took > callTimeout {
 					t.Errorf("took %s", took)
 				}
 				// Watching does not begin with what is wrong.
@@ -249,7 +253,7 @@ func TestWatchPrintsAndGoesOn(t *testing.T) {
 		says(`
 http://admin.test:9090, 2000-01-01 00:00:00 UTC
 BUDGET  USED  LEFT  HELD  RESETS
-a (user): 0 of 9 in flight
+a (user): 0 of 9 requests open
   core   1/9     8        in 1m
 
 `, "")
@@ -259,13 +263,13 @@ a (user): 0 of 9 in flight
 		says(`
 http://admin.test:9090, 2000-01-01 00:00:02 UTC
 BUDGET  USED  LEFT  HELD  RESETS
-a (user): 0 of 9 in flight
+a (user): 0 of 9 requests open
   core   2/9     7        in 1m
 
 `, "")
 		v.away.Store(true)
 		time.Sleep(2 * time.Second)
-		says("", "weir: http://admin.test:9090 refuses the connection: is the gateway running, and is this its admin address (--admin)?; asking again every 2s\n")
+		says("", "weir: http://admin.test:9090 refused the connection: is the gateway running, and is this its admin address (--admin)?; retrying every 2s\n")
 		time.Sleep(20 * time.Second)
 		says("", "") // said once
 		v.away.Store(false)
@@ -273,7 +277,7 @@ a (user): 0 of 9 in flight
 		says(`
 http://admin.test:9090, 2000-01-01 00:00:26 UTC
 BUDGET  USED  LEFT  HELD  RESETS
-a (user): 0 of 9 in flight
+a (user): 0 of 9 requests open
   core   3/9     6        in 1m
 
 `, "")
@@ -371,11 +375,6 @@ func TestOnlyATerminalIsOne(t *testing.T) {
 	if isTerminal(&bytes.Buffer{}) {
 		t.Error("a buffer is taken for a terminal")
 	}
-	for term, want := range map[string]bool{"dumb": true, "xterm": false, "": false} {
-		if got := isDumb(func(string) (string, bool) { return term, true }); got != want {
-			t.Errorf("%q is dumb: %v", term, got)
-		}
-	}
 }
 
 // adminAsked is the key of what a script's last admin listener sends whenever it was asked.
@@ -433,12 +432,12 @@ func TestBudgetOfADemo(t *testing.T) {
 		return code, out.String(), problems.String()
 	}
 	code, out, problems := ask(strings.TrimPrefix(listener, "http://"))
-	shown := regexp.MustCompile(`(?m)^[0-9a-f]+ \(user\): 0 of 100 in flight\n  search +3/30 +27 +in .*\n(  .*\n)*  cpu +[0-9.]+s/90s +[0-9.]+s +in `)
+	shown := regexp.MustCompile(`(?m)^[0-9a-f]+ \(user\): 0 of 100 requests open\n  search +3/30 +27 +in .*\n(  .*\n)*  cpu +[0-9.]+s/90s +[0-9.]+s +in `)
 	if code != exitOK || !shown.MatchString(out) || problems != "" {
 		t.Errorf("%d %s%s", code, out, problems)
 	}
 	code, out, problems = ask(gateway)
-	if code != exitFailure || out != "" || problems != fmt.Sprintf("weir: %s is where the gateway answers its clients; the admin listener has an address of its own, in the configuration at admin.listen\n", gateway) {
+	if code != exitFailure || out != "" || problems != fmt.Sprintf("weir: %s is the gateway's listener for clients: use the address in admin.listen of the configuration\n", gateway) {
 		t.Errorf("%d %s%s", code, out, problems)
 	}
 }

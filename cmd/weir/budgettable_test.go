@@ -46,11 +46,11 @@ func TestBudgets(t *testing.T) {
 		v := look(t, listening("", someAccounts()...))
 		v.shows(t, `
 BUDGET                    USED     LEFT  HELD  RESETS
-egress:shared (unauthenticated): 0 of 100 in flight
+egress:shared (unauthenticated): 0 of 100 requests open
   closed                   0/0        0     1  in 1d 2h
   core                   60/60        0        -
 
-octo-bot (user): 3 of 50 in flight; cool-down ends in 43s
+octo-bot (user): 3 of 50 requests open; cool-down ends in 43s
   cpu:graphql        61.5s/60s    -1.5s        in 1m 1s
   search                 28/30        2     1  in 12s
   core               1234/5000     3766        in 42m 10s
@@ -58,7 +58,7 @@ octo-bot (user): 3 of 50 in flight; cool-down ends in 43s
   code_search             1/10        9        now
   points:user/get        0/900      900     5  now
 
-zebra (installation): 0 of 100 in flight
+zebra (installation): 0 of 100 requests open
   nothing used
 `)
 	})
@@ -70,11 +70,11 @@ func TestBudgetsOnATerminal(t *testing.T) {
 		v.terminal, v.all = true, true
 		v.shows(t, `
 BUDGET                    USED     LEFT  HELD  RESETS
-egress:shared (unauthenticated): 0 of 100 in flight
+egress:shared (unauthenticated): 0 of 100 requests open
   closed                   0/0        0     1  in 1d 2h    ████████████████████
   core                   60/60        0        -           ████████████████████
 
-octo-bot (user): 3 of 50 in flight; cool-down ends in 43s
+octo-bot (user): 3 of 50 requests open; cool-down ends in 43s
   cpu:graphql        61.5s/60s    -1.5s        in 1m 1s    ████████████████████
   search                 28/30        2     1  in 12s      ██████████████████▒░
   core               1234/5000     3766        in 42m 10s  ████░░░░░░░░░░░░░░░░
@@ -87,7 +87,7 @@ octo-bot (user): 3 of 50 in flight; cool-down ends in 43s
 }
 
 func TestNobodyHasSentAnything(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { look(t, listening("")).shows(t, "no account has sent anything yet\n") })
+	synctest.Test(t, func(t *testing.T) { look(t, listening("")).shows(t, "no account has sent a request yet\n") })
 }
 
 func TestInWords(t *testing.T) {
@@ -96,16 +96,8 @@ func TestInWords(t *testing.T) {
 		time.Hour: "1h", time.Hour + 59*time.Second: "1h", time.Hour + 62*time.Second: "1h 1m", 26 * time.Hour: "1d 2h", 24*time.Hour + time.Minute: "1d",
 		1<<63 - 1: "106751d 23h",
 	} {
-		if got := inWords(d); got != want {
+		if got := shortDuration(d); got != want {
 			t.Errorf("%d: got %q, want %q", d, got, want)
-		}
-	}
-}
-
-func TestCPUIsInSeconds(t *testing.T) {
-	for n, want := range map[int]string{0: "0s", 1: "0.001s", 1500: "1.5s", 90000: "90s", -250: "-0.25s"} {
-		if got := milliseconds(n); got != want {
-			t.Errorf("%d: got %q, want %q", n, got, want)
 		}
 	}
 }
@@ -116,7 +108,7 @@ func TestABarIsFullWhenNothingIsLeft(t *testing.T) {
 		limit := rapid.IntRange(0, 10_000).Draw(t, "limit")
 		used := rapid.IntRange(-10, 12_000).Draw(t, "used")
 		held := rapid.IntRange(-10, 12_000).Draw(t, "held")
-		got := bar(limits.Budget{Limit: limit, Used: used, Remaining: limit - used, Held: held})
+		got := budgetBar(limits.Budget{Limit: limit, Used: used, Remaining: limit - used, Held: held})
 		if utf8.RuneCountInString(got) != barWidth {
 			t.Fatalf("%s has %d cells", got, utf8.RuneCountInString(got))
 		}
@@ -152,7 +144,7 @@ func TestNothingThatIsShownMovesTheCursor(t *testing.T) {
 		}
 		// As another server might write it: nothing escaped that need not be.
 		raw := strings.NewReplacer(`\u2028`, "\u2028", `\u003c`, "<").Replace(string(text)) + "\r\n"
-		shown := inert([]byte(raw))
+		shown := printableJSON([]byte(raw))
 		if i := strings.IndexFunc(shown, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }); i >= 0 {
 			t.Fatalf("%q", shown)
 		}
@@ -174,7 +166,7 @@ func TestNamesAreBounded(t *testing.T) {
 		"": "?", "\x1b\r\n": "?", "a\x1b[31mb": "a[31mb", strings.Repeat("ä", maxName): strings.Repeat("ä", maxName),
 		strings.Repeat("ä", maxName+1): strings.Repeat("ä", maxName-1) + "…", "a\xffb": "a�b",
 	} {
-		if got := printable(text); got != want {
+		if got := printable(text, maxName); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}
@@ -266,11 +258,11 @@ func TestWatchOnATerminal(t *testing.T) {
 http://admin.test:9090, 2000-01-01 00:00:00 UTC; Ctrl-C ends
 
 BUDGET                    USED     LEFT  HELD  RESETS
-egress:shared (unauthenticated): 0 of 100 in flight
+egress:shared (unauthenticated): 0 of 100 requests open
   closed                   0/0        0     1  in 1d 2h    ████████████████████
   core                   60/60        0        -           ████████████████████
 
-octo-bot (user): 3 of 50 in flight; cool-down ends in 43s
+octo-bot (user): 3 of 50 requests open; cool-down ends in 43s
   points:user/get        0/900      900     5  now         ░░░░░░░░░░░░░░░░░░░░`[1:])
 		for _, mode := range []string{"?1049", "?25", "?7"} {
 			if !screen.changed[mode] {
@@ -284,17 +276,17 @@ octo-bot (user): 3 of 50 in flight; cool-down ends in 43s
 http://admin.test:9090, 2000-01-01 00:00:01 UTC; Ctrl-C ends
 
 BUDGET  USED  LEFT  HELD  RESETS
-a (user): 0 of 9 in flight
+a (user): 0 of 9 requests open
   core   1/2     1        in 10s  ██████████░░░░░░░░░░`[1:])
 		// What is known stays while the gateway is away, and time goes on.
 		v.away.Store(true)
 		time.Sleep(3 * time.Second)
 		screen.shows(`
 http://admin.test:9090, 2000-01-01 00:00:04 UTC; Ctrl-C ends
-for 3s now: http://admin.test:9090 refuses the connection: is the gateway running, and is this its admin address (--admin)?
+for 3s: http://admin.test:9090 refused the connection: is the gateway running, and is this its admin address (--admin)?
 
 BUDGET  USED  LEFT  HELD  RESETS
-a (user): 0 of 9 in flight
+a (user): 0 of 9 requests open
   core   1/2     1        in 7s   ██████████░░░░░░░░░░`[1:])
 		v.away.Store(false)
 		time.Sleep(time.Second)
@@ -302,7 +294,7 @@ a (user): 0 of 9 in flight
 http://admin.test:9090, 2000-01-01 00:00:05 UTC; Ctrl-C ends
 
 BUDGET  USED  LEFT  HELD  RESETS
-a (user): 0 of 9 in flight
+a (user): 0 of 9 requests open
   core   1/2     1        in 6s   ██████████░░░░░░░░░░`[1:])
 		stop()
 		if err := <-ended; err != nil {
@@ -315,7 +307,7 @@ a (user): 0 of 9 in flight
 		}
 		last := `
 BUDGET  USED  LEFT  HELD  RESETS
-a (user): 0 of 9 in flight
+a (user): 0 of 9 requests open
   core   1/2     1        in 6s   ██████████░░░░░░░░░░
 `[1:]
 		if diff := cmp.Diff([]string{last, ""}, []string{screen.below.String(), v.problems.torn()}); diff != "" {
@@ -340,7 +332,7 @@ func TestTheTableTellsWhatIsExpected(t *testing.T) {
 	}
 	want := []string{
 		"BUDGET         USED  LEFT  HELD  RESETS",
-		"octo-bot (user): 0 of 100 in flight; 3 waiting",
+		"octo-bot (user): 0 of 100 requests open; 3 waiting",
 		"  core    4000/5000  1000        in 30m; at this rate nothing is left in 4m 10s",
 		"  search       3/30    27        in 1m",
 	}

@@ -192,7 +192,7 @@ func (f *fleet) leftNothing() {
 	f.Helper()
 	began := time.Now()
 	testservers.Eventually(f.T, "no permit is in flight", func(ctx context.Context) bool {
-		l, err := (&adminListener{http.DefaultTransport, "http://" + f.replicas[0].admin, ""}).accounts(ctx)
+		l, err := (&adminClient{http.DefaultTransport, "http://" + f.replicas[0].admin, ""}).accounts(ctx)
 		return err == nil && !slices.ContainsFunc(l.accounts, func(a history.Account) bool { return a.InUse > 0 })
 	})
 	if took := time.Since(began); took > 15*time.Second { // half the life of a permit that nobody gives back
@@ -347,7 +347,7 @@ func TestAReloadLosesNothing(t *testing.T) {
 		}
 	}
 	spent := func() (used int) {
-		l, err := (&adminListener{http.DefaultTransport, "http://" + r.admin, ""}).accounts(t.Context())
+		l, err := (&adminClient{http.DefaultTransport, "http://" + r.admin, ""}).accounts(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -368,8 +368,8 @@ func TestAReloadLosesNothing(t *testing.T) {
 	f.file("weir.yaml", strings.Replace(string(text), "wait: 9s", "wait: 11s", 1))
 	_ = r.process.Process.Signal(syscall.SIGHUP)
 	testservers.Eventually(t, "the new configuration is in force", func(ctx context.Context) bool {
-		admin := adminListener{http.DefaultTransport, "http://" + r.admin, ""}
-		text, _, err := admin.ask(ctx, http.MethodGet, "/api/v1/config", nil)
+		admin := &adminClient{http.DefaultTransport, "http://" + r.admin, ""}
+		text, _, err := admin.call(ctx, http.MethodGet, "/api/v1/config", nil)
 		return err == nil && strings.Contains(string(text), "11s")
 	})
 	get("weir; hit")

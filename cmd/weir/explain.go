@@ -4,13 +4,17 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -18,34 +22,54 @@ type explainCommand struct {
 	adminFlags
 	Method  string `arg:"" optional:"" help:"For example GET."`
 	Path    string `arg:"" optional:"" help:"For example /repos/acme/widgets/stats/participation, with its query."`
-	Live    string `help:"In place of a call: a request that the running gateway has answered lately, by its Weir-Request-Id, or last. What it got, why, and what it went through." placeholder:"ID"`
-	Config  string `help:"Configuration whose limits, cache rules and dialect apply." placeholder:"FILE"`
-	Dialect string `help:"service or github, whatever the configuration says." placeholder:"NAME"`
+	Live    string `help:"Explain a recent request of the running gateway instead: its Weir-Request-Id, or last." placeholder:"ID"`
+	Config  string `help:"Configuration file with limits, cache rules and dialect." placeholder:"FILE"`
+	Dialect string `help:"service or github. Overrides the configuration." placeholder:"NAME"`
 }
 
-// Run tells what the catalogue knows of a call, or what a gateway has made of one.
+// Run prints how the gateway treats a call, or how it answered a request.
 func (c *explainCommand) Run(p *process) error {
 	switch {
 	case c.Live != "" && c.Method != "":
-		return &exit{exitUsage, "write a METHOD and a PATH, or --live ID"}
+		return &exit{exitUsage, "give either METHOD and PATH, or --live ID"}
 	case c.Live != "":
-		return c.live(p)
+		return c.explainRequest(p)
 	case c.Path == "":
-		return &exit{exitUsage, "write a METHOD and a PATH, as in GET /user, or --live ID"}
+		return &exit{exitUsage, "give METHOD and PATH, as in GET /user, or --live ID"}
 	}
-	rules, err := c.rules(p)
+	return c.explainCall(p)
+}
+
+// explainCall prints what the catalogue contains about a call. It sends nothing.
+func (c *explainCommand) explainCall(p *process) error {
+	cfg := config.Default()
+	if c.Config != "" {
+		loaded, err := config.Load(config.Source{Path: c.Config, Getenv: p.getenv})
+		if err != nil {
+			return err
+		}
+		cfg = loaded
+	}
+	dialect, err := policy.LoadDialect(cmp.Or(c.Dialect, cfg.Upstream.Dialect))
+	if err != nil {
+		return &exit{exitUsage, "--dialect: " + err.Error()}
+	}
+	catalogue, err := cfg.Catalogue()
 	if err != nil {
 		return err
 	}
-	method := strings.ToUpper(c.Method)
 	if u, err := url.Parse(c.Path); err == nil && u.Host != "" {
-		return &exit{exitUsage, "write the path alone: " + u.RequestURI()}
+		return &exit{exitUsage, "give the path without the host: " + u.RequestURI()}
 	}
+	method := strings.ToUpper(c.Method)
 	path, query, _ := strings.Cut(c.Path, "?")
-	if refusal := screened(method, path); refusal != "" {
-		return &exit{exitFailure, refusal}
+	switch {
+	case method == http.MethodConnect, method == http.MethodTrace:
+		return &exit{exitFailure, "refused with 405: " + method + " is never forwarded"}
+	case strings.HasPrefix(path, "/_weir/"):
+		return &exit{exitFailure, "answered by Weir: paths below /_weir/ are never forwarded"}
 	}
-	m, err := rules.catalogue.Classify(method, apiPath(path), query)
+	m, err := catalogue.Classify(method, apiPath(path), query)
 	var target *policy.TargetError
 	if errors.As(err, &target) {
 		return &exit{exitFailure, "refused with 400: " + target.Reason}
@@ -53,56 +77,10 @@ func (c *explainCommand) Run(p *process) error {
 	if err != nil {
 		return err
 	}
-	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
-	for _, row := range rules.explanation(m) {
-		if row[1] != "" {
-			_, _ = fmt.Fprintf(w, "%s\t%s\n", row[0], row[1])
-		}
-	}
-	return w.Flush()
+	return printRows(p.stdout, callRows(m, dialect, cfg.Limits.Limits))
 }
 
-// rules are what a configuration makes of the catalogue.
-type rules struct {
-	catalogue *policy.Catalogue
-	dialect   *policy.Dialect
-	limits    policy.Limits
-}
-
-// rules are those of the file, or of a gateway without one.
-func (c *explainCommand) rules(p *process) (*rules, error) {
-	cfg := config.Default()
-	if c.Config != "" {
-		loaded, err := config.Load(config.Source{Path: c.Config, Getenv: p.getenv})
-		if err != nil {
-			return nil, err
-		}
-		cfg = loaded
-	}
-	dialect, err := policy.LoadDialect(cmp.Or(c.Dialect, cfg.Upstream.Dialect))
-	if err != nil {
-		return nil, &exit{exitUsage, "--dialect: " + err.Error()}
-	}
-	catalogue, err := cfg.Catalogue()
-	if err != nil {
-		return nil, err
-	}
-	return &rules{catalogue, dialect, cfg.Limits.Limits}, nil
-}
-
-// screened is what the gateway says to a call that it does not look at any
-// further; empty for others.
-func screened(method, path string) string {
-	switch {
-	case method == http.MethodConnect, method == http.MethodTrace:
-		return "refused with 405: " + method + " is never sent upstream"
-	case strings.HasPrefix(path, "/_weir/"):
-		return "answered by Weir itself: what is below /_weir/ is never sent upstream"
-	}
-	return ""
-}
-
-// apiPath is the path of the API under any of the gateway's spellings of it.
+// apiPath removes the prefixes that the gateway accepts before the paths of the API.
 func apiPath(path string) string {
 	if rest, ok := strings.CutPrefix(path, "/api/v3"); ok && strings.HasPrefix(rest, "/") {
 		return rest
@@ -113,8 +91,19 @@ func apiPath(path string) string {
 	return path
 }
 
-// explanation is the rows of the table; those without a value are left out.
-func (r *rules) explanation(m policy.Match) [][2]string {
+// printRows prints a table of names and values. Rows without a value are omitted.
+func printRows(out io.Writer, rows [][2]string) error {
+	const maxValue = 1000
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, r := range rows {
+		if r[1] != "" {
+			_, _ = fmt.Fprintf(w, "%s\t%s\n", r[0], printable(r[1], maxValue))
+		}
+	}
+	return w.Flush()
+}
+
+func callRows(m policy.Match, dialect *policy.Dialect, limits policy.Limits) [][2]string {
 	op := m.Operation
 	section := op.Section
 	if !op.Known() {
@@ -131,13 +120,18 @@ func (r *rules) explanation(m policy.Match) [][2]string {
 	if op.Notifies {
 		cost += ", sends notifications"
 	}
+	types := make([]string, len(op.Accept))
+	for i, name := range op.Accept {
+		types[i] = "application/vnd." + dialect.Vendor + "." + name + "+json"
+	}
+	user, anonymous := limits.For(policy.User, op.Resource), limits.For(policy.Unauthenticated, op.Resource)
 	return [][2]string{
 		{"operation", op.ID},
 		{"section", section},
 		{"route", op.Method + " " + op.Path},
 		{"sent as", target},
-		{"also as", r.mediaTypes(op)},
-		{"resource", r.budget(op.Resource)},
+		{"also as", strings.Join(types, ", ")},
+		{"resource", fmt.Sprintf("%s: %d in %s for a user, %d without a token", op.Resource, user.Max, window(user.Window), anonymous.Max)},
 		{"costs", cost},
 		{"cache", cacheRule(op.Cache)},
 		{"stale on", strings.Join(op.StaleOn, ", ")},
@@ -148,29 +142,13 @@ func (r *rules) explanation(m policy.Match) [][2]string {
 		{"scope", op.Scope},
 		{"permission", op.Permission},
 		{"checks", strings.Join(op.Checks, ", ")},
-		{"anonymous call", finding(m, policy.Unauthenticated)},
-		{"with a token", finding(m, policy.User)},
+		{"anonymous call", preflight(m, policy.Unauthenticated)},
+		{"with a token", preflight(m, policy.User)},
 	}
 }
 
-// mediaTypes are the other representations that a client may ask for.
-func (r *rules) mediaTypes(op *policy.Operation) string {
-	types := make([]string, len(op.Accept))
-	for i, name := range op.Accept {
-		types[i] = "application/vnd." + r.dialect.Vendor + "." + name + "+json"
-	}
-	return strings.Join(types, ", ")
-}
-
-// budget is a resource and what there is of it before the upstream has told
-// its own number.
-func (r *rules) budget(resource string) string {
-	user, anonymous := r.limits.For(policy.User, resource), r.limits.For(policy.Unauthenticated, resource)
-	return fmt.Sprintf("%s: %d in %s for a user, %d without a token", resource, user.Max, short(user.Window), anonymous.Max)
-}
-
-// short writes 1h for 1h0m0s.
-func short(d time.Duration) string {
+// window formats 1h instead of 1h0m0s.
+func window(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")
@@ -184,20 +162,67 @@ func short(d time.Duration) string {
 func cacheRule(r policy.CacheRule) string {
 	switch r.Class {
 	case policy.Shared:
-		return "shared by all callers, fresh for " + short(r.TTL)
+		return "shared by all callers, fresh for " + window(r.TTL)
 	case policy.PerCaller:
 		return "for the same credential, fresh as the upstream says"
 	case policy.Statistics:
-		return "for the same credential; asked for again while the answer is 202"
+		return "for the same credential; polled while the response is 202"
 	}
 	return "never"
 }
 
-// finding is what preflight would answer, in place of the upstream.
-func finding(m policy.Match, kind policy.CallerKind) string {
+// preflight returns the response of the gateway's own checks, or "" if the call is forwarded.
+func preflight(m policy.Match, kind policy.CallerKind) string {
 	f := m.Preflight(kind)
 	if f == nil {
 		return ""
 	}
 	return fmt.Sprintf("answered %d without being sent: %s (%s)", f.Status, f.Message, f.Check)
+}
+
+// explainRequest prints a recent request of the running gateway.
+func (c *explainCommand) explainRequest(p *process) error {
+	admin, err := c.client(p)
+	if err != nil {
+		return err
+	}
+	var recent []history.Request // the newest first
+	if _, _, err := admin.get(p.ctx, "/api/v1/requests", &recent); err != nil {
+		return err
+	}
+	i := slices.IndexFunc(recent, func(r history.Request) bool { return r.ID == c.Live || c.Live == "last" && !r.Background })
+	if i < 0 {
+		return &exit{exitFailure, fmt.Sprintf("%s is not among the last %d requests of this gateway: try the other replicas", c.Live, len(recent))}
+	}
+	r := recent[i]
+	spent := ""
+	if r.Spent > 0 {
+		spent = strconv.Itoa(r.Spent) + " of " + r.Resource
+	}
+	rows := [][2]string{
+		{"request", r.ID},
+		{"began", r.Start.UTC().Format(time.RFC3339Nano)},
+		{"call", r.Method + " " + r.Route},
+		{"operation", r.Operation},
+		{"client", r.Client},
+		{"account", r.Account},
+		{"response", fmt.Sprintf("%d in %s, %d bytes", r.Status, roundDuration(r.Elapsed), r.Bytes)},
+		{"result", string(r.Result)},
+		{"why", r.Why},
+		{"cache-status", r.Cache},
+		{"spent", spent},
+		{"error", r.Error},
+		{"trace", r.Trace},
+	}
+	for _, s := range r.Stages {
+		stage := s.Name + " " + roundDuration(s.Elapsed)
+		if s.Detail != "" {
+			stage += ": " + s.Detail
+		}
+		if s.Failed {
+			stage += ", failed"
+		}
+		rows = append(rows, [2]string{"after " + roundDuration(s.Start), stage})
+	}
+	return printRows(p.stdout, rows)
 }

@@ -134,7 +134,7 @@ func TestAttack29PlacesOfAKilledReplicaComeBack(t *testing.T) {
 	}
 	inFlight := func(want int) func(context.Context) bool {
 		return func(ctx context.Context) bool {
-			admin := adminListener{http.DefaultTransport, "http://" + f.replicas[1].admin, ""}
+			admin := &adminClient{http.DefaultTransport, "http://" + f.replicas[1].admin, ""}
 			l, err := admin.accounts(ctx)
 			return err == nil && len(l.accounts) == 1 && l.accounts[0].InUse == want
 		}

@@ -56,8 +56,8 @@ func TestTheWayToRedisIsCut(t *testing.T) {
 		return nil
 	})
 	o.eventuallyTells("weir_store_up 1")
-	o.eventuallyTells("Redis is lost; this replica goes on with what it has set aside")
-	o.eventuallyTells("Redis is found")
+	o.eventuallyTells("redis connection lost; using offline leases")
+	o.eventuallyTells("redis connection restored")
 }
 
 // TestRedisIsSlow: a little, and nothing else is noticed; more than it is waited for, and
@@ -170,7 +170,7 @@ func TestRedisLosesSingleKeys(t *testing.T) {
 			}, func(context.Context, *redis.Client) error { return nil })
 			testservers.Eventually(t, "nothing that was spent is forgotten", func(context.Context) bool { return o.spentPoints() >= spent })
 			if strings.HasPrefix(name, "fields") || strings.HasPrefix(name, "keys are of") {
-				o.eventuallyTells("an account cannot be read in Redis; it is begun anew")
+				o.eventuallyTells("redis has an account that cannot be read")
 			}
 		})
 	}
@@ -220,7 +220,7 @@ func TestAReplicaIsPaused(t *testing.T) {
 	clients.Wait()
 	testservers.Eventually(t, "all permits have come back", func(ctx context.Context) bool { // those of lost answers when their leases end
 		pass(ctx, time.Second)
-		l, err := (&adminListener{http.DefaultTransport, "http://" + f.replicas[1].admin, ""}).accounts(ctx)
+		l, err := (&adminClient{http.DefaultTransport, "http://" + f.replicas[1].admin, ""}).accounts(ctx)
 		return err == nil && len(l.accounts) > 0 && !slices.ContainsFunc(l.accounts, func(a history.Account) bool { return a.InUse > 0 })
 	})
 }

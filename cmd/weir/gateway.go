@@ -27,6 +27,7 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/inbound"
 )
 
 // gateway is the running gateway: what outlives a reload, and what a
@@ -36,12 +37,12 @@ type gateway struct {
 	telemetry *telemetry.Telemetry
 	store     *store
 	limiter   *limits.Limiter
-	inbound   proxy.Inbound
-	drain     proxy.Drain
-	crowd     proxy.Crowd
 	last      proxy.LastRequests
-	// connections are those of clients.
-	connections proxy.Connections
+	// Protection against clients.
+	connections inbound.Connections
+	rateLimiter inbound.RateLimiter
+	shedder     inbound.Shedder
+	drain       inbound.Drain
 	cache       *cache.Store
 	shared      *redisstore.Store // its second tier; nil without
 	transport   *http.Transport
@@ -116,8 +117,8 @@ func wire(cfg *config.Config, replica string, t *telemetry.Telemetry, log *slog.
 	if size < int64(cfg.Cache.Memory) {
 		log.Warn("the cache is smaller than cache.memory: it has half of GOMEMLIMIT", "bytes", size)
 	}
-	g.crowd.Configure(waiting)
-	g.connections.Bound(mostConnections(descriptors()))
+	g.shedder.Configure(waiting)
+	g.connections.LimitTotal(mostConnections(descriptors()))
 	g.transport.MaxConnsPerHost = mostConnections(descriptors())
 	memory := cache.NewMemory(size)
 	g.cache = cache.NewStore(memory, nil)
@@ -125,7 +126,7 @@ func wire(cfg *config.Config, replica string, t *telemetry.Telemetry, log *slog.
 		g.issuerKeys.Close()
 		return nil, errors.Join(err, store.close())
 	}
-	if g.appTokens, g.sharedTokens, err = openAppTokens(cfg, g.transport, log); err != nil {
+	if g.appTokens, g.sharedTokens, err = openAppTokens(cfg, log); err != nil {
 		g.issuerKeys.Close()
 		if g.shared != nil {
 			_ = g.shared.Close() // nothing is in it
@@ -243,17 +244,17 @@ func (g *gateway) apply(c *config.Config) error {
 	c = g.inForce(c)
 	g.issuerKeys.Keep(issuerURLs(c))
 	g.store.configure(limitRules(c))
-	g.inbound.Configure(c.Limits.Inbound.Rate, c.Limits.Inbound.Burst)
-	atOnce := c.Limits.Inbound.Burst
+	g.rateLimiter.Configure(c.Limits.Inbound.Rate, c.Limits.Inbound.Burst)
+	maxPerAddress := c.Limits.Inbound.Burst
 	if c.Limits.Inbound.Rate == 0 {
-		atOnce = 0
+		maxPerAddress = 0
 	}
-	trusted := proxy.Trusted(c.Callers.Networks())
-	g.connections.Configure(atOnce, trusted)
+	trusted := inbound.TrustedProxies(c.Callers.Networks())
+	g.connections.LimitPerAddress(maxPerAddress, trusted)
 	next := &configured{config: c, callers: callers, proxy: proxy.New(proxy.Config{
-		Upstream: upstream, Timeout: c.Upstream.Timeout, BodyTime: c.Limits.Inbound.Body, Catalogue: catalogue, Dialect: dialect,
-		Identify: identify(callers),
-		Inbound:  &g.inbound, Crowd: &g.crowd, Drain: &g.drain, Trusted: trusted, Ledger: g.store, Limiter: g.limiter, Cache: g.cache, Transport: g.transport,
+		Upstream: upstream, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Catalogue: catalogue, Dialect: dialect,
+		Identify:    identify(callers),
+		RateLimiter: &g.rateLimiter, Shedder: &g.shedder, Drain: &g.drain, TrustedProxies: trusted, Ledger: g.store, Limiter: g.limiter, Cache: g.cache, Transport: g.transport,
 		Wait: c.Limits.Wait, RefusalStatus: c.Limits.RefusalStatus, RateLimitFields: c.Headers.RateLimit != "off",
 		Statistics: proxy.Statistics{
 			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor, Max: c.Statistics.Poll.Max, Budget: c.Statistics.Poll.Budget,

@@ -1,7 +1,10 @@
-// Command weir is the shared egress of an organization to one rate-limited REST
-// API: the gateway, the reference service to try it with, and tools around its
-// configuration. This package is the only place that wires the parts together;
-// each subcommand has a file of its own.
+// Command weir is a caching, rate-limit-aware reverse proxy for one REST API. It runs the
+// gateway and the reference service, and has tools for configurations and for operators.
+//
+// This package reads the command line and connects the other packages; it holds no logic of
+// requests. Invariant: run never ends the process, so that tests call it like main does.
+// Read first: the commands type in this file, then serve.go (from listeners to shutdown) and
+// gateway.go (how a configuration becomes a gateway). Every other subcommand has its own file.
 package main
 
 import (
@@ -18,11 +21,11 @@ import (
 )
 
 func main() {
-	told, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	ctx, end := context.WithCancel(context.Background())
-	context.AfterFunc(told, func() {
-		stop() // a second signal ends the process at once, from before anything ends by the first
-		end()
+	signaled, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, cancel := context.WithCancel(context.Background())
+	context.AfterFunc(signaled, func() {
+		stop() // before the shutdown begins, so that a second signal ends the process immediately
+		cancel()
 	})
 	code := run(ctx, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr)
 	stop()
@@ -36,29 +39,30 @@ const (
 	exitUsage   = 2
 )
 
-// commands is the command line.
+// commands defines the command line. Each field with a cmd tag is a subcommand.
 type commands struct {
-	Demo    demoCommand    `cmd:"" help:"Run everything on this machine: gateway, reference service, sample traffic."`
+	Demo    demoCommand    `cmd:"" help:"Run the gateway, the reference service and sample traffic on this machine."`
 	Serve   serveCommand   `cmd:"" help:"Run the gateway."`
 	Service serviceCommand `cmd:"" help:"Run the reference service alone."`
-	Check   checkCommand   `cmd:"" help:"Check a configuration: every mistake with its line and column."`
-	Audit   auditCommand   `cmd:"" help:"Grade what a configuration leaves open: each risk, why, and what to do."`
-	Explain explainCommand `cmd:"" help:"Tell how a call would be treated."`
-	Budget  budgetCommand  `cmd:"" help:"Show what each account has left of its budgets."`
-	Tail    tailCommand    `cmd:"" help:"Follow the requests: one line for each, with what Weir decided."`
-	Cache   cacheCommand   `cmd:"" help:"Purge what the cache holds."`
-	Key     keyCommand     `cmd:"" help:"Make keys for clients."`
-	Health  healthCommand  `cmd:"" help:"Tell whether the gateway can answer its clients, by the exit code."`
+	Check   checkCommand   `cmd:"" help:"Check a configuration: print every mistake with its line and column."`
+	Audit   auditCommand   `cmd:"" help:"List the security risks of a configuration, with a remedy for each."`
+	Explain explainCommand `cmd:"" help:"Show how the gateway treats a call, or how it answered a request."`
+	Budget  budgetCommand  `cmd:"" help:"Show the remaining budgets of each account."`
+	Tail    tailCommand    `cmd:"" help:"Follow the requests: print one line for each."`
+	Cache   cacheCommand   `cmd:"" help:"Purge responses from the cache."`
+	Key     keyCommand     `cmd:"" help:"Create keys for clients."`
+	Health  healthCommand  `cmd:"" help:"Report whether the gateway is ready, by the exit code."`
 	Schema  schemaCommand  `cmd:"" help:"Print the JSON Schema of the configuration."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 
-	Completion completionCommand `cmd:"" help:"Print what bash, zsh or fish needs to complete the command line."`
+	Completion completionCommand `cmd:"" help:"Print the completion script for bash, zsh or fish."`
 	Man        manCommand        `cmd:"" help:"Print the manual page."`
+	Complete   completeCommand   `cmd:"" name:"__complete" hidden:"" passthrough:""`
 
 	PrintVersion kong.VersionFlag `name:"version" help:"Print the version."`
 }
 
-// process is what a command may know of the world.
+// process is the environment of a command. Commands use it instead of package os.
 type process struct {
 	ctx            context.Context
 	getenv         func(string) (string, bool)
@@ -69,7 +73,7 @@ func (p *process) printf(format string, args ...any) {
 	_, _ = fmt.Fprintf(p.stdout, format, args...)
 }
 
-// exit is an error that carries a code; its message is for the user.
+// exit is an error with an exit code. An empty message prints nothing.
 type exit struct {
 	code    int
 	message string
@@ -77,10 +81,11 @@ type exit struct {
 
 func (e *exit) Error() string { return e.message }
 
-// run is the whole program.
+// run parses the command line, runs the command and returns the exit code.
 func run(ctx context.Context, args []string, getenv func(string) (string, bool), stdout, stderr io.Writer) (code int) {
 	p := &process{ctx, getenv, stdout, stderr}
-	// kong ends the process after --help; a test's process goes on.
+	// Kong calls its exit function after --help and expects that it does not return.
+	type helpShown int
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
@@ -95,29 +100,23 @@ func run(ctx context.Context, args []string, getenv func(string) (string, bool),
 		kong.Vars{"version": versionLine()},
 		kong.Exit(func(code int) { panic(helpShown(code)) }))
 	if err != nil {
-		panic(err) // the commands above
+		panic(err) // a mistake in the struct tags of commands
 	}
 	parsed, err := parser.Parse(args)
 	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "weir: %v\nweir --help tells more\n", err)
+		_, _ = fmt.Fprintf(stderr, "weir: %v\nrun weir --help for usage\n", err)
 		return exitUsage
 	}
-	return p.code(parsed.Run(p))
-}
-
-type helpShown int
-
-// code tells the user what is wrong, and the caller how it ended.
-func (p *process) code(err error) int {
+	err = parsed.Run(p)
 	if err == nil {
 		return exitOK
 	}
 	code, message := exitFailure, err.Error()
-	if e := (*exit)(nil); errors.As(err, &e) { // kong joins what commands return
+	if e := (*exit)(nil); errors.As(err, &e) { // kong wraps the errors of commands
 		code, message = e.code, e.message
 	}
 	if message != "" {
-		_, _ = fmt.Fprintf(p.stderr, "weir: %s\n", strings.ReplaceAll(message, "\n", "\nweir: "))
+		_, _ = fmt.Fprintf(stderr, "weir: %s\n", strings.ReplaceAll(message, "\n", "\nweir: "))
 	}
 	return code
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/weirgate/weir/internal/history"
 )
 
-// adminTimeout bounds reading a request of the operator's, and writing its answer.
-const adminTimeout = 30 * time.Second
+// listenerTimeout bounds reading a request of the operator's, and writing its answer.
+const listenerTimeout = 30 * time.Second
 
 // operator opens the operator's listener. One that others than this machine reach is
 // closed again unless it asks for a token or a certificate, whatever the configuration
@@ -29,7 +29,7 @@ func (g *gateway) operator(a config.Admin) (endpoint, error) {
 		_ = listener.Close()
 		return endpoint{}, fmt.Errorf("admin.listen: %s is not on loopback: set admin.token, or admin.tls.client_ca", listener.Addr())
 	}
-	e := endpoint{listener: listener, handler: g.admin(a), timeout: adminTimeout, outlives: true, ending: g.history.Close}
+	e := endpoint{listener: listener, handler: g.admin(a), timeout: listenerTimeout, outlives: true, ending: g.history.Close}
 	if current := g.adminTLS.Load(); current != nil {
 		e.tls = current.Clone()
 		e.tls.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return g.adminTLS.Load(), nil }
@@ -103,7 +103,7 @@ func (g *gateway) purge(p admin.Purge) (entries int, err error) {
 		}
 	}
 	if p.Hard {
-		return g.cache.Drop(context.Background(), tag), nil
+		return g.cache.PurgeHard(context.Background(), tag), nil
 	}
 	entries = g.cache.Count(tag)
 	g.cache.Purge(context.Background(), tag)

@@ -111,7 +111,7 @@ func TestTheOperatorComesByCertificate(t *testing.T) {
 		says           string
 	}{
 		{"with a certificate of the authority", own, own, 0, "0 entries"},
-		{"with none", own, nil, 1, "asks for the admin token"},
+		{"with none", own, nil, 1, "requires the admin token"},
 		{"with one of another authority", own, foreign, 1, "does not answer"},
 		{"at a listener that is not ours", foreign, own, 1, "does not answer"},
 	} {
@@ -293,7 +293,7 @@ func TestTheAdminListenerWaitsForNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := endpoints[len(endpoints)-1]
-	if o.timeout != adminTimeout {
+	if o.timeout != listenerTimeout {
 		t.Errorf("%v", o.timeout)
 	}
 	o.timeout = 100 * time.Millisecond

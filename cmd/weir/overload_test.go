@@ -130,7 +130,7 @@ func TestAFullHouse(t *testing.T) {
 
 // TestOverloadOfAProcess, in real time: five times of what a gateway can do before a slow
 // API. With WEIR_OVERLOAD, on a machine that has nothing else to do, goodput stays within a
-// tenth of its peak, and 99 of 100 that are refused know it in 50 ms: TestOverload in
+// tenth of its peak, and 99 of 100 that are refused know it in 50 ms: TestOverloadKeepsGoodput in
 // package proxy holds both in virtual time. Else the machine decides, and all get an answer.
 func TestOverloadOfAProcess(t *testing.T) {
 	t.Parallel() // most of it waits

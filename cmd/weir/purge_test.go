@@ -54,13 +54,13 @@ func TestPurge(t *testing.T) {
 		says  string
 		cache string // of the target afterwards
 	}{
-		{[]string{"--url", target}, 0, "2 entries will be validated", "fwd=stale; fwd-status=304"},
+		{[]string{"--url", target}, 0, "2 entries will be revalidated", "fwd=stale; fwd-status=304"},
 		{[]string{"--url", up.URL + target + "?x=1"}, 0, "2 entries", "fwd=stale; fwd-status=304"},
 		{[]string{"--url", "https://weir.example.com/api/v3/repos/Acme/widgets/subscription"}, 0, "2 entries", "fwd=stale; fwd-status=304"},
 		{[]string{"--tag", "repo:acme/widgets"}, 0, "2 entries", "fwd=stale; fwd-status=304"},
 		{[]string{"--tag", "org:acme"}, 0, "2 entries", "fwd=stale; fwd-status=304"},
 		{[]string{"--tag", "account:egress:shared"}, 0, "2 entries", "fwd=stale; fwd-status=304"},
-		{[]string{"--tag", "repo:acme/widgets", "--hard"}, 0, "2 entries dropped", "fwd=uri-miss; fwd-status=200"},
+		{[]string{"--tag", "repo:acme/widgets", "--hard"}, 0, "2 entries removed", "fwd=uri-miss; fwd-status=200"},
 		{[]string{"--tag", "repo:acme/other"}, 0, "0 entries", "hit"},
 		{[]string{"--url", target, "--tag", "org:acme"}, 2, "can't be used together", "hit"},
 		{nil, 2, "missing", "hit"},

@@ -16,6 +16,7 @@ import (
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/front"
 	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/inbound"
 )
 
 type serveCommand struct {
@@ -196,7 +197,7 @@ func serveAll(ctx context.Context, log *slog.Logger, end func() ending, endpoint
 		log.Info("the process stops; clients are still let in for a while", "delay", last.delay, "timeout", last.timeout)
 		<-time.After(last.delay)
 	}
-	late := time.AfterFunc(last.timeout, func() { cutOff(proxy.ErrDrained) })
+	late := time.AfterFunc(last.timeout, func() { cutOff(inbound.ErrDrained) })
 	defer late.Stop()
 	deadline := time.Now().Add(last.timeout + lastWords)
 	shutDown(ctx, log, last.timeout+lastWords, first)

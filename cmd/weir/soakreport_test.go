@@ -240,7 +240,7 @@ func (s *soak) mayJudge(l *life) bool {
 // permits is how many of them replicas know to be in use.
 func (s *soak) permits() (n int) {
 	for _, r := range s.replicas {
-		l, err := (&adminListener{http.DefaultTransport, "http://" + r.admin, ""}).accounts(s.Context())
+		l, err := (&adminClient{http.DefaultTransport, "http://" + r.admin, ""}).accounts(s.Context())
 		if err != nil || len(l.accounts) == 0 {
 			return -1
 		}

@@ -113,7 +113,7 @@ func TestTailComesBack(t *testing.T) {
 		transport := &http.Transport{DialContext: l.Dial}
 		defer transport.CloseIdleConnections()
 		var out, problems paper
-		v := &tailView{tailCommand: &tailCommand{}, admin: adminListener{transport, "http://admin.test", ""}, out: &out, problems: &problems}
+		v := &tailView{tailCommand: &tailCommand{}, admin: &adminClient{transport, "http://admin.test", ""}, out: &out, problems: &problems}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- v.follow(ctx) }()
@@ -129,7 +129,7 @@ func TestTailComesBack(t *testing.T) {
 			t.Error(err)
 		}
 		said := problems.torn()
-		for _, want := range []string{"asking again in 1s", "answers 502", "asking again in 2s", "nothing came for 45s"} {
+		for _, want := range []string{"retrying in 1s", "answered 502", "retrying in 2s", "no data received for 45s"} {
 			if !strings.Contains(said, want) {
 				t.Errorf("%q is not in %s", want, said)
 			}

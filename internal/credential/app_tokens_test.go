@@ -25,21 +25,22 @@ import (
 	"time"
 )
 
-// appUpstream issues tokens and records the requests for them.
+// appUpstream counts what it issues, in virtual time.
 type appUpstream struct {
-	key        *rsa.PublicKey
-	mu         sync.Mutex
-	issued     int
-	requests   []string // method, URL and body
-	respond    func() (status int, body string)
-	delay      time.Duration
-	retryAfter string // of every response
+	key    *rsa.PublicKey
+	mu     sync.Mutex
+	issued int
+	asked  []string // path and body
+	answer func() (status int, body string)
+	takes  time.Duration
+	// retryAfter is that of every answer.
+	retryAfter string
 }
 
 func (u *appUpstream) RoundTrip(r *http.Request) (*http.Response, error) {
-	valid := u.isValid(r.Header.Get("Authorization"))
+	known := u.knows(r.Header.Get("Authorization"))
 	select {
-	case <-time.After(u.delay):
+	case <-time.After(u.takes):
 	case <-r.Context().Done():
 		return nil, r.Context().Err()
 	}
@@ -49,22 +50,22 @@ func (u *appUpstream) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	u.requests = append(u.requests, r.Method+" "+r.URL.String()+" "+string(body))
+	u.asked = append(u.asked, r.Method+" "+r.URL.String()+" "+string(body))
 	status, text := http.StatusUnauthorized, "{}"
-	if valid {
+	if known {
 		u.issued++
 		status = http.StatusCreated
 		text = fmt.Sprintf(`{"token":"ghs_%d","expires_at":%q}`, u.issued, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
 	}
-	if u.respond != nil {
-		status, text = u.respond()
+	if u.answer != nil {
+		status, text = u.answer()
 	}
 	h := http.Header{"Retry-After": {cmp.Or(u.retryAfter, "90")}}
 	return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
 }
 
-// isValid checks an assertion like the upstream: signature, issuer and times.
-func (u *appUpstream) isValid(authorization string) bool {
+// knows checks an assertion as the upstream does: signature, issuer, and times.
+func (u *appUpstream) knows(authorization string) bool {
 	parts := strings.Split(strings.TrimPrefix(authorization, "Bearer "), ".")
 	if len(parts) != 3 {
 		return false
@@ -91,15 +92,15 @@ func (u *appUpstream) isValid(authorization string) bool {
 		claims.Issuer == "7" && issued == now-60 && expires > now && expires-issued <= 600
 }
 
-// appTest holds an app and its upstream.
-type appTest struct {
+// appRig is a mint, or several, before one upstream.
+type appRig struct {
 	*testing.T
 	up  *appUpstream
 	app App
 	log bytes.Buffer
 }
 
-func newAppTest(t *testing.T) *appTest {
+func newAppRig(t *testing.T) *appRig {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -109,46 +110,40 @@ func newAppTest(t *testing.T) *appTest {
 	if err != nil {
 		t.Fatal(err)
 	}
-	app := App{ID: "7", Installation: 42, Upstream: apiURL(t, "http://api.test/api/v3"), Key: Secret(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}))}
-	return &appTest{T: t, up: &appUpstream{key: &key.PublicKey}, app: app}
+	app := App{ID: "7", Installation: 42, Key: Secret(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}))}
+	return &appRig{T: t, up: &appUpstream{key: &key.PublicKey}, app: app}
 }
 
-// apiURL parses the base URL of an API.
-func apiURL(t *testing.T, text string) *url.URL {
-	t.Helper()
-	u, err := url.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return u
-}
-
-func (r *appTest) cache(store TokenStore) *AppTokens {
-	m := NewAppTokens(r.up, store, slog.New(slog.NewTextHandler(&r.log, nil)))
+func (r *appRig) mint(v TokenStore) *AppTokens {
+	m := NewAppTokens(v, slog.New(slog.NewTextHandler(&r.log, nil)))
 	r.Cleanup(m.Close)
 	return m
 }
 
-func (r *appTest) source(m *AppTokens, permissions map[string]string) *Source {
+func (r *appRig) source(m *AppTokens, permissions map[string]string) *Source {
 	app := r.app
 	app.Permissions = permissions
-	return m.Source("bot", &app)
+	at, err := url.Parse("http://api.test/api/v3")
+	if err != nil {
+		r.Fatal(err)
+	}
+	return m.Source("bot", &app, &TokenEndpoint{Upstream: at, Transport: r.up})
 }
 
-// want checks that a source returns a token.
-func (r *appTest) want(s *Source, token string) {
+// want has it that a source gives a token.
+func (r *appRig) want(s *Source, token string) {
 	r.Helper()
-	got, err := s.get(r.Context())
+	got, err := s.Token(r.Context())
 	if err != nil || got.Reveal() != token {
 		r.Errorf("got %s, %v; want %s", got.Reveal(), err, token)
 	}
 }
 
-func TestTokenIsRenewedInTheBackgroundBeforeItExpires(t *testing.T) {
-	r := newAppTest(t)
+func TestATokenIsRenewedBeforeItsEndAndNobodyWaits(t *testing.T) {
+	r := newAppRig(t)
 	synctest.Test(t, func(t *testing.T) {
-		r.T, r.up.delay = t, time.Second
-		s := r.source(r.cache(nil), nil)
+		r.T, r.up.takes = t, time.Second
+		s := r.source(r.mint(nil), nil)
 		var clients sync.WaitGroup
 		for range 20 {
 			clients.Go(func() { r.want(s, "ghs_1") })
@@ -158,151 +153,151 @@ func TestTokenIsRenewedInTheBackgroundBeforeItExpires(t *testing.T) {
 		r.want(s, "ghs_1")
 		synctest.Wait()
 		if r.up.issued != 1 {
-			t.Errorf("%d tokens were issued", r.up.issued)
+			t.Errorf("%d were issued", r.up.issued)
 		}
 		time.Sleep(2 * time.Minute)
 		began := time.Now()
 		r.want(s, "ghs_1")
 		if time.Since(began) != 0 {
-			t.Error("a request waited for the renewal")
+			t.Error("somebody waits for a renewal")
 		}
 		time.Sleep(2 * time.Second)
 		r.want(s, "ghs_2")
-		if r.up.issued != 2 || r.up.requests[0] != "POST http://api.test/api/v3/app/installations/42/access_tokens {}" {
-			t.Errorf("%d tokens were issued, first request %s", r.up.issued, r.up.requests[0])
+		if r.up.issued != 2 || r.up.asked[0] != "POST http://api.test/api/v3/app/installations/42/access_tokens {}" {
+			t.Errorf("%d were issued: %s", r.up.issued, r.up.asked[0])
 		}
 	})
 }
 
-func TestAppsWithDifferentPermissionsShareNoToken(t *testing.T) {
-	r := newAppTest(t)
+func TestOtherPermissionsAreAnotherToken(t *testing.T) {
+	r := newAppRig(t)
 	synctest.Test(t, func(t *testing.T) {
 		r.T = t
-		m := r.cache(nil)
+		m := r.mint(nil)
 		r.want(r.source(m, map[string]string{"contents": "read", "issues": "read"}), "ghs_1")
 		r.want(r.source(m, map[string]string{"contents": "write"}), "ghs_2")
 		r.want(r.source(m, map[string]string{"issues": "read", "contents": "read"}), "ghs_1")
-		if !strings.HasSuffix(r.up.requests[0], `{"permissions":{"contents":"read","issues":"read"}}`) {
-			t.Errorf("requested %s", r.up.requests[0])
+		if !strings.HasSuffix(r.up.asked[0], `{"permissions":{"contents":"read","issues":"read"}}`) {
+			t.Errorf("asked %s", r.up.asked[0])
 		}
 	})
 }
 
-func TestFailedTokenRequestIsRetriedAfterAPause(t *testing.T) {
-	r := newAppTest(t)
+func TestAfterAFailureTheUpstreamIsLeftAlone(t *testing.T) {
+	r := newAppRig(t)
 	synctest.Test(t, func(t *testing.T) {
 		r.T = t
 		for _, c := range []struct {
 			name, body string
 			status     int
-			pause      time.Duration
+			rest       time.Duration
 		}{
 			{"not found", `{"message":"ghs_secret"}`, 404, 90 * time.Second}, // Retry-After
-			{"redirect", "", 307, 90 * time.Second},
-			{"not JSON", "ghs_secret", 201, 5 * time.Second},
-			{"token with a line break", `{"token":"ghs_secret\n","expires_at":"2999-01-01T00:00:00Z"}`, 201, 5 * time.Second},
-			{"expired token", `{"token":"ghs_secret","expires_at":"1999-01-01T00:00:00Z"}`, 201, 5 * time.Second},
+			{"a redirect", "", 307, 90 * time.Second},
+			{"no JSON", "ghs_secret", 201, 5 * time.Second},
+			{"a token with a line break", `{"token":"ghs_secret\n","expires_at":"2999-01-01T00:00:00Z"}`, 201, 5 * time.Second},
+			{"one that has ended", `{"token":"ghs_secret","expires_at":"1999-01-01T00:00:00Z"}`, 201, 5 * time.Second},
 		} {
-			r.up.requests, r.up.respond = nil, func() (int, string) { return c.status, c.body }
-			s := r.source(r.cache(nil), nil)
+			r.up.asked, r.up.answer = nil, func() (int, string) { return c.status, c.body }
+			s := r.source(r.mint(nil), nil)
 			for range 10 {
-				got, err := s.get(t.Context())
+				got, err := s.Token(t.Context())
 				var unusable *UnusableError
-				if got != "" || !errors.As(err, &unusable) || time.Until(unusable.Until) != c.pause || strings.Contains(err.Error(), "secret") {
+				if got != "" || !errors.As(err, &unusable) || time.Until(unusable.Until) != c.rest || strings.Contains(err.Error(), "secret") {
 					t.Errorf("%s: %s, %v", c.name, got.Reveal(), err)
 				}
 			}
-			if len(r.up.requests) != 1 {
-				t.Errorf("%s: %d requests, want 1", c.name, len(r.up.requests))
+			if len(r.up.asked) != 1 {
+				t.Errorf("%s: asked %d times", c.name, len(r.up.asked))
 			}
-			time.Sleep(c.pause)
-			_, _ = s.get(t.Context())
-			if len(r.up.requests) != 2 {
-				t.Errorf("%s: %d requests after the pause, want 2", c.name, len(r.up.requests))
+			time.Sleep(c.rest)
+			_, _ = s.Token(t.Context())
+			if len(r.up.asked) != 2 {
+				t.Errorf("%s: asked %d times after a while", c.name, len(r.up.asked))
 			}
 		}
 		if strings.Contains(r.log.String(), "secret") || strings.Contains(r.log.String(), "eyJ") {
-			t.Errorf("the log contains a secret: %s", r.log.String())
+			t.Errorf("a secret is logged: %s", r.log.String())
 		}
 	})
 }
 
-func TestWaitForATokenEndsWithTheClientsContext(t *testing.T) {
-	r := newAppTest(t)
+func TestAClientThatWaitsForATokenCanLeave(t *testing.T) {
+	r := newAppRig(t)
 	synctest.Test(t, func(t *testing.T) {
-		r.T, r.up.delay = t, time.Hour
-		s := r.source(r.cache(nil), nil)
+		r.T, r.up.takes = t, time.Hour
+		s := r.source(r.mint(nil), nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := s.get(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := s.Token(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
-		time.Sleep(issueTimeout) // the cache stops waiting too
-		if _, err := s.get(t.Context()); err == nil {
-			t.Error("got a token from an upstream that does not respond")
+		time.Sleep(issuing) // nor does the mint wait for ever
+		if _, err := s.Token(t.Context()); err == nil {
+			t.Error("a token from nowhere")
 		}
 	})
 }
 
-func TestRejectedTokenIsReplaced(t *testing.T) {
-	r := newAppTest(t)
+func TestARefusedTokenIsNotGivenOutAgain(t *testing.T) {
+	r := newAppRig(t)
 	synctest.Test(t, func(t *testing.T) {
 		r.T = t
-		s := r.source(r.cache(nil), nil)
+		s := r.source(r.mint(nil), nil)
 		r.want(s, "ghs_1")
-		s.reject(time.Now().Add(-time.Second)) // an older request
+		s.Reject(time.Now().Add(-time.Second)) // that was about another
 		r.want(s, "ghs_1")
 		time.Sleep(firstPause)
-		s.reject(time.Now())
+		s.Reject(time.Now())
 		r.want(s, "ghs_2")
 	})
 }
 
-// A reload with another key does not wait for the pause after the failures of the old key.
-func TestCorrectedKeyIsUsedWithoutPause(t *testing.T) {
-	r := newAppTest(t)
-	wrong := newAppTest(t).app.Key
+// TestAMendedKeyWaitsForNothing: the pause was the old one's.
+func TestAMendedKeyWaitsForNothing(t *testing.T) {
+	r := newAppRig(t)
+	wrong := newAppRig(t).app.Key
 	synctest.Test(t, func(t *testing.T) {
 		r.T = t
-		m, right := r.cache(nil), r.app.Key
+		m, right := r.mint(nil), r.app.Key
 		r.app.Key = wrong
 		var unusable *UnusableError
 		for range 20 {
 			time.Sleep(time.Minute)
-			if _, err := r.source(m, nil).get(t.Context()); !errors.As(err, &unusable) {
+			if _, err := r.source(m, nil).Token(t.Context()); !errors.As(err, &unusable) {
 				t.Fatal(err)
 			}
 		}
-		before := len(r.up.requests)
+		asked := len(r.up.asked)
 		r.app.Key = right
 		r.want(r.source(m, nil), "ghs_1")
 		r.app.Key = wrong
-		if _, err := r.source(m, nil).get(t.Context()); err == nil || len(r.up.requests) != before+1 {
-			t.Errorf("%v; %d more requests, want 1", err, len(r.up.requests)-before)
+		if _, err := r.source(m, nil).Token(t.Context()); err == nil || len(r.up.asked) != asked+1 {
+			t.Errorf("%v; asked %d times more", err, len(r.up.asked)-asked)
 		}
 	})
 }
 
-func TestRetryAfterIsCappedAtAnHour(t *testing.T) {
-	r := newAppTest(t)
+func TestARetryAfterIsHeededForAnHourAtMost(t *testing.T) {
+	r := newAppRig(t)
 	synctest.Test(t, func(t *testing.T) {
 		r.T = t
 		r.up.retryAfter = "60000"
-		r.up.respond = func() (int, string) { return http.StatusForbidden, "{}" }
-		s := r.source(r.cache(nil), nil)
+		r.up.answer = func() (int, string) { return http.StatusForbidden, "{}" }
+		s := r.source(r.mint(nil), nil)
 		var unusable *UnusableError
-		if _, err := s.get(t.Context()); !errors.As(err, &unusable) || !unusable.Until.Equal(time.Now().Add(time.Hour)) {
+		if _, err := s.Token(t.Context()); !errors.As(err, &unusable) || !unusable.Until.Equal(time.Now().Add(time.Hour)) {
 			t.Errorf("%v", err)
 		}
 	})
 }
 
-// memoryTokens is a [TokenStore] in memory that works with virtual time.
+// memoryTokens is a store in memory, in virtual time.
 type memoryTokens struct {
-	mu    sync.Mutex
-	token AppToken
-	owner string
-	until time.Time
+	mu     sync.Mutex
+	token  AppToken
+	holder string
+	until  time.Time
 }
 
 func (v *memoryTokens) Load(context.Context, string) (AppToken, error) {
@@ -311,13 +306,13 @@ func (v *memoryTokens) Load(context.Context, string) (AppToken, error) {
 	return v.token, nil
 }
 
-func (v *memoryTokens) Lease(_ context.Context, _, owner string, lifetime time.Duration) (bool, error) {
+func (v *memoryTokens) Lease(_ context.Context, _, owner string, lives time.Duration) (bool, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if time.Now().Before(v.until) {
 		return false, nil
 	}
-	v.owner, v.until = owner, time.Now().Add(lifetime)
+	v.holder, v.until = owner, time.Now().Add(lives)
 	return true, nil
 }
 
@@ -327,18 +322,18 @@ func (v *memoryTokens) Return(_ context.Context, _, owner string, t AppToken) er
 	if t.Value != "" {
 		v.token = t
 	}
-	if v.owner == owner {
+	if v.holder == owner {
 		v.until = time.Time{}
 	}
 	return nil
 }
 
-func TestReplicasShareRenewalsAndSurviveALostLeaseOwner(t *testing.T) {
-	r := newAppTest(t)
+func TestReplicasRenewOnceAndOutliveTheHolder(t *testing.T) {
+	r := newAppRig(t)
 	synctest.Test(t, func(t *testing.T) {
-		r.T, r.up.delay = t, time.Second
+		r.T, r.up.takes = t, time.Second
 		store := &memoryTokens{}
-		a, b := r.source(r.cache(store), nil), r.source(r.cache(store), nil)
+		a, b := r.source(r.mint(store), nil), r.source(r.mint(store), nil)
 		both := func(token string) {
 			t.Helper()
 			var replicas sync.WaitGroup
@@ -349,31 +344,31 @@ func TestReplicasShareRenewalsAndSurviveALostLeaseOwner(t *testing.T) {
 		}
 		both("ghs_1")
 		time.Sleep(56 * time.Minute)
-		both("ghs_1") // the renewal runs in the background
+		both("ghs_1") // and a new one is on its way
 		time.Sleep(3 * time.Second)
 		both("ghs_2")
 		time.Sleep(2 * time.Hour)
-		if mine, _ := store.Lease(t.Context(), "", "crashed replica", leaseLifetime); !mine {
-			t.Error("another replica holds the lease")
+		if mine, _ := store.Lease(t.Context(), "", "one that dies", leaseLives); !mine {
+			t.Error("somebody else asks")
 		}
 		began := time.Now()
 		both("ghs_3")
-		if waited := time.Since(began); waited < leaseLifetime || waited > leaseLifetime+3*time.Second {
-			t.Errorf("waited %v for the lease of a crashed replica", waited)
+		if waited := time.Since(began); waited < leaseLives || waited > leaseLives+3*time.Second {
+			t.Errorf("waited %v for a dead holder", waited)
 		}
-		a.reject(time.Now()) // the stored token is the rejected one
+		a.Reject(time.Now()) // what the store has is not taken for a new one
 		time.Sleep(firstPause)
 		r.want(a, "ghs_4")
 	})
 }
 
-func TestParseAppKeyRefusesOtherTexts(t *testing.T) {
-	r := newAppTest(t)
-	if _, err := ParseAppKey(r.app.Key); err != nil {
+func TestWhatIsNoKey(t *testing.T) {
+	r := newAppRig(t)
+	if err := CheckAppKey(r.app.Key); err != nil {
 		t.Error(err)
 	}
 	for _, text := range []string{"", "hunter2", "-----BEGIN PRIVATE KEY-----\naHVudGVyMg==\n-----END PRIVATE KEY-----\n"} {
-		if _, err := ParseAppKey(Secret(text)); err == nil || strings.Contains(err.Error(), "unter") {
+		if err := CheckAppKey(Secret(text)); err == nil || strings.Contains(err.Error(), "unter") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

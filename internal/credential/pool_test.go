@@ -16,8 +16,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// heldOfEachKind returns a credential of each kind, and one of a second user.
-func heldOfEachKind() []Held {
+// kindsHeld is a credential of each kind, and a second user's.
+func kindsHeld() []Held {
 	held := []Held{{Name: "second", Kind: policy.User, Account: "second", Token: "second:x"}}
 	for _, kind := range policy.CallerKinds()[1:] {
 		held = append(held, Held{Name: string(kind), Kind: kind, Account: "account " + string(kind), Token: Secret(kind + ":x")})
@@ -25,30 +25,31 @@ func heldOfEachKind() []Held {
 	return held
 }
 
-// poolOf returns the pool of a client with the named credentials.
+// poolOf returns the purse of a client of some credentials.
 func poolOf(t interface{ Fatal(...any) }, names ...string) *Pool {
 	dialect, err := policy.LoadDialect("github")
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := NewRegistry(Config{
-		Dialect: dialect, HashKey: NewHashKey(), Held: heldOfEachKind(),
+		Dialect: dialect, HashKey: NewHashKey(), Held: kindsHeld(),
 		Clients: []Client{
 			{Name: "other", Key: sha256.Sum256([]byte("other")), Credentials: []string{"second", "user"}},
 			{Name: "builds", Key: sha256.Sum256([]byte("key")), Credentials: names},
 		},
 	})
-	caller, err := b.Identify(&http.Request{Header: http.Header{"Authorization": {"Bearer key"}}})
+	who, err := b.Identify(&http.Request{Header: http.Header{"Authorization": {"Bearer key"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return caller.Pool
+	return who.Pool
 }
 
-// The test varies operations, budgets, rejections and hidden targets at random.
-func TestPoolReturnsOnlyCredentialsOfTheClient(t *testing.T) {
+// TestNeverACredentialThatTheClientWasNotGiven: whatever is wanted, left, refused and
+// not seen, what is picked, and what is sent, is the client's.
+func TestNeverACredentialThatTheClientWasNotGiven(t *testing.T) {
 	var names []string
-	for _, h := range heldOfEachKind() {
+	for _, h := range kindsHeld() {
 		names = append(names, h.Name)
 	}
 	rapid.Check(t, func(t *rapid.T) {
@@ -65,49 +66,49 @@ func TestPoolReturnsOnlyCredentialsOfTheClient(t *testing.T) {
 				}
 			}
 			for {
-				caller, ok := p.Pick(w, now)
+				who, ok := p.Pick(w, now)
 				if !ok {
 					if len(w.Except) == 0 {
-						t.Fatal("the first attempt has no credential")
+						t.Fatal("nobody pays")
 					}
 					break
 				}
-				value, err := p.Authorization(context.Background(), caller.Class)
+				value, err := p.Authorization(context.Background(), who.Class)
 				var unusable *UnusableError
 				switch {
 				case errors.As(err, &unusable):
 				case err != nil:
 					t.Fatal(err)
-				case caller.Client != "builds" || !slices.ContainsFunc(given, func(n string) bool { return isHeld(n, value) }):
-					t.Fatalf("client %q has %v, and got %s", caller.Client, given, value.Reveal())
+				case who.Client != "builds" || !slices.ContainsFunc(given, func(n string) bool { return spells(n, value) }):
+					t.Fatalf("%q is given %v, and spends %s", who.Client, given, value.Reveal())
 				}
-				if slices.Contains(w.Except, caller.Class) {
-					t.Fatal("a credential was tried twice")
+				if slices.Contains(w.Except, who.Class) {
+					t.Fatal("one has two turns")
 				}
 				status := rapid.SampledFrom([]int{200, 401, 403, 404, 500}).Draw(t, "status")
-				p.OnResponse(caller.Caller, op, status, now, now)
-				p.OnHidden(caller.Caller, w, status, rapid.Bool().Draw(t, "seen"), now)
-				w.Except = append(w.Except, caller.Class)
+				p.OnResponse(who.Caller, op, status, now, now)
+				p.OnHidden(who.Caller, w, status, rapid.Bool().Draw(t, "seen"), now)
+				w.Except = append(w.Except, who.Class)
 				w.Limited = rapid.Bool().Draw(t, "limited")
 			}
 			now = now.Add(time.Duration(rapid.IntRange(0, 600).Draw(t, "later")) * time.Second)
 		}
 		for _, class := range []string{"", poolOf(t, "second").held[0].Class, "anonymous"} {
-			if _, err := p.Authorization(context.Background(), class); !errors.Is(err, errNotInPool) {
-				t.Fatalf("class of another client: %v", err)
+			if _, err := p.Authorization(context.Background(), class); !errors.Is(err, errForeign) {
+				t.Fatalf("a class of nobody's: %v", err)
 			}
 		}
 	})
 }
 
-// isHeld reports whether an Authorization value belongs to a credential of heldOfEachKind.
-func isHeld(name string, value Secret) bool {
-	h := heldOfEachKind()[slices.IndexFunc(heldOfEachKind(), func(h Held) bool { return h.Name == name })]
-	b := &Registry{accounts: map[string]policy.Caller{}}
+// spells reports whether an Authorization value is that of a credential of kindsHeld.
+func spells(name string, value Secret) bool {
+	h := kindsHeld()[slices.IndexFunc(kindsHeld(), func(h Held) bool { return h.Name == name })]
+	b := &Registry{accounts: map[string]account{}}
 	return value == b.hold(h).Authorization
 }
 
-func TestPickPrefersClearlyLargerBudgets(t *testing.T) {
+func TestWhoPays(t *testing.T) {
 	budget := func(left ...int) func(policy.Caller) (int, bool) {
 		return func(c policy.Caller) (int, bool) {
 			i := slices.Index([]string{"account user", "second", "account enterprise"}, c.Account)
@@ -119,45 +120,45 @@ func TestPickPrefersClearlyLargerBudgets(t *testing.T) {
 		left func(policy.Caller) (int, bool)
 		want string
 	}{
-		{"no budget spent", nil, "account user"},
-		{"equal budgets", budget(10, 10, 10), "account user"},
-		{"slightly less", budget(10, 19, 12), "account user"},
-		{"others have twice as much or more", budget(10, 20, 21), "account enterprise"},
-		{"nothing left, little elsewhere", budget(0, 1, 0), "second"},
+		{"nothing is spent: who pays now", nil, "account user"},
+		{"as much as the others", budget(10, 10, 10), "account user"},
+		{"less, but not clearly", budget(10, 19, 12), "account user"},
+		{"twice as much, and more than twice", budget(10, 20, 21), "account enterprise"},
+		{"nothing left, and little elsewhere", budget(0, 1, 0), "second"},
 		{"nothing left anywhere", budget(0, 0, -1), "account user"},
-		{"own budget unknown", budget(-2, 9, 9), "account user"},
-		{"budgets of the others unknown", budget(3, -2, -2), "account user"},
+		{"nobody can tell", budget(-2, 9, 9), "account user"},
+		{"nobody can tell of the others", budget(3, -2, -2), "account user"},
 	} {
 		p := poolOf(t, "user", "second", "enterprise")
 		op := policy.Embedded().Operation("watching/list-subscribers")
 		got, _ := p.Pick(Request{Operation: op, Resource: policy.Core, Left: c.left}, time.Now())
 		if got.Account != c.want {
-			t.Errorf("%s: got %s, want %s", c.name, got.Account, c.want)
+			t.Errorf("%s: %s pays, want %s", c.name, got.Account, c.want)
 		}
 		if again, _ := p.Pick(Request{Operation: op, Resource: policy.Core}, time.Now()); again.Class != got.Class {
-			t.Errorf("%s: the next request uses %s", c.name, again.Account)
+			t.Errorf("%s: %s pays for the next", c.name, again.Account)
 		}
 	}
 }
 
-// The ledger may be in Redis, so Pick must not hold its lock during the call.
-func TestPickReadsBudgetsWithoutItsLock(t *testing.T) {
+// TestNobodyWaitsWhileTheLedgerIsAsked: it may be a store that takes its time.
+func TestNobodyWaitsWhileTheLedgerIsAsked(t *testing.T) {
 	p := poolOf(t, "user", "second")
-	called := false
+	asked := false
 	p.Pick(Request{Operation: policy.Embedded().Operation("watching/list-subscribers"), Left: func(policy.Caller) (int, bool) {
-		called = true
+		asked = true
 		if !p.mu.TryLock() {
-			t.Fatal("Pick holds its lock")
+			t.Fatal("others wait")
 		}
 		p.mu.Unlock()
 		return 0, false
 	}}, time.Now())
-	if !called {
-		t.Error("Left was not called")
+	if !asked {
+		t.Error("the ledger was not asked")
 	}
 }
 
-func TestKindsThatAnOperationAccepts(t *testing.T) {
+func TestWhichKindsAnOperationTakes(t *testing.T) {
 	for id, want := range map[string]string{
 		"watching/list-subscribers": "second user enterprise installation oauth_app workflow",
 		"watching/get-subscription": "second user enterprise",
@@ -171,8 +172,8 @@ func TestKindsThatAnOperationAccepts(t *testing.T) {
 			t.Fatalf("no operation %s", id)
 		}
 		got := ""
-		for _, h := range heldOfEachKind() {
-			if accepts(op, h.Kind) {
+		for _, h := range kindsHeld() {
+			if takesKind(op, h.Kind) {
 				got += " " + h.Name
 			}
 		}
@@ -182,122 +183,122 @@ func TestKindsThatAnOperationAccepts(t *testing.T) {
 	}
 }
 
-// The class of an app's tokens is derived from the app. No token of a client may get it.
-func TestNoClientTokenGetsTheClassOfAnApp(t *testing.T) {
+// TestAttack21NoTokenIsOfTheClassOfAnApp: what stands for the tokens of an app is
+// nothing that a client could send as one.
+func TestAttack21NoTokenIsOfTheClassOfAnApp(t *testing.T) {
 	dialect, err := policy.LoadDialect("github")
 	if err != nil {
 		t.Fatal(err)
 	}
-	app := &App{Upstream: apiURL(t, "https://api.test"), ID: "7", Installation: 42}
-	identity := app.identity()
-	cache := NewAppTokens(http.DefaultTransport, nil, slog.New(slog.DiscardHandler))
-	t.Cleanup(cache.Close)
+	const identity = `["7",42,null]`
 	b := NewRegistry(Config{Dialect: dialect, PassThrough: true, HashKey: NewHashKey(), Held: []Held{{
-		Name: "bot", Kind: policy.Installation, Account: "installation:42", Source: cache.Source("bot", app),
+		Name: "bot", Kind: policy.Installation, Account: "installation:42", Source: &Source{Identity: identity},
 	}}})
 	for _, value := range []string{identity, "source " + identity, "\x00" + identity} {
-		caller, err := b.Identify(&http.Request{Header: http.Header{"Authorization": {"Bearer " + value}}})
-		if err != nil || caller.Account == "installation:42" {
-			t.Errorf("%q is %+v, %v", value, caller.Caller, err)
+		who, err := b.Identify(&http.Request{Header: http.Header{"Authorization": {"Bearer " + value}}})
+		if err != nil || who.Account == "installation:42" {
+			t.Errorf("%q is %+v, %v", value, who.Caller, err)
 		}
 	}
 }
 
-func TestQuarantineGrowsAndEndsAfterAProbe(t *testing.T) {
+func TestARefusalFromBeforeTheQuarantineTellsNothingNew(t *testing.T) {
 	p := poolOf(t, "user", "second")
 	op := policy.Embedded().Operation("watching/list-subscribers")
-	caller, now := p.held[0].Caller, time.Now()
-	for range 20 { // sent before the quarantine
-		p.OnResponse(caller, op, 401, now.Add(-time.Second), now)
+	who, now := p.held[0].Caller, time.Now()
+	for range 20 { // they were all in flight
+		p.OnResponse(who, op, 401, now.Add(-time.Second), now)
 	}
 	if q := p.health.Quarantined(); len(q) != 1 || q[0].Times != 1 || !q[0].Until.Equal(now.Add(firstQuarantine)) {
 		t.Errorf("%+v", q)
 	}
 	for range 40 {
 		now = now.Add(time.Hour)
-		p.OnResponse(caller, op, 401, now, now)
+		p.OnResponse(who, op, 401, now, now)
 	}
 	if q := p.health.Quarantined(); !q[0].Until.Equal(now.Add(longestQuarantine)) {
 		t.Errorf("%+v at %v", q, now)
 	}
 	now = now.Add(longestQuarantine)
 	var unusable *UnusableError
-	if err := p.health.use(caller.Class, "user", now); err != nil {
-		t.Errorf("no probe permitted: %v", err)
+	if err := p.health.spend(who.Class, "user", now); err != nil {
+		t.Errorf("nobody finds out: %v", err)
 	}
-	if err := p.health.use(caller.Class, "user", now); !errors.As(err, &unusable) || unusable.Name != "user" {
-		t.Errorf("two probes permitted: %v", err)
+	if err := p.health.spend(who.Class, "user", now); !errors.As(err, &unusable) || unusable.Name != "user" {
+		t.Errorf("two find out: %v", err)
 	}
-	p.OnResponse(caller, op, 502, now, now)
+	p.OnResponse(who, op, 502, now, now)
 	if len(p.health.Quarantined()) != 1 {
-		t.Error("a 502 ended the quarantine")
+		t.Error("an error of the upstream's accepts it")
 	}
-	p.OnResponse(caller, op, 403, now, now)
+	p.OnResponse(who, op, 403, now, now)
 	if len(p.health.Quarantined()) != 0 {
-		t.Error("a 403 did not end the quarantine")
+		t.Error("it is not accepted again")
 	}
 }
 
-// A credential that stays in the configuration stays in quarantine.
-func TestKeepEndsTheQuarantineOfReplacedCredentials(t *testing.T) {
+// TestATokenThatIsReplacedIsInNoQuarantine: it is listed no more once another stands in the
+// configuration; one that is refused and stays is.
+func TestATokenThatIsReplacedIsInNoQuarantine(t *testing.T) {
 	dialect, err := policy.LoadDialect("github")
 	if err != nil {
 		t.Fatal(err)
 	}
 	health, now := NewHealth(slog.New(slog.DiscardHandler)), time.Now()
-	registry := func(tokens ...Secret) *Registry {
+	book := func(tokens ...Secret) *Registry {
 		c := Config{Dialect: dialect, HashKey: []byte("key"), Health: health}
 		for _, token := range tokens {
 			c.Held = append(c.Held, Held{Name: string(token), Kind: policy.User, Token: token})
 		}
 		return NewRegistry(c)
 	}
-	b := registry("one", "other")
+	b := book("one", "other")
 	for class := range b.accounts {
-		health.rejected(class, class, now, now)
+		health.refused(class, class, now, now)
 	}
-	health.Keep(registry("one", "new"))
-	health.rejected(b.hash("other"), "other", now, now) // a response that arrives late
+	health.Keep(book("one", "new"))
+	health.refused(b.hash("other"), "other", now, now) // it was on its way
 	if list := health.Quarantined(); len(list) != 1 || list[0].Name != b.hash("one") {
 		t.Errorf("%+v", list)
 	}
 }
 
-// A probe gets no response if its client disconnects or the upstream is unreachable.
-func TestProbeWithoutResponsePermitsAnotherProbe(t *testing.T) {
+// TestAProbeThatFindsOutNothingMakesRoomForAnother: its client has left, say, or the
+// upstream could not be reached.
+func TestAProbeThatFindsOutNothingMakesRoomForAnother(t *testing.T) {
 	p := poolOf(t, "user", "second")
 	op := policy.Embedded().Operation("watching/list-subscribers")
-	caller, now := p.held[0].Caller, time.Now()
-	p.OnResponse(caller, op, 401, now, now)
-	p.OnResponse(caller, op, 0, now, now.Add(time.Second)) // not a probe
-	if err := p.health.use(caller.Class, "user", now.Add(time.Second)); err == nil {
-		t.Error("a request without response ended the quarantine")
+	who, now := p.held[0].Caller, time.Now()
+	p.OnResponse(who, op, 401, now, now)
+	p.OnResponse(who, op, 0, now, now.Add(time.Second)) // it was sent before
+	if err := p.health.spend(who.Class, "user", now.Add(time.Second)); err == nil {
+		t.Error("what is not known ends a quarantine")
 	}
 	now = now.Add(firstQuarantine)
 	for range 3 {
-		if err := p.health.use(caller.Class, "user", now); err != nil {
+		if err := p.health.spend(who.Class, "user", now); err != nil {
 			t.Error(err)
 		}
-		p.OnResponse(caller, op, 0, now.Add(-time.Second), now) // not the probe
-		if err := p.health.use(caller.Class, "user", now); err == nil {
-			t.Error("two probes permitted")
+		p.OnResponse(who, op, 0, now.Add(-time.Second), now) // another one
+		if err := p.health.spend(who.Class, "user", now); err == nil {
+			t.Error("two find out")
 		}
 		now = now.Add(time.Second)
-		p.OnResponse(caller, op, 0, now, now)
+		p.OnResponse(who, op, 0, now, now)
 	}
 	if q := p.health.Quarantined(); len(q) != 1 || q[0].Times != 1 {
 		t.Errorf("%+v", q)
 	}
 }
 
-func TestHiddenTargetsAreBounded(t *testing.T) {
+func TestWhatIsNotSeenIsRememberedWithinBounds(t *testing.T) {
 	p := poolOf(t, "user", "second")
-	caller, now := p.held[0].Caller, time.Now()
+	who, now := p.held[0].Caller, time.Now()
 	op := policy.Embedded().Operation("watching/list-subscribers")
-	for i := range 3 * maxHidden {
-		p.OnHidden(caller, Request{Operation: op, Path: fmt.Sprint(i)}, 404, false, now)
+	for i := range 3 * maxBlind {
+		p.OnHidden(who, Request{Operation: op, Path: fmt.Sprint(i)}, 404, false, now)
 	}
-	if n := len(p.health.hidden); n > maxHidden {
-		t.Errorf("%d hidden targets, want at most %d", n, maxHidden)
+	if n := len(p.health.sight); n > maxBlind {
+		t.Errorf("%d are remembered", n)
 	}
 }

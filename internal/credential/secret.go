@@ -7,22 +7,24 @@ import (
 	"log/slog"
 )
 
-// Secret is a string that prints as a mask. fmt, JSON, YAML and slog all write the mask, also
-// for a secret inside a struct, a list or a map value. Only [Secret.Reveal] returns the text.
-// Compare with untrusted input by [Secret.Equal], never by ==.
+// Secret is a text that cannot print: whatever writes it (fmt, JSON, YAML,
+// slog) gets a mask, in a struct, a list or a map's value too. Only
+// [Secret.Reveal] gives it away. Compare with a secret from outside by
+// [Secret.Equal], never by ==.
 //
-// The type prevents accidental output, not attacks: the text is neither encrypted nor wiped,
-// and a conversion to string reveals it. Two printers call no method and would show it: fmt's
-// %p, and encoding/json for a map with secrets as keys.
+// It keeps secrets from being shown by mistake, not from an attacker: it is
+// neither encrypted nor wiped, and a conversion to string takes the mask off.
+// Two printers ask no method and show it: fmt's verb %p, and encoding/json of a
+// map whose keys are secrets. Neither has a use here.
 type Secret string
 
-// mask is the text that every secret prints, except an empty one.
+// mask stands for a secret; an empty one has nothing to hide.
 const mask = "•••"
 
-// Reveal returns the text.
+// Reveal returns the text. Its callers are few and easy to find.
 func (s Secret) Reveal() string { return string(s) }
 
-// String returns the mask.
+// String returns a mask.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
@@ -30,24 +32,24 @@ func (s Secret) String() string {
 	return mask
 }
 
-// Equal reports whether both texts are equal. Its duration reveals neither the position of a
-// difference nor the lengths.
+// Equal reports whether both are the same text, in a time that tells neither
+// where they differ nor how long they are.
 func (s Secret) Equal(other Secret) bool {
 	a, b := sha256.Sum256([]byte(s)), sha256.Sum256([]byte(other))
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
-// GoString returns the mask, for printers that do not use fmt.
+// GoString returns a mask, for printers that do not ask fmt.
 func (s Secret) GoString() string { return s.String() }
 
-// Format writes the mask for every verb.
+// Format writes a mask whatever the verb.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(s.String())) }
 
-// MarshalText returns the mask. encoding/json uses it too.
+// MarshalText returns a mask; encoding/json uses it too.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// MarshalYAML returns the mask.
+// MarshalYAML returns a mask.
 func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
 
-// LogValue returns the mask.
+// LogValue returns a mask.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }

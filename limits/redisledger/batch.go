@@ -10,129 +10,204 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// What a replica has to tell of an account, and to ask of it, goes to Redis in turns. So an
-// account that many ask at once costs Redis little more than one that one asks
-// (BenchmarkTurns), and what has been heard is told before, or with, whatever is asked later.
+// Claims and settlements of one account go to Redis in batches, and at most one batch of an account runs at a time.
+// So a busy account costs Redis few calls (BenchmarkBatches), and an outcome reaches Redis before or together with any
+// later claim.
 
 const (
-	// tellWithin is how long what became of a permit waits for a claim to go with. Until
-	// it is told the permit holds all that it may cost.
-	tellWithin = 5 * time.Millisecond
-	// turnMost bounds the outcomes, and the claims, of one turn: Redis does nothing else
-	// meanwhile.
-	turnMost = 32
+	// flushDelay is how long a settlement waits for a claim that takes it along.
+	flushDelay = 5 * time.Millisecond
+	// batchMax bounds the settlements and the claims of one batch: Redis runs nothing else during a script.
+	batchMax = 32
 )
 
-// ask waits for a turn: with a claim that is to be decided, or with none.
-type ask struct {
+// batchEntry waits for a batch. It has a claim, or nil to wait for settlements only.
+type batchEntry struct {
 	claim    *limits.Claim
 	decision limits.Decision
-	// seeks is set for who finds out whether Redis is there again.
-	seeks bool
-	// sent is set once Redis may have decided.
-	sent bool
+	probes   bool // calls Redis although it is lost
+	sent     bool // Redis may have decided the claim
 }
 
-// tell is what became of a permit: its outcome, or that its answer has ended.
-type tell struct {
-	permit  limits.Permit
-	outcome *limits.Outcome // nil where only the answer has ended
-	aborted bool
-}
-
-// limited reports whether it is a limit error.
-func (t *tell) limited() bool { return t.outcome != nil && t.outcome.Limited != limits.NotLimited }
-
-// inTurn takes part in a turn of the account. Every turn has an end: its calls have deadlines.
-func (l *Ledger) inTurn(ctx context.Context, s *shadow, a *ask) error {
-	return s.turns.Do(a, turnMost, func(asks []*ask) error {
+// batch adds an entry to the next batch of an account and waits for its end. Every batch ends, because calls have
+// deadlines.
+func (l *Ledger) batch(ctx context.Context, a *localAccount, e *batchEntry) error {
+	return a.batcher.Do(e, batchMax, func(entries []*batchEntry) error {
 		l.mu.Lock()
-		tells, strays, distrusts := l.kept(s), s.strays, s.distrusts
-		tells, s.strays = append(tells, strays...), nil
+		orphans, discards := a.orphans, a.discards
+		settlements := append(a.unsentSettlements(), orphans...)
+		a.orphans = nil
 		l.mu.Unlock()
-		err := lost(errLost)
-		if !l.isLost() || slices.ContainsFunc(asks, func(a *ask) bool { return a.seeks }) { // else it was in the turn before
-			err = l.exchange(context.WithoutCancel(ctx), s, tells, asks, distrusts) // not for this one alone
+		err := unavailable(errLost)
+		if !l.isLost() || slices.ContainsFunc(entries, func(e *batchEntry) bool { return e.probes }) {
+			// The context of one caller must not cancel the batch of all.
+			err = l.runBatch(context.WithoutCancel(ctx), a, settlements, entries, discards)
 		}
-		l.mu.Lock()
-		defer l.mu.Unlock()
 		if err == nil {
 			return nil
 		}
-		for _, t := range tells { // who goes on alone must know of it
-			if t.limited() {
-				s.hears(t.permit, *t.outcome, l.rules.Load())
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, s := range settlements {
+			if s.limited() { // offline decisions need it
+				a.learnOffline(s.permit, *s.outcome, l.rules.Load())
 			}
 		}
-		s.strays = append(strays, s.strays...)
-		for _, f := range s.alone { // granted meanwhile
-			s.wants(f.claim)
+		a.orphans = append(orphans, a.orphans...)
+		for _, p := range a.offline { // granted during the batch
+			a.keepWanted(p.claim)
 		}
 		return err
 	})
 }
 
-// exchange tells and asks Redis in one step. What it asks for ahead is worth nothing when
-// distrusts, which is from when tells were taken, has changed meanwhile.
-func (l *Ledger) exchange(ctx context.Context, s *shadow, tells []tell, asks []*ask, distrusts int) error {
+// runBatch sends settlements and claims to Redis, and claims permits to prefetch. Prefetched permits are worth nothing if
+// discards has changed since the settlements were collected.
+func (l *Ledger) runBatch(ctx context.Context, a *localAccount, settlements []settlement, entries []*batchEntry, discards int) error {
 	r := l.rules.Load()
-	var args batchCall
-	claims, asking := make([]*limits.Claim, 0, turnMost), make([]*ask, 0, len(asks))
-	for _, t := range tells {
-		args.Outcomes = append(args.Outcomes, l.outcome(t, r))
+	args := batchCall{Headroom: r.Headroom, Concurrent: r.Usable(int64(r.Concurrent))}
+	for _, s := range settlements {
+		args.Outcomes = append(args.Outcomes, l.outcomeCall(s, r))
 	}
-	for _, a := range asks {
-		if a.claim != nil {
-			claims, asking = append(claims, a.claim), append(asking, a)
-			a.sent = true
+	var claiming []*batchEntry
+	for _, e := range entries {
+		if e.claim != nil {
+			e.sent = true
+			claiming = append(claiming, e)
+			args.Claims = append(args.Claims, l.claimCall(e.claim, r, false))
 		}
 	}
-	more := l.wantedAhead(s, turnMost-len(claims))
-	claims = append(claims, more...)
-	for i, c := range claims {
-		args.Claims = append(args.Claims, l.claim(c, r, i >= len(asking)))
+	prefetch := l.claimsToPrefetch(a, batchMax-len(claiming))
+	for _, c := range prefetch {
+		args.Claims = append(args.Claims, l.claimCall(c, r, true))
 	}
 	if len(args.Outcomes)+len(args.Claims) == 0 {
 		return nil
 	}
-	args.Headroom, args.Concurrent = r.Headroom, r.Usable(int64(r.Concurrent))
-	understood, until := false, time.Now().Add(aheadTime)
-	err := l.step(ctx, l.scripts.batch, s, r, args, func(answer reply) {
-		understood = len(answer.Rates) == len(tells) && len(answer.Decisions) == len(claims)
-		if understood {
-			l.took(s, r, tells, asking, answer)
-			if s.distrusts != distrusts {
-				until = time.Time{}
+	complete, until := false, time.Now().Add(prefetchTime)
+	err := l.step(ctx, l.scripts.batch, a, r, args, func(answer reply) {
+		if complete = len(answer.Rates) == len(settlements) && len(answer.Decisions) == len(args.Claims); !complete {
+			return
+		}
+		a.clockOffset = answer.Now - time.Now().UnixMicro()
+		a.cooldownUntil = max(a.cooldownUntil, answer.CooldownUntil) // this replica may have to restore it
+		for i, s := range settlements {
+			if s.outcome != nil {
+				a.settled(s.permit, *s.outcome, r, answer.Writes, answer.Now, answer.Rates[i])
+			} else {
+				a.applyRelease(s.permit.ID, s.aborted, r)
 			}
-			for i, c := range more {
-				if answer.Decisions[len(asking)+i].Granted {
-					l.tookAhead(s, c, until, r)
-				}
+		}
+		for i, e := range claiming {
+			if e.decision = answer.Decisions[i].local(); e.decision.Granted {
+				a.class(*e.claim).used = time.Now()
+				a.granted(*e.claim, r)
+			}
+		}
+		if a.discards != discards {
+			until = time.Time{}
+		}
+		for i, c := range prefetch {
+			if answer.Decisions[len(claiming)+i].Granted {
+				l.addPrefetched(a, c, until, r)
 			}
 		}
 	})
-	if err == nil && !understood {
-		err = lost(errors.New("the reply has too few entries"))
+	if err == nil && !complete {
+		err = unavailable(errors.New("incomplete reply"))
 	}
 	if err != nil {
-		l.missed(s, more...)
+		l.returnUnwanted(a, prefetch...)
 	}
 	return err
 }
 
-// missed keeps that those are not wanted for which a turn has asked that was not answered:
-// Redis may have granted them, and would hold them until their leases end.
-func (l *Ledger) missed(s *shadow, claims ...*limits.Claim) {
+// returnUnwanted settles claims as not sent whose batch failed. Redis may have granted them, and would hold their
+// permits until the leases end.
+func (l *Ledger) returnUnwanted(a *localAccount, claims ...*limits.Claim) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range claims {
-		s.strays = append(s.strays, tell{permit: limits.Permit{Claim: *c}, outcome: &limits.Outcome{}})
+		a.orphans = append(a.orphans, settlement{permit: limits.Permit{Claim: *c}, outcome: &limits.Outcome{}})
 	}
 }
 
-// wants forgets that a claim was not wanted; the caller holds Ledger.mu.
-func (s *shadow) wants(c limits.Claim) {
-	s.strays = slices.DeleteFunc(s.strays, func(t tell) bool { return t.permit.ID == c.ID && t.outcome != nil && !t.outcome.Sent })
+// keepWanted undoes returnUnwanted. The caller holds Ledger.mu.
+func (a *localAccount) keepWanted(c limits.Claim) {
+	a.orphans = slices.DeleteFunc(a.orphans, func(s settlement) bool { return s.permit.ID == c.ID && s.outcome != nil && !s.outcome.Sent })
+}
+
+// unsentSettlements returns what happened to permits and is not in Redis: limit errors first, then by age. The
+// heartbeat sends the settlements of offline permits. The caller holds Ledger.mu.
+func (a *localAccount) unsentSettlements() []settlement {
+	var list []settlement
+	for _, p := range a.permits {
+		if !p.unsent() || p.offline {
+			continue
+		}
+		permit := limits.Permit{Claim: p.claim}
+		if p.outcome != nil {
+			o := *p.outcome
+			o.Ended = o.Ended || p.ended && !p.aborted
+			list = append(list, settlement{permit: permit, outcome: &o})
+		}
+		if p.ended && (p.outcome == nil || p.aborted) {
+			list = append(list, settlement{permit: permit, aborted: p.aborted})
+		}
+	}
+	slices.SortStableFunc(list, func(x, y settlement) int {
+		switch {
+		case x.limited() && !y.limited():
+			return -1
+		case y.limited() && !x.limited():
+			return 1
+		}
+		return cmp.Compare(x.permit.ID, y.permit.ID)
+	})
+	return list[:min(len(list), batchMax)]
+}
+
+// flush sends the settlements of an account. With probe it also tries while Redis is lost.
+func (l *Ledger) flush(ctx context.Context, a *localAccount, probe bool) error {
+	l.mu.Lock()
+	unsent := len(a.orphans)
+	for _, p := range a.permits {
+		if p.unsent() {
+			unsent += 2 // an outcome and an aborted body
+		}
+	}
+	l.mu.Unlock()
+	for ; unsent > 0; unsent -= batchMax {
+		if err := l.batch(ctx, a, &batchEntry{probes: probe}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// flushSoon sends the settlements of an account after flushDelay, unless a claim takes them along before.
+func (l *Ledger) flushSoon(a *localAccount) error {
+	if l.isLost() {
+		return unavailable(errLost)
+	}
+	l.mu.Lock()
+	if l.leaving {
+		l.mu.Unlock()
+		return l.flush(context.Background(), a, false)
+	}
+	defer l.mu.Unlock()
+	if a.flushing {
+		return nil
+	}
+	a.flushing = true
+	l.background.Go(func() {
+		time.Sleep(l.flushDelay)
+		l.mu.Lock()
+		a.flushing = false
+		l.mu.Unlock()
+		_ = l.flush(context.Background(), a, false) // after an error, the settlements are sent when Redis is back
+	})
+	return nil
 }
 
 // batchCall is the argument of batch.lua.
@@ -157,7 +232,15 @@ type spendCall struct {
 	Limit  int64         `json:"limit"`
 }
 
-// outcomeCall is the outcome of a permit, or with Released the end of its response body.
+func (l *Ledger) claimCall(c *limits.Claim, r *limits.Rules, prefetch bool) claimCall {
+	own := claimCall{ID: l.permitName(c.ID), Resource: resourceOf(r, c.Kind, c.Resource), Batch: c.Batch, Prefetch: prefetch}
+	for _, s := range r.Spends(*c) {
+		own.Spends = append(own.Spends, spendCall{holdOf(&s), s.Budget, s.Limit})
+	}
+	return own
+}
+
+// outcomeCall is a settlement. With Released it is the end of a response body.
 type outcomeCall struct {
 	ID         string    `json:"id"`
 	Released   bool      `json:"released"`
@@ -174,12 +257,25 @@ type outcomeCall struct {
 	Rate       *rateCall `json:"rate,omitempty"`
 }
 
+func (l *Ledger) outcomeCall(s settlement, r *limits.Rules) outcomeCall {
+	id, o := l.permitName(s.permit.ID), s.outcome
+	if o == nil {
+		return outcomeCall{ID: id, Released: true, Aborted: s.aborted}
+	}
+	return outcomeCall{
+		ID: id, Resource: resourceOf(r, s.permit.Kind, cmp.Or(o.Rate.Resource, s.permit.Resource)),
+		Sent: o.Sent, Resent: o.Resent, Answered: o.Answered, Ended: o.Ended, Failed: o.Failed, CPU: r.Milliseconds(o.Elapsed),
+		Limited:    map[limits.LimitKind]string{limits.PrimaryLimit: "primary", limits.SecondaryLimit: "secondary"}[o.Limited],
+		RetryAfter: o.RetryAfter.Microseconds(), Rate: rateCallOf(o.Rate),
+	}
+}
+
 // rateCall is what the rate headers of an answer reported.
 type rateCall struct {
 	Limit int   `json:"limit"`
 	Used  int   `json:"used"`
 	Reset int64 `json:"reset"`
-	Date  int64 `json:"date,omitempty"` // when the answer was made; 0 if unknown
+	Date  int64 `json:"date,omitempty"` // of the answer; 0 if unknown
 }
 
 func rateCallOf(r limits.Rate) *rateCall {
@@ -207,134 +303,11 @@ type decision struct {
 	Wait    int64         `json:"wait"`
 }
 
-func (d decision) decided() limits.Decision {
-	if d.Granted {
-		return limits.Decision{Granted: true}
-	}
-	decided := limits.Decision{Reason: d.Reason}
+// local converts a decision to the clock of this process.
+func (d decision) local() limits.Decision {
+	own := limits.Decision{Granted: d.Granted, Reason: d.Reason}
 	if d.Wait != 0 {
-		decided.Until = time.Now().Add(time.Duration(d.Wait) * time.Microsecond)
-	}
-	return decided
-}
-
-// took takes note of a batch. The caller holds Ledger.mu.
-func (l *Ledger) took(s *shadow, r *limits.Rules, tells []tell, asks []*ask, answer reply) {
-	s.ahead = answer.Now - time.Now().UnixMicro()
-	s.until = max(s.until, answer.CooldownUntil) // who heard of it may be gone when Redis has lost it
-	for i, t := range tells {
-		if t.outcome != nil {
-			s.settled(t.permit, *t.outcome, r, answer.Writes, answer.Now, answer.Rates[i])
-			continue
-		}
-		s.release(t.permit.ID, t.aborted, r)
-	}
-	for i, a := range asks {
-		if a.decision = answer.Decisions[i].decided(); a.decision.Granted {
-			s.class(*a.claim).used = time.Now()
-			s.flight(*a.claim, r)
-		}
-	}
-}
-
-func (l *Ledger) claim(c *limits.Claim, r *limits.Rules, prefetch bool) claimCall {
-	own := claimCall{ID: l.id(*c), Resource: resourceOf(r, c.Kind, c.Resource), Batch: c.Batch, Prefetch: prefetch}
-	for _, s := range r.Spends(*c) {
-		own.Spends = append(own.Spends, spendCall{holdOf(&s), s.Budget, s.Limit})
+		own.Until = time.Now().Add(time.Duration(d.Wait) * time.Microsecond)
 	}
 	return own
-}
-
-func (l *Ledger) outcome(t tell, r *limits.Rules) outcomeCall {
-	own := outcomeCall{ID: l.id(t.permit.Claim), Released: true, Aborted: t.aborted}
-	o := t.outcome
-	if o == nil {
-		return own
-	}
-	own = outcomeCall{
-		ID: own.ID, Resource: resourceOf(r, t.permit.Kind, cmp.Or(o.Rate.Resource, t.permit.Resource)), Sent: o.Sent, Resent: o.Resent,
-		Answered: o.Answered, Ended: o.Ended, Failed: o.Failed, CPU: r.Milliseconds(o.Elapsed), RetryAfter: o.RetryAfter.Microseconds(), Rate: rateCallOf(o.Rate),
-	}
-	switch o.Limited {
-	case limits.PrimaryLimit:
-		own.Limited = "primary"
-	case limits.SecondaryLimit:
-		own.Limited = "secondary"
-	case limits.NotLimited:
-	}
-	return own
-}
-
-// kept is what became of flights and Redis has not been told yet: limit errors first, then of
-// those that were begun first. Of flights that it does not know the next beat tells it. The caller holds
-// Ledger.mu.
-func (l *Ledger) kept(s *shadow) []tell {
-	var tells []tell
-	for _, f := range s.flights {
-		if !f.untold() || f.alone {
-			continue
-		}
-		p := limits.Permit{Claim: f.claim}
-		if f.outcome != nil {
-			o := *f.outcome
-			o.Ended = o.Ended || f.ended && !f.aborted
-			tells = append(tells, tell{permit: p, outcome: &o})
-		}
-		if f.ended && (f.outcome == nil || f.aborted) {
-			tells = append(tells, tell{permit: p, aborted: f.aborted})
-		}
-	}
-	order := func(t tell) int {
-		if t.limited() {
-			return 0
-		}
-		return 1
-	}
-	slices.SortStableFunc(tells, func(a, b tell) int {
-		return cmp.Or(cmp.Compare(order(a), order(b)), cmp.Compare(a.permit.ID, b.permit.ID))
-	})
-	return tells[:min(len(tells), turnMost)]
-}
-
-// tellNow tells Redis what is kept of an account now; if it seeks, though Redis is lost.
-func (l *Ledger) tellNow(ctx context.Context, s *shadow, seeks bool) error {
-	l.mu.Lock()
-	untold := len(s.strays)
-	for _, f := range s.flights {
-		if f.untold() {
-			untold += 2 // what became of it, and that its answer was given up
-		}
-	}
-	l.mu.Unlock()
-	for ; untold > 0; untold -= turnMost {
-		if err := l.inTurn(ctx, s, &ask{seeks: seeks}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// tellSoon tells Redis what is kept of an account, if no claim takes it along.
-func (l *Ledger) tellSoon(s *shadow) error {
-	if l.isLost() {
-		return lost(errLost)
-	}
-	l.mu.Lock()
-	if l.left { // there is no later
-		l.mu.Unlock()
-		return l.tellNow(context.Background(), s, false)
-	}
-	defer l.mu.Unlock()
-	if s.soon {
-		return nil
-	}
-	s.soon = true
-	l.telling.Go(func() {
-		<-time.After(l.within)
-		l.mu.Lock()
-		s.soon = false
-		l.mu.Unlock()
-		_ = l.tellNow(context.Background(), s, false) // else it is kept until Redis is found
-	})
-	return nil
 }

@@ -47,8 +47,8 @@ func inTurns(t *testing.T, tell func(t *testing.T, l *Ledger, c *counting)) {
 		}
 		c := &counting{script: l.scripts.batch}
 		l.Client.(*redis.Client).AddHook(c)
-		l.within = tellWithin
-		defer l.telling.Wait()
+		l.flushDelay = flushDelay
+		defer l.background.Wait()
 		tell(t, l, c)
 	})
 }
@@ -80,8 +80,8 @@ func TestWhatIsToldGoesWithWhatIsAsked(t *testing.T) {
 		if a := l.only(t); a.InUse != 1 {
 			t.Errorf("%d in flight where one is told late", a.InUse)
 		}
-		time.Sleep(2 * tellWithin)
-		l.telling.Wait()
+		time.Sleep(2 * flushDelay)
+		l.background.Wait()
 		if a := l.only(t); a.InUse != 0 || c.turns.Load() != 11 {
 			t.Errorf("%d in flight after %d turns", a.InUse, c.turns.Load())
 		}
@@ -103,7 +103,7 @@ func (l *Ledger) only(t *testing.T) limits.Account {
 func TestALimitIsToldAtOnce(t *testing.T) {
 	for _, limited := range []limits.LimitKind{limits.PrimaryLimit, limits.SecondaryLimit} {
 		inPair(t, func(p *pair) {
-			p.r1.within = tellWithin
+			p.r1.flushDelay = flushDelay
 			if d, err := p.r1.Admit(p.Context(), create(1)); err != nil || !d.Granted {
 				p.Fatal(d, err)
 			}
@@ -128,7 +128,7 @@ func TestThoseWhoWaitGoTogether(t *testing.T) {
 		if err := l.Settle(t.Context(), limits.Permit{Claim: create(1)}, told); err != nil {
 			t.Fatal(err)
 		}
-		l.telling.Wait()
+		l.background.Wait()
 		c.turns.Store(0)
 		gate := make(chan struct{})
 		c.hold = func() { <-gate }
@@ -159,7 +159,7 @@ func TestThoseWhoWaitGoTogether(t *testing.T) {
 		if granted.Load() != most || refused.Load() != asks-most {
 			t.Errorf("%d granted and %d refused, with room for %d", granted.Load(), refused.Load(), most)
 		}
-		if n := c.turns.Load(); n != 1+(asks-1+turnMost-1)/turnMost {
+		if n := c.turns.Load(); n != 1+(asks-1+batchMax-1)/batchMax {
 			t.Errorf("%d turns", n)
 		}
 	})
@@ -176,7 +176,7 @@ func TestALimitIsHeededWithoutRedis(t *testing.T) {
 			inPair(t, func(p *pair) {
 				p.spent(p.r1, 1, 20, true)
 				p.beat(p.r1)
-				p.r1.within = tellWithin
+				p.r1.flushDelay = flushDelay
 				c := p.claim(1)
 				if !p.asked(p.r1, c) {
 					p.Fatal("refused")
@@ -188,7 +188,7 @@ func TestALimitIsHeededWithoutRedis(t *testing.T) {
 				if d, err := p.r1.Admit(p.Context(), p.claim(1)); err != nil || d.Reason != limits.Cooldown {
 					p.Errorf("%+v, %v", d, err)
 				}
-				p.r1.seek(p.Context())
+				p.r1.reconnect(p.Context())
 				if d, err := p.r2.Admit(p.Context(), p.claim(1)); err != nil || d.Granted {
 					p.Errorf("when it is found another replica has %+v, %v", d, err)
 				}

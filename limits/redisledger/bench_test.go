@@ -111,7 +111,7 @@ func BenchmarkTurns(b *testing.B) {
 	for _, clients := range []int{1, 8, 64} {
 		b.Run(fmt.Sprint(clients), func(b *testing.B) {
 			l := open(b, client, "r1", rules, redisClock)
-			l.within, l.ahead = tellWithin, aheadMost
+			l.flushDelay, l.prefetchMax = flushDelay, prefetchMax
 			before, calls := serverTime(b, client)
 			var next atomic.Uint64
 			b.SetParallelism(max(1, clients/runtime.GOMAXPROCS(0)))
@@ -132,7 +132,7 @@ func BenchmarkTurns(b *testing.B) {
 					}
 				}
 			})
-			l.telling.Wait()
+			l.background.Wait()
 			after, made := serverTime(b, client)
 			b.ReportMetric((after-before)/float64(next.Load()), "server-µs/op")
 			b.ReportMetric((made-calls)/float64(next.Load()), "calls/op")

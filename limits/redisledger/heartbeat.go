@@ -7,40 +7,34 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/limits"
 )
 
 const (
-	// beatEvery is how often a replica tells that it is there, and sets aside
-	// anew what it may use without Redis.
-	beatEvery = 500 * time.Millisecond
-	// seekEvery is how often a Redis that was lost is looked for.
-	seekEvery = 100 * time.Millisecond
-	// standbyTime is how long what is set aside stands by (account.lua,
-	// standby); the margin is for what the clocks may drift apart.
-	standbyTime   = 5 * time.Minute
-	standbyMargin = 10 * time.Second
-	// registeredTime is how long a replica that is silent counts.
-	registeredTime = standbyTime
-	// beatsAtOnce bounds how many accounts are brought up to date side by side.
-	beatsAtOnce = 16
-	// beatsInTurn bounds how many are at one beat: where there are more, each has
-	// its turn less often, and Redis has its time for permits.
-	beatsInTurn = 100
-	// ample is how many times what was used lately is set aside.
-	ample = 2
-	// activeTime is how long after its last use a class is set aside for.
-	activeTime = time.Minute
+	// heartbeatInterval is how often a replica registers itself and renews its offline leases.
+	heartbeatInterval = 500 * time.Millisecond
+	// reconnectInterval is how often a replica tries to reach a lost Redis.
+	reconnectInterval = 100 * time.Millisecond
+	// registeredTime is how long a silent replica counts.
+	registeredTime = offlineLeaseTime
+	// parallelCalls bounds the accounts of one replica that are renewed or read at the same time.
+	parallelCalls = 16
+	// heartbeatAccounts bounds the accounts of one heartbeat. A replica with more accounts renews each less often.
+	heartbeatAccounts = 100
+	// leaveTimeout bounds how long Leave takes to give back leases.
+	leaveTimeout = 2 * time.Second
 )
 
-// isLost reports whether Redis does not answer.
 func (l *Ledger) isLost() bool { return l.lostSince.Load() != 0 }
 
-// Lost is since when Redis does not answer; the zero time while it does.
+// Lost returns when Redis stopped answering, or the zero time while it answers.
 func (l *Ledger) Lost() time.Time {
 	if since := l.lostSince.Load(); since != 0 {
 		return time.Unix(0, since)
@@ -48,173 +42,233 @@ func (l *Ledger) Lost() time.Time {
 	return time.Time{}
 }
 
-// Replicas is how many replicas are registered.
+// Replicas returns the number of registered replicas.
 func (l *Ledger) Replicas() int { return int(l.replicas.Load()) }
 
-func (l *Ledger) lose(err error) {
+// markLost records that Redis does not answer.
+func (l *Ledger) markLost(err error) {
 	if !l.lostSince.CompareAndSwap(0, time.Now().UnixNano()) {
 		return
 	}
 	l.mu.Lock()
-	begun := l.begun
+	registered := l.registered
 	l.mu.Unlock()
 	switch {
-	case !begun:
-		l.Log.Warn("Redis does not answer yet", "error", err)
+	case !registered:
+		l.Log.Warn("redis connection failed", "error", err)
 	case l.Closed:
-		l.Log.Error("Redis is lost; this replica refuses what needs it", "error", err)
+		l.Log.Error("redis connection lost; refusing requests that need it", "error", err)
 	default:
-		l.Log.Error("Redis is lost; this replica goes on with what it has set aside", "error", err)
+		l.Log.Error("redis connection lost; using offline leases", "error", err)
 	}
 }
 
-// Run keeps this replica registered and its shares set aside, and looks for a
-// Redis that was lost, until ctx ends.
+// Run sends heartbeats and reconnects to a lost Redis until ctx ends.
 func (l *Ledger) Run(ctx context.Context) {
-	beat, seek := time.NewTicker(beatEvery), time.NewTicker(seekEvery)
-	defer beat.Stop()
-	defer seek.Stop()
+	heartbeat, reconnect := time.NewTicker(heartbeatInterval), time.NewTicker(reconnectInterval)
+	defer heartbeat.Stop()
+	defer reconnect.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-seek.C:
+		case <-reconnect.C:
 			if l.isLost() {
-				l.seek(ctx)
+				l.reconnect(ctx)
 			}
-		case <-beat.C:
+		case <-heartbeat.C:
 			if l.isLost() {
-				l.forget()
+				l.forgetIdle()
 			} else {
-				_ = l.beat(ctx) // lost when it fails
+				_ = l.heartbeat(ctx) // an error marks Redis as lost
 			}
 		}
 	}
 }
 
-// seek returns to Redis if it answers: what was spent meanwhile is told before
-// anything is asked for.
-func (l *Ledger) seek(ctx context.Context) {
+// reconnect goes back to Redis if it answers. Spends of the outage are sent before any claim.
+func (l *Ledger) reconnect(ctx context.Context) {
 	since := l.Lost()
-	l.replaced = l.trust() || l.replaced
-	if l.answers(ctx) && l.beat(ctx) == nil {
+	l.mayHaveLost = l.trust() || l.mayHaveLost
+	limited, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	if redisclient.PingAll(limited, l.Client) && l.heartbeat(ctx) == nil {
 		l.lostSince.Store(0)
-		l.Log.Info("Redis is found", "lost_for", time.Since(since))
+		l.Log.Info("redis connection restored", "lost_for", time.Since(since))
 	}
 }
 
-// beat registers this replica, and brings every account in use up to date:
-// those for which something is set aside, and all of them when Redis may have
-// lost what was written. An error means that Redis has not answered all of it.
-func (l *Ledger) beat(ctx context.Context) error {
-	again, err := l.register(ctx)
+// heartbeat registers this replica and renews the accounts in use. In a new epoch it restores all accounts before.
+func (l *Ledger) heartbeat(ctx context.Context) error {
+	newEpoch, err := l.registerReplica(ctx)
 	if err != nil {
 		return err
 	}
-	l.replaced = l.replaced || again
-	list := l.inUse(l.replaced)
-	if l.replaced { // what others wait for goes first
-		err = sideBySide(ctx, list, l.writeAgain)
+	l.mayHaveLost = l.mayHaveLost || newEpoch
+	list := l.accountsInUse(l.mayHaveLost)
+	if l.mayHaveLost { // other replicas wait for the restores
+		err = inParallel(ctx, list, l.restoreAccount)
 	}
 	if err == nil {
-		err = sideBySide(ctx, list, func(ctx context.Context, s *shadow) error { return l.beatAccount(ctx, s, l.replaced) })
+		err = inParallel(ctx, list, func(ctx context.Context, a *localAccount) error {
+			return l.heartbeatAccount(ctx, a, l.mayHaveLost)
+		})
 	}
 	if err == nil {
-		l.replaced = false
+		l.mayHaveLost = false
 	}
 	return err
 }
 
-// leaveTime bounds how long a replica takes to give back what it has set aside.
-const leaveTime = 2 * time.Second
-
-// Leave gives back what this replica has set aside, and ends its registration: the others
-// need not wait until both are over. A Redis that is lost is looked for as long as that may
-// take: when replicas end the machine has much to do. Nothing may be admitted after it, and
-// [Ledger.Run] must have ended. What could not be given back is over in five minutes.
-func (l *Ledger) Leave(ctx context.Context) error {
-	l.mu.Lock()
-	l.left = true
-	accounts := slices.Collect(maps.Values(l.accounts))
-	l.mu.Unlock()
-	for _, s := range accounts {
-		_ = l.inTurn(ctx, s, &ask{}) // one that is on its way may bring more
-		l.giveBackAllAhead(s)        // else when Redis is found
-	}
-	gives, cancel := context.WithTimeout(ctx, leaveTime)
-	defer cancel()
-	for {
-		err := l.giveBack(gives)
-		if err == nil {
-			break
-		}
-		select {
-		case <-gives.Done():
-			return err
-		case <-time.After(seekEvery):
-		}
-	}
-	ctx, cancel = context.WithTimeout(ctx, l.timeout)
-	defer cancel()
-	return l.Client.ZRem(ctx, replicasKey, l.Replica).Err()
+// restoreAccount writes again what Redis may have lost of an account, and permits that it does not have yet.
+func (l *Ledger) restoreAccount(ctx context.Context, a *localAccount) error {
+	l.adoptOffline(a)
+	return l.reconcile(ctx, a)
 }
 
-// giveBack gives back what this replica has set aside, if Redis answers.
-func (l *Ledger) giveBack(ctx context.Context) error {
-	if l.isLost() {
-		l.seek(ctx)
-	}
-	if l.isLost() {
-		return lost(errLost)
-	}
-	return sideBySide(ctx, l.inUse(true), func(ctx context.Context, s *shadow) error { return l.beatAccount(ctx, s, false) })
-}
-
-// sideBySide does something for several accounts, until it fails for one.
-func sideBySide(ctx context.Context, list []*shadow, do func(context.Context, *shadow) error) error {
+// inParallel calls do for all accounts, and stops after the first error.
+func inParallel(ctx context.Context, list []*localAccount, do func(context.Context, *localAccount) error) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(beatsAtOnce)
-	for _, s := range list {
-		group.Go(func() error { return do(ctx, s) })
+	group.SetLimit(parallelCalls)
+	for _, a := range list {
+		group.Go(func() error { return do(ctx, a) })
 	}
 	return group.Wait()
 }
 
-// writeAgain writes what Redis may have lost of an account, and what it does not
-// know of yet.
-func (l *Ledger) writeAgain(ctx context.Context, s *shadow) error {
-	r := l.rules.Load()
-	l.handed(s, r)
-	return l.retell(ctx, s, r)
+// accountsInUse returns the accounts that need a heartbeat, or all local accounts. While Redis answers, it returns those
+// with the oldest heartbeats first, up to heartbeatAccounts.
+func (l *Ledger) accountsInUse(all bool) []*localAccount {
+	l.forgetIdle()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var list []*localAccount
+	for _, a := range l.accounts {
+		if all || a.observedOffline || len(a.classes)+len(a.offline)+len(a.permits) > 0 {
+			list = append(list, a)
+		}
+	}
+	if !all && !l.isLost() && len(list) > heartbeatAccounts {
+		slices.SortFunc(list, func(x, y *localAccount) int { return x.heartbeat.Compare(y.heartbeat) })
+		list = list[:heartbeatAccounts]
+	}
+	for _, a := range list {
+		a.heartbeat = time.Now()
+	}
+	return list
 }
 
-// register keeps this replica registered. It reports whether the server, or what
-// it holds, is another than the last time.
-func (l *Ledger) register(ctx context.Context) (again bool, err error) {
+// heartbeatAccount sends what happened while Redis was lost, and renews the offline leases. all renews an account that
+// has nothing to send.
+func (l *Ledger) heartbeatAccount(ctx context.Context, a *localAccount, all bool) error {
+	r := l.rules.Load()
+	if l.isLost() {
+		l.setReconciling(a, true)
+		defer l.setReconciling(a, false)
+	}
+	for _, p := range l.adoptOffline(a) {
+		open := limits.OpenPermit{Permit: limits.Permit{Claim: p.claim}, Elapsed: p.elapsed}
+		if err := l.renew(ctx, a, open, p.charged, p.claim.ID); err != nil {
+			return err
+		}
+	}
+	if err := l.flushAfterOutage(ctx, a); err != nil {
+		return err
+	}
+	if err := l.indexAccount(ctx, a, all); err != nil {
+		return err
+	}
+	args := l.heartbeatCall(a, r)
+	l.mu.Lock()
+	observed := a.observedOffline
+	l.mu.Unlock()
+	if observed {
+		if err := l.reconcile(ctx, a); err != nil {
+			return err
+		}
+	} else if len(args.Classes) == 0 && !all {
+		return nil
+	}
+	sent := time.Now()
+	return l.step(ctx, l.scripts.heartbeat, a, r, args, func(answer reply) {
+		a.clockOffset = answer.Now - time.Now().UnixMicro()
+		a.leased(args, answer, r, sent.Add(offlineLeaseTime-offlineLeaseMargin))
+	})
+}
+
+// setReconciling forbids offline permits while the spends of an outage are sent.
+func (l *Ledger) setReconciling(a *localAccount, reconciling bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a.reconciling = reconciling
+}
+
+// indexInterval is how often an account in use is entered into the index.
+const indexInterval = time.Minute
+
+// indexAccount enters an account into the index if it is due or forced, and removes accounts that were not used lately.
+func (l *Ledger) indexAccount(ctx context.Context, a *localAccount, force bool) error {
+	now := time.Now()
+	l.mu.Lock()
+	due := force || now.Sub(a.indexed) >= indexInterval
+	l.mu.Unlock()
+	if !due {
+		return nil
+	}
 	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	l.steps.RLock()
-	defer l.steps.RUnlock()
-	to, err := l.serverOf(limited, shared)
-	var argument []byte
-	if err == nil {
-		argument, err = json.Marshal(l.registration(to.process))
+	to, err := l.serverOf(limited, accountsKey)
+	if err != nil {
+		return unavailable(err)
 	}
-	var text string
-	if err == nil {
-		text, err = l.scripts.register.Run(limited, to.node, []string{replicasKey, epochKey, secretKey, accountsKey}, argument).Text()
+	_, err = to.node.Pipelined(limited, func(p redis.Pipeliner) error {
+		p.ZAdd(limited, accountsKey, redis.Z{Score: float64(now.Unix()), Member: a.title()})
+		p.ZRemRangeByScore(limited, accountsKey, "-inf", strconv.FormatInt(now.Add(-keptBeyond).Unix(), 10))
+		p.PExpire(limited, accountsKey, keptBeyond)
+		return nil
+	})
+	if err != nil {
+		return unavailable(err)
 	}
-	var known registered
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &known)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a.indexed = now
+	return nil
+}
+
+// Register registers this replica as soon as Redis answers. It returns the secret that all replicas derive account
+// names from.
+func (l *Ledger) Register(ctx context.Context) ([]byte, error) {
+	for {
+		l.trust()
+		err := l.heartbeat(ctx)
+		if err == nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(reconnectInterval):
+		}
 	}
-	if err == nil {
-		return l.know(known.Replicas, known.Secret, known.Epoch, known.Accounts), nil
+	l.lostSince.Store(0)
+	l.warnOfEviction(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return hex.DecodeString(l.secret)
+}
+
+// warnOfEviction logs a warning if Redis may evict accounts.
+func (l *Ledger) warnOfEviction(ctx context.Context) {
+	limited, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	settings, err := l.Client.ConfigGet(limited, "maxmemory*").Result()
+	if err != nil {
+		return // some providers forbid the command
 	}
-	if ctx.Err() == nil {
-		l.lose(err)
+	if policy := settings["maxmemory-policy"]; policy != "noeviction" && settings["maxmemory"] != "0" {
+		l.Log.Warn("redis may evict accounts; set maxmemory-policy noeviction", "maxmemory_policy", policy)
 	}
-	return false, lost(err)
 }
 
 // registration is the argument of register.lua, and registered its reply.
@@ -232,318 +286,91 @@ type registered struct {
 	Accounts int64  `json:"accounts"`
 }
 
-func (l *Ledger) registration(process string) registration {
+// registerReplica renews the registration of this replica. It reports whether Redis is in another epoch than the last
+// time.
+func (l *Ledger) registerReplica(ctx context.Context) (newEpoch bool, err error) {
+	limited, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	l.steps.RLock()
+	defer l.steps.RUnlock()
+	answer, err := l.sendRegistration(limited)
+	if err != nil {
+		if ctx.Err() == nil {
+			l.markLost(err)
+		}
+		return false, unavailable(err)
+	}
+	l.replicas.Store(answer.Replicas)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.key == "" {
-		fresh := make([]byte, 32)
-		_, _ = rand.Read(fresh) // never fails (crypto/rand)
-		l.key = hex.EncodeToString(fresh)
+	l.indexed = max(answer.Accounts, l.indexed*49/50) // the estimate falls slowly after a loss of the index
+	newEpoch = answer.Epoch != l.epoch
+	l.epoch = answer.Epoch
+	if l.registered && answer.Secret != l.secret { // this replica gives accounts other names than the others do
+		l.Log.Error("another replica uses another secret for account names; restart one of them")
+		return newEpoch, nil
 	}
-	return registration{l.Replica, registeredTime.Milliseconds(), l.key, process}
+	l.secret, l.registered = answer.Secret, true
+	return newEpoch, nil
 }
 
-// know takes in what all replicas share, and reports whether the server, or what
-// it holds, is another than the last time. A key that changes under a running
-// replica would give every account another name.
-func (l *Ledger) know(replicas int64, key, era string, indexed int64) (again bool) {
-	l.replicas.Store(replicas)
+func (l *Ledger) sendRegistration(ctx context.Context) (answer registered, err error) {
+	to, err := l.serverOf(ctx, sharedPrefix)
+	if err != nil {
+		return answer, err
+	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.indexed = max(indexed, l.indexed*49/50) // an index that is lost is remembered for a while
-	again = era != l.era
-	l.era = era
-	if l.begun && key != l.key {
-		l.Log.Error("another replica names accounts by another key: restart it, or this one")
-		return again
+	if l.secret == "" {
+		secret := make([]byte, 32)
+		_, _ = rand.Read(secret) // never fails
+		l.secret = hex.EncodeToString(secret)
 	}
-	l.key, l.begun = key, true
-	return again
+	argument, err := json.Marshal(registration{l.Replica, registeredTime.Milliseconds(), l.secret, to.process})
+	l.mu.Unlock()
+	if err != nil {
+		return answer, err
+	}
+	text, err := l.scripts.register.Run(ctx, to.node, []string{replicasKey, epochKey, secretKey, accountsKey}, argument).Text()
+	if err != nil {
+		return answer, err
+	}
+	return answer, json.Unmarshal([]byte(text), &answer)
 }
 
-// Register asks Redis for the first time, until it answers or ctx ends. It returns
-// the key by which all replicas name accounts alike.
-func (l *Ledger) Register(ctx context.Context) ([]byte, error) {
+// Leave gives back all leases of this replica and ends its registration, so that the other replicas can use its quota
+// immediately. If Redis is lost, Leave tries to reconnect for leaveTimeout. Call it after [Ledger.Run] has returned,
+// and admit nothing after it. Leases that Leave could not give back expire within five minutes.
+func (l *Ledger) Leave(ctx context.Context) error {
+	l.mu.Lock()
+	l.leaving = true
+	accounts := slices.Collect(maps.Values(l.accounts))
+	l.mu.Unlock()
+	for _, a := range accounts {
+		_ = l.batch(ctx, a, &batchEntry{}) // wait for a running batch, which may prefetch permits
+		l.returnAllPrefetched(a)
+	}
+	limited, cancel := context.WithTimeout(ctx, leaveTimeout)
+	defer cancel()
 	for {
-		l.trust()
-		err := l.beat(ctx)
+		if l.isLost() {
+			l.reconnect(limited)
+		}
+		err := unavailable(errLost)
+		if !l.isLost() {
+			err = inParallel(limited, l.accountsInUse(true), func(ctx context.Context, a *localAccount) error {
+				return l.heartbeatAccount(ctx, a, false)
+			})
+		}
 		if err == nil {
 			break
 		}
 		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(seekEvery):
+		case <-limited.Done():
+			return err
+		case <-time.After(reconnectInterval):
 		}
 	}
-	l.lostSince.Store(0)
-	l.warnOfEviction(ctx)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return hex.DecodeString(l.key)
-}
-
-// warnOfEviction tells when Redis may drop what the ledger needs.
-func (l *Ledger) warnOfEviction(ctx context.Context) {
-	limited, cancel := context.WithTimeout(ctx, l.timeout)
+	ctx, cancel = context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	settings, err := l.Client.ConfigGet(limited, "maxmemory*").Result()
-	if err != nil {
-		return // some do not let themselves be asked
-	}
-	if policy := settings["maxmemory-policy"]; policy != "noeviction" && settings["maxmemory"] != "0" {
-		l.Log.Warn("Redis may evict what accounts have spent: set maxmemory-policy noeviction", "maxmemory_policy", policy)
-	}
-}
-
-// forget forgets the accounts that nothing is known of.
-func (l *Ledger) forget() {
-	r := l.rules.Load()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for name, s := range l.accounts {
-		s.forgetLanded(r)
-		s.forgetAhead()
-		idle := time.Since(s.used) > idleAfter && len(s.alone)+len(s.flights) == 0
-		for log, own := range s.logs {
-			if own.total(s.now()) == 0 {
-				delete(s.logs, log)
-			}
-		}
-		for res, list := range s.told {
-			if s.told[res] = slices.DeleteFunc(list, func(t statement) bool { return t.reopens() <= s.now() }); len(s.told[res]) == 0 {
-				delete(s.told, res)
-			}
-		}
-		if idle && len(s.logs)+len(s.told) == 0 && s.until <= s.now() {
-			delete(l.accounts, name)
-		}
-	}
-}
-
-// inUse lists accounts that something is known of: all of them, or those with
-// something to tell or to set aside; of these the ones whose turn it is, unless
-// Redis was lost.
-func (l *Ledger) inUse(all bool) []*shadow {
-	l.forget()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var list []*shadow
-	for _, s := range l.accounts {
-		if all || s.heard || len(s.classes)+len(s.alone)+len(s.flights) > 0 {
-			list = append(list, s)
-		}
-	}
-	if !all && !l.isLost() && len(list) > beatsInTurn {
-		slices.SortFunc(list, func(a, b *shadow) int { return a.turn.Compare(b.turn) })
-		list = list[:beatsInTurn]
-	}
-	for _, s := range list {
-		s.turn = time.Now()
-	}
-	return list
-}
-
-// beatAccount sets aside what this replica may use of an account alone, after
-// telling what it has used so and what it could not tell before. Where there is
-// nothing to set aside it does so only if it must.
-func (l *Ledger) beatAccount(ctx context.Context, s *shadow, must bool) error {
-	r := l.rules.Load()
-	if l.isLost() {
-		l.setReturning(s, true)
-		defer l.setReturning(s, false)
-	}
-	if err := l.handOver(ctx, s, r); err != nil {
-		return err
-	}
-	if err := l.tellKept(ctx, s, r); err != nil {
-		return err
-	}
-	if err := l.see(ctx, s, must); err != nil {
-		return err
-	}
-	args := l.wanted(s, r)
-	if len(args.Classes) == 0 && !must && !l.hasHeard(s) {
-		return nil
-	}
-	if l.hasHeard(s) {
-		if err := l.retell(ctx, s, r); err != nil {
-			return err
-		}
-	}
-	sent := time.Now()
-	return l.step(ctx, l.scripts.heartbeat, s, r, args, func(answer reply) {
-		s.ahead = answer.Now - time.Now().UnixMicro()
-		for i, granted := range answer.Leases[:min(len(answer.Leases), len(args.Classes))] {
-			name := args.Classes[i].Name
-			own := s.classes[name]
-			if own == nil {
-				continue
-			}
-			kept := own.units > 0
-			s.aside(own, r, granted, answer, sent.Add(standbyTime-standbyMargin))
-			if time.Since(own.used) > activeTime && own.inFlight == 0 && own.units == 0 && !kept {
-				delete(s.classes, name) // nothing of it stands by
-			}
-		}
-	})
-}
-
-// setReturning keeps an account from being used alone while what was used alone
-// is told.
-func (l *Ledger) setReturning(s *shadow, returning bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s.returning = returning
-}
-
-// handOver gives the permits that were granted alone, and are in flight, to
-// Redis. What they hold of this replica's share counts until Redis has set aside
-// anew.
-func (l *Ledger) handOver(ctx context.Context, s *shadow, r *limits.Rules) error {
-	for _, f := range l.handed(s, r) {
-		known := limits.OpenPermit{Permit: limits.Permit{Claim: f.claim}, Elapsed: f.elapsed}
-		if err := l.renew(ctx, s, r, known, f.charged, f.claim.ID); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// handed makes the permits that were granted alone flights like others, and
-// lists those that Redis does not know of.
-func (l *Ledger) handed(s *shadow, r *limits.Rules) []flight {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s.sweepAlone(r)
-	for id, alone := range s.alone {
-		f := &flight{claim: alone.claim, charged: alone.charged, elapsed: alone.elapsed, alone: true, share: alone, seen: time.Now()}
-		switch {
-		case alone.left != 0 && alone.charged:
-			f.ended, f.aborted = true, true
-		case alone.left != 0:
-			f.outcome = &limits.Outcome{Sent: true, Elapsed: alone.elapsed, Resent: max(0, int(alone.copies)-1)}
-		}
-		s.flights[f.claim.ID] = f
-		delete(s.alone, id)
-	}
-	var list []flight
-	for _, f := range s.flights {
-		if f.alone {
-			list = append(list, *f)
-		}
-	}
-	return list
-}
-
-// aside takes note of what is set aside for a class. What was used alone is
-// told: it is as what was spent before. The caller holds Ledger.mu.
-func (s *shadow) aside(c *class, r *limits.Rules, granted leaseReply, answer reply, until time.Time) {
-	write, now := answer.Writes, answer.Now
-	c.until, c.units, c.places, c.parts = until, granted.Units, granted.Places, granted.Logs
-	for _, spend := range r.Spends(c.claim) {
-		told := c.telling.log(&spend)
-		s.log(&spend).spend(max(now, told.last()), told.total(now), write)
-	}
-	s.ghosts(c.claim.Resource, r).spend(now, c.telling.ghosts.total(now), write)
-	c.telling, c.kept = used{}, used{}
-	for _, f := range s.flights {
-		if f.share != nil && f.share.class == c {
-			f.share = nil
-		}
-	}
-	c.held, c.unitsInFlight, c.inFlight = map[string]int64{}, 0, 0
-	for _, f := range s.alone {
-		if f.class == c {
-			f.begin(r)
-		}
-	}
-}
-
-// heartbeatCall is the argument of heartbeat.lua.
-type heartbeatCall struct {
-	Headroom   float64     `json:"headroom"`
-	Concurrent int64       `json:"concurrent"`
-	Replicas   int64       `json:"replicas"`
-	Classes    []classCall `json:"classes,omitempty"`
-}
-
-// classCall is what a replica wants of a class of claims, what it spent while it was offline, and what it keeps of
-// its current lease.
-type classCall struct {
-	Name         string    `json:"name"`
-	Resource     resource  `json:"resource"`
-	UnitsWanted  int64     `json:"units_wanted"`
-	Unconfirmed  int64     `json:"unconfirmed"`
-	UnitsKept    int64     `json:"units_kept"`
-	PlacesWanted int64     `json:"places_wanted"`
-	PlacesKept   int64     `json:"places_kept"`
-	Logs         []logCall `json:"logs"`
-}
-
-type logCall struct {
-	Log       string `json:"log"`
-	Limit     int64  `json:"limit"`
-	Window    int64  `json:"window"`
-	Merge     int64  `json:"merge"`
-	Wanted    int64  `json:"wanted"`
-	Spent     int64  `json:"spent"`
-	Kept      int64  `json:"kept"`
-	LastSpent int64  `json:"last_spent"`
-}
-
-// leaseReply is the lease that heartbeat.lua grants for a class.
-type leaseReply struct {
-	Units  int64            `json:"units"`
-	Places int64            `json:"places"`
-	Logs   map[string]int64 `json:"logs"`
-}
-
-// wanted is what heartbeat.lua needs to know of each class.
-func (l *Ledger) wanted(s *shadow, r *limits.Rules) heartbeatCall {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	args := heartbeatCall{Headroom: r.Headroom, Concurrent: r.Usable(int64(r.Concurrent)), Replicas: l.replicas.Load()}
-	now := s.now()
-	for name, own := range s.classes {
-		wants := int64(0)
-		if time.Since(own.used) < activeTime {
-			wants = 1
-		}
-		spends := r.Spends(own.claim)
-		own.tell(r, spends)
-		units, places, parts := own.share(time.Now())
-		if l.left {
-			wants, units, places, parts = 0, 0, 0, nil
-		}
-		lately := own.lately(s, spends, now)
-		// Units come back one window later: enough of them for as long.
-		ratio := 1 + int64((r.For(s.kind, own.claim.Resource).Window+sameReset)/r.Points.Window)
-		c := classCall{
-			Name: name, Resource: resourceOf(r, s.kind, own.claim.Resource), UnitsWanted: wants * (1 + ample*lately*ratio),
-			Unconfirmed: own.telling.ghosts.total(now), UnitsKept: units, PlacesWanted: wants * (1 + lately), PlacesKept: places,
-		}
-		for i := range spends {
-			spend := &spends[i]
-			told := own.telling.log(spend)
-			c.Logs = append(c.Logs, logCall{
-				Log: logName(spend), Limit: spend.Limit, Window: spend.Window.Microseconds(), Merge: spend.Merge.Microseconds(),
-				Wanted: wants * (ample*(s.log(spend).total(now)+told.total(now)) + spend.Cost), Spent: told.total(now),
-				Kept: parts[logName(spend)], LastSpent: told.last(),
-			})
-		}
-		args.Classes = append(args.Classes, c)
-	}
-	return args
-}
-
-// lately is how many requests of the class this replica has made in the window
-// of its points.
-func (c *class) lately(s *shadow, spends []limits.Spend, now int64) int64 {
-	for i := range spends {
-		if spends[i].Budget == limits.Points {
-			return (s.log(&spends[i]).total(now) + c.telling.log(&spends[i]).total(now)) / max(1, spends[i].Cost)
-		}
-	}
-	return 0
+	return l.Client.ZRem(ctx, replicasKey, l.Replica).Err()
 }

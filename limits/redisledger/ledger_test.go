@@ -54,9 +54,9 @@ func open(t testing.TB, client redis.UniversalClient, replica string, rules limi
 		t.Fatal(err)
 	}
 	l.scripts = newScripts(clock)
-	l.timeout = time.Minute  // a server may be real, and its time not the bubble's
-	l.within, l.ahead = 0, 0 // what tests want to see is told at once, and nobody asks ahead
-	if err := l.beat(t.Context()); err != nil {
+	l.timeout = time.Minute            // a server may be real, and its time not the bubble's
+	l.flushDelay, l.prefetchMax = 0, 0 // what tests want to see is told at once, and nobody asks ahead
+	if err := l.heartbeat(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	// As if Redis had been there for long: nobody has to tell what was lost.
@@ -131,8 +131,8 @@ func inVirtualTime(socket string) limitstest.Open {
 // beaten brings all up to date between the ledger and Redis. Where no time passes,
 // nothing tells an era from the next.
 func beaten(t *testing.T, l limits.Ledger) {
-	l.(*Ledger).replaced = true
-	if err := l.(*Ledger).beat(t.Context()); err != nil {
+	l.(*Ledger).mayHaveLost = true
+	if err := l.(*Ledger).heartbeat(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -149,9 +149,9 @@ func TestI10WhatIsLostIsWrittenAgain(t *testing.T) {
 func TestI11WhatIsSpentWithoutRedisIsToldAfter(t *testing.T) {
 	limitstest.RunStoreOutages(t, inVirtualTime(testservers.Redis(t)), func(t *testing.T, l limits.Ledger) {
 		beaten(t, l)
-		l.(*Ledger).lose(errLost)
+		l.(*Ledger).markLost(errLost)
 	}, func(t *testing.T, l limits.Ledger) {
-		if l.(*Ledger).seek(t.Context()); l.(*Ledger).isLost() {
+		if l.(*Ledger).reconnect(t.Context()); l.(*Ledger).isLost() {
 			t.Fatal("Redis is not found")
 		}
 	})
@@ -220,7 +220,7 @@ func TestI12EveryKeyHasALifetime(t *testing.T) {
 		if _, err := l.Admit(t.Context(), limits.Claim{ID: 9999, Account: "b", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.beat(t.Context()); err != nil {
+		if err := l.heartbeat(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		names, err := l.Client.Keys(t.Context(), "*").Result()
@@ -260,7 +260,7 @@ func TestEvictionIsToldAtTheStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = l.Close()
-		if warned := strings.Contains(log.String(), "Redis may evict"); warned != c.warns {
+		if warned := strings.Contains(log.String(), "redis may evict"); warned != c.warns {
 			t.Errorf("%s, %s: warned %v: %s", c.policy, c.memory, warned, log.String())
 		}
 	}
@@ -269,11 +269,11 @@ func TestEvictionIsToldAtTheStart(t *testing.T) {
 func TestWhatIsSetAsideIsNotShownAsInFlight(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *Ledger, _ *atomic.Int64) {
 		granted(t, l, 1)
-		if err := l.beat(t.Context()); err != nil {
+		if err := l.heartbeat(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		l.mu.Lock()
-		aside := l.accounts["a"].classes[className(create(1))]
+		aside := l.accounts["a"].classes[classOf(create(1))]
 		l.mu.Unlock()
 		if aside.units == 0 || aside.places == 0 {
 			t.Fatalf("nothing is set aside: %+v", aside)

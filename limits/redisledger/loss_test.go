@@ -135,12 +135,12 @@ func (p *pair) spent(l *Ledger, points, most int, ended bool) (times int) {
 
 func (p *pair) beat(l *Ledger) {
 	p.Helper()
-	if err := l.beat(p.Context()); err != nil {
+	if err := l.heartbeat(p.Context()); err != nil {
 		p.Fatal(err)
 	}
 }
 
-func (p *pair) cutOff(l *Ledger) { l.lose(errCutOff) }
+func (p *pair) cutOff(l *Ledger) { l.markLost(errCutOff) }
 
 func TestAShareIsNotUsedTwiceWhenAnAnswerIsLost(t *testing.T) {
 	inPair(t, func(p *pair) {
@@ -153,7 +153,7 @@ func TestAShareIsNotUsedTwiceWhenAnAnswerIsLost(t *testing.T) {
 			p.Fatalf("%d points, %d of them alone", 30*(first+alone), 30*alone)
 		}
 		p.seam.once(p.r1.scripts.heartbeat, unanswered)
-		p.r1.seek(p.Context()) // the network comes back, and goes again
+		p.r1.reconnect(p.Context()) // the network comes back, and goes again
 		if !p.r1.isLost() {
 			p.Fatal("it is found")
 		}
@@ -194,7 +194,7 @@ func TestUnitsAreNotUsedTwiceWhenAnAnswerIsLost(t *testing.T) {
 			p.Fatal("nothing was set aside")
 		}
 		p.seam.once(p.r1.scripts.heartbeat, unanswered)
-		p.r1.seek(p.Context())
+		p.r1.reconnect(p.Context())
 		time.Sleep(75 * time.Second)
 		reset, used = time.Now().Add(2*time.Minute), 0
 		if inFlight, alone := ask(p.r2, 100, false), ask(p.r1, 100, false); inFlight+alone > 14 {
@@ -212,8 +212,8 @@ func TestABeatThatComesLateLeavesWhatWasSetAsideSince(t *testing.T) {
 			cmd.SetErr(errCutOff)
 			return errCutOff
 		})
-		_ = p.r1.beat(p.Context()) // it is on its way for a while
-		p.r1.seek(p.Context())     // over another connection
+		_ = p.r1.heartbeat(p.Context()) // it is on its way for a while
+		p.r1.reconnect(p.Context())     // over another connection
 		if p.r1.isLost() || late == nil {
 			p.Fatal("not found")
 		}
@@ -239,7 +239,7 @@ func TestAPermitThatIsAskedForAgainLivesFromThen(t *testing.T) {
 			p.Fatal("granted alone, with nothing set aside")
 		}
 		time.Sleep(leaseTime - time.Second/2)
-		p.r1.seek(p.Context())
+		p.r1.reconnect(p.Context())
 		if !p.asked(p.r1, c) {
 			p.Fatal("refused")
 		}
@@ -382,7 +382,7 @@ func TestManyAccountsAreWrittenAgainInTime(t *testing.T) {
 		ctx, end := context.WithCancel(p.Context())
 		var running sync.WaitGroup
 		running.Go(func() { p.r1.Run(ctx) })
-		time.Sleep(beatEvery + 10*time.Millisecond)
+		time.Sleep(heartbeatInterval + 10*time.Millisecond)
 		if err := p.r2.Client.FlushAll(p.Context()).Err(); err != nil {
 			p.Fatal(err)
 		}
@@ -427,11 +427,11 @@ func TestNothingIsKeptForEver(t *testing.T) {
 		ctx, end := context.WithCancel(p.Context())
 		var running sync.WaitGroup
 		running.Go(func() { p.r1.Run(ctx) })
-		time.Sleep(2 * beatEvery)
+		time.Sleep(2 * heartbeatInterval)
 		end()
 		running.Wait()
 		if n := len(p.r1.accounts); n != 0 {
-			p.Errorf("%d accounts, %+v", n, p.r1.accounts["a"].flights)
+			p.Errorf("%d accounts, %+v", n, p.r1.accounts["a"].permits)
 		}
 	})
 }

@@ -1,390 +1,479 @@
 package redisledger
 
 import (
-	"cmp"
-	"strconv"
+	"fmt"
 	"time"
 
 	"github.com/weirgate/weir/limits"
 )
 
-// class is a kind of claim: all of one class draw on the same budgets. For each
-// class that a replica has used lately it sets aside, in Redis, a share of what
-// is left (beat.lua). That is all it may use when it loses Redis; those who
-// have not lost it leave it alone.
+// classKey identifies the claims that use the same budgets of an account.
+type classKey struct {
+	resource, operation string
+	points              int
+	createsContent      bool
+}
+
+func classOf(c limits.Claim) classKey {
+	return classKey{c.Resource, c.Operation, c.Points, c.CreatesContent}
+}
+
+func (k classKey) String() string {
+	return fmt.Sprintf("%s|%s|%d|%t", k.resource, k.operation, k.points, k.createsContent)
+}
+
+// class has the quota that this replica holds for claims of one kind: prefetched permits for the next claims, and an
+// offline lease. The offline lease is a share of the budgets that heartbeat.lua reserves for this replica. It is all
+// that the replica may use while Redis is lost.
 type class struct {
-	claim limits.Claim // one of the class
-	used  time.Time
-	// What is set aside, and until when on our clock.
+	claim limits.Claim // the last one
+	used  time.Time    // when a permit was granted
+
+	prefetched  []prefetchedPermit
+	claims      int // claims since claimsSince
+	claimsSince time.Time
+
+	// The offline lease: its end on the local clock, requests, places among concurrent requests, and costs by log.
 	until         time.Time
 	units, places int64
-	parts         map[string]int64 // by log
-	// What was used of it while Redis was lost; what of that Redis is being told, and
-	// what it will be told by the outcomes of flights (flight.share); and what the
-	// flights hold that Redis has not confirmed to hold.
-	alone, telling, kept    used
-	held                    map[string]int64
-	unitsInFlight, inFlight int64
+	costs         map[string]int64
+	// What was used of the lease: spent was charged while Redis was lost, sending is on its way to Redis, and settled
+	// is sent with the outcomes of permits.
+	spent, sending, settled localLogs
+	// What offline permits hold of the lease: costs by log, requests and places.
+	held                map[string]int64
+	heldUnits, heldSlot int64
 }
 
-// used is what was used of a class's share. Units of a primary window return as
-// what is spent of a sliding log does, a window's length after their answers: no
-// window that is open then has counted them, wherever its ends are, and those who
-// have not lost Redis leave the units alone in every window. ghosts are the units
-// that no answer has told of.
-type used struct {
-	units, ghosts ownLog
-	logs          map[string]*ownLog
-}
+// Names of logs that a class has beside its sliding logs. Units return one window after their answers, because no
+// open window has counted them then. Unconfirmed units are those that no answer reported.
+const (
+	unitsLog       = "units"
+	unconfirmedLog = "unconfirmed"
+)
 
-// log returns what was used of a log.
-func (u *used) log(s *limits.Spend) *ownLog {
-	if u.logs == nil {
-		u.logs = map[string]*ownLog{}
-	}
-	name := logName(s)
-	own := u.logs[name]
+// class returns the class of a claim, and creates it if needed. The caller holds Ledger.mu.
+func (a *localAccount) class(c limits.Claim) *class {
+	key := classOf(c)
+	own := a.classes[key]
 	if own == nil {
-		own = &ownLog{}
-		u.logs[name] = own
+		own = &class{claim: c, held: map[string]int64{}, spent: localLogs{}, sending: localLogs{}, settled: localLogs{}}
+		a.classes[key] = own
 	}
-	own.window, own.merge = s.Window.Microseconds(), s.Merge.Microseconds()
 	return own
 }
 
-// tell moves what was used alone to what Redis is being told.
-func (c *class) tell(r *limits.Rules, spends []limits.Spend) {
-	c.windowLog(&c.telling.units, r).join(&c.alone.units)
-	c.windowLog(&c.telling.ghosts, r).join(&c.alone.ghosts)
-	for i := range spends {
-		c.telling.log(&spends[i]).join(c.alone.log(&spends[i]))
+// windowLog returns one of the logs of units.
+func (c *class) windowLog(logs localLogs, name string, r *limits.Rules) *localLog {
+	return logs.ofWindow(name, r.For(c.claim.Kind, knownResource(c.claim.Resource, "")).Window)
+}
+
+// usedUnits returns how many units of the lease are used.
+func (c *class) usedUnits(r *limits.Rules, now int64) int64 {
+	used := c.heldUnits
+	for _, logs := range []localLogs{c.spent, c.sending, c.settled} {
+		used += c.windowLog(logs, unitsLog, r).total(now)
 	}
-	c.alone = used{}
+	return used
 }
 
-// usedUnits and usedOf are what is not there to be used again yet: of the primary
-// window, and of a log.
-func (c *class) usedUnits(now int64) int64 {
-	return c.alone.units.total(now) + c.telling.units.total(now) + c.kept.units.total(now) + c.unitsInFlight
-}
-
+// usedOf returns what is used of a log.
 func (c *class) usedOf(s *limits.Spend, now int64) int64 {
-	return c.alone.log(s).total(now) + c.telling.log(s).total(now) + c.kept.log(s).total(now) + c.held[logName(s)]
+	return c.spent.of(s).total(now) + c.sending.of(s).total(now) + c.settled.of(s).total(now) + c.held[logName(s)]
 }
 
-// windowLog gives a log the widths of the class's primary window.
-func (c *class) windowLog(own *ownLog, r *limits.Rules) *ownLog {
-	own.covers(r.For(c.claim.Kind, named(c.claim.Resource, "")).Window)
-	return own
-}
-
-// share is what is left of what was set aside, as far as it can be used.
-func (c *class) share(now time.Time) (units, places int64, parts map[string]int64) {
-	if !now.Before(c.until) {
+// lease returns the offline lease, or nothing if it has expired.
+func (c *class) lease() (units, places int64, costs map[string]int64) {
+	if !time.Now().Before(c.until) {
 		return 0, 0, nil
 	}
-	return c.units, c.places, c.parts
+	return c.units, c.places, c.costs
 }
 
-// aloneFlight is a permit that was granted while Redis was lost.
-type aloneFlight struct {
+// offlinePermit is a permit that was granted without Redis.
+type offlinePermit struct {
 	claim   limits.Claim
 	class   *class
 	charged bool // only its place is still taken
 	elapsed time.Duration
-	// copies is how often the transport has sent what this stands for, before it
-	// sent it for the last time; zero for the requests themselves.
+	// copies is the number of earlier copies of a request that this permit stands for, or 0 for the request itself.
 	copies int64
-	// left is when one that was given up ends, on Redis's clock; zero for the
-	// others.
-	left int64
+	// abandonedUntil is when an abandoned permit ends, on the clock of Redis; 0 for others.
+	abandonedUntil int64
 }
 
-// spends are what the flight holds.
-func (f *aloneFlight) spends(r *limits.Rules) []limits.Spend {
-	if f.charged {
+// spends returns what the permit holds.
+func (p *offlinePermit) spends(r *limits.Rules) []limits.Spend {
+	if p.charged {
 		return nil
 	}
-	list := r.Spends(f.claim)
+	list := r.Spends(p.claim)
 	for i := range list {
 		s := &list[i]
 		switch {
-		case f.copies == 0 && s.Budget == limits.CPU:
-			s.Cost = max(s.Cost, r.Milliseconds(f.elapsed))
+		case p.copies == 0 && s.Budget == limits.CPU:
+			s.Cost = max(s.Cost, r.Milliseconds(p.elapsed))
 		case s.Budget == limits.CPU:
 			s.Cost = 0
-		case f.copies > 0:
-			s.Cost *= f.copies
+		case p.copies > 0:
+			s.Cost *= p.copies
 		}
 	}
 	return list
 }
 
-// units is how many requests the flight stands for that have not been charged.
-func (f *aloneFlight) units() int64 {
-	if f.charged {
+// units returns how many requests the permit holds.
+func (p *offlinePermit) units() int64 {
+	if p.charged {
 		return 0
 	}
-	return max(1, f.copies)
+	return max(1, p.copies)
 }
 
-// begin takes what the flight holds; the caller holds Ledger.mu.
-func (f *aloneFlight) begin(r *limits.Rules) {
-	for _, s := range f.spends(r) {
-		f.class.held[logName(&s)] += s.Cost
+// begin adds what the permit holds to its class, and end subtracts it. The caller holds Ledger.mu.
+func (p *offlinePermit) begin(r *limits.Rules) { p.hold(r, 1) }
+func (p *offlinePermit) end(r *limits.Rules)   { p.hold(r, -1) }
+
+func (p *offlinePermit) hold(r *limits.Rules, sign int64) {
+	for _, s := range p.spends(r) {
+		p.class.held[logName(&s)] += sign * s.Cost
 	}
-	f.class.unitsInFlight += f.units()
-	f.class.inFlight++
+	p.class.heldUnits += sign * p.units()
+	p.class.heldSlot += sign
 }
 
-// end gives back what the flight holds; the caller holds Ledger.mu.
-func (f *aloneFlight) end(r *limits.Rules) {
-	for _, s := range f.spends(r) {
-		f.class.held[logName(&s)] -= s.Cost
+// extend raises the CPU time that the permit holds. The caller holds Ledger.mu.
+func (p *offlinePermit) extend(elapsed time.Duration, r *limits.Rules) {
+	p.end(r)
+	p.elapsed = max(p.elapsed, elapsed)
+	p.begin(r)
+}
+
+// charge turns what the permit holds into spends. reported means that an answer reported its primary window. The
+// caller holds Ledger.mu.
+func (p *offlinePermit) charge(logs localLogs, r *limits.Rules, at int64, reported bool) {
+	p.end(r)
+	p.class.windowLog(logs, unitsLog, r).spend(at, p.units(), 0)
+	if !reported {
+		p.class.windowLog(logs, unconfirmedLog, r).spend(at, p.units(), 0)
 	}
-	f.class.unitsInFlight -= f.units()
-	f.class.inFlight--
-}
-
-// takes notes how long the flight has taken; the caller holds Ledger.mu.
-func (f *aloneFlight) takes(elapsed time.Duration, r *limits.Rules) {
-	f.end(r)
-	f.elapsed = max(f.elapsed, elapsed)
-	f.begin(r)
-}
-
-// charge turns what the flight holds into spends of that time; told is whether an
-// answer has told what its primary window has counted. The caller holds Ledger.mu.
-func (f *aloneFlight) charge(to *used, r *limits.Rules, stamp int64, told bool) {
-	f.end(r)
-	f.class.windowLog(&to.units, r).spend(stamp, f.units(), 0)
-	if !told {
-		f.class.windowLog(&to.ghosts, r).spend(stamp, f.units(), 0)
+	for _, s := range p.spends(r) {
+		logs.of(&s).spend(at, s.Cost, 0)
 	}
-	spends := f.spends(r)
-	for i := range spends {
-		to.log(&spends[i]).spend(stamp, spends[i].Cost, 0)
-	}
-	f.charged = true
-	f.begin(r)
+	p.charged = true
+	p.begin(r)
 }
 
-// class returns the class of a claim; the caller holds Ledger.mu.
-func (s *shadow) class(c limits.Claim) *class {
-	name := className(c)
-	own := s.classes[name]
-	if own == nil {
-		own = &class{claim: c, held: map[string]int64{}}
-		s.classes[name] = own
-	}
-	return own
+// settle charges a permit whose request was answered after some time. The caller holds Ledger.mu.
+func (p *offlinePermit) settle(logs localLogs, elapsed time.Duration, r *limits.Rules, now int64, reported bool) {
+	p.end(r)
+	p.claim.CPU, p.elapsed = 0, elapsed
+	p.begin(r)
+	p.charge(logs, r, now, reported)
 }
 
-func className(c limits.Claim) string {
-	creates := ""
-	if c.CreatesContent {
-		creates = "+"
-	}
-	return c.Resource + "|" + c.Operation + "|" + strconv.Itoa(c.Points) + creates
-}
-
-// Store is the reason of a refusal while Redis is lost, or while those who had
-// lost it tell what they have spent.
+// Store is the reason of refusals while Redis is lost, and while replicas restore an account.
 const Store limits.Reason = "store"
 
-// retryAlone is when to ask again while Redis is lost.
-const retryAlone = time.Second
+// retryOffline is when a claim may be repeated that was refused because Redis is lost.
+const retryOffline = time.Second
 
-// admitAlone decides without Redis.
-func (l *Ledger) admitAlone(s *shadow, c limits.Claim, r *limits.Rules) limits.Decision {
+// admitOffline decides a claim without Redis.
+func (l *Ledger) admitOffline(a *localAccount, c limits.Claim) limits.Decision {
+	r := l.rules.Load()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	refused := limits.Decision{Reason: Store, Until: now.Add(retryAlone)}
-	own := s.class(c)
-	if s.alone[c.ID] != nil || s.flights[c.ID] != nil {
+	refused := limits.Decision{Reason: Store, Until: now.Add(retryOffline)}
+	own := a.class(c)
+	if a.offline[c.ID] != nil || a.permits[c.ID] != nil {
 		return limits.Decision{Granted: true}
 	}
-	s.sweepAlone(r)
-	units, places, parts := own.share(now)
-	if l.Closed || s.returning || own.usedUnits(s.now()) >= units || own.inFlight >= places {
+	a.expireOffline(r)
+	units, places, costs := own.lease()
+	if l.Closed || a.reconciling || own.usedUnits(r, a.now()) >= units || own.heldSlot >= places {
 		return refused
 	}
 	since := l.Lost()
 	if since.IsZero() {
-		since = now // found meanwhile
+		since = now // Redis is back
 	}
-	if until := time.UnixMicro(s.until - s.ahead); until.After(since) {
-		// What comes after a cool-down, one probe and few at a time, is for Redis to
-		// tell.
+	// Only Redis can coordinate the probe and the slow start after a cool-down.
+	if until := time.UnixMicro(a.cooldownUntil - a.clockOffset); until.After(since) {
 		return limits.Decision{Reason: limits.Cooldown, Until: latest(until, refused.Until)}
 	}
-	if until := s.usedUp(named(c.Resource, ""), r); until.After(now) {
+	if until := a.exhaustedUntil(knownResource(c.Resource, ""), r); until.After(now) {
 		return limits.Decision{Reason: limits.Primary, Until: until}
 	}
-	spends := r.Spends(c)
-	for i := range spends {
-		if own.usedOf(&spends[i], s.now())+spends[i].Cost > parts[logName(&spends[i])] {
+	for _, s := range r.Spends(c) {
+		if own.usedOf(&s, a.now())+s.Cost > costs[logName(&s)] {
 			return refused
 		}
 	}
 	own.used = now
-	s.wants(c)
-	s.alone[c.ID] = &aloneFlight{claim: c, class: own}
-	s.alone[c.ID].begin(r)
+	a.keepWanted(c)
+	p := &offlinePermit{claim: c, class: own}
+	p.begin(r)
+	a.offline[c.ID] = p
 	return limits.Decision{Granted: true}
 }
 
-// usedUp is until when a primary window has nothing left, as far as this replica
-// knows: neither what Redis has told last nor what answers have told since may be
-// exceeded. It is over, or zero, when there is something left. The caller holds
-// Ledger.mu.
-func (s *shadow) usedUp(res string, r *limits.Rules) (until time.Time) {
-	untold := s.untold(res)
-	if b, ok := s.budgets[res]; ok && r.Usable(int64(b.Limit))-int64(b.Used) <= untold {
+// exhaustedUntil returns when a primary window reopens that has nothing left as far as this replica knows: from the last
+// reply of Redis or from later answers. It returns a time in the past if something is left. The caller holds Ledger.mu.
+func (a *localAccount) exhaustedUntil(res string, r *limits.Rules) (until time.Time) {
+	unreported := a.unreported(res)
+	if b, ok := a.budgets[res]; ok && r.Usable(int64(b.Limit))-int64(b.Used) <= unreported {
 		until = b.Reset.Add(time.Second)
 	}
-	untold += s.ghosts(res, r).total(s.now()) // Redis has told of them
-	for _, t := range s.told[res] {
-		if r.Usable(int64(t.Limit))-int64(t.Used) <= untold {
-			until = latest(until, time.UnixMicro(t.reopens()-s.ahead))
+	unreported += a.unconfirmed(res, r).total(a.now()) // the replies of Redis include these
+	for _, o := range a.observed[res] {
+		if r.Usable(int64(o.Limit))-int64(o.Used) <= unreported {
+			until = latest(until, time.UnixMicro(o.reopens()-a.clockOffset))
 		}
 	}
 	return until
 }
 
-// untold is how many requests of a resource, which no answer has told of, this
-// replica has sent; the caller holds Ledger.mu.
-func (s *shadow) untold(res string) (n int64) {
-	for _, c := range s.classes {
-		if named(c.claim.Resource, "") == res {
-			n += c.alone.ghosts.total(s.now()) + c.telling.ghosts.total(s.now())
+// unreported returns how many requests of a resource this replica sent that no answer reported. The caller holds
+// Ledger.mu.
+func (a *localAccount) unreported(res string) (n int64) {
+	for _, c := range a.classes {
+		if knownResource(c.claim.Resource, "") != res {
+			continue
+		}
+		for _, logs := range []localLogs{c.spent, c.sending} {
+			if log := logs[unconfirmedLog]; log != nil {
+				n += log.total(a.now())
+			}
 		}
 	}
-	for _, f := range s.alone {
-		if named(f.claim.Resource, "") == res {
-			n += f.units()
+	for _, p := range a.offline {
+		if knownResource(p.claim.Resource, "") == res {
+			n += p.units()
 		}
 	}
-	for _, f := range s.flights { // but for those that were given back
-		if f.open() && !f.told && (f.outcome == nil || f.outcome.Sent) && named(f.claim.Resource, "") == res {
+	for _, p := range a.permits {
+		given := p.outcome != nil && !p.outcome.Sent
+		if p.unsettled() && !p.observed && !given && knownResource(p.claim.Resource, "") == res {
 			n++
 		}
 	}
 	return n
 }
 
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
+func latest(x, y time.Time) time.Time {
+	if x.After(y) {
+		return x
 	}
-	return b
+	return y
 }
 
-// settleAlone charges a permit that was granted alone, and reports whether it
-// was.
-func (l *Ledger) settleAlone(s *shadow, p limits.Permit, o limits.Outcome, r *limits.Rules) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	f := s.alone[p.ID]
+// finishOffline applies a settlement to an offline permit, and reports whether there is one. The caller holds Ledger.mu.
+func (a *localAccount) finishOffline(s settlement, r *limits.Rules) bool {
+	p, o := a.offline[s.permit.ID], s.outcome
+	linger := a.now() + lingerTime.Microseconds()
 	switch {
-	case f == nil:
+	case p == nil:
 		return false
-	case f.charged || f.left != 0:
-		return true // settled before
-	}
-	if o.Sent && o.Resent > 0 {
-		s.leaveCopies(f, int64(o.Resent), r)
-	}
-	switch {
+	case p.abandonedUntil != 0:
+	case o == nil && s.aborted:
+		p.abandonedUntil = linger
+	case o == nil:
+		a.endOffline(p, r)
+	case p.charged: // settled before
 	case !o.Sent:
-		s.landAlone(f, r)
-	case !o.Answered:
-		f.takes(o.Elapsed, r)
-		f.left = s.now() + lingerTime.Microseconds()
+		a.endOffline(p, r)
 	default:
-		f.took(&f.class.alone, o.Elapsed, r, s.now(), s.hears(p, o, r))
+		if o.Resent > 0 {
+			copies := &offlinePermit{claim: p.claim, class: p.class, copies: int64(o.Resent), abandonedUntil: linger}
+			copies.claim.ID = ^p.claim.ID
+			a.offline[copies.claim.ID] = copies
+			copies.begin(r)
+		}
+		if !o.Answered {
+			p.extend(o.Elapsed, r)
+			p.abandonedUntil = linger
+			break
+		}
+		p.settle(p.class.spent, o.Elapsed, r, a.now(), a.learnOffline(s.permit, *o, r))
 		if o.Ended {
-			s.landAlone(f, r)
+			a.endOffline(p, r)
 		}
 	}
 	return true
 }
 
-// took charges a flight that is answered with the time that it has taken; the caller
-// holds Ledger.mu.
-func (f *aloneFlight) took(to *used, elapsed time.Duration, r *limits.Rules, now int64, told bool) {
-	f.end(r)
-	f.claim.CPU, f.elapsed = 0, elapsed
-	f.begin(r)
-	f.charge(to, r, now, told)
+// endOffline removes an offline permit. The caller holds Ledger.mu.
+func (a *localAccount) endOffline(p *offlinePermit, r *limits.Rules) {
+	p.end(r)
+	delete(a.offline, p.claim.ID)
 }
 
-// leaveCopies enters what the transport sent before it sent a request for the
-// last time, as one given up; the caller holds Ledger.mu.
-func (s *shadow) leaveCopies(f *aloneFlight, n int64, r *limits.Rules) {
-	copies := &aloneFlight{claim: f.claim, class: f.class, copies: n, left: s.now() + lingerTime.Microseconds()}
-	copies.claim.ID = ^f.claim.ID
-	s.alone[copies.claim.ID] = copies
-	copies.begin(r)
-}
-
-// landAlone ends a flight; the caller holds Ledger.mu.
-func (s *shadow) landAlone(f *aloneFlight, r *limits.Rules) {
-	f.end(r)
-	delete(s.alone, f.claim.ID)
-}
-
-// sweepAlone ends the flights that were given up long enough ago; the caller
-// holds Ledger.mu.
-func (s *shadow) sweepAlone(r *limits.Rules) {
-	for _, f := range s.alone {
-		if f.left != 0 && f.left <= s.now() {
-			if !f.charged {
-				f.charge(&f.class.alone, r, f.left, false)
+// expireOffline ends abandoned permits that the upstream cannot count any more. The caller holds Ledger.mu.
+func (a *localAccount) expireOffline(r *limits.Rules) {
+	for _, p := range a.offline {
+		if p.abandonedUntil != 0 && p.abandonedUntil <= a.now() {
+			if !p.charged {
+				p.charge(p.class.spent, r, p.abandonedUntil, false)
 			}
-			s.landAlone(f, r)
+			a.endOffline(p, r)
 		}
 	}
 }
 
-// hears takes in what an answer has told that Redis cannot be told, and reports whether
-// that was of its primary window; the caller holds Ledger.mu.
-func (s *shadow) hears(p limits.Permit, o limits.Outcome, r *limits.Rules) (told bool) {
-	s.heard = s.heard || o.Answered
-	return s.learn(p, o, r)
-}
-
-// learn takes in what an answer has told that Redis is not told yet, and reports whether
-// that was of its primary window; the caller holds Ledger.mu.
-func (s *shadow) learn(p limits.Permit, o limits.Outcome, r *limits.Rules) (told bool) {
-	if !o.Answered {
-		return false
-	}
-	res := named(o.Rate.Resource, p.Resource)
-	w := r.For(s.kind, res)
-	told = s.hear(res, o, limits.Budget{Limit: cmp.Or(s.budgets[res].Limit, w.Max), Window: w.Window})
-	if o.Limited == limits.SecondaryLimit {
-		wait := max(o.RetryAfter+time.Second, time.Minute)
-		s.until = max(s.until, s.now()+wait.Microseconds())
-	}
-	return told
-}
-
-// releaseAlone gives back the place of a permit that was granted alone, later if
-// the answer was aborted, and reports whether it was.
-func (l *Ledger) releaseAlone(s *shadow, p limits.Permit, aborted bool, r *limits.Rules) bool {
+// adoptOffline turns offline permits into open permits, and returns the permits that Redis does not have yet.
+func (l *Ledger) adoptOffline(a *localAccount) (missing []openPermit) {
+	r := l.rules.Load()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f := s.alone[p.ID]
-	switch {
-	case f == nil:
-		return false
-	case f.left != 0:
-	case aborted:
-		f.left = s.now() + lingerTime.Microseconds()
-	default:
-		s.landAlone(f, r)
+	a.expireOffline(r)
+	for id, own := range a.offline {
+		p := &openPermit{claim: own.claim, charged: own.charged, elapsed: own.elapsed, offline: true, lease: own, renewedAt: time.Now()}
+		switch {
+		case own.abandonedUntil != 0 && own.charged:
+			p.ended, p.aborted = true, true
+		case own.abandonedUntil != 0:
+			p.outcome = &limits.Outcome{Sent: true, Elapsed: own.elapsed, Resent: max(0, int(own.copies)-1)}
+		}
+		a.permits[id] = p
+		delete(a.offline, id)
 	}
-	return true
+	for _, p := range a.permits {
+		if p.offline {
+			missing = append(missing, *p)
+		}
+	}
+	return missing
+}
+
+const (
+	// offlineLeaseTime is how long an offline lease lives (account.lua, OFFLINE_LEASE_TIME). offlineLeaseMargin allows
+	// for clock drift.
+	offlineLeaseTime   = 5 * time.Minute
+	offlineLeaseMargin = 10 * time.Second
+	// leaseFactor is how many times the recent usage an offline lease has.
+	leaseFactor = 2
+)
+
+// heartbeatCall is the argument of heartbeat.lua.
+type heartbeatCall struct {
+	Headroom   float64     `json:"headroom"`
+	Concurrent int64       `json:"concurrent"`
+	Replicas   int64       `json:"replicas"`
+	Classes    []classCall `json:"classes,omitempty"`
+	keys       []classKey  // of Classes
+}
+
+// classCall is what a replica wants of a class, what it spent while Redis was lost, and its current lease ("kept").
+type classCall struct {
+	Name         string    `json:"name"`
+	Resource     resource  `json:"resource"`
+	UnitsWanted  int64     `json:"units_wanted"`
+	Unconfirmed  int64     `json:"unconfirmed"`
+	UnitsKept    int64     `json:"units_kept"`
+	PlacesWanted int64     `json:"places_wanted"`
+	PlacesKept   int64     `json:"places_kept"`
+	Logs         []logCall `json:"logs"`
+}
+
+type logCall struct {
+	Log       string `json:"log"`
+	Limit     int64  `json:"limit"`
+	Window    int64  `json:"window"`
+	Merge     int64  `json:"merge"`
+	Wanted    int64  `json:"wanted"`
+	Spent     int64  `json:"spent"`
+	Kept      int64  `json:"kept"`
+	LastSpent int64  `json:"last_spent"`
+}
+
+// leaseReply is the offline lease that heartbeat.lua grants for a class.
+type leaseReply struct {
+	Units  int64            `json:"units"`
+	Places int64            `json:"places"`
+	Logs   map[string]int64 `json:"logs"`
+}
+
+// heartbeatCall returns what all classes of an account want. A leaving replica wants and keeps nothing.
+func (l *Ledger) heartbeatCall(a *localAccount, r *limits.Rules) heartbeatCall {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	args := heartbeatCall{Headroom: r.Headroom, Concurrent: r.Usable(int64(r.Concurrent)), Replicas: l.replicas.Load()}
+	now := a.now()
+	for key, c := range a.classes {
+		for name, log := range c.spent {
+			if sending := c.sending[name]; sending != nil {
+				sending.add(log)
+			} else {
+				c.sending[name] = log
+			}
+		}
+		c.spent = localLogs{}
+		units, places, costs := c.lease()
+		active := time.Since(c.used) < activeTime && !l.leaving
+		if l.leaving {
+			units, places, costs = 0, 0, nil
+		}
+		own := classCall{
+			Name: key.String(), Resource: resourceOf(r, a.kind, c.claim.Resource), UnitsKept: units, PlacesKept: places,
+			Unconfirmed: c.windowLog(c.sending, unconfirmedLog, r).total(now),
+		}
+		var recent int64 // requests in the window of points
+		for _, s := range r.Spends(c.claim) {
+			sending := c.sending.of(&s)
+			spent, used := sending.total(now), a.logs.of(&s).total(now)
+			log := logCall{
+				Log: logName(&s), Limit: s.Limit, Window: s.Window.Microseconds(), Merge: s.Merge.Microseconds(),
+				Spent: spent, Kept: costs[logName(&s)], LastSpent: sending.last(),
+			}
+			if active {
+				log.Wanted = leaseFactor*(used+spent) + s.Cost
+			}
+			if s.Budget == limits.Points {
+				recent = (used + spent) / max(1, s.Cost)
+			}
+			own.Logs = append(own.Logs, log)
+		}
+		if active {
+			// Units return one primary window later, so the lease needs units for all of it.
+			windows := 1 + int64((r.For(a.kind, c.claim.Resource).Window+sameReset)/r.Points.Window)
+			own.UnitsWanted, own.PlacesWanted = 1+leaseFactor*recent*windows, 1+recent
+		}
+		args.Classes, args.keys = append(args.Classes, own), append(args.keys, key)
+	}
+	return args
+}
+
+// leased records the leases that Redis granted. Redis has charged what was sending. The caller holds Ledger.mu.
+func (a *localAccount) leased(args heartbeatCall, answer reply, r *limits.Rules, until time.Time) {
+	write, now := answer.Writes, answer.Now
+	for i, granted := range answer.Leases[:min(len(answer.Leases), len(args.keys))] {
+		key := args.keys[i]
+		c := a.classes[key]
+		if c == nil {
+			continue
+		}
+		hadLease := c.units > 0
+		c.until, c.units, c.places, c.costs = until, granted.Units, granted.Places, granted.Logs
+		for _, s := range r.Spends(c.claim) {
+			sent := c.sending.of(&s)
+			a.logs.of(&s).spend(max(now, sent.last()), sent.total(now), write)
+		}
+		a.unconfirmed(c.claim.Resource, r).spend(now, c.windowLog(c.sending, unconfirmedLog, r).total(now), write)
+		c.sending, c.settled = localLogs{}, localLogs{}
+		for _, p := range a.permits {
+			if p.lease != nil && p.lease.class == c {
+				p.lease = nil
+			}
+		}
+		c.held, c.heldUnits, c.heldSlot = map[string]int64{}, 0, 0
+		for _, p := range a.offline {
+			if p.class == c {
+				p.begin(r)
+			}
+		}
+		if time.Since(c.used) > activeTime && c.heldSlot == 0 && c.units == 0 && !hadLease && len(c.prefetched) == 0 {
+			delete(a.classes, key)
+		}
+	}
 }

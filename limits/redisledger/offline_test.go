@@ -53,7 +53,7 @@ func (l *load) asks(when string, d time.Duration) {
 	l.Helper()
 	for from := time.Now(); time.Since(from) < d; {
 		if !l.ask() {
-			own := l.r1.accounts["a"].classes[className(l.claim(1))]
+			own := l.r1.accounts["a"].classes[classOf(l.claim(1))]
 			l.Fatalf("%s: refused after %v: %+v", when, time.Since(from), own)
 		}
 	}
@@ -68,7 +68,7 @@ func TestASteadyLoadGoesOnAlone(t *testing.T) {
 				p.beat(p.r1)
 				p.cutOff(p.r1)
 				l.asks("without", 4*time.Minute)
-				p.r1.seek(p.Context())
+				p.r1.reconnect(p.Context())
 				list, err := p.r1.Accounts(p.Context(), 1)
 				if err != nil {
 					t.Fatal(err)
@@ -91,7 +91,7 @@ func TestALoadGoesOnWhenRedisIsFoundAndLostAgain(t *testing.T) {
 			p.beat(p.r1)
 			p.cutOff(p.r1)
 			l.asks("without", away)
-			p.r1.seek(p.Context())
+			p.r1.reconnect(p.Context())
 			if p.r1.isLost() {
 				p.Fatal("lost")
 			}
@@ -116,7 +116,7 @@ func TestALoadGoesOnWhileRedisAnswersHalf(t *testing.T) {
 			}
 			return run(ctx, cmd)
 		}
-		l.meanwhile = func() { p.r1.seek(p.Context()) }
+		l.meanwhile = func() { p.r1.reconnect(p.Context()) }
 		l.asks("while beats fail", 4*time.Minute)
 	})
 }
@@ -158,7 +158,7 @@ func TestALimitErrorAloneClosesUntilItsReset(t *testing.T) {
 		now := time.Now()
 		_ = p.r1.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.PrimaryLimit,
 			Rate: limits.Rate{Limit: 5000, Used: 5000, Reset: now.Add(time.Minute), Date: now}})
-		p.r1.seek(p.Context())
+		p.r1.reconnect(p.Context())
 		if p.asked(p.r2, p.claim(1)) {
 			p.Error("granted before the reset")
 		}
@@ -229,7 +229,7 @@ func TestWhatIsNotKeptOfAnAnswerIsAGhost(t *testing.T) {
 		p.beat(p.r1)
 		p.cutOff(p.r1)
 		ask(p.r1, 7, true)
-		p.r1.seek(p.Context())
+		p.r1.reconnect(p.Context())
 		p.beat(p.r1)
 		ask(p.r2, 100, false)
 		p.cutOff(p.r1)
@@ -278,14 +278,14 @@ func TestWhoLeavesGivesBackWhatItHasSetAside(t *testing.T) {
 		if err := p.r1.Leave(p.Context()); err == nil {
 			p.Error("it has left a Redis that it does not reach")
 		}
-		time.AfterFunc(leaveTime/2, func() { p.seam.always(nil) }) // it is looked for, and found
+		time.AfterFunc(leaveTimeout/2, func() { p.seam.always(nil) }) // it is looked for, and found
 		if err := p.r1.Leave(p.Context()); err != nil {
 			p.Fatal(err)
 		}
 		if n := aside("r1"); n != 0 {
 			p.Errorf("%d classes are still set aside", n)
 		}
-		p.r1.within = tellWithin
+		p.r1.flushDelay = flushDelay
 		p.answered(p.r1, last, true)
 		list, err := p.r2.Accounts(p.Context(), 1)
 		if err != nil {

@@ -8,228 +8,209 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// flight is a permit of this replica that Redis has granted, for as long as it
-// takes a place there. Should Redis lose it, it is entered again (restore.lua);
-// what Redis could not be told, it is told when it is found.
-type flight struct {
+// openPermit is a permit that this replica holds in Redis. If Redis loses it, restore.lua takes it again. It keeps
+// what happened to the permit until Redis has it.
+type openPermit struct {
 	claim   limits.Claim
-	charged bool          // only its place is still taken
-	elapsed time.Duration // when it was renewed last
-	// alone is set until Redis knows of one that was granted while it was lost; share
-	// until Redis has set aside anew, what it takes of the share meanwhile.
-	alone bool
-	share *aloneFlight
-	// seen is when it was granted or renewed last: one that is not renewed any
-	// more has ended. heard is when Redis last heard of that.
-	seen, heard time.Time
-	// left is when the place of one that was given up comes back, on Redis's
-	// clock; zero for the others.
-	left int64
-	// outcome has not been told to Redis yet, nor that the answer has ended.
+	charged bool          // settled in Redis: only its place is still taken
+	elapsed time.Duration // at the last renewal
+	// offline is set until Redis has a permit that was granted without Redis. lease is what such a permit uses of
+	// the offline lease, until Redis has granted a new lease.
+	offline bool
+	lease   *offlinePermit
+	// renewed is the last renewal by the limiter, confirmed the last one in Redis.
+	renewedAt, confirmedAt time.Time
+	// abandonedUntil is when the place of an abandoned request returns, on the clock of Redis; 0 for other requests.
+	abandonedUntil int64
+	// outcome and ended have not been sent to Redis yet.
 	outcome        *limits.Outcome
-	told           bool // what the outcome tells of the primary window is kept
+	observed       bool // the local account has the observation of the outcome
 	ended, aborted bool
-	// stands is the ID of the claim for which it stands, where that is another (ahead.go).
-	stands uint64
-	// renewed is set once that was renewed: its renewal may have come after its end.
+	// claimID is the claim that a prefetched permit was assigned to. renewed means that Redis took the permit again.
+	claimID uint64
 	renewed bool
 }
 
-// lingerTime is how long after a request was given up the upstream may still
-// count it, leaseTime how long a permit lives that nobody renews (account.lua).
 const (
+	// lingerTime is how long the upstream may still count an abandoned request (account.lua, LINGER).
 	lingerTime = 10 * time.Second
-	leaseTime  = 30 * time.Second
+	// leaseTime is how long a permit lives without a renewal (account.lua, LEASE_TIME).
+	leaseTime = 30 * time.Second
 )
 
-// flight returns a flight that Redis has granted or taken up again; the caller
-// holds Ledger.mu.
-func (s *shadow) flight(c limits.Claim, r *limits.Rules) *flight {
-	s.expire(c.ID, r)
-	f := s.flights[c.ID]
-	if f == nil {
-		f = &flight{claim: c}
-		s.flights[c.ID] = f
+// granted returns the open permit of a claim that Redis has granted or taken again. The caller holds Ledger.mu.
+func (a *localAccount) granted(c limits.Claim, r *limits.Rules) *openPermit {
+	a.expirePermit(c.ID, r)
+	p := a.permits[c.ID]
+	if p == nil {
+		p = &openPermit{claim: c}
+		a.permits[c.ID] = p
 	}
-	f.seen = time.Now()
-	f.heard = f.seen
-	return f
+	p.renewedAt = time.Now()
+	p.confirmedAt = p.renewedAt
+	return p
 }
 
-// open reports whether the flight has not been settled before.
-func (f *flight) open() bool { return f != nil && !f.charged && f.left == 0 }
+// unsettled reports whether Redis has not settled the permit.
+func (p *openPermit) unsettled() bool { return p != nil && !p.charged && p.abandonedUntil == 0 }
 
-// land follows an open flight after its settling; the caller holds Ledger.mu.
-func (s *shadow) land(id uint64, o limits.Outcome) {
-	f := s.flights[id]
-	f.outcome, f.charged = nil, true
+// unsent reports whether Redis does not have what happened to the permit.
+func (p *openPermit) unsent() bool { return p.outcome != nil || p.ended }
+
+// mayHaveExpired reports whether the lease of the permit in Redis may have expired.
+func (p *openPermit) mayHaveExpired() bool {
+	return p.abandonedUntil == 0 && time.Since(p.confirmedAt) > leaseTime-time.Second
+}
+
+func (a *localAccount) abandon(p *openPermit) { p.abandonedUntil = a.now() + lingerTime.Microseconds() }
+
+// applyOutcome follows what Redis did with an unsettled permit (batch.lua, settle_lease). The caller holds Ledger.mu.
+func (a *localAccount) applyOutcome(p *openPermit, o limits.Outcome) {
+	p.outcome, p.charged = nil, true
 	switch {
 	case !o.Sent, o.Answered && o.Ended:
-		s.forget(id)
+		a.forget(p.claim.ID)
 	case !o.Answered:
-		s.leave(f)
+		a.abandon(p)
 	}
 	if o.Sent && o.Resent > 0 {
-		copies := &flight{claim: f.claim, charged: true}
-		s.leave(copies)
-		s.flights[^id] = copies
+		copies := &openPermit{claim: p.claim, charged: true}
+		a.abandon(copies)
+		a.permits[^p.claim.ID] = copies
 	}
 }
 
-func (s *shadow) leave(f *flight) { f.left = s.now() + lingerTime.Microseconds() }
-
-// release follows a flight whose answer has ended; an end that comes late does not let it
-// live on. The caller holds Ledger.mu.
-func (s *shadow) release(id uint64, aborted bool, r *limits.Rules) {
-	if f := s.flights[id]; f != nil {
-		f.ended = false
-		s.expire(id, r)
+// applyRelease follows what Redis did at the end of a response body. The caller holds Ledger.mu.
+func (a *localAccount) applyRelease(id uint64, aborted bool, r *limits.Rules) {
+	if p := a.permits[id]; p != nil {
+		p.ended = false
+		a.expirePermit(id, r) // a late release does not extend the lease
 	}
-	switch f := s.flights[id]; {
-	case f == nil || !f.charged || f.left != 0:
+	switch p := a.permits[id]; {
+	case p == nil || !p.charged || p.abandonedUntil != 0:
 	case aborted:
-		s.leave(f)
+		a.abandon(p)
 	default:
-		s.forget(id)
+		a.forget(id)
 	}
 }
 
-// keepOutcome keeps what became of a permit until Redis has been told: of two outcomes the
-// first. The lease there holds until then, or until it ends.
-func (l *Ledger) keepOutcome(s *shadow, p limits.Permit, o limits.Outcome) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// record keeps a settlement until it is sent to Redis. Of two outcomes it keeps the first. The caller holds Ledger.mu.
+func (l *Ledger) record(a *localAccount, s settlement) {
 	r := l.rules.Load()
-	s.expire(p.ID, r) // an answer that comes later teaches still
-	f := s.flights[p.ID]
+	a.expirePermit(s.permit.ID, r)
+	p, o := a.permits[s.permit.ID], s.outcome
 	switch {
-	case f == nil && !l.isLost():
-		s.strays = append(s.strays, tell{permit: p, outcome: &o})
-		return
-	case f == nil:
-		s.hears(p, o, r)
-		return
-	case !f.open() || f.outcome != nil:
-		return
-	}
-	f.outcome = &o
-	switch {
-	case l.isLost() || f.alone:
-		f.told = s.hears(p, o, r)
-	case o.Limited == limits.NotLimited:
-		f.told = s.learn(p, o, r)
-	}
-	switch {
-	case f.share == nil:
-	case !o.Sent:
-		f.returnShare(r)
-	case o.Answered:
-		f.share.took(&f.share.class.kept, o.Elapsed, r, s.now(), true)
-		if o.Ended {
-			f.returnShare(r)
+	case p == nil && !l.isLost():
+		a.orphans = append(a.orphans, s) // the answer is worth sending
+	case p == nil && o != nil:
+		a.learnOffline(s.permit, *o, r)
+	case p == nil:
+	case o == nil:
+		p.ended, p.aborted = true, s.aborted
+		if !s.aborted {
+			p.endLease(r)
+		}
+	case p.unsettled() && p.outcome == nil:
+		p.outcome = o
+		if l.isLost() || p.offline {
+			p.observed = a.learnOffline(s.permit, *o, r)
+		} else if o.Limited == limits.NotLimited {
+			p.observed = a.learn(s.permit, *o, r)
+		}
+		if p.lease != nil && o.Sent && o.Answered {
+			p.lease.settle(p.lease.class.settled, o.Elapsed, r, a.now(), true)
+		}
+		if !o.Sent || o.Answered && o.Ended {
+			p.endLease(r)
 		}
 	}
 }
 
-// returnShare ends what the flight takes of a share; the caller holds Ledger.mu.
-func (f *flight) returnShare(r *limits.Rules) {
-	if f.share != nil {
-		f.share.end(r)
-		f.share = nil
+// endLease ends what the permit uses of an offline lease. The caller holds Ledger.mu.
+func (p *openPermit) endLease(r *limits.Rules) {
+	if p.lease != nil {
+		p.lease.end(r)
+		p.lease = nil
 	}
 }
 
-// keepEnd keeps that the answer has ended.
-func (l *Ledger) keepEnd(s *shadow, p limits.Permit, aborted bool) {
+// flushAfterOutage sends to Redis what happened to permits while it was lost. Permits whose leases may have expired
+// are taken again before.
+func (l *Ledger) flushAfterOutage(ctx context.Context, a *localAccount) error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	s.expire(p.ID, l.rules.Load())
-	f := s.flights[p.ID]
-	if f == nil {
-		if !l.isLost() {
-			s.strays = append(s.strays, tell{permit: p, aborted: aborted})
-		}
-		return
-	}
-	f.ended, f.aborted = true, aborted
-	if !aborted {
-		f.returnShare(l.rules.Load())
-	}
-}
-
-// untold reports whether something became of the flight that Redis has not been told.
-func (f *flight) untold() bool { return f.outcome != nil || f.ended }
-
-// forgotten reports whether the lease may have ended in Redis, for which it has
-// not heard of it.
-func (f *flight) forgotten() bool { return f.left == 0 && time.Since(f.heard) > leaseTime-time.Second }
-
-// tellKept tells Redis what was kept for it. Leases that may have ended there
-// while it was lost are taken up again first.
-func (l *Ledger) tellKept(ctx context.Context, s *shadow, r *limits.Rules) error {
-	l.mu.Lock()
-	var forgotten []flight
-	for _, f := range s.flights {
-		if f.forgotten() {
-			forgotten = append(forgotten, *f)
+	var expired []openPermit
+	for _, p := range a.permits {
+		if p.mayHaveExpired() {
+			expired = append(expired, *p)
 		}
 	}
 	l.mu.Unlock()
-	for _, f := range forgotten {
-		if err := l.renew(ctx, s, r, limits.OpenPermit{Permit: limits.Permit{Claim: f.claim}, Elapsed: f.elapsed}, f.charged, cmp.Or(f.stands, f.claim.ID)); err != nil {
+	for _, p := range expired {
+		open := limits.OpenPermit{Permit: limits.Permit{Claim: p.claim}, Elapsed: p.elapsed}
+		if err := l.renew(ctx, a, open, p.charged, cmp.Or(p.claimID, p.claim.ID)); err != nil {
 			return err
 		}
 	}
-	return l.tellNow(ctx, s, true)
+	return l.flush(ctx, a, true)
 }
 
-// alive notes that a flight is. It reports whether Redis does not know of it yet,
-// and whether it is charged.
-func (l *Ledger) alive(s *shadow, f limits.OpenPermit) (alone, charged bool) {
+// renewLocally records a renewal and replaces the ID of a claim by the ID of its permit. It reports whether Redis does
+// not have the permit yet, and whether the permit is charged.
+func (l *Ledger) renewLocally(a *localAccount, p *limits.OpenPermit) (offline, charged bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	p.ID = a.permitID(p.ID)
 	r := l.rules.Load()
-	if alone := s.alone[f.ID]; alone != nil {
-		if alone.left == 0 && !alone.charged {
-			alone.takes(f.Elapsed, r)
+	if own := a.offline[p.ID]; own != nil {
+		if own.abandonedUntil == 0 && !own.charged {
+			own.extend(p.Elapsed, r)
 		}
 		return true, false
 	}
-	s.expire(f.ID, r)
-	flight := s.flights[f.ID]
-	if flight == nil {
+	a.expirePermit(p.ID, r)
+	own := a.permits[p.ID]
+	if own == nil {
 		return false, false
 	}
-	flight.seen, flight.elapsed = time.Now(), max(flight.elapsed, f.Elapsed)
-	return flight.alone, flight.charged
+	own.renewedAt, own.elapsed = time.Now(), max(own.elapsed, p.Elapsed)
+	return own.offline, own.charged
 }
 
-// forgetLanded forgets the flights whose places have come back; the caller holds
+// expirePermits forgets all permits whose leases have ended. The caller holds Ledger.mu.
+func (a *localAccount) expirePermits(r *limits.Rules) {
+	for id := range a.permits {
+		a.expirePermit(id, r)
+	}
+}
+
+// expirePermit forgets a permit if its lease has ended, and charges it if it was not settled. The caller holds
 // Ledger.mu.
-func (s *shadow) forgetLanded(r *limits.Rules) {
-	for id := range s.flights {
-		s.expire(id, r)
+func (a *localAccount) expirePermit(id uint64, r *limits.Rules) {
+	p := a.permits[id]
+	if p == nil || p.unsent() {
+		return
 	}
+	ends := p.abandonedUntil
+	if ends == 0 {
+		ends = p.renewedAt.Add(leaseTime).UnixMicro() + a.clockOffset
+	}
+	if ends > a.now() {
+		return
+	}
+	if p.unsettled() {
+		a.spent(p.claim, limits.Outcome{Sent: true, Elapsed: p.elapsed}, r, a.confirmed, ends, ends)
+	}
+	a.forget(id)
 }
 
-// expire forgets a flight if its place has come back. One that nobody has settled
-// is charged then. The caller holds Ledger.mu.
-func (s *shadow) expire(id uint64, r *limits.Rules) {
-	f := s.flights[id]
-	if f == nil || f.outcome != nil || f.ended {
-		return
+// forget removes a permit. The alias of a permit that was taken again is kept until the next heartbeat: the limiter
+// still has to give that permit back. The caller holds Ledger.mu.
+func (a *localAccount) forget(id uint64) {
+	if p := a.permits[id]; p != nil && p.claimID != 0 && !p.renewed {
+		delete(a.aliases, p.claimID)
 	}
-	ends := f.left
-	if ends == 0 {
-		ends = f.seen.Add(leaseTime).UnixMicro() + s.ahead
-	}
-	if ends > s.now() {
-		return
-	}
-	if f.open() {
-		s.spent(f.claim, limits.Outcome{Sent: true, Elapsed: f.elapsed}, r, s.acked, ends, ends)
-	}
-	s.forget(id)
+	delete(a.permits, id)
 }
 
 // permitCall is a permit as renew.lua and restore.lua get it.
@@ -255,7 +236,7 @@ func holdOf(s *limits.Spend) hold {
 	return hold{logName(s), s.Cost, s.Budget == limits.CPU, s.Window.Microseconds(), s.Merge.Microseconds()}
 }
 
-// holds returns what a permit holds after some time.
+// holds returns what a permit holds when its request has taken so long.
 func holds(r *limits.Rules, c limits.Claim, elapsed time.Duration) (list []hold) {
 	for _, s := range r.Spends(c) {
 		if s.Budget == limits.CPU {
@@ -266,19 +247,20 @@ func holds(r *limits.Rules, c limits.Claim, elapsed time.Duration) (list []hold)
 	return list
 }
 
-// inAir lists the flights as restore.lua takes them; the caller holds Ledger.mu.
-func (l *Ledger) inAir(s *shadow, r *limits.Rules) []permitCall {
-	s.forgetLanded(r)
-	var list []permitCall
-	for id, f := range s.flights {
-		p := permitCall{ID: l.id(f.claim), Charged: f.charged, Expires: f.left, Resource: resourceOf(r, s.kind, f.claim.Resource)}
-		if id != f.claim.ID {
-			p.ID += "+" // what is left of its copies
+// permitCalls returns all open permits for restore.lua. The caller holds Ledger.mu.
+func (l *Ledger) permitCalls(a *localAccount, r *limits.Rules) (list []permitCall) {
+	a.expirePermits(r)
+	for id, p := range a.permits {
+		c := permitCall{
+			ID: l.permitName(p.claim.ID), Charged: p.charged, Expires: p.abandonedUntil, Resource: resourceOf(r, a.kind, p.claim.Resource),
 		}
-		if !f.charged {
-			p.Holds = holds(r, f.claim, f.elapsed)
+		if id != p.claim.ID {
+			c.ID += "+" // earlier copies of the request
 		}
-		list = append(list, p)
+		if !p.charged {
+			c.Holds = holds(r, p.claim, p.elapsed)
+		}
+		list = append(list, c)
 	}
 	return list
 }

@@ -2,7 +2,6 @@ package redisledger
 
 import (
 	"context"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -10,254 +9,157 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// A replica that asks an account for the same again and again asks for the next permits
-// together with what it tells of the last ones, so that a request need not wait for Redis
-// (BenchmarkTurns). A permit that was asked for ahead is one like any other: Redis holds all
-// that it may cost from then on. It waits for a claim of its kind for a short time, and is
-// then given back.
+// While an account is busy, its batches also claim permits for the next requests, so that these need not wait for
+// Redis (BenchmarkBatches). In Redis a prefetched permit is like any other. It waits a short time for a claim of its
+// class, and is then given back.
 //
-// Invariants: a permit stands for one claim at most; while little is left of any budget,
-// or the account recovers from a limit error, none is granted ahead (admit.lua); and none is
-// used once this replica knows of a limit error. What another replica has told reaches this
-// one within [aheadTime]: the answer of a turn that granted the same may take longer.
+// Invariants: a prefetched permit is assigned to at most one claim. None is granted while little is left of a budget or
+// while the account recovers from a limit error (batch.lua, admit). None is used after this replica got a limit
+// error. A limit error at another replica ends their use within prefetchTime.
 
 const (
-	// aheadTime is how long a permit may wait for its claim, since Redis was asked for it.
-	aheadTime = 20 * time.Millisecond
-	// aheadMost bounds how many of one kind wait.
-	aheadMost = 16
-	// aheadSpan is for how long they are to be enough.
-	aheadSpan = 10 * time.Millisecond
+	// prefetchTime is how long a permit may wait for a claim after the call that prefetched it.
+	prefetchTime = 20 * time.Millisecond
+	// prefetchMax bounds the waiting permits of one class.
+	prefetchMax = 16
+	// prefetchSpan is the time for which the waiting permits should suffice.
+	prefetchSpan = 10 * time.Millisecond
 )
 
-// likeness is what claims have in common for which the same permit will do.
-type likeness struct {
-	operation, resource string
-	points              int
-	creates, batch      bool
-}
-
-func likenessOf(c *limits.Claim) likeness {
-	return likeness{c.Operation, c.Resource, c.Points, c.CreatesContent, c.Batch}
-}
-
-// ahead are the permits of one kind that were asked for ahead.
-type ahead struct {
-	last  limits.Claim // of the kind
-	ready []readyPermit
-	// taken is how many claims of the kind came since the turn at since.
-	taken int
-	since time.Time
-}
-
-// readyPermit waits for a claim until then; its claim is one that nobody has made.
-type readyPermit struct {
+// prefetchedPermit waits for a claim until its time is over. No caller has made its own claim.
+type prefetchedPermit struct {
 	claim limits.Claim
 	until time.Time
 }
 
-// firstAhead is where the IDs of such claims begin: those of limiters, and what is made of
-// them, have other first bits.
-func firstAhead() uint64 { return 1<<63 | rand.Uint64()>>2 }
+// firstPrefetchID returns the first ID of a prefetched permit. IDs of the limiter and their complements have other
+// leading bits.
+func firstPrefetchID() uint64 { return 1<<63 | rand.Uint64()>>2 }
 
-// takeReady lets a permit that was asked for ahead stand for a claim, and reports whether
-// there is one. A claim for which one stands already becomes that permit's: asked again, it
-// is decided like any other.
-func (l *Ledger) takeReady(s *shadow, c *limits.Claim) bool {
+// permitID returns the ID of the prefetched permit that was assigned to a claim, or the claim's own ID. The caller holds
+// Ledger.mu.
+func (a *localAccount) permitID(claim uint64) uint64 {
+	if id := a.aliases[claim]; id != 0 {
+		return id
+	}
+	return claim
+}
+
+// assign assigns a permit to a claim. The caller holds Ledger.mu.
+func (a *localAccount) assign(p *openPermit, claim uint64) {
+	p.claimID = claim
+	a.aliases[claim] = p.claim.ID
+}
+
+// takePrefetched assigns a prefetched permit to a claim, and reports whether there was one. A claim that has a permit
+// already gets the ID of that permit, and Redis decides.
+func (l *Ledger) takePrefetched(a *localAccount, c *limits.Claim) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if id := s.stands[c.ID]; id != 0 {
+	if id := a.permitID(c.ID); id != c.ID {
 		c.ID = id
 		return false
 	}
-	if l.ahead == 0 || l.isLost() {
+	if l.prefetchMax == 0 || l.isLost() {
 		return false
 	}
-	a, now := s.kindOf(c), time.Now()
-	a.last = *c
-	a.taken++
-	i := slices.IndexFunc(a.ready, func(p readyPermit) bool { return p.until.After(now) && p.claim.CPU >= c.CPU })
-	if i < 0 || s.until > s.now() || s.flights[c.ID] != nil || s.alone[c.ID] != nil {
+	own, now := a.class(*c), time.Now()
+	own.claim = *c
+	own.claims++
+	i := slices.IndexFunc(own.prefetched, func(p prefetchedPermit) bool { return p.until.After(now) && p.claim.CPU >= c.CPU })
+	if i < 0 || a.cooldownUntil > a.now() || a.permits[c.ID] != nil || a.offline[c.ID] != nil {
 		return false
 	}
-	f := s.flights[a.ready[i].claim.ID]
-	a.ready = slices.Delete(a.ready, i, i+1)
-	if len(a.ready) < min(a.taken, l.ahead/2) {
-		l.refill(s)
+	p := a.permits[own.prefetched[i].claim.ID]
+	own.prefetched = slices.Delete(own.prefetched, i, i+1)
+	if len(own.prefetched) < min(own.claims, l.prefetchMax/2) && !a.refilling && !l.leaving {
+		a.refilling = true
+		l.background.Go(func() {
+			_ = l.batch(context.Background(), a, &batchEntry{}) // the next claim gets the error
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			a.refilling = false
+		})
 	}
-	if f == nil {
+	if p == nil {
 		return false
 	}
-	s.standFor(f, c.ID)
-	s.class(*c).used = now
+	a.assign(p, c.ID)
+	own.used = now
 	return true
 }
 
-// kindOf are the permits of a claim's kind; the caller holds Ledger.mu.
-func (s *shadow) kindOf(c *limits.Claim) *ahead {
-	kind := likenessOf(c)
-	a := s.kinds[kind]
-	if a == nil {
-		a = &ahead{}
-		s.kinds[kind] = a
-	}
-	return a
-}
-
-// refill takes a turn to ask for more, if none is to come; the caller holds Ledger.mu.
-func (l *Ledger) refill(s *shadow) {
-	if s.refills || l.left {
-		return
-	}
-	s.refills = true
-	l.telling.Go(func() {
-		_ = l.inTurn(context.Background(), s, &ask{}) // those who claim will find out
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		s.refills = false
-	})
-}
-
-// stand returns the permit that stands for a claim, where it was asked for ahead, with the
-// claim's own otherwise.
-func (l *Ledger) stand(s *shadow, p limits.Permit) limits.Permit {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if id := s.stands[p.ID]; id != 0 {
-		p.ID = id
-	}
-	return p
-}
-
-// standFor lets a flight stand for a claim; the caller holds Ledger.mu.
-func (s *shadow) standFor(f *flight, claim uint64) {
-	f.stands = claim
-	s.stands[claim] = f.claim.ID
-}
-
-// forget forgets a flight that has landed; the caller holds Ledger.mu. For which claim one
-// that was renewed stood is known until the next beat: Redis may have taken it up again after
-// its end, and who renewed it gives it back.
-func (s *shadow) forget(id uint64) {
-	if f := s.flights[id]; f != nil && f.stands != 0 && !f.renewed {
-		delete(s.stands, f.stands)
-	}
-	delete(s.flights, id)
-}
-
-// wantedAhead are claims for the permits that are to be asked for in a turn, at most so many:
-// for as many as came lately, and of what has just begun few.
-func (l *Ledger) wantedAhead(s *shadow, most int) (claims []*limits.Claim) {
-	if l.ahead == 0 || l.isLost() {
+// claimsToPrefetch returns at most limit claims for the next batch: as many as are expected within prefetchSpan.
+func (l *Ledger) claimsToPrefetch(a *localAccount, limit int) (claims []*limits.Claim) {
+	if l.prefetchMax == 0 || l.isLost() {
 		return nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	for _, a := range s.kinds {
-		want := int(time.Duration(a.taken) * aheadSpan / max(now.Sub(a.since), 1))
-		want = min(want, 2*a.taken+1, l.ahead) - len(a.ready)
-		if a.taken == 0 || l.left {
-			want = 0
+	for _, own := range a.classes {
+		expected := int(time.Duration(own.claims) * prefetchSpan / max(now.Sub(own.claimsSince), 1))
+		n := min(expected, 2*own.claims+1, l.prefetchMax) - len(own.prefetched)
+		if own.claims == 0 || l.leaving {
+			n = 0
 		}
-		a.taken, a.since = 0, now
-		for ; want > 0 && len(claims) < most; want-- {
-			c := a.last
-			l.lastAhead++
-			c.ID = l.lastAhead
+		own.claims, own.claimsSince = 0, now
+		for ; n > 0 && len(claims) < limit; n-- {
+			c := own.claim
+			l.lastPrefetchID++
+			c.ID = l.lastPrefetchID
 			claims = append(claims, &c)
 		}
 	}
 	return claims
 }
 
-// tookAhead takes note of a permit that was asked for ahead, and may be used until then; the
-// caller holds Ledger.mu.
-func (l *Ledger) tookAhead(s *shadow, c *limits.Claim, until time.Time, r *limits.Rules) {
-	s.flight(*c, r)
-	a := s.kindOf(c)
-	a.ready = append(a.ready, readyPermit{*c, until})
-	if s.sweeps || l.left {
+// addPrefetched adds a permit that may be used for some time. The caller holds Ledger.mu.
+func (l *Ledger) addPrefetched(a *localAccount, c *limits.Claim, until time.Time, r *limits.Rules) {
+	a.granted(*c, r)
+	own := a.class(*c)
+	own.prefetched = append(own.prefetched, prefetchedPermit{*c, until})
+	if a.returning || l.leaving {
 		return
 	}
-	s.sweeps = true
-	l.telling.Go(func() {
+	a.returning = true
+	l.background.Go(func() {
 		for again := true; again; {
-			<-time.After(aheadTime)
-			l.giveBackAhead(s, time.Now())
+			time.Sleep(prefetchTime)
+			l.returnPrefetched(a, time.Now())
 			l.mu.Lock()
-			again = s.waitAhead()
-			s.sweeps = again
+			again = false
+			for _, own := range a.classes {
+				again = again || len(own.prefetched) > 0
+			}
+			a.returning = again
 			l.mu.Unlock()
 		}
 	})
 }
 
-// waitAhead reports whether permits wait for their claims; the caller holds Ledger.mu.
-func (s *shadow) waitAhead() bool {
-	for _, a := range s.kinds {
-		if len(a.ready) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// giveBackAhead gives back the permits whose time is over then, and reports whether there
-// are any.
-func (l *Ledger) giveBackAhead(s *shadow, then time.Time) bool {
+// returnPrefetched gives back the prefetched permits whose time is over at a given time, and reports whether there were
+// any.
+func (l *Ledger) returnPrefetched(a *localAccount, at time.Time) (returned bool) {
 	l.mu.Lock()
-	over := s.overAhead(then)
-	l.mu.Unlock()
-	for _, c := range over {
-		l.keepOutcome(s, limits.Permit{Claim: c}, limits.Outcome{})
-	}
-	if len(over) > 0 {
-		_ = l.tellSoon(s) // else it is kept until Redis is found
-	}
-	return len(over) > 0
-}
-
-// overAhead takes out the permits whose time is over then; the caller holds Ledger.mu.
-func (s *shadow) overAhead(then time.Time) (over []limits.Claim) {
-	for _, a := range s.kinds {
-		a.ready = slices.DeleteFunc(a.ready, func(p readyPermit) bool {
-			if p.until.After(then) {
+	for _, own := range a.classes {
+		own.prefetched = slices.DeleteFunc(own.prefetched, func(p prefetchedPermit) bool {
+			if p.until.After(at) {
 				return false
 			}
-			over = append(over, p.claim)
+			returned = true
+			l.record(a, settlement{permit: limits.Permit{Claim: p.claim}, outcome: &limits.Outcome{}})
 			return true
 		})
 	}
-	return over
-}
-
-// giveBackAllAhead gives back all that wait, and reports whether there are any.
-func (l *Ledger) giveBackAllAhead(s *shadow) bool {
-	return l.giveBackAhead(s, time.Now().Add(aheadTime))
-}
-
-// distrustAhead gives back all that wait, and those that are being asked for, too.
-func (l *Ledger) distrustAhead(s *shadow) {
-	l.mu.Lock()
-	s.distrusts++
 	l.mu.Unlock()
-	l.giveBackAllAhead(s)
+	if returned {
+		_ = l.flushSoon(a) // after an error, they are given back when Redis is back
+	}
+	return returned
 }
 
-// forgetAhead forgets the kinds that are not asked for any more, and for which claims flights
-// stood that have landed; the caller holds Ledger.mu.
-func (s *shadow) forgetAhead() {
-	if len(s.stands) > 0 {
-		standing := map[uint64]bool{}
-		for _, f := range s.flights {
-			standing[f.stands] = true
-		}
-		maps.DeleteFunc(s.stands, func(claim, _ uint64) bool { return !standing[claim] })
-	}
-	for kind, a := range s.kinds {
-		if len(a.ready) == 0 && time.Since(a.since) > activeTime {
-			delete(s.kinds, kind)
-		}
-	}
+// returnAllPrefetched gives back all prefetched permits, and reports whether there were any.
+func (l *Ledger) returnAllPrefetched(a *localAccount) bool {
+	return l.returnPrefetched(a, time.Now().Add(prefetchTime))
 }

@@ -72,13 +72,13 @@ func TestWhoFindsRedisGivesBackWhatWaited(t *testing.T) {
 			p.busyAhead()
 			lose(p)
 			before := p.inFlight()
-			time.Sleep(2 * aheadTime)
+			time.Sleep(2 * prefetchTime)
 			p.r1.mu.Lock()
-			if n := p.r1.accounts["a"].untold("core"); n > 0 {
+			if n := p.r1.accounts["a"].unreported("core"); n > 0 {
 				p.Errorf("%s: %d are taken for sent", name, n)
 			}
 			p.r1.mu.Unlock()
-			p.r1.seek(p.Context())
+			p.r1.reconnect(p.Context())
 			if p.r1.isLost() {
 				p.Fatal("not found")
 			}
@@ -124,7 +124,7 @@ func TestOneThatIsTakenUpAgainIsGivenBack(t *testing.T) {
 		synctest.Wait()
 		p.seam.once(p.r1.scripts.renew, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			p.answered(p.r1, c, true)
-			if err := p.r1.tellNow(ctx, p.r1.accounts["a"], false); err != nil {
+			if err := p.r1.flush(ctx, p.r1.accounts["a"], false); err != nil {
 				p.Error(err)
 			}
 			return run(ctx, cmd)
@@ -159,7 +159,7 @@ func TestOneThatIsTakenUpAgainIsKnown(t *testing.T) {
 			return err
 		})
 		p.answered(p.r1, c, true)
-		time.Sleep(tellWithin)
+		time.Sleep(flushDelay)
 		synctest.Wait()
 		if err := p.r1.Renew(p.Context(), []limits.OpenPermit{{Permit: limits.Permit{Claim: c}, Elapsed: time.Second}}); err != nil {
 			p.Fatal(err)
@@ -170,7 +170,7 @@ func TestOneThatIsTakenUpAgainIsKnown(t *testing.T) {
 		rest()
 		p.nothingHeld("when it was given back")
 		p.beat(p.r1)
-		if n := len(p.r1.accounts["a"].stands); n != 0 {
+		if n := len(p.r1.accounts["a"].aliases); n != 0 {
 			p.Errorf("%d are remembered", n)
 		}
 	})
@@ -211,7 +211,7 @@ func TestWhatRedisHasGrantedUnheardIsGivenBack(t *testing.T) {
 				if p.asked(p.r1, c) != aside {
 					p.Fatal("granted: ", !aside)
 				}
-				p.r1.seek(p.Context())
+				p.r1.reconnect(p.Context())
 				want := 0
 				if aside {
 					want = 1
@@ -268,7 +268,7 @@ func TestWhatIsGrantedAloneMeanwhileIsInFlight(t *testing.T) {
 		p.spent(p.r1, 1, 20, true)
 		p.beat(p.r1)
 		c, other := p.claim(1), p.claim(1)
-		p.r1.missed(p.r1.accounts["a"], &c)
+		p.r1.returnUnwanted(p.r1.accounts["a"], &c)
 		gate := make(chan struct{})
 		p.seam.once(p.r1.scripts.batch, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			<-gate
@@ -283,7 +283,7 @@ func TestWhatIsGrantedAloneMeanwhileIsInFlight(t *testing.T) {
 		}
 		close(gate)
 		asking.Wait()
-		p.r1.seek(p.Context())
+		p.r1.reconnect(p.Context())
 		if list, err := p.r2.Accounts(p.Context(), 1); err != nil || list[0].InUse != 2 {
 			p.Errorf("%+v, %v; want 2 in flight", list, err)
 		}

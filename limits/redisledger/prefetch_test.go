@@ -24,11 +24,11 @@ func inAdvance(t *testing.T, tell func(p *pair, c *counting)) {
 			p.Fatal(err)
 		}
 		p.spent(p.r1, 1, 1, true)
-		p.r2.shadow("a", policy.User) // it shows what it knows of
+		p.r2.account("a", policy.User) // it shows what it knows of
 		c := &counting{script: p.r1.scripts.batch}
 		p.r1.Client.(*redis.Client).AddHook(c)
-		p.r1.within, p.r1.ahead = tellWithin, aheadMost
-		defer p.r1.telling.Wait()
+		p.r1.flushDelay, p.r1.prefetchMax = flushDelay, prefetchMax
+		defer p.r1.background.Wait()
 		tell(p, c)
 	})
 }
@@ -50,8 +50,8 @@ func (p *pair) busy(requests int) {
 func (p *pair) waiting() (n int) {
 	p.r1.mu.Lock()
 	defer p.r1.mu.Unlock()
-	for _, a := range p.r1.accounts["a"].kinds {
-		n += len(a.ready)
+	for _, c := range p.r1.accounts["a"].classes {
+		n += len(c.prefetched)
 	}
 	return n
 }
@@ -68,7 +68,7 @@ func (p *pair) busyAhead() int {
 }
 
 // rest is longer than a permit waits, and it takes to give it back.
-func rest() { time.Sleep(2*aheadTime + 2*tellWithin) }
+func rest() { time.Sleep(2*prefetchTime + 2*flushDelay) }
 
 // inFlight is how many requests are in flight, as the other replica sees it.
 func (p *pair) inFlight() int { return p.r2.only(p.T).InUse }
@@ -111,12 +111,12 @@ func TestABusyAccountTakesFewTurns(t *testing.T) {
 			p.Errorf("%d turns for nothing", more)
 		}
 		s := p.r1.accounts["a"]
-		if n := len(s.stands); n != 0 {
+		if n := len(s.aliases); n != 0 {
 			p.Errorf("%d claims are remembered", n)
 		}
 		p.beat(p.r1)
-		if len(s.stands)+len(s.kinds)+len(s.flights)+len(s.strays) != 0 || s.sweeps || s.refills {
-			p.Errorf("what is kept is %d, %d, %d, %d, %v, %v", len(s.stands), len(s.kinds), len(s.flights), len(s.strays), s.sweeps, s.refills)
+		if len(s.aliases)+len(s.permits)+len(s.orphans) != 0 || s.returning || s.refilling {
+			p.Errorf("state left behind: %d aliases, %d permits, %d orphans, %v, %v", len(s.aliases), len(s.permits), len(s.orphans), s.returning, s.refilling)
 		}
 	})
 }
@@ -129,7 +129,7 @@ func TestASlowAccountAsksForNothingAhead(t *testing.T) {
 			if n := p.waiting(); n != 0 {
 				p.Fatalf("%d wait", n)
 			}
-			time.Sleep(2 * aheadTime)
+			time.Sleep(2 * prefetchTime)
 		}
 	})
 }
@@ -139,7 +139,7 @@ func TestASlowAccountAsksForNothingAhead(t *testing.T) {
 func TestWhatIsUsedAheadIsCounted(t *testing.T) {
 	counted := func(ahead int) (shown string) {
 		inAdvance(t, func(p *pair, _ *counting) {
-			p.r1.ahead = ahead
+			p.r1.prefetchMax = ahead
 			waited := 0
 			for i := range 150 {
 				c := p.claim(1 + i%2)
@@ -166,7 +166,7 @@ func TestWhatIsUsedAheadIsCounted(t *testing.T) {
 		})
 		return shown
 	}
-	if with, without := counted(aheadMost), counted(0); with != without {
+	if with, without := counted(prefetchMax), counted(0); with != without {
 		t.Errorf("%s\nwithout:\n%s", with, without)
 	}
 }
@@ -175,10 +175,10 @@ func TestWhatIsUsedAheadIsCounted(t *testing.T) {
 // without.
 func TestAPermitStandsForOneClaim(t *testing.T) {
 	inAdvance(t, func(p *pair, _ *counting) {
-		p.r1.ahead = 0
+		p.r1.prefetchMax = 0
 		p.spent(p.r1, 1, 20, true)
 		p.beat(p.r1)
-		p.r1.ahead = aheadMost
+		p.r1.prefetchMax = prefetchMax
 		p.busy(2)
 		n := p.waiting()
 		if n < 2 {
@@ -203,7 +203,7 @@ func TestAPermitStandsForOneClaim(t *testing.T) {
 		}
 		p.cutOff(p.r1)
 		again()
-		p.r1.seek(p.Context())
+		p.r1.reconnect(p.Context())
 		if got := p.inFlight(); got != len(claims) {
 			p.Errorf("%d in flight for %d claims when Redis is found", got, len(claims))
 		}

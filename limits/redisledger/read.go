@@ -3,11 +3,9 @@ package redisledger
 import (
 	"context"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weirgate/weir/limits"
@@ -59,7 +57,7 @@ func (answer *reply) account(name string, rules *limits.Rules) limits.Account {
 	shown := len(a.Budgets)
 	for _, log := range state.Logs {
 		budget, scope, _ := strings.Cut(log.Log, ":")
-		b := rules.LogBudget(limits.Reason(budget), strings.ReplaceAll(scope, "\x1f", " "), log.Total, log.Held)
+		b := rules.LogBudget(limits.Reason(budget), scope, log.Total, log.Held)
 		b.Reset = at(log.Reset)
 		a.Budgets = append(a.Budgets, b)
 	}
@@ -67,59 +65,69 @@ func (answer *reply) account(name string, rules *limits.Rules) limits.Account {
 	return a
 }
 
-// Budget implements [limits.Ledger], from what this replica was told last. Only
-// of an account that it has not heard of yet Redis is asked; while it is lost,
-// nobody can tell.
+// Budget implements [limits.Ledger] from local state. It calls Redis only for a resource that this replica knows
+// nothing of.
 func (l *Ledger) Budget(ctx context.Context, name string, kind policy.CallerKind, res string) (limits.Budget, error) {
 	r := l.rules.Load()
-	if !policy.IsResource(res) {
-		res = policy.Core
-	}
-	s := l.shadow(name, kind)
-	if b, ok := l.remembered(s, res, r); ok {
+	res = knownResource(res, "")
+	a := l.account(name, kind)
+	if b, ok := l.knownBudget(a, res, r); ok {
 		return b, nil
 	} else if l.isLost() {
-		return limits.Budget{}, lost(errLost)
+		return limits.Budget{}, unavailable(errLost)
 	}
-	a, err := l.read(context.WithoutCancel(ctx), name, true, resourceOf(r, kind, res)) // others want to know it, too
-	if err != nil || len(a.Budgets) == 0 {
+	read, err := l.read(context.WithoutCancel(ctx), name, true, resourceOf(r, kind, res))
+	if err != nil || len(read.Budgets) == 0 {
 		return limits.Budget{}, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.budgets[res] = a.Budgets[0]
-	return a.Budgets[0], nil
+	a.budgets[res] = read.Budgets[0]
+	return read.Budgets[0], nil
 }
 
-// Accounts implements [limits.Ledger], ordered by name.
+// Accounts implements [limits.Ledger]. It returns the accounts that were used last, ordered by name.
 func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, error) {
 	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	to, err := l.serverOf(limited, accountsKey)
 	if err != nil {
-		return nil, lost(err)
+		return nil, unavailable(err)
 	}
-	names, err := to.node.ZRevRange(limited, accountsKey, 0, int64(most-1)).Result()
+	titles, err := to.node.ZRevRange(limited, accountsKey, 0, int64(most-1)).Result()
 	if err != nil {
-		return nil, lost(err)
+		return nil, unavailable(err)
 	}
-	names = l.withOwn(names, most)
+	l.mu.Lock()
+	for _, a := range l.accounts {
+		if a.indexed.IsZero() {
+			titles = append(titles, a.title())
+		}
+	}
+	l.mu.Unlock()
+	slices.SortFunc(titles, func(x, y string) int {
+		_, x, _ = strings.Cut(x, " ")
+		_, y, _ = strings.Cut(y, " ")
+		return strings.Compare(x, y)
+	})
+	titles = slices.Compact(titles)
+	titles = titles[:min(most, len(titles))]
 	r := l.rules.Load()
-	list := make([]limits.Account, len(names))
+	list := make([]limits.Account, len(titles))
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(readsAtOnce)
-	for i, name := range names {
+	group.SetLimit(parallelCalls)
+	for i, title := range titles {
 		group.Go(func() error {
-			kind, name, _ := strings.Cut(name, " ")
+			kind, name, _ := strings.Cut(title, " ")
 			var windows []resource
 			for _, known := range policy.Resources() {
 				windows = append(windows, resourceOf(r, policy.CallerKind(kind), known))
 			}
 			a, err := l.read(ctx, name, false, windows...)
-			a.Name, a.Kind = name, policy.CallerKind(kind) // the index may outlive the account by a little
+			a.Name, a.Kind = name, policy.CallerKind(kind) // the account may have expired
 			list[i] = a
 			if unreadable(err) {
-				return nil // until a step mends it, the others are told
+				return nil // the next step on the account repairs it
 			}
 			return err
 		})
@@ -128,62 +136,6 @@ func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, erro
 		return nil, err
 	}
 	return list, nil
-}
-
-// readsAtOnce bounds how many accounts are read side by side, each in a round trip of
-// its own: a thousand are to be looked at every second.
-const readsAtOnce = 16
-
-// withOwn adds the accounts that this replica has not entered yet.
-func (l *Ledger) withOwn(names []string, most int) []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range l.accounts {
-		if s.seen.IsZero() {
-			names = append(names, s.title())
-		}
-	}
-	slices.SortFunc(names, func(x, y string) int {
-		_, x, _ = strings.Cut(x, " ")
-		_, y, _ = strings.Cut(y, " ")
-		return strings.Compare(x, y)
-	})
-	names = slices.Compact(names)
-	return names[:min(most, len(names))]
-}
-
-// seeEvery is how often an account in use is entered anew into the index.
-const seeEvery = time.Minute
-
-// see enters an account into the index, when it is due or may have been lost, and
-// drops those not seen for long.
-func (l *Ledger) see(ctx context.Context, s *shadow, must bool) error {
-	now := time.Now()
-	l.mu.Lock()
-	due := must || now.Sub(s.seen) >= seeEvery
-	l.mu.Unlock()
-	if !due {
-		return nil
-	}
-	limited, cancel := context.WithTimeout(ctx, l.timeout)
-	defer cancel()
-	to, err := l.serverOf(limited, accountsKey)
-	if err != nil {
-		return lost(err)
-	}
-	_, err = to.node.Pipelined(limited, func(p redis.Pipeliner) error {
-		p.ZAdd(limited, accountsKey, redis.Z{Score: float64(now.Unix()), Member: s.title()})
-		p.ZRemRangeByScore(limited, accountsKey, "-inf", strconv.FormatInt(now.Add(-keptBeyond).Unix(), 10))
-		p.PExpire(limited, accountsKey, keptBeyond)
-		return nil
-	})
-	if err != nil {
-		return lost(err)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s.seen = now
-	return nil
 }
 
 // read returns the state of an account with some windows.

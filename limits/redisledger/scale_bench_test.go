@@ -99,7 +99,7 @@ func BenchmarkScaleMemory(b *testing.B) {
 			}
 			operation += step(func(k int) { m.request(b, name, fmt.Sprintf("GET /repos/{owner}/{repo}/%d", k), true) })
 			before := m.kept(b, name)
-			if err := m.beatAccount(b.Context(), m.shadow(name, policy.User), false); err != nil {
+			if err := m.heartbeatAccount(b.Context(), m.account(name, policy.User), false); err != nil {
 				b.Fatal(err)
 			}
 			share += (m.kept(b, name) - before) / (1 + more)
@@ -129,7 +129,7 @@ func BenchmarkScaleReplica(b *testing.B) {
 		m.client.ZAdd(ctx, accountsKey, redis.Z{Score: float64(time.Now().Unix()), Member: "user " + accountOf(i)})
 	}
 	m.request(b, accountOf(0), "GET /repos/{owner}/{repo}", true)
-	s := m.shadow(accountOf(0), policy.User)
+	s := m.account(accountOf(0), policy.User)
 	windows := func() (list []resource) {
 		for _, known := range policy.Resources() {
 			list = append(list, resourceOf(m.rules.Load(), policy.User, known))
@@ -140,9 +140,9 @@ func BenchmarkScaleReplica(b *testing.B) {
 		name string
 		do   func() error
 	}{
-		{"register", func() error { _, err := m.register(ctx); return err }},
-		{"beat", func() error { m.replicas.Store(10); return m.beatAccount(ctx, s, false) }},
-		{"index", func() error { return m.see(ctx, s, true) }},
+		{"register", func() error { _, err := m.registerReplica(ctx); return err }},
+		{"beat", func() error { m.replicas.Store(10); return m.heartbeatAccount(ctx, s, false) }},
+		{"index", func() error { return m.indexAccount(ctx, s, true) }},
 		{"look", func() error { _, err := m.read(ctx, s.name, false, windows...); return err }},
 		{"list", func() error {
 			return m.client.ZRangeArgs(ctx, redis.ZRangeArgs{Key: accountsKey, Start: 0, Stop: 999, Rev: true}).Err()
@@ -183,9 +183,9 @@ func BenchmarkScaleLoss(b *testing.B) {
 		return cpuTime(b, m.client) - before, float64(time.Since(began).Microseconds())
 	}
 	for b.Loop() {
-		used, took := after(func() error { return sideBySide(b.Context(), m.inUse(true), m.writeAgain) })
+		used, took := after(func() error { return inParallel(b.Context(), m.accountsInUse(true), m.restoreAccount) })
 		cpu, told = cpu+used, told+took
-		used, took = after(func() error { return m.beat(b.Context()) })
+		used, took = after(func() error { return m.heartbeat(b.Context()) })
 		cpuBack, back = cpuBack+used, back+took
 	}
 	n := accounts * float64(b.N)
@@ -212,7 +212,7 @@ func BenchmarkScaleKnown(b *testing.B) {
 	}
 	kept := (heap() - before) / accounts
 	for b.Loop() {
-		m.inUse(false)
+		m.accountsInUse(false)
 	}
 	b.ReportMetric(kept, "B/account")
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/accounts/float64(b.N), "ns/account")

@@ -95,13 +95,13 @@ func (f fleet) minute(seed uint64) *demand {
 	}
 	d.hottest /= d.total
 	for _, n := range inUse {
-		turns := float64(beatsInTurn) / beatEvery.Seconds()
-		d.beats += min(n/beatEvery.Seconds(), turns)
-		d.index += min(n/seeEvery.Seconds(), turns)
+		turns := float64(heartbeatAccounts) / heartbeatInterval.Seconds()
+		d.beats += min(n/heartbeatInterval.Seconds(), turns)
+		d.index += min(n/indexInterval.Seconds(), turns)
 		d.inUse = max(d.inUse, n)
 	}
 	d.looks = r * float64(min(f.accounts, 1000)) / 10
-	d.shared = r*costRegister/beatEvery.Seconds() + r*costList/10 + d.index*costIndex
+	d.shared = r*costRegister/heartbeatInterval.Seconds() + r*costList/10 + d.index*costIndex
 	return d
 }
 

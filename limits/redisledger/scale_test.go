@@ -69,13 +69,13 @@ func TestSharesOfManyReplicas(t *testing.T) {
 			}
 		}
 		l.replicas.Store(replicas)
-		s := l.shadow(account, policy.User)
-		if err := l.beatAccount(t.Context(), s, false); err != nil {
+		s := l.account(account, policy.User)
+		if err := l.heartbeatAccount(t.Context(), s, false); err != nil {
 			t.Fatal(err)
 		}
 		c := s.class(claim)
-		points := c.parts["points:op"]
-		l.lose(errLost)
+		points := c.costs["points:op"]
+		l.markLost(errLost)
 		granted := 0
 		for claim.ID++; ; claim.ID++ {
 			d, err := l.Admit(t.Context(), claim)

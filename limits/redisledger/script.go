@@ -73,43 +73,46 @@ type reply struct {
 	Account       accountReply `json:"account"`
 }
 
+// lostWrites is logged before missing writes are restored.
+const lostWrites = "redis lost writes of the ledger; restoring them"
+
 // step runs a step on an account. If Redis lost writes of this replica, step restores them and runs the step again.
 // done records the reply while Ledger.mu is held, before anything is restored again.
-func (l *Ledger) step(ctx context.Context, script *redis.Script, s *shadow, r *limits.Rules, args any, done func(reply)) error {
+func (l *Ledger) step(ctx context.Context, script *redis.Script, a *localAccount, r *limits.Rules, args any, done func(reply)) error {
 	for try := 0; ; try++ {
 		var restores int
-		answer, err := l.run(ctx, script, s.name, func(process string) call {
+		answer, err := l.run(ctx, script, a.name, func(process string) call {
 			l.mu.Lock()
-			restores = s.restores
+			restores = a.restores
 			l.mu.Unlock()
-			return l.call(s, r, process, args)
+			return l.call(a, r, process, args)
 		}, func(answer reply) {
-			if s.restores != restores {
-				answer.Writes = s.acked + 1 // the write may be lost, and the restore did not include it
+			if a.restores != restores {
+				answer.Writes = a.confirmed + 1 // the write may be lost, and the restore did not include it
 			}
-			s.acked = max(s.acked, answer.Writes)
+			a.confirmed = max(a.confirmed, answer.Writes)
 			done(answer)
 		})
 		if err != nil || !answer.Missing {
 			return err
 		}
 		if try == 2 {
-			return lost(errors.New("writes are still missing after two restores"))
+			return unavailable(errors.New("writes are still missing after two restores"))
 		}
-		l.Log.Warn("redis lost writes of the ledger; restoring them", "account", s.name)
-		if _, err := l.restore(ctx, s, r, answer.Writes); err != nil {
+		l.Log.Warn(lostWrites, "account", a.name)
+		if _, err := l.restore(ctx, a, answer.Writes); err != nil {
 			return err
 		}
 	}
 }
 
 // call returns the argument of a step that changes an account.
-func (l *Ledger) call(s *shadow, r *limits.Rules, process string, args any) call {
+func (l *Ledger) call(a *localAccount, r *limits.Rules, process string, args any) call {
 	mayBeLost := redisclient.IsCluster(l.Client) && l.replicas.Load() > 1
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return call{
-		TTL: ttl(r), Account: s.title(), Replica: l.Replica, Confirmed: s.acked, Process: process,
+		TTL: ttl(r), Account: a.title(), Replica: l.Replica, Confirmed: a.confirmed, Process: process,
 		MayBeLost: mayBeLost, Relearning: l.relearning().Microseconds(), Step: args,
 	}
 }
@@ -151,9 +154,9 @@ func (l *Ledger) run(ctx context.Context, script *redis.Script, name string, mak
 	}
 	if err != nil {
 		if ctx.Err() == nil && (!reads || !unreadable(err)) {
-			l.lose(err)
+			l.markLost(err)
 		}
-		return reply{}, lost(err)
+		return reply{}, unavailable(err)
 	}
 	if !answer.Missing {
 		l.mu.Lock()
@@ -276,11 +279,4 @@ func (l *Ledger) trust() (changed bool) {
 		delete(l.met, address)
 	}
 	return changed
-}
-
-// answers reports whether Redis answers over every open connection, so that no later call meets a broken one.
-func (l *Ledger) answers(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
-	defer cancel()
-	return redisclient.PingAll(ctx, l.Client)
 }

@@ -46,10 +46,10 @@ func TestWhatIsOnesOwnIsNotAnothers(t *testing.T) {
 	s, about := NewStore(NewMemory(1<<20), nil), NewKey("question")
 	for _, who := range []string{"a", "b"} {
 		e := NewEntry(answer(200), []byte(who), time.Hour)
-		e.About = about
-		s.Keep(t.Context(), NewKey(who), e)
+		e.BaseKey = about
+		s.Put(t.Context(), NewKey(who), e)
 	}
-	own, others := s.Nominees(t.Context(), NewKey("a"), about)
+	own, others := s.Candidates(t.Context(), NewKey("a"), about)
 	if len(own) != 1 || len(others) != 1 || string(others[0].Body) != "b" {
 		t.Errorf("of its own %d, of others %d", len(own), len(others))
 	}
@@ -61,7 +61,7 @@ type naming struct {
 	named, asked []Key
 }
 
-func (n *naming) Holders(context.Context, Key) []Key { return n.named }
+func (n *naming) CandidateKeys(context.Context, Key) []Key { return n.named }
 
 func (n *naming) Get(_ context.Context, key Key) []*Entry {
 	n.asked = append(n.asked, key)
@@ -73,7 +73,7 @@ func (n *naming) Get(_ context.Context, key Key) []*Entry {
 func TestFewOfTheSharedHoldersAreAsked(t *testing.T) {
 	all := []Key{NewKey("a"), NewKey("b"), NewKey("c"), NewKey("d")}
 	shared := &naming{named: slices.Clone(all)}
-	NewStore(NewMemory(1<<20), shared).Nominees(t.Context(), all[0], NewKey("question"))
+	NewStore(NewMemory(1<<20), shared).Candidates(t.Context(), all[0], NewKey("question"))
 	if !slices.Equal(shared.asked, all[1:3]) || !slices.Equal(shared.named, all) {
 		t.Errorf("of %x, which are %x now, %x were asked", all, shared.named, shared.asked)
 	}

@@ -15,8 +15,8 @@ const maxHolders = 8
 
 func holdersName(about cache.Key) string { return "weir:held:" + hex.EncodeToString(about[:]) }
 
-// Note implements [cache.Shared]: a sorted set of keys by when they were noted.
-func (s *Store) Note(ctx context.Context, about, key cache.Key) {
+// AddCandidate implements [cache.Shared]: a sorted set of keys by when they were noted.
+func (s *Store) AddCandidate(ctx context.Context, about, key cache.Key) {
 	s.call(ctx, "note", holdersName(about), func(ctx context.Context) error {
 		_, err := s.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
 			p.ZAdd(ctx, holdersName(about), redis.Z{Score: float64(time.Now().UnixMilli()), Member: hex.EncodeToString(key[:])})
@@ -28,8 +28,8 @@ func (s *Store) Note(ctx context.Context, about, key cache.Key) {
 	})
 }
 
-// Holders implements [cache.Shared].
-func (s *Store) Holders(ctx context.Context, about cache.Key) (keys []cache.Key) {
+// CandidateKeys implements [cache.Shared].
+func (s *Store) CandidateKeys(ctx context.Context, about cache.Key) (keys []cache.Key) {
 	var names []string
 	s.call(ctx, "holders", holdersName(about), func(ctx context.Context) (err error) {
 		cmd := redis.NewStringSliceCmd(ctx, "zrevrange", holdersName(about), 0, maxHolders-1)

@@ -9,23 +9,25 @@ import (
 	"time"
 )
 
-// Rate is what the x-ratelimit headers of an answer say (Document B section
-// 8.4). The zero value says nothing.
+// Rate contains the x-ratelimit headers of one response. The zero value means
+// that the response had none.
 type Rate struct {
 	Limit int
 	Used  int
-	// Reset is on the upstream's clock, in whole seconds.
+	// Reset is in whole seconds of the upstream's clock.
 	Reset time.Time
-	// Date is when the upstream made the answer, on the same clock; zero when
-	// it did not say. Only the time from Date to Reset can be compared with
-	// another clock's.
+	// Date is when the upstream made the response, by the same clock. It is zero
+	// if the response had no Date. Only the difference between Reset and Date is
+	// comparable with another clock.
 	Date     time.Time
 	Resource string
 }
 
-// ReadRate reads the x-ratelimit headers of an answer. It reports false when
-// limit or reset is missing or not a number: a part tells nothing. Where used
-// is missing, limit less remaining stands for it.
+// latestReset is the year 2255. It keeps times in microseconds within 53 bits.
+const latestReset = 9_000_000_000
+
+// ReadRate parses the x-ratelimit headers. It returns false if the limit or the
+// reset is missing or invalid. A missing use is computed from what remains.
 func ReadRate(h http.Header) (Rate, bool) {
 	limit, okLimit := number(h, "X-Ratelimit-Limit")
 	reset, okReset := number(h, "X-Ratelimit-Reset")
@@ -43,39 +45,34 @@ func ReadRate(h http.Header) (Rate, bool) {
 	return r, true
 }
 
-// latestReset keeps arithmetic on microseconds within 53 bits: the year 2255.
-const latestReset = 9_000_000_000
-
+// number returns a header field that is a number of zero or more.
 func number(h http.Header, name string) (int, bool) {
-	values := h[name]
-	if len(values) == 0 {
-		return 0, false
-	}
-	n, err := strconv.Atoi(values[0])
+	n, err := strconv.Atoi(h.Get(name))
 	return n, err == nil && n >= 0
 }
 
-// LimitKind says whether an answer is a limit error, and of which kind.
+// LimitKind is the kind of limit error that a response reports.
 type LimitKind int
 
-// Kinds of limit error.
+// Kinds of limit errors.
 const (
 	NotLimited LimitKind = iota
 	PrimaryLimit
 	SecondaryLimit
 )
 
-// secondaryTexts are how the upstream words a secondary limit, in lower case.
+// secondaryTexts are parts of the upstream's messages for secondary limits, in
+// lower case.
 var secondaryTexts = []string{"secondary rate limit", "abuse detection", "temporarily blocked from content creation"}
 
-// ClassifyLimit tells limit errors from other refusals (Document B section 7,
-// design section 5.4). The body decides first, because a secondary error may
-// carry any x-ratelimit-remaining; then remaining 0 means primary; then
-// retry-after, or status 429, means secondary. Any other 403 is a real one.
-// GraphQL tells a limit in an answer of 200, by the type of an error. Of the
-// body its beginning is enough.
+// ClassifyLimit returns the kind of limit error that a response reports. The
+// text of the body takes precedence, because a secondary limit error may have
+// any number of remaining requests. After the text come remaining 0 (primary)
+// and Retry-After or status 429 (secondary). Any other 403 is a real one. A
+// GraphQL limit error has status 200 and an error of type RATE_LIMITED. The
+// body may be cut off.
 func ClassifyLimit(status int, h http.Header, body []byte) LimitKind {
-	var told struct {
+	var parsed struct {
 		Message       string `json:"message"`
 		Documentation string `json:"documentation_url"`
 		Errors        []struct {
@@ -86,12 +83,12 @@ func ClassifyLimit(status int, h http.Header, body []byte) LimitKind {
 	switch status {
 	case http.StatusForbidden, http.StatusTooManyRequests:
 	case http.StatusOK:
-		if !bytes.Contains(body, []byte("RATE_LIMITED")) || json.Unmarshal(body, &told) != nil {
+		if !bytes.Contains(body, []byte("RATE_LIMITED")) || json.Unmarshal(body, &parsed) != nil {
 			return NotLimited
 		}
-		for _, e := range told.Errors {
+		for _, e := range parsed.Errors {
 			if e.Type == "RATE_LIMITED" {
-				return byText(strings.ToLower(e.Message), "", h)
+				return classifyText(e.Message, "", h)
 			}
 		}
 		return NotLimited
@@ -99,10 +96,10 @@ func ClassifyLimit(status int, h http.Header, body []byte) LimitKind {
 		return NotLimited
 	}
 	text := string(body)
-	if json.NewDecoder(bytes.NewReader(body)).Decode(&told) == nil {
-		text = told.Message
+	if json.NewDecoder(bytes.NewReader(body)).Decode(&parsed) == nil {
+		text = parsed.Message
 	}
-	if kind := byText(strings.ToLower(text), told.Documentation, h); kind != NotLimited {
+	if kind := classifyText(text, parsed.Documentation, h); kind != NotLimited {
 		return kind
 	}
 	if h.Get("Retry-After") != "" || status == http.StatusTooManyRequests {
@@ -111,8 +108,10 @@ func ClassifyLimit(status int, h http.Header, body []byte) LimitKind {
 	return NotLimited
 }
 
-// byText tells the kind by the words, in lower case, then by remaining.
-func byText(text, documentation string, h http.Header) LimitKind {
+// classifyText returns the kind of limit error by its text and its
+// documentation URL, or else by the remaining requests.
+func classifyText(text, documentation string, h http.Header) LimitKind {
+	text = strings.ToLower(text)
 	for _, s := range secondaryTexts {
 		if strings.Contains(text, s) {
 			return SecondaryLimit
@@ -127,8 +126,8 @@ func byText(text, documentation string, h http.Header) LimitKind {
 	return NotLimited
 }
 
-// ReadRetryAfter reads a Retry-After header, in either of its forms (RFC 9110
-// section 10.2.3); zero when there is none.
+// ReadRetryAfter parses a Retry-After header, which is a number of seconds or a
+// date (RFC 9110 section 10.2.3). It returns zero if the header is missing.
 func ReadRetryAfter(h http.Header, now time.Time) time.Duration {
 	value := h.Get("Retry-After")
 	if seconds, err := strconv.Atoi(value); err == nil {

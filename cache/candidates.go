@@ -83,19 +83,19 @@ func (h *holders) listLocked(about Key) (list []short) {
 	return list
 }
 
-// Nominees returns entries that no cache may choose for a request, but the upstream
+// Candidates returns entries that no cache may choose for a request, but the upstream
 // may, by a 304 that tells their ETag: own are kept under the key itself, apart by
 // Vary (RFC 9111 section 4.3.1); others were fetched for other callers who asked the
 // same, and reach this one only with proof that it may see them. What is purged may
 // be among them: the upstream says that it is right. The newest come first.
-func (s *Store) Nominees(ctx context.Context, key, about Key) (own, others []*Entry) {
+func (s *Store) Candidates(ctx context.Context, key, about Key) (own, others []*Entry) {
 	own = s.at(key).list()
 	if about == (Key{}) {
 		return own, nil
 	}
 	take := func(all []*Entry) {
 		for _, e := range all {
-			if e.About == about && !s.purges.dropped(e.tags[:], e.Since) {
+			if e.BaseKey == about && !s.purges.dropped(e.tags[:], e.Since) {
 				others = append(others, e)
 			}
 		}
@@ -108,7 +108,7 @@ func (s *Store) Nominees(ctx context.Context, key, about Key) (own, others []*En
 	}
 	if len(others) == 0 && s.shared != nil {
 		asked := 0
-		for _, k := range s.shared.Holders(ctx, about) {
+		for _, k := range s.shared.CandidateKeys(ctx, about) {
 			if k != key && asked < maxAsked {
 				asked++
 				take(s.shared.Get(ctx, k))
@@ -127,10 +127,10 @@ var describing = []string{
 	"Access-Control-Expose-Headers", "Content-Security-Policy", "Deprecation", "Referrer-Policy", "Sunset", "X-Content-Type-Options", "X-Frame-Options",
 }
 
-// Foreign returns the entry as another caller gets it that has proved by a 304 to a
+// ForCaller returns the entry as another caller gets it that has proved by a 304 to a
 // request with this ETag that it may: without the fields that may speak of the first,
 // but with these. Those that the 304 brings are added by [Entry.Validated].
-func (e *Entry) Foreign(etag string, describe []string) *Entry {
+func (e *Entry) ForCaller(etag string, describe []string) *Entry {
 	theirs := *e
 	header := described(e.Header(), describe)
 	header.Set("Etag", etag)
@@ -138,15 +138,15 @@ func (e *Entry) Foreign(etag string, describe []string) *Entry {
 	return &theirs
 }
 
-// ForAll returns the answer as it is kept where all callers share it: without the
+// WithoutCaller returns the answer as it is kept where all callers share it: without the
 // fields that may speak of the one who fetched it, but with these.
-func (a Answer) ForAll(describe []string) Answer {
+func (a Response) WithoutCaller(describe []string) Response {
 	a.Header = described(a.Header, append([]string{"Age", "Link", "Location"}, describe...))
 	return a
 }
 
 func described(h http.Header, also []string) http.Header {
-	kept, named := http.Header{}, Named(h)
+	kept, named := http.Header{}, ConnectionFields(h)
 	for _, name := range slices.Concat(describing, also) {
 		name = http.CanonicalHeaderKey(name)
 		if values := h[name]; len(values) > 0 && !named[name] {

@@ -36,14 +36,14 @@ return 1`)
 
 // told is a claim as it is kept; the pending answer is a value as entries are.
 type told struct {
-	cache.Claim
+	cache.FetchLease
 	Pending []byte `json:"pending,omitempty"`
 }
 
 func claimName(key cache.Key) string { return "weir:claim:" + hex.EncodeToString(key[:]) }
 
-// Claim implements [cache.Shared].
-func (s *Store) Claim(ctx context.Context, key cache.Key, c cache.Claim) (mine bool, other *cache.Claim) {
+// AcquireFetch implements [cache.Shared].
+func (s *Store) AcquireFetch(ctx context.Context, key cache.Key, c cache.FetchLease) (mine bool, other *cache.FetchLease) {
 	var answer string
 	asked := s.call(ctx, "claim", claimName(key), func(ctx context.Context) error {
 		text, err := s.writeClaim(key, c)
@@ -62,8 +62,8 @@ func (s *Store) Claim(ctx context.Context, key cache.Key, c cache.Claim) (mine b
 	return false, other
 }
 
-func (s *Store) writeClaim(key cache.Key, c cache.Claim) (text []byte, err error) {
-	mine := told{Claim: c}
+func (s *Store) writeClaim(key cache.Key, c cache.FetchLease) (text []byte, err error) {
+	mine := told{FetchLease: c}
 	if c.Pending != nil {
 		if mine.Pending, err = s.codec.Encode(key, c.Pending); err != nil {
 			return nil, err
@@ -73,7 +73,7 @@ func (s *Store) writeClaim(key cache.Key, c cache.Claim) (text []byte, err error
 }
 
 // readClaim reads another's claim, which begins with its owner.
-func (s *Store) readClaim(key cache.Key, text string) (*cache.Claim, error) {
+func (s *Store) readClaim(key cache.Key, text string) (*cache.FetchLease, error) {
 	_, text, _ = strings.Cut(text, "\n")
 	var theirs told
 	if err := json.Unmarshal([]byte(text), &theirs); err != nil {
@@ -84,13 +84,13 @@ func (s *Store) readClaim(key cache.Key, text string) (*cache.Claim, error) {
 		if err != nil {
 			return nil, err
 		}
-		theirs.Claim.Pending = e
+		theirs.FetchLease.Pending = e
 	}
-	return &theirs.Claim, nil
+	return &theirs.FetchLease, nil
 }
 
-// Unclaim implements [cache.Shared].
-func (s *Store) Unclaim(ctx context.Context, key cache.Key, owner string, failed bool) {
+// ReleaseFetch implements [cache.Shared].
+func (s *Store) ReleaseFetch(ctx context.Context, key cache.Key, owner string, failed bool) {
 	text := ""
 	if failed {
 		text = "-\n" + `{"failed":true}` // of nobody, who cannot claim it again

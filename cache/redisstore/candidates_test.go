@@ -23,8 +23,8 @@ func TestWhatOthersHold(t *testing.T) {
 		for i := range 12 {
 			key := cache.NewKey("page", fmt.Sprint(i))
 			e := fetched(a.Generation(), fmt.Sprint("text ", i), "repo:o/r")
-			e.About = about
-			a.Keep(f.Context(), key, e)
+			e.BaseKey = about
+			a.Put(f.Context(), key, e)
 		}
 		if n := client.ZCard(f.Context(), holdersName(about)).Val(); n != maxHolders {
 			f.Errorf("%d keys are noted, want %d", n, maxHolders)
@@ -32,32 +32,32 @@ func TestWhatOthersHold(t *testing.T) {
 		if lives := client.TTL(f.Context(), holdersName(about)).Val(); lives <= 0 {
 			f.Errorf("they live for %v", lives)
 		}
-		_, others := b.Nominees(f.Context(), page, about)
+		_, others := b.Candidates(f.Context(), page, about)
 		if len(others) != 2 {
 			f.Errorf("%d entries of others, want those of the newest two", len(others))
 		}
-		if _, others := b.Nominees(f.Context(), page, cache.NewKey("another question")); others != nil {
+		if _, others := b.Candidates(f.Context(), page, cache.NewKey("another question")); others != nil {
 			f.Errorf("%d entries about another question", len(others))
 		}
 		client.ZAdd(f.Context(), holdersName(cache.NewKey("forged")), redis.Z{Score: 1, Member: fmt.Sprintf("%x", cache.NewKey("page", "11"))})
-		if _, others := b.Nominees(f.Context(), page, cache.NewKey("forged")); others != nil {
+		if _, others := b.Candidates(f.Context(), page, cache.NewKey("forged")); others != nil {
 			f.Errorf("%d entries that are about another question", len(others))
 		}
-		if _, others := b.Nominees(f.Context(), page, cache.Key{}); others != nil {
+		if _, others := b.Candidates(f.Context(), page, cache.Key{}); others != nil {
 			f.Errorf("%d entries about nothing", len(others))
 		}
 
 		client.ZAdd(f.Context(), holdersName(about), redis.Z{Score: 2e15, Member: "not a key"}, redis.Z{Score: 3e15, Member: strings.Repeat("07", 33)})
-		if n := len(b.shared.Holders(f.Context(), about)); n != maxHolders-2 {
+		if n := len(b.shared.CandidateKeys(f.Context(), about)); n != maxHolders-2 {
 			f.Errorf("%d keys are read", n)
 		}
-		a.Drop(f.Context(), "repo:o/r")
-		if _, others := a.Nominees(f.Context(), page, about); len(others) != 0 {
+		a.PurgeHard(f.Context(), "repo:o/r")
+		if _, others := a.Candidates(f.Context(), page, about); len(others) != 0 {
 			f.Errorf("%d entries that were dropped", len(others))
 		}
 
 		client.Set(f.Context(), holdersName(about), "of another type", 0)
-		a.Nominees(f.Context(), page, about)
+		a.Candidates(f.Context(), page, about)
 		if n := client.Exists(f.Context(), holdersName(about)).Val(); n != 0 || a.shared.resting.Load() > time.Now().UnixNano() {
 			f.Errorf("a key of another type: it is kept: %d", n)
 		}
@@ -72,11 +72,11 @@ func TestAttack29WhatIsNewerStays(t *testing.T) {
 		before := a.Generation()
 		a.Purge(f.Context(), "repo:o/r")
 		after := fetched(a.Generation(), "after", "repo:o/r")
-		a.Keep(f.Context(), page, after)
+		a.Put(f.Context(), page, after)
 
 		late := fetched(before, "before", "repo:o/r")
 		late.Answered = late.Answered.Add(time.Minute) // by a clock that is ahead
-		b.Memory.Keep(page, late)
+		b.Memory.Put(page, late)
 		b.shared.Put(f.Context(), page, late)
 		if body, purged := f.open("").holds(nil); body != "after" || purged {
 			f.Errorf("all: %q, purged %v", body, purged)

@@ -1,0 +1,129 @@
+package redisledger
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/weirgate/weir/limits"
+)
+
+// restoreCall is the argument of restore.lua.
+type restoreCall struct {
+	Have          int64        `json:"have"`
+	CooldownUntil int64        `json:"cooldown_until"`
+	Logs          []logEntries `json:"logs,omitempty"`
+	Windows       []windowCall `json:"windows,omitempty"`
+	Permits       []permitCall `json:"permits,omitempty"`
+}
+
+type logEntries struct {
+	Name    string      `json:"name"`
+	Window  int64       `json:"window"`
+	Merge   int64       `json:"merge"`
+	Entries []entryCall `json:"entries,omitempty"`
+}
+
+type entryCall struct {
+	At   int64 `json:"at"`
+	Cost int64 `json:"cost"`
+}
+
+type windowCall struct {
+	Resource resource  `json:"resource"`
+	Rate     *rateCall `json:"rate,omitempty"`
+	Assumed  bool      `json:"assumed"` // no answer reported the rate
+	Received int64     `json:"received"`
+}
+
+// restore writes the local state again that this replica wrote after its first have writes. If Redis has another
+// number of writes, restore changes nothing and returns that number.
+func (l *Ledger) restore(ctx context.Context, a *localAccount, have int64) (has int64, err error) {
+	r := l.rules.Load()
+	var confirmed int64
+	answer, err := l.run(ctx, l.scripts.restore, a.name, func(process string) call {
+		c := l.call(a, r, process, nil)
+		confirmed, c.Step = c.Confirmed, l.localState(a, r, have)
+		return c
+	}, func(answer reply) {
+		if have < confirmed {
+			a.restored(have, confirmed, answer.Writes)
+		}
+	})
+	if err != nil || !answer.Missing {
+		return have, err
+	}
+	return answer.Writes, nil
+}
+
+// reconcile sends observations that could not be sent before, and restores missing writes.
+func (l *Ledger) reconcile(ctx context.Context, a *localAccount) error {
+	l.mu.Lock()
+	confirmed, observed := a.confirmed, a.observedOffline
+	a.observedOffline = false
+	l.mu.Unlock()
+	has, err := l.restore(ctx, a, confirmed)
+	if err == nil && has < confirmed {
+		l.Log.Warn(lostWrites, "account", a.name)
+		_, err = l.restore(ctx, a, has)
+	}
+	if observed && (err != nil || has > confirmed) {
+		l.mu.Lock()
+		a.observedOffline = true
+		l.mu.Unlock()
+	}
+	return err
+}
+
+// restored changes the numbers of entries that were restored: entries after the first have writes get the number of
+// the new write. Entries that were written after the restore began are still missing and get the next number. The
+// caller holds Ledger.mu.
+func (a *localAccount) restored(have, confirmed, write int64) {
+	a.restores++
+	a.confirmed = max(a.confirmed, write)
+	for _, own := range a.logs {
+		for i := range own.entries {
+			switch e := &own.entries[i]; {
+			case e.write > confirmed:
+				e.write, a.confirmed = write+1, write+1
+			case e.write > have:
+				e.write = write
+			}
+		}
+	}
+}
+
+// localState returns what this replica wrote after its first have writes, its observations and its permits.
+func (l *Ledger) localState(a *localAccount, r *limits.Rules, have int64) restoreCall {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	args := restoreCall{Have: have, CooldownUntil: a.cooldownUntil, Permits: l.permitCalls(a, r)}
+	now := a.now()
+	for name, own := range a.logs {
+		if own.total(now) == 0 {
+			delete(a.logs, name)
+			continue
+		}
+		log := logEntries{Name: name, Window: own.window, Merge: own.merge}
+		for _, e := range own.entries {
+			if e.write > have {
+				log.Entries = append(log.Entries, entryCall{e.last, e.cost})
+			}
+		}
+		args.Logs = append(args.Logs, log)
+		if budget, res, _ := strings.Cut(name, ":"); budget == "unconfirmed" || budget == string(limits.Primary) {
+			args.Windows = append(args.Windows, windowCall{Resource: resourceOf(r, a.kind, res)})
+		}
+	}
+	for res, list := range a.observed {
+		// Assumed windows first: in Redis they replace nothing that an answer reported.
+		list = slices.SortedStableFunc(slices.Values(list), func(x, y observation) int {
+			return cmp.Compare(min(x.received, 1), min(y.received, 1))
+		})
+		for _, o := range list {
+			args.Windows = append(args.Windows, windowCall{resourceOf(r, a.kind, res), rateCallOf(o.Rate), o.received == 0, o.received})
+		}
+	}
+	return args
+}

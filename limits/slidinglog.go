@@ -1,0 +1,88 @@
+package limits
+
+// Times within an account are microseconds since 1970, as in Redis, so that
+// both ledgers calculate alike. Exported fields of these types are saved in a
+// snapshot.
+
+// slidingLog is a budget with a sliding window. The cost of a request is held
+// while its permit is in use, and spent when its response arrives. A spent
+// token returns one full window later. docs/limits.md proves that the upstream
+// can never count more than the limit within one window.
+type slidingLog struct {
+	Budget        Reason
+	Scope         string
+	Window, Merge int64
+	// Entries are in the order of their times, and Total is the sum of their costs.
+	Entries []entry
+	Total   int64
+	// First is the time of the first spend of the newest entry.
+	First int64
+	held  int64
+}
+
+// entry contains spends that are close in time. At is the time of the last one.
+type entry struct{ At, Cost int64 }
+
+// expire removes the entries whose window is over.
+func (l *slidingLog) expire(now int64) { l.removeUntil(now - l.Window) }
+
+// removeUntil removes the entries up to a time.
+func (l *slidingLog) removeUntil(at int64) {
+	n := 0
+	for n < len(l.Entries) && l.Entries[n].At <= at {
+		l.Total -= l.Entries[n].Cost
+		n++
+	}
+	l.Entries = append(l.Entries[:0], l.Entries[n:]...)
+}
+
+// admits reports whether a cost fits under a limit. If not, until is the time
+// when enough tokens have returned. It is zero if a permit in use may return
+// them earlier.
+func (l *slidingLog) admits(now, limit, cost int64) (ok bool, until int64) {
+	l.expire(now)
+	switch missing := l.Total + cost - limit; {
+	case cost > limit:
+		return false, now + l.Window
+	case missing > 0:
+		return false, l.freeAt(missing)
+	case missing+l.held > 0:
+		return false, 0
+	}
+	return true, 0
+}
+
+// freeAt returns the time when the given amount of spent tokens has returned.
+func (l *slidingLog) freeAt(amount int64) int64 {
+	for _, e := range l.Entries {
+		if amount -= e.Cost; amount <= 0 {
+			return e.At + l.Window
+		}
+	}
+	return 0
+}
+
+// spend adds a cost. A time before the last entry counts as the time of that
+// entry, so that the log stays in order.
+func (l *slidingLog) spend(at, cost int64) {
+	if cost == 0 {
+		return
+	}
+	l.Total += cost
+	if n := len(l.Entries); n > 0 {
+		last := &l.Entries[n-1]
+		at = max(at, last.At)
+		if at-l.First < l.Merge || at == last.At {
+			last.At, last.Cost = at, last.Cost+cost
+			return
+		}
+	}
+	l.Entries = append(l.Entries, entry{at, cost})
+	l.First = at
+}
+
+// idle reports whether the log is empty.
+func (l *slidingLog) idle(now int64) bool {
+	l.expire(now)
+	return len(l.Entries) == 0 && l.held == 0
+}

@@ -1,0 +1,170 @@
+package inbound
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// minRate is the lowest accepted transfer rate in bytes per second, in both directions.
+// Slower clients would hold connections and concurrency permits for a long time.
+const minRate = 1 << 10
+
+// writeSize is the number of bytes that are written under one deadline. With a timeout of
+// 30 seconds, this demands about [minRate].
+const writeSize = 32 << 10
+
+// BodyError is the reason why the body of a client's request cannot be read. A disconnected
+// client is not a BodyError.
+type BodyError struct {
+	Timeout bool // the body is too slow; otherwise its framing is invalid
+	Err     error
+}
+
+func (e *BodyError) Error() string {
+	if e.Timeout {
+		return fmt.Sprintf("read request body: too slow: %v", e.Err)
+	}
+	return fmt.Sprintf("read request body: invalid framing: %v", e.Err)
+}
+
+func (e *BodyError) Unwrap() error { return e.Err }
+
+var errBodyTime = errors.New("total time exceeded")
+
+// Body is a request body with read deadlines. Each read must return within the pause timeout,
+// the average rate must be at least [minRate], and all reads together must end within the
+// total timeout. Only time spent inside Read counts.
+type Body struct {
+	io.ReadCloser
+	control *http.ResponseController
+	pause   time.Duration // the longest pause
+	credit  time.Duration // the rest of the pause; received bytes increase it
+	limited bool          // total applies
+	total   time.Duration // the rest of the total time
+	// http2 is set for HTTP/2, where a read deadline that passes outside Read ends the body.
+	http2 bool
+
+	mu       sync.Mutex
+	detached bool // the handler has returned, so control must not be used
+	err      atomic.Pointer[BodyError]
+}
+
+// LimitBody returns a copy of a request whose body has read deadlines, and that body; the
+// body is nil if the request has none. A total of 0 means no bound. The request is copied
+// because net/http still uses the original body when the response starts.
+func LimitBody(w http.ResponseWriter, r *http.Request, pause, total time.Duration) (*http.Request, *Body) {
+	if r.Body == nil || r.ContentLength == 0 { // HTTP/2 sets Body without a body, too
+		return r, nil
+	}
+	b := &Body{
+		ReadCloser: r.Body, control: http.NewResponseController(w),
+		pause: pause, credit: pause, limited: total > 0, total: total, http2: r.ProtoMajor > 1,
+	}
+	if !b.http2 {
+		b.setDeadline(time.Now().Add(pause)) // net/http reads the rest of an unread body
+	}
+	r = r.WithContext(r.Context())
+	r.Body = b
+	return r, b
+}
+
+// setDeadline sets the read deadline of the HTTP/1 connection or of the HTTP/2 stream.
+func (b *Body) setDeadline(t time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.detached {
+		_ = b.control.SetReadDeadline(t) // without support, the deadlines of the server apply
+	}
+}
+
+// Detach ends the use of the connection; handlers call it before they return. A transport
+// may still read the body then, and must not change deadlines of the next request.
+func (b *Body) Detach() {
+	if b != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.detached = true
+	}
+}
+
+// Err returns the error of the client that ended the body, or nil.
+func (b *Body) Err() error {
+	if b == nil {
+		return nil
+	}
+	if err := b.err.Load(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Read reads from the body under a deadline. Errors of the client are of type [*BodyError].
+func (b *Body) Read(p []byte) (int, error) {
+	start, wait := time.Now(), b.credit
+	if b.limited {
+		if b.total <= 0 {
+			return 0, b.fail(&BodyError{Timeout: true, Err: errBodyTime})
+		}
+		wait = min(wait, b.total)
+	}
+	b.setDeadline(start.Add(max(wait, time.Millisecond)))
+	n, err := b.ReadCloser.Read(p)
+	elapsed, received := time.Since(start), time.Duration(n)*time.Second/minRate
+	b.credit = max(0, min(b.pause, b.credit-elapsed+received))
+	b.total -= elapsed
+	switch {
+	case err == nil && b.http2:
+		b.setDeadline(time.Time{})
+	case err == nil || errors.Is(err, io.ErrUnexpectedEOF): // the client has disconnected
+	case errors.Is(err, io.EOF):
+		b.setDeadline(time.Time{}) // net/http starts to watch for a disconnect
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = b.fail(&BodyError{Timeout: true, Err: err})
+	default:
+		err = b.fail(&BodyError{Err: err})
+	}
+	return n, err
+}
+
+func (b *Body) fail(err *BodyError) error {
+	b.err.Store(err)
+	return err
+}
+
+// LimitWrites returns a response writer with a deadline for each write of an HTTP/2 response.
+// The deadlines of [Connections] cannot detect a client that reads other streams of the same
+// connection. It returns w for HTTP/1.
+func LimitWrites(w http.ResponseWriter, r *http.Request, timeout time.Duration) http.ResponseWriter {
+	if r.ProtoMajor < 2 {
+		return w
+	}
+	return &streamWriter{w, http.NewResponseController(w), timeout}
+}
+
+type streamWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	timeout time.Duration
+}
+
+func (w *streamWriter) Write(p []byte) (int, error) {
+	written := 0
+	for {
+		part := p[written:min(len(p), written+writeSize)]
+		_ = w.control.SetWriteDeadline(time.Now().Add(w.timeout)) // HTTP/2 supports deadlines
+		n, err := w.ResponseWriter.Write(part)
+		written += n
+		if err != nil || written == len(p) {
+			return written, err
+		}
+	}
+}
+
+// Unwrap supports [http.ResponseController].
+func (w *streamWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -1,0 +1,71 @@
+// Package inbound protects the gateway against its clients: against too many connections,
+// too many requests, slow senders and slow readers. It also announces the shutdown.
+//
+// [Connections] bounds open connections and sets write deadlines. [RateLimiter] bounds the
+// request rate of each client address. [Body] sets read deadlines for request bodies.
+// [Shedder] bounds the number of waiting requests. [TrustedProxies] determines the client
+// address behind load balancers.
+//
+// Invariants: the package returns decisions and typed errors; package proxy turns them into
+// responses. Its values hold no configuration of a [net/http.Handler], so they survive a
+// reload of the configuration. All are safe for concurrent use.
+//
+// Start reading with [Connections].
+package inbound
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// Shedder bounds the number of requests that wait, over all clients and accounts. A request
+// waits for a permit, for the upstream, for a coalesced call or for the body of the client.
+// Cache hits do not wait. The zero value and nil have no bound.
+type Shedder struct {
+	limit, waiting atomic.Int64
+}
+
+// Configure sets the number of requests that may wait; 0 removes the bound.
+func (s *Shedder) Configure(limit int) { s.limit.Store(int64(limit)) }
+
+// Enter reports whether a request may wait. Batch requests may use three quarters of the
+// limit. The caller must call [Shedder.Leave] after true.
+func (s *Shedder) Enter(p policy.Priority) bool {
+	if s == nil {
+		return true
+	}
+	waiting, limit := s.waiting.Add(1), s.limit.Load()
+	if p == policy.Batch {
+		limit -= limit / 4
+	}
+	if limit == 0 || waiting <= limit {
+		return true
+	}
+	s.waiting.Add(-1)
+	return false
+}
+
+// Leave ends the wait of a request.
+func (s *Shedder) Leave() {
+	if s != nil {
+		s.waiting.Add(-1)
+	}
+}
+
+// Waiting returns the number of requests that wait.
+func (s *Shedder) Waiting() int64 { return s.waiting.Load() }
+
+// Drain records that the gateway is shutting down. The zero value and nil are not draining.
+type Drain struct{ begun atomic.Bool }
+
+// Begin starts the drain. From now on each response closes its HTTP/1 connection, and HTTP/2
+// connections accept no further streams, so that clients connect to another replica.
+func (d *Drain) Begin() { d.begun.Store(true) }
+
+// Begun reports whether the drain has started.
+func (d *Drain) Begun() bool { return d != nil && d.begun.Load() }
+
+// ErrDrained is the cancellation cause of requests that exceed the time of the drain.
+var ErrDrained = errors.New("gateway is shutting down")

@@ -1,0 +1,60 @@
+package inbound
+
+import (
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// TrustedProxies are the networks of load balancers and TLS terminators in front of the
+// gateway. X-Forwarded-For and X-Forwarded-Proto are used only from these networks.
+type TrustedProxies []netip.Prefix
+
+// ClientAddress returns the address of the client that sent a request. For a connection from
+// a trusted proxy, it is the last address in X-Forwarded-For that is not a trusted proxy;
+// earlier addresses can be forged. The result is the zero address for Unix sockets.
+func (t TrustedProxies) ClientAddress(r *http.Request) netip.Addr {
+	remote, _ := netip.ParseAddrPort(r.RemoteAddr)
+	address := remote.Addr().Unmap()
+	if !t.contain(address) {
+		return address
+	}
+	hops := strings.Split(strings.Join(r.Header["X-Forwarded-For"], ","), ",")
+	for _, hop := range slices.Backward(hops) {
+		previous, err := netip.ParseAddr(strings.TrimSpace(hop))
+		if err != nil {
+			break
+		}
+		if address = previous.Unmap().WithZone(""); !t.contain(address) {
+			break
+		}
+	}
+	return address
+}
+
+// IsHTTPS reports whether the client used HTTPS, to the gateway or to a trusted proxy.
+func (t TrustedProxies) IsHTTPS(r *http.Request) bool {
+	if r.TLS != nil {
+		return true
+	}
+	remote, _ := netip.ParseAddrPort(r.RemoteAddr)
+	scheme := r.Header["X-Forwarded-Proto"]
+	return len(scheme) == 1 && strings.EqualFold(scheme[0], "https") && t.contain(remote.Addr().Unmap())
+}
+
+func (t TrustedProxies) contain(address netip.Addr) bool {
+	return slices.ContainsFunc(t, func(network netip.Prefix) bool { return network.Contains(address) })
+}
+
+// clientOf returns the address by which connections and requests are counted. An IPv6
+// address counts as its /64 network, because one subscriber can use all addresses of it.
+// All connections without an address, such as Unix sockets, count as one client.
+func clientOf(address netip.Addr) netip.Addr {
+	address = address.Unmap()
+	if !address.Is6() {
+		return address
+	}
+	network, _ := address.Prefix(64) // the only error is an invalid prefix length
+	return network.Addr()
+}

@@ -1,0 +1,164 @@
+package inbound
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// testAddress returns the n-th of many addresses.
+func testAddress(n int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})
+}
+
+func TestRateLimiterEvictsTheLeastRecentlyUsedAddress(t *testing.T) {
+	l := &RateLimiter{}
+	l.Configure(1, 1)
+	now := time.Now()
+	first, second := testAddress(0), testAddress(1)
+	for n := range maxBuckets {
+		l.Allow(testAddress(n), now)
+	}
+	if l.Allow(first, now) || len(l.buckets) != maxBuckets {
+		t.Errorf("got %d addresses, or the first address was evicted below the bound", len(l.buckets))
+	}
+	l.Allow(testAddress(maxBuckets), now)
+	if len(l.buckets) != maxBuckets || l.order.Len() != maxBuckets {
+		t.Errorf("got %d addresses and %d list elements, want %d", len(l.buckets), l.order.Len(), maxBuckets)
+	}
+	if l.Allow(first, now) {
+		t.Error("a recently used address was evicted")
+	}
+	if !l.Allow(second, now) {
+		t.Error("the least recently used address was not evicted")
+	}
+}
+
+func TestRateLimiterRemovesIdleAddresses(t *testing.T) {
+	l := &RateLimiter{}
+	l.Configure(1, 100)
+	now := time.Now()
+	for n := range 1000 {
+		l.Allow(testAddress(n), now)
+	}
+	for range 99 {
+		l.Allow(testAddress(0), now) // its bucket needs more than minIdle to refill
+	}
+	l.Allow(testAddress(1000), now.Add(minIdle-time.Nanosecond))
+	if len(l.buckets) != 1001 {
+		t.Errorf("got %d addresses before minIdle, want 1001", len(l.buckets))
+	}
+	late := now.Add(minIdle + time.Second)
+	l.Allow(testAddress(1000), late)
+	if len(l.buckets) != 999 {
+		t.Errorf("one request removed %d addresses, want 2", 1001-len(l.buckets))
+	}
+	for range 500 {
+		l.Allow(testAddress(1000), late)
+	}
+	if len(l.buckets) != 2 || l.buckets[testAddress(0)] == nil {
+		t.Errorf("got %d addresses after minIdle, want the active one and the one with an empty bucket", len(l.buckets))
+	}
+	l.Allow(testAddress(1000), late.Add(time.Minute))
+	if len(l.buckets) != 1 {
+		t.Errorf("got %d addresses after all buckets are full, want 1", len(l.buckets))
+	}
+}
+
+func TestConfigureKeepsRemainingTokens(t *testing.T) {
+	l := &RateLimiter{}
+	now := time.Now()
+	a, b := testAddress(1), testAddress(2)
+	allowed := func(a netip.Addr) (n int) {
+		for l.Allow(a, now) {
+			n++
+		}
+		return n
+	}
+	want := func(step string, got, want int) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s: got %d requests, want %d", step, got, want)
+		}
+	}
+	l.Configure(2, 10)
+	want("burst", allowed(a), 10)
+	l.Configure(2, 10)
+	want("same configuration", allowed(a), 0)
+	l.Configure(4, 20)
+	want("larger burst", allowed(a), 0)
+	now = now.Add(time.Second)
+	want("new rate", allowed(a), 4)
+	l.Allow(b, now)
+	l.Configure(4, 5)
+	want("smaller burst", allowed(b), 5)
+	l.Configure(0, 0)
+	for range 100 {
+		if !l.HasToken(a, now) || !l.Allow(a, now) {
+			t.Fatal("the disabled limiter refused a request")
+		}
+	}
+	want("addresses while disabled", len(l.buckets)+l.order.Len(), 0)
+	l.Configure(4, 5)
+	want("enabled again", allowed(a), 5)
+}
+
+// TestAllowNeverExceedsBurstAndRate checks all time windows, for any order of requests and
+// for times that run backwards.
+func TestAllowNeverExceedsBurstAndRate(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		perSecond, burst := rapid.IntRange(1, 20).Draw(t, "rate"), rapid.IntRange(1, 20).Draw(t, "burst")
+		l := &RateLimiter{}
+		l.Configure(perSecond, burst)
+		now := time.Now()
+		allowed := map[netip.Addr][]time.Time{}
+		for range rapid.IntRange(1, 300).Draw(t, "requests") {
+			now = now.Add(time.Duration(rapid.IntRange(-50, 200).Draw(t, "milliseconds")) * time.Millisecond)
+			a := testAddress(rapid.IntRange(0, 2).Draw(t, "address"))
+			if l.Allow(a, now) {
+				allowed[a] = append(allowed[a], l.latest)
+			} else if len(allowed[a]) == 0 {
+				t.Fatalf("the first request of %s was refused", a)
+			}
+		}
+		for a, times := range allowed {
+			for i := range times {
+				for j := i; j < len(times); j++ {
+					limit := float64(burst) + times[j].Sub(times[i]).Seconds()*float64(perSecond)
+					if n := j - i + 1; float64(n) > limit+1e-6 {
+						t.Fatalf("%s sent %d requests within %s, want at most %.2f", a, n, times[j].Sub(times[i]), limit)
+					}
+				}
+			}
+		}
+	})
+}
+
+func TestConcurrentRequestsShareOneBurst(t *testing.T) {
+	l := &RateLimiter{}
+	l.Configure(1, 100)
+	now := time.Now()
+	var allowed atomic.Int64
+	var workers sync.WaitGroup
+	for worker := range 8 {
+		workers.Go(func() {
+			for n := range 100 {
+				if l.Allow(testAddress(0), now) {
+					allowed.Add(1)
+				}
+				l.Allow(testAddress(worker*100+n+1), now)
+				if n == 50 {
+					l.Configure(1, 100)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	if allowed.Load() != 100 {
+		t.Errorf("got %d allowed requests, want 100", allowed.Load())
+	}
+}
