@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"regexp"
-	"strings"
 )
 
 // keyPrefix begins every key that [NewKey] makes, so that people and scanners
@@ -43,14 +42,11 @@ func (k keys) caller(key string) (Caller, bool) {
 	return c, ok
 }
 
-// keyBegins matches the beginning of a key: what is before it is nothing, or nothing that
-// could be a part of another credential (token68 of RFC 9110, section 11.2).
-var keyBegins = regexp.MustCompile(`(^|[^A-Za-z0-9._~+/-])` + keyPrefix)
+// ownKey matches a key that [NewKey] made: the prefix at the start, or after a character
+// that cannot be part of another credential (token68, RFC 9110 section 11.2).
+var ownKey = regexp.MustCompile(`(^|[^A-Za-z0-9._~+/-])` + keyPrefix)
 
-// holdsKey reports whether a credential, or a part of the pair that a Basic one is,
-// looks like a key that NewKey has made, be it in quotes or behind a scheme that could
-// not be read. One that nobody knows was taken back or mistyped, and is none of the
-// upstream's business.
-func holdsKey(credential string) bool {
-	return strings.Contains(credential, keyPrefix) && keyBegins.MatchString(credential) // alone the latter is an eighth of a hit
-}
+// holdsKey reports whether a credential, or one half of a Basic pair, looks like a key
+// that [NewKey] made. It also finds keys in quotes or after an unreadable scheme. Such a
+// key was mistyped or revoked, and must not reach the upstream.
+func holdsKey(credential string) bool { return ownKey.MatchString(credential) }

@@ -9,11 +9,9 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
-	"hash"
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/weirgate/weir/policy"
@@ -73,7 +71,6 @@ type Registry struct {
 	egress      string
 	passThrough bool
 	hashKey     []byte
-	macs        sync.Pool // of *keyed, by that key
 	// The clients, by what they show.
 	keys         keys
 	certificates certificates
@@ -241,33 +238,10 @@ func parse(value string) (scheme, credential string) {
 	return scheme, credential
 }
 
-// keyed is an HMAC, what it is fed from, and names that it has made, kept for their allocations:
-// made anew they were eleven of the thirty of a hit.
-type keyed struct {
-	mac   hash.Hash
-	in    []byte
-	sum   [sha256.Size]byte
-	names [64]string // each in the place that a part of it says
-}
-
-// hash names a credential without telling it. It keeps security classes apart,
-// so it is long enough that no two will ever share one.
+// hash returns a keyed hash of a credential, which names it without revealing it. Security
+// classes are such hashes, so 128 bits are kept: two credentials never share a class.
 func (b *Registry) hash(credential string) string {
-	k, ok := b.macs.Get().(*keyed)
-	if !ok {
-		k = &keyed{mac: hmac.New(sha256.New, b.hashKey)}
-	}
-	defer b.macs.Put(k)
-	k.mac.Reset()
-	k.in = append(k.in[:0], credential...)
-	_, _ = k.mac.Write(k.in) // a hash takes everything
-	clear(k.in)
-	sum := k.mac.Sum(k.sum[:0])[:16]
-	var text [32]byte
-	hex.Encode(text[:], sum)
-	name := &k.names[sum[0]%uint8(len(k.names))]
-	if *name != string(text[:]) {
-		*name = string(text[:])
-	}
-	return *name
+	mac := hmac.New(sha256.New, b.hashKey)
+	_, _ = mac.Write([]byte(credential)) // never fails (hash.Hash)
+	return hex.EncodeToString(mac.Sum(nil)[:16])
 }
