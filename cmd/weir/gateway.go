@@ -126,7 +126,7 @@ func wire(cfg *config.Config, replica string, t *telemetry.Telemetry, log *slog.
 		g.issuerKeys.Close()
 		return nil, errors.Join(err, store.close())
 	}
-	if g.appTokens, g.sharedTokens, err = openAppTokens(cfg, log); err != nil {
+	if g.appTokens, g.sharedTokens, err = openAppTokens(cfg, g.transport, log); err != nil {
 		g.issuerKeys.Close()
 		if g.shared != nil {
 			_ = g.shared.Close() // nothing is in it

@@ -17,15 +17,16 @@ import (
 	"github.com/weirgate/weir/proxy"
 )
 
-// held are the credentials of a configuration. What outlives it are custody and mint.
+// held returns the held credentials of a configuration.
 func (g *gateway) held(c *config.Config, upstream *url.URL, dialect *policy.Dialect) []credential.Held {
-	issuer := &credential.TokenEndpoint{Upstream: upstream, Accept: dialect.MediaType(), Transport: g.transport}
 	var list []credential.Held
 	for _, h := range c.Credentials {
 		held := credential.Held{Name: h.Name, Kind: h.Kind, Account: h.Account, Token: h.Token}
 		if h.App.ID != "" {
-			app := &credential.App{Upstream: upstream.String(), ID: h.App.ID, Installation: int64(h.App.Installation), Key: h.App.Key, Permissions: h.App.Permissions}
-			held.Source = g.appTokens.Source(h.Name, app, issuer)
+			held.Source = g.appTokens.Source(h.Name, &credential.App{
+				Upstream: upstream, Accept: dialect.MediaType(), ID: h.App.ID, Installation: int64(h.App.Installation),
+				Key: h.App.Key, Permissions: h.App.Permissions,
+			})
 			if held.Account == "" { // all tokens of an installation together
 				held.Account = "installation:" + strconv.Itoa(h.App.Installation)
 			}
@@ -35,21 +36,21 @@ func (g *gateway) held(c *config.Config, upstream *url.URL, dialect *policy.Dial
 	return list
 }
 
-// openAppTokens returns the mint of installation tokens, and where replicas share them: nil
-// without a store that they share, or without a key to seal them.
-func openAppTokens(cfg *config.Config, log *slog.Logger) (*credential.AppTokens, *credential.RedisTokens, error) {
+// openAppTokens returns the cache of installation tokens and the store that replicas share. The
+// store is nil without Redis, or without a key to seal tokens with.
+func openAppTokens(cfg *config.Config, transport http.RoundTripper, log *slog.Logger) (*credential.AppTokens, *credential.RedisTokens, error) {
 	if strings.HasPrefix(cfg.Store.URL, "memory:") || cfg.Cache.Key == "" {
-		return credential.NewAppTokens(nil, log), nil, nil
+		return credential.NewAppTokens(transport, nil, log), nil, nil
 	}
 	client, err := redisclient.Open(cfg.Store.URL, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	vault, err := credential.NewRedisTokens(client, []byte(cfg.Cache.Key.Reveal()))
+	store, err := credential.NewRedisTokens(client, []byte(cfg.Cache.Key.Reveal()))
 	if err != nil {
 		return nil, nil, errors.Join(err, client.Close())
 	}
-	return credential.NewAppTokens(vault, log), vault, nil
+	return credential.NewAppTokens(transport, store, log), store, nil
 }
 
 // spending is how one of a client's credentials shows itself to the proxy, which sees
@@ -73,7 +74,7 @@ func spending(who credential.Caller) proxy.Identity {
 			pool.OnResponse(who.Caller, op, status, sent, time.Now())
 		},
 	}
-	if pool.Choice() {
+	if pool.HasChoice() {
 		id.Pick = func(w proxy.CredentialRequest) (proxy.Identity, bool) {
 			next, ok := pool.Pick(credential.Request(w), time.Now())
 			if !ok {

@@ -194,7 +194,7 @@ func TestARefusedCredentialIsNotSentAgainForAWhile(t *testing.T) {
 		if list := c.g.credentialHealth.Quarantined(); len(list) != 1 || list[0].Name != "a" || list[0].Times != 1 {
 			t.Errorf("shown: %+v", list)
 		}
-		if !strings.Contains(c.log.String(), "the API refuses a credential (401)") {
+		if !strings.Contains(c.log.String(), "credential quarantined after 401") {
 			t.Error("nothing is logged")
 		}
 		time.Sleep(11 * time.Second)

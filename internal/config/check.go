@@ -187,7 +187,7 @@ func (d *decoder) app(key string, c Credential) {
 	}
 	if c.App.Key == "" {
 		d.wrong(key+".app.key", "required")
-	} else if err := credential.CheckAppKey(c.App.Key); err != nil {
+	} else if _, err := credential.ParseAppKey(c.App.Key); err != nil {
 		d.wrong(key+".app.key", "%v", err)
 	}
 	for name, level := range c.App.Permissions {

@@ -58,7 +58,7 @@ func (d *decoder) recognized(key string, client Client, c *Config, issuers map[s
 			d.wrong(key+".certificate", "%q: %v", client.Certificate, err)
 		case !c.TLS.Enabled():
 			d.wrong(key+".certificate", "no connection shows one: tls.domains and tls.certificates are empty")
-		case certificate.Vouched() && c.TLS.ClientCA == "":
+		case certificate.NeedsAuthority() && c.TLS.ClientCA == "":
 			d.wrong(key+".certificate", "%q: a name counts when tls.client_ca vouches for it, which is not set", client.Certificate)
 		}
 	}

@@ -4,12 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto"
-	"crypto/rand"
 	"crypto/rsa"
-	"crypto/sha256"
 	"crypto/x509"
-	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -21,41 +17,45 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// App is an app that is installed in an organization, and how it proves that: by its
-// private key, for which the upstream gives it tokens that live for an hour.
+// App is an installed app. It proves its identity with its private key and gets tokens that
+// expire after an hour.
 type App struct {
-	// Upstream is the API that the app is of: a token of one goes to no other.
-	Upstream     string
+	Upstream     *url.URL // base URL of the API that issues the tokens
+	Accept       string   // media type of the request for a token
 	ID           string
 	Installation int64
-	// Key is the private key, RSA, in PEM.
-	Key Secret
-	// Permissions are those that the tokens have, such as contents: read; all that the
-	// installation has while empty.
+	Key          Secret // RSA private key in PEM
+	// Permissions restrict the tokens, such as contents: read. Without any, the tokens have
+	// all permissions of the installation.
 	Permissions map[string]string
 }
 
-// identity names the tokens that are the app's: two with other permissions share none.
+// AppToken is an installation token.
+type AppToken struct {
+	Value   Secret
+	Expires time.Time
+}
+
+// identity identifies the tokens of the app. Apps that differ in upstream or permissions
+// never share a token.
 func (a *App) identity() string {
-	text, err := json.Marshal([]any{a.Upstream, a.ID, a.Installation, a.Permissions}) // of a map the keys are sorted
+	text, err := json.Marshal([]any{a.Upstream.String(), a.ID, a.Installation, a.Permissions}) // sorts map keys
 	if err != nil {
-		panic(err) // text and numbers
+		panic(err) // strings and numbers always marshal
 	}
 	return string(text)
 }
 
-// errAppKey does not quote what is wrong: that is the key.
-var errAppKey = errors.New("is not an RSA private key in PEM (BEGIN RSA PRIVATE KEY, or BEGIN PRIVATE KEY)")
+// errAppKey does not quote the text, which may be a private key.
+var errAppKey = errors.New("not an RSA private key in PEM (BEGIN RSA PRIVATE KEY or BEGIN PRIVATE KEY)")
 
-// CheckAppKey reports whether a text is a key that an [App] can have.
-func CheckAppKey(text Secret) error {
-	_, err := parseAppKey(text)
-	return err
-}
-
-func parseAppKey(text Secret) (*rsa.PrivateKey, error) {
+// ParseAppKey reads an [App.Key].
+func ParseAppKey(text Secret) (*rsa.PrivateKey, error) {
 	block, _ := pem.Decode([]byte(text.Reveal()))
 	if block == nil {
 		return nil, errAppKey
@@ -72,127 +72,95 @@ func parseAppKey(text Secret) (*rsa.PrivateKey, error) {
 }
 
 const (
-	// issuedBefore is how far back the time of issue lies, for clocks that differ;
-	// provenFor is how long an assertion holds: the upstream takes ten minutes at most.
-	issuedBefore = time.Minute
-	provenFor    = 9 * time.Minute
+	// assertionSkew predates an assertion, because clocks differ.
+	assertionSkew = time.Minute
+	// assertionLifetime is below the upstream's maximum of ten minutes.
+	assertionLifetime = 9 * time.Minute
+	// maxTokenBody bounds the response with a token, in bytes.
+	maxTokenBody = 64 << 10
 )
 
-// assertion is the app's proof of who it is: a JWT (RFC 7519) signed by RS256 (RFC 7518
-// section 3.3).
-func (a *App) assertion(now time.Time) (Secret, error) {
-	key, err := parseAppKey(a.Key)
+// assertion returns the app's proof of identity, a JWT signed with RS256.
+func (a *App) assertion(now time.Time) (string, error) {
+	key, err := ParseAppKey(a.Key)
 	if err != nil {
-		return "", fmt.Errorf("the app's key %w", err)
+		return "", fmt.Errorf("request installation token: app key: %w", err)
 	}
-	claims, err := json.Marshal(map[string]any{
-		"iss": a.ID, "iat": now.Add(-issuedBefore).Unix(), "exp": now.Add(provenFor).Unix(),
-	})
+	options := (&jose.SignerOptions{}).WithType("JWT")
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: key}, options)
 	if err != nil {
-		return "", err
+		return "", errors.New("request installation token: app key: cannot sign")
 	}
-	encode := base64.RawURLEncoding.EncodeToString
-	signed := encode([]byte(`{"alg":"RS256","typ":"JWT"}`)) + "." + encode(claims)
-	sum := sha256.Sum256([]byte(signed))
-	signature, err := rsa.SignPKCS1v15(rand.Reader, key, crypto.SHA256, sum[:])
+	claims := jwt.Claims{
+		Issuer:   a.ID,
+		IssuedAt: jwt.NewNumericDate(now.Add(-assertionSkew)),
+		Expiry:   jwt.NewNumericDate(now.Add(assertionLifetime)),
+	}
+	text, err := jwt.Signed(signer).Claims(claims).Serialize()
 	if err != nil {
-		return "", errors.New("the app's key cannot sign")
+		return "", errors.New("request installation token: app key: cannot sign")
 	}
-	return Secret(signed + "." + encode(signature)), nil
+	return text, nil
 }
 
-// AppToken is an installation token.
-type AppToken struct {
-	Value   Secret
-	Expires time.Time
-}
-
-// TokenEndpoint asks the upstream for installation tokens.
-type TokenEndpoint struct {
-	// Upstream is the API's base URL.
-	Upstream *url.URL
-	// Accept is the media type that is asked for.
-	Accept    string
-	Transport http.RoundTripper
-}
-
-// maxIssued bounds the answer that tells a token.
-const maxIssued = 64 << 10
-
-// refusedIssue is an answer other than 201.
-type refusedIssue struct {
+// issueError is a response without a token.
+type issueError struct {
 	status     int
 	retryAfter time.Duration
 }
 
-func (r *refusedIssue) Error() string {
-	return fmt.Sprintf("the API issues no installation token: %d %s", r.status, http.StatusText(r.status))
+func (e *issueError) Error() string {
+	return fmt.Sprintf("request installation token: upstream returned %d %s", e.status, http.StatusText(e.status))
 }
 
-// issue gets a new token. Errors quote nothing that the upstream has said. Redirects
-// are not followed: no other host gets the assertion.
-func (i *TokenEndpoint) issue(ctx context.Context, a *App) (AppToken, error) {
-	req, err := i.request(ctx, a)
+// issue requests a new token from the upstream. Errors quote nothing of the response, which
+// may contain a token. Redirects are not followed: no other host gets the assertion.
+func (a *App) issue(ctx context.Context, transport http.RoundTripper) (AppToken, error) {
+	proof, err := a.assertion(time.Now())
 	if err != nil {
 		return AppToken{}, err
 	}
-	resp, err := i.Transport.RoundTrip(req)
+	body := []byte("{}")
+	if len(a.Permissions) > 0 {
+		if body, err = json.Marshal(map[string]any{"permissions": a.Permissions}); err != nil {
+			return AppToken{}, err
+		}
+	}
+	target := a.Upstream.JoinPath("app", "installations", strconv.FormatInt(a.Installation, 10), "access_tokens")
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(body))
 	if err != nil {
-		return AppToken{}, unheard(err)
+		return AppToken{}, errors.New("request installation token: invalid upstream URL")
+	}
+	req.Header.Set("Authorization", "Bearer "+proof)
+	req.Header.Set("Accept", cmp.Or(a.Accept, "application/json"))
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "weir")
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		// The errors of net/http quote malformed responses. Network and context errors do not.
+		var op *net.OpError
+		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.As(err, &op) {
+			return AppToken{}, fmt.Errorf("request installation token: %w", err)
+		}
+		return AppToken{}, errors.New("request installation token: invalid HTTP response")
 	}
 	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxIssued))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxTokenBody))
 	switch {
 	case resp.StatusCode != http.StatusCreated:
 		seconds, _ := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 16)
-		return AppToken{}, &refusedIssue{resp.StatusCode, time.Duration(seconds) * time.Second}
+		return AppToken{}, &issueError{resp.StatusCode, time.Duration(seconds) * time.Second}
 	case err != nil:
-		return AppToken{}, errors.New("the answer with an installation token broke off")
+		return AppToken{}, errors.New("request installation token: response truncated")
 	}
 	var issued struct {
 		Token   string    `json:"token"`
 		Expires time.Time `json:"expires_at"`
 	}
-	if json.Unmarshal(text, &issued) != nil || !sendable(issued.Token) || !issued.Expires.After(time.Now()) {
-		return AppToken{}, errors.New("the API answered 201, but with no installation token that could be used")
+	invalid := func(r rune) bool { return r <= ' ' || r > '~' } // a header field cannot carry it
+	if json.Unmarshal(text, &issued) != nil || issued.Token == "" || strings.ContainsFunc(issued.Token, invalid) ||
+		!issued.Expires.After(time.Now()) {
+		return AppToken{}, errors.New("request installation token: upstream returned 201 without a usable token")
 	}
 	return AppToken{Secret(issued.Token), issued.Expires}, nil
-}
-
-// unheard is why there was no answer, without what a bad one said: errors of net/http quote it.
-func unheard(err error) error {
-	var op *net.OpError
-	switch {
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.As(err, &op):
-		return fmt.Errorf("the API cannot be asked for an installation token: %w", err)
-	}
-	return errors.New("the API cannot be asked for an installation token: it gave no valid answer")
-}
-
-func (i *TokenEndpoint) request(ctx context.Context, a *App) (*http.Request, error) {
-	proof, err := a.assertion(time.Now())
-	if err != nil {
-		return nil, err
-	}
-	body := []byte("{}")
-	if len(a.Permissions) > 0 {
-		if body, err = json.Marshal(map[string]any{"permissions": a.Permissions}); err != nil {
-			return nil, err
-		}
-	}
-	at := i.Upstream.JoinPath("app", "installations", strconv.FormatInt(a.Installation, 10), "access_tokens")
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at.String(), bytes.NewReader(body))
-	if err != nil {
-		return nil, errors.New("the API's URL cannot be asked for installation tokens")
-	}
-	req.Header.Set("Authorization", "Bearer "+proof.Reveal())
-	req.Header.Set("Accept", cmp.Or(i.Accept, "application/json"))
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("User-Agent", "weir")
-	return req, nil
-}
-
-// sendable reports whether a header field can carry a token.
-func sendable(token string) bool {
-	return token != "" && !strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })
 }

@@ -6,219 +6,207 @@ import (
 	"crypto/sha256"
 	"errors"
 	"log/slog"
+	"net/http"
 	"sync"
 	"time"
 )
 
 const (
-	// renewBefore is how long before its end a token is replaced by a new one. A request
-	// may wait for a permit for as long after it has been given its token.
+	// renewBefore is the remaining lifetime at which a token is renewed. A request may wait
+	// this long for a permit after it got its token.
 	renewBefore = 5 * time.Minute
-	// issuing bounds one request for a token. A lease lives longer, so that nobody else
-	// asks meanwhile; who waits for a token waits until a holder that has died has lost
-	// it.
-	issuing    = 10 * time.Second
-	leaseLives = 15 * time.Second
-	getting    = leaseLives + issuing
-	// look is how often it is looked for what another replica gets.
-	look = 100 * time.Millisecond
-	// After a failure nothing is asked for firstPause, and twice as long after each that
-	// follows, longestPause at most. Neither is a new token asked for again sooner than
-	// firstPause, however soon the last one ends.
+	// issueTimeout bounds one request for a token. The lease lasts longer, so that no other
+	// replica sends a request at the same time. A wait for a token outlasts the lease of a
+	// replica that has died.
+	issueTimeout  = 10 * time.Second
+	leaseLifetime = 15 * time.Second
+	fetchTimeout  = leaseLifetime + issueTimeout
+	// sharePollInterval is how often the store is checked for another replica's token.
+	sharePollInterval = 100 * time.Millisecond
+	// The pause after a failed request starts at firstPause and doubles up to longestPause.
+	// firstPause is also the minimum time between two tokens, however soon they expire.
 	firstPause, longestPause = 5 * time.Second, 5 * time.Minute
-	// longestHeeded is how long a Retry-After is heeded: as long as the longest window of
-	// a limit.
-	longestHeeded = time.Hour
+	// maxRetryAfter caps the upstream's Retry-After at the longest window of a limit.
+	maxRetryAfter = time.Hour
 )
 
-// TokenStore is where replicas share tokens, sealed, and the right to ask for one. An error
-// means that nobody can tell. Calls have deadlines of their own.
+// TokenStore shares installation tokens among replicas, together with the lease to request
+// one. An error means that the state is unknown. Calls have deadlines of their own.
 type TokenStore interface {
-	// Load returns the token of a name; a zero one where there is none.
+	// Load returns the token of a name, or a zero token.
 	Load(ctx context.Context, name string) (AppToken, error)
-	// Lease lets its owner alone ask for a token, for some time, and reports whether it
-	// has the lease.
-	Lease(ctx context.Context, name, owner string, lives time.Duration) (bool, error)
-	// Return ends a lease that the owner has. Where there is a token to share it stores
-	// that first.
+	// Lease acquires the lease of a name for an owner and reports whether it succeeded.
+	Lease(ctx context.Context, name, owner string, lifetime time.Duration) (bool, error)
+	// Return stores the token unless it is zero, then releases the owner's lease.
 	Return(ctx context.Context, name, owner string, t AppToken) error
 }
 
-// AppTokens has the tokens of installations: each asked for once by all replicas together,
-// and renewed before its end. It outlives a [Book] and is safe for concurrent use.
-// [AppTokens.Close] ends what it does by itself.
+// AppTokens caches the tokens of app installations and renews them before they expire. It
+// survives a reload of the configuration and is safe for concurrent use. The caller must close
+// it.
 type AppTokens struct {
-	store TokenStore // nil where nothing is shared
-	log   *slog.Logger
+	transport http.RoundTripper
+	store     TokenStore // nil if replicas do not share tokens
+	log       *slog.Logger
 
 	ctx     context.Context
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
-	mu            sync.Mutex
-	appTokenState map[string]*appTokenState // by identity and key; bounded by the configurations there were
+	mu      sync.Mutex
+	sources map[string]*Source // grows with reloads only
 }
 
-// appTokenState is what is known of one installation's token.
-type appTokenState struct {
-	token AppToken
-	since time.Time // when it came
-	// bad is a token that the upstream has refused.
-	bad Secret
-	// next is when a token may be asked for again, pause how long that was put off, and
-	// err why there is none.
+// Source provides the tokens of one installation. See [Held.Source].
+type Source struct {
+	tokens *AppTokens
+	name   string // of the held credential
+	app    *App
+
+	// The fields below are guarded by AppTokens.mu.
+
+	token    AppToken
+	received time.Time
+	rejected Secret // the last token that the upstream rejected
+	// next is the earliest time of the next request for a token, pause the current pause
+	// between failed requests, and err the reason why there is no token.
 	next  time.Time
 	pause time.Duration
 	err   error
-	// arrival is closed when what is being asked for has come; nil while nothing is.
-	arrival chan struct{}
+	// done is closed when the request in progress ends; nil when none is in progress.
+	done chan struct{}
 }
 
-// NewAppTokens returns a mint; store may be nil.
-func NewAppTokens(store TokenStore, log *slog.Logger) *AppTokens {
+// NewAppTokens returns an empty cache. store may be nil.
+func NewAppTokens(transport http.RoundTripper, store TokenStore, log *slog.Logger) *AppTokens {
 	ctx, stop := context.WithCancel(context.Background())
-	return &AppTokens{store: store, log: log, ctx: ctx, stop: stop, appTokenState: map[string]*appTokenState{}}
+	return &AppTokens{transport: transport, store: store, log: log, ctx: ctx, stop: stop, sources: map[string]*Source{}}
 }
 
-// Close ends what is being asked for, and waits for it. Nothing must be asked after it.
-func (m *AppTokens) Close() {
-	m.stop()
-	m.running.Wait()
+// Close cancels the requests in progress and waits for them. No source may be used after it.
+func (t *AppTokens) Close() {
+	t.stop()
+	t.running.Wait()
 }
 
-// Source is where a [Book] has the token of an installation from, whose
-// credential has a name.
-func (m *AppTokens) Source(name string, a *App, i *TokenEndpoint) *Source {
-	return &Source{
-		Identity: a.identity(),
-		Token:    func(ctx context.Context) (Secret, error) { return m.token(ctx, name, a, i) },
-		Reject:   func(sent time.Time) { m.reject(a, sent) },
+// Source returns the source for a held credential, with its cached token. Another private key
+// makes it another source: after a failure, a corrected key does not wait for the pause.
+func (t *AppTokens) Source(name string, app *App) *Source {
+	key := sha256.Sum256([]byte(app.Key.Reveal()))
+	id := string(key[:]) + app.identity() + name
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sources[id] == nil {
+		t.sources[id] = &Source{tokens: t, name: name, app: app}
 	}
+	return t.sources[id]
 }
 
-// token returns a token of the installation. While there is a good one nobody waits for
-// a new one. An error is [UnusableError], or the context's.
-func (m *AppTokens) token(ctx context.Context, name string, a *App, i *TokenEndpoint) (Secret, error) {
+// get returns a valid token. It waits only if there is none: a renewal runs in the background.
+// The error is an [UnusableError] or the context's error.
+func (s *Source) get(ctx context.Context) (Secret, error) {
 	for {
 		now := time.Now()
-		m.mu.Lock()
-		t := m.of(a)
-		lives := t.token.Expires.Sub(now)
-		if lives < renewBefore && t.arrival == nil && !now.Before(t.next) {
-			t.arrival = make(chan struct{})
-			m.running.Go(func() { m.get(name, a, i, t) })
+		s.tokens.mu.Lock()
+		remaining := s.token.Expires.Sub(now)
+		if remaining < renewBefore && s.done == nil && !now.Before(s.next) {
+			s.done = make(chan struct{})
+			rejected := s.rejected
+			s.tokens.running.Go(func() { s.renew(rejected) })
 		}
-		value, arrival, failed := t.token.Value, t.arrival, &UnusableError{Name: name, Until: t.next, Cause: t.err}
-		m.mu.Unlock()
+		value, done := s.token.Value, s.done
+		unusable := &UnusableError{Name: s.name, Until: s.next, Cause: s.err}
+		s.tokens.mu.Unlock()
 		switch {
-		case lives > 0:
+		case remaining > 0:
 			return value, nil
-		case arrival == nil:
-			return "", failed
+		case done == nil:
+			return "", unusable
 		}
 		select {
-		case <-arrival:
+		case <-done:
 		case <-ctx.Done():
 			return "", context.Cause(ctx)
 		}
 	}
 }
 
-// of returns what is known of an app's token; the caller holds mu. What has failed by one
-// key may not by another, with which the app comes after a reload.
-func (m *AppTokens) of(a *App) *appTokenState {
-	key := sha256.Sum256([]byte(a.Key.Reveal()))
-	id := a.identity() + string(key[:])
-	if m.appTokenState[id] == nil {
-		m.appTokenState[id] = &appTokenState{}
-	}
-	return m.appTokenState[id]
-}
+// errExpired is the reason for a missing token if the last one expired during the pause.
+var errExpired = errors.New("the last installation token has expired")
 
-// errEnds is why there is no token, where one came that ended at once.
-var errEnds = errors.New("the last installation token has ended already")
-
-// get gets a new token, for all who wait.
-func (m *AppTokens) get(name string, a *App, i *TokenEndpoint, t *appTokenState) {
-	ctx, cancel := context.WithTimeout(m.ctx, getting)
+// renew fetches a token and records the result.
+func (s *Source) renew(rejected Secret) {
+	ctx, cancel := context.WithTimeout(s.tokens.ctx, fetchTimeout)
 	defer cancel()
-	m.mu.Lock()
-	bad := t.bad
-	m.mu.Unlock()
-	token, err := m.fetch(ctx, a, i, bad)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	close(t.arrival)
-	t.arrival = nil
+	token, err := s.fetch(ctx, rejected)
+	s.tokens.mu.Lock()
+	defer s.tokens.mu.Unlock()
+	close(s.done)
+	s.done = nil
 	now := time.Now()
 	if err == nil {
-		t.token, t.since, t.err, t.pause, t.next = token, now, errEnds, 0, now.Add(firstPause)
+		s.token, s.received, s.err, s.pause, s.next = token, now, errExpired, 0, now.Add(firstPause)
 		return
 	}
-	t.pause = min(max(firstPause, 2*t.pause), longestPause)
-	var refused *refusedIssue
+	s.pause = min(max(firstPause, 2*s.pause), longestPause)
+	var refused *issueError
 	if errors.As(err, &refused) {
-		t.pause = max(t.pause, min(refused.retryAfter, longestHeeded))
+		s.pause = max(s.pause, min(refused.retryAfter, maxRetryAfter))
 	}
-	t.err, t.next = err, now.Add(t.pause)
-	m.log.Warn("there is no new installation token", "credential", name, "installation", a.Installation, "again", t.next, "error", err)
+	s.err, s.next = err, now.Add(s.pause)
+	s.tokens.log.Warn("installation token not renewed",
+		"credential", s.name, "installation", s.app.Installation, "retry", s.next, "error", err)
 }
 
-// fetch takes the token that another replica has got, or asks for one while no other
-// does. Where replicas cannot tell each other, each asks for itself.
-func (m *AppTokens) fetch(ctx context.Context, a *App, i *TokenEndpoint, bad Secret) (AppToken, error) {
-	if m.store == nil {
-		return issueInTime(ctx, a, i)
+// fetch returns another replica's token, or requests one under the lease. Without a store, or
+// if the store fails, each replica requests a token for itself.
+func (s *Source) fetch(ctx context.Context, rejected Secret) (AppToken, error) {
+	store := s.tokens.store
+	if store == nil {
+		return s.issue(ctx)
 	}
-	name, owner := a.identity(), rand.Text()
+	name, owner := s.app.identity(), rand.Text()
 	for {
-		mine, err := m.store.Lease(ctx, name, owner, leaseLives)
+		leased, err := store.Lease(ctx, name, owner, leaseLifetime)
 		if err != nil {
-			return issueInTime(ctx, a, i)
+			return s.issue(ctx)
 		}
-		// Looked for after the lease: who had it before has stored it by now.
-		token, err := m.store.Load(ctx, name)
-		good := err == nil && time.Until(token.Expires) > renewBefore && !token.Value.Equal(bad)
+		// Load after the lease: its previous owner has stored a token by now.
+		token, err := store.Load(ctx, name)
+		good := err == nil && time.Until(token.Expires) > renewBefore && !token.Value.Equal(rejected)
 		switch {
-		case good && !mine:
+		case good && leased:
+			_ = store.Return(ctx, name, owner, AppToken{}) // on failure the lease expires
 			return token, nil
 		case good:
-			_ = m.store.Return(ctx, name, owner, AppToken{}) // else it ends by itself
 			return token, nil
-		case mine:
-			return m.issueForAll(ctx, name, owner, a, i)
+		case leased:
+			token, err := s.issue(ctx)
+			if err := store.Return(context.WithoutCancel(ctx), name, owner, token); err != nil {
+				s.tokens.log.Warn("installation token not shared", "installation", s.app.Installation, "error", err)
+			}
+			return token, err
 		}
-		pause := time.NewTimer(look)
 		select {
-		case <-pause.C:
+		case <-time.After(sharePollInterval):
 		case <-ctx.Done():
-			pause.Stop()
-			return AppToken{}, errors.New("another replica asks for the installation token, and has none yet")
+			return AppToken{}, errors.New("another replica has not received an installation token in time")
 		}
 	}
 }
 
-// issueForAll asks for a token under a lease, and shares it.
-func (m *AppTokens) issueForAll(ctx context.Context, name, owner string, a *App, i *TokenEndpoint) (AppToken, error) {
-	token, err := issueInTime(ctx, a, i)
-	if shared := m.store.Return(context.WithoutCancel(ctx), name, owner, token); shared != nil {
-		m.log.Warn("an installation token is not shared: other replicas ask for their own", "installation", a.Installation, "error", shared)
-	}
-	return token, err
-}
-
-func issueInTime(ctx context.Context, a *App, i *TokenEndpoint) (AppToken, error) {
-	ctx, cancel := context.WithTimeout(ctx, issuing)
+func (s *Source) issue(ctx context.Context) (AppToken, error) {
+	ctx, cancel := context.WithTimeout(ctx, issueTimeout)
 	defer cancel()
-	return i.issue(ctx, a)
+	return s.app.issue(ctx, s.tokens.transport)
 }
 
-// reject notes that the upstream has refused a token of the app's that was sent at some
-// time. If that is the one it has now, it is not used again.
-func (m *AppTokens) reject(a *App, sent time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if t := m.of(a); t.token.Value != "" && !sent.Before(t.since) {
-		t.bad, t.token = t.token.Value, AppToken{}
+// reject discards the token that the upstream rejected. sent is when the rejected request was
+// sent: if it was before the token was received, the request had an older token.
+func (s *Source) reject(sent time.Time) {
+	s.tokens.mu.Lock()
+	defer s.tokens.mu.Unlock()
+	if s.token.Value != "" && !sent.Before(s.received) {
+		s.rejected, s.token = s.token.Value, AppToken{}
 	}
 }

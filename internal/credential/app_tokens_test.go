@@ -25,22 +25,21 @@ import (
 	"time"
 )
 
-// appUpstream counts what it issues, in virtual time.
+// appUpstream issues tokens and records the requests for them.
 type appUpstream struct {
-	key    *rsa.PublicKey
-	mu     sync.Mutex
-	issued int
-	asked  []string // path and body
-	answer func() (status int, body string)
-	takes  time.Duration
-	// retryAfter is that of every answer.
-	retryAfter string
+	key        *rsa.PublicKey
+	mu         sync.Mutex
+	issued     int
+	requests   []string // method, URL and body
+	respond    func() (status int, body string)
+	delay      time.Duration
+	retryAfter string // of every response
 }
 
 func (u *appUpstream) RoundTrip(r *http.Request) (*http.Response, error) {
-	known := u.knows(r.Header.Get("Authorization"))
+	valid := u.isValid(r.Header.Get("Authorization"))
 	select {
-	case <-time.After(u.takes):
+	case <-time.After(u.delay):
 	case <-r.Context().Done():
 		return nil, r.Context().Err()
 	}
@@ -50,22 +49,22 @@ func (u *appUpstream) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	u.asked = append(u.asked, r.Method+" "+r.URL.String()+" "+string(body))
+	u.requests = append(u.requests, r.Method+" "+r.URL.String()+" "+string(body))
 	status, text := http.StatusUnauthorized, "{}"
-	if known {
+	if valid {
 		u.issued++
 		status = http.StatusCreated
 		text = fmt.Sprintf(`{"token":"ghs_%d","expires_at":%q}`, u.issued, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
 	}
-	if u.answer != nil {
-		status, text = u.answer()
+	if u.respond != nil {
+		status, text = u.respond()
 	}
 	h := http.Header{"Retry-After": {cmp.Or(u.retryAfter, "90")}}
 	return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
 }
 
-// knows checks an assertion as the upstream does: signature, issuer, and times.
-func (u *appUpstream) knows(authorization string) bool {
+// isValid checks an assertion like the upstream: signature, issuer and times.
+func (u *appUpstream) isValid(authorization string) bool {
 	parts := strings.Split(strings.TrimPrefix(authorization, "Bearer "), ".")
 	if len(parts) != 3 {
 		return false
@@ -92,15 +91,15 @@ func (u *appUpstream) knows(authorization string) bool {
 		claims.Issuer == "7" && issued == now-60 && expires > now && expires-issued <= 600
 }
 
-// appRig is a mint, or several, before one upstream.
-type appRig struct {
+// appTest holds an app and its upstream.
+type appTest struct {
 	*testing.T
 	up  *appUpstream
 	app App
 	log bytes.Buffer
 }
 
-func newAppRig(t *testing.T) *appRig {
+func newAppTest(t *testing.T) *appTest {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -110,40 +109,46 @@ func newAppRig(t *testing.T) *appRig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	app := App{ID: "7", Installation: 42, Key: Secret(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}))}
-	return &appRig{T: t, up: &appUpstream{key: &key.PublicKey}, app: app}
+	app := App{ID: "7", Installation: 42, Upstream: apiURL(t, "http://api.test/api/v3"), Key: Secret(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}))}
+	return &appTest{T: t, up: &appUpstream{key: &key.PublicKey}, app: app}
 }
 
-func (r *appRig) mint(v TokenStore) *AppTokens {
-	m := NewAppTokens(v, slog.New(slog.NewTextHandler(&r.log, nil)))
+// apiURL parses the base URL of an API.
+func apiURL(t *testing.T, text string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func (r *appTest) cache(store TokenStore) *AppTokens {
+	m := NewAppTokens(r.up, store, slog.New(slog.NewTextHandler(&r.log, nil)))
 	r.Cleanup(m.Close)
 	return m
 }
 
-func (r *appRig) source(m *AppTokens, permissions map[string]string) *Source {
+func (r *appTest) source(m *AppTokens, permissions map[string]string) *Source {
 	app := r.app
 	app.Permissions = permissions
-	at, err := url.Parse("http://api.test/api/v3")
-	if err != nil {
-		r.Fatal(err)
-	}
-	return m.Source("bot", &app, &TokenEndpoint{Upstream: at, Transport: r.up})
+	return m.Source("bot", &app)
 }
 
-// want has it that a source gives a token.
-func (r *appRig) want(s *Source, token string) {
+// want checks that a source returns a token.
+func (r *appTest) want(s *Source, token string) {
 	r.Helper()
-	got, err := s.Token(r.Context())
+	got, err := s.get(r.Context())
 	if err != nil || got.Reveal() != token {
 		r.Errorf("got %s, %v; want %s", got.Reveal(), err, token)
 	}
 }
 
-func TestATokenIsRenewedBeforeItsEndAndNobodyWaits(t *testing.T) {
-	r := newAppRig(t)
+func TestTokenIsRenewedInTheBackgroundBeforeItExpires(t *testing.T) {
+	r := newAppTest(t)
 	synctest.Test(t, func(t *testing.T) {
-		r.T, r.up.takes = t, time.Second
-		s := r.source(r.mint(nil), nil)
+		r.T, r.up.delay = t, time.Second
+		s := r.source(r.cache(nil), nil)
 		var clients sync.WaitGroup
 		for range 20 {
 			clients.Go(func() { r.want(s, "ghs_1") })
@@ -153,151 +158,151 @@ func TestATokenIsRenewedBeforeItsEndAndNobodyWaits(t *testing.T) {
 		r.want(s, "ghs_1")
 		synctest.Wait()
 		if r.up.issued != 1 {
-			t.Errorf("%d were issued", r.up.issued)
+			t.Errorf("%d tokens were issued", r.up.issued)
 		}
 		time.Sleep(2 * time.Minute)
 		began := time.Now()
 		r.want(s, "ghs_1")
 		if time.Since(began) != 0 {
-			t.Error("somebody waits for a renewal")
+			t.Error("a request waited for the renewal")
 		}
 		time.Sleep(2 * time.Second)
 		r.want(s, "ghs_2")
-		if r.up.issued != 2 || r.up.asked[0] != "POST http://api.test/api/v3/app/installations/42/access_tokens {}" {
-			t.Errorf("%d were issued: %s", r.up.issued, r.up.asked[0])
+		if r.up.issued != 2 || r.up.requests[0] != "POST http://api.test/api/v3/app/installations/42/access_tokens {}" {
+			t.Errorf("%d tokens were issued, first request %s", r.up.issued, r.up.requests[0])
 		}
 	})
 }
 
-func TestOtherPermissionsAreAnotherToken(t *testing.T) {
-	r := newAppRig(t)
+func TestAppsWithDifferentPermissionsShareNoToken(t *testing.T) {
+	r := newAppTest(t)
 	synctest.Test(t, func(t *testing.T) {
 		r.T = t
-		m := r.mint(nil)
+		m := r.cache(nil)
 		r.want(r.source(m, map[string]string{"contents": "read", "issues": "read"}), "ghs_1")
 		r.want(r.source(m, map[string]string{"contents": "write"}), "ghs_2")
 		r.want(r.source(m, map[string]string{"issues": "read", "contents": "read"}), "ghs_1")
-		if !strings.HasSuffix(r.up.asked[0], `{"permissions":{"contents":"read","issues":"read"}}`) {
-			t.Errorf("asked %s", r.up.asked[0])
+		if !strings.HasSuffix(r.up.requests[0], `{"permissions":{"contents":"read","issues":"read"}}`) {
+			t.Errorf("requested %s", r.up.requests[0])
 		}
 	})
 }
 
-func TestAfterAFailureTheUpstreamIsLeftAlone(t *testing.T) {
-	r := newAppRig(t)
+func TestFailedTokenRequestIsRetriedAfterAPause(t *testing.T) {
+	r := newAppTest(t)
 	synctest.Test(t, func(t *testing.T) {
 		r.T = t
 		for _, c := range []struct {
 			name, body string
 			status     int
-			rest       time.Duration
+			pause      time.Duration
 		}{
 			{"not found", `{"message":"ghs_secret"}`, 404, 90 * time.Second}, // Retry-After
-			{"a redirect", "", 307, 90 * time.Second},
-			{"no JSON", "ghs_secret", 201, 5 * time.Second},
-			{"a token with a line break", `{"token":"ghs_secret\n","expires_at":"2999-01-01T00:00:00Z"}`, 201, 5 * time.Second},
-			{"one that has ended", `{"token":"ghs_secret","expires_at":"1999-01-01T00:00:00Z"}`, 201, 5 * time.Second},
+			{"redirect", "", 307, 90 * time.Second},
+			{"not JSON", "ghs_secret", 201, 5 * time.Second},
+			{"token with a line break", `{"token":"ghs_secret\n","expires_at":"2999-01-01T00:00:00Z"}`, 201, 5 * time.Second},
+			{"expired token", `{"token":"ghs_secret","expires_at":"1999-01-01T00:00:00Z"}`, 201, 5 * time.Second},
 		} {
-			r.up.asked, r.up.answer = nil, func() (int, string) { return c.status, c.body }
-			s := r.source(r.mint(nil), nil)
+			r.up.requests, r.up.respond = nil, func() (int, string) { return c.status, c.body }
+			s := r.source(r.cache(nil), nil)
 			for range 10 {
-				got, err := s.Token(t.Context())
+				got, err := s.get(t.Context())
 				var unusable *UnusableError
-				if got != "" || !errors.As(err, &unusable) || time.Until(unusable.Until) != c.rest || strings.Contains(err.Error(), "secret") {
+				if got != "" || !errors.As(err, &unusable) || time.Until(unusable.Until) != c.pause || strings.Contains(err.Error(), "secret") {
 					t.Errorf("%s: %s, %v", c.name, got.Reveal(), err)
 				}
 			}
-			if len(r.up.asked) != 1 {
-				t.Errorf("%s: asked %d times", c.name, len(r.up.asked))
+			if len(r.up.requests) != 1 {
+				t.Errorf("%s: %d requests, want 1", c.name, len(r.up.requests))
 			}
-			time.Sleep(c.rest)
-			_, _ = s.Token(t.Context())
-			if len(r.up.asked) != 2 {
-				t.Errorf("%s: asked %d times after a while", c.name, len(r.up.asked))
+			time.Sleep(c.pause)
+			_, _ = s.get(t.Context())
+			if len(r.up.requests) != 2 {
+				t.Errorf("%s: %d requests after the pause, want 2", c.name, len(r.up.requests))
 			}
 		}
 		if strings.Contains(r.log.String(), "secret") || strings.Contains(r.log.String(), "eyJ") {
-			t.Errorf("a secret is logged: %s", r.log.String())
+			t.Errorf("the log contains a secret: %s", r.log.String())
 		}
 	})
 }
 
-func TestAClientThatWaitsForATokenCanLeave(t *testing.T) {
-	r := newAppRig(t)
+func TestWaitForATokenEndsWithTheClientsContext(t *testing.T) {
+	r := newAppTest(t)
 	synctest.Test(t, func(t *testing.T) {
-		r.T, r.up.takes = t, time.Hour
-		s := r.source(r.mint(nil), nil)
+		r.T, r.up.delay = t, time.Hour
+		s := r.source(r.cache(nil), nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := s.Token(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := s.get(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
-		time.Sleep(issuing) // nor does the mint wait for ever
-		if _, err := s.Token(t.Context()); err == nil {
-			t.Error("a token from nowhere")
+		time.Sleep(issueTimeout) // the cache stops waiting too
+		if _, err := s.get(t.Context()); err == nil {
+			t.Error("got a token from an upstream that does not respond")
 		}
 	})
 }
 
-func TestARefusedTokenIsNotGivenOutAgain(t *testing.T) {
-	r := newAppRig(t)
+func TestRejectedTokenIsReplaced(t *testing.T) {
+	r := newAppTest(t)
 	synctest.Test(t, func(t *testing.T) {
 		r.T = t
-		s := r.source(r.mint(nil), nil)
+		s := r.source(r.cache(nil), nil)
 		r.want(s, "ghs_1")
-		s.Reject(time.Now().Add(-time.Second)) // that was about another
+		s.reject(time.Now().Add(-time.Second)) // an older request
 		r.want(s, "ghs_1")
 		time.Sleep(firstPause)
-		s.Reject(time.Now())
+		s.reject(time.Now())
 		r.want(s, "ghs_2")
 	})
 }
 
-// TestAMendedKeyWaitsForNothing: the pause was the old one's.
-func TestAMendedKeyWaitsForNothing(t *testing.T) {
-	r := newAppRig(t)
-	wrong := newAppRig(t).app.Key
+// A reload with another key does not wait for the pause after the failures of the old key.
+func TestCorrectedKeyIsUsedWithoutPause(t *testing.T) {
+	r := newAppTest(t)
+	wrong := newAppTest(t).app.Key
 	synctest.Test(t, func(t *testing.T) {
 		r.T = t
-		m, right := r.mint(nil), r.app.Key
+		m, right := r.cache(nil), r.app.Key
 		r.app.Key = wrong
 		var unusable *UnusableError
 		for range 20 {
 			time.Sleep(time.Minute)
-			if _, err := r.source(m, nil).Token(t.Context()); !errors.As(err, &unusable) {
+			if _, err := r.source(m, nil).get(t.Context()); !errors.As(err, &unusable) {
 				t.Fatal(err)
 			}
 		}
-		asked := len(r.up.asked)
+		before := len(r.up.requests)
 		r.app.Key = right
 		r.want(r.source(m, nil), "ghs_1")
 		r.app.Key = wrong
-		if _, err := r.source(m, nil).Token(t.Context()); err == nil || len(r.up.asked) != asked+1 {
-			t.Errorf("%v; asked %d times more", err, len(r.up.asked)-asked)
+		if _, err := r.source(m, nil).get(t.Context()); err == nil || len(r.up.requests) != before+1 {
+			t.Errorf("%v; %d more requests, want 1", err, len(r.up.requests)-before)
 		}
 	})
 }
 
-func TestARetryAfterIsHeededForAnHourAtMost(t *testing.T) {
-	r := newAppRig(t)
+func TestRetryAfterIsCappedAtAnHour(t *testing.T) {
+	r := newAppTest(t)
 	synctest.Test(t, func(t *testing.T) {
 		r.T = t
 		r.up.retryAfter = "60000"
-		r.up.answer = func() (int, string) { return http.StatusForbidden, "{}" }
-		s := r.source(r.mint(nil), nil)
+		r.up.respond = func() (int, string) { return http.StatusForbidden, "{}" }
+		s := r.source(r.cache(nil), nil)
 		var unusable *UnusableError
-		if _, err := s.Token(t.Context()); !errors.As(err, &unusable) || !unusable.Until.Equal(time.Now().Add(time.Hour)) {
+		if _, err := s.get(t.Context()); !errors.As(err, &unusable) || !unusable.Until.Equal(time.Now().Add(time.Hour)) {
 			t.Errorf("%v", err)
 		}
 	})
 }
 
-// memoryTokens is a store in memory, in virtual time.
+// memoryTokens is a [TokenStore] in memory that works with virtual time.
 type memoryTokens struct {
-	mu     sync.Mutex
-	token  AppToken
-	holder string
-	until  time.Time
+	mu    sync.Mutex
+	token AppToken
+	owner string
+	until time.Time
 }
 
 func (v *memoryTokens) Load(context.Context, string) (AppToken, error) {
@@ -306,13 +311,13 @@ func (v *memoryTokens) Load(context.Context, string) (AppToken, error) {
 	return v.token, nil
 }
 
-func (v *memoryTokens) Lease(_ context.Context, _, owner string, lives time.Duration) (bool, error) {
+func (v *memoryTokens) Lease(_ context.Context, _, owner string, lifetime time.Duration) (bool, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if time.Now().Before(v.until) {
 		return false, nil
 	}
-	v.holder, v.until = owner, time.Now().Add(lives)
+	v.owner, v.until = owner, time.Now().Add(lifetime)
 	return true, nil
 }
 
@@ -322,18 +327,18 @@ func (v *memoryTokens) Return(_ context.Context, _, owner string, t AppToken) er
 	if t.Value != "" {
 		v.token = t
 	}
-	if v.holder == owner {
+	if v.owner == owner {
 		v.until = time.Time{}
 	}
 	return nil
 }
 
-func TestReplicasRenewOnceAndOutliveTheHolder(t *testing.T) {
-	r := newAppRig(t)
+func TestReplicasShareRenewalsAndSurviveALostLeaseOwner(t *testing.T) {
+	r := newAppTest(t)
 	synctest.Test(t, func(t *testing.T) {
-		r.T, r.up.takes = t, time.Second
+		r.T, r.up.delay = t, time.Second
 		store := &memoryTokens{}
-		a, b := r.source(r.mint(store), nil), r.source(r.mint(store), nil)
+		a, b := r.source(r.cache(store), nil), r.source(r.cache(store), nil)
 		both := func(token string) {
 			t.Helper()
 			var replicas sync.WaitGroup
@@ -344,31 +349,31 @@ func TestReplicasRenewOnceAndOutliveTheHolder(t *testing.T) {
 		}
 		both("ghs_1")
 		time.Sleep(56 * time.Minute)
-		both("ghs_1") // and a new one is on its way
+		both("ghs_1") // the renewal runs in the background
 		time.Sleep(3 * time.Second)
 		both("ghs_2")
 		time.Sleep(2 * time.Hour)
-		if mine, _ := store.Lease(t.Context(), "", "one that dies", leaseLives); !mine {
-			t.Error("somebody else asks")
+		if mine, _ := store.Lease(t.Context(), "", "crashed replica", leaseLifetime); !mine {
+			t.Error("another replica holds the lease")
 		}
 		began := time.Now()
 		both("ghs_3")
-		if waited := time.Since(began); waited < leaseLives || waited > leaseLives+3*time.Second {
-			t.Errorf("waited %v for a dead holder", waited)
+		if waited := time.Since(began); waited < leaseLifetime || waited > leaseLifetime+3*time.Second {
+			t.Errorf("waited %v for the lease of a crashed replica", waited)
 		}
-		a.Reject(time.Now()) // what the store has is not taken for a new one
+		a.reject(time.Now()) // the stored token is the rejected one
 		time.Sleep(firstPause)
 		r.want(a, "ghs_4")
 	})
 }
 
-func TestWhatIsNoKey(t *testing.T) {
-	r := newAppRig(t)
-	if err := CheckAppKey(r.app.Key); err != nil {
+func TestParseAppKeyRefusesOtherTexts(t *testing.T) {
+	r := newAppTest(t)
+	if _, err := ParseAppKey(r.app.Key); err != nil {
 		t.Error(err)
 	}
 	for _, text := range []string{"", "hunter2", "-----BEGIN PRIVATE KEY-----\naHVudGVyMg==\n-----END PRIVATE KEY-----\n"} {
-		if err := CheckAppKey(Secret(text)); err == nil || strings.Contains(err.Error(), "unter") {
+		if _, err := ParseAppKey(Secret(text)); err == nil || strings.Contains(err.Error(), "unter") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

@@ -9,53 +9,43 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math"
+	"slices"
 	"strings"
 	"time"
 )
 
-// Certificate names a certificate: by the SHA-256 of the whole of it, or by a
-// name in it that an authority has vouched for. The zero value names none.
+// Certificate selects client certificates: by the SHA-256 fingerprint of the certificate, or
+// by a name in it that a certificate authority has signed. The zero value selects none.
 type Certificate struct{ form, value string }
 
-// The forms of a certificate's name, as the configuration writes them.
-const (
-	byFingerprint = "sha256"
-	bySubject     = "subject"
-	byDNS         = "dns"
-	byURI         = "uri"
-	byEmail       = "email"
-)
-
-// ParseCertificate reads "sha256:FINGERPRINT" (64 hexadecimal digits, with or
-// without colons between them), "subject:CN=builds,O=Acme" (RFC 2253, to the
-// letter), or a subject alternative name: "dns:builds.example",
-// "uri:spiffe://example/builds" or "email:builds@example".
+// ParseCertificate reads "sha256:FINGERPRINT" (64 hexadecimal digits, colons between them
+// allowed), "subject:CN=builds,O=Acme" (RFC 2253, compared exactly), or a subject alternative
+// name: "dns:builds.example", "uri:spiffe://example/builds" or "email:builds@example".
 func ParseCertificate(text string) (Certificate, error) {
 	form, value, _ := strings.Cut(text, ":")
 	if value == "" {
 		form = ""
 	}
 	switch form {
-	case byFingerprint:
+	case "sha256":
 		value = strings.ToLower(strings.ReplaceAll(value, ":", ""))
 		if sum, err := hex.DecodeString(value); err != nil || len(sum) != sha256.Size {
-			return Certificate{}, errors.New("the fingerprint must be 64 hexadecimal digits")
+			return Certificate{}, errors.New("the fingerprint must have 64 hexadecimal digits")
 		}
-	case byDNS:
+	case "dns":
 		value = strings.ToLower(value)
-	case bySubject, byURI, byEmail:
+	case "subject", "uri", "email":
 	default:
 		return Certificate{}, errors.New("must be sha256:FINGERPRINT, subject:NAME, dns:NAME, uri:URI or email:ADDRESS")
 	}
 	return Certificate{form, value}, nil
 }
 
-// Vouched reports whether the certificate counts only when an authority has
-// vouched for it. A fingerprint speaks for itself.
-func (c Certificate) Vouched() bool { return c != Certificate{} && c.form != byFingerprint }
+// NeedsAuthority reports whether the certificate must be signed by a configured authority. A
+// fingerprint needs none.
+func (c Certificate) NeedsAuthority() bool { return c != Certificate{} && c.form != "sha256" }
 
-// ParseAuthorities reads certificates in PEM, at least one.
+// ParseAuthorities reads one or more certificates in PEM.
 func ParseAuthorities(text string) ([]*x509.Certificate, error) {
 	var authorities []*x509.Certificate
 	rest := []byte(text)
@@ -65,7 +55,7 @@ func ParseAuthorities(text string) ([]*x509.Certificate, error) {
 			break
 		}
 		if block.Type != "CERTIFICATE" {
-			return nil, fmt.Errorf("holds a %s: certificates alone belong there", block.Type)
+			return nil, fmt.Errorf("contains a PEM block %q; remove everything except certificates", block.Type)
 		}
 		c, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
@@ -74,105 +64,76 @@ func ParseAuthorities(text string) ([]*x509.Certificate, error) {
 		authorities = append(authorities, c)
 	}
 	if len(authorities) == 0 || len(bytes.TrimSpace(rest)) > 0 {
-		return nil, errors.New("must be certificates in PEM, and nothing after them")
+		return nil, errors.New("must contain certificates in PEM, and nothing after them")
 	}
 	return authorities, nil
 }
 
-// certificates are clients by their certificates.
-type certificates struct {
-	authorities map[[sha256.Size]byte]bool // by the hash of the certificate
-	pool        *x509.CertPool
-	order       map[Certificate]int // which client it is
-	callers     []Caller
-	pinned      bool // a fingerprint is among them
-}
-
-func newCertificates(authorities []*x509.Certificate) certificates {
-	c := certificates{authorities: map[[sha256.Size]byte]bool{}, pool: x509.NewCertPool(), order: map[Certificate]int{}}
-	for _, authority := range authorities {
-		c.authorities[sha256.Sum256(authority.Raw)] = true
-		c.pool.AddCert(authority)
-	}
-	return c
-}
-
-// add takes a client's certificate; the zero value is none.
-func (c *certificates) add(certificate Certificate, who Caller) {
-	if _, taken := c.order[certificate]; taken || certificate == (Certificate{}) {
-		return
-	}
-	c.order[certificate] = len(c.callers)
-	c.callers = append(c.callers, who)
-	c.pinned = c.pinned || !certificate.Vouched()
-}
-
-// ClientAuth is what the listener must ask of those who connect, and the
-// authorities for it. Nobody is turned away there for having no certificate:
-// who it is Identify says, request by request, so a reload takes effect on
-// connections that are open, and on sessions that are resumed.
-func (b *Registry) ClientAuth() (tls.ClientAuthType, *x509.CertPool) {
+// ClientAuth returns how a TLS listener requests client certificates, and the authorities that
+// it verifies them against. The listener accepts connections without a certificate, because
+// [Registry.Identify] checks every request. A reload therefore also applies to open
+// connections and to resumed sessions.
+func (r *Registry) ClientAuth() (tls.ClientAuthType, *x509.CertPool) {
 	switch {
-	case len(b.certificates.order) == 0:
+	case len(r.certificates) == 0:
 		return tls.NoClientCert, nil
-	case len(b.certificates.authorities) == 0:
-		return tls.RequestClientCert, nil // the handshake proves that they have the private key
+	case len(r.authorities) == 0:
+		return tls.RequestClientCert, nil // the handshake proves possession of the private key
 	}
-	return tls.VerifyClientCertIfGiven, b.certificates.pool
+	pool := x509.NewCertPool()
+	for _, authority := range r.authorities {
+		pool.AddCert(authority)
+	}
+	return tls.VerifyClientCertIfGiven, pool
 }
 
-// caller returns the client whose certificate a connection has shown: the first
-// of those that it names.
-func (c *certificates) caller(state *tls.ConnectionState) (Caller, bool) {
-	if len(c.order) == 0 || state == nil || !state.HandshakeComplete || len(state.PeerCertificates) == 0 {
+// byCertificate returns the client of a connection's certificate. If several clients match,
+// it returns the first in the configuration.
+func (r *Registry) byCertificate(state *tls.ConnectionState) (Caller, bool) {
+	if len(r.certificates) == 0 || state == nil || !state.HandshakeComplete || len(state.PeerCertificates) == 0 {
 		return Caller{}, false
 	}
 	leaf, now := state.PeerCertificates[0], time.Now()
-	first := math.MaxInt
-	look := func(form, value string) {
-		if at, known := c.order[Certificate{form, value}]; known {
-			first = min(first, at)
-		}
-	}
-	if c.pinned && current(leaf, now) {
+	var names []Certificate
+	if isValidAt(leaf, now) {
 		sum := sha256.Sum256(leaf.Raw)
-		look(byFingerprint, hex.EncodeToString(sum[:]))
+		names = append(names, Certificate{"sha256", hex.EncodeToString(sum[:])})
 	}
-	if c.vouched(state.VerifiedChains, now) {
-		look(bySubject, leaf.Subject.String())
+	if r.hasValidChain(state.VerifiedChains, now) {
+		names = append(names, Certificate{"subject", leaf.Subject.String()})
 		for _, name := range leaf.DNSNames {
-			look(byDNS, strings.ToLower(name))
+			names = append(names, Certificate{"dns", strings.ToLower(name)})
 		}
 		for _, uri := range leaf.URIs {
-			look(byURI, uri.String())
+			names = append(names, Certificate{"uri", uri.String()})
 		}
 		for _, address := range leaf.EmailAddresses {
-			look(byEmail, address)
+			names = append(names, Certificate{"email", address})
 		}
 	}
-	if first == math.MaxInt {
+	first := len(r.clients)
+	for _, name := range names {
+		if i, ok := r.certificates[name]; ok {
+			first = min(first, i)
+		}
+	}
+	if first == len(r.clients) {
 		return Caller{}, false
 	}
-	return c.callers[first], true
+	return r.clients[first].caller, true
 }
 
-// vouched reports whether one of the chains that the handshake has verified is
-// still good: it was verified when the connection began, or the session that
-// it resumes, with the authorities of that time.
-func (c *certificates) vouched(chains [][]*x509.Certificate, now time.Time) bool {
-	for _, chain := range chains {
-		good := len(chain) > 0 && c.authorities[sha256.Sum256(chain[len(chain)-1].Raw)]
-		for _, link := range chain {
-			good = good && current(link, now)
-		}
-		if good {
-			return true
-		}
-	}
-	return false
+// hasValidChain reports whether one of the chains that the handshake verified is still
+// valid. Since the handshake, or that of the resumed session, an authority may have been
+// removed from the configuration, and a certificate may have expired.
+func (r *Registry) hasValidChain(chains [][]*x509.Certificate, now time.Time) bool {
+	return slices.ContainsFunc(chains, func(chain []*x509.Certificate) bool {
+		return len(chain) > 0 && slices.ContainsFunc(r.authorities, chain[len(chain)-1].Equal) &&
+			!slices.ContainsFunc(chain, func(link *x509.Certificate) bool { return !isValidAt(link, now) })
+	})
 }
 
-// current reports whether a certificate is valid at a time (RFC 5280 section 4.1.2.5).
-func current(c *x509.Certificate, now time.Time) bool {
+// isValidAt reports whether a certificate is in its validity period (RFC 5280 section 4.1.2.5).
+func isValidAt(c *x509.Certificate, now time.Time) bool {
 	return !now.Before(c.NotBefore) && !now.After(c.NotAfter)
 }

@@ -48,21 +48,21 @@ func TestSecretNeverPrints(t *testing.T) {
 		}
 	}
 	if s.Reveal() != "hunter2" || Secret("").String() != "" {
-		t.Error("a secret must be usable, and an empty one visible as empty")
+		t.Error("Reveal must return the text, and an empty secret must print as empty")
 	}
 }
 
-func TestSecretMasksWhereverItStands(t *testing.T) {
+func TestSecretPrintsItsMask(t *testing.T) {
 	for _, c := range []struct {
 		name, got, want string
 	}{
 		{"String", Secret("hunter2").String(), "•••"},
-		{"String of nothing", Secret("").String(), ""},
+		{"String of an empty secret", Secret("").String(), ""},
 		{"GoString", Secret("hunter2").GoString(), "•••"},
-		{"a width shows no length", fmt.Sprintf("%20.1s|", Secret("hunter2")), "•••|"},
+		{"width and precision", fmt.Sprintf("%20.1s|", Secret("hunter2")), "•••|"},
 		{"Go syntax in a struct", fmt.Sprintf("%#v", struct{ S Secret }{"hunter2"}), "struct { S credential.Secret }{S:•••}"},
 		{"JSON value", dump(t, json.Marshal, Secret("hunter2")), `"•••"`},
-		{"JSON of nothing", dump(t, json.Marshal, Secret("")), `""`},
+		{"JSON of an empty secret", dump(t, json.Marshal, Secret("")), `""`},
 		{"JSON any", dump(t, json.Marshal, map[string]any{"s": Secret("hunter2")}), `{"s":"•••"}`},
 		{"YAML value", dump(t, func(v any) ([]byte, error) { return yaml.Dump(v) }, map[string]Secret{"s": "hunter2"}), "s: •••\n"},
 	} {
@@ -81,7 +81,7 @@ func dump(t *testing.T, marshal func(any) ([]byte, error), v any) string {
 	return string(text)
 }
 
-func TestSecretPrintsTheSameWhateverItIs(t *testing.T) {
+func TestSecretOutputDoesNotDependOnTheText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		verb := "%" + rapid.StringMatching(`[-+# 0]?[0-9]?(\.[0-9])?[vsqxXdtfegobcUT]`).Draw(t, "verb")
 		a, b := rapid.StringN(1, -1, -1).Draw(t, "a"), rapid.StringN(1, -1, -1).Draw(t, "b")
@@ -101,7 +101,7 @@ func TestSecretEqual(t *testing.T) {
 	})
 }
 
-func book(t *testing.T, passThrough bool) *Registry {
+func newTestRegistry(t *testing.T, passThrough bool) *Registry {
 	t.Helper()
 	dialect, err := policy.LoadDialect("github")
 	if err != nil {
@@ -121,48 +121,46 @@ func book(t *testing.T, passThrough bool) *Registry {
 	})
 }
 
-// with is a request with those Authorization values.
-func with(values ...string) *http.Request {
+// requestWith returns a request with these Authorization values.
+func requestWith(values ...string) *http.Request {
 	return &http.Request{Header: http.Header{"Authorization": values}}
 }
 
 func identify(t *testing.T, b *Registry, values ...string) Caller {
 	t.Helper()
-	c, err := b.Identify(with(values...))
+	c, err := b.Identify(requestWith(values...))
 	if err != nil {
 		t.Fatalf("%q: %v", values, err)
 	}
 	return c
 }
 
-func TestOneCredentialInTwoForms(t *testing.T) {
-	b := book(t, true)
+func TestBearerAndTokenAreOneCredential(t *testing.T) {
+	b := newTestRegistry(t, true)
 	bearer, token := identify(t, b, "Bearer ghp_x"), identify(t, b, "token ghp_x")
 	if bearer.Account != token.Account || bearer.Class != token.Class {
 		t.Errorf("%+v and %+v", bearer, token)
 	}
 	if other := identify(t, b, "Bearer ghp_y"); other.Class == bearer.Class {
-		t.Error("two credentials, one class")
+		t.Error("two credentials have one class")
 	}
 	if token.Authorization.Reveal() != "token ghp_x" {
-		t.Errorf("passed on as %s", token.Authorization.Reveal())
+		t.Errorf("forwarded as %s", token.Authorization.Reveal())
 	}
 	if strings.Contains(fmt.Sprintf("%+v", bearer), "ghp_x") || strings.Contains(bearer.Account, "ghp_x") {
-		t.Errorf("the credential shows: %+v", bearer)
+		t.Errorf("the credential is visible: %+v", bearer)
 	}
 }
 
-// TestEachCredentialIsAClass of its own, and the same each time: what is kept of one for the next
-// must not be taken for it.
-func TestEachCredentialIsAClass(t *testing.T) {
-	b := book(t, true)
+func TestEachCredentialHasOneStableClass(t *testing.T) {
+	b := newTestRegistry(t, true)
 	classes := map[string]string{}
 	for range 3 {
 		for i := range 1000 {
 			credential := fmt.Sprintf("ghp_%d", i)
 			class := identify(t, b, "Bearer "+credential).Class
-			if of := classes[class]; of != "" && of != credential {
-				t.Fatalf("%s and %s are one class", of, credential)
+			if other := classes[class]; other != "" && other != credential {
+				t.Fatalf("%s and %s have one class", other, credential)
 			}
 			classes[class] = credential
 		}
@@ -172,8 +170,8 @@ func TestEachCredentialIsAClass(t *testing.T) {
 	}
 }
 
-func TestKinds(t *testing.T) {
-	b := book(t, true)
+func TestKindOfAPassedThroughCredential(t *testing.T) {
+	b := newTestRegistry(t, true)
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("id:s"))
 	for value, want := range map[string]policy.CallerKind{
 		"Bearer ghp_a": policy.User, "Bearer ghs_a": policy.Installation, "Bearer abc": policy.User, basic: policy.OAuthApp, "garbage": policy.User,
@@ -191,16 +189,16 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-func TestClientsSpendWhatTheyWereGiven(t *testing.T) {
-	b := book(t, false)
+func TestClientsGetTheirHeldCredentials(t *testing.T) {
+	b := newTestRegistry(t, false)
 	builds := identify(t, b, "Bearer weir-key")
 	if builds.Client != "builds" || builds.Account != "octo-bot" || builds.Authorization.Reveal() != "Bearer ghp_held" {
-		t.Errorf("%+v pays with %s", builds, builds.Authorization.Reveal())
+		t.Errorf("%+v forwarded with %s", builds, builds.Authorization.Reveal())
 	}
 	public := identify(t, b, "token other-key")
 	want := "Basic " + base64.StdEncoding.EncodeToString([]byte("id:secret"))
 	if public.Kind != policy.OAuthApp || public.Authorization.Reveal() != want {
-		t.Errorf("%+v pays with %s", public, public.Authorization.Reveal())
+		t.Errorf("%+v forwarded with %s", public, public.Authorization.Reveal())
 	}
 	for _, c := range []struct {
 		values []string
@@ -211,14 +209,14 @@ func TestClientsSpendWhatTheyWereGiven(t *testing.T) {
 		{[]string{"Bearer ghp_held"}, ErrUnknown},
 		{[]string{"Bearer weir-key", "Bearer other-key"}, ErrTwice},
 	} {
-		if _, err := b.Identify(with(c.values...)); !errors.Is(err, c.want) {
+		if _, err := b.Identify(requestWith(c.values...)); !errors.Is(err, c.want) {
 			t.Errorf("%q: got %v, want %v", c.values, err, c.want)
 		}
 	}
 }
 
-func TestHeldTokensOfOneUserAreOneAccountAndTwoClasses(t *testing.T) {
-	b := book(t, true)
+func TestTokensOfOneUserShareTheAccountNotTheClass(t *testing.T) {
+	b := newTestRegistry(t, true)
 	one, two := identify(t, b, "Bearer ghp_held"), identify(t, b, "Bearer ghp_held2")
 	if one.Account != "octo-bot" || two.Account != "octo-bot" || one.Class == two.Class {
 		t.Errorf("%+v and %+v", one, two)

@@ -3,172 +3,212 @@ package credential
 import (
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/weirgate/weir/policy"
 )
 
 const (
-	// firstQuarantine is how long a credential is not used that the upstream has refused
-	// for the first time; each time that follows on the last takes twice as long,
-	// longestQuarantine at most.
+	// The first 401 quarantines a credential for firstQuarantine. The time doubles with each
+	// further 401, up to longestQuarantine.
 	firstQuarantine, longestQuarantine = 10 * time.Second, 15 * time.Minute
-	// probing is how long one request has to find out whether it is accepted again.
-	probing = 30 * time.Second
-	// forgotten is how long after its end a quarantine is remembered of one that is not
-	// sent any more.
-	forgotten = time.Hour
+	// probeTime is how long other requests wait for the result of a probe.
+	probeTime = 30 * time.Second
+	// hiddenFor is how long a target is remembered as hidden from a credential.
+	hiddenFor = 5 * time.Minute
+	// maxHidden bounds the number of remembered hidden targets.
+	maxHidden = 10_000
 )
 
-// Health is what has been learned of the credentials that the gateway holds. It
-// outlives a [Registry], is in memory only, and knows credentials by their class. It is
-// safe for concurrent use.
+// Health is the state of the held credentials: those in quarantine, and the targets that are
+// hidden from each of them. It is in memory only, survives a reload of the configuration, and
+// is safe for concurrent use. Credentials are identified by security class.
 type Health struct {
 	log *slog.Logger
 
-	mu      sync.Mutex
-	refusal map[string]*refusals // by class
-	held    map[string]account   // by class; nil before it is known
-	sight   sight
+	mu          sync.Mutex
+	quarantines map[string]*quarantine     // by class
+	held        map[string]policy.Caller   // by class; nil before the first Keep
+	hidden      map[hiddenTarget]time.Time // until when
 }
 
-// refusals is a credential in quarantine.
-type refusals struct {
-	name         string
+// quarantine describes a credential that the upstream rejected and has not accepted since.
+type quarantine struct {
+	credential   string
 	since, until time.Time
-	// probed is when the request was let go that finds out whether it is over; zero while
-	// there is none.
+	// probed is when a request was sent to test the credential; zero if none is in progress.
 	probed time.Time
 	count  int
 }
 
-// NewHealth returns one that knows nothing yet.
+// hiddenTarget is a path, target or operation that a credential of a class cannot see.
+type hiddenTarget struct{ class, scope string }
+
+// NewHealth returns an empty Health.
 func NewHealth(log *slog.Logger) *Health {
-	return &Health{log: log, refusal: map[string]*refusals{}, sight: newSight()}
+	return &Health{log: log, quarantines: map[string]*quarantine{}, hidden: map[hiddenTarget]time.Time{}}
 }
 
-// UnusableError is an error: a credential must not be sent before a time.
+// UnusableError reports that a credential must not be used before a time.
 type UnusableError struct {
 	Name  string
 	Until time.Time
-	// Cause is nil for one that the upstream has refused.
+	// Cause is nil for a credential that the upstream rejected.
 	Cause error
 }
 
 func (u *UnusableError) Error() string {
-	why := "the API has refused it (401)"
+	cause := "the upstream rejected it (401)"
 	if u.Cause != nil {
-		why = u.Cause.Error()
+		cause = u.Cause.Error()
 	}
-	return fmt.Sprintf("credential %q is not used until %s: %s", u.Name, u.Until.UTC().Format(time.RFC3339), why)
+	return fmt.Sprintf("credential %q is unusable until %s: %s", u.Name, u.Until.UTC().Format(time.RFC3339), cause)
 }
 
 func (u *UnusableError) Unwrap() error { return u.Cause }
 
-// confined reports whether a credential is in quarantine.
-func (c *Health) confined(class string, now time.Time) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	r := c.refusal[class]
-	return r != nil && now.Before(r.until)
+// isQuarantined reports whether a credential is in quarantine.
+func (h *Health) isQuarantined(class string, now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	q := h.quarantines[class]
+	return q != nil && now.Before(q.until)
 }
 
-// spend lets a credential be sent, or returns [UnusableError]. When a quarantine is over
-// one request goes, and all others wait for what becomes of it.
-func (c *Health) spend(class, name string, now time.Time) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	r := c.refusal[class]
-	if r == nil {
+// use permits one request with a credential, or returns an [UnusableError]. After a
+// quarantine it permits one request as a probe, and refuses the others during the probe.
+func (h *Health) use(class, name string, now time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	q := h.quarantines[class]
+	if q == nil {
 		return nil
 	}
-	if now.Before(r.until) {
-		return &UnusableError{Name: name, Until: r.until}
+	if now.Before(q.until) {
+		return &UnusableError{Name: name, Until: q.until}
 	}
-	r.probed, r.until = now, now.Add(probing)
+	q.probed, q.until = now, now.Add(probeTime)
 	return nil
 }
 
-// unanswered lets another request find out whether a quarantine is over, where the one
-// that was let go, and sent at some time or not at all, has found out nothing.
-func (c *Health) unanswered(class string, sent, now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if r := c.refusal[class]; r != nil && !r.probed.IsZero() && !sent.Before(r.probed) {
-		r.probed, r.until = time.Time{}, now
+// noResponse permits another probe if the last one, sent at a given time or not at all, got
+// no response.
+func (h *Health) noResponse(class string, sent, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if q := h.quarantines[class]; q != nil && !q.probed.IsZero() && !sent.Before(q.probed) {
+		q.probed, q.until = time.Time{}, now
 	}
 }
 
-// refused begins a quarantine, or a longer one. What was sent before the last began
-// tells nothing new.
-func (c *Health) refused(class, name string, sent, now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for other, r := range c.refusal {
-		if now.Sub(r.until) > forgotten {
-			delete(c.refusal, other)
-		}
-	}
-	r := c.refusal[class]
-	_, held := c.held[class]
+// rejected starts or extends a quarantine. It ignores requests that were sent before the
+// current quarantine started, and credentials that are no longer held.
+func (h *Health) rejected(class, name string, sent, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	q := h.quarantines[class]
+	_, held := h.held[class]
 	switch {
-	case c.held != nil && !held:
+	case h.held != nil && !held:
 		return
-	case r == nil:
-		r = &refusals{name: name}
-		c.refusal[class] = r
-	case sent.Before(r.since):
+	case q == nil:
+		q = &quarantine{credential: name}
+		h.quarantines[class] = q
+	case sent.Before(q.since):
 		return
 	}
 	span := longestQuarantine
-	if r.count < 10 {
-		span = min(span, firstQuarantine<<r.count)
+	if q.count < 10 { // a larger shift could overflow
+		span = min(span, firstQuarantine<<q.count)
 	}
-	r.count++
-	r.since, r.until, r.probed = now, now.Add(span), time.Time{}
-	c.log.Warn("the API refuses a credential (401): it is not used for a while", "credential", name, "until", r.until, "times", r.count)
+	q.count++
+	q.since, q.until, q.probed = now, now.Add(span), time.Time{}
+	h.log.Warn("credential quarantined after 401", "credential", name, "until", q.until, "times", q.count)
 }
 
-// Keep forgets what was refused and is held no more, as a book that is in force has it: its
-// token has been replaced. What the API still says of it tells nothing.
-func (c *Health) Keep(b *Registry) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.held = b.accounts
-	for class := range c.refusal {
-		if _, ok := c.held[class]; !ok {
-			delete(c.refusal, class)
+// accepted ends a quarantine. It ignores requests that were sent before the quarantine
+// started.
+func (h *Health) accepted(class string, sent time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if q := h.quarantines[class]; q != nil && !sent.Before(q.since) {
+		delete(h.quarantines, class)
+		h.log.Info("credential accepted again", "credential", q.credential)
+	}
+}
+
+// Keep discards the quarantines of credentials that r does not hold, and ignores later
+// responses to them. Call it after a reload.
+func (h *Health) Keep(r *Registry) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.held = r.accounts
+	for class := range h.quarantines {
+		if _, ok := h.held[class]; !ok {
+			delete(h.quarantines, class)
 		}
 	}
 }
 
-// accepted ends a quarantine.
-func (c *Health) accepted(class string, sent time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if r := c.refusal[class]; r != nil && !sent.Before(r.since) {
-		delete(c.refusal, class)
-		c.log.Info("the API accepts a credential again", "credential", r.name)
-	}
-}
-
-// Quarantined is a credential that the upstream refuses, for people to look at.
+// Quarantined is a credential in quarantine, as the admin API shows it.
 type Quarantined struct {
 	Name  string    `json:"credential"`
 	Until time.Time `json:"until"`
 	Times int       `json:"times"`
 }
 
-// Quarantined lists the credentials that the upstream has refused and not accepted
-// since.
-func (c *Health) Quarantined() []Quarantined {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	list := make([]Quarantined, 0, len(c.refusal))
-	for _, r := range c.refusal {
-		list = append(list, Quarantined{r.name, r.until, r.count})
+// Quarantined returns the credentials that the upstream rejected and has not accepted since.
+func (h *Health) Quarantined() []Quarantined {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	list := make([]Quarantined, 0, len(h.quarantines))
+	for _, q := range h.quarantines {
+		list = append(list, Quarantined{q.credential, q.until, q.count})
 	}
 	slices.SortFunc(list, func(a, b Quarantined) int { return strings.Compare(a.Name, b.Name) })
 	return list
+}
+
+// scopes returns what may be hidden: the path of a request, everything that belongs to its
+// target, and its operation on the target.
+func (r Request) scopes() (path, target, operation string) {
+	return "path " + r.Path, "target " + r.Target, "operation " + r.Operation.ID + " " + r.Operation.Path + " on " + r.Target
+}
+
+// isHidden reports whether the target of a request is presumed hidden from a credential. The
+// knowledge may be outdated, so such a credential has a lower rank but is not excluded.
+func (h *Health) isHidden(class string, r Request, now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	path, target, operation := r.scopes()
+	return now.Before(h.hidden[hiddenTarget{class, path}]) || now.Before(h.hidden[hiddenTarget{class, target}]) ||
+		now.Before(h.hidden[hiddenTarget{class, operation}])
+}
+
+// markHidden remembers a 403 or 404 to a credential. If another credential saw the target, the
+// cause is missing access to the operation: many 404s are for callers that are not
+// administrators. If the target's own path was 404, everything that belongs to it is hidden.
+// If no other credential saw the target, the resource may not exist, so only the path counts.
+func (h *Health) markHidden(class string, r Request, status int, seen bool, now time.Time) {
+	scope, target, operation := r.scopes()
+	switch {
+	case seen && status == http.StatusNotFound && strings.EqualFold(r.Path, r.Target):
+		scope = target
+	case seen:
+		scope = operation
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.hidden) >= maxHidden { // drop expired entries, and at least a tenth
+		for key, until := range h.hidden {
+			if !now.Before(until) || len(h.hidden) > maxHidden*9/10 {
+				delete(h.hidden, key)
+			}
+		}
+	}
+	h.hidden[hiddenTarget{class, scope}] = now.Add(hiddenFor)
 }

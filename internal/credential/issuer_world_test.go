@@ -26,22 +26,22 @@ const (
 	testAudience  = "weir"
 )
 
-// issuerWorld is an issuer that answers over a pipe, and who believes it. It is made
-// inside a synctest bubble, so that keys and tokens grow old in no time.
-type issuerWorld struct {
+// fakeIssuer publishes keys over a pipe, so that tests can run in a synctest bubble with
+// virtual time.
+type fakeIssuer struct {
 	*testing.T
 	keys *IssuerKeys
 
 	mu      sync.Mutex
-	asked   int                       // requests for keys
-	publish []jose.JSONWebKey         // what it answers
-	answer  func(http.ResponseWriter) // in place of keys
-	replace map[string]string         // of its metadata
+	fetched int                       // requests for keys
+	publish []jose.JSONWebKey         // the published keys
+	answer  func(http.ResponseWriter) // responds instead of publishing keys
+	replace map[string]string         // changes of the metadata
 }
 
-func newIssuerWorld(t *testing.T, published ...jose.JSONWebKey) *issuerWorld {
+func newFakeIssuer(t *testing.T, published ...jose.JSONWebKey) *fakeIssuer {
 	t.Helper()
-	w := &issuerWorld{T: t, publish: published}
+	w := &fakeIssuer{T: t, publish: published}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/tenant/.well-known/openid-configuration", func(rw http.ResponseWriter, _ *http.Request) {
 		metadata := map[string]string{"issuer": issuerAddress, "jwks_uri": "http://localhost/keys"}
@@ -52,7 +52,7 @@ func newIssuerWorld(t *testing.T, published ...jose.JSONWebKey) *issuerWorld {
 	})
 	mux.HandleFunc("/keys", func(rw http.ResponseWriter, _ *http.Request) {
 		w.mu.Lock()
-		w.asked++
+		w.fetched++
 		answer, set := w.answer, jose.JSONWebKeySet{Keys: w.publish}
 		w.mu.Unlock()
 		if answer != nil {
@@ -67,39 +67,39 @@ func newIssuerWorld(t *testing.T, published ...jose.JSONWebKey) *issuerWorld {
 	return w
 }
 
-// change does something to the issuer while nobody asks it.
-func (w *issuerWorld) change(do func()) {
+// change modifies the issuer under its lock.
+func (w *fakeIssuer) change(do func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	do()
 }
 
-func (w *issuerWorld) fetches() int {
+func (w *fakeIssuer) fetches() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.asked
+	return w.fetched
 }
 
-// testIssuer is who takes the issuerWorld's tokens.
+// testIssuer returns the configuration of the fake issuer.
 func testIssuer() Issuer {
 	return Issuer{URL: issuerAddress, Audiences: []string{testAudience, "weir-2"}, Algorithms: []string{"RS256", "ES256", "EdDSA"}, Skew: 30 * time.Second}
 }
 
-// verify wants a token to be taken, or refused with an error that says so.
-func (w *issuerWorld) verify(what, token, want string) {
+// verify checks that a token is accepted, or refused with an error that contains want.
+func (w *fakeIssuer) verify(name, token, want string) {
 	w.Helper()
-	claims, err := w.keys.Verify(context.Background(), testIssuer(), token)
+	claims, err := w.keys.verify(context.Background(), testIssuer(), token)
 	switch {
 	case want == "" && err != nil:
-		w.Errorf("%s: %v", what, err)
+		w.Errorf("%s: %v", name, err)
 	case want == "" && claims["sub"] != "builds":
-		w.Errorf("%s: it says %v", what, claims)
+		w.Errorf("%s: claims %v", name, claims)
 	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
-		w.Errorf("%s: got %v, want %s", what, err, want)
+		w.Errorf("%s: got %v, want %s", name, err, want)
 	case err != nil && claims != nil:
-		w.Errorf("%s: %v, and claims", what, err)
+		w.Errorf("%s: error %v together with claims", name, err)
 	case err != nil && strings.Contains(err.Error(), token) && token != "":
-		w.Errorf("%s: the token stands in the error %v", what, err)
+		w.Errorf("%s: the error contains the token: %v", name, err)
 	}
 }
 
@@ -127,7 +127,7 @@ func newRSAKey(t testing.TB, kid string, bits int) signingKey {
 	return signingKey{private, jose.JSONWebKey{Key: private.Public(), KeyID: kid, Use: "sig"}}
 }
 
-// testClaims are those of a good token, changed; a nil value leaves one out.
+// testClaims returns the claims of a valid token with changes. A nil value removes a claim.
 func testClaims(changes map[string]any) map[string]any {
 	now := time.Now()
 	c := map[string]any{
@@ -142,7 +142,7 @@ func testClaims(changes map[string]any) map[string]any {
 	return c
 }
 
-// sign makes a token. The key ID goes into its header if there is one.
+// sign returns a signed token. An empty key ID is omitted from the header.
 func sign(t testing.TB, with any, algorithm, kid string, claims map[string]any) string {
 	t.Helper()
 	options := (&jose.SignerOptions{}).WithType("JWT")

@@ -2,83 +2,378 @@ package credential
 
 import (
 	"context"
+	"crypto/rsa"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/url"
 	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/weirgate/weir/policy"
 )
 
-// TokenMatch says by which tokens a client is known: those of an issuer in which
-// each of the claims has a value that its pattern ([policy.Glob]) is made for.
-// The zero value stands for none.
+// Issuer is an OpenID Connect issuer whose tokens (JWT, RFC 7519) identify clients.
+type Issuer struct {
+	// URL is the issuer identifier. It equals the tokens' iss claim exactly, and its
+	// metadata are published below it.
+	URL string
+	// Audiences are names of this gateway. A token must be for one of them.
+	Audiences []string
+	// Algorithms are the accepted signature algorithms, from [SigningAlgorithms].
+	Algorithms []string
+	// Skew is the tolerated clock difference.
+	Skew time.Duration
+}
+
+// TokenMatch selects tokens of an issuer: each of the claims must have a value that matches
+// its pattern ([policy.Glob]). The zero value selects none.
 type TokenMatch struct {
-	Issuer string // its URL
+	Issuer string // URL
 	Claims map[string]string
 }
 
-// tokens are clients by their tokens.
-type tokens struct {
-	issuers   map[string]Issuer // by URL
-	published *IssuerKeys
-	clients   []tokenClient
+// Errors of [Registry.Identify] for a client's token.
+var (
+	ErrInvalidToken      = errors.New("token rejected")
+	ErrIssuerUnavailable = errors.New("identity provider unavailable")
+)
+
+// errNoClient is the error for a valid token that selects no client.
+var errNoClient = fmt.Errorf("%w: its claims match no client", ErrInvalidToken)
+
+// SigningAlgorithms returns the names of the supported signature algorithms. All of them use
+// public keys (RFC 7518 section 3.1, RFC 8037).
+func SigningAlgorithms() []string {
+	return []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 }
 
-type tokenClient struct {
-	TokenMatch
-	Caller
-}
-
-func newTokens(issuers []Issuer, published *IssuerKeys) tokens {
-	t := tokens{issuers: make(map[string]Issuer, len(issuers)), published: published}
-	for _, i := range issuers {
-		t.issuers[i.URL] = i
+// CheckIssuerURL returns an error for a URL from which an issuer's keys must not be fetched.
+// The transfer must be protected, because a forged key could impersonate every client.
+func CheckIssuerURL(raw string) error {
+	u, err := url.Parse(raw)
+	switch {
+	case err != nil || u.Host == "" || u.User != nil || u.Fragment != "":
+		return errors.New("must be an absolute URL without user name and fragment")
+	case u.Scheme == "https":
+		return nil
+	case u.Scheme == "http" && (u.Hostname() == "localhost" || u.Hostname() == "127.0.0.1" || u.Hostname() == "::1"):
+		return nil
 	}
-	return t
+	return errors.New("must begin with https:// unless the host is loopback")
 }
 
-// add takes a client's tokens. Without a claim they would be everybody's of that
-// issuer, so they are nobody's.
-func (t *tokens) add(token TokenMatch, c Caller) {
-	if len(token.Claims) > 0 {
-		t.clients = append(t.clients, tokenClient{token, c})
-	}
-}
-
-// errNobody is the error for a token that is valid and names no client.
-var errNobody = fmt.Errorf("%w: its claims are those of no client", ErrInvalidToken)
-
-// caller returns the client that a token names: the first of those whose
-// claims it has. A credential is ours when it is a token, and says that it is of an issuer
-// that is configured.
-func (t *tokens) caller(ctx context.Context, credential string) (c Caller, ours bool, err error) {
-	if len(t.issuers) == 0 {
+// byToken returns the first client that a token selects. If the credential is not a token of
+// a configured issuer, ours is false.
+func (r *Registry) byToken(ctx context.Context, credential string) (c Caller, ours bool, err error) {
+	if len(r.issuers) == 0 {
 		return Caller{}, false, nil
 	}
-	url, ok := issuerOf(credential)
-	if !ok {
-		return Caller{}, false, nil
-	}
-	by, ours := t.issuers[url]
+	issuer, ours := r.issuers[unverifiedIssuer(credential)]
 	if !ours {
 		return Caller{}, false, nil
 	}
-	claims, err := t.published.Verify(ctx, by, credential)
+	claims, err := r.issuerKeys.verify(ctx, issuer, credential)
 	if err != nil {
-		return Caller{}, true, fmt.Errorf("issuer %s: %w", url, err)
+		return Caller{}, true, fmt.Errorf("issuer %s: %w", issuer.URL, err)
 	}
-	for _, client := range t.clients {
-		if client.Issuer == url && client.fits(claims) {
-			return client.Caller, true, nil
+	for _, client := range r.clients {
+		if client.token.Issuer == issuer.URL && client.token.matches(claims) {
+			return client.caller, true, nil
 		}
 	}
-	return Caller{}, true, errNobody
+	return Caller{}, true, errNoClient
 }
 
-func (t TokenMatch) fits(claims jwtClaims) bool {
-	for name, pattern := range t.Claims {
-		if !slices.ContainsFunc(claims.values(name), func(value string) bool { return policy.Glob(pattern, value) }) {
+// matches reports whether a token has all claims. A match without claims selects no token: it
+// would select all tokens of the issuer.
+func (m TokenMatch) matches(claims jwtClaims) bool {
+	for name, pattern := range m.Claims {
+		matchesPattern := func(value string) bool { return policy.Glob(pattern, value) }
+		if !slices.ContainsFunc(claims.values(name), matchesPattern) {
 			return false
 		}
 	}
-	return true
+	return len(m.Claims) > 0
+}
+
+// unverifiedIssuer returns the issuer that a token names, without verifying the token. It
+// returns an empty string for a text that is not a token.
+func unverifiedIssuer(token string) string {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return ""
+	}
+	text, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return ""
+	}
+	var claims struct {
+		Issuer string `json:"iss"`
+	}
+	if json.Unmarshal(text, &claims) != nil {
+		return ""
+	}
+	return claims.Issuer
+}
+
+// jwtClaims are the claims of a verified token.
+type jwtClaims map[string]any
+
+// values returns the string values of a claim: a single string, or the strings of a list.
+func (c jwtClaims) values(name string) []string {
+	switch value := c[name].(type) {
+	case string:
+		return []string{value}
+	case []any:
+		var texts []string
+		for _, v := range value {
+			if text, ok := v.(string); ok {
+				texts = append(texts, text)
+			}
+		}
+		return texts
+	}
+	return nil
+}
+
+// verify checks a token of an issuer and returns its claims. It may wait until the issuer's
+// keys are fetched. The error wraps [ErrInvalidToken], [ErrIssuerUnavailable] or the context's
+// error, and never contains the token.
+func (k *IssuerKeys) verify(ctx context.Context, i Issuer, token string) (jwtClaims, error) {
+	algorithms := make([]jose.SignatureAlgorithm, len(i.Algorithms))
+	for n, name := range i.Algorithms {
+		algorithms[n] = jose.SignatureAlgorithm(name)
+	}
+	parsed, err := jwt.ParseSigned(token, algorithms)
+	if err != nil {
+		return nil, fmt.Errorf("%w: malformed, or not signed by %s", ErrInvalidToken, strings.Join(i.Algorithms, ", "))
+	}
+	keys, err := k.matching(ctx, i.URL, parsed.Headers[0])
+	if err != nil {
+		return nil, err
+	}
+	var registered jwt.Claims
+	claims := jwtClaims{}
+	signed := func(key jose.JSONWebKey) bool { return parsed.Claims(key.Key, &registered, &claims) == nil }
+	if !slices.ContainsFunc(keys, signed) {
+		return nil, fmt.Errorf("%w: invalid signature", ErrInvalidToken)
+	}
+	// jose skips a check whose claim or expected value is missing. A token without exp would
+	// be valid for ever, and one without aud could be for another service.
+	if registered.Expiry == nil {
+		return nil, fmt.Errorf("%w: exp is missing", ErrInvalidToken)
+	}
+	if err := registered.ValidateWithLeeway(jwt.Expected{Issuer: i.URL, Time: time.Now()}, i.Skew); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidToken, err)
+	}
+	if !slices.ContainsFunc(i.Audiences, registered.Audience.Contains) {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidToken, jwt.ErrInvalidAudience)
+	}
+	return claims, nil
+}
+
+const (
+	// keysRefreshAfter is the age at which keys are fetched again. A key that the issuer
+	// withdraws is accepted for at most this long.
+	keysRefreshAfter = 10 * time.Minute
+	// keysUsableFor is how long keys are used while the issuer is unreachable.
+	keysUsableFor = time.Hour
+	// keysFetchPause is the minimum pause between two fetches, whatever the tokens name.
+	keysFetchPause = 10 * time.Second
+	// keysFetchTimeout bounds each of the two requests of a fetch.
+	keysFetchTimeout = 5 * time.Second
+	maxIssuerBody    = 256 << 10 // bytes of a response
+	minRSABits       = 2048      // RFC 7518 section 3.3
+)
+
+// IssuerKeys caches the signing keys that issuers publish (OpenID Connect Discovery 1.0,
+// RFC 7517). Keys are fetched when a token needs them, at most once in [keysFetchPause] for each
+// issuer. The cache survives a reload of the configuration and is safe for concurrent use.
+type IssuerKeys struct {
+	client   *http.Client
+	ctx      context.Context
+	stop     context.CancelFunc
+	fetching sync.WaitGroup
+
+	mu      sync.Mutex
+	issuers map[string]*publishedKeys // by URL
+}
+
+// publishedKeys are the keys of one issuer, guarded by IssuerKeys.mu.
+type publishedKeys struct {
+	keys    []jose.JSONWebKey
+	fetched time.Time // of the last successful fetch; zero for none
+	tried   time.Time // end of the last fetch
+	err     error     // of the last fetch
+	// done is closed when the fetch in progress ends; nil when none is in progress.
+	done chan struct{}
+}
+
+// NewIssuerKeys returns an empty cache that fetches keys over a transport. The caller must
+// close it.
+func NewIssuerKeys(transport http.RoundTripper) *IssuerKeys {
+	ctx, stop := context.WithCancel(context.Background())
+	client := &http.Client{
+		Transport: transport,
+		// A redirect could lead to a URL that CheckIssuerURL rejects.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return &IssuerKeys{client: client, ctx: ctx, stop: stop, issuers: map[string]*publishedKeys{}}
+}
+
+// Close cancels the fetches in progress and waits for them. After Close no key is fetched.
+func (k *IssuerKeys) Close() {
+	k.mu.Lock()
+	k.stop() // under mu, so that no fetch starts afterwards
+	k.mu.Unlock()
+	k.fetching.Wait()
+	k.client.CloseIdleConnections()
+}
+
+// Keep discards the keys of all issuers except these.
+func (k *IssuerKeys) Keep(urls []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for url := range k.issuers {
+		if !slices.Contains(urls, url) {
+			delete(k.issuers, url)
+		}
+	}
+}
+
+// matching returns the keys of an issuer that match a token's header, at least one. Cached
+// keys are returned immediately, even while a refresh is in progress. If no cached key
+// matches, it waits for one fetch.
+func (k *IssuerKeys) matching(ctx context.Context, url string, header jose.Header) ([]jose.JSONWebKey, error) {
+	for {
+		now := time.Now()
+		k.mu.Lock()
+		p := k.issuers[url]
+		if p == nil {
+			p = &publishedKeys{err: errors.New("keys were never fetched")}
+			k.issuers[url] = p
+		}
+		known := !p.fetched.IsZero() && now.Sub(p.fetched) < keysUsableFor
+		var keys []jose.JSONWebKey
+		for _, key := range p.keys {
+			// A header without a key ID matches a key without one (RFC 7515 section 4.1.4).
+			if known && key.KeyID == header.KeyID && (key.Algorithm == "" || key.Algorithm == header.Algorithm) {
+				keys = append(keys, key)
+			}
+		}
+		stale := len(keys) == 0 || now.Sub(p.fetched) >= keysRefreshAfter
+		if stale && p.done == nil && now.Sub(p.tried) >= keysFetchPause && k.ctx.Err() == nil {
+			p.done = make(chan struct{})
+			k.fetching.Go(func() { k.refresh(url, p) })
+		}
+		done, err := p.done, p.err
+		k.mu.Unlock()
+		switch {
+		case len(keys) > 0:
+			return keys, nil
+		case done == nil && known:
+			return nil, fmt.Errorf("%w: the issuer publishes no key with its key ID and algorithm", ErrInvalidToken)
+		case done == nil:
+			return nil, fmt.Errorf("%w: %w", ErrIssuerUnavailable, err)
+		}
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// refresh fetches the keys of an issuer. If that fails, the cached keys remain.
+func (k *IssuerKeys) refresh(url string, p *publishedKeys) {
+	keys, err := k.fetch(url)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p.tried, p.err = time.Now(), err
+	if err == nil {
+		p.keys, p.fetched = keys, p.tried
+	}
+	close(p.done)
+	p.done = nil
+}
+
+// fetch reads an issuer's metadata (OpenID Connect Discovery 1.0 section 4), then the keys at
+// the URL that the metadata name.
+func (k *IssuerKeys) fetch(issuer string) ([]jose.JSONWebKey, error) {
+	var metadata struct {
+		Issuer string `json:"issuer"`
+		Keys   string `json:"jwks_uri"`
+	}
+	if err := k.get(strings.TrimSuffix(issuer, "/")+"/.well-known/openid-configuration", &metadata); err != nil {
+		return nil, fmt.Errorf("fetch metadata: %w", err)
+	}
+	if metadata.Issuer != issuer {
+		return nil, fmt.Errorf("metadata name the issuer %q", metadata.Issuer)
+	}
+	if err := CheckIssuerURL(metadata.Keys); err != nil {
+		return nil, fmt.Errorf("metadata: jwks_uri %q: %w", metadata.Keys, err)
+	}
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if err := k.get(metadata.Keys, &set); err != nil {
+		return nil, fmt.Errorf("fetch keys: %w", err)
+	}
+	var keys []jose.JSONWebKey
+	for _, text := range set.Keys {
+		var key jose.JSONWebKey
+		if key.UnmarshalJSON(text) == nil && canVerify(key) { // skip unknown kinds (RFC 7517 section 5)
+			keys = append(keys, key)
+		}
+	}
+	if len(keys) == 0 {
+		return nil, errors.New("fetch keys: none can verify tokens")
+	}
+	return keys, nil
+}
+
+// canVerify reports whether tokens may be verified with a published key. A secret key is
+// refused, because every reader of a published secret could sign with it.
+func canVerify(key jose.JSONWebKey) bool {
+	if !key.IsPublic() || key.Use != "" && key.Use != "sig" {
+		return false
+	}
+	public, isRSA := key.Key.(*rsa.PublicKey)
+	return !isRSA || public.N.BitLen() >= minRSABits
+}
+
+// get reads a JSON document into a value.
+func (k *IssuerKeys) get(url string, into any) error {
+	ctx, cancel := context.WithTimeout(k.ctx, keysFetchTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Accept", "application/json")
+	response, err := k.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: status %d", url, response.StatusCode)
+	}
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxIssuerBody))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("%s: not JSON of at most %d bytes: %w", url, maxIssuerBody, err)
+	}
+	return nil
 }

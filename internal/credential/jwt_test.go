@@ -21,8 +21,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// authorityOfTokens is an issuer that runs.
-type authorityOfTokens struct {
+// runningIssuer is an issuer on a TCP listener.
+type runningIssuer struct {
 	t    testing.TB
 	url  string
 	key  *ecdsa.PrivateKey
@@ -30,13 +30,13 @@ type authorityOfTokens struct {
 	down bool
 }
 
-func newIssuer(t testing.TB) *authorityOfTokens {
+func newRunningIssuer(t testing.TB) *runningIssuer {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &authorityOfTokens{t: t, key: key, keys: NewIssuerKeys(&http.Transport{})}
+	a := &runningIssuer{t: t, key: key, keys: NewIssuerKeys(&http.Transport{})}
 	mux := http.NewServeMux()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if a.down {
@@ -57,8 +57,8 @@ func newIssuer(t testing.TB) *authorityOfTokens {
 	return a
 }
 
-// bearer is an Authorization value with a token of these claims.
-func (a *authorityOfTokens) bearer(claims map[string]any) string {
+// bearer returns an Authorization value with a signed token of these claims.
+func (a *runningIssuer) bearer(claims map[string]any) string {
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: a.key}, (&jose.SignerOptions{}).WithHeader("kid", "a"))
 	if err != nil {
 		a.t.Fatal(err)
@@ -74,8 +74,8 @@ func (a *authorityOfTokens) bearer(claims map[string]any) string {
 	return "Bearer " + token
 }
 
-// book is of clients that are known by claims, named in that order.
-func (a *authorityOfTokens) book(passThrough bool, claims ...map[string]string) *Registry {
+// registry returns a registry of clients "0", "1" and so on, which are selected by claims.
+func (a *runningIssuer) registry(passThrough bool, claims ...map[string]string) *Registry {
 	config := Config{
 		Dialect: &policy.Dialect{}, HashKey: NewHashKey(), Egress: "shared", PassThrough: passThrough, IssuerKeys: a.keys,
 		Issuers: []Issuer{
@@ -90,9 +90,9 @@ func (a *authorityOfTokens) book(passThrough bool, claims ...map[string]string) 
 	return NewRegistry(config)
 }
 
-func TestTokensNameTheirClient(t *testing.T) {
-	a := newIssuer(t)
-	b := a.book(true,
+func TestTokenSelectsTheFirstMatchingClient(t *testing.T) {
+	a := newRunningIssuer(t)
+	b := a.registry(true,
 		map[string]string{"sub": "repo:acme/deploy:*", "environment": "production"},
 		map[string]string{"sub": "repo:acme/*"},
 		map[string]string{"groups": "builders"},
@@ -102,64 +102,62 @@ func TestTokensNameTheirClient(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		claims map[string]any
-		want   string // empty for none
+		want   string // client; empty for none
 	}{
 		{"all claims", map[string]any{"sub": "repo:acme/deploy:ref", "environment": "production"}, "0"},
-		{"one of two: the next client", map[string]any{"sub": "repo:acme/deploy:ref"}, "1"},
-		{"a pattern", map[string]any{"sub": "repo:acme/widgets"}, "1"},
-		{"a name that begins alike", map[string]any{"sub": "repo:acme-evil/widgets"}, ""},
+		{"one of two claims", map[string]any{"sub": "repo:acme/deploy:ref"}, "1"},
+		{"pattern", map[string]any{"sub": "repo:acme/widgets"}, "1"},
+		{"name with the same prefix", map[string]any{"sub": "repo:acme-evil/widgets"}, ""},
 		{"one of a list", map[string]any{"groups": []string{"people", "builders"}}, "2"},
-		{"a list of others", map[string]any{"groups": []string{"people", "builders "}}, ""},
-		{"a number", map[string]any{"groups": 1}, ""},
-		{"nothing", nil, ""},
+		{"list without a match", map[string]any{"groups": []string{"people", "builders "}}, ""},
+		{"number", map[string]any{"groups": 1}, ""},
+		{"no claims", nil, ""},
 	} {
-		who, err := b.Identify(with(a.bearer(c.claims)))
-		if who.Client != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, ErrInvalidToken) {
-			t.Errorf("%s: %q, %v", c.name, who.Client, err)
+		caller, err := b.Identify(requestWith(a.bearer(c.claims)))
+		if caller.Client != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, ErrInvalidToken) {
+			t.Errorf("%s: %q, %v", c.name, caller.Client, err)
 		}
-		if err == nil && (who.Authorization.Reveal() != "Bearer held" || !who.Scope.Allows(c.want, &policy.Operation{})) {
-			t.Errorf("%s: pays with %s, may %v", c.name, who.Authorization.Reveal(), who.Scope)
+		if err == nil && (caller.Authorization.Reveal() != "Bearer held" || !caller.Scope.Allows(c.want, &policy.Operation{})) {
+			t.Errorf("%s: forwarded with %s, scope %v", c.name, caller.Authorization.Reveal(), caller.Scope)
 		}
 	}
 }
 
-// TestAttack59ATokenForUsIsNeverPassedOn: what an issuer of ours has signed, or is
-// said to have, is a client's or nobody's.
-func TestAttack59ATokenForUsIsNeverPassedOn(t *testing.T) {
-	a, other := newIssuer(t), newIssuer(t)
-	b := a.book(true, map[string]string{"sub": "builds"})
+// A token that names a configured issuer is for this gateway, even if it is invalid.
+func TestTokenOfAConfiguredIssuerIsNeverPassedThrough(t *testing.T) {
+	a, other := newRunningIssuer(t), newRunningIssuer(t)
+	b := a.registry(true, map[string]string{"sub": "builds"})
 	good := a.bearer(map[string]any{"sub": "builds"})
-	if c, err := b.Identify(with(good)); err != nil || c.Client != "0" {
+	if c, err := b.Identify(requestWith(good)); err != nil || c.Client != "0" {
 		t.Fatalf("%+v, %v", c, err)
 	}
 	for name, value := range map[string]string{
-		"expired":                     a.bearer(map[string]any{"sub": "builds", "exp": 1}),
-		"for another service":         a.bearer(map[string]any{"sub": "builds", "aud": "other"}),
-		"cut off":                     good[:len(good)-4],
-		"forged":                      other.bearer(map[string]any{"sub": "builds", "iss": a.url}),
-		"of no client":                a.bearer(map[string]any{"sub": "deploys"}),
-		"behind a tab":                "Bearer\t" + strings.TrimPrefix(good, "Bearer "),
-		"in quotes":                   `Bearer "` + strings.TrimPrefix(good, "Bearer ") + `"`,
-		"as a password":               "Basic " + base64.StdEncoding.EncodeToString([]byte("x:"+strings.TrimPrefix(good, "Bearer "))),
-		"of one issuer, as another's": other.bearer(map[string]any{"sub": "builds", "iss": a.url + "/other"}),
+		"expired":                             a.bearer(map[string]any{"sub": "builds", "exp": 1}),
+		"other audience":                      a.bearer(map[string]any{"sub": "builds", "aud": "other"}),
+		"truncated":                           good[:len(good)-4],
+		"forged":                              other.bearer(map[string]any{"sub": "builds", "iss": a.url}),
+		"no matching client":                  a.bearer(map[string]any{"sub": "deploys"}),
+		"after a tab":                         "Bearer\t" + strings.TrimPrefix(good, "Bearer "),
+		"quoted":                              `Bearer "` + strings.TrimPrefix(good, "Bearer ") + `"`,
+		"as a Basic password":                 "Basic " + base64.StdEncoding.EncodeToString([]byte("x:"+strings.TrimPrefix(good, "Bearer "))),
+		"signed by another configured issuer": other.bearer(map[string]any{"sub": "builds", "iss": a.url + "/other"}),
 	} {
-		if c, err := b.Identify(with(value)); err == nil {
+		if c, err := b.Identify(requestWith(value)); err == nil {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}
 	foreign := other.bearer(map[string]any{"sub": "builds"})
-	if c, err := b.Identify(with(foreign)); err != nil || c.Client != "" || c.Authorization.Reveal() != foreign {
-		t.Errorf("a token that the upstream may know: %+v, %v", c, err)
+	if c, err := b.Identify(requestWith(foreign)); err != nil || c.Client != "" || c.Authorization.Reveal() != foreign {
+		t.Errorf("token of an unknown issuer: %+v, %v", c, err)
 	}
-	if _, err := a.book(false, map[string]string{"sub": "builds"}).Identify(with(foreign)); !errors.Is(err, ErrUnknown) {
-		t.Errorf("where none is passed through: %v", err)
+	if _, err := a.registry(false, map[string]string{"sub": "builds"}).Identify(requestWith(foreign)); !errors.Is(err, ErrUnknown) {
+		t.Errorf("pass-through off: %v", err)
 	}
 }
 
-// TestAttack59OneIssuersWordIsNotAnothers: two issuers that both are believed, and
-// claims that only one of them may make.
-func TestAttack59OneIssuersWordIsNotAnothers(t *testing.T) {
-	ours, theirs := newIssuer(t), newIssuer(t)
+// A client is selected by tokens of its own issuer only.
+func TestTokenOfAnotherIssuerSelectsNoClient(t *testing.T) {
+	ours, theirs := newRunningIssuer(t), newRunningIssuer(t)
 	b := NewRegistry(Config{
 		Dialect: &policy.Dialect{}, HashKey: NewHashKey(), PassThrough: true, IssuerKeys: ours.keys,
 		Issuers: []Issuer{
@@ -169,35 +167,34 @@ func TestAttack59OneIssuersWordIsNotAnothers(t *testing.T) {
 		Held:    []Held{{Name: "ci", Kind: policy.User, Token: "held"}},
 		Clients: []Client{{Name: "builds", Token: TokenMatch{ours.url, map[string]string{"sub": "builds"}}, Credentials: []string{"ci"}}},
 	})
-	if c, err := b.Identify(with(ours.bearer(map[string]any{"sub": "builds"}))); err != nil || c.Client != "builds" {
-		t.Errorf("ours: %+v, %v", c, err)
+	if c, err := b.Identify(requestWith(ours.bearer(map[string]any{"sub": "builds"}))); err != nil || c.Client != "builds" {
+		t.Errorf("own issuer: %+v, %v", c, err)
 	}
-	if c, err := b.Identify(with(theirs.bearer(map[string]any{"sub": "builds"}))); !errors.Is(err, errNobody) {
-		t.Errorf("theirs: %+v, %v", c, err)
+	if c, err := b.Identify(requestWith(theirs.bearer(map[string]any{"sub": "builds"}))); !errors.Is(err, errNoClient) {
+		t.Errorf("other issuer: %+v, %v", c, err)
 	}
-	for _, value := range []string{ // the keys of both are known now, and have one ID
+	for _, value := range []string{ // both keys are cached now, with the same key ID
 		theirs.bearer(map[string]any{"sub": "builds", "iss": ours.url}),
 		ours.bearer(map[string]any{"sub": "builds", "iss": theirs.url}),
 	} {
-		if c, err := b.Identify(with(value)); !errors.Is(err, ErrInvalidToken) || errors.Is(err, errNobody) {
-			t.Errorf("by the key of the other: %+v, %v", c, err)
+		if c, err := b.Identify(requestWith(value)); !errors.Is(err, ErrInvalidToken) || errors.Is(err, errNoClient) {
+			t.Errorf("signed by the other key: %+v, %v", c, err)
 		}
 	}
 }
 
-func TestAnIssuerThatIsAwayIsNoReasonToRefuseForGood(t *testing.T) {
-	a := newIssuer(t)
+func TestUnreachableIssuerIsATemporaryError(t *testing.T) {
+	a := newRunningIssuer(t)
 	a.down = true
-	_, err := a.book(true, map[string]string{"sub": "builds"}).Identify(with(a.bearer(map[string]any{"sub": "builds"})))
+	_, err := a.registry(true, map[string]string{"sub": "builds"}).Identify(requestWith(a.bearer(map[string]any{"sub": "builds"})))
 	if !errors.Is(err, ErrIssuerUnavailable) || errors.Is(err, ErrInvalidToken) {
 		t.Errorf("%v", err)
 	}
 }
 
-// TestNeverAnotherClientsToken holds the choice against a naive one: the first
-// client all of whose claims the token has.
-func TestNeverAnotherClientsToken(t *testing.T) {
-	a := newIssuer(t)
+// The test compares with a naive choice: the first client whose claims are all in the token.
+func TestTokenSelectionEqualsTheNaiveOne(t *testing.T) {
+	a := newRunningIssuer(t)
 	values := rapid.SampledFrom([]string{"x", "y", "z"})
 	names := rapid.SampledFrom([]string{"sub", "env", "ref"})
 	rapid.Check(t, func(t *rapid.T) {
@@ -205,11 +202,11 @@ func TestNeverAnotherClientsToken(t *testing.T) {
 		claims := rapid.MapOf(names, values).Draw(t, "claims")
 		want := ""
 		for i, client := range clients {
-			fits := len(client) > 0
+			matches := len(client) > 0
 			for name, value := range client {
-				fits = fits && claims[name] == value
+				matches = matches && claims[name] == value
 			}
-			if fits {
+			if matches {
 				want = fmt.Sprint(i)
 				break
 			}
@@ -218,26 +215,25 @@ func TestNeverAnotherClientsToken(t *testing.T) {
 		for name, value := range claims {
 			shown[name] = value
 		}
-		c, err := a.book(true, clients...).Identify(with(a.bearer(shown)))
+		c, err := a.registry(true, clients...).Identify(requestWith(a.bearer(shown)))
 		if c.Client != want || (err == nil) != (want != "") {
 			t.Fatalf("got %q, %v; want %q", c.Client, err, want)
 		}
 	})
 }
 
-// FuzzAuthorization reads whatever a client sends: nobody but the client whose
-// token it is gets what it may spend.
+// FuzzAuthorization checks that only the client's own token yields its held credential.
 func FuzzAuthorization(f *testing.F) {
-	a := newIssuer(f)
-	b := a.book(true, map[string]string{"sub": "builds"})
+	a := newRunningIssuer(f)
+	b := a.registry(true, map[string]string{"sub": "builds"})
 	good := a.bearer(map[string]any{"sub": "builds", "exp": time.Now().Add(24 * time.Hour).Unix()})
 	for _, seed := range []string{good, "Basic eDp5", "token x", "Bearer", "", "Bearer a.b.c", "Bearer weir_x"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, value string) {
-		c, err := b.Identify(with(value))
-		spends := c.Authorization.Reveal() == "Bearer held"
-		if spends != (c.Client != "") || spends && err != nil {
+		c, err := b.Identify(requestWith(value))
+		held := c.Authorization.Reveal() == "Bearer held"
+		if held != (c.Client != "") || held && err != nil {
 			t.Errorf("%q: %+v, %v", value, c, err)
 		}
 	})

@@ -19,17 +19,16 @@ func TestNewKey(t *testing.T) {
 	other, _ := NewKey()
 	sum := sha256.Sum256([]byte(key.Reveal()))
 	if hash != "sha256:"+hex.EncodeToString(sum[:]) {
-		t.Errorf("%s is not its hash", hash)
+		t.Errorf("%s is not the hash of the key", hash)
 	}
 	if !strings.HasPrefix(key.Reveal(), "weir_") || len(key.Reveal()) < len("weir_")+26 || key == other {
-		t.Errorf("%s and %s", key.Reveal(), other.Reveal())
+		t.Errorf("keys %s and %s", key.Reveal(), other.Reveal())
 	}
 }
 
-// TestAttack59AKeyOfTheGatewayIsNeverPassedOn: whoever mistypes a key, or uses one
-// that was taken back, does not show it to the upstream.
-func TestAttack59AKeyOfTheGatewayIsNeverPassedOn(t *testing.T) {
-	b := book(t, true)
+// An unknown key of this gateway was mistyped or revoked.
+func TestUnknownClientKeyIsNeverPassedThrough(t *testing.T) {
+	b := newTestRegistry(t, true)
 	key, _ := NewKey()
 	basic := func(pair string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(pair)) }
 	for _, value := range []string{
@@ -38,15 +37,15 @@ func TestAttack59AKeyOfTheGatewayIsNeverPassedOn(t *testing.T) {
 		key.Reveal(), "Bearer\t" + key.Reveal(), "Bearer: " + key.Reveal(), `Bearer "` + key.Reveal() + `"`, "Bearer=" + key.Reveal(), "Bearer Bearer " + key.Reveal(),
 		"Bearer " + key.Reveal()[:9], "Bearer x, Bearer " + key.Reveal(), "Basic " + key.Reveal(), "Digest response=\"" + key.Reveal() + "\"",
 	} {
-		if c, err := b.Identify(with(value)); !errors.Is(err, ErrUnknown) {
+		if c, err := b.Identify(requestWith(value)); !errors.Is(err, ErrUnknown) {
 			t.Errorf("%s: %+v, %v", value, c, err)
 		}
 	}
 }
 
-// TestAttack59OthersCredentialsArePassedOn: those in which the letters stand by chance.
-func TestAttack59OthersCredentialsArePassedOn(t *testing.T) {
-	b := book(t, true)
+// Upstream credentials may contain the key prefix by chance.
+func TestCredentialContainingTheKeyPrefixIsPassedThrough(t *testing.T) {
+	b := newTestRegistry(t, true)
 	for _, value := range []string{"Bearer ghp_weir_x", "Bearer my-weir_x", "Bearer weir", "Bearer a.weir_x", "Basic " + base64.StdEncoding.EncodeToString([]byte("my_weir_app:x"))} {
 		if c := identify(t, b, value); c.Authorization.Reveal() != value {
 			t.Errorf("%s: %+v", value, c)
@@ -54,9 +53,7 @@ func TestAttack59OthersCredentialsArePassedOn(t *testing.T) {
 	}
 }
 
-// TestAttack59AHashIsNoKey: what the configuration says in the place of a key, or what
-// is like a key by a part of it, lets in nobody.
-func TestAttack59AHashIsNoKey(t *testing.T) {
+func TestHashOrPartOfAKeyIdentifiesNoClient(t *testing.T) {
 	long := strings.Repeat("k", 100)
 	b := NewRegistry(Config{
 		Dialect: &policy.Dialect{}, HashKey: NewHashKey(), Held: []Held{{Name: "ci", Token: "held"}},
@@ -67,28 +64,26 @@ func TestAttack59AHashIsNoKey(t *testing.T) {
 		t.Fatalf("%+v", c)
 	}
 	for name, shown := range map[string]string{
-		"its hash":                       hex.EncodeToString(sum[:]),
-		"its hash, as it is written":     "sha256:" + hex.EncodeToString(sum[:]),
-		"its hash in bytes":              string(sum[:]),
-		"its first 72 bytes":             long[:72],
-		"all but its last byte":          long[:99],
-		"a byte more":                    long + "k",
-		"a zero more":                    long + "\x00",
-		"another case":                   strings.ToUpper(long),
-		"a blank in it":                  long[:50] + " " + long[50:],
-		"the hash of nothing":            strings.Repeat("0", 64),
-		"the name of a client":           "long",
-		"a client that has none, zeroes": string(make([]byte, sha256.Size)),
+		"its hash":                         hex.EncodeToString(sum[:]),
+		"its hash as in the configuration": "sha256:" + hex.EncodeToString(sum[:]),
+		"its hash in binary":               string(sum[:]),
+		"its first 72 bytes":               long[:72],
+		"all but its last byte":            long[:99],
+		"one more byte":                    long + "k",
+		"one more zero byte":               long + "\x00",
+		"upper case":                       strings.ToUpper(long),
+		"a space inside":                   long[:50] + " " + long[50:],
+		"the zero hash in hexadecimal":     strings.Repeat("0", 64),
+		"name of a client":                 "long",
+		"the zero hash in binary":          string(make([]byte, sha256.Size)),
 	} {
-		if c, err := b.Identify(with("Bearer " + shown)); !errors.Is(err, ErrUnknown) || c.Client != "" {
+		if c, err := b.Identify(requestWith("Bearer " + shown)); !errors.Is(err, ErrUnknown) || c.Client != "" {
 			t.Errorf("%s: %+v, %v", name, c, err)
 		}
 	}
 }
 
-// TestNeverAnotherClientsKey: whatever is shown, it is the client whose key it is,
-// or none.
-func TestNeverAnotherClientsKey(t *testing.T) {
+func TestKeyIdentifiesOnlyItsClient(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		keys := rapid.SliceOfNDistinct(rapid.StringMatching(`[ab]{1,4}`), 1, 8, rapid.ID[string]).Draw(t, "keys")
 		config := Config{Dialect: &policy.Dialect{}, HashKey: NewHashKey(), Held: []Held{{Name: "ci", Kind: policy.User, Token: "held"}}}
@@ -97,14 +92,14 @@ func TestNeverAnotherClientsKey(t *testing.T) {
 		}
 		config.Clients = append(config.Clients, Client{Name: "without a key", Credentials: []string{"ci"}})
 		shown := rapid.StringMatching(`[ab]{0,4}`).Draw(t, "shown")
-		c, err := NewRegistry(config).Identify(with("Bearer " + shown))
+		c, err := NewRegistry(config).Identify(requestWith("Bearer " + shown))
 		if err == nil && c.Client != shown || err != nil && strings.Contains(fmt.Sprint(keys, " "), " "+shown+" ") {
 			t.Fatalf("%q is %q, %v", shown, c.Client, err)
 		}
 	})
 }
 
-func TestTheFirstOfTwoClientsWithOneKey(t *testing.T) {
+func TestSharedKeyIdentifiesTheFirstClient(t *testing.T) {
 	key := sha256.Sum256([]byte("k"))
 	b := NewRegistry(Config{HashKey: NewHashKey(), Held: []Held{{Name: "ci", Token: "held"}}, Clients: []Client{
 		{Name: "first", Key: key, Credentials: []string{"ci"}},

@@ -12,141 +12,141 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Pool is the credentials that one client may spend, in the order in which the
-// configuration names them, and the choice among them. It is safe for concurrent
-// use. Whatever it gives out is one of these.
+// Pool is the list of held credentials that one client may use, in the order of the
+// configuration. It chooses a credential for each request and is safe for concurrent use.
 type Pool struct {
 	held   []Caller // never empty
 	health *Health
 
 	mu sync.Mutex
-	// present is the class of who pays now, by resource: answers are kept by class, so
-	// that a change costs what could have been validated.
-	present map[string]string
+	// current is the security class of the credential in use, by resource. A change is
+	// expensive: responses are stored by class, and cannot be revalidated with another one.
+	current map[string]string
 }
 
-// Request is what a credential is wanted for.
+// Request describes the upstream request that needs a credential.
 type Request struct {
 	Operation *policy.Operation
-	// Resource is the budget that it counts against.
+	// Resource is the budget that the request counts against.
 	Resource string
-	// Path is what is asked for, Target the repository, organization or the like that
-	// it is part of.
+	// Path is the path of the request. Target is the repository, organization or other
+	// owner that the path belongs to.
 	Path, Target string
-	// Left tells what a caller's account has left of the resource. Nil where nothing is
-	// going to be spent; then who pays now is as good as anybody.
+	// Left returns the remaining budget of a caller's account. Nil means that the request
+	// spends no budget, so the current credential is kept.
 	Left func(policy.Caller) (remaining int, known bool)
-	// Except are the classes of those that have been tried, for this request, Limited
-	// whether they were refused for a limit.
+	// Except are the classes of the credentials that were tried for this request. Limited
+	// reports that they were refused for a limit.
 	Except  []string
 	Limited bool
 }
 
-func newPool(c Config, client Client, held map[string]Caller) *Pool {
-	p := &Pool{health: c.Health, present: map[string]string{}}
+// newPool returns the pool of a client; held are the held credentials by name.
+func newPool(health *Health, client Client, held map[string]Caller) *Pool {
+	p := &Pool{health: health, current: map[string]string{}}
 	for _, name := range client.Credentials {
-		pays := held[name]
-		pays.Client, pays.Share, pays.Priority, pays.Scope, pays.Debug, pays.Pool = client.Name, client.Share, client.Priority, client.Scope, client.Debug, p
-		p.held = append(p.held, pays)
+		c := held[name]
+		c.Client, c.Share, c.Priority = client.Name, client.Share, client.Priority
+		c.Scope, c.Debug, c.Pool = client.Scope, client.Debug, p
+		p.held = append(p.held, c)
 	}
 	return p
 }
 
-func (p *Pool) first() Caller { return p.held[0] }
+// HasChoice reports whether the client has more than one credential.
+func (p *Pool) HasChoice() bool { return len(p.held) > 1 }
 
-// Choice reports whether there is more than one to choose from.
-func (p *Pool) Choice() bool { return len(p.held) > 1 }
-
-// Pick returns who pays: of those whose kind the operation takes, who are not presumed
-// blind for the target, and who may be used now, in this order of importance, who pays
-// at present, or who has clearly more left. Where some have been tried, others are worth
-// a request only if they may be used and the operation takes their kind; then, and only
-// then, it may be that there is nobody. Who is presumed blind is asked last.
+// Pick chooses a credential for a request. In order of importance it prefers a credential
 //
-// What an operation answers about its caller it answers about one account: that of
-// the first who is taken for a person. No other account is asked in its place.
-func (p *Pool) Pick(w Request, now time.Time) (Caller, bool) {
-	list := p.suitable(w, now)
+//   - of a kind that the operation accepts,
+//   - for which the target is not known to be hidden,
+//   - that is not in quarantine,
+//   - that is in use, unless another one has clearly more budget left.
+//
+// A second attempt uses only credentials that are of an accepted kind and not in quarantine.
+// Pick returns false if no such credential is left.
+//
+// An operation about the caller itself depends on the account. Pick then returns only
+// credentials of one account: that of the first credential of a user.
+func (p *Pool) Pick(r Request, now time.Time) (Caller, bool) {
+	list := p.candidates(r, now)
 	if len(list) == 0 {
 		return Caller{}, false
 	}
 	p.mu.Lock()
-	class := cmp.Or(p.present[w.Resource], p.held[0].Class)
+	class := cmp.Or(p.current[r.Resource], p.held[0].Class)
 	p.mu.Unlock()
 	at := slices.IndexFunc(list, func(c Caller) bool { return c.Class == class })
 	chosen := list[max(0, at)]
-	if w.Left != nil {
-		chosen = list[most(max(0, at), list, w.Left)] // it may ask the store: not under the lock
+	if r.Left == nil {
+		return chosen, true
+	}
+	chosen = list[mostLeft(max(0, at), list, r.Left)] // may call the store, so not under mu
+	// A choice that was forced by this target alone does not change the credential in use.
+	if r.Limited || len(r.Except) == 0 && at >= 0 {
 		p.mu.Lock()
-		defer p.mu.Unlock()
-		if w.Limited || len(w.Except) == 0 && at >= 0 { // else it is about this target only
-			p.present[w.Resource] = chosen.Class
-		}
+		p.current[r.Resource] = chosen.Class
+		p.mu.Unlock()
 	}
 	return chosen, true
 }
 
-// suitable lists those that nothing better stands against, in their order.
-func (p *Pool) suitable(w Request, now time.Time) (list []Caller) {
-	best, must := 0, 0
-	if len(w.Except) > 0 {
-		must = usable + takes
+// The criteria of [Pool.Pick]. The rank of a credential is their sum.
+const (
+	rankUsable   = 1 << iota // not in quarantine
+	rankSees                 // the target is not known to be hidden
+	rankAccepted             // of a kind that the operation accepts
+)
+
+// candidates returns the untried credentials of the highest rank, in order.
+func (p *Pool) candidates(r Request, now time.Time) (list []Caller) {
+	best, required := 0, 0
+	if len(r.Except) > 0 {
+		required = rankUsable + rankAccepted
 	}
-	for _, c := range p.eligible(w.Operation) {
-		if slices.Contains(w.Except, c.Class) {
+	for _, c := range p.eligible(r.Operation) {
+		if slices.Contains(r.Except, c.Class) {
 			continue
 		}
-		switch merit := p.health.merit(c.Caller, w, now); {
-		case merit&must != must:
-		case merit > best:
-			best, list = merit, []Caller{c}
-		case merit == best:
+		rank := 0
+		if !p.health.isQuarantined(c.Class, now) {
+			rank += rankUsable
+		}
+		if r.Operation.Personal || !p.health.isHidden(c.Class, r, now) {
+			rank += rankSees
+		}
+		if accepts(r.Operation, c.Kind) {
+			rank += rankAccepted
+		}
+		switch {
+		case rank&required != required:
+		case rank > best:
+			best, list = rank, []Caller{c}
+		case rank == best:
 			list = append(list, c)
 		}
 	}
 	return list
 }
 
-// eligible are those who may answer for the client: all, unless the answer is about
-// the caller.
+// eligible returns the credentials that may be used for an operation: all of them, or those
+// of one account if the response is about the caller.
 func (p *Pool) eligible(op *policy.Operation) []Caller {
 	if !op.Personal {
 		return p.held
 	}
-	first := max(0, slices.IndexFunc(p.held, func(c Caller) bool { return takesKind(op, c.Kind) }))
+	first := max(0, slices.IndexFunc(p.held, func(c Caller) bool { return accepts(op, c.Kind) }))
 	account := p.held[first].Account
 	return slices.DeleteFunc(slices.Clone(p.held), func(c Caller) bool { return c.Account != account })
 }
 
-// What speaks for a credential; the sum is its merit.
-const (
-	usable = 1 << iota // not in quarantine
-	sees               // not presumed blind for the target: better no answer than a wrong one
-	takes              // of a kind that the operation takes
-)
-
-func (c *Health) merit(who policy.Caller, w Request, now time.Time) (merit int) {
-	if !c.confined(who.Class, now) {
-		merit += usable
-	}
-	if takesKind(w.Operation, who.Kind) {
-		merit += takes
-	}
-	if w.Operation.Personal || !c.blind(who.Class, w, now) {
-		merit += sees
-	}
-	return merit
-}
-
-// takesKind reports whether an operation can be called by a kind of caller, as far as
-// the documents tell: an OAuth app reads public data (Document B section 5.6), a
-// person is who has an account of its own, and some operations refuse installations
-// (Document A section 5.5).
-func takesKind(op *policy.Operation, kind policy.CallerKind) bool {
-	person := kind == policy.User || kind == policy.Enterprise
+// accepts reports whether an operation accepts a kind of caller, according to the API's
+// documents. An OAuth app reads public data only (Document B section 5.6). Personal operations
+// need a user. Some operations refuse installations (Document A section 5.5).
+func accepts(op *policy.Operation, kind policy.CallerKind) bool {
 	switch {
 	case op.Personal:
-		return person
+		return kind == policy.User || kind == policy.Enterprise
 	case kind == policy.OAuthApp:
 		return op.Safe() && (op.Auth == "optional" || !op.Known())
 	case kind == policy.Installation || kind == policy.Workflow:
@@ -155,83 +155,76 @@ func takesKind(op *policy.Operation, kind policy.CallerKind) bool {
 	return true
 }
 
-// clearly is how many times as much another must have left.
-const clearly = 2
+// switchFactor is how many times the current credential's budget another one must have left.
+const switchFactor = 2
 
-// most returns the index of who is to pay: the one at present, unless it has nothing
-// left or another has clearly more.
-func most(present int, list []Caller, left func(policy.Caller) (int, bool)) int {
-	own, known := left(list[present].Caller)
+// mostLeft returns the index of the credential to use: the current one, unless it has nothing
+// left or another one has clearly more. If the budget of the current one is unknown, it stays.
+func mostLeft(current int, list []Caller, left func(policy.Caller) (int, bool)) int {
+	own, known := left(list[current].Caller)
 	if !known {
-		return present // nobody can tell
+		return current
 	}
-	best, chosen := 0, present
+	most, chosen := 0, current
 	for i, c := range list {
-		if n, known := left(c.Caller); known && n > best && (own <= 0 || n >= clearly*own) {
-			best, chosen = n, i
+		if n, known := left(c.Caller); known && n > most && (own <= 0 || n >= switchFactor*own) {
+			most, chosen = n, i
 		}
 	}
 	return chosen
 }
 
-// Authorization returns what a credential of the purse is shown to the upstream by. It
-// may have to be asked for first. An error is [UnusableError], or the context's.
+// errNotInPool prevents a mistake in the code from leaking a credential.
+var errNotInPool = errors.New("the client may not use this credential")
+
+// Authorization returns the header value for the credential of a security class. It may wait
+// for an app's token. The error is an [UnusableError] or the context's error.
 func (p *Pool) Authorization(ctx context.Context, class string) (Secret, error) {
 	at := slices.IndexFunc(p.held, func(c Caller) bool { return c.Class == class })
 	if at < 0 {
-		return "", errForeign
+		return "", errNotInPool
 	}
 	c := p.held[at]
-	if err := p.health.spend(class, c.name, time.Now()); err != nil {
+	if err := p.health.use(class, c.heldName, time.Now()); err != nil {
 		return "", err
 	}
 	if c.source == nil {
 		return c.Authorization, nil
 	}
-	token, err := c.source.Token(ctx)
+	token, err := c.source.get(ctx)
 	if err != nil {
-		p.health.unanswered(class, time.Now(), time.Now())
+		p.health.noResponse(class, time.Now(), time.Now())
 		return "", err
 	}
 	return "Bearer " + token, nil
 }
 
-// errForeign keeps a mistake in the code from becoming a leak.
-var errForeign = errors.New("the client was not given that credential")
-
-// OnResponse notes what the upstream has answered to a credential: a request that was sent
-// at some time got a status, 0 where no answer came. A 401 counts where the documents tell that the operation
-// takes such a credential: else any client could have one refused, for all who share it,
-// by a call that wants another (GET /app wants an app's assertion).
-func (p *Pool) OnResponse(who policy.Caller, op *policy.Operation, status int, sent, now time.Time) {
+// OnResponse records the status of the upstream's response to a request that was sent at a
+// given time. A status of 0 means that there was no response.
+//
+// A 401 counts only for an operation that accepts the credential's kind. Otherwise a client
+// could quarantine a shared credential by calling, for example, GET /app, which accepts only
+// an app's assertion.
+func (p *Pool) OnResponse(caller policy.Caller, op *policy.Operation, status int, sent, now time.Time) {
 	switch {
 	case status == 0:
-		p.health.unanswered(who.Class, sent, now)
+		p.health.noResponse(caller.Class, sent, now)
 	case status == http.StatusUnauthorized:
-		if op.Known() && takesKind(op, who.Kind) { // else it may be about the call, or is about the kind
-			p.refused(who.Class, sent, now)
+		at := slices.IndexFunc(p.held, func(c Caller) bool { return c.Class == caller.Class })
+		if at < 0 || !op.Known() || !accepts(op, caller.Kind) {
+			return
+		}
+		p.health.rejected(caller.Class, p.held[at].heldName, sent, now)
+		if source := p.held[at].source; source != nil {
+			source.reject(sent)
 		}
 	case status < http.StatusInternalServerError:
-		p.health.accepted(who.Class, sent)
+		p.health.accepted(caller.Class, sent)
 	}
 }
 
-// refused begins a quarantine, and gives up a token that does not last.
-func (p *Pool) refused(class string, sent, now time.Time) {
-	for _, c := range p.held {
-		if c.Class != class {
-			continue
-		}
-		p.health.refused(class, c.name, sent, now)
-		if c.source != nil {
-			c.source.Reject(sent)
-		}
-		return
-	}
-}
-
-// OnHidden notes that a credential was told 403 or 404 for what is wanted, and whether
-// another of the client's was told more.
-func (p *Pool) OnHidden(who policy.Caller, w Request, status int, seen bool, now time.Time) {
-	p.health.noteBlind(who.Class, w, status, seen, now)
+// OnHidden records that a credential got 403 or 404 for a request. seen reports that another
+// credential of the client got a better response.
+func (p *Pool) OnHidden(caller policy.Caller, r Request, status int, seen bool, now time.Time) {
+	p.health.markHidden(caller.Class, r, status, seen, now)
 }

@@ -1,14 +1,3 @@
-// Package tokenstore is where replicas share installation tokens, in Redis: sealed, with
-// the right to ask for a new one.
-//
-// The keys, both of one slot, of the hash of a token's name:
-//
-//	weir:token:{HASH}        a sealed token; until the token ends; written by who has got it, read by all
-//	weir:token:{HASH}:lease  who asks for a new one; 15 s; written and deleted by that one
-//
-// Invariants: no token is in Redis but sealed (AES-256-GCM) by a key that is not there,
-// and bound to its name; every key has a lifetime, every call a deadline. It is not the
-// place where tokens are kept: each replica has its own in memory, and can get another.
 package credential
 
 import (
@@ -27,21 +16,29 @@ import (
 	"github.com/weirgate/weir/internal/redisclient"
 )
 
-// redisTimeout bounds a call.
+// redisTimeout bounds a call to Redis.
 const redisTimeout = 250 * time.Millisecond
 
-//go:embed return.lua
+//go:embed token_return.lua
 var returnScript string
 
-// RedisTokens implements [TokenStore]. It is safe for concurrent use.
+// RedisTokens is a [TokenStore] in Redis. It is safe for concurrent use.
+//
+// HASH is the hash of a token's name; the two keys share a slot:
+//
+//	weir:token:{HASH}        sealed token, until the token expires
+//	weir:token:{HASH}:lease  owner of the lease to request a token, for 15 s
+//
+// Tokens are sealed with AES-256-GCM and bound to their name. The key is not in Redis. The
+// store is no backup: each replica keeps its token in memory and can request another one.
 type RedisTokens struct {
-	client redisclient.Client
-	sealer cipher.AEAD
-	giveUp *redis.Script
+	client        redisclient.Client
+	sealer        cipher.AEAD
+	returnAndFree *redis.Script
 }
 
-// NewRedisTokens returns a store on a client of its own, which it closes. All who share a Redis
-// have the same secret, of 32 characters or more.
+// NewRedisTokens returns a store and takes ownership of the client. All replicas need the
+// same secret, of 32 characters or more.
 func NewRedisTokens(client redisclient.Client, secret []byte) (*RedisTokens, error) {
 	sealer, err := redisclient.NewSealer(secret, "weir installation tokens")
 	if err != nil {
@@ -50,7 +47,7 @@ func NewRedisTokens(client redisclient.Client, secret []byte) (*RedisTokens, err
 	return &RedisTokens{client, sealer, redis.NewScript(returnScript)}, nil
 }
 
-// Close ends the store; nothing uses it any more.
+// Close closes the client.
 func (s *RedisTokens) Close() error { return s.client.Close() }
 
 func tokenKey(name string) string {
@@ -60,40 +57,40 @@ func tokenKey(name string) string {
 
 func leaseKey(name string) string { return tokenKey(name) + ":lease" }
 
-// sealedToken is a token before it is sealed.
+// sealedToken is the plain text of a stored token.
 type sealedToken struct {
 	Token   string    `json:"token"`
 	Expires time.Time `json:"expires"`
 }
 
-// ErrSealed is why a token cannot be read: it is of another key, or of another name, or
-// was changed.
-var ErrSealed = errors.New("a shared installation token cannot be read: have all replicas the same cache.key?")
+// ErrSealed reports that a stored token was sealed with another key or for another name, or
+// that it was modified.
+var ErrSealed = errors.New("load installation token: cannot decrypt it; check that cache.key is the same on all replicas")
 
 // Load implements [TokenStore].
-func (s *RedisTokens) Load(ctx context.Context, name string) (t AppToken, err error) {
+func (s *RedisTokens) Load(ctx context.Context, name string) (AppToken, error) {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
 	value, err := s.client.Get(ctx, tokenKey(name)).Bytes()
 	switch {
 	case errors.Is(err, redis.Nil):
-		return t, nil
+		return AppToken{}, nil
 	case err != nil:
-		return t, fmt.Errorf("load a token: %w", err)
+		return AppToken{}, fmt.Errorf("load installation token: %w", err)
 	}
 	text, err := s.sealer.Open(nil, nil, value, []byte(name))
-	var p sealedToken
-	if err != nil || json.Unmarshal(text, &p) != nil {
-		return t, ErrSealed
+	var t sealedToken
+	if err != nil || json.Unmarshal(text, &t) != nil {
+		return AppToken{}, ErrSealed
 	}
-	return AppToken{Value: Secret(p.Token), Expires: p.Expires}, nil
+	return AppToken{Value: Secret(t.Token), Expires: t.Expires}, nil
 }
 
 // Lease implements [TokenStore].
-func (s *RedisTokens) Lease(ctx context.Context, name, owner string, lives time.Duration) (bool, error) {
+func (s *RedisTokens) Lease(ctx context.Context, name, owner string, lifetime time.Duration) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
-	err := s.client.SetArgs(ctx, leaseKey(name), owner, redis.SetArgs{Mode: "NX", TTL: lives}).Err()
+	err := s.client.SetArgs(ctx, leaseKey(name), owner, redis.SetArgs{Mode: "NX", TTL: lifetime}).Err()
 	if errors.Is(err, redis.Nil) {
 		return false, nil
 	}
@@ -105,13 +102,14 @@ func (s *RedisTokens) Return(ctx context.Context, name, owner string, t AppToken
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
 	var sealed []byte
-	lives := time.Until(t.Expires)
-	if t.Value != "" && lives > time.Millisecond {
+	lifetime := time.Until(t.Expires)
+	if t.Value != "" && lifetime > time.Millisecond {
 		text, err := json.Marshal(sealedToken{t.Value.Reveal(), t.Expires})
 		if err != nil {
 			return err
 		}
 		sealed = s.sealer.Seal(nil, nil, text, []byte(name))
 	}
-	return s.giveUp.Run(ctx, s.client, []string{tokenKey(name), leaseKey(name)}, owner, sealed, max(1, lives.Milliseconds())).Err()
+	keys := []string{tokenKey(name), leaseKey(name)}
+	return s.returnAndFree.Run(ctx, s.client, keys, owner, sealed, max(1, lifetime.Milliseconds())).Err()
 }

@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,17 +24,18 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-const sealing = "0123456789abcdef0123456789abcdef"
+const sealKey = "0123456789abcdef0123456789abcdef"
 
-// tokenFleet is a Redis, and an upstream that issues tokens to who asks.
+// tokenFleet is a Redis server and an upstream that issues tokens to several replicas.
 type tokenFleet struct {
 	*testing.T
 	network, address string
-	forward          func(time.Duration) // lets miniredis's time go by; nil for a real server
+	forward          func(time.Duration) // advances miniredis's clock; nil for a real server
 	issued           atomic.Int32
 }
 
-func onEach(t *testing.T, test func(f *tokenFleet)) {
+// onEachServer runs a test with miniredis and with redis-server.
+func onEachServer(t *testing.T, test func(f *tokenFleet)) {
 	t.Parallel()
 	t.Run("miniredis", func(t *testing.T) {
 		t.Parallel()
@@ -67,7 +67,7 @@ func (f *tokenFleet) open(secret string) *RedisTokens {
 	return s
 }
 
-// RoundTrip issues a token.
+// RoundTrip responds with a new token.
 func (f *tokenFleet) RoundTrip(r *http.Request) (*http.Response, error) {
 	n := f.issued.Add(1)
 	testservers.Sleep(r.Context(), 100*time.Millisecond)
@@ -76,10 +76,9 @@ func (f *tokenFleet) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func (f *tokenFleet) source(v TokenStore, key Secret) *Source {
-	m := NewAppTokens(v, slog.New(slog.DiscardHandler))
+	m := NewAppTokens(f, v, slog.New(slog.DiscardHandler))
 	f.Cleanup(m.Close)
-	app := &App{ID: "7", Installation: 42, Key: key}
-	return m.Source("bot", app, &TokenEndpoint{Upstream: &url.URL{Scheme: "http", Host: "api.test"}, Transport: f})
+	return m.Source("bot", &App{Upstream: apiURL(f.T, "http://api.test"), ID: "7", Installation: 42, Key: key})
 }
 
 func newAppKey(t *testing.T) Secret {
@@ -90,21 +89,21 @@ func newAppKey(t *testing.T) Secret {
 	return Secret(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
 }
 
-func TestReplicasHaveOneTokenAndItIsSealed(t *testing.T) {
-	onEach(t, func(f *tokenFleet) {
+func TestReplicasShareOneSealedToken(t *testing.T) {
+	onEachServer(t, func(f *tokenFleet) {
 		key := newAppKey(f.T)
 		var replicas sync.WaitGroup
 		for range 4 {
-			s := f.source(f.open(sealing), key)
+			s := f.source(f.open(sealKey), key)
 			replicas.Go(func() {
-				if got, err := s.Token(f.Context()); err != nil || got.Reveal() != "ghs_secret1" {
+				if got, err := s.get(f.Context()); err != nil || got.Reveal() != "ghs_secret1" {
 					f.Errorf("got %s, %v", got.Reveal(), err)
 				}
 			})
 		}
 		replicas.Wait()
 		if n := f.issued.Load(); n != 1 {
-			f.Errorf("%d were issued", n)
+			f.Errorf("%d tokens were issued, want 1", n)
 		}
 		c := f.client()
 		keys, err := c.Keys(f.Context(), "*").Result()
@@ -115,41 +114,41 @@ func TestReplicasHaveOneTokenAndItIsSealed(t *testing.T) {
 		if err != nil || strings.Contains(keys[0]+value, "secret") {
 			f.Errorf("%q, %v", value, err)
 		}
-		if lives := c.TTL(f.Context(), keys[0]).Val(); lives <= 0 || lives > time.Hour {
-			f.Errorf("it lives for %v", lives)
+		if lifetime := c.TTL(f.Context(), keys[0]).Val(); lifetime <= 0 || lifetime > time.Hour {
+			f.Errorf("lifetime %v", lifetime)
 		}
 	})
 }
 
-func TestAHolderThatDiesHoldsNobodyUp(t *testing.T) {
-	onEach(t, func(f *tokenFleet) {
-		dead := f.open(sealing)
-		if mine, err := dead.Lease(f.Context(), "x", "dead", time.Second); !mine || err != nil {
-			f.Fatal(mine, err)
+func TestLeaseOfACrashedReplicaExpires(t *testing.T) {
+	onEachServer(t, func(f *tokenFleet) {
+		dead := f.open(sealKey)
+		if leased, err := dead.Lease(f.Context(), "x", "dead", time.Second); !leased || err != nil {
+			f.Fatal(leased, err)
 		}
-		next := f.open(sealing)
-		if mine, err := next.Lease(f.Context(), "x", "next", time.Second); mine || err != nil {
-			f.Fatal(mine, err)
+		next := f.open(sealKey)
+		if leased, err := next.Lease(f.Context(), "x", "next", time.Second); leased || err != nil {
+			f.Fatal(leased, err)
 		}
-		if err := next.Return(f.Context(), "x", "next", AppToken{}); err != nil { // not its own
+		if err := next.Return(f.Context(), "x", "next", AppToken{}); err != nil { // not the owner
 			f.Fatal(err)
 		}
-		if mine, _ := next.Lease(f.Context(), "x", "next", time.Second); mine {
-			f.Error("another's lease was ended")
+		if leased, _ := next.Lease(f.Context(), "x", "next", time.Second); leased {
+			f.Error("Return released the lease of another owner")
 		}
 		if f.forward != nil {
 			f.forward(2 * time.Second)
 		}
 		testservers.Eventually(f.T, "the lease ends", func(ctx context.Context) bool {
-			mine, err := next.Lease(ctx, "x", "next", time.Second)
-			return mine && err == nil
+			leased, err := next.Lease(ctx, "x", "next", time.Second)
+			return leased && err == nil
 		})
 	})
 }
 
-func TestATokenIsReadUnderItsNameAndKeyAlone(t *testing.T) {
-	onEach(t, func(f *tokenFleet) {
-		s, expires := f.open(sealing), time.Now().Add(time.Minute).Round(time.Millisecond)
+func TestStoredTokenOpensOnlyWithItsNameAndKey(t *testing.T) {
+	onEachServer(t, func(f *tokenFleet) {
+		s, expires := f.open(sealKey), time.Now().Add(time.Minute).Round(time.Millisecond)
 		if err := s.Return(f.Context(), "x", "me", AppToken{Value: "ghs_secret", Expires: expires}); err != nil {
 			f.Fatal(err)
 		}
@@ -172,10 +171,10 @@ func TestATokenIsReadUnderItsNameAndKeyAlone(t *testing.T) {
 	})
 }
 
-func TestWithoutRedisEachAsksForItself(t *testing.T) {
+func TestWithoutRedisEachReplicaRequestsAToken(t *testing.T) {
 	f := &tokenFleet{T: t, network: "unix", address: "/nowhere"}
-	s := f.source(f.open(sealing), newAppKey(t))
-	if got, err := s.Token(t.Context()); err != nil || got != "ghs_secret1" {
+	s := f.source(f.open(sealKey), newAppKey(t))
+	if got, err := s.get(t.Context()); err != nil || got != "ghs_secret1" {
 		t.Errorf("%s, %v", got, err)
 	}
 }

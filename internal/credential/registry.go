@@ -1,7 +1,7 @@
 package credential
 
 import (
-	"context"
+	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/weirgate/weir/policy"
 )
@@ -21,210 +20,200 @@ import (
 type Held struct {
 	Name string
 	Kind policy.CallerKind
-	// Account names what the upstream counts it against; credentials of one
-	// user have one account. Empty means the credential stands for itself.
+	// Account names what the upstream counts the credential against. Credentials of one user
+	// have one account. If it is empty, the credential has an account to itself.
 	Account string
-	// Token is sent as a bearer token; of an OAuth app it is "id:secret",
-	// sent as Basic.
+	// Token is sent as a bearer token. For an OAuth app it is "id:secret" and sent as Basic.
 	Token Secret
-	// Source is set in place of a token that lasts.
+	// Source provides the expiring tokens of an app. It replaces Token.
 	Source *Source
 }
 
-// Source is where a token comes from that does not last: an app's, of an installation.
-type Source struct {
-	// Identity tells apart whose tokens they are, and what they may do.
-	Identity string
-	// Token returns the token of now. An error is [UnusableError], or the context's.
-	Token func(context.Context) (Secret, error)
-	// Reject gives up the token that was sent at some time.
-	Reject func(sent time.Time)
-}
-
-// Client is a program that may use the gateway. It is known by its key, its
-// certificate or tokens of its issuer: by each of them that is set.
+// Client is a program that may use the gateway. Its key, its certificate and its tokens each
+// identify it; those that are zero do not.
 type Client struct {
-	Name string
-	// Key is the SHA-256 of the client's key.
-	Key         [sha256.Size]byte
+	Name        string
+	Key         [sha256.Size]byte // SHA-256 of the client's key
 	Certificate Certificate
 	Token       TokenMatch
-	// Scope is what it may ask for; nil is everything.
+	// Scope limits the requests of the client; nil allows all.
 	Scope *policy.Scope
-	// Credentials are the names of those it may spend; [Pool.Pick] chooses.
+	// Credentials are names of held credentials. [Pool.Pick] chooses among them.
 	Credentials []string
-	// Share and Priority order it among the clients of one account.
+	// Share and Priority order the clients of one account.
 	Share    int
 	Priority policy.Priority
-	// Debug lets it ask what was made of its requests.
+	// Debug permits the request header Weir-Debug.
 	Debug bool
 }
 
-// Registry knows who may call, and whose credential pays. It is immutable and safe
-// for concurrent use.
+// Config describes a registry.
+type Config struct {
+	Dialect *policy.Dialect
+	// Egress names the address that anonymous requests are sent from.
+	Egress string
+	// PassThrough accepts clients with a credential of their own, or with none.
+	PassThrough bool
+	Held        []Held
+	// Clients may name held credentials only. If a request identifies several clients, the
+	// first one applies.
+	Clients []Client
+	// Authorities verify the names in client certificates.
+	Authorities []*x509.Certificate
+	// Issuers sign the tokens of clients. IssuerKeys caches their keys across reloads.
+	Issuers    []Issuer
+	IssuerKeys *IssuerKeys
+	// HashKey keys the hashes that name accounts. Keep it across reloads, otherwise every
+	// account is a new one. See [NewHashKey].
+	HashKey []byte
+	// Health is the state of the held credentials, kept across reloads. Nil starts with an
+	// empty one.
+	Health *Health
+}
+
+// Registry identifies the caller of a request and the credential to forward it with. It is
+// immutable and safe for concurrent use.
 //
-// It keeps hashes of clients' keys and of passed-through credentials, never
-// these themselves; the hash that names an account is keyed, so it cannot be
-// looked up.
+// It stores hashes of client keys and of passed-through credentials, not the texts. The hash
+// that names an account is keyed, so that a guessed credential cannot be confirmed.
 type Registry struct {
 	dialect     *policy.Dialect
 	egress      string
 	passThrough bool
 	hashKey     []byte
-	// The clients, by what they show.
-	keys         keys
-	certificates certificates
-	tokens       tokens
-	accounts     map[string]account // by class
+	accounts    map[string]policy.Caller // of held credentials, by security class
+	clients     []registered             // in the order of the configuration
+	// keys and certificates find the index of a client. A lookup by the hash of a key leaks
+	// nothing by its duration, because a sender cannot choose the hash.
+	keys         map[[sha256.Size]byte]int
+	certificates map[Certificate]int
+	authorities  []*x509.Certificate
+	issuers      map[string]Issuer // by URL
+	issuerKeys   *IssuerKeys
 }
 
-type account struct {
-	name string
-	kind policy.CallerKind
+type registered struct {
+	caller Caller
+	token  TokenMatch
 }
 
-// Caller is who a request is for, and its Authorization value upstream (empty
-// for none).
+// Caller is the identity of a request and the credential to forward it with.
 type Caller struct {
 	policy.Caller
+	// Authorization is the header value to send upstream; empty for none. It is not valid for
+	// a credential with a [Source]: use [Pool.Authorization].
 	Authorization Secret
-	// Scope is what it may ask for; nil is everything.
+	// Scope limits the caller's requests; nil allows all.
 	Scope *policy.Scope
-	// Debug is set for one that may ask what was made of its requests.
+	// Debug permits the request header Weir-Debug.
 	Debug bool
-	// Pool is set for a client that spends what the gateway holds: the caller is then
-	// the first of its credentials.
+	// Pool holds the credentials of a configured client. The other fields then describe one
+	// of them, at first the first. Pool is nil for a passed-through credential.
 	Pool *Pool
 
-	name   string  // of what is held
-	source *Source // nil where Authorization is what is sent
+	heldName string
+	source   *Source
 }
 
 // Errors of [Registry.Identify].
 var (
-	ErrMissing = errors.New("no credential, nor a certificate that is known: this gateway accepts its own clients only")
-	ErrUnknown = errors.New("unknown key, or a credential of the client's own where none is accepted")
+	ErrMissing = errors.New("request has no credential and no known client certificate")
+	ErrUnknown = errors.New("unknown client key, or an upstream credential while pass-through is off")
 	ErrTwice   = errors.New("more than one Authorization field")
-	// ErrInvalidToken wraps those of a token of an issuer that is configured, and
-	// ErrIssuerUnavailable the reason why it cannot be verified now.
 )
 
-// Config is what a book is made from.
-type Config struct {
-	Dialect *policy.Dialect
-	// Egress names the address from which anonymous calls leave.
-	Egress string
-	// PassThrough accepts clients that bring their own credential, or none.
-	PassThrough bool
-	Held        []Held
-	// Clients must name credentials that are held.
-	// One that shows what stands for several is the first of these.
-	Clients []Client
-	// Authorities vouch for the names in certificates.
-	Authorities []*x509.Certificate
-	// Issuers are those whose tokens Clients name, IssuerKeys their keys, which
-	// outlive a book.
-	Issuers    []Issuer
-	IssuerKeys *IssuerKeys
-	// HashKey keys the hashes that name accounts. It must outlive a reload,
-	// or every account would be a new one; see [NewHashKey].
-	HashKey []byte
-	// Health is what is known of those that are held; it must outlive a
-	// reload. Nil begins anew.
-	Health *Health
-}
-
-// NewHashKey returns a key for one life of the process.
+// NewHashKey returns a random key for [Config.HashKey].
 func NewHashKey() []byte {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // never fails (crypto/rand)
 	return key
 }
 
-// NewRegistry returns a book.
+// NewRegistry returns a registry of the clients and held credentials in c.
 func NewRegistry(c Config) *Registry {
-	b := &Registry{
+	r := &Registry{
 		dialect: c.Dialect, egress: c.Egress, passThrough: c.PassThrough, hashKey: c.HashKey,
-		keys:         make(keys, len(c.Clients)),
-		certificates: newCertificates(c.Authorities),
-		tokens:       newTokens(c.Issuers, c.IssuerKeys),
-		accounts:     make(map[string]account, len(c.Held)),
+		accounts: map[string]policy.Caller{}, keys: map[[sha256.Size]byte]int{}, certificates: map[Certificate]int{},
+		authorities: c.Authorities, issuers: map[string]Issuer{}, issuerKeys: c.IssuerKeys,
 	}
-	byName := make(map[string]Caller, len(c.Held))
+	for _, issuer := range c.Issuers {
+		r.issuers[issuer.URL] = issuer
+	}
+	held := map[string]Caller{}
 	for _, h := range c.Held {
-		byName[h.Name] = b.hold(h)
+		held[h.Name] = r.hold(h)
 	}
 	if c.Health == nil {
 		c.Health = NewHealth(slog.New(slog.DiscardHandler))
 	}
-	for _, client := range c.Clients {
-		pays := newPool(c, client, byName).first()
-		b.keys.add(client.Key, pays)
-		b.certificates.add(client.Certificate, pays)
-		b.tokens.add(client.Token, pays)
+	for i, client := range c.Clients {
+		r.clients = append(r.clients, registered{newPool(c.Health, client, held).held[0], client.Token})
+		if _, taken := r.keys[client.Key]; !taken && client.Key != [sha256.Size]byte{} {
+			r.keys[client.Key] = i
+		}
+		if _, taken := r.certificates[client.Certificate]; !taken && client.Certificate != (Certificate{}) {
+			r.certificates[client.Certificate] = i
+		}
 	}
-	return b
+	return r
 }
 
-func (b *Registry) hold(h Held) Caller {
-	class := b.hash(h.Token.Reveal())
+// hold registers the account of a held credential.
+func (r *Registry) hold(h Held) Caller {
+	class := r.hash(h.Token.Reveal())
 	if h.Source != nil {
-		// What stands for a token that is not known must be nothing that a client could
-		// send as one: it would be of this class.
-		class = b.hash(string(b.hashKey) + h.Source.Identity)
+		// The hash key is secret, so no client can send a token of this class.
+		class = r.hash(string(r.hashKey) + h.Source.app.identity())
 	}
-	name := h.Account
-	if name == "" {
-		name = class
-	}
-	b.accounts[class] = account{name, h.Kind}
+	caller := policy.Caller{Kind: h.Kind, Account: cmp.Or(h.Account, class), Class: class}
+	r.accounts[class] = caller
 	value := "Bearer " + h.Token.Reveal()
 	if h.Kind == policy.OAuthApp {
 		value = "Basic " + base64.StdEncoding.EncodeToString([]byte(h.Token.Reveal()))
 	}
-	return Caller{Caller: policy.Caller{Kind: h.Kind, Account: name, Class: class}, Authorization: Secret(value), name: h.Name, source: h.Source}
+	return Caller{Caller: caller, Authorization: Secret(value), heldName: h.Name, source: h.Source}
 }
 
-// Identify reads the Authorization of a request or, without one, the
-// certificate of its connection. "token X" and "Bearer X" are one credential.
-// It may wait for an issuer's keys; the error is then the context's if that
-// ends first.
-func (b *Registry) Identify(r *http.Request) (Caller, error) {
-	values := r.Header["Authorization"]
+// Identify returns the caller of a request, by its Authorization field or, without one, by
+// the client certificate of its connection. It may wait for an issuer's keys. If the request's
+// context ends first, the error is that of the context.
+func (r *Registry) Identify(req *http.Request) (Caller, error) {
+	values := req.Header["Authorization"]
 	if len(values) > 1 {
 		return Caller{}, ErrTwice
 	}
 	if len(values) == 0 || strings.TrimSpace(values[0]) == "" {
-		if c, ok := b.certificates.caller(r.TLS); ok {
+		if c, ok := r.byCertificate(req.TLS); ok {
 			return c, nil
 		}
-		if !b.passThrough {
+		if !r.passThrough {
 			return Caller{}, ErrMissing
 		}
-		return Caller{Caller: policy.Caller{Kind: policy.Unauthenticated, Account: "egress:" + b.egress, Class: "anonymous"}}, nil
+		anonymous := policy.Caller{Kind: policy.Unauthenticated, Account: "egress:" + r.egress, Class: "anonymous"}
+		return Caller{Caller: anonymous}, nil
 	}
-	scheme, credential := parse(values[0])
-	if c, ok := b.keys.caller(credential); ok {
-		return c, nil
+	scheme, credential := parseAuthorization(values[0])
+	if i, ok := r.keys[sha256.Sum256([]byte(credential))]; ok {
+		return r.clients[i].caller, nil
 	}
-	if c, ours, err := b.tokens.caller(r.Context(), credential); ours {
+	if c, ours, err := r.byToken(req.Context(), credential); ours {
 		return c, err
 	}
-	if !b.passThrough || holdsKey(credential) {
+	if !r.passThrough || holdsKey(credential) {
 		return Caller{}, ErrUnknown
 	}
-	class := b.hash(credential)
-	who := policy.Caller{Kind: b.dialect.Kind(scheme, credential), Account: class, Class: class}
-	if known, ok := b.accounts[class]; ok {
-		who.Account, who.Kind = known.name, known.kind
+	class := r.hash(credential)
+	caller, held := r.accounts[class]
+	if !held {
+		caller = policy.Caller{Kind: r.dialect.Kind(scheme, credential), Account: class, Class: class}
 	}
-	return Caller{Caller: who, Authorization: Secret(values[0])}, nil
+	return Caller{Caller: caller, Authorization: Secret(values[0])}, nil
 }
 
-// parse splits an Authorization value. Of a Basic one the credential is the
-// pair of name and password as they were written; a value that cannot be read
-// stands for itself, and the upstream will say what it thinks of it.
-func parse(value string) (scheme, credential string) {
+// parseAuthorization splits an Authorization value. For Basic, the credential is the decoded
+// pair of name and password. A malformed value is the credential itself: the upstream will
+// reject it.
+func parseAuthorization(value string) (scheme, credential string) {
 	scheme, credential, ok := strings.Cut(strings.TrimSpace(value), " ")
 	if !ok {
 		return "", value
@@ -240,8 +229,8 @@ func parse(value string) (scheme, credential string) {
 
 // hash returns a keyed hash of a credential, which names it without revealing it. Security
 // classes are such hashes, so 128 bits are kept: two credentials never share a class.
-func (b *Registry) hash(credential string) string {
-	mac := hmac.New(sha256.New, b.hashKey)
+func (r *Registry) hash(credential string) string {
+	mac := hmac.New(sha256.New, r.hashKey)
 	_, _ = mac.Write([]byte(credential)) // never fails (hash.Hash)
 	return hex.EncodeToString(mac.Sum(nil)[:16])
 }

@@ -7,24 +7,22 @@ import (
 	"log/slog"
 )
 
-// Secret is a text that cannot print: whatever writes it (fmt, JSON, YAML,
-// slog) gets a mask, in a struct, a list or a map's value too. Only
-// [Secret.Reveal] gives it away. Compare with a secret from outside by
-// [Secret.Equal], never by ==.
+// Secret is a string that prints as a mask. fmt, JSON, YAML and slog all write the mask, also
+// for a secret inside a struct, a list or a map value. Only [Secret.Reveal] returns the text.
+// Compare with untrusted input by [Secret.Equal], never by ==.
 //
-// It keeps secrets from being shown by mistake, not from an attacker: it is
-// neither encrypted nor wiped, and a conversion to string takes the mask off.
-// Two printers ask no method and show it: fmt's verb %p, and encoding/json of a
-// map whose keys are secrets. Neither has a use here.
+// The type prevents accidental output, not attacks: the text is neither encrypted nor wiped,
+// and a conversion to string reveals it. Two printers call no method and would show it: fmt's
+// %p, and encoding/json for a map with secrets as keys.
 type Secret string
 
-// mask stands for a secret; an empty one has nothing to hide.
+// mask is the text that every secret prints, except an empty one.
 const mask = "•••"
 
-// Reveal returns the text. Its callers are few and easy to find.
+// Reveal returns the text.
 func (s Secret) Reveal() string { return string(s) }
 
-// String returns a mask.
+// String returns the mask.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
@@ -32,24 +30,24 @@ func (s Secret) String() string {
 	return mask
 }
 
-// Equal reports whether both are the same text, in a time that tells neither
-// where they differ nor how long they are.
+// Equal reports whether both texts are equal. Its duration reveals neither the position of a
+// difference nor the lengths.
 func (s Secret) Equal(other Secret) bool {
 	a, b := sha256.Sum256([]byte(s)), sha256.Sum256([]byte(other))
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
-// GoString returns a mask, for printers that do not ask fmt.
+// GoString returns the mask, for printers that do not use fmt.
 func (s Secret) GoString() string { return s.String() }
 
-// Format writes a mask whatever the verb.
+// Format writes the mask for every verb.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(s.String())) }
 
-// MarshalText returns a mask; encoding/json uses it too.
+// MarshalText returns the mask. encoding/json uses it too.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// MarshalYAML returns a mask.
+// MarshalYAML returns the mask.
 func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
 
-// LogValue returns a mask.
+// LogValue returns the mask.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }

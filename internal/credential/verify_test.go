@@ -22,10 +22,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestAttack59TokensThatAreNotTheIssuers(t *testing.T) {
+func TestVerifyAcceptsOnlyValidTokensOfTheIssuer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		good, stranger, rsaKey := newSigningKey(t, "a"), newSigningKey(t, "a"), newRSAKey(t, "r", 2048)
-		w := newIssuerWorld(t, good.public, rsaKey.public)
+		w := newFakeIssuer(t, good.public, rsaKey.public)
 		now := time.Now()
 		in := func(d time.Duration) int64 { return now.Add(d).Unix() }
 		for _, c := range []struct {
@@ -33,33 +33,33 @@ func TestAttack59TokensThatAreNotTheIssuers(t *testing.T) {
 			token string
 			want  string
 		}{
-			{"a good one", good.token(t, nil), ""},
-			{"one by RSA", sign(t, rsaKey.private, "RS256", "r", testClaims(nil)), ""},
-			{"another audience among its own", good.token(t, map[string]any{"aud": []string{"other", "weir-2"}}), ""},
-			{"not for this gateway", good.token(t, map[string]any{"aud": "other"}), "audience"},
-			{"for nobody", good.token(t, map[string]any{"aud": nil}), "audience"},
-			{"for a name that begins like ours", good.token(t, map[string]any{"aud": "weir-"}), "audience"},
+			{"valid", good.token(t, nil), ""},
+			{"valid, signed with RSA", sign(t, rsaKey.private, "RS256", "r", testClaims(nil)), ""},
+			{"one of two audiences matches", good.token(t, map[string]any{"aud": []string{"other", "weir-2"}}), ""},
+			{"wrong audience", good.token(t, map[string]any{"aud": "other"}), "audience"},
+			{"no audience", good.token(t, map[string]any{"aud": nil}), "audience"},
+			{"audience with our name as prefix", good.token(t, map[string]any{"aud": "weir-"}), "audience"},
 			{"expired within the skew", good.token(t, map[string]any{"exp": in(-29 * time.Second)}), ""},
 			{"expired", good.token(t, map[string]any{"exp": in(-31 * time.Second)}), "expired"},
-			{"without an end", good.token(t, map[string]any{"exp": nil}), "no end"},
+			{"no expiry", good.token(t, map[string]any{"exp": nil}), "exp is missing"},
 			{"not yet valid, within the skew", good.token(t, map[string]any{"nbf": in(29 * time.Second)}), ""},
 			{"not yet valid", good.token(t, map[string]any{"nbf": in(31 * time.Second)}), "not valid yet"},
 			{"issued in the future", good.token(t, map[string]any{"iat": in(time.Hour)}), "future"},
-			{"of another issuer", good.token(t, map[string]any{"iss": issuerAddress + "/"}), "issuer"},
-			{"of no issuer", good.token(t, map[string]any{"iss": nil}), "issuer"},
-			{"signed by a stranger under the same key ID", stranger.token(t, nil), "signature"},
-			{"unsigned", unsigned(t, testClaims(nil)), "cannot be read"},
-			{"signed with the public key as the secret", confused(t, good, testClaims(nil)), "cannot be read"},
-			{"signed by an algorithm that is not configured", sign(t, rsaKey.private, "PS256", "r", testClaims(nil)), "cannot be read"},
-			{"under the ID of a key of another kind", sign(t, rsaKey.private, "RS256", "a", testClaims(nil)), "does not publish"},
-			{"of another key in its own header", embedded(t, stranger), "signature"},
-			{"of a key that its header says where to find", headed(t, stranger, "jku", "http://localhost/keys"), "signature"},
-			{"with what must be understood and is not", headed(t, good, "crit", []string{"x"}), "signature"},
-			{"in JSON", inJSON(t, good.token(t, nil)), "cannot be read"},
-			{"without a key ID, where keys have one", sign(t, good.private, "ES256", "", testClaims(nil)), "does not publish"},
-			{"with its claims withClaims", withClaims(t, good.token(t, nil), testClaims(map[string]any{"sub": "deploys"})), "signature"},
-			{"nothing", "", "cannot be read"},
-			{"dots", "..", "cannot be read"},
+			{"wrong issuer", good.token(t, map[string]any{"iss": issuerAddress + "/"}), "issuer"},
+			{"no issuer", good.token(t, map[string]any{"iss": nil}), "issuer"},
+			{"signed by an unknown key with a known ID", stranger.token(t, nil), "signature"},
+			{"unsigned", unsigned(t, testClaims(nil)), "malformed"},
+			{"HMAC with the public key as secret", confused(t, good, testClaims(nil)), "malformed"},
+			{"algorithm not configured", sign(t, rsaKey.private, "PS256", "r", testClaims(nil)), "malformed"},
+			{"ID of a key of another kind", sign(t, rsaKey.private, "RS256", "a", testClaims(nil)), "publishes no key"},
+			{"unknown key embedded in the header", embedded(t, stranger), "signature"},
+			{"unknown key with a key URL in the header", headed(t, stranger, "jku", "http://localhost/keys"), "signature"},
+			{"unsupported critical header", headed(t, good, "crit", []string{"x"}), "signature"},
+			{"JSON serialization", inJSON(t, good.token(t, nil)), "malformed"},
+			{"no key ID", sign(t, good.private, "ES256", "", testClaims(nil)), "publishes no key"},
+			{"modified claims", withClaims(t, good.token(t, nil), testClaims(map[string]any{"sub": "deploys"})), "signature"},
+			{"empty", "", "malformed"},
+			{"only dots", "..", "malformed"},
 		} {
 			w.verify(c.name, c.token, c.want)
 		}
@@ -80,8 +80,7 @@ func unsigned(t testing.TB, claims any) string {
 	return encodePart(t, map[string]string{"alg": "none", "kid": "a"}) + "." + encodePart(t, claims) + "."
 }
 
-// confused is a token by HMAC whose secret is what everybody can read: the key
-// as it is published in PEM.
+// confused returns a token signed by HMAC with the published public key, in PEM, as secret.
 func confused(t testing.TB, k signingKey, claims map[string]any) string {
 	t.Helper()
 	der, err := x509.MarshalPKIXPublicKey(k.public.Key)
@@ -91,7 +90,7 @@ func confused(t testing.TB, k signingKey, claims map[string]any) string {
 	return sign(t, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), "HS256", k.public.KeyID, claims)
 }
 
-// headed is a token with one more field in its header.
+// headed returns a token with an additional header field.
 func headed(t testing.TB, k signingKey, name string, value any) string {
 	t.Helper()
 	options := (&jose.SignerOptions{}).WithHeader("kid", k.public.KeyID).WithHeader(jose.HeaderKey(name), value)
@@ -106,7 +105,7 @@ func headed(t testing.TB, k signingKey, name string, value any) string {
 	return token
 }
 
-// inJSON is a token in the other form that a signature has (RFC 7515, section 7.2).
+// inJSON returns a token in the JSON serialization (RFC 7515 section 7.2).
 func inJSON(t testing.TB, token string) string {
 	t.Helper()
 	parts := strings.Split(token, ".")
@@ -117,7 +116,7 @@ func inJSON(t testing.TB, token string) string {
 	return string(text)
 }
 
-// embedded is a token that brings its own key along (RFC 7515 section 4.1.3).
+// embedded returns a token with its own public key in the header (RFC 7515 section 4.1.3).
 func embedded(t testing.TB, k signingKey) string {
 	t.Helper()
 	options := (&jose.SignerOptions{EmbedJWK: true}).WithHeader("kid", k.public.KeyID)
@@ -146,41 +145,41 @@ func withClaims(t testing.TB, token string, claims any) string {
 	return parts[0] + "." + encodePart(t, claims) + "." + parts[2]
 }
 
-func TestASecretAmongTheKeysSignsNothing(t *testing.T) {
+func TestVerifyIgnoresUnsuitablePublishedKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		good := newSigningKey(t, "a")
 		secret := []byte(strings.Repeat("s", 32))
 		small, encrypts := newRSAKey(t, "small", 1024), newSigningKey(t, "enc")
 		encrypts.public.Use = "enc"
-		w := newIssuerWorld(t, jose.JSONWebKey{Key: secret, KeyID: "s"}, small.public, encrypts.public, good.public)
+		w := newFakeIssuer(t, jose.JSONWebKey{Key: secret, KeyID: "s"}, small.public, encrypts.public, good.public)
 		i := testIssuer()
-		i.Algorithms = []string{"HS256", "RS256", "ES256"} // which the configuration does not let through
+		i.Algorithms = []string{"HS256", "RS256", "ES256"} // config refuses HS256
 		for name, token := range map[string]string{
-			"by a secret that is published": sign(t, secret, "HS256", "s", testClaims(nil)),
-			"by a key that is too short":    sign(t, small.private, "RS256", "small", testClaims(nil)),
-			"by a key for encryption":       encrypts.token(t, nil),
+			"published secret": sign(t, secret, "HS256", "s", testClaims(nil)),
+			"short RSA key":    sign(t, small.private, "RS256", "small", testClaims(nil)),
+			"encryption key":   encrypts.token(t, nil),
 		} {
-			if _, err := w.keys.Verify(context.Background(), i, token); !errors.Is(err, ErrInvalidToken) {
+			if _, err := w.keys.verify(context.Background(), i, token); !errors.Is(err, ErrInvalidToken) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		w.verify("by the one that is left", good.token(t, nil), "")
+		w.verify("suitable key", good.token(t, nil), "")
 	})
 }
 
-func TestOfReadsTheIssuer(t *testing.T) {
+func TestUnverifiedIssuer(t *testing.T) {
 	good := newSigningKey(t, "a")
 	for _, c := range []struct{ name, token, want string }{
-		{"a token", good.token(t, nil), issuerAddress},
-		{"an unsigned one", unsigned(t, testClaims(nil)), issuerAddress},
-		{"of an app, whose issuer is a number", good.token(t, map[string]any{"iss": 12345}), ""},
-		{"of nobody", good.token(t, map[string]any{"iss": nil}), ""},
-		{"an upstream token", "ghp_0123456789", ""},
-		{"a name with dots", "a.b.c", ""},
-		{"encrypted", "a.b.c.d.e", ""},
+		{"token", good.token(t, nil), issuerAddress},
+		{"unsigned token", unsigned(t, testClaims(nil)), issuerAddress},
+		{"app assertion with a numeric issuer", good.token(t, map[string]any{"iss": 12345}), ""},
+		{"no issuer", good.token(t, map[string]any{"iss": nil}), ""},
+		{"upstream token", "ghp_0123456789", ""},
+		{"text with dots", "a.b.c", ""},
+		{"encrypted token", "a.b.c.d.e", ""},
 	} {
-		if got, ok := issuerOf(c.token); got != c.want || ok != (c.want != "") {
-			t.Errorf("%s: %q, %t", c.name, got, ok)
+		if got := unverifiedIssuer(c.token); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 	}
 }
@@ -197,7 +196,7 @@ func TestCheckIssuerURL(t *testing.T) {
 	}
 }
 
-func TestTextsAreTextsOnly(t *testing.T) {
+func TestClaimValuesAreStringsOnly(t *testing.T) {
 	c := jwtClaims{"one": "a", "many": []any{"a", 1.0, "b"}, "number": 1.0, "object": map[string]any{"a": "b"}, "null": nil}
 	for name, want := range map[string]int{"one": 1, "many": 2, "number": 0, "object": 0, "null": 0, "none": 0} {
 		if got := c.values(name); len(got) != want {
@@ -206,13 +205,11 @@ func TestTextsAreTextsOnly(t *testing.T) {
 	}
 }
 
-// TestVerifyOverTLS asks an issuer over TLS, with the certificate of one that is known,
-// and of one that is not.
 func TestVerifyOverTLS(t *testing.T) {
 	k := newSigningKey(t, "a")
 	mux := http.NewServeMux()
 	server := httptest.NewUnstartedServer(mux)
-	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // one handshake fails
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // hides the expected handshake failure
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
@@ -226,31 +223,31 @@ func TestVerifyOverTLS(t *testing.T) {
 	token := k.token(t, map[string]any{"iss": server.URL})
 	trusting := NewIssuerKeys(server.Client().Transport)
 	t.Cleanup(trusting.Close)
-	if claims, err := trusting.Verify(t.Context(), i, token); err != nil || claims["sub"] != "builds" {
+	if claims, err := trusting.verify(t.Context(), i, token); err != nil || claims["sub"] != "builds" {
 		t.Errorf("%v: %v", claims, err)
 	}
-	others := NewIssuerKeys(&http.Transport{})
-	t.Cleanup(others.Close)
-	if _, err := others.Verify(t.Context(), i, token); !errors.Is(err, ErrIssuerUnavailable) {
-		t.Errorf("a certificate of nobody: %v", err)
+	distrusting := NewIssuerKeys(&http.Transport{})
+	t.Cleanup(distrusting.Close)
+	if _, err := distrusting.verify(t.Context(), i, token); !errors.Is(err, ErrIssuerUnavailable) {
+		t.Errorf("unknown certificate authority: %v", err)
 	}
 }
 
-// TestNothingButTheTokenItselfIsTaken changes a good token anywhere.
-func TestNothingButTheTokenItselfIsTaken(t *testing.T) {
-	keys, i, token := servedIssuer(t)
+// The test changes one byte of a valid token.
+func TestVerifyRefusesModifiedTokens(t *testing.T) {
+	keys, i, token := publishedIssuer(t)
 	rapid.Check(t, func(t *rapid.T) {
 		at := rapid.IntRange(0, len(token)-1).Draw(t, "at")
 		changed := []byte(token)
 		changed[at] = rapid.SampledFrom([]byte("AZaz09-_.=+/ {\x00")).Draw(t, "with")
-		if _, err := keys.Verify(context.Background(), i, string(changed)); (err == nil) != sameToken(token, string(changed)) {
+		if _, err := keys.verify(context.Background(), i, string(changed)); (err == nil) != sameToken(token, string(changed)) {
 			t.Fatalf("%s: %v", changed, err)
 		}
 	})
 }
 
-// sameToken reports whether two tokens are the same bytes, however base64url writes
-// them: at the end of a part it leaves bits unused, and it reads over line breaks.
+// sameToken reports whether two tokens decode to the same bytes. Several base64url texts have
+// the same meaning: the last character has unused bits, and line breaks are ignored.
 func sameToken(a, b string) bool {
 	x, y := strings.Split(a, "."), strings.Split(b, ".")
 	return slices.EqualFunc(x, y, func(x, y string) bool {
@@ -260,8 +257,8 @@ func sameToken(a, b string) bool {
 	})
 }
 
-// servedIssuer is an issuer outside of any bubble, and a good token of it.
-func servedIssuer(t testing.TB) (*IssuerKeys, Issuer, string) {
+// publishedIssuer returns an issuer on a TCP listener, and a valid token of it.
+func publishedIssuer(t testing.TB) (*IssuerKeys, Issuer, string) {
 	t.Helper()
 	k := newSigningKey(t, "a")
 	mux := http.NewServeMux()
@@ -280,16 +277,15 @@ func servedIssuer(t testing.TB) (*IssuerKeys, Issuer, string) {
 	return keys, i, k.token(t, map[string]any{"iss": server.URL, "exp": time.Now().Add(24 * time.Hour).Unix()})
 }
 
-// FuzzVerify gives the whole path of a token whatever it is: nothing panics, and
-// nothing is taken but what the key has signed.
+// FuzzVerify checks that verify never panics, and accepts only the token that the key signed.
 func FuzzVerify(f *testing.F) {
-	keys, i, good := servedIssuer(f)
+	keys, i, good := publishedIssuer(f)
 	for _, seed := range []string{good, unsigned(f, testClaims(nil)), confused(f, newSigningKey(f, "a"), testClaims(nil)), "..", "a.b.c", "", "e30.e30.", "eyJhbGciOiJFUzI1NiJ9.eyJpc3MiOjF9.AA"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, token string) {
-		_, _ = issuerOf(token)
-		_, err := keys.Verify(t.Context(), i, token)
+		_ = unverifiedIssuer(token)
+		_, err := keys.verify(t.Context(), i, token)
 		if (err == nil) != sameToken(good, token) || err != nil && !errors.Is(err, ErrInvalidToken) {
 			t.Errorf("%q: %v", token, err)
 		}
