@@ -1,8 +1,7 @@
 package policy
 
-// CallerKind is what the upstream takes a caller for; it decides the primary
-// limit before the first response has told it (Document B section 8.1). The
-// values are the keys of limits.primary in the configuration.
+// CallerKind is the kind of an account. It decides the primary limit until the first response reports it (Document B section
+// 8.1). Its values are the keys of limits.primary in the configuration.
 type CallerKind string
 
 // Caller kinds.
@@ -15,34 +14,30 @@ const (
 	Workflow        CallerKind = "workflow"
 )
 
-// CallerKinds lists every kind, in the order of Document B section 8.1.
+// CallerKinds returns every kind in the order of Document B section 8.1.
 func CallerKinds() []CallerKind {
 	return []CallerKind{Unauthenticated, User, Enterprise, Installation, OAuthApp, Workflow}
 }
 
-// Caller is who a request is sent for, as the upstream will see it. It holds
-// no secret: Account and Class are names or keyed hashes.
+// Caller is the identity of a request. It holds no secret: Account and Class are names or keyed hashes.
 type Caller struct {
 	Kind CallerKind
-	// Account is what the upstream counts against (design section 5.1).
+	// Account is what the upstream counts against.
 	Account string
-	// Class is the security class: two callers share a private answer only
-	// when their classes are equal (design section 6.2). It is narrower than
-	// the account, because two tokens of one user may see different things.
+	// Class is the security class: callers share a private response only if their classes are equal. A class is narrower
+	// than an account, because two tokens of one user may see different resources.
 	Class string
-	// Client is the name of the gateway client, empty for pass-through.
+	// Client is the name of the configured client. It is empty for pass-through.
 	Client string
-	// Share is the client's weight among those who wait for one account; zero
-	// counts as one. Priority says who goes before all of them.
+	// Share is the weight of the client in the queue of its account; zero counts as one.
 	Share    int
 	Priority Priority
 }
 
-// Priority orders those who wait for one account. The values are those of the
-// configuration.
+// Priority orders the requests that wait for one account. Its values are those of the configuration.
 type Priority string
 
-// Priorities. Whoever states none is normal.
+// Priorities. The default is Normal.
 const (
 	Interactive Priority = "interactive"
 	Normal      Priority = "normal"

@@ -21,8 +21,7 @@ var data embed.FS
 
 const unknownID = "unknown"
 
-// Catalogue is every operation of the documents, and how to find the one that
-// a request calls.
+// Catalogue holds every operation of the documents and finds the one that a request calls.
 type Catalogue struct {
 	operations []*Operation
 	byID       map[string]*Operation
@@ -30,8 +29,7 @@ type Catalogue struct {
 	aliases    []alias
 }
 
-// Embedded returns the catalogue that is compiled in. Its data is checked by
-// the package's tests, so it panics on a mistake in it.
+// Embedded returns the embedded catalogue. It panics if the data are invalid, which the tests of the package prevent.
 var Embedded = sync.OnceValue(func() *Catalogue {
 	c, err := load(data)
 	if err != nil {
@@ -40,22 +38,20 @@ var Embedded = sync.OnceValue(func() *Catalogue {
 	return c
 })
 
-// Operations returns all operations, ordered by section and place in it.
+// Operations returns all operations in the order of the documents.
 func (c *Catalogue) Operations() []*Operation { return slices.Clone(c.operations) }
 
 // Operation returns the operation with this ID, or nil.
 func (c *Catalogue) Operation(id string) *Operation { return c.byID[id] }
 
-// CacheOverride changes an operation's cache rule. A TTL of 0 leaves the
-// catalogue's.
+// CacheOverride changes the cache rule of an operation. A TTL of 0 keeps that of the catalogue.
 type CacheOverride struct {
 	TTL        time.Duration
 	NoCoalesce bool
 }
 
-// WithCacheRules returns a catalogue in which the named operations have other
-// cache rules than in c. An error lists all that cannot be: unknown operations, and
-// those that are never kept.
+// WithCacheRules returns a catalogue with changed cache rules. Its error lists all unknown operations and all operations
+// that are never stored.
 func (c *Catalogue) WithCacheRules(rules map[string]CacheOverride) (*Catalogue, error) {
 	if len(rules) == 0 {
 		return c, nil
@@ -66,7 +62,7 @@ func (c *Catalogue) WithCacheRules(rules map[string]CacheOverride) (*Catalogue, 
 		case op == nil:
 			errs = append(errs, fmt.Errorf("cache.operations: unknown operation %q", id))
 		case op.Cache.Class == Never:
-			errs = append(errs, fmt.Errorf("cache.operations: %q is never kept", id))
+			errs = append(errs, fmt.Errorf("cache.operations: operation %q is never stored; remove it", id))
 		}
 	}
 	if len(errs) > 0 {
@@ -124,8 +120,7 @@ func load(files fs.FS) (*Catalogue, error) {
 	return index(operations, aliases)
 }
 
-// complete fills in what a row leaves out: the safe defaults that unknown
-// routes get too.
+// complete sets the defaults of a row. Unknown routes have the same defaults.
 func complete(op *Operation) {
 	if op.Resource == "" {
 		op.Resource = Core
@@ -152,11 +147,11 @@ func index(operations []*Operation, aliases []alias) (*Catalogue, error) {
 	var errs []error
 	for _, op := range operations {
 		if op.ID == "" || op.Method == "" || !strings.HasPrefix(op.Path, "/") {
-			errs = append(errs, fmt.Errorf("section %s: an operation needs id, method and path: %q %q %q", op.Section, op.ID, op.Method, op.Path))
+			errs = append(errs, fmt.Errorf("section %s: operation without id, method or path: %q %q %q", op.Section, op.ID, op.Method, op.Path))
 			continue
 		}
 		if c.byID[op.ID] != nil {
-			errs = append(errs, fmt.Errorf("operation %q stands twice", op.ID))
+			errs = append(errs, fmt.Errorf("operation %q is defined twice", op.ID))
 		}
 		c.byID[op.ID] = op
 		paths := []string{op.Path}
@@ -174,7 +169,7 @@ func index(operations []*Operation, aliases []alias) (*Catalogue, error) {
 	for _, op := range operations {
 		for _, id := range op.Invalidates {
 			if c.byID[id] == nil {
-				errs = append(errs, fmt.Errorf("operation %q invalidates %q, which does not exist", op.ID, id))
+				errs = append(errs, fmt.Errorf("operation %q invalidates unknown operation %q", op.ID, id))
 			}
 		}
 		if _, ok := resources[op.Resource]; !ok {
@@ -189,7 +184,7 @@ func index(operations []*Operation, aliases []alias) (*Catalogue, error) {
 	return c, errors.Join(errs...)
 }
 
-// decode reads one embedded file; unknown keys are errors.
+// decode reads an embedded file. Unknown keys are errors.
 func decode(files fs.FS, name string, into any) error {
 	text, err := fs.ReadFile(files, name)
 	if err != nil {
@@ -203,7 +198,7 @@ func decode(files fs.FS, name string, into any) error {
 	return nil
 }
 
-// mustDecode is decode for data that package variables are made of.
+// mustDecode is like decode and panics on an error.
 func mustDecode[T any](name string) T {
 	var v T
 	if err := decode(data, name, &v); err != nil {
@@ -229,8 +224,7 @@ var resources = func() map[string]resource {
 	return m
 }()
 
-// Resources lists the members of the rate limit status in their order
-// (Document B section 2.6).
+// Resources returns the resources of the rate limit status in their order (Document B section 2.6).
 func Resources() []string {
 	names := make([]string, len(resourceList))
 	for i, r := range resourceList {
@@ -239,7 +233,7 @@ func Resources() []string {
 	return names
 }
 
-// IsResource reports whether the rate limit status has a member of that name.
+// IsResource reports whether the rate limit status has a resource of that name.
 func IsResource(name string) bool {
 	_, ok := resources[name]
 	return ok

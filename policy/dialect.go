@@ -10,9 +10,8 @@ import (
 	"strings"
 )
 
-// Dialect is what differs between the documents' service and the real
-// upstream: header names, media types, messages. It is data only; see
-// dialects.yaml for the meaning of each field.
+// Dialect holds the differences between the service of the documents and the real API: header names, media types and
+// messages. dialects.yaml explains each field.
 type Dialect struct {
 	Name             string                `yaml:"-"`
 	VersionHeader    string                `yaml:"version_header"`
@@ -41,7 +40,7 @@ type Dialect struct {
 
 var dialects = mustDecode[map[string]*Dialect]("dialects.yaml")
 
-// LoadDialect returns the dialect of that name: "service" or "github".
+// LoadDialect returns the dialect "service" or "github". It returns an error for other names.
 func LoadDialect(name string) (*Dialect, error) {
 	d := dialects[name]
 	if d == nil {
@@ -50,17 +49,15 @@ func LoadDialect(name string) (*Dialect, error) {
 			names = append(names, n)
 		}
 		sort.Strings(names)
-		return nil, fmt.Errorf("unknown dialect %q: must be one of %s", name, strings.Join(names, ", "))
+		return nil, fmt.Errorf("unknown dialect %q; use one of %s", name, strings.Join(names, ", "))
 	}
 	named := *d
 	named.Name = name
 	return &named, nil
 }
 
-// Kind says what an Authorization value makes its sender, as far as its form
-// tells: Basic is an OAuth app's client id and secret (Document B section
-// 5.6), prefixes of tokens tell more where the dialect knows some. The
-// upstream's first answer corrects the limit that follows from it.
+// Kind returns the kind of an Authorization value: Basic holds the client id and secret of an OAuth app (Document B
+// section 5.6), and known token prefixes name other kinds. The first response corrects the resulting limit.
 func (d *Dialect) Kind(scheme, credential string) CallerKind {
 	if strings.EqualFold(scheme, "basic") {
 		return OAuthApp
@@ -73,49 +70,41 @@ func (d *Dialect) Kind(scheme, credential string) CallerKind {
 	return User
 }
 
-// EntityTag is the ETag that the upstream gives a body which it sends as the answer
-// to a request with these fields, where [Dialect.ETag] says how it makes them.
+// EntityTag returns the ETag that the upstream computes for a body, from the request fields in [Dialect.ETag].
 func (d *Dialect) EntityTag(field func(name string) string, body []byte) string {
 	sum := sha256.New()
 	for _, name := range d.ETag {
 		if value := field(name); value != "" {
-			_, _ = io.WriteString(sum, value+":") // a hash takes everything
+			_, _ = io.WriteString(sum, value+":") // hash.Hash never returns an error
 		}
 	}
 	_, _ = sum.Write(body)
 	return strconv.Quote(hex.EncodeToString(sum.Sum(nil)))
 }
 
-// Accept brings the Accept values that ask for one representation to one
-// form: an absent or empty one, "*/*", "application/json",
-// "application/vnd.VENDOR+json", "application/vnd.VENDOR.v3+json" and lists of
-// nothing else are the plain representation, written "". Anything else is its
-// own: members and their order are kept, for the upstream may take the first
-// that it knows; so are case and inner blanks, for a type that it does not know
-// must not share an answer with one that it does.
+// Accept returns one form for all Accept values of one representation. The plain representation is "": no value, "*/*",
+// "application/json", "application/vnd.VENDOR+json", "application/vnd.VENDOR.v3+json", and lists of these. Other values keep
+// their members, order, case and blanks, because the upstream may treat any difference as another type.
 func (d *Dialect) Accept(values []string) string {
-	own := false
-	for _, value := range values {
-		for member := range strings.SplitSeq(value, ",") {
-			own = own || !d.plain(strings.Trim(member, " \t"))
-		}
-	}
-	if !own {
-		return ""
-	}
+	plain := true
 	var members []string
 	for _, value := range values {
 		for member := range strings.SplitSeq(value, ",") {
-			members = append(members, strings.Trim(member, " \t"))
+			member = strings.Trim(member, " \t")
+			members = append(members, member)
+			plain = plain && d.isPlain(member)
 		}
+	}
+	if plain {
+		return ""
 	}
 	return strings.Join(members, ",")
 }
 
-// MediaType is the plain representation by its own name.
+// MediaType returns the vendor media type of the plain representation.
 func (d *Dialect) MediaType() string { return "application/vnd." + d.Vendor + "+json" }
 
-func (d *Dialect) plain(mediaType string) bool {
+func (d *Dialect) isPlain(mediaType string) bool {
 	switch mediaType {
 	case "", "*/*", "application/json":
 		return true

@@ -26,7 +26,7 @@ func TestLoadDialect(t *testing.T) {
 	}
 	for _, name := range []string{"", "GitHub", "gitlab"} {
 		_, err := LoadDialect(name)
-		if want := `unknown dialect "` + name + `": must be one of github, service`; err == nil || err.Error() != want {
+		if want := `unknown dialect "` + name + `"; use one of github, service`; err == nil || err.Error() != want {
 			t.Errorf("%q: got %v, want %s", name, err, want)
 		}
 	}

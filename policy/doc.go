@@ -1,16 +1,12 @@
-// Package policy says what the API is: which operations exist, who may call
-// them, what a call costs, how long an answer may be kept and what makes it
-// stale. The API lives in embedded YAML (operations/, parameters.yaml,
-// aliases.yaml, resources.yaml, dialects.yaml), one operations file per section of the
-// documents; the Go code only loads, checks and matches it.
+// Package policy describes the API as data: its operations, their callers, costs and cache rules, and what makes a stored
+// response stale. The data are embedded YAML files (operations/, parameters.yaml, aliases.yaml, resources.yaml,
+// dialects.yaml), with one operations file per section of the documents. The Go code loads, checks and matches them.
 //
 // Invariants:
 //   - A loaded [Catalogue] is immutable and safe for concurrent use.
-//   - The path and query in a [Match] are canonical: what is matched is what
-//     is keyed is what is sent upstream.
-//   - Every request matches an operation; a route the documents do not show
-//     gets safe defaults ([Match] says how).
+//   - Path and query of a [Match] are canonical: the matched target is the cache key and the forwarded target.
+//   - Every request matches an operation. An undocumented route gets careful defaults ([Catalogue.Classify]).
+//   - The package is pure: it uses no clock, no network, no goroutine and no other package of the module.
 //
-// It is not a router, a cache or a limiter: it knows no clock, no network, no
-// goroutine and no other package of this module.
+// Entry points: [Embedded] and [Catalogue.Classify]. Read operation.go first, then match.go.
 package policy

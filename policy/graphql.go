@@ -7,8 +7,7 @@ import (
 	"github.com/vektah/gqlparser/v2/parser"
 )
 
-// GraphQL is the resource of the GraphQL API; a call's body decides what it
-// costs.
+// GraphQL is the resource of the GraphQL API. The body of a call decides its cost.
 const GraphQL = "graphql"
 
 // Points of a GraphQL call (Document B section 8.3).
@@ -17,24 +16,22 @@ const (
 	mutationPoints = 5
 )
 
-// ForBody returns the operation as this body makes it. Only GraphQL's depends
-// on the body: with a mutation it costs five points and counts as creating
-// content, without one it costs one. A body that cannot be read, or that asks
-// for an operation it does not hold, counts as a mutation: what the upstream
-// would make of it is not known.
+// ForBody returns the operation with the cost of a body. A GraphQL mutation costs five points and creates content; a query
+// costs one point. An unreadable body, or one without the named operation, counts as a mutation. Other operations do not
+// depend on the body.
 func (o *Operation) ForBody(body []byte) *Operation {
 	if o.Resource != GraphQL {
 		return o
 	}
-	as := *o
-	as.Points, as.CreatesContent = queryPoints, false
+	priced := *o
+	priced.Points, priced.CreatesContent = queryPoints, false
 	if mutates(body) {
-		as.Points, as.CreatesContent = mutationPoints, true
+		priced.Points, priced.CreatesContent = mutationPoints, true
 	}
-	return &as
+	return &priced
 }
 
-// maxGraphQLTokens bounds the work that a body can make.
+// maxGraphQLTokens bounds the work of parsing a body.
 const maxGraphQLTokens = 20_000
 
 // mutates reports whether a GraphQL request may run a mutation.
@@ -60,8 +57,8 @@ func mutates(body []byte) bool {
 	return !found
 }
 
-// readGraphQL reads a request's members. A member that stands twice, in
-// whatever letters, could be read in two ways: that is not ok.
+// readGraphQL returns query and operation name. It returns false if a member is repeated, because the upstream might
+// read another one.
 func readGraphQL(body []byte) (query, name string, ok bool) {
 	var members struct {
 		Query         repeated `json:"query"`
@@ -73,13 +70,13 @@ func readGraphQL(body []byte) (query, name string, ok bool) {
 	return members.Query.value, members.OperationName.value, members.Query.times <= 1 && members.OperationName.times <= 1
 }
 
-// repeated is a string member that counts how often it stands in its object.
+// repeated is a string member that counts its occurrences.
 type repeated struct {
 	value string
 	times int
 }
 
-// UnmarshalJSON is called once for each time that the member stands there.
+// UnmarshalJSON is called once per occurrence.
 func (r *repeated) UnmarshalJSON(text []byte) error {
 	r.times++
 	return json.Unmarshal(text, &r.value)

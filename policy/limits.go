@@ -2,47 +2,46 @@ package policy
 
 import "time"
 
-// Limits are the numbers of Document B section 8, as the gateway keeps them
-// and as the reference service enforces them. The zero value allows nothing;
-// start from [DefaultLimits].
+// Limits are the numbers of Document B section 8, for the gateway and for the reference service. The zero value allows
+// nothing; start with [DefaultLimits].
 type Limits struct {
 	Primary struct {
-		Unauthenticated int           `yaml:"unauthenticated" desc:"of each address"`
-		User            int           `yaml:"user" desc:"of each user, all tokens together"`
-		Enterprise      int           `yaml:"enterprise" desc:"of users of the enterprise plan"`
-		Installation    int           `yaml:"installation" desc:"of each installation, at least"`
-		OAuthApp        int           `yaml:"oauth_app" desc:"of each app, by client id and secret"`
-		Workflow        int           `yaml:"workflow" desc:"of each repository's workflows"`
+		Unauthenticated int           `yaml:"unauthenticated" desc:"per address"`
+		User            int           `yaml:"user" desc:"per user, for all tokens together"`
+		Enterprise      int           `yaml:"enterprise" desc:"per user of an enterprise"`
+		Installation    int           `yaml:"installation" desc:"per installation, at least"`
+		OAuthApp        int           `yaml:"oauth_app" desc:"per app with client id and secret"`
+		Workflow        int           `yaml:"workflow" desc:"per repository with workflows"`
 		Window          time.Duration `yaml:"window" desc:"length of the window"`
-	} `yaml:"primary" desc:"requests in a window"`
+	} `yaml:"primary" desc:"requests per window"`
 	Search struct {
-		Authenticated   int           `yaml:"authenticated" desc:"of each caller, all searches but code search"`
-		Code            int           `yaml:"code" desc:"code search of each caller"`
-		Unauthenticated int           `yaml:"unauthenticated" desc:"of each address"`
+		Authenticated   int           `yaml:"authenticated" desc:"per account, except code search"`
+		Code            int           `yaml:"code" desc:"code search per account"`
+		Unauthenticated int           `yaml:"unauthenticated" desc:"per address"`
 		Window          time.Duration `yaml:"window" desc:"length of the window"`
-	} `yaml:"search" desc:"searches in a window"`
-	Concurrent int `yaml:"concurrent" desc:"requests at one time, REST and GraphQL together"`
+	} `yaml:"search" desc:"searches per window"`
+	Concurrent int `yaml:"concurrent" desc:"concurrent requests, REST and GraphQL together"`
 	Points     struct {
-		REST    int           `yaml:"rest" desc:"of each operation"`
-		GraphQL int           `yaml:"graphql" desc:"of GraphQL"`
+		REST    int           `yaml:"rest" desc:"per operation"`
+		GraphQL int           `yaml:"graphql" desc:"for GraphQL"`
 		Window  time.Duration `yaml:"window" desc:"length of the window"`
-	} `yaml:"points" desc:"points in a window"`
+	} `yaml:"points" desc:"points per window"`
 	CPU struct {
-		Total   time.Duration `yaml:"total" desc:"of all requests"`
-		GraphQL time.Duration `yaml:"graphql" desc:"of GraphQL"`
+		Total   time.Duration `yaml:"total" desc:"for all requests"`
+		GraphQL time.Duration `yaml:"graphql" desc:"for GraphQL"`
 		Window  time.Duration `yaml:"window" desc:"length of the window"`
-		Factor  float64       `yaml:"factor" desc:"CPU time of the upstream in its response time"`
-	} `yaml:"cpu" desc:"CPU time in a window"`
-	Content []Window `yaml:"content" desc:"requests that create content; all windows must allow"`
+		Factor  float64       `yaml:"factor" desc:"fraction of the response time that is CPU time"`
+	} `yaml:"cpu" desc:"CPU time per window"`
+	Content []Window `yaml:"content" desc:"requests that create content; every window applies"`
 }
 
-// Window is at most Max in any span of Window.
+// Window is a limit of Max in any time span of length Window.
 type Window struct {
-	Max    int           `yaml:"max" desc:"at most this many"`
+	Max    int           `yaml:"max" desc:"limit"`
 	Window time.Duration `yaml:"window" desc:"length of the window"`
 }
 
-// DefaultLimits are the numbers of Document B section 8.
+// DefaultLimits returns the numbers of Document B section 8.
 func DefaultLimits() Limits {
 	var l Limits
 	l.Primary.Unauthenticated = 60
@@ -68,10 +67,8 @@ func DefaultLimits() Limits {
 	return l
 }
 
-// For returns the documented window of a resource for a kind of caller
-// (Document B sections 2.6, 8.1 and 8.2; the resources for which the documents
-// give no number have theirs in resources.yaml). An unknown resource counts
-// like core.
+// For returns the documented window of a resource for a caller kind (Document B sections 2.6, 8.1 and 8.2). Resources without
+// documented numbers have theirs in resources.yaml. An unknown resource has the window of core.
 func (l Limits) For(kind CallerKind, resource string) Window {
 	anonymous := kind == Unauthenticated
 	switch resource {
@@ -95,17 +92,15 @@ func (l Limits) For(kind CallerKind, resource string) Window {
 	return Window{l.core(kind), l.Primary.Window}
 }
 
-// Installation limits grow with what is installed, up to a bound (Document B
-// section 8.1).
+// The limit of an installation grows with repositories and users (Document B section 8.1).
 const (
-	installationFree  = 20 // repositories, and users, that add nothing
-	installationExtra = 50 // requests for each one more
+	installationFree  = 20 // repositories, and users, without effect
+	installationExtra = 50 // requests for each further one
 	installationMost  = 12_500
 )
 
-// OfInstallation is the primary limit of an installation outside the
-// enterprise plan, by what it is installed on (Document B section 8.1). Weir
-// learns it from the upstream, which alone knows these numbers.
+// OfInstallation returns the primary limit of an installation outside an enterprise (Document B section 8.1). The reference
+// service uses it; the gateway learns the limit from responses.
 func (l Limits) OfInstallation(repositories, users int) int {
 	more := max(0, repositories-installationFree) + max(0, users-installationFree)
 	return max(l.Primary.Installation, min(l.Primary.Installation+installationExtra*more, installationMost))

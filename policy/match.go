@@ -5,58 +5,43 @@ import (
 	"strings"
 )
 
-// Match is a request seen through the catalogue.
+// Match is a request with its operation.
 type Match struct {
 	Operation *Operation
-	// Params are the path parameters, decoded and in canonical form (org, owner
-	// and repo in lower case). Under an alias they are the alias's own:
-	// repository_id in place of owner and repo.
+	// Params are the path parameters, decoded and canonical (org, owner and repo in lower case). With an alias they are those of
+	// the alias: repository_id instead of owner and repo.
 	Params Params
-	// Path and Query are the canonical request target: both percent-encoded,
-	// the query without its question mark, its parameters sorted by name.
+	// Path and Query are the canonical target, percent-encoded. The query has no question mark and is sorted by name.
 	Path  string
 	Query string
 }
 
-// Params are path parameters, in the order of the path, with nothing behind them. They are
-// part of a [Match]: a list would be the largest piece but one of what a hit leaves to the
-// collector.
-type Params [maxParams]Param
-
-// maxParams is how many path parameters an operation can have.
-const maxParams = 4
+// Params are path parameters in the order of the path.
+type Params []Param
 
 // Param is a path parameter.
 type Param struct{ Name, Value string }
 
-// Get returns the value of a parameter, or "" where there is none of that name: none is
-// empty.
-func (p *Params) Get(name string) string {
-	for i := range p {
-		if p[i].Name == name {
-			return p[i].Value
+// Get returns the value of a parameter, or "". Values are never empty.
+func (p Params) Get(name string) string {
+	for _, param := range p {
+		if param.Name == name {
+			return param.Value
 		}
 	}
 	return ""
 }
 
-// Classify canonicalizes a request target (escaped path and raw query, as they
-// came) and finds its operation. HEAD matches what GET does.
+// Classify canonicalizes a target (escaped path and raw query) and finds its operation. HEAD matches as GET.
 //
-// A route that the documents do not show matches an operation made for it:
-// ID "unknown", resource core, points by method, nothing beyond RFC 9111, and
-// as Path the shape of the route ({owner}, {repo}, {number}, {sha}, {value} for
-// what varies), so that it can be counted and labelled.
+// An undocumented route gets an operation of its own: ID "unknown", resource core, points by method, caching by RFC 9111 only, and as
+// Path the shape of the route, with placeholders for variable segments ({owner}, {repo}, {number}, {sha}, {value}).
 //
-// A target that could be read in two ways is an error of type [*TargetError]:
-// dot segments, empty segments, backslashes, control characters, bytes that
-// are not UTF-8, broken escapes, encoded slashes other than in a {branch}
-// (where they become slashes) or a ref of an unknown repository route,
-// semicolons in the query, or more than 1,000 parameters. A trailing slash
-// makes another path, which no operation has.
+// Classify returns a [*TargetError] for an ambiguous target: dot segments, empty segments, backslashes, control characters, invalid
+// UTF-8, invalid escapes, encoded slashes (except in a {branch}, where they become slashes, and in a ref of an unknown repository
+// route), semicolons in the query, or more than 1,000 parameters. A path with a trailing slash is another, unknown path.
 func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error) {
-	var room [usualSegments]string
-	segments, err := canonicalPath(escapedPath, room[:0])
+	segments, err := canonicalPath(escapedPath)
 	if err != nil {
 		return Match{}, err
 	}
@@ -64,11 +49,14 @@ func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error
 	if err != nil {
 		return Match{}, err
 	}
+	lookup := method
+	if method == "HEAD" {
+		lookup = "GET"
+	}
 	m := Match{Query: query}
-	op, captures := c.root.match(getFor(method), segments, 0, make([]capture, 0, maxParams))
+	op, captures := c.root.match(lookup, segments, 0, nil)
 	if op != nil {
-		m.Operation = op
-		bind(&m.Params, captures, segments)
+		m.Operation, m.Params = op, bind(captures, segments)
 	} else {
 		m.Operation = unknown(method, segments)
 	}
@@ -77,40 +65,17 @@ func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error
 			return Match{}, &TargetError{"the path holds an encoded slash (%2F)"}
 		}
 	}
-	m.Path = joined(segments, escapedPath)
+	m.Path = "/" + strings.Join(segments, "/")
 	return m, nil
 }
 
-// usualSegments is room for those of every template.
-const usualSegments = 12
-
-// joined is the path of segments: as it came, where that is it.
-func joined(segments []string, escapedPath string) string {
-	var room [256]byte
-	path := room[:0]
-	for _, s := range segments {
-		path = append(append(path, '/'), s...)
-	}
-	if string(path) == escapedPath {
-		return escapedPath
-	}
-	return string(path)
-}
-
-// mayHoldRef reports whether a segment of an unknown route may be a ref or a
-// file path with its slashes encoded, as clients write
-// repos/{owner}/{repo}/branches/release%2F1.x. It goes upstream as it is.
+// mayHoldRef reports whether a segment of an unknown route may be a ref or a file path with encoded slashes, such as
+// repos/{owner}/{repo}/branches/release%2F1.x. It is forwarded unchanged.
 func mayHoldRef(segments []string, at int) bool {
 	return segments[0] == "repos" && at >= 4 || segments[0] == "repositories" && at >= 3
 }
 
-func getFor(method string) string {
-	if method == "HEAD" {
-		return "GET"
-	}
-	return method
-}
-
+// pathParameter is a row of parameters.yaml.
 type pathParameter struct {
 	Fold    bool `yaml:"fold"`
 	Integer bool `yaml:"integer"`
@@ -119,37 +84,31 @@ type pathParameter struct {
 
 var parameters = mustDecode[map[string]pathParameter]("parameters.yaml")
 
-// node is one segment of the templates.
+// node is a segment in the trie of all templates.
 type node struct {
 	static     map[string]*node
-	parameters []*node // tried in the order of the catalogue
+	parameters []*node // in the order of the catalogue
 	name       string  // of a parameter
 	rule       pathParameter
-	operations map[string]*Operation
+	operations map[string]*Operation // by method
 }
 
-// capture is a path parameter's place in a request.
+// capture is the position of a path parameter in a request.
 type capture struct {
 	parameter *node
 	at        int // index of its first segment
 }
 
-// add files an operation under a path: its own, or an alias's spelling of it.
+// add inserts an operation at a path.
 func (n *node) add(op *Operation, path string) error {
 	segments := strings.Split(path[1:], "/")
-	at, params := n, 0
+	at := n
 	for i, s := range segments {
-		name, ok := templateParameter(s)
-		if ok {
-			params++
-		}
-		if ok && parameters[name].Tail && i != len(segments)-1 {
+		name, isParameter := templateParameter(s)
+		if isParameter && parameters[name].Tail && i != len(segments)-1 {
 			return fmt.Errorf("operation %q: {%s} takes the rest of the path and must be last", op.ID, name)
 		}
-		at = at.child(s, name, ok)
-	}
-	if params > maxParams {
-		return fmt.Errorf("operation %q: %d path parameters; %d at most", op.ID, params, maxParams)
+		at = at.child(s, name, isParameter)
 	}
 	if other := at.operations[op.Method]; other != nil {
 		return fmt.Errorf("operations %q and %q have the same method and path", other.ID, op.ID)
@@ -181,9 +140,8 @@ func (n *node) child(segment, name string, isParameter bool) *node {
 	return p
 }
 
-// match prefers a literal segment to a parameter and goes back where that
-// leads nowhere (organization-roles/teams is a literal and could be a role). A
-// parameter is never empty. The operation is nil where nothing matches.
+// match prefers a literal segment to a parameter, and backtracks (organization-roles/teams is a literal and could be a role). It
+// returns nil if no operation matches.
 func (n *node) match(method string, segments []string, at int, captures []capture) (*Operation, []capture) {
 	if at == len(segments) {
 		return n.operations[method], captures
@@ -205,8 +163,7 @@ func (n *node) match(method string, segments []string, at int, captures []captur
 	return nil, nil
 }
 
-// span returns where a parameter that begins at a segment ends, or false where
-// the segments can't be its value.
+// span returns the end of a parameter that begins at a segment, or false if its value is invalid. A parameter is never empty.
 func (p pathParameter) span(segments []string, at int) (end int, ok bool) {
 	if p.Tail {
 		return len(segments), segments[len(segments)-1] != ""
@@ -214,9 +171,9 @@ func (p pathParameter) span(segments []string, at int) (end int, ok bool) {
 	return at + 1, segments[at] != "" && (!p.Integer || isInteger(segments[at]))
 }
 
-// bind reads the parameters' values and writes the canonical form of each back
-// into segments.
-func bind(params *Params, captures []capture, segments []string) {
+// bind returns the parameters, and writes their canonical form to segments.
+func bind(captures []capture, segments []string) Params {
+	params := make(Params, len(captures))
 	for i, c := range captures {
 		value := segments[c.at]
 		switch {
@@ -231,6 +188,7 @@ func bind(params *Params, captures []capture, segments []string) {
 		}
 		params[i] = Param{c.parameter.name, unescape(value)}
 	}
+	return params
 }
 
 func templateParameter(segment string) (name string, ok bool) {
@@ -240,12 +198,13 @@ func templateParameter(segment string) (name string, ok bool) {
 	return "", false
 }
 
+// alias is another prefix for templates, from aliases.yaml.
 type alias struct {
 	Prefix    string `yaml:"prefix"`
 	StandsFor string `yaml:"stands_for"`
 }
 
-// spell writes a template under the alias, or nothing where it does not apply.
+// spell returns a template with the prefix of the alias, or "" if the alias does not apply.
 func (a alias) spell(template string) string {
 	rest, ok := strings.CutPrefix(template, a.StandsFor)
 	if !ok || rest == "" || rest[0] != '/' {
@@ -254,8 +213,7 @@ func (a alias) spell(template string) string {
 	return a.Prefix + rest
 }
 
-// unknown makes the operation of a route that the documents do not show. What
-// may create content is taken to do so.
+// unknown returns the operation of an undocumented route. POST and PUT count as creating content.
 func unknown(method string, segments []string) *Operation {
 	op := &Operation{ID: unknownID, Method: method, Path: shape(segments), Auth: "optional"}
 	op.CreatesContent = method == "POST" || method == "PUT"
@@ -264,25 +222,23 @@ func unknown(method string, segments []string) *Operation {
 	return op
 }
 
-// named tells which segments after a collection are names.
-var named = map[string][]string{
+// namesAfter lists the names that follow a collection in a path.
+var namesAfter = map[string][]string{
 	"repos": {"{owner}", "{repo}"},
 	"orgs":  {"{org}"},
 	"users": {"{username}"},
 	"teams": {"{team_slug}"},
 }
 
-// Bounds of a shape: how many segments of an unknown route it keeps, and how
-// long a segment can be and still pass for a literal of the API; one that is not of
-// small letters alone may be a token.
 const (
-	maxShape   = 8
+	// maxShape bounds the segments of a shape.
+	maxShape = 8
+	// maxLiteral bounds a segment that is kept; maxMixed bounds one that is not of lower-case words, because it may be a token.
 	maxLiteral = 40
 	maxMixed   = 16
 )
 
-// shape replaces what varies in an unknown route by placeholders. What is left
-// can still be anything short: who counts shapes must bound them.
+// shape replaces variable segments of an unknown route by placeholders. The number of shapes is unbounded; callers must bound them.
 func shape(segments []string) string {
 	var b strings.Builder
 	var names []string
@@ -304,38 +260,25 @@ func shape(segments []string) string {
 			b.WriteString("{value}")
 		default:
 			b.WriteString(s)
-			names = named[s]
+			names = namesAfter[s]
 		}
 	}
 	return b.String()
 }
 
-// isWords reports whether s is of small letters, and of what joins words.
+// isWords reports whether s consists of lower-case letters and separators.
 func isWords(s string) bool {
 	return strings.TrimLeft(s, "abcdefghijklmnopqrstuvwxyz-_.") == ""
 }
 
 func isInteger(s string) bool {
-	for i := range len(s) {
-		if s[i] < '0' || s[i] > '9' {
-			return false
-		}
-	}
-	return s != ""
+	return s != "" && strings.Trim(s, "0123456789") == ""
 }
 
-// isHash reports whether s looks like an object name: 40 or 64 hexadecimal
-// digits, or 7 and more with at least one decimal digit among them.
+// isHash reports whether s looks like an object name: 40 or 64 hexadecimal digits, or at least 7 with a decimal digit.
 func isHash(s string) bool {
-	digits := 0
-	for i := range len(s) {
-		switch {
-		case s[i] >= '0' && s[i] <= '9':
-			digits++
-		case s[i] >= 'a' && s[i] <= 'f' || s[i] >= 'A' && s[i] <= 'F':
-		default:
-			return false
-		}
+	if strings.Trim(s, "0123456789abcdefABCDEF") != "" {
+		return false
 	}
-	return len(s) == 40 || len(s) == 64 || len(s) >= 7 && digits > 0
+	return len(s) == 40 || len(s) == 64 || len(s) >= 7 && strings.ContainsAny(s, "0123456789")
 }

@@ -5,15 +5,14 @@ import (
 	"net/url"
 )
 
-// Finding is a request that must fail by the documents' own words, so that it
-// is answered without being sent. The body of such an answer is the same from
-// the gateway and from the reference service.
+// Finding describes a request that must fail according to the documents. The gateway refuses it without forwarding. Gateway and
+// reference service respond with the same body.
 type Finding struct {
 	// Check is the name of the check, for example "search-length".
 	Check  string
 	Status int
-	// Message is the body's message; Resource, Field and Code are the one
-	// member of its errors array, none when Field is empty.
+	// Message is the message of the body. Resource, Field and Code are the member of its errors array; without Field there is
+	// none.
 	Message  string
 	Resource string
 	Field    string
@@ -26,11 +25,9 @@ const (
 	maxSearchOperators = 5
 )
 
-// checks are the preflight checks by their name in the catalogue (design
-// section 6.3). Each returns nil when the request passes.
+// checks are the preflight checks by their name in the catalogue. Each returns nil if the request passes.
 var checks = map[string]func(q SearchQuery, kind CallerKind) *Finding{
-	// Document B section 5.1: code search must be authenticated. So must
-	// GraphQL: an address has no budget for it.
+	// Document B section 5.1: code search requires authentication. So does GraphQL, for which an address has no budget.
 	"authentication": func(_ SearchQuery, kind CallerKind) *Finding {
 		if kind != Unauthenticated {
 			return nil
@@ -41,8 +38,7 @@ var checks = map[string]func(q SearchQuery, kind CallerKind) *Finding{
 	"search-query": func(q SearchQuery, _ CallerKind) *Finding {
 		return invalidSearch(len(q) == 0, "missing", "Validation Failed")
 	},
-	// Document B section 7: at most 256 characters, operators and qualifiers
-	// not counted.
+	// Document B section 7: at most 256 characters without operators and qualifiers.
 	"search-length": func(q SearchQuery, _ CallerKind) *Finding {
 		return invalidSearch(q.Length() > maxSearchLength, "invalid",
 			"Validation Failed: the search is longer than 256 characters")
@@ -66,23 +62,22 @@ func invalidSearch(failed bool, code, message string) *Finding {
 	return &Finding{Status: http.StatusUnprocessableEntity, Message: message, Resource: "Search", Field: "q", Code: code}
 }
 
-// Preflight returns the first check of the operation that the request fails,
-// or nil. It refuses only what must fail: where q is repeated nothing says
-// which one counts, and the search must fail whichever it is.
+// Preflight returns the first failed check of the operation, or nil. If q is repeated, every value must fail, because the
+// documents do not say which one counts.
 func (m Match) Preflight(kind CallerKind) *Finding {
 	if len(m.Operation.Checks) == 0 {
 		return nil
 	}
 	values, err := url.ParseQuery(m.Query)
 	if err != nil {
-		panic("policy: not canonical: " + m.Query)
+		panic("policy: query is not canonical: " + m.Query)
 	}
-	asked := values["q"]
-	if len(asked) == 0 {
-		asked = []string{""}
+	queries := values["q"]
+	if len(queries) == 0 {
+		queries = []string{""}
 	}
 	var f *Finding
-	for _, q := range asked {
+	for _, q := range queries {
 		if f = m.Operation.check(ParseSearch(q), kind); f == nil {
 			return nil
 		}
@@ -90,7 +85,7 @@ func (m Match) Preflight(kind CallerKind) *Finding {
 	return f
 }
 
-// check returns the first check that the search fails, or nil.
+// check returns the first check that a search fails, or nil.
 func (o *Operation) check(q SearchQuery, kind CallerKind) *Finding {
 	for _, name := range o.Checks {
 		if f := checks[name](q, kind); f != nil {

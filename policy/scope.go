@@ -6,19 +6,16 @@ import (
 	"strings"
 )
 
-// Scope is what a client of the gateway may ask for. Nil, and an empty list,
-// leave everything to it.
+// Scope restricts the requests of a client. A nil scope and empty lists allow everything.
 type Scope struct {
-	// Methods are those that it may use; GET stands for HEAD too.
+	// Methods are the allowed methods; GET includes HEAD.
 	Methods []string
-	// Operations are patterns for the IDs of operations ([Glob]). Routes that
-	// the documents do not show are the one operation "unknown".
+	// Operations are patterns for operation IDs ([Glob]). All undocumented routes are the operation "unknown".
 	Operations []string
 }
 
-// Allows reports whether a call of an operation lies within the scope. The
-// method is the one that is sent: of an unknown route, and of HEAD, it is not
-// told by the operation.
+// Allows reports whether the scope allows a call. The method is that of the request, because operations do not distinguish GET and
+// HEAD.
 func (s *Scope) Allows(method string, operation *Operation) bool {
 	if s == nil {
 		return true
@@ -33,15 +30,14 @@ func (s *Scope) Allows(method string, operation *Operation) bool {
 	return len(s.Operations) == 0 || slices.ContainsFunc(s.Operations, matches)
 }
 
-// Names reports whether a pattern of a [Scope] stands for any operation.
+// Names reports whether a pattern of a [Scope] matches any operation.
 func (c *Catalogue) Names(pattern string) bool {
 	named := func(op *Operation) bool { return Glob(pattern, op.ID) }
 	return Glob(pattern, unknownID) || slices.ContainsFunc(c.operations, named)
 }
 
-// Glob reports whether a name is what a pattern says: an asterisk stands for
-// any run of characters, none and slashes among them, and everything else for
-// itself. Its time grows with the product of the lengths at most.
+// Glob reports whether a name matches a pattern, in which an asterisk matches any characters, including slashes. Its time is at
+// most proportional to the product of the lengths.
 func Glob(pattern, name string) bool {
 	parts := strings.Split(pattern, "*")
 	last := len(parts) - 1

@@ -7,33 +7,27 @@ import (
 	"unicode/utf8"
 )
 
-// SearchQuery is the q of a search, taken apart (Document B section 4.1, query
-// rules): keywords, qualifiers and operators in their order.
+// SearchQuery is a parsed search: keywords, qualifiers and operators in their order (Document B section 4.1, query rules).
 type SearchQuery []SearchToken
 
-// SearchToken is one part of a query: a term, a qualifier or an operator. At
-// most one of Term, Name and Operator is set; none is for an empty phrase.
+// SearchToken is a term, a qualifier or an operator. At most one of Term, Name and Operator is set; none is set for an empty
+// phrase.
 type SearchToken struct {
 	// Term is a keyword, or a phrase without its quotes.
 	Term string
-	// Name and Value are those of a qualifier, such as "repo" and
-	// "acme/widgets": the name in lower case, the value without quotes.
+	// Name and Value of a qualifier, such as "repo" and "acme/widgets": the name in lower case, the value without quotes.
 	Name, Value string
-	// Negated is set for a term or qualifier with a leading minus; the minus is
-	// in neither Term nor Name.
+	// Negated is true for a term or qualifier with a leading minus, which Term and Name do not include.
 	Negated bool
 	// Operator is "AND", "OR" or "NOT".
 	Operator string
-	// written is the token as it stood in the query.
-	written string
+	// source is the token as written in the query.
+	source string
 }
 
-// ParseSearch takes a query apart. Every string is a query; one of blanks has
-// no token. A quoted phrase may hold blanks, and operators and colons mean
-// nothing in it; one that does not end takes the rest. A qualifier is a name (a
-// letter, then letters, digits, minus or underscore), a colon and a value,
-// which may be quoted; std::vector and https://host are terms. Operators are
-// AND, OR and NOT in capitals.
+// ParseSearch parses any string. A quoted phrase is one term; without a closing quote it extends to the end. A qualifier is a name
+// (a letter, then letters, digits, minus or underscore), a colon and a value, which may be quoted; std::vector and https://host
+// are terms. Operators are AND, OR and NOT in capitals.
 func ParseSearch(q string) SearchQuery {
 	var query SearchQuery
 	for {
@@ -41,14 +35,14 @@ func ParseSearch(q string) SearchQuery {
 		if q == "" {
 			return query
 		}
-		var written string
-		written, q = nextSearchToken(q)
-		query = append(query, readSearchToken(written))
+		var source string
+		source, q = nextSearchToken(q)
+		query = append(query, parseSearchToken(source))
 	}
 }
 
 // nextSearchToken cuts at the first blank outside quotes.
-func nextSearchToken(q string) (written, rest string) {
+func nextSearchToken(q string) (source, rest string) {
 	quoted := false
 	for i, r := range q {
 		switch {
@@ -61,19 +55,19 @@ func nextSearchToken(q string) (written, rest string) {
 	return q, ""
 }
 
-func readSearchToken(written string) SearchToken {
-	switch written {
+func parseSearchToken(source string) SearchToken {
+	switch source {
 	case "AND", "OR", "NOT":
-		return SearchToken{Operator: written, written: written}
+		return SearchToken{Operator: source, source: source}
 	}
-	text, negated := strings.CutPrefix(written, "-")
+	text, negated := strings.CutPrefix(source, "-")
 	if text == "" {
-		return SearchToken{Term: written, written: written}
+		return SearchToken{Term: source, source: source}
 	}
 	if name, value, ok := strings.Cut(text, ":"); ok && isQualifier(name, value) {
-		return SearchToken{Name: strings.ToLower(name), Value: unquote(value), Negated: negated, written: written}
+		return SearchToken{Name: strings.ToLower(name), Value: unquote(value), Negated: negated, source: source}
 	}
-	return SearchToken{Term: unquote(text), Negated: negated, written: written}
+	return SearchToken{Term: unquote(text), Negated: negated, source: source}
 }
 
 func unquote(s string) string { return strings.ReplaceAll(s, `"`, "") }
@@ -84,9 +78,8 @@ func isQualifier(name, value string) bool {
 
 var qualifierName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*$`)
 
-// Length is the number of characters that count against the limit of 256
-// (Document B section 7): operators and qualifiers do not, quotes and one blank
-// between two terms do.
+// Length returns the number of characters that count against the limit of 256 (Document B section 7): terms with quotes and one
+// blank between two terms, without operators and qualifiers.
 func (q SearchQuery) Length() int {
 	n := 0
 	for _, t := range q {
@@ -94,13 +87,13 @@ func (q SearchQuery) Length() int {
 			if n > 0 {
 				n++
 			}
-			n += utf8.RuneCountInString(t.written)
+			n += utf8.RuneCountInString(t.source)
 		}
 	}
 	return n
 }
 
-// Operators is the number of AND, OR and NOT.
+// Operators returns the number of AND, OR and NOT.
 func (q SearchQuery) Operators() int {
 	n := 0
 	for _, t := range q {
@@ -111,8 +104,7 @@ func (q SearchQuery) Operators() int {
 	return n
 }
 
-// HasTerm reports whether there is a search term beside qualifiers and
-// operators.
+// HasTerm reports whether the search has a term besides qualifiers and operators.
 func (q SearchQuery) HasTerm() bool {
 	for _, t := range q {
 		if t.Term != "" {

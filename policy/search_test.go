@@ -90,9 +90,9 @@ func takenApart(q string) string {
 	query := ParseSearch(q)
 	rest := q
 	for _, token := range query {
-		after, ok := strings.CutPrefix(strings.TrimLeftFunc(rest, unicode.IsSpace), token.written)
-		if !ok || token.written == "" {
-			return "lost something before " + token.written
+		after, ok := strings.CutPrefix(strings.TrimLeftFunc(rest, unicode.IsSpace), token.source)
+		if !ok || token.source == "" {
+			return "lost something before " + token.source
 		}
 		rest = after
 		set := 0
@@ -102,7 +102,7 @@ func takenApart(q string) string {
 			}
 		}
 		if set > 1 || token.Name == "" && token.Value != "" {
-			return "two things at once: " + token.written
+			return "two things at once: " + token.source
 		}
 	}
 	switch {

@@ -261,23 +261,3 @@ func TestTwoSpellingsHaveOneCanonicalForm(t *testing.T) {
 		}
 	})
 }
-
-// TestShortcutIsExact: what isCanonicalQuery recognizes is what the long way
-// would have made.
-func TestShortcutIsExact(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		query := rapid.StringMatching(`([abc~*é]{0,2}=([a-z+*]|%[0-9A-Fa-f]{2}){0,3}&){0,3}`).Draw(t, "query")
-		query = strings.TrimSuffix(query, "&")
-		if values, err := url.ParseQuery(query); err == nil && isCanonicalQuery(query) && values.Encode() != query {
-			t.Fatalf("%q is taken for canonical; it is %q", query, values.Encode())
-		}
-	})
-	for query, want := range map[string]bool{
-		"": true, "a=1": true, "a=&b=2": true, "a=1&a=0": true, "q=a+b%2Fc": true,
-		"b=1&a=1": false, "a": false, "a=1&": false, "&a=1": false, "a=%2f": false, "a=%41": false, "a=%20": false, "a=b=c": false, "a=*": false,
-	} {
-		if got := isCanonicalQuery(query); got != want {
-			t.Errorf("isCanonicalQuery(%q) is %v", query, got)
-		}
-	}
-}
