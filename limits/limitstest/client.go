@@ -9,18 +9,18 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// pattern is how a client asks.
+// pattern is how a client sends requests.
 type pattern int
 
 const (
 	overload pattern = iota // one request after the other
-	cron                    // a burst every window
-	idle                    // nothing, then overload
-	steady                  // now and then
+	cron                    // a burst in every window
+	idle                    // an idle time, then overload
+	steady                  // single requests with random pauses
 	patterns
 )
 
-// operation is one thing that clients ask for.
+// operation is a kind of request.
 type operation struct {
 	limits.Claim
 	weight int
@@ -44,22 +44,22 @@ func operations() []operation {
 	}
 }
 
-// client asks for one account at one replica.
+// client sends requests for one account through one replica.
 type client struct {
 	*run
-	link     *link
-	limiter  *limits.Limiter
-	caller   policy.Caller
-	rng      *rand.Rand
-	pattern  pattern
-	patience time.Duration
-	ops      []operation
-	weights  int
-	dies     time.Time // when the replica does; zero: never
+	link    *link
+	limiter *limits.Limiter
+	caller  policy.Caller
+	rng     *rand.Rand
+	pattern pattern
+	maxWait time.Duration
+	ops     []operation
+	weights int
+	crashes time.Time // when the replica crashes, or zero
 }
 
-// live asks until ctx ends.
-func (c *client) live(ctx context.Context) {
+// live sends requests until ctx ends.
+func (c *client) loop(ctx context.Context) {
 	s := c.scenario
 	if c.pattern == idle {
 		pause(ctx, upTo(c.rng, s.Duration*2/3))
@@ -68,14 +68,14 @@ func (c *client) live(ctx context.Context) {
 		switch c.pattern {
 		case cron:
 			for range 1 + c.rng.IntN(s.Burst) {
-				c.ask(ctx)
+				c.start(ctx)
 			}
 			pause(ctx, s.Rules.Points.Window)
 		case steady:
-			c.ask(ctx)
+			c.start(ctx)
 			pause(ctx, upTo(c.rng, 2*s.Gap))
 		default:
-			<-c.ask(ctx)
+			<-c.start(ctx)
 		}
 	}
 }
@@ -89,11 +89,11 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// ask makes one request in the background.
-func (c *client) ask(ctx context.Context) <-chan struct{} {
+// start sends one request in the background.
+func (c *client) start(ctx context.Context) <-chan struct{} {
 	rng := rand.New(rand.NewPCG(c.rng.Uint64(), 0))
 	done := make(chan struct{})
-	c.errands.Go(func() {
+	c.requests.Go(func() {
 		defer close(done)
 		if !c.request(ctx, rng) {
 			pause(ctx, 100*time.Millisecond+upTo(rng, 2*time.Second))
@@ -102,7 +102,7 @@ func (c *client) ask(ctx context.Context) <-chan struct{} {
 	return done
 }
 
-// pick draws an operation.
+// pick returns a random operation.
 func (c *client) pick(rng *rand.Rand) limits.Claim {
 	n := rng.IntN(c.weights)
 	for _, o := range c.ops {
@@ -113,63 +113,63 @@ func (c *client) pick(rng *rand.Rand) limits.Claim {
 	panic("weights are less than their sum")
 }
 
-// request makes one request. It reports false when it was refused.
+// request sends one request. It returns false if the limiter refused it.
 func (c *client) request(ctx context.Context, rng *rand.Rand) bool {
 	s := c.scenario
 	asking := ctx
-	if odds(rng, s.Cancel) {
-		canceled, cancel := context.WithTimeout(ctx, upTo(rng, c.patience))
+	if chance(rng, s.Cancel) {
+		canceled, cancel := context.WithTimeout(ctx, upTo(rng, c.maxWait))
 		defer cancel()
 		asking = canceled
 	}
-	permit, err := c.limiter.Acquire(asking, c.pick(rng), c.caller, time.Now().Add(c.patience))
+	permit, err := c.limiter.Acquire(asking, c.pick(rng), c.caller, time.Now().Add(c.maxWait))
 	if err != nil {
 		return false
 	}
-	granted := c.link.grantOf(permit.ID)
+	granted := c.link.grantedAt(permit.ID)
 	if dial := upTo(rng, s.Upstream.Dial); dial > 0 {
 		time.Sleep(dial)
 	}
 	settling := context.Background()
-	if odds(rng, s.Unsent) {
+	if chance(rng, s.Unsent) {
 		_ = c.limiter.Settle(settling, *permit, limits.Outcome{})
 		return true
 	}
-	patience := upTo(rng, s.Timeout)
-	if !odds(rng, s.Cancel) {
-		patience = s.Timeout
+	maxWait := upTo(rng, s.Timeout)
+	if !chance(rng, s.Cancel) {
+		maxWait = s.Timeout
 	}
-	if !c.dies.IsZero() {
-		patience = max(0, min(patience, time.Until(c.dies)))
+	if !c.crashes.IsZero() {
+		maxWait = max(0, min(maxWait, time.Until(c.crashes)))
 	}
 	began := time.Now()
-	answers := c.upstream.Send(Request{
-		Claim: permit.Claim, Granted: granted, Expected: permit.CPU, Patience: patience, Lag: 2*time.Second + 3*s.LedgerLatency,
+	responses := c.upstream.Send(Request{
+		Claim: permit.Claim, Granted: granted, Expected: permit.CPU, Timeout: maxWait, Lag: 2*time.Second + 3*s.LedgerLatency,
 	}, rng)
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(maxWait)
 	defer timer.Stop()
 	select {
-	case answer := <-answers:
-		c.settle(permit, answer, time.Since(began))
+	case response := <-responses:
+		c.settle(permit, response, time.Since(began))
 	case <-timer.C:
-		c.upstream.log(c.caller.Account, "gives up %s of %s", permit.Operation, c.upstream.clock(granted))
+		c.upstream.log(c.caller.Account, "abandons %s granted at %s", permit.Operation, c.upstream.clock(granted))
 		_ = c.limiter.Settle(settling, *permit, limits.Outcome{Sent: true, Elapsed: time.Since(began)})
 	}
 	return true
 }
 
-// settle tells the limiter of an answer, and releases the permit when it has
-// ended.
-func (c *client) settle(permit *limits.Permit, answer *Answer, elapsed time.Duration) {
+// settle settles a permit by a response, and releases it at the end of the
+// body.
+func (c *client) settle(permit *limits.Permit, response *Response, elapsed time.Duration) {
 	outcome := limits.Outcome{
-		Sent: true, Resent: answer.Resent, Answered: true, Ended: answer.Body == 0, Failed: answer.Failed,
-		Elapsed: elapsed, Rate: answer.Rate, Limited: answer.Limited, RetryAfter: answer.RetryAfter,
+		Sent: true, Resent: response.Resent, Answered: true, Ended: response.Body == 0, Failed: response.Failed,
+		Elapsed: elapsed, Rate: response.Rate, Limited: response.Limited, RetryAfter: response.RetryAfter,
 	}
-	ended := time.Now().Add(answer.Body)
-	c.link.answered(permit.ID, answer)
+	ended := time.Now().Add(response.Body)
+	c.link.answered(permit.ID, response)
 	_ = c.limiter.Settle(context.Background(), *permit, outcome)
 	if !outcome.Ended {
 		time.Sleep(time.Until(ended))
-		_ = c.limiter.Release(context.Background(), *permit, answer.Aborted)
+		_ = c.limiter.Release(context.Background(), *permit, response.Aborted)
 	}
 }

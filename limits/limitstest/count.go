@@ -5,68 +5,68 @@ import (
 	"time"
 )
 
-// spend is something that was counted.
+// spend is a counted cost.
 type spend struct {
 	at   time.Time
 	cost int64
-	// copied spends are of a copy that the transport sent; told is when the
-	// ledger learned of it (zero: not yet).
-	copied *copied
+	// copied is set for a copy that the transport sent.
+	copied *transportCopy
 }
 
-// copied is a request that a transport has sent again without asking.
-type copied struct{ told time.Time }
+// transportCopy is a copy of a request that the transport sent. The ledger
+// learned of it at the given time, or not yet.
+type transportCopy struct{ learned time.Time }
 
-// hidden reports whether a ledger that granted something at that time cannot
-// have known of the copy.
-func (c *copied) hidden(granted time.Time) bool {
-	return c != nil && (c.told.IsZero() || !c.told.Before(granted))
+// hidden reports whether a ledger could not know of the copy when it granted a
+// permit.
+func (c *transportCopy) hidden(granted time.Time) bool {
+	return c != nil && (c.learned.IsZero() || !c.learned.Before(granted))
 }
 
-// sums is a sliding window: a flat list of everything that was counted in it.
+// sums is a sliding window. It lists every cost that was counted in it.
 type sums struct {
 	max    int64
 	length time.Duration
 	list   []spend
 	total  int64
-	copies int // in the list
+	copies int // copies in the list
 	meter  meter
-	// surprises are CPU time that was not expected.
-	surprises []surprise
+	// excesses contains CPU time that was not predicted.
+	excesses []excessCPU
 }
 
-// surprise is CPU time that a request took beyond what was expected of it. A
-// ledger learns of it while the request is in flight, by and by.
-type surprise struct {
+// excessCPU is the CPU time that a request took beyond the prediction. A ledger
+// learns of it gradually, while the request is open.
+type excessCPU struct {
 	at              time.Time
 	extra, expected time.Duration
 	of              *exchange
 }
 
-// known is how much of it a ledger knew when it granted something, in
-// microseconds.
-func (s *surprise) known(granted time.Time) int64 {
-	if settled := s.of.answer.settled; !settled.IsZero() && settled.Before(granted) {
+// known returns the microseconds that a ledger knew of when it granted a
+// permit.
+func (s *excessCPU) known(granted time.Time) int64 {
+	if settled := s.of.response.settled; !settled.IsZero() && settled.Before(granted) {
 		return s.extra.Microseconds()
 	}
-	elapsed := min(granted.Sub(s.of.began), s.of.Patience) - s.of.Lag
-	seen := time.Duration(float64(elapsed) * s.of.nature.Limits.CPU.Factor)
+	elapsed := min(granted.Sub(s.of.began), s.of.Timeout) - s.of.Lag
+	seen := time.Duration(float64(elapsed) * s.of.profile.Limits.CPU.Factor)
 	return min(max(0, seen-s.expected), s.extra).Microseconds()
 }
 
-// surprised adds up the surprises of the window that ends now: those that were
-// known, and all.
-func (s *sums) surprised(now, granted time.Time) (known, all int64) {
-	s.surprises = slices.DeleteFunc(s.surprises, func(x surprise) bool { return now.Sub(x.at) >= s.length })
-	for i := range s.surprises {
-		known += s.surprises[i].known(granted)
-		all += s.surprises[i].extra.Microseconds()
+// totalExcess sums the excess of the window that ends now: the known part, and
+// all of it.
+func (s *sums) totalExcess(now, granted time.Time) (known, all int64) {
+	s.excesses = slices.DeleteFunc(s.excesses, func(x excessCPU) bool { return now.Sub(x.at) >= s.length })
+	for i := range s.excesses {
+		known += s.excesses[i].known(granted)
+		all += s.excesses[i].extra.Microseconds()
 	}
 	return known, all
 }
 
-// add counts a spend, and returns the sum of the window that ends with it, less
-// what could not be known when the request was granted.
+// add counts a cost. It returns the sum of the window that ends with it,
+// without the copies that were unknown when the request was granted.
 func (s *sums) add(x spend, granted time.Time) int64 {
 	for len(s.list) > 0 && x.at.Sub(s.list[0].at) >= s.length {
 		s.total -= s.list[0].cost
@@ -96,15 +96,15 @@ func (x *spend) copies() int {
 	return 0
 }
 
-// pace measures how fast a limit is used: the time from the first spend until
-// so many whole limits have gone, so that a window more or less at either end
-// does not matter.
+// pace measures how fast a limit is used. It measures the time from the first
+// cost until a whole number of limits is used, so that a window more or less at
+// either end makes no difference.
 type pace struct {
-	from     time.Time // steady state begins; zero measures nothing
+	from     time.Time // start of the measurement; zero disables it
 	first    time.Time
 	total    int64
-	whole    int64   // limits that have gone
-	achieved float64 // of the limit, in each window
+	whole    int64   // whole limits that were used
+	achieved float64 // fraction of the limit per window
 }
 
 func (p *pace) see(at time.Time, cost, most int64, window time.Duration) {
@@ -121,8 +121,7 @@ func (p *pace) see(at time.Time, cost, most int64, window time.Duration) {
 	p.total += cost
 }
 
-// meter measures how much of a sliding window is used: the fullest window that
-// ended in each block of its length.
+// meter measures the fullest sliding window in each block of its length.
 type meter struct {
 	pace
 	blocks []float64
@@ -139,32 +138,32 @@ func (m *meter) fill(at time.Time, full float64, length time.Duration) {
 	m.blocks[block] = max(m.blocks[block], full)
 }
 
-// window is a fixed window of one resource of one account.
+// window is the fixed window of one resource.
 type window struct {
 	max    int64
 	length time.Duration
-	// phase is when one of the windows begins; zero opens each with its first
-	// request.
+	// phase is the start of one of the windows. If it is zero, each window
+	// starts with its first request.
 	phase        time.Time
 	opened, ends time.Time
 	used         int64
-	foreign      int64 // of used, what others have spent
-	refused      int64 // requests that were beyond it
-	copies       []*copied
-	news         []news
-	closed       []float64 // how full each was when it ended, in steady state
+	byOthers     int64 // part of used that other users spent
+	refused      int64 // requests beyond the limit
+	copies       []*transportCopy
+	learned      []learnedUse
+	closed       []float64 // use of each ended window, as a fraction
 	pace         pace
-	last         snapshot // in headers
+	last         snapshot // last one in rate headers
 }
 
-// news is what an answer has told the ledger of the window that is open.
-type news struct {
-	at      time.Time
-	foreign int64
+// learnedUse is what a response reported to the ledger about the open window.
+type learnedUse struct {
+	at       time.Time
+	byOthers int64
 }
 
-// roll opens the window that a time lies in; where the first request opens it,
-// only if open is set.
+// roll opens the window that contains a time. A window that starts with a
+// request is opened only if open is set.
 func (w *window) roll(now time.Time, open bool) {
 	if !w.ends.IsZero() && now.Before(w.ends) {
 		return
@@ -181,11 +180,11 @@ func (w *window) roll(now time.Time, open bool) {
 	case open:
 		w.opened = now
 	default:
-		w.opened, w.ends, w.used, w.foreign = time.Time{}, time.Time{}, 0, 0
+		w.opened, w.ends, w.used, w.byOthers = time.Time{}, time.Time{}, 0, 0
 		return
 	}
 	w.ends = w.opened.Add(w.length)
-	w.used, w.foreign, w.refused, w.copies, w.news = 0, 0, 0, nil, nil
+	w.used, w.byOthers, w.refused, w.copies, w.learned = 0, 0, 0, nil, nil
 }
 
 func (w *window) close() {
@@ -194,10 +193,10 @@ func (w *window) close() {
 	}
 }
 
-// take counts one request. It returns false if the window is used up, and then
-// by how many requests of ours more than others can have caused since what the
-// ledger knew when it granted this one.
-func (w *window) take(now, granted time.Time, c *copied) (ok bool, excess int64) {
+// take counts one request. If the window is exhausted, it returns false. The
+// excess is the number of requests beyond the limit that other users cannot
+// explain, given the knowledge of the ledger at the grant.
+func (w *window) take(now, granted time.Time, c *transportCopy) (ok bool, excess int64) {
 	w.roll(now, true)
 	if w.used < w.max {
 		w.used++
@@ -212,12 +211,12 @@ func (w *window) take(now, granted time.Time, c *copied) (ok bool, excess int64)
 	}
 	w.refused++
 	var known int64
-	for _, n := range w.news {
+	for _, n := range w.learned {
 		if n.at.Before(granted) {
-			known = max(known, n.foreign)
+			known = max(known, n.byOthers)
 		}
 	}
-	unknown := w.foreign - known
+	unknown := w.byOthers - known
 	for _, c := range w.copies {
 		if c.hidden(granted) {
 			unknown++
@@ -226,34 +225,34 @@ func (w *window) take(now, granted time.Time, c *copied) (ok bool, excess int64)
 	return false, w.refused - unknown
 }
 
-// others spends by somebody else, as far as there is something left.
-func (w *window) others(now time.Time, n int64) {
+// spendByOthers counts requests of other users, up to the limit.
+func (w *window) spendByOthers(now time.Time, n int64) {
 	w.roll(now, true)
 	n = min(n, w.max-w.used)
 	w.used += n
-	w.foreign += n
+	w.byOthers += n
 }
 
-// snapshot is the state of a window at one moment, for headers.
+// snapshot is the state of a window at one time, for rate headers.
 type snapshot struct {
-	window             *window
-	max, used, foreign int64
-	ends               time.Time
-	opened             time.Time
+	window              *window
+	max, used, byOthers int64
+	ends                time.Time
+	opened              time.Time
 }
 
 func (w *window) snapshot(now time.Time) snapshot {
 	w.roll(now, false)
-	s := snapshot{window: w, max: w.max, used: w.used, foreign: w.foreign, ends: w.ends, opened: w.opened}
+	s := snapshot{window: w, max: w.max, used: w.used, byOthers: w.byOthers, ends: w.ends, opened: w.opened}
 	if s.ends.IsZero() {
 		s.ends = now.Add(w.length)
 	}
 	return s
 }
 
-// told notes that the ledger has learned what a snapshot says.
-func (s snapshot) told(now time.Time) {
+// learned records that the ledger has learned the snapshot.
+func (s snapshot) learned(now time.Time) {
 	if w := s.window; w != nil && w.opened.Equal(s.opened) {
-		w.news = append(w.news, news{now, s.foreign})
+		w.learned = append(w.learned, learnedUse{now, s.byOthers})
 	}
 }

@@ -1,21 +1,42 @@
-// Package hostile is an upstream that means ill, for tests of package limits:
-// it counts every limit of Document B section 8 by naive code of its own, in
-// the strictest way that any upstream could, and behaves as badly as one might.
+// Package limitstest tests implementations of limits.Ledger. It contains two
+// judges that share no deciding code with package limits:
 //
-// Every request is counted at some moment between its sending and its answer,
-// each limit at its own. Windows begin anywhere, the clock is another one and
-// told in whole seconds, rate headers arrive out of order, answers are lost,
-// the upstream goes on working on what was given up (for less than ten
-// seconds), somebody else uses the token, and limit errors come for no reason.
+//   - [RunSuite] applies fixed cases and random histories to a ledger. It
+//     compares every decision with a naive model (model.go).
+//   - [Scenario.Run] sends traffic to a hostile upstream ([Upstream]), which
+//     counts every limit with its own code. [Draw] returns a random scenario.
+//     [Saturations] are scenarios that use one limit completely.
 //
-// [Draw] makes a [Scenario] of a seed; [Scenario.Run] runs it in a bubble of
-// virtual time (testing/synctest) over any ledger and returns a [Report].
+// All tests run in virtual time (testing/synctest). A ledger with another clock
+// must follow the clock of the bubble. Read suite.go first, then model.go or
+// scenario.go.
 //
-// What it holds against a limiter: a request counted beyond a limit, and a
-// request granted although a cool-down or a closed window had been told that
-// was not over when it arrived. What it does not, because nobody can help it:
-// primary requests beyond the limit up to the number that others have made
-// since the last news (limits.md I3), CPU time that a request took beyond what
-// its operation let expect (I6), and copies that a transport sent by itself,
-// until it has told.
+// # The hostile upstream
+//
+// The upstream counts each limit at its own random time between the sending of
+// a request and its response. Its windows begin at any time, its clock differs,
+// and its rate headers arrive in any order. Responses are lost. The upstream
+// works on abandoned requests for up to ten seconds. Other users share the
+// account, and limit errors occur without a reason.
+//
+// A violation is a request beyond a limit, or a request that was granted after
+// the ledger had learned of a cool-down or an exhausted window. Three causes are
+// not violations, because no ledger can prevent them: requests of other users
+// since the last report, CPU time beyond the prediction, and copies that the
+// transport sent, until the ledger learned of them.
+//
+// # Invariants
+//
+// The invariants of docs/limits.md are tested here:
+//
+//	I1 to I3       the hostile upstream, over every ledger
+//	I4, I5, I6, I20 random histories, compared with the model
+//	I7, I8, I15    properties of random histories
+//	I9             package redisledger: the clock of Redis goes back
+//	I10, I11       package redisledger: failover, data loss, lost connections
+//	I12            slots here, keys in package redisledger
+//	I13            properties of random histories, and the hostile upstream
+//	I14            saturations, in memory and over Redis
+//	I16, I17, I19  package limits: the queue
+//	I18            the batch reserve
 package limitstest

@@ -8,12 +8,12 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Draw makes a scenario of a seed.
+// Draw returns a random scenario for a seed.
 func Draw(seed uint64) Scenario {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	rules := limits.Rules{Limits: policy.DefaultLimits()}
 	if rng.IntN(4) > 0 {
-		rules.Limits = scaled(rng)
+		rules.Limits = smallLimits(rng)
 	}
 	s := Scenario{
 		Name: "drawn", Seed: seed, Rules: rules,
@@ -35,13 +35,13 @@ func Draw(seed uint64) Scenario {
 	if rng.IntN(4) == 0 {
 		s.Crash = 0.5
 	}
-	s.Upstream = drawNature(rng, rules.Limits)
+	s.Upstream = drawProfile(rng, rules.Limits)
 	return s
 }
 
-// scaled are small limits with short windows. None is shorter than what the
-// granularity of resets, a second, leaves room for.
-func scaled(rng *rand.Rand) policy.Limits {
+// smallLimits returns small limits with short windows. Each window is long
+// enough for resets in whole seconds.
+func smallLimits(rng *rand.Rand) policy.Limits {
 	l := policy.DefaultLimits()
 	window := func() time.Duration { return time.Duration(20+rng.IntN(41)) * time.Second }
 	l.Primary.User = 5 + rng.IntN(100)
@@ -56,7 +56,7 @@ func scaled(rng *rand.Rand) policy.Limits {
 	l.CPU.GraphQL = l.CPU.Total * 2 / 3
 	first := window()
 	l.Content = []policy.Window{{Max: 2 + rng.IntN(40), Window: first}, {Max: 4 + rng.IntN(150), Window: first * 3}}
-	if rng.IntN(2) == 0 { // one that does not bind, so that others do
+	if rng.IntN(2) == 0 { // CPU time never limits, so that another budget does
 		l.CPU.Total, l.CPU.GraphQL = time.Hour, time.Hour
 	}
 	if rng.IntN(2) == 0 {
@@ -65,9 +65,9 @@ func scaled(rng *rand.Rand) policy.Limits {
 	return l
 }
 
-// drawNature draws what the upstream is like: every kind of ill will in some
-// scenarios, none in all.
-func drawNature(rng *rand.Rand, l policy.Limits) Profile {
+// drawProfile returns the behaviour of a random upstream. Each fault occurs in
+// some scenarios, and none occurs in all of them.
+func drawProfile(rng *rand.Rand, l policy.Limits) Profile {
 	n := Profile{
 		Limits: l, Kind: policy.User, Part: 1,
 		Aligned: rng.IntN(2) == 0, SlidingSearch: rng.IntN(2) == 0,
@@ -89,12 +89,12 @@ func drawNature(rng *rand.Rand, l policy.Limits) Profile {
 		n.Stall = upTo(rng, 40*time.Second)
 	}
 	n.Part = min(1, 2*rng.Float64())
-	// All statements of one reset lie within two seconds.
+	// All reports of one reset are within two seconds.
 	if n.Flicker = rng.IntN(3) == 0; !n.Flicker && n.Date == Down {
 		n.Reset = Rounding(rng.IntN(3))
 		n.Jitter = rng.IntN(2) == 0
 	}
-	n.LostAnswers, n.Failing, n.Unchanged, n.Resending = some(0.1), some(0.05), some(0.5), some(0.05)
+	n.DroppedResponses, n.Failing, n.Unchanged, n.Resending = some(0.1), some(0.05), some(0.5), some(0.05)
 	n.SecondaryErrors, n.ClosedWindows = some(0.01), some(0.005)
 	if n.BodyOdds = some(1); n.BodyOdds > 0 {
 		n.Body, n.Aborting = upTo(rng, 5*time.Second), some(0.5)
@@ -108,7 +108,7 @@ func drawNature(rng *rand.Rand, l policy.Limits) Profile {
 		n.NoRateHeaders, n.OtherTraffic, n.ClosedWindows = true, 0, 0
 	case 1:
 		n.NoDate, n.Offset = true, 0
-	case 2, 3: // the upstream grants something else than the documents say
+	case 2, 3: // the granted limits differ from the documented ones
 		n.Grant = map[string]int{
 			policy.Core: 3 + rng.IntN(2*min(1000, l.Primary.User)), policy.Search: 3 + rng.IntN(2*l.Search.Authenticated), policy.CodeSearch: 3 + rng.IntN(20),
 		}

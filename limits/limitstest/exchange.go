@@ -10,213 +10,213 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Answer is what comes back.
-type Answer struct {
+// Response is the response to one request.
+type Response struct {
 	Rate       limits.Rate
 	Limited    limits.LimitKind
 	RetryAfter time.Duration
 	Failed     bool
 	Resent     int
-	// Body is how long the answer goes on; Aborted, that the client leaves then.
+	// Body is the duration of the body. Aborted means that the client
+	// disconnects at its end.
 	Body    time.Duration
 	Aborted bool
 
 	account  string
 	granted  time.Time
 	snapshot snapshot
-	cooldown *time.Time // its end
-	copied   *copied
+	cooldown *time.Time // end of the cool-down
+	copied   *transportCopy
 	settled  time.Time
 }
 
-func (a *Answer) describe() string {
+func (a *Response) describe() string {
 	return fmt.Sprintf("%s used %d of %d, reset %v after date, limited %d, retry after %v, failed %v", a.Rate.Resource, a.Rate.Used, a.Rate.Limit,
 		a.Rate.Reset.Sub(a.Rate.Date), a.Limited, a.RetryAfter, a.Failed)
 }
 
-// exchange is one request on its way through the upstream.
+// exchange is one request in progress.
 type exchange struct {
 	*Upstream
 	*Request
-	rng    *rand.Rand
-	answer *Answer
-	end    time.Duration // of the work
-	over   bool          // the primary window was
-	events []event
-	began  time.Time
+	rng      *rand.Rand
+	response *Response
+	end      time.Duration // duration of the work
+	over     bool
+	events   []event
+	began    time.Time
 }
 
-// event is something that the upstream does at some moment of the work.
+// event is an action of the upstream at a time of the work.
 type event struct {
 	at time.Duration
 	do func(a *account, now time.Time)
 }
 
-// Send takes a request. The answer comes through the channel, unless it is
-// lost; then nothing does.
-func (u *Upstream) Send(r Request, rng *rand.Rand) <-chan *Answer {
-	x := &exchange{Upstream: u, Request: &r, rng: rng, began: time.Now()}
-	x.answer = &Answer{account: r.Account, granted: r.Granted}
-	n := &u.nature
+// Send starts a request. The channel receives the response, unless the response
+// is lost.
+func (u *Upstream) Send(r Request, rng *rand.Rand) <-chan *Response {
+	ex := &exchange{Upstream: u, Request: &r, rng: rng, began: time.Now()}
+	ex.response = &Response{account: r.Account, granted: r.Granted}
+	n := &u.profile
 	work := n.latency(rng)
 	back := upTo(rng, work/4)
 	if n.Busy {
 		back = 0
 	}
-	x.end = work
-	if work > r.Patience { // given up, and worked on for a while
-		x.end = min(work, r.Patience+upTo(rng, Linger))
+	ex.end = work
+	if work > r.Timeout { // abandoned, but in progress for a while
+		ex.end = min(work, r.Timeout+upTo(rng, Linger))
 	}
-	lost := odds(rng, n.LostAnswers)
-	if !lost || odds(rng, 0.5) {
-		x.plan()
+	missing := chance(rng, n.DroppedResponses)
+	if !missing || chance(rng, 0.5) {
+		ex.plan()
 	}
-	x.enter(x.Request)
-	answers := make(chan *Answer, 1)
+	ex.enter(ex.Request)
+	responses := make(chan *Response, 1)
 	u.work.Go(func() {
-		x.run()
-		if lost || x.end != work || work+back >= r.Patience {
-			x.leave(x.Request)
+		ex.run()
+		if missing || ex.end != work || work+back >= r.Timeout {
+			ex.leave(ex.Request)
 			return
 		}
 		time.Sleep(back)
-		x.deliver(answers)
+		ex.deliver(responses)
 	})
-	return answers
+	return responses
 }
 
-// deliver sends the answer, and its body.
-func (x *exchange) deliver(answers chan<- *Answer) {
+// deliver sends the response and its body.
+func (ex *exchange) deliver(responses chan<- *Response) {
 	var goesOn time.Duration
-	if n := &x.nature; odds(x.rng, n.BodyOdds) {
-		x.answer.Body = time.Microsecond + upTo(x.rng, n.Body)
-		goesOn = x.answer.Body
-		if x.answer.Aborted = odds(x.rng, n.Aborting); x.answer.Aborted {
-			goesOn += upTo(x.rng, Linger)
+	if n := &ex.profile; chance(ex.rng, n.BodyOdds) {
+		ex.response.Body = time.Microsecond + upTo(ex.rng, n.Body)
+		goesOn = ex.response.Body
+		if ex.response.Aborted = chance(ex.rng, n.Aborting); ex.response.Aborted {
+			goesOn += upTo(ex.rng, Linger)
 		}
 	}
 	if goesOn == 0 {
-		x.leave(x.Request)
-		answers <- x.answer
+		ex.leave(ex.Request)
+		responses <- ex.response
 		return
 	}
-	answers <- x.answer
-	// A place that is left at the same instant as the client hears of it is
-	// left before.
+	responses <- ex.response
+	// A request that ends together with the body is counted as ended before.
 	time.Sleep(goesOn - time.Microsecond)
-	x.leave(x.Request)
+	ex.leave(ex.Request)
 }
 
-// plan draws what happens when.
-func (x *exchange) plan() {
-	n, rng := &x.nature, x.rng
+// plan chooses the events of a request at random.
+func (ex *exchange) plan() {
+	n, rng := &ex.profile, ex.rng
 	at := func(from time.Duration, do func(*account, time.Time)) time.Duration {
-		when := moment(rng, from, x.end)
-		x.events = append(x.events, event{when, do})
+		when := moment(rng, from, ex.end)
+		ex.events = append(ex.events, event{when, do})
 		return when
 	}
-	arrival := at(0, x.arrive)
-	seen := at(arrival, x.look)
+	arrival := at(0, ex.arrive)
+	seen := at(arrival, ex.writeRate)
 	at(seen, func(_ *account, now time.Time) {
-		if !n.NoDate && x.answer.Rate.Limit != 0 {
-			x.answer.Rate.Date = n.Date.round(now.Add(n.Offset))
+		if !n.NoDate && ex.response.Rate.Limit != 0 {
+			ex.response.Rate.Date = n.Date.round(now.Add(n.Offset))
 		}
 	})
-	at(0, x.spendPoints)
-	if x.CreatesContent {
-		at(0, x.create)
+	at(0, ex.spendPoints)
+	if ex.CreatesContent {
+		at(0, ex.create)
 	}
 	part := n.Part
 	if !n.Busy && rng.IntN(2) == 0 {
 		part *= rng.Float64()
 	}
-	took := time.Duration(float64(x.end) * part * n.Limits.CPU.Factor).Truncate(time.Microsecond)
+	took := time.Duration(float64(ex.end) * part * n.Limits.CPU.Factor).Truncate(time.Microsecond)
 	at(0, func(a *account, _ time.Time) {
-		x.foreseen(a, x, cpu, n.Limits.CPU.Total, took)
-		if x.Resource == policy.GraphQL {
-			x.foreseen(a, x, cpu+" graphql", n.Limits.CPU.GraphQL, took)
+		ex.countCPU(a, ex, cpu, n.Limits.CPU.Total, took)
+		if ex.Resource == policy.GraphQL {
+			ex.countCPU(a, ex, cpu+" graphql", n.Limits.CPU.GraphQL, took)
 		}
 	})
-	if odds(rng, n.Resending) {
-		x.resend()
+	if chance(rng, n.Resending) {
+		ex.resend()
 	}
-	slices.SortStableFunc(x.events, func(a, b event) int { return int(a.at - b.at) })
+	slices.SortStableFunc(ex.events, func(a, b event) int { return int(a.at - b.at) })
 }
 
-// resend has a copy of the request that was sent before counted, perhaps
-// seconds after the answer.
-func (x *exchange) resend() {
-	c := &copied{}
-	x.answer.copied, x.answer.Resent = c, 1
-	when := moment(x.rng, 0, x.end+Linger)
-	x.work.Go(func() {
+// resend counts an earlier copy of the request, perhaps seconds after the
+// response.
+func (ex *exchange) resend() {
+	c := &transportCopy{}
+	ex.response.copied, ex.response.Resent = c, 1
+	when := moment(ex.rng, 0, ex.end+Linger)
+	ex.work.Go(func() {
 		time.Sleep(when)
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		a, now := x.account(x.Account), time.Now()
-		x.log(a.name, "counts a copy of %s", x.Operation)
-		_, _ = x.window(a, x.Resource).take(now, x.Granted, c)
-		x.points(a, c)
-		if x.CreatesContent {
-			x.contents(a, c)
+		ex.mu.Lock()
+		defer ex.mu.Unlock()
+		a, now := ex.account(ex.Account), time.Now()
+		ex.log(a.name, "counts a copy of %s", ex.Operation)
+		_, _ = ex.window(a, ex.Resource).take(now, ex.Granted, c)
+		ex.points(a, c)
+		if ex.CreatesContent {
+			ex.contents(a, c)
 		}
 	})
 }
 
-// run lets pass what was planned.
-func (x *exchange) run() {
-	for _, e := range x.events {
-		time.Sleep(e.at - time.Since(x.began))
-		x.mu.Lock()
-		e.do(x.account(x.Account), time.Now())
-		x.mu.Unlock()
+// run executes the planned events.
+func (ex *exchange) run() {
+	for _, e := range ex.events {
+		time.Sleep(e.at - time.Since(ex.began))
+		ex.mu.Lock()
+		e.do(ex.account(ex.Account), time.Now())
+		ex.mu.Unlock()
 	}
-	time.Sleep(x.end - time.Since(x.began))
+	time.Sleep(ex.end - time.Since(ex.began))
 }
 
-// arrive judges whether the request may come now, and counts it in its primary
+// arrive checks that the request may arrive now, and counts it in its primary
 // window.
-func (x *exchange) arrive(a *account, now time.Time) {
-	x.log(a.name, "%s arrives, granted at %s, sent at %s", x.Operation, x.clock(x.Granted), x.clock(x.began))
-	for _, c := range a.cooled {
-		if c.told.Before(x.Granted) && now.Before(c.ends) {
-			x.blame(a, cooling, fmt.Sprintf("granted at %s, after the error was told at %s; it ends at %s", x.clock(x.Granted), x.clock(c.told), x.clock(c.ends)))
+func (ex *exchange) arrive(a *account, now time.Time) {
+	ex.log(a.name, "%s arrives, granted at %s, sent at %s", ex.Operation, ex.clock(ex.Granted), ex.clock(ex.began))
+	for _, c := range a.cooldowns {
+		if c.learned.Before(ex.Granted) && now.Before(c.ends) {
+			ex.violation(a, cooling, fmt.Sprintf("granted at %s, after the error was learned at %s; it ends at %s", ex.clock(ex.Granted), ex.clock(c.learned), ex.clock(c.ends)))
 		}
 	}
-	t := x.report.tally(cooling)
+	t := ex.report.tally(cooling)
 	t.Requests++
-	w := x.window(a, x.Resource)
-	n := &x.nature
-	if odds(x.rng, n.ClosedWindows) {
-		w.others(now, w.max)
+	w := ex.window(a, ex.Resource)
+	n := &ex.profile
+	if chance(ex.rng, n.ClosedWindows) {
+		w.spendByOthers(now, w.max)
 	}
-	if odds(x.rng, n.SecondaryErrors) {
-		x.scold(a, w, now)
+	if chance(ex.rng, n.SecondaryErrors) {
+		ex.secondaryError(a, w, now)
 		return
 	}
-	if odds(x.rng, n.Unchanged) && w.used < w.max {
+	if chance(ex.rng, n.Unchanged) && w.used < w.max {
 		return
 	}
-	limit := primaryOf(x.Resource)
-	t = x.report.tally(limit)
+	limit := primaryName(ex.Resource)
+	t = ex.report.tally(limit)
 	t.Requests++
-	ok, excess := w.take(now, x.Granted, nil)
+	ok, excess := w.take(now, ex.Granted, nil)
 	t.Worst = max(t.Worst, float64(w.used+max(0, excess))/float64(w.max))
 	if !ok {
-		x.over = true
-		x.answer.Limited = limits.PrimaryLimit
+		ex.over = true
+		ex.response.Limited = limits.PrimaryLimit
 		if excess > 0 {
-			x.blame(a, limit, fmt.Sprintf("%d beyond %d, granted at %s, window %s to %s, %d by others", excess, w.max,
-				x.clock(x.Granted), x.clock(w.opened), x.clock(w.ends), w.foreign))
+			ex.violation(a, limit, fmt.Sprintf("%d beyond %d, granted at %s, window %s to %s, %d by other users", excess, w.max,
+				ex.clock(ex.Granted), ex.clock(w.opened), ex.clock(w.ends), w.byOthers))
 		}
 	}
-	if n.SlidingSearch && (x.Resource == policy.Search || x.Resource == policy.CodeSearch) {
-		x.count(a, x.Request, x.Resource+" sliding", "", policy.Window{Max: int(w.max), Window: w.length}, 1, nil)
+	if n.SlidingSearch && (ex.Resource == policy.Search || ex.Resource == policy.CodeSearch) {
+		ex.count(a, ex.Request, ex.Resource+" sliding", "", policy.Window{Max: int(w.max), Window: w.length}, 1, nil)
 	}
 }
 
-// primaryOf is the name of a resource's primary limit.
-func primaryOf(resource string) string {
+// primaryName returns the name of the primary limit of a resource.
+func primaryName(resource string) string {
 	switch resource {
 	case policy.Core:
 		return primary
@@ -226,69 +226,71 @@ func primaryOf(resource string) string {
 	return primary + " " + resource
 }
 
-// scold answers with a secondary limit error, and begins its cool-down.
-func (x *exchange) scold(a *account, w *window, now time.Time) {
-	x.answer.Limited = limits.SecondaryLimit
+// secondaryError responds with a secondary limit error, and starts its
+// cool-down.
+func (ex *exchange) secondaryError(a *account, w *window, now time.Time) {
+	ex.response.Limited = limits.SecondaryLimit
 	w.roll(now, true)
-	// It is a repetition if its request was granted after the last was told.
-	if a.episodes == 0 || !a.lastTold.Before(a.scolded) && x.Granted.After(a.lastTold) {
+	// The error is a further one if its request was granted after the ledger
+	// learned of the last one.
+	if a.episodes == 0 || !a.lastLearned.Before(a.lastSecondary) && ex.Granted.After(a.lastLearned) {
 		a.episodes++
-		a.scolded = now
+		a.lastSecondary = now
 	}
-	ends := now.Add(time.Minute << min(a.episodes-1, 6)) // retry rule 4
-	switch x.rng.IntN(4) {
-	case 0: // remaining 0, retry rule 3, if the headers come to say so
-		w.others(now, w.max)
-	case 1, 2: // retry rule 2
-		exact := time.Second + upTo(x.rng, 15*time.Second)
+	ends := now.Add(time.Minute << min(a.episodes-1, 6)) // one minute, doubled for each error in a row
+	switch ex.rng.IntN(4) {
+	case 0: // remaining 0: until the reset, if the response has rate headers
+		w.spendByOthers(now, w.max)
+	case 1, 2: // Retry-After
+		exact := time.Second + upTo(ex.rng, 15*time.Second)
 		ends = now.Add(exact)
-		x.answer.RetryAfter = x.nature.Reset.round(time.Unix(0, 0).Add(exact)).Sub(time.Unix(0, 0))
+		ex.response.RetryAfter = ex.profile.Reset.round(time.Unix(0, 0).Add(exact)).Sub(time.Unix(0, 0))
 	}
-	x.answer.cooldown = &ends
-	x.log(a.name, "scolds, cool-down until %s, retry-after %v", x.clock(ends), x.answer.RetryAfter)
+	ex.response.cooldown = &ends
+	ex.log(a.name, "secondary limit error, cool-down until %s, retry-after %v", ex.clock(ends), ex.response.RetryAfter)
 }
 
-// look writes the rate headers.
-func (x *exchange) look(a *account, now time.Time) {
-	n := &x.nature
-	if x.answer.Failed = x.answer.Limited == limits.NotLimited && odds(x.rng, n.Failing); x.answer.Failed || n.NoRateHeaders {
+// writeRate sets the rate headers.
+func (ex *exchange) writeRate(a *account, now time.Time) {
+	n := &ex.profile
+	if ex.response.Failed = ex.response.Limited == limits.NotLimited && chance(ex.rng, n.Failing); ex.response.Failed || n.NoRateHeaders {
 		return
 	}
-	if x.answer.cooldown != nil && odds(x.rng, n.WithoutHeaders) {
+	if ex.response.cooldown != nil && chance(ex.rng, n.WithoutHeaders) {
 		return
 	}
-	w := x.window(a, x.Resource)
+	w := ex.window(a, ex.Resource)
 	s := w.snapshot(now)
-	if last := w.last; odds(x.rng, n.Stale) && last.opened.Equal(s.opened) && last.max != 0 {
+	if last := w.last; chance(ex.rng, n.Stale) && last.opened.Equal(s.opened) && last.max != 0 {
 		s = last
 	} else {
 		w.last = s
 	}
-	if x.answer.Limited == limits.PrimaryLimit && s.used < s.max {
-		return // the window has ended since: an error without headers
+	if ex.response.Limited == limits.PrimaryLimit && s.used < s.max {
+		return // the window has ended: an error without rate headers
 	}
-	if x.answer.cooldown != nil && x.answer.RetryAfter == 0 && s.used >= s.max {
-		*x.answer.cooldown = s.ends // retry rule 3 goes before rule 4
+	if ex.response.cooldown != nil && ex.response.RetryAfter == 0 && s.used >= s.max {
+		*ex.response.cooldown = s.ends // the reset takes precedence over the default
 	}
-	x.answer.snapshot = s
-	x.answer.Rate = limits.Rate{Limit: int(s.max), Used: int(s.used), Reset: n.tells(s.ends, x.rng), Resource: x.Resource}
+	ex.response.snapshot = s
+	ex.response.Rate = limits.Rate{Limit: int(s.max), Used: int(s.used), Reset: n.reportReset(s.ends, ex.rng), Resource: ex.Resource}
 }
 
-func (x *exchange) spendPoints(a *account, _ time.Time) { x.points(a, nil) }
+func (ex *exchange) spendPoints(a *account, _ time.Time) { ex.points(a, nil) }
 
-func (x *exchange) points(a *account, c *copied) {
-	l, limit, scope := &x.nature.Limits.Points, points, x.Operation
+func (ex *exchange) points(a *account, c *transportCopy) {
+	l, limit, scope := &ex.profile.Limits.Points, points, ex.Operation
 	rule := policy.Window{Max: l.REST, Window: l.Window}
-	if x.Resource == policy.GraphQL {
+	if ex.Resource == policy.GraphQL {
 		rule.Max, limit = l.GraphQL, points+" graphql"
 	}
-	x.count(a, x.Request, limit, scope, rule, int64(x.Points), c)
+	ex.count(a, ex.Request, limit, scope, rule, int64(ex.Points), c)
 }
 
-func (x *exchange) create(a *account, _ time.Time) { x.contents(a, nil) }
+func (ex *exchange) create(a *account, _ time.Time) { ex.contents(a, nil) }
 
-func (x *exchange) contents(a *account, c *copied) {
-	for i, rule := range x.nature.Limits.Content {
-		x.count(a, x.Request, []string{content, content + " long"}[i], "", rule, 1, c)
+func (ex *exchange) contents(a *account, c *transportCopy) {
+	for i, rule := range ex.profile.Limits.Content {
+		ex.count(a, ex.Request, []string{content, content + " long"}[i], "", rule, 1, c)
 	}
 }

@@ -11,36 +11,36 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// sinner is a ledger that mishears outcomes.
-type sinner struct {
+// alteringLedger changes outcomes before it settles them.
+type alteringLedger struct {
 	limits.Ledger
-	mishear func(*limits.Outcome)
+	alter func(*limits.Outcome)
 }
 
-func (s sinner) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) error {
-	s.mishear(&o)
+func (s alteringLedger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) error {
+	s.alter(&o)
 	return s.Ledger.Settle(ctx, p, o)
 }
 
-// sleeper is a ledger that learns nothing of requests in flight.
-type sleeper struct{ limits.Ledger }
+// unrenewedLedger ignores renewals.
+type unrenewedLedger struct{ limits.Ledger }
 
-func (sleeper) Renew(context.Context, []limits.OpenPermit) error { return nil }
+func (unrenewedLedger) Renew(context.Context, []limits.OpenPermit) error { return nil }
 
-// hasty is a ledger that takes an aborted answer for one that has ended.
-type hasty struct{ limits.Ledger }
+// hastyLedger releases aborted responses immediately.
+type hastyLedger struct{ limits.Ledger }
 
-func (h hasty) Release(ctx context.Context, p limits.Permit, _ bool) error {
+func (h hastyLedger) Release(ctx context.Context, p limits.Permit, _ bool) error {
 	return h.Ledger.Release(ctx, p, false)
 }
 
-// mishearing opens ledgers that mishear outcomes.
-func mishearing(mishear func(*limits.Outcome)) OpenReplicas {
-	return ShareLedger(func(rules limits.Rules) limits.Ledger { return sinner{newMemory(rules), mishear} })
+// altering opens ledgers that change outcomes.
+func altering(alter func(*limits.Outcome)) OpenReplicas {
+	return ShareLedger(func(rules limits.Rules) limits.Ledger { return alteringLedger{newMemory(rules), alter} })
 }
 
-// generous opens ledgers that keep other rules than they are told.
-func generous(change func(*policy.Limits)) OpenReplicas {
+// withLimits opens ledgers with other limits than the upstream has.
+func withLimits(change func(*policy.Limits)) OpenReplicas {
 	return ShareLedger(func(rules limits.Rules) limits.Ledger {
 		rules.Content = slices.Clone(rules.Content)
 		change(&rules.Limits)
@@ -48,37 +48,37 @@ func generous(change func(*policy.Limits)) OpenReplicas {
 	})
 }
 
-// TestSinsAreSeen makes sure that the upstream notices a ledger that lets
-// through a little more than it may, of every limit.
-func TestSinsAreSeen(t *testing.T) {
-	spoil := func(n *Profile) { n.SecondaryErrors = 0.01 }
+// TestFaultyLedgersViolateLimits checks that the upstream detects a ledger that
+// exceeds a limit slightly, for every limit.
+func TestFaultyLedgersViolateLimits(t *testing.T) {
+	fault := func(n *Profile) { n.SecondaryErrors = 0.01 }
 	stall := func(n *Profile) { n.StallOdds, n.Stall = 0.1, 20*time.Second }
 	abort := func(n *Profile) { n.BodyOdds, n.Body, n.Aborting = 1, time.Second, 1 }
 	for _, c := range []struct {
-		limit string // of the violation
-		load  string // the saturation that shows it
+		limit string // violated limit
+		load  string // saturation that shows the violation
 		open  OpenReplicas
-		spoil func(*Profile)
+		fault func(*Profile)
 	}{
-		{points, points, generous(func(l *policy.Limits) { l.Points.REST++ }), nil},
-		{points + " graphql", points + " graphql", generous(func(l *policy.Limits) { l.Points.GraphQL++ }), nil},
-		{points, points, generous(func(l *policy.Limits) { l.Points.Window -= 400 * time.Millisecond }), nil},
-		{points, points, mishearing(func(o *limits.Outcome) {
+		{points, points, withLimits(func(l *policy.Limits) { l.Points.REST++ }), nil},
+		{points + " graphql", points + " graphql", withLimits(func(l *policy.Limits) { l.Points.GraphQL++ }), nil},
+		{points, points, withLimits(func(l *policy.Limits) { l.Points.Window -= 400 * time.Millisecond }), nil},
+		{points, points, altering(func(o *limits.Outcome) {
 			o.Sent, o.Answered = o.Sent && o.Rate.Used%100 != 0, o.Answered && o.Rate.Used%100 != 0
 		}), nil},
-		{content, content, generous(func(l *policy.Limits) { l.Content[0].Max++ }), nil},
-		{content + " long", content + " long", generous(func(l *policy.Limits) { l.Content[1].Max++ }), nil},
-		{policy.Search + " sliding", policy.Search, generous(func(l *policy.Limits) { l.Search.Authenticated++ }), func(n *Profile) { n.SlidingSearch, n.NoRateHeaders = true, true }},
-		{policy.CodeSearch, policy.CodeSearch, generous(func(l *policy.Limits) { l.Search.Code++ }), func(n *Profile) { n.NoRateHeaders = true }},
-		{cpu, cpu, mishearing(func(o *limits.Outcome) { o.Elapsed = o.Elapsed * 95 / 100 }), nil},
-		{cpu, cpu, ShareLedger(func(r limits.Rules) limits.Ledger { return sleeper{newMemory(r)} }), stall},
-		{concurrency, concurrency, ShareLedger(func(r limits.Rules) limits.Ledger { return hasty{newMemory(r)} }), abort},
-		{concurrency, concurrency, mishearing(func(o *limits.Outcome) { o.Sent = o.Answered }), stall},
-		{concurrency, concurrency, generous(func(l *policy.Limits) { l.Concurrent++ }), nil},
-		{primary, primary, mishearing(func(o *limits.Outcome) { o.Rate.Used -= 3 }), nil},
-		{primary, primary, mishearing(func(o *limits.Outcome) { o.Rate.Reset = o.Rate.Reset.Add(-3 * time.Second) }), nil},
-		{cooling, points, mishearing(func(o *limits.Outcome) { o.Limited = limits.NotLimited }), spoil},
-		{cooling, points, mishearing(func(o *limits.Outcome) { o.RetryAfter = o.RetryAfter * 2 / 3 }), spoil},
+		{content, content, withLimits(func(l *policy.Limits) { l.Content[0].Max++ }), nil},
+		{content + " long", content + " long", withLimits(func(l *policy.Limits) { l.Content[1].Max++ }), nil},
+		{policy.Search + " sliding", policy.Search, withLimits(func(l *policy.Limits) { l.Search.Authenticated++ }), func(n *Profile) { n.SlidingSearch, n.NoRateHeaders = true, true }},
+		{policy.CodeSearch, policy.CodeSearch, withLimits(func(l *policy.Limits) { l.Search.Code++ }), func(n *Profile) { n.NoRateHeaders = true }},
+		{cpu, cpu, altering(func(o *limits.Outcome) { o.Elapsed = o.Elapsed * 95 / 100 }), nil},
+		{cpu, cpu, ShareLedger(func(r limits.Rules) limits.Ledger { return unrenewedLedger{newMemory(r)} }), stall},
+		{concurrency, concurrency, ShareLedger(func(r limits.Rules) limits.Ledger { return hastyLedger{newMemory(r)} }), abort},
+		{concurrency, concurrency, altering(func(o *limits.Outcome) { o.Sent = o.Answered }), stall},
+		{concurrency, concurrency, withLimits(func(l *policy.Limits) { l.Concurrent++ }), nil},
+		{primary, primary, altering(func(o *limits.Outcome) { o.Rate.Used -= 3 }), nil},
+		{primary, primary, altering(func(o *limits.Outcome) { o.Rate.Reset = o.Rate.Reset.Add(-3 * time.Second) }), nil},
+		{cooling, points, altering(func(o *limits.Outcome) { o.Limited = limits.NotLimited }), fault},
+		{cooling, points, altering(func(o *limits.Outcome) { o.RetryAfter = o.RetryAfter * 2 / 3 }), fault},
 	} {
 		t.Run(c.limit, func(t *testing.T) {
 			t.Parallel()
@@ -86,7 +86,7 @@ func TestSinsAreSeen(t *testing.T) {
 				if s.Limit != c.load {
 					continue
 				}
-				if !s.shows(t, c.limit, c.open, c.spoil) {
+				if !s.violates(t, c.limit, c.open, c.fault) {
 					t.Error("no violation seen")
 				}
 			}
@@ -94,15 +94,15 @@ func TestSinsAreSeen(t *testing.T) {
 	}
 }
 
-// shows reports whether a limit is broken in one of many runs: goroutines take
-// turns as they like, and a small sin needs the right moment.
-func (s Saturation) shows(t *testing.T, limit string, open OpenReplicas, spoil func(*Profile)) (seen bool) {
+// violates reports whether a limit is violated in one of many runs. A small
+// fault depends on the order of goroutines.
+func (s Saturation) violates(t *testing.T, limit string, open OpenReplicas, fault func(*Profile)) (seen bool) {
 	for seed := uint64(1); seed <= 40 && !seen; seed++ {
 		scenario := s.Scenario(4, 1, false)
 		scenario.Seed = seed
 		scenario.Duration = max(scenario.Duration, 20*time.Second)
-		if spoil != nil {
-			spoil(&scenario.Upstream)
+		if fault != nil {
+			fault(&scenario.Upstream)
 		}
 		synctest.Test(t, func(t *testing.T) {
 			tally := scenario.Run(t, open, nil).Tallies[limit]

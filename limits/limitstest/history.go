@@ -17,7 +17,7 @@ import (
 
 const testAccount = "a"
 
-// step is one event of a history: time waits, or the ledger is called.
+// step is one event of a history: time passes, or the ledger is called.
 type step struct {
 	kind    action
 	pass    time.Duration
@@ -320,5 +320,5 @@ func runHistories(t *testing.T, open Open) {
 		})
 	}
 	check("I4 I6 I20 decisions equal the model, and a refusal changes nothing", 1)
-	check("I5 kind is told twice is told once", 2)
+	check("I5 repeated calls have no further effect", 2)
 }

@@ -10,37 +10,37 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// link is one replica's way to the ledger. It notes when the ledger decides and
-// learns, takes its time, repeats itself, and breaks when the replica dies.
+// link connects one replica to the ledger. It records when the ledger decides
+// and learns. It delays and repeats calls, and fails when the replica crashes.
 type link struct {
 	limits.Ledger
 	upstream *Upstream
-	slow     time.Duration // the longest that a call takes, each way
-	repeats  float64       // odds that a call is made twice
+	slow     time.Duration // longest latency of a call in each direction
+	repeats  float64       // probability that a call is repeated
 
-	mu      sync.Mutex // guards what follows
-	rng     *rand.Rand
-	granted map[uint64]time.Time
-	answers map[uint64]*Answer // that have come, but are not settled
-	dead    bool
+	mu        sync.Mutex // guards the fields below
+	rng       *rand.Rand
+	granted   map[uint64]time.Time
+	responses map[uint64]*Response // responses that are not settled yet
+	crashed   bool
 }
 
-var errDead = errors.New("this replica is dead")
+var errCrashed = errors.New("this replica is crashed")
 
-// delay takes a while, and reports whether the call goes through and whether it
-// is made twice.
+// delay waits for the latency of a call. It reports whether to repeat the call,
+// and returns an error if the replica has crashed.
 func (l *link) delay() (again bool, err error) {
 	l.mu.Lock()
 	wait := upTo(l.rng, l.slow)
-	again = odds(l.rng, l.repeats)
+	again = chance(l.rng, l.repeats)
 	l.mu.Unlock()
 	if wait > 0 {
 		time.Sleep(wait)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.dead {
-		return false, errDead
+	if l.crashed {
+		return false, errCrashed
 	}
 	return again, nil
 }
@@ -74,14 +74,14 @@ func (l *link) Settle(ctx context.Context, permit limits.Permit, outcome limits.
 	}
 	err = l.Ledger.Settle(ctx, permit, outcome)
 	l.mu.Lock()
-	answer := l.answers[permit.ID]
-	delete(l.answers, permit.ID)
+	response := l.responses[permit.ID]
+	delete(l.responses, permit.ID)
 	delete(l.granted, permit.ID)
 	l.mu.Unlock()
 	if err != nil {
-		l.upstream.unheard(answer)
-	} else if answer != nil {
-		l.upstream.Told(answer)
+		l.upstream.notLearned(response)
+	} else if response != nil {
+		l.upstream.Learned(response)
 	}
 	if again {
 		_, _ = l.delay()
@@ -104,30 +104,30 @@ func (l *link) Release(ctx context.Context, permit limits.Permit, aborted bool) 
 }
 
 // Renew implements limits.Ledger.
-func (l *link) Renew(ctx context.Context, flights []limits.OpenPermit) error {
+func (l *link) Renew(ctx context.Context, permits []limits.OpenPermit) error {
 	if _, err := l.delay(); err != nil {
 		return err
 	}
-	return l.Ledger.Renew(ctx, flights)
+	return l.Ledger.Renew(ctx, permits)
 }
 
-// grantOf is when a permit was granted.
-func (l *link) grantOf(id uint64) time.Time {
+// grantedAt returns when a permit was granted.
+func (l *link) grantedAt(id uint64) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.granted[id]
 }
 
-// answered notes the answer that is about to be settled.
-func (l *link) answered(id uint64, answer *Answer) {
+// answered records the response that the client settles next.
+func (l *link) answered(id uint64, response *Response) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.answers[id] = answer
+	l.responses[id] = response
 }
 
-// die cuts the link.
-func (l *link) die() {
+// crash makes all further calls fail.
+func (l *link) crash() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.dead = true
+	l.crashed = true
 }

@@ -14,13 +14,13 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// RunDataLoss checks that a replica restores the state after its store lost all
+// RunDataLoss checks that a replica restores the state after its store losses all
 // data. The function lose empties the store, and lets the replica notice.
 func RunDataLoss(t *testing.T, open Open, lose func(t *testing.T, l limits.Ledger)) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rules, history := drawRules(rt), drawHistory(rt)
-		lost := rapid.SliceOfN(rapid.IntRange(0, len(history)-1), 1, 3).Draw(rt, "data lost after")
-		if missing := loseInBubble(t, open, rules, history, lost, lose); missing != "" {
+		losses := rapid.SliceOfN(rapid.IntRange(0, len(history)-1), 1, 3).Draw(rt, "data losses after")
+		if missing := loseInBubble(t, open, rules, history, losses, lose); missing != "" {
 			rt.Fatal(missing)
 		}
 	})
@@ -28,14 +28,14 @@ func RunDataLoss(t *testing.T, open Open, lose func(t *testing.T, l limits.Ledge
 
 // loseInBubble applies a history to an empty ledger whose store loses all data
 // after some steps. It returns the missing state.
-func loseInBubble(t *testing.T, open Open, rules limits.Rules, history []step, lost []int, lose func(*testing.T, limits.Ledger)) (missing string) {
+func loseInBubble(t *testing.T, open Open, rules limits.Rules, history []step, losses []int, lose func(*testing.T, limits.Ledger)) (missing string) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &player{Ledger: open(t, rules)}
 		for i, s := range history {
 			if _, err := c.applyToLedger(s, s.outcome.now()); err != nil {
 				t.Fatal(err)
 			}
-			for range count(lost, i) {
+			for range count(losses, i) {
 				before := c.known(t)
 				lose(t, c.Ledger)
 				if missing = missingFrom(before, c.known(t)); missing != "" {

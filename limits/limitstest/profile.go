@@ -7,13 +7,13 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Linger is less than what the upstream works on after a request was given up.
+// Linger is the longest time that the upstream works on an abandoned request.
 const Linger = 10*time.Second - time.Millisecond
 
-// Rounding is how a time becomes whole seconds.
+// Rounding is a way to round a time to whole seconds.
 type Rounding int
 
-// Roundings.
+// The ways to round.
 const (
 	Down Rounding = iota
 	Nearest
@@ -29,58 +29,63 @@ func (r Rounding) round(t time.Time) time.Time {
 	return down
 }
 
-// Profile is what an upstream is like. The zero value of each field but Limits
-// and Kind is harmless. Odds are of each request.
+// Profile describes how an upstream behaves. The zero value of every field
+// except Limits and Kind is harmless. Probabilities apply to each request.
 type Profile struct {
 	Limits policy.Limits
 	Kind   policy.CallerKind
-	// Grant overrides the primary limit of resources: what the upstream grants
-	// this account rather than what the documents say.
+	// Grant overrides the documented primary limits by resource.
 	Grant map[string]int
 
-	// Aligned windows begin at a random phase, others with a first request.
-	// SlidingSearch counts searches of every minute.
+	// Aligned windows begin at a random phase. Other windows begin with their
+	// first request. SlidingSearch also limits searches in every sliding
+	// minute.
 	Aligned, SlidingSearch bool
-	// Offset is how far its clock is ahead; Date and reset are rounded.
+	// Offset is how far the upstream's clock is ahead. Date and Reset are
+	// rounded.
 	Offset      time.Duration
 	Date, Reset Rounding
-	// Flicker tells the reset rounded either way, at random; Jitter adds a
-	// second or takes one away.
+	// Flicker rounds each reset in a random way. Jitter adds or subtracts a
+	// second.
 	Flicker, Jitter bool
-	// Stale answers carry the rate headers of an earlier answer, which do not
-	// count the request itself.
+	// Stale is the probability that the rate headers are those of an earlier
+	// response, which did not count this request.
 	Stale float64
-	// NoRateHeaders upstreams send no rate headers, NoDate ones no Date.
+	// NoRateHeaders and NoDate omit the headers.
 	NoRateHeaders, NoDate bool
 
-	// Latency is the longest that a request takes, unless it stalls (for up to
-	// Stall); Fastest the shortest. Part is the most of it that is CPU time.
-	// Busy upstreams always need that part, and the network takes no time.
+	// Latency is the longest duration of a request, and Fastest the shortest. A
+	// stalled request takes up to Stall. Part is the largest fraction that is
+	// CPU time. Busy makes every request use that fraction, and removes the
+	// network latency.
 	Fastest, Latency, Stall time.Duration
 	Part                    float64
 	Busy                    bool
 	StallOdds               float64
-	// Dial is the longest time from a permit to sending.
+	// Dial is the longest time between the permit and the sending.
 	Dial time.Duration
-	// Body is the longest time from the headers to the end of the answer.
+	// Body is the longest time between the headers and the end of the body.
 	Body               time.Duration
 	BodyOdds, Aborting float64
-	// LostAnswers answers never arrive, half of them were counted. Failing ones are
-	// 5xx without rate headers. Unchanged ones (304) are not counted in the
-	// primary window. Resending ones were sent twice by the transport.
-	LostAnswers, Failing, Unchanged, Resending float64
-	// SecondaryErrors answers are secondary limit errors for no reason; ClosedWindows ones
-	// close the primary window, as if somebody else had used it up.
-	// WithoutHeaders is the part of the secondary errors that have no rate headers.
+	// DroppedResponses never arrive; half of their requests are counted. Failing
+	// responses are 5xx without rate headers. Unchanged responses (304) are not
+	// counted in the primary window. Resending requests were sent twice by the
+	// transport.
+	DroppedResponses, Failing, Unchanged, Resending float64
+	// SecondaryErrors are secondary limit errors without a reason.
+	// ClosedWindows exhaust the primary window, as another user of the account
+	// could. WithoutHeaders is the fraction of secondary limit errors without
+	// rate headers.
 	SecondaryErrors, ClosedWindows, WithoutHeaders float64
-	// OtherTraffic is how many requests a second somebody else makes.
+	// OtherTraffic is the number of requests per second of other users of the
+	// account.
 	OtherTraffic float64
 }
 
-// odds throws a die.
-func odds(rng *rand.Rand, p float64) bool { return p > 0 && rng.Float64() < p }
+// chance returns true with a probability of p.
+func chance(rng *rand.Rand, p float64) bool { return p > 0 && rng.Float64() < p }
 
-// upTo is a random time from 0 to d, in whole microseconds.
+// upTo returns a random duration from 0 to d, in whole microseconds.
 func upTo(rng *rand.Rand, d time.Duration) time.Duration {
 	if d < time.Microsecond {
 		return 0
@@ -88,7 +93,7 @@ func upTo(rng *rand.Rand, d time.Duration) time.Duration {
 	return time.Duration(rng.Int64N(d.Microseconds()+1)) * time.Microsecond
 }
 
-// moment is some moment between two, often one of them.
+// moment returns a random duration between two durations, often one of them.
 func moment(rng *rand.Rand, from, to time.Duration) time.Duration {
 	switch rng.IntN(4) {
 	case 0:
@@ -99,24 +104,24 @@ func moment(rng *rand.Rand, from, to time.Duration) time.Duration {
 	return from + upTo(rng, to-from)
 }
 
-// latency is how long one request takes.
+// latency returns the duration of one request.
 func (n *Profile) latency(rng *rand.Rand) time.Duration {
-	if odds(rng, n.StallOdds) {
+	if chance(rng, n.StallOdds) {
 		return upTo(rng, n.Stall)
 	}
 	return n.Fastest + upTo(rng, n.Latency-n.Fastest)
 }
 
-// tells is how the upstream tells a reset.
-func (n *Profile) tells(reset time.Time, rng *rand.Rand) time.Time {
+// reportReset returns a reset as the rate headers report it.
+func (n *Profile) reportReset(reset time.Time, rng *rand.Rand) time.Time {
 	reset = reset.Add(n.Offset)
 	rounding := n.Reset
 	if n.Flicker {
 		rounding = Rounding(rng.IntN(3))
 	}
-	told := rounding.round(reset)
+	learned := rounding.round(reset)
 	if n.Jitter {
-		told = told.Add(time.Duration(rng.IntN(3)-1) * time.Second)
+		learned = learned.Add(time.Duration(rng.IntN(3)-1) * time.Second)
 	}
-	return told
+	return learned
 }

@@ -6,31 +6,31 @@ import (
 	"time"
 )
 
-// Report is what an upstream has counted in one scenario.
+// Report contains the counts of one scenario.
 type Report struct {
 	Seed     uint64
 	Requests int
-	// Tallies are by limit.
+	// Tallies are the counts by limit.
 	Tallies map[string]*Tally
-	// Violations are the first few, in words.
+	// Violations describes the first violations.
 	Violations []string
 }
 
-// Tally is what was counted of one limit.
+// Tally contains the counts of one limit.
 type Tally struct {
 	Requests, Violations int
-	// Worst is the largest sum as a share of the limit. Raw counts CPU time
-	// that nobody could expect as well.
+	// Worst is the largest sum as a fraction of the limit. Raw includes the CPU
+	// time that no ledger could predict.
 	Worst, Raw float64
-	// Held is how full the upstream's windows were in steady state: of fixed
-	// windows each at its end, of sliding ones the fullest in each span of
-	// their length. Through is what was counted in steady state as a share of
-	// the limit times the elapsed windows, of each account.
-	Held, Through []float64
+	// Fullness is the use of each measured window as a fraction: of a fixed
+	// window at its end, of a sliding window at its highest. Throughput is the
+	// measured use as a fraction of the limit times the elapsed windows, by
+	// account.
+	Fullness, Throughput []float64
 }
 
-// Fullness is how full the emptiest of a limit's windows was.
-func (r *Report) Fullness(limit string) float64 { return least(r.Tallies[limit].Held) }
+// Fullness returns the use of the emptiest window of a limit.
+func (r *Report) Fullness(limit string) float64 { return least(r.Tallies[limit].Fullness) }
 
 func newReport(seed uint64) Report { return Report{Seed: seed, Tallies: map[string]*Tally{}} }
 
@@ -43,7 +43,7 @@ func (r *Report) tally(limit string) *Tally {
 	return t
 }
 
-// measure adds up how much was used in steady state.
+// measure adds the measured use to the report.
 func (u *Upstream) measure() {
 	if u.from.IsZero() {
 		return
@@ -53,9 +53,9 @@ func (u *Upstream) measure() {
 	for _, a := range u.accounts {
 		for resource, w := range a.windows {
 			w.roll(now, false)
-			t := u.report.tally(primaryOf(resource))
-			t.Held = append(t.Held, w.closed...)
-			t.Through = append(t.Through, w.pace.achieved)
+			t := u.report.tally(primaryName(resource))
+			t.Fullness = append(t.Fullness, w.closed...)
+			t.Throughput = append(t.Throughput, w.pace.achieved)
 		}
 		for key, s := range a.sums {
 			limit, _, _ := strings.Cut(key, " \x00")
@@ -64,18 +64,18 @@ func (u *Upstream) measure() {
 				continue
 			}
 			t := u.report.tally(limit)
-			full := int(elapsed / s.length) // the last block may be a part
-			t.Held = append(t.Held, s.meter.blocks[:min(full, len(s.meter.blocks))]...)
-			t.Through = append(t.Through, s.meter.achieved)
+			full := int(elapsed / s.length) // the last block may be incomplete
+			t.Fullness = append(t.Fullness, s.meter.blocks[:min(full, len(s.meter.blocks))]...)
+			t.Throughput = append(t.Throughput, s.meter.achieved)
 		}
-		a.busy.add(u.from, a.inside)
-		most := float64(u.nature.Limits.Concurrent)
+		a.busy.add(u.from, a.inProgress)
+		most := float64(u.profile.Limits.Concurrent)
 		t := u.report.tally(concurrency)
-		t.Through = append(t.Through, float64(a.busy.sum)/float64(elapsed)/most)
+		t.Throughput = append(t.Throughput, float64(a.busy.sum)/float64(elapsed)/most)
 	}
 }
 
-// median and least of some shares; zero when there is none.
+// median returns the median, or zero if there is no value.
 func median(shares []float64) float64 {
 	if len(shares) == 0 {
 		return 0

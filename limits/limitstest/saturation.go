@@ -8,39 +8,40 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Saturation is a scenario in which one budget binds: every client asks for the
-// same operations without a pause, and answers take 50 to 300 ms.
+// Saturation is a scenario in which one budget limits the traffic. Every client
+// sends the same operations without a pause, and responses take 50 to 300 ms.
 type Saturation struct {
-	// Limit is the one that binds, Window how long its window is.
+	// Limit is the limiting budget, and Window the length of its window.
 	Limit  string
 	Window time.Duration
-	// MinFullness is how full every window of the upstream's must be.
+	// MinFullness is the required use of every window of the upstream, as a
+	// fraction.
 	MinFullness float64
-	weights     []int // of operations
+	weights     []int // weights of the operations
 	rules       func(*policy.Limits)
 }
 
-// ample lets CPU time bind nobody, so that another budget does.
-func ample(l *policy.Limits) { l.CPU.Total, l.CPU.GraphQL = 1000*time.Hour, 1000*time.Hour }
+// unlimitedCPU removes the limits of CPU time, so that another budget limits.
+func unlimitedCPU(l *policy.Limits) { l.CPU.Total, l.CPU.GraphQL = 1000*time.Hour, 1000*time.Hour }
 
-// Saturations has one for every limit.
+// Saturations returns one saturation for every limit.
 func Saturations() []Saturation {
 	const most = 1_000_000
 	return []Saturation{
-		{points, time.Minute, 0.99, []int{1}, func(l *policy.Limits) { ample(l); l.Primary.User = most }},
-		{points + " graphql", time.Minute, 0.99, []int{0, 0, 0, 0, 0, 0, 1, 1}, ample},
-		{content, time.Minute, 0.99, []int{0, 0, 0, 1}, func(l *policy.Limits) { ample(l); l.Content[1].Max = most }},
-		{content + " long", time.Hour, 0.995, []int{0, 0, 0, 1}, ample},
-		{policy.Search, time.Minute, 0.99, []int{0, 0, 0, 0, 1}, ample},
-		{policy.CodeSearch, time.Minute, 0.99, []int{0, 0, 0, 0, 0, 1}, ample},
-		{primary, time.Hour, 0.995, []int{1, 1, 1}, ample},
+		{points, time.Minute, 0.99, []int{1}, func(l *policy.Limits) { unlimitedCPU(l); l.Primary.User = most }},
+		{points + " graphql", time.Minute, 0.99, []int{0, 0, 0, 0, 0, 0, 1, 1}, unlimitedCPU},
+		{content, time.Minute, 0.99, []int{0, 0, 0, 1}, func(l *policy.Limits) { unlimitedCPU(l); l.Content[1].Max = most }},
+		{content + " long", time.Hour, 0.995, []int{0, 0, 0, 1}, unlimitedCPU},
+		{policy.Search, time.Minute, 0.99, []int{0, 0, 0, 0, 1}, unlimitedCPU},
+		{policy.CodeSearch, time.Minute, 0.99, []int{0, 0, 0, 0, 0, 1}, unlimitedCPU},
+		{primary, time.Hour, 0.995, []int{1, 1, 1}, unlimitedCPU},
 		{cpu, time.Minute, 0, []int{1, 1, 1}, func(l *policy.Limits) { l.Primary.User, l.Points.REST = most, most }},
-		{concurrency, 500 * time.Millisecond, 0, []int{1, 1, 1}, func(l *policy.Limits) { ample(l); l.Primary.User, l.Points.REST = most, most }},
+		{concurrency, 500 * time.Millisecond, 0, []int{1, 1, 1}, func(l *policy.Limits) { unlimitedCPU(l); l.Primary.User, l.Points.REST = most, most }},
 	}
 }
 
-// Scenario is the saturation of so many replicas, for so many windows in steady
-// state.
+// Scenario returns the scenario for a number of replicas, over a number of
+// measured windows.
 func (s Saturation) Scenario(replicas, windows int, aligned bool) Scenario {
 	rules := limits.Rules{Limits: policy.DefaultLimits()}
 	s.rules(&rules.Limits)

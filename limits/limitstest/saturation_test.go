@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestSaturationUsesTheLimits prints how much of each limit is used when one
-// binds, over WEIR_WINDOWS windows, and holds the fullness of the upstream's
-// windows against what is promised (limits.md I14).
+// TestSaturationUsesTheLimits logs how much of each limit is used when it
+// limits the traffic, over WEIR_WINDOWS windows. Every window must be as full
+// as required (I14).
 func TestSaturationUsesTheLimits(t *testing.T) {
 	windows := setting(t, "WEIR_WINDOWS", 2)
 	var mu sync.Mutex

@@ -12,13 +12,14 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// OpenReplicas makes an empty ledger that keeps these rules, and cleans it up when the
-// test ends; what it returns gives each replica its way to it. It is called
-// inside the bubble. A ledger that has a method Run(context.Context) has it run
-// as long as its replica lives.
+// OpenReplicas creates an empty ledger with the given rules, and closes it when
+// the test ends. It returns a function that connects each replica to the
+// ledger. Scenario.Run calls it inside the bubble of virtual time. If a ledger
+// has a method Run(context.Context), Run is called for the life of the replica.
 type OpenReplicas func(t *testing.T, rules limits.Rules) func(replica int) limits.Ledger
 
-// ShareLedger opens ledgers that all replicas may use as they are.
+// ShareLedger returns an OpenReplicas for a ledger that all replicas can call
+// directly.
 func ShareLedger(open func(rules limits.Rules) limits.Ledger) OpenReplicas {
 	return func(_ *testing.T, rules limits.Rules) func(int) limits.Ledger {
 		ledger := open(rules)
@@ -26,48 +27,51 @@ func ShareLedger(open func(rules limits.Rules) limits.Ledger) OpenReplicas {
 	}
 }
 
-// Scenario is an upstream, and those who ask it.
+// Scenario describes an upstream and its clients.
 type Scenario struct {
 	Name     string
 	Seed     uint64
 	Rules    limits.Rules
 	Upstream Profile
-	// Replicas share one ledger; each has so many clients of each account.
+	// All replicas share one ledger. Each replica has so many clients of each
+	// account.
 	Replicas, Accounts, Clients int
-	// Duration is how long they ask; WarmUp, after how long use is measured (zero:
-	// not at all).
+	// Duration is how long the clients send. If WarmUp is not zero, use is
+	// measured after it.
 	Duration, WarmUp time.Duration
-	// Weights are of the operations, in the order of the catalogue of this
-	// package; nil means drawn.
+	// Weights contains the weight of each operation, in the order of the
+	// function operations. They are random if it is nil.
 	Weights []int
-	// Backlog has every client ask without a pause, and wait for hours.
+	// Backlog makes every client send without a pause, and wait for hours.
 	Backlog bool
-	// Burst is how many requests a cron client makes at once, Gap the mean
-	// pause of a steady one.
+	// Burst is the largest number of requests in a burst. Gap is the mean pause
+	// of a steady client.
 	Burst int
 	Gap   time.Duration
-	// Timeout is after how long a client gives up on an answer; Cancel the odds
-	// that it does so earlier, Unsent that a permit is not used.
+	// Timeout is how long a client waits for a response. Cancel is the
+	// probability of an earlier timeout. Unsent is the probability that a
+	// permit is not used.
 	Timeout        time.Duration
 	Cancel, Unsent float64
-	// LedgerLatency is how long a call of the ledger may take each way, Repeats the odds
-	// that it is made twice, Crash that a replica dies.
+	// LedgerLatency is the longest latency of a ledger call in each direction.
+	// Duplicates is the probability that a call is repeated. Crash is the
+	// probability that a replica crashes.
 	LedgerLatency     time.Duration
 	Duplicates, Crash float64
 }
 
-// run is a scenario that runs.
+// run is a scenario in progress.
 type run struct {
 	scenario *Scenario
 	upstream *Upstream
 	rng      *rand.Rand
 	clients  sync.WaitGroup
-	errands  sync.WaitGroup // their requests
+	requests sync.WaitGroup // requests of the clients
 	limiters sync.WaitGroup
 }
 
-// Run runs the scenario, inside a bubble. trace, unless it is nil, hears the
-// story.
+// Run runs the scenario inside a bubble of virtual time. If trace is not nil,
+// it receives a log of the events.
 func (s *Scenario) Run(t *testing.T, open OpenReplicas, trace func(format string, args ...any)) Report {
 	var steady time.Time
 	if s.WarmUp > 0 {
@@ -78,14 +82,14 @@ func (s *Scenario) Run(t *testing.T, open OpenReplicas, trace func(format string
 	ledger := open(t, s.Rules)
 	ctx, end := context.WithCancel(context.Background())
 	limiting, shut := context.WithCancel(context.Background())
-	var foreign sync.WaitGroup
+	var byOthers sync.WaitGroup
 	for i := range s.Replicas {
 		r.replica(ctx, limiting, i, ledger(i))
 	}
 	if s.Upstream.OtherTraffic > 0 {
 		for i := range s.Accounts {
 			rng := rand.New(rand.NewPCG(s.Seed, uint64(100+i)))
-			foreign.Go(func() { r.upstream.others(accountName(i), rng, ctx.Done()) })
+			byOthers.Go(func() { r.upstream.otherTraffic(accountName(i), rng, ctx.Done()) })
 		}
 	}
 	time.Sleep(s.Duration)
@@ -96,9 +100,9 @@ func (s *Scenario) Run(t *testing.T, open OpenReplicas, trace func(format string
 		r.upstream.mu.Unlock()
 	}
 	end()
-	foreign.Wait()
+	byOthers.Wait()
 	r.clients.Wait()
-	r.errands.Wait()
+	r.requests.Wait()
 	shut()
 	r.limiters.Wait()
 	return r.upstream.Report()
@@ -106,29 +110,29 @@ func (s *Scenario) Run(t *testing.T, open OpenReplicas, trace func(format string
 
 func accountName(i int) string { return fmt.Sprint("account ", i) }
 
-// replica starts a limiter, until limiting ends, and its clients, until ctx ends
-// or the replica dies.
+// replica starts a limiter until limiting ends, and its clients until ctx ends
+// or the replica crashes.
 func (r *run) replica(ctx, limiting context.Context, n int, ledger limits.Ledger) {
 	s := r.scenario
 	l := &link{
 		Ledger: ledger, upstream: r.upstream, slow: s.LedgerLatency, repeats: s.Duplicates,
-		rng: rand.New(rand.NewPCG(s.Seed, uint64(1000+n))), granted: map[uint64]time.Time{}, answers: map[uint64]*Answer{},
+		rng: rand.New(rand.NewPCG(s.Seed, uint64(1000+n))), granted: map[uint64]time.Time{}, responses: map[uint64]*Response{},
 	}
 	limiter := limits.NewLimiter(l)
-	living, bury := context.WithCancel(limiting)
+	alive, stop := context.WithCancel(limiting)
 	if ledger, ok := ledger.(interface{ Run(ctx context.Context) }); ok {
-		r.limiters.Go(func() { ledger.Run(living) })
+		r.limiters.Go(func() { ledger.Run(alive) })
 	}
-	var dies time.Time
-	if n > 0 && odds(r.rng, s.Crash) { // one survives
+	var crashes time.Time
+	if n > 0 && chance(r.rng, s.Crash) { // replica 0 never crashes
 		after := upTo(r.rng, s.Duration)
-		dies = time.Now().Add(after)
+		crashes = time.Now().Add(after)
 		dying, end := context.WithCancel(ctx)
 		r.clients.Go(func() {
 			defer end()
 			if pause(dying, after); dying.Err() == nil {
-				l.die()
-				bury()
+				l.crash()
+				stop()
 			}
 		})
 		ctx = dying
@@ -136,17 +140,17 @@ func (r *run) replica(ctx, limiting context.Context, n int, ledger limits.Ledger
 	for i := range s.Accounts {
 		for j := range s.Clients {
 			c := r.client(n, i, j)
-			c.link, c.limiter, c.dies = l, limiter, dies
-			r.clients.Go(func() { c.live(ctx) })
+			c.link, c.limiter, c.crashes = l, limiter, crashes
+			r.clients.Go(func() { c.loop(ctx) })
 		}
 	}
 	r.limiters.Go(func() {
-		defer bury()
+		defer stop()
 		limiter.Run(limiting)
 	})
 }
 
-// client draws a client.
+// client returns a random client.
 func (r *run) client(replica, account, n int) *client {
 	s := r.scenario
 	rng := rand.New(rand.NewPCG(r.rng.Uint64(), 2))
@@ -156,7 +160,7 @@ func (r *run) client(replica, account, n int) *client {
 		Priority: []policy.Priority{policy.Normal, policy.Interactive, policy.Batch}[rng.IntN(3)],
 	}
 	c.pattern = pattern(rng.IntN(int(patterns)))
-	c.patience = upTo(rng, 2*s.Rules.Points.Window)
+	c.maxWait = upTo(rng, 2*s.Rules.Points.Window)
 	for i := range c.ops {
 		weight := rng.IntN(4) * rng.IntN(4)
 		if s.Weights != nil {
@@ -169,7 +173,7 @@ func (r *run) client(replica, account, n int) *client {
 		c.ops[0].weight, c.weights = 1, 1
 	}
 	if s.Backlog {
-		c.pattern, c.patience = overload, 100*time.Hour
+		c.pattern, c.maxWait = overload, 100*time.Hour
 		c.caller.Priority = policy.Normal
 	}
 	return c

@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 )
 
-// Table adds up reports, a row for each limit.
+// Table summarizes reports in one row per limit.
 type Table struct{ rows map[string]*row }
 
 type row struct {
@@ -23,12 +23,12 @@ type row struct {
 	Violations int     `json:"violations"`
 	Worst      float64 `json:"worst"`
 	Raw        float64 `json:"worst_with_surprises,omitempty"`
-	// Windows is the median of how full the windows were, WindowsLeast the
-	// least; Through and ThroughLeast of limit times elapsed windows.
-	Windows      float64 `json:"windows_median,omitempty"`
-	WindowsLeast float64 `json:"windows_least,omitempty"`
-	Through      float64 `json:"through_median,omitempty"`
-	ThroughLeast float64 `json:"through_least,omitempty"`
+	// Windows and WindowsLeast are the median and the least use of the windows.
+	// Through and ThroughLeast are those of the throughput.
+	Windows         float64 `json:"windows_median,omitempty"`
+	WindowsLeast    float64 `json:"windows_least,omitempty"`
+	Throughput      float64 `json:"through_median,omitempty"`
+	ThroughputLeast float64 `json:"through_least,omitempty"`
 
 	held, through []float64
 }
@@ -36,7 +36,7 @@ type row struct {
 // NewTable returns an empty table.
 func NewTable() *Table { return &Table{rows: map[string]*row{}} }
 
-// Add takes in what was counted in a scenario, of all limits or those named.
+// Add adds the report of a scenario, for all limits or for the given ones.
 func (b *Table) Add(s *Scenario, r *Report, only ...string) {
 	for limit, tally := range r.Tallies {
 		if len(only) > 0 && !slices.Contains(only, limit) {
@@ -53,22 +53,22 @@ func (b *Table) Add(s *Scenario, r *Report, only ...string) {
 		w.Requests += tally.Requests
 		w.Violations += tally.Violations
 		w.Worst, w.Raw = max(w.Worst, tally.Worst), max(w.Raw, tally.Raw)
-		w.held = append(w.held, tally.Held...)
-		w.through = append(w.through, tally.Through...)
+		w.held = append(w.held, tally.Fullness...)
+		w.through = append(w.through, tally.Throughput...)
 	}
 }
 
-// Print writes the table to the test's log, and again as lines of JSON.
+// Print logs the table as text, and as one line of JSON per row.
 func (b *Table) Print(t *testing.T) {
 	var text, lines strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(w, "scenario\tlimit\tscenarios\treplicas\trequests\tviolations\tworst sum\twith surprises\twindows median\tleast\tthrough median\tleast\t")
+	_, _ = fmt.Fprintln(w, "scenario\tlimit\tscenarios\treplicas\trequests\tviolations\tworst sum\twith excesses\twindows median\tleast\tthrough median\tleast\t")
 	for _, key := range slices.Sorted(maps.Keys(b.rows)) {
 		r := b.rows[key]
 		r.Windows, r.WindowsLeast = median(r.held), least(r.held)
-		r.Through, r.ThroughLeast = median(r.through), least(r.through)
+		r.Throughput, r.ThroughputLeast = median(r.through), least(r.through)
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%d..%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Scenario, r.Limit, r.Scenarios, r.Least, r.Most, r.Requests, r.Violations,
-			percent(r.Worst), percent(r.Raw), percent(r.Windows), percent(r.WindowsLeast), percent(r.Through), percent(r.ThroughLeast))
+			percent(r.Worst), percent(r.Raw), percent(r.Windows), percent(r.WindowsLeast), percent(r.Throughput), percent(r.ThroughputLeast))
 		line, err := json.Marshal(r)
 		if err != nil {
 			t.Fatal(err)

@@ -10,8 +10,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Names of limits in reports; those of other primary windows also have their
-// resource, the longer window of content creation is "content long".
+// Names of limits in reports. Other primary windows have their resource in the
+// name. The longer window of content creation is "content long".
 const (
 	points      = "points"
 	content     = "content"
@@ -24,46 +24,45 @@ const (
 // Upstream counts requests. Its methods may be called concurrently, inside one
 // bubble of virtual time.
 type Upstream struct {
-	nature Profile
-	seed   uint64
-	from   time.Time      // steady state
-	work   sync.WaitGroup // requests that are worked on
+	profile Profile
+	seed    uint64
+	from    time.Time      // start of the measurement
+	work    sync.WaitGroup // requests in progress
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	accounts map[string]*account
 	report   Report
 	trace    func(format string, args ...any)
 }
 
-// account is what is counted of one account.
+// account contains the counts of one account.
 type account struct {
-	name     string
-	windows  map[string]*window
-	sums     map[string]*sums // by limit and scope
-	inside   int              // requests that are worked on
-	cooled   []cooled
-	episodes int       // secondary errors in a row
-	scolded  time.Time // when the last one was made
-	lastTold time.Time // when the last one was told
-	busy     meterOfPlaces
+	name          string
+	windows       map[string]*window
+	sums          map[string]*sums // by limit and scope
+	inProgress    int              // requests in progress
+	cooldowns     []reportedCooldown
+	episodes      int       // secondary limit errors in a row
+	lastSecondary time.Time // time of the last one
+	lastLearned   time.Time // when the ledger learned of the last one
+	busy          slotMeter
 }
 
-// cooled is a cool-down that an answer has told.
-type cooled struct {
-	told time.Time // zero: not yet
-	ends time.Time
+// reportedCooldown is a cool-down that a response started.
+type reportedCooldown struct {
+	learned time.Time // when the ledger learned of it, or zero
+	ends    time.Time
 }
 
-// meterOfPlaces adds up for how long how many requests were worked on.
-type meterOfPlaces struct {
+// slotMeter sums the time that requests were in progress.
+type slotMeter struct {
 	since time.Time
 	sum   time.Duration
 }
 
-// NewUpstream returns an upstream that measures use from a time on. What it
-// draws depends on the seed.
-func NewUpstream(nature Profile, seed uint64, from time.Time) *Upstream {
-	return &Upstream{nature: nature, seed: seed, from: from, accounts: map[string]*account{}, report: newReport(seed)}
+// NewUpstream returns an upstream that measures use from the given time.
+func NewUpstream(profile Profile, seed uint64, from time.Time) *Upstream {
+	return &Upstream{profile: profile, seed: seed, from: from, accounts: map[string]*account{}, report: newReport(seed)}
 }
 
 func (u *Upstream) account(name string) *account {
@@ -75,18 +74,18 @@ func (u *Upstream) account(name string) *account {
 	return a
 }
 
-// window returns an account's window of a resource.
+// window returns the window of a resource.
 func (u *Upstream) window(a *account, resource string) *window {
 	w := a.windows[resource]
 	if w != nil {
 		return w
 	}
-	rule := u.nature.Limits.For(u.nature.Kind, resource)
+	rule := u.profile.Limits.For(u.profile.Kind, resource)
 	w = &window{max: int64(rule.Max), length: rule.Window, pace: pace{from: u.from}}
-	if granted := u.nature.Grant[resource]; granted != 0 {
+	if granted := u.profile.Grant[resource]; granted != 0 {
 		w.max = int64(granted)
 	}
-	if u.nature.Aligned {
+	if u.profile.Aligned {
 		rng := rand.New(rand.NewPCG(u.seed, uint64(len(resource))))
 		w.phase = time.Now().Add(-rule.Window).Add(upTo(rng, rule.Window))
 	}
@@ -94,7 +93,7 @@ func (u *Upstream) window(a *account, resource string) *window {
 	return w
 }
 
-// sum returns the sliding sum of a limit and a scope of it.
+// sum returns the sliding sum of a limit and a scope.
 func (a *account) sum(from time.Time, limit, scope string, rule policy.Window) *sums {
 	key := limit + " \x00" + scope
 	s := a.sums[key]
@@ -105,8 +104,8 @@ func (a *account) sum(from time.Time, limit, scope string, rule policy.Window) *
 	return s
 }
 
-// count adds to a sliding sum, and judges it.
-func (u *Upstream) count(a *account, r *Request, limit, scope string, rule policy.Window, cost int64, c *copied) {
+// count adds a cost to a sliding sum, and reports a violation.
+func (u *Upstream) count(a *account, r *Request, limit, scope string, rule policy.Window, cost int64, c *transportCopy) {
 	if cost == 0 {
 		return
 	}
@@ -116,43 +115,44 @@ func (u *Upstream) count(a *account, r *Request, limit, scope string, rule polic
 	t.Requests++
 	t.Worst = max(t.Worst, float64(sum)/float64(s.max))
 	if sum > s.max && c == nil {
-		u.blame(a, limit, fmt.Sprintf("%s: %d of %d in %v, granted at %s", scope, sum, s.max, s.length, u.clock(r.Granted)))
+		u.violation(a, limit, fmt.Sprintf("%s: %d of %d in %v, granted at %s", scope, sum, s.max, s.length, u.clock(r.Granted)))
 	}
 }
 
-// foreseen adds CPU time, and judges it as far as a ledger could foresee it.
-func (u *Upstream) foreseen(a *account, x *exchange, limit string, most, took time.Duration) {
-	rule := policy.Window{Max: int(most.Microseconds()), Window: u.nature.Limits.CPU.Window}
-	expected := min(took, most, time.Duration(float64(x.Expected)*u.nature.Limits.CPU.Factor))
+// countCPU adds CPU time. It reports a violation only for the time that a
+// ledger could predict.
+func (u *Upstream) countCPU(a *account, ex *exchange, limit string, most, took time.Duration) {
+	rule := policy.Window{Max: int(most.Microseconds()), Window: u.profile.Limits.CPU.Window}
+	expected := min(took, most, time.Duration(float64(ex.Expected)*u.profile.Limits.CPU.Factor))
 	s := a.sum(u.from, limit, "", rule)
 	now, t := time.Now(), u.report.tally(limit)
-	sum := s.add(spend{at: now, cost: expected.Microseconds()}, x.Granted)
+	sum := s.add(spend{at: now, cost: expected.Microseconds()}, ex.Granted)
 	if took > expected {
-		s.surprises = append(s.surprises, surprise{now, took - expected, expected, x})
+		s.excesses = append(s.excesses, excessCPU{now, took - expected, expected, ex})
 	}
-	known, all := s.surprised(now, x.Granted)
+	known, all := s.totalExcess(now, ex.Granted)
 	t.Requests++
 	t.Worst = max(t.Worst, float64(sum+known)/float64(s.max))
 	t.Raw = max(t.Raw, float64(sum+all)/float64(s.max))
 	if sum+known > s.max {
-		u.blame(a, limit, fmt.Sprintf("%d of %d µs, granted at %s", sum+known, s.max, u.clock(x.Granted)))
+		u.violation(a, limit, fmt.Sprintf("%d of %d µs, granted at %s", sum+known, s.max, u.clock(ex.Granted)))
 	}
 }
 
-// enter gives a request its place.
+// enter counts a request as in progress.
 func (u *Upstream) enter(r *Request) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	a := u.account(r.Account)
-	a.busy.add(u.from, a.inside)
-	a.inside++
+	a.busy.add(u.from, a.inProgress)
+	a.inProgress++
 	t := u.report.tally(concurrency)
 	t.Requests++
 	u.report.Requests++
-	most := u.nature.Limits.Concurrent
-	t.Worst = max(t.Worst, float64(a.inside)/float64(most))
-	if a.inside > most {
-		u.blame(a, concurrency, fmt.Sprintf("%d of %d at once, granted at %s", a.inside, most, u.clock(r.Granted)))
+	most := u.profile.Limits.Concurrent
+	t.Worst = max(t.Worst, float64(a.inProgress)/float64(most))
+	if a.inProgress > most {
+		u.violation(a, concurrency, fmt.Sprintf("%d of %d at once, granted at %s", a.inProgress, most, u.clock(r.Granted)))
 	}
 }
 
@@ -160,15 +160,15 @@ func (u *Upstream) leave(r *Request) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	a := u.account(r.Account)
-	a.busy.add(u.from, a.inside)
-	a.inside--
+	a.busy.add(u.from, a.inProgress)
+	a.inProgress--
 }
 
-// add counts the time since the last change.
-func (m *meterOfPlaces) add(from time.Time, inside int) {
+// add sums the time since the last change.
+func (m *slotMeter) add(from time.Time, inProgress int) {
 	now := time.Now()
 	if since := maxTime(m.since, from); !from.IsZero() && now.After(since) {
-		m.sum += time.Duration(inside) * now.Sub(since)
+		m.sum += time.Duration(inProgress) * now.Sub(since)
 	}
 	m.since = now
 }
@@ -180,31 +180,31 @@ func maxTime(a, b time.Time) time.Time {
 	return b
 }
 
-// blame records a violation.
-func (u *Upstream) blame(a *account, limit, what string) {
+// violation records a violation.
+func (u *Upstream) violation(a *account, limit, detail string) {
 	t := u.report.tally(limit)
 	t.Violations++
-	u.log(a.name, "VIOLATION %s %s", limit, what)
+	u.log(a.name, "VIOLATION %s %s", limit, detail)
 	if len(u.report.Violations) < 10 {
-		u.report.Violations = append(u.report.Violations, fmt.Sprintf("%s %s %s: %s", u.clock(time.Now()), a.name, limit, what))
+		u.report.Violations = append(u.report.Violations, fmt.Sprintf("%s %s %s: %s", u.clock(time.Now()), a.name, limit, detail))
 	}
 }
 
-// clock is a time of day in a bubble.
+// clock formats a time of the bubble.
 func (u *Upstream) clock(t time.Time) string { return t.UTC().Format("15:04:05.000000") }
 
-// log tells the story, when somebody listens.
+// log writes an event to the trace.
 func (u *Upstream) log(account, format string, args ...any) {
 	if u.trace != nil {
 		u.trace("%s %s "+format, append([]any{u.clock(time.Now()), account}, args...)...)
 	}
 }
 
-// Others makes the requests of somebody else, until the context of the caller
-// ends it.
-func (u *Upstream) others(name string, rng *rand.Rand, done <-chan struct{}) {
+// otherTraffic sends the requests of other users of an account, until done is
+// closed.
+func (u *Upstream) otherTraffic(name string, rng *rand.Rand, done <-chan struct{}) {
 	for {
-		pause := time.Duration(rng.ExpFloat64() / u.nature.OtherTraffic * float64(time.Second)).Truncate(time.Microsecond)
+		pause := time.Duration(rng.ExpFloat64() / u.profile.OtherTraffic * float64(time.Second)).Truncate(time.Microsecond)
 		select {
 		case <-done:
 			return
@@ -213,43 +213,43 @@ func (u *Upstream) others(name string, rng *rand.Rand, done <-chan struct{}) {
 		u.mu.Lock()
 		a := u.account(name)
 		for resource, w := range a.windows {
-			w.others(time.Now(), 1)
-			u.log(name, "somebody else: %s used %d", resource, w.used)
+			w.spendByOthers(time.Now(), 1)
+			u.log(name, "other users: %s used %d", resource, w.used)
 		}
 		u.mu.Unlock()
 	}
 }
 
-// Told tells the upstream that a ledger has taken in an answer.
-func (u *Upstream) Told(answer *Answer) {
+// Learned records that a ledger has used a response.
+func (u *Upstream) Learned(response *Response) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	now := time.Now()
-	a := u.account(answer.account)
-	u.log(a.name, "told %s", answer.describe())
-	if answer.Rate.Limit != 0 {
-		answer.snapshot.told(now)
+	a := u.account(response.account)
+	u.log(a.name, "learned %s", response.describe())
+	if response.Rate.Limit != 0 {
+		response.snapshot.learned(now)
 	}
-	answer.settled = now
-	if answer.copied != nil {
-		answer.copied.told = now
+	response.settled = now
+	if response.copied != nil {
+		response.copied.learned = now
 	}
-	if answer.cooldown != nil {
-		a.cooled = append(a.cooled, cooled{now, *answer.cooldown})
-		a.lastTold = now
-	} else if answer.granted.After(a.lastTold) {
+	if response.cooldown != nil {
+		a.cooldowns = append(a.cooldowns, reportedCooldown{now, *response.cooldown})
+		a.lastLearned = now
+	} else if response.granted.After(a.lastLearned) {
 		a.episodes = 0
 	}
 }
 
-// unheard tells the story of an answer that no ledger has taken in.
-func (u *Upstream) unheard(answer *Answer) {
-	if answer != nil {
-		u.log(answer.account, "not told %s", answer.describe())
+// notLearned logs a response that no ledger has used.
+func (u *Upstream) notLearned(response *Response) {
+	if response != nil {
+		u.log(response.account, "not learned %s", response.describe())
 	}
 }
 
-// Report returns what was counted, once everything that is worked on has ended.
+// Report waits for all requests in progress, and returns the counts.
 func (u *Upstream) Report() Report {
 	u.work.Wait()
 	u.mu.Lock()
@@ -258,15 +258,15 @@ func (u *Upstream) Report() Report {
 	return u.report
 }
 
-// Request is one wire attempt.
+// request is one request to the upstream.
 type Request struct {
 	limits.Claim
-	// Granted is when the ledger gave the permit; Expected is the CPU time that
-	// it was taken to need.
+	// Granted is when the ledger granted the permit. Expected is the predicted
+	// CPU time.
 	Granted  time.Time
 	Expected time.Duration
-	// Lag is how old the ledger's knowledge of requests in flight may be.
+	// Lag is the largest age of the ledger's data about open permits.
 	Lag time.Duration
-	// Patience is after how long the client gives up.
-	Patience time.Duration
+	// Timeout is how long the client waits for the response.
+	Timeout time.Duration
 }

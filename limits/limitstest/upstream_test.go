@@ -15,7 +15,7 @@ func newMemory(rules limits.Rules) limits.Ledger { return limits.NewMemory(rules
 
 var memory = ShareLedger(newMemory)
 
-// setting is a number from the environment.
+// setting returns a number from the environment.
 func setting(t *testing.T, name string, byDefault int) int {
 	text := os.Getenv(name)
 	if text == "" {
@@ -34,8 +34,8 @@ func inBubble(t *testing.T, s Scenario, trace func(string, ...any)) (r Report) {
 	return r
 }
 
-// TestNoLimitIsExceeded runs scenarios of WEIR_SCENARIOS seeds, or tells the
-// story of the one of WEIR_SEED.
+// TestNoLimitIsExceeded runs WEIR_SCENARIOS random scenarios. If WEIR_SEED is
+// set, it runs that one and logs its events.
 func TestNoLimitIsExceeded(t *testing.T) {
 	if seed := setting(t, "WEIR_SEED", 0); seed != 0 {
 		s := Draw(uint64(seed))
