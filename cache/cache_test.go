@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -13,8 +12,8 @@ import (
 
 var now = time.Unix(1_000_000, 0)
 
-// answer makes an answer that came at now; fields are "Name: value".
-func answer(status int, fields ...string) Response {
+// response returns a response that arrived at now; fields are "Name: value".
+func response(status int, fields ...string) Response {
 	return Response{Status: status, Header: header(fields...), Requested: now, Answered: now}
 }
 
@@ -117,46 +116,46 @@ func TestKeep(t *testing.T) {
 		lifetime time.Duration
 		ok       bool
 	}{
-		{"max-age", answer(200, "Cache-Control: max-age=60"), nil, shared, time.Minute, true},
-		{"s-maxage beats max-age for a shared key (RFC 9111 4.2.1)", answer(200, "Cache-Control: max-age=60, s-maxage=30"), nil, shared, 30 * time.Second, true},
-		{"max-age counts for one caller", answer(200, "Cache-Control: max-age=60, s-maxage=30"), nil, own, time.Minute, true},
-		{"Expires less Date", answer(200, expires, date), nil, shared, time.Minute, true},
-		{"max-age beats Expires", answer(200, expires, date, "Cache-Control: max-age=5"), nil, shared, 5 * time.Second, true},
-		{"Expires that is no date is the past (RFC 9111 5.3)", answer(200, "Expires: 0", `Etag: "a"`), nil, shared, 0, true},
-		{"no heuristics", answer(200, "Last-Modified: "+now.Add(-time.Hour).UTC().Format(http.TimeFormat)), nil, shared, 0, true},
-		{"a tenth of its age, as a guess (RFC 9111 4.2.2)", answer(200, "Last-Modified: "+now.Add(-time.Hour).UTC().Format(http.TimeFormat)), nil, Rule{Heuristic: true}, 6 * time.Minute, true},
-		{"no guess beside what is told", answer(200, "Last-Modified: "+now.Add(-time.Hour).UTC().Format(http.TimeFormat), "Cache-Control: max-age=1"), nil, Rule{Heuristic: true}, time.Second, true},
-		{"no guess for no-cache", answer(200, "Last-Modified: "+now.Add(-time.Hour).UTC().Format(http.TimeFormat), "Cache-Control: no-cache"), nil, Rule{Heuristic: true}, 0, true},
-		{"a bound to guessing", answer(404, "Last-Modified: "+now.AddDate(-1, 0, 0).UTC().Format(http.TimeFormat)), nil, Rule{Heuristic: true}, maxHeuristic, true},
-		{"neither fresh nor validatable", answer(200), nil, shared, 0, false},
-		{"private for a shared key (RFC 9111 5.2.2.7)", answer(200, "Cache-Control: private, max-age=60"), nil, shared, 0, false},
-		{"private for one caller", answer(200, "Cache-Control: private, max-age=60"), nil, own, time.Minute, true},
-		{"no-store in the answer (RFC 9111 5.2.2.5)", answer(200, "Cache-Control: no-store, max-age=60"), nil, own, 0, false},
-		{"no-store in the request (RFC 9111 5.2.1.5)", answer(200, "Cache-Control: max-age=60"), Directives{"no-store": ""}, own, 0, false},
-		{"no-cache is kept for validation only (RFC 9111 5.2.2.4)", answer(200, "Cache-Control: no-cache, max-age=60", `Etag: "a"`), nil, own, 0, true},
-		{"no-cache without a validator", answer(200, "Cache-Control: no-cache, max-age=60"), nil, own, 0, false},
-		{"Vary: * (RFC 9111 4.1)", answer(200, "Cache-Control: max-age=60", "Vary: *"), nil, own, 0, false},
-		{"a cookie for one client", answer(200, "Cache-Control: max-age=60", "Set-Cookie: a=b"), nil, own, 0, false},
-		{"reference data, whatever its privacy", answer(200, "Cache-Control: private, max-age=60"), nil, reference, time.Hour, true},
-		{"reference data with a longer life of its own", answer(200, "Cache-Control: max-age=7200"), nil, reference, 2 * time.Hour, true},
-		{"reference data that must not be stored", answer(200, "Cache-Control: no-store"), nil, reference, 0, false},
-		{"reference data that must be validated", answer(200, "Cache-Control: no-cache", `Etag: "a"`), nil, reference, 0, true},
-		{"missing reference data is not kept long", answer(404, "Cache-Control: max-age=5"), nil, reference, 5 * time.Second, true},
-		{"a targeted field before Cache-Control (RFC 9213 2.2)", answer(200, "CDN-Cache-Control: max-age=5", "Cache-Control: no-store"), nil, shared, 5 * time.Second, true},
-		{"a targeted field before Expires", answer(200, "CDN-Cache-Control: no-cache", expires, date, `Etag: "a"`), nil, shared, 0, true},
-		{"a targeted no-store", answer(200, "CDN-Cache-Control: no-store", "Cache-Control: max-age=60"), nil, shared, 0, false},
-		{"a targeted field that cannot be read says nothing (RFC 9213 2.1)", answer(200, "CDN-Cache-Control: max-age=5, &", "Cache-Control: max-age=60"), nil, shared, time.Minute, true},
-		{"an empty one neither", answer(200, "CDN-Cache-Control: ", "Cache-Control: max-age=60"), nil, shared, time.Minute, true},
-		{"the nearest of two targets", answer(200, "Surrogate-Control: max-age=7", "CDN-Cache-Control: max-age=5"), nil, shared, 5 * time.Second, true},
-		{"Surrogate-Control for this cache", answer(200, "Surrogate-Control: max-age=7;weir, no-store;other", "Cache-Control: no-store"), nil, shared, 7 * time.Second, true},
-		{"Surrogate-Control for another cache", answer(200, "Surrogate-Control: max-age=7;other", "Cache-Control: max-age=60"), nil, shared, 0, false},
-		{"404 with a lifetime", answer(404, "Cache-Control: max-age=60"), nil, own, time.Minute, true},
-		{"404 without one", answer(404, `Etag: "a"`), nil, own, 0, false},
-		{"202 is not an answer yet", answer(202, "Cache-Control: max-age=60"), nil, own, 0, false},
-		{"206 is a part", answer(206, "Cache-Control: max-age=60"), nil, own, 0, false},
-		{"403", answer(403, "Cache-Control: max-age=60"), nil, own, 0, false},
-		{"429", answer(429, "Cache-Control: max-age=60"), nil, own, 0, false},
-		{"500", answer(500, "Cache-Control: max-age=60"), nil, own, 0, false},
+		{"max-age", response(200, "Cache-Control: max-age=60"), nil, shared, time.Minute, true},
+		{"s-maxage beats max-age for a shared key (RFC 9111 4.2.1)", response(200, "Cache-Control: max-age=60, s-maxage=30"), nil, shared, 30 * time.Second, true},
+		{"max-age counts for one caller", response(200, "Cache-Control: max-age=60, s-maxage=30"), nil, own, time.Minute, true},
+		{"Expires less Date", response(200, expires, date), nil, shared, time.Minute, true},
+		{"max-age beats Expires", response(200, expires, date, "Cache-Control: max-age=5"), nil, shared, 5 * time.Second, true},
+		{"Expires that is no date is the past (RFC 9111 5.3)", response(200, "Expires: 0", `Etag: "a"`), nil, shared, 0, true},
+		{"no heuristics", response(200, "Last-Modified: "+now.Add(-time.Hour).UTC().Format(http.TimeFormat)), nil, shared, 0, true},
+		{"a tenth of its age, as a guess (RFC 9111 4.2.2)", response(200, "Last-Modified: "+now.Add(-time.Hour).UTC().Format(http.TimeFormat)), nil, Rule{Heuristic: true}, 6 * time.Minute, true},
+		{"no guess beside what is told", response(200, "Last-Modified: "+now.Add(-time.Hour).UTC().Format(http.TimeFormat), "Cache-Control: max-age=1"), nil, Rule{Heuristic: true}, time.Second, true},
+		{"no guess for no-cache", response(200, "Last-Modified: "+now.Add(-time.Hour).UTC().Format(http.TimeFormat), "Cache-Control: no-cache"), nil, Rule{Heuristic: true}, 0, true},
+		{"a bound to guessing", response(404, "Last-Modified: "+now.AddDate(-1, 0, 0).UTC().Format(http.TimeFormat)), nil, Rule{Heuristic: true}, maxHeuristic, true},
+		{"neither fresh nor validatable", response(200), nil, shared, 0, false},
+		{"private for a shared key (RFC 9111 5.2.2.7)", response(200, "Cache-Control: private, max-age=60"), nil, shared, 0, false},
+		{"private for one caller", response(200, "Cache-Control: private, max-age=60"), nil, own, time.Minute, true},
+		{"no-store in the answer (RFC 9111 5.2.2.5)", response(200, "Cache-Control: no-store, max-age=60"), nil, own, 0, false},
+		{"no-store in the request (RFC 9111 5.2.1.5)", response(200, "Cache-Control: max-age=60"), Directives{"no-store": ""}, own, 0, false},
+		{"no-cache is kept for validation only (RFC 9111 5.2.2.4)", response(200, "Cache-Control: no-cache, max-age=60", `Etag: "a"`), nil, own, 0, true},
+		{"no-cache without a validator", response(200, "Cache-Control: no-cache, max-age=60"), nil, own, 0, false},
+		{"Vary: * (RFC 9111 4.1)", response(200, "Cache-Control: max-age=60", "Vary: *"), nil, own, 0, false},
+		{"a cookie for one client", response(200, "Cache-Control: max-age=60", "Set-Cookie: a=b"), nil, own, 0, false},
+		{"reference data, whatever its privacy", response(200, "Cache-Control: private, max-age=60"), nil, reference, time.Hour, true},
+		{"reference data with a longer life of its own", response(200, "Cache-Control: max-age=7200"), nil, reference, 2 * time.Hour, true},
+		{"reference data that must not be stored", response(200, "Cache-Control: no-store"), nil, reference, 0, false},
+		{"reference data that must be validated", response(200, "Cache-Control: no-cache", `Etag: "a"`), nil, reference, 0, true},
+		{"missing reference data is not kept long", response(404, "Cache-Control: max-age=5"), nil, reference, 5 * time.Second, true},
+		{"a targeted field before Cache-Control (RFC 9213 2.2)", response(200, "CDN-Cache-Control: max-age=5", "Cache-Control: no-store"), nil, shared, 5 * time.Second, true},
+		{"a targeted field before Expires", response(200, "CDN-Cache-Control: no-cache", expires, date, `Etag: "a"`), nil, shared, 0, true},
+		{"a targeted no-store", response(200, "CDN-Cache-Control: no-store", "Cache-Control: max-age=60"), nil, shared, 0, false},
+		{"a targeted field that cannot be read says nothing (RFC 9213 2.1)", response(200, "CDN-Cache-Control: max-age=5, &", "Cache-Control: max-age=60"), nil, shared, time.Minute, true},
+		{"an empty one neither", response(200, "CDN-Cache-Control: ", "Cache-Control: max-age=60"), nil, shared, time.Minute, true},
+		{"the nearest of two targets", response(200, "Surrogate-Control: max-age=7", "CDN-Cache-Control: max-age=5"), nil, shared, 5 * time.Second, true},
+		{"Surrogate-Control for this cache", response(200, "Surrogate-Control: max-age=7;weir, no-store;other", "Cache-Control: no-store"), nil, shared, 7 * time.Second, true},
+		{"Surrogate-Control for another cache", response(200, "Surrogate-Control: max-age=7;other", "Cache-Control: max-age=60"), nil, shared, 0, false},
+		{"404 with a lifetime", response(404, "Cache-Control: max-age=60"), nil, own, time.Minute, true},
+		{"404 without one", response(404, `Etag: "a"`), nil, own, 0, false},
+		{"202 is not an answer yet", response(202, "Cache-Control: max-age=60"), nil, own, 0, false},
+		{"206 is a part", response(206, "Cache-Control: max-age=60"), nil, own, 0, false},
+		{"403", response(403, "Cache-Control: max-age=60"), nil, own, 0, false},
+		{"429", response(429, "Cache-Control: max-age=60"), nil, own, 0, false},
+		{"500", response(500, "Cache-Control: max-age=60"), nil, own, 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			lifetime, ok := Storable(c.a, c.request, c.rule)
@@ -173,13 +172,13 @@ func TestAge(t *testing.T) {
 		a    Response
 		want time.Duration // ten seconds after it came
 	}{
-		{"straight from the origin", answer(200), 10 * time.Second},
-		{"dated a minute ago", answer(200, "Date: "+now.Add(-time.Minute).UTC().Format(http.TimeFormat)), 70 * time.Second},
-		{"aged by a cache on the way", answer(200, "Age: 100"), 110 * time.Second},
+		{"straight from the origin", response(200), 10 * time.Second},
+		{"dated a minute ago", response(200, "Date: "+now.Add(-time.Minute).UTC().Format(http.TimeFormat)), 70 * time.Second},
+		{"aged by a cache on the way", response(200, "Age: 100"), 110 * time.Second},
 		{"with a slow answer", Response{Status: 200, Header: header("Age: 100"), Requested: now.Add(-5 * time.Second), Answered: now}, 115 * time.Second},
-		{"Age that is no number (RFC 9111 5.1)", answer(200, "Age: old"), maxDelta*time.Second + 10*time.Second},
-		{"Age that is a list", answer(200, "Age: 0, 7200"), maxDelta*time.Second + 10*time.Second},
-		{"Age twice", answer(200, "Age: 0", "Age: 7200"), maxDelta*time.Second + 10*time.Second},
+		{"Age that is no number (RFC 9111 5.1)", response(200, "Age: old"), maxDelta*time.Second + 10*time.Second},
+		{"Age that is a list", response(200, "Age: 0, 7200"), maxDelta*time.Second + 10*time.Second},
+		{"Age twice", response(200, "Age: 0", "Age: 7200"), maxDelta*time.Second + 10*time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := NewEntry(c.a, nil, 0).Age(now.Add(10 * time.Second)); got != c.want {
@@ -190,7 +189,7 @@ func TestAge(t *testing.T) {
 }
 
 func TestFreshUntilItsLifetimeHasPassed(t *testing.T) {
-	e := NewEntry(answer(200), nil, time.Minute)
+	e := NewEntry(response(200), nil, time.Minute)
 	if !e.Fresh(now.Add(time.Minute-1)) || e.Fresh(now.Add(time.Minute)) {
 		t.Error("fresh at the wrong time")
 	}
@@ -199,7 +198,7 @@ func TestFreshUntilItsLifetimeHasPassed(t *testing.T) {
 // TestClocksThatAreApart by a minute: what one replica has kept is for another no younger
 // than new, and fresh for no more than that minute longer, or shorter.
 func TestClocksThatAreApart(t *testing.T) {
-	e := NewEntry(answer(200), nil, 5*time.Minute)
+	e := NewEntry(response(200), nil, 5*time.Minute)
 	for _, c := range []struct {
 		name  string
 		apart time.Duration // of who looks at it
@@ -267,7 +266,7 @@ func FuzzMatchesETag(f *testing.F) {
 func TestNotModified(t *testing.T) {
 	modified := now.Add(-time.Hour)
 	at := func(d time.Duration) string { return modified.Add(d).UTC().Format(http.TimeFormat) }
-	e := NewEntry(answer(200, `Etag: "a"`, "Last-Modified: "+at(0)), nil, 0)
+	e := NewEntry(response(200, `Etag: "a"`, "Last-Modified: "+at(0)), nil, 0)
 	for _, c := range []struct {
 		name    string
 		request http.Header
@@ -286,14 +285,14 @@ func TestNotModified(t *testing.T) {
 			}
 		})
 	}
-	if NewEntry(answer(404, `Etag: "a"`), nil, 0).NotModified(header(`If-None-Match: "a"`)) {
+	if NewEntry(response(404, `Etag: "a"`), nil, 0).NotModified(header(`If-None-Match: "a"`)) {
 		t.Error("a kept 404 is not turned into 304")
 	}
 }
 
 func TestAttack38ValidatedTakesTheFieldsOfThe304(t *testing.T) {
-	e := NewEntry(answer(200, `Etag: "a"`, "Content-Type: text/plain", "Content-Length: 4", "Link: <old>", "X-Old: 1"), []byte("body"), time.Minute)
-	a := answer(304, `Etag: W/"a"`, "Content-Type: text/html", "Content-Length: 0", "Link: <new>", "Cache-Control: max-age=9", "Connection: x-hop", "X-Hop: 1", "X-RateLimit-Used: 9")
+	e := NewEntry(response(200, `Etag: "a"`, "Content-Type: text/plain", "Content-Length: 4", "Link: <old>", "X-Old: 1"), []byte("body"), time.Minute)
+	a := response(304, `Etag: W/"a"`, "Content-Type: text/html", "Content-Length: 0", "Link: <new>", "Cache-Control: max-age=9", "Connection: x-hop", "X-Hop: 1", "X-RateLimit-Used: 9")
 	a.Requested, a.Answered = now.Add(time.Hour), now.Add(time.Hour)
 	renewed := e.Validated(a, 9*time.Second, 7)
 	want := header(`Etag: "a"`, "Content-Type: text/html", "Content-Length: 4", "Link: <new>", "X-Old: 1", "Cache-Control: max-age=9")
@@ -320,159 +319,5 @@ func TestVary(t *testing.T) {
 	e := &Entry{Vary: fields}
 	if !e.Selects(request) || e.Selects(header("Accept-Language: fr")) || e.Selects(header("Accept-Language: de", "X-Absent: 1")) || e.Selects(header("Accept-Language: de", "X-Absent: ")) {
 		t.Error("selected wrongly")
-	}
-}
-
-// kept stores an entry with this body under a key and returns it.
-func kept(m *Memory, key Key, body string, change func(*Entry)) *Entry {
-	e := NewEntry(answer(200), []byte(body), time.Hour)
-	e.Since = m.Generation()
-	if change != nil {
-		change(e)
-	}
-	m.Put(key, e)
-	return e
-}
-
-func TestMemoryKeepsVariantsApart(t *testing.T) {
-	m := NewMemory(1 << 20)
-	key := NewKey("a")
-	german := func(e *Entry) { e.Vary = []Field{{"Accept-Language", "de", false}} }
-	french := func(e *Entry) { e.Vary = []Field{{"Accept-Language", "fr", false}} }
-	kept(m, key, "alt", german)
-	kept(m, key, "vieux", french)
-	kept(m, key, "neu", german)
-	for language, want := range map[string]string{"de": "neu", "fr": "vieux"} {
-		if e, _ := m.Lookup(key, header("Accept-Language: "+language)); e == nil || string(e.Body) != want {
-			t.Errorf("%s: got %+v", language, e)
-		}
-	}
-	if e, _ := m.Lookup(key, header()); e != nil {
-		t.Errorf("no language: got %q", e.Body)
-	}
-}
-
-func TestAttack34VariantsAreBounded(t *testing.T) {
-	m := NewMemory(1 << 20)
-	key := NewKey("a")
-	for i := range 10 * maxVariants {
-		kept(m, key, "x", func(e *Entry) { e.Vary = []Field{{"Accept-Language", fmt.Sprint(i), false}} })
-	}
-	if all := m.at(key).list(); len(all) != maxVariants {
-		t.Errorf("%d variants", len(all))
-	}
-}
-
-func TestAttack34MemoryIsBoundedInABurstOfLargeEntries(t *testing.T) {
-	const bound = 8 << 20
-	m := NewMemory(bound)
-	body := strings.Repeat("x", 1<<20)
-	for i := range 100 {
-		kept(m, NewKey(fmt.Sprint(i)), body, nil)
-		if _, bytes := m.Size(); bytes > bound {
-			t.Fatalf("%d bytes after %d entries", bytes, i+1)
-		}
-	}
-}
-
-// TestAttack34WhatVaryKeepsIsWeighed: the values of the fields that select an answer are a client's, and
-// as long as it likes.
-func TestAttack34WhatVaryKeepsIsWeighed(t *testing.T) {
-	m := NewMemory(1 << 20)
-	value := strings.Repeat("x", 30<<10)
-	for i := range 100 {
-		kept(m, NewKey(fmt.Sprint(i)), "", func(e *Entry) { e.Vary = []Field{{Name: "Accept-Language", Value: value}} })
-	}
-	if keys, _ := m.Size(); keys > 1<<20/len(value) {
-		t.Errorf("%d of %d bytes each are in a cache of 1 MB", keys, len(value))
-	}
-}
-
-func TestPurge(t *testing.T) {
-	m := NewMemory(1 << 20)
-	tagged := func(tags ...string) func(*Entry) { return func(e *Entry) { e.Tag(tags...) } }
-	widgets, other := NewKey("widgets"), NewKey("other")
-	purged := func(key Key) bool { _, p := m.Lookup(key, nil); return p }
-
-	kept(m, widgets, "1", tagged("org:acme", "repo:acme/widgets"))
-	kept(m, other, "1", tagged("org:acme", "repo:acme/other"))
-	began := m.Generation()
-	m.Purge("repo:acme/widgets")
-	if !purged(widgets) || purged(other) {
-		t.Error("the wrong entry was purged")
-	}
-	kept(m, widgets, "2", func(e *Entry) { e.tags, e.Since = newTags([]string{"repo:acme/widgets"}), began })
-	if !purged(widgets) {
-		t.Error("a fetch that began before the purge brought its data back")
-	}
-	kept(m, widgets, "3", tagged("repo:acme/widgets"))
-	if purged(widgets) {
-		t.Error("a fetch that began after the purge is stale")
-	}
-	kept(m, widgets, "late", func(e *Entry) { e.tags, e.Since = newTags([]string{"repo:acme/widgets"}), began })
-	if e, p := m.Lookup(widgets, nil); p || string(e.Body) != "3" {
-		t.Errorf("%q stands in the place of what was fetched after the purge", e.Body)
-	}
-}
-
-func TestManyPurgesForgetNothing(t *testing.T) {
-	var p purges
-	p.purge(Purge{Tags: []string{"first"}})
-	since := p.current()
-	for i := range maxPurged + 10 {
-		p.purge(Purge{Tags: []string{fmt.Sprint(i)}})
-	}
-	if !p.purged(tagsOf([]string{"0"}), since) || len(p.last) > maxPurged {
-		t.Errorf("a purge was forgotten (%d remembered)", len(p.last))
-	}
-	if p.purged(tagsOf([]string{"never"}), p.current()-1) {
-		t.Error("what begins now is purged already")
-	}
-}
-
-func BenchmarkLookup(b *testing.B) {
-	m := NewMemory(1 << 20)
-	key := NewKey("a")
-	kept(m, key, "body", func(e *Entry) { e.Tag("op:x", "url:/x", "x/1", "repo:o/r", "org:o") })
-	h := header("Accept: application/json")
-	b.ReportAllocs()
-	for b.Loop() {
-		if e, _ := m.Lookup(key, h); e == nil {
-			b.Fatal("lost")
-		}
-	}
-}
-
-func TestDropForgetsAndPurges(t *testing.T) {
-	m := NewMemory(1 << 20)
-	tagged := func(tag, language string) func(*Entry) {
-		return func(e *Entry) {
-			e.Tag(tag)
-			e.Vary = []Field{{"Accept-Language", language, false}}
-		}
-	}
-	before := m.Generation()
-	kept(m, NewKey("a"), "one", tagged("x", "de"))
-	kept(m, NewKey("a"), "two", tagged("y", "fr"))
-	kept(m, NewKey("b"), "three", tagged("x", "de"))
-	if n := m.Count("x"); n != 2 {
-		t.Errorf("%d have the tag", n)
-	}
-	if n := m.PurgeHard("x"); n != 2 {
-		t.Errorf("%d dropped", n)
-	}
-	if e, _ := m.Lookup(NewKey("a"), header("Accept-Language: de")); e != nil {
-		t.Error("it is still there")
-	}
-	if e, purged := m.Lookup(NewKey("a"), header("Accept-Language: fr")); e == nil || purged {
-		t.Error("another variant went with it")
-	}
-	if e, _ := m.Lookup(NewKey("b"), header("Accept-Language: de")); e != nil {
-		t.Error("it is still there")
-	}
-	// What was being fetched is stale when it comes.
-	kept(m, NewKey("b"), "late", func(e *Entry) { e.tags, e.Since = newTags([]string{"x"}), before })
-	if _, purged := m.Lookup(NewKey("b"), header()); !purged {
-		t.Error("a fetch brought back what was dropped")
 	}
 }

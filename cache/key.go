@@ -5,23 +5,16 @@ import (
 	"encoding/binary"
 )
 
-// Key names what is asked and for whom. It reveals nothing of its parts.
+// Key identifies a question together with the security class of its caller. It reveals none of its parts.
 type Key [sha256.Size]byte
 
-// NewKey hashes the parts, each preceded by its length, so that no two
-// different lists of parts can give one key.
+// NewKey hashes the parts. Each part is preceded by its length, so different lists of parts
+// have different keys.
 func NewKey(parts ...string) Key {
-	var room [512]byte
-	buf := room[:0]
+	var buf []byte
 	for _, p := range parts {
 		buf = binary.BigEndian.AppendUint32(buf, uint32(len(p)))
 		buf = append(buf, p...)
 	}
 	return sha256.Sum256(buf)
 }
-
-// short is what a key is found by within this process: whoever finds something so looks at the
-// whole key, or at what it is the key of.
-type short uint64
-
-func (k Key) short() short { return short(binary.BigEndian.Uint64(k[:])) }

@@ -113,7 +113,7 @@ func (s *Store) Put(ctx context.Context, key Key, e *Entry) (shared bool) {
 	s.Memory.Put(key, e)
 	shared = s.shared != nil && s.shared.Put(ctx, key, e)
 	if e.BaseKey != (Key{}) && e.Status == http.StatusOK {
-		s.holders.note(e.BaseKey, key, e.Answered)
+		s.addCandidate(e.BaseKey, key)
 		if shared {
 			s.shared.AddCandidate(ctx, e.BaseKey, key)
 		}

@@ -1,0 +1,283 @@
+package cache
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// put stores an entry with this body under a key and returns the entry.
+func put(m *Memory, key Key, body string, change func(*Entry)) *Entry {
+	e := NewEntry(response(200), []byte(body), time.Hour)
+	e.Since = m.Generation()
+	e.Answered = time.Now()
+	if change != nil {
+		change(e)
+	}
+	m.Put(key, e)
+	return e
+}
+
+// memoryFor returns a tier with room for this many entries without body.
+func memoryFor(entries int) *Memory {
+	m := NewMemory(1 << 20)
+	m.maxBytes = uint64(entries) * entryOverhead
+	return m
+}
+
+func (m *Memory) has(key Key) bool { return m.variants.Contains(key) } // Lookup would mark the key as used
+
+func TestMemoryKeepsVariantsApart(t *testing.T) {
+	m := NewMemory(1 << 20)
+	key := NewKey("a")
+	german := func(e *Entry) { e.Vary = []Field{{"Accept-Language", "de", false}} }
+	french := func(e *Entry) { e.Vary = []Field{{"Accept-Language", "fr", false}} }
+	put(m, key, "alt", german)
+	put(m, key, "vieux", french)
+	put(m, key, "neu", german)
+	for language, want := range map[string]string{"de": "neu", "fr": "vieux"} {
+		if e, _ := m.Lookup(key, header("Accept-Language: "+language)); e == nil || string(e.Body) != want {
+			t.Errorf("%s: got %+v", language, e)
+		}
+	}
+	if e, _ := m.Lookup(key, header()); e != nil {
+		t.Errorf("no language: got %q", e.Body)
+	}
+}
+
+func TestMemoryBoundsVariantsOfOneKey(t *testing.T) {
+	m := NewMemory(1 << 20)
+	key := NewKey("a")
+	for i := range 10 * maxVariants {
+		put(m, key, "x", func(e *Entry) { e.Vary = []Field{{"Accept-Language", fmt.Sprint(i), false}} })
+	}
+	if list := m.get(key); len(list) != maxVariants {
+		t.Errorf("%d variants", len(list))
+	}
+}
+
+func TestMemoryStaysWithinItsBoundInABurstOfLargeEntries(t *testing.T) {
+	const bound = 8 << 20
+	m := NewMemory(bound)
+	body := strings.Repeat("x", 1<<20)
+	for i := range 100 {
+		put(m, NewKey(fmt.Sprint(i)), body, nil)
+		if _, bytes := m.Size(); bytes > bound {
+			t.Fatalf("%d bytes after %d entries", bytes, i+1)
+		}
+	}
+}
+
+// A client chooses the values of the fields that select an entry, so their length must count.
+func TestMemoryCountsVaryValuesInTheSize(t *testing.T) {
+	m := NewMemory(1 << 20)
+	value := strings.Repeat("x", 30<<10)
+	for i := range 100 {
+		put(m, NewKey(fmt.Sprint(i)), "", func(e *Entry) { e.Vary = []Field{{Name: "Accept-Language", Value: value}} })
+	}
+	if keys, _ := m.Size(); keys > 1<<20/len(value) {
+		t.Errorf("%d entries with values of %d bytes fit into 1 MiB", keys, len(value))
+	}
+}
+
+func TestMemoryEvictsTheLeastRecentlyUsedKey(t *testing.T) {
+	m := memoryFor(3)
+	keys := []Key{NewKey("a"), NewKey("b"), NewKey("c"), NewKey("d")}
+	for _, key := range keys[:3] {
+		put(m, key, "", nil)
+	}
+	m.Lookup(keys[0], nil)
+	put(m, keys[3], "", nil)
+	for i, want := range []bool{true, false, true, true} {
+		if m.has(keys[i]) != want {
+			t.Errorf("key %d is stored: %v, want %v", i, !want, want)
+		}
+	}
+}
+
+func TestPutRemovesEntriesWhoseRetentionEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMemory(1 << 20)
+		for i := range 50 {
+			put(m, NewKey(fmt.Sprint(i)), "", nil)
+		}
+		put(m, NewKey("long-lived"), "", func(e *Entry) { e.Lifetime = 10 * time.Hour })
+		time.Sleep(time.Hour + retention + 2*time.Second)
+		put(m, NewKey("another"), "", nil)
+		if keys, _ := m.Size(); keys != 2 {
+			t.Errorf("%d keys are stored", keys)
+		}
+	})
+}
+
+func TestLookupFindsAnEntryWhileItIsReplaced(t *testing.T) {
+	m, key := NewMemory(1<<20), NewKey("a")
+	put(m, key, "", nil)
+	var readers sync.WaitGroup
+	done := make(chan struct{})
+	for range 4 {
+		readers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if e, _ := m.Lookup(key, nil); e == nil {
+					t.Error("no entry found")
+					return
+				}
+			}
+		})
+	}
+	for range 5000 {
+		put(m, key, "", nil)
+	}
+	close(done)
+	readers.Wait()
+}
+
+// TestMemoryIsAMapWithEviction compares the tier with a map, and its size with its contents.
+func TestMemoryIsAMapWithEviction(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := memoryFor(rapid.IntRange(1, 6).Draw(t, "entries"))
+		latest := map[Key]string{}
+		key := rapid.Map(rapid.IntRange(0, 12), func(i int) Key { return NewKey(fmt.Sprint(i)) })
+		tag := rapid.SampledFrom([]string{"x", "y"})
+		body := func(t *rapid.T) string {
+			return strings.Repeat(rapid.StringN(1, 1, 1).Draw(t, "letter"), rapid.IntRange(0, 3000).Draw(t, "size"))
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"put": func(t *rapid.T) {
+				k, text := key.Draw(t, "key"), body(t)
+				e := put(m, k, text, func(e *Entry) { e.Tag(tag.Draw(t, "tag")) })
+				latest[k] = text
+				found, _ := m.Lookup(k, nil)
+				if fits := weight([]*Entry{e}) <= m.maxBytes; (found != nil) != fits {
+					t.Fatalf("fits: %v, found: %v", fits, found != nil)
+				}
+			},
+			"lookup": func(t *rapid.T) {
+				k := key.Draw(t, "key")
+				if e, _ := m.Lookup(k, nil); e != nil && string(e.Body) != latest[k] {
+					t.Fatalf("found %q, want %q", e.Body, latest[k])
+				}
+			},
+			"delete": func(t *rapid.T) {
+				k := key.Draw(t, "key")
+				m.Delete(k)
+				if e, _ := m.Lookup(k, nil); e != nil {
+					t.Fatal("found after Delete")
+				}
+			},
+			"purge": func(t *rapid.T) {
+				which := tag.Draw(t, "tag")
+				if n := m.Count(which); n != m.PurgeHard(which) || m.Count(which) != 0 {
+					t.Fatalf("not all of %d entries are removed", n)
+				}
+			},
+			"": func(t *rapid.T) {
+				bytes := uint64(0)
+				for _, list := range m.variants.Values() {
+					bytes += weight(list)
+				}
+				if keys, size := m.Size(); keys != m.variants.Len() || size != bytes || bytes > m.maxBytes {
+					t.Fatalf("reports %d keys of %d bytes, has %d of %d, bound %d", keys, size, m.variants.Len(), bytes, m.maxBytes)
+				}
+			},
+		})
+	})
+}
+
+func TestPurgeMakesEntriesWithTheTagStale(t *testing.T) {
+	m := NewMemory(1 << 20)
+	tagged := func(tags ...string) func(*Entry) { return func(e *Entry) { e.Tag(tags...) } }
+	widgets, other := NewKey("widgets"), NewKey("other")
+	purged := func(key Key) bool { _, p := m.Lookup(key, nil); return p }
+
+	put(m, widgets, "1", tagged("org:acme", "repo:acme/widgets"))
+	put(m, other, "1", tagged("org:acme", "repo:acme/other"))
+	began := m.Generation()
+	late := func(e *Entry) { e.Tag("repo:acme/widgets"); e.Since = began }
+	m.Purge("repo:acme/widgets")
+	if !purged(widgets) || purged(other) {
+		t.Error("the wrong entry was purged")
+	}
+	put(m, widgets, "2", late)
+	if !purged(widgets) {
+		t.Error("a fetch that began before the purge is fresh")
+	}
+	put(m, widgets, "3", tagged("repo:acme/widgets"))
+	if purged(widgets) {
+		t.Error("a fetch that began after the purge is stale")
+	}
+	put(m, widgets, "late", late)
+	if e, p := m.Lookup(widgets, nil); p || string(e.Body) != "3" {
+		t.Errorf("%q replaced an entry that was fetched after the purge", e.Body)
+	}
+}
+
+func TestPurgeHardRemovesEntriesWithTheTag(t *testing.T) {
+	m := NewMemory(1 << 20)
+	tagged := func(tag, language string) func(*Entry) {
+		return func(e *Entry) {
+			e.Tag(tag)
+			e.Vary = []Field{{"Accept-Language", language, false}}
+		}
+	}
+	before := m.Generation()
+	put(m, NewKey("a"), "one", tagged("x", "de"))
+	put(m, NewKey("a"), "two", tagged("y", "fr"))
+	put(m, NewKey("b"), "three", tagged("x", "de"))
+	if n := m.Count("x"); n != 2 {
+		t.Errorf("%d entries have the tag", n)
+	}
+	if n := m.PurgeHard("x"); n != 2 {
+		t.Errorf("%d entries removed", n)
+	}
+	for _, key := range []Key{NewKey("a"), NewKey("b")} {
+		if e, _ := m.Lookup(key, header("Accept-Language: de")); e != nil {
+			t.Errorf("%q was not removed", e.Body)
+		}
+	}
+	if e, purged := m.Lookup(NewKey("a"), header("Accept-Language: fr")); e == nil || purged {
+		t.Error("a variant without the tag was purged")
+	}
+	put(m, NewKey("b"), "late", func(e *Entry) { e.Tag("x"); e.Since = before })
+	if _, purged := m.Lookup(NewKey("b"), header()); !purged {
+		t.Error("a fetch that began before the purge is fresh")
+	}
+}
+
+func TestTooManyPurgedTagsMakeOlderEntriesStale(t *testing.T) {
+	var p purges
+	p.purge(Purge{Tags: []string{"first"}})
+	since := p.current()
+	for i := range maxPurged + 10 {
+		p.purge(Purge{Tags: []string{fmt.Sprint(i)}})
+	}
+	if !p.purged(tagsOf([]string{"0"}), since) || len(p.last) > maxPurged {
+		t.Errorf("a purge was forgotten (%d tags)", len(p.last))
+	}
+	if p.purged(tagsOf([]string{"never"}), p.current()-1) {
+		t.Error("an entry with an unpurged tag is stale")
+	}
+}
+
+func BenchmarkLookup(b *testing.B) {
+	m := NewMemory(1 << 20)
+	key := NewKey("a")
+	put(m, key, "body", func(e *Entry) { e.Tag("op:x", "url:/x", "x/1", "repo:o/r", "org:o") })
+	h := header("Accept: application/json")
+	b.ReportAllocs()
+	for b.Loop() {
+		if e, _ := m.Lookup(key, h); e == nil {
+			b.Fatal("entry lost")
+		}
+	}
+}
