@@ -484,3 +484,26 @@ func TestAnEndThatComesLateKeepsNothing(t *testing.T) {
 		p.Errorf("one second of CPU time is not held: %+v", list[0].Budgets)
 	})
 }
+
+func TestUnreadableAccountIsRestored(t *testing.T) {
+	for name, corrupt := range map[string]func(ctx context.Context, c redis.Cmdable, key, field, value string){
+		"other values": func(ctx context.Context, c redis.Cmdable, key, field, _ string) { c.HSet(ctx, key, field, "\xffother") },
+		"cut values": func(ctx context.Context, c redis.Cmdable, key, field, value string) {
+			c.HSet(ctx, key, field, value[:len(value)/2])
+		},
+		"other type": func(ctx context.Context, c redis.Cmdable, key, _, _ string) { c.Set(ctx, key, "other", time.Hour) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, l *Ledger, _ *atomic.Int64) {
+				granted(t, l, 1)
+				key := l.keysOf("a")[0]
+				for field, value := range l.Client.HGetAll(t.Context(), key).Val() {
+					corrupt(t.Context(), l.Client, key, field, value)
+				}
+				if d, err := l.Admit(t.Context(), create(1000)); err != nil || d.Granted || d.Reason != limits.Content {
+					t.Errorf("%+v, %v; want a refusal, because the restored account has created its content", d, err)
+				}
+			})
+		})
+	}
+}

@@ -1,5 +1,5 @@
 -- Replaces an account that cannot be read by an empty one. It grants nothing until all replicas had the time to
--- restore their writes. The counter of the calling replica is removed, so that it finds its writes missing.
+-- restore their writes. The reply makes the calling replica restore its writes.
 
 redis.call('DEL', key)
 call.confirmed = 0
@@ -7,4 +7,4 @@ begin()
 account.relearning_until = max(account.relearning_until, now + call.relearning)
 save()
 redis.call('HDEL', key, 'r:' .. call.replica)
-return cjson.encode({writes = 0})
+return cjson.encode({missing = true, writes = 0})
