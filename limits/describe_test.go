@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,8 +9,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// TestABudgetChangesWhenItsTokensReturn, long before the window that was told of ends.
-func TestABudgetChangesWhenItsTokensReturn(t *testing.T) {
+// The search log returns its tokens long before the reported window ends.
+func TestBudgetChangesWhenTokensReturn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMemory(Rules{Limits: policy.DefaultLimits(), ColdStart: "trust"})
 		now := time.Now().Truncate(time.Second)
@@ -23,8 +24,38 @@ func TestABudgetChangesWhenItsTokensReturn(t *testing.T) {
 		}{{0, 1}, {59 * time.Second, 1}, {2 * time.Second, 0}} {
 			time.Sleep(c.after)
 			if b, _ := m.Budget(t.Context(), "a", policy.User, policy.Search); b.Used != c.used {
-				t.Errorf("%v later %d are used, want %d", c.after, b.Used, c.used)
+				t.Errorf("%v later: used %d, want %d", c.after, b.Used, c.used)
 			}
+		}
+	})
+}
+
+func TestConfigureChangesDocumentedLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rules := Rules{Limits: policy.DefaultLimits(), ColdStart: "trust"}
+		m := NewMemory(rules)
+		for _, limit := range []int{30, 100} {
+			rules.Search.Authenticated = limit
+			m.Configure(rules)
+			if b, _ := m.Budget(t.Context(), "a", policy.User, policy.Search); b.Limit != limit {
+				t.Errorf("got limit %d, want %d", b.Limit, limit)
+			}
+		}
+	})
+}
+
+func TestSweepRemovesIdleAccounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMemory(Rules{Limits: policy.DefaultLimits(), ColdStart: "trust"})
+		m.spend(t, claim(1, policy.Core), Outcome{Sent: true, Answered: true, Ended: true})
+		time.Sleep(2 * time.Hour)
+		for i := range uint64(sweepEvery) {
+			c := claim(i+2, policy.Core)
+			c.Account = fmt.Sprint("account ", i)
+			m.spend(t, c, Outcome{})
+		}
+		if m.accounts["a"] != nil || m.accounts["account 0"] == nil {
+			t.Errorf("%d accounts remain, want all but the idle one", len(m.accounts))
 		}
 	})
 }

@@ -13,29 +13,29 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// office is a limiter over a memory ledger, with a clerk who renews.
-type office struct {
+// harness is a limiter over a memory ledger, with its goroutine Run.
+type harness struct {
 	*testing.T
 	*Limiter
-	ledger *Memory
-	ctx    context.Context
-	clerk  sync.WaitGroup
-	close  context.CancelFunc
+	ledger  *Memory
+	ctx     context.Context
+	running sync.WaitGroup
+	close   context.CancelFunc
 }
 
-// inOffice runs a test in virtual time, and checks that nobody stays behind.
-func inOffice(t *testing.T, limits policy.Limits, test func(*office)) {
+// inBubble runs a test in virtual time. It checks that no queue remains.
+func inBubble(t *testing.T, limits policy.Limits, test func(*harness)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ledger := NewMemory(Rules{Limits: limits})
-		o := &office{T: t, Limiter: NewLimiter(ledger), ledger: ledger}
+		o := &harness{T: t, Limiter: NewLimiter(ledger), ledger: ledger}
 		o.ctx, o.close = context.WithCancel(context.Background())
-		o.clerk.Go(func() { o.Limiter.Run(o.ctx) })
+		o.running.Go(func() { o.Limiter.Run(o.ctx) })
 		test(o)
 		o.close()
-		o.clerk.Wait()
+		o.running.Wait()
 		if len(o.queues) != 0 {
-			t.Errorf("%d accounts still have waiters", len(o.queues))
+			t.Errorf("%d accounts still have a queue", len(o.queues))
 		}
 	})
 }
@@ -48,22 +48,22 @@ func core(operation string) Claim {
 	return Claim{Operation: operation, Resource: policy.Core, Points: 1}
 }
 
-// acquire asks with this much patience.
-func (o *office) acquire(c Claim, who policy.Caller, patience time.Duration) (*Permit, error) {
-	return o.Acquire(o.ctx, c, who, time.Now().Add(patience))
+// acquire waits for a permit for at most maxWait.
+func (o *harness) acquire(c Claim, caller policy.Caller, maxWait time.Duration) (*Permit, error) {
+	return o.Acquire(o.ctx, c, caller, time.Now().Add(maxWait))
 }
 
-func (o *office) acquired(c Claim, who policy.Caller) *Permit {
+func (o *harness) acquired(c Claim, caller policy.Caller) *Permit {
 	o.Helper()
-	p, err := o.acquire(c, who, 0)
+	p, err := o.acquire(c, caller, 0)
 	if err != nil {
 		o.Fatal(err)
 	}
 	return p
 }
 
-// answered settles a permit as answered at once, complete.
-func (o *office) answered(p *Permit) {
+// answer settles a permit with a complete response.
+func (o *harness) answer(p *Permit) {
 	o.Helper()
 	outcome := Outcome{Sent: true, Answered: true, Ended: true, Elapsed: time.Millisecond}
 	outcome.Rate = Rate{Limit: 1_000_000, Used: 1, Reset: time.Now().Add(time.Hour), Resource: p.Resource}
@@ -72,119 +72,120 @@ func (o *office) answered(p *Permit) {
 	}
 }
 
-// warm lets the ledger and the estimates know what an operation is like.
-func (o *office) warm(operation string) {
+// warmUp lets the ledger and the estimates learn an operation.
+func (o *harness) warmUp(operation string) {
 	for range recentTimes {
-		o.answered(o.acquired(core(operation), user("")))
+		o.answer(o.acquired(core(operation), user("")))
 	}
 }
 
-// refused is the refusal that an error is.
-func (o *office) refused(err error) *Refusal {
+// refusal returns an error as a refusal.
+func (o *harness) refusal(err error) *Refusal {
 	o.Helper()
 	var r *Refusal
 	if !errors.As(err, &r) {
-		o.Fatalf("not a refusal: %v", err)
+		o.Fatalf("got error %v, want a refusal", err)
 	}
 	return r
 }
 
-// narrow limits let three requests go at one time.
-func narrow() policy.Limits {
+// threeSlots returns limits with three concurrency slots.
+func threeSlots() policy.Limits {
 	limits := policy.DefaultLimits()
 	limits.Concurrent = 3
 	return limits
 }
 
-// wide limits let so many requests go at one time, and bound nothing else.
-func wide(concurrent int) policy.Limits {
+// slotsOnly returns limits with so many concurrency slots and no other
+// effective limit.
+func slotsOnly(concurrent int) policy.Limits {
 	limits := policy.DefaultLimits()
 	limits.Points.REST, limits.Concurrent, limits.CPU.Total = 1_000_000, concurrent, time.Hour
 	return limits
 }
 
-// fill takes all there is of narrow limits.
-func (o *office) fill() []*Permit {
+// fill uses the three slots of threeSlots.
+func (o *harness) fill() []*Permit {
 	o.Helper()
-	o.warm("op")
+	o.warmUp("op")
 	return []*Permit{o.acquired(core("op"), user("")), o.acquired(core("op"), user("")), o.acquired(core("op"), user(""))}
 }
 
-func TestWaiterGoesWhenAPermitSettles(t *testing.T) {
-	inOffice(t, narrow(), func(o *office) {
-		flying := o.fill()
+func TestAcquireReturnsWhenAnotherPermitSettles(t *testing.T) {
+	inBubble(t, threeSlots(), func(o *harness) {
+		open := o.fill()
 		began, admitted := time.Now(), make(chan time.Duration)
 		go func() {
 			p, err := o.acquire(core("op"), user(""), time.Minute)
-			if err != nil || p.Waited != Concurrency || flying[0].Waited != "" {
-				t.Errorf("%+v waited, %+v did not; %v", p, flying[0], err)
+			if err != nil || p.Waited != Concurrency || open[0].Waited != "" {
+				t.Errorf("got %+v and %+v, error %v; want the first to wait for concurrency", p, open[0], err)
 			}
 			admitted <- time.Since(began)
 		}()
-		const flight = 3400 * time.Millisecond
-		time.Sleep(flight)
+		const duration = 3400 * time.Millisecond
+		time.Sleep(duration)
 		if waiting := o.Waiting(); len(waiting) != 1 || waiting["a"] != 1 {
-			t.Errorf("waiting: %v", waiting)
+			t.Errorf("got waiting requests %v, want one of account a", waiting)
 		}
-		_ = o.Settle(o.ctx, *flying[0], Outcome{})
-		if after := <-admitted; after != flight {
-			t.Errorf("admitted after %v", after)
+		_ = o.Settle(o.ctx, *open[0], Outcome{})
+		if after := <-admitted; after != duration {
+			t.Errorf("granted after %v, want %v", after, duration)
 		}
 	})
 }
 
-func TestAcquireGivesUp(t *testing.T) {
+func TestAcquireStopsWaiting(t *testing.T) {
 	for _, c := range []struct {
-		name             string
-		patience, cancel time.Duration
-		after            time.Duration
-		is               func(error) bool
+		name            string
+		maxWait, cancel time.Duration
+		after           time.Duration
+		is              func(error) bool
 	}{
 		{"at its deadline", 5 * time.Second, time.Hour, 5 * time.Second, func(err error) bool {
 			var r *Refusal
 			return errors.As(err, &r) && r.Reason == Concurrency && r.Until.After(time.Now())
 		}},
-		{"with its client", time.Minute, 2 * time.Second, 2 * time.Second, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }},
-		{"at once without patience", 0, time.Hour, 0, func(err error) bool { var r *Refusal; return errors.As(err, &r) }},
+		{"when the client disconnects", time.Minute, 2 * time.Second, 2 * time.Second, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }},
+		{"immediately without a wait", 0, time.Hour, 0, func(err error) bool { var r *Refusal; return errors.As(err, &r) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			inOffice(t, narrow(), func(o *office) {
+			inBubble(t, threeSlots(), func(o *harness) {
 				o.fill()
 				ctx, cancel := context.WithTimeout(o.ctx, c.cancel)
 				defer cancel()
 				began := time.Now()
-				_, err := o.Acquire(ctx, core("op"), user(""), began.Add(c.patience))
+				_, err := o.Acquire(ctx, core("op"), user(""), began.Add(c.maxWait))
 				if took := time.Since(began); took != c.after || !c.is(err) {
-					t.Errorf("after %v: %v", took, err)
+					t.Errorf("Acquire returned %v after %v, want after %v", err, took, c.after)
 				}
 			})
 		})
 	}
 }
 
-func TestRefusalAtOnceWhenTheKnownWaitIsTooLong(t *testing.T) {
+func TestAcquireRefusesImmediatelyIfTheWaitIsTooLong(t *testing.T) {
 	limits := policy.DefaultLimits()
 	limits.Points.REST = 10
-	inOffice(t, limits, func(o *office) {
+	inBubble(t, limits, func(o *harness) {
 		for range 10 {
-			o.answered(o.acquired(core("op"), user("")))
+			o.answer(o.acquired(core("op"), user("")))
 		}
 		began := time.Now()
 		_, err := o.acquire(core("op"), user(""), 59*time.Second)
-		r := o.refused(err)
+		r := o.refusal(err)
 		if time.Since(began) != 0 || r.Reason != Points || time.Until(r.Until) != time.Minute {
-			t.Errorf("after %v: %v", time.Since(began), r)
+			t.Errorf("got %v after %v, want an immediate refusal for a minute", r, time.Since(began))
 		}
 		p, err := o.acquire(core("op"), user(""), 61*time.Second)
 		if err != nil || time.Since(began) != time.Minute {
-			t.Errorf("after %v: %v", time.Since(began), err)
+			t.Errorf("got %v after %v, want a permit after a minute", err, time.Since(began))
 		}
-		o.answered(p)
+		o.answer(p)
 	})
 }
 
-func TestAttack48WaitersAreBounded(t *testing.T) {
-	inOffice(t, narrow(), func(o *office) {
+func TestAcquireBoundsWaitingRequests(t *testing.T) {
+	inBubble(t, threeSlots(), func(o *harness) {
 		o.fill()
 		for client := range maxWaiters / maxPerClient {
 			name := fmt.Sprint("client ", client)
@@ -193,12 +194,12 @@ func TestAttack48WaitersAreBounded(t *testing.T) {
 			}
 			synctest.Wait()
 			_, err := o.acquire(core("op"), user(name), time.Hour)
-			if r := o.refused(err); r.Reason != Queue {
+			if r := o.refusal(err); r.Reason != Queue {
 				t.Errorf("got %v", err)
 			}
 		}
 		_, err := o.acquire(core("op"), user("another"), time.Hour)
-		if r := o.refused(err); r.Reason != Queue {
+		if r := o.refusal(err); r.Reason != Queue {
 			t.Errorf("got %v", err)
 		}
 		o.close()
@@ -206,14 +207,13 @@ func TestAttack48WaitersAreBounded(t *testing.T) {
 	})
 }
 
-// Those who wait for one budget do not stand in the way of those who need
-// another (limits.md I16).
-func TestI16WhoWaitsForAnotherBudgetIsNotInTheWay(t *testing.T) {
+// I16 of docs/limits.md.
+func TestWaitForOneBudgetDoesNotDelayAnother(t *testing.T) {
 	limits := policy.DefaultLimits()
 	limits.Points.REST = 10
-	inOffice(t, limits, func(o *office) {
+	inBubble(t, limits, func(o *harness) {
 		for range 10 {
-			o.answered(o.acquired(core("op"), user("")))
+			o.answer(o.acquired(core("op"), user("")))
 		}
 		waiting := make(chan error)
 		go func() {
@@ -222,9 +222,9 @@ func TestI16WhoWaitsForAnotherBudgetIsNotInTheWay(t *testing.T) {
 		}()
 		synctest.Wait()
 		began := time.Now()
-		o.answered(o.acquired(core("other"), user("")))
+		o.answer(o.acquired(core("other"), user("")))
 		if time.Since(began) != 0 {
-			t.Error("waited")
+			t.Error("a request for another budget waited")
 		}
 		if err := <-waiting; err != nil {
 			t.Error(err)
@@ -232,120 +232,119 @@ func TestI16WhoWaitsForAnotherBudgetIsNotInTheWay(t *testing.T) {
 	})
 }
 
-// What cannot be reached in time is refused on arrival, not after the wait
-// (limits.md I19).
-func TestI19NobodyWaitsForWhatCannotBeInTime(t *testing.T) {
-	inOffice(t, wide(1), func(o *office) {
-		o.warm("op")
+// I19 of docs/limits.md.
+func TestAcquireRefusesIfTheQueueIsTooSlow(t *testing.T) {
+	inBubble(t, slotsOnly(1), func(o *harness) {
+		o.warmUp("op")
 		var wg sync.WaitGroup
 		o.backlog(&wg, user("first"), 100, 100*time.Millisecond, func() {})
 		time.Sleep(20 * time.Second)
 		began := time.Now()
 		_, err := o.acquire(core("op"), user("second"), 5*time.Second)
-		r := o.refused(err)
+		r := o.refusal(err)
 		if time.Since(began) != 0 {
 			t.Errorf("refused after %v", time.Since(began))
 		}
 		if wait := time.Until(r.Until); wait < 9*time.Second || wait > 11*time.Second {
-			t.Errorf("told to come back after %v", wait)
+			t.Errorf("refused for %v, want about 10 s", wait)
 		}
 		o.close()
 		wg.Wait()
 	})
 }
 
-func TestPermitsInFlightAreRenewed(t *testing.T) {
-	inOffice(t, policy.DefaultLimits(), func(o *office) {
+func TestRunRenewsPermitsInUse(t *testing.T) {
+	inBubble(t, policy.DefaultLimits(), func(o *harness) {
 		p := o.acquired(core("op"), user(""))
 		time.Sleep(10 * time.Minute)
 		list, _ := o.ledger.Accounts(o.ctx, 1)
 		if list[0].InUse != 1 {
-			t.Error("the permit has ended before its request")
+			t.Error("the permit expired while its request was open")
 		}
-		o.answered(p)
+		o.answer(p)
 		if len(o.permits) != 0 {
-			t.Errorf("%d flights", len(o.permits))
+			t.Errorf("%d permits in use, want none", len(o.permits))
 		}
 	})
 }
 
-// TestTheTimeOfAnUploadIsNotTheUpstreams: however slowly a client sends, others are let
-// go; from when its request is whole the upstream's time counts.
-func TestTheTimeOfAnUploadIsNotTheUpstreams(t *testing.T) {
-	inOffice(t, policy.DefaultLimits(), func(o *office) {
+// A slow upload must not use up the CPU time. The upstream's time counts from
+// the end of the upload.
+func TestUploadTimeIsNotChargedAsCPUTime(t *testing.T) {
+	inBubble(t, policy.DefaultLimits(), func(o *harness) {
 		cpu := func() int {
 			list, _ := o.ledger.Accounts(o.ctx, 1)
 			i := slices.IndexFunc(list[0].Budgets, func(b Budget) bool { return b.Resource == string(CPU) })
 			return list[0].Budgets[i].Held
 		}
-		o.warm("op")
+		o.warmUp("op")
 		p := o.acquired(core("op"), user(""))
 		held := cpu()
 		done := o.Upload(*p)
 		time.Sleep(10 * time.Minute)
 		list, _ := o.ledger.Accounts(o.ctx, 1)
 		if now := cpu(); now != held || list[0].InUse != 1 {
-			t.Errorf("%d held, before %d; %d in flight", now, held, list[0].InUse)
+			t.Errorf("%d held, before %d; %d in duration", now, held, list[0].InUse)
 		}
 		done()
 		time.Sleep(20 * time.Second)
-		done() // once more tells nothing
+		done() // a second call has no effect
 		time.Sleep(10 * time.Second)
 		if now := cpu(); now < 28000 || now > 31000 {
-			t.Errorf("%d held after half a minute of work", now)
+			t.Errorf("%d ms held after 30 s, want about 30000", now)
 		}
-		o.answered(p)
+		o.answer(p)
 		o.Upload(*p)()
 	})
 }
 
-// lateLedger takes a while to answer, after it has done what it was asked for.
-type lateLedger struct{ Ledger }
+// slowLedger delays the result of Settle.
+type slowLedger struct{ Ledger }
 
-func (l lateLedger) Settle(ctx context.Context, p Permit, o Outcome) error {
+func (l slowLedger) Settle(ctx context.Context, p Permit, o Outcome) error {
 	err := l.Ledger.Settle(ctx, p, o)
 	time.Sleep(50 * time.Millisecond)
 	return err
 }
 
-func TestRenewalTakesUpNothingThatLands(t *testing.T) {
-	inOffice(t, narrow(), func(o *office) {
-		o.Limiter.ledger = lateLedger{o.ledger}
+func TestRenewalDoesNotReopenAClosedPermit(t *testing.T) {
+	inBubble(t, threeSlots(), func(o *harness) {
+		o.Limiter.ledger = slowLedger{o.ledger}
 		p := o.acquired(core("op"), user("c"))
 		time.Sleep(renewEvery - 20*time.Millisecond)
-		o.answered(p) // before a renewal, and told after it
+		o.answer(p) // the renewal starts before Settle returns
 		list, err := o.ledger.Accounts(o.ctx, 1)
 		if err != nil || list[0].InUse != 0 {
-			o.Errorf("%+v, %v; want nothing in flight", list, err)
+			o.Errorf("%+v, %v; want nothing in duration", list, err)
 		}
 	})
 }
 
-func TestEstimatesErrOnTheSideOfTooMuch(t *testing.T) {
+func TestEstimatesAreHighAfterFewResponses(t *testing.T) {
 	e := estimates{ops: map[string]*estimate{}}
 	if got := e.predict("op"); got != unknownTime {
-		t.Errorf("unknown: %v", got)
+		t.Errorf("estimate without responses: got %v", got)
 	}
 	for i, want := range []time.Duration{5 * time.Second, 3 * time.Second} {
 		if e.observe("op", time.Second); e.predict("op") != want {
-			t.Errorf("after %d answers of a second: %v", i+1, e.predict("op"))
+			t.Errorf("estimate after %d responses of 1 s: got %v", i+1, e.predict("op"))
 		}
 	}
 	e.observe("op", 4*time.Second)
 	for range recentTimes {
 		if got := e.predict("op"); got < 4*time.Second {
-			t.Fatalf("%v, and one of the last took 4 s", got)
+			t.Fatalf("got %v, want at least the 4 s of a recent response", got)
 		}
 		e.observe("op", time.Millisecond)
 	}
 	if got := e.predict("op"); got != leastTime {
-		t.Errorf("after many quick answers: %v", got)
+		t.Errorf("estimate after many fast responses: got %v", got)
 	}
 	for i := range 2 * maxEstimates {
 		e.observe(fmt.Sprint(i), time.Second)
 	}
 	if len(e.ops) > maxEstimates+1 {
-		t.Errorf("%d estimates", len(e.ops))
+		t.Errorf("%d estimates, want a bounded number", len(e.ops))
 	}
 }
 

@@ -10,12 +10,11 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-func TestMemory(t *testing.T) {
+func TestMemoryPassesTheLedgerSuite(t *testing.T) {
 	limitstest.RunSuite(t, func(_ *testing.T, rules limits.Rules) limits.Ledger { return limits.NewMemory(rules) })
 }
 
-// TestAccountsAreThoseHeardOfLast: of too many, in the order of their names.
-func TestAccountsAreThoseHeardOfLast(t *testing.T) {
+func TestAccountsReturnsTheMostRecentlyUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := limits.NewMemory(limits.Rules{Limits: policy.DefaultLimits(), ColdStart: "trust"})
 		for i, name := range []string{"a", "c", "b"} {
@@ -26,7 +25,7 @@ func TestAccountsAreThoseHeardOfLast(t *testing.T) {
 		}
 		list, err := m.Accounts(t.Context(), 2)
 		if err != nil || len(list) != 2 || list[0].Name != "b" || list[1].Name != "c" {
-			t.Errorf("%+v, %v", list, err)
+			t.Errorf("got %+v, %v; want b and c", list, err)
 		}
 	})
 }

@@ -10,40 +10,40 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// backlog keeps a client's requests queued until the office closes, each
-// taking a while, and counts those that were answered.
-func (o *office) backlog(wg *sync.WaitGroup, who policy.Caller, depth int, takes time.Duration, count func()) {
+// backlog keeps a number of requests of one client queued until the harness
+// closes. Each request takes a while, and calls count when it is granted.
+func (o *harness) backlog(wg *sync.WaitGroup, caller policy.Caller, depth int, takes time.Duration, count func()) {
 	for range depth {
 		wg.Go(func() {
 			for o.ctx.Err() == nil {
-				p, err := o.acquire(core("op"), who, time.Hour)
+				p, err := o.acquire(core("op"), caller, time.Hour)
 				if err != nil {
 					return
 				}
 				count()
 				time.Sleep(takes)
-				o.answered(p)
+				o.answer(p)
 			}
 		})
 	}
 }
 
-func TestI17SharesFollowTheWeights(t *testing.T) {
-	inOffice(t, wide(10), func(o *office) {
-		o.warm("op")
+func TestQueueSharesByWeight(t *testing.T) {
+	inBubble(t, slotsOnly(10), func(o *harness) {
+		o.warmUp("op")
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		served := make([]int, 11)
 		for weight := 1; weight <= 10; weight++ {
-			who := user(fmt.Sprint("client ", weight))
-			who.Share = weight
-			o.backlog(&wg, who, 12, 100*time.Millisecond, func() {
+			caller := user(fmt.Sprint("client ", weight))
+			caller.Share = weight
+			o.backlog(&wg, caller, 12, 100*time.Millisecond, func() {
 				mu.Lock()
 				served[weight]++
 				mu.Unlock()
 			})
 		}
-		time.Sleep(time.Second) // until all wait
+		time.Sleep(time.Second) // until all requests wait
 		mu.Lock()
 		clear(served)
 		mu.Unlock()
@@ -54,29 +54,29 @@ func TestI17SharesFollowTheWeights(t *testing.T) {
 		for _, n := range served {
 			total += n
 		}
-		if total < 5900 { // ten at a time, ten a second each
-			t.Errorf("%d requests in a minute", total)
+		if total < 5900 { // ten slots, ten requests per second each
+			t.Errorf("%d requests in a minute, want about 6000", total)
 		}
 		for weight, n := range served {
 			fair := float64(total*weight) / 55
 			if diff := float64(n) - fair; max(diff, -diff) > 0.05*fair {
-				t.Errorf("weight %d: %d requests, %.0f were fair", weight, n, fair)
+				t.Errorf("weight %d: got %d requests, want about %.0f", weight, n, fair)
 			}
 		}
 	})
 }
 
-// TestTheRushEnds: those who have waited for the same are let go at a pace, but not for as long as
-// more come than that.
-func TestTheRushEnds(t *testing.T) {
-	inOffice(t, wide(1000), func(o *office) {
+// Requests that waited for a window are paced for a second only, even if more
+// requests follow.
+func TestPacingEndsAfterASecond(t *testing.T) {
+	inBubble(t, slotsOnly(1000), func(o *harness) {
 		var wg sync.WaitGroup
 		var served atomic.Int64
 		const clients, takes = 100, 5 * time.Millisecond
-		o.backlog(&wg, user(""), clients, takes, func() { served.Add(1) }) // nothing is known of the account: one goes, the others wait
+		o.backlog(&wg, user(""), clients, takes, func() { served.Add(1) }) // a new account grants three requests, the others wait
 		time.Sleep(500 * time.Millisecond)
 		if n := served.Load(); n < paceRate/2 || n > paceRate/2+paceBurst+clients {
-			t.Errorf("%d requests in the first half second", n)
+			t.Errorf("%d requests in the first half second, want about 500", n)
 		}
 		time.Sleep(time.Second)
 		served.Store(0)
@@ -89,46 +89,46 @@ func TestTheRushEnds(t *testing.T) {
 	})
 }
 
-func TestBatchCannotDelayWhoIsInAHurry(t *testing.T) {
-	inOffice(t, wide(1), func(o *office) {
-		o.warm("op")
+func TestBatchRequestsDoNotDelayInteractiveOnes(t *testing.T) {
+	inBubble(t, slotsOnly(1), func(o *harness) {
+		o.warmUp("op")
 		const takes = 100 * time.Millisecond
 		var wg sync.WaitGroup
 		batch := user("nightly")
 		batch.Priority = policy.Batch
 		o.backlog(&wg, batch, 50, takes, func() {})
-		hurried := user("people")
-		hurried.Priority = policy.Interactive
+		interactive := user("interactive")
+		interactive.Priority = policy.Interactive
 		var worst time.Duration
 		for range 100 {
 			time.Sleep(257 * time.Millisecond)
 			began := time.Now()
-			p, err := o.acquire(core("op"), hurried, time.Minute)
+			p, err := o.acquire(core("op"), interactive, time.Minute)
 			if err != nil {
 				t.Fatal(err)
 			}
 			worst = max(worst, time.Since(began))
 			time.Sleep(takes)
-			o.answered(p)
+			o.answer(p)
 		}
 		if worst > takes {
-			t.Errorf("waited %v for a batch client's request", worst)
+			t.Errorf("waited %v, want at most one batch request", worst)
 		}
 		o.close()
 		wg.Wait()
 	})
 }
 
-func TestBatchIsNotStarved(t *testing.T) {
-	inOffice(t, wide(1), func(o *office) {
-		o.warm("op")
+func TestBatchRequestsAreNotStarved(t *testing.T) {
+	inBubble(t, slotsOnly(1), func(o *harness) {
+		o.warmUp("op")
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		served := map[policy.Priority]int{}
 		for _, priority := range []policy.Priority{policy.Interactive, policy.Batch} {
-			who := user(string(priority))
-			who.Priority = priority
-			o.backlog(&wg, who, 5, 50*time.Millisecond, func() {
+			caller := user(string(priority))
+			caller.Priority = priority
+			o.backlog(&wg, caller, 5, 50*time.Millisecond, func() {
 				mu.Lock()
 				served[priority]++
 				mu.Unlock()
@@ -138,7 +138,7 @@ func TestBatchIsNotStarved(t *testing.T) {
 		o.close()
 		wg.Wait()
 		if batch, all := served[policy.Batch], served[policy.Batch]+served[policy.Interactive]; batch < all/floorEvery-1 || batch > all/floorEvery+1 {
-			t.Errorf("%d of %d requests were batch", batch, all)
+			t.Errorf("%d of %d requests were batch, want one in 20", batch, all)
 		}
 	})
 }

@@ -21,44 +21,44 @@ func TestReadRate(t *testing.T) {
 		want Rate
 		ok   bool
 	}{
-		{"all of them", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Remaining", "27", "X-RateLimit-Reset", "1000060", "X-RateLimit-Resource", "search"), Rate{Limit: 30, Used: 3, Reset: now.Add(time.Minute), Resource: "search"}, true},
+		{"all headers", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Remaining", "27", "X-RateLimit-Reset", "1000060", "X-RateLimit-Resource", "search"), Rate{Limit: 30, Used: 3, Reset: now.Add(time.Minute), Resource: "search"}, true},
 		{"used from remaining", header("X-RateLimit-Limit", "30", "X-RateLimit-Remaining", "20", "X-RateLimit-Reset", "1000060"), Rate{Limit: 30, Used: 10, Reset: now.Add(time.Minute)}, true},
 		{"with the upstream's clock", header("Date", now.Add(-time.Hour).UTC().Format(http.TimeFormat), "X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060"), Rate{Limit: 30, Used: 3, Reset: now.Add(time.Minute), Date: now.Add(-time.Hour)}, true},
-		{"a reset out of this world", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "9000000001"), Rate{}, false},
+		{"reset beyond the year 2255", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "9000000001"), Rate{}, false},
 		{"no reset", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3"), Rate{}, false},
 		{"not a number", header("X-RateLimit-Limit", "many", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060"), Rate{}, false},
 		{"negative", header("X-RateLimit-Limit", "-1", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060"), Rate{}, false},
-		{"nothing", nil, Rate{}, false},
+		{"no headers", nil, Rate{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, ok := ReadRate(c.h)
 			if !got.Reset.Equal(c.want.Reset) || !got.Date.Equal(c.want.Date) || got.Limit != c.want.Limit || got.Used != c.want.Used || got.Resource != c.want.Resource || ok != c.ok {
-				t.Errorf("got %+v, %v", got, ok)
+				t.Errorf("got %+v, %v; want %+v, %v", got, ok, c.want, c.ok)
 			}
 		})
 	}
 }
 
-func TestRecognize(t *testing.T) {
+func TestClassifyLimit(t *testing.T) {
 	for _, c := range []struct {
 		name, body, remaining, retry string
 		status                       int
 		want                         LimitKind
 	}{
-		{"primary by its text", `{"message":"API rate limit exceeded for user ID 7."}`, "", "", 403, PrimaryLimit},
+		{"primary by text", `{"message":"API rate limit exceeded for user ID 7."}`, "", "", 403, PrimaryLimit},
 		{"primary by remaining 0", `{"message":"Forbidden"}`, "0", "", 429, PrimaryLimit},
 		{"secondary with remaining 0", `{"message":"You have exceeded a secondary rate limit."}`, "0", "", 403, SecondaryLimit},
-		{"secondary by its documentation", `{"message":"Slow down","documentation_url":"https://docs/overview#secondary-rate-limits"}`, "0", "", 403, SecondaryLimit},
-		{"older text", `{"message":"You have triggered an abuse detection mechanism."}`, "10", "", 403, SecondaryLimit},
-		{"content creation", `{"message":"You have been temporarily blocked from content creation."}`, "10", "", 403, SecondaryLimit},
+		{"secondary by documentation URL", `{"message":"Slow down","documentation_url":"https://docs/overview#secondary-rate-limits"}`, "0", "", 403, SecondaryLimit},
+		{"secondary by older text", `{"message":"You have triggered an abuse detection mechanism."}`, "10", "", 403, SecondaryLimit},
+		{"secondary by text of content creation", `{"message":"You have been temporarily blocked from content creation."}`, "10", "", 403, SecondaryLimit},
 		{"secondary by retry-after", `{"message":"Forbidden"}`, "10", "30", 403, SecondaryLimit},
-		{"429 that says nothing", ``, "", "", 429, SecondaryLimit},
-		{"a real 403", `{"message":"Resource not accessible"}`, "10", "", 403, NotLimited},
-		{"cut off body", `{"message":"You have exceeded a secondary rate limit. Plea`, "0", "", 403, SecondaryLimit},
-		{"GraphQL's", `{"data":null,"errors":[{"type":"RATE_LIMITED","message":"API rate limit exceeded for user ID 7."}]}`, "0", "", 200, PrimaryLimit},
-		{"GraphQL's secondary", `{"errors":[{"type":"RATE_LIMITED","message":"You have exceeded a secondary rate limit."}]}`, "10", "", 200, SecondaryLimit},
-		{"the type in GraphQL's data", `{"data":{"type":"RATE_LIMITED"},"errors":[{"type":"NOT_FOUND"}]}`, "0", "", 200, NotLimited},
-		{"the words in a success", `{"message":"secondary rate limit"}`, "0", "1", 200, NotLimited},
+		{"429 without body and headers", ``, "", "", 429, SecondaryLimit},
+		{"403 without limit", `{"message":"Resource not accessible"}`, "10", "", 403, NotLimited},
+		{"body cut off", `{"message":"You have exceeded a secondary rate limit. Plea`, "0", "", 403, SecondaryLimit},
+		{"GraphQL primary", `{"data":null,"errors":[{"type":"RATE_LIMITED","message":"API rate limit exceeded for user ID 7."}]}`, "0", "", 200, PrimaryLimit},
+		{"GraphQL secondary", `{"errors":[{"type":"RATE_LIMITED","message":"You have exceeded a secondary rate limit."}]}`, "10", "", 200, SecondaryLimit},
+		{"RATE_LIMITED in GraphQL data", `{"data":{"type":"RATE_LIMITED"},"errors":[{"type":"NOT_FOUND"}]}`, "0", "", 200, NotLimited},
+		{"limit text in a 200", `{"message":"secondary rate limit"}`, "0", "1", 200, NotLimited},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := http.Header{}

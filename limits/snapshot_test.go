@@ -13,7 +13,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// told settles a claim with what an answer says of its window.
+// spend admits a claim, and settles it if the outcome was sent.
 func (m *Memory) spend(t *testing.T, c Claim, o Outcome) {
 	t.Helper()
 	ctx := context.Background()
@@ -35,9 +35,8 @@ func answer(resource string, used int) Outcome {
 	}}
 }
 
-// What was spent is kept over a graceful restart: the next process decides as
-// this one would.
-func TestSpendingOutlivesTheProcess(t *testing.T) {
+// After a graceful restart, the next process decides like this one.
+func TestLoadRestoresTheSavedState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rules := Rules{Limits: policy.DefaultLimits(), ColdStart: "strict"}
 		old := NewMemory(rules)
@@ -69,14 +68,14 @@ func TestSpendingOutlivesTheProcess(t *testing.T) {
 			was, _ := old.Admit(context.Background(), claim(id, "search"))
 			is, _ := fresh.Admit(context.Background(), claim(id, "search"))
 			if was != is {
-				t.Fatalf("%+v, and before the restart %+v", is, was)
+				t.Fatalf("got %+v, want %+v as before the restart", is, was)
 			}
 			time.Sleep(7 * time.Second)
 		}
 	})
 }
 
-func TestWhatIsInFlightIsChargedWhenTheLedgerIsSaved(t *testing.T) {
+func TestSaveChargesPermitsInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMemory(Rules{Limits: policy.DefaultLimits()})
 		m.spend(t, claim(1, "core"), Outcome{})
@@ -90,12 +89,12 @@ func TestWhatIsInFlightIsChargedWhenTheLedgerIsSaved(t *testing.T) {
 		}
 		list, _ := fresh.Accounts(context.Background(), 1)
 		if list[0].InUse != 0 || list[0].Budgets[0].Used != 1 {
-			t.Errorf("%+v", list[0])
+			t.Errorf("got %+v, want one request used and no permit in use", list[0])
 		}
 	})
 }
 
-func TestBadSnapshotsAreRefused(t *testing.T) {
+func TestLoadRefusesInvalidSnapshots(t *testing.T) {
 	m := NewMemory(Rules{Limits: policy.DefaultLimits()})
 	for text, want := range map[string]string{
 		"":              "read saved ledger: ",
@@ -104,17 +103,16 @@ func TestBadSnapshotsAreRefused(t *testing.T) {
 		`{"Version":2,"Taken":"2999-01-01T00:00:00Z"}`: "in the future",
 	} {
 		if err := m.Load(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) || !m.cold {
-			t.Errorf("%s: %v", text, err)
+			t.Errorf("Load(%s): got %v, want an error with %q", text, err, want)
 		}
 	}
 }
 
-// A ledger that does not know what was spent before it begins is careful for
-// one window.
-func TestColdStart(t *testing.T) {
+// After a cold start, the budgets are reduced for one window.
+func TestColdStartReducesBudgets(t *testing.T) {
 	for _, c := range []struct {
 		start  string
-		points []int64 // granted at once after 0, 15, 30, 45 and 60 seconds
+		points []int64 // points that remain after 0, 15, 30, 45 and 60 seconds
 	}{
 		{"trust", []int64{900, 900, 900, 900, 900}},
 		{"ramp", []int64{225, 393, 562, 731, 900}},
@@ -131,7 +129,7 @@ func TestColdStart(t *testing.T) {
 					m.fill(log, &s)
 					log.expire(m.now())
 					if got := 900 - log.Total; got != want {
-						t.Errorf("after %d s: %d points, want %d", 15*i, got, want)
+						t.Errorf("after %d s: got %d points, want %d", 15*i, got, want)
 					}
 				})
 			}
