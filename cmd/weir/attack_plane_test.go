@@ -179,7 +179,7 @@ clients: [{name: builds, key: %q, credentials: [ci]}]
 		path := filepath.Join(dir, "weir.yaml")
 		write(t, path, text)
 		cfg, err := config.Load(config.Source{Path: path, Getenv: func(string) (string, bool) { return "", false }})
-		return g.take(cfg, err)
+		return g.update(cfg, err)
 	}
 	stop := make(chan struct{})
 	var load sync.WaitGroup
@@ -234,7 +234,7 @@ func TestAttack61AKeyThatIsReplacedIsGone(t *testing.T) {
 	changed := *g.started
 	changed.Clients = []config.Client{{Name: "builds", Key: sum("new-key"), Credentials: []string{"ci"}}}
 	changed.Webhooks.Secret = credential.Secret("new-secret")
-	if err := g.take(&changed, nil); err != nil {
+	if err := g.update(&changed, nil); err != nil {
 		t.Fatal(err)
 	}
 	for key, want := range map[string]int{"gateway-key": 401, "new-key": 200} {

@@ -37,7 +37,7 @@ func newPatient(t *testing.T, connections int, upstream http.HandlerFunc) (dial 
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = server.Serve(g.connections.Listener(l, clientPatience, g.log)) // it ends with the server
+		_ = server.Serve(g.connections.Listener(l, clientWriteTimeout, g.log)) // it ends with the server
 	}()
 	t.Cleanup(func() { _ = server.Close(); <-served })
 	return func() net.Conn {

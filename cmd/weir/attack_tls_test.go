@@ -106,7 +106,7 @@ func (v *vouched) load() (*config.Config, error) {
 }
 
 // reload takes up what is written.
-func (v *vouched) reload() error { return v.take(v.load()) }
+func (v *vouched) reload() error { return v.update(v.load()) }
 
 // visit is how a client comes.
 type visit struct {
@@ -300,7 +300,7 @@ func TestAttack50AuthoritiesThatCannotBeReadOpenNothing(t *testing.T) {
 			if err := v.reload(); err == nil {
 				t.Errorf("%s: a reload takes it", name)
 			}
-			if err := v.take(read, nil); err == nil {
+			if err := v.update(read, nil); err == nil {
 				t.Errorf("%s: a reload takes it that has read it too late", name)
 			}
 			for who, c := range map[string]struct {

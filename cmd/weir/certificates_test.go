@@ -105,7 +105,7 @@ clients: [{name: builds, certificate: %q, credentials: [ci]}]
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}
-	if err := g.take(load("dns:deploys.example.com"), nil); err != nil {
+	if err := g.update(load("dns:deploys.example.com"), nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := ask(known); got != "401 Unauthorized" || !reused {

@@ -66,7 +66,7 @@ func (c *demoCommand) Run(p *process) error {
 	if c.Traffic == "on" {
 		sampling.Go(func() { sample(ctx, gatewayURL) })
 	}
-	return serveAll(p.ctx, g.log, g.ending, append(endpoints, endpoint{listener: upstream, handler: s, outlives: true})...)
+	return serveAll(p.ctx, g.log, g.drainPlan, append(endpoints, endpoint{listener: upstream, handler: s, last: true})...)
 }
 
 // welcome is what the demo prints: where things are, and what to try.

@@ -58,7 +58,7 @@ func TestHitsAreAnsweredInFrontOfNetHTTP(t *testing.T) {
 	defer origin.Close()
 	g := before(t, origin.URL)
 	front := counting{gateway: g}
-	address := "http://" + onListeners(t, g, func(clients *endpoint) { clients.front = &front })[0].listener.Addr().String()
+	address := "http://" + onListeners(t, g, func(clients *endpoint) { clients.hits = &front })[0].listener.Addr().String()
 
 	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
 	defer client.CloseIdleConnections()
@@ -107,12 +107,12 @@ func TestADrainLetsHitsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	begun := make(chan struct{})
-	endpoints[0].front = &telling{gateway: g, begun: begun}
+	endpoints[0].hits = &telling{gateway: g, begun: begun}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = serveAll(ctx, slog.New(slog.DiscardHandler), func() ending { return ending{g.drain.Begin, 0, time.Minute} }, endpoints...)
+		_ = serveAll(ctx, slog.New(slog.DiscardHandler), func() drainPlan { return drainPlan{g.drain.Begin, 0, time.Minute} }, endpoints...)
 	}()
 	c, err := net.Dial("tcp", endpoints[0].listener.Addr().String())
 	if err != nil {
@@ -178,7 +178,7 @@ func TestADrainTellsOfWhoWasCutOff(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = serveAll(ctx, slog.New(slog.NewTextHandler(&told, nil)), func() ending { return ending{g.drain.Begin, 0, time.Second} }, endpoints...)
+		_ = serveAll(ctx, slog.New(slog.NewTextHandler(&told, nil)), func() drainPlan { return drainPlan{g.drain.Begin, 0, time.Second} }, endpoints...)
 	}()
 	c, err := net.Dial("tcp", endpoints[0].listener.Addr().String())
 	if err != nil {

@@ -30,55 +30,55 @@ import (
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
-// gateway is the running gateway: what outlives a reload, and what a
-// configuration makes of it.
+// gateway holds the parts of a running gateway. All fields but current survive a reload.
 type gateway struct {
 	log       *slog.Logger
 	telemetry *telemetry.Telemetry
-	store     *store
-	limiter   *limits.Limiter
-	last      proxy.LastRequests
+	reload    func() error // reads the configuration again
+	trail     *admin.Trail
+	history   *history.History
+	started   *config.Config // the first configuration; see keepStartSettings
+	startTime time.Time
+
 	// Protection against clients.
 	connections inbound.Connections
 	rateLimiter inbound.RateLimiter
 	shedder     inbound.Shedder
 	drain       inbound.Drain
-	cache       *cache.Store
-	shared      *redisstore.Store // its second tier; nil without
-	transport   *http.Transport
-	// background is what goes on when its client has left.
-	background *proxy.Background
-	hashKey    []byte
-	issuerKeys *credential.IssuerKeys
-	reload     func() error
-	trail      *admin.Trail
-	history    *history.History
-	stop       context.CancelFunc
-	running    sync.WaitGroup // what stop ends
 
+	store        *store
+	limiter      *limits.Limiter
+	cache        *cache.Store
+	redisCache   *redisstore.Store // the shared tier of cache; nil with a store in memory
+	transport    *http.Transport
+	background   *proxy.Background // work that continues after its client disconnects
+	lastRequests proxy.LastRequests
+	webhooks     *webhook.Receiver
+
+	issuerKeys       *credential.IssuerKeys
 	credentialHealth *credential.Health
 	appTokens        *credential.AppTokens
-	sharedTokens     *credential.RedisTokens // where replicas share what it gets; nil without
+	sharedTokens     *credential.RedisTokens // shares appTokens between replicas; may be nil
 
-	began    time.Time
-	webhooks *webhook.Receiver
-	tls      *tlsauto.Manager // nil where clients come by plain HTTP
-	started  *config.Config   // the first that was applied
+	tls      *tlsauto.Manager           // nil if clients connect over plain HTTP
+	adminTLS atomic.Pointer[tls.Config] // nil if the admin listener uses plain HTTP
+
 	current  atomic.Pointer[configured]
-	former   former
-	adminTLS atomic.Pointer[tls.Config] // nil where the operator comes by plain HTTP
+	previous previousGateways
+
+	stop    context.CancelFunc
+	running sync.WaitGroup // goroutines that stop ends
 }
 
-// configured is one configuration and the gateway made from it.
+// configured is the part of a gateway that a reload replaces.
 type configured struct {
 	config   *config.Config
 	callers  *credential.Registry
 	proxy    *proxy.Gateway
-	webhooks http.Handler // nil where none are received
+	webhooks http.Handler // nil if webhooks are disabled
 }
 
-// newGateway makes a gateway that logs as log does, and tells of itself as the
-// environment asks for; close it.
+// newGateway starts a gateway. The caller closes it.
 func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
 	replica := replicaName()
 	t, err := telemetry.Open(telemetry.Config{
@@ -87,135 +87,131 @@ func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, err := wire(cfg, replica, t, slog.New(t.Logs(log.Handler())))
-	if err != nil {
-		t.Close()
-		return nil, err
-	}
-	return g, nil
-}
-
-// wire puts the parts of a gateway together.
-func wire(cfg *config.Config, replica string, t *telemetry.Telemetry, log *slog.Logger) (*gateway, error) {
-	store, err := openStore(cfg, replica, log)
-	if err != nil {
-		return nil, err
-	}
-	g := &gateway{
-		log:       log,
-		telemetry: t,
-		store:     store,
-		limiter:   limits.NewLimiter(store),
-		transport: proxy.NewTransport(), background: proxy.NewBackground(),
-		hashKey: store.hashKey, issuerKeys: credential.NewIssuerKeys(proxy.NewTransport()), credentialHealth: credential.NewHealth(log),
-		reload: func() error { return errors.New("there is no configuration file to read anew") },
-		trail:  admin.NewTrail(log), began: time.Now(),
-	}
-	g.history = history.New(history.Sources{Accounts: store.Accounts, Waiting: g.limiter.Waiting, State: g.state})
-	g.webhooks = webhook.NewReceiver(g.changed)
-	size, waiting := memoryBudget(debug.SetMemoryLimit(-1), int64(cfg.Cache.Memory))
-	if size < int64(cfg.Cache.Memory) {
-		log.Warn("the cache is smaller than cache.memory: it has half of GOMEMLIMIT", "bytes", size)
-	}
-	g.shedder.Configure(waiting)
-	g.connections.LimitTotal(mostConnections(descriptors()))
-	g.transport.MaxConnsPerHost = mostConnections(descriptors())
-	memory := cache.NewMemory(size)
-	g.cache = cache.NewStore(memory, nil)
-	if g.shared, err = openShared(cfg, memory, log); err != nil {
-		g.issuerKeys.Close()
-		return nil, errors.Join(err, store.close())
-	}
-	if g.appTokens, g.sharedTokens, err = openAppTokens(cfg, g.transport, log); err != nil {
-		g.issuerKeys.Close()
-		if g.shared != nil {
-			_ = g.shared.Close() // nothing is in it
-		}
-		return nil, errors.Join(err, store.close())
-	}
+	log = slog.New(t.Logs(log.Handler()))
 	running, stop := context.WithCancel(context.Background())
-	if g.shared != nil {
-		g.cache = cache.NewStore(memory, g.shared)
-		g.running.Go(func() { g.shared.Run(running) })
+	g := &gateway{
+		log: log, telemetry: t, trail: admin.NewTrail(log), startTime: time.Now(), stop: stop,
+		reload:    func() error { return errors.New("reload: this process has no configuration file") },
+		transport: proxy.NewTransport(), background: proxy.NewBackground(),
+		issuerKeys: credential.NewIssuerKeys(proxy.NewTransport()), credentialHealth: credential.NewHealth(log),
 	}
-	g.stop = stop
-	g.running.Go(func() { g.limiter.Run(running) })
-	g.running.Go(func() { store.run(running) })
-	if g.tls, err = openTLS(cfg, log); err == nil {
-		err = g.apply(cfg)
-	}
-	if err == nil {
-		err = t.Watch(g.watched())
-	}
-	if err != nil {
+	if err := g.start(running, cfg, replica); err != nil {
 		g.close()
 		return nil, err
 	}
-	g.running.Go(func() { g.history.Run(running) })
 	return g, nil
 }
 
-// watched is what metrics are made from whenever somebody asks for them.
-func (g *gateway) watched() telemetry.Sources {
-	s := telemetry.Sources{
-		Accounts: g.store.Accounts, Waiting: g.limiter.Waiting, Cache: g.cache.Size, Lost: g.store.lost, Replicas: g.store.replicas,
-		Quarantined: func() int { return len(g.credentialHealth.Quarantined()) }, Reachable: func() bool { return g.current.Load().proxy.Reachable() },
+// start opens the store, the cache and the certificates, and applies the configuration.
+func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string) (err error) {
+	if g.store, err = openStore(cfg, replica, g.log); err != nil {
+		return err
+	}
+	g.limiter = limits.NewLimiter(g.store)
+	g.running.Go(func() { g.store.run(ctx) })
+	g.running.Go(func() { g.limiter.Run(ctx) })
+
+	cacheSize, waiting := memoryShares(debug.SetMemoryLimit(-1), int64(cfg.Cache.Memory))
+	if cacheSize < int64(cfg.Cache.Memory) {
+		g.log.Warn("cache reduced below cache.memory to half of GOMEMLIMIT", "bytes", cacheSize)
+	}
+	g.shedder.Configure(waiting)
+	connections := maxConnections(fileLimit())
+	g.connections.LimitTotal(connections)
+	g.transport.MaxConnsPerHost = connections
+
+	memory := cache.NewMemory(cacheSize)
+	g.cache = cache.NewStore(memory, nil)
+	if g.redisCache, err = openRedisCache(cfg, memory, g.log); err != nil {
+		return err
+	}
+	if g.redisCache != nil {
+		g.cache = cache.NewStore(memory, g.redisCache)
+		g.running.Go(func() { g.redisCache.Run(ctx) })
+	}
+	if g.appTokens, g.sharedTokens, err = openAppTokens(cfg, g.transport, g.log); err != nil {
+		return err
+	}
+	if g.tls, err = openTLS(cfg, g.log); err != nil {
+		return err
+	}
+	g.history = history.New(history.Sources{Accounts: g.store.Accounts, Waiting: g.limiter.Waiting, State: g.state})
+	g.webhooks = webhook.NewReceiver(g.purgeForEvent)
+	if err := g.apply(cfg); err != nil {
+		return err
+	}
+	sources := telemetry.Sources{
+		Accounts: g.store.Accounts, Waiting: g.limiter.Waiting, Cache: g.cache.Size, Lost: g.store.lostSince, Replicas: g.store.replicas,
+		Quarantined: func() int { return len(g.credentialHealth.Quarantined()) },
+		Reachable:   func() bool { return g.current.Load().proxy.Reachable() },
 	}
 	if g.tls != nil {
-		s.Certificates = g.tls.Expiries
+		sources.Certificates = g.tls.Expiries
 	}
-	return s
+	if err := g.telemetry.Watch(sources); err != nil {
+		return err
+	}
+	g.running.Go(func() { g.history.Run(ctx) })
+	return nil
 }
 
-// limitRules are the limits that the configuration asks to keep.
-func limitRules(c *config.Config) limits.Rules {
-	return limits.Rules{Limits: c.Limits.Limits, Headroom: c.Limits.Headroom, ColdStart: c.Limits.ColdStart}
-}
-
+// close stops the gateway, also after a start that failed midway.
 func (g *gateway) close() {
 	if g.tls != nil {
 		if err := g.tls.Close(); err != nil {
-			g.log.Error("what certificates are kept in was not closed", "error", err)
+			g.log.Error("closing the certificate storage failed", "error", err)
 		}
 	}
 	g.background.Close()
 	g.stop()
 	g.running.Wait()
-	if err := g.store.leave(); err != nil {
-		g.log.Warn("what this replica has set aside is given back in five minutes only", "error", err)
+	if g.store != nil {
+		if err := g.store.leave(); err != nil {
+			g.log.Warn("returning leases failed; they expire within five minutes", "error", err)
+		}
 	}
 	g.telemetry.Close()
 	g.issuerKeys.Close()
-	g.appTokens.Close()
+	if g.appTokens != nil {
+		g.appTokens.Close()
+	}
 	if g.sharedTokens != nil {
-		_ = g.sharedTokens.Close() // nothing is lost
+		_ = g.sharedTokens.Close()
 	}
 	g.transport.CloseIdleConnections()
-	if g.shared != nil {
-		_ = g.shared.Close() // nothing is lost
+	if g.redisCache != nil {
+		_ = g.redisCache.Close()
 	}
-	if err := g.store.close(); err != nil {
-		g.log.Error("the store was not closed", "error", err)
+	if g.store != nil {
+		if err := g.store.close(); err != nil {
+			g.log.Error("closing the store failed", "error", err)
+		}
 	}
 }
 
-// take applies a configuration that was read anew; an invalid one leaves
-// everything as it was, and says so.
-func (g *gateway) take(c *config.Config, err error) error {
+// update applies a configuration that was loaded again. If loading failed with err, or the
+// configuration cannot be applied, the previous configuration stays in force.
+func (g *gateway) update(c *config.Config, err error) error {
 	if err == nil {
 		err = g.apply(c)
 	}
 	g.telemetry.Reloaded(err)
 	if err != nil {
-		g.log.Error("the new configuration is not used; the old one stays", "error", err)
+		g.log.Error("reload failed; the previous configuration stays in force", "error", err)
 		return err
 	}
-	g.log.Info("the new configuration is in force")
+	g.log.Info("configuration reloaded")
 	return nil
 }
 
-// apply makes a gateway from a configuration and puts it in the place of the
-// old one. Ledger, cache, connections and what addresses have sent stay.
+// updateFrom is update with an entry in the audit trail. The cause is a signal or a changed file.
+func (g *gateway) updateFrom(path, cause string, c *config.Config, err error) {
+	err = g.update(c, err)
+	g.trail.Record(admin.Change{Operator: cause, Action: "reload", Target: path, Outcome: admin.Outcome(err, "in force")})
+}
+
+// apply builds a proxy from a configuration and replaces the current one. It changes nothing
+// if it fails before the first Keep or Configure call.
 func (g *gateway) apply(c *config.Config) error {
 	upstream, err := url.Parse(c.Upstream.URL)
 	if err != nil {
@@ -229,20 +225,26 @@ func (g *gateway) apply(c *config.Config) error {
 	if err != nil {
 		return err
 	}
-	callers, err := g.book(c, upstream, dialect)
+	callers, err := g.registry(c, upstream, dialect)
 	if err != nil {
 		return err
 	}
 	if g.started == nil {
 		g.started = c
-	} else if err := g.changeTLS(c); err != nil {
+	} else if g.tls != nil && c.TLS.Enabled() {
+		if err := g.tls.Change(tlsNames(c)); err != nil {
+			return err
+		}
+	}
+	if err := g.loadAdminTLS(c.Admin); err != nil {
 		return err
 	}
-	if err := g.changeAdminTLS(c.Admin); err != nil {
-		return err
+	c = g.keepStartSettings(c)
+	issuers := make([]string, len(c.Issuers))
+	for i, issuer := range c.Issuers {
+		issuers[i] = issuer.URL
 	}
-	c = g.inForce(c)
-	g.issuerKeys.Keep(issuerURLs(c))
+	g.issuerKeys.Keep(issuers)
 	g.store.configure(limitRules(c))
 	g.rateLimiter.Configure(c.Limits.Inbound.Rate, c.Limits.Inbound.Burst)
 	maxPerAddress := c.Limits.Inbound.Burst
@@ -252,27 +254,33 @@ func (g *gateway) apply(c *config.Config) error {
 	trusted := inbound.TrustedProxies(c.Callers.Networks())
 	g.connections.LimitPerAddress(maxPerAddress, trusted)
 	next := &configured{config: c, callers: callers, proxy: proxy.New(proxy.Config{
-		Upstream: upstream, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Catalogue: catalogue, Dialect: dialect,
-		Identify:    identify(callers),
-		RateLimiter: &g.rateLimiter, Shedder: &g.shedder, Drain: &g.drain, TrustedProxies: trusted, Ledger: g.store, Limiter: g.limiter, Cache: g.cache, Transport: g.transport,
+		Upstream: upstream, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: g.transport,
+		Catalogue: catalogue, Dialect: dialect, Identify: identify(callers),
+		RateLimiter: &g.rateLimiter, Shedder: &g.shedder, Drain: &g.drain, TrustedProxies: trusted,
+		Ledger: g.store, Limiter: g.limiter, Cache: g.cache,
 		Wait: c.Limits.Wait, RefusalStatus: c.Limits.RefusalStatus, RateLimitFields: c.Headers.RateLimit != "off",
 		Statistics: proxy.Statistics{
-			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor, Max: c.Statistics.Poll.Max, Budget: c.Statistics.Poll.Budget,
+			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor,
+			Max: c.Statistics.Poll.Max, Budget: c.Statistics.Poll.Budget,
 		},
-		Background: g.background, LastRequests: &g.last, Log: g.log, Tracer: g.telemetry.Tracer(), Observe: g.observer(upstream.Hostname()),
-		AccessLog: proxy.AccessLog(c.Telemetry.AccessLog),
+		Background: g.background, LastRequests: &g.lastRequests,
+		Log: g.log, AccessLog: proxy.AccessLog(c.Telemetry.AccessLog), Tracer: g.telemetry.Tracer(), Observe: g.observer(upstream.Hostname()),
 	})}
 	if c.Webhooks.Secret != "" {
 		next.webhooks = g.webhooks.Handler(dialect, []byte(c.Webhooks.Secret.Reveal()))
 	}
 	if before := g.current.Swap(next); before != nil {
-		g.former.add(before.proxy)
+		g.previous.add(before.proxy)
 	}
 	g.credentialHealth.Keep(callers)
 	return nil
 }
 
-// observer tells telemetry and the history of each request that has ended.
+func limitRules(c *config.Config) limits.Rules {
+	return limits.Rules{Limits: c.Limits.Limits, Headroom: c.Limits.Headroom, ColdStart: c.Limits.ColdStart}
+}
+
+// observer returns the function that records completed requests in metrics and history.
 func (g *gateway) observer(host string) func(*proxy.Record) {
 	measure := g.telemetry.Observer(host)
 	if measure == nil {
@@ -284,51 +292,56 @@ func (g *gateway) observer(host string) func(*proxy.Record) {
 	}
 }
 
-// inForce is a configuration without the changes that wait for the next start, of which the
-// log is told.
-func (g *gateway) inForce(c *config.Config) *config.Config {
-	now, was := *c, g.started
-	waits := map[string]bool{
-		"listen": keep(&now.Listen, was.Listen), "admin.listen": keep(&now.Admin.Listen, was.Admin.Listen),
-		"store.url": keep(&now.Store.URL, was.Store.URL), "limits.on_store_loss": keep(&now.Limits.OnStoreLoss, was.Limits.OnStoreLoss),
-		"admin.token": keep(&now.Admin.Token, was.Admin.Token), "admin.hosts": !slices.Equal(was.Admin.Hosts, c.Admin.Hosts),
-		"admin.tls":    was.Admin.TLS.Enabled() != c.Admin.TLS.Enabled() || (was.Admin.TLS.ClientCA == "") != (c.Admin.TLS.ClientCA == ""),
-		"cache.memory": keep(&now.Cache.Memory, was.Cache.Memory),
-		"cache.key":    keep(&now.Cache.Key, was.Cache.Key),
-		"telemetry":    keep(&now.Telemetry, was.Telemetry),
-		"tls":          was.TLS.Enabled() != c.TLS.Enabled(),
+// keepStartSettings returns a copy of c in which settings that need a restart have the values
+// of the start. It logs each of them that differs.
+func (g *gateway) keepStartSettings(c *config.Config) *config.Config {
+	next, started := *c, g.started
+	changed := map[string]bool{
+		"listen":               keep(&next.Listen, started.Listen),
+		"admin.listen":         keep(&next.Admin.Listen, started.Admin.Listen),
+		"admin.token":          keep(&next.Admin.Token, started.Admin.Token),
+		"admin.hosts":          !slices.Equal(started.Admin.Hosts, c.Admin.Hosts),
+		"admin.tls":            adminTLSNeedsRestart(started.Admin, c.Admin),
+		"store.url":            keep(&next.Store.URL, started.Store.URL),
+		"limits.on_store_loss": keep(&next.Limits.OnStoreLoss, started.Limits.OnStoreLoss),
+		"cache.memory":         keep(&next.Cache.Memory, started.Cache.Memory),
+		"cache.key":            keep(&next.Cache.Key, started.Cache.Key),
+		"telemetry":            keep(&next.Telemetry, started.Telemetry),
+		"tls":                  started.TLS.Enabled() != c.TLS.Enabled(),
 	}
-	now.Admin.Hosts = was.Admin.Hosts
-	if waits["admin.tls"] {
-		now.Admin.TLS = was.Admin.TLS
+	next.Admin.Hosts = started.Admin.Hosts
+	if changed["admin.tls"] {
+		next.Admin.TLS = started.Admin.TLS
 	}
-	if waits["tls"] {
-		now.TLS = was.TLS
+	if changed["tls"] {
+		next.TLS = started.TLS
 	}
-	waits["tls.http"], waits["tls.email"] = keep(&now.TLS.HTTP, was.TLS.HTTP), keep(&now.TLS.Email, was.TLS.Email)
-	waits["tls.ca"], waits["tls.storage"] = keep(&now.TLS.CA, was.TLS.CA), keep(&now.TLS.Storage, was.TLS.Storage)
-	for key, changed := range waits {
-		if changed {
-			g.log.Warn("this change takes effect at the next start", "key", key)
+	changed["tls.http"] = keep(&next.TLS.HTTP, started.TLS.HTTP)
+	changed["tls.email"] = keep(&next.TLS.Email, started.TLS.Email)
+	changed["tls.ca"] = keep(&next.TLS.CA, started.TLS.CA)
+	changed["tls.storage"] = keep(&next.TLS.Storage, started.TLS.Storage)
+	for key, is := range changed {
+		if is {
+			g.log.Warn("configuration change takes effect at the next start", "key", key)
 		}
 	}
-	return &now
+	return &next
 }
 
-// keep puts a value back as it was, and reports whether it had changed.
-func keep[T comparable](value *T, was T) (changed bool) {
-	changed = *value != was
-	*value = was
+// keep sets a value back to old and reports whether it differed.
+func keep[T comparable](value *T, old T) (changed bool) {
+	changed = *value != old
+	*value = old
 	return changed
 }
 
-// ServeHTTP answers with the configuration in force.
+// ServeHTTP passes a request to the proxy or the webhook receiver of the current configuration.
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.telemetry.RequestStarted(r.Method)
 	defer g.telemetry.RequestEnded(r.Method)
 	c := g.current.Load()
 	if g.drain.Begun() {
-		w.Header().Set("Connection", "close") // of webhooks, too
+		w.Header().Set("Connection", "close")
 	}
 	if c.webhooks != nil && r.URL.Path == c.config.Webhooks.Path {
 		c.webhooks.ServeHTTP(w, r)
@@ -337,7 +350,8 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.proxy.ServeHTTP(w, r)
 }
 
-// AnswerAtOnce is for the front, before ServeHTTP.
+// AnswerAtOnce answers a cache hit on the fast path. It returns false if ServeHTTP must
+// answer the request.
 func (g *gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool {
 	c := g.current.Load()
 	if c.webhooks != nil && r.URL.Path == c.config.Webhooks.Path {
@@ -348,35 +362,59 @@ func (g *gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool {
 	return c.proxy.AnswerAtOnce(w, r)
 }
 
-// changed makes stale what an event has changed.
-func (g *gateway) changed(e webhook.Event) {
+// purgeForEvent marks the responses stale that a webhook event affects.
+func (g *gateway) purgeForEvent(e webhook.Event) {
 	var tags []string
-	if !e.OtherBranch { // what is kept of commits is about the default branch
+	if !e.OtherBranch { // cached commit data concerns only the default branch
 		tags = g.current.Load().proxy.TagsOfEvent(e.Name, e.Repository, e.Organization)
 	}
 	if len(tags) > 0 {
 		g.cache.Purge(context.Background(), tags...)
 	}
-	g.log.Info("webhook", "event", e.Name, "delivery", e.Delivery, "repository", e.Repository, "organization", e.Organization, "tags", len(tags))
+	g.log.Info("webhook received", "event", e.Name, "delivery", e.Delivery, "repository", e.Repository, "organization", e.Organization, "tags", len(tags))
 }
 
-// listen opens the listeners; the first is the clients', the last the operator's.
+// listen opens the listeners. The first endpoint is the clients', the last the admin listener.
 func (g *gateway) listen() ([]endpoint, error) {
 	c := g.current.Load().config
 	clients, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	operator, err := g.operator(c.Admin)
+	adminEndpoint, err := g.listenAdmin(c.Admin)
 	if err != nil {
-		_ = clients.Close()
-		return nil, err
+		return nil, errors.Join(err, clients.Close())
 	}
-	endpoints, err := g.secure(endpoint{listener: g.connections.Listener(clients, clientPatience, g.log), handler: g, front: g}, c)
+	endpoints, err := g.withTLS(endpoint{listener: g.connections.Listener(clients, clientWriteTimeout, g.log), handler: g, hits: g}, c)
 	if err != nil {
-		return nil, errors.Join(err, clients.Close(), operator.listener.Close())
+		return nil, errors.Join(err, clients.Close(), adminEndpoint.listener.Close())
 	}
 	g.log.Info("gateway", "address", clients.Addr().String(), "upstream", c.Upstream.URL, "dialect", c.Upstream.Dialect)
-	g.log.Info("admin", "address", operator.listener.Addr().String())
-	return append(endpoints, operator), nil
+	g.log.Info("admin", "address", adminEndpoint.listener.Addr().String())
+	return append(endpoints, adminEndpoint), nil
+}
+
+// previousGateways holds the proxies of replaced configurations while they still poll for
+// statistics. It is safe for concurrent use.
+type previousGateways struct {
+	mu   sync.Mutex
+	list []*proxy.Gateway
+}
+
+func (p *previousGateways) add(g *proxy.Gateway) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.list = append(p.list, g)
+}
+
+// polling returns the polls in progress and removes the proxies that have none.
+func (p *previousGateways) polling() (polls []proxy.Poll) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.list = slices.DeleteFunc(p.list, func(g *proxy.Gateway) bool {
+		own := g.Polling()
+		polls = append(polls, own...)
+		return len(own) == 0
+	})
+	return polls
 }

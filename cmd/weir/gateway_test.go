@@ -42,7 +42,7 @@ func TestAttack14AReloadIsNoFreshStart(t *testing.T) {
 			t.Helper()
 			changed := *cfg
 			changed.Limits.Inbound.Rate, changed.Limits.Inbound.Burst = perSecond, burst
-			if err := g.take(&changed, nil); err != nil {
+			if err := g.update(&changed, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -73,7 +73,7 @@ func TestAChangeThatIsTakenBackWaitsForNothing(t *testing.T) {
 	changed.Store.URL, changed.Limits.OnStoreLoss, changed.Cache.Memory, changed.Cache.Key = "redis://127.0.0.1:1", "closed", 1<<30, "k3y"
 	changed.TLS = config.TLS{Domains: []string{"weir.example"}, HTTP: ":80", Email: "ops@example.com"}
 	for _, c := range []*config.Config{&changed, &changed, cfg} {
-		if err := g.take(c, nil); err != nil {
+		if err := g.update(c, nil); err != nil {
 			t.Fatal(err)
 		}
 		want := *cfg
@@ -100,7 +100,7 @@ func onListeners(t *testing.T, g *gateway, changes ...func(clients *endpoint)) [
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	var serving sync.WaitGroup
-	serving.Go(func() { _ = serveAll(ctx, slog.New(slog.DiscardHandler), atOnce, endpoints...) })
+	serving.Go(func() { _ = serveAll(ctx, slog.New(slog.DiscardHandler), noDrain, endpoints...) })
 	t.Cleanup(func() { stop(); serving.Wait() })
 	return endpoints
 }

@@ -240,7 +240,7 @@ func TestAttack61ServeTakesUpAChangedConfiguration(t *testing.T) {
 	}
 	ask("one")
 	write(t, path, file(other.URL))
-	s.says("the new configuration is in force")
+	s.says("configuration reloaded")
 	ask("two")
 	write(t, path, "upstream: 7")
 	s.says("the old one stays.*want a mapping")
@@ -250,7 +250,7 @@ func TestAttack61ServeTakesUpAChangedConfiguration(t *testing.T) {
 	}
 	s.says("the old one stays")
 	write(t, path, file(up.URL))
-	s.says("the new configuration is in force")
+	s.says("configuration reloaded")
 	s.drain()
 	resp, err := http.Post(admin+"/api/v1/reload", "", nil)
 	if err != nil || resp.StatusCode != 200 {

@@ -112,8 +112,8 @@ func TestTheOperatorComesByCertificate(t *testing.T) {
 	}{
 		{"with a certificate of the authority", own, own, 0, "0 entries"},
 		{"with none", own, nil, 1, "requires the admin token"},
-		{"with one of another authority", own, foreign, 1, "does not answer"},
-		{"at a listener that is not ours", foreign, own, 1, "does not answer"},
+		{"with one of another authority", own, foreign, 1, "did not answer"},
+		{"at a listener that is not ours", foreign, own, 1, "did not answer"},
 	} {
 		if code, said := purge(c.server, c.client); code != c.code || !strings.Contains(said, c.says) {
 			t.Errorf("%s: %d %s", c.name, code, said)
@@ -258,7 +258,7 @@ webhooks: {secret: %[1]s-hook}
 		t.Fatal(err)
 	}
 	defer g.close()
-	o, err := g.operator(cfg.Admin)
+	o, err := g.listenAdmin(cfg.Admin)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,13 +293,13 @@ func TestTheAdminListenerWaitsForNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := endpoints[len(endpoints)-1]
-	if o.timeout != listenerTimeout {
+	if o.timeout != adminIOTimeout {
 		t.Errorf("%v", o.timeout)
 	}
 	o.timeout = 100 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- serveAll(ctx, slog.New(slog.DiscardHandler), atOnce, o) }()
+	go func() { served <- serveAll(ctx, slog.New(slog.DiscardHandler), noDrain, o) }()
 	conn, err := net.Dial("tcp", o.listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)

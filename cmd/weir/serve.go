@@ -22,13 +22,13 @@ import (
 type serveCommand struct {
 	Config   string `help:"Configuration file." placeholder:"FILE"`
 	Listen   string `help:"Address for clients." placeholder:"ADDRESS"`
-	Admin    string `help:"Address for the operator." placeholder:"ADDRESS"`
+	Admin    string `help:"Address of the admin listener." placeholder:"ADDRESS"`
 	Upstream string `help:"Base URL of the API." placeholder:"URL"`
 	Store    string `help:"memory:, memory:/FILE, or a Redis URL." placeholder:"URL"`
 	Dialect  string `help:"service or github." placeholder:"NAME"`
 }
 
-// source lays the flags that were given over the file.
+// source returns the configuration's file with the given flags, which override it.
 func (c *serveCommand) source(p *process) config.Source {
 	s := config.Source{Path: c.Config, Getenv: p.getenv, Flags: map[string]string{}, FlagNames: map[string]string{}}
 	for _, f := range []struct{ key, name, value string }{
@@ -45,99 +45,86 @@ func (c *serveCommand) source(p *process) config.Source {
 	return s
 }
 
-// Run serves until the process is told to stop, and takes up a changed
-// configuration on the way.
+// Run starts the gateway, applies changes of its configuration and shuts it down when the
+// process is signaled.
 func (c *serveCommand) Run(p *process) error {
 	if c.Config == "" && c.Upstream == "" {
 		return &exit{exitUsage, "upstream.url: required: the base URL of the API: give --upstream URL, or --config FILE"}
 	}
 	source := c.source(p)
-	before := source.Fingerprint()
+	fingerprint := source.Fingerprint()
 	cfg, err := config.Load(source)
 	if err != nil {
 		return err
 	}
-	log := slog.New(slog.NewTextHandler(p.stderr, nil))
-	g, err := newGateway(cfg, log)
+	g, err := newGateway(cfg, slog.New(slog.NewTextHandler(p.stderr, nil)))
 	if err != nil {
 		return err
 	}
 	defer g.close()
-	g.reload = func() error {
-		changed, err := config.Load(source)
-		return g.take(changed, err)
-	}
+	g.reload = func() error { return g.update(config.Load(source)) }
 	endpoints, err := g.listen()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(p.ctx)
-	defer cancel()
-	var watching sync.WaitGroup
-	defer watching.Wait()
+	var watcher sync.WaitGroup
+	defer watcher.Wait()
 	defer cancel()
 	if source.Path != "" {
 		hup := make(chan os.Signal, 1)
 		signal.Notify(hup, syscall.SIGHUP)
 		defer signal.Stop(hup)
-		watching.Go(func() {
-			err := config.Watch(ctx, source, before, hup, func(cause string, changed *config.Config, err error) {
-				g.takeFrom(source.Path, cause, changed, err)
+		watcher.Go(func() {
+			err := config.Watch(ctx, source, fingerprint, hup, func(cause string, changed *config.Config, err error) {
+				g.updateFrom(source.Path, cause, changed, err)
 			})
 			if err != nil {
-				g.log.Error("the configuration is not watched", "error", err)
+				g.log.Error("watching the configuration failed; send SIGHUP after a change", "error", err)
 			}
 		})
 	}
-	return serveAll(p.ctx, g.log, g.ending, endpoints...)
+	return serveAll(p.ctx, g.log, g.drainPlan, endpoints...)
 }
 
-// endpoint is a listener and who answers on it.
+// endpoint is a listener and its handler.
 type endpoint struct {
 	listener net.Listener
 	handler  http.Handler
-	front    front.Handler // answers before handler does, by plain HTTP; nil for nobody
+	hits     front.Handler // answers cache hits before handler, over plain HTTP; nil disables it
 	tls      *tls.Config   // nil for plain HTTP
-	timeout  time.Duration // to read a request, and to write its answer; 0 for as long as it takes
-	// outlives is set for who ends after the others: who watches them, or answers them. Answers of
-	// its own that go on and on are ended by ending.
-	outlives bool
-	ending   func()
+	timeout  time.Duration // for reading a request, and for writing its response; 0 is unlimited
+	// last endpoints shut down after the others, because these depend on them.
+	last       bool
+	onShutdown func() // ends responses that would never end, such as event streams; may be nil
 }
 
-// serve answers until the server is shut down. What is answered in front of it is of inFront.
-func (e endpoint) serve(s *http.Server, inFront *sync.WaitGroup) error {
-	switch {
-	case e.tls != nil:
-		return s.ServeTLS(e.listener, "", "")
-	case e.front != nil:
-		return front.Serve(s, e.listener, e.front, inFront)
-	}
-	return s.Serve(e.listener)
+// drainPlan describes how a process stops.
+type drainPlan struct {
+	begin   func()        // makes the readiness check fail and asks clients to reconnect elsewhere
+	delay   time.Duration // between begin and the end of listening
+	timeout time.Duration // for requests in progress
 }
 
-// ending is how a process ends that answers clients.
-type ending struct {
-	begin   func()        // tells everybody to go elsewhere
-	delay   time.Duration // until everybody has heard it
-	timeout time.Duration // what is in flight then may take
-}
-
-// ending is as the configuration in force has it.
-func (g *gateway) ending() ending {
+// drainPlan returns the plan of the configuration in force.
+func (g *gateway) drainPlan() drainPlan {
 	c := g.current.Load().config.Drain
-	return ending{g.drain.Begin, c.Delay, c.Timeout}
+	return drainPlan{g.drain.Begin, c.Delay, c.Timeout}
 }
 
-// atOnce is the ending of who has no clients that go elsewhere.
-func atOnce() ending { return ending{func() {}, 0, 10 * time.Second} }
+// noDrain is the plan of a process without clients that can go elsewhere.
+func noDrain() drainPlan { return drainPlan{func() {}, 0, 10 * time.Second} }
 
-// lastWords is how long is waited, beyond that, for answers to those who were told that
-// they are waited for no longer.
-const lastWords = time.Second
+const (
+	// finalTimeout is the additional time to write error responses for requests that were
+	// canceled when the drain timed out.
+	finalTimeout = time.Second
+	// clientWriteTimeout bounds each write to a client.
+	clientWriteTimeout = 30 * time.Second
+)
 
-// newServer returns a server of bounded patience. What a body and its answer may take
-// is for the gateway, and for its listener.
+// newServer returns a server with timeouts for headers and idle connections. The gateway and
+// its listener bound the time for bodies.
 func newServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,
@@ -148,98 +135,105 @@ func newServer(h http.Handler, log *slog.Logger) *http.Server {
 			MaxConcurrentStreams: 100,
 			SendPingTimeout:      30 * time.Second,
 			PingTimeout:          15 * time.Second,
-			WriteByteTimeout:     clientPatience,
+			WriteByteTimeout:     clientWriteTimeout,
 		},
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 }
 
-// clientPatience is how long a client may take to take in a piece of what it is sent.
-const clientPatience = 30 * time.Second
-
-// serveAll answers on every endpoint until ctx ends or one of them fails, then
-// lets requests in flight end.
-func serveAll(ctx context.Context, log *slog.Logger, end func() ending, endpoints ...endpoint) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	requests, cutOff := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cutOff(nil)
-	var serving, answering, inFront sync.WaitGroup
-	var first, then []*http.Server
+// serveAll serves all endpoints until ctx ends or one of them fails, and then drains them.
+func serveAll(ctx context.Context, log *slog.Logger, plan func() drainPlan, endpoints ...endpoint) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	requests, cancelRequests := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancelRequests(nil)
+	var serving, handling, hits sync.WaitGroup
+	var first, last []*http.Server
 	for _, e := range endpoints {
 		s := newServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			answering.Add(1)
-			defer answering.Done()
+			handling.Add(1)
+			defer handling.Done()
 			e.handler.ServeHTTP(w, r)
 		}), log)
 		s.TLSConfig = e.tls
 		s.ReadTimeout, s.WriteTimeout = e.timeout, e.timeout
 		s.BaseContext = func(net.Listener) context.Context { return requests }
-		if e.ending != nil {
-			s.RegisterOnShutdown(e.ending)
+		if e.onShutdown != nil {
+			s.RegisterOnShutdown(e.onShutdown)
 		}
-		if e.outlives {
-			then = append(then, s)
+		if e.last {
+			last = append(last, s)
 		} else {
 			first = append(first, s)
 		}
 		serving.Go(func() {
-			if err := e.serve(s, &inFront); !errors.Is(err, http.ErrServerClosed) {
-				cancel(err)
+			var err error
+			switch {
+			case e.tls != nil:
+				err = s.ServeTLS(e.listener, "", "")
+			case e.hits != nil:
+				err = front.Serve(s, e.listener, e.hits, &hits)
+			default:
+				err = s.Serve(e.listener)
+			}
+			if !errors.Is(err, http.ErrServerClosed) {
+				stop(err)
 			}
 		})
 	}
+
 	<-ctx.Done()
-	failure := context.Cause(ctx)
-	told := errors.Is(failure, context.Canceled)
-	last := end()
-	if last.begin(); told && last.delay > 0 {
-		log.Info("the process stops; clients are still let in for a while", "delay", last.delay, "timeout", last.timeout)
-		<-time.After(last.delay)
+	cause := context.Cause(ctx)
+	failed := !errors.Is(cause, context.Canceled)
+	p := plan()
+	p.begin()
+	if !failed && p.delay > 0 {
+		log.Info("drain started", "delay", p.delay, "timeout", p.timeout)
+		<-time.After(p.delay)
 	}
-	late := time.AfterFunc(last.timeout, func() { cutOff(inbound.ErrDrained) })
-	defer late.Stop()
-	deadline := time.Now().Add(last.timeout + lastWords)
-	shutDown(ctx, log, last.timeout+lastWords, first)
-	if !awaited(&inFront, time.Until(deadline)) { // of which net/http knows nothing
+	deadline := time.Now().Add(p.timeout + finalTimeout)
+	timer := time.AfterFunc(p.timeout, func() { cancelRequests(inbound.ErrDrained) })
+	defer timer.Stop()
+	shutDown(ctx, log, deadline, first)
+	if !waitUntil(&hits, deadline) { // net/http does not know these connections
 		log.Warn("requests were cut off", "error", context.DeadlineExceeded)
 	}
-	shutDown(ctx, log, lastWords, then)
+	shutDown(ctx, log, time.Now().Add(finalTimeout), last)
 	serving.Wait()
-	awaited(&answering, lastWords) // where connections were cut off, who answered over them
-	if told {
-		return nil
+	waitUntil(&handling, time.Now().Add(finalTimeout)) // handlers of closed connections
+	if failed {
+		return cause
 	}
-	return failure
+	return nil
 }
 
-// shutDown lets servers take no more requests, and waits so long for those in flight.
-func shutDown(ctx context.Context, log *slog.Logger, patience time.Duration, servers []*http.Server) {
-	deadline, done := context.WithTimeout(context.WithoutCancel(ctx), patience)
-	defer done()
-	var ending sync.WaitGroup
+// shutDown shuts servers down and closes the connections that are active at the deadline.
+func shutDown(ctx context.Context, log *slog.Logger, deadline time.Time, servers []*http.Server) {
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	defer cancel()
+	var group sync.WaitGroup
 	for _, s := range servers {
-		ending.Go(func() {
-			if err := s.Shutdown(deadline); err != nil {
+		group.Go(func() {
+			if err := s.Shutdown(ctx); err != nil {
 				log.Warn("requests were cut off", "error", err)
 				_ = s.Close()
 			}
 		})
 	}
-	ending.Wait()
+	group.Wait()
 }
 
-// awaited waits for a group, but not for longer than so long, and reports whether it has ended.
-func awaited(group *sync.WaitGroup, most time.Duration) bool {
-	all := make(chan struct{})
+// waitUntil waits for a group until the deadline and reports whether the group ended.
+func waitUntil(group *sync.WaitGroup, deadline time.Time) bool {
+	done := make(chan struct{})
 	go func() {
-		defer close(all)
+		defer close(done)
 		group.Wait()
 	}()
 	select {
-	case <-all:
+	case <-done:
 		return true
-	case <-time.After(most):
+	case <-time.After(time.Until(deadline)):
 		return false
 	}
 }

@@ -50,7 +50,7 @@ func (c *serviceCommand) Run(p *process) error {
 	}
 	log := slog.New(slog.NewTextHandler(p.stderr, nil))
 	log.Info("reference service", "address", l.Addr().String())
-	return serveAll(p.ctx, log, atOnce, endpoint{listener: l, handler: s})
+	return serveAll(p.ctx, log, noDrain, endpoint{listener: l, handler: s})
 }
 
 // subscribe sets the webhook that was given.

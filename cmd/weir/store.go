@@ -1,15 +1,21 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/gofrs/flock"
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/cache/redisstore"
@@ -20,29 +26,26 @@ import (
 	"github.com/weirgate/weir/limits/redisledger"
 )
 
-// store is where the budgets are kept.
+// store is the ledger that store.url selects, and the calls that depend on its kind.
 type store struct {
 	limits.Ledger
+	kind      string // memory, file or redis
+	hashKey   []byte // key of the hashes that name accounts
 	configure func(limits.Rules)
-	// run works beside the ledger until its context ends.
-	run func(context.Context)
-	// leave tells other replicas that this one is gone; nothing is admitted any more.
-	leave func() error
-	// close ends it; nothing uses the ledger any more.
-	close func() error
-	// hashKey is what the names of accounts are made with.
-	hashKey []byte
-	left    *legacy // nil where nothing is left to the next process
-	// lost is since when it does not answer, zero while it does; replicas is how many
-	// share it.
-	lost     func() time.Time
-	replicas func() int
+	run       func(context.Context) // background work, until the context ends
+	leave     func() error          // returns the leases to the other replicas; no request may follow
+	close     func() error          // no call of the ledger may follow
+	lostSince func() time.Time      // zero while the store is reachable
+	replicas  func() int
 }
 
-// storePatience is how long a store may take to answer for the first time.
-const storePatience = 15 * time.Second
+// storeTimeout bounds the first connection to a store.
+const storeTimeout = 15 * time.Second
 
-// openStore opens the store that the configuration names, for a replica of this name.
+// inMemory reports whether the store belongs to this process alone.
+func inMemory(c *config.Config) bool { return strings.HasPrefix(c.Store.URL, "memory:") }
+
+// openStore opens the store that the configuration selects.
 func openStore(cfg *config.Config, replica string, log *slog.Logger) (*store, error) {
 	rules := limitRules(cfg)
 	if path, ok := strings.CutPrefix(cfg.Store.URL, "memory:"); ok {
@@ -54,57 +57,130 @@ func openStore(cfg *config.Config, replica string, log *slog.Logger) (*store, er
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), storePatience)
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	key, err := ledger.Register(ctx)
 	if err != nil {
-		_ = ledger.Close() // nothing was written
-		return nil, fmt.Errorf("store.url: no answer within %v: %w", storePatience, err)
+		_ = ledger.Close() // the ledger is empty
+		return nil, fmt.Errorf("store.url: no answer within %v: %w", storeTimeout, err)
 	}
 	return &store{
-		Ledger: ledger, configure: ledger.Configure, hashKey: key, run: ledger.Run,
+		Ledger: ledger, kind: "redis", hashKey: key, configure: ledger.Configure, run: ledger.Run,
 		leave: func() error { return ledger.Leave(context.Background()) }, close: ledger.Close,
-		lost: ledger.Lost, replicas: ledger.Replicas,
+		lostSince: ledger.Lost, replicas: ledger.Replicas,
 	}, nil
 }
 
-// openMemory opens a store in this process's memory. Where a path is given, what
-// the last process has left there is taken up, and what this one knows at its
-// end is left there for the next.
+// openMemory opens a ledger in memory. With a path, it loads the ledger that the previous
+// process saved there, and close saves the ledger for the next process.
 func openMemory(path string, rules limits.Rules, log *slog.Logger) (*store, error) {
 	ledger := limits.NewMemory(rules)
 	s := &store{
-		Ledger: ledger, configure: ledger.Configure, hashKey: credential.NewHashKey(),
+		Ledger: ledger, kind: "memory", hashKey: credential.NewHashKey(), configure: ledger.Configure,
 		run: func(context.Context) {}, leave: func() error { return nil }, close: func() error { return nil },
-		lost: func() time.Time { return time.Time{} }, replicas: func() int { return 1 },
+		lostSince: func() time.Time { return time.Time{} }, replicas: func() int { return 1 },
 	}
 	if path == "" {
 		return s, nil
 	}
-	s.left = newLegacy(path)
-	if err := s.left.take(); err != nil {
+	s.kind = "file"
+	lock, err := lockLedgerFile(path)
+	if err != nil {
 		return nil, err
 	}
 	s.close = func() error {
-		err := s.left.save(ledger, s.hashKey)
+		err := saveLedger(path, ledger, s.hashKey)
 		if err == nil {
-			log.Info("the ledger is left for the next process", "file", path)
+			log.Info("ledger saved", "file", path)
 		}
-		return errors.Join(err, s.left.lock.Unlock())
+		return errors.Join(err, lock.Unlock())
 	}
-	switch key, err := s.left.load(ledger); {
+	switch key, err := loadLedger(path, ledger); {
 	case errors.Is(err, fs.ErrNotExist):
-		log.Info("no ledger was left by a process before: what was spent is unknown", "file", path, "cold_start", rules.ColdStart)
+		log.Info("no saved ledger found; past spending is unknown", "file", path, "cold_start", rules.ColdStart)
 	case err != nil:
-		log.Error("the ledger that was left is not used: what was spent is unknown", "file", path, "cold_start", rules.ColdStart, "error", err)
+		log.Error("loading the saved ledger failed; past spending is unknown", "file", path, "cold_start", rules.ColdStart, "error", err)
 	default:
 		s.hashKey = key
-		log.Info("the ledger that the process before has left is taken up", "file", path)
+		log.Info("saved ledger loaded", "file", path)
 	}
 	return s, nil
 }
 
-// replicaName is a name that no other replica has, and that people recognize.
+// lockLedgerFile reserves a ledger file for this process, and checks that it can be written.
+// Two processes with one file would each miss the spending of the other.
+func lockLedgerFile(path string) (*flock.Flock, error) {
+	lock := flock.New(path + ".lock")
+	locked, err := lock.TryLock()
+	if err == nil && !locked {
+		return nil, fmt.Errorf("store.url: %s is in use by another process: give each process its own file", path)
+	}
+	var f *os.File
+	if err == nil {
+		f, err = newLedgerFile(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("store.url: write ledger %s: %w", path, err)
+	}
+	_ = f.Close()
+	return lock, os.Remove(f.Name())
+}
+
+func newLedgerFile(path string) (*os.File, error) {
+	return os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*")
+}
+
+// ledgerHeader is the first line of a ledger file. The ledger follows it.
+type ledgerHeader struct {
+	HashKey []byte `json:"hash_key"`
+}
+
+// loadLedger loads a ledger file and removes it. If this process crashed, the next one would
+// otherwise load an old ledger, which underestimates the spending.
+func loadLedger(path string, ledger *limits.Memory) (hashKey []byte, err error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(path); err != nil {
+		return nil, err
+	}
+	var header ledgerHeader
+	rest := bytes.NewReader(text)
+	decoder := json.NewDecoder(rest)
+	if err := decoder.Decode(&header); err != nil {
+		return nil, err
+	}
+	if len(header.HashKey) == 0 {
+		return nil, errors.New("missing hash key in the first line")
+	}
+	return header.HashKey, ledger.Load(io.MultiReader(decoder.Buffered(), rest))
+}
+
+// saveLedger writes a ledger file atomically.
+func saveLedger(path string, ledger *limits.Memory, hashKey []byte) error {
+	f, err := newLedgerFile(path)
+	if err != nil {
+		return err
+	}
+	err = json.NewEncoder(f).Encode(ledgerHeader{hashKey})
+	if err == nil {
+		err = ledger.Save(f)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}
+
+// replicaName returns a unique name that contains the host's name.
 func replicaName() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -113,10 +189,10 @@ func replicaName() string {
 	return host + "-" + rand.Text()[:8]
 }
 
-// openShared opens the tier of the cache that replicas share; nil where they share
-// no store.
-func openShared(cfg *config.Config, memory *cache.Memory, log *slog.Logger) (*redisstore.Store, error) {
-	if strings.HasPrefix(cfg.Store.URL, "memory:") {
+// openRedisCache opens the cache tier that the replicas share. It returns nil if the store is
+// in memory.
+func openRedisCache(cfg *config.Config, memory *cache.Memory, log *slog.Logger) (*redisstore.Store, error) {
+	if inMemory(cfg) {
 		return nil, nil
 	}
 	codec, err := cache.NewCodec([]byte(cfg.Cache.Key.Reveal()))

@@ -69,8 +69,13 @@ func TestTheLedgerOfMemoryIsKeptOverARestart(t *testing.T) {
 	if _, err := openStore(cfg, "r", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("two processes have one file: %v", err)
 	}
-	// The second process dies: the third must not believe what the first left.
-	_ = second.left.lock.Unlock()
+	// If the second process crashes, the third must not load the ledger of the first.
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the loaded ledger file is not removed: %v", err)
+	}
+	if err := errors.Join(second.close(), os.Remove(file)); err != nil {
+		t.Fatal(err)
+	}
 	third := keptIn(t, file)
 	if used(t, third) != 0 || string(third.hashKey) == string(first.hashKey) {
 		t.Errorf("used %d of what nobody left", used(t, third))

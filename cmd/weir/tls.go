@@ -6,38 +6,38 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/internal/tlsauto"
 )
 
-// openTLS makes what has the certificates; nil where clients come by plain HTTP.
+// openTLS returns the manager of the certificates for clients, or nil without TLS.
 func openTLS(c *config.Config, log *slog.Logger) (*tlsauto.Manager, error) {
 	if !c.TLS.Enabled() {
 		return nil, nil
 	}
-	storage, err := openStorage(c, log)
+	storage, err := openCertificateStorage(c, log)
 	if err != nil {
 		return nil, err
 	}
 	return tlsauto.NewManager(tlsauto.Config{Storage: storage, CA: c.TLS.CA, Email: c.TLS.Email, Log: log}, tlsNames(c))
 }
 
-// openStorage opens where certificates by ACME are kept.
-func openStorage(c *config.Config, log *slog.Logger) (tlsauto.Storage, error) {
+// openCertificateStorage opens the storage of ACME certificates: a folder, Redis or memory.
+func openCertificateStorage(c *config.Config, log *slog.Logger) (tlsauto.Storage, error) {
 	if c.TLS.Storage != "store" {
 		return tlsauto.NewFolder(c.TLS.Storage), nil
 	}
-	if strings.HasPrefix(c.Store.URL, "memory:") {
-		if len(c.TLS.Domains) > 0 {
-			log.Warn("certificates end with this process, and the next one orders new ones: let tls.storage name a folder, or store.url a Redis")
+	acme := len(c.TLS.Domains) > 0
+	if inMemory(c) {
+		if acme {
+			log.Warn("certificates will be lost at the end of this process; set tls.storage to a folder, or store.url to a Redis")
 		}
 		return tlsauto.NewMemory(), nil
 	}
-	if c.Cache.Key == "" && len(c.TLS.Domains) > 0 {
-		log.Warn("private keys lie open in Redis: set cache.key")
+	if acme && c.Cache.Key == "" {
+		log.Warn("private keys are stored unencrypted in Redis; set cache.key")
 	}
 	client, err := redisclient.Open(c.Store.URL, nil)
 	if err != nil {
@@ -46,7 +46,7 @@ func openStorage(c *config.Config, log *slog.Logger) (tlsauto.Storage, error) {
 	return tlsauto.NewRedis(client, []byte(c.Cache.Key.Reveal()), log)
 }
 
-// tlsNames are what the configuration wants to be answered for.
+// tlsNames returns the domains and certificate files of a configuration.
 func tlsNames(c *config.Config) tlsauto.Names {
 	names := tlsauto.Names{Domains: c.TLS.Domains}
 	for _, own := range c.TLS.Certificates {
@@ -55,15 +55,23 @@ func tlsNames(c *config.Config) tlsauto.Names {
 	return names
 }
 
-// secure makes an endpoint for clients answer TLS, and adds the one for plain HTTP,
-// where the configuration has them. It begins to order certificates.
-func (g *gateway) secure(clients endpoint, c *config.Config) ([]endpoint, error) {
+// withTLS adds TLS to the endpoint for clients, and returns it with the endpoint that
+// redirects plain HTTP, if configured. It starts the ACME orders.
+func (g *gateway) withTLS(clients endpoint, c *config.Config) ([]endpoint, error) {
 	if g.tls == nil {
 		return []endpoint{clients}, nil
 	}
-	clients.tls = g.asking(g.tls.TLS())
+	base := g.tls.TLS()
+	clients.tls = base.Clone()
+	// Each handshake asks for client certificates as the current configuration requires.
+	clients.tls.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		handshake := base.Clone()
+		handshake.ClientAuth, handshake.ClientCAs = g.current.Load().callers.ClientAuth()
+		return handshake, nil
+	}
+	address := clients.listener.Addr()
 	if c.TLS.HTTP == "" {
-		g.tls.Start(clients.listener.Addr(), nil)
+		g.tls.Start(address, nil)
 		return []endpoint{clients}, nil
 	}
 	plain, err := net.Listen("tcp", c.TLS.HTTP)
@@ -71,28 +79,11 @@ func (g *gateway) secure(clients endpoint, c *config.Config) ([]endpoint, error)
 		return nil, fmt.Errorf("tls.http: %w", err)
 	}
 	g.log.Info("redirect", "address", plain.Addr().String())
-	g.tls.Start(clients.listener.Addr(), plain.Addr())
+	g.tls.Start(address, plain.Addr())
 	misdirected := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.current.Load().proxy.Misdirected(w, r) })
-	return []endpoint{clients, {listener: g.connections.Listener(plain, clientPatience, g.log), handler: g.tls.Redirect(clients.listener.Addr(), plain.Addr(), misdirected)}}, nil
-}
-
-// asking makes a TLS configuration ask for clients' certificates as the gateway's
-// configuration in force at each handshake has it.
-func (g *gateway) asking(base *tls.Config) *tls.Config {
-	asking := base.Clone()
-	asking.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		one := base.Clone()
-		one.ClientAuth, one.ClientCAs = g.current.Load().callers.ClientAuth()
-		return one, nil
+	redirect := endpoint{
+		listener: g.connections.Listener(plain, clientWriteTimeout, g.log),
+		handler:  g.tls.Redirect(address, plain.Addr(), misdirected),
 	}
-	return asking
-}
-
-// changeTLS takes up the names of a configuration read anew; an error is of a
-// certificate of one's own. Whether there is TLS at all is for the next start.
-func (g *gateway) changeTLS(c *config.Config) error {
-	if g.tls == nil || !c.TLS.Enabled() {
-		return nil
-	}
-	return g.tls.Change(tlsNames(c))
+	return []endpoint{clients, redirect}, nil
 }

@@ -38,7 +38,7 @@ func (c *counter) reloads(change func(*config.Config)) {
 	next := *c.g.current.Load().config
 	next.Clients = slices.Clone(next.Clients)
 	change(&next)
-	if err := c.g.take(&next, nil); err != nil {
+	if err := c.g.update(&next, nil); err != nil {
 		c.Fatal(err)
 	}
 }

@@ -293,7 +293,7 @@ func TestNoCredentialWidensWhatAClientMayCall(t *testing.T) {
 		for i := range bounded.Clients {
 			bounded.Clients[i].Methods = []string{http.MethodGet}
 		}
-		if err := c.g.take(&bounded, nil); err != nil {
+		if err := c.g.update(&bounded, nil); err != nil {
 			t.Fatal(err)
 		}
 		c.pays("/repos/acme/x/tags", 200, "tok-a")
@@ -364,7 +364,7 @@ func TestEveryTurnIsInTheRecord(t *testing.T) {
 			}
 		}
 		paid := c.asks("builds", http.MethodGet, "/repos/acme/widgets/tags", http.StatusOK)
-		if err := c.g.take(c.g.current.Load().config, nil); err != nil {
+		if err := c.g.update(c.g.current.Load().config, nil); err != nil {
 			t.Fatal(err)
 		}
 		records := c.g.current.Load().proxy.Recent()
@@ -401,12 +401,12 @@ func TestWhatIsPolledIsListedBeyondAReload(t *testing.T) {
 		time.Sleep(time.Second / 2)
 		polls := func() int { return len(c.g.state().(gatewayState).Polling) }
 		before := polls()
-		if err := c.g.take(c.g.current.Load().config, nil); err != nil {
+		if err := c.g.update(c.g.current.Load().config, nil); err != nil {
 			t.Fatal(err)
 		}
 		after := polls()
 		<-answered
-		if end := polls(); before != 1 || after != 1 || end != 0 || len(c.g.former.list) != 0 {
+		if end := polls(); before != 1 || after != 1 || end != 0 || len(c.g.previous.list) != 0 {
 			t.Errorf("%d, %d after the reload, %d at the end", before, after, end)
 		}
 	})

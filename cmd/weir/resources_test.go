@@ -15,7 +15,7 @@ func TestMemoryIsShared(t *testing.T) {
 		{1 << 30, 256 << 20, 256 << 20, 6_898},
 		{256 << 20, 256 << 20, 128 << 20, 1_724},
 	} {
-		if cache, waiting := memoryBudget(c.limit, c.configured); cache != c.cache || waiting != c.waiting {
+		if cache, waiting := memoryShares(c.limit, c.configured); cache != c.cache || waiting != c.waiting {
 			t.Errorf("of %d: a cache of %d, %d wait; want %d and %d", c.limit, cache, waiting, c.cache, c.waiting)
 		}
 	}
@@ -23,7 +23,7 @@ func TestMemoryIsShared(t *testing.T) {
 
 func TestDescriptorsAreShared(t *testing.T) {
 	for descriptors, want := range map[int]int{0: 0, 100: 64, 1024: 384, 65536: 32640} {
-		if got := mostConnections(descriptors); got != want {
+		if got := maxConnections(descriptors); got != want {
 			t.Errorf("of %d descriptors %d are for connections, want %d", descriptors, got, want)
 		}
 	}

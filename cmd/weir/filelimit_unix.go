@@ -4,9 +4,9 @@ package main
 
 import "syscall"
 
-// descriptors is how many files and connections the process may have open; 0 where that is
-// not known, or not bounded.
-func descriptors() int {
+// fileLimit returns the number of file descriptors that the process may open, or 0 if it is
+// unknown or unlimited.
+func fileLimit() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Cur > 1<<24 {
 		return 0

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/weirgate/weir/internal/admin"
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/history"
+	"github.com/weirgate/weir/proxy"
+)
+
+// adminIOTimeout bounds reading a request on the admin listener, and writing its response.
+const adminIOTimeout = 30 * time.Second
+
+// listenAdmin opens the admin listener. If other machines can reach its address, the listener
+// must require a token or a client certificate.
+func (g *gateway) listenAdmin(a config.Admin) (endpoint, error) {
+	listener, err := net.Listen("tcp", a.Listen)
+	if err != nil {
+		return endpoint{}, fmt.Errorf("admin.listen: %w", err)
+	}
+	address, ok := listener.Addr().(*net.TCPAddr)
+	if loopback := ok && address.IP.IsLoopback(); !loopback && !g.adminAccess(a).Guarded() {
+		_ = listener.Close()
+		return endpoint{}, fmt.Errorf("admin.listen: %s is not on loopback: set admin.token, or admin.tls.client_ca", listener.Addr())
+	}
+	e := endpoint{listener: listener, handler: g.admin(a), timeout: adminIOTimeout, last: true, onShutdown: g.history.Close}
+	if current := g.adminTLS.Load(); current != nil {
+		e.tls = current.Clone()
+		e.tls.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return g.adminTLS.Load(), nil }
+	}
+	return e, nil
+}
+
+// adminTLSNeedsRestart reports whether a change would enable or disable TLS or client
+// certificates. A reload must not weaken the authentication of a listener that is open.
+func adminTLSNeedsRestart(started, changed config.Admin) bool {
+	return started.TLS.Enabled() != changed.TLS.Enabled() || (started.TLS.ClientCA == "") != (changed.TLS.ClientCA == "")
+}
+
+// loadAdminTLS reads the certificates of the admin listener at the start and at each reload.
+func (g *gateway) loadAdminTLS(a config.Admin) error {
+	if !a.TLS.Enabled() || adminTLSNeedsRestart(g.started.Admin, a) {
+		return nil
+	}
+	loaded, err := a.TLS.Load()
+	if err != nil {
+		return fmt.Errorf("admin.tls: %w", err)
+	}
+	g.adminTLS.Store(loaded)
+	return nil
+}
+
+func (g *gateway) adminAccess(a config.Admin) admin.Access {
+	access := admin.Access{Token: a.Token, Hosts: a.Hosts}
+	if a.TLS.ClientCA != "" {
+		access.Authorities = func() *x509.CertPool { return g.adminTLS.Load().ClientCAs }
+	}
+	return access
+}
+
+// admin returns the handler of the admin listener.
+func (g *gateway) admin(a config.Admin) http.Handler {
+	return admin.Handler(g.adminAccess(a), admin.Sources{
+		Ready:    func() bool { return !g.drain.Begun() },
+		Accounts: g.store.Accounts,
+		Refused:  func() any { return g.credentialHealth.Quarantined() },
+		Requests: func() any {
+			recent := g.current.Load().proxy.Recent()
+			requests := make([]history.Request, len(recent))
+			for i := range recent {
+				requests[i] = history.NewRequest(&recent[i])
+			}
+			return requests
+		},
+		Config:  func() any { return g.current.Load().config.Masked() },
+		Reload:  func() error { return g.reload() },
+		Cache:   g.cache.Size,
+		Metrics: g.telemetry,
+		Purge:   g.purge,
+		Trail:   g.trail,
+		State:   g.state,
+		History: g.history,
+	})
+}
+
+// purge marks cache entries stale, or removes them, and returns their number.
+func (g *gateway) purge(p admin.Purge) (entries int, err error) {
+	tag := p.Tag
+	if p.URL != "" {
+		if tag, err = g.current.Load().proxy.TagOf(p.URL); err != nil {
+			return 0, err
+		}
+	}
+	if p.Hard {
+		return g.cache.PurgeHard(context.Background(), tag), nil
+	}
+	entries = g.cache.Count(tag)
+	g.cache.Purge(context.Background(), tag)
+	return entries, nil
+}
+
+// gatewayState is the JSON of /api/v1/state.
+type gatewayState struct {
+	Version  string                   `json:"version"`
+	Started  time.Time                `json:"started"`
+	Now      time.Time                `json:"now"`
+	Upstream string                   `json:"upstream"`
+	Dialect  string                   `json:"dialect"`
+	Guarded  bool                     `json:"guarded"` // the admin listener requires a token
+	Store    storeState               `json:"store"`
+	Waiting  map[string]int           `json:"waiting"` // requests in the queue, by account
+	Polling  []proxy.Poll             `json:"polling"`
+	Refused  []credential.Quarantined `json:"refused"` // credentials that the upstream rejects
+	Cache    struct {
+		Keys  int    `json:"keys"`
+		Bytes uint64 `json:"bytes"`
+		Most  uint64 `json:"most"`
+	} `json:"cache"`
+}
+
+type storeState struct {
+	Kind     string    `json:"kind"` // memory, file or redis
+	Lost     time.Time `json:"lost,omitzero"`
+	Replicas int       `json:"replicas"`
+}
+
+// state returns a gatewayState.
+func (g *gateway) state() any {
+	c := g.current.Load()
+	s := gatewayState{
+		Version: version(), Started: g.startTime.UTC(), Now: time.Now().UTC(),
+		Upstream: c.config.Upstream.URL, Dialect: c.config.Upstream.Dialect, Guarded: g.started.Admin.Token != "",
+		Store:   storeState{Kind: g.store.kind, Lost: g.store.lostSince(), Replicas: g.store.replicas()},
+		Waiting: g.limiter.Waiting(), Polling: append(c.proxy.Polling(), g.previous.polling()...),
+		Refused: g.credentialHealth.Quarantined(),
+	}
+	s.Cache.Keys, s.Cache.Bytes = g.cache.Size()
+	s.Cache.Most = uint64(g.started.Cache.Memory)
+	return s
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/redisclient"
+	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy"
+)
+
+// registry returns the clients and credentials of a configuration. The configuration is valid,
+// so an error concerns a file that has changed since the check.
+func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.Dialect) (*credential.Registry, error) {
+	r := credential.Config{
+		Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough, HashKey: g.store.hashKey, IssuerKeys: g.issuerKeys,
+		Held: g.heldCredentials(c, upstream, dialect), Health: g.credentialHealth,
+	}
+	issuerURLs := map[string]string{}
+	for _, i := range c.Issuers {
+		issuerURLs[i.Name] = i.URL
+		r.Issuers = append(r.Issuers, credential.Issuer{URL: i.URL, Audiences: i.Audiences, Algorithms: i.Algorithms, Skew: i.Skew})
+	}
+	for _, entry := range c.Clients {
+		client := credential.Client{
+			Name: entry.Name, Credentials: entry.Credentials, Share: entry.Share, Priority: policy.Priority(entry.Priority), Debug: entry.Debug,
+			Token: credential.TokenMatch{Issuer: issuerURLs[entry.JWT.Issuer], Claims: entry.JWT.Claims},
+			Scope: &policy.Scope{Methods: entry.Methods, Operations: entry.Operations},
+		}
+		if entry.Key != "" {
+			sum, err := hex.DecodeString(strings.TrimPrefix(entry.Key, "sha256:"))
+			if err != nil || len(sum) != sha256.Size {
+				return nil, fmt.Errorf("client %s: key is not a SHA-256 hash", entry.Name)
+			}
+			client.Key = [sha256.Size]byte(sum)
+		}
+		if entry.Certificate != "" {
+			var err error
+			if client.Certificate, err = credential.ParseCertificate(entry.Certificate); err != nil {
+				return nil, fmt.Errorf("client %s: %w", entry.Name, err)
+			}
+		}
+		r.Clients = append(r.Clients, client)
+	}
+	var err error
+	if r.Authorities, err = c.TLS.Authorities(); err != nil {
+		return nil, fmt.Errorf("tls.client_ca: %w", err)
+	}
+	return credential.NewRegistry(r), nil
+}
+
+// heldCredentials returns the upstream credentials that the gateway holds.
+func (g *gateway) heldCredentials(c *config.Config, upstream *url.URL, dialect *policy.Dialect) []credential.Held {
+	var list []credential.Held
+	for _, entry := range c.Credentials {
+		held := credential.Held{Name: entry.Name, Kind: entry.Kind, Account: entry.Account, Token: entry.Token}
+		if entry.App.ID != "" {
+			held.Source = g.appTokens.Source(entry.Name, &credential.App{
+				Upstream: upstream, Accept: dialect.MediaType(), ID: entry.App.ID, Installation: int64(entry.App.Installation),
+				Key: entry.App.Key, Permissions: entry.App.Permissions,
+			})
+			if held.Account == "" { // all tokens of an installation share one account
+				held.Account = "installation:" + strconv.Itoa(entry.App.Installation)
+			}
+		}
+		list = append(list, held)
+	}
+	return list
+}
+
+// openAppTokens returns the source of installation tokens, and the Redis tier in which
+// replicas share them. The tier is nil without Redis or without a key for encryption.
+func openAppTokens(cfg *config.Config, transport http.RoundTripper, log *slog.Logger) (*credential.AppTokens, *credential.RedisTokens, error) {
+	if inMemory(cfg) || cfg.Cache.Key == "" {
+		return credential.NewAppTokens(transport, nil, log), nil, nil
+	}
+	client, err := redisclient.Open(cfg.Store.URL, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	shared, err := credential.NewRedisTokens(client, []byte(cfg.Cache.Key.Reveal()))
+	if err != nil {
+		return nil, nil, errors.Join(err, client.Close())
+	}
+	return credential.NewAppTokens(transport, shared, log), shared, nil
+}
+
+// identify returns the proxy's Identify function. The proxy sees no credential; an Identity
+// only has a function that adds one to a request.
+func identify(registry *credential.Registry) func(*http.Request) (proxy.Identity, error) {
+	return func(r *http.Request) (proxy.Identity, error) {
+		caller, err := registry.Identify(r)
+		switch {
+		case errors.Is(err, credential.ErrIssuerUnavailable):
+			return proxy.Identity{}, fmt.Errorf("%w: %w", proxy.ErrIdentityUnavailable, err)
+		case err != nil && r.Context().Err() != nil:
+			return proxy.Identity{}, err
+		case err != nil:
+			return proxy.Identity{}, fmt.Errorf("%w: %w", proxy.ErrUnauthenticated, err)
+		}
+		if caller.Pool != nil {
+			return pooledIdentity(caller), nil
+		}
+		id := proxy.Identity{Caller: caller.Caller, Scope: caller.Scope}
+		if authorization := caller.Authorization; authorization != "" {
+			id.AuthorizeIsLocal = true
+			id.Authorize = func(_ context.Context, h http.Header) error {
+				h.Set("Authorization", authorization.Reveal())
+				return nil
+			}
+		}
+		return id, nil
+	}
+}
+
+// pooledIdentity returns the identity of a client with one credential of its pool. If the pool
+// has several, Pick returns the identity with another credential.
+func pooledIdentity(caller credential.Caller) proxy.Identity {
+	pool := caller.Pool
+	id := proxy.Identity{
+		Caller: caller.Caller, Scope: caller.Scope, Debug: caller.Debug,
+		Authorize: func(ctx context.Context, h http.Header) error {
+			value, err := pool.Authorization(ctx, caller.Class)
+			var unusable *credential.UnusableError
+			if errors.As(err, &unusable) {
+				return &proxy.UnusableError{Until: unusable.Until, Cause: err}
+			}
+			if err == nil {
+				h.Set("Authorization", value.Reveal())
+			}
+			return err
+		},
+		OnResponse: func(op *policy.Operation, status int, sent time.Time) {
+			pool.OnResponse(caller.Caller, op, status, sent, time.Now())
+		},
+	}
+	if pool.HasChoice() {
+		id.Pick = func(request proxy.CredentialRequest) (proxy.Identity, bool) {
+			next, ok := pool.Pick(credential.Request(request), time.Now())
+			if !ok {
+				return proxy.Identity{}, false
+			}
+			return pooledIdentity(next), true
+		}
+		id.OnHidden = func(request proxy.CredentialRequest, status int, seen bool) {
+			pool.OnHidden(caller.Caller, credential.Request(request), status, seen, time.Now())
+		}
+	}
+	return id
+}

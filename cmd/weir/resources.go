@@ -1,0 +1,31 @@
+package main
+
+import "math"
+
+const (
+	cacheShare      = 2        // the cache gets at most 1/2 of GOMEMLIMIT
+	waitingShare    = 4        // waiting requests get 1/4 of GOMEMLIMIT
+	bytesPerWaiting = 38 << 10 // measured for one waiting request
+	maxWaiting      = 10_000
+)
+
+// memoryShares returns the size of the cache and the number of requests that may wait. The
+// limit is GOMEMLIMIT, or math.MaxInt64 without one; cache is the configured size.
+func memoryShares(limit, cache int64) (cacheSize int64, waiting int) {
+	if limit == math.MaxInt64 {
+		return cache, maxWaiting
+	}
+	return min(cache, limit/cacheShare), int(min(limit/waitingShare/bytesPerWaiting, maxWaiting))
+}
+
+// reservedFiles are the file descriptors for Redis, telemetry, listeners and files.
+const reservedFiles = 256
+
+// maxConnections returns the limit for connections of clients, and for connections to the
+// upstream. A fileLimit of 0 means no limit, as does the result 0.
+func maxConnections(fileLimit int) int {
+	if fileLimit == 0 {
+		return 0
+	}
+	return max(64, (fileLimit-reservedFiles)/2)
+}
