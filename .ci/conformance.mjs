@@ -1,7 +1,6 @@
-// conformance.mjs SUITE WEIR runs the public HTTP cache test suite (the npm package
-// http-cache-tests, in the folder SUITE) against the program WEIR in front of the
-// suite's own origin. It fails when a case that is required of caches fails and is
-// not listed below, or is listed and passes.
+// conformance.mjs SUITE WEIR runs the HTTP cache test suite (npm package http-cache-tests in the folder SUITE) against the
+// program WEIR in front of the suite's own server. It fails if a required case fails that is not listed below, or if a listed
+// case passes.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import fs from 'node:fs'
@@ -10,8 +9,8 @@ import os from 'node:os'
 import path from 'node:path'
 import { pathToFileURL } from 'node:url'
 
-const closed = 'the suite wants the answer of the origin, which has closed the connection: no answer to it can pass'
-const cookies = 'an answer that sets a cookie is for one client: it is not kept'
+const closed = 'the suite expects a response of its server, which has closed the connection'
+const cookies = 'a response that sets a cookie is for one client, so it is not stored'
 const exceptions = {
   'stale-close-must-revalidate': closed,
   'stale-close-proxy-revalidate': closed,
@@ -19,8 +18,8 @@ const exceptions = {
   'stale-close-s-maxage=2': closed,
   'headers-store-Set-Cookie': cookies,
   '304-etag-update-response-Set-Cookie': cookies,
-  'headers-store-Transfer-Encoding': 'an answer in a transfer coding that nobody knows cannot be read (RFC 9112 section 6.1)',
-  'age-parse-prefix': 'its name says stale, its check says fresh; an Age that is a list counts as too high here'
+  'headers-store-Transfer-Encoding': 'a response with an unknown transfer coding cannot be read (RFC 9112 section 6.1)',
+  'age-parse-prefix': 'the name of the case says stale, its check says fresh; Weir treats an Age list as too high'
 }
 
 const [suite, weir] = process.argv.slice(2).map(p => path.resolve(p))
@@ -47,17 +46,17 @@ async function accepts (port) {
       socket.destroy()
     }
   }
-  throw new Error(`nothing answers on port ${port}`)
+  throw new Error(`no server accepts connections on port ${port}`)
 }
 
-const [origin, gateway, admin] = [await freePort(), await freePort(), await freePort()]
+const [upstream, gateway, admin] = [await freePort(), await freePort(), await freePort()]
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'conformance-'))
 const config = path.join(folder, 'weir.yaml')
-// Limits so high that none is met: the suite asks a thousand times at once.
+// No limit is reached, although the suite sends a thousand requests at once.
 fs.writeFileSync(config, `
 listen: "127.0.0.1:${gateway}"
 admin: {listen: "127.0.0.1:${admin}"}
-upstream: {url: "http://127.0.0.1:${origin}"}
+upstream: {url: "http://127.0.0.1:${upstream}"}
 limits:
   primary: {unauthenticated: 1000000, user: 1000000}
   points: {rest: 1000000}
@@ -72,13 +71,13 @@ const children = [
   spawn(process.execPath, ['server/server.mjs'], {
     cwd: suite,
     stdio: ['ignore', log, log],
-    env: { ...process.env, npm_config_protocol: 'http', npm_config_port: origin, npm_config_pidfile: path.join(folder, 'pid') }
+    env: { ...process.env, npm_config_protocol: 'http', npm_config_port: upstream, npm_config_pidfile: path.join(folder, 'pid') }
   }),
   spawn(weir, ['serve', '--config', config], { stdio: ['ignore', log, log] })
 ]
 let failed = false
 try {
-  await Promise.all([accepts(origin), accepts(gateway)])
+  await Promise.all([accepts(upstream), accepts(gateway)])
   const { runTests, getResults } = await load('client/runner.mjs')
   const fetch = (await load('node_modules/node-fetch/lib/index.mjs').catch(() => load('../node-fetch/lib/index.mjs'))).default
   const tests = (await load('tests/index.mjs')).default
@@ -102,9 +101,9 @@ function report (tests, results) {
     counts[kind].all++
     if (passed) counts[kind].passed++
     if (kind !== 'required') continue
-    if (!passed && exceptions[test.id]) lines.push(`left out: ${test.id}: ${exceptions[test.id]}`)
+    if (!passed && exceptions[test.id]) lines.push(`exception: ${test.id}: ${exceptions[test.id]}`)
     if (!passed && !exceptions[test.id]) lines.push(`FAILED: ${test.id}: ${test.name}: ${results[test.id]}`)
-    if (passed && exceptions[test.id]) lines.push(`FAILED: ${test.id} passes, take it from the list`)
+    if (passed && exceptions[test.id]) lines.push(`FAILED: ${test.id} passes; remove it from the exceptions`)
     failed = failed || passed === (test.id in exceptions)
   }
   for (const line of lines) console.log(line)

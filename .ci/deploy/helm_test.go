@@ -103,8 +103,8 @@ func TestTheChartIsInOrder(t *testing.T) {
 func TestTheChartRefusesWhatWouldNotWork(t *testing.T) {
 	for _, c := range []struct{ name, values, set, says string }{
 		{"no API", "all", "config.upstream.url=", "config.upstream.url: required"},
-		{"replicas that share nothing", "one", "replicas=2", "config.store.url: replicas with a ledger each"},
-		{"a scaler of what is not shared", "one", "autoscaling.enabled=true", "config.store.url: replicas with a ledger each"},
+		{"replicas that share nothing", "one", "replicas=2", "config.store.url: several replicas need Redis"},
+		{"a scaler of what is not shared", "one", "autoscaling.enabled=true", "config.store.url: several replicas need Redis"},
 		{"no token", "one", "secret.existing=", "secret.values.admin: required"},
 		{"two places for secrets", "one", "secret.values.admin=x", "set existing or values, not both"},
 		{"an admin listener that no probe reaches", "all", "config.admin.listen=127.0.0.1:9090", "config.admin.listen: on loopback"},

@@ -1,5 +1,4 @@
-// Grafana turns the questions of a dashboard, on standard input, into rules for
-// Prometheus, so that promtool can check them: every expression is a recorded series.
+// Command grafana converts the queries of a dashboard on standard input into recording rules, so that promtool can check them.
 package main
 
 import (
@@ -34,6 +33,6 @@ func main() {
 	variables := strings.NewReplacer("$__rate_interval", "5m", "$instance", ".+")
 	fmt.Println("groups:\n- name: grafana\n  rules:")
 	for i, e := range expressions {
-		fmt.Printf("  - {record: %q, expr: %q}\n", fmt.Sprintf("panel:question_%d", i), variables.Replace(e))
+		fmt.Printf("  - {record: %q, expr: %q}\n", fmt.Sprintf("panel:query_%d", i), variables.Replace(e))
 	}
 }

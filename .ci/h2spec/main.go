@@ -1,7 +1,6 @@
-// Command h2spec H2SPEC WEIR runs the HTTP/2 conformance tests of the program H2SPEC
-// against the program WEIR, answering TLS, and in the same run against a plain
-// net/http server with the same certificate. It fails when a case fails with WEIR in
-// each of several runs that the plain server passes in one.
+// Command h2spec H2SPEC WEIR runs the HTTP/2 conformance tests of the program H2SPEC over TLS against the program WEIR, and
+// against a plain net/http server with the same certificate. It fails if a case fails with WEIR in every run and passes with the
+// plain server.
 package main
 
 import (
@@ -37,7 +36,7 @@ func main() {
 	}
 }
 
-// runs is how often what fails is tried: cases have a time, and machines are busy.
+// runs is the number of attempts for failed cases, because some cases depend on timing.
 const runs = 3
 
 func compare(h2spec, weir string) error {
@@ -81,27 +80,26 @@ func compare(h2spec, weir string) error {
 		worse = failed
 	}
 	for name, why := range worse {
-		fmt.Printf("weir fails, net/http does not: %s\n%s\n", name, why)
+		fmt.Printf("fails with weir only: %s\n%s\n", name, why)
 	}
 	if len(worse) > 0 {
-		return fmt.Errorf("%d failures that plain net/http has not", len(worse))
+		return fmt.Errorf("%d cases fail with weir only", len(worse))
 	}
-	fmt.Println("no failure that plain net/http has not")
+	fmt.Println("no case fails with weir only")
 	return nil
 }
 
-// failures runs all cases against a port, and returns how many there are and which
-// fail, with the reason.
+// failures runs all cases against a port. It returns their number, and the failed ones with their reasons.
 func failures(dir, h2spec, port string) (total int, failed map[string]string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	report := filepath.Join(dir, "report.xml")
 	_ = os.Remove(report)
-	// A case that fails makes it fail; the report tells.
-	said, ran := exec.CommandContext(ctx, h2spec, "--tls", "--insecure", "--host", "127.0.0.1", "--port", port, "--path", "/user", "--junit-report", report).CombinedOutput()
+	// The exit status is an error if any case fails; the report names the case.
+	output, ran := exec.CommandContext(ctx, h2spec, "--tls", "--insecure", "--host", "127.0.0.1", "--port", port, "--path", "/user", "--junit-report", report).CombinedOutput()
 	text, err := os.ReadFile(report)
 	if err != nil {
-		return 0, nil, errors.Join(err, ran, errors.New(string(said)))
+		return 0, nil, errors.Join(err, ran, errors.New(string(output)))
 	}
 	var suites struct {
 		Suites []struct {
@@ -131,7 +129,7 @@ func failures(dir, h2spec, port string) (total int, failed map[string]string, er
 	return total, failed, nil
 }
 
-// startPlain starts a server that is net/http and nothing else, and returns its port.
+// startPlain starts a plain net/http server and returns its port.
 func startPlain(dir string) (port string, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -142,7 +140,7 @@ func startPlain(dir string) (port string, err error) {
 	return portOf(l), nil
 }
 
-// api is what the gateway stands before, and the plain server's answer.
+// api is the handler of the upstream and of the plain server.
 func api(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	w.Header().Set("Content-Type", "application/json")
@@ -154,7 +152,7 @@ func portOf(l net.Listener) string {
 	return port
 }
 
-// startWeir starts the gateway, with limits that no case comes near to.
+// startWeir starts the gateway with limits that no case reaches.
 func startWeir(dir, weir string) (port string, stop func(), err error) {
 	upstream, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -184,9 +182,9 @@ tls: {certificates: [{certificate: tls.crt, key: tls.key}]}
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return "", nil, err
 	}
-	var said bytes.Buffer
+	var stderr bytes.Buffer
 	process := exec.Command(weir, "serve", "--config", config)
-	process.Stderr = &said
+	process.Stderr = &stderr
 	if err := process.Start(); err != nil {
 		return "", nil, err
 	}
@@ -201,5 +199,5 @@ tls: {certificates: [{certificate: tls.crt, key: tls.key}]}
 		time.Sleep(50 * time.Millisecond)
 	}
 	stop()
-	return "", nil, fmt.Errorf("weir does not answer: %s", &said)
+	return "", nil, fmt.Errorf("start weir: no connection: %s", &stderr)
 }

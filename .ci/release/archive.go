@@ -9,7 +9,7 @@ import (
 	"io/fs"
 )
 
-// tar packs files into a folder of that name. Who built it, and where, is not in it.
+// tar returns a reproducible archive of a folder. It holds no user, group or host.
 func (r *release) tar(folder string, files []file) ([]byte, error) {
 	var b bytes.Buffer
 	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
@@ -33,7 +33,7 @@ func (r *release) tar(folder string, files []file) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// zip is tar for those who have no tar.
+// zip is like tar, for Windows.
 func (r *release) zip(folder string, files []file) ([]byte, error) {
 	var b bytes.Buffer
 	z := zip.NewWriter(&b)

@@ -1,7 +1,6 @@
-// Release builds what a version is handed out as, into a folder: for each platform an
-// archive with the static binary, the manual page and completions, and an SBOM of that
-// binary (CycloneDX); SHA256SUMS of all; and, of a version, NOTES.md, its part of the
-// changelog. The same commit, time and Go make the same bytes, on any machine:
+// Command release builds the files of a version: for each platform an archive with the static binary, the manual page and
+// completions, and an SBOM of the binary (CycloneDX); SHA256SUMS; and NOTES.md, the section of the changelog. The build is
+// reproducible: the same commit, time and Go give the same bytes on any machine.
 //
 //	go run .ci/release -version v0.1.0 -epoch 1700000000 -out bin/release linux/amd64 …
 package main
@@ -21,9 +20,9 @@ import (
 )
 
 func main() {
-	version := flag.String("version", "", "what it is built as")
-	epoch := flag.Int64("epoch", 0, "when, in seconds since 1970: the time of all files")
-	out := flag.String("out", "bin/release", "folder; what is in it is replaced")
+	version := flag.String("version", "", "version of the build")
+	epoch := flag.Int64("epoch", 0, "modification time of all files, in Unix seconds")
+	out := flag.String("out", "bin/release", "output folder; its content is replaced")
 	flag.Parse()
 	r := release{version: *version, at: time.Unix(*epoch, 0).UTC(), out: *out}
 	if err := r.make(flag.Args()); err != nil {
@@ -32,13 +31,13 @@ func main() {
 	}
 }
 
-// release is one version.
+// release builds one version.
 type release struct {
 	version string
 	at      time.Time
 	out     string
-	scratch string // a folder for what is on the way
-	common  []file // what every archive has beside its binary
+	scratch string // temporary folder
+	common  []file // files of every archive
 }
 
 // file is a file of an archive.
@@ -50,7 +49,7 @@ type file struct {
 
 func (r *release) make(platforms []string) (err error) {
 	if !regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.+-]*$`).MatchString(r.version) || len(platforms) == 0 {
-		return fmt.Errorf("-version %q: needed, of letters, digits, dots and dashes; and the platforms, as in linux/amd64", r.version)
+		return fmt.Errorf("-version %q: use letters, digits, dots and dashes, and name platforms such as linux/amd64", r.version)
 	}
 	if r.scratch, err = os.MkdirTemp("", "release-"); err != nil {
 		return err
@@ -77,11 +76,10 @@ func (r *release) make(platforms []string) (err error) {
 	return r.sums()
 }
 
-// number is what a version is called where it is one, and not a commit.
+// number matches a version number; other versions are commits.
 var number = regexp.MustCompile(`^v([0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.]+)?)$`)
 
-// notes writes the changelog's part on a version. One that it does not know is not
-// released.
+// notes writes the changelog section of a version. It returns an error if there is none.
 func (r *release) notes() error {
 	m := number.FindStringSubmatch(r.version)
 	if m == nil {
@@ -93,20 +91,19 @@ func (r *release) notes() error {
 	}
 	_, part, found := strings.Cut(string(changelog), "\n## "+m[1]+", ")
 	if !found {
-		return fmt.Errorf("CHANGELOG.md has no part %q", "## "+m[1]+", DATE")
+		return fmt.Errorf("CHANGELOG.md: section %q is missing", "## "+m[1]+", DATE")
 	}
 	_, part, _ = strings.Cut(part, "\n")
 	part, _, _ = strings.Cut(part, "\n## ")
 	return r.write("NOTES.md", []byte(strings.TrimSpace(part)+"\n"))
 }
 
-// documents collects what every archive has. The manual page and completions are the
-// program's own account of itself.
+// documents collects the common files. The binary itself prints the manual page and the completions.
 func (r *release) documents() error {
 	for _, pattern := range []string{"LICENSE", "README.md", "CHANGELOG.md", "configs/*.yaml"} {
 		names, err := filepath.Glob(pattern)
 		if err != nil || len(names) == 0 {
-			return fmt.Errorf("%s: nothing is there, %v", pattern, err)
+			return fmt.Errorf("%s: no files found, error %v", pattern, err)
 		}
 		for _, name := range names {
 			text, err := os.ReadFile(name)
@@ -116,12 +113,12 @@ func (r *release) documents() error {
 			r.common = append(r.common, file{filepath.ToSlash(name), 0o644, text})
 		}
 	}
-	own := filepath.Join(r.scratch, "own")
-	if err := r.build(runtime.GOOS, runtime.GOARCH, own); err != nil {
+	native := filepath.Join(r.scratch, "native")
+	if err := r.build(runtime.GOOS, runtime.GOARCH, native); err != nil {
 		return err
 	}
 	for _, d := range [][]string{{"man/weir.1", "man"}, {"completion/weir.bash", "completion", "bash"}, {"completion/_weir", "completion", "zsh"}, {"completion/weir.fish", "completion", "fish"}} {
-		text, err := exec.Command(own, d[1:]...).Output()
+		text, err := exec.Command(native, d[1:]...).Output()
 		if err != nil {
 			return fmt.Errorf("weir %v: %w", d[1:], err)
 		}
@@ -130,7 +127,7 @@ func (r *release) documents() error {
 	return nil
 }
 
-// build makes a binary that depends on the source, the version and Go alone.
+// build builds a binary that depends only on the source, the version and Go.
 func (r *release) build(system, machine, to string) error {
 	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.release="+r.version, "-o", to, "./cmd/weir")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+machine, "GOFLAGS=", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOWORK=off")
@@ -141,7 +138,7 @@ func (r *release) build(system, machine, to string) error {
 func (r *release) platform(p string) error {
 	system, machine, ok := strings.Cut(p, "/")
 	if !ok {
-		return fmt.Errorf("want SYSTEM/MACHINE, as in linux/amd64")
+		return fmt.Errorf("want SYSTEM/MACHINE, such as linux/amd64")
 	}
 	binary := filepath.Join(r.scratch, system+"-"+machine)
 	if err := r.build(system, machine, binary); err != nil {
@@ -163,11 +160,11 @@ func (r *release) platform(p string) error {
 	if err := r.write(name+kind, archive); err != nil {
 		return err
 	}
-	parts, err := r.parts(binary, program, text)
+	bill, err := r.sbom(binary, program, text)
 	if err != nil {
 		return err
 	}
-	return r.write(name+".cdx.json", parts)
+	return r.write(name+".cdx.json", bill)
 }
 
 func (r *release) write(name string, text []byte) error {

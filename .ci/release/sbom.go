@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// bill is an SBOM as CycloneDX 1.6 has it, as far as a binary of Go knows what it is
-// made of: the modules that are linked in, their versions, and Go itself.
+// bill is an SBOM in CycloneDX 1.6. It lists the linked modules with their versions, and Go itself.
 type bill struct {
 	Format     string      `json:"bomFormat"`
 	Spec       string      `json:"specVersion"`
@@ -51,9 +50,8 @@ type property struct {
 	Value string `json:"value"`
 }
 
-// parts is the SBOM of a binary. Its serial number is made of the binary's bytes: the
-// same binary has the same one.
-func (r *release) parts(path, program string, binary []byte) ([]byte, error) {
+// sbom returns the SBOM of a binary. Its serial number derives from the bytes of the binary.
+func (r *release) sbom(path, program string, binary []byte) ([]byte, error) {
 	info, err := buildinfo.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -66,15 +64,15 @@ func (r *release) parts(path, program string, binary []byte) ([]byte, error) {
 		Serial: fmt.Sprintf("urn:uuid:%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:16]),
 	}
 	b.Metadata.Timestamp = r.at.Format(time.RFC3339)
-	own := module(debug.Module{Path: info.Main.Path, Version: r.version})
-	own.Type, own.Hashes, own.Licenses = "application", []hash{{"SHA-256", fmt.Sprintf("%x", sum)}}, []licence{{"Apache-2.0"}}
-	own.Properties = []property{{"weir:file", program}}
+	main := module(debug.Module{Path: info.Main.Path, Version: r.version})
+	main.Type, main.Hashes, main.Licenses = "application", []hash{{"SHA-256", fmt.Sprintf("%x", sum)}}, []licence{{"Apache-2.0"}}
+	main.Properties = []property{{"weir:file", program}}
 	for _, s := range info.Settings {
 		if s.Key == "GOOS" || s.Key == "GOARCH" || s.Key == "CGO_ENABLED" {
-			own.Properties = append(own.Properties, property{"weir:go:" + s.Key, s.Value})
+			main.Properties = append(main.Properties, property{"weir:go:" + s.Key, s.Value})
 		}
 	}
-	b.Metadata.Component = own
+	b.Metadata.Component = main
 	b.Components = []component{module(debug.Module{Path: "stdlib", Version: strings.TrimPrefix(info.GoVersion, "go")})}
 	for _, d := range info.Deps {
 		if d.Replace != nil {
@@ -86,7 +84,7 @@ func (r *release) parts(path, program string, binary []byte) ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// module is a module as a component; go.sum's hash of it is no hash of a file.
+// module returns a module as a component. The hash of go.sum is a property, because it is not the hash of a file.
 func module(m debug.Module) component {
 	url := "pkg:golang/" + m.Path + "@" + strings.ReplaceAll(m.Version, "+", "%2B")
 	c := component{Type: "library", Ref: url, Name: m.Path, Version: m.Version, PURL: url}
