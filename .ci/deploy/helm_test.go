@@ -105,9 +105,9 @@ func TestTheChartRefusesWhatWouldNotWork(t *testing.T) {
 		{"no API", "all", "config.upstream.url=", "config.upstream.url: required"},
 		{"replicas that share nothing", "one", "replicas=2", "config.store.url: several replicas need Redis"},
 		{"a scaler of what is not shared", "one", "autoscaling.enabled=true", "config.store.url: several replicas need Redis"},
-		{"no token", "one", "secret.existing=", "secret.values.admin: required"},
+		{"no token", "one", "secret.existing=", "secret.values.admin: token of the admin listener is missing"},
 		{"two places for secrets", "one", "secret.values.admin=x", "set existing or values, not both"},
-		{"an admin listener that no probe reaches", "all", "config.admin.listen=127.0.0.1:9090", "config.admin.listen: on loopback"},
+		{"an admin listener that no probe reaches", "all", "config.admin.listen=127.0.0.1:9090", "config.admin.listen: a loopback address"},
 		{"fewer at most than at least", "all", "autoscaling.maxReplicas=2", "autoscaling.maxReplicas: less than minReplicas"},
 		{"a name with a mistake", "all", "replica=3", "'replica' not allowed"},
 	} {
