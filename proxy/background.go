@@ -8,114 +8,117 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weirgate/weir/proxy/coalesce"
 )
 
-// Background runs what goes on when its client has left. It outlives a gateway.
+// Background runs work that continues after its client has left: revalidation, polling, and
+// reading bodies for the cache. It outlives a [Gateway].
 type Background struct {
 	ctx     context.Context
 	stop    context.CancelFunc
 	running sync.WaitGroup
-	// refreshes bounds how many entries are validated without a client that waits,
-	// polls how many answers are asked for again until they are computed.
+	// refreshes and polls are semaphores of background revalidations and of polled questions.
 	refreshes, polls chan struct{}
 	room             room
 }
 
-// maxUnattended is how many refreshes, and how many polls, are at once; who finds no
-// place waits for the answer, or is told that it is still computed.
-const maxUnattended = 256
+// maxBackground bounds the background revalidations, and the polled questions, at any time.
+const maxBackground = 256
 
-// NewBackground returns one that runs until it is closed.
+// NewBackground returns a Background that runs until it is closed.
 func NewBackground() *Background {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Background{
-		ctx: ctx, stop: stop, refreshes: make(chan struct{}, maxUnattended), polls: make(chan struct{}, maxUnattended),
+		ctx: ctx, stop: stop, refreshes: make(chan struct{}, maxBackground), polls: make(chan struct{}, maxBackground),
 		room: room{most: min(maxHeld, debug.SetMemoryLimit(-1)/heldShare)},
 	}
 }
 
-// Close ends what runs, and waits for it. Nothing must be begun after it.
+// Close cancels all work and waits until it has ended. No work may be started afterwards.
 func (b *Background) Close() {
 	b.stop()
 	b.running.Wait()
 }
 
-// run runs something that ends soon after ctx.
-func (b *Background) run(do func()) { b.running.Go(do) }
+// run starts work in a goroutine. The work must end soon after ctx.
+func (b *Background) run(work func()) { b.running.Go(work) }
 
-// refresh validates in the background an entry that is used meanwhile, unless that is
-// done already. It reports false when it cannot.
+// refresh revalidates a stale entry in the background while clients get it (RFC 5861 section 3).
+// It reports false if too many revalidations are running.
 func (g *Gateway) refresh(ex *exchange) bool {
 	switch {
 	case ex.record.Background:
-		return false // that is what it does
+		return false // this is the revalidation
 	case ex.cacheControl.Has("only-if-cached"):
-		return true // nothing is sent for it
+		return true // such a request must not cause another upstream
 	}
-	f, first := g.join(ex)
-	if !first {
-		f.leave()
+	c, leads := g.join(ex)
+	if !leads {
+		c.Leave()
 		return true
 	}
 	select {
 	case g.Background.refreshes <- struct{}{}:
 	default:
-		g.landed(f, alone, nil)
+		c.Finish(coalesce.Private, nil)
 		return false
 	}
 	q, cause := ex.question, ex.spanContext()
 	q.method = http.MethodGet
 	ctx, cancel := context.WithCancelCause(g.Background.ctx)
-	f.cancel = cancel
+	c.Lead(cancel, trace.SpanContext{})
 	g.Background.run(func() {
 		defer func() { <-g.Background.refreshes }()
 		defer cancel(nil)
-		g.serveNobody(ctx, errand{q, f, cause, g.Wait}, 0)
+		g.serveInBackground(ctx, backgroundTask{question: q, call: c, cause: cause, wait: g.Wait, cancel: cancel})
 	})
 	return true
 }
 
-// errand is a question whose answer is for the cache, and for those who wait for the
-// flight.
-type errand struct {
+// backgroundTask is a question whose response goes to the cache and to the followers of its call.
+type backgroundTask struct {
 	question
-	flight   *flight
-	cause    trace.SpanContext // of what began it
-	patience time.Duration
+	call   *coalesce.Call
+	cause  trace.SpanContext // of the request that started the task
+	wait   time.Duration     // longest time to wait for permits and polls
+	pause  time.Duration     // before the first request
+	cancel context.CancelCauseFunc
 }
 
-// serveNobody asks a question of nobody's, after a pause.
-func (g *Gateway) serveNobody(ctx context.Context, e errand, pause time.Duration) {
-	q, f := e.question, e.flight
+// serveInBackground handles a question like [Gateway.ServeHTTP], without a client.
+func (g *Gateway) serveInBackground(ctx context.Context, task backgroundTask) {
+	q, c := task.question, task.call
 	in, err := http.NewRequestWithContext(ctx, q.method, g.target(q.match).String(), http.NoBody)
 	if err != nil {
-		panic(err) // it was a request before
+		panic(err) // the client's request had the same target
 	}
-	ex := g.open(&nowhere{http.Header{}}, in)
-	g.traceBackground(ex, e.cause)
+	ex := g.open(&discardWriter{http.Header{}}, in)
+	g.traceBackground(ex, task.cause)
 	defer g.finish(ex)
-	ex.question, ex.call = q, f
-	f.lead(ex.spanContext())
-	if f.computation().answer != nil {
-		ex.polls = 1 // the first has found that it is computed
+	ex.question, ex.call = q, c
+	c.Lead(task.cancel, ex.spanContext())
+	if c.Computation().Response != nil {
+		ex.polls = 1 // the client's request found the computation
 	}
-	defer g.land(ex, alone, nil) // if it has not
-	ex.prefer = preference{wait: e.patience, given: true}
+	defer c.Finish(coalesce.Private, nil) // has no effect if the call has a result
+	ex.prefer = preference{wait: task.wait, given: true}
 	ex.header = q.header.Clone()
-	for _, name := range append([]string{"Cache-Control"}, validators...) { // a client's
+	for _, name := range append([]string{"Cache-Control"}, validators...) { // fields of the client alone
 		ex.header.Del(name)
 	}
-	ex.record.Route, ex.record.Operation, ex.record.Resource = q.route, q.match.Operation.ID, q.match.Operation.Resource
-	ex.record.Account, ex.record.Client, ex.record.Background = q.identity.Caller.Account, q.identity.Caller.Client, true
-	if pause <= 0 || g.pause(ex, ex.in.Context(), pause) == nil {
-		g.recall(ex)
+	r, caller := &ex.record, q.identity.Caller
+	r.Route, r.Operation, r.Resource = q.route, q.match.Operation.ID, q.match.Operation.Resource
+	r.Account, r.Client, r.Background = caller.Account, caller.Client, true
+	if task.pause <= 0 || g.pause(ex, ex.in.Context(), task.pause) == nil {
+		g.usableEntry(ex)
 		g.forward(ex)
 	}
 }
 
-// nowhere is a client that is not there.
-type nowhere struct{ header http.Header }
+// discardWriter is the ResponseWriter of a background task.
+type discardWriter struct{ header http.Header }
 
-func (n *nowhere) Header() http.Header       { return n.header }
-func (*nowhere) Write(p []byte) (int, error) { return len(p), nil }
-func (*nowhere) WriteHeader(int)             {}
+func (w *discardWriter) Header() http.Header       { return w.header }
+func (*discardWriter) Write(p []byte) (int, error) { return len(p), nil }
+func (*discardWriter) WriteHeader(int)             {}

@@ -9,161 +9,150 @@ import (
 	"time"
 )
 
-// breaker is how the upstream has answered lately: it bounds how often a request is sent
-// again, and spares an upstream that answers nobody. It is of one gateway, and so of one
-// upstream.
+// breaker is the circuit breaker and the retry budget for the upstream. It opens after
+// maxFailures attempts in a row without a response. While it is open, each account may send one
+// trial request per second. A response to any attempt closes it.
 type breaker struct {
-	mu sync.Mutex
-	// owed is what requests that were sent again have cost, and others have not earned yet.
-	owed int
-	// unanswered is how many attempts in a row came to nothing.
-	unanswered int
-	// asked are the accounts that have tried since then.
-	asked map[string]bool
-	since time.Time
+	mu       sync.Mutex
+	failures int             // attempts in a row without a response
+	trials   map[string]bool // accounts that have sent a trial since started
+	started  time.Time       // of the current interval of trials
+	// retryDebt grows by retryCost with each retry, and falls by one with each response.
+	retryDebt int
 }
 
 const (
-	// maxAgain is how often one request is sent again.
-	maxAgain = 2
-	// againAtOnce is how many may be sent again when none was for long, againEach how many
-	// answers earn one more.
-	againAtOnce, againEach = 10, 10
-	// maxUnanswered is how many attempts in a row come to nothing before the upstream is
-	// spared.
-	maxUnanswered = 10
-	// tryEvery is how often each account tries then, maxTrying how many do.
-	tryEvery, maxTrying = time.Second, 64
+	maxFailures              = 10
+	trialInterval, maxTrials = time.Second, 64
+	// maxRetries bounds the retries of one request. retryBurst is how many retries are
+	// possible after a time without any; each further one costs retryCost responses.
+	maxRetries            = 2
+	retryBurst, retryCost = 10, 10
+	// minRetryPause is the shortest pause before the first retry.
+	minRetryPause = 50 * time.Millisecond
 )
 
-// spares refuses what would be sent to an upstream that answers nobody. One request of
-// each account tries it every second, whoever else does: nobody can take the others' turn.
-// A try goes on when its client has left: else one who leaves early and comes again had
-// every turn, and nothing was learned.
-func (c *breaker) spares(account string, now time.Time) (tries bool, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.unanswered < maxUnanswered {
+// allow returns an error while the breaker is open. It reports a trial if the request may be sent
+// nevertheless. Trials are counted by account, so that one account cannot use up those of others.
+func (b *breaker) allow(account string, now time.Time) (trial bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failures < maxFailures {
 		return false, nil
 	}
-	if now.Sub(c.since) >= tryEvery {
-		c.since, c.asked = now, map[string]bool{}
+	if now.Sub(b.started) >= trialInterval {
+		b.started, b.trials = now, map[string]bool{}
 	}
-	if len(c.asked) < maxTrying && !c.asked[account] {
-		c.asked[account] = true
+	if len(b.trials) < maxTrials && !b.trials[account] {
+		b.trials[account] = true
 		return true, nil
 	}
 	return false, &failure{
-		status: http.StatusServiceUnavailable, detail: "breaker", retryAfter: tryEvery,
-		message: "Service Unavailable: the upstream answers nobody at the moment",
+		status: http.StatusServiceUnavailable, detail: "breaker", retryAfter: trialInterval,
+		message: "Service Unavailable: the upstream does not respond at the moment",
 	}
 }
 
-// notSent gives back the turn of a try that was not sent.
-func (c *breaker) notSent(account string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.asked, account)
+// cancelTrial returns a trial that was not sent.
+func (b *breaker) cancelTrial(account string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.trials, account)
 }
 
-// answered notes that an attempt was, and reports whether the upstream was spared before.
-func (c *breaker) answered() (before bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	before = c.unanswered >= maxUnanswered
-	c.unanswered = 0
-	c.owed = max(0, c.owed-1)
-	return before
+// succeed records a response, and reports whether the breaker was open.
+func (b *breaker) succeed() (wasOpen bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	wasOpen = b.failures >= maxFailures
+	b.failures = 0
+	b.retryDebt = max(0, b.retryDebt-1)
+	return wasOpen
 }
 
-// failed notes that an attempt came to nothing, and reports whether the upstream is
-// spared from now on.
-func (c *breaker) failed(account string, now time.Time) (spared bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.unanswered++; c.unanswered != maxUnanswered {
+// fail records an attempt without a response, and reports whether the breaker opens.
+func (b *breaker) fail(account string, now time.Time) (opens bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failures++; b.failures != maxFailures {
 		return false
 	}
-	c.since, c.asked = now, map[string]bool{account: true}
+	b.started, b.trials = now, map[string]bool{account: true}
 	return true
 }
 
-// takeAgain reports whether one more request may be sent again.
-func (c *breaker) takeAgain() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.owed+againEach > againAtOnce*againEach {
+// takeRetry reports whether the budget allows another retry, and takes it.
+func (b *breaker) takeRetry() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.retryDebt+retryCost > retryBurst*retryCost {
 		return false
 	}
-	c.owed += againEach
+	b.retryDebt += retryCost
 	return true
 }
 
-// Reachable reports whether the upstream answers, as far as is known.
+// Reachable reports whether the circuit breaker for the upstream is closed.
 func (g *Gateway) Reachable() bool {
 	g.breaker.mu.Lock()
 	defer g.breaker.mu.Unlock()
-	return g.breaker.unanswered < maxUnanswered
+	return g.breaker.failures < maxFailures
 }
 
-// noteContact notes what came of an attempt.
-func (g *Gateway) noteContact(ex *exchange, err error) {
+// observeUpstream reports the result of an attempt to the breaker.
+func (g *Gateway) observeUpstream(ex *exchange, err error) {
 	switch {
 	case err == nil:
-		if g.breaker.answered() {
-			g.Log.InfoContext(ex.detach(), "the upstream answers again")
+		if g.breaker.succeed() {
+			g.Log.InfoContext(ex.detach(), "circuit breaker closed: the upstream responds again")
 		}
-	case ex.isUpstreams(err) && g.breaker.failed(ex.identity.Caller.Account, time.Now()):
-		g.Log.ErrorContext(ex.detach(), "the upstream answers nobody; until it does, each account tries once a second", "error", err)
+	case ex.isUpstreamFault(err) && g.breaker.fail(ex.identity.Caller.Account, time.Now()):
+		g.Log.ErrorContext(ex.detach(), "circuit breaker opened: the upstream does not respond", "error", err)
 	}
 }
 
-// isUpstreams reports whether it is the upstream that an attempt came to nothing by. A
-// client that leaves, or whose body breaks off, says nothing of it, nor does a connection
-// that had lain idle.
-func (ex *exchange) isUpstreams(err error) bool {
+// isUpstreamFault reports whether the upstream caused the error. A client that disconnects, an
+// invalid request body and a stale idle connection are not its fault.
+func (ex *exchange) isUpstreamFault(err error) bool {
 	switch {
 	case ex.reused && isBroken(err):
 		return false
 	case ex.body.Err() != nil:
 		return false
-	case errors.Is(err, errStalled), isTimeout(err), errors.Is(err, errInterim), errors.Is(err, errClosedOn):
+	case errors.Is(err, errStalled), isTimeout(err), errors.Is(err, errInterim), errors.Is(err, errUnpermitted):
 		return true
 	}
 	return !errors.Is(err, context.Canceled)
 }
 
-// goesAgain waits a little and reports whether a request is sent again whose connection
-// broke, or could not be made: a safe one that its client can wait for, a few times, and
-// so few of all that an upstream that breaks down is not held down. What may have changed
-// something is never sent again.
-func (g *Gateway) goesAgain(ex *exchange, ctx context.Context, err error, before int) bool {
-	pause := time.Duration((1 + rand.Float64()) * float64(leastPause<<(2*before)))
-	if !ex.match.Operation.Safe() || before == maxAgain || !isBroken(err) || ctx.Err() != nil || !g.Reachable() || time.Now().Add(pause).After(ex.until(g.Wait)) {
+var errRetryBudget = errors.New("the retry budget is exhausted")
+
+// retries reports whether a request is sent again after its connection broke, and waits before
+// that. Only a safe request is retried, within the client's deadline and the retry budget.
+func (g *Gateway) retries(ex *exchange, ctx context.Context, err error, before int) bool {
+	pause := time.Duration((1 + rand.Float64()) * float64(minRetryPause<<(2*before)))
+	switch {
+	case !ex.match.Operation.Safe(), before == maxRetries, !isBroken(err), ctx.Err() != nil, !g.Reachable():
+		return false
+	case time.Now().Add(pause).After(ex.deadline(g.Wait)):
 		return false
 	}
-	s := g.enter(ex, ctx, stageRetry)
-	if !g.breaker.takeAgain() {
-		s.leave("", errTooManyAgain)
+	s := g.beginStage(ex, ctx, stageRetry)
+	if !g.breaker.takeRetry() {
+		s.end("", errRetryBudget)
 		return false
 	}
 	if idle, ok := g.Transport.(interface{ CloseIdleConnections() }); ok && ex.reused {
-		idle.CloseIdleConnections() // the others may be dead as well
+		idle.CloseIdleConnections() // other idle connections are probably broken as well
 	}
-	ex.call.waits()
+	ex.call.Pause()
 	err = sleep(ctx, pause)
-	ex.record.Waited += s.leave("", err)
+	ex.record.Waited += s.end("", err)
 	return err == nil
 }
 
-// leastPause is how long a request rests at least before it is sent again for the first
-// time.
-const leastPause = 50 * time.Millisecond
-
-var errTooManyAgain = errors.New("too many requests are sent again")
-
-// isBroken reports whether an attempt ended with its connection, before an answer had
-// begun: another may fare better. What took too long would again.
+// isBroken reports whether the connection broke before a response began. A retry may succeed then,
+// unlike after a timeout.
 func isBroken(err error) bool {
 	return connectionFault(err) != "" && !errors.Is(err, errStalled) && !isTimeout(err) && !errors.Is(err, errInterim)
 }

@@ -159,7 +159,7 @@ func TestFewRequestsAreSentAgain(t *testing.T) {
 			w.want("bad", w.get("/users/bad", fmt.Sprint("Authorization: Bearer ", i)).StatusCode, 502)
 			w.want("good", w.get("/user", fmt.Sprint("Authorization: Bearer ", i)).StatusCode, 200)
 		}
-		if again := w.upstreamSaw() - 2*n; again != againAtOnce+(n-1)/againEach {
+		if again := w.upstreamSaw() - 2*n; again != retryBurst+(n-1)/retryCost {
 			t.Errorf("%d were sent again", again)
 		}
 		last := w.gateway.Recent()[1]
@@ -188,7 +188,7 @@ func TestAnUpstreamThatAnswersNobodyIsSpared(t *testing.T) {
 		for i := 0; w.gateway.Reachable(); i++ {
 			w.want("while it is tried", w.get(fmt.Sprint("/users/", i)).StatusCode, 502)
 		}
-		w.want("requests until then", w.upstreamSaw(), 2+maxUnanswered) // one over a connection that lay idle counts for nothing
+		w.want("requests until then", w.upstreamSaw(), 2+maxFailures) // one over a connection that lay idle counts for nothing
 		for i := range 50 {
 			time.Sleep(100 * time.Millisecond)
 			began := time.Now()
@@ -196,20 +196,20 @@ func TestAnUpstreamThatAnswersNobodyIsSpared(t *testing.T) {
 			if w.want("it takes", time.Since(began), time.Duration(0)); r.StatusCode == 502 {
 				continue // it has tried it
 			}
-			w.refused(r, 503, "answers nobody")
+			w.refused(r, 503, "does not respond")
 			w.want("Retry-After", r.Header.Get("Retry-After"), "1")
 			w.want("Cache-Status", r.Header.Get("Cache-Status"), "weir; detail=breaker")
 		}
-		w.want("requests in five seconds", w.upstreamSaw(), 2+maxUnanswered+5)
+		w.want("requests in five seconds", w.upstreamSaw(), 2+maxFailures+5)
 		w.want("what is held", w.get("/users/held").body, "answer")
 		if told := w.gateway.Recent()[0].Cache; !strings.HasPrefix(told, "weir; fwd=stale; ttl=-") || !strings.HasSuffix(told, "; detail=upstream") {
 			t.Errorf("what is held is told as %s", told)
 		}
 		down.Store(false)
-		time.Sleep(tryEvery)
+		time.Sleep(trialInterval)
 		w.want("when it is back", w.get("/users/new").StatusCode, 200)
 		w.want("and the next", w.get("/users/newer").StatusCode, 200)
-		for _, line := range []string{`msg="the upstream answers nobody`, `msg="the upstream answers again`} {
+		for _, line := range []string{`msg="circuit breaker opened`, `msg="circuit breaker closed`} {
 			if strings.Count(log.String(), line) != 1 {
 				t.Errorf("%q is not said once: %s", line, log.String())
 			}
@@ -245,11 +245,11 @@ func TestNobodyTakesTheTurnsOfOthers(t *testing.T) {
 		shut()
 		before := w.upstreamSaw()
 		var clients sync.WaitGroup
-		for i := range 2 * maxTrying {
+		for i := range 2 * maxTrials {
 			clients.Go(func() { w.get("/users/bad", fmt.Sprint("Authorization: Bearer ", i), "Prefer: wait=0") })
 		}
 		clients.Wait()
-		w.want("accounts that try at once", w.upstreamSaw()-before, maxTrying-1)
+		w.want("accounts that try at once", w.upstreamSaw()-before, maxTrials-1)
 	})
 }
 
@@ -262,7 +262,7 @@ func TestWhoLeavesSaysNothingOfTheUpstream(t *testing.T) {
 				<-r.Context().Done()
 			}
 		})
-		for i := range 2 * maxUnanswered {
+		for i := range 2 * maxFailures {
 			conn := w.dial()
 			_, _ = fmt.Fprintf(conn, "GET /users/slow%d HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer %d\r\n\r\n", i, i)
 			synctest.Wait()
@@ -293,7 +293,7 @@ func TestWhoLeavesEarlyTakesNobodysTurn(t *testing.T) {
 		}
 		back.Store(true)
 		for i := range 5 {
-			time.Sleep(tryEvery)
+			time.Sleep(trialInterval)
 			conn := w.dial()
 			_, _ = fmt.Fprintf(conn, "GET /users/back%d HTTP/1.1\r\nHost: g\r\n\r\n", i)
 			time.Sleep(100 * time.Millisecond)
@@ -308,7 +308,7 @@ func TestWhoLeavesEarlyTakesNobodysTurn(t *testing.T) {
 // that is restarted does, is not spared, and a request that met one of them does not meet
 // the next.
 func TestConnectionsThatLayIdleSayNothing(t *testing.T) {
-	const n = maxUnanswered
+	const n = maxFailures
 	for _, c := range []struct {
 		name   string
 		atOnce bool

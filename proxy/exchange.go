@@ -2,10 +2,7 @@ package proxy
 
 import (
 	"context"
-	"crypto/rand"
-	"maps"
 	"net/http"
-	"net/http/httputil"
 	"net/textproto"
 	"strconv"
 	"strings"
@@ -17,91 +14,86 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/coalesce"
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
-// question is what is asked of the upstream. It is immutable once classify has
-// built it, and holds nothing by which a client could be reached.
+// question is the upstream request of an exchange. It is immutable after classification and has no
+// reference to the client's connection, so background tasks can copy it.
 type question struct {
 	identity Identity
 	match    policy.Match
 	method   string
-	// header is what is sent, without the credential.
-	header http.Header
-	// key is set when the answer may come from, or go to, the cache.
-	key       cache.Key
-	cacheable bool
-	// part is set when a part is asked for: it may come from a whole answer that is
-	// kept, and never goes to the cache.
-	ranged       bool
-	rule         cache.Rule
-	cacheControl cache.Directives // the client's Cache-Control
-	route        string           // route for logs and metrics, bounded
-	// operation is the catalogue's as the body makes it, scope what its points
-	// are counted by.
+	header   http.Header // forwarded fields, without the credential
+	// cacheable is set if the response may come from the cache and be stored there under key.
+	// ranged is set for a range request: a complete stored response can answer it, but the
+	// partial response is not stored.
+	cacheable, ranged bool
+	key               cache.Key
+	rule              cache.Rule
+	cacheControl      cache.Directives // of the request
+	route             string           // for logs and metrics; the number of routes is bounded
+	// operation is the matched operation, with points that depend on the body. claimScope is
+	// what the ledger counts the points by.
 	operation  *policy.Operation
 	claimScope string
 }
 
-// exchange is one client's request. One goroutine writes it: the one that
-// serves the request.
+// exchange is one client request in progress. Only the goroutine that serves the request writes it.
 type exchange struct {
 	question
 	w            *recorder
 	in           *http.Request
 	body         *inbound.Body // of in; nil without a body
-	taken        *takenBody    // what was read of it; nil before
+	taken        *takenBody    // the part of it that was read in advance; nil before
 	start        time.Time
-	waitingSince time.Time // when its client began to wait: it had nothing more to send
-	prefix       string    // by which the client came: "" or "/api/v3"
+	waitingSince time.Time // when the client had sent everything
+	prefix       string    // of the client's path: "" or "/api/v3"
 	prefer       preference
-	// stale is what the cache holds but may not give away unasked.
-	stale *cache.Entry
-	// spare is stale, where it may be given away when nothing better is to be had.
-	fallback *cache.Entry
-	sent     time.Time // when the last wire attempt began
-	reused   bool      // over a connection that had been used before
-	// shed is set when too many wait already.
-	shed error
-	// broken is set when the upstream broke off an answer that had begun.
-	broken bool
-	// offers are what the upstream was asked to validate; unconditional is set once it has
-	// answered 304, and that was no proof.
+	// stale is the stored response that must be revalidated. fallback is the same response if it
+	// may be served when the upstream does not deliver.
+	stale, fallback *cache.Entry
+	// hidden is a stored 403 or 404 while another credential of the client may have access.
+	hidden *cache.Entry
+	// offers are the stored responses that the request to the upstream asks about.
+	// unconditional is set if a 304 confirmed none of them.
 	offers        []offer
 	unconditional bool
-	// hasAlternative is set while another credential of the client's could be asked in place of
-	// waiting for this one; tried are the classes of those that have been.
+	// hasAlternative is set while another credential of the client can be tried. tried lists the
+	// security classes of the credentials that were tried.
 	hasAlternative bool
 	tried          []string
-	// denial is what the cache holds for who pays, where another of the client's credentials
-	// may see more.
-	denial *cache.Entry
-	// flight is set when the question is asked for others, too.
-	call  *flight
-	polls int // how often the answer was still computed
-	apart int // how many flights it did not wait for
-	// limited is whether the last answer was a limit error.
-	limited limits.LimitKind
-	record  Record
-	// interim passes on an answer that is not the last one (1xx).
-	interim func(int, textproto.MIMEHeader) error
-	// forever is the request's context without its end; nil before something is sent.
-	detached context.Context
-	span     trace.Span // nil where no trace is kept
+	call           *coalesce.Call                        // that this exchange leads; nil if none
+	skipped        int                                   // number of paused calls that it stopped following
+	polls          int                                   // number of responses that were still being computed
+	sent           time.Time                             // start of the last attempt
+	reused         bool                                  // the last attempt used an existing connection
+	limited        limits.LimitKind                      // of the last response
+	shed           error                                 // the refusal of an overloaded gateway
+	broken         bool                                  // the upstream's body ended early
+	interim        func(int, textproto.MIMEHeader) error // forwards a 1xx response
+	detached       context.Context                       // of in without its end; set by forward
+	span           trace.Span                            // nil if the request is not sampled
+	record         Record
 }
 
-func newRequestID() string { return rand.Text() }
-
-// methodLabel bounds what a method can be in logs and metrics.
-func methodLabel(method string) string {
-	switch method {
-	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE":
-		return method
+// detach returns the request's context without its end, for work that must survive a disconnect.
+func (ex *exchange) detach() context.Context {
+	if ex.detached != nil {
+		return ex.detached
 	}
-	return "_OTHER"
+	return context.WithoutCancel(ex.in.Context())
 }
 
-// classify builds the question (journey, step 3).
+// deadline returns the end of a wait that lasts for byDefault without a Prefer field.
+func (ex *exchange) deadline(byDefault time.Duration) time.Time {
+	if ex.prefer.given {
+		byDefault = ex.prefer.wait
+	}
+	return ex.waitingSince.Add(byDefault)
+}
+
+// classify builds the question from the client's request, including the cache key.
 func (g *Gateway) classify(ex *exchange) error {
 	path := ex.in.URL.EscapedPath()
 	switch rest, ok := strings.CutPrefix(path, enterprisePrefix); {
@@ -114,134 +106,102 @@ func (g *Gateway) classify(ex *exchange) error {
 	if err != nil {
 		return err
 	}
+	op := match.Operation
 	ex.match, ex.method = match, ex.in.Method
 	ex.cacheControl = cache.ParseDirectives(ex.in.Header["Cache-Control"])
-	if ex.route = otherRoute; match.Operation.Known() || !ex.isSecret(match.Operation.Path) {
-		ex.route = g.routes.label(match.Operation)
+	if ex.route = otherRoute; op.Known() || !ex.isSecret(op.Path) {
+		ex.route = g.routes.label(op)
 	}
-	ex.claimScope = match.Operation.ID
-	if !match.Operation.Known() {
-		ex.claimScope = match.Operation.Method + " " + ex.route
+	ex.claimScope = op.ID
+	if !op.Known() {
+		ex.claimScope = op.Method + " " + ex.route
 	}
-	if ex.operation, err = g.price(ex); err != nil {
-		return err
+	ex.operation = op
+	if op.Resource == policy.GraphQL {
+		var body []byte // stays nil for a body that is not read completely: it counts as a mutation
+		if ex.body != nil {
+			if body, err = g.take(ex); err != nil {
+				return err
+			}
+		}
+		ex.operation = op.ForBody(body)
 	}
-	ex.record.Route, ex.record.Operation, ex.record.Resource = ex.route, match.Operation.ID, match.Operation.Resource
-	g.firstPayer(ex)
+	ex.record.Route, ex.record.Operation, ex.record.Resource = ex.route, op.ID, op.Resource
+	g.pickCredential(ex)
 	return nil
 }
 
-// price is what the call costs. Where the body decides, it is read: one that is not
-// read to its end is taken for a mutation.
-func (g *Gateway) price(ex *exchange) (*policy.Operation, error) {
-	op := ex.match.Operation
-	if op.Resource != policy.GraphQL {
-		return op, nil
-	}
-	if ex.body == nil {
-		return op.ForBody(nil), nil
-	}
-	whole, err := g.take(ex)
-	if err != nil {
-		return nil, err
-	}
-	return op.ForBody(whole), nil
-}
-
-// keyed decides whether the cache has a part in this question, and gives it
-// its key, its rule and its tags.
-func (g *Gateway) keyed(ex *exchange) {
-	op := ex.match.Operation
-	safe := ex.method == http.MethodGet || ex.method == http.MethodHead
-	if !safe || op.Cache.Class == policy.Never || ex.cacheControl.Has("no-store") || isForOrigin(ex.in.Header) {
+// setKey decides whether the cache is used for the question, and sets the key and the rule.
+func (g *Gateway) setKey(ex *exchange) {
+	op, in := ex.match.Operation, ex.in.Header
+	switch {
+	case ex.method != http.MethodGet && ex.method != http.MethodHead:
 		return
+	case op.Cache.Class == policy.Never, ex.cacheControl.Has("no-store"):
+		return
+	case len(in["If-Match"]) > 0, len(in["If-Unmodified-Since"]) > 0:
+		return // only the upstream can evaluate these conditions (RFC 9110 section 13.2.1)
 	}
-	ex.ranged = len(ex.in.Header["Range"]) > 0 && ex.method == http.MethodGet
 	class := ex.identity.Caller.Class
 	if op.Cache.Class == policy.Shared {
 		class = string(policy.Shared)
 	}
+	ex.ranged = len(in["Range"]) > 0 && ex.method == http.MethodGet
 	ex.cacheable = !ex.ranged
 	ex.key = g.keyOf(&ex.question, class)
 	anonymous := ex.identity.Caller.Kind == policy.Unauthenticated
 	ex.rule = cache.Rule{OneCaller: !anonymous, Heuristic: anonymous && !op.Known()}
-	if op.Cache.Class == policy.Shared {
+	switch op.Cache.Class {
+	case policy.Shared:
 		ex.rule.TTL = op.Cache.TTL
+	case policy.Statistics:
+		ex.rule.DefaultLifetime = statisticsTTL
 	}
-	if op.Cache.Class == policy.Statistics {
-		ex.rule.DefaultLifetime = statisticsKept
+	if !ex.cacheable {
+		return
 	}
-	if ex.cacheable {
-		// One representation for everyone: the key need not know Accept-Encoding.
-		ex.header["Accept-Encoding"] = identity
-		if len(g.Dialect.ETag) > 0 {
-			// The upstream writes for people what browsers and such ask for, behind an ETag of
-			// what it writes for programs.
-			ex.header["User-Agent"] = agents
-			if op.Known() && g.Dialect.Accept(ex.header["Accept"]) == "" {
-				ex.header.Set("Accept", g.Dialect.MediaType()) // one spelling, and one ETag
-			}
+	// All clients get the same representation, so the key need not include Accept-Encoding.
+	ex.header["Accept-Encoding"] = identityEncoding
+	if len(g.Dialect.ETag) > 0 {
+		// The upstream formats JSON for browsers, under the same ETag as the compact form. The
+		// media type is spelled in one way because the ETag depends on it.
+		ex.header["User-Agent"] = defaultAgent
+		if op.Known() && g.Dialect.Accept(ex.header["Accept"]) == "" {
+			ex.header.Set("Accept", g.Dialect.MediaType())
 		}
 	}
 }
 
-// keyOf names the question as callers of a class ask it.
+// keyOf returns the cache key of a question for a security class.
 func (g *Gateway) keyOf(q *question, class string) cache.Key {
 	accept := strings.Join(q.header["Accept"], ",")
 	if q.match.Operation.Known() {
 		accept = g.Dialect.Accept(q.header["Accept"])
 	}
-	var room [8]string
-	parts := append(room[:0], g.base, q.match.Path, q.match.Query, accept, class)
-	for _, name := range g.forwarded {
+	parts := append(make([]string, 0, 8), g.base, q.match.Path, q.match.Query, accept, class)
+	for _, name := range g.dialectFields {
 		parts = append(parts, strings.Join(q.header[name], ","))
 	}
 	return cache.NewKey(parts...)
 }
 
-// isForOrigin reports whether a request sets a condition that only the origin can
-// judge (RFC 9110 section 13.2.1).
-func isForOrigin(h http.Header) bool {
-	for _, name := range []string{"If-Match", "If-Unmodified-Since"} {
-		if len(h[name]) > 0 {
-			return true
-		}
+// methodLabel bounds the methods in logs and metrics.
+func methodLabel(method string) string {
+	switch method {
+	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE":
+		return method
 	}
-	return false
+	return "_OTHER"
 }
 
-// preflight answers what must fail by the documents' own words (journey, step
-// 4; design section 6.3).
-func (g *Gateway) preflight(ex *exchange) error {
-	if f := ex.match.Preflight(ex.identity.Caller.Kind); f != nil {
-		return &failure{status: f.Status, finding: f, message: f.Message, detail: f.Check}
-	}
-	return nil
-}
-
-// address turns what ReverseProxy has cloned from the client's request into
-// the question: URL, header and no more.
-func (g *Gateway) address(ex *exchange, p *httputil.ProxyRequest) {
-	out := p.Out
-	out.URL, out.Host = g.target(ex.match), ""
-	out.Header = maps.Clone(ex.header) // the credential comes when it is let go
-	if ex.method == http.MethodGet || ex.method == http.MethodHead {
-		out.Body, out.ContentLength, out.TransferEncoding = nil, 0, nil
-		return
-	}
-	// The server fills in the values when the body has ended.
-	out.Trailer = p.In.Trailer
-}
-
-// preference is what a Prefer field asks for (RFC 7240): how long the client
-// lets Weir wait.
+// preference is the content of a Prefer field (RFC 7240): how long the client lets Weir wait.
 type preference struct {
 	wait    time.Duration
 	given   bool
 	applied string // for Preference-Applied
 }
 
-// maxPreferWait bounds what a client can ask for.
+// maxPreferWait bounds the wait that a client can request.
 const maxPreferWait = 5 * time.Minute
 
 func parsePrefer(values []string) preference {
@@ -262,25 +222,10 @@ func parsePrefer(values []string) preference {
 	return preference{}
 }
 
-// until is the end of a wait that lasts for byDefault unless the client says.
-func (ex *exchange) until(byDefault time.Duration) time.Time {
-	if ex.prefer.given {
-		byDefault = ex.prefer.wait
-	}
-	return ex.waitingSince.Add(byDefault)
-}
-
-// brokenOff notes that the upstream broke off an answer that had begun: it is kept
-// nowhere.
-func (ex *exchange) brokenOff(err error) {
-	ex.broken, ex.record.Error = true, "the answer broke off: "+err.Error()
-	ex.record.Cache, _, _ = strings.Cut(ex.record.Cache, "; stored")
-}
-
-// maxRoutes bounds how many unknown routes become labels of logs and metrics.
+// maxRoutes bounds the number of unknown routes that become labels of logs and metrics.
 const maxRoutes = 200
 
-// otherRoute is the label of all other routes.
+// otherRoute is the label of all further routes.
 const otherRoute = "_OTHER"
 
 // routeLabels bounds the labels that requests for unknown routes can create.

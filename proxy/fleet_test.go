@@ -337,10 +337,7 @@ func TestAWaiterIsNotHeldPastItsPatience(t *testing.T) {
 		list, c := w.replicas(1)
 		g := list[0]
 		ex := &exchange{in: httptest.NewRequest(http.MethodGet, contributors, http.NoBody), w: &recorder{}}
-		if err := g.identify(ex); err != nil {
-			t.Fatal(err)
-		}
-		if err := g.classify(ex); err != nil {
+		if _, err := g.decide(ex); err != nil {
 			t.Fatal(err)
 		}
 		c.claims[ex.key], c.until[ex.key] = cache.FetchLease{Owner: "dead", Sent: true}, time.Now().Add(3*time.Second)

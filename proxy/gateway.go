@@ -1,7 +1,25 @@
+// Package proxy handles API requests: from a client, through the cache and the limits, to the
+// upstream and back. There is one upstream, an API whose operations package policy describes.
+//
+// [Gateway.ServeHTTP] in this file is the entry point; read it first. The path of a hit continues in
+// exchange.go (classification and cache key), lookup.go and reply.go. The path of a miss continues
+// in credentials.go (which credential pays), upstream.go (permits and attempts), coalesce.go
+// (requests that share a call), transport.go and store.go. refusal.go writes all error bodies.
+//
+// An exchange is one client's request in progress. Its question is the immutable upstream request,
+// which the cache key and background tasks are made from.
+//
+// Invariants:
+//   - The cache key is made from the same question that is sent.
+//   - Nothing is sent without a permit, and every permit is settled.
+//   - A response reaches another client only through the cache, under that client's own key.
+//   - Request fields are forwarded by an allow-list. The credential is set last, and is sent to
+//     the upstream only.
 package proxy
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -23,22 +41,23 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/coalesce"
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
-// Config is what a gateway is made of. All fields are required unless they say
-// otherwise.
+// Config configures a gateway. All fields are required unless documented otherwise.
 type Config struct {
 	// Upstream is the API's base URL; a path prefix is kept.
 	Upstream *url.URL
-	// Timeout bounds the wait for response headers, and each pause within a
-	// body, in either direction.
+	// Timeout bounds the wait for response headers, and each pause within a body in either
+	// direction.
 	Timeout time.Duration
 	// BodyTimeout bounds the total time to read a request body; 0 has no bound.
 	BodyTimeout time.Duration
 	Catalogue   *policy.Catalogue
 	Dialect     *policy.Dialect
-	// Identify says who sends a request and with which credential it goes on.
+	// Identify returns the caller of a request. Its errors include ErrUnauthenticated and
+	// ErrIdentityUnavailable.
 	Identify func(*http.Request) (Identity, error)
 	// RateLimiter, Shedder and Drain outlive the gateway. Nil values have no effect.
 	RateLimiter    *inbound.RateLimiter
@@ -46,73 +65,39 @@ type Config struct {
 	Drain          *inbound.Drain
 	TrustedProxies inbound.TrustedProxies
 	Ledger         limits.Ledger
-	// Limiter hands out the ledger's permits; it outlives a gateway.
+	// Limiter grants the ledger's permits; it outlives the gateway.
 	Limiter *limits.Limiter
 	Cache   *cache.Store
-	// Transport makes one wire attempt; see [NewTransport].
+	// Transport makes one attempt; see [NewTransport].
 	Transport http.RoundTripper
-	// Wait is how long a request queues unless its client says.
+	// Wait is how long a request may queue without a Prefer field.
 	Wait time.Duration
-	// RefusalStatus is that of a limit refusal: 429 or 403.
+	// RefusalStatus is the status of a limit refusal: 429 or 403.
 	RefusalStatus int
 	// RateLimitFields adds the IETF's RateLimit fields to the x-ratelimit ones.
 	RateLimitFields bool
 	Statistics      Statistics
-	// Background runs what outlives its client; it outlives a gateway.
+	// Background runs work that outlives its client; it outlives the gateway.
 	Background *Background
-	// Tracer makes the spans of a request's journey; nil makes none.
+	// Tracer starts the spans of requests; nil starts none.
 	Tracer trace.Tracer
-	// LastRequests outlives a gateway. Nil is one of its own.
+	// LastRequests outlives the gateway. With nil the gateway creates its own.
 	LastRequests *LastRequests
-	// Observe is told of each request when it has ended; nil tells nobody. It must not
-	// wait.
+	// Observe is called with the record of each finished request and must not block. Nil is allowed.
 	Observe func(*Record)
 	Log     *slog.Logger
 	// AccessLog selects the requests that are logged; empty is all.
 	AccessLog AccessLog
 }
 
-// Identity is a caller, and how it shows itself to the upstream.
-type Identity struct {
-	Caller policy.Caller
-	// Authorize puts the credential on an outbound request, or says why it cannot be
-	// used: an [UnusableError], or the context's. Nil sends none.
-	Authorize func(context.Context, http.Header) error
-	// AuthorizeIsLocal is set where Authorize never waits.
-	AuthorizeIsLocal bool
-	// Scope is what the client may ask for; nil is everything.
-	Scope *policy.Scope
-	// Debug is set for a client that may ask, by Weir-Debug, what was made of its request.
-	Debug bool
-	// Heard is told what the upstream answered to the credential: the status of a request
-	// that was sent at some time, 0 where none came. Nil where nobody wants to know.
-	OnResponse func(op *policy.Operation, status int, sent time.Time)
-	// Pick returns who of the same client pays for a question; where some have been tried
-	// it may be nobody. Nil where there is no choice.
-	Pick func(CredentialRequest) (Identity, bool)
-	// Blind is told that the credential got 403 or 404, and whether another of the client's
-	// got more. It goes with Pick.
-	OnHidden func(w CredentialRequest, status int, seen bool)
-}
-
-// ErrUnauthenticated refuses a request that shows no credential where one is
-// needed, or one that nobody knows.
-var ErrUnauthenticated = errors.New("requires authentication")
-
-// ErrIdentityUnavailable refuses a request whose sender cannot be known now, through
-// no fault of its own: whom to ask does not answer.
-var ErrIdentityUnavailable = errors.New("who sends this cannot be found out now")
-
-// Gateway answers clients. It is safe for concurrent use.
+// Gateway is the handler for API requests. It is safe for concurrent use.
 type Gateway struct {
 	Config
 	buffers bufferPool
-	// hitting are kept for requests that [Gateway.AnswerAtOnce] ends; what others need is made
-	// anew, for who is behind them may look at it for longer than a request takes.
-	hitting sync.Pool // of *hitting
-	flights flights
+	hitting sync.Pool // of *hitting, for the fast path
+	calls   coalesce.Group
 	breaker breaker
-	// digests is whether it is known how ETags are made.
+	// digests is the trust in the algorithm by which ETags are computed.
 	digests  trust
 	reliance struct {
 		sync.Mutex
@@ -120,33 +105,33 @@ type Gateway struct {
 	}
 	routes routeLabels
 	last   *LastRequests
-	// base is the upstream's URL in keys, forwarded the dialect's own request fields.
-	base      string
-	forwarded []string
-	passes    map[string]bool // the request fields that go on
-	// covered are the request fields that a key covers, whatever Vary says.
-	covered []string
-	reverse httputil.ReverseProxy // what those of all exchanges have in common
+	// base is the upstream's URL for cache keys, dialectFields the request fields that the
+	// dialect adds to them.
+	base          string
+	dialectFields []string
+	forwardable   map[string]bool // request fields that are forwarded
+	covered       []string        // request fields that are part of the cache key
+	reverse       httputil.ReverseProxy
 }
 
 // New returns a gateway.
 func New(c Config) *Gateway {
-	g := &Gateway{Config: c, base: c.Upstream.String(), passes: map[string]bool{}}
+	g := &Gateway{Config: c, base: c.Upstream.String(), forwardable: map[string]bool{}, last: c.LastRequests}
 	g.reverse = httputil.ReverseProxy{BufferPool: &g.buffers, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
-	if g.last = c.LastRequests; g.last == nil {
+	if g.last == nil {
 		g.last = &LastRequests{}
 	}
 	for _, name := range c.Dialect.Forward {
-		g.forwarded = append(g.forwarded, http.CanonicalHeaderKey(name))
+		g.dialectFields = append(g.dialectFields, http.CanonicalHeaderKey(name))
 	}
-	for _, name := range slices.Concat(forwarded, g.forwarded) {
-		g.passes[name] = true
+	for _, name := range slices.Concat(forwardedFields, g.dialectFields) {
+		g.forwardable[name] = true
 	}
 	return g
 }
 
-// ServeHTTP is a request's journey (design section 2).
+// ServeHTTP answers one client request.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ex := g.begin(w, r)
 	defer g.finish(ex)
@@ -159,52 +144,18 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil:
 		g.refuse(ex, err)
+		return
 	case hit != nil:
 		g.replyFromEntry(ex, hit, time.Now())
-	case g.answerFromLedger(ex):
-	case g.answerFromCache(ex):
-	case g.reconsider(ex) && g.answerFromCache(ex):
-	default:
-		g.wait(ex)
+		return
+	case g.answerFromLedger(ex), g.answerFromCache(ex):
+		return
+	case g.pickByBudget(ex) && g.answerFromCache(ex): // another credential may have a hit
+		return
 	}
-}
 
-// decide runs the checks that precede every answer, in order, and looks the question up
-// in memory. It returns a fresh stored response that may be served without further checks,
-// or nil. The error is the refusal for the client. Neither the upstream nor the shared
-// cache is contacted. [Gateway.ServeHTTP] and the fast path share this sequence; both
-// throttle the client themselves, because a request that the fast path does not answer
-// must count only once.
-func (g *Gateway) decide(ex *exchange) (hit *cache.Entry, err error) {
-	if err := screen(ex.in); err != nil {
-		return nil, err
-	}
-	if err := g.identify(ex); err != nil {
-		return nil, err
-	}
-	if err := g.classify(ex); err != nil {
-		return nil, err
-	}
-	if err := g.authorize(ex); err != nil {
-		return nil, err
-	}
-	if err := g.preflight(ex); err != nil {
-		return nil, err
-	}
-	if !ex.cacheable {
-		return nil, nil
-	}
-	e, purged := g.Cache.Memory.Lookup(ex.key, ex.header)
-	if now := time.Now(); e == nil || purged || ex.mustAsk(e, now) || !e.Fresh(now) || ex.mayBeBlind(e.Status) {
-		return nil, nil
-	}
-	g.noteHeld(ex)
-	return e, nil
-}
-
-// wait takes a request to where it waits: for the upstream, or for another one that asks
-// the same. One too many gets what is held, however old, where it may.
-func (g *Gateway) wait(ex *exchange) {
+	// The request must wait: for the upstream, or for a call of another client. An overloaded
+	// gateway forwards nothing more, but may still serve a stale response.
 	if ex.shed = g.shed(ex.identity.Caller.Priority); ex.shed == nil {
 		defer g.Shedder.Leave()
 		if err := g.takeIn(ex); err != nil {
@@ -213,60 +164,105 @@ func (g *Gateway) wait(ex *exchange) {
 		}
 	}
 	if ex.body != nil && (ex.shed != nil || !ex.brings()) {
-		ex.w.closes = true // nobody reads it, and what follows on the connection would be taken for it
+		ex.w.closes = true // unread bytes of the body would be taken for the next request
 	}
 	g.forward(ex)
 }
 
-// forward sends the question through a ReverseProxy made for this exchange:
-// its hooks are closures over x, so nothing of a request lives in shared state
-// or in a context.
+// decide runs the checks that precede every answer, in order, and looks the question up in memory.
+// It returns a fresh stored response that may be served without further checks, or nil. The error is
+// the refusal for the client. Neither the upstream nor the shared cache is contacted.
+//
+// [Gateway.ServeHTTP] and the fast path share this sequence. Both throttle the client themselves,
+// because a request that the fast path does not answer must count only once.
+func (g *Gateway) decide(ex *exchange) (hit *cache.Entry, err error) {
+	if err := screen(ex.in); err != nil {
+		return nil, err
+	}
+	ex.identity, err = g.Identify(ex.in)
+	caller := ex.identity.Caller
+	ex.record.Account, ex.record.Client = caller.Account, caller.Client
+	if err != nil {
+		return nil, err
+	}
+	if err := g.classify(ex); err != nil {
+		return nil, err
+	}
+	if op := ex.match.Operation; !ex.identity.Scope.Allows(ex.method, op) {
+		return nil, &failure{
+			status: http.StatusForbidden, detail: "scope",
+			message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s %s", caller.Client, methodLabel(ex.method), op.ID),
+		}
+	}
+	if f := ex.match.Preflight(ex.identity.Caller.Kind); f != nil { // certain to fail upstream
+		return nil, &failure{status: f.Status, finding: f, message: f.Message, detail: f.Check}
+	}
+	if !ex.cacheable {
+		return nil, nil
+	}
+	e, purged := g.Cache.Memory.Lookup(ex.key, ex.header)
+	if now := time.Now(); e == nil || purged || ex.mustRevalidate(e, now) || !e.Fresh(now) || ex.mayBeHidden(e.Status) {
+		return nil, nil
+	}
+	g.noteHeld(ex)
+	return e, nil
+}
+
+// forward sends the question through an [httputil.ReverseProxy]. Its hooks are closures over the
+// exchange, so no state of the request is kept in shared structures or in a context.
 func (g *Gateway) forward(ex *exchange) {
-	// The transport may still read the request's body, or look for its end,
-	// when the answer has begun. Without this the server closes the body then,
-	// the transport takes that for an error, and cuts the answer short.
-	_ = http.NewResponseController(ex.w).EnableFullDuplex() // HTTP/2 has no need of it
+	// The transport may still read the request's body when the response has begun. Without
+	// full duplex, net/http would close that body and the response would be cut short. HTTP/2
+	// always permits it and returns an error here.
+	_ = http.NewResponseController(ex.w).EnableFullDuplex()
 	ex.detached = ex.detach()
 	proxy := g.reverse
-	proxy.Rewrite = func(p *httputil.ProxyRequest) { g.address(ex, p) }
+	proxy.Rewrite = func(p *httputil.ProxyRequest) {
+		out := p.Out
+		out.URL, out.Host = g.target(ex.match), ""
+		out.Header = maps.Clone(ex.header) // the credential is set once there is a permit
+		if ex.method == http.MethodGet || ex.method == http.MethodHead {
+			out.Body, out.ContentLength, out.TransferEncoding = nil, 0, nil
+			return
+		}
+		out.Trailer = p.In.Trailer // net/http sets the values at the end of the body
+	}
 	proxy.Transport = roundTripper(func(out *http.Request) (*http.Response, error) {
-		// Beside hooks of our own its one would be called by a function that reflection
-		// makes anew each time.
+		// The hook is called by the attempt's own httptrace.
 		ex.interim = httptrace.ContextClientTrace(out.Context()).Got1xxResponse
 		if ex.shed != nil {
-			return g.insteadOf(ex, ex.shed)
+			return g.staleOr(ex, ex.shed)
 		}
-		return g.answerByAny(ex, out.WithContext(ex.in.Context()))
+		return g.answerWithAny(ex, out.WithContext(ex.in.Context()))
 	})
 	proxy.ModifyResponse = func(resp *http.Response) error {
 		if len(resp.Trailer) > 0 {
-			// HTTP/1.1 has room for one of them; trailers need chunks.
-			resp.Header.Del("Content-Length")
+			resp.Header.Del("Content-Length") // HTTP/1.1 needs chunks for trailers
 		}
 		h := ex.w.Header()
-		maps.Copy(h, resp.Header) // the proxy would copy them one by one
-		resp.Header = nil
+		maps.Copy(h, resp.Header)
+		resp.Header = nil // the ReverseProxy would copy it again
 		g.finishHeader(ex, h)
-		resp.Body = &passedBody{resp.Body, ex}
+		resp.Body = &forwardedBody{resp.Body, ex}
 		return nil
 	}
 	proxy.ErrorHandler = func(_ http.ResponseWriter, _ *http.Request, err error) { g.refuse(ex, ex.bodyFault(err)) }
-	bare := *ex.in // its fields are not what is sent, and need not be copied for that
-	bare.Header = nil
+	bare := *ex.in
+	bare.Header = nil // Rewrite sets the fields, so the ReverseProxy need not copy them
 	proxy.ServeHTTP(ex.w, &bare)
 }
 
-// passedBody notes when it is not the client's fault that it does not get all of an
-// answer.
-type passedBody struct {
+// forwardedBody records an error of the upstream's body. A disconnect of the client is not one.
+type forwardedBody struct {
 	io.ReadCloser
 	ex *exchange
 }
 
-func (b *passedBody) Read(p []byte) (int, error) {
+func (b *forwardedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && err != io.EOF && b.ex.in.Context().Err() == nil {
-		b.ex.brokenOff(err)
+	if ex := b.ex; err != nil && err != io.EOF && ex.in.Context().Err() == nil {
+		ex.broken, ex.record.Error = true, "upstream body ended early: "+err.Error()
+		ex.record.Cache, _, _ = strings.Cut(ex.record.Cache, "; stored") // it will not be
 	}
 	return n, err
 }
@@ -275,18 +271,20 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// Bounds of what a client may send beside its body. The server's own bound on
-// headers must lie above maxHeader, so that the answer is ours.
+// Bounds of a request without its body. The server's own bound on headers must exceed maxHeader, so
+// that the gateway writes the refusal.
 const (
 	maxTarget = 8 << 10
 	maxHeader = 32 << 10
 )
 
-// MaxHeaderBytes is for the http.Server in front of a gateway.
+// MaxHeaderBytes is the setting for the [http.Server] of a gateway.
 const MaxHeaderBytes = 2 * maxHeader
 
-// screen refuses what is not HTTP for us (journey, step 1). What cannot be
-// parsed at all net/http has refused before.
+// ownPaths is the prefix of Weir's own paths, which are never forwarded.
+const ownPaths = "/_weir/"
+
+// screen refuses requests that the gateway does not handle.
 func screen(r *http.Request) error {
 	switch {
 	case r.Method == http.MethodConnect, r.Method == http.MethodTrace:
@@ -303,9 +301,6 @@ func screen(r *http.Request) error {
 	return nil
 }
 
-// ownPaths are Weir's own, never sent upstream.
-const ownPaths = "/_weir/"
-
 func headerSize(h http.Header) int {
 	size := 0
 	for name, values := range h {
@@ -316,8 +311,7 @@ func headerSize(h http.Header) int {
 	return size
 }
 
-// isLocal reports whether an absolute-form target names the address at which
-// the request came in.
+// isLocal reports whether an absolute-form target names the address that received the request.
 func isLocal(r *http.Request) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if !ok || r.URL.User != nil {
@@ -330,34 +324,13 @@ func isLocal(r *http.Request) bool {
 	return r.URL.Host == net.JoinHostPort(host, port) || r.URL.Host == "localhost:"+port
 }
 
-func (g *Gateway) identify(ex *exchange) error {
-	who, err := g.Identify(ex.in)
-	ex.identity = who
-	ex.record.Account, ex.record.Client = who.Caller.Account, who.Caller.Client
-	return err
-}
-
-// authorize refuses what the client may not ask for (journey, after step 3),
-// before cache, budgets and upstream have a part in it.
-func (g *Gateway) authorize(ex *exchange) error {
-	if ex.identity.Scope.Allows(ex.method, ex.match.Operation) {
-		return nil
-	}
-	call := methodLabel(ex.method) + " " + ex.match.Operation.ID
-	return &failure{
-		status: http.StatusForbidden, detail: "scope",
-		message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s", ex.identity.Caller.Client, call),
-	}
-}
-
-// begin opens the exchange of a client's request, its record and its span.
+// begin returns a new exchange, with its span started.
 func (g *Gateway) begin(w http.ResponseWriter, r *http.Request) *exchange {
 	ex := g.open(w, r)
 	g.traceRequest(ex)
 	return ex
 }
 
-// open makes an exchange.
 func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
 	ex := &exchange{w: newRecorder(w, r, g.Timeout, g.Drain), start: time.Now()}
 	ex.waitingSince = ex.start
@@ -367,15 +340,19 @@ func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
 	return ex
 }
 
-// finish closes the record and writes the access line. A panic is answered
-// with 500 where that is still possible; the one by which a broken body breaks
-// the client's connection passes on.
+func newRequestID() string { return rand.Text() }
+
+// statusClientGone is recorded if the client disconnected before the end of the response.
+const statusClientGone = 499
+
+// finish completes the record of the exchange, and logs, traces and observes it. A panic is answered
+// with 500 if no response has begun. Otherwise the panic is passed on as [http.ErrAbortHandler], so
+// that the client sees an incomplete response.
 func (g *Gateway) finish(ex *exchange) {
 	p := recover()
 	defer ex.body.Detach()
 	defer ex.taken.end()
-	broken, _ := p.(error)
-	if p != nil && !errors.Is(broken, http.ErrAbortHandler) {
+	if err, _ := p.(error); p != nil && !errors.Is(err, http.ErrAbortHandler) {
 		g.Log.ErrorContext(ex.detach(), "panic in a request", "request", ex.record.ID, "panic", p, "stack", string(debug.Stack()))
 		if !ex.w.wrote() {
 			g.refuse(ex, &failure{status: http.StatusInternalServerError, message: "Internal Server Error"})
@@ -387,7 +364,7 @@ func (g *Gateway) finish(ex *exchange) {
 	if p != nil || errors.Is(context.Cause(ex.in.Context()), context.Canceled) && !ex.w.wrote() {
 		ex.record.Status = statusClientGone
 		if ex.broken {
-			ex.record.Status = http.StatusBadGateway
+			ex.record.Status = http.StatusBadGateway // although the client received another status
 		}
 	}
 	ex.conclude()
@@ -397,12 +374,7 @@ func (g *Gateway) finish(ex *exchange) {
 		g.Observe(&ex.record)
 	}
 	g.logAccess(ex)
-	if p != nil && !ex.record.Background { // there is no server to take it, nor a client to break with
+	if p != nil && !ex.record.Background { // a background task has neither client nor server
 		panic(http.ErrAbortHandler)
 	}
 }
-
-// statusClientGone is logged when the client did not wait for the answer, or not for all
-// of it. Where it was the upstream that broke off 502 is, whatever the client was told
-// before.
-const statusClientGone = 499

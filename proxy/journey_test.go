@@ -150,7 +150,7 @@ func TestStagesTellWhereTheTimeWent(t *testing.T) {
 		if s := r.Stages[1]; s.Start < 990*time.Millisecond || s.Elapsed != time.Second || r.Stages[0].Elapsed+time.Millisecond < s.Start || r.Waited != r.Stages[0].Elapsed {
 			t.Errorf("%+v", r)
 		}
-		if !slices.ContainsFunc(o.list, func(r Record) bool { return journeyOf(r) == "flight(kept)" && r.Outcome == "collapsed" && r.Saved }) {
+		if !slices.ContainsFunc(o.list, func(r Record) bool { return journeyOf(r) == "coalesce(stored)" && r.Outcome == "collapsed" && r.Saved }) {
 			t.Errorf("nobody has waited for another: %+v", o.list)
 		}
 	})
@@ -201,7 +201,7 @@ func TestWhatCameOfAnAttempt(t *testing.T) {
 		{io.ErrUnexpectedEOF, "connection_broken"},
 		{errors.New("malformed HTTP response"), "_OTHER"},
 	} {
-		if got := whatCame(&http.Response{StatusCode: http.StatusNoContent}, c.err); got != c.want {
+		if got := attemptResult(&http.Response{StatusCode: http.StatusNoContent}, c.err); got != c.want {
 			t.Errorf("%v: got %s, want %s", c.err, got, c.want)
 		}
 	}
@@ -219,7 +219,7 @@ func TestWhyAPermitWasWaitedFor(t *testing.T) {
 		{nil, context.Canceled, "canceled"},
 		{nil, errors.New("no answer"), "store"},
 	} {
-		if got := whyWaited(c.permit, c.err); got != c.want {
+		if got := queueResult(c.permit, c.err); got != c.want {
 			t.Errorf("%+v, %v: got %q, want %q", c.permit, c.err, got, c.want)
 		}
 	}
@@ -313,7 +313,7 @@ func TestPathsAreShownWithoutSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 		ex := &exchange{question: question{match: m, route: m.Operation.Path}, in: &http.Request{Header: http.Header{"Authorization": {c.authorization}}}}
-		if got := ex.shownPath(); m.Operation.Known() != !strings.HasPrefix(c.path, "/made") || got != c.want {
+		if got := ex.maskedPath(); m.Operation.Known() != !strings.HasPrefix(c.path, "/made") || got != c.want {
 			t.Errorf("%+v: got %s", c, got)
 		}
 	}
@@ -368,12 +368,12 @@ func TestWhoWaitsForAnotherReplicaIsLinkedToWhoAsksThere(t *testing.T) {
 		asks(list[1], watchers)
 		first.Wait()
 		r := list[1].Recent()[0]
-		w.want("journey", journeyOf(r), "flight(another replica)")
+		w.want("journey", journeyOf(r), "coalesce(another replica)")
 		w.want("outcome", r.Outcome, "collapsed")
 		w.want("waited", r.Waited, r.Stages[0].Elapsed)
 		leader := list[0].Recent()[0].Span
 		for _, s := range kept.GetSpans() {
-			if s.Name == stageFlight && (len(s.Links) != 1 || s.Links[0].SpanContext.SpanID().String() != leader) {
+			if s.Name == stageCoalesce && (len(s.Links) != 1 || s.Links[0].SpanContext.SpanID().String() != leader) {
 				t.Errorf("%+v, want a link to %s", s, leader)
 			}
 		}

@@ -54,7 +54,7 @@ type Record struct {
 
 // Stage is one time-consuming part of handling a request.
 type Stage struct {
-	// Name is queue (waiting for a permit), flight (waiting for a coalesced call), attempt
+	// Name is queue (waiting for a permit), coalesce (waiting for a coalesced call), attempt
 	// (a request upstream), settle (reporting its cost to the ledger), poll (the pause
 	// before statistics are requested again) or retry (the pause after a broken connection).
 	Name string `json:"name"`

@@ -9,11 +9,10 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// enterprisePrefix is where self-hosted instances have the API; Weir answers
-// there too.
+// enterprisePrefix is the path prefix of the API on self-hosted instances. Weir serves it as well.
 const enterprisePrefix = "/api/v3"
 
-// target is the upstream URL of a canonical request target.
+// target returns the upstream URL of a canonical request target.
 func (g *Gateway) target(m policy.Match) *url.URL {
 	u := *g.Upstream
 	base := strings.TrimSuffix(u.EscapedPath(), "/")
@@ -23,54 +22,50 @@ func (g *Gateway) target(m policy.Match) *url.URL {
 		}
 	}
 	u.RawPath = base + m.Path
-	u.Path, _ = url.PathUnescape(u.RawPath) // canonical, so it cannot fail
+	u.Path, _ = url.PathUnescape(u.RawPath) // the path is canonical, so it cannot fail
 	u.RawQuery = m.Query
 	return &u
 }
 
-// forwarded are the request fields that go upstream, beside the dialect's own.
-// For operations of the documents everything else stays here: nothing unkeyed can
-// change an answer, nothing of the client's network is told, and no credential is
-// merged.
-var forwarded = []string{
+// forwardedFields are the request fields that are forwarded for known operations, with those of the
+// dialect. The list is closed: no field outside the cache key can change a response, and neither the
+// client's network nor a second credential reaches the upstream.
+var forwardedFields = []string{
 	"Accept", "Accept-Encoding", "Accept-Language", "Cache-Control", "Content-Encoding", "Content-Language", "Content-Type",
 	"If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since", "Range", "User-Agent",
 }
 
-// defaultAgent is sent for clients that name none: the upstream demands one.
-const defaultAgent = "weir"
-
-// Values that many requests share; nobody writes to them. The capability tells origins
-// that the API's documents do not know how they may speak to this cache alone, by which
-// name (package cache).
+// Field values shared by all requests; they must not be modified. The upstream requires a User-Agent.
+// Surrogate-Capability tells the upstreams of unknown operations how to address this cache (package
+// cache).
 var (
-	via        = []string{"1.1 weir"}
-	agents     = []string{defaultAgent}
-	identity   = []string{"identity"}
-	capability = []string{`weir="Surrogate/1.0"`}
+	via                 = []string{"1.1 weir"}
+	defaultAgent        = []string{"weir"}
+	identityEncoding    = []string{"identity"}
+	surrogateCapability = []string{`weir="Surrogate/1.0"`}
 )
 
-// outbound puts into out what goes on of a request's fields.
+// outbound adds the forwarded fields of a client's request to out.
 func (g *Gateway) outbound(out, in http.Header, known bool) {
-	named := cache.ConnectionFields(in)
+	connection := cache.ConnectionFields(in)
 	for name, values := range in {
-		if len(values) > 0 && !named[name] && (g.passes[name] || !known && plain(name)) {
+		if len(values) > 0 && !connection[name] && (g.forwardable[name] || !known && forwardsUnknown(name)) {
 			out[name] = values[:len(values):len(values)]
 		}
 	}
 	if !known {
-		out["Surrogate-Capability"] = capability
+		out["Surrogate-Capability"] = surrogateCapability
 	}
 	if out.Get("User-Agent") == "" {
-		out["User-Agent"] = agents
+		out["User-Agent"] = defaultAgent
 	}
 	out["Via"] = via
 }
 
-// plain reports whether a request field goes upstream where nothing documents what
-// the operation takes. None does by which gateways tell each other who asks and for
-// what (X-…), nor one that is about the connection, the credential or the cache.
-func plain(name string) bool {
+// forwardsUnknown reports whether a request field is forwarded for operations outside the catalogue.
+// Fields about the connection, the credential and the cache are not, and neither are fields by which
+// gateways identify clients (X-…).
+func forwardsUnknown(name string) bool {
 	for i := range len(name) {
 		if c := name[i] | 0x20; c != '-' && (c < 'a' || c > 'z') && (c < '0' || c > '9') {
 			return false
@@ -81,21 +76,19 @@ func plain(name string) bool {
 			return false
 		}
 	}
-	return !ours[name]
+	return !withheldFields[name]
 }
 
-// ours are the request fields that plain leaves here, beside those of a prefix.
-var ours = map[string]bool{
+// withheldFields are the request fields that forwardsUnknown excludes by name.
+var withheldFields = map[string]bool{
 	"Authorization": true, "Client-Ip": true, "Connection": true, "Content-Length": true, "Cookie": true, "Expect": true,
 	"Forwarded": true, "Front-End-Https": true, "Host": true, "Keep-Alive": true, "Pragma": true, "Prefer": true, "Te": true, "Trailer": true,
 	"Transfer-Encoding": true, "True-Client-Ip": true, "Upgrade": true, "Via": true,
 }
 
-// returned are the response fields of operations of the documents that clients get,
-// beside those with the dialect's vendor in their names: what an answer is, how it is
-// kept, and what it tells of a token. Nothing about the upstream's host or its
-// connections comes through.
-var returned = map[string]bool{
+// returnedFields are the response fields of known operations that clients get, with those whose name
+// contains the dialect's vendor. Fields about the upstream's host and connections are removed.
+var returnedFields = map[string]bool{
 	"Accept-Ranges": true, "Access-Control-Allow-Credentials": true, "Access-Control-Allow-Origin": true, "Access-Control-Expose-Headers": true,
 	"Age": true, "Allow": true, "Cache-Control": true, "Cache-Status": true, "Content-Disposition": true, "Content-Encoding": true,
 	"Content-Language": true, "Content-Length": true, "Content-Location": true, "Content-Range": true, "Content-Security-Policy": true,
@@ -104,38 +97,36 @@ var returned = map[string]bool{
 	"X-Accepted-Oauth-Scopes": true, "X-Content-Type-Options": true, "X-Frame-Options": true, "X-Oauth-Client-Id": true, "X-Oauth-Scopes": true,
 	"X-Poll-Interval": true, "X-Ratelimit-Limit": true, "X-Ratelimit-Remaining": true, "X-Ratelimit-Reset": true, "X-Ratelimit-Resource": true,
 	"X-Ratelimit-Used": true, "X-Xss-Protection": true,
+
+	// Fields about the connection. The ReverseProxy and the cache need and remove them.
+	"Connection": true, "Keep-Alive": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true,
 }
 
-// withheld are those that do not come through where nothing documents what an
-// operation answers: they are about the upstream's host, or about some other
-// request's budget.
-var withheld = []string{"Ratelimit", "Ratelimit-Policy", "Alt-Svc", "Strict-Transport-Security", "Proxy-Authenticate", "Proxy-Authentication-Info", "Via"}
+// unreturnedFields are removed from responses of unknown operations: they concern the upstream's host
+// or the budget of another request.
+var unreturnedFields = []string{"Ratelimit", "Ratelimit-Policy", "Alt-Svc", "Strict-Transport-Security", "Proxy-Authenticate", "Proxy-Authentication-Info", "Via"}
 
-// sift takes out of an answer what does not come through. What Connection names goes
-// with it later (RFC 9110 section 7.6.1).
-func (g *Gateway) sift(op *policy.Operation, h http.Header) {
+// filterResponse removes the response fields that clients do not get. The ReverseProxy later removes
+// fields named by Connection (RFC 9110 section 7.6.1).
+func (g *Gateway) filterResponse(op *policy.Operation, h http.Header) {
 	if !op.Known() {
-		for _, name := range withheld {
+		for _, name := range unreturnedFields {
 			h.Del(name)
 		}
 		return
 	}
 	for name := range h {
-		if !returned[name] && !hopByHop[name] && !strings.Contains(strings.ToLower(name), g.Dialect.Vendor) {
+		if !returnedFields[name] && !strings.Contains(strings.ToLower(name), g.Dialect.Vendor) {
 			delete(h, name)
 		}
 	}
 }
 
-// hopByHop are the response fields by which the ReverseProxy and the cache know what is
-// about one connection; they take them out.
-var hopByHop = map[string]bool{"Connection": true, "Keep-Alive": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true}
-
-// localize makes Link and Location name the gateway where they name the
-// upstream. Other hosts stay as they are: they never get a credential of ours.
+// localize replaces the upstream by the gateway in the URLs of Link and Location. URLs of other hosts
+// stay unchanged; the gateway never sends them a credential.
 func (g *Gateway) localize(ex *exchange, h http.Header) {
 	if location := h.Get("Location"); location != "" {
-		h.Set("Location", g.local(ex, location))
+		h.Set("Location", g.localURL(ex, location))
 	}
 	if links := h["Link"]; len(links) > 0 {
 		rewritten := make([]string, len(links))
@@ -146,9 +137,9 @@ func (g *Gateway) localize(ex *exchange, h http.Header) {
 	}
 }
 
-// localLinks rewrites each <URI-Reference> of a Link field (RFC 8288 section
-// 3). Angle brackets cannot stand in a URI, nor unquoted in a parameter; one in
-// a quoted parameter is left alone unless it holds the upstream's URL.
+// localLinks rewrites each <URI-Reference> of a Link field (RFC 8288 section 3). Angle brackets cannot
+// occur in a URI or in an unquoted parameter. A quoted parameter with brackets is changed only if they
+// contain the upstream's URL.
 func (g *Gateway) localLinks(ex *exchange, value string) string {
 	var b strings.Builder
 	for {
@@ -158,17 +149,14 @@ func (g *Gateway) localLinks(ex *exchange, value string) string {
 			b.WriteString(value)
 			return b.String()
 		}
-		b.WriteString(before)
-		b.WriteByte('<')
-		b.WriteString(g.local(ex, uri))
-		b.WriteByte('>')
+		b.WriteString(before + "<" + g.localURL(ex, uri) + ">")
 		value = after
 	}
 }
 
-// local turns an absolute URL under the upstream's base into the same under
-// the gateway's origin, as this client reached it.
-func (g *Gateway) local(ex *exchange, raw string) string {
+// localURL returns an absolute URL under the upstream's base as the client would request it from the
+// gateway.
+func (g *Gateway) localURL(ex *exchange, raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil || !sameOrigin(u, g.Upstream) || u.User != nil {
 		return raw
@@ -196,11 +184,12 @@ func sameOrigin(a, b *url.URL) bool {
 	return strings.EqualFold(a.Scheme, b.Scheme) && strings.EqualFold(a.Hostname(), b.Hostname()) && port(a) == port(b)
 }
 
+// port returns the port of a URL, or the default of its scheme.
 func port(u *url.URL) string {
-	if p := u.Port(); p != "" {
+	switch p := u.Port(); {
+	case p != "":
 		return p
-	}
-	if strings.EqualFold(u.Scheme, "https") {
+	case strings.EqualFold(u.Scheme, "https"):
 		return "443"
 	}
 	return "80"

@@ -103,7 +103,7 @@ func (w *world) play(o *origin, turns []turn) {
 			asked = 1 + turn.twice
 		}
 		if turn.status == broken {
-			asked += maxAgain
+			asked += maxRetries
 		}
 		w.want(what("requests of the origin"), len(seen), asked)
 		w.want(what("error"), r.err, nil)

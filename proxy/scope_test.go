@@ -79,7 +79,7 @@ func TestWhoCannotBeFoundOutNow(t *testing.T) {
 			}
 		})
 		r := w.get("/user", "Authorization: Bearer a")
-		w.refused(r, 503, "Service Unavailable: who sends this cannot be verified at the moment")
+		w.refused(r, 503, "Service Unavailable: identity provider unavailable")
 		w.want("Retry-After", r.Header.Get("Retry-After"), "10")
 		w.want("Cache-Status", r.Header.Get("Cache-Status"), "weir; detail=identity")
 		w.want("requests upstream", w.upstreamSaw(), 0)

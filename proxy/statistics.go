@@ -3,7 +3,6 @@ package proxy
 import (
 	"cmp"
 	"context"
-	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -12,150 +11,117 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/coalesce"
 )
 
-// Statistics says how answers that the upstream still computes (202) are asked
-// for again (design section 6.4).
+// Statistics configures the polling of responses that the upstream computes on demand: it
+// answers 202 until they are ready.
 type Statistics struct {
-	// Wait is how long a client waits unless it says (Prefer: wait=N).
+	// Wait is how long a client waits without a Prefer field.
 	Wait time.Duration
-	// First is the pause before the first poll; each is Factor times longer
-	// than the last, Max at most.
+	// First is the pause before the first poll. Each pause is Factor times longer than the
+	// one before, up to Max.
 	First  time.Duration
 	Factor float64
 	Max    time.Duration
-	// Budget is how long one question is asked, for all who wait.
+	// Budget is how long a question is polled in total, for all its clients.
 	Budget time.Duration
 }
 
-// statisticsKept is how long statistics are fresh that say nothing of it.
-const statisticsKept = time.Minute
+// statisticsTTL is the freshness lifetime of statistics whose response specifies none.
+const statisticsTTL = time.Minute
 
-// computed reports whether the upstream computes the answer while it says 202. All
-// other 202s are final answers.
+// computed reports whether a 202 to the question means that the response is being computed. For
+// other operations a 202 is final.
 func (ex *exchange) computed() bool {
 	return ex.cacheable && ex.method == http.MethodGet && ex.match.Operation.Cache.Class == policy.Statistics
 }
 
-// computation is what is known of an answer that is not there yet.
-type computation struct {
-	answer *cache.Entry // the 202
-	next   time.Time    // when it is asked for again
-	asked  int          // how often this replica did
-}
-
-// Poll is an answer that the upstream still computes, for people to look at.
-type Poll struct {
-	Path    string    `json:"path"`
-	Account string    `json:"account"`
-	Since   time.Time `json:"since"`
-	// Next is when it is asked for again.
-	Next time.Time `json:"next"`
-	// Asked is how often this replica has asked, Waiting how many wait for it here.
-	Asked   int `json:"asked"`
-	Waiting int `json:"waiting"`
-}
-
-// Bounds of a list of polls, and of a path in it, in bytes.
+// Bounds of the list of polls, and of the bytes of a path in it.
 const (
 	maxPolls    = 100
 	maxPollPath = 200
 )
 
-// Polling lists what is asked for until it is computed, the oldest first, and 100 at most.
-func (g *Gateway) Polling() []Poll {
-	l := &g.flights
-	l.mu.Lock()
-	flying := slices.Collect(maps.Values(l.flying))
-	l.mu.Unlock()
-	polls := []Poll{}
-	for _, f := range flying {
-		if p, ok := f.poll(); ok {
-			polls = append(polls, p)
-		}
+// Polling returns the questions that are being polled, oldest first, at most 100.
+func (g *Gateway) Polling() []coalesce.Poll {
+	polls := append([]coalesce.Poll{}, g.calls.Polls()...)
+	for i := range polls {
+		polls[i].Path = polls[i].Path[:min(len(polls[i].Path), maxPollPath)]
 	}
-	slices.SortFunc(polls, func(a, b Poll) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Path, b.Path)) })
+	slices.SortFunc(polls, func(a, b coalesce.Poll) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Path, b.Path))
+	})
 	return polls[:min(len(polls), maxPolls)]
 }
 
-// poll describes a flight whose answer is computed; not ok if it is none.
-func (f *flight) poll() (p Poll, ok bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.pending.answer == nil {
-		return p, false
-	}
-	path := f.path[:min(len(f.path), maxPollPath)]
-	return Poll{path, f.caller.Account, f.began, f.pending.next, f.pending.asked, f.waiting}, true
-}
-
-// next decides whether an answer is to be asked for again, and after which
-// pause: when it is still computed, and somebody can wait for it.
-func (s Statistics) next(ex *exchange, resp *http.Response) (wait time.Duration, again bool) {
+// nextPoll returns the pause before the next poll. It reports false if the response is final, or
+// if a client waits for this exchange: then the background polls for all clients.
+func (g *Gateway) nextPoll(ex *exchange, resp *http.Response) (pause time.Duration, again bool) {
 	if ex.match.Operation.Cache.Class != policy.Statistics || resp.StatusCode != http.StatusAccepted {
 		return 0, false
 	}
-	wait = min(time.Duration(float64(s.First)*math.Pow(s.Factor, float64(ex.polls))), s.Max)
+	s := g.Statistics
+	pause = min(time.Duration(float64(s.First)*math.Pow(s.Factor, float64(ex.polls))), s.Max)
 	ex.polls++
 	ex.record.Polls++
 	now := time.Now()
 	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: now}
-	ex.call.computes(cache.NewEntry(answer, peek(resp), 0), now.Add(wait))
-	left := time.Until(ex.until(s.Wait))
-	if left <= 0 || !ex.record.Background { // it is polled for all
-		resp.Header.Set("Retry-After", retryAfter(wait))
+	ex.call.SetComputing(cache.NewEntry(answer, peek(resp), 0), now.Add(pause))
+	left := time.Until(ex.deadline(s.Wait))
+	if left <= 0 || !ex.record.Background {
+		resp.Header.Set("Retry-After", retryAfter(pause))
 		return 0, false
 	}
-	return min(wait, left), true
+	return min(pause, left), true
 }
 
-// poll begins to ask again for what is still computed, on behalf of all who wait for
-// it now or later, until it is there or the budget ends. It reports whether it did,
-// and the exchange waits for it, too.
-func (g *Gateway) poll(ex *exchange, resp *http.Response) bool {
+// pollInBackground starts polling a response that is being computed, for all present and later
+// clients. It reports whether it did; the exchange then follows the call.
+func (g *Gateway) pollInBackground(ex *exchange, resp *http.Response) bool {
 	if !ex.computed() || resp.StatusCode != http.StatusAccepted {
 		return false
 	}
-	f, q, cause := ex.call, ex.question, ex.spanContext()
+	c, q, cause := ex.call, ex.question, ex.spanContext()
 	select {
 	case g.Background.polls <- struct{}{}:
 	default:
-		g.land(ex, unfinished, nil)
+		c.Finish(coalesce.Computing, nil)
 		return false
 	}
 	ctx, cancel := context.WithCancelCause(g.Background.ctx)
-	if !f.takeOver(cancel) {
+	if !c.Detach(cancel) {
 		cancel(nil)
 		<-g.Background.polls
-		g.land(ex, unfinished, nil)
+		c.Finish(coalesce.Computing, nil)
 		return false
 	}
 	discard(resp.Body)
-	f.waits()
+	c.Pause()
 	ex.call = nil
-	q.identity.Caller.Priority = policy.Batch // a poll is nobody's hurry
-	pause := time.Until(f.computation().next)
+	q.identity.Caller.Priority = policy.Batch // polls yield to clients
+	pause := time.Until(c.Computation().Next)
 	g.Background.run(func() {
 		defer func() { <-g.Background.polls }()
 		defer cancel(nil)
-		g.serveNobody(ctx, errand{q, f, cause, g.Statistics.Budget}, pause)
+		g.serveInBackground(ctx, backgroundTask{question: q, call: c, cause: cause, wait: g.Statistics.Budget, pause: pause, cancel: cancel})
 	})
 	return true
 }
 
-// stillComputed answers a client whose time is over: with the last good answer, if
-// it may still be used, else with the 202.
-func (g *Gateway) stillComputed(ex *exchange, f *flight) *http.Response {
+// stillComputing answers a client whose deadline has passed: with the stale response if one may
+// be used, or else with the upstream's 202.
+func (g *Gateway) stillComputing(ex *exchange, call *coalesce.Call) *http.Response {
 	if ex.fallback != nil {
 		ex.record.Cache = "weir; hit" // nothing was forwarded for this client
 		return ex.useFallback("computing")
 	}
-	c := f.computation()
-	if ex.record.Attempts == 0 { // else it says so already
-		ex.record.Cache += "; fwd-status=" + strconv.Itoa(c.answer.Status)
+	c := call.Computation()
+	if ex.record.Attempts == 0 {
+		ex.record.Cache += "; fwd-status=" + strconv.Itoa(c.Response.Status)
 	}
 	ex.record.Cache += "; collapsed"
-	resp := entryResponse(ex, c.answer, time.Now())
-	resp.Header.Set("Retry-After", retryAfter(time.Until(c.next)+time.Second)) // by then it has come
+	resp := entryResponse(ex, c.Response, time.Now())
+	resp.Header.Set("Retry-After", retryAfter(time.Until(c.Next)+time.Second)) // leaves time for the poll
 	return resp
 }

@@ -2,18 +2,24 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/weirgate/weir/limits"
 )
 
-// NewTransport returns the transport for one upstream: HTTP/2 where the
-// upstream offers it, no proxy from the environment, no transparent
-// decompression, and idle connections dropped before the upstream drops them
-// (after about 60 s).
+// NewTransport returns the transport for the upstream. It uses HTTP/2 if the upstream offers it, no
+// proxy from the environment and no transparent decompression. Idle connections are closed before
+// the upstream closes them, after about 60 s.
 func NewTransport() *http.Transport {
 	return &http.Transport{
 		DialContext:            (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
@@ -34,59 +40,168 @@ func NewTransport() *http.Transport {
 	}
 }
 
-// errStalled ends a wire attempt in which nothing has moved for the timeout.
-var errStalled = errors.New("the upstream did not answer in time")
+// Errors that end an attempt.
+var (
+	errStalled = errors.New("the upstream did not respond in time")
+	errInterim = errors.New("the upstream sent too many interim responses")
+	// errUnpermitted ends a request that the transport tries to send again by itself.
+	errUnpermitted = fmt.Errorf("the upstream closed the connection during the request: %w", io.ErrUnexpectedEOF)
+)
 
-// watch ends a wire attempt that makes no progress. A body of any size may
-// take any time as long as it moves.
-type watch struct {
+// maxInterim bounds the interim responses (1xx) to one request.
+const maxInterim = 100
+
+// send makes one attempt. The outcome is valid with an error as well.
+func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*http.Response, limits.Outcome, error) {
+	w := &wire{start: time.Now()}
+	ctx, cancel := context.WithCancelCause(out.Context())
+	watch := &watchdog{timeout: g.Timeout, cancel: cancel}
+	watch.timer = time.AfterFunc(g.Timeout, func() { cancel(errStalled) })
+	hooks, sent := w.hooks(cancel, ex.interim), *out
+	if out.Body != nil && out.Body != http.NoBody {
+		uploaded := g.Limiter.Upload(permit)
+		hooks.WroteRequest = func(httptrace.WroteRequestInfo) { w.progress(); uploaded() }
+		sent.Body = &uploadedBody{&watchedBody{out.Body, watch, false}, w}
+	}
+	resp, err := g.Transport.RoundTrip(sent.WithContext(httptrace.WithClientTrace(ctx, hooks)))
+	outcome := w.outcome()
+	ex.reused = w.reused.Load()
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
+		watch.stop()
+		return nil, outcome, err
+	}
+	watch.reset()
+	if resp.Body != http.NoBody {
+		resp.Body = &watchedBody{resp.Body, watch, true}
+	} else {
+		watch.stop()
+	}
+	outcome.Sent, outcome.Answered = true, true
+	outcome.Failed = resp.StatusCode >= http.StatusInternalServerError ||
+		resp.StatusCode == http.StatusRequestTimeout || resp.StatusCode == http.StatusTooEarly
+	outcome.Rate, _ = limits.ReadRate(resp.Header)
+	recognizeLimit(resp, &outcome)
+	return resp, outcome, nil
+}
+
+// wire collects the events of one attempt. The transport reports them from its own goroutines.
+type wire struct {
+	reused  atomic.Bool  // the connection had been used before
+	written atomic.Int32 // how often the header was written
+	// given is when the upstream received the latest part of the request, in nanoseconds
+	// since start.
+	given   atomic.Int64
+	start   time.Time
+	interim atomic.Int32 // number of interim responses
+	ended   atomic.Bool  // before the transport could send the request again
+}
+
+// hooks returns the hooks of the attempt.
+func (w *wire) hooks(cancel context.CancelCauseFunc, interim func(int, textproto.MIMEHeader) error) *httptrace.ClientTrace {
+	return &httptrace.ClientTrace{
+		// The transport sends a request again if a reused connection ends without a response,
+		// even an unsafe request with an Idempotency-Key. That copy would have no permit, so it
+		// is prevented here; [Gateway.retries] decides about retries. HTTP/2 is exempt: there
+		// the upstream confirms that it did not process the request.
+		GotConn: func(c httptrace.GotConnInfo) {
+			if w.written.Load() == 0 {
+				w.reused.Store(c.Reused)
+			} else if !isHTTP2(c.Conn) {
+				w.ended.Store(true)
+				cancel(errUnpermitted)
+				_ = c.Conn.Close()
+			}
+		},
+		WroteHeaders: func() {
+			if !w.ended.Load() && w.written.Add(1) == 1 {
+				w.progress()
+			}
+		},
+		Got1xxResponse: func(status int, header textproto.MIMEHeader) error {
+			if w.interim.Add(1) > maxInterim {
+				cancel(errInterim)
+			}
+			return interim(status, header)
+		},
+	}
+}
+
+// progress records that the upstream received more of the request.
+func (w *wire) progress() { w.given.Store(int64(time.Since(w.start))) }
+
+// outcome returns what the events say about the attempt.
+func (w *wire) outcome() limits.Outcome {
+	written := int(w.written.Load())
+	o := limits.Outcome{Sent: written > 0, Resent: max(0, written-1)}
+	if o.Sent {
+		o.Elapsed = time.Since(w.start) - time.Duration(w.given.Load())
+	}
+	return o
+}
+
+func isHTTP2(c net.Conn) bool {
+	secure, ok := c.(interface{ ConnectionState() tls.ConnectionState })
+	return ok && secure.ConnectionState().NegotiatedProtocol == "h2"
+}
+
+// uploadedBody is a request's body. The time for its upload does not count as the upstream's.
+type uploadedBody struct {
+	io.ReadCloser
+	wire *wire
+}
+
+func (b *uploadedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.wire.progress()
+	return n, err
+}
+
+// watchdog cancels an attempt that makes no progress for the timeout. A body may take any time in
+// total.
+type watchdog struct {
 	timer   *time.Timer
 	timeout time.Duration
 	cancel  context.CancelCauseFunc
 }
 
-func watchProgress(ctx context.Context, timeout time.Duration) (context.Context, *watch) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	w := &watch{timeout: timeout, cancel: cancel}
-	w.timer = time.AfterFunc(timeout, func() { cancel(errStalled) })
-	return ctx, w
-}
+func (w *watchdog) reset() { w.timer.Reset(w.timeout) }
 
-func (w *watch) progress() { w.timer.Reset(w.timeout) }
-
-func (w *watch) stop() {
+func (w *watchdog) stop() {
 	w.timer.Stop()
 	w.cancel(nil)
 }
 
-// watchedBody tells the watch of every byte. The response's body (ends true)
-// ends the watch when it is closed.
+// watchedBody resets the watchdog with every read.
 type watchedBody struct {
 	io.ReadCloser
-	watch *watch
-	ends  bool
+	watch *watchdog
+	stops bool // Close stops the watchdog
 }
 
 func (b *watchedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
-		b.watch.progress()
+		b.watch.reset()
 	}
 	return n, err
 }
 
 func (b *watchedBody) Close() error {
 	err := b.ReadCloser.Close()
-	if b.ends {
+	if b.stops {
 		b.watch.stop()
 	}
 	return err
 }
 
-// bufferPool holds the buffers by which bodies are copied.
-type bufferPool struct{ pool sync.Pool }
-
+// copyBuffer is the size of the buffers that bodies are copied with.
 const copyBuffer = 32 << 10
+
+// bufferPool is an [httputil.BufferPool].
+type bufferPool struct{ pool sync.Pool }
 
 func (p *bufferPool) Get() []byte {
 	if b, ok := p.pool.Get().(*[copyBuffer]byte); ok {

@@ -13,7 +13,7 @@ import (
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/history"
-	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/coalesce"
 )
 
 // adminIOTimeout bounds reading a request on the admin listener, and writing its response.
@@ -117,7 +117,7 @@ type gatewayState struct {
 	Guarded  bool                     `json:"guarded"` // the admin listener requires a token
 	Store    storeState               `json:"store"`
 	Waiting  map[string]int           `json:"waiting"` // requests in the queue, by account
-	Polling  []proxy.Poll             `json:"polling"`
+	Polling  []coalesce.Poll          `json:"polling"`
 	Refused  []credential.Quarantined `json:"refused"` // credentials that the upstream rejects
 	Cache    struct {
 		Keys  int    `json:"keys"`

@@ -17,6 +17,7 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/coalesce"
 )
 
 // TestAttack57NoNameBecomesAnElement: wherever something stands that a client, the API or a
@@ -33,7 +34,7 @@ func TestAttack57NoNameBecomesAnElement(t *testing.T) {
 		State: func() any {
 			return map[string]any{
 				"version": evil, "started": time.Now(), "now": time.Now(), "upstream": "https://" + evil, "dialect": evil, "store": map[string]any{"kind": evil, "replicas": 1}, "waiting": map[string]int{evil: 1},
-				"polling": []proxy.Poll{{Path: evil, Account: evil}}, "refused": []map[string]any{{"credential": evil, "until": time.Now(), "times": 1}}, "cache": map[string]any{"keys": 1, "bytes": 1, "most": 1},
+				"polling": []coalesce.Poll{{Path: evil, Account: evil}}, "refused": []map[string]any{{"credential": evil, "until": time.Now(), "times": 1}}, "cache": map[string]any{"keys": 1, "bytes": 1, "most": 1},
 			}
 		},
 	})}

@@ -22,6 +22,7 @@ import (
 	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/coalesce"
 )
 
 // busy is a made-up gateway with many accounts, and all that a dashboard can show.
@@ -110,7 +111,7 @@ func (b *busy) state() any {
 		state["store"] = map[string]any{"kind": "redis", "replicas": 3, "lost": b.began}
 	}
 	if b.accounts > 0 {
-		state["polling"] = []proxy.Poll{
+		state["polling"] = []coalesce.Poll{
 			{Path: "/repos/acme/widgets/stats/contributors", Account: b.name(0), Since: b.began, Next: time.Now().Add(4 * time.Second), Asked: 3, Waiting: 12},
 			{Path: "/repos/an-organization-with-a-long-name/a-repository-with-an-even-longer-name/stats/commit_activity", Account: b.name(1), Since: b.began, Next: time.Now().Add(15 * time.Second), Asked: 5, Waiting: 1},
 		}

@@ -27,6 +27,7 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/coalesce"
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
@@ -408,7 +409,7 @@ func (p *previousGateways) add(g *proxy.Gateway) {
 }
 
 // polling returns the polls in progress and removes the proxies that have none.
-func (p *previousGateways) polling() (polls []proxy.Poll) {
+func (p *previousGateways) polling() (polls []coalesce.Poll) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.list = slices.DeleteFunc(p.list, func(g *proxy.Gateway) bool {

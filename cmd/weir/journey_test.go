@@ -113,7 +113,7 @@ func TestTheJourneyOfSlowStatistics(t *testing.T) {
 	const route = "GET /repos/{owner}/{repo}/stats/commit_activity"
 	const server, client, behind = route + " server", route + " client", "background " + route + " internal"
 	want := []string{
-		"> " + server, server + " > queue internal", server + " > " + client, server + " > settle internal", server + " > flight internal",
+		"> " + server, server + " > queue internal", server + " > " + client, server + " > settle internal", server + " > coalesce internal",
 		"> " + behind, behind + " > poll internal", behind + " > queue internal", behind + " > " + client, behind + " > settle internal",
 		behind + " > poll internal", behind + " > queue internal", behind + " > " + client, behind + " > settle internal",
 	}
@@ -153,7 +153,7 @@ func TestTheJourneyOfSlowStatistics(t *testing.T) {
 			"server.address": host, "server.port": port, "http.response.status_code": status, "http.request.resend_count": again,
 		})
 	}
-	if links := byName["flight"][0].Links; !slices.Equal(links, []string{background.ID}) || !slices.Equal(background.Links, []string{root.ID}) {
+	if links := byName["coalesce"][0].Links; !slices.Equal(links, []string{background.ID}) || !slices.Equal(background.Links, []string{root.ID}) {
 		t.Errorf("the flight is linked to %v, the background to %v", links, background.Links)
 	}
 }
@@ -195,7 +195,7 @@ func TestWhoAsksTheSameIsLinkedToWhoAskedFirst(t *testing.T) {
 			leader = s // the last one
 		}
 	}
-	flights := byName["flight"]
+	flights := byName["coalesce"]
 	if len(flights) != 1 {
 		t.Fatalf("%d flights", len(flights))
 	}

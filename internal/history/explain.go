@@ -180,7 +180,7 @@ func explainWait(r *proxy.Record, s cacheStatus) string {
 		}
 	}
 	text := fmt.Sprintf("The request waited %s, ", durationInWords(r.Waited))
-	queue, coalesce, poll, retry := waits["queue"], waits["flight"], waits["poll"], waits["retry"]
+	queue, coalesce, poll, retry := waits["queue"], waits["coalesce"], waits["poll"], waits["retry"]
 	switch longest := max(queue, coalesce, poll, retry); {
 	case longest == 0 && s.collapsed:
 		return text + "for an identical request."

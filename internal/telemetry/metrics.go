@@ -178,7 +178,7 @@ func (m *metrics) Observer(upstream string) func(*proxy.Record) {
 				}
 				m.retries.Add(ctx, 1, m.attributes(labels{outcome: outcome}))
 				wait(s.Name)
-			case "flight", "poll":
+			case "coalesce", "poll":
 				wait(s.Name)
 			case "attempt":
 				l := labels{method: r.Method, upstream: upstream}

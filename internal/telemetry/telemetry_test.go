@@ -32,7 +32,7 @@ func fullRecord() *proxy.Record {
 		Stages: []proxy.Stage{
 			{Name: "queue", Elapsed: time.Second, Detail: "points"}, {Name: "attempt", Elapsed: time.Second, Detail: "202"}, {Name: "settle"},
 			{Name: "poll", Elapsed: time.Second}, {Name: "queue"}, {Name: "attempt", Detail: "timeout", Failed: true},
-			{Name: "queue", Detail: "primary", Failed: true}, {Name: "flight", Detail: "kept"},
+			{Name: "queue", Detail: "primary", Failed: true}, {Name: "coalesce", Detail: "stored"},
 			{Name: "retry", Elapsed: time.Second}, {Name: "retry", Elapsed: time.Second}, {Name: "retry", Failed: true},
 		},
 	}
@@ -234,7 +234,7 @@ func TestObserverCountsRequests(t *testing.T) {
 		`weir_spent_total{weir_client="pass-through",weir_operation="emojis/get",weir_resource="_OTHER"} 2`,
 		`weir_admissions_total{weir_reason="admitted",weir_resource="_OTHER"} 1`, `weir_admissions_total{weir_reason="admitted",weir_resource="core"} 1`,
 		`weir_admissions_total{weir_reason="waited",weir_resource="core"} 1`, `weir_admissions_total{weir_reason="primary",weir_resource="core"} 1`,
-		`weir_wait_duration_seconds_count{weir_reason="points"} 1`, `weir_wait_duration_seconds_count{weir_reason="flight"} 1`, `weir_wait_duration_seconds_sum{weir_reason="poll"} 1`,
+		`weir_wait_duration_seconds_count{weir_reason="points"} 1`, `weir_wait_duration_seconds_count{weir_reason="coalesce"} 1`, `weir_wait_duration_seconds_sum{weir_reason="poll"} 1`,
 		`http_client_request_duration_seconds_count{http_request_method="GET",http_response_status_code="202",server_address="api.example.com"} 1`,
 		`http_client_request_duration_seconds_count{error_type="timeout",http_request_method="GET",server_address="api.example.com"} 1`,
 		`weir_polls_total 1`, `weir_retries_total{weir_outcome="sent"} 2`, `weir_retries_total{weir_outcome="given_up"} 1`, `weir_wait_duration_seconds_sum{weir_reason="retry"} 2`,

@@ -62,7 +62,7 @@ function waterfall(r) {
     return el("p", { class: "empty" }, words);
   }
   const all = Math.max(r.elapsed_ns, ...stages.map((s) => s.start_ns + s.elapsed_ns), 1);
-  const names = { queue: "waiting for a permit", flight: "another asks the same", attempt: "request to the API", settle: "telling the ledger", poll: "pause between polls", retry: "pause before it is sent again" };
+  const names = { queue: "waiting for a permit", coalesce: "waiting for a coalesced call", attempt: "request to the API", settle: "recording in the ledger", poll: "pause between polls", retry: "pause before the retry" };
   return el("ol", { class: "waterfall" }, ...stages.map((s) => {
     const bar = el("span", { class: "fall-bar", "data-stage": s.failed ? "failed" : s.name });
     bar.style.left = `${(100 * s.start_ns) / all}%`;

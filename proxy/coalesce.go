@@ -1,0 +1,213 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/proxy/coalesce"
+)
+
+const (
+	// maxFollowed bounds how many calls one request follows before it is sent by itself.
+	maxFollowed = 3
+	// shortWait is how long a request follows a paused call if it might get a permit sooner
+	// by itself.
+	shortWait = 50 * time.Millisecond
+)
+
+// coalesces reports whether the question may share a call. A response to the client's own
+// validators may be a 304, and one to max-stale or stale-if-error may come stale from another
+// cache. Neither is of use to other clients.
+func (ex *exchange) coalesces() bool {
+	if !ex.cacheable || ex.method != http.MethodGet || ex.match.Operation.Cache.NoCoalesce {
+		return false
+	}
+	if ex.cacheControl.Has("max-stale") || ex.cacheControl.Has("stale-if-error") {
+		return false
+	}
+	return ex.stale != nil || isUnconditional(ex.header)
+}
+
+// join enters the call for the question as its leader or as a follower.
+func (g *Gateway) join(ex *exchange) (c *coalesce.Call, leads bool) {
+	caller := ex.identity.Caller
+	q := coalesce.Question{
+		Key: g.callKey(ex), Path: ex.match.Path, Account: caller.Account, Priority: caller.Priority, Since: g.Cache.Generation(),
+	}
+	return g.calls.Join(q, func(since cache.Generation) bool { return g.Cache.Purged(ex.tags(), since) })
+}
+
+// callKey returns the key of the call for the question. It includes the request fields that the
+// response varies by, as far as they are known from stored variants. Requests that left a paused
+// call share a call of their own.
+func (g *Gateway) callKey(ex *exchange) cache.Key {
+	parts := []string{string(ex.key[:])}
+	variants, _ := g.Cache.Candidates(ex.in.Context(), ex.key, cache.Key{})
+	if i := slices.IndexFunc(variants, func(e *cache.Entry) bool { return len(e.Vary) > 0 }); i >= 0 {
+		for _, f := range variants[i].Vary {
+			parts = append(parts, f.Name, strings.Join(ex.header[f.Name], ", "))
+		}
+	}
+	if ex.skipped > 0 {
+		parts = append(parts, "skipped", strconv.Itoa(ex.skipped))
+	}
+	if len(parts) == 1 {
+		return ex.key
+	}
+	return cache.NewKey(parts...)
+}
+
+// coalesce gets the response through a call: as its leader, or from the cache as a follower.
+func (g *Gateway) coalesce(ex *exchange, out *http.Request) (*http.Response, error) {
+	for followed := 0; followed < maxFollowed; {
+		c, leads := g.join(ex)
+		if leads {
+			resp, err := g.lead(ex, c, out)
+			if err != nil || !g.pollInBackground(ex, resp) {
+				return resp, err
+			}
+		}
+		s := g.beginStage(ex, ex.in.Context(), stageCoalesce)
+		result, err := c.Wait(ex.in.Context(), g.followUntil(ex, c))
+		s.linkTo(c.Leader())
+		ex.record.Waited += s.end(result.String(), err)
+		switch {
+		case result == coalesce.Stored:
+			if resp := g.responseOfCall(ex, ex.start); resp != nil {
+				return resp, nil
+			}
+			followed++
+		case result == coalesce.Failed:
+			return g.staleOr(ex, err)
+		case result == coalesce.Computing:
+			return g.stillComputing(ex, c), nil
+		case result == coalesce.Refused:
+			// This client may have a later deadline than the leader had.
+		case result == coalesce.Paused && time.Now().Before(ex.deadline(g.maxWait(ex))):
+			ex.skipped++
+		case !ex.computed():
+			return g.fetch(ex, out)
+		default:
+			followed++ // a single error does not end the wait for statistics
+		}
+	}
+	return g.fetch(ex, out)
+}
+
+// followUntil returns how long the client follows a call that is paused. It is short if the
+// request might get a permit sooner by itself: from another account, at another priority, or
+// with another credential.
+func (g *Gateway) followUntil(ex *exchange, c *coalesce.Call) time.Time {
+	until, own := ex.deadline(g.maxWait(ex)), ex.identity.Caller
+	independent := ex.hasAlternative || own.Account != c.Account || own.Priority != c.Priority
+	if soon := time.Now().Add(shortWait); independent && !ex.computed() && soon.Before(until) {
+		return soon
+	}
+	return until
+}
+
+// maxWait is how long a client waits without a Prefer field.
+func (g *Gateway) maxWait(ex *exchange) time.Duration {
+	if ex.computed() {
+		return g.Statistics.Wait
+	}
+	return g.Wait
+}
+
+// lead sends the request of a call. The request outlives the client if it has followers.
+func (g *Gateway) lead(ex *exchange, c *coalesce.Call, out *http.Request) (resp *http.Response, err error) {
+	defer func() {
+		if resp == nil { // including a panic
+			c.Finish(coalesce.Private, nil)
+		}
+	}()
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(out.Context()))
+	ex.call = c
+	c.Lead(cancel, ex.spanContext())
+	context.AfterFunc(ex.in.Context(), c.LeaderLeft)
+	return g.fetchForFleet(ex, out.WithContext(ctx))
+}
+
+// fetchForFleet sends the request of the exchange's call, unless another replica already fetches
+// the response.
+func (g *Gateway) fetchForFleet(ex *exchange, out *http.Request) (*http.Response, error) {
+	if ex.cacheControl.Has("no-cache") || ex.stale != nil && ex.stale.Lifetime == 0 || g.isUnkept(ex) {
+		return g.fetch(ex, out) // another replica's response would not be used
+	}
+	var s stage
+	var resp *http.Response
+	ctx := out.Context()
+	decision, err := ex.call.AwaitFleet(ctx, coalesce.Fleet{
+		Leases: g.Cache, Go: g.Background.run, Stop: g.Background.ctx.Done(), Deadline: ex.deadline(g.maxWait(ex)),
+		Purged: func(since cache.Generation) bool { return g.Cache.Purged(ex.tags(), since) },
+		Lookup: func() bool {
+			// The clocks of two replicas may differ, so only a fresh response will do.
+			resp = g.responseOfCall(ex, time.Time{})
+			return resp != nil
+		},
+		Waiting: func(leader trace.SpanContext) {
+			s = g.beginStage(ex, ctx, stageCoalesce)
+			s.linkTo(leader)
+		},
+	})
+	if s.ex != nil {
+		ex.record.Waited += s.end("another replica", err)
+	}
+	switch {
+	case err != nil:
+		return g.staleOr(ex, err)
+	case decision == coalesce.Found:
+		ex.call.Finish(coalesce.Stored, nil)
+		return resp, nil
+	case decision == coalesce.StillComputing:
+		resp = g.stillComputing(ex, ex.call)
+		ex.call.Finish(coalesce.Refused, nil) // followers may have a later deadline
+		return resp, nil
+	}
+	return g.fetch(ex, out)
+}
+
+// responseOfCall returns the stored response of a finished call, or nil if the client may not use
+// it. The response must be fresh, or requested after since if that is not zero.
+func (g *Gateway) responseOfCall(ex *exchange, since time.Time) *http.Response {
+	e, purged := g.Cache.Lookup(ex.in.Context(), ex.key, ex.header)
+	now := time.Now()
+	if e == nil || purged {
+		return nil
+	}
+	recent := !since.IsZero() && !e.Requested().Before(since)
+	if !recent && (!e.Fresh(now) || ex.mustRevalidate(e, now)) {
+		return nil
+	}
+	ex.record.Cache += "; collapsed; ttl=" + strconv.Itoa(-int(e.Staleness(now)/time.Second))
+	return entryResponse(ex, e, now)
+}
+
+// resultFor returns the result of a call whose response is stored as e.
+func (ex *exchange) resultFor(e *cache.Entry) coalesce.Result {
+	if e.SingleUse(ex.rule) {
+		return coalesce.Private
+	}
+	return coalesce.Stored
+}
+
+// resultOfError returns the result of a call that got no response.
+func resultOfError(err error) coalesce.Result {
+	var refusal *limits.Refusal
+	switch {
+	case errors.As(err, &refusal), errors.Is(err, errTokenTimeout):
+		return coalesce.Refused
+	case errors.Is(err, context.Canceled):
+		return coalesce.Private // concerns the leader's client only
+	}
+	return coalesce.Failed
+}

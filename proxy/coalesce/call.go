@@ -1,0 +1,330 @@
+// Package coalesce lets identical questions share one upstream request.
+//
+// The first client with a question becomes the leader of a [Call] and sends the request. Clients
+// with the same question in the meantime become followers: they wait for the call's [Result] and
+// then read the response from the cache. [Group.Join] is the entry point; lease.go extends a call
+// to the whole fleet through a lease in the shared cache.
+//
+// Invariants:
+//   - A key includes the security class, so a response is shared within one class only.
+//   - A call has exactly one result. Followers never receive an error that concerns only the leader.
+//   - The upstream request survives the leader's disconnect while a follower waits. It is canceled
+//     when the last client has left.
+//   - A call that began before a purge of its response accepts no more followers.
+package coalesce
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/policy"
+)
+
+// Result is how a call ended for its followers.
+type Result int
+
+const (
+	pending Result = iota
+	// Stored means that the response is in the cache.
+	Stored
+	// Private means that the response is for the leader alone. Each follower must send its own
+	// request.
+	Private
+	// Refused means that the leader got no permit before its deadline. A follower with a later
+	// deadline may lead the next call.
+	Refused
+	// Failed means that the upstream cannot be reached, whoever leads.
+	Failed
+	// Computing means that the upstream still computes the response and no more polls follow.
+	Computing
+	// Paused means that the follower's deadline passed before the request was sent.
+	Paused
+)
+
+// String returns the name of the result in traces.
+func (r Result) String() string {
+	return [...]string{"pending", "stored", "private", "refused", "failed", "computing", "paused"}[r]
+}
+
+// Causes of a canceled call.
+var (
+	errAbandoned = fmt.Errorf("all clients of the call have left: %w", context.Canceled)
+	errClosed    = fmt.Errorf("the gateway is closed: %w", context.Canceled)
+)
+
+// Question identifies what a call fetches and for whom.
+type Question struct {
+	Key      cache.Key
+	Path     string
+	Account  string
+	Priority policy.Priority
+	// Since is the generation of the cache when the call began.
+	Since cache.Generation
+}
+
+// Computation describes a response that the upstream still computes.
+type Computation struct {
+	Response *cache.Entry // the 202 that the upstream sent; nil if it computes nothing
+	Next     time.Time    // when the next poll is due
+	Polls    int          // sent by this replica
+}
+
+// Group holds the calls in progress. The zero value is ready for use. It is safe for concurrent use.
+type Group struct {
+	mu    sync.Mutex
+	calls map[cache.Key]*Call
+}
+
+// Call is one upstream request on behalf of several clients. The methods that report progress of
+// the request accept a nil Call, for requests that are not coalesced.
+type Call struct {
+	Question
+	began time.Time
+	group *Group
+	done  chan struct{} // closed when the call has its result
+
+	mu          sync.Mutex
+	followers   int
+	leaderLeft  bool
+	cancel      context.CancelCauseFunc // set before leaderLeft is
+	paused      chan struct{}           // closed while the request is not on its way
+	computation Computation
+	shared      bool              // the other replicas can read the response
+	leader      trace.SpanContext // invalid if the leader is not sampled
+	result      Result
+	err         error // of a failed call
+}
+
+// Join returns the call in progress for a question and enters the caller as a follower. Without
+// such a call it creates one, which the caller leads: it must call Lead, and Finish in the end.
+// purged reports whether a response that was requested at a generation is outdated.
+func (g *Group) Join(q Question, purged func(since cache.Generation) bool) (c *Call, leads bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if c := g.calls[q.Key]; c != nil && c.follow() {
+		if !purged(c.Since) {
+			return c, false
+		}
+		c.Leave()
+	}
+	c = &Call{Question: q, began: time.Now(), group: g, done: make(chan struct{}), paused: make(chan struct{})}
+	close(c.paused)
+	if g.calls == nil {
+		g.calls = map[cache.Key]*Call{}
+	}
+	g.calls[q.Key] = c
+	return c, true
+}
+
+// Lead sets the function that cancels the leader's request, and the leader's span.
+func (c *Call) Lead(cancel context.CancelCauseFunc, span trace.SpanContext) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cancel, c.leader = cancel, span
+}
+
+// LeaderLeft reports the leader's disconnect to the call.
+func (c *Call) LeaderLeft() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leaderLeft = true
+	c.cancelUnwanted()
+}
+
+// Detach makes the leader a follower of its own call, which continues in the background until
+// cancel is called. It reports false if the call has ended.
+func (c *Call) Detach(cancel context.CancelCauseFunc) bool {
+	if !c.follow() {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leaderLeft, c.cancel = true, cancel
+	return true
+}
+
+// Finish ends the call with a result. Only the first call of Finish has an effect.
+func (c *Call) Finish(r Result, err error) {
+	if c == nil {
+		return
+	}
+	c.group.mu.Lock()
+	if c.group.calls[c.Key] == c {
+		delete(c.group.calls, c.Key)
+	}
+	c.group.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.result == pending {
+		c.result, c.err = r, err
+		close(c.done)
+		c.cancelUnwanted()
+	}
+}
+
+// Close cancels the call because the gateway shuts down.
+func (c *Call) Close() {
+	if c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.cancel(errClosed)
+	}
+}
+
+// follow enters a follower. It reports false if the call has ended or is being canceled.
+func (c *Call) follow() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.result != pending || c.leaderLeft && c.followers == 0 {
+		return false
+	}
+	c.followers++
+	return true
+}
+
+// Leave removes a follower.
+func (c *Call) Leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.followers--
+	c.cancelUnwanted()
+}
+
+// cancelUnwanted cancels the request if all clients have left. The caller holds mu.
+func (c *Call) cancelUnwanted() {
+	if c.leaderLeft && (c.followers == 0 || c.result != pending) {
+		c.cancel(errAbandoned)
+	}
+}
+
+// Wait blocks a follower until the call has ended. After the deadline it waits only while the
+// request is on its way upstream. Otherwise it returns Computing, or Paused if the call still
+// waits for a permit. Wait removes the follower, except if the result is Computing: that client
+// is expected to return for the response.
+func (c *Call) Wait(ctx context.Context, deadline time.Time) (r Result, err error) {
+	defer func() {
+		if r != Computing {
+			c.Leave()
+		}
+	}()
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case <-c.done:
+		return c.result, c.err
+	case <-ctx.Done():
+		return Failed, context.Cause(ctx)
+	case <-timer.C:
+	}
+	c.mu.Lock()
+	paused := c.paused
+	c.mu.Unlock()
+	select {
+	case <-c.done:
+		return c.result, c.err
+	case <-ctx.Done():
+		return Failed, context.Cause(ctx)
+	case <-paused:
+	}
+	if c.Computation().Response != nil {
+		return Computing, nil
+	}
+	return Paused, nil
+}
+
+// Resume reports that the request is sent upstream.
+func (c *Call) Resume() { c.setPaused(false) }
+
+// Pause reports that the request waits: for a permit, or between two attempts.
+func (c *Call) Pause() { c.setPaused(true) }
+
+func (c *Call) setPaused(paused bool) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pause(paused)
+}
+
+// pause and isPaused require mu.
+func (c *Call) pause(paused bool) {
+	switch was := c.isPaused(); {
+	case paused && !was:
+		close(c.paused)
+	case !paused && was:
+		c.paused = make(chan struct{})
+	}
+}
+
+func (c *Call) isPaused() bool {
+	select {
+	case <-c.paused:
+		return true
+	default:
+		return false
+	}
+}
+
+// SetComputing records that the upstream computes the response, and when the next poll is due.
+func (c *Call) SetComputing(response *cache.Entry, next time.Time) {
+	if c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.computation = Computation{response, next, c.computation.Polls + 1}
+	}
+}
+
+// Computation returns the state of the upstream's computation.
+func (c *Call) Computation() Computation {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.computation
+}
+
+// SetShared records whether the other replicas can read the response from the shared cache.
+func (c *Call) SetShared(shared bool) {
+	if c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.shared = shared
+	}
+}
+
+// Leader returns the span of the leader's request. It is invalid if that is not sampled.
+func (c *Call) Leader() trace.SpanContext {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leader
+}
+
+// Poll describes a call whose response the upstream still computes, for the admin API.
+type Poll struct {
+	Path    string    `json:"path"`
+	Account string    `json:"account"`
+	Since   time.Time `json:"since"`
+	// Next is when the next poll is due.
+	Next time.Time `json:"next"`
+	// Asked counts the polls sent by this replica, Waiting the followers.
+	Asked   int `json:"asked"`
+	Waiting int `json:"waiting"`
+}
+
+// Polls returns the calls whose responses the upstream still computes.
+func (g *Group) Polls() (polls []Poll) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range g.calls {
+		c.mu.Lock()
+		if p := c.computation; p.Response != nil {
+			polls = append(polls, Poll{c.Path, c.Account, c.began, p.Next, p.Polls, c.followers})
+		}
+		c.mu.Unlock()
+	}
+	return polls
+}

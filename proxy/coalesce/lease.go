@@ -1,0 +1,149 @@
+package coalesce
+
+import (
+	"context"
+	"crypto/rand"
+	"time"
+
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weirgate/weir/cache"
+)
+
+const (
+	// renewEvery is how often a lease is renewed. It expires after three missed renewals.
+	renewEvery = time.Second
+	// A replica looks for another replica's response after firstLook, then after twice the
+	// pause each time, up to maxLook.
+	firstLook, maxLook = 10 * time.Millisecond, 200 * time.Millisecond
+)
+
+// Leases grants the fleet-wide lease for a fetch. [cache.Store] implements it.
+type Leases interface {
+	AcquireFetch(ctx context.Context, key cache.Key, c cache.FetchLease) (mine bool, other *cache.FetchLease)
+	ReleaseFetch(ctx context.Context, key cache.Key, owner string, failed bool)
+}
+
+// Fleet connects a call with the calls of other replicas.
+type Fleet struct {
+	Leases Leases
+	// Go runs the renewal of a lease in the background. Stop is closed when it must end.
+	Go   func(func())
+	Stop <-chan struct{}
+	// Lookup reports whether the response is in the shared cache.
+	Lookup func() bool
+	// Purged reports whether a response requested at a generation is outdated.
+	Purged func(since cache.Generation) bool
+	// Waiting is called once, with the span of the other replica's request, before the wait.
+	Waiting func(leader trace.SpanContext)
+	// Deadline is when the client stops waiting for a request that is not on its way.
+	Deadline time.Time
+}
+
+// Decision is the result of [Call.AwaitFleet].
+type Decision int
+
+const (
+	// Fetch means that this replica sends the request.
+	Fetch Decision = iota
+	// Found means that another replica has stored the response.
+	Found
+	// StillComputing means that the deadline has passed and another replica polls the upstream.
+	StillComputing
+)
+
+// AwaitFleet acquires the lease for the call's key, or waits while another replica holds it. It
+// waits for at most one other replica. It also returns Fetch if the store is unavailable or the
+// other replica's response cannot be shared.
+func (c *Call) AwaitFleet(ctx context.Context, f Fleet) (Decision, error) {
+	owner, other := rand.Text(), ""
+	for pause := firstLook; ; pause = min(2*pause, maxLook) {
+		mine, lease := f.Leases.AcquireFetch(ctx, c.Key, c.lease(owner))
+		if mine {
+			f.Go(func() { c.renew(ctx, f, owner) })
+		}
+		if other != "" && f.Lookup() {
+			c.SetShared(true)
+			return Found, nil
+		}
+		if lease == nil || lease.Failed || other != "" && lease.Owner != other || f.Purged(lease.Since) {
+			return Fetch, nil
+		}
+		if other == "" {
+			f.Waiting(parseTraceparent(lease.Trace))
+		}
+		other = lease.Owner
+		c.copyProgress(lease)
+		if !time.Now().Before(f.Deadline) {
+			if lease.Pending != nil {
+				return StillComputing, nil
+			}
+			if !lease.Sent {
+				return Fetch, nil // the ledger then returns the reason for the refusal
+			}
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return Fetch, context.Cause(ctx)
+		case <-timer.C:
+		}
+	}
+}
+
+// renew renews the lease until the call has ended, and then releases it.
+func (c *Call) renew(ctx context.Context, f Fleet, owner string) {
+	tick := time.NewTicker(renewEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.done:
+			failed := c.result == Private || c.result == Failed || c.result == Stored && !c.shared
+			f.Leases.ReleaseFetch(ctx, c.Key, owner, failed)
+			return
+		case <-tick.C:
+			_, _ = f.Leases.AcquireFetch(ctx, c.Key, c.lease(owner)) // an expired lease may belong to another replica
+		case <-f.Stop:
+			f.Leases.ReleaseFetch(ctx, c.Key, owner, false)
+			return
+		}
+	}
+}
+
+// lease returns the call's state for the other replicas.
+func (c *Call) lease(owner string) cache.FetchLease {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return cache.FetchLease{
+		Owner: owner, Since: c.Since, Sent: !c.isPaused(),
+		Pending: c.computation.Response, Next: c.computation.Next, Trace: traceparent(c.leader),
+	}
+}
+
+// copyProgress makes the progress of another replica's request visible to the followers.
+func (c *Call) copyProgress(lease *cache.FetchLease) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if lease.Pending != nil {
+		c.computation = Computation{lease.Pending, lease.Next, c.computation.Polls}
+	}
+	c.pause(!lease.Sent || lease.Pending != nil)
+}
+
+// traceparent formats a span context (W3C Trace Context). It returns an empty string if the
+// context is invalid.
+func traceparent(c trace.SpanContext) string {
+	if !c.IsValid() {
+		return ""
+	}
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(trace.ContextWithSpanContext(context.Background(), c), carrier)
+	return carrier.Get("traceparent")
+}
+
+func parseTraceparent(s string) trace.SpanContext {
+	carrier := propagation.MapCarrier{"traceparent": s}
+	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), carrier))
+}

@@ -1,0 +1,409 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// Identity is the caller of a request, with the functions for its upstream credential.
+type Identity struct {
+	Caller policy.Caller
+	// Authorize sets the credential on a request to the upstream. It returns an
+	// [UnusableError], or the error of the context. Nil sends no credential.
+	Authorize func(context.Context, http.Header) error
+	// AuthorizeIsLocal is set if Authorize never blocks.
+	AuthorizeIsLocal bool
+	// Scope is what the client may request; nil is everything.
+	Scope *policy.Scope
+	// Debug permits the request field Weir-Debug.
+	Debug bool
+	// OnResponse is called with the status of each response to the credential, or 0 for a
+	// failed attempt, and the time of the request. It may be nil.
+	OnResponse func(op *policy.Operation, status int, sent time.Time)
+	// Pick chooses a credential of the client for a question. It reports false if all fitting
+	// ones have been tried. Nil if the client has only one credential.
+	Pick func(CredentialRequest) (Identity, bool)
+	// OnHidden is called after the credential got 403 or 404, with visible if another
+	// credential of the client got a better response. It is set if Pick is.
+	OnHidden func(r CredentialRequest, status int, visible bool)
+}
+
+// CredentialRequest describes the question for which a credential is chosen.
+type CredentialRequest struct {
+	Operation *policy.Operation
+	// Resource is the rate limit resource that the question counts against.
+	Resource string
+	// Path is the path of the question, Target its repository, organization or similar.
+	Path, Target string
+	// Left returns what a caller's account has left of the resource. It is nil if the choice
+	// must not depend on budgets.
+	Left func(policy.Caller) (remaining int, known bool)
+	// Except lists the security classes of the credentials that were tried. Limited is set if
+	// they met a limit.
+	Except  []string
+	Limited bool
+}
+
+// Errors of Config.Identify.
+var (
+	// ErrUnauthenticated refuses a request with a missing or unknown credential.
+	ErrUnauthenticated = errors.New("requires authentication")
+	// ErrIdentityUnavailable refuses a request whose credential cannot be verified because the
+	// identity provider does not respond.
+	ErrIdentityUnavailable = errors.New("identity provider unavailable")
+)
+
+// UnusableError means that a credential cannot be sent before a time.
+type UnusableError struct {
+	Until time.Time
+	Cause error // for the operator
+}
+
+func (u *UnusableError) Error() string { return fmt.Sprintf("no usable credential: %v", u.Cause) }
+
+func (u *UnusableError) Unwrap() error { return u.Cause }
+
+// errTokenTimeout means that a token was not fetched before the client's deadline.
+var errTokenTimeout = errors.New("its token was not fetched in time")
+
+const (
+	// minTokenWait is how long a token may take to be fetched, even if the client waits less.
+	minTokenWait = 2 * time.Second
+	// alternativeWait is how long a request waits for a permit while another credential could
+	// be tried. It exceeds short congestion.
+	alternativeWait = 200 * time.Millisecond
+	// maxHeldBack bounds the part of a response that is buffered while others are tried.
+	maxHeldBack = 256 << 10
+)
+
+func (g *Gateway) credentialRequest(ex *exchange) CredentialRequest {
+	return CredentialRequest{
+		Operation: ex.match.Operation, Resource: ex.match.Operation.Resource,
+		Path: ex.match.Path, Target: targetOf(ex.match.Path), Except: ex.tried,
+	}
+}
+
+// budgetedRequest returns a credential request whose choice may depend on budgets.
+func (g *Gateway) budgetedRequest(ex *exchange) CredentialRequest {
+	r := g.credentialRequest(ex)
+	r.Left = func(caller policy.Caller) (int, bool) {
+		b, err := g.Ledger.Budget(ex.detach(), caller.Account, caller.Kind, ex.match.Operation.Resource)
+		return b.Remaining - b.Held, err == nil
+	}
+	return r
+}
+
+// targetOf returns the part of a path that names a repository, an organization or similar, in
+// lower case. Without such a part it returns the whole path.
+func targetOf(path string) string {
+	segments := strings.SplitN(strings.ToLower(path), "/", 5)
+	names := map[string]int{"repos": 2, "repositories": 1, "orgs": 1, "organizations": 1, "users": 1, "teams": 1}[segments[1]]
+	if names == 0 || len(segments) < names+2 {
+		return strings.ToLower(path)
+	}
+	return strings.Join(segments[:names+2], "/")
+}
+
+// pickCredential chooses a credential without looking at budgets, because a hit needs none.
+func (g *Gateway) pickCredential(ex *exchange) {
+	identity := ex.identity
+	if identity.Pick != nil {
+		if picked, ok := identity.Pick(g.credentialRequest(ex)); ok {
+			identity = picked
+		}
+	}
+	g.useCredential(ex, identity)
+}
+
+// pickByBudget chooses the credential again before a request is forwarded, with regard to the
+// budgets. It reports whether the credential has changed.
+func (g *Gateway) pickByBudget(ex *exchange) bool {
+	if ex.identity.Pick == nil {
+		return false
+	}
+	identity, ok := ex.identity.Pick(g.budgetedRequest(ex))
+	if !ok || identity.Caller.Class == ex.identity.Caller.Class {
+		return false
+	}
+	g.useCredential(ex, identity)
+	return true
+}
+
+// useCredential makes the exchange use a credential. Its security class becomes part of the cache
+// key, so the results of earlier look-ups are cleared.
+func (g *Gateway) useCredential(ex *exchange, identity Identity) {
+	ex.identity = identity
+	ex.record.Account = identity.Caller.Account
+	ex.stale, ex.fallback, ex.hidden = nil, nil, nil
+	ex.cacheable, ex.ranged = false, false
+	if len(ex.header) > 0 || ex.header == nil {
+		ex.header = make(http.Header, 8) // a background task may still read the old one
+	}
+	g.outbound(ex.header, ex.in.Header, ex.match.Operation.Known())
+	g.setKey(ex)
+}
+
+// setCredential sets the credential on a request that has a permit.
+func (g *Gateway) setCredential(ex *exchange, out *http.Request) error {
+	switch {
+	case ex.identity.Authorize == nil:
+		return nil
+	case ex.identity.AuthorizeIsLocal:
+		return ex.identity.Authorize(out.Context(), out.Header)
+	}
+	until := ex.deadline(g.Wait)
+	if soon := time.Now().Add(minTokenWait); until.Before(soon) {
+		until = soon
+	}
+	ctx, cancel := context.WithDeadlineCause(out.Context(), until, errTokenTimeout)
+	defer cancel()
+	err := ex.identity.Authorize(ctx, out.Header)
+	if err != nil && errors.Is(context.Cause(ctx), errTokenTimeout) {
+		return &UnusableError{Until: time.Now().Add(minTokenWait), Cause: errTokenTimeout}
+	}
+	return err
+}
+
+// reportResponse reports the status of a response to the credential.
+func (ex *exchange) reportResponse(status int) {
+	if ex.identity.OnResponse != nil {
+		ex.identity.OnResponse(ex.match.Operation, status, ex.sent)
+	}
+}
+
+// credentialAttempt is the result of asking with one credential. It has a copy of the exchange,
+// because the response is stored under the credential's own key.
+type credentialAttempt struct {
+	ex      *exchange
+	resp    *http.Response // nil with an error
+	err     error
+	refusal *limits.Refusal // if there was no permit
+}
+
+// verdict is whether a credential's result is final, or why another credential is tried.
+type verdict int
+
+const (
+	verdictFinal    verdict = iota
+	verdictLimited          // the credential is at a limit
+	verdictHidden           // the credential may lack access: 403 or 404
+	verdictRejected         // the upstream does not accept the credential
+)
+
+// failedAttempts collects the results that were not final.
+type failedAttempts struct {
+	limited, hidden []credentialAttempt
+	// sent is set when the upstream has rejected a credential. A second rejection is final.
+	sent bool
+}
+
+// answerWithAny gets the response with the chosen credential, or with another one of the client if
+// the first does not serve. Each credential is tried once. The credential whose limit ends first is
+// then tried again, as long as the client waits.
+//
+// An unsafe request is repeated only if it was not sent, or if it was rejected and has no body.
+func (g *Gateway) answerWithAny(ex *exchange, out *http.Request) (*http.Response, error) {
+	if ex.identity.Pick == nil || ex.record.Background {
+		return g.answer(ex, out)
+	}
+	var before failedAttempts
+	identity := ex.identity
+	for {
+		a := g.tryCredential(ex, out, identity, &before)
+		v := a.verdict(before.sent)
+		if v == verdictFinal {
+			return g.useAttempt(ex, a, before)
+		}
+		before.add(a, v)
+		request := g.budgetedRequest(ex)
+		request.Limited = v == verdictLimited
+		next, ok := ex.identity.Pick(request)
+		if v == verdictRejected && a.resp != nil && (ok || len(before.limited)+len(before.hidden) > 0) {
+			discard(a.resp.Body)
+		}
+		if !ok {
+			return g.lastAttempt(ex, out, a, before)
+		}
+		identity = next
+	}
+}
+
+// add records a result. It keeps the first hidden response; other responses are discarded.
+func (f *failedAttempts) add(a credentialAttempt, v verdict) {
+	switch v {
+	case verdictLimited:
+		f.limited = append(f.limited, a)
+		if a.resp != nil {
+			discard(a.resp.Body)
+		}
+	case verdictHidden:
+		if len(f.hidden) == 0 {
+			holdBack(a.resp)
+		} else {
+			discard(a.resp.Body)
+		}
+		f.hidden = append(f.hidden, a)
+	case verdictRejected:
+		f.sent = f.sent || a.resp != nil
+	}
+}
+
+// holdBack buffers a response, so that its concurrency slot is released while other credentials are
+// tried. The end of a larger response may be lost if the upstream does not wait.
+func holdBack(resp *http.Response) {
+	body := resp.Body
+	start, err := io.ReadAll(io.LimitReader(body, maxHeldBack))
+	rest := io.Reader(body)
+	if err == nil && len(start) < maxHeldBack {
+		_ = body.Close() // it was read completely
+		rest = http.NoBody
+	} else if err != nil {
+		rest = brokenReader{err}
+	}
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(start), rest), body}
+}
+
+// tryCredential asks with one credential. The client's exchange keeps the list of credentials that
+// were tried, and the costs.
+func (g *Gateway) tryCredential(ex *exchange, out *http.Request, identity Identity, before *failedAttempts) credentialAttempt {
+	first := len(ex.tried) == 0
+	ex.tried = append(ex.tried, identity.Caller.Class)
+	_, more := ex.identity.Pick(g.credentialRequest(ex))
+	own := *ex
+	own.hasAlternative = more || len(before.limited) > 0 || len(before.hidden) > 0
+	a := credentialAttempt{ex: &own}
+	switch {
+	case first && own.hidden != nil:
+		a.resp = own.useHit(own.hidden) //nolint:bodyclose // the caller closes or discards it
+	case first:
+		a.resp, a.err = g.answer(&own, out) //nolint:bodyclose // as above
+	default:
+		a.resp, a.err = g.answerWith(&own, out.Clone(out.Context()), identity) //nolint:bodyclose // as above
+	}
+	ex.record.copyProgress(&own.record)
+	_ = errors.As(a.err, &a.refusal) // stays nil for other errors
+	return a
+}
+
+// answerWith asks with another credential. The cache may hold a response for it.
+func (g *Gateway) answerWith(ex *exchange, out *http.Request, identity Identity) (*http.Response, error) {
+	g.useCredential(ex, identity)
+	out.Header = ex.header.Clone()
+	ex.record.Cache = "weir; fwd=" + ex.bypass()
+	if ex.cacheable {
+		if e := g.usableEntry(ex); e != nil {
+			return ex.useHit(e), nil
+		}
+	}
+	return g.answer(ex, out)
+}
+
+// useHit returns a stored response as the result of a credential.
+func (ex *exchange) useHit(e *cache.Entry) *http.Response {
+	now := time.Now()
+	ex.record.Cache = hitStatus(e, now)
+	return entryResponse(ex, e, now)
+}
+
+// mayBeHidden reports whether another credential of the client may have access to a resource for
+// which this one got the status.
+func (ex *exchange) mayBeHidden(status int) bool {
+	return ex.identity.Pick != nil && (status == http.StatusForbidden || status == http.StatusNotFound) &&
+		ex.match.Operation.Safe() && !ex.match.Operation.Personal
+}
+
+func (a credentialAttempt) verdict(rejectedBefore bool) verdict {
+	safe := a.ex.match.Operation.Safe()
+	var unusable *UnusableError
+	switch {
+	case errors.As(a.err, &unusable):
+		return verdictRejected
+	case a.refusal != nil && a.ex.hasAlternative:
+		return verdictLimited
+	case a.err != nil:
+		return verdictFinal
+	case a.ex.limited != limits.NotLimited:
+		if safe && a.ex.hasAlternative {
+			return verdictLimited
+		}
+	case a.resp.StatusCode == http.StatusUnauthorized:
+		if (safe || a.ex.in.ContentLength == 0) && !rejectedBefore {
+			return verdictRejected
+		}
+	case a.ex.mayBeHidden(a.resp.StatusCode):
+		return verdictHidden
+	}
+	return verdictFinal
+}
+
+// useAttempt answers with a credential's result. A success shows that the credentials with a hidden
+// result lack access. An error is replaced by the first hidden result.
+func (g *Gateway) useAttempt(ex *exchange, a credentialAttempt, before failedAttempts) (*http.Response, error) {
+	success := a.err == nil && a.resp.StatusCode < http.StatusBadRequest
+	if !success && len(before.hidden) > 0 && len(before.limited) == 0 {
+		if a.resp != nil {
+			discard(a.resp.Body)
+		}
+		a, before.hidden = before.hidden[0], before.hidden[1:]
+	}
+	for _, h := range before.hidden {
+		if success {
+			h.ex.identity.OnHidden(g.credentialRequest(h.ex), h.resp.StatusCode, true)
+		}
+		discard(h.resp.Body)
+	}
+	return ex.adopt(a)
+}
+
+// lastAttempt answers when all credentials were tried and no result was final.
+func (g *Gateway) lastAttempt(ex *exchange, out *http.Request, last credentialAttempt, before failedAttempts) (*http.Response, error) {
+	if len(before.limited) > 0 {
+		// Only the rate-limited credential may be able to see the resource.
+		own := *ex
+		resp, err := g.answerWith(&own, out.Clone(out.Context()), soonest(before.limited).ex.identity)
+		ex.record.copyProgress(&own.record)
+		return g.useAttempt(ex, credentialAttempt{ex: &own, resp: resp, err: err}, before)
+	}
+	if len(before.hidden) == 0 {
+		return ex.adopt(last)
+	}
+	for i, h := range before.hidden {
+		h.ex.identity.OnHidden(g.credentialRequest(h.ex), h.resp.StatusCode, false)
+		if i > 0 {
+			discard(h.resp.Body)
+		}
+	}
+	return ex.adopt(before.hidden[0])
+}
+
+// soonest returns the attempt whose limit ends first, as far as known.
+func soonest(list []credentialAttempt) credentialAttempt {
+	best := list[0]
+	for _, a := range list[1:] {
+		if a.refusal != nil && (best.refusal == nil || a.refusal.Until.Before(best.refusal.Until)) {
+			best = a
+		}
+	}
+	return best
+}
+
+// adopt makes a credential's result that of the client's exchange.
+func (ex *exchange) adopt(a credentialAttempt) (*http.Response, error) {
+	progress := ex.record
+	ex.question, ex.record = a.ex.question, a.ex.record
+	ex.record.copyProgress(&progress)
+	return a.resp, a.err
+}

@@ -1,0 +1,179 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/limits"
+)
+
+// answerFromCache answers with a usable stored response and reports whether it did. It leaves a
+// stale response in the exchange, for revalidation.
+func (g *Gateway) answerFromCache(ex *exchange) bool {
+	if ex.ranged && g.answerRange(ex) {
+		return true
+	}
+	if !ex.cacheable {
+		ex.record.Cache = "weir; fwd=" + ex.bypass()
+		return g.refuseUncached(ex)
+	}
+	e := g.usableEntry(ex)
+	if e == nil {
+		return g.refuseUncached(ex)
+	}
+	if ex.mayBeHidden(e.Status) && !ex.cacheControl.Has("only-if-cached") {
+		ex.hidden = e
+		return false
+	}
+	g.replyFromEntry(ex, e, time.Now())
+	return true
+}
+
+// usableEntry returns the stored response to the question, if it may be used without contacting
+// the upstream. Otherwise it records in the exchange why the question must be forwarded, and the
+// stale response if there is one.
+func (g *Gateway) usableEntry(ex *exchange) *cache.Entry {
+	e, purged := g.look(ex)
+	now := time.Now()
+	switch {
+	case e == nil:
+		ex.record.Cache = "weir; fwd=uri-miss"
+	case purged:
+		ex.stale, ex.record.Cache = e, "weir; fwd=stale"
+	case ex.mustRevalidate(e, now):
+		ex.stale, ex.record.Cache = e, "weir; fwd=request"
+	case e.Fresh(now):
+		return e
+	case !e.NeverStale(ex.rule) && e.AllowedByMaxStale(now, ex.cacheControl):
+		return e
+	case !e.NeverStale(ex.rule) && e.UsableWhileRevalidating(now) && g.refresh(ex):
+		return e
+	default:
+		ex.stale, ex.record.Cache = e, "weir; fwd=stale"
+		if !e.NeverStale(ex.rule) {
+			ex.fallback = e
+		}
+	}
+	return nil
+}
+
+// refuseUncached refuses a request that would be forwarded against the client's only-if-cached
+// (RFC 9111 section 5.2.1.7), and reports whether it did.
+func (g *Gateway) refuseUncached(ex *exchange) bool {
+	if !ex.cacheControl.Has("only-if-cached") || !ex.match.Operation.Safe() {
+		return false
+	}
+	g.refuse(ex, &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: not in the cache", detail: "only-if-cached"})
+	return true
+}
+
+// answerRange answers with a range of a fresh, complete stored response (RFC 9110 section 14), and
+// reports whether it did. Other range requests are forwarded.
+func (g *Gateway) answerRange(ex *exchange) bool {
+	if !strings.HasPrefix(ex.in.Header.Get("Range"), "bytes=") {
+		return false // the upstream may support other units
+	}
+	e, purged := g.Cache.Lookup(ex.in.Context(), ex.key, ex.header)
+	now := time.Now()
+	if e == nil || purged || e.Status != http.StatusOK || !e.Fresh(now) || ex.mustRevalidate(e, now) {
+		return false
+	}
+	g.replyRange(ex, e, now)
+	return true
+}
+
+// bypass returns why the cache is not used (RFC 9211 section 2.2).
+func (ex *exchange) bypass() string {
+	switch {
+	case ex.method != http.MethodGet && ex.method != http.MethodHead:
+		return "method"
+	case ex.cacheControl.Has("no-store"):
+		return "request"
+	}
+	return "bypass"
+}
+
+// mustRevalidate reports whether the client's Cache-Control excludes a fresh stored response (RFC
+// 9111 section 5.2.1).
+func (ex *exchange) mustRevalidate(e *cache.Entry, now time.Time) bool {
+	if ex.cacheControl.Has("no-cache") || len(ex.cacheControl) == 0 && ex.in.Header.Get("Pragma") == "no-cache" {
+		return true
+	}
+	if oldest, ok := ex.cacheControl.Seconds("max-age"); ok && e.Age(now) > oldest {
+		return true
+	}
+	if least, ok := ex.cacheControl.Seconds("min-fresh"); ok && e.Lifetime-e.Age(now) < least {
+		return true
+	}
+	return false
+}
+
+// staleReason returns why the stale fallback replaces the upstream's response. It is empty if the
+// response is used.
+func (ex *exchange) staleReason(resp *http.Response) string {
+	switch {
+	case ex.fallback == nil:
+	case isServerError(resp.StatusCode) && ex.fallback.UsableOnError(time.Now(), ex.cacheControl):
+		return "stale-if-error"
+	case ex.limited == limits.PrimaryLimit && !ex.hasAlternative:
+		return string(limits.Primary)
+	case ex.limited != limits.NotLimited && !ex.hasAlternative:
+		return string(limits.Cooldown)
+	}
+	return ""
+}
+
+// isServerError reports whether a stale response may replace a response with this status (RFC 5861
+// section 4).
+func isServerError(status int) bool {
+	switch status {
+	case http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
+}
+
+// staleOr returns the stale fallback after the request failed: no permit, or the upstream cannot be
+// reached. Without a fallback it returns the error. A response that must be revalidated cannot
+// replace an error (RFC 9111 section 5.2.2.2).
+func (g *Gateway) staleOr(ex *exchange, err error) (*http.Response, error) {
+	var refused *limits.Refusal
+	var unusable *UnusableError
+	switch limited := errors.As(err, &refused); {
+	case ex.in.Context().Err() != nil:
+		return nil, context.Cause(ex.in.Context()) // the client has left
+	case limited && ex.hasAlternative, errors.As(err, &unusable):
+		return nil, err // another credential is tried; this one may have lost its access to the response
+	case ex.shed != nil && ex.fallback != nil:
+		ex.record.Cache = "weir; hit"
+		return ex.useFallback("overload"), nil
+	case ex.shed != nil:
+		return nil, err
+	case ex.fallback == nil && ex.stale != nil && ex.stale.NeverStale(ex.rule) && !limited:
+		return nil, &failure{
+			status: http.StatusGatewayTimeout, detail: "upstream", cause: err,
+			message: "Gateway Timeout: the stored response must be revalidated, and the upstream cannot be reached",
+		}
+	case ex.fallback == nil:
+		return nil, err
+	case limited:
+		if ex.record.Attempts == 0 {
+			ex.record.Cache = "weir; hit" // nothing was forwarded
+		}
+		return ex.useFallback(string(refused.Reason)), nil
+	}
+	ex.record.Error = err.Error()
+	return ex.useFallback("upstream"), nil
+}
+
+// useFallback returns the stale fallback and puts the reason into Cache-Status.
+func (ex *exchange) useFallback(reason string) *http.Response {
+	now := time.Now()
+	ex.record.Cache += "; ttl=" + strconv.Itoa(-int(ex.fallback.Staleness(now)/time.Second)) + "; detail=" + reason
+	return entryResponse(ex, ex.fallback, now)
+}

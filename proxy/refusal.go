@@ -1,0 +1,193 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// failure is an error response by Weir itself. The message is for the client, the cause for the
+// operator.
+type failure struct {
+	status     int
+	message    string          // stable text
+	detail     string          // for Cache-Status
+	cause      error           // for the log
+	finding    *policy.Finding // of a request that the upstream's documents exclude
+	refusal    *limits.Refusal // of a limit
+	retryAfter time.Duration   // without a limit
+	allow      string          // for the Allow field
+	// documentation is the path below the dialect's documentation URL.
+	documentation string
+}
+
+func (f *failure) Error() string { return f.message }
+
+// refuse writes the error response for err. No other function writes an error body.
+func (g *Gateway) refuse(ex *exchange, err error) {
+	f := ex.drained()
+	if f == nil {
+		f = g.failureOf(err)
+	}
+	if f.cause != nil {
+		ex.record.Error = f.cause.Error()
+	}
+	if f.status == statusClientGone {
+		return
+	}
+	ex.record.Cache = "weir"
+	if f.finding != nil {
+		ex.record.Outcome = "own"
+	}
+	if f.detail != "" {
+		ex.record.Cache += "; detail=" + f.detail
+	}
+	h := ex.w.Header()
+	clear(h)
+	g.setWeirHeaders(ex, h)
+	if f.allow != "" {
+		h.Set("Allow", f.allow)
+	}
+	if f.refusal != nil {
+		setLimitHeaders(h, f.refusal)
+	}
+	if f.retryAfter > 0 {
+		h.Set("Retry-After", retryAfter(f.retryAfter))
+	}
+	h.Set("Content-Type", "application/json; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	body := g.errorBody(f)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	ex.w.WriteHeader(f.status)
+	if ex.in.Method != http.MethodHead {
+		_, _ = ex.w.Write(body)
+	}
+}
+
+// Misdirected answers a request for a host name that the gateway does not serve (RFC 9110 section
+// 15.5.20).
+func (g *Gateway) Misdirected(w http.ResponseWriter, r *http.Request) {
+	ex := g.begin(w, r)
+	defer g.finish(ex)
+	err := g.throttle(ex)
+	if err == nil {
+		err = &failure{status: http.StatusMisdirectedRequest, message: "Misdirected Request: this name is not answered for here"}
+	}
+	g.refuse(ex, err)
+}
+
+// setLimitHeaders sets when a limited client may return. Clients recognize a primary limit by a
+// remaining budget of 0 (Document B section 7).
+func setLimitHeaders(h http.Header, r *limits.Refusal) {
+	after := retryAfter(time.Until(r.Until))
+	h.Set("Retry-After", after)
+	if r.Reason != limits.Primary {
+		return
+	}
+	h.Set("X-Ratelimit-Remaining", "0")
+	h.Set("X-Ratelimit-Used", h.Get("X-Ratelimit-Limit"))
+	// Clients wait for the reset instead of Retry-After, so both are the same moment.
+	h.Set("X-Ratelimit-Reset", strconv.FormatInt(r.Until.Add(time.Second-1).Unix(), 10))
+	if field := h.Get("Ratelimit"); field != "" {
+		name, _, _ := strings.Cut(field, ";")
+		h.Set("Ratelimit", name+";r=0;t="+after)
+	}
+}
+
+// errorBody returns an error body in the API's format, with the members in the API's order.
+func (g *Gateway) errorBody(f *failure) []byte {
+	type fieldError struct {
+		Resource string `json:"resource"`
+		Field    string `json:"field"`
+		Code     string `json:"code"`
+	}
+	body := struct {
+		Message       string       `json:"message"`
+		Errors        []fieldError `json:"errors,omitempty"`
+		Documentation string       `json:"documentation_url"`
+	}{Message: f.message, Documentation: g.Dialect.Documentation + f.documentation}
+	if f.finding != nil && f.finding.Field != "" {
+		body.Errors = []fieldError{{f.finding.Resource, f.finding.Field, f.finding.Code}}
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		panic(err) // strings cannot fail
+	}
+	return text
+}
+
+// identityRetry is how long a client should wait for an unavailable identity provider.
+const identityRetry = 10 * time.Second
+
+// failureOf returns the error response for an error.
+func (g *Gateway) failureOf(err error) *failure {
+	var f *failure
+	var target *policy.TargetError
+	var refusal *limits.Refusal
+	var unusable *UnusableError
+	switch {
+	case errors.As(err, &f):
+		return f
+	case errors.As(err, &target):
+		return &failure{status: http.StatusBadRequest, message: "Bad Request: " + target.Reason, cause: err}
+	case errors.As(err, &refusal):
+		f := &failure{status: g.RefusalStatus, detail: string(refusal.Reason), refusal: refusal, cause: refusal}
+		f.message, f.documentation = g.Dialect.Messages.Secondary, "/secondary-rate-limits"
+		if refusal.Reason == limits.Primary {
+			f.message, f.documentation = g.Dialect.Messages.Primary, "/rate-limits"
+		}
+		return f
+	case errors.As(err, &unusable):
+		return &failure{
+			status: http.StatusServiceUnavailable, detail: "credential", retryAfter: max(time.Second, time.Until(unusable.Until)), cause: err,
+			message: "Service Unavailable: the credential that pays for this client cannot be used now",
+		}
+	case errors.Is(err, ErrUnauthenticated):
+		return &failure{status: http.StatusUnauthorized, message: "Requires authentication", cause: err}
+	case errors.Is(err, ErrIdentityUnavailable):
+		return &failure{
+			status: http.StatusServiceUnavailable, detail: "identity", retryAfter: identityRetry, cause: err,
+			message: "Service Unavailable: identity provider unavailable",
+		}
+	case errors.Is(err, errStalled), isTimeout(err):
+		return &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: the upstream did not answer in time", detail: "timeout", cause: err}
+	case errors.Is(err, errInterim), errors.Is(err, errUnpermitted): // both also match context.Canceled
+	case errors.Is(err, context.Canceled):
+		return &failure{status: statusClientGone, cause: err}
+	}
+	reason := cmp.Or(connectionFault(err), "the upstream gave no valid answer")
+	return &failure{status: http.StatusBadGateway, message: "Bad Gateway: " + reason, detail: "upstream", cause: err}
+}
+
+func isTimeout(err error) bool {
+	var t net.Error
+	return errors.As(err, &t) && t.Timeout()
+}
+
+// connectionFault describes a failed connection to the upstream without its address. It is empty for
+// other errors.
+func connectionFault(err error) string {
+	var dns *net.DNSError
+	var op *net.OpError
+	switch {
+	case errors.As(err, &dns):
+		return "the upstream's name cannot be resolved"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "the upstream refuses connections"
+	case isConnectionReset(err):
+		return "the upstream broke the connection"
+	case errors.As(err, &op) && op.Op == "dial":
+		return "the upstream cannot be reached"
+	}
+	return ""
+}

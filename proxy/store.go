@@ -1,0 +1,340 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/coalesce"
+)
+
+// store passes a response on and stores it once its body is complete. A stored response has no
+// trailers: another goroutine reads the body, and hits have none either. An incomplete small body
+// is returned as an error.
+func (g *Gateway) store(ex *exchange, resp *http.Response, sent http.Header, a cache.Response, since cache.Generation) (*http.Response, error) {
+	lifetime, ok := cache.Storable(a, ex.cacheControl, ex.rule)
+	vary, one := cache.VaryFields(a.Header, ex.header, g.covered)
+	if !ok || !one || resp.ContentLength > maxEntry || !delimited(resp) {
+		if ex.stale != nil && ex.replacesStored(resp.StatusCode) {
+			g.Cache.Delete(ex.in.Context(), ex.key)
+		}
+		if u := &g.trustIn(ex).unkept; resp.StatusCode == http.StatusOK && u.Load() < unkeepable {
+			u.Add(1)
+		}
+		ex.call.Finish(coalesce.Private, nil)
+		return resp, nil
+	}
+	g.trustIn(ex).unkept.Store(0)
+	own := *resp
+	own.Trailer = nil
+	e := cache.NewEntry(g.withoutCaller(ex, a), nil, lifetime) // before the header becomes the client's
+	e.Vary, e.Since, e.BaseKey = vary, since, g.about(ex)
+	e.Tag(ex.tags()...)
+	if ex.resultFor(e) == coalesce.Private {
+		ex.call.Finish(coalesce.Private, nil)
+	}
+	s := &spool{body: resp.Body, length: resp.ContentLength, complete: func(body []byte, ok bool) {
+		if !ok {
+			ex.call.Finish(coalesce.Private, nil)
+			return
+		}
+		e.Body = body
+		g.compare(ex, sent, e)
+		ex.call.SetShared(g.Cache.Put(ex.in.Context(), ex.key, e))
+		ex.call.Finish(coalesce.Stored, nil)
+	}}
+	s.changed.L = &s.mu
+	own.Body = s
+	if 0 <= s.length && s.length <= smallBody {
+		s.fill()
+		if !errors.Is(s.err, io.EOF) && s.err != nil {
+			return g.staleOr(ex, s.err)
+		}
+	} else {
+		s.room = &g.Background.room
+		g.fillInBackground(ex, s)
+	}
+	ex.noteStored(e, a.Answered)
+	return &own, nil
+}
+
+// fillInBackground reads a body ahead of its client. The read continues when the client has left,
+// as long as the call has followers.
+func (g *Gateway) fillInBackground(ex *exchange, s *spool) {
+	g.Background.run(func() {
+		defer context.AfterFunc(g.Background.ctx, ex.call.Close)()
+		defer func() {
+			if p := recover(); p != nil { // net/http recovers panics of handlers only
+				g.Log.Error("panic while reading a response", "request", ex.record.ID, "panic", p, "stack", string(debug.Stack()))
+				_ = s.body.Close()
+				s.stop(errPanic)
+				ex.call.Finish(coalesce.Private, nil)
+			}
+		}()
+		s.fill()
+	})
+}
+
+// notModified returns the response that a 304 confirms. A 304 whose ETag matches none of the
+// candidates still confirms a stale response that was validated by date (RFC 9111 section 4.3.4);
+// otherwise the request is repeated without conditions. A 304 to that is an error.
+func (g *Gateway) notModified(ex *exchange, out *http.Request, resp *http.Response, since cache.Generation) (*http.Response, error) {
+	if isUnconditional(out.Header) {
+		discard(resp.Body)
+		err := &failure{
+			status: http.StatusBadGateway, detail: "upstream",
+			message: "Bad Gateway: the upstream answered 304 to a request without conditions",
+		}
+		ex.call.Finish(coalesce.Failed, err)
+		return g.staleOr(ex, err)
+	}
+	o, ok := g.proven(ex, out.Header, resp.Header)
+	if !ok {
+		return g.fetchUnconditionally(ex, out, resp)
+	}
+	discard(resp.Body)
+	a := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: time.Now()}
+	if o.etag == "" && a.Header.Get("Etag") != "" {
+		a.Header = http.Header{"Date": a.Header["Date"], "Age": a.Header["Age"]}
+	}
+	ex.record.Cache += "; fwd-status=" + strconv.Itoa(resp.StatusCode)
+	return g.updateStored(ex, o, a, since), nil
+}
+
+// updateStored merges a 304 into the entry that it confirms (RFC 9111 section 4.3.4), and returns
+// the updated response.
+func (g *Gateway) updateStored(ex *exchange, o offer, a cache.Response, since cache.Generation) *http.Response {
+	now, e := a.Answered, o.entry
+	if o.from == foreign {
+		e = e.ForCaller(cmp.Or(a.Header.Get("Etag"), o.etag), g.Dialect.Describe)
+	}
+	a = g.withoutCaller(ex, a)
+	renewed := e.Renewed(a)
+	lifetime, ok := cache.Storable(renewed, ex.cacheControl, ex.rule)
+	vary, one := cache.VaryFields(renewed.Header, ex.header, g.covered)
+	if !ok || !one {
+		e = e.Validated(a, 0, since)
+		g.Cache.Delete(ex.in.Context(), ex.key)
+		ex.call.Finish(coalesce.Private, nil)
+		return entryResponse(ex, e, now)
+	}
+	g.trustIn(ex).unkept.Store(0)
+	e = e.Validated(a, lifetime, since)
+	e.Vary, e.BaseKey = vary, g.about(ex)
+	e.Tag(ex.tags()...)
+	ex.call.SetShared(g.Cache.Put(ex.in.Context(), ex.key, e))
+	ex.noteStored(e, now)
+	ex.call.Finish(ex.resultFor(e), nil)
+	return entryResponse(ex, e, now)
+}
+
+// withoutCaller removes what may identify the caller from a response that all callers share.
+func (g *Gateway) withoutCaller(ex *exchange, a cache.Response) cache.Response {
+	if ex.match.Operation.Cache.Class == policy.Shared {
+		return a.WithoutCaller(g.Dialect.Describe)
+	}
+	return a
+}
+
+// outdatesStored reports whether a response that is not stored shows that the stored one is
+// outdated. It is the response to a HEAD request (RFC 9111 section 4.3.5) or to a range request.
+func (ex *exchange) outdatesStored(resp *http.Response) bool {
+	switch {
+	case !ex.ranged && (!ex.cacheable || ex.stale == nil):
+		return false
+	case resp.StatusCode >= 400:
+		return ex.replacesStored(resp.StatusCode)
+	}
+	return ex.cacheable && resp.StatusCode == http.StatusOK && ex.stale.Differs(resp)
+}
+
+// replacesStored reports whether a response with this status means that the stored one is outdated.
+// A limit error does not. Neither does a refusal of a single credential, if all callers share the
+// response.
+func (ex *exchange) replacesStored(status int) bool {
+	switch {
+	case status < 400, status == http.StatusNotFound, status == http.StatusGone:
+		return true
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return ex.limited == limits.NotLimited && ex.match.Operation.Cache.Class != policy.Shared
+	}
+	return false
+}
+
+func (ex *exchange) noteStored(e *cache.Entry, now time.Time) {
+	ex.record.Cache += "; stored; ttl=" + strconv.Itoa(int((e.Lifetime-e.Age(now))/time.Second))
+}
+
+// delimited reports whether the body's end is marked, so that a broken connection cannot be taken
+// for it (RFC 9112 section 8).
+func delimited(resp *http.Response) bool {
+	return resp.ContentLength >= 0 || resp.ProtoMajor >= 2 || len(resp.TransferEncoding) > 0
+}
+
+const (
+	// maxEntry is the size of the largest body that is stored.
+	maxEntry = 8 << 20
+	// smallBody is the size up to which a body is read before the response begins.
+	smallBody = 16 << 10
+	// maxHeld bounds the bytes that are buffered for clients. It is at most the heldShare-th
+	// part of GOMEMLIMIT.
+	maxHeld, heldShare = 256 << 20, 8
+)
+
+// errPanic is the error of a body whose reader panicked.
+var errPanic = errors.New("the response could not be read completely")
+
+// room bounds the bytes that are buffered outside the cache. A nil room is unbounded.
+type room struct {
+	most int64
+	held atomic.Int64
+}
+
+// take reserves n bytes and reports whether they are available.
+func (r *room) take(n int) bool {
+	if r == nil || r.held.Add(int64(n)) <= r.most {
+		return true
+	}
+	r.give(n)
+	return false
+}
+
+func (r *room) give(n int) {
+	if r != nil {
+		r.held.Add(-int64(n))
+	}
+}
+
+// spool is a response body that is read into memory ahead of its client. A slow client then does
+// not delay the other clients of the call. A body that is too large to be stored, or for which
+// there is no memory, is passed through from that point.
+type spool struct {
+	body   io.ReadCloser
+	length int64 // Content-Length, or -1
+	room   *room // nil for a small body
+	// complete is called once with the body, and with ok unless it is incomplete or too large.
+	// It is called before the client sees the end.
+	complete func(body []byte, ok bool)
+
+	mu      sync.Mutex
+	changed sync.Cond
+	data    []byte
+	visible int   // bytes of data that the client may read
+	off     int   // bytes of data that the client has read
+	err     error // that follows the visible bytes
+	passing bool  // the rest after the visible bytes is read from body
+	closed  bool  // by the client
+	filled  bool  // fill has ended
+}
+
+// fill reads the body until it ends, exceeds maxEntry or exhausts the room.
+func (s *spool) fill() {
+	size := int64(copyBuffer)
+	if 0 <= s.length && s.length < size {
+		size = s.length + 1
+	}
+	buffer := make([]byte, size)
+	var err error
+	for full := false; err == nil && !full; {
+		var n int
+		n, err = s.body.Read(buffer)
+		full = s.append(buffer[:n], err)
+	}
+	if err != nil {
+		_ = s.body.Close() // nothing is left to read
+	}
+	s.complete(s.data, err == io.EOF && (s.length < 0 || int64(len(s.data)) == s.length))
+	s.stop(err)
+}
+
+// append adds bytes and reports whether the body is too large. The last byte of a body of known
+// length stays invisible until complete was called.
+func (s *spool) append(p []byte, err error) (full bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.data = append(s.data, p...)
+	available := s.room.take(len(p))
+	if !available {
+		s.room.give(len(s.data) - len(p))
+		s.room = nil
+	}
+	if err == nil && int64(len(s.data)) != s.length {
+		s.visible = len(s.data)
+		s.changed.Signal()
+	}
+	return len(s.data) > maxEntry || !available
+}
+
+// stop makes all bytes visible, followed by the error or by the rest of the body.
+func (s *spool) stop(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.visible, s.err, s.passing, s.filled = len(s.data), err, err == nil, true
+	s.changed.Signal()
+	if s.passing && s.closed {
+		_ = s.body.Close() // the client does not read the rest
+	}
+	if s.closed {
+		s.free()
+	}
+}
+
+// free releases the buffer. The caller holds mu.
+func (s *spool) free() {
+	s.room.give(len(s.data))
+	s.room, s.data, s.visible, s.off = nil, nil, 0, 0
+}
+
+// Read blocks until bytes are visible.
+func (s *spool) Read(p []byte) (int, error) {
+	s.mu.Lock()
+	for s.off == s.visible && s.err == nil && !s.passing {
+		s.changed.Wait()
+	}
+	ahead, err := s.data[s.off:s.visible], s.err
+	if len(ahead) == 0 && s.passing {
+		s.free()
+		s.mu.Unlock()
+		return s.body.Read(p)
+	}
+	n := copy(p, ahead)
+	s.off += n
+	s.mu.Unlock()
+	if n > 0 || len(p) == 0 {
+		return n, nil
+	}
+	return 0, err
+}
+
+// Close ends the client's reading. A body that can be stored is still read to its end.
+func (s *spool) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	passing := s.passing && !s.closed
+	s.closed = true
+	if s.filled {
+		s.free()
+	}
+	if passing {
+		return s.body.Close()
+	}
+	return nil
+}
+
+// discard reads the rest of a response that is not used, so that its connection can be reused.
+func discard(body io.ReadCloser) {
+	_, _ = io.CopyN(io.Discard, body, maxDiscard) // after a longer or broken body the connection is closed
+	_ = body.Close()
+}
+
+const maxDiscard = 256 << 10

@@ -1,0 +1,316 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weirgate/weir/limits"
+)
+
+// Names of stages; see [Stage].
+const (
+	stageQueue    = "queue"
+	stageCoalesce = "coalesce"
+	stageAttempt  = "attempt"
+	stagePoll     = "poll"
+	stageRetry    = "retry"
+	stageSettle   = "settle"
+)
+
+// stage is a [Stage] in progress. It has a span if the request is sampled.
+type stage struct {
+	ex    *exchange
+	index int             // in the record
+	ctx   context.Context // for the work of the stage
+	span  trace.Span      // nil if the request is not sampled
+}
+
+// beginStage adds a stage to the record and starts its span.
+func (g *Gateway) beginStage(ex *exchange, ctx context.Context, name string) stage {
+	s := stage{ex: ex, index: len(ex.record.Stages), ctx: ctx}
+	if ex.record.Stages == nil {
+		ex.record.Stages = make([]Stage, 0, 4) // enough for queue, attempt, settle and one more
+	}
+	ex.record.Stages = append(ex.record.Stages, Stage{Name: name, Start: time.Since(ex.start)})
+	if ex.span == nil {
+		return s
+	}
+	if name == stageAttempt {
+		attributes := trace.WithAttributes(g.attemptAttributes(ex)...)
+		s.ctx, s.span = g.Tracer.Start(ctx, ex.record.Method+" "+ex.route, trace.WithSpanKind(trace.SpanKindClient), attributes)
+	} else {
+		s.ctx, s.span = g.Tracer.Start(ctx, name)
+	}
+	return s
+}
+
+// end ends the stage and returns its duration. detail is its reason or result.
+func (s stage) end(detail string, err error) time.Duration {
+	r := &s.ex.record.Stages[s.index]
+	r.Elapsed = time.Since(s.ex.start) - r.Start
+	r.Detail, r.Failed = detail, err != nil
+	if s.span == nil {
+		return r.Elapsed
+	}
+	switch status, notStatus := strconv.Atoi(detail); {
+	case detail == "":
+	case r.Name != stageAttempt:
+		s.span.SetAttributes(attribute.String("weir.reason", detail))
+	case notStatus != nil:
+		s.span.SetAttributes(semconv.ErrorTypeKey.String(detail))
+	default:
+		s.span.SetAttributes(semconv.HTTPResponseStatusCode(status))
+		if status >= http.StatusBadRequest {
+			s.span.SetAttributes(semconv.ErrorTypeKey.String(detail))
+			s.span.SetStatus(codes.Error, "")
+		}
+	}
+	if err != nil && !errors.Is(err, context.Canceled) { // a client's disconnect is not an error
+		s.span.SetStatus(codes.Error, "")
+	}
+	s.span.End()
+	return r.Elapsed
+}
+
+// linkTo links the stage to the span of the request that it waits for.
+func (s stage) linkTo(other trace.SpanContext) {
+	if s.span != nil && other.IsValid() {
+		s.span.AddLink(trace.Link{SpanContext: other})
+	}
+}
+
+// attemptAttributes returns the attributes of a client span (OpenTelemetry's HTTP conventions). The
+// query is omitted because it may contain secrets.
+func (g *Gateway) attemptAttributes(ex *exchange) []attribute.KeyValue {
+	host, port := hostPort(g.Upstream.Host, g.Upstream.Scheme == "https")
+	list := []attribute.KeyValue{
+		semconv.HTTPRequestMethodKey.String(ex.record.Method),
+		semconv.ServerAddress(host), semconv.ServerPort(port),
+		semconv.URLFull(g.Upstream.Scheme + "://" + g.Upstream.Host + strings.TrimSuffix(g.Upstream.EscapedPath(), "/") + ex.maskedPath()),
+		semconv.URLTemplate(ex.route),
+	}
+	if ex.record.Attempts > 0 {
+		list = append(list, semconv.HTTPRequestResendCount(ex.record.Attempts))
+	}
+	return list
+}
+
+// queueResult returns the detail of a queue stage: the limit that a permit had to wait for or was
+// refused for. It is empty without a wait.
+func queueResult(p *limits.Permit, err error) string {
+	if err == nil {
+		return string(p.Waited)
+	}
+	var refusal *limits.Refusal
+	switch {
+	case errors.As(err, &refusal):
+		return string(refusal.Reason)
+	case errors.Is(err, context.Canceled):
+		return "canceled"
+	}
+	return "store"
+}
+
+// attemptResult returns the detail of an attempt stage: the status or the kind of the error.
+func attemptResult(resp *http.Response, err error) string {
+	if err == nil {
+		return strconv.Itoa(resp.StatusCode)
+	}
+	var dns *net.DNSError
+	switch {
+	case errors.Is(err, errStalled), isTimeout(err):
+		return "timeout"
+	case errors.Is(err, context.Canceled):
+		return "canceled"
+	case errors.As(err, &dns):
+		return "name_resolution"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "connection_refused"
+	case isConnectionReset(err):
+		return "connection_broken"
+	}
+	return "_OTHER"
+}
+
+func isConnectionReset(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// spanKindServer is shared because every request starts a span, and most are not sampled.
+var spanKindServer = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
+
+// traceRequest starts the span of a client's request, as part of the client's trace if it names one
+// (W3C Trace Context).
+func (g *Gateway) traceRequest(ex *exchange) {
+	if g.Tracer == nil {
+		return
+	}
+	ctx := ex.in.Context()
+	if len(ex.in.Header["Traceparent"]) > 0 {
+		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(ex.in.Header))
+	}
+	ex.setSpan(g.Tracer.Start(ctx, ex.record.Method, spanKindServer...))
+}
+
+// traceBackground starts the span of a background task, with a link to the request that started it.
+func (g *Gateway) traceBackground(ex *exchange, cause trace.SpanContext) {
+	if g.Tracer != nil {
+		ex.setSpan(g.Tracer.Start(ex.in.Context(), ex.record.Method, trace.WithLinks(trace.Link{SpanContext: cause})))
+	}
+}
+
+// setSpan stores the span of a sampled request.
+func (ex *exchange) setSpan(ctx context.Context, span trace.Span) {
+	if span.IsRecording() {
+		ex.span, ex.in = span, ex.in.WithContext(ctx)
+		ex.record.Trace, ex.record.Span = span.SpanContext().TraceID().String(), span.SpanContext().SpanID().String()
+	}
+}
+
+// spanContext returns the context of the exchange's span. It is invalid if the request is not sampled.
+func (ex *exchange) spanContext() trace.SpanContext {
+	if ex.span == nil {
+		return trace.SpanContext{}
+	}
+	return ex.span.SpanContext()
+}
+
+// endTrace ends the exchange's span with attributes from the finished record.
+func (g *Gateway) endTrace(ex *exchange) {
+	if ex.span == nil {
+		return
+	}
+	r := &ex.record
+	name := r.Method
+	if r.Route != otherRoute {
+		name += " " + r.Route
+	}
+	if r.Background {
+		name = "background " + name
+	}
+	ex.span.SetName(name)
+	attributes := append(g.clientAttributes(ex),
+		semconv.HTTPRequestMethodKey.String(r.Method), semconv.HTTPRoute(r.Route),
+		attribute.String("weir.operation", r.Operation), attribute.String("weir.account", r.Account), attribute.String("weir.client", r.ClientLabel()),
+		attribute.String("weir.cache", r.Outcome), attribute.String("weir.cache_status", r.Cache),
+		attribute.Int64("weir.wait_ms", r.Waited.Milliseconds()),
+	)
+	if admission := r.admission(); admission != "" {
+		attributes = append(attributes, attribute.String("weir.admission", admission))
+	}
+	if r.Status >= http.StatusInternalServerError {
+		attributes = append(attributes, semconv.ErrorTypeKey.String(strconv.Itoa(r.Status)))
+		ex.span.SetStatus(codes.Error, "")
+	}
+	ex.span.SetAttributes(attributes...)
+	ex.span.End()
+}
+
+// clientAttributes returns the attributes of a server span (OpenTelemetry's HTTP conventions), none
+// for a background task. Text from the client is truncated and made valid UTF-8.
+func (g *Gateway) clientAttributes(ex *exchange) []attribute.KeyValue {
+	if ex.record.Background {
+		return nil
+	}
+	secure := g.TrustedProxies.IsHTTPS(ex.in)
+	host, port := hostPort(ex.in.Host, secure)
+	scheme := "http"
+	if secure {
+		scheme = "https"
+	}
+	version := strconv.Itoa(ex.in.ProtoMajor)
+	if ex.in.ProtoMajor < 2 {
+		version += "." + strconv.Itoa(ex.in.ProtoMinor)
+	}
+	list := []attribute.KeyValue{
+		semconv.URLScheme(scheme), semconv.URLPath(ex.maskedPath()), semconv.HTTPResponseStatusCode(ex.record.Status),
+		semconv.ServerAddress(truncated(host)), semconv.ServerPort(port), semconv.NetworkProtocolVersion(version),
+	}
+	if address := g.TrustedProxies.ClientAddress(ex.in); address.IsValid() {
+		list = append(list, semconv.ClientAddress(address.String()))
+	}
+	if agent := ex.in.UserAgent(); agent != "" && !ex.isSecret(agent) {
+		list = append(list, semconv.UserAgentOriginal(truncated(agent)))
+	}
+	return list
+}
+
+// hostPort splits an authority. Without a port it returns that of the scheme.
+func hostPort(authority string, secure bool) (host string, port int) {
+	host, text, err := net.SplitHostPort(authority)
+	if err != nil {
+		host = strings.Trim(authority, "[]")
+	}
+	if port, err = strconv.Atoi(text); err != nil {
+		port = 80
+		if secure {
+			port = 443
+		}
+	}
+	return host, port
+}
+
+const (
+	// maxText bounds text from the client in spans.
+	maxText = 256
+	// minSecret is the length from which a part of a credential is treated as a secret.
+	minSecret = 8
+	// masked replaces path segments that may contain a secret.
+	masked = "REDACTED"
+)
+
+func truncated(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxText)], "\uFFFD") }
+
+// credentialShape matches tokens of the API and keys of the gateway.
+var credentialShape = regexp.MustCompile(`gh[a-z]_|github_pat_|weir_`)
+
+// maskedPath returns the path for traces, without segments that may contain a secret. For an unknown
+// operation it returns the route.
+func (ex *exchange) maskedPath() string {
+	switch {
+	case ex.match.Operation == nil:
+		return otherRoute
+	case !ex.match.Operation.Known():
+		return ex.route
+	}
+	segments := strings.Split(ex.match.Path, "/")
+	for i, s := range segments {
+		if len(s) > maxText || ex.isSecret(s) {
+			segments[i] = masked
+		}
+	}
+	return strings.Join(segments, "/")
+}
+
+// isSecret reports whether a text has the shape of a credential, or contains the request's own
+// credential or a part of it.
+func (ex *exchange) isSecret(text string) bool {
+	if credentialShape.MatchString(text) {
+		return true
+	}
+	for _, name := range []string{"Authorization", "Cookie"} {
+		for _, value := range ex.in.Header[name] {
+			if _, credential, ok := strings.Cut(value, " "); ok {
+				value = credential
+			}
+			if len(value) >= minSecret && strings.Contains(text, value) || len(text) >= minSecret && strings.Contains(value, text) {
+				return true
+			}
+		}
+	}
+	return false
+}

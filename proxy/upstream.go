@@ -1,0 +1,324 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/coalesce"
+)
+
+// answer gets the response from the upstream, by a request of its own or through a call that is
+// shared with other clients.
+func (g *Gateway) answer(ex *exchange, out *http.Request) (*http.Response, error) {
+	switch {
+	case ex.call != nil && ex.polls == 0:
+		return g.fetchForFleet(ex, out)
+	case ex.call == nil && ex.coalesces():
+		return g.coalesce(ex, out)
+	}
+	return g.fetch(ex, out)
+}
+
+// fetch sends the question upstream, with conditions for stored responses, and updates the cache by
+// the response.
+func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error) {
+	conditional, since := false, g.Cache.Generation()
+	resp, err := g.attempt(ex, out, func() error {
+		err := g.setCredential(ex, out)
+		if err == nil {
+			conditional = g.validate(ex, out)
+		}
+		return err
+	})
+	if err != nil {
+		ex.call.Finish(resultOfError(err), err)
+		return g.staleOr(ex, err)
+	}
+	if reason := ex.staleReason(resp); reason != "" {
+		discard(resp.Body)
+		ex.call.Finish(coalesce.Private, nil)
+		ex.record.Cache += "; fwd-status=" + strconv.Itoa(resp.StatusCode)
+		return ex.useFallback(reason), nil
+	}
+	switch resp.StatusCode {
+	case http.StatusNotModified:
+		if ex.match.Operation.Safe() && (conditional || isUnconditional(ex.header)) {
+			return g.notModified(ex, out, resp, since)
+		}
+	case http.StatusBadRequest, http.StatusPreconditionFailed, http.StatusRequestHeaderFieldsTooLarge:
+		if conditional && !onlyHeld(ex.offers) { // the upstream may object to the number of ETags
+			again, err := g.fetchUnconditionally(ex, out, resp)
+			if err == nil && again.StatusCode != resp.StatusCode {
+				g.trustIn(ex).proofs.told(false, time.Now())
+			}
+			return again, err
+		}
+	}
+	a := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: time.Now()}
+	ex.record.Cache += "; fwd-status=" + strconv.Itoa(resp.StatusCode)
+	switch {
+	case ex.computed() && resp.StatusCode == http.StatusAccepted:
+		if ex.record.Background {
+			ex.call.Finish(coalesce.Computing, nil)
+		}
+	case ex.cacheable && ex.method == http.MethodGet:
+		return g.store(ex, resp, out.Header, a, since)
+	case ex.outdatesStored(resp):
+		g.Cache.Delete(ex.in.Context(), ex.key)
+	case !ex.match.Operation.Safe() && resp.StatusCode < 400:
+		g.Cache.Purge(ex.in.Context(), append(g.invalidated(ex.match), g.elsewhereInvalidated(ex, resp.Header)...)...)
+	}
+	return resp, nil
+}
+
+// fetchUnconditionally repeats a request with the client's own conditions only.
+func (g *Gateway) fetchUnconditionally(ex *exchange, out *http.Request, resp *http.Response) (*http.Response, error) {
+	discard(resp.Body)
+	ex.unconditional = true
+	ex.call.Pause()                              // until the request has a permit
+	return g.fetch(ex, out.Clone(out.Context())) // the transport may still read the header of out
+}
+
+// attempt sends a request until it has a final response. It repeats the request if the connection
+// broke, if the request met a limit and its client can wait, and if statistics are still being
+// computed. Each repetition has a permit of its own. prepare completes the request after its first
+// permit was granted.
+func (g *Gateway) attempt(ex *exchange, out *http.Request, prepare func() error) (*http.Response, error) {
+	caller, retries := ex.identity.Caller, 0
+	for { // each case of repetition is bounded by the client's deadline
+		trial, err := g.breaker.allow(caller.Account, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		permit, err := g.admit(ex, out.Context(), caller)
+		if err == nil && prepare != nil {
+			err = g.complete(ex, *permit, prepare)
+		}
+		if err != nil {
+			if trial {
+				g.breaker.cancelTrial(caller.Account)
+			}
+			return nil, err
+		}
+		prepare = nil
+		if trial && !ex.record.Background {
+			// A client that leaves early must not end the trial without a result.
+			out = out.WithContext(ex.untilDrained())
+		}
+		ex.sent = time.Now()
+		ex.call.Resume()
+		s := g.beginStage(ex, out.Context(), stageAttempt)
+		resp, outcome, err := g.send(ex, out, *permit)
+		s.end(attemptResult(resp, err), err)
+		ex.count(resp, outcome)
+		if err == nil {
+			// With a body, the concurrency slot is released only at its end.
+			outcome.Ended = resp.ContentLength == 0 || resp.Body == http.NoBody
+		}
+		g.settle(ex, *permit, outcome)
+		g.observeUpstream(ex, err)
+		if err != nil {
+			ex.reportResponse(0)
+			if g.retries(ex, out.Context(), err, retries) {
+				retries++
+				continue
+			}
+			return nil, err
+		}
+		ex.reportResponse(resp.StatusCode)
+		if !outcome.Ended {
+			resp.Body = &permittedBody{ReadCloser: resp.Body, release: func(aborted bool) { g.release(ex, *permit, aborted) }}
+		}
+		if g.waitsForLimit(ex, outcome) {
+			discard(resp.Body)
+			ex.call.Pause()
+			continue // admission waits until the limit has ended
+		}
+		wait, again := g.nextPoll(ex, resp)
+		if !again {
+			g.filterResponse(ex.match.Operation, resp.Header)
+			return resp, nil
+		}
+		discard(resp.Body)
+		ex.call.Pause()
+		caller.Priority = policy.Batch // polls yield to clients
+		if err := g.pause(ex, out.Context(), wait); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// admit acquires a permit. It waits at most until the client's deadline, or for a moment if another
+// credential can be tried.
+func (g *Gateway) admit(ex *exchange, ctx context.Context, caller policy.Caller) (*limits.Permit, error) {
+	op, until := ex.operation, ex.deadline(g.Wait)
+	if soon := time.Now().Add(alternativeWait); ex.hasAlternative && soon.Before(until) {
+		until = soon
+	}
+	claim := limits.Claim{Operation: ex.claimScope, Resource: op.Resource, Points: op.Points, CreatesContent: op.CreatesContent}
+	s := g.beginStage(ex, ctx, stageQueue)
+	permit, err := g.Limiter.Acquire(s.ctx, claim, caller, until)
+	ex.record.Waited += s.end(queueResult(permit, err), err)
+	return permit, err
+}
+
+// complete calls prepare and returns the permit if that fails or panics.
+func (g *Gateway) complete(ex *exchange, permit limits.Permit, prepare func() error) error {
+	done := false
+	defer func() {
+		if !done {
+			g.settle(ex, permit, limits.Outcome{})
+		}
+	}()
+	err := prepare()
+	done = err == nil
+	return err
+}
+
+// count adds an attempt to the record. Every request that was sent costs quota, except an
+// authenticated one that was answered 304.
+func (ex *exchange) count(resp *http.Response, o limits.Outcome) {
+	ex.record.Attempts++
+	ex.limited = o.Limited
+	if o.Sent {
+		ex.record.Spent += 1 + o.Resent
+	}
+	if resp != nil && resp.StatusCode == http.StatusNotModified && ex.identity.Caller.Kind != policy.Unauthenticated {
+		ex.record.Spent--
+	}
+}
+
+// settle reports the outcome of a permit to the ledger. It does not depend on the client's
+// connection: an unsettled permit would distort the account.
+func (g *Gateway) settle(ex *exchange, permit limits.Permit, outcome limits.Outcome) {
+	if outcome.Rate.Resource != "" {
+		ex.record.Resource = outcome.Rate.Resource
+	}
+	s := g.beginStage(ex, ex.detach(), stageSettle)
+	err := g.Limiter.Settle(s.ctx, permit, outcome)
+	s.end("", err)
+	if err != nil {
+		// The ledger itself reports once that its store is unavailable, and settles later.
+		g.Log.DebugContext(s.ctx, "permit not settled", "request", ex.record.ID, "error", err)
+	}
+}
+
+// release frees the concurrency slot of a permit.
+func (g *Gateway) release(ex *exchange, permit limits.Permit, aborted bool) {
+	if err := g.Limiter.Release(ex.detach(), permit, aborted); err != nil {
+		g.Log.DebugContext(ex.detach(), "permit not released", "request", ex.record.ID, "error", err)
+	}
+}
+
+// permittedBody releases the concurrency slot when the body has ended or is closed.
+type permittedBody struct {
+	io.ReadCloser
+	release func(aborted bool) // nil after its call
+}
+
+func (b *permittedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.end(err != io.EOF)
+	}
+	return n, err
+}
+
+func (b *permittedBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.end(true)
+	return err
+}
+
+func (b *permittedBody) end(aborted bool) {
+	if b.release != nil {
+		b.release(aborted)
+		b.release = nil
+	}
+}
+
+// limitRounding is added to the end of a limit, because the upstream rounds it to seconds.
+const limitRounding = 2 * time.Second
+
+// waitsForLimit reports whether a request that met a limit is repeated after the limit has ended. The
+// request must be safe and the client's deadline late enough. Other clients get the upstream's
+// limit response.
+func (g *Gateway) waitsForLimit(ex *exchange, o limits.Outcome) bool {
+	now := time.Now()
+	var end time.Time
+	switch {
+	case o.Limited == limits.NotLimited || !ex.match.Operation.Safe() || ex.hasAlternative:
+		return false
+	case o.RetryAfter > 0:
+		end = now.Add(o.RetryAfter)
+	case o.Limited == limits.PrimaryLimit || o.Rate.Limit != 0 && o.Rate.Used >= o.Rate.Limit:
+		end = o.Rate.Reset
+	default:
+		end = now.Add(time.Minute)
+	}
+	return end.After(now) && !end.Add(limitRounding).After(ex.deadline(g.Wait))
+}
+
+// pause waits between two polls.
+func (g *Gateway) pause(ex *exchange, ctx context.Context, wait time.Duration) error {
+	s := g.beginStage(ex, ctx, stagePoll)
+	err := sleep(ctx, wait)
+	ex.record.Waited += s.end("", err)
+	return err
+}
+
+// recognizeLimit adds a limit error to the outcome. GraphQL may report a limit with status 200.
+func recognizeLimit(resp *http.Response, outcome *limits.Outcome) {
+	switch resp.StatusCode {
+	case http.StatusForbidden, http.StatusTooManyRequests:
+	case http.StatusOK:
+		if outcome.Rate.Resource != policy.GraphQL {
+			return
+		}
+	default:
+		return
+	}
+	outcome.Limited = limits.ClassifyLimit(resp.StatusCode, resp.Header, peek(resp))
+	outcome.RetryAfter = limits.ReadRetryAfter(resp.Header, time.Now())
+}
+
+// maxPeek bounds how much of a body is read to recognize a limit error.
+const maxPeek = 8 << 10
+
+// peek returns the beginning of the body. The body can still be read completely.
+func peek(resp *http.Response) []byte {
+	start, err := io.ReadAll(io.LimitReader(resp.Body, maxPeek))
+	rest := io.Reader(resp.Body)
+	if err != nil {
+		rest = brokenReader{err}
+	}
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(start), rest), resp.Body}
+	return start
+}
+
+// brokenReader returns an error that an earlier read returned.
+type brokenReader struct{ err error }
+
+func (b brokenReader) Read([]byte) (int, error) { return 0, b.err }
+
+// sleep waits, and returns the cause if the context ends before.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}
