@@ -80,7 +80,7 @@ bench-limits: needs ## Hold the limits against a hostile upstream, in memory and
 
 bench-scale: needs ## Measure what accounts and replicas cost Redis, and draw fleets of up to 1,000 replicas and 1,000,000 accounts: about 10 minutes.
 	$(SERVERS) $(GO) test -timeout 600s -run '^$$' -bench 'Redis|Scale' ./limits/redisledger
-	$(SERVERS) WEIR_REPLICAS=$${WEIR_REPLICAS:-1000} WEIR_ACCOUNTS=$${WEIR_ACCOUNTS:-1000000} $(GO) test -count=1 -timeout 1800s -v -run 'OfManyReplicas|ByManyReplicas|Fleets|NewToACluster' ./limits/redisledger
+	$(SERVERS) WEIR_REPLICAS=$${WEIR_REPLICAS:-1000} WEIR_ACCOUNTS=$${WEIR_ACCOUNTS:-1000000} $(GO) test -count=1 -timeout 1800s -v -run 'WithReplicas|ByManyReplicas|FleetModel|NewAccountInACluster' ./limits/redisledger
 
 bench-savings: ## Count what a day of traffic costs the API's quota: a minute.
 	WEIR_SAVINGS=$${WEIR_SAVINGS:-24h} $(GO) test -count=1 -timeout 1800s -v -run TestADayCostsATenth ./proxy

@@ -177,10 +177,10 @@ var elsewhere = []other{
 	{"gh api -i gitignore/templates/Go", "", ".ci/clients/gh/scenario.sh: gh api -i gitignore/templates/Go"},
 	{"gh search issues gear --limit 3", "", ".ci/clients/gh/scenario.sh: gh search issues gear --limit 3"},
 	{`redis-cli -u "$REDIS_URL" ping`, "", "deploy/compose/compose.yaml: redis-cli, ping"},
-	{`redis-cli -u "$REDIS_URL" config get maxmemory-policy`, "", "limits/redisledger.TestEvictionIsToldAtTheStart"},
+	{`redis-cli -u "$REDIS_URL" config get maxmemory-policy`, "", "limits/redisledger.TestRegisterWarnsOfEviction"},
 	{"curl -s 127.0.0.1:9090/metrics | grep weir_tls_certificate_expiry_seconds", "", "internal/telemetry.TestTheTightestAccountsAreShown"},
 	{"kubectl rollout status deployment/weir", "", ".ci/deploy.TestTheChartsObjectsFindEachOther"},
-	{"redis-cli --cluster rebalance", "", "limits/redisledger.TestAttack41Cluster"},
+	{"redis-cli --cluster rebalance", "", "limits/redisledger.TestClusterFailoverKeepsSpends"},
 }
 
 // What runs a target of the Makefile.
@@ -197,7 +197,7 @@ var targets = map[string]string{
 	"demo":          "cmd/weir.TestDemo",
 	"bench":         "internal/benchmark.TestTheBenchmarkRuns",
 	"bench-limits":  "limits/limitstest.TestNoLimitIsExceeded",
-	"bench-scale":   "limits/redisledger.TestFleets",
+	"bench-scale":   "limits/redisledger.TestFleetModel",
 	"bench-savings": "proxy.TestADayCostsATenth",
 	"soak":          "cmd/weir.TestSoak",
 	"bench-compare": never,

@@ -18,8 +18,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// serverTime is how long Redis worked on scripts so far, in microseconds, and
-// how many it ran.
+// serverTime returns the time in microseconds that Redis has spent in scripts, and the number of calls.
 func serverTime(b *testing.B, client *redis.Client) (micros, calls float64) {
 	b.Helper()
 	text, err := client.Info(context.Background(), "commandstats").Result()
@@ -43,9 +42,8 @@ func serverTime(b *testing.B, client *redis.Client) (micros, calls float64) {
 	return micros, calls
 }
 
-// BenchmarkRedis is an admission and its settling on all budgets at once,
-// beside the round trip of a script that does nothing. server-µs is the time
-// that Redis itself works on scripts, redis-cpu-µs what it takes of a processor in all.
+// BenchmarkRedis measures one admission and one settlement in calls of their own, and an empty script for comparison.
+// server-µs is the time in scripts, redis-cpu-µs the CPU time of Redis.
 func BenchmarkRedis(b *testing.B) {
 	socket := testservers.Redis(b)
 	client := clientOf(b, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
@@ -101,9 +99,8 @@ func BenchmarkRedis(b *testing.B) {
 	}
 }
 
-// BenchmarkTurns is a request of one account after the other, of so many clients at once:
-// what is asked and told at the same time goes to Redis together.
-func BenchmarkTurns(b *testing.B) {
+// BenchmarkBatches measures requests of one account from several concurrent clients.
+func BenchmarkBatches(b *testing.B) {
 	socket := testservers.Redis(b)
 	client := clientOf(b, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
 	rules := limits.Rules{Limits: policy.DefaultLimits()}
@@ -118,7 +115,7 @@ func BenchmarkTurns(b *testing.B) {
 			b.ResetTimer()
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
-					claim := limits.Claim{ID: next.Add(1), Account: fmt.Sprint("of ", clients), Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
+					claim := limits.Claim{ID: next.Add(1), Account: fmt.Sprint("account of ", clients), Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
 					if d, err := l.Admit(b.Context(), claim); err != nil || !d.Granted {
 						b.Error(d, err)
 						return

@@ -27,7 +27,7 @@ type node struct {
 	process *exec.Cmd
 }
 
-// freePorts are two that nobody listens on.
+// freePorts returns two unused ports.
 func freePorts(t *testing.T) (one, other string) {
 	t.Helper()
 	var ports []string
@@ -36,14 +36,14 @@ func freePorts(t *testing.T) (one, other string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = listener.Close() }() // both are taken until then
+		defer func() { _ = listener.Close() }() // keeps the two ports different
 		_, port, _ := net.SplitHostPort(listener.Addr().String())
 		ports = append(ports, port)
 	}
 	return ports[0], ports[1]
 }
 
-// startNode starts a server that is not in a cluster yet.
+// startNode starts a server that has no cluster yet.
 func startNode(t *testing.T) *node {
 	t.Helper()
 	port, bus := freePorts(t)
@@ -52,7 +52,7 @@ func startNode(t *testing.T) *node {
 		"--bind", "127.0.0.1", "--port", port, "--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "1000",
 		"--save", "", "--appendonly", "no", "--dir", t.TempDir())}
 	if err := n.process.Start(); err != nil {
-		t.Fatalf("redis-server cannot be started: run make test: %v", err)
+		t.Fatalf("start redis-server: %v; run make test", err)
 	}
 	t.Cleanup(func() {
 		_ = n.Close()
@@ -63,8 +63,7 @@ func startNode(t *testing.T) *node {
 	return n
 }
 
-// startCluster starts masters that share the slots evenly, and a follower of
-// each.
+// startCluster starts masters with equal numbers of slots, and a replica of each.
 func startCluster(t *testing.T, masters int) []*node {
 	t.Helper()
 	ctx := t.Context()
@@ -100,14 +99,14 @@ func startCluster(t *testing.T, masters int) []*node {
 		}
 		return true
 	}
-	testservers.Eventually(t, "all know each other", known)
+	testservers.Eventually(t, "all nodes know each other", known)
 	for i, n := range nodes[masters:] {
 		id, err := nodes[i].Do(ctx, "cluster", "myid").Text()
 		if err != nil {
 			t.Fatal(err)
 		}
 		run(n, "cluster", "replicate", id)
-		testservers.Eventually(t, "a follower follows", func(ctx context.Context) bool {
+		testservers.Eventually(t, "a replica has the data of its master", func(ctx context.Context) bool {
 			text, _ := n.Info(ctx, "replication").Result()
 			return strings.Contains(text, "master_link_status:up")
 		})
@@ -115,9 +114,8 @@ func startCluster(t *testing.T, masters int) []*node {
 	return nodes
 }
 
-// TestAttack41Cluster spends accounts in every part of a cluster, kills a master, and
-// finds what was spent at its follower.
-func TestAttack41Cluster(t *testing.T) {
+// The test uses accounts on all masters and kills one of them.
+func TestClusterFailoverKeepsSpends(t *testing.T) {
 	nodes := startCluster(t, 3)
 	rules := limits.Rules{Limits: policy.DefaultLimits()}
 	l, err := New(Config{URL: fmt.Sprintf("redis+cluster://%s?addr=%s", nodes[0].address, nodes[1].address), Replica: "r1", Rules: rules, Log: slog.New(slog.DiscardHandler)})
@@ -149,13 +147,13 @@ func TestAttack41Cluster(t *testing.T) {
 		}
 		spent[i]++
 		rate := limits.Rate{Limit: 5000, Used: spent[i], Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
-		_ = l.Settle(ctx, p, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}) // told later when it is lost
+		_ = l.Settle(ctx, p, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}) // sent after the outage
 		return true
 	}
 	for i := range accounts {
 		testservers.Eventually(t, "a permit is granted", func(context.Context) bool { return spend(i) })
 	}
-	var last string // why not
+	var last string // why the last check failed
 	defer func() { t.Log(last) }()
 	used := func(ctx context.Context) bool {
 		list, err := l.Accounts(ctx, 100)
@@ -176,13 +174,13 @@ func TestAttack41Cluster(t *testing.T) {
 		}
 		return true
 	}
-	testservers.Eventually(t, "all is told", used)
+	testservers.Eventually(t, "all spends are in Redis", used)
 
 	_ = nodes[1].process.Process.Kill()
 	testservers.Eventually(t, "Redis is lost", func(context.Context) bool { return !l.Lost().IsZero() })
-	testservers.Eventually(t, "and found", func(context.Context) bool { return l.Lost().IsZero() })
+	testservers.Eventually(t, "Redis is back", func(context.Context) bool { return l.Lost().IsZero() })
 	for i := range accounts {
 		testservers.Eventually(t, "a permit is granted again", func(context.Context) bool { return spend(i) })
 	}
-	testservers.Eventually(t, "all is told again", used)
+	testservers.Eventually(t, "all spends are in Redis again", used)
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// clientOf returns a client whose connections dial opens.
+// clientOf returns a client that connects by dial.
 func clientOf(t testing.TB, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *redis.Client {
 	client := redis.NewClient(&redis.Options{
 		Addr: "127.0.0.1:0", Dialer: dial, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
@@ -34,8 +34,8 @@ func clientOf(t testing.TB, dial func(ctx context.Context, network, addr string)
 	return client
 }
 
-// inMemory starts a miniredis in the test's bubble.
-func inMemory(t *testing.T) *redis.Client {
+// miniredisClient starts a miniredis in the bubble of the test.
+func miniredisClient(t *testing.T) *redis.Client {
 	server := miniredis.NewMiniRedis()
 	server.ClockTTL(true)
 	t.Cleanup(server.Close)
@@ -47,28 +47,27 @@ const packer = `
 local cmsgpack = {pack = cjson.encode, unpack = cjson.decode}
 `
 
-// open returns the ledger of a replica, with another clock than Redis's own.
+// open returns the ledger of a replica. The scripts use the given clock.
 func open(t testing.TB, client redis.UniversalClient, replica string, rules limits.Rules, clock string) *Ledger {
 	l, err := New(Config{Client: client, Replica: replica, Rules: rules, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.scripts = newScripts(clock)
-	l.timeout = time.Minute            // a server may be real, and its time not the bubble's
-	l.flushDelay, l.prefetchMax = 0, 0 // what tests want to see is told at once, and nobody asks ahead
+	l.timeout = time.Minute            // a real server does not use the time of the bubble
+	l.flushDelay, l.prefetchMax = 0, 0 // outcomes are sent immediately, and nothing is prefetched
 	if err := l.heartbeat(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// As if Redis had been there for long: nobody has to tell what was lost.
+	// An old epoch: new accounts need not wait for restores.
 	if err := client.HSet(t.Context(), epochKey, "since", 0, "process", "").Err(); err != nil {
 		t.Fatal(err)
 	}
 	return l
 }
 
-// TestMiniredis takes a quarter of the histories: miniredis runs scripts in Go, and
-// TestRedisServer takes them all in less time.
-func TestMiniredis(t *testing.T) {
+// miniredis runs scripts slowly, so the suite has a quarter of the random histories.
+func TestLedgerSuiteOnMiniredis(t *testing.T) {
 	checks := flag.Lookup("rapid.checks").Value
 	n, err := strconv.Atoi(checks.String())
 	if err == nil {
@@ -79,20 +78,19 @@ func TestMiniredis(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = checks.Set(strconv.Itoa(n)) })
 	limitstest.RunSuite(t, func(t *testing.T, rules limits.Rules) limits.Ledger {
-		return open(t, inMemory(t), "r1", rules, packer+redisClock)
+		return open(t, miniredisClient(t), "r1", rules, packer+redisClock)
 	})
 }
 
-// testClock makes scripts read the time that the test has set.
+// testClock is a clock that reads the time from a key.
 const testClock = `
 local function clock()
   return tonumber(redis.call('GET', 'weir:test-clock'))
 end
 `
 
-// tick is a hook of the client: it sets the time before every script, to the
-// bubble's and so much more.
-type tick struct{ ahead *atomic.Int64 }
+// tick is a client hook that sets testClock to the time of the bubble plus an offset before every script.
+type tick struct{ offset *atomic.Int64 }
 
 func (tick) DialHook(next redis.DialHook) redis.DialHook { return next }
 
@@ -103,7 +101,7 @@ func (tick) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPip
 func (t tick) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if cmd.Name() == "evalsha" || cmd.Name() == "eval" {
-			set := redis.NewStatusCmd(ctx, "set", "weir:test-clock", strconv.FormatInt(time.Now().UnixMicro()+t.ahead.Load(), 10))
+			set := redis.NewStatusCmd(ctx, "set", "weir:test-clock", strconv.FormatInt(time.Now().UnixMicro()+t.offset.Load(), 10))
 			if err := next(ctx, set); err != nil {
 				return err
 			}
@@ -112,12 +110,12 @@ func (t tick) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func TestRedisServer(t *testing.T) {
-	limitstest.RunSuite(t, inVirtualTime(testservers.Redis(t)))
+func TestLedgerSuiteOnRedis(t *testing.T) {
+	limitstest.RunSuite(t, openWith(testservers.Redis(t)))
 }
 
-// inVirtualTime opens ledgers of one replica on an empty server.
-func inVirtualTime(socket string) limitstest.Open {
+// openWith opens the ledger of one replica on an empty server in virtual time.
+func openWith(socket string) limitstest.Open {
 	return func(t *testing.T, rules limits.Rules) limits.Ledger {
 		client := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
 		client.AddHook(tick{new(atomic.Int64)})
@@ -128,53 +126,52 @@ func inVirtualTime(socket string) limitstest.Open {
 	}
 }
 
-// beaten brings all up to date between the ledger and Redis. Where no time passes,
-// nothing tells an era from the next.
-func beaten(t *testing.T, l limits.Ledger) {
+// reconcileAll sends a heartbeat as in a new epoch. Epochs have no difference in tests where no time passes.
+func reconcileAll(t *testing.T, l limits.Ledger) {
 	l.(*Ledger).mayHaveLost = true
 	if err := l.(*Ledger).heartbeat(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestI10WhatIsLostIsWrittenAgain(t *testing.T) {
-	limitstest.RunDataLoss(t, inVirtualTime(testservers.Redis(t)), func(t *testing.T, l limits.Ledger) {
+func TestLostWritesAreRestored(t *testing.T) {
+	limitstest.RunDataLoss(t, openWith(testservers.Redis(t)), func(t *testing.T, l limits.Ledger) {
 		if err := l.(*Ledger).Client.FlushAll(t.Context()).Err(); err != nil {
 			t.Fatal(err)
 		}
-		beaten(t, l)
+		reconcileAll(t, l)
 	})
 }
 
-func TestI11WhatIsSpentWithoutRedisIsToldAfter(t *testing.T) {
-	limitstest.RunStoreOutages(t, inVirtualTime(testservers.Redis(t)), func(t *testing.T, l limits.Ledger) {
-		beaten(t, l)
+func TestOfflineSpendsReachRedisAfterAnOutage(t *testing.T) {
+	limitstest.RunStoreOutages(t, openWith(testservers.Redis(t)), func(t *testing.T, l limits.Ledger) {
+		reconcileAll(t, l)
 		l.(*Ledger).markLost(errLost)
 	}, func(t *testing.T, l limits.Ledger) {
 		if l.(*Ledger).reconnect(t.Context()); l.(*Ledger).isLost() {
-			t.Fatal("Redis is not found")
+			t.Fatal("the ledger did not reconnect")
 		}
 	})
 }
 
-// inBubble opens a ledger on a real server in virtual time; ahead sets Redis's
-// clock off.
-func inBubble(t *testing.T, tell func(t *testing.T, l *Ledger, ahead *atomic.Int64)) {
+// inBubble runs a test with a ledger on a real server in virtual time. The test can change the clock of Redis.
+func inBubble(t *testing.T, run func(t *testing.T, l *Ledger, clockOffset *atomic.Int64)) {
 	socket := testservers.Redis(t)
 	synctest.Test(t, func(t *testing.T) {
-		ahead := new(atomic.Int64)
+		offset := new(atomic.Int64)
 		client := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
-		client.AddHook(tick{ahead})
-		tell(t, open(t, client, "r1", limits.Rules{Limits: policy.DefaultLimits()}, testClock), ahead)
+		client.AddHook(tick{offset})
+		run(t, open(t, client, "r1", limits.Rules{Limits: policy.DefaultLimits()}, testClock), offset)
 	})
 }
 
+// create returns a claim that creates content.
 func create(id uint64) limits.Claim {
 	return limits.Claim{ID: id, Account: "a", Kind: policy.User, Operation: "issues/create", Resource: policy.GraphQL, Points: 5, CreatesContent: true}
 }
 
-// granted asks until it is refused, and returns how often it was not.
-func granted(t *testing.T, l *Ledger, from uint64) (n uint64) {
+// admitUntilRefused admits and settles claims until one is refused, and returns the number of granted claims.
+func admitUntilRefused(t *testing.T, l *Ledger, from uint64) (n uint64) {
 	for ; n < 1000; n++ {
 		d, err := l.Admit(t.Context(), create(from+n))
 		if err != nil {
@@ -191,32 +188,31 @@ func granted(t *testing.T, l *Ledger, from uint64) (n uint64) {
 	return n
 }
 
-func TestI9AClockThatGoesBackGrantsNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, l *Ledger, ahead *atomic.Int64) {
-		granted(t, l, 1)
-		pass := func(d time.Duration) { time.Sleep(d) }
-		pass(40 * time.Second)
-		if n := granted(t, l, 1000); n != 0 {
-			t.Fatalf("%d granted before anything has returned", n)
+func TestClockThatGoesBackGrantsNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, l *Ledger, clockOffset *atomic.Int64) {
+		admitUntilRefused(t, l, 1)
+		time.Sleep(40 * time.Second)
+		if n := admitUntilRefused(t, l, 1000); n != 0 {
+			t.Fatalf("%d granted after 40 seconds, want 0", n)
 		}
-		ahead.Store(-(50 * time.Second).Microseconds())
-		if n := granted(t, l, 2000); n != 0 {
-			t.Errorf("%d granted when the clock went back", n)
+		clockOffset.Store(-(50 * time.Second).Microseconds())
+		if n := admitUntilRefused(t, l, 2000); n != 0 {
+			t.Errorf("%d granted when the clock went back, want 0", n)
 		}
-		pass(69 * time.Second) // on Redis's clock not a minute has passed since
-		if n := granted(t, l, 3000); n != 0 {
-			t.Errorf("%d granted before the minute was over", n)
+		time.Sleep(69 * time.Second) // less than a minute on the clock of Redis
+		if n := admitUntilRefused(t, l, 3000); n != 0 {
+			t.Errorf("%d granted within the minute, want 0", n)
 		}
-		pass(2 * time.Second)
-		if n := granted(t, l, 4000); n != 80 {
+		time.Sleep(2 * time.Second)
+		if n := admitUntilRefused(t, l, 4000); n != 80 {
 			t.Errorf("%d granted after a minute, want 80", n)
 		}
 	})
 }
 
-func TestI12EveryKeyHasALifetime(t *testing.T) {
+func TestEveryKeyHasATTL(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *Ledger, _ *atomic.Int64) {
-		granted(t, l, 1)
+		admitUntilRefused(t, l, 1)
 		if _, err := l.Admit(t.Context(), limits.Claim{ID: 9999, Account: "b", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}); err != nil {
 			t.Fatal(err)
 		}
@@ -228,16 +224,15 @@ func TestI12EveryKeyHasALifetime(t *testing.T) {
 			t.Fatal(names, err)
 		}
 		for _, name := range names {
-			lifetime, err := l.Client.TTL(t.Context(), name).Result()
-			if name != "weir:test-clock" && (err != nil || lifetime <= 0) {
-				t.Errorf("%s lives for %v, %v", name, lifetime, err)
+			ttl, err := l.Client.TTL(t.Context(), name).Result()
+			if name != "weir:test-clock" && (err != nil || ttl <= 0) {
+				t.Errorf("%s has the TTL %v, %v", name, ttl, err)
 			}
 		}
 	})
 }
 
-// TestEvictionIsToldAtTheStart: of a Redis that may drop what the ledger needs.
-func TestEvictionIsToldAtTheStart(t *testing.T) {
+func TestRegisterWarnsOfEviction(t *testing.T) {
 	socket := testservers.Redis(t)
 	operator := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})
 	defer func() { _ = operator.Close() }()
@@ -266,35 +261,34 @@ func TestEvictionIsToldAtTheStart(t *testing.T) {
 	}
 }
 
-func TestWhatIsSetAsideIsNotShownAsInFlight(t *testing.T) {
+func TestAccountsExcludeOfflineLeases(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *Ledger, _ *atomic.Int64) {
-		granted(t, l, 1)
+		admitUntilRefused(t, l, 1)
 		if err := l.heartbeat(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		l.mu.Lock()
-		aside := l.accounts["a"].classes[classOf(create(1))]
+		lease := l.accounts["a"].classes[classOf(create(1))]
 		l.mu.Unlock()
-		if aside.units == 0 || aside.places == 0 {
-			t.Fatalf("nothing is set aside: %+v", aside)
+		if lease.units == 0 || lease.places == 0 {
+			t.Fatalf("no offline lease: %+v", lease)
 		}
 		list, err := l.Accounts(t.Context(), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if list[0].InUse != 0 {
-			t.Errorf("%d in flight", list[0].InUse)
+			t.Errorf("%d permits in use, want 0", list[0].InUse)
 		}
 		for _, b := range list[0].Budgets {
 			if b.Held != 0 {
-				t.Errorf("%s: %d held", b.Resource, b.Held)
+				t.Errorf("%s: %d held, want 0", b.Resource, b.Held)
 			}
 		}
 	})
 }
 
-// TestMain lets fewer random histories be drawn than in memory, unless somebody
-// asks for so many.
+// TestMain reduces the number of random histories, unless a flag sets it.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
@@ -327,7 +321,7 @@ func TestAccountExpiresThousandsOfLeases(t *testing.T) {
 		}
 		time.Sleep(leaseTime + time.Second)
 		admit()
-		if a := l.only(t); a.InUse != 1 {
+		if a := l.onlyAccount(t); a.InUse != 1 {
 			t.Errorf("%d permits in use after %d leases expired, want 1", a.InUse, leases)
 		}
 	})

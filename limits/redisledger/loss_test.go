@@ -15,19 +15,19 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// seam is a hook of the client in which a test does something to calls.
-type seam struct {
+// callHook is a client hook that can change calls.
+type callHook struct {
 	mu sync.Mutex
 	on func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error
 }
 
-func (*seam) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*callHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (*seam) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (*callHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-func (s *seam) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (s *callHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		s.mu.Lock()
 		on := s.on
@@ -39,15 +39,15 @@ func (s *seam) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// always does something to each call from now on; nil does nothing.
-func (s *seam) always(do func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error) {
+// always changes all later calls; nil changes none.
+func (s *callHook) always(do func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.on = do
 }
 
-// once does something to the next call of a script.
-func (s *seam) once(script *redis.Script, do func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error) {
+// once changes the next call of a script.
+func (s *callHook) once(script *redis.Script, do func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.on = func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
@@ -61,37 +61,37 @@ func (s *seam) once(script *redis.Script, do func(ctx context.Context, cmd redis
 	}
 }
 
-var errCutOff = errors.New("the network is cut")
+var errDisconnected = errors.New("network cut")
 
-// unanswered loses the answer of a call that was made.
-func unanswered(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+// loseReply runs a call and loses its reply.
+func loseReply(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 	_ = run(ctx, cmd)
-	cmd.SetErr(errCutOff)
-	return errCutOff
+	cmd.SetErr(errDisconnected)
+	return errDisconnected
 }
 
-// pair is two replicas on one Redis; the first one's calls go through a seam.
+// pair has two replicas on one Redis. The calls of the first replica pass through a hook.
 type pair struct {
 	*testing.T
-	r1, r2 *Ledger
-	seam   *seam
-	lastID uint64
-	ahead  *atomic.Int64 // Redis's clock, of the replicas'
+	r1, r2      *Ledger
+	hook        *callHook
+	lastID      uint64
+	clockOffset *atomic.Int64 // of Redis
 }
 
-func inPair(t *testing.T, tell func(p *pair)) {
-	inBubble(t, func(t *testing.T, r1 *Ledger, ahead *atomic.Int64) {
-		p := &pair{T: t, r1: r1, seam: &seam{}, ahead: ahead}
+func withTwoReplicas(t *testing.T, run func(p *pair)) {
+	inBubble(t, func(t *testing.T, r1 *Ledger, offset *atomic.Int64) {
+		p := &pair{T: t, r1: r1, hook: &callHook{}, clockOffset: offset}
 		for _, script := range []*redis.Script{r1.scripts.heartbeat, r1.scripts.batch} {
 			if err := script.Load(t.Context(), r1.Client).Err(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		r1.Client.(*redis.Client).AddHook(p.seam)
+		r1.Client.(*redis.Client).AddHook(p.hook)
 		client := clientOf(t, r1.Client.(*redis.Client).Options().Dialer)
-		client.AddHook(tick{ahead})
+		client.AddHook(tick{offset})
 		p.r2 = open(t, client, "r2", *r1.rules.Load(), testClock)
-		tell(p)
+		run(p)
 	})
 }
 
@@ -100,7 +100,7 @@ func (p *pair) claim(points int) limits.Claim {
 	return limits.Claim{ID: p.lastID, Account: "a", Kind: policy.User, Operation: "repos/get", Resource: policy.Core, Points: points}
 }
 
-func (p *pair) asked(l *Ledger, c limits.Claim) bool {
+func (p *pair) admit(l *Ledger, c limits.Claim) bool {
 	p.Helper()
 	d, err := l.Admit(p.Context(), c)
 	if err != nil {
@@ -109,8 +109,8 @@ func (p *pair) asked(l *Ledger, c limits.Claim) bool {
 	return d.Granted
 }
 
-// answered settles a permit; its answer goes on unless it has ended.
-func (p *pair) answered(l *Ledger, c limits.Claim, ended bool) {
+// settleAnswered settles a permit. Its response body is open unless ended is set.
+func (p *pair) settleAnswered(l *Ledger, c limits.Claim, ended bool) {
 	p.Helper()
 	now := time.Now()
 	rate := limits.Rate{Limit: 5000, Used: 1, Reset: now.Add(time.Hour).Truncate(time.Second), Date: now.Truncate(time.Second)}
@@ -119,62 +119,61 @@ func (p *pair) answered(l *Ledger, c limits.Claim, ended bool) {
 	}
 }
 
-// spent asks as often as it may, and at most so many times, and says how often
-// that was.
-func (p *pair) spent(l *Ledger, points, most int, ended bool) (times int) {
+// spend admits and settles at most so many claims until one is refused, and returns the number of granted claims.
+func (p *pair) spend(l *Ledger, points, most int, ended bool) (times int) {
 	p.Helper()
 	for ; times < most; times++ {
 		c := p.claim(points)
-		if !p.asked(l, c) {
+		if !p.admit(l, c) {
 			break
 		}
-		p.answered(l, c, ended)
+		p.settleAnswered(l, c, ended)
 	}
 	return times
 }
 
-func (p *pair) beat(l *Ledger) {
+func (p *pair) heartbeat(l *Ledger) {
 	p.Helper()
 	if err := l.heartbeat(p.Context()); err != nil {
 		p.Fatal(err)
 	}
 }
 
-func (p *pair) cutOff(l *Ledger) { l.markLost(errCutOff) }
+func (p *pair) disconnect(l *Ledger) { l.markLost(errDisconnected) }
 
-func TestAShareIsNotUsedTwiceWhenAnAnswerIsLost(t *testing.T) {
-	inPair(t, func(p *pair) {
-		first := p.spent(p.r1, 30, 3, true)
-		p.beat(p.r1)
-		first += p.spent(p.r2, 30, 100, true)
-		p.cutOff(p.r1)
-		alone := p.spent(p.r1, 30, 100, true)
-		if alone == 0 || 30*(first+alone) > 900 {
-			p.Fatalf("%d points, %d of them alone", 30*(first+alone), 30*alone)
+func TestOfflineLeaseIsUsedOnceWhenAReplyIsLost(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		first := p.spend(p.r1, 30, 3, true)
+		p.heartbeat(p.r1)
+		first += p.spend(p.r2, 30, 100, true)
+		p.disconnect(p.r1)
+		offline := p.spend(p.r1, 30, 100, true)
+		if offline == 0 || 30*(first+offline) > 900 {
+			p.Fatalf("%d points used, %d of them offline", 30*(first+offline), 30*offline)
 		}
-		p.seam.once(p.r1.scripts.heartbeat, unanswered)
-		p.r1.reconnect(p.Context()) // the network comes back, and goes again
+		p.hook.once(p.r1.scripts.heartbeat, loseReply)
+		p.r1.reconnect(p.Context()) // the network fails again
 		if !p.r1.isLost() {
-			p.Fatal("it is found")
+			p.Fatal("the ledger reconnected")
 		}
 		time.Sleep(61 * time.Second)
-		if n := p.spent(p.r2, 30, 100, true) + p.spent(p.r1, 30, 100, true); 30*n > 900 {
-			p.Errorf("%d points of 900", 30*n)
+		if n := p.spend(p.r2, 30, 100, true) + p.spend(p.r1, 30, 100, true); 30*n > 900 {
+			p.Errorf("%d points used of 900", 30*n)
 		}
 	})
 }
 
-func TestUnitsAreNotUsedTwiceWhenAnAnswerIsLost(t *testing.T) {
-	inPair(t, func(p *pair) {
+func TestOfflineUnitsAreUsedOnceWhenAReplyIsLost(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
 		rules := *p.r1.rules.Load()
 		rules.Concurrent, rules.Primary.User, rules.Primary.Window = 14, 20, 2*time.Minute
 		p.r1.Configure(rules)
 		p.r2.Configure(rules)
 		reset, used := time.Now().Add(70*time.Second), 0
-		ask := func(l *Ledger, most int, ended bool) (times int) {
+		spend := func(l *Ledger, most int, ended bool) (times int) {
 			for ; times < most; times++ {
 				c := p.claim(1)
-				if !p.asked(l, c) {
+				if !p.admit(l, c) {
 					break
 				}
 				used++
@@ -185,84 +184,84 @@ func TestUnitsAreNotUsedTwiceWhenAnAnswerIsLost(t *testing.T) {
 			}
 			return times
 		}
-		ask(p.r1, 3, true)
-		p.beat(p.r1)
-		ask(p.r2, 100, true)
-		used = 10 // as the first hears it
-		p.cutOff(p.r1)
-		if ask(p.r1, 100, true) == 0 {
-			p.Fatal("nothing was set aside")
+		spend(p.r1, 3, true)
+		p.heartbeat(p.r1)
+		spend(p.r2, 100, true)
+		used = 10 // what answers report to the first replica
+		p.disconnect(p.r1)
+		if spend(p.r1, 100, true) == 0 {
+			p.Fatal("no claim was granted offline")
 		}
-		p.seam.once(p.r1.scripts.heartbeat, unanswered)
+		p.hook.once(p.r1.scripts.heartbeat, loseReply)
 		p.r1.reconnect(p.Context())
 		time.Sleep(75 * time.Second)
 		reset, used = time.Now().Add(2*time.Minute), 0
-		if inFlight, alone := ask(p.r2, 100, false), ask(p.r1, 100, false); inFlight+alone > 14 {
-			p.Errorf("%d in flight of 14, %d of them alone", inFlight+alone, alone)
+		if online, offline := spend(p.r2, 100, false), spend(p.r1, 100, false); online+offline > 14 {
+			p.Errorf("%d permits in use of 14, %d of them offline", online+offline, offline)
 		}
 	})
 }
 
-func TestABeatThatComesLateLeavesWhatWasSetAsideSince(t *testing.T) {
-	inPair(t, func(p *pair) {
-		p.spent(p.r1, 1, 30, true)
+func TestLateHeartbeatKeepsTheNewerLease(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.spend(p.r1, 1, 30, true)
 		var late []any
-		p.seam.once(p.r1.scripts.heartbeat, func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+		p.hook.once(p.r1.scripts.heartbeat, func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
 			late = cmd.Args()
-			cmd.SetErr(errCutOff)
-			return errCutOff
+			cmd.SetErr(errDisconnected)
+			return errDisconnected
 		})
-		_ = p.r1.heartbeat(p.Context()) // it is on its way for a while
+		_ = p.r1.heartbeat(p.Context()) // the call is delayed
 		p.r1.reconnect(p.Context())     // over another connection
 		if p.r1.isLost() || late == nil {
-			p.Fatal("not found")
+			p.Fatal("the ledger did not reconnect")
 		}
-		inFlight := p.spent(p.r2, 1, 1000, false)
+		online := p.spend(p.r2, 1, 1000, false)
 		if err := p.r1.Client.(*redis.Client).Do(p.Context(), late...).Err(); err != nil {
 			p.Fatal(err)
 		}
-		inFlight += p.spent(p.r2, 1, 1000, false)
-		p.cutOff(p.r1)
-		alone := p.spent(p.r1, 1, 1000, false)
-		if alone == 0 || inFlight+alone > 100 {
-			p.Errorf("%d in flight of 100, %d of them alone", inFlight+alone, alone)
+		online += p.spend(p.r2, 1, 1000, false)
+		p.disconnect(p.r1)
+		offline := p.spend(p.r1, 1, 1000, false)
+		if offline == 0 || online+offline > 100 {
+			p.Errorf("%d permits in use of 100, %d of them offline", online+offline, offline)
 		}
 	})
 }
 
-func TestAPermitThatIsAskedForAgainLivesFromThen(t *testing.T) {
-	inPair(t, func(p *pair) {
-		p.spent(p.r2, 1, 1, true)
+func TestRepeatedClaimRenewsThePermit(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.spend(p.r2, 1, 1, true)
 		c := p.claim(1)
-		p.seam.once(p.r1.scripts.batch, unanswered)
-		if p.asked(p.r1, c) {
-			p.Fatal("granted alone, with nothing set aside")
+		p.hook.once(p.r1.scripts.batch, loseReply)
+		if p.admit(p.r1, c) {
+			p.Fatal("granted offline without a lease")
 		}
 		time.Sleep(leaseTime - time.Second/2)
 		p.r1.reconnect(p.Context())
-		if !p.asked(p.r1, c) {
+		if !p.admit(p.r1, c) {
 			p.Fatal("refused")
 		}
-		time.Sleep(time.Second - time.Millisecond) // what is younger than a second is not renewed
-		if n := p.spent(p.r2, 1, 1000, false); n != 99 {
-			p.Errorf("%d in flight beside it", n)
+		time.Sleep(time.Second - time.Millisecond) // the limiter does not renew permits younger than a second
+		if n := p.spend(p.r2, 1, 1000, false); n != 99 {
+			p.Errorf("%d other permits granted, want 99", n)
 		}
 	})
 }
 
-func TestAnAnswerThatComesAfterTheRestoringIsLostToo(t *testing.T) {
-	inPair(t, func(p *pair) {
-		p.spent(p.r1, 5, 20, true)
+func TestReplyAfterARestoreCountsAsLost(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.spend(p.r1, 5, 20, true)
 		reached, release := make(chan struct{}), make(chan struct{})
-		p.seam.once(p.r1.scripts.batch, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.hook.once(p.r1.scripts.batch, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			err := run(ctx, cmd)
 			close(reached)
 			<-release
 			return err
 		})
-		var asking sync.WaitGroup
+		var callers sync.WaitGroup
 		c := p.claim(5)
-		asking.Go(func() {
+		callers.Go(func() {
 			if d, err := p.r1.Admit(p.Context(), c); err != nil || !d.Granted {
 				p.Error(d, err)
 			}
@@ -271,31 +270,31 @@ func TestAnAnswerThatComesAfterTheRestoringIsLostToo(t *testing.T) {
 		if err := p.r2.Client.FlushAll(p.Context()).Err(); err != nil {
 			p.Fatal(err)
 		}
-		p.beat(p.r1)
+		p.heartbeat(p.r1)
 		close(release)
-		asking.Wait()
-		p.answered(p.r1, c, true)
-		p.beat(p.r1)
+		callers.Wait()
+		p.settleAnswered(p.r1, c, true)
+		p.heartbeat(p.r1)
 		list, err := p.r1.Accounts(p.Context(), 1)
 		if err != nil {
 			p.Fatal(err)
 		}
 		for _, b := range list[0].Budgets {
 			if b.Resource == "points:repos/get" && b.Used+b.Held < 105 {
-				p.Errorf("%d points used, %d held; 105 were sent", b.Used, b.Held)
+				p.Errorf("%d points used and %d held, want 105", b.Used, b.Held)
 			}
 		}
 	})
 }
 
-// What was made up after a limit error that told nothing is written again as it was:
-// until the last moment in which it counts, and with no word on what was told after.
-func TestWhatWasMadeUpIsWrittenAgain(t *testing.T) {
+// After a limit error without rate headers, the reset is assumed. A restore must not change it, nor make it hide what later
+// answers reported.
+func TestAssumedResetIsRestored(t *testing.T) {
 	for _, after := range []time.Duration{time.Minute, time.Hour + time.Second} {
-		inPair(t, func(p *pair) {
+		withTwoReplicas(t, func(p *pair) {
 			refused, later := p.claim(1), p.claim(1)
-			p.asked(p.r1, refused)
-			p.asked(p.r1, later)
+			p.admit(p.r1, refused)
+			p.admit(p.r1, later)
 			settle := func(c limits.Claim, limited limits.LimitKind, rate limits.Rate) {
 				o := limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limited, Rate: rate}
 				if err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, o); err != nil {
@@ -315,24 +314,24 @@ func TestWhatWasMadeUpIsWrittenAgain(t *testing.T) {
 			}
 			before := budget()
 			if before.Remaining != 0 {
-				p.Errorf("%s after the error there is %+v", after, before)
+				p.Errorf("%s after the error: %+v, want nothing remaining", after, before)
 			}
 			if err := p.r2.Client.FlushAll(p.Context()).Err(); err != nil {
 				p.Fatal(err)
 			}
-			beaten(p.T, p.r1)
+			reconcileAll(p.T, p.r1)
 			if restored := budget(); restored != before {
-				p.Errorf("%s after the error there is %+v, before the loss %+v", after, restored, before)
+				p.Errorf("%s after the error: restored %+v, want %+v", after, restored, before)
 			}
 		})
 	}
 }
 
-// Who asks no more for a while knows still what was told, as long as it counts.
-func TestWhatWasToldIsWrittenAgainAfterAPause(t *testing.T) {
-	inPair(t, func(p *pair) {
+// A replica keeps observations until their windows end, also without requests.
+func TestObservationIsRestoredAfterAPause(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
 		c := p.claim(1)
-		p.asked(p.r1, c)
+		p.admit(p.r1, c)
 		now := time.Now()
 		o := limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: limits.Rate{Limit: 5000, Used: 5000, Reset: now.Add(50 * time.Minute), Date: now}}
 		if err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, o); err != nil {
@@ -342,20 +341,20 @@ func TestWhatWasToldIsWrittenAgainAfterAPause(t *testing.T) {
 		if err := p.r2.Client.FlushAll(p.Context()).Err(); err != nil {
 			p.Fatal(err)
 		}
-		beaten(p.T, p.r1)
+		reconcileAll(p.T, p.r1)
 		time.Sleep(time.Minute)
-		if p.asked(p.r1, p.claim(1)) {
+		if p.admit(p.r1, p.claim(1)) {
 			p.Error("granted before the reset")
 		}
 		time.Sleep(5 * time.Minute)
-		if !p.asked(p.r1, p.claim(1)) {
-			p.Error("refused after it")
+		if !p.admit(p.r1, p.claim(1)) {
+			p.Error("refused after the reset")
 		}
 	})
 }
 
-func TestManyAccountsAreWrittenAgainInTime(t *testing.T) {
-	inPair(t, func(p *pair) {
+func TestManyAccountsAreRestoredInTime(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
 		const accounts, roundTrip = 2000, 3 * time.Millisecond
 		rules := *p.r1.rules.Load()
 		rules.Concurrent = 1
@@ -367,18 +366,18 @@ func TestManyAccountsAreWrittenAgainInTime(t *testing.T) {
 			return c
 		}
 		for i := range accounts {
-			if !p.asked(p.r1, claim(i)) {
+			if !p.admit(p.r1, claim(i)) {
 				p.Fatal("refused")
 			}
 		}
-		p.seam.on = func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.hook.on = func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			if cmd.Name() == "evalsha" {
 				time.Sleep(roundTrip)
 			}
 			return run(ctx, cmd)
 		}
-		p.beat(p.r1)
-		p.beat(p.r2) // it counts the other, and what it has in use
+		p.heartbeat(p.r1)
+		p.heartbeat(p.r2) // this replica now counts the other replica and its accounts
 		ctx, end := context.WithCancel(p.Context())
 		var running sync.WaitGroup
 		running.Go(func() { p.r1.Run(ctx) })
@@ -386,12 +385,12 @@ func TestManyAccountsAreWrittenAgainInTime(t *testing.T) {
 		if err := p.r2.Client.FlushAll(p.Context()).Err(); err != nil {
 			p.Fatal(err)
 		}
-		p.beat(p.r2)
+		p.heartbeat(p.r2)
 		twice := 0
 		for range 8 {
 			time.Sleep(250 * time.Millisecond)
 			for i := range accounts {
-				if p.asked(p.r2, claim(i)) {
+				if p.admit(p.r2, claim(i)) {
 					twice++
 				}
 			}
@@ -399,30 +398,30 @@ func TestManyAccountsAreWrittenAgainInTime(t *testing.T) {
 		end()
 		running.Wait()
 		if twice > 0 {
-			p.Errorf("%d of %d accounts have 2 requests in flight of 1", twice, accounts)
+			p.Errorf("%d of %d accounts have 2 permits in use, want 1", twice, accounts)
 		}
 	})
 }
 
-func TestNothingIsKeptForEver(t *testing.T) {
-	inPair(t, func(p *pair) {
+func TestIdleAccountIsForgotten(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
 		c := p.claim(1)
-		if !p.asked(p.r1, c) {
+		if !p.admit(p.r1, c) {
 			p.Fatal("refused")
 		}
 		permit := limits.Permit{Claim: c}
-		if err := p.r1.Settle(p.Context(), permit, limits.Outcome{Sent: true}); err != nil { // given up
+		if err := p.r1.Settle(p.Context(), permit, limits.Outcome{Sent: true}); err != nil { // abandoned
 			p.Fatal(err)
 		}
-		p.cutOff(p.r1)
-		_ = p.r1.Settle(p.Context(), permit, limits.Outcome{}) // by a renewal that was late
+		p.disconnect(p.r1)
+		_ = p.r1.Settle(p.Context(), permit, limits.Outcome{}) // a late settlement
 		for range 100 {
-			p.spent(p.r1, 1, 1, true)
+			p.spend(p.r1, 1, 1, true)
 		}
 		time.Sleep(2 * time.Hour)
-		p.seam.on = func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
-			cmd.SetErr(errCutOff)
-			return errCutOff
+		p.hook.on = func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+			cmd.SetErr(errDisconnected)
+			return errDisconnected
 		}
 		ctx, end := context.WithCancel(p.Context())
 		var running sync.WaitGroup
@@ -431,18 +430,18 @@ func TestNothingIsKeptForEver(t *testing.T) {
 		end()
 		running.Wait()
 		if n := len(p.r1.accounts); n != 0 {
-			p.Errorf("%d accounts, %+v", n, p.r1.accounts["a"].permits)
+			p.Errorf("%d local accounts with %+v, want none", n, p.r1.accounts["a"].permits)
 		}
 	})
 }
 
-func TestReplicasThatAreGoneAreForgotten(t *testing.T) {
-	inPair(t, func(p *pair) {
-		p.spent(p.r1, 1, 1, true)
-		p.spent(p.r2, 1, 1, true)
+func TestCountersOfIdleReplicasAreRemoved(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.spend(p.r1, 1, 1, true)
+		p.spend(p.r2, 1, 1, true)
 		for range 100 {
 			time.Sleep(2 * time.Minute)
-			p.spent(p.r2, 1, 1, true)
+			p.spend(p.r2, 1, 1, true)
 		}
 		key := p.r2.keysOf("a")[0]
 		fields, err := p.r2.Client.HKeys(p.Context(), key).Result()
@@ -451,19 +450,18 @@ func TestReplicasThatAreGoneAreForgotten(t *testing.T) {
 		}
 		for _, f := range fields {
 			if f == "r:r1" {
-				p.Errorf("%s is kept", f)
+				p.Errorf("the field %s still exists", f)
 			}
 		}
 	})
 }
 
-// An end that is told after the place has come back does not make the permit live on:
-// one that is renewed then is taken up with all that it holds.
-func TestAnEndThatComesLateKeepsNothing(t *testing.T) {
-	inPair(t, func(p *pair) {
+// A renewal after the lease has ended takes the permit again with all that it holds, although it was released.
+func TestLateReleaseDoesNotExtendThePermit(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
 		c := p.claim(1)
-		p.asked(p.r1, c)
-		p.answered(p.r1, c, false)
+		p.admit(p.r1, c)
+		p.settleAnswered(p.r1, c, false)
 		time.Sleep(2 * leaseTime)
 		permit := limits.Permit{Claim: c}
 		if err := p.r1.Release(p.Context(), permit, true); err != nil {
@@ -481,7 +479,7 @@ func TestAnEndThatComesLateKeepsNothing(t *testing.T) {
 				return
 			}
 		}
-		p.Errorf("one second of CPU time is not held: %+v", list[0].Budgets)
+		p.Errorf("budgets %+v, want one second of CPU time held", list[0].Budgets)
 	})
 }
 
@@ -495,7 +493,7 @@ func TestUnreadableAccountIsRestored(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, l *Ledger, _ *atomic.Int64) {
-				granted(t, l, 1)
+				admitUntilRefused(t, l, 1)
 				key := l.keysOf("a")[0]
 				for field, value := range l.Client.HGetAll(t.Context(), key).Val() {
 					corrupt(t.Context(), l.Client, key, field, value)

@@ -12,18 +12,17 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// load is a client that asks every second, of an upstream with windows and a clock
-// of its own.
+// load is a client with regular requests to an upstream that has its own windows and clock.
 type load struct {
 	*pair
-	window, ahead time.Duration
-	used          int // what its answers tell
-	every         time.Duration
-	meanwhile     func() // while a request is in flight
+	window, clockOffset time.Duration // of the upstream
+	used                int           // what answers report
+	every               time.Duration
+	duringRequest       func()
 }
 
-// windowed is a load under a primary window of that length.
-func (p *pair) windowed(limit int, window time.Duration) *load {
+// withWindow returns a load with a primary window of that length.
+func (p *pair) withWindow(limit int, window time.Duration) *load {
 	rules := *p.r1.rules.Load()
 	rules.Primary.Window = window
 	if limit > 0 {
@@ -31,43 +30,43 @@ func (p *pair) windowed(limit int, window time.Duration) *load {
 	}
 	p.r1.Configure(rules)
 	p.r2.Configure(rules)
-	return &load{pair: p, window: window, used: 1, every: time.Second, meanwhile: func() {}}
+	return &load{pair: p, window: window, used: 1, every: time.Second, duringRequest: func() {}}
 }
 
-func (l *load) ask() bool {
+func (l *load) request() bool {
 	l.Helper()
 	c, now := l.claim(1), time.Now()
-	if !l.asked(l.r1, c) {
+	if !l.admit(l.r1, c) {
 		return false
 	}
 	time.Sleep(l.every / 10)
-	l.meanwhile()
-	rate := limits.Rate{Limit: 5000, Used: l.used, Reset: now.Truncate(l.window).Add(l.window + l.ahead), Date: now.Truncate(time.Second).Add(l.ahead)}
+	l.duringRequest()
+	rate := limits.Rate{Limit: 5000, Used: l.used, Reset: now.Truncate(l.window).Add(l.window + l.clockOffset), Date: now.Truncate(time.Second).Add(l.clockOffset)}
 	_ = l.r1.Settle(l.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
 	time.Sleep(l.every - l.every/10)
 	return true
 }
 
-// asks asks for so long, and fails the test when it is refused.
-func (l *load) asks(when string, d time.Duration) {
+// requestFor sends requests for some time, and fails the test if one is refused.
+func (l *load) requestFor(when string, d time.Duration) {
 	l.Helper()
 	for from := time.Now(); time.Since(from) < d; {
-		if !l.ask() {
-			own := l.r1.accounts["a"].classes[classOf(l.claim(1))]
-			l.Fatalf("%s: refused after %v: %+v", when, time.Since(from), own)
+		if !l.request() {
+			class := l.r1.accounts["a"].classes[classOf(l.claim(1))]
+			l.Fatalf("%s: refused after %v: %+v", when, time.Since(from), class)
 		}
 	}
 }
 
-func TestASteadyLoadGoesOnAlone(t *testing.T) {
+func TestSteadyLoadContinuesWithoutRedis(t *testing.T) {
 	for _, window := range []time.Duration{10 * time.Second, time.Minute, 90 * time.Second, 119 * time.Second, time.Hour} {
 		t.Run(window.String(), func(t *testing.T) {
-			inPair(t, func(p *pair) {
-				l := p.windowed(0, window)
-				l.asks("with Redis", 2*time.Minute)
-				p.beat(p.r1)
-				p.cutOff(p.r1)
-				l.asks("without", 4*time.Minute)
+			withTwoReplicas(t, func(p *pair) {
+				l := p.withWindow(0, window)
+				l.requestFor("with Redis", 2*time.Minute)
+				p.heartbeat(p.r1)
+				p.disconnect(p.r1)
+				l.requestFor("without", 4*time.Minute)
 				p.r1.reconnect(p.Context())
 				list, err := p.r1.Accounts(p.Context(), 1)
 				if err != nil {
@@ -75,7 +74,7 @@ func TestASteadyLoadGoesOnAlone(t *testing.T) {
 				}
 				for _, b := range list[0].Budgets {
 					if b.Resource == "core" && b.Used > 5 {
-						t.Errorf("%+v: what answers have told is counted once", b)
+						t.Errorf("%+v: reported requests were counted again", b)
 					}
 				}
 			})
@@ -83,172 +82,168 @@ func TestASteadyLoadGoesOnAlone(t *testing.T) {
 	}
 }
 
-func TestALoadGoesOnWhenRedisIsFoundAndLostAgain(t *testing.T) {
+func TestLoadContinuesWhenRedisIsLostAgain(t *testing.T) {
 	for _, away := range []time.Duration{30 * time.Second, 4 * time.Minute} {
-		inPair(t, func(p *pair) {
-			l := p.windowed(0, time.Hour)
-			l.asks("with Redis", 2*time.Minute)
-			p.beat(p.r1)
-			p.cutOff(p.r1)
-			l.asks("without", away)
+		withTwoReplicas(t, func(p *pair) {
+			l := p.withWindow(0, time.Hour)
+			l.requestFor("with Redis", 2*time.Minute)
+			p.heartbeat(p.r1)
+			p.disconnect(p.r1)
+			l.requestFor("without", away)
 			p.r1.reconnect(p.Context())
 			if p.r1.isLost() {
-				p.Fatal("lost")
+				p.Fatal("the ledger did not reconnect")
 			}
-			p.cutOff(p.r1)
-			l.asks("without again", time.Minute)
+			p.disconnect(p.r1)
+			l.requestFor("without again", time.Minute)
 		})
 	}
 }
 
-// TestALoadGoesOnWhileRedisAnswersHalf: what was handed over is used no more by a
-// replica that cannot set aside anew.
-func TestALoadGoesOnWhileRedisAnswersHalf(t *testing.T) {
-	inPair(t, func(p *pair) {
-		l := p.windowed(0, time.Hour)
-		l.asks("with Redis", 2*time.Minute)
-		p.beat(p.r1)
-		p.cutOff(p.r1)
-		p.seam.on = func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+// Reconnects send the offline permits to Redis but get no new lease, so the old lease must suffice.
+func TestLoadContinuesWhileHeartbeatsFail(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		l := p.withWindow(0, time.Hour)
+		l.requestFor("with Redis", 2*time.Minute)
+		p.heartbeat(p.r1)
+		p.disconnect(p.r1)
+		p.hook.on = func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			if cmd.Name() == "evalsha" && cmd.Args()[1] == p.r1.scripts.heartbeat.Hash() {
-				cmd.SetErr(errCutOff)
-				return errCutOff
+				cmd.SetErr(errDisconnected)
+				return errDisconnected
 			}
 			return run(ctx, cmd)
 		}
-		l.meanwhile = func() { p.r1.reconnect(p.Context()) }
-		l.asks("while beats fail", 4*time.Minute)
+		l.duringRequest = func() { p.r1.reconnect(p.Context()) }
+		l.requestFor("while heartbeats fail", 4*time.Minute)
 	})
 }
 
-// TestAnUpstreamThatTellsNothingIsCountedOnce: ghosts are in what Redis tells.
-func TestAnUpstreamThatTellsNothingIsCountedOnce(t *testing.T) {
-	inPair(t, func(p *pair) {
-		p.windowed(1000, 10*time.Minute)
+// The rates that Redis reports include unconfirmed requests.
+func TestUnreportedRequestsAreCountedOnce(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.withWindow(1000, 10*time.Minute)
 		silent := limits.Outcome{Sent: true, Answered: true, Ended: true}
 		for range 600 {
 			time.Sleep(500 * time.Millisecond)
 			c := p.claim(1)
-			if !p.asked(p.r1, c) {
+			if !p.admit(p.r1, c) {
 				p.Fatal("refused with Redis")
 			}
 			_ = p.r1.Settle(p.Context(), limits.Permit{Claim: c}, silent)
 		}
-		p.beat(p.r1)
-		p.cutOff(p.r1)
-		if !p.asked(p.r1, p.claim(1)) {
-			p.Error("600 of 1000 are used, and it is refused")
+		p.heartbeat(p.r1)
+		p.disconnect(p.r1)
+		if !p.admit(p.r1, p.claim(1)) {
+			p.Error("refused with 600 of 1000 used")
 		}
 	})
 }
 
-// TestALimitErrorAloneClosesUntilItsReset, and no longer.
-func TestALimitErrorAloneClosesUntilItsReset(t *testing.T) {
-	inPair(t, func(p *pair) {
+func TestOfflineLimitErrorClosesTheWindowUntilItsReset(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
 		c := p.claim(1)
-		p.asked(p.r1, c)
-		// An error that tells nothing: Redis can only guess the reset.
+		p.admit(p.r1, c)
+		// An answer without rate headers, so Redis does not know the reset.
 		_ = p.r1.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Failed: true})
-		p.beat(p.r1)
-		p.cutOff(p.r1)
+		p.heartbeat(p.r1)
+		p.disconnect(p.r1)
 		c = p.claim(1)
-		if !p.asked(p.r1, c) {
+		if !p.admit(p.r1, c) {
 			p.Fatal("refused")
 		}
 		now := time.Now()
 		_ = p.r1.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.PrimaryLimit,
 			Rate: limits.Rate{Limit: 5000, Used: 5000, Reset: now.Add(time.Minute), Date: now}})
 		p.r1.reconnect(p.Context())
-		if p.asked(p.r2, p.claim(1)) {
+		if p.admit(p.r2, p.claim(1)) {
 			p.Error("granted before the reset")
 		}
 		time.Sleep(70 * time.Second)
-		if !p.asked(p.r2, p.claim(1)) {
+		if !p.admit(p.r2, p.claim(1)) {
 			p.Error("refused after the reset")
 		}
 	})
 }
 
-func TestAFullWindowIsOverWhenItsOwnClockSaysSo(t *testing.T) {
-	inPair(t, func(p *pair) {
-		l := p.windowed(0, 10*time.Second)
-		l.ahead, l.every = time.Minute, 100*time.Millisecond
-		l.asks("with Redis", 30*time.Second)
-		p.beat(p.r1)
-		p.cutOff(p.r1)
+func TestExhaustedWindowReopensByTheClockOfTheUpstream(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		l := p.withWindow(0, 10*time.Second)
+		l.clockOffset, l.every = time.Minute, 100*time.Millisecond
+		l.requestFor("with Redis", 30*time.Second)
+		p.heartbeat(p.r1)
+		p.disconnect(p.r1)
 		l.used = 5000
-		l.ask()
-		if l.used = 1; l.ask() {
-			p.Error("granted in a window that is full")
+		l.request()
+		if l.used = 1; l.request() {
+			p.Error("granted in an exhausted window")
 		}
 		time.Sleep(15 * time.Second)
-		if !l.ask() {
+		if !l.request() {
 			p.Error("refused after the reset")
 		}
 	})
 }
 
-func TestCopiesCountUntilTheyAreTold(t *testing.T) {
-	inPair(t, func(p *pair) {
-		p.spent(p.r1, 1, 20, true)
-		p.beat(p.r1)
-		p.cutOff(p.r1)
+func TestEarlierCopiesCountUntilTheyAreReported(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.spend(p.r1, 1, 20, true)
+		p.heartbeat(p.r1)
+		p.disconnect(p.r1)
 		c := p.claim(1)
-		if !p.asked(p.r1, c) {
+		if !p.admit(p.r1, c) {
 			p.Fatal("refused")
 		}
 		now := time.Now()
 		_ = p.r1.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Resent: 3,
 			Rate: limits.Rate{Limit: 5000, Used: 4997, Reset: now.Add(time.Hour).Truncate(time.Second), Date: now.Truncate(time.Second)}})
-		if p.asked(p.r1, p.claim(1)) {
-			p.Error("granted: 4997, and three copies that are perhaps counted yet, of 5000")
+		if p.admit(p.r1, p.claim(1)) {
+			p.Error("granted with 4997 of 5000 used and three copies unconfirmed")
 		}
 	})
 }
 
-// TestWhatIsNotKeptOfAnAnswerIsAGhost: without a date nobody knows which window an
-// old reset is of.
-func TestWhatIsNotKeptOfAnAnswerIsAGhost(t *testing.T) {
-	inPair(t, func(p *pair) {
-		p.windowed(20, 2*time.Minute)
+// Without a Date field, an old reset does not identify its window, so the answer is ignored.
+func TestIgnoredObservationIsUnconfirmed(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.withWindow(20, 2*time.Minute)
 		reset, used := time.Now().Add(100*time.Second-time.Hour), 0
-		ask := func(l *Ledger, most int, told bool) {
+		spend := func(l *Ledger, most int, answered bool) {
 			for range most {
 				c := p.claim(1)
-				if !p.asked(l, c) {
+				if !p.admit(l, c) {
 					return
 				}
 				used++
-				if told {
+				if answered {
 					rate := limits.Rate{Limit: 20, Used: used, Reset: reset}
 					_ = l.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
 				}
 			}
 		}
-		ask(p.r1, 3, true)
-		p.beat(p.r1)
-		p.cutOff(p.r1)
-		ask(p.r1, 7, true)
+		spend(p.r1, 3, true)
+		p.heartbeat(p.r1)
+		p.disconnect(p.r1)
+		spend(p.r1, 7, true)
 		p.r1.reconnect(p.Context())
-		p.beat(p.r1)
-		ask(p.r2, 100, false)
-		p.cutOff(p.r1)
-		ask(p.r1, 100, false)
+		p.heartbeat(p.r1)
+		spend(p.r2, 100, false)
+		p.disconnect(p.r1)
+		spend(p.r1, 100, false)
 		if used > 20 {
 			p.Errorf("%d of 20", used)
 		}
 	})
 }
 
-// TestWhoLeavesGivesBackWhatItHasSetAside, tells what it has spent of it, and is not counted
-// any more.
-func TestWhoLeavesGivesBackWhatItHasSetAside(t *testing.T) {
-	inPair(t, func(p *pair) {
+// Leave also sends the offline spends and ends the registration.
+func TestLeaveReturnsOfflineLeases(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
 		for _, l := range []*Ledger{p.r1, p.r2} {
-			p.spent(l, 1, 10, true)
-			p.beat(l)
+			p.spend(l, 1, 10, true)
+			p.heartbeat(l)
 		}
-		aside := func(replica string) (n int) {
+		leases := func(replica string) (n int) {
 			fields, err := p.r2.Client.HKeys(p.Context(), p.r2.keysOf("a")[0]).Result()
 			if err != nil {
 				p.Fatal(err)
@@ -260,44 +255,44 @@ func TestWhoLeavesGivesBackWhatItHasSetAside(t *testing.T) {
 			}
 			return n
 		}
-		if aside("r1") == 0 || aside("r2") == 0 {
-			p.Fatal("nothing is set aside")
+		if leases("r1") == 0 || leases("r2") == 0 {
+			p.Fatal("no offline leases")
 		}
-		last := p.claim(1) // its answer ends when the replica has left
-		if !p.asked(p.r1, last) {
+		last := p.claim(1) // settled after the replica has left
+		if !p.admit(p.r1, last) {
 			p.Fatal("refused")
 		}
-		p.cutOff(p.r1)
-		if n := p.spent(p.r1, 1, 3, true); n != 3 {
-			p.Fatalf("%d have gone without Redis", n)
+		p.disconnect(p.r1)
+		if n := p.spend(p.r1, 1, 3, true); n != 3 {
+			p.Fatalf("%d granted offline, want 3", n)
 		}
-		p.seam.always(func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
-			cmd.SetErr(errCutOff)
-			return errCutOff
+		p.hook.always(func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+			cmd.SetErr(errDisconnected)
+			return errDisconnected
 		})
 		if err := p.r1.Leave(p.Context()); err == nil {
-			p.Error("it has left a Redis that it does not reach")
+			p.Error("Leave returned no error without Redis")
 		}
-		time.AfterFunc(leaveTimeout/2, func() { p.seam.always(nil) }) // it is looked for, and found
+		time.AfterFunc(leaveTimeout/2, func() { p.hook.always(nil) }) // Leave reconnects
 		if err := p.r1.Leave(p.Context()); err != nil {
 			p.Fatal(err)
 		}
-		if n := aside("r1"); n != 0 {
-			p.Errorf("%d classes are still set aside", n)
+		if n := leases("r1"); n != 0 {
+			p.Errorf("%d offline leases are left", n)
 		}
 		p.r1.flushDelay = flushDelay
-		p.answered(p.r1, last, true)
+		p.settleAnswered(p.r1, last, true)
 		list, err := p.r2.Accounts(p.Context(), 1)
 		if err != nil {
 			p.Fatal(err)
 		}
 		budgets := list[0].Budgets
 		if i := slices.IndexFunc(budgets, func(b limits.Budget) bool { return b.Resource == "points:repos/get" }); i < 0 || budgets[i].Used != 24 || list[0].InUse != 0 {
-			p.Errorf("not 24 points are spent, or %d are in flight: %+v", list[0].InUse, budgets)
+			p.Errorf("%d permits in use and %+v; want 0 permits and 24 points", list[0].InUse, budgets)
 		}
-		p.beat(p.r2)
+		p.heartbeat(p.r2)
 		if n := p.r2.Replicas(); n != 1 {
-			p.Errorf("%d replicas are registered", n)
+			p.Errorf("%d replicas registered, want 1", n)
 		}
 	})
 }

@@ -13,23 +13,23 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// TestWhoLeavesGivesBackWhatWaits, and what was asked for when it left.
-func TestWhoLeavesGivesBackWhatWaits(t *testing.T) {
-	for _, onItsWay := range []bool{false, true} {
-		inAdvance(t, func(p *pair, c *counting) {
-			p.busyAhead()
+// This includes permits that a running batch prefetches.
+func TestLeaveReturnsPrefetchedPermits(t *testing.T) {
+	for _, running := range []bool{false, true} {
+		withPrefetch(t, func(p *pair, c *batchCounter) {
+			p.requestUntilPrefetched()
 			used := p.claim(1)
-			if !p.asked(p.r1, used) {
+			if !p.admit(p.r1, used) {
 				p.Fatal("refused")
 			}
 			synctest.Wait()
 			gate := make(chan struct{})
-			if onItsWay {
+			if running {
 				c.hold = func() { <-gate }
-				for p.waiting() > 0 {
+				for p.prefetched() > 0 {
 					next := p.claim(1)
-					p.asked(p.r1, next)
-					p.answered(p.r1, next, true)
+					p.admit(p.r1, next)
+					p.settleAnswered(p.r1, next, true)
 				}
 				synctest.Wait()
 			}
@@ -42,88 +42,85 @@ func TestWhoLeavesGivesBackWhatWaits(t *testing.T) {
 			synctest.Wait()
 			close(gate)
 			leaving.Wait()
-			if n := p.inFlight(); n != 1 {
-				p.Errorf("on its way %v: %d in flight", onItsWay, n)
+			if n := p.inUse(); n != 1 {
+				p.Errorf("running batch %v: %d permits in use, want 1", running, n)
 			}
-			p.answered(p.r1, used, true)
-			p.nothingHeld("when the last has ended")
+			p.settleAnswered(p.r1, used, true)
+			p.expectNothingHeld("after the last settlement")
 		})
 	}
 }
 
-// TestWhoFindsRedisGivesBackWhatWaited: those that nobody has used, and those of a turn that
-// was not answered, cost nothing, and this replica does not count them meanwhile.
-func TestWhoFindsRedisGivesBackWhatWaited(t *testing.T) {
+// Unused permits and permits of a batch without a reply cost nothing, and offline decisions do not count them.
+func TestReconnectReturnsPrefetchedPermits(t *testing.T) {
 	for name, lose := range map[string]func(p *pair){
-		"they wait": func(p *pair) { p.cutOff(p.r1) },
-		"their turn is not answered": func(p *pair) {
-			for p.waiting() > 1 {
+		"lost connection": func(p *pair) { p.disconnect(p.r1) },
+		"lost reply": func(p *pair) {
+			for p.prefetched() > 1 {
 				c := p.claim(1)
-				p.asked(p.r1, c)
-				p.answered(p.r1, c, true)
+				p.admit(p.r1, c)
+				p.settleAnswered(p.r1, c, true)
 			}
-			p.seam.once(p.r1.scripts.batch, unanswered)
+			p.hook.once(p.r1.scripts.batch, loseReply)
 			c := p.claim(1)
 			c.Operation = "users/get"
-			p.asked(p.r1, c) // nobody knows whether it was granted
+			p.admit(p.r1, c) // Redis grants the claim, but the reply is lost
 		},
 	} {
-		inAdvance(t, func(p *pair, _ *counting) {
-			p.busyAhead()
+		withPrefetch(t, func(p *pair, _ *batchCounter) {
+			p.requestUntilPrefetched()
 			lose(p)
-			before := p.inFlight()
+			before := p.inUse()
 			time.Sleep(2 * prefetchTime)
 			p.r1.mu.Lock()
 			if n := p.r1.accounts["a"].unreported("core"); n > 0 {
-				p.Errorf("%s: %d are taken for sent", name, n)
+				p.Errorf("%s: %d permits count as sent, want 0", name, n)
 			}
 			p.r1.mu.Unlock()
 			p.r1.reconnect(p.Context())
 			if p.r1.isLost() {
-				p.Fatal("not found")
+				p.Fatal("the ledger did not reconnect")
 			}
-			if n := p.inFlight(); n > 1 || n >= before {
-				p.Errorf("%s: %d in flight, %d before", name, n, before)
+			if n := p.inUse(); n > 1 || n >= before {
+				p.Errorf("%s: %d permits in use, %d before", name, n, before)
 			}
 		})
 	}
 }
 
-// TestWhatIsUsedAheadIsWrittenAgain: when Redis has lost it.
-func TestWhatIsUsedAheadIsWrittenAgain(t *testing.T) {
-	inAdvance(t, func(p *pair, _ *counting) {
-		p.busyAhead()
+func TestUsedPrefetchedPermitsAreRestored(t *testing.T) {
+	withPrefetch(t, func(p *pair, _ *batchCounter) {
+		p.requestUntilPrefetched()
 		used := []limits.Claim{p.claim(1), p.claim(1)}
 		for _, c := range used {
-			p.asked(p.r1, c)
+			p.admit(p.r1, c)
 		}
 		synctest.Wait()
 		if err := p.r2.Client.FlushAll(p.Context()).Err(); err != nil {
 			p.Fatal(err)
 		}
-		beaten(p.T, p.r1)
-		rest()
-		if n := p.inFlight(); n != 2 {
-			p.Errorf("%d in flight, of two", n)
+		reconcileAll(p.T, p.r1)
+		waitForReturns()
+		if n := p.inUse(); n != 2 {
+			p.Errorf("%d permits in use, want 2", n)
 		}
 		for _, c := range used {
-			p.answered(p.r1, c, true)
+			p.settleAnswered(p.r1, c, true)
 		}
-		rest()
-		p.nothingHeld("at the end")
+		waitForReturns()
+		p.expectNothingHeld("at the end")
 	})
 }
 
-// TestOneThatIsTakenUpAgainIsGivenBack: a renewal that comes after the end takes up what stood
-// for the claim, and who renewed it gives that back.
-func TestOneThatIsTakenUpAgainIsGivenBack(t *testing.T) {
-	inAdvance(t, func(p *pair, _ *counting) {
-		p.busyAhead()
+// The renewal takes the prefetched permit again, and the limiter gives it back by the ID of its claim.
+func TestPermitRenewedAfterItsEndIsReturned(t *testing.T) {
+	withPrefetch(t, func(p *pair, _ *batchCounter) {
+		p.requestUntilPrefetched()
 		c := p.claim(1)
-		p.asked(p.r1, c)
+		p.admit(p.r1, c)
 		synctest.Wait()
-		p.seam.once(p.r1.scripts.renew, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
-			p.answered(p.r1, c, true)
+		p.hook.once(p.r1.scripts.renew, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+			p.settleAnswered(p.r1, c, true)
 			if err := p.r1.flush(ctx, p.r1.accounts["a"], false); err != nil {
 				p.Error(err)
 			}
@@ -132,33 +129,32 @@ func TestOneThatIsTakenUpAgainIsGivenBack(t *testing.T) {
 		if err := p.r1.Renew(p.Context(), []limits.OpenPermit{{Permit: limits.Permit{Claim: c}, Elapsed: time.Second}}); err != nil {
 			p.Fatal(err)
 		}
-		rest()
-		if n := p.inFlight(); n != 1 {
-			p.Errorf("%d in flight: it was not renewed after its end", n)
+		waitForReturns()
+		if n := p.inUse(); n != 1 {
+			p.Errorf("%d permits in use, want 1 after the renewal", n)
 		}
 		p.settle(c, limits.Outcome{})
-		rest()
-		p.nothingHeld("when it was given back")
+		waitForReturns()
+		p.expectNothingHeld("after the return")
 	})
 }
 
-// TestOneThatIsTakenUpAgainIsKnown though what was told of its end is heard of after the
-// renewal.
-func TestOneThatIsTakenUpAgainIsKnown(t *testing.T) {
-	inAdvance(t, func(p *pair, _ *counting) {
-		p.busyAhead()
-		rest()
-		p.busy(2)
+// The reply to the settlement arrives after the renewal.
+func TestPermitRenewedBeforeItsSettlementIsConfirmedIsReturned(t *testing.T) {
+	withPrefetch(t, func(p *pair, _ *batchCounter) {
+		p.requestUntilPrefetched()
+		waitForReturns()
+		p.requests(2)
 		c := p.claim(1)
-		p.asked(p.r1, c)
+		p.admit(p.r1, c)
 		synctest.Wait()
 		gate := make(chan struct{})
-		p.seam.once(p.r1.scripts.batch, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.hook.once(p.r1.scripts.batch, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			err := run(ctx, cmd)
 			<-gate
 			return err
 		})
-		p.answered(p.r1, c, true)
+		p.settleAnswered(p.r1, c, true)
 		time.Sleep(flushDelay)
 		synctest.Wait()
 		if err := p.r1.Renew(p.Context(), []limits.OpenPermit{{Permit: limits.Permit{Claim: c}, Elapsed: time.Second}}); err != nil {
@@ -167,70 +163,67 @@ func TestOneThatIsTakenUpAgainIsKnown(t *testing.T) {
 		close(gate)
 		synctest.Wait()
 		p.settle(c, limits.Outcome{})
-		rest()
-		p.nothingHeld("when it was given back")
-		p.beat(p.r1)
+		waitForReturns()
+		p.expectNothingHeld("after the return")
+		p.heartbeat(p.r1)
 		if n := len(p.r1.accounts["a"].aliases); n != 0 {
-			p.Errorf("%d are remembered", n)
+			p.Errorf("%d aliases left", n)
 		}
 	})
 }
 
-// TestWhatHasLandedIsNotTakenUpAgain by a replica that writes again what may be lost, while it
-// tells of the end.
-func TestWhatHasLandedIsNotTakenUpAgain(t *testing.T) {
-	inAdvance(t, func(p *pair, _ *counting) {
+// The settlement reaches Redis while the restore is running.
+func TestEndedPermitIsNotRestored(t *testing.T) {
+	withPrefetch(t, func(p *pair, _ *batchCounter) {
 		if err := p.r1.scripts.restore.Load(p.Context(), p.r1.Client).Err(); err != nil {
 			p.Fatal(err)
 		}
-		p.busyAhead()
+		p.requestUntilPrefetched()
 		c := p.claim(1)
-		p.asked(p.r1, c)
-		p.seam.once(p.r1.scripts.restore, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
-			p.answered(p.r1, c, true)
-			rest()
+		p.admit(p.r1, c)
+		p.hook.once(p.r1.scripts.restore, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+			p.settleAnswered(p.r1, c, true)
+			waitForReturns()
 			return run(ctx, cmd)
 		})
-		beaten(p.T, p.r1)
-		p.nothingHeld("after it")
+		reconcileAll(p.T, p.r1)
+		p.expectNothingHeld("after the restore")
 	})
 }
 
-// TestWhatRedisHasGrantedUnheardIsGivenBack: a claim whose turn is not answered, and that may
-// not go without Redis, holds nothing there once Redis is found; one that may is in flight.
-func TestWhatRedisHasGrantedUnheardIsGivenBack(t *testing.T) {
-	for _, aside := range []bool{false, true} {
-		inPair(t, func(p *pair) {
-			if aside {
-				p.spent(p.r1, 1, 20, true)
-				p.beat(p.r1)
+// After a lost reply, a claim that is refused offline holds nothing in Redis; a claim that is granted offline is in use.
+func TestPermitWithoutAReplyIsReturned(t *testing.T) {
+	for _, hasLease := range []bool{false, true} {
+		withTwoReplicas(t, func(p *pair) {
+			if hasLease {
+				p.spend(p.r1, 1, 20, true)
+				p.heartbeat(p.r1)
 			}
-			for range 2 { // it may come again
-				p.seam.once(p.r1.scripts.batch, unanswered)
+			for range 2 { // also the second time
+				p.hook.once(p.r1.scripts.batch, loseReply)
 				c := p.claim(1)
-				if p.asked(p.r1, c) != aside {
-					p.Fatal("granted: ", !aside)
+				if p.admit(p.r1, c) != hasLease {
+					p.Fatalf("granted %v, want %v", !hasLease, hasLease)
 				}
 				p.r1.reconnect(p.Context())
 				want := 0
-				if aside {
+				if hasLease {
 					want = 1
 				}
 				if list, err := p.r2.Accounts(p.Context(), 1); err != nil || list[0].InUse != want {
 					p.Fatalf("%+v, %v", list, err)
 				}
-				if aside {
-					p.answered(p.r1, c, true)
+				if hasLease {
+					p.settleAnswered(p.r1, c, true)
 				}
 			}
 		})
 	}
 }
 
-// TestWhatEndsWhileItIsRenewedKeepsNoPlace: an answer that ends while its permit's renewal is on
-// its way, whose place the renewal takes up again.
-func TestWhatEndsWhileItIsRenewedKeepsNoPlace(t *testing.T) {
-	inPair(t, func(p *pair) {
+// The renewal takes the place again, and the limiter must give it back.
+func TestPermitReleasedDuringItsRenewalKeepsNoPlace(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
 		if err := p.r1.scripts.renew.Load(p.Context(), p.r1.Client).Err(); err != nil {
 			p.Fatal(err)
 		}
@@ -245,8 +238,8 @@ func TestWhatEndsWhileItIsRenewedKeepsNoPlace(t *testing.T) {
 		if err := limiter.Settle(ctx, *permit, plain(limits.NotLimited)); err != nil {
 			p.Fatal(err)
 		}
-		p.beat(p.r1) // others know of the account then
-		p.seam.once(p.r1.scripts.renew, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.heartbeat(p.r1) // enters the account into the index
+		p.hook.once(p.r1.scripts.renew, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			if err := limiter.Release(ctx, *permit, false); err != nil {
 				p.Error(err)
 			}
@@ -254,38 +247,37 @@ func TestWhatEndsWhileItIsRenewedKeepsNoPlace(t *testing.T) {
 		})
 		time.Sleep(3 * time.Second)
 		if list, err := p.r2.Accounts(p.Context(), 1); err != nil || list[0].InUse != 0 {
-			p.Errorf("%+v, %v; want nothing in flight", list, err)
+			p.Errorf("%+v, %v; want no permit in use", list, err)
 		}
 		stop()
 		running.Wait()
 	})
 }
 
-// TestWhatIsGrantedAloneMeanwhileIsInFlight though a turn is on its way that tells that it is
-// not wanted.
-func TestWhatIsGrantedAloneMeanwhileIsInFlight(t *testing.T) {
-	inPair(t, func(p *pair) {
-		p.spent(p.r1, 1, 20, true)
-		p.beat(p.r1)
+// A batch gives back the permit of a claim that was refused, and the same claim is granted offline during the batch.
+func TestOfflinePermitIsKeptDuringABatchThatReturnsIt(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.spend(p.r1, 1, 20, true)
+		p.heartbeat(p.r1)
 		c, other := p.claim(1), p.claim(1)
 		p.r1.returnUnwanted(p.r1.accounts["a"], &c)
 		gate := make(chan struct{})
-		p.seam.once(p.r1.scripts.batch, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.hook.once(p.r1.scripts.batch, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			<-gate
 			return run(ctx, cmd)
 		})
-		var asking sync.WaitGroup
-		asking.Go(func() { p.asked(p.r1, other) })
+		var callers sync.WaitGroup
+		callers.Go(func() { p.admit(p.r1, other) })
 		synctest.Wait()
-		p.cutOff(p.r1)
-		if !p.asked(p.r1, c) {
+		p.disconnect(p.r1)
+		if !p.admit(p.r1, c) {
 			p.Fatal("refused")
 		}
 		close(gate)
-		asking.Wait()
+		callers.Wait()
 		p.r1.reconnect(p.Context())
 		if list, err := p.r2.Accounts(p.Context(), 1); err != nil || list[0].InUse != 2 {
-			p.Errorf("%+v, %v; want 2 in flight", list, err)
+			p.Errorf("%+v, %v; want 2 permits in use", list, err)
 		}
 	})
 }

@@ -16,38 +16,38 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// inAdvance is a pair whose first replica asks ahead, and has its turns counted, for an
-// account that was answered before.
-func inAdvance(t *testing.T, tell func(p *pair, c *counting)) {
-	inPair(t, func(p *pair) {
+// withPrefetch runs a test with a pair whose first replica prefetches permits and counts its batches. The account has had
+// an answer before.
+func withPrefetch(t *testing.T, run func(p *pair, c *batchCounter)) {
+	withTwoReplicas(t, func(p *pair) {
 		if err := p.r1.scripts.renew.Load(p.Context(), p.r1.Client).Err(); err != nil {
 			p.Fatal(err)
 		}
-		p.spent(p.r1, 1, 1, true)
-		p.r2.account("a", policy.User) // it shows what it knows of
-		c := &counting{script: p.r1.scripts.batch}
+		p.spend(p.r1, 1, 1, true)
+		p.r2.account("a", policy.User) // Accounts reports it
+		c := &batchCounter{script: p.r1.scripts.batch}
 		p.r1.Client.(*redis.Client).AddHook(c)
 		p.r1.flushDelay, p.r1.prefetchMax = flushDelay, prefetchMax
 		defer p.r1.background.Wait()
-		tell(p, c)
+		run(p, c)
 	})
 }
 
-// busy makes so many requests of one kind, one after the other.
-func (p *pair) busy(requests int) {
+// requests sends requests of one class one after the other.
+func (p *pair) requests(n int) {
 	p.Helper()
-	for range requests {
+	for range n {
 		c := p.claim(1)
-		if !p.asked(p.r1, c) {
+		if !p.admit(p.r1, c) {
 			p.Fatal("refused")
 		}
-		p.answered(p.r1, c, true)
-		synctest.Wait() // for the turns that it has begun
+		p.settleAnswered(p.r1, c, true)
+		synctest.Wait() // for background batches
 	}
 }
 
-// waiting is how many permits wait for a claim.
-func (p *pair) waiting() (n int) {
+// prefetched returns the number of prefetched permits.
+func (p *pair) prefetched() (n int) {
 	p.r1.mu.Lock()
 	defer p.r1.mu.Unlock()
 	for _, c := range p.r1.accounts["a"].classes {
@@ -56,33 +56,33 @@ func (p *pair) waiting() (n int) {
 	return n
 }
 
-// busyAhead makes requests until permits wait, and returns how many.
-func (p *pair) busyAhead() int {
+// requestUntilPrefetched sends requests and returns the number of prefetched permits.
+func (p *pair) requestUntilPrefetched() int {
 	p.Helper()
-	p.busy(10)
-	n := p.waiting()
+	p.requests(10)
+	n := p.prefetched()
 	if n == 0 {
-		p.Fatal("nothing was asked for ahead")
+		p.Fatal("no permit was prefetched")
 	}
 	return n
 }
 
-// rest is longer than a permit waits, and it takes to give it back.
-func rest() { time.Sleep(2*prefetchTime + 2*flushDelay) }
+// waitForReturns waits until unused prefetched permits have been given back.
+func waitForReturns() { time.Sleep(2*prefetchTime + 2*flushDelay) }
 
-// inFlight is how many requests are in flight, as the other replica sees it.
-func (p *pair) inFlight() int { return p.r2.only(p.T).InUse }
+// inUse returns the number of permits in use that the other replica reports.
+func (p *pair) inUse() int { return p.r2.onlyAccount(p.T).InUse }
 
-// nothingHeld fails the test if the account has something in flight.
-func (p *pair) nothingHeld(when string) {
+// expectNothingHeld fails the test if the account has permits in use or holds.
+func (p *pair) expectNothingHeld(when string) {
 	p.Helper()
-	a := p.r2.only(p.T)
+	a := p.r2.onlyAccount(p.T)
 	if a.InUse != 0 {
-		p.Errorf("%s: %d in flight", when, a.InUse)
+		p.Errorf("%s: %d permits in use, want 0", when, a.InUse)
 	}
 	for _, b := range a.Budgets {
 		if b.Held != 0 {
-			p.Errorf("%s: %+v", when, b)
+			p.Errorf("%s: %+v, want nothing held", when, b)
 		}
 	}
 }
@@ -95,94 +95,90 @@ func (p *pair) settle(c limits.Claim, o limits.Outcome) {
 	}
 }
 
-// TestABusyAccountTakesFewTurns, and one that is not asked for any more none: what waits is
-// given back, and nothing of it is kept.
-func TestABusyAccountTakesFewTurns(t *testing.T) {
-	inAdvance(t, func(p *pair, c *counting) {
-		p.busy(300)
-		if n := c.turns.Load(); n > 300/4 {
-			p.Errorf("300 requests took %d turns", n)
+// After the last request, unused permits are given back, no batch is sent, and no local state remains.
+func TestBusyAccountNeedsFewBatches(t *testing.T) {
+	withPrefetch(t, func(p *pair, c *batchCounter) {
+		p.requests(300)
+		if n := c.batches.Load(); n > 300/4 {
+			p.Errorf("300 requests needed %d batches", n)
 		}
-		rest()
-		p.nothingHeld("at rest")
-		n := c.turns.Load()
+		waitForReturns()
+		p.expectNothingHeld("without requests")
+		n := c.batches.Load()
 		time.Sleep(2 * time.Minute)
-		if more := c.turns.Load() - n; more != 0 {
-			p.Errorf("%d turns for nothing", more)
+		if more := c.batches.Load() - n; more != 0 {
+			p.Errorf("%d batches without a request", more)
 		}
 		s := p.r1.accounts["a"]
 		if n := len(s.aliases); n != 0 {
-			p.Errorf("%d claims are remembered", n)
+			p.Errorf("%d aliases left", n)
 		}
-		p.beat(p.r1)
+		p.heartbeat(p.r1)
 		if len(s.aliases)+len(s.permits)+len(s.orphans) != 0 || s.returning || s.refilling {
 			p.Errorf("state left behind: %d aliases, %d permits, %d orphans, %v, %v", len(s.aliases), len(s.permits), len(s.orphans), s.returning, s.refilling)
 		}
 	})
 }
 
-// TestASlowAccountAsksForNothingAhead: whose requests come seldom would only give it back.
-func TestASlowAccountAsksForNothingAhead(t *testing.T) {
-	inAdvance(t, func(p *pair, _ *counting) {
+func TestSlowAccountPrefetchesNothing(t *testing.T) {
+	withPrefetch(t, func(p *pair, _ *batchCounter) {
 		for range 20 {
-			p.busy(1)
-			if n := p.waiting(); n != 0 {
-				p.Fatalf("%d wait", n)
+			p.requests(1)
+			if n := p.prefetched(); n != 0 {
+				p.Fatalf("%d permits prefetched", n)
 			}
 			time.Sleep(2 * prefetchTime)
 		}
 	})
 }
 
-// TestWhatIsUsedAheadIsCounted as if it had been asked for when it was claimed: of each kind,
-// whatever became of it.
-func TestWhatIsUsedAheadIsCounted(t *testing.T) {
-	counted := func(ahead int) (shown string) {
-		inAdvance(t, func(p *pair, _ *counting) {
-			p.r1.prefetchMax = ahead
-			waited := 0
+// The same requests must have the same charges with and without prefetching, for all classes and outcomes.
+func TestPrefetchedPermitsAreChargedLikeOthers(t *testing.T) {
+	charges := func(prefetch int) (text string) {
+		withPrefetch(t, func(p *pair, _ *batchCounter) {
+			p.r1.prefetchMax = prefetch
+			prefetched := 0
 			for i := range 150 {
 				c := p.claim(1 + i%2)
 				c.CPU, c.Batch = 10*time.Millisecond, i%5 == 0
 				if i%3 == 0 {
 					c.Operation, c.CreatesContent = "issues/create", i < 80
 				}
-				waited += p.waiting()
-				if !p.asked(p.r1, c) {
+				prefetched += p.prefetched()
+				if !p.admit(p.r1, c) {
 					p.Fatal("refused", i)
 				}
 				p.settle(c, limits.Outcome{Sent: i%4 > 0, Answered: i%4 > 1, Ended: true, Elapsed: 20 * time.Millisecond, Resent: i % 4 / 3})
 				synctest.Wait()
 			}
-			if (waited > 0) != (ahead > 0) {
-				p.Errorf("%d have waited", waited)
+			if (prefetched > 0) != (prefetch > 0) {
+				p.Errorf("%d permits prefetched", prefetched)
 			}
 			time.Sleep(lingerTime + time.Second)
-			a := p.r2.only(p.T)
+			a := p.r2.onlyAccount(p.T)
 			for _, b := range a.Budgets {
-				shown += fmt.Sprintln(b.Resource, b.Used, b.Held)
+				text += fmt.Sprintln(b.Resource, b.Used, b.Held)
 			}
-			shown += fmt.Sprintln(a.InUse)
+			text += fmt.Sprintln(a.InUse)
 		})
-		return shown
+		return text
 	}
-	if with, without := counted(prefetchMax), counted(0); with != without {
-		t.Errorf("%s\nwithout:\n%s", with, without)
+	if with, without := charges(prefetchMax), charges(0); with != without {
+		t.Errorf("with prefetching:\n%s\nwithout:\n%s", with, without)
 	}
 }
 
-// TestAPermitStandsForOneClaim: and a claim that is made again gets the same, with Redis and
-// without.
-func TestAPermitStandsForOneClaim(t *testing.T) {
-	inAdvance(t, func(p *pair, _ *counting) {
+// A repeated claim gets the same permit, with and without Redis.
+func TestPrefetchedPermitServesOneClaim(t *testing.T) {
+	withPrefetch(t, func(p *pair, _ *batchCounter) {
 		p.r1.prefetchMax = 0
-		p.spent(p.r1, 1, 20, true)
-		p.beat(p.r1)
+		p.spend(p.r1, 1, 20, true)
+		p.heartbeat(p.r1)
 		p.r1.prefetchMax = prefetchMax
-		p.busy(2)
-		n := p.waiting()
+		p.requests(2)
+		n := p.prefetched()
 		if n < 2 {
-			p.Fatalf("%d wait", n)
+			p.Fatalf("%d permits prefetched", n)
 		}
 		var claims []limits.Claim
 		for range n + 3 {
@@ -190,50 +186,49 @@ func TestAPermitStandsForOneClaim(t *testing.T) {
 		}
 		again := func() {
 			for _, c := range claims {
-				if !p.asked(p.r1, c) {
+				if !p.admit(p.r1, c) {
 					p.Error("refused")
 				}
 			}
 		}
 		again()
 		again()
-		rest()
-		if got := p.inFlight(); got != len(claims) {
-			p.Errorf("%d in flight for %d claims", got, len(claims))
+		waitForReturns()
+		if got := p.inUse(); got != len(claims) {
+			p.Errorf("%d permits in use for %d claims", got, len(claims))
 		}
-		p.cutOff(p.r1)
+		p.disconnect(p.r1)
 		again()
 		p.r1.reconnect(p.Context())
-		if got := p.inFlight(); got != len(claims) {
-			p.Errorf("%d in flight for %d claims when Redis is found", got, len(claims))
+		if got := p.inUse(); got != len(claims) {
+			p.Errorf("%d permits in use for %d claims after the outage", got, len(claims))
 		}
 		for _, c := range claims {
 			p.settle(c, limits.Outcome{})
 		}
-		rest()
-		p.nothingHeld("at the end")
+		waitForReturns()
+		p.expectNothingHeld("at the end")
 	})
 }
 
-// TestNoneIsUsedAfterALimitError: neither one that waits, nor one that Redis was asked for
-// before it was told.
-func TestNoneIsUsedAfterALimitError(t *testing.T) {
+// This includes permits that a running batch prefetches.
+func TestNoPrefetchedPermitIsUsedAfterALimitError(t *testing.T) {
 	for _, limited := range []limits.LimitKind{limits.PrimaryLimit, limits.SecondaryLimit} {
-		for _, onItsWay := range []bool{false, true} {
-			inAdvance(t, func(p *pair, c *counting) {
-				p.busyAhead()
+		for _, running := range []bool{false, true} {
+			withPrefetch(t, func(p *pair, c *batchCounter) {
+				p.requestUntilPrefetched()
 				refused := p.claim(1)
-				if !p.asked(p.r1, refused) {
+				if !p.admit(p.r1, refused) {
 					p.Fatal("refused")
 				}
 				synctest.Wait()
 				gate := make(chan struct{})
-				if onItsWay {
+				if running {
 					c.hold = func() { <-gate }
-					for p.waiting() > 0 {
-						p.asked(p.r1, p.claim(1))
+					for p.prefetched() > 0 {
+						p.admit(p.r1, p.claim(1))
 					}
-					synctest.Wait() // a turn that asks for more
+					synctest.Wait() // until a batch prefetches more
 				}
 				var settling sync.WaitGroup
 				settling.Go(func() { p.settle(refused, plain(limited)) })
@@ -241,43 +236,41 @@ func TestNoneIsUsedAfterALimitError(t *testing.T) {
 				close(gate)
 				settling.Wait()
 				if d, err := p.r1.Admit(p.Context(), p.claim(1)); err != nil || d.Granted || d.Until.IsZero() {
-					p.Errorf("limited %v, on its way %v: %+v, %v", limited, onItsWay, d, err)
+					p.Errorf("limit error %v, running batch %v: %+v, %v", limited, running, d, err)
 				}
-				if p.waiting() > 0 != onItsWay {
-					p.Errorf("on its way %v: %d wait", onItsWay, p.waiting())
+				if p.prefetched() > 0 != running {
+					p.Errorf("running batch %v: %d permits prefetched", running, p.prefetched())
 				}
-				rest()
-				if n := p.waiting(); n != 0 {
-					p.Errorf("%d wait", n)
+				waitForReturns()
+				if n := p.prefetched(); n != 0 {
+					p.Errorf("%d permits prefetched", n)
 				}
 			})
 		}
 	}
 }
 
-// TestNoneIsUsedWhileOthersCoolDown: what a turn has told of a cool-down that another replica
-// has heard of holds for those that wait.
-func TestNoneIsUsedWhileOthersCoolDown(t *testing.T) {
-	inAdvance(t, func(p *pair, _ *counting) {
+// The reply of a batch reports the cool-down.
+func TestNoPrefetchedPermitIsUsedInACooldownOfAnotherReplica(t *testing.T) {
+	withPrefetch(t, func(p *pair, _ *batchCounter) {
 		c := p.claim(1)
-		p.asked(p.r2, c)
-		p.busyAhead()
+		p.admit(p.r2, c)
+		p.requestUntilPrefetched()
 		if err := p.r2.Settle(p.Context(), limits.Permit{Claim: c}, plain(limits.SecondaryLimit)); err != nil {
 			p.Fatal(err)
 		}
 		other := p.claim(1)
 		other.Operation = "users/get"
-		if p.asked(p.r1, other) {
+		if p.admit(p.r1, other) {
 			p.Error("granted in a cool-down")
 		}
-		if n := p.waiting(); n == 0 || p.asked(p.r1, p.claim(1)) {
-			p.Errorf("granted in a cool-down, of %d that wait", n)
+		if n := p.prefetched(); n == 0 || p.admit(p.r1, p.claim(1)) {
+			p.Errorf("granted in a cool-down, with %d prefetched permits", n)
 		}
 	})
 }
 
-// TestOfLittleNothingIsAskedAhead: half of every budget is left to those who need it.
-func TestOfLittleNothingIsAskedAhead(t *testing.T) {
+func TestPrefetchLeavesHalfOfEachBudget(t *testing.T) {
 	for name, less := range map[string]func(r *limits.Rules, c *limits.Claim){
 		"places":  func(r *limits.Rules, _ *limits.Claim) { r.Concurrent = 3 },
 		"points":  func(r *limits.Rules, _ *limits.Claim) { r.Points.REST = 20 },
@@ -285,7 +278,7 @@ func TestOfLittleNothingIsAskedAhead(t *testing.T) {
 		"CPU":     func(r *limits.Rules, c *limits.Claim) { r.CPU.Total, c.CPU = 2*time.Second, 100*time.Millisecond },
 		"search":  func(r *limits.Rules, c *limits.Claim) { r.Search.Authenticated, c.Resource = 20, policy.Search },
 	} {
-		inAdvance(t, func(p *pair, _ *counting) {
+		withPrefetch(t, func(p *pair, _ *batchCounter) {
 			var like limits.Claim
 			rules := *p.r1.rules.Load()
 			rules.Content = slices.Clone(rules.Content)
@@ -295,8 +288,8 @@ func TestOfLittleNothingIsAskedAhead(t *testing.T) {
 			for i := range 20 {
 				c := p.claim(1)
 				c.CPU, c.CreatesContent, c.Resource = like.CPU, like.CreatesContent, cmp.Or(like.Resource, c.Resource)
-				if i > 0 || name != "points" { // one was spent
-					if !p.asked(p.r1, c) {
+				if i > 0 || name != "points" { // withPrefetch has spent a point
+					if !p.admit(p.r1, c) {
 						p.Fatalf("%s: refused after %d", name, i)
 					}
 				}
@@ -304,68 +297,66 @@ func TestOfLittleNothingIsAskedAhead(t *testing.T) {
 				p.settle(c, limits.Outcome{Sent: true, Answered: true, Ended: true, Elapsed: c.CPU,
 					Rate: limits.Rate{Limit: window.Max, Used: i + 1, Reset: time.Now().Add(window.Window)}})
 				synctest.Wait()
-				if before += p.waiting(); i == 10 {
-					rest()
+				if before += p.prefetched(); i == 10 {
+					waitForReturns()
 				}
-				if i > 10 && p.waiting() > 0 {
-					p.Errorf("%s: %d wait when %d of 20 are left", name, p.waiting(), 19-i)
+				if i > 10 && p.prefetched() > 0 {
+					p.Errorf("%s: %d permits prefetched with %d of 20 left", name, p.prefetched(), 19-i)
 				}
 			}
 			if before > 0 == (name == "places") {
-				p.Errorf("%s: %d have waited", name, before)
+				p.Errorf("%s: %d permits prefetched in all", name, before)
 			}
 		})
 	}
 }
 
-// TestWhatWaitsIsInNobodysWay: a claim that would be refused for it has it given back first.
-func TestWhatWaitsIsInNobodysWay(t *testing.T) {
-	inAdvance(t, func(p *pair, _ *counting) {
+// Admit gives back prefetched permits before it refuses a claim.
+func TestPrefetchedPermitsDoNotBlockOtherClaims(t *testing.T) {
+	withPrefetch(t, func(p *pair, _ *batchCounter) {
 		rules := *p.r1.rules.Load()
 		rules.Concurrent = 5
 		p.r1.Configure(rules)
-		p.busyAhead()
+		p.requestUntilPrefetched()
 		for i := range 5 {
 			c := p.claim(1)
 			c.Operation = "users/get"
 			if d, err := p.r1.Admit(p.Context(), c); err != nil || !d.Granted {
-				p.Fatalf("the claim %d of 5: %+v, %v", i+1, d, err)
+				p.Fatalf("claim %d of 5: %+v, %v", i+1, d, err)
 			}
 		}
-		if p.asked(p.r1, p.claim(1)) {
-			p.Error("six of five")
+		if p.admit(p.r1, p.claim(1)) {
+			p.Error("granted a sixth permit of five")
 		}
 	})
 }
 
-// TestNoneStandsForAClaimOfMoreTime: what is taken to need more holds more.
-func TestNoneStandsForAClaimOfMoreTime(t *testing.T) {
-	inAdvance(t, func(p *pair, _ *counting) {
-		p.busyAhead()
+func TestPrefetchedPermitDoesNotServeAClaimOfMoreCPU(t *testing.T) {
+	withPrefetch(t, func(p *pair, _ *batchCounter) {
+		p.requestUntilPrefetched()
 		c := p.claim(1)
 		c.CPU = 5 * time.Second
-		if !p.asked(p.r1, c) {
+		if !p.admit(p.r1, c) {
 			p.Fatal("refused")
 		}
-		rest()
-		budgets := p.r2.only(p.T).Budgets
+		waitForReturns()
+		budgets := p.r2.onlyAccount(p.T).Budgets
 		if i := slices.IndexFunc(budgets, func(b limits.Budget) bool { return b.Resource == "cpu" }); i < 0 || budgets[i].Held != 5000 {
-			p.Errorf("not 5 seconds are held: %+v", budgets)
+			p.Errorf("budgets %+v, want 5 seconds of CPU time held", budgets)
 		}
 	})
 }
 
-// TestWhatIsToldTwiceOfOneAheadChangesNothing: that it was settled, that its answer has ended;
-// nor what is told after its lease is over.
-func TestWhatIsToldTwiceOfOneAheadChangesNothing(t *testing.T) {
-	inAdvance(t, func(p *pair, _ *counting) {
-		p.busyAhead()
+// The same holds for a repeated release, and for a settlement after the lease has ended.
+func TestRepeatedSettlementOfAPrefetchedPermitChangesNothing(t *testing.T) {
+	withPrefetch(t, func(p *pair, _ *batchCounter) {
+		p.requestUntilPrefetched()
 		c, late := p.claim(1), p.claim(1)
-		p.asked(p.r1, c)
-		p.asked(p.r1, late)
+		p.admit(p.r1, c)
+		p.admit(p.r1, late)
 		state := func() string {
-			rest()
-			a := p.r2.only(p.T)
+			waitForReturns()
+			a := p.r2.onlyAccount(p.T)
 			text := fmt.Sprint(a.InUse)
 			for _, b := range a.Budgets {
 				text += fmt.Sprint(" ", b.Resource, " ", b.Used, " ", b.Held)
@@ -377,30 +368,30 @@ func TestWhatIsToldTwiceOfOneAheadChangesNothing(t *testing.T) {
 				p.Fatal(err)
 			}
 		}
-		p.answered(p.r1, c, false)
+		p.settleAnswered(p.r1, c, false)
 		once := state()
 		if !strings.HasPrefix(once, "2 ") {
-			p.Error("not two in flight:", once)
+			p.Error("want two permits in use:", once)
 		}
-		p.answered(p.r1, c, false)
+		p.settleAnswered(p.r1, c, false)
 		if twice := state(); twice != once {
-			p.Errorf("settled twice there is %s, %s before", twice, once)
+			p.Errorf("settled twice: %s, want %s", twice, once)
 		}
 		end()
 		once = state()
 		if !strings.HasPrefix(once, "1 ") {
-			p.Error("not one in flight:", once)
+			p.Error("want one permit in use:", once)
 		}
 		end()
-		p.answered(p.r1, c, true)
+		p.settleAnswered(p.r1, c, true)
 		if twice := state(); twice != once {
-			p.Errorf("ended twice there is %s, %s before", twice, once)
+			p.Errorf("released twice: %s, want %s", twice, once)
 		}
 		time.Sleep(leaseTime)
 		once = state()
 		p.settle(late, limits.Outcome{})
 		if after := state(); after != once {
-			p.Errorf("settled late there is %s, %s before", after, once)
+			p.Errorf("settled late: %s, want %s", after, once)
 		}
 	})
 }

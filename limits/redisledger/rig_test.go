@@ -19,27 +19,26 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// rig is two real Redis servers, of which one is the master, and replicas of
-// the gateway that lose their way to it. The other server gets copies of what
-// the master has; when it takes over, what came after its last copy is lost.
+// rig has two Redis servers, one of them the master, and injects faults. The other server gets copies of the data of the
+// master. After a failover, writes since the last copy are lost.
 type rig struct {
 	t      *testing.T
-	admins [2]*redis.Client // for the rig itself
+	admins [2]*redis.Client // connections of the rig
 
-	mu       sync.Mutex // guards what follows
-	sockets  [2]string
-	master   int
-	cut      map[int]bool // replicas that cannot reach it
-	conns    map[net.Conn]int
-	failures int
-	ahead    time.Duration // how much later Redis has it than the replicas
-	trace    func(format string, args ...any)
+	mu          sync.Mutex // guards the fields below
+	sockets     [2]string
+	master      int
+	cut         map[int]bool // replicas without a connection to the master
+	conns       map[net.Conn]int
+	failovers   int
+	clockOffset time.Duration // of Redis
+	trace       func(format string, args ...any)
 }
 
 func newRig(t *testing.T, sockets [2]string) *rig {
 	r := &rig{t: t, sockets: sockets, cut: map[int]bool{}, conns: map[net.Conn]int{}, trace: func(string, ...any) {}}
 	redis.SetLogger(silent{})
-	t.Cleanup(func() { time.Sleep(2 * time.Second) }) // clients that were closed look for Redis once more
+	t.Cleanup(func() { time.Sleep(2 * time.Second) }) // closed clients try to connect once more
 	for i, socket := range sockets {
 		r.admins[i] = clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
 		r.empty(i)
@@ -47,7 +46,7 @@ func newRig(t *testing.T, sockets [2]string) *rig {
 	return r
 }
 
-// Write takes what the ledgers log.
+// Write traces the log of the ledgers.
 func (r *rig) Write(text []byte) (int, error) {
 	r.trace("%s", text)
 	return len(text), nil
@@ -59,9 +58,9 @@ func (r *rig) empty(server int) {
 	}
 }
 
-var errCut = errors.New("the network is cut")
+var errCut = errors.New("connection cut")
 
-// tracked is a connection that the rig may break.
+// tracked is a connection that the rig can break.
 type tracked struct {
 	net.Conn
 	rig *rig
@@ -88,9 +87,8 @@ func (r *rig) dial(replica int) (net.Conn, error) {
 	return &tracked{c, r}, nil
 }
 
-// sever breaks the connections of the replicas that are chosen; the caller holds
-// mu.
-func (r *rig) sever(chosen func(replica int) bool) {
+// breakConnections breaks the connections of the chosen replicas. The caller holds mu.
+func (r *rig) breakConnections(chosen func(replica int) bool) {
 	for c, replica := range r.conns {
 		if chosen(replica) {
 			_ = c.Close()
@@ -99,7 +97,7 @@ func (r *rig) sever(chosen func(replica int) bool) {
 	}
 }
 
-// open is the way of one replica to the ledger.
+// open returns the ledger of a replica.
 func (r *rig) open(rules limits.Rules, replica int) *Ledger {
 	var ledger *Ledger
 	o := &redis.Options{
@@ -108,14 +106,13 @@ func (r *rig) open(rules limits.Rules, replica int) *Ledger {
 			return identify("", ledger.meet)(ctx, c)
 		},
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		// Nobody waits for a connection: the client would do so with timers that it
-		// shares between bubbles.
+		// The pool has enough connections, because a client waits for them with timers that bubbles share.
 		MaxRetries: -1, DialerRetries: 1, DisableIdentity: true, PoolSize: 2000, ContextTimeoutEnabled: true,
 	}
 	client := redis.NewClient(o)
-	ahead := new(atomic.Int64)
-	ahead.Store(r.ahead.Microseconds())
-	client.AddHook(tick{ahead})
+	offset := new(atomic.Int64)
+	offset.Store(r.clockOffset.Microseconds())
+	client.AddHook(tick{offset})
 	ledger, err := New(Config{Client: client, Replica: fmt.Sprint("r", replica), Rules: rules, Log: slog.New(slog.NewTextHandler(r, nil)).With("replica", replica)})
 	if err != nil {
 		r.t.Fatal(err)
@@ -128,7 +125,7 @@ func (r *rig) open(rules limits.Rules, replica int) *Ledger {
 	return ledger
 }
 
-// copyOver gives the other server what the master has now.
+// copyOver copies the data of the master to the other server.
 func (r *rig) copyOver() {
 	ctx := context.Background()
 	r.mu.Lock()
@@ -151,18 +148,18 @@ func (r *rig) copyOver() {
 	}
 }
 
-// failOver makes the other server the master, with what it has.
+// failOver makes the other server the master.
 func (r *rig) failOver() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.master = 1 - r.master
-	r.failures++
-	r.sever(func(int) bool { return true })
-	r.trace("fail over to server %d", r.master)
+	r.failovers++
+	r.breakConnections(func(int) bool { return true })
+	r.trace("failover to server %d", r.master)
 }
 
-// part cuts the replicas that are chosen off for a while, from then on.
-func (r *rig) part(chosen func(replica int) bool, replicas int) {
+// partition cuts the connections of the chosen replicas, and restores those of the others.
+func (r *rig) partition(chosen func(replica int) bool, replicas int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var names []string
@@ -171,26 +168,23 @@ func (r *rig) part(chosen func(replica int) bool, replicas int) {
 			names = append(names, fmt.Sprint(i))
 		}
 	}
-	r.sever(func(replica int) bool { return r.cut[replica] })
-	r.trace("cut off: %s", strings.Join(names, " "))
+	r.breakConnections(func(replica int) bool { return r.cut[replica] })
+	r.trace("partitioned replicas: %s", strings.Join(names, " "))
 }
 
-// trouble is what befalls a rig, until ctx ends: at random moments some or all
-// replicas are cut off, the other server takes over, or an empty one does; and clocks
-// may be apart. No
-// replica is cut off before it could write again what was lost: what it alone
-// knows, nobody else can.
-type trouble struct {
+// faults are injected at random times: partitions of some or all replicas, failovers to the other server, and failovers
+// to an empty server. No partition begins before the replicas have restored lost data, because only they have it.
+type faults struct {
 	Cuts, Failovers, Losses bool
-	Lag                     time.Duration // of what the other server has
-	Ahead                   time.Duration // Redis's clock, of the replicas'
+	Lag                     time.Duration // of the copies
+	ClockOffset             time.Duration // of Redis
 }
 
-// healing is more than it takes until all replicas have written again what was
-// lost.
-const healing = 2 * time.Second
+// restoreTime is longer than replicas need to restore lost data.
+const restoreTime = 2 * time.Second
 
-func (r *rig) befall(ctx context.Context, x trouble, rng *rand.Rand, replicas int) {
+// inject injects faults until ctx ends.
+func (r *rig) inject(ctx context.Context, x faults, rng *rand.Rand, replicas int) {
 	pause := func(d time.Duration) bool {
 		timer := time.NewTimer(d)
 		defer timer.Stop()
@@ -209,28 +203,28 @@ func (r *rig) befall(ctx context.Context, x trouble, rng *rand.Rand, replicas in
 				continue
 			}
 			odds := 0.2 + rng.Float64()
-			r.part(func(int) bool { return rng.Float64() < odds }, replicas)
+			r.partition(func(int) bool { return rng.Float64() < odds }, replicas)
 			next([]time.Duration{time.Second, 5 * time.Second, 40 * time.Second}[rng.IntN(3)])
-			r.part(func(int) bool { return false }, replicas)
+			r.partition(func(int) bool { return false }, replicas)
 		case 1:
 			if x.Failovers {
 				r.copyOver()
 				next(x.Lag)
 				r.failOver()
-				pause(healing)
+				pause(restoreTime)
 			}
 		case 2:
 			if x.Losses {
-				r.empty(1 - r.master) // nobody else writes master
+				r.empty(1 - r.master) // only this goroutine changes master
 				r.failOver()
-				pause(healing)
+				pause(restoreTime)
 			}
 		}
 	}
 }
 
-// silent keeps clients from writing to standard error.
+// silent discards the log of the clients.
 type silent struct{}
 
-// Printf implements the clients' logger.
+// Printf implements the logger of go-redis.
 func (silent) Printf(context.Context, string, ...any) {}

@@ -17,8 +17,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// cpuTime is how much of a processor Redis has used so far, in microseconds: scripts,
-// and what it takes to read and answer them.
+// cpuTime returns the CPU time of Redis in microseconds.
 func cpuTime(b *testing.B, client *redis.Client) (micros float64) {
 	b.Helper()
 	text, err := client.Info(context.Background(), "cpu").Result()
@@ -35,7 +34,7 @@ func cpuTime(b *testing.B, client *redis.Client) (micros float64) {
 	return micros
 }
 
-// bench is a real Redis, and one replica on it.
+// bench is a replica on a real Redis.
 type bench struct {
 	*Ledger
 	client *redis.Client
@@ -48,7 +47,7 @@ func newBench(b *testing.B) *bench {
 	return &bench{Ledger: open(b, client, "weir-7c9f8b6d5-x2x4q-ABCDEFGH", limits.Rules{Limits: policy.DefaultLimits()}, redisClock), client: client}
 }
 
-// request is one of an account. It is settled where settled says so.
+// request admits a claim, and settles it if settled is set.
 func (m *bench) request(b *testing.B, account, operation string, settled bool) {
 	b.Helper()
 	m.ids++
@@ -66,7 +65,7 @@ func (m *bench) request(b *testing.B, account, operation string, settled bool) {
 	}
 }
 
-// kept is how many bytes Redis keeps of an account.
+// kept returns the memory of an account in Redis.
 func (m *bench) kept(b *testing.B, account string) float64 {
 	b.Helper()
 	n, err := m.client.MemoryUsage(b.Context(), m.keysOf(account)[0], 0).Result()
@@ -76,15 +75,15 @@ func (m *bench) kept(b *testing.B, account string) float64 {
 	return float64(n)
 }
 
-func accountOf(i int) string { return fmt.Sprintf("user:%040d", i) } // as long as a hash
+func accountOf(i int) string { return fmt.Sprintf("user:%040d", i) } // as long as a real name
 
-// BenchmarkScaleMemory is what Redis keeps: of an account that has made one request, and
-// for each thing more; the mean of a thousand accounts.
+// BenchmarkScaleMemory measures the memory of an account with one request in Redis, and of each further operation, permit,
+// lease and replica.
 func BenchmarkScaleMemory(b *testing.B) {
 	const accounts, more = 1000, 4
 	m := newBench(b)
 	for b.Loop() {
-		var rest, operation, permit, share, replica float64
+		var rest, operation, permit, lease, replica float64
 		for i := range accounts {
 			name := accountOf(int(m.ids) + i)
 			m.request(b, name, "GET /repos/{owner}/{repo}", true)
@@ -102,7 +101,7 @@ func BenchmarkScaleMemory(b *testing.B) {
 			if err := m.heartbeatAccount(b.Context(), m.account(name, policy.User), false); err != nil {
 				b.Fatal(err)
 			}
-			share += (m.kept(b, name) - before) / (1 + more)
+			lease += (m.kept(b, name) - before) / (1 + more)
 			permit += step(func(int) { m.request(b, name, "GET /repos/{owner}/{repo}", false) })
 			replica += step(func(k int) {
 				if err := m.client.HSet(b.Context(), m.keysOf(name)[0], fmt.Sprint("r:weir-7c9f8b6d5-x2x4q-ABCDEFG", k), 12).Err(); err != nil {
@@ -110,15 +109,14 @@ func BenchmarkScaleMemory(b *testing.B) {
 				}
 			})
 		}
-		for what, sum := range map[string]float64{"account": rest, "operation": operation, "permit": permit, "class-set-aside": share, "replica": replica} {
+		for what, sum := range map[string]float64{"account": rest, "operation": operation, "permit": permit, "offline-lease": lease, "replica": replica} {
 			b.ReportMetric(sum/accounts, "B/"+what)
 		}
 	}
 }
 
-// BenchmarkScaleReplica is what a replica costs Redis beside its requests: to be
-// registered among a thousand, to bring an account up to date, to enter one into the
-// index, to look at one, to list a thousand.
+// BenchmarkScaleReplica measures what a replica costs Redis beside requests: its registration, a heartbeat of an account, an
+// index entry, reading an account, and listing a thousand.
 func BenchmarkScaleReplica(b *testing.B) {
 	m := newBench(b)
 	ctx := b.Context()
@@ -141,9 +139,9 @@ func BenchmarkScaleReplica(b *testing.B) {
 		do   func() error
 	}{
 		{"register", func() error { _, err := m.registerReplica(ctx); return err }},
-		{"beat", func() error { m.replicas.Store(10); return m.heartbeatAccount(ctx, s, false) }},
+		{"heartbeat", func() error { m.replicas.Store(10); return m.heartbeatAccount(ctx, s, false) }},
 		{"index", func() error { return m.indexAccount(ctx, s, true) }},
-		{"look", func() error { _, err := m.read(ctx, s.name, false, windows...); return err }},
+		{"read", func() error { _, err := m.read(ctx, s.name, false, windows...); return err }},
 		{"list", func() error {
 			return m.client.ZRangeArgs(ctx, redis.ZRangeArgs{Key: accountsKey, Start: 0, Stop: 999, Rev: true}).Err()
 		}},
@@ -162,16 +160,15 @@ func BenchmarkScaleReplica(b *testing.B) {
 	}
 }
 
-// BenchmarkScaleLoss is how long one replica takes to tell an empty Redis what it has lost
-// of the accounts that this replica knows, which others wait for, and until it is back:
-// then each is brought up to date as well.
+// BenchmarkScaleLoss measures the restore of 5,000 accounts into an empty Redis by one replica, and the heartbeat of the same
+// accounts after a loss.
 func BenchmarkScaleLoss(b *testing.B) {
 	const accounts = 5000
 	m := newBench(b)
 	for i := range accounts {
 		m.request(b, accountOf(i), "GET /repos/{owner}/{repo}", true)
 	}
-	var cpu, cpuBack, told, back float64
+	var restoreCPU, heartbeatCPU, restore, heartbeat float64
 	after := func(what func() error) (cpu, took float64) {
 		if err := m.client.FlushAll(b.Context()).Err(); err != nil {
 			b.Fatal(err)
@@ -184,19 +181,18 @@ func BenchmarkScaleLoss(b *testing.B) {
 	}
 	for b.Loop() {
 		used, took := after(func() error { return inParallel(b.Context(), m.accountsInUse(true), m.restoreAccount) })
-		cpu, told = cpu+used, told+took
+		restoreCPU, restore = restoreCPU+used, restore+took
 		used, took = after(func() error { return m.heartbeat(b.Context()) })
-		cpuBack, back = cpuBack+used, back+took
+		heartbeatCPU, heartbeat = heartbeatCPU+used, heartbeat+took
 	}
 	n := accounts * float64(b.N)
-	b.ReportMetric(cpu/n, "redis-cpu-µs/account-told")
-	b.ReportMetric(told/n, "µs/account-told")
-	b.ReportMetric(cpuBack/n, "redis-cpu-µs/account-back")
-	b.ReportMetric(back/n, "µs/account-back")
+	b.ReportMetric(restoreCPU/n, "redis-cpu-µs/restore")
+	b.ReportMetric(restore/n, "µs/restore")
+	b.ReportMetric(heartbeatCPU/n, "redis-cpu-µs/heartbeat")
+	b.ReportMetric(heartbeat/n, "µs/heartbeat")
 }
 
-// BenchmarkScaleKnown is what a replica itself takes for the accounts that it knows:
-// memory, and the time to find those whose turn it is, twice a second.
+// BenchmarkScaleKnown measures the memory of local accounts, and the time to select those for a heartbeat.
 func BenchmarkScaleKnown(b *testing.B) {
 	const accounts = 20_000
 	m := newBench(b)

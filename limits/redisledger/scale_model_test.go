@@ -10,51 +10,49 @@ import (
 	"time"
 )
 
-// What BenchmarkRedis and the BenchmarkScale… have measured: Redis's processor time, in
-// microseconds, and its memory, in bytes.
+// Results of BenchmarkRedis and BenchmarkScale: CPU time of Redis in microseconds, and memory in bytes.
 const (
 	costRequest  = 230 // admit and settle
-	costBeat     = 130 // an account brought up to date
-	costLook     = 130 // an account read for its replica's history
-	costIndex    = 19  // an account entered into the index
-	costRegister = 87  // a replica registered
-	costList     = 154 // a thousand names of the index
-	costRestore  = 180 // an account written again
+	costBeat     = 130 // heartbeat of an account
+	costLook     = 130 // reading an account
+	costIndex    = 19  // index entry of an account
+	costRegister = 87  // registration of a replica
+	costList     = 154 // listing a thousand accounts
+	costRestore  = 180 // restore of an account
 	keepAccount  = 1050
-	keepReplica  = 80 // for each replica that has met the account
+	keepReplica  = 80 // for each replica that used the account
 	keepEntry    = 2 * 24
-	keepIndexed  = 130 // the account's name in the index
+	keepIndexed  = 130 // entry in the index
 )
 
-// fleet is replicas, and accounts that ask them: the first the most, the next ones less
-// by Zipf's law, none more than the API lets it.
+// fleet has replicas and accounts. The load of accounts follows Zipf's law, up to the limit of the API.
 type fleet struct {
 	replicas, accounts int
-	rate               float64 // requests of an account in a second, the mean
-	sticky             bool    // whether each account has one replica
+	rate               float64 // mean requests of an account per second
+	sticky             bool    // each account uses one replica
 }
 
 const (
 	zipf = 1.1
-	// mostOf is what the API lets an account do in a second for long: 900 points a minute.
-	mostOf = 900.0 / 60
-	// busy is how much of a processor a shard may use: the rest is for peaks.
-	busy = 0.5
+	// maxRate is the rate limit of an account: 900 points a minute.
+	maxRate = 900.0 / 60
+	// maxLoad is the part of a CPU that a shard may use. The rest is for peaks.
+	maxLoad = 0.5
 )
 
-// demand is what came of a minute.
+// demand is the load of one minute.
 type demand struct {
 	fleet
-	slots         [16384]struct{ requests, accounts, bytes float64 }
-	hottest       float64 // of all requests
-	total         float64 // requests in a second
-	beats, index  float64 // in a second, of all replicas
-	pairs, inUse  float64 // accounts that a replica knows after an hour, summed; accounts in use by the busiest
-	met           float64 // replicas that an account has met, the mean
-	looks, shared float64 // accounts read in a second; µs a second where what is shared is kept
+	slots             [16384]struct{ requests, accounts, bytes float64 }
+	hottest           float64 // part of all requests that the busiest account has
+	total             float64 // requests per second
+	heartbeats, index float64 // per second, of all replicas
+	pairs, inUse      float64 // sum of accounts that replicas know after an hour; accounts in use by the busiest replica
+	met               float64 // mean number of replicas that an account uses
+	reads, shared     float64 // accounts read per second; µs per second for the shared keys
 }
 
-// minute draws one minute of a fleet.
+// minute simulates one minute of a fleet.
 func (f fleet) minute(seed uint64) *demand {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	d := &demand{fleet: f}
@@ -62,10 +60,10 @@ func (f fleet) minute(seed uint64) *demand {
 	for i := range f.accounts {
 		sum += math.Pow(float64(i+1), -zipf)
 	}
-	last, inUse := make([]int, f.replicas), make([]float64, f.replicas) // the account that a replica has met last; how many
+	last, inUse := make([]int, f.replicas), make([]float64, f.replicas) // last account and number of accounts of each replica
 	r := float64(f.replicas)
 	for i := range f.accounts {
-		rate := min(mostOf, f.rate*float64(f.accounts)*math.Pow(float64(i+1), -zipf)/sum)
+		rate := min(maxRate, f.rate*float64(f.accounts)*math.Pow(float64(i+1), -zipf)/sum)
 		n := int(60*rate + rng.Float64())
 		own := rng.IntN(f.replicas)
 		for range n {
@@ -78,7 +76,7 @@ func (f fleet) minute(seed uint64) *demand {
 				inUse[at]++
 			}
 		}
-		met := func(seconds float64) float64 { // replicas, in so long
+		met := func(seconds float64) float64 { // expected number of replicas
 			if f.sticky {
 				return 1 - math.Exp(-rate*seconds)
 			}
@@ -95,17 +93,17 @@ func (f fleet) minute(seed uint64) *demand {
 	}
 	d.hottest /= d.total
 	for _, n := range inUse {
-		turns := float64(heartbeatAccounts) / heartbeatInterval.Seconds()
-		d.beats += min(n/heartbeatInterval.Seconds(), turns)
-		d.index += min(n/indexInterval.Seconds(), turns)
+		bound := float64(heartbeatAccounts) / heartbeatInterval.Seconds()
+		d.heartbeats += min(n/heartbeatInterval.Seconds(), bound)
+		d.index += min(n/indexInterval.Seconds(), bound)
 		d.inUse = max(d.inUse, n)
 	}
-	d.looks = r * float64(min(f.accounts, 1000)) / 10
+	d.reads = r * float64(min(f.accounts, 1000)) / 10
 	d.shared = r*costRegister/heartbeatInterval.Seconds() + r*costList/10 + d.index*costIndex
 	return d
 }
 
-// slotOf is where Redis Cluster keeps an account (CRC16 of what is between the braces).
+// slotOf returns the slot of an account in Redis Cluster: the CRC16 of its hash tag.
 func slotOf(account string) int {
 	_, tag, _ := strings.Cut((&Ledger{}).keysOf(account)[0], "{")
 	tag, _, _ = strings.Cut(tag, "}")
@@ -126,10 +124,10 @@ func slotOfTag(tag string) int {
 	return int(crc % 16384)
 }
 
-// shard is the busiest of so many.
+// shard is the load of the busiest shard.
 type shard struct{ requests, load, bytes float64 }
 
-// over is the busiest of so many shards; what is shared is kept by one of them.
+// over returns the load of the busiest of so many shards. One of them has the shared keys.
 func (d *demand) over(shards int) (s shard) {
 	each := make([]shard, shards)
 	home := slotOfTag("weir") * shards / 16384
@@ -138,7 +136,7 @@ func (d *demand) over(shards int) (s shard) {
 		part := slot.accounts / float64(d.accounts)
 		e.requests += slot.requests
 		e.bytes += slot.bytes
-		e.load += slot.requests*costRequest + part*(d.beats*costBeat+d.looks*costLook)
+		e.load += slot.requests*costRequest + part*(d.heartbeats*costBeat+d.reads*costLook)
 	}
 	each[home].load += d.shared
 	each[home].bytes += float64(d.accounts) * keepIndexed
@@ -148,30 +146,27 @@ func (d *demand) over(shards int) (s shard) {
 	return s
 }
 
-// wanted is how many shards keep the busiest of them below busy; 0 when none do, because
-// what is shared is too much for one.
+// wanted returns how many shards are needed for maxLoad, or 0 if the shared keys are too much for one shard.
 func (d *demand) wanted() int {
 	for shards := 1; shards <= 4096; shards++ {
-		if d.over(shards).load <= busy {
+		if d.over(shards).load <= maxLoad {
 			return shards
 		}
-		if d.shared/1e6 > busy {
+		if d.shared/1e6 > maxLoad {
 			return 0
 		}
 	}
 	return 0
 }
 
-// again is how long it takes until an empty Redis of so many shards has been told all,
-// in seconds of its processors; learns, how long accounts grant nothing meanwhile.
-func (d *demand) again(shards int) (again, learns time.Duration) {
+// restores returns how long restores into an empty Redis take, and how long accounts grant nothing during them.
+func (d *demand) restores(shards int) (restore, relearning time.Duration) {
 	l := &Ledger{indexed: int64(d.accounts)}
 	l.replicas.Store(int64(d.replicas))
 	return time.Duration(d.pairs*costRestore/float64(shards)) * time.Microsecond, l.relearning()
 }
 
-// fleets are all sizes, each with requests that go to any replica, and with accounts that
-// have one; and parts that fifty of make the largest.
+// fleets returns fleets of all sizes, with accounts that use all replicas and with accounts that use one.
 func fleets() (list []fleet) {
 	for _, accounts := range []int{1000, 100_000, 1_000_000} {
 		for _, replicas := range []int{1, 10, 100, 1000} {
@@ -188,16 +183,15 @@ func fleets() (list []fleet) {
 	return list
 }
 
-// TestFleets draws a minute of fleets, and tells what Redis they want: of up to
-// WEIR_ACCOUNTS accounts.
-func TestFleets(t *testing.T) {
+// TestFleetModel logs the Redis that fleets of up to WEIR_ACCOUNTS accounts need.
+func TestFleetModel(t *testing.T) {
 	if slot := slotOfTag("123456789"); slot != 0x31c3 {
 		t.Fatalf("slot %#x", slot)
 	}
 	most := setting(t, "WEIR_ACCOUNTS", 20_000)
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(w, "replicas\taccounts\tat\trequests/s\thottest\tbeats/s\tlooks/s\tindex/s\tshared\tcores\tshards\trequests/s each\tmemory each\tKB/account\tagain\tlearns\t")
+	_, _ = fmt.Fprintln(w, "replicas\taccounts\tat\trequests/s\thottest\theartbeats/s\treads/s\tindex/s\tshared\tcores\tshards\trequests/s each\tmemory each\tKB/account\trestore\trelearning\t")
 	for _, f := range fleets() {
 		if f.accounts > most {
 			continue
@@ -206,27 +200,27 @@ func TestFleets(t *testing.T) {
 		d.check(t)
 		shards := d.wanted()
 		s := d.over(max(1, shards))
-		again, learns := d.again(max(1, shards))
+		restore, relearning := d.restores(max(1, shards))
 		at := map[bool]string{false: "any", true: "one"}[f.sticky]
 		_, _ = fmt.Fprintf(w, "%d\t%d\t%s\t%.0f\t%.2f %%\t%.0f\t%.0f\t%.0f\t%.2f\t%.2f\t%d\t%.0f\t%.0f MB\t%.1f\t%.0f s\t%.1f s\t\n", f.replicas, f.accounts, at, d.total, 100*d.hottest,
-			d.beats, d.looks, d.index, d.shared/1e6, d.over(1).load, shards, s.requests, s.bytes/1e6, d.over(1).bytes/1e3/float64(f.accounts), again.Seconds(), learns.Seconds())
+			d.heartbeats, d.reads, d.index, d.shared/1e6, d.over(1).load, shards, s.requests, s.bytes/1e6, d.over(1).bytes/1e3/float64(f.accounts), restore.Seconds(), relearning.Seconds())
 	}
 	_ = w.Flush()
 	t.Log("\n" + out.String())
 }
 
-// check holds a minute against what must be so.
+// check verifies bounds of the model.
 func (d *demand) check(t *testing.T) {
 	t.Helper()
 	one, many, indexed := d.over(1), d.over(16), float64(d.accounts)*keepIndexed
 	if math.Abs(one.requests-d.total) > 1e-6*d.total {
-		t.Errorf("%+v: slots have %f requests, of %f", d.fleet, one.requests, d.total)
+		t.Errorf("%+v: slots have %f requests of %f", d.fleet, one.requests, d.total)
 	}
-	if top := d.hottest * d.total; top > mostOf+1.0/60 {
-		t.Errorf("%+v: an account makes %f requests a second", d.fleet, top)
+	if top := d.hottest * d.total; top > maxRate+1.0/60 {
+		t.Errorf("%+v: an account has %f requests per second", d.fleet, top)
 	}
-	if turns := 200 * float64(d.replicas); d.beats > turns || d.index > turns {
-		t.Errorf("%+v: %f beats and %f entries of the index a second", d.fleet, d.beats, d.index)
+	if bound := 200 * float64(d.replicas); d.heartbeats > bound || d.index > bound {
+		t.Errorf("%+v: %f heartbeats and %f index entries per second", d.fleet, d.heartbeats, d.index)
 	}
 	if d.accounts >= 20_000 && (many.requests > d.total/16*2 || many.bytes-indexed > (one.bytes-indexed)/16*1.5) {
 		t.Errorf("%+v: one of 16 shards has %f requests of %f, %f bytes of %f", d.fleet, many.requests, d.total, many.bytes, one.bytes)

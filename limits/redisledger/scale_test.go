@@ -15,9 +15,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// TestNoLimitIsExceededByManyReplicas has WEIR_REPLICAS replicas, each with a ledger and
-// beats of its own, ask without a pause for one account on a real Redis, in virtual
-// time: no limit is exceeded, and as much is used as by a few.
+// WEIR_REPLICAS replicas saturate one account on a real Redis in virtual time. They must use as much of a window as a few
+// replicas.
 func TestNoLimitIsExceededByManyReplicas(t *testing.T) {
 	t.Parallel()
 	replicas := setting(t, "WEIR_REPLICAS", 8)
@@ -27,12 +26,12 @@ func TestNoLimitIsExceededByManyReplicas(t *testing.T) {
 	s := hot.Scenario(replicas, 2, false)
 	s.Clients = max(1, s.Clients)
 	began := time.Now()
-	report, _ := suffer(t, sockets, s, trouble{}, nil)
+	report, _ := runWithFaults(t, sockets, s, faults{}, nil)
 	if len(report.Violations) > 0 {
 		t.Error(strings.Join(report.Violations, "\n"))
 	}
 	if full := report.Fullness(hot.Limit); full < hot.MinFullness {
-		t.Errorf("a window was only %.2f %% full", 100*full)
+		t.Errorf("used only %.2f %% of a window", 100*full)
 	}
 	table.Add(&s, &report, hot.Limit)
 	table.Print(t)
@@ -48,10 +47,9 @@ func TestNoLimitIsExceededByManyReplicas(t *testing.T) {
 	}
 }
 
-// TestSharesOfManyReplicas is what a replica that makes a request in two seconds has set
-// aside of an account when Redis is lost: with a hundred replicas, as many as the account
-// has places, nothing.
-func TestSharesOfManyReplicas(t *testing.T) {
+// A replica has one request in two seconds when Redis is lost. With a hundred replicas, as many as the account has places,
+// it has no lease.
+func TestOfflineLeaseShrinksWithReplicas(t *testing.T) {
 	socket := testservers.Redis(t)
 	client := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
 	for _, replicas := range []int64{1, 4, 10, 30, 49, 99, 100, 1000} {
@@ -90,15 +88,15 @@ func TestSharesOfManyReplicas(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		t.Logf("%d replicas: set aside %d requests, %d at once, %d points; %d granted in a minute without Redis", replicas, c.units, c.places, points, granted)
+		t.Logf("%d replicas: lease of %d requests, %d places, %d points; %d granted in a minute without Redis", replicas, c.units, c.places, points, granted)
 		if some := replicas < 100; some != (granted > 0) {
 			t.Errorf("%d replicas: %d granted", replicas, granted)
 		}
 	}
 }
 
-// TestAnAccountNewToAClusterWaits is how long: nobody can tell there whether it was lost.
-func TestAnAccountNewToAClusterWaits(t *testing.T) {
+// In a cluster, a replica cannot know whether an account is new or was lost.
+func TestNewAccountInAClusterWaitsForOtherReplicas(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t, 1)
 	l, err := New(Config{URL: "redis+cluster://" + nodes[0].address, Replica: "r1", Rules: limits.Rules{Limits: policy.DefaultLimits()}, Log: slog.New(slog.DiscardHandler)})
