@@ -10,17 +10,16 @@ import (
 )
 
 const (
-	// permitLife is how long a permit lives without being renewed. An expired
-	// permit is charged, because its request was probably counted.
+	// permitLife is how long a permit lives without renewal. An expired permit
+	// is charged, because its request was probably counted.
 	permitLife = 30 * second
-	// linger is how long the upstream may continue to work on a request, and count
-	// it, after its client has given up.
+	// linger is how long the upstream may still count a request after its
+	// client has given up.
 	linger = 10 * second
 )
 
 // account is the state of one account. Each step is a function of that state
-// and a time, so that every ledger decides alike. A step never sees an earlier
-// time than the step before.
+// and a time, so that every ledger decides alike. Time never goes back.
 type account struct {
 	Name     string
 	Kind     policy.CallerKind
@@ -33,7 +32,7 @@ type account struct {
 }
 
 // reservation is what one permit in use holds: a concurrency slot, requests of
-// a window, and a cost in each of its logs.
+// a window, and costs in logs.
 type reservation struct {
 	id              uint64
 	granted, expiry int64
@@ -102,7 +101,9 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64) Decision 
 		return d
 	}
 	a.reserve(&reservation{id: c.ID, granted: now, expiry: now + permitLife, window: w, requests: 1, holds: a.holds(spends)})
-	w.granted(now)
+	if !w.Confirmed {
+		w.slowStarted, w.lastSlowStart = w.slowStarted+1, now
+	}
 	a.Cooldown.granted(c.ID, now, int64(len(a.reservations)), documented)
 	return d
 }
@@ -134,9 +135,24 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 		return // settled before
 	}
 	var sent int64 // unknown if the permit has expired
-	if v != nil {
+	if v != nil && !o.Sent {
+		for _, h := range v.holds {
+			h.log.held -= h.cost
+		}
+		v.window.inUse -= v.requests
+		a.remove(v)
+	} else if v != nil {
 		sent = v.granted
-		a.settleReservation(v, o, r, now)
+		v.raiseCPU(r.Milliseconds(o.Elapsed), o.Answered)
+		if copyID := ^v.id; o.Resent > 0 && a.reservations[copyID] == nil {
+			a.reserveCopies(v, copyID, int64(o.Resent), now)
+		}
+		if o.Answered {
+			a.charge(v, now)
+		} else { // the upstream may still count the request: charge it at expiry
+			a.Cooldown.inconclusive(v.id)
+			v.abandon(now)
+		}
 	}
 	if !o.Answered {
 		return
@@ -156,36 +172,13 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	case o.Limited == NotLimited && !o.Failed:
 		a.Cooldown.succeeded(p.ID, now)
 	}
-	if v != nil && v.charged && o.Ended {
+	if v != nil && o.Ended {
 		a.remove(v)
 	}
 }
 
-// settleReservation charges or returns what a reservation holds.
-func (a *account) settleReservation(v *reservation, o *Outcome, r *Rules, now int64) {
-	if !o.Sent {
-		for _, h := range v.holds {
-			h.log.held -= h.cost
-		}
-		v.window.inUse -= v.requests
-		a.remove(v)
-		return
-	}
-	v.raiseCPU(r.Milliseconds(o.Elapsed), o.Answered)
-	if copyID := ^v.id; o.Resent > 0 && a.reservations[copyID] == nil {
-		a.reserveCopies(v, copyID, int64(o.Resent), now)
-	}
-	if o.Answered {
-		a.charge(v, now)
-		return
-	}
-	// The upstream may still count the request: the costs are charged at expiry.
-	a.Cooldown.inconclusive(v.id)
-	v.abandon(now)
-}
-
-// raiseCPU sets the CPU time that a reservation holds to the time taken. It
-// lowers the time only if the time taken is final.
+// raiseCPU raises the CPU time that a reservation holds to the time taken. A
+// final time may also lower it.
 func (v *reservation) raiseCPU(taken int64, final bool) {
 	for i := range v.holds {
 		if h := &v.holds[i]; h.cpu && (final || taken > h.cost) {
@@ -195,8 +188,8 @@ func (v *reservation) raiseCPU(taken int64, final bool) {
 	}
 }
 
-// reserveCopies reserves for the n copies that the transport sent before the
-// last one. Their results are unknown, as for an abandoned request.
+// reserveCopies reserves for n copies that the transport sent earlier. Their
+// results are unknown, as for an abandoned request.
 func (a *account) reserveCopies(v *reservation, id uint64, n, now int64) {
 	copies := &reservation{id: id, granted: v.granted, window: v.window, requests: n}
 	for _, h := range v.holds {
@@ -281,7 +274,7 @@ func (a *account) advance(now int64) int64 {
 // logKey returns the name of a sliding log.
 func logKey(budget Reason, scope string) string { return string(budget) + ":" + scope }
 
-// log returns the sliding log of a spend.
+// log returns the sliding log of a spend, and creates it if necessary.
 func (a *account) log(s *Spend) *slidingLog {
 	key := logKey(s.Budget, s.Scope)
 	l := a.Logs[key]
@@ -294,7 +287,7 @@ func (a *account) log(s *Spend) *slidingLog {
 }
 
 // window returns the window of a resource. Unknown resources count as core, so
-// that the upstream cannot create any number of windows.
+// that the number of windows is bounded.
 func (a *account) window(r *Rules, resource string) *window {
 	if !policy.IsResource(resource) {
 		resource = policy.Core

@@ -1,24 +1,27 @@
 package limits
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 const (
 	// cooldownDefault is the cool-down after a secondary limit error without
 	// Retry-After. It doubles with each further error, cooldownDoublings times.
 	cooldownDefault   = int64(time.Minute / time.Microsecond)
 	cooldownDoublings = 6
-	// slowStartStep is how long the slow start after a cool-down keeps its number
-	// of concurrency slots before it doubles.
+	// slowStartStep is how long the slow start keeps its number of slots before
+	// it doubles.
 	slowStartStep = 5 * second
-	// raiseAfter is how long all slots of a lowered ceiling must be in use before
-	// the ceiling rises by one.
+	// raiseAfter is how long a lowered ceiling must be reached before it rises
+	// by one.
 	raiseAfter = 10 * second
 	// cooldownMemory is how long an account without requests keeps its ceiling.
 	cooldownMemory = 3600 * second
 )
 
-// cooldown is the state that secondary limit errors leave behind. First no
-// request is granted, then one probe, then a slow start up to a halved ceiling.
+// cooldown is the state after secondary limit errors: no request is granted,
+// then one probe, then a slow start up to a halved ceiling.
 type cooldown struct {
 	Until     int64 // no request is granted before
 	LastError int64
@@ -32,8 +35,8 @@ type cooldown struct {
 	probe uint64 // ID of the probe's permit, or zero
 }
 
-// blocks reports whether the cool-down refuses a claim. Until is zero if the
-// result of the probe decides.
+// blocks reports whether a claim is refused. Until is zero if the probe
+// decides.
 func (c *cooldown) blocks(now int64) (blocked bool, until int64) {
 	if now < c.Until {
 		return true, c.Until
@@ -41,22 +44,18 @@ func (c *cooldown) blocks(now int64) (blocked bool, until int64) {
 	return c.Probing && c.probe != 0, 0
 }
 
-// slots returns the number of concurrency slots, given the documented one. It
-// ends the slow start when all slots are available.
+// slots returns the number of concurrency slots, and ends a completed slow
+// start.
 func (c *cooldown) slots(now, documented int64) int64 {
-	slots := documented
-	if c.Ceiling != 0 {
-		slots = min(slots, c.Ceiling)
-	}
+	slots := min(documented, cmp.Or(c.Ceiling, documented))
 	if c.SlowStart == 0 {
 		return slots
 	}
-	step := (now - c.SlowStart) / slowStartStep
-	if step >= 30 || int64(1)<<step >= slots {
+	slow := int64(1) << min(30, (now-c.SlowStart)/slowStartStep)
+	if slow >= slots {
 		c.SlowStart = 0
-		return slots
 	}
-	return int64(1) << step
+	return min(slow, slots)
 }
 
 // granted records a granted permit; inUse counts the slots in use with it.
@@ -72,8 +71,8 @@ func (c *cooldown) granted(id uint64, now, inUse, documented int64) {
 	}
 }
 
-// inconclusive records that a permit ended without a result. If it was the
-// probe, the next permit becomes the probe.
+// inconclusive records that a permit ended without a result. The probe is
+// repeated.
 func (c *cooldown) inconclusive(id uint64) {
 	if c.probe == id {
 		c.probe = 0
@@ -90,17 +89,12 @@ func (c *cooldown) succeeded(id uint64, now int64) {
 	}
 }
 
-// limited starts a cool-down after a secondary limit error. It lasts for
-// retryAfter, else until the exhausted primary window reopens, else for a
-// minute that doubles with each error in a row. Errors of requests that were
-// open together are one error: only the first of them is separate.
+// limited starts a cool-down after a secondary limit error: for retryAfter,
+// else until the exhausted window reopens, else for a minute that doubles.
+// Errors of concurrent requests are one error, so only the first is separate.
 func (c *cooldown) limited(retryAfter time.Duration, separate bool, reopens, now, documented int64) {
 	if separate {
-		ceiling := documented
-		if c.Ceiling != 0 {
-			ceiling = min(ceiling, c.Ceiling)
-		}
-		c.Ceiling, c.Raised = max(1, ceiling/2), now
+		c.Ceiling, c.Raised = max(1, min(documented, cmp.Or(c.Ceiling, documented))/2), now
 		c.Errors++
 		c.LastError = now
 	}

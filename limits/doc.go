@@ -1,6 +1,6 @@
 // Package limits decides which requests may be sent to the upstream now. It
-// keeps one account for everything that the upstream counts together, and one
-// budget for each limit of that account.
+// keeps an account for everything that the upstream counts together, with one
+// budget for each limit.
 //
 // # Life of a permit
 //
@@ -30,6 +30,5 @@
 //   - Every decision is a function of the account and a time. Time never goes
 //     back within an account.
 //
-// The package does not limit inbound traffic. It protects the upstream's
-// limits, not the gateway.
+// The package protects the upstream's limits. It does not limit inbound traffic.
 package limits

@@ -7,22 +7,21 @@ import (
 )
 
 const (
-	// unknownTime is the estimate for an operation without responses. It is about
-	// the time after which the upstream aborts a request.
+	// unknownTime is the estimate for an operation without responses.
 	unknownTime = 10 * time.Second
 	// leastTime is the lowest estimate.
 	leastTime = 50 * time.Millisecond
 	// recentTimes is how many responses an estimate considers.
 	recentTimes = 32
-	// maxEstimates bounds the operations with an estimate of their own.
-	// otherOperations is the estimate that all further operations share.
+	// maxEstimates bounds the operations with an estimate. Others share
+	// otherOperations.
 	maxEstimates    = 1024
 	otherOperations = "_OTHER"
 )
 
-// estimates predict the CPU time of a request by the recent response times of
-// its operation. A prediction is rather too high than too low, because the
-// excess is returned when the response arrives.
+// estimates predict the CPU time of a request by recent response times. A
+// prediction is rather too high, because the excess is returned at the
+// response.
 type estimates struct {
 	mu  sync.Mutex
 	ops map[string]*estimate

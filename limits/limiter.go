@@ -8,17 +8,17 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/weirgate/weir/policy"
 )
 
 // renewEvery is how often permits in use are renewed in the ledger.
 const renewEvery = time.Second
 
-// Limiter grants permits. It passes claims to the ledger. A refused claim waits
-// in the queue of its account if quota will be available before its deadline.
-//
-// While an account has waiting claims, one goroutine dispatches them.
-// [Limiter.Run] waits for these goroutines.
+// Limiter passes claims to the ledger. A refused claim waits in the queue of its
+// account if quota will be available before its deadline. One goroutine per
+// account dispatches the waiting claims.
 type Limiter struct {
 	ledger      Ledger
 	estimates   estimates
@@ -34,12 +34,12 @@ type Limiter struct {
 // inUse is a permit between its grant and its release.
 type inUse struct {
 	permit Permit
-	// since is when the upstream began to work: the time of the grant, or the end
-	// of the upload.
+	// since is when the upstream began to work: at the grant, or after the
+	// upload.
 	since     time.Time
 	uploading bool
-	// closing is set while the ledger is closing the permit. renewed is set if a
-	// renewal overlapped, so that the ledger may have reserved for it again.
+	// closing is set during the call that closes the permit. renewed is set if
+	// a renewal overlapped, which may have reserved again.
 	closing, renewed bool
 }
 
@@ -51,8 +51,7 @@ func NewLimiter(ledger Ledger) *Limiter {
 	}
 }
 
-// Waiting returns the number of waiting requests by account. Accounts without
-// waiting requests are omitted.
+// Waiting returns the number of waiting requests by account, without the zeros.
 func (l *Limiter) Waiting() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,15 +62,14 @@ func (l *Limiter) Waiting() map[string]int {
 	return waiting
 }
 
-// Run renews the permits in use until ctx ends. After that no further claim may
-// wait, and Run returns when all waiting claims are decided.
+// Run renews the permits in use until ctx ends. Then no further claim may wait,
+// and Run returns when all waiting claims are decided.
 func (l *Limiter) Run(ctx context.Context) {
-	ticker := time.NewTicker(renewEvery)
-	defer ticker.Stop()
+	tick := time.Tick(renewEvery)
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-		case <-ticker.C:
+		case <-tick:
 			l.renew(ctx)
 		}
 	}
@@ -111,8 +109,8 @@ func (l *Limiter) renew(ctx context.Context) {
 	}
 }
 
-// undoRenewal closes a permit that the ledger may have reserved for again after
-// it was closed. If these calls fail, the reservation expires.
+// undoRenewal closes a permit that was renewed after it was closed. If these
+// calls fail, the reservation expires.
 func (l *Limiter) undoRenewal(ctx context.Context, p Permit) {
 	_ = l.ledger.Settle(ctx, p, Outcome{})
 	_ = l.ledger.Release(ctx, p, false)
@@ -129,11 +127,11 @@ func (r *Refusal) Error() string {
 	return fmt.Sprintf("refused (%s) until %s", r.Reason, r.Until.UTC().Format(time.RFC3339))
 }
 
-// Acquire returns a permit for one request. The caller must settle and release
-// it. Acquire waits until the deadline, or returns a [*Refusal] immediately if
-// the wait would be longer. It returns the cause of a cancelled context, and any
-// error of the ledger. Acquire sets the account, kind, ID, priority and CPU time
-// of the claim.
+// Acquire returns a permit, which must be settled and released. It waits until
+// the deadline, or returns a [*Refusal] immediately if the wait would be
+// longer. Other errors are the cause of a cancelled context, or an error of the
+// ledger. Acquire sets the account, kind, ID, priority and CPU time of the
+// claim.
 func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller, deadline time.Time) (*Permit, error) {
 	claim.Account, claim.Kind = caller.Account, caller.Kind
 	claim.Batch = caller.Priority == policy.Batch
@@ -147,8 +145,8 @@ func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller
 	if queued {
 		return l.wait(ctx, claim, caller, deadline, Decision{})
 	}
-	// The call must complete when the client disconnects. Otherwise a granted
-	// permit would leak. The ledger has a deadline of its own.
+	// A permit that is granted after the client disconnects would leak without
+	// the result. The ledger has a deadline of its own.
 	d, err := l.ledger.Admit(context.WithoutCancel(ctx), claim)
 	switch {
 	case err != nil:
@@ -169,8 +167,8 @@ func (l *Limiter) use(p Permit) *Permit {
 	return &p
 }
 
-// Upload records that a client is still sending the body of a permit's request.
-// The upstream's time counts from the call of done.
+// Upload records that a client is still sending the request body. The
+// upstream's time counts from the call of done.
 func (l *Limiter) Upload(permit Permit) (done func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -188,29 +186,26 @@ func (l *Limiter) Upload(permit Permit) (done func()) {
 	}
 }
 
-// wait queues a claim and waits for the result. refused is the ledger's decision
-// on the claim, or zero if it was not sent to the ledger.
+// wait queues a claim and waits for the result. refused is the decision of the
+// ledger, if it has already refused the claim.
 func (l *Limiter) wait(ctx context.Context, claim Claim, caller policy.Caller, deadline time.Time, refused Decision) (*Permit, error) {
 	w, err := l.enqueue(claim, caller, deadline, refused)
 	if err != nil {
 		return nil, err
 	}
-	timer := time.NewTimer(time.Until(deadline))
-	defer timer.Stop()
 	var r result
 	select {
 	case r = <-w.result:
 	case <-ctx.Done():
 		r = l.giveUp(w)
-		if r.refused != "" {
-			return nil, context.Cause(ctx)
-		}
-	case <-timer.C:
+	case <-time.After(time.Until(deadline)):
 		r = l.giveUp(w)
 	}
 	switch {
 	case r.err != nil:
 		return nil, r.err
+	case r.refused != "" && ctx.Err() != nil:
+		return nil, context.Cause(ctx)
 	case r.refused != "":
 		return nil, &Refusal{r.refused, time.Now().Add(time.Second)}
 	}
@@ -228,7 +223,10 @@ func (l *Limiter) enqueue(claim Claim, caller policy.Caller, deadline time.Time,
 	}
 	q := l.queues[claim.Account]
 	if q == nil {
-		q = newQueue(claim.Account)
+		q = &queue{
+			account: claim.Account, lines: map[class]*line{}, flows: map[string]*flow{},
+			pace: rate.NewLimiter(paceRate, paceBurst), changed: make(chan struct{}, 1),
+		}
 		l.queues[claim.Account] = q
 		l.dispatchers.Go(func() { l.dispatch(q) })
 	}
@@ -263,8 +261,7 @@ func (l *Limiter) giveUp(w *waiter) result {
 	return <-w.result // the ledger has a deadline of its own
 }
 
-// dispatch passes waiting claims to the ledger, one after the other, until the
-// queue is empty.
+// dispatch sends waiting claims to the ledger until the queue is empty.
 func (l *Limiter) dispatch(q *queue) {
 	for {
 		w, wake, ok := l.next(q)
@@ -280,9 +277,9 @@ func (l *Limiter) dispatch(q *queue) {
 	}
 }
 
-// next returns the waiter whose claim to pass to the ledger now. If there is
-// none, it returns when to call next again; zero means after a notification. If
-// the queue is empty, next removes the queue and returns false.
+// next returns the waiter whose claim to send to the ledger now. If there is
+// none, it returns when to call next again; zero means after a notification. It
+// removes an empty queue and returns false.
 func (l *Limiter) next(q *queue) (w *waiter, wake time.Time, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -297,7 +294,7 @@ func (l *Limiter) next(q *queue) (w *waiter, wake time.Time, ok bool) {
 	if now.Before(w.line.pacedUntil) && !q.pace.Allow() {
 		return nil, now.Add(time.Second / paceRate), true
 	}
-	w.admitting, w.settled = true, q.settled
+	w.admitting, q.settled = true, false
 	return w, time.Time{}, true
 }
 
@@ -321,26 +318,23 @@ func (l *Limiter) decided(q *queue, w *waiter, d Decision, err error) {
 			q.remove(w)
 			w.result <- result{refused: d.Reason}
 		}
-		if d.Until.IsZero() && q.settled != w.settled {
+		if d.Until.IsZero() && q.settled {
 			return // a permit was settled during the call: try again
 		}
 		q.refuse(w.line.class, d, now)
 	}
 }
 
-// Settle charges a permit for the outcome of its request, and lets waiting
-// claims of its account try again.
+// Settle charges a permit for its outcome, and lets waiting claims try again.
 func (l *Limiter) Settle(ctx context.Context, permit Permit, outcome Outcome) error {
 	if outcome.Answered && !outcome.Failed {
 		l.estimates.observe(permit.Operation, outcome.Elapsed)
 	}
-	settle := func() error { return l.ledger.Settle(ctx, permit, outcome) }
 	if outcome.Ended || !outcome.Answered {
-		return l.close(ctx, permit, settle)
+		return l.close(ctx, permit, func() error { return l.ledger.Settle(ctx, permit, outcome) })
 	}
-	err := settle()
-	l.wake(permit)
-	return err
+	defer l.wake(permit)
+	return l.ledger.Settle(ctx, permit, outcome)
 }
 
 // Release frees the concurrency slot of a permit at the end of the response.
@@ -356,6 +350,7 @@ func (l *Limiter) close(ctx context.Context, permit Permit, call func() error) e
 		u.closing = true
 	}
 	l.mu.Unlock()
+	defer l.wake(permit)
 	err := call()
 	l.mu.Lock()
 	delete(l.permits, permit.ID)
@@ -364,7 +359,6 @@ func (l *Limiter) close(ctx context.Context, permit Permit, call func() error) e
 	if renewed {
 		l.undoRenewal(ctx, permit)
 	}
-	l.wake(permit)
 	return err
 }
 

@@ -14,12 +14,9 @@ import (
 // sweepEvery is how many accounts are created between two sweeps of idle ones.
 const sweepEvery = 1024
 
-// Memory is the ledger of a single replica, in the memory of this process. Its
-// state is lost when the process ends, unless it is saved with [Memory.Save].
-// A ledger without a saved state assumes the spending of [Rules.ColdStart].
-//
-// An account is removed when it has no permit in use and all its windows are
-// over. The memory is bounded by the accounts that are used within one window.
+// Memory is the ledger of a single replica, in the memory of this process.
+// [Memory.Save] keeps its state for the next process. An account is removed
+// when it has no permit in use and all its windows are over.
 type Memory struct {
 	mu       sync.Mutex // guards the fields below
 	rules    Rules
@@ -41,8 +38,7 @@ func (m *Memory) Configure(rules Rules) {
 	m.rules = rules
 }
 
-// now returns the ledger's time. It begins with the wall clock, and is
-// monotonic from then on.
+// now returns the ledger's time, which is monotonic.
 func (m *Memory) now() int64 { return m.started.Add(time.Since(m.started)).UnixMicro() }
 
 // account returns an account, and creates it if necessary.
@@ -59,8 +55,7 @@ func (m *Memory) account(name string, kind policy.CallerKind, now int64) *accoun
 	return a
 }
 
-// spends returns the spends of a claim. After a cold start it fills the logs
-// that the claim uses for the first time.
+// spends returns the spends of a claim. After a cold start it fills new logs.
 func (m *Memory) spends(a *account, c Claim) []Spend {
 	spends := m.rules.Spends(c)
 	for i := range spends {
@@ -143,7 +138,7 @@ func (m *Memory) Budget(_ context.Context, name string, kind policy.CallerKind, 
 }
 
 // Accounts implements [Ledger]. It returns the most recently used accounts,
-// ordered by name. It never fails.
+// ordered by name, and never fails.
 func (m *Memory) Accounts(_ context.Context, most int) ([]Account, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

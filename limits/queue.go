@@ -15,23 +15,20 @@ const (
 	maxWaiters   = 1000
 	maxPerClient = 250
 	// pollEvery is how often a claim is repeated that only a settled permit can
-	// help. The permit may belong to another replica.
+	// help, because the permit may belong to another replica.
 	pollEvery = 50 * time.Millisecond
 	// floorEvery guarantees the lowest waiting priority one of so many grants.
 	floorEvery = 20
-	// When a window reopens, the requests that waited for it are paced to paceRate
-	// per second for pacedTime.
+	// Requests that waited for a window are paced to paceRate per second for
+	// pacedTime after it reopens.
 	paceRate, paceBurst = 1000, 50
 	pacedTime           = time.Second
 )
 
 // queue orders the waiting claims of one account. Higher priorities go first.
-// Within a priority, clients share by weight (start-time fair queueing): the next
-// request of a client starts when its last one, divided by its share, has ended
-// in virtual time. Requests of one client keep their order.
-//
-// Claims that need the same budgets are in one line. A line that waits for an
-// exhausted budget does not delay the other lines.
+// Within a priority, clients share by weight (start-time fair queueing): a
+// client's next request starts when its last one, divided by its share, has
+// ended in virtual time.
 type queue struct {
 	account string
 	lines   map[class]*line
@@ -41,8 +38,9 @@ type queue struct {
 	// sinceLowest counts the grants since the last one of the lowest priority.
 	sinceLowest int
 	pace        *rate.Limiter
-	settled     int           // settled permits so far
-	changed     chan struct{} // wakes the dispatcher
+	// settled is set if a permit was settled since the last call of Admit began.
+	settled bool
+	changed chan struct{} // wakes the dispatcher
 }
 
 // class identifies the budgets that a claim needs.
@@ -60,8 +58,8 @@ func classOf(c Claim) class {
 type line struct {
 	class   class
 	waiters []*waiter
-	// A blocked line is not tried before until. If untilSettled is set, it is also
-	// tried when a permit is settled.
+	// A blocked line is not tried before until, or before a permit is settled
+	// if untilSettled is set.
 	until        time.Time
 	untilSettled bool
 	reason       Reason    // of the last refusal
@@ -90,7 +88,6 @@ type waiter struct {
 	admitting bool        // the dispatcher has passed the claim to the ledger
 	leaving   bool        // the client does not wait any longer
 	reason    Reason      // of the wait, once granted
-	settled   int         // queue.settled when the claim was passed to the ledger
 	result    chan result // receives one element
 }
 
@@ -98,13 +95,6 @@ type waiter struct {
 type result struct {
 	err     error
 	refused Reason // set if the client left before a grant
-}
-
-func newQueue(account string) *queue {
-	return &queue{
-		account: account, lines: map[class]*line{}, flows: map[string]*flow{},
-		pace: rate.NewLimiter(paceRate, paceBurst), changed: make(chan struct{}, 1),
-	}
 }
 
 // notify wakes the dispatcher.
@@ -117,21 +107,18 @@ func (q *queue) notify() {
 
 // sleep waits for a notification, and at most until a time that is not zero.
 func (q *queue) sleep(wake time.Time) {
-	if wake.IsZero() {
-		<-q.changed
-		return
+	var due <-chan time.Time
+	if !wake.IsZero() {
+		due = time.After(time.Until(wake))
 	}
-	timer := time.NewTimer(time.Until(wake))
-	defer timer.Stop()
 	select {
 	case <-q.changed:
-	case <-timer.C:
+	case <-due:
 	}
 }
 
-// mustWait reports whether a new claim has to wait: behind others of its class,
-// or beside a line that may move at any moment. Lines that are blocked until a
-// known time need another budget.
+// mustWait reports whether a new claim has to wait behind its class, or beside
+// a line that may move at any moment. Other lines need another budget.
 func (q *queue) mustWait(c class, now time.Time) bool {
 	for key, l := range q.lines {
 		if len(l.waiters) > 0 && (key == c || l.untilSettled || !now.Before(l.until)) {
@@ -189,9 +176,8 @@ func (q *queue) remove(w *waiter) {
 	}
 }
 
-// next returns the waiter that goes first among the lines that are not blocked.
-// If all are blocked, wake is when the first block ends. Zero means that the
-// queue is empty.
+// next returns the first waiter of the lines that are not blocked. If all are
+// blocked, wake is when the first block ends.
 func (q *queue) next(now time.Time) (first *waiter, wake time.Time) {
 	for _, l := range q.lines {
 		if l.untilSettled && !now.Before(l.until) { // all such lines may wait for the same permit
@@ -262,9 +248,8 @@ func (l *line) block(d Decision, now time.Time) {
 	l.pacedUntil = l.until.Add(pacedTime)
 }
 
-// refuse blocks the line of a class, and every line that the same budget would
-// refuse, so that it cannot overtake. Waiters whose deadline is earlier get the
-// refusal.
+// refuse blocks the line of a class, and every line that the same budget
+// refuses. Waiters whose deadline is earlier get the refusal.
 func (q *queue) refuse(c class, d Decision, now time.Time) {
 	for other, l := range q.lines {
 		if other != c && !alsoRefused(d.Reason, c, other) {
@@ -281,7 +266,7 @@ func (q *queue) refuse(c class, d Decision, now time.Time) {
 }
 
 // alsoRefused reports whether a budget that refuses class a also refuses class
-// b. It returns false for CPU time, because each claim needs its own amount.
+// b. CPU time does not, because each claim needs its own amount.
 func alsoRefused(reason Reason, a, b class) bool {
 	switch reason {
 	case Cooldown, Concurrency:
@@ -298,7 +283,7 @@ func alsoRefused(reason Reason, a, b class) bool {
 
 // permitSettled unblocks the lines that wait for a settled permit.
 func (q *queue) permitSettled() {
-	q.settled++
+	q.settled = true
 	q.unblockSettled()
 	q.notify()
 }
@@ -311,8 +296,8 @@ func (q *queue) unblockSettled() {
 	}
 }
 
-// expectedGrant returns when a new claim of a rank can expect its grant, by the
-// end of the block and the speed of the line. It returns zero if both are unknown.
+// expectedGrant returns when a new claim can expect its grant, by the block and
+// the speed of the line. It returns zero if both are unknown.
 func (l *line) expectedGrant(rank int, now time.Time) (at time.Time) {
 	if l.grants >= 16 {
 		before := 0

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,9 +17,8 @@ type Rate struct {
 	Used  int
 	// Reset is in whole seconds of the upstream's clock.
 	Reset time.Time
-	// Date is when the upstream made the response, by the same clock. It is zero
-	// if the response had no Date. Only the difference between Reset and Date is
-	// comparable with another clock.
+	// Date is when the upstream made the response, or zero. Only the difference
+	// between Reset and Date is comparable with another clock.
 	Date     time.Time
 	Resource string
 }
@@ -67,10 +67,9 @@ var secondaryTexts = []string{"secondary rate limit", "abuse detection", "tempor
 
 // ClassifyLimit returns the kind of limit error that a response reports. The
 // text of the body takes precedence, because a secondary limit error may have
-// any number of remaining requests. After the text come remaining 0 (primary)
-// and Retry-After or status 429 (secondary). Any other 403 is a real one. A
-// GraphQL limit error has status 200 and an error of type RATE_LIMITED. The
-// body may be cut off.
+// any number of remaining requests. Then remaining 0 is primary, and
+// Retry-After or status 429 is secondary. A GraphQL limit error has status 200
+// and an error of type RATE_LIMITED. The body may be cut off.
 func ClassifyLimit(status int, h http.Header, body []byte) LimitKind {
 	var parsed struct {
 		Message       string `json:"message"`
@@ -80,48 +79,37 @@ func ClassifyLimit(status int, h http.Header, body []byte) LimitKind {
 			Message string `json:"message"`
 		} `json:"errors"`
 	}
-	switch status {
-	case http.StatusForbidden, http.StatusTooManyRequests:
-	case http.StatusOK:
-		if !bytes.Contains(body, []byte("RATE_LIMITED")) || json.Unmarshal(body, &parsed) != nil {
-			return NotLimited
+	const rateLimited = "RATE_LIMITED"
+	graphQL := false
+	text := string(body)
+	switch {
+	case status == http.StatusForbidden || status == http.StatusTooManyRequests:
+		if json.NewDecoder(bytes.NewReader(body)).Decode(&parsed) == nil {
+			text = parsed.Message
 		}
+	case status == http.StatusOK && strings.Contains(text, rateLimited) && json.Unmarshal(body, &parsed) == nil:
 		for _, e := range parsed.Errors {
-			if e.Type == "RATE_LIMITED" {
-				return classifyText(e.Message, "", h)
+			if graphQL = e.Type == rateLimited; graphQL {
+				text = e.Message
+				break
 			}
 		}
-		return NotLimited
+		if !graphQL {
+			return NotLimited
+		}
 	default:
 		return NotLimited
 	}
-	text := string(body)
-	if json.NewDecoder(bytes.NewReader(body)).Decode(&parsed) == nil {
-		text = parsed.Message
-	}
-	if kind := classifyText(text, parsed.Documentation, h); kind != NotLimited {
-		return kind
-	}
-	if h.Get("Retry-After") != "" || status == http.StatusTooManyRequests {
-		return SecondaryLimit
-	}
-	return NotLimited
-}
-
-// classifyText returns the kind of limit error by its text and its
-// documentation URL, or else by the remaining requests.
-func classifyText(text, documentation string, h http.Header) LimitKind {
 	text = strings.ToLower(text)
-	for _, s := range secondaryTexts {
-		if strings.Contains(text, s) {
-			return SecondaryLimit
-		}
-	}
-	if strings.HasSuffix(documentation, "secondary-rate-limits") || strings.HasSuffix(documentation, "abuse-rate-limits") {
+	secondary := func(s string) bool { return strings.Contains(text, s) }
+	switch {
+	case slices.ContainsFunc(secondaryTexts, secondary), strings.HasSuffix(parsed.Documentation, "secondary-rate-limits"),
+		strings.HasSuffix(parsed.Documentation, "abuse-rate-limits"):
 		return SecondaryLimit
-	}
-	if strings.Contains(text, "rate limit exceeded") || h.Get("X-Ratelimit-Remaining") == "0" {
+	case strings.Contains(text, "rate limit exceeded"), h.Get("X-Ratelimit-Remaining") == "0":
 		return PrimaryLimit
+	case !graphQL && (h.Get("Retry-After") != "" || status == http.StatusTooManyRequests):
+		return SecondaryLimit
 	}
 	return NotLimited
 }

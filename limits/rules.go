@@ -13,9 +13,9 @@ type Rules struct {
 	// Headroom is the fraction of every limit that Weir leaves unused, for other
 	// programs that use the same account.
 	Headroom float64
-	// ColdStart is what a memory ledger assumes about spending before its start:
-	// "strict" (every limit is used up), "ramp" (three quarters are used, and
-	// return in steps during one window) or "trust" (nothing is used).
+	// ColdStart is what a memory ledger assumes about earlier spending:
+	// "strict" (all is used), "ramp" (three quarters are used, and return in
+	// steps) or "trust" (nothing is used).
 	ColdStart string
 }
 
@@ -28,13 +28,12 @@ type Spend struct {
 	// unit of the budget: requests, points or milliseconds.
 	Limit, Cost int64
 	Window      time.Duration
-	// Merge is the time span within which spends share one entry of the log. Zero
-	// keeps every spend apart.
+	// Merge is the time span within which spends share one entry, or zero.
 	Merge time.Duration
 }
 
-// A log with a limit above exactUpTo merges the spends within one mergeParts-th
-// of its window, so that a log never has more than mergeParts+1 entries.
+// A log with a limit above exactUpTo merges the spends within 1/mergeParts of
+// its window, so that it has at most mergeParts+1 entries.
 const (
 	exactUpTo  = 128
 	mergeParts = 256

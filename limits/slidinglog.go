@@ -4,10 +4,8 @@ package limits
 // both ledgers calculate alike. Exported fields of these types are saved in a
 // snapshot.
 
-// slidingLog is a budget with a sliding window. The cost of a request is held
-// while its permit is in use, and spent when its response arrives. A spent
-// token returns one full window later. docs/limits.md proves that the upstream
-// can never count more than the limit within one window.
+// slidingLog is a budget with a sliding window. A cost is held while its permit
+// is in use, spent when the response arrives, and returned one window later.
 type slidingLog struct {
 	Budget        Reason
 	Scope         string
@@ -36,9 +34,8 @@ func (l *slidingLog) removeUntil(at int64) {
 	l.Entries = append(l.Entries[:0], l.Entries[n:]...)
 }
 
-// admits reports whether a cost fits under a limit. If not, until is the time
-// when enough tokens have returned. It is zero if a permit in use may return
-// them earlier.
+// admits reports whether a cost fits under a limit. If not, until is when
+// enough tokens have returned, or zero if a permit in use decides.
 func (l *slidingLog) admits(now, limit, cost int64) (ok bool, until int64) {
 	l.expire(now)
 	switch missing := l.Total + cost - limit; {
@@ -62,8 +59,7 @@ func (l *slidingLog) freeAt(amount int64) int64 {
 	return 0
 }
 
-// spend adds a cost. A time before the last entry counts as the time of that
-// entry, so that the log stays in order.
+// spend adds a cost. An earlier time counts as the time of the last entry.
 func (l *slidingLog) spend(at, cost int64) {
 	if cost == 0 {
 		return

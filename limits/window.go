@@ -10,21 +10,17 @@ import (
 
 const (
 	second = int64(time.Second / time.Microsecond)
-	// margin is added to every time that the upstream reports in whole seconds,
-	// because its rounding is unknown.
+	// margin is added to times in whole seconds, because their rounding is unknown.
 	margin = second
-	// resetJitter is the largest difference between two reports of the same reset.
-	// It is added to a reset with fewer than sureAfter reports, because all of
-	// them may be too early.
+	// resetJitter is the largest difference between two reports of one reset. It is
+	// added to a reset with fewer than sureAfter reports: all may be too early.
 	resetJitter = 2 * second
 	sureAfter   = 10
-	// slowStartBurst is how many requests may be sent before the first report of a
-	// window. After them one request per slowStartEvery may be sent, because the
-	// others may be lost.
+	// Before the first report of a window, slowStartBurst requests may be sent, then
+	// one per slowStartEvery, because the others may be lost.
 	slowStartBurst = 3
 	slowStartEvery = second
-	// Batch claims leave one part in reserveParts of a window to other claims. The
-	// reserve shrinks to nothing towards the end of the window.
+	// Batch claims leave one part in reserveParts of a window, less towards its end.
 	reserveParts = 20
 	// longestReset bounds how far in the future a reset can be.
 	longestReset = 24 * 3600 * second
@@ -41,18 +37,15 @@ type window struct {
 	Length   int64
 	// Limit is the latest reported limit, or the documented one.
 	Limit int64
-	// Reports describe the open window. Regions of the upstream may count
-	// separately; then their reports alternate. The two newest are kept, and both
-	// must admit a request.
+	// Reports describe the open window. If regions of the upstream count
+	// separately, the two newest windows are kept, and both must admit a request.
 	Reports []report
-	// LastReset is the newest reset that has passed. Reports of that window or of
-	// an older one are ignored.
+	// LastReset is the newest reset that has passed. Older reports are ignored.
 	LastReset int64
 	// Confirmed ends the slow start. It is set by the first report of the open
 	// window, or by slowStartBurst responses without rate headers.
 	Confirmed bool
-	// Unconfirmed contains requests that the upstream may have counted without
-	// reporting.
+	// Unconfirmed contains requests that may have been counted without a report.
 	Unconfirmed slidingLog
 
 	withoutHeaders int64 // responses since the window opened
@@ -61,8 +54,7 @@ type window struct {
 	inUse          int64 // requests of permits in use
 }
 
-// report combines what responses reported about one window of the upstream. It
-// does not depend on their order.
+// report combines what responses reported about one window, in any order.
 type report struct {
 	Reset int64 // on the upstream's clock; identifies the window
 	// MaxOffset and MinOffset bound how far the local clock is ahead of the
@@ -91,8 +83,7 @@ func newWindow(resource string, documented policy.Window) *window {
 	}
 }
 
-// expire removes the reports of windows that are over, and the unconfirmed
-// requests that were counted in them.
+// expire removes windows that are over, and the unconfirmed requests in them.
 func (w *window) expire(now int64) {
 	w.Unconfirmed.expire(now)
 	w.Reports = slices.DeleteFunc(w.Reports, func(p report) bool {
@@ -109,7 +100,7 @@ func (w *window) expire(now int64) {
 }
 
 // admits reports whether one more request fits. If not, until is when to try
-// again. It is zero if the response of a permit in use may allow the request.
+// again, or zero if the response of a permit in use decides.
 func (w *window) admits(now int64, r *Rules, batch bool) (ok bool, until int64) {
 	w.expire(now)
 	ok = w.Confirmed || w.slowStarted < slowStartBurst || now-w.lastSlowStart >= slowStartEvery
@@ -157,16 +148,9 @@ func (w *window) fits(p report, now int64, r *Rules, batch bool) (ok bool, until
 	return false, p.end() - (free*parts-1)/limit
 }
 
-// granted counts a request of the slow start.
-func (w *window) granted(now int64) {
-	if !w.Confirmed {
-		w.slowStarted, w.lastSlowStart = w.slowStarted+1, now
-	}
-}
-
-// learn adds the rate headers of a response that arrived now, to a request that
-// was granted at sent (zero if unknown). Responses may arrive in any order: the
-// highest use of a window counts, and a window that is over stays over.
+// learn adds the rate headers of a response to a request that was granted at
+// sent (zero if unknown). The highest use of a window counts, in any order of
+// responses. A window that is over stays over.
 func (w *window) learn(r Rate, sent, now int64) {
 	w.expire(now)
 	p := report{Reset: r.Reset.UnixMicro(), Limit: int64(r.Limit), Used: int64(r.Used), Responses: 1}
@@ -198,8 +182,8 @@ func (w *window) learn(r Rate, sent, now int64) {
 	w.Reports = w.Reports[max(0, len(w.Reports)-2):]
 }
 
-// learnNothing adds a response without rate headers. The upstream may have
-// counted its request.
+// learnNothing adds a response without rate headers, which may have been
+// counted.
 func (w *window) learnNothing(now int64) {
 	w.expire(now)
 	w.withoutHeaders++
@@ -219,8 +203,7 @@ func (w *window) exhaust(now int64) {
 	}
 }
 
-// exhaustedUntil returns when the exhausted windows reopen, or zero if none is
-// exhausted.
+// exhaustedUntil returns when the exhausted windows reopen, or zero.
 func (w *window) exhaustedUntil(now int64) (until int64) {
 	w.expire(now)
 	for _, p := range w.Reports {
