@@ -145,7 +145,7 @@ func (g *Gateway) retries(ex *exchange, ctx context.Context, err error, before i
 	if idle, ok := g.Transport.(interface{ CloseIdleConnections() }); ok && ex.reused {
 		idle.CloseIdleConnections() // other idle connections are probably broken as well
 	}
-	ex.call.Pause()
+	ex.call.SetPaused(true)
 	err = sleep(ctx, pause)
 	ex.record.Waited += s.end("", err)
 	return err == nil
@@ -154,5 +154,6 @@ func (g *Gateway) retries(ex *exchange, ctx context.Context, err error, before i
 // isBroken reports whether the connection broke before a response began. A retry may succeed then,
 // unlike after a timeout.
 func isBroken(err error) bool {
-	return connectionFault(err) != "" && !errors.Is(err, errStalled) && !isTimeout(err) && !errors.Is(err, errInterim)
+	fault, _ := connectionFault(err)
+	return fault != "" && !errors.Is(err, errStalled) && !isTimeout(err) && !errors.Is(err, errInterim)
 }

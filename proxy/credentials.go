@@ -1,11 +1,9 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -262,18 +260,9 @@ func (f *failedAttempts) add(a credentialAttempt, v verdict) {
 // tried. The end of a larger response may be lost if the upstream does not wait.
 func holdBack(resp *http.Response) {
 	body := resp.Body
-	start, err := io.ReadAll(io.LimitReader(body, maxHeldBack))
-	rest := io.Reader(body)
-	if err == nil && len(start) < maxHeldBack {
+	if start := peek(resp, maxHeldBack); len(start) < maxHeldBack {
 		_ = body.Close() // it was read completely
-		rest = http.NoBody
-	} else if err != nil {
-		rest = brokenReader{err}
 	}
-	resp.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(start), rest), body}
 }
 
 // tryCredential asks with one credential. The client's exchange keeps the list of credentials that

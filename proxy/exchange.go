@@ -230,7 +230,7 @@ const otherRoute = "_OTHER"
 
 // routeLabels bounds the labels that requests for unknown routes can create.
 type routeLabels struct {
-	mu   sync.RWMutex
+	mu   sync.Mutex
 	seen map[string]bool
 }
 
@@ -239,25 +239,16 @@ func (l *routeLabels) label(op *policy.Operation) string {
 	if op.Known() {
 		return op.Path
 	}
-	l.mu.RLock()
-	seen, n := l.seen[op.Path], len(l.seen)
-	l.mu.RUnlock()
-	if seen {
-		return op.Path
-	}
-	if n >= maxRoutes {
-		return otherRoute
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.seen == nil {
-		l.seen = map[string]bool{}
-	}
-	if len(l.seen) < maxRoutes {
-		l.seen[op.Path] = true
-	}
 	if !l.seen[op.Path] {
-		return otherRoute
+		if len(l.seen) >= maxRoutes {
+			return otherRoute
+		}
+		if l.seen == nil {
+			l.seen = map[string]bool{}
+		}
+		l.seen[op.Path] = true
 	}
 	return op.Path
 }

@@ -225,18 +225,16 @@ const recentSize = 256
 // LastRequests is a ring of the most recent records. The zero value is empty and ready for
 // use. It is safe for concurrent use, and outlives a [Gateway].
 type LastRequests struct {
-	mu   sync.Mutex
-	ring [recentSize]Record
-	next int
-	full bool
+	mu    sync.Mutex
+	ring  [recentSize]Record
+	count int // of all records that were added
 }
 
 func (l *LastRequests) add(r Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ring[l.next] = r
-	l.next = (l.next + 1) % recentSize
-	l.full = l.full || l.next == 0
+	l.ring[l.count%recentSize] = r
+	l.count++
 }
 
 // Recent returns the most recent requests, newest first.
@@ -244,13 +242,9 @@ func (g *Gateway) Recent() []Record {
 	l := g.last
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	size := l.next
-	if l.full {
-		size = recentSize
-	}
-	list := make([]Record, size)
+	list := make([]Record, min(l.count, recentSize))
 	for i := range list {
-		list[i] = l.ring[(l.next-1-i+recentSize)%recentSize]
+		list[i] = l.ring[(l.count-1-i)%recentSize]
 	}
 	return list
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -165,7 +166,8 @@ func (g *Gateway) failureOf(err error) *failure {
 	case errors.Is(err, context.Canceled):
 		return &failure{status: statusClientGone, cause: err}
 	}
-	reason := cmp.Or(connectionFault(err), "the upstream gave no valid answer")
+	reason, _ := connectionFault(err)
+	reason = cmp.Or(reason, "the upstream gave no valid answer")
 	return &failure{status: http.StatusBadGateway, message: "Bad Gateway: " + reason, detail: "upstream", cause: err}
 }
 
@@ -174,20 +176,20 @@ func isTimeout(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-// connectionFault describes a failed connection to the upstream without its address. It is empty for
-// other errors.
-func connectionFault(err error) string {
+// connectionFault describes a failed connection to the upstream without its address, and returns its
+// error type for traces. Both are empty for other errors.
+func connectionFault(err error) (description, errorType string) {
 	var dns *net.DNSError
 	var op *net.OpError
 	switch {
 	case errors.As(err, &dns):
-		return "the upstream's name cannot be resolved"
+		return "the upstream's name cannot be resolved", "name_resolution"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "the upstream refuses connections"
-	case isConnectionReset(err):
-		return "the upstream broke the connection"
+		return "the upstream refuses connections", "connection_refused"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "the upstream broke the connection", "connection_broken"
 	case errors.As(err, &op) && op.Op == "dial":
-		return "the upstream cannot be reached"
+		return "the upstream cannot be reached", "_OTHER"
 	}
-	return ""
+	return "", ""
 }

@@ -67,7 +67,7 @@ func (g *Gateway) nextPoll(ex *exchange, resp *http.Response) (pause time.Durati
 	ex.record.Polls++
 	now := time.Now()
 	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: now}
-	ex.call.SetComputing(cache.NewEntry(answer, peek(resp), 0), now.Add(pause))
+	ex.call.SetComputing(cache.NewEntry(answer, peek(resp, maxPeek), 0), now.Add(pause))
 	left := time.Until(ex.deadline(s.Wait))
 	if left <= 0 || !ex.record.Background {
 		resp.Header.Set("Retry-After", retryAfter(pause))
@@ -97,7 +97,7 @@ func (g *Gateway) pollInBackground(ex *exchange, resp *http.Response) bool {
 		return false
 	}
 	discard(resp.Body)
-	c.Pause()
+	c.SetPaused(true)
 	ex.call = nil
 	q.identity.Caller.Priority = policy.Batch // polls yield to clients
 	pause := time.Until(c.Computation().Next)

@@ -1,15 +1,14 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -130,24 +129,14 @@ func attemptResult(resp *http.Response, err error) string {
 	if err == nil {
 		return strconv.Itoa(resp.StatusCode)
 	}
-	var dns *net.DNSError
 	switch {
 	case errors.Is(err, errStalled), isTimeout(err):
 		return "timeout"
 	case errors.Is(err, context.Canceled):
 		return "canceled"
-	case errors.As(err, &dns):
-		return "name_resolution"
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return "connection_refused"
-	case isConnectionReset(err):
-		return "connection_broken"
 	}
-	return "_OTHER"
-}
-
-func isConnectionReset(err error) bool {
-	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	_, errorType := connectionFault(err)
+	return cmp.Or(errorType, "_OTHER")
 }
 
 // spanKindServer is shared because every request starts a span, and most are not sampled.

@@ -61,7 +61,7 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 	if out.Body != nil && out.Body != http.NoBody {
 		uploaded := g.Limiter.Upload(permit)
 		hooks.WroteRequest = func(httptrace.WroteRequestInfo) { w.progress(); uploaded() }
-		sent.Body = &uploadedBody{&watchedBody{out.Body, watch, false}, w}
+		sent.Body = &requestBody{out.Body, watch, w}
 	}
 	resp, err := g.Transport.RoundTrip(sent.WithContext(httptrace.WithClientTrace(ctx, hooks)))
 	outcome := w.outcome()
@@ -75,7 +75,7 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 	}
 	watch.reset()
 	if resp.Body != http.NoBody {
-		resp.Body = &watchedBody{resp.Body, watch, true}
+		resp.Body = &responseBody{resp.Body, watch}
 	} else {
 		watch.stop()
 	}
@@ -147,18 +147,6 @@ func isHTTP2(c net.Conn) bool {
 	return ok && secure.ConnectionState().NegotiatedProtocol == "h2"
 }
 
-// uploadedBody is a request's body. The time for its upload does not count as the upstream's.
-type uploadedBody struct {
-	io.ReadCloser
-	wire *wire
-}
-
-func (b *uploadedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	b.wire.progress()
-	return n, err
-}
-
 // watchdog cancels an attempt that makes no progress for the timeout. A body may take any time in
 // total.
 type watchdog struct {
@@ -174,14 +162,30 @@ func (w *watchdog) stop() {
 	w.cancel(nil)
 }
 
-// watchedBody resets the watchdog with every read.
-type watchedBody struct {
+// requestBody resets the watchdog with every read of a request's body. The time for the upload does not
+// count as the upstream's.
+type requestBody struct {
 	io.ReadCloser
 	watch *watchdog
-	stops bool // Close stops the watchdog
+	wire  *wire
 }
 
-func (b *watchedBody) Read(p []byte) (int, error) {
+func (b *requestBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.watch.reset()
+	}
+	b.wire.progress()
+	return n, err
+}
+
+// responseBody resets the watchdog with every read of a response's body. Close stops the watchdog.
+type responseBody struct {
+	io.ReadCloser
+	watch *watchdog
+}
+
+func (b *responseBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
 		b.watch.reset()
@@ -189,11 +193,9 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (b *watchedBody) Close() error {
+func (b *responseBody) Close() error {
 	err := b.ReadCloser.Close()
-	if b.stops {
-		b.watch.stop()
-	}
+	b.watch.stop()
 	return err
 }
 

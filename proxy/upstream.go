@@ -82,7 +82,7 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 func (g *Gateway) fetchUnconditionally(ex *exchange, out *http.Request, resp *http.Response) (*http.Response, error) {
 	discard(resp.Body)
 	ex.unconditional = true
-	ex.call.Pause()                              // until the request has a permit
+	ex.call.SetPaused(true)                      // until the request has a permit
 	return g.fetch(ex, out.Clone(out.Context())) // the transport may still read the header of out
 }
 
@@ -113,7 +113,7 @@ func (g *Gateway) attempt(ex *exchange, out *http.Request, prepare func() error)
 			out = out.WithContext(ex.untilDrained())
 		}
 		ex.sent = time.Now()
-		ex.call.Resume()
+		ex.call.SetPaused(false)
 		s := g.beginStage(ex, out.Context(), stageAttempt)
 		resp, outcome, err := g.send(ex, out, *permit)
 		s.end(attemptResult(resp, err), err)
@@ -138,7 +138,7 @@ func (g *Gateway) attempt(ex *exchange, out *http.Request, prepare func() error)
 		}
 		if g.waitsForLimit(ex, outcome) {
 			discard(resp.Body)
-			ex.call.Pause()
+			ex.call.SetPaused(true)
 			continue // admission waits until the limit has ended
 		}
 		wait, again := g.nextPoll(ex, resp)
@@ -147,7 +147,7 @@ func (g *Gateway) attempt(ex *exchange, out *http.Request, prepare func() error)
 			return resp, nil
 		}
 		discard(resp.Body)
-		ex.call.Pause()
+		ex.call.SetPaused(true)
 		caller.Priority = policy.Batch // polls yield to clients
 		if err := g.pause(ex, out.Context(), wait); err != nil {
 			return nil, err
@@ -285,19 +285,22 @@ func recognizeLimit(resp *http.Response, outcome *limits.Outcome) {
 	default:
 		return
 	}
-	outcome.Limited = limits.ClassifyLimit(resp.StatusCode, resp.Header, peek(resp))
+	outcome.Limited = limits.ClassifyLimit(resp.StatusCode, resp.Header, peek(resp, maxPeek))
 	outcome.RetryAfter = limits.ReadRetryAfter(resp.Header, time.Now())
 }
 
 // maxPeek bounds how much of a body is read to recognize a limit error.
 const maxPeek = 8 << 10
 
-// peek returns the beginning of the body. The body can still be read completely.
-func peek(resp *http.Response) []byte {
-	start, err := io.ReadAll(io.LimitReader(resp.Body, maxPeek))
+// peek reads up to most bytes of the body and returns them. The body can still be read completely.
+func peek(resp *http.Response, most int64) []byte {
+	start, err := io.ReadAll(io.LimitReader(resp.Body, most))
 	rest := io.Reader(resp.Body)
-	if err != nil {
+	switch {
+	case err != nil:
 		rest = brokenReader{err}
+	case int64(len(start)) < most:
+		rest = http.NoBody
 	}
 	resp.Body = struct {
 		io.Reader

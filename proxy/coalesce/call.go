@@ -92,7 +92,8 @@ type Call struct {
 	followers   int
 	leaderLeft  bool
 	cancel      context.CancelCauseFunc // set before leaderLeft is
-	paused      chan struct{}           // closed while the request is not on its way
+	paused      bool                    // the request is not on its way upstream
+	pausedC     chan struct{}           // closed while paused
 	computation Computation
 	shared      bool              // the other replicas can read the response
 	leader      trace.SpanContext // invalid if the leader is not sampled
@@ -112,8 +113,8 @@ func (g *Group) Join(q Question, purged func(since cache.Generation) bool) (c *C
 		}
 		c.Leave()
 	}
-	c = &Call{Question: q, began: time.Now(), group: g, done: make(chan struct{}), paused: make(chan struct{})}
-	close(c.paused)
+	c = &Call{Question: q, began: time.Now(), group: g, done: make(chan struct{}), paused: true, pausedC: make(chan struct{})}
+	close(c.pausedC)
 	if g.calls == nil {
 		g.calls = map[cache.Key]*Call{}
 	}
@@ -222,7 +223,7 @@ func (c *Call) Wait(ctx context.Context, deadline time.Time) (r Result, err erro
 	case <-timer.C:
 	}
 	c.mu.Lock()
-	paused := c.paused
+	paused := c.pausedC
 	c.mu.Unlock()
 	select {
 	case <-c.done:
@@ -237,38 +238,26 @@ func (c *Call) Wait(ctx context.Context, deadline time.Time) (r Result, err erro
 	return Paused, nil
 }
 
-// Resume reports that the request is sent upstream.
-func (c *Call) Resume() { c.setPaused(false) }
+// SetPaused records whether the request waits, for a permit or between two attempts, or is on its way
+// upstream.
+func (c *Call) SetPaused(paused bool) {
+	if c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.setPaused(paused)
+	}
+}
 
-// Pause reports that the request waits: for a permit, or between two attempts.
-func (c *Call) Pause() { c.setPaused(true) }
-
+// setPaused requires mu.
 func (c *Call) setPaused(paused bool) {
-	if c == nil {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.pause(paused)
-}
-
-// pause and isPaused require mu.
-func (c *Call) pause(paused bool) {
-	switch was := c.isPaused(); {
-	case paused && !was:
-		close(c.paused)
-	case !paused && was:
-		c.paused = make(chan struct{})
-	}
-}
-
-func (c *Call) isPaused() bool {
-	select {
-	case <-c.paused:
-		return true
+	switch {
+	case paused == c.paused:
+	case paused:
+		close(c.pausedC)
 	default:
-		return false
+		c.pausedC = make(chan struct{})
 	}
+	c.paused = paused
 }
 
 // SetComputing records that the upstream computes the response, and when the next poll is due.

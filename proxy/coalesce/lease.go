@@ -117,7 +117,7 @@ func (c *Call) lease(owner string) cache.FetchLease {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return cache.FetchLease{
-		Owner: owner, Since: c.Since, Sent: !c.isPaused(),
+		Owner: owner, Since: c.Since, Sent: !c.paused,
 		Pending: c.computation.Response, Next: c.computation.Next, Trace: traceparent(c.leader),
 	}
 }
@@ -129,7 +129,7 @@ func (c *Call) copyProgress(lease *cache.FetchLease) {
 	if lease.Pending != nil {
 		c.computation = Computation{lease.Pending, lease.Next, c.computation.Polls}
 	}
-	c.pause(!lease.Sent || lease.Pending != nil)
+	c.setPaused(!lease.Sent || lease.Pending != nil)
 }
 
 // traceparent formats a span context (W3C Trace Context). It returns an empty string if the
