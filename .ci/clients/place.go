@@ -72,7 +72,7 @@ func newPlace(ctx context.Context, name string, ca *testservers.CA) (p *place, e
 	if err := os.WriteFile(settings, []byte(text), 0o600); err != nil {
 		return p, err
 	}
-	gateway, err := p.start(ctx, name+".gateway.log", `msg=gateway address=(\S+)`, "serve", "--config", settings)
+	gateway, err := p.start(ctx, name+".gateway.log", `msg="gateway started" address=(\S+)`, "serve", "--config", settings)
 	if err != nil {
 		return p, err
 	}

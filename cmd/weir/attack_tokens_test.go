@@ -266,8 +266,8 @@ func (s *secretive) serve(roots *x509.CertPool) {
 		})
 		return address
 	}
-	s.url, s.admin = "https://"+served, "http://"+said(`msg=admin address=(\S+)`)
-	s.client = &client{http: *httpsClient(roots, said(`msg=gateway address=(\S+)`)), base: s.url}
+	s.url, s.admin = "https://"+served, "http://"+said(`msg="admin listener started" address=(\S+)`)
+	s.client = &client{http: *httpsClient(roots, said(`msg="gateway started" address=(\S+)`)), base: s.url}
 	s.client.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	s.client.http.Transport.(*http.Transport).DisableKeepAlives = false
 	testservers.Eventually(s, "an empty Redis is trusted", func(context.Context) bool {

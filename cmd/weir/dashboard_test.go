@@ -147,7 +147,7 @@ func guarded(t *testing.T, token string) (admin string) {
 	path := filepath.Join(t.TempDir(), "weir.yaml")
 	write(t, path, fmt.Sprintf("upstream: {url: \"http://127.0.0.1:1\"}\nlisten: \"127.0.0.1:0\"\nadmin: {listen: \"127.0.0.1:0\", token: %q}\n", token))
 	s := start(t, "serve", "--config", path)
-	address := s.says(`msg=admin address=(\S+)`)
+	address := s.says(`msg="admin listener started" address=(\S+)`)
 	s.drain()
 	return "http://" + address
 }

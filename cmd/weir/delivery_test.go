@@ -176,7 +176,7 @@ func TestTheWebhookOfTheCommandLine(t *testing.T) {
 				return secret, name == "WEIR_WEBHOOK_SECRET" && secret != ""
 			}}
 			command := serviceCommand{Webhook: "http://hooks.test"}
-			if err := command.subscribe(p, d.service); err != nil {
+			if err := command.addWebhook(p, d.service); err != nil {
 				t.Fatal(err)
 			}
 			if status := d.cause(`{"event": "push", "repository": "acme/secret"}`); status != http.StatusOK || (signature == "") != (secret == "") {

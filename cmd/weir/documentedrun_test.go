@@ -48,7 +48,7 @@ func newPlace(t *testing.T) *place {
 	addresses := []string{"127.0.0.1:8080", gateway, "weir:8080", gateway, "127.0.0.1:9090", admin, "127.0.0.1:9000", service}
 	for file, documented := range map[string][2]string{"weir.yaml": {"127.0.0.1:8081", "127.0.0.1:9091"}, "organization.yaml": {"127.0.0.1:8082", "127.0.0.1:9092"}} {
 		s := start(t, "serve", "--config", filepath.Join(p.dir, file), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-		addresses = append(addresses, documented[0], s.says(`msg=gateway address=(\S+)`), documented[1], s.says(`msg=admin address=(\S+)`))
+		addresses = append(addresses, documented[0], s.says(`msg="gateway started" address=(\S+)`), documented[1], s.says(`msg="admin listener started" address=(\S+)`))
 		s.drain()
 	}
 	p.addresses = strings.NewReplacer(addresses...)

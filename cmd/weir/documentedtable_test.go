@@ -23,8 +23,8 @@ var ran = []example{
 	{command: "curl 127.0.0.1:9000/_service/violations", want: `"violations":0`},
 	{command: "weir demo --traffic=off", want: `Weir is running; Ctrl-C ends it`, stays: true},
 	{command: "make help", as: `make -s -C "$CHECKOUT" help`, want: `(?s)make demo .*make test .*make lint `},
-	{command: "weir serve --upstream https://api.example.com", want: `msg=gateway address=`, stays: true},
-	{command: "weir serve --config weir.yaml", want: `msg=gateway address=`, stays: true},
+	{command: "weir serve --upstream https://api.example.com", want: `msg="gateway started" address=`, stays: true},
+	{command: "weir serve --config weir.yaml", want: `msg="gateway started" address=`, stays: true},
 	{command: "weir check weir.yaml", want: `^weir.yaml: valid$`},
 	{command: "weir audit weir.yaml", want: `0 high`},
 	{command: "weir explain --live ID", as: "weir explain --live last", want: `request +[A-Z2-7]{26}`},
@@ -38,7 +38,7 @@ var ran = []example{
 	{command: "weir schema", want: `"\$schema"`},
 	{command: "weir man", want: `(?m)^\.TH `},
 	{command: "source <(weir completion bash)", as: "source <(weir completion bash); complete -p weir", want: `^complete .* weir$`},
-	{command: "weir service --config FILE", as: "weir service --config weir.yaml", want: `msg="reference service" address=`, stays: true},
+	{command: "weir service --config FILE", as: "weir service --config weir.yaml", want: `msg="reference service started" address=`, stays: true},
 	{command: "weir budget", want: `(?s)egress:shared \(unauthenticated\).*core +\d+/60 +\d+`, as: "weir budget"},
 	{command: `curl -H "Authorization: Bearer $TOKEN" http://weir:8080/rate_limit`, want: `"core":\{"limit":5000,`},
 
@@ -48,14 +48,14 @@ var ran = []example{
 	{command: `for i in $(seq 31); do curl -s -o /dev/null -w '%{http_code} ' -H 'Authorization: Bearer tok-owner' "127.0.0.1:8080/search/commits?q=gear+$i"; done; echo`, want: `^(200 ){30}429`},
 	{command: "weir tail", want: ` hit .*gitignore/list-templates`, stays: true, while: "curl 127.0.0.1:8080/gitignore/templates"},
 	{command: "openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=localhost -addext subjectAltName=DNS:localhost -keyout tls.key -out tls.crt", want: `-----`},
-	{command: "weir serve --config gh.yaml", as: `sh -c 'sed -n "/^listen: .127.0.0.1:8443/,/^tls:/p" "$CHECKOUT/docs/get-started.md" >gh.yaml; exec weir serve --config gh.yaml'`, want: `msg=gateway address=`, stays: true},
+	{command: "weir serve --config gh.yaml", as: `sh -c 'sed -n "/^listen: .127.0.0.1:8443/,/^tls:/p" "$CHECKOUT/docs/get-started.md" >gh.yaml; exec weir serve --config gh.yaml'`, want: `msg="gateway started" address=`, stays: true},
 	{command: "export BUILDS_KEY=weir_...", as: "echo $BUILDS_KEY", want: `^weir_[A-Z0-9]{26}$`},
 	{command: "export BUILDS_KEY_SHA256=...", as: `printf %s "$BUILDS_KEY" | sha256sum | grep "$BUILDS_KEY_SHA256" && echo the same`, want: `the same`},
 	{command: "export CI_TOKEN=tok-owner", as: "export CI_TOKEN=tok-owner; weir check weir.yaml", want: `valid`},
 	{command: `curl -i -H "Authorization: Bearer $BUILDS_KEY" 127.0.0.1:8081/repos/acme/widgets/subscribers`, want: `(?s)^HTTP/1.1 200 .*"watcher-01"`},
 	{command: `curl -i -H 'Authorization: Bearer tok-member' 127.0.0.1:8081/repos/acme/widgets/subscribers`, want: `(?s)^HTTP/1.1 200 .*"watcher-01"`},
 	{command: "weir budget --admin 127.0.0.1:9091", want: `(?s)[0-9a-f]{32} \(user\).*octo-bot \(user\)`},
-	{command: "weir serve --upstream https://api.github.com --dialect github", want: `msg=gateway address=`, stays: true},
+	{command: "weir serve --upstream https://api.github.com --dialect github", want: `msg="gateway started" address=`, stays: true},
 
 	// docs/concepts.md
 	{command: "weir tail --client builds", as: "weir tail --client builds --admin 127.0.0.1:9091", want: ` builds .*watching/list-subscribers`, stays: true, while: `curl -H "Authorization: Bearer $BUILDS_KEY" 127.0.0.1:8081/repos/acme/widgets/subscribers`},
@@ -84,7 +84,7 @@ var ran = []example{
 	{command: "curl -s 127.0.0.1:9090/metrics | grep weir_saved_total", want: `weir_operation="gitignore/list-templates"\} [1-9]`},
 	{command: `curl -s -H "Authorization: Bearer $TOKEN" -H 'Cache-Control: no-cache' 127.0.0.1:8080/rate_limit`, want: `"search":\{"limit":30,("\w+":\d+,)*"used":30`},
 	{command: "weir check ghproxy.yaml", want: `^ghproxy.yaml: valid$`},
-	{command: "weir serve --config ghproxy.yaml", want: `msg=gateway address=.* dialect=github`, stays: true},
+	{command: "weir serve --config ghproxy.yaml", want: `msg="gateway started" address=.* dialect=github`, stays: true},
 	{command: `curl -s -H 'Prefer: wait=60' -H "Authorization: Bearer $TOKEN" "127.0.0.1:8080/search/commits?q=gear"`, as: `curl -si -H 'Prefer: wait=60' -H "Authorization: Bearer tok-member" "127.0.0.1:8080/search/commits?q=gear"`, want: `(?s)Preference-Applied: wait=60.*"total_count"`},
 
 	// docs/organization.md
@@ -101,7 +101,7 @@ var ran = []example{
 	{command: "weir check organization.yaml", want: `^organization.yaml: valid$`},
 	{command: "weir audit organization.yaml", want: `admin\.token(?s).*: 0 high, 0 medium, 1 low$`},
 	{command: "weir explain --config organization.yaml POST /repos/acme/widgets/git/tags", want: `(?s)operation +git-tags/create.*costs +5 points, creates content.*makes stale +git-tags/get`},
-	{command: "weir serve --config organization.yaml --listen 127.0.0.1:8082 --admin 127.0.0.1:9092", as: "weir serve --config organization.yaml --listen 127.0.0.1:0 --admin 127.0.0.1:0", want: `msg=gateway address=`, stays: true},
+	{command: "weir serve --config organization.yaml --listen 127.0.0.1:8082 --admin 127.0.0.1:9092", as: "weir serve --config organization.yaml --listen 127.0.0.1:0 --admin 127.0.0.1:0", want: `msg="gateway started" address=`, stays: true},
 	{command: `curl -i -H "Authorization: Bearer $DEPLOYS_KEY" 127.0.0.1:8082/repos/acme/widgets/subscribers`, want: `^HTTP/1.1 200 `},
 	{command: "curl -i 127.0.0.1:8082/repos/acme/widgets/subscribers", want: `^HTTP/1.1 401 `},
 	{command: `curl -i -X PUT -H "Authorization: Bearer $PEOPLE_KEY" 127.0.0.1:8082/repos/acme/widgets/subscription -d '{}'`, want: `(?s)^HTTP/1.1 403 .*detail=scope`},
@@ -118,7 +118,7 @@ var ran = []example{
 	// SECURITY.md, deploy/README.md
 	{command: "weir version", want: `^weir `},
 	{command: "weir audit FILE", as: "weir audit weir.yaml", want: `0 high`},
-	{command: "weir serve --config FILE", as: "weir serve --config weir.yaml", want: `msg=gateway address=`, stays: true},
+	{command: "weir serve --config FILE", as: "weir serve --config weir.yaml", want: `msg="gateway started" address=`, stays: true},
 	{command: "docker run -p 8080:8080 weir demo --listen :8080", as: "weir demo --listen :0", want: `Weir is running`, stays: true},
 	{command: "export WEIR_ADMIN_TOKEN=$(openssl rand -hex 32) WEIR_CACHE_KEY=$(openssl rand -hex 32)",
 		as:   "export WEIR_ADMIN_TOKEN=$(openssl rand -hex 32) WEIR_CACHE_KEY=$(openssl rand -hex 32); echo $WEIR_ADMIN_TOKEN $WEIR_CACHE_KEY",
@@ -138,13 +138,13 @@ var ran = []example{
 	{command: "weir explain METHOD PATH", as: "weir explain PUT /repos/acme/widgets/subscription", want: `operation +watching/set-subscription`},
 
 	// docs/reference-service.md
-	{command: "weir service", want: `msg="reference service" address=`, stays: true},
-	{command: "weir service --seed 7 --config weir.yaml", want: `msg="reference service" address=`, stays: true},
-	{command: `weir service --faults '{"latency":"200ms","error_every":10}'`, want: `msg="reference service" address=`, stays: true},
+	{command: "weir service", want: `msg="reference service started" address=`, stays: true},
+	{command: "weir service --seed 7 --config weir.yaml", want: `msg="reference service started" address=`, stays: true},
+	{command: `weir service --faults '{"latency":"200ms","error_every":10}'`, want: `msg="reference service started" address=`, stays: true},
 	{command: "curl -H 'Authorization: Bearer tok-owner' 127.0.0.1:9000/orgs/acme/organization-roles", want: `"roles":\[\{`},
 	{command: `curl -X PUT 127.0.0.1:9000/_service/webhooks -d '[{"url":"http://127.0.0.1:8080/_weir/webhooks","secret":"s","events":["*"],"target":"acme"}]'`, want: `"target":"acme"`},
 	{command: `curl -X POST 127.0.0.1:9000/_service/events -d '{"event":"push","repository":"acme/widgets","commits":3}'`, want: `"deliveries":\["[0-9a-f-]{36}"`},
-	{command: "weir service --webhook URL", as: "WEIR_WEBHOOK_SECRET=s weir service --webhook http://127.0.0.1:8080/_weir/webhooks", want: `msg="reference service" address=`, stays: true},
+	{command: "weir service --webhook URL", as: "WEIR_WEBHOOK_SECRET=s weir service --webhook http://127.0.0.1:8080/_weir/webhooks", want: `msg="reference service started" address=`, stays: true},
 
 	// docs/clients.md
 	{command: "export WEIR=https://weir.example.com", as: "export WEIR=https://weir.example.com; echo ${WEIR#https://}", want: `^weir.example.com$`},

@@ -390,8 +390,8 @@ func (g *gateway) listen() ([]endpoint, error) {
 	if err != nil {
 		return nil, errors.Join(err, clients.Close(), adminEndpoint.listener.Close())
 	}
-	g.log.Info("gateway", "address", clients.Addr().String(), "upstream", c.Upstream.URL, "dialect", c.Upstream.Dialect)
-	g.log.Info("admin", "address", adminEndpoint.listener.Addr().String())
+	g.log.Info("gateway started", "address", clients.Addr().String(), "upstream", c.Upstream.URL, "dialect", c.Upstream.Dialect)
+	g.log.Info("admin listener started", "address", adminEndpoint.listener.Addr().String())
 	return append(endpoints, adminEndpoint), nil
 }
 

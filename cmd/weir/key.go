@@ -2,20 +2,18 @@ package main
 
 import "github.com/weirgate/weir/internal/credential"
 
-// keyCommand is what there is to do about clients' keys.
 type keyCommand struct {
-	New newKeyCommand `cmd:"" help:"Make a key for a client of the gateway; it is shown this once."`
+	New newKeyCommand `cmd:"" help:"Create a key for a client. The key is printed only once."`
 }
 
 type newKeyCommand struct {
-	Name string `arg:"" optional:"" default:"NAME" help:"Of the client, as the configuration will call it."`
+	Name string `arg:"" optional:"" default:"NAME" help:"Name of the client in the configuration."`
 }
 
-// Run prints a key, and what stands for it in the configuration: the only
-// time that anybody sees the key.
+// Run prints a new key, and the line for the configuration with its hash.
 func (c *newKeyCommand) Run(p *process) error {
 	key, hash := credential.NewKey()
-	p.printf("key, for the client alone; it is kept nowhere:\n  %s\n", key.Reveal())
-	p.printf("line under clients: in the configuration:\n  - {name: %q, key: %q, credentials: [NAME]}\n", c.Name, hash)
+	p.printf("key for the client; Weir does not store it:\n  %s\n", key.Reveal())
+	p.printf("line for clients in the configuration:\n  - {name: %q, key: %q, credentials: [NAME]}\n", c.Name, hash)
 	return nil
 }

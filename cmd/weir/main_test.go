@@ -187,7 +187,7 @@ clients: [{name: builds, key: "sha256:%x", credentials: [ci]}]
 callers: {pass_through: false}
 `, up.URL, sha256.Sum256([]byte("gateway-key"))))
 	s := start(t, "serve", "--config", path)
-	gateway, admin := "http://"+s.says(`msg=gateway address=(\S+)`), "http://"+s.says(`msg=admin address=(\S+)`)
+	gateway, admin := "http://"+s.says(`msg="gateway started" address=(\S+)`), "http://"+s.says(`msg="admin listener started" address=(\S+)`)
 	s.drain()
 	if resp, _ := get(t, gateway+"/user", "Authorization: Bearer gateway-key"); resp.StatusCode != 200 {
 		t.Errorf("client: %d", resp.StatusCode)
@@ -228,7 +228,7 @@ func TestAttack61ServeTakesUpAChangedConfiguration(t *testing.T) {
 	}
 	write(t, path, file(up.URL))
 	s := start(t, "serve", "--config", path)
-	gateway, admin := "http://"+s.says(`msg=gateway address=(\S+)`), "http://"+s.says(`msg=admin address=(\S+)`)
+	gateway, admin := "http://"+s.says(`msg="gateway started" address=(\S+)`), "http://"+s.says(`msg="admin listener started" address=(\S+)`)
 	ask := func(want string) {
 		t.Helper()
 		answered := make(chan string)
@@ -272,7 +272,7 @@ func TestServeLetsRequestsInFlightEnd(t *testing.T) {
 	}))
 	defer up.Close()
 	s := start(t, "serve", "--upstream", up.URL, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-	gateway := "http://" + s.says(`msg=gateway address=(\S+)`)
+	gateway := "http://" + s.says(`msg="gateway started" address=(\S+)`)
 	s.drain()
 	answered := make(chan string)
 	go func() { _, body := get(t, gateway+"/user"); answered <- body }()
@@ -293,7 +293,7 @@ func TestServeLetsRequestsInFlightEnd(t *testing.T) {
 
 func TestServeWithNobodyBehindIt(t *testing.T) {
 	s := start(t, "serve", "--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-	gateway := "http://" + s.says(`msg=gateway address=(\S+)`)
+	gateway := "http://" + s.says(`msg="gateway started" address=(\S+)`)
 	s.drain()
 	resp, body := get(t, gateway+"/user")
 	if resp.StatusCode != http.StatusBadGateway || !strings.Contains(body, `"message":"Bad Gateway: the upstream refuses connections"`) {

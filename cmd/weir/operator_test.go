@@ -94,7 +94,7 @@ func TestTheOperatorComesByCertificate(t *testing.T) {
 	}
 	write(t, path, file(server, serverKey, own))
 	s := start(t, "serve", "--config", path)
-	base := "https://" + s.says(`msg=admin address=(\S+)`)
+	base := "https://" + s.says(`msg="admin listener started" address=(\S+)`)
 	s.drain()
 	purge := func(server, client *authority) (int, string) {
 		args := []string{"cache", "purge", "--tag", "op:x", "--admin", base, "--ca", server.file}
@@ -149,7 +149,7 @@ func TestAttack61AReloadOpensNoDoor(t *testing.T) {
 	const file = "upstream: {url: \"http://127.0.0.1:1\"}\nlisten: \"127.0.0.1:0\"\nadmin: {listen: \"127.0.0.1:0\", %s}\n"
 	write(t, path, fmt.Sprintf(file, "token: sesame"))
 	s := start(t, "serve", "--config", path)
-	base := "http://" + s.says(`msg=admin address=(\S+)`)
+	base := "http://" + s.says(`msg="admin listener started" address=(\S+)`)
 	for _, changed := range []string{"token: file:none", "token:", "hosts: [evil.test]"} {
 		write(t, path, fmt.Sprintf(file, changed))
 		s.says("msg=audit operator=file")
@@ -169,7 +169,7 @@ func TestEveryReloadIsOnRecord(t *testing.T) {
 	const file = "upstream: {url: \"http://127.0.0.1:1\"}\nlisten: \"127.0.0.1:0\"\nadmin: {listen: \"127.0.0.1:0\"}\n"
 	write(t, path, file)
 	s := start(t, "serve", "--config", path)
-	base := "http://" + s.says(`msg=admin address=(\S+)`)
+	base := "http://" + s.says(`msg="admin listener started" address=(\S+)`)
 	write(t, path, file+"limits: {wait: 11s}\n")
 	s.says(`msg=audit operator=file address="" action=reload target=\S+weir.yaml outcome="in force"`)
 	write(t, path, "nonsense: 1")

@@ -12,21 +12,21 @@ import (
 )
 
 type serviceCommand struct {
-	Listen string `default:"127.0.0.1:9000" help:"Address."`
-	Config string `help:"Configuration whose limits and dialect it takes." placeholder:"FILE"`
-	Seed   uint64 `default:"1" help:"What its state is grown from."`
-	Faults string `default:"{}" help:"Faults from the start, as PUT /_service/faults takes them." placeholder:"JSON"`
+	Listen string `default:"127.0.0.1:9000" help:"Address of the service."`
+	Config string `help:"Configuration file with limits and dialect." placeholder:"FILE"`
+	Seed   uint64 `default:"1" help:"Seed of the generated state."`
+	Faults string `default:"{}" help:"Initial faults, in the format of PUT /_service/faults." placeholder:"JSON"`
 
-	Webhook string `help:"Where it delivers all events of organization acme, signed by WEIR_WEBHOOK_SECRET of the environment; PUT /_service/webhooks sets more." placeholder:"URL"`
+	Webhook string `help:"URL that receives all events of organization acme, signed with WEIR_WEBHOOK_SECRET. PUT /_service/webhooks adds others." placeholder:"URL"`
 }
 
-// Run serves until the process is told to stop.
+// Run starts the reference service.
 func (c *serviceCommand) Run(p *process) error {
 	cfg := config.Default()
 	if c.Config != "" {
-		// There is nothing behind the service, so the file need not name it.
-		own := map[string]string{"upstream.url": "http://" + c.Listen}
-		loaded, err := config.Load(config.Source{Path: c.Config, Getenv: p.getenv, Flags: own})
+		// The service has no upstream, so the file may omit it.
+		flags := map[string]string{"upstream.url": "http://" + c.Listen}
+		loaded, err := config.Load(config.Source{Path: c.Config, Getenv: p.getenv, Flags: flags})
 		if err != nil {
 			return err
 		}
@@ -41,7 +41,7 @@ func (c *serviceCommand) Run(p *process) error {
 		return err
 	}
 	defer s.Close()
-	if err := c.subscribe(p, s); err != nil {
+	if err := c.addWebhook(p, s); err != nil {
 		return err
 	}
 	l, err := net.Listen("tcp", c.Listen)
@@ -49,12 +49,12 @@ func (c *serviceCommand) Run(p *process) error {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(p.stderr, nil))
-	log.Info("reference service", "address", l.Addr().String())
+	log.Info("reference service started", "address", l.Addr().String())
 	return serveAll(p.ctx, log, noDrain, endpoint{listener: l, handler: s})
 }
 
-// subscribe sets the webhook that was given.
-func (c *serviceCommand) subscribe(p *process, s *service.Service) error {
+// addWebhook registers the webhook of the command line.
+func (c *serviceCommand) addWebhook(p *process, s *service.Service) error {
 	if c.Webhook == "" {
 		return nil
 	}

@@ -78,7 +78,7 @@ func (g *gateway) withTLS(clients endpoint, c *config.Config) ([]endpoint, error
 	if err != nil {
 		return nil, fmt.Errorf("tls.http: %w", err)
 	}
-	g.log.Info("redirect", "address", plain.Addr().String())
+	g.log.Info("redirect listener started", "address", plain.Addr().String())
 	g.tls.Start(address, plain.Addr())
 	misdirected := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.current.Load().proxy.Misdirected(w, r) })
 	redirect := endpoint{

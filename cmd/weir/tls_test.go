@@ -169,7 +169,7 @@ func TestServeByOnesOwnCertificate(t *testing.T) {
 	text := fmt.Sprintf("listen: \"127.0.0.1:0\"\nadmin: {listen: \"127.0.0.1:0\"}\nupstream: {url: %q}\ntls: {certificates: [{certificate: tls.crt, key: tls.key}]}\n", up.URL)
 	write(t, path, text)
 	s := start(t, "serve", "--config", path)
-	address, admin := s.says(`msg=gateway address=(\S+)`), "http://"+s.says(`msg=admin address=(\S+)`)
+	address, admin := s.says(`msg="gateway started" address=(\S+)`), "http://"+s.says(`msg="admin listener started" address=(\S+)`)
 	s.drain()
 	ask := func(roots *x509.CertPool) *http.Response {
 		t.Helper()

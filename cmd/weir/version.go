@@ -8,7 +8,7 @@ import (
 
 type versionCommand struct{}
 
-// Run prints what the build knows of itself.
+// Run prints the version, the version of Go and the platform.
 func (*versionCommand) Run(p *process) error {
 	p.printf("%s\n", versionLine())
 	return nil
@@ -18,11 +18,10 @@ func versionLine() string {
 	return fmt.Sprintf("weir %s %s %s/%s", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// release is the version that a release is built as; its linker sets it.
+// release is the version of a release. The linker sets it.
 var release = ""
 
-// version is that of the release, the module's or, of a build from a checkout, its
-// commit.
+// version returns the version of the release or of the module, or else the commit.
 func version() string {
 	if release != "" {
 		return release
