@@ -296,13 +296,13 @@ func TestAttack38ValidatedTakesTheFieldsOfThe304(t *testing.T) {
 	a.Requested, a.Answered = now.Add(time.Hour), now.Add(time.Hour)
 	renewed := e.Validated(a, 9*time.Second, 7)
 	want := header(`Etag: "a"`, "Content-Type: text/html", "Content-Length: 4", "Link: <new>", "X-Old: 1", "Cache-Control: max-age=9")
-	if diff := cmp.Diff(want, renewed.Header()); diff != "" {
+	if diff := cmp.Diff(want, renewed.Header); diff != "" {
 		t.Error(diff)
 	}
 	if string(renewed.Body) != "body" || renewed.Lifetime != 9*time.Second || renewed.Since != 7 || renewed.Age(now.Add(time.Hour)) != 0 {
 		t.Errorf("%+v", renewed)
 	}
-	if e.Field("Link") != "<old>" {
+	if e.Header.Get("Link") != "<old>" {
 		t.Error("the kept entry was changed")
 	}
 }

@@ -46,7 +46,7 @@ func (s *Store) Candidates(ctx context.Context, key, base Key) (own, others []*E
 	}
 	add := func(list []*Entry) {
 		for _, e := range list {
-			if e.BaseKey == base && !s.purges.dropped(e.tags[:], e.Since) {
+			if e.BaseKey == base && !s.purges.removed(e.Tags, e.Since) {
 				others = append(others, e)
 			}
 		}
@@ -82,9 +82,8 @@ var descriptive = []string{
 // fields of the 304.
 func (e *Entry) ForCaller(etag string, also []string) *Entry {
 	theirs := *e
-	header := withoutCaller(e.Header(), also)
-	header.Set("Etag", etag)
-	theirs.fields = newFields(header)
+	theirs.Header = withoutCaller(e.Header, also)
+	theirs.Header.Set("Etag", etag)
 	return &theirs
 }
 

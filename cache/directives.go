@@ -1,19 +1,21 @@
 package cache
 
 import (
+	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/dunglas/httpsfv"
 )
 
-// Directives are those of a Cache-Control field, names in lower case,
-// arguments unquoted (RFC 9111 section 5.2). Of a repeated directive the first
-// counts (section 4.2.1).
+// Directives are the directives of a Cache-Control field: names in lower case, arguments unquoted
+// (RFC 9111 section 5.2). The first of repeated directives counts (section 4.2.1).
 type Directives map[string]string
 
-// ParseDirectives reads the values of a Cache-Control field. It never fails:
-// what cannot be read is left out, and an argument that is not a number counts
-// as zero where a number is wanted, which is the careful reading.
+// ParseDirectives parses the values of a Cache-Control field. It never fails: it skips what it
+// cannot parse.
 func ParseDirectives(values []string) Directives {
 	var d Directives
 	for _, value := range values {
@@ -46,21 +48,15 @@ func nextDirective(s string) (name, argument, rest string) {
 	s = strings.TrimLeft(s[end+1:], " \t")
 	if strings.HasPrefix(s, `"`) {
 		argument, s = unquote(s)
-	} else {
-		argument, s = s, ""
-		if comma := strings.IndexByte(argument, ','); comma >= 0 {
-			argument, s = argument[:comma], argument[comma:]
-		}
-		argument = strings.TrimSpace(argument)
+		_, rest, _ = strings.Cut(s, ",")
+		return name, argument, rest
 	}
-	if comma := strings.IndexByte(s, ','); comma >= 0 {
-		return name, argument, s[comma+1:]
-	}
-	return name, argument, ""
+	argument, rest, _ = strings.Cut(s, ",")
+	return name, strings.TrimSpace(argument), rest
 }
 
-// unquote reads a quoted-string (RFC 9110 section 5.6.4) at the start of s. One
-// that does not end takes all of s.
+// unquote parses the quoted-string (RFC 9110 section 5.6.4) at the start of s. An unterminated one
+// extends to the end of s.
 func unquote(s string) (text, rest string) {
 	var b strings.Builder
 	for i := 1; i < len(s); i++ {
@@ -77,30 +73,76 @@ func unquote(s string) (text, rest string) {
 	return b.String(), ""
 }
 
-// Has reports whether the directive is there, with or without an argument.
+// Has reports whether the directive is present, with or without an argument.
 func (d Directives) Has(name string) bool {
 	_, ok := d[name]
 	return ok
 }
 
-// maxDelta is what a larger number of seconds counts as (RFC 9111 section
-// 1.2.2).
+// maxDelta replaces larger numbers of seconds (RFC 9111 section 1.2.2).
 const maxDelta = 1 << 31
 
-// Seconds returns a directive's argument as a duration, and whether the
-// directive is there.
+// Seconds returns a directive's argument as a duration, and whether the directive is present. An
+// argument that is not a number counts as zero, which is the strictest reading.
 func (d Directives) Seconds(name string) (time.Duration, bool) {
 	argument, ok := d[name]
-	if !ok {
-		return 0, false
-	}
 	n, err := strconv.ParseUint(argument, 10, 64)
 	if err != nil {
+		n = 0
 		if len(argument) > 10 && strings.Trim(argument, "0123456789") == "" {
 			n = maxDelta
-		} else {
-			n = 0
 		}
 	}
-	return time.Duration(min(n, maxDelta)) * time.Second, true
+	return time.Duration(min(n, maxDelta)) * time.Second, ok
+}
+
+// targetedFields are addressed to caches like this one and precede Cache-Control and Expires (RFC
+// 9213 section 2.2). The first present field counts.
+var targetedFields = []string{"Cdn-Cache-Control", "Surrogate-Control"}
+
+// governing returns the directives of a response that this cache obeys, and whether they come from
+// a targeted field. An empty or invalid targeted field is ignored (RFC 9213 section 2.1).
+func governing(h http.Header) (d Directives, targeted bool) {
+	for _, field := range targetedFields {
+		if len(h[field]) == 0 {
+			continue
+		}
+		dictionary, err := httpsfv.UnmarshalDictionary(h[field])
+		if err != nil || len(dictionary.Names()) == 0 {
+			continue
+		}
+		d = Directives{}
+		for _, name := range dictionary.Names() {
+			member, _ := dictionary.Get(name)
+			if item, ok := member.(httpsfv.Item); ok {
+				addTargeted(d, field, name, item)
+			}
+		}
+		return d, true
+	}
+	return ParseDirectives(h["Cache-Control"]), false
+}
+
+// surrogate is this cache's name in Surrogate-Control. Surrogate-Capability announces it to the
+// upstream (Edge Architecture Specification sections 2.2 and 2.3).
+const surrogate = "weir"
+
+// addTargeted adds one directive of a targeted field. In Surrogate-Control, a parameter names the
+// cache that the directive is for.
+func addTargeted(d Directives, field, name string, item httpsfv.Item) {
+	if caches := item.Params.Names(); field == "Surrogate-Control" && len(caches) > 0 && !slices.Contains(caches, surrogate) {
+		return
+	}
+	switch value := item.Value.(type) {
+	case bool:
+		if value {
+			d[name] = ""
+		}
+	case int64:
+		d[name] = strconv.FormatInt(value, 10)
+	case string:
+		d[name] = value
+	case httpsfv.Token:
+		d[name] = string(value)
+	}
 }

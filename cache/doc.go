@@ -1,17 +1,17 @@
-// Package cache says what may be answered without asking: keys, stored
-// entries, freshness and validation by the rules of RFC 9111, and the store that
-// keeps entries: in memory, over a tier that replicas may share (redisstore).
+// Package cache stores responses by the rules of RFC 9111: keys, entries, freshness and
+// validation, and a store of two tiers. The first tier is this process's memory. The second is
+// optional and shared by replicas (package redisstore).
 //
 // Invariants:
-//   - An entry is immutable once kept; a 304 makes a new one.
-//   - An entry is found only under the key of the same upstream, method,
-//     canonical target, representation and security class; what decides
-//     whether two callers share one is in the key, never in the entry.
-//   - Nothing incomplete is kept, and nothing that began to be fetched before
-//     a purge of one of its tags counts as fresh after it.
-//   - Whether something may be kept or used is a function of values and a
-//     time; only [Store] and its tiers do anything.
+//   - An entry is immutable once stored. A 304 creates a new entry.
+//   - An entry is found only under the key of the same upstream, method, canonical target,
+//     representation and security class. The key decides which callers share an entry.
+//   - Incomplete responses are never stored. A response whose fetch began before a purge of one of
+//     its tags is stale after the purge.
+//   - Decisions about storing and freshness are functions of values and a time. Only [Store] and
+//     its tiers have state.
 //
-// It is not an HTTP client and does not know who may see what: the proxy
-// builds keys, the policy says which operations callers may share.
+// The package sends no requests and does not decide which caller may see a response: package proxy
+// builds the keys, and the catalogue in package policy says which operations callers share. Read
+// [Store], [Entry] and [Storable] first.
 package cache

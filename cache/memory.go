@@ -42,7 +42,15 @@ func NewMemory(size int64) *Memory {
 // weight returns the approximate size in bytes of the entries under one key.
 func weight(list []*Entry) (bytes uint64) {
 	for _, e := range list {
-		bytes += entryOverhead + uint64(len(e.Body)+len(e.fields.common)+len(e.fields.own))
+		bytes += entryOverhead + uint64(len(e.Body))
+		for name, values := range e.Header {
+			for _, value := range values {
+				bytes += uint64(len(name) + len(value))
+			}
+		}
+		for _, tag := range e.Tags {
+			bytes += uint64(len(tag))
+		}
 		for _, f := range e.Vary {
 			bytes += uint64(len(f.Name) + len(f.Value))
 		}
@@ -92,7 +100,7 @@ func (m *Memory) Lookup(key Key, request http.Header) (e *Entry, purged bool) {
 			e = other
 		}
 	}
-	return e, e != nil && m.purges.purged(e.tags[:], e.Since)
+	return e, e != nil && m.purges.purged(e.Tags, e.Since)
 }
 
 // Put stores an entry under a key and replaces the entry that the same requests select. It
@@ -134,22 +142,24 @@ func (m *Memory) Purge(tags ...string) { m.purges.purge(Purge{Tags: tags}) }
 
 // Purged reports whether one of the tags was purged after since.
 func (m *Memory) Purged(tags []string, since Generation) bool {
-	return m.purges.purged(tagsOf(tags), since)
+	return m.purges.purged(tags, since)
 }
 
 // PurgeHard purges, removes every entry with one of the tags, and returns how many it removed.
 // It scans all entries.
 func (m *Memory) PurgeHard(tags ...string) (removed int) {
 	m.purges.purge(Purge{tags, true})
-	return m.removeTagged(tagsOf(tags))
+	return m.removeTagged(tags)
 }
 
-func (m *Memory) removeTagged(tags []tag) (removed int) {
+func (m *Memory) removeTagged(tags []string) (removed int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, key := range m.variants.Keys() {
 		list, _ := m.variants.Peek(key)
-		left := slices.DeleteFunc(slices.Clone(list), func(e *Entry) bool { return e.tags.hasAny(tags) })
+		left := slices.DeleteFunc(slices.Clone(list), func(e *Entry) bool {
+			return slices.ContainsFunc(e.Tags, func(t string) bool { return slices.Contains(tags, t) })
+		})
 		if len(left) < len(list) {
 			removed += len(list) - len(left)
 			m.setLocked(key, left)
@@ -162,22 +172,21 @@ func (m *Memory) removeTagged(tags []tag) (removed int) {
 func (m *Memory) ApplyPurge(p Purge, g Generation) {
 	m.purges.at(p, g)
 	if p.Hard {
-		m.removeTagged(tagsOf(p.Tags))
+		m.removeTagged(p.Tags)
 	}
 }
 
 // PurgeUntil makes everything stale whose fetch began before g. It is for a shared tier that has
 // lost its record of purges.
-func (m *Memory) PurgeUntil(g Generation) { m.purges.forgotten(g) }
+func (m *Memory) PurgeUntil(g Generation) { m.purges.purgeUntil(g) }
 
 // Count returns the number of entries with the tag.
 func (m *Memory) Count(tag string) (n int) {
-	wanted := tagsOf([]string{tag})
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, list := range m.variants.Values() {
 		for _, e := range list {
-			if e.tags.hasAny(wanted) {
+			if slices.Contains(e.Tags, tag) {
 				n++
 			}
 		}

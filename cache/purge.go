@@ -1,79 +1,35 @@
 package cache
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
+	"maps"
 	"slices"
 	"sync"
 )
 
-// tag is what an entry can be purged by: a hash, for as texts they were a twentieth of what an
-// answer of 2 KB takes. Two texts of one hash are purged together, which costs requests only.
-type tag uint32
-
-func newTag(text string) tag {
-	sum := sha256.Sum256([]byte(text))
-	return max(1, tag(binary.BigEndian.Uint32(sum[:])))
-}
-
-// tags are those of an entry, and zeros behind them; a list of its own would be an allocation
-// more of each, and one more look into cold memory for each hit.
-type tags [maxTags]tag
-
-// maxTags is how many tags an entry can have.
-const maxTags = 10
-
-// newTags returns the tags of these texts. It panics at more than maxTags.
-func newTags(texts []string) (t tags) {
-	for i, text := range texts {
-		t[i] = newTag(text)
-	}
-	return t
-}
-
-// Tag says what the entry can be purged by, before it is kept: by ten tags at most.
-func (e *Entry) Tag(texts ...string) { e.tags = newTags(texts) }
-
-// hasAny reports whether one of them is among others.
-func (t tags) hasAny(of []tag) bool {
-	return slices.ContainsFunc(t[:], func(one tag) bool { return one != 0 && slices.Contains(of, one) })
-}
-
-// tagsOf are those of a purge, however many.
-func tagsOf(texts []string) []tag {
-	list := make([]tag, len(texts))
-	for i, text := range texts {
-		list[i] = newTag(text)
-	}
-	return list
-}
-
-// Generation orders purges: an entry that began to be fetched at generation g
-// is stale once one of its tags is purged at a later one. So a fetch in flight
-// cannot bring purged data back.
+// Generation orders purges. An entry whose fetch began at generation g is stale once one of its
+// tags is purged at a later generation. So a fetch in progress cannot restore purged data.
 //
-// Where replicas share a store it is the store that counts, by its time: later
-// purges have later generations, whoever made them.
+// If replicas share a store, the store assigns generations by its time: later purges have later
+// generations on every replica.
 type Generation uint64
 
-// Purge makes entries with one of the tags stale or, hard, forgotten.
+// Purge makes entries with one of the tags stale. A hard purge also removes them.
 type Purge struct {
 	Tags []string `json:"tags"`
 	Hard bool     `json:"hard,omitempty"`
 }
 
-// maxPurged bounds how many purged tags are remembered one by one.
+// maxPurged bounds the purged tags that are remembered.
 const maxPurged = 16384
 
-// purges remembers when each tag was last purged. When it would remember too
-// many, it forgets them all and treats everything older as purged, which is
-// only ever more careful.
+// purges remembers when each tag was last purged. At the bound it forgets the older half, and treats
+// every entry of that time as purged. That costs revalidations only.
 type purges struct {
 	mu    sync.RWMutex
 	now   Generation
-	floor Generation
-	last  map[tag]Generation
-	hard  map[tag]Generation // of those that drop what they concern
+	floor Generation // entries of earlier generations count as purged
+	last  map[string]Generation
+	hard  map[string]Generation // hard purges only
 }
 
 func (p *purges) current() Generation {
@@ -82,59 +38,61 @@ func (p *purges) current() Generation {
 	return p.now
 }
 
-// purge notes a purge by this process; at one that another has told of, under a
-// generation of the store that they share.
+// purge records a purge of this process at the next generation.
 func (p *purges) purge(purge Purge) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.note(purge, p.now+1)
+	p.recordLocked(purge, p.now+1)
 }
 
+// at records a purge at a generation of the shared store.
 func (p *purges) at(purge Purge, g Generation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.note(purge, g)
+	p.recordLocked(purge, g)
 }
 
-func (p *purges) note(purge Purge, g Generation) {
-	p.now = max(p.now, g)
-	if len(p.last)+len(purge.Tags) > maxPurged {
-		p.last, p.hard, p.floor = nil, nil, p.now
-		return
-	}
+func (p *purges) recordLocked(purge Purge, g Generation) {
 	if p.last == nil {
-		p.last, p.hard = map[tag]Generation{}, map[tag]Generation{}
+		p.last, p.hard = map[string]Generation{}, map[string]Generation{}
 	}
-	for _, t := range tagsOf(purge.Tags) {
+	p.now = max(p.now, g)
+	for _, t := range purge.Tags {
 		p.last[t] = max(p.last[t], g)
 		if purge.Hard {
 			p.hard[t] = max(p.hard[t], g)
 		}
 	}
+	if len(p.last) > maxPurged {
+		all := slices.Sorted(maps.Values(p.last))
+		p.floor = max(p.floor, all[len(all)/2])
+		old := func(_ string, g Generation) bool { return g <= p.floor }
+		maps.DeleteFunc(p.last, old)
+		maps.DeleteFunc(p.hard, old)
+	}
 }
 
-// forgotten makes everything stale that was fetched until g: which purges there were
-// nobody can tell any more.
-func (p *purges) forgotten(g Generation) {
+// purgeUntil makes every entry of an earlier generation stale.
+func (p *purges) purgeUntil(g Generation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.floor, p.now = max(p.floor, g), max(p.now, g)
 }
 
-// dropped reports whether one of the tags was purged hard after since.
-func (p *purges) dropped(t []tag, since Generation) bool {
+// removed reports whether one of the tags was purged hard after since.
+func (p *purges) removed(tags []string, since Generation) bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return after(p.hard, t, since)
+	return anyAfter(p.hard, tags, since)
 }
 
 // purged reports whether one of the tags was purged after since.
-func (p *purges) purged(t []tag, since Generation) bool {
+func (p *purges) purged(tags []string, since Generation) bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return since < p.now && (since < p.floor || after(p.last, t, since))
+	return since < p.now && (since < p.floor || anyAfter(p.last, tags, since))
 }
 
-func after(purged map[tag]Generation, tags []tag, since Generation) bool {
-	return slices.ContainsFunc(tags, func(t tag) bool { return purged[t] > since })
+func anyAfter(purged map[string]Generation, tags []string, since Generation) bool {
+	return slices.ContainsFunc(tags, func(t string) bool { return purged[t] > since })
 }

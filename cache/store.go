@@ -2,68 +2,84 @@ package cache
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"net/http"
 	"time"
 )
 
-// Shared is the tier that replicas share. What it does takes a moment at most, and
-// where it cannot it does nothing: it is a cache.
+// Key identifies a question together with the security class of its caller. It reveals none of its
+// parts.
+type Key [sha256.Size]byte
+
+// NewKey hashes the parts. Each part is preceded by its length, so different lists of parts have
+// different keys.
+func NewKey(parts ...string) Key {
+	var buf []byte
+	for _, p := range parts {
+		buf = binary.BigEndian.AppendUint32(buf, uint32(len(p)))
+		buf = append(buf, p...)
+	}
+	return sha256.Sum256(buf)
+}
+
+// Shared is the tier that replicas share. Its methods return after a bounded time. They fail
+// silently, because losing an entry costs a request only.
 type Shared interface {
 	// Get returns the entries under a key.
 	Get(ctx context.Context, key Key) []*Entry
-	// Put stores an entry under a key, and reports whether it has.
+	// Put stores an entry under a key, and reports whether it is stored.
 	Put(ctx context.Context, key Key, e *Entry) (stored bool)
-	// Delete drops the entries under a key.
+	// Delete removes the entries under a key.
 	Delete(ctx context.Context, key Key)
-	// AddCandidate remembers that an answer to a question, whoever asks it, is under a key;
-	// Holders returns such keys, the newest first.
-	AddCandidate(ctx context.Context, about, key Key)
-	CandidateKeys(ctx context.Context, about Key) []Key
-	// Purge tells every replica of a purge, now or as soon as it can.
+	// AddCandidate records that a response to the question with this base key is under key.
+	// CandidateKeys returns the recorded keys, newest first.
+	AddCandidate(ctx context.Context, base, key Key)
+	CandidateKeys(ctx context.Context, base Key) []Key
+	// Purge reports a purge to every replica. It retries while the tier is unavailable.
 	Purge(ctx context.Context, p Purge)
-	// AcquireFetch says that its owner fetches the answer for a key, for a few seconds unless
-	// it is claimed again by the same. Where another owner has claimed it nothing
-	// changes, and its claim is returned. Neither mine nor another's it is where nobody
-	// can tell.
-	AcquireFetch(ctx context.Context, key Key, c FetchLease) (mine bool, other *FetchLease)
-	// ReleaseFetch ends a claim; failed lets others know for a moment that its answer is for
-	// nobody else.
+	// AcquireFetch acquires or renews the lease to fetch the response for a key, for a few
+	// seconds. If another owner has the lease, it returns that lease. It returns false and nil if
+	// the tier is unavailable.
+	AcquireFetch(ctx context.Context, key Key, lease FetchLease) (acquired bool, other *FetchLease)
+	// ReleaseFetch ends a lease. failed informs other replicas for a moment that the response
+	// is not for other requests.
 	ReleaseFetch(ctx context.Context, key Key, owner string, failed bool)
 }
 
-// FetchLease is what one who fetches an answer tells others who want it.
+// FetchLease is the right of one replica to fetch the response for a key, and what other replicas
+// learn about the fetch.
 type FetchLease struct {
 	Owner string `json:"owner"`
 	// Since is the generation at which the fetch began.
 	Since Generation `json:"since"`
-	// Sent is whether the question has been let go to the upstream.
+	// Sent reports whether the request was sent to the upstream.
 	Sent bool `json:"sent"`
-	// Failed is whether the answer was for nobody else.
+	// Failed reports that the response was not for other requests.
 	Failed bool `json:"failed,omitempty"`
-	// Pending is the answer while the upstream computes another, asked for at Next.
+	// Pending is the 202 of an upstream that computes the response. Next is the time of the next
+	// poll.
 	Pending *Entry    `json:"-"`
 	Next    time.Time `json:"next,omitzero"`
-	// Trace names the span of who fetches it, as a traceparent field does (W3C Trace
-	// Context); empty where none is kept.
+	// Trace is the traceparent of the span that fetches the response (W3C Trace Context), or empty.
 	Trace string `json:"trace,omitempty"`
 }
 
-// Store is the memory tier, over one that replicas share if there is one. Nothing
-// in it is lost that could not be asked for again.
+// Store is the memory tier over an optional tier that replicas share.
 type Store struct {
 	*Memory
-	shared Shared // nil without
+	shared Shared // nil without a shared tier
 }
 
-// NewStore returns a store of the two tiers; shared may be nil.
+// NewStore returns a store of the two tiers. shared may be nil.
 func NewStore(memory *Memory, shared Shared) *Store { return &Store{memory, shared} }
 
-// IsShared reports whether there is a tier that replicas share.
+// IsShared reports whether the store has a tier that replicas share.
 func (s *Store) IsShared() bool { return s.shared != nil }
 
-// Lookup returns the entry that a request with these fields gets, or nil, and
-// whether it has been purged since it was fetched: then it is stale, whatever its
-// age. What memory holds fresh no other tier is asked for.
+// Lookup returns the entry that a request with these fields selects, or nil. purged reports
+// whether the entry was purged since its fetch began: it is then stale at any age. Lookup reads
+// the shared tier only if memory has no fresh entry.
 func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *Entry, purged bool) {
 	e, purged = s.Memory.Lookup(key, request)
 	if s.shared == nil || e != nil && !purged && e.Fresh(time.Now()) {
@@ -71,10 +87,11 @@ func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *En
 	}
 	list := s.shared.Get(ctx, key)
 	for _, other := range list {
-		if !other.Selects(request) || other.overruled(list) || s.purges.dropped(other.tags[:], other.Since) {
+		if !other.Selects(request) || other.overruled(list) || s.purges.removed(other.Tags, other.Since) {
 			continue
 		}
-		if gone := s.purges.purged(other.tags[:], other.Since); e == nil || purged && !gone || purged == gone && other.newer(e) {
+		gone := s.purges.purged(other.Tags, other.Since)
+		if e == nil || purged && !gone || purged == gone && other.newer(e) {
 			s.Memory.Put(key, other)
 			e, purged = other, gone
 		}
@@ -82,8 +99,8 @@ func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *En
 	return e, purged
 }
 
-// newer reports whether the entry tells of a later time than another: its fetch began
-// after more purges, or else it was answered later, as far as clocks agree.
+// newer reports whether the fetch of e began after more purges than that of other, or else whether
+// e was answered later, as far as the replicas' clocks agree.
 func (e *Entry) newer(other *Entry) bool {
 	if e.Since != other.Since {
 		return e.Since > other.Since
@@ -91,24 +108,24 @@ func (e *Entry) newer(other *Entry) bool {
 	return e.Answered.After(other.Answered)
 }
 
-// AcquireFetch claims a key in the tier that replicas share (Shared.AcquireFetch); without one
-// nobody can tell.
-func (s *Store) AcquireFetch(ctx context.Context, key Key, c FetchLease) (mine bool, other *FetchLease) {
+// AcquireFetch acquires a lease in the shared tier ([Shared.AcquireFetch]). Without a shared tier it
+// returns false and nil.
+func (s *Store) AcquireFetch(ctx context.Context, key Key, lease FetchLease) (acquired bool, other *FetchLease) {
 	if s.shared == nil {
 		return false, nil
 	}
-	return s.shared.AcquireFetch(ctx, key, c)
+	return s.shared.AcquireFetch(ctx, key, lease)
 }
 
-// ReleaseFetch ends a claim.
+// ReleaseFetch ends a lease.
 func (s *Store) ReleaseFetch(ctx context.Context, key Key, owner string, failed bool) {
 	if s.shared != nil {
 		s.shared.ReleaseFetch(ctx, key, owner, failed)
 	}
 }
 
-// Put stores an entry under a key, in place of one that the same requests select. It
-// reports whether other replicas have it, too.
+// Put stores an entry under a key and replaces the entry that the same requests select. It reports
+// whether the shared tier stores the entry, too.
 func (s *Store) Put(ctx context.Context, key Key, e *Entry) (shared bool) {
 	s.Memory.Put(key, e)
 	shared = s.shared != nil && s.shared.Put(ctx, key, e)
@@ -121,7 +138,7 @@ func (s *Store) Put(ctx context.Context, key Key, e *Entry) (shared bool) {
 	return shared
 }
 
-// Delete drops all entries under a key.
+// Delete removes all entries under a key.
 func (s *Store) Delete(ctx context.Context, key Key) {
 	s.Memory.Delete(key)
 	if s.shared != nil {
@@ -129,8 +146,8 @@ func (s *Store) Delete(ctx context.Context, key Key) {
 	}
 }
 
-// Purge makes every entry with one of the tags stale, and every one whose fetch has
-// begun but not ended, here and at every replica.
+// Purge makes every entry with one of the tags stale on every replica, including entries whose
+// fetch has begun but not ended.
 func (s *Store) Purge(ctx context.Context, tags ...string) {
 	if len(tags) == 0 {
 		return
@@ -141,12 +158,12 @@ func (s *Store) Purge(ctx context.Context, tags ...string) {
 	}
 }
 
-// PurgeHard purges, and forgets every entry with one of the tags, here and at every
-// replica. It returns how many these were here.
-func (s *Store) PurgeHard(ctx context.Context, tags ...string) (dropped int) {
-	dropped = s.Memory.PurgeHard(tags...)
+// PurgeHard purges, and removes every entry with one of the tags on every replica. It returns how
+// many entries it removed on this one.
+func (s *Store) PurgeHard(ctx context.Context, tags ...string) (removed int) {
+	removed = s.Memory.PurgeHard(tags...)
 	if s.shared != nil {
 		s.shared.Purge(ctx, Purge{tags, true})
 	}
-	return dropped
+	return removed
 }

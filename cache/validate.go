@@ -6,15 +6,14 @@ import (
 	"strings"
 )
 
-// NotModified reports whether a GET or HEAD with these request fields is
-// answered 304 from the entry (RFC 9110 section 13.2.2). If-None-Match is
-// compared weakly, and If-Modified-Since counts only without it.
+// NotModified reports whether the entry answers a GET or HEAD with these request fields by 304 (RFC
+// 9110 section 13.2.2). It compares If-None-Match weakly, and ignores If-Modified-Since beside it.
 func (e *Entry) NotModified(request http.Header) bool {
 	if e.Status != http.StatusOK {
 		return false
 	}
 	if tags := request["If-None-Match"]; len(tags) > 0 {
-		return MatchesETag(tags, e.Field("Etag"))
+		return MatchesETag(tags, e.Header.Get("Etag"))
 	}
 	if len(request["If-Modified-Since"]) == 0 {
 		return false
@@ -23,13 +22,12 @@ func (e *Entry) NotModified(request http.Header) bool {
 	if err != nil {
 		return false
 	}
-	modified, err := parseDate(e.Field("Last-Modified"))
+	modified, err := parseDate(e.Header.Get("Last-Modified"))
 	return err == nil && !modified.After(since)
 }
 
-// MatchesETag reports whether an If-None-Match field (its values as they came)
-// lists an entity tag equal to etag by weak comparison, or is "*" (RFC 9110
-// sections 8.8.3.2 and 13.1.2). An unquoted member matches nothing.
+// MatchesETag reports whether the values of If-None-Match contain an entity tag equal to etag by
+// weak comparison, or "*" (RFC 9110 sections 8.8.3.2 and 13.1.2). Unquoted members match nothing.
 func MatchesETag(values []string, etag string) bool {
 	etag = strings.TrimPrefix(etag, "W/")
 	for _, list := range values {
@@ -46,8 +44,8 @@ func MatchesETag(values []string, etag string) bool {
 	return false
 }
 
-// nextETag returns the next opaque-tag of a list with its quotes, empty where
-// there is none before the next comma.
+// nextETag returns the next opaque-tag of a list with its quotes. It returns an empty tag if the
+// member before the next comma is not an entity tag.
 func nextETag(list string) (tag, rest string) {
 	list = strings.TrimLeft(list, " \t,")
 	list = strings.TrimPrefix(list, "W/")
@@ -62,16 +60,15 @@ func nextETag(list string) (tag, rest string) {
 	return list[:end+2], list[end+2:]
 }
 
-// ETag is the entity tag of the entry; empty where it has none, or something else in
-// its place.
+// ETag returns the entity tag of the entry, or an empty string if its ETag field is missing or invalid.
 func (e *Entry) ETag() string {
-	if etag := e.Field("Etag"); isETag(etag) {
+	if etag := e.Header.Get("Etag"); isETag(etag) {
 		return etag
 	}
 	return ""
 }
 
-// isETag reports whether a field's value is one entity tag (RFC 9110 section 8.8.3).
+// isETag reports whether the value of a field is one entity tag (RFC 9110 section 8.8.3).
 func isETag(value string) bool {
 	tag := strings.TrimPrefix(value, "W/")
 	if len(tag) < 2 || tag[0] != '"' || tag[len(tag)-1] != '"' {
@@ -80,51 +77,44 @@ func isETag(value string) bool {
 	return !strings.ContainsFunc(tag[1:len(tag)-1], func(r rune) bool { return r <= ' ' || r == '"' || r == 0x7f })
 }
 
-// Differs reports whether the answer to a HEAD speaks of another body than the
-// entry's (RFC 9111 section 4.3.5).
+// Differs reports whether the response to a HEAD describes another body than the entry's (RFC 9111
+// section 4.3.5).
 func (e *Entry) Differs(head *http.Response) bool {
 	for _, name := range []string{"Etag", "Last-Modified"} {
-		if value := head.Header.Get(name); value != "" && strings.TrimPrefix(value, "W/") != strings.TrimPrefix(e.Field(name), "W/") {
+		value := head.Header.Get(name)
+		if value != "" && strings.TrimPrefix(value, "W/") != strings.TrimPrefix(e.Header.Get(name), "W/") {
 			return true
 		}
 	}
 	return head.ContentLength >= 0 && head.ContentLength != int64(len(e.Body))
 }
 
-// Selects reports whether a request with these fields gets the entry (RFC 9111
-// section 4.1).
+// Selects reports whether a request with these fields selects the entry (RFC 9111 section 4.1).
 func (e *Entry) Selects(request http.Header) bool {
-	for _, f := range e.Vary {
-		if fieldOf(request, f.Name) != f {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(e.Vary, func(f Field) bool { return fieldOf(request, f.Name) != f })
 }
 
-// overruled reports whether the entry does not say that its answer varies, and one of
-// those beside it that is not older does: then it is for nobody (RFC 9111 section 4.1).
-func (e *Entry) overruled(beside []*Entry) bool {
-	return len(e.Vary) == 0 && slices.ContainsFunc(beside, func(other *Entry) bool {
+// overruled reports whether the entry has no Vary, and an entry of the list that is not older has
+// one: then no request may select the entry (RFC 9111 section 4.1).
+func (e *Entry) overruled(list []*Entry) bool {
+	return len(e.Vary) == 0 && slices.ContainsFunc(list, func(other *Entry) bool {
 		return len(other.Vary) > 0 && !other.date().Before(e.date()) && !other.Answered.Before(e.Answered)
 	})
 }
 
-// VaryFields reads the Vary field of an answer and returns the request fields
-// it names with their values, without those in covered (names that the key
-// covers already). It reports false for "*".
-func VaryFields(answer, request http.Header, covered []string) ([]Field, bool) {
+// VaryFields parses the Vary field of a response, and returns the request fields that it names with
+// their values. It omits the names in covered, which the key contains. It reports false for "*".
+func VaryFields(response, request http.Header, covered []string) ([]Field, bool) {
 	var fields []Field
-	for _, value := range answer["Vary"] {
+	for _, value := range response["Vary"] {
 		for name := range strings.SplitSeq(value, ",") {
 			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
 			if name == "*" {
 				return nil, false
 			}
-			if name == "" || contains(covered, name) {
-				continue
+			if name != "" && !slices.ContainsFunc(covered, func(c string) bool { return strings.EqualFold(c, name) }) {
+				fields = append(fields, fieldOf(request, name))
 			}
-			fields = append(fields, fieldOf(request, name))
 		}
 	}
 	return fields, true
@@ -133,13 +123,4 @@ func VaryFields(answer, request http.Header, covered []string) ([]Field, bool) {
 func fieldOf(request http.Header, name string) Field {
 	values := request[name]
 	return Field{name, strings.Join(values, ", "), len(values) == 0}
-}
-
-func contains(names []string, name string) bool {
-	for _, n := range names {
-		if strings.EqualFold(n, name) {
-			return true
-		}
-	}
-	return false
 }

@@ -184,7 +184,7 @@ func (g *Gateway) responseOfCall(ex *exchange, since time.Time) *http.Response {
 	if e == nil || purged {
 		return nil
 	}
-	recent := !since.IsZero() && !e.Requested().Before(since)
+	recent := !since.IsZero() && !e.Requested.Before(since)
 	if !recent && (!e.Fresh(now) || ex.mustRevalidate(e, now)) {
 		return nil
 	}

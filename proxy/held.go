@@ -52,7 +52,7 @@ func (g *Gateway) heldFor(ex *exchange) *cache.Entry {
 	if e == nil || err != nil {
 		return nil
 	}
-	if e.Field("Content-Type") == "" && len(e.Body) > 0 || e.Field("Date") == "" {
+	if e.Header.Get("Content-Type") == "" && len(e.Body) > 0 || e.Header.Get("Date") == "" {
 		return nil // net/http adds them
 	}
 	return e

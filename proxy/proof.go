@@ -95,7 +95,7 @@ type offering struct {
 // section 8.8.1).
 func (l *offering) add(e *cache.Entry, from origins) {
 	if from != held && (e.Status != http.StatusOK || e == l.ex.stale || !l.proofs) ||
-		from == foreign && (l.ex.match.Operation.Paged() || e.Lines("Link") > 0) && !l.links {
+		from == foreign && (l.ex.match.Operation.Paged() || len(e.Header["Link"]) > 0) && !l.links {
 		return
 	}
 	known := l.computes && e.Status == http.StatusOK
@@ -146,7 +146,7 @@ func (g *Gateway) validate(ex *exchange, out *http.Request) bool {
 	ex.offers = g.offers(ex, out.Header)
 	modified := ""
 	if ex.stale != nil && onlyHeld(ex.offers) && (len(ex.offers) > 0 || ex.stale.ETag() == "") { // never without its ETag (RFC 9111 section 4.3.1)
-		modified = strings.Clone(ex.stale.Field("Last-Modified"))
+		modified = ex.stale.Header.Get("Last-Modified")
 	}
 	if len(ex.offers) == 0 && modified == "" {
 		return false
@@ -155,7 +155,7 @@ func (g *Gateway) validate(ex *exchange, out *http.Request) bool {
 	out.Header.Del("If-Modified-Since")
 	var tags []string
 	for _, o := range ex.offers {
-		tags = append(tags, strings.Clone(o.etag))
+		tags = append(tags, o.etag)
 	}
 	if len(tags) > 0 {
 		out.Header.Set("If-None-Match", strings.Join(tags, ", "))
@@ -190,7 +190,7 @@ func (g *Gateway) proven(ex *exchange, sent, answer http.Header) (o offer, ok bo
 		case !o.computed && etag != o.etag:
 			trust.proofs.told(false, now)
 			return offer{}, false // it is weak now, or not told
-		case o.from == foreign && o.entry.Lines("Link") > len(answer["Link"]):
+		case o.from == foreign && len(o.entry.Header["Link"]) > len(answer["Link"]):
 			trust.links.told(false, now)
 			return offer{}, false // where its pages are was for its own caller
 		}
@@ -216,7 +216,7 @@ func (g *Gateway) computes(ex *exchange, sent http.Header, now time.Time) bool {
 
 // compare learns from a whole answer whether its ETag is what it was computed to be.
 func (g *Gateway) compare(ex *exchange, sent http.Header, e *cache.Entry) {
-	now, etag := time.Now(), opaque(e.Field("Etag"))
+	now, etag := time.Now(), opaque(e.Header.Get("Etag"))
 	if e.Status != http.StatusOK || len(e.Body) > maxDigested || !digest.MatchString(etag) || !g.computes(ex, sent, now) {
 		return
 	}

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/weirgate/weir/cache"
@@ -84,14 +84,16 @@ func (g *Gateway) replyFromEntry(ex *exchange, e *cache.Entry, now time.Time) {
 func (g *Gateway) replyRange(ex *exchange, e *cache.Entry, now time.Time) {
 	ex.record.Cache = hitStatus(e, now)
 	h := ex.w.Header()
-	e.Fields(func(name, value string) { h.Add(name, strings.Clone(value)) })
+	for name, values := range e.Header {
+		h[name] = slices.Clone(values)
+	}
 	h.Del("Content-Length")
 	h.Set("Age", strconv.Itoa(int(e.Age(now)/time.Second)))
 	if h["Content-Type"] == nil {
 		h["Content-Type"] = nil // prevents ServeContent from guessing
 	}
 	g.finishHeader(ex, h)
-	modified, _ := http.ParseTime(e.Field("Last-Modified")) // ServeContent ignores the zero time
+	modified, _ := http.ParseTime(e.Header.Get("Last-Modified")) // ServeContent ignores the zero time
 	http.ServeContent(ex.w, ex.in, "", modified, bytes.NewReader(e.Body))
 }
 
@@ -113,14 +115,14 @@ func copyEntryHeader(ex *exchange, e *cache.Entry, now time.Time, h http.Header)
 	if notModified {
 		status = http.StatusNotModified
 	}
-	e.Fields(func(name, value string) {
+	for name, values := range e.Header {
 		switch {
 		case name == "Content-Length", name == requestIDHeader, name == debugHeader:
 		case notModified && representationFields[name]:
 		default:
-			h[name] = append(h[name], strings.Clone(value)) // value shares memory with the whole entry
+			h[name] = append(h[name], values...)
 		}
-	})
+	}
 	if !notModified && status != http.StatusNoContent {
 		h.Set("Content-Length", strconv.Itoa(len(e.Body)))
 	}

@@ -39,7 +39,7 @@ func (g *Gateway) store(ex *exchange, resp *http.Response, sent http.Header, a c
 	own.Trailer = nil
 	e := cache.NewEntry(g.withoutCaller(ex, a), nil, lifetime) // before the header becomes the client's
 	e.Vary, e.Since, e.BaseKey = vary, since, g.about(ex)
-	e.Tag(ex.tags()...)
+	e.Tags = ex.tags()
 	if ex.resultFor(e) == coalesce.Private {
 		ex.call.Finish(coalesce.Private, nil)
 	}
@@ -131,7 +131,7 @@ func (g *Gateway) updateStored(ex *exchange, o offer, a cache.Response, since ca
 	g.trustIn(ex).unkept.Store(0)
 	e = e.Validated(a, lifetime, since)
 	e.Vary, e.BaseKey = vary, g.about(ex)
-	e.Tag(ex.tags()...)
+	e.Tags = ex.tags()
 	ex.call.SetShared(g.Cache.Put(ex.in.Context(), ex.key, e))
 	ex.noteStored(e, now)
 	ex.call.Finish(ex.resultFor(e), nil)

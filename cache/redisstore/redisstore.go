@@ -203,7 +203,7 @@ func (s *Store) Put(ctx context.Context, key cache.Key, e *cache.Entry) (stored 
 	var kept int
 	asked := s.call(ctx, "put", name(key), func(ctx context.Context) (err error) {
 		kept, err = keep.Run(ctx, s.client, []string{name(key)}, variant(e), value, lives.Milliseconds(),
-			fmt.Sprintf("%020d", e.Since), fmt.Sprintf("%016d", e.Requested().UnixMicro())).Int()
+			fmt.Sprintf("%020d", e.Since), fmt.Sprintf("%016d", e.Requested.UnixMicro())).Int()
 		return err
 	})
 	return asked && kept == 1

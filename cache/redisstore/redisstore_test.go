@@ -109,7 +109,7 @@ func fetched(since cache.Generation, body string, tags ...string) *cache.Entry {
 		Status: http.StatusOK, Header: http.Header{"Etag": {`"one"`}, "Age": {"7"}}, Requested: now.Add(-time.Second), Answered: now,
 	}, []byte(body), time.Hour)
 	e.Since = since
-	e.Tag(tags...)
+	e.Tags = tags
 	return e
 }
 
@@ -134,7 +134,7 @@ func TestWhatOneFetchesAllHave(t *testing.T) {
 			f.Fatalf("%+v, purged %v", got, purged)
 		}
 		now := time.Now()
-		if diff := cmp.Diff([]any{e.Status, e.Header(), string(e.Body), e.Vary, e.Age(now)}, []any{got.Status, got.Header(), string(got.Body), got.Vary, got.Age(now)}); diff != "" {
+		if diff := cmp.Diff([]any{e.Status, e.Header, string(e.Body), e.Vary, e.Age(now)}, []any{got.Status, got.Header, string(got.Body), got.Vary, got.Age(now)}); diff != "" {
 			f.Errorf("kept (-), got (+):\n%s", diff)
 		}
 		if other, _ := b.holds(http.Header{"Accept-Language": {"fr"}}); other != "" {

@@ -1,0 +1,204 @@
+package cache
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Rule is the part of the storing decision that does not depend on the response.
+type Rule struct {
+	// OneCaller is set if the key holds responses of one caller only. Private responses may then
+	// be stored, as in a private cache.
+	OneCaller bool
+	// TTL, if positive, is the minimum lifetime of a storable response. It marks reference data
+	// that is the same for every caller, even if the upstream says private.
+	TTL time.Duration
+	// Heuristic gives a response without freshness information a tenth of the time since its
+	// last modification (RFC 9111 section 4.2.2).
+	Heuristic bool
+	// DefaultLifetime, if positive, is the lifetime of a response without freshness information.
+	// It is for responses that were expensive to compute. Status 422 is then storable, too.
+	DefaultLifetime time.Duration
+}
+
+// storableStatus are the statuses that are stored. Limit errors, other errors of the upstream and
+// 202 are not.
+var storableStatus = map[int]bool{
+	http.StatusOK: true, http.StatusNonAuthoritativeInfo: true, http.StatusNoContent: true,
+	http.StatusMovedPermanently: true, http.StatusPermanentRedirect: true,
+	http.StatusNotFound: true, http.StatusGone: true,
+}
+
+// Storable reports whether a response to a GET may be stored (RFC 9111 section 3), and how long it
+// is fresh. A response that is never fresh is stored only if it can be revalidated. Weir
+// understands every status that it stores, so must-understand overrides no-store (section 5.2.2.3).
+func Storable(r Response, request Directives, rule Rule) (lifetime time.Duration, ok bool) {
+	response, targeted := governing(r.Header)
+	reference := rule.TTL > 0
+	switch {
+	case !storableStatus[r.Status] && (r.Status != http.StatusUnprocessableEntity || rule.DefaultLifetime == 0),
+		request.Has("no-store"), response.Has("no-store") && !response.Has("must-understand"),
+		response.Has("private") && !rule.OneCaller && !reference,
+		len(r.Header["Set-Cookie"]) > 0,
+		r.Header.Get("Vary") == "*":
+		return 0, false
+	}
+	lifetime, explicit := freshness(r, response, targeted, rule)
+	if reference && r.Status == http.StatusOK && !response.Has("no-cache") {
+		return max(lifetime, rule.TTL), true
+	}
+	if !explicit && rule.Heuristic {
+		lifetime = heuristic(r)
+		explicit = lifetime > 0
+	}
+	if !explicit && rule.DefaultLifetime > 0 {
+		lifetime, explicit = rule.DefaultLifetime, true
+	}
+	if response.Has("no-cache") {
+		lifetime = 0
+	}
+	if lifetime <= 0 && !isETag(r.Header.Get("Etag")) && r.Header.Get("Last-Modified") == "" {
+		return 0, false
+	}
+	return lifetime, explicit || r.Status == http.StatusOK
+}
+
+// maxHeuristic bounds a heuristic lifetime.
+const maxHeuristic = time.Hour
+
+// heuristic returns a tenth of the time since the response was modified.
+func heuristic(r Response) time.Duration {
+	modified, err := parseDate(r.Header.Get("Last-Modified"))
+	if err != nil {
+		return 0
+	}
+	return min(max(0, dateOf(r.Header, r.Answered).Sub(modified)/10), maxHeuristic)
+}
+
+// freshness returns the explicit lifetime (RFC 9111 section 4.2.1). Expires is ignored if the
+// directives are targeted at this kind of cache (RFC 9213 section 2.2).
+func freshness(r Response, response Directives, targeted bool, rule Rule) (lifetime time.Duration, explicit bool) {
+	if !rule.OneCaller {
+		if s, ok := response.Seconds("s-maxage"); ok {
+			return s, true
+		}
+	}
+	if s, ok := response.Seconds("max-age"); ok {
+		return s, true
+	}
+	value := r.Header.Get("Expires")
+	if value == "" || targeted {
+		return 0, false
+	}
+	expires, err := parseDate(value)
+	if err != nil {
+		return 0, true
+	}
+	return between(dateOf(r.Header, r.Answered), expires), true
+}
+
+// dateOf returns the Date of a response, or the time of its arrival if it has none.
+func dateOf(h http.Header, answered time.Time) time.Time {
+	if d, err := parseDate(h.Get("Date")); err == nil {
+		return d
+	}
+	return answered
+}
+
+// parseDate parses an HTTP-date (RFC 9110 section 5.6.7). It rejects zones other than GMT: their
+// meaning can depend on the zone of this machine (RFC 9111 section 4.2).
+func parseDate(value string) (time.Time, error) {
+	if zone := value[strings.LastIndexByte(value, ' ')+1:]; zone != "GMT" && strings.Trim(zone, "0123456789") != "" {
+		return time.Time{}, fmt.Errorf("date %q is not in GMT", value)
+	}
+	return http.ParseTime(value)
+}
+
+// between returns how much later the second time is, or zero. The bound prevents overflows in later
+// calculations (RFC 9111 section 1.2.2).
+func between(earlier, later time.Time) time.Duration {
+	return min(max(0, later.Sub(earlier)), maxDelta*time.Second)
+}
+
+// initialAge returns the corrected initial age (RFC 9111 section 4.2.3). An unreadable Age counts as
+// the maximum: a cache may ignore it (section 5.1), but a response of any age would then look new.
+func initialAge(r Response) time.Duration {
+	apparent := between(dateOf(r.Header, r.Answered), r.Answered)
+	var age time.Duration
+	if values := r.Header["Age"]; len(values) > 0 {
+		age = maxDelta * time.Second
+		if s, err := strconv.ParseUint(values[0], 10, 31); err == nil && len(values) == 1 {
+			age = time.Duration(s) * time.Second
+		}
+	}
+	return max(apparent, age+r.Answered.Sub(r.Requested))
+}
+
+// Age returns the current age (RFC 9111 section 4.2.3).
+func (e *Entry) Age(now time.Time) time.Duration { return e.InitialAge + max(0, now.Sub(e.Answered)) }
+
+// date returns the entry's Date, but at most the time of arrival.
+func (e *Entry) date() time.Time {
+	if d := dateOf(e.Header, e.Answered); d.Before(e.Answered) {
+		return d
+	}
+	return e.Answered.Truncate(time.Second) // the precision of Date
+}
+
+// Fresh reports whether the entry may be used at now without revalidation. It does not consider
+// purges and request directives.
+func (e *Entry) Fresh(now time.Time) bool { return e.Age(now) < e.Lifetime }
+
+// Staleness returns for how long the entry has been stale. It is negative while the entry is fresh.
+func (e *Entry) Staleness(now time.Time) time.Duration { return e.Age(now) - e.Lifetime }
+
+// NeverStale reports whether the entry may never be used stale (RFC 9111 section 4.2.4): its
+// response says must-revalidate or no-cache. In a cache that several callers share,
+// proxy-revalidate and s-maxage have the same effect (sections 5.2.2.8 and 5.2.2.10).
+func (e *Entry) NeverStale(rule Rule) bool {
+	d, _ := governing(e.Header)
+	return d.Has("must-revalidate") || d.Has("no-cache") || !rule.OneCaller && (d.Has("proxy-revalidate") || d.Has("s-maxage"))
+}
+
+// SingleUse reports whether each further request must revalidate the entry, including requests
+// that waited for it: its response says no-cache, or was stale on arrival (RFC 9111 sections 4
+// and 5.2.2.4).
+func (e *Entry) SingleUse(rule Rule) bool {
+	d, targeted := governing(e.Header)
+	_, explicit := freshness(Response{Header: e.Header, Answered: e.Answered}, d, targeted, rule)
+	return d.Has("no-cache") || explicit && !e.Fresh(e.Answered)
+}
+
+// UsableOnError reports whether the entry may replace an error of the upstream (RFC 5861 section 4):
+// stale-if-error of the response or the request allows it.
+func (e *Entry) UsableOnError(now time.Time, request Directives) bool {
+	d, _ := governing(e.Header)
+	for _, directives := range []Directives{d, request} {
+		if most, ok := directives.Seconds("stale-if-error"); ok && e.Staleness(now) <= most {
+			return true
+		}
+	}
+	return false
+}
+
+// UsableWhileRevalidating reports whether the entry may be used during its revalidation (RFC 5861
+// section 3).
+func (e *Entry) UsableWhileRevalidating(now time.Time) bool {
+	d, _ := governing(e.Header)
+	most, ok := d.Seconds("stale-while-revalidate")
+	return ok && e.Staleness(now) <= most
+}
+
+// AllowedByMaxStale reports whether max-stale of the request allows the entry (RFC 9111 section
+// 5.2.1.2).
+func (e *Entry) AllowedByMaxStale(now time.Time, request Directives) bool {
+	argument, ok := request["max-stale"]
+	if !ok {
+		return false
+	}
+	most, _ := request.Seconds("max-stale")
+	return argument == "" || e.Staleness(now) <= most
+}
