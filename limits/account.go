@@ -54,7 +54,8 @@ type hold struct {
 
 func newAccount(name string, kind policy.CallerKind) *account {
 	return &account{
-		Name: name, Kind: kind, Logs: map[string]*slidingLog{}, Windows: map[string]*window{}, reservations: map[uint64]*reservation{},
+		Name: name, Kind: kind, Logs: map[string]*slidingLog{}, Windows: map[string]*window{},
+		reservations: map[uint64]*reservation{},
 	}
 }
 

@@ -95,10 +95,8 @@ type Outcome struct {
 	Sent     bool
 	Resent   int  // copies that the transport sent before the last one
 	Answered bool // response headers arrived
-	// Ended reports whether the response is complete, so that no Release follows.
-	Ended bool
-	// Failed marks a 5xx, 408 or 425, which proves nothing about the account.
-	Failed bool
+	Ended    bool // the response is complete; no Release follows
+	Failed   bool // a 5xx, 408 or 425, which proves nothing about the account
 	// Elapsed is the time from the end of the request body to the response headers.
 	Elapsed    time.Duration
 	Rate       Rate // zero without rate headers
@@ -110,14 +108,13 @@ type Outcome struct {
 type Budget struct {
 	// Resource is the upstream's name, or the reason and scope of a budget that
 	// the upstream does not show, for example "points:user/get".
-	Resource  string    `json:"resource"`
-	Limit     int       `json:"limit"`
-	Used      int       `json:"used"`
-	Remaining int       `json:"remaining"`
-	Reset     time.Time `json:"reset"`
-	Held      int       `json:"held,omitempty"` // reserved by permits in use
-	// Window is the length of the budget's window.
-	Window time.Duration `json:"-"`
+	Resource  string        `json:"resource"`
+	Limit     int           `json:"limit"`
+	Used      int           `json:"used"`
+	Remaining int           `json:"remaining"`
+	Reset     time.Time     `json:"reset"`
+	Held      int           `json:"held,omitempty"` // reserved by permits in use
+	Window    time.Duration `json:"-"`              // length
 }
 
 // Account is the state of one account, for operators.

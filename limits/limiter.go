@@ -146,7 +146,7 @@ func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller
 		return l.wait(ctx, claim, caller, deadline, Decision{})
 	}
 	// A permit that is granted after the client disconnects would leak without
-	// the result. The ledger has a deadline of its own.
+	// the result. The ledger has its own deadline.
 	d, err := l.ledger.Admit(context.WithoutCancel(ctx), claim)
 	switch {
 	case err != nil:
@@ -188,7 +188,9 @@ func (l *Limiter) Upload(permit Permit) (done func()) {
 
 // wait queues a claim and waits for the result. refused is the decision of the
 // ledger, if it has already refused the claim.
-func (l *Limiter) wait(ctx context.Context, claim Claim, caller policy.Caller, deadline time.Time, refused Decision) (*Permit, error) {
+func (l *Limiter) wait(
+	ctx context.Context, claim Claim, caller policy.Caller, deadline time.Time, refused Decision,
+) (*Permit, error) {
 	w, err := l.enqueue(claim, caller, deadline, refused)
 	if err != nil {
 		return nil, err
@@ -258,7 +260,7 @@ func (l *Limiter) giveUp(w *waiter) result {
 	}
 	w.leaving = true
 	l.mu.Unlock()
-	return <-w.result // the ledger has a deadline of its own
+	return <-w.result // the ledger has its own deadline
 }
 
 // dispatch sends waiting claims to the ledger until the queue is empty.

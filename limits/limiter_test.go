@@ -145,8 +145,10 @@ func TestAcquireStopsWaiting(t *testing.T) {
 			var r *Refusal
 			return errors.As(err, &r) && r.Reason == Concurrency && r.Until.After(time.Now())
 		}},
-		{"when the client disconnects", time.Minute, 2 * time.Second, 2 * time.Second, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }},
-		{"immediately without a wait", 0, time.Hour, 0, func(err error) bool { var r *Refusal; return errors.As(err, &r) }},
+		{"when the client disconnects", time.Minute, 2 * time.Second, 2 * time.Second,
+			func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }},
+		{"immediately without a wait", 0, time.Hour, 0,
+			func(err error) bool { var r *Refusal; return errors.As(err, &r) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inBubble(t, threeSlots(), func(o *harness) {
@@ -353,8 +355,10 @@ func BenchmarkAdmitAndSettle(b *testing.B) {
 	limits.Points.REST = 1 << 40
 	m := NewMemory(Rules{Limits: limits})
 	ctx := context.Background()
-	claim := Claim{Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1, CPU: time.Millisecond}
-	outcome := Outcome{Sent: true, Answered: true, Ended: true, Rate: Rate{Limit: 1 << 20, Used: 1, Reset: time.Now().Add(time.Hour), Resource: "core"}}
+	claim := Claim{Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1,
+		CPU: time.Millisecond}
+	outcome := Outcome{Sent: true, Answered: true, Ended: true,
+		Rate: Rate{Limit: 1 << 20, Used: 1, Reset: time.Now().Add(time.Hour), Resource: "core"}}
 	b.ReportAllocs()
 	for b.Loop() {
 		claim.ID++

@@ -249,7 +249,7 @@ func (l *line) block(d Decision, now time.Time) {
 }
 
 // refuse blocks the line of a class, and every line that the same budget
-// refuses. Waiters whose deadline is earlier get the refusal.
+// refuses. Waiters with an earlier deadline get the refusal.
 func (q *queue) refuse(c class, d Decision, now time.Time) {
 	for other, l := range q.lines {
 		if other != c && !alsoRefused(d.Reason, c, other) {

@@ -21,13 +21,19 @@ func TestReadRate(t *testing.T) {
 		want Rate
 		ok   bool
 	}{
-		{"all headers", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Remaining", "27", "X-RateLimit-Reset", "1000060", "X-RateLimit-Resource", "search"), Rate{Limit: 30, Used: 3, Reset: now.Add(time.Minute), Resource: "search"}, true},
-		{"used from remaining", header("X-RateLimit-Limit", "30", "X-RateLimit-Remaining", "20", "X-RateLimit-Reset", "1000060"), Rate{Limit: 30, Used: 10, Reset: now.Add(time.Minute)}, true},
-		{"with the upstream's clock", header("Date", now.Add(-time.Hour).UTC().Format(http.TimeFormat), "X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060"), Rate{Limit: 30, Used: 3, Reset: now.Add(time.Minute), Date: now.Add(-time.Hour)}, true},
-		{"reset beyond the year 2255", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "9000000001"), Rate{}, false},
+		{"all headers", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Remaining", "27",
+			"X-RateLimit-Reset", "1000060", "X-RateLimit-Resource", "search"), Rate{Limit: 30, Used: 3, Reset: now.Add(time.Minute), Resource: "search"}, true},
+		{"used from remaining", header("X-RateLimit-Limit", "30", "X-RateLimit-Remaining", "20", "X-RateLimit-Reset",
+			"1000060"), Rate{Limit: 30, Used: 10, Reset: now.Add(time.Minute)}, true},
+		{"with the upstream's clock", header("Date", now.Add(-time.Hour).UTC().Format(http.TimeFormat),
+			"X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060"), Rate{Limit: 30, Used: 3, Reset: now.Add(time.Minute), Date: now.Add(-time.Hour)}, true},
+		{"reset beyond the year 2255", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Reset",
+			"9000000001"), Rate{}, false},
 		{"no reset", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3"), Rate{}, false},
-		{"not a number", header("X-RateLimit-Limit", "many", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060"), Rate{}, false},
-		{"negative", header("X-RateLimit-Limit", "-1", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060"), Rate{}, false},
+		{"not a number", header("X-RateLimit-Limit", "many", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060"),
+			Rate{}, false},
+		{"negative", header("X-RateLimit-Limit", "-1", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060"),
+			Rate{}, false},
 		{"no headers", nil, Rate{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -21,7 +21,7 @@ type slidingLog struct {
 // entry contains spends that are close in time. At is the time of the last one.
 type entry struct{ At, Cost int64 }
 
-// expire removes the entries whose window is over.
+// expire removes the entries with an ended window.
 func (l *slidingLog) expire(now int64) { l.removeUntil(now - l.Window) }
 
 // removeUntil removes the entries up to a time.

@@ -26,7 +26,8 @@ func (m *Memory) spend(t *testing.T, c Claim, o Outcome) {
 }
 
 func claim(id uint64, resource string) Claim {
-	return Claim{ID: id, Account: "a", Kind: policy.User, Operation: "op", Resource: resource, Points: 1, CPU: time.Second}
+	return Claim{ID: id, Account: "a", Kind: policy.User, Operation: "op", Resource: resource, Points: 1,
+		CPU: time.Second}
 }
 
 func answer(resource string, used int) Outcome {

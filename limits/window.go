@@ -90,7 +90,7 @@ func (w *window) expire(now int64) {
 		if p.reopens() > now {
 			return false
 		}
-		if p.Responses > 0 { // a reset by the local clock says nothing about the upstream's
+		if p.Responses > 0 { // otherwise the reset is by the local clock
 			w.LastReset = max(w.LastReset, p.Reset)
 		}
 		w.Confirmed, w.withoutHeaders, w.slowStarted = false, 0, 0

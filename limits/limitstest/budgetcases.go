@@ -126,7 +126,8 @@ var windowCases = []testCase{
 		h.refused(get("core"), limits.Primary, 24*time.Hour+jitter)
 	}},
 	{"the upstream's clock may differ", func(h *harness) {
-		for i, offset := range []time.Duration{-time.Hour, 1900 * time.Millisecond, -1900 * time.Millisecond, 24 * time.Hour} {
+		for i, offset := range []time.Duration{-time.Hour, 1900 * time.Millisecond, -1900 * time.Millisecond,
+			24 * time.Hour} {
 			c := get("core")
 			c.Account = fmt.Sprint("clock ", i)
 			o := reported("core", 5000, 5000, time.Now().Add(offset+60*second).Truncate(second))
@@ -241,7 +242,7 @@ var logCases = []testCase{
 		h.check("points", h.budget("points:op").Used, 900)
 		other := get("core")
 		other.Operation = "other"
-		h.granted(other) // each operation has a budget of its own
+		h.granted(other) // each operation has its own budget
 		time.Sleep(60*second - time.Microsecond)
 		h.refused(get("core"), limits.Points, time.Microsecond)
 		time.Sleep(time.Microsecond)
@@ -288,7 +289,7 @@ var logCases = []testCase{
 			h.spend(get("search"), reported("search", i+1, 30, time.Now().Add(60*second-time.Duration(i)*second)))
 			time.Sleep(second)
 		}
-		// The upstream's window returns all tokens at once. The log returns one
+		// The upstream's window returns all tokens together. The log returns one
 		// per second.
 		time.Sleep(31 * second)
 		for i := range 2 {

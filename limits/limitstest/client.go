@@ -58,7 +58,7 @@ type client struct {
 	crashes time.Time // when the replica crashes, or zero
 }
 
-// live sends requests until ctx ends.
+// loop sends requests until ctx ends.
 func (c *client) loop(ctx context.Context) {
 	s := c.scenario
 	if c.pattern == idle {

@@ -23,7 +23,7 @@ func (c *transportCopy) hidden(granted time.Time) bool {
 	return c != nil && (c.learned.IsZero() || !c.learned.Before(granted))
 }
 
-// sums is a sliding window. It lists every cost that was counted in it.
+// sums is a sliding window, with a list of the counted costs.
 type sums struct {
 	max    int64
 	length time.Duration
@@ -153,7 +153,7 @@ type window struct {
 	learned      []learnedUse
 	closed       []float64 // use of each ended window, as a fraction
 	pace         pace
-	last         snapshot // last one in rate headers
+	last         snapshot // last snapshot in rate headers
 }
 
 // learnedUse is what a response reported to the ledger about the open window.

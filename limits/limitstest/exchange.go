@@ -31,7 +31,8 @@ type Response struct {
 }
 
 func (a *Response) describe() string {
-	return fmt.Sprintf("%s used %d of %d, reset %v after date, limited %d, retry after %v, failed %v", a.Rate.Resource, a.Rate.Used, a.Rate.Limit,
+	return fmt.Sprintf("%s used %d of %d, reset %v after date, limited %d, retry after %v, failed %v", a.Rate.Resource,
+		a.Rate.Used, a.Rate.Limit,
 		a.Rate.Reset.Sub(a.Rate.Date), a.Limited, a.RetryAfter, a.Failed)
 }
 
@@ -180,7 +181,8 @@ func (ex *exchange) arrive(a *account, now time.Time) {
 	ex.log(a.name, "%s arrives, granted at %s, sent at %s", ex.Operation, ex.clock(ex.Granted), ex.clock(ex.began))
 	for _, c := range a.cooldowns {
 		if c.learned.Before(ex.Granted) && now.Before(c.ends) {
-			ex.violation(a, cooling, fmt.Sprintf("granted at %s, after the error was learned at %s; it ends at %s", ex.clock(ex.Granted), ex.clock(c.learned), ex.clock(c.ends)))
+			ex.violation(a, cooling, fmt.Sprintf("granted at %s, after the error was learned at %s; it ends at %s",
+				ex.clock(ex.Granted), ex.clock(c.learned), ex.clock(c.ends)))
 		}
 	}
 	t := ex.report.tally(cooling)
@@ -206,7 +208,8 @@ func (ex *exchange) arrive(a *account, now time.Time) {
 		ex.over = true
 		ex.response.Limited = limits.PrimaryLimit
 		if excess > 0 {
-			ex.violation(a, limit, fmt.Sprintf("%d beyond %d, granted at %s, window %s to %s, %d by other users", excess, w.max,
+			ex.violation(a, limit, fmt.Sprintf("%d beyond %d, granted at %s, window %s to %s, %d by other users",
+				excess, w.max,
 				ex.clock(ex.Granted), ex.clock(w.opened), ex.clock(w.ends), w.byOthers))
 		}
 	}
@@ -253,7 +256,8 @@ func (ex *exchange) secondaryError(a *account, w *window, now time.Time) {
 // writeRate sets the rate headers.
 func (ex *exchange) writeRate(a *account, now time.Time) {
 	n := &ex.profile
-	if ex.response.Failed = ex.response.Limited == limits.NotLimited && chance(ex.rng, n.Failing); ex.response.Failed || n.NoRateHeaders {
+	ex.response.Failed = ex.response.Limited == limits.NotLimited && chance(ex.rng, n.Failing)
+	if ex.response.Failed || n.NoRateHeaders {
 		return
 	}
 	if ex.response.cooldown != nil && chance(ex.rng, n.WithoutHeaders) {
@@ -273,7 +277,8 @@ func (ex *exchange) writeRate(a *account, now time.Time) {
 		*ex.response.cooldown = s.ends // the reset takes precedence over the default
 	}
 	ex.response.snapshot = s
-	ex.response.Rate = limits.Rate{Limit: int(s.max), Used: int(s.used), Reset: n.reportReset(s.ends, ex.rng), Resource: ex.Resource}
+	ex.response.Rate = limits.Rate{Limit: int(s.max), Used: int(s.used), Reset: n.reportReset(s.ends, ex.rng),
+		Resource: ex.Resource}
 }
 
 func (ex *exchange) spendPoints(a *account, _ time.Time) { ex.points(a, nil) }

@@ -68,9 +68,11 @@ func (s step) String() string {
 		return fmt.Sprintf("wait %v", s.pass)
 	case admits:
 		c := s.claim
-		return fmt.Sprintf("admit %d: %s of %s, %d points, content %v, %v CPU, batch %v", c.ID, c.Operation, c.Resource, c.Points, c.CreatesContent, c.CPU, c.Batch)
+		return fmt.Sprintf("admit %d: %s of %s, %d points, content %v, %v CPU, batch %v", c.ID, c.Operation,
+			c.Resource, c.Points, c.CreatesContent, c.CPU, c.Batch)
 	case settles:
-		return fmt.Sprintf("settle %d: %+v, reset in %v, date %v off", s.claim.ID, s.outcome.Outcome, s.outcome.reset, s.outcome.date)
+		return fmt.Sprintf("settle %d: %+v, reset in %v, date %v off", s.claim.ID, s.outcome.Outcome, s.outcome.reset,
+			s.outcome.date)
 	case releases:
 		return fmt.Sprintf("release %d, aborted %v", s.claim.ID, s.aborted)
 	default:
@@ -120,7 +122,8 @@ func drawHistory(t *rapid.T) []step {
 }
 
 func drawStep(t *rapid.T) step {
-	s := step{kind: rapid.SampledFrom([]action{waits, waits, admits, admits, admits, settles, settles, settles, releases, renews}).Draw(t, "kind")}
+	s := step{kind: rapid.SampledFrom([]action{waits, waits, admits, admits, admits, settles, settles, settles,
+		releases, renews}).Draw(t, "kind")}
 	switch s.kind {
 	case waits:
 		s.pass = drawPause(t)
@@ -148,12 +151,14 @@ func drawPause(t *rapid.T) time.Duration {
 func drawClaim(t *rapid.T) limits.Claim {
 	c := limits.Claim{
 		Account: testAccount, Kind: policy.User,
-		Operation:      rapid.SampledFrom([]string{"users/get", "issues/create"}).Draw(t, "operation"),
-		Resource:       rapid.SampledFrom([]string{policy.Core, policy.Core, policy.Search, policy.CodeSearch, policy.GraphQL, "invented"}).Draw(t, "resource"),
+		Operation: rapid.SampledFrom([]string{"users/get", "issues/create"}).Draw(t, "operation"),
+		Resource: rapid.SampledFrom([]string{policy.Core, policy.Core, policy.Search, policy.CodeSearch,
+			policy.GraphQL, "invented"}).Draw(t, "resource"),
 		Points:         rapid.SampledFrom([]int{1, 5}).Draw(t, "points"),
 		CreatesContent: rapid.Bool().Draw(t, "content"),
-		CPU:            rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond, time.Second, time.Hour}).Draw(t, "CPU"),
-		Batch:          rapid.IntRange(0, 3).Draw(t, "batch") == 3,
+		CPU: rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond, time.Second, time.Hour}).
+			Draw(t, "CPU"),
+		Batch: rapid.IntRange(0, 3).Draw(t, "batch") == 3,
 	}
 	if c.Resource == policy.GraphQL {
 		c.Operation = policy.GraphQL
@@ -190,7 +195,8 @@ func drawOutcome(t *rapid.T) draft {
 		}
 		d.reset = time.Duration(rapid.IntRange(-5, 95).Draw(t, "reset")) * time.Second
 		d.dated = rapid.IntRange(0, 4).Draw(t, "dateless") < 4
-		d.date = rapid.SampledFrom([]time.Duration{0, 0, -time.Second, time.Second, -time.Hour, 7 * time.Hour}).Draw(t, "date")
+		d.date = rapid.SampledFrom([]time.Duration{0, 0, -time.Second, time.Second, -time.Hour, 7 * time.Hour}).
+			Draw(t, "date")
 	}
 	return d
 }
@@ -292,8 +298,8 @@ func differ(name string, got, want any) string {
 	return ""
 }
 
-// compare applies a history to an empty ledger in virtual time, each step so
-// many times. It returns the first difference from the model.
+// compare applies a history to an empty ledger in virtual time, and repeats each
+// step. It returns the first difference from the model.
 func compare(t *testing.T, open Open, rules limits.Rules, history []step, repeat int) (difference string) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &player{Ledger: open(t, rules), model: &model{rules: rules, kind: policy.User}, repeat: repeat}

@@ -33,7 +33,8 @@ type drawn struct {
 
 func draw(t *rapid.T) drawn {
 	return drawn{
-		drawHistory(t), drawClaim(t), time.Duration(rapid.IntRange(1, 90).Draw(t, "wait")) * second, rapid.IntRange(1, 5).Draw(t, "more"),
+		drawHistory(t), drawClaim(t), time.Duration(rapid.IntRange(1, 90).Draw(t, "wait")) * second,
+		rapid.IntRange(1, 5).Draw(t, "more"),
 	}
 }
 
@@ -61,7 +62,8 @@ var invariants = []invariant{
 		b.settled(first, limits.Outcome{})
 		time.Sleep(second)
 		p := b.granted(get(policy.Core))
-		b.settled(p, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit, RetryAfter: d.wait})
+		b.settled(p, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit,
+			RetryAfter: d.wait})
 		until := b.account().BlockedUntil
 		time.Sleep(time.Until(until) - time.Microsecond)
 		if _, early := b.admit(get(policy.Core)); early.Granted || !early.Until.Equal(until) {

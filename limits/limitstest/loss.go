@@ -26,9 +26,10 @@ func RunDataLoss(t *testing.T, open Open, lose func(t *testing.T, l limits.Ledge
 	})
 }
 
-// loseInBubble applies a history to an empty ledger whose store loses all data
-// after some steps. It returns the missing state.
-func loseInBubble(t *testing.T, open Open, rules limits.Rules, history []step, losses []int, lose func(*testing.T, limits.Ledger)) (missing string) {
+// loseInBubble applies a history to an empty ledger. The store loses all
+// data after some steps. The result is the missing state.
+func loseInBubble(t *testing.T, open Open, rules limits.Rules, history []step, losses []int,
+	lose func(*testing.T, limits.Ledger)) (missing string) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &player{Ledger: open(t, rules)}
 		for i, s := range history {
@@ -161,7 +162,8 @@ const (
 
 // play applies a history. The store goes away or comes back before some steps.
 // It returns the first violation.
-func (a *outage) play(t *testing.T, history []step, switches []int, away, back func(*testing.T, limits.Ledger)) (wrong string) {
+func (a *outage) play(t *testing.T, history []step, switches []int,
+	away, back func(*testing.T, limits.Ledger)) (wrong string) {
 	toggle := func() string {
 		if a.down = !a.down; a.down {
 			a.log = append(a.log, "away")

@@ -97,7 +97,8 @@ func (w *fixedWindow) learn(r limits.Rate, sent, now int64) {
 	for i, old := range w.reports {
 		if difference := old.reset - t.reset; -2*sec <= difference && difference <= 2*sec {
 			w.reports[i] = statement{
-				max(old.reset, t.reset), min(old.latest, t.latest), max(old.earliest, t.earliest), t.limit, max(old.used, t.used), old.answers + 1,
+				max(old.reset, t.reset), min(old.latest, t.latest), max(old.earliest, t.earliest),
+				t.limit, max(old.used, t.used), old.answers + 1,
 			}
 			return
 		}
@@ -212,7 +213,8 @@ func (m *model) describe(now int64) limits.Account {
 // window and the log of the resource.
 func (m *model) shown(w *fixedWindow, now int64) limits.Budget {
 	w.expire(now)
-	b := limits.Budget{Resource: w.resource, Limit: int(w.limit), Held: int(m.inUse(w)), Window: time.Duration(w.length) * time.Microsecond}
+	b := limits.Budget{Resource: w.resource, Limit: int(w.limit), Held: int(m.inUse(w)),
+		Window: time.Duration(w.length) * time.Microsecond}
 	used, reset := int64(0), now+w.length
 	for _, t := range w.reports {
 		b.Limit = int(t.limit)

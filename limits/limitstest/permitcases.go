@@ -163,8 +163,7 @@ var permitCases = []testCase{
 	}},
 }
 
-// limitedBy returns the outcome of a request whose response is a secondary
-// limit error.
+// limitedBy returns the outcome of a response that is a secondary limit error.
 func limitedBy(retryAfter time.Duration) limits.Outcome {
 	o := answered()
 	o.Limited, o.RetryAfter = limits.SecondaryLimit, retryAfter

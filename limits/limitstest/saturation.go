@@ -30,13 +30,15 @@ func Saturations() []Saturation {
 	return []Saturation{
 		{points, time.Minute, 0.99, []int{1}, func(l *policy.Limits) { unlimitedCPU(l); l.Primary.User = most }},
 		{points + " graphql", time.Minute, 0.99, []int{0, 0, 0, 0, 0, 0, 1, 1}, unlimitedCPU},
-		{content, time.Minute, 0.99, []int{0, 0, 0, 1}, func(l *policy.Limits) { unlimitedCPU(l); l.Content[1].Max = most }},
+		{content, time.Minute, 0.99, []int{0, 0, 0, 1},
+			func(l *policy.Limits) { unlimitedCPU(l); l.Content[1].Max = most }},
 		{content + " long", time.Hour, 0.995, []int{0, 0, 0, 1}, unlimitedCPU},
 		{policy.Search, time.Minute, 0.99, []int{0, 0, 0, 0, 1}, unlimitedCPU},
 		{policy.CodeSearch, time.Minute, 0.99, []int{0, 0, 0, 0, 0, 1}, unlimitedCPU},
 		{primary, time.Hour, 0.995, []int{1, 1, 1}, unlimitedCPU},
 		{cpu, time.Minute, 0, []int{1, 1, 1}, func(l *policy.Limits) { l.Primary.User, l.Points.REST = most, most }},
-		{concurrency, 500 * time.Millisecond, 0, []int{1, 1, 1}, func(l *policy.Limits) { unlimitedCPU(l); l.Primary.User, l.Points.REST = most, most }},
+		{concurrency, 500 * time.Millisecond, 0, []int{1, 1, 1},
+			func(l *policy.Limits) { unlimitedCPU(l); l.Primary.User, l.Points.REST = most, most }},
 	}
 }
 
@@ -48,7 +50,8 @@ func (s Saturation) Scenario(replicas, windows int, aligned bool) Scenario {
 	weights := make([]int, len(operations()))
 	copy(weights, s.weights)
 	return Scenario{
-		Name: fmt.Sprintf("saturated, %d replicas", replicas), Seed: 1, Rules: rules, Replicas: replicas, Accounts: 1, Clients: 200 / replicas,
+		Name: fmt.Sprintf("saturated, %d replicas", replicas), Seed: 1, Rules: rules,
+		Replicas: replicas, Accounts: 1, Clients: 200 / replicas,
 		Duration: time.Duration(windows+1) * s.Window, WarmUp: s.Window, Weights: weights, Backlog: true, Timeout: 10 * time.Second,
 		Upstream: Profile{
 			Limits: rules.Limits, Kind: policy.User, Part: 1, Busy: true, Fastest: 50 * time.Millisecond, Latency: 300 * time.Millisecond,

@@ -156,7 +156,8 @@ func (r *run) client(replica, account, n int) *client {
 	rng := rand.New(rand.NewPCG(r.rng.Uint64(), 2))
 	c := &client{run: r, rng: rng, ops: operations()}
 	c.caller = policy.Caller{
-		Kind: s.Upstream.Kind, Account: accountName(account), Client: fmt.Sprintf("client %d of %d", n, replica), Share: 1 + rng.IntN(5),
+		Kind: s.Upstream.Kind, Account: accountName(account), Client: fmt.Sprintf("client %d of %d", n, replica),
+		Share:    1 + rng.IntN(5),
 		Priority: []policy.Priority{policy.Normal, policy.Interactive, policy.Batch}[rng.IntN(3)],
 	}
 	c.pattern = pattern(rng.IntN(int(patterns)))

@@ -20,7 +20,9 @@ func RunSuite(t *testing.T, open Open) {
 	for _, group := range [][]testCase{windowCases, logCases, permitCases, cooldownCases} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { c.run(newHarness(t, open, limits.Rules{Limits: policy.DefaultLimits()})) })
+				synctest.Test(t, func(t *testing.T) {
+					c.run(newHarness(t, open, limits.Rules{Limits: policy.DefaultLimits()}))
+				})
 			})
 		}
 	}

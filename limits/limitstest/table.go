@@ -67,7 +67,8 @@ func (b *Table) Print(t *testing.T) {
 		r := b.rows[key]
 		r.Windows, r.WindowsLeast = median(r.held), least(r.held)
 		r.Throughput, r.ThroughputLeast = median(r.through), least(r.through)
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%d..%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Scenario, r.Limit, r.Scenarios, r.Least, r.Most, r.Requests, r.Violations,
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%d..%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Scenario, r.Limit,
+			r.Scenarios, r.Least, r.Most, r.Requests, r.Violations,
 			percent(r.Worst), percent(r.Raw), percent(r.Windows), percent(r.WindowsLeast), percent(r.Throughput), percent(r.ThroughputLeast))
 		line, err := json.Marshal(r)
 		if err != nil {

@@ -115,7 +115,8 @@ func (u *Upstream) count(a *account, r *Request, limit, scope string, rule polic
 	t.Requests++
 	t.Worst = max(t.Worst, float64(sum)/float64(s.max))
 	if sum > s.max && c == nil {
-		u.violation(a, limit, fmt.Sprintf("%s: %d of %d in %v, granted at %s", scope, sum, s.max, s.length, u.clock(r.Granted)))
+		u.violation(a, limit, fmt.Sprintf("%s: %d of %d in %v, granted at %s", scope, sum, s.max, s.length,
+			u.clock(r.Granted)))
 	}
 }
 
@@ -152,7 +153,8 @@ func (u *Upstream) enter(r *Request) {
 	most := u.profile.Limits.Concurrent
 	t.Worst = max(t.Worst, float64(a.inProgress)/float64(most))
 	if a.inProgress > most {
-		u.violation(a, concurrency, fmt.Sprintf("%d of %d at once, granted at %s", a.inProgress, most, u.clock(r.Granted)))
+		u.violation(a, concurrency, fmt.Sprintf("%d of %d requests, granted at %s", a.inProgress, most,
+			u.clock(r.Granted)))
 	}
 }
 
@@ -186,7 +188,8 @@ func (u *Upstream) violation(a *account, limit, detail string) {
 	t.Violations++
 	u.log(a.name, "VIOLATION %s %s", limit, detail)
 	if len(u.report.Violations) < 10 {
-		u.report.Violations = append(u.report.Violations, fmt.Sprintf("%s %s %s: %s", u.clock(time.Now()), a.name, limit, detail))
+		u.report.Violations = append(u.report.Violations,
+			fmt.Sprintf("%s %s %s: %s", u.clock(time.Now()), a.name, limit, detail))
 	}
 }
 
