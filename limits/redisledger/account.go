@@ -40,8 +40,8 @@ type localAccount struct {
 	// reconciling forbids offline permits while the spends of the last outage are sent.
 	reconciling bool
 
-	flushing, refilling, returning bool // a background call is running
-	discards                       int  // how often all prefetched permits were discarded
+	flushing, refilling bool // a background call is running
+	discards            int  // how often all prefetched permits were discarded
 }
 
 // localLog is what this replica spent of a sliding log within its window.

@@ -55,7 +55,7 @@ func (l *Ledger) batch(ctx context.Context, a *localAccount, e *batchEntry) erro
 		}
 		a.orphans = append(orphans, a.orphans...)
 		for _, p := range a.offline { // granted during the batch
-			a.keepWanted(p.claim)
+			a.keepClaim(p.claim)
 		}
 		return err
 	})
@@ -107,11 +107,7 @@ func (l *Ledger) runBatch(ctx context.Context, a *localAccount, settlements []se
 		if a.discards != discards {
 			until = time.Time{}
 		}
-		for i, c := range prefetch {
-			if answer.Decisions[len(claiming)+i].Granted {
-				l.addPrefetched(a, c, until, r)
-			}
-		}
+		l.addPrefetched(a, prefetch, answer.Decisions[len(claiming):], until, r)
 	})
 	if err == nil && !complete {
 		err = unavailable(errors.New("incomplete reply"))
@@ -132,8 +128,8 @@ func (l *Ledger) returnUnwanted(a *localAccount, claims ...*limits.Claim) {
 	}
 }
 
-// keepWanted undoes returnUnwanted. The caller holds Ledger.mu.
-func (a *localAccount) keepWanted(c limits.Claim) {
+// keepClaim undoes returnUnwanted. The caller holds Ledger.mu.
+func (a *localAccount) keepClaim(c limits.Claim) {
 	a.orphans = slices.DeleteFunc(a.orphans, func(s settlement) bool { return s.permit.ID == c.ID && s.outcome != nil && !s.outcome.Sent })
 }
 

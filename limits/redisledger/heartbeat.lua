@@ -1,5 +1,5 @@
 -- Renews what a replica may use of an account while it cannot reach Redis. For each class of claims that the replica
--- made lately, the step takes an offline lease: a share of what is left, and no more than the replica wants.
+-- made lately, the step takes an offline lease: a share of what is left, and no more than the replica requests.
 -- Before that, the step charges what the replica spent while it was offline.
 -- The replica keeps what it was granted last time ("kept"), even if its lease is smaller now: if this reply is lost,
 -- the replica goes on with the old lease, and it may use tokens again that have returned.
@@ -27,16 +27,16 @@ for i, c in ipairs(step.classes or {}) do
     changed[w] = true
   end
   -- Other replicas may not have restored their spends yet, and an offline replica cannot see the result of a probe.
-  local function share(free, wanted)
+  local function share(free, requested)
     if now < account.relearning_until or account.probing then return 0 end
-    return max(0, min(floor(free / (step.replicas + 1)), wanted))
+    return max(0, min(floor(free / (step.replicas + 1)), requested))
   end
   local free = usable(w.limit) - u.total - w.in_use
   for k, o in ipairs(w.observed) do
     local left = usable(o.limit) - o.used - u.total - w.in_use
     free = k == 1 and left or min(free, left)
   end
-  local units, places = share(free, c.units_wanted), share(max_places(step.concurrent) - account.places, c.places_wanted)
+  local units, places = share(free, c.units_requested), share(max_places(step.concurrent) - account.places, c.places_requested)
   -- granted has the number of the write, not a time.
   local l = {id = id, granted = writes + 1, expires = now + OFFLINE_LEASE_TIME, charged = false, abandoned = false,
     resource = c.resource.name, holds = {}, units = max(units, c.units_kept), places = max(places, c.places_kept)}
@@ -46,7 +46,7 @@ for i, c in ipairs(step.classes or {}) do
     resize_log(g, s.window, s.merge)
     expire_entries(g)
     spend(g, max(now, s.last_spent), s.spent)
-    local cost = share(s.limit - g.total - g.held, s.wanted)
+    local cost = share(s.limit - g.total - g.held, s.requested)
     table.insert(l.holds, {log = s.log, cost = max(cost, s.kept, kept_logs[s.log] or 0), cpu = false})
     reply.logs[s.log] = cost
   end

@@ -41,8 +41,8 @@ type class struct {
 	// is sent with the outcomes of permits.
 	spent, sending, settled localLogs
 	// What offline permits hold of the lease: costs by log, requests and places.
-	held                map[string]int64
-	heldUnits, heldSlot int64
+	held                  map[string]int64
+	heldUnits, heldPlaces int64
 }
 
 // Names of logs that a class has beside its sliding logs. Units return one window after their answers, because no
@@ -139,7 +139,7 @@ func (p *offlinePermit) hold(r *limits.Rules, sign int64) {
 		p.class.held[logName(&s)] += sign * s.Cost
 	}
 	p.class.heldUnits += sign * p.units()
-	p.class.heldSlot += sign
+	p.class.heldPlaces += sign
 }
 
 // extend raises the CPU time that the permit holds. The caller holds Ledger.mu.
@@ -191,7 +191,7 @@ func (l *Ledger) admitOffline(a *localAccount, c limits.Claim) limits.Decision {
 	}
 	a.expireOffline(r)
 	units, places, costs := own.lease()
-	if l.Closed || a.reconciling || own.usedUnits(r, a.now()) >= units || own.heldSlot >= places {
+	if l.Closed || a.reconciling || own.usedUnits(r, a.now()) >= units || own.heldPlaces >= places {
 		return refused
 	}
 	since := l.Lost()
@@ -211,7 +211,7 @@ func (l *Ledger) admitOffline(a *localAccount, c limits.Claim) limits.Decision {
 		}
 	}
 	own.used = now
-	a.keepWanted(c)
+	a.keepClaim(c)
 	p := &offlinePermit{claim: c, class: own}
 	p.begin(r)
 	a.offline[c.ID] = p
@@ -364,16 +364,16 @@ type heartbeatCall struct {
 	keys       []classKey  // of Classes
 }
 
-// classCall is what a replica wants of a class, what it spent while Redis was lost, and its current lease ("kept").
+// classCall is what a replica requests for a class, what it spent while Redis was lost, and its current lease ("kept").
 type classCall struct {
-	Name         string    `json:"name"`
-	Resource     resource  `json:"resource"`
-	UnitsWanted  int64     `json:"units_wanted"`
-	Unconfirmed  int64     `json:"unconfirmed"`
-	UnitsKept    int64     `json:"units_kept"`
-	PlacesWanted int64     `json:"places_wanted"`
-	PlacesKept   int64     `json:"places_kept"`
-	Logs         []logCall `json:"logs"`
+	Name            string    `json:"name"`
+	Resource        resource  `json:"resource"`
+	UnitsRequested  int64     `json:"units_requested"`
+	Unconfirmed     int64     `json:"unconfirmed"`
+	UnitsKept       int64     `json:"units_kept"`
+	PlacesRequested int64     `json:"places_requested"`
+	PlacesKept      int64     `json:"places_kept"`
+	Logs            []logCall `json:"logs"`
 }
 
 type logCall struct {
@@ -381,7 +381,7 @@ type logCall struct {
 	Limit     int64  `json:"limit"`
 	Window    int64  `json:"window"`
 	Merge     int64  `json:"merge"`
-	Wanted    int64  `json:"wanted"`
+	Requested int64  `json:"requested"`
 	Spent     int64  `json:"spent"`
 	Kept      int64  `json:"kept"`
 	LastSpent int64  `json:"last_spent"`
@@ -394,7 +394,7 @@ type leaseReply struct {
 	Logs   map[string]int64 `json:"logs"`
 }
 
-// heartbeatCall returns what all classes of an account want. A leaving replica wants and keeps nothing.
+// heartbeatCall returns the leases that a replica requests for all classes of an account. A leaving replica requests and keeps nothing.
 func (l *Ledger) heartbeatCall(a *localAccount, r *limits.Rules) heartbeatCall {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -427,7 +427,7 @@ func (l *Ledger) heartbeatCall(a *localAccount, r *limits.Rules) heartbeatCall {
 				Spent: spent, Kept: costs[logName(&s)], LastSpent: sending.last(),
 			}
 			if active {
-				log.Wanted = leaseFactor*(used+spent) + s.Cost
+				log.Requested = leaseFactor*(used+spent) + s.Cost
 			}
 			if s.Budget == limits.Points {
 				recent = (used + spent) / max(1, s.Cost)
@@ -437,7 +437,7 @@ func (l *Ledger) heartbeatCall(a *localAccount, r *limits.Rules) heartbeatCall {
 		if active {
 			// Units return one primary window later, so the lease needs units for all of it.
 			windows := 1 + int64((r.For(a.kind, c.claim.Resource).Window+sameReset)/r.Points.Window)
-			own.UnitsWanted, own.PlacesWanted = 1+leaseFactor*recent*windows, 1+recent
+			own.UnitsRequested, own.PlacesRequested = 1+leaseFactor*recent*windows, 1+recent
 		}
 		args.Classes, args.keys = append(args.Classes, own), append(args.keys, key)
 	}
@@ -466,13 +466,13 @@ func (a *localAccount) leased(args heartbeatCall, answer reply, r *limits.Rules,
 				p.lease = nil
 			}
 		}
-		c.held, c.heldUnits, c.heldSlot = map[string]int64{}, 0, 0
+		c.held, c.heldUnits, c.heldPlaces = map[string]int64{}, 0, 0
 		for _, p := range a.offline {
 			if p.class == c {
 				p.begin(r)
 			}
 		}
-		if time.Since(c.used) > activeTime && c.heldSlot == 0 && c.units == 0 && !hadLease && len(c.prefetched) == 0 {
+		if time.Since(c.used) > activeTime && c.heldPlaces == 0 && c.units == 0 && !hadLease && len(c.prefetched) == 0 {
 			delete(a.classes, key)
 		}
 	}

@@ -114,28 +114,23 @@ func (l *Ledger) claimsToPrefetch(a *localAccount, limit int) (claims []*limits.
 	return claims
 }
 
-// addPrefetched adds a permit that may be used for some time. The caller holds Ledger.mu.
-func (l *Ledger) addPrefetched(a *localAccount, c *limits.Claim, until time.Time, r *limits.Rules) {
-	a.granted(*c, r)
-	own := a.class(*c)
-	own.prefetched = append(own.prefetched, prefetchedPermit{*c, until})
-	if a.returning || l.leaving {
-		return
+// addPrefetched adds the permits of granted claims, which may be used for some time. The caller holds Ledger.mu.
+func (l *Ledger) addPrefetched(a *localAccount, claims []*limits.Claim, decisions []decision, until time.Time, r *limits.Rules) {
+	added := false
+	for i, c := range claims {
+		if decisions[i].Granted {
+			a.granted(*c, r)
+			own := a.class(*c)
+			own.prefetched = append(own.prefetched, prefetchedPermit{*c, until})
+			added = true
+		}
 	}
-	a.returning = true
-	l.background.Go(func() {
-		for again := true; again; {
+	if added && !l.leaving {
+		l.background.Go(func() {
 			time.Sleep(prefetchTime)
 			l.returnPrefetched(a, time.Now())
-			l.mu.Lock()
-			again = false
-			for _, own := range a.classes {
-				again = again || len(own.prefetched) > 0
-			}
-			a.returning = again
-			l.mu.Unlock()
-		}
-	})
+		})
+	}
 }
 
 // returnPrefetched gives back the prefetched permits whose time is over at a given time, and reports whether there were

@@ -12,17 +12,17 @@ import (
 
 // Results of BenchmarkRedis and BenchmarkScale: CPU time of Redis in microseconds, and memory in bytes.
 const (
-	costRequest  = 230 // admit and settle
-	costBeat     = 130 // heartbeat of an account
-	costLook     = 130 // reading an account
-	costIndex    = 19  // index entry of an account
-	costRegister = 87  // registration of a replica
-	costList     = 154 // listing a thousand accounts
-	costRestore  = 180 // restore of an account
-	keepAccount  = 1050
-	keepReplica  = 80 // for each replica that used the account
-	keepEntry    = 2 * 24
-	keepIndexed  = 130 // entry in the index
+	costRequest   = 230 // admit and settle
+	costHeartbeat = 130 // heartbeat of an account
+	costRead      = 130 // reading an account
+	costIndex     = 19  // index entry of an account
+	costRegister  = 87  // registration of a replica
+	costList      = 154 // listing a thousand accounts
+	costRestore   = 180 // restore of an account
+	keepAccount   = 1050
+	keepReplica   = 80 // for each replica that used the account
+	keepEntry     = 2 * 24
+	keepIndexed   = 130 // entry in the index
 )
 
 // fleet has replicas and accounts. The load of accounts follows Zipf's law, up to the limit of the API.
@@ -136,7 +136,7 @@ func (d *demand) over(shards int) (s shard) {
 		part := slot.accounts / float64(d.accounts)
 		e.requests += slot.requests
 		e.bytes += slot.bytes
-		e.load += slot.requests*costRequest + part*(d.heartbeats*costBeat+d.reads*costLook)
+		e.load += slot.requests*costRequest + part*(d.heartbeats*costHeartbeat+d.reads*costRead)
 	}
 	each[home].load += d.shared
 	each[home].bytes += float64(d.accounts) * keepIndexed
@@ -146,8 +146,8 @@ func (d *demand) over(shards int) (s shard) {
 	return s
 }
 
-// wanted returns how many shards are needed for maxLoad, or 0 if the shared keys are too much for one shard.
-func (d *demand) wanted() int {
+// shardsNeeded returns how many shards are needed for maxLoad, or 0 if the shared keys are too much for one shard.
+func (d *demand) shardsNeeded() int {
 	for shards := 1; shards <= 4096; shards++ {
 		if d.over(shards).load <= maxLoad {
 			return shards
@@ -198,7 +198,7 @@ func TestFleetModel(t *testing.T) {
 		}
 		d := f.minute(1)
 		d.check(t)
-		shards := d.wanted()
+		shards := d.shardsNeeded()
 		s := d.over(max(1, shards))
 		restore, relearning := d.restores(max(1, shards))
 		at := map[bool]string{false: "any", true: "one"}[f.sticky]
