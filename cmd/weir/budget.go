@@ -233,7 +233,8 @@ func (v *budgetView) table(accounts []history.Account, now time.Time) []string {
 }
 
 func accountLine(a history.Account, now time.Time) string {
-	s := fmt.Sprintf("%s (%s): %d of %d requests open", printable(a.Name, maxName), printable(string(a.Kind), maxName), a.InUse, a.Concurrent)
+	s := fmt.Sprintf("%s (%s): %d of %d requests open",
+		printable(a.Name, maxName), printable(string(a.Kind), maxName), a.InUse, a.Concurrent)
 	if left := a.BlockedUntil.Sub(now); !a.BlockedUntil.IsZero() && left > 0 {
 		s += "; cool-down ends in " + shortDuration(left)
 	}
@@ -245,7 +246,9 @@ func accountLine(a history.Account, now time.Time) string {
 
 // rows returns the rows of the used budgets of an account, or of all its budgets.
 func (v *budgetView) rows(a history.Account, now time.Time) []row {
-	budgets := slices.DeleteFunc(slices.Clone(a.Budgets), func(b limits.Budget) bool { return !v.all && b.Used == 0 && b.Held == 0 })
+	budgets := slices.DeleteFunc(slices.Clone(a.Budgets), func(b limits.Budget) bool {
+		return !v.all && b.Used == 0 && b.Held == 0
+	})
 	available := func(b limits.Budget) float64 { return float64(b.Remaining-b.Held) / float64(b.Limit) }
 	slices.SortFunc(budgets, func(a, b limits.Budget) int {
 		return cmp.Or(cmp.Compare(available(a), available(b)), cmp.Compare(a.Resource, b.Resource))
@@ -273,7 +276,8 @@ func (v *budgetView) rows(a history.Account, now time.Time) []row {
 		if v.terminal {
 			bar = budgetBar(b)
 		}
-		rows[i] = row{"  " + printable(b.Resource, maxName), amount(b.Used) + "/" + amount(b.Limit), amount(b.Remaining), held, reset, bar}
+		name, used := "  "+printable(b.Resource, maxName), amount(b.Used)+"/"+amount(b.Limit)
+		rows[i] = row{name, used, amount(b.Remaining), held, reset, bar}
 	}
 	return rows
 }

@@ -84,8 +84,9 @@ func (c *completeCommand) Run(p *process, parsed *kong.Context) error {
 			p.printf("%s\n", strings.TrimSuffix(prefix+word+"\t"+description, "\t"))
 		}
 	}
+	takesFile := flag == nil && !strings.HasPrefix(last, "-") && len(node.Positional) > 0 && isFile(node.Positional[0])
 	switch {
-	case flag != nil && isFile(flag.Value), flag == nil && len(node.Positional) > 0 && isFile(node.Positional[0]) && !strings.HasPrefix(last, "-"):
+	case takesFile, flag != nil && isFile(flag.Value):
 		return &exit{exitFailure, ""}
 	case flag != nil:
 		for _, value := range choices(flag.Value) {

@@ -28,7 +28,7 @@ var ran = []example{
 	{command: "weir check weir.yaml", want: `^weir.yaml: valid$`},
 	{command: "weir audit weir.yaml", want: `0 high`},
 	{command: "weir explain --live ID", as: "weir explain --live last", want: `request +[A-Z2-7]{26}`},
-	{command: "weir explain --live last", want: `(?s)request +[A-Z2-7]{26}.*answer +\d{3} in .*why +\S`},
+	{command: "weir explain --live last", want: `(?s)request +[A-Z2-7]{26}.*response +\d{3} in .*why +\S`},
 	{command: "weir explain GET '/search/code?q=x'", want: `(?s)operation +search/code.*resource +code_search: 10 in 1m`},
 	{command: "weir budget --watch", want: `BUDGET +USED +LEFT`, stays: true},
 	{command: "weir tail --cache refused", want: ` refused .*search/code`, stays: true, while: "curl '127.0.0.1:8080/search/code?q=x'"},

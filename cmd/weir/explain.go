@@ -131,7 +131,8 @@ func callRows(m policy.Match, dialect *policy.Dialect, limits policy.Limits) [][
 		{"route", op.Method + " " + op.Path},
 		{"sent as", target},
 		{"also as", strings.Join(types, ", ")},
-		{"resource", fmt.Sprintf("%s: %d in %s for a user, %d without a token", op.Resource, user.Max, window(user.Window), anonymous.Max)},
+		{"resource", fmt.Sprintf("%s: %d in %s for a user, %d without a token",
+			op.Resource, user.Max, shortDuration(user.Window), anonymous.Max)},
 		{"costs", cost},
 		{"cache", cacheRule(op.Cache)},
 		{"stale on", strings.Join(op.StaleOn, ", ")},
@@ -147,22 +148,10 @@ func callRows(m policy.Match, dialect *policy.Dialect, limits policy.Limits) [][
 	}
 }
 
-// window formats 1h instead of 1h0m0s.
-func window(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
-}
-
 func cacheRule(r policy.CacheRule) string {
 	switch r.Class {
 	case policy.Shared:
-		return "shared by all callers, fresh for " + window(r.TTL)
+		return "shared by all callers, fresh for " + shortDuration(r.TTL)
 	case policy.PerCaller:
 		return "for the same credential, fresh as the upstream says"
 	case policy.Statistics:
@@ -190,9 +179,12 @@ func (c *explainCommand) explainRequest(p *process) error {
 	if _, _, err := admin.get(p.ctx, "/api/v1/requests", &recent); err != nil {
 		return err
 	}
-	i := slices.IndexFunc(recent, func(r history.Request) bool { return r.ID == c.Live || c.Live == "last" && !r.Background })
+	i := slices.IndexFunc(recent, func(r history.Request) bool {
+		return r.ID == c.Live || c.Live == "last" && !r.Background
+	})
 	if i < 0 {
-		return &exit{exitFailure, fmt.Sprintf("%s is not among the last %d requests of this gateway: try the other replicas", c.Live, len(recent))}
+		return &exit{exitFailure, fmt.Sprintf("%s is not among the last %d requests of this gateway: try the other replicas",
+			c.Live, len(recent))}
 	}
 	r := recent[i]
 	spent := ""

@@ -142,7 +142,8 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 		return err
 	}
 	sources := telemetry.Sources{
-		Accounts: g.store.Accounts, Waiting: g.limiter.Waiting, Cache: g.cache.Size, Lost: g.store.lostSince, Replicas: g.store.replicas,
+		Accounts: g.store.Accounts, Lost: g.store.lostSince, Replicas: g.store.replicas,
+		Waiting: g.limiter.Waiting, Cache: g.cache.Size,
 		Quarantined: func() int { return len(g.credentialHealth.Quarantined()) },
 		Reachable:   func() bool { return g.current.Load().proxy.Reachable() },
 	}
@@ -265,7 +266,8 @@ func (g *gateway) apply(c *config.Config) error {
 			Max: c.Statistics.Poll.Max, Budget: c.Statistics.Poll.Budget,
 		},
 		Background: g.background, LastRequests: &g.lastRequests,
-		Log: g.log, AccessLog: proxy.AccessLog(c.Telemetry.AccessLog), Tracer: g.telemetry.Tracer(), Observe: g.observer(upstream.Hostname()),
+		Log: g.log, AccessLog: proxy.AccessLog(c.Telemetry.AccessLog),
+		Tracer: g.telemetry.Tracer(), Observe: g.observer(upstream.Hostname()),
 	})}
 	if c.Webhooks.Secret != "" {
 		next.webhooks = g.webhooks.Handler(dialect, []byte(c.Webhooks.Secret.Reveal()))
@@ -372,7 +374,8 @@ func (g *gateway) purgeForEvent(e webhook.Event) {
 	if len(tags) > 0 {
 		g.cache.Purge(context.Background(), tags...)
 	}
-	g.log.Info("webhook received", "event", e.Name, "delivery", e.Delivery, "repository", e.Repository, "organization", e.Organization, "tags", len(tags))
+	g.log.Info("webhook received", "event", e.Name, "delivery", e.Delivery,
+		"repository", e.Repository, "organization", e.Organization, "tags", len(tags))
 }
 
 // listen opens the listeners. The first endpoint is the clients', the last the admin listener.
@@ -386,7 +389,8 @@ func (g *gateway) listen() ([]endpoint, error) {
 	if err != nil {
 		return nil, errors.Join(err, clients.Close())
 	}
-	endpoints, err := g.withTLS(endpoint{listener: g.connections.Listener(clients, clientWriteTimeout, g.log), handler: g, hits: g}, c)
+	plain := endpoint{listener: g.connections.Listener(clients, clientWriteTimeout, g.log), handler: g, hits: g}
+	endpoints, err := g.withTLS(plain, c)
 	if err != nil {
 		return nil, errors.Join(err, clients.Close(), adminEndpoint.listener.Close())
 	}

@@ -24,8 +24,8 @@ import (
 // so an error concerns a file that has changed since the check.
 func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.Dialect) (*credential.Registry, error) {
 	r := credential.Config{
-		Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough, HashKey: g.store.hashKey, IssuerKeys: g.issuerKeys,
-		Held: g.heldCredentials(c, upstream, dialect), Health: g.credentialHealth,
+		Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough, HashKey: g.store.hashKey,
+		IssuerKeys: g.issuerKeys, Held: g.heldCredentials(c, upstream, dialect), Health: g.credentialHealth,
 	}
 	issuerURLs := map[string]string{}
 	for _, i := range c.Issuers {
@@ -34,9 +34,10 @@ func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.
 	}
 	for _, entry := range c.Clients {
 		client := credential.Client{
-			Name: entry.Name, Credentials: entry.Credentials, Share: entry.Share, Priority: policy.Priority(entry.Priority), Debug: entry.Debug,
-			Token: credential.TokenMatch{Issuer: issuerURLs[entry.JWT.Issuer], Claims: entry.JWT.Claims},
-			Scope: &policy.Scope{Methods: entry.Methods, Operations: entry.Operations},
+			Name: entry.Name, Credentials: entry.Credentials, Share: entry.Share, Debug: entry.Debug,
+			Priority: policy.Priority(entry.Priority),
+			Token:    credential.TokenMatch{Issuer: issuerURLs[entry.JWT.Issuer], Claims: entry.JWT.Claims},
+			Scope:    &policy.Scope{Methods: entry.Methods, Operations: entry.Operations},
 		}
 		if entry.Key != "" {
 			sum, err := hex.DecodeString(strings.TrimPrefix(entry.Key, "sha256:"))
@@ -81,7 +82,9 @@ func (g *gateway) heldCredentials(c *config.Config, upstream *url.URL, dialect *
 
 // openAppTokens returns the source of installation tokens, and the Redis tier in which
 // replicas share them. The tier is nil without Redis or without a key for encryption.
-func openAppTokens(cfg *config.Config, transport http.RoundTripper, log *slog.Logger) (*credential.AppTokens, *credential.RedisTokens, error) {
+func openAppTokens(
+	cfg *config.Config, transport http.RoundTripper, log *slog.Logger,
+) (*credential.AppTokens, *credential.RedisTokens, error) {
 	if inMemory(cfg) || cfg.Cache.Key == "" {
 		return credential.NewAppTokens(transport, nil, log), nil, nil
 	}

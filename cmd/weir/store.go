@@ -99,7 +99,8 @@ func openMemory(path string, rules limits.Rules, log *slog.Logger) (*store, erro
 	case errors.Is(err, fs.ErrNotExist):
 		log.Info("no saved ledger found; past spending is unknown", "file", path, "cold_start", rules.ColdStart)
 	case err != nil:
-		log.Error("loading the saved ledger failed; past spending is unknown", "file", path, "cold_start", rules.ColdStart, "error", err)
+		log.Error("loading the saved ledger failed; past spending is unknown",
+			"file", path, "cold_start", rules.ColdStart, "error", err)
 	default:
 		s.hashKey = key
 		log.Info("saved ledger loaded", "file", path)

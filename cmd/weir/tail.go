@@ -34,7 +34,9 @@ func (c *tailCommand) Run(p *process) error {
 	if c.Status != "" && !statusPattern.MatchString(c.Status) {
 		return &exit{exitUsage, fmt.Sprintf("--status: %q: write a status such as 429, or a class such as 4xx", c.Status)}
 	}
-	results := []history.Result{history.Hit, history.Stale, history.Validated, history.Miss, history.Waited, history.Refused, history.Failed}
+	results := []history.Result{
+		history.Hit, history.Stale, history.Validated, history.Miss, history.Waited, history.Refused, history.Failed,
+	}
 	if c.Cache != "" && !slices.Contains(results, history.Result(c.Cache)) {
 		return &exit{exitUsage, fmt.Sprintf("--cache: %q: must be one of %v", c.Cache, results)}
 	}
@@ -162,7 +164,7 @@ func (v *tailView) print(event string, data []byte) error {
 	case "skipped":
 		var s history.Skipped
 		if json.Unmarshal(data, &s) == nil {
-			_, _ = fmt.Fprintf(v.problems, "weir: %d requests are missing: they ended while disconnected, or faster than they were read\n", s.Requests)
+			_, _ = fmt.Fprintf(v.problems, "weir: %d requests are missing: they were too many, or ended while disconnected\n", s.Requests)
 		}
 	}
 	return nil
