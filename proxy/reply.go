@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
@@ -85,7 +84,7 @@ func (g *Gateway) replyRange(ex *exchange, e *cache.Entry, now time.Time) {
 	ex.record.Cache = hitStatus(e, now)
 	h := ex.w.Header()
 	for name, values := range e.Header {
-		h[name] = slices.Clone(values)
+		h[name] = values[:len(values):len(values)] // an append copies
 	}
 	h.Del("Content-Length")
 	h.Set("Age", strconv.Itoa(int(e.Age(now)/time.Second)))
@@ -120,7 +119,7 @@ func copyEntryHeader(ex *exchange, e *cache.Entry, now time.Time, h http.Header)
 		case name == "Content-Length", name == requestIDHeader, name == debugHeader:
 		case notModified && representationFields[name]:
 		default:
-			h[name] = append(h[name], values...)
+			h[name] = values[:len(values):len(values)] // an append copies
 		}
 	}
 	if !notModified && status != http.StatusNoContent {

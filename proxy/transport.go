@@ -53,54 +53,60 @@ const maxInterim = 100
 
 // send makes one attempt. The outcome is valid with an error as well.
 func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*http.Response, limits.Outcome, error) {
-	w := &wire{start: time.Now()}
 	ctx, cancel := context.WithCancelCause(out.Context())
-	watch := &watchdog{timeout: g.Timeout, cancel: cancel}
-	watch.timer = time.AfterFunc(g.Timeout, func() { cancel(errStalled) })
-	hooks, sent := w.hooks(cancel, ex.interim), *out
+	w := &wire{start: time.Now(), timeout: g.Timeout, cancel: cancel}
+	w.timer = time.AfterFunc(g.Timeout, func() { cancel(errStalled) })
+	hooks, sent := w.hooks(ex.interim), *out
 	if out.Body != nil && out.Body != http.NoBody {
 		uploaded := g.Limiter.Upload(permit)
-		hooks.WroteRequest = func(httptrace.WroteRequestInfo) { w.progress(); uploaded() }
-		sent.Body = &requestBody{out.Body, watch, w}
+		hooks.WroteRequest = func(httptrace.WroteRequestInfo) { w.noteSent(); uploaded() }
+		sent.Body = &requestBody{out.Body, w}
 	}
 	resp, err := g.Transport.RoundTrip(sent.WithContext(httptrace.WithClientTrace(ctx, hooks)))
-	outcome := w.outcome()
+	written := int(w.written.Load())
+	o := limits.Outcome{Sent: written > 0, Resent: max(0, written-1)}
+	if o.Sent {
+		o.Elapsed = time.Since(w.start) - time.Duration(w.sent.Load())
+	}
 	ex.reused = w.reused.Load()
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = fmt.Errorf("%w: %w", cause, err)
 		}
-		watch.stop()
-		return nil, outcome, err
+		w.stop()
+		return nil, o, err
 	}
-	watch.reset()
-	if resp.Body != http.NoBody {
-		resp.Body = &responseBody{resp.Body, watch}
+	if resp.Body == http.NoBody {
+		w.stop()
 	} else {
-		watch.stop()
+		w.timer.Reset(w.timeout)
+		resp.Body = &responseBody{resp.Body, w}
 	}
-	outcome.Sent, outcome.Answered = true, true
-	outcome.Failed = resp.StatusCode >= http.StatusInternalServerError ||
+	o.Sent, o.Answered = true, true
+	o.Failed = resp.StatusCode >= http.StatusInternalServerError ||
 		resp.StatusCode == http.StatusRequestTimeout || resp.StatusCode == http.StatusTooEarly
-	outcome.Rate, _ = limits.ReadRate(resp.Header)
-	recognizeLimit(resp, &outcome)
-	return resp, outcome, nil
+	o.Rate, _ = limits.ReadRate(resp.Header)
+	recognizeLimit(resp, &o)
+	return resp, o, nil
 }
 
-// wire collects the events of one attempt. The transport reports them from its own goroutines.
+// wire is the state of one attempt. It is canceled if nothing moves for the timeout; a body may take
+// any time in total. The transport reports events from its own goroutines.
 type wire struct {
+	start   time.Time
+	timeout time.Duration
+	timer   *time.Timer
+	cancel  context.CancelCauseFunc
+
 	reused  atomic.Bool  // the connection had been used before
 	written atomic.Int32 // how often the header was written
-	// given is when the upstream received the latest part of the request, in nanoseconds
-	// since start.
-	given   atomic.Int64
-	start   time.Time
+	sent    atomic.Int64 // when the latest part of the request was sent, in nanoseconds since start
 	interim atomic.Int32 // number of interim responses
 	ended   atomic.Bool  // before the transport could send the request again
 }
 
-// hooks returns the hooks of the attempt.
-func (w *wire) hooks(cancel context.CancelCauseFunc, interim func(int, textproto.MIMEHeader) error) *httptrace.ClientTrace {
+// hooks returns the hooks for the transport.
+func (w *wire) hooks(interim func(int, textproto.MIMEHeader) error) *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
 		// The transport sends a request again if a reused connection ends without a response,
 		// even an unsafe request with an Idempotency-Key. That copy would have no permit, so it
@@ -111,35 +117,31 @@ func (w *wire) hooks(cancel context.CancelCauseFunc, interim func(int, textproto
 				w.reused.Store(c.Reused)
 			} else if !isHTTP2(c.Conn) {
 				w.ended.Store(true)
-				cancel(errUnpermitted)
+				w.cancel(errUnpermitted)
 				_ = c.Conn.Close()
 			}
 		},
 		WroteHeaders: func() {
 			if !w.ended.Load() && w.written.Add(1) == 1 {
-				w.progress()
+				w.noteSent()
 			}
 		},
 		Got1xxResponse: func(status int, header textproto.MIMEHeader) error {
 			if w.interim.Add(1) > maxInterim {
-				cancel(errInterim)
+				w.cancel(errInterim)
 			}
 			return interim(status, header)
 		},
 	}
 }
 
-// progress records that the upstream received more of the request.
-func (w *wire) progress() { w.given.Store(int64(time.Since(w.start))) }
+// noteSent records that the upstream received more of the request. The time for an upload does not
+// count as the upstream's.
+func (w *wire) noteSent() { w.sent.Store(int64(time.Since(w.start))) }
 
-// outcome returns what the events say about the attempt.
-func (w *wire) outcome() limits.Outcome {
-	written := int(w.written.Load())
-	o := limits.Outcome{Sent: written > 0, Resent: max(0, written-1)}
-	if o.Sent {
-		o.Elapsed = time.Since(w.start) - time.Duration(w.given.Load())
-	}
-	return o
+func (w *wire) stop() {
+	w.timer.Stop()
+	w.cancel(nil)
 }
 
 func isHTTP2(c net.Conn) bool {
@@ -147,55 +149,38 @@ func isHTTP2(c net.Conn) bool {
 	return ok && secure.ConnectionState().NegotiatedProtocol == "h2"
 }
 
-// watchdog cancels an attempt that makes no progress for the timeout. A body may take any time in
-// total.
-type watchdog struct {
-	timer   *time.Timer
-	timeout time.Duration
-	cancel  context.CancelCauseFunc
-}
-
-func (w *watchdog) reset() { w.timer.Reset(w.timeout) }
-
-func (w *watchdog) stop() {
-	w.timer.Stop()
-	w.cancel(nil)
-}
-
-// requestBody resets the watchdog with every read of a request's body. The time for the upload does not
-// count as the upstream's.
+// requestBody reports the progress of an upload.
 type requestBody struct {
 	io.ReadCloser
-	watch *watchdog
-	wire  *wire
+	wire *wire
 }
 
 func (b *requestBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
-		b.watch.reset()
+		b.wire.timer.Reset(b.wire.timeout)
 	}
-	b.wire.progress()
+	b.wire.noteSent()
 	return n, err
 }
 
-// responseBody resets the watchdog with every read of a response's body. Close stops the watchdog.
+// responseBody reports the progress of a response, and ends the attempt when it is closed.
 type responseBody struct {
 	io.ReadCloser
-	watch *watchdog
+	wire *wire
 }
 
 func (b *responseBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
-		b.watch.reset()
+		b.wire.timer.Reset(b.wire.timeout)
 	}
 	return n, err
 }
 
 func (b *responseBody) Close() error {
 	err := b.ReadCloser.Close()
-	b.watch.stop()
+	b.wire.stop()
 	return err
 }
 
