@@ -41,7 +41,7 @@ type reservation struct {
 	holds           []hold
 	// charged means that the costs are spent. Only the concurrency slot is held.
 	charged bool
-	// abandoned means that nothing but expiry ends the reservation.
+	// abandoned means that only its expiry ends the reservation.
 	abandoned bool
 }
 

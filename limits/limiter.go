@@ -145,8 +145,8 @@ func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller
 	if queued {
 		return l.wait(ctx, claim, caller, deadline, Decision{})
 	}
-	// A permit that is granted after the client disconnects would leak without
-	// the result. The ledger has its own deadline.
+	// The call continues when the client disconnects. Otherwise a granted permit
+	// would leak. The ledger has its own deadline.
 	d, err := l.ledger.Admit(context.WithoutCancel(ctx), claim)
 	switch {
 	case err != nil:

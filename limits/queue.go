@@ -58,8 +58,8 @@ func classOf(c Claim) class {
 type line struct {
 	class   class
 	waiters []*waiter
-	// A blocked line is not tried before until, or before a permit is settled
-	// if untilSettled is set.
+	// A blocked line is tried again at the time until. If untilSettled is set, a
+	// settled permit also unblocks the line.
 	until        time.Time
 	untilSettled bool
 	reason       Reason    // of the last refusal

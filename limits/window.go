@@ -214,7 +214,7 @@ func (w *window) exhaustedUntil(now int64) (until int64) {
 	return until
 }
 
-// idle reports whether the window holds nothing that a new one would not.
+// idle reports whether the window equals a new one.
 func (w *window) idle(now int64) bool {
 	w.expire(now)
 	return w.inUse == 0 && len(w.Reports) == 0 && w.Unconfirmed.Total == 0

@@ -51,7 +51,7 @@ func withLimits(change func(*policy.Limits)) OpenReplicas {
 // TestFaultyLedgersViolateLimits checks that the upstream detects a ledger that
 // exceeds a limit slightly, for every limit.
 func TestFaultyLedgersViolateLimits(t *testing.T) {
-	fault := func(n *Profile) { n.SecondaryErrors = 0.01 }
+	limited := func(n *Profile) { n.SecondaryErrors = 0.01 }
 	stall := func(n *Profile) { n.StallOdds, n.Stall = 0.1, 20*time.Second }
 	abort := func(n *Profile) { n.BodyOdds, n.Body, n.Aborting = 1, time.Second, 1 }
 	for _, c := range []struct {
@@ -79,8 +79,8 @@ func TestFaultyLedgersViolateLimits(t *testing.T) {
 		{concurrency, concurrency, withLimits(func(l *policy.Limits) { l.Concurrent++ }), nil},
 		{primary, primary, altering(func(o *limits.Outcome) { o.Rate.Used -= 3 }), nil},
 		{primary, primary, altering(func(o *limits.Outcome) { o.Rate.Reset = o.Rate.Reset.Add(-3 * time.Second) }), nil},
-		{cooling, points, altering(func(o *limits.Outcome) { o.Limited = limits.NotLimited }), fault},
-		{cooling, points, altering(func(o *limits.Outcome) { o.RetryAfter = o.RetryAfter * 2 / 3 }), fault},
+		{cooling, points, altering(func(o *limits.Outcome) { o.Limited = limits.NotLimited }), limited},
+		{cooling, points, altering(func(o *limits.Outcome) { o.RetryAfter = o.RetryAfter * 2 / 3 }), limited},
 	} {
 		t.Run(c.limit, func(t *testing.T) {
 			t.Parallel()
