@@ -22,8 +22,9 @@ const (
 // Memory is the tier in this process's memory: a least-recently-used cache with a bound in bytes.
 // Losing an entry costs a request only. It is safe for concurrent use.
 type Memory struct {
-	purges   purges
-	maxBytes uint64
+	purges      purges
+	uncacheable uncacheable
+	maxBytes    uint64
 
 	mu         sync.Mutex // guards the fields below
 	bytes      uint64
@@ -36,6 +37,7 @@ func NewMemory(size int64) *Memory {
 	m := &Memory{maxBytes: uint64(size - size/candidatesPart)}
 	m.variants, _ = simplelru.NewLRU(math.MaxInt, func(_ Key, list []*Entry) { m.bytes -= weight(list) })
 	m.candidates, _ = simplelru.NewLRU[Key, []Key](max(1, int(size/candidatesPart/candidatesSize)), nil)
+	m.uncacheable.keys, _ = simplelru.NewLRU[Key, time.Time](maxUncacheable, nil)
 	return m
 }
 

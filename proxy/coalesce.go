@@ -28,7 +28,7 @@ const (
 // validators may be a 304, and one to max-stale or stale-if-error may come stale from another
 // cache. Neither is of use to other clients.
 func (ex *exchange) coalesces() bool {
-	if !ex.cacheable || ex.method != http.MethodGet || ex.match.Operation.Cache.NoCoalesce {
+	if !ex.cacheable || ex.method != http.MethodGet || ex.match.Operation.Cache.NoCoalesce || ex.uncacheable {
 		return false
 	}
 	if ex.cacheControl.Has("max-stale") || ex.cacheControl.Has("stale-if-error") {
@@ -140,7 +140,7 @@ func (g *Gateway) lead(ex *exchange, c *coalesce.Call, out *http.Request) (resp 
 // fetchForFleet sends the request of the exchange's call, unless another replica already fetches
 // the response.
 func (g *Gateway) fetchForFleet(ex *exchange, out *http.Request) (*http.Response, error) {
-	if ex.cacheControl.Has("no-cache") || ex.stale != nil && ex.stale.Lifetime == 0 || g.isUnkept(ex) {
+	if ex.cacheControl.Has("no-cache") || ex.stale != nil && ex.stale.Lifetime == 0 || ex.skipShared {
 		return g.fetch(ex, out) // another replica's response would not be used
 	}
 	var s stage

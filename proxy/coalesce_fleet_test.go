@@ -227,9 +227,7 @@ func TestWhatIsNotForOthersIsAskedForByEachReplica(t *testing.T) {
 	})
 }
 
-// TestOthersAreNotAskedForWhatNobodyKeeps: where answers of an operation may not be kept one
-// after the other the tier is not asked for them, until one may.
-func TestOthersAreNotAskedForWhatNobodyKeeps(t *testing.T) {
+func TestUncacheableResponsesAreNotLookedUpInTheSharedTier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rule := "no-store"
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -237,22 +235,41 @@ func TestOthersAreNotAskedForWhatNobodyKeeps(t *testing.T) {
 			_, _ = fmt.Fprint(w, "text")
 		})
 		list, c := w.replicas(2)
-		for range unkeepable {
-			asks(list[0], watchers)
-		}
+		asks(list[0], watchers)
 		before := c.gets
 		for range 3 {
 			asks(list[0], watchers)
 		}
-		w.want("questions to the tier in a second for what is not kept", c.gets-before, 1)
+		w.want("reads of the shared tier", c.gets-before, 0)
 		rule = "max-age=60"
 		asks(list[0], watchers)
 		for _, g := range list {
 			if got := asks(g, watchers).Header().Get("Cache-Status"); !strings.HasPrefix(got, "weir; hit") {
-				t.Errorf("it is %q where it is kept again", got)
+				t.Errorf("Cache-Status %q after the response became cacheable", got)
 			}
 		}
-		w.want("requests upstream", w.upstreamSaw(), unkeepable+4)
+		w.want("requests upstream", w.upstreamSaw(), 5)
+	})
+}
+
+func TestRequestsForAnUncacheableResponseDoNotWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			h := w.Header()
+			h.Set("Cache-Control", "no-store")
+			h.Set("X-RateLimit-Limit", "5000") // ends the slow start
+			h.Set("X-RateLimit-Used", "1")
+			h.Set("X-RateLimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
+			time.Sleep(time.Second)
+			_, _ = fmt.Fprint(w, "text")
+		})
+		w.get(watchers)
+		began := time.Now()
+		for _, r := range w.crowd(5, watchers) {
+			w.want("status", r.StatusCode, http.StatusOK)
+		}
+		w.want("duration", time.Since(began), time.Second)
+		w.want("requests upstream", w.upstreamSaw(), 6)
 	})
 }
 

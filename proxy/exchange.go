@@ -53,6 +53,9 @@ type exchange struct {
 	// stale is the stored response that must be revalidated. fallback is the same response if it
 	// may be served when the upstream does not deliver.
 	stale, fallback *cache.Entry
+	// uncacheable is set if the last response to the question could not be stored. skipShared is set
+	// if the tier that replicas share need not be read for it.
+	uncacheable, skipShared bool
 	// hidden is a stored 403 or 404 while another credential of the client may have access.
 	hidden *cache.Entry
 	// offers are the stored responses that the request to the upstream asks about.

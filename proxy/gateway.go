@@ -204,7 +204,6 @@ func (g *Gateway) decide(ex *exchange) (hit *cache.Entry, err error) {
 	if now := time.Now(); e == nil || purged || ex.mustRevalidate(e, now) || !e.Fresh(now) || ex.mayBeHidden(e.Status) {
 		return nil, nil
 	}
-	g.noteHeld(ex)
 	return e, nil
 }
 

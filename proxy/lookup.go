@@ -38,7 +38,7 @@ func (g *Gateway) answerFromCache(ex *exchange) bool {
 // the upstream. Otherwise it records in the exchange why the question must be forwarded, and the
 // stale response if there is one.
 func (g *Gateway) usableEntry(ex *exchange) *cache.Entry {
-	e, purged := g.look(ex)
+	e, purged := g.lookup(ex)
 	now := time.Now()
 	switch {
 	case e == nil:
@@ -60,6 +60,24 @@ func (g *Gateway) usableEntry(ex *exchange) *cache.Entry {
 		}
 	}
 	return nil
+}
+
+// lookup returns the stored response to the question. It reads memory only if the question is known
+// to have uncacheable responses.
+func (g *Gateway) lookup(ex *exchange) (e *cache.Entry, purged bool) {
+	operation := ex.match.Operation.ID
+	if len(ex.cacheControl) == 0 && g.Cache.SkipShared(operation, ex.key) {
+		ex.skipShared = true
+		e, purged = g.Cache.Memory.Lookup(ex.key, ex.header)
+	} else {
+		e, purged = g.Cache.Lookup(ex.in.Context(), ex.key, ex.header)
+	}
+	if e != nil {
+		g.Cache.MarkCacheable(operation, ex.key)
+		ex.skipShared = false
+	}
+	ex.uncacheable = g.Cache.Uncacheable(ex.key)
+	return e, purged
 }
 
 // refuseUncached refuses a request that would be forwarded against the client's only-if-cached

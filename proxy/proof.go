@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/weirgate/weir/cache"
@@ -65,7 +64,7 @@ func (g *Gateway) offers(ex *exchange, sent http.Header) []offer {
 	} else if !isUnconditional(ex.header) {
 		return nil
 	}
-	if g.isUnkept(ex) {
+	if ex.skipShared {
 		return list.offers
 	}
 	own, others := g.Cache.Candidates(ex.in.Context(), ex.key, g.about(ex))
@@ -258,38 +257,6 @@ func (g *Gateway) trustIn(ex *exchange) *reliance {
 // tells a strong ETag.
 type reliance struct {
 	links, proofs trust
-	unkept        atomic.Int32 // how many good answers in a row nobody might keep
-	looked        atomic.Int64 // when was looked for one all the same, in seconds since 1970
-}
-
-// unkeepable is how many good answers in a row make it likely that none of the operation is
-// kept anywhere: then replicas are not asked for one. Two of the three round trips to Redis
-// of a request that passes through were for that.
-const unkeepable = 16
-
-// isUnkept reports whether nothing of the question's operation seems to be kept, by any
-// replica. The first answer that may be kept ends that, and so does one that is found:
-// one question a second looks for it.
-func (g *Gateway) isUnkept(ex *exchange) bool { return g.trustIn(ex).unkept.Load() >= unkeepable }
-
-// look finds what is held for the question.
-func (g *Gateway) look(ex *exchange) (e *cache.Entry, purged bool) {
-	if g.Cache.IsShared() && g.isUnkept(ex) && len(ex.cacheControl) == 0 {
-		if r, now := g.trustIn(ex), time.Now().Unix(); r.looked.Swap(now) == now {
-			return g.Cache.Memory.Lookup(ex.key, ex.header)
-		}
-	}
-	if e, purged = g.Cache.Lookup(ex.in.Context(), ex.key, ex.header); e != nil {
-		g.noteHeld(ex)
-	}
-	return e, purged
-}
-
-// noteHeld notes that answers to such a question are kept.
-func (g *Gateway) noteHeld(ex *exchange) {
-	if g.Cache.IsShared() {
-		g.trustIn(ex).unkept.Store(0)
-	}
 }
 
 // trust is in something that the upstream does and nobody promises: it ends for an

@@ -28,13 +28,13 @@ func (g *Gateway) store(ex *exchange, resp *http.Response, sent http.Header, a c
 		if ex.stale != nil && ex.replacesStored(resp.StatusCode) {
 			g.Cache.Delete(ex.in.Context(), ex.key)
 		}
-		if u := &g.trustIn(ex).unkept; resp.StatusCode == http.StatusOK && u.Load() < unkeepable {
-			u.Add(1)
+		if resp.StatusCode == http.StatusOK {
+			g.Cache.MarkUncacheable(ex.match.Operation.ID, ex.key)
 		}
 		ex.call.Finish(coalesce.Private, nil)
 		return resp, nil
 	}
-	g.trustIn(ex).unkept.Store(0)
+	g.Cache.MarkCacheable(ex.match.Operation.ID, ex.key)
 	own := *resp
 	own.Trailer = nil
 	e := cache.NewEntry(g.withoutCaller(ex, a), nil, lifetime) // before the header becomes the client's
@@ -128,7 +128,7 @@ func (g *Gateway) updateStored(ex *exchange, o offer, a cache.Response, since ca
 		ex.call.Finish(coalesce.Private, nil)
 		return entryResponse(ex, e, now)
 	}
-	g.trustIn(ex).unkept.Store(0)
+	g.Cache.MarkCacheable(ex.match.Operation.ID, ex.key)
 	e = e.Validated(a, lifetime, since)
 	e.Vary, e.BaseKey = vary, g.about(ex)
 	e.Tags = ex.tags()
