@@ -25,7 +25,7 @@ type batchItem[T any] struct {
 var errBatchPanicked = errors.New("redis batch panicked")
 
 // Do adds an item to the next batch, waits until the batch has run, and returns its error. A batch has at
-// most maxSize items. Any caller of the batch may be the one whose run function is used, so all callers must
+// most maxSize items. The batch runs the function of any one of its callers, so all callers must
 // pass equivalent functions. The run function must return.
 func (b *Batcher[T]) Do(value T, maxSize int, run func([]T) error) error {
 	item := &batchItem[T]{value: value, next: make(chan bool, 1)}

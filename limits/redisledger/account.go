@@ -106,7 +106,7 @@ func (m localLogs) get(name string, window, merge time.Duration) *localLog {
 
 func (m localLogs) of(s *limits.Spend) *localLog { return m.get(logName(s), s.Window, s.Merge) }
 
-// ofWindow returns a log whose spends return when the primary window that they were counted in has certainly ended.
+// ofWindow returns a log of primary units. A unit returns when the window that counted it has certainly ended.
 func (m localLogs) ofWindow(name string, length time.Duration) *localLog {
 	return m.get(name, length+sameReset, (length+sameReset)/256)
 }
@@ -118,8 +118,9 @@ func (l *Ledger) account(name string, kind policy.CallerKind) *localAccount {
 	a := l.accounts[name]
 	if a == nil {
 		a = &localAccount{
-			name: name, kind: kind, logs: localLogs{}, observed: map[string][]observation{}, budgets: map[string]limits.Budget{},
-			permits: map[uint64]*openPermit{}, aliases: map[uint64]uint64{}, classes: map[classKey]*class{}, offline: map[uint64]*offlinePermit{},
+			name: name, kind: kind, logs: localLogs{}, observed: map[string][]observation{},
+			budgets: map[string]limits.Budget{}, permits: map[uint64]*openPermit{}, aliases: map[uint64]uint64{},
+			classes: map[classKey]*class{}, offline: map[uint64]*offlinePermit{},
 		}
 		l.accounts[name] = a
 	}
@@ -348,7 +349,8 @@ func (l *Ledger) forgetIdle() {
 				delete(a.observed, res)
 			}
 		}
-		if time.Since(a.used) > idleAfter && len(a.offline)+len(a.permits)+len(a.logs)+len(a.observed) == 0 && a.cooldownUntil <= now {
+		state := len(a.offline) + len(a.permits) + len(a.logs) + len(a.observed)
+		if time.Since(a.used) > idleAfter && state == 0 && a.cooldownUntil <= now {
 			delete(l.accounts, name)
 		}
 	}

@@ -81,7 +81,7 @@ local function set_older_entries(l, list)
   l.entries_changed, changed[l] = true, true
 end
 
--- Removes the entries whose stamp is not after at.
+-- Removes the entries with a stamp not after at.
 local function forget(l, at)
   if l.older > 0 and l.oldest <= at then
     local kept = {}
@@ -140,7 +140,8 @@ local function window(resource)
   if not w then
     local text = read_field('w:' .. resource.name)
     w = text and cmsgpack.unpack(text)
-      or {documented = 0, length = 0, limit = 0, over = 0, answered = false, in_use = 0, silent = 0, tries = 0, tried = 0, observed = {}}
+      or {documented = 0, length = 0, limit = 0, over = 0, answered = false, in_use = 0, silent = 0, tries = 0, tried = 0,
+        observed = {}}
     w.resource = resource.name
     windows[resource.name] = w
   end
@@ -364,8 +365,8 @@ end
 -- Begins a step that changes the account. It returns the reply if writes of the calling replica are missing: the
 -- step must return it, and the replica restores them.
 -- After a possible loss of data the account is relearning: it grants nothing until all replicas had the time to
--- restore their writes. Data may be lost if another Redis process wrote the account, or if the account is new in
--- an epoch that is not older than that time.
+-- restore their writes. Data may be lost if another Redis process wrote the account. It may also be lost
+-- if the account is new and the epoch began within that time.
 local function begin()
   load()
   if account.touched == 0 then

@@ -40,7 +40,7 @@ func (l *Ledger) batch(ctx context.Context, a *localAccount, e *batchEntry) erro
 		l.mu.Unlock()
 		err := unavailable(errLost)
 		if !l.isLost() || slices.ContainsFunc(entries, func(e *batchEntry) bool { return e.probes }) {
-			// The context of one caller must not cancel the batch of all.
+			// The context of one caller must not cancel the batch of all callers.
 			err = l.runBatch(context.WithoutCancel(ctx), a, settlements, entries, discards)
 		}
 		if err == nil {
@@ -63,7 +63,9 @@ func (l *Ledger) batch(ctx context.Context, a *localAccount, e *batchEntry) erro
 
 // runBatch sends settlements and claims to Redis, and claims permits to prefetch. Prefetched permits are worth nothing if
 // discards has changed since the settlements were collected.
-func (l *Ledger) runBatch(ctx context.Context, a *localAccount, settlements []settlement, entries []*batchEntry, discards int) error {
+func (l *Ledger) runBatch(
+	ctx context.Context, a *localAccount, settlements []settlement, entries []*batchEntry, discards int,
+) error {
 	r := l.rules.Load()
 	args := batchCall{Headroom: r.Headroom, Concurrent: r.Usable(int64(r.Concurrent))}
 	for _, s := range settlements {
@@ -113,14 +115,14 @@ func (l *Ledger) runBatch(ctx context.Context, a *localAccount, settlements []se
 		err = unavailable(errors.New("incomplete reply"))
 	}
 	if err != nil {
-		l.returnUnwanted(a, prefetch...)
+		l.returnUnknown(a, prefetch...)
 	}
 	return err
 }
 
-// returnUnwanted settles claims as not sent whose batch failed. Redis may have granted them, and would hold their
-// permits until the leases end.
-func (l *Ledger) returnUnwanted(a *localAccount, claims ...*limits.Claim) {
+// returnUnknown settles claims of a failed batch as not sent. Redis may have granted them, and would hold their permits
+// until the leases end.
+func (l *Ledger) returnUnknown(a *localAccount, claims ...*limits.Claim) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range claims {
@@ -128,9 +130,11 @@ func (l *Ledger) returnUnwanted(a *localAccount, claims ...*limits.Claim) {
 	}
 }
 
-// keepClaim undoes returnUnwanted. The caller holds Ledger.mu.
+// keepClaim removes the settlement that returnUnknown added for a claim. The caller holds Ledger.mu.
 func (a *localAccount) keepClaim(c limits.Claim) {
-	a.orphans = slices.DeleteFunc(a.orphans, func(s settlement) bool { return s.permit.ID == c.ID && s.outcome != nil && !s.outcome.Sent })
+	a.orphans = slices.DeleteFunc(a.orphans, func(s settlement) bool {
+		return s.permit.ID == c.ID && s.outcome != nil && !s.outcome.Sent
+	})
 }
 
 // unsentSettlements returns what happened to permits and is not in Redis: limit errors first, then by age. The

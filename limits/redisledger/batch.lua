@@ -85,7 +85,7 @@ local function settle(o, w)
   return true
 end
 
--- Gives back the place of a settled permit whose response body has ended. Returns whether anything changed.
+-- Gives back the place of a settled permit at the end of the response body. Returns whether anything changed.
 local function release(o)
   local l = lease(o.id)
   if not l or not l.charged or l.abandoned then return false end
@@ -206,5 +206,6 @@ for i, c in ipairs(step.claims or {}) do
   save_needed = save_needed or decided
 end
 if save_needed then save() end
-return cjson.encode({writes = writes, now = string.format('%.0f', now), cooldown_until = string.format('%.0f', account.cooldown_until),
+return cjson.encode({writes = writes, now = string.format('%.0f', now),
+  cooldown_until = string.format('%.0f', account.cooldown_until),
   rates = #rates > 0 and rates or nil, decisions = #decisions > 0 and decisions or nil})

@@ -2,7 +2,7 @@
 // of package limits run there as Lua scripts.
 //
 // Each account is one hash, so one script can decide on the whole account, also in a cluster. All its fields expire
-// and are lost together. Values are cmsgpack maps with named fields unless the table says otherwise. Times are
+// and are lost together. Values are cmsgpack maps with named fields, except where the table names another type. Times are
 // microseconds since 1970.
 //
 //	weir:account:2:{TAG}  hash of one account. TAG is a hash of the name, 2 the version of the format.

@@ -78,7 +78,8 @@ type Ledger struct {
 func New(c Config) (*Ledger, error) {
 	l := &Ledger{
 		Config: c, timeout: callTimeout, flushDelay: flushDelay, prefetchMax: prefetchMax, lastPrefetchID: firstPrefetchID(),
-		scripts: newScripts(redisClock), accounts: map[string]*localAccount{}, trusted: map[string]string{}, met: map[string]string{},
+		scripts: newScripts(redisClock), accounts: map[string]*localAccount{},
+		trusted: map[string]string{}, met: map[string]string{},
 	}
 	l.replicas.Store(1)
 	l.Configure(c.Rules)
@@ -122,7 +123,7 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 	if err != nil && l.isLost() {
 		e.decision, err = l.admitOffline(a, c), nil
 		if e.sent && !e.decision.Granted {
-			l.returnUnwanted(a, &c) // Redis may have granted the claim
+			l.returnUnknown(a, &c) // Redis may have granted the claim
 		}
 	}
 	return e.decision, err
@@ -198,7 +199,9 @@ func (l *Ledger) Renew(ctx context.Context, permits []limits.OpenPermit) error {
 // place is taken again.
 func (l *Ledger) renew(ctx context.Context, a *localAccount, p limits.OpenPermit, charged bool, claim uint64) error {
 	r := l.rules.Load()
-	args := permitCall{ID: l.permitName(p.ID), Charged: charged, Resource: resourceOf(r, p.Kind, p.Resource), CPU: r.Milliseconds(p.Elapsed)}
+	args := permitCall{
+		ID: l.permitName(p.ID), Charged: charged, Resource: resourceOf(r, p.Kind, p.Resource), CPU: r.Milliseconds(p.Elapsed),
+	}
 	if !charged {
 		args.Holds = holds(r, p.Claim, p.Elapsed)
 	}

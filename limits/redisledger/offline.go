@@ -96,7 +96,7 @@ type offlinePermit struct {
 	class   *class
 	charged bool // only its place is still taken
 	elapsed time.Duration
-	// copies is the number of earlier copies of a request that this permit stands for, or 0 for the request itself.
+	// copies is the number of earlier copies of the request, or 0 if the permit is for the request itself.
 	copies int64
 	// abandonedUntil is when an abandoned permit ends, on the clock of Redis; 0 for others.
 	abandonedUntil int64
@@ -164,7 +164,7 @@ func (p *offlinePermit) charge(logs localLogs, r *limits.Rules, at int64, report
 	p.begin(r)
 }
 
-// settle charges a permit whose request was answered after some time. The caller holds Ledger.mu.
+// settle charges the permit for an answer that took some time. The caller holds Ledger.mu.
 func (p *offlinePermit) settle(logs localLogs, elapsed time.Duration, r *limits.Rules, now int64, reported bool) {
 	p.end(r)
 	p.claim.CPU, p.elapsed = 0, elapsed
@@ -328,7 +328,9 @@ func (l *Ledger) adoptOffline(a *localAccount) (missing []openPermit) {
 	defer l.mu.Unlock()
 	a.expireOffline(r)
 	for id, own := range a.offline {
-		p := &openPermit{claim: own.claim, charged: own.charged, elapsed: own.elapsed, offline: true, lease: own, renewedAt: time.Now()}
+		p := &openPermit{
+			claim: own.claim, charged: own.charged, elapsed: own.elapsed, offline: true, lease: own, renewedAt: time.Now(),
+		}
 		switch {
 		case own.abandonedUntil != 0 && own.charged:
 			p.ended, p.aborted = true, true
@@ -394,7 +396,7 @@ type leaseReply struct {
 	Logs   map[string]int64 `json:"logs"`
 }
 
-// heartbeatCall returns the leases that a replica requests for all classes of an account. A leaving replica requests and keeps nothing.
+// heartbeatCall returns the leases that this replica requests for an account. A leaving replica requests and keeps nothing.
 func (l *Ledger) heartbeatCall(a *localAccount, r *limits.Rules) heartbeatCall {
 	l.mu.Lock()
 	defer l.mu.Unlock()

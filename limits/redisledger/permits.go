@@ -18,7 +18,7 @@ type openPermit struct {
 	// the offline lease, until Redis has granted a new lease.
 	offline bool
 	lease   *offlinePermit
-	// renewed is the last renewal by the limiter, confirmed the last one in Redis.
+	// renewedAt is the last renewal by the limiter, confirmedAt the last one in Redis.
 	renewedAt, confirmedAt time.Time
 	// abandonedUntil is when the place of an abandoned request returns, on the clock of Redis; 0 for other requests.
 	abandonedUntil int64
@@ -135,8 +135,8 @@ func (p *openPermit) endLease(r *limits.Rules) {
 	}
 }
 
-// flushAfterOutage sends to Redis what happened to permits while it was lost. Permits whose leases may have expired
-// are taken again before.
+// flushAfterOutage sends to Redis what happened to permits while it was lost. Before that it
+// renews the permits that may have expired in Redis.
 func (l *Ledger) flushAfterOutage(ctx context.Context, a *localAccount) error {
 	l.mu.Lock()
 	var expired []openPermit
@@ -177,7 +177,7 @@ func (l *Ledger) renewLocally(a *localAccount, p *limits.OpenPermit) (offline, c
 	return own.offline, own.charged
 }
 
-// expirePermits forgets all permits whose leases have ended. The caller holds Ledger.mu.
+// expirePermits forgets all permits with an expired lease. The caller holds Ledger.mu.
 func (a *localAccount) expirePermits(r *limits.Rules) {
 	for id := range a.permits {
 		a.expirePermit(id, r)
@@ -252,7 +252,8 @@ func (l *Ledger) permitCalls(a *localAccount, r *limits.Rules) (list []permitCal
 	a.expirePermits(r)
 	for id, p := range a.permits {
 		c := permitCall{
-			ID: l.permitName(p.claim.ID), Charged: p.charged, Expires: p.abandonedUntil, Resource: resourceOf(r, a.kind, p.claim.Resource),
+			ID: l.permitName(p.claim.ID), Charged: p.charged, Expires: p.abandonedUntil,
+			Resource: resourceOf(r, a.kind, p.claim.Resource),
 		}
 		if id != p.claim.ID {
 			c.ID += "+" // earlier copies of the request

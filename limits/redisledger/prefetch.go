@@ -133,8 +133,7 @@ func (l *Ledger) addPrefetched(a *localAccount, claims []*limits.Claim, decision
 	}
 }
 
-// returnPrefetched gives back the prefetched permits whose time is over at a given time, and reports whether there were
-// any.
+// returnPrefetched gives back the prefetched permits that expire until a given time, and reports whether there were any.
 func (l *Ledger) returnPrefetched(a *localAccount, at time.Time) (returned bool) {
 	l.mu.Lock()
 	for _, own := range a.classes {

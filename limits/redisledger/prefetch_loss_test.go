@@ -260,7 +260,7 @@ func TestOfflinePermitIsKeptDuringABatchThatReturnsIt(t *testing.T) {
 		p.spend(p.r1, 1, 20, true)
 		p.heartbeat(p.r1)
 		c, other := p.claim(1), p.claim(1)
-		p.r1.returnUnwanted(p.r1.accounts["a"], &c)
+		p.r1.returnUnknown(p.r1.accounts["a"], &c)
 		gate := make(chan struct{})
 		p.hook.once(p.r1.scripts.batch, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			<-gate

@@ -16,8 +16,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// withPrefetch runs a test with a pair whose first replica prefetches permits and counts its batches. The account has had
-// an answer before.
+// withPrefetch runs a test with two replicas. The first one prefetches permits and counts its batches, and its account has
+// had an answer before.
 func withPrefetch(t *testing.T, run func(p *pair, c *batchCounter)) {
 	withTwoReplicas(t, func(p *pair) {
 		if err := p.r1.scripts.renew.Load(p.Context(), p.r1.Client).Err(); err != nil {

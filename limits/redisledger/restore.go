@@ -122,7 +122,8 @@ func (l *Ledger) localState(a *localAccount, r *limits.Rules, have int64) restor
 			return cmp.Compare(min(x.received, 1), min(y.received, 1))
 		})
 		for _, o := range list {
-			args.Windows = append(args.Windows, windowCall{resourceOf(r, a.kind, res), rateCallOf(o.Rate), o.received == 0, o.received})
+			window := windowCall{resourceOf(r, a.kind, res), rateCallOf(o.Rate), o.received == 0, o.received}
+			args.Windows = append(args.Windows, window)
 		}
 	}
 	return args

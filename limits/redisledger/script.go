@@ -78,7 +78,9 @@ const lostWrites = "redis lost writes of the ledger; restoring them"
 
 // step runs a step on an account. If Redis lost writes of this replica, step restores them and runs the step again.
 // done records the reply while Ledger.mu is held, before anything is restored again.
-func (l *Ledger) step(ctx context.Context, script *redis.Script, a *localAccount, r *limits.Rules, args any, done func(reply)) error {
+func (l *Ledger) step(
+	ctx context.Context, script *redis.Script, a *localAccount, r *limits.Rules, args any, done func(reply),
+) error {
 	for try := 0; ; try++ {
 		var restores int
 		answer, err := l.run(ctx, script, a.name, func(process string) call {
@@ -141,7 +143,9 @@ func (l *Ledger) relearning() time.Duration {
 
 // run runs a script once. makeCall gets the Redis process that keeps the account. done records the reply while
 // Ledger.mu is held. An error means that Redis is lost, unless ctx has ended.
-func (l *Ledger) run(ctx context.Context, script *redis.Script, name string, makeCall func(process string) call, done func(reply)) (reply, error) {
+func (l *Ledger) run(
+	ctx context.Context, script *redis.Script, name string, makeCall func(process string) call, done func(reply),
+) (reply, error) {
 	l.steps.RLock()
 	defer l.steps.RUnlock()
 	limited, cancel := context.WithTimeout(ctx, l.timeout)
@@ -171,7 +175,9 @@ func unreadable(err error) bool {
 	return redis.HasErrorPrefix(err, "WRONGTYPE") || redis.HasErrorPrefix(err, "user_script:")
 }
 
-func (l *Ledger) send(ctx context.Context, script *redis.Script, name string, makeCall func(process string) call) (answer reply, err error) {
+func (l *Ledger) send(
+	ctx context.Context, script *redis.Script, name string, makeCall func(process string) call,
+) (answer reply, err error) {
 	keys := l.keysOf(name)
 	to, err := l.serverOf(ctx, keys[0])
 	if err != nil {
