@@ -212,8 +212,8 @@ func (g *gateway) updateFrom(path, cause string, c *config.Config, err error) {
 	g.trail.Record(admin.Change{Operator: cause, Action: "reload", Target: path, Outcome: admin.Outcome(err, "in force")})
 }
 
-// apply builds a proxy from a configuration and replaces the current one. It changes nothing
-// if it fails before the first Keep or Configure call.
+// apply builds a proxy from a configuration and replaces the current one. If it returns an
+// error, the current proxy stays. Ledger, cache and connections survive the replacement.
 func (g *gateway) apply(c *config.Config) error {
 	upstream, err := url.Parse(c.Upstream.URL)
 	if err != nil {
