@@ -195,9 +195,10 @@ func TestRateLimitStatusIsAnsweredFromTheLedger(t *testing.T) {
 		}
 		before := w.upstreamSaw()
 		r := w.get("/rate_limit", "Authorization: Bearer a")
+		type budget struct{ Limit, Used, Remaining, Reset int }
 		var status struct {
-			Resources map[string]budgetStatus `json:"resources"`
-			Rate      budgetStatus            `json:"rate"`
+			Resources map[string]budget `json:"resources"`
+			Rate      budget            `json:"rate"`
 		}
 		if err := json.Unmarshal([]byte(r.body), &status); err != nil {
 			t.Fatal(err)

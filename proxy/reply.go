@@ -2,14 +2,14 @@ package proxy
 
 import (
 	"bytes"
-	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -163,52 +163,28 @@ func (g *Gateway) answerFromLedger(ex *exchange) bool {
 	g.finishHeader(ex, h)
 	ex.w.WriteHeader(http.StatusOK)
 	if ex.method != http.MethodHead {
-		_, _ = ex.w.Write(body)
+		_, _ = io.WriteString(ex.w, body)
 	}
 	return true
 }
 
 // rateLimitStatus returns the body of the rate limit status: the resources in the order of
 // the API's documents (Document B section 2.6), and the deprecated top-level rate.
-func (g *Gateway) rateLimitStatus(ex *exchange) ([]byte, error) {
-	var b bytes.Buffer
-	b.WriteString(`{"resources":{`)
-	var core []byte
-	for i, name := range policy.Resources() {
-		budget, err := g.Ledger.Budget(ex.in.Context(), ex.identity.Caller.Account, ex.identity.Caller.Kind, name)
+func (g *Gateway) rateLimitStatus(ex *exchange) (string, error) {
+	var resources []string
+	var core string
+	for _, name := range policy.Resources() {
+		b, err := g.Ledger.Budget(ex.in.Context(), ex.identity.Caller.Account, ex.identity.Caller.Kind, name)
 		if err != nil {
-			return nil, err
+			return "", err
 		}
-		text := budgetJSON(budget)
+		budget := fmt.Sprintf(`{"limit":%d,"used":%d,"remaining":%d,"reset":%d}`, b.Limit, b.Used, b.Remaining, b.Reset.Unix())
+		resources = append(resources, strconv.Quote(name)+":"+budget)
 		if name == policy.Core {
-			core = text
+			core = budget
 		}
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(strconv.Quote(name) + ":")
-		b.Write(text)
 	}
-	b.WriteString(`},"rate":`)
-	b.Write(core)
-	b.WriteByte('}')
-	return b.Bytes(), nil
-}
-
-// budgetStatus is one resource of the rate limit status.
-type budgetStatus struct {
-	Limit     int   `json:"limit"`
-	Used      int   `json:"used"`
-	Remaining int   `json:"remaining"`
-	Reset     int64 `json:"reset"`
-}
-
-func budgetJSON(b limits.Budget) []byte {
-	text, err := json.Marshal(budgetStatus{b.Limit, b.Used, b.Remaining, b.Reset.Unix()})
-	if err != nil {
-		panic(err) // four numbers cannot fail
-	}
-	return text
+	return `{"resources":{` + strings.Join(resources, ",") + `},"rate":` + core + `}`, nil
 }
 
 // retryAfter formats a delay for Retry-After: in whole seconds, rounded up, at least one.
