@@ -192,7 +192,7 @@ func TestPollingIsShownWhileItGoesOn(t *testing.T) {
 		w.want("path", p.Path, contributors)
 		w.want("since", p.Since.Sub(began), time.Duration(0))
 		w.want("next", p.Next.Sub(began), 7*time.Second)
-		w.want("asked", p.Asked, 3)
+		w.want("polls", p.Polls, 3)
 		w.want("waiting", p.Waiting, 1)
 		time.Sleep(10 * time.Second)
 		w.want("after", len(w.gateway.Polling()), 0)

@@ -120,9 +120,9 @@ type gatewayState struct {
 	Polling  []coalesce.Poll          `json:"polling"`
 	Refused  []credential.Quarantined `json:"refused"` // credentials that the upstream rejects
 	Cache    struct {
-		Keys  int    `json:"keys"`
-		Bytes uint64 `json:"bytes"`
-		Most  uint64 `json:"most"`
+		Keys     int    `json:"keys"`
+		Bytes    uint64 `json:"bytes"`
+		MaxBytes uint64 `json:"max_bytes"`
 	} `json:"cache"`
 }
 
@@ -143,6 +143,6 @@ func (g *gateway) state() any {
 		Refused: g.credentialHealth.Quarantined(),
 	}
 	s.Cache.Keys, s.Cache.Bytes = g.cache.Size()
-	s.Cache.Most = uint64(g.started.Cache.Memory)
+	s.Cache.MaxBytes = uint64(g.started.Cache.Memory)
 	return s
 }

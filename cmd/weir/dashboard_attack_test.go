@@ -34,7 +34,7 @@ func TestAttack57NoNameBecomesAnElement(t *testing.T) {
 		State: func() any {
 			return map[string]any{
 				"version": evil, "started": time.Now(), "now": time.Now(), "upstream": "https://" + evil, "dialect": evil, "store": map[string]any{"kind": evil, "replicas": 1}, "waiting": map[string]int{evil: 1},
-				"polling": []coalesce.Poll{{Path: evil, Account: evil}}, "refused": []map[string]any{{"credential": evil, "until": time.Now(), "times": 1}}, "cache": map[string]any{"keys": 1, "bytes": 1, "most": 1},
+				"polling": []coalesce.Poll{{Path: evil, Account: evil}}, "refused": []map[string]any{{"credential": evil, "until": time.Now(), "times": 1}}, "cache": map[string]any{"keys": 1, "bytes": 1, "max_bytes": 1},
 			}
 		},
 	})}
@@ -61,8 +61,8 @@ func TestAttack57NoNameBecomesAnElement(t *testing.T) {
 	}
 	page.Do(chromedp.Click(chromedp.CSS("#request-rows .link")))
 	page.Eventually("the explanation shows it as text", `document.getElementById("drawer-body").textContent.split("onerror=").length > 8`)
-	page.Do(chromedp.KeyEvent("\x1b"), chromedp.SendKeys(chromedp.CSS("#purge-what"), evil), chromedp.Click(chromedp.CSS("#purge-form [type=submit]")))
-	page.Eventually("what is wrong shows it as text", `document.getElementById("act-result").textContent.includes("onerror=")`)
+	page.Do(chromedp.KeyEvent("\x1b"), chromedp.SendKeys(chromedp.CSS("#purge-target"), evil), chromedp.Click(chromedp.CSS("#purge-form [type=submit]")))
+	page.Eventually("what is wrong shows it as text", `document.getElementById("control-result").textContent.includes("onerror=")`)
 	page.Expect("400 (Bad Request)")
 	if got := browsertest.Value[string](page, `JSON.stringify([window.pwned ?? "", document.querySelectorAll('img[src="x"], main script, [onload], [onerror], a[href^=javascript]').length])`); got != `["",0]` {
 		t.Error(got)

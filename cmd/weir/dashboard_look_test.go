@@ -105,18 +105,18 @@ func (b *busy) state() any {
 	state := map[string]any{
 		"version": "v0.7.0", "started": b.began.Add(-26 * time.Hour), "now": time.Now(), "upstream": "https://api.example.com", "dialect": "service", "guarded": false,
 		"store": map[string]any{"kind": "redis", "replicas": 3}, "waiting": b.waiting(), "polling": []any{}, "refused": []any{},
-		"cache": map[string]any{"keys": 0, "bytes": 0, "most": 256 << 20},
+		"cache": map[string]any{"keys": 0, "bytes": 0, "max_bytes": 256 << 20},
 	}
 	if b.lost.Load() {
 		state["store"] = map[string]any{"kind": "redis", "replicas": 3, "lost": b.began}
 	}
 	if b.accounts > 0 {
 		state["polling"] = []coalesce.Poll{
-			{Path: "/repos/acme/widgets/stats/contributors", Account: b.name(0), Since: b.began, Next: time.Now().Add(4 * time.Second), Asked: 3, Waiting: 12},
-			{Path: "/repos/an-organization-with-a-long-name/a-repository-with-an-even-longer-name/stats/commit_activity", Account: b.name(1), Since: b.began, Next: time.Now().Add(15 * time.Second), Asked: 5, Waiting: 1},
+			{Path: "/repos/acme/widgets/stats/contributors", Account: b.name(0), Since: b.began, Next: time.Now().Add(4 * time.Second), Polls: 3, Waiting: 12},
+			{Path: "/repos/an-organization-with-a-long-name/a-repository-with-an-even-longer-name/stats/commit_activity", Account: b.name(1), Since: b.began, Next: time.Now().Add(15 * time.Second), Polls: 5, Waiting: 1},
 		}
 		state["refused"] = []map[string]any{{"credential": "ci", "until": b.began.Add(10 * time.Minute), "times": 2}}
-		state["cache"] = map[string]any{"keys": 48213, "bytes": 187 << 20, "most": 256 << 20}
+		state["cache"] = map[string]any{"keys": 48213, "bytes": 187 << 20, "max_bytes": 256 << 20}
 	}
 	return state
 }
@@ -281,7 +281,7 @@ func TestTheDashboardLooksFinished(t *testing.T) {
 			}
 			b.lost.Store(c.lost)
 			if c.lost {
-				page.Eventually("the loss is told", `document.getElementById("alerts").textContent.includes("has not answered")`)
+				page.Eventually("the loss is told", `document.getElementById("alerts").textContent.includes("has not responded")`)
 			}
 			for _, width := range []int64{1440, 1024, 390} {
 				for _, dark := range []bool{false, true} {

@@ -54,7 +54,7 @@ func TestTheDashboardShowsWhatHappens(t *testing.T) {
 	page.Eventually("both are listed", `document.querySelectorAll('#request-rows [data-outcome="hit"]').length === 1`)
 	page.Do(chromedp.Click(chromedp.CSS(`#request-rows tr:has([data-outcome="hit"])`)))
 	page.Eventually("it is explained", `document.getElementById("drawer").open && document.getElementById("why").innerText.startsWith("Hit: the stored response is fresh")`)
-	if text := textOf(page, "#drawer-body"); !strings.Contains(text, "No stages were recorded: it came from the cache.") || !strings.Contains(text, "weir; hit; ttl=") {
+	if text := textOf(page, "#drawer-body"); !strings.Contains(text, "No stages were recorded: the response came from the cache.") || !strings.Contains(text, "weir; hit; ttl=") {
 		t.Error(text)
 	}
 	page.Do(chromedp.KeyEvent("\x1b"))
@@ -64,14 +64,14 @@ func TestTheDashboardShowsWhatHappens(t *testing.T) {
 	page.Do(chromedp.KeyEvent("\x1b"))
 
 	// A purge from the page.
-	page.Do(chromedp.SendKeys(chromedp.CSS("#purge-what"), "/gitignore/templates"), chromedp.Click(chromedp.CSS("#purge-form [type=submit]")))
-	page.Eventually("the purge is done", `document.getElementById("act-result").innerText === "1 entry will be validated before use."`)
+	page.Do(chromedp.SendKeys(chromedp.CSS("#purge-target"), "/gitignore/templates"), chromedp.Click(chromedp.CSS("#purge-form [type=submit]")))
+	page.Eventually("the purge is done", `document.getElementById("control-result").innerText === "1 entry will be revalidated before use."`)
 	page.Eventually("it is on the record", `document.getElementById("audit").innerText.includes("/gitignore/templates")`)
 	if resp, _ := get(t, gateway+"/gitignore/templates"); !strings.Contains(resp.Header.Get("Cache-Status"), "fwd=stale") {
 		t.Errorf("after the purge: %s", resp.Header.Get("Cache-Status"))
 	}
 	page.Do(chromedp.Click(chromedp.CSS("#reload")))
-	page.Eventually("there is nothing to reload", `document.getElementById("act-result").innerText === "there is no configuration file to read anew"`)
+	page.Eventually("there is nothing to reload", `document.getElementById("control-result").innerText === "reload: this process has no configuration file"`)
 	page.Expect("422 (Unprocessable Entity)")
 
 	coolsDown(page, gateway, service)
@@ -99,7 +99,7 @@ func coolsDown(page *browsertest.Browser, gateway, service string) {
 		limited.Header.Set("Authorization", "Bearer "+token)
 		asks(page, limited)
 		rows := fmt.Sprintf(`document.querySelectorAll("#cooldowns .row").length === %d`, len(took)+1)
-		took = append(took, page.Eventually("the cool-down is shown", rows+` && /then one request tries[^]*\d+ s/.test(document.getElementById("cooldowns").innerText)`))
+		took = append(took, page.Eventually("the cool-down is shown", rows+` && /then one probe request[^]*\d+ s/.test(document.getElementById("cooldowns").innerText)`))
 		if slices.Min(took) <= 2*time.Second {
 			break
 		}
@@ -160,7 +160,7 @@ func TestTheDashboardAsksForTheToken(t *testing.T) {
 	page.Eventually("the login is there", `location.pathname === "/login" && document.activeElement.id === "token"`)
 	page.Shot(screenshots, "login-390-dark", false)
 	page.Do(chromedp.SendKeys(chromedp.CSS("#token"), "battery-staple\r"))
-	page.Eventually("a wrong token is refused", `document.getElementById("login-result").innerText === "this is not the admin token"`)
+	page.Eventually("a wrong token is refused", `document.getElementById("login-result").innerText === "wrong admin token"`)
 	page.Expect("401 (Unauthorized)")
 	page.Look(1440, 900, false)
 	page.Shot(screenshots, "login-1440-light", false)

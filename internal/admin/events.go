@@ -29,7 +29,7 @@ func (g *guard) events(s Sources, w http.ResponseWriter, r *http.Request) {
 	}
 	q := r.URL.Query()
 	options := history.WatchOptions{Event: q.Get("only")}
-	options.MaxPerSecond, _ = strconv.Atoi(q.Get("most"))
+	options.MaxPerSecond, _ = strconv.Atoi(q.Get("rate"))
 	options.After, _ = strconv.ParseUint(r.Header.Get("Last-Event-ID"), 10, 64) // an invalid ID counts as none
 	watcher, err := s.History.Watch(options)
 	switch {

@@ -121,7 +121,7 @@ func TestEventsTellWhatWasMissed(t *testing.T) {
 		for range 5 {
 			observe(h, "", "")
 		}
-		s := watched(t, h, Access{}, "?only=request&most=1", "Last-Event-ID", "2")
+		s := watched(t, h, Access{}, "?only=request&rate=1", "Last-Event-ID", "2")
 		s.says()
 		observe(h, "", "")
 		if got := s.says(); got != `event: skipped id: 5 data: {"requests":3}` {

@@ -154,7 +154,7 @@ type Operation struct {
 	Name     string `json:"operation"`
 	Requests uint32 `json:"requests"`
 	// Hits is the number of responses from the cache, Validated the number of responses after a 304.
-	Hits      uint32 `json:"held"`
+	Hits      uint32 `json:"hits"`
 	Validated uint32 `json:"validated"`
 	// Upstream is the number of requests to the upstream.
 	Upstream uint32 `json:"upstream"`

@@ -54,10 +54,10 @@ type History struct {
 	watchers   map[*Watcher]bool
 	closed     bool
 
-	listing  sync.Mutex // guards the fields below; locked before mu
-	samples  budgetSamples
-	accounts map[string]listedAccount
-	trouble  string // the error of the last listing, or empty
+	listing   sync.Mutex // guards the fields below; locked before mu
+	samples   budgetSamples
+	accounts  map[string]listedAccount
+	listError string // the error of the last listing, or empty
 }
 
 // listedAccount is an account as it was published last.
@@ -233,15 +233,15 @@ func (h *History) list(ctx context.Context) {
 	defer h.listing.Unlock()
 	update := Accounts{Changed: []Account{}, Gone: []string{}}
 	if err != nil {
-		if h.trouble != err.Error() {
-			h.trouble = err.Error()
-			update.Trouble = h.trouble
+		if h.listError != err.Error() {
+			h.listError = err.Error()
+			update.Error = h.listError
 			h.publishAccounts(update, true)
 		}
 		return
 	}
-	recovered := h.trouble != ""
-	h.trouble = ""
+	recovered := h.listError != ""
+	h.listError = ""
 	h.samples.add(accounts, now)
 	next, inFlight := make(map[string]listedAccount, len(accounts)), 0
 	for _, a := range accounts {
@@ -344,8 +344,8 @@ type Accounts struct {
 	All     bool      `json:"all,omitempty"`
 	Changed []Account `json:"changed"`
 	Gone    []string  `json:"gone"`
-	// Trouble is the error for which the accounts cannot be listed; it is empty if they can.
-	Trouble string `json:"trouble,omitempty"`
+	// Error is the error for which the accounts cannot be listed; it is empty if they can.
+	Error string `json:"error,omitempty"`
 }
 
 // Costs are the costs of operations and clients in the last hour.
@@ -404,7 +404,7 @@ func (h *History) costs(now time.Time) Costs {
 
 // allAccounts returns all known accounts by name. The caller holds listing.
 func (h *History) allAccounts() Accounts {
-	all := Accounts{All: true, Changed: make([]Account, 0, len(h.accounts)), Gone: []string{}, Trouble: h.trouble}
+	all := Accounts{All: true, Changed: make([]Account, 0, len(h.accounts)), Gone: []string{}, Error: h.listError}
 	for _, a := range h.accounts {
 		all.Changed = append(all.Changed, a.account)
 	}

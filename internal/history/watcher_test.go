@@ -77,16 +77,16 @@ func TestListingErrorIsPublishedOnce(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		events := received(watcher)
-		if len(events) != 1 || events[0].Data.(Accounts).Trouble != "lost" {
+		if len(events) != 1 || events[0].Data.(Accounts).Error != "lost" {
 			t.Fatalf("%+v", events)
 		}
-		if late := received(watch(t, w.History, WatchOptions{Event: "accounts"})); late[0].Data.(Accounts).Trouble != "lost" || len(late[0].Data.(Accounts).Changed) != 1 {
+		if late := received(watch(t, w.History, WatchOptions{Event: "accounts"})); late[0].Data.(Accounts).Error != "lost" || len(late[0].Data.(Accounts).Changed) != 1 {
 			t.Errorf("events of a later watcher: %+v", late)
 		}
 		w.set(nil, account("a", 1, 2, time.Hour))
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if events = received(watcher); len(events) != 1 || events[0].Data.(Accounts).Trouble != "" {
+		if events = received(watcher); len(events) != 1 || events[0].Data.(Accounts).Error != "" {
 			t.Errorf("%+v", events)
 		}
 	})

@@ -299,8 +299,8 @@ type Poll struct {
 	Since   time.Time `json:"since"`
 	// Next is when the next poll is due.
 	Next time.Time `json:"next"`
-	// Asked counts the polls sent by this replica, Waiting the followers.
-	Asked   int `json:"asked"`
+	// Polls counts the polls sent by this replica, Waiting the followers.
+	Polls   int `json:"polls"`
 	Waiting int `json:"waiting"`
 }
 

@@ -1,95 +1,89 @@
-// What holds requests up now: cool-downs, queues, statistics that are still computed.
+// The panels about delays: cool-downs, queues, polled statistics, quarantined credentials.
 
-import { byId, el, empty, keep, name, say, table } from "./dom.js";
-import { clock, count, plural, span } from "./format.js";
-import { draws, model, now, until } from "./model.js";
+import { byId, el, label, placeholder, reconcile, setText, table } from "./dom.js";
+import { clock, count, formatSeconds, plural } from "./format.js";
+import { model, now, registerPanel, until } from "./model.js";
 
-/** The most rows of each list. */
-const MOST = 5;
+/** The maximum of rows per list. */
+const MAX_ROWS = 5;
+const LOADING = "Waiting for the gateway.";
 
-/** Draws rows, or words where there are none; what is more than fits is counted. */
-function list(place, items, keyOf, make, words) {
+/** Draws a list of rows, or a text if it is empty. Rows beyond the maximum are counted below the list. */
+function drawList(parent, items, keyOf, create, emptyText) {
   if (!items.length) {
-    if (place.dataset.words !== words) place.replaceChildren(empty(words));
-    place.dataset.words = words;
+    if (parent.dataset.empty !== emptyText) parent.replaceChildren(placeholder(emptyText));
+    parent.dataset.empty = emptyText;
     return;
   }
-  if (!place.querySelector("ul")) {
-    delete place.dataset.words;
-    place.replaceChildren(el("ul", { class: "rows" }), el("p", { class: "more note" }));
+  if (!parent.querySelector("ul")) {
+    delete parent.dataset.empty;
+    parent.replaceChildren(el("ul", { class: "rows" }), el("p", { class: "more note" }));
   }
-  keep(place.querySelector("ul"), items.slice(0, MOST), keyOf, make);
-  const more = place.querySelector(".more");
-  more.hidden = items.length <= MOST;
-  say(more, `and ${count(items.length - MOST)} more`);
+  reconcile(parent.querySelector("ul"), items.slice(0, MAX_ROWS), keyOf, create);
+  const more = parent.querySelector(".more");
+  more.hidden = items.length <= MAX_ROWS;
+  setText(more, `and ${count(items.length - MAX_ROWS)} more`);
 }
 
-/** A row with a name, a word more, and a number that goes on. */
-function row(tone) {
-  const who = name("", "strong"), more = name("", "muted"), value = el("span", { class: "row-value" });
-  const node = el("li", { class: "row", "data-tone": tone }, el("span", { class: "row-names" }, who, more), value);
-  node.say = (a, b, c) => {
-    say(who, a);
-    who.title = a;
-    say(more, b);
-    more.title = b;
-    say(value, c);
+/** Creates a row that shows a title, a detail and a value. The function fields returns the three texts of an item. */
+function createRow(tone, fields) {
+  const title = label("", "strong"), detail = label("", "muted"), value = el("span", { class: "row-value" });
+  const node = el("li", { class: "row", "data-tone": tone }, el("span", { class: "row-names" }, title, detail), value);
+  node.update = (item) => {
+    const [titleText, detailText, valueText] = fields(item);
+    setText(title, titleText);
+    title.title = titleText;
+    setText(detail, detailText);
+    detail.title = detailText;
+    setText(value, valueText);
   };
   return node;
 }
 
-function cooldowns() {
-  const cooling = [...model.accounts.values()]
+function drawCoolDowns() {
+  const blocked = [...model.accounts.values()]
     .filter((a) => a.blocked_until && Date.parse(a.blocked_until) > now())
     .sort((a, b) => Date.parse(a.blocked_until) - Date.parse(b.blocked_until));
-  list(byId("cooldowns"), cooling, (a) => a.account, () => {
-    const node = row("bad");
-    node.update = (a) => node.say(a.account, `until ${clock(a.blocked_until)}, then one request tries`, span(until(a.blocked_until)));
-    return node;
-  }, model.heard ? "No account is in a cool-down: the API has told nobody to pause." : "Waiting for the gateway.");
+  const create = () => createRow("bad", (a) => [a.account, `until ${clock(a.blocked_until)}, then one probe request`, formatSeconds(until(a.blocked_until))]);
+  drawList(byId("cooldowns"), blocked, (a) => a.account, create, model.ready ? "No account is in a cool-down." : LOADING);
 }
 
-function queues() {
+function drawQueues() {
   const waiting = model.state?.waiting ?? {};
   const busy = [...model.accounts.values()]
     .map((a) => ({ ...a, waiting: waiting[a.account] ?? 0 }))
     .filter((a) => a.in_flight || a.waiting)
     .sort((a, b) => b.waiting - a.waiting || b.in_flight - a.in_flight);
-  const known = new Set(busy.map((a) => a.account));
+  const listed = new Set(busy.map((a) => a.account));
   for (const [account, n] of Object.entries(waiting)) {
-    if (!known.has(account)) busy.unshift({ account, waiting: n, in_flight: 0, concurrent: 0 });
+    if (!listed.has(account)) busy.unshift({ account, waiting: n, in_flight: 0, concurrent: 0 });
   }
-  list(byId("queues"), busy, (a) => a.account, () => {
-    const node = row("");
-    node.update = (a) => node.say(a.account, a.waiting ? `${count(a.waiting)} waiting for a permit` : "nobody waits", `${count(a.in_flight)} of ${count(a.concurrent)}`);
-    return node;
-  }, model.heard ? "Nobody waits, and nothing is in flight at this moment." : "Waiting for the gateway.");
+  const create = () => createRow("", (a) => [a.account, a.waiting ? `${count(a.waiting)} waiting for a permit` : "no queue", `${count(a.in_flight)} of ${count(a.concurrent)}`]);
+  drawList(byId("queues"), busy, (a) => a.account, create, model.ready ? "No request is in flight or waiting." : LOADING);
 }
 
-function polls() {
-  list(byId("polls"), model.state?.polling ?? [], (p) => `${p.path} ${p.account}`, () => {
-    const node = row("");
-    node.update = (p) => {
-      const next = until(p.next);
-      node.say(p.path, `${plural(p.waiting, "client")} ${p.waiting === 1 ? "waits" : "wait"}, for ${span(-until(p.since))}; asked ${plural(p.asked, "time")}`, next > 0 ? span(next) : "asking");
-    };
-    return node;
-  }, model.heard ? "Nothing is polled: no statistics are being computed for anybody." : "Waiting for the gateway.");
+function drawPolls() {
+  const create = () => createRow("", (p) => {
+    const next = until(p.next);
+    const detail = `${plural(p.waiting, "client")} waiting for ${formatSeconds(-until(p.since))}; polled ${plural(p.polls, "time")}`;
+    return [p.path, detail, next > 0 ? formatSeconds(next) : "polling"];
+  });
+  drawList(byId("polls"), model.state?.polling ?? [], (p) => `${p.path} ${p.account}`, create, model.ready ? "No statistics are being polled." : LOADING);
 }
 
-draws(["accounts", "state", "second"], () => {
-  cooldowns();
-  queues();
-  polls();
+registerPanel(["accounts", "state", "second"], () => {
+  drawCoolDowns();
+  drawQueues();
+  drawPolls();
 });
 
-draws(["state"], () => {
-  const refused = model.state?.refused ?? [];
-  const place = byId("refused");
-  if (!refused.length) {
-    place.replaceChildren(empty(model.heard ? "The API accepts every credential that Weir holds, as far as they were used." : "Waiting for the gateway."));
+registerPanel(["state"], () => {
+  const quarantined = model.state?.refused ?? [];
+  const parent = byId("refused");
+  if (!quarantined.length) {
+    parent.replaceChildren(placeholder(model.ready ? "No credential is quarantined." : LOADING));
     return;
   }
-  place.replaceChildren(table([{ name: "Credential" }, { name: "Rests until", num: true }, { name: "Refused", num: true }],
-    refused.map((c) => [name(c.credential, "strong"), clock(c.until), plural(c.times, "time")])));
+  parent.replaceChildren(table([{ name: "Credential" }, { name: "Retry at", num: true }, { name: "Rejected", num: true }],
+    quarantined.map((c) => [label(c.credential, "strong"), clock(c.until), plural(c.times, "time")])));
 });

@@ -1,9 +1,9 @@
-// The dashboard: each module draws its panels from what the model knows, and listening
-// begins when all of them stand.
+// The entry point of the dashboard. Each imported module registers the panels that it draws from the model; then the
+// event stream starts.
 
-import { byId, say } from "./dom.js";
-import { draws, model } from "./model.js";
-import { listen, post } from "./live.js";
+import { byId, setText } from "./dom.js";
+import { model, registerPanel } from "./model.js";
+import { connect, post } from "./live.js";
 import "./overview.js";
 import "./budgets.js";
 import "./charts.js";
@@ -13,13 +13,12 @@ import "./costs.js";
 import "./system.js";
 import "./control.js";
 
-draws(["state"], () => {
+registerPanel(["state"], () => {
   const s = model.state;
   if (!s) return;
-  const host = s.upstream.replace(/^https?:\/\//, "");
-  say(byId("upstream"), host);
+  setText(byId("upstream"), s.upstream.replace(/^https?:\/\//, ""));
   byId("upstream").title = s.upstream;
-  say(byId("version"), `Weir ${s.version}`);
+  setText(byId("version"), `Weir ${s.version}`);
   byId("logout").hidden = !s.guarded;
 });
 
@@ -28,15 +27,15 @@ byId("logout").addEventListener("click", async () => {
   location.assign("/login");
 });
 
-// The theme goes round: as the system has it, light, dark.
+// The button cycles through the themes.
 const THEMES = ["system", "light", "dark"];
 const root = document.documentElement;
 
-function sayTheme() {
-  const chosen = root.dataset.theme ?? "system";
+function showTheme() {
+  const theme = root.dataset.theme ?? "system";
   const button = byId("theme");
-  button.title = `Theme: ${chosen}`;
-  button.setAttribute("aria-label", `Theme: ${chosen}. Change it`);
+  button.title = `Theme: ${theme}`;
+  button.setAttribute("aria-label", `Theme: ${theme}. Change it`);
 }
 
 byId("theme").addEventListener("click", () => {
@@ -48,14 +47,14 @@ byId("theme").addEventListener("click", () => {
     root.dataset.theme = next;
     localStorage.setItem("weir-theme", next);
   }
-  sayTheme();
+  showTheme();
   dispatchEvent(new Event("themechange"));
 });
-sayTheme();
+showTheme();
 
-// Which section one is in.
+// The navigation marks the visible section.
 const links = [...document.querySelectorAll(".nav a")];
-const seen = new IntersectionObserver((entries) => {
+const observer = new IntersectionObserver((entries) => {
   for (const entry of entries) {
     if (!entry.isIntersecting) continue;
     for (const link of links) {
@@ -64,6 +63,6 @@ const seen = new IntersectionObserver((entries) => {
     }
   }
 }, { rootMargin: "-30% 0px -65% 0px" });
-for (const link of links) seen.observe(document.querySelector(link.hash));
+for (const link of links) observer.observe(document.querySelector(link.hash));
 
-listen();
+connect();

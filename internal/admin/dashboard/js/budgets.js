@@ -1,23 +1,23 @@
-// The budgets of every account: what is left, until when, and whether it lasts. Of many
-// only a page is drawn, so a thousand accounts cost no more than ten.
+// The table of budgets: the remaining amount, the reset and the forecast of each. Only one page of rows is drawn, so
+// the cost of drawing does not grow with the number of accounts.
 
-import { byId, el, keep, name, say, svg } from "./dom.js";
-import { amount, clock, count, plural, span } from "./format.js";
-import { changed, draws, model, now, until } from "./model.js";
-import { ask } from "./live.js";
-import { left, secondary, tone, urgency } from "./risk.js";
+import { byId, el, label, reconcile, setText, svg } from "./dom.js";
+import { amount, clock, count, formatSeconds, plural } from "./format.js";
+import { changed, model, now, registerPanel, until } from "./model.js";
+import { request } from "./live.js";
+import { remainingShare, secondary, tone, urgency } from "./risk.js";
 
-const PAGE = 12;
-/** How often the lines of the last hour are asked for, in ms. */
-const LINES_EVERY = 10000;
+const PAGE_SIZE = 12;
+/** The interval at which the lines of the last hour are loaded, in ms. */
+const LINES_INTERVAL = 10000;
 
 const form = /** @type {HTMLFormElement} */ (byId("budgets-filters"));
 let page = 0;
-/** @type {Record<string, Record<string, (number|null)[]>>} */
+/** The values of the last hour by account and resource. @type {Record<string, Record<string, (number|null)[]>>} */
 let lines = {};
 
-/** All budgets, each with its account and forecast. */
-function all() {
+/** Returns all budgets, each with its account and forecast. */
+function allRows() {
   const rows = [];
   for (const account of model.accounts.values()) {
     for (const budget of account.budgets ?? []) {
@@ -34,95 +34,96 @@ const ORDERS = {
   used: () => (a, b) => b.budget.used - a.budget.used,
 };
 
-/** Those that the filters leave, in order. */
-function chosen(rows) {
+/** Returns the rows that pass the filters, sorted. */
+function filterRows(rows) {
   const text = form.text.value.trim().toLowerCase();
-  const which = form.which.value;
-  const time = now();
-  const byName = (a, b) => (a.key < b.key ? -1 : 1);
-  const order = ORDERS[form.order.value](time);
+  const type = form.type.value;
+  const byKey = (a, b) => (a.key < b.key ? -1 : 1);
+  const order = ORDERS[form.order.value](now());
   return rows
     .filter((r) => !text || r.account.account.toLowerCase().includes(text) || r.budget.resource.includes(text))
-    .filter((r) => which === "all" || (which === "risk" ? tone(r.budget, r.forecast) !== "good" : (which === "secondary") === secondary(r.budget)))
-    .sort((a, b) => order(a, b) || byName(a, b));
+    .filter((r) => type === "all" || (type === "risk" ? tone(r.budget, r.forecast) !== "good" : (type === "secondary") === secondary(r.budget)))
+    .sort((a, b) => order(a, b) || byKey(a, b));
 }
 
-/** A row that knows how to show another state of its budget. */
-function row(item) {
-  const who = name("", "strong");
+/** Creates a table row. Its update function shows another state of the budget. */
+function createRow() {
+  const accountName = label("", "strong");
   const kind = el("span", { class: "chip" });
-  const cooling = el("span", { class: "chip bad", hidden: true });
-  const resource = name("");
+  const coolDown = el("span", { class: "chip bad", hidden: true });
+  const resource = label("");
   const fill = el("span", { class: "gauge-fill" });
   const held = el("span", { class: "gauge-held" });
   const gauge = el("span", { class: "gauge", role: "meter", "aria-valuemin": 0 }, fill, held);
   const number = el("span", { class: "gauge-text" });
   const reset = el("span");
-  const rate = el("span", { class: "forecast" });
+  const forecastText = el("span", { class: "forecast" });
   const spark = svg("svg", { class: "spark", viewBox: "0 0 160 30", preserveAspectRatio: "none", role: "img" });
   const node = el("tr", {},
-    el("th", { scope: "row", "data-label": "Account" }, el("span", { class: "who" }, who, kind, cooling)),
+    el("th", { scope: "row", "data-label": "Account" }, el("span", { class: "account" }, accountName, kind, coolDown)),
     el("td", { "data-label": "Budget" }, resource),
-    el("td", { "data-label": "Left", class: "wide-col" }, el("span", { class: "gauge-cell" }, gauge, number)),
-    el("td", { "data-label": "Resets", class: "num" }, reset),
-    el("td", { "data-label": "At this rate" }, rate),
+    el("td", { "data-label": "Remaining", class: "wide-col" }, el("span", { class: "gauge-cell" }, gauge, number)),
+    el("td", { "data-label": "Reset in", class: "num" }, reset),
+    el("td", { "data-label": "Forecast" }, forecastText),
     el("td", { "data-label": "Last hour", class: "spark-col" }, spark));
-  let drawn = "";
+  let drawnState = "";
   node.update = ({ account, budget, forecast }) => {
-    say(who, account.account);
-    who.title = `${account.account} (${account.kind})`;
-    say(kind, account.kind);
+    setText(accountName, account.account);
+    accountName.title = `${account.account} (${account.kind})`;
+    setText(kind, account.kind);
     const blocked = account.blocked_until ? until(account.blocked_until) : 0;
-    cooling.hidden = blocked <= 0;
-    if (blocked > 0) say(cooling, `cool-down ${span(blocked)}`);
-    say(resource, budget.resource);
+    coolDown.hidden = blocked <= 0;
+    if (blocked > 0) setText(coolDown, `cool-down ${formatSeconds(blocked)}`);
+    setText(resource, budget.resource);
     resource.title = budget.resource;
     node.dataset.tone = tone(budget, forecast);
-    fill.style.width = `${100 * left(budget)}%`;
-    held.style.width = `${budget.limit ? Math.min(100 * left(budget), (100 * (budget.held ?? 0)) / budget.limit) : 0}%`;
-    held.style.left = `${Math.max(0, 100 * left(budget) - parseFloat(held.style.width))}%`;
+    const remaining = 100 * remainingShare(budget);
+    const heldWidth = budget.limit ? Math.min(remaining, (100 * (budget.held ?? 0)) / budget.limit) : 0;
+    fill.style.width = `${remaining}%`;
+    held.style.width = `${heldWidth}%`;
+    held.style.left = `${Math.max(0, remaining - heldWidth)}%`;
     gauge.setAttribute("aria-valuemax", budget.limit);
     gauge.setAttribute("aria-valuenow", Math.max(0, budget.remaining));
     gauge.setAttribute("aria-label", `${budget.resource} of ${account.account}`);
-    say(number, `${amount(budget.resource, budget.remaining)} / ${amount(budget.resource, budget.limit)}`);
-    number.title = budget.held ? `${amount(budget.resource, budget.held)} held by requests in flight` : "";
+    setText(number, `${amount(budget.resource, budget.remaining)} / ${amount(budget.resource, budget.limit)}`);
+    number.title = budget.held ? `${amount(budget.resource, budget.held)} reserved by requests in flight` : "";
     const resets = until(budget.reset);
-    say(reset, budget.used && resets > 0 ? span(resets) : "–");
-    reset.title = budget.used ? `at ${clock(budget.reset)}` : "nothing is used";
-    sayForecast(rate, budget, forecast);
+    setText(reset, budget.used && resets > 0 ? formatSeconds(resets) : "–");
+    reset.title = budget.used ? `at ${clock(budget.reset)}` : "not used";
+    showForecast(forecastText, budget, forecast);
     const line = lines[account.account]?.[budget.resource];
-    const mark = `${line?.length}/${line?.at(-1)}/${budget.remaining}/${Math.round(resets / 10)}/${forecast?.ends ?? ""}`;
-    if (mark !== drawn) {
-      drawn = mark;
-      sparkline(spark, budget, forecast, line);
+    const state = `${line?.length}/${line?.at(-1)}/${budget.remaining}/${Math.round(resets / 10)}/${forecast?.ends ?? ""}`;
+    if (state !== drawnState) {
+      drawnState = state;
+      drawSparkline(spark, budget, forecast, line);
     }
   };
   return node;
 }
 
-/** Whether the budget lasts, in words. */
-function sayForecast(node, budget, forecast) {
+/** Shows when the budget runs out at the present rate. */
+function showForecast(node, budget, forecast) {
   const ends = forecast ? until(forecast.ends) : 0;
   node.dataset.tone = forecast?.early ? "warn" : "";
   if (budget.remaining <= 0) {
-    say(node, "spent");
+    setText(node, "exhausted");
   } else if (!forecast || ends <= 0) {
-    say(node, budget.used || budget.held ? "steady" : "untouched");
+    setText(node, budget.used || budget.held ? "steady" : "unused");
   } else if (forecast.early) {
-    say(node, `▲ ends in ${span(ends)}`);
+    setText(node, `▲ ends in ${formatSeconds(ends)}`);
   } else {
-    say(node, ends > 86400 ? "lasts" : `lasts ${span(ends)}`);
+    setText(node, ends > 86400 ? "lasts" : `lasts ${formatSeconds(ends)}`);
   }
-  node.title = forecast ? `${forecast.rate.toFixed(2)} a second; ends at ${clock(forecast.ends)}` : "";
+  node.title = forecast ? `${forecast.rate.toFixed(2)} per second; ends at ${clock(forecast.ends)}` : "";
 }
 
-/** Seconds that the sparkline shows behind and ahead of now. */
-const BEHIND = 3600;
-const AHEAD = 1200;
+/** The seconds that a sparkline shows before and after the present. */
+const PAST = 3600;
+const FUTURE = 1200;
 
-/** The last hour, and where the present rate leads before the reset. */
-function sparkline(node, budget, forecast, line = []) {
-  const x = (seconds) => (160 * (seconds + BEHIND)) / (BEHIND + AHEAD);
+/** Draws the last hour of a budget, and its forecast until the reset. */
+function drawSparkline(node, budget, forecast, line = []) {
+  const x = (seconds) => (160 * (seconds + PAST)) / (PAST + FUTURE);
   const y = (value) => 28 - 26 * (budget.limit > 0 ? Math.min(1, Math.max(0, value) / budget.limit) : 0);
   const points = [];
   line.forEach((value, i) => {
@@ -131,57 +132,58 @@ function sparkline(node, budget, forecast, line = []) {
   points.push(`${x(0).toFixed(1)},${y(budget.remaining).toFixed(1)}`);
   const parts = [svg("line", { class: "spark-now", x1: x(0), x2: x(0), y1: 1, y2: 29 })];
   const resets = until(budget.reset);
-  if (budget.used && resets > 0 && resets < AHEAD) parts.push(svg("line", { class: "spark-reset", x1: x(resets), x2: x(resets), y1: 1, y2: 29 }));
+  if (budget.used && resets > 0 && resets < FUTURE) parts.push(svg("line", { class: "spark-reset", x1: x(resets), x2: x(resets), y1: 1, y2: 29 }));
   parts.push(svg("polyline", { class: "spark-line", points: points.join(" ") }));
   if (forecast) {
-    const ends = Math.min(until(forecast.ends), Math.max(resets, 0), AHEAD);
-    parts.push(svg("line", { class: "spark-ahead", x1: x(0), y1: y(budget.remaining), x2: x(ends), y2: y(budget.remaining - forecast.rate * ends) }));
+    const ends = Math.min(until(forecast.ends), Math.max(resets, 0), FUTURE);
+    parts.push(svg("line", { class: "spark-forecast", x1: x(0), y1: y(budget.remaining), x2: x(ends), y2: y(budget.remaining - forecast.rate * ends) }));
   }
-  node.setAttribute("aria-label", `${budget.resource}: ${amount(budget.resource, budget.remaining)} left${forecast?.early ? ", ends before its reset at this rate" : ""}`);
+  node.setAttribute("aria-label", `${budget.resource}: ${amount(budget.resource, budget.remaining)} left${forecast?.early ? ", runs out before its reset at the present rate" : ""}`);
   node.replaceChildren(...parts);
 }
 
-/** Asks for the lines of the accounts on this page. */
-async function refreshLines(rows) {
+/** Loads the lines of the accounts on this page. */
+async function loadLines(rows) {
   const accounts = [...new Set(rows.map((r) => r.account.account))];
   if (!accounts.length) return;
   const query = accounts.map((a) => `account=${encodeURIComponent(a)}`).join("&");
   try {
-    lines = await ask(`/api/v1/series?${query}`);
+    lines = await request(`/api/v1/series?${query}`);
     changed("lines");
   } catch {
-    // The connection says of itself that it is lost.
+    // live.js shows the lost connection.
   }
 }
 
-let asked = { at: 0, what: "" };
+/** When lines were last loaded, and for which rows. */
+let loaded = { time: 0, keys: "" };
 
 function draw() {
-  const rows = all();
-  const found = chosen(rows);
-  const pages = Math.max(1, Math.ceil(found.length / PAGE));
+  const rows = allRows();
+  const filtered = filterRows(rows);
+  const pages = Math.max(1, Math.ceil(filtered.length / PAGE_SIZE));
   page = Math.min(page, pages - 1);
-  const shown = found.slice(page * PAGE, page * PAGE + PAGE);
-  keep(byId("budget-rows"), shown, (r) => r.key, row);
-  const what = shown.map((r) => r.key).join();
-  if (what !== asked.what || performance.now() - asked.at > LINES_EVERY) {
-    asked = { at: performance.now(), what };
-    refreshLines(shown);
+  const visible = filtered.slice(page * PAGE_SIZE, page * PAGE_SIZE + PAGE_SIZE);
+  reconcile(byId("budget-rows"), visible, (r) => r.key, createRow);
+  const keys = visible.map((r) => r.key).join();
+  if (keys !== loaded.keys || performance.now() - loaded.time > LINES_INTERVAL) {
+    loaded = { time: performance.now(), keys };
+    loadLines(visible);
   }
-  say(byId("budgets-count"), rows.length === 0 ? "" : `${plural(rows.length, "budget")} of ${plural(model.accounts.size, "account")}${found.length < rows.length ? `, ${count(found.length)} shown` : ""}`);
-  const none = byId("budgets-empty");
-  none.hidden = shown.length > 0;
-  document.querySelector(".budgets").hidden = shown.length === 0;
-  say(none, why(rows));
+  setText(byId("budgets-count"), rows.length === 0 ? "" : `${plural(rows.length, "budget")} of ${plural(model.accounts.size, "account")}${filtered.length < rows.length ? `, ${count(filtered.length)} shown` : ""}`);
+  const empty = byId("budgets-empty");
+  empty.hidden = visible.length > 0;
+  document.querySelector(".budgets").hidden = visible.length === 0;
+  setText(empty, emptyText(rows));
   drawPager(pages);
 }
 
-/** Why there is nothing to see. */
-function why(rows) {
-  if (!model.heard) return "Waiting for the gateway to tell what each account has left.";
-  if (model.trouble) return `The accounts are not known at present: ${model.trouble}`;
-  if (!rows.length) return "No account has sent anything yet: a budget appears with the first request that counts against it.";
-  return "No budget is like that: change the filter.";
+/** Returns the reason for an empty table. */
+function emptyText(rows) {
+  if (!model.ready) return "Waiting for the gateway.";
+  if (model.error) return `The accounts cannot be listed: ${model.error}`;
+  if (!rows.length) return "No account has sent a request yet. A budget appears with the first request that counts against it.";
+  return "No budget matches the filter.";
 }
 
 function drawPager(pages) {
@@ -189,19 +191,19 @@ function drawPager(pages) {
   pager.hidden = pages < 2;
   if (pages < 2) return;
   if (!pager.firstChild) {
-    const turn = (by) => () => {
+    const move = (by) => () => {
       page += by;
       draw();
     };
     pager.append(
-      el("button", { class: "button", type: "button", onclick: turn(-1) }, "Previous"),
+      el("button", { class: "button", type: "button", onclick: move(-1) }, "Previous"),
       el("span", { class: "note" }),
-      el("button", { class: "button", type: "button", onclick: turn(1) }, "Next"));
+      el("button", { class: "button", type: "button", onclick: move(1) }, "Next"));
   }
-  const [previous, words, next] = pager.children;
+  const [previous, position, next] = pager.children;
   previous.disabled = page === 0;
   next.disabled = page >= pages - 1;
-  say(words, `page ${count(page + 1)} of ${count(pages)}`);
+  setText(position, `page ${count(page + 1)} of ${count(pages)}`);
 }
 
 form.addEventListener("submit", (event) => event.preventDefault());
@@ -209,4 +211,4 @@ form.addEventListener("input", () => {
   page = 0;
   draw();
 });
-draws(["accounts", "state", "lines", "second"], draw);
+registerPanel(["accounts", "state", "lines", "second"], draw);

@@ -1,14 +1,14 @@
-// Traffic over time: what requests came to, what was saved, how long the queue is.
+// The charts of traffic: requests by outcome, saved and forwarded requests, and the queue.
 
 import uPlot from "../vendor/uPlot.js";
-import { byId, el, say } from "./dom.js";
+import { byId, el, setText } from "./dom.js";
 import { brief, count, plural } from "./format.js";
-import { OUTCOMES, draws, model } from "./model.js";
+import { OUTCOMES, model, registerPanel } from "./model.js";
 
-/** The ranges: steps of ten seconds shown, and how many make a bar. */
+/** The time ranges: how many steps of ten seconds they show, and how many steps one bar sums up. */
 const RANGES = [
-  { name: "10 min", steps: 60, fold: 1 },
-  { name: "1 hour", steps: 360, fold: 6 },
+  { name: "10 min", steps: 60, stepsPerBar: 1 },
+  { name: "1 hour", steps: 360, stepsPerBar: 6 },
 ];
 let range = RANGES[localStorage.getItem("weir-range") === "1" ? 1 : 0];
 
@@ -16,87 +16,86 @@ const probe = document.createElement("span");
 probe.hidden = true;
 document.body.append(probe);
 
-/** What a variable of the style sheets is in the present theme, for a canvas. */
+/** Returns the color of a CSS variable in the present theme, in a form that a canvas accepts. */
 function color(variable) {
   probe.style.color = `var(${variable})`;
   return getComputedStyle(probe).color;
 }
 
-/** A color, rgb(R, G, B), that one can see through. */
-const faint = (rgb) => rgb.replace("rgb(", "rgba(").replace(")", ", 0.13)");
+/** Returns a transparent version of a color in the form rgb(R, G, B). */
+const transparent = (rgb) => rgb.replace("rgb(", "rgba(").replace(")", ", 0.13)");
 
 const sum = (list) => list.reduce((a, b) => a + b, 0);
 
-/** The values of the range, folded into bars: sums, or the most. */
-function folded(name, most) {
+/** Returns one value per bar of the range: the sum of its steps, or their maximum. */
+function barValues(name, useMax) {
   const values = model.series.values[name].slice(-range.steps);
-  const bars = [];
-  for (let i = 0; i < values.length; i += range.fold) {
-    const part = values.slice(i, i + range.fold);
-    bars.push(most ? Math.max(...part) : sum(part));
+  const result = [];
+  for (let i = 0; i < values.length; i += range.stepsPerBar) {
+    const steps = values.slice(i, i + range.stepsPerBar);
+    result.push(useMax ? Math.max(...steps) : sum(steps));
   }
-  return bars;
+  return result;
 }
 
-/** When each bar begins. */
-function times() {
+/** Returns the start time of each bar. */
+function barTimes() {
   const { start, step, values } = model.series;
   const first = start + (values.hit.length - range.steps) * step;
-  return Array.from({ length: range.steps / range.fold }, (_, i) => first + i * range.fold * step);
+  return Array.from({ length: range.steps / range.stepsPerBar }, (_, i) => first + i * range.stepsPerBar * step);
 }
 
 const bars = uPlot.paths.bars({ size: [0.82, 40], align: 1 });
 const lines = uPlot.paths.stepped({ align: 1 });
 
 /**
- * What each chart shows: its series from the top of the stack down, or lines.
- * @type {{id: string, stacked?: boolean, most?: boolean, series: {name: string, label: string, color: string}[], words: (values: number[][]) => string, none: string}[]}
+ * The definition of each chart. A stacked chart lists its series from top to bottom; others are drawn as lines.
+ * @type {{id: string, stacked?: boolean, useMax?: boolean, series: {name: string, label: string, color: string}[], summary: (values: number[][]) => string, emptyText: string}[]}
  */
 const CHARTS = [
   {
     id: "outcomes",
     stacked: true,
     series: OUTCOMES.map((o) => ({ name: o, label: o, color: `--c-${o}` })),
-    words: (v) => `${plural(sum(v.flat()), "request")}`,
-    none: "No request has come in this time.",
+    summary: (v) => `${plural(sum(v.flat()), "request")}`,
+    emptyText: "No requests in this time.",
   },
   {
     id: "saved",
-    series: [{ name: "saved", label: "saved", color: "--c-hit" }, { name: "upstream", label: "sent to the API", color: "--c-stroke-sent" }],
-    words: (v) => `${brief(sum(v[0]))} cost nothing`,
-    none: "Nothing was sent and nothing was saved in this time.",
+    series: [{ name: "saved", label: "saved", color: "--c-hit" }, { name: "upstream", label: "forwarded", color: "--c-stroke-sent" }],
+    summary: (v) => `${brief(sum(v[0]))} saved`,
+    emptyText: "No request was saved or forwarded in this time.",
   },
   {
     id: "queue",
-    most: true,
+    useMax: true,
     series: [{ name: "in_flight", label: "in flight", color: "--c-validated" }, { name: "waiting", label: "waiting", color: "--c-waited" }],
-    words: (v) => `at most ${count(Math.max(0, ...v[1]))} waited`,
-    none: "Nobody waited, and no request was seen in flight in this time.",
+    summary: (v) => `at most ${count(Math.max(0, ...v[1]))} waiting`,
+    emptyText: "No request was in flight or waiting in this time.",
   },
 ];
 
-/** A chart in its place, with its legend. */
+/** A chart with its legend. */
 class Chart {
-  constructor(what) {
-    this.what = what;
-    this.place = byId(`chart-${what.id}`);
-    this.legend = byId(`legend-${what.id}`);
-    this.none = el("p", { class: "empty over", hidden: true }, what.none);
-    this.place.append(this.none);
-    this.totals = what.series.map((s) => {
+  constructor(definition) {
+    this.definition = definition;
+    this.parent = byId(`chart-${definition.id}`);
+    this.legend = byId(`legend-${definition.id}`);
+    this.empty = el("p", { class: "empty over", hidden: true }, definition.emptyText);
+    this.parent.append(this.empty);
+    this.totals = definition.series.map((s) => {
       const total = el("b");
-      const mark = el("i", { class: "swatch", "aria-hidden": "true" });
-      mark.style.background = `var(${s.color})`;
-      const entry = el("span", { class: "legend-entry" }, mark, s.label, " ", total);
+      const swatch = el("i", { class: "swatch", "aria-hidden": "true" });
+      swatch.style.background = `var(${s.color})`;
+      const entry = el("span", { class: "legend-entry" }, swatch, s.label, " ", total);
       this.legend.append(entry);
       return { total, entry };
     });
-    new ResizeObserver(() => this.resize()).observe(this.place);
+    new ResizeObserver(() => this.resize()).observe(this.parent);
   }
 
-  /** The size is that of the place. */
   size() {
-    return { width: Math.max(120, this.place.clientWidth), height: this.place.clientHeight };
+    return { width: Math.max(120, this.parent.clientWidth), height: this.parent.clientHeight };
   }
 
   resize() {
@@ -108,25 +107,25 @@ class Chart {
     const muted = color("--muted"), line = color("--line");
     const axis = { stroke: muted, font: `11px ${getComputedStyle(document.body).fontFamily}`, ticks: { show: false }, grid: { stroke: line, width: 1 } };
     const hours = (u, splits) => splits.map((s) => new Date(s * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" }));
-    const { what } = this;
+    const { definition } = this;
     return {
       ...this.size(),
       padding: [8, 18, 0, 0],
       legend: { show: false },
       cursor: { points: { show: false }, drag: { x: false, y: false }, y: false },
-      scales: { x: { time: true, range: (u, min, max) => [min, max + range.fold * 10] }, y: { range: (u, min, max) => [0, Math.max(max * 1.08, 4)] } },
+      scales: { x: { time: true, range: (u, min, max) => [min, max + range.stepsPerBar * 10] }, y: { range: (u, min, max) => [0, Math.max(max * 1.08, 4)] } },
       axes: [
         { ...axis, grid: { show: false }, values: hours, space: 64, size: 24 },
         { ...axis, values: (u, splits) => splits.map((s) => (Number.isInteger(s) ? brief(s) : "")), size: 38, space: 28 },
       ],
-      series: [{}, ...what.series.map((s) => (what.stacked
+      series: [{}, ...definition.series.map((s) => (definition.stacked
         ? { fill: color(s.color), stroke: color(s.color), width: 0, paths: bars, points: { show: false } }
-        : { stroke: color(s.color), fill: faint(color(s.color)), width: 1.75, paths: lines, points: { show: false } }))],
-      hooks: { setCursor: [(u) => this.point(u.cursor.idx)] },
+        : { stroke: color(s.color), fill: transparent(color(s.color)), width: 1.75, paths: lines, points: { show: false } }))],
+      hooks: { setCursor: [(u) => this.updateLegend(u.cursor.idx)] },
     };
   }
 
-  /** Draws anew: in other colors, or another range. */
+  /** Recreates the plot after a change of theme or range. */
   rebuild() {
     this.plot?.destroy();
     this.plot = null;
@@ -135,38 +134,37 @@ class Chart {
 
   draw() {
     if (!model.series) return;
-    const values = this.what.series.map((s) => folded(s.name, this.what.most));
+    const values = this.definition.series.map((s) => barValues(s.name, this.definition.useMax));
     this.values = values;
-    const none = sum(values.flat()) === 0;
-    this.none.hidden = !none;
-    this.place.classList.toggle("is-empty", none);
-    say(byId(`chart-${this.what.id}-sum`), none ? "" : this.what.words(values));
-    const shown = this.what.stacked ? stack(values) : values;
-    const data = [times(), ...shown];
+    const isEmpty = sum(values.flat()) === 0;
+    this.empty.hidden = !isEmpty;
+    this.parent.classList.toggle("is-empty", isEmpty);
+    setText(byId(`chart-${this.definition.id}-sum`), isEmpty ? "" : this.definition.summary(values));
+    const data = [barTimes(), ...(this.definition.stacked ? stack(values) : values)];
     if (this.plot) this.plot.setData(data);
-    else this.plot = new uPlot(this.options(), data, this.place);
-    this.plot.root.setAttribute("aria-hidden", "true"); // the legend says it in numbers
-    this.point(this.plot.cursor.idx);
+    else this.plot = new uPlot(this.options(), data, this.parent);
+    this.plot.root.setAttribute("aria-hidden", "true"); // the legend has the same numbers as text
+    this.updateLegend(this.plot.cursor.idx);
   }
 
-  /** Tells the numbers of a bar, or of the whole range. */
-  point(i) {
+  /** Shows the numbers of the bar with this index. Without an index it shows those of the whole range. */
+  updateLegend(index) {
     this.values?.forEach((v, s) => {
-      const whole = this.what.most ? v.at(-1) ?? 0 : sum(v);
-      const n = i === null || i === undefined ? whole : v[i] ?? 0;
-      say(this.totals[s].total, brief(n));
+      const whole = this.definition.useMax ? v.at(-1) ?? 0 : sum(v);
+      const n = index === null || index === undefined ? whole : v[index] ?? 0;
+      setText(this.totals[s].total, brief(n));
       this.totals[s].entry.classList.toggle("zero", n === 0);
     });
   }
 }
 
-/** Each on top of those that follow: drawn in this order the lower hide what is beneath. */
+/** Adds to each series the sum of all series after it, so that later series cover the lower part of its bars. */
 function stack(values) {
   const stacked = [];
-  let above = values[0].map(() => 0);
+  let height = values[0].map(() => 0);
   for (const v of values.toReversed()) {
-    above = v.map((n, i) => n + above[i]);
-    stacked.unshift(above);
+    height = v.map((n, i) => n + height[i]);
+    stacked.unshift(height);
   }
   return stacked;
 }
@@ -191,4 +189,4 @@ const rebuild = () => charts.forEach((c) => c.rebuild());
 addEventListener("themechange", rebuild);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", rebuild);
 
-draws(["series"], () => charts.forEach((c) => c.draw()));
+registerPanel(["series"], () => charts.forEach((c) => c.draw()));

@@ -1,25 +1,24 @@
-// The two things that can be changed from here: what the cache holds, and the
-// configuration, read anew.
+// The forms that change the gateway: purge the cache, reload the configuration.
 
-import { byId, say } from "./dom.js";
+import { byId, setText } from "./dom.js";
 import { plural } from "./format.js";
 import { post } from "./live.js";
 import { refresh } from "./system.js";
 
 const form = /** @type {HTMLFormElement} */ (byId("purge-form"));
-const what = /** @type {HTMLInputElement} */ (byId("purge-what"));
-const result = byId("act-result");
+const target = /** @type {HTMLInputElement} */ (byId("purge-target"));
+const result = byId("control-result");
 
-/** Does something, and says what came of it. */
-async function act(button, doing, done) {
+/** Sends a change and shows the result or the error. The button is disabled until the response arrives. */
+async function submit(button, send, describe) {
   button.disabled = true;
   result.dataset.tone = "";
-  say(result, "…");
+  setText(result, "…");
   try {
-    say(result, done(await doing()));
+    setText(result, describe(await send()));
     result.dataset.tone = "good";
   } catch (error) {
-    say(result, error.message);
+    setText(result, error.message);
     result.dataset.tone = "bad";
   }
   button.disabled = false;
@@ -27,15 +26,15 @@ async function act(button, doing, done) {
 }
 
 form.addEventListener("change", () => {
-  what.placeholder = form.by.value === "url" ? "/repos/acme/widgets" : "repo:acme/widgets";
+  target.placeholder = form.by.value === "url" ? "/repos/acme/widgets" : "repo:acme/widgets";
 });
 
 form.addEventListener("submit", (event) => {
   event.preventDefault();
   const hard = form.hard.checked;
-  const done = (a) => `${plural(a.entries, "entry", "entries")} ${hard ? "dropped" : "will be validated before use"}.`;
-  act(event.submitter ?? form.querySelector("[type=submit]"), () => post("/api/v1/cache/purge", { [form.by.value]: what.value.trim(), hard }), done);
+  const describe = (r) => `${plural(r.entries, "entry", "entries")} ${hard ? "removed" : "will be revalidated before use"}.`;
+  submit(event.submitter ?? form.querySelector("[type=submit]"), () => post("/api/v1/cache/purge", { [form.by.value]: target.value.trim(), hard }), describe);
 });
 
 const reload = /** @type {HTMLButtonElement} */ (byId("reload"));
-reload.addEventListener("click", () => act(reload, () => post("/api/v1/reload"), () => "The configuration was read anew, and is in force."));
+reload.addEventListener("click", () => submit(reload, () => post("/api/v1/reload"), () => "The configuration was reloaded."));

@@ -1,5 +1,5 @@
-// Elements from data. Text is only ever set as text: nothing that a client or the API
-// wrote becomes an element.
+// Helpers that build elements from data. They set all text with textContent, so nothing that a client or the upstream
+// wrote becomes markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -7,28 +7,28 @@ const SVG = "http://www.w3.org/2000/svg";
 export const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 /**
- * An element with attributes and children. An attribute that is undefined, null or false
- * is left out; "class" and "dataset" are what they are in HTML.
+ * Creates an element with attributes and children. Attributes that are undefined, null or false are omitted; a key that
+ * begins with "on" adds an event listener.
  * @param {string} tag
  * @param {Record<string, any>} [attributes]
  * @param {...(Node|string|number|null|undefined)} children
  */
 export function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
-  set(node, attributes);
+  setAttributes(node, attributes);
   node.append(...children.filter((c) => c !== null && c !== undefined).map((c) => (c instanceof Node ? c : String(c))));
   return node;
 }
 
-/** An element of SVG. */
+/** Creates an SVG element. */
 export function svg(tag, attributes = {}, ...children) {
   const node = document.createElementNS(SVG, tag);
-  set(node, attributes);
+  setAttributes(node, attributes);
   node.append(...children);
   return node;
 }
 
-function set(node, attributes) {
+function setAttributes(node, attributes) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false) continue;
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
@@ -37,51 +37,51 @@ function set(node, attributes) {
   }
 }
 
-/** Sets text where it has changed, so that nothing is repainted, or read out, for nothing. */
-export function say(node, text) {
+/** Sets the text of a node if it differs, so that unchanged text is neither repainted nor announced again. */
+export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Shows words in the place of what there is none of. */
-export const empty = (words) => el("p", { class: "empty" }, words);
+/** Creates the paragraph that a panel without data shows. */
+export const placeholder = (text) => el("p", { class: "empty" }, text);
 
 /**
- * Brings the children of a parent in line with items, and keeps those that stay: focus and
- * selection stay with them.
+ * Updates the children of a parent to match items. Nodes whose key is still present are reused, so focus and selection
+ * survive.
  * @template T
  * @param {Element} parent
  * @param {T[]} items
  * @param {(item: T) => string} keyOf
- * @param {(item: T) => Element & {update?: (item: T) => void}} make
+ * @param {(item: T) => Element & {update?: (item: T) => void}} create
  */
-export function keep(parent, items, keyOf, make) {
-  const old = parent.kept ?? new Map();
+export function reconcile(parent, items, keyOf, create) {
+  const previous = parent.nodesByKey ?? new Map();
   const next = new Map();
-  let at = parent.firstElementChild;
+  let cursor = parent.firstElementChild;
   for (const item of items) {
     const key = keyOf(item);
-    let node = old.get(key);
-    if (!node || node.parentNode !== parent) node = make(item);
+    let node = previous.get(key);
+    if (!node || node.parentNode !== parent) node = create(item);
     node.update?.(item);
     next.set(key, node);
-    if (node === at) at = at.nextElementSibling;
-    else parent.insertBefore(node, at);
+    if (node === cursor) cursor = cursor.nextElementSibling;
+    else parent.insertBefore(node, cursor);
   }
-  for (const [key, node] of old) if (next.get(key) !== node) node.remove();
-  parent.kept = next;
+  for (const [key, node] of previous) if (next.get(key) !== node) node.remove();
+  parent.nodesByKey = next;
 }
 
 /**
- * A table.
+ * Creates a table.
  * @param {{name: string, num?: boolean, class?: string}[]} columns
  * @param {(Node|string)[][]} rows
  */
 export function table(columns, rows, attributes = {}) {
-  const kind = (c) => [c.num ? "num" : "", c.class ?? ""].join(" ").trim() || undefined;
+  const classOf = (c) => [c.num ? "num" : "", c.class ?? ""].join(" ").trim() || undefined;
   return el("table", { class: "grid", ...attributes },
-    el("thead", {}, el("tr", {}, ...columns.map((c) => el("th", { scope: "col", class: kind(c) }, c.name)))),
-    el("tbody", {}, ...rows.map((cells) => el("tr", {}, ...cells.map((cell, i) => el("td", { class: kind(columns[i]) }, cell))))));
+    el("thead", {}, el("tr", {}, ...columns.map((c) => el("th", { scope: "col", class: classOf(c) }, c.name)))),
+    el("tbody", {}, ...rows.map((cells) => el("tr", {}, ...cells.map((cell, i) => el("td", { class: classOf(columns[i]) }, cell))))));
 }
 
-/** A name that may be long: cut where there is no room, and whole when pointed at. */
-export const name = (text, className = "") => el("span", { class: `cut ${className}`.trim(), title: text }, text);
+/** Creates a span for a text that may be too long: the style sheet truncates it, the tooltip shows all of it. */
+export const label = (text, className = "") => el("span", { class: `cut ${className}`.trim(), title: text }, text);

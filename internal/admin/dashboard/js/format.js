@@ -1,23 +1,23 @@
-// Numbers and times for people.
+// Formats numbers and times.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
-const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 
 /** 12,345 */
 export const count = (n) => whole.format(n);
 
-/** 12.3K, from ten thousand on */
-export const brief = (n) => (n < 10000 ? whole.format(n) : short.format(n));
+/** 9,999, then 12.3K */
+export const brief = (n) => (n < 10000 ? whole.format(n) : compact.format(n));
 
-/** 87 %; a part that is not all is never shown as 100 % */
-export function percent(part, all) {
-  if (!all) return "–";
-  const p = (100 * part) / all;
+/** 87 %. A share below the total is never rounded up to 100 %. */
+export function percent(part, total) {
+  if (!total) return "–";
+  const p = (100 * part) / total;
   return `${p < 100 && p > 99 ? 99 : p > 0 && p < 1 ? "<1" : Math.round(p)} %`;
 }
 
-/** A length of time in seconds: 42 s, 3 min 20 s, 2 h 5 min */
-export function span(seconds) {
+/** Formats a duration in seconds: 42 s, 3 min 20 s, 2 h 5 min */
+export function formatSeconds(seconds) {
   const s = Math.max(0, Math.round(seconds));
   if (s < 60) return `${s} s`;
   if (s < 600) return s % 60 ? `${Math.floor(s / 60)} min ${s % 60} s` : `${s / 60} min`;
@@ -26,21 +26,21 @@ export function span(seconds) {
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
-/** A length of time in nanoseconds: 90 µs, 4.2 ms, 1.25 s */
-export function took(ns) {
+/** Formats a duration in nanoseconds: 90 µs, 4.2 ms, 1.25 s */
+export function formatNanoseconds(ns) {
   if (!ns) return "0";
   if (ns < 1e6) return `${Math.max(1, Math.round(ns / 1e3))} µs`;
   if (ns < 1e7) return `${(ns / 1e6).toFixed(1)} ms`;
   if (ns < 1e9) return `${Math.round(ns / 1e6)} ms`;
   if (ns < 1e10) return `${(ns / 1e9).toFixed(2)} s`;
   if (ns < 6e10) return `${(ns / 1e9).toFixed(1)} s`;
-  return span(ns / 1e9);
+  return formatSeconds(ns / 1e9);
 }
 
-/** 14:03:21 here */
+/** 14:03:21, local time */
 export const clock = (time) => new Date(time).toLocaleTimeString("en-GB");
 
-/** 3 Nov, 14:03:21 here */
+/** 3 Nov, 14:03:21, local time */
 export const date = (time) => new Date(time).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
 /** 12.5 MiB */
@@ -51,11 +51,11 @@ export function bytes(n) {
   return `${n} B`;
 }
 
-/** An amount of a budget: those of the API's time are milliseconds. */
+/** Formats an amount of a budget. The unit of the cpu budgets is milliseconds; all others count requests or points. */
 export function amount(resource, n) {
   if (!resource.startsWith("cpu")) return count(n);
   return `${(n / 1000).toFixed(n >= 100000 ? 0 : 1)} s`;
 }
 
 /** 3 requests, 1 request */
-export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
+export const plural = (n, singular, several = `${singular}s`) => `${count(n)} ${n === 1 ? singular : several}`;

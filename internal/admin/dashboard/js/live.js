@@ -1,95 +1,93 @@
-// The connection to the gateway: what it tells as it happens, and whether it does.
+// The connection to the gateway: single requests, and the stream of server-sent events.
 
-import { byId, say } from "./dom.js";
-import { changed, events, restart } from "./model.js";
+import { byId, setText } from "./dom.js";
+import { changed, eventHandlers, resetTo } from "./model.js";
 
-/** How many requests a second are wanted at most: more nobody reads. */
-const MOST = 25;
-/** The gateway tells its state every second; so long it may be silent, in ms. */
-const SILENCE = 8000;
-const RETRY = 2000;
+/** The maximum of request events per second. */
+const MAX_RATE = 25;
+/** The gateway sends its state every second. After this silence, in ms, the connection counts as lost. */
+const MAX_SILENCE = 8000;
+const RETRY_DELAY = 2000;
 
-/** Asks once, and throws what is wrong in the gateway's own words. */
-export async function ask(path, options = {}) {
-  const answer = await fetch(path, { ...options, signal: AbortSignal.timeout(15000) });
-  if (answer.status === 401) {
+/** Sends a request and returns the JSON of the response. Throws an error with the gateway's message. */
+export async function request(path, options = {}) {
+  const response = await fetch(path, { ...options, signal: AbortSignal.timeout(15000) });
+  if (response.status === 401) {
     location.assign("/login");
     throw new Error("the session has ended");
   }
-  if (!answer.ok) throw new Error((await answer.text()).trim());
-  return answer.json();
+  if (!response.ok) throw new Error((await response.text()).trim());
+  return response.json();
 }
 
-/** Changes something. */
-export const post = (path, body = {}) => ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+/** Sends a change. */
+export const post = (path, body = {}) => request(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 
 let source = null;
-let heard = 0;
-let again = 0;
-/** How often in a row the stream has not opened although the gateway answers. */
-let refused = 0;
+let lastEvent = 0;
+let reconnectTimer = 0;
+/** Counts consecutive failures to open the stream although the gateway responds. */
+let refusals = 0;
 
-function show(state, words) {
+function showConnection(state, text) {
   const live = byId("live");
   if (live.dataset.state !== state) live.dataset.state = state;
-  say(byId("live-text"), words);
+  setText(byId("live-text"), text);
 }
 
-/** Begins to listen, and goes on for good. */
-export function listen() {
+/** Opens the event stream. After a loss it reconnects until the page is closed. */
+export function connect() {
   source?.close();
-  heard = Date.now();
-  source = new EventSource(`/api/v1/events?most=${MOST}`);
-  source.addEventListener("open", resync);
-  source.addEventListener("error", lost);
-  for (const [name, take] of Object.entries(events)) {
+  lastEvent = Date.now();
+  source = new EventSource(`/api/v1/events?rate=${MAX_RATE}`);
+  source.addEventListener("open", () => {
+    refusals = 0;
+    resync();
+  });
+  source.addEventListener("error", connectionLost);
+  for (const [name, handle] of Object.entries(eventHandlers)) {
     source.addEventListener(name, (event) => {
-      heard = Date.now();
-      take(JSON.parse(event.data));
+      lastEvent = Date.now();
+      handle(JSON.parse(event.data));
     });
   }
 }
 
-/** Asks for what was missed. */
+/** Loads the data that the events since the last connection would have delivered. */
 async function resync() {
-  refused = 0;
-  await catchUp();
-}
-
-async function catchUp() {
-  heard = Date.now();
-  const asked = performance.now();
+  lastEvent = Date.now();
+  const sent = performance.now();
   try {
-    const [requests, series] = await Promise.all([ask("/api/v1/requests"), ask("/api/v1/series")]);
-    restart(requests, series, asked);
-    if (!refused) show("live", "live");
+    const [requests, series] = await Promise.all([request("/api/v1/requests"), request("/api/v1/series")]);
+    resetTo(requests, series, sent);
+    if (!refusals) showConnection("live", "live");
     changed("accounts");
   } catch {
-    lost();
+    connectionLost();
   }
 }
 
-/** Says so, and comes back; a session that has ended leads to the login. */
-function lost() {
-  show("lost", "reconnecting");
-  again ||= setTimeout(comeBack, RETRY);
+function connectionLost() {
+  showConnection("lost", "reconnecting");
+  reconnectTimer ||= setTimeout(reconnect, RETRY_DELAY);
 }
 
-async function comeBack() {
-  again = 0;
-  if (source.readyState === EventSource.OPEN && byId("live").dataset.state === "live" && Date.now() - heard < SILENCE) return;
+/** Reconnects. A session that has ended redirects to the login page. */
+async function reconnect() {
+  reconnectTimer = 0;
+  if (source.readyState === EventSource.OPEN && byId("live").dataset.state === "live" && Date.now() - lastEvent < MAX_SILENCE) return;
   try {
-    await ask("/api/v1/state");
-    if (source.readyState === EventSource.CLOSED && ++refused > 1) {
-      show("lost", "not live: others watch already, or a proxy cuts the stream");
-      await catchUp();
+    await request("/api/v1/state");
+    if (source.readyState === EventSource.CLOSED && ++refusals > 1) {
+      showConnection("lost", "not live: too many open dashboards, or a proxy blocks the stream");
+      await resync();
     }
-    listen();
+    connect();
   } catch {
-    lost();
+    connectionLost();
   }
 }
 
 setInterval(() => {
-  if (source && Date.now() - heard > SILENCE) lost();
+  if (source && Date.now() - lastEvent > MAX_SILENCE) connectionLost();
 }, 2000);

@@ -1,4 +1,4 @@
-// Shows the token to the listener, which lends this browser a session in its place.
+// Sends the admin token to the gateway, which responds with a session cookie.
 
 const form = /** @type {HTMLFormElement} */ (document.getElementById("login"));
 const token = /** @type {HTMLInputElement} */ (document.getElementById("token"));
@@ -8,14 +8,14 @@ form.addEventListener("submit", async (event) => {
   event.preventDefault();
   result.textContent = "";
   try {
-    const answer = await fetch("/api/v1/login", { method: "POST", body: JSON.stringify({ token: token.value.trim() }) });
-    if (answer.ok) {
+    const response = await fetch("/api/v1/login", { method: "POST", body: JSON.stringify({ token: token.value.trim() }) });
+    if (response.ok) {
       location.replace("/");
       return;
     }
-    result.textContent = (await answer.text()).trim();
+    result.textContent = (await response.text()).trim();
   } catch {
-    result.textContent = "The gateway does not answer.";
+    result.textContent = "The gateway does not respond.";
   }
   token.select();
 });

@@ -1,5 +1,5 @@
-// What is known, and who is shown it. Events change it; panels are drawn from it, at most
-// twice a second each, and once a second where time passes.
+// The data of the page, and the panels that show it. Events change the model. Each panel is redrawn at most twice per
+// second, and panels that show elapsed time are redrawn once per second.
 
 /**
  * @typedef {{resource: string, limit: number, used: number, remaining: number, reset: string, held?: number}} Budget
@@ -12,85 +12,87 @@
  *   stages?: {name: string, start_ns: number, elapsed_ns: number, detail?: string, failed?: boolean}[]}} Request
  */
 
-/** The most requests that are kept. */
-const MOST = 256;
-/** Steps of the series, as the gateway keeps them. */
+/** The maximum of requests in the model. */
+const MAX_REQUESTS = 256;
+/** The number of steps in a series of the gateway. */
 const STEPS = 360;
 
 export const OUTCOMES = ["hit", "stale", "validated", "miss", "waited", "refused", "error"];
 
 export const model = {
   /** @type {Map<string, Account>} */ accounts: new Map(),
-  heard: false,
-  trouble: "",
+  /** Whether the first state event has arrived. */ ready: false,
+  /** Why the accounts cannot be listed. */ error: "",
   /** @type {{start: number, step: number, values: Record<string, number[]>}|null} */ series: null,
   costs: { operations: [], spenders: [] },
   /** @type {any} */ state: null,
   /** @type {Request[]} */ requests: [],
+  /** Whether the list of requests has been loaded. */ requestsLoaded: false,
   skipped: 0,
-  skew: 0,
+  /** The gateway's clock minus the browser's clock, in ms. */ skew: 0,
 };
 
-/** The gateway's time, in milliseconds. */
+/** Returns the time of the gateway's clock, in milliseconds. */
 export const now = () => Date.now() + model.skew;
 
-/** Seconds from now to a time of the gateway's. */
+/** Returns the seconds from now to a time of the gateway's clock. */
 export const until = (time) => (Date.parse(time) - now()) / 1000;
 
 const panels = [];
 
 /**
- * Draws a panel whenever one of its topics has changed: accounts, series, costs, state,
- * requests, second.
+ * Registers a function that redraws a panel after one of its topics has changed. The topics are accounts, series, costs,
+ * state, requests, lines and second.
  * @param {string[]} topics
  * @param {() => void} draw
  */
-export function draws(topics, draw) {
+export function registerPanel(topics, draw) {
   panels.push({ topics, draw, due: true, last: 0 });
-  soon();
+  schedule();
 }
 
 /** @param {string} topic */
 export function changed(topic) {
   for (const p of panels) if (p.topics.includes(topic)) p.due = true;
-  soon();
+  schedule();
 }
 
-const PACE = 500;
+/** The minimum time between two draws of a panel, in ms. */
+const DRAW_INTERVAL = 500;
 let timer = 0;
 
-function soon() {
+function schedule() {
   if (!timer) timer = setTimeout(drawDue, 60);
 }
 
 function drawDue() {
   timer = 0;
-  const at = performance.now();
-  let later = false;
+  const time = performance.now();
+  let postponed = false;
   for (const p of panels) {
     if (!p.due) continue;
-    if (p.last && at - p.last < PACE) {
-      later = true;
+    if (p.last && time - p.last < DRAW_INTERVAL) {
+      postponed = true;
       continue;
     }
     p.due = false;
-    p.last = at;
+    p.last = time;
     try {
       p.draw();
-    } catch (wrong) {
-      console.error(wrong); // the other panels go on
+    } catch (error) {
+      console.error(error); // an error in one panel must not stop the others
     }
   }
-  if (later) timer = setTimeout(drawDue, PACE / 4);
+  if (postponed) timer = setTimeout(drawDue, DRAW_INTERVAL / 4);
 }
 
-/** What each event does. */
-export const events = {
+/** The handler of each server-sent event. */
+export const eventHandlers = {
   accounts(data) {
     if (data.all) model.accounts.clear();
     for (const a of data.changed) model.accounts.set(a.account, a);
-    for (const gone of data.gone) model.accounts.delete(gone);
-    model.trouble = data.trouble ?? "";
+    for (const name of data.gone) model.accounts.delete(name);
+    model.error = data.error ?? "";
     changed("accounts");
   },
   series(data) {
@@ -106,14 +108,14 @@ export const events = {
   state(data) {
     model.state = data;
     model.skew = Date.parse(data.now) - Date.now();
-    model.heard = true;
+    model.ready = true;
     changed("state");
   },
   request(data) {
     if (model.requests.some((r) => r.id === data.id)) return;
-    data.heard = performance.now();
+    data.received = performance.now();
     model.requests.unshift(data);
-    model.requests.length = Math.min(model.requests.length, MOST);
+    model.requests.length = Math.min(model.requests.length, MAX_REQUESTS);
     changed("requests");
   },
   skipped(data) {
@@ -121,28 +123,31 @@ export const events = {
   },
 };
 
-/** Puts the newest points in the place of older ones of the same time. */
-function append(series, news) {
-  for (const [name, points] of Object.entries(news.values)) {
-    const own = series.values[name];
+/** Merges the latest steps into the series, and drops steps older than an hour. */
+function append(series, latest) {
+  for (const [name, points] of Object.entries(latest.values)) {
+    const values = series.values[name];
     points.forEach((value, i) => {
-      own[(news.start - series.start) / series.step + i] = value;
+      values[(latest.start - series.start) / series.step + i] = value;
     });
-    for (let i = 0; i < own.length; i++) own[i] ??= 0;
+    for (let i = 0; i < values.length; i++) values[i] ??= 0;
   }
-  const over = series.values.hit.length - STEPS;
-  if (over > 0) {
-    series.start += over * series.step;
-    for (const own of Object.values(series.values)) own.splice(0, over);
+  const excess = series.values.hit.length - STEPS;
+  if (excess > 0) {
+    series.start += excess * series.step;
+    for (const values of Object.values(series.values)) values.splice(0, excess);
   }
 }
 
-/** Puts what was asked for at once in the place of all that was known before it was. */
-export function restart(requests, series, asked) {
-  const told = new Set(requests.map((r) => r.id));
-  const since = model.requests.filter((r) => r.heard >= asked && !told.has(r.id));
-  model.requests = [...since, ...requests].slice(0, MOST);
-  model.asked = true;
+/**
+ * Replaces the requests, the series and the costs by loaded data. Requests whose event arrived after the data was
+ * requested, at the time sent, stay in the list.
+ */
+export function resetTo(requests, series, sent) {
+  const loaded = new Set(requests.map((r) => r.id));
+  const newer = model.requests.filter((r) => r.received >= sent && !loaded.has(r.id));
+  model.requests = [...newer, ...requests].slice(0, MAX_REQUESTS);
+  model.requestsLoaded = true;
   model.series = { start: series.start, step: series.step, values: series.values };
   model.costs = { operations: series.operations, spenders: series.spenders };
   for (const topic of ["requests", "series", "costs"]) changed(topic);

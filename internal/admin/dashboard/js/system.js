@@ -1,61 +1,62 @@
-// What the gateway runs on and by: store, replicas, configuration, and who has changed
-// what.
+// The panels about the gateway itself: store, replicas, cache, audit trail, configuration.
 
-import { byId, el, empty, name, say, table } from "./dom.js";
-import { bytes, date, plural, span } from "./format.js";
-import { draws, model, until } from "./model.js";
-import { ask } from "./live.js";
+import { byId, el, label, placeholder, setText, table } from "./dom.js";
+import { bytes, date, formatSeconds, plural } from "./format.js";
+import { model, registerPanel, until } from "./model.js";
+import { request } from "./live.js";
 
-const KINDS = { memory: "memory of this process", file: "memory, kept in a file over a restart", redis: "Redis" };
+const STORE_KINDS = { memory: "memory of this process", file: "memory, saved to a file on shutdown", redis: "Redis" };
+const LOADING = "Waiting for the gateway.";
 
-/** Facts about the store, the replicas and the cache. */
-function store() {
+function drawStore() {
   const s = model.state;
-  const place = byId("store");
+  const parent = byId("store");
   if (!s) {
-    if (!place.firstChild) place.replaceChildren(empty("Waiting for the gateway."));
+    if (!parent.firstChild) parent.replaceChildren(placeholder(LOADING));
     return;
   }
-  if (!place.querySelector("dl")) {
-    place.replaceChildren(el("dl", { class: "facts" }, ...["Store", "State", "Replicas", "Cache", "API", "Dialect", "Up for"].flatMap((k) => [el("dt", {}, k), el("dd")])));
+  if (!parent.querySelector("dl")) {
+    parent.replaceChildren(el("dl", { class: "facts" }, ...["Store", "State", "Replicas", "Cache", "Upstream", "Dialect", "Uptime"].flatMap((k) => [el("dt", {}, k), el("dd")])));
   }
-  const lost = s.store.lost ? `lost ${span(-until(s.store.lost))} ago` : "answers";
   const values = [
-    KINDS[s.store.kind] ?? s.store.kind, lost, s.store.kind === "redis" ? plural(s.store.replicas, "replica") : "this one alone",
-    `${plural(s.cache.keys, "answer")}, ${bytes(s.cache.bytes)} of ${bytes(s.cache.most)}`, s.upstream, s.dialect, span(-until(s.started)),
+    STORE_KINDS[s.store.kind] ?? s.store.kind,
+    s.store.lost ? `lost ${formatSeconds(-until(s.store.lost))} ago` : "connected",
+    s.store.kind === "redis" ? plural(s.store.replicas, "replica") : "1 replica",
+    `${plural(s.cache.keys, "response")}, ${bytes(s.cache.bytes)} of ${bytes(s.cache.max_bytes)}`,
+    s.upstream, s.dialect, formatSeconds(-until(s.started)),
   ];
-  place.querySelectorAll("dd").forEach((dd, i) => say(dd, values[i]));
-  place.querySelectorAll("dd")[1].dataset.tone = s.store.lost ? "bad" : "good";
+  parent.querySelectorAll("dd").forEach((dd, i) => setText(dd, values[i]));
+  parent.querySelectorAll("dd")[1].dataset.tone = s.store.lost ? "bad" : "good";
 }
 
 let audit = null;
 let configuration = null;
 
-/** Asks anew for what no event tells. */
+/** Reloads the audit trail and the configuration, which have no events. */
 export async function refresh() {
   try {
-    [audit, configuration] = await Promise.all([ask("/api/v1/audit"), ask("/api/v1/config")]);
+    [audit, configuration] = await Promise.all([request("/api/v1/audit"), request("/api/v1/config")]);
   } catch {
-    return; // the connection says of itself that it is lost
+    return; // live.js shows the lost connection
   }
   drawAudit();
   drawConfiguration();
 }
 
 function drawAudit() {
-  const place = byId("audit");
+  const parent = byId("audit");
   if (!audit.length) {
-    place.replaceChildren(empty("Nobody has purged or reloaded anything since the start."));
+    parent.replaceChildren(placeholder("No purge and no reload since the start."));
     return;
   }
-  const rows = audit.map((c) => [date(c.time), name(c.operator), name(c.action, "strong"), name(c.target), name(c.outcome, c.outcome.startsWith("failed") ? "bad-text" : "")]);
-  place.replaceChildren(table([{ name: "When" }, { name: "Who" }, { name: "What" }, { name: "Target" }, { name: "Outcome" }], rows, { class: "grid audit" }));
+  const rows = audit.map((c) => [date(c.time), label(c.operator), label(c.action, "strong"), label(c.target), label(c.outcome, c.outcome.startsWith("failed") ? "bad-text" : "")]);
+  parent.replaceChildren(table([{ name: "Time" }, { name: "Operator" }, { name: "Action" }, { name: "Target" }, { name: "Outcome" }], rows, { class: "grid audit" }));
 }
 
-/** The configuration as lines: a path of keys, and a value. */
-function flat(value, path = []) {
+/** Returns the leaves of a configuration as pairs of a dotted key and a value. */
+function flatten(value, path = []) {
   if (value !== null && typeof value === "object" && Object.keys(value).length) {
-    return Object.entries(value).flatMap(([k, v]) => flat(v, [...path, k]));
+    return Object.entries(value).flatMap(([k, v]) => flatten(v, [...path, k]));
   }
   return [[path.join("."), value === null || value === "" ? "–" : typeof value === "object" ? (Array.isArray(value) ? "none" : "–") : String(value)]];
 }
@@ -63,18 +64,18 @@ function flat(value, path = []) {
 function drawConfiguration() {
   if (!configuration) return;
   const text = byId("config-filters").text.value.trim().toLowerCase();
-  const lines = flat(configuration).filter((l) => l.some((s) => s.toLowerCase().includes(text)));
-  const place = byId("config");
+  const lines = flatten(configuration).filter((l) => l.some((s) => s.toLowerCase().includes(text)));
+  const parent = byId("config");
   if (!lines.length) {
-    place.replaceChildren(empty("No key and no value is like that."));
+    parent.replaceChildren(placeholder("No key or value matches the filter."));
     return;
   }
-  place.replaceChildren(el("dl", { class: "facts config" }, ...lines.flatMap(([k, v]) => [el("dt", {}, k), el("dd", { class: v === "–" || v === "none" ? "muted" : "" }, v)])));
+  parent.replaceChildren(el("dl", { class: "facts config" }, ...lines.flatMap(([k, v]) => [el("dt", {}, k), el("dd", { class: v === "–" || v === "none" ? "muted" : "" }, v)])));
 }
 
 byId("config-filters").addEventListener("submit", (event) => event.preventDefault());
 byId("config-filters").addEventListener("input", drawConfiguration);
-for (const id of ["audit", "config"]) byId(id).replaceChildren(empty("Waiting for the gateway."));
-draws(["state", "second"], store);
+for (const id of ["audit", "config"]) byId(id).replaceChildren(placeholder(LOADING));
+registerPanel(["state", "second"], drawStore);
 refresh();
 setInterval(refresh, 15000);

@@ -1,6 +1,6 @@
 "use strict";
-// The theme that was chosen, before anything is painted; without one the system's counts.
+// Applies the stored theme before the first paint. Without one, the system's theme applies.
 {
-  const chosen = localStorage.getItem("weir-theme");
-  if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
+  const stored = localStorage.getItem("weir-theme");
+  if (stored === "light" || stored === "dark") document.documentElement.dataset.theme = stored;
 }
