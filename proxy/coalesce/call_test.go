@@ -112,7 +112,7 @@ func TestDetachedCallOutlivesItsLeader(t *testing.T) {
 		if background.Err() != nil {
 			t.Error("canceled although the client is expected to return")
 		}
-		if polls := g.Polls(); len(polls) != 1 || polls[0].Asked != 1 || polls[0].Waiting != 1 {
+		if polls := g.Polls(); len(polls) != 1 || polls[0].Polls != 1 || polls[0].Waiting != 1 {
 			t.Errorf("got polls %+v", polls)
 		}
 		c.Finish(Stored, nil)
