@@ -77,7 +77,7 @@ type PurgeReceiver interface {
 
 // Store implements [cache.Shared]. It is safe for concurrent use.
 type Store struct {
-	client  redisclient.Client
+	client  redis.UniversalClient
 	codec   *cache.Codec
 	learner PurgeReceiver
 	log     *slog.Logger
@@ -95,7 +95,7 @@ type Store struct {
 }
 
 // New returns a store on a client of its own, which it closes.
-func New(client redisclient.Client, codec *cache.Codec, learner PurgeReceiver, log *slog.Logger) *Store {
+func New(client redis.UniversalClient, codec *cache.Codec, learner PurgeReceiver, log *slog.Logger) *Store {
 	return &Store{client: client, codec: codec, learner: learner, log: log, patience: timeout, at: "0-0"}
 }
 

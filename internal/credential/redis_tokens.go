@@ -32,14 +32,14 @@ var returnScript string
 // Tokens are sealed with AES-256-GCM and bound to their name. The key is not in Redis. The
 // store is no backup: each replica keeps its token in memory and can request another one.
 type RedisTokens struct {
-	client        redisclient.Client
+	client        redis.UniversalClient
 	sealer        cipher.AEAD
 	returnAndFree *redis.Script
 }
 
 // NewRedisTokens returns a store and takes ownership of the client. All replicas need the
 // same secret, of 32 characters or more.
-func NewRedisTokens(client redisclient.Client, secret []byte) (*RedisTokens, error) {
+func NewRedisTokens(client redis.UniversalClient, secret []byte) (*RedisTokens, error) {
 	sealer, err := redisclient.NewSealer(secret, "weir installation tokens")
 	if err != nil {
 		return nil, err

@@ -26,19 +26,9 @@ const (
 	poolTimeout = 100 * time.Millisecond
 )
 
-// Client sends commands to one server or to a cluster, depending on its URL. It has the methods of
-// [redis.UniversalClient] that Weir uses. Packages use Client, because every package that names
-// redis.UniversalClient compiles its 1,470 methods again.
-type Client interface {
-	redis.Cmdable
-	Process(context.Context, redis.Cmder) error
-	PoolStats() *redis.PoolStats
-	Close() error
-}
-
 // OnConnect is called for every new connection before the client uses it. Commands on the argument use that
 // connection. When OnConnect returns an error, the client closes the connection.
-type OnConnect func(ctx context.Context, connection redis.Cmdable) error
+type OnConnect func(ctx context.Context, connection *redis.Conn) error
 
 // Open opens a client on the URL of a store. It adds a span for each command of a traced request. The URL has
 // the forms of go-redis:
@@ -50,7 +40,7 @@ type OnConnect func(ctx context.Context, connection redis.Cmdable) error
 // The scheme rediss uses TLS. onConnect returns the hook for new connections to a node: node is the address of a
 // cluster node, and "" for a single server and for sentinels. onConnect may be nil. Open returns an error for an
 // invalid URL; it does not dial.
-func Open(address string, onConnect func(node string) OnConnect) (Client, error) {
+func Open(address string, onConnect func(node string) OnConnect) (redis.UniversalClient, error) {
 	client, err := open(address, onConnect)
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
@@ -61,12 +51,8 @@ func Open(address string, onConnect func(node string) OnConnect) (Client, error)
 
 func open(address string, onConnect func(node string) OnConnect) (redis.UniversalClient, error) {
 	redis.SetLogger(discardLogger{})
-	hook := func(node string) func(context.Context, *redis.Conn) error {
-		if onConnect == nil {
-			return nil
-		}
-		connected := onConnect(node)
-		return func(ctx context.Context, c *redis.Conn) error { return connected(ctx, c) }
+	if onConnect == nil {
+		onConnect = func(string) OnConnect { return nil }
 	}
 	scheme, rest, _ := strings.Cut(address, "://")
 	scheme, kind, _ := strings.Cut(scheme, "+")
@@ -78,7 +64,7 @@ func open(address string, onConnect func(node string) OnConnect) (redis.Universa
 		if err != nil {
 			return nil, err
 		}
-		o.OnConnect = hook("")
+		o.OnConnect = onConnect("")
 		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, poolTimeout
 		return redis.NewFailoverClient(o), nil
@@ -88,7 +74,7 @@ func open(address string, onConnect func(node string) OnConnect) (redis.Universa
 			return nil, err
 		}
 		o.NewClient = func(node *redis.Options) *redis.Client {
-			node.OnConnect = hook(node.Addr)
+			node.OnConnect = onConnect(node.Addr)
 			return redis.NewClient(node)
 		}
 		o.MaxRetries, o.DialerRetries, o.MaxRedirects, o.ContextTimeoutEnabled = -1, 1, 3, true
@@ -100,23 +86,21 @@ func open(address string, onConnect func(node string) OnConnect) (redis.Universa
 	if err != nil {
 		return nil, err
 	}
-	o.OnConnect, o.MaintNotificationsConfig = hook(""), off
+	o.OnConnect, o.MaintNotificationsConfig = onConnect(""), off
 	o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, poolTimeout
 	return redis.NewClient(o), nil
 }
 
 // IsCluster reports whether the client sends commands to the nodes of a cluster.
-//
-//go:noinline (inlining makes callers compile all methods of the cluster client)
-func IsCluster(c Client) bool {
+func IsCluster(c redis.UniversalClient) bool {
 	_, cluster := c.(*redis.ClusterClient)
 	return cluster
 }
 
 // NodeOf returns the server that stores a key, and its address. The address is "" unless the client is one of a
 // cluster. Commands that are sent to the node are not redirected.
-func NodeOf(ctx context.Context, c Client, key string) (node redis.Cmdable, address string, err error) {
+func NodeOf(ctx context.Context, c redis.UniversalClient, key string) (node redis.Cmdable, address string, err error) {
 	cluster, ok := c.(*redis.ClusterClient)
 	if !ok {
 		return c, "", nil
@@ -130,9 +114,9 @@ func NodeOf(ctx context.Context, c Client, key string) (node redis.Cmdable, addr
 
 // PingAll reports whether every master answers over every idle connection. The client closes connections that
 // fail, so that later calls do not use them.
-func PingAll(ctx context.Context, c Client) bool {
+func PingAll(ctx context.Context, c redis.UniversalClient) bool {
 	var group errgroup.Group
-	ping := func(c Client) {
+	ping := func(c redis.UniversalClient) {
 		for range c.PoolStats().IdleConns + 1 {
 			group.Go(func() error { return c.Ping(ctx).Err() })
 		}

@@ -19,7 +19,7 @@ type options struct {
 	dial, read, pool time.Duration
 }
 
-func optionsOf(t *testing.T, c Client) options {
+func optionsOf(t *testing.T, c redis.UniversalClient) options {
 	t.Helper()
 	switch c := c.(type) {
 	case *redis.ClusterClient:
@@ -80,7 +80,7 @@ func TestOnConnectRunsBeforeTheFirstCommand(t *testing.T) {
 		if node != "" {
 			t.Errorf("the single server has the address %q", node)
 		}
-		return func(context.Context, redis.Cmdable) error {
+		return func(context.Context, *redis.Conn) error {
 			calls++
 			if refuse {
 				return refused

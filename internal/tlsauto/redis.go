@@ -89,7 +89,7 @@ return 1`)
 
 // redisStorage is a storage that replicas share.
 type redisStorage struct {
-	client  redisclient.Client
+	client  redis.UniversalClient
 	sealer  sealer
 	log     *slog.Logger
 	ctx     context.Context // ends when the storage is closed
@@ -101,7 +101,7 @@ type redisStorage struct {
 
 // NewRedis returns a storage in Redis. It closes the client. With a secret, which must be the same in all
 // replicas, values are sealed. It returns an error if the secret is too short.
-func NewRedis(client redisclient.Client, secret []byte, log *slog.Logger) (Storage, error) {
+func NewRedis(client redis.UniversalClient, secret []byte, log *slog.Logger) (Storage, error) {
 	aead, err := redisclient.NewSealer(secret, "weir tls storage")
 	if err != nil {
 		return nil, err

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
@@ -35,7 +37,7 @@ const (
 type Config struct {
 	// URL is the address of Redis (see [redisclient.Open]). It is not used if Client is set.
 	URL    string
-	Client redisclient.Client
+	Client redis.UniversalClient
 	// Replica is the unique name of this replica.
 	Replica string
 	Rules   limits.Rules

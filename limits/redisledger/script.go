@@ -237,7 +237,7 @@ func (l *Ledger) process(address string) string {
 
 // identify returns a hook that passes the run_id of the server of each new connection to meet. Sentinels are ignored.
 func identify(address string, meet func(address, process string) error) redisclient.OnConnect {
-	return func(ctx context.Context, c redis.Cmdable) error {
+	return func(ctx context.Context, c *redis.Conn) error {
 		text, err := c.Info(ctx, "server").Result()
 		if err != nil {
 			return err
