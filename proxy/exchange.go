@@ -58,9 +58,9 @@ type exchange struct {
 	uncacheable, skipShared bool
 	// hidden is a stored 403 or 404 while another credential of the client may have access.
 	hidden *cache.Entry
-	// offers are the stored responses that the request to the upstream asks about.
+	// candidates are the stored responses that the request to the upstream asks about.
 	// unconditional is set if a 304 confirmed none of them.
-	offers        []offer
+	candidates    []candidate
 	unconditional bool
 	// hasAlternative is set while another credential of the client can be tried. tried lists the
 	// security classes of the credentials that were tried.

@@ -34,6 +34,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -68,6 +69,8 @@ type Config struct {
 	// Limiter grants the ledger's permits; it outlives the gateway.
 	Limiter *limits.Limiter
 	Cache   *cache.Store
+	// ETags selects the ETags that prove access; empty is computed.
+	ETags ETags
 	// Transport makes one attempt; see [NewTransport].
 	Transport http.RoundTripper
 	// Wait is how long a request may queue without a Prefer field.
@@ -97,14 +100,12 @@ type Gateway struct {
 	hitting sync.Pool // of *hitting, for the fast path
 	calls   coalesce.Group
 	breaker breaker
-	// digests is the trust in the algorithm by which ETags are computed.
-	digests  trust
-	reliance struct {
-		sync.Mutex
-		on map[string]*reliance // by operation
-	}
-	routes routeLabels
-	last   *LastRequests
+	// linkIn304 has the operations whose 304s repeat the Link field. etagWarned is the Unix time of
+	// the last warning about a computed ETag.
+	linkIn304  sync.Map
+	etagWarned atomic.Int64
+	routes     routeLabels
+	last       *LastRequests
 	// base is the upstream's URL for cache keys, dialectFields the request fields that the
 	// dialect adds to them.
 	base          string

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// ailing is an upstream whose answers are fresh for ten seconds, until it is down
-// (-1), answers with an error (its status), or has no budget left (1).
+// ailing is an upstream whose responses are fresh for ten seconds. Its state is 0, -1 (unreachable), 1
+// (the primary limit is exhausted), or the status of its errors.
 func ailing(control string, state *atomic.Int32) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -37,7 +37,7 @@ func ailing(control string, state *atomic.Int32) http.HandlerFunc {
 	}
 }
 
-func TestStaleIsBetterThanNothing(t *testing.T) {
+func TestStaleResponsesReplaceErrorsWhereAllowed(t *testing.T) {
 	const path = "/users/octocat"
 	for _, c := range []struct {
 		name    string
@@ -45,24 +45,24 @@ func TestStaleIsBetterThanNothing(t *testing.T) {
 		ask     []string
 		state   int
 		status  int
-		cache   string // of a request twenty seconds after the first
+		cache   string // Cache-Status of a request 20 s after the first
 	}{
-		{"upstream is down (RFC 9111 4.2.4)", "", nil, -1, 200, "weir; fwd=stale; ttl=-10; detail=upstream"},
-		{"and the answer must be validated (RFC 9111 5.2.2.2)", ", must-revalidate", nil, -1, 504, "weir; detail=upstream"},
-		{"and the answer may not be used unasked (RFC 9111 5.2.2.4)", ", no-cache", nil, -1, 504, "weir; detail=upstream"},
-		{"and the client wants it validated (RFC 9111 5.2.1.4)", "", []string{"Cache-Control: no-cache"}, -1, 502, "weir; detail=upstream"},
-		{"and the client wants it young (RFC 9111 5.2.1.1)", "", []string{"Cache-Control: max-age=5"}, -1, 502, "weir; detail=upstream"},
-		{"upstream errs, and stale-if-error allows it (RFC 5861 4)", ", stale-if-error=60", nil, 503, 200, "weir; fwd=stale; fwd-status=503; ttl=-10; detail=stale-if-error"},
-		{"upstream errs, and the request allows it (RFC 5861 4)", "", []string{"Cache-Control: stale-if-error=60"}, 500, 200, "weir; fwd=stale; fwd-status=500; ttl=-10; detail=stale-if-error"},
-		{"upstream errs, and it is too old", ", stale-if-error=5", nil, 503, 503, "weir; fwd=stale; fwd-status=503"},
-		{"upstream errs, and nothing allows it", "", nil, 503, 503, "weir; fwd=stale; fwd-status=503"},
-		{"no error that stale answers stand in for", ", stale-if-error=60", nil, 501, 501, "weir; fwd=stale; fwd-status=501"},
+		{"unreachable (RFC 9111 4.2.4)", "", nil, -1, 200, "weir; fwd=stale; ttl=-10; detail=upstream"},
+		{"unreachable, must-revalidate (RFC 9111 5.2.2.2)", ", must-revalidate", nil, -1, 504, "weir; detail=upstream"},
+		{"unreachable, no-cache (RFC 9111 5.2.2.4)", ", no-cache", nil, -1, 504, "weir; detail=upstream"},
+		{"unreachable, client sends no-cache (RFC 9111 5.2.1.4)", "", []string{"Cache-Control: no-cache"}, -1, 502, "weir; detail=upstream"},
+		{"unreachable, client sends max-age (RFC 9111 5.2.1.1)", "", []string{"Cache-Control: max-age=5"}, -1, 502, "weir; detail=upstream"},
+		{"error, stale-if-error allows it (RFC 5861 4)", ", stale-if-error=60", nil, 503, 200, "weir; fwd=stale; fwd-status=503; ttl=-10; detail=stale-if-error"},
+		{"error, the request allows it (RFC 5861 4)", "", []string{"Cache-Control: stale-if-error=60"}, 500, 200, "weir; fwd=stale; fwd-status=500; ttl=-10; detail=stale-if-error"},
+		{"error, too old for stale-if-error", ", stale-if-error=5", nil, 503, 503, "weir; fwd=stale; fwd-status=503"},
+		{"error, no directive allows it", "", nil, 503, 503, "weir; fwd=stale; fwd-status=503"},
+		{"501 is never replaced", ", stale-if-error=60", nil, 501, 501, "weir; fwd=stale; fwd-status=501"},
 		{"max-stale (RFC 9111 5.2.1.2)", "", []string{"Cache-Control: max-stale=15"}, 0, 200, "weir; hit; ttl=-10"},
 		{"max-stale without a bound", "", []string{"Cache-Control: max-stale"}, 0, 200, "weir; hit; ttl=-10"},
-		{"max-stale that is too little", "", []string{"Cache-Control: max-stale=5"}, 0, 200, "weir; fwd=stale; fwd-status=200; stored; ttl=10"},
-		{"max-stale against must-revalidate", ", must-revalidate", []string{"Cache-Control: max-stale=15"}, 0, 200, "weir; fwd=stale; fwd-status=200; stored; ttl=10"},
-		{"the budget is out", "", nil, 1, 200, "weir; hit; ttl=-10; detail=primary"},
-		{"the budget is out, and it must be validated", ", must-revalidate", nil, 1, 429, "weir; detail=primary"},
+		{"max-stale is exceeded", "", []string{"Cache-Control: max-stale=5"}, 0, 200, "weir; fwd=stale; fwd-status=200; stored; ttl=10"},
+		{"max-stale and must-revalidate", ", must-revalidate", []string{"Cache-Control: max-stale=15"}, 0, 200, "weir; fwd=stale; fwd-status=200; stored; ttl=10"},
+		{"primary limit exhausted", "", nil, 1, 200, "weir; hit; ttl=-10; detail=primary"},
+		{"primary limit exhausted, must-revalidate", ", must-revalidate", nil, 1, 429, "weir; detail=primary"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestStaleIsBetterThanNothing(t *testing.T) {
 				time.Sleep(20 * time.Second)
 				state.Store(int32(c.state))
 				if c.state == 1 {
-					w.get("/users/hubot", token) // it tells that nothing is left
+					w.get("/users/hubot", token) // its headers report that no quota is left
 				}
 				got := w.get(path, append(c.ask, token, "Prefer: wait=0")...)
 				w.want("status", got.StatusCode, c.status)
@@ -87,21 +87,21 @@ func TestStaleIsBetterThanNothing(t *testing.T) {
 	}
 }
 
-func TestUpstreamsReturnEndsTheStale(t *testing.T) {
+func TestStaleResponsesEndWhenTheUpstreamIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var state atomic.Int32
 		w := newWorld(t, ailing("", &state))
 		w.get("/users/octocat")
 		time.Sleep(20 * time.Second)
 		state.Store(-1)
-		w.want("while it is down", w.get("/users/octocat").Header.Get("Age"), "20")
+		w.want("age while unreachable", w.get("/users/octocat").Header.Get("Age"), "20")
 		state.Store(0)
-		w.want("when it is back", w.get("/users/octocat").Header.Get("Age"), "")
+		w.want("age afterwards", w.get("/users/octocat").Header.Get("Age"), "")
 	})
 }
 
-// TestAWriteMakesStaleWhereItSaysItDidSomething: RFC 9111 section 4.4.
-func TestAWriteMakesStaleWhereItSaysItDidSomething(t *testing.T) {
+// RFC 9111 section 4.4.
+func TestAWriteInvalidatesItsLocation(t *testing.T) {
 	for _, c := range []struct {
 		name, field string
 		stale       bool
@@ -109,10 +109,10 @@ func TestAWriteMakesStaleWhereItSaysItDidSomething(t *testing.T) {
 		{"Location", "Location: /base/users/octocat", true},
 		{"Content-Location", "Content-Location: /base/users/octocat", true},
 		{"absolute", "Location: " + upstreamURL + "/users/octocat", true},
-		{"another spelling of it", "Location: " + upstreamURL + "/users/%6Fctocat?x=1", true},
+		{"another spelling", "Location: " + upstreamURL + "/users/%6Fctocat?x=1", true},
 		{"another host", "Location: http://other.test/base/users/octocat", false},
-		{"outside of the API", "Location: /users/octocat", false},
-		{"no URL", "Location: http://[", false},
+		{"outside the base path", "Location: /users/octocat", false},
+		{"invalid URL", "Location: http://[", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -137,12 +137,12 @@ func TestAWriteMakesStaleWhereItSaysItDidSomething(t *testing.T) {
 	}
 }
 
-// TestStaleWhileItIsValidated: RFC 5861 section 3.
-func TestStaleWhileItIsValidated(t *testing.T) {
+// RFC 5861 section 3.
+func TestStaleWhileRevalidateServesAndRefreshes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			n++ // one at a time
+			n++ // requests are sequential
 			body := fmt.Sprint("version ", n)
 			time.Sleep(time.Second)
 			w.Header().Set("Cache-Control", "max-age=10, stale-while-revalidate=20")
@@ -152,23 +152,23 @@ func TestStaleWhileItIsValidated(t *testing.T) {
 		w.get(path)
 		time.Sleep(14 * time.Second)
 		for _, r := range w.crowd(5, path, "Cache-Control: max-age=60") {
-			w.want("stale", r.body, "version 1")
-			w.want("and says so", r.Header.Get("Cache-Status"), "weir; hit; ttl=-5")
+			w.want("body", r.body, "version 1")
+			w.want("Cache-Status", r.Header.Get("Cache-Status"), "weir; hit; ttl=-5")
 		}
 		time.Sleep(2 * time.Second)
-		w.want("validated meanwhile", w.get(path).body, "version 2")
-		w.want("in nobody's words", w.seen.all()[1].Header.Get("Cache-Control"), "")
-		w.want("for nobody", w.gateway.Recent()[1].Background, true)
+		w.want("after the revalidation", w.get(path).body, "version 2")
+		w.want("Cache-Control of the revalidation", w.seen.all()[1].Header.Get("Cache-Control"), "")
+		w.want("record of the revalidation is marked", w.gateway.Recent()[1].Background, true)
 		time.Sleep(time.Minute)
-		w.want("too old", w.get(path).body, "version 3")
+		w.want("too old for stale-while-revalidate", w.get(path).body, "version 3")
 		w.want("requests upstream", w.upstreamSaw(), 3)
 		time.Sleep(15 * time.Second)
-		w.want("the client wants it validated", w.get(path, "Cache-Control: no-cache").body, "version 4")
+		w.want("client sends no-cache", w.get(path, "Cache-Control: no-cache").body, "version 4")
 	})
 }
 
-// TestAttack40StaleIsNotUsedWhereItMustNot: RFC 9111 section 5.2.2.2, and what was purged.
-func TestAttack40StaleIsNotUsedWhereItMustNot(t *testing.T) {
+// RFC 9111 section 5.2.2.2.
+func TestStaleWhileRevalidateEndsWithMustRevalidateOrPurge(t *testing.T) {
 	for _, c := range []struct {
 		control string
 		purge   bool
@@ -185,13 +185,12 @@ func TestAttack40StaleIsNotUsedWhereItMustNot(t *testing.T) {
 			if c.purge {
 				w.gateway.Cache.Purge(t.Context(), "url:/users/octocat")
 			}
-			w.want("asked", w.get("/users/octocat").body, "version 2")
+			w.want("body", w.get("/users/octocat").body, "version 2")
 		})
 	}
 }
 
-// TestALimitErrorLeavesWhatIsHeld: it says nothing of the answer.
-func TestALimitErrorLeavesWhatIsHeld(t *testing.T) {
+func TestALimitErrorDoesNotRemoveTheStoredResponse(t *testing.T) {
 	for _, status := range []int{http.StatusForbidden, http.StatusTooManyRequests} {
 		synctest.Test(t, func(t *testing.T) {
 			var limited atomic.Bool
@@ -209,19 +208,18 @@ func TestALimitErrorLeavesWhatIsHeld(t *testing.T) {
 			w.get("/users/octocat")
 			time.Sleep(20 * time.Second)
 			limited.Store(true)
-			for range 2 { // the first meets the limit, the second is not sent
+			for range 2 { // the first gets the limit error, the second is not sent
 				r := w.get("/users/octocat", "Prefer: wait=0")
-				w.want("instead", r.body, "good")
-				w.want("why", strings.HasSuffix(r.Header.Get("Cache-Status"), "detail=cooldown"), true)
+				w.want("body", r.body, "good")
+				w.want("detail is cooldown", strings.HasSuffix(r.Header.Get("Cache-Status"), "detail=cooldown"), true)
 			}
 			w.want("requests upstream", w.upstreamSaw(), 2)
 		})
 	}
 }
 
-// TestNothingIsSentBehindOnlyIfCached: RFC 9111 section 5.2.1.7; and what a HEAD
-// finds stale is validated whole.
-func TestNothingIsSentBehindOnlyIfCached(t *testing.T) {
+// RFC 9111 section 5.2.1.7. A HEAD that finds a stale response causes a revalidation by GET.
+func TestOnlyIfCachedSendsNoRevalidation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Cache-Control", "max-age=10, stale-while-revalidate=1000")
@@ -229,11 +227,11 @@ func TestNothingIsSentBehindOnlyIfCached(t *testing.T) {
 		})
 		w.get("/users/octocat")
 		time.Sleep(15 * time.Second)
-		w.want("stale", w.get("/users/octocat", "Cache-Control: only-if-cached").body, "good")
+		w.want("body", w.get("/users/octocat", "Cache-Control: only-if-cached").body, "good")
 		synctest.Wait()
 		w.want("requests upstream", w.upstreamSaw(), 1)
 		w.do(http.MethodHead, "/users/octocat", nil)
 		synctest.Wait()
-		w.want("asked in the background", w.seen.all()[1].Method, http.MethodGet)
+		w.want("method of the revalidation", w.seen.all()[1].Method, http.MethodGet)
 	})
 }

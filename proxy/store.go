@@ -38,7 +38,7 @@ func (g *Gateway) store(ex *exchange, resp *http.Response, sent http.Header, a c
 	own := *resp
 	own.Trailer = nil
 	e := cache.NewEntry(g.withoutCaller(ex, a), nil, lifetime) // before the header becomes the client's
-	e.Vary, e.Since, e.BaseKey = vary, since, g.about(ex)
+	e.Vary, e.Since, e.BaseKey = vary, since, g.baseKey(ex)
 	e.Tags = ex.tags()
 	if ex.resultFor(e) == coalesce.Private {
 		ex.call.Finish(coalesce.Private, nil)
@@ -49,7 +49,7 @@ func (g *Gateway) store(ex *exchange, resp *http.Response, sent http.Header, a c
 			return
 		}
 		e.Body = body
-		g.compare(ex, sent, e)
+		g.checkComputedETag(ex, sent, e)
 		ex.call.SetShared(g.Cache.Put(ex.in.Context(), ex.key, e))
 		ex.call.Finish(coalesce.Stored, nil)
 	}}
@@ -98,25 +98,25 @@ func (g *Gateway) notModified(ex *exchange, out *http.Request, resp *http.Respon
 		ex.call.Finish(coalesce.Failed, err)
 		return g.staleOr(ex, err)
 	}
-	o, ok := g.proven(ex, out.Header, resp.Header)
+	c, ok := g.confirmed(ex, out.Header, resp.Header)
 	if !ok {
 		return g.fetchUnconditionally(ex, out, resp)
 	}
 	discard(resp.Body)
 	a := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: time.Now()}
-	if o.etag == "" && a.Header.Get("Etag") != "" {
+	if c.etag == "" && a.Header.Get("Etag") != "" {
 		a.Header = http.Header{"Date": a.Header["Date"], "Age": a.Header["Age"]}
 	}
 	ex.record.Cache += "; fwd-status=" + strconv.Itoa(resp.StatusCode)
-	return g.updateStored(ex, o, a, since), nil
+	return g.updateStored(ex, c, a, since), nil
 }
 
 // updateStored merges a 304 into the entry that it confirms (RFC 9111 section 4.3.4), and returns
 // the updated response.
-func (g *Gateway) updateStored(ex *exchange, o offer, a cache.Response, since cache.Generation) *http.Response {
-	now, e := a.Answered, o.entry
-	if o.from == foreign {
-		e = e.ForCaller(cmp.Or(a.Header.Get("Etag"), o.etag), g.Dialect.Describe)
+func (g *Gateway) updateStored(ex *exchange, c candidate, a cache.Response, since cache.Generation) *http.Response {
+	now, e := a.Answered, c.entry
+	if c.source == sourceOtherCaller {
+		e = e.ForCaller(cmp.Or(a.Header.Get("Etag"), c.etag), g.Dialect.Describe)
 	}
 	a = g.withoutCaller(ex, a)
 	renewed := e.Renewed(a)
@@ -130,7 +130,7 @@ func (g *Gateway) updateStored(ex *exchange, o offer, a cache.Response, since ca
 	}
 	g.Cache.MarkCacheable(ex.match.Operation.ID, ex.key)
 	e = e.Validated(a, lifetime, since)
-	e.Vary, e.BaseKey = vary, g.about(ex)
+	e.Vary, e.BaseKey = vary, g.baseKey(ex)
 	e.Tags = ex.tags()
 	ex.call.SetShared(g.Cache.Put(ex.in.Context(), ex.key, e))
 	ex.noteStored(e, now)

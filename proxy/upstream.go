@@ -33,7 +33,7 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 	resp, err := g.attempt(ex, out, func() error {
 		err := g.setCredential(ex, out)
 		if err == nil {
-			conditional = g.validate(ex, out)
+			conditional = g.setConditions(ex, out)
 		}
 		return err
 	})
@@ -53,12 +53,8 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 			return g.notModified(ex, out, resp, since)
 		}
 	case http.StatusBadRequest, http.StatusPreconditionFailed, http.StatusRequestHeaderFieldsTooLarge:
-		if conditional && !onlyHeld(ex.offers) { // the upstream may object to the number of ETags
-			again, err := g.fetchUnconditionally(ex, out, resp)
-			if err == nil && again.StatusCode != resp.StatusCode {
-				g.trustIn(ex).proofs.told(false, time.Now())
-			}
-			return again, err
+		if conditional && !onlyStale(ex.candidates) { // the upstream may object to the number of ETags
+			return g.fetchUnconditionally(ex, out, resp)
 		}
 	}
 	a := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: time.Now()}

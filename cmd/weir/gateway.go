@@ -257,7 +257,7 @@ func (g *gateway) apply(c *config.Config) error {
 	g.connections.LimitPerAddress(maxPerAddress, trusted)
 	next := &configured{config: c, callers: callers, proxy: proxy.New(proxy.Config{
 		Upstream: upstream, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: g.transport,
-		Catalogue: catalogue, Dialect: dialect, Identify: identify(callers),
+		Catalogue: catalogue, Dialect: dialect, ETags: proxy.ETags(c.Cache.ETags), Identify: identify(callers),
 		RateLimiter: &g.rateLimiter, Shedder: &g.shedder, Drain: &g.drain, TrustedProxies: trusted,
 		Ledger: g.store, Limiter: g.limiter, Cache: g.cache,
 		Wait: c.Limits.Wait, RefusalStatus: c.Limits.RefusalStatus, RateLimitFields: c.Headers.RateLimit != "off",

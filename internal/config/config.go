@@ -152,6 +152,7 @@ type Limits struct {
 type Cache struct {
 	Memory     Size                      `yaml:"memory" desc:"bound of the memory tier"`
 	Key        credential.Secret         `yaml:"key" desc:"seals what is kept in Redis, cached answers and what TLS keeps there: 32 characters or more, the same for all replicas; not sealed while empty"`
+	ETags      string                    `yaml:"etags" desc:"which ETags prove access to a response of another caller: computed by Weir where the dialect allows it, else strong ones of the upstream | upstream: strong ones only | off" enum:"computed,upstream,off"`
 	Operations map[string]CacheOperation `yaml:"operations" desc:"overrides of the catalogue's cache rules, by operation"`
 }
 
@@ -232,7 +233,7 @@ func Default() *Config {
 			Limits: policy.DefaultLimits(), OnStoreLoss: "share", ColdStart: "ramp",
 			Wait: 10 * time.Second, RefusalStatus: 429,
 		},
-		Cache:      Cache{Memory: 256 << 20},
+		Cache:      Cache{Memory: 256 << 20, ETags: "computed"},
 		Statistics: Statistics{Wait: 10 * time.Second, Poll: poll{First: time.Second, Factor: 2, Max: 15 * time.Second, Budget: 5 * time.Minute}},
 		Webhooks:   Webhooks{Path: "/_weir/webhooks"},
 		TLS:        TLS{Storage: "store"},
