@@ -33,7 +33,7 @@ func sources() Sources {
 	}
 }
 
-func TestPages(t *testing.T) {
+func TestEndpoints(t *testing.T) {
 	broken := sources()
 	broken.Accounts = func(context.Context, int) ([]limits.Account, error) { return nil, errors.New("the store is lost") }
 	broken.Reload = func() error { return errors.New("weir.yaml:3:1: unknown key") }
@@ -45,13 +45,13 @@ func TestPages(t *testing.T) {
 		fields             []string
 		token              string
 		status             int
-		says               string
+		contains           string
 	}{
 		{"index", "GET", "/", sources(), nil, "", 200, "/api/v1/accounts"},
 		{"health", "GET", "/healthz", sources(), nil, "", 200, "ok"},
 		{"readiness", "GET", "/readyz", sources(), nil, "", 200, "ok"},
-		{"readiness of one that stops", "GET", "/readyz", stopping, nil, "", 503, "stopping"},
-		{"health of one that stops", "GET", "/healthz", stopping, nil, "", 200, "ok"},
+		{"readiness during shutdown", "GET", "/readyz", stopping, nil, "", 503, "stopping"},
+		{"health during shutdown", "GET", "/healthz", stopping, nil, "", 200, "ok"},
 		{"accounts", "GET", "/api/v1/accounts", sources(), nil, "", 200, `"account": "ci"`},
 		{"accounts without a store", "GET", "/api/v1/accounts", broken, nil, "", 503, "the store is lost"},
 		{"requests", "GET", "/api/v1/requests", sources(), nil, "", 200, `"one"`},
@@ -59,23 +59,23 @@ func TestPages(t *testing.T) {
 		{"cache", "GET", "/api/v1/cache", sources(), nil, "", 200, `"keys": 3`},
 		{"reload", "POST", "/api/v1/reload", sources(), nil, "", 200, `"reloaded": true`},
 		{"reload of an invalid file", "POST", "/api/v1/reload", broken, nil, "", 422, "weir.yaml:3:1"},
-		{"what was changed", "GET", "/api/v1/audit", sources(), nil, "", 200, "[]"},
-		{"what was changed, without the token", "GET", "/api/v1/audit", sources(), nil, "secret", 401, "token"},
-		{"more than anyone has to say", "POST", `/api/v1/cache/purge {"tag": "` + strings.Repeat("a", maxBody) + `"}`, sources(), nil, "", 400, "too large"},
+		{"audit trail", "GET", "/api/v1/audit", sources(), nil, "", 200, "[]"},
+		{"audit trail without the token", "GET", "/api/v1/audit", sources(), nil, "secret", 401, "token"},
+		{"purge with a body that is too large", "POST", `/api/v1/cache/purge {"tag": "` + strings.Repeat("a", maxBody) + `"}`, sources(), nil, "", 400, "too large"},
 		{"reload by GET", "GET", "/api/v1/reload", sources(), nil, "", 405, ""},
 		{"reload from another site", "POST", "/api/v1/reload", sources(), []string{"Sec-Fetch-Site: cross-site"}, "", 403, ""},
 		{"reload from another origin", "POST", "/api/v1/reload", sources(), []string{"Origin: http://evil.test"}, "", 403, ""},
 		{"purge by tag", "POST", `/api/v1/cache/purge {"tag": "op:x"}`, sources(), nil, "", 200, `"entries": 4`},
 		{"purge by URL", "POST", `/api/v1/cache/purge {"url": "/a", "hard": true}`, sources(), nil, "", 200, `"entries": 2`},
-		{"purge of nothing", "POST", `/api/v1/cache/purge {}`, sources(), nil, "", 400, "either tag or url"},
-		{"purge of both", "POST", `/api/v1/cache/purge {"tag": "t", "url": "/a"}`, sources(), nil, "", 400, "either tag or url"},
-		{"purge of something else", "POST", `/api/v1/cache/purge {"tags": ["t"]}`, sources(), nil, "", 400, "tags"},
-		{"purge of no JSON", "POST", `/api/v1/cache/purge tag=t`, sources(), nil, "", 400, "send {"},
-		{"purge of no URL", "POST", `/api/v1/cache/purge {"url": "http://["}`, sources(), nil, "", 400, "no URL"},
+		{"purge without a target", "POST", `/api/v1/cache/purge {}`, sources(), nil, "", 400, "either tag or url"},
+		{"purge by tag and URL", "POST", `/api/v1/cache/purge {"tag": "t", "url": "/a"}`, sources(), nil, "", 400, "either tag or url"},
+		{"purge with an unknown field", "POST", `/api/v1/cache/purge {"tags": ["t"]}`, sources(), nil, "", 400, "tags"},
+		{"purge without JSON", "POST", `/api/v1/cache/purge tag=t`, sources(), nil, "", 400, "send {"},
+		{"purge by an invalid URL", "POST", `/api/v1/cache/purge {"url": "http://["}`, sources(), nil, "", 400, "no URL"},
 		{"purge by GET", "GET", `/api/v1/cache/purge`, sources(), nil, "", 405, ""},
 		{"purge from another site", "POST", `/api/v1/cache/purge {"tag": "t"}`, sources(), []string{"Sec-Fetch-Site: cross-site"}, "", 403, ""},
 		{"purge without the token", "POST", `/api/v1/cache/purge {"tag": "t"}`, sources(), nil, "secret", 401, "token"},
-		{"a path that only begins alike", "GET", "/api/v1/configuration", sources(), nil, "", 404, ""},
+		{"unknown path with a known prefix", "GET", "/api/v1/configuration", sources(), nil, "", 404, ""},
 		{"health needs no token", "GET", "/healthz", sources(), nil, "secret", 200, "ok"},
 		{"without the token", "GET", "/api/v1/accounts", sources(), nil, "secret", 401, "token"},
 		{"with a wrong token", "GET", "/api/v1/accounts", sources(), []string{"Authorization: Bearer secre"}, "secret", 401, "token"},
@@ -90,14 +90,14 @@ func TestPages(t *testing.T) {
 			}
 			w := httptest.NewRecorder()
 			Handler(Access{Token: credential.Secret(c.token)}, c.sources).ServeHTTP(w, r)
-			if w.Code != c.status || !strings.Contains(w.Body.String(), c.says) {
+			if w.Code != c.status || !strings.Contains(w.Body.String(), c.contains) {
 				t.Errorf("got %d %q", w.Code, w.Body)
 			}
 		})
 	}
 }
 
-func TestUnauthorizedSaysHow(t *testing.T) {
+func TestUnauthorizedResponseHasAChallenge(t *testing.T) {
 	w := httptest.NewRecorder()
 	Handler(Access{Token: "secret"}, sources()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/", nil))
 	if w.Header().Get("WWW-Authenticate") == "" {
@@ -105,16 +105,15 @@ func TestUnauthorizedSaysHow(t *testing.T) {
 	}
 }
 
-// TestAttack57NothingIsRunInABrowser: what clients and the API write is text in JSON, with
-// nothing in it that a browser could take for more.
-func TestAttack57NothingIsRunInABrowser(t *testing.T) {
+// Text of clients and of the upstream appears as escaped JSON strings, which a browser cannot interpret as HTML.
+func TestJSONEscapesHTML(t *testing.T) {
 	const evil = `</script><script>alert(1)</script><img src=x onerror="alert(1)">&`
 	hostile := sources()
 	hostile.Accounts = func(context.Context, int) ([]limits.Account, error) { return []limits.Account{{Name: evil}}, nil }
 	hostile.Requests = func() any { return []map[string]string{{evil: evil}} }
 	hostile.Config = func() any { return evil }
 	for _, path := range []string{"/api/v1/accounts", "/api/v1/requests", "/api/v1/config"} {
-		w := asked(Handler(Access{}, hostile), http.MethodGet, "http://localhost"+path, nil)
+		w := respond(Handler(Access{}, hostile), http.MethodGet, "http://localhost"+path, nil)
 		if w.Header().Get("Content-Type") != "application/json; charset=utf-8" || !strings.Contains(w.Body.String(), "alert(1)") || strings.ContainsAny(w.Body.String(), "<>&") {
 			t.Errorf("%s: %d %v %s", path, w.Code, w.Header(), w.Body)
 		}

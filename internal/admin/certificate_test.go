@@ -31,8 +31,7 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// sign makes a certificate from a template, which the parent's key signs; nil is for
-// itself.
+// sign returns a certificate for a template, signed by the authority. A nil parent makes it self-signed.
 func (a *authority) sign(template, parent *x509.Certificate, key *ecdsa.PrivateKey) *x509.Certificate {
 	a.Helper()
 	template.SerialNumber = big.NewInt(1)
@@ -53,9 +52,9 @@ func (a *authority) sign(template, parent *x509.Certificate, key *ecdsa.PrivateK
 	return c
 }
 
-// shown is a connection that has shown a certificate made from a template; one for
-// clients, unless that says what for.
-func (a *authority) shown(template *x509.Certificate) *tls.ConnectionState {
+// connection returns the state of a connection whose client presented a certificate. The certificate is for client
+// authentication unless the template lists other usages.
+func (a *authority) connection(template *x509.Certificate) *tls.ConnectionState {
 	a.Helper()
 	if template.ExtKeyUsage == nil {
 		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
@@ -66,20 +65,19 @@ func (a *authority) shown(template *x509.Certificate) *tls.ConnectionState {
 	}
 }
 
-// pool is of this authority alone.
+// pool returns a pool with only this authority.
 func (a *authority) pool() *x509.CertPool {
 	p := x509.NewCertPool()
 	p.AddCert(a.certificate)
 	return p
 }
 
-// TestAttack50CertificatesLetIn: those that are good for the authorities of now, whatever
-// the handshake has verified, and nobody where there are none.
-func TestAttack50CertificatesLetIn(t *testing.T) {
-	own, foreign := newAuthority(t), newAuthority(t)
+// Each request is authenticated by the present authorities, whatever the handshake verified.
+func TestCertificatesAuthenticateEachRequest(t *testing.T) {
+	trusted, foreign := newAuthority(t), newAuthority(t)
 	ops := func() *x509.Certificate { return &x509.Certificate{Subject: pkix.Name{CommonName: "ops"}} }
-	good, over, server := own.shown(ops()), ops(), ops()
-	over.NotAfter = time.Now().Add(-time.Minute)
+	good, expired, server := trusted.connection(ops()), ops(), ops()
+	expired.NotAfter = time.Now().Add(-time.Minute)
 	server.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	unfinished := *good
 	unfinished.HandshakeComplete = false
@@ -90,22 +88,22 @@ func TestAttack50CertificatesLetIn(t *testing.T) {
 		token  string
 		status int
 	}{
-		{"by the authority", Access{Authorities: own.pool}, good, "", 200},
-		{"by another that the handshake has verified, before a reload", Access{Authorities: own.pool}, foreign.shown(ops()), "", 401},
-		{"that has expired on an open connection", Access{Authorities: own.pool}, own.shown(over), "", 401},
-		{"that is for servers", Access{Authorities: own.pool}, own.shown(server), "", 401},
-		{"in a handshake that goes on", Access{Authorities: own.pool}, &unfinished, "", 401},
-		{"where none of them is left", Access{Authorities: x509.NewCertPool}, good, "", 401},
-		{"none", Access{Authorities: own.pool}, &tls.ConnectionState{HandshakeComplete: true}, "", 401},
-		{"none, without TLS", Access{Authorities: own.pool}, nil, "", 401},
-		{"none, and an empty token where there is none", Access{Authorities: own.pool}, nil, "Bearer ", 401},
-		{"by the authority, where certificates let nobody in", Access{Token: "secret"}, good, "", 401},
-		{"none, and the token", Access{Token: "secret", Authorities: own.pool}, nil, "Bearer secret", 200},
-		{"by another, and the token", Access{Token: "secret", Authorities: own.pool}, foreign.shown(ops()), "Bearer secret", 200},
-		{"the token as a password", Access{Token: "secret"}, nil, "Basic secret", 401},
+		{"of the authority", Access{Authorities: trusted.pool}, good, "", 200},
+		{"of another authority, verified by the handshake before a reload", Access{Authorities: trusted.pool}, foreign.connection(ops()), "", 401},
+		{"expired during an open connection", Access{Authorities: trusted.pool}, trusted.connection(expired), "", 401},
+		{"server certificate", Access{Authorities: trusted.pool}, trusted.connection(server), "", 401},
+		{"incomplete handshake", Access{Authorities: trusted.pool}, &unfinished, "", 401},
+		{"all authorities removed", Access{Authorities: x509.NewCertPool}, good, "", 401},
+		{"no certificate", Access{Authorities: trusted.pool}, &tls.ConnectionState{HandshakeComplete: true}, "", 401},
+		{"no TLS", Access{Authorities: trusted.pool}, nil, "", 401},
+		{"empty token, none configured", Access{Authorities: trusted.pool}, nil, "Bearer ", 401},
+		{"certificates are not configured", Access{Token: "secret"}, good, "", 401},
+		{"token without a certificate", Access{Token: "secret", Authorities: trusted.pool}, nil, "Bearer secret", 200},
+		{"token with a certificate of another authority", Access{Token: "secret", Authorities: trusted.pool}, foreign.connection(ops()), "Bearer secret", 200},
+		{"token as a basic password", Access{Token: "secret"}, nil, "Basic secret", 401},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := asked(Handler(c.access, sources()), http.MethodGet, "http://localhost/api/v1/config", func(r *http.Request) {
+			w := respond(Handler(c.access, sources()), http.MethodGet, "http://localhost/api/v1/config", func(r *http.Request) {
 				r.TLS = c.tls
 				r.Header.Set("Authorization", c.token)
 			})

@@ -15,14 +15,14 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// stream is a watch over a network in memory.
+// stream is a client of the event stream over an in-memory network.
 type stream struct {
 	*testing.T
 	lines *bufio.Scanner
 }
 
-// says is the next event: its name, ID and data.
-func (s *stream) says() (event string) {
+// next returns the name, ID and data of the next event, or "end".
+func (s *stream) next() (event string) {
 	s.Helper()
 	for s.lines.Scan() {
 		if s.lines.Text() == "" {
@@ -36,8 +36,8 @@ func (s *stream) says() (event string) {
 	return "end"
 }
 
-// watched opens a stream; the server has the timeouts of the operator's.
-func watched(t *testing.T, h *history.History, a Access, query string, fields ...string) *stream {
+// openStream opens an event stream. The server has the timeouts of the production server.
+func openStream(t *testing.T, h *history.History, a Access, query string, fields ...string) *stream {
 	t.Helper()
 	s := sources()
 	s.History = h
@@ -62,98 +62,97 @@ func watched(t *testing.T, h *history.History, a Access, query string, fields ..
 	return &stream{t, bufio.NewScanner(resp.Body)}
 }
 
-// observe lets a request end.
+// observe records a finished request.
 func observe(h *history.History, id, client string) {
 	var r history.Request
 	r.ID, r.Client, r.Status = id, client, http.StatusOK
 	h.Observe(&r.Record)
 }
 
-func TestEventsGoOnAndOn(t *testing.T) {
+func TestEventStreamOutlivesServerTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := history.New(history.Sources{})
-		s := watched(t, h, Access{}, "?only=request")
-		if got := s.says(); got != "retry: 1000" {
+		s := openStream(t, h, Access{}, "?only=request")
+		if got := s.next(); got != "retry: 1000" {
 			t.Error(got)
 		}
 		observe(h, "one", "a\nevent: forged\n\n")
-		if got := s.says(); !strings.HasPrefix(got, `event: request id: 1 data: {"id":"one",`) || strings.Contains(got, "event: forged ") {
+		if got := s.next(); !strings.HasPrefix(got, `event: request id: 1 data: {"id":"one",`) || strings.Contains(got, "event: forged ") {
 			t.Error(got)
 		}
-		began := time.Now()
+		start := time.Now()
 		for range 40 {
-			if got := s.says(); got != ":" {
+			if got := s.next(); got != ":" {
 				t.Fatal(got)
 			}
 		}
-		if quiet := time.Since(began); quiet != 10*time.Minute { // the server's patience is 30 seconds
-			t.Errorf("40 heartbeats in %s", quiet)
+		if elapsed := time.Since(start); elapsed != 10*time.Minute { // the timeouts of the server are 30 seconds
+			t.Errorf("40 heartbeats in %s", elapsed)
 		}
 		observe(h, "two", "")
-		if got := s.says(); !strings.HasPrefix(got, `event: request id: 2 data: {"id":"two",`) {
+		if got := s.next(); !strings.HasPrefix(got, `event: request id: 2 data: {"id":"two",`) {
 			t.Error(got)
 		}
 		h.Close()
-		if got := s.says(); got != "end" {
+		if got := s.next(); got != "end" {
 			t.Error(got)
 		}
 	})
 }
 
-// TestWhoDoesNotReadIsCutOff: what is told is held for a while, and for no longer.
-func TestWhoDoesNotReadIsCutOff(t *testing.T) {
+func TestSlowWatcherIsDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := history.New(history.Sources{})
-		s := watched(t, h, Access{}, "?only=request")
-		s.says()
-		observe(h, strings.Repeat("x", 64<<10), "") // more than is read ahead
+		s := openStream(t, h, Access{}, "?only=request")
+		s.next()
+		observe(h, strings.Repeat("x", 64<<10), "") // more than the client buffers
 		time.Sleep(eventWriteTimeout + time.Second)
 		synctest.Wait()
 		if n := h.Watchers(); n != 0 {
-			t.Errorf("%d watch", n)
+			t.Errorf("%d watchers", n)
 		}
 	})
 }
 
-func TestEventsTellWhatWasMissed(t *testing.T) {
+func TestReconnectReportsMissedEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := history.New(history.Sources{})
 		for range 5 {
 			observe(h, "", "")
 		}
-		s := watched(t, h, Access{}, "?only=request&rate=1", "Last-Event-ID", "2")
-		s.says()
+		s := openStream(t, h, Access{}, "?only=request&rate=1", "Last-Event-ID", "2")
+		s.next()
 		observe(h, "", "")
-		if got := s.says(); got != `event: skipped id: 5 data: {"requests":3}` {
+		if got := s.next(); got != `event: skipped id: 5 data: {"requests":3}` {
 			t.Error(got)
 		}
 		h.Close()
 	})
 }
 
-func TestAWatchEndsWithItsSession(t *testing.T) {
+func TestEventStreamEndsWithItsSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := history.New(history.Sources{})
 		s := sources()
 		s.History = h
-		pages := Handler(Access{Token: "sesame"}, s)
-		b := newBrowser(t, pages)
-		b.asks("POST", "/api/v1/login", `{"token":"sesame"}`)
+		handler := Handler(Access{Token: "sesame"}, s)
+		b := newBrowser(t, handler)
+		b.send("POST", "/api/v1/login", `{"token":"sesame"}`)
 		ended := make(chan int)
 		go func() {
 			r := httptest.NewRequestWithContext(t.Context(), "GET", "http://localhost/api/v1/events", nil)
 			r.AddCookie(&http.Cookie{Name: "weir-session", Value: b.cookies["weir-session"]})
 			w := httptest.NewRecorder()
-			pages.ServeHTTP(w, r)
+			handler.ServeHTTP(w, r)
 			ended <- w.Code
 		}()
 		time.Sleep(time.Hour)
 		select {
 		case <-ended:
-			t.Error("ended while the session lasts")
+			t.Error("the stream ended before the session")
 		default:
 		}
-		b.asks("POST", "/api/v1/logout", "")
+		b.send("POST", "/api/v1/logout", "")
 		time.Sleep(heartbeatInterval + time.Second)
 		select {
 		case status := <-ended:
@@ -161,21 +160,21 @@ func TestAWatchEndsWithItsSession(t *testing.T) {
 				t.Error(status)
 			}
 		default:
-			t.Error("goes on without a session")
+			t.Error("the stream continues without a session")
 		}
 	})
 }
 
-func TestWatchersAreRefusedAsTheRestIs(t *testing.T) {
+func TestEventStreamRequiresAuthenticationAndIsBounded(t *testing.T) {
 	h := history.New(history.Sources{})
 	s := sources()
 	s.History = h
-	pages := Handler(Access{Token: "sesame"}, s)
-	if w := asked(pages, "GET", "http://localhost/api/v1/events", nil); w.Code != 401 {
+	handler := Handler(Access{Token: "sesame"}, s)
+	if w := respond(handler, "GET", "http://localhost/api/v1/events", nil); w.Code != 401 {
 		t.Errorf("without the token: %d", w.Code)
 	}
 	withToken := func(r *http.Request) { r.Header.Set("Authorization", "Bearer sesame") }
-	if w := asked(pages, "HEAD", "http://localhost/api/v1/events", withToken); w.Code != 200 || h.Watchers() != 0 {
+	if w := respond(handler, "HEAD", "http://localhost/api/v1/events", withToken); w.Code != 200 || h.Watchers() != 0 {
 		t.Errorf("HEAD: %d", w.Code)
 	}
 	for {
@@ -183,16 +182,16 @@ func TestWatchersAreRefusedAsTheRestIs(t *testing.T) {
 			break
 		}
 	}
-	if w := asked(pages, "GET", "http://localhost/api/v1/events", withToken); w.Code != 503 || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), "too many watchers") {
-		t.Errorf("one too many: %d %s", w.Code, w.Body)
+	if w := respond(handler, "GET", "http://localhost/api/v1/events", withToken); w.Code != 503 || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), "too many watchers") {
+		t.Errorf("above the limit: %d %s", w.Code, w.Body)
 	}
 	h.Close()
-	if w := asked(pages, "GET", "http://localhost/api/v1/events", withToken); w.Code != 503 {
-		t.Errorf("at the end: %d %s", w.Code, w.Body)
+	if w := respond(handler, "GET", "http://localhost/api/v1/events", withToken); w.Code != 503 {
+		t.Errorf("after Close: %d %s", w.Code, w.Body)
 	}
 }
 
-func TestSeriesOfTheHour(t *testing.T) {
+func TestSeriesHasTotalsAndBudgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := history.New(history.Sources{
 			Accounts: func(context.Context, int) ([]limits.Account, error) {
@@ -208,32 +207,32 @@ func TestSeriesOfTheHour(t *testing.T) {
 		<-done
 		s := sources()
 		s.History = h
-		for target, says := range map[string]string{
+		for target, contains := range map[string]string{
 			"/api/v1/series": `"step":10,`,
 			"/api/v1/series?account=a%2Fb&account=none":                  `null,7]},"none":{}}`,
 			"/api/v1/series?account=none":                                `{"none":{}}`,
 			"/api/v1/series?" + strings.Repeat("account=a&", maxLines+1): "at most 100",
 		} {
-			if w := asked(Handler(Access{}, s), "GET", "http://localhost"+target, nil); !strings.Contains(w.Body.String(), says) {
+			if w := respond(Handler(Access{}, s), "GET", "http://localhost"+target, nil); !strings.Contains(w.Body.String(), contains) {
 				t.Errorf("%s: %d %s", target, w.Code, w.Body)
 			}
 		}
 	})
 }
 
-func TestTheIndexIsForPrograms(t *testing.T) {
-	pages := Handler(Access{}, sources())
+func TestIndexIsHTMLOnlyForBrowsers(t *testing.T) {
+	handler := Handler(Access{}, sources())
 	for accept, html := range map[string]bool{"": false, "*/*": false, "application/json": false, "text/html,application/xhtml+xml,*/*;q=0.8": true} {
-		w := asked(pages, "GET", "http://localhost/", func(r *http.Request) { r.Header.Set("Accept", accept) })
+		w := respond(handler, "GET", "http://localhost/", func(r *http.Request) { r.Header.Set("Accept", accept) })
 		if got := strings.Contains(w.Body.String(), "<!doctype html>"); got != html || w.Header().Get("Vary") != "Accept" {
 			t.Errorf("%q: %v", accept, w.Header())
 		}
 	}
-	if w := asked(pages, "GET", "http://localhost/help", nil); !strings.Contains(w.Body.String(), "/api/v1/events") {
+	if w := respond(handler, "GET", "http://localhost/help", nil); !strings.Contains(w.Body.String(), "/api/v1/events") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	for _, target := range []string{"/assets/", "/assets/js/", "/assets/vendor/LICENSE", "/assets/index.html", "/assets/js/../js/app.js", "/index.html"} {
-		if w := asked(pages, "GET", "http://localhost"+target, nil); w.Code != 404 {
+		if w := respond(handler, "GET", "http://localhost"+target, nil); w.Code != 404 {
 			t.Errorf("%s: %d", target, w.Code)
 		}
 	}
