@@ -1,4 +1,4 @@
-# make demo runs Weir; make test tests it. make help tells the rest.
+# "make help" lists the targets.
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 
@@ -8,40 +8,44 @@ FUZZTIME ?= 10s
 FUZZ     ?= .*
 COUNT    ?= 6
 CLIENTS  ?=
-# write keeps the transcripts of make clients in the place of comparing them.
+# TRANSCRIPTS=write replaces the stored transcripts of "make clients" instead of comparing them.
 TRANSCRIPTS ?= compare
 BASE     ?= $(shell git rev-parse --verify --quiet origin/main >/dev/null && echo origin/main || echo HEAD~1)
 BENCH    ?= .
 PACKAGES ?= ./...
 
-# A release: what it is called, and when it was.
+# The version, the build time and the platforms of a release.
 VERSION   ?= $(shell git describe --tags --always --dirty)
 EPOCH     ?= $(shell git log -1 --format=%ct)
 PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 
-# Where tests find the servers that they start.
+# The Redis server that tests start.
 SERVERS = WEIR_REDIS_SERVER="$$(command -v redis-server)"
 
-.PHONY: help build demo test lint check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings soak conformance clients h2spec rules release deploy-check cover fmt clean needs
+.PHONY: help build demo test e2e lint check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings soak conformance clients h2spec rules release deploy-check cover fmt clean needs
 
 help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: ## Build bin/weir, static.
+build: ## Build the static binary bin/weir.
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/weir ./cmd/weir
 
-demo: build ## Build, and run everything on this machine. Needs Go only.
+demo: build ## Build and run the gateway with a local reference service. Needs only Go.
 	@exec ./bin/weir demo
 
-test: needs ## Run all tests with the race detector, after installing what they need.
-	$(SERVERS) $(GO) test -race -shuffle=on -timeout 30m ./...
+test: needs ## Run the unit and integration tests with the race detector.
+	$(SERVERS) $(GO) test -race -shuffle=on -timeout 10m ./...
 
-needs: # What tests need from the system; installed when missing.
+e2e: needs ## Run the end-to-end tests against a binary with the race detector.
+	@.ci/need chromium
+	@.ci/need curl
+	$(GO) build -race -o bin/weir-race ./cmd/weir
+	$(SERVERS) WEIR_BINARY="$(CURDIR)/bin/weir-race" $(GO) test -tags e2e -count=1 -timeout 20m ./e2e
+
+needs: # Install the programs that tests need.
 	@.ci/need gcc gcc libc6-dev
 	@.ci/need redis-server
-	@.ci/need chromium
 	@.ci/need bash
-	@.ci/need curl
 	@.ci/need openssl
 	@.ci/need wrk
 	@.ci/need taskset util-linux
@@ -49,14 +53,15 @@ needs: # What tests need from the system; installed when missing.
 	@.ci/need fish
 	@.ci/need mandoc
 
-lint: ## Run go vet, the linters, and check that the module files are tidy.
+lint: ## Run go vet and the linters, and check that the module files are tidy.
 	$(GO) vet ./...
+	$(GO) vet -tags e2e ./e2e
 	$(TOOL) golangci-lint run ./...
 	$(GO) mod tidy -diff
 
-check: test lint ## Run the tests and the linters.
+check: test e2e lint ## Run the tests and the linters.
 
-fuzz: ## Run the fuzz targets whose names match FUZZ, all of them without it, for FUZZTIME each, two at a time.
+fuzz: ## Run the fuzz targets that match FUZZ (default: all) for FUZZTIME each, two at a time.
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' . | sed 's|/[^/]*:func | |' | grep -E ' ($(FUZZ))$$' | \
 		xargs -P 2 -L 1 sh -c 'GO="$(GO)" .ci/fuzz $$0 $$1 $(FUZZTIME)'
 
@@ -70,31 +75,31 @@ bench: build ## Measure Weir beside its peers into docs/performance.md: 15 minut
 bench-go: ## Run the Go benchmarks of PACKAGES whose names match BENCH.
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem $(PACKAGES)
 
-bench-compare: ## Run them COUNT times in turns with those of the revision BASE, and compare by benchstat.
+bench-compare: ## Run the benchmarks COUNT times here and at revision BASE, and compare them with benchstat.
 	@.ci/bench-compare '$(BASE)' '$(COUNT)' '$(BENCH)' $(PACKAGES)
 	$(TOOL) benchstat base=bin/compare/base.txt head=bin/compare/head.txt
 
-bench-limits: needs ## Hold the limits against a hostile upstream, in memory and over Redis: about 10 minutes.
+bench-limits: needs ## Test the limits against a hostile upstream, in memory and with Redis: about 10 minutes.
 	WEIR_SCENARIOS=$${WEIR_SCENARIOS:-2000} WEIR_WINDOWS=$${WEIR_WINDOWS:-40} $(GO) test -count=1 -timeout 1800s -v -run 'TestNoLimitIsExceeded|TestSaturationUsesTheLimits' ./limits/limitstest
 	$(SERVERS) WEIR_REDIS_SCENARIOS=$${WEIR_REDIS_SCENARIOS:-100} WEIR_WINDOWS=$${WEIR_REDIS_WINDOWS:-4} $(GO) test -count=1 -timeout 1800s -v -run 'OverRedis' ./limits/redisledger
 
-bench-scale: needs ## Measure what accounts and replicas cost Redis, and draw fleets of up to 1,000 replicas and 1,000,000 accounts: about 10 minutes.
+bench-scale: needs ## Measure the load of Redis for up to 1,000 replicas and 1,000,000 accounts: about 10 minutes.
 	$(SERVERS) $(GO) test -timeout 600s -run '^$$' -bench 'Redis|Scale' ./limits/redisledger
 	$(SERVERS) WEIR_REPLICAS=$${WEIR_REPLICAS:-1000} WEIR_ACCOUNTS=$${WEIR_ACCOUNTS:-1000000} $(GO) test -count=1 -timeout 1800s -v -run 'WithReplicas|ByManyReplicas|FleetModel|NewAccountInACluster' ./limits/redisledger
 
-bench-savings: ## Count what a day of traffic costs the API's quota: a minute.
+bench-savings: ## Measure how much quota a day of traffic costs: one minute.
 	WEIR_SAVINGS=$${WEIR_SAVINGS:-24h} $(GO) test -count=1 -timeout 1800s -v -run TestADayCostsATenth ./proxy
 
-soak: needs ## Three replicas under mixed traffic and faults at random, for WEIR_SOAK (10m), from WEIR_SOAK_SEED.
-	$(SERVERS) WEIR_SOAK=$${WEIR_SOAK:-10m} $(GO) test -count=1 -timeout 0 -v -run '^TestSoak$$' ./cmd/weir
+soak: needs ## Run three replicas under random faults for WEIR_SOAK (10m), from the seed WEIR_SOAK_SEED.
+	$(SERVERS) WEIR_SOAK=$${WEIR_SOAK:-10m} $(GO) test -tags e2e -count=1 -timeout 0 -v -run '^TestSoak$$' ./e2e
 
-conformance: build ## Run the public HTTP cache test suite against bin/weir: 20 seconds, and Node.
+conformance: build ## Run the public HTTP cache test suite against bin/weir: 20 seconds. Needs Node.
 	@.ci/need node nodejs
 	@.ci/need npm
 	@npm install --prefix bin/conformance --no-save --no-audit --no-fund --silent http-cache-tests@0.4.5
 	node --no-warnings .ci/conformance.mjs bin/conformance/node_modules/http-cache-tests bin/weir
 
-clients: build ## Run what people use (go-github, octokit, PyGithub, gh) against bin/weir, and compare the transcripts: a minute, and Node.
+clients: build ## Run go-github, octokit, PyGithub and gh against bin/weir, and compare transcripts: one minute. Needs Node.
 	@.ci/need strace
 	@.ci/need gh
 	@.ci/need /usr/lib/python3/dist-packages/github python3-github
@@ -107,11 +112,11 @@ clients: build ## Run what people use (go-github, octokit, PyGithub, gh) against
 	$(GO) test ./.ci/clients
 	$(GO) run ./.ci/clients $(if $(filter write,$(TRANSCRIPTS)),-write) $(CLIENTS)
 
-h2spec: build ## Run the HTTP/2 conformance tests against bin/weir and plain net/http: half a minute.
+h2spec: build ## Run the HTTP/2 conformance tests against bin/weir and net/http: 30 seconds.
 	$(GO) build -modfile=tools.mod -o bin/h2spec github.com/summerwind/h2spec/cmd/h2spec
 	$(GO) run .ci/h2spec/main.go bin/h2spec bin/weir
 
-rules: ## Check what deploy has for Prometheus and Grafana, by promtool.
+rules: ## Check the Prometheus rules and the Grafana dashboard with promtool.
 	@.ci/need promtool prometheus
 	promtool check rules deploy/prometheus/weir.rules.yml
 	promtool test rules deploy/prometheus/weir_test.yml
@@ -119,10 +124,10 @@ rules: ## Check what deploy has for Prometheus and Grafana, by promtool.
 	@$(GO) run .ci/grafana/main.go <deploy/grafana/weir.json >bin/grafana.rules.yml
 	promtool check rules bin/grafana.rules.yml
 
-release: ## Build VERSION for PLATFORMS into bin/release: archives, SBOMs, checksums, notes.
+release: ## Build VERSION for PLATFORMS in bin/release: archives, SBOMs, checksums, notes.
 	$(GO) run ./.ci/release -version $(VERSION) -epoch $(EPOCH) -out bin/release $(PLATFORMS)
 
-deploy-check: build ## Check what deploy holds, each by its own tool, and what make release makes: two minutes.
+deploy-check: build ## Check the deployment files with their own tools, and the release: two minutes.
 	@.ci/need promtool prometheus
 	@.ci/need redis-server
 	@.ci/need systemd-analyze systemd
@@ -133,7 +138,7 @@ cover: needs ## Print the coverage of each function.
 	$(SERVERS) $(GO) test -coverprofile=cover.out ./... && $(GO) tool cover -func=cover.out
 
 fmt: ## Format the Go files.
-	gofmt -w cmd proxy policy cache limits internal
+	gofmt -w cmd proxy policy cache limits internal e2e
 
-clean: ## Remove what was built.
+clean: ## Remove build results.
 	rm -rf bin cover.out

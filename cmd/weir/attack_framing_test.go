@@ -49,8 +49,7 @@ func underAttack(t *testing.T) *attacked {
 func (a *attacked) serve(upstream string, flags ...string) {
 	a.Helper()
 	s := start(a.T, append([]string{"serve", "--upstream", upstream, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, flags...)...)
-	a.address = s.says(`msg="gateway started" address=(\S+)`)
-	s.drain()
+	a.address = s.find(`msg="gateway started" address=(\S+)`)
 }
 
 // upstreamSaw is what has been asked there so far.

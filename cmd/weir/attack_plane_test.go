@@ -141,9 +141,9 @@ func TestAttack60ABurstPurgesWhatItIsAbout(t *testing.T) {
 	const widgets, other = "/repos/acme/widgets/stats/participation", "/repos/acme/other/stats/participation"
 	ask(widgets)
 	ask(other)
-	for i := range 10_000 {
+	for i := range 1_000 {
 		names := []string{"acme/widgets", "http://evil.test/acme/other", "evil.test/acme/other", "acme/other/x", "../acme/other", fmt.Sprint("stranger/r", i), "acme/*", "acme/othe"}
-		body := fmt.Sprintf(`{"repository": {"full_name": %q, "default_branch": "main"}, "ref": "refs/heads/main", "after": "%040d"}`, names[i%len(names)], 10_000-i)
+		body := fmt.Sprintf(`{"repository": {"full_name": %q, "default_branch": "main"}, "ref": "refs/heads/main", "after": "%040d"}`, names[i%len(names)], 1_000-i)
 		if code := signedDelivery(g, "push", fmt.Sprint(i/2), body); code != http.StatusAccepted { // each comes twice
 			t.Fatalf("delivery %d: %d", i, code)
 		}

@@ -14,7 +14,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -48,37 +47,16 @@ func listening(token string, accounts ...limits.Account) http.Handler {
 // looking is the command in front of a handler, over a network in memory.
 type looking struct {
 	budgetView
-	out, problems paper
+	out, problems output
 	away          atomic.Bool // nobody listens
 }
 
-// paper is what a command that runs prints on.
-type paper struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-func (p *paper) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.text = append(p.text, b...)
-	return len(b), nil
-}
-
-// String is what was printed since it was last torn.
-func (p *paper) String() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return string(p.text)
-}
-
-// torn is what was printed since it was last asked for.
-func (p *paper) torn() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	text := string(p.text)
-	p.text = nil
-	return text
+// take returns what was written since the previous call.
+func (o *output) take() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	defer o.text.Reset()
+	return o.text.String()
 }
 
 func look(t *testing.T, h http.Handler) *looking {
@@ -111,7 +89,7 @@ func (v *looking) shows(t *testing.T, want string) {
 	if err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), v.out.torn()); diff != "" {
+	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), v.out.take()); diff != "" {
 		t.Errorf("shown (-want +got):\n%s", diff)
 	}
 }
@@ -225,8 +203,8 @@ func TestWhatIsWrongWithTheAnswer(t *testing.T) {
 					t.Errorf("took %s", took)
 				}
 				// Watching does not begin with what is wrong.
-				if err := v.watch(t.Context(), time.Second); err == nil || len(v.out.text) > 0 {
-					t.Errorf("watching it: %v, %q", err, v.out.text)
+				if err := v.watch(t.Context(), time.Second); err == nil || v.out.text.Len() > 0 {
+					t.Errorf("watching it: %v, %q", err, v.out.String())
 				}
 			})
 		})
@@ -246,7 +224,7 @@ func TestWatchPrintsAndGoesOn(t *testing.T) {
 		says := func(out, problems string) {
 			t.Helper()
 			synctest.Wait()
-			if diff := cmp.Diff([]string{strings.TrimPrefix(out, "\n"), problems}, []string{v.out.torn(), v.problems.torn()}); diff != "" {
+			if diff := cmp.Diff([]string{strings.TrimPrefix(out, "\n"), problems}, []string{v.out.take(), v.problems.take()}); diff != "" {
 				t.Errorf("said (-want +got):\n%s", diff)
 			}
 		}
@@ -305,22 +283,27 @@ func TestWatchEndsWhileItAsks(t *testing.T) {
 			if err := v.watch(ctx, time.Second); err != nil || time.Since(began) != 3*time.Second {
 				t.Errorf("after %s: %v", time.Since(began), err)
 			}
-			if said := v.problems.torn(); said != "" {
+			if said := v.problems.take(); said != "" {
 				t.Errorf("said %q", said)
 			}
 		}
 	})
 }
 
-func TestWatchEndsWhenNobodyReads(t *testing.T) {
+// failingWriter returns an error from each write.
+type failingWriter struct{ err error }
+
+func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
+
+func TestWatchEndsWhenOutputIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, terminal := range []bool{false, true} {
 			v := look(t, listening(""))
-			gone := errors.New("nobody reads")
+			closed := errors.New("closed pipe")
 			v.terminal = terminal
-			v.budgetView.out = writer(func([]byte) (int, error) { return 0, gone })
-			if err := v.watch(t.Context(), time.Second); !errors.Is(err, gone) {
-				t.Errorf("got %v", err)
+			v.budgetView.out = failingWriter{closed}
+			if err := v.watch(t.Context(), time.Second); !errors.Is(err, closed) {
+				t.Errorf("got %v, want the error of the writer", err)
 			}
 		}
 	})
@@ -420,9 +403,8 @@ func waitForAsks(ts *testscript.TestScript, _ bool, args []string) {
 // TestBudgetOfADemo asks a real gateway.
 func TestBudgetOfADemo(t *testing.T) {
 	s := start(t, "demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--service", "127.0.0.1:0", "--traffic", "off")
-	gateway := s.says(`gateway +(http://\S+)`)
-	listener := s.says(`admin +(http://\S+)`)
-	s.drain()
+	gateway := s.find(`gateway +(http://\S+)`)
+	listener := s.find(`admin +(http://\S+)`)
 	for range 3 {
 		get(t, gateway+"/search/commits?q=gear", "Authorization: Bearer tok-owner")
 	}

@@ -310,7 +310,7 @@ BUDGET  USED  LEFT  HELD  RESETS
 a (user): 0 of 9 requests open
   core   1/2     1        in 6s   ██████████░░░░░░░░░░
 `[1:]
-		if diff := cmp.Diff([]string{last, ""}, []string{screen.below.String(), v.problems.torn()}); diff != "" {
+		if diff := cmp.Diff([]string{last, ""}, []string{screen.below.String(), v.problems.take()}); diff != "" {
 			t.Errorf("left behind (-want +got):\n%s", diff)
 		}
 	})

@@ -5,17 +5,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/internal/testservers"
 )
 
@@ -174,53 +169,4 @@ func TestRedisLosesSingleKeys(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestRedisIsDownAtTheStart: it is waited for, for some seconds; a replica does not start
-// without what it needs to name accounts as the others do, and says so.
-func TestRedisIsDownAtTheStart(t *testing.T) {
-	t.Parallel()
-	f := emptyFleet(t)
-	f.service, f.address = "http://127.0.0.1:1", freeAddress(t)
-	f.store = "redis://" + f.address
-	never := f.file("never.yaml", `upstream: {url: "http://127.0.0.1:1"}`+"\n"+`store: {url: "redis://`+freeAddress(t)+`"}`)
-	var problems paper
-	code := make(chan int, 1)
-	go func() {
-		code <- run(t.Context(), []string{"serve", "--config", never, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, os.LookupEnv, &problems, &problems)
-	}()
-	var starting sync.WaitGroup
-	starting.Go(func() {
-		pass(t.Context(), time.Second)
-		f.startRedis(f.address)
-	})
-	f.startReplica() // waits until it answers
-	starting.Wait()
-	if got := <-code; got != exitFailure || !strings.Contains(problems.String(), "weir: store.url: no answer within 15s") {
-		t.Errorf("ended with %d: %s", got, problems.String())
-	}
-}
-
-// TestAReplicaIsPaused, and goes on where it was, as if no time had passed: the service
-// must not see a limit broken, and no permit is lost.
-func TestAReplicaIsPaused(t *testing.T) {
-	f := newFleet(t, 2, oneRedis)
-	ctx, stop := context.WithCancel(t.Context())
-	var clients sync.WaitGroup
-	f.crowd(ctx, &clients)
-	pass(ctx, 3*time.Second)
-	paused := f.replicas[1].process.Process
-	_ = paused.Signal(syscall.SIGSTOP)
-	pass(ctx, 2*phase(t)) // longer than most windows
-	_ = paused.Signal(syscall.SIGCONT)
-	f.judge("a replica was paused")
-	pass(ctx, phase(t))
-	f.judge("it goes on")
-	stop()
-	clients.Wait()
-	testservers.Eventually(t, "all permits have come back", func(ctx context.Context) bool { // those of lost answers when their leases end
-		pass(ctx, time.Second)
-		l, err := (&adminClient{http.DefaultTransport, "http://" + f.replicas[1].admin, ""}).accounts(ctx)
-		return err == nil && len(l.accounts) > 0 && !slices.ContainsFunc(l.accounts, func(a history.Account) bool { return a.InUse > 0 })
-	})
 }

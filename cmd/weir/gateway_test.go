@@ -5,8 +5,10 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // TestAttack14AReloadIsNoFreshStart: what an address has sent outlives the
@@ -85,6 +88,44 @@ func TestAChangeThatIsTakenBackWaitsForNothing(t *testing.T) {
 	if n := strings.Count(log.String(), "takes effect at the next start"); n != 2*9 {
 		t.Errorf("said %d times, want twice of nine keys:\n%s", n, log.String())
 	}
+}
+
+// TestDrainClosesHTTP2Connections checks that a request during a drain still succeeds, and that
+// the next request needs a new connection.
+func TestDrainClosesHTTP2Connections(t *testing.T) {
+	g, err := newGateway(config.Default(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.close()
+	server := httptest.NewUnstartedServer(g)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	var reused atomic.Bool
+	ask := func() {
+		t.Helper()
+		trace := &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { reused.Store(c.Reused) }}
+		req, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodGet, server.URL+"/_weir/none", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := server.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.ProtoMajor != 2 || resp.StatusCode != http.StatusNotFound {
+			t.Errorf("got %s %s", resp.Proto, resp.Status)
+		}
+	}
+	ask()
+	if ask(); !reused.Load() {
+		t.Fatal("the second request used a new connection before the drain")
+	}
+	g.drain.Begin()
+	ask()
+	testservers.Eventually(t, "a request uses a new connection", func(context.Context) bool { ask(); return !reused.Load() })
 }
 
 // onListeners has a gateway answer on its own listeners until the test ends. That of clients

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -17,9 +16,10 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 func TestMain(m *testing.M) {
@@ -31,78 +31,76 @@ func TestScripts(t *testing.T) {
 		Dir:  "testdata",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"admin": startAdmin, "happening": happen, "asked": waitForAsks},
 		Setup: func(e *testscript.Env) error {
-			e.Values[adminAsked{}] = new(chan struct{}) // scripts run side by side
+			e.Values[adminAsked{}] = new(chan struct{}) // the scripts run in parallel
 			return nil
 		},
 	})
 }
 
-// started is a command that runs in this process until the test ends.
-type started struct {
+// noEnv is an environment without variables.
+func noEnv(string) (string, bool) { return "", false }
+
+// output collects what a command writes. It is safe for concurrent use.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// command is a command that runs in this process until the test ends.
+type command struct {
 	*testing.T
-	lines  *bufio.Scanner // of what it prints
-	cancel context.CancelFunc
-	code   chan int
+	output  output // standard output and standard error
+	scanned int    // bytes of output that find has passed
+	cancel  context.CancelFunc
 }
 
-// start runs a command, its standard output and error together.
-func start(t *testing.T, args ...string) *started {
+// start starts a command. The test cancels it and expects exit code 0.
+func start(t *testing.T, args ...string) *command {
 	t.Helper()
-	return startIn(context.Background(), t, args...)
-}
-
-// startIn is start of a command that ends with ctx, too.
-func startIn(ctx context.Context, t *testing.T, args ...string) *started {
-	t.Helper()
-	ctx, cancel := context.WithCancel(ctx)
-	r, w := io.Pipe()
-	var both sync.Mutex
-	out := writer(func(p []byte) (int, error) {
-		both.Lock()
-		defer both.Unlock()
-		return w.Write(p)
-	})
-	s := &started{t, bufio.NewScanner(r), cancel, make(chan int, 1)}
-	go func() {
-		s.code <- run(ctx, args, os.LookupEnv, out, out)
-		_ = w.Close()
-	}()
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &command{T: t, cancel: cancel}
+	code := make(chan int, 1)
+	go func() { code <- run(ctx, args, os.LookupEnv, &c.output, &c.output) }()
 	t.Cleanup(func() {
 		cancel()
-		_, _ = io.Copy(io.Discard, r)
-		if code := <-s.code; code != exitOK {
-			t.Errorf("ended with %d", code)
+		if got := <-code; got != exitOK {
+			t.Errorf("weir %s: exit code %d", args[0], got)
 		}
 	})
-	return s
+	return c
 }
 
-type writer func([]byte) (int, error)
-
-func (w writer) Write(p []byte) (int, error) { return w(p) }
-
-// says waits for a line that matches, and returns its first group.
-func (s *started) says(pattern string) string {
-	s.Helper()
-	re := regexp.MustCompile(pattern)
-	for s.lines.Scan() {
-		if m := re.FindStringSubmatch(s.lines.Text()); m != nil {
-			return m[len(m)-1]
+// find waits until the command writes text that matches a pattern. It returns the last group
+// of the match, and searches the following text in the next call.
+func (c *command) find(pattern string) (group string) {
+	c.Helper()
+	re := regexp.MustCompile("(?m)" + pattern)
+	testservers.Eventually(c, "the command writes "+pattern, func(context.Context) bool {
+		text := c.output.String()[c.scanned:]
+		m := re.FindStringSubmatchIndex(text)
+		if m == nil {
+			return false
 		}
-	}
-	s.Fatalf("never said %q", pattern)
-	return ""
+		c.scanned += m[1]
+		group = text[m[len(m)-2]:m[len(m)-1]]
+		return true
+	})
+	return group
 }
 
-// drain lets the command go on printing.
-func (s *started) drain() {
-	go func() {
-		for s.lines.Scan() {
-			continue // reading is all
-		}
-	}()
-}
-
+// get sends a GET request with header fields in the form "name: value".
 func get(t *testing.T, url string, fields ...string) (*http.Response, string) {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodGet, url, nil)
@@ -125,57 +123,20 @@ func get(t *testing.T, url string, fields ...string) (*http.Response, string) {
 	return resp, string(body)
 }
 
-func TestDemo(t *testing.T) {
-	s := start(t, "demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--service", "127.0.0.1:0")
-	gateway := s.says(`gateway +(http://\S+)`)
-	admin := s.says(`admin +(http://\S+)`)
-	service := s.says(`service +(http://\S+)`)
-	s.drain()
-	for i, want := range []string{"weir; fwd=uri-miss; fwd-status=200; stored;", "weir; hit;"} {
-		resp, body := get(t, gateway+"/gitignore/templates")
-		if !strings.HasPrefix(resp.Header.Get("Cache-Status"), want) || !strings.Contains(body, `"Go"`) || resp.Header.Get("X-RateLimit-Limit") != "60" {
-			t.Errorf("request %d: %v %s", i+1, resp.Header, body)
-		}
+// write replaces a file atomically.
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	const activity = "/repos/acme/widgets/stats/commit_activity"
-	resp, before := get(t, gateway+activity)
-	if resp.StatusCode != 200 || !strings.Contains(before, `"total"`) {
-		t.Errorf("statistics: %d %s", resp.StatusCode, before)
-	}
-	push, err := http.Post(service+"/_service/events", "application/json", strings.NewReader(`{"event":"push","repository":"acme/widgets","commits":3}`))
-	if err != nil || push.StatusCode != http.StatusAccepted {
-		t.Fatalf("push: %v, %v", push, err)
-	}
-	_ = push.Body.Close()
-	for deadline := time.Now().Add(20 * time.Second); ; { // until the delivery has come
-		if _, after := get(t, gateway+activity); after != before {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the push has changed nothing")
-		}
-	}
-	for i := range 31 {
-		resp, body := get(t, fmt.Sprintf("%s/search/commits?q=gear+%d", gateway, i), "Authorization: Bearer tok-owner")
-		want := 200
-		if i == 30 {
-			want = 429
-		}
-		if resp.StatusCode != want || want == 429 && resp.Header.Get("Retry-After") == "" {
-			t.Errorf("search %d: %d %v %s", i+1, resp.StatusCode, resp.Header, body)
-		}
-	}
-	if _, body := get(t, service+"/_service/violations"); !strings.Contains(body, `"violations":0`) {
-		t.Errorf("%s", body)
-	}
-	if _, body := get(t, admin+"/api/v1/accounts"); !strings.Contains(body, `"egress:shared"`) {
-		t.Errorf("%s", body)
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
 	}
 }
 
-func TestServeSpendsItsOwnCredentialForItsClients(t *testing.T) {
-	seen := make(chan string, 1)
-	up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen <- r.Header.Get("Authorization") }))
+func TestServeSpendsCredentialOfClient(t *testing.T) {
+	received := make(chan string, 1)
+	up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { received <- r.Header.Get("Authorization") }))
 	defer up.Close()
 	path := filepath.Join(t.TempDir(), "weir.yaml")
 	write(t, path, fmt.Sprintf(`
@@ -187,138 +148,133 @@ clients: [{name: builds, key: "sha256:%x", credentials: [ci]}]
 callers: {pass_through: false}
 `, up.URL, sha256.Sum256([]byte("gateway-key"))))
 	s := start(t, "serve", "--config", path)
-	gateway, admin := "http://"+s.says(`msg="gateway started" address=(\S+)`), "http://"+s.says(`msg="admin listener started" address=(\S+)`)
-	s.drain()
+	gateway, admin := "http://"+s.find(`msg="gateway started" address=(\S+)`), "http://"+s.find(`msg="admin listener started" address=(\S+)`)
 	if resp, _ := get(t, gateway+"/user", "Authorization: Bearer gateway-key"); resp.StatusCode != 200 {
-		t.Errorf("client: %d", resp.StatusCode)
+		t.Errorf("status %d for the key of a client, want 200", resp.StatusCode)
 	}
-	if got := <-seen; got != "Bearer upstream-token" {
-		t.Errorf("upstream saw %q", got)
+	if got := <-received; got != "Bearer upstream-token" {
+		t.Errorf("upstream received %q, want the token of the credential", got)
 	}
 	for _, value := range []string{"Bearer upstream-token", "Bearer other", ""} {
 		if resp, body := get(t, gateway+"/user", "Authorization: "+value); resp.StatusCode != 401 {
-			t.Errorf("%q: %d %s", value, resp.StatusCode, body)
+			t.Errorf("status %d for %q, want 401: %s", resp.StatusCode, value, body)
 		}
 	}
 	for _, page := range []string{"config", "accounts", "requests"} {
 		if _, body := get(t, admin+"/api/v1/"+page); strings.Contains(body, "upstream-token") || strings.Contains(body, "gateway-key") {
-			t.Errorf("%s shows a secret: %s", page, body)
+			t.Errorf("%s contains a secret: %s", page, body)
 		}
 	}
 }
 
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestAttack61ServeTakesUpAChangedConfiguration(t *testing.T) {
-	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "one") }))
-	defer up.Close()
-	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "two") }))
-	defer other.Close()
+// TestServeReloadsChangedFile changes the file, sends SIGHUP, and calls the admin API. An
+// invalid file must not change anything.
+func TestServeReloadsChangedFile(t *testing.T) {
+	first := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "first") }))
+	defer first.Close()
+	second := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "second") }))
+	defer second.Close()
 	path := filepath.Join(t.TempDir(), "weir.yaml")
 	file := func(upstream string) string {
 		return fmt.Sprintf("listen: \"127.0.0.1:0\"\nadmin: {listen: \"127.0.0.1:0\"}\nupstream: {url: %q}\n", upstream)
 	}
-	write(t, path, file(up.URL))
+	write(t, path, file(first.URL))
 	s := start(t, "serve", "--config", path)
-	gateway, admin := "http://"+s.says(`msg="gateway started" address=(\S+)`), "http://"+s.says(`msg="admin listener started" address=(\S+)`)
-	ask := func(want string) {
+	gateway, admin := "http://"+s.find(`msg="gateway started" address=(\S+)`), "http://"+s.find(`msg="admin listener started" address=(\S+)`)
+	wantUpstream := func(want string) {
 		t.Helper()
-		answered := make(chan string)
-		go func() { _, body := get(t, gateway+"/user"); answered <- body }()
-		s.says("msg=request")
-		if got := <-answered; got != want {
-			t.Errorf("got %q, want %q", got, want)
+		if _, got := get(t, gateway+"/user"); got != want {
+			t.Errorf("response %q, want %q", got, want)
 		}
 	}
-	ask("one")
-	write(t, path, file(other.URL))
-	s.says("configuration reloaded")
-	ask("two")
+	reload := func() *http.Response {
+		t.Helper()
+		resp, err := http.Post(admin+"/api/v1/reload", "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		return resp
+	}
+	activeUpstream := func(context.Context) bool {
+		var shown struct{ Upstream struct{ URL string } }
+		_, body := get(t, admin+"/api/v1/config")
+		return json.Unmarshal([]byte(body), &shown) == nil && shown.Upstream.URL == second.URL
+	}
+	wantUpstream("first")
+	write(t, path, file(second.URL))
+	testservers.Eventually(t, "the changed file is active", activeUpstream)
+	wantUpstream("second")
 	write(t, path, "upstream: 7")
-	s.says("the old one stays.*want a mapping")
-	ask("two")
+	s.find("level=ERROR.*want a mapping")
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	s.says("the old one stays")
-	write(t, path, file(up.URL))
-	s.says("configuration reloaded")
-	s.drain()
-	resp, err := http.Post(admin+"/api/v1/reload", "", nil)
-	if err != nil || resp.StatusCode != 200 {
-		t.Errorf("%v, %v", resp, err)
+	s.find("level=ERROR.*want a mapping")
+	if resp := reload(); resp.StatusCode < 400 {
+		t.Errorf("reload of an invalid file: %s", resp.Status)
 	}
-	var shown map[string]any
-	_, body := get(t, admin+"/api/v1/config")
-	if err := json.Unmarshal([]byte(body), &shown); err != nil || shown["upstream"].(map[string]any)["url"] != up.URL {
-		t.Errorf("%s", body)
+	wantUpstream("second")
+	write(t, path, file(first.URL))
+	if resp := reload(); resp.StatusCode != 200 {
+		t.Errorf("reload of a valid file: %s", resp.Status)
 	}
+	wantUpstream("first")
 }
 
-func TestServeLetsRequestsInFlightEnd(t *testing.T) {
+func TestServeFinishesOpenRequests(t *testing.T) {
 	arrived, release := make(chan struct{}), make(chan struct{})
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		close(arrived)
 		<-release
-		_, _ = io.WriteString(w, "in the end")
+		_, _ = io.WriteString(w, "body")
 	}))
 	defer up.Close()
 	s := start(t, "serve", "--upstream", up.URL, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-	gateway := "http://" + s.says(`msg="gateway started" address=(\S+)`)
-	s.drain()
-	answered := make(chan string)
-	go func() { _, body := get(t, gateway+"/user"); answered <- body }()
+	gateway := "http://" + s.find(`msg="gateway started" address=(\S+)`)
+	response := make(chan string)
+	go func() { _, body := get(t, gateway+"/user"); response <- body }()
 	<-arrived
 	s.cancel()
-	for { // until it answers no new ones
+	testservers.Eventually(t, "new connections are refused", func(context.Context) bool {
 		resp, err := http.Get(gateway + "/_weir/none")
-		if err != nil {
-			break
+		if err == nil {
+			_ = resp.Body.Close()
 		}
-		_ = resp.Body.Close()
-	}
+		return err != nil
+	})
 	close(release)
-	if got := <-answered; got != "in the end" {
-		t.Errorf("got %q", got)
+	if got := <-response; got != "body" {
+		t.Errorf("open request got %q, want the response of the upstream", got)
 	}
 }
 
-func TestServeWithNobodyBehindIt(t *testing.T) {
+func TestServeReportsUnreachableUpstream(t *testing.T) {
 	s := start(t, "serve", "--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-	gateway := "http://" + s.says(`msg="gateway started" address=(\S+)`)
-	s.drain()
+	gateway := "http://" + s.find(`msg="gateway started" address=(\S+)`)
 	resp, body := get(t, gateway+"/user")
-	if resp.StatusCode != http.StatusBadGateway || !strings.Contains(body, `"message":"Bad Gateway: the upstream refuses connections"`) {
-		t.Errorf("%d %s", resp.StatusCode, body)
+	if resp.StatusCode != http.StatusBadGateway || !strings.Contains(body, `"message":"Bad Gateway: `) {
+		t.Errorf("got %d %s, want 502", resp.StatusCode, body)
 	}
 }
 
-func TestService(t *testing.T) {
+func TestServiceUsesConfiguredLimits(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "weir.yaml")
 	write(t, path, "limits: {primary: {unauthenticated: 2}}\n")
 	s := start(t, "service", "--listen", "127.0.0.1:0", "--config", path)
-	service := "http://" + s.says(`address=(\S+)`)
-	s.drain()
-	for _, want := range []int{200, 200, 403} {
+	service := "http://" + s.find(`address=(\S+)`)
+	for i, want := range []int{200, 200, 403} {
 		if resp, body := get(t, service+"/gitignore/templates"); resp.StatusCode != want {
-			t.Errorf("%d %s", resp.StatusCode, body)
+			t.Errorf("request %d: %d %s, want %d", i+1, resp.StatusCode, body, want)
 		}
 	}
 }
 
-func TestHelpOfEveryCommand(t *testing.T) {
+func TestEveryCommandHasHelp(t *testing.T) {
 	for _, name := range []string{"demo", "serve", "service", "check", "audit", "explain", "budget", "schema", "version"} {
 		var out, problems bytes.Buffer
 		if code := run(t.Context(), []string{name, "--help"}, os.LookupEnv, &out, &problems); code != exitOK || !strings.Contains(out.String(), "Usage: weir "+name) {
-			t.Errorf("%s: %d %s%s", name, code, out.String(), problems.String())
+			t.Errorf("weir %s --help: exit code %d, wrote %s%s", name, code, out.String(), problems.String())
 		}
 	}
 }

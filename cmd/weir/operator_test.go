@@ -94,8 +94,7 @@ func TestTheOperatorComesByCertificate(t *testing.T) {
 	}
 	write(t, path, file(server, serverKey, own))
 	s := start(t, "serve", "--config", path)
-	base := "https://" + s.says(`msg="admin listener started" address=(\S+)`)
-	s.drain()
+	base := "https://" + s.find(`msg="admin listener started" address=(\S+)`)
 	purge := func(server, client *authority) (int, string) {
 		args := []string{"cache", "purge", "--tag", "op:x", "--admin", base, "--ca", server.file}
 		if client != nil {
@@ -149,15 +148,14 @@ func TestAttack61AReloadOpensNoDoor(t *testing.T) {
 	const file = "upstream: {url: \"http://127.0.0.1:1\"}\nlisten: \"127.0.0.1:0\"\nadmin: {listen: \"127.0.0.1:0\", %s}\n"
 	write(t, path, fmt.Sprintf(file, "token: sesame"))
 	s := start(t, "serve", "--config", path)
-	base := "http://" + s.says(`msg="admin listener started" address=(\S+)`)
+	base := "http://" + s.find(`msg="admin listener started" address=(\S+)`)
 	for _, changed := range []string{"token: file:none", "token:", "hosts: [evil.test]"} {
 		write(t, path, fmt.Sprintf(file, changed))
-		s.says("msg=audit operator=file")
+		s.find("msg=audit operator=file")
 		if resp, body := get(t, base+"/api/v1/config"); resp.StatusCode != http.StatusUnauthorized {
 			t.Errorf("%s: %d %s", changed, resp.StatusCode, body)
 		}
 	}
-	s.drain()
 	if resp, _ := get(t, base+"/api/v1/config", "Authorization: Bearer sesame"); resp.StatusCode != http.StatusOK {
 		t.Errorf("with the token of the start: %d", resp.StatusCode)
 	}
@@ -169,15 +167,15 @@ func TestEveryReloadIsOnRecord(t *testing.T) {
 	const file = "upstream: {url: \"http://127.0.0.1:1\"}\nlisten: \"127.0.0.1:0\"\nadmin: {listen: \"127.0.0.1:0\"}\n"
 	write(t, path, file)
 	s := start(t, "serve", "--config", path)
-	base := "http://" + s.says(`msg="admin listener started" address=(\S+)`)
+	base := "http://" + s.find(`msg="admin listener started" address=(\S+)`)
 	write(t, path, file+"limits: {wait: 11s}\n")
-	s.says(`msg=audit operator=file address="" action=reload target=\S+weir.yaml outcome="in force"`)
+	s.find(`msg=audit operator=file address="" action=reload target=\S+weir.yaml outcome="in force"`)
 	write(t, path, "nonsense: 1")
-	s.says(`msg=audit operator=file .*outcome="failed: .*nonsense`)
+	s.find(`msg=audit operator=file .*outcome="failed: .*nonsense`)
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	s.says("msg=audit operator=signal")
+	s.find("msg=audit operator=signal")
 	answered := make(chan int)
 	go func() {
 		resp, err := http.Post(base+"/api/v1/reload", "", nil)
@@ -188,11 +186,10 @@ func TestEveryReloadIsOnRecord(t *testing.T) {
 		_ = resp.Body.Close()
 		answered <- resp.StatusCode
 	}()
-	s.says(`msg=audit operator=loopback address=127.0.0.1:\d+ action=reload target=configuration outcome="failed: `)
+	s.find(`msg=audit operator=loopback address=127.0.0.1:\d+ action=reload target=configuration outcome="failed: `)
 	if got := <-answered; got != http.StatusUnprocessableEntity {
 		t.Errorf("answered %d", got)
 	}
-	s.drain()
 	if _, body := get(t, base+"/api/v1/audit"); strings.Count(body, `"action": "reload"`) != 4 {
 		t.Errorf("%s", body)
 	}

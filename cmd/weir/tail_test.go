@@ -112,7 +112,7 @@ func TestTailComesBack(t *testing.T) {
 		})})
 		transport := &http.Transport{DialContext: l.Dial}
 		defer transport.CloseIdleConnections()
-		var out, problems paper
+		var out, problems output
 		v := &tailView{tailCommand: &tailCommand{}, admin: &adminClient{transport, "http://admin.test", ""}, out: &out, problems: &problems}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
@@ -128,13 +128,13 @@ func TestTailComesBack(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		said := problems.torn()
+		said := problems.take()
 		for _, want := range []string{"retrying in 1s", "answered 502", "retrying in 2s", "no data received for 45s"} {
 			if !strings.Contains(said, want) {
 				t.Errorf("%q is not in %s", want, said)
 			}
 		}
-		lines := out.torn()
+		lines := out.take()
 		if n := strings.Count(lines, "\n"); n != 4 || after.Load() != "1" {
 			t.Errorf("%d lines, after %v: %s", n, after.Load(), lines)
 		}

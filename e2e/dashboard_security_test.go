@@ -1,4 +1,6 @@
-package main
+//go:build e2e
+
+package e2e
 
 import (
 	"context"
@@ -12,7 +14,6 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/weirgate/weir/internal/admin"
-	"github.com/weirgate/weir/internal/browsertest"
 	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
@@ -20,11 +21,11 @@ import (
 	"github.com/weirgate/weir/proxy/coalesce"
 )
 
-// TestAttack57NoNameBecomesAnElement: wherever something stands that a client, the API or a
-// configuration has named, the page shows it as text.
-func TestAttack57NoNameBecomesAnElement(t *testing.T) {
+// TestDashboardEscapesNames checks that the page shows every name from a client, the upstream
+// or the configuration as text, never as HTML.
+func TestDashboardEscapesNames(t *testing.T) {
 	const evil = `"><img src=x onerror="window.pwned=1"><script>window.pwned=2</script><svg onload=window.pwned=3><a href="javascript:window.pwned=4">evil</a>`
-	b := &busy{history: running(t, history.Sources{
+	b := &fakeGateway{history: startHistory(t, history.Sources{
 		Accounts: func(context.Context, int) ([]limits.Account, error) {
 			return []limits.Account{{Name: evil, Kind: policy.CallerKind(evil), InUse: 1, Concurrent: 1, BlockedUntil: time.Now().Add(time.Minute), Budgets: []limits.Budget{
 				{Resource: evil, Limit: 10, Used: 9, Remaining: 1, Reset: time.Now().Add(time.Minute)},
@@ -34,7 +35,7 @@ func TestAttack57NoNameBecomesAnElement(t *testing.T) {
 		State: func() any {
 			return map[string]any{
 				"version": evil, "started": time.Now(), "now": time.Now(), "upstream": "https://" + evil, "dialect": evil, "store": map[string]any{"kind": evil, "replicas": 1}, "waiting": map[string]int{evil: 1},
-				"polling": []coalesce.Poll{{Path: evil, Account: evil}}, "refused": []map[string]any{{"credential": evil, "until": time.Now(), "times": 1}}, "cache": map[string]any{"keys": 1, "bytes": 1, "max_bytes": 1},
+				"polling": []coalesce.Poll{{Path: evil, Account: evil}}, "refused": []map[string]any{{"credential": evil, "until": time.Now(), "times": 1}}, "cache": map[string]any{"keys": 1, "bytes": 1, "most": 1},
 			}
 		},
 	})}
@@ -47,53 +48,53 @@ func TestAttack57NoNameBecomesAnElement(t *testing.T) {
 	s.Requests = func() any { return []history.Request{history.NewRequest(r)} }
 	s.Config = func() any { return map[string]any{evil: []string{evil}} }
 	s.Trail.Record(admin.Change{Operator: evil, Action: evil, Target: evil, Outcome: evil})
-	s.Purge = func(admin.Purge) (int, error) { return 0, fmt.Errorf("no such thing: %s", evil) }
+	s.Purge = func(admin.Purge) (int, error) { return 0, fmt.Errorf("unknown tag: %s", evil) }
 	server := httptest.NewServer(admin.Handler(admin.Access{}, s))
 	t.Cleanup(server.Close)
 	t.Cleanup(b.history.Close)
 
-	page := browsertest.Start(t)
-	page.Look(1440, 900, false)
-	page.Open(server.URL)
-	page.Eventually("the page is live", `document.getElementById("live")?.dataset.state === "live"`)
+	page := startBrowser(t)
+	page.setWindow(1440, 900, false)
+	page.open(server.URL)
+	page.eventually("the page is live", `document.getElementById("live")?.dataset.state === "live"`)
 	for _, panel := range []string{"upstream", "version", "tiles", "alerts", "budget-rows", "cooldowns", "queues", "polls", "request-rows", "spend", "ratio", "slow", "store", "refused", "audit", "config"} {
-		page.Eventually(panel+" shows it as text", fmt.Sprintf(`document.getElementById(%q).textContent.includes("onerror=")`, panel))
+		page.eventually(panel+" shows the name as text", fmt.Sprintf(`document.getElementById(%q).textContent.includes("onerror=")`, panel))
 	}
-	page.Do(chromedp.Click(chromedp.CSS("#request-rows .link")))
-	page.Eventually("the explanation shows it as text", `document.getElementById("drawer-body").textContent.split("onerror=").length > 8`)
-	page.Do(chromedp.KeyEvent("\x1b"), chromedp.SendKeys(chromedp.CSS("#purge-target"), evil), chromedp.Click(chromedp.CSS("#purge-form [type=submit]")))
-	page.Eventually("what is wrong shows it as text", `document.getElementById("control-result").textContent.includes("onerror=")`)
-	page.Expect("400 (Bad Request)")
-	if got := browsertest.Value[string](page, `JSON.stringify([window.pwned ?? "", document.querySelectorAll('img[src="x"], main script, [onload], [onerror], a[href^=javascript]').length])`); got != `["",0]` {
+	page.do(chromedp.Click(chromedp.CSS("#request-rows .link")))
+	page.eventually("the explanation shows the name as text", `document.getElementById("drawer-body").textContent.split("onerror=").length > 8`)
+	page.do(chromedp.KeyEvent("\x1b"), chromedp.SendKeys(chromedp.CSS("#purge-target"), evil), chromedp.Click(chromedp.CSS("#purge-form [type=submit]")))
+	page.eventually("the error shows the name as text", `document.getElementById("control-result").textContent.includes("onerror=")`)
+	page.expect("400 (Bad Request)")
+	if got := value[string](page, `JSON.stringify([window.pwned ?? "", document.querySelectorAll('img[src="x"], main script, [onload], [onerror], a[href^=javascript]').length])`); got != `["",0]` {
 		t.Error(got)
 	}
 }
 
-// TestAttack57NoOtherPageFramesIt: a browser does not show it in another site's frame, where
-// clicks could be led to it.
-func TestAttack57NoOtherPageFramesIt(t *testing.T) {
+// TestDashboardCannotBeFramed checks that a browser refuses to show the dashboard in a frame
+// of another site, which could steal clicks.
+func TestDashboardCannotBeFramed(t *testing.T) {
 	var mu sync.Mutex
-	var asked []string
-	pages := admin.Handler(admin.Access{}, newBusy(t, 0).sources())
+	var paths []string
+	pages := admin.Handler(admin.Access{}, newFakeGateway(t, 0).sources())
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
-		asked = append(asked, r.URL.Path)
+		paths = append(paths, r.URL.Path)
 		mu.Unlock()
 		pages.ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
-	page := browsertest.Start(t)
+	page := startBrowser(t)
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
 		_, _ = fmt.Fprintf(w, `<link rel=icon href=data:,><iframe src=%q onload="document.title = 'loaded'"></iframe>`, server.URL)
 	}))
 	t.Cleanup(other.Close)
-	page.Open(other.URL)
-	page.Eventually("the frame is loaded, or refused", `document.title === "loaded"`)
-	page.Expect("frame-ancestors", "X-Frame-Options", "ERR_BLOCKED_BY_RESPONSE")
+	page.open(other.URL)
+	page.eventually("the frame has loaded or was refused", `document.title === "loaded"`)
+	page.expect("frame-ancestors", "X-Frame-Options", "ERR_BLOCKED_BY_RESPONSE")
 	mu.Lock()
 	defer mu.Unlock()
-	if len(asked) != 1 || asked[0] != "/" { // a page that is shown asks for what it is made of
-		t.Errorf("the frame is shown: %v", asked)
+	if len(paths) != 1 || paths[0] != "/" { // a visible page requests its scripts
+		t.Errorf("the frame is shown; requested paths: %v", paths)
 	}
 }

@@ -1,4 +1,6 @@
-package main
+//go:build e2e
+
+package e2e
 
 import (
 	"context"
@@ -18,32 +20,31 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/weirgate/weir/internal/admin"
-	"github.com/weirgate/weir/internal/browsertest"
 	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/proxy"
 	"github.com/weirgate/weir/proxy/coalesce"
 )
 
-// busy is a made-up gateway with many accounts, and all that a dashboard can show.
-type busy struct {
+// fakeGateway provides made-up data for the dashboard: many accounts, requests and alerts.
+type fakeGateway struct {
 	accounts int
 	random   *rand.Rand
 	began    time.Time
 	lost     atomic.Bool
 	mu       sync.Mutex
-	recent   []history.Request // the newest first; guarded by mu
+	recent   []history.Request // newest first
 	history  *history.History
 }
 
-func newBusy(t *testing.T, accounts int) *busy {
-	b := &busy{accounts: accounts, random: rand.New(rand.NewPCG(1, 2)), began: time.Now()}
-	b.history = running(t, history.Sources{Accounts: b.list, Waiting: b.waiting, State: b.state})
+func newFakeGateway(t *testing.T, accounts int) *fakeGateway {
+	b := &fakeGateway{accounts: accounts, random: rand.New(rand.NewPCG(1, 2)), began: time.Now()}
+	b.history = startHistory(t, history.Sources{Accounts: b.list, Waiting: b.waiting, State: b.state})
 	return b
 }
 
-// running is a history that looks at its sources until the test ends.
-func running(t *testing.T, s history.Sources) *history.History {
+// startHistory starts a history that samples its sources until the test ends.
+func startHistory(t *testing.T, s history.Sources) *history.History {
 	h := history.New(s)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -54,17 +55,17 @@ func running(t *testing.T, s history.Sources) *history.History {
 	return h
 }
 
-func (b *busy) name(i int) string {
+func (b *fakeGateway) name(i int) string {
 	if i%4 == 3 {
 		return fmt.Sprintf("%08x", uint32(i)*2654435761)
 	}
 	return fmt.Sprintf("%s-%03d", []string{"octo-bot", "release-train", "dependency-updates-for-everybody-in-the-organization"}[i%3], i)
 }
 
-// list has budgets in every state; some fall as time passes.
-func (b *busy) list(_ context.Context, most int) ([]limits.Account, error) {
+// list returns accounts with budgets in every state. Some budgets shrink over time.
+func (b *fakeGateway) list(_ context.Context, most int) ([]limits.Account, error) {
 	if b.lost.Load() {
-		return nil, errors.New("redis: the store is lost")
+		return nil, errors.New("redis: connection refused")
 	}
 	now, passed := time.Now(), time.Since(b.began).Seconds()
 	list := make([]limits.Account, 0, b.accounts)
@@ -94,18 +95,18 @@ func (b *busy) list(_ context.Context, most int) ([]limits.Account, error) {
 	return list, nil
 }
 
-func (b *busy) waiting() map[string]int {
+func (b *fakeGateway) waiting() map[string]int {
 	if b.accounts == 0 {
 		return nil
 	}
 	return map[string]int{b.name(0): 42, b.name(2): 3}
 }
 
-func (b *busy) state() any {
+func (b *fakeGateway) state() any {
 	state := map[string]any{
 		"version": "v0.7.0", "started": b.began.Add(-26 * time.Hour), "now": time.Now(), "upstream": "https://api.example.com", "dialect": "service", "guarded": false,
 		"store": map[string]any{"kind": "redis", "replicas": 3}, "waiting": b.waiting(), "polling": []any{}, "refused": []any{},
-		"cache": map[string]any{"keys": 0, "bytes": 0, "max_bytes": 256 << 20},
+		"cache": map[string]any{"keys": 0, "bytes": 0, "most": 256 << 20},
 	}
 	if b.lost.Load() {
 		state["store"] = map[string]any{"kind": "redis", "replicas": 3, "lost": b.began}
@@ -116,13 +117,13 @@ func (b *busy) state() any {
 			{Path: "/repos/an-organization-with-a-long-name/a-repository-with-an-even-longer-name/stats/commit_activity", Account: b.name(1), Since: b.began, Next: time.Now().Add(15 * time.Second), Polls: 5, Waiting: 1},
 		}
 		state["refused"] = []map[string]any{{"credential": "ci", "until": b.began.Add(10 * time.Minute), "times": 2}}
-		state["cache"] = map[string]any{"keys": 48213, "bytes": 187 << 20, "max_bytes": 256 << 20}
+		state["cache"] = map[string]any{"keys": 48213, "bytes": 187 << 20, "most": 256 << 20}
 	}
 	return state
 }
 
-// operationsOfABusyDay are what is asked, with how long that takes.
-func operationsOfABusyDay() []proxy.Record {
+// sampleOperations returns operations with their usual duration.
+func sampleOperations() []proxy.Record {
 	return []proxy.Record{
 		{Method: "GET", Route: "/repos/{owner}/{repo}/commits", Operation: "repos/list-commits", Resource: "core", Elapsed: 84 * time.Millisecond},
 		{Method: "GET", Route: "/gitignore/templates/{name}", Operation: "gitignore/get-template", Resource: "core", Elapsed: 31 * time.Millisecond},
@@ -135,9 +136,9 @@ func operationsOfABusyDay() []proxy.Record {
 	}
 }
 
-// happens lets a request of the day happen.
-func (b *busy) happens(i int) {
-	kinds := operationsOfABusyDay()
+// addRequest records one random request.
+func (b *fakeGateway) addRequest(i int) {
+	kinds := sampleOperations()
 	r := kinds[int(float64(len(kinds))*math.Pow(b.random.Float64(), 1.6))]
 	r.ID, r.Status, r.Start, r.Bytes = fmt.Sprintf("REQ%05d", i), 200, time.Now(), int64(b.random.IntN(90000))
 	r.Account = b.name(b.random.IntN(9))
@@ -176,14 +177,14 @@ func (b *busy) happens(i int) {
 	b.recent = append([]history.Request{history.NewRequest(&r)}, b.recent[:min(len(b.recent), 255)]...)
 }
 
-func (b *busy) requests() any {
+func (b *fakeGateway) requests() any {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return append([]history.Request{}, b.recent...)
 }
 
-// sources are those of the made-up gateway.
-func (b *busy) sources() admin.Sources {
+// sources returns the data sources of the admin pages.
+func (b *fakeGateway) sources() admin.Sources {
 	s := admin.Sources{Reload: func() error { return nil }, Cache: func() (int, uint64) { return 0, 0 }, Purge: func(admin.Purge) (int, error) { return 1, nil }}
 	s.Accounts, s.Requests, s.State, s.History = b.list, b.requests, b.state, b.history
 	s.Refused = func() any { return nil }
@@ -201,8 +202,8 @@ func (b *busy) sources() admin.Sources {
 	return s
 }
 
-// withAnHour puts an hour that has not passed in the place of the one that has.
-func (b *busy) withAnHour(pages http.Handler) http.Handler {
+// withHistory replaces the history of a few seconds by a made-up history of one hour.
+func (b *fakeGateway) withHistory(pages http.Handler) http.Handler {
 	if b.accounts == 0 {
 		return pages
 	}
@@ -215,7 +216,7 @@ func (b *busy) withAnHour(pages http.Handler) http.Handler {
 			lines := b.history.Lines(names)
 			for _, line := range lines {
 				for _, left := range line {
-					b.imagine(left)
+					b.fill(left)
 				}
 			}
 			_ = json.NewEncoder(w).Encode(lines)
@@ -235,8 +236,8 @@ func (b *busy) withAnHour(pages http.Handler) http.Handler {
 	})
 }
 
-// imagine lets a line fall in steps to where it is.
-func (b *busy) imagine(line []*int) {
+// fill fills a line of a chart with values that fall to the last value.
+func (b *fakeGateway) fill(line []*int) {
 	last := line[len(line)-1]
 	if last == nil {
 		last = line[len(line)-2]
@@ -254,10 +255,9 @@ func (b *busy) imagine(line []*int) {
 	}
 }
 
-// settled is when a page has drawn what it was told.
-const settled = live
-
-func TestTheDashboardLooksFinished(t *testing.T) {
+// TestDashboardLayout checks the layout in three widths and two themes: without accounts, with
+// a thousand accounts, and with a lost store.
+func TestDashboardLayout(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		accounts int
@@ -265,33 +265,33 @@ func TestTheDashboardLooksFinished(t *testing.T) {
 		lost     bool
 	}{{"none", 0, 0, false}, {"thousand", 1000, 400, false}, {"lost", 3, 40, true}} {
 		t.Run(c.name, func(t *testing.T) {
-			b := newBusy(t, c.accounts)
+			b := newFakeGateway(t, c.accounts)
 			for i := range c.requests {
-				b.happens(i)
+				b.addRequest(i)
 			}
-			server := httptest.NewServer(b.withAnHour(admin.Handler(admin.Access{}, b.sources())))
+			server := httptest.NewServer(b.withHistory(admin.Handler(admin.Access{}, b.sources())))
 			t.Cleanup(server.Close)
 			t.Cleanup(b.history.Close)
-			page := browsertest.Start(t)
-			page.Look(1440, 900, false)
-			page.Open(server.URL)
-			page.Eventually("the page is live", settled)
+			page := startBrowser(t)
+			page.setWindow(1440, 900, false)
+			page.open(server.URL)
+			page.eventually("the page is live", live)
 			if c.accounts > 0 {
-				page.Eventually("there is a forecast", `[...document.querySelectorAll(".forecast")].some(f => f.textContent.includes("ends in"))`)
+				page.eventually("the page shows a forecast", `[...document.querySelectorAll(".forecast")].some(f => f.textContent.includes("ends in"))`)
 			}
 			b.lost.Store(c.lost)
 			if c.lost {
-				page.Eventually("the loss is told", `document.getElementById("alerts").textContent.includes("has not responded")`)
+				page.eventually("the page shows the lost store", `document.getElementById("alerts").textContent.includes("has not responded")`)
 			}
 			for _, width := range []int64{1440, 1024, 390} {
 				for _, dark := range []bool{false, true} {
-					page.Look(width, 900, dark)
-					looksFinished(page, fmt.Sprintf("%s at %d", c.name, width))
-					page.Shot(screenshots, fmt.Sprintf("%s-%d-%s", c.name, width, theme(dark)), true)
+					page.setWindow(width, 900, dark)
+					checkLayout(page, fmt.Sprintf("%s at %d", c.name, width))
+					page.screenshot(fmt.Sprintf("%s-%d-%s", c.name, width, theme(dark)), true)
 				}
 			}
 			if c.requests > 0 {
-				drawerLooksFinished(page, c.name)
+				checkDrawerLayout(page, c.name)
 			}
 		})
 	}
@@ -304,41 +304,41 @@ func theme(dark bool) string {
 	return "light"
 }
 
-// drawerLooksFinished opens a request with a wait in it.
-func drawerLooksFinished(page *browsertest.Browser, where string) {
+// checkDrawerLayout checks the layout with the details of a request that waited.
+func checkDrawerLayout(page *browser, where string) {
 	page.Helper()
-	page.Do(chromedp.SetValue(chromedp.CSS("#requests-filters select"), "waited"), chromedp.Evaluate[chromedp.Void](`document.getElementById("requests-filters").dispatchEvent(new Event("input"))`))
-	page.Do(chromedp.Click(chromedp.CSS("#request-rows .link")))
+	page.do(chromedp.SetValue(chromedp.CSS("#requests-filters select"), "waited"), chromedp.Evaluate[chromedp.Void](`document.getElementById("requests-filters").dispatchEvent(new Event("input"))`))
+	page.do(chromedp.Click(chromedp.CSS("#request-rows .link")))
 	for _, width := range []int64{1440, 390} {
 		for _, dark := range []bool{false, true} {
-			page.Look(width, 900, dark)
-			looksFinished(page, where+" with a request open")
-			page.Shot(screenshots, fmt.Sprintf("%s-request-%d-%s", where, width, theme(dark)), false)
+			page.setWindow(width, 900, dark)
+			checkLayout(page, where+" with a request open")
+			page.screenshot(fmt.Sprintf("%s-request-%d-%s", where, width, theme(dark)), false)
 		}
 	}
 }
 
-// unfinished is what a user would call so: something that sticks out of the page or of its
-// own box, a text that is cut to nothing or hard to read (WCAG 2.2, 1.4.3), a table or a
-// field without a name, a panel with nothing in it.
-const unfinished = `(() => {
-		const wrong = [];
+// layoutProblems is a script that returns layout problems: an element outside the page, text
+// outside its box, truncated or low-contrast text (WCAG 2.2, 1.4.3), a table or field without
+// a name, an empty panel.
+const layoutProblems = `(() => {
+		const problems = [];
 		const width = document.documentElement.clientWidth;
-		if (document.documentElement.scrollWidth > width) wrong.push("the page scrolls sideways: " + document.documentElement.scrollWidth);
-		const seen = (e) => e.checkVisibility({visibilityProperty: true}) && !e.closest(".visually-hidden, thead, svg, dialog:not([open])");
+		if (document.documentElement.scrollWidth > width) problems.push("the page scrolls sideways: " + document.documentElement.scrollWidth);
+		const visible = (e) => e.checkVisibility({visibilityProperty: true}) && !e.closest(".visually-hidden, thead, svg, dialog:not([open])");
 		for (const e of document.querySelectorAll("body *")) {
-			if (!seen(e)) continue;
+			if (!visible(e)) continue;
 			const box = e.getBoundingClientRect();
-			if (!e.closest(".nav, .uplot, .skip") && box.width && (box.right > width + 1 || box.left < -1)) wrong.push("sticks out: " + e.tagName + "." + e.className);
+			if (!e.closest(".nav, .uplot, .skip") && box.width && (box.right > width + 1 || box.left < -1)) problems.push("outside the page: " + e.tagName + "." + e.className);
 			const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
 			const cut = getComputedStyle(e).textOverflow === "ellipsis" || e.closest("select, option");
-			if (own && !cut && e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display !== "inline") wrong.push("text overflows: " + e.tagName + "." + e.className + " " + e.textContent.slice(0, 40));
+			if (own && !cut && e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display !== "inline") problems.push("text overflows: " + e.tagName + "." + e.className + " " + e.textContent.slice(0, 40));
 		}
-		const pen = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
-		const paint = (color) => { pen.clearRect(0, 0, 1, 1); pen.fillStyle = color; pen.fillRect(0, 0, 1, 1); return [...pen.getImageData(0, 0, 1, 1).data]; };
+		const canvas = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
+		const paint = (color) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data]; };
 		const light = (c) => { const [r, g, b] = c.map((v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
 		for (const e of document.querySelectorAll("body *")) {
-			if (!seen(e) || e.disabled || ![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())) continue;
+			if (!visible(e) || e.disabled || ![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())) continue;
 			let faint = false, ground = null;
 			for (let p = e; p && !ground; p = p.parentElement) {
 				faint ||= getComputedStyle(p).opacity < 1;
@@ -347,22 +347,22 @@ const unfinished = `(() => {
 			}
 			if (faint || !ground) continue;
 			const [a, b] = [light(paint(getComputedStyle(e).color)), light(ground)].sort((x, y) => y - x);
-			if ((a + 0.05) / (b + 0.05) < 4.5) wrong.push("hard to read: " + ((a + 0.05) / (b + 0.05)).toFixed(2) + " " + e.tagName + "." + e.className + " " + e.textContent.slice(0, 30));
+			if ((a + 0.05) / (b + 0.05) < 4.5) problems.push("low contrast: " + ((a + 0.05) / (b + 0.05)).toFixed(2) + " " + e.tagName + "." + e.className + " " + e.textContent.slice(0, 30));
 		}
 		for (const f of document.querySelectorAll("input, select, button, nav, dialog, [role=meter], [role=region], svg[role=img]")) {
-			if (!(f.labels?.length || f.getAttribute("aria-label") || f.getAttribute("aria-labelledby") || f.innerText?.trim())) wrong.push("has no name: " + f.outerHTML.slice(0, 80));
+			if (!(f.labels?.length || f.getAttribute("aria-label") || f.getAttribute("aria-labelledby") || f.innerText?.trim())) problems.push("no accessible name: " + f.outerHTML.slice(0, 80));
 		}
-		for (const t of document.querySelectorAll("table")) if (!t.querySelector("thead th[scope=col]")) wrong.push("has no headers: " + t.className);
-		for (const p of document.querySelectorAll(".panel")) if (seen(p) && p.innerText.trim().split("\n").length < 2) wrong.push("says nothing: " + p.innerText);
-		for (const e of document.querySelectorAll(".cut")) if (seen(e) && e.scrollWidth > e.clientWidth + 1 && e.clientWidth < 56) wrong.push("cut to nothing: " + e.textContent);
-		return wrong;
+		for (const t of document.querySelectorAll("table")) if (!t.querySelector("thead th[scope=col]")) problems.push("table without headers: " + t.className);
+		for (const p of document.querySelectorAll(".panel")) if (visible(p) && p.innerText.trim().split("\n").length < 2) problems.push("empty panel: " + p.innerText);
+		for (const e of document.querySelectorAll(".cut")) if (visible(e) && e.scrollWidth > e.clientWidth + 1 && e.clientWidth < 56) problems.push("truncated: " + e.textContent);
+		return problems;
 	})()`
 
-// looksFinished finds what is unfinished.
-func looksFinished(page *browsertest.Browser, where string) {
+// checkLayout reports each layout problem of the page.
+func checkLayout(page *browser, where string) {
 	page.Helper()
-	page.Eventually("everything is drawn "+where, `new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))`)
-	for _, wrong := range browsertest.Value[[]string](page, unfinished) {
-		page.Errorf("%s: %s", where, wrong)
+	page.eventually("the page is drawn, "+where, `new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))`)
+	for _, problem := range value[[]string](page, layoutProblems) {
+		page.Errorf("%s: %s", where, problem)
 	}
 }

@@ -1,0 +1,201 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+// live is a script that reports whether the page has a connection and shows the first data.
+const live = `document.getElementById("live").dataset.state === "live" && document.querySelectorAll("#tiles .tile").length === 6`
+
+// textOf returns the text of the first element that a selector matches.
+func textOf(page *browser, selector string) string {
+	page.Helper()
+	return value[string](page, fmt.Sprintf("(document.querySelector(%q)?.innerText ?? \"\")", selector))
+}
+
+// TestDashboardShowsRequestsAndBudgets uses the page of a gateway with the reference service
+// as its upstream.
+func TestDashboardShowsRequestsAndBudgets(t *testing.T) {
+	d := startDemo(t, "--traffic", "off")
+	gateway, admin, service := d.gateway, d.admin, d.service
+	page := startBrowser(t)
+	page.setWindow(1440, 900, false)
+	page.open(admin)
+	page.eventually("the page is live", live)
+
+	// A budget falls with each request.
+	left := func(n int) string {
+		return fmt.Sprintf(`[...document.querySelectorAll("#budget-rows tr")].some(r => r.innerText.includes("search") && r.innerText.includes("%d / 30"))`, n)
+	}
+	for i := range 3 {
+		get(t, fmt.Sprintf("%s/search/commits?q=gear+%d", gateway, i), "Authorization: Bearer tok-owner")
+		page.eventually("the budget has fallen", left(29-i))
+	}
+
+	// The details of a request open by mouse and by keyboard.
+	get(t, gateway+"/gitignore/templates")
+	get(t, gateway+"/gitignore/templates")
+	page.eventually("both requests are listed", `document.querySelectorAll('#request-rows [data-outcome="hit"]').length === 1`)
+	page.do(chromedp.Click(chromedp.CSS(`#request-rows tr:has([data-outcome="hit"])`)))
+	page.eventually("the details open", `document.getElementById("drawer").open && document.getElementById("why").innerText.startsWith("Hit: the stored response is fresh")`)
+	if text := textOf(page, "#drawer-body"); !strings.Contains(text, "No stages were recorded: the response came from the cache.") || !strings.Contains(text, "weir; hit; ttl=") {
+		t.Error(text)
+	}
+	page.do(chromedp.KeyEvent("\x1b"))
+	page.eventually("Escape closes the details", `!document.getElementById("drawer").open`)
+	page.do(chromedp.Focus(chromedp.CSS(`#request-rows tr:has([data-outcome="miss"]) button`)), chromedp.KeyEvent("\r"))
+	page.eventually("Return opens the details", `document.getElementById("drawer").open && document.getElementById("why").innerText.startsWith("Miss: no response was stored for this caller")`)
+	page.do(chromedp.KeyEvent("\x1b"))
+
+	// The form purges an entry.
+	page.do(chromedp.SendKeys(chromedp.CSS("#purge-target"), "/gitignore/templates"), chromedp.Click(chromedp.CSS("#purge-form [type=submit]")))
+	page.eventually("the result of the purge is shown", `document.getElementById("control-result").innerText === "1 entry will be revalidated before use."`)
+	page.eventually("the purge is in the audit trail", `document.getElementById("audit").innerText.includes("/gitignore/templates")`)
+	if resp, _ := get(t, gateway+"/gitignore/templates"); !strings.Contains(resp.Header.Get("Cache-Status"), "fwd=stale") {
+		t.Errorf("after the purge: %s", resp.Header.Get("Cache-Status"))
+	}
+	page.do(chromedp.Click(chromedp.CSS("#reload")))
+	page.eventually("the reload fails without a file", `document.getElementById("control-result").innerText.includes("no configuration file")`)
+	page.expect("422 (Unprocessable Entity)")
+
+	checkCoolDowns(page, gateway, service)
+	page.screenshot("demo-1440-light", true)
+}
+
+// checkCoolDowns checks that the page shows the cool-down of an account within two seconds. A
+// busy machine gets three attempts.
+func checkCoolDowns(page *browser, gateway, service string) {
+	page.Helper()
+	if text := textOf(page, "#cooldowns"); !strings.Contains(text, "No account is in a cool-down") {
+		page.Error(text)
+	}
+	faults, err := http.NewRequestWithContext(page.Context(), http.MethodPut, service+"/_service/faults", strings.NewReader(`{"secondary_every": 1}`))
+	if err != nil {
+		page.Fatal(err)
+	}
+	sendRequest(page, faults)
+	var took []time.Duration
+	for _, token := range []string{"tok-member", "tok-outsider", "tok-security-manager"} {
+		limited, err := http.NewRequestWithContext(page.Context(), http.MethodGet, gateway+"/orgs/acme/members", nil)
+		if err != nil {
+			page.Fatal(err)
+		}
+		limited.Header.Set("Authorization", "Bearer "+token)
+		sendRequest(page, limited)
+		rows := fmt.Sprintf(`document.querySelectorAll("#cooldowns .row").length === %d`, len(took)+1)
+		took = append(took, page.eventually("the cool-down is shown", rows+` && /then one probe request[^]*\d+ s/.test(document.getElementById("cooldowns").innerText)`))
+		if slices.Min(took) <= 2*time.Second {
+			break
+		}
+	}
+	if slices.Min(took) > 2*time.Second {
+		page.Errorf("cool-downs were shown after %v, want at most 2s", took)
+	}
+	page.eventually("an alert is shown", `/account[^]* in a cool-down/.test(document.getElementById("alerts").innerText)`)
+}
+
+func sendRequest(page *browser, req *http.Request) {
+	page.Helper()
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		page.Fatal(err)
+	}
+	_ = resp.Body.Close()
+}
+
+// TestDashboardReconnects restarts the gateway of an open page.
+func TestDashboardReconnects(t *testing.T) {
+	first := startDemo(t, "--traffic", "off")
+	address := strings.TrimPrefix(first.admin, "http://")
+	page := startBrowser(t)
+	page.setWindow(1440, 900, false)
+	page.open(first.admin)
+	page.eventually("the page is live", live)
+	first.signal(syscall.SIGTERM)
+	_ = first.exited()
+	page.eventually("the page shows the lost connection", `document.getElementById("live").innerText === "reconnecting"`)
+	second := startDemo(t, "--traffic", "off", "--admin", address)
+	page.eventually("the page is live again", live)
+	get(t, second.gateway+"/gitignore/templates")
+	page.eventually("the page shows a new request", `document.querySelectorAll("#request-rows tr").length === 1`)
+	page.expect("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE")
+}
+
+// startWithToken starts a gateway whose admin pages require a token.
+func startWithToken(t *testing.T, token string) (admin string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "weir.yaml")
+	write(t, path, fmt.Sprintf("upstream: {url: \"http://127.0.0.1:1\"}\nlisten: \"127.0.0.1:0\"\nadmin: {listen: \"127.0.0.1:0\", token: %q}\n", token))
+	s := start(t, "serve", "--config", path)
+	return "http://" + s.find(`msg="admin listener started" address=(\S+)`)
+}
+
+func TestDashboardRequiresToken(t *testing.T) {
+	admin := startWithToken(t, "correct-horse")
+	page := startBrowser(t)
+	page.setWindow(390, 800, true)
+	page.open(admin)
+	page.eventually("the login page is shown", `location.pathname === "/login" && document.activeElement.id === "token"`)
+	page.screenshot("login-390-dark", false)
+	page.do(chromedp.SendKeys(chromedp.CSS("#token"), "battery-staple\r"))
+	page.eventually("a wrong token is refused", `document.getElementById("login-result").innerText === "wrong admin token"`)
+	page.expect("401 (Unauthorized)")
+	page.setWindow(1440, 900, false)
+	page.screenshot("login-1440-light", false)
+	page.do(chromedp.SendKeys(chromedp.CSS("#token"), "correct-horse\r"))
+	page.eventually("the page is live", `location.pathname === "/" && `+live)
+	if cookies := value[string](page, "document.cookie"); cookies != "" {
+		t.Errorf("scripts can read the cookie %q", cookies)
+	}
+	if stored := value[string](page, `JSON.stringify({...localStorage, ...sessionStorage})`); strings.Contains(stored, "horse") {
+		t.Errorf("the browser stores the token: %s", stored)
+	}
+	page.do(chromedp.Click(chromedp.CSS("#logout")))
+	page.eventually("the login page is shown again", `location.pathname === "/login"`)
+	page.open(admin)
+	page.eventually("the session has ended", `location.pathname === "/login"`)
+}
+
+// TestAdminAPIReportsState checks the JSON of the admin API after one request.
+func TestAdminAPIReportsState(t *testing.T) {
+	d := startDemo(t, "--traffic", "off")
+	gateway, admin := d.gateway, d.admin
+	_, text := get(t, admin+"/api/v1/state")
+	var state struct {
+		Version, Upstream, Dialect string
+		Guarded                    bool
+		Store                      struct {
+			Kind     string
+			Replicas int
+		}
+		Polling, Refused []any
+	}
+	if err := json.Unmarshal([]byte(text), &state); err != nil {
+		t.Fatal(err)
+	}
+	if state.Version == "" || !strings.HasPrefix(state.Upstream, "http://127.0.0.1:") || state.Dialect != "service" || state.Guarded || state.Store.Kind != "memory" || state.Store.Replicas != 1 || state.Polling == nil || state.Refused == nil {
+		t.Error(text)
+	}
+	get(t, gateway+"/gitignore/templates")
+	if _, text := get(t, admin+"/api/v1/requests"); !strings.Contains(text, `"why": "Miss: no response was stored for this caller; the upstream responded with 200. The response was stored`) {
+		t.Error(text)
+	}
+	if _, text := get(t, admin+"/api/v1/series"); !strings.Contains(text, `"operation":"gitignore/list-templates"`) {
+		t.Error(text)
+	}
+	if _, text := get(t, admin); !strings.Contains(text, "/api/v1/events") {
+		t.Errorf("index page for curl: %s", text)
+	}
+}

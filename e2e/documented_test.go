@@ -1,0 +1,186 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"crypto/rand"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// documentation returns the text of all pages with commands.
+func documentation(t *testing.T) string {
+	t.Helper()
+	pages := []string{"../README.md", "../CONTRIBUTING.md", "../SECURITY.md", "../deploy/README.md"}
+	docs, err := filepath.Glob("../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, path := range append(pages, docs...) {
+		all.WriteString(readFile(t, path))
+	}
+	return all.String()
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestDocumentedCommandsWork runs the commands of the documentation and checks their output.
+func TestDocumentedCommandsWork(t *testing.T) {
+	text := strings.Join(strings.Fields(strings.ReplaceAll(documentation(t), "bin/weir", "weir")), " ")
+	p := newReader(t)
+	for _, c := range documentedCommands {
+		if !strings.Contains(text, strings.Join(strings.Fields(c.command), " ")) {
+			t.Errorf("no page contains %q; remove it from documentedCommands", c.command)
+		}
+		t.Run(c.command, func(t *testing.T) { p.run(t, c) })
+	}
+}
+
+// reader is the environment of a person who follows the documentation: a folder with
+// configuration files, a demo, and gateways with the documented configurations.
+type reader struct {
+	dir       string
+	env       []string
+	addresses *strings.Replacer // documented addresses to real addresses
+}
+
+func newReader(t *testing.T) *reader {
+	t.Helper()
+	d := startDemo(t, "--traffic", "off")
+	host := func(url string) string { return strings.TrimPrefix(url, "http://") }
+	gateway, admin, service := host(d.gateway), host(d.admin), host(d.service)
+	r := &reader{t.TempDir(), nil, strings.NewReplacer()}
+	r.prepare(t, admin, service)
+	for _, page := range []string{"../docs/migration.md", "../docs/get-started.md"} { // weir.yaml of get-started.md is written last
+		r.writeConfigurations(t, page, strings.NewReplacer("127.0.0.1:9000", service))
+	}
+	write(t, filepath.Join(r.dir, "organization.yaml"), readFile(t, "../configs/organization.yaml"))
+	if text, err := r.shell(t.Context(), "openssl genrsa -out app.pem 2048").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	addresses := []string{"127.0.0.1:8080", gateway, "weir:8080", gateway, "127.0.0.1:9090", admin, "127.0.0.1:9000", service}
+	for file, documented := range map[string][2]string{"weir.yaml": {"127.0.0.1:8081", "127.0.0.1:9091"}, "organization.yaml": {"127.0.0.1:8082", "127.0.0.1:9092"}} {
+		s := startWith(t, r.env, "serve", "--config", filepath.Join(r.dir, file), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+		addresses = append(addresses, documented[0], s.find(`msg="gateway started" address=(\S+)`), documented[1], s.find(`msg="admin listener started" address=(\S+)`))
+	}
+	r.addresses = strings.NewReplacer(addresses...)
+	return r
+}
+
+// writeConfigurations writes the YAML blocks of a page that begin with a file name, and checks
+// that each is valid.
+func (r *reader) writeConfigurations(t *testing.T, page string, addresses *strings.Replacer) {
+	t.Helper()
+	blocks := regexp.MustCompile("(?ms)^```yaml\n# (\\w+\\.yaml)\\b.*?^```").FindAllStringSubmatch(readFile(t, page), -1)
+	if len(blocks) == 0 {
+		t.Errorf("%s has no configuration with a file name", page)
+	}
+	for _, b := range blocks {
+		text, _ := strings.CutPrefix(strings.TrimSuffix(b[0], "```"), "```yaml\n")
+		write(t, filepath.Join(r.dir, b[1]), addresses.Replace(text))
+		if out, err := r.shell(t.Context(), "weir check "+b[1]).CombinedOutput(); err != nil {
+			t.Errorf("%s: %s", page, out)
+		}
+	}
+}
+
+// wrapper is a script that runs weir with free ports instead of the default ports.
+const wrapper = `#!/bin/sh
+command=$1
+case "$*" in
+*--admin*) ;;
+"cache purge "*) shift 2; exec WEIR cache purge --admin ADMIN "$@" ;;
+budget*|tail*|health*|"explain --live"*) shift; exec WEIR $command --admin ADMIN "$@" ;;
+esac
+case $command in
+demo) shift; exec WEIR demo --admin 127.0.0.1:0 --service 127.0.0.1:0 --listen 127.0.0.1:0 "$@" ;;
+serve) shift; exec WEIR serve --admin 127.0.0.1:0 --listen 127.0.0.1:0 "$@" ;;
+service) shift; exec WEIR service --listen 127.0.0.1:0 "$@" ;;
+esac
+exec WEIR "$@"
+`
+
+// prepare sets the documented environment variables and writes the wrapper script.
+func (r *reader) prepare(t *testing.T, admin, service string) {
+	t.Helper()
+	checkout, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	text := strings.NewReplacer("WEIR", program, "ADMIN", admin).Replace(wrapper)
+	if err := os.WriteFile(filepath.Join(bin, "weir"), []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(r.dir, ".curlrc"), "silent\nshow-error\n")
+	r.env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "HOME="+r.dir, "CHECKOUT="+checkout, "GORACE=atexit_sleep_ms=0",
+		"TOKEN=tok-owner", "KEY=a key of 20 characters", "CI_TOKEN=tok-owner",
+		"UPSTREAM_URL=http://"+service, "BOT_TOKEN=tok-owner-2", "APP_ID=4200", "APP_KEY_FILE=app.pem",
+		"CACHE_KEY="+rand.Text()+rand.Text(), "HOOK_SECRET="+rand.Text())
+	for _, name := range []string{"BUILDS_KEY", "CI_KEY", "DEPLOYS_KEY", "REPORTS_KEY", "PEOPLE_KEY"} {
+		text, _ := command(t, "key", "new", "a")
+		m := regexp.MustCompile(`(?s)(weir_[A-Z0-9]+).*sha256:([0-9a-f]+)`).FindStringSubmatch(text)
+		if m == nil {
+			t.Fatalf("weir key new wrote %s", text)
+		}
+		r.env = append(r.env, name+"="+m[1], name+"_SHA256="+m[2])
+	}
+}
+
+// run runs a command and compares its output with the expected pattern.
+func (r *reader) run(t *testing.T, c documentedCommand) {
+	script := c.command
+	if c.as != "" {
+		script = c.as
+	}
+	if c.stays {
+		script = "exec env " + script // the signal must reach the command, not the shell
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	cmd := r.shell(ctx, script)
+	var out output
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	want := regexp.MustCompile(c.want)
+	if c.stays {
+		for !want.MatchString(out.String()) && ctx.Err() == nil {
+			if c.while != "" {
+				if text, err := r.shell(ctx, c.while).CombinedOutput(); err != nil {
+					t.Errorf("%s: %v: %s", c.while, err, text)
+				}
+			}
+			sleep(ctx, 20*time.Millisecond)
+		}
+		if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := cmd.Wait(); err != nil || !want.MatchString(strings.TrimRight(out.String(), "\n")) {
+		t.Errorf("%s: %v, want %s, got\n%s", script, err, c.want, out.String())
+	}
+}
+
+// shell returns a command that runs a script in the folder.
+func (r *reader) shell(ctx context.Context, script string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "sh", "-c", r.addresses.Replace(script))
+	cmd.Dir, cmd.Env = r.dir, r.env
+	return cmd
+}

@@ -1,0 +1,175 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+)
+
+// busyReplica starts a replica and sends it one request to /user. The upstream responds to
+// that request after the caller has closed respond. The response arrives on result.
+func busyReplica(t *testing.T, method, config string) (f *fleet, r *replica, respond chan<- struct{}, result <-chan string) {
+	t.Helper()
+	arrived, may := make(chan struct{}, 1), make(chan struct{})
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/user" {
+			return
+		}
+		arrived <- struct{}{}
+		select {
+		case <-may:
+			_, _ = io.WriteString(w, "body")
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(upstream.Close)
+	f = emptyFleet(t)
+	r = f.serve(f.file("weir.yaml", `upstream: {url: "`+upstream.URL+`"}`+"\n"+config), freeAddress(t), freeAddress(t))
+	got := make(chan string, 1)
+	go func() {
+		req, err := http.NewRequest(method, r.url+"/user", http.NoBody)
+		if err != nil {
+			panic(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			got <- err.Error()
+			return
+		}
+		defer func() { _ = resp.Body.Close() }()
+		text, _ := io.ReadAll(resp.Body)
+		got <- fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Retry-After"), " ", resp.Header.Get("Cache-Status"), " ", resp.Close, " ", string(text))
+	}()
+	<-arrived
+	return f, r, may, got
+}
+
+// TestDrainFinishesOpenRequests checks the order of a shutdown: readiness fails, new requests
+// get a response and "Connection: close", the listener closes, open requests complete.
+func TestDrainFinishesOpenRequests(t *testing.T) {
+	f, r, respond, result := busyReplica(t, "GET", "drain: {delay: 2s, timeout: 20s}")
+	r.signal(syscall.SIGTERM)
+	f.eventually("the readiness probe fails", func(ctx context.Context) bool {
+		status, text := readiness(ctx, r.admin)
+		return status == http.StatusServiceUnavailable && text == "stopping\n"
+	})
+	if resp, _ := get(t, r.url+"/zen"); !resp.Close || resp.StatusCode != http.StatusOK {
+		t.Errorf("new request during the delay: %s, connection closed: %v", resp.Status, resp.Close)
+	}
+	f.eventually("the listener refuses connections", func(ctx context.Context) bool {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", strings.TrimPrefix(r.url, "http://"))
+		if err == nil {
+			_ = c.Close()
+		}
+		return err != nil
+	})
+	if status, text := readiness(t.Context(), r.admin); status != http.StatusServiceUnavailable {
+		t.Errorf("readiness while a request is open: %d %s", status, text)
+	}
+	close(respond)
+	if got := <-result; !strings.HasPrefix(got, "200  weir; fwd=") || !strings.HasSuffix(got, " true body") {
+		t.Errorf("open request got %s", got)
+	}
+	if err := r.exited(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDrainTimeoutAnswersOpenRequests checks the response after drain.timeout: a safe method
+// gets 503 and Retry-After, another method gets 504, because the upstream may have acted.
+func TestDrainTimeoutAnswersOpenRequests(t *testing.T) {
+	for method, want := range map[string]string{"GET": "503 1 weir; detail=drain true {", "PATCH": "504  weir; detail=drain true {"} {
+		_, r, _, result := busyReplica(t, method, "drain: {timeout: 1s}")
+		r.signal(syscall.SIGTERM)
+		if got := <-result; !strings.HasPrefix(got, want) {
+			t.Errorf("%s got %s, want %s", method, got, want)
+		}
+		if err := r.exited(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestSecondSignalStopsWithoutDraining(t *testing.T) {
+	f, r, _, _ := busyReplica(t, "GET", "drain: {delay: 1m, timeout: 1m}")
+	r.signal(syscall.SIGINT)
+	f.eventually("the readiness probe fails", func(ctx context.Context) bool {
+		status, _ := readiness(ctx, r.admin)
+		return status == http.StatusServiceUnavailable
+	})
+	r.signal(syscall.SIGINT)
+	if err := r.exited(); err == nil {
+		t.Error("exit code 0, want an error")
+	}
+}
+
+// TestReloadKeepsState checks that a reload keeps open requests, connections, the cache and
+// the ledger.
+func TestReloadKeepsState(t *testing.T) {
+	f, r, respond, result := busyReplica(t, "GET", "limits: {wait: 9s}")
+	var dials atomic.Int32
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		dials.Add(1)
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}}}
+	defer client.CloseIdleConnections()
+	wantCacheStatus := func(want string) {
+		t.Helper()
+		resp, err := client.Get(r.url + "/gitignore/templates")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+		if got := resp.Header.Get("Cache-Status"); !strings.HasPrefix(got, want) {
+			t.Errorf("Cache-Status: %s, want %s", got, want)
+		}
+	}
+	spent := func() (used int) {
+		list, err := accounts(t.Context(), r.admin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range list {
+			for _, b := range a.Budgets {
+				used += b.Used
+			}
+		}
+		return used
+	}
+	wantCacheStatus("weir; fwd=uri-miss")
+	wantCacheStatus("weir; hit")
+	before := spent()
+	text, err := os.ReadFile(filepath.Join(f.dir, "weir.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.file("weir.yaml", strings.Replace(string(text), "wait: 9s", "wait: 11s", 1))
+	r.signal(syscall.SIGHUP)
+	f.eventually("the new configuration is active", func(context.Context) bool {
+		_, text := get(t, "http://"+r.admin+"/api/v1/config")
+		return strings.Contains(text, "11s")
+	})
+	wantCacheStatus("weir; hit")
+	if n := dials.Load(); n != 1 {
+		t.Errorf("%d connections, want 1", n)
+	}
+	if after := spent(); before == 0 || after != before {
+		t.Errorf("%d spent before the reload, %d after", before, after)
+	}
+	close(respond)
+	if got := <-result; !strings.HasSuffix(got, " false body") {
+		t.Errorf("open request got %s", got)
+	}
+}

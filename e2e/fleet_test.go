@@ -1,0 +1,304 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// fleet is a set of gateway replicas that share one store, in front of the reference
+// service. The service counts every request that breaks a limit.
+type fleet struct {
+	*testing.T
+	dir      string    // configuration files and Redis data
+	service  string    // URL of the upstream
+	store    string    // store.url of the replicas
+	redis    *exec.Cmd // the server of oneRedis
+	address  string    // address of that server
+	replicas []*replica
+	overload tally // requests of saturate
+	light    tally // requests of an account far from its limits
+}
+
+// replica is one gateway process.
+type replica struct {
+	*process
+	url   string
+	admin string // host and port
+}
+
+// fleetLimits are the documented limits with shorter windows, so that many windows fit into
+// a test.
+const fleetLimits = `
+limits:
+  cold_start: trust
+  inbound: {rate: 0}
+  primary: {user: 800, window: 10s}
+  search: {authenticated: 30, window: 3s}
+  concurrent: 40
+  points: {rest: 300, graphql: 500, window: 3s}
+  cpu: {total: 120s, graphql: 60s, window: 3s}
+  content: [{max: 40, window: 2s}, {max: 150, window: 12s}]
+`
+
+// phase returns how long each part of a scenario lasts. WEIR_FLEET_PHASE overrides it.
+func phase(t *testing.T) time.Duration { return duration(t, "WEIR_FLEET_PHASE", 3*time.Second) }
+
+// newFleet starts n replicas. The function store starts the store and returns its URL.
+func newFleet(t *testing.T, n int, store func(*fleet) string) *fleet {
+	t.Helper()
+	f := emptyFleet(t)
+	f.store = store(f)
+	f.startService(fleetLimits)
+	send(t, http.MethodPut, f.service+"/repos/acme/widgets/subscription", `{"subscribed":true}`, "Authorization: Bearer tok-owner")
+	for range n {
+		f.replicas = append(f.replicas, f.startReplica())
+	}
+	return f
+}
+
+// emptyFleet returns a fleet without replicas, service and store.
+func emptyFleet(t *testing.T) *fleet {
+	t.Helper()
+	return &fleet{T: t, dir: t.TempDir()}
+}
+
+// startService starts the reference service with limits.
+func (f *fleet) startService(limits string) {
+	f.Helper()
+	address := freeAddress(f.T)
+	f.service = "http://" + address
+	start(f.T, "service", "--config", f.file("service.yaml", `upstream: {url: "`+f.service+`"}`+limits), "--listen", address)
+	f.awaitHTTP(f.service + "/_service/violations")
+}
+
+// startReplica starts a replica with the limits of the fleet.
+func (f *fleet) startReplica() *replica {
+	f.Helper()
+	config := f.file("gateway.yaml", `upstream: {url: "`+f.service+`", timeout: 5s}`+"\n"+`store: {url: "`+f.store+`"}`+fleetLimits)
+	return f.serve(config, freeAddress(f.T), freeAddress(f.T))
+}
+
+// serve starts a replica with a configuration file and waits until it responds.
+func (f *fleet) serve(config, listen, admin string, env ...string) *replica {
+	f.Helper()
+	r := &replica{url: "http://" + listen, admin: admin}
+	r.process = startWith(f.T, env, "serve", "--config", config, "--listen", listen, "--admin", admin)
+	f.awaitHTTP(r.url + "/_weir/")
+	return r
+}
+
+// file writes a file into the directory of the fleet and returns its path.
+func (f *fleet) file(name, text string) string {
+	f.Helper()
+	path := filepath.Join(f.dir, name)
+	write(f.T, path, text)
+	return path
+}
+
+// oneRedis starts one Redis server as the store.
+func oneRedis(f *fleet) string {
+	f.address = freeAddress(f.T)
+	f.redis = f.startRedis(f.address)
+	return "redis://" + f.address
+}
+
+// startRedis starts a Redis server without persistence. The test kills it.
+func (f *fleet) startRedis(address string, args ...string) *exec.Cmd {
+	host, port, _ := net.SplitHostPort(address)
+	args = append(args, "--bind", host, "--port", port, "--save", "", "--appendonly", "no", "--dir", f.dir)
+	server := exec.Command(cmp.Or(os.Getenv("WEIR_REDIS_SERVER"), "redis-server"), args...)
+	if err := server.Start(); err != nil {
+		f.Fatalf("start redis-server: %v; run make e2e", err)
+	}
+	f.Cleanup(func() {
+		_ = server.Process.Signal(syscall.SIGCONT)
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	})
+	return server
+}
+
+// awaitHTTP waits until a URL responds.
+func (f *fleet) awaitHTTP(url string) {
+	f.Helper()
+	f.eventually(url+" responds", func(ctx context.Context) bool {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+		if err != nil {
+			f.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return false
+		}
+		return resp.Body.Close() == nil
+	})
+}
+
+// eventually waits until a condition holds.
+func (f *fleet) eventually(condition string, holds func(context.Context) bool) {
+	f.Helper()
+	ctx, cancel := context.WithTimeout(f.Context(), 40*time.Second)
+	defer cancel()
+	for !holds(ctx) {
+		if ctx.Err() != nil {
+			f.Fatalf("condition not reached within 40 seconds: %s", condition)
+		}
+		sleep(ctx, 20*time.Millisecond)
+	}
+}
+
+// tally counts responses.
+type tally struct {
+	mu       sync.Mutex
+	outcomes map[string]int // by kind of request and reason of a refusal
+	times    []time.Duration
+}
+
+func (c *tally) add(outcome string, took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.outcomes == nil {
+		c.outcomes = map[string]int{}
+	}
+	c.outcomes[outcome]++
+	c.times = append(c.times, took)
+}
+
+// take returns a summary and the longest time since the previous call.
+func (c *tally) take() (summary string, longest time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.times) == 0 {
+		return "no responses", 0
+	}
+	slices.Sort(c.times)
+	longest = c.times[len(c.times)-1]
+	summary = fmt.Sprintf("%v, median %v, longest %v", c.outcomes, c.times[len(c.times)/2].Round(time.Millisecond), longest.Round(time.Millisecond))
+	c.outcomes, c.times = nil, nil
+	return summary, longest
+}
+
+type request struct{ kind, method, path, body string }
+
+// requests are the requests of saturate. Each kind reaches a different limit first.
+var requests = []request{
+	{"points", "GET", "/repos/acme/widgets/subscription", ""},
+	{"points", "GET", "/repos/acme/widgets/subscription", ""},
+	{"content", "POST", "/app-manifests/%d/conversions", ""},
+	{"search", "GET", "/search/commits?q=gear", ""},
+	{"graphql", "POST", "/graphql", `{"query":"{ viewer { login } }"}`},
+}
+
+// saturate sends far more requests than the limits allow, until the test ends. A second
+// account sends a few requests, which must not wait.
+func (f *fleet) saturate() context.Context {
+	ctx, stop := context.WithCancel(f.Context())
+	var clients sync.WaitGroup
+	f.Cleanup(func() {
+		stop()
+		clients.Wait()
+	})
+	client := f.startClients(ctx, &clients)
+	for i := range f.replicas {
+		clients.Go(func() {
+			for ctx.Err() == nil {
+				f.ask(ctx, client, &f.light, "tok-member", i, requests[0], requests[0].path)
+				sleep(ctx, 200*time.Millisecond)
+			}
+		})
+	}
+	sleep(ctx, 2*time.Second)
+	f.judge("at the start")
+	return ctx
+}
+
+// startClients starts 40 clients that send requests to all replicas until ctx ends.
+func (f *fleet) startClients(ctx context.Context, clients *sync.WaitGroup) *http.Client {
+	client := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+	for i := range 40 {
+		clients.Go(func() {
+			kind := requests[i%len(requests)]
+			for n := i; ctx.Err() == nil; n++ {
+				path := strings.Replace(kind.path, "%d", fmt.Sprint(n), 1)
+				if !f.ask(ctx, client, &f.overload, "tok-owner", n%len(f.replicas), kind, path) {
+					sleep(ctx, 20*time.Millisecond)
+				}
+			}
+		})
+	}
+	return client
+}
+
+// ask sends one request to a replica, and reports whether it succeeded.
+func (f *fleet) ask(ctx context.Context, client *http.Client, counts *tally, token string, replica int, kind request, path string) bool {
+	req, err := http.NewRequestWithContext(ctx, kind.method, f.replicas[replica].url+path, strings.NewReader(kind.body))
+	if err != nil {
+		f.Error(err)
+		return false
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("Cache-Control", "no-store")
+	req.Header.Set("Prefer", "wait=1")
+	began := time.Now()
+	resp, err := client.Do(req)
+	if err != nil {
+		return false // the replica is down
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	_, reason, _ := strings.Cut(resp.Header.Get("Cache-Status"), "detail=")
+	counts.add(strings.TrimSpace(fmt.Sprint(kind.kind, " ", resp.StatusCode, " ", reason)), time.Since(began))
+	return resp.StatusCode < 400
+}
+
+// judgement is the report of the reference service about its limits.
+type judgement struct {
+	Violations       int                                 `json:"violations"`
+	SentWhileLimited int                                 `json:"sent_while_limited"`
+	ByLimit          map[string]int                      `json:"by_limit"`
+	Highest          map[string]struct{ Sum, Limit int } `json:"highest"`
+}
+
+func (f *fleet) judgement() (v judgement, err error) {
+	resp, err := http.Get(f.service + "/_service/violations")
+	if err != nil {
+		return v, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	return v, json.NewDecoder(resp.Body).Decode(&v)
+}
+
+// judge fails the test if a limit was broken, or if a request of the light account waited
+// for long. Replicas learn of each other within a second; the rest allows for a busy machine.
+func (f *fleet) judge(after string) {
+	f.Helper()
+	v, err := f.judgement()
+	if err != nil {
+		f.Fatal(err)
+	}
+	if v.Violations != 0 || v.SentWhileLimited != 0 {
+		f.Errorf("%s: %d violations, %d requests sent while limited: %v, highest %v", after, v.Violations, v.SentWhileLimited, v.ByLimit, v.Highest)
+	}
+	overload, _ := f.overload.take()
+	light, longest := f.light.take()
+	f.Logf("%s: overload %s; light load %s", after, overload, light)
+	if longest > 4*time.Second {
+		f.Errorf("%s: a request of the light account took %v", after, longest)
+	}
+}

@@ -1,0 +1,121 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestLimitsHoldWhileRedisFails overloads four replicas while one replica is killed, and
+// while Redis is paused, killed, and restarted empty.
+func TestLimitsHoldWhileRedisFails(t *testing.T) {
+	f := newFleet(t, 4, oneRedis)
+	long := phase(t)
+	down := duration(t, "WEIR_FLEET_REDIS_DOWN", long)
+	ctx := f.saturate()
+	sleep(ctx, 2*long)
+	f.judge("without faults")
+
+	f.replicas[3].signal(syscall.SIGKILL)
+	sleep(ctx, long)
+	f.judge("after a replica was killed")
+
+	_ = f.redis.Process.Signal(syscall.SIGSTOP)
+	sleep(ctx, down)
+	_ = f.redis.Process.Signal(syscall.SIGCONT)
+	f.judge("after Redis was paused")
+	sleep(ctx, long)
+	f.judge("after Redis continued")
+
+	_ = f.redis.Process.Kill()
+	_ = f.redis.Wait()
+	sleep(ctx, down)
+	f.judge("after Redis was killed")
+	f.redis = f.startRedis(f.address)
+	sleep(ctx, 2*long)
+	f.judge("after Redis restarted empty")
+}
+
+// TestPausedReplicaBreaksNoLimit pauses one of two replicas for longer than most windows. It
+// continues as if no time had passed, must break no limit, and must lose no permit.
+func TestPausedReplicaBreaksNoLimit(t *testing.T) {
+	f := newFleet(t, 2, oneRedis)
+	ctx, stop := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	f.startClients(ctx, &clients)
+	sleep(ctx, 3*time.Second)
+	paused := f.replicas[1]
+	paused.signal(syscall.SIGSTOP)
+	sleep(ctx, 2*phase(t))
+	paused.signal(syscall.SIGCONT)
+	f.judge("after a replica was paused")
+	sleep(ctx, phase(t))
+	f.judge("after the replica continued")
+	stop()
+	clients.Wait()
+	f.eventually("all permits are released", func(ctx context.Context) bool {
+		sleep(ctx, time.Second)
+		n, err := permitsInUse(ctx, paused.admin)
+		return err == nil && n == 0
+	})
+}
+
+// TestReplicaWaitsForRedisAtStart checks that a replica waits for Redis for some seconds, and
+// exits with an error if Redis stays away.
+func TestReplicaWaitsForRedisAtStart(t *testing.T) {
+	t.Parallel()
+	f := emptyFleet(t)
+	f.service, f.address = "http://127.0.0.1:1", freeAddress(t)
+	f.store = "redis://" + f.address
+	config := f.file("never.yaml", `upstream: {url: "http://127.0.0.1:1"}`+"\n"+`store: {url: "redis://`+freeAddress(t)+`"}`)
+	never := start(t, "serve", "--config", config, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	var starting sync.WaitGroup
+	starting.Go(func() {
+		sleep(t.Context(), time.Second)
+		f.startRedis(f.address)
+	})
+	f.startReplica()
+	starting.Wait()
+	never.find("weir: (store.url: no answer within 15s)")
+	if _ = never.exited(); never.cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("exit code %d, want 1", never.cmd.ProcessState.ExitCode())
+	}
+}
+
+// TestPermitsOfKilledReplicaExpire kills a replica with open requests. Another replica must
+// see their permits expire with the lease.
+func TestPermitsOfKilledReplicaExpire(t *testing.T) {
+	t.Parallel() // the test waits for a lease most of the time
+	f := newFleet(t, 2, oneRedis)
+	if resp, text := send(t, "PUT", f.service+"/_service/faults", `{"delay_before":"60s"}`); resp.StatusCode != 200 {
+		t.Fatal(resp.Status, text)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	defer stop()
+	sleep(ctx, 2*time.Second)
+	const n = 3 // requests that may be sent before the first response
+	client := http.DefaultClient
+	for range n {
+		clients.Go(func() { f.ask(ctx, client, &f.overload, "tok-owner", 0, requests[0], requests[0].path) })
+	}
+	inUse := func(want int) func(context.Context) bool {
+		return func(ctx context.Context) bool {
+			got, err := permitsInUse(ctx, f.replicas[1].admin)
+			return err == nil && got == want
+		}
+	}
+	f.eventually("the requests are open", inUse(n))
+	f.replicas[0].signal(syscall.SIGKILL)
+	killed := time.Now()
+	f.eventually("their permits are released", inUse(0))
+	if took := time.Since(killed); took > 35*time.Second { // the lease of 30 seconds, a poll, and a busy machine
+		t.Errorf("permits were released after %v, want at most 35s", took)
+	}
+}

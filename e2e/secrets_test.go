@@ -1,0 +1,478 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	"github.com/klauspost/compress/zstd"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weirgate/weir/internal/service"
+	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/policy"
+)
+
+// secretWord is part of every secret of the scenario.
+const secretWord = "quokka"
+
+// secretForms returns the forms in which output could contain a secret, in lower case: plain,
+// hexadecimal, base64 at each alignment, printed bytes, and a line of each private key.
+func secretForms(keys ...string) (forms [][]byte) {
+	add := func(text string) { forms = append(forms, []byte(strings.ToLower(text))) }
+	add(secretWord)
+	add(hex.EncodeToString([]byte(secretWord)))
+	add(strings.Trim(fmt.Sprintf("%d", []byte(secretWord)), "[]"))
+	for shift := range 3 {
+		text := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("-", shift) + secretWord + strings.Repeat("-", 3)))
+		add(text[(shift*8+5)/6 : (shift+len(secretWord))*8/6])
+	}
+	for _, key := range keys {
+		lines := strings.Split(strings.TrimSpace(key), "\n")
+		add(lines[len(lines)/2])
+	}
+	return forms
+}
+
+// findSecret returns a secret in the text with its surroundings, or nil.
+func findSecret(text []byte, forms [][]byte) []byte {
+	text = bytes.ToLower(text)
+	for _, form := range forms {
+		if at := bytes.Index(text, form); at >= 0 {
+			return text[max(0, at-200):min(len(text), at+len(form)+100)]
+		}
+	}
+	return nil
+}
+
+// secretive is a gateway with every kind of secret, in front of the reference service. The
+// outputs record everything that clients, operators, exporters and Redis can see.
+type secretive struct {
+	*fleet
+	cmd        *exec.Cmd
+	url, admin string
+	client     *http.Client
+	config     string   // path of the configuration file
+	keys       []string // private keys
+	clients    []string // Authorization values of clients
+
+	mu       sync.Mutex
+	received map[string]bool // Authorization values that the upstream has received
+
+	log, exports, responses, adminPages, commands, redisCommands, redisContent output
+}
+
+// upstream returns a handler that translates the secret tokens to those of the reference
+// service, issues installation tokens, and has paths with faults.
+func (s *secretive) upstream() http.Handler {
+	dialect, err := policy.LoadDialect("service")
+	if err != nil {
+		s.Fatal(err)
+	}
+	limits := policy.DefaultLimits()
+	limits.Points.REST, limits.Content = 100000, nil
+	inner := service.New(service.Config{Limits: limits, Seed: 1, Dialect: dialect, StatisticsDelay: time.Millisecond})
+	s.Cleanup(inner.Close)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token := r.Header.Get("Authorization")
+		s.mu.Lock()
+		s.received[token] = true
+		s.mu.Unlock()
+		switch r.URL.Path {
+		case "/app/installations/42/access_tokens":
+			w.WriteHeader(http.StatusCreated)
+			_, _ = fmt.Fprintf(w, `{"token":"quokka-app","expires_at":%q}`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+			return
+		case "/faults/broken":
+			panic(http.ErrAbortHandler)
+		case "/faults/truncated":
+			w.Header().Set("Content-Length", "100")
+			_, _ = io.WriteString(w, "short")
+			panic(http.ErrAbortHandler)
+		case "/faults/slow":
+			<-r.Context().Done()
+			return
+		case "/faults/denied":
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if name, password, basic := r.BasicAuth(); basic {
+			r.SetBasicAuth(name, strings.ReplaceAll(password, secretWord, "tok"))
+		} else if token != "" {
+			r.Header.Set("Authorization", strings.ReplaceAll(token, secretWord, "tok"))
+		}
+		inner.ServeHTTP(w, r)
+	})
+}
+
+// startSecretive starts Redis, the upstream, the token issuer and the gateway.
+func startSecretive(t *testing.T) *secretive {
+	t.Helper()
+	s := &secretive{fleet: emptyFleet(t), received: map[string]bool{}}
+	oneRedis(s.fleet)
+	client := redis.NewClient(&redis.Options{Addr: s.address})
+	defer func() { _ = client.Close() }()
+	s.eventually("Redis has a user for the gateway", func(ctx context.Context) bool {
+		return client.Do(ctx, "acl", "setuser", "gateway", "on", ">quokka-redis", "~*", "&*", "+@all").Err() == nil
+	})
+	s.monitorRedis()
+	up := httptest.NewServer(s.upstream())
+	t.Cleanup(up.Close)
+	issuer, bearer := startIssuer(t)
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	appKey := string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
+	ca, err := testservers.NewCA()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ca.Issue(s.dir); err != nil {
+		t.Fatal(err)
+	}
+	tlsKey, err := os.ReadFile(filepath.Join(s.dir, "tls.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.keys = []string{appKey, string(tlsKey)}
+	var clients strings.Builder
+	for name, credentials := range map[string]string{"builds": "ci, spare", "deploys": "bot", "pages": "app"} {
+		_, _ = fmt.Fprintf(&clients, "  - {name: %s, key: \"sha256:%x\", credentials: [%s]}\n", name, sha256.Sum256([]byte("quokka-key-"+name)), credentials)
+		s.clients = append(s.clients, "Bearer quokka-key-"+name)
+	}
+	s.clients = append(s.clients, bearer("job-quokka", time.Hour), bearer("job-quokka-late", -time.Hour), "Bearer quokka-key-unknown")
+	s.config = s.file("weir.yaml", fmt.Sprintf(`listen: "127.0.0.1:0"
+admin: {listen: "127.0.0.1:0", token: quokka-admin}
+upstream: {url: %q, timeout: 1s}
+store: {url: "redis://gateway:quokka-redis@%s"}
+credentials:
+  - {name: ci, kind: user, account: octo-bot, token: quokka-owner}
+  - {name: spare, kind: user, account: octo-spare, token: quokka-unknown}
+  - {name: app, kind: oauth_app, token: "id:quokka-oauth"}
+  - {name: bot, kind: installation, app: {id: "7", installation: 42, key: "file:%s"}}
+issuers: [{name: actions, url: %q, audiences: [weir]}]
+clients:
+%s  - {name: jobs, jwt: {issuer: actions, claims: {sub: "job-*"}}, credentials: [ci]}
+cache: {key: %s}
+webhooks: {secret: quokka-hook}
+limits: {cold_start: trust, wait: 50ms, inbound: {rate: 0}, points: {rest: 100000}, content: [{max: 10000, window: 1m}], search: {authenticated: 10000, code: 10000}}
+statistics: {poll: {first: 20ms}}
+tls: {certificates: [{certificate: tls.crt, key: tls.key}]}
+`, up.URL, s.address, s.file("app.pem", appKey), issuer, clients.String(), strings.Repeat(secretWord, 6)))
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.Certificate)
+	s.startGateway(roots)
+	return s
+}
+
+// startIssuer starts an OpenID Connect issuer, and returns a function that signs tokens.
+func startIssuer(t *testing.T) (url string, bearer func(subject string, lifetime time.Duration) string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, `{"issuer":%q,"jwks_uri":%q}`, server.URL, server.URL+"/keys")
+	})
+	mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "a"}}})
+	})
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, (&jose.SignerOptions{}).WithHeader("kid", "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server.URL, func(subject string, lifetime time.Duration) string {
+		token, err := jwt.Signed(signer).Claims(map[string]any{"iss": server.URL, "aud": "weir", "sub": subject, "exp": time.Now().Add(lifetime).Unix()}).Serialize()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return "Bearer " + token
+	}
+}
+
+// monitorRedis records every command that Redis receives.
+func (s *secretive) monitorRedis() {
+	c, err := net.Dial("tcp", s.address)
+	if err != nil {
+		s.Fatal(err)
+	}
+	if _, err := io.WriteString(c, "MONITOR\r\n"); err != nil {
+		s.Fatal(err)
+	}
+	var reading sync.WaitGroup
+	reading.Go(func() { _, _ = io.Copy(&s.redisCommands, c) })
+	s.Cleanup(func() {
+		_ = c.Close()
+		reading.Wait()
+	})
+}
+
+// startGateway starts the gateway and waits until it forwards requests.
+func (s *secretive) startGateway(roots *x509.CertPool) {
+	s.cmd = exec.Command(program, "serve", "--config", s.config)
+	s.cmd.Stdout, s.cmd.Stderr = &s.exports, &s.log
+	s.cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=console", "OTEL_METRICS_EXPORTER=console", "OTEL_LOGS_EXPORTER=console",
+		"OTEL_METRIC_EXPORT_INTERVAL=1000", "OTEL_BSP_SCHEDULE_DELAY=100", "OTEL_BLRP_SCHEDULE_DELAY=100")
+	if err := s.cmd.Start(); err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() {
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+	})
+	address := func(message string) (address string) {
+		s.eventually("the log contains "+message, func(context.Context) bool {
+			m := regexp.MustCompile(`msg="` + message + `" address=(\S+)`).FindStringSubmatch(s.log.String())
+			if m != nil {
+				address = m[1]
+			}
+			return m != nil
+		})
+		return address
+	}
+	s.url, s.admin = "https://"+address("gateway started"), "http://"+address("admin listener started")
+	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: roots}}
+	s.Cleanup(transport.CloseIdleConnections)
+	s.client = &http.Client{Timeout: 30 * time.Second, Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	s.eventually("the gateway forwards requests", func(context.Context) bool {
+		return s.ask("Bearer quokka-owner", http.MethodGet, "/first", "") != http.StatusTooManyRequests
+	})
+}
+
+// ask sends a request, records the response, and returns the status. The status is 0 without
+// a response.
+func (s *secretive) ask(authorization, method, target, body string) (status int) {
+	req, err := http.NewRequestWithContext(s.Context(), method, s.url+target, strings.NewReader(body))
+	if err != nil {
+		s.Fatal(err)
+	}
+	if authorization != "" {
+		req.Header.Set("Authorization", authorization)
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, _ := io.ReadAll(resp.Body)
+	_, _ = fmt.Fprintln(&s.responses, resp.Status, resp.Header, string(text))
+	return resp.StatusCode
+}
+
+// callOperations calls every operation of the catalogue as callers with their own token, as
+// clients, and without a token.
+func (s *secretive) callOperations() {
+	named := strings.NewReplacer("{owner}", "acme", "{repo}", "widgets", "{org}", "acme", "{username}", "acme-member", "{name}", "Go",
+		"{key}", "contributor_covenant", "{branch}", "main", "{kind}", "users", "{code}", "abc", "{role_id}", "1", "{configuration_id}", "1",
+		"{invitation_id}", "1", "{team_slug}", "builders", "{head}", strings.Repeat("a", 40), "{tag_sha}", strings.Repeat("b", 40))
+	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("id:quokka-oauth"))
+	callers := append([]string{"token quokka-member", "token quokka-fine-grained", basic, "token quokka-unknown", ""}, s.clients...)
+	for i, op := range policy.Embedded().Operations() {
+		target := named.Replace(op.Path)
+		if slices.ContainsFunc(op.Query, func(p policy.Parameter) bool { return p.Required }) {
+			target += "?q=gear"
+		}
+		for j := range 4 {
+			s.ask(callers[(i+2*j)%len(callers)], op.Method, target, `{"subscribed":true,"query":"{ viewer { login } }"}`)
+		}
+	}
+}
+
+// misuse sends tokens in unusual places, and requests that fail upstream.
+func (s *secretive) misuse() {
+	const token = "ghp_16C7e42F292c6912E7710quokka47Ae178B4a"
+	for _, authorization := range append([]string{"Bearer quokka-owner", "quokka", "Basic quokka", "Bearer quokka quokka"}, s.clients...) {
+		for _, path := range []string{"broken", "truncated", "denied", token, "up?access_token=quokka", "%2f" + token} {
+			s.ask(authorization, http.MethodGet, "/faults/"+path, "")
+		}
+	}
+	s.ask("Bearer quokka-owner", http.MethodGet, "/faults/slow", "")
+	s.ask("Bearer quokka-owner", http.MethodPost, "/graphql", `{"query":"{ quokka"}`)
+}
+
+// watchEvents records the event stream of the admin listener until each kind of event has
+// arrived.
+func (s *secretive) watchEvents(token string) {
+	req, err := http.NewRequestWithContext(s.Context(), http.MethodGet, s.admin+"/api/v1/events", nil)
+	if err != nil {
+		s.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	_, _ = fmt.Fprintln(&s.adminPages, resp.Header)
+	s.ask("Bearer quokka-owner", http.MethodGet, "/faults/denied", "")
+	missing := map[string]bool{"accounts": true, "operations": true, "state": true, "series": true, "request": true}
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20)
+	for len(missing) > 0 && lines.Scan() {
+		_, _ = fmt.Fprintln(&s.adminPages, lines.Text())
+		delete(missing, strings.TrimPrefix(lines.Text(), "event: "))
+	}
+	if resp.StatusCode == http.StatusOK && len(missing) > 0 {
+		s.Errorf("missing events: %v", missing)
+	}
+}
+
+// operate opens every admin page, runs commands, and reloads invalid configurations.
+func (s *secretive) operate() {
+	_, index := get(s.T, s.admin+"/", "Authorization: Bearer quokka-admin")
+	pages := regexp.MustCompile(`GET +(/\S*)`).FindAllStringSubmatch(index, -1)
+	if len(pages) < 7 {
+		s.Fatalf("index of the admin listener: %q", index)
+	}
+	for _, page := range pages {
+		for _, token := range []string{"quokka-admin", "quokka-wrong"} {
+			if page[1] == "/api/v1/events" {
+				s.watchEvents(token)
+				continue
+			}
+			resp, body := get(s.T, s.admin+page[1], "Authorization: Bearer "+token)
+			_, _ = fmt.Fprintln(&s.adminPages, resp.Header, body)
+		}
+	}
+	flags := []string{"--admin", s.admin, "--token", "quokka-admin"}
+	for _, args := range [][]string{
+		{"check", s.config}, {"audit", s.config}, {"explain", "GET", "/user"}, {"schema"}, {"version"}, {"--help"},
+		append([]string{"budget"}, flags...), append([]string{"cache", "purge", "--tag", "op:gitignore/list-templates"}, flags...),
+	} {
+		text, _ := command(s.T, args...)
+		_, _ = fmt.Fprintln(&s.commands, text)
+	}
+	valid, err := os.ReadFile(s.config)
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, invalid := range []string{
+		"\nwebhooks: {secret: [quokka]}\n", "\nlisten: {address: quokka}\n", "\n- quokka", "\nheaders: {ratelimit: \"${NOT_SET}\"}\n",
+	} {
+		write(s.T, s.config, string(valid)+invalid)
+		text, _ := command(s.T, "check", s.config)
+		_, _ = fmt.Fprintln(&s.commands, text)
+		resp, body := send(s.T, http.MethodPost, s.admin+"/api/v1/reload", "", "Authorization: Bearer quokka-admin")
+		_, _ = fmt.Fprintln(&s.adminPages, resp.Status, body)
+	}
+}
+
+// dumpRedis records every key with its value.
+func (s *secretive) dumpRedis() {
+	ctx := s.Context()
+	c := redis.NewClient(&redis.Options{Addr: s.address})
+	defer func() { _ = c.Close() }()
+	for _, key := range c.Keys(ctx, "*").Val() {
+		var value any
+		switch c.Type(ctx, key).Val() {
+		case "hash":
+			value = uncompressed(c.HGetAll(ctx, key).Val())
+		case "zset":
+			value = c.ZRange(ctx, key, 0, -1).Val()
+		case "stream":
+			value = c.XRange(ctx, key, "-", "+").Val()
+		default:
+			value = c.Get(ctx, key).Val()
+		}
+		_, _ = fmt.Fprintln(&s.redisContent, key, value)
+	}
+}
+
+// uncompressed returns the fields of a hash with zstd values decompressed, so that a search
+// finds text in them.
+func uncompressed(hash map[string]string) map[string]string {
+	decoder, err := zstd.NewReader(nil)
+	if err != nil {
+		panic(err)
+	}
+	defer decoder.Close()
+	for name, value := range hash {
+		if text, err := decoder.DecodeAll([]byte(value), nil); err == nil {
+			hash[name] = string(text)
+		}
+	}
+	return hash
+}
+
+// TestNoOutputContainsASecret runs a gateway with every kind of secret through valid, invalid
+// and failing requests. No secret may appear in its log, exports, responses, admin pages,
+// command output, Redis, or in the stack dump of a killed process.
+func TestNoOutputContainsASecret(t *testing.T) {
+	s := startSecretive(t)
+	s.callOperations()
+	s.misuse()
+	s.operate()
+	s.dumpRedis()
+	_ = s.cmd.Process.Signal(syscall.SIGQUIT)
+	_ = s.cmd.Wait()
+	if !strings.Contains(s.log.String(), "goroutine 1") {
+		t.Error("the killed process wrote no stacks")
+	}
+	for _, token := range []string{"Bearer quokka-owner", "Bearer quokka-app", "token quokka-member", "Basic " + base64.StdEncoding.EncodeToString([]byte("id:quokka-oauth"))} {
+		if !s.received[token] {
+			t.Errorf("the upstream has not received %q", token)
+		}
+	}
+	forms := secretForms(s.keys...)
+	for name, o := range map[string]*output{
+		"log": &s.log, "exports": &s.exports, "responses": &s.responses, "admin pages": &s.adminPages, "commands": &s.commands,
+		"Redis commands": &s.redisCommands, "Redis content": &s.redisContent,
+	} {
+		text := []byte(o.String())
+		if len(text) < 100 {
+			t.Errorf("%s: only %d bytes were recorded", name, len(text))
+		}
+		if found := findSecret(text, forms); found != nil {
+			t.Errorf("%s contains a secret: …%q…", name, found)
+		}
+	}
+}
+
+// TestFindSecret checks that each form of a secret is found.
+func TestFindSecret(t *testing.T) {
+	forms := secretForms("BEGIN\nlineOfTheKey\nEND")
+	for _, text := range []string{"a quokka sings", "Quokka", "71756f6b6b61", base64.StdEncoding.EncodeToString([]byte("id:quokka-oauth")),
+		base64.StdEncoding.EncodeToString([]byte("x:quokka")), base64.StdEncoding.EncodeToString([]byte("xy:quokka!")), "[1 113 117 111 107 107 97]", "lineOfTheKey"} {
+		if findSecret([]byte(text), forms) == nil {
+			t.Errorf("%q is not found", text)
+		}
+	}
+	if found := findSecret([]byte("a text without secrets"), forms); found != nil {
+		t.Errorf("found %q in a text without secrets", found)
+	}
+}
