@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// TestAttack25WaitersGetTheirOwnAnswer: whatever the first one is told, nobody else is told
-// it, of another credential or representation; and an error is for nobody else at all.
-func TestAttack25WaitersGetTheirOwnAnswer(t *testing.T) {
+// Followers with another credential or another representation get their own response. Errors are not shared.
+func TestCoalescedCallIsSharedOnlyByIdenticalRequests(t *testing.T) {
 	for _, status := range []int{200, 401, 403, 404, 429, 500} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -30,7 +29,7 @@ func TestAttack25WaitersGetTheirOwnAnswer(t *testing.T) {
 				})
 				list, _ := w.replicas(2)
 				var clients sync.WaitGroup
-				ask := func(token, accept string, want int) {
+				send := func(token, accept string, want int) {
 					for _, g := range list {
 						clients.Go(func() {
 							r := asks(g, watchers, "Authorization", token, "Accept", accept)
@@ -42,25 +41,24 @@ func TestAttack25WaitersGetTheirOwnAnswer(t *testing.T) {
 						})
 					}
 				}
-				ask("Bearer leader", "*/*", status)
+				send("Bearer leader", "*/*", status)
 				synctest.Wait()
-				ask("Bearer b", "*/*", 200)
-				ask("Bearer c", "text/plain", 200)
-				ask("Bearer b", "application/vnd.service.raw+json", 200)
-				ask("", "*/*", 404)
+				send("Bearer b", "*/*", 200)
+				send("Bearer c", "text/plain", 200)
+				send("Bearer b", "application/vnd.service.raw+json", 200)
+				send("", "*/*", 404)
 				clients.Wait()
 			})
 		})
 	}
 }
 
-// TestAttack27NobodyWaitsInLine: clients that come one after the other, all the time, for
-// what is for nobody else, wait for one of the others at most.
-func TestAttack27NobodyWaitsInLine(t *testing.T) {
+// Responses that cannot be shared must not serialize their clients: each waits for at most one other request.
+func TestUnsharableResponsesDoNotSerializeClients(t *testing.T) {
 	for name, fields := range map[string][]string{
 		"no-store": one("Cache-Control: no-store"),
 		"private":  one("Cache-Control: private, max-age=60"),
-		"a cookie": one("Set-Cookie: a=b", "Cache-Control: max-age=60"),
+		"cookie":   one("Set-Cookie: a=b", "Cache-Control: max-age=60"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -74,15 +72,15 @@ func TestAttack27NobodyWaitsInLine(t *testing.T) {
 						w.Header().Set(name, value)
 					}
 				})
-				w.get("/emojis") // now the limit is known, and many may go at once
+				w.get("/emojis") // the first response reports the limit, so concurrent requests are allowed afterwards
 				var clients sync.WaitGroup
 				for range 60 {
 					time.Sleep(170 * time.Millisecond)
 					clients.Go(func() {
-						began := time.Now()
+						start := time.Now()
 						w.want("status", w.get(watchers).StatusCode, 200)
-						if took := time.Since(began); took > 2*time.Second {
-							t.Errorf("after %v", took)
+						if took := time.Since(start); took > 2*time.Second {
+							t.Errorf("got the response after %v", took)
 						}
 					})
 				}
@@ -93,12 +91,11 @@ func TestAttack27NobodyWaitsInLine(t *testing.T) {
 	}
 }
 
-// TestAttack29AQuestionThatTakesLongIsAskedOnce: the claim on it is renewed for as long as
-// its replica lives.
-func TestAttack29AQuestionThatTakesLongIsAskedOnce(t *testing.T) {
+// A replica renews its fetch lease during a long request.
+func TestLongRequestsAreCoalescedAcrossReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			time.Sleep(20 * time.Second) // a claim lives for 3
+			time.Sleep(20 * time.Second) // longer than the lease of 3 s
 			slowly("all")(w, r)
 		})
 		list, _ := w.replicas(3)
@@ -109,9 +106,8 @@ func TestAttack29AQuestionThatTakesLongIsAskedOnce(t *testing.T) {
 	})
 }
 
-// TestAttack29RedisPausesMeanwhile: each replica asks once at most, and all are answered
-// in time.
-func TestAttack29RedisPausesMeanwhile(t *testing.T) {
+// Without Redis each replica sends at most one request, and all clients get a response in time.
+func TestCoalescingSurvivesAPauseOfRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, slowly("all"))
 		list, tier := w.replicas(3)
@@ -123,16 +119,16 @@ func TestAttack29RedisPausesMeanwhile(t *testing.T) {
 		time.AfterFunc(500*time.Millisecond, func() { pause(true) })
 		time.AfterFunc(5500*time.Millisecond, func() { pause(false) })
 		for i := range 4 {
-			began := time.Now()
+			start := time.Now()
 			for _, r := range crowds(list, 30, fmt.Sprint("/users/", i)) {
 				w.want("body", r.Body.String(), "all")
 			}
-			if took := time.Since(began); took > 5*time.Second {
-				t.Errorf("after %v", took)
+			if took := time.Since(start); took > 5*time.Second {
+				t.Errorf("got the response after %v", took)
 			}
 		}
 		if n := w.upstreamSaw(); n > 4*len(list) {
-			t.Errorf("%d requests upstream, for 4 answers of %d replicas", n, len(list))
+			t.Errorf("%d requests upstream, for 4 responses and %d replicas", n, len(list))
 		}
 	})
 }

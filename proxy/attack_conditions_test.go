@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// TestAttack35AnErrorIsNoContent: whatever the API says of how long it may be kept.
-func TestAttack35AnErrorIsNoContent(t *testing.T) {
+func TestErrorsAreNotStored(t *testing.T) {
 	for _, status := range []int{202, 400, 401, 403, 409, 418, 422, 429, 451, 500, 502, 503, 504} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -28,9 +27,9 @@ func TestAttack35AnErrorIsNoContent(t *testing.T) {
 					failing = true
 					w.want("status", asks(list[0], path, "Authorization", "Bearer a", "Prefer", "wait=0").Code, status)
 					failing = false
-					time.Sleep(5 * time.Minute) // past any cool-down
+					time.Sleep(5 * time.Minute) // longer than any cool-down
 					for _, g := range list {
-						w.want("then", asks(g, path, "Authorization", "Bearer a").Body.String(), "good: true")
+						w.want("body after the error", asks(g, path, "Authorization", "Bearer a").Body.String(), "good: true")
 					}
 				}
 			})
@@ -38,55 +37,53 @@ func TestAttack35AnErrorIsNoContent(t *testing.T) {
 	}
 }
 
-// TestAttack35WhoIsLetInIsNotToldThatThereIsNothing for longer than the API has said, nor
-// after a purge; nor is it what others were told.
-func TestAttack35WhoIsLetInIsNotToldThatThereIsNothing(t *testing.T) {
+// A stored 404 ends with its lifetime or a purge, and belongs to its caller only.
+func TestStored404EndsWhenAccessIsGranted(t *testing.T) {
 	for name, c := range map[string]struct {
 		control string
 		before  func(*world)
 	}{
-		"it says nothing": {"", func(*world) {}},
-		"it is over":      {"private, max-age=60", func(*world) { time.Sleep(time.Minute) }},
-		"purged":          {"private, max-age=60", func(w *world) { w.gateway.Cache.Purge(w.Context(), "repo:acme/widgets") }},
+		"no Cache-Control": {"", func(*world) {}},
+		"expired":          {"private, max-age=60", func(*world) { time.Sleep(time.Minute) }},
+		"purged":           {"private, max-age=60", func(w *world) { w.gateway.Cache.Purge(w.Context(), "repo:acme/widgets") }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				in := map[string]bool{"Bearer b": true}
+				allowed := map[string]bool{"Bearer b": true}
 				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 					if c.control != "" {
 						w.Header().Set("Cache-Control", c.control)
 					}
-					if !in[r.Header.Get("Authorization")] {
+					if !allowed[r.Header.Get("Authorization")] {
 						w.WriteHeader(http.StatusNotFound)
 					}
-					_, _ = fmt.Fprint(w, "of ", r.Header.Get("Authorization"))
+					_, _ = fmt.Fprint(w, "for ", r.Header.Get("Authorization"))
 				})
-				w.want("before", w.get(sbom, "Authorization: Bearer a").StatusCode, http.StatusNotFound)
-				w.want("another", w.get(sbom, "Authorization: Bearer b").StatusCode, http.StatusOK)
-				in["Bearer a"] = true
+				w.want("status before", w.get(sbom, "Authorization: Bearer a").StatusCode, http.StatusNotFound)
+				w.want("status of another caller", w.get(sbom, "Authorization: Bearer b").StatusCode, http.StatusOK)
+				allowed["Bearer a"] = true
 				c.before(w)
-				w.want("after", w.get(sbom, "Authorization: Bearer a").StatusCode, http.StatusOK)
+				w.want("status after", w.get(sbom, "Authorization: Bearer a").StatusCode, http.StatusOK)
 			})
 		})
 	}
 }
 
-// TestAttack36WhoHasNoValidatorGetsNo304, whoever has asked with one before, on whichever
-// replica, and whatever the API answers.
-func TestAttack36WhoHasNoValidatorGetsNo304(t *testing.T) {
+// A 304 to another client or to a revalidation by Weir does not reach a client that sent no validator.
+func TestClientWithoutValidatorGetsNo304(t *testing.T) {
 	const etag = `"v1"`
 	for name, c := range map[string]struct {
-		before []string // fields of who has asked before
+		before []string // fields of the first request
 		after  time.Duration
-		asks   []string
+		fields []string
 	}{
-		"cold, after one with a validator":  {one("If-None-Match: " + etag), 0, nil},
-		"cold, after one with a date":       {one("If-Modified-Since: " + httpDay), 0, nil},
-		"fresh":                             {nil, 0, nil},
-		"stale":                             {nil, 2 * time.Minute, nil},
-		"that wants it validated":           {nil, 0, one("Cache-Control: no-cache")},
-		"that wants nothing stored":         {nil, 2 * time.Minute, one("Cache-Control: no-store")},
-		"stale, after one with a validator": {one("If-None-Match: " + etag), 2 * time.Minute, nil},
+		"miss after a validator":  {one("If-None-Match: " + etag), 0, nil},
+		"miss after a date":       {one("If-Modified-Since: " + httpDay), 0, nil},
+		"fresh":                   {nil, 0, nil},
+		"stale":                   {nil, 2 * time.Minute, nil},
+		"no-cache":                {nil, 0, one("Cache-Control: no-cache")},
+		"no-store":                {nil, 2 * time.Minute, one("Cache-Control: no-store")},
+		"stale after a validator": {one("If-None-Match: " + etag), 2 * time.Minute, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -94,7 +91,7 @@ func TestAttack36WhoHasNoValidatorGetsNo304(t *testing.T) {
 				w.get(sbom, append(c.before, "Authorization: Bearer a")...)
 				time.Sleep(c.after)
 				for _, token := range []string{"a", "b", "a"} {
-					r := w.get(sbom, append(c.asks, "Authorization: Bearer "+token)...)
+					r := w.get(sbom, append(c.fields, "Authorization: Bearer "+token)...)
 					w.want("status for "+token, r.StatusCode, http.StatusOK)
 					w.want("body for "+token, r.body, "whole")
 				}
@@ -103,9 +100,8 @@ func TestAttack36WhoHasNoValidatorGetsNo304(t *testing.T) {
 	}
 }
 
-// TestAttack37ConditionsAreComparedByTag: by whole tags, weakly, whether it is the cache
-// that answers or the API.
-func TestAttack37ConditionsAreComparedByTag(t *testing.T) {
+// RFC 9110 section 13.1.2: If-None-Match uses weak comparison of whole tags.
+func TestIfNoneMatchComparesWholeTagsWeakly(t *testing.T) {
 	for _, c := range []struct {
 		condition string
 		status    int
@@ -114,7 +110,7 @@ func TestAttack37ConditionsAreComparedByTag(t *testing.T) {
 		{`"v"`, 200}, {`"v11"`, 200}, {`"xv1"`, 200}, {`v1`, 200}, {`"v0"`, 200}, {`"*"`, 200}, {`"v0, v1"`, 200}, {`W/v1`, 200}, {`"v1`, 200}, {`""`, 200},
 	} {
 		for _, etag := range []string{`"v1"`, `W/"v1"`} {
-			t.Run(c.condition+" of "+etag, func(t *testing.T) {
+			t.Run(c.condition+" against "+etag, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
 						w.Header().Set("Cache-Control", "max-age=60")
@@ -132,9 +128,8 @@ func TestAttack37ConditionsAreComparedByTag(t *testing.T) {
 	}
 }
 
-// TestAttack38A304RenewsWhatItTells: what is kept has its fields from then on, each once,
-// and is still read as it was.
-func TestAttack38A304RenewsWhatItTells(t *testing.T) {
+// RFC 9111 section 3.2.
+func Test304UpdatesStoredFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			h := w.Header()
@@ -144,7 +139,7 @@ func TestAttack38A304RenewsWhatItTells(t *testing.T) {
 				h.Add("Link", `<https://elsewhere.test/?page=2>; rel="next"`)
 				h.Add("Link", `<https://elsewhere.test/?page=9>; rel="last"`)
 				h.Set("X-Oauth-Scopes", "repo")
-				h.Set("X-Accepted-Oauth-Scopes", "as it was")
+				h.Set("X-Accepted-Oauth-Scopes", "unchanged")
 				h.Set("Content-Type", "application/json")
 				_, _ = fmt.Fprint(w, "whole")
 				return
@@ -160,11 +155,11 @@ func TestAttack38A304RenewsWhatItTells(t *testing.T) {
 		})
 		w.get(watchers, "Authorization: Bearer a")
 		time.Sleep(20 * time.Second)
-		for range 3 { // the 304, and two hits
+		for range 3 { // a revalidation and two hits
 			r := w.get(watchers, "Authorization: Bearer a")
 			for name, want := range map[string]string{
 				"Cache-Control": "max-age=100", "Etag": `W/"v1"`, "Link": `<https://elsewhere.test/?page=3>; rel="next"`, "X-Oauth-Scopes": "",
-				"X-Accepted-Oauth-Scopes": "as it was", "Content-Type": "application/json", "Content-Length": "5", "Content-Encoding": "", "Content-Range": "",
+				"X-Accepted-Oauth-Scopes": "unchanged", "Content-Type": "application/json", "Content-Length": "5", "Content-Encoding": "", "Content-Range": "",
 			} {
 				w.want(name, strings.Join(r.Header.Values(name), " and "), want)
 			}
@@ -175,10 +170,9 @@ func TestAttack38A304RenewsWhatItTells(t *testing.T) {
 	})
 }
 
-// TestAttack39WhatWasEvictedIsFetchedAgain: in the place of a 304 about what is no more
-// held, before the question is sent or while it is on its way.
-func TestAttack39WhatWasEvictedIsFetchedAgain(t *testing.T) {
-	for name, when := range map[string]time.Duration{"before": -time.Second, "on its way": 500 * time.Millisecond} {
+// The entry is purged before or during its revalidation.
+func TestEntryPurgedDuringRevalidationIsFetchedAgain(t *testing.T) {
+	for name, when := range map[string]time.Duration{"before": -time.Second, "during": 500 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				upstream := holding(`"v1"`, func(*http.Request) string { return "whole" }, "Cache-Control: max-age=10")
@@ -203,9 +197,8 @@ func TestAttack39WhatWasEvictedIsFetchedAgain(t *testing.T) {
 	}
 }
 
-// TestAttack39AnETagIsNoKey: who shows one that another has got is answered by the API,
-// as if nothing were held.
-func TestAttack39AnETagIsNoKey(t *testing.T) {
+// A client that presents another caller's ETag gets the upstream's own response.
+func TestForeignETagGrantsNoAccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := letting("private, max-age=60", "Bearer a")
 		w := newWorld(t, api.ServeHTTP)
@@ -214,19 +207,19 @@ func TestAttack39AnETagIsNoKey(t *testing.T) {
 			before := w.upstreamSaw()
 			w.learnsNothing(condition, w.get(sbom, "Authorization: Bearer b", condition))
 			w.learnsNothing("HEAD, "+condition, w.do(http.MethodHead, sbom, nil, "Authorization: Bearer b", condition))
-			w.want("asked for "+condition, w.upstreamSaw()-before, 2)
+			w.want("requests upstream for "+condition, w.upstreamSaw()-before, 2)
 		}
 	})
 }
 
-// TestAttack40TheEdgesOfWhatMayBeStale: to the second, and never against the API's word.
-func TestAttack40TheEdgesOfWhatMayBeStale(t *testing.T) {
+// Stale responses end at the exact second, and only if Cache-Control allows them.
+func TestStaleResponsesEndAtTheDocumentedSecond(t *testing.T) {
 	const lifetime = 10 * time.Second
 	for _, c := range []struct {
 		control string
 		token   string
-		after   time.Duration // since it was fetched
-		status  int           // of the API, 0 when it is away
+		after   time.Duration // since the response was stored
+		status  int           // of the upstream; 0 if it is unreachable
 		stale   bool
 	}{
 		{"max-age=10, stale-if-error=60", "", lifetime + time.Minute, 503, true},
@@ -257,17 +250,17 @@ func TestAttack40TheEdgesOfWhatMayBeStale(t *testing.T) {
 					}
 					w.Header().Set("Cache-Control", c.control)
 					w.Header().Set("Etag", `"v1"`)
-					_, _ = fmt.Fprint(w, "kept")
+					_, _ = fmt.Fprint(w, "stored")
 				})
 				w.get("/users/octocat", "Authorization: "+c.token)
 				time.Sleep(c.after)
 				down = true
-				for _, ask := range []string{"Prefer: wait=1", "Cache-Control: max-stale"} {
-					if ask == "Cache-Control: max-stale" && !strings.Contains(c.control, "revalidate") && !strings.Contains(c.control, "s-maxage") {
-						continue // who asks for what is stale gets it
+				for _, field := range []string{"Prefer: wait=1", "Cache-Control: max-stale"} {
+					if field == "Cache-Control: max-stale" && !strings.Contains(c.control, "revalidate") && !strings.Contains(c.control, "s-maxage") {
+						continue // the client accepts stale responses
 					}
-					r := w.get("/users/octocat", "Authorization: "+c.token, ask)
-					w.want("stale for "+ask+" ("+r.Header.Get("Cache-Status")+")", r.body == "kept", c.stale)
+					r := w.get("/users/octocat", "Authorization: "+c.token, field)
+					w.want("stale for "+field+" ("+r.Header.Get("Cache-Status")+")", r.body == "stored", c.stale)
 				}
 			})
 		})

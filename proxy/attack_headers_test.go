@@ -13,14 +13,13 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// TestAttack9UnsolicitedAnswers: what an upstream says on a connection on which it was
-// not asked is nobody's answer.
-func TestAttack9UnsolicitedAnswers(t *testing.T) {
+// Bytes that arrive on an idle connection must not become the response of the next request.
+func TestUnsolicitedResponsesAreDiscarded(t *testing.T) {
 	for name, more := range map[string]string{
-		"a second answer":  "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil",
-		"bytes":            "evil",
-		"an interim one":   "HTTP/1.1 103 Early Hints\r\nLink: </evil>\r\n\r\n",
-		"a timeout's last": "HTTP/1.1 408 Request Timeout\r\nContent-Length: 4\r\nConnection: close\r\n\r\nevil",
+		"second response": "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil",
+		"bytes":           "evil",
+		"early hints":     "HTTP/1.1 103 Early Hints\r\nLink: </evil>\r\n\r\n",
+		"request timeout": "HTTP/1.1 408 Request Timeout\r\nContent-Length: 4\r\nConnection: close\r\n\r\nevil",
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -34,7 +33,7 @@ func TestAttack9UnsolicitedAnswers(t *testing.T) {
 						}
 						go func() {
 							defer func() { _ = c.Close() }()
-							_, _ = c.Read(make([]byte, 4<<10)) // a pipe gives what was written at once
+							_, _ = c.Read(make([]byte, 4<<10)) // one read returns the whole request
 							_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n%d%s", n, more)
 							_, _ = io.Copy(io.Discard, c)
 						}()
@@ -49,7 +48,7 @@ func TestAttack9UnsolicitedAnswers(t *testing.T) {
 					c.Transport = transport
 				})
 				for i := range 5 {
-					w.want("answer", w.get(fmt.Sprint("/users/", i)).body, fmt.Sprint(i))
+					w.want("body", w.get(fmt.Sprint("/users/", i)).body, fmt.Sprint(i))
 					synctest.Wait() // the connection is idle
 				}
 			})
@@ -57,9 +56,8 @@ func TestAttack9UnsolicitedAnswers(t *testing.T) {
 	}
 }
 
-// TestAttack10ConnectionTakesNothingOfOurs: what a client nominates is left out of
-// what it sends, never of what is put on the request here.
-func TestAttack10ConnectionTakesNothingOfOurs(t *testing.T) {
+// RFC 9110 section 7.6.1: the Connection field removes fields of the client, but none that Weir adds.
+func TestConnectionDoesNotRemoveFieldsOfWeir(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nothing)
 		for i, fields := range [][]string{
@@ -84,25 +82,21 @@ func TestAttack10ConnectionTakesNothingOfOurs(t *testing.T) {
 	})
 }
 
-// aliases are names under which programs behind a gateway look for what the gateway
-// says of a client, and others that some of them take for the same.
+// aliases returns identity and routing fields that programs behind a gateway may trust, in several spellings.
 func aliases() (fields []string) {
 	for _, name := range []string{
 		"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-User", "X-Forwarded-Email", "X-Forwarded-Uri", "X-Real-Ip", "X-Original-Url", "X-Rewrite-Url",
 		"X-Host", "X-Auth-Request-User", "X-Webauth-User", "X-Remote-User", "X-Our-Client", "Remote-User", "Forwarded", "X-Http-Method-Override", "X-Method-Override", "Weir-Client",
 	} {
-		under, dots := strings.ReplaceAll(name, "-", "_"), strings.ReplaceAll(name, "-", ".")
-		fields = append(fields, name+": evil", strings.ToLower(name)+": evil", under+": evil", strings.ToLower(under)+": evil", dots+": evil", strings.Replace(name, "-", "_", 1)+": evil")
+		underscores, dots := strings.ReplaceAll(name, "-", "_"), strings.ReplaceAll(name, "-", ".")
+		fields = append(fields, name+": evil", strings.ToLower(name)+": evil", underscores+": evil", strings.ToLower(underscores)+": evil", dots+": evil", strings.Replace(name, "-", "_", 1)+": evil")
 	}
 	return fields
 }
 
-// TestAttack11AliasesAreDropped: of operations that are known nothing gets through
-// that is not on the list, and of others no name that could stand for such a field.
-// Attack 13: nor does it where nobody is known who could be told of, and attack 31:
-// an upstream that writes them into its answers has none to write.
-func TestAttack11AliasesAreDropped(t *testing.T)              { sendAliases(t, "Bearer a") }
-func TestAttack13NobodysIdentityIsTheClientsOwn(t *testing.T) { sendAliases(t, "") }
+// Known operations forward only listed fields. Unknown operations forward no alias of an identity or routing field.
+func TestAliasesOfTrustedFieldsAreDropped(t *testing.T)     { sendAliases(t, "Bearer a") }
+func TestAliasesAreDroppedForAnonymousClients(t *testing.T) { sendAliases(t, "") }
 
 func sendAliases(t *testing.T, credential string) {
 	t.Helper()
@@ -116,16 +110,14 @@ func sendAliases(t *testing.T, credential string) {
 			w.get(path, fields...)
 			for name, values := range w.seen.all()[i].Header {
 				if strings.Contains(strings.Join(values, ","), "evil") {
-					t.Errorf("%s: %s went on", path, name)
+					t.Errorf("%s: %s was forwarded", path, name)
 				}
 			}
 		}
 	})
 }
 
-// TestAttack12NoCredentialIsMerged: upstream sees the one that was chosen for the
-// client, once, and no other that the client sent.
-func TestAttack12NoCredentialIsMerged(t *testing.T) {
+func TestUpstreamReceivesOnlyTheChosenCredential(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nothing, func(c *Config) {
 			c.Identify = func(r *http.Request) (Identity, error) {
@@ -150,9 +142,7 @@ func TestAttack12NoCredentialIsMerged(t *testing.T) {
 	})
 }
 
-// TestAttack15CookiesStayWithWhoGotThem: not even where all share the answer that
-// brought one.
-func TestAttack15CookiesStayWithWhoGotThem(t *testing.T) {
+func TestSetCookieIsNotShared(t *testing.T) {
 	for _, path := range []string{"/gitignore/templates", "/made/up"} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
@@ -179,9 +169,8 @@ func TestAttack15CookiesStayWithWhoGotThem(t *testing.T) {
 	}
 }
 
-// TestAttack18HostIsNobodysElse: what a client calls the gateway reaches neither the
-// upstream nor the key, and is told to nobody but that client.
-func TestAttack18HostIsNobodysElse(t *testing.T) {
+// The Host of a client affects neither the upstream request nor the cache key. Links in its response use it.
+func TestClientHostAffectsOnlyItsOwnLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Link", "<"+upstreamURL+`/x?page=2>; rel="next"`)

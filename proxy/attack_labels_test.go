@@ -8,10 +8,9 @@ import (
 	"testing/synctest"
 )
 
-// TestAttack62WhatStandsForARequestIsBounded: its method, route, operation and resource,
-// which are what it is counted by, are of few values, whatever clients send; and no route
-// holds what stood in the place of a parameter.
-func TestAttack62WhatStandsForARequestIsBounded(t *testing.T) {
+// Method, route, operation and resource are metric attributes, so clients must not be able to create values without bound.
+// A route has no values of parameters.
+func TestMetricAttributesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(http.ResponseWriter, *http.Request) {})
 		labels := map[string]bool{}
@@ -34,9 +33,9 @@ func TestAttack62WhatStandsForARequestIsBounded(t *testing.T) {
 				}
 			}
 		}
-		// Each shape with one of the methods that count, or _OTHER, and the routes of the catalogue.
-		if most := 2*(maxRoutes+1) + 10; len(labels) > most {
-			t.Errorf("%d labels, want %d at most", len(labels), most)
+		// Two method values for each route shape, and the routes of the catalogue.
+		if limit := 2*(maxRoutes+1) + 10; len(labels) > limit {
+			t.Errorf("got %d combinations of attributes, want at most %d", len(labels), limit)
 		}
 	})
 }

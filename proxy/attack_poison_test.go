@@ -12,49 +12,47 @@ import (
 	"github.com/weirgate/weir/cache"
 )
 
-// TestAttack30MalformedRequestsPoisonNothing: an error that one client provokes is not
-// what others get.
-func TestAttack30MalformedRequestsPoisonNothing(t *testing.T) {
+// An error that a malformed request provokes is not served to other clients.
+func TestErrorsOfMalformedRequestsAreNotShared(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int
 		fields []string
 	}{
-		"an oversized header":    {431, []string{"X-A: " + strings.Repeat("a", maxHeader-1<<10)}},
-		"a bad Accept":           {406, []string{"Accept: text/*;q=2, \x80"}},
-		"an Accept of nothing":   {415, []string{"Accept: nothing/at-all"}},
-		"a bad Range":            {416, []string{"Range: bytes=9-1"}},
-		"a range of no unit":     {400, []string{"Range: lines=1-2"}},
-		"another method":         {405, []string{"X-Http-Method-Override: POST", "X-Method-Override: PUT"}},
-		"a bad language":         {400, []string{"Accept-Language: \x80"}},
-		"a bad type of a body":   {415, []string{"Content-Type: text/evil"}},
-		"a bad condition":        {400, []string{"If-None-Match: \"\x80"}},
-		"a bad version":          {400, []string{"X-Service-Api-Version: 1"}},
-		"an upstream that fails": {500, []string{"User-Agent: evil"}},
+		"large header":         {431, []string{"X-A: " + strings.Repeat("a", maxHeader-1<<10)}},
+		"invalid Accept":       {406, []string{"Accept: text/*;q=2, \x80"}},
+		"unknown media type":   {415, []string{"Accept: nothing/at-all"}},
+		"invalid Range":        {416, []string{"Range: bytes=9-1"}},
+		"unknown range unit":   {400, []string{"Range: lines=1-2"}},
+		"method override":      {405, []string{"X-Http-Method-Override: POST", "X-Method-Override: PUT"}},
+		"invalid language":     {400, []string{"Accept-Language: \x80"}},
+		"invalid content type": {415, []string{"Content-Type: text/evil"}},
+		"invalid condition":    {400, []string{"If-None-Match: \"\x80"}},
+		"invalid version":      {400, []string{"X-Service-Api-Version: 1"}},
+		"upstream error":       {500, []string{"User-Agent: evil"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, path := range []string{"/gitignore/templates", "/repos/a/b/subscribers", "/made/up"} {
 				synctest.Test(t, func(t *testing.T) {
-					evil := true
+					fail := true
 					w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 						w.Header().Set("Cache-Control", "max-age=600")
-						if evil {
+						if fail {
 							w.WriteHeader(c.status)
 						}
-						_, _ = fmt.Fprint(w, evil)
+						_, _ = fmt.Fprint(w, fail)
 					})
 					w.get(path, c.fields...)
-					evil = false
+					fail = false
 					r := w.get(path)
-					w.want(path+" then", fmt.Sprint(r.StatusCode, " ", r.body), "200 false")
+					w.want(path+" after the error", fmt.Sprint(r.StatusCode, " ", r.body), "200 false")
 				})
 			}
 		})
 	}
 }
 
-// TestAttack31UnkeyedFieldsAreNotReflected: an upstream that writes them into its
-// answers has none to write.
-func TestAttack31UnkeyedFieldsAreNotReflected(t *testing.T) {
+// The upstream must not receive fields that are not part of the cache key, because it may write them into a shared response.
+func TestUnkeyedFieldsDoNotReachTheUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Cache-Control", "public, max-age=600")
@@ -71,29 +69,27 @@ func TestAttack31UnkeyedFieldsAreNotReflected(t *testing.T) {
 	})
 }
 
-// TestAttack32NoRuleLooksAtExtensions: a page of one's own under a name that looks
-// like a file is one's own.
-func TestAttack32NoRuleLooksAtExtensions(t *testing.T) {
+// A path that ends like a static file is cached by the same rules as any other.
+func TestFileExtensionsDoNotAffectCaching(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			_, _ = fmt.Fprintf(w, "of %q", r.Header.Get("Authorization"))
+			_, _ = fmt.Fprintf(w, "for %q", r.Header.Get("Authorization"))
 		})
 		for _, path := range []string{"/user/x.css", "/user;x.js", "/user%2ejs", "/user.json", "/user/%2e.css.png", "/user%3fx.js", "/user%23.css", "/robots.txt", "/favicon.ico"} {
 			for range 2 {
-				w.want(path, w.get(path, "Authorization: Bearer a").body, `of "Bearer a"`)
+				w.want(path, w.get(path, "Authorization: Bearer a").body, `for "Bearer a"`)
 				r := w.get(path)
-				w.want(path, r.body, `of ""`)
+				w.want(path, r.body, `for ""`)
 				if strings.Contains(r.Header.Get("Cache-Status"), "hit") {
-					t.Errorf("%s: %s, and nothing says that it may be", path, r.Header.Get("Cache-Status"))
+					t.Errorf("%s: %s, although the response must not be stored", path, r.Header.Get("Cache-Status"))
 				}
 			}
 		}
 	})
 }
 
-// TestAttack33PartsPoisonNothing: neither what says 206 nor what says 200 of a part,
-// of one or of several.
-func TestAttack33PartsPoisonNothing(t *testing.T) {
+// A partial response is never stored as the whole, whether its status is 206 or 200.
+func TestPartialResponsesAreNotServedAsWhole(t *testing.T) {
 	for _, part := range []string{"bytes=0-1", "bytes=0-0,2-3", "bytes=-1", "bytes=0-18446744073709551615", "lines=1-2"} {
 		for _, status := range []int{206, 200} {
 			synctest.Test(t, func(t *testing.T) {
@@ -113,9 +109,8 @@ func TestAttack33PartsPoisonNothing(t *testing.T) {
 	}
 }
 
-// TestAttack34AFloodEvictsNoPageThatOthersUse: what is asked for again outlives any
-// number of addresses that are asked for once.
-func TestAttack34AFloodEvictsNoPageThatOthersUse(t *testing.T) {
+// An entry with repeated hits survives a flood of entries that are requested once.
+func TestFloodDoesNotEvictFrequentEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := cache.NewMemory(1 << 20)
 		body := strings.Repeat("x", 4<<10)
@@ -132,17 +127,15 @@ func TestAttack34AFloodEvictsNoPageThatOthersUse(t *testing.T) {
 			w.from("192.0.2.1:1000", "GET", fmt.Sprintf("/made/up?_=%d", n), fmt.Sprint("Authorization: Bearer ", n/50))
 		}
 		if _, size := w.gateway.Cache.Size(); size > 1<<20 {
-			t.Errorf("%d bytes are held", size)
+			t.Errorf("the cache has %d bytes", size)
 		}
-		if misses > 10 { // of a hundred; at first all are used as much
-			t.Errorf("the page that others use was fetched %d times", misses)
+		if misses > 10 { // of 100; the first hits do not yet make the entry frequent
+			t.Errorf("the frequent entry was fetched %d times", misses)
 		}
 	})
 }
 
-// TestAttack51RedirectsAreNotFollowed: where an upstream sends to is for the client to
-// go, and nothing is sent there from here.
-func TestAttack51RedirectsAreNotFollowed(t *testing.T) {
+func TestRedirectsAreReturnedToTheClient(t *testing.T) {
 	for _, location := range []string{"http://evil.test/", "//evil.test/", "https://upstream.test/base/user", "http://u:p@upstream.test/base/user", "/base/user", "http://upstream.test:8080/base/user", "http://upstream.test/base/user"} {
 		for _, status := range []int{301, 302, 303, 307, 308} {
 			synctest.Test(t, func(t *testing.T) {
@@ -153,7 +146,7 @@ func TestAttack51RedirectsAreNotFollowed(t *testing.T) {
 					next := c.Transport
 					c.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
 						if r.URL.Scheme != "http" || r.URL.Host != "upstream.test" {
-							t.Errorf("sent to %s", r.URL)
+							t.Errorf("a request was sent to %s", r.URL)
 						}
 						return next.RoundTrip(r)
 					})
@@ -169,9 +162,8 @@ func TestAttack51RedirectsAreNotFollowed(t *testing.T) {
 	}
 }
 
-// TestAttack53TokensAreLoggedNowhere: wherever a client puts one, and whatever goes
-// wrong.
-func TestAttack53TokensAreLoggedNowhere(t *testing.T) {
+// Tokens in any part of a request appear neither in logs nor in records, even after a panic.
+func TestTokensAreNotLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const token = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
 		var log bytes.Buffer
@@ -190,32 +182,31 @@ func TestAttack53TokensAreLoggedNowhere(t *testing.T) {
 					panic("a bug")
 				}
 				id, err := identify(r)
-				id.Caller.Account, id.Caller.Class = "known", "known" // as internal/credential hashes them
+				id.Caller.Account, id.Caller.Class = "known", "known" // internal/credential uses hashes of the token here
 				return id, err
 			}
 		})
 		for _, path := range []string{"/user?access_token=" + token, "/made/" + token, "/made/panic?t=" + token, "/made/401", "/made/up;" + token, "/repos/" + token + "/x/subscribers", "//" + token, "/" + token + "%zz", "/user?" + token + "=%zz"} {
 			for _, agent := range []string{"test", "panic"} {
-				answer := w.raw("GET " + path + " HTTP/1.1\r\nHost: g\r\nUser-Agent: " + agent + "\r\nConnection: close\r\nAuthorization: Bearer " + token + "\r\nX-Token: " + token + "\r\nCookie: " + token + "\r\n\r\n")
-				if strings.Contains(answer, token) {
-					t.Errorf("%s: the answer has it: %s", path, answer)
+				response := w.raw("GET " + path + " HTTP/1.1\r\nHost: g\r\nUser-Agent: " + agent + "\r\nConnection: close\r\nAuthorization: Bearer " + token + "\r\nX-Token: " + token + "\r\nCookie: " + token + "\r\n\r\n")
+				if strings.Contains(response, token) {
+					t.Errorf("%s: the response contains the token: %s", path, response)
 				}
 			}
 		}
 		if text := log.String() + fmt.Sprintf("%+v", w.gateway.Recent()); strings.Contains(text, token) || !strings.Contains(text, "panic") {
-			t.Errorf("logged: %s", text)
+			t.Errorf("logs and records: %s", text)
 		}
 	})
 }
 
-// TestAttack54NoProxyOfTheEnvironment: what is asked goes to the upstream, whatever
-// the process or a client says of proxies and hosts.
-func TestAttack54NoProxyOfTheEnvironment(t *testing.T) {
+// Neither the environment nor a client can redirect requests to another host.
+func TestEnvironmentProxiesAreIgnored(t *testing.T) {
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"} {
 		t.Setenv(name, "http://evil.test:3128")
 	}
 	if NewTransport().Proxy != nil {
-		t.Error("the transport asks for a proxy")
+		t.Error("the transport uses a proxy")
 	}
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nothing)
