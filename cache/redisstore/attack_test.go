@@ -18,19 +18,19 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// TestAttack29WhoWasHeldUpOverwritesNothing: an answer that was asked for earlier, and
-// comes later, does not take the place of a newer one, be the clocks set as they like.
-func TestAttack29WhoWasHeldUpOverwritesNothing(t *testing.T) {
+// A response that was requested earlier and arrives later does not replace a newer one, even if the
+// replicas' clocks differ.
+func TestALateResponseDoesNotReplaceANewerOne(t *testing.T) {
 	onEach(t, func(f *fleet) {
-		for name, ahead := range map[string]time.Duration{"clocks agree": 0, "the clock of the newer is ahead": time.Hour} {
-			key, paused, other := cache.NewKey(name), f.open(""), f.open("")
+		for name, offset := range map[string]time.Duration{"clocks agree": 0, "the clock of the newer response is ahead": time.Hour} {
+			key, slow, other := cache.NewKey(name), f.open(""), f.open("")
 			at := func(d time.Duration, body string) *cache.Entry {
-				e := fetched(paused.Generation(), body)
+				e := fetched(slow.Generation(), body)
 				e.Answered = e.Answered.Add(d)
 				return e
 			}
-			older, newer := at(-5*time.Second, "older"), at(ahead, "newer")
-			holds := func(want string) {
+			older, newer := at(-5*time.Second, "older"), at(offset, "newer")
+			check := func(want string) {
 				f.Helper()
 				for _, r := range []*replica{other, f.open("")} {
 					if e, _ := r.Lookup(f.Context(), key, nil); e == nil || string(e.Body) != want {
@@ -39,9 +39,9 @@ func TestAttack29WhoWasHeldUpOverwritesNothing(t *testing.T) {
 				}
 			}
 			other.Put(f.Context(), key, newer)
-			paused.Put(f.Context(), key, older)
-			holds("newer")
-			paused.Put(f.Context(), key, at(time.Second, "newest")) // requested now
+			slow.Put(f.Context(), key, older)
+			check("newer")
+			slow.Put(f.Context(), key, at(time.Second, "newest")) // requested now
 			if e, _ := f.open("").Lookup(f.Context(), key, nil); e == nil || string(e.Body) != "newest" {
 				f.Errorf("%s: %+v, want the newest", name, e)
 			}
@@ -49,8 +49,8 @@ func TestAttack29WhoWasHeldUpOverwritesNothing(t *testing.T) {
 	})
 }
 
-// TestAttack22WhatVariesFromNowOnIsAskedForAgain, also where Redis holds both.
-func TestAttack22WhatVariesFromNowOnIsAskedForAgain(t *testing.T) {
+// An entry without Vary is ignored once a newer response to the same question has Vary.
+func TestAnEntryWithoutVaryIsOverruled(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a := f.open("")
 		a.Put(f.Context(), page, fetched(a.Generation(), "de"))
@@ -67,43 +67,42 @@ func TestAttack22WhatVariesFromNowOnIsAskedForAgain(t *testing.T) {
 	})
 }
 
-// TestAttack41WhateverRedisSays is a miss, and nothing that is kept here is lost.
-func TestAttack41WhateverRedisSays(t *testing.T) {
-	for _, says := range []string{
+// An error of Redis is a miss and does not affect the memory tier.
+func TestAnErrorOfRedisIsAMiss(t *testing.T) {
+	for _, message := range []string{
 		"READONLY You can't write against a read only replica.", "OOM command not allowed when used memory > 'maxmemory'.", "LOADING Redis is loading the dataset in memory",
 		"NOSCRIPT No matching script. Please use EVAL.", "MOVED 7000 127.0.0.1:1", "CLUSTERDOWN The cluster is down", "NOAUTH Authentication required.",
 		"NOPERM this user has no permissions to run the 'hgetall' command", "MASTERDOWN Link with MASTER is down", "BUSY Redis is busy running a script.", "ERR whatever",
 	} {
-		word, _, _ := strings.Cut(says, " ")
+		word, _, _ := strings.Cut(message, " ")
 		t.Run(word, func(t *testing.T) {
 			t.Parallel()
 			server := miniredis.RunT(t)
 			f := &fleet{T: t, network: "tcp", address: server.Addr()}
 			a, b := f.open(""), f.open("")
 			a.Put(t.Context(), page, fetched(a.Generation(), "before", "x"))
-			server.SetError(says)
+			server.SetError(message)
 			if body, _ := a.holds(nil); body != "before" {
-				t.Errorf("%q is kept here", body)
+				t.Errorf("got %q from memory", body)
 			}
 			if body, _ := b.holds(nil); body != "" {
 				t.Errorf("%q", body)
 			}
 			b.Put(t.Context(), page, fetched(b.Generation(), "here", "x"))
 			if body, _ := b.holds(nil); body != "here" {
-				t.Errorf("%q is kept here", body)
+				t.Errorf("got %q from memory", body)
 			}
-			if mine, other := b.AcquireFetch(t.Context(), page, cache.FetchLease{Owner: "b"}); mine || other != nil {
-				t.Error("nobody can tell whose it is")
+			if acquired, other := b.AcquireFetch(t.Context(), page, cache.FetchLease{Owner: "b"}); acquired || other != nil {
+				t.Error("a lease was reported without Redis")
 			}
 			b.Purge(t.Context(), "x")
 			server.SetError("")
-			testservers.Eventually(t, "the other learns of the purge", func(context.Context) bool { _, purged := a.holds(nil); return purged })
+			testservers.Eventually(t, "the other replica applies the purge", func(context.Context) bool { _, purged := a.holds(nil); return purged })
 		})
 	}
 }
 
-// TestAttack41AScriptThatRedisForgetsIsToldAgain, and it is not asked again for nothing.
-func TestAttack41AScriptThatRedisForgetsIsToldAgain(t *testing.T) {
+func TestScriptsAreLoadedAgainAfterAFlush(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, client := f.open(""), f.client()
 		defer func() { _ = client.Close() }()
@@ -118,14 +117,13 @@ func TestAttack41AScriptThatRedisForgetsIsToldAgain(t *testing.T) {
 	})
 }
 
-// TestAttack41RedisIsUsedAgain when it is back, also where nobody purges anything then.
-func TestAttack41RedisIsUsedAgain(t *testing.T) {
+func TestRedisIsUsedAgainAfterAnOutage(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, b := f.open(""), f.open("")
 		f.cut(true)
-		testservers.Eventually(f, "it is gone", func(context.Context) bool { return !a.shared.ready.Load() && !b.shared.ready.Load() })
+		testservers.Eventually(f, "the outage is noticed", func(context.Context) bool { return !a.shared.ready.Load() && !b.shared.ready.Load() })
 		f.cut(false)
-		testservers.Eventually(f, "what one keeps the other has", func(context.Context) bool {
+		testservers.Eventually(f, "the replicas share entries again", func(context.Context) bool {
 			a.Put(f.Context(), page, fetched(a.Generation(), "after"))
 			body, _ := b.holds(nil)
 			return body == "after"
@@ -133,9 +131,8 @@ func TestAttack41RedisIsUsedAgain(t *testing.T) {
 	})
 }
 
-// TestAttack43AnAnswerToAnotherQuestionIsAMiss: a connection whose answers come one too
-// late gives no key the value of another.
-func TestAttack43AnAnswerToAnotherQuestionIsAMiss(t *testing.T) {
+// A connection on which each reply belongs to the command before must not return another key's value.
+func TestAReplyToAnotherCommandIsAMiss(t *testing.T) {
 	for _, secret := range []string{"", "a secret of thirty-two characters"} {
 		server := miniredis.RunT(t)
 		var late atomic.Bool
@@ -160,8 +157,7 @@ func TestAttack43AnAnswerToAnotherQuestionIsAMiss(t *testing.T) {
 	}
 }
 
-// shifted forwards to a server, and gives back, once it is late, the answer to the question
-// before in the place of each answer to HGETALL.
+// shifted forwards to a server. While late is set, it replaces each reply to HGETALL by the previous one.
 func shifted(t *testing.T, server string, late *atomic.Bool) (address string) {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -176,20 +172,20 @@ func shifted(t *testing.T, server string, late *atomic.Bool) (address string) {
 		}
 		defer func() { _ = upstream.Close() }()
 		var before []byte
-		asked, answers := make([]byte, 1<<16), bufio.NewReader(upstream)
+		request, replies := make([]byte, 1<<16), bufio.NewReader(upstream)
 		for {
-			n, err := client.Read(asked)
+			n, err := client.Read(request)
 			if err != nil {
 				return
 			}
-			_, _ = upstream.Write(asked[:n])
+			_, _ = upstream.Write(request[:n])
 			text := make([]byte, 1<<16)
-			m, err := answers.Read(text)
+			m, err := replies.Read(text)
 			if err != nil {
 				return
 			}
 			out := text[:m]
-			if strings.Contains(strings.ToLower(string(asked[:n])), "hgetall") {
+			if strings.Contains(strings.ToLower(string(request[:n])), "hgetall") {
 				if before != nil && late.Load() {
 					out = before
 				}

@@ -9,64 +9,64 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-func TestOneAtATimeHasAClaim(t *testing.T) {
+func TestOneReplicaAtATimeHasTheLease(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, b := f.open(""), f.open("")
-		claims := func(r *replica, c cache.FetchLease) *cache.FetchLease {
+		acquire := func(r *replica, c cache.FetchLease) *cache.FetchLease {
 			f.Helper()
-			mine, other := r.AcquireFetch(f.Context(), page, c)
-			if mine == (other != nil) {
-				f.Fatalf("mine: %v, another's: %+v", mine, other)
+			acquired, other := r.AcquireFetch(f.Context(), page, c)
+			if acquired == (other != nil) {
+				f.Fatalf("acquired: %v, lease of another replica: %+v", acquired, other)
 			}
 			return other
 		}
 		next := time.Now().Add(time.Minute).Round(time.Millisecond)
-		if other := claims(a, cache.FetchLease{Owner: "a", Since: 7}); other != nil {
-			f.Errorf("nobody had claimed it: %+v", other)
+		if other := acquire(a, cache.FetchLease{Owner: "a", Since: 7}); other != nil {
+			f.Errorf("a free lease was refused: %+v", other)
 		}
-		if other := claims(a, cache.FetchLease{Owner: "a", Since: 7, Sent: true, Pending: fetched(0, "wait"), Next: next}); other != nil {
-			f.Errorf("it is not renewed: %+v", other)
+		if other := acquire(a, cache.FetchLease{Owner: "a", Since: 7, Sent: true, Pending: fetched(0, "wait"), Next: next}); other != nil {
+			f.Errorf("the owner could not renew: %+v", other)
 		}
-		other := claims(b, cache.FetchLease{Owner: "b"})
+		other := acquire(b, cache.FetchLease{Owner: "b"})
 		if other == nil || other.Owner != "a" || other.Since != 7 || !other.Sent || other.Failed || !other.Next.Equal(next) ||
 			other.Pending == nil || string(other.Pending.Body) != "wait" {
-			f.Errorf("the other is told %+v", other)
+			f.Errorf("the other replica gets %+v", other)
 		}
 		b.ReleaseFetch(f.Context(), page, "b", false)
-		if claims(b, cache.FetchLease{Owner: "b"}) == nil {
-			f.Error("another's claim was ended")
+		if acquire(b, cache.FetchLease{Owner: "b"}) == nil {
+			f.Error("a replica released the lease of another")
 		}
 		a.ReleaseFetch(f.Context(), page, "a", true)
-		if other := claims(b, cache.FetchLease{Owner: "b"}); other == nil || !other.Failed {
-			f.Errorf("that it has failed is not known: %+v", other)
+		if other := acquire(b, cache.FetchLease{Owner: "b"}); other == nil || !other.Failed {
+			f.Errorf("the failure is not reported: %+v", other)
 		}
 		client := f.client()
 		defer func() { _ = client.Close() }()
-		if lives := client.PTTL(f.Context(), claimName(page)).Val(); lives <= 0 || lives > failedLives {
-			f.Errorf("that it has failed is known for %v", lives)
+		if lives := client.PTTL(f.Context(), leaseName(page)).Val(); lives <= 0 || lives > failureLife {
+			f.Errorf("the failure lives for %v", lives)
 		}
-		client.Del(f.Context(), claimName(page))
-		claims(a, cache.FetchLease{Owner: "a"})
+		client.Del(f.Context(), leaseName(page))
+		acquire(a, cache.FetchLease{Owner: "a"})
 		a.ReleaseFetch(f.Context(), page, "a", false)
-		if other := claims(b, cache.FetchLease{Owner: "b"}); other != nil {
-			f.Errorf("it has ended: %+v", other)
+		if other := acquire(b, cache.FetchLease{Owner: "b"}); other != nil {
+			f.Errorf("the released lease was refused: %+v", other)
 		}
 		f.cut(true)
-		if mine, other := a.AcquireFetch(f.Context(), page, cache.FetchLease{Owner: "a"}); mine || other != nil {
-			f.Error("nobody can tell without Redis")
+		if acquired, other := a.AcquireFetch(f.Context(), page, cache.FetchLease{Owner: "a"}); acquired || other != nil {
+			f.Error("a lease was reported without Redis")
 		}
 	})
 }
 
-func TestAClaimThatNobodyRenewsEnds(t *testing.T) {
+func TestALeaseExpiresWithoutRenewal(t *testing.T) {
 	t.Parallel()
-	f := &fleet{T: t, network: "unix", address: testservers.Redis(t)} // the time of miniredis is set by hand
+	f := &fleet{T: t, network: "unix", address: testservers.Redis(t)} // keys of miniredis do not expire by themselves
 	a, b := f.open(""), f.open("")
-	if mine, _ := a.AcquireFetch(f.Context(), page, cache.FetchLease{Owner: "a"}); !mine {
-		f.Fatal("not claimed")
+	if acquired, _ := a.AcquireFetch(f.Context(), page, cache.FetchLease{Owner: "a"}); !acquired {
+		f.Fatal("not acquired")
 	}
-	testservers.Eventually(f, "another may have it", func(context.Context) bool {
-		mine, _ := b.AcquireFetch(f.Context(), page, cache.FetchLease{Owner: "b"})
-		return mine
+	testservers.Eventually(f, "another replica acquires the lease", func(context.Context) bool {
+		acquired, _ := b.AcquireFetch(f.Context(), page, cache.FetchLease{Owner: "b"})
+		return acquired
 	})
 }

@@ -1,22 +1,21 @@
-// Package redisstore is the tier of the cache that replicas share, in Redis: the
-// entries, and a stream of purges.
+// Package redisstore is the tier of the cache that replicas share, in Redis. It stores entries,
+// lists of candidates, leases of fetches, and a stream of purges. [Store] is the entry point, and
+// purges.go follows the stream.
 //
 // Invariants:
-//   - A value is read only under the key that it was written for (cache.Codec); what
-//     cannot be read is a miss.
-//   - Every key has a lifetime, every value a bound, every call a deadline. After a
-//     call that failed nothing is asked for a second.
-//   - A purge is applied by every replica in the order of the stream, and its place
-//     there is its generation: what was fetched before is stale, wherever it is kept.
-//     A replica that cannot know all purges takes everything older for stale.
+//   - A value is decoded only under the key that it was encoded for (cache.Codec). An unreadable
+//     value is a miss.
+//   - Every key expires, every value is bounded, and every call has a deadline. After a failed call
+//     the store is skipped for a second.
+//   - Every replica applies purges in the order of the stream. The position of a purge is its
+//     generation. A replica that may have missed purges treats everything older as stale.
 //
-// It is not where budgets are kept: what is lost here costs requests only.
+// The data can be lost at any time: that costs requests only. Quota is not stored here.
 package redisstore
 
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -32,31 +31,28 @@ import (
 )
 
 const (
-	// timeout bounds a call that a request waits for, rest is how long nothing is
-	// asked after one that failed.
-	timeout = 100 * time.Millisecond
-	rest    = time.Second
-	// maxValue bounds a value; what is larger stays with the replica that fetched it.
+	// callTimeout bounds a call during which a request waits. skipAfterError is how long the store
+	// is skipped after a failed call.
+	callTimeout    = 100 * time.Millisecond
+	skipAfterError = time.Second
+	// maxValue bounds a value. A larger one stays with the replica that fetched it.
 	maxValue = 1 << 20
-	// Values live an hour longer than they are fresh: stale they can be validated.
-	staleLives, longestLife = time.Hour, 24 * time.Hour
-
-	stream = "weir:cache:purges"
-	// streamLength is how many purges are remembered, streamLives for how long:
-	// longer than any value lives.
-	streamLength = 10_000
-	streamLives  = 2 * longestLife
-	// maxTogether bounds what one round trip asks for.
-	maxTogether = 32
-	// maxPending bounds the purges that wait for Redis.
-	maxPending = 1000
+	// A value lives staleFor longer than it is fresh, because it can be revalidated, and at most
+	// maxLife.
+	staleFor, maxLife = time.Hour, 24 * time.Hour
+	// maxBatch bounds the reads of one round trip.
+	maxBatch = 32
+	// maxCandidates bounds the keys that are recorded for one base key.
+	maxCandidates = 8
+	// warnEvery is the shortest pause between two warnings about values.
+	warnEvery = time.Minute
 )
 
-// keep is the script that stores a value, and when its fetch began, among at most eight
-// others under its key; not in the place of one whose fetch began later. That is first
-// by generation, for such a one knows of more purges, and then by the time of its
-// request, where no replica's clock is believed to be ahead of Redis's.
-var keep = redis.NewScript(`
+// putScript stores a value in the hash of its key, with at most seven others, and beside it when its
+// fetch began. A value whose fetch began later is not replaced. The generation of the fetch decides
+// first, because later fetches know more purges, and then the time of the request. A request time
+// after Redis's own time is replaced by that time: the replica's clock is wrong.
+var putScript = redis.NewScript(`
 local time = redis.call('TIME')
 local now = string.format('%010d%06d', tonumber(time[1]), tonumber(time[2]))
 local requested = ARGV[5] > now and now or ARGV[5]
@@ -66,10 +62,10 @@ if not since and redis.call('HLEN', KEYS[1]) >= 16 then redis.call('DEL', KEYS[1
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2], 'since:' .. ARGV[1], ARGV[4] .. requested)
 return redis.call('PEXPIRE', KEYS[1], ARGV[3])`)
 
-// sinceField begins the names of the fields that keep writes beside the values.
+// sinceField is the prefix of the fields that putScript writes beside the values.
 const sinceField = "since:"
 
-// PurgeReceiver is told of purges, in their order: the memory tier.
+// PurgeReceiver receives purges in the order of the stream. It is the memory tier.
 type PurgeReceiver interface {
 	ApplyPurge(p cache.Purge, g cache.Generation)
 	PurgeUntil(g cache.Generation)
@@ -77,34 +73,35 @@ type PurgeReceiver interface {
 
 // Store implements [cache.Shared]. It is safe for concurrent use.
 type Store struct {
-	client  redis.UniversalClient
-	codec   *cache.Codec
-	learner PurgeReceiver
-	log     *slog.Logger
-	// patience bounds a call that a request waits for.
-	patience time.Duration
-	resting  atomic.Int64 // until when nothing is asked, in nanoseconds
-	warned   atomic.Int64 // when something was said of a value, in nanoseconds
-	ready    atomic.Bool  // the purges before are known
+	client   redis.UniversalClient
+	codec    *cache.Codec
+	receiver PurgeReceiver
+	log      *slog.Logger
+	timeout  time.Duration
+	// skipUntil is when the store is used again after an error, warned when the last warning was
+	// logged, in nanoseconds since 1970.
+	skipUntil, warned atomic.Int64
+	ready             atomic.Bool // all earlier purges are applied
 
-	batches redisclient.Batcher[redis.Cmder]
+	reads redisclient.Batcher[redis.Cmder]
 
-	mu      sync.Mutex
-	pending []cache.Purge
-	at      string // how far the stream was read; only Run uses it
+	mu       sync.Mutex
+	pending  []cache.Purge // not in the stream yet
+	position string        // in the stream; used by Run only
 }
 
-// New returns a store on a client of its own, which it closes.
-func New(client redis.UniversalClient, codec *cache.Codec, learner PurgeReceiver, log *slog.Logger) *Store {
-	return &Store{client: client, codec: codec, learner: learner, log: log, patience: timeout, at: "0-0"}
+// New returns a store. It takes ownership of the client.
+func New(client redis.UniversalClient, codec *cache.Codec, receiver PurgeReceiver, log *slog.Logger) *Store {
+	return &Store{client: client, codec: codec, receiver: receiver, log: log, timeout: callTimeout, position: "0-0"}
 }
 
-// Close ends the store; nothing uses it any more, and Run has ended.
+// Close closes the client. Run must have returned.
 func (s *Store) Close() error { return s.client.Close() }
 
-func name(key cache.Key) string { return "weir:cache:" + hex.EncodeToString(key[:]) }
+func entriesName(key cache.Key) string     { return "weir:cache:" + hex.EncodeToString(key[:]) }
+func candidatesName(base cache.Key) string { return "weir:candidates:" + hex.EncodeToString(base[:]) }
 
-// variant names an entry among those under one key.
+// variant returns the name of an entry within the hash of its key.
 func variant(e *cache.Entry) string {
 	var parts []string
 	for _, f := range e.Vary {
@@ -114,43 +111,38 @@ func variant(e *cache.Entry) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// call does something with a key that a request waits for, unless Redis rests, and
-// reports whether that went well. A key that holds what nobody here has written is
-// dropped.
-func (s *Store) call(ctx context.Context, what, key string, do func(context.Context) error) bool {
-	if !s.ready.Load() || time.Now().UnixNano() < s.resting.Load() {
+// call runs an operation on a key during which a request waits, and reports whether it succeeded. It
+// does nothing while the store is skipped. A key of another type is removed.
+func (s *Store) call(ctx context.Context, operation, key string, do func(context.Context) error) bool {
+	if !s.ready.Load() || time.Now().UnixNano() < s.skipUntil.Load() {
 		return false
 	}
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
 	defer cancel()
-	err := do(limited)
+	err := do(ctx)
 	if err != nil && strings.Contains(err.Error(), "WRONGTYPE") {
-		if err = s.client.Unlink(limited, key).Err(); err == nil {
+		if err = s.client.Unlink(ctx, key).Err(); err == nil {
 			return false
 		}
 	}
 	if err != nil {
-		s.resting.Store(time.Now().Add(rest).UnixNano())
-		s.log.Debug("the shared tier of the cache does not answer", "call", what, "error", err)
+		s.skipUntil.Store(time.Now().Add(skipAfterError).UnixNano())
+		s.log.Debug("shared cache unavailable", "operation", operation, "error", err)
 	}
 	return err == nil
 }
 
-// together has Redis do a command along with those of others who wait for theirs, in one
-// round trip.
-func (s *Store) together(ctx context.Context, cmd redis.Cmder) error {
-	err := s.batches.Do(cmd, maxTogether, func(all []redis.Cmder) error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.patience) // not for this one alone
+// read sends a command in one round trip with the concurrent commands of other callers.
+func (s *Store) read(ctx context.Context, cmd redis.Cmder) error {
+	err := s.reads.Do(cmd, maxBatch, func(batch []redis.Cmder) error {
+		// The deadline of one caller must not end the commands of the others.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
 		defer cancel()
-		if len(all) == 1 {
-			_ = s.client.Process(ctx, all[0]) // what went wrong is in the commands
-			return nil
-		}
 		p := s.client.Pipeline()
-		for _, c := range all {
+		for _, c := range batch {
 			_ = p.Process(ctx, c)
 		}
-		_, _ = p.Exec(ctx)
+		_, _ = p.Exec(ctx) // each command has its own error
 		return nil
 	})
 	if err != nil {
@@ -159,23 +151,21 @@ func (s *Store) together(ctx context.Context, cmd redis.Cmder) error {
 	return cmd.Err()
 }
 
-// warnEvery is how often something is said that may be so for every value.
-const warnEvery = time.Minute
-
-// warn says what is wrong with a value, unless something has been said lately.
-func (s *Store) warn(what string, attrs ...any) {
+// warn logs a warning, at most once a minute.
+func (s *Store) warn(message string, attrs ...any) {
 	last, now := s.warned.Load(), time.Now().UnixNano()
 	if now-last >= int64(warnEvery) && s.warned.CompareAndSwap(last, now) {
-		s.log.Warn(what, attrs...)
+		s.log.Warn(message, attrs...)
 	}
 }
 
 // Get implements [cache.Shared].
 func (s *Store) Get(ctx context.Context, key cache.Key) (list []*cache.Entry) {
+	name := entriesName(key)
 	var values map[string]string
-	s.call(ctx, "get", name(key), func(ctx context.Context) (err error) {
-		cmd := redis.NewMapStringStringCmd(ctx, "hgetall", name(key))
-		err = s.together(ctx, cmd)
+	s.call(ctx, "get", name, func(ctx context.Context) error {
+		cmd := redis.NewMapStringStringCmd(ctx, "hgetall", name)
+		err := s.read(ctx, cmd)
 		values = cmd.Val()
 		return err
 	})
@@ -185,7 +175,7 @@ func (s *Store) Get(ctx context.Context, key cache.Key) (list []*cache.Entry) {
 		}
 		e, err := s.codec.Decode(key, []byte(value))
 		if err != nil {
-			s.warn("a stored answer cannot be read", "key", name(key), "error", err)
+			s.warn("stored response unreadable", "key", name, "error", err)
 			continue
 		}
 		list = append(list, e)
@@ -199,60 +189,49 @@ func (s *Store) Put(ctx context.Context, key cache.Key, e *cache.Entry) (stored 
 	if err != nil || len(value) > maxValue {
 		return false
 	}
-	lives := min(max(0, -e.Staleness(time.Now()))+staleLives, longestLife)
-	var kept int
-	asked := s.call(ctx, "put", name(key), func(ctx context.Context) (err error) {
-		kept, err = keep.Run(ctx, s.client, []string{name(key)}, variant(e), value, lives.Milliseconds(),
-			fmt.Sprintf("%020d", e.Since), fmt.Sprintf("%016d", e.Requested.UnixMicro())).Int()
+	life := min(max(0, -e.Staleness(time.Now()))+staleFor, maxLife)
+	ok := s.call(ctx, "put", entriesName(key), func(ctx context.Context) (err error) {
+		stored, err = putScript.Run(ctx, s.client, []string{entriesName(key)}, variant(e), value, life.Milliseconds(),
+			fmt.Sprintf("%020d", e.Since), fmt.Sprintf("%016d", e.Requested.UnixMicro())).Bool()
 		return err
 	})
-	return asked && kept == 1
+	return ok && stored
 }
 
 // Delete implements [cache.Shared].
 func (s *Store) Delete(ctx context.Context, key cache.Key) {
-	s.call(ctx, "forget", name(key), func(ctx context.Context) error { return s.client.Del(ctx, name(key)).Err() })
+	name := entriesName(key)
+	s.call(ctx, "delete", name, func(ctx context.Context) error { return s.client.Del(ctx, name).Err() })
 }
 
-// Purge implements [cache.Shared]. What Redis cannot be told now it is told when it
-// answers.
-func (s *Store) Purge(ctx context.Context, p cache.Purge) {
-	var g cache.Generation
-	if s.call(ctx, "purge", stream, func(ctx context.Context) (err error) { g, err = s.add(ctx, p, "*"); return err }) {
-		s.learner.ApplyPurge(p, g)
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.pending) < maxPending {
-		s.pending = append(s.pending, p)
-	} else {
-		s.pending[maxPending-1] = everything
-	}
+// AddCandidate implements [cache.Shared]. The keys are in a sorted set, by the time of their addition.
+func (s *Store) AddCandidate(ctx context.Context, base, key cache.Key) {
+	name := candidatesName(base)
+	s.call(ctx, "add candidate", name, func(ctx context.Context) error {
+		_, err := s.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
+			p.ZAdd(ctx, name, redis.Z{Score: float64(time.Now().UnixMilli()), Member: hex.EncodeToString(key[:])})
+			p.ZRemRangeByRank(ctx, name, 0, -maxCandidates-1)
+			p.PExpire(ctx, name, maxLife)
+			return nil
+		})
+		return err
+	})
 }
 
-// everything is a purge that does not say of what.
-var everything = cache.Purge{}
-
-// add enters a purge into the stream.
-func (s *Store) add(ctx context.Context, p cache.Purge, id string) (cache.Generation, error) {
-	text, err := json.Marshal(p)
-	if err != nil {
-		return 0, err
+// CandidateKeys implements [cache.Shared].
+func (s *Store) CandidateKeys(ctx context.Context, base cache.Key) (keys []cache.Key) {
+	name := candidatesName(base)
+	var members []string
+	s.call(ctx, "candidates", name, func(ctx context.Context) error {
+		cmd := redis.NewStringSliceCmd(ctx, "zrevrange", name, 0, maxCandidates-1)
+		err := s.read(ctx, cmd)
+		members = cmd.Val()
+		return err
+	})
+	for _, member := range members {
+		if key, err := hex.DecodeString(member); err == nil && len(key) == len(cache.Key{}) {
+			keys = append(keys, cache.Key(key))
+		}
 	}
-	id, err = s.client.XAdd(ctx, &redis.XAddArgs{Stream: stream, ID: id, MaxLen: streamLength, Approx: true, Values: []any{"purge", text}}).Result()
-	if err != nil {
-		return 0, err
-	}
-	_ = s.client.PExpire(ctx, stream, streamLives).Err() // Run does it, too
-	return generation(id), nil
-}
-
-// generation is the place of an entry in the stream, by its ID: milliseconds and a
-// number within them.
-func generation(id string) cache.Generation {
-	ms, n, _ := strings.Cut(id, "-")
-	a, _ := strconv.ParseUint(ms, 10, 44)
-	b, _ := strconv.ParseUint(n, 10, 64)
-	return cache.Generation(a<<20 | min(b, 1<<20-1))
+	return keys
 }

@@ -19,14 +19,14 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// replica is a store of two tiers, whose second is shared.
+// replica is a store with a shared tier.
 type replica struct {
 	*cache.Store
 	shared *Store
 	stop   func()
 }
 
-// fleet are replicas on one Redis.
+// fleet is a number of replicas with one Redis.
 type fleet struct {
 	*testing.T
 	network, address string
@@ -36,7 +36,7 @@ type fleet struct {
 	conns []net.Conn
 }
 
-// dial connects to Redis, unless it is cut off.
+// dial connects to Redis, unless cut was called.
 func (f *fleet) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,7 +50,7 @@ func (f *fleet) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return c, err
 }
 
-// cut cuts all replicas off from Redis, or lets them find it again.
+// cut closes all connections to Redis, and refuses new ones while away is set.
 func (f *fleet) cut(away bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,9 +61,9 @@ func (f *fleet) cut(away bool) {
 	f.conns = nil
 }
 
-// onEach runs a test on miniredis and on a real server.
+// onEach runs a test with miniredis and with redis-server.
 func onEach(t *testing.T, test func(f *fleet)) {
-	t.Parallel() // they wait for Redis most of the time
+	t.Parallel() // the tests mostly wait
 	t.Run("miniredis", func(t *testing.T) {
 		t.Parallel()
 		test(&fleet{T: t, network: "tcp", address: miniredis.RunT(t).Addr()})
@@ -85,7 +85,7 @@ func (f *fleet) open(secret string) *replica {
 	}
 	memory := cache.NewMemory(1 << 20)
 	shared := New(f.client(), codec, memory, slog.New(slog.DiscardHandler))
-	shared.patience = time.Minute // a machine may be busy: what is held here is not how fast it is
+	shared.timeout = time.Minute // the tests do not check response times
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { shared.Run(ctx) })
@@ -102,7 +102,7 @@ func (f *fleet) open(secret string) *replica {
 
 var page = cache.NewKey("page")
 
-// fetched is an entry whose fetch began at that generation.
+// fetched returns an entry whose fetch began at this generation.
 func fetched(since cache.Generation, body string, tags ...string) *cache.Entry {
 	now := time.Now().Round(0)
 	e := cache.NewEntry(cache.Response{
@@ -113,7 +113,7 @@ func fetched(since cache.Generation, body string, tags ...string) *cache.Entry {
 	return e
 }
 
-// holds is what a replica would answer.
+// holds returns the body that a replica has for the page.
 func (r *replica) holds(request http.Header) (body string, purged bool) {
 	e, purged := r.Lookup(context.Background(), page, request)
 	if e == nil {
@@ -122,7 +122,7 @@ func (r *replica) holds(request http.Header) (body string, purged bool) {
 	return string(e.Body), purged
 }
 
-func TestWhatOneFetchesAllHave(t *testing.T) {
+func TestEntriesAreSharedByReplicas(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, b := f.open(""), f.open("")
 		body := strings.Repeat("long ", 1000)
@@ -135,70 +135,70 @@ func TestWhatOneFetchesAllHave(t *testing.T) {
 		}
 		now := time.Now()
 		if diff := cmp.Diff([]any{e.Status, e.Header, string(e.Body), e.Vary, e.Age(now)}, []any{got.Status, got.Header, string(got.Body), got.Vary, got.Age(now)}); diff != "" {
-			f.Errorf("kept (-), got (+):\n%s", diff)
+			f.Errorf("stored (-), found (+):\n%s", diff)
 		}
 		if other, _ := b.holds(http.Header{"Accept-Language": {"fr"}}); other != "" {
-			f.Error("another variant is taken for it")
+			f.Error("another variant was found")
 		}
 		a.Delete(f.Context(), page)
 		if again, _ := f.open("").holds(http.Header{"Accept-Language": {"de"}}); again != "" {
-			f.Error("it was forgotten")
+			f.Error("found after Delete")
 		}
 	})
 }
 
-func TestAttack45APurgeReachesAll(t *testing.T) {
+func TestPurgeReachesAllReplicas(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, b := f.open(""), f.open("")
 		b.Put(f.Context(), page, fetched(b.Generation(), "old", "repo:o/r", "org:o"))
-		late := b.Generation() // a fetch that is under way
+		late := b.Generation() // a fetch in progress
 		a.Purge(f.Context(), "repo:o/r")
-		testservers.Eventually(f, "the other replica knows", func(context.Context) bool { _, purged := b.holds(nil); return purged })
+		testservers.Eventually(f, "the other replica applies the purge", func(context.Context) bool { _, purged := b.holds(nil); return purged })
 		b.Put(f.Context(), page, fetched(late, "late", "repo:o/r"))
-		for name, r := range map[string]*replica{"who purged": a, "who fetched": b, "who comes later": f.open("")} {
+		for name, r := range map[string]*replica{"purging replica": a, "fetching replica": b, "new replica": f.open("")} {
 			if body, purged := r.holds(nil); !purged {
-				f.Errorf("%s takes %q for fresh", name, body)
+				f.Errorf("%s: %q is fresh", name, body)
 			}
 		}
 		b.Put(f.Context(), page, fetched(b.Generation(), "new", "repo:o/r"))
-		for name, r := range map[string]*replica{"who purged": a, "who fetched": b, "who comes later": f.open("")} {
+		for name, r := range map[string]*replica{"purging replica": a, "fetching replica": b, "new replica": f.open("")} {
 			if body, purged := r.holds(nil); purged || body != "new" {
-				f.Errorf("%s has %q, purged %v", name, body, purged)
+				f.Errorf("%s: %q, purged %v", name, body, purged)
 			}
 		}
 		a.PurgeHard(f.Context(), "org:o", "repo:o/r")
-		testservers.Eventually(f, "it is dropped there, too", func(context.Context) bool { body, _ := b.holds(nil); return body == "" })
+		testservers.Eventually(f, "the other replica removes the entry", func(context.Context) bool { body, _ := b.holds(nil); return body == "" })
 	})
 }
 
-func TestAttack42WhatCannotBeReadIsAMiss(t *testing.T) {
+func TestAnUnreadableValueIsAMiss(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		const secret = "a secret of thirty-two characters"
 		a, client := f.open(secret), f.client()
 		defer func() { _ = client.Close() }()
 		a.Put(f.Context(), page, fetched(a.Generation(), "private words"))
-		value := client.HGetAll(f.Context(), name(page)).Val()[variant(&cache.Entry{})]
+		value := client.HGetAll(f.Context(), entriesName(page)).Val()[variant(&cache.Entry{})]
 		if value == "" || strings.Contains(value, "private words") {
 			f.Errorf("stored as %q", value)
 		}
 		if body, _ := f.open("another secret of thirty-two char.").holds(nil); body != "" {
-			f.Error("read with another secret")
+			f.Error("decoded with another secret")
 		}
 		if body, _ := f.open("").holds(nil); body != "" {
-			f.Error("read without a secret")
+			f.Error("decoded without a secret")
 		}
 		other := cache.NewKey("other")
-		client.HSet(f.Context(), name(other), variant(&cache.Entry{}), value)
+		client.HSet(f.Context(), entriesName(other), variant(&cache.Entry{}), value)
 		if list := a.shared.Get(f.Context(), other); len(list) != 0 {
-			f.Error("a value of another key is read")
+			f.Error("a value of another key was decoded")
 		}
 		if list := a.shared.Get(f.Context(), page); len(list) != 1 {
-			f.Error("the value itself is not")
+			f.Error("the value was not decoded")
 		}
 	})
 }
 
-func TestEveryKeyHasALifetimeAndABound(t *testing.T) {
+func TestEveryKeyExpiresAndIsBounded(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, client := f.open(""), f.client()
 		defer func() { _ = client.Close() }()
@@ -207,24 +207,24 @@ func TestEveryKeyHasALifetimeAndABound(t *testing.T) {
 			e.Vary = []cache.Field{{Name: "Accept-Language", Value: language}}
 			a.Put(f.Context(), page, e)
 		}
-		if n := client.HLen(f.Context(), name(page)).Val(); n > 8 {
+		if n := client.HLen(f.Context(), entriesName(page)).Val(); n > 8 {
 			f.Errorf("%d variants", n)
 		}
 		a.Put(f.Context(), cache.NewKey("large"), fetched(a.Generation(), randomText(2<<20)))
 		a.Purge(f.Context(), "x")
 		keys := client.Keys(f.Context(), "*").Val()
 		if len(keys) != 2 {
-			f.Errorf("%q: what is too large is not stored", keys)
+			f.Errorf("keys %q: the large entry must not be stored", keys)
 		}
 		for _, key := range keys {
-			if lives := client.TTL(f.Context(), key).Val(); lives <= 0 || lives > streamLives {
+			if lives := client.TTL(f.Context(), key).Val(); lives <= 0 || lives > streamLife {
 				f.Errorf("%s lives for %v", key, lives)
 			}
 		}
 	})
 }
 
-// randomText cannot be compressed to less than half.
+// randomText returns a text that cannot be compressed to less than half.
 func randomText(n int) string {
 	var b strings.Builder
 	for sum := cache.NewKey("seed"); b.Len() < n; sum = cache.NewKey(string(sum[:])) {
@@ -233,8 +233,8 @@ func randomText(n int) string {
 	return b.String()
 }
 
-// TestAttack41AStreamThatIsLost: nobody can tell any more what was purged.
-func TestAttack41AStreamThatIsLost(t *testing.T) {
+// Without the stream it is unknown which tags were purged.
+func TestALostStreamMakesOlderEntriesStale(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, client := f.open(""), f.client()
 		defer func() { _ = client.Close() }()
@@ -242,34 +242,34 @@ func TestAttack41AStreamThatIsLost(t *testing.T) {
 		if err := client.Del(f.Context(), stream).Err(); err != nil {
 			f.Fatal(err)
 		}
-		testservers.Eventually(f, "what is old is stale", func(context.Context) bool { _, purged := a.holds(nil); return purged })
+		testservers.Eventually(f, "the old entry is stale", func(context.Context) bool { _, purged := a.holds(nil); return purged })
 		a.Put(f.Context(), page, fetched(a.Generation(), "new", "x"))
-		testservers.Eventually(f, "a new one is fresh", func(context.Context) bool {
+		testservers.Eventually(f, "a new entry is fresh", func(context.Context) bool {
 			body, purged := f.open("").holds(nil)
 			return body == "new" && !purged
 		})
 	})
 }
 
-func TestAttack41WithoutRedis(t *testing.T) {
+func TestAPurgeDuringAnOutageIsSentLater(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, b := f.open(""), f.open("")
 		b.Put(f.Context(), page, fetched(b.Generation(), "old", "x"))
 		f.cut(true)
-		a.Put(f.Context(), page, fetched(a.Generation(), "kept here", "x"))
-		if body, _ := a.holds(nil); body != "kept here" {
+		a.Put(f.Context(), page, fetched(a.Generation(), "stored here", "x"))
+		if body, _ := a.holds(nil); body != "stored here" {
 			f.Errorf("%q", body)
 		}
 		a.Purge(f.Context(), "x")
 		if _, purged := a.holds(nil); !purged {
-			f.Error("not purged here")
+			f.Error("not purged on this replica")
 		}
 		f.cut(false)
-		testservers.Eventually(f, "the other learns of the purge", func(context.Context) bool { _, purged := b.holds(nil); return purged })
+		testservers.Eventually(f, "the other replica applies the purge", func(context.Context) bool { _, purged := b.holds(nil); return purged })
 	})
 }
 
-// batches counts how many reads go to Redis at once, and lets them go when hold does.
+// batches records the sizes of batched reads, and delays them until hold is closed.
 type batches struct {
 	mu    sync.Mutex
 	sizes []int
@@ -278,8 +278,8 @@ type batches struct {
 
 func (*batches) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (b *batches) goes(cmds ...redis.Cmder) {
-	if cmds[0].Name() != "hgetall" { // the stream is read all the time
+func (b *batches) record(cmds ...redis.Cmder) {
+	if cmds[0].Name() != "hgetall" { // reads of the stream
 		return
 	}
 	b.mu.Lock()
@@ -290,21 +290,21 @@ func (b *batches) goes(cmds ...redis.Cmder) {
 
 func (b *batches) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		b.goes(cmd)
+		b.record(cmd)
 		return next(ctx, cmd)
 	}
 }
 
 func (b *batches) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		b.goes(cmds...)
+		b.record(cmds...)
 		return next(ctx, cmds)
 	}
 }
 
-// TestReadsGoTogether: those who ask while a question is on its way share a round trip, and
-// each gets its own answer; one whose key nobody here has written holds up nobody.
-func TestReadsGoTogether(t *testing.T) {
+// Reads that arrive during a round trip share the next one. A key of another type affects only its
+// own read.
+func TestConcurrentReadsShareARoundTrip(t *testing.T) {
 	f := &fleet{T: t, network: "unix", address: testservers.Redis(t)}
 	r := f.open("secret")
 	keys := make([]cache.Key, 20)
@@ -314,37 +314,37 @@ func TestReadsGoTogether(t *testing.T) {
 	}
 	client := f.client()
 	defer func() { _ = client.Close() }()
-	if err := client.Set(t.Context(), name(keys[7]), "text", time.Minute).Err(); err != nil {
+	if err := client.Set(t.Context(), entriesName(keys[7]), "text", time.Minute).Err(); err != nil {
 		t.Fatal(err)
 	}
 	b := &batches{hold: make(chan struct{})}
 	r.shared.client.(*redis.Client).AddHook(b)
-	r.shared.patience = time.Minute
-	var asking sync.WaitGroup
+	r.shared.timeout = time.Minute
+	var readers sync.WaitGroup
 	for i, key := range keys {
-		asking.Go(func() {
+		readers.Go(func() {
 			list := r.shared.Get(t.Context(), key)
 			if i == 7 && len(list) > 0 || i != 7 && (len(list) != 1 || string(list[0].Body) != strconv.Itoa(i)) {
 				t.Errorf("key %d: %v", i, list)
 			}
 		})
 		if i == 0 {
-			testservers.Eventually(t, "the first is on its way", func(context.Context) bool {
+			testservers.Eventually(t, "the first read is sent", func(context.Context) bool {
 				b.mu.Lock()
 				defer b.mu.Unlock()
 				return len(b.sizes) == 1
 			})
 		}
 	}
-	testservers.Eventually(t, "all wait", func(context.Context) bool { return r.shared.batches.Waiting() == len(keys)-1 })
+	testservers.Eventually(t, "the other reads wait", func(context.Context) bool { return r.shared.reads.Waiting() == len(keys)-1 })
 	close(b.hold)
-	asking.Wait()
+	readers.Wait()
 	if len(b.sizes) < 2 || b.sizes[0] != 1 || b.sizes[1] != len(keys)-1 {
-		t.Errorf("they went by %v", b.sizes)
+		t.Errorf("batches of %v reads", b.sizes)
 	}
 }
 
-// then does something after the first command of a name.
+// then calls a function after the first command with a name.
 type then struct {
 	name string
 	do   func()
@@ -367,9 +367,9 @@ func (t *then) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// TestAStreamThatBeginsWhileItIsLookedAt: another replica begins it anew between the look at
-// its oldest entry and at its newest; what is held counts as purged.
-func TestAStreamThatBeginsWhileItIsLookedAt(t *testing.T) {
+// Another replica may start the stream again between the two reads of a check. Older entries are then
+// stale.
+func TestAStreamThatStartsDuringACheckMakesOlderEntriesStale(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		other := f.client()
 		f.Cleanup(func() { _ = other.Close() })
@@ -386,7 +386,7 @@ func TestAStreamThatBeginsWhileItIsLookedAt(t *testing.T) {
 				f.Error(err)
 			}
 		}})
-		if err := s.look(f.Context()); err != nil {
+		if err := s.check(f.Context()); err != nil {
 			f.Fatal(err)
 		}
 		if e, purged := memory.Lookup(page, nil); e == nil || !purged {

@@ -1,0 +1,188 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weirgate/weir/cache"
+)
+
+const (
+	stream = "weir:cache:purges"
+	// streamLength is the number of purges that the stream keeps, streamLife how long: longer than
+	// any value lives.
+	streamLength = 10_000
+	streamLife   = 2 * maxLife
+	// readWait is how long a read of the stream waits for a purge, maxRead how many it returns.
+	readWait = 500 * time.Millisecond
+	maxRead  = 1000
+	// checkEvery is the pause between checks that the stream was not lost.
+	checkEvery = 5 * time.Second
+	// maxPending bounds the purges that wait for Redis.
+	maxPending = 1000
+)
+
+// purgeAll is a purge of unknown tags: it makes everything stale.
+var purgeAll = cache.Purge{}
+
+// Purge implements [cache.Shared]. Run retries while Redis is unavailable.
+func (s *Store) Purge(ctx context.Context, p cache.Purge) {
+	var g cache.Generation
+	if s.call(ctx, "purge", stream, func(ctx context.Context) (err error) { g, err = s.add(ctx, p, "*"); return err }) {
+		s.receiver.ApplyPurge(p, g)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.pending) < maxPending {
+		s.pending = append(s.pending, p)
+	} else {
+		s.pending[maxPending-1] = purgeAll
+	}
+}
+
+// add appends a purge to the stream.
+func (s *Store) add(ctx context.Context, p cache.Purge, id string) (cache.Generation, error) {
+	text, err := json.Marshal(p)
+	if err != nil {
+		return 0, err
+	}
+	args := &redis.XAddArgs{Stream: stream, ID: id, MaxLen: streamLength, Approx: true, Values: []any{"purge", text}}
+	if id, err = s.client.XAdd(ctx, args).Result(); err != nil {
+		return 0, err
+	}
+	_ = s.client.PExpire(ctx, stream, streamLife).Err() // check repeats it
+	return generation(id), nil
+}
+
+// generation returns the position of an ID in the stream: its milliseconds, and the number within them.
+func generation(id string) cache.Generation {
+	ms, n, _ := strings.Cut(id, "-")
+	a, _ := strconv.ParseUint(ms, 10, 44)
+	b, _ := strconv.ParseUint(n, 10, 64)
+	return cache.Generation(a<<20 | min(b, 1<<20-1))
+}
+
+// Run applies the purges of all replicas and sends pending ones, until ctx ends.
+func (s *Store) Run(ctx context.Context) {
+	checked, lost := time.Time{}, false
+	for ctx.Err() == nil {
+		err := s.sendPending(ctx)
+		if err == nil && time.Since(checked) >= checkEvery {
+			if err = s.check(ctx); err == nil {
+				checked = time.Now()
+			}
+		}
+		if err == nil {
+			err = s.follow(ctx)
+		}
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			checked = time.Time{}
+			s.ready.Store(false) // until the purges of this time are known
+			if !lost {
+				s.log.Error("purges of other replicas unavailable", "error", err)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(skipAfterError):
+			}
+		case lost:
+			s.log.Info("purges of other replicas available")
+		}
+		lost = err != nil
+	}
+}
+
+// check finds out whether the stream continues from the position of the last read. A stream that was
+// lost is started again. After a gap everything older counts as purged.
+func (s *Store) check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, skipAfterError)
+	defer cancel()
+	oldest, err := s.client.XRangeN(ctx, stream, "-", "+", 1).Result()
+	if err != nil {
+		return err
+	}
+	newest, err := s.client.XRevRangeN(ctx, stream, "+", "-", 1).Result()
+	if err != nil {
+		return err
+	}
+	if len(oldest) == 0 {
+		oldest = newest // another replica has just started the stream
+	}
+	at := generation(s.position)
+	switch {
+	case len(newest) == 0 || generation(newest[0].ID) < at:
+		id := "*"
+		if now := uint64(time.Now().UnixMilli()); now <= uint64(at>>20) { // the clock is behind the stream
+			id = strconv.FormatUint(uint64(at>>20)+1, 10) + "-0"
+		}
+		g, err := s.add(ctx, purgeAll, id)
+		if err != nil {
+			return err
+		}
+		s.receiver.PurgeUntil(g)
+	case generation(oldest[0].ID) > at:
+		s.receiver.PurgeUntil(generation(oldest[0].ID))
+	}
+	return s.client.PExpire(ctx, stream, streamLife).Err()
+}
+
+// follow reads and applies the next purges of the stream.
+func (s *Store) follow(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readWait+skipAfterError)
+	defer cancel()
+	read := &redis.XReadArgs{Streams: []string{stream, s.position}, Count: maxRead, Block: readWait}
+	streams, err := s.client.XRead(ctx, read).Result()
+	if errors.Is(err, redis.Nil) { // no purge
+		s.ready.Store(true)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	messages := streams[0].Messages
+	for _, m := range messages {
+		s.position = m.ID
+		var p cache.Purge
+		text, _ := m.Values["purge"].(string)
+		if err := json.Unmarshal([]byte(text), &p); err != nil || p.Tags == nil {
+			s.receiver.PurgeUntil(generation(m.ID))
+		} else {
+			s.receiver.ApplyPurge(p, generation(m.ID))
+		}
+	}
+	if len(messages) < maxRead {
+		s.ready.Store(true)
+	}
+	return nil
+}
+
+// sendPending appends the purges to the stream that Redis did not accept before.
+func (s *Store) sendPending(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		if len(s.pending) == 0 {
+			s.mu.Unlock()
+			return nil
+		}
+		p := s.pending[0]
+		s.mu.Unlock()
+		limited, cancel := context.WithTimeout(ctx, skipAfterError)
+		_, err := s.add(limited, p, "*")
+		cancel()
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.pending = s.pending[1:]
+		s.mu.Unlock()
+	}
+}
