@@ -16,36 +16,36 @@ import (
 	"github.com/weirgate/weir/internal/config"
 )
 
-// stream2 is a connection of HTTP/2 by hand (RFC 9113), in front of a gateway.
-type stream2 struct {
+// rawHTTP2 is an HTTP/2 connection to a gateway on which the test writes frames (RFC 9113).
+type rawHTTP2 struct {
 	*testing.T
 	*tls.Conn
-	gateway *gateway
-	front   *httptest.Server
-	busy    atomic.Int32 // requests at the upstream
-	busiest atomic.Int32
-	seen    atomic.Int32
+	gateway  *gateway
+	server   *httptest.Server
+	open     atomic.Int32 // open upstream requests
+	mostOpen atomic.Int32
+	total    atomic.Int32
 }
 
-// Types and flags of frames.
+// Types and flags of frames (RFC 9113, section 6).
 const (
 	frameHeaders, frameReset, frameSettings, framePing, frameContinuation = 0x1, 0x3, 0x4, 0x6, 0x9
 
 	endStream, endHeaders = 0x1, 0x4
 )
 
-// newStream2 starts a gateway on the server that users get, behind TLS, and connects.
-func newStream2(t *testing.T) *stream2 {
+// dialHTTP2 starts a gateway with the production server settings behind TLS, and connects.
+func dialHTTP2(t *testing.T) *rawHTTP2 {
 	t.Helper()
-	s := &stream2{T: t}
+	s := &rawHTTP2{T: t}
 	up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		s.seen.Add(1)
-		for n := s.busy.Add(1); n > s.busiest.Load(); {
-			s.busiest.Store(n)
+		s.total.Add(1)
+		for n := s.open.Add(1); n > s.mostOpen.Load(); {
+			s.mostOpen.Store(n)
 		}
-		defer s.busy.Add(-1)
+		defer s.open.Add(-1)
 		if strings.Contains(r.Host, "evil") {
-			t.Errorf("asked for %s", r.Host)
+			t.Errorf("upstream received the host %s", r.Host)
 		}
 	}))
 	t.Cleanup(up.Close)
@@ -56,17 +56,17 @@ func newStream2(t *testing.T) *stream2 {
 		t.Fatal(err)
 	}
 	t.Cleanup(g.close)
-	s.gateway, s.front = g, httptest.NewUnstartedServer(nil)
-	s.front.Config, s.front.EnableHTTP2 = newServer(g, slog.New(slog.DiscardHandler)), true
-	s.front.StartTLS()
-	t.Cleanup(s.front.Close)
-	trust := s.front.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+	s.gateway, s.server = g, httptest.NewUnstartedServer(nil)
+	s.server.Config, s.server.EnableHTTP2 = newServer(g, slog.New(slog.DiscardHandler)), true
+	s.server.StartTLS()
+	t.Cleanup(s.server.Close)
+	trust := s.server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 	trust.NextProtos = []string{"h2"}
-	if s.Conn, err = tls.Dial("tcp", s.front.Listener.Addr().String(), trust); err != nil {
+	if s.Conn, err = tls.Dial("tcp", s.server.Listener.Addr().String(), trust); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	_ = s.SetDeadline(time.Now().Add(time.Minute)) // it is TCP
+	_ = s.SetDeadline(time.Now().Add(time.Minute)) // real time, because the connection is TCP
 	if _, err := io.WriteString(s, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,8 @@ func newStream2(t *testing.T) *stream2 {
 	return s
 }
 
-func (s *stream2) frame(kind, flags byte, stream uint32, payload string) error {
+// frame writes one frame.
+func (s *rawHTTP2) frame(kind, flags byte, stream uint32, payload string) error {
 	head := make([]byte, 9, 9+len(payload))
 	binary.BigEndian.PutUint32(head, uint32(len(payload))<<8)
 	head[3], head[4] = kind, flags
@@ -83,28 +84,28 @@ func (s *stream2) frame(kind, flags byte, stream uint32, payload string) error {
 	return err
 }
 
-// literal is a field of the static table's name with another value (RFC 7541).
+// literal encodes a field with a name from the static table and a literal value (RFC 7541).
 func literal(name byte, value string) string { return string([]byte{name, byte(len(value))}) + value }
 
-// page is the header of GET https://g/.
-func page() string { return "\x82\x87\x84" + literal(0x41, "g") }
+// getHeader returns the encoded header of GET https://g/.
+func getHeader() string { return "\x82\x87\x84" + literal(0x41, "g") }
 
-// stillAnswers asks on a connection of its own.
-func (s *stream2) stillAnswers() {
+// wantOtherClientServed checks that the gateway serves a client on another connection.
+func (s *rawHTTP2) wantOtherClientServed() {
 	s.Helper()
-	resp, err := s.front.Client().Get(s.front.URL + "/gitignore/templates")
+	resp, err := s.server.Client().Get(s.server.URL + "/gitignore/templates")
 	if err != nil || resp.StatusCode != http.StatusOK || resp.ProtoMajor != 2 {
-		s.Fatalf("others get %v, %v", resp, err)
+		s.Fatalf("request on another connection: %v, %v", resp, err)
 	}
 	_ = resp.Body.Close()
 }
 
-func TestAttack5HTTP2Connect(t *testing.T) {
-	s := newStream2(t)
+func TestHTTP2ConnectAndTraceAreRefused(t *testing.T) {
+	s := dialHTTP2(t)
 	_ = s.frame(frameHeaders, endHeaders, 1, literal(0x42, "CONNECT")+literal(0x41, "evil.test:443"))
 	_ = s.frame(0, endStream, 1, hidden)
 	_ = s.frame(frameHeaders, endHeaders|endStream, 3, literal(0x42, "TRACE")+"\x87\x84"+literal(0x41, "g"))
-	s.stillAnswers()
+	s.wantOtherClientServed()
 	statuses := func() (all []int) {
 		for _, r := range s.gateway.current.Load().proxy.Recent() {
 			if r.Method == http.MethodConnect || r.Method == http.MethodTrace {
@@ -114,18 +115,18 @@ func TestAttack5HTTP2Connect(t *testing.T) {
 		return all
 	}
 	for deadline := time.Now().Add(20 * time.Second); len(statuses()) < 2 && time.Now().Before(deadline); {
-		s.stillAnswers()
+		s.wantOtherClientServed()
 	}
 	if got := statuses(); len(got) != 2 || got[0] != 405 || got[1] != 405 {
-		t.Errorf("answered by %v", got)
+		t.Errorf("statuses %v, want 405 twice", got)
 	}
-	if n := s.seen.Load(); n != 1 {
-		t.Errorf("upstream saw %d requests", n)
+	if n := s.total.Load(); n != 1 {
+		t.Errorf("upstream received %d requests, want 1", n)
 	}
 }
 
-func TestAttack7HTTP2Authority(t *testing.T) {
-	s := newStream2(t)
+func TestHTTP2AuthorityNeverSelectsUpstream(t *testing.T) {
+	s := dialHTTP2(t)
 	for i, block := range []string{
 		"\x82\x87\x84" + literal(0x41, "evil.test"),
 		"\x82\x87\x84" + literal(0x41, "g") + "\x00\x04host" + literal(9, "evil.test")[1:],
@@ -136,39 +137,41 @@ func TestAttack7HTTP2Authority(t *testing.T) {
 		"\x82\x87" + literal(0x44, "") + literal(0x41, "g"),
 	} {
 		if err := s.frame(frameHeaders, endHeaders|endStream, uint32(2*i+1), block); err != nil {
-			break // it may end all of it
+			break // the gateway may close the connection
 		}
 	}
-	s.stillAnswers() // the upstream says if it was asked for another
+	s.wantOtherClientServed() // the upstream fails the test if it receives another host
 }
 
-func TestAttack47Floods(t *testing.T) {
-	for name, flood := range map[string]func(s *stream2, i uint32) error{
-		"streams that are reset at once": func(s *stream2, i uint32) error {
-			_ = s.frame(frameHeaders, endHeaders|endStream, 2*i+1, page())
+// TestHTTP2FloodsAreBounded checks that floods of frames hold neither memory nor more than 100
+// upstream requests.
+func TestHTTP2FloodsAreBounded(t *testing.T) {
+	for name, flood := range map[string]func(s *rawHTTP2, i uint32) error{
+		"streams with an immediate reset": func(s *rawHTTP2, i uint32) error {
+			_ = s.frame(frameHeaders, endHeaders|endStream, 2*i+1, getHeader())
 			return s.frame(frameReset, 0, 2*i+1, "\x00\x00\x00\x08")
 		},
-		"streams": func(s *stream2, i uint32) error {
-			return s.frame(frameHeaders, endHeaders, 2*i+1, page())
+		"streams": func(s *rawHTTP2, i uint32) error {
+			return s.frame(frameHeaders, endHeaders, 2*i+1, getHeader())
 		},
-		"continuations": func(s *stream2, i uint32) error {
+		"continuations": func(s *rawHTTP2, i uint32) error {
 			if i == 0 {
-				return s.frame(frameHeaders, endStream, 1, page())
+				return s.frame(frameHeaders, endStream, 1, getHeader())
 			}
 			return s.frame(frameContinuation, 0, 1, strings.Repeat("\x00\x01a\x7f\x80\x02"+strings.Repeat("b", 257), 16))
 		},
-		"one large field, over and over": func(s *stream2, i uint32) error {
+		"one large field, over and over": func(s *rawHTTP2, i uint32) error {
 			if i == 0 {
-				return s.frame(frameHeaders, endStream, 1, page()+"\x40\x01a\x7f\x80\x1e"+strings.Repeat("b", 3967))
+				return s.frame(frameHeaders, endStream, 1, getHeader()+"\x40\x01a\x7f\x80\x1e"+strings.Repeat("b", 3967))
 			}
 			return s.frame(frameContinuation, 0, 1, strings.Repeat("\xbe", 16<<10))
 		},
-		"settings": func(s *stream2, _ uint32) error { return s.frame(frameSettings, 0, 0, "\x00\x04\x00\x00\x00\x00") },
-		"pings":    func(s *stream2, _ uint32) error { return s.frame(framePing, 0, 0, "12345678") },
+		"settings": func(s *rawHTTP2, _ uint32) error { return s.frame(frameSettings, 0, 0, "\x00\x04\x00\x00\x00\x00") },
+		"pings":    func(s *rawHTTP2, _ uint32) error { return s.frame(framePing, 0, 0, "12345678") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newStream2(t)
-			s.stillAnswers()
+			s := dialHTTP2(t)
+			s.wantOtherClientServed()
 			var before, after runtime.MemStats
 			runtime.GC()
 			runtime.ReadMemStats(&before)
@@ -179,17 +182,17 @@ func TestAttack47Floods(t *testing.T) {
 				err = flood(s, frames)
 			}
 			if err == nil && (name == "continuations" || name == "one large field, over and over") {
-				t.Errorf("%d frames of one header were taken", frames)
+				t.Errorf("the gateway accepted %d frames of one header", frames)
 			}
 			runtime.GC()
 			runtime.ReadMemStats(&after)
 			if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 64<<20 {
-				t.Errorf("%d bytes are held after %d frames", grown, frames)
+				t.Errorf("the heap grew by %d bytes during %d frames", grown, frames)
 			}
-			if n := s.busiest.Load(); n > 100 {
-				t.Errorf("%d requests at once", n)
+			if n := s.mostOpen.Load(); n > 100 {
+				t.Errorf("%d concurrent upstream requests, want at most 100", n)
 			}
-			s.stillAnswers()
+			s.wantOtherClientServed()
 		})
 	}
 }

@@ -20,18 +20,19 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// onRedis is a gateway on a real Redis, in this process.
-type onRedis struct {
+// redisGateway is a gateway in this process with a real Redis as its store.
+type redisGateway struct {
 	*testing.T
 	*gateway
-	redis *redis.Client // the operator's
+	redis *redis.Client // client of the test
 	log   output
 }
 
-// newOnRedis starts one, that Redis knows as that user, "" for any.
-func newOnRedis(t *testing.T, socket, user string) *onRedis {
+// startOnRedis starts a gateway that connects to Redis as a user, or without a user if it is
+// empty.
+func startOnRedis(t *testing.T, socket, user string) *redisGateway {
 	t.Helper()
-	o := &onRedis{T: t, redis: redis.NewClient(&redis.Options{Network: "unix", Addr: socket, MaxRetries: -1})}
+	o := &redisGateway{T: t, redis: redis.NewClient(&redis.Options{Network: "unix", Addr: socket, MaxRetries: -1})}
 	t.Cleanup(func() { _ = o.redis.Close() })
 	var used atomic.Int32
 	reset := fmt.Sprint(time.Now().Add(time.Hour).Unix())
@@ -42,7 +43,7 @@ func newOnRedis(t *testing.T, socket, user string) *onRedis {
 		w.Header().Set("Cache-Control", "private, max-age=600")
 		w.Header().Set("Etag", `"v1"`)
 		w.Header().Set("X-Oauth-Scopes", "repo")
-		_, _ = fmt.Fprint(w, "answer to ", r.URL.Path)
+		_, _ = fmt.Fprint(w, "response to ", r.URL.Path)
 	}))
 	t.Cleanup(up.Close)
 	if user != "" {
@@ -62,8 +63,8 @@ func newOnRedis(t *testing.T, socket, user string) *onRedis {
 	return o
 }
 
-// ask asks for a path with a token, and returns its status and what the cache did.
-func (o *onRedis) ask(token, path string) (status int, cacheStatus string) {
+// ask sends a request with a token, and returns the status and the Cache-Status field.
+func (o *redisGateway) ask(token, path string) (status int, cacheStatus string) {
 	r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
 	r.Header.Set("Authorization", "Bearer "+token)
 	w := httptest.NewRecorder()
@@ -71,88 +72,86 @@ func (o *onRedis) ask(token, path string) (status int, cacheStatus string) {
 	return w.Code, w.Header().Get("Cache-Status")
 }
 
-// answers waits until a path that nobody has asked for is answered, and kept for all.
-func (o *onRedis) answers(what string) {
+// awaitStored waits until a new response is stored in Redis.
+func (o *redisGateway) responses(condition string) {
 	o.Helper()
 	n := 0
-	testservers.Eventually(o, what, func(ctx context.Context) bool {
+	testservers.Eventually(o, condition, func(ctx context.Context) bool {
 		n++
 		before := len(o.redis.Keys(ctx, "weir:cache:*").Val())
-		status, _ := o.ask("caller-token", fmt.Sprintf("/users/%s-%d", strings.ReplaceAll(what, " ", "-"), n))
+		status, _ := o.ask("caller-token", fmt.Sprintf("/users/%s-%d", strings.ReplaceAll(condition, " ", "-"), n))
 		return status == http.StatusOK && len(o.redis.Keys(ctx, "weir:cache:*").Val()) > before
 	})
 }
 
-// endures has Redis fail, and heal: what is held is answered meanwhile, what is not is
-// asked for or refused, in time, and all is well after.
-func (o *onRedis) endures(fails, heals func(context.Context, *redis.Client) error) {
+// surviveFault starts and ends a fault of Redis. During the fault hits must succeed, and
+// misses must be forwarded or refused in time. After the fault new responses must be stored.
+func (o *redisGateway) surviveFault(begin, end func(context.Context, *redis.Client) error) {
 	o.Helper()
-	o.answers("before")
-	o.ask("caller-token", "/users/held")
-	if err := fails(o.Context(), o.redis); err != nil {
+	o.responses("before")
+	o.ask("caller-token", "/users/cached")
+	if err := begin(o.Context(), o.redis); err != nil {
 		o.Fatal(err)
 	}
 	for i := range 20 {
 		began := time.Now()
-		status, cacheStatus := o.ask("caller-token", "/users/held")
+		status, cacheStatus := o.ask("caller-token", "/users/cached")
 		if status != http.StatusOK || !strings.HasPrefix(cacheStatus, "weir; hit") {
-			o.Errorf("what is held: %d, %s", status, cacheStatus)
+			o.Errorf("cached response: %d, %s", status, cacheStatus)
 		}
 		if status, cacheStatus = o.ask("caller-token", fmt.Sprint("/users/", i)); status != http.StatusOK && status != http.StatusTooManyRequests {
-			o.Errorf("what is not held: %d, %s", status, cacheStatus)
+			o.Errorf("uncached response: %d, %s", status, cacheStatus)
 		}
-		if took := time.Since(began); took > 3*time.Second { // limits.wait is one, and the pause is longer
-			o.Errorf("after %v", took)
+		if took := time.Since(began); took > 3*time.Second { // limits.wait is one second, and the pause is longer
+			o.Errorf("two requests took %v", took)
 		}
 	}
-	if err := heals(o.Context(), o.redis); err != nil {
+	if err := end(o.Context(), o.redis); err != nil {
 		o.Fatal(err)
 	}
-	o.answers("after")
+	o.responses("after")
 }
 
-// TestAttack41RedisFails in the middle, in each of its ways: what is held is answered, what
-// is not is asked for or refused with the truth, in time, and all is well when it is well.
-func TestAttack41RedisFails(t *testing.T) {
+func TestGatewaySurvivesRedisFaults(t *testing.T) {
 	for name, c := range map[string]struct {
-		fails func(ctx context.Context, c *redis.Client) error
-		heals func(ctx context.Context, c *redis.Client) error
+		begin func(ctx context.Context, c *redis.Client) error
+		end   func(ctx context.Context, c *redis.Client) error
 	}{
-		"it answers nobody for some seconds": {
+		"it is paused for four seconds": {
 			func(ctx context.Context, c *redis.Client) error {
 				return c.Do(ctx, "client", "pause", 4000, "all").Err()
 			},
 			func(ctx context.Context, c *redis.Client) error { testservers.Sleep(ctx, 4*time.Second); return nil },
 		},
-		"it follows another, and cannot be written": {
+		"it is a read-only follower": {
 			func(ctx context.Context, c *redis.Client) error { return c.ReplicaOf(ctx, "127.0.0.1", "1").Err() },
 			func(ctx context.Context, c *redis.Client) error { return c.ReplicaOf(ctx, "no", "one").Err() },
 		},
-		"it has no memory left": {
+		"its memory is full": {
 			func(ctx context.Context, c *redis.Client) error { return c.ConfigSet(ctx, "maxmemory", "1").Err() },
 			func(ctx context.Context, c *redis.Client) error { return c.ConfigSet(ctx, "maxmemory", "0").Err() },
 		},
-		"it forgets the scripts": {
+		"its scripts are flushed": {
 			func(ctx context.Context, c *redis.Client) error { return c.ScriptFlush(ctx).Err() },
 			func(context.Context, *redis.Client) error { return nil },
 		},
-		"it forgets all": {
+		"its data is flushed": {
 			func(ctx context.Context, c *redis.Client) error { return c.FlushAll(ctx).Err() },
 			func(context.Context, *redis.Client) error { return nil },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			newOnRedis(t, testservers.Redis(t), "").endures(c.fails, c.heals)
+			startOnRedis(t, testservers.Redis(t), "").surviveFault(c.begin, c.end)
 		})
 	}
 }
 
-// TestAttack42NoTokenIsInRedis: neither of callers and clients, nor that the gateway holds,
-// in no key, value, or reply of a command.
-func TestAttack42NoTokenIsInRedis(t *testing.T) {
-	o := newOnRedis(t, testservers.Redis(t), "")
-	o.answers("anything")
+// TestRedisContainsNoToken checks the names and values of all keys for tokens of callers,
+// clients and credentials.
+func TestRedisContainsNoToken(t *testing.T) {
+	o := startOnRedis(t, testservers.Redis(t), "")
+	o.responses("anything")
 	for _, token := range []string{"caller-token", "gateway-key", "held-token"} {
 		for _, path := range []string{"/user", "/repos/acme/widgets/subscribers", "/repos/acme/widgets/dependency-graph/sbom", "/search/code?q=x", "/gitignore/templates"} {
 			if status, _ := o.ask(token, path); status != http.StatusOK {
@@ -163,7 +162,7 @@ func TestAttack42NoTokenIsInRedis(t *testing.T) {
 	var all string
 	testservers.Eventually(t, "accounts and responses are in Redis", func(context.Context) bool {
 		all = o.dump()
-		return strings.Contains(all, "octo-bot") && strings.Contains(all, "answer to /user")
+		return strings.Contains(all, "octo-bot") && strings.Contains(all, "response to /user")
 	})
 	for _, secret := range []string{"caller-token", "gateway-key", "held-token", "Bearer"} {
 		if i := strings.Index(all, secret); i >= 0 {
@@ -172,8 +171,8 @@ func TestAttack42NoTokenIsInRedis(t *testing.T) {
 	}
 }
 
-// dump is every key with all that is in it.
-func (o *onRedis) dump() string {
+// dump returns all keys with their values.
+func (o *redisGateway) dump() string {
 	var b strings.Builder
 	for _, key := range o.redis.Keys(o.Context(), "*").Val() {
 		var value any
@@ -208,25 +207,26 @@ func uncompressed(hash map[string]string) map[string]string {
 	return hash
 }
 
-// leastRights are the rights that a gateway needs in Redis; docs/attacks.md names them.
-const leastRights = "reset on nopass ~weir:* resetchannels -@all +@read +@write +@connection +@transaction +eval +evalsha +info +time +command" +
+// minimalPermissions are the permissions in Redis that a gateway needs, as docs/attacks.md
+// lists them.
+const minimalPermissions = "reset on nopass ~weir:* resetchannels -@all +@read +@write +@connection +@transaction +eval +evalsha +info +time +command" +
 	" -keys -scan -flushall -flushdb -swapdb -migrate -restore -copy -randomkey -dbsize"
 
-// TestAttack44LittleIsAskedOfRedis: a user that may touch the gateway's own keys only, and
-// run no command that is dangerous, is enough.
-func TestAttack44LittleIsAskedOfRedis(t *testing.T) {
+// TestMinimalRedisPermissionsSuffice runs a gateway as a user with minimalPermissions, and
+// checks that it uses no other key and no administrative command.
+func TestMinimalRedisPermissionsSuffice(t *testing.T) {
 	socket := testservers.Redis(t)
 	operator := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})
 	defer func() { _ = operator.Close() }()
 	set := []any{"acl", "setuser", "gateway"}
-	for _, rule := range strings.Fields(leastRights) {
+	for _, rule := range strings.Fields(minimalPermissions) {
 		set = append(set, rule)
 	}
 	if err := operator.Do(t.Context(), set...).Err(); err != nil {
 		t.Fatal(err)
 	}
-	o := newOnRedis(t, socket, "gateway:any")
-	o.answers("with few rights")
+	o := startOnRedis(t, socket, "gateway:any")
+	o.responses("with minimal permissions")
 	for _, path := range []string{"/user", "/repos/acme/widgets/subscribers", "/repos/acme/widgets/dependency-graph/sbom", "/search/code?q=x"} {
 		for _, token := range []string{"a", "b"} {
 			if status, _ := o.ask(token, path); status != http.StatusOK {
@@ -239,30 +239,30 @@ func TestAttack44LittleIsAskedOfRedis(t *testing.T) {
 		t.Error(err)
 	}
 	for _, refused := range operator.Do(t.Context(), "acl", "log").Val().([]any) {
-		if text := fmt.Sprint(refused); !strings.Contains(text, "object:config|get") { // by which it would warn of a Redis that evicts
-			t.Errorf("Redis has refused %s", text)
+		if text := fmt.Sprint(refused); !strings.Contains(text, "object:config|get") { // read at the start to warn of an eviction policy
+			t.Errorf("Redis refused %s", text)
 		}
 	}
 	if err := operator.Do(t.Context(), "script", "flush").Err(); err != nil {
 		t.Fatal(err)
 	}
-	o.answers("after it has forgotten the scripts")
+	o.responses("after a flush of the scripts")
 	for _, key := range operator.Keys(t.Context(), "*").Val() {
 		if !strings.HasPrefix(key, "weir:") {
-			t.Errorf("key %q", key)
+			t.Errorf("key %q outside the prefix weir:", key)
 		}
 	}
 	memory, scripts := operator.Info(t.Context(), "memory").Val(), 0
 	if _, rest, ok := strings.Cut(memory, "number_of_cached_scripts:"); ok {
-		_, _ = fmt.Sscan(rest, &scripts) // 0 where it cannot be read
+		_, _ = fmt.Sscan(rest, &scripts) // 0 if the line is invalid
 	}
 	if scripts == 0 || scripts > 16 {
-		t.Errorf("%d scripts: their texts are to be a few, always the same", scripts)
+		t.Errorf("%d cached scripts, want 1 to 16", scripts)
 	}
 	used := operator.Info(t.Context(), "commandstats").Val()
 	for _, command := range []string{"flushall", "flushdb", "config|set", "debug", "function", "script|load", "publish", "subscribe"} {
 		if strings.Contains(used, "cmdstat_"+command+":") {
-			t.Errorf("%s is used", command)
+			t.Errorf("command %s was used", command)
 		}
 	}
 }

@@ -18,10 +18,9 @@ import (
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
-// newPatient starts a gateway and an upstream in virtual time, on the server and the
-// listener that users get, and returns what dials it. So many connections each
-// address may have open.
-func newPatient(t *testing.T, connections int, upstream http.HandlerFunc) (dial func() net.Conn) {
+// dialVirtual starts a gateway with the production timeouts and an upstream in virtual time.
+// Each client address may open a limited number of connections. The result opens one.
+func dialVirtual(t *testing.T, connections int, upstream http.HandlerFunc) (dial func() net.Conn) {
 	t.Helper()
 	cfg := config.Default()
 	cfg.Upstream.URL, cfg.Limits.ColdStart = "http://service.test", "trust"
@@ -37,7 +36,7 @@ func newPatient(t *testing.T, connections int, upstream http.HandlerFunc) (dial 
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = server.Serve(g.connections.Listener(l, clientWriteTimeout, g.log)) // it ends with the server
+		_ = server.Serve(g.connections.Listener(l, clientWriteTimeout, g.log)) // until Close
 	}()
 	t.Cleanup(func() { _ = server.Close(); <-served })
 	return func() net.Conn {
@@ -50,8 +49,8 @@ func newPatient(t *testing.T, connections int, upstream http.HandlerFunc) (dial 
 	}
 }
 
-// drip writes what begins, then a byte of text at each pause, and returns after how
-// long the gateway ended the connection.
+// drip writes a prefix, then one byte per pause. It returns the time until the gateway closed
+// the connection.
 func drip(c net.Conn, begin, text string, pause time.Duration) (took time.Duration) {
 	began := time.Now()
 	var writing sync.WaitGroup
@@ -62,16 +61,16 @@ func drip(c net.Conn, begin, text string, pause time.Duration) (took time.Durati
 			time.Sleep(pause)
 		}
 	})
-	_, _ = io.Copy(io.Discard, c) // how it ends is no matter
+	_, _ = io.Copy(io.Discard, c) // the kind of end does not matter
 	took = time.Since(began)
 	_ = c.Close()
 	writing.Wait()
 	return took
 }
 
-func TestAttack46SlowClients(t *testing.T) {
+func TestSlowRequestsAreCutOff(t *testing.T) {
 	echo := func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }
-	endless := strings.Repeat("a", 600) // ten minutes
+	endless := strings.Repeat("a", 600) // ten minutes at one byte per second
 	for _, c := range []struct {
 		name, begin, slowly string
 		pause, want         time.Duration
@@ -80,16 +79,16 @@ func TestAttack46SlowClients(t *testing.T) {
 		{"the first line", "G", endless, time.Second, 10 * time.Second},
 		{"the preface of HTTP/2", "PRI * HTTP/2.0\r\n\r\nS", endless, time.Second, 0},
 		{"nothing", "", "", 0, 10 * time.Second},
-		{"a body that is sent on", "PUT /user/repos HTTP/1.1\r\nHost: g\r\nContent-Length: 10000000\r\n\r\n", endless, time.Second, 30 * time.Second},
-		{"a body that is read first", "PUT /user/repos HTTP/1.1\r\nHost: g\r\nContent-Length: 100000\r\n\r\n", endless, time.Second, 30 * time.Second},
+		{"a body that is streamed", "PUT /user/repos HTTP/1.1\r\nHost: g\r\nContent-Length: 10000000\r\n\r\n", endless, time.Second, 30 * time.Second},
+		{"a body that is buffered", "PUT /user/repos HTTP/1.1\r\nHost: g\r\nContent-Length: 100000\r\n\r\n", endless, time.Second, 30 * time.Second},
 		{"chunks", "PUT /user/repos HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n", strings.Repeat("1\r\na\r\n", 1000), time.Second, 30 * time.Second},
-		{"a body that nobody wants", "GET /repos//a HTTP/1.1\r\nHost: g\r\nContent-Length: 1000\r\n\r\n", endless, time.Second, 30 * time.Second},
-		{"a body whose price is asked", "POST /graphql HTTP/1.1\r\nHost: g\r\nContent-Length: 1000\r\n\r\n", endless, time.Second, 30 * time.Second},
-		{"a body of fewer bytes than said", "GET /user HTTP/1.1\r\nHost: g\r\nContent-Length: 1000\r\n\r\n", "aGET /hidden HTTP/1.1\r\nHost: g\r\n\r\n", 31 * time.Second, 30 * time.Second},
+		{"a body that is discarded", "GET /repos//a HTTP/1.1\r\nHost: g\r\nContent-Length: 1000\r\n\r\n", endless, time.Second, 30 * time.Second},
+		{"a body that is parsed for its cost", "POST /graphql HTTP/1.1\r\nHost: g\r\nContent-Length: 1000\r\n\r\n", endless, time.Second, 30 * time.Second},
+		{"a body shorter than its length", "GET /user HTTP/1.1\r\nHost: g\r\nContent-Length: 1000\r\n\r\n", "aGET /hidden HTTP/1.1\r\nHost: g\r\n\r\n", 31 * time.Second, 30 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				conn := newPatient(t, 1000, echo)()
+				conn := dialVirtual(t, 1000, echo)()
 				if took := drip(conn, c.begin, c.slowly, c.pause); took < c.want || took > c.want+5*time.Second {
 					t.Errorf("ended after %v, want %v", took, c.want)
 				}
@@ -98,10 +97,10 @@ func TestAttack46SlowClients(t *testing.T) {
 	}
 }
 
-// TestAttack46SlowBodiesMayBeLong: one that brings what it must is read to its end.
-func TestAttack46SlowBodiesMayBeLong(t *testing.T) {
+// TestSteadySlowBodyIsReadCompletely sends a body for minutes at the minimum rate.
+func TestSteadySlowBodyIsReadCompletely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		conn := newPatient(t, 1000, func(w http.ResponseWriter, r *http.Request) {
+		conn := dialVirtual(t, 1000, func(w http.ResponseWriter, r *http.Request) {
 			n, err := io.Copy(io.Discard, r.Body)
 			_, _ = fmt.Fprint(w, n, err)
 		})()
@@ -120,13 +119,13 @@ func TestAttack46SlowBodiesMayBeLong(t *testing.T) {
 	})
 }
 
-// TestAttack46SlowReaders: who takes in nothing, or next to it, of an answer is left.
-func TestAttack46SlowReaders(t *testing.T) {
-	for name, path := range map[string]string{"of what is passed on": "/user/repos", "of a hit": "/gitignore/templates"} {
+// TestSlowReadersAreCutOff checks clients that read almost nothing of a response.
+func TestSlowReadersAreCutOff(t *testing.T) {
+	for name, path := range map[string]string{"a streamed response": "/user/repos", "a hit": "/gitignore/templates"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				large := strings.Repeat("x", 1<<20)
-				dial := newPatient(t, 1000, func(w http.ResponseWriter, _ *http.Request) {
+				dial := dialVirtual(t, 1000, func(w http.ResponseWriter, _ *http.Request) {
 					w.Header().Set("Content-Length", fmt.Sprint(len(large)))
 					_, _ = io.WriteString(w, large)
 				})
@@ -154,10 +153,11 @@ func TestAttack46SlowReaders(t *testing.T) {
 	}
 }
 
-// TestAttack46ConnectionsOfOneAddress are bounded, and one that ends makes room.
-func TestAttack46ConnectionsOfOneAddress(t *testing.T) {
+// TestConnectionsPerAddressAreLimited checks the limit, and that a closed connection frees a
+// place.
+func TestConnectionsPerAddressAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dial := newPatient(t, 3, func(http.ResponseWriter, *http.Request) {})
+		dial := dialVirtual(t, 3, func(http.ResponseWriter, *http.Request) {})
 		open := func(c net.Conn) bool {
 			go func() { _, _ = io.WriteString(c, "GET /_weir/none HTTP/1.1\r\nHost: g\r\n\r\n") }()
 			_, err := c.Read(make([]byte, 1<<10))
@@ -166,18 +166,18 @@ func TestAttack46ConnectionsOfOneAddress(t *testing.T) {
 		first := dial()
 		for i, c := range []net.Conn{first, dial(), dial()} {
 			if !open(c) {
-				t.Errorf("connection %d was not let in", i+1)
+				t.Errorf("connection %d was refused", i+1)
 			}
 		}
 		for range 100 {
 			if open(dial()) {
-				t.Error("one more was let in")
+				t.Error("a connection above the limit was accepted")
 			}
 		}
 		_ = first.Close()
 		synctest.Wait()
 		if !open(dial()) {
-			t.Error("there was room, and it was not let in")
+			t.Error("a connection was refused below the limit")
 		}
 	})
 	var few, unbounded inbound.Connections
@@ -195,7 +195,7 @@ func TestAttack46ConnectionsOfOneAddress(t *testing.T) {
 		open = append(open, c)
 	}
 	if len(open) != 2 {
-		t.Errorf("of two that may be open %d are", len(open))
+		t.Errorf("%d connections are open, want 2", len(open))
 	}
 	l := testservers.ListenPipe("x")
 	bounded := unbounded.Listener(l, time.Second, slog.New(slog.DiscardHandler))

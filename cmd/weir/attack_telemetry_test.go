@@ -13,15 +13,14 @@ import (
 	"github.com/weirgate/weir/internal/config"
 )
 
-// insatiable are the requests of a client that wants to have telemetry without end: each
-// has a path, a token, a method and a name of its own.
-func insatiable(i int) *http.Request {
+// uniqueRequest returns a request with a unique path, token, method, host and address.
+func uniqueRequest(i int) *http.Request {
 	method := []string{http.MethodGet, fmt.Sprint("FOO", i), "get", http.MethodDelete}[i%4]
 	path := []string{
 		fmt.Sprintf("/repos/owner-%d/repo-%d/subscribers", i, i), fmt.Sprintf("/made%cup%d/%d", 'a'+rune(i%26), i, i),
 		fmt.Sprintf("/users/zzz-%d", i), fmt.Sprintf("/x/%s", strings.Repeat("x/", i%200)), fmt.Sprintf("/repos/o/r/%040x", i), "/%zz", "/search/code?q=zzz-" + fmt.Sprint(i),
 	}[i%7]
-	if method != http.MethodGet && i%100 > 4 { // what reaches the API is little: each account there is remembered
+	if method != http.MethodGet && i%100 > 4 { // few requests reach the upstream, because each account is stored
 		path = fmt.Sprintf("/_weir/zzz-%d", i)
 	}
 	r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
@@ -41,15 +40,15 @@ func insatiable(i int) *http.Request {
 	return r
 }
 
-// TestAttack62LabelsAndMemoryAreBounded: of 100,000 paths, tokens, methods, hosts and
-// addresses, many of whose senders want to be traced, while nobody takes what is sent.
-func TestAttack62LabelsAndMemoryAreBounded(t *testing.T) {
+// TestMetricLabelsAreBounded sends thousands of unique requests, many of them with sampled
+// traces, while no receiver accepts exports.
+func TestMetricLabelsAreBounded(t *testing.T) {
 	w := newTraced(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Ratelimit-Limit", "5000")
 		w.Header().Set("X-Ratelimit-Resource", "zzz-made-up")
 	}, func(c *config.Config) {
 		c.Cache.Memory = 8 << 20
-		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9") // nobody is there
+		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9") // no receiver listens
 	})
 	heap := func() uint64 {
 		var m runtime.MemStats
@@ -63,11 +62,11 @@ func TestAttack62LabelsAndMemoryAreBounded(t *testing.T) {
 		if i == warm {
 			before = heap()
 		}
-		w.ServeHTTP(httptest.NewRecorder(), insatiable(i))
+		w.ServeHTTP(httptest.NewRecorder(), uniqueRequest(i))
 	}
 	after, text := heap(), w.metrics()
 	if grown := int64(after) - int64(before); grown > 48<<20 {
-		t.Errorf("%d MiB more after %d requests", grown>>20, requests-warm)
+		t.Errorf("the heap grew by %d MiB during %d requests", grown>>20, requests-warm)
 	}
 	series := map[string]int{}
 	for line := range strings.Lines(text) {
@@ -82,21 +81,21 @@ func TestAttack62LabelsAndMemoryAreBounded(t *testing.T) {
 	}
 	for _, part := range []string{"owner-", "repo-", "zzz-", "host-", "FOO", "Bearer", "overflow"} {
 		if i := strings.Index(text, part); i >= 0 {
-			t.Errorf("%s stands in %q", part, text[max(0, i-200):i+len(part)])
+			t.Errorf("%q is in the metrics: %q", part, text[max(0, i-200):i+len(part)])
 		}
 	}
 	t.Logf("%d MiB before, %d MiB after; series: %v", before>>20, after>>20, series)
 }
 
-// metrics is what Prometheus gets.
+// metrics returns the metrics in the Prometheus format.
 func (w *traced) metrics() string {
 	answer := httptest.NewRecorder()
 	w.telemetry.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
 	return answer.Body.String()
 }
 
-// told is all that the gateway has told anybody of, as text.
-func (w *traced) told() string {
+// exported returns all metrics, spans and logs as text.
+func (w *traced) exported() string {
 	text := w.metrics()
 	w.end()
 	for _, s := range w.received.Spans() {
@@ -111,8 +110,8 @@ func (w *traced) told() string {
 	return text + w.log.String()
 }
 
-// TestAttack53TokensAreInNoTraceMetricOrLog, wherever a client puts one.
-func TestAttack53TokensAreInNoTraceMetricOrLog(t *testing.T) {
+// TestTelemetryContainsNoToken puts tokens into paths, queries and header fields.
+func TestTelemetryContainsNoToken(t *testing.T) {
 	w := newTraced(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "401") {
 			w.WriteHeader(http.StatusUnauthorized)
@@ -125,24 +124,24 @@ func TestAttack53TokensAreInNoTraceMetricOrLog(t *testing.T) {
 			}
 		}
 	}
-	text := w.told()
+	text := w.exported()
 	for _, secret := range []string{"16C7e42F292c6912E", "a-token-without-a"} {
 		if i := strings.Index(text, secret); i >= 0 {
-			t.Errorf("told: %s", text[max(0, i-300):i+len(secret)])
+			t.Errorf("exported: %s", text[max(0, i-300):i+len(secret)])
 		}
 	}
 	if !strings.Contains(text, "REDACTED") || len(w.received.Spans()) < 28 {
-		t.Errorf("%d spans arrived", len(w.received.Spans()))
+		t.Errorf("%d spans were exported", len(w.received.Spans()))
 	}
 }
 
-// TestAttack63FieldsOfRequestsAreInNoSpan but the few that the conventions name, fit for
-// text; what is not text costs no other span its way.
-func TestAttack63FieldsOfRequestsAreInNoSpan(t *testing.T) {
+// TestTelemetryContainsNoRequestFields checks that spans contain only the attributes of the
+// conventions, as valid text of bounded length.
+func TestTelemetryContainsNoRequestFields(t *testing.T) {
 	const evil = "\r\nlevel=ERROR msg=forged\x1b[31m\xff\xfe\"}{"
 	w := newTraced(t, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("X-Note", "field-of-the-answer")
-		_, _ = fmt.Fprint(w, "body-of-the-answer")
+		w.Header().Set("X-Note", "field-of-the-response")
+		_, _ = fmt.Fprint(w, "body-of-the-response")
 	})
 	for _, target := range []string{"/repos/acme/%ff%0d%0a/stats/contributors", "/x/%ff%0d%0a", "/user?q=words-of-the-query", "/search/code?q=words-of-the-query"} {
 		w.ask("FOO", target)
@@ -155,14 +154,14 @@ func TestAttack63FieldsOfRequestsAreInNoSpan(t *testing.T) {
 		w.ServeHTTP(httptest.NewRecorder(), r)
 	}
 	w.ask(http.MethodGet, "/emojis")
-	text := w.told()
+	text := w.exported()
 	for _, part := range []string{"field-of-the", "body-of-the", "words-of-the", "FOO"} {
 		if i := strings.Index(text, part); i >= 0 {
-			t.Errorf("told: %s", text[max(0, i-300):i+len(part)])
+			t.Errorf("exported: %s", text[max(0, i-300):i+len(part)])
 		}
 	}
 	if !utf8.ValidString(text) {
-		t.Error("that is no text")
+		t.Error("the export is not valid UTF-8")
 	}
 	spans := w.received.Spans()
 	if last := spans[len(spans)-1]; last.Name != "GET /emojis" {
@@ -174,7 +173,7 @@ func TestAttack63FieldsOfRequestsAreInNoSpan(t *testing.T) {
 		}
 		for name, value := range s.Attributes {
 			if len(value) > 1024 {
-				t.Errorf("%s has %d bytes", name, len(value))
+				t.Errorf("attribute %s has %d bytes", name, len(value))
 			}
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// drips is the body of a client that sends so many bytes a second.
-func drips(rate, size int) io.ReadCloser {
+// slowBody returns a body that arrives at a rate in bytes per second.
+func slowBody(rate, size int) io.ReadCloser {
 	out, in := io.Pipe()
 	go func() {
 		for sent := 0; sent < size; sent += rate {
@@ -25,13 +25,13 @@ func drips(rate, size int) io.ReadCloser {
 	return out
 }
 
-// uploads has a client send bodies slowly, all at once, of a length that is told or not.
-func (c *counter) uploads(n, rate, size int, told bool) (codes chan int) {
+// upload sends n slow bodies at the same time, with or without a Content-Length.
+func (c *counter) upload(n, rate, size int, told bool) (codes chan int) {
 	codes = make(chan int, n)
 	for i := range n {
 		go func() {
-			body := drips(rate, size)
-			defer func() { _ = body.Close() }() // as the server does
+			body := slowBody(rate, size)
+			defer func() { _ = body.Close() }() // net/http closes it as well
 			r := httptest.NewRequest(http.MethodPost, fmt.Sprintf("/repos/acme/x%d/rulesets", i), body)
 			r.Header.Set("Authorization", "Bearer key-of-docs")
 			if r.ContentLength = -1; told {
@@ -45,9 +45,9 @@ func (c *counter) uploads(n, rate, size int, told bool) (codes chan int) {
 	return codes
 }
 
-// TestAttack46SlowUploadsShutNobodyOut: those who send slowly, and yet not too slowly,
-// take nothing of an account from others who spend it.
-func TestAttack46SlowUploadsShutNobodyOut(t *testing.T) {
+// TestSlowUploadsBlockNoOtherClient checks that slow upload hold no permits of an account
+// that other clients use.
+func TestSlowUploadsBlockNoOtherClient(t *testing.T) {
 	const mebi = 1 << 20
 	for _, u := range []struct {
 		name       string
@@ -67,20 +67,20 @@ func TestAttack46SlowUploadsShutNobodyOut(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := openCounter(t, user("a"))
 				c.answer = func(_ string, _ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }
-				for i := range 32 { // how long they take is known
+				for i := range 32 { // requests with a known length
 					c.asks("builds", http.MethodPost, fmt.Sprintf("/repos/acme/x%d/rulesets", i), 200)
 					time.Sleep(10 * time.Second)
 				}
 				c.mu.Lock()
 				c.spent = nil
 				c.mu.Unlock()
-				codes := c.uploads(20, u.rate, u.size, u.told)
+				codes := c.upload(20, u.rate, u.size, u.told)
 				time.Sleep(time.Minute)
 				c.mu.Lock()
 				waiting := len(c.spent)
 				c.mu.Unlock()
 				if waiting != u.waiting {
-					t.Errorf("%d are at the upstream, want %d", waiting, u.waiting)
+					t.Errorf("%d requests are upstream, want %d", waiting, u.waiting)
 				}
 				for i := range 8 {
 					c.paid(c.asks("builds", http.MethodGet, fmt.Sprintf("/repos/acme/x%d/subscribers", i), 200), "tok-a")
@@ -88,10 +88,10 @@ func TestAttack46SlowUploadsShutNobodyOut(t *testing.T) {
 				}
 				for range 20 {
 					if code := <-codes; code != u.status {
-						t.Errorf("told %d, want %d", code, u.status)
+						t.Errorf("status %d, want %d", code, u.status)
 					}
 				}
-				time.Sleep(time.Minute) // who sends on finds that nobody reads
+				time.Sleep(time.Minute) // the upload end
 			})
 		})
 	}

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// rawUpstream answers by hand: answer gets each request of each connection, its body
-// unread, and what to write to. It reports whether the connection goes on.
+// rawUpstream starts an upstream that writes raw bytes. The function respond gets each request
+// with its body unread, and reports whether the connection continues.
 func rawUpstream(t *testing.T, answer func(r *http.Request, w net.Conn) (on bool)) (url string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -30,7 +30,7 @@ func rawUpstream(t *testing.T, answer func(r *http.Request, w net.Conn) (on bool
 			}
 			serving.Go(func() {
 				defer func() { _ = conn.Close() }()
-				_ = conn.SetDeadline(time.Now().Add(time.Minute)) // it is TCP
+				_ = conn.SetDeadline(time.Now().Add(time.Minute)) // real time, because the connection is TCP
 				read := bufio.NewReader(conn)
 				for {
 					r, err := http.ReadRequest(read)
@@ -45,17 +45,17 @@ func rawUpstream(t *testing.T, answer func(r *http.Request, w net.Conn) (on bool
 	return "http://" + l.Addr().String()
 }
 
-// say writes an answer that names its request.
-func say(w io.Writer, r *http.Request) {
+// echo writes a response that contains the method and the target of the request.
+func echo(w io.Writer, r *http.Request) {
 	body := r.Method + " " + r.RequestURI
 	_, _ = fmt.Fprintf(w, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 
-// TestAttack5NothingIsTunnelled: what a client calls CONNECT or TRACE reaches nobody,
-// nor does its body, and the next request gets its own answer.
-func TestAttack5NothingIsTunnelled(t *testing.T) {
-	a := underAttack(t)
-	a.send("GET /before HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n") // there is a connection upstream now
+// TestConnectAndTraceAreNotForwarded checks that neither the request nor its body reaches the
+// upstream, and that the next request gets its own response.
+func TestConnectAndTraceAreNotForwarded(t *testing.T) {
+	a := startAttacked(t)
+	a.send("GET /before HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n") // opens a connection to the upstream
 	for _, head := range []string{
 		"CONNECT evil.test:443 HTTP/1.1\r\nHost: evil.test:443\r\n",
 		"CONNECT /user HTTP/1.1\r\nHost: g\r\n",
@@ -70,24 +70,24 @@ func TestAttack5NothingIsTunnelled(t *testing.T) {
 			}
 		}
 	}
-	if got := a.answers(a.send("GET /after HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n")); fmt.Sprint(got) != `[200 GET /after ""]` {
-		t.Errorf("then got %q", got)
+	if got := a.responses(a.send("GET /after HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n")); fmt.Sprint(got) != `[200 GET /after ""]` {
+		t.Errorf("the next request got %q", got)
 	}
-	if seen := a.upstreamSaw(); seen != "GET /before \"\"\nGET /after \"\"" {
-		t.Errorf("upstream saw %s", seen)
+	if seen := a.received(); seen != "GET /before \"\"\nGET /after \"\"" {
+		t.Errorf("upstream received %s", seen)
 	}
 }
 
-// TestAttack6FinalAnswerToExpectation: the gateway judges the expectation, and the
-// upstream hears of none: so it is certain there that a body comes, and what it is.
-func TestAttack6FinalAnswerToExpectation(t *testing.T) {
+// TestExpectationIsHandledByGateway checks that Expect is never forwarded, so that the
+// upstream always gets the body.
+func TestExpectationIsHandledByGateway(t *testing.T) {
 	for _, status := range []string{"417 Expectation Failed", "413 Content Too Large", "200 OK", "302 Found"} {
 		for name, on := range map[string]bool{" and goes on": true, " and closes": false} {
 			t.Run(status+name, func(t *testing.T) {
-				a := &attacked{T: t}
+				a := &attackedGateway{T: t}
 				a.serve(rawUpstream(t, func(r *http.Request, w net.Conn) bool {
 					if r.Method != http.MethodPut {
-						say(w, r)
+						echo(w, r)
 						return true
 					}
 					if r.Header.Get("Expect") != "" {
@@ -100,13 +100,13 @@ func TestAttack6FinalAnswerToExpectation(t *testing.T) {
 					return on
 				}))
 				stream := a.send(fmt.Sprintf("PUT /repos/a/b/subscription HTTP/1.1\r\nHost: g\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n%sGET /users/x HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n", len(hidden), hidden))
-				got := a.answers(strings.TrimPrefix(stream, "HTTP/1.1 100 Continue\r\n\r\n"), http.MethodPut)
+				got := a.responses(strings.TrimPrefix(stream, "HTTP/1.1 100 Continue\r\n\r\n"), http.MethodPut)
 				if len(got) == 0 || got[0] != status[:3]+" final" || len(got) > 1 && got[1] != "200 GET /users/x" || len(got) > 2 {
 					t.Errorf("got %q", got)
 				}
 				for i := range 5 {
 					path := fmt.Sprint("/users/", i)
-					if got := a.answers(a.send("GET " + path + " HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n")); fmt.Sprint(got) != "[200 GET "+path+"]" {
+					if got := a.responses(a.send("GET " + path + " HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n")); fmt.Sprint(got) != "[200 GET "+path+"]" {
 						t.Errorf("%s: got %q", path, got)
 					}
 				}
@@ -114,17 +114,18 @@ func TestAttack6FinalAnswerToExpectation(t *testing.T) {
 		}
 	}
 	t.Run("another expectation", func(t *testing.T) { // RFC 9110 section 10.1.1
-		a := underAttack(t)
+		a := startAttacked(t)
 		answer := a.send("PUT /a HTTP/1.1\r\nHost: g\r\nExpect: 200-ok\r\nContent-Length: 4\r\n\r\nbody" + hidden)
-		if !strings.HasPrefix(answer, "HTTP/1.1 417 ") || strings.Count(answer, "HTTP/1.1 ") != 1 || a.upstreamSaw() != "" {
-			t.Errorf("got %.200q; upstream saw %s", answer, a.upstreamSaw())
+		if !strings.HasPrefix(answer, "HTTP/1.1 417 ") || strings.Count(answer, "HTTP/1.1 ") != 1 || a.received() != "" {
+			t.Errorf("got %.200q; upstream received %s", answer, a.received())
 		}
 	})
 }
 
-// TestAttack7Targets: what is asked is a path at the upstream, or nothing.
-func TestAttack7Targets(t *testing.T) {
-	a := underAttack(t)
+// TestTargetNeverSelectsHost checks that a request target is a path at the upstream, or is
+// refused.
+func TestTargetNeverSelectsHost(t *testing.T) {
+	a := startAttacked(t)
 	for name, c := range map[string]struct{ head, want string }{
 		"absolute, elsewhere":             {"GET https://evil.test/user HTTP/1.1\r\nHost: g", "400"},
 		"absolute, plain":                 {"GET http://evil.test/user HTTP/1.1\r\nHost: " + a.address, "400"},
@@ -146,7 +147,7 @@ func TestAttack7Targets(t *testing.T) {
 		"a host of none":                  {"GET /user HTTP/1.1\r\nHost:", `200 GET /user ""`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := a.answers(a.send(c.head + "\r\nConnection: close\r\n\r\n"))
+			got := a.responses(a.send(c.head + "\r\nConnection: close\r\n\r\n"))
 			if len(got) != 1 || got[0] != c.want && (c.want != "400" || !strings.HasPrefix(got[0], "400 ")) {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
@@ -154,21 +155,20 @@ func TestAttack7Targets(t *testing.T) {
 	}
 }
 
-// TestAttack9EndlessHeader: no more is read than is bearable, of a header or of
-// interim answers.
-func TestAttack9EndlessHeader(t *testing.T) {
+// TestHeaderOfUpstreamIsBounded sends endless header fields and endless interim responses.
+func TestHeaderOfUpstreamIsBounded(t *testing.T) {
 	for name, endless := range map[string]string{
-		"one field":       strings.Repeat("a", 1<<10),
-		"many fields":     "a\r\nX-A: " + strings.Repeat("b", 1<<10),
-		"interim answers": "a\r\n\r\nHTTP/1.1 103 Early Hints\r\nX-A: " + strings.Repeat("b", 1<<10),
+		"one field":         strings.Repeat("a", 1<<10),
+		"many fields":       "a\r\nX-A: " + strings.Repeat("b", 1<<10),
+		"interim responses": "a\r\n\r\nHTTP/1.1 103 Early Hints\r\nX-A: " + strings.Repeat("b", 1<<10),
 	} {
 		t.Run(name, func(t *testing.T) {
 			const most = 10 << 20
 			var sent atomic.Int64
-			a := &attacked{T: t}
+			a := &attackedGateway{T: t}
 			a.serve(rawUpstream(t, func(_ *http.Request, w net.Conn) bool {
 				begin := "HTTP/1.1 200 OK\r\nX-A: "
-				if name == "interim answers" {
+				if name == "interim responses" {
 					begin = "HTTP/1.1 103 Early Hints\r\nX-A: "
 				}
 				_, err := io.WriteString(w, begin)
@@ -181,11 +181,11 @@ func TestAttack9EndlessHeader(t *testing.T) {
 			}))
 			stream := a.send("GET /gitignore/templates HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n")
 			final := stream[strings.LastIndex(stream, "HTTP/1.1 "):]
-			if got := a.answers(final); len(got) != 1 || !strings.HasPrefix(got[0], "502 ") {
+			if got := a.responses(final); len(got) != 1 || !strings.HasPrefix(got[0], "502 ") {
 				t.Errorf("got %.300q", got)
 			}
 			if sent.Load() >= most {
-				t.Errorf("%d bytes of header were taken", sent.Load())
+				t.Errorf("the gateway read %d bytes of header", sent.Load())
 			}
 		})
 	}

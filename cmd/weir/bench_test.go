@@ -18,7 +18,7 @@ import (
 	"github.com/weirgate/weir/internal/service"
 )
 
-// BenchmarkService compares how many answers of 2 KB a second the reference
+// BenchmarkService compares how many responses of 2 KB a second the reference
 // service gives, with its limits enforced, and a gateway that keeps nothing in
 // front of an origin that does nothing else. "ratio" is the first over the second;
 // both are asked in turns, so that what else the machine does meets both.
@@ -92,7 +92,7 @@ func inTurns(b *testing.B, base string, clients, each int) time.Duration {
 	return time.Since(began)
 }
 
-// ask asks so often over one connection, and reads the answers.
+// ask asks so often over one connection, and reads the responses.
 func ask(address string, question []byte, times int) error {
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
@@ -102,12 +102,12 @@ func ask(address string, question []byte, times int) error {
 	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		return err
 	}
-	answers := bufio.NewReader(conn)
+	responses := bufio.NewReader(conn)
 	for range times {
 		if _, err := conn.Write(question); err != nil {
 			return err
 		}
-		resp, err := http.ReadResponse(answers, nil)
+		resp, err := http.ReadResponse(responses, nil)
 		if err != nil {
 			return err
 		}

@@ -6,12 +6,12 @@ import (
 	"github.com/weirgate/weir/internal/records"
 )
 
-// visits are how an operation is called, and what the documents say of it.
+// visits are how an operation is called, and what the documents echo of it.
 type visits struct {
 	// valid calls succeed, with the operation's success status unless they name
 	// another.
 	valid []call
-	// invalid calls are refused for what they say; a 422 names the field.
+	// invalid calls are refused for what they echo; a 422 names the field.
 	invalid []call
 	// unauthorized calls are refused for who makes them: 401, 403 or 404.
 	unauthorized []call

@@ -127,13 +127,13 @@ func TestAPushMakesNewStatisticsThroughTheGateway(t *testing.T) {
 					t.Errorf("%d, then %d: %s", first, n, status)
 				}
 				if status := d.cause(`{"event": "push", "repository": "acme/widgets", "ref": "refs/heads/side", "commits": 3}`); status != http.StatusAccepted {
-					t.Errorf("the gateway answers the delivery by %d", status)
+					t.Errorf("the gateway responses the delivery by %d", status)
 				}
 				if status, n := d.commits(); !strings.HasPrefix(status, "weir; hit") || n != first {
 					t.Errorf("after a push to another branch %d: %s", n, status)
 				}
 				if status := d.cause(`{"event": "push", "repository": "acme/widgets", "commits": 3}`); status != http.StatusAccepted {
-					t.Errorf("the gateway answers the delivery by %d", status)
+					t.Errorf("the gateway responses the delivery by %d", status)
 				}
 				if status, n := d.commits(); strings.HasPrefix(status, "weir; hit") || n != first+3 {
 					t.Errorf("%d before the push, %d after it: %s", first, n, status)
@@ -149,7 +149,7 @@ func TestAGatewayWithAnotherSecretTakesNoDelivery(t *testing.T) {
 		d := newDelivering(t, "secret", "another", "json")
 		_, first := d.commits()
 		if status := d.cause(`{"event": "push", "repository": "acme/widgets", "commits": 3}`); status != http.StatusUnauthorized {
-			t.Errorf("the gateway answers the delivery by %d", status)
+			t.Errorf("the gateway responses the delivery by %d", status)
 		}
 		if status, n := d.commits(); !strings.HasPrefix(status, "weir; hit") || n != first {
 			t.Errorf("%d: %s", n, status)
@@ -164,10 +164,10 @@ func TestTheWebhookOfTheCommandLine(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var signature string
 			l := testservers.ServePipe(t, "hooks.test:80", &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				sum := hmac.New(sha256.New, []byte(secret))
-				_, _ = io.Copy(sum, r.Body)
+				keyHash := hmac.New(sha256.New, []byte(secret))
+				_, _ = io.Copy(keyHash, r.Body)
 				signature = r.Header.Get("X-Hub-Signature-256")
-				if want := "sha256=" + hex.EncodeToString(sum.Sum(nil)); signature != want && secret != "" {
+				if want := "sha256=" + hex.EncodeToString(keyHash.Sum(nil)); signature != want && secret != "" {
 					t.Errorf("signature %s, want %s", signature, want)
 				}
 			})})

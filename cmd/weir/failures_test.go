@@ -14,69 +14,71 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// onWire is a gateway whose way to Redis is not as it should be.
-func onWire(t *testing.T) (*onRedis, *testservers.Link) {
+// startOnLink starts a gateway whose connection to Redis can be disturbed.
+func startOnLink(t *testing.T) (*redisGateway, *testservers.Link) {
 	t.Helper()
 	socket := testservers.Redis(t)
-	wire := testservers.NewSocketLink(t, socket)
-	o := newOnRedis(t, wire.Address, "")
-	o.redis = redis.NewClient(&redis.Options{Network: "unix", Addr: socket, MaxRetries: -1}) // an operator is on the spot
+	link := testservers.NewSocketLink(t, socket)
+	o := startOnRedis(t, link.Address, "")
+	o.redis = redis.NewClient(&redis.Options{Network: "unix", Addr: socket, MaxRetries: -1}) // the test connects without the link
 	t.Cleanup(func() { _ = o.redis.Close() })
-	return o, wire
+	return o, link
 }
 
-// tells reports whether the operator is told something: by a metric, or a line of the log.
-func (o *onRedis) tells(what string) bool {
+// reports reports whether a metric or a log line contains a text.
+func (o *redisGateway) reports(text string) bool {
 	w := httptest.NewRecorder()
 	o.telemetry.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
-	return strings.Contains(w.Body.String(), "\n"+what+"\n") || strings.Contains(o.log.String(), what)
+	return strings.Contains(w.Body.String(), "\n"+text+"\n") || strings.Contains(o.log.String(), text)
 }
 
-func (o *onRedis) eventuallyTells(what string) {
+// awaitReport waits until a metric or a log line contains a text.
+func (o *redisGateway) awaitReport(text string) {
 	o.Helper()
-	testservers.Eventually(o, "it is told that "+what, func(context.Context) bool { return o.tells(what) })
+	testservers.Eventually(o, "a report contains "+text, func(context.Context) bool { return o.reports(text) })
 }
 
-// TestTheWayToRedisIsCut, with nobody told, and mended: what was in flight comes late.
-func TestTheWayToRedisIsCut(t *testing.T) {
+// TestGatewaySurvivesCutRedisConnection cuts the link without closing connections. Commands in
+// transit arrive late.
+func TestGatewaySurvivesCutRedisConnection(t *testing.T) {
 	t.Parallel()
-	o, wire := onWire(t)
-	o.endures(func(context.Context, *redis.Client) error {
-		wire.Cut()
-		o.ask("caller-token", "/users/first") // by which it is noticed
-		o.eventuallyTells("weir_store_up 0")
+	o, link := startOnLink(t)
+	o.surviveFault(func(context.Context, *redis.Client) error {
+		link.Cut()
+		o.ask("caller-token", "/users/first") // this request detects the loss
+		o.awaitReport("weir_store_up 0")
 		return nil
 	}, func(context.Context, *redis.Client) error {
-		wire.Restore()
+		link.Restore()
 		return nil
 	})
-	o.eventuallyTells("weir_store_up 1")
-	o.eventuallyTells("redis connection lost; using offline leases")
-	o.eventuallyTells("redis connection restored")
+	o.awaitReport("weir_store_up 1")
+	o.awaitReport("redis connection lost; using offline leases")
+	o.awaitReport("redis connection restored")
 }
 
-// TestRedisIsSlow: a little, and nothing else is noticed; more than it is waited for, and
-// it counts as lost.
-func TestRedisIsSlow(t *testing.T) {
+// TestSlowRedisCountsAsLost checks that a small delay has no effect, and that a delay beyond
+// the timeout counts as a lost connection.
+func TestSlowRedisCountsAsLost(t *testing.T) {
 	t.Parallel()
-	o, wire := onWire(t)
-	o.answers("before")
-	wire.Delay(5 * time.Millisecond)
-	o.answers("slowly")
-	o.endures(func(context.Context, *redis.Client) error {
-		wire.Delay(200 * time.Millisecond)
+	o, link := startOnLink(t)
+	o.responses("before")
+	link.Delay(5 * time.Millisecond)
+	o.responses("slowly")
+	o.surviveFault(func(context.Context, *redis.Client) error {
+		link.Delay(200 * time.Millisecond)
 		o.ask("caller-token", "/users/first")
-		o.eventuallyTells("weir_store_up 0")
+		o.awaitReport("weir_store_up 0")
 		return nil
 	}, func(context.Context, *redis.Client) error {
-		wire.Restore()
+		link.Restore()
 		return nil
 	})
-	o.eventuallyTells("weir_store_up 1")
+	o.awaitReport("weir_store_up 1")
 }
 
-// spentPoints is how much of its points the caller's account has used, as Redis knows it.
-func (o *onRedis) spentPoints() (n int) {
+// spentPoints returns the used points of all accounts in Redis.
+func (o *redisGateway) spentPoints() (n int) {
 	accounts, err := o.store.Accounts(o.Context(), 10)
 	if err != nil {
 		return -1
@@ -91,9 +93,9 @@ func (o *onRedis) spentPoints() (n int) {
 	return n
 }
 
-// TestRedisLosesSingleKeys: one that evicts, in which somebody writes, or deletes. What an
-// account has spent each replica that knows of it writes again.
-func TestRedisLosesSingleKeys(t *testing.T) {
+// TestSpendingSurvivesLostKeys evicts, deletes and corrupts keys in Redis. A replica must
+// write the spending that it knows again.
+func TestSpendingSurvivesLostKeys(t *testing.T) {
 	for name, fails := range map[string]func(ctx context.Context, c *redis.Client, keys []string) error{
 		"it evicts": func(ctx context.Context, c *redis.Client, _ []string) error {
 			if err := c.ConfigSet(ctx, "maxmemory-policy", "allkeys-random").Err(); err != nil {
@@ -102,7 +104,7 @@ func TestRedisLosesSingleKeys(t *testing.T) {
 			if err := c.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
 				return err
 			}
-			_ = c.Set(ctx, "any", "more", 0).Err() // has all evicted, and finds no room
+			_ = c.Set(ctx, "any", "more", 0).Err() // evicts all keys, and fails
 			if n := len(c.Keys(ctx, "weir:*").Val()); n > 0 {
 				return fmt.Errorf("%d keys are left", n)
 			}
@@ -151,11 +153,11 @@ func TestRedisLosesSingleKeys(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := newOnRedis(t, testservers.Redis(t), "")
+			o := startOnRedis(t, testservers.Redis(t), "")
 			spent := 0
-			o.endures(func(ctx context.Context, c *redis.Client) error {
+			o.surviveFault(func(ctx context.Context, c *redis.Client) error {
 				n := 0
-				testservers.Eventually(t, "something is spent", func(context.Context) bool {
+				testservers.Eventually(t, "points are spent", func(context.Context) bool {
 					n++
 					o.ask("caller-token", fmt.Sprint("/users/spends-", n))
 					spent = o.spentPoints()
@@ -163,9 +165,9 @@ func TestRedisLosesSingleKeys(t *testing.T) {
 				})
 				return fails(ctx, c, c.Keys(ctx, "weir:account:*").Val())
 			}, func(context.Context, *redis.Client) error { return nil })
-			testservers.Eventually(t, "nothing that was spent is forgotten", func(context.Context) bool { return o.spentPoints() >= spent })
+			testservers.Eventually(t, "the spending is written again", func(context.Context) bool { return o.spentPoints() >= spent })
 			if strings.HasPrefix(name, "fields") || strings.HasPrefix(name, "keys are of") {
-				o.eventuallyTells("redis has an account that cannot be read")
+				o.awaitReport("redis has an account that cannot be read")
 			}
 		})
 	}

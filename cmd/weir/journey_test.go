@@ -88,7 +88,7 @@ func (w *traced) spans() (byName map[string][]testservers.Span, drawn []string) 
 
 const commits = "/repos/acme/widgets/stats/commit_activity"
 
-// afterSome answers that it computes so many times, then with the answer.
+// afterSome responses that it computes so many times, then with the answer.
 func afterSome(times int32) http.HandlerFunc {
 	var asked atomic.Int32
 	return func(w http.ResponseWriter, _ *http.Request) {

@@ -51,7 +51,7 @@ func (c *counter) paid(got []string, want ...string) {
 	}
 }
 
-// forAdministrators answers 404 to who is none at /hooks.
+// forAdministrators responses 404 to who is none at /hooks.
 func forAdministrators(none ...string) func(string, http.ResponseWriter, *http.Request) {
 	return func(token string, w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/hooks") && slices.Contains(none, token) {
@@ -263,18 +263,18 @@ func TestAProbeWhoseClientLeavesHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := openCounter(t, user("a"))
 		var answer atomic.Pointer[http.HandlerFunc]
-		answers := func(h http.HandlerFunc) { answer.Store(&h) }
+		responses := func(h http.HandlerFunc) { answer.Store(&h) }
 		c.answer = func(_ string, w http.ResponseWriter, r *http.Request) { (*answer.Load())(w, r) }
-		answers(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+		responses(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
 		c.pays("/repos/acme/x/subscribers", 401, "tok-a")
 		time.Sleep(11 * time.Second)
-		answers(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		responses(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 		ctx, leave := context.WithTimeout(t.Context(), time.Second)
 		defer leave()
 		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/repos/acme/y/subscribers", http.NoBody)
 		r.Header.Set("Authorization", "Bearer key-of-docs")
 		c.g.ServeHTTP(httptest.NewRecorder(), r)
-		answers(func(http.ResponseWriter, *http.Request) {})
+		responses(func(http.ResponseWriter, *http.Request) {})
 		c.pays("/repos/acme/x/subscribers", 200, "tok-a")
 	})
 }

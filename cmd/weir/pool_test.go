@@ -126,7 +126,7 @@ func (c *counter) noSecrets() {
 	}
 }
 
-// rates answers with what is left of each token.
+// rates responses with what is left of each token.
 func rates(left map[string]int) func(string, http.ResponseWriter, *http.Request) {
 	return func(token string, w http.ResponseWriter, _ *http.Request) {
 		left[token]--

@@ -47,11 +47,11 @@ var tableOfSpans = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (server|client|int
 // is sent.
 func TestEverySpanIsDocumented(t *testing.T) {
 	socket := testservers.Redis(t)
-	onRedis := func(c *config.Config) {
+	redisGateway := func(c *config.Config) {
 		c.Store.URL = "unix://" + socket
 		c.Limits.Points.REST = 3
 	}
-	w := newTraced(t, moods(), onRedis)
+	w := newTraced(t, moods(), redisGateway)
 	const user = "Authorization: Bearer tok-owner"
 	w.ask(http.MethodGet, "/repos/acme/widgets/subscribers", user, "User-Agent: test/1")
 	w.ask(http.MethodGet, "/repos/acme/widgets/subscribers", user) // a hit

@@ -12,7 +12,7 @@ import (
 	"github.com/weirgate/weir/proxy"
 )
 
-// BenchmarkTelemetry compares how many hits a second a gateway answers without
+// BenchmarkTelemetry compares how many hits a second a gateway responses without
 // telemetry and with metrics and one trace of a hundred. "ratio" is the second over the
 // first, in the middle of all pairs: both are asked in turns, and each begins every other
 // time, so that what else the machine does meets both.
@@ -37,7 +37,7 @@ func BenchmarkTelemetryOff(b *testing.B) {
 	inPairs(b, "none", hitting(b, origin.URL, true), "off", hitting(b, origin.URL, false))
 }
 
-// inPairs asks two gateways in turns, and reports how many hits a second each answers.
+// inPairs asks two gateways in turns, and reports how many hits a second each responses.
 func inPairs(b *testing.B, first, base, second, other string) {
 	b.Helper()
 	const clients, each = 4, 500
@@ -59,7 +59,7 @@ func inPairs(b *testing.B, first, base, second, other string) {
 	b.ReportMetric(ratios[len(ratios)/2], "ratio")
 }
 
-// keepable is an API whose answers, of so many bytes, are fresh for an hour.
+// keepable is an API whose responses, of so many bytes, are fresh for an hour.
 func keepable(size int) http.Handler {
 	body := make([]byte, size)
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -41,10 +41,10 @@ func TestADeliveryMakesStaleWhatTheCatalogueSays(t *testing.T) {
 		return w
 	}
 	deliver := func(event, delivery, secret, body string) int {
-		sum := hmac.New(sha256.New, []byte(secret))
-		sum.Write([]byte(body))
+		keyHash := hmac.New(sha256.New, []byte(secret))
+		keyHash.Write([]byte(body))
 		return send(http.MethodPost, cfg.Webhooks.Path, body, "X-Service-Event: "+event, "X-Service-Delivery: "+delivery,
-			"X-Hub-Signature-256: sha256="+hex.EncodeToString(sum.Sum(nil))).Code
+			"X-Hub-Signature-256: sha256="+hex.EncodeToString(keyHash.Sum(nil))).Code
 	}
 	paths := map[string]string{
 		"statistics": "/repos/acme/widgets/stats/participation", "another's": "/repos/acme/other/stats/participation", "by number": "/repositories/42/stats/participation",
