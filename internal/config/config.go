@@ -25,6 +25,7 @@ import (
 // into the JSON Schema.
 type Config struct {
 	Listen      string       `yaml:"listen" desc:"address on which clients are answered"`
+	FastPath    bool         `yaml:"fast_path" desc:"serve cache hits of plain HTTP/1.1 connections before net/http"`
 	Admin       Admin        `yaml:"admin" desc:"the operator's listener"`
 	Upstream    Upstream     `yaml:"upstream" desc:"the API behind the gateway"`
 	Store       Store        `yaml:"store" desc:"where replicas share ledger and cache"`
@@ -225,6 +226,7 @@ type Drain struct {
 func Default() *Config {
 	c := &Config{
 		Listen:   ":8080",
+		FastPath: true,
 		Admin:    Admin{Listen: "127.0.0.1:9090"},
 		Upstream: Upstream{Dialect: "service", Timeout: 30 * time.Second, Egress: "shared"},
 		Store:    Store{URL: "memory:"},
