@@ -217,7 +217,7 @@ func together(list []*Gateway, asks []askedFor, purged map[string]int) (wrong st
 				r.Header.Set(q.fields[i], q.fields[i+1])
 			}
 			w := httptest.NewRecorder()
-			atOnce(list[q.replica], w, r)
+			serveFast(list[q.replica], w, r)
 			if what := misplaced(w, q, token, language, purged); what != "" {
 				mu.Lock()
 				defer mu.Unlock()

@@ -124,7 +124,7 @@ func asks(g *Gateway, path string, fields ...string) *httptest.ResponseRecorder 
 		r.Header.Set(fields[i], fields[i+1])
 	}
 	w := httptest.NewRecorder()
-	atOnce(g, w, r)
+	serveFast(g, w, r)
 	return w
 }
 

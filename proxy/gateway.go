@@ -97,7 +97,6 @@ type Config struct {
 type Gateway struct {
 	Config
 	buffers bufferPool
-	hitting sync.Pool // of *hitting, for the fast path
 	calls   coalesce.Group
 	breaker breaker
 	// linkIn304 has the operations whose 304s repeat the Link field. etagWarned is the Unix time of

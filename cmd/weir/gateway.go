@@ -301,6 +301,7 @@ func (g *gateway) keepStartSettings(c *config.Config) *config.Config {
 	next, started := *c, g.started
 	changed := map[string]bool{
 		"listen":               keep(&next.Listen, started.Listen),
+		"fast_path":            keep(&next.FastPath, started.FastPath),
 		"admin.listen":         keep(&next.Admin.Listen, started.Admin.Listen),
 		"admin.token":          keep(&next.Admin.Token, started.Admin.Token),
 		"admin.hosts":          !slices.Equal(started.Admin.Hosts, c.Admin.Hosts),
@@ -353,16 +354,15 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.proxy.ServeHTTP(w, r)
 }
 
-// AnswerAtOnce answers a cache hit on the fast path. It returns false if ServeHTTP must
-// answer the request.
-func (g *gateway) AnswerAtOnce(w http.ResponseWriter, r *http.Request) bool {
+// ServeHit serves cache hits for the fast path.
+func (g *gateway) ServeHit(w http.ResponseWriter, r *http.Request) bool {
 	c := g.current.Load()
 	if c.webhooks != nil && r.URL.Path == c.config.Webhooks.Path {
 		return false
 	}
 	g.telemetry.RequestStarted(r.Method)
 	defer g.telemetry.RequestEnded(r.Method)
-	return c.proxy.AnswerAtOnce(w, r)
+	return c.proxy.ServeHit(w, r)
 }
 
 // purgeForEvent marks the responses stale that a webhook event affects.
@@ -389,7 +389,10 @@ func (g *gateway) listen() ([]endpoint, error) {
 	if err != nil {
 		return nil, errors.Join(err, clients.Close())
 	}
-	plain := endpoint{listener: g.connections.Listener(clients, clientWriteTimeout, g.log), handler: g, hits: g}
+	plain := endpoint{listener: g.connections.Listener(clients, clientWriteTimeout, g.log), handler: g}
+	if c.FastPath {
+		plain.hits = g
+	}
 	endpoints, err := g.withTLS(plain, c)
 	if err != nil {
 		return nil, errors.Join(err, clients.Close(), adminEndpoint.listener.Close())

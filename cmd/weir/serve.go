@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/config"
-	"github.com/weirgate/weir/internal/front"
 	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/fastpath"
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
@@ -91,9 +91,9 @@ func (c *serveCommand) Run(p *process) error {
 type endpoint struct {
 	listener net.Listener
 	handler  http.Handler
-	hits     front.Handler // answers cache hits before handler, over plain HTTP; nil disables it
-	tls      *tls.Config   // nil for plain HTTP
-	timeout  time.Duration // for reading a request, and for writing its response; 0 is unlimited
+	hits     fastpath.Handler // answers cache hits before handler, over plain HTTP; nil disables it
+	tls      *tls.Config      // nil for plain HTTP
+	timeout  time.Duration    // for reading a request, and for writing its response; 0 is unlimited
 	// last endpoints shut down after the others, because these depend on them.
 	last       bool
 	onShutdown func() // ends responses that would never end, such as event streams; may be nil
@@ -172,7 +172,7 @@ func serveAll(ctx context.Context, log *slog.Logger, plan func() drainPlan, endp
 			case e.tls != nil:
 				err = s.ServeTLS(e.listener, "", "")
 			case e.hits != nil:
-				err = front.Serve(s, e.listener, e.hits, &hits)
+				err = fastpath.Serve(s, e.listener, e.hits, &hits)
 			default:
 				err = s.Serve(e.listener)
 			}
