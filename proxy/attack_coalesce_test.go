@@ -32,7 +32,7 @@ func TestCoalescedCallIsSharedOnlyByIdenticalRequests(t *testing.T) {
 				send := func(token, accept string, want int) {
 					for _, g := range list {
 						clients.Go(func() {
-							r := asks(g, watchers, "Authorization", token, "Accept", accept)
+							r := sendTo(g, watchers, "Authorization", token, "Accept", accept)
 							w.want("status of "+token, r.Code, want)
 							if want < 400 || want == 404 {
 								w.want("body of "+token, r.Body.String(), token+accept)

@@ -25,11 +25,11 @@ func TestErrorsAreNotStored(t *testing.T) {
 				list, _ := w.replicas(2)
 				for _, path := range []string{"/users/octocat", "/gitignore/templates", sbom} {
 					failing = true
-					w.want("status", asks(list[0], path, "Authorization", "Bearer a", "Prefer", "wait=0").Code, status)
+					w.want("status", sendTo(list[0], path, "Authorization", "Bearer a", "Prefer", "wait=0").Code, status)
 					failing = false
 					time.Sleep(5 * time.Minute) // longer than any cool-down
 					for _, g := range list {
-						w.want("body after the error", asks(g, path, "Authorization", "Bearer a").Body.String(), "good: true")
+						w.want("body after the error", sendTo(g, path, "Authorization", "Bearer a").Body.String(), "good: true")
 					}
 				}
 			})
@@ -200,13 +200,13 @@ func TestEntryPurgedDuringRevalidationIsFetchedAgain(t *testing.T) {
 // A client that presents another caller's ETag gets the upstream's own response.
 func TestForeignETagGrantsNoAccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := letting("private, max-age=60", "Bearer a")
+		api := newGuarded("private, max-age=60", "Bearer a")
 		w := newWorld(t, api.ServeHTTP)
 		etag := w.get(sbom, "Authorization: Bearer a").Header.Get("Etag")
 		for _, condition := range []string{"If-None-Match: " + etag, "If-None-Match: W/" + etag, "If-None-Match: *", "If-Match: " + etag, "If-Modified-Since: " + httpDay} {
 			before := w.upstreamSaw()
-			w.learnsNothing(condition, w.get(sbom, "Authorization: Bearer b", condition))
-			w.learnsNothing("HEAD, "+condition, w.do(http.MethodHead, sbom, nil, "Authorization: Bearer b", condition))
+			w.checkHidden(condition, w.get(sbom, "Authorization: Bearer b", condition))
+			w.checkHidden("HEAD, "+condition, w.do(http.MethodHead, sbom, nil, "Authorization: Bearer b", condition))
 			w.want("requests upstream for "+condition, w.upstreamSaw()-before, 2)
 		}
 	})

@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// secretWords are what only those may see who are let in.
+// secretWords is the body that only callers with access may receive.
 const secretWords = "the secret words"
 
-// guarded is an API with a private answer.
+// guarded is an upstream with a private resource.
 type guarded struct {
 	mu      sync.Mutex
-	in      map[string]bool // by Authorization: who is let in
-	without int             // status for all others
+	allowed map[string]bool // by the value of Authorization
+	without int             // status of other requests
 	control string
 	down    bool
 	fields  []string
@@ -30,21 +30,21 @@ func (g *guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.mu.Lock()
 	delay := g.delay
 	g.mu.Unlock()
-	time.Sleep(delay) // without the lock: who waits for one holds virtual time up
+	time.Sleep(delay) // without the mutex, because a goroutine that waits for one stops virtual time
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	token, h := r.Header.Get("Authorization"), w.Header()
 	switch {
 	case g.down:
 		panic(http.ErrAbortHandler)
-	case !g.in[token]:
+	case !g.allowed[token]:
 		w.WriteHeader(g.without)
 		_, _ = fmt.Fprint(w, "no")
 		return
 	}
 	h.Set("Cache-Control", g.control)
-	h.Set("Etag", `"of the secret"`)
-	h.Set("X-Oauth-Scopes", "of "+token)
+	h.Set("Etag", `"secret"`)
+	h.Set("X-Oauth-Scopes", "for "+token)
 	for _, f := range g.fields {
 		name, value, _ := strings.Cut(f, ": ")
 		h.Set(name, value)
@@ -58,62 +58,61 @@ func (g *guarded) change(f func()) {
 	f()
 }
 
-// letting lets these tokens in.
-func letting(control string, tokens ...string) *guarded {
-	g := &guarded{in: map[string]bool{}, without: http.StatusNotFound, control: control}
+// newGuarded returns an upstream that grants access to these values of Authorization.
+func newGuarded(control string, tokens ...string) *guarded {
+	g := &guarded{allowed: map[string]bool{}, without: http.StatusNotFound, control: control}
 	for _, token := range tokens {
-		g.in[token] = true
+		g.allowed[token] = true
 	}
 	return g
 }
 
-// learnsNothing holds that an answer tells nothing of what others may see.
-func (w *world) learnsNothing(who string, r got) {
+// checkHidden fails the test if a response reveals that a resource exists.
+func (w *world) checkHidden(name string, r got) {
 	w.Helper()
 	switch status := r.StatusCode; {
 	case status < 400, strings.Contains(r.body, "secret"), r.Header.Get("Etag") != "", r.Header.Get("X-Oauth-Scopes") != "",
 		r.Header.Get("Age") != "", strings.Contains(r.Header.Get("Cache-Status"), "hit"), strings.Contains(r.Header.Get("Cache-Status"), "collapsed"):
-		w.Errorf("%s: %d %q %v", who, status, r.body, r.Header)
+		w.Errorf("%s: %d %q %v", name, status, r.body, r.Header)
 	}
 }
 
-// TestAttack19NobodyGetsWhatAnotherHasFetched, in whatever way it could be had from the
-// cache; nor, in the same ways, who was let in before, once the API has said no.
-func TestAttack19NobodyGetsWhatAnotherHasFetched(t *testing.T) {
+// No combination of freshness and request fields gives a caller the private response of another caller.
+func TestPrivateResponseIsNeverServedToAnotherCaller(t *testing.T) {
 	for name, c := range map[string]struct {
 		control, method string
 		fields          []string
 		after           time.Duration
 		down            bool
 	}{
-		"fresh":                         {control: "private, max-age=60"},
-		"fresh, and not private":        {control: "public, s-maxage=60"},
-		"stale":                         {control: "max-age=10", after: time.Minute},
-		"stale, while it is validated":  {control: "max-age=10, stale-while-revalidate=600", after: time.Minute},
-		"stale, instead of an error":    {control: "max-age=10, stale-if-error=600", after: time.Minute, down: true},
-		"stale, if the client takes it": {control: "max-age=10", after: time.Minute, fields: one("Cache-Control: max-stale, stale-if-error=600"), down: true},
-		"only if it is cached":          {control: "max-age=60", fields: one("Cache-Control: only-if-cached")},
-		"a part":                        {control: "max-age=60", fields: one("Range: bytes=0-3")},
-		"a part, if it is the same":     {control: "max-age=60", fields: one("Range: bytes=0-3", `If-Range: "of the secret"`)},
-		"HEAD":                          {control: "max-age=60", method: http.MethodHead},
-		"with its ETag":                 {control: "max-age=60", fields: one(`If-None-Match: "of the secret"`)},
-		"with any ETag":                 {control: "max-age=60", fields: one("If-None-Match: *")},
-		"if it is there":                {control: "max-age=60", fields: one("If-Match: *")},
+		"fresh":                     {control: "private, max-age=60"},
+		"fresh and shared":          {control: "public, s-maxage=60"},
+		"stale":                     {control: "max-age=10", after: time.Minute},
+		"stale while revalidating":  {control: "max-age=10, stale-while-revalidate=600", after: time.Minute},
+		"stale instead of an error": {control: "max-age=10, stale-if-error=600", after: time.Minute, down: true},
+		"stale with max-stale":      {control: "max-age=10", after: time.Minute, fields: one("Cache-Control: max-stale, stale-if-error=600"), down: true},
+		"only-if-cached":            {control: "max-age=60", fields: one("Cache-Control: only-if-cached")},
+		"range":                     {control: "max-age=60", fields: one("Range: bytes=0-3")},
+		"range with If-Range":       {control: "max-age=60", fields: one("Range: bytes=0-3", `If-Range: "secret"`)},
+		"HEAD":                      {control: "max-age=60", method: http.MethodHead},
+		"matching If-None-Match":    {control: "max-age=60", fields: one(`If-None-Match: "secret"`)},
+		"any If-None-Match":         {control: "max-age=60", fields: one("If-None-Match: *")},
+		"any If-Match":              {control: "max-age=60", fields: one("If-Match: *")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				api := letting(c.control, "Bearer a")
+				api := newGuarded(c.control, "Bearer a")
 				w := newWorld(t, api.ServeHTTP)
-				w.want("who may see it", w.get(sbom, "Authorization: Bearer a").body, secretWords)
+				w.want("body with access", w.get(sbom, "Authorization: Bearer a").body, secretWords)
 				time.Sleep(c.after)
 				api.change(func() { api.down = c.down })
 				method := http.MethodGet
 				if c.method != "" {
 					method = c.method
 				}
-				for who, token := range map[string][]string{"another token": one("Authorization: Bearer b"), "a longer token": one("Authorization: Bearer a2"), "none": nil} {
+				for name, token := range map[string][]string{"another token": one("Authorization: Bearer b"), "token with the same prefix": one("Authorization: Bearer a2"), "no token": nil} {
 					for range 2 {
-						w.learnsNothing(who, w.do(method, sbom, nil, append(token, c.fields...)...))
+						w.checkHidden(name, w.do(method, sbom, nil, append(token, c.fields...)...))
 					}
 				}
 			})
@@ -121,34 +120,33 @@ func TestAttack19NobodyGetsWhatAnotherHasFetched(t *testing.T) {
 	}
 }
 
-// TestAttack19WhoIsNotLetInAnyMoreHasNothingLeft: once the API has said so, in answer to
-// whatever request, what was kept for a caller is gone, also while the API is away.
-func TestAttack19WhoIsNotLetInAnyMoreHasNothingLeft(t *testing.T) {
+// A refusal by the upstream removes the caller's stored responses, so they are not served stale either.
+func TestRevokedAccessRemovesStoredResponses(t *testing.T) {
 	for name, c := range map[string]struct {
 		control, method string
 		fields          []string
 		status          int
-		lets            bool // one more answer, that was stale
+		servesStale     bool // the response before the refusal arrives
 	}{
 		"401":                      {control: "max-age=10", status: 401},
 		"403":                      {control: "max-age=10", status: 403},
 		"404":                      {control: "max-age=10", status: 404},
 		"410":                      {control: "max-age=10", status: 410},
-		"while it is validated":    {control: "max-age=10, stale-while-revalidate=600", status: 404, lets: true},
-		"stale instead of errors":  {control: "max-age=10, stale-if-error=600", status: 401},
-		"to a HEAD":                {control: "max-age=10", method: http.MethodHead, status: 404},
-		"to a request for a part":  {control: "max-age=10", fields: one("Range: bytes=0-3"), status: 401},
-		"to one that is validated": {control: "max-age=1000", fields: one("Cache-Control: no-cache"), status: 404},
+		"stale while revalidating": {control: "max-age=10, stale-while-revalidate=600", status: 404, servesStale: true},
+		"stale-if-error":           {control: "max-age=10, stale-if-error=600", status: 401},
+		"HEAD":                     {control: "max-age=10", method: http.MethodHead, status: 404},
+		"range":                    {control: "max-age=10", fields: one("Range: bytes=0-3"), status: 401},
+		"no-cache":                 {control: "max-age=1000", fields: one("Cache-Control: no-cache"), status: 404},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				api := letting(c.control, "Bearer a", "Bearer b")
+				api := newGuarded(c.control, "Bearer a", "Bearer b")
 				w := newWorld(t, api.ServeHTTP)
-				for _, token := range []string{"a", "b"} { // one has fetched it, the other has proved that it may see it
+				for _, token := range []string{"a", "b"} { // the second gets access by a 304
 					w.want("body", w.get(sbom, "Authorization: Bearer "+token).body, secretWords)
 				}
 				time.Sleep(time.Minute)
-				api.change(func() { clear(api.in); api.without = c.status })
+				api.change(func() { clear(api.allowed); api.without = c.status })
 				method := http.MethodGet
 				if c.method != "" {
 					method = c.method
@@ -156,65 +154,61 @@ func TestAttack19WhoIsNotLetInAnyMoreHasNothingLeft(t *testing.T) {
 				for _, token := range []string{"a", "b"} {
 					field := "Authorization: Bearer " + token
 					r := w.do(method, sbom, nil, append(c.fields, field)...)
-					if !c.lets {
-						w.learnsNothing("who is told so", r)
+					if !c.servesStale {
+						w.checkHidden("refused request", r)
 					}
 					synctest.Wait()
 					api.change(func() { api.down = true })
-					w.learnsNothing("while the API is away", w.get(sbom, field, "Cache-Control: max-stale"))
+					w.checkHidden("while the upstream is down", w.get(sbom, field, "Cache-Control: max-stale"))
 					api.change(func() { api.down = false })
-					w.learnsNothing("again", w.get(sbom, field))
+					w.checkHidden("after the outage", w.get(sbom, field))
 				}
 			})
 		})
 	}
 }
 
-// TestAttack20AnotherCredentialIsAnotherCaller: what was fetched with one kind of token is
-// not given to another kind, nor to none, and a repository that was public is not after
-// its lifetime or a purge.
-func TestAttack20AnotherCredentialIsAnotherCaller(t *testing.T) {
+// Tokens of other kinds are other callers. A resource that becomes private is not served after its lifetime or a purge.
+func TestCredentialsAreSeparateCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := letting("private, max-age=60", "Bearer ghp_a")
+		api := newGuarded("private, max-age=60", "Bearer ghp_a")
 		w := newWorld(t, api.ServeHTTP, github)
 		w.get(sbom, "Authorization: Bearer ghp_a")
 		for _, value := range []string{"Bearer ghs_a", "token ghs_a", "Basic Z2hwX2E6", "Bearer ghp_A", "Bearer"} {
-			w.learnsNothing(value, w.get(sbom, "Authorization: "+value))
+			w.checkHidden(value, w.get(sbom, "Authorization: "+value))
 		}
-		w.learnsNothing("none", w.get(sbom))
-		w.learnsNothing("none that says so", w.get(sbom, "Authorization: "))
+		w.checkHidden("no credential", w.get(sbom))
+		w.checkHidden("empty credential", w.get(sbom, "Authorization: "))
 	})
 	for name, c := range map[string]struct {
 		after time.Duration
 		tag   string
 		down  bool
 	}{
-		"its lifetime is over":            {after: time.Minute},
-		"a webhook tells":                 {tag: "repo:acme/widgets"},
-		"a webhook tells, and it is away": {tag: "repo:acme/widgets", down: true},
+		"expired":                  {after: time.Minute},
+		"purged by a webhook":      {tag: "repo:acme/widgets"},
+		"purged, upstream is down": {tag: "repo:acme/widgets", down: true},
 	} {
-		t.Run("private from now on: "+name, func(t *testing.T) {
+		t.Run("becomes private: "+name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				api := letting("public, max-age=60, stale-if-error=600", "", "Bearer a")
+				api := newGuarded("public, max-age=60, stale-if-error=600", "", "Bearer a")
 				w := newWorld(t, api.ServeHTTP)
-				w.want("while it is public", w.get(sbom).body, secretWords)
-				api.change(func() { delete(api.in, ""); api.down = c.down })
+				w.want("body while public", w.get(sbom).body, secretWords)
+				api.change(func() { delete(api.allowed, ""); api.down = c.down })
 				time.Sleep(c.after)
 				if c.tag != "" {
 					w.gateway.Cache.Purge(t.Context(), c.tag)
 				}
-				w.learnsNothing("none", w.get(sbom))
+				w.checkHidden("no credential", w.get(sbom))
 				api.change(func() { api.down = true })
-				w.learnsNothing("none, while the API is away", w.get(sbom, "Cache-Control: max-stale"))
+				w.checkHidden("no credential while the upstream is down", w.get(sbom, "Cache-Control: max-stale"))
 			})
 		})
 	}
 }
 
-// TestAttack22EachGetsTheRepresentationThatItAskedFor: what selects it is in the key, or
-// in Vary.
-func TestAttack22EachGetsTheRepresentationThatItAskedFor(t *testing.T) {
-	asked := func(r *http.Request) string {
+func TestRepresentationsOfOneCallerAreKeptApart(t *testing.T) {
+	selected := func(r *http.Request) string {
 		return r.Header.Get("Accept") + "|" + r.Header.Get("X-GitHub-Api-Version") + "|" + language(r)
 	}
 	for _, vary := range []string{"", "Accept-Language", "accept, ACCEPT-LANGUAGE", "X-GitHub-Api-Version,accept-language", "*, Foo", "Foo, *"} {
@@ -223,7 +217,7 @@ func TestAttack22EachGetsTheRepresentationThatItAskedFor(t *testing.T) {
 				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 					w.Header().Set("Cache-Control", "max-age=60")
 					w.Header().Set("Vary", vary)
-					_, _ = fmt.Fprint(w, asked(r))
+					_, _ = fmt.Fprint(w, selected(r))
 				}, github)
 				languages := []string{"de", "fr"}
 				if vary == "" {
@@ -244,10 +238,8 @@ func TestAttack22EachGetsTheRepresentationThatItAskedFor(t *testing.T) {
 	}
 }
 
-// TestAttack22WhatVariesFromNowOnIsAskedForAgain: an answer that did not say that it varies
-// is not given to those who ask for another variant once a later one has said so (RFC
-// 9111 section 4.1).
-func TestAttack22WhatVariesFromNowOnIsAskedForAgain(t *testing.T) {
+// RFC 9111 section 4.1: an older response without Vary does not match once a newer response has Vary.
+func TestNewVaryAppliesToOlderResponses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		varies := false
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
@@ -258,37 +250,35 @@ func TestAttack22WhatVariesFromNowOnIsAskedForAgain(t *testing.T) {
 			_, _ = fmt.Fprint(w, language(r))
 		})
 		list, _ := w.replicas(1)
-		ask := func(l string, fields ...string) string {
-			return asks(list[0], "/unknown", append(fields, "Accept-Language", l)...).Body.String()
+		send := func(l string, fields ...string) string {
+			return sendTo(list[0], "/unknown", append(fields, "Accept-Language", l)...).Body.String()
 		}
-		w.want("the first", ask("de"), "de")
+		w.want("first response", send("de"), "de")
 		time.Sleep(time.Second)
 		varies = true
-		w.want("when it varies", ask("fr", "Cache-Control", "no-cache"), "fr")
-		w.want("another variant", ask("it"), "it")
-		w.want("that of the first", ask("de"), "de")
-		w.want("and again", ask("fr"), "fr")
+		w.want("first response with Vary", send("fr", "Cache-Control", "no-cache"), "fr")
+		w.want("third variant", send("it"), "it")
+		w.want("variant of the first response", send("de"), "de")
+		w.want("second variant again", send("fr"), "fr")
 		w.want("requests upstream", w.upstreamSaw(), 4)
 	})
 }
 
-// TestAttack23VaryOpensNothing: Vary: Authorization does not make for others what is
-// private, or was fetched with a credential.
-func TestAttack23VaryOpensNothing(t *testing.T) {
+func TestVaryAuthorizationDoesNotSharePrivateResponses(t *testing.T) {
 	for _, control := range []string{"private, max-age=60", "max-age=60", "public, max-age=60"} {
 		for _, first := range [][]string{nil, one("Authorization: Bearer a")} {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 					w.Header().Set("Cache-Control", control)
 					w.Header().Set("Vary", "Authorization")
-					_, _ = fmt.Fprint(w, "of "+r.Header.Get("Authorization"))
+					_, _ = fmt.Fprint(w, "for "+r.Header.Get("Authorization"))
 				})
 				w.get(sbom, first...)
 				for range 2 {
 					for _, token := range []string{"Bearer a", "Bearer b"} {
-						w.want(control, w.get(sbom, "Authorization: "+token).body, "of "+token)
+						w.want(control, w.get(sbom, "Authorization: "+token).body, "for "+token)
 					}
-					w.want(control, w.get(sbom).body, "of ")
+					w.want(control, w.get(sbom).body, "for ")
 				}
 				anonymous := 0
 				for _, r := range w.seen.all() {
@@ -296,16 +286,15 @@ func TestAttack23VaryOpensNothing(t *testing.T) {
 						anonymous++
 					}
 				}
-				kept := !strings.Contains(control, "private")
-				w.want(control+": what is private is kept for nobody", anonymous == 1, kept)
+				shared := !strings.Contains(control, "private")
+				w.want(control+": one anonymous request", anonymous == 1, shared)
 			})
 		}
 	}
 }
 
-// TestAttack24TheUpstreamIsInTheKey, also in that of what others hold, and the name by
-// which a client calls the gateway is in none.
-func TestAttack24TheUpstreamIsInTheKey(t *testing.T) {
+// The upstream is part of every cache key, and the Host of the client is part of none.
+func TestCacheKeyContainsTheUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			holding(`"v1"`, func(r *http.Request) string { return r.Host }, "Cache-Control: max-age=60")(w, r)
@@ -331,10 +320,10 @@ func TestAttack24TheUpstreamIsInTheKey(t *testing.T) {
 				for _, path := range []string{"/unknown", sbom, "/gitignore/templates"} {
 					before := w.upstreamSaw()
 					for g, host := range maps.All(map[*Gateway]string{first[0]: "upstream.test", second: u.Host}) {
-						w.want(path+" of "+address, asks(g, path, "Authorization", "Bearer a").Body.String(), host)
+						w.want(path+" of "+address, sendTo(g, path, "Authorization", "Bearer a").Body.String(), host)
 					}
 					for _, r := range w.seen.all()[before:] {
-						w.want("offered to "+address, r.Header.Get("If-None-Match"), "")
+						w.want("validators sent to "+address, r.Header.Get("If-None-Match"), "")
 					}
 				}
 			}
@@ -354,35 +343,34 @@ func TestAttack24TheUpstreamIsInTheKey(t *testing.T) {
 	})
 }
 
-// TestAttack28WhoMaySeeNothingLearnsNothing: neither from the answer, nor from how long it
-// takes, nor from what goes upstream, whatever others hold or ask at the moment.
-func TestAttack28WhoMaySeeNothingLearnsNothing(t *testing.T) {
-	look := func(dialect option, before func(*world)) (seen string) {
+// Status, fields, body and duration of a refusal do not depend on other callers' stored responses.
+func TestRefusalDoesNotRevealStoredResponses(t *testing.T) {
+	observe := func(dialect option, before func(*world)) (observed string) {
 		synctest.Test(t, func(t *testing.T) {
-			api := letting("private, max-age=60, stale-while-revalidate=600, stale-if-error=600", "Bearer a")
+			api := newGuarded("private, max-age=60, stale-while-revalidate=600, stale-if-error=600", "Bearer a")
 			w := newWorld(t, api.ServeHTTP, dialect)
 			before(w)
 			api.change(func() { api.delay = time.Second })
-			for _, fields := range [][]string{nil, one(`If-None-Match: "of the secret"`), one("Range: bytes=0-3"), one("Cache-Control: only-if-cached"), one("Cache-Control: max-stale")} {
+			for _, fields := range [][]string{nil, one(`If-None-Match: "secret"`), one("Range: bytes=0-3"), one("Cache-Control: only-if-cached"), one("Cache-Control: max-stale")} {
 				for _, token := range [][]string{one("Authorization: Bearer b"), nil} {
-					began := time.Now()
+					start := time.Now()
 					r := w.get(sbom, append(token, fields...)...)
 					r.Header.Del("Date")
 					r.Header.Del("Weir-Request-Id")
 					for name := range r.Header {
-						if strings.HasSuffix(name, "-Reset") { // windows begin when they are first used
+						if strings.HasSuffix(name, "-Reset") { // the time of the first request decides the reset
 							r.Header.Del(name)
 						}
 					}
-					seen += fmt.Sprintln(r.StatusCode, r.Header, r.body, time.Since(began))
+					observed += fmt.Sprintln(r.StatusCode, r.Header, r.body, time.Since(start))
 				}
 			}
 		})
-		return seen
+		return observed
 	}
 	for name, before := range map[string]func(*world){
-		"held":        func(w *world) { w.get(sbom, "Authorization: Bearer a") },
-		"held, stale": func(w *world) { w.get(sbom, "Authorization: Bearer a"); time.Sleep(2 * time.Minute) },
+		"fresh": func(w *world) { w.get(sbom, "Authorization: Bearer a") },
+		"stale": func(w *world) { w.get(sbom, "Authorization: Bearer a"); time.Sleep(2 * time.Minute) },
 		"purged": func(w *world) {
 			w.get(sbom, "Authorization: Bearer a")
 			w.gateway.Cache.Purge(w.Context(), "repo:acme/widgets")
@@ -390,38 +378,37 @@ func TestAttack28WhoMaySeeNothingLearnsNothing(t *testing.T) {
 	} {
 		for dialect, o := range map[string]option{"service": func(*Config) {}, "github": github} {
 			t.Run(name+", "+dialect, func(t *testing.T) {
-				if with, without := look(o, before), look(o, func(*world) {}); with != without {
-					t.Errorf("where another holds it:\n%s\nwhere nobody does:\n%s", with, without)
+				if with, without := observe(o, before), observe(o, func(*world) {}); with != without {
+					t.Errorf("with a stored response:\n%s\nwithout:\n%s", with, without)
 				}
 			})
 		}
 	}
 }
 
-// TestAttack28WhoAsksAtTheSameTimeLearnsNothing: a question of another's that is on its
-// way holds nobody up.
-func TestAttack28WhoAsksAtTheSameTimeLearnsNothing(t *testing.T) {
+// A request does not wait for another caller's request for the same resource.
+func TestRefusalDoesNotRevealRequestsInProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Authorization") == "Bearer a" {
 				time.Sleep(10 * time.Second)
 			}
-			letting("max-age=60", "Bearer a").ServeHTTP(w, r)
+			newGuarded("max-age=60", "Bearer a").ServeHTTP(w, r)
 		})
 		list, _ := w.replicas(2)
 		var clients sync.WaitGroup
 		for _, g := range list {
-			clients.Go(func() { asks(g, sbom, "Authorization", "Bearer a") })
+			clients.Go(func() { sendTo(g, sbom, "Authorization", "Bearer a") })
 		}
 		time.Sleep(time.Second)
-		began := time.Now()
+		start := time.Now()
 		for _, g := range list {
-			r := asks(g, sbom, "Authorization", "Bearer b")
+			r := sendTo(g, sbom, "Authorization", "Bearer b")
 			w.want("status", r.Code, http.StatusNotFound)
 			w.want("Cache-Status", r.Header().Get("Cache-Status"), "weir; fwd=uri-miss; fwd-status=404")
 		}
-		if took := time.Since(began); took > time.Second {
-			t.Errorf("after %v", took)
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("got the response after %v", took)
 		}
 		clients.Wait()
 	})

@@ -14,9 +14,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// TestVariantsAreAskedForSideBySide: who waits for a question and finds that its answer
-// is another variant waits for no second one in vain.
-func TestVariantsAreAskedForSideBySide(t *testing.T) {
+// A follower whose leader received another variant does not wait for a second leader.
+func TestVariantsAreFetchedConcurrently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Vary", "Accept-Language")
@@ -27,7 +26,7 @@ func TestVariantsAreAskedForSideBySide(t *testing.T) {
 		})
 		languages := []string{"de", "fr", "it", "rm"}
 		all := func() time.Duration {
-			began := time.Now()
+			start := time.Now()
 			var clients sync.WaitGroup
 			for i := range 40 {
 				clients.Go(func() {
@@ -36,43 +35,41 @@ func TestVariantsAreAskedForSideBySide(t *testing.T) {
 				})
 			}
 			clients.Wait()
-			return time.Since(began)
+			return time.Since(start)
 		}
-		w.want("while nobody knows that they differ", all(), 2*time.Second)
+		w.want("duration before Vary is known", all(), 2*time.Second)
 		w.want("requests upstream", w.upstreamSaw(), len(languages))
 		time.Sleep(2 * time.Minute)
-		w.want("when it is known", all(), time.Second)
+		w.want("duration after Vary is known", all(), time.Second)
 		w.want("requests upstream", w.upstreamSaw(), 2*len(languages))
 	})
 }
 
-// TestWhoMayGoWaitsForNobodyWhoMayNot: of two accounts that ask for what all share the
-// one whose budget is out does not hold up the other; nor does a batch job a person.
-func TestWhoMayGoWaitsForNobodyWhoMayNot(t *testing.T) {
+// An account with quota does not wait as follower of an account without quota.
+func TestExhaustedAccountDoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rules := policy.DefaultLimits()
 		rules.Concurrent = 1
 		w := newWorld(t, slowly("all"), limited(rules))
 		var clients sync.WaitGroup
-		clients.Go(func() { w.get("/users/octocat", "Authorization: Bearer a") }) // takes its only place
+		clients.Go(func() { w.get("/users/octocat", "Authorization: Bearer a") }) // uses the only concurrent permit of a
 		synctest.Wait()
-		clients.Go(func() { w.want("the first", w.get("/gitignore/templates", "Authorization: Bearer a").body, "all") })
+		clients.Go(func() { w.want("body of a", w.get("/gitignore/templates", "Authorization: Bearer a").body, "all") })
 		synctest.Wait()
-		began := time.Now()
+		start := time.Now()
 		for i := range 25 {
 			clients.Go(func() {
-				w.want("the other", w.get("/gitignore/templates", fmt.Sprint("Authorization: Bearer b", i%5)).body, "all")
-				w.want("took", time.Since(began), time.Second+shortWait)
+				w.want("body of b", w.get("/gitignore/templates", fmt.Sprint("Authorization: Bearer b", i%5)).body, "all")
+				w.want("duration", time.Since(start), time.Second+shortWait)
 			})
 		}
 		clients.Wait()
-		w.want("requests upstream", w.upstreamSaw(), 3) // one is not let go in vain, but later
+		w.want("requests upstream", w.upstreamSaw(), 3) // the request of a is still sent, later
 	})
 }
 
-// TestThereIsABoundToWhatIsReadAhead: what is read ahead of clients that do not read
-// has so much room in all; who finds none is answered all the same.
-func TestThereIsABoundToWhatIsReadAhead(t *testing.T) {
+// Buffers for clients that read slowly have a total bound. Above it, responses are passed through without a buffer.
+func TestBufferedBodiesAreBounded(t *testing.T) {
 	const size, most = 1 << 20, 5 << 20
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -96,11 +93,11 @@ func TestThereIsABoundToWhatIsReadAhead(t *testing.T) {
 			slow = append(slow, resp)
 			time.Sleep(time.Second)
 			if n := held.held.Load(); n > most {
-				t.Fatalf("%d bytes are held", n)
+				t.Fatalf("%d bytes are buffered", n)
 			}
 		}
 		if n := held.held.Load(); n < most-size {
-			t.Errorf("%d bytes are held: the room is not used", n)
+			t.Errorf("only %d bytes are buffered", n)
 		}
 		for _, resp := range slow {
 			text, err := io.ReadAll(resp.Body)
@@ -109,13 +106,12 @@ func TestThereIsABoundToWhatIsReadAhead(t *testing.T) {
 			w.want("error", err, nil)
 		}
 		synctest.Wait()
-		w.want("bytes that are held in the end", held.held.Load(), int64(0))
+		w.want("buffered bytes at the end", held.held.Load(), int64(0))
 		w.want("permits in flight", w.inFlight(), 0)
 	})
 }
 
-// TestAPanicOfWhatIsReadAhead ends its answer, and nothing else.
-func TestAPanicOfWhatIsReadAhead(t *testing.T) {
+func TestPanicWhileBufferingEndsOnlyItsResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Cache-Control", "max-age=60")
@@ -131,13 +127,13 @@ func TestAPanicOfWhatIsReadAhead(t *testing.T) {
 			})
 		})
 		if r := w.ask(http.MethodGet, "/users/octocat", nil); r.err == nil {
-			t.Errorf("an answer, %d bytes", len(r.body))
+			t.Errorf("got a response of %d bytes", len(r.body))
 		}
-		w.want("again", len(w.get("/users/octocat").body), 2*smallBody)
+		w.want("bytes of the next response", len(w.get("/users/octocat").body), 2*smallBody)
 	})
 }
 
-// TestPollsAreBounded: what is computed for too many at once is left to its clients.
+// Above the bound clients get the 202 and poll themselves.
 func TestPollsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) })
@@ -154,6 +150,6 @@ func TestPollsAreBounded(t *testing.T) {
 		w.want("polls", len(*polls), 2)
 		clients.Wait()
 		time.Sleep(10 * time.Minute)
-		w.want("polls in the end", len(*polls), 0)
+		w.want("polls at the end", len(*polls), 0)
 	})
 }

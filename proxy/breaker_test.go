@@ -17,8 +17,8 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// breaking is an upstream that breaks the connection on so many requests, each after it
-// has read it, and answers then. Less than none is never.
+// breaking returns an upstream that breaks the connection on the first requests after it has read them. The counter can be
+// changed; below zero no connection breaks.
 func breaking(first int64) (http.HandlerFunc, *atomic.Int64) {
 	left := new(atomic.Int64)
 	left.Store(first)
@@ -30,36 +30,35 @@ func breaking(first int64) (http.HandlerFunc, *atomic.Int64) {
 	}, left
 }
 
-// TestASafeRequestIsSentAgain where its connection breaks: a few times, while its client
-// waits, each time with a permit of its own. What may have changed something is not.
-func TestASafeRequestIsSentAgain(t *testing.T) {
+// A safe request is retried a few times while its client waits, each time with a permit. Unsafe requests are not retried.
+func TestSafeRequestIsRetriedAfterABrokenConnection(t *testing.T) {
 	for _, c := range []struct {
 		name, method string
 		fields       []string
 		breaks       int64
 		status, sent int
 	}{
-		{"once", "GET", nil, 1, 200, 2},
-		{"twice", "GET", nil, 2, 200, 3},
-		{"as long as it breaks", "GET", nil, 3, 502, 3},
-		{"a HEAD", "HEAD", nil, 1, 200, 2},
-		{"of who does not wait", "GET", []string{"Prefer: wait=0"}, 1, 502, 1},
-		{"of who waits for a second", "GET", []string{"Prefer: wait=1"}, 1, 200, 2},
-		{"a PUT", "PUT", nil, 1, 502, 1},
-		{"a DELETE", "DELETE", nil, 1, 502, 1},
-		{"a POST that says it is idempotent", "POST", []string{"Idempotency-Key: 1"}, 1, 502, 1},
+		{"breaks once", "GET", nil, 1, 200, 2},
+		{"breaks twice", "GET", nil, 2, 200, 3},
+		{"breaks three times", "GET", nil, 3, 502, 3},
+		{"HEAD", "HEAD", nil, 1, 200, 2},
+		{"client does not wait", "GET", []string{"Prefer: wait=0"}, 1, 502, 1},
+		{"client waits for a second", "GET", []string{"Prefer: wait=1"}, 1, 200, 2},
+		{"PUT", "PUT", nil, 1, 502, 1},
+		{"DELETE", "DELETE", nil, 1, 502, 1},
+		{"POST with Idempotency-Key", "POST", []string{"Idempotency-Key: 1"}, 1, 502, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				upstream, _ := breaking(c.breaks)
 				w := newWorld(t, upstream)
-				began := time.Now()
+				start := time.Now()
 				r := w.do(c.method, "/made-up", nil, append(c.fields, "Authorization: Bearer a")...)
-				took := time.Since(began)
+				took := time.Since(start)
 				w.want("status", r.StatusCode, c.status)
 				w.want("requests upstream", w.upstreamSaw(), c.sent)
 				if took > time.Second {
-					t.Errorf("it took %v", took)
+					t.Errorf("got the response after %v", took)
 				}
 				record := w.gateway.Recent()[0]
 				permits := 0
@@ -70,15 +69,14 @@ func TestASafeRequestIsSentAgain(t *testing.T) {
 				}
 				w.want("permits", permits, c.sent)
 				w.want("spent", record.Spent, c.sent)
-				time.Sleep(10 * time.Second) // the upstream may be at work on it
+				time.Sleep(10 * time.Second) // unconfirmed permits are held for a while
 				w.want("permits in flight", w.inFlight(), 0)
 			})
 		})
 	}
 }
 
-// TestWhatHangsIsNotSentAgain: it would hang again, and its client has waited.
-func TestWhatHangsIsNotSentAgain(t *testing.T) {
+func TestTimeoutIsNotRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 		w.refused(w.get("/user", "Prefer: wait=300"), 504, "in time")
@@ -86,19 +84,17 @@ func TestWhatHangsIsNotSentAgain(t *testing.T) {
 	})
 }
 
-// TestTheTransportSendsNothingAgain: it does where a connection that was used before ends
-// without an answer, with no permit for the copy; and what says that it is idempotent,
-// whatever it does.
-func TestTheTransportSendsNothingAgain(t *testing.T) {
+// The transport of net/http would retry on a reused connection without a permit, and retry a POST with an Idempotency-Key.
+func TestTransportDoesNotRetryItself(t *testing.T) {
 	for _, c := range []struct {
-		name, method  string
-		status, wants int
-	}{{"what is safe Weir does", "GET", 200, 2}, {"what is not safe nobody does", "POST", 502, 1}} {
+		name, method string
+		status, sent int
+	}{{"Weir retries a safe request", "GET", 200, 2}, {"an unsafe request is not retried", "POST", 502, 1}} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := testservers.ListenPipe("raw.test:80")
 				defer func() { _ = l.Close() }()
-				var asked atomic.Int32 // second requests of a connection, and all of others
+				var requests atomic.Int32 // without the first request of the first connection
 				go func() {
 					for n := 0; ; n++ {
 						conn, err := l.Accept()
@@ -107,14 +103,14 @@ func TestTheTransportSendsNothingAgain(t *testing.T) {
 						}
 						go func() {
 							defer func() { _ = conn.Close() }()
-							for turn := range 9 {
-								if _, err := conn.Read(make([]byte, 4<<10)); err != nil { // a pipe gives what was written at once
+							for i := range 9 {
+								if _, err := conn.Read(make([]byte, 4<<10)); err != nil { // one read returns the whole request
 									return
 								}
-								if turn > 0 || n > 0 {
-									asked.Add(1)
+								if i > 0 || n > 0 {
+									requests.Add(1)
 								}
-								if turn == 1 {
+								if i == 1 {
 									return
 								}
 								_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
@@ -130,13 +126,13 @@ func TestTheTransportSendsNothingAgain(t *testing.T) {
 					t.Cleanup(transport.CloseIdleConnections)
 					c.Transport = transport
 				})
-				w.want("the first on its connection", w.get("/users/one").StatusCode, 200)
+				w.want("status of the first request", w.get("/users/one").StatusCode, 200)
 				synctest.Wait() // the connection is idle
 				r := w.do(c.method, "/made-up", nil, "Idempotency-Key: 1")
 				w.want("status", r.StatusCode, c.status)
-				w.want("requests upstream", int(asked.Load()), c.wants)
-				w.want("attempts", w.gateway.Recent()[0].Attempts, c.wants)
-				w.want("spent", w.gateway.Recent()[0].Spent, c.wants)
+				w.want("requests upstream", int(requests.Load()), c.sent)
+				w.want("attempts", w.gateway.Recent()[0].Attempts, c.sent)
+				w.want("spent", w.gateway.Recent()[0].Spent, c.sent)
 				if c.status != 200 {
 					w.refused(r, 502, "broke the connection")
 				}
@@ -145,9 +141,8 @@ func TestTheTransportSendsNothingAgain(t *testing.T) {
 	}
 }
 
-// TestFewRequestsAreSentAgain where many break: ten, and one for each ten that are
-// answered.
-func TestFewRequestsAreSentAgain(t *testing.T) {
+// The retry budget allows ten retries, and one more for each ten responses.
+func TestRetryBudgetBoundsRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/users/bad" {
@@ -159,19 +154,19 @@ func TestFewRequestsAreSentAgain(t *testing.T) {
 			w.want("bad", w.get("/users/bad", fmt.Sprint("Authorization: Bearer ", i)).StatusCode, 502)
 			w.want("good", w.get("/user", fmt.Sprint("Authorization: Bearer ", i)).StatusCode, 200)
 		}
-		if again := w.upstreamSaw() - 2*n; again != retryBurst+(n-1)/retryCost {
-			t.Errorf("%d were sent again", again)
+		if retries := w.upstreamSaw() - 2*n; retries != retryBurst+(n-1)/retryCost {
+			t.Errorf("%d retries", retries)
 		}
 		last := w.gateway.Recent()[1]
 		if stage := last.Stages[len(last.Stages)-1]; stage.Name != stageRetry || !stage.Failed {
-			t.Errorf("the record does not tell: %+v", last.Stages)
+			t.Errorf("the record has no failed retry: %+v", last.Stages)
 		}
 	})
 }
 
-// TestAnUpstreamThatAnswersNobodyIsSpared: clients are told at once, what is held is given
-// to them, each account tries once a second, and the first answer ends it.
-func TestAnUpstreamThatAnswersNobodyIsSpared(t *testing.T) {
+// While the circuit breaker is open, requests fail immediately or get stale responses. Each account sends one trial per
+// second, and the first response closes the breaker.
+func TestBreakerOpensForAnUnreachableUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var down atomic.Bool
 		var log strings.Builder
@@ -182,36 +177,36 @@ func TestAnUpstreamThatAnswersNobodyIsSpared(t *testing.T) {
 			w.Header().Set("Cache-Control", "max-age=10")
 			_, _ = io.WriteString(w, "answer")
 		}, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
-		w.get("/users/held")
+		w.get("/users/stored")
 		time.Sleep(20 * time.Second)
 		down.Store(true)
 		for i := 0; w.gateway.Reachable(); i++ {
-			w.want("while it is tried", w.get(fmt.Sprint("/users/", i)).StatusCode, 502)
+			w.want("status before the breaker opens", w.get(fmt.Sprint("/users/", i)).StatusCode, 502)
 		}
-		w.want("requests until then", w.upstreamSaw(), 2+maxFailures) // one over a connection that lay idle counts for nothing
+		w.want("requests until then", w.upstreamSaw(), 2+maxFailures) // a failure on an idle connection is not counted
 		for i := range 50 {
 			time.Sleep(100 * time.Millisecond)
-			began := time.Now()
+			start := time.Now()
 			r := w.get(fmt.Sprint("/users/", i), "Prefer: wait=0")
-			if w.want("it takes", time.Since(began), time.Duration(0)); r.StatusCode == 502 {
-				continue // it has tried it
+			if w.want("duration", time.Since(start), time.Duration(0)); r.StatusCode == 502 {
+				continue // a trial
 			}
 			w.refused(r, 503, "does not respond")
 			w.want("Retry-After", r.Header.Get("Retry-After"), "1")
 			w.want("Cache-Status", r.Header.Get("Cache-Status"), "weir; detail=breaker")
 		}
 		w.want("requests in five seconds", w.upstreamSaw(), 2+maxFailures+5)
-		w.want("what is held", w.get("/users/held").body, "answer")
-		if told := w.gateway.Recent()[0].Cache; !strings.HasPrefix(told, "weir; fwd=stale; ttl=-") || !strings.HasSuffix(told, "; detail=upstream") {
-			t.Errorf("what is held is told as %s", told)
+		w.want("stored body", w.get("/users/stored").body, "answer")
+		if status := w.gateway.Recent()[0].Cache; !strings.HasPrefix(status, "weir; fwd=stale; ttl=-") || !strings.HasSuffix(status, "; detail=upstream") {
+			t.Errorf("got Cache-Status %s for the stored response", status)
 		}
 		down.Store(false)
 		time.Sleep(trialInterval)
-		w.want("when it is back", w.get("/users/new").StatusCode, 200)
-		w.want("and the next", w.get("/users/newer").StatusCode, 200)
+		w.want("status of the trial", w.get("/users/new").StatusCode, 200)
+		w.want("status after the trial", w.get("/users/newer").StatusCode, 200)
 		for _, line := range []string{`msg="circuit breaker opened`, `msg="circuit breaker closed`} {
 			if strings.Count(log.String(), line) != 1 {
-				t.Errorf("%q is not said once: %s", line, log.String())
+				t.Errorf("%q is not logged once: %s", line, log.String())
 			}
 		}
 		time.Sleep(10 * time.Second)
@@ -219,9 +214,8 @@ func TestAnUpstreamThatAnswersNobodyIsSpared(t *testing.T) {
 	})
 }
 
-// TestNobodyTakesTheTurnsOfOthers: a client that finds something on which the upstream
-// breaks the connection has it spared, and no other client goes without for it.
-func TestNobodyTakesTheTurnsOfOthers(t *testing.T) {
+// One client that keeps the breaker open does not use up the trials of other accounts.
+func TestEachAccountHasItsOwnTrials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/users/bad" {
@@ -231,30 +225,29 @@ func TestNobodyTakesTheTurnsOfOthers(t *testing.T) {
 		bad := func() {
 			w.get("/users/bad", "Authorization: Bearer abuser", "Cache-Control: no-store", "Prefer: wait=0")
 		}
-		shut := func() {
+		open := func() {
 			for w.gateway.Reachable() {
 				bad()
-				time.Sleep(time.Second) // of an account not heard of one goes in a second
+				time.Sleep(time.Second) // an unknown account may send one request per second
 			}
-			bad() // it takes its own turn
+			bad() // uses the trial of its account
 		}
 		for range 3 {
-			shut()
-			w.want("another client", w.get("/user", "Authorization: Bearer b").StatusCode, 200)
+			open()
+			w.want("status of another client", w.get("/user", "Authorization: Bearer b").StatusCode, 200)
 		}
-		shut()
+		open()
 		before := w.upstreamSaw()
 		var clients sync.WaitGroup
 		for i := range 2 * maxTrials {
 			clients.Go(func() { w.get("/users/bad", fmt.Sprint("Authorization: Bearer ", i), "Prefer: wait=0") })
 		}
 		clients.Wait()
-		w.want("accounts that try at once", w.upstreamSaw()-before, maxTrials-1)
+		w.want("concurrent trials", w.upstreamSaw()-before, maxTrials-1)
 	})
 }
 
-// TestWhoLeavesSaysNothingOfTheUpstream, nor who sends half a body.
-func TestWhoLeavesSaysNothingOfTheUpstream(t *testing.T) {
+func TestClientDisconnectsDoNotOpenTheBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
@@ -277,9 +270,8 @@ func TestWhoLeavesSaysNothingOfTheUpstream(t *testing.T) {
 	})
 }
 
-// TestWhoLeavesEarlyTakesNobodysTurn: a client that takes its account's turn to try an
-// upstream that is spared, and leaves before the answer, has the try go on.
-func TestWhoLeavesEarlyTakesNobodysTurn(t *testing.T) {
+// A trial continues after its client disconnects, so that it can still close the breaker.
+func TestTrialContinuesAfterItsClientDisconnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var back atomic.Bool
 		w := newWorld(t, func(http.ResponseWriter, *http.Request) {
@@ -304,48 +296,45 @@ func TestWhoLeavesEarlyTakesNobodysTurn(t *testing.T) {
 	})
 }
 
-// TestConnectionsThatLayIdleSayNothing: an upstream that closes all of them at once, as one
-// that is restarted does, is not spared, and a request that met one of them does not meet
-// the next.
-func TestConnectionsThatLayIdleSayNothing(t *testing.T) {
+// Idle connections that a restarted upstream closes do not open the breaker, and a retry uses a new connection.
+func TestClosedIdleConnectionsDoNotOpenTheBreaker(t *testing.T) {
 	const n = maxFailures
 	for _, c := range []struct {
-		name   string
-		atOnce bool
-		met    int32
-	}{{"all are used at once", true, n}, {"one after the other", false, 1}} {
+		name       string
+		concurrent bool
+		met        int32
+	}{{"concurrent requests", true, n}, {"sequential requests", false, 1}} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var restarted atomic.Bool
 				var met atomic.Int32
 				w := newWorld(t, nothing, func(c *Config) { c.Transport = restarting(t, &restarted, &met) })
-				ask := func(i int) { w.want("status", w.get("/user", fmt.Sprint("Authorization: Bearer ", i)).StatusCode, 200) }
+				send := func(i int) { w.want("status", w.get("/user", fmt.Sprint("Authorization: Bearer ", i)).StatusCode, 200) }
 				all := func() {
 					var clients sync.WaitGroup
 					for i := range n {
-						clients.Go(func() { ask(i) })
+						clients.Go(func() { send(i) })
 					}
 					clients.Wait()
 					synctest.Wait()
 				}
 				all()
-				if restarted.Store(true); c.atOnce {
+				if restarted.Store(true); c.concurrent {
 					all()
 				} else {
 					for i := range n {
-						ask(i)
+						send(i)
 					}
 				}
 				w.want("reachable", w.gateway.Reachable(), true)
-				w.want("met a connection that had gone", met.Load(), c.met)
+				w.want("requests on closed connections", met.Load(), c.met)
 			})
 		})
 	}
 }
 
-// restarting is a transport to an upstream whose connections from before it was restarted
-// end when a request comes over them, which is counted. Each of those that come at once
-// gets its own.
+// restarting returns a transport to an upstream that closes connections from before its restart when a request arrives on them.
+// The counter met counts these requests. Concurrent requests use separate connections.
 func restarting(t *testing.T, restarted *atomic.Bool, met *atomic.Int32) http.RoundTripper {
 	l := testservers.ListenPipe("raw.test:80")
 	go func() {
@@ -357,7 +346,7 @@ func restarting(t *testing.T, restarted *atomic.Bool, met *atomic.Int32) http.Ro
 			go func() {
 				defer func() { _ = conn.Close() }()
 				for old := !restarted.Load(); ; {
-					if _, err := conn.Read(make([]byte, 4<<10)); err != nil { // a pipe gives what was written at once
+					if _, err := conn.Read(make([]byte, 4<<10)); err != nil { // one read returns the whole request
 						return
 					}
 					time.Sleep(time.Second)

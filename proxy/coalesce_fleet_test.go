@@ -117,8 +117,8 @@ func (w *world) replicas(n int) ([]*Gateway, *commons) {
 	return list, c
 }
 
-// asks asks a replica.
-func asks(g *Gateway, path string, fields ...string) *httptest.ResponseRecorder {
+// sendTo sends a GET request to a replica.
+func sendTo(g *Gateway, path string, fields ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
 	for i := 0; i < len(fields); i += 2 {
 		r.Header.Set(fields[i], fields[i+1])
@@ -133,7 +133,7 @@ func crowds(list []*Gateway, n int, path string, fields ...string) []*httptest.R
 	got := make([]*httptest.ResponseRecorder, n)
 	var clients sync.WaitGroup
 	for i := range got {
-		clients.Go(func() { got[i] = asks(list[i%len(list)], path, fields...) })
+		clients.Go(func() { got[i] = sendTo(list[i%len(list)], path, fields...) })
 	}
 	clients.Wait()
 	return got
@@ -149,7 +149,7 @@ func TestThousandClientsOfThreeReplicasAskOnce(t *testing.T) {
 			}
 		}
 		w.want("requests upstream", w.upstreamSaw(), 1)
-		w.want("hit at another", asks(list[2], watchers).Header().Get("Cache-Status")[:9], "weir; hit")
+		w.want("hit at another", sendTo(list[2], watchers).Header().Get("Cache-Status")[:9], "weir; hit")
 	})
 }
 
@@ -162,7 +162,7 @@ func TestThousandClientsOfThreeReplicasPollAsOne(t *testing.T) {
 		impatient.Go(func() {
 			time.Sleep(time.Second / 2)
 			for _, g := range list {
-				r := asks(g, contributors, "Prefer", "wait=1")
+				r := sendTo(g, contributors, "Prefer", "wait=1")
 				w.want("who cannot wait", r.Code, http.StatusAccepted)
 			}
 		})
@@ -192,7 +192,7 @@ func TestAttack29AReplicaThatDiesIsReplaced(t *testing.T) {
 				key <- k
 			}
 		}()
-		asks(list[0], watchers)
+		sendTo(list[0], watchers)
 		k := <-key
 		synctest.Wait() // its own claim has ended
 		c.Delete(t.Context(), k)
@@ -200,7 +200,7 @@ func TestAttack29AReplicaThatDiesIsReplaced(t *testing.T) {
 		c.claims[k], c.until[k] = cache.FetchLease{Owner: "dead", Sent: true}, time.Now().Add(3*time.Second)
 		c.mu.Unlock()
 		began := time.Now()
-		w.want("the other asks", asks(list[1], watchers).Body.String(), "all")
+		w.want("the other asks", sendTo(list[1], watchers).Body.String(), "all")
 		if took := time.Since(began); took < 4*time.Second || took > 5*time.Second {
 			t.Errorf("after %v", took)
 		}
@@ -235,16 +235,16 @@ func TestUncacheableResponsesAreNotLookedUpInTheSharedTier(t *testing.T) {
 			_, _ = fmt.Fprint(w, "text")
 		})
 		list, c := w.replicas(2)
-		asks(list[0], watchers)
+		sendTo(list[0], watchers)
 		before := c.gets
 		for range 3 {
-			asks(list[0], watchers)
+			sendTo(list[0], watchers)
 		}
 		w.want("reads of the shared tier", c.gets-before, 0)
 		rule = "max-age=60"
-		asks(list[0], watchers)
+		sendTo(list[0], watchers)
 		for _, g := range list {
-			if got := asks(g, watchers).Header().Get("Cache-Status"); !strings.HasPrefix(got, "weir; hit") {
+			if got := sendTo(g, watchers).Header().Get("Cache-Status"); !strings.HasPrefix(got, "weir; hit") {
 				t.Errorf("Cache-Status %q after the response became cacheable", got)
 			}
 		}
@@ -315,7 +315,7 @@ func TestAttack29ATierThatComesAndGoes(t *testing.T) {
 			clients.Go(func() {
 				time.Sleep(time.Duration(i*7%3000) * time.Millisecond)
 				path := fmt.Sprint("/users/", i%8)
-				if r := asks(list[i%2], path, "Authorization", "Bearer a"); r.Code != http.StatusOK || r.Body.String() != path {
+				if r := sendTo(list[i%2], path, "Authorization", "Bearer a"); r.Code != http.StatusOK || r.Body.String() != path {
 					t.Errorf("%s: %d %q", path, r.Code, r.Body)
 				}
 			})
@@ -334,15 +334,15 @@ func TestAttack45WhatAnotherAskedForBeforeAPurgeIsNotWaitedFor(t *testing.T) {
 		w := newWorld(t, slowly("all"))
 		list, _ := w.replicas(2)
 		var first sync.WaitGroup
-		first.Go(func() { asks(list[0], watchers) })
+		first.Go(func() { sendTo(list[0], watchers) })
 		time.Sleep(time.Second / 2)
 		list[1].Cache.Purge(t.Context(), "repo:acme/widgets")
 		began := time.Now()
-		asks(list[1], watchers)
+		sendTo(list[1], watchers)
 		w.want("took", time.Since(began), time.Second)
 		first.Wait()
 		w.want("requests upstream", w.upstreamSaw(), 2)
-		w.want("and the newer one is used", asks(list[0], watchers).Header().Get("Cache-Status")[:9], "weir; hit")
+		w.want("and the newer one is used", sendTo(list[0], watchers).Header().Get("Cache-Status")[:9], "weir; hit")
 	})
 }
 
@@ -359,10 +359,10 @@ func TestAWaiterIsNotHeldPastItsPatience(t *testing.T) {
 		}
 		c.claims[ex.key], c.until[ex.key] = cache.FetchLease{Owner: "dead", Sent: true}, time.Now().Add(3*time.Second)
 		var clients sync.WaitGroup
-		clients.Go(func() { asks(g, contributors) })
+		clients.Go(func() { sendTo(g, contributors) })
 		synctest.Wait()
 		began := time.Now()
-		w.want("an impatient client gets", asks(g, contributors, "Prefer", "wait=1").Code, http.StatusAccepted)
+		w.want("an impatient client gets", sendTo(g, contributors, "Prefer", "wait=1").Code, http.StatusAccepted)
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("after %v", took)
 		}

@@ -98,10 +98,10 @@ func TestARequestWithoutPermitReadsNoCandidates(t *testing.T) {
 			digesting(same, false)(w, r)
 		}, github)
 		list, tier := w.replicas(1)
-		asks(list[0], sbom, "Authorization", "Bearer a")
-		asks(list[0], "/repos/acme/widgets/subscription", "Authorization", "Bearer b") // the only permit of b
+		sendTo(list[0], sbom, "Authorization", "Bearer a")
+		sendTo(list[0], "/repos/acme/widgets/subscription", "Authorization", "Bearer b") // the only permit of b
 		before := tier.asked
-		if r := asks(list[0], sbom, "Authorization", "Bearer b", "Prefer", "respond-async"); r.Code != http.StatusTooManyRequests {
+		if r := sendTo(list[0], sbom, "Authorization", "Bearer b", "Prefer", "respond-async"); r.Code != http.StatusTooManyRequests {
 			t.Errorf("%d", r.Code)
 		}
 		w.want("reads of candidates", tier.asked, before)

@@ -315,8 +315,8 @@ func TestProofsWorkAcrossReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, digesting(same, false), github)
 		list, _ := w.replicas(2)
-		asks(list[0], sbom, "Authorization", "Bearer a")
-		r := asks(list[1], sbom, "Authorization", "Bearer b")
+		sendTo(list[0], sbom, "Authorization", "Bearer a")
+		r := sendTo(list[1], sbom, "Authorization", "Bearer b")
 		w.want("cache", r.Header().Get("Cache-Status"), proofStatus)
 		w.want("body", r.Body.String(), `["octocat"]`)
 	})

@@ -363,9 +363,9 @@ func TestWhoWaitsForAnotherReplicaIsLinkedToWhoAsksThere(t *testing.T) {
 		w := newWorld(t, slowly("all"), func(c *Config) { c.Tracer = provider.Tracer("test") })
 		list, _ := w.replicas(2)
 		var first sync.WaitGroup
-		first.Go(func() { asks(list[0], watchers) })
+		first.Go(func() { sendTo(list[0], watchers) })
 		time.Sleep(10 * time.Millisecond)
-		asks(list[1], watchers)
+		sendTo(list[1], watchers)
 		first.Wait()
 		r := list[1].Recent()[0]
 		w.want("journey", journeyOf(r), "coalesce(another replica)")
@@ -388,7 +388,7 @@ func TestASpanNamesWhoATrustedProxySpeaksFor(t *testing.T) {
 			w := newWorld(t, nothing, func(c *Config) {
 				c.Tracer, c.TrustedProxies = sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept)).Tracer("test"), inbound.TrustedProxies{netip.MustParsePrefix(trusted)}
 			})
-			asks(w.gateway, "/_weir/none", "X-Forwarded-For", "203.0.113.9", "X-Forwarded-Proto", "https")
+			sendTo(w.gateway, "/_weir/none", "X-Forwarded-For", "203.0.113.9", "X-Forwarded-Proto", "https")
 			said := map[string]string{}
 			for _, a := range kept.GetSpans()[0].Attributes {
 				said[string(a.Key)] = a.Value.String()
