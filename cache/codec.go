@@ -1,13 +1,13 @@
 package cache
 
 import (
+	"bytes"
 	"crypto/cipher"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"unicode/utf8"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/net/http/httpguts"
@@ -54,14 +54,11 @@ type valueHeader struct {
 // Encode returns the value of an entry under a key: compressed JSON, preceded by its length and
 // followed by the body.
 func (c *Codec) Encode(key Key, e *Entry) ([]byte, error) {
-	if !utf8Only(e) {
-		return nil, ErrValue
-	}
 	h := valueHeader{key, *e}
 	h.Entry.Body = nil
 	text, err := json.Marshal(h)
-	if err != nil {
-		return nil, err
+	if err != nil || bytes.Contains(text, []byte(`\ufffd`)) { // JSON replaces bytes that are not UTF-8
+		return nil, errors.Join(ErrValue, err)
 	}
 	value := binary.AppendUvarint(make([]byte, 0, len(text)+len(e.Body)+binary.MaxVarintLen64), uint64(len(text)))
 	value = c.compressor.EncodeAll(append(append(value, text...), e.Body...), nil)
@@ -69,23 +66,6 @@ func (c *Codec) Encode(key Key, e *Entry) ([]byte, error) {
 		value = c.aead.Seal(nil, nil, value, key[:])
 	}
 	return value, nil
-}
-
-// utf8Only reports whether all fields are UTF-8. HTTP allows other bytes, which JSON would change.
-func utf8Only(e *Entry) bool {
-	for _, values := range e.Header {
-		for _, value := range values {
-			if !utf8.ValidString(value) {
-				return false
-			}
-		}
-	}
-	for _, f := range e.Vary {
-		if !utf8.ValidString(f.Name) || !utf8.ValidString(f.Value) {
-			return false
-		}
-	}
-	return true
 }
 
 // Decode returns the entry of a value that was encoded for the key. Its errors wrap ErrValue.

@@ -140,7 +140,7 @@ func (m *Memory) Delete(key Key) {
 
 // Purge makes every entry with one of the tags stale, including entries whose fetch has begun
 // but not ended.
-func (m *Memory) Purge(tags ...string) { m.purges.purge(Purge{Tags: tags}) }
+func (m *Memory) Purge(tags ...string) { m.purges.record(Purge{Tags: tags}, 0) }
 
 // Purged reports whether one of the tags was purged after since.
 func (m *Memory) Purged(tags []string, since Generation) bool {
@@ -150,7 +150,7 @@ func (m *Memory) Purged(tags []string, since Generation) bool {
 // PurgeHard purges, removes every entry with one of the tags, and returns how many it removed.
 // It scans all entries.
 func (m *Memory) PurgeHard(tags ...string) (removed int) {
-	m.purges.purge(Purge{tags, true})
+	m.purges.record(Purge{tags, true}, 0)
 	return m.removeTagged(tags)
 }
 
@@ -172,7 +172,7 @@ func (m *Memory) removeTagged(tags []string) (removed int) {
 
 // ApplyPurge applies a purge that the shared tier reports.
 func (m *Memory) ApplyPurge(p Purge, g Generation) {
-	m.purges.at(p, g)
+	m.purges.record(p, g)
 	if p.Hard {
 		m.removeTagged(p.Tags)
 	}

@@ -257,7 +257,7 @@ func TestPurgeHardRemovesEntriesWithTheTag(t *testing.T) {
 func TestTooManyPurgedTagsMakeOnlyOlderEntriesStale(t *testing.T) {
 	var p purges
 	for i := range maxPurged + 10 {
-		p.purge(Purge{Tags: []string{fmt.Sprint(i)}})
+		p.record(Purge{Tags: []string{fmt.Sprint(i)}}, 0)
 	}
 	if len(p.last) > maxPurged {
 		t.Errorf("%d tags are remembered", len(p.last))

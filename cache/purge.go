@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"sync"
@@ -38,21 +39,11 @@ func (p *purges) current() Generation {
 	return p.now
 }
 
-// purge records a purge of this process at the next generation.
-func (p *purges) purge(purge Purge) {
+// record records a purge at a generation of the shared store, or at the next generation if g is 0.
+func (p *purges) record(purge Purge, g Generation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.recordLocked(purge, p.now+1)
-}
-
-// at records a purge at a generation of the shared store.
-func (p *purges) at(purge Purge, g Generation) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.recordLocked(purge, g)
-}
-
-func (p *purges) recordLocked(purge Purge, g Generation) {
+	g = cmp.Or(g, p.now+1)
 	if p.last == nil {
 		p.last, p.hard = map[string]Generation{}, map[string]Generation{}
 	}

@@ -74,9 +74,6 @@ type Store struct {
 // NewStore returns a store of the two tiers. shared may be nil.
 func NewStore(memory *Memory, shared Shared) *Store { return &Store{memory, shared} }
 
-// IsShared reports whether the store has a tier that replicas share.
-func (s *Store) IsShared() bool { return s.shared != nil }
-
 // Lookup returns the entry that a request with these fields selects, or nil. purged reports
 // whether the entry was purged since its fetch began: it is then stale at any age. Lookup reads
 // the shared tier only if memory has no fresh entry.

@@ -9,8 +9,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// tags are what a kept answer can be purged by: its operation, its repository or
-// organization, its operation with its path parameters, its target, and whose it is.
+// tags returns the tags by which a stored response can be purged: its operation, with and without its
+// path parameters, its repository or organization, its target, and its account.
 func (q *question) tags() []string {
 	m := q.match
 	tags := []string{"op:" + m.Operation.ID, "url:" + m.Path}
@@ -29,8 +29,8 @@ func (q *question) tags() []string {
 	return tags
 }
 
-// TagOf is the tag of a target as an operator writes it: a path, or a URL of the
-// API's or of the gateway's. It stands for the target with any query.
+// TagOf returns the tag of a target that an operator names: a path, or a URL of the upstream or the
+// gateway. The tag covers the target with any query.
 func (g *Gateway) TagOf(target string) (string, error) {
 	u, err := url.Parse(target)
 	if err != nil {
@@ -49,27 +49,26 @@ func (g *Gateway) TagOf(target string) (string, error) {
 	return "url:" + m.Path, nil
 }
 
-// invalidated are the tags that a successful unsafe request makes stale: its
-// target (RFC 9111 section 4.4) and what the catalogue names for the same path
-// parameters.
+// invalidated returns the tags that a successful unsafe request makes stale: its target (RFC 9111
+// section 4.4), and the operations that the catalogue names for the same path parameters.
 func (g *Gateway) invalidated(m policy.Match) []string {
 	tags := []string{"url:" + m.Path}
 	for _, id := range m.Operation.Invalidates {
 		op := g.Catalogue.Operation(id)
 		tag := scope(op, &m.Params)
 		tags = append(tags, tag, scope(op, &policy.Params{}))
-		if strings.HasSuffix(tag, elsewhere) {
-			// Called by a repository's number: which name that is nobody here
-			// knows, so the operation is stale for all.
+		if strings.HasSuffix(tag, unknownScope) {
+			// The path has the repository's number. Its name is unknown, so all responses of
+			// the operation become stale.
 			tags = append(tags, "op:"+id)
 		}
 	}
 	return tags
 }
 
-// elsewhereInvalidated are the tags of the targets that a successful unsafe request
-// names in Location and Content-Location, of the same origin (RFC 9111 section 4.4).
-func (g *Gateway) elsewhereInvalidated(ex *exchange, h http.Header) (tags []string) {
+// invalidatedByLocation returns the tags of the targets in Location and Content-Location of a successful
+// unsafe request, if they are on the upstream's host (RFC 9111 section 4.4).
+func (g *Gateway) invalidatedByLocation(ex *exchange, h http.Header) (tags []string) {
 	for _, name := range []string{"Location", "Content-Location"} {
 		u, err := g.target(ex.match).Parse(h.Get(name))
 		if err != nil || h.Get(name) == "" || !sameOrigin(u, g.Upstream) {
@@ -86,12 +85,11 @@ func (g *Gateway) elsewhereInvalidated(ex *exchange, h http.Header) (tags []stri
 	return tags
 }
 
-// elsewhere marks the scope of an answer that was fetched under another
-// spelling of its path (a repository's number): it goes stale with every
-// change to its operation.
-const elsewhere = "/?"
+// unknownScope marks the scope of a response that was fetched by another form of its path (a
+// repository's number). It becomes stale with every change to its operation.
+const unknownScope = "/?"
 
-// scope names an operation with the values of its own path parameters.
+// scope returns the tag of an operation with the values of its own path parameters.
 func scope(op *policy.Operation, params *policy.Params) string {
 	var b strings.Builder
 	b.WriteString(op.ID)
@@ -101,7 +99,7 @@ func scope(op *policy.Operation, params *policy.Params) string {
 		}
 		value := params.Get(strings.Trim(segment, "{}"))
 		if value == "" {
-			return op.ID + elsewhere
+			return op.ID + unknownScope
 		}
 		b.WriteByte('/')
 		b.WriteString(value)
@@ -109,12 +107,11 @@ func scope(op *policy.Operation, params *policy.Params) string {
 	return b.String()
 }
 
-// at is the tag of an operation's answers about one repository or organization.
+// at returns the tag of an operation's responses about one repository or organization.
 func at(op *policy.Operation, where string) string { return "op:" + op.ID + "@" + where }
 
-// TagsOfEvent are the tags of what a webhook event makes stale (design section 6.5):
-// operations that the catalogue names, about the repository ("owner/name") or, where
-// the event names none, about the organization.
+// TagsOfEvent returns the tags that a webhook event makes stale (design section 6.5): the operations
+// that the catalogue names, for the repository ("owner/name"), or else for the organization.
 func (g *Gateway) TagsOfEvent(event, repository, organization string) (tags []string) {
 	for _, op := range g.Catalogue.Operations() {
 		if !slices.Contains(op.StaleOn, event) {

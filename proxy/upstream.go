@@ -69,7 +69,7 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 	case ex.outdatesStored(resp):
 		g.Cache.Delete(ex.in.Context(), ex.key)
 	case !ex.match.Operation.Safe() && resp.StatusCode < 400:
-		g.Cache.Purge(ex.in.Context(), append(g.invalidated(ex.match), g.elsewhereInvalidated(ex, resp.Header)...)...)
+		g.Cache.Purge(ex.in.Context(), append(g.invalidated(ex.match), g.invalidatedByLocation(ex, resp.Header)...)...)
 	}
 	return resp, nil
 }

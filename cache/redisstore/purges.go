@@ -35,7 +35,7 @@ var purgeAll = cache.Purge{}
 func (s *Store) Purge(ctx context.Context, p cache.Purge) {
 	var g cache.Generation
 	if s.call(ctx, "purge", stream, func(ctx context.Context) (err error) { g, err = s.add(ctx, p, "*"); return err }) {
-		s.receiver.ApplyPurge(p, g)
+		s.memory.ApplyPurge(p, g)
 		return
 	}
 	s.mu.Lock()
@@ -128,9 +128,9 @@ func (s *Store) check(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.receiver.PurgeUntil(g)
+		s.memory.PurgeUntil(g)
 	case generation(oldest[0].ID) > at:
-		s.receiver.PurgeUntil(generation(oldest[0].ID))
+		s.memory.PurgeUntil(generation(oldest[0].ID))
 	}
 	return s.client.PExpire(ctx, stream, streamLife).Err()
 }
@@ -154,9 +154,9 @@ func (s *Store) follow(ctx context.Context) error {
 		var p cache.Purge
 		text, _ := m.Values["purge"].(string)
 		if err := json.Unmarshal([]byte(text), &p); err != nil || p.Tags == nil {
-			s.receiver.PurgeUntil(generation(m.ID))
+			s.memory.PurgeUntil(generation(m.ID))
 		} else {
-			s.receiver.ApplyPurge(p, generation(m.ID))
+			s.memory.ApplyPurge(p, generation(m.ID))
 		}
 	}
 	if len(messages) < maxRead {

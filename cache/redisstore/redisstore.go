@@ -16,9 +16,9 @@ package redisstore
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -65,19 +65,13 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[3])`)
 // sinceField is the prefix of the fields that putScript writes beside the values.
 const sinceField = "since:"
 
-// PurgeReceiver receives purges in the order of the stream. It is the memory tier.
-type PurgeReceiver interface {
-	ApplyPurge(p cache.Purge, g cache.Generation)
-	PurgeUntil(g cache.Generation)
-}
-
 // Store implements [cache.Shared]. It is safe for concurrent use.
 type Store struct {
-	client   redis.UniversalClient
-	codec    *cache.Codec
-	receiver PurgeReceiver
-	log      *slog.Logger
-	timeout  time.Duration
+	client  redis.UniversalClient
+	codec   *cache.Codec
+	memory  *cache.Memory // applies the purges
+	log     *slog.Logger
+	timeout time.Duration
 	// skipUntil is when the store is used again after an error, warned when the last warning was
 	// logged, in nanoseconds since 1970.
 	skipUntil, warned atomic.Int64
@@ -90,9 +84,9 @@ type Store struct {
 	position string        // in the stream; used by Run only
 }
 
-// New returns a store. It takes ownership of the client.
-func New(client redis.UniversalClient, codec *cache.Codec, receiver PurgeReceiver, log *slog.Logger) *Store {
-	return &Store{client: client, codec: codec, receiver: receiver, log: log, timeout: callTimeout, position: "0-0"}
+// New returns a store that applies the purges of all replicas to memory. It takes ownership of the client.
+func New(client redis.UniversalClient, codec *cache.Codec, memory *cache.Memory, log *slog.Logger) *Store {
+	return &Store{client: client, codec: codec, memory: memory, log: log, timeout: callTimeout, position: "0-0"}
 }
 
 // Close closes the client. Run must have returned.
@@ -103,11 +97,8 @@ func candidatesName(base cache.Key) string { return "weir:candidates:" + hex.Enc
 
 // variant returns the name of an entry within the hash of its key.
 func variant(e *cache.Entry) string {
-	var parts []string
-	for _, f := range e.Vary {
-		parts = append(parts, f.Name, f.Value, strconv.FormatBool(f.Absent))
-	}
-	sum := cache.NewKey(parts...)
+	text, _ := json.Marshal(e.Vary) // fields of strings cannot fail
+	sum := cache.NewKey(string(text))
 	return hex.EncodeToString(sum[:8])
 }
 
@@ -135,7 +126,7 @@ func (s *Store) call(ctx context.Context, operation, key string, do func(context
 // read sends a command in one round trip with the concurrent commands of other callers.
 func (s *Store) read(ctx context.Context, cmd redis.Cmder) error {
 	err := s.reads.Do(cmd, maxBatch, func(batch []redis.Cmder) error {
-		// The deadline of one caller must not end the commands of the others.
+		// The deadline of a caller must not end the commands of other callers.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
 		defer cancel()
 		p := s.client.Pipeline()
