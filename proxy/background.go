@@ -20,7 +20,7 @@ type Background struct {
 	running sync.WaitGroup
 	// refreshes and polls are semaphores of background revalidations and of polled questions.
 	refreshes, polls chan struct{}
-	room             room
+	buffers          bufferBudget
 }
 
 // maxBackground bounds the background revalidations, and the polled questions, at any time.
@@ -31,7 +31,7 @@ func NewBackground() *Background {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Background{
 		ctx: ctx, stop: stop, refreshes: make(chan struct{}, maxBackground), polls: make(chan struct{}, maxBackground),
-		room: room{most: min(maxHeld, debug.SetMemoryLimit(-1)/heldShare)},
+		buffers: bufferBudget{limit: min(maxHeld, debug.SetMemoryLimit(-1)/heldShare)},
 	}
 }
 

@@ -77,8 +77,8 @@ func TestBufferedBodiesAreBounded(t *testing.T) {
 			w.Header().Set("Content-Length", strconv.Itoa(size))
 			_, _ = io.WriteString(w, strings.Repeat("x", size))
 		})
-		held := &w.gateway.Background.room
-		held.most = most
+		buffers := &w.gateway.Background.buffers
+		buffers.limit = most
 		var slow []*http.Response
 		for i := range 12 {
 			req, err := http.NewRequest(http.MethodGet, fmt.Sprint("http://gateway.test/users/", i), http.NoBody)
@@ -92,11 +92,11 @@ func TestBufferedBodiesAreBounded(t *testing.T) {
 			}
 			slow = append(slow, resp)
 			time.Sleep(time.Second)
-			if n := held.held.Load(); n > most {
+			if n := buffers.used.Load(); n > most {
 				t.Fatalf("%d bytes are buffered", n)
 			}
 		}
-		if n := held.held.Load(); n < most-size {
+		if n := buffers.used.Load(); n < most-size {
 			t.Errorf("only %d bytes are buffered", n)
 		}
 		for _, resp := range slow {
@@ -106,7 +106,7 @@ func TestBufferedBodiesAreBounded(t *testing.T) {
 			w.want("error", err, nil)
 		}
 		synctest.Wait()
-		w.want("buffered bytes at the end", held.held.Load(), int64(0))
+		w.want("buffered bytes at the end", buffers.used.Load(), int64(0))
 		w.want("permits in flight", w.inFlight(), 0)
 	})
 }

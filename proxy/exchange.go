@@ -45,7 +45,7 @@ type exchange struct {
 	w            *recorder
 	in           *http.Request
 	body         *inbound.Body // of in; nil without a body
-	taken        *takenBody    // the part of it that was read in advance; nil before
+	buffered     *bufferedBody // the part of it that was read in advance; nil before
 	start        time.Time
 	waitingSince time.Time // when the client had sent everything
 	prefix       string    // of the client's path: "" or "/api/v3"
@@ -123,7 +123,7 @@ func (g *Gateway) classify(ex *exchange) error {
 	if op.Resource == policy.GraphQL {
 		var body []byte // stays nil for a body that is not read completely: it counts as a mutation
 		if ex.body != nil {
-			if body, err = g.take(ex); err != nil {
+			if body, err = g.bufferBody(ex); err != nil {
 				return err
 			}
 		}

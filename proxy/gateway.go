@@ -158,12 +158,12 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// gateway forwards nothing more, but may still serve a stale response.
 	if ex.shed = g.shed(ex.identity.Caller.Priority); ex.shed == nil {
 		defer g.Shedder.Leave()
-		if err := g.takeIn(ex); err != nil {
+		if err := g.bufferSmallBody(ex); err != nil {
 			g.refuse(ex, err)
 			return
 		}
 	}
-	if ex.body != nil && (ex.shed != nil || !ex.brings()) {
+	if ex.body != nil && (ex.shed != nil || !ex.forwardsBody()) {
 		ex.w.closes = true // unread bytes of the body would be taken for the next request
 	}
 	g.forward(ex)
@@ -350,7 +350,7 @@ const statusClientGone = 499
 func (g *Gateway) finish(ex *exchange) {
 	p := recover()
 	defer ex.body.Detach()
-	defer ex.taken.end()
+	defer ex.buffered.release()
 	if err, _ := p.(error); p != nil && !errors.Is(err, http.ErrAbortHandler) {
 		g.Log.ErrorContext(ex.detach(), "panic in a request", "request", ex.record.ID, "panic", p, "stack", string(debug.Stack()))
 		if !ex.w.wrote() {

@@ -61,7 +61,7 @@ func (g *Gateway) store(ex *exchange, resp *http.Response, sent http.Header, a c
 			return g.staleOr(ex, s.err)
 		}
 	} else {
-		s.room = &g.Background.room
+		s.budget = &g.Background.buffers
 		g.fillInBackground(ex, s)
 	}
 	ex.noteStored(e, a.Answered)
@@ -194,24 +194,24 @@ const (
 // errPanic is the error of a body whose reader panicked.
 var errPanic = errors.New("the response could not be read completely")
 
-// room bounds the bytes that are buffered outside the cache. A nil room is unbounded.
-type room struct {
-	most int64
-	held atomic.Int64
+// bufferBudget bounds the bytes that are buffered outside the cache. Nil has no bound.
+type bufferBudget struct {
+	limit int64
+	used  atomic.Int64
 }
 
-// take reserves n bytes and reports whether they are available.
-func (r *room) take(n int) bool {
-	if r == nil || r.held.Add(int64(n)) <= r.most {
+// reserve reserves n bytes and reports whether they are available.
+func (b *bufferBudget) reserve(n int) bool {
+	if b == nil || b.used.Add(int64(n)) <= b.limit {
 		return true
 	}
-	r.give(n)
+	b.release(n)
 	return false
 }
 
-func (r *room) give(n int) {
-	if r != nil {
-		r.held.Add(-int64(n))
+func (b *bufferBudget) release(n int) {
+	if b != nil {
+		b.used.Add(-int64(n))
 	}
 }
 
@@ -220,8 +220,8 @@ func (r *room) give(n int) {
 // there is no memory, is passed through from that point.
 type spool struct {
 	body   io.ReadCloser
-	length int64 // Content-Length, or -1
-	room   *room // nil for a small body
+	length int64         // Content-Length, or -1
+	budget *bufferBudget // nil for a small body
 	// complete is called once with the body, and with ok unless it is incomplete or too large.
 	// It is called before the client sees the end.
 	complete func(body []byte, ok bool)
@@ -237,7 +237,7 @@ type spool struct {
 	filled  bool  // fill has ended
 }
 
-// fill reads the body until it ends, exceeds maxEntry or exhausts the room.
+// fill reads the body until it ends, exceeds maxEntry or exhausts the memory budget.
 func (s *spool) fill() {
 	size := int64(copyBuffer)
 	if 0 <= s.length && s.length < size {
@@ -263,10 +263,10 @@ func (s *spool) append(p []byte, err error) (full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.data = append(s.data, p...)
-	available := s.room.take(len(p))
+	available := s.budget.reserve(len(p))
 	if !available {
-		s.room.give(len(s.data) - len(p))
-		s.room = nil
+		s.budget.release(len(s.data) - len(p))
+		s.budget = nil
 	}
 	if err == nil && int64(len(s.data)) != s.length {
 		s.visible = len(s.data)
@@ -291,8 +291,8 @@ func (s *spool) stop(err error) {
 
 // free releases the buffer. The caller holds mu.
 func (s *spool) free() {
-	s.room.give(len(s.data))
-	s.room, s.data, s.visible, s.off = nil, nil, 0, 0
+	s.budget.release(len(s.data))
+	s.budget, s.data, s.visible, s.off = nil, nil, 0, 0
 }
 
 // Read blocks until bytes are visible.

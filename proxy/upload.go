@@ -8,88 +8,88 @@ import (
 	"time"
 )
 
-// maxTaken is how much of a client's body is read before anything is asked for it.
-const maxTaken = 1 << 20
+// maxUploadBuffer bounds how much of a request body is buffered before a permit is requested.
+const maxUploadBuffer = 1 << 20
 
-// takeIn reads the body of a request that may be small before a permit is asked for: a
-// client that brings it slowly holds neither a place among the concurrent requests nor a
-// connection upstream. What is larger passes on as it comes, behind what was read of it.
-// The client's patience counts from here on.
-func (g *Gateway) takeIn(ex *exchange) error {
-	if !ex.brings() || ex.in.ContentLength > maxTaken || ex.taken != nil {
+// bufferSmallBody reads a small request body before a permit is requested, so that a slow client
+// holds neither a concurrency slot nor an upstream connection. Larger bodies are streamed. The
+// queue time of the request starts after the read.
+func (g *Gateway) bufferSmallBody(ex *exchange) error {
+	if !ex.forwardsBody() || ex.in.ContentLength > maxUploadBuffer || ex.buffered != nil {
 		return nil
 	}
 	if len(ex.in.Header["Expect"]) > 0 {
-		return nil // the upstream says whether it wants it (RFC 9110 section 10.1.1)
+		return nil // the upstream decides whether it accepts the body (RFC 9110 section 10.1.1)
 	}
-	_, err := g.take(ex)
+	_, err := g.bufferBody(ex)
 	return err
 }
 
-// brings reports whether a body is sent on.
-func (ex *exchange) brings() bool {
+// forwardsBody reports whether the request has a body that is sent upstream.
+func (ex *exchange) forwardsBody() bool {
 	return ex.body != nil && ex.in.Method != http.MethodGet && ex.in.Method != http.MethodHead
 }
 
-// take reads the body as far as maxTaken, or as there is room for, and puts it back. It
-// returns what was read if that is all.
-func (g *Gateway) take(ex *exchange) (whole []byte, err error) {
-	t := &takenBody{room: &g.Background.room, rest: ex.in.Body}
-	ex.taken = t
-	piece := make([]byte, min(copyBuffer, max(ex.in.ContentLength, 512)))
-	if ex.in.ContentLength < 0 {
-		piece = make([]byte, copyBuffer)
+// bufferBody reads the request body until its end, maxUploadBuffer or the memory budget, and
+// makes these bytes readable again. It returns the body if it is complete, or nil.
+func (g *Gateway) bufferBody(ex *exchange) (complete []byte, err error) {
+	b := &bufferedBody{budget: &g.Background.buffers, rest: ex.in.Body}
+	ex.buffered = b
+	size := int64(copyBuffer)
+	if length := ex.in.ContentLength; length >= 0 {
+		size = min(size, max(length, 512))
 	}
-	for err == nil && len(t.data) <= maxTaken && !t.full {
+	chunk := make([]byte, size)
+	for err == nil && len(b.data) <= maxUploadBuffer && !b.full {
 		var n int
-		n, err = ex.in.Body.Read(piece)
-		t.took(piece[:n])
+		n, err = ex.in.Body.Read(chunk)
+		b.append(chunk[:n])
 	}
-	ex.in.Body = t.again(err)
+	ex.in.Body = b.reader(err)
 	ex.waitingSince = time.Now()
 	switch {
 	case errors.Is(err, io.EOF):
-		return t.data, nil
+		return b.data, nil
 	case err != nil:
 		return nil, ex.bodyFault(&failure{status: statusClientGone, cause: err})
 	}
 	return nil, nil
 }
 
-// takenBody is what was read of a body, and the room that it takes until its request
-// has ended.
-type takenBody struct {
-	data []byte
-	rest io.ReadCloser
-	room *room
-	full bool // there is no room for more
+// bufferedBody is the buffered start of a request body. It uses memory of the budget until the
+// request ends.
+type bufferedBody struct {
+	data   []byte
+	rest   io.ReadCloser
+	budget *bufferBudget
+	full   bool // the budget is exhausted
 }
 
-func (t *takenBody) took(p []byte) {
-	t.data = append(t.data, p...)
-	if !t.room.take(len(p)) {
-		t.full = true
-		t.room.give(len(t.data) - len(p))
-		t.room = nil
+func (b *bufferedBody) append(p []byte) {
+	b.data = append(b.data, p...)
+	if !b.budget.reserve(len(p)) {
+		b.full = true
+		b.budget.release(len(b.data) - len(p))
+		b.budget = nil
 	}
 }
 
-// again is the body from its beginning, where reading it ended with err.
-func (t *takenBody) again(err error) io.ReadCloser {
-	rest := io.Reader(t.rest)
+// reader returns the whole body again, after a read that returned err.
+func (b *bufferedBody) reader(err error) io.ReadCloser {
+	rest := io.Reader(b.rest)
 	if err != nil {
 		rest = brokenReader{err}
 	}
 	return struct {
 		io.Reader
 		io.Closer
-	}{io.MultiReader(bytes.NewReader(t.data), rest), t.rest}
+	}{io.MultiReader(bytes.NewReader(b.data), rest), b.rest}
 }
 
-// end gives back the room.
-func (t *takenBody) end() {
-	if t != nil {
-		t.room.give(len(t.data))
-		t.room = nil
+// release returns the memory to the budget.
+func (b *bufferedBody) release() {
+	if b != nil {
+		b.budget.release(len(b.data))
+		b.budget = nil
 	}
 }

@@ -110,7 +110,7 @@ func TestWhatIsLargeIsNotHeldBack(t *testing.T) {
 		arrived, more := make(chan string), make(chan struct{})
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			first := make([]byte, 4)
-			_, _ = io.CopyN(io.Discard, r.Body, 2*maxTaken)
+			_, _ = io.CopyN(io.Discard, r.Body, 2*maxUploadBuffer)
 			_, _ = io.ReadFull(r.Body, first)
 			arrived <- string(first)
 			_, _ = io.Copy(io.Discard, r.Body)
@@ -127,7 +127,7 @@ func TestWhatIsLargeIsNotHeldBack(t *testing.T) {
 			}
 			answers <- resp
 		}()
-		_, _ = out.Write(make([]byte, 2*maxTaken))
+		_, _ = out.Write(make([]byte, 2*maxUploadBuffer))
 		_, _ = io.WriteString(out, "ping")
 		w.want("before the request has ended", <-arrived, "ping")
 		_ = out.Close()
@@ -146,7 +146,7 @@ func TestUpstreamMayAnswerBeforeTheRequestHasEnded(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			control := http.NewResponseController(w)
 			_ = control.EnableFullDuplex()
-			_, _ = io.CopyN(io.Discard, r.Body, 2*maxTaken)
+			_, _ = io.CopyN(io.Discard, r.Body, 2*maxUploadBuffer)
 			b := make([]byte, 4)
 			for {
 				n, err := r.Body.Read(b)
@@ -166,7 +166,7 @@ func TestUpstreamMayAnswerBeforeTheRequestHasEnded(t *testing.T) {
 			}
 			answers <- resp
 		}()
-		_, _ = out.Write(make([]byte, 2*maxTaken))
+		_, _ = out.Write(make([]byte, 2*maxUploadBuffer))
 		_, _ = io.WriteString(out, "ping")
 		resp := <-answers
 		b := make([]byte, 4)
