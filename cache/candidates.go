@@ -36,10 +36,10 @@ func (m *Memory) candidateKeys(base Key) []Key {
 
 // Candidates returns stored entries that the upstream may select by a 304 with their ETag. The
 // entries in own are variants under the key itself (RFC 9111 section 4.3.1). The entries in
-// others were fetched by other callers for the same question: this caller may get one only if a
+// otherCallers were fetched by other callers for the same question: this caller may get one only if a
 // 304 proves its access. Purged entries may be among them, because the 304 revalidates them.
 // The newest entries come first.
-func (s *Store) Candidates(ctx context.Context, key, base Key) (own, others []*Entry) {
+func (s *Store) Candidates(ctx context.Context, key, base Key) (own, otherCallers []*Entry) {
 	own = s.get(key)
 	if base == (Key{}) {
 		return own, nil
@@ -47,7 +47,7 @@ func (s *Store) Candidates(ctx context.Context, key, base Key) (own, others []*E
 	add := func(list []*Entry) {
 		for _, e := range list {
 			if e.BaseKey == base && !s.purges.removed(e.Tags, e.Since) {
-				others = append(others, e)
+				otherCallers = append(otherCallers, e)
 			}
 		}
 	}
@@ -56,7 +56,7 @@ func (s *Store) Candidates(ctx context.Context, key, base Key) (own, others []*E
 			add(s.get(k))
 		}
 	}
-	if len(others) == 0 && s.shared != nil {
+	if len(otherCallers) == 0 && s.shared != nil {
 		n := 0
 		for _, k := range s.shared.CandidateKeys(ctx, base) {
 			if k != key && n < maxSharedCandidates {
@@ -65,8 +65,8 @@ func (s *Store) Candidates(ctx context.Context, key, base Key) (own, others []*E
 			}
 		}
 	}
-	slices.SortStableFunc(others, func(a, b *Entry) int { return b.Answered.Compare(a.Answered) })
-	return own, others
+	slices.SortStableFunc(otherCallers, func(a, b *Entry) int { return b.Answered.Compare(a.Answered) })
+	return own, otherCallers
 }
 
 // descriptive are the fields that describe a response and how it may be stored, not its caller.

@@ -41,9 +41,9 @@ func TestCandidatesSeparateOwnEntriesFromThoseOfOtherCallers(t *testing.T) {
 		e.BaseKey, e.Answered = base, time.Now()
 		s.Put(t.Context(), NewKey(caller), e)
 	}
-	own, others := s.Candidates(t.Context(), NewKey("a"), base)
-	if len(own) != 1 || len(others) != 1 || string(others[0].Body) != "b" {
-		t.Errorf("%d own entries, %d of other callers", len(own), len(others))
+	own, otherCallers := s.Candidates(t.Context(), NewKey("a"), base)
+	if len(own) != 1 || len(otherCallers) != 1 || string(otherCallers[0].Body) != "b" {
+		t.Errorf("%d own entries, %d of other callers", len(own), len(otherCallers))
 	}
 }
 

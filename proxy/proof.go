@@ -81,11 +81,11 @@ func (g *Gateway) candidates(ex *exchange, sent http.Header) []candidate {
 	if ex.skipShared || g.ETags == ETagsOff {
 		return l.list
 	}
-	own, others := g.Cache.Candidates(ex.in.Context(), ex.key, g.baseKey(ex))
+	own, otherCallers := g.Cache.Candidates(ex.in.Context(), ex.key, g.baseKey(ex))
 	for _, e := range own {
 		l.add(e, sourceVariant)
 	}
-	for _, e := range others {
+	for _, e := range otherCallers {
 		l.add(e, sourceOtherCaller)
 	}
 	return l.list

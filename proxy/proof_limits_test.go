@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// holding is an upstream that answers a request with its ETag by 304, and others with a body.
+// holding is an upstream that answers a request with its ETag by 304, and any other with a body.
 func holding(etag string, body func(*http.Request) string, fields ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Etag", etag)

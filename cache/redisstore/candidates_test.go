@@ -32,19 +32,19 @@ func TestCandidatesAreSharedByReplicas(t *testing.T) {
 		if lives := client.TTL(f.Context(), candidatesName(base)).Val(); lives <= 0 {
 			f.Errorf("the keys live for %v", lives)
 		}
-		_, others := b.Candidates(f.Context(), page, base)
-		if len(others) != 2 {
-			f.Errorf("%d candidates, want the newest two", len(others))
+		_, otherCallers := b.Candidates(f.Context(), page, base)
+		if len(otherCallers) != 2 {
+			f.Errorf("%d candidates, want the newest two", len(otherCallers))
 		}
-		if _, others := b.Candidates(f.Context(), page, cache.NewKey("another question")); others != nil {
-			f.Errorf("%d candidates of another question", len(others))
+		if _, otherCallers := b.Candidates(f.Context(), page, cache.NewKey("another question")); otherCallers != nil {
+			f.Errorf("%d candidates of another question", len(otherCallers))
 		}
 		client.ZAdd(f.Context(), candidatesName(cache.NewKey("forged")), redis.Z{Score: 1, Member: fmt.Sprintf("%x", cache.NewKey("page", "11"))})
-		if _, others := b.Candidates(f.Context(), page, cache.NewKey("forged")); others != nil {
-			f.Errorf("%d candidates of another question from a forged list", len(others))
+		if _, otherCallers := b.Candidates(f.Context(), page, cache.NewKey("forged")); otherCallers != nil {
+			f.Errorf("%d candidates of another question from a forged list", len(otherCallers))
 		}
-		if _, others := b.Candidates(f.Context(), page, cache.Key{}); others != nil {
-			f.Errorf("%d candidates without a base key", len(others))
+		if _, otherCallers := b.Candidates(f.Context(), page, cache.Key{}); otherCallers != nil {
+			f.Errorf("%d candidates without a base key", len(otherCallers))
 		}
 
 		client.ZAdd(f.Context(), candidatesName(base), redis.Z{Score: 2e15, Member: "not a key"}, redis.Z{Score: 3e15, Member: strings.Repeat("07", 33)})
@@ -52,8 +52,8 @@ func TestCandidatesAreSharedByReplicas(t *testing.T) {
 			f.Errorf("%d keys are valid", n)
 		}
 		a.PurgeHard(f.Context(), "repo:o/r")
-		if _, others := a.Candidates(f.Context(), page, base); len(others) != 0 {
-			f.Errorf("%d removed candidates", len(others))
+		if _, otherCallers := a.Candidates(f.Context(), page, base); len(otherCallers) != 0 {
+			f.Errorf("%d removed candidates", len(otherCallers))
 		}
 
 		client.Set(f.Context(), candidatesName(base), "of another type", 0)

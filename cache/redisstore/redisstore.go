@@ -48,7 +48,7 @@ const (
 	warnEvery = time.Minute
 )
 
-// putScript stores a value in the hash of its key, with at most seven others, and beside it when its
+// putScript stores a value in the hash of its key, with at most seven other values, and beside it when its
 // fetch began. A value whose fetch began later is not replaced. The generation of the fetch decides
 // first, because later fetches know more purges, and then the time of the request. A request time
 // after Redis's own time is replaced by that time: the replica's clock is wrong.
