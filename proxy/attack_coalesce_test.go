@@ -99,7 +99,7 @@ func TestLongRequestsAreCoalescedAcrossReplicas(t *testing.T) {
 			slowly("all")(w, r)
 		})
 		list, _ := w.replicas(3)
-		for _, r := range crowds(list, 9, watchers) {
+		for _, r := range sendToAll(list, 9, watchers) {
 			w.want("body", r.Body.String(), "all")
 		}
 		w.want("requests upstream", w.upstreamSaw(), 1)
@@ -120,7 +120,7 @@ func TestCoalescingSurvivesAPauseOfRedis(t *testing.T) {
 		time.AfterFunc(5500*time.Millisecond, func() { pause(false) })
 		for i := range 4 {
 			start := time.Now()
-			for _, r := range crowds(list, 30, fmt.Sprint("/users/", i)) {
+			for _, r := range sendToAll(list, 30, fmt.Sprint("/users/", i)) {
 				w.want("body", r.Body.String(), "all")
 			}
 			if took := time.Since(start); took > 5*time.Second {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// templates is an upstream with one cacheable answer that carries a validator.
+// templates is an upstream with one cacheable response that has a validator.
 func templates(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Etag", `W/"one"`)
 	w.Header().Set("Content-Type", "application/json")
@@ -42,7 +42,7 @@ func TestMissThenHit(t *testing.T) {
 	})
 }
 
-func TestSharedReferenceDataIsFetchedOnceWhateverTheToken(t *testing.T) {
+func TestReferenceDataIsSharedByAllTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, templates)
 		for _, token := range []string{"Bearer a", "Bearer b", "token c"} {
@@ -52,7 +52,7 @@ func TestSharedReferenceDataIsFetchedOnceWhateverTheToken(t *testing.T) {
 	})
 }
 
-func TestPrivateAnswersStayWithTheirCredential(t *testing.T) {
+func TestPrivateResponsesAreKeptPerCredential(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Cache-Control", "private, max-age=60, s-maxage=60")
@@ -64,54 +64,54 @@ func TestPrivateAnswersStayWithTheirCredential(t *testing.T) {
 			}
 			w.want("anonymous", w.get("/repos/acme/secret/subscribers").body, "")
 		}
-		// One for each token; the anonymous answer is private and not kept.
+		// One per token. The anonymous response is private, so it is not stored.
 		w.want("requests upstream", w.upstreamSaw(), 4)
 	})
 }
 
-func TestStaleEntryIsValidatedAndRenewed(t *testing.T) {
+func TestStaleEntryIsRevalidated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, templates)
 		w.get("/gitignore/templates")
 		time.Sleep(25 * time.Hour)
-		again := w.get("/gitignore/templates")
-		w.want("status", again.StatusCode, 200)
-		w.want("body", again.body, `["Go"]`)
-		w.want("cache", again.Header.Get("Cache-Status"), "weir; fwd=stale; fwd-status=304; stored; ttl=86400")
-		w.want("hit after it", w.get("/gitignore/templates").Header.Get("Cache-Status"), "weir; hit; ttl=86400")
+		second := w.get("/gitignore/templates")
+		w.want("status", second.StatusCode, 200)
+		w.want("body", second.body, `["Go"]`)
+		w.want("cache", second.Header.Get("Cache-Status"), "weir; fwd=stale; fwd-status=304; stored; ttl=86400")
+		w.want("Cache-Status after the revalidation", w.get("/gitignore/templates").Header.Get("Cache-Status"), "weir; hit; ttl=86400")
 		w.want("requests upstream", w.upstreamSaw(), 2)
 	})
 }
 
-func TestClientsValidators(t *testing.T) {
+func TestIfNoneMatchOfClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, templates)
 		cold := w.get("/gitignore/templates", `If-None-Match: W/"one"`)
-		w.want("cold, matching: status", cold.StatusCode, 304)
+		w.want("miss, matching: status", cold.StatusCode, 304)
 		full := w.get("/gitignore/templates")
-		w.want("then without validator: status", full.StatusCode, 200)
-		w.want("then without validator: body", full.body, `["Go"]`)
+		w.want("without validator: status", full.StatusCode, 200)
+		w.want("without validator: body", full.body, `["Go"]`)
 		fresh := w.get("/gitignore/templates", `If-None-Match: "other", "one"`)
 		w.want("fresh, matching weakly: status", fresh.StatusCode, 304)
 		w.want("fresh, matching: body", fresh.body, "")
 		if fresh.Header.Get("Content-Length") != "" || fresh.Header.Get("Content-Type") != "" {
-			t.Errorf("a 304 describes no body: %v", fresh.Header)
+			t.Errorf("the 304 describes a body: %v", fresh.Header)
 		}
 		w.want("fresh, other tag", w.get("/gitignore/templates", `If-None-Match: "on"`).StatusCode, 200)
 		w.want("requests upstream", w.upstreamSaw(), 2)
 	})
 }
 
-func TestClientsCacheControl(t *testing.T) {
+func TestCacheControlOfClients(t *testing.T) {
 	for _, c := range []struct {
 		name, control, want string
 		upstream            int
 	}{
-		{"no-cache validates", "no-cache", "weir; fwd=request; fwd-status=304; stored; ttl=86400", 2},
-		{"no-store passes by", "no-store", "weir; fwd=request; fwd-status=200", 2},
-		{"max-age younger than the entry", "max-age=5", "weir; fwd=request; fwd-status=304; stored; ttl=86400", 2},
-		{"max-age older than the entry", "max-age=60", "weir; hit; ttl=86390", 1},
-		{"only-if-cached and it is", "only-if-cached", "weir; hit; ttl=86390", 1},
+		{"no-cache", "no-cache", "weir; fwd=request; fwd-status=304; stored; ttl=86400", 2},
+		{"no-store", "no-store", "weir; fwd=request; fwd-status=200", 2},
+		{"max-age below the age", "max-age=5", "weir; fwd=request; fwd-status=304; stored; ttl=86400", 2},
+		{"max-age above the age", "max-age=60", "weir; hit; ttl=86390", 1},
+		{"only-if-cached", "only-if-cached", "weir; hit; ttl=86390", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestClientsCacheControl(t *testing.T) {
 	}
 }
 
-func TestOnlyIfCachedOnAColdCache(t *testing.T) {
+func TestOnlyIfCachedFailsOnAMiss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, templates)
 		r := w.get("/gitignore/templates", "Cache-Control: only-if-cached")
@@ -136,9 +136,8 @@ func TestOnlyIfCachedOnAColdCache(t *testing.T) {
 	})
 }
 
-// TestOnlyIfCachedSendsNothing: RFC 9111 section 5.2.1.7, whatever the cache could
-// do with the request.
-func TestOnlyIfCachedSendsNothing(t *testing.T) {
+// RFC 9111 section 5.2.1.7.
+func TestOnlyIfCachedIsNeverForwarded(t *testing.T) {
 	for _, field := range []string{"Accept: */*", "Range: bytes=0-1", `If-Match: "one"`} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, parts)
@@ -149,19 +148,19 @@ func TestOnlyIfCachedSendsNothing(t *testing.T) {
 	}
 }
 
-func TestConditionsForTheOriginPassBy(t *testing.T) {
+func TestConditionsForTheUpstreamBypassTheCache(t *testing.T) {
 	for _, field := range []string{`If-Match: "other"`, "If-Unmodified-Since: Sat, 01 Jan 2000 00:00:00 GMT", "Range: lines=1-2"} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, parts)
 			w.get("/gitignore/templates", field)
-			w.want("not kept from "+field, w.get("/gitignore/templates").body, "whole")
-			w.want("not answered from the cache", w.get("/gitignore/templates", field).Header.Get("Cache-Status")[:16], "weir; fwd=bypass")
+			w.want("not stored with "+field, w.get("/gitignore/templates").body, "whole")
+			w.want("Cache-Status", w.get("/gitignore/templates", field).Header.Get("Cache-Status")[:16], "weir; fwd=bypass")
 			w.want("requests upstream", w.upstreamSaw(), 3)
 		})
 	}
 }
 
-// parts is an upstream that gives the first two bytes to whoever asks for a part.
+// parts is an upstream whose partial responses have the first two bytes.
 func parts(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Etag", `"one"`)
 	w.Header().Set("Last-Modified", "Sat, 01 Jan 2000 00:00:00 GMT")
@@ -174,19 +173,19 @@ func parts(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprint(w, "whole")
 }
 
-// TestAttack33APartIsNeverTakenForTheWhole: RFC 9111 section 3.3.
-func TestAttack33APartIsNeverTakenForTheWhole(t *testing.T) {
+// RFC 9111 section 3.3.
+func TestPartialResponseIsNotStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, parts)
 		part := w.get("/gitignore/templates", "Range: bytes=0-1")
-		w.want("a part of what is not held", part.StatusCode, http.StatusPartialContent)
-		w.want("and whose", part.Header.Get("Cache-Status"), "weir; fwd=bypass; fwd-status=206")
-		w.want("the whole", w.get("/gitignore/templates").body, "whole")
+		w.want("status on a miss", part.StatusCode, http.StatusPartialContent)
+		w.want("Cache-Status", part.Header.Get("Cache-Status"), "weir; fwd=bypass; fwd-status=206")
+		w.want("complete body", w.get("/gitignore/templates").body, "whole")
 	})
 }
 
-// TestPartsOfWhatIsHeld: RFC 9110 sections 13.1.5 and 14, RFC 9111 section 3.3.
-func TestPartsOfWhatIsHeld(t *testing.T) {
+// RFC 9110 sections 13.1.5 and 14, RFC 9111 section 3.3.
+func TestRangesOfStoredResponses(t *testing.T) {
 	for _, c := range []struct {
 		fields []string
 		status int
@@ -220,7 +219,7 @@ func TestPartsOfWhatIsHeld(t *testing.T) {
 	}
 }
 
-func TestHeadIsAnsweredFromGet(t *testing.T) {
+func TestStoredGETAnswersHEAD(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, templates)
 		w.get("/gitignore/templates")
@@ -244,7 +243,7 @@ func TestRepresentationsAreKeptApart(t *testing.T) {
 		}
 		w.want("requests upstream", w.upstreamSaw(), 2)
 	})
-	synctest.Test(t, func(t *testing.T) { // fields of a dialect's own that choose one
+	synctest.Test(t, func(t *testing.T) { // a field of the dialect selects the representation
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = fmt.Fprint(w, r.Header.Get("X-GitHub-Next-Global-ID"))
 		}, github)
@@ -256,7 +255,7 @@ func TestRepresentationsAreKeptApart(t *testing.T) {
 	})
 }
 
-func TestWriteMakesWhatItChangesStale(t *testing.T) {
+func TestWriteInvalidatesAffectedResponses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		subscribed := false
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
@@ -264,20 +263,20 @@ func TestWriteMakesWhatItChangesStale(t *testing.T) {
 			w.Header().Set("Cache-Control", "private, max-age=60")
 			_, _ = fmt.Fprint(w, subscribed)
 		})
-		ask := func(path string) string { return w.get(path, "Authorization: Bearer a").body }
+		body := func(path string) string { return w.get(path, "Authorization: Bearer a").body }
 		const watchers = "/repos/acme/widgets/subscribers"
 		for _, path := range []string{"/repos/Acme/Widgets/subscription", watchers, "/repositories/7/subscribers", "/repos/acme/other/subscribers"} {
-			w.want(path, ask(path), "false")
+			w.want(path, body(path), "false")
 		}
 		w.want("write", w.do(http.MethodPut, "/repos/acme/widgets/subscription", strings.NewReader("{}"), "Authorization: Bearer a").StatusCode, 200)
-		w.want("its target", ask("/repos/acme/widgets/subscription"), "true")
-		w.want("what the catalogue names", ask(watchers), "true")
-		w.want("the same under a number", ask("/repositories/7/subscribers"), "true")
-		w.want("another repository", ask("/repos/acme/other/subscribers"), "false")
+		w.want("target of the write", body("/repos/acme/widgets/subscription"), "true")
+		w.want("operation named in the catalogue", body(watchers), "true")
+		w.want("the same repository by ID", body("/repositories/7/subscribers"), "true")
+		w.want("another repository", body("/repos/acme/other/subscribers"), "false")
 	})
 }
 
-func TestAttack45FetchThatBeganBeforeAWriteIsNotFresh(t *testing.T) {
+func TestResponseFetchedDuringAWriteIsStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
@@ -299,13 +298,13 @@ func TestAttack45FetchThatBeganBeforeAWriteIsNotFresh(t *testing.T) {
 	})
 }
 
-func TestAttack9BrokenBodyIsNotKept(t *testing.T) {
+func TestTruncatedBodyIsNotStored(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		status int // 0 for an answer that has begun, and breaks
+		status int // 0 if the response breaks off after its header
 		write  func(http.ResponseWriter)
 	}{
-		{"with a length, and small", http.StatusBadGateway, func(w http.ResponseWriter) {
+		{"small with a length", http.StatusBadGateway, func(w http.ResponseWriter) {
 			w.Header().Set("Content-Length", "1000")
 			_, _ = fmt.Fprint(w, "half")
 			_ = http.NewResponseController(w).Flush()
@@ -335,10 +334,10 @@ func TestAttack9BrokenBodyIsNotKept(t *testing.T) {
 				case c.status != 0:
 					w.want("status", first.StatusCode, c.status)
 				case first.err == nil:
-					t.Errorf("the client must see the break, got %v %q", first.Response, first.body)
+					t.Errorf("the client got a complete response: %v %q", first.Response, first.body)
 				}
 				r := w.gateway.Recent()[0]
-				w.want("logged", fmt.Sprint(r.Status, r.Error != "", strings.Contains(r.Cache, "stored")), "502 true false")
+				w.want("record", fmt.Sprint(r.Status, r.Error != "", strings.Contains(r.Cache, "stored")), "502 true false")
 				broken = false
 				second := w.get("/gitignore/templates")
 				w.want("body", second.body, "whole")
@@ -348,7 +347,7 @@ func TestAttack9BrokenBodyIsNotKept(t *testing.T) {
 	}
 }
 
-func TestAttack9LargeBodyPassesAndIsNotKept(t *testing.T) {
+func TestLargeBodyIsForwardedButNotStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		chunk := strings.Repeat("x", 1<<20)
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {

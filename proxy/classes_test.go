@@ -272,13 +272,13 @@ func tagged(tag, path string) bool {
 }
 
 // replica is one more gateway like that of w, on that tier.
-func (w *world) replica(c *commons) *Gateway {
+func (w *world) replica(c *sharedTier) *Gateway {
 	config := w.gateway.Config
 	memory := cache.NewMemory(64 << 20)
 	config.Cache, config.Background = cache.NewStore(memory, c), NewBackground()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	memory.PurgeUntil(c.at) // which purges there were it does not know
+	memory.PurgeUntil(c.generation) // which purges there were it does not know
 	c.memories = append(c.memories, memory)
 	w.Cleanup(func() {
 		config.Background.Close()

@@ -15,21 +15,21 @@ import (
 	"github.com/weirgate/weir/cache"
 )
 
-// commons is a tier that replicas share, in memory.
-type commons struct {
-	mu       sync.Mutex
-	entries  map[cache.Key][]*cache.Entry
-	holders  map[cache.Key][]cache.Key
-	claims   map[cache.Key]cache.FetchLease
-	until    map[cache.Key]time.Time // ends of the claims
-	memories []*cache.Memory
-	at       cache.Generation
-	away     bool
-	asked    int // who holds something
-	gets     int
+// sharedTier is an in-memory cache that replicas share.
+type sharedTier struct {
+	mu         sync.Mutex
+	entries    map[cache.Key][]*cache.Entry
+	candidates map[cache.Key][]cache.Key
+	leases     map[cache.Key]cache.FetchLease
+	until      map[cache.Key]time.Time // when the leases expire
+	memories   []*cache.Memory
+	generation cache.Generation
+	away       bool
+	lookups    int // of candidates
+	gets       int
 }
 
-func (c *commons) Get(_ context.Context, key cache.Key) []*cache.Entry {
+func (c *sharedTier) Get(_ context.Context, key cache.Key) []*cache.Entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.gets++
@@ -39,7 +39,7 @@ func (c *commons) Get(_ context.Context, key cache.Key) []*cache.Entry {
 	return c.entries[key]
 }
 
-func (c *commons) Put(_ context.Context, key cache.Key, e *cache.Entry) (stored bool) {
+func (c *sharedTier) Put(_ context.Context, key cache.Key, e *cache.Entry) (stored bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.away && len(e.Body) <= 1<<20 {
@@ -49,67 +49,66 @@ func (c *commons) Put(_ context.Context, key cache.Key, e *cache.Entry) (stored 
 	return false
 }
 
-func (c *commons) Delete(_ context.Context, key cache.Key) {
+func (c *sharedTier) Delete(_ context.Context, key cache.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.entries, key)
 }
 
-func (c *commons) AddCandidate(_ context.Context, about, key cache.Key) {
+func (c *sharedTier) AddCandidate(_ context.Context, about, key cache.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.holders[about] = append([]cache.Key{key}, c.holders[about]...)
+	c.candidates[about] = append([]cache.Key{key}, c.candidates[about]...)
 }
 
-func (c *commons) CandidateKeys(_ context.Context, about cache.Key) []cache.Key {
+func (c *sharedTier) CandidateKeys(_ context.Context, about cache.Key) []cache.Key {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked++
+	c.lookups++
 	if c.away {
 		return nil
 	}
-	return c.holders[about]
+	return c.candidates[about]
 }
 
-func (c *commons) Purge(_ context.Context, p cache.Purge) {
+func (c *sharedTier) Purge(_ context.Context, p cache.Purge) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at += 1000
+	c.generation += 1000
 	for _, m := range c.memories {
-		m.ApplyPurge(p, c.at)
+		m.ApplyPurge(p, c.generation)
 	}
 }
 
-func (c *commons) AcquireFetch(_ context.Context, key cache.Key, claim cache.FetchLease) (mine bool, other *cache.FetchLease) {
+func (c *sharedTier) AcquireFetch(_ context.Context, key cache.Key, lease cache.FetchLease) (acquired bool, other *cache.FetchLease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.away {
 		return false, nil
 	}
-	theirs, ok := c.claims[key]
-	if ok && theirs.Owner != claim.Owner && time.Now().Before(c.until[key]) {
-		return false, &theirs
+	current, ok := c.leases[key]
+	if ok && current.Owner != lease.Owner && time.Now().Before(c.until[key]) {
+		return false, &current
 	}
-	c.claims[key], c.until[key] = claim, time.Now().Add(3*time.Second)
+	c.leases[key], c.until[key] = lease, time.Now().Add(3*time.Second)
 	return true, nil
 }
 
-func (c *commons) ReleaseFetch(_ context.Context, key cache.Key, owner string, failed bool) {
+func (c *sharedTier) ReleaseFetch(_ context.Context, key cache.Key, owner string, failed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.claims[key].Owner != owner {
+	if c.leases[key].Owner != owner {
 		return
 	}
-	delete(c.claims, key)
+	delete(c.leases, key)
 	if failed {
-		c.claims[key], c.until[key] = cache.FetchLease{Owner: "-", Failed: true}, time.Now().Add(time.Second)
+		c.leases[key], c.until[key] = cache.FetchLease{Owner: "-", Failed: true}, time.Now().Add(time.Second)
 	}
 }
 
-// replicas are gateways like that of w, in front of the same upstream, that share a
-// tier.
-func (w *world) replicas(n int) ([]*Gateway, *commons) {
-	c := &commons{entries: map[cache.Key][]*cache.Entry{}, holders: map[cache.Key][]cache.Key{}, claims: map[cache.Key]cache.FetchLease{}, until: map[cache.Key]time.Time{}}
+// replicas returns gateways with the configuration and the upstream of w that share a tier.
+func (w *world) replicas(n int) ([]*Gateway, *sharedTier) {
+	c := &sharedTier{entries: map[cache.Key][]*cache.Entry{}, candidates: map[cache.Key][]cache.Key{}, leases: map[cache.Key]cache.FetchLease{}, until: map[cache.Key]time.Time{}}
 	list := make([]*Gateway, n)
 	for i := range list {
 		list[i] = w.replica(c)
@@ -128,8 +127,8 @@ func sendTo(g *Gateway, path string, fields ...string) *httptest.ResponseRecorde
 	return w
 }
 
-// crowds asks all replicas the same at the same time.
-func crowds(list []*Gateway, n int, path string, fields ...string) []*httptest.ResponseRecorder {
+// sendToAll sends n identical requests at the same time, distributed over the replicas.
+func sendToAll(list []*Gateway, n int, path string, fields ...string) []*httptest.ResponseRecorder {
 	got := make([]*httptest.ResponseRecorder, n)
 	var clients sync.WaitGroup
 	for i := range got {
@@ -139,76 +138,76 @@ func crowds(list []*Gateway, n int, path string, fields ...string) []*httptest.R
 	return got
 }
 
-func TestThousandClientsOfThreeReplicasAskOnce(t *testing.T) {
+func TestIdenticalRequestsAreCoalescedAcrossReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, slowly("all"))
 		list, _ := w.replicas(3)
-		for _, r := range crowds(list, 1000, watchers) {
+		for _, r := range sendToAll(list, 1000, watchers) {
 			if r.Code != http.StatusOK || r.Body.String() != "all" {
 				t.Fatal(r.Code, r.Body)
 			}
 		}
 		w.want("requests upstream", w.upstreamSaw(), 1)
-		w.want("hit at another", sendTo(list[2], watchers).Header().Get("Cache-Status")[:9], "weir; hit")
+		w.want("Cache-Status of another replica", sendTo(list[2], watchers).Header().Get("Cache-Status")[:9], "weir; hit")
 	})
 }
 
-func TestThousandClientsOfThreeReplicasPollAsOne(t *testing.T) {
+func TestPollsAreSharedAcrossReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, computing(10*time.Second))
 		list, _ := w.replicas(3)
-		began := time.Now()
-		var impatient sync.WaitGroup
-		impatient.Go(func() {
+		start := time.Now()
+		var short sync.WaitGroup
+		short.Go(func() {
 			time.Sleep(time.Second / 2)
 			for _, g := range list {
 				r := sendTo(g, contributors, "Prefer", "wait=1")
-				w.want("who cannot wait", r.Code, http.StatusAccepted)
+				w.want("status with a short wait", r.Code, http.StatusAccepted)
 			}
 		})
-		for _, r := range crowds(list, 1000, contributors, "Prefer", "wait=60") {
+		for _, r := range sendToAll(list, 1000, contributors, "Prefer", "wait=60") {
 			if r.Code != http.StatusOK {
 				t.Fatal(r.Code, r.Body)
 			}
 		}
-		impatient.Wait()
+		short.Wait()
 		w.want("polls", w.upstreamSaw(), 5)
-		if took := time.Since(began); took > 16*time.Second {
-			t.Errorf("all have it after %v", took)
+		if took := time.Since(start); took > 16*time.Second {
+			t.Errorf("the last response arrived after %v", took)
 		}
 	})
 }
 
-func TestAttack29AReplicaThatDiesIsReplaced(t *testing.T) {
+func TestFetchLeaseOfALostReplicaExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, slowly("all"))
 		list, c := w.replicas(2)
 		key := make(chan cache.Key, 1)
-		go func() { // what a dead one leaves
+		go func() { // finds the key of the lease
 			time.Sleep(time.Second / 2)
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			for k := range c.claims {
+			for k := range c.leases {
 				key <- k
 			}
 		}()
 		sendTo(list[0], watchers)
 		k := <-key
-		synctest.Wait() // its own claim has ended
+		synctest.Wait() // the lease is released
 		c.Delete(t.Context(), k)
 		c.mu.Lock()
-		c.claims[k], c.until[k] = cache.FetchLease{Owner: "dead", Sent: true}, time.Now().Add(3*time.Second)
+		c.leases[k], c.until[k] = cache.FetchLease{Owner: "dead", Sent: true}, time.Now().Add(3*time.Second)
 		c.mu.Unlock()
-		began := time.Now()
-		w.want("the other asks", sendTo(list[1], watchers).Body.String(), "all")
-		if took := time.Since(began); took < 4*time.Second || took > 5*time.Second {
-			t.Errorf("after %v", took)
+		start := time.Now()
+		w.want("body from the other replica", sendTo(list[1], watchers).Body.String(), "all")
+		if took := time.Since(start); took < 4*time.Second || took > 5*time.Second {
+			t.Errorf("got the response after %v", took)
 		}
 		w.want("requests upstream", w.upstreamSaw(), 2)
 	})
 }
 
-func TestWhatIsNotForOthersIsAskedForByEachReplica(t *testing.T) {
+func TestReplicasSendUnsharableRequestsConcurrently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
 			time.Sleep(time.Second)
@@ -216,13 +215,13 @@ func TestWhatIsNotForOthersIsAskedForByEachReplica(t *testing.T) {
 			_, _ = fmt.Fprint(w, "mine")
 		})
 		list, _ := w.replicas(3)
-		began := time.Now()
-		for _, r := range crowds(list, 3, watchers) {
+		start := time.Now()
+		for _, r := range sendToAll(list, 3, watchers) {
 			w.want("body", r.Body.String(), "mine")
 		}
 		w.want("requests upstream", w.upstreamSaw(), 3)
-		if took := time.Since(began); took > 2500*time.Millisecond {
-			t.Errorf("one after the other: %v", took)
+		if took := time.Since(start); took > 2500*time.Millisecond {
+			t.Errorf("the requests were serialized: %v", took)
 		}
 	})
 }
@@ -264,31 +263,29 @@ func TestRequestsForAnUncacheableResponseDoNotWaitForEachOther(t *testing.T) {
 			_, _ = fmt.Fprint(w, "text")
 		})
 		w.get(watchers)
-		began := time.Now()
-		for _, r := range w.crowd(5, watchers) {
+		start := time.Now()
+		for _, r := range w.concurrently(5, watchers) {
 			w.want("status", r.StatusCode, http.StatusOK)
 		}
-		w.want("duration", time.Since(began), time.Second)
+		w.want("duration", time.Since(start), time.Second)
 		w.want("requests upstream", w.upstreamSaw(), 6)
 	})
 }
 
-func TestWithoutATierEachReplicaAsks(t *testing.T) {
+func TestEachReplicaSendsWithoutTheSharedTier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, slowly("all"))
 		list, c := w.replicas(3)
 		c.away = true
-		for _, r := range crowds(list, 9, watchers) {
+		for _, r := range sendToAll(list, 9, watchers) {
 			w.want("body", r.Body.String(), "all")
 		}
 		w.want("requests upstream", w.upstreamSaw(), 3)
 	})
 }
 
-// TestAttack45WhatAnotherAskedForBeforeAPurgeIsNotWaitedFor.
-// TestAttack29ATierThatComesAndGoes while two replicas ask for each other's clients: everybody
-// is answered, and no replica asks twice.
-func TestAttack29ATierThatComesAndGoes(t *testing.T) {
+// All clients get a response, and each replica sends each request at most once.
+func TestCoalescingSurvivesAnUnstableSharedTier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-RateLimit-Limit", "5000")
@@ -324,12 +321,12 @@ func TestAttack29ATierThatComesAndGoes(t *testing.T) {
 		close(stop)
 		toggling.Wait()
 		if n := w.upstreamSaw(); n < 8 || n > 16 {
-			t.Errorf("%d requests upstream, for 8 answers of 2 replicas", n)
+			t.Errorf("%d requests upstream, for 8 responses and 2 replicas", n)
 		}
 	})
 }
 
-func TestAttack45WhatAnotherAskedForBeforeAPurgeIsNotWaitedFor(t *testing.T) {
+func TestPurgeEndsCoalescingAcrossReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, slowly("all"))
 		list, _ := w.replicas(2)
@@ -337,18 +334,17 @@ func TestAttack45WhatAnotherAskedForBeforeAPurgeIsNotWaitedFor(t *testing.T) {
 		first.Go(func() { sendTo(list[0], watchers) })
 		time.Sleep(time.Second / 2)
 		list[1].Cache.Purge(t.Context(), "repo:acme/widgets")
-		began := time.Now()
+		start := time.Now()
 		sendTo(list[1], watchers)
-		w.want("took", time.Since(began), time.Second)
+		w.want("duration", time.Since(start), time.Second)
 		first.Wait()
 		w.want("requests upstream", w.upstreamSaw(), 2)
-		w.want("and the newer one is used", sendTo(list[0], watchers).Header().Get("Cache-Status")[:9], "weir; hit")
+		w.want("Cache-Status of the first replica", sendTo(list[0], watchers).Header().Get("Cache-Status")[:9], "weir; hit")
 	})
 }
 
-// TestAWaiterIsNotHeldPastItsPatience, also where another replica had the question
-// let go, and died.
-func TestAWaiterIsNotHeldPastItsPatience(t *testing.T) {
+// A follower is refused at its deadline, although the lease of a lost replica delays the leader.
+func TestFollowerIsRefusedAtItsDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, computing(time.Hour))
 		list, c := w.replicas(1)
@@ -357,22 +353,21 @@ func TestAWaiterIsNotHeldPastItsPatience(t *testing.T) {
 		if _, err := g.decide(ex); err != nil {
 			t.Fatal(err)
 		}
-		c.claims[ex.key], c.until[ex.key] = cache.FetchLease{Owner: "dead", Sent: true}, time.Now().Add(3*time.Second)
+		c.leases[ex.key], c.until[ex.key] = cache.FetchLease{Owner: "dead", Sent: true}, time.Now().Add(3*time.Second)
 		var clients sync.WaitGroup
 		clients.Go(func() { sendTo(g, contributors) })
 		synctest.Wait()
-		began := time.Now()
-		w.want("an impatient client gets", sendTo(g, contributors, "Prefer", "wait=1").Code, http.StatusAccepted)
-		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("after %v", took)
+		start := time.Now()
+		w.want("status with a short wait", sendTo(g, contributors, "Prefer", "wait=1").Code, http.StatusAccepted)
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("got the response after %v", took)
 		}
 		clients.Wait()
 	})
 }
 
-// TestWhatHelpsNobodyElseIsNotWaitedFor: who wants it validated, and what the tier
-// does not hold.
-func TestWhatHelpsNobodyElseIsNotWaitedFor(t *testing.T) {
+// A replica does not wait for a fetch lease if the response will not be in the shared tier.
+func TestReplicasDoNotWaitForUnsharableResponses(t *testing.T) {
 	for name, c := range map[string]struct {
 		body   string
 		fields []string
@@ -383,12 +378,12 @@ func TestWhatHelpsNobodyElseIsNotWaitedFor(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, slowly(c.body))
 			list, _ := w.replicas(3)
-			began := time.Now()
-			for _, r := range crowds(list, 3, watchers, c.fields...) {
+			start := time.Now()
+			for _, r := range sendToAll(list, 3, watchers, c.fields...) {
 				w.want("length", r.Body.Len(), len(c.body))
 			}
-			if took := time.Since(began); took > 2500*time.Millisecond {
-				t.Errorf("%s: one after the other: %v", name, took)
+			if took := time.Since(start); took > 2500*time.Millisecond {
+				t.Errorf("%s: the requests were serialized: %v", name, took)
 			}
 		})
 	}

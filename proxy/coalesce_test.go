@@ -15,8 +15,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// crowd asks the same at the same time, and returns what each client got.
-func (w *world) crowd(n int, path string, fields ...string) []got {
+// concurrently sends n identical requests at the same time and returns the responses.
+func (w *world) concurrently(n int, path string, fields ...string) []got {
 	w.Helper()
 	list := make([]got, n)
 	var clients sync.WaitGroup
@@ -27,7 +27,7 @@ func (w *world) crowd(n int, path string, fields ...string) []got {
 	return list
 }
 
-// slowly answers after a second, with a body that may be kept for a minute.
+// slowly returns an upstream that responds after a second. The body is fresh for a minute.
 func slowly(body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(time.Second)
@@ -40,11 +40,11 @@ func slowly(body string) http.HandlerFunc {
 
 const watchers = "/repos/acme/widgets/subscribers"
 
-func TestThousandClientsAskOnce(t *testing.T) {
+func TestIdenticalRequestsAreCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, slowly("all"))
 		collapsed := 0
-		for _, r := range w.crowd(1000, watchers) {
+		for _, r := range w.concurrently(1000, watchers) {
 			if r.body != "all" || r.StatusCode != http.StatusOK {
 				t.Fatalf("%v: %q", r.Status, r.body)
 			}
@@ -109,7 +109,7 @@ func leaving(stage string, reached chan<- struct{}, goOn <-chan struct{}) http.H
 	}
 }
 
-func TestAttack26TheFirstClientLeavesAndOthersGetTheAnswer(t *testing.T) {
+func TestFollowersGetTheResponseAfterTheLeaderDisconnects(t *testing.T) {
 	for _, stage := range []string{"before the header", "after the header", "in the body"} {
 		t.Run(stage, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestAttack26TheFirstClientLeavesAndOthersGetTheAnswer(t *testing.T) {
 				<-reached
 				var others sync.WaitGroup
 				others.Go(func() {
-					for _, r := range w.crowd(10, watchers) {
+					for _, r := range w.concurrently(10, watchers) {
 						w.want("length", len(r.body), 100<<10+3)
 					}
 				})
@@ -137,13 +137,13 @@ func TestAttack26TheFirstClientLeavesAndOthersGetTheAnswer(t *testing.T) {
 	}
 }
 
-func TestAttack26WhenAllHaveLeftNobodyAsksAnyMore(t *testing.T) {
+func TestCallIsCanceledAfterAllClientsDisconnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := make(chan time.Duration, 1)
 		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
-			began := time.Now()
+			start := time.Now()
 			<-r.Context().Done()
-			gone <- time.Since(began)
+			gone <- time.Since(start)
 		})
 		for i := range 3 {
 			conn := w.dial()
@@ -156,13 +156,13 @@ func TestAttack26WhenAllHaveLeftNobodyAsksAnyMore(t *testing.T) {
 	})
 }
 
-func TestAttack26ASlowClientHoldsNobodyUp(t *testing.T) {
+func TestSlowLeaderDoesNotDelayFollowers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, slowly(strings.Repeat("x", 1<<20)))
 		slow := w.dial()
 		_, _ = io.WriteString(slow, "GET "+watchers+" HTTP/1.1\r\nHost: g\r\n\r\n")
-		synctest.Wait() // it reads nothing
-		for _, r := range w.crowd(5, watchers) {
+		synctest.Wait() // the client reads nothing
+		for _, r := range w.concurrently(5, watchers) {
 			w.want("length", len(r.body), 1<<20)
 		}
 		w.want("hit", w.get(watchers).Header.Get("Cache-Status")[:9], "weir; hit")
@@ -171,37 +171,36 @@ func TestAttack26ASlowClientHoldsNobodyUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		body, err := io.ReadAll(r.Body)
-		w.want("what the slow one got", len(body), 1<<20)
+		w.want("length for the slow client", len(body), 1<<20)
 		w.want("error", err, nil)
 		_ = slow.Close()
 		w.want("requests upstream", w.upstreamSaw(), 1)
 	})
 }
 
-// TestAttack27WhatIsNotForOthersIsAskedForAtOnce: no pile where each waits for the one
-// before.
-func TestAttack27WhatIsNotForOthersIsAskedForAtOnce(t *testing.T) {
+// Followers of a response that cannot be shared send their requests concurrently.
+func TestFollowersOfUnsharableResponsesSendConcurrently(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		answer http.HandlerFunc
-		status int
+		name     string
+		upstream http.HandlerFunc
+		status   int
 	}{
 		{"no-store", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Cache-Control", "no-store") }, 200},
 		{"no-cache (RFC 9111 5.2.2.4)", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Cache-Control", "no-cache, max-age=60")
 			w.Header().Set("Etag", `"one"`)
 		}, 200},
-		{"stale when it comes (RFC 9111 4)", func(w http.ResponseWriter, _ *http.Request) {
+		{"stale on arrival (RFC 9111 4)", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Cache-Control", "max-age=0")
 			w.Header().Set("Etag", `"one"`)
 		}, 200},
-		{"a cookie", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Set-Cookie", "a=b") }, 200},
-		{"an error", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, 500},
+		{"cookie", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Set-Cookie", "a=b") }, 200},
+		{"error", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, 500},
 		{"too large", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Cache-Control", "max-age=60")
 			_, _ = w.Write(make([]byte, maxEntry+1))
 		}, 200},
-		{"varies by everything", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Vary", "*") }, 200},
+		{"Vary: *", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Vary", "*") }, 200},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -210,21 +209,21 @@ func TestAttack27WhatIsNotForOthersIsAskedForAtOnce(t *testing.T) {
 					w.Header().Set("X-Ratelimit-Limit", "5000")
 					w.Header().Set("X-Ratelimit-Remaining", "4000")
 					w.Header().Set("X-Ratelimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
-					c.answer(w, r)
+					c.upstream(w, r)
 				})
-				w.get("/emojis") // now the limit is known, and many may go at once
-				began := time.Now()
-				for _, r := range w.crowd(8, watchers) {
+				w.get("/emojis") // the first response reports the limit, so concurrent requests are allowed afterwards
+				start := time.Now()
+				for _, r := range w.concurrently(8, watchers) {
 					w.want("status", r.StatusCode, c.status)
 				}
 				w.want("requests upstream", w.upstreamSaw(), 9)
-				w.want("that took", time.Since(began), 2*time.Second)
+				w.want("duration", time.Since(start), 2*time.Second)
 			})
 		})
 	}
 }
 
-func TestAttack26ABrokenAnswerIsNobodysElse(t *testing.T) {
+func TestTruncatedResponseIsNotShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var once sync.Once
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
@@ -241,58 +240,57 @@ func TestAttack26ABrokenAnswerIsNobodysElse(t *testing.T) {
 			_, _ = w.Write([]byte("end"))
 		})
 		whole := 0
-		for _, r := range w.crowd(5, watchers) {
+		for _, r := range w.concurrently(5, watchers) {
 			if r.err == nil && len(r.body) == 64<<10+3 {
 				whole++
 			}
 		}
-		w.want("whole answers", whole, 4)
-		w.want("a later one", len(w.get(watchers).body), 64<<10+3)
+		w.want("complete responses", whole, 4)
+		w.want("length of a later response", len(w.get(watchers).body), 64<<10+3)
 	})
 }
 
-func TestAttack26WhenTheUpstreamIsAwayOneTries(t *testing.T) {
+func TestFollowersShareATimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-		began := time.Now()
-		for _, r := range w.crowd(20, watchers) {
+		start := time.Now()
+		for _, r := range w.concurrently(20, watchers) {
 			w.want("status", r.StatusCode, http.StatusGatewayTimeout)
 		}
 		w.want("requests upstream", w.upstreamSaw(), 1)
-		w.want("that took", time.Since(began), w.gateway.Timeout)
+		w.want("duration", time.Since(start), w.gateway.Timeout)
 	})
 }
 
-// TestOthersMayHaveMorePatience: a first client that is refused refuses nobody else.
-func TestOthersMayHaveMorePatience(t *testing.T) {
+// A refusal of the leader does not end followers with a longer deadline.
+func TestFollowersOutliveARefusedLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rules := policy.DefaultLimits()
 		rules.Concurrent = 1
 		w := newWorld(t, slowly("all"), limited(rules))
 		var clients sync.WaitGroup
-		clients.Go(func() { w.get("/emojis") }) // takes the only place
+		clients.Go(func() { w.get("/emojis") }) // uses the only concurrent permit
 		synctest.Wait()
 		clients.Go(func() {
-			w.want("the first", w.get(watchers, "Prefer: respond-async").StatusCode, http.StatusTooManyRequests)
+			w.want("status of the leader", w.get(watchers, "Prefer: respond-async").StatusCode, http.StatusTooManyRequests)
 		})
 		clients.Go(func() {
-			for _, r := range w.crowd(5, watchers) {
-				w.want("the others", r.body, "all")
+			for _, r := range w.concurrently(5, watchers) {
+				w.want("body of a follower", r.body, "all")
 			}
 		})
 		clients.Go(func() {
 			time.Sleep(time.Millisecond)
 			r := w.get(watchers, "Prefer: respond-async")
-			w.want("one who joins without patience", r.StatusCode, http.StatusTooManyRequests)
+			w.want("status of a follower without a wait", r.StatusCode, http.StatusTooManyRequests)
 		})
 		clients.Wait()
 		w.want("requests upstream", w.upstreamSaw(), 2)
 	})
 }
 
-// TestWhatChangedMeanwhileIsAskedForAnew: who comes after a purge gets nothing that
-// was asked for before it.
-func TestWhatChangedMeanwhileIsAskedForAnew(t *testing.T) {
+// A request after a purge does not join a call that start before it.
+func TestPurgeEndsCoalescing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		n := 0
@@ -304,22 +302,22 @@ func TestWhatChangedMeanwhileIsAskedForAnew(t *testing.T) {
 			slowly(body)(w, r)
 		})
 		var clients sync.WaitGroup
-		clients.Go(func() { w.want("before", w.get(watchers).body, "version 1") })
+		clients.Go(func() { w.want("body before the purge", w.get(watchers).body, "version 1") })
 		synctest.Wait()
 		w.gateway.Cache.Purge(t.Context(), "repo:acme/widgets")
 		clients.Go(func() {
-			for _, r := range w.crowd(3, watchers) {
-				w.want("after", r.body, "version 2")
+			for _, r := range w.concurrently(3, watchers) {
+				w.want("body after the purge", r.body, "version 2")
 			}
 		})
 		clients.Wait()
-		w.want("later", w.get(watchers).body, "version 2")
+		w.want("body later", w.get(watchers).body, "version 2")
 		w.want("requests upstream", w.upstreamSaw(), 2)
 	})
 }
 
-// TestWhoWantsItValidatedGetsWhatWasAskedForSince: RFC 9111 section 5.2.1.4.
-func TestWhoWantsItValidatedGetsWhatWasAskedForSince(t *testing.T) {
+// RFC 9111 section 5.2.1.4: a no-cache request joins only calls that start after it.
+func TestNoCacheRequestsShareOnlyLaterCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, slowly("all"))
 		w.get(watchers)
@@ -327,19 +325,18 @@ func TestWhoWantsItValidatedGetsWhatWasAskedForSince(t *testing.T) {
 		for i := range 3 {
 			clients.Go(func() {
 				time.Sleep(time.Duration(i) * 400 * time.Millisecond)
-				for _, r := range w.crowd(3, watchers, "Cache-Control: no-cache") {
+				for _, r := range w.concurrently(3, watchers, "Cache-Control: no-cache") {
 					w.want("body", r.body, "all")
 				}
 			})
 		}
 		clients.Wait()
-		// The first of each three asks; those who come while it is on its way wait for
-		// the next one together.
+		// The first of each group of three is sent. Requests that arrive during a call share the next call.
 		w.want("requests upstream", w.upstreamSaw(), 3)
 	})
 }
 
-func TestEachForItself(t *testing.T) {
+func TestNoCoalesceSendsEachRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, slowly("all"), func(c *Config) {
 			catalogue, err := c.Catalogue.WithCacheRules(map[string]policy.CacheOverride{"watching/list-subscribers": {NoCoalesce: true}})
@@ -348,34 +345,33 @@ func TestEachForItself(t *testing.T) {
 			}
 			c.Catalogue = catalogue
 		})
-		w.crowd(3, watchers)
+		w.concurrently(3, watchers)
 		w.want("requests upstream", w.upstreamSaw(), 3)
 	})
 }
 
-func TestAttack26APanicOfTheFirstOneHoldsNobodyUp(t *testing.T) {
+func TestPanicOfTheLeaderDoesNotBlockFollowers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var once sync.Once
 		w := newWorld(t, slowly("all"), func(c *Config) {
 			next := c.Transport
 			c.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
 				resp, err := next.RoundTrip(r)
-				once.Do(func() { panic("the first one's") })
+				once.Do(func() { panic("in the leader") })
 				return resp, err
 			})
 		})
 		statuses := map[int]int{}
-		for _, r := range w.crowd(4, watchers) {
+		for _, r := range w.concurrently(4, watchers) {
 			statuses[r.StatusCode]++
 		}
-		w.want("answers", statuses[http.StatusOK], 3)
+		w.want("responses", statuses[http.StatusOK], 3)
 		w.want("errors", statuses[http.StatusInternalServerError], 1)
 	})
 }
 
-// TestTrailersOfWhatIsKept are not passed on: another reads the body to its end, and
-// they come then.
-func TestTrailersOfWhatIsKept(t *testing.T) {
+// Trailers of stored responses are dropped on every path.
+func TestTrailersOfStoredResponsesAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Cache-Control", "max-age=60")
@@ -392,8 +388,7 @@ func TestTrailersOfWhatIsKept(t *testing.T) {
 	})
 }
 
-// TestAPanicInTheBackgroundEndsNothingElse, also when the answer had begun.
-func TestAPanicInTheBackgroundEndsNothingElse(t *testing.T) {
+func TestPanicInABackgroundRequestIsContained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Cache-Control", "max-age=10, stale-while-revalidate=60")
@@ -403,7 +398,7 @@ func TestAPanicInTheBackgroundEndsNothingElse(t *testing.T) {
 			c.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
 				resp, err := next.RoundTrip(r)
 				if n++; n == 2 {
-					resp.Header.Set("Cache-Control", "no-store") // its body is read by who answers
+					resp.Header.Set("Cache-Control", "no-store") // the body is not buffered
 					resp.Body = panicking{resp.Body}
 				}
 				return resp, err
@@ -413,7 +408,7 @@ func TestAPanicInTheBackgroundEndsNothingElse(t *testing.T) {
 		time.Sleep(15 * time.Second)
 		w.get("/users/octocat")
 		synctest.Wait()
-		w.want("another", w.get("/users/other").StatusCode, http.StatusOK)
+		w.want("status of another request", w.get("/users/other").StatusCode, http.StatusOK)
 	})
 }
 

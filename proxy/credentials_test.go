@@ -13,9 +13,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// spends is a client with several credentials, the first of which pays while it was not
-// asked.
-func spends(names ...string) Identity {
+// pooled returns the identity of a client with several credentials. Pick returns the first that is not excluded.
+func pooled(names ...string) Identity {
 	first := names[0]
 	return Identity{
 		Caller:    policy.Caller{Kind: policy.User, Account: "account of " + first, Class: first},
@@ -23,8 +22,8 @@ func spends(names ...string) Identity {
 		Pick: func(w CredentialRequest) (Identity, bool) {
 			for _, name := range names {
 				if !slices.Contains(w.Except, name) {
-					id := spends(name)
-					id.Pick = spends(names...).Pick
+					id := pooled(name)
+					id.Pick = pooled(names...).Pick
 					return id, true
 				}
 			}
@@ -34,9 +33,8 @@ func spends(names ...string) Identity {
 	}
 }
 
-// TestTurnsAndRefreshesAtOnce: what is asked by one credential and then by another is
-// refreshed behind them, by many clients at the same time. It is for the race detector.
-func TestTurnsAndRefreshesAtOnce(t *testing.T) {
+// Many clients use several credentials while background requests refresh the responses. The test is for the race detector.
+func TestCredentialAttemptsDuringBackgroundRefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			switch r.Header.Get("Authorization") {
@@ -49,19 +47,19 @@ func TestTurnsAndRefreshesAtOnce(t *testing.T) {
 			_, _ = fmt.Fprint(w, r.Header.Get("Authorization"))
 		}, func(c *Config) {
 			c.Identify = func(r *http.Request) (Identity, error) {
-				if r.Header.Get("Authorization") == "alone" {
-					return spends("b"), nil
+				if r.Header.Get("Authorization") == "single" {
+					return pooled("b"), nil
 				}
-				return spends("a", "b", "c"), nil
+				return pooled("a", "b", "c"), nil
 			}
 		})
 		for range 5 {
 			var clients sync.WaitGroup
-			for _, name := range []string{"alone", "all"} {
+			for _, name := range []string{"single", "all"} {
 				for i := range 20 {
 					clients.Go(func() {
 						r := w.get(fmt.Sprintf("/repos/acme/r%d/tags", i%5), "Authorization: "+name)
-						if want := map[string]string{"alone": "b", "all": "c"}[name]; r.body != want {
+						if want := map[string]string{"single": "b", "all": "c"}[name]; r.body != want {
 							t.Errorf("%s: %d %q, want %q", name, r.StatusCode, r.body, want)
 						}
 					})
@@ -73,9 +71,8 @@ func TestTurnsAndRefreshesAtOnce(t *testing.T) {
 	})
 }
 
-// TestNobodyIsFailedByThePatienceOfTheFirst: who waits for the same answer waits for the
-// token that it takes as long as he will.
-func TestNobodyIsFailedByThePatienceOfTheFirst(t *testing.T) {
+// Followers may wait for a new token longer than the leader.
+func TestFollowersWaitForATokenAfterTheLeaderGaveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		arrival := time.Now().Add(5 * time.Second)
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Cache-Control", "private, max-age=60") }, func(c *Config) {
@@ -97,14 +94,14 @@ func TestNobodyIsFailedByThePatienceOfTheFirst(t *testing.T) {
 		clients.Go(func() {
 			r := w.get("/repos/acme/widgets/tags", "Authorization: Bearer x", "Prefer: respond-async")
 			if r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Cache-Status") == "" || r.Header.Get("Retry-After") == "" {
-				t.Errorf("in a hurry: %d %v %s", r.StatusCode, r.Header, r.body)
+				t.Errorf("without a wait: got %d %v %s", r.StatusCode, r.Header, r.body)
 			}
 		})
 		synctest.Wait()
 		for range 3 {
 			clients.Go(func() {
 				if r := w.get("/repos/acme/widgets/tags", "Authorization: Bearer x"); r.StatusCode != http.StatusOK {
-					t.Errorf("patient: %d %s", r.StatusCode, r.body)
+					t.Errorf("with a wait: got %d %s", r.StatusCode, r.body)
 				}
 			})
 		}

@@ -100,11 +100,11 @@ func TestARequestWithoutPermitReadsNoCandidates(t *testing.T) {
 		list, tier := w.replicas(1)
 		sendTo(list[0], sbom, "Authorization", "Bearer a")
 		sendTo(list[0], "/repos/acme/widgets/subscription", "Authorization", "Bearer b") // the only permit of b
-		before := tier.asked
+		before := tier.lookups
 		if r := sendTo(list[0], sbom, "Authorization", "Bearer b", "Prefer", "respond-async"); r.Code != http.StatusTooManyRequests {
 			t.Errorf("%d", r.Code)
 		}
-		w.want("reads of candidates", tier.asked, before)
+		w.want("reads of candidates", tier.lookups, before)
 	})
 }
 

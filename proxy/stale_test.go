@@ -151,7 +151,7 @@ func TestStaleWhileRevalidateServesAndRefreshes(t *testing.T) {
 		const path = "/users/octocat"
 		w.get(path)
 		time.Sleep(14 * time.Second)
-		for _, r := range w.crowd(5, path, "Cache-Control: max-age=60") {
+		for _, r := range w.concurrently(5, path, "Cache-Control: max-age=60") {
 			w.want("body", r.body, "version 1")
 			w.want("Cache-Status", r.Header.Get("Cache-Status"), "weir; hit; ttl=-5")
 		}

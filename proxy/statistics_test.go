@@ -61,7 +61,7 @@ func TestThousandClientsPollAsOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, computing(10*time.Second))
 		began := time.Now()
-		for _, r := range w.crowd(1000, contributors, "Prefer: wait=60") {
+		for _, r := range w.concurrently(1000, contributors, "Prefer: wait=60") {
 			if r.StatusCode != http.StatusOK {
 				t.Fatal(r.Status)
 			}
@@ -107,7 +107,7 @@ func TestHowComputationsEnd(t *testing.T) {
 				}
 				w.WriteHeader(status)
 			})
-			for _, r := range w.crowd(10, contributors) {
+			for _, r := range w.concurrently(10, contributors) {
 				w.want("status", r.StatusCode, status)
 			}
 			w.want(fmt.Sprint("polls until ", status), w.upstreamSaw(), 3)
@@ -168,7 +168,7 @@ func TestOneErrorDoesNotMakeEverybodyPoll(t *testing.T) {
 			}
 			good(w, r)
 		})
-		for _, r := range w.crowd(50, contributors, "Prefer: wait=60", "Authorization: a") {
+		for _, r := range w.concurrently(50, contributors, "Prefer: wait=60", "Authorization: a") {
 			w.want("status", r.StatusCode, http.StatusOK)
 		}
 		if n := w.upstreamSaw(); n > 10 {
