@@ -15,16 +15,16 @@ import (
 	"github.com/weirgate/weir/internal/config"
 )
 
-// operated is a gateway on a loopback address that asks the operator for nothing: what
-// anybody's page in the operator's browser reaches.
-type operated struct {
+// loopbackAdmin is a gateway whose admin listener is on loopback and requires no token. Every
+// page in the browser of the operator can reach it.
+type loopbackAdmin struct {
 	*testing.T
 	*gateway
 	address string
 	reloads atomic.Int32
 }
 
-func newOperated(t *testing.T) *operated {
+func startLoopbackAdmin(t *testing.T) *loopbackAdmin {
 	t.Helper()
 	cfg := config.Default()
 	cfg.Upstream.URL, cfg.Listen, cfg.Admin.Listen, cfg.Admin.Hosts = "http://127.0.0.1:1", "127.0.0.1:0", "127.0.0.1:0", []string{"weir.internal"}
@@ -33,23 +33,22 @@ func newOperated(t *testing.T) *operated {
 		t.Fatal(err)
 	}
 	t.Cleanup(g.close)
-	o := &operated{T: t, gateway: g}
+	o := &loopbackAdmin{T: t, gateway: g}
 	g.reload = func() error { o.reloads.Add(1); return nil }
-	endpoints := onListeners(t, g)
+	endpoints := serveOnListeners(t, g)
 	o.address = endpoints[1].listener.Addr().String()
 	return o
 }
 
-// send writes a request, its lines apart from the end of its header, on a connection of
-// its own.
-func (o *operated) send(body string, lines ...string) *http.Response {
+// send writes a raw request on a new connection, and returns the response.
+func (o *loopbackAdmin) send(body string, lines ...string) *http.Response {
 	o.Helper()
 	conn, err := net.Dial("tcp", o.address)
 	if err != nil {
 		o.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(time.Minute)) // it is TCP
+	_ = conn.SetDeadline(time.Now().Add(time.Minute)) // real time, because the connection is TCP
 	_, _ = fmt.Fprintf(conn, "%s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", strings.Join(lines, "\r\n"), len(body), body)
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
@@ -60,10 +59,10 @@ func (o *operated) send(body string, lines ...string) *http.Response {
 	return resp
 }
 
-// TestAttack55NothingIsChangedFromElsewhere: what pages of others can have a browser
-// send, and what no browser sends, by whatever name the listener is called.
-func TestAttack55NothingIsChangedFromElsewhere(t *testing.T) {
-	o := newOperated(t)
+// TestAdminRefusesCrossSiteRequests sends requests that pages of other sites can cause, and
+// requests with other host names.
+func TestAdminRefusesCrossSiteRequests(t *testing.T) {
+	o := startLoopbackAdmin(t)
 	const reload, purge = "POST /api/v1/reload HTTP/1.1", "POST /api/v1/cache/purge HTTP/1.1"
 	own := "Host: " + o.address
 	for _, c := range []struct {
@@ -73,16 +72,16 @@ func TestAttack55NothingIsChangedFromElsewhere(t *testing.T) {
 	}{
 		{"a form of another page", 403, []string{reload, own, "Origin: http://evil.test", "Content-Type: application/x-www-form-urlencoded"}},
 		{"one with files", 403, []string{purge, own, "Origin: http://evil.test", "Content-Type: multipart/form-data; boundary=x"}},
-		{"JSON as text, which asks for no preflight", 403, []string{purge, own, "Origin: http://evil.test", "Content-Type: text/plain"}},
-		{"JSON as text, whose origin is told by another field", 403, []string{purge, own, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors", "Content-Type: text/plain"}},
+		{"JSON as text, which needs no preflight", 403, []string{purge, own, "Origin: http://evil.test", "Content-Type: text/plain"}},
+		{"JSON as text with Sec-Fetch-Site", 403, []string{purge, own, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors", "Content-Type: text/plain"}},
 		{"a page of another port", 403, []string{reload, "Host: localhost", "Origin: http://localhost:3000", "Sec-Fetch-Site: same-site"}},
-		{"a page whose origin begins alike", 403, []string{reload, own, "Origin: http://" + o.address + ".evil.test"}},
+		{"an origin with the same prefix", 403, []string{reload, own, "Origin: http://" + o.address + ".evil.test"}},
 		{"a page without origin", 403, []string{reload, own, "Origin: null"}},
-		{"an origin that is none", 403, []string{reload, own, "Origin: x"}},
+		{"an invalid origin", 403, []string{reload, own, "Origin: x"}},
 		{"a navigation of another page", 403, []string{reload, own, "Origin: http://evil.test", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"}},
 		{"DNS rebinding", 403, []string{reload, "Host: evil.test", "Origin: http://evil.test", "Sec-Fetch-Site: same-origin"}},
 		{"DNS rebinding, with the port", 403, []string{reload, "Host: evil.test:9090"}},
-		{"a name that ends alike", 403, []string{reload, "Host: evil-localhost"}},
+		{"a name with the same suffix", 403, []string{reload, "Host: evil-localhost"}},
 		{"a name below localhost", 403, []string{reload, "Host: evil.localhost"}},
 		{"no host, in HTTP/1.0", 403, []string{"POST /api/v1/reload HTTP/1.0"}},
 		{"an empty host", 403, []string{reload, "Host:"}},
@@ -90,14 +89,14 @@ func TestAttack55NothingIsChangedFromElsewhere(t *testing.T) {
 		{"two hosts", 400, []string{reload, own, "Host: evil.test"}},
 		{"two hosts, the foreign one first", 400, []string{reload, "Host: evil.test", own}},
 		{"a host in the target", 403, []string{"POST http://evil.test/api/v1/reload HTTP/1.1", own}},
-		{"a host with a name before it", 400, []string{reload, "Host: localhost@evil.test"}},
-		{"another method by a field", 405, []string{"GET /api/v1/reload HTTP/1.1", own, "X-HTTP-Method-Override: POST"}},
+		{"a host with user information", 400, []string{reload, "Host: localhost@evil.test"}},
+		{"another method in a field", 405, []string{"GET /api/v1/reload HTTP/1.1", own, "X-HTTP-Method-Override: POST"}},
 		{"an image of another page", 405, []string{"GET /api/v1/reload?x=1 HTTP/1.1", own, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Dest: image"}},
 		{"a preflight", 405, []string{"OPTIONS /api/v1/reload HTTP/1.1", own, "Origin: http://evil.test", "Access-Control-Request-Method: POST"}},
 	} {
 		resp := o.send(`{"tag":"op:x"}`, c.lines...)
 		if resp.StatusCode != c.status || o.reloads.Load() > 0 || len(o.trail.Last()) > 0 {
-			t.Errorf("%s: %s; %d reloads, on record: %d", c.name, resp.Status, o.reloads.Load(), len(o.trail.Last()))
+			t.Errorf("%s: %s; %d reloads, %d changes in the audit trail", c.name, resp.Status, o.reloads.Load(), len(o.trail.Last()))
 		}
 		for field := range resp.Header {
 			if strings.HasPrefix(field, "Access-Control-") {
@@ -111,15 +110,14 @@ func TestAttack55NothingIsChangedFromElsewhere(t *testing.T) {
 		{reload, "Host: weir.internal", "Origin: http://weir.internal", "Sec-Fetch-Site: same-origin"},
 	} {
 		if resp := o.send("", lines...); resp.StatusCode != http.StatusOK || o.reloads.Load() != int32(i+1) {
-			t.Errorf("the operator's own: %q: %s, %d reloads", lines, resp.Status, o.reloads.Load())
+			t.Errorf("request of the operator %q: %s, %d reloads", lines, resp.Status, o.reloads.Load())
 		}
 	}
 }
 
-// TestAttack56OneSpellingOfEachPath, over sockets: what would be the path after any
-// cleaning is not the path.
-func TestAttack56OneSpellingOfEachPath(t *testing.T) {
-	o := newOperated(t)
+// TestAdminPathsHaveOneSpelling checks that the admin listener does not normalize paths.
+func TestAdminPathsHaveOneSpelling(t *testing.T) {
+	o := startLoopbackAdmin(t)
 	for _, target := range []string{
 		"/api/v1/reload/", "/api/v1/reload/0", "/api/v1/reload00", "/api/v1/Reload", "//api/v1/reload", "/api//v1/reload", "/./api/v1/reload", "/x/../api/v1/reload",
 		"/healthz/../api/v1/reload", "/healthz/..%2fapi/v1/reload", "/api/v1/%72eload", "/api%2fv1%2freload", "/api/v1/reload%2f", "/api/v1/reload%00", "/api/v1/reload%20",
@@ -131,6 +129,6 @@ func TestAttack56OneSpellingOfEachPath(t *testing.T) {
 		}
 	}
 	if resp := o.send("", "POST /api/v1/reload?x=/healthz HTTP/1.1", "Host: localhost"); resp.StatusCode != http.StatusOK || o.reloads.Load() != 1 {
-		t.Errorf("the path itself: %s, %d reloads", resp.Status, o.reloads.Load())
+		t.Errorf("exact path: %s, %d reloads", resp.Status, o.reloads.Load())
 	}
 }

@@ -43,7 +43,7 @@ func uniqueRequest(i int) *http.Request {
 // TestMetricLabelsAreBounded sends thousands of unique requests, many of them with sampled
 // traces, while no receiver accepts exports.
 func TestMetricLabelsAreBounded(t *testing.T) {
-	w := newTraced(t, func(w http.ResponseWriter, _ *http.Request) {
+	w := startTraced(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Ratelimit-Limit", "5000")
 		w.Header().Set("X-Ratelimit-Resource", "zzz-made-up")
 	}, func(c *config.Config) {
@@ -88,16 +88,16 @@ func TestMetricLabelsAreBounded(t *testing.T) {
 }
 
 // metrics returns the metrics in the Prometheus format.
-func (w *traced) metrics() string {
+func (w *tracedGateway) metrics() string {
 	answer := httptest.NewRecorder()
 	w.telemetry.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
 	return answer.Body.String()
 }
 
 // exported returns all metrics, spans and logs as text.
-func (w *traced) exported() string {
+func (w *tracedGateway) exported() string {
 	text := w.metrics()
-	w.end()
+	w.flush()
 	for _, s := range w.received.Spans() {
 		text += fmt.Sprintf("%+v\n", s)
 	}
@@ -112,7 +112,7 @@ func (w *traced) exported() string {
 
 // TestTelemetryContainsNoToken puts tokens into paths, queries and header fields.
 func TestTelemetryContainsNoToken(t *testing.T) {
-	w := newTraced(t, func(w http.ResponseWriter, r *http.Request) {
+	w := startTraced(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "401") {
 			w.WriteHeader(http.StatusUnauthorized)
 		}
@@ -139,7 +139,7 @@ func TestTelemetryContainsNoToken(t *testing.T) {
 // conventions, as valid text of bounded length.
 func TestTelemetryContainsNoRequestFields(t *testing.T) {
 	const evil = "\r\nlevel=ERROR msg=forged\x1b[31m\xff\xfe\"}{"
-	w := newTraced(t, func(w http.ResponseWriter, _ *http.Request) {
+	w := startTraced(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Note", "field-of-the-response")
 		_, _ = fmt.Fprint(w, "body-of-the-response")
 	})

@@ -18,37 +18,38 @@ import (
 	"github.com/weirgate/weir/internal/config"
 )
 
-// vouched is a gateway to which clients and the operator come by certificate, as users
-// run it. Who is let in is told what it pays with.
-type vouched struct {
+// mutualTLS is a gateway that authenticates clients and operators by certificate. Its upstream
+// echoes the credential of each request.
+type mutualTLS struct {
 	*testing.T
 	*gateway
 	dir               string
-	own               *authority
+	own               *testCA
 	clients, operator string // addresses
 	builds            tls.Certificate
 }
 
-// oneClient is the part of the configuration that says who is known by what.
+// oneClient configures one client by the subject of its certificate.
 const oneClient = `clients: [{name: builds, certificate: "subject:CN=builds", credentials: [ci]}]`
 
-// authorityFiles are those of tls.client_ca and admin.tls.client_ca.
-func authorityFiles() []string { return []string{"ca.pem", "operators.pem"} }
+// caFiles returns the files of tls.client_ca and admin.tls.client_ca.
+func caFiles() []string { return []string{"ca.pem", "operators.pem"} }
 
-func newVouched(t *testing.T) *vouched {
+// startMutualTLS starts the gateway and an upstream.
+func startMutualTLS(t *testing.T) *mutualTLS {
 	t.Helper()
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.Header.Get("Authorization"))
 	}))
 	t.Cleanup(up.Close)
-	v := &vouched{T: t, dir: t.TempDir(), own: newAuthority(t)}
+	v := &mutualTLS{T: t, dir: t.TempDir(), own: newTestCA(t)}
 	for name, dir := range map[string]string{served: "own", "*.internal.example.com": "wild"} {
 		if err := os.Mkdir(filepath.Join(v.dir, dir), 0o700); err != nil {
 			t.Fatal(err)
 		}
 		selfSigned(t, filepath.Join(v.dir, dir), name, 1)
 	}
-	v.vouch(v.own)
+	v.trust(v.own)
 	v.builds = v.own.client("builds")
 	v.write(oneClient, up.URL)
 	cfg, err := v.load()
@@ -59,25 +60,25 @@ func newVouched(t *testing.T) *vouched {
 		t.Fatal(err)
 	}
 	t.Cleanup(v.close)
-	endpoints := onListeners(t, v.gateway)
+	endpoints := serveOnListeners(t, v.gateway)
 	v.clients, v.operator = endpoints[0].listener.Addr().String(), endpoints[1].listener.Addr().String()
 	return v
 }
 
-// vouch makes an authority the one that is configured, from the next reload on.
-func (v *vouched) vouch(a *authority) {
+// trust writes the certificate of an authority into the CA files. The next reload applies it.
+func (v *mutualTLS) trust(a *testCA) {
 	v.Helper()
 	text, err := os.ReadFile(a.file)
 	if err != nil {
 		v.Fatal(err)
 	}
-	for _, file := range authorityFiles() {
+	for _, file := range caFiles() {
 		write(v.T, filepath.Join(v.dir, file), string(text))
 	}
 }
 
-// client is a certificate by which a client or an operator comes.
-func (a *authority) client(name string) tls.Certificate {
+// client issues a client certificate.
+func (a *testCA) client(name string) tls.Certificate {
 	a.Helper()
 	certificate, key := a.issue(name)
 	pair, err := tls.LoadX509KeyPair(certificate, key)
@@ -88,7 +89,7 @@ func (a *authority) client(name string) tls.Certificate {
 }
 
 // write writes the configuration.
-func (v *vouched) write(clients, upstream string) {
+func (v *mutualTLS) write(clients, upstream string) {
 	v.Helper()
 	write(v.T, filepath.Join(v.dir, "weir.yaml"), fmt.Sprintf(`listen: "127.0.0.1:0"
 admin: {listen: "127.0.0.1:0", tls: {certificate: own/tls.crt, key: own/tls.key, client_ca: operators.pem}}
@@ -101,22 +102,23 @@ credentials: [{name: ci, kind: user, token: held}]
 `, upstream, clients))
 }
 
-func (v *vouched) load() (*config.Config, error) {
+// load loads the configuration.
+func (v *mutualTLS) load() (*config.Config, error) {
 	return config.Load(config.Source{Path: filepath.Join(v.dir, "weir.yaml"), Getenv: func(string) (string, bool) { return "", false }})
 }
 
-// reload takes up what is written.
-func (v *vouched) reload() error { return v.update(v.load()) }
+// reload applies the written configuration.
+func (v *mutualTLS) reload() error { return v.update(v.load()) }
 
-// visit is how a client comes.
+// visit describes how a client connects.
 type visit struct {
-	tls     tls.Config // what it says and shows
+	tls     tls.Config // TLS settings of the client
 	host    string
-	records int // bytes in a record of its ClientHello; 0 for all
+	records int // bytes in each record of the ClientHello; 0 sends one record
 }
 
-// by is a visit with a certificate; nil for none.
-func by(c *tls.Certificate) *visit {
+// withCertificate returns a visit with a client certificate, or without one if it is nil.
+func withCertificate(c *tls.Certificate) *visit {
 	v := &visit{host: served}
 	v.tls.ServerName, v.tls.InsecureSkipVerify = served, true
 	if c != nil {
@@ -125,17 +127,17 @@ func by(c *tls.Certificate) *visit {
 	return v
 }
 
-// ask asks once on a connection of its own, and returns what it is told, and whether
-// the session was resumed.
-func (v *vouched) ask(one *visit) (told string, resumed bool) {
+// ask sends one request on a new connection. It returns the response, and whether the TLS
+// session was resumed.
+func (v *mutualTLS) ask(one *visit) (response string, resumed bool) {
 	v.Helper()
 	raw, err := net.Dial("tcp", v.clients)
 	if err != nil {
 		v.Fatal(err)
 	}
 	defer func() { _ = raw.Close() }()
-	_ = raw.SetDeadline(time.Now().Add(time.Minute)) // it is TCP
-	conn := tls.Client(&cut{Conn: raw, bytes: one.records}, &one.tls)
+	_ = raw.SetDeadline(time.Now().Add(time.Minute)) // real time, because the connection is TCP
+	conn := tls.Client(&splitHello{Conn: raw, bytes: one.records}, &one.tls)
 	if _, err := fmt.Fprintf(conn, "GET /user HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", one.host); err != nil {
 		return "no connection", false
 	}
@@ -153,15 +155,14 @@ func (v *vouched) ask(one *visit) (told string, resumed bool) {
 	return string(body), resumed
 }
 
-// cut sends the first record, a ClientHello, as many: each of so many bytes, in a
-// packet of its own.
-type cut struct {
+// splitHello splits the ClientHello into records of a few bytes, each in its own packet.
+type splitHello struct {
 	net.Conn
 	bytes int
 	done  bool
 }
 
-func (c *cut) Write(p []byte) (int, error) {
+func (c *splitHello) Write(p []byte) (int, error) {
 	if c.done || c.bytes == 0 {
 		return c.Conn.Write(p)
 	}
@@ -177,17 +178,17 @@ func (c *cut) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestAttack50NoNameIsWithoutCertificates: whatever name a client asks for, in whatever
-// pieces, and whatever it names afterwards, it must show its certificate.
-func TestAttack50NoNameIsWithoutCertificates(t *testing.T) {
-	v, foreign := newVouched(t), newAuthority(t)
+// TestEveryServerNameRequiresClientCertificate combines server names, Host fields and split
+// ClientHello messages. None may avoid the client certificate.
+func TestEveryServerNameRequiresClientCertificate(t *testing.T) {
+	v, foreign := startMutualTLS(t), newTestCA(t)
 	forged := foreign.client("builds")
 	for _, c := range []struct {
 		name, server, host string
 		answered           bool
 	}{
 		{"the name", served, served, true},
-		{"in capitals", "WEIR.Example.COM", served, true},
+		{"the name in capitals", "WEIR.Example.COM", served, true},
 		{"a name under a wildcard", "a.internal.example.com", "a.internal.example.com", true},
 		{"one name, and another as host", served, "a.internal.example.com", true},
 		{"one name, and a foreign one as host", served, "evil.test", true},
@@ -196,55 +197,55 @@ func TestAttack50NoNameIsWithoutCertificates(t *testing.T) {
 		{"the wildcard itself", "*.internal.example.com", served, false},
 		{"a name two below the wildcard", "a.b.internal.example.com", served, false},
 		{"the name above the wildcard", "internal.example.com", served, false},
-		{"a name of nobody", "other.example.com", served, false},
-		{"a name that goes on", served + ".evil.test", served, false},
+		{"an unknown name", "other.example.com", served, false},
+		{"a name with a suffix", served + ".evil.test", served, false},
 	} {
 		for _, records := range []int{0, 1, 7, 100} {
-			for who, w := range map[string]struct {
-				shows *tls.Certificate
-				want  string
-			}{"with its certificate": {&v.builds, "Bearer held"}, "with none": {nil, "401 Unauthorized"}, "with one that another has signed": {&forged, "no connection"}} {
-				one := by(w.shows)
+			for client, w := range map[string]struct {
+				certificate *tls.Certificate
+				want        string
+			}{"with its certificate": {&v.builds, "Bearer held"}, "without a certificate": {nil, "401 Unauthorized"}, "with a certificate of another authority": {&forged, "no connection"}} {
+				one := withCertificate(w.certificate)
 				one.tls.ServerName, one.host, one.records = c.server, c.host, records
 				if !c.answered {
 					w.want = "no connection"
 				}
 				if got, _ := v.ask(one); got != w.want {
-					t.Errorf("%s, %s, in records of %d: %s, want %s", c.name, who, records, got, w.want)
+					t.Errorf("%s, %s, in records of %d: %s, want %s", c.name, client, records, got, w.want)
 				}
 			}
 		}
 	}
 }
 
-// TestAttack50ASessionIsNoBetterThanTheConfiguration: who was let in before a reload
-// does not come back by the session of that time.
-func TestAttack50ASessionIsNoBetterThanTheConfiguration(t *testing.T) {
+// TestResumedSessionFollowsReload checks that a TLS session from before a reload gives no
+// access that the new configuration denies.
+func TestResumedSessionFollowsReload(t *testing.T) {
 	other := fmt.Sprintf("sha256:%064d", 1)
 	for _, c := range []struct {
 		name, clients string
-		vouches       bool // another authority
+		newCA         bool // another authority
 		want          string
 	}{
 		{"nothing has changed", oneClient, false, "Bearer held"},
 		{"another authority", oneClient, true, "no connection"},
 		{"another client", strings.ReplaceAll(oneClient, "CN=builds", "CN=deploys"), false, "401 Unauthorized"},
-		{"no client by certificate", fmt.Sprintf(`clients: [{name: builds, key: %q, credentials: [ci]}]`, other), false, "401 Unauthorized"},
+		{"no client with a certificate", fmt.Sprintf(`clients: [{name: builds, key: %q, credentials: [ci]}]`, other), false, "401 Unauthorized"},
 		{"fingerprints alone, and another authority", fmt.Sprintf(`clients: [{name: builds, certificate: %q, credentials: [ci]}]`, other), true, "no connection"},
 	} {
 		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 			t.Run(c.name+", "+tls.VersionName(version), func(t *testing.T) {
-				v := newVouched(t)
-				one := by(&v.builds)
+				v := startMutualTLS(t)
+				one := withCertificate(&v.builds)
 				one.tls.MaxVersion, one.tls.ClientSessionCache = version, tls.NewLRUClientSessionCache(8)
 				for _, want := range []bool{false, true} {
 					if got, resumed := v.ask(one); got != "Bearer held" || resumed != want {
-						t.Fatalf("before: %s, resumed: %t", got, resumed)
+						t.Fatalf("before the reload: %s, resumed: %t", got, resumed)
 					}
 				}
 				v.write(c.clients, v.started.Upstream.URL)
-				if c.vouches {
-					v.vouch(newAuthority(t))
+				if c.newCA {
+					v.trust(newTestCA(t))
 				}
 				if err := v.reload(); err != nil {
 					t.Fatal(err)
@@ -257,10 +258,10 @@ func TestAttack50ASessionIsNoBetterThanTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestAttack50AuthoritiesThatCannotBeReadOpenNothing: at the start there is no gateway
-// without them; a reload leaves those that there are.
-func TestAttack50AuthoritiesThatCannotBeReadOpenNothing(t *testing.T) {
-	v, foreign := newVouched(t), newAuthority(t)
+// TestUnreadableCAFileIsRejected checks that the start fails without the CA files, and that a
+// reload keeps the previous authorities.
+func TestUnreadableCAFileIsRejected(t *testing.T) {
+	v, foreign := startMutualTLS(t), newTestCA(t)
 	forged := foreign.client("builds")
 	good, err := os.ReadFile(v.own.file)
 	if err != nil {
@@ -270,45 +271,45 @@ func TestAttack50AuthoritiesThatCannotBeReadOpenNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, spoil := range map[string]func(path string){
+	for name, corrupt := range map[string]func(path string){
 		"missing":      func(string) {},
 		"empty":        func(path string) { write(t, path, "") },
-		"cut off":      func(path string) { write(t, path, string(good[:len(good)/2])) },
+		"truncated":    func(path string) { write(t, path, string(good[:len(good)/2])) },
 		"a key":        func(path string) { write(t, path, string(key)) },
 		"a folder":     func(path string) { _ = os.Mkdir(path, 0o700) },
 		"a dead link":  func(path string) { _ = os.Symlink("nowhere", path) },
 		"no PEM":       func(path string) { write(t, path, "authorities") },
 		"another form": func(path string) { write(t, path, strings.ReplaceAll(string(good), "CERTIFICATE", "X509 CRL")) },
 	} {
-		for _, file := range authorityFiles() {
+		for _, file := range caFiles() {
 			name, path := file+": "+name, filepath.Join(v.dir, file)
-			read, err := v.load() // before it is spoilt
+			read, err := v.load() // valid configuration
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err := os.RemoveAll(path); err != nil {
 				t.Fatal(err)
 			}
-			spoil(path)
+			corrupt(path)
 			if _, err := v.load(); err == nil {
-				t.Errorf("%s: the configuration is valid", name)
+				t.Errorf("%s: the configuration was accepted", name)
 			}
 			if g, err := newGateway(read, slog.New(slog.DiscardHandler)); err == nil {
 				g.close()
-				t.Errorf("%s: a gateway starts that has read it too late", name)
+				t.Errorf("%s: the start succeeded with an old configuration", name)
 			}
 			if err := v.reload(); err == nil {
-				t.Errorf("%s: a reload takes it", name)
+				t.Errorf("%s: a reload succeeded", name)
 			}
 			if err := v.update(read, nil); err == nil {
-				t.Errorf("%s: a reload takes it that has read it too late", name)
+				t.Errorf("%s: a reload succeeded with an old configuration", name)
 			}
-			for who, c := range map[string]struct {
-				shows *tls.Certificate
-				want  string
-			}{"who is known": {&v.builds, "Bearer held"}, "who shows none": {nil, "401 Unauthorized"}, "a stranger": {&forged, "no connection"}} {
-				if got, _ := v.ask(by(c.shows)); got != c.want {
-					t.Errorf("%s: %s: %s, want %s", name, who, got, c.want)
+			for client, c := range map[string]struct {
+				certificate *tls.Certificate
+				want        string
+			}{"known client": {&v.builds, "Bearer held"}, "client without a certificate": {nil, "401 Unauthorized"}, "client of another authority": {&forged, "no connection"}} {
+				if got, _ := v.ask(withCertificate(c.certificate)); got != c.want {
+					t.Errorf("%s: %s: %s, want %s", name, client, got, c.want)
 				}
 			}
 			if err := os.RemoveAll(path); err != nil {
@@ -319,10 +320,10 @@ func TestAttack50AuthoritiesThatCannotBeReadOpenNothing(t *testing.T) {
 	}
 }
 
-// TestAttack50AnOperatorsConnectionIsNoBetterThanTheConfiguration: a reload takes out
-// whom it no longer lets in, on the connection that is open.
-func TestAttack50AnOperatorsConnectionIsNoBetterThanTheConfiguration(t *testing.T) {
-	v := newVouched(t)
+// TestOpenOperatorConnectionFollowsReload checks that a reload revokes access on an open
+// connection.
+func TestOpenOperatorConnectionFollowsReload(t *testing.T) {
+	v := startMutualTLS(t)
 	ops := v.own.client("ops")
 	conn, err := tls.Dial("tcp", v.operator, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{ops}})
 	if err != nil {
@@ -341,13 +342,13 @@ func TestAttack50AnOperatorsConnectionIsNoBetterThanTheConfiguration(t *testing.
 		return resp.StatusCode
 	}
 	if got := ask(); got != http.StatusOK {
-		t.Fatalf("before: %d", got)
+		t.Fatalf("before the reload: %d, want 200", got)
 	}
-	v.vouch(newAuthority(t))
+	v.trust(newTestCA(t))
 	if err := v.reload(); err != nil {
 		t.Fatal(err)
 	}
 	if got := ask(); got != http.StatusUnauthorized {
-		t.Errorf("after: %d", got)
+		t.Errorf("after the reload: %d, want 401", got)
 	}
 }

@@ -26,7 +26,7 @@ func slowBody(rate, size int) io.ReadCloser {
 }
 
 // upload sends n slow bodies at the same time, with or without a Content-Length.
-func (c *counter) upload(n, rate, size int, told bool) (codes chan int) {
+func (c *credentialRig) upload(n, rate, size int, withLength bool) (codes chan int) {
 	codes = make(chan int, n)
 	for i := range n {
 		go func() {
@@ -34,7 +34,7 @@ func (c *counter) upload(n, rate, size int, told bool) (codes chan int) {
 			defer func() { _ = body.Close() }() // net/http closes it as well
 			r := httptest.NewRequest(http.MethodPost, fmt.Sprintf("/repos/acme/x%d/rulesets", i), body)
 			r.Header.Set("Authorization", "Bearer key-of-docs")
-			if r.ContentLength = -1; told {
+			if r.ContentLength = -1; withLength {
 				r.ContentLength = int64(size)
 			}
 			w := httptest.NewRecorder()
@@ -52,7 +52,7 @@ func TestSlowUploadsBlockNoOtherClient(t *testing.T) {
 	for _, u := range []struct {
 		name       string
 		rate, size int
-		told       bool
+		withLength bool
 		waiting    int // at the upstream, after a minute
 		status     int
 	}{
@@ -65,16 +65,16 @@ func TestSlowUploadsBlockNoOtherClient(t *testing.T) {
 	} {
 		t.Run(u.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := openCounter(t, user("a"))
+				c := newCredentialRig(t, user("a"))
 				c.answer = func(_ string, _ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }
 				for i := range 32 { // requests with a known length
-					c.asks("builds", http.MethodPost, fmt.Sprintf("/repos/acme/x%d/rulesets", i), 200)
+					c.request("builds", http.MethodPost, fmt.Sprintf("/repos/acme/x%d/rulesets", i), 200)
 					time.Sleep(10 * time.Second)
 				}
 				c.mu.Lock()
 				c.spent = nil
 				c.mu.Unlock()
-				codes := c.upload(20, u.rate, u.size, u.told)
+				codes := c.upload(20, u.rate, u.size, u.withLength)
 				time.Sleep(time.Minute)
 				c.mu.Lock()
 				waiting := len(c.spent)
@@ -83,7 +83,7 @@ func TestSlowUploadsBlockNoOtherClient(t *testing.T) {
 					t.Errorf("%d requests are upstream, want %d", waiting, u.waiting)
 				}
 				for i := range 8 {
-					c.paid(c.asks("builds", http.MethodGet, fmt.Sprintf("/repos/acme/x%d/subscribers", i), 200), "tok-a")
+					c.wantPaid(c.request("builds", http.MethodGet, fmt.Sprintf("/repos/acme/x%d/subscribers", i), 200), "tok-a")
 					time.Sleep(time.Minute)
 				}
 				for range 20 {

@@ -12,9 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestAuditOfReadyConfigurations holds what is said of every ready configuration, and
-// of a bad one, against testdata/audit; WEIR_UPDATE=1 writes it anew.
-func TestAuditOfReadyConfigurations(t *testing.T) {
+// TestAuditOfSampleConfigurations compares the findings for every sample configuration with
+// testdata/audit. WEIR_UPDATE=1 rewrites the files.
+func TestAuditOfSampleConfigurations(t *testing.T) {
 	ready, err := filepath.Glob("../../configs/*.yaml")
 	if err != nil || len(ready) < 4 {
 		t.Fatal(ready, err)
@@ -44,11 +44,11 @@ func TestAuditOfReadyConfigurations(t *testing.T) {
 	}
 	t.Chdir(t.TempDir())
 	for name, text := range texts {
-		mode := os.FileMode(0o644) // as in a repository
+		mode := os.FileMode(0o644) // the mode of a checkout
 		if err := os.WriteFile(name, []byte(text), mode); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chmod(name, mode); err != nil { // whatever the umask
+		if err := os.Chmod(name, mode); err != nil { // independent of the umask
 			t.Fatal(err)
 		}
 		var out, problems bytes.Buffer

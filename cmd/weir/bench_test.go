@@ -18,10 +18,9 @@ import (
 	"github.com/weirgate/weir/internal/service"
 )
 
-// BenchmarkService compares how many responses of 2 KB a second the reference
-// service gives, with its limits enforced, and a gateway that keeps nothing in
-// front of an origin that does nothing else. "ratio" is the first over the second;
-// both are asked in turns, so that what else the machine does meets both.
+// BenchmarkService compares the throughput of the reference service with that of a gateway
+// that stores nothing. The metric "ratio" is the first divided by the second. The runs
+// alternate, so that other load affects both.
 func BenchmarkService(b *testing.B) {
 	cfg := config.Default()
 	cfg.Limits.Primary.User = 1 << 30
@@ -61,7 +60,7 @@ func BenchmarkService(b *testing.B) {
 	var took [2]time.Duration
 	for b.Loop() {
 		for i, base := range []string{direct.URL, through.URL} {
-			took[i] += inTurns(b, base, clients, each)
+			took[i] += runClients(b, base, clients, each)
 		}
 	}
 	requests := float64(b.N * clients * each)
@@ -73,17 +72,16 @@ func BenchmarkService(b *testing.B) {
 	}
 }
 
-// inTurns lets so many clients ask so often each, and returns how long it took. They
-// do as little as clients can, so that it is the servers that are measured.
-func inTurns(b *testing.B, base string, clients, each int) time.Duration {
+// runClients runs clients that send requests in sequence, and returns the duration.
+func runClients(b *testing.B, base string, clients, each int) time.Duration {
 	b.Helper()
 	address := strings.TrimPrefix(base, "http://")
-	question := []byte("GET /repos/acme/widgets/subscribers?per_page=2 HTTP/1.1\r\nHost: " + address + "\r\nAuthorization: Bearer tok-owner\r\n\r\n")
+	request := []byte("GET /repos/acme/widgets/subscribers?per_page=2 HTTP/1.1\r\nHost: " + address + "\r\nAuthorization: Bearer tok-owner\r\n\r\n")
 	began := time.Now()
 	var group sync.WaitGroup
 	for range clients {
 		group.Go(func() {
-			if err := ask(address, question, each); err != nil {
+			if err := sendRaw(address, request, each); err != nil {
 				b.Error(err)
 			}
 		})
@@ -92,8 +90,8 @@ func inTurns(b *testing.B, base string, clients, each int) time.Duration {
 	return time.Since(began)
 }
 
-// ask asks so often over one connection, and reads the responses.
-func ask(address string, question []byte, times int) error {
+// sendRaw sends a raw request several times over one connection, and reads the responses.
+func sendRaw(address string, request []byte, times int) error {
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
 		return err
@@ -104,7 +102,7 @@ func ask(address string, question []byte, times int) error {
 	}
 	responses := bufio.NewReader(conn)
 	for range times {
-		if _, err := conn.Write(question); err != nil {
+		if _, err := conn.Write(request); err != nil {
 			return err
 		}
 		resp, err := http.ReadResponse(responses, nil)

@@ -30,9 +30,9 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// listening is an admin listener with these accounts; an empty token asks for
-// none.
-func listening(token string, accounts ...limits.Account) http.Handler {
+// adminHandler returns an admin API with these accounts. An empty token disables
+// authentication.
+func adminHandler(token string, accounts ...limits.Account) http.Handler {
 	return admin.Handler(admin.Access{Token: credential.Secret(token), Hosts: []string{"admin.test"}}, admin.Sources{
 		Ready:    func() bool { return true },
 		Accounts: func(context.Context, int) ([]limits.Account, error) { return accounts, nil },
@@ -44,11 +44,11 @@ func listening(token string, accounts ...limits.Account) http.Handler {
 	})
 }
 
-// looking is the command in front of a handler, over a network in memory.
-type looking struct {
+// testView is the sampleBudget command with an in-memory connection to a handler.
+type testView struct {
 	budgetView
 	out, problems output
-	away          atomic.Bool // nobody listens
+	away          atomic.Bool // the listener is down
 }
 
 // take returns what was written since the previous call.
@@ -59,12 +59,12 @@ func (o *output) take() string {
 	return o.text.String()
 }
 
-func look(t *testing.T, h http.Handler) *looking {
+func newTestView(t *testing.T, h http.Handler) *testView {
 	t.Helper()
 	l := testservers.ServePipe(t, "admin.test:9090", &http.Server{Handler: h})
 	transport := &http.Transport{DialContext: l.Dial}
 	t.Cleanup(transport.CloseIdleConnections)
-	v := &looking{}
+	v := &testView{}
 	v.admin = &adminClient{transportFunc(func(r *http.Request) (*http.Response, error) {
 		if v.away.Load() {
 			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
@@ -79,8 +79,8 @@ type transportFunc func(*http.Request) (*http.Response, error)
 
 func (f transportFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// shows wants one listing to be printed so.
-func (v *looking) shows(t *testing.T, want string) {
+// shows checks the output of one listing.
+func (v *testView) shows(t *testing.T, want string) {
 	t.Helper()
 	l, err := v.admin.accounts(t.Context())
 	if err == nil {
@@ -94,18 +94,18 @@ func (v *looking) shows(t *testing.T, want string) {
 	}
 }
 
-// budget is one row as the ledger tells it.
-func budget(resource string, used, limit, held int, reset time.Duration) limits.Budget {
+// sampleBudget returns one row of the listing.
+func sampleBudget(resource string, used, limit, held int, reset time.Duration) limits.Budget {
 	return limits.Budget{Resource: resource, Used: used, Limit: limit, Remaining: limit - used, Held: held, Reset: time.Now().UTC().Add(reset)}
 }
 
-// TestTheGatewaysClockCounts: the times come from the gateway, so its clock
-// tells how far away they are.
-func TestTheGatewaysClockCounts(t *testing.T) {
+// TestBudgetUsesClockOfGateway checks that a wrong local clock does not change the remaining
+// times.
+func TestBudgetUsesClockOfGateway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := look(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v := newTestView(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
-			listening("", limits.Account{Name: "a", Kind: "user", Concurrent: 9, Budgets: []limits.Budget{budget("core", 1, 2, 0, -time.Hour+5*time.Second)}}).ServeHTTP(w, r)
+			adminHandler("", limits.Account{Name: "a", Kind: "user", Concurrent: 9, Budgets: []limits.Budget{sampleBudget("core", 1, 2, 0, -time.Hour+5*time.Second)}}).ServeHTTP(w, r)
 		}))
 		v.shows(t, `
 BUDGET  USED  LEFT  HELD  RESETS
@@ -117,7 +117,7 @@ a (user): 0 of 9 requests open
 
 func TestBudgetsAsJSON(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := look(t, listening("", limits.Account{Name: "a\x1b\u009b\u202e\u200b\U000e0001ä", Kind: "user", Budgets: []limits.Budget{budget("core", 1, 2, 0, 0)}}))
+		v := newTestView(t, adminHandler("", limits.Account{Name: "a\x1b\u009b\u202e\u200b\U000e0001ä", Kind: "user", Budgets: []limits.Budget{sampleBudget("core", 1, 2, 0, 0)}}))
 		v.json, v.terminal = true, true
 		v.shows(t, `
 [
@@ -141,27 +141,27 @@ func TestBudgetsAsJSON(t *testing.T) {
 	})
 }
 
-func TestTheTokenIsSentToTheListenerOnly(t *testing.T) {
+func TestBudgetSendsTokenOnlyToAdminListener(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := look(t, listening("secret", limits.Account{Name: "a"}))
+		v := newTestView(t, adminHandler("secret", limits.Account{Name: "a"}))
 		v.admin.token = "secret"
 		if _, err := v.admin.accounts(t.Context()); err != nil {
 			t.Error(err)
 		}
 		asked := 0
-		elsewhere := look(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		elsewhere := newTestView(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			asked++
 			http.Redirect(w, r, "http://elsewhere.test/", http.StatusTemporaryRedirect)
 		}))
 		elsewhere.admin.token = "secret"
 		_, err := elsewhere.admin.accounts(t.Context())
 		if err == nil || !strings.Contains(err.Error(), "not the admin listener of a Weir: it answered 307") || asked != 1 {
-			t.Errorf("asked %d times: %v", asked, err)
+			t.Errorf("%d requests: %v", asked, err)
 		}
 	})
 }
 
-func TestWhatIsWrongWithTheAnswer(t *testing.T) {
+func TestBudgetReportsInvalidResponses(t *testing.T) {
 	answer := func(status int, body string, fields ...string) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			for i := 0; i < len(fields); i += 2 {
@@ -177,9 +177,9 @@ func TestWhatIsWrongWithTheAnswer(t *testing.T) {
 		token   credential.Secret
 		says    string
 	}{
-		{"no token", listening("secret"), "", " requires the admin token: set WEIR_ADMIN_TOKEN, or give --token"},
+		{"no token", adminHandler("secret"), "", " requires the admin token: set WEIR_ADMIN_TOKEN, or give --token"},
 		{"a name that it does not know", admin.Handler(admin.Access{}, admin.Sources{}), "", `: host "admin.test:9090" not allowed; add it to admin.hosts`},
-		{"wrong token", listening("secret"), "sesame", " rejected the token: use the value of admin.token in the gateway's configuration"},
+		{"wrong token", adminHandler("secret"), "sesame", " rejected the token: use the value of admin.token in the gateway's configuration"},
 		{"the address for clients", answer(401, `{"message":"Requires authentication"}`, "Weir-Request-Id", "X"), "", " is the gateway's listener for clients: use the address in admin.listen of the configuration"},
 		{"the store is lost", answer(503, "the store\x1b[2J is lost\nmore"), "", " answered 503: the store[2J is lost"},
 		{"another server", answer(404, "nothing here"), "", " is not the admin listener of a Weir: it answered 404 to /api/v1/accounts"},
@@ -192,7 +192,7 @@ func TestWhatIsWrongWithTheAnswer(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				v := look(t, c.handler)
+				v := newTestView(t, c.handler)
 				v.admin.token = c.token
 				began := time.Now()
 				_, err := v.admin.accounts(t.Context())
@@ -200,23 +200,23 @@ func TestWhatIsWrongWithTheAnswer(t *testing.T) {
 					t.Errorf("got  %v\nwant %s", err, want)
 				}
 				if took := time.Since(began); took > callTimeout {
-					t.Errorf("took %s", took)
+					t.Errorf("the call took %s", took)
 				}
-				// Watching does not begin with what is wrong.
+				// Watching returns the same error and prints nothing.
 				if err := v.watch(t.Context(), time.Second); err == nil || v.out.text.Len() > 0 {
-					t.Errorf("watching it: %v, %q", err, v.out.String())
+					t.Errorf("watch: %v, %q", err, v.out.String())
 				}
 			})
 		})
 	}
 }
 
-func TestWatchPrintsAndGoesOn(t *testing.T) {
+func TestWatchContinuesAfterErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		used := 0
-		v := look(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v := newTestView(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			used++
-			listening("", limits.Account{Name: "a", Kind: "user", Concurrent: 9, Budgets: []limits.Budget{budget("core", used, 9, 0, time.Minute)}}).ServeHTTP(w, r)
+			adminHandler("", limits.Account{Name: "a", Kind: "user", Concurrent: 9, Budgets: []limits.Budget{sampleBudget("core", used, 9, 0, time.Minute)}}).ServeHTTP(w, r)
 		}))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
@@ -225,7 +225,7 @@ func TestWatchPrintsAndGoesOn(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			if diff := cmp.Diff([]string{strings.TrimPrefix(out, "\n"), problems}, []string{v.out.take(), v.problems.take()}); diff != "" {
-				t.Errorf("said (-want +got):\n%s", diff)
+				t.Errorf("output (-want +got):\n%s", diff)
 			}
 		}
 		says(`
@@ -249,7 +249,7 @@ a (user): 0 of 9 requests open
 		time.Sleep(2 * time.Second)
 		says("", "weir: http://admin.test:9090 refused the connection: is the gateway running, and is this its admin address (--admin)?; retrying every 2s\n")
 		time.Sleep(20 * time.Second)
-		says("", "") // said once
+		says("", "") // printed once
 		v.away.Store(false)
 		time.Sleep(2 * time.Second)
 		says(`
@@ -267,15 +267,15 @@ a (user): 0 of 9 requests open
 	})
 }
 
-func TestWatchEndsWhileItAsks(t *testing.T) {
+func TestWatchCanBeInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, answered := range []int32{0, 1} { // before
+		for _, answered := range []int32{0, 1} { // completed requests before the interruption
 			var asked atomic.Int32
-			v := look(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			v := newTestView(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if asked.Add(1) > answered {
 					<-r.Context().Done()
 				}
-				listening("").ServeHTTP(w, r)
+				adminHandler("").ServeHTTP(w, r)
 			}))
 			ctx, stop := context.WithCancel(t.Context())
 			time.AfterFunc(3*time.Second, stop)
@@ -284,7 +284,7 @@ func TestWatchEndsWhileItAsks(t *testing.T) {
 				t.Errorf("after %s: %v", time.Since(began), err)
 			}
 			if said := v.problems.take(); said != "" {
-				t.Errorf("said %q", said)
+				t.Errorf("output %q", said)
 			}
 		}
 	})
@@ -298,7 +298,7 @@ func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
 func TestWatchEndsWhenOutputIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, terminal := range []bool{false, true} {
-			v := look(t, listening(""))
+			v := newTestView(t, adminHandler(""))
 			closed := errors.New("closed pipe")
 			v.terminal = terminal
 			v.budgetView.out = failingWriter{closed}
@@ -335,12 +335,12 @@ func TestAdminAddresses(t *testing.T) {
 			t.Errorf("%s: got %q, %v", address, got, err)
 		}
 		if err != nil && strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: shows the password: %v", address, err)
+			t.Errorf("%s: the error contains the password: %v", address, err)
 		}
 	}
 }
 
-func TestOnlyATerminalIsOne(t *testing.T) {
+func TestIsTerminal(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	if err != nil {
 		t.Fatal(err)
@@ -351,57 +351,57 @@ func TestOnlyATerminalIsOne(t *testing.T) {
 	}
 	for _, f := range []*os.File{file, r, w} {
 		if isTerminal(f) {
-			t.Errorf("%s is taken for a terminal", f.Name())
+			t.Errorf("%s counts as a terminal", f.Name())
 		}
 		_ = f.Close()
 	}
 	if isTerminal(&bytes.Buffer{}) {
-		t.Error("a buffer is taken for a terminal")
+		t.Error("a buffer counts as a terminal")
 	}
 }
 
-// adminAsked is the key of what a script's last admin listener sends whenever it was asked.
-type adminAsked struct{}
+// adminRequests is the key of a channel that receives each request to the latest admin
+// listener of a script.
+type adminRequests struct{}
 
-// startAdmin is for the scripts: "admin NAME [TOKEN]" starts an admin listener and sets NAME
-// to its URL.
+// startAdmin implements the script command "admin NAME [TOKEN]". It starts an admin listener
+// and sets NAME to its URL.
 func startAdmin(ts *testscript.TestScript, _ bool, args []string) {
 	token := ""
 	if len(args) > 1 {
 		token = args[1]
 	}
-	pages := listening(token, limits.Account{Name: "octo\x1b[2J-bot", Kind: "user", InUse: 2, Concurrent: 100, Budgets: []limits.Budget{
-		budget("core", 1250, 5000, 0, -time.Second), budget("search", 27, 30, 0, -time.Second), budget("graphql", 0, 5000, 0, -time.Second),
+	pages := adminHandler(token, limits.Account{Name: "octo\x1b[2J-bot", Kind: "user", InUse: 2, Concurrent: 100, Budgets: []limits.Budget{
+		sampleBudget("core", 1250, 5000, 0, -time.Second), sampleBudget("search", 27, 30, 0, -time.Second), sampleBudget("graphql", 0, 5000, 0, -time.Second),
 	}})
 	asked := make(chan struct{}, 100)
-	*ts.Value(adminAsked{}).(*chan struct{}) = asked
+	*ts.Value(adminRequests{}).(*chan struct{}) = asked
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		pages.ServeHTTP(w, r)
 		select {
 		case asked <- struct{}{}:
-		default: // nobody counts so far
+		default: // the script does not wait
 		}
 	}))
 	ts.Defer(server.Close)
 	ts.Setenv(args[0], server.URL)
 }
 
-// waitForAsks is for the scripts: "asked N" waits until the last admin listener that the script
-// has started was asked so often.
-func waitForAsks(ts *testscript.TestScript, _ bool, args []string) {
+// waitForRequests implements the script command "asked N". It waits until the latest admin
+// listener has received N requests.
+func waitForRequests(ts *testscript.TestScript, _ bool, args []string) {
 	n, err := strconv.Atoi(args[0])
 	ts.Check(err)
 	for range n {
 		select {
-		case <-*ts.Value(adminAsked{}).(*chan struct{}):
+		case <-*ts.Value(adminRequests{}).(*chan struct{}):
 		case <-time.After(time.Minute):
-			ts.Fatalf("was not asked")
+			ts.Fatalf("the admin listener received no request")
 		}
 	}
 }
 
-// TestBudgetOfADemo asks a real gateway.
-func TestBudgetOfADemo(t *testing.T) {
+func TestBudgetOfDemo(t *testing.T) {
 	s := start(t, "demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--service", "127.0.0.1:0", "--traffic", "off")
 	gateway := s.find(`gateway +(http://\S+)`)
 	listener := s.find(`admin +(http://\S+)`)

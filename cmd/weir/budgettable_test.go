@@ -22,28 +22,28 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// someAccounts have something of everything.
-func someAccounts() []limits.Account {
+// sampleAccounts returns accounts in every state.
+func sampleAccounts() []limits.Account {
 	return []limits.Account{
 		{Name: "zebra", Kind: "installation", Concurrent: 100},
 		{Name: "octo-bot", Kind: "user", InUse: 3, Concurrent: 50, BlockedUntil: time.Now().Add(43 * time.Second), Budgets: []limits.Budget{
-			budget("core", 1234, 5000, 0, 42*time.Minute+10*time.Second),
-			budget("search", 28, 30, 1, 12*time.Second),
-			budget("graphql", 0, 5000, 0, time.Hour),
-			budget("cpu", 12345, 90000, 1500, 59*time.Second+time.Millisecond),
-			budget("cpu:graphql", 61500, 60000, 0, 61*time.Second),
-			budget("points:user/get", 0, 900, 5, 0),
-			budget("code_search", 1, 10, 0, -time.Second),
+			sampleBudget("core", 1234, 5000, 0, 42*time.Minute+10*time.Second),
+			sampleBudget("search", 28, 30, 1, 12*time.Second),
+			sampleBudget("graphql", 0, 5000, 0, time.Hour),
+			sampleBudget("cpu", 12345, 90000, 1500, 59*time.Second+time.Millisecond),
+			sampleBudget("cpu:graphql", 61500, 60000, 0, 61*time.Second),
+			sampleBudget("points:user/get", 0, 900, 5, 0),
+			sampleBudget("code_search", 1, 10, 0, -time.Second),
 		}},
 		{Name: "egress:shared", Kind: "unauthenticated", Concurrent: 100, BlockedUntil: time.Now().Add(-time.Second), Budgets: []limits.Budget{
-			{Resource: "core", Used: 60, Limit: 60}, budget("closed", 0, 0, 1, 26*time.Hour),
+			{Resource: "core", Used: 60, Limit: 60}, sampleBudget("closed", 0, 0, 1, 26*time.Hour),
 		}},
 	}
 }
 
 func TestBudgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := look(t, listening("", someAccounts()...))
+		v := newTestView(t, adminHandler("", sampleAccounts()...))
 		v.shows(t, `
 BUDGET                    USED     LEFT  HELD  RESETS
 egress:shared (unauthenticated): 0 of 100 requests open
@@ -66,7 +66,7 @@ zebra (installation): 0 of 100 requests open
 
 func TestBudgetsOnATerminal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := look(t, listening("", someAccounts()[1:]...))
+		v := newTestView(t, adminHandler("", sampleAccounts()[1:]...))
 		v.terminal, v.all = true, true
 		v.shows(t, `
 BUDGET                    USED     LEFT  HELD  RESETS
@@ -86,11 +86,11 @@ octo-bot (user): 3 of 50 requests open; cool-down ends in 43s
 	})
 }
 
-func TestNobodyHasSentAnything(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { look(t, listening("")).shows(t, "no account has sent a request yet\n") })
+func TestBudgetWithoutAccounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { newTestView(t, adminHandler("")).shows(t, "no account has sent a request yet\n") })
 }
 
-func TestInWords(t *testing.T) {
+func TestDurationsInWords(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "0s", 1: "1s", time.Second: "1s", time.Second + 1: "2s", 59*time.Second + 1: "1m", 12*time.Minute + 3*time.Second: "12m 3s",
 		time.Hour: "1h", time.Hour + 59*time.Second: "1h", time.Hour + 62*time.Second: "1h 1m", 26 * time.Hour: "1d 2h", 24*time.Hour + time.Minute: "1d",
@@ -102,8 +102,8 @@ func TestInWords(t *testing.T) {
 	}
 }
 
-// TestABarIsFullWhenNothingIsLeft, and not before; and it has its width.
-func TestABarIsFullWhenNothingIsLeft(t *testing.T) {
+// TestBarIsFullOnlyAtTheLimit checks the width and the filled cells of a bar.
+func TestBarIsFullOnlyAtTheLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.IntRange(0, 10_000).Draw(t, "limit")
 		used := rapid.IntRange(-10, 12_000).Draw(t, "used")
@@ -118,16 +118,16 @@ func TestABarIsFullWhenNothingIsLeft(t *testing.T) {
 	})
 }
 
-// hostile draws a text of what a terminal, a log or JSON might stumble over.
-func hostile() *rapid.Generator[string] {
+// hostileText generates text with control characters and quotes.
+func hostileText() *rapid.Generator[string] {
 	return rapid.StringOf(rapid.OneOf(rapid.Rune(), rapid.SampledFrom([]rune("\x00\a\b\t\n\r\x1b\x7f\u009b\u0085\u202e\u2028\u200b\ufeff\U000e0001[];?lh\"\\"))))
 }
 
-// TestNothingThatIsShownMovesTheCursor: names come from clients' requests and
-// from the configuration.
-func TestNothingThatIsShownMovesTheCursor(t *testing.T) {
+// TestNamesCannotControlTerminal checks that names from requests and from the configuration
+// contain no control sequences in the output.
+func TestNamesCannotControlTerminal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		name, kind, resource := hostile().Draw(t, "name"), hostile().Draw(t, "kind"), hostile().Draw(t, "resource")
+		name, kind, resource := hostileText().Draw(t, "name"), hostileText().Draw(t, "kind"), hostileText().Draw(t, "resource")
 		accounts := []history.Account{{Account: limits.Account{Name: name, Kind: policy.CallerKind(kind), Budgets: []limits.Budget{{Resource: resource, Used: 1, Limit: 2}}}}}
 		v := budgetView{terminal: rapid.Bool().Draw(t, "terminal")}
 		for _, line := range v.table(accounts, time.Now()) {
@@ -135,14 +135,14 @@ func TestNothingThatIsShownMovesTheCursor(t *testing.T) {
 				t.Fatalf("%q", line)
 			}
 			if n := utf8.RuneCountInString(line); n > 4*maxName {
-				t.Fatalf("%d characters in a line", n)
+				t.Fatalf("line of %d characters", n)
 			}
 		}
 		text, err := json.Marshal(accounts)
 		if err != nil {
 			t.Fatal(err)
 		}
-		// As another server might write it: nothing escaped that need not be.
+		// Another server may escape fewer characters.
 		raw := strings.NewReplacer(`\u2028`, "\u2028", `\u003c`, "<").Replace(string(text)) + "\r\n"
 		shown := printableJSON([]byte(raw))
 		if i := strings.IndexFunc(shown, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }); i >= 0 {
@@ -172,7 +172,7 @@ func TestNamesAreBounded(t *testing.T) {
 	}
 }
 
-// terminal is as much of one as the command makes use of.
+// terminal emulates the control sequences that the command uses.
 type terminal struct {
 	*testing.T
 	rows        [][]rune
@@ -181,10 +181,10 @@ type terminal struct {
 	below       strings.Builder // what was printed on the screen with the shell
 }
 
-// sequence is text up to a control sequence, and that.
+// sequence matches text up to a control sequence.
 var sequence = regexp.MustCompile(`(?s)^(.*?)\x1b\[([?0-9;]*)([A-Za-z])`)
 
-// Write does what it is told.
+// Write interprets text and control sequences.
 func (e *terminal) Write(p []byte) (int, error) {
 	text := string(p)
 	for m := sequence.FindStringSubmatch(text); m != nil; m = sequence.FindStringSubmatch(text) {
@@ -199,7 +199,7 @@ func (e *terminal) Write(p []byte) (int, error) {
 func (e *terminal) do(argument, command string) {
 	switch {
 	case command == "h" || command == "l":
-		e.changed[argument] = (command == "h") == (argument == "?1049") // cursor and wrapping are on as a rule
+		e.changed[argument] = (command == "h") == (argument == "?1049") // the cursor and wrapping are on by default
 	case command == "H":
 		row, _ := strconv.Atoi(strings.TrimSuffix(argument, ";1"))
 		e.row, e.column = min(max(row, 1), len(e.rows))-1, 0
@@ -211,7 +211,7 @@ func (e *terminal) do(argument, command string) {
 			e.rows[i] = nil
 		}
 	default:
-		e.Errorf("%s%s: not known here", argument, command)
+		e.Errorf("unknown control sequence %s%s", argument, command)
 	}
 }
 
@@ -222,7 +222,7 @@ func (e *terminal) put(text string) {
 	}
 	for _, r := range text {
 		if !unicode.IsPrint(r) {
-			e.Errorf("prints %q", r)
+			e.Errorf("unprintable character %q", r)
 		}
 		e.rows[e.row] = append(e.rows[e.row][:e.column], append([]rune{r}, e.rows[e.row][min(e.column+1, len(e.rows[e.row])):]...)...)
 		e.column++
@@ -237,23 +237,23 @@ func (e *terminal) shows(want string) {
 		lines[i] = string(row)
 	}
 	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), strings.TrimRight(strings.Join(lines, "\n"), "\n")); diff != "" {
-		e.Errorf("on the screen (-want +got):\n%s", diff)
+		e.Errorf("screen (-want +got):\n%s", diff)
 	}
 }
 
 func TestWatchOnATerminal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var accounts atomic.Value
-		accounts.Store(someAccounts()[1:])
-		v := look(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			listening("", accounts.Load().([]limits.Account)...).ServeHTTP(w, r)
+		accounts.Store(sampleAccounts()[1:])
+		v := newTestView(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			adminHandler("", accounts.Load().([]limits.Account)...).ServeHTTP(w, r)
 		}))
 		screen := &terminal{T: t, rows: make([][]rune, 9), changed: map[string]bool{}}
 		v.terminal, v.budgetView.out = true, screen
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- v.watch(ctx, time.Second) }()
-		// The first rows stay, however many there are.
+		// A small screen shows the first rows.
 		screen.shows(`
 http://admin.test:9090, 2000-01-01 00:00:00 UTC; Ctrl-C ends
 
@@ -266,11 +266,11 @@ octo-bot (user): 3 of 50 requests open; cool-down ends in 43s
   points:user/get        0/900      900     5  now         ░░░░░░░░░░░░░░░░░░░░`[1:])
 		for _, mode := range []string{"?1049", "?25", "?7"} {
 			if !screen.changed[mode] {
-				t.Errorf("%s is not switched", mode)
+				t.Errorf("mode %s is not set", mode)
 			}
 		}
-		// What was longer leaves nothing behind.
-		accounts.Store([]limits.Account{{Name: "a", Kind: "user", Concurrent: 9, Budgets: []limits.Budget{budget("core", 1, 2, 0, 11*time.Second)}}})
+		// A shorter table clears the rest of the screen.
+		accounts.Store([]limits.Account{{Name: "a", Kind: "user", Concurrent: 9, Budgets: []limits.Budget{sampleBudget("core", 1, 2, 0, 11*time.Second)}}})
 		time.Sleep(time.Second)
 		screen.shows(`
 http://admin.test:9090, 2000-01-01 00:00:01 UTC; Ctrl-C ends
@@ -278,7 +278,7 @@ http://admin.test:9090, 2000-01-01 00:00:01 UTC; Ctrl-C ends
 BUDGET  USED  LEFT  HELD  RESETS
 a (user): 0 of 9 requests open
   core   1/2     1        in 10s  ██████████░░░░░░░░░░`[1:])
-		// What is known stays while the gateway is away, and time goes on.
+		// The last data stays while the gateway is down, and the times advance.
 		v.away.Store(true)
 		time.Sleep(3 * time.Second)
 		screen.shows(`
@@ -302,7 +302,7 @@ a (user): 0 of 9 requests open
 		}
 		for mode, changed := range screen.changed {
 			if changed {
-				t.Errorf("%s is left switched", mode)
+				t.Errorf("mode %s is not reset", mode)
 			}
 		}
 		last := `
@@ -311,13 +311,13 @@ a (user): 0 of 9 requests open
   core   1/2     1        in 6s   ██████████░░░░░░░░░░
 `[1:]
 		if diff := cmp.Diff([]string{last, ""}, []string{screen.below.String(), v.problems.take()}); diff != "" {
-			t.Errorf("left behind (-want +got):\n%s", diff)
+			t.Errorf("main screen (-want +got):\n%s", diff)
 		}
 	})
 }
 
-// TestTheTableTellsWhatIsExpected: who waits, and what ends before it is back.
-func TestTheTableTellsWhatIsExpected(t *testing.T) {
+// TestTableShowsForecasts checks waiting requests, and budgets that end before their reset.
+func TestTableShowsForecasts(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	a := history.Account{
 		Account: limits.Account{Name: "octo-bot", Kind: policy.User, Concurrent: 100, Budgets: []limits.Budget{

@@ -22,8 +22,7 @@ import (
 	"github.com/weirgate/weir/internal/config"
 )
 
-// newClientKey runs weir key new, and returns the key and the configuration's
-// line.
+// newClientKey runs "weir key new", and returns the key and the configuration line.
 func newClientKey(t *testing.T, name string) (key, line string) {
 	t.Helper()
 	var out bytes.Buffer
@@ -36,8 +35,8 @@ func newClientKey(t *testing.T, name string) (key, line string) {
 	return key, strings.Replace(line, "[NAME]", "[ci]", 1)
 }
 
-// tokenIssuer is an issuer that runs, and what it signs.
-func tokenIssuer(t *testing.T) (url string, bearer func(sub string, ends time.Duration) string) {
+// startIssuer starts an OpenID Connect issuer, and returns a function that signs tokens.
+func startIssuer(t *testing.T) (url string, bearer func(sub string, ends time.Duration) string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -65,10 +64,9 @@ func tokenIssuer(t *testing.T) (url string, bearer func(sub string, ends time.Du
 	}
 }
 
-// TestClientsOfAConfiguration has clients show keys and tokens to a gateway that
-// was made from a file: each spends what it was given, within its scope, and what it
-// has shown goes nowhere.
-func TestClientsOfAConfiguration(t *testing.T) {
+// TestClientsSpendTheirCredentials sends keys and tokens of clients to a gateway. Each client
+// spends its own credentials within its scope. No key or token is forwarded or logged.
+func TestClientsSpendTheirCredentials(t *testing.T) {
 	var mu sync.Mutex
 	var upstream, logged strings.Builder
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -78,7 +76,7 @@ func TestClientsOfAConfiguration(t *testing.T) {
 		_, _ = w.Write([]byte("{}"))
 	}))
 	t.Cleanup(api.Close)
-	issuer, bearer := tokenIssuer(t)
+	issuer, bearer := startIssuer(t)
 	key, line := newClientKey(t, "builds")
 	stranger, _ := newClientKey(t, "stranger")
 	cfg, err := config.Parse(config.Source{Path: "weir.yaml", Getenv: func(string) (string, bool) { return "", false }}, []byte(`
@@ -125,11 +123,11 @@ clients:
 	mu.Lock()
 	defer mu.Unlock()
 	if n := strings.Count(upstream.String(), "Bearer held-by-weir"); n != 3 || strings.Count(upstream.String(), "\n") != 3 {
-		t.Errorf("the API saw\n%s", upstream.String())
+		t.Errorf("upstream received\n%s", upstream.String())
 	}
 	for _, secret := range []string{key, stranger, "held-by-weir", strings.TrimPrefix(expired, "Bearer ")} {
 		if strings.Contains(logged.String(), secret) || secret != "held-by-weir" && strings.Contains(upstream.String(), secret) {
-			t.Errorf("%s is told", secret)
+			t.Errorf("%s is in the log or was forwarded", secret)
 		}
 	}
 }

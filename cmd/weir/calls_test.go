@@ -6,36 +6,34 @@ import (
 	"github.com/weirgate/weir/internal/records"
 )
 
-// visits are how an operation is called, and what the documents echo of it.
+// visits are the calls of one operation.
 type visits struct {
-	// valid calls succeed, with the operation's success status unless they name
-	// another.
+	// valid calls succeed. The default status is the success status of the operation.
 	valid []call
-	// invalid calls are refused for what they echo; a 422 names the field.
+	// invalid calls are refused for their input; a 422 names the field.
 	invalid []call
-	// unauthorized calls are refused for who makes them: 401, 403 or 404.
+	// unauthorized calls are refused for their caller with 401, 403 or 404.
 	unauthorized []call
-	// records are those of the documents for objects in the answer to the last valid
-	// call, by the path of names and indices that leads there.
+	// records are the documented records of objects in the response to the last valid call,
+	// by the path of the object.
 	records map[string]string
 }
 
-// call is one request of a client.
+// call is one request.
 type call struct {
-	// as is a token of the seed, or the two parts of Basic; empty for none.
+	// as is a token of the seed, user:password, or empty.
 	as string
-	// method and target are the operation's unless they are given; names in its
-	// path are filled in from the seed.
+	// method and target default to those of the operation. Parameters in braces are filled in.
 	method, target string
 	body           string
 	header         map[string]string
-	// status is the answer's; field is what the body of a refusal must name.
+	// status is the expected status; field is the field that the body of a refusal names.
 	status int
 	field  string
 }
 
-// calls visit every operation, in the order of their names, which changes state
-// on the way.
+// calls are the calls of every operation, sorted by ID. Some calls change the state for later
+// calls.
 var calls = map[string]visits{
 	"codes-of-conduct/list": {
 		valid:   []call{{}, {as: "tok-owner"}},
@@ -459,8 +457,8 @@ var calls = map[string]visits{
 
 const configurations = "/orgs/acme/code-security/configurations"
 
-// onRepositories asks of each kind of repository, as somebody who may see it
-// and as somebody who may not; it says what the monolith and the empty one give.
+// onRepositories calls a path on each kind of repository, with and without access. The
+// arguments are the statuses for the repositories monolith and empty.
 func onRepositories(path string, monolith, empty int) visits {
 	return visits{
 		valid: []call{
@@ -473,8 +471,8 @@ func onRepositories(path string, monolith, empty int) visits {
 	}
 }
 
-// onRoles asks of an organization with roles, of one on which they are not
-// enabled, and of none; and as somebody who may not, who is told so by a status.
+// onRoles calls a path on an organization with roles, on an organization without roles, and on
+// an unknown organization. A caller without access gets the status refusal.
 func onRoles(path string, refusal int) visits {
 	roles := "/organization-roles" + path
 	return visits{

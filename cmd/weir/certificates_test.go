@@ -15,9 +15,9 @@ import (
 	"github.com/weirgate/weir/internal/config"
 )
 
-// showing is a client that shows the certificate of a folder; none where it names
-// none.
-func showing(t *testing.T, roots *x509.CertPool, dir string) *http.Client {
+// withClientCertificate returns a client with the certificate from a directory, or without a
+// certificate.
+func withClientCertificate(t *testing.T, roots *x509.CertPool, dir string) *http.Client {
 	t.Helper()
 	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: served}}
 	t.Cleanup(transport.CloseIdleConnections)
@@ -31,9 +31,9 @@ func showing(t *testing.T, roots *x509.CertPool, dir string) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// TestAttack50CertificatesOfClients: the listener asks for them as the configuration
-// in force says, and a reload takes effect on a connection that is open.
-func TestAttack50CertificatesOfClients(t *testing.T) {
+// TestClientCertificateSelectsClient checks clients with known, missing and foreign
+// certificates. A reload applies to an open connection.
+func TestClientCertificateSelectsClient(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.Header.Get("Authorization"))
 	}))
@@ -67,7 +67,7 @@ clients: [{name: builds, certificate: %q, credentials: [ci]}]
 		t.Fatal(err)
 	}
 	t.Cleanup(g.close)
-	endpoints := onListeners(t, g)
+	endpoints := serveOnListeners(t, g)
 
 	address := endpoints[0].listener.Addr().String()
 	reused := false
@@ -91,15 +91,15 @@ clients: [{name: builds, certificate: %q, credentials: [ci]}]
 		}
 		return string(body)
 	}
-	known := showing(t, roots, builds)
+	known := withClientCertificate(t, roots, builds)
 	for _, c := range []struct {
 		name string
 		from *http.Client
 		want string
 	}{
 		{"its certificate", known, "Bearer held"},
-		{"no certificate", showing(t, roots, ""), "401 Unauthorized"},
-		{"one of the same name, by nobody that is known", showing(t, roots, stranger), "no connection"},
+		{"no certificate", withClientCertificate(t, roots, ""), "401 Unauthorized"},
+		{"a certificate of another authority", withClientCertificate(t, roots, stranger), "no connection"},
 	} {
 		if got := ask(c.from); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
@@ -109,6 +109,6 @@ clients: [{name: builds, certificate: %q, credentials: [ci]}]
 		t.Fatal(err)
 	}
 	if got := ask(known); got != "401 Unauthorized" || !reused {
-		t.Errorf("a client that was taken out, on its connection (%t): %s", reused, got)
+		t.Errorf("removed client on its open connection (reused: %t): %s, want 401", reused, got)
 	}
 }

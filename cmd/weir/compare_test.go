@@ -17,21 +17,22 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// client is the same code against both: it asks again while the answer is 202.
+// client sends the same calls to the service and to the gateway. It repeats a call while the
+// response is 202.
 type client struct {
 	http http.Client
 	base string
 }
 
-// answer is what a client's code can see.
+// answer is the visible part of a response.
 type answer struct {
 	Status int
 	Body   string
 	Header map[string]string
 }
 
-// do sends a call of an operation, with what stands for the names in it, and
-// sends it again while the answer is 202.
+// do sends a call of an operation with the parameters filled in. It repeats the call while the
+// response is 202.
 func (c *client) do(t *testing.T, op *policy.Operation, call call, named *strings.Replacer) answer {
 	t.Helper()
 	method, target := cmp.Or(call.method, op.Method), named.Replace(cmp.Or(call.target, op.Path))
@@ -65,7 +66,7 @@ func (c *client) do(t *testing.T, op *policy.Operation, call call, named *string
 	}
 }
 
-// counts are what a cache is there to change.
+// counts matches the numbers that a cache may change.
 var counts = regexp.MustCompile(`"(used|remaining|reset)":\d+`)
 
 func (c *client) answer(resp *http.Response, body string) answer {
@@ -78,11 +79,11 @@ func (c *client) answer(resp *http.Response, body string) answer {
 	return a
 }
 
-// allowDifferences takes out where the gateway must answer by what it knows.
+// allowDifferences removes fields that the gateway computes itself.
 func allowDifferences(id string, want, got *answer) {
 	switch {
 	case got.Status == http.StatusUnauthorized || got.Status == http.StatusBadRequest:
-		// The service tells a caller that it does not know nothing of a budget.
+		// The service sends no budget to an unknown caller.
 		delete(want.Header, "X-Ratelimit-Limit")
 		delete(got.Header, "X-Ratelimit-Limit")
 		delete(want.Header, "X-Ratelimit-Resource")
@@ -97,9 +98,9 @@ func allowDifferences(id string, want, got *answer) {
 	}
 }
 
-// pair returns a client of a service and a client of a gateway in front of
-// another service of the same seed and name.
-func pair(t *testing.T) (direct, through *client) {
+// startPair returns a client of a service, and a client of a gateway in front of an identical
+// service.
+func startPair(t *testing.T) (direct, through *client) {
 	t.Helper()
 	cfg := config.Default()
 	cfg.Upstream.URL = "http://service.test"

@@ -20,17 +20,16 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// delivering is a reference service with a gateway in front of it, which receives
-// what the service delivers.
-type delivering struct {
+// webhookPair is a reference service, and a gateway in front of it that receives its webhooks.
+type webhookPair struct {
 	*testing.T
 	service *service.Service
 	client  http.Client
 }
 
-// newDelivering starts both. The service signs with the secret, and the gateway
-// expects its own.
-func newDelivering(t *testing.T, signedWith, expected, contentType string) *delivering {
+// startWebhookPair starts both. The service signs with one secret, and the gateway expects the
+// other.
+func startWebhookPair(t *testing.T, signedWith, expected, contentType string) *webhookPair {
 	t.Helper()
 	cfg := config.Default()
 	cfg.Upstream.URL, cfg.Limits.ColdStart, cfg.Webhooks.Secret = "http://service.test", "trust", credential.Secret(expected)
@@ -47,10 +46,10 @@ func newDelivering(t *testing.T, signedWith, expected, contentType string) *deli
 	}
 	transport := &http.Transport{DialContext: front.Dial}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &delivering{t, s, http.Client{Transport: transport}}
+	return &webhookPair{t, s, http.Client{Transport: transport}}
 }
 
-// newTestService returns a service whose deliveries go to a listener.
+// newTestService returns a service that sends deliveries to a listener.
 func newTestService(t *testing.T, to *testservers.PipeListener) *service.Service {
 	t.Helper()
 	dialect, err := policy.LoadDialect("service")
@@ -62,8 +61,8 @@ func newTestService(t *testing.T, to *testservers.PipeListener) *service.Service
 	return s
 }
 
-// ask asks the gateway.
-func (d *delivering) ask(path string) (cacheStatus, body string) {
+// ask sends a request to the gateway.
+func (d *webhookPair) ask(path string) (cacheStatus, body string) {
 	d.Helper()
 	req, err := http.NewRequest(http.MethodGet, "http://gateway.test"+path, http.NoBody)
 	if err != nil {
@@ -82,8 +81,8 @@ func (d *delivering) ask(path string) (cacheStatus, body string) {
 	return resp.Header.Get("Cache-Status"), string(text)
 }
 
-// commits are those that the statistics count.
-func (d *delivering) commits() (cacheStatus string, n int) {
+// commits returns the number of commits in the statistics.
+func (d *webhookPair) commits() (cacheStatus string, n int) {
 	d.Helper()
 	status, body := d.ask("/repos/acme/widgets/stats/punch_card")
 	var triples [][3]int
@@ -96,9 +95,8 @@ func (d *delivering) commits() (cacheStatus string, n int) {
 	return status, n
 }
 
-// cause causes an event at the service itself, and returns the status of the
-// delivery.
-func (d *delivering) cause(event string) (status int) {
+// cause creates an event at the service, and returns the status of its delivery.
+func (d *webhookPair) cause(event string) (status int) {
 	d.Helper()
 	w := httptest.NewRecorder()
 	d.service.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://service.test/_service/events", strings.NewReader(event)))
@@ -115,25 +113,25 @@ func (d *delivering) cause(event string) (status int) {
 	return records[0].Status
 }
 
-// TestAPushMakesNewStatisticsThroughTheGateway: the service delivers it, the gateway
-// takes the delivery for what it is, and whoever asks then sees the new commits.
-func TestAPushMakesNewStatisticsThroughTheGateway(t *testing.T) {
+// TestPushWebhookRefreshesStatistics checks that a push to the default branch changes the
+// statistics of the gateway, and that a push to another branch does not.
+func TestPushWebhookRefreshesStatistics(t *testing.T) {
 	for _, contentType := range []string{"json", "form"} {
 		t.Run(contentType, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := newDelivering(t, "secret", "secret", contentType)
+				d := startWebhookPair(t, "secret", "secret", contentType)
 				_, first := d.commits()
 				if status, n := d.commits(); !strings.HasPrefix(status, "weir; hit") || n != first {
 					t.Errorf("%d, then %d: %s", first, n, status)
 				}
 				if status := d.cause(`{"event": "push", "repository": "acme/widgets", "ref": "refs/heads/side", "commits": 3}`); status != http.StatusAccepted {
-					t.Errorf("the gateway responses the delivery by %d", status)
+					t.Errorf("status %d for the delivery", status)
 				}
 				if status, n := d.commits(); !strings.HasPrefix(status, "weir; hit") || n != first {
 					t.Errorf("after a push to another branch %d: %s", n, status)
 				}
 				if status := d.cause(`{"event": "push", "repository": "acme/widgets", "commits": 3}`); status != http.StatusAccepted {
-					t.Errorf("the gateway responses the delivery by %d", status)
+					t.Errorf("status %d for the delivery", status)
 				}
 				if status, n := d.commits(); strings.HasPrefix(status, "weir; hit") || n != first+3 {
 					t.Errorf("%d before the push, %d after it: %s", first, n, status)
@@ -143,13 +141,12 @@ func TestAPushMakesNewStatisticsThroughTheGateway(t *testing.T) {
 	}
 }
 
-// TestAGatewayWithAnotherSecretTakesNoDelivery: what is kept stays in use.
-func TestAGatewayWithAnotherSecretTakesNoDelivery(t *testing.T) {
+func TestDeliveryWithWrongSecretChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDelivering(t, "secret", "another", "json")
+		d := startWebhookPair(t, "secret", "another", "json")
 		_, first := d.commits()
 		if status := d.cause(`{"event": "push", "repository": "acme/widgets", "commits": 3}`); status != http.StatusUnauthorized {
-			t.Errorf("the gateway responses the delivery by %d", status)
+			t.Errorf("status %d for the delivery", status)
 		}
 		if status, n := d.commits(); !strings.HasPrefix(status, "weir; hit") || n != first {
 			t.Errorf("%d: %s", n, status)
@@ -157,21 +154,21 @@ func TestAGatewayWithAnotherSecretTakesNoDelivery(t *testing.T) {
 	})
 }
 
-// TestTheWebhookOfTheCommandLine hears of what happens in acme, signed with the
-// secret of the environment.
-func TestTheWebhookOfTheCommandLine(t *testing.T) {
+// TestServiceWebhookFlagSignsDeliveries checks the webhook that the service command configures
+// with a secret from the environment.
+func TestServiceWebhookFlagSignsDeliveries(t *testing.T) {
 	for _, secret := range []string{"", "two"} {
 		synctest.Test(t, func(t *testing.T) {
 			var signature string
 			l := testservers.ServePipe(t, "hooks.test:80", &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				keyHash := hmac.New(sha256.New, []byte(secret))
-				_, _ = io.Copy(keyHash, r.Body)
+				sum := hmac.New(sha256.New, []byte(secret))
+				_, _ = io.Copy(sum, r.Body)
 				signature = r.Header.Get("X-Hub-Signature-256")
-				if want := "sha256=" + hex.EncodeToString(keyHash.Sum(nil)); signature != want && secret != "" {
+				if want := "sha256=" + hex.EncodeToString(sum.Sum(nil)); signature != want && secret != "" {
 					t.Errorf("signature %s, want %s", signature, want)
 				}
 			})})
-			d := &delivering{T: t, service: newTestService(t, l)}
+			d := &webhookPair{T: t, service: newTestService(t, l)}
 			p := &process{getenv: func(name string) (string, bool) {
 				return secret, name == "WEIR_WEBHOOK_SECRET" && secret != ""
 			}}

@@ -56,7 +56,7 @@ func TestFastPathServesHitsOfTheListener(t *testing.T) {
 	defer upstream.Close()
 	g := gatewayOnLoopback(t, upstream.URL, true)
 	counter := hitCounter{gateway: g}
-	address := "http://" + onListeners(t, g, func(e *endpoint) { e.hits = &counter })[0].listener.Addr().String()
+	address := "http://" + serveOnListeners(t, g, func(e *endpoint) { e.hits = &counter })[0].listener.Addr().String()
 	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
 	defer client.CloseIdleConnections()
 	for i, c := range []struct {

@@ -19,9 +19,9 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// TestAttack14AReloadIsNoFreshStart: what an address has sent outlives the
-// configuration, and the new numbers are kept from then on.
-func TestAttack14AReloadIsNoFreshStart(t *testing.T) {
+// TestReloadKeepsInboundCounters checks that the requests of an address still count after a
+// reload, and that the new limits apply.
+func TestReloadKeepsInboundCounters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config.Default()
 		cfg.Upstream.URL = "http://service.test"
@@ -61,7 +61,7 @@ func TestAttack14AReloadIsNoFreshStart(t *testing.T) {
 	})
 }
 
-func TestAChangeThatIsTakenBackWaitsForNothing(t *testing.T) {
+func TestRevertedChangeNeedsNoRestart(t *testing.T) {
 	var log strings.Builder
 	cfg := config.Default()
 	cfg.Upstream.URL = "http://127.0.0.1:9"
@@ -80,13 +80,13 @@ func TestAChangeThatIsTakenBackWaitsForNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := *cfg
-		want.Limits.Wait = c.Limits.Wait // all else is for the next start
+		want.Limits.Wait = c.Limits.Wait // other changes need a restart
 		if diff := cmp.Diff(&want, g.current.Load().config); diff != "" {
 			t.Error(diff)
 		}
 	}
 	if n := strings.Count(log.String(), "takes effect at the next start"); n != 2*9 {
-		t.Errorf("said %d times, want twice of nine keys:\n%s", n, log.String())
+		t.Errorf("%d warnings, want nine keys twice:\n%s", n, log.String())
 	}
 }
 
@@ -128,9 +128,9 @@ func TestDrainClosesHTTP2Connections(t *testing.T) {
 	testservers.Eventually(t, "a request uses a new connection", func(context.Context) bool { ask(); return !reused.Load() })
 }
 
-// onListeners has a gateway answer on its own listeners until the test ends. That of clients
-// may be changed before.
-func onListeners(t *testing.T, g *gateway, changes ...func(clients *endpoint)) []endpoint {
+// serveOnListeners serves the listeners of a gateway until the test ends. The functions can
+// change the endpoint of clients before.
+func serveOnListeners(t *testing.T, g *gateway, changes ...func(clients *endpoint)) []endpoint {
 	t.Helper()
 	endpoints, err := g.listen()
 	if err != nil {

@@ -13,15 +13,14 @@ import (
 	"github.com/weirgate/weir/proxy"
 )
 
-// nullWriter is a ResponseWriter that keeps its header map, as net/http's gives one to
-// each request.
+// nullWriter is a ResponseWriter that discards the response and keeps its header map.
 type nullWriter struct{ header http.Header }
 
 func (w *nullWriter) Header() http.Header       { return w.header }
 func (*nullWriter) Write(p []byte) (int, error) { return len(p), nil }
 func (*nullWriter) WriteHeader(int)             {}
 
-// nullTransport is an API without a network.
+// nullTransport is an upstream without a network.
 type nullTransport struct{ body []byte }
 
 func (t nullTransport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -31,8 +30,8 @@ func (t nullTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// unlimited starts a gateway whose limits never bind.
-func unlimited(b *testing.B, upstream string) *gateway {
+// startUnlimited starts a gateway with very high limits.
+func startUnlimited(b *testing.B, upstream string) *gateway {
 	b.Helper()
 	cfg := config.Default()
 	cfg.Upstream.URL, cfg.Limits.Inbound.Rate, cfg.Telemetry.Sample, cfg.Limits.ColdStart = upstream, 0, 0.01, "trust"
@@ -46,8 +45,8 @@ func unlimited(b *testing.B, upstream string) *gateway {
 	return g
 }
 
-// asked is a request as clients send it.
-func asked(target string) *http.Request {
+// sampleRequest returns a typical request.
+func sampleRequest(target string) *http.Request {
 	r := httptest.NewRequest(http.MethodGet, target, http.NoBody)
 	r.Header.Set("Authorization", "Bearer a-token-of-somebody")
 	r.Header.Set("User-Agent", "bench")
@@ -55,10 +54,10 @@ func asked(target string) *http.Request {
 	return r
 }
 
-// answering measures a handler beside net/http.
-func answering(b *testing.B, h http.Handler, target string) {
+// benchmarkHandler measures a handler without net/http.
+func benchmarkHandler(b *testing.B, h http.Handler, target string) {
 	b.Helper()
-	r := asked(target)
+	r := sampleRequest(target)
 	w := &nullWriter{http.Header{}}
 	h.ServeHTTP(w, r)
 	b.ReportAllocs()
@@ -68,20 +67,19 @@ func answering(b *testing.B, h http.Handler, target string) {
 	}
 }
 
-// BenchmarkHit is what the gateway does for an answer from the cache, beside net/http: its
-// allocations are all that a hit makes.
+// BenchmarkHit measures a hit without net/http.
 func BenchmarkHit(b *testing.B) {
-	origin := httptest.NewServer(keepable(2 << 10))
+	origin := httptest.NewServer(cacheableUpstream(2 << 10))
 	defer origin.Close()
-	answering(b, unlimited(b, origin.URL), "/repos/acme/widgets/subscribers")
+	benchmarkHandler(b, startUnlimited(b, origin.URL), "/repos/acme/widgets/subscribers")
 }
 
 // BenchmarkServeHit measures a hit of the fast path, without parsing and writing.
 func BenchmarkServeHit(b *testing.B) {
-	upstream := httptest.NewServer(keepable(2 << 10))
+	upstream := httptest.NewServer(cacheableUpstream(2 << 10))
 	defer upstream.Close()
-	g := unlimited(b, upstream.URL)
-	r := asked("/repos/acme/widgets/subscribers")
+	g := startUnlimited(b, upstream.URL)
+	r := sampleRequest("/repos/acme/widgets/subscribers")
 	w := &nullWriter{http.Header{}}
 	g.ServeHTTP(w, r)
 	b.ReportAllocs()
@@ -93,10 +91,9 @@ func BenchmarkServeHit(b *testing.B) {
 	}
 }
 
-// BenchmarkPass is what it does for one that passes through, beside net/http on both
-// sides.
+// BenchmarkPass measures a forwarded request without net/http.
 func BenchmarkPass(b *testing.B) {
-	c := unlimited(b, "http://api.example").current.Load().proxy.Config
+	c := startUnlimited(b, "http://api.example").current.Load().proxy.Config
 	c.Transport = nullTransport{make([]byte, 2<<10)}
-	answering(b, proxy.New(c), "/users/octocat/subscriptions")
+	benchmarkHandler(b, proxy.New(c), "/users/octocat/subscriptions")
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// traced is a gateway in front of an API, whose telemetry is received.
-type traced struct {
+// tracedGateway is a gateway whose telemetry is received by the test.
+type tracedGateway struct {
 	*testing.T
 	*gateway
 	received *testservers.OTLP
@@ -30,13 +30,13 @@ type traced struct {
 	ending   sync.Once
 }
 
-// newTraced starts one that has a pause of some milliseconds before statistics are asked
-// for again; change changes its configuration.
-func newTraced(t *testing.T, api http.HandlerFunc, change ...func(*config.Config)) *traced {
+// startTraced starts a gateway that polls statistics every few milliseconds. The function
+// change can change its configuration.
+func startTraced(t *testing.T, api http.HandlerFunc, change ...func(*config.Config)) *tracedGateway {
 	t.Helper()
 	upstream := httptest.NewServer(api)
 	t.Cleanup(upstream.Close)
-	w := &traced{T: t, received: testservers.StartOTLP(t), address: strings.TrimPrefix(upstream.URL, "http://")}
+	w := &tracedGateway{T: t, received: testservers.StartOTLP(t), address: strings.TrimPrefix(upstream.URL, "http://")}
 	cfg := config.Default()
 	cfg.Upstream.URL = upstream.URL
 	cfg.Statistics.Poll.First, cfg.Limits.Inbound.Rate = 5*time.Millisecond, 0
@@ -47,15 +47,15 @@ func newTraced(t *testing.T, api http.HandlerFunc, change ...func(*config.Config
 	if w.gateway, err = newGateway(cfg, slog.New(slog.NewTextHandler(&w.log, nil))); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(w.end)
+	t.Cleanup(w.flush)
 	return w
 }
 
-// end closes the gateway, by which all is sent that it has to tell.
-func (w *traced) end() { w.ending.Do(w.close) }
+// flush closes the gateway, which exports all telemetry.
+func (w *tracedGateway) flush() { w.ending.Do(w.close) }
 
-// ask sends a request to the gateway; fields are "Name: value".
-func (w *traced) ask(method, target string, fields ...string) *httptest.ResponseRecorder {
+// ask sends a request with header fields in the form "name: value".
+func (w *tracedGateway) ask(method, target string, fields ...string) *httptest.ResponseRecorder {
 	w.Helper()
 	r := httptest.NewRequest(method, target, http.NoBody)
 	for _, f := range fields {
@@ -67,11 +67,10 @@ func (w *traced) ask(method, target string, fields ...string) *httptest.Response
 	return answer
 }
 
-// spans closes the gateway and returns all spans, each as it stands in its trace:
-// "parent > name", by what the gateway calls them.
-func (w *traced) spans() (byName map[string][]testservers.Span, drawn []string) {
+// spans closes the gateway, and returns all spans by name, and each span as "parent > name".
+func (w *tracedGateway) spans() (byName map[string][]testservers.Span, drawn []string) {
 	w.Helper()
-	w.end()
+	w.flush()
 	byName = map[string][]testservers.Span{}
 	names := map[string]string{}
 	all := w.received.Spans()
@@ -88,8 +87,8 @@ func (w *traced) spans() (byName map[string][]testservers.Span, drawn []string) 
 
 const commits = "/repos/acme/widgets/stats/commit_activity"
 
-// afterSome responses that it computes so many times, then with the answer.
-func afterSome(times int32) http.HandlerFunc {
+// computing responds with 202 several times, then with statistics.
+func computing(times int32) http.HandlerFunc {
 	var asked atomic.Int32
 	return func(w http.ResponseWriter, _ *http.Request) {
 		if asked.Add(1) <= times {
@@ -101,9 +100,9 @@ func afterSome(times int32) http.HandlerFunc {
 	}
 }
 
-// TestTheJourneyOfSlowStatistics: a receiver is told of each part of it, in its place.
-func TestTheJourneyOfSlowStatistics(t *testing.T) {
-	w := newTraced(t, afterSome(2))
+// TestStatisticsRequestIsTraced checks the span of each stage of a polled request.
+func TestStatisticsRequestIsTraced(t *testing.T) {
+	w := startTraced(t, computing(2))
 	const caller, part = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	answer := w.ask(http.MethodGet, commits+"?secret=1", "Traceparent: 00-"+caller+"-"+part+"-01", "User-Agent: test/1", "Authorization: Bearer tok-owner")
 	if answer.Code != http.StatusOK || answer.Body.String() != "[]" {
@@ -130,17 +129,17 @@ func TestTheJourneyOfSlowStatistics(t *testing.T) {
 			root = s
 		}
 	}
-	w.wantAttributes(root, map[string]string{
+	w.checkAttributes(root, map[string]string{
 		"http.request.method": "GET", "http.route": "/repos/{owner}/{repo}/stats/commit_activity", "http.response.status_code": "200",
 		"url.path": commits, "url.scheme": "http", "server.address": "example.com", "server.port": "80", "client.address": "192.0.2.1",
 		"network.protocol.version": "1.1", "user_agent.original": "test/1",
 		"weir.operation": "statistics/commit-activity", "weir.client": "pass-through", "weir.cache": "collapsed", "weir.admission": "admitted",
 	})
 	if root.Trace != caller || root.Parent != part || background.Trace == caller {
-		t.Errorf("the trace is %s, of %s; that of the background is %s", root.Trace, root.Parent, background.Trace)
+		t.Errorf("trace %s with parent %s; trace of the background poll %s", root.Trace, root.Parent, background.Trace)
 	}
 	if account := root.Attributes["weir.account"]; len(account) != 32 {
-		t.Errorf("the account is %q", account)
+		t.Errorf("account %q", account)
 	}
 	host, port, _ := strings.Cut(w.address, ":")
 	for i, s := range attempts {
@@ -148,18 +147,18 @@ func TestTheJourneyOfSlowStatistics(t *testing.T) {
 		if i == 2 {
 			status, again = "200", "1"
 		}
-		w.wantAttributes(s, map[string]string{
+		w.checkAttributes(s, map[string]string{
 			"http.request.method": "GET", "url.template": "/repos/{owner}/{repo}/stats/commit_activity", "url.full": "http://" + w.address + commits,
 			"server.address": host, "server.port": port, "http.response.status_code": status, "http.request.resend_count": again,
 		})
 	}
 	if links := byName["coalesce"][0].Links; !slices.Equal(links, []string{background.ID}) || !slices.Equal(background.Links, []string{root.ID}) {
-		t.Errorf("the flight is linked to %v, the background to %v", links, background.Links)
+		t.Errorf("the coalesced call is linked to %v, the background poll to %v", links, background.Links)
 	}
 }
 
-// wantAttributes compares attributes; an empty one must not be there.
-func (w *traced) wantAttributes(s testservers.Span, want map[string]string) {
+// checkAttributes compares attributes. An empty value means that the attribute must be absent.
+func (w *tracedGateway) checkAttributes(s testservers.Span, want map[string]string) {
 	w.Helper()
 	for name, value := range want {
 		if got, there := s.Attributes[name]; got != value || there != (value != "") {
@@ -168,16 +167,15 @@ func (w *traced) wantAttributes(s testservers.Span, want map[string]string) {
 	}
 }
 
-// TestWhoAsksTheSameIsLinkedToWhoAskedFirst.
-func TestWhoAsksTheSameIsLinkedToWhoAskedFirst(t *testing.T) {
+func TestFollowerSpanLinksToLeader(t *testing.T) {
 	asked := make(chan struct{}, 1)
-	w := newTraced(t, func(w http.ResponseWriter, _ *http.Request) {
+	w := startTraced(t, func(w http.ResponseWriter, _ *http.Request) {
 		asked <- struct{}{}
-		<-time.After(100 * time.Millisecond) // in which the second one comes
+		<-time.After(100 * time.Millisecond) // the second request arrives during this time
 		w.Header().Set("Cache-Control", "max-age=60")
 	})
 	collapsed := false
-	for i := 0; !collapsed && i < 50; i++ { // unless it came too late
+	for i := 0; !collapsed && i < 50; i++ { // repeat if the second request came too late
 		var first sync.WaitGroup
 		target := fmt.Sprintf("/repos/acme/widgets/subscribers?page=%d", i)
 		first.Go(func() { w.ask(http.MethodGet, target) })
@@ -195,11 +193,11 @@ func TestWhoAsksTheSameIsLinkedToWhoAskedFirst(t *testing.T) {
 			leader = s // the last one
 		}
 	}
-	flights := byName["coalesce"]
-	if len(flights) != 1 {
-		t.Fatalf("%d flights", len(flights))
+	calls := byName["coalesce"]
+	if len(calls) != 1 {
+		t.Fatalf("%d coalesced calls", len(calls))
 	}
-	f := flights[0]
+	f := calls[0]
 	if f.Parent != follower.ID || f.Trace != follower.Trace || !slices.Equal(f.Links, []string{leader.ID}) || leader.Trace == follower.Trace {
 		t.Errorf("%+v, want the parent %s and a link to %s", f, follower.ID, leader.ID)
 	}

@@ -29,9 +29,9 @@ func TestMain(m *testing.M) {
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:  "testdata",
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"admin": startAdmin, "happening": happen, "asked": waitForAsks},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"admin": startAdmin, "happening": startEvents, "asked": waitForRequests},
 		Setup: func(e *testscript.Env) error {
-			e.Values[adminAsked{}] = new(chan struct{}) // the scripts run in parallel
+			e.Values[adminRequests{}] = new(chan struct{}) // the scripts run in parallel
 			return nil
 		},
 	})

@@ -19,20 +19,19 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// operations are those of the catalogue, and the unknown one, in the order of
-// their names.
+// operations reattempts the operations of the catalogue and the unknown operation, sorted by ID.
 func operations() []*policy.Operation {
 	unknown, err := policy.Embedded().Classify(http.MethodGet, "/nowhere", "")
 	if err != nil {
-		panic(err) // the path is ours
+		panic(err)
 	}
 	all := append(slices.Clone(policy.Embedded().Operations()), unknown.Operation)
 	slices.SortFunc(all, func(a, b *policy.Operation) int { return cmp.Compare(a.ID, b.ID) })
 	return all
 }
 
-// names stand for the parameters in paths and bodies, as the seed has them.
-func names(t *testing.T, direct, through *client) *strings.Replacer {
+// seedNames reattempts values for the parameters in paths and bodies.
+func seedNames(t *testing.T, direct, through *client) *strings.Replacer {
 	t.Helper()
 	found := direct.do(t, policy.Embedded().Operation("search/commits"), call{target: "/search/commits?q=repo:acme/widgets&per_page=1"}, strings.NewReplacer())
 	head := regexp.MustCompile(`[0-9a-f]{40}`).FindString(found.Body)
@@ -49,13 +48,12 @@ func names(t *testing.T, direct, through *client) *strings.Replacer {
 		"{key}", "contributor_covenant", "{branch}", "main", "{kind}", "users", "{code}", "abc", "{role_id}", "1", "{configuration_id}", "1", "{invitation_id}", "1", "{team_slug}", "builders", "{head}", head, "{tag_sha}", object.SHA)
 }
 
-// TestTheSameClientCodeSeesTheSameThroughTheGateway calls every operation of the
-// catalogue at the reference service and, with the same code, through a gateway in
-// front of another of the same seed, with valid, invalid and unauthorized input.
-func TestTheSameClientCodeSeesTheSameThroughTheGateway(t *testing.T) {
+// TestGatewayRespondsLikeService sends valid, invalid and unauthorized calls of every
+// operation to the service, and to a gateway in front of an identical service.
+func TestGatewayRespondsLikeService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		direct, through := pair(t)
-		named := names(t, direct, through)
+		direct, through := startPair(t)
+		named := seedNames(t, direct, through)
 		for _, op := range operations() {
 			v := calls[op.ID]
 			for i, call := range slices.Concat(v.valid, v.invalid, v.unauthorized, unauthorized(op)) {
@@ -64,24 +62,23 @@ func TestTheSameClientCodeSeesTheSameThroughTheGateway(t *testing.T) {
 					call.status = cmp.Or(op.Success...)
 				}
 				want := direct.do(t, op, call, named)
-				wantAnswer(t, at, op, call, want)
+				checkAnswer(t, at, op, call, want)
 				if i == len(v.valid)-1 {
-					wantRecords(t, at, v.records, want.Body)
+					checkRecords(t, at, v.records, want.Body)
 				}
 				compare(t, at, op, call, want, func() answer { return through.do(t, op, call, named) })
 			}
-			time.Sleep(20 * time.Second) // within every search window
+			time.Sleep(20 * time.Second) // a new search window
 		}
 	})
 }
 
-// unauthorized are the calls that the catalogue says are refused, whatever the
-// operation: bad credentials, none where some are needed, and kinds of token that
-// do not work.
+// unauthorized reattempts calls that the catalogue refuses: bad credentials, missing credentials,
+// and kinds of tokens that are not accepted.
 func unauthorized(op *policy.Operation) []call {
 	target := op.Path
 	if slices.ContainsFunc(op.Query, func(p policy.Parameter) bool { return p.Required }) {
-		target += "?q=gear" // what is required is asked for before the token is looked at
+		target += "?q=gear" // the service checks required parameters before the token
 	}
 	all := []call{{as: "wrong-token", target: target, status: http.StatusUnauthorized}}
 	if op.Auth != "optional" {
@@ -94,41 +91,41 @@ func unauthorized(op *policy.Operation) []call {
 	return all
 }
 
-// compare asks through the gateway, twice where asking changes nothing: the second
-// answer comes from the cache where it may.
+// compare sends a call through the gateway and compares the response. It repeats a read,
+// because the second response may come from the cache.
 func compare(t *testing.T, at string, op *policy.Operation, call call, want answer, ask func() answer) {
 	t.Helper()
 	if want.Status == http.StatusUnauthorized && (op.Cache.Class == policy.Shared || op.ID == "rate-limit/get") {
-		return // what is the same for everyone, and what the gateway itself has counted, needs no asking who it is
+		return // the gateway serves shared responses and the rate limit without authentication
 	}
-	turns := []string{"first", "again"}
+	attempts := []string{"first", "again"}
 	if method := cmp.Or(call.method, op.Method); method != http.MethodGet && method != http.MethodHead {
-		turns = turns[:1] // a write has its effect once on either side
+		attempts = attempts[:1] // a write may have an effect only once
 	}
-	for _, turn := range turns {
+	for _, attempt := range attempts {
 		got := ask()
 		allowDifferences(op.ID, &want, &got)
 		if diff := gocmp.Diff(want, got); diff != "" {
-			t.Errorf("%s, %s: direct (-), through the gateway (+):\n%s", at, turn, diff)
+			t.Errorf("%s, %s: direct (-), through the gateway (+):\n%s", at, attempt, diff)
 		}
 	}
 }
 
-// wantAnswer holds an answer against the row of the operation in the documents.
-func wantAnswer(t *testing.T, at string, op *policy.Operation, call call, got answer) {
+// checkAnswer compares a response with the documentation of the operation.
+func checkAnswer(t *testing.T, at string, op *policy.Operation, call call, got answer) {
 	t.Helper()
 	if got.Status != call.status {
 		t.Errorf("%s: %d %.300s, want %d", at, got.Status, got.Body, call.status)
 	}
 	listed := slices.Concat(op.Success, op.Errors, []int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusUnprocessableEntity})
 	if len(op.Success) > 0 && call.method == "" && !slices.Contains(listed, got.Status) {
-		t.Errorf("%s: %d is not among the statuses of the documents, %v", at, got.Status, listed)
+		t.Errorf("%s: status %d is not documented: %v", at, got.Status, listed)
 	}
-	wantFields(t, at, call, got)
+	checkFields(t, at, call, got)
 }
 
-// wantFields looks at the header, and at what the body of a refusal names.
-func wantFields(t *testing.T, at string, call call, got answer) {
+// checkFields checks the header, and the field seedNames in the body of a refusal.
+func checkFields(t *testing.T, at string, call call, got answer) {
 	t.Helper()
 	if kind := got.Header["Content-Type"]; (kind == "") != (got.Body == "") && call.method != http.MethodHead {
 		t.Errorf("%s: Content-Type %q of a body of %d bytes", at, kind, len(got.Body))
@@ -151,9 +148,9 @@ func wantFields(t *testing.T, at string, call call, got answer) {
 	}
 }
 
-// wantRecords holds objects in an answer, by their paths, against the records of the
-// documents.
-func wantRecords(t *testing.T, at string, documented map[string]string, body string) {
+// checkRecords compares objects in the body, given by their paths, with the documented
+// records.
+func checkRecords(t *testing.T, at string, documented map[string]string, body string) {
 	t.Helper()
 	for path, record := range documented {
 		var v any
@@ -179,12 +176,12 @@ func wantRecords(t *testing.T, at string, documented map[string]string, body str
 	}
 }
 
-// TestEveryOperationIsCalled: what the catalogue has is implemented, and called
-// with valid and, where anything can be wrong with a call, invalid input.
-func TestEveryOperationIsCalled(t *testing.T) {
+// TestEveryOperationIsImplemented checks that the service implements each operation, and that
+// calls has valid and invalid calls for it.
+func TestEveryOperationIsImplemented(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		direct, through := pair(t)
-		named := names(t, direct, through)
+		direct, through := startPair(t)
+		named := seedNames(t, direct, through)
 		for _, op := range operations() {
 			v, known := calls[op.ID]
 			if got := direct.do(t, op, call{as: "tok-owner"}, named); got.Status == http.StatusNotImplemented {

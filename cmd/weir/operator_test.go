@@ -27,28 +27,28 @@ import (
 	"github.com/weirgate/weir/internal/credential"
 )
 
-// authority signs certificates, for tests.
-type authority struct {
+// testCA is a certificate authority.
+type testCA struct {
 	*testing.T
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 	file        string
 }
 
-func newAuthority(t *testing.T) *authority {
+func newTestCA(t *testing.T) *testCA {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &authority{T: t, key: key}
-	a.certificate = &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, Subject: pkix.Name{CommonName: "authority"}}
+	a := &testCA{T: t, key: key}
+	a.certificate = &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, Subject: pkix.Name{CommonName: "testCA"}}
 	a.file, _ = a.issue("authority")
 	return a
 }
 
-// issue writes a certificate, valid for 127.0.0.1 too, and its key into files.
-func (a *authority) issue(name string) (certificate, key string) {
+// issue writes a certificate that is also valid for 127.0.0.1, and its key, to files.
+func (a *testCA) issue(name string) (certificate, key string) {
 	a.Helper()
 	template := a.certificate
 	signed := a.key
@@ -78,34 +78,34 @@ func (a *authority) issue(name string) (certificate, key string) {
 	return certificate, key
 }
 
-// weir runs a command, and returns what it says.
-func weir(args ...string) (code int, said string) {
+// runWeir runs a command, and returns its exit code and its output.
+func runWeir(args ...string) (code int, said string) {
 	var out bytes.Buffer
 	code = run(context.Background(), args, func(string) (string, bool) { return "", false }, &out, &out)
 	return code, out.String()
 }
 
-func TestTheOperatorComesByCertificate(t *testing.T) {
-	own, foreign := newAuthority(t), newAuthority(t)
+func TestOperatorAuthenticatesByCertificate(t *testing.T) {
+	own, foreign := newTestCA(t), newTestCA(t)
 	server, serverKey := own.issue("weir")
 	path := filepath.Join(t.TempDir(), "weir.yaml")
-	file := func(server, serverKey string, own *authority) string {
+	file := func(server, serverKey string, own *testCA) string {
 		return fmt.Sprintf("upstream: {url: \"http://127.0.0.1:1\"}\nlisten: \"127.0.0.1:0\"\nadmin: {listen: \"127.0.0.1:0\", tls: {certificate: %q, key: %q, client_ca: %q}}\n", server, serverKey, own.file)
 	}
 	write(t, path, file(server, serverKey, own))
 	s := start(t, "serve", "--config", path)
 	base := "https://" + s.find(`msg="admin listener started" address=(\S+)`)
-	purge := func(server, client *authority) (int, string) {
+	purge := func(server, client *testCA) (int, string) {
 		args := []string{"cache", "purge", "--tag", "op:x", "--admin", base, "--ca", server.file}
 		if client != nil {
 			certificate, key := client.issue("ops")
 			args = append(args, "--certificate", certificate, "--key", key)
 		}
-		return weir(args...)
+		return runWeir(args...)
 	}
 	for _, c := range []struct {
 		name           string
-		server, client *authority
+		server, client *testCA
 		code           int
 		says           string
 	}{
@@ -118,12 +118,12 @@ func TestTheOperatorComesByCertificate(t *testing.T) {
 			t.Errorf("%s: %d %s", c.name, code, said)
 		}
 	}
-	if code, said := weir("budget", "--admin", base, "--ca", "none.pem"); code != exitUsage || !strings.Contains(said, "none.pem") {
+	if code, said := runWeir("budget", "--admin", base, "--ca", "none.pem"); code != exitUsage || !strings.Contains(said, "none.pem") {
 		t.Errorf("%d %s", code, said)
 	}
 	server, serverKey = foreign.issue("weir")
 	write(t, path, file(server, serverKey, foreign))
-	for deadline := time.Now().Add(20 * time.Second); ; { // until the file is taken up
+	for deadline := time.Now().Add(20 * time.Second); ; { // until the reload
 		if code, _ := purge(foreign, foreign); code == 0 {
 			break
 		}
@@ -132,18 +132,18 @@ func TestTheOperatorComesByCertificate(t *testing.T) {
 		}
 	}
 	if code, said := purge(foreign, own); code != 1 {
-		t.Errorf("who the old authority has let in: %d %s", code, said)
+		t.Errorf("certificate of the old authority: %d %s", code, said)
 	}
 }
 
-func TestTheDemoIsNotOpenToOthers(t *testing.T) {
-	code, said := weir("demo", "--listen", "127.0.0.1:0", "--admin", ":0", "--service", "127.0.0.1:0")
+func TestDemoRequiresTokenOffLoopback(t *testing.T) {
+	code, said := runWeir("demo", "--listen", "127.0.0.1:0", "--admin", ":0", "--service", "127.0.0.1:0")
 	if code != exitFailure || !strings.Contains(said, "is not on loopback: set admin.token") {
 		t.Errorf("%d %s", code, said)
 	}
 }
 
-func TestAttack61AReloadOpensNoDoor(t *testing.T) {
+func TestReloadCannotDisableAdminToken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "weir.yaml")
 	const file = "upstream: {url: \"http://127.0.0.1:1\"}\nlisten: \"127.0.0.1:0\"\nadmin: {listen: \"127.0.0.1:0\", %s}\n"
 	write(t, path, fmt.Sprintf(file, "token: sesame"))
@@ -157,12 +157,12 @@ func TestAttack61AReloadOpensNoDoor(t *testing.T) {
 		}
 	}
 	if resp, _ := get(t, base+"/api/v1/config", "Authorization: Bearer sesame"); resp.StatusCode != http.StatusOK {
-		t.Errorf("with the token of the start: %d", resp.StatusCode)
+		t.Errorf("with the first token: %d", resp.StatusCode)
 	}
 }
 
-// TestEveryReloadIsOnRecord: those that nobody has asked for too.
-func TestEveryReloadIsOnRecord(t *testing.T) {
+// TestEveryReloadIsInAuditTrail checks reloads by file change, signal and request.
+func TestEveryReloadIsInAuditTrail(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "weir.yaml")
 	const file = "upstream: {url: \"http://127.0.0.1:1\"}\nlisten: \"127.0.0.1:0\"\nadmin: {listen: \"127.0.0.1:0\"}\n"
 	write(t, path, file)
@@ -188,14 +188,14 @@ func TestEveryReloadIsOnRecord(t *testing.T) {
 	}()
 	s.find(`msg=audit operator=loopback address=127.0.0.1:\d+ action=reload target=configuration outcome="failed: `)
 	if got := <-answered; got != http.StatusUnprocessableEntity {
-		t.Errorf("answered %d", got)
+		t.Errorf("status %d", got)
 	}
 	if _, body := get(t, base+"/api/v1/audit"); strings.Count(body, `"action": "reload"`) != 4 {
 		t.Errorf("%s", body)
 	}
 }
 
-// eachSecret calls visit with every field of a configuration that holds a secret.
+// eachSecret calls visit with every secret of a configuration.
 func eachSecret(v reflect.Value, key string, visit func(key string, s credential.Secret)) {
 	if s, ok := v.Interface().(credential.Secret); ok {
 		visit(key, s)
@@ -216,9 +216,9 @@ func eachSecret(v reflect.Value, key string, visit func(key string, s credential
 	}
 }
 
-// TestAttack53AdminShowsNoSecret loads a configuration that has every secret there
-// is, and looks for them on every page, in the log, and in what a panic would print.
-func TestAttack53AdminShowsNoSecret(t *testing.T) {
+// TestAdminPagesContainNoSecret loads a configuration with every secret, and searches the
+// admin pages, the log and the output of a panic.
+func TestAdminPagesContainNoSecret(t *testing.T) {
 	const canary = "canary-0123456789abcdef0123456789abcdef"
 	text := fmt.Sprintf(`
 upstream: {url: "http://127.0.0.1:1"}
@@ -243,7 +243,7 @@ webhooks: {secret: %[1]s-hook}
 		}
 		secrets++
 		if !strings.Contains(s.Reveal(), canary) {
-			t.Errorf("%s is not set above: what is new is looked for too", key)
+			t.Errorf("%s is not set above; add it to the configuration", key)
 		}
 	})
 	if secrets < 6 {
@@ -272,12 +272,11 @@ webhooks: {secret: %[1]s-hook}
 		}
 	}
 	if strings.Contains(shown+log.String(), "canary") {
-		t.Errorf("a secret shows: %s%s", shown, log.String())
+		t.Errorf("output contains a secret: %s%s", shown, log.String())
 	}
 }
 
-// TestTheAdminListenerWaitsForNobody: who sends a request slowly is cut off.
-func TestTheAdminListenerWaitsForNobody(t *testing.T) {
+func TestAdminListenerCutsOffSlowRequests(t *testing.T) {
 	cfg := config.Default()
 	cfg.Upstream.URL, cfg.Listen, cfg.Admin.Listen = "http://127.0.0.1:1", "127.0.0.1:0", "127.0.0.1:0"
 	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
@@ -302,7 +301,7 @@ func TestTheAdminListenerWaitsForNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _ = io.WriteString(conn, "POST /api/v1/cache/purge HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
-	if _, err := io.ReadAll(conn); err != nil { // until the server closes it
+	if _, err := io.ReadAll(conn); err != nil { // until the server closes the connection
 		t.Error(err)
 	}
 	cancel()

@@ -20,10 +20,10 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// gives lets the client "docs" spend these.
-func (c *counter) gives(credentials ...string) {
+// setCredentials sets the credentials of the client "docs".
+func (c *credentialRig) setCredentials(credentials ...string) {
 	c.Helper()
-	c.reloads(func(cfg *config.Config) {
+	c.reload(func(cfg *config.Config) {
 		for i := range cfg.Clients {
 			if cfg.Clients[i].Name == "docs" {
 				cfg.Clients[i].Credentials = credentials
@@ -32,8 +32,8 @@ func (c *counter) gives(credentials ...string) {
 	})
 }
 
-// reloads changes the configuration.
-func (c *counter) reloads(change func(*config.Config)) {
+// reload applies a changed configuration.
+func (c *credentialRig) reload(change func(*config.Config)) {
 	c.Helper()
 	next := *c.g.current.Load().config
 	next.Clients = slices.Clone(next.Clients)
@@ -43,16 +43,16 @@ func (c *counter) reloads(change func(*config.Config)) {
 	}
 }
 
-// paid has it that these have paid.
-func (c *counter) paid(got []string, want ...string) {
+// wantPaid checks which credentials were used.
+func (c *credentialRig) wantPaid(got []string, want ...string) {
 	c.Helper()
 	if fmt.Sprint(got) != fmt.Sprint(want) {
-		c.Errorf("%q paid, want %q", got, want)
+		c.Errorf("%q wantPaid, want %q", got, want)
 	}
 }
 
-// forAdministrators responses 404 to who is none at /hooks.
-func forAdministrators(none ...string) func(string, http.ResponseWriter, *http.Request) {
+// hiddenFrom responds with 404 to the given tokens under /hooks.
+func hiddenFrom(none ...string) func(string, http.ResponseWriter, *http.Request) {
 	return func(token string, w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/hooks") && slices.Contains(none, token) {
 			w.WriteHeader(http.StatusNotFound)
@@ -60,60 +60,60 @@ func forAdministrators(none ...string) func(string, http.ResponseWriter, *http.R
 	}
 }
 
-func TestWhatOneOperationHidesFromACredentialHidesNothingElse(t *testing.T) {
+func TestHiddenOperationHidesNoOtherOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := openCounter(t, user("a"), user("b"), user("c"))
-		c.gives("a", "c")
-		hooks := forAdministrators("tok-a")
+		c := newCredentialRig(t, user("a"), user("b"), user("c"))
+		c.setCredentials("a", "c")
+		hooks := hiddenFrom("tok-a")
 		c.answer = func(token string, w http.ResponseWriter, r *http.Request) {
-			if token == "tok-c" { // sees nothing of it
+			if token == "tok-c" { // has no access
 				w.WriteHeader(http.StatusNotFound)
 				return
 			}
 			hooks(token, w, r)
 		}
-		c.paid(c.asks("builds", http.MethodGet, "/repos/acme/widgets/hooks", 200), "tok-a", "tok-b")
-		c.paid(c.asks("docs", http.MethodGet, "/repos/acme/widgets/tags", 200), "tok-a")
-		c.paid(c.asks("docs", http.MethodGet, "/repos/acme/widgets/labels", 200), "tok-a")
+		c.wantPaid(c.request("builds", http.MethodGet, "/repos/acme/widgets/hooks", 200), "tok-a", "tok-b")
+		c.wantPaid(c.request("docs", http.MethodGet, "/repos/acme/widgets/tags", 200), "tok-a")
+		c.wantPaid(c.request("docs", http.MethodGet, "/repos/acme/widgets/labels", 200), "tok-a")
 	})
 }
 
-// TestWhoIsPresumedBlindIsAskedLast: what is known of a credential was another client's
-// to learn, and is up to five minutes old.
-func TestWhoIsPresumedBlindIsAskedLast(t *testing.T) {
+// TestCredentialWithoutAccessIsTriedLast checks that a remembered 404 only moves a credential
+// to the end of the order.
+func TestCredentialWithoutAccessIsTriedLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := openCounter(t, user("a"), user("b"), user("c"))
+		c := newCredentialRig(t, user("a"), user("b"), user("c"))
 		hidden := map[string]string{"tok-a": "/repos/acme/widgets"}
 		c.answer = func(token string, w http.ResponseWriter, r *http.Request) {
 			if at := hidden[token]; at != "" && strings.HasPrefix(r.URL.Path, at) {
 				w.WriteHeader(http.StatusNotFound)
 			}
 		}
-		c.pays("/repos/acme/widgets", 200, "tok-a", "tok-b")
-		c.pays("/repos/acme/widgets/tags", 200, "tok-b")
+		c.wantTokens("/repos/acme/widgets", 200, "tok-a", "tok-b")
+		c.wantTokens("/repos/acme/widgets/tags", 200, "tok-b")
 		hidden = map[string]string{"tok-b": "/repos/acme", "tok-c": "/repos/acme"} // it is the other way round now
-		c.pays("/repos/acme/widgets/labels", 200, "tok-b", "tok-c", "tok-a")
+		c.wantTokens("/repos/acme/widgets/labels", 200, "tok-b", "tok-c", "tok-a")
 	})
 }
 
-func TestWhoIsPresumedBlindIsAskedWhileAnotherIsRefused(t *testing.T) {
+func TestCredentialWithoutAccessIsTriedDuringQuarantine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := openCounter(t, user("a"), user("b"))
+		c := newCredentialRig(t, user("a"), user("b"))
 		says := map[string]int{"tok-a": http.StatusNotFound, "tok-b": http.StatusOK}
 		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(says[token]) }
-		c.pays("/repos/acme/widgets/subscribers", 200, "tok-a", "tok-b")
+		c.wantTokens("/repos/acme/widgets/subscribers", 200, "tok-a", "tok-b")
 		says = map[string]int{"tok-a": http.StatusOK, "tok-b": http.StatusUnauthorized}
-		c.pays("/repos/acme/widgets/subscribers", 200, "tok-b", "tok-a")
-		c.pays("/repos/acme/widgets/subscribers", 200, "tok-a") // the other is in quarantine
+		c.wantTokens("/repos/acme/widgets/subscribers", 200, "tok-b", "tok-a")
+		c.wantTokens("/repos/acme/widgets/subscribers", 200, "tok-a") // the other credential is in quarantine
 	})
 }
 
-// TestADenialInTheCacheIsOneCredentialsOnly: what one is known to be told 404 for
-// another may see.
-func TestADenialInTheCacheIsOneCredentialsOnly(t *testing.T) {
+// TestCachedDenialAppliesToOneCredential checks that a stored 404 of one credential does not
+// hide the resource from another.
+func TestCachedDenialAppliesToOneCredential(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := openCounter(t, user("a"), user("b"))
-		c.gives("a")
+		c := newCredentialRig(t, user("a"), user("b"))
+		c.setCredentials("a")
 		sees := "tok-b"
 		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Cache-Control", "private, max-age=60")
@@ -121,44 +121,44 @@ func TestADenialInTheCacheIsOneCredentialsOnly(t *testing.T) {
 				w.WriteHeader(http.StatusNotFound)
 			}
 		}
-		c.paid(c.asks("docs", http.MethodGet, "/repos/acme/secret/tags", 404), "tok-a")
-		c.paid(c.asks("docs", http.MethodGet, "/repos/acme/secret/tags", 404)) // it has no other
-		c.pays("/repos/acme/secret/tags", 200, "tok-b")
-		c.pays("/repos/acme/secret/tags", 200)
+		c.wantPaid(c.request("docs", http.MethodGet, "/repos/acme/secret/tags", 404), "tok-a")
+		c.wantPaid(c.request("docs", http.MethodGet, "/repos/acme/secret/tags", 404)) // no other credential
+		c.wantTokens("/repos/acme/secret/tags", 200, "tok-b")
+		c.wantTokens("/repos/acme/secret/tags", 200)
 		sees = "nobody"
-		c.pays("/repos/acme/secret/none", 404, "tok-a", "tok-b")
-		c.pays("/repos/acme/secret/none", 404) // both are known
+		c.wantTokens("/repos/acme/secret/none", 404, "tok-a", "tok-b")
+		c.wantTokens("/repos/acme/secret/none", 404) // both denials are stored
 		if last := c.replies[len(c.replies)-1]; !strings.Contains(last, "weir; hit") {
-			t.Errorf("told %s", last)
+			t.Errorf("response %s", last)
 		}
 	})
 }
 
-// TestNoClientHasASharedCredentialRefused: a 401 to a call that the documents do not
-// know is about the call as well as it may be about the credential.
-func TestNoClientHasASharedCredentialRefused(t *testing.T) {
+// TestUnknownOperationCannotQuarantineCredential checks that a 401 for an undocumented
+// operation does not quarantine the credential.
+func TestUnknownOperationCannotQuarantineCredential(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := openCounter(t, user("a"))
+		c := newCredentialRig(t, user("a"))
 		c.answer = func(_ string, w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/app" { // wants the assertion of an app
+			if r.URL.Path == "/app" { // requires a JWT of an app
 				w.WriteHeader(http.StatusUnauthorized)
 			}
 		}
-		c.paid(c.asks("docs", http.MethodGet, "/app", 401), "tok-a")
-		c.paid(c.asks("builds", http.MethodGet, "/repos/acme/x/tags", 200), "tok-a")
+		c.wantPaid(c.request("docs", http.MethodGet, "/app", 401), "tok-a")
+		c.wantPaid(c.request("builds", http.MethodGet, "/repos/acme/x/tags", 200), "tok-a")
 		if list := c.g.credentialHealth.Quarantined(); len(list) > 0 {
 			t.Errorf("%+v", list)
 		}
 	})
 }
 
-// TestATokenOfAnAppGoesToNoOtherAPI: after a reload that names another API the token
-// of the last one is not sent there.
-func TestATokenOfAnAppGoesToNoOtherAPI(t *testing.T) {
+// TestAppTokenIsNotSentToNewUpstream reload another upstream URL. Tokens of the previous
+// upstream must not be sent there.
+func TestAppTokenIsNotSentToNewUpstream(t *testing.T) {
 	app := config.Credential{Name: "bot", Kind: policy.Installation}
 	app.App.ID, app.App.Key, app.App.Installation = "7", privateKey(t), 42
 	synctest.Test(t, func(t *testing.T) {
-		c := openCounter(t, app)
+		c := newCredentialRig(t, app)
 		minted := 0
 		got := map[string]string{} // what each has got, by its host
 		c.answer = func(token string, w http.ResponseWriter, r *http.Request) {
@@ -170,18 +170,18 @@ func TestATokenOfAnAppGoesToNoOtherAPI(t *testing.T) {
 			w.WriteHeader(http.StatusCreated)
 			_, _ = fmt.Fprintf(w, `{"token":"minted-%d","expires_at":%q}`, minted, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
 		}
-		c.asks("builds", http.MethodGet, "/repos/acme/x/tags", 200)
-		c.reloads(func(cfg *config.Config) { cfg.Upstream.URL = "http://other.test" })
-		c.asks("builds", http.MethodGet, "/repos/acme/x/tags", 200)
+		c.request("builds", http.MethodGet, "/repos/acme/x/tags", 200)
+		c.reload(func(cfg *config.Config) { cfg.Upstream.URL = "http://other.test" })
+		c.request("builds", http.MethodGet, "/repos/acme/x/tags", 200)
 		if want := map[string]string{"upstream.test": "minted-1", "other.test": "minted-2"}; !maps.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 	})
 }
 
-func TestAnAnswerToWhatWasSentBeforeAQuarantineDoesNotEndIt(t *testing.T) {
+func TestLateResponseDoesNotEndQuarantine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := openCounter(t, user("a"))
+		c := newCredentialRig(t, user("a"))
 		began := time.Now()
 		c.answer = func(_ string, w http.ResponseWriter, r *http.Request) {
 			switch {
@@ -201,15 +201,14 @@ func TestAnAnswerToWhatWasSentBeforeAQuarantineDoesNotEndIt(t *testing.T) {
 			}
 		})
 		time.Sleep(time.Second)
-		c.pays("/repos/acme/x/subscribers", 401, "tok-a")
+		c.wantTokens("/repos/acme/x/subscribers", 401, "tok-a")
 		slow.Wait()
-		c.pays("/repos/acme/x/subscribers", 503)
+		c.wantTokens("/repos/acme/x/subscribers", 503)
 	})
 }
 
-// TestWhatIsWrittenIsSentOnceWhateverTheAnswer: that another credential might be told
-// more is no reason to write again.
-func TestWhatIsWrittenIsSentOnceWhateverTheAnswer(t *testing.T) {
+// TestWriteIsNotRetriedWithOtherCredential checks 404 and 403 responses to a write.
+func TestWriteIsNotRetriedWithOtherCredential(t *testing.T) {
 	for name, refuse := range map[string]http.HandlerFunc{
 		"a limit": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "60")
@@ -221,24 +220,24 @@ func TestWhatIsWrittenIsSentOnceWhateverTheAnswer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := openCounter(t, user("a"), user("b"))
+				c := newCredentialRig(t, user("a"), user("b"))
 				c.answer = func(_ string, w http.ResponseWriter, r *http.Request) { refuse(w, r) }
 				want := http.StatusForbidden
 				if name == "not found" {
 					want = http.StatusNotFound
 				}
-				c.paid(c.asks("builds", http.MethodPost, "/repos/acme/x/rulesets", want), "tok-a")
+				c.wantPaid(c.request("builds", http.MethodPost, "/repos/acme/x/rulesets", want), "tok-a")
 			})
 		})
 	}
 }
 
-// TestADenialIsWholeHoweverLongOthersTake: it was held back for what they might see, and
-// holds no place meanwhile.
-func TestADenialIsWholeHoweverLongOthersTake(t *testing.T) {
+// TestDelayedDenialIsForwardedCompletely checks that a 404 holds no permit while another
+// credential is tried, and that its body is complete.
+func TestDelayedDenialIsForwardedCompletely(t *testing.T) {
 	for _, size := range []int{100, 200_000} {
 		synctest.Test(t, func(t *testing.T) {
-			c := openCounter(t, user("a"), user("b"), user("c"))
+			c := newCredentialRig(t, user("a"), user("b"), user("c"))
 			c.answer = func(token string, w http.ResponseWriter, _ *http.Request) {
 				if token != "tok-a" {
 					time.Sleep(20 * time.Second)
@@ -251,22 +250,22 @@ func TestADenialIsWholeHoweverLongOthersTake(t *testing.T) {
 				w.WriteHeader(http.StatusNotFound)
 				_, _ = io.WriteString(w, strings.Repeat("x", size))
 			}
-			c.pays("/repos/acme/x/tags", 404, "tok-a", "tok-b", "tok-c")
+			c.wantTokens("/repos/acme/x/tags", 404, "tok-a", "tok-b", "tok-c")
 			if last := c.replies[0]; strings.Count(last, "xxxx") != size/4 {
-				t.Errorf("%d bytes came", len(last))
+				t.Errorf("%d bytes arrived", len(last))
 			}
 		})
 	}
 }
 
-func TestAProbeWhoseClientLeavesHoldsNobodyUp(t *testing.T) {
+func TestCancelledProbeBlocksNoRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := openCounter(t, user("a"))
+		c := newCredentialRig(t, user("a"))
 		var answer atomic.Pointer[http.HandlerFunc]
 		responses := func(h http.HandlerFunc) { answer.Store(&h) }
 		c.answer = func(_ string, w http.ResponseWriter, r *http.Request) { (*answer.Load())(w, r) }
 		responses(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
-		c.pays("/repos/acme/x/subscribers", 401, "tok-a")
+		c.wantTokens("/repos/acme/x/subscribers", 401, "tok-a")
 		time.Sleep(11 * time.Second)
 		responses(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 		ctx, leave := context.WithTimeout(t.Context(), time.Second)
@@ -275,6 +274,6 @@ func TestAProbeWhoseClientLeavesHoldsNobodyUp(t *testing.T) {
 		r.Header.Set("Authorization", "Bearer key-of-docs")
 		c.g.ServeHTTP(httptest.NewRecorder(), r)
 		responses(func(http.ResponseWriter, *http.Request) {})
-		c.pays("/repos/acme/x/subscribers", 200, "tok-a")
+		c.wantTokens("/repos/acme/x/subscribers", 200, "tok-a")
 	})
 }

@@ -26,25 +26,25 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// counter is a gateway with held credentials before an upstream that notes who paid, in
-// virtual time.
-type counter struct {
+// credentialRig is a gateway with credentials in virtual time. Its upstream records which
+// token each request used.
+type credentialRig struct {
 	*testing.T
 	g       *gateway
 	answer  func(token string, w http.ResponseWriter, r *http.Request) // of the upstream
 	log     bytes.Buffer
 	mu      sync.Mutex
 	spent   []string // tokens, in the order in which they came
-	replies []string // everything that a client was told
+	replies []string // all responses to clients
 }
 
 const purseUpstream = "http://upstream.test"
 
-// openCounter makes one whose client "builds" has all the credentials, and "docs" the
-// last of them.
-func openCounter(t *testing.T, held ...config.Credential) *counter {
+// newCredentialRig starts the gateway. The client "builds" has all credentials, the client
+// "docs" has the last one.
+func newCredentialRig(t *testing.T, held ...config.Credential) *credentialRig {
 	t.Helper()
-	c := &counter{T: t}
+	c := &credentialRig{T: t}
 	c.answer = func(string, http.ResponseWriter, *http.Request) {}
 	up := testservers.ServePipe(t, "upstream.test:80", &http.Server{Handler: http.HandlerFunc(c.upstream)})
 	cfg := config.Default()
@@ -66,7 +66,7 @@ func openCounter(t *testing.T, held ...config.Credential) *counter {
 	c.g = g
 	t.Cleanup(func() {
 		g.close()
-		c.noSecrets()
+		c.checkNoSecrets()
 	})
 	return c
 }
@@ -75,7 +75,7 @@ func user(name string) config.Credential {
 	return config.Credential{Name: name, Kind: policy.User, Account: "account-" + name, Token: credential.Secret("tok-" + name)}
 }
 
-func (c *counter) upstream(w http.ResponseWriter, r *http.Request) {
+func (c *credentialRig) upstream(w http.ResponseWriter, r *http.Request) {
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	c.mu.Lock()
 	c.spent = append(c.spent, token)
@@ -83,8 +83,9 @@ func (c *counter) upstream(w http.ResponseWriter, r *http.Request) {
 	c.answer(token, w, r)
 }
 
-// asks has a client ask, wants a status, and returns who paid, in order.
-func (c *counter) asks(client, method, path string, want int) []string {
+// request sends a request of a client, checks the status, and returns the tokens that were
+// used.
+func (c *credentialRig) request(client, method, path string, want int) []string {
 	c.Helper()
 	c.mu.Lock()
 	c.spent = nil
@@ -107,16 +108,16 @@ func (c *counter) asks(client, method, path string, want int) []string {
 	return c.spent
 }
 
-// pays has it that these pay, one after the other, for a GET.
-func (c *counter) pays(path string, status int, want ...string) {
+// wantTokens checks the tokens that a GET request uses, in order.
+func (c *credentialRig) wantTokens(path string, status int, want ...string) {
 	c.Helper()
-	if got := c.asks("builds", http.MethodGet, path, status); fmt.Sprint(got) != fmt.Sprint(want) {
-		c.Errorf("%s: %q paid, want %q", path, got, want)
+	if got := c.request("builds", http.MethodGet, path, status); fmt.Sprint(got) != fmt.Sprint(want) {
+		c.Errorf("%s: %q was used, want %q", path, got, want)
 	}
 }
 
-// noSecrets looks for tokens where none may be.
-func (c *counter) noSecrets() {
+// checkNoSecrets searches the log and the admin data for tokens.
+func (c *credentialRig) checkNoSecrets() {
 	for _, text := range append(c.replies, c.log.String()) {
 		for _, secret := range []string{"tok-", "key-of-", "minted-", "eyJ", base64.StdEncoding.EncodeToString([]byte("tok-id:secret"))} {
 			if strings.Contains(text, secret) {
@@ -126,7 +127,7 @@ func (c *counter) noSecrets() {
 	}
 }
 
-// rates responses with what is left of each token.
+// rates sets the remaining quota of each token.
 func rates(left map[string]int) func(string, http.ResponseWriter, *http.Request) {
 	return func(token string, w http.ResponseWriter, _ *http.Request) {
 		left[token]--
@@ -141,29 +142,29 @@ func rates(left map[string]int) func(string, http.ResponseWriter, *http.Request)
 	}
 }
 
-func TestTheOneWithTheMostLeftPaysButNotByTurns(t *testing.T) {
+func TestCredentialWithMostQuotaIsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := openCounter(t, user("a"), user("b"))
+		c := newCredentialRig(t, user("a"), user("b"))
 		left := map[string]int{"tok-a": 5000, "tok-b": 5000}
 		c.answer = rates(left)
 		for i := range 5 {
-			c.pays(fmt.Sprintf("/repos/acme/r%d/tags", i), 200, "tok-a")
+			c.wantTokens(fmt.Sprintf("/repos/acme/r%d/tags", i), 200, "tok-a")
 		}
 		left["tok-a"] = 2402 // others spend it, too
-		c.pays("/repos/acme/x/tags", 200, "tok-a")
-		c.pays("/repos/acme/y/tags", 200, "tok-b") // which has more than twice as much
+		c.wantTokens("/repos/acme/x/tags", 200, "tok-a")
+		c.wantTokens("/repos/acme/y/tags", 200, "tok-b") // has more than twice the quota
 		left["tok-b"] = 1300
-		c.pays("/repos/acme/z/tags", 200, "tok-b")
-		c.pays("/repos/acme/z/branches", 200, "tok-b") // 2401 is not twice 1299
-		if got := c.asks("docs", http.MethodGet, "/repos/acme/w/tags", 200); fmt.Sprint(got) != "[tok-b]" {
-			t.Errorf("docs spends %q", got)
+		c.wantTokens("/repos/acme/z/tags", 200, "tok-b")
+		c.wantTokens("/repos/acme/z/branches", 200, "tok-b") // 2401 is not twice 1299
+		if got := c.request("docs", http.MethodGet, "/repos/acme/w/tags", 200); fmt.Sprint(got) != "[tok-b]" {
+			t.Errorf("the client docs used %q", got)
 		}
 	})
 }
 
-func TestWhoIsAtALimitIsNotWaitedForWhileAnotherIsThere(t *testing.T) {
+func TestLimitedCredentialIsSkipped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := openCounter(t, user("a"), user("b"))
+		c := newCredentialRig(t, user("a"), user("b"))
 		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) {
 			if token == "tok-a" {
 				w.Header().Set("Retry-After", "60")
@@ -172,122 +173,121 @@ func TestWhoIsAtALimitIsNotWaitedForWhileAnotherIsThere(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		c.pays("/repos/acme/x/tags", 200, "tok-a", "tok-b")
-		c.pays("/repos/acme/y/tags", 200, "tok-b")
+		c.wantTokens("/repos/acme/x/tags", 200, "tok-a", "tok-b")
+		c.wantTokens("/repos/acme/y/tags", 200, "tok-b")
 		if waited := time.Since(began); waited > time.Second {
 			t.Errorf("waited %v", waited)
 		}
 	})
 }
 
-func TestARefusedCredentialIsNotSentAgainForAWhile(t *testing.T) {
+func TestRefusedCredentialIsQuarantined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := openCounter(t, user("a"), user("b"))
+		c := newCredentialRig(t, user("a"), user("b"))
 		revoked := true
 		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) {
 			if token == "tok-a" && revoked {
 				w.WriteHeader(http.StatusUnauthorized)
 			}
 		}
-		c.pays("/repos/acme/x/subscribers", 200, "tok-a", "tok-b")
-		c.pays("/repos/acme/y/subscribers", 200, "tok-b")
+		c.wantTokens("/repos/acme/x/subscribers", 200, "tok-a", "tok-b")
+		c.wantTokens("/repos/acme/y/subscribers", 200, "tok-b")
 		if list := c.g.credentialHealth.Quarantined(); len(list) != 1 || list[0].Name != "a" || list[0].Times != 1 {
-			t.Errorf("shown: %+v", list)
+			t.Errorf("quarantine list: %+v", list)
 		}
 		if !strings.Contains(c.log.String(), "credential quarantined after 401") {
-			t.Error("nothing is logged")
+			t.Error("the log contains no refusal")
 		}
 		time.Sleep(11 * time.Second)
-		c.pays("/repos/acme/z/subscribers", 200, "tok-a", "tok-b")
-		time.Sleep(11 * time.Second) // twice as long this time
-		c.pays("/repos/acme/u/subscribers", 200, "tok-b")
+		c.wantTokens("/repos/acme/z/subscribers", 200, "tok-a", "tok-b")
+		time.Sleep(11 * time.Second) // the quarantine has doubled
+		c.wantTokens("/repos/acme/u/subscribers", 200, "tok-b")
 		revoked = false
 		time.Sleep(10 * time.Second)
-		c.pays("/repos/acme/v/subscribers", 200, "tok-a")
+		c.wantTokens("/repos/acme/v/subscribers", 200, "tok-a")
 		if list := c.g.credentialHealth.Quarantined(); len(list) != 0 {
-			t.Errorf("shown: %+v", list)
+			t.Errorf("quarantine list: %+v", list)
 		}
 	})
 }
 
-func TestWhatIsWrittenIsSentOnce(t *testing.T) {
+func TestWriteIsSentOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := openCounter(t, user("a"), user("b"))
+		c := newCredentialRig(t, user("a"), user("b"))
 		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) {
 			if token == "tok-a" {
 				w.WriteHeader(http.StatusUnauthorized)
 			}
 		}
-		if got := c.asks("builds", http.MethodPost, "/repos/acme/x/rulesets", 401); fmt.Sprint(got) != "[tok-a]" {
-			t.Errorf("%q paid", got)
+		if got := c.request("builds", http.MethodPost, "/repos/acme/x/rulesets", 401); fmt.Sprint(got) != "[tok-a]" {
+			t.Errorf("%q was used", got)
 		}
-		if got := c.asks("builds", http.MethodPost, "/repos/acme/x/rulesets", 200); fmt.Sprint(got) != "[tok-b]" {
-			t.Errorf("%q paid after it was refused", got)
+		if got := c.request("builds", http.MethodPost, "/repos/acme/x/rulesets", 200); fmt.Sprint(got) != "[tok-b]" {
+			t.Errorf("%q was used after the refusal", got)
 		}
 	})
 }
 
-func TestOneRefusedCredentialWithoutAnotherIsTold(t *testing.T) {
+func TestRefusalOfOnlyCredentialIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := openCounter(t, user("a"))
+		c := newCredentialRig(t, user("a"))
 		c.answer = func(_ string, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }
-		c.pays("/repos/acme/x/subscribers", 401, "tok-a")
-		c.pays("/repos/acme/x/subscribers", 503)
+		c.wantTokens("/repos/acme/x/subscribers", 401, "tok-a")
+		c.wantTokens("/repos/acme/x/subscribers", 503)
 		if last := c.replies[1]; !strings.Contains(last, "Retry-After:[10]") || !strings.Contains(last, "detail=credential") {
-			t.Errorf("told %s", last)
+			t.Errorf("response %s", last)
 		}
 	})
 }
 
-func TestWhatOneDoesNotSeeAnotherIsAskedForAndRemembered(t *testing.T) {
+func TestResourceHiddenFromOneCredentialIsTriedWithAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := openCounter(t, user("a"), user("b"))
+		c := newCredentialRig(t, user("a"), user("b"))
 		c.answer = func(token string, w http.ResponseWriter, r *http.Request) {
 			if token == "tok-a" && strings.HasPrefix(r.URL.Path, "/repos/acme/secret") || strings.HasSuffix(r.URL.Path, "/none") {
 				w.WriteHeader(http.StatusNotFound)
 			}
 		}
-		c.pays("/repos/acme/secret/tags", 200, "tok-a", "tok-b")
-		c.pays("/repos/acme/secret/tags", 200, "tok-b")
-		c.pays("/repos/acme/secret/branches", 200, "tok-a", "tok-b") // the tags may be for few
-		c.pays("/repos/acme/secret", 200, "tok-a", "tok-b")
-		c.pays("/repos/Acme/Secret/labels", 200, "tok-b") // all of it is hidden
-		c.pays("/repos/acme/widgets/tags", 200, "tok-a")
-		c.pays("/repos/acme/widgets/none", 404, "tok-a", "tok-b") // there is nothing
-		c.pays("/repos/acme/widgets/none", 404, "tok-a", "tok-b") // by now there may be
-		c.pays("/repos/acme/widgets/branches", 200, "tok-a")
-		c.pays("/repos/acme/widgets/subscription", 200, "tok-a")
+		c.wantTokens("/repos/acme/secret/tags", 200, "tok-a", "tok-b")
+		c.wantTokens("/repos/acme/secret/tags", 200, "tok-b")
+		c.wantTokens("/repos/acme/secret/branches", 200, "tok-a", "tok-b") // only tags were hidden so far
+		c.wantTokens("/repos/acme/secret", 200, "tok-a", "tok-b")
+		c.wantTokens("/repos/Acme/Secret/labels", 200, "tok-b") // the whole repository is hidden
+		c.wantTokens("/repos/acme/widgets/tags", 200, "tok-a")
+		c.wantTokens("/repos/acme/widgets/none", 404, "tok-a", "tok-b") // no credential has access
+		c.wantTokens("/repos/acme/widgets/none", 404, "tok-a", "tok-b") // both are tried again
+		c.wantTokens("/repos/acme/widgets/branches", 200, "tok-a")
+		c.wantTokens("/repos/acme/widgets/subscription", 200, "tok-a")
 		time.Sleep(6 * time.Minute)
-		c.pays("/repos/acme/secret/milestones", 200, "tok-a", "tok-b")
+		c.wantTokens("/repos/acme/secret/milestones", 200, "tok-a", "tok-b")
 	})
 }
 
-func TestWhatIsAboutTheCallerIsAskedByOne(t *testing.T) {
+func TestCallerSpecificOperationUsesOneCredential(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := config.Credential{Name: "app", Kind: policy.OAuthApp, Token: "tok-id:secret"}
-		c := openCounter(t, app, user("a"), user("b"))
+		c := newCredentialRig(t, app, user("a"), user("b"))
 		c.answer = func(_ string, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }
-		c.pays("/repos/acme/widgets/subscription", 404, "tok-a")
-		c.pays("/user/subscriptions", 404, "tok-a")
+		c.wantTokens("/repos/acme/widgets/subscription", 404, "tok-a")
+		c.wantTokens("/user/subscriptions", 404, "tok-a")
 		c.answer = func(string, http.ResponseWriter, *http.Request) {}
 		basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("tok-id:secret"))
-		c.pays("/gitignore/templates", 200, basic) // public
-		c.pays("/orgs/acme/organization-roles", 200, "tok-a")
+		c.wantTokens("/gitignore/templates", 200, basic) // public
+		c.wantTokens("/orgs/acme/organization-roles", 200, "tok-a")
 		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) {
 			if token == "tok-a" {
 				w.WriteHeader(http.StatusUnauthorized)
 			}
 		}
-		c.pays("/user/subscriptions", 401, "tok-a") // b has other ones
-		c.pays("/user/migrations", 503)
-		c.pays("/orgs/acme/rulesets", 200, "tok-b")
+		c.wantTokens("/user/subscriptions", 401, "tok-a") // the subscriptions belong to the caller
+		c.wantTokens("/user/migrations", 503)
+		c.wantTokens("/orgs/acme/rulesets", 200, "tok-b")
 	})
 }
 
-// TestNoCredentialWidensWhatAClientMayCall: whichever pays, the client's bounds stay.
-func TestNoCredentialWidensWhatAClientMayCall(t *testing.T) {
+func TestCredentialDoesNotExtendScopeOfClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := openCounter(t, user("a"), user("b"))
+		c := newCredentialRig(t, user("a"), user("b"))
 		bounded := *c.g.current.Load().config
 		bounded.Clients = slices.Clone(bounded.Clients)
 		for i := range bounded.Clients {
@@ -296,14 +296,14 @@ func TestNoCredentialWidensWhatAClientMayCall(t *testing.T) {
 		if err := c.g.update(&bounded, nil); err != nil {
 			t.Fatal(err)
 		}
-		c.pays("/repos/acme/x/tags", 200, "tok-a")
-		if got := c.asks("builds", http.MethodPost, "/repos/acme/x/rulesets", 403); len(got) > 0 {
-			t.Errorf("%q paid", got)
+		c.wantTokens("/repos/acme/x/tags", 200, "tok-a")
+		if got := c.request("builds", http.MethodPost, "/repos/acme/x/rulesets", 403); len(got) > 0 {
+			t.Errorf("%q was used", got)
 		}
 	})
 }
 
-// privateKey is one in PEM.
+// privateKey returns a private key in PEM.
 func privateKey(t *testing.T) credential.Secret {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -313,11 +313,11 @@ func privateKey(t *testing.T) credential.Secret {
 	return credential.Secret(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
 }
 
-func TestAnAppSpendsTheTokenOfItsInstallation(t *testing.T) {
+func TestAppSpendsInstallationToken(t *testing.T) {
 	app := config.Credential{Name: "bot", Kind: policy.Installation}
 	app.App.ID, app.App.Key, app.App.Installation = "7", privateKey(t), 42
 	synctest.Test(t, func(t *testing.T) {
-		c := openCounter(t, app)
+		c := newCredentialRig(t, app)
 		minted, bad := 0, ""
 		c.answer = func(token string, w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/app/installations/42/access_tokens" {
@@ -330,9 +330,9 @@ func TestAnAppSpendsTheTokenOfItsInstallation(t *testing.T) {
 		}
 		last := func(path string, status int, want string) {
 			t.Helper()
-			got := c.asks("builds", http.MethodGet, path, status)
+			got := c.request("builds", http.MethodGet, path, status)
 			if len(got) == 0 || got[len(got)-1] != want {
-				t.Errorf("%s: %q paid, want %s", path, got, want)
+				t.Errorf("%s: %q was used, want %s", path, got, want)
 			}
 		}
 		last("/repos/acme/a/subscribers", 200, "minted-1")
@@ -350,11 +350,11 @@ func TestAnAppSpendsTheTokenOfItsInstallation(t *testing.T) {
 	})
 }
 
-// TestEveryTurnIsInTheRecord: what each credential's turn cost and took is, also that of
-// the last, which waited for a limit to be over; and a reload forgets no record.
-func TestEveryTurnIsInTheRecord(t *testing.T) {
+// TestRecordContainsEveryAttempt checks the cost of each credential attempt, also across a
+// reload.
+func TestRecordContainsEveryAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := openCounter(t, user("a"), user("b"))
+		c := newCredentialRig(t, user("a"), user("b"))
 		until := time.Now().Add(4 * time.Second)
 		c.answer = func(_ string, w http.ResponseWriter, _ *http.Request) {
 			if time.Now().Before(until) {
@@ -363,7 +363,7 @@ func TestEveryTurnIsInTheRecord(t *testing.T) {
 				_, _ = io.WriteString(w, `{"message":"You have exceeded a secondary rate limit"}`)
 			}
 		}
-		paid := c.asks("builds", http.MethodGet, "/repos/acme/widgets/tags", http.StatusOK)
+		paid := c.request("builds", http.MethodGet, "/repos/acme/widgets/tags", http.StatusOK)
 		if err := c.g.update(c.g.current.Load().config, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -378,15 +378,14 @@ func TestEveryTurnIsInTheRecord(t *testing.T) {
 			}
 		}
 		if r := records[0]; len(paid) != 3 || r.Attempts != 3 || r.Spent != 3 || attempts != 3 {
-			t.Errorf("%q paid; %d attempts, %d spent, %d stages of attempts", paid, r.Attempts, r.Spent, attempts)
+			t.Errorf("%q was used; %d attempts, %d spent, %d stages of attempts", paid, r.Attempts, r.Spent, attempts)
 		}
 	})
 }
 
-// TestWhatIsPolledIsListedBeyondAReload: who waits for it waits on.
-func TestWhatIsPolledIsListedBeyondAReload(t *testing.T) {
+func TestPollsSurviveReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := openCounter(t, user("a"))
+		c := newCredentialRig(t, user("a"))
 		computed := time.Now().Add(5 * time.Second)
 		c.answer = func(_ string, w http.ResponseWriter, _ *http.Request) {
 			if time.Now().Before(computed) {
@@ -396,7 +395,7 @@ func TestWhatIsPolledIsListedBeyondAReload(t *testing.T) {
 		answered := make(chan struct{})
 		go func() {
 			defer close(answered)
-			c.asks("builds", http.MethodGet, "/repos/acme/widgets/stats/commit_activity", http.StatusOK)
+			c.request("builds", http.MethodGet, "/repos/acme/widgets/stats/commit_activity", http.StatusOK)
 		}()
 		time.Sleep(time.Second / 2)
 		polls := func() int { return len(c.g.state().(gatewayState).Polling) }

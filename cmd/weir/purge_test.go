@@ -73,7 +73,7 @@ func TestPurge(t *testing.T) {
 			t.Errorf("%v: %d, %q", c.args, code, said)
 		}
 		if got := ask(target); !strings.HasPrefix(got, "weir; "+c.cache) {
-			t.Errorf("%v: then %q, want %q", c.args, got, c.cache)
+			t.Errorf("%v: Cache-Status %q, want %q", c.args, got, c.cache)
 		}
 		ask(target + "?page=2")
 	}

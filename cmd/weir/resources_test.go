@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestMemoryIsShared(t *testing.T) {
+func TestMemoryBudgetIsShared(t *testing.T) {
 	for _, c := range []struct {
 		limit, configured, cache int64
 		waiting                  int
@@ -16,15 +16,15 @@ func TestMemoryIsShared(t *testing.T) {
 		{256 << 20, 256 << 20, 128 << 20, 1_724},
 	} {
 		if cache, waiting := memoryShares(c.limit, c.configured); cache != c.cache || waiting != c.waiting {
-			t.Errorf("of %d: a cache of %d, %d wait; want %d and %d", c.limit, cache, waiting, c.cache, c.waiting)
+			t.Errorf("limit %d: cache %d, %d waiting; want %d and %d", c.limit, cache, waiting, c.cache, c.waiting)
 		}
 	}
 }
 
-func TestDescriptorsAreShared(t *testing.T) {
+func TestDescriptorBudgetIsShared(t *testing.T) {
 	for descriptors, want := range map[int]int{0: 0, 100: 64, 1024: 384, 65536: 32640} {
 		if got := maxConnections(descriptors); got != want {
-			t.Errorf("of %d descriptors %d are for connections, want %d", descriptors, got, want)
+			t.Errorf("%d descriptors: %d for connections, want %d", descriptors, got, want)
 		}
 	}
 }

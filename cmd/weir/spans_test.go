@@ -22,8 +22,8 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// moods is an API that does as the last part of a path says.
-func moods() http.HandlerFunc {
+// scriptedUpstream responds as the last segment of the path names.
+func scriptedUpstream() http.HandlerFunc {
 	var computed atomic.Int32
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -43,15 +43,15 @@ func moods() http.HandlerFunc {
 
 var tableOfSpans = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (server|client|internal) \\| (.*) \\|$")
 
-// TestEverySpanIsDocumented with its kind and its attributes, and all that is documented
-// is sent.
+// TestEverySpanIsDocumented compares the exported spans, their kinds and their attributes with
+// the documentation.
 func TestEverySpanIsDocumented(t *testing.T) {
 	socket := testservers.Redis(t)
 	redisGateway := func(c *config.Config) {
 		c.Store.URL = "unix://" + socket
 		c.Limits.Points.REST = 3
 	}
-	w := newTraced(t, moods(), redisGateway)
+	w := startTraced(t, scriptedUpstream(), redisGateway)
 	const user = "Authorization: Bearer tok-owner"
 	w.ask(http.MethodGet, "/repos/acme/widgets/subscribers", user, "User-Agent: test/1")
 	w.ask(http.MethodGet, "/repos/acme/widgets/subscribers", user) // a hit
@@ -59,9 +59,9 @@ func TestEverySpanIsDocumented(t *testing.T) {
 	w.ask(http.MethodGet, "/repos/acme/cogs/subscribers", user)
 	w.ask(http.MethodGet, "/repos/acme/gears/subscribers", user, "Prefer: respond-async")         // out of points
 	w.ask(http.MethodGet, "/repos/acme/widgets/rulesets", user)                                   // an error of the API's
-	w.ask(http.MethodGet, "/repos/acme/widgets/stats/contributors", "Authorization: Bearer tok2") // an error of the API's, later
-	w.piped(socket)
-	w.end()
+	w.ask(http.MethodGet, "/repos/acme/widgets/stats/contributors", "Authorization: Bearer tok2") // fails in the background
+	w.runPipeline(socket)
+	w.flush()
 
 	page, err := os.ReadFile("../../docs/observability.md")
 	if err != nil {
@@ -85,7 +85,7 @@ func TestEverySpanIsDocumented(t *testing.T) {
 	}
 	for name := range got {
 		if len(got[name]) == 0 && strings.Contains(string(page), "| `"+strings.Fields(name)[0]+"` |") {
-			delete(got, name) // without attributes
+			delete(got, name) // a span without attributes
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -93,7 +93,7 @@ func TestEverySpanIsDocumented(t *testing.T) {
 	}
 }
 
-// documentedAs is a span's name in the table, and its kind.
+// documentedAs returns the name and kind of a span as in the documentation.
 func documentedAs(s testservers.Span) string {
 	kind := strings.ToLower(strings.TrimPrefix(s.Kind.String(), "SPAN_KIND_"))
 	switch {
@@ -107,8 +107,8 @@ func documentedAs(s testservers.Span) string {
 	return s.Name + " " + kind
 }
 
-// piped sends several commands at once, and one that is an error, in a span.
-func (w *traced) piped(socket string) {
+// runPipeline sends a pipeline of commands with one error to Redis inside a span.
+func (w *tracedGateway) runPipeline(socket string) {
 	w.Helper()
 	client, err := redisclient.Open("unix://"+socket, nil)
 	if err != nil {
@@ -124,24 +124,23 @@ func (w *traced) piped(socket string) {
 		w.Fatal(err)
 	}
 	if client.LPush(ctx, "secret-key", "secret-value").Err() == nil {
-		w.Error("it is no list")
+		w.Error("the command on a wrong type succeeded")
 	}
 	if err := client.Get(ctx, "no-key").Err(); err == nil {
-		w.Error("there is no such key")
+		w.Error("the command on a missing key succeeded")
 	}
 }
 
-// TestRedisIsSeenInATrace: what is asked of it is part of the stage that asks, by its
-// command; neither keys nor values are told.
-func TestRedisIsSeenInATrace(t *testing.T) {
+// TestRedisCommandsAreTraced checks that each command is a span without keys and values.
+func TestRedisCommandsAreTraced(t *testing.T) {
 	socket := testservers.Redis(t)
-	w := newTraced(t, moods(), func(c *config.Config) { c.Store.URL = "unix://" + socket })
+	w := startTraced(t, scriptedUpstream(), func(c *config.Config) { c.Store.URL = "unix://" + socket })
 	w.ask(http.MethodGet, "/repos/acme/widgets/subscribers", "Authorization: Bearer tok-owner")
-	w.piped(socket)
+	w.runPipeline(socket)
 	byName, drawn := w.spans()
 	for _, want := range []string{"queue internal > EVALSHA client", "poll internal > PIPELINE client", "poll internal > LPUSH client"} {
 		if !slices.Contains(drawn, want) {
-			t.Errorf("%s is not in\n%s", want, strings.Join(drawn, "\n"))
+			t.Errorf("missing span %s in\n%s", want, strings.Join(drawn, "\n"))
 		}
 	}
 	if s := byName["LPUSH"][0]; !s.Failed || s.Attributes["error.type"] != "WRONGTYPE" {

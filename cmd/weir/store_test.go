@@ -16,8 +16,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// keptIn opens a memory store that is kept in a file.
-func keptIn(t *testing.T, file string) *store {
+// openFileStore opens a memory store with a file.
+func openFileStore(t *testing.T, file string) *store {
 	t.Helper()
 	cfg := config.Default()
 	cfg.Store.URL = "memory:" + file
@@ -28,7 +28,7 @@ func keptIn(t *testing.T, file string) *store {
 	return s
 }
 
-// spendOne has one request of an account answered.
+// spendOne completes one request of an account.
 func spendOne(t *testing.T, s *store) {
 	t.Helper()
 	p := limits.Permit{Claim: limits.Claim{ID: 1, Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}}
@@ -50,9 +50,9 @@ func used(t *testing.T, s *store) int {
 	return b.Used
 }
 
-func TestTheLedgerOfMemoryIsKeptOverARestart(t *testing.T) {
+func TestMemoryLedgerSurvivesRestart(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ledger")
-	first := keptIn(t, file)
+	first := openFileStore(t, file)
 	spendOne(t, first)
 	if err := first.close(); err != nil {
 		t.Fatal(err)
@@ -60,14 +60,14 @@ func TestTheLedgerOfMemoryIsKeptOverARestart(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
-	second := keptIn(t, file)
+	second := openFileStore(t, file)
 	if used(t, second) != 4000 || string(second.hashKey) != string(first.hashKey) {
 		t.Errorf("used %d, key %x, not %x", used(t, second), second.hashKey, first.hashKey)
 	}
 	cfg := config.Default()
 	cfg.Store.URL = "memory:" + file
 	if _, err := openStore(cfg, "r", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another process") {
-		t.Errorf("two processes have one file: %v", err)
+		t.Errorf("a second process opened the file: %v", err)
 	}
 	// If the second process crashes, the third must not load the ledger of the first.
 	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
@@ -76,31 +76,31 @@ func TestTheLedgerOfMemoryIsKeptOverARestart(t *testing.T) {
 	if err := errors.Join(second.close(), os.Remove(file)); err != nil {
 		t.Fatal(err)
 	}
-	third := keptIn(t, file)
+	third := openFileStore(t, file)
 	if used(t, third) != 0 || string(third.hashKey) == string(first.hashKey) {
-		t.Errorf("used %d of what nobody left", used(t, third))
+		t.Errorf("used %d after a crash, want 0", used(t, third))
 	}
 }
 
-func TestALedgerThatCannotBeReadIsNotUsed(t *testing.T) {
+func TestInvalidLedgerFileIsIgnored(t *testing.T) {
 	for _, text := range []string{"", "x", "{}\n{}", `{"hash_key":"aGVsbG8="}` + "\n" + `{"version":99}`} {
 		file := filepath.Join(t.TempDir(), "ledger")
 		write(t, file, text)
-		s := keptIn(t, file)
+		s := openFileStore(t, file)
 		if used(t, s) != 0 {
-			t.Errorf("%q was used", text)
+			t.Errorf("the ledger file %q was used", text)
 		}
 		spendOne(t, s)
 		if err := s.close(); err != nil {
 			t.Fatal(err)
 		}
-		if used(t, keptIn(t, file)) != 4000 {
-			t.Errorf("after %q the next ledger was not kept", text)
+		if used(t, openFileStore(t, file)) != 4000 {
+			t.Errorf("the ledger after the invalid file %q was not written", text)
 		}
 	}
 }
 
-func TestAFileThatCannotBeWrittenIsSaidAtOnce(t *testing.T) {
+func TestUnwritableLedgerFileFailsAtStart(t *testing.T) {
 	cfg := config.Default()
 	cfg.Store.URL = "memory:" + filepath.Join(t.TempDir(), "nowhere", "ledger")
 	if _, err := openStore(cfg, "r", slog.New(slog.DiscardHandler)); !errors.Is(err, fs.ErrNotExist) {
@@ -108,13 +108,13 @@ func TestAFileThatCannotBeWrittenIsSaidAtOnce(t *testing.T) {
 	}
 }
 
-func TestNothingIsLeftBesideTheLedger(t *testing.T) {
+func TestNoTemporaryFilesRemain(t *testing.T) {
 	dir := t.TempDir()
-	s := keptIn(t, filepath.Join(dir, "ledger"))
+	s := openFileStore(t, filepath.Join(dir, "ledger"))
 	if err := s.close(); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := os.ReadDir(dir); err != nil || len(list) != 2 { // and the lock
+	if list, err := os.ReadDir(dir); err != nil || len(list) != 2 { // the ledger and the lock
 		t.Errorf("%v, %v", list, err)
 	}
 }

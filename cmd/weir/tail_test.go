@@ -21,8 +21,8 @@ import (
 	"github.com/weirgate/weir/proxy"
 )
 
-// sampled are requests of every kind that matters to a reader.
-func sampled() []*proxy.Record {
+// sampleRecords returns one request of every kind.
+func sampleRecords() []*proxy.Record {
 	at := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 	return []*proxy.Record{
 		{ID: "1", Start: at, Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Client: "builds", Outcome: "miss", Status: 200, Elapsed: 42 * time.Millisecond, Cache: "weir; fwd=uri-miss; fwd-status=200; stored; ttl=60", Attempts: 1, Spent: 1, Resource: "core", Stages: []proxy.Stage{
@@ -37,26 +37,26 @@ func sampled() []*proxy.Record {
 	}
 }
 
-// happen is for the scripts: "happening NAME [TOKEN]" starts an admin listener where the
-// sampled requests happen as soon as somebody watches, and sets NAME to its URL. That
-// watch ends with them; "asked 1" waits until somebody watches again.
-func happen(ts *testscript.TestScript, _ bool, args []string) {
+// startEvents implements the script command "happening NAME [TOKEN]". It starts an admin
+// listener that sends the sample requests to the first watcher, and sets NAME to its URL.
+// "asked 1" waits for the next watcher.
+func startEvents(ts *testscript.TestScript, _ bool, args []string) {
 	token := ""
 	if len(args) > 1 {
 		token = args[1]
 	}
 	again := make(chan struct{}, 100)
-	*ts.Value(adminAsked{}).(*chan struct{}) = again
+	*ts.Value(adminRequests{}).(*chan struct{}) = again
 	var watches atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h, first := history.New(history.Sources{}), watches.Add(1) == 1
-		pages := admin.Handler(admin.Access{Token: credential.Secret(token)}, admin.Sources{History: h, Requests: toldLately})
-		pages.ServeHTTP(&flushed{w, sync.OnceFunc(func() {
+		pages := admin.Handler(admin.Access{Token: credential.Secret(token)}, admin.Sources{History: h, Requests: recentSamples})
+		pages.ServeHTTP(&flushHook{w, sync.OnceFunc(func() {
 			if !first {
 				again <- struct{}{}
 				return
 			}
-			for _, record := range sampled() {
+			for _, record := range sampleRecords() {
 				h.Observe(record)
 			}
 			h.Close()
@@ -66,30 +66,30 @@ func happen(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv(args[0], server.URL)
 }
 
-// toldLately are the sampled requests as the listener lists them, the newest first.
-func toldLately() any {
+// recentSamples returns the sample requests in the form of the admin API, newest first.
+func recentSamples() any {
 	var list []history.Request
-	for _, r := range slices.Backward(sampled()) {
+	for _, r := range slices.Backward(sampleRecords()) {
 		list = append(list, history.NewRequest(r))
 	}
 	return list
 }
 
-// flushed calls something whenever an answer is sent on.
-type flushed struct {
+// flushHook calls a function on each flush.
+type flushHook struct {
 	http.ResponseWriter
 	then func()
 }
 
-func (b *flushed) FlushError() error {
+func (b *flushHook) FlushError() error {
 	err := http.NewResponseController(b.ResponseWriter).Flush()
 	b.then()
 	return err
 }
 
-func (b *flushed) Unwrap() http.ResponseWriter { return b.ResponseWriter }
+func (b *flushHook) Unwrap() http.ResponseWriter { return b.ResponseWriter }
 
-func TestTailComesBack(t *testing.T) {
+func TestTailReconnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
 		var after atomic.Value
@@ -118,10 +118,10 @@ func TestTailComesBack(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- v.follow(ctx) }()
 		synctest.Wait()
-		h.Observe(sampled()[0])
-		time.Sleep(80 * time.Second) // 30, 1, 2, 45, 1, and a moment
+		h.Observe(sampleRecords()[0])
+		time.Sleep(80 * time.Second) // the sum of the delays between connections
 		for range 3 {
-			h.Observe(sampled()[1])
+			h.Observe(sampleRecords()[1])
 		}
 		synctest.Wait()
 		cancel()
@@ -131,7 +131,7 @@ func TestTailComesBack(t *testing.T) {
 		said := problems.take()
 		for _, want := range []string{"retrying in 1s", "answered 502", "retrying in 2s", "no data received for 45s"} {
 			if !strings.Contains(said, want) {
-				t.Errorf("%q is not in %s", want, said)
+				t.Errorf("%q is missing in %s", want, said)
 			}
 		}
 		lines := out.take()

@@ -12,33 +12,33 @@ import (
 	"github.com/weirgate/weir/proxy"
 )
 
-// BenchmarkTelemetry compares how many hits a second a gateway responses without
-// telemetry and with metrics and one trace of a hundred. "ratio" is the second over the
-// first, in the middle of all pairs: both are asked in turns, and each begins every other
-// time, so that what else the machine does meets both.
+// BenchmarkTelemetry compares the hits per second without telemetry and with metrics and one
+// trace per hundred requests. The metric "ratio" is the median of the second divided by the
+// first. The runs alternate, so that other load affects both.
 func BenchmarkTelemetry(b *testing.B) {
-	origin := httptest.NewServer(keepable(2 << 10))
+	origin := httptest.NewServer(cacheableUpstream(2 << 10))
 	defer origin.Close()
 	collector := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer collector.Close()
 
 	b.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
-	with := hitting(b, origin.URL, false)
+	with := startWithHit(b, origin.URL, false)
 	b.Setenv("OTEL_SDK_DISABLED", "true")
-	inPairs(b, "off", hitting(b, origin.URL, false), "on", with)
+	comparePairs(b, "off", startWithHit(b, origin.URL, false), "on", with)
 }
 
-// BenchmarkTelemetryOff compares a gateway that nothing was built into with one whose
+// BenchmarkTelemetryOff compares a gateway without telemetry code with a gateway whose
 // telemetry is off.
 func BenchmarkTelemetryOff(b *testing.B) {
-	origin := httptest.NewServer(keepable(2 << 10))
+	origin := httptest.NewServer(cacheableUpstream(2 << 10))
 	defer origin.Close()
 	b.Setenv("OTEL_SDK_DISABLED", "true")
-	inPairs(b, "none", hitting(b, origin.URL, true), "off", hitting(b, origin.URL, false))
+	comparePairs(b, "none", startWithHit(b, origin.URL, true), "off", startWithHit(b, origin.URL, false))
 }
 
-// inPairs asks two gateways in turns, and reports how many hits a second each responses.
-func inPairs(b *testing.B, first, base, second, other string) {
+// comparePairs sends requests to two gateways alternately, and reports the hits per second of
+// each.
+func comparePairs(b *testing.B, first, base, second, other string) {
 	b.Helper()
 	const clients, each = 4, 500
 	bases := [2]string{base, other}
@@ -47,7 +47,7 @@ func inPairs(b *testing.B, first, base, second, other string) {
 	for begins := 0; b.Loop(); begins = 1 - begins {
 		var now [2]time.Duration
 		for _, i := range []int{begins, 1 - begins} {
-			now[i] = inTurns(b, bases[i], clients, each)
+			now[i] = runClients(b, bases[i], clients, each)
 			took[i] += now[i]
 		}
 		ratios = append(ratios, now[0].Seconds()/now[1].Seconds())
@@ -59,8 +59,8 @@ func inPairs(b *testing.B, first, base, second, other string) {
 	b.ReportMetric(ratios[len(ratios)/2], "ratio")
 }
 
-// keepable is an API whose responses, of so many bytes, are fresh for an hour.
-func keepable(size int) http.Handler {
+// cacheableUpstream responds with a body of the given size that is fresh for one hour.
+func cacheableUpstream(size int) http.Handler {
 	body := make([]byte, size)
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Cache-Control", "max-age=3600")
@@ -68,9 +68,9 @@ func keepable(size int) http.Handler {
 	})
 }
 
-// hitting starts a gateway that has the answer to inTurns in its cache, and keeps one
-// trace of a hundred. A bare one is neither traced nor measured at all.
-func hitting(b *testing.B, upstream string, bare bool) (base string) {
+// startWithHit starts a gateway with a stored response, and traces one request of a hundred. A
+// bare gateway has no telemetry.
+func startWithHit(b *testing.B, upstream string, bare bool) (base string) {
 	b.Helper()
 	cfg := config.Default()
 	cfg.Upstream.URL, cfg.Limits.Inbound.Rate, cfg.Telemetry.Sample = upstream, 0, 0.01
@@ -89,6 +89,6 @@ func hitting(b *testing.B, upstream string, bare bool) (base string) {
 		server.Close()
 		g.close()
 	})
-	inTurns(b, server.URL, 1, 1)
+	runClients(b, server.URL, 1, 1)
 	return server.URL
 }

@@ -20,7 +20,7 @@ import (
 
 const served = "weir.example.com"
 
-// httpsClient trusts the ACME server's certificates, and finds every name at an address.
+// httpsClient returns a client that trusts roots and connects to address for every name.
 func httpsClient(roots *x509.CertPool, address string) *http.Client {
 	return &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{
 		ForceAttemptHTTP2: true, DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots},
@@ -30,7 +30,7 @@ func httpsClient(roots *x509.CertPool, address string) *http.Client {
 	}}
 }
 
-// selfSigned writes a pair of files for a name, and returns who trusts it.
+// selfSigned writes a self-signed certificate and its key, and returns a pool that trusts it.
 func selfSigned(t *testing.T, dir, name string, serial int64) *x509.CertPool {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -60,9 +60,9 @@ func selfSigned(t *testing.T, dir, name string, serial int64) *x509.CertPool {
 	return roots
 }
 
-// TestServeByOnesOwnCertificate: links name https, a reload takes up changed files,
-// and one that breaks them leaves the old certificate.
-func TestServeByOnesOwnCertificate(t *testing.T) {
+// TestReloadReplacesCertificate checks that links use https, that a reload loads changed
+// files, and that invalid files keep the old certificate.
+func TestReloadReplacesCertificate(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Link", `<http://`+r.Host+`/user/repos?page=2>; rel="next"`)
 	}))
@@ -97,12 +97,12 @@ func TestServeByOnesOwnCertificate(t *testing.T) {
 	}
 	renewed := selfSigned(t, dir, served, 2)
 	if status := reload(); status >= 300 {
-		t.Errorf("reload: %d", status)
+		t.Errorf("reload of a new certificate: %d", status)
 	}
 	ask(renewed)
 	write(t, filepath.Join(dir, "tls.key"), "no key")
 	if status := reload(); status < 400 {
-		t.Errorf("reload of what does not fit: %d", status)
+		t.Errorf("reload of an invalid key: %d", status)
 	}
 	ask(renewed)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/weirgate/weir/internal/credential"
 )
 
-// TestADeliveryMakesStaleWhatTheCatalogueSays: design section 6.5.
-func TestADeliveryMakesStaleWhatTheCatalogueSays(t *testing.T) {
+// TestDeliveryPurgesTagsOfCatalogue checks which responses each kind of event makes stale.
+func TestDeliveryPurgesTagsOfCatalogue(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Cache-Control", "max-age=600")
 		w.Header().Set("Etag", `"one"`)
@@ -80,13 +80,13 @@ func TestADeliveryMakesStaleWhatTheCatalogueSays(t *testing.T) {
 		}
 	}
 	send(http.MethodGet, paths["statistics"], "")
-	deliver("push", "0", "secret", of) // again
+	deliver("push", "0", "secret", of) // the second delivery
 	if got := send(http.MethodGet, paths["statistics"], "").Header().Get("Cache-Status"); !strings.Contains(got, "hit") {
-		t.Errorf("a delivery that came twice: %s", got)
+		t.Errorf("after a replayed delivery: %s", got)
 	}
 }
 
-func TestDeliveriesAreNotReceivedWithoutASecret(t *testing.T) {
+func TestWebhooksRequireSecret(t *testing.T) {
 	cfg := config.Default()
 	cfg.Upstream.URL = "http://127.0.0.1:9"
 	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
