@@ -179,7 +179,7 @@ func (ex *exchange) reportResponse(status int) {
 	}
 }
 
-// credentialAttempt is the result of asking with one credential. It has a copy of the exchange,
+// credentialAttempt is the result of sending the question with one credential. It has a copy of the exchange,
 // because the response is stored under the credential's own key.
 type credentialAttempt struct {
 	ex      *exchange
@@ -265,7 +265,7 @@ func holdBack(resp *http.Response) {
 	}
 }
 
-// tryCredential asks with one credential. The client's exchange keeps the list of credentials that
+// tryCredential sends the question with one credential. The client's exchange keeps the list of credentials that
 // were tried, and the costs.
 func (g *Gateway) tryCredential(ex *exchange, out *http.Request, identity Identity, before *failedAttempts) credentialAttempt {
 	first := len(ex.tried) == 0
@@ -287,7 +287,7 @@ func (g *Gateway) tryCredential(ex *exchange, out *http.Request, identity Identi
 	return a
 }
 
-// answerWith asks with another credential. The cache may hold a response for it.
+// answerWith gets the response with another credential. The cache may hold a response for it.
 func (g *Gateway) answerWith(ex *exchange, out *http.Request, identity Identity) (*http.Response, error) {
 	g.useCredential(ex, identity)
 	out.Header = ex.header.Clone()
@@ -358,7 +358,9 @@ func (g *Gateway) useAttempt(ex *exchange, a credentialAttempt, before failedAtt
 }
 
 // lastAttempt answers when all credentials were tried and no result was final.
-func (g *Gateway) lastAttempt(ex *exchange, out *http.Request, last credentialAttempt, before failedAttempts) (*http.Response, error) {
+func (g *Gateway) lastAttempt(
+	ex *exchange, out *http.Request, last credentialAttempt, before failedAttempts,
+) (*http.Response, error) {
 	if len(before.limited) > 0 {
 		// Only the rate-limited credential may be able to see the resource.
 		own := *ex

@@ -191,7 +191,8 @@ func (g *Gateway) decide(ex *exchange) (hit *cache.Entry, err error) {
 	if op := ex.match.Operation; !ex.identity.Scope.Allows(ex.method, op) {
 		return nil, &failure{
 			status: http.StatusForbidden, detail: "scope",
-			message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s %s", caller.Client, methodLabel(ex.method), op.ID),
+			message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s %s",
+				caller.Client, methodLabel(ex.method), op.ID),
 		}
 	}
 	if f := ex.match.Preflight(ex.identity.Caller.Kind); f != nil { // certain to fail upstream
@@ -287,7 +288,10 @@ const ownPaths = "/_weir/"
 func screen(r *http.Request) error {
 	switch {
 	case r.Method == http.MethodConnect, r.Method == http.MethodTrace:
-		return &failure{status: http.StatusMethodNotAllowed, message: "Method Not Allowed: " + r.Method, allow: "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"}
+		return &failure{
+			status: http.StatusMethodNotAllowed, message: "Method Not Allowed: " + r.Method,
+			allow: "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
+		}
 	case len(r.RequestURI) > maxTarget:
 		return &failure{status: http.StatusRequestURITooLong, message: "URI Too Long: at most 8 KiB"}
 	case headerSize(r.Header) > maxHeader:

@@ -82,7 +82,7 @@ func (g *Gateway) Misdirected(w http.ResponseWriter, r *http.Request) {
 	defer g.finish(ex)
 	err := g.throttle(ex)
 	if err == nil {
-		err = &failure{status: http.StatusMisdirectedRequest, message: "Misdirected Request: this name is not answered for here"}
+		err = &failure{status: http.StatusMisdirectedRequest, message: "Misdirected Request: this gateway does not serve this host name"}
 	}
 	g.refuse(ex, err)
 }
@@ -150,8 +150,9 @@ func (g *Gateway) failureOf(err error) *failure {
 		return f
 	case errors.As(err, &unusable):
 		return &failure{
-			status: http.StatusServiceUnavailable, detail: "credential", retryAfter: max(time.Second, time.Until(unusable.Until)), cause: err,
-			message: "Service Unavailable: the credential that pays for this client cannot be used now",
+			status: http.StatusServiceUnavailable, detail: "credential", cause: err,
+			retryAfter: max(time.Second, time.Until(unusable.Until)),
+			message:    "Service Unavailable: the credential that pays for this client cannot be used now",
 		}
 	case errors.Is(err, ErrUnauthenticated):
 		return &failure{status: http.StatusUnauthorized, message: "Requires authentication", cause: err}
@@ -161,7 +162,10 @@ func (g *Gateway) failureOf(err error) *failure {
 			message: "Service Unavailable: identity provider unavailable",
 		}
 	case errors.Is(err, errStalled), isTimeout(err):
-		return &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: the upstream did not answer in time", detail: "timeout", cause: err}
+		return &failure{
+			status: http.StatusGatewayTimeout, detail: "timeout", cause: err,
+			message: "Gateway Timeout: the upstream did not answer in time",
+		}
 	case errors.Is(err, errInterim), errors.Is(err, errUnpermitted): // both also match context.Canceled
 	case errors.Is(err, context.Canceled):
 		return &failure{status: statusClientGone, cause: err}
@@ -186,7 +190,8 @@ func connectionFault(err error) (description, errorType string) {
 		return "the upstream's name cannot be resolved", "name_resolution"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "the upstream refuses connections", "connection_refused"
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE),
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return "the upstream broke the connection", "connection_broken"
 	case errors.As(err, &op) && op.Op == "dial":
 		return "the upstream cannot be reached", "_OTHER"

@@ -79,32 +79,40 @@ func forwardsUnknown(name string) bool {
 	return !withheldFields[name]
 }
 
-// withheldFields are the request fields that forwardsUnknown excludes by name.
-var withheldFields = map[string]bool{
-	"Authorization": true, "Client-Ip": true, "Connection": true, "Content-Length": true, "Cookie": true, "Expect": true,
-	"Forwarded": true, "Front-End-Https": true, "Host": true, "Keep-Alive": true, "Pragma": true, "Prefer": true, "Te": true, "Trailer": true,
-	"Transfer-Encoding": true, "True-Client-Ip": true, "Upgrade": true, "Via": true,
+func fieldSet(names string) map[string]bool {
+	set := map[string]bool{}
+	for name := range strings.FieldsSeq(names) {
+		set[name] = true
+	}
+	return set
 }
+
+// withheldFields are the request fields that forwardsUnknown excludes by name.
+var withheldFields = fieldSet(`
+	Authorization Client-Ip Connection Content-Length Cookie Expect Forwarded Front-End-Https Host
+	Keep-Alive Pragma Prefer Te Trailer Transfer-Encoding True-Client-Ip Upgrade Via
+`)
 
 // returnedFields are the response fields of known operations that clients get, with those whose name
-// contains the dialect's vendor. Fields about the upstream's host and connections are removed.
-var returnedFields = map[string]bool{
-	"Accept-Ranges": true, "Access-Control-Allow-Credentials": true, "Access-Control-Allow-Origin": true, "Access-Control-Expose-Headers": true,
-	"Age": true, "Allow": true, "Cache-Control": true, "Cache-Status": true, "Content-Disposition": true, "Content-Encoding": true,
-	"Content-Language": true, "Content-Length": true, "Content-Location": true, "Content-Range": true, "Content-Security-Policy": true,
-	"Content-Type": true, "Date": true, "Deprecation": true, "Etag": true, "Expires": true, "Last-Modified": true, "Link": true, "Location": true,
-	"Pragma": true, "Referrer-Policy": true, "Retry-After": true, "Set-Cookie": true, "Sunset": true, "Vary": true, "Warning": true, "Www-Authenticate": true,
-	"X-Accepted-Oauth-Scopes": true, "X-Content-Type-Options": true, "X-Frame-Options": true, "X-Oauth-Client-Id": true, "X-Oauth-Scopes": true,
-	"X-Poll-Interval": true, "X-Ratelimit-Limit": true, "X-Ratelimit-Remaining": true, "X-Ratelimit-Reset": true, "X-Ratelimit-Resource": true,
-	"X-Ratelimit-Used": true, "X-Xss-Protection": true,
-
-	// Fields about the connection. The ReverseProxy and the cache need and remove them.
-	"Connection": true, "Keep-Alive": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true,
-}
+// contains the dialect's vendor. Fields about the upstream's host are removed. Those about the connection,
+// in the last line, are needed by the ReverseProxy and the cache, which remove them.
+var returnedFields = fieldSet(`
+	Accept-Ranges Access-Control-Allow-Credentials Access-Control-Allow-Origin
+	Access-Control-Expose-Headers Age Allow Cache-Control Cache-Status Content-Disposition
+	Content-Encoding Content-Language Content-Length Content-Location Content-Range
+	Content-Security-Policy Content-Type Date Deprecation Etag Expires Last-Modified Link Location
+	Pragma Referrer-Policy Retry-After Set-Cookie Sunset Vary Warning Www-Authenticate
+	X-Accepted-Oauth-Scopes X-Content-Type-Options X-Frame-Options X-Oauth-Client-Id X-Oauth-Scopes
+	X-Poll-Interval X-Ratelimit-Limit X-Ratelimit-Remaining X-Ratelimit-Reset X-Ratelimit-Resource
+	X-Ratelimit-Used X-Xss-Protection
+	Connection Keep-Alive Trailer Transfer-Encoding Upgrade
+`)
 
 // unreturnedFields are removed from responses of unknown operations: they concern the upstream's host
 // or the budget of another request.
-var unreturnedFields = []string{"Ratelimit", "Ratelimit-Policy", "Alt-Svc", "Strict-Transport-Security", "Proxy-Authenticate", "Proxy-Authentication-Info", "Via"}
+var unreturnedFields = []string{
+	"Ratelimit", "Ratelimit-Policy", "Alt-Svc", "Strict-Transport-Security", "Proxy-Authenticate", "Proxy-Authentication-Info", "Via",
+}
 
 // filterResponse removes the response fields that clients do not get. The ReverseProxy later removes
 // fields named by Connection (RFC 9110 section 7.6.1).
@@ -158,7 +166,7 @@ func (g *Gateway) localLinks(ex *exchange, value string) string {
 // gateway.
 func (g *Gateway) localURL(ex *exchange, raw string) string {
 	u, err := url.Parse(raw)
-	if err != nil || !sameOrigin(u, g.Upstream) || u.User != nil {
+	if err != nil || !sameAuthority(u, g.Upstream) || u.User != nil {
 		return raw
 	}
 	base := strings.TrimSuffix(g.Upstream.EscapedPath(), "/")
@@ -180,7 +188,7 @@ func (g *Gateway) localURL(ex *exchange, raw string) string {
 	return local
 }
 
-func sameOrigin(a, b *url.URL) bool {
+func sameAuthority(a, b *url.URL) bool {
 	return strings.EqualFold(a.Scheme, b.Scheme) && strings.EqualFold(a.Hostname(), b.Hostname()) && port(a) == port(b)
 }
 

@@ -104,7 +104,9 @@ func (g *Gateway) pollInBackground(ex *exchange, resp *http.Response) bool {
 	g.Background.run(func() {
 		defer func() { <-g.Background.polls }()
 		defer cancel(nil)
-		g.serveInBackground(ctx, backgroundTask{question: q, call: c, cause: cause, wait: g.Statistics.Budget, pause: pause, cancel: cancel})
+		g.serveInBackground(ctx, backgroundTask{
+			question: q, call: c, cause: cause, wait: g.Statistics.Budget, pause: pause, cancel: cancel,
+		})
 	})
 	return true
 }

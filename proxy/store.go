@@ -21,7 +21,9 @@ import (
 // store passes a response on and stores it once its body is complete. A stored response has no
 // trailers: another goroutine reads the body, and hits have none either. An incomplete small body
 // is returned as an error.
-func (g *Gateway) store(ex *exchange, resp *http.Response, sent http.Header, a cache.Response, since cache.Generation) (*http.Response, error) {
+func (g *Gateway) store(
+	ex *exchange, resp *http.Response, sent http.Header, a cache.Response, since cache.Generation,
+) (*http.Response, error) {
 	lifetime, ok := cache.Storable(a, ex.cacheControl, ex.rule)
 	vary, one := cache.VaryFields(a.Header, ex.header, g.covered)
 	if !ok || !one || resp.ContentLength > maxEntry || !delimited(resp) {
@@ -88,7 +90,9 @@ func (g *Gateway) fillInBackground(ex *exchange, s *spool) {
 // notModified returns the response that a 304 confirms. A 304 whose ETag matches none of the
 // candidates still confirms a stale response that was validated by date (RFC 9111 section 4.3.4);
 // otherwise the request is repeated without conditions. A 304 to that is an error.
-func (g *Gateway) notModified(ex *exchange, out *http.Request, resp *http.Response, since cache.Generation) (*http.Response, error) {
+func (g *Gateway) notModified(
+	ex *exchange, out *http.Request, resp *http.Response, since cache.Generation,
+) (*http.Response, error) {
 	if isUnconditional(out.Header) {
 		discard(resp.Body)
 		err := &failure{

@@ -37,7 +37,7 @@ func (g *Gateway) TagOf(target string) (string, error) {
 		return "", err
 	}
 	path := u.EscapedPath()
-	if u.Host != "" && sameOrigin(u, g.Upstream) {
+	if u.Host != "" && sameAuthority(u, g.Upstream) {
 		path = strings.TrimPrefix(path, strings.TrimSuffix(g.Upstream.EscapedPath(), "/"))
 	} else if rest, ok := strings.CutPrefix(path, enterprisePrefix); ok && strings.HasPrefix(rest, "/") {
 		path = rest
@@ -71,7 +71,7 @@ func (g *Gateway) invalidated(m policy.Match) []string {
 func (g *Gateway) invalidatedByLocation(ex *exchange, h http.Header) (tags []string) {
 	for _, name := range []string{"Location", "Content-Location"} {
 		u, err := g.target(ex.match).Parse(h.Get(name))
-		if err != nil || h.Get(name) == "" || !sameOrigin(u, g.Upstream) {
+		if err != nil || h.Get(name) == "" || !sameAuthority(u, g.Upstream) {
 			continue
 		}
 		path, ok := strings.CutPrefix(u.EscapedPath(), strings.TrimSuffix(g.Upstream.EscapedPath(), "/"))

@@ -99,7 +99,7 @@ func (g *Gateway) attemptAttributes(ex *exchange) []attribute.KeyValue {
 	list := []attribute.KeyValue{
 		semconv.HTTPRequestMethodKey.String(ex.record.Method),
 		semconv.ServerAddress(host), semconv.ServerPort(port),
-		semconv.URLFull(g.Upstream.Scheme + "://" + g.Upstream.Host + strings.TrimSuffix(g.Upstream.EscapedPath(), "/") + ex.maskedPath()),
+		semconv.URLFull(strings.TrimSuffix(g.Upstream.Scheme+"://"+g.Upstream.Host+g.Upstream.EscapedPath(), "/") + ex.maskedPath()),
 		semconv.URLTemplate(ex.route),
 	}
 	if ex.record.Attempts > 0 {
@@ -194,7 +194,8 @@ func (g *Gateway) endTrace(ex *exchange) {
 	ex.span.SetName(name)
 	attributes := append(g.clientAttributes(ex),
 		semconv.HTTPRequestMethodKey.String(r.Method), semconv.HTTPRoute(r.Route),
-		attribute.String("weir.operation", r.Operation), attribute.String("weir.account", r.Account), attribute.String("weir.client", r.ClientLabel()),
+		attribute.String("weir.operation", r.Operation), attribute.String("weir.account", r.Account),
+		attribute.String("weir.client", r.ClientLabel()),
 		attribute.String("weir.cache", r.Outcome), attribute.String("weir.cache_status", r.Cache),
 		attribute.Int64("weir.wait_ms", r.Waited.Milliseconds()),
 	)

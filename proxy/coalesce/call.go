@@ -38,7 +38,7 @@ const (
 	// Refused means that the leader got no permit before its deadline. A follower with a later
 	// deadline may lead the next call.
 	Refused
-	// Failed means that the upstream cannot be reached, whoever leads.
+	// Failed means that the upstream cannot be reached. Another leader would fail as well.
 	Failed
 	// Computing means that the upstream still computes the response and no more polls follow.
 	Computing
@@ -57,7 +57,7 @@ var (
 	errClosed    = fmt.Errorf("the gateway is closed: %w", context.Canceled)
 )
 
-// Question identifies what a call fetches and for whom.
+// Question identifies what a call fetches, and the account and priority of its leader.
 type Question struct {
 	Key      cache.Key
 	Path     string
