@@ -55,7 +55,7 @@ needs: # Install the programs that tests need.
 
 lint: ## Run go vet and the linters, and check that the module files are tidy.
 	$(GO) vet ./...
-	$(GO) vet -tags e2e ./e2e
+	$(GO) vet -tags e2e,soak ./e2e
 	$(TOOL) golangci-lint run ./...
 	$(GO) mod tidy -diff
 
@@ -91,7 +91,7 @@ bench-savings: ## Measure how much quota a day of traffic costs: one minute.
 	WEIR_SAVINGS=$${WEIR_SAVINGS:-24h} $(GO) test -count=1 -timeout 1800s -v -run TestADayCostsATenth ./proxy
 
 soak: needs ## Run three replicas under random faults for WEIR_SOAK (10m), from the seed WEIR_SOAK_SEED.
-	$(SERVERS) WEIR_SOAK=$${WEIR_SOAK:-10m} $(GO) test -tags e2e -count=1 -timeout 0 -v -run '^TestSoak$$' ./e2e
+	$(SERVERS) WEIR_SOAK=$${WEIR_SOAK:-10m} $(GO) test -tags e2e,soak -count=1 -timeout 0 -v -run '^TestSoak$$' ./e2e
 
 conformance: build ## Run the public HTTP cache test suite against bin/weir: 20 seconds. Needs Node.
 	@.ci/need node nodejs

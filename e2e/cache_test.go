@@ -71,7 +71,7 @@ func TestFleetCoalescesIdenticalRequests(t *testing.T) {
 		var calls []int32 // a busy machine may be too slow for the lease in Redis, then each replica forwards
 		for i := range 5 {
 			upstreamCalls.Store(0)
-			f.askAll(client, fmt.Sprintf(c.path, i))
+			f.requestAll(client, fmt.Sprintf(c.path, i))
 			calls = append(calls, upstreamCalls.Load())
 			if calls[i] <= c.want {
 				break
@@ -83,8 +83,8 @@ func TestFleetCoalescesIdenticalRequests(t *testing.T) {
 	}
 }
 
-// askAll sends a request from a thousand clients, and waits until each has a response.
-func (f *fleet) askAll(client *http.Client, path string) {
+// requestAll sends a request from a thousand clients, and waits until each has a response.
+func (f *fleet) requestAll(client *http.Client, path string) {
 	f.Helper()
 	var clients sync.WaitGroup
 	for i := range 1000 {

@@ -218,7 +218,7 @@ func (f *fleet) saturate() context.Context {
 	for i := range f.replicas {
 		clients.Go(func() {
 			for ctx.Err() == nil {
-				f.ask(ctx, client, &f.light, "tok-member", i, requests[0], requests[0].path)
+				f.request(ctx, client, &f.light, "tok-member", i, requests[0], requests[0].path)
 				sleep(ctx, 200*time.Millisecond)
 			}
 		})
@@ -236,7 +236,7 @@ func (f *fleet) startClients(ctx context.Context, clients *sync.WaitGroup) *http
 			kind := requests[i%len(requests)]
 			for n := i; ctx.Err() == nil; n++ {
 				path := strings.Replace(kind.path, "%d", fmt.Sprint(n), 1)
-				if !f.ask(ctx, client, &f.overload, "tok-owner", n%len(f.replicas), kind, path) {
+				if !f.request(ctx, client, &f.overload, "tok-owner", n%len(f.replicas), kind, path) {
 					sleep(ctx, 20*time.Millisecond)
 				}
 			}
@@ -245,8 +245,8 @@ func (f *fleet) startClients(ctx context.Context, clients *sync.WaitGroup) *http
 	return client
 }
 
-// ask sends one request to a replica, and reports whether it succeeded.
-func (f *fleet) ask(ctx context.Context, client *http.Client, counts *tally, token string, replica int, kind request, path string) bool {
+// request sends one request to a replica, and reports whether it succeeded.
+func (f *fleet) request(ctx context.Context, client *http.Client, counts *tally, token string, replica int, kind request, path string) bool {
 	req, err := http.NewRequestWithContext(ctx, kind.method, f.replicas[replica].url+path, strings.NewReader(kind.body))
 	if err != nil {
 		f.Error(err)

@@ -103,7 +103,7 @@ func TestPermitsOfKilledReplicaExpire(t *testing.T) {
 	const n = 3 // requests that may be sent before the first response
 	client := http.DefaultClient
 	for range n {
-		clients.Go(func() { f.ask(ctx, client, &f.overload, "tok-owner", 0, requests[0], requests[0].path) })
+		clients.Go(func() { f.request(ctx, client, &f.overload, "tok-owner", 0, requests[0], requests[0].path) })
 	}
 	inUse := func(want int) func(context.Context) bool {
 		return func(ctx context.Context) bool {

@@ -270,13 +270,13 @@ func (s *secretive) startGateway(roots *x509.CertPool) {
 	s.Cleanup(transport.CloseIdleConnections)
 	s.client = &http.Client{Timeout: 30 * time.Second, Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	s.eventually("the gateway forwards requests", func(context.Context) bool {
-		return s.ask("Bearer quokka-owner", http.MethodGet, "/first", "") != http.StatusTooManyRequests
+		return s.request("Bearer quokka-owner", http.MethodGet, "/first", "") != http.StatusTooManyRequests
 	})
 }
 
-// ask sends a request, records the response, and returns the status. The status is 0 without
+// request sends a request, records the response, and returns the status. The status is 0 without
 // a response.
-func (s *secretive) ask(authorization, method, target, body string) (status int) {
+func (s *secretive) request(authorization, method, target, body string) (status int) {
 	req, err := http.NewRequestWithContext(s.Context(), method, s.url+target, strings.NewReader(body))
 	if err != nil {
 		s.Fatal(err)
@@ -308,7 +308,7 @@ func (s *secretive) callOperations() {
 			target += "?q=gear"
 		}
 		for j := range 4 {
-			s.ask(callers[(i+2*j)%len(callers)], op.Method, target, `{"subscribed":true,"query":"{ viewer { login } }"}`)
+			s.request(callers[(i+2*j)%len(callers)], op.Method, target, `{"subscribed":true,"query":"{ viewer { login } }"}`)
 		}
 	}
 }
@@ -318,11 +318,11 @@ func (s *secretive) misuse() {
 	const token = "ghp_16C7e42F292c6912E7710quokka47Ae178B4a"
 	for _, authorization := range append([]string{"Bearer quokka-owner", "quokka", "Basic quokka", "Bearer quokka quokka"}, s.clients...) {
 		for _, path := range []string{"broken", "truncated", "denied", token, "up?access_token=quokka", "%2f" + token} {
-			s.ask(authorization, http.MethodGet, "/faults/"+path, "")
+			s.request(authorization, http.MethodGet, "/faults/"+path, "")
 		}
 	}
-	s.ask("Bearer quokka-owner", http.MethodGet, "/faults/slow", "")
-	s.ask("Bearer quokka-owner", http.MethodPost, "/graphql", `{"query":"{ quokka"}`)
+	s.request("Bearer quokka-owner", http.MethodGet, "/faults/slow", "")
+	s.request("Bearer quokka-owner", http.MethodPost, "/graphql", `{"query":"{ quokka"}`)
 }
 
 // watchEvents records the event stream of the admin listener until each kind of event has
@@ -339,7 +339,7 @@ func (s *secretive) watchEvents(token string) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	_, _ = fmt.Fprintln(&s.adminPages, resp.Header)
-	s.ask("Bearer quokka-owner", http.MethodGet, "/faults/denied", "")
+	s.request("Bearer quokka-owner", http.MethodGet, "/faults/denied", "")
 	missing := map[string]bool{"accounts": true, "operations": true, "state": true, "series": true, "request": true}
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 1<<20)

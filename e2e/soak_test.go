@@ -1,4 +1,4 @@
-//go:build e2e
+//go:build e2e && soak
 
 package e2e
 
@@ -77,12 +77,9 @@ const soakSearch = "/search/commits?q=gear+repo:acme/widgets+repo:acme/secret&pe
 
 // TestSoak runs three replicas under mixed traffic and random faults for WEIR_SOAK, from the
 // seed WEIR_SOAK_SEED. No limit may be broken, no caller may get a response of another caller,
-// and all permits, goroutines and descriptors must be released in the end. Run it with
-// "make soak".
+// and all permits, goroutines and descriptors must be released in the end. The build
+// tag soak keeps it out of "make e2e".
 func TestSoak(t *testing.T) {
-	if os.Getenv("WEIR_SOAK") == "" {
-		t.Skip("set WEIR_SOAK to a duration, or run make soak")
-	}
 	s := newSoak(t)
 	t.Logf("WEIR_SOAK=%v WEIR_SOAK_SEED=%d", s.long, s.seed)
 	before := s.idleResources()

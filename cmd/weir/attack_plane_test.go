@@ -137,12 +137,12 @@ func TestWebhookBurstPurgesOnlyNamedRepository(t *testing.T) {
 		w.Header().Set("Etag", `"one"`)
 		_, _ = fmt.Fprint(w, "{}")
 	})
-	ask := func(path string) string {
+	send := func(path string) string {
 		return sendTo(g, http.MethodGet, path, "", "Authorization: Bearer gateway-key").Header().Get("Cache-Status")
 	}
 	const widgets, other = "/repos/acme/widgets/stats/participation", "/repos/acme/other/stats/participation"
-	ask(widgets)
-	ask(other)
+	send(widgets)
+	send(other)
 	for i := range 1_000 {
 		names := []string{"acme/widgets", "http://evil.test/acme/other", "evil.test/acme/other", "acme/other/x", "../acme/other", fmt.Sprint("stranger/r", i), "acme/*", "acme/othe"}
 		body := fmt.Sprintf(`{"repository": {"full_name": %q, "default_branch": "main"}, "ref": "refs/heads/main", "after": "%040d"}`, names[i%len(names)], 1_000-i)
@@ -150,10 +150,10 @@ func TestWebhookBurstPurgesOnlyNamedRepository(t *testing.T) {
 			t.Fatalf("delivery %d: %d", i, code)
 		}
 	}
-	if got := ask(other); !strings.HasPrefix(got, "weir; hit") {
+	if got := send(other); !strings.HasPrefix(got, "weir; hit") {
 		t.Errorf("repository without a delivery: %s, want a hit", got)
 	}
-	if got := ask(widgets); !strings.HasPrefix(got, "weir; fwd=stale") {
+	if got := send(widgets); !strings.HasPrefix(got, "weir; fwd=stale") {
 		t.Errorf("repository with deliveries: %s, want stale", got)
 	}
 	if n := g.seen.Load(); n != 3 {

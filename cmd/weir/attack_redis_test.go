@@ -63,8 +63,8 @@ func startOnRedis(t *testing.T, socket, user string) *redisGateway {
 	return o
 }
 
-// ask sends a request with a token, and returns the status and the Cache-Status field.
-func (o *redisGateway) ask(token, path string) (status int, cacheStatus string) {
+// send sends a request with a token, and returns the status and the Cache-Status field.
+func (o *redisGateway) send(token, path string) (status int, cacheStatus string) {
 	r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
 	r.Header.Set("Authorization", "Bearer "+token)
 	w := httptest.NewRecorder()
@@ -79,7 +79,7 @@ func (o *redisGateway) responses(condition string) {
 	testservers.Eventually(o, condition, func(ctx context.Context) bool {
 		n++
 		before := len(o.redis.Keys(ctx, "weir:cache:*").Val())
-		status, _ := o.ask("caller-token", fmt.Sprintf("/users/%s-%d", strings.ReplaceAll(condition, " ", "-"), n))
+		status, _ := o.send("caller-token", fmt.Sprintf("/users/%s-%d", strings.ReplaceAll(condition, " ", "-"), n))
 		return status == http.StatusOK && len(o.redis.Keys(ctx, "weir:cache:*").Val()) > before
 	})
 }
@@ -89,17 +89,17 @@ func (o *redisGateway) responses(condition string) {
 func (o *redisGateway) surviveFault(begin, end func(context.Context, *redis.Client) error) {
 	o.Helper()
 	o.responses("before")
-	o.ask("caller-token", "/users/cached")
+	o.send("caller-token", "/users/cached")
 	if err := begin(o.Context(), o.redis); err != nil {
 		o.Fatal(err)
 	}
 	for i := range 20 {
 		began := time.Now()
-		status, cacheStatus := o.ask("caller-token", "/users/cached")
+		status, cacheStatus := o.send("caller-token", "/users/cached")
 		if status != http.StatusOK || !strings.HasPrefix(cacheStatus, "weir; hit") {
 			o.Errorf("cached response: %d, %s", status, cacheStatus)
 		}
-		if status, cacheStatus = o.ask("caller-token", fmt.Sprint("/users/", i)); status != http.StatusOK && status != http.StatusTooManyRequests {
+		if status, cacheStatus = o.send("caller-token", fmt.Sprint("/users/", i)); status != http.StatusOK && status != http.StatusTooManyRequests {
 			o.Errorf("uncached response: %d, %s", status, cacheStatus)
 		}
 		if took := time.Since(began); took > 3*time.Second { // limits.wait is one second, and the pause is longer
@@ -154,7 +154,7 @@ func TestRedisContainsNoToken(t *testing.T) {
 	o.responses("anything")
 	for _, token := range []string{"caller-token", "gateway-key", "held-token"} {
 		for _, path := range []string{"/user", "/repos/acme/widgets/subscribers", "/repos/acme/widgets/dependency-graph/sbom", "/search/code?q=x", "/gitignore/templates"} {
-			if status, _ := o.ask(token, path); status != http.StatusOK {
+			if status, _ := o.send(token, path); status != http.StatusOK {
 				t.Errorf("%s: %d", path, status)
 			}
 		}
@@ -229,7 +229,7 @@ func TestMinimalRedisPermissionsSuffice(t *testing.T) {
 	o.responses("with minimal permissions")
 	for _, path := range []string{"/user", "/repos/acme/widgets/subscribers", "/repos/acme/widgets/dependency-graph/sbom", "/search/code?q=x"} {
 		for _, token := range []string{"a", "b"} {
-			if status, _ := o.ask(token, path); status != http.StatusOK {
+			if status, _ := o.send(token, path); status != http.StatusOK {
 				t.Errorf("%s: %d", path, status)
 			}
 		}

@@ -120,7 +120,7 @@ func TestTelemetryContainsNoToken(t *testing.T) {
 	for _, token := range []string{"ghp_16C7e42F292c6912E7710c838347Ae178B4a", "a-token-without-a-shape"} {
 		for _, path := range []string{"/user?access_token=" + token, "/made/" + token, "/made/401", "/repos/" + token + "/x/subscribers", "/repos/acme/x" + token + "/subscribers", "//" + token, "/users/" + token[:20]} {
 			for _, method := range []string{http.MethodGet, http.MethodPut} {
-				w.ask(method, path, "Authorization: Bearer "+token, "User-Agent: curl "+token, "X-Token: "+token, "Cookie: "+token, "Tracestate: a="+token)
+				w.send(method, path, "Authorization: Bearer "+token, "User-Agent: curl "+token, "X-Token: "+token, "Cookie: "+token, "Tracestate: a="+token)
 			}
 		}
 	}
@@ -144,7 +144,7 @@ func TestTelemetryContainsNoRequestFields(t *testing.T) {
 		_, _ = fmt.Fprint(w, "body-of-the-response")
 	})
 	for _, target := range []string{"/repos/acme/%ff%0d%0a/stats/contributors", "/x/%ff%0d%0a", "/user?q=words-of-the-query", "/search/code?q=words-of-the-query"} {
-		w.ask("FOO", target)
+		w.send("FOO", target)
 		r := httptest.NewRequest(http.MethodPost, target, strings.NewReader("body-of-the-request"))
 		r.Host, r.RemoteAddr, r.Proto = "h"+evil, evil, "HTTP/1.1"+evil
 		for _, name := range []string{"X-Note", "Cookie", "Referer", "X-Request-Id", "Baggage"} {
@@ -153,7 +153,7 @@ func TestTelemetryContainsNoRequestFields(t *testing.T) {
 		r.Header.Set("User-Agent", strings.Repeat("agent"+evil, 1000))
 		w.ServeHTTP(httptest.NewRecorder(), r)
 	}
-	w.ask(http.MethodGet, "/emojis")
+	w.send(http.MethodGet, "/emojis")
 	text := w.exported()
 	for _, part := range []string{"field-of-the", "body-of-the", "words-of-the", "FOO"} {
 		if i := strings.Index(text, part); i >= 0 {

@@ -127,9 +127,9 @@ func withCertificate(c *tls.Certificate) *visit {
 	return v
 }
 
-// ask sends one request on a new connection. It returns the response, and whether the TLS
+// send sends one request on a new connection. It returns the response, and whether the TLS
 // session was resumed.
-func (v *mutualTLS) ask(one *visit) (response string, resumed bool) {
+func (v *mutualTLS) send(one *visit) (response string, resumed bool) {
 	v.Helper()
 	raw, err := net.Dial("tcp", v.clients)
 	if err != nil {
@@ -210,7 +210,7 @@ func TestEveryServerNameRequiresClientCertificate(t *testing.T) {
 				if !c.answered {
 					w.want = "no connection"
 				}
-				if got, _ := v.ask(one); got != w.want {
+				if got, _ := v.send(one); got != w.want {
 					t.Errorf("%s, %s, in records of %d: %s, want %s", c.name, client, records, got, w.want)
 				}
 			}
@@ -239,7 +239,7 @@ func TestResumedSessionFollowsReload(t *testing.T) {
 				one := withCertificate(&v.builds)
 				one.tls.MaxVersion, one.tls.ClientSessionCache = version, tls.NewLRUClientSessionCache(8)
 				for _, want := range []bool{false, true} {
-					if got, resumed := v.ask(one); got != "Bearer held" || resumed != want {
+					if got, resumed := v.send(one); got != "Bearer held" || resumed != want {
 						t.Fatalf("before the reload: %s, resumed: %t", got, resumed)
 					}
 				}
@@ -250,7 +250,7 @@ func TestResumedSessionFollowsReload(t *testing.T) {
 				if err := v.reload(); err != nil {
 					t.Fatal(err)
 				}
-				if got, resumed := v.ask(one); got != c.want {
+				if got, resumed := v.send(one); got != c.want {
 					t.Errorf("%s, resumed: %t; want %s", got, resumed, c.want)
 				}
 			})
@@ -308,7 +308,7 @@ func TestUnreadableCAFileIsRejected(t *testing.T) {
 				certificate *tls.Certificate
 				want        string
 			}{"known client": {&v.builds, "Bearer held"}, "client without a certificate": {nil, "401 Unauthorized"}, "client of another authority": {&forged, "no connection"}} {
-				if got, _ := v.ask(withCertificate(c.certificate)); got != c.want {
+				if got, _ := v.send(withCertificate(c.certificate)); got != c.want {
 					t.Errorf("%s: %s: %s, want %s", name, client, got, c.want)
 				}
 			}
@@ -331,7 +331,7 @@ func TestOpenOperatorConnectionFollowsReload(t *testing.T) {
 	}
 	defer func() { _ = conn.Close() }()
 	r := bufio.NewReader(conn)
-	ask := func() int {
+	send := func() int {
 		t.Helper()
 		_, _ = io.WriteString(conn, "GET /api/v1/config HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		resp, err := http.ReadResponse(r, nil)
@@ -341,14 +341,14 @@ func TestOpenOperatorConnectionFollowsReload(t *testing.T) {
 		_, _ = io.Copy(io.Discard, resp.Body)
 		return resp.StatusCode
 	}
-	if got := ask(); got != http.StatusOK {
+	if got := send(); got != http.StatusOK {
 		t.Fatalf("before the reload: %d, want 200", got)
 	}
 	v.trust(newTestCA(t))
 	if err := v.reload(); err != nil {
 		t.Fatal(err)
 	}
-	if got := ask(); got != http.StatusUnauthorized {
+	if got := send(); got != http.StatusUnauthorized {
 		t.Errorf("after the reload: %d, want 401", got)
 	}
 }

@@ -56,7 +56,7 @@ func TestSlowUploadsBlockNoOtherClient(t *testing.T) {
 		waiting    int // at the upstream, after a minute
 		status     int
 	}{
-		{"small ones are read before anything is asked for", 3000, mebi, true, 0, 200},
+		{"small bodies are buffered before a claim", 3000, mebi, true, 0, 200},
 		{"so are those of no known length", 3000, mebi, false, 0, 200},
 		{"large ones pass, and their time is their own", 3000, 5 * mebi / 4, true, 20, 200},
 		{"small ones have a time", 1100, mebi, true, 0, 408},

@@ -148,15 +148,15 @@ func TestBudgetSendsTokenOnlyToAdminListener(t *testing.T) {
 		if _, err := v.admin.accounts(t.Context()); err != nil {
 			t.Error(err)
 		}
-		asked := 0
+		requests := 0
 		elsewhere := newTestView(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			asked++
+			requests++
 			http.Redirect(w, r, "http://elsewhere.test/", http.StatusTemporaryRedirect)
 		}))
 		elsewhere.admin.token = "secret"
 		_, err := elsewhere.admin.accounts(t.Context())
-		if err == nil || !strings.Contains(err.Error(), "not the admin listener of a Weir: it answered 307") || asked != 1 {
-			t.Errorf("%d requests: %v", asked, err)
+		if err == nil || !strings.Contains(err.Error(), "not the admin listener of a Weir: it answered 307") || requests != 1 {
+			t.Errorf("%d requests: %v", requests, err)
 		}
 	})
 }
@@ -175,7 +175,7 @@ func TestBudgetReportsInvalidResponses(t *testing.T) {
 		name    string
 		handler http.Handler
 		token   credential.Secret
-		says    string
+		message string
 	}{
 		{"no token", adminHandler("secret"), "", " requires the admin token: set WEIR_ADMIN_TOKEN, or give --token"},
 		{"a name that it does not know", admin.Handler(admin.Access{}, admin.Sources{}), "", `: host "admin.test:9090" not allowed; add it to admin.hosts`},
@@ -196,7 +196,7 @@ func TestBudgetReportsInvalidResponses(t *testing.T) {
 				v.admin.token = c.token
 				began := time.Now()
 				_, err := v.admin.accounts(t.Context())
-				if want := "http://admin.test:9090" + c.says; err == nil || err.Error() != want {
+				if want := "http://admin.test:9090" + c.message; err == nil || err.Error() != want {
 					t.Errorf("got  %v\nwant %s", err, want)
 				}
 				if took := time.Since(began); took > callTimeout {
@@ -221,14 +221,14 @@ func TestWatchContinuesAfterErrors(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- v.watch(ctx, 2*time.Second) }()
-		says := func(out, problems string) {
+		wantOutput := func(out, problems string) {
 			t.Helper()
 			synctest.Wait()
 			if diff := cmp.Diff([]string{strings.TrimPrefix(out, "\n"), problems}, []string{v.out.take(), v.problems.take()}); diff != "" {
 				t.Errorf("output (-want +got):\n%s", diff)
 			}
 		}
-		says(`
+		wantOutput(`
 http://admin.test:9090, 2000-01-01 00:00:00 UTC
 BUDGET  USED  LEFT  HELD  RESETS
 a (user): 0 of 9 requests open
@@ -236,9 +236,9 @@ a (user): 0 of 9 requests open
 
 `, "")
 		time.Sleep(2*time.Second - time.Nanosecond)
-		says("", "")
+		wantOutput("", "")
 		time.Sleep(time.Nanosecond)
-		says(`
+		wantOutput(`
 http://admin.test:9090, 2000-01-01 00:00:02 UTC
 BUDGET  USED  LEFT  HELD  RESETS
 a (user): 0 of 9 requests open
@@ -247,12 +247,12 @@ a (user): 0 of 9 requests open
 `, "")
 		v.away.Store(true)
 		time.Sleep(2 * time.Second)
-		says("", "weir: http://admin.test:9090 refused the connection: is the gateway running, and is this its admin address (--admin)?; retrying every 2s\n")
+		wantOutput("", "weir: http://admin.test:9090 refused the connection: is the gateway running, and is this its admin address (--admin)?; retrying every 2s\n")
 		time.Sleep(20 * time.Second)
-		says("", "") // printed once
+		wantOutput("", "") // printed once
 		v.away.Store(false)
 		time.Sleep(2 * time.Second)
-		says(`
+		wantOutput(`
 http://admin.test:9090, 2000-01-01 00:00:26 UTC
 BUDGET  USED  LEFT  HELD  RESETS
 a (user): 0 of 9 requests open
@@ -263,16 +263,16 @@ a (user): 0 of 9 requests open
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		says("", "")
+		wantOutput("", "")
 	})
 }
 
 func TestWatchCanBeInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, answered := range []int32{0, 1} { // completed requests before the interruption
-			var asked atomic.Int32
+			var requests atomic.Int32
 			v := newTestView(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if asked.Add(1) > answered {
+				if requests.Add(1) > answered {
 					<-r.Context().Done()
 				}
 				adminHandler("").ServeHTTP(w, r)
@@ -283,8 +283,8 @@ func TestWatchCanBeInterrupted(t *testing.T) {
 			if err := v.watch(ctx, time.Second); err != nil || time.Since(began) != 3*time.Second {
 				t.Errorf("after %s: %v", time.Since(began), err)
 			}
-			if said := v.problems.take(); said != "" {
-				t.Errorf("output %q", said)
+			if text := v.problems.take(); text != "" {
+				t.Errorf("output %q", text)
 			}
 		}
 	})
@@ -374,12 +374,12 @@ func startAdmin(ts *testscript.TestScript, _ bool, args []string) {
 	pages := adminHandler(token, limits.Account{Name: "octo\x1b[2J-bot", Kind: "user", InUse: 2, Concurrent: 100, Budgets: []limits.Budget{
 		sampleBudget("core", 1250, 5000, 0, -time.Second), sampleBudget("search", 27, 30, 0, -time.Second), sampleBudget("graphql", 0, 5000, 0, -time.Second),
 	}})
-	asked := make(chan struct{}, 100)
-	*ts.Value(adminRequests{}).(*chan struct{}) = asked
+	requests := make(chan struct{}, 100)
+	*ts.Value(adminRequests{}).(*chan struct{}) = requests
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		pages.ServeHTTP(w, r)
 		select {
-		case asked <- struct{}{}:
+		case requests <- struct{}{}:
 		default: // the script does not wait
 		}
 	}))
@@ -387,7 +387,7 @@ func startAdmin(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv(args[0], server.URL)
 }
 
-// waitForRequests implements the script command "asked N". It waits until the latest admin
+// waitForRequests implements the script command "requests N". It waits until the latest admin
 // listener has received N requests.
 func waitForRequests(ts *testscript.TestScript, _ bool, args []string) {
 	n, err := strconv.Atoi(args[0])
@@ -408,17 +408,17 @@ func TestBudgetOfDemo(t *testing.T) {
 	for range 3 {
 		get(t, gateway+"/search/commits?q=gear", "Authorization: Bearer tok-owner")
 	}
-	ask := func(args ...string) (int, string, string) {
+	send := func(args ...string) (int, string, string) {
 		var out, problems bytes.Buffer
 		code := run(t.Context(), append([]string{"budget", "--admin"}, args...), noEnv, &out, &problems)
 		return code, out.String(), problems.String()
 	}
-	code, out, problems := ask(strings.TrimPrefix(listener, "http://"))
+	code, out, problems := send(strings.TrimPrefix(listener, "http://"))
 	shown := regexp.MustCompile(`(?m)^[0-9a-f]+ \(user\): 0 of 100 requests open\n  search +3/30 +27 +in .*\n(  .*\n)*  cpu +[0-9.]+s/90s +[0-9.]+s +in `)
 	if code != exitOK || !shown.MatchString(out) || problems != "" {
 		t.Errorf("%d %s%s", code, out, problems)
 	}
-	code, out, problems = ask(gateway)
+	code, out, problems = send(gateway)
 	if code != exitFailure || out != "" || problems != fmt.Sprintf("weir: %s is the gateway's listener for clients: use the address in admin.listen of the configuration\n", gateway) {
 		t.Errorf("%d %s%s", code, out, problems)
 	}

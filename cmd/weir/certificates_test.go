@@ -71,7 +71,7 @@ clients: [{name: builds, certificate: %q, credentials: [ci]}]
 
 	address := endpoints[0].listener.Addr().String()
 	reused := false
-	ask := func(c *http.Client) string {
+	send := func(c *http.Client) string {
 		trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }}
 		req, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodGet, "https://"+address+"/user", nil)
 		if err != nil {
@@ -101,14 +101,14 @@ clients: [{name: builds, certificate: %q, credentials: [ci]}]
 		{"no certificate", withClientCertificate(t, roots, ""), "401 Unauthorized"},
 		{"a certificate of another authority", withClientCertificate(t, roots, stranger), "no connection"},
 	} {
-		if got := ask(c.from); got != c.want {
+		if got := send(c.from); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}
 	if err := g.update(load("dns:deploys.example.com"), nil); err != nil {
 		t.Fatal(err)
 	}
-	if got := ask(known); got != "401 Unauthorized" || !reused {
+	if got := send(known); got != "401 Unauthorized" || !reused {
 		t.Errorf("removed client on its open connection (reused: %t): %s, want 401", reused, got)
 	}
 }

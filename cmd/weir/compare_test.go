@@ -119,7 +119,7 @@ func startPair(t *testing.T) (direct, through *client) {
 	}
 	t.Cleanup(g.close)
 	g.transport.DialContext = start().Dial
-	front := testservers.ServePipe(t, "gateway.test:80", &http.Server{Handler: g})
+	listener := testservers.ServePipe(t, "gateway.test:80", &http.Server{Handler: g})
 	connect := func(base string, l *testservers.PipeListener) *client {
 		transport := &http.Transport{DialContext: l.Dial}
 		t.Cleanup(transport.CloseIdleConnections)
@@ -128,5 +128,5 @@ func startPair(t *testing.T) (direct, through *client) {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}, base}
 	}
-	return connect("http://service.test", start()), connect("http://gateway.test", front)
+	return connect("http://service.test", start()), connect("http://gateway.test", listener)
 }

@@ -29,12 +29,12 @@ func TestEveryReadFollowsConventions(t *testing.T) {
 			for _, before := range v.valid[:len(v.valid)-1] {
 				direct.do(t, op, before, named)
 			}
-			ask := conventionCheck{T: t, direct: direct, op: op, call: v.valid[len(v.valid)-1], named: named}
-			want := ask.with("", "", "")
-			ask.methods(want)
-			ask.version()
-			ask.validators(want)
-			ask.pages(want)
+			check := conventionCheck{T: t, direct: direct, op: op, call: v.valid[len(v.valid)-1], named: named}
+			want := check.with("", "", "")
+			check.methods(want)
+			check.version()
+			check.validators(want)
+			check.pages(want)
 			time.Sleep(time.Minute) // a new search window
 		}
 	})

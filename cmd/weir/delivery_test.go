@@ -38,13 +38,13 @@ func startWebhookPair(t *testing.T, signedWith, expected, contentType string) *w
 		t.Fatal(err)
 	}
 	t.Cleanup(g.close)
-	front := testservers.ServePipe(t, "gateway.test:80", &http.Server{Handler: g})
-	s := newTestService(t, front)
+	listener := testservers.ServePipe(t, "gateway.test:80", &http.Server{Handler: g})
+	s := newTestService(t, listener)
 	g.transport.DialContext = testservers.ServePipe(t, "service.test:80", &http.Server{Handler: s}).Dial
 	if err := s.SetWebhooks([]service.Webhook{{URL: "http://gateway.test" + cfg.Webhooks.Path, Secret: credential.Secret(signedWith), ContentType: contentType, Events: []string{"*"}, Target: "acme"}}); err != nil {
 		t.Fatal(err)
 	}
-	transport := &http.Transport{DialContext: front.Dial}
+	transport := &http.Transport{DialContext: listener.Dial}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &webhookPair{t, s, http.Client{Transport: transport}}
 }
@@ -61,8 +61,8 @@ func newTestService(t *testing.T, to *testservers.PipeListener) *service.Service
 	return s
 }
 
-// ask sends a request to the gateway.
-func (d *webhookPair) ask(path string) (cacheStatus, body string) {
+// send sends a request to the gateway.
+func (d *webhookPair) send(path string) (cacheStatus, body string) {
 	d.Helper()
 	req, err := http.NewRequest(http.MethodGet, "http://gateway.test"+path, http.NoBody)
 	if err != nil {
@@ -84,7 +84,7 @@ func (d *webhookPair) ask(path string) (cacheStatus, body string) {
 // commits returns the number of commits in the statistics.
 func (d *webhookPair) commits() (cacheStatus string, n int) {
 	d.Helper()
-	status, body := d.ask("/repos/acme/widgets/stats/punch_card")
+	status, body := d.send("/repos/acme/widgets/stats/punch_card")
 	var triples [][3]int
 	if err := json.Unmarshal([]byte(body), &triples); err != nil {
 		d.Fatal(err)

@@ -45,7 +45,7 @@ func TestGatewaySurvivesCutRedisConnection(t *testing.T) {
 	o, link := startOnLink(t)
 	o.surviveFault(func(context.Context, *redis.Client) error {
 		link.Cut()
-		o.ask("caller-token", "/users/first") // this request detects the loss
+		o.send("caller-token", "/users/first") // this request detects the loss
 		o.awaitReport("weir_store_up 0")
 		return nil
 	}, func(context.Context, *redis.Client) error {
@@ -67,7 +67,7 @@ func TestSlowRedisCountsAsLost(t *testing.T) {
 	o.responses("slowly")
 	o.surviveFault(func(context.Context, *redis.Client) error {
 		link.Delay(200 * time.Millisecond)
-		o.ask("caller-token", "/users/first")
+		o.send("caller-token", "/users/first")
 		o.awaitReport("weir_store_up 0")
 		return nil
 	}, func(context.Context, *redis.Client) error {
@@ -159,7 +159,7 @@ func TestSpendingSurvivesLostKeys(t *testing.T) {
 				n := 0
 				testservers.Eventually(t, "points are spent", func(context.Context) bool {
 					n++
-					o.ask("caller-token", fmt.Sprint("/users/spends-", n))
+					o.send("caller-token", fmt.Sprint("/users/spends-", n))
 					spent = o.spentPoints()
 					return spent >= 10
 				})

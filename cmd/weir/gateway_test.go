@@ -31,7 +31,7 @@ func TestReloadKeepsInboundCounters(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(g.close)
-		ask := func(want ...int) {
+		send := func(want ...int) {
 			t.Helper()
 			for i, status := range want {
 				w := httptest.NewRecorder()
@@ -49,15 +49,15 @@ func TestReloadKeepsInboundCounters(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		ask(404, 404, 429)
+		send(404, 404, 429)
 		reload(1, 2)
-		ask(429)
+		send(429)
 		reload(3, 9)
-		ask(429)
+		send(429)
 		time.Sleep(time.Second)
-		ask(404, 404, 404, 429)
+		send(404, 404, 404, 429)
 		reload(0, 0)
-		ask(404, 404, 404, 404, 404, 404, 404, 404, 404, 404)
+		send(404, 404, 404, 404, 404, 404, 404, 404, 404, 404)
 	})
 }
 
@@ -103,7 +103,7 @@ func TestDrainClosesHTTP2Connections(t *testing.T) {
 	server.StartTLS()
 	defer server.Close()
 	var reused atomic.Bool
-	ask := func() {
+	send := func() {
 		t.Helper()
 		trace := &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { reused.Store(c.Reused) }}
 		req, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodGet, server.URL+"/_weir/none", http.NoBody)
@@ -119,13 +119,13 @@ func TestDrainClosesHTTP2Connections(t *testing.T) {
 			t.Errorf("got %s %s", resp.Proto, resp.Status)
 		}
 	}
-	ask()
-	if ask(); !reused.Load() {
+	send()
+	if send(); !reused.Load() {
 		t.Fatal("the second request used a new connection before the drain")
 	}
 	g.drain.Begin()
-	ask()
-	testservers.Eventually(t, "a request uses a new connection", func(context.Context) bool { ask(); return !reused.Load() })
+	send()
+	testservers.Eventually(t, "a request uses a new connection", func(context.Context) bool { send(); return !reused.Load() })
 }
 
 // serveOnListeners serves the listeners of a gateway until the test ends. The functions can

@@ -54,8 +54,8 @@ func startTraced(t *testing.T, api http.HandlerFunc, change ...func(*config.Conf
 // flush closes the gateway, which exports all telemetry.
 func (w *tracedGateway) flush() { w.ending.Do(w.close) }
 
-// ask sends a request with header fields in the form "name: value".
-func (w *tracedGateway) ask(method, target string, fields ...string) *httptest.ResponseRecorder {
+// send sends a request with header fields in the form "name: value".
+func (w *tracedGateway) send(method, target string, fields ...string) *httptest.ResponseRecorder {
 	w.Helper()
 	r := httptest.NewRequest(method, target, http.NoBody)
 	for _, f := range fields {
@@ -89,9 +89,9 @@ const commits = "/repos/acme/widgets/stats/commit_activity"
 
 // computing responds with 202 several times, then with statistics.
 func computing(times int32) http.HandlerFunc {
-	var asked atomic.Int32
+	var requests atomic.Int32
 	return func(w http.ResponseWriter, _ *http.Request) {
-		if asked.Add(1) <= times {
+		if requests.Add(1) <= times {
 			w.WriteHeader(http.StatusAccepted)
 			return
 		}
@@ -104,7 +104,7 @@ func computing(times int32) http.HandlerFunc {
 func TestStatisticsRequestIsTraced(t *testing.T) {
 	w := startTraced(t, computing(2))
 	const caller, part = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-	answer := w.ask(http.MethodGet, commits+"?secret=1", "Traceparent: 00-"+caller+"-"+part+"-01", "User-Agent: test/1", "Authorization: Bearer tok-owner")
+	answer := w.send(http.MethodGet, commits+"?secret=1", "Traceparent: 00-"+caller+"-"+part+"-01", "User-Agent: test/1", "Authorization: Bearer tok-owner")
 	if answer.Code != http.StatusOK || answer.Body.String() != "[]" {
 		t.Fatalf("%d %s", answer.Code, answer.Body)
 	}
@@ -168,9 +168,9 @@ func (w *tracedGateway) checkAttributes(s testservers.Span, want map[string]stri
 }
 
 func TestFollowerSpanLinksToLeader(t *testing.T) {
-	asked := make(chan struct{}, 1)
+	requests := make(chan struct{}, 1)
 	w := startTraced(t, func(w http.ResponseWriter, _ *http.Request) {
-		asked <- struct{}{}
+		requests <- struct{}{}
 		<-time.After(100 * time.Millisecond) // the second request arrives during this time
 		w.Header().Set("Cache-Control", "max-age=60")
 	})
@@ -178,9 +178,9 @@ func TestFollowerSpanLinksToLeader(t *testing.T) {
 	for i := 0; !collapsed && i < 50; i++ { // repeat if the second request came too late
 		var first sync.WaitGroup
 		target := fmt.Sprintf("/repos/acme/widgets/subscribers?page=%d", i)
-		first.Go(func() { w.ask(http.MethodGet, target) })
-		<-asked
-		collapsed = strings.Contains(w.ask(http.MethodGet, target).Header().Get("Cache-Status"), "collapsed")
+		first.Go(func() { w.send(http.MethodGet, target) })
+		<-requests
+		collapsed = strings.Contains(w.send(http.MethodGet, target).Header().Get("Cache-Status"), "collapsed")
 		first.Wait()
 	}
 	byName, _ := w.spans()

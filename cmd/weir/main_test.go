@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:  "testdata",
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"admin": startAdmin, "happening": startEvents, "asked": waitForRequests},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"admin": startAdmin, "events": startEvents, "requests": waitForRequests},
 		Setup: func(e *testscript.Env) error {
 			e.Values[adminRequests{}] = new(chan struct{}) // the scripts run in parallel
 			return nil

@@ -93,7 +93,7 @@ func unauthorized(op *policy.Operation) []call {
 
 // compare sends a call through the gateway and compares the response. It repeats a read,
 // because the second response may come from the cache.
-func compare(t *testing.T, at string, op *policy.Operation, call call, want answer, ask func() answer) {
+func compare(t *testing.T, at string, op *policy.Operation, call call, want answer, send func() answer) {
 	t.Helper()
 	if want.Status == http.StatusUnauthorized && (op.Cache.Class == policy.Shared || op.ID == "rate-limit/get") {
 		return // the gateway serves shared responses and the rate limit without authentication
@@ -103,7 +103,7 @@ func compare(t *testing.T, at string, op *policy.Operation, call call, want answ
 		attempts = attempts[:1] // a write may have an effect only once
 	}
 	for _, attempt := range attempts {
-		got := ask()
+		got := send()
 		allowDifferences(op.ID, &want, &got)
 		if diff := gocmp.Diff(want, got); diff != "" {
 			t.Errorf("%s, %s: direct (-), through the gateway (+):\n%s", at, attempt, diff)

@@ -79,7 +79,7 @@ func (a *testCA) issue(name string) (certificate, key string) {
 }
 
 // runWeir runs a command, and returns its exit code and its output.
-func runWeir(args ...string) (code int, said string) {
+func runWeir(args ...string) (code int, text string) {
 	var out bytes.Buffer
 	code = run(context.Background(), args, func(string) (string, bool) { return "", false }, &out, &out)
 	return code, out.String()
@@ -107,19 +107,19 @@ func TestOperatorAuthenticatesByCertificate(t *testing.T) {
 		name           string
 		server, client *testCA
 		code           int
-		says           string
+		message        string
 	}{
 		{"with a certificate of the authority", own, own, 0, "0 entries"},
 		{"with none", own, nil, 1, "requires the admin token"},
 		{"with one of another authority", own, foreign, 1, "did not answer"},
 		{"at a listener that is not ours", foreign, own, 1, "did not answer"},
 	} {
-		if code, said := purge(c.server, c.client); code != c.code || !strings.Contains(said, c.says) {
-			t.Errorf("%s: %d %s", c.name, code, said)
+		if code, text := purge(c.server, c.client); code != c.code || !strings.Contains(text, c.message) {
+			t.Errorf("%s: %d %s", c.name, code, text)
 		}
 	}
-	if code, said := runWeir("budget", "--admin", base, "--ca", "none.pem"); code != exitUsage || !strings.Contains(said, "none.pem") {
-		t.Errorf("%d %s", code, said)
+	if code, text := runWeir("budget", "--admin", base, "--ca", "none.pem"); code != exitUsage || !strings.Contains(text, "none.pem") {
+		t.Errorf("%d %s", code, text)
 	}
 	server, serverKey = foreign.issue("weir")
 	write(t, path, file(server, serverKey, foreign))
@@ -131,15 +131,15 @@ func TestOperatorAuthenticatesByCertificate(t *testing.T) {
 			t.Fatal("the new certificates are not used")
 		}
 	}
-	if code, said := purge(foreign, own); code != 1 {
-		t.Errorf("certificate of the old authority: %d %s", code, said)
+	if code, text := purge(foreign, own); code != 1 {
+		t.Errorf("certificate of the old authority: %d %s", code, text)
 	}
 }
 
 func TestDemoRequiresTokenOffLoopback(t *testing.T) {
-	code, said := runWeir("demo", "--listen", "127.0.0.1:0", "--admin", ":0", "--service", "127.0.0.1:0")
-	if code != exitFailure || !strings.Contains(said, "is not on loopback: set admin.token") {
-		t.Errorf("%d %s", code, said)
+	code, text := runWeir("demo", "--listen", "127.0.0.1:0", "--admin", ":0", "--service", "127.0.0.1:0")
+	if code != exitFailure || !strings.Contains(text, "is not on loopback: set admin.token") {
+		t.Errorf("%d %s", code, text)
 	}
 }
 

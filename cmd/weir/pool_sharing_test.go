@@ -99,10 +99,10 @@ func TestCredentialWithoutAccessIsTriedLast(t *testing.T) {
 func TestCredentialWithoutAccessIsTriedDuringQuarantine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCredentialRig(t, user("a"), user("b"))
-		says := map[string]int{"tok-a": http.StatusNotFound, "tok-b": http.StatusOK}
-		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(says[token]) }
+		statuses := map[string]int{"tok-a": http.StatusNotFound, "tok-b": http.StatusOK}
+		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(statuses[token]) }
 		c.wantTokens("/repos/acme/widgets/subscribers", 200, "tok-a", "tok-b")
-		says = map[string]int{"tok-a": http.StatusOK, "tok-b": http.StatusUnauthorized}
+		statuses = map[string]int{"tok-a": http.StatusOK, "tok-b": http.StatusUnauthorized}
 		c.wantTokens("/repos/acme/widgets/subscribers", 200, "tok-b", "tok-a")
 		c.wantTokens("/repos/acme/widgets/subscribers", 200, "tok-a") // the other credential is in quarantine
 	})

@@ -38,7 +38,7 @@ type credentialRig struct {
 	replies []string // all responses to clients
 }
 
-const purseUpstream = "http://upstream.test"
+const poolUpstream = "http://upstream.test"
 
 // newCredentialRig starts the gateway. The client "builds" has all credentials, the client
 // "docs" has the last one.
@@ -48,7 +48,7 @@ func newCredentialRig(t *testing.T, held ...config.Credential) *credentialRig {
 	c.answer = func(string, http.ResponseWriter, *http.Request) {}
 	up := testservers.ServePipe(t, "upstream.test:80", &http.Server{Handler: http.HandlerFunc(c.upstream)})
 	cfg := config.Default()
-	cfg.Upstream.URL, cfg.Limits.ColdStart, cfg.Limits.Inbound.Rate = purseUpstream, "trust", 0
+	cfg.Upstream.URL, cfg.Limits.ColdStart, cfg.Limits.Inbound.Rate = poolUpstream, "trust", 0
 	cfg.Credentials = held
 	var names []string
 	for _, h := range held {

@@ -15,9 +15,9 @@ import (
 )
 
 func TestPurge(t *testing.T) {
-	var asked atomic.Int64
+	var upstreamCalls atomic.Int64
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked.Add(1)
+		upstreamCalls.Add(1)
 		w.Header().Set("Cache-Control", "max-age=600")
 		w.Header().Set("Etag", `"one"`)
 		if r.Header.Get("If-None-Match") != "" {
@@ -36,12 +36,12 @@ func TestPurge(t *testing.T) {
 	defer g.close()
 	admin := httptest.NewServer(g.admin(cfg.Admin))
 	defer admin.Close()
-	ask := func(path string) string {
+	send := func(path string) string {
 		w := httptest.NewRecorder()
 		g.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 		return w.Header().Get("Cache-Status")
 	}
-	weir := func(args ...string) (code int, said string) {
+	weir := func(args ...string) (code int, text string) {
 		var out bytes.Buffer
 		getenv := func(string) (string, bool) { return "", false }
 		code = run(context.Background(), append([]string{"cache", "purge", "--admin", admin.URL}, args...), getenv, &out, &out)
@@ -51,7 +51,7 @@ func TestPurge(t *testing.T) {
 	for _, c := range []struct {
 		args  []string
 		code  int
-		says  string
+		text  string
 		cache string // of the target afterwards
 	}{
 		{[]string{"--url", target}, 0, "2 entries will be revalidated", "fwd=stale; fwd-status=304"},
@@ -66,18 +66,18 @@ func TestPurge(t *testing.T) {
 		{nil, 2, "missing", "hit"},
 		{[]string{"--url", "/a%2"}, 1, "", "hit"},
 	} {
-		ask(target)
-		ask(target + "?page=2")
-		code, said := weir(c.args...)
-		if code != c.code || !strings.Contains(said, c.says) {
-			t.Errorf("%v: %d, %q", c.args, code, said)
+		send(target)
+		send(target + "?page=2")
+		code, text := weir(c.args...)
+		if code != c.code || !strings.Contains(text, c.text) {
+			t.Errorf("%v: %d, %q", c.args, code, text)
 		}
-		if got := ask(target); !strings.HasPrefix(got, "weir; "+c.cache) {
+		if got := send(target); !strings.HasPrefix(got, "weir; "+c.cache) {
 			t.Errorf("%v: Cache-Status %q, want %q", c.args, got, c.cache)
 		}
-		ask(target + "?page=2")
+		send(target + "?page=2")
 	}
-	if code, said := weir("--tag", "t", "--admin", up.URL); code != 1 || !strings.Contains(said, "not the admin listener") {
-		t.Errorf("%d, %q", code, said)
+	if code, text := weir("--tag", "t", "--admin", up.URL); code != 1 || !strings.Contains(text, "not the admin listener") {
+		t.Errorf("%d, %q", code, text)
 	}
 }

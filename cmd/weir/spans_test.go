@@ -53,13 +53,13 @@ func TestEverySpanIsDocumented(t *testing.T) {
 	}
 	w := startTraced(t, scriptedUpstream(), redisGateway)
 	const user = "Authorization: Bearer tok-owner"
-	w.ask(http.MethodGet, "/repos/acme/widgets/subscribers", user, "User-Agent: test/1")
-	w.ask(http.MethodGet, "/repos/acme/widgets/subscribers", user) // a hit
-	w.ask(http.MethodGet, "/repos/acme/wheels/subscribers", user)
-	w.ask(http.MethodGet, "/repos/acme/cogs/subscribers", user)
-	w.ask(http.MethodGet, "/repos/acme/gears/subscribers", user, "Prefer: respond-async")         // out of points
-	w.ask(http.MethodGet, "/repos/acme/widgets/rulesets", user)                                   // an error of the API's
-	w.ask(http.MethodGet, "/repos/acme/widgets/stats/contributors", "Authorization: Bearer tok2") // fails in the background
+	w.send(http.MethodGet, "/repos/acme/widgets/subscribers", user, "User-Agent: test/1")
+	w.send(http.MethodGet, "/repos/acme/widgets/subscribers", user) // a hit
+	w.send(http.MethodGet, "/repos/acme/wheels/subscribers", user)
+	w.send(http.MethodGet, "/repos/acme/cogs/subscribers", user)
+	w.send(http.MethodGet, "/repos/acme/gears/subscribers", user, "Prefer: respond-async")         // out of points
+	w.send(http.MethodGet, "/repos/acme/widgets/rulesets", user)                                   // an error of the API's
+	w.send(http.MethodGet, "/repos/acme/widgets/stats/contributors", "Authorization: Bearer tok2") // fails in the background
 	w.runPipeline(socket)
 	w.flush()
 
@@ -135,7 +135,7 @@ func (w *tracedGateway) runPipeline(socket string) {
 func TestRedisCommandsAreTraced(t *testing.T) {
 	socket := testservers.Redis(t)
 	w := startTraced(t, scriptedUpstream(), func(c *config.Config) { c.Store.URL = "unix://" + socket })
-	w.ask(http.MethodGet, "/repos/acme/widgets/subscribers", "Authorization: Bearer tok-owner")
+	w.send(http.MethodGet, "/repos/acme/widgets/subscribers", "Authorization: Bearer tok-owner")
 	w.runPipeline(socket)
 	byName, drawn := w.spans()
 	for _, want := range []string{"queue internal > EVALSHA client", "poll internal > PIPELINE client", "poll internal > LPUSH client"} {

@@ -37,9 +37,9 @@ func sampleRecords() []*proxy.Record {
 	}
 }
 
-// startEvents implements the script command "happening NAME [TOKEN]". It starts an admin
+// startEvents implements the script command "events NAME [TOKEN]". It starts an admin
 // listener that sends the sample requests to the first watcher, and sets NAME to its URL.
-// "asked 1" waits for the next watcher.
+// "requests 1" waits for the next watcher.
 func startEvents(ts *testscript.TestScript, _ bool, args []string) {
 	token := ""
 	if len(args) > 1 {

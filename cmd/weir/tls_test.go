@@ -74,7 +74,7 @@ func TestReloadReplacesCertificate(t *testing.T) {
 	write(t, path, text)
 	s := start(t, "serve", "--config", path)
 	address, admin := s.find(`msg="gateway started" address=(\S+)`), "http://"+s.find(`msg="admin listener started" address=(\S+)`)
-	ask := func(roots *x509.CertPool) *http.Response {
+	send := func(roots *x509.CertPool) *http.Response {
 		t.Helper()
 		resp, err := httpsClient(roots, address).Get("https://" + served + "/user/repos")
 		if err != nil {
@@ -92,17 +92,17 @@ func TestReloadReplacesCertificate(t *testing.T) {
 		_ = resp.Body.Close()
 		return resp.StatusCode
 	}
-	if resp := ask(roots); resp.ProtoMajor != 2 || resp.Header.Get("Link") != "<https://"+served+`/user/repos?page=2>; rel="next"` {
+	if resp := send(roots); resp.ProtoMajor != 2 || resp.Header.Get("Link") != "<https://"+served+`/user/repos?page=2>; rel="next"` {
 		t.Errorf("%s %v", resp.Proto, resp.Header)
 	}
 	renewed := selfSigned(t, dir, served, 2)
 	if status := reload(); status >= 300 {
 		t.Errorf("reload of a new certificate: %d", status)
 	}
-	ask(renewed)
+	send(renewed)
 	write(t, filepath.Join(dir, "tls.key"), "no key")
 	if status := reload(); status < 400 {
 		t.Errorf("reload of an invalid key: %d", status)
 	}
-	ask(renewed)
+	send(renewed)
 }
