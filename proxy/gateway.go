@@ -1,5 +1,6 @@
 // Package proxy handles API requests: from a client, through the cache and the limits, to the
 // upstream and back. There is one upstream, an API whose operations package policy describes.
+// Package fastpath answers hits before net/http through [Gateway.ServeHit].
 //
 // [Gateway.ServeHTTP] in this file is the entry point; read it first. The path of a hit continues in
 // exchange.go (classification and cache key), lookup.go and reply.go. The path of a miss continues
