@@ -155,6 +155,29 @@ func TestSameBytesAsNetHTTP(t *testing.T) {
 	}
 }
 
+// TestStrayLineEndIsHandledLikeNetHTTP sends CRLF before a request. net/http skips it directly
+// after a POST, and otherwise responds with 400.
+func TestStrayLineEndIsHandledLikeNetHTTP(t *testing.T) {
+	fast, plain := startTCP(t, true), startTCP(t, false)
+	for _, segments := range [][]string{
+		{get("/first"), post, "\r\n" + get("/held/1"), get("/held/2")},
+		{get("/first"), post + "\r\n", get("/held/1"), get("/held/2")},
+		{get("/first"), post, get("/held/1"), "\r\n" + get("/held/2")},
+		{get("/first"), post, get("/held/1"), get("/held/2"), "\r\n" + get("/held/3")},
+		{get("/first"), get("/held/1"), "\r\n" + get("/held/2")},
+		{get("/first"), get("/held/1"), "\r\n", get("/held/2")},
+	} {
+		var s script
+		for _, segment := range segments {
+			s.cuts = append(s.cuts, len(s.text))
+			s.text += segment
+		}
+		if got, want := fast.run(t, s), plain.run(t, s); got != want {
+			t.Errorf("segments %q\nfast path:\n%s\nnet/http:\n%s", segments, got, want)
+		}
+	}
+}
+
 func (s script) segments() (list []string) {
 	from := 0
 	for _, to := range append(s.cuts, len(s.text)) {

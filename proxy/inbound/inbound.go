@@ -6,9 +6,9 @@
 // [Shedder] bounds the number of waiting requests. [TrustedProxies] determines the client
 // address behind load balancers.
 //
-// Invariants: the package returns decisions and typed errors; package proxy turns them into
-// responses. Its values hold no configuration of a [net/http.Handler], so they survive a
-// reload of the configuration. All are safe for concurrent use.
+// Invariants: the package returns decisions and typed errors, which package proxy turns into
+// responses. Except for TrustedProxies and Body, its values outlive a reload of the
+// configuration and are safe for concurrent use.
 //
 // Start reading with [Connections].
 package inbound
