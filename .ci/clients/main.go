@@ -1,10 +1,10 @@
-// Command clients runs a scenario with each program that people point at an API, against
-// bin/weir before bin/weir service, and leaves what went over the wire in
-// bin/artefacts/clients. It fails when a scenario does, leaves out a step, breaks a limit,
-// connects to anything but the gateway, is told the API's own address by a field, runs
-// with another version than it is pinned to, or goes another way than the transcript that
-// is kept. docs/clients.md has the lines by which each scenario begins. It is no test of
-// Weir alone, and counts nothing itself.
+// Command clients runs scenarios of real client programs against bin/weir, with the reference
+// service as the upstream. It writes the HTTP exchanges to bin/artefacts/clients.
+//
+// A scenario fails if the program fails, omits a step, breaks a limit, connects to another
+// address than the gateway, receives the address of the upstream in a header field, has
+// another version than the pinned one, or differs from its stored transcript. Each scenario
+// begins with the lines that docs/clients.md shows.
 package main
 
 import (
@@ -23,19 +23,19 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// client is a program whose scenario is run.
+// client is a client program with its scenario.
 type client struct {
 	name    string
-	version []string // prints the versions of what runs
-	pins    []string // what it must print, each as a word of its own; docs/clients.md names the numbers
+	version []string // prints the installed versions
+	pins    []string // words that it must print; docs/clients.md contains the version numbers
 	command []string // runs the scenario
-	source  string   // which begins with the lines of docs/clients.md
-	trusts  string   // the variable that names the file of a private CA
+	source  string   // begins with the lines of docs/clients.md
+	trusts  string   // environment variable for the file of a private CA
 }
 
 const (
-	built   = "bin/clients"           // what make clients has built and installed
-	out     = "bin/artefacts/clients" // what is left of a run
+	built   = "bin/clients"           // installed by make clients
+	out     = "bin/artefacts/clients" // results
 	sources = ".ci/clients"
 )
 
@@ -61,11 +61,11 @@ func clients() []client {
 	}
 }
 
-// steps are what every scenario says that it has done.
+// steps are the steps that every scenario must report.
 var steps = []string{"pagination", "reference", "statistics", "conditional", "graphql", "rate-limit", "write", "primary", "secondary"}
 
 func main() {
-	write := flag.Bool("write", false, "keep the transcripts of this run, in the place of comparing them")
+	write := flag.Bool("write", false, "store the transcripts of this run instead of comparing them")
 	flag.Parse()
 	if err := run(*write, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "clients:", err)
@@ -73,12 +73,12 @@ func main() {
 	}
 }
 
-// run runs the scenarios of the clients that are named, all of them where none is, each
-// with a gateway and a service of its own, at the same time.
+// run runs the scenarios of the named clients, or all scenarios, in parallel. Each has its own
+// gateway and service.
 func run(write bool, names []string) error {
 	all := slices.DeleteFunc(clients(), func(c client) bool { return len(names) > 0 && !slices.Contains(names, c.name) })
 	if len(all) == 0 {
-		return fmt.Errorf("%q names none of the clients", names)
+		return fmt.Errorf("no client is named %q", names)
 	}
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
@@ -103,48 +103,48 @@ func run(write bool, names []string) error {
 	return errors.Join(problems...)
 }
 
-// limit is how long one scenario may take: most of it is waiting.
+// limit is the time limit of one scenario.
 const limit = 4 * time.Minute
 
 func scenario(c client, ca *testservers.CA, write bool) error {
-	if err := begins(c); err != nil {
+	if err := checkDocumentation(c); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	version, err := exec.CommandContext(ctx, c.version[0], c.version[1:]...).Output()
 	if err != nil {
-		return fmt.Errorf("its version: %w", err)
+		return fmt.Errorf("read version: %w", err)
 	}
 	if err := c.pinned(string(version)); err != nil {
 		return err
 	}
-	p, err := newPlace(ctx, c.name, ca)
+	p, err := newSetup(ctx, c.name, ca)
 	if err != nil {
 		return err
 	}
 	defer p.close()
-	said, ran := c.run(ctx, p)
-	wire := p.tap.exchanges()
-	written := os.WriteFile(filepath.Join(out, c.name+".wire.txt"), c.transcript(string(version), said, wire), 0o600)
-	if ran != nil {
-		return fmt.Errorf("%w: %s", ran, said)
+	output, runErr := c.run(ctx, p)
+	wire := p.recorder.exchanges()
+	written := os.WriteFile(filepath.Join(out, c.name+".wire.txt"), c.transcript(string(version), output, wire), 0o600)
+	if runErr != nil {
+		return fmt.Errorf("%w: %s", runErr, output)
 	}
 	connects, err := os.ReadFile(filepath.Join(out, c.name+".connects"))
 	if err != nil {
 		return err
 	}
-	problems := errors.Join(written, missing(said), strays(string(connects), p.address), judge(wire, p.service), p.unharmed(ctx))
+	problems := errors.Join(written, missing(output), foreignConnections(string(connects), p.address), check(wire, p.service), p.checkLimits(ctx))
 	if problems != nil {
 		return problems
 	}
-	return c.keep(write, c.kept(said, wire, p))
+	return c.compare(write, c.masked(output, wire, p))
 }
 
-// run runs the client's program, and has it watched whom it connects to.
-func (c client) run(ctx context.Context, p *place) (said string, err error) {
-	watched := append([]string{"-f", "--seccomp-bpf", "-qq", "-e", "trace=connect,sendto,sendmsg,sendmmsg", "-e", "signal=none", "-o", filepath.Join(out, c.name+".connects")}, c.command...)
-	process := exec.CommandContext(ctx, "strace", watched...)
+// run runs the scenario under strace, which records its connections.
+func (c client) run(ctx context.Context, p *setup) (output string, err error) {
+	strace := append([]string{"-f", "--seccomp-bpf", "-qq", "-e", "trace=connect,sendto,sendmsg,sendmmsg", "-e", "signal=none", "-o", filepath.Join(out, c.name+".connects")}, c.command...)
+	process := exec.CommandContext(ctx, "strace", strace...)
 	process.WaitDelay = 5 * time.Second
 	home, err := os.MkdirTemp("", "client")
 	if err != nil {
@@ -158,7 +158,7 @@ func (c client) run(ctx context.Context, p *place) (said string, err error) {
 	return string(text), err
 }
 
-// pinned reports what runs in another version than the scenario is made for.
+// pinned returns an error if the installed version differs from the pinned version.
 func (c client) pinned(version string) error {
 	words := strings.Join(strings.Fields(version), " ") + " "
 	for _, pin := range c.pins {
@@ -166,19 +166,19 @@ func (c client) pinned(version string) error {
 			pin += " "
 		}
 		if !strings.Contains(words, pin) {
-			return fmt.Errorf(`it is pinned to %q, and here is
+			return fmt.Errorf(`version %q is required, but the installed version is
 
 %s
-Install that version; or move the pin: write the new one to clients() in .ci/clients/main.go and to docs/clients.md, run
-"make clients CLIENTS=%s TRANSCRIPTS=write", and see by git diff what the new version does otherwise`, strings.TrimSpace(pin), version, c.name)
+Install that version. To change the pin, edit clients() in .ci/clients/main.go and docs/clients.md, run
+"make clients CLIENTS=%s TRANSCRIPTS=write", and review the difference with git diff`, strings.TrimSpace(pin), version, c.name)
 		}
 	}
 	return nil
 }
 
-// begins reports a page that has other lines for a client than its scenario, or that
-// does not name the versions it is pinned to.
-func begins(c client) error {
+// checkDocumentation returns an error if docs/clients.md lacks the pinned version, or shows
+// lines that the scenario does not contain.
+func checkDocumentation(c client) error {
 	page, err := os.ReadFile("docs/clients.md")
 	if err != nil {
 		return err
@@ -192,29 +192,29 @@ func begins(c client) error {
 	for _, pin := range c.pins {
 		number := strings.TrimSuffix(strings.TrimLeft(pin[strings.LastIndexAny(pin, " @")+1:], "v"), ".")
 		if !strings.Contains(section, number) {
-			return fmt.Errorf("docs/clients.md does not say that %s is tested", pin)
+			return fmt.Errorf("docs/clients.md does not mention %s", pin)
 		}
 	}
 	_, block, _ := strings.Cut(section, "\n```")
 	_, block, _ = strings.Cut(block, "\n")
 	block, _, ok := strings.Cut(block, "\n```")
 	if !ok {
-		return errors.New("docs/clients.md has no lines for it")
+		return errors.New("docs/clients.md has no example for this client")
 	}
 	for line := range strings.Lines(block) {
 		if line = strings.TrimSpace(line); !strings.Contains(string(source), line+"\n") {
-			return fmt.Errorf("docs/clients.md has %q, which %s has not", line, c.source)
+			return fmt.Errorf("docs/clients.md contains %q, which is not in %s", line, c.source)
 		}
 	}
 	return nil
 }
 
-// missing are the steps that a scenario did not say that it has done.
-func missing(said string) error {
+// missing returns an error for each step that the scenario did not report.
+func missing(output string) error {
 	var problems []error
 	for _, s := range steps {
-		if !strings.Contains("\n"+said, "\n"+s+": ") {
-			problems = append(problems, fmt.Errorf("said nothing of %s", s))
+		if !strings.Contains("\n"+output, "\n"+s+": ") {
+			problems = append(problems, fmt.Errorf("missing step %s", s))
 		}
 	}
 	return errors.Join(problems...)

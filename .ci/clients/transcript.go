@@ -14,25 +14,24 @@ import (
 	"strings"
 )
 
-// transcript is all that is known of a run, with its times.
-func (c client) transcript(version, said string, wire []exchange) []byte {
+// transcript returns a complete report of a run with its times.
+func (c client) transcript(version, output string, wire []exchange) []byte {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s, by\n\n%s\nWhat the scenario said\n\n%s\nWhat went over the wire\n", c.name, strings.Join(c.pins, ", "), version, said)
+	fmt.Fprintf(&b, "%s: %s, versions\n\n%s\nOutput of the scenario\n\n%s\nHTTP exchanges\n", c.name, strings.Join(c.pins, ", "), version, output)
 	for _, x := range wire {
 		x.write(&b)
 	}
 	return []byte(b.String())
 }
 
-// kept is the transcript that stands in the repository: what differs from run to run is
-// masked, and of an answer that is no refusal only the form is told.
-func (c client) kept(said string, wire []exchange, p *place) string {
+// masked returns the transcript for the repository. It masks values that differ between runs,
+// and contains only the structure of successful responses.
+func (c client) masked(output string, wire []exchange, p *setup) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s\n\nWhat the scenario said\n\n%s\nWhat went over the wire\n", c.name, strings.Join(c.pins, ", "), said)
+	fmt.Fprintf(&b, "%s: %s\n\nOutput of the scenario\n\n%s\nHTTP exchanges\n", c.name, strings.Join(c.pins, ", "), output)
 	refused := map[string]bool{} // by resource
 	for _, x := range wire {
-		// How many of the requests before a refusal count still when its time is over hangs
-		// on how fast they came.
+		// The number of requests that still count after a refusal depends on their speed.
 		if resource := x.got.Get("X-Ratelimit-Resource"); x.status == http.StatusForbidden {
 			refused[resource] = resource != ""
 		} else if refused[resource] {
@@ -51,7 +50,7 @@ func (c client) kept(said string, wire []exchange, p *place) string {
 	return mask(b.String(), p)
 }
 
-// form is what a body looks like; of a refusal it is the body.
+// form returns the structure of a body, or the whole body of a refusal.
 func form(x exchange) string {
 	if x.status >= http.StatusBadRequest {
 		return strings.TrimSpace(string(x.body))
@@ -71,7 +70,7 @@ func form(x exchange) string {
 	}
 }
 
-// object is the names in an object.
+// object returns the names in a JSON object.
 func object(v any) string {
 	o, ok := v.(map[string]any)
 	if !ok {
@@ -80,11 +79,11 @@ func object(v any) string {
 	return "{" + strings.Join(slices.Sorted(maps.Keys(o)), ", ") + "}"
 }
 
-// masks are what no two runs have in common, and what stands for it. What has a number
-// gets one for each value, so that the same one can be known again.
+// masks are patterns of values that differ between runs, with their replacements. A
+// replacement with # gets a number for each value, so that equal values stay equal.
 var masks = []struct {
-	what *regexp.Regexp
-	with string
+	pattern     *regexp.Regexp
+	replacement string
 }{
 	{regexp.MustCompile(`\b[0-9a-f]{40}\b`), "sha-#"},
 	{regexp.MustCompile(`(?:W/)?"[0-9a-f]{32,}"`), "etag-#"},
@@ -96,18 +95,18 @@ var masks = []struct {
 	{regexp.MustCompile(`\b\d+ s\b`), "N s"},
 	{regexp.MustCompile(`\bttl=-?\d+`), "ttl=N"},
 	{regexp.MustCompile(`(?m)^([<>] (?:Age|Content-Length|Retry-After)): \d+$`), "$1: N"},
-	// How often the gateway asked for statistics hangs on how long they took.
+	// The number of polls for statistics depends on their duration.
 	{regexp.MustCompile(`(?m)^(< X-Ratelimit-Remaining: )\d+(\n.*\n.*: core\n< X-Ratelimit-Used: )\d+$`), "${1}N${2}N"},
 	{regexp.MustCompile(`\bNode\.js/\S+ \([^)]*\)`), "Node.js/N"},
 }
 
-// mask masks them.
-func mask(text string, p *place) string {
+// mask replaces addresses and all masks.
+func mask(text string, p *setup) string {
 	text = strings.NewReplacer(p.address, "weir", strings.TrimPrefix(p.service, "http://"), "api").Replace(text)
 	for _, m := range masks {
-		if name, ok := strings.CutSuffix(m.with, "#"); ok {
+		if name, ok := strings.CutSuffix(m.replacement, "#"); ok {
 			seen := map[string]string{}
-			text = m.what.ReplaceAllStringFunc(text, func(found string) string {
+			text = m.pattern.ReplaceAllStringFunc(text, func(found string) string {
 				if seen[found] == "" {
 					seen[found] = fmt.Sprint(name, len(seen)+1)
 				}
@@ -115,24 +114,24 @@ func mask(text string, p *place) string {
 			})
 			continue
 		}
-		text = m.what.ReplaceAllString(text, m.with)
+		text = m.pattern.ReplaceAllString(text, m.replacement)
 	}
 	return text
 }
 
-// keep writes the transcript, or reports how it differs from the one that is kept.
-func (c client) keep(write bool, text string) error {
-	of, now := filepath.Join(sources, "transcripts", c.name+".txt"), filepath.Join(out, c.name+".txt")
-	if err := os.WriteFile(now, []byte(text), 0o600); err != nil {
+// compare stores the transcript, or returns an error with the difference from the stored one.
+func (c client) compare(write bool, text string) error {
+	stored, current := filepath.Join(sources, "transcripts", c.name+".txt"), filepath.Join(out, c.name+".txt")
+	if err := os.WriteFile(current, []byte(text), 0o600); err != nil {
 		return err
 	}
 	if write {
-		return os.WriteFile(of, []byte(text), 0o644)
+		return os.WriteFile(stored, []byte(text), 0o644)
 	}
-	difference, err := exec.Command("diff", "-u", of, now).CombinedOutput()
+	difference, err := exec.Command("diff", "-u", stored, current).CombinedOutput()
 	var differs *exec.ExitError
 	if errors.As(err, &differs) {
-		return fmt.Errorf("it went another way than in the transcript that is kept; if that is meant, \"make clients CLIENTS=%s TRANSCRIPTS=write\" keeps this one:\n%s", c.name, difference)
+		return fmt.Errorf("the run differs from the stored transcript; to store the new one, run \"make clients CLIENTS=%s TRANSCRIPTS=write\":\n%s", c.name, difference)
 	}
 	return err
 }

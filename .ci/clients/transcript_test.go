@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-func TestWhatDiffersFromRunToRunIsMasked(t *testing.T) {
-	p := &place{address: "127.0.0.1:8443", service: "http://127.0.0.2:9000"}
+func TestMaskReplacesChangingValues(t *testing.T) {
+	p := &setup{address: "127.0.0.1:8443", service: "http://127.0.0.2:9000"}
 	const a, b = "0123456789012345678901234567890123456789", "abcdefabcdefabcdefabcdefabcdefabcdefabcd"
 	for name, c := range map[string]struct{ text, want string }{
 		"addresses":                           {"https://127.0.0.1:8443/x of http://127.0.0.2:9000/x", "https://weir/x of http://api/x"},
@@ -26,13 +26,13 @@ func TestWhatDiffersFromRunToRunIsMasked(t *testing.T) {
 	}
 }
 
-func TestWhatCountsAfterARefusalIsMasked(t *testing.T) {
+func TestBudgetAfterRefusalIsMasked(t *testing.T) {
 	search := func(status int, remaining string) exchange {
 		return exchange{status: status, got: http.Header{"X-Ratelimit-Resource": {"search"}, "X-Ratelimit-Remaining": {remaining}}}
 	}
-	kept := client{}.kept("", []exchange{search(200, "3"), search(403, "0"), search(200, "2")}, &place{address: "a:1", service: "http://b:2"})
+	text := client{}.masked("", []exchange{search(200, "3"), search(403, "0"), search(200, "2")}, &setup{address: "a:1", service: "http://b:2"})
 	var got []string
-	for _, m := range regexp.MustCompile(`(?m)^< X-Ratelimit-Remaining: (.*)$`).FindAllStringSubmatch(kept, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^< X-Ratelimit-Remaining: (.*)$`).FindAllStringSubmatch(text, -1) {
 		got = append(got, m[1])
 	}
 	if want := []string{"3", "0", "N"}; !slices.Equal(got, want) {

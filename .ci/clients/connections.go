@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// inet finds the address of a call of strace's: of IPv4, of IPv6 in either way of writing it.
+// inet matches the address of a connection in the output of strace, for IPv4 and IPv6.
 var inet = regexp.MustCompile(`sin6?_port=htons\((\d+)\).*?(?:inet_addr\("([^"]+)"\)|inet_pton\(AF_INET6, "([^"]+)")`)
 
-// strays reports whom a process spoke to beside the gateway, by what strace says of it.
-// No connection at all is wrong, too: then it was not watched.
-func strays(trace, gateway string) error {
+// foreignConnections returns an error for each connection to another address than the
+// gateway. A trace without a connection to the gateway is also an error.
+func foreignConnections(trace, gateway string) error {
 	var problems []error
 	reached := false
 	for line := range strings.Lines(trace) {
@@ -25,12 +25,12 @@ func strays(trace, gateway string) error {
 			to = net.JoinHostPort(m[2]+m[3], m[1])
 		}
 		if to != gateway {
-			problems = append(problems, fmt.Errorf("speaks to another than the gateway: %s", strings.TrimSpace(line)))
+			problems = append(problems, fmt.Errorf("connection to a foreign address: %s", strings.TrimSpace(line)))
 		}
 		reached = reached || to == gateway
 	}
 	if !reached {
-		problems = append(problems, errors.New("was not seen to connect to the gateway"))
+		problems = append(problems, errors.New("no connection to the gateway was recorded"))
 	}
 	return errors.Join(problems...)
 }

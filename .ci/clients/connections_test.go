@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestStraysAreSeen(t *testing.T) {
+func TestForeignConnectionsAreReported(t *testing.T) {
 	const gateway = "127.0.0.1:8443"
 	const allowed = `7 connect(3, {sa_family=AF_INET, sin_port=htons(8443), sin_addr=inet_addr("127.0.0.1")}, 16) = -1 EINPROGRESS (Operation now in progress)` + "\n"
 	for name, c := range map[string]struct {
@@ -22,7 +22,7 @@ func TestStraysAreSeen(t *testing.T) {
 		"two at once, both told": {strings.Replace(allowed, "8443", "1", 1) + strings.Replace(allowed, "8443", "2", 1), []string{"htons(1)", "htons(2)", "was not seen"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := strays(c.trace, gateway)
+			err := foreignConnections(c.trace, gateway)
 			if (err == nil) != (c.want == nil) {
 				t.Fatalf("got %v, want %q", err, c.want)
 			}

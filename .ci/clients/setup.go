@@ -21,19 +21,19 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// place is where one scenario runs: a service, a gateway before it, and a tap on the
-// wire between the gateway and the client.
-type place struct {
-	dir     string
-	ca      string // the file of its certificate
-	service string // its URL, on an address that no client has a reason to know
-	address string // of the tap, which is the gateway to the client
-	tap     *tap
-	stops   []func()
+// setup is the environment of one scenario: a service, a gateway, and a recorder between the
+// client and the gateway.
+type setup struct {
+	dir      string
+	ca       string // file of the CA certificate
+	service  string // URL on an address that clients never see
+	address  string // of the recorder
+	recorder *recorder
+	stops    []func()
 }
 
-// limits are so small that a scenario meets them, and small in time, so that it can wait
-// for their end. Refusals are as in configs/github.yaml.
+// limits are small, so that a scenario reaches them, with short windows, so that it can wait.
+// The refusal status is that of configs/github.yaml.
 const limits = `
 limits:
   wait: 1s
@@ -44,8 +44,8 @@ limits:
   content: [{max: 2, window: 15s}]
 `
 
-func newPlace(ctx context.Context, name string, ca *testservers.CA) (p *place, err error) {
-	p = &place{}
+func newSetup(ctx context.Context, name string, ca *testservers.CA) (p *setup, err error) {
+	p = &setup{}
 	defer func() {
 		if err != nil {
 			p.close()
@@ -82,30 +82,30 @@ func newPlace(ctx context.Context, name string, ca *testservers.CA) (p *place, e
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(ca.Certificate)
-	p.tap, err = newTap(gateway, roots, pair)
+	p.recorder, err = newRecorder(gateway, roots, pair)
 	if err != nil {
 		return p, err
 	}
-	p.stops = append(p.stops, p.tap.close)
-	p.address = p.tap.address
+	p.stops = append(p.stops, p.recorder.close)
+	p.address = p.recorder.address
 	return p, nil
 }
 
-// start starts bin/weir, whose log is kept, and waits for the line that tells its address.
-func (p *place) start(ctx context.Context, log, pattern string, args ...string) (address string, err error) {
+// start starts bin/weir, stores its log, and waits for the line with its address.
+func (p *setup) start(ctx context.Context, log, pattern string, args ...string) (address string, err error) {
 	file, err := os.Create(filepath.Join(out, log))
 	if err != nil {
 		return "", err
 	}
 	process := exec.CommandContext(ctx, "bin/weir", args...)
 	r, w := io.Pipe()
-	process.Stdout, process.Stderr = w, w // one writer, so one goroutine
+	process.Stdout, process.Stderr = w, w // os/exec serializes writes to one writer
 	if err := process.Start(); err != nil {
 		return "", errors.Join(err, file.Close())
 	}
 	p.stops = append(p.stops, func() {
 		_ = process.Process.Signal(syscall.SIGTERM)
-		_ = process.Wait() // how it ends is no matter here
+		_ = process.Wait() // the exit code does not matter
 		_ = w.Close()
 	})
 	found, expression := make(chan string, 1), regexp.MustCompile(pattern)
@@ -125,12 +125,12 @@ func (p *place) start(ctx context.Context, log, pattern string, args ...string) 
 	case address := <-found:
 		return address, nil
 	case <-time.After(time.Minute):
-		return "", fmt.Errorf("weir %s does not answer: see %s", args[0], log)
+		return "", fmt.Errorf("weir %s did not start within a minute: see %s", args[0], log)
 	}
 }
 
-// unharmed asks the service whether any limit was broken.
-func (p *place) unharmed(ctx context.Context) error {
+// checkLimits returns an error if the service reports a broken limit.
+func (p *setup) checkLimits(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.service+"/_service/violations", nil)
 	if err != nil {
 		return err
@@ -149,13 +149,13 @@ func (p *place) unharmed(ctx context.Context) error {
 		return err
 	}
 	if seen.Violations+seen.SentWhileLimited > 0 || seen.Answered["core"] == 0 {
-		return fmt.Errorf("the API was sent %+v", seen)
+		return fmt.Errorf("the service reports %+v", seen)
 	}
 	return nil
 }
 
-// close ends all, the last first.
-func (p *place) close() {
+// close stops everything in reverse order.
+func (p *setup) close() {
 	for len(p.stops) > 0 {
 		last := len(p.stops) - 1
 		p.stops[last]()

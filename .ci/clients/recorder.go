@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// exchange is a request of a client's, and its answer.
+// exchange is a request with its response.
 type exchange struct {
 	at, done time.Time
 	method   string
@@ -32,7 +32,7 @@ type exchange struct {
 	body     []byte
 }
 
-// write writes it down without its credential, and not more of its body than one reads.
+// write writes the exchange without its credential, and with the beginning of the body.
 func (x exchange) write(w io.Writer) {
 	_, _ = fmt.Fprintf(w, "\n%s > %s %s %s\n", x.at.UTC().Format("15:04:05.000"), x.method, x.uri, x.protocol)
 	writeFields(w, "             > ", x.sent)
@@ -44,7 +44,7 @@ func (x exchange) write(w io.Writer) {
 	}
 }
 
-// writeFields writes fields down, without a credential.
+// writeFields writes header fields without the credential.
 func writeFields(w io.Writer, before string, fields http.Header) {
 	for _, name := range sorted(fields) {
 		value := strings.Join(fields[name], ", ")
@@ -65,25 +65,24 @@ func sorted(h http.Header) []string {
 	return names
 }
 
-// tap stands where a client reaches the gateway, passes everything on as it is, by TLS
-// on either side, and writes it down.
-type tap struct {
+// recorder is a TLS proxy in front of the gateway that records all exchanges.
+type recorder struct {
 	address string
 	server  *http.Server
 
-	mu   sync.Mutex
-	seen []exchange
+	mu  sync.Mutex
+	all []exchange
 }
 
-// arrived is the key of an exchange that has no answer yet.
+// arrived is the context key of an exchange without a response.
 type arrived struct{}
 
-func newTap(gateway string, roots *x509.CertPool, pair tls.Certificate) (*tap, error) {
+func newRecorder(gateway string, roots *x509.CertPool, pair tls.Certificate) (*recorder, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	t := &tap{address: l.Addr().String()}
+	t := &recorder{address: l.Addr().String()}
 	silent := slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -91,7 +90,7 @@ func newTap(gateway string, roots *x509.CertPool, pair tls.Certificate) (*tap, e
 			r.Out.Host = r.In.Host
 		},
 		Transport:      &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableCompression: true, ForceAttemptHTTP2: true},
-		ModifyResponse: t.note,
+		ModifyResponse: t.record,
 		ErrorLog:       silent,
 	}
 	arrive := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -99,15 +98,14 @@ func newTap(gateway string, roots *x509.CertPool, pair tls.Certificate) (*tap, e
 		proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), arrived{}, x)))
 	})
 	t.server = &http.Server{Handler: arrive, TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}}, ReadHeaderTimeout: time.Minute, ErrorLog: silent}
-	go func() { _ = t.server.ServeTLS(l, "", "") }() // ends with close
+	go func() { _ = t.server.ServeTLS(l, "", "") }() // until close
 	return t, nil
 }
 
-func (t *tap) close() { _ = t.server.Close() }
+func (t *recorder) close() { _ = t.server.Close() }
 
-// note keeps an answer once it is whole; nothing here is so long that its client
-// notices.
-func (t *tap) note(resp *http.Response) error {
+// record records a response after its body is complete.
+func (t *recorder) record(resp *http.Response) error {
 	x, _ := resp.Request.Context().Value(arrived{}).(exchange)
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
@@ -117,18 +115,19 @@ func (t *tap) note(resp *http.Response) error {
 	x.status, x.got, x.body, x.done = resp.StatusCode, resp.Header.Clone(), body, time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.seen = append(t.seen, x)
+	t.all = append(t.all, x)
 	return nil
 }
 
-func (t *tap) exchanges() []exchange {
+func (t *recorder) exchanges() []exchange {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Clone(t.seen)
+	return slices.Clone(t.all)
 }
 
-// judge holds what went over the wire against what every scenario must have met.
-func judge(wire []exchange, service string) error {
+// check returns an error for each exchange that must not occur, and for each kind of exchange
+// that is missing.
+func check(wire []exchange, service string) error {
 	var problems []error
 	wrong := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	met := map[string]bool{}
@@ -138,8 +137,8 @@ func judge(wire []exchange, service string) error {
 		secondary := refused && bytes.Contains(x.body, []byte("secondary rate limit"))
 		primary := refused && x.got.Get("X-Ratelimit-Remaining") == "0" && bytes.Contains(x.body, []byte("API rate limit exceeded"))
 		path, _, _ := strings.Cut(strings.TrimPrefix(x.uri, "/api/v3"), "?")
-		met["a page by its Link"] = met["a page by its Link"] || x.status == 200 && strings.Contains(x.uri, "page=3")
-		met["an answer from the cache"] = met["an answer from the cache"] || strings.HasPrefix(x.got.Get("Cache-Status"), "weir; hit; ttl=")
+		met["a next page from Link"] = met["a next page from Link"] || x.status == 200 && strings.Contains(x.uri, "page=3")
+		met["a response from the cache"] = met["a response from the cache"] || strings.HasPrefix(x.got.Get("Cache-Status"), "weir; hit; ttl=")
 		met["statistics"] = met["statistics"] || x.status == 200 && strings.Contains(path, "/stats/")
 		met["a 304"] = met["a 304"] || x.status == http.StatusNotModified
 		met["GraphQL"] = met["GraphQL"] || x.status == 200 && x.method == http.MethodPost && strings.HasSuffix(path, "/graphql")
@@ -149,35 +148,35 @@ func judge(wire []exchange, service string) error {
 		met["a secondary refusal"] = met["a secondary refusal"] || secondary
 		for _, name := range sorted(x.got) {
 			if strings.Contains(strings.Join(x.got[name], " "), host) {
-				wrong("%s %s: the field %s names the API's own host", x.method, x.uri, name)
+				wrong("%s %s: field %s contains the host of the upstream", x.method, x.uri, name)
 			}
 		}
 		if x.status >= 500 {
 			wrong("%s %s: %d", x.method, x.uri, x.status)
 		}
 		if primary || secondary {
-			problems = append(problems, patient(wire[i+1:], x, path))
+			problems = append(problems, respectsRetryAfter(wire[i+1:], x, path))
 		}
 	}
-	for _, what := range []string{"a page by its Link", "an answer from the cache", "statistics", "a 304", "GraphQL", "/rate_limit", "a write", "a primary refusal", "a secondary refusal"} {
-		if !met[what] {
-			wrong("%s was not seen", what)
+	for _, kind := range []string{"a next page from Link", "a response from the cache", "statistics", "a 304", "GraphQL", "/rate_limit", "a write", "a primary refusal", "a secondary refusal"} {
+		if !met[kind] {
+			wrong("%s is missing", kind)
 		}
 	}
 	return errors.Join(problems...)
 }
 
-// patient reports who came back before the time that a refusal told, and a refusal that
-// told none.
-func patient(later []exchange, refusal exchange, path string) error {
+// respectsRetryAfter returns an error if a request was repeated before Retry-After, or if a
+// refusal has no Retry-After.
+func respectsRetryAfter(later []exchange, refusal exchange, path string) error {
 	wait, err := strconv.Atoi(refusal.got.Get("Retry-After"))
 	if err != nil {
-		return fmt.Errorf("%s was refused without a time: %w", refusal.uri, err)
+		return fmt.Errorf("refusal of %s without Retry-After: %w", refusal.uri, err)
 	}
 	until := refusal.done.Add(time.Duration(wait)*time.Second - time.Second)
 	for _, x := range later {
 		if x.method == refusal.method && strings.HasSuffix(strings.Split(x.uri, "?")[0], path) && x.at.Before(until) {
-			return fmt.Errorf("%s %s was sent %s before the time that its refusal told", x.method, x.uri, until.Sub(x.at))
+			return fmt.Errorf("%s %s was repeated %s before Retry-After", x.method, x.uri, until.Sub(x.at))
 		}
 	}
 	return nil
