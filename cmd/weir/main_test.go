@@ -206,7 +206,7 @@ func TestServeReloadsChangedFile(t *testing.T) {
 	testservers.Eventually(t, "the changed file is active", activeUpstream)
 	wantUpstream("second")
 	write(t, path, "upstream: 7")
-	s.find("level=ERROR.*want a mapping")
+	s.find("level=ERROR.*must be a mapping")
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,7 @@ import (
 	"time"
 )
 
-// certificates writes a certificate that is its own authority, with its key, into a
-// folder beside what is no certificate, and returns the folder.
+// certificates returns a directory with a self-signed certificate, its key and an empty file.
 func certificates(t *testing.T) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -46,17 +45,17 @@ func certificates(t *testing.T) string {
 	return dir
 }
 
-func TestAttack50AdminCertificatesFailClosed(t *testing.T) {
+func TestInvalidAdminCertificatesAreRefused(t *testing.T) {
 	dir := certificates(t)
 	for _, c := range []struct{ name, tls, want string }{
-		{"a certificate without its key", "certificate: own.pem", "2:31: admin.tls: needs certificate and key"},
-		{"authorities without a certificate", "client_ca: own.pem", "2:31: admin.tls: needs certificate and key"},
-		{"a certificate that is not there", "certificate: none.pem, key: own.key", "no such file or directory"},
-		{"a key that is a certificate", "certificate: own.pem, key: own.pem", "admin.tls: "},
-		{"authorities that are not there", "certificate: own.pem, key: own.key, client_ca: none.pem", "none.pem: no such file or directory"},
-		{"authorities in an empty file", "certificate: own.pem, key: own.key, client_ca: empty.pem", `empty.pem" holds no PEM certificate`},
-		{"authorities that are a key", "certificate: own.pem, key: own.key, client_ca: own.key", `own.key" holds no PEM certificate`},
-		{"HTTPS beyond loopback for anyone", "certificate: own.pem, key: own.key", "2:8: admin.token: required"},
+		{"certificate without a key", "certificate: own.pem", "2:31: admin.tls: needs certificate and key"},
+		{"client_ca without a certificate", "client_ca: own.pem", "2:31: admin.tls: needs certificate and key"},
+		{"missing certificate file", "certificate: none.pem, key: own.key", "no such file or directory"},
+		{"certificate instead of a key", "certificate: own.pem, key: own.pem", "admin.tls: "},
+		{"missing client_ca file", "certificate: own.pem, key: own.key, client_ca: none.pem", "none.pem: no such file or directory"},
+		{"empty client_ca file", "certificate: own.pem, key: own.key, client_ca: empty.pem", `empty.pem" contains no PEM certificate`},
+		{"key instead of client_ca", "certificate: own.pem, key: own.key, client_ca: own.key", `own.key" contains no PEM certificate`},
+		{"public HTTPS without token and client_ca", "certificate: own.pem, key: own.key", "2:8: admin.token: required"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			text := minimal + fmt.Sprintf("admin: {listen: \":9090\", tls: {%s}}", c.tls)
@@ -68,7 +67,7 @@ func TestAttack50AdminCertificatesFailClosed(t *testing.T) {
 	}
 }
 
-func TestAdminByCertificateNeedsNoToken(t *testing.T) {
+func TestAdminWithClientCANeedsNoToken(t *testing.T) {
 	dir := certificates(t)
 	text := minimal + "admin: {listen: \":9090\", hosts: [weir.internal], tls: {certificate: own.pem, key: own.key, client_ca: " + filepath.Join(dir, "own.pem") + "}}"
 	c, err := Parse(Source{Path: filepath.Join(dir, "weir.yaml"), Getenv: env()}, []byte(text))
@@ -81,16 +80,16 @@ func TestAdminByCertificateNeedsNoToken(t *testing.T) {
 	}
 }
 
-func TestNamesOfTheAdminListener(t *testing.T) {
+func TestAdminHostsMustBeNames(t *testing.T) {
 	var mistakes []mistake
-	for name, host := range map[string]string{"with a port": "weir:9090", "a URL": "https://weir", "nothing": ""} {
+	for name, host := range map[string]string{"name with a port": "weir:9090", "URL": "https://weir", "empty": ""} {
 		mistakes = append(mistakes, mistake{name, fmt.Sprintf("admin: {hosts: [%q]}", host),
-			fmt.Sprintf("weir.yaml:2:17: admin.hosts[0]: %q: must be a name alone, such as weir.internal, without scheme and port", host)})
+			fmt.Sprintf("weir.yaml:2:17: admin.hosts[0]: %q: must be only a name such as weir.internal, without scheme and port", host)})
 	}
-	report(t, mistakes)
+	checkMistakes(t, mistakes)
 }
 
-func TestPlacesTellWhereAndHowAValueWasWritten(t *testing.T) {
+func TestPositionsOfValues(t *testing.T) {
 	text := minimal + "admin: {token: plain}\ncredentials: [{name: a, kind: user, token: \"${TOKEN}\"}]\nwebhooks: {secret: \"\"}\n"
 	_, positions, err := ParseWithPositions(Source{Path: "weir.yaml", Getenv: env("TOKEN", "s3cret")}, []byte(text))
 	if err != nil {

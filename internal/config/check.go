@@ -1,13 +1,17 @@
 package config
 
 import (
+	"crypto/tls"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net"
+	"net/netip"
 	"net/url"
 	"path"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,8 +21,15 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// wrong reports a value that was given at key, or that a default left there.
-// What has a report already, alone or with all around it, gets no second one.
+const (
+	maxContent  = 4 // windows of content creation that a ledger can hold (limits.MaxSpends)
+	maxDrain    = time.Hour
+	maxSkew     = 5 * time.Minute
+	minCacheKey = 32
+)
+
+// wrong reports an invalid value at a key. It reports nothing if the key, or a key around it,
+// already has a problem.
 func (d *decoder) wrong(key, format string, args ...any) {
 	for k := key; k != ""; k = parent(k) {
 		if d.failed[k] {
@@ -27,87 +38,88 @@ func (d *decoder) wrong(key, format string, args ...any) {
 	}
 	d.failed[key] = true
 	p := Problem{Key: key, Message: fmt.Sprintf(format, args...)}
-	switch at, given := d.at[key]; {
+	at, given := d.at[key]
+	switch {
 	case at.flag != "":
 		p.Key = at.flag
-	case given:
-		p.File, p.Line, p.Column = d.source.Path, at.line, at.column
 	case d.source.Path != "":
-		at := d.around(key)
+		if !given {
+			at = d.at.enclosing(key)
+		}
 		p.File, p.Line, p.Column = d.source.Path, at.line, at.column
 	}
 	d.problems = append(d.problems, p)
 }
 
-// around is where a value that is missing belongs: the nearest place around it
-// that was given.
-func (d *decoder) around(key string) position {
-	for key != "" {
-		key = parent(key)
-		if at, given := d.at[key]; given && at.flag == "" {
-			return at
-		}
-	}
-	return position{line: 1, column: 1}
-}
-
-// parent is the key around a key, empty for the whole file.
+// parent returns the key around a key; it is empty for a key at the top level.
 func parent(key string) string { return key[:max(0, strings.LastIndexAny(key, ".["))] }
 
-// check holds each value against its range and against the others.
-func (d *decoder) check(c *Config) {
-	d.enums(reflect.ValueOf(c).Elem(), "")
-	d.address("listen", c.Listen)
-	d.admin(&c.Admin)
-	d.upstream(c.Upstream)
-	d.store(c.Store)
-	d.authorities(&c.TLS)
-	issuers := d.issuers(c.Issuers)
-	d.clients(c)
-	for i, client := range c.Clients {
-		d.recognized(fmt.Sprintf("clients[%d]", i), client, c, issuers)
-	}
-	for i, proxy := range c.Callers.TrustedProxies {
-		if _, err := parseNetwork(proxy); err != nil {
-			d.wrong(fmt.Sprintf("callers.trusted_proxies[%d]", i), "%q: must be an address or a network such as 10.0.0.0/8", proxy)
-		}
-	}
-	d.limits(c.Limits)
-	d.cache(c)
-	d.statistics(c.Statistics)
-	if !strings.HasPrefix(c.Webhooks.Path, "/_weir/") || path.Clean(c.Webhooks.Path) != c.Webhooks.Path {
-		d.wrong("webhooks.path", "%q: must begin with /_weir/ and hold no empty or dot segment", c.Webhooks.Path)
-	}
-	d.tls(c)
-	if c.Telemetry.Sample < 0 || c.Telemetry.Sample > 1 {
-		d.wrong("telemetry.sample", "%v: must be from 0 to 1", c.Telemetry.Sample)
-	}
-	d.drain(c.Drain)
-}
-
-// enums holds every field with an enum tag against it.
-func (d *decoder) enums(v reflect.Value, key string) {
+// eachValue calls visit for every value below v that is not a struct or a list.
+func eachValue(v reflect.Value, key string, visit func(v reflect.Value, tag reflect.StructTag, key string)) {
 	switch v.Kind() {
 	case reflect.Struct:
 		for i := range v.NumField() {
 			f := v.Type().Field(i)
 			inner := key
 			if !f.Anonymous {
-				name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-				inner = strings.TrimPrefix(key+"."+name, ".")
+				inner = strings.TrimPrefix(key+"."+yamlName(f), ".")
 			}
-			if allowed := f.Tag.Get("enum"); allowed != "" {
-				if value := fmt.Sprint(v.Field(i).Interface()); !slices.Contains(strings.Split(allowed, ","), value) {
-					d.wrong(inner, "%q: must be one of %s", value, strings.ReplaceAll(allowed, ",", ", "))
-				}
+			if kind := f.Type.Kind(); kind == reflect.Struct || kind == reflect.Slice {
+				eachValue(v.Field(i), inner, visit)
 				continue
 			}
-			d.enums(v.Field(i), inner)
+			visit(v.Field(i), f.Tag, inner)
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
-			d.enums(v.Index(i), fmt.Sprintf("%s[%d]", key, i))
+			eachValue(v.Index(i), fmt.Sprintf("%s[%d]", key, i), visit)
 		}
+	}
+}
+
+// check validates the values of a configuration and their relations. It also makes the paths of
+// files absolute or relative to the working directory.
+func (d *decoder) check(c *Config) {
+	eachValue(reflect.ValueOf(c).Elem(), "", func(v reflect.Value, tag reflect.StructTag, key string) {
+		allowed := tag.Get("enum")
+		value := fmt.Sprint(v.Interface())
+		if allowed != "" && !slices.Contains(strings.Split(allowed, ","), value) {
+			d.wrong(key, "%q: must be one of %s", value, strings.ReplaceAll(allowed, ",", ", "))
+		}
+	})
+	d.address("listen", c.Listen)
+	d.checkAdmin(&c.Admin)
+	d.checkUpstream(c.Upstream)
+	d.checkStore(c.Store)
+	d.checkTLS(&c.TLS)
+	d.checkClients(c)
+	for i, proxy := range c.Callers.TrustedProxies {
+		if _, err := parseNetwork(proxy); err != nil {
+			d.wrong(fmt.Sprintf("callers.trusted_proxies[%d]", i), "%q: must be an address or a network such as 10.0.0.0/8", proxy)
+		}
+	}
+	d.checkLimits(c.Limits)
+	d.checkCache(c)
+	d.positive("statistics.poll.first", c.Statistics.Poll.First)
+	d.positive("statistics.poll.budget", c.Statistics.Poll.Budget)
+	poll := c.Statistics.Poll
+	if poll.Factor < 1 {
+		d.wrong("statistics.poll.factor", "%v: must be 1 or more", poll.Factor)
+	}
+	if poll.Max < poll.First {
+		d.wrong("statistics.poll.max", "%s: must not be less than first, %s", poll.Max, poll.First)
+	}
+	if !strings.HasPrefix(c.Webhooks.Path, "/_weir/") || path.Clean(c.Webhooks.Path) != c.Webhooks.Path {
+		d.wrong("webhooks.path", "%q: must begin with /_weir/ and contain no empty or dot segment", c.Webhooks.Path)
+	}
+	if c.Telemetry.Sample < 0 || c.Telemetry.Sample > 1 {
+		d.wrong("telemetry.sample", "%v: must be from 0 to 1", c.Telemetry.Sample)
+	}
+	if c.Drain.Delay > maxDrain {
+		d.wrong("drain.delay", "must be from 0 to %v", maxDrain)
+	}
+	if c.Drain.Timeout < time.Second || c.Drain.Timeout > maxDrain {
+		d.wrong("drain.timeout", "must be from 1s to %v", maxDrain)
 	}
 }
 
@@ -117,11 +129,55 @@ func (d *decoder) address(key, value string) {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		d.wrong(key, "%q is not an address: write host:port or :port", value)
+		d.wrong(key, "%q is not an address; use host:port or :port", value)
 	}
 }
 
-func (d *decoder) upstream(u Upstream) {
+func (d *decoder) positive(key string, span time.Duration) {
+	if span <= 0 {
+		d.wrong(key, "must be more than 0")
+	}
+}
+
+func (d *decoder) name(key, name string, seen map[string]bool) {
+	switch {
+	case name == "":
+		d.wrong(key, "required")
+	case seen[name]:
+		d.wrong(key, "%q is a duplicate", name)
+	}
+	seen[name] = true
+}
+
+// token reports a token that a header field cannot carry, for example a file of two lines.
+func (d *decoder) token(key string, token credential.Secret) {
+	if strings.ContainsFunc(token.Reveal(), func(r rune) bool { return r <= ' ' || r > '~' }) {
+		d.wrong(key, "contains a space, a line break or another character that is not allowed in a token")
+	}
+}
+
+func (d *decoder) checkAdmin(a *Admin) {
+	d.address("admin.listen", a.Listen)
+	_, _, err := net.SplitHostPort(a.Listen)
+	if a.Token == "" && a.TLS.ClientCA == "" && err == nil && !isLoopback(a.Listen) {
+		d.wrong("admin.token", "required because admin.listen %q is not on loopback", a.Listen)
+	}
+	d.token("admin.token", a.Token)
+	for i, host := range a.Hosts {
+		if host == "" || strings.ContainsAny(host, ":/[]@ ") {
+			d.wrong(fmt.Sprintf("admin.hosts[%d]", i), "%q: must be only a name such as weir.internal, without scheme and port", host)
+		}
+	}
+	if !a.TLS.Enabled() {
+		return
+	}
+	a.TLS.Certificate, a.TLS.Key, a.TLS.ClientCA = d.path(a.TLS.Certificate), d.path(a.TLS.Key), d.path(a.TLS.ClientCA)
+	if _, err := a.TLS.Load(); err != nil {
+		d.wrong("admin.tls", "%v", err)
+	}
+}
+
+func (d *decoder) checkUpstream(u Upstream) {
 	parsed, err := url.Parse(u.URL)
 	switch {
 	case u.URL == "":
@@ -129,7 +185,7 @@ func (d *decoder) upstream(u Upstream) {
 	case err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https":
 		d.wrong("upstream.url", "%q: must be an absolute http or https URL", redacted(u.URL))
 	case parsed.User != nil:
-		d.wrong("upstream.url", "holds a user name: credentials belong under credentials")
+		d.wrong("upstream.url", "contains a user name; move the credential to credentials")
 	case strings.ContainsAny(u.URL, "?#"):
 		d.wrong("upstream.url", "%q: must have neither query nor fragment", redacted(u.URL))
 	}
@@ -139,45 +195,142 @@ func (d *decoder) upstream(u Upstream) {
 	}
 }
 
-var storeSchemes = []string{"redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"}
-
-func (d *decoder) store(s Store) {
+func (d *decoder) checkStore(s Store) {
 	if file, ok := strings.CutPrefix(s.URL, "memory:"); ok && (file == "" || filepath.IsAbs(file)) {
 		return
 	}
-	u, err := url.Parse(s.URL)
-	if err != nil || !slices.Contains(storeSchemes, u.Scheme) || u.Host == "" {
-		d.wrong("store.url", "%q: must be memory:, memory:/FILE or a URL of one of %s", redacted(s.URL), strings.Join(storeSchemes, ", "))
+	schemes := []string{"redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"}
+	if u, err := url.Parse(s.URL); err != nil || !slices.Contains(schemes, u.Scheme) || u.Host == "" {
+		d.wrong("store.url", "%q: must be memory:, memory:/FILE or a URL of one of %s", redacted(s.URL), strings.Join(schemes, ", "))
 	}
 }
 
-// credentials returns the names of those that are held.
-func (d *decoder) credentials(held []Credential) map[string]bool {
-	names := map[string]bool{}
-	for i, cred := range held {
-		key := fmt.Sprintf("credentials[%d]", i)
-		d.name(key+".name", cred.Name, names)
+// label matches a label of a domain name in lower case (RFC 5890 section 2.3.1).
+var label = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+func (d *decoder) checkTLS(t *TLS) {
+	for i, name := range t.Domains {
+		key := fmt.Sprintf("tls.domains[%d]", i)
+		labels := strings.Split(name, ".")
+		_, notIP := netip.ParseAddr(name)
 		switch {
-		case cred.isApp():
-			d.app(key, cred)
-		case cred.Token == "":
-			d.wrong(key+".token", "required")
+		case strings.HasPrefix(name, "*."):
+			d.wrong(key, "%q: wildcards need a DNS-01 challenge, which is not supported; add your own certificate to tls.certificates", name)
+		case notIP == nil:
+			d.wrong(key, "%q is an IP address; use a domain name", name)
+		case len(name) > 253 || len(labels) < 2 || slices.ContainsFunc(labels, func(l string) bool { return !label.MatchString(l) }):
+			d.wrong(key, "%q: must be a full domain name in lower case such as weir.example.com (non-ASCII names as xn--…)", name)
+		case slices.Contains(t.Domains[:i], name):
+			d.wrong(key, "%q is a duplicate", name)
 		}
-		if cred.Kind == policy.OAuthApp && cred.Token != "" && !strings.Contains(cred.Token.Reveal(), ":") {
-			d.wrong(key+".token", "of an oauth_app must be id:secret")
-		}
-		d.token(key+".token", cred.Token)
 	}
-	return names
+	if t.Email != "" && !strings.Contains(t.Email, "@") {
+		d.wrong("tls.email", "%q is not an email address", t.Email)
+	}
+	if ca, err := url.Parse(t.CA); t.CA != "" && (err != nil || ca.Scheme != "https" || ca.Host == "" || ca.User != nil) {
+		d.wrong("tls.ca", "%q: must be the absolute https URL of an ACME directory", redacted(t.CA))
+	}
+	if t.Storage == "" {
+		d.wrong("tls.storage", "must be store or a directory")
+	} else if t.Storage != "store" {
+		t.Storage = d.path(t.Storage)
+	}
+	if t.HTTP != "" {
+		d.address("tls.http", t.HTTP)
+		if !t.Enabled() {
+			d.wrong("tls.http", "HTTPS is off, because tls.domains and tls.certificates are empty")
+		}
+	}
+	for i := range t.Certificates {
+		c, key := &t.Certificates[i], fmt.Sprintf("tls.certificates[%d]", i)
+		if c.Certificate == "" || c.Key == "" {
+			d.wrong(key, "needs certificate and key, both PEM files")
+			continue
+		}
+		c.Certificate, c.Key = d.path(c.Certificate), d.path(c.Key)
+		if _, err := tls.LoadX509KeyPair(c.Certificate, c.Key); err != nil {
+			d.wrong(key, "%q with %q: %v", c.Certificate, c.Key, err)
+		}
+	}
+	t.ClientCA = d.path(t.ClientCA)
+	if _, err := t.Authorities(); err != nil {
+		d.wrong("tls.client_ca", "%v", err)
+	}
 }
 
-// app checks the app that stands in the place of a token.
-func (d *decoder) app(key string, c Credential) {
+// path makes a relative path relative to the directory of the configuration file. An empty
+// path stays empty.
+func (d *decoder) path(path string) string {
+	if path == "" || filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(filepath.Dir(d.source.Path), path)
+}
+
+// checkClients checks credentials, issuers and the clients that refer to them.
+func (d *decoder) checkClients(c *Config) {
+	credentials, issuers := map[string]bool{}, map[string]bool{}
+	for i, held := range c.Credentials {
+		d.checkCredential(fmt.Sprintf("credentials[%d]", i), held, credentials)
+	}
+	issuerURLs := map[string]bool{}
+	for i, issuer := range c.Issuers {
+		key := fmt.Sprintf("issuers[%d]", i)
+		d.name(key+".url", issuer.URL, issuerURLs)
+		d.checkIssuer(key, issuer, issuers)
+	}
+	names, keys := map[string]bool{}, map[string]string{}
+	for i, client := range c.Clients {
+		key := fmt.Sprintf("clients[%d]", i)
+		d.name(key+".name", client.Name, names)
+		if client.Key != "" {
+			d.checkClientKey(key, client.Key, keys)
+		}
+		if len(client.Credentials) == 0 {
+			d.wrong(key+".credentials", "must name at least one credential")
+		}
+		for j, name := range client.Credentials {
+			if !credentials[name] {
+				d.wrong(fmt.Sprintf("%s.credentials[%d]", key, j), "%q is not among credentials", name)
+			}
+		}
+		if client.Share < 1 {
+			d.wrong(key+".share", "%d: must be 1 or more", client.Share)
+		}
+		d.checkIdentity(key, client, c.TLS, issuers)
+		for j, method := range client.Methods {
+			if methods := []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}; !slices.Contains(methods, method) {
+				d.wrong(fmt.Sprintf("%s.methods[%d]", key, j), "%q: must be one of %s", method, strings.Join(methods, ", "))
+			}
+		}
+		for j, pattern := range client.Operations {
+			if !policy.Embedded().Names(pattern) {
+				d.wrong(fmt.Sprintf("%s.operations[%d]", key, j), "%q: matches no operation; %s", pattern, suggestion(pattern))
+			}
+		}
+	}
+	if !c.Callers.PassThrough && len(c.Clients) == 0 {
+		d.wrong("callers.pass_through", "is false and there are no clients, so every request would be refused")
+	}
+}
+
+func (d *decoder) checkCredential(key string, c Credential, names map[string]bool) {
+	d.name(key+".name", c.Name, names)
+	d.token(key+".token", c.Token)
+	if c.App.ID == "" && c.App.Key == "" && c.App.Installation == 0 && len(c.App.Permissions) == 0 {
+		switch {
+		case c.Token == "":
+			d.wrong(key+".token", "required")
+		case c.Kind == policy.OAuthApp && !strings.Contains(c.Token.Reveal(), ":"):
+			d.wrong(key+".token", "must be id:secret for kind oauth_app")
+		}
+		return
+	}
 	switch {
 	case c.Kind != policy.Installation:
-		d.wrong(key+".app", "goes with kind installation; this is %q", c.Kind)
+		d.wrong(key+".app", "requires kind installation, not %q", c.Kind)
 	case c.Token != "":
-		d.wrong(key+".token", "goes not with app, which gets its tokens by itself")
+		d.wrong(key+".token", "must be empty if app is set")
 	}
 	if c.App.ID == "" {
 		d.wrong(key+".app.id", "required")
@@ -197,107 +350,99 @@ func (d *decoder) app(key string, c Credential) {
 	}
 }
 
-func (d *decoder) clients(c *Config) {
-	held := d.credentials(c.Credentials)
-	names, keys := map[string]bool{}, map[string]string{}
-	for i, client := range c.Clients {
-		key := fmt.Sprintf("clients[%d]", i)
-		d.name(key+".name", client.Name, names)
-		if client.Key != "" {
-			d.clientKey(key, client.Key, keys)
-		}
-		if len(client.Credentials) == 0 {
-			d.wrong(key+".credentials", "must name at least one credential")
-		}
-		for j, name := range client.Credentials {
-			if !held[name] {
-				d.wrong(fmt.Sprintf("%s.credentials[%d]", key, j), "%q is not among credentials", name)
-			}
-		}
-		if client.Share < 1 {
-			d.wrong(key+".share", "%d: must be 1 or more", client.Share)
+func (d *decoder) checkIssuer(key string, issuer Issuer, names map[string]bool) {
+	d.name(key+".name", issuer.Name, names)
+	if err := credential.CheckIssuerURL(issuer.URL); err != nil {
+		d.wrong(key+".url", "%q: %v", redacted(issuer.URL), err)
+	}
+	if len(issuer.Audiences) == 0 || slices.Contains(issuer.Audiences, "") {
+		d.wrong(key+".audiences", "must name this gateway; otherwise tokens for other services would be accepted")
+	}
+	if len(issuer.Algorithms) == 0 {
+		d.wrong(key+".algorithms", "must not be empty")
+	}
+	for j, name := range issuer.Algorithms {
+		if all := credential.SigningAlgorithms(); !slices.Contains(all, name) {
+			d.wrong(fmt.Sprintf("%s.algorithms[%d]", key, j), "%q: must be one of %s", name, strings.Join(all, ", "))
 		}
 	}
-	if !c.Callers.PassThrough && len(c.Clients) == 0 {
-		d.wrong("callers.pass_through", "is false and there are no clients: nobody could call")
+	if issuer.Skew > maxSkew {
+		d.wrong(key+".skew", "%s: must be %s or less", issuer.Skew, maxSkew)
 	}
 }
 
-// clientKey checks the key of the client at a path; seen tells whose a key is
-// already. What is no hash may be the key itself, so it is not quoted.
-func (d *decoder) clientKey(client, hash string, seen map[string]string) {
-	sum, ok := strings.CutPrefix(hash, "sha256:")
-	sum = strings.ToLower(sum)
-	owner, taken := seen[sum]
+// checkClientKey checks the key hash of a client; seen maps hashes to clients. An invalid hash
+// may be the key itself, so the message does not quote it.
+func (d *decoder) checkClientKey(client, hash string, seen map[string]string) {
+	text, ok := strings.CutPrefix(hash, "sha256:")
+	sum, err := hex.DecodeString(text)
+	owner, taken := seen[string(sum)]
 	switch {
-	case !ok || !isSHA256(sum):
+	case !ok || err != nil || len(sum) != 32:
 		d.wrong(client+".key", "must be sha256: and 64 hexadecimal digits")
 	case taken:
-		d.wrong(client+".key", "is that of %s too: a key tells clients apart", owner)
+		d.wrong(client+".key", "is also the key of %s; each client needs its own", owner)
 	default:
-		seen[sum] = client
+		seen[string(sum)] = client
 	}
 }
 
-// token reports a token that no header field can carry: it would fail with
-// every request. A file of two lines makes one.
-func (d *decoder) token(key string, token credential.Secret) {
-	if strings.ContainsFunc(token.Reveal(), func(r rune) bool { return r <= ' ' || r > '~' }) {
-		d.wrong(key, "holds a blank, a line break or another character that a token cannot have")
+// checkIdentity checks the certificate and the tokens that identify a client.
+func (d *decoder) checkIdentity(key string, client Client, t TLS, issuers map[string]bool) {
+	hasTokens := client.JWT.Issuer != "" || len(client.JWT.Claims) > 0
+	if client.Key == "" && client.Certificate == "" && !hasTokens {
+		d.wrong(key+".key", "required; create one with weir key new, or set certificate or jwt")
 	}
-}
-
-func (d *decoder) name(key, name string, seen map[string]bool) {
-	switch {
-	case name == "":
-		d.wrong(key, "required")
-	case seen[name]:
-		d.wrong(key, "%q stands twice", name)
-	}
-	seen[name] = true
-}
-
-func isSHA256(s string) bool {
-	sum, err := hex.DecodeString(s)
-	return err == nil && len(sum) == 32
-}
-
-// maxContent bounds the windows of content creation. Each of them costs one
-// sliding log in every account.
-const maxContent = 4
-
-func (d *decoder) limits(l Limits) {
-	for key, n := range map[string]int{
-		"primary.unauthenticated": l.Primary.Unauthenticated, "primary.user": l.Primary.User, "primary.enterprise": l.Primary.Enterprise,
-		"primary.installation": l.Primary.Installation, "primary.oauth_app": l.Primary.OAuthApp, "primary.workflow": l.Primary.Workflow,
-		"search.authenticated": l.Search.Authenticated, "search.code": l.Search.Code, "search.unauthenticated": l.Search.Unauthenticated,
-		"concurrent": l.Concurrent, "points.rest": l.Points.REST, "points.graphql": l.Points.GraphQL,
-	} {
-		if n < 1 {
-			d.wrong("limits."+key, "%d: must be 1 or more", n)
+	if client.Certificate != "" {
+		certificate, err := credential.ParseCertificate(client.Certificate)
+		switch {
+		case err != nil:
+			d.wrong(key+".certificate", "%q: %v", client.Certificate, err)
+		case !t.Enabled():
+			d.wrong(key+".certificate", "HTTPS is off, because tls.domains and tls.certificates are empty")
+		case certificate.NeedsAuthority() && t.ClientCA == "":
+			d.wrong(key+".certificate", "%q: a name needs tls.client_ca, which is not set", client.Certificate)
 		}
 	}
-	for key, span := range map[string]time.Duration{
-		"primary.window": l.Primary.Window, "search.window": l.Search.Window, "points.window": l.Points.Window,
-		"cpu.window": l.CPU.Window, "cpu.total": l.CPU.Total, "cpu.graphql": l.CPU.GraphQL,
-	} {
-		d.positive("limits."+key, span)
+	if !hasTokens {
+		return
 	}
-	if l.CPU.Factor <= 0 {
-		d.wrong("limits.cpu.factor", "%v: must be more than 0", l.CPU.Factor)
+	if !issuers[client.JWT.Issuer] {
+		d.wrong(key+".jwt.issuer", "%q is not among issuers", client.JWT.Issuer)
 	}
+	if len(client.JWT.Claims) == 0 {
+		d.wrong(key+".jwt.claims", `required; select this client's tokens, for example {sub: "repo:acme/widgets:*"}`)
+	}
+	for _, name := range slices.Sorted(maps.Keys(client.JWT.Claims)) {
+		if client.JWT.Claims[name] == "" {
+			d.wrong(key+".jwt.claims."+name, "must not be empty")
+		}
+	}
+}
+
+func (d *decoder) checkLimits(l Limits) {
+	// Every number, window and duration of the upstream's limits is positive.
+	eachValue(reflect.ValueOf(l.Limits), "limits", func(v reflect.Value, _ reflect.StructTag, key string) {
+		switch value := v.Interface().(type) {
+		case int:
+			if value < 1 {
+				d.wrong(key, "%d: must be 1 or more", value)
+			}
+		case float64:
+			if value <= 0 {
+				d.wrong(key, "%v: must be more than 0", value)
+			}
+		case time.Duration:
+			d.positive(key, value)
+		}
+	})
 	if n := len(l.Content); n > maxContent {
-		d.wrong("limits.content", "%d windows: there may be %d", n, maxContent)
+		d.wrong("limits.content", "%d windows; at most %d are allowed", n, maxContent)
 	}
 	for i, w := range l.Content {
-		key := fmt.Sprintf("limits.content[%d]", i)
 		if slices.ContainsFunc(l.Content[:i], func(other policy.Window) bool { return other.Window == w.Window }) {
-			d.wrong(key+".window", "%s stands twice", w.Window)
+			d.wrong(fmt.Sprintf("limits.content[%d].window", i), "%s is a duplicate", w.Window)
 		}
-		if w.Max < 1 {
-			d.wrong(key+".max", "%d: must be 1 or more", w.Max)
-		}
-		d.positive(key+".window", w.Window)
 	}
 	if l.Headroom < 0 || l.Headroom >= 1 {
 		d.wrong("limits.headroom", "%v: must be from 0 to below 1", l.Headroom)
@@ -311,29 +456,12 @@ func (d *decoder) limits(l Limits) {
 	d.positive("limits.inbound.body", l.Inbound.Body)
 }
 
-func (d *decoder) positive(key string, span time.Duration) {
-	if span <= 0 {
-		d.wrong(key, "must be more than 0")
-	}
-}
-
-func (d *decoder) drain(c Drain) {
-	if c.Delay < 0 || c.Delay > maxDrain {
-		d.wrong("drain.delay", "must be from 0 to %v", maxDrain)
-	}
-	if c.Timeout < time.Second || c.Timeout > maxDrain {
-		d.wrong("drain.timeout", "must be from 1s to %v", maxDrain)
-	}
-}
-
-const maxDrain = time.Hour
-
-func (d *decoder) cache(c *Config) {
+func (d *decoder) checkCache(c *Config) {
 	if c.Cache.Memory < 1<<20 {
 		d.wrong("cache.memory", "%s: must be 1MiB or more", c.Cache.Memory)
 	}
-	if n := len(c.Cache.Key.Reveal()); n > 0 && n < 32 {
-		d.wrong("cache.key", "%d characters: must be 32 or more", n)
+	if n := len(c.Cache.Key.Reveal()); n > 0 && n < minCacheKey {
+		d.wrong("cache.key", "%d characters: must be %d or more", n, minCacheKey)
 	}
 	for id, o := range c.Cache.Operations {
 		key := "cache.operations." + id
@@ -341,9 +469,9 @@ func (d *decoder) cache(c *Config) {
 		case op == nil:
 			d.wrong(key, "unknown operation; %s", suggestion(id))
 		case op.Cache.Class == policy.Never:
-			d.wrong(key, "is never kept")
+			d.wrong(key, "is never cached")
 		case op.Cache.Class != policy.Shared && o.TTL != 0:
-			d.wrong(key, "is not reference data: how long its answers are fresh is the upstream's to say")
+			d.wrong(key, "is not reference data; remove ttl, because the upstream sets the lifetime of its responses")
 		}
 		if o.Coalesce || o.TTL != 0 {
 			d.positive(key+".ttl", o.TTL)
@@ -351,7 +479,7 @@ func (d *decoder) cache(c *Config) {
 	}
 }
 
-// suggestion is where to find the name of an operation.
+// suggestion returns a hint at the name of an operation.
 func suggestion(id string) string {
 	var names []string
 	for _, op := range policy.Embedded().Operations() {
@@ -360,16 +488,5 @@ func suggestion(id string) string {
 	if near := nearest(id, names); near != "" {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
-	return "weir explain METHOD PATH tells the name"
-}
-
-func (d *decoder) statistics(s Statistics) {
-	d.positive("statistics.poll.first", s.Poll.First)
-	d.positive("statistics.poll.budget", s.Poll.Budget)
-	if s.Poll.Factor < 1 {
-		d.wrong("statistics.poll.factor", "%v: must be 1 or more", s.Poll.Factor)
-	}
-	if s.Poll.Max < s.Poll.First {
-		d.wrong("statistics.poll.max", "%s: must not be less than first, %s", s.Poll.Max, s.Poll.First)
-	}
+	return "find the name with weir explain METHOD PATH"
 }

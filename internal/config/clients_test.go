@@ -20,29 +20,29 @@ const heldAndIssuers = minimal + `credentials: [{name: ci, kind: user, token: x}
 issuers: [{name: actions, url: "https://issuer.example", audiences: [weir]}]
 `
 
-func TestMistakesOfRecognition(t *testing.T) {
+func TestIdentityMistakesAreReported(t *testing.T) {
 	algorithms := "RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512, EdDSA"
 	for _, c := range []struct{ name, text, want string }{
-		{"a fingerprint that is too short", "clients: [{name: a, certificate: \"sha256:00\", credentials: [ci]}]\ntls: {domains: [weir.example]}", `4:34: clients[0].certificate: "sha256:00": the fingerprint must be 64 hexadecimal digits`},
-		{"a certificate by nothing", "clients: [{name: a, certificate: builds, credentials: [ci]}]\ntls: {domains: [weir.example]}", `4:34: clients[0].certificate: "builds": must be sha256:FINGERPRINT, subject:NAME, dns:NAME, uri:URI or email:ADDRESS`},
-		{"a name without an authority", "clients: [{name: a, certificate: \"dns:a\", credentials: [ci]}]\ntls: {domains: [weir.example]}", `4:34: clients[0].certificate: "dns:a": a name counts when tls.client_ca vouches for it, which is not set`},
-		{"a certificate where there is no TLS", "clients: [{name: a, certificate: \"dns:a\", credentials: [ci]}]", "4:34: clients[0].certificate: no connection shows one: tls.domains and tls.certificates are empty"},
-		{"authorities that are none", "tls: {client_ca: clients.go}", `4:18: tls.client_ca: "clients.go": must be certificates in PEM, and nothing after them`},
-		{"an issuer that does not exist", "clients: [{name: a, jwt: {issuer: b, claims: {sub: x}}, credentials: [ci]}]", `4:35: clients[0].jwt.issuer: "b" is not among issuers`},
-		{"claims of no issuer", "clients: [{name: a, jwt: {claims: {sub: x}}, credentials: [ci]}]", `4:26: clients[0].jwt.issuer: "" is not among issuers`},
-		{"everybody's tokens", "clients: [{name: a, jwt: {issuer: actions}, credentials: [ci]}]", `4:26: clients[0].jwt.claims: required: which of the issuer's tokens are this client's, for example {sub: "repo:acme/widgets:*"}`},
-		{"a claim that is empty", "clients: [{name: a, jwt: {issuer: actions, claims: {sub: \"\"}}, credentials: [ci]}]", "4:58: clients[0].jwt.claims.sub: must not be empty"},
-		{"a method in lower case", "clients: [{name: a, jwt: {issuer: actions, claims: {sub: x}}, methods: [get], credentials: [ci]}]", `4:73: clients[0].methods[0]: "get": must be one of GET, POST, PUT, PATCH, DELETE, OPTIONS`},
-		{"an operation with a slip", "clients: [{name: a, jwt: {issuer: actions, claims: {sub: x}}, operations: [gitignore/get-templates], credentials: [ci]}]", `4:76: clients[0].operations[0]: "gitignore/get-templates": names no operation; did you mean "gitignore/get-template"?`},
-		{"a pattern for nothing", "clients: [{name: a, jwt: {issuer: actions, claims: {sub: x}}, operations: [\"nothing/*\"], credentials: [ci]}]", `4:76: clients[0].operations[0]: "nothing/*": names no operation; weir explain METHOD PATH tells the name`},
-		{"an issuer in the open", "issuers: [{name: b, url: \"http://b.example\", audiences: [weir]}]", `4:26: issuers[0].url: "http://b.example": must begin with https://, unless it is on this machine`},
-		{"an issuer without a URL", "issuers: [{name: b, audiences: [weir]}]", "4:11: issuers[0].url: required"},
-		{"an issuer for everybody", "issuers: [{name: b, url: \"https://b.example\"}]", "4:11: issuers[0].audiences: must name this gateway as the issuer's tokens do: one for another service would do else"},
-		{"no signature", "issuers: [{name: b, url: \"https://b.example\", audiences: [weir], algorithms: [none]}]", `4:79: issuers[0].algorithms[0]: "none": must be one of ` + algorithms},
-		{"a signature by a shared secret", "issuers: [{name: b, url: \"https://b.example\", audiences: [weir], algorithms: [HS256]}]", `4:79: issuers[0].algorithms[0]: "HS256": must be one of ` + algorithms},
-		{"no algorithm", "issuers: [{name: b, url: \"https://b.example\", audiences: [weir], algorithms: []}]", "4:78: issuers[0].algorithms: must not be empty"},
-		{"a clock that nobody can use", "issuers: [{name: b, url: \"https://b.example\", audiences: [weir], skew: 6m}]", "4:72: issuers[0].skew: 6m0s: must be 5m0s or less"},
-		{"issuers of one URL", "issuers: [{name: b, url: \"https://b.example\", audiences: [weir]}, {name: c, url: \"https://b.example\", audiences: [weir]}]", `4:82: issuers[1].url: "https://b.example" stands twice`},
+		{"short fingerprint", "clients: [{name: a, certificate: \"sha256:00\", credentials: [ci]}]\ntls: {domains: [weir.example]}", `4:34: clients[0].certificate: "sha256:00": the fingerprint must have 64 hexadecimal digits`},
+		{"certificate without a form", "clients: [{name: a, certificate: builds, credentials: [ci]}]\ntls: {domains: [weir.example]}", `4:34: clients[0].certificate: "builds": must be sha256:FINGERPRINT, subject:NAME, dns:NAME, uri:URI or email:ADDRESS`},
+		{"name without an authority", "clients: [{name: a, certificate: \"dns:a\", credentials: [ci]}]\ntls: {domains: [weir.example]}", `4:34: clients[0].certificate: "dns:a": a name needs tls.client_ca, which is not set`},
+		{"certificate without HTTPS", "clients: [{name: a, certificate: \"dns:a\", credentials: [ci]}]", "4:34: clients[0].certificate: HTTPS is off, because tls.domains and tls.certificates are empty"},
+		{"client_ca without certificates", "tls: {client_ca: config.go}", `4:18: tls.client_ca: "config.go": must contain certificates in PEM, and nothing after them`},
+		{"unknown issuer", "clients: [{name: a, jwt: {issuer: b, claims: {sub: x}}, credentials: [ci]}]", `4:35: clients[0].jwt.issuer: "b" is not among issuers`},
+		{"claims without an issuer", "clients: [{name: a, jwt: {claims: {sub: x}}, credentials: [ci]}]", `4:26: clients[0].jwt.issuer: "" is not among issuers`},
+		{"no claims", "clients: [{name: a, jwt: {issuer: actions}, credentials: [ci]}]", `4:26: clients[0].jwt.claims: required; select this client's tokens, for example {sub: "repo:acme/widgets:*"}`},
+		{"empty claim", "clients: [{name: a, jwt: {issuer: actions, claims: {sub: \"\"}}, credentials: [ci]}]", "4:58: clients[0].jwt.claims.sub: must not be empty"},
+		{"method in lower case", "clients: [{name: a, jwt: {issuer: actions, claims: {sub: x}}, methods: [get], credentials: [ci]}]", `4:73: clients[0].methods[0]: "get": must be one of GET, POST, PUT, PATCH, DELETE, OPTIONS`},
+		{"misspelled operation", "clients: [{name: a, jwt: {issuer: actions, claims: {sub: x}}, operations: [gitignore/get-templates], credentials: [ci]}]", `4:76: clients[0].operations[0]: "gitignore/get-templates": matches no operation; did you mean "gitignore/get-template"?`},
+		{"pattern without a match", "clients: [{name: a, jwt: {issuer: actions, claims: {sub: x}}, operations: [\"nothing/*\"], credentials: [ci]}]", `4:76: clients[0].operations[0]: "nothing/*": matches no operation; find the name with weir explain METHOD PATH`},
+		{"issuer without TLS", "issuers: [{name: b, url: \"http://b.example\", audiences: [weir]}]", `4:26: issuers[0].url: "http://b.example": must begin with https:// unless the host is loopback`},
+		{"issuer without URL", "issuers: [{name: b, audiences: [weir]}]", "4:11: issuers[0].url: required"},
+		{"issuer without audiences", "issuers: [{name: b, url: \"https://b.example\"}]", "4:11: issuers[0].audiences: must name this gateway; otherwise tokens for other services would be accepted"},
+		{"algorithm none", "issuers: [{name: b, url: \"https://b.example\", audiences: [weir], algorithms: [none]}]", `4:79: issuers[0].algorithms[0]: "none": must be one of ` + algorithms},
+		{"HMAC algorithm", "issuers: [{name: b, url: \"https://b.example\", audiences: [weir], algorithms: [HS256]}]", `4:79: issuers[0].algorithms[0]: "HS256": must be one of ` + algorithms},
+		{"no algorithms", "issuers: [{name: b, url: \"https://b.example\", audiences: [weir], algorithms: []}]", "4:78: issuers[0].algorithms: must not be empty"},
+		{"large skew", "issuers: [{name: b, url: \"https://b.example\", audiences: [weir], skew: 6m}]", "4:72: issuers[0].skew: 6m0s: must be 5m0s or less"},
+		{"duplicate issuer URL", "issuers: [{name: b, url: \"https://b.example\", audiences: [weir]}, {name: c, url: \"https://b.example\", audiences: [weir]}]", `4:82: issuers[1].url: "https://b.example" is a duplicate`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			text := heldAndIssuers + c.text
@@ -50,14 +50,14 @@ func TestMistakesOfRecognition(t *testing.T) {
 				text = minimal + "credentials: [{name: ci, kind: user, token: x}]\n\n" + c.text
 			}
 			_, err := parse(t, text)
-			if err == nil || err.Error() != "weir.yaml:"+c.want {
+			if err == nil || message(err) != "weir.yaml:"+c.want {
 				t.Errorf("got %v\nwant weir.yaml:%s", err, c.want)
 			}
 		})
 	}
 }
 
-func TestClientsByWhatTheyShow(t *testing.T) {
+func TestClientsWithCertificatesAndTokens(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ clients:
 	if diff := cmp.Diff(want, c.Issuers); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := parse(t, heldAndIssuers+`tls: {client_ca: /nonexistent}`); err == nil || !strings.Contains(err.Error(), "4:18: tls.client_ca: open /nonexistent: no such file") {
-		t.Errorf("authorities that cannot be read: %v", err)
+	if _, err := parse(t, heldAndIssuers+`tls: {client_ca: /nonexistent}`); err == nil || !strings.Contains(message(err), "4:18: tls.client_ca: open /nonexistent: no such file") {
+		t.Errorf("unreadable client_ca: %v", err)
 	}
 }

@@ -1,121 +1,171 @@
-// Package config is the file: YAML in, one typed [Config] out, or every
-// mistake at once, each with its line and column.
+// Package config reads the configuration file: YAML in, one typed [Config] out, or all
+// mistakes together, each with its line and column.
 //
 // Invariants:
-//   - A Config that [Parse] returns is valid in itself: every value is in its
-//     range and every name that it mentions exists.
-//   - Unknown and repeated keys are errors; nothing is ignored.
-//   - Secrets have a type that cannot print, and error messages quote none.
-//   - A reload is all or nothing: [Watch] hands on valid configurations only.
+//   - A Config that [Parse] returns is valid: every value is in its range, and every name that
+//     it refers to exists.
+//   - Unknown and repeated keys are errors.
+//   - Secrets have a type that cannot print. Error messages quote no secret.
+//   - A reload is all or nothing: [Watch] passes on a complete Config or an error.
 //
-// It has no behaviour: what a setting does is the business of whoever reads it.
+// The package only reads and checks values; cmd/weir applies them. Start with [Config] and
+// [Load]. [Assess] audits a valid configuration for risks.
 package config
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
 	"net/netip"
+	"os"
 	"reflect"
 	"regexp"
 	"time"
+
+	"go.yaml.in/yaml/v4"
 
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/policy"
 )
 
-// Config is a whole configuration. The desc tags are the reference: they go
-// into the JSON Schema.
+// Config is a complete configuration. The desc tags are the descriptions in the JSON Schema.
 type Config struct {
-	Listen      string       `yaml:"listen" desc:"address on which clients are answered"`
+	Listen      string       `yaml:"listen" desc:"address of the listener for clients"`
 	FastPath    bool         `yaml:"fast_path" desc:"serve cache hits of plain HTTP/1.1 connections before net/http"`
-	Admin       Admin        `yaml:"admin" desc:"the operator's listener"`
+	Admin       Admin        `yaml:"admin" desc:"listener for operators"`
 	Upstream    Upstream     `yaml:"upstream" desc:"the API behind the gateway"`
-	Store       Store        `yaml:"store" desc:"where replicas share ledger and cache"`
+	Store       Store        `yaml:"store" desc:"where replicas share the ledger and the cache"`
 	Credentials []Credential `yaml:"credentials" desc:"upstream credentials that the gateway holds"`
-	Clients     []Client     `yaml:"clients" desc:"who may use the gateway, and whose credential pays"`
-	Issuers     []Issuer     `yaml:"issuers" desc:"whose tokens (JWT) clients may show"`
+	Clients     []Client     `yaml:"clients" desc:"programs that may use the gateway, and the credentials that they may use"`
+	Issuers     []Issuer     `yaml:"issuers" desc:"OpenID Connect issuers whose tokens (JWT) identify clients"`
 	Callers     Callers      `yaml:"callers" desc:"clients that bring their own credential"`
-	Limits      Limits       `yaml:"limits" desc:"the upstream's limits, and how they are kept"`
-	Cache       Cache        `yaml:"cache" desc:"what is kept"`
-	Statistics  Statistics   `yaml:"statistics" desc:"how answers that are still computed (202) are asked for again"`
-	Webhooks    Webhooks     `yaml:"webhooks" desc:"deliveries that tell what has changed"`
+	Limits      Limits       `yaml:"limits" desc:"limits of the upstream, and how the gateway obeys them"`
+	Cache       Cache        `yaml:"cache" desc:"stored responses"`
+	Statistics  Statistics   `yaml:"statistics" desc:"polling of statistics that the upstream is still computing (202)"`
+	Webhooks    Webhooks     `yaml:"webhooks" desc:"webhook deliveries that invalidate cached responses"`
 	TLS         TLS          `yaml:"tls" desc:"HTTPS for clients; off while domains and certificates are empty"`
-	Telemetry   Telemetry    `yaml:"telemetry" desc:"the rest by the standard OTEL_* variables"`
+	Telemetry   Telemetry    `yaml:"telemetry" desc:"telemetry; everything else is set by the standard OTEL_* variables"`
 	Headers     headers      `yaml:"headers" desc:"optional response headers"`
-	Drain       Drain        `yaml:"drain" desc:"how the process ends when it is told to (SIGTERM, SIGINT); a second time ends it at once"`
+	Drain       Drain        `yaml:"drain" desc:"graceful shutdown after SIGTERM or SIGINT; a second signal ends the process immediately"`
+}
+
+// Admin configures the operators' listener.
+type Admin struct {
+	Listen string            `yaml:"listen" desc:"address; a loopback address needs neither token nor certificate"`
+	Token  credential.Secret `yaml:"token" desc:"bearer token; this or tls.client_ca is required if the address is not loopback"`
+	Hosts  []string          `yaml:"hosts" desc:"accepted host names, in addition to localhost and IP addresses"`
+	TLS    adminTLS          `yaml:"tls" desc:"HTTPS for operators, and client certificates"`
+}
+
+// adminTLS configures HTTPS for operators. The file has paths relative to its directory. In a
+// Config they are absolute or relative to the working directory.
+type adminTLS struct {
+	Certificate string `yaml:"certificate" desc:"PEM file of the certificate chain; requires key"`
+	Key         string `yaml:"key" desc:"PEM file of the private key"`
+	ClientCA    string `yaml:"client_ca" desc:"PEM file of the authorities of accepted client certificates"`
+}
+
+// Enabled reports whether the operators' listener uses HTTPS.
+func (t adminTLS) Enabled() bool { return t != adminTLS{} }
+
+// Load reads the files. A missing or invalid file is an error: without its authorities the
+// listener would accept everyone or no one. Client certificates are requested and verified.
+// Connections without one are accepted, because health checks need none: the handler decides.
+func (t adminTLS) Load() (*tls.Config, error) {
+	if t.Certificate == "" || t.Key == "" {
+		return nil, errors.New("needs certificate and key, both PEM files")
+	}
+	pair, err := tls.LoadX509KeyPair(t.Certificate, t.Key)
+	if err != nil {
+		return nil, fmt.Errorf("%q with %q: %w", t.Certificate, t.Key, err)
+	}
+	c := &tls.Config{
+		Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13,
+		SessionTicketsDisabled: true, // verify every connection against the current authorities
+	}
+	if t.ClientCA == "" {
+		return c, nil
+	}
+	text, err := os.ReadFile(t.ClientCA)
+	if err != nil {
+		return nil, fmt.Errorf("client_ca: %w", err)
+	}
+	c.ClientCAs, c.ClientAuth = x509.NewCertPool(), tls.VerifyClientCertIfGiven
+	if !c.ClientCAs.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("client_ca: %q contains no PEM certificate", t.ClientCA)
+	}
+	return c, nil
 }
 
 // Upstream is the API behind the gateway.
 type Upstream struct {
 	URL     string        `yaml:"url" desc:"base URL; a path prefix such as /api/v3 is kept"`
-	Dialect string        `yaml:"dialect" desc:"header names, media types and messages" enum:"service,github"`
-	Timeout time.Duration `yaml:"timeout" desc:"longest wait for response headers, and for each piece of a body"`
-	Egress  string        `yaml:"egress" desc:"name of the address that the upstream sees; anonymous calls of one egress share a budget"`
+	Dialect string        `yaml:"dialect" desc:"header names, media types and messages of the API" enum:"service,github"`
+	Timeout time.Duration `yaml:"timeout" desc:"maximum wait for response headers, and for each part of a body"`
+	Egress  string        `yaml:"egress" desc:"name of the address that the upstream sees; anonymous requests of one egress share a budget"`
 }
 
-// Store is where replicas share what they know.
+// Store is where replicas share state.
 type Store struct {
-	URL string `yaml:"url" desc:"memory: | memory:/FILE kept over a restart | redis://… | rediss://… | redis+sentinel://… | redis+cluster://…"`
+	URL string `yaml:"url" desc:"memory: | memory:/FILE kept across restarts | redis://… | rediss://… | redis+sentinel://… | redis+cluster://…"`
 }
 
 // Credential is an upstream credential that the gateway holds.
 type Credential struct {
-	Name    string            `yaml:"name" desc:"by which clients name it"`
-	Kind    policy.CallerKind `yaml:"kind" desc:"what the upstream takes it for" enum:"user,enterprise,installation,oauth_app,workflow"`
-	Account string            `yaml:"account" desc:"what the upstream counts it against; credentials of one user have one account"`
-	Token   credential.Secret `yaml:"token" desc:"the token; of an oauth_app id:secret; none where there is an app"`
+	Name    string            `yaml:"name" desc:"name for use under clients"`
+	Kind    policy.CallerKind `yaml:"kind" desc:"kind of caller that the upstream sees" enum:"user,enterprise,installation,oauth_app,workflow"`
+	Account string            `yaml:"account" desc:"what the upstream counts requests against; credentials of one user have the same account"`
+	Token   credential.Secret `yaml:"token" desc:"the token; id:secret for an oauth_app; empty if app is set"`
 	App     struct {
-		ID           string            `yaml:"id" desc:"of the app: its number or client id"`
-		Key          credential.Secret `yaml:"key" desc:"its private key, RSA in PEM: file:PATH"`
+		ID           string            `yaml:"id" desc:"number or client id of the app"`
+		Key          credential.Secret `yaml:"key" desc:"private key of the app, RSA in PEM: file:PATH"`
 		Installation int               `yaml:"installation" desc:"number of the installation"`
-		Permissions  map[string]string `yaml:"permissions" desc:"those that the tokens have (contents: read); all of the installation's while empty"`
-	} `yaml:"app,omitempty" desc:"of an installation, in place of a token: the app that gets its tokens"`
+		Permissions  map[string]string `yaml:"permissions" desc:"permissions of the tokens (contents: read); all permissions of the installation if empty"`
+	} `yaml:"app,omitempty" desc:"app that gets the tokens of an installation; replaces token"`
 }
 
-// isApp reports whether anything of an app is given.
-func (c Credential) isApp() bool {
-	return c.App.ID != "" || c.App.Key != "" || c.App.Installation != 0 || len(c.App.Permissions) > 0
-}
-
-// Client is a program that may use the gateway, by its key, its certificate or
-// tokens of an issuer.
+// Client is a program that may use the gateway. Its key, its certificate or its tokens identify
+// it.
 type Client struct {
-	Name        string   `yaml:"name" desc:"in logs and metrics"`
-	Key         string   `yaml:"key" desc:"sha256: and the hexadecimal SHA-256 of the client's key; weir key new makes both"`
-	Certificate string   `yaml:"certificate" desc:"sha256:FINGERPRINT, or a name that tls.client_ca vouches for: dns:NAME, uri:URI, email:ADDRESS, subject:CN=…"`
-	JWT         JWT      `yaml:"jwt" desc:"tokens of an issuer"`
-	Methods     []string `yaml:"methods" desc:"that it may use; GET stands for HEAD too; all when empty"`
-	Operations  []string `yaml:"operations" desc:"that it may call, by ID, * for any characters; all when empty"`
-	Credentials []string `yaml:"credentials" desc:"names of the credentials that it may spend; of several the one with the most left, among those that see what is asked for"`
-	Share       int      `yaml:"share" desc:"its weight among the clients of one account"`
-	Priority    string   `yaml:"priority" desc:"who waits for whom" enum:"interactive,normal,batch"`
-	Debug       bool     `yaml:"debug" desc:"whether it may send Weir-Debug: 1, and is told what was made of its request"`
+	Name        string   `yaml:"name" desc:"name in logs and metrics"`
+	Key         string   `yaml:"key" desc:"sha256: and the hexadecimal SHA-256 of the client's key; weir key new creates both"`
+	Certificate string   `yaml:"certificate" desc:"sha256:FINGERPRINT, or a name signed by tls.client_ca: dns:NAME, uri:URI, email:ADDRESS, subject:CN=…"`
+	JWT         JWT      `yaml:"jwt" desc:"tokens of an issuer that identify the client"`
+	Methods     []string `yaml:"methods" desc:"permitted methods; GET includes HEAD; all if empty"`
+	Operations  []string `yaml:"operations" desc:"permitted operations by ID, with * for any characters; all if empty"`
+	Credentials []string `yaml:"credentials" desc:"names of the credentials that the client may use; Weir prefers the one with the largest remaining budget that can see the resource"`
+	Share       int      `yaml:"share" desc:"weight among the clients of one account"`
+	Priority    string   `yaml:"priority" desc:"priority in the queue of an account" enum:"interactive,normal,batch"`
+	Debug       bool     `yaml:"debug" desc:"permit the request header Weir-Debug: 1, which explains how a request was handled"`
 }
 
-// JWT says which tokens are a client's.
+// JWT selects the tokens of a client.
 type JWT struct {
 	Issuer string            `yaml:"issuer" desc:"name of one of the issuers"`
-	Claims map[string]string `yaml:"claims" desc:"patterns, * for any characters, that the token's claims must all fit"`
+	Claims map[string]string `yaml:"claims" desc:"patterns, with * for any characters; the token's claims must match all of them"`
 }
 
-// Issuer signs tokens that clients show.
+// Issuer signs the tokens of clients.
 type Issuer struct {
-	Name       string        `yaml:"name" desc:"by which clients name it"`
-	URL        string        `yaml:"url" desc:"its identifier: the tokens' iss, to the letter; /.well-known/openid-configuration is read below it"`
+	Name       string        `yaml:"name" desc:"name for use under clients"`
+	URL        string        `yaml:"url" desc:"issuer identifier, equal to iss in the tokens; its metadata are read from /.well-known/openid-configuration below it"`
 	Audiences  []string      `yaml:"audiences" desc:"names of this gateway; a token must be for one of them (aud)"`
-	Algorithms []string      `yaml:"algorithms" desc:"by which it signs; RS256 and ES256 unless configured"`
-	Skew       time.Duration `yaml:"skew" desc:"how far its clock may be off"`
+	Algorithms []string      `yaml:"algorithms" desc:"accepted signature algorithms; RS256 and ES256 by default"`
+	Skew       time.Duration `yaml:"skew" desc:"tolerated clock difference"`
 }
 
-// Callers are clients that bring their own credential.
+// Callers configures clients that bring their own credential.
 type Callers struct {
-	PassThrough    bool     `yaml:"pass_through" desc:"accept them, and anonymous ones"`
-	TrustedProxies []string `yaml:"trusted_proxies" desc:"addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed"`
+	PassThrough    bool     `yaml:"pass_through" desc:"accept clients with their own credential, and anonymous clients"`
+	TrustedProxies []string `yaml:"trusted_proxies" desc:"addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted"`
 }
 
-// Networks are the trusted proxies of a configuration that was checked.
+// Networks returns the trusted proxies of a valid configuration.
 func (c Callers) Networks() []netip.Prefix {
 	var all []netip.Prefix
 	for _, text := range c.TrustedProxies {
-		network, _ := parseNetwork(text) // checked
+		network, _ := parseNetwork(text) // validated by Parse
 		all = append(all, network)
 	}
 	return all
@@ -133,96 +183,109 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	return netip.PrefixFrom(address, address.BitLen()), nil
 }
 
-// Limits are those of the upstream and how they are kept.
+// Limits are the limits of the upstream and the settings of the gateway's admission.
 type Limits struct {
 	policy.Limits `yaml:",inline"`
-	Headroom      float64       `yaml:"headroom" desc:"fraction kept back for users of the token outside the gateway, 0 to below 1"`
-	OnStoreLoss   string        `yaml:"on_store_loss" desc:"without the store, go on with this replica's share, or not at all" enum:"share,closed"`
+	Headroom      float64       `yaml:"headroom" desc:"fraction reserved for users of the token outside the gateway, from 0 to below 1"`
+	OnStoreLoss   string        `yaml:"on_store_loss" desc:"while the store is unavailable, continue with this replica's share, or refuse requests" enum:"share,closed"`
 	ColdStart     string        `yaml:"cold_start" desc:"memory store after a start, when past spending is unknown" enum:"ramp,strict,trust"`
-	Wait          time.Duration `yaml:"wait" desc:"longest time a request queues unless its client says (Prefer: wait=N)"`
+	Wait          time.Duration `yaml:"wait" desc:"maximum time in the queue, unless the client sends Prefer: wait=N"`
 	RefusalStatus int           `yaml:"refusal_status" desc:"status of a limit refusal" enum:"429,403"`
 	Inbound       struct {
-		Rate  int `yaml:"rate" desc:"requests per second of one address (IPv6: of one /64); 0 switches the limit off, as behind a load balancer"`
-		Burst int `yaml:"burst" desc:"requests of one address at once"`
-
-		Body time.Duration `yaml:"body" desc:"longest time that a client is waited for while it sends a body"`
-	} `yaml:"inbound" desc:"how fast one client address may send, and how slowly a client; protects the gateway itself"`
+		Rate  int           `yaml:"rate" desc:"requests per second of one address (IPv6: of one /64); 0 for no limit, for example behind a load balancer"`
+		Burst int           `yaml:"burst" desc:"simultaneous requests of one address"`
+		Body  time.Duration `yaml:"body" desc:"maximum time to receive a request body"`
+	} `yaml:"inbound" desc:"limits of one client address, which protect the gateway itself"`
 }
 
-// Cache is what is kept.
+// Cache configures stored responses.
 type Cache struct {
-	Memory     Size                      `yaml:"memory" desc:"bound of the memory tier"`
-	Key        credential.Secret         `yaml:"key" desc:"seals what is kept in Redis, cached answers and what TLS keeps there: 32 characters or more, the same for all replicas; not sealed while empty"`
-	ETags      string                    `yaml:"etags" desc:"which ETags prove access to a response of another caller: computed by Weir where the dialect allows it, else strong ones of the upstream | upstream: strong ones only | off" enum:"computed,upstream,off"`
+	Memory     Size                      `yaml:"memory" desc:"size of the memory tier"`
+	Key        credential.Secret         `yaml:"key" desc:"secret that encrypts responses and TLS keys in Redis: 32 characters or more, the same for all replicas; not encrypted if empty"`
+	ETags      string                    `yaml:"etags" desc:"ETags that prove access to a response of another caller: computed (by Weir if the dialect permits it, else strong ETags of the upstream) | upstream (strong ETags only) | off" enum:"computed,upstream,off"`
 	Operations map[string]CacheOperation `yaml:"operations" desc:"overrides of the catalogue's cache rules, by operation"`
 }
 
-// CacheOperation overrides one operation's cache rule.
+// CacheOperation overrides the cache rule of an operation.
 type CacheOperation struct {
 	TTL      time.Duration `yaml:"ttl" desc:"lifetime of a stored response; for reference data only"`
 	Coalesce bool          `yaml:"coalesce" desc:"send one upstream request for simultaneous identical requests; false forwards each of them"`
 }
 
-// Statistics says how computed answers are polled.
+// Statistics configures the polling of computed responses.
 type Statistics struct {
-	Wait time.Duration `yaml:"wait" desc:"longest time a client waits unless it says (Prefer: wait=N)"`
+	Wait time.Duration `yaml:"wait" desc:"maximum time that a client waits, unless it sends Prefer: wait=N"`
 	Poll poll          `yaml:"poll" desc:"pauses between polls"`
 }
 
-// poll is the pauses between polls.
 type poll struct {
-	First  time.Duration `yaml:"first" desc:"the first pause"`
-	Factor float64       `yaml:"factor" desc:"each is this much longer than the last"`
-	Max    time.Duration `yaml:"max" desc:"the longest"`
-	Budget time.Duration `yaml:"budget" desc:"after this time polling ends"`
+	First  time.Duration `yaml:"first" desc:"first pause"`
+	Factor float64       `yaml:"factor" desc:"growth of each pause relative to the last one"`
+	Max    time.Duration `yaml:"max" desc:"longest pause"`
+	Budget time.Duration `yaml:"budget" desc:"polling ends after this time"`
 }
 
-// Webhooks are deliveries that tell what has changed.
+// Webhooks configures the receiver of webhook deliveries.
 type Webhooks struct {
-	Path   string            `yaml:"path" desc:"where they are received; below /_weir/"`
-	Secret credential.Secret `yaml:"secret" desc:"of their signature; off while empty"`
+	Path   string            `yaml:"path" desc:"path of the receiver, below /_weir/"`
+	Secret credential.Secret `yaml:"secret" desc:"secret of the deliveries' signatures; webhooks are off if it is empty"`
 }
 
-// TLS is HTTPS for clients.
+// TLS configures HTTPS for clients.
 type TLS struct {
-	Domains      []string      `yaml:"domains" desc:"names to have certificates for by ACME, whose terms of service you accept by naming one"`
-	Email        string        `yaml:"email" desc:"of the ACME account"`
+	Domains      []string      `yaml:"domains" desc:"names to request certificates for by ACME; by adding one you accept the authority's terms of service"`
+	Email        string        `yaml:"email" desc:"contact address of the ACME account"`
 	CA           string        `yaml:"ca" desc:"ACME directory URL; empty for the public default"`
-	Storage      string        `yaml:"storage" desc:"where certificates, account and locks are kept: store, or a folder, relative to the file's"`
-	HTTP         string        `yaml:"http" desc:"address on which plain HTTP is sent on to HTTPS, and HTTP-01 challenges are answered; off while empty"`
-	Certificates []certificate `yaml:"certificates" desc:"your own certificates, which go before those of ACME"`
-	ClientCA     string        `yaml:"client_ca" desc:"PEM file of the authorities that vouch for the names in clients' certificates; relative to the file's folder"`
+	Storage      string        `yaml:"storage" desc:"where certificates, account and locks are stored: store, or a directory relative to the file's"`
+	HTTP         string        `yaml:"http" desc:"address that redirects plain HTTP to HTTPS and answers HTTP-01 challenges; off if empty"`
+	Certificates []certificate `yaml:"certificates" desc:"your own certificates; they take precedence over ACME"`
+	ClientCA     string        `yaml:"client_ca" desc:"PEM file of the authorities that sign the names in client certificates; relative to the file's directory"`
 }
 
-// Enabled reports whether clients are answered by HTTPS.
+// Enabled reports whether the clients' listener uses HTTPS.
 func (t TLS) Enabled() bool { return len(t.Domains)+len(t.Certificates) > 0 }
 
-// certificate is one of the operator's own. Its paths are relative to the file's
-// folder; a Config holds them absolute, or relative to the working directory.
-type certificate struct {
-	Certificate string `yaml:"certificate" desc:"PEM file of the chain, the leaf first; read anew when it changes"`
-	Key         string `yaml:"key" desc:"PEM file of its private key"`
+// Authorities reads the certificates in [TLS.ClientCA]. It returns none if no file is set.
+func (t TLS) Authorities() ([]*x509.Certificate, error) {
+	if t.ClientCA == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(t.ClientCA)
+	if err != nil {
+		return nil, err
+	}
+	authorities, err := credential.ParseAuthorities(string(text))
+	if err != nil {
+		return nil, fmt.Errorf("%q: %w", t.ClientCA, err)
+	}
+	return authorities, nil
 }
 
-// Telemetry is what the standard OTEL_* variables do not say.
+// certificate is a certificate of the operator. The file has paths relative to its directory.
+// In a Config they are absolute or relative to the working directory.
+type certificate struct {
+	Certificate string `yaml:"certificate" desc:"PEM file of the chain, leaf first; reloaded when it changes"`
+	Key         string `yaml:"key" desc:"PEM file of the private key"`
+}
+
+// Telemetry has the settings that the standard OTEL_* variables do not cover.
 type Telemetry struct {
 	ServiceName string  `yaml:"service_name" desc:"service.name of the resource"`
-	Sample      float64 `yaml:"sample" desc:"fraction of traces that is kept, 0 to 1"`
+	Sample      float64 `yaml:"sample" desc:"fraction of traces to record, from 0 to 1"`
 	AccessLog   string  `yaml:"access_log" desc:"requests that are logged: all, errors (failed or refused by Weir), or off" enum:"all,errors,off"`
 }
 
-// headers are optional response headers.
 type headers struct {
-	RateLimit string `yaml:"ratelimit" desc:"IETF RateLimit fields: their generation, beside the x-ratelimit ones" enum:"off,draft-08"`
+	RateLimit string `yaml:"ratelimit" desc:"version of the IETF RateLimit fields, in addition to x-ratelimit" enum:"off,draft-08"`
 }
 
-// Drain is how the process ends.
+// Drain configures the graceful shutdown.
 type Drain struct {
-	Delay   time.Duration `yaml:"delay" desc:"how long clients are still let in while /readyz says that it stops: until the load balancer has noticed"`
-	Timeout time.Duration `yaml:"timeout" desc:"how long requests may take after that"`
+	Delay   time.Duration `yaml:"delay" desc:"time to accept requests while /readyz fails, until the load balancer has noticed"`
+	Timeout time.Duration `yaml:"timeout" desc:"time for open requests to finish after that"`
 }
 
-// Default is what a file is laid over.
+// Default returns the configuration that the file overrides.
 func Default() *Config {
 	c := &Config{
 		Listen:   ":8080",
@@ -235,40 +298,34 @@ func Default() *Config {
 			Limits: policy.DefaultLimits(), OnStoreLoss: "share", ColdStart: "ramp",
 			Wait: 10 * time.Second, RefusalStatus: 429,
 		},
-		Cache:      Cache{Memory: 256 << 20, ETags: "computed"},
-		Statistics: Statistics{Wait: 10 * time.Second, Poll: poll{First: time.Second, Factor: 2, Max: 15 * time.Second, Budget: 5 * time.Minute}},
-		Webhooks:   Webhooks{Path: "/_weir/webhooks"},
-		TLS:        TLS{Storage: "store"},
-		Telemetry:  Telemetry{ServiceName: "weir", Sample: 1, AccessLog: "all"},
-		Headers:    headers{RateLimit: "off"},
-		Drain:      Drain{Timeout: 10 * time.Second},
+		Cache: Cache{Memory: 256 << 20, ETags: "computed"},
+		Statistics: Statistics{
+			Wait: 10 * time.Second,
+			Poll: poll{First: time.Second, Factor: 2, Max: 15 * time.Second, Budget: 5 * time.Minute},
+		},
+		Webhooks:  Webhooks{Path: "/_weir/webhooks"},
+		TLS:       TLS{Storage: "store"},
+		Telemetry: Telemetry{ServiceName: "weir", Sample: 1, AccessLog: "all"},
+		Headers:   headers{RateLimit: "off"},
+		Drain:     Drain{Timeout: 10 * time.Second},
 	}
 	c.Limits.Inbound.Rate, c.Limits.Inbound.Burst, c.Limits.Inbound.Body = 500, 1000, 10*time.Minute
 	return c
-}
-
-// defaultClient is what an entry of clients is laid over.
-func defaultClient() Client { return Client{Share: 1, Priority: "normal"} }
-
-// defaultIssuer is what an entry of issuers is laid over.
-func defaultIssuer() Issuer {
-	return Issuer{Algorithms: []string{"RS256", "ES256"}, Skew: 30 * time.Second}
 }
 
 // setDefaults sets the defaults of an element of a list or a map. The file overrides them.
 func setDefaults(element reflect.Value) {
 	switch entry := element.Addr().Interface().(type) {
 	case *Client:
-		*entry = defaultClient()
+		*entry = Client{Share: 1, Priority: "normal"}
 	case *Issuer:
-		*entry = defaultIssuer()
+		*entry = Issuer{Algorithms: []string{"RS256", "ES256"}, Skew: 30 * time.Second}
 	case *CacheOperation:
 		entry.Coalesce = true
 	}
 }
 
-// Catalogue returns the embedded catalogue with this configuration's
-// overrides.
+// Catalogue returns the embedded catalogue with the cache rules of this configuration.
 func (c *Config) Catalogue() (*policy.Catalogue, error) {
 	rules := make(map[string]policy.CacheOverride, len(c.Cache.Operations))
 	for id, o := range c.Cache.Operations {
@@ -277,15 +334,31 @@ func (c *Config) Catalogue() (*policy.Catalogue, error) {
 	return policy.Embedded().WithCacheRules(rules)
 }
 
-// What may be secret in a URL: all between its scheme and the last "@", and
-// the value of a parameter such as sentinel_password.
+// Masked returns the configuration as plain values by key, for the admin API. Secrets are
+// masked by their type, and removed from the store's URL.
+func (c *Config) Masked() map[string]any {
+	shown := *c
+	shown.Store.URL = redacted(c.Store.URL)
+	text, err := yaml.Dump(shown)
+	if err != nil {
+		panic(fmt.Sprintf("config: %v", err)) // plain data always marshals
+	}
+	var values map[string]any
+	if err := yaml.Load(text, &values); err != nil {
+		panic(fmt.Sprintf("config: %v", err))
+	}
+	return values
+}
+
+// The parts of a URL that may be secret: everything between the scheme and the last "@", and the
+// values of parameters such as sentinel_password.
 var (
 	userInfo        = regexp.MustCompile(`(?s)^([A-Za-z][A-Za-z0-9+.-]*://)?.*@`)
 	secretParameter = regexp.MustCompile(`(?i)([?&][^=&#]*(?:pass|token|secret|key)[^=&#]*=)[^&#]*`)
 )
 
-// redacted is a URL without what may be secret in it. It goes by the text
-// alone, because a URL that cannot be parsed must not show it either.
+// redacted returns a URL without its secrets. It does not parse the URL, because messages also
+// quote invalid URLs.
 func redacted(raw string) string {
 	return secretParameter.ReplaceAllString(userInfo.ReplaceAllString(raw, "${1}•••@"), "${1}•••")
 }

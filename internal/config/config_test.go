@@ -20,7 +20,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// env is an environment of names and values in turn.
+// env returns an environment of alternating names and values.
 func env(pairs ...string) func(string) (string, bool) {
 	return func(name string) (string, bool) {
 		for i := 0; i < len(pairs); i += 2 {
@@ -41,7 +41,7 @@ func parse(t *testing.T, text string) (*Config, error) {
 	return Parse(Source{Path: "weir.yaml", Getenv: env(pairs...)}, []byte(text))
 }
 
-// privateKey is one of an app, in PEM.
+// privateKey returns an app key in PEM.
 func privateKey(t *testing.T) string {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 1024)
@@ -51,7 +51,7 @@ func privateKey(t *testing.T) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
 }
 
-// valid parses what must be valid.
+// valid parses a valid file.
 func valid(t *testing.T, text string) *Config {
 	t.Helper()
 	c, err := parse(t, text)
@@ -64,12 +64,14 @@ func valid(t *testing.T, text string) *Config {
 // minimal is the shortest valid file.
 const minimal = "upstream: {url: \"https://api.example.com\"}\n"
 
-// mistake is a file with one mistake: what stands after minimal, and its
-// report.
+// mistake is an invalid text to append to minimal, and the expected problem.
 type mistake struct{ name, text, want string }
 
-// report holds each file against its one report.
-func report(t *testing.T, mistakes []mistake) {
+// message returns an error of Parse without the operation that starts each line.
+func message(err error) string { return strings.ReplaceAll(err.Error(), "read config ", "") }
+
+// checkMistakes checks that each file has exactly the expected problem.
+func checkMistakes(t *testing.T, mistakes []mistake) {
 	t.Helper()
 	for _, m := range mistakes {
 		t.Run(m.name, func(t *testing.T) {
@@ -85,7 +87,7 @@ func report(t *testing.T, mistakes []mistake) {
 	}
 }
 
-func TestDefaultsAreThoseOfTheDocuments(t *testing.T) {
+func TestMinimalFileHasTheDefaults(t *testing.T) {
 	c := valid(t, minimal)
 	want := Default()
 	want.Upstream.URL = "https://api.example.com"
@@ -97,14 +99,14 @@ func TestDefaultsAreThoseOfTheDocuments(t *testing.T) {
 	}
 }
 
-func TestDefaultIsAFreshCopy(t *testing.T) {
+func TestDefaultReturnsACopy(t *testing.T) {
 	Default().Limits.Content[0].Max = 1
 	if got := Default().Limits.Content[0].Max; got != 80 {
-		t.Errorf("one caller's change is another's default: %d", got)
+		t.Errorf("a change of the returned value changed the default: %d", got)
 	}
 }
 
-func TestFileIsLaidOverTheDefaults(t *testing.T) {
+func TestFileOverridesTheDefaults(t *testing.T) {
 	c := valid(t, minimal+`
 tls:
 statistics: ~
@@ -125,7 +127,7 @@ clients: [{name: a, key: "sha256:`+strings.Repeat("0F", 32)+`", credentials: [ci
 	}
 }
 
-// everything is the file of design section 3, and what came after it.
+// everything is a file with almost all keys.
 const everything = `
 listen: ":8080"
 admin: {listen: "127.0.0.1:9090", token: t0ken}
@@ -155,7 +157,7 @@ telemetry: {service_name: weir, sample: 1.0}
 headers: {ratelimit: draft-08}
 `
 
-func TestMaskedShowsEverythingButSecrets(t *testing.T) {
+func TestMaskedHidesSecrets(t *testing.T) {
 	want := map[string]any{
 		"listen":      ":8080",
 		"admin":       map[string]any{"listen": "127.0.0.1:9090", "token": "•••", "hosts": []any{}, "tls": map[string]any{"certificate": "", "key": "", "client_ca": ""}},
@@ -218,18 +220,18 @@ func TestRedacted(t *testing.T) {
 	}
 }
 
-func TestRedactedNeverShowsAPassword(t *testing.T) {
+func TestRedactedHidesPasswords(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		junk := rapid.StringMatching(`[ -~]{0,8}`)
 		scheme := rapid.SampledFrom([]string{"", "redis://", "rediss://", "redis+cluster://", "://", "//"}).Draw(t, "scheme")
 		raw := scheme + junk.Draw(t, "user") + ":hunter2" + junk.Draw(t, "more") + "@" + junk.Draw(t, "host")
 		if got := redacted(raw); strings.Contains(got, "hunter2") {
-			t.Fatalf("%q shows as %q", raw, got)
+			t.Fatalf("%q is redacted to %q", raw, got)
 		}
 	})
 }
 
-func TestCatalogueHasTheOverrides(t *testing.T) {
+func TestCatalogueAppliesCacheRules(t *testing.T) {
 	catalogue, err := valid(t, everything).Catalogue()
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +241,7 @@ func TestCatalogueHasTheOverrides(t *testing.T) {
 	}
 }
 
-func TestReadyConfigurations(t *testing.T) {
+func TestReadyConfigurationsAreValid(t *testing.T) {
 	files, err := filepath.Glob("../../configs/*.yaml")
 	if err != nil || len(files) < 4 {
 		t.Fatal(files, err)
@@ -251,10 +253,10 @@ func TestReadyConfigurations(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c.Admin.Token != "" && c.Admin.Token.Reveal() != "t0ken" {
-				t.Error("the newline belongs to the file, not to the secret")
+				t.Error("the secret contains the newline of its file")
 			}
 			if shown := fmt.Sprint(c.Masked()); strings.Contains(shown, "t0ken") || strings.Contains(shown, ":pw@") {
-				t.Errorf("a secret shows: %s", shown)
+				t.Errorf("a secret is visible: %s", shown)
 			}
 			if _, err := c.Catalogue(); err != nil {
 				t.Error(err)
@@ -263,9 +265,8 @@ func TestReadyConfigurations(t *testing.T) {
 	}
 }
 
-// TestConfigurationsOfThePagesAreValid: whoever takes one over has a file that starts, once
-// what the page leaves out is there.
-func TestConfigurationsOfThePagesAreValid(t *testing.T) {
+// Every YAML block of the documentation must be valid together with the required keys.
+func TestDocumentedConfigurationsAreValid(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
 		t.Fatal(err)
@@ -290,11 +291,11 @@ func TestConfigurationsOfThePagesAreValid(t *testing.T) {
 		}
 	}
 	if found < 7 {
-		t.Errorf("%d were found", found)
+		t.Errorf("%d blocks found, want 7 or more", found)
 	}
 }
 
-// sampleEnv has every variable that a ready configuration names.
+// sampleEnv returns an environment with the variables of all ready configurations.
 func sampleEnv(t *testing.T) func(string) (string, bool) {
 	t.Helper()
 	token := filepath.Join(t.TempDir(), "admin")
@@ -311,7 +312,7 @@ func sampleEnv(t *testing.T) func(string) (string, bool) {
 		"REDIS_URL", "rediss://user:pw@redis.internal:6379/0", "HOOK_SECRET", "t0ken", "ADMIN_TOKEN_FILE", token)
 }
 
-func TestReadyConfigurationsNameWhatTheyNeed(t *testing.T) {
+func TestReadyConfigurationsDocumentTheirVariables(t *testing.T) {
 	for name, variables := range map[string][]string{
 		"demo": nil, "github": nil,
 		"single":  {"UPSTREAM_URL", "CI_TOKEN", "BUILDS_KEY_SHA256"},
@@ -329,20 +330,20 @@ func TestReadyConfigurationsNameWhatTheyNeed(t *testing.T) {
 			comments := regexp.MustCompile(`(?m)^ *#.*`).FindAllString(string(text), -1)
 			for _, variable := range variables {
 				if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("environment variable %q is not set", variable)) {
-					t.Errorf("does not need %s: %v", variable, err)
+					t.Errorf("does not require %s: %v", variable, err)
 				}
 				if !strings.Contains(strings.Join(comments, "\n"), variable) {
-					t.Errorf("does not say that it needs %s", variable)
+					t.Errorf("no comment names %s", variable)
 				}
 			}
 			if variables == nil && err != nil {
-				t.Errorf("needs something: %v", err)
+				t.Errorf("requires a variable: %v", err)
 			}
 		})
 	}
 }
 
-func TestDemoConfigurationIsWhatTheDemoRuns(t *testing.T) {
+func TestDemoConfigurationEqualsTheDemoDefaults(t *testing.T) {
 	c, err := Load(Source{Path: "../../configs/demo.yaml", Getenv: env()})
 	if err != nil {
 		t.Fatal(err)
@@ -357,7 +358,7 @@ func TestDemoConfigurationIsWhatTheDemoRuns(t *testing.T) {
 	}
 }
 
-func TestAnAppWithItsKey(t *testing.T) {
+func TestAppCredential(t *testing.T) {
 	c := valid(t, minimal+`credentials: [{name: bot, kind: installation, app: {id: Iv1.x, key: "${PEM}", installation: 42, permissions: {contents: read}}}]`)
 	app := c.Credentials[0].App
 	if app.ID != "Iv1.x" || app.Installation != 42 || app.Permissions["contents"] != "read" || app.Key == "" {

@@ -14,19 +14,19 @@ func TestExpandEnv(t *testing.T) {
 		"${B:-2}": "2", "${B:-}": "", "${A:-9}": "1", "${B:-a:-b}": "a:-b", "${B:-https://h:1}": "https://h:1",
 		"${EMPTY}": "", "${EMPTY:-3}": "3",
 		"$${A}": "${A}", "$${A": "${A", "$$${A}": "$${A}", "$${A}${A}": "${A}1",
-		"${NESTED}": "${A}", // what the environment holds is not looked at again
+		"${NESTED}": "${A}", // values are not expanded again
 	} {
 		if got, err := expandEnv(text, get); got != want || err != nil {
 			t.Errorf("%s: got %q, %v; want %q", text, got, err, want)
 		}
 	}
 	for text, want := range map[string]string{
-		"${B}":       `environment variable "B" is not set; ${B:-default} gives it a default`,
-		"${A}${B}":   `environment variable "B" is not set; ${B:-default} gives it a default`,
-		"${}":        `environment variable "" is not set; ${:-default} gives it a default`,
-		"${a}":       `environment variable "a" is not set; ${a:-default} gives it a default`,
-		"${A":        "${ is not closed; write $${ for a literal one",
-		"${A}${A:-x": "${ is not closed; write $${ for a literal one",
+		"${B}":       `environment variable "B" is not set; use ${B:-VALUE} for a default`,
+		"${A}${B}":   `environment variable "B" is not set; use ${B:-VALUE} for a default`,
+		"${}":        `environment variable "" is not set; use ${:-VALUE} for a default`,
+		"${a}":       `environment variable "a" is not set; use ${a:-VALUE} for a default`,
+		"${A":        "${ has no closing }; use $${ for a literal ${",
+		"${A}${A:-x": "${ has no closing }; use $${ for a literal ${",
 	} {
 		if got, err := expandEnv(text, get); err == nil || err.Error() != want {
 			t.Errorf("%s: got %q, %v; want %s", text, got, err, want)
@@ -34,7 +34,7 @@ func TestExpandEnv(t *testing.T) {
 	}
 }
 
-func TestExpandEnvLeavesOtherTextAlone(t *testing.T) {
+func TestExpandEnvKeepsEscapedText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.String().Draw(t, "text")
 		escaped := strings.ReplaceAll(text, "${", "$${")
@@ -62,13 +62,13 @@ func TestEditsIsADistance(t *testing.T) {
 		a, b, c := word.Draw(t, "a"), word.Draw(t, "b"), word.Draw(t, "c")
 		switch ab, ba := edits(a, b), edits(b, a); {
 		case ab != ba:
-			t.Fatalf("%q to %q is %d, and back %d", a, b, ab, ba)
+			t.Fatalf("%q to %q is %d, reverse %d", a, b, ab, ba)
 		case (ab == 0) != (a == b):
-			t.Fatalf("%q and %q are %d apart", a, b, ab)
+			t.Fatalf("distance of %q and %q is %d", a, b, ab)
 		case ab > edits(a, c)+edits(c, b):
-			t.Fatalf("%q to %q is %d, by %q less", a, b, ab, c)
+			t.Fatalf("%q to %q is %d, shorter through %q", a, b, ab, c)
 		case ab > max(len(a), len(b)):
-			t.Fatalf("%q to %q is %d, more than writing it anew", a, b, ab)
+			t.Fatalf("%q to %q is %d, more than the longer length", a, b, ab)
 		}
 	})
 }

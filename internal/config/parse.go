@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -24,13 +25,12 @@ import (
 // Problem is one mistake in a configuration.
 type Problem struct {
 	File         string // empty for a flag
-	Line, Column int    // 0 for a flag or where the whole file is meant
+	Line, Column int    // 0 for a flag or for the whole file
 	Key          string // path of the key, for example "limits.wait"
 	Message      string
 }
 
-// String is "FILE:LINE:COLUMN: KEY: MESSAGE", without the parts that are not
-// known.
+// String returns "FILE:LINE:COLUMN: KEY: MESSAGE", without the parts that are unknown.
 func (p Problem) String() string {
 	s := ""
 	if p.File != "" {
@@ -46,32 +46,33 @@ func (p Problem) String() string {
 	return s + p.Message
 }
 
-// Problems is every mistake in a configuration, in the order of the file. It
-// is the only kind of error that [Load] and [Parse] return.
+// Problems are all mistakes in a configuration, in the order of the file. [Load] and [Parse]
+// return no other kind of error.
 type Problems []Problem
 
+// Error returns a line for each problem.
 func (ps Problems) Error() string {
 	lines := make([]string, len(ps))
 	for i, p := range ps {
-		lines[i] = p.String()
+		lines[i] = "read config " + p.String()
 	}
 	return strings.Join(lines, "\n")
 }
 
-// Source is what a configuration is made from: a file, laid over the defaults,
-// under the flags.
+// Source describes where a configuration comes from. Flags override the file, which overrides
+// the defaults.
 type Source struct {
 	// Path is the file; empty for none.
 	Path string
-	// Flags are values by key path ("upstream.url") that override the file.
+	// Flags are values by key path, for example "upstream.url".
 	Flags map[string]string
-	// FlagNames are how the user wrote them ("--upstream"), by key path.
+	// FlagNames are the names of the flags in messages, for example "--upstream", by key path.
 	FlagNames map[string]string
 	// Getenv looks up an environment variable.
 	Getenv func(string) (string, bool)
 }
 
-// Load reads and checks the configuration.
+// Load reads and validates the configuration.
 func Load(s Source) (*Config, error) {
 	if s.Path == "" {
 		return Parse(s, nil)
@@ -83,8 +84,7 @@ func Load(s Source) (*Config, error) {
 	return Parse(s, text)
 }
 
-// reason is an error of the file system without the path, which stands before
-// it.
+// reason returns an error of the file system without the path.
 func reason(err error) string {
 	var p *os.PathError
 	if errors.As(err, &p) {
@@ -93,59 +93,78 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// Parse is [Load] with the text of the file at hand.
+// Parse is like [Load] for the given text of the file.
 func Parse(s Source, text []byte) (*Config, error) {
 	c, _, err := ParseWithPositions(s, text)
 	return c, err
 }
 
-// ParseWithPositions is [Parse] that tells, too, where in the file each value stands.
+// ParseWithPositions is like [Parse] and also returns the positions of the values in the file.
 func ParseWithPositions(s Source, text []byte) (*Config, Positions, error) {
-	d := &decoder{source: s, at: map[string]position{}, failed: map[string]bool{}}
+	d := &decoder{source: s, at: Positions{}, failed: map[string]bool{}}
 	c := Default()
 	document, err := read(text)
 	if err != nil {
 		d.syntax(err, text)
-		return nil, Positions{}, d.problems
+		return nil, nil, d.problems
 	}
-	for _, root := range document.Content {
-		d.value(root, reflect.ValueOf(c).Elem(), "")
+	root := reflect.ValueOf(c).Elem()
+	for _, node := range document.Content {
+		d.value(node, root, "")
 	}
-	d.flags(reflect.ValueOf(c).Elem())
+	d.flags(root)
 	d.check(c)
 	if len(d.problems) > 0 {
 		slices.SortStableFunc(d.problems, func(a, b Problem) int {
 			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Key, b.Key))
 		})
-		return nil, Positions{}, d.problems
+		return nil, nil, d.problems
 	}
-	return c, Positions{d}, nil
+	return c, d.at, nil
 }
 
-// Positions are where in a file the values of a configuration stand.
-type Positions struct{ d *decoder }
+// Positions maps the keys of a configuration to their places in the file.
+type Positions map[string]position
 
-// At is the line and column of the value at a key ("clients[0].key"); of one that is
-// not given those of the nearest around it.
+// position is the place of a value: in the file, or a flag.
+type position struct {
+	line, column int
+	flag         string
+	plain        bool // the text in the file is the value, without a variable or file:
+}
+
+// At returns the line and column of the value at a key such as "clients[0].key". If the file
+// has no such value, At returns the position of the nearest enclosing value.
 func (p Positions) At(key string) (line, column int) {
-	at, given := p.d.at[key]
+	at, given := p[key]
 	if !given {
-		at = p.d.around(key)
+		at = p.enclosing(key)
 	}
 	return at.line, at.column
 }
 
 // Given reports whether the file has a value at a key.
 func (p Positions) Given(key string) bool {
-	_, given := p.d.at[key]
+	_, given := p[key]
 	return given
 }
 
-// Plain reports whether the value at a key is written out in the file: neither from
-// the environment nor read from a file of its own.
-func (p Positions) Plain(key string) bool { return p.d.at[key].plain }
+// Plain reports whether the file contains the value at a key literally. It returns false for a
+// value from the environment or from another file.
+func (p Positions) Plain(key string) bool { return p[key].plain }
 
-// read parses the one document of a file; an empty file has none.
+// enclosing returns the position of the nearest value around a key.
+func (p Positions) enclosing(key string) position {
+	for key != "" {
+		key = parent(key)
+		if at, given := p[key]; given && at.flag == "" {
+			return at
+		}
+	}
+	return position{line: 1, column: 1}
+}
+
+// read parses the only document of a file. An empty file has none.
 func read(text []byte) (document yaml.Node, err error) {
 	loader, err := yaml.NewLoader(bytes.NewReader(text), yaml.WithUniqueKeys(false))
 	if err != nil {
@@ -158,35 +177,32 @@ func read(text []byte) (document yaml.Node, err error) {
 	switch err := loader.Load(&second); {
 	case err == nil:
 		at := yaml.Mark{Line: second.Line, Column: second.Column}
-		return document, &yaml.LoadError{Mark: at, Message: "a second document begins here; a configuration is one"}
+		return document, &yaml.LoadError{Mark: at, Message: "a second YAML document starts here; use a single document"}
 	case !errors.Is(err, io.EOF):
 		return document, err
 	}
 	return document, nil
 }
 
-// decoder lays YAML nodes over a Config and remembers where each value stood.
+// decoder decodes YAML nodes into a Config and records the position of each value.
 type decoder struct {
 	source   Source
 	problems Problems
-	at       map[string]position // by key
-	failed   map[string]bool     // keys that have a report
-}
-
-// position is where a value was given: in the file, or by a flag.
-type position struct {
-	line, column int
-	flag         string
-	plain        bool // written out: no variable, no file:
+	at       Positions
+	failed   map[string]bool // keys with a problem
 }
 
 func (d *decoder) problem(n *yaml.Node, key, format string, args ...any) {
 	d.failed[key] = true
-	d.problems = append(d.problems, Problem{File: d.source.Path, Line: n.Line, Column: n.Column, Key: key, Message: fmt.Sprintf(format, args...)})
+	d.problems = append(d.problems, Problem{
+		File: d.source.Path, Line: n.Line, Column: n.Column, Key: key, Message: fmt.Sprintf(format, args...),
+	})
 }
 
-// syntax reports what the YAML parser could not read, and the mistakes that people
-// make.
+// unquoted matches a variable outside of quotes.
+var unquoted = regexp.MustCompile(`[:,\[{ ]\$\{`)
+
+// syntax reports an error of the YAML parser, with a hint at two common mistakes.
 func (d *decoder) syntax(err error, text []byte) {
 	p := Problem{File: d.source.Path, Line: 1, Column: 1, Message: err.Error()}
 	var load *yaml.LoadError
@@ -199,33 +215,37 @@ func (d *decoder) syntax(err error, text []byte) {
 	if lines := strings.Split(string(text), "\n"); p.Line <= len(lines) {
 		switch line := lines[p.Line-1]; {
 		case strings.Contains(line, "{") && unquoted.MatchString(line):
-			p.Message += `; within {…} a variable stands in quotes: "${NAME}"`
+			p.Message += `; inside {…} put a variable in quotes: "${NAME}"`
 		case strings.HasPrefix(strings.TrimLeft(line, " "), "\t"):
-			p.Message += "; the line is indented by a tab: write spaces"
+			p.Message += "; the line is indented with a tab; use spaces"
 		}
 	}
 	d.problems = append(d.problems, p)
 }
 
-// unquoted is a variable outside of quotes.
-var unquoted = regexp.MustCompile(`[:,\[{ ]\$\{`)
-
-// value decodes a node into v, whatever that is.
+// value decodes a node into v.
 func (d *decoder) value(n *yaml.Node, v reflect.Value, key string) {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
 	tagged := n.Style&yaml.TaggedStyle != 0
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" && !tagged {
-		return // "key:" with nothing, null or ~ keeps the default
+		return // an empty value, null and ~ keep the default
 	}
-	written := n.Kind == yaml.ScalarNode && !strings.Contains(n.Value, "${") && !strings.HasPrefix(n.Value, "file:")
-	d.at[key] = position{line: n.Line, column: n.Column, plain: written && n.Value != ""}
+	literal := n.Kind == yaml.ScalarNode && !strings.Contains(n.Value, "${") && !strings.HasPrefix(n.Value, "file:")
+	d.at[key] = position{line: n.Line, column: n.Column, plain: literal && n.Value != ""}
 	switch {
 	case tagged:
-		d.problem(n, key, "%q: tags mean nothing here; write the value alone", n.Tag)
+		d.problem(n, key, "%q: YAML tags are not supported; write only the value", n.Tag)
 	case v.Kind() == reflect.Struct:
-		d.mapping(n, key, func(k, value *yaml.Node, path string) { d.field(k, value, v, path) })
+		fields := fieldsOf(v)
+		d.mapping(n, key, func(k, value *yaml.Node, path string) {
+			if f, ok := fields[k.Value]; ok {
+				d.value(value, f, path)
+				return
+			}
+			d.unknownKey(k, v.Type(), path, slices.Sorted(maps.Keys(fields)))
+		})
 	case v.Kind() == reflect.Map:
 		v.Set(reflect.MakeMap(v.Type()))
 		d.mapping(n, key, func(k, value *yaml.Node, path string) {
@@ -234,35 +254,43 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, key string) {
 			d.value(value, element, path)
 			v.SetMapIndex(reflect.ValueOf(k.Value), element)
 		})
+	case v.Kind() == reflect.Slice && n.Kind != yaml.SequenceNode:
+		d.problem(n, key, "must be a list")
 	case v.Kind() == reflect.Slice:
-		d.sequence(n, v, key)
+		v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
+		for i, item := range n.Content {
+			setDefaults(v.Index(i))
+			d.value(item, v.Index(i), fmt.Sprintf("%s[%d]", key, i))
+		}
 	case n.Kind != yaml.ScalarNode:
-		d.problem(n, key, "want a single value")
+		d.problem(n, key, "must be a single value")
 	default:
-		if text, ok := d.expand(n, key); ok {
-			if err := d.scalar(text, v); err != nil {
-				d.problem(n, key, "%v", err)
-			}
+		text, err := expandEnv(n.Value, d.source.Getenv)
+		if err == nil {
+			err = d.scalar(text, v)
+		}
+		if err != nil {
+			d.problem(n, key, "%v", err)
 		}
 	}
 }
 
-// mapping visits each key once.
+// mapping calls visit for each key of a mapping.
 func (d *decoder) mapping(n *yaml.Node, key string, visit func(k, value *yaml.Node, path string)) {
 	if n.Kind != yaml.MappingNode {
-		d.problem(n, key, "want a mapping")
+		d.problem(n, key, "must be a mapping")
 		return
 	}
 	seen := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k := n.Content[i]
 		if k.Kind != yaml.ScalarNode {
-			d.problem(k, key, "want keys that are plain text")
+			d.problem(k, key, "keys must be plain text")
 			continue
 		}
 		path := strings.TrimPrefix(key+"."+k.Value, ".")
 		if line, again := seen[k.Value]; again {
-			d.problem(k, path, "stands twice; first in line %d", line)
+			d.problem(k, path, "duplicate key; first on line %d", line)
 			continue
 		}
 		seen[k.Value] = k.Line
@@ -270,62 +298,38 @@ func (d *decoder) mapping(n *yaml.Node, key string, visit func(k, value *yaml.No
 	}
 }
 
-// field decodes one key of a struct.
-func (d *decoder) field(k, value *yaml.Node, v reflect.Value, path string) {
-	fields := fieldsOf(v)
-	if f, ok := fields[k.Value]; ok {
-		d.value(value, f, path)
-		return
-	}
-	if k.Value == "alone" && v.Type() == reflect.TypeFor[CacheOperation]() {
+// unknownKey reports a key that a struct of type t does not have.
+func (d *decoder) unknownKey(k *yaml.Node, t reflect.Type, path string, names []string) {
+	if k.Value == "alone" && t == reflect.TypeFor[CacheOperation]() {
 		d.problem(k, path, "the key is now called coalesce; replace alone: true with coalesce: false")
-		return
-	}
-	names := make([]string, 0, len(fields))
-	for name := range fields {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	if near := nearest(k.Value, names); near != "" {
+	} else if near := nearest(k.Value, names); near != "" {
 		d.problem(k, path, "unknown key; did you mean %q?", near)
-		return
+	} else {
+		d.problem(k, path, "unknown key; must be one of %s", strings.Join(names, ", "))
 	}
-	d.problem(k, path, "unknown key; must be one of %s", strings.Join(names, ", "))
 }
 
-// fieldsOf returns the fields of a struct by their keys, embedded ones among
-// them.
+// fieldsOf returns the fields of a struct, embedded ones included, by their keys.
 func fieldsOf(v reflect.Value) map[string]reflect.Value {
 	fields := map[string]reflect.Value{}
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		if f.Anonymous {
-			for name, inner := range fieldsOf(v.Field(i)) {
-				fields[name] = inner
-			}
+			maps.Copy(fields, fieldsOf(v.Field(i)))
 			continue
 		}
-		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-		fields[name] = v.Field(i)
+		fields[yamlName(f)] = v.Field(i)
 	}
 	return fields
 }
 
-func (d *decoder) sequence(n *yaml.Node, v reflect.Value, key string) {
-	if n.Kind != yaml.SequenceNode {
-		d.problem(n, key, "want a list")
-		return
-	}
-	list := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
-	for i, item := range n.Content {
-		element := list.Index(i)
-		setDefaults(element)
-		d.value(item, element, fmt.Sprintf("%s[%d]", key, i))
-	}
-	v.Set(list)
+// yamlName returns the key of a field.
+func yamlName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+	return name
 }
 
-// flags lays the flags over the file.
+// flags applies the flags.
 func (d *decoder) flags(root reflect.Value) {
 	for _, key := range slices.Sorted(maps.Keys(d.source.Flags)) {
 		v := root
@@ -341,17 +345,7 @@ func (d *decoder) flags(root reflect.Value) {
 	}
 }
 
-// expand puts the environment and, for a secret, a file into a scalar's text.
-func (d *decoder) expand(n *yaml.Node, key string) (string, bool) {
-	text, err := expandEnv(n.Value, d.source.Getenv)
-	if err != nil {
-		d.problem(n, key, "%v", err)
-		return "", false
-	}
-	return text, true
-}
-
-// scalar parses a text into v. A secret's text is quoted in no error.
+// scalar parses a text into v. Errors do not quote a secret.
 func (d *decoder) scalar(text string, v reflect.Value) error {
 	switch target := v.Addr().Interface().(type) {
 	case *credential.Secret:
@@ -360,18 +354,18 @@ func (d *decoder) scalar(text string, v reflect.Value) error {
 		return err
 	case *time.Duration:
 		parsed, err := time.ParseDuration(text)
+		if _, bare := strconv.Atoi(text); err != nil && bare == nil {
+			return fmt.Errorf("%q has no unit; use %ss", text, strings.TrimLeft(text, "-+"))
+		}
 		if err != nil || parsed < 0 {
-			return fmt.Errorf("%q is not a duration: write for example 500ms, 30s or 1h30m", text)
+			return fmt.Errorf("%q is not a duration; use for example 500ms, 30s or 1h30m", text)
 		}
 		*target = parsed
 		return nil
 	case *Size:
 		parsed, err := parseSize(text)
-		if err != nil {
-			return err
-		}
 		*target = parsed
-		return nil
+		return err
 	}
 	switch v.Kind() {
 	case reflect.String:
@@ -394,27 +388,132 @@ func (d *decoder) scalar(text string, v reflect.Value) error {
 		}
 		v.SetFloat(f)
 	default:
-		panic("config: a field of kind " + v.Kind().String())
+		panic("config: unsupported field of kind " + v.Kind().String())
 	}
 	return nil
 }
 
-// secret reads "file:PATH", relative to the configuration's folder; anything
-// else is the secret itself. A file that holds nothing is a mistake: an empty
-// secret would switch off what it was to protect.
+// secret reads the file of "file:PATH", relative to the directory of the configuration. Another
+// text is the secret itself. An empty file is an error: an empty secret would turn off the
+// protection.
 func (d *decoder) secret(text string) (credential.Secret, error) {
 	path, ok := strings.CutPrefix(text, "file:")
 	if !ok {
 		return credential.Secret(text), nil
 	}
-	path = d.path(path)
+	if path = d.path(path); path == "" {
+		path = filepath.Dir(d.source.Path)
+	}
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("file %q: %s", path, reason(err))
 	}
-	held := strings.TrimRight(string(content), "\r\n")
-	if held == "" {
+	secret := strings.TrimRight(string(content), "\r\n")
+	if secret == "" {
 		return "", fmt.Errorf("file %q: is empty", path)
 	}
-	return credential.Secret(held), nil
+	return credential.Secret(secret), nil
 }
+
+// expandEnv replaces ${NAME} and ${NAME:-default} by environment variables; "$${" is a literal
+// "${". The default also replaces an empty variable. A variable that is not set and has no
+// default is an error.
+func expandEnv(text string, getenv func(string) (string, bool)) (string, error) {
+	var b strings.Builder
+	for {
+		before, rest, ok := strings.Cut(text, "${")
+		if !ok {
+			b.WriteString(text)
+			return b.String(), nil
+		}
+		if literal, escaped := strings.CutSuffix(before, "$"); escaped {
+			b.WriteString(literal + "${")
+			text = rest
+			continue
+		}
+		b.WriteString(before)
+		inner, after, closed := strings.Cut(rest, "}")
+		if !closed {
+			return "", errors.New("${ has no closing }; use $${ for a literal ${")
+		}
+		name, byDefault, hasDefault := strings.Cut(inner, ":-")
+		value, set := getenv(name)
+		switch {
+		case set && (value != "" || !hasDefault):
+			b.WriteString(value)
+		case hasDefault:
+			b.WriteString(byDefault)
+		default:
+			return "", fmt.Errorf("environment variable %q is not set; use ${%s:-VALUE} for a default", name, name)
+		}
+		text = after
+	}
+}
+
+// nearest returns the name with the smallest edit distance to key, at most two, or an empty
+// string.
+func nearest(key string, names []string) string {
+	best, distance := "", 3
+	for _, name := range names {
+		if d := edits(key, name); d < distance && d < len(name) {
+			best, distance = name, d
+		}
+	}
+	return best
+}
+
+// edits returns the Levenshtein distance.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}
+
+// Size is a number of bytes, written with a unit: 512KiB, 256MiB, 2GiB, or without one.
+type Size int64
+
+var units = []struct {
+	suffix string
+	bytes  int64
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}, {"", 1}}
+
+func parseSize(text string) (Size, error) {
+	for _, u := range units {
+		digits, ok := strings.CutSuffix(text, u.suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(digits), 10, 64)
+		if err != nil || n < 0 || n > (1<<62)/u.bytes {
+			break
+		}
+		return Size(n * u.bytes), nil
+	}
+	return 0, fmt.Errorf("%q is not a size; use a number with KiB, MiB or GiB", text)
+}
+
+// String returns the size in the largest unit that divides it.
+func (s Size) String() string {
+	for _, u := range units {
+		if s != 0 && int64(s)%u.bytes == 0 {
+			return strconv.FormatInt(int64(s)/u.bytes, 10) + u.suffix
+		}
+	}
+	return "0B"
+}
+
+// MarshalYAML returns the size as [Size.String] does.
+func (s Size) MarshalYAML() (any, error) { return s.String(), nil }

@@ -13,14 +13,12 @@ import (
 	"github.com/weirgate/weir/internal/credential"
 )
 
-// variable is what a text must hold to stand for a number, one of an enum, a
-// duration or a size: the environment has the value.
+// variable matches a text with an environment variable. Such a text is valid for a number, an
+// enum, a duration or a size.
 const variable = `\$\{`
 
-// Schema returns the JSON Schema of the file, for editors and reviewers. It
-// says what [Parse] says of shapes, enums and unknown keys, and wants texts,
-// durations and sizes to be texts in YAML too; ranges, and rules that join
-// several keys, are Parse's alone.
+// Schema returns the JSON Schema of the file, for editors. It covers types, enums and unknown
+// keys. It does not cover ranges and relations between keys, which [Parse] checks.
 func Schema() ([]byte, error) {
 	r := jsonschema.Reflector{
 		FieldNameTag:               "yaml",
@@ -39,7 +37,7 @@ func Schema() ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// scalarSchema gives the types that are texts in YAML their patterns.
+// scalarSchema returns the schema of the types that are strings in YAML.
 func scalarSchema(t reflect.Type) *jsonschema.Schema {
 	switch t {
 	case reflect.TypeFor[time.Duration]():
@@ -52,8 +50,7 @@ func scalarSchema(t reflect.Type) *jsonschema.Schema {
 	return nil
 }
 
-// describe carries descriptions, enums and defaults from the struct into its
-// schema.
+// describe adds descriptions, enums and defaults of a struct to its schema.
 func describe(s *jsonschema.Schema, t reflect.Type, byDefault reflect.Value) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -65,10 +62,9 @@ func describe(s *jsonschema.Schema, t reflect.Type, byDefault reflect.Value) {
 			describe(s, f.Type, value)
 			continue
 		}
-		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-		p, ok := s.Properties.Get(name)
+		p, ok := s.Properties.Get(yamlName(f))
 		if !ok {
-			panic("config: the schema has no " + name)
+			panic("config: the schema has no property " + yamlName(f))
 		}
 		p.Description = f.Tag.Get("desc")
 		switch inner := f.Type; inner.Kind() {
@@ -86,20 +82,13 @@ func describe(s *jsonschema.Schema, t reflect.Type, byDefault reflect.Value) {
 		default:
 			p.Default = defaultOf(value)
 			p.Enum = enumOf(f)
-			orVariable(p)
+			if p.Type != "string" || p.Enum != nil { // other than free text: a variable is valid, too
+				literal := &jsonschema.Schema{Type: p.Type, Enum: p.Enum}
+				p.Type, p.Enum = "", nil
+				p.AnyOf = []*jsonschema.Schema{literal, {Type: "string", Pattern: variable}}
+			}
 		}
 	}
-}
-
-// orVariable lets a text with a variable stand for a value that is no free
-// text.
-func orVariable(p *jsonschema.Schema) {
-	if p.Type == "string" && p.Enum == nil {
-		return
-	}
-	literal := &jsonschema.Schema{Type: p.Type, Enum: p.Enum}
-	p.Type, p.Enum = "", nil
-	p.AnyOf = []*jsonschema.Schema{literal, {Type: "string", Pattern: variable}}
 }
 
 func enumOf(f reflect.StructField) []any {
@@ -118,7 +107,7 @@ func enumOf(f reflect.StructField) []any {
 	return enum
 }
 
-// defaultOf is a default as it would be written; nothing for an empty one.
+// defaultOf returns a default as written in the file, or nil for an empty one.
 func defaultOf(v reflect.Value) any {
 	if !v.IsValid() || v.IsZero() {
 		return nil

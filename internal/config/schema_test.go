@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// node is as much of JSON Schema as the schema uses.
+// node is the part of JSON Schema that the schema uses.
 type node struct {
 	Type                 string
 	Description          string
@@ -40,20 +40,19 @@ func schema(t *testing.T) *node {
 	return &root
 }
 
-// validate returns what the schema has against a value, nothing for a valid
-// one.
+// validate returns the violations of a value, or nil for a valid one.
 func (n *node) validate(key string, value any) (mistakes []string) {
-	if len(n.AnyOf) > 0 && !slices.ContainsFunc(n.AnyOf, func(one *node) bool { return one.validate(key, value) == nil }) {
-		mistakes = append(mistakes, key+": none of several")
+	if len(n.AnyOf) > 0 && !slices.ContainsFunc(n.AnyOf, func(alternative *node) bool { return alternative.validate(key, value) == nil }) {
+		mistakes = append(mistakes, key+": matches no alternative")
 	}
 	if n.Type != "" && n.Type != typeOf(value) && (n.Type != "number" || typeOf(value) != "integer") {
-		return append(mistakes, fmt.Sprintf("%s: no %s", key, n.Type))
+		return append(mistakes, fmt.Sprintf("%s: not of type %s", key, n.Type))
 	}
 	if n.Enum != nil && !slices.ContainsFunc(n.Enum, func(one any) bool { return fmt.Sprint(one) == fmt.Sprint(value) }) {
 		mistakes = append(mistakes, key+": not in the enum")
 	}
 	if text, ok := value.(string); ok && !regexp.MustCompile(n.Pattern).MatchString(text) {
-		mistakes = append(mistakes, key+": not of the pattern")
+		mistakes = append(mistakes, key+": does not match the pattern")
 	}
 	switch value := value.(type) {
 	case []any:
@@ -68,8 +67,8 @@ func (n *node) validate(key string, value any) (mistakes []string) {
 	return mistakes
 }
 
-// member is the schema of a property; of one that may not be, a schema that
-// nothing meets.
+// member returns the schema of a property. For an unknown property it returns a schema that no
+// value matches.
 func (n *node) member(name string) *node {
 	if p := n.Properties[name]; p != nil {
 		return p
@@ -99,8 +98,8 @@ func typeOf(value any) string {
 	return fmt.Sprintf("%T", value)
 }
 
-// against validates a file.
-func against(t *testing.T, root *node, text string) []string {
+// violations validates a file.
+func violations(t *testing.T, root *node, text string) []string {
 	t.Helper()
 	var value any
 	if err := yaml.Load([]byte(text), &value); err != nil {
@@ -120,7 +119,7 @@ func TestSchemaAcceptsReadyConfigurations(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if mistakes := against(t, root, string(text)); mistakes != nil {
+		if mistakes := violations(t, root, string(text)); mistakes != nil {
 			t.Errorf("%s: %q", file, mistakes)
 		}
 	}
@@ -134,7 +133,7 @@ func TestSchemaAcceptsWhatParseAccepts(t *testing.T) {
 		`cache: {memory: "512KiB"}`, `cache: {memory: "${N}MiB"}`, `upstream: {dialect: "${D:-service}"}`, `callers: {pass_through: "${P}"}`,
 		`telemetry: {sample: 1}`, `telemetry: {sample: 0.5}`, `statistics: {wait: "0"}`, `statistics: {wait: 1.5s}`, `tls: {domains: []}`,
 	} {
-		if mistakes := against(t, root, text); mistakes != nil {
+		if mistakes := violations(t, root, text); mistakes != nil {
 			t.Errorf("%s: %q", text, mistakes)
 		}
 	}
@@ -143,28 +142,28 @@ func TestSchemaAcceptsWhatParseAccepts(t *testing.T) {
 func TestSchemaRejectsWhatParseRejects(t *testing.T) {
 	root := schema(t)
 	for text, want := range map[string]string{
-		"listne: x":                                             "listne: no known key",
-		"limits: {primary: {root: 1}}":                          "limits.primary.root: no known key",
-		"limits: {policy.Limits: {}}":                           "limits.policy.Limits: no known key",
-		"clients: [{nick: a}]":                                  "clients[0].nick: no known key",
-		"limits: {content: [{max: 1, for: 1s}]}":                "limits.content[0].for: no known key",
-		"cache: {operations: {gitignore/get-template: {t: 1}}}": "cache.operations.gitignore/get-template.t: no known key",
-		"clients: a":                                            "clients: no array",
-		"limits: 3":                                             "limits: no object",
-		"listen: 8080":                                          "listen: no string",
-		"limits: {wait: soon}":                                  "limits.wait: not of the pattern",
-		"limits: {wait: '30'}":                                  "limits.wait: not of the pattern",
-		"limits: {wait: '-1s'}":                                 "limits.wait: not of the pattern",
-		"cache: {memory: 256MB}":                                "cache.memory: not of the pattern",
-		"upstream: {dialect: klingon}":                          "upstream.dialect: none of several",
-		"limits: {refusal_status: 500}":                         "limits.refusal_status: none of several",
-		"limits: {concurrent: many}":                            "limits.concurrent: none of several",
-		"limits: {inbound: {rate: 1.5}}":                        "limits.inbound.rate: none of several",
-		"limits: {inbound: {per: 1s}}":                          "limits.inbound.per: no known key",
-		"limits: {concurrent: 1.5}":                             "limits.concurrent: none of several",
-		"callers: {pass_through: 'yes'}":                        "callers.pass_through: none of several",
+		"listne: x":                                             "listne: not of type known key",
+		"limits: {primary: {root: 1}}":                          "limits.primary.root: not of type known key",
+		"limits: {policy.Limits: {}}":                           "limits.policy.Limits: not of type known key",
+		"clients: [{nick: a}]":                                  "clients[0].nick: not of type known key",
+		"limits: {content: [{max: 1, for: 1s}]}":                "limits.content[0].for: not of type known key",
+		"cache: {operations: {gitignore/get-template: {t: 1}}}": "cache.operations.gitignore/get-template.t: not of type known key",
+		"clients: a":                                            "clients: not of type array",
+		"limits: 3":                                             "limits: not of type object",
+		"listen: 8080":                                          "listen: not of type string",
+		"limits: {wait: soon}":                                  "limits.wait: does not match the pattern",
+		"limits: {wait: '30'}":                                  "limits.wait: does not match the pattern",
+		"limits: {wait: '-1s'}":                                 "limits.wait: does not match the pattern",
+		"cache: {memory: 256MB}":                                "cache.memory: does not match the pattern",
+		"upstream: {dialect: klingon}":                          "upstream.dialect: matches no alternative",
+		"limits: {refusal_status: 500}":                         "limits.refusal_status: matches no alternative",
+		"limits: {concurrent: many}":                            "limits.concurrent: matches no alternative",
+		"limits: {inbound: {rate: 1.5}}":                        "limits.inbound.rate: matches no alternative",
+		"limits: {inbound: {per: 1s}}":                          "limits.inbound.per: not of type known key",
+		"limits: {concurrent: 1.5}":                             "limits.concurrent: matches no alternative",
+		"callers: {pass_through: 'yes'}":                        "callers.pass_through: matches no alternative",
 	} {
-		if diff := cmp.Diff([]string{want}, against(t, root, text)); diff != "" {
+		if diff := cmp.Diff([]string{want}, violations(t, root, text)); diff != "" {
 			t.Errorf("%s: %s", text, diff)
 		}
 		if _, err := parse(t, minimal+text); err == nil && !strings.HasPrefix(text, "upstream") {
@@ -189,7 +188,7 @@ func TestSchemaDescribesEveryKey(t *testing.T) {
 	undescribed("", schema(t))
 }
 
-func TestSchemaTellsTheDefaults(t *testing.T) {
+func TestSchemaHasTheDefaults(t *testing.T) {
 	root := schema(t)
 	for key, want := range map[string]any{
 		"listen": ":8080", "fast_path": true, "admin.listen": "127.0.0.1:9090", "upstream.dialect": "service", "upstream.timeout": "30s", "store.url": "memory:",
@@ -206,13 +205,13 @@ func TestSchemaTellsTheDefaults(t *testing.T) {
 	}
 }
 
-func TestSchemaHasEveryKeyThatIsShown(t *testing.T) {
+func TestSchemaAcceptsTheMaskedDefaults(t *testing.T) {
 	if mistakes := schema(t).validate("", plain(Default().Masked())); mistakes != nil {
 		t.Errorf("%q", mistakes)
 	}
 }
 
-// plain leaves out empty lists and maps, which YAML shows as null.
+// plain removes empty lists and maps, which YAML decodes as null.
 func plain(values map[string]any) map[string]any {
 	kept := map[string]any{}
 	for name, value := range values {

@@ -24,11 +24,11 @@ func TestSize(t *testing.T) {
 	}
 }
 
-func TestSizeIsReadAsItIsWritten(t *testing.T) {
+func TestSizeRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := Size(rapid.Int64Range(0, 1<<50).Draw(t, "size"))
 		if got, err := parseSize(size.String()); got != size || err != nil {
-			t.Fatalf("%s is read as %d, %v", size, got, err)
+			t.Fatalf("%s parses as %d, %v", size, got, err)
 		}
 	})
 }

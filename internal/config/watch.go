@@ -10,19 +10,18 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// settle is how long a file must stay the same before it is read: editors and
-// copies write in several steps.
+// settle is how long a file must stay unchanged before it is read, because editors write in
+// several steps.
 const settle = 100 * time.Millisecond
 
-// Watch loads the configuration anew whenever its file changes or hup receives
-// a signal, and hands the result on: what caused it ("file" or "signal"), and a valid
-// Config, or what is wrong with it.
-// It watches the folder, because files are replaced by renaming and, in
-// Kubernetes, by a link that moves; whatever else happens in there neither
-// causes a reload nor puts one off. A secret that changes in its own file is
-// read with the next reload. before is what the file held when it was last loaded, or
-// earlier ([Source.Fingerprint]). Watch returns when ctx ends; the error is of starting to
-// watch.
+// Watch loads the configuration whenever its file changes or hup receives a signal. It calls
+// apply with the cause ("file" or "signal") and either a valid Config or an error. before is an
+// earlier [Source.Fingerprint]: Watch also reloads if the file has changed since. Watch returns
+// when ctx ends. It returns an error if it cannot watch the file.
+//
+// Watch observes the directory, because files are replaced by renaming and, in Kubernetes, by a
+// symbolic link. Changes of other files neither cause nor delay a reload. A changed secret file
+// takes effect with the next reload.
 func Watch(ctx context.Context, s Source, before string, hup <-chan os.Signal, apply func(cause string, c *Config, err error)) error {
 	load := func(cause string) {
 		c, err := Load(s)
@@ -37,9 +36,9 @@ func Watch(ctx context.Context, s Source, before string, hup <-chan os.Signal, a
 		return fmt.Errorf("watch %s: %w", s.Path, err)
 	}
 	applied, seen := before, before
-	var look <-chan time.Time // nil while nothing has happened
+	var check <-chan time.Time // nil while there is no event
 	if s.Fingerprint() != before {
-		look = time.After(settle)
+		check = time.After(settle)
 	}
 	for {
 		select {
@@ -49,30 +48,29 @@ func Watch(ctx context.Context, s Source, before string, hup <-chan os.Signal, a
 			applied = s.Fingerprint()
 			load("signal")
 		case <-watcher.Events:
-			if look == nil {
-				look = time.After(settle)
+			if check == nil {
+				check = time.After(settle)
 			}
-		case _, lost := <-watcher.Errors: // events: look for ourselves
-			if lost && look == nil {
-				look = time.After(settle)
+		case _, lost := <-watcher.Errors: // events may be lost
+			if lost && check == nil {
+				check = time.After(settle)
 			}
-		case <-look:
-			look = nil
+		case <-check:
+			check = nil
 			switch now := s.Fingerprint(); now {
 			case applied:
 				seen = applied
 			case seen:
 				applied = now
 				load("file")
-			default: // it may still be written: look again
-				seen, look = now, time.After(settle)
+			default: // still being written
+				seen, check = now, time.After(settle)
 			}
 		}
 	}
 }
 
-// Fingerprint tells whether the file is another one: other files of its folder
-// change too.
+// Fingerprint returns a text that changes with the content of the file.
 func (s Source) Fingerprint() string {
 	text, err := os.ReadFile(s.Path)
 	if err != nil {

@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// reload is what Watch handed on.
+// reload is a call of the apply function.
 type reload struct {
 	cause string
 	c     *Config
 	err   error
 }
 
-// watched is a Watch that runs until the test ends.
+// watched runs Watch until the test ends.
 type watched struct {
 	*testing.T
 	hup     chan os.Signal
 	reloads chan reload
 }
 
-// watch begins to watch a file; when it returns, no change is missed.
+// watch starts to watch a file. After it returns, Watch sees every change.
 func watch(t *testing.T, path string) *watched {
 	t.Helper()
 	w := &watched{t, make(chan os.Signal), make(chan reload)}
@@ -45,7 +45,7 @@ func watch(t *testing.T, path string) *watched {
 	})
 	w.hup <- os.Interrupt
 	if r := w.next(); r.cause != "signal" {
-		t.Errorf("a signal causes a reload by %q", r.cause)
+		t.Errorf("reload after a signal has the cause %q", r.cause)
 	}
 	return w
 }
@@ -62,8 +62,8 @@ func (w *watched) next() reload {
 	}
 }
 
-// rests wants no reload.
-func (w *watched) rests() {
+// expectNoReload fails if the configuration is reloaded.
+func (w *watched) expectNoReload() {
 	w.Helper()
 	select {
 	case r := <-w.reloads:
@@ -72,15 +72,15 @@ func (w *watched) rests() {
 	}
 }
 
-// listens waits for a reload of a valid file.
-func (w *watched) listens(want string) {
+// expectListen waits for a reload of a valid file with this address.
+func (w *watched) expectListen(want string) {
 	w.Helper()
 	if r := w.next(); r.err != nil || r.c.Listen != want {
 		w.Errorf("got %+v, %v; want %s", r.c, r.err, want)
 	}
 }
 
-// write puts a file in place by renaming, as editors and tools do.
+// write replaces a file by renaming, like editors and tools.
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
@@ -91,7 +91,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// listening is a file that is told from others by its address.
+// listening returns a valid file with a listen address.
 func listening(address string) string { return minimal + "listen: \"" + address + "\"\n" }
 
 func TestWatchReloadsAChangedFile(t *testing.T) {
@@ -99,36 +99,35 @@ func TestWatchReloadsAChangedFile(t *testing.T) {
 	write(t, path, minimal)
 	w := watch(t, path)
 	write(t, path, listening(":1"))
-	w.listens(":1")
+	w.expectListen(":1")
 	write(t, path, "nonsense: 1")
 	if r := w.next(); r.cause != "file" || r.c != nil || r.err == nil || !strings.Contains(r.err.Error(), "weir.yaml:1:1: nonsense: unknown key") {
-		t.Errorf("an invalid file: %+v, %v", r.c, r.err)
+		t.Errorf("invalid file: %+v, %v", r.c, r.err)
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
 	if r := w.next(); r.c != nil || r.err == nil || !strings.Contains(r.err.Error(), "no such file") {
-		t.Errorf("no file: %+v, %v", r.c, r.err)
+		t.Errorf("removed file: %+v, %v", r.c, r.err)
 	}
 	if err := os.WriteFile(path, []byte(listening(":2")), 0o600); err != nil { // in place
 		t.Fatal(err)
 	}
-	w.listens(":2")
+	w.expectListen(":2")
 }
 
-func TestWatchReloadsOnASignalThoughNothingChanged(t *testing.T) {
+func TestWatchReloadsAnUnchangedFileOnASignal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "weir.yaml")
 	write(t, path, listening(":1"))
 	w := watch(t, path)
 	for range 2 {
 		w.hup <- os.Interrupt
-		w.listens(":1")
+		w.expectListen(":1")
 	}
 }
 
-// The file lies in a folder that is not watched, so that only the signal tells
-// of its change.
-func TestWatchTakesUpAChangeOnce(t *testing.T) {
+// The file is in a directory that is not watched, so only the signal causes a reload.
+func TestWatchReloadsAChangeOnce(t *testing.T) {
 	elsewhere, dir := filepath.Join(t.TempDir(), "weir.yaml"), t.TempDir()
 	write(t, elsewhere, minimal)
 	path := filepath.Join(dir, "weir.yaml")
@@ -138,13 +137,13 @@ func TestWatchTakesUpAChangeOnce(t *testing.T) {
 	w := watch(t, path)
 	write(t, elsewhere, listening(":1"))
 	w.hup <- os.Interrupt
-	w.listens(":1")
+	w.expectListen(":1")
 	write(t, filepath.Join(dir, "other"), "")
-	w.rests()
+	w.expectNoReload()
 }
 
-// Kubernetes swaps ..data, a link to the folder in which the files are.
-func TestWatchSeesALinkThatMoves(t *testing.T) {
+// Kubernetes replaces ..data, a symbolic link to the directory of the files.
+func TestWatchReloadsWhenASymbolicLinkChanges(t *testing.T) {
 	dir := t.TempDir()
 	version := func(name, text string) {
 		t.Helper()
@@ -166,16 +165,16 @@ func TestWatchSeesALinkThatMoves(t *testing.T) {
 	}
 	w := watch(t, path)
 	version("..two", listening(":2"))
-	w.listens(":2")
+	w.expectListen(":2")
 }
 
-func TestWatchIsNeitherCausedNorPutOffByOtherFiles(t *testing.T) {
+func TestOtherFilesNeitherCauseNorDelayAReload(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "weir.yaml")
 	write(t, path, minimal)
 	w := watch(t, path)
 	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() { // a log that somebody keeps in this folder
+	go func() { // a log file in the same directory
 		defer close(stopped)
 		for {
 			select {
@@ -189,20 +188,20 @@ func TestWatchIsNeitherCausedNorPutOffByOtherFiles(t *testing.T) {
 		}
 	}()
 	defer func() { close(stop); <-stopped }()
-	w.rests()
+	w.expectNoReload()
 	write(t, path, listening(":1"))
-	w.listens(":1")
+	w.expectListen(":1")
 }
 
-func TestWatchOfAFolderThatIsNotThere(t *testing.T) {
+func TestWatchReturnsAnErrorForAMissingDirectory(t *testing.T) {
 	err := Watch(t.Context(), Source{Path: filepath.Join(t.TempDir(), "none", "weir.yaml"), Getenv: env()}, "", nil, nil)
 	if err == nil || !strings.Contains(err.Error(), "none/weir.yaml: ") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestWatchSeesWhatChangedBeforeItBegan: between the loading and the watching, too.
-func TestWatchSeesWhatChangedBeforeItBegan(t *testing.T) {
+// The file may change between Load and Watch.
+func TestWatchReloadsAChangeBeforeItsStart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "weir.yaml")
 	write(t, path, "listen: 127.0.0.1:1\nupstream: {url: http://api.test}\n")
 	before := Source{Path: path}.Fingerprint()
