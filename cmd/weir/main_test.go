@@ -210,7 +210,7 @@ func TestServeReloadsChangedFile(t *testing.T) {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	s.find("level=ERROR.*want a mapping")
+	s.find("level=ERROR.*must be a mapping")
 	if resp := reload(); resp.StatusCode < 400 {
 		t.Errorf("reload of an invalid file: %s", resp.Status)
 	}
