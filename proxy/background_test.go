@@ -126,7 +126,7 @@ func TestPanicWhileBufferingEndsOnlyItsResponse(t *testing.T) {
 				return resp, err
 			})
 		})
-		if r := w.ask(http.MethodGet, "/users/octocat", nil); r.err == nil {
+		if r := w.try(http.MethodGet, "/users/octocat", nil); r.err == nil {
 			t.Errorf("got a response of %d bytes", len(r.body))
 		}
 		w.want("bytes of the next response", len(w.get("/users/octocat").body), 2*smallBody)

@@ -21,7 +21,7 @@ func (w *world) concurrently(n int, path string, fields ...string) []got {
 	list := make([]got, n)
 	var clients sync.WaitGroup
 	for i := range list {
-		clients.Go(func() { list[i] = w.ask(http.MethodGet, path, nil, fields...) })
+		clients.Go(func() { list[i] = w.try(http.MethodGet, path, nil, fields...) })
 	}
 	clients.Wait()
 	return list

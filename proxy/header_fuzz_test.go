@@ -12,10 +12,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// FuzzHeaderPolicy: whatever fields a client sends, upstream sees only those that are
-// allowed, none of which can be taken for the credential or for who asks; and whatever
-// the upstream sends, clients of the documents' operations see only those that are
-// allowed.
+// FuzzHeaderPolicy checks that clients cannot send credential or identity fields upstream, and that responses of known operations
+// contain only allowed fields.
 func FuzzHeaderPolicy(f *testing.F) {
 	for _, seed := range [][3]string{
 		{"Authorization", "Bearer x", ""}, {"X_Forwarded_For", "1.2.3.4", "authorization"}, {"x-github-otp", "1", "Via, user-agent"},
@@ -38,49 +36,49 @@ func FuzzHeaderPolicy(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, value, connection string) {
 		in := http.Header{"Accept": {"*/*"}, "Authorization": {"Bearer mine"}, "Cookie": {"mine"}, "Via": {"mine"}, "Connection": {connection}}
 		in.Add(name, value)
-		for _, out := range []http.Header{sentOn(g, in, true), sentOn(g, in, false)} {
+		for _, out := range []http.Header{forwardedHeader(g, in, true), forwardedHeader(g, in, false)} {
 			for _, never := range []string{"Authorization", "Cookie", "Connection", "Proxy-Authorization", "Host", "Forwarded", "X-Forwarded-For", "X-Service-Otp"} {
-				if _, there := out[never]; there {
-					t.Errorf("%s went upstream: %q", never, out)
+				if _, ok := out[never]; ok {
+					t.Errorf("%s was forwarded: %q", never, out)
 				}
 			}
 			if out.Get("Via") != "1.1 weir" || len(out["Via"]) != 1 || out.Get("User-Agent") == "" {
 				t.Errorf("%q", out)
 			}
 			for sent := range out {
-				nominated := slices.ContainsFunc(strings.Split(connection, ","), func(s string) bool {
+				named := slices.ContainsFunc(strings.Split(connection, ","), func(s string) bool {
 					return textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(s)) == sent
 				})
-				if nominated && sent != "Via" && sent != "User-Agent" && sent != "Surrogate-Capability" {
-					t.Errorf("%s was nominated by Connection and went upstream", sent)
+				if named && sent != "Via" && sent != "User-Agent" && sent != "Surrogate-Capability" {
+					t.Errorf("%s is named by Connection but was forwarded", sent)
 				}
 			}
 		}
-		for sent := range sentOn(g, in, true) {
+		for sent := range forwardedHeader(g, in, true) {
 			if !slices.Contains(forwardedFields, sent) && !slices.Contains(dialect.Forward, sent) && sent != "Via" {
-				t.Errorf("%s went upstream", sent)
+				t.Errorf("%s was forwarded", sent)
 			}
 		}
-		answered := http.Header{"Content-Type": {"text/plain"}, "X-Service-Media-Type": {"v3"}, "Ratelimit": {"theirs"}}
-		answered.Add(name, value)
-		g.filterResponse(classified.Operation, answered)
-		if answered.Get("Ratelimit") != "" {
-			t.Error("another's budget came through")
+		response := http.Header{"Content-Type": {"text/plain"}, "X-Service-Media-Type": {"v3"}, "Ratelimit": {"theirs"}}
+		response.Add(name, value)
+		g.filterResponse(classified.Operation, response)
+		if response.Get("Ratelimit") != "" {
+			t.Error("the upstream's RateLimit field was returned")
 		}
-		g.filterResponse(known, answered)
-		for sent := range answered {
+		g.filterResponse(known, response)
+		for sent := range response {
 			if !returnedFields[sent] && !strings.Contains(strings.ToLower(sent), "service") {
-				t.Errorf("%s came through", sent)
+				t.Errorf("%s was returned", sent)
 			}
 		}
-		if answered.Get("Content-Type") != "text/plain" && name != "Content-Type" {
-			t.Errorf("%q", answered)
+		if response.Get("Content-Type") != "text/plain" && name != "Content-Type" {
+			t.Errorf("%q", response)
 		}
 	})
 }
 
-// sentOn are the fields of a request that go on.
-func sentOn(g *Gateway, in http.Header, known bool) http.Header {
+// forwardedHeader returns the fields that Weir forwards for a request.
+func forwardedHeader(g *Gateway, in http.Header, known bool) http.Header {
 	out := http.Header{}
 	g.outbound(out, in, known)
 	return out

@@ -15,7 +15,7 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// inFlight is how many permits the ledger has given out and not got back.
+// inFlight returns the number of open permits of the ledger.
 func (w *world) inFlight() int {
 	accounts, err := w.gateway.Ledger.Accounts(context.Background(), 100)
 	if err != nil {
@@ -28,28 +28,28 @@ func (w *world) inFlight() int {
 	return n
 }
 
-func TestClientThatLeavesLeavesNothingBehind(t *testing.T) {
+func TestClientDisconnectReleasesItsPermit(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		request string
-		// stage is what the upstream does while the client leaves.
-		stage http.HandlerFunc
+		// upstream runs while the client disconnects.
+		upstream http.HandlerFunc
 	}{
-		{"before the answer has begun", "GET /gitignore/templates HTTP/1.1\r\nHost: g\r\n\r\n", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }},
-		{"in the middle of the answer", "GET /gitignore/templates HTTP/1.1\r\nHost: g\r\n\r\n", func(w http.ResponseWriter, r *http.Request) {
+		{"before the response", "GET /gitignore/templates HTTP/1.1\r\nHost: g\r\n\r\n", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }},
+		{"during the response", "GET /gitignore/templates HTTP/1.1\r\nHost: g\r\n\r\n", func(w http.ResponseWriter, r *http.Request) {
 			_, _ = fmt.Fprint(w, "half")
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 		}},
-		{"in the middle of its own request", "PUT /repos/a/b/subscription HTTP/1.1\r\nHost: g\r\nContent-Length: 100\r\n\r\nhalf", func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }},
-		{"while statistics are computed", "GET /repos/a/b/stats/participation HTTP/1.1\r\nHost: g\r\n\r\n", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }},
+		{"during the request body", "PUT /repos/a/b/subscription HTTP/1.1\r\nHost: g\r\nContent-Length: 100\r\n\r\nhalf", func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }},
+		{"during polls for statistics", "GET /repos/a/b/stats/participation HTTP/1.1\r\nHost: g\r\n\r\n", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var left atomic.Bool
+				var disconnected atomic.Bool
 				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-					if !left.Load() {
-						c.stage(w, r)
+					if !disconnected.Load() {
+						c.upstream(w, r)
 						return
 					}
 					_, _ = fmt.Fprint(w, "whole")
@@ -59,30 +59,30 @@ func TestClientThatLeavesLeavesNothingBehind(t *testing.T) {
 				buffer := make([]byte, 1<<10)
 				_ = conn.SetReadDeadline(time.Now().Add(time.Second / 2))
 				_, _ = conn.Read(buffer)
-				left.Store(true)
+				disconnected.Store(true)
 				_ = conn.Close()
-				time.Sleep(10 * time.Second) // for so long the upstream may be at work on it
+				time.Sleep(10 * time.Second) // unconfirmed permits are held for a while
 				w.want("permits in flight", w.inFlight(), 0)
 				if len(w.gateway.Recent()) == 0 || w.gateway.Recent()[0].Status != statusClientGone {
-					t.Errorf("logged as %+v", w.gateway.Recent())
+					t.Errorf("got records %+v", w.gateway.Recent())
 				}
-				w.want("the next client's answer", w.get("/gitignore/templates").body, "whole")
+				w.want("body for the next client", w.get("/gitignore/templates").body, "whole")
 			})
 		})
 	}
 }
 
-func TestAttack48ClientThatLeavesTheQueueGivesUpItsPlace(t *testing.T) {
+func TestClientDisconnectRemovesItsClaimFromTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { <-release })
-		for i := range 3 { // as many as go before the first answer
+		for i := range 3 { // the slow start allows three before the first response
 			go func() { w.get(fmt.Sprint("/users/", i)) }()
 		}
 		synctest.Wait()
 		conn := w.dial()
 		_, _ = io.WriteString(conn, "GET /user HTTP/1.1\r\nHost: g\r\n\r\n")
-		time.Sleep(time.Second / 2) // in a second another may go
+		time.Sleep(time.Second / 2) // the slow start allows the next request after a second
 		_ = conn.Close()
 		time.Sleep(time.Second)
 		close(release)
@@ -92,8 +92,8 @@ func TestAttack48ClientThatLeavesTheQueueGivesUpItsPlace(t *testing.T) {
 	})
 }
 
-// rawUpstream answers every request with these bytes and closes.
-func rawUpstream(t *testing.T, answer string) option {
+// rawUpstream responds to every request with these bytes and closes the connection.
+func rawUpstream(t *testing.T, response string) option {
 	l := testservers.ListenPipe("raw.test:80")
 	done := make(chan struct{})
 	go func() {
@@ -111,7 +111,7 @@ func rawUpstream(t *testing.T, answer string) option {
 						return
 					}
 				}
-				_, _ = io.WriteString(c, answer)
+				_, _ = io.WriteString(c, response)
 			}()
 		}
 	}()
@@ -126,28 +126,28 @@ func rawUpstream(t *testing.T, answer string) option {
 	}
 }
 
-func TestAttack9UpstreamThatSpeaksBadHTTP(t *testing.T) {
+func TestMalformedResponsesOfTheUpstream(t *testing.T) {
 	for _, c := range []struct {
-		name, answer string
-		status       int
-		body         string // of a success
-		kept         bool
+		name, response string
+		status         int
+		body           string // of a successful response
+		stored         bool
 	}{
-		{"a length, and all of it", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhole", 200, "whole", true},
-		{"chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nwhole\r\n0\r\n\r\n", 200, "whole", true},
-		{"an end that nothing marks", "HTTP/1.0 200 OK\r\n\r\nwhole", 200, "whole", false},
+		{"length", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhole", 200, "whole", true},
+		{"chunked", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nwhole\r\n0\r\n\r\n", 200, "whole", true},
+		{"end marked by close only", "HTTP/1.0 200 OK\r\n\r\nwhole", 200, "whole", false},
 		{"bytes after the end", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwholeHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil", 200, "whole", true},
-		{"two lengths", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nwhole", 502, "", false},
-		{"no HTTP", "SSH-2.0-OpenSSH\r\n\r\n", 502, "", false},
-		{"a header without end", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("a", 1<<20), 502, "", false},
-		{"interim answers without end", strings.Repeat("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", 10_000), 502, "", false},
-		{"a switch of protocols that nobody asked for", "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", 502, "", false},
-		{"a body where there is none", "HTTP/1.1 204 No Content\r\nContent-Length: 4\r\n\r\nbody", 204, "", false},
+		{"contradictory lengths", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nwhole", 502, "", false},
+		{"not HTTP", "SSH-2.0-OpenSSH\r\n\r\n", 502, "", false},
+		{"endless header", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("a", 1<<20), 502, "", false},
+		{"endless interim responses", strings.Repeat("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", 10_000), 502, "", false},
+		{"unrequested switch of protocols", "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", 502, "", false},
+		{"body of a 204", "HTTP/1.1 204 No Content\r\nContent-Length: 4\r\n\r\nbody", 204, "", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, nothing, rawUpstream(t, c.answer))
-				for _, turn := range []string{"fwd=uri-miss", "hit"} {
+				w := newWorld(t, nothing, rawUpstream(t, c.response))
+				for _, cacheStatus := range []string{"fwd=uri-miss", "hit"} {
 					r := w.get("/gitignore/templates")
 					w.want("status", r.StatusCode, c.status)
 					if c.status < 300 {
@@ -155,14 +155,14 @@ func TestAttack9UpstreamThatSpeaksBadHTTP(t *testing.T) {
 					} else {
 						w.refused(r, c.status, "Bad Gateway")
 					}
-					if c.kept && !strings.Contains(r.Header.Get("Cache-Status"), turn) {
-						t.Errorf("%s: %s", turn, r.Header.Get("Cache-Status"))
+					if c.stored && !strings.Contains(r.Header.Get("Cache-Status"), cacheStatus) {
+						t.Errorf("want %s, got %s", cacheStatus, r.Header.Get("Cache-Status"))
 					}
-					if !c.kept && strings.Contains(r.Header.Get("Cache-Status"), "hit") {
-						t.Errorf("kept: %s", r.Header.Get("Cache-Status"))
+					if !c.stored && strings.Contains(r.Header.Get("Cache-Status"), "hit") {
+						t.Errorf("the response was stored: %s", r.Header.Get("Cache-Status"))
 					}
 				}
-				time.Sleep(10 * time.Second) // the upstream may be at work on what it refused to end
+				time.Sleep(10 * time.Second) // unconfirmed permits are held for a while
 				w.want("permits in flight", w.inFlight(), 0)
 			})
 		})

@@ -86,7 +86,7 @@ func (w *world) play(o *origin, turns []turn) {
 			path = turn.path
 		}
 		before := w.upstreamSaw()
-		r := w.ask(method, path, http.NoBody, turn.ask...)
+		r := w.try(method, path, http.NoBody, turn.ask...)
 		seen := w.seen.all()[before:]
 		if r.Response == nil {
 			w.want(fmt.Sprintf("request %d: %v", i+1, r.err), broken, turn.code)

@@ -26,28 +26,28 @@ import (
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
-// told collects the records that a gateway tells of.
-type told struct {
+// recordLog collects the records of a gateway.
+type recordLog struct {
 	mu   sync.Mutex
 	list []Record
 }
 
-func (o *told) observe(r *Record) {
+func (o *recordLog) observe(r *Record) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.list = append(o.list, *r)
 }
 
-// last waits for all, and returns the last one.
-func (o *told) last() Record {
+// last waits until all goroutines block and returns the last record.
+func (o *recordLog) last() Record {
 	synctest.Wait()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.list[len(o.list)-1]
 }
 
-// journeyOf is a record's stages as text.
-func journeyOf(r Record) string {
+// stagesOf returns the stages of a record as text.
+func stagesOf(r Record) string {
 	var list []string
 	for _, s := range r.Stages {
 		text := s.Name
@@ -62,35 +62,33 @@ func journeyOf(r Record) string {
 	return strings.Join(list, " ")
 }
 
-// TestWhatIsToldOfARequest: where its answer came from, what it cost, whether that was
-// saved, and what it went through.
-func TestWhatIsToldOfARequest(t *testing.T) {
+func TestRecordHasOutcomeCostAndStages(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		before   string // what is asked before
+		before   string // path of an earlier request
 		pause    time.Duration
-		ask      string
+		request  string
 		outcome  string
 		spent    int
 		saved    bool
-		journey  string
-		upstream int // status; 200 where it is 0
+		stages   string
+		upstream int // status; 0 is 200
 	}{
-		{"a miss", "", 0, "GET /repos/a/b/subscribers", "miss", 1, false, "queue attempt(200) settle", 0},
-		{"a hit", "GET /repos/a/b/subscribers", 0, "GET /repos/a/b/subscribers", "hit", 0, true, "", 0},
-		{"a hit of one who has it", "GET /repos/a/b/subscribers", 0, `GET /repos/a/b/subscribers If-None-Match: "one"`, "hit", 0, false, "", 0},
+		{"miss", "", 0, "GET /repos/a/b/subscribers", "miss", 1, false, "queue attempt(200) settle", 0},
+		{"hit", "GET /repos/a/b/subscribers", 0, "GET /repos/a/b/subscribers", "hit", 0, true, "", 0},
+		{"hit with a validator", "GET /repos/a/b/subscribers", 0, `GET /repos/a/b/subscribers If-None-Match: "one"`, "hit", 0, false, "", 0},
 		{"validated", "GET /repos/a/b/subscribers", 2 * time.Minute, "GET /repos/a/b/subscribers", "validated", 0, true, "queue attempt(304) settle", 0},
-		{"not kept", "", 0, "PUT /repos/a/b/subscription", "bypass", 1, false, "queue attempt(200) settle", 0},
+		{"PUT", "", 0, "PUT /repos/a/b/subscription", "bypass", 1, false, "queue attempt(200) settle", 0},
 		{"no-store", "", 0, "GET /repos/a/b/subscribers Cache-Control: no-store", "bypass", 1, false, "queue attempt(200) settle", 0},
-		{"an error of the API's", "", 0, "GET /repos/a/b/subscribers", "miss", 1, false, "queue attempt(500) settle", 500},
-		{"the rate limit status", "", 0, "GET /rate_limit", "own", 0, false, "", 0},
-		{"what the documents say must fail", "", 0, "GET /search/code?q=user:x Authorization:", "own", 0, true, "", 0},
-		{"no HTTP for us", "", 0, "GET /_weir/none", "refused", 0, false, "", 0},
-		{"not in the cache", "", 0, "GET /repos/a/b/subscribers Cache-Control: only-if-cached", "refused", 0, false, "", 0},
+		{"upstream error", "", 0, "GET /repos/a/b/subscribers", "miss", 1, false, "queue attempt(500) settle", 500},
+		{"rate limit status", "", 0, "GET /rate_limit", "own", 0, false, "", 0},
+		{"preflight refusal", "", 0, "GET /search/code?q=user:x Authorization:", "own", 0, true, "", 0},
+		{"unknown path of the gateway", "", 0, "GET /_weir/none", "refused", 0, false, "", 0},
+		{"only-if-cached", "", 0, "GET /repos/a/b/subscribers Cache-Control: only-if-cached", "refused", 0, false, "", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var o told
+				var o recordLog
 				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 					w.Header().Set("Cache-Control", "max-age=60")
 					w.Header().Set("Etag", `"one"`)
@@ -115,22 +113,21 @@ func TestWhatIsToldOfARequest(t *testing.T) {
 					ask(c.before)
 				}
 				time.Sleep(c.pause)
-				ask(c.ask)
+				ask(c.request)
 				r := o.last()
 				w.want("outcome", r.Outcome, c.outcome)
 				w.want("spent", r.Spent, c.spent)
 				w.want("saved", r.Saved, c.saved)
-				w.want("journey", journeyOf(r), c.journey)
+				w.want("stages", stagesOf(r), c.stages)
 			})
 		})
 	}
 }
 
-// TestStagesTellWhereTheTimeWent of a client that waits: for a permit, for another's
-// question, and for statistics.
-func TestStagesTellWhereTheTimeWent(t *testing.T) {
+// Stages show waits for a permit, for a coalesced call and for statistics.
+func TestStagesShowWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var o told
+		var o recordLog
 		narrow := policy.DefaultLimits()
 		narrow.Concurrent = 1
 		w := newWorld(t, slowly("all"), func(c *Config) {
@@ -145,20 +142,20 @@ func TestStagesTellWhereTheTimeWent(t *testing.T) {
 		w.get("/repos/c/d/subscribers")
 		first.Wait()
 		r := o.last()
-		w.want("journey", journeyOf(r), "queue(concurrency) attempt(200) settle")
+		w.want("stages", stagesOf(r), "queue(concurrency) attempt(200) settle")
 		w.want("admission", r.admission(), "waited")
 		if s := r.Stages[1]; s.Start < 990*time.Millisecond || s.Elapsed != time.Second || r.Stages[0].Elapsed+time.Millisecond < s.Start || r.Waited != r.Stages[0].Elapsed {
 			t.Errorf("%+v", r)
 		}
-		if !slices.ContainsFunc(o.list, func(r Record) bool { return journeyOf(r) == "coalesce(stored)" && r.Outcome == "collapsed" && r.Saved }) {
-			t.Errorf("nobody has waited for another: %+v", o.list)
+		if !slices.ContainsFunc(o.list, func(r Record) bool { return stagesOf(r) == "coalesce(stored)" && r.Outcome == "collapsed" && r.Saved }) {
+			t.Errorf("no request waited as a follower: %+v", o.list)
 		}
 	})
 }
 
 func TestPollsAreStages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var o told
+		var o recordLog
 		asked := 0
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			if asked++; asked < 3 {
@@ -167,26 +164,25 @@ func TestPollsAreStages(t *testing.T) {
 		}, func(c *Config) { c.Observe = o.observe })
 		w.get("/repos/a/b/stats/contributors")
 		synctest.Wait()
-		behind := o.list[slices.IndexFunc(o.list, func(r Record) bool { return r.Background })]
-		w.want("the background's journey", journeyOf(behind), "poll queue attempt(202) settle poll queue attempt(200) settle")
-		w.want("polls", behind.Polls, 1)
-		w.want("spent", behind.Spent, 2)
-		w.want("waited", behind.Waited, 3*time.Second)
+		background := o.list[slices.IndexFunc(o.list, func(r Record) bool { return r.Background })]
+		w.want("stages of the background request", stagesOf(background), "poll queue attempt(202) settle poll queue attempt(200) settle")
+		w.want("polls", background.Polls, 1)
+		w.want("spent", background.Spent, 2)
+		w.want("waited", background.Waited, 3*time.Second)
 	})
 }
 
-// TestTheJourneyOfSeveralCredentialsIsOne: what each has cost stands in one record.
-func TestTheJourneyOfSeveralCredentialsIsOne(t *testing.T) {
+func TestAttemptsOfSeveralCredentialsShareOneRecord(t *testing.T) {
 	r := Record{ID: "one", Attempts: 1, Spent: 1, Stages: []Stage{{Name: stageQueue}}}
 	next := r
 	next.Attempts, next.Spent, next.Stages = 2, 2, append(next.Stages, Stage{Name: stageAttempt})
 	r.copyProgress(&next)
-	if r.Attempts != 2 || r.Spent != 2 || journeyOf(r) != "queue attempt" {
+	if r.Attempts != 2 || r.Spent != 2 || stagesOf(r) != "queue attempt" {
 		t.Errorf("%+v", r)
 	}
 }
 
-func TestWhatCameOfAnAttempt(t *testing.T) {
+func TestErrorTypesOfAttempts(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		want string
@@ -207,7 +203,7 @@ func TestWhatCameOfAnAttempt(t *testing.T) {
 	}
 }
 
-func TestWhyAPermitWasWaitedFor(t *testing.T) {
+func TestReasonsForWaits(t *testing.T) {
 	for _, c := range []struct {
 		permit *limits.Permit
 		err    error
@@ -225,7 +221,6 @@ func TestWhyAPermitWasWaitedFor(t *testing.T) {
 	}
 }
 
-// TestOutcomesByCacheStatus: what answers say, in a word.
 func TestOutcomesByCacheStatus(t *testing.T) {
 	for status, want := range map[string]string{
 		"weir; hit; ttl=60": "hit", "weir; hit; ttl=-3": "stale", "weir; hit; ttl=-3; detail=primary": "stale",
@@ -240,11 +235,10 @@ func TestOutcomesByCacheStatus(t *testing.T) {
 	}
 }
 
-// TestSpansAreMadeWhereTheyAreKept, and nothing where they are not.
-func TestSpansAreMadeWhereTheyAreKept(t *testing.T) {
+func TestSpansAreCreatedOnlyIfSampled(t *testing.T) {
 	for _, sampler := range []sdktrace.Sampler{sdktrace.AlwaysSample(), sdktrace.ParentBased(sdktrace.NeverSample())} {
 		synctest.Test(t, func(t *testing.T) {
-			var o told
+			var o recordLog
 			kept := tracetest.NewInMemoryExporter()
 			provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept), sdktrace.WithSampler(sampler))
 			w := newWorld(t, slowly("all"), func(c *Config) { c.Tracer, c.Observe = provider.Tracer("test"), o.observe })
@@ -260,14 +254,14 @@ func TestSpansAreMadeWhereTheyAreKept(t *testing.T) {
 				want = "[]"
 			}
 			w.want("spans", fmt.Sprint(names), want)
-			w.want("the trace is named", r.Trace != "" && r.Span != "", want != "[]")
+			w.want("the record has a trace ID", r.Trace != "" && r.Span != "", want != "[]")
 			w.want("stages of a hit", len(r.Stages), 0)
 		})
 	}
 }
 
-// TestARefreshIsLinkedToWhoeverBeganIt, and is a trace of its own.
-func TestARefreshIsLinkedToWhoeverBeganIt(t *testing.T) {
+// A background revalidation is a separate trace that links to the request that started it.
+func TestBackgroundRevalidationLinksToItsRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := tracetest.NewInMemoryExporter()
 		provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept))
@@ -287,18 +281,17 @@ func TestARefreshIsLinkedToWhoeverBeganIt(t *testing.T) {
 			}
 			return spans[i]
 		}
-		behind := find(func(s tracetest.SpanStub) bool { return strings.HasPrefix(s.Name, "background ") })
+		background := find(func(s tracetest.SpanStub) bool { return strings.HasPrefix(s.Name, "background ") })
 		began := find(func(s tracetest.SpanStub) bool {
 			return s.SpanKind == trace.SpanKindServer && s.StartTime.After(spans[0].EndTime.Add(time.Second))
 		})
-		if len(behind.Links) != 1 || behind.Links[0].SpanContext.SpanID() != began.SpanContext.SpanID() || behind.Parent.IsValid() {
-			t.Errorf("%+v", behind)
+		if len(background.Links) != 1 || background.Links[0].SpanContext.SpanID() != began.SpanContext.SpanID() || background.Parent.IsValid() {
+			t.Errorf("%+v", background)
 		}
 	})
 }
 
-// TestPathsAreShownWithoutSecrets.
-func TestPathsAreShownWithoutSecrets(t *testing.T) {
+func TestPathsInSpansHaveNoSecrets(t *testing.T) {
 	for _, c := range []struct{ authorization, path, want string }{
 		{"Bearer tok-owner", "/repos/acme/widgets/subscribers", "/repos/acme/widgets/subscribers"},
 		{"Bearer tok-owner", "/repos/tok-owner/widgets/subscribers", "/repos/REDACTED/widgets/subscribers"},
@@ -355,8 +348,7 @@ func TestAccessLogSetting(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsForAnotherReplicaIsLinkedToWhoAsksThere.
-func TestWhoWaitsForAnotherReplicaIsLinkedToWhoAsksThere(t *testing.T) {
+func TestFollowerLinksToTheLeaderOnAnotherReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := tracetest.NewInMemoryExporter()
 		provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept))
@@ -368,7 +360,7 @@ func TestWhoWaitsForAnotherReplicaIsLinkedToWhoAsksThere(t *testing.T) {
 		sendTo(list[1], watchers)
 		first.Wait()
 		r := list[1].Recent()[0]
-		w.want("journey", journeyOf(r), "coalesce(another replica)")
+		w.want("stages", stagesOf(r), "coalesce(another replica)")
 		w.want("outcome", r.Outcome, "collapsed")
 		w.want("waited", r.Waited, r.Stages[0].Elapsed)
 		leader := list[0].Recent()[0].Span
@@ -380,8 +372,7 @@ func TestWhoWaitsForAnotherReplicaIsLinkedToWhoAsksThere(t *testing.T) {
 	})
 }
 
-// TestASpanNamesWhoATrustedProxySpeaksFor.
-func TestASpanNamesWhoATrustedProxySpeaksFor(t *testing.T) {
+func TestSpanHasTheClientAddressFromATrustedProxy(t *testing.T) {
 	for trusted, want := range map[string]string{"192.0.2.0/24": "203.0.113.9 https 443", "198.51.100.0/24": "192.0.2.1 http 80"} {
 		synctest.Test(t, func(t *testing.T) {
 			kept := tracetest.NewInMemoryExporter()
@@ -389,11 +380,11 @@ func TestASpanNamesWhoATrustedProxySpeaksFor(t *testing.T) {
 				c.Tracer, c.TrustedProxies = sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept)).Tracer("test"), inbound.TrustedProxies{netip.MustParsePrefix(trusted)}
 			})
 			sendTo(w.gateway, "/_weir/none", "X-Forwarded-For", "203.0.113.9", "X-Forwarded-Proto", "https")
-			said := map[string]string{}
+			attributes := map[string]string{}
 			for _, a := range kept.GetSpans()[0].Attributes {
-				said[string(a.Key)] = a.Value.String()
+				attributes[string(a.Key)] = a.Value.String()
 			}
-			w.want("sender", said["client.address"]+" "+said["url.scheme"]+" "+said["server.port"], want)
+			w.want("sender", attributes["client.address"]+" "+attributes["url.scheme"]+" "+attributes["server.port"], want)
 		})
 	}
 }

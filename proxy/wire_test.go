@@ -22,7 +22,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-func TestAttack11OnlyAllowedFieldsReachTheUpstream(t *testing.T) {
+func TestOnlyAllowedFieldsReachTheUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nothing)
 		w.get("/user", "Authorization: Bearer a", "Cookie: session=1", "Proxy-Authorization: Basic eA==",
@@ -44,9 +44,8 @@ func TestAttack11OnlyAllowedFieldsReachTheUpstream(t *testing.T) {
 	})
 }
 
-// TestAttack11UnknownOperationsTakeMore: what the documents do not describe gets the fields
-// that its client sends, but none by which gateways tell each other who asks.
-func TestAttack11UnknownOperationsTakeMore(t *testing.T) {
+// Unknown operations forward the fields of their client, except identity and routing fields of gateways.
+func TestUnknownOperationsForwardMostFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fields := []string{
 			"Foo: 1", "Trace-Id: 2", "X-Foo: 3", "X-Forwarded-Host: evil.test", "Foo_bar: 4", "Foo.bar: 5", "Forwarded: for=10.0.0.1", "True-Client-Ip: 10.0.0.1",
@@ -72,8 +71,8 @@ func TestAttack11UnknownOperationsTakeMore(t *testing.T) {
 	})
 }
 
-// TestAnOriginMaySpeakToThisCacheAlone by the name that it is told.
-func TestAnOriginMaySpeakToThisCacheAlone(t *testing.T) {
+// Surrogate-Control may be addressed to this cache by its name in Surrogate-Capability.
+func TestSurrogateControlIsAddressedByName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			name, _, _ := strings.Cut(r.Header.Get("Surrogate-Capability"), "=")
@@ -81,11 +80,11 @@ func TestAnOriginMaySpeakToThisCacheAlone(t *testing.T) {
 			w.Header().Set("Surrogate-Control", "max-age=60;"+name)
 		})
 		w.get("/made/up", `Surrogate-Capability: other="Surrogate/1.0"`)
-		w.want("again", w.get("/made/up").Header.Get("Cache-Status"), "weir; hit; ttl=60")
+		w.want("Cache-Status", w.get("/made/up").Header.Get("Cache-Status"), "weir; hit; ttl=60")
 	})
 }
 
-func TestBodiesStreamBothWays(t *testing.T) {
+func TestLargeBodiesAreForwardedInBothDirections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 20 << 20
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
@@ -104,8 +103,8 @@ func TestBodiesStreamBothWays(t *testing.T) {
 	})
 }
 
-// TestWhatIsLargeIsNotHeldBack: a small body is, until it is whole.
-func TestWhatIsLargeIsNotHeldBack(t *testing.T) {
+// Only small request bodies are buffered.
+func TestLargeBodiesAreStreamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		arrived, more := make(chan string), make(chan struct{})
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
@@ -119,29 +118,29 @@ func TestWhatIsLargeIsNotHeldBack(t *testing.T) {
 			<-more
 		})
 		in, out := io.Pipe()
-		answers := make(chan *http.Response)
+		responses := make(chan *http.Response)
 		go func() {
 			resp, err := w.client.Post("http://gateway.test/echo", "text/plain", in)
 			if err != nil {
 				t.Error(err)
 			}
-			answers <- resp
+			responses <- resp
 		}()
 		_, _ = out.Write(make([]byte, 2*maxUploadBuffer))
 		_, _ = io.WriteString(out, "ping")
-		w.want("before the request has ended", <-arrived, "ping")
+		w.want("bytes during the request", <-arrived, "ping")
 		_ = out.Close()
-		resp := <-answers
+		resp := <-responses
 		b := make([]byte, 4)
 		_, err := io.ReadFull(resp.Body, b)
-		w.want("before the answer has ended", string(b), "pong")
+		w.want("bytes during the response", string(b), "pong")
 		w.want("error", err, nil)
 		close(more)
 		_ = resp.Body.Close()
 	})
 }
 
-func TestUpstreamMayAnswerBeforeTheRequestHasEnded(t *testing.T) {
+func TestUpstreamMayRespondDuringTheRequestBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			control := http.NewResponseController(w)
@@ -158,17 +157,17 @@ func TestUpstreamMayAnswerBeforeTheRequestHasEnded(t *testing.T) {
 			}
 		})
 		in, out := io.Pipe()
-		answers := make(chan *http.Response)
+		responses := make(chan *http.Response)
 		go func() {
 			resp, err := w.client.Post("http://gateway.test/echo", "text/plain", in)
 			if err != nil {
 				t.Error(err)
 			}
-			answers <- resp
+			responses <- resp
 		}()
 		_, _ = out.Write(make([]byte, 2*maxUploadBuffer))
 		_, _ = io.WriteString(out, "ping")
-		resp := <-answers
+		resp := <-responses
 		b := make([]byte, 4)
 		_, err := io.ReadFull(resp.Body, b)
 		w.want("echo", string(b), "ping")
@@ -178,12 +177,12 @@ func TestUpstreamMayAnswerBeforeTheRequestHasEnded(t *testing.T) {
 	})
 }
 
-func TestTrailersPassBothWays(t *testing.T) {
+func TestTrailersAreForwardedInBothDirections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Trailer", "X-Sum")
 			_, _ = io.Copy(w, r.Body)
-			w.Header().Set("X-Sum", "of "+r.Trailer.Get("X-Request-Sum"))
+			w.Header().Set("X-Sum", "for "+r.Trailer.Get("X-Request-Sum"))
 		})
 		req, _ := http.NewRequest(http.MethodPost, "http://gateway.test/upload", io.NopCloser(strings.NewReader("body")))
 		req.Trailer = http.Header{"X-Request-Sum": {"42"}}
@@ -194,28 +193,28 @@ func TestTrailersPassBothWays(t *testing.T) {
 		text, _ := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
 		w.want("body", string(text), "body")
-		w.want("trailer", resp.Trailer.Get("X-Sum"), "of 42")
+		w.want("trailer", resp.Trailer.Get("X-Sum"), "for 42")
 	})
 }
 
-func TestAttack33BodyOfAGetIsNotSent(t *testing.T) {
+func TestBodyOfAGETIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			text, _ := io.ReadAll(r.Body)
 			_, _ = fmt.Fprintf(w, "%q", text)
 		})
-		w.want("body", w.do(http.MethodGet, "/user", strings.NewReader("fat")).body, `""`)
+		w.want("body", w.do(http.MethodGet, "/user", strings.NewReader("body")).body, `""`)
 	})
 }
 
-func TestAttack52LinkAndLocationNameTheGateway(t *testing.T) {
+func TestLinkAndLocationAreRewrittenToTheGateway(t *testing.T) {
 	for _, c := range []struct{ name, path, upstream, want string }{
-		{"upstream's page", "/user", "<http://upstream.test/base/repositories/7/x?page=2>; rel=\"next\"", "<http://gateway.test/repositories/7/x?page=2>; rel=\"next\""},
+		{"page of the upstream", "/user", "<http://upstream.test/base/repositories/7/x?page=2>; rel=\"next\"", "<http://gateway.test/repositories/7/x?page=2>; rel=\"next\""},
 		{"under the enterprise prefix", "/api/v3/user", "<http://upstream.test/base/user?page=2>", "<http://gateway.test/api/v3/user?page=2>"},
 		{"several", "/user", "<http://upstream.test/base/a>; rel=next, <http://upstream.test/base/b>; rel=last", "<http://gateway.test/a>; rel=next, <http://gateway.test/b>; rel=last"},
 		{"explicit default port, other case", "/user", "<HTTP://UPSTREAM.test:80/base/a>", "<http://gateway.test/a>"},
 		{"another host", "/user", "<http://evil.test/base/a>", "<http://evil.test/base/a>"},
-		{"another host that begins alike", "/user", "<http://upstream.test.evil.test/base/a>", "<http://upstream.test.evil.test/base/a>"},
+		{"host with the same prefix", "/user", "<http://upstream.test.evil.test/base/a>", "<http://upstream.test.evil.test/base/a>"},
 		{"user information", "/user", "<http://upstream.test@evil.test/base/a>", "<http://upstream.test@evil.test/base/a>"},
 		{"another scheme", "/user", "<https://upstream.test/base/a>", "<https://upstream.test/base/a>"},
 		{"outside the base", "/user", "<http://upstream.test/basement/a>", "<http://upstream.test/basement/a>"},
@@ -240,26 +239,26 @@ func TestAttack52LinkAndLocationNameTheGateway(t *testing.T) {
 	}
 }
 
-func TestAttack15UpstreamsOwnFieldsStayThere(t *testing.T) {
+func TestConnectionAndUndocumentedFieldsAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hosts := []string{"Alt-Svc", "Strict-Transport-Security", "Proxy-Authenticate", "X-Nominated"}
 		undocumented := []string{"Server", "X-Served-By", "X-Amz-Request-Id", "Nel", "Surrogate-Control", "Refresh"}
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			for _, name := range slices.Concat(hosts, undocumented) {
-				w.Header().Set(name, "theirs")
+				w.Header().Set(name, "upstream")
 			}
 			w.Header().Set("Connection", "X-Nominated")
 			w.Header().Set("X-Service-Media-Type", "service.v3")
 			w.Header().Set("X-RateLimit-Remaining", "4711")
 			w.Header().Set("Cache-Control", "max-age=60")
 		})
-		for path, gone := range map[string][]string{"/made/up": hosts, "/gitignore/templates": slices.Concat(hosts, undocumented)} {
+		for path, removed := range map[string][]string{"/made/up": hosts, "/gitignore/templates": slices.Concat(hosts, undocumented)} {
 			for range 2 {
 				h := w.get(path).Header
-				for _, name := range gone {
+				for _, name := range removed {
 					w.want(path+" "+name, h.Get(name), "")
 				}
-				w.want("the API's own", h.Get("X-Service-Media-Type"), "service.v3")
+				w.want("field of the dialect", h.Get("X-Service-Media-Type"), "service.v3")
 				if got := h.Values("X-RateLimit-Remaining"); len(got) != 1 || got[0] == "4711" {
 					t.Errorf("x-ratelimit-remaining: %q", got)
 				}
@@ -268,7 +267,7 @@ func TestAttack15UpstreamsOwnFieldsStayThere(t *testing.T) {
 	})
 }
 
-func TestInterimAnswersPass(t *testing.T) {
+func TestInterimResponsesAreForwarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Link", "</style>")
@@ -276,12 +275,12 @@ func TestInterimAnswersPass(t *testing.T) {
 			w.WriteHeader(http.StatusOK)
 		})
 		w.want("status", w.get("/user").StatusCode, 200)
-		w.want("logged", w.gateway.Recent()[0].Status, 200)
+		w.want("status of the record", w.gateway.Recent()[0].Status, 200)
 	})
 }
 
-// TestInterimAnswersAreNotKept: RFC 9111 section 3, only what is final is stored.
-func TestInterimAnswersAreNotKept(t *testing.T) {
+// RFC 9111 section 3.
+func TestInterimResponsesAreNotStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Cache-Control", "max-age=60")
@@ -298,9 +297,8 @@ func TestInterimAnswersAreNotKept(t *testing.T) {
 	})
 }
 
-// TestAttack16WhatIsSentIsWhatIsKeyed: the target on the wire is the canonical one,
-// whatever spelling the client chose.
-func TestAttack16WhatIsSentIsWhatIsKeyed(t *testing.T) {
+// The forwarded target and the cache key use the same canonical form.
+func TestForwardedTargetIsTheCanonicalTarget(t *testing.T) {
 	g := New(Config{Upstream: &url.URL{Scheme: "http", Host: "upstream.test", Path: "/base"}, Dialect: &policy.Dialect{}, Log: slog.New(slog.DiscardHandler)})
 	rapid.Check(t, func(t *rapid.T) {
 		path := "/" + rapid.StringMatching(`[a-zA-Z0-9/%.;:@+&=,~_-]{0,40}`).Draw(t, "path")
@@ -315,12 +313,13 @@ func TestAttack16WhatIsSentIsWhatIsKeyed(t *testing.T) {
 			want += "?" + m.Query
 		}
 		if u.String() != want {
-			t.Fatalf("sent %s, keyed %s", u, want)
+			t.Fatalf("forwarded to %s, but the key has %s", u, want)
 		}
 	})
 }
 
-func TestConnectionsAreUsedAgainAndDroppedBeforeTheUpstreamDropsThem(t *testing.T) {
+// Weir closes idle connections before the upstream does.
+func TestIdleConnectionsAreReusedFor30Seconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dials := 0
 		w := newWorld(t, nothing, func(c *Config) {
@@ -342,7 +341,7 @@ func TestConnectionsAreUsedAgainAndDroppedBeforeTheUpstreamDropsThem(t *testing.
 	})
 }
 
-func TestGraphQLOfASelfHostedUpstream(t *testing.T) {
+func TestGraphQLTargetOfASelfHostedUpstream(t *testing.T) {
 	g := New(Config{Upstream: &url.URL{Scheme: "https", Host: "ghe.test", Path: "/api/v3"}, Dialect: &policy.Dialect{}, Log: slog.New(slog.DiscardHandler)})
 	for path, want := range map[string]string{"/graphql": "https://ghe.test/api/graphql", "/user": "https://ghe.test/api/v3/user"} {
 		if got := g.target(policy.Match{Path: path}).String(); got != want {
@@ -351,7 +350,7 @@ func TestGraphQLOfASelfHostedUpstream(t *testing.T) {
 	}
 }
 
-// TestHTTP2Upstream needs TLS, so it runs over loopback.
+// HTTP/2 needs TLS, so this test uses the loopback interface.
 func TestHTTP2Upstream(t *testing.T) {
 	up := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "X-End")

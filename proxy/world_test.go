@@ -19,30 +19,29 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// world is a gateway in front of an upstream, all of it in memory, so that
-// under synctest its time is virtual: server, ReverseProxy, transport and
-// client are the real ones, over net.Pipe.
+// world is a gateway with a client and an upstream. Servers, transport and client are real, but connected by net.Pipe, so
+// that synctest can use virtual time.
 type world struct {
 	*testing.T
 	gateway *Gateway
 	client  *http.Client
 	dial    func() net.Conn // a raw connection to the gateway
-	seen    *sightings
+	seen    *requestLog
 }
 
-// sightings are the requests that reached the upstream.
-type sightings struct {
+// requestLog has the requests that reached the upstream.
+type requestLog struct {
 	mu   sync.Mutex
 	list []*http.Request
 }
 
-func (s *sightings) add(r *http.Request) {
+func (s *requestLog) add(r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.list = append(s.list, r.Clone(context.Background()))
 }
 
-func (s *sightings) all() []*http.Request {
+func (s *requestLog) all() []*http.Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]*http.Request(nil), s.list...)
@@ -53,11 +52,10 @@ const upstreamURL = "http://upstream.test/base"
 // option changes a world before it starts.
 type option func(*Config)
 
-// newWorld starts a world around an upstream handler. Requests reach it below
-// the path prefix of upstreamURL, which it does not see.
+// newWorld starts a gateway in front of an upstream handler. Requests reach the handler without the path prefix of upstreamURL.
 func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world {
 	t.Helper()
-	seen := &sightings{}
+	seen := &requestLog{}
 	up := testservers.ServePipe(t, "upstream.test:80", &http.Server{Handler: http.StripPrefix("/base", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seen.add(r)
 		upstream(w, r)
@@ -138,14 +136,14 @@ func identifyByToken(r *http.Request) (Identity, error) {
 	}, nil
 }
 
-// got is an answer, read to its end.
+// got is a response with its complete body.
 type got struct {
 	*http.Response
 	body string
-	err  error // of reading the body
+	err  error // from reading the body
 }
 
-// get asks the gateway; fields are "Name: value".
+// get sends a GET request to the gateway; fields have the form "Name: value".
 func (w *world) get(path string, fields ...string) got {
 	w.Helper()
 	return w.do(http.MethodGet, path, nil, fields...)
@@ -153,15 +151,15 @@ func (w *world) get(path string, fields ...string) got {
 
 func (w *world) do(method, path string, body io.Reader, fields ...string) got {
 	w.Helper()
-	r := w.ask(method, path, body, fields...)
+	r := w.try(method, path, body, fields...)
 	if r.Response == nil {
 		w.Fatalf("%s %s: %v", method, path, r.err)
 	}
 	return r
 }
 
-// ask is do where there may be no answer at all.
-func (w *world) ask(method, path string, body io.Reader, fields ...string) got {
+// try sends a request like do, but returns an error if there is no response.
+func (w *world) try(method, path string, body io.Reader, fields ...string) got {
 	w.Helper()
 	req, err := http.NewRequest(method, "http://gateway.test"+path, body)
 	if err != nil {
@@ -180,8 +178,7 @@ func (w *world) ask(method, path string, body io.Reader, fields ...string) got {
 	return got{resp, string(text), err}
 }
 
-// raw writes bytes to a connection of its own and returns what comes back
-// until the gateway closes it.
+// raw writes bytes to a new connection and returns all bytes that the gateway sends until it closes the connection.
 func (w *world) raw(request string) string {
 	w.Helper()
 	c := w.dial()
@@ -191,12 +188,12 @@ func (w *world) raw(request string) string {
 	return string(text)
 }
 
-// upstreamSaw is how many requests reached the upstream.
+// upstreamSaw returns how many requests reached the upstream.
 func (w *world) upstreamSaw() int { return len(w.seen.all()) }
 
-func (w *world) want(what string, got, want any) {
+func (w *world) want(name string, got, want any) {
 	w.Helper()
 	if got != want {
-		w.Errorf("%s: got %v, want %v", what, got, want)
+		w.Errorf("%s: got %v, want %v", name, got, want)
 	}
 }
