@@ -72,9 +72,13 @@ func TestLeaseIsRenewedUntilTheCallEnds(t *testing.T) {
 			if d != Fetch {
 				t.Errorf("got decision %v, want fetch", d)
 			}
-			time.Sleep(5 * renewEvery)
-			if l.renewals < 4 {
-				t.Errorf("%d renewals in five periods", l.renewals)
+			time.Sleep(5*renewEvery + renewEvery/2)
+			synctest.Wait()
+			l.mu.Lock()
+			renewals := l.renewals
+			l.mu.Unlock()
+			if renewals < 4 {
+				t.Errorf("%d renewals in five periods", renewals)
 			}
 			c.Finish(result, nil) // a response that is not in the shared cache counts as failed
 			synctest.Wait()
