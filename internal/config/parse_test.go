@@ -290,6 +290,99 @@ func TestUnreadableFileIsReported(t *testing.T) {
 	}
 }
 
+func TestExpandEnv(t *testing.T) {
+	get := env("A", "1", "EMPTY", "", "NESTED", "${A}")
+	for text, want := range map[string]string{
+		"plain": "plain", "": "", "${A}": "1", "x${A}y${A}": "x1y1", "$A": "$A", "$": "$", "}": "}",
+		"${B:-2}": "2", "${B:-}": "", "${A:-9}": "1", "${B:-a:-b}": "a:-b", "${B:-https://h:1}": "https://h:1",
+		"${EMPTY}": "", "${EMPTY:-3}": "3",
+		"$${A}": "${A}", "$${A": "${A", "$$${A}": "$${A}", "$${A}${A}": "${A}1",
+		"${NESTED}": "${A}", // values are not expanded again
+	} {
+		if got, err := expandEnv(text, get); got != want || err != nil {
+			t.Errorf("%s: got %q, %v; want %q", text, got, err, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"${B}":       `environment variable "B" is not set; use ${B:-VALUE} for a default`,
+		"${A}${B}":   `environment variable "B" is not set; use ${B:-VALUE} for a default`,
+		"${}":        `environment variable "" is not set; use ${:-VALUE} for a default`,
+		"${a}":       `environment variable "a" is not set; use ${a:-VALUE} for a default`,
+		"${A":        "${ has no closing }; use $${ for a literal ${",
+		"${A}${A:-x": "${ has no closing }; use $${ for a literal ${",
+	} {
+		if got, err := expandEnv(text, get); err == nil || err.Error() != want {
+			t.Errorf("%s: got %q, %v; want %s", text, got, err, want)
+		}
+	}
+}
+
+func TestExpandEnvKeepsEscapedText(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.String().Draw(t, "text")
+		escaped := strings.ReplaceAll(text, "${", "$${")
+		if got, err := expandEnv(escaped, env()); got != text || err != nil {
+			t.Fatalf("%q: got %q, %v", text, got, err)
+		}
+	})
+}
+
+func TestNearest(t *testing.T) {
+	names := []string{"listen", "limits", "tls", "url"}
+	for key, want := range map[string]string{
+		"listne": "listen", "isten": "listen", "listenn": "listen", "Listen": "listen", "limit": "limits",
+		"lists": "listen", "lts": "tls", "location": "", "": "", "LISTEN": "", "x": "",
+	} {
+		if got := nearest(key, names); got != want {
+			t.Errorf("%q: got %q, want %q", key, got, want)
+		}
+	}
+}
+
+func TestEditsIsADistance(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		word := rapid.StringMatching(`[abc]{0,6}`)
+		a, b, c := word.Draw(t, "a"), word.Draw(t, "b"), word.Draw(t, "c")
+		switch ab, ba := edits(a, b), edits(b, a); {
+		case ab != ba:
+			t.Fatalf("%q to %q is %d, reverse %d", a, b, ab, ba)
+		case (ab == 0) != (a == b):
+			t.Fatalf("distance of %q and %q is %d", a, b, ab)
+		case ab > edits(a, c)+edits(c, b):
+			t.Fatalf("%q to %q is %d, shorter through %q", a, b, ab, c)
+		case ab > max(len(a), len(b)):
+			t.Fatalf("%q to %q is %d, more than the longer length", a, b, ab)
+		}
+	})
+}
+
+func TestSize(t *testing.T) {
+	for text, want := range map[string]Size{"0": 0, "12": 12, "12B": 12, "3KiB": 3 << 10, "256MiB": 256 << 20, "2 GiB": 2 << 30} {
+		if got, err := parseSize(text); got != want || err != nil {
+			t.Errorf("%s: got %d, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", " ", "-1", "1.5MiB", "MiB", "1MB", "1mib", "1e3", "0x10", "9999999999GiB"} {
+		if got, err := parseSize(text); err == nil {
+			t.Errorf("%q: accepted as %d", text, got)
+		}
+	}
+	for size, want := range map[Size]string{0: "0B", 1: "1B", 1 << 20: "1MiB", 1536: "1536B", 1536 << 10: "1536KiB"} {
+		if size.String() != want {
+			t.Errorf("%d: got %s, want %s", int64(size), size, want)
+		}
+	}
+}
+
+func TestSizeRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		size := Size(rapid.Int64Range(0, 1<<50).Draw(t, "size"))
+		if got, err := parseSize(size.String()); got != size || err != nil {
+			t.Fatalf("%s parses as %d, %v", size, got, err)
+		}
+	})
+}
+
 func FuzzParse(f *testing.F) {
 	for _, s := range append(secretPlaces, "", minimal, everything, "a: [", "clients: [{name: ${TOKEN}}]", "limits: {content: [{max: 1}]}", "x: &a [*a]",
 		"? {a: b}: c", "admin: !!binary x", "--- a\n--- b", "clients: &a [*a]", "a: *b", "\xff", "%YAML 1.1\n---\n", "{}\n...\n...") {

@@ -125,7 +125,7 @@ func TestSchemaAcceptsReadyConfigurations(t *testing.T) {
 	}
 }
 
-func TestSchemaAcceptsWhatParseAccepts(t *testing.T) {
+func TestSchemaAcceptsValidFiles(t *testing.T) {
 	root := schema(t)
 	for _, text := range []string{
 		everything,
@@ -139,7 +139,7 @@ func TestSchemaAcceptsWhatParseAccepts(t *testing.T) {
 	}
 }
 
-func TestSchemaRejectsWhatParseRejects(t *testing.T) {
+func TestSchemaRejectsInvalidFiles(t *testing.T) {
 	root := schema(t)
 	for text, want := range map[string]string{
 		"listne: x":                                             "listne: not of type known key",

@@ -103,7 +103,7 @@ func (w *fakeIssuer) verify(name, token, want string) {
 	}
 }
 
-// key is a signing key and its public half.
+// signingKey is a key pair of an issuer.
 type signingKey struct {
 	private crypto.Signer
 	public  jose.JSONWebKey
