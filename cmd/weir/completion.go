@@ -15,7 +15,7 @@ type completionCommand struct {
 // completionScripts run "weir __complete WORD ..." and read the candidates from its output.
 // If the command fails, the shell completes file names instead.
 var completionScripts = map[string]string{
-	// Bash passes "=" as a word of its own. With no candidate it completes file names (-o default).
+	// Bash passes "=" as a separate word. With no candidate it completes file names (-o default).
 	"bash": `# bash completion for weir: source <(weir completion bash)
 _weir() {
 	COMPREPLY=($(command weir __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null | cut -f 1))

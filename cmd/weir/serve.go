@@ -101,7 +101,7 @@ type endpoint struct {
 
 // drainPlan describes how a process stops.
 type drainPlan struct {
-	begin   func()        // makes the readiness check fail and asks clients to reconnect elsewhere
+	begin   func()        // fails the readiness check and closes the connections of clients after their next response
 	delay   time.Duration // between begin and the end of listening
 	timeout time.Duration // for requests in progress
 }
@@ -195,7 +195,7 @@ func serveAll(ctx context.Context, log *slog.Logger, plan func() drainPlan, endp
 	timer := time.AfterFunc(p.timeout, func() { cancelRequests(inbound.ErrDrained) })
 	defer timer.Stop()
 	shutDown(ctx, log, deadline, first)
-	if !waitUntil(&hits, deadline) { // net/http does not know these connections
+	if !waitUntil(&hits, deadline) { // net/http does not track these connections
 		log.Warn("requests were cut off", "error", context.DeadlineExceeded)
 	}
 	shutDown(ctx, log, time.Now().Add(finalTimeout), last)

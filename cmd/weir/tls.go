@@ -63,7 +63,7 @@ func (g *gateway) withTLS(clients endpoint, c *config.Config) ([]endpoint, error
 	}
 	base := g.tls.TLS()
 	clients.tls = base.Clone()
-	// Each handshake asks for client certificates as the current configuration requires.
+	// Each handshake requests client certificates as the current configuration requires.
 	clients.tls.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		handshake := base.Clone()
 		handshake.ClientAuth, handshake.ClientCAs = g.current.Load().callers.ClientAuth()
