@@ -278,7 +278,7 @@ func (w *world) replica(c *sharedTier) *Gateway {
 	config.Cache, config.Background = cache.NewStore(memory, c), NewBackground()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	memory.PurgeUntil(c.generation) // which purges there were it does not know
+	memory.PurgeUntil(c.generation) // the new replica does not know the earlier purges
 	c.memories = append(c.memories, memory)
 	w.Cleanup(func() {
 		config.Background.Close()

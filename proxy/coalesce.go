@@ -151,7 +151,7 @@ func (g *Gateway) fetchForFleet(ex *exchange, out *http.Request) (*http.Response
 		Purged: func(since cache.Generation) bool { return g.Cache.Purged(ex.tags(), since) },
 		Lookup: func() bool {
 			// The clocks of two replicas may differ, so only a fresh response will do.
-			resp = g.responseOfCall(ex, time.Time{})
+			resp = g.responseOfCall(ex, time.Time{}) //nolint:bodyclose // the caller closes it
 			return resp != nil
 		},
 		Waiting: func(leader trace.SpanContext) {

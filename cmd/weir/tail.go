@@ -88,7 +88,7 @@ func (v *tailView) follow(ctx context.Context) error {
 		connected, err := v.stream(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the user ended the command
 		case errors.Is(err, errOutput), first && !connected:
 			return err
 		case connected:
@@ -153,7 +153,7 @@ func (v *tailView) print(event string, data []byte) error {
 	case "request":
 		var r history.Request
 		if json.Unmarshal(data, &r) != nil || !v.selects(&r) {
-			return nil
+			return nil //nolint:nilerr // an event of another version is skipped
 		}
 		line := requestLine(&r)
 		if v.JSON {

@@ -261,7 +261,7 @@ func (u *Upstream) Report() Report {
 	return u.report
 }
 
-// request is one request to the upstream.
+// Request is one request to the upstream.
 type Request struct {
 	limits.Claim
 	// Granted is when the ledger granted the permit. Expected is the predicted

@@ -201,7 +201,7 @@ func (l *Ledger) flushSoon(a *localAccount) error {
 	}
 	a.flushing = true
 	l.background.Go(func() {
-		time.Sleep(l.flushDelay)
+		<-time.After(l.flushDelay)
 		l.mu.Lock()
 		a.flushing = false
 		l.mu.Unlock()

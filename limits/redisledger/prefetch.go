@@ -127,7 +127,7 @@ func (l *Ledger) addPrefetched(a *localAccount, claims []*limits.Claim, decision
 	}
 	if added && !l.leaving {
 		l.background.Go(func() {
-			time.Sleep(prefetchTime)
+			<-time.After(prefetchTime)
 			l.returnPrefetched(a, time.Now())
 		})
 	}

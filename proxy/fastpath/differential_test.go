@@ -215,7 +215,7 @@ func startTCP(t *testing.T, fast bool) *tcpServer {
 	}()
 	t.Cleanup(func() {
 		_ = s.Close()
-		<-done
+		_ = <-done
 		hits.Wait()
 	})
 	return server
