@@ -41,22 +41,21 @@ func TestRowsAreCompleted(t *testing.T) {
 	}
 	m, err := c.Classify("GET", "/repositories/7/a", "")
 	if err != nil || m.Operation != c.Operation("a") || m.Params.Get("repository_id") != "7" {
-		t.Errorf("under its alias: got %+v (%v)", m, err)
+		t.Errorf("by its alias: got %+v (%v)", m, err)
 	}
 }
 
-func TestMistakesInTheCatalogueAreFound(t *testing.T) {
+func TestCatalogueErrors(t *testing.T) {
 	for _, c := range []struct{ name, operations, want string }{
 		{"unknown key", "  - {id: a, method: GET, path: /a, pints: 3}", "pints"},
-		{"no ID", "  - {method: GET, path: /a}", `needs id, method and path: "" "GET" "/a"`},
-		{"no method", "  - {id: a, path: /a}", "needs id, method and path"},
-		{"a path without a slash", "  - {id: a, method: GET, path: a}", "needs id, method and path"},
-		{"one ID twice", "  - {id: a, method: GET, path: /a}\n  - {id: a, method: GET, path: /b}", `"a" stands twice`},
-		{"one route twice", "  - {id: a, method: GET, path: /a}\n  - {id: b, method: GET, path: /a}", `"a" and "b" have the same method and path`},
-		{"one route twice by its alias", "  - {id: a, method: GET, path: \"/repos/{owner}/{repo}/a\"}\n  - {id: b, method: GET, path: \"/repositories/{repository_id}/a\"}", `"a" and "b" have the same method and path`},
-		{"a tail in the middle", "  - {id: a, method: GET, path: \"/{branch}/a\"}", `operation "a": {branch} takes the rest of the path and must be last`},
-		{"too many parameters", "  - {id: a, method: GET, path: \"/{owner}/{repo}/{org}/{username}/{key}\"}", `operation "a": 5 path parameters; 4 at most`},
-		{"unknown invalidation", "  - {id: a, method: PUT, path: /a, invalidates: [b]}", `operation "a" invalidates "b", which does not exist`},
+		{"no ID", "  - {method: GET, path: /a}", `operation without id, method or path: "" "GET" "/a"`},
+		{"no method", "  - {id: a, path: /a}", "operation without id, method or path"},
+		{"path without a slash", "  - {id: a, method: GET, path: a}", "operation without id, method or path"},
+		{"duplicate ID", "  - {id: a, method: GET, path: /a}\n  - {id: a, method: GET, path: /b}", `operation "a" is defined twice`},
+		{"duplicate route", "  - {id: a, method: GET, path: /a}\n  - {id: b, method: GET, path: /a}", `"a" and "b" have the same method and path`},
+		{"duplicate route by an alias", "  - {id: a, method: GET, path: \"/repos/{owner}/{repo}/a\"}\n  - {id: b, method: GET, path: \"/repositories/{repository_id}/a\"}", `"a" and "b" have the same method and path`},
+		{"tail parameter before the end", "  - {id: a, method: GET, path: \"/{branch}/a\"}", `operation "a": {branch} takes the rest of the path and must be last`},
+		{"unknown invalidation", "  - {id: a, method: PUT, path: /a, invalidates: [b]}", `operation "a" invalidates unknown operation "b"`},
 		{"unknown resource", "  - {id: a, method: GET, path: /a, resource: gold}", `operation "a": unknown resource "gold"`},
 		{"unknown check", "  - {id: a, method: GET, path: /a, checks: [mate]}", `operation "a": unknown check "mate"`},
 	} {
@@ -66,10 +65,10 @@ func TestMistakesInTheCatalogueAreFound(t *testing.T) {
 			}
 		})
 	}
-	t.Run("all at once", func(t *testing.T) {
+	t.Run("several errors", func(t *testing.T) {
 		_, err := catalogue("  - {id: a, method: GET, path: /a, checks: [mate], resource: gold}\n  - {id: b}")
 		if err == nil || len(strings.Split(err.Error(), "\n")) != 3 {
-			t.Errorf("got %v, want three mistakes", err)
+			t.Errorf("got %v, want three errors", err)
 		}
 	})
 	t.Run("no aliases", func(t *testing.T) {
@@ -91,7 +90,7 @@ func TestWithCacheRules(t *testing.T) {
 		}
 	}
 	if m := classify(t, "GET", "/repositories/7/subscribers"); m.Operation.ID != "watching/list-subscribers" {
-		t.Errorf("aliases are lost: got %s", m.Operation.ID)
+		t.Errorf("aliases are missing: got %s", m.Operation.ID)
 	}
 	if ttl := Embedded().Operation("gitignore/get-template").Cache.TTL; ttl != 24*time.Hour {
 		t.Errorf("the embedded catalogue has changed: %s", ttl)
@@ -101,10 +100,10 @@ func TestWithCacheRules(t *testing.T) {
 	}
 }
 
-func TestWithCacheRulesReportsEveryMistake(t *testing.T) {
+func TestWithCacheRulesReportsAllErrors(t *testing.T) {
 	_, err := Embedded().WithCacheRules(map[string]CacheOverride{"gitignore/get-template": {}, "none": {}, "graphql": {}, "rate-limit/get": {}})
-	want := `cache.operations: "graphql" is never kept
-cache.operations: "rate-limit/get" is never kept
+	want := `cache.operations: operation "graphql" is never stored; remove it
+cache.operations: operation "rate-limit/get" is never stored; remove it
 cache.operations: unknown operation "none"`
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v\nwant %s", err, want)
