@@ -205,17 +205,18 @@ func startTCP(t *testing.T, fast bool) *tcpServer {
 	server := &tcpServer{Listener: l, handler: &testHandler{handle: respond}, accepted: make(chan *watchedConn, 1)}
 	s := &http.Server{Handler: server.handler, IdleTimeout: time.Minute, ReadHeaderTimeout: time.Minute}
 	var hits sync.WaitGroup
-	done := make(chan error, 1)
+	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		if fast {
-			done <- Serve(s, server, server.handler, &hits)
+			_ = Serve(s, server, server.handler, &hits)
 		} else {
-			done <- s.Serve(server)
+			_ = s.Serve(server)
 		}
 	}()
 	t.Cleanup(func() {
 		_ = s.Close()
-		_ = <-done
+		<-done
 		hits.Wait()
 	})
 	return server
