@@ -14,8 +14,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// counter is an upstream with one fixed window for each resource, opened by
-// its first request, that refuses and counts what breaks it.
+// counter is an upstream with one fixed window per resource. The first request opens a window. Requests above the limit are
+// refused and counted as violations.
 type counter struct {
 	mu         sync.Mutex
 	limit      map[string]int
@@ -82,7 +82,7 @@ func TestThe31stSearchIsRefusedWithoutReachingUpstream(t *testing.T) {
 		}
 		r, refused := search(), time.Now()
 		w.want("status", r.StatusCode, 429)
-		w.want("retry-after", r.Header.Get("Retry-After"), "58") // the window's reset and a second
+		w.want("retry-after", r.Header.Get("Retry-After"), "58") // one second after the reset
 		w.want("reset is the same moment", r.Header.Get("X-RateLimit-Reset"), strconv.FormatInt(refused.Add(58*time.Second).Unix(), 10))
 		w.want("remaining", r.Header.Get("X-RateLimit-Remaining"), "0")
 		w.want("resource", r.Header.Get("X-RateLimit-Resource"), "search")
@@ -96,10 +96,10 @@ func TestThe31stSearchIsRefusedWithoutReachingUpstream(t *testing.T) {
 		if err := json.Unmarshal([]byte(r.body), &body); err != nil || body.Message == "" || body.Documentation == "" {
 			t.Errorf("body %q: %v", r.body, err)
 		}
-		w.want("read as", limits.ClassifyLimit(r.StatusCode, r.Header, []byte(r.body)), limits.PrimaryLimit)
+		w.want("classification", limits.ClassifyLimit(r.StatusCode, r.Header, []byte(r.body)), limits.PrimaryLimit)
 
 		time.Sleep(58 * time.Second)
-		w.want("when it said", search().StatusCode, 200)
+		w.want("status after Retry-After", search().StatusCode, 200)
 		w.want("violations", up.violations, 0)
 	})
 }
@@ -107,14 +107,14 @@ func TestThe31stSearchIsRefusedWithoutReachingUpstream(t *testing.T) {
 func TestWaitingForABudget(t *testing.T) {
 	for _, c := range []struct {
 		name, prefer string
-		until        time.Duration // since the first search, when the 31st is asked
+		until        time.Duration // from the first search to the 31st
 		status       int
 		waits        time.Duration
 	}{
-		{"longer than the client's patience", "", 10 * time.Second, 429, 0},
-		{"no longer than limits.wait", "", 55 * time.Second, 200, 6 * time.Second},
-		{"as long as the client says", "wait=60", 10 * time.Second, 200, 51 * time.Second},
-		{"not at all", "respond-async", 59 * time.Second, 429, 0},
+		{"longer than limits.wait", "", 10 * time.Second, 429, 0},
+		{"within limits.wait", "", 55 * time.Second, 200, 6 * time.Second},
+		{"Prefer: wait", "wait=60", 10 * time.Second, 200, 51 * time.Second},
+		{"no wait", "respond-async", 59 * time.Second, 429, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestWaitingForABudget(t *testing.T) {
 				for range 30 {
 					w.get("/search/commits?q=fix")
 				}
-				// Anonymous callers have ten searches a minute until told better.
+				// Anonymous callers have ten searches per minute until the upstream reports another limit.
 				time.Sleep(c.until - time.Since(began))
 				asked := time.Now()
 				r := w.get("/search/commits?q=fix", "Prefer: "+c.prefer)
@@ -229,8 +229,8 @@ func TestSecondaryLimitSilencesTheAccount(t *testing.T) {
 		w.want("the upstream's own word", w.get("/user", "Authorization: Bearer a").StatusCode, 403)
 		r := w.get("/user", "Authorization: Bearer a")
 		w.want("during the cool-down", r.StatusCode, 429)
-		w.want("retry-after", r.Header.Get("Retry-After"), "31") // a second more: it may have been rounded
-		w.want("read as", limits.ClassifyLimit(r.StatusCode, r.Header, []byte(r.body)), limits.SecondaryLimit)
+		w.want("retry-after", r.Header.Get("Retry-After"), "31") // one second more, because the upstream may have rounded
+		w.want("classification", limits.ClassifyLimit(r.StatusCode, r.Header, []byte(r.body)), limits.SecondaryLimit)
 		w.want("requests upstream", w.upstreamSaw(), 1)
 		w.want("another account", w.get("/user", "Authorization: Bearer b").StatusCode, 200)
 		time.Sleep(31 * time.Second)

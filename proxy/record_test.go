@@ -10,9 +10,7 @@ import (
 	"time"
 )
 
-// TestAnAnswerTellsWhoMayKnowWhatWasMadeOfIt: when it is asked, and may tell; on misses,
-// hits and refusals.
-func TestAnAnswerTellsWhoMayKnowWhatWasMadeOfIt(t *testing.T) {
+func TestDebugFieldIsForTrustedClientsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
 			time.Sleep(38 * time.Microsecond)
@@ -20,20 +18,20 @@ func TestAnAnswerTellsWhoMayKnowWhatWasMadeOfIt(t *testing.T) {
 			_, _ = fmt.Fprint(w, "text")
 		}, func(c *Config) {
 			c.Identify = func(r *http.Request) (Identity, error) {
-				who, err := identifyByToken(r)
-				who.Debug = strings.HasSuffix(r.Header.Get("Authorization"), "trusted")
-				who.Caller.Client = "evil\nname"
-				return who, err
+				id, err := identifyByToken(r)
+				id.Debug = strings.HasSuffix(r.Header.Get("Authorization"), "trusted")
+				id.Caller.Client = "evil\nname"
+				return id, err
 			}
 		})
 		for _, c := range []struct {
 			name, path, token, debug, want string
 		}{
-			{"a miss", "/user/subscriptions", "trusted", "1", `^weir; operation=watching/list-mine; cache=\S+; points=1; resource=core; client=evil\?name; account=account of Bearer trusted; queue=0s; attempt=38us \(200\); settle=0s$`},
-			{"a hit", "/user/subscriptions", "trusted", "1", `^weir; operation=watching/list-mine; cache=\S+; points=1; resource=core; client=evil\?name; account=account of Bearer trusted$`},
-			{"a refusal", "/search/code?q=repo:a/b", "trusted", "1", `^weir; operation=search/code; .*; account=account of Bearer trusted$`},
-			{"nobody asks", "/user/subscriptions", "trusted", "", ""},
-			{"who may not know asks", "/user/subscriptions", "another", "1", ""},
+			{"miss", "/user/subscriptions", "trusted", "1", `^weir; operation=watching/list-mine; cache=\S+; points=1; resource=core; client=evil\?name; account=account of Bearer trusted; queue=0s; attempt=38us \(200\); settle=0s$`},
+			{"hit", "/user/subscriptions", "trusted", "1", `^weir; operation=watching/list-mine; cache=\S+; points=1; resource=core; client=evil\?name; account=account of Bearer trusted$`},
+			{"refusal", "/search/code?q=repo:a/b", "trusted", "1", `^weir; operation=search/code; .*; account=account of Bearer trusted$`},
+			{"not requested", "/user/subscriptions", "trusted", "", ""},
+			{"not trusted", "/user/subscriptions", "another", "1", ""},
 		} {
 			got := w.get(c.path, "Authorization: Bearer "+c.token, debugHeader+": "+c.debug).Header.Get(debugHeader)
 			if c.want == "" && got != "" || !regexp.MustCompile(c.want).MatchString(got) {

@@ -11,19 +11,18 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// scoped makes every caller the client "builds", which may do no more than
-// that.
+// scoped makes every caller the client "builds" with this scope.
 func scoped(s policy.Scope) option {
 	return func(c *Config) {
 		c.Identify = func(r *http.Request) (Identity, error) {
-			who, err := identifyByToken(r)
-			who.Caller.Client, who.Scope = "builds", &s
-			return who, err
+			id, err := identifyByToken(r)
+			id.Caller.Client, id.Scope = "builds", &s
+			return id, err
 		}
 	}
 }
 
-func TestWhatAClientMayNotCallCostsNothing(t *testing.T) {
+func TestCallOutsideTheScopeIsRefusedLocally(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nothing, scoped(policy.Scope{Methods: []string{"GET"}, Operations: []string{"watching/*", "gitignore/get-template"}}))
 		for _, c := range []struct{ method, path, call string }{
@@ -34,7 +33,7 @@ func TestWhatAClientMayNotCallCostsNothing(t *testing.T) {
 			{"POST", "/graphql", "POST graphql"},
 			{"GET", "/rate_limit", "GET rate-limit/get"},
 			{"GET", "/gitignore/templates", "GET gitignore/list-templates"},
-			{"GET", "/search/code", "GET search/code"}, // not 422: what it may not ask for is not judged
+			{"GET", "/search/code", "GET search/code"}, // the scope is checked before preflight
 		} {
 			r := w.do(c.method, c.path, nil, "Authorization: Bearer a", "Prefer: wait=0")
 			if r.StatusCode != 403 || r.Header.Get("Cache-Status") != "weir; detail=scope" {
@@ -48,30 +47,28 @@ func TestWhatAClientMayNotCallCostsNothing(t *testing.T) {
 		used := func() string {
 			return w.get("/gitignore/templates/Go", "Authorization: Bearer a").Header.Get("X-Ratelimit-Used")
 		}
-		w.want("what has been spent before the first call that it may make, and by it", used(), "1")
+		w.want("quota used after the first allowed call", used(), "1")
 		w.want("requests upstream", w.upstreamSaw(), 1)
 	})
 }
 
-// TestAClientGetsNothingFromTheCacheThatItMayNotCall: what another has fetched
-// is as far away as what nobody has.
-func TestAClientGetsNothingFromTheCacheThatItMayNotCall(t *testing.T) {
+func TestScopeAppliesToStoredResponses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nothing, func(c *Config) {
 			c.Identify = func(r *http.Request) (Identity, error) {
-				who, err := identifyByToken(r)
+				id, err := identifyByToken(r)
 				if strings.HasSuffix(r.Header.Get("Authorization"), "scoped") {
-					who.Scope = &policy.Scope{Operations: []string{"search/*"}}
+					id.Scope = &policy.Scope{Operations: []string{"search/*"}}
 				}
-				return who, err
+				return id, err
 			}
 		})
-		w.want("one that may", w.get("/gitignore/templates", "Authorization: Bearer a").StatusCode, 200)
-		w.want("one that may not", w.get("/gitignore/templates", "Authorization: Bearer scoped").StatusCode, 403)
+		w.want("status of an allowed client", w.get("/gitignore/templates", "Authorization: Bearer a").StatusCode, 200)
+		w.want("status of a scoped client", w.get("/gitignore/templates", "Authorization: Bearer scoped").StatusCode, 403)
 	})
 }
 
-func TestWhoCannotBeFoundOutNow(t *testing.T) {
+func TestUnavailableIdentityProvider(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nothing, func(c *Config) {
 			c.Identify = func(*http.Request) (Identity, error) {

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// computing is an upstream whose statistics are ready after a while.
+// computing returns an upstream whose statistics are ready after a while.
 func computing(ready time.Duration) http.HandlerFunc {
-	var began time.Time
+	var start time.Time
 	return func(w http.ResponseWriter, r *http.Request) {
-		if began.IsZero() {
-			began = time.Now()
+		if start.IsZero() {
+			start = time.Now()
 		}
-		if time.Since(began) < ready {
+		if time.Since(start) < ready {
 			w.WriteHeader(http.StatusAccepted)
 			_, _ = fmt.Fprint(w, "{}")
 			return
@@ -25,7 +25,7 @@ func computing(ready time.Duration) http.HandlerFunc {
 	}
 }
 
-func TestStatisticsAreAskedForAgain(t *testing.T) {
+func TestStatisticsArePolledUntilReady(t *testing.T) {
 	const participation = "/repos/acme/widgets/stats/participation"
 	for _, c := range []struct {
 		name, path, prefer string
@@ -35,7 +35,7 @@ func TestStatisticsAreAskedForAgain(t *testing.T) {
 		retry              string
 	}{
 		{"ready at the second poll", participation, "", 2 * time.Second, 200, 3, 3 * time.Second, ""},
-		{"ready at once", participation, "", 0, 200, 1, 0, ""},
+		{"ready immediately", participation, "", 0, 200, 1, 0, ""},
 		{"not ready in the default wait", participation, "", time.Hour, 202, 4, 10 * time.Second, "6"},
 		{"the client waits longer", participation, "wait=20", 14 * time.Second, 200, 5, 15 * time.Second, ""},
 		{"the client does not wait", participation, "respond-async", time.Second, 202, 1, 0, "2"},
@@ -44,11 +44,11 @@ func TestStatisticsAreAskedForAgain(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, computing(c.ready))
-				began := time.Now()
+				start := time.Now()
 				r := w.get(c.path, "Prefer: "+c.prefer)
 				w.want("status", r.StatusCode, c.status)
 				w.want("attempts", w.upstreamSaw(), c.attempts)
-				w.want("takes", time.Since(began), c.takes)
+				w.want("duration", time.Since(start), c.takes)
 				w.want("retry-after", r.Header.Get("Retry-After"), c.retry)
 			})
 		})
@@ -57,42 +57,42 @@ func TestStatisticsAreAskedForAgain(t *testing.T) {
 
 const contributors = "/repos/acme/widgets/stats/contributors"
 
-func TestThousandClientsPollAsOne(t *testing.T) {
+func TestPollsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, computing(10*time.Second))
-		began := time.Now()
+		start := time.Now()
 		for _, r := range w.concurrently(1000, contributors, "Prefer: wait=60") {
 			if r.StatusCode != http.StatusOK {
 				t.Fatal(r.Status)
 			}
 		}
 		w.want("polls", w.upstreamSaw(), 5) // at 0, 1, 3, 7 and 15 s
-		w.want("all have it at", time.Since(began), 15*time.Second)
+		w.want("duration", time.Since(start), 15*time.Second)
 	})
 }
 
-func TestPollingGoesOnForThoseWhoComeAgain(t *testing.T) {
+func TestPollingContinuesAfterA202(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, computing(10*time.Second))
 		first := w.get(contributors, "Prefer: wait=5")
 		w.want("first", first.StatusCode, http.StatusAccepted)
-		w.want("to come again after", first.Header.Get("Retry-After"), "3")
+		w.want("Retry-After", first.Header.Get("Retry-After"), "3")
 		time.Sleep(3 * time.Second)
-		w.want("still", w.get(contributors, "Prefer: respond-async").StatusCode, http.StatusAccepted)
+		w.want("status while computing", w.get(contributors, "Prefer: respond-async").StatusCode, http.StatusAccepted)
 		time.Sleep(8 * time.Second)
-		w.want("then", w.get(contributors).Header.Get("Cache-Status")[:9], "weir; hit")
+		w.want("Cache-Status afterwards", w.get(contributors).Header.Get("Cache-Status")[:9], "weir; hit")
 		w.want("polls", w.upstreamSaw(), 5)
 	})
 }
 
-func TestPollingHasABudget(t *testing.T) {
+func TestPollingEndsAfterItsBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, computing(24*time.Hour))
 		w.get(contributors)
 		time.Sleep(time.Hour)
 		// At 0, 1, 3, 7, 15, 30, 45 s, and so on for five minutes.
 		w.want("polls", w.upstreamSaw(), 24)
-		w.want("and again", w.get(contributors).StatusCode, http.StatusAccepted)
+		w.want("status after the budget", w.get(contributors).StatusCode, http.StatusAccepted)
 	})
 }
 
@@ -115,7 +115,7 @@ func TestHowComputationsEnd(t *testing.T) {
 	}
 }
 
-func TestTheLastGoodCopy(t *testing.T) {
+func TestStaleStatisticsAreServedWhileComputing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ready := true
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -128,20 +128,20 @@ func TestTheLastGoodCopy(t *testing.T) {
 		w.get(contributors)
 		time.Sleep(2 * time.Minute)
 		ready = false
-		began := time.Now()
+		start := time.Now()
 		r := w.get(contributors)
-		w.want("the last good one", r.body, "good")
-		w.want("and says so", r.Header.Get("Cache-Status"), "weir; hit; ttl=-70; detail=computing")
-		w.want("after", time.Since(began), w.gateway.Statistics.Wait)
-		w.want("its age", r.Header.Get("Age"), "130")
+		w.want("body while computing", r.body, "good")
+		w.want("Cache-Status while computing", r.Header.Get("Cache-Status"), "weir; hit; ttl=-70; detail=computing")
+		w.want("duration", time.Since(start), w.gateway.Statistics.Wait)
+		w.want("Age", r.Header.Get("Age"), "130")
 		w.gateway.Cache.Purge(t.Context(), "repo:acme/widgets")
 		r = w.get(contributors)
-		w.want("not after a push", r.StatusCode, http.StatusAccepted)
-		w.want("whose answer it is", r.Header.Get("Cache-Status"), "weir; fwd=stale; fwd-status=202; collapsed")
+		w.want("status after a push", r.StatusCode, http.StatusAccepted)
+		w.want("Cache-Status after a push", r.Header.Get("Cache-Status"), "weir; fwd=stale; fwd-status=202; collapsed")
 	})
 }
 
-func TestClientThatLeavesEndsItsPolling(t *testing.T) {
+func TestClientDisconnectEndsItsPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, computing(time.Hour))
 		c := w.dial()
@@ -151,13 +151,12 @@ func TestClientThatLeavesEndsItsPolling(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.want("attempts", w.upstreamSaw(), 2)
 		for _, r := range w.gateway.Recent() {
-			w.want("logged", r.Status, statusClientGone)
+			w.want("status of the record", r.Status, statusClientGone)
 		}
 	})
 }
 
-// TestOneErrorDoesNotMakeEverybodyPoll: another asks on for all.
-func TestOneErrorDoesNotMakeEverybodyPoll(t *testing.T) {
+func TestPollErrorDoesNotEndSharedPolling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
 		good := computing(20 * time.Second)
@@ -177,21 +176,21 @@ func TestOneErrorDoesNotMakeEverybodyPoll(t *testing.T) {
 	})
 }
 
-func TestPollingIsShownWhileItGoesOn(t *testing.T) {
+func TestPollingListsActivePolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, computing(5*time.Second))
-		began := time.Now()
+		start := time.Now()
 		w.want("before", len(w.gateway.Polling()), 0)
 		go w.get(contributors, "Prefer: wait=60")
-		time.Sleep(4 * time.Second) // asked at 0, 1 and 3 s
+		time.Sleep(4 * time.Second) // polls at 0, 1 and 3 s
 		polls := w.gateway.Polling()
 		if len(polls) != 1 {
 			t.Fatalf("%+v", polls)
 		}
 		p := polls[0]
 		w.want("path", p.Path, contributors)
-		w.want("since", p.Since.Sub(began), time.Duration(0))
-		w.want("next", p.Next.Sub(began), 7*time.Second)
+		w.want("since", p.Since.Sub(start), time.Duration(0))
+		w.want("next", p.Next.Sub(start), 7*time.Second)
 		w.want("polls", p.Polls, 3)
 		w.want("waiting", p.Waiting, 1)
 		time.Sleep(10 * time.Second)
