@@ -105,7 +105,7 @@ func run(t *testing.T, config, secrets string, held map[string]string, env ...st
 			t.Fatalf("it does not start:\n%s\n%s", said.String(), config)
 		}
 		said.WriteString(lines.Text() + "\n")
-		if m := regexp.MustCompile(`msg=(gateway|admin) address=(\S+)`).FindStringSubmatch(lines.Text()); m != nil && m[1] == "gateway" {
+		if m := regexp.MustCompile(`msg="(gateway|admin listener) started" address=(\S+)`).FindStringSubmatch(lines.Text()); m != nil && m[1] == "gateway" {
 			r.gateway = "http://" + m[2]
 		} else if m != nil {
 			r.admin = "http://" + m[2]
