@@ -1,19 +1,3 @@
-// Package service is the reference service: the API of Documents A and B,
-// running on state in memory that grows from a seed. It is the demo's
-// upstream, the gateway's opponent in tests, and a server against which people
-// can test their own clients.
-//
-// Invariants:
-//   - Answers come from state, never from canned replies; the same seed gives
-//     the same state.
-//   - What an operation is comes from the policy's catalogue, the same source
-//     that the gateway uses; everything else here is its own. It counts with
-//     its own, exact and naive code, so that it can judge.
-//   - No lock is held while a client is written to.
-//
-// Every operation of the catalogue is here, and every limit of Document B section 8.
-// Where the documents are silent docs/reference-service.md says what it does. It is
-// not made to be reached by anybody but tests and their authors.
 package service
 
 import (
@@ -174,8 +158,8 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	arrived, faults := time.Now(), s.faulty.now()
 	req := &request{Request: r, base: baseURL(r), faults: faults}
-	s.common(w, req)
-	if problem := s.understand(req); problem != nil {
+	s.setCommonHeaders(w, req)
+	if problem := s.parseRequest(req); problem != nil {
 		s.write(w, req, *problem)
 		return
 	}
@@ -230,9 +214,9 @@ func breakOff(w http.ResponseWriter, status int, body []byte) {
 	panic(http.ErrAbortHandler)
 }
 
-// understand finds out what is asked, and by whom. The problem that it returns
+// parseRequest finds out what is asked, and by whom. The problem that it returns
 // costs nobody anything.
-func (s *Service) understand(req *request) *response {
+func (s *Service) parseRequest(req *request) *response {
 	problem := func(status int, message string) *response {
 		p := s.problem(status, message)
 		return &p
@@ -319,8 +303,8 @@ func (s *Service) read(req *request) ([]byte, *response) {
 	return b.Bytes(), nil
 }
 
-// common sets what every answer carries.
-func (s *Service) common(w http.ResponseWriter, req *request) {
+// setCommonHeaders sets what every answer carries.
+func (s *Service) setCommonHeaders(w http.ResponseWriter, req *request) {
 	h := w.Header()
 	if offset := time.Duration(req.faults.ClockOffset); offset != 0 { // else the server knows it
 		h.Set("Date", time.Now().Add(offset).UTC().Format(http.TimeFormat))
