@@ -111,7 +111,7 @@ var rights = map[string]right{
 	"organization owner":         {owns, "Must be an organization owner"},
 	"organization administrator": {owns, "Must have admin rights to the organization"},
 	"organization administrator, or holder of read_organization_custom_org_role": {func(in place, u *account) bool {
-		return owns(in, u) || belongs(in, u) && in.organization.holds(u.login, "read_organization_custom_org_role")
+		return owns(in, u) || belongs(in, u) && in.organization.hasPermission(u.login, "read_organization_custom_org_role")
 	}, "Must have admin rights to the organization, or a role that may read roles"},
 	"organization administrator or security manager": {func(in place, u *account) bool {
 		return owns(in, u) || belongs(in, u) && in.organization.members[u.login].securityManager

@@ -21,7 +21,7 @@ func (t *tester) admission(who string, op *policy.Operation) int {
 		r.Header.Set("Authorization", as[who])
 	}
 	req := &request{Request: r}
-	if problem := t.s.understand(req); problem != nil {
+	if problem := t.s.parseRequest(req); problem != nil {
 		return problem.status
 	}
 	if req.match.Operation.ID != op.ID {

@@ -139,7 +139,7 @@ func (s *Service) configurationObject(req *request, org *account, c *configurati
 	return append(o, object{
 		{"url", configurationURL(req, org, c)},
 		{"html_url", req.base + "/organizations/" + org.login + "/settings/security_products/configurations" + page},
-		{"created_at", stamp(c.created)}, {"updated_at", stamp(c.created)},
+		{"created_at", timestamp(c.created)}, {"updated_at", timestamp(c.created)},
 	}...)
 }
 

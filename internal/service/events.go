@@ -132,8 +132,8 @@ func (s *Service) postEvent(w http.ResponseWriter, r *http.Request) {
 // deliveries come in the order of what happened. Where it returns an error nothing
 // has happened.
 func (s *Service) cause(r *http.Request, c cause) (object, error) {
-	s.causing.Lock()
-	defer s.causing.Unlock()
+	s.eventMu.Lock()
+	defer s.eventMu.Unlock()
 	h, err := s.happen(r, c)
 	if err != nil {
 		return nil, err
@@ -166,7 +166,7 @@ func (s *Service) happen(r *http.Request, c cause) (*happening, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.serial = h.serial
+	s.lastEvent = h.serial
 	for _, k := range s.hooks {
 		if k.hears(h) {
 			h.heard = append(h.heard, k)
@@ -187,7 +187,7 @@ func (s *Service) understandCause(r *http.Request, c cause) (*happening, error) 
 	if err := kind.takes(c); err != nil {
 		return nil, err
 	}
-	h := &happening{name: c.Event, action: c.Action, at: time.Now().UTC(), serial: s.serial + 1, payloads: map[string]object{}}
+	h := &happening{name: c.Event, action: c.Action, at: time.Now().UTC(), serial: s.lastEvent + 1, payloads: map[string]object{}}
 	if err := s.world.locate(h, kind, c); err != nil {
 		return nil, err
 	}

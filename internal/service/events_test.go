@@ -260,8 +260,8 @@ func TestCausesThatAreRefused(t *testing.T) {
 		} {
 			t.wantRefused(c.cause, c.says)
 		}
-		if got := box.all(); len(got) > 0 || t.s.serial > 0 {
-			t.Errorf("%d deliveries of %d events", len(got), t.s.serial)
+		if got := box.all(); len(got) > 0 || t.s.lastEvent > 0 {
+			t.Errorf("%d deliveries of %d events", len(got), t.s.lastEvent)
 		}
 		w := t.get("", "/_service/events")
 		if w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != http.MethodPost {

@@ -78,12 +78,12 @@ func (s *Service) feedPage(req *request, read *reading) feedPage {
 		return cmp.Or(b.by.at.Compare(a.by.at), strings.Compare(a.path, b.path))
 	})
 	page := feedPage{
-		ID: feedID(req.match.Path), Title: read.heading(), Updated: stamp(time.Unix(0, 0)),
+		ID: feedID(req.match.Path), Title: read.heading(), Updated: timestamp(time.Unix(0, 0)),
 		Link: pageLink{"self", atomType, req.base + req.match.Path}, Entries: []pageEntry{},
 	}
 	for _, e := range events[:min(len(events), feedSize)] {
 		page.Entries = append(page.Entries, pageEntry{
-			ID: feedID(e.path), Title: e.by.name + " " + e.did, Updated: stamp(e.by.at),
+			ID: feedID(e.path), Title: e.by.name + " " + e.did, Updated: timestamp(e.by.at),
 			Author: pageAuthor{e.by.name}, Link: pageLink{"alternate", "text/html", req.base + e.path},
 		})
 	}

@@ -41,7 +41,7 @@ var feeds = []feed{
 
 // followed are the repositories that a user watches or belongs to.
 func followed(r *repository, user, _ *account) bool {
-	sub := r.subscriptions.of(user)
+	sub := r.subscriptions.forUser(user)
 	return r.owner.members[user.login] != nil || sub != nil && sub.subscribed
 }
 

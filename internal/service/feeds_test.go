@@ -228,7 +228,7 @@ func TestEntriesOfFeeds(t *testing.T) {
 		advisories := decode[feedPage](t, t.get("", "/feeds/security-advisories"))
 		want := pageEntry{
 			ID: "tag:example.com,2022:/acme/widgets/security/advisories/adv-1001-1", Title: "Acme announced: The gear turns without its key in acme/widgets",
-			Updated: stamp(time.Now().AddDate(0, 0, -10)), Author: pageAuthor{"Acme"},
+			Updated: timestamp(time.Now().AddDate(0, 0, -10)), Author: pageAuthor{"Acme"},
 			Link: pageLink{"alternate", "text/html", "http://api.test/acme/widgets/security/advisories/adv-1001-1"},
 		}
 		if diff := cmp.Diff(want, advisories.Entries[0]); diff != "" || len(advisories.Entries) != 2 {
@@ -239,15 +239,15 @@ func TestEntriesOfFeeds(t *testing.T) {
 		timeline := decode[feedPage](t, t.get("", "/feeds/timeline"))
 		want = pageEntry{
 			ID: "tag:example.com,2022:/acme/monolith/commit/" + last.sha, Title: last.author.name + ` committed "` + last.message + `" to acme/monolith`,
-			Updated: stamp(last.at), Author: pageAuthor{last.author.name}, Link: pageLink{"alternate", "text/html", "http://api.test/acme/monolith/commit/" + last.sha},
+			Updated: timestamp(last.at), Author: pageAuthor{last.author.name}, Link: pageLink{"alternate", "text/html", "http://api.test/acme/monolith/commit/" + last.sha},
 		}
 		if !slices.Contains(timeline.Entries, want) || len(timeline.Entries) != feedSize {
 			t.Errorf("no %v in %v", want, timeline.Entries)
 		}
 		oldest := timeline.Entries[feedSize-1].Updated
 		for _, c := range r.commits[len(r.commits)-10:] {
-			if stamp(c.at) > oldest && !strings.Contains(string(encode(timeline)), c.sha) {
-				t.Errorf("commit %s of %s is left out", c.sha, stamp(c.at))
+			if timestamp(c.at) > oldest && !strings.Contains(string(encode(timeline)), c.sha) {
+				t.Errorf("commit %s of %s is left out", c.sha, timestamp(c.at))
 			}
 		}
 		own := decode[feedPage](t, t.get("", "/feeds/users/watcher-01"))

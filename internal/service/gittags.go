@@ -37,7 +37,7 @@ func newTag(now time.Time, name, message, target, kind string, tagger signer) *g
 			t.reason = "malformed_signature"
 		}
 	}
-	t.sha = gitName("tag", t.payload()+t.signature)
+	t.sha = gitObjectName("tag", t.payload()+t.signature)
 	return t
 }
 
@@ -58,7 +58,7 @@ func tagObject(req *request, r *repository, t *gitTag) object {
 	}
 	return object{
 		{"node_id", nodePrefixes["Tag"] + "_" + t.sha[:12]}, {"tag", t.name}, {"sha", t.sha}, {"url", api + "/tags/" + t.sha}, {"message", t.message},
-		{"tagger", object{{"name", t.tagger.name}, {"email", t.tagger.email}, {"date", stamp(t.tagger.at)}}},
+		{"tagger", object{{"name", t.tagger.name}, {"email", t.tagger.email}, {"date", timestamp(t.tagger.at)}}},
 		{"object", object{{"type", t.kind}, {"sha", t.target}, {"url", api + "/" + t.kind + "s/" + t.target}}},
 		{"verification", object{{"verified", t.reason == "valid"}, {"reason", t.reason}, {"signature", signature}, {"payload", payload}}},
 	}
@@ -116,7 +116,7 @@ func createTag(s *Service, req *request) response {
 		tagger.name, tagger.email = u.name, u.email
 	}
 	if t := wanted.Tagger; t != nil {
-		var wrong *mistake
+		var wrong *fieldError
 		if tagger, wrong = t.signer(tagger.at); wrong != nil {
 			return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{"Tag", wrong.field, wrong.code})
 		}
@@ -146,7 +146,7 @@ type wantedTagger struct {
 // signer is who Git will write into the tag, or the first mistake: what is written
 // stands in a line of its own, "NAME <EMAIL> SECONDS ZONE", and is read from there
 // again. The year of a date, in UTC, has four digits.
-func (t *wantedTagger) signer(now time.Time) (signer, *mistake) {
+func (t *wantedTagger) signer(now time.Time) (signer, *fieldError) {
 	for _, f := range []struct{ name, value string }{{"tagger.name", t.Name}, {"tagger.email", t.Email}} {
 		switch {
 		case f.value == "":

@@ -239,7 +239,7 @@ func (e *execution) mutation(f *ast.Field, arguments map[string]any) any {
 	for _, r := range e.s.world.repositories {
 		if nodeID("Repository", r.id) == input["subscribableId"] && u != nil && e.s.world.visible(r, e.req.caller) {
 			if state := input["state"]; state == "UNSUBSCRIBED" {
-				r.subscriptions.drop(u)
+				r.subscriptions.remove(u)
 			} else {
 				r.subscriptions.set(&subscription{user: u, subscribed: state == "SUBSCRIBED", ignored: state == "IGNORED", created: time.Now()})
 			}
@@ -294,7 +294,7 @@ func (e *execution) subscription(r *repository) any {
 	if u == nil {
 		return nil
 	}
-	switch sub := r.subscriptions.of(u); {
+	switch sub := r.subscriptions.forUser(u); {
 	case sub == nil:
 		return "UNSUBSCRIBED"
 	case sub.ignored:
@@ -308,7 +308,7 @@ func (e *execution) rateLimit() node {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	w := m.window(e.req.caller, policy.GraphQL, time.Now())
-	return values(map[string]any{"limit": w.Max, "used": w.used, "remaining": w.Max - w.used, "resetAt": stamp(w.reset.Add(time.Duration(e.req.faults.ClockOffset))), "cost": 1})
+	return values(map[string]any{"limit": w.Max, "used": w.used, "remaining": w.Max - w.used, "resetAt": timestamp(w.reset.Add(time.Duration(e.req.faults.ClockOffset))), "cost": 1})
 }
 
 // values is a node whose fields take no arguments.

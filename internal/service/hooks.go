@@ -168,7 +168,7 @@ func (k *hook) delivery(dialect *policy.Dialect, h *happening, id string, payloa
 		header.Set("X-Hub-Signature-256", "sha256="+k.sign(sha256.New, body))
 	}
 	return &delivery{
-		record: record{Delivery: id, Hook: k.id, Event: h.name, Action: h.action, URL: k.url, Created: stamp(h.at)},
+		record: record{Delivery: id, Hook: k.id, Event: h.name, Action: h.action, URL: k.url, Created: timestamp(h.at)},
 		header: header, body: body,
 	}
 }

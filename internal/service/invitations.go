@@ -55,7 +55,7 @@ func invitationObject(req *request, org *account, i *invitation) object {
 	}
 	return object{
 		{"id", i.id}, {"login", login}, {"node_id", nodeID("Invitation", i.id)}, {"email", i.email}, {"role", i.role},
-		{"created_at", stamp(i.created)}, {"inviter", userObject(req, i.inviter)}, {"team_count", len(i.teams)},
+		{"created_at", timestamp(i.created)}, {"inviter", userObject(req, i.inviter)}, {"team_count", len(i.teams)},
 		{"invitation_teams_url", req.base + "/organizations/" + itoa(org.id) + "/invitations/" + itoa(i.id) + "/teams"},
 		{"invitation_source", i.source},
 	}
@@ -66,7 +66,7 @@ func invitationObject(req *request, org *account, i *invitation) object {
 func listedInvitation(req *request, org *account, i *invitation) object {
 	failed := ""
 	if !i.pending() {
-		failed = stamp(i.failed)
+		failed = timestamp(i.failed)
 	}
 	return append(invitationObject(req, org, i), object{{"failed_at", failed}, {"failed_reason", i.reason}}...)
 }
@@ -208,9 +208,9 @@ func (i *invitation) setInvitee(w *world, org *account, wanted invitationBody) *
 // member had, and for nobody else.
 func (i *invitation) setRole(org *account, wanted invitationBody) *problemField {
 	i.role = wanted.Role
-	if i.role == "reinstate" && i.user != nil && org.former[i.user.login] != nil {
+	if i.role == "reinstate" && i.user != nil && org.formerMembers[i.user.login] != nil {
 		i.role = "direct_member"
-		if org.former[i.user.login].admin {
+		if org.formerMembers[i.user.login].admin {
 			i.role = "admin"
 		}
 	}

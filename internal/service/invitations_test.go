@@ -55,7 +55,7 @@ func TestInvitationsArePendingOrHaveFailed(t *testing.T) {
 		}
 		for _, i := range t.invited("/orgs/acme/failed_invitations") {
 			made, failed := i["created_at"].(string), i["failed_at"].(string)
-			if _, err := time.Parse(time.RFC3339, failed); err != nil || made >= failed || failed > stamp(time.Now()) || i["failed_reason"] == "" {
+			if _, err := time.Parse(time.RFC3339, failed); err != nil || made >= failed || failed > timestamp(time.Now()) || i["failed_reason"] == "" {
 				t.Errorf("failed: %v", i)
 			}
 		}
@@ -104,7 +104,7 @@ func TestAnInvitationIsMadeAndCancelled(t *testing.T) {
 			t.Errorf("Location %s", got)
 		}
 		for field, want := range map[string]any{
-			"id": 17.0, "login": "outsider", "email": outsider.email, "role": "admin", "created_at": stamp(time.Now()), "team_count": 3.0,
+			"id": 17.0, "login": "outsider", "email": outsider.email, "role": "admin", "created_at": timestamp(time.Now()), "team_count": 3.0,
 			"invitation_source": "member", "invitation_teams_url": "http://api.test/organizations/4/invitations/17/teams",
 		} {
 			if made[field] != want {
@@ -141,7 +141,7 @@ func TestWhoIsInvitedAsWhat(t *testing.T) {
 	run(t, func(t *tester) {
 		acme := t.s.world.accounts["acme"]
 		outsider := t.s.world.accounts["outsider"]
-		acme.former["watcher-64"] = &membership{user: t.s.world.accounts["watcher-64"]}
+		acme.formerMembers["watcher-64"] = &membership{user: t.s.world.accounts["watcher-64"]}
 		id := func(login string) string { return `{"invitee_id":` + itoa(t.s.world.accounts[login].id) }
 		for _, c := range []struct {
 			name, who, body    string

@@ -12,8 +12,8 @@ func convertManifest(s *Service, req *request) response {
 	id := s.world.apps[code]
 	return response{status: http.StatusCreated, volatile: true, body: object{
 		{"id", id}, {"slug", "app-" + code}, {"name", "App " + code},
-		{"client_id", "client-" + code}, {"client_secret", objectName(uint64(id), 1)},
-		{"webhook_secret", objectName(uint64(id), 2)},
+		{"client_id", "client-" + code}, {"client_secret", hashOf(uint64(id), 1)},
+		{"webhook_secret", hashOf(uint64(id), 2)},
 		{"html_url", req.base + "/apps/app-" + code},
 	}}
 }

@@ -171,7 +171,7 @@ func TestSecondaryLimitSilences(t *testing.T) {
 func TestInstallationLimitFollowsWhatIsInstalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := seed(1, time.Now())
-		repositories, users := w.installed("acme")
+		repositories, users := w.installationSize("acme")
 		if limit := policy.DefaultLimits().OfInstallation(repositories, users); limit != 6100 {
 			t.Errorf("%d repositories, %d users: %d", repositories, users, limit)
 		}

@@ -62,7 +62,7 @@ func (m *migration) state(now time.Time) (name string, since time.Time) {
 // guid is made from the id, so that it is the same in every life of one seed (RFC
 // 9562 section 5.8).
 func (m *migration) guid() string {
-	digits := objectName(uint64(m.id))
+	digits := hashOf(uint64(m.id))
 	return strings.Join([]string{digits[:8], digits[8:12], "8" + digits[13:16], "8" + digits[17:20], digits[20:32]}, "-")
 }
 
@@ -89,7 +89,7 @@ func migrationObject(s *Service, req *request, m *migration, withRepositories bo
 		shown := slices.DeleteFunc(slices.Clone(m.repositories), func(r *repository) bool { return !s.world.visible(r, req.caller) })
 		o = append(o, field{"repositories", rendered(shown, func(r *repository) object { return migratedRepository(s, req, r) })})
 	}
-	return append(o, object{{"url", m.url(req)}, {"created_at", stamp(m.created)}, {"updated_at", stamp(since)}}...)
+	return append(o, object{{"url", m.url(req)}, {"created_at", timestamp(m.created)}, {"updated_at", timestamp(since)}}...)
 }
 
 // migratedRepository is the repository of Document A section 2.7 and what a

@@ -103,7 +103,7 @@ func TestMigrationsTakeTheirTime(t *testing.T) {
 			} {
 				time.Sleep(c.at - time.Since(began))
 				m := decode[[]jsonObject](t, t.get("owner", path))[0]
-				if m["id"] != 804.0 || m["state"] != c.state || m["created_at"] != stamp(began) || m["updated_at"] != stamp(began.Add(c.since)) || m["guid"] != made["guid"] {
+				if m["id"] != 804.0 || m["state"] != c.state || m["created_at"] != timestamp(began) || m["updated_at"] != timestamp(began.Add(c.since)) || m["guid"] != made["guid"] {
 					t.Errorf("%s after %v: %v", path, c.at, m)
 				}
 			}

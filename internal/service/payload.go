@@ -121,7 +121,7 @@ var grown = map[string]func(*Service, *happening) any{
 	},
 	"release": toldRelease,
 	"review": func(_ *Service, h *happening) any {
-		return h.by("user", "/reviews", field{"state", "approved"}, field{"body", "It fits"}, field{"commit_id", h.sha()}, field{"submitted_at", stamp(h.at)})
+		return h.by("user", "/reviews", field{"state", "approved"}, field{"body", "It fits"}, field{"commit_id", h.sha()}, field{"submitted_at", timestamp(h.at)})
 	},
 	"rule": func(_ *Service, h *happening) any {
 		return h.thing("/protection/rules", field{"name", h.repository.defaultBranch}, field{"repository_id", h.repository.id}, field{"admin_enforced", true})
@@ -153,7 +153,7 @@ func (h *happening) thing(below string, more ...field) object {
 	return append(object{
 		{"id", h.serial}, {"node_id", nodeID(below, h.serial)},
 		{"url", h.req.base + api + self}, {"html_url", h.req.base + html + self},
-		{"created_at", stamp(h.at)}, {"updated_at", stamp(h.at)},
+		{"created_at", timestamp(h.at)}, {"updated_at", timestamp(h.at)},
 	}, more...)
 }
 

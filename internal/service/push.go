@@ -48,7 +48,7 @@ func (s *Service) push(h *happening, c cause) error {
 	history = slices.Concat(history, p.commits)
 	if h.ref == r.mainRef() {
 		r.commits = history
-		maps.DeleteFunc(s.stats, func(k statisticsKey, _ *computation) bool { return k.repository == r.id && k.head != r.head() })
+		maps.DeleteFunc(s.stats, func(k statisticsKey, _ *statisticsJob) bool { return k.repository == r.id && k.head != r.head() })
 	}
 	p.head = &history[len(history)-1]
 	p.after = p.head.sha
@@ -107,7 +107,7 @@ func (s *Service) newCommits(h *happening, n int) []commit {
 	made := make([]commit, n)
 	for i := range made {
 		made[i] = commit{
-			sha: objectName(uint64(h.repository.id), uint64(h.serial), uint64(i), s.config.Seed), author: h.sender, at: h.at,
+			sha: hashOf(uint64(h.repository.id), uint64(h.serial), uint64(i), s.config.Seed), author: h.sender, at: h.at,
 			message:   verbs[i%len(verbs)] + " the " + nouns[i%len(nouns)],
 			additions: 1 + i%40, deletions: i % 20,
 		}
@@ -124,7 +124,7 @@ func commitObject(h *happening, c commit) object {
 		changed = append(changed, h.repository.files[0].path)
 	}
 	return object{
-		{"id", c.sha}, {"tree_id", c.sha}, {"distinct", true}, {"message", c.message}, {"timestamp", stamp(c.at)},
+		{"id", c.sha}, {"tree_id", c.sha}, {"distinct", true}, {"message", c.message}, {"timestamp", timestamp(c.at)},
 		{"url", h.html() + "/commit/" + c.sha}, {"author", by}, {"committer", by},
 		{"added", []string{}}, {"removed", []string{}}, {"modified", changed},
 	}

@@ -7,10 +7,10 @@ import (
 // userObject is the simple account object (Document A section 2.1). It stands in
 // most answers and never changes, so each account keeps that of the last base.
 func userObject(req *request, a *account) object {
-	if a.shownAt != req.base || a.shown == nil {
-		a.shown, a.shownAt = newUserObject(req, a), req.base
+	if a.cachedBase != req.base || a.cachedObject == nil {
+		a.cachedObject, a.cachedBase = newUserObject(req, a), req.base
 	}
-	return a.shown
+	return a.cachedObject
 }
 
 func newUserObject(req *request, a *account) object {
@@ -98,7 +98,7 @@ func repositoryObject(s *Service, req *request, r *repository) object {
 		{"size", len(r.files)}, {"default_branch", r.defaultBranch}, {"open_issues_count", r.openIssues()},
 		{"is_template", false}, {"topics", []string{}}, {"has_issues", true}, {"has_projects", true}, {"has_wiki", true},
 		{"has_pages", false}, {"has_downloads", true}, {"has_discussions", false}, {"archived", false}, {"disabled", false},
-		{"visibility", r.visibility()}, {"pushed_at", stamp(r.pushed)}, {"created_at", stamp(r.created)}, {"updated_at", stamp(r.pushed)},
+		{"visibility", r.visibility()}, {"pushed_at", timestamp(r.pushed)}, {"created_at", timestamp(r.created)}, {"updated_at", timestamp(r.pushed)},
 		{"permissions", s.permissions(req.caller, r)},
 		{"security_and_analysis", object{
 			{"advanced_security", status(false)}, {"secret_scanning", status(true)},

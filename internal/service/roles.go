@@ -24,20 +24,20 @@ type assignee struct {
 
 // holds reports whether a user has a permission by a role of their own or of a
 // team that they belong to; a nested team has what its parents have.
-func (org *account) holds(login, permission string) bool {
+func (org *account) hasPermission(login, permission string) bool {
 	return slices.ContainsFunc(org.roles, func(r *role) bool {
-		return slices.Contains(r.permissions, permission) && (r.assigned[assignee{user: login}] || org.reaches(r, login))
+		return slices.Contains(r.permissions, permission) && (r.assigned[assignee{user: login}] || org.assignedThroughTeam(r, login))
 	})
 }
 
 // reaches reports whether a role comes to a user by a team.
-func (org *account) reaches(r *role, login string) bool {
-	return slices.ContainsFunc(org.teams, func(t *team) bool { return r.assigned[assignee{team: t.slug}] && t.has(org, login) })
+func (org *account) assignedThroughTeam(r *role, login string) bool {
+	return slices.ContainsFunc(org.teams, func(t *team) bool { return r.assigned[assignee{team: t.slug}] && t.hasMember(org, login) })
 }
 
 // roled finds the organization of a role operation; one on which the feature is
 // not enabled has none of them (422).
-func (s *Service) roled(req *request) (*account, *response) {
+func (s *Service) organizationWithRoles(req *request) (*account, *response) {
 	org := req.in.organization
 	if org.roles == nil {
 		p := s.problem(http.StatusUnprocessableEntity, "Organization roles are not enabled for this organization")
@@ -47,8 +47,8 @@ func (s *Service) roled(req *request) (*account, *response) {
 }
 
 // namedRole finds the organization and the role that a request names.
-func (s *Service) namedRole(req *request) (*account, *role, *response) {
-	org, problem := s.roled(req)
+func (s *Service) findRole(req *request) (*account, *role, *response) {
+	org, problem := s.organizationWithRoles(req)
 	if problem != nil {
 		return nil, nil, problem
 	}
@@ -62,7 +62,7 @@ func (s *Service) namedRole(req *request) (*account, *role, *response) {
 
 // assignee finds the team of the organization, or the user, that a request
 // names; false where there is none.
-func (s *Service) assignee(req *request, org *account) (assignee, bool) {
+func (s *Service) findAssignee(req *request, org *account) (assignee, bool) {
 	slug, login := req.match.Params.Get("team_slug"), req.match.Params.Get("username")
 	if slug != "" {
 		return assignee{team: slug}, slices.ContainsFunc(org.teams, func(t *team) bool { return t.slug == slug })
@@ -76,7 +76,7 @@ func (s *Service) assignee(req *request, org *account) (assignee, bool) {
 func roleObject(r *role, organization object) object {
 	return object{
 		{"id", r.id}, {"name", r.name}, {"description", r.description}, {"permissions", r.permissions},
-		{"organization", organization}, {"created_at", stamp(r.created)}, {"updated_at", stamp(r.created)},
+		{"organization", organization}, {"created_at", timestamp(r.created)}, {"updated_at", timestamp(r.created)},
 	}
 }
 
@@ -93,7 +93,7 @@ func organizationSummary(req *request, org *account) object {
 }
 
 func listRoles(s *Service, req *request) response {
-	org, problem := s.roled(req)
+	org, problem := s.organizationWithRoles(req)
 	if problem != nil {
 		return *problem
 	}
@@ -105,7 +105,7 @@ func listRoles(s *Service, req *request) response {
 }
 
 func getRole(s *Service, req *request) response {
-	org, r, problem := s.namedRole(req)
+	org, r, problem := s.findRole(req)
 	if problem != nil {
 		return *problem
 	}
@@ -115,7 +115,7 @@ func getRole(s *Service, req *request) response {
 // listTeamsOfRole lists the teams that the role is assigned to; those within
 // them are not shown for that.
 func listTeamsOfRole(s *Service, req *request) response {
-	org, r, problem := s.namedRole(req)
+	org, r, problem := s.findRole(req)
 	if problem != nil {
 		return *problem
 	}
@@ -131,11 +131,11 @@ func listTeamsOfRole(s *Service, req *request) response {
 // assignRole gives a role to a team or to a member; who has it keeps it
 // (Document A section 3).
 func assignRole(s *Service, req *request) response {
-	org, r, problem := s.namedRole(req)
+	org, r, problem := s.findRole(req)
 	if problem != nil {
 		return *problem
 	}
-	to, ok := s.assignee(req, org)
+	to, ok := s.findAssignee(req, org)
 	switch {
 	case !ok:
 		return s.notFound()
@@ -147,7 +147,7 @@ func assignRole(s *Service, req *request) response {
 }
 
 func revokeRole(s *Service, req *request) response {
-	org, r, problem := s.namedRole(req)
+	org, r, problem := s.findRole(req)
 	if problem != nil {
 		return *problem
 	}
@@ -155,7 +155,7 @@ func revokeRole(s *Service, req *request) response {
 }
 
 func revokeAllRoles(s *Service, req *request) response {
-	org, problem := s.roled(req)
+	org, problem := s.organizationWithRoles(req)
 	if problem != nil {
 		return *problem
 	}
@@ -165,7 +165,7 @@ func revokeAllRoles(s *Service, req *request) response {
 // revoke takes roles from the team or the user that a request names; one that
 // they do not have is gone already.
 func (s *Service) revoke(req *request, org *account, roles ...*role) response {
-	from, ok := s.assignee(req, org)
+	from, ok := s.findAssignee(req, org)
 	if !ok {
 		return s.notFound()
 	}

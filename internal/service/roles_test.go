@@ -91,7 +91,7 @@ func TestWhoHoldsAPermission(t *testing.T) {
 		acme := t.s.world.accounts["acme"]
 		want := func(login, permission string, holds bool) {
 			t.Helper()
-			if got := acme.holds(login, permission); got != holds {
+			if got := acme.hasPermission(login, permission); got != holds {
 				t.Errorf("%s holds %s: %v", login, permission, got)
 			}
 		}
@@ -163,7 +163,7 @@ func TestRolesThatCannotBe(t *testing.T) {
 		}
 		for _, login := range []string{"outsider", "leaver"} {
 			w := t.do("owner", http.MethodPut, rolesOf+"/users/"+login+"/1", "")
-			if w.Code != 422 || !names(w, "OrganizationRole", "username") || t.s.world.accounts["acme"].holds(login, "read_organization_custom_org_role") {
+			if w.Code != 422 || !names(w, "OrganizationRole", "username") || t.s.world.accounts["acme"].hasPermission(login, "read_organization_custom_org_role") {
 				t.Errorf("%s, no member: %d %s", login, w.Code, w.Body)
 			}
 		}

@@ -24,8 +24,8 @@ func (s *Service) handler(req *request) handler {
 // handlers are what answers, by the catalogue's operation IDs.
 func handlers() map[string]handler {
 	return map[string]handler{
-		"codes-of-conduct/list":      listConducts,
-		"codes-of-conduct/get":       getConduct,
+		"codes-of-conduct/list":      listCodesOfConduct,
+		"codes-of-conduct/get":       getCodeOfConduct,
 		"gitignore/list-templates":   listTemplates,
 		"gitignore/get-template":     getTemplate,
 		"rate-limit/get":             rateLimit,

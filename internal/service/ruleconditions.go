@@ -29,7 +29,7 @@ type patterns struct {
 	Exclude []string `json:"exclude"`
 }
 
-func (p patterns) hold(matches func(pattern string) bool) bool {
+func (p patterns) match(matches func(pattern string) bool) bool {
 	return slices.ContainsFunc(p.Include, matches) && !slices.ContainsFunc(p.Exclude, matches)
 }
 
@@ -40,7 +40,7 @@ type propertyCondition struct {
 	Source string   `json:"source"` // custom, system
 }
 
-func (p propertyCondition) holds(r *repository) bool {
+func (p propertyCondition) matches(r *repository) bool {
 	value := r.properties[p.Name]
 	if p.Source == "system" {
 		value = r.systemProperties()[p.Name]
@@ -56,22 +56,22 @@ func (r *repository) systemProperties() map[string]string {
 // concern reports whether the conditions choose a repository of their level.
 // Names are not case sensitive. Of properties a repository must have every one
 // that is included, and none that is excluded.
-func (c conditions) concern(r *repository) bool {
+func (c conditions) selects(r *repository) bool {
 	switch {
 	case c.RepositoryName != nil:
-		return c.RepositoryName.hold(func(p string) bool { return p == "~ALL" || matchRef(strings.ToLower(p), strings.ToLower(r.name)) })
+		return c.RepositoryName.match(func(p string) bool { return p == "~ALL" || matchRef(strings.ToLower(p), strings.ToLower(r.name)) })
 	case c.RepositoryID != nil:
 		return slices.Contains(c.RepositoryID.RepositoryIDs, r.id)
 	case c.RepositoryProperty != nil:
-		lacks := func(p propertyCondition) bool { return !p.holds(r) }
-		has := func(p propertyCondition) bool { return p.holds(r) }
+		lacks := func(p propertyCondition) bool { return !p.matches(r) }
+		has := func(p propertyCondition) bool { return p.matches(r) }
 		return !slices.ContainsFunc(c.RepositoryProperty.Include, lacks) && !slices.ContainsFunc(c.RepositoryProperty.Exclude, has)
 	}
 	return true
 }
 
 // check finds the mistake of conditions at a level.
-func (c conditions) check(at level) *mistake {
+func (c conditions) validate(source rulesetSource) *fieldError {
 	var groups []string
 	for _, group := range []struct {
 		name string
@@ -85,7 +85,7 @@ func (c conditions) check(at level) *mistake {
 			groups = append(groups, group.name)
 		}
 	}
-	switch ofOrganization := at.kind == "Organization"; {
+	switch ofOrganization := source.kind == "Organization"; {
 	case !ofOrganization && len(groups) > 0:
 		return invalidAt("conditions." + groups[0])
 	case ofOrganization && len(groups) == 0:
@@ -101,8 +101,8 @@ func (c conditions) check(at level) *mistake {
 // covers reports whether the ruleset is for branches, and its ref_name condition
 // holds for this one. Without the condition no branch is covered: one of its
 // patterns must match.
-func (set *ruleset) covers(branch, defaultBranch string) bool {
-	return set.Target == "branch" && set.Conditions.RefName != nil && set.Conditions.RefName.hold(func(p string) bool {
+func (set *ruleset) appliesToBranch(branch, defaultBranch string) bool {
+	return set.Target == "branch" && set.Conditions.RefName != nil && set.Conditions.RefName.match(func(p string) bool {
 		return p == "~ALL" || p == "~DEFAULT_BRANCH" && branch == defaultBranch || matchRef(p, "refs/heads/"+branch)
 	})
 }

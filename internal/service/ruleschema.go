@@ -10,27 +10,27 @@ import (
 
 // shape says what a JSON value must be. Shapes are data: reference/rulesets.yaml
 // tells how they are written.
-type shape struct {
-	kind    string   // none, boolean, integer, string, choice, object, list, record or rule
-	choices []string // of a choice; of a rule: its types
-	element *shape   // of a list
-	members []member // of a record: its members; of a rule: the parameters of each type
+type valueSchema struct {
+	kind    string       // none, boolean, integer, string, choice, object, list, record or rule
+	choices []string     // of a choice; of a rule: its types
+	element *valueSchema // of a list
+	members []member     // of a record: its members; of a rule: the parameters of each type
 }
 
 // member is a named shape. Null counts as left out.
 type member struct {
 	name     string
 	optional bool
-	shape    *shape
+	schema   *valueSchema
 }
 
 // rulesetShape is the body that makes a ruleset (Document A sections 4.8, 4.9).
-var rulesetShape = func() *shape {
+var rulesetSchema = func() *valueSchema {
 	text, err := referenceFiles.ReadFile("reference/rulesets.yaml")
 	if err != nil {
 		panic(err) // embedded
 	}
-	var s shape
+	var s valueSchema
 	if err := yaml.Load(text, &s); err != nil {
 		panic(err)
 	}
@@ -38,7 +38,7 @@ var rulesetShape = func() *shape {
 }()
 
 // UnmarshalYAML reads a shape.
-func (s *shape) UnmarshalYAML(n *yaml.Node) error {
+func (s *valueSchema) UnmarshalYAML(n *yaml.Node) error {
 	switch n.Kind {
 	case yaml.ScalarNode:
 		s.kind = n.Value
@@ -46,14 +46,14 @@ func (s *shape) UnmarshalYAML(n *yaml.Node) error {
 			s.kind, s.choices = "choice", choices
 		}
 	case yaml.SequenceNode:
-		s.kind, s.element = "list", &shape{}
+		s.kind, s.element = "list", &valueSchema{}
 		return n.Content[0].Decode(s.element)
 	case yaml.MappingNode:
 		s.kind = "record"
 		for i := 0; i < len(n.Content); i += 2 {
 			name, optional := strings.CutSuffix(n.Content[i].Value, "?")
-			s.members = append(s.members, member{name, optional, &shape{}})
-			if err := n.Content[i+1].Decode(s.members[i/2].shape); err != nil {
+			s.members = append(s.members, member{name, optional, &valueSchema{}})
+			if err := n.Content[i+1].Decode(s.members[i/2].schema); err != nil {
 				return err
 			}
 			if n.Tag == "!rule" {
@@ -66,18 +66,18 @@ func (s *shape) UnmarshalYAML(n *yaml.Node) error {
 
 // mistake is what is wrong with a value, and where: a dotted path with indices,
 // for example rules[0].parameters.operator. The code is that of [problemField].
-type mistake struct{ field, code string }
+type fieldError struct{ field, code string }
 
-func invalidAt(field string) *mistake { return &mistake{field, "invalid"} }
-func missingAt(field string) *mistake { return &mistake{field, "missing_field"} }
+func invalidAt(field string) *fieldError { return &fieldError{field, "invalid"} }
+func missingAt(field string) *fieldError { return &fieldError{field, "missing_field"} }
 
 // below is the path of a member.
-func below(path, name string) string { return strings.TrimPrefix(path+"."+name, ".") }
+func memberPath(path, name string) string { return strings.TrimPrefix(path+"."+name, ".") }
 
 // read returns a value with its members in the shape's order and what is left
 // out filled in, or its first mistake. Members that the shape does not have are
 // left out.
-func (s *shape) read(text json.RawMessage, path string) (any, *mistake) {
+func (s *valueSchema) read(text json.RawMessage, path string) (any, *fieldError) {
 	switch s.kind {
 	case "list":
 		return s.readList(text, path)
@@ -92,62 +92,62 @@ func (s *shape) read(text json.RawMessage, path string) (any, *mistake) {
 	return nil, invalidAt(path)
 }
 
-func (s *shape) readScalar(text json.RawMessage) (any, bool) {
+func (s *valueSchema) readScalar(text json.RawMessage) (any, bool) {
 	switch s.kind {
 	case "boolean":
 		var b bool
-		ok := decodes(text, &b)
+		ok := unmarshalNonNull(text, &b)
 		return b, ok
 	case "integer":
 		var n int
-		ok := decodes(text, &n)
+		ok := unmarshalNonNull(text, &n)
 		return n, ok && n >= 0
 	case "object":
-		return text, decodes(text, &map[string]any{})
+		return text, unmarshalNonNull(text, &map[string]any{})
 	}
 	var t string
-	ok := decodes(text, &t)
+	ok := unmarshalNonNull(text, &t)
 	return t, ok && t != "" && (s.choices == nil || slices.Contains(s.choices, t))
 }
 
 // decodes is [json.Unmarshal] but for null, which it takes for no value.
-func decodes(text json.RawMessage, into any) bool {
+func unmarshalNonNull(text json.RawMessage, into any) bool {
 	return string(text) != "null" && json.Unmarshal(text, into) == nil
 }
 
-func (s *shape) readList(text json.RawMessage, path string) (any, *mistake) {
+func (s *valueSchema) readList(text json.RawMessage, path string) (any, *fieldError) {
 	var elements []json.RawMessage
-	if !decodes(text, &elements) {
+	if !unmarshalNonNull(text, &elements) {
 		return nil, invalidAt(path)
 	}
 	values := make([]any, len(elements))
 	for i, element := range elements {
-		var wrong *mistake
-		if values[i], wrong = s.element.read(element, path+"["+itoa(i)+"]"); wrong != nil {
-			return nil, wrong
+		var fieldErr *fieldError
+		if values[i], fieldErr = s.element.read(element, path+"["+itoa(i)+"]"); fieldErr != nil {
+			return nil, fieldErr
 		}
 	}
 	return values, nil
 }
 
-func (s *shape) readRecord(text json.RawMessage, path string) (any, *mistake) {
+func (s *valueSchema) readRecord(text json.RawMessage, path string) (any, *fieldError) {
 	var given map[string]json.RawMessage
-	if !decodes(text, &given) {
+	if !unmarshalNonNull(text, &given) {
 		return nil, invalidAt(path)
 	}
 	o := object{}
 	for _, m := range s.members {
-		switch leftOut := m.leftOut(given[m.name]); {
-		case leftOut && !m.optional:
-			return nil, missingAt(below(path, m.name))
-		case leftOut && m.shape.kind == "choice":
-			o = append(o, field{m.name, m.shape.choices[0]})
-		case leftOut && m.shape.kind == "list":
+		switch absent := m.isAbsent(given[m.name]); {
+		case absent && !m.optional:
+			return nil, missingAt(memberPath(path, m.name))
+		case absent && m.schema.kind == "choice":
+			o = append(o, field{m.name, m.schema.choices[0]})
+		case absent && m.schema.kind == "list":
 			o = append(o, field{m.name, []any{}})
-		case !leftOut:
-			value, wrong := m.shape.read(given[m.name], below(path, m.name))
-			if wrong != nil {
-				return nil, wrong
+		case !absent:
+			value, fieldErr := m.schema.read(given[m.name], memberPath(path, m.name))
+			if fieldErr != nil {
+				return nil, fieldErr
 			}
 			o = append(o, field{m.name, value})
 		}
@@ -156,20 +156,20 @@ func (s *shape) readRecord(text json.RawMessage, path string) (any, *mistake) {
 }
 
 // leftOut reports whether a member is not there, null or, where it is text, empty.
-func (m member) leftOut(text json.RawMessage) bool {
-	isText := m.shape.kind == "string" || m.shape.kind == "choice"
+func (m member) isAbsent(text json.RawMessage) bool {
+	isText := m.schema.kind == "string" || m.schema.kind == "choice"
 	return text == nil || string(text) == "null" || isText && string(text) == `""`
 }
 
 // readRule reads {type, parameters}. A type that has none takes no notice of
 // parameters.
-func (s *shape) readRule(text json.RawMessage, path string) (any, *mistake) {
-	record := &shape{kind: "record", members: []member{{name: "type", shape: &shape{kind: "choice", choices: s.choices}}}}
-	rule, wrong := record.read(text, path)
-	if wrong != nil {
-		return nil, wrong
+func (s *valueSchema) readRule(text json.RawMessage, path string) (any, *fieldError) {
+	record := &valueSchema{kind: "record", members: []member{{name: "type", schema: &valueSchema{kind: "choice", choices: s.choices}}}}
+	rule, fieldErr := record.read(text, path)
+	if fieldErr != nil {
+		return nil, fieldErr
 	}
-	parameters := s.members[slices.Index(s.choices, rule.(object)[0].value.(string))].shape
+	parameters := s.members[slices.Index(s.choices, rule.(object)[0].value.(string))].schema
 	if parameters.kind == "none" {
 		return rule, nil
 	}

@@ -66,9 +66,9 @@ func TestEveryRuleTypeAndParameter(t *testing.T) {
 			time.Sleep(time.Hour) // within the limits of creating content
 		}
 		want := append(slices.Collect(maps.Keys(documented)), "code_scanning")
-		for _, m := range rulesetShape.members {
-			if m.name == "rules" && cmp.Diff(sorted(want), sorted(slices.Clone(m.shape.element.choices))) != "" {
-				t.Errorf("documents (-), table (+):\n%s", cmp.Diff(want, m.shape.element.choices))
+		for _, m := range rulesetSchema.members {
+			if m.name == "rules" && cmp.Diff(sorted(want), sorted(slices.Clone(m.schema.element.choices))) != "" {
+				t.Errorf("documents (-), table (+):\n%s", cmp.Diff(want, m.schema.element.choices))
 			}
 		}
 	})

@@ -39,76 +39,78 @@ type bypassActor struct {
 }
 
 // level is where rulesets stand: a repository, or an organization.
-type level struct {
-	kind   string // Repository or Organization
-	source string
-	path   string // of its own URL
-	owner  *account
+type rulesetSource struct {
+	kind  string // Repository or Organization
+	name  string
+	path  string // of its own URL
+	owner *account
 }
 
-// leveled is a ruleset with where it stands.
-type leveled struct {
+// sourcedRuleset is a ruleset with where it stands.
+type sourcedRuleset struct {
 	*ruleset
-	level
+	rulesetSource
 }
 
-func levelOfRepository(r *repository) level {
-	return level{"Repository", r.fullName(), "/repos/" + r.fullName(), r.owner}
+func repositorySource(r *repository) rulesetSource {
+	return rulesetSource{"Repository", r.fullName(), "/repos/" + r.fullName(), r.owner}
 }
 
-func levelOfOrganization(org *account) level {
-	return level{"Organization", org.login, "/orgs/" + org.login, org}
+func organizationSource(org *account) rulesetSource {
+	return rulesetSource{"Organization", org.login, "/orgs/" + org.login, org}
 }
 
-func (at level) all(sets []*ruleset) []leveled {
-	var all []leveled
+func (source rulesetSource) attach(sets []*ruleset) []sourcedRuleset {
+	var all []sourcedRuleset
 	for _, set := range sets {
-		all = append(all, leveled{set, at})
+		all = append(all, sourcedRuleset{set, source})
 	}
 	return all
 }
 
 // above are the organization's rulesets that concern the repository.
-func above(r *repository) []leveled {
-	return slices.DeleteFunc(levelOfOrganization(r.owner).all(r.owner.rulesets), func(set leveled) bool { return !set.Conditions.concern(r) })
+func inheritedRulesets(r *repository) []sourcedRuleset {
+	return slices.DeleteFunc(organizationSource(r.owner).attach(r.owner.rulesets), func(set sourcedRuleset) bool { return !set.Conditions.selects(r) })
 }
 
 // rulesetObject is the summary (Document A section 2.10).
-func rulesetObject(req *request, set leveled) object {
+func rulesetObject(req *request, set sourcedRuleset) object {
 	html := req.base + strings.TrimPrefix(strings.TrimPrefix(set.path, "/repos"), "/orgs") + "/rules/" + itoa(set.id)
 	return object{
-		{"id", set.id}, {"name", set.Name}, {"source_type", set.kind}, {"source", set.source},
+		{"id", set.id}, {"name", set.Name}, {"source_type", set.kind}, {"source", set.name},
 		{"enforcement", set.Enforcement}, {"node_id", nodeID("Ruleset", set.id)},
 		{"_links", object{{"self", object{{"href", set.url(req)}}}, {"html", object{{"href", html}}}}},
-		{"created_at", stamp(set.created)}, {"updated_at", stamp(set.created)},
+		{"created_at", timestamp(set.created)}, {"updated_at", timestamp(set.created)},
 	}
 }
 
-func (set leveled) url(req *request) string { return req.base + set.path + "/rulesets/" + itoa(set.id) }
+func (set sourcedRuleset) url(req *request) string {
+	return req.base + set.path + "/rulesets/" + itoa(set.id)
+}
 
 func listRepositoryRulesets(s *Service, req *request) response {
 	r := req.in.repository
-	sets := levelOfRepository(r).all(r.rulesets)
+	sets := repositorySource(r).attach(r.rulesets)
 	parents := cmp.Or(req.query.Get("includes_parents"), "true")
 	if parents != "true" && parents != "false" {
 		return s.invalid("Ruleset", "includes_parents")
 	}
 	if parents == "true" {
-		sets = append(sets, above(r)...)
+		sets = append(sets, inheritedRulesets(r)...)
 	}
-	return list(req, "/repositories/"+itoa(r.id)+"/rulesets", sets, func(set leveled) object { return rulesetObject(req, set) })
+	return list(req, "/repositories/"+itoa(r.id)+"/rulesets", sets, func(set sourcedRuleset) object { return rulesetObject(req, set) })
 }
 
 func listOrganizationRulesets(s *Service, req *request) response {
 	org := req.in.organization
-	sets := levelOfOrganization(org).all(org.rulesets)
-	return list(req, "/organizations/"+itoa(org.id)+"/rulesets", sets, func(set leveled) object { return rulesetObject(req, set) })
+	sets := organizationSource(org).attach(org.rulesets)
+	return list(req, "/organizations/"+itoa(org.id)+"/rulesets", sets, func(set sourcedRuleset) object { return rulesetObject(req, set) })
 }
 
 // applied is a rule that holds for a branch.
-type applied struct {
+type branchRule struct {
 	rule
-	from leveled
+	from sourcedRuleset
 }
 
 // wildcards are what no branch has in its name, and a pattern may.
@@ -122,19 +124,19 @@ func listBranchRules(s *Service, req *request) response {
 	if strings.ContainsAny(branch, wildcards) {
 		return s.invalid("Ruleset", "branch")
 	}
-	var rules []applied
-	for _, set := range append(levelOfRepository(r).all(r.rulesets), above(r)...) {
-		if set.Enforcement != "active" || !set.covers(branch, r.defaultBranch) {
+	var rules []branchRule
+	for _, set := range append(repositorySource(r).attach(r.rulesets), inheritedRulesets(r)...) {
+		if set.Enforcement != "active" || !set.appliesToBranch(branch, r.defaultBranch) {
 			continue
 		}
 		for _, rule := range set.Rules {
-			rules = append(rules, applied{rule, set})
+			rules = append(rules, branchRule{rule, set})
 		}
 	}
 	path := "/repositories/" + itoa(r.id) + "/rules/branches/" + escapePath(branch)
-	return list(req, path, rules, func(a applied) object {
+	return list(req, path, rules, func(a branchRule) object {
 		o := object{
-			{"type", a.Type}, {"ruleset_source_type", a.from.kind}, {"ruleset_source", a.from.source}, {"ruleset_id", a.from.id},
+			{"type", a.Type}, {"ruleset_source_type", a.from.kind}, {"ruleset_source", a.from.name}, {"ruleset_id", a.from.id},
 		}
 		if a.Parameters != nil {
 			o = append(o, field{"parameters", a.Parameters})
@@ -148,42 +150,42 @@ func createRepositoryRuleset(s *Service, req *request) response {
 	if r.locked {
 		return s.problem(http.StatusForbidden, lockedForMigration)
 	}
-	return s.createRuleset(req, levelOfRepository(r), &r.rulesets)
+	return s.createRuleset(req, repositorySource(r), &r.rulesets)
 }
 
 func createOrganizationRuleset(s *Service, req *request) response {
 	org := req.in.organization
-	return s.createRuleset(req, levelOfOrganization(org), &org.rulesets)
+	return s.createRuleset(req, organizationSource(org), &org.rulesets)
 }
 
 // createRuleset adds a ruleset to those of a level (Document A section 4.9), and
 // answers its record: the summary, and what the body says beside.
-func (s *Service) createRuleset(req *request, at level, sets *[]*ruleset) response {
+func (s *Service) createRuleset(req *request, source rulesetSource, sets *[]*ruleset) response {
 	body := map[string]json.RawMessage{}
 	if problem := s.decode(req.body, "Ruleset", &body); problem != nil {
 		return *problem
 	}
-	set, wrong := readRuleset(encode(body))
-	if wrong == nil {
-		wrong = set.check(at, *sets)
+	set, fieldErr := readRuleset(encode(body))
+	if fieldErr == nil {
+		fieldErr = set.validate(source, *sets)
 	}
-	if wrong != nil {
-		return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{"Ruleset", wrong.field, wrong.code})
+	if fieldErr != nil {
+		return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{"Ruleset", fieldErr.field, fieldErr.code})
 	}
 	s.world.lastRuleset++
 	set.id, set.created = s.world.lastRuleset, time.Now()
 	*sets = append(*sets, set)
-	made := leveled{set, at}
+	made := sourcedRuleset{set, source}
 	return response{status: http.StatusCreated, location: made.url(req), body: append(rulesetObject(req, made), object{
 		{"target", set.Target}, {"bypass_actors", set.BypassActors}, {"conditions", set.Conditions}, {"rules", set.Rules},
 	}...)}
 }
 
 // readRuleset reads a body that makes a ruleset.
-func readRuleset(text []byte) (*ruleset, *mistake) {
-	body, wrong := rulesetShape.read(text, "")
-	if wrong != nil {
-		return nil, wrong
+func readRuleset(text []byte) (*ruleset, *fieldError) {
+	body, fieldErr := rulesetSchema.read(text, "")
+	if fieldErr != nil {
+		return nil, fieldErr
 	}
 	var set ruleset
 	if err := json.Unmarshal(encode(body), &set); err != nil {
@@ -193,23 +195,23 @@ func readRuleset(text []byte) (*ruleset, *mistake) {
 }
 
 // check finds the first mistake that no member shows by itself.
-func (set *ruleset) check(at level, others []*ruleset) *mistake {
+func (set *ruleset) validate(source rulesetSource, others []*ruleset) *fieldError {
 	switch {
 	case slices.ContainsFunc(others, func(other *ruleset) bool { return other.Name == set.Name }):
-		return &mistake{"name", "already_exists"}
-	case set.Enforcement == "evaluate" && !at.owner.evaluates:
+		return &fieldError{"name", "already_exists"}
+	case set.Enforcement == "evaluate" && !source.owner.canEvaluate:
 		return invalidAt("enforcement")
 	}
 	for i, actor := range set.BypassActors {
-		if wrong := actor.check("bypass_actors["+itoa(i)+"]", at); wrong != nil {
-			return wrong
+		if fieldErr := actor.validate("bypass_actors["+itoa(i)+"]", source); fieldErr != nil {
+			return fieldErr
 		}
 	}
-	if wrong := set.Conditions.check(at); wrong != nil {
-		return wrong
+	if fieldErr := set.Conditions.validate(source); fieldErr != nil {
+		return fieldErr
 	}
 	for i, rule := range set.Rules {
-		if !rule.compiles() {
+		if !rule.hasValidPattern() {
 			return invalidAt("rules[" + itoa(i) + "].parameters.pattern")
 		}
 	}
@@ -218,8 +220,8 @@ func (set *ruleset) check(at level, others []*ruleset) *mistake {
 
 // check finds the mistake of an actor at a path (Document A section 4.9). Whether
 // there is such a team, app or role is not asked.
-func (a bypassActor) check(path string, at level) *mistake {
-	personal := at.owner.members == nil
+func (a bypassActor) validate(path string, source rulesetSource) *fieldError {
+	personal := source.owner.members == nil
 	switch {
 	case a.ActorType == "OrganizationAdmin" && personal:
 		return invalidAt(path + ".actor_type")
@@ -236,7 +238,7 @@ func (a bypassActor) check(path string, at level) *mistake {
 }
 
 // compiles reports whether the pattern of the rule, if it has one, can be used.
-func (r rule) compiles() bool {
+func (r rule) hasValidPattern() bool {
 	if !strings.HasSuffix(r.Type, "_pattern") {
 		return true
 	}

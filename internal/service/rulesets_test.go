@@ -64,7 +64,7 @@ func TestANewRulesetIsShownWhole(t *testing.T) {
 				"self": jsonObject{"href": "http://api.test/repos/acme/widgets/rulesets/604"},
 				"html": jsonObject{"href": "http://api.test/acme/widgets/rules/604"},
 			},
-			"created_at": stamp(time.Now()), "updated_at": stamp(time.Now()),
+			"created_at": timestamp(time.Now()), "updated_at": timestamp(time.Now()),
 		})
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("want (-), got (+):\n%s", diff)
@@ -197,7 +197,7 @@ func TestPatternsAreNoBranches(t *testing.T) {
 // TestRulesetsOfPersonalRepositories: nobody administers an organization there,
 // and rules cannot be tried out.
 func TestRulesetsOfPersonalRepositories(t *testing.T) {
-	home := levelOfRepository(&repository{name: "home", owner: &account{login: "outsider"}})
+	home := repositorySource(&repository{name: "home", owner: &account{login: "outsider"}})
 	for _, c := range []struct{ body, field string }{
 		{wholeRuleset, "bypass_actors[0].actor_type"},
 		{`{"name":"n","enforcement":"evaluate"}`, "enforcement"},
@@ -207,7 +207,7 @@ func TestRulesetsOfPersonalRepositories(t *testing.T) {
 		if wrong != nil {
 			t.Fatalf("%s: %v", c.body, wrong)
 		}
-		if wrong = set.check(home, nil); wrong == nil && c.field != "" || wrong != nil && *wrong != *invalidAt(c.field) {
+		if wrong = set.validate(home, nil); wrong == nil && c.field != "" || wrong != nil && *wrong != *invalidAt(c.field) {
 			t.Errorf("%s: %v, want %q", c.body, wrong, c.field)
 		}
 	}

@@ -18,7 +18,7 @@ func exportSBOM(s *Service, req *request) response {
 	}
 	return response{status: http.StatusOK, modified: r.pushed, body: object{{"sbom", object{
 		{"SPDXID", "SPDXRef-DOCUMENT"}, {"spdxVersion", "SPDX-2.3"},
-		{"creationInfo", object{{"created", stamp(r.pushed)}, {"creators", []string{"Tool: reference-service"}}}},
+		{"creationInfo", object{{"created", timestamp(r.pushed)}, {"creators", []string{"Tool: reference-service"}}}},
 		{"name", name}, {"dataLicense", "CC0-1.0"}, {"documentDescribes", []string{"SPDXRef-Repository"}},
 		{"documentNamespace", req.base + "/" + r.fullName() + "/dependency_graph/sbom-" + itoa(r.id)}, {"packages", packages},
 	}}}}

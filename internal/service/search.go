@@ -13,7 +13,7 @@ const (
 	// maxResults is the most a search returns (Document B section 8.2).
 	maxResults = 1000
 	// maxSearchedFile is from which size files are not searched.
-	maxSearchedFile = 384 << 10
+	maxSearchedFileSize = 384 << 10
 )
 
 // document is something that a search can find: its searchable properties, and
@@ -35,7 +35,7 @@ type property struct{ name, value string }
 
 // found is a document, with those properties that were searched, and how well it
 // matches.
-type found struct {
+type searchHit struct {
 	document
 	score float64
 }
@@ -44,18 +44,18 @@ type found struct {
 // match, best or newest first, one page of at most 1,000.
 func (s *Service) search(req *request, kind string, documents []document) response {
 	query := policy.ParseSearch(req.query.Get("q"))
-	if problem := s.scopes(req, query); problem != nil {
+	if problem := s.checkScopes(req, query); problem != nil {
 		return *problem
 	}
 	terms := alternatives(query)
-	var all []found
+	var all []searchHit
 	for _, d := range documents {
 		if d.repository != nil && !s.world.visible(d.repository, req.caller) {
 			continue
 		}
-		d.properties = qualified(query, d)
-		if score := evaluate(terms, d.properties); score > 0 {
-			all = append(all, found{d, score})
+		d.properties = searchedProperties(query, d)
+		if score := bestScore(terms, d.properties); score > 0 {
+			all = append(all, searchHit{d, score})
 		}
 	}
 	incomplete := s.faulty.turn(&s.faulty.searches, req.faults.IncompleteEvery)
@@ -73,7 +73,7 @@ func (s *Service) search(req *request, kind string, documents []document) respon
 		item := slices.Clone(f.item())
 		url := item.member("url")
 		item = append(item, field{"score", f.score})
-		if s.wants(req, "text-match") {
+		if s.accepts(req, "text-match") {
 			item = append(item, field{"text_matches", textMatches(terms, kind, url, f.properties)})
 		}
 		items = append(items, item)
@@ -86,7 +86,7 @@ func (s *Service) search(req *request, kind string, documents []document) respon
 
 // scopes refuses a query that names something the caller cannot access, when
 // nothing else is named (Document B section 5.2).
-func (s *Service) scopes(req *request, query policy.SearchQuery) *response {
+func (s *Service) checkScopes(req *request, query policy.SearchQuery) *response {
 	named, accessible := 0, 0
 	for _, t := range query {
 		switch t.Name {
@@ -114,11 +114,11 @@ func (s *Service) scopes(req *request, query policy.SearchQuery) *response {
 }
 
 // sort orders by what sort asks for, else best match first.
-func (s *Service) sort(req *request, all []found) {
+func (s *Service) sort(req *request, all []searchHit) {
 	chosen := slices.ContainsFunc(req.match.Operation.Query, func(p policy.Parameter) bool {
 		return p.Name == "sort" && (len(p.Values) == 0 || slices.Contains(p.Values, req.query.Get("sort")))
 	}) && req.query.Get("sort") != ""
-	slices.SortStableFunc(all, func(a, b found) int {
+	slices.SortStableFunc(all, func(a, b searchHit) int {
 		if !chosen {
 			return cmp.Compare(b.score, a.score)
 		}
@@ -160,7 +160,7 @@ func alternatives(query policy.SearchQuery) [][]policy.SearchToken {
 
 // evaluate scores the properties that are searched: that of the alternative which
 // matches best, 0 when none does or there are no properties.
-func evaluate(alternatives [][]policy.SearchToken, in []property) float64 {
+func bestScore(alternatives [][]policy.SearchToken, in []property) float64 {
 	best := 0.0
 	for _, terms := range alternatives {
 		best = max(best, score(terms, in))
@@ -197,7 +197,7 @@ func occurrences(term string, in []property) int {
 // properties that are searched; nil when it does not qualify. Several repo:,
 // user: and org: widen the scope, a qualifier that is not known restricts
 // nothing.
-func qualified(query policy.SearchQuery, d document) []property {
+func searchedProperties(query policy.SearchQuery, d document) []property {
 	in := d.properties
 	scoped, inScope := false, false
 	for _, t := range query {
@@ -207,7 +207,7 @@ func qualified(query policy.SearchQuery, d document) []property {
 			in = slices.DeleteFunc(slices.Clone(in), func(p property) bool { return !slices.Contains(strings.Split(t.Value, ","), p.name) })
 			continue
 		case "repo", "user", "org":
-			holds = d.within(t)
+			holds = d.belongsTo(t)
 			if !t.Negated {
 				scoped, inScope = true, inScope || holds
 				continue
@@ -234,7 +234,7 @@ func qualified(query policy.SearchQuery, d document) []property {
 }
 
 // within reports whether a document belongs to what repo:, user: or org: names.
-func (d document) within(t policy.SearchToken) bool {
+func (d document) belongsTo(t policy.SearchToken) bool {
 	if d.repository == nil {
 		return false
 	}
@@ -252,7 +252,7 @@ func textMatches(alternatives [][]policy.SearchToken, kind string, url any, in [
 	for _, p := range in {
 		var matches []object
 		text := []rune(p.value)
-		for _, at := range places(alternatives, []rune(strings.ToLower(p.value))) {
+		for _, at := range matchPositions(alternatives, []rune(strings.ToLower(p.value))) {
 			matches = append(matches, object{{"text", string(text[at[0]:at[1]])}, {"indices", at}})
 		}
 		if matches != nil {
@@ -264,7 +264,7 @@ func textMatches(alternatives [][]policy.SearchToken, kind string, url any, in [
 
 // places are from where to where terms stand in a text, which is in lower case: each
 // place once, by its first index.
-func places(alternatives [][]policy.SearchToken, text []rune) [][2]int {
+func matchPositions(alternatives [][]policy.SearchToken, text []rune) [][2]int {
 	var all [][2]int
 	for _, t := range slices.Concat(alternatives...) {
 		term := []rune(t.Term)

@@ -292,8 +292,8 @@ func FuzzEvaluate(f *testing.F) {
 	d := document{properties: []property{{"file", "a Widget é"}, {"path", "x/y"}}, language: "Go"}
 	f.Fuzz(func(t *testing.T, q string) {
 		query := policy.ParseSearch(q)
-		terms, in := alternatives(query), qualified(query, d)
-		if score := evaluate(terms, in); score < 0 || len(terms) == 0 || in == nil && score > 0 {
+		terms, in := alternatives(query), searchedProperties(query, d)
+		if score := bestScore(terms, in); score < 0 || len(terms) == 0 || in == nil && score > 0 {
 			t.Errorf("%q scores %v", q, score)
 		}
 		textMatches(terms, "FileContent", "", in)

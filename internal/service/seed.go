@@ -14,38 +14,38 @@ import (
 // 7): organization acme with its repositories, the users behind the tokens,
 // and enough watchers and members for lists of several pages.
 func seed(n uint64, now time.Time) *world {
-	g := &grower{random: rand.New(rand.NewPCG(n, 1)), now: now.Truncate(time.Hour)}
+	s := &seeder{random: rand.New(rand.NewPCG(n, 1)), now: now.Truncate(time.Hour)}
 	w := &world{apps: map[string]int{}, tokens: tokens(), accounts: map[string]*account{}}
-	acme := g.people(w)
-	widgets := g.repository(w, acme, 1001, "widgets", "Parts that fit", "Go", false)
-	g.commits(widgets, 400, 70)
-	g.files(widgets)
-	g.issues(widgets)
-	g.watchers(w, widgets)
-	g.tags(widgets)
-	g.advisories(widgets)
-	secret := g.repository(w, acme, 1002, "secret", "Not for everybody", "Go", true)
-	g.commits(secret, 60, 20)
-	g.advisories(secret)
+	acme := s.people(w)
+	widgets := s.repository(w, acme, 1001, "widgets", "Parts that fit", "Go", false)
+	s.commits(widgets, 400, 70)
+	s.files(widgets)
+	s.issues(widgets)
+	s.watchers(w, widgets)
+	s.tags(widgets)
+	s.advisories(widgets)
+	secret := s.repository(w, acme, 1002, "secret", "Not for everybody", "Go", true)
+	s.commits(secret, 60, 20)
+	s.advisories(secret)
 	secret.files = []file{{path: "vault.go", content: "package vault\n\n// Key opens the vault.\nconst Key = \"widget\"\n"}}
-	g.repository(w, acme, 1003, "empty", "Nothing yet", "", false)
-	monolith := g.repository(w, acme, 1004, "monolith", "All of it", "Go", false)
-	g.commits(monolith, 12_000, 100)
-	g.properties(w.repositories)
-	g.rulesets(w, acme, widgets)
+	s.repository(w, acme, 1003, "empty", "Nothing yet", "", false)
+	monolith := s.repository(w, acme, 1004, "monolith", "All of it", "Go", false)
+	s.commits(monolith, 12_000, 100)
+	s.properties(w.repositories)
+	s.rulesets(w, acme, widgets)
 
-	g.organizations(w, acme)
-	g.teams(acme)
-	g.roles(acme)
-	g.invitations(w, acme)
+	s.organizations(w, acme)
+	s.teams(acme)
+	s.roles(acme)
+	s.invitations(w, acme)
 
-	g.configurations(w, acme, widgets, secret)
+	s.configurations(w, acme, widgets, secret)
 
-	g.migrations(w, acme, widgets, secret)
+	s.migrations(w, acme, widgets, secret)
 	return w
 }
 
-type grower struct {
+type seeder struct {
 	random *rand.Rand
 	now    time.Time
 }
@@ -56,7 +56,7 @@ const (
 )
 
 // people makes the users, and the organization with its members.
-func (g *grower) people(w *world) *account {
+func (s *seeder) people(w *world) *account {
 	owner, member := w.add("acme-owner", "Owner of Acme"), w.add("acme-member", "Member of Acme")
 	w.add("outsider", "Outsider")
 	acme := w.add("acme", "Acme")
@@ -81,17 +81,17 @@ func (w *world) add(login, name string) *account {
 	return a
 }
 
-func (g *grower) repository(w *world, owner *account, id int, name, description, language string, private bool) *repository {
+func (s *seeder) repository(w *world, owner *account, id int, name, description, language string, private bool) *repository {
 	r := &repository{
 		id: id, owner: owner, name: name, description: description, language: language, private: private,
-		defaultBranch: "main", created: g.now.AddDate(-2, 0, 0), pushed: g.now.AddDate(-2, 0, 0),
+		defaultBranch: "main", created: s.now.AddDate(-2, 0, 0), pushed: s.now.AddDate(-2, 0, 0),
 	}
 	w.repositories = append(w.repositories, r)
 	return r
 }
 
 // commits spreads n commits over the last weeks; the last one is of now.
-func (g *grower) commits(r *repository, n, weeks int) {
+func (s *seeder) commits(r *repository, n, weeks int) {
 	zones := []*time.Location{time.UTC, time.FixedZone("", 2*3600), time.FixedZone("", -7*3600)}
 	var authors []*account
 	for _, login := range sortedMembers(r.owner)[:6] {
@@ -99,28 +99,28 @@ func (g *grower) commits(r *repository, n, weeks int) {
 	}
 	span := time.Duration(weeks) * 7 * 24 * time.Hour
 	for i := range n {
-		at := g.now.Add(-span / time.Duration(n) * time.Duration(n-1-i))
+		at := s.now.Add(-span / time.Duration(n) * time.Duration(n-1-i))
 		c := commit{
-			author: authors[g.random.IntN(len(authors))], at: at.In(zones[g.random.IntN(len(zones))]),
-			additions: g.random.IntN(80), deletions: g.random.IntN(40),
-			message: fmt.Sprintf("%s the %s", pick(g, "fix", "add", "remove", "polish"), pick(g, "gear", "lever", "spring", "widget")),
+			author: authors[s.random.IntN(len(authors))], at: at.In(zones[s.random.IntN(len(zones))]),
+			additions: s.random.IntN(80), deletions: s.random.IntN(40),
+			message: fmt.Sprintf("%s the %s", pick(s, "fix", "add", "remove", "polish"), pick(s, "gear", "lever", "spring", "widget")),
 		}
-		switch g.random.IntN(20) {
+		switch s.random.IntN(20) {
 		case 0:
 			c.merge, c.message = true, "merge branch"
 		case 1:
 			c.additions, c.deletions = 0, 0
 		}
-		c.sha = objectName(uint64(r.id), uint64(i), g.random.Uint64())
+		c.sha = hashOf(uint64(r.id), uint64(i), s.random.Uint64())
 		r.commits = append(r.commits, c)
 	}
 	r.pushed = r.commits[n-1].at
 }
 
-func pick(g *grower, from ...string) string { return from[g.random.IntN(len(from))] }
+func pick(s *seeder, from ...string) string { return from[s.random.IntN(len(from))] }
 
 // objectName is a name as Git gives it: 40 hexadecimal digits.
-func objectName(parts ...uint64) string {
+func hashOf(parts ...uint64) string {
 	var b []byte
 	for _, p := range parts {
 		b = binary.BigEndian.AppendUint64(b, p)
@@ -129,7 +129,7 @@ func objectName(parts ...uint64) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func (g *grower) files(r *repository) {
+func (s *seeder) files(r *repository) {
 	r.files = []file{
 		{path: "README.md", content: "# widgets\n\nA widget is a part that fits. Each widget has a gear.\n"},
 		{path: "gear/gear.go", content: "package gear\n\n// Turn turns the gear of a widget once.\nfunc Turn() {}\n"},
@@ -142,44 +142,44 @@ func (g *grower) files(r *repository) {
 	}
 }
 
-func (g *grower) issues(r *repository) {
+func (s *seeder) issues(r *repository) {
 	for i := range 24 {
 		r.issues = append(r.issues, issue{
 			number: i + 1, author: r.commits[i].author, open: i%3 != 0,
-			title: fmt.Sprintf("The %s %s", pick(g, "gear", "lever", "spring"), pick(g, "squeaks", "is loose", "does not turn")),
-			body:  "Seen with the newest widget.", labels: []string{pick(g, "bug", "enhancement")},
-			created: g.now.AddDate(0, 0, -i),
+			title: fmt.Sprintf("The %s %s", pick(s, "gear", "lever", "spring"), pick(s, "squeaks", "is loose", "does not turn")),
+			body:  "Seen with the newest widget.", labels: []string{pick(s, "bug", "enhancement")},
+			created: s.now.AddDate(0, 0, -i),
 		})
 	}
 }
 
 // tags makes two versions: one whose signature is valid, one without any.
-func (g *grower) tags(r *repository) {
+func (s *seeder) tags(r *repository) {
 	release := func(n int, name, message string) *gitTag {
 		c := r.commits[n]
 		return newTag(c.at, name, message, c.sha, "commit", signer{c.author.name, c.author.email, c.at})
 	}
-	signed := release(100, "v1.0.0", "The first one\n"+signatureBegin+"\n\n"+objectName(g.random.Uint64())+"\n"+signatureEnd+"\n")
+	signed := release(100, "v1.0.0", "The first one\n"+signatureBegin+"\n\n"+hashOf(s.random.Uint64())+"\n"+signatureEnd+"\n")
 	signed.reason = "valid"
 	r.tags = []*gitTag{signed, release(200, "v1.1.0", "The second one\n")}
 }
 
-func (g *grower) watchers(w *world, r *repository) {
+func (s *seeder) watchers(w *world, r *repository) {
 	for login, a := range w.accounts {
 		if strings.HasPrefix(login, "watcher-") {
-			r.subscriptions.set(&subscription{user: a, subscribed: true, created: g.now.AddDate(0, 0, -a.id)})
+			r.subscriptions.set(&subscription{user: a, subscribed: true, created: s.now.AddDate(0, 0, -a.id)})
 		}
 	}
 }
 
-func (g *grower) advisories(r *repository) {
+func (s *seeder) advisories(r *repository) {
 	for i, summary := range []string{"The gear turns without its key", "The lever trusts who pulls it"} {
-		r.advisories = append(r.advisories, advisory{fmt.Sprintf("adv-%d-%d", r.id, i+1), summary, g.now.AddDate(0, 0, -10*(i+1))})
+		r.advisories = append(r.advisories, advisory{fmt.Sprintf("adv-%d-%d", r.id, i+1), summary, s.now.AddDate(0, 0, -10*(i+1))})
 	}
 }
 
 // properties are what the organization's rulesets can tell repositories by.
-func (g *grower) properties(all []*repository) {
+func (s *seeder) properties(all []*repository) {
 	for _, r := range all {
 		r.properties = map[string]string{"team": "parts", "stage": "production"}
 		if r.private {
@@ -191,16 +191,16 @@ func (g *grower) properties(all []*repository) {
 	}
 }
 
-func (g *grower) rulesets(w *world, acme *account, widgets *repository) {
+func (s *seeder) rulesets(w *world, acme *account, widgets *repository) {
 	add := func(to *[]*ruleset, id int, body string) {
 		set, wrong := readRuleset([]byte(body))
 		if wrong != nil {
 			panic(wrong.field) // the seed's own
 		}
-		set.id, set.created = id, g.now.AddDate(0, -1, -id%20)
+		set.id, set.created = id, s.now.AddDate(0, -1, -id%20)
 		*to, w.lastRuleset = append(*to, set), id
 	}
-	acme.evaluates = true
+	acme.canEvaluate = true
 	add(&acme.rulesets, 501, `{"name": "signed everywhere", "enforcement": "active", "rules": [{"type": "required_signatures"}],
 		"conditions": {"repository_name": {"include": ["~ALL"]}, "ref_name": {"include": ["~ALL"]}}}`)
 	add(&acme.rulesets, 502, `{"name": "linear history, tried out", "enforcement": "evaluate", "rules": [{"type": "required_linear_history"}],
@@ -218,13 +218,13 @@ func (g *grower) rulesets(w *world, acme *account, widgets *repository) {
 // configurations makes a global configuration, which new public repositories get,
 // and two of the organization: one that widgets is attached to, and a stricter one
 // that secret is, and other new repositories will be.
-func (g *grower) configurations(w *world, acme *account, widgets, secret *repository) {
+func (s *seeder) configurations(w *world, acme *account, widgets, secret *repository) {
 	add := func(id int, org *account, body map[string]any) *configuration {
 		values, wrong := configured(body, documentsBot)
 		if wrong != nil {
 			panic("seed: " + wrong.Field)
 		}
-		c := &configuration{id: id, organization: org, values: values, created: g.now.AddDate(0, -6, id)}
+		c := &configuration{id: id, organization: org, values: values, created: s.now.AddDate(0, -6, id)}
 		w.configurations = append(w.configurations, c)
 		return c
 	}
@@ -246,11 +246,11 @@ func (g *grower) configurations(w *world, acme *account, widgets, secret *reposi
 
 // migrations makes an import, an export whose archive is still there, and a user's
 // export.
-func (g *grower) migrations(w *world, acme *account, widgets, secret *repository) {
+func (s *seeder) migrations(w *world, acme *account, widgets, secret *repository) {
 	owner := w.accounts["acme-owner"]
 	w.migrations = []*migration{
-		{id: 801, owner: acme, imports: true, created: g.now.AddDate(-1, 0, 0)},
-		{id: 802, owner: acme, repositories: []*repository{widgets, secret}, asked: migrationStart{ExcludeAttachments: true}, created: g.now.AddDate(0, 0, -2)},
-		{id: 803, owner: owner, repositories: []*repository{widgets}, created: g.now.AddDate(0, 0, -1)},
+		{id: 801, owner: acme, imports: true, created: s.now.AddDate(-1, 0, 0)},
+		{id: 802, owner: acme, repositories: []*repository{widgets, secret}, asked: migrationStart{ExcludeAttachments: true}, created: s.now.AddDate(0, 0, -2)},
+		{id: 803, owner: owner, repositories: []*repository{widgets}, created: s.now.AddDate(0, 0, -1)},
 	}
 }

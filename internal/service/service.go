@@ -45,13 +45,13 @@ type Service struct {
 
 	mu    sync.Mutex // guards the world and the statistics
 	world *world
-	stats map[statisticsKey]*computation
+	stats map[statisticsKey]*statisticsJob
 
-	hooks    []*hook // guarded by mu, as are the numbers of the last webhook and event
-	lastHook int
-	serial   int
+	hooks     []*hook // guarded by mu, as are the numbers of the last webhook and event
+	lastHook  int
+	lastEvent int
 
-	causing    sync.Mutex // held while an event is told; taken before mu
+	eventMu    sync.Mutex // held while an event is told; taken before mu
 	deliveries *deliveries
 }
 
@@ -62,13 +62,13 @@ func New(c Config) *Service {
 	}
 	s := &Service{
 		config: c, meter: newMeter(c.Limits),
-		world: seed(c.Seed, time.Now()), stats: map[statisticsKey]*computation{},
+		world: seed(c.Seed, time.Now()), stats: map[statisticsKey]*statisticsJob{},
 	}
 	s.faulty.random = rand.New(rand.NewPCG(c.Seed, 2))
 	s.setFaults(c.Faults)
 	s.handlers = handlers()
 	app := s.world.tokens["tok-app"]
-	app.limit = c.Limits.OfInstallation(s.world.installed("acme"))
+	app.limit = c.Limits.OfInstallation(s.world.installationSize("acme"))
 	s.world.tokens["tok-app"] = app
 	s.running, s.stop = context.WithCancel(context.Background())
 
@@ -191,7 +191,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ticket.describe(w.Header(), faults, int(s.faulty.upTo(int64(faults.HeadersBehind))))
 	if len(body) > 1 && s.faulty.turn(&s.faulty.bodies, faults.TruncateEvery) {
-		breakOff(w, resp.status, body)
+		sendTruncated(w, resp.status, body)
 	}
 	send(w, resp.status, body)
 }
@@ -206,7 +206,7 @@ func send(w http.ResponseWriter, status int, body []byte) {
 }
 
 // breakOff announces a body, sends half of it, and ends the connection.
-func breakOff(w http.ResponseWriter, status int, body []byte) {
+func sendTruncated(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	_, _ = w.Write(body[:len(body)/2])

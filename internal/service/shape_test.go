@@ -134,7 +134,7 @@ func TestPatternsOfRefs(t *testing.T) {
 		{set("~ALL", "refs/heads/wip/**"), "wip/x", false},
 		{set("~ALL", "~DEFAULT_BRANCH"), "main", false},
 	} {
-		if got := c.set.covers(c.branch, "main"); got != c.want {
+		if got := c.set.appliesToBranch(c.branch, "main"); got != c.want {
 			t.Errorf("%v but %v, branch %s: %v", c.set.Conditions.RefName.Include, c.set.Conditions.RefName.Exclude, c.branch, got)
 		}
 	}

@@ -12,7 +12,7 @@ type team struct {
 }
 
 // has reports whether a user is a member of the team or of one within it.
-func (t *team) has(org *account, login string) bool {
+func (t *team) hasMember(org *account, login string) bool {
 	for _, own := range org.teams {
 		if !own.members[login] {
 			continue

@@ -55,7 +55,7 @@ func TestMembersOfATeamWithinBelongToIt(t *testing.T) {
 			{3, "builder-05", false},
 			{0, "acme-owner", false},
 		} {
-			if got := acme.teams[c.team].has(acme, c.login); got != c.want {
+			if got := acme.teams[c.team].hasMember(acme, c.login); got != c.want {
 				t.Errorf("%s in %s: %v", c.login, acme.teams[c.team].slug, got)
 			}
 		}

@@ -23,7 +23,7 @@ func listSubscribers(s *Service, req *request) response {
 
 // subscriber finds what a subscription operation is about: the repository and
 // the caller's user.
-func (s *Service) subscriber(req *request) (*repository, *account, *response) {
+func (s *Service) subscriptionTarget(req *request) (*repository, *account, *response) {
 	r, u := req.in.repository, s.world.user(req.caller)
 	if u == nil {
 		p := s.problem(http.StatusForbidden, "Only users watch repositories")
@@ -35,17 +35,17 @@ func (s *Service) subscriber(req *request) (*repository, *account, *response) {
 func subscriptionObject(req *request, r *repository, sub *subscription) object {
 	api := req.base + "/repos/" + r.fullName()
 	return object{
-		{"subscribed", sub.subscribed}, {"ignored", sub.ignored}, {"reason", nil}, {"created_at", stamp(sub.created)},
+		{"subscribed", sub.subscribed}, {"ignored", sub.ignored}, {"reason", nil}, {"created_at", timestamp(sub.created)},
 		{"url", api + "/subscription"}, {"repository_url", api},
 	}
 }
 
 func getSubscription(s *Service, req *request) response {
-	r, u, problem := s.subscriber(req)
+	r, u, problem := s.subscriptionTarget(req)
 	if problem != nil {
 		return *problem
 	}
-	sub := r.subscriptions.of(u)
+	sub := r.subscriptions.forUser(u)
 	if sub == nil {
 		return s.notFound()
 	}
@@ -55,7 +55,7 @@ func getSubscription(s *Service, req *request) response {
 // setSubscription makes the caller watch or ignore the repository (Document A
 // section 3). What the body leaves out stays as it is; ignoring ends watching.
 func setSubscription(s *Service, req *request) response {
-	r, u, problem := s.subscriber(req)
+	r, u, problem := s.subscriptionTarget(req)
 	if problem != nil {
 		return *problem
 	}
@@ -66,7 +66,7 @@ func setSubscription(s *Service, req *request) response {
 	if problem := s.decode(req.body, "Subscription", &wanted); problem != nil {
 		return *problem
 	}
-	sub := r.subscriptions.of(u)
+	sub := r.subscriptions.forUser(u)
 	if sub == nil {
 		sub = &subscription{user: u, created: time.Now()}
 		r.subscriptions.set(sub)
@@ -80,25 +80,25 @@ func setSubscription(s *Service, req *request) response {
 		sub.subscribed = sub.subscribed && !sub.ignored
 	}
 	if !sub.subscribed && !sub.ignored {
-		r.subscriptions.drop(u) // neither is no subscription (Document A section 4.4)
+		r.subscriptions.remove(u) // neither is no subscription (Document A section 4.4)
 	}
 	return response{status: http.StatusOK, body: subscriptionObject(req, r, sub)}
 }
 
 func deleteSubscription(s *Service, req *request) response {
-	r, u, problem := s.subscriber(req)
+	r, u, problem := s.subscriptionTarget(req)
 	if problem != nil {
 		return *problem
 	}
-	r.subscriptions.drop(u)
+	r.subscriptions.remove(u)
 	return response{status: http.StatusNoContent}
 }
 
 // watchedBy are the repositories that a user watches and the caller may see.
-func (s *Service) watchedBy(req *request, u *account) []*repository {
+func (s *Service) watchedRepositories(req *request, u *account) []*repository {
 	var all []*repository
 	for _, r := range s.world.repositories {
-		if sub := r.subscriptions.of(u); sub != nil && sub.subscribed && s.world.visible(r, req.caller) {
+		if sub := r.subscriptions.forUser(u); sub != nil && sub.subscribed && s.world.visible(r, req.caller) {
 			all = append(all, r)
 		}
 	}
@@ -110,11 +110,11 @@ func listMyWatched(s *Service, req *request) response {
 	if u == nil {
 		return s.problem(http.StatusForbidden, "Only users watch repositories")
 	}
-	return list(req, "/user/subscriptions", s.watchedBy(req, u), func(r *repository) object { return repositoryObject(s, req, r) })
+	return list(req, "/user/subscriptions", s.watchedRepositories(req, u), func(r *repository) object { return repositoryObject(s, req, r) })
 }
 
 // user finds the user that a request names, by login or by number.
-func (s *Service) user(req *request) *account {
+func (s *Service) findUser(req *request) *account {
 	for _, a := range s.world.accounts {
 		if a.members == nil && (a.login == req.match.Params.Get("username") || itoa(a.id) == req.match.Params.Get("user_id")) {
 			return a
@@ -124,9 +124,9 @@ func (s *Service) user(req *request) *account {
 }
 
 func listWatchedOfUser(s *Service, req *request) response {
-	u := s.user(req)
+	u := s.findUser(req)
 	if u == nil {
 		return s.notFound()
 	}
-	return list(req, "/user/"+itoa(u.id)+"/subscriptions", s.watchedBy(req, u), func(r *repository) object { return repositoryObject(s, req, r) })
+	return list(req, "/user/"+itoa(u.id)+"/subscriptions", s.watchedRepositories(req, u), func(r *repository) object { return repositoryObject(s, req, r) })
 }

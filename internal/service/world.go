@@ -33,22 +33,22 @@ type account struct {
 	name  string
 	email string
 	// shown is how it is shown at the base shownAt.
-	shown    object
-	shownAt  string
-	members  map[string]*membership // by login; nil for a user
-	rulesets []*ruleset
+	cachedObject object
+	cachedBase   string
+	members      map[string]*membership // by login; nil for a user
+	rulesets     []*ruleset
 
-	description string                 // of an organization
-	former      map[string]*membership // by login: who was removed, as they were; none of members
-	teams       []*team                // by number
-	roles       []*role                // by number; nil where the feature is not enabled
-	invitations []*invitation          // pending and failed, by number
+	description   string                 // of an organization
+	formerMembers map[string]*membership // by login: who was removed, as they were; none of members
+	teams         []*team                // by number
+	roles         []*role                // by number; nil where the feature is not enabled
+	invitations   []*invitation          // pending and failed, by number
 
 	defaults []newRepositories // what new repositories of an organization get
 
 	// evaluates is whether the plan lets administrators try rulesets out (Document
 	// A section 4.9).
-	evaluates bool
+	canEvaluate bool
 }
 
 type membership struct {
@@ -122,13 +122,13 @@ type file struct {
 // the same content share it. Where the content is not held it is another for each file.
 func (f file) sha(r *repository) string {
 	if f.size > 0 {
-		return gitName("blob", r.fullName()+"/"+f.path)
+		return gitObjectName("blob", r.fullName()+"/"+f.path)
 	}
-	return gitName("blob", f.content)
+	return gitObjectName("blob", f.content)
 }
 
 // gitName is the name that Git gives an object of a type.
-func gitName(kind, content string) string {
+func gitObjectName(kind, content string) string {
 	sum := sha1.Sum(fmt.Appendf(nil, "%s %d\x00%s", kind, len(content), content))
 	return hex.EncodeToString(sum[:])
 }
@@ -161,7 +161,7 @@ type subscription struct {
 type subscriptions []*subscription
 
 // of is a user's subscription, nil where there is none.
-func (all subscriptions) of(u *account) *subscription {
+func (all subscriptions) forUser(u *account) *subscription {
 	if at, found := all.find(u); found {
 		return all[at]
 	}
@@ -170,12 +170,12 @@ func (all subscriptions) of(u *account) *subscription {
 
 // set puts a subscription in the place of its user's.
 func (all *subscriptions) set(sub *subscription) {
-	all.drop(sub.user)
+	all.remove(sub.user)
 	at, _ := all.find(sub.user)
 	*all = slices.Insert(*all, at, sub)
 }
 
-func (all *subscriptions) drop(u *account) {
+func (all *subscriptions) remove(u *account) {
 	if at, found := all.find(u); found {
 		*all = slices.Delete(*all, at, at+1)
 	}
@@ -188,11 +188,11 @@ func (all subscriptions) find(u *account) (at int, found bool) {
 func itoa(n int) string { return strconv.Itoa(n) }
 
 // stamp is a timestamp as the documents write it.
-func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
+func timestamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
 
 // installed is how many repositories and users an installation on an
 // organization has (Document B section 8.1).
-func (w *world) installed(login string) (repositories, users int) {
+func (w *world) installationSize(login string) (repositories, users int) {
 	for _, r := range w.repositories {
 		if r.owner.login == login {
 			repositories++

@@ -31,18 +31,18 @@ var templates = func() map[string]string {
 }()
 
 // conduct is a code of conduct (Document B section 2.2).
-type conduct struct {
+type codeOfConduct struct {
 	Key  string `yaml:"key"`
 	Name string `yaml:"name"`
 	Body string `yaml:"body"`
 }
 
-var conducts = func() []conduct {
+var codesOfConduct = func() []codeOfConduct {
 	text, err := referenceFiles.ReadFile("reference/codes_of_conduct.yaml")
 	if err != nil {
 		panic(err)
 	}
-	var all []conduct
+	var all []codeOfConduct
 	if err := yaml.Load(text, &all); err != nil {
 		panic(err)
 	}
@@ -63,31 +63,31 @@ func getTemplate(s *Service, req *request) response {
 	if !ok {
 		return s.notFound()
 	}
-	if s.wants(req, "raw") {
+	if s.accepts(req, "raw") {
 		return response{status: http.StatusOK, text: []byte(source), kind: s.mediaType("raw") + "; charset=utf-8"}
 	}
 	return response{status: http.StatusOK, body: object{{"name", req.match.Params.Get("name")}, {"source", source}}}
 }
 
-func conductObject(req *request, c conduct) object {
+func codeOfConductObject(req *request, c codeOfConduct) object {
 	return object{
 		{"key", c.Key}, {"name", c.Name}, {"url", req.base + "/codes_of_conduct/" + c.Key},
 		{"html_url", req.base + "/conduct/" + c.Key},
 	}
 }
 
-func listConducts(_ *Service, req *request) response {
+func listCodesOfConduct(_ *Service, req *request) response {
 	var all []object
-	for _, c := range conducts {
-		all = append(all, conductObject(req, c))
+	for _, c := range codesOfConduct {
+		all = append(all, codeOfConductObject(req, c))
 	}
 	return response{status: http.StatusOK, body: all}
 }
 
-func getConduct(s *Service, req *request) response {
-	for _, c := range conducts {
+func getCodeOfConduct(s *Service, req *request) response {
+	for _, c := range codesOfConduct {
 		if c.Key == req.match.Params.Get("key") {
-			return response{status: http.StatusOK, body: append(conductObject(req, c), field{"body", c.Body})}
+			return response{status: http.StatusOK, body: append(codeOfConductObject(req, c), field{"body", c.Body})}
 		}
 	}
 	return s.notFound()
@@ -100,7 +100,7 @@ func (s *Service) mediaType(representation string) string {
 
 // wants reports whether the request accepts a representation of the vendor's,
 // with or without the version in its name.
-func (s *Service) wants(req *request, representation string) bool {
+func (s *Service) accepts(req *request, representation string) bool {
 	return slices.ContainsFunc(acceptedTypes(req), func(name string) bool {
 		rest, ok := strings.CutPrefix(name, "application/vnd."+s.config.Dialect.Vendor+".")
 		return ok && strings.TrimSuffix(strings.TrimPrefix(rest, "v3."), "+json") == representation

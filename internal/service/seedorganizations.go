@@ -8,9 +8,9 @@ import (
 
 // organizations makes a small organization on which organization roles are not
 // enabled, and whom acme has removed: an owner of old.
-func (g *grower) organizations(w *world, acme *account) {
+func (s *seeder) organizations(w *world, acme *account) {
 	leaver := w.add("leaver", "Leaver")
-	acme.former = map[string]*membership{leaver.login: {user: leaver, admin: true, twoFactor: true}}
+	acme.formerMembers = map[string]*membership{leaver.login: {user: leaver, admin: true, twoFactor: true}}
 	acme.description = "Widgets, and the parts that fit"
 	labs := w.add("acme-labs", "Acme Labs")
 	labs.description = "What may become a widget"
@@ -21,7 +21,7 @@ func (g *grower) organizations(w *world, acme *account) {
 }
 
 // teams nests coils in springs and levers, and those in builders.
-func (g *grower) teams(acme *account) {
+func (s *seeder) teams(acme *account) {
 	add := func(name, slug, description, privacy string, parent *team, logins ...string) *team {
 		t := &team{id: 201 + len(acme.teams), name: name, slug: slug, description: description, privacy: privacy, parent: parent, members: map[string]bool{}}
 		for _, login := range logins {
@@ -39,11 +39,11 @@ func (g *grower) teams(acme *account) {
 
 // roles are those that an organization begins with where the feature is enabled.
 // Nobody behind a token of the seed has one.
-func (g *grower) roles(acme *account) {
+func (s *seeder) roles(acme *account) {
 	add := func(name, description string, permissions []string, holders ...assignee) {
 		r := &role{
 			id: len(acme.roles) + 1, name: name, description: description, permissions: permissions,
-			created: g.now.AddDate(-1, 0, 0), assigned: map[assignee]bool{},
+			created: s.now.AddDate(-1, 0, 0), assigned: map[assignee]bool{},
 		}
 		for _, h := range holders {
 			r.assigned[h] = true
@@ -62,13 +62,13 @@ func (g *grower) roles(acme *account) {
 
 // invitations makes one of each role and source that is pending, and one that has
 // failed. Members invite users, and to teams; SCIM invites who is not here yet.
-func (g *grower) invitations(w *world, acme *account) {
+func (s *seeder) invitations(w *world, acme *account) {
 	for _, failed := range []bool{false, true} {
 		for n, role := range invitationRoles {
 			for _, source := range invitationSources {
 				i := &invitation{
 					email: fmt.Sprintf("newcomer-%02d@example.com", w.invitations+1), role: role, source: source,
-					inviter: w.accounts["acme-owner"], created: g.now.Add(time.Duration(w.invitations-24) * time.Hour),
+					inviter: w.accounts["acme-owner"], created: s.now.Add(time.Duration(w.invitations-24) * time.Hour),
 				}
 				if source == "member" {
 					i.user = w.accounts[fmt.Sprintf("watcher-%02d", w.invitations+1)]

@@ -13,7 +13,7 @@ func searchCode(s *Service, req *request) response {
 	var all []document
 	for _, r := range s.world.repositories {
 		for _, f := range r.files {
-			if f.size < maxSearchedFile {
+			if f.size < maxSearchedFileSize {
 				all = append(all, fileDocument(req, r, f))
 			}
 		}
@@ -99,7 +99,7 @@ func issueDocument(req *request, r *repository, i issue) document {
 			return object{
 				{"url", api + below}, {"repository_url", api}, {"html_url", req.base + "/" + r.fullName() + below},
 				{"id", r.id*1000 + i.number}, {"number", i.number}, {"title", i.title}, {"user", userObject(req, i.author)},
-				{"labels", labels}, {"state", state}, {"comments", 0}, {"created_at", stamp(i.created)}, {"updated_at", stamp(i.created)},
+				{"labels", labels}, {"state", state}, {"comments", 0}, {"created_at", timestamp(i.created)}, {"updated_at", timestamp(i.created)},
 				{"body", i.body},
 			}
 		},
