@@ -27,7 +27,7 @@ func (t *tester) admission(who string, op *policy.Operation) int {
 	if req.match.Operation.ID != op.ID {
 		t.Fatalf("%s is %s, not %s", path, req.match.Operation.ID, op.ID)
 	}
-	if problem := t.s.permit(req); problem != nil {
+	if problem := t.s.authorize(req); problem != nil {
 		return problem.status
 	}
 	return 0
@@ -86,7 +86,7 @@ func TestEveryRoleAndWritingPermissionIsKnown(t *testing.T) {
 		if needed == "" && strings.HasSuffix(op.Permission, ": write") {
 			needed = op.Permission
 		}
-		if _, known := rights[needed]; needed != "" && !known {
+		if _, known := userRequirements[needed]; needed != "" && !known {
 			t.Errorf("%s: %q is not known", op.ID, needed)
 		}
 	}

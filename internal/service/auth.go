@@ -23,9 +23,9 @@ type caller struct {
 	scopes []string
 	grants grants
 	// sees lists the private repositories of an installation or a workflow.
-	sees func(*repository) bool
+	canSee func(*repository) bool
 	// limit is its own primary limit, where its kind's does not say.
-	limit int
+	coreLimit int
 }
 
 // tokens are the credentials of the seed (design section 7), and beside them
@@ -49,16 +49,16 @@ func tokens() map[string]caller {
 
 		"tok-enterprise": {kind: policy.Enterprise, account: "user builder-02", token: "classic", login: "builder-02", scopes: all},
 
-		"tok-fine-grained": granted("fine_grained", everything()),
+		"tok-fine-grained": granted("fine_grained", allGrants()),
 		"tok-read-only":    granted("fine_grained", grants{"Contents (repository)": "read", "Members (organization)": "read"}),
-		"tok-app-user":     granted("app_user", everything()),
+		"tok-app-user":     granted("app_user", allGrants()),
 		"tok-app": {
-			kind: policy.Installation, account: "installation acme", token: "installation", grants: everything(),
-			sees: func(r *repository) bool { return r.owner.login == "acme" },
+			kind: policy.Installation, account: "installation acme", token: "installation", grants: allGrants(),
+			canSee: func(r *repository) bool { return r.owner.login == "acme" },
 		},
 		"tok-workflow": {
 			kind: policy.Workflow, account: "repository acme/widgets", token: "workflow", grants: grants{"Contents (repository)": "write"},
-			sees: func(r *repository) bool { return r.fullName() == "acme/widgets" },
+			canSee: func(r *repository) bool { return r.fullName() == "acme/widgets" },
 		},
 		"oauth-app:oauth-secret": {kind: policy.OAuthApp, account: "app oauth-app", token: "oauth_app"},
 	}
@@ -108,20 +108,20 @@ func (w *world) user(c caller) *account {
 }
 
 // visible reports whether the caller may know that the repository exists.
-func (w *world) visible(r *repository, c caller) bool {
-	if !r.private || c.sees != nil && c.sees(r) {
+func (w *world) isVisible(r *repository, c caller) bool {
+	if !r.private || c.canSee != nil && c.canSee(r) {
 		return true
 	}
 	u := w.user(c)
-	return u != nil && r.owner.members[u.login] != nil && c.scoped("repo")
+	return u != nil && r.owner.members[u.login] != nil && c.hasScope("repo")
 }
 
 // repository finds the repository that a request names, by name or by number,
 // if its caller may see it.
-func (s *Service) repository(req *request) *repository {
+func (s *Service) findRepository(req *request) *repository {
 	for _, r := range s.world.repositories {
 		named := strings.EqualFold(r.owner.login, req.match.Params.Get("owner")) && strings.EqualFold(r.name, req.match.Params.Get("repo"))
-		if (named || itoa(r.id) == req.match.Params.Get("repository_id")) && s.world.visible(r, req.caller) {
+		if (named || itoa(r.id) == req.match.Params.Get("repository_id")) && s.world.isVisible(r, req.caller) {
 			return r
 		}
 	}
@@ -130,7 +130,7 @@ func (s *Service) repository(req *request) *repository {
 
 // organization finds the organization that a request names, by name or by
 // number.
-func (s *Service) organization(req *request) *account {
+func (s *Service) findOrganization(req *request) *account {
 	for _, a := range s.world.accounts {
 		named := strings.EqualFold(a.login, req.match.Params.Get("org"))
 		if a.members != nil && (named || itoa(a.id) == req.match.Params.Get("organization_id")) {

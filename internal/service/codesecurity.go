@@ -30,36 +30,36 @@ type configurationField struct {
 	// initial is its value where the body gives none; nil where the body must.
 	initial any
 	// read returns what the body gave as it is kept, or the path of what is wrong.
-	read func(name string, given any) (value any, wrong string)
+	parse func(name string, given any) (value any, wrong string)
 }
 
 // configurationFields are the create body of Document A section 4.2, in the order
 // of the record in section 2.3.
 var configurationFields = []configurationField{
-	{"name", nil, text},
-	{"description", nil, text},
-	{"advanced_security", "disabled", oneOf("enabled", "disabled")},
-	{"dependency_graph", "enabled", oneOf("enabled", "disabled", "not_set")},
-	{"dependency_graph_autosubmit_action", "disabled", oneOf("enabled", "disabled", "not_set")},
-	{"dependency_graph_autosubmit_action_options", object{{"labeled_runners", false}}, autosubmitOptions},
-	{"depbot_alerts", "disabled", oneOf("enabled", "disabled", "not_set")},
-	{"depbot_security_updates", "disabled", oneOf("enabled", "disabled", "not_set")},
-	{"code_scanning_default_setup", "disabled", oneOf("enabled", "disabled", "not_set")},
-	{"secret_scanning", "disabled", oneOf("enabled", "disabled", "not_set")},
-	{"secret_scanning_push_protection", "disabled", oneOf("enabled", "disabled", "not_set")},
-	{"secret_scanning_validity_checks", "disabled", oneOf("enabled", "disabled", "not_set")},
-	{"private_vulnerability_reporting", "disabled", oneOf("enabled", "disabled", "not_set")},
-	{"enforcement", "enforced", oneOf("enforced", "unenforced")},
+	{"name", nil, readText},
+	{"description", nil, readText},
+	{"advanced_security", "disabled", readChoice("enabled", "disabled")},
+	{"dependency_graph", "enabled", readChoice("enabled", "disabled", "not_set")},
+	{"dependency_graph_autosubmit_action", "disabled", readChoice("enabled", "disabled", "not_set")},
+	{"dependency_graph_autosubmit_action_options", object{{"labeled_runners", false}}, readAutosubmitOptions},
+	{"depbot_alerts", "disabled", readChoice("enabled", "disabled", "not_set")},
+	{"depbot_security_updates", "disabled", readChoice("enabled", "disabled", "not_set")},
+	{"code_scanning_default_setup", "disabled", readChoice("enabled", "disabled", "not_set")},
+	{"secret_scanning", "disabled", readChoice("enabled", "disabled", "not_set")},
+	{"secret_scanning_push_protection", "disabled", readChoice("enabled", "disabled", "not_set")},
+	{"secret_scanning_validity_checks", "disabled", readChoice("enabled", "disabled", "not_set")},
+	{"private_vulnerability_reporting", "disabled", readChoice("enabled", "disabled", "not_set")},
+	{"enforcement", "enforced", readChoice("enforced", "unenforced")},
 }
 
-func text(name string, given any) (value any, wrong string) {
+func readText(name string, given any) (value any, wrong string) {
 	if _, ok := given.(string); !ok {
 		return nil, name
 	}
 	return given, ""
 }
 
-func oneOf(allowed ...string) func(name string, given any) (value any, wrong string) {
+func readChoice(allowed ...string) func(name string, given any) (value any, wrong string) {
 	return func(name string, given any) (any, string) {
 		if s, ok := given.(string); !ok || !slices.Contains(allowed, s) {
 			return nil, name
@@ -69,7 +69,7 @@ func oneOf(allowed ...string) func(name string, given any) (value any, wrong str
 }
 
 // autosubmitOptions reads {"labeled_runners": boolean}, false unless given.
-func autosubmitOptions(name string, given any) (value any, wrong string) {
+func readAutosubmitOptions(name string, given any) (value any, wrong string) {
 	options, ok := given.(map[string]any)
 	if !ok {
 		return nil, name
@@ -83,11 +83,11 @@ func autosubmitOptions(name string, given any) (value any, wrong string) {
 
 // documentsBot is what the dependency bot is called in the names above; a dialect
 // may call it otherwise.
-const documentsBot = "depbot"
+const documentedBot = "depbot"
 
 // spelled is a field's name where the dependency bot has another name.
-func spelled(name, bot string) string {
-	if rest, bots := strings.CutPrefix(name, documentsBot+"_"); bots {
+func configurationFieldName(name, bot string) string {
+	if rest, bots := strings.CutPrefix(name, documentedBot+"_"); bots {
 		return bot + "_" + rest
 	}
 	return name
@@ -98,10 +98,10 @@ const configurationResource = "CodeSecurityConfiguration"
 
 // configured are the values of a configuration with that create body, or the first
 // field that is wrong. A field that is null counts as not given.
-func configured(body map[string]any, bot string) (map[string]any, *problemField) {
+func parseConfiguration(body map[string]any, bot string) (map[string]any, *problemField) {
 	values := map[string]any{}
 	for _, f := range configurationFields {
-		name := spelled(f.name, bot)
+		name := configurationFieldName(f.name, bot)
 		given := body[name]
 		switch {
 		case f.initial == nil && (given == nil || given == ""):
@@ -110,7 +110,7 @@ func configured(body map[string]any, bot string) (map[string]any, *problemField)
 			values[f.name] = f.initial
 			continue
 		}
-		value, wrong := f.read(name, given)
+		value, wrong := f.parse(name, given)
 		if wrong != "" {
 			return nil, &problemField{configurationResource, wrong, "invalid"}
 		}
@@ -134,7 +134,7 @@ func (s *Service) configurationObject(req *request, org *account, c *configurati
 	}
 	o := object{{"id", c.id}, {"target_type", kind}}
 	for _, f := range configurationFields {
-		o = append(o, field{spelled(f.name, s.config.Dialect.SecurityBot), c.values[f.name]})
+		o = append(o, field{configurationFieldName(f.name, s.config.Dialect.SecurityBot), c.values[f.name]})
 	}
 	return append(o, object{
 		{"url", configurationURL(req, org, c)},
@@ -150,7 +150,7 @@ func configurationURL(req *request, org *account, c *configuration) string {
 // listConfigurations has pages by cursor, the only list that has (Document A
 // section 1).
 func listConfigurations(s *Service, req *request) response {
-	org := req.in.organization
+	org := req.target.organization
 	target := req.query.Get("target_type")
 	if !slices.Contains([]string{"", "all", "global"}, target) {
 		return s.invalid(configurationResource, "target_type")
@@ -167,12 +167,12 @@ func listConfigurations(s *Service, req *request) response {
 // createConfiguration adds one to the organization's own, among which its name must
 // be unique, whatever the case of its letters.
 func createConfiguration(s *Service, req *request) response {
-	org := req.in.organization
+	org := req.target.organization
 	var body map[string]any
 	if problem := s.decode(req.body, configurationResource, &body); problem != nil {
 		return *problem
 	}
-	values, wrong := configured(body, s.config.Dialect.SecurityBot)
+	values, wrong := parseConfiguration(body, s.config.Dialect.SecurityBot)
 	if wrong != nil {
 		return s.problem(http.StatusUnprocessableEntity, "Validation Failed", *wrong)
 	}
@@ -188,7 +188,7 @@ func createConfiguration(s *Service, req *request) response {
 }
 
 func getConfiguration(s *Service, req *request) response {
-	org := req.in.organization
+	org := req.target.organization
 	for _, c := range s.world.configurationsOf(org) {
 		if itoa(c.id) == req.match.Params.Get("configuration_id") {
 			return response{status: http.StatusOK, modified: c.created, body: s.configurationObject(req, org, c)}
@@ -198,8 +198,8 @@ func getConfiguration(s *Service, req *request) response {
 }
 
 func listDefaultConfigurations(s *Service, req *request) response {
-	org := req.in.organization
-	return response{status: http.StatusOK, body: rendered(org.defaults, func(d newRepositories) object {
+	org := req.target.organization
+	return response{status: http.StatusOK, body: renderAll(org.defaults, func(d newRepositories) object {
 		return object{{"default_for_new_repos", d.kind}, {"configuration", s.configurationObject(req, org, d.configuration)}}
 	})}
 }
@@ -209,7 +209,7 @@ func listDefaultConfigurations(s *Service, req *request) response {
 // none stays as it is; one that is locked for a migration is a conflict. The
 // operation has no 422: a body that does not name repositories is a bad request.
 func detachConfigurations(s *Service, req *request) response {
-	org := req.in.organization
+	org := req.target.organization
 	var body struct {
 		Selected []int `json:"selected_repository_ids"`
 	}

@@ -18,7 +18,7 @@ func (s *Service) decode(body []byte, resource string, into any) *response {
 	var members map[string]json.RawMessage
 	err := json.Unmarshal(body, &members)
 	if err == nil {
-		dropOthers(members, reflect.TypeOf(into).Elem())
+		dropUnknownMembers(members, reflect.TypeOf(into).Elem())
 		var exact []byte
 		if exact, err = json.Marshal(members); err == nil {
 			err = json.Unmarshal(exact, into)
@@ -41,7 +41,7 @@ func (s *Service) decode(body []byte, resource string, into any) *response {
 
 // dropOthers leaves out members that a structure would take for others of the same
 // letters in another case.
-func dropOthers(members map[string]json.RawMessage, into reflect.Type) {
+func dropUnknownMembers(members map[string]json.RawMessage, into reflect.Type) {
 	if into.Kind() != reflect.Struct {
 		return
 	}

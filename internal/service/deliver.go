@@ -16,16 +16,16 @@ const (
 	maxPayload = 25 << 20
 	// maxWaiting and maxWaitingBytes bound what waits to be sent; what comes on top
 	// is dropped, and its record says so.
-	maxWaiting      = 1000
-	maxWaitingBytes = 4 * maxPayload
+	maxQueued      = 1000
+	maxQueuedBytes = 4 * maxPayload
 	// receiverPatience is how long a receiver may take to answer.
-	receiverPatience = 10 * time.Second
+	receiverTimeout = 10 * time.Second
 	// remembered is how many deliveries GET /_service/deliveries lists.
-	remembered = 100
+	maxRecords = 100
 )
 
 // record is what became of a delivery.
-type record struct {
+type deliveryRecord struct {
 	Delivery string `json:"delivery"` // its identifier
 	Hook     int    `json:"hook_id"`
 	Event    string `json:"event"`
@@ -42,89 +42,89 @@ type record struct {
 
 // delivery is one event on its way to one webhook.
 type delivery struct {
-	record // guarded by deliveries.mu
-	header http.Header
-	body   []byte
+	deliveryRecord // guarded by deliveries.mu
+	header         http.Header
+	body           []byte
 }
 
 // deliveries are sent one after the other, in the order in which they came, each
 // once: a receiver that was away finds out from the list of them.
-type deliveries struct {
+type deliveryQueue struct {
 	transport *http.Transport
 	queue     chan *delivery
 
-	mu    sync.Mutex // guards what follows
-	bytes int        // of the bodies that wait
-	last  []*delivery
+	mu          sync.Mutex // guards what follows
+	queuedBytes int        // of the bodies that wait
+	recent      []*delivery
 }
 
 // newDeliveries returns deliveries that are sent over connections of dial, nil the
 // network's. Nobody sends them yet.
-func newDeliveries(dial func(ctx context.Context, network, address string) (net.Conn, error)) *deliveries {
-	return &deliveries{
+func newDeliveries(dial func(ctx context.Context, network, address string) (net.Conn, error)) *deliveryQueue {
+	return &deliveryQueue{
 		transport: &http.Transport{DialContext: dial, DisableKeepAlives: true},
-		queue:     make(chan *delivery, maxWaiting),
+		queue:     make(chan *delivery, maxQueued),
 	}
 }
 
 // add puts a delivery behind the others, unless it is too large or too many wait.
-func (d *deliveries) add(x *delivery) {
+func (d *deliveryQueue) enqueue(item *delivery) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.last = append(d.last, x)
-	d.last = d.last[max(0, len(d.last)-remembered):]
+	d.recent = append(d.recent, item)
+	d.recent = d.recent[max(0, len(d.recent)-maxRecords):]
 	switch {
-	case len(x.body) > maxPayload:
-		x.fail(fmt.Sprintf("not delivered: %d bytes, and %d at most are", len(x.body), maxPayload))
-	case d.bytes+len(x.body) > maxWaitingBytes || len(d.queue) == maxWaiting:
-		x.fail("not delivered: too many are waiting")
+	case len(item.body) > maxPayload:
+		item.fail(fmt.Sprintf("not delivered: %d bytes, and %d at most are", len(item.body), maxPayload))
+	case d.queuedBytes+len(item.body) > maxQueuedBytes || len(d.queue) == maxQueued:
+		item.fail("not delivered: too many are waiting")
 	default:
-		x.State = "waiting"
-		d.bytes += len(x.body)
-		d.queue <- x // there is a place: whoever adds has the lock
+		item.State = "waiting"
+		d.queuedBytes += len(item.body)
+		d.queue <- item // there is a place: whoever adds has the lock
 	}
 }
 
 // fail notes why a delivery was not answered. Its body is of no more use.
-func (x *delivery) fail(why string) { x.State, x.Error, x.body = "failed", why, nil }
+func (item *delivery) fail(reason string) { item.State, item.Error, item.body = "failed", reason, nil }
 
 // send sends what comes until ctx ends.
-func (d *deliveries) send(ctx context.Context) {
+func (d *deliveryQueue) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case x := <-d.queue:
-			d.sendOne(ctx, x)
+		case item := <-d.queue:
+			d.send(ctx, item)
 		}
 	}
 }
 
-func (d *deliveries) sendOne(ctx context.Context, x *delivery) {
+func (d *deliveryQueue) send(ctx context.Context, item *delivery) {
 	began := time.Now()
-	size := len(x.body)
-	status, err := d.post(ctx, x)
+	size := len(item.body)
+	status, err := d.post(ctx, item)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.bytes -= size
-	x.Status, x.Duration = status, Duration(time.Since(began))
+	d.queuedBytes -= size
+	item.Status, item.Duration = status, Duration(time.Since(began))
 	if err != nil {
-		x.fail(err.Error())
+		item.fail(err.Error())
 		return
 	}
-	x.State, x.body = "answered", nil
+	item.State, item.body = "answered", nil
 }
 
 // post sends a delivery once, and returns the status of the answer. A redirect is
 // an answer like any other.
-func (d *deliveries) post(ctx context.Context, x *delivery) (int, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, receiverPatience, fmt.Errorf("no answer within %v", receiverPatience))
+func (d *deliveryQueue) post(ctx context.Context, item *delivery) (int, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, receiverTimeout, fmt.Errorf("no answer within %v", receiverTimeout))
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, x.URL, bytes.NewReader(x.body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, item.URL, bytes.NewReader(item.body))
 	if err != nil {
 		return 0, err
 	}
-	req.Header = x.header
+	req.Header = item.header
 	resp, err := d.transport.RoundTrip(req)
 	if err != nil {
 		return 0, err
@@ -133,12 +133,12 @@ func (d *deliveries) post(ctx context.Context, x *delivery) (int, error) {
 }
 
 // records are the last deliveries, the newest first.
-func (d *deliveries) records() []record {
+func (d *deliveryQueue) records() []deliveryRecord {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	all := make([]record, 0, len(d.last))
-	for _, x := range slices.Backward(d.last) {
-		all = append(all, x.record)
+	all := make([]deliveryRecord, 0, len(d.recent))
+	for _, item := range slices.Backward(d.recent) {
+		all = append(all, item.deliveryRecord)
 	}
 	return all
 }

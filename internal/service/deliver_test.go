@@ -15,11 +15,11 @@ import (
 const pushWidgets = `{"event": "push", "repository": "acme/widgets"}`
 
 // records are what GET /_service/deliveries lists.
-func (t *tester) records() []record {
+func (t *tester) records() []deliveryRecord {
 	t.Helper()
 	w := t.get("", "/_service/deliveries")
 	t.wantStatus(w, 200)
-	return decode[[]record](t, w)
+	return decode[[]deliveryRecord](t, w)
 }
 
 // TestWhatBecameOfADelivery tells its status, how long it took, and why it failed.
@@ -50,7 +50,7 @@ func TestWhatBecameOfADelivery(t *testing.T) {
 					t.Errorf("sent %d times", len(got))
 				}
 				got := t.records()
-				want := record{answer["deliveries"].([]any)[0].(string), 1, "release", "published", "http://receiver.test/hook?a=b", "2000-01-01T00:00:00Z", c.state, c.status, Duration(c.duration), c.says}
+				want := deliveryRecord{answer["deliveries"].([]any)[0].(string), 1, "release", "published", "http://receiver.test/hook?a=b", "2000-01-01T00:00:00Z", c.state, c.status, Duration(c.duration), c.says}
 				if len(got) != 1 || got[0] != want {
 					t.Errorf("got %+v, want %+v", got, want)
 				}
@@ -125,12 +125,12 @@ func TestTheLastHundredAreListed(t *testing.T) {
 		t.receive()
 		t.setWebhooks(hookOn("acme"))
 		var all []string
-		for range remembered + 5 {
+		for range maxRecords + 5 {
 			all = append(all, t.cause(pushWidgets, 202)["deliveries"].([]any)[0].(string))
 		}
 		synctest.Wait()
 		got := t.records()
-		if len(got) != remembered || got[0].Delivery != all[len(all)-1] || got[remembered-1].Delivery != all[5] {
+		if len(got) != maxRecords || got[0].Delivery != all[len(all)-1] || got[maxRecords-1].Delivery != all[5] {
 			t.Errorf("%d, from %s to %s", len(got), got[0].Delivery, got[len(got)-1].Delivery)
 		}
 	})
@@ -153,23 +153,23 @@ func TestALargePayloadIsNotDelivered(t *testing.T) {
 	d := newDeliveries(nil)
 	exact := &delivery{body: make([]byte, maxPayload)}
 	over := &delivery{body: make([]byte, maxPayload+1)}
-	d.add(exact)
-	d.add(over)
+	d.enqueue(exact)
+	d.enqueue(over)
 	if exact.State != "waiting" || over.State != "failed" {
-		t.Errorf("%+v, %+v", exact.record, over.record)
+		t.Errorf("%+v, %+v", exact.deliveryRecord, over.deliveryRecord)
 	}
 }
 
 // TestWhatWaitsIsBounded in number and in size. Nobody sends here.
 func TestWhatWaitsIsBounded(t *testing.T) {
-	for _, c := range []struct{ size, fit int }{{10, maxWaiting}, {maxPayload, 4}, {maxPayload - 1, 4}, {maxPayload / 2, 8}} {
+	for _, c := range []struct{ size, fit int }{{10, maxQueued}, {maxPayload, 4}, {maxPayload - 1, 4}, {maxPayload / 2, 8}} {
 		d := newDeliveries(nil)
 		body := make([]byte, c.size)
 		for i := range c.fit + 1 {
-			x := &delivery{body: body}
-			d.add(x)
-			if (x.State == "waiting") != (i < c.fit) || i == c.fit && x.Error != "not delivered: too many are waiting" {
-				t.Fatalf("%d of %d bytes: %+v", i+1, c.size, x.record)
+			item := &delivery{body: body}
+			d.enqueue(item)
+			if (item.State == "waiting") != (i < c.fit) || i == c.fit && item.Error != "not delivered: too many are waiting" {
+				t.Fatalf("%d of %d bytes: %+v", i+1, c.size, item.deliveryRecord)
 			}
 		}
 	}
@@ -182,8 +182,8 @@ func TestThePlaceOfWhatWasSentIsFreeAgain(t *testing.T) {
 		t.setWebhooks(hookOn("acme"))
 		t.cause(pushWidgets, 202)
 		synctest.Wait()
-		if t.s.deliveries.bytes != 0 || t.s.deliveries.last[0].body != nil {
-			t.Errorf("%d bytes wait", t.s.deliveries.bytes)
+		if t.s.deliveries.queuedBytes != 0 || t.s.deliveries.recent[0].body != nil {
+			t.Errorf("%d bytes wait", t.s.deliveries.queuedBytes)
 		}
 	})
 }

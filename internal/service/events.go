@@ -22,60 +22,60 @@ const (
 // eventKind is a row of the documents' tables of events.
 type eventKind struct {
 	// available are the kinds of webhook that may subscribe (section 6.2).
-	available []string
+	targets []string
 	// members are those of the payload in their order (section 6.3); behind those
 	// that are optional stands a question mark.
-	members string
+	payload string
 	// narrow are the only actions that webhooks of repositories and organizations
 	// receive; empty means all.
-	narrow []string
+	webhookActions []string
 	// knobs are the members of POST /_service/events that tell more of it.
-	knobs []string
+	options []string
 }
 
 var (
-	everywhere   = []string{onRepository, onOrganization, onApp}
-	organization = []string{onOrganization}
+	anyTarget        = []string{onRepository, onOrganization, onApp}
+	onlyOrganization = []string{onOrganization}
 )
 
 // events are the tables of Document B sections 6.2 and 6.3, by the events' names.
-var events = map[string]eventKind{
-	"branch_protection_configuration": {available: everywhere, members: "action enterprise? installation? organization? repository sender"},
-	"branch_protection_rule":          {available: everywhere, members: "action enterprise? installation? organization? repository rule sender"},
-	"bypass_request_push_ruleset":     {available: everywhere, members: "action enterprise? installation? organization? repository? exemption_request sender"},
-	"bypass_request_secret_scanning":  {available: everywhere, members: "action enterprise? installation? organization? repository? exemption_request sender"},
-	"check_run":                       {available: everywhere, members: "action? check_run installation? organization? repository sender", narrow: []string{"created", "completed"}},
-	"check_suite":                     {available: everywhere, members: "action check_suite enterprise? installation? organization? repository sender", narrow: []string{"completed"}},
-	"code_scanning_alert":             {available: everywhere, members: "action alert commit_oid enterprise? installation? organization? ref repository sender", knobs: []string{"ref"}},
-	"commit_comment":                  {available: everywhere, members: "action comment enterprise? installation? organization? repository sender"},
-	"create":                          {available: everywhere, members: "description master_branch pusher_type ref ref_type enterprise? installation? organization? repository sender", knobs: []string{"ref", "at_once"}},
-	"custom_property":                 {available: []string{onOrganization, onApp}, members: "action definition enterprise? installation? organization? sender?"},
-	"project":                         {available: everywhere, members: "action enterprise? installation? organization? project repository? sender"},
-	"project_column":                  {available: everywhere, members: "action enterprise? installation? organization? project_column repository? sender?"},
-	"projects_v2":                     {available: organization, members: "action installation? organization projects_v2 sender"},
-	"projects_v2_item":                {available: organization, members: "action changes installation? organization projects_v2_item sender"},
-	"projects_v2_status_update":       {available: organization, members: "action installation? organization projects_v2_status_update sender"},
-	"public":                          {available: everywhere, members: "enterprise? installation? organization? repository sender"},
-	"pull_request":                    {available: everywhere, members: "action assignee number pull_request enterprise? installation? organization? repository sender"},
-	"pull_request_review_comment":     {available: everywhere, members: "action comment pull_request enterprise? installation? organization? repository sender"},
-	"pull_request_review":             {available: everywhere, members: "action pull_request review enterprise? installation? organization? repository sender"},
-	"pull_request_review_thread":      {available: everywhere, members: "action pull_request thread enterprise? installation? organization? repository sender?"},
-	"push": {available: everywhere, members: "after base_ref before commits compare created deleted forced head_commit pusher ref enterprise? installation? organization? repository sender?",
-		knobs: []string{"ref", "at_once", "commits", "forced", "created", "deleted"}},
-	"registry_package":    {available: everywhere, members: "action registry_package enterprise? installation? organization? repository? sender"},
-	"release":             {available: everywhere, members: "action release enterprise? installation? organization? repository sender"},
-	"repository_advisory": {available: everywhere, members: "action enterprise? installation? organization? repository"},
+var eventKinds = map[string]eventKind{
+	"branch_protection_configuration": {targets: anyTarget, payload: "action enterprise? installation? organization? repository sender"},
+	"branch_protection_rule":          {targets: anyTarget, payload: "action enterprise? installation? organization? repository rule sender"},
+	"bypass_request_push_ruleset":     {targets: anyTarget, payload: "action enterprise? installation? organization? repository? exemption_request sender"},
+	"bypass_request_secret_scanning":  {targets: anyTarget, payload: "action enterprise? installation? organization? repository? exemption_request sender"},
+	"check_run":                       {targets: anyTarget, payload: "action? check_run installation? organization? repository sender", webhookActions: []string{"created", "completed"}},
+	"check_suite":                     {targets: anyTarget, payload: "action check_suite enterprise? installation? organization? repository sender", webhookActions: []string{"completed"}},
+	"code_scanning_alert":             {targets: anyTarget, payload: "action alert commit_oid enterprise? installation? organization? ref repository sender", options: []string{"ref"}},
+	"commit_comment":                  {targets: anyTarget, payload: "action comment enterprise? installation? organization? repository sender"},
+	"create":                          {targets: anyTarget, payload: "description master_branch pusher_type ref ref_type enterprise? installation? organization? repository sender", options: []string{"ref", "at_once"}},
+	"custom_property":                 {targets: []string{onOrganization, onApp}, payload: "action definition enterprise? installation? organization? sender?"},
+	"project":                         {targets: anyTarget, payload: "action enterprise? installation? organization? project repository? sender"},
+	"project_column":                  {targets: anyTarget, payload: "action enterprise? installation? organization? project_column repository? sender?"},
+	"projects_v2":                     {targets: onlyOrganization, payload: "action installation? organization projects_v2 sender"},
+	"projects_v2_item":                {targets: onlyOrganization, payload: "action changes installation? organization projects_v2_item sender"},
+	"projects_v2_status_update":       {targets: onlyOrganization, payload: "action installation? organization projects_v2_status_update sender"},
+	"public":                          {targets: anyTarget, payload: "enterprise? installation? organization? repository sender"},
+	"pull_request":                    {targets: anyTarget, payload: "action assignee number pull_request enterprise? installation? organization? repository sender"},
+	"pull_request_review_comment":     {targets: anyTarget, payload: "action comment pull_request enterprise? installation? organization? repository sender"},
+	"pull_request_review":             {targets: anyTarget, payload: "action pull_request review enterprise? installation? organization? repository sender"},
+	"pull_request_review_thread":      {targets: anyTarget, payload: "action pull_request thread enterprise? installation? organization? repository sender?"},
+	"push": {targets: anyTarget, payload: "after base_ref before commits compare created deleted forced head_commit pusher ref enterprise? installation? organization? repository sender?",
+		options: []string{"ref", "at_once", "commits", "forced", "created", "deleted"}},
+	"registry_package":    {targets: anyTarget, payload: "action registry_package enterprise? installation? organization? repository? sender"},
+	"release":             {targets: anyTarget, payload: "action release enterprise? installation? organization? repository sender"},
+	"repository_advisory": {targets: anyTarget, payload: "action enterprise? installation? organization? repository"},
 }
 
 // has reports whether payloads have a member, and whether they must.
 func (k eventKind) has(member string) (listed, required bool) {
-	all := strings.Fields(k.members)
+	all := strings.Fields(k.payload)
 	required = slices.Contains(all, member)
 	return required || slices.Contains(all, member+"?"), required
 }
 
 // cause is the body of POST /_service/events: what is to happen.
-type cause struct {
+type eventBody struct {
 	Event      string `json:"event"`
 	Action     string `json:"action"`
 	Repository string `json:"repository"` // "owner/name"
@@ -96,30 +96,30 @@ type cause struct {
 }
 
 // happening is an event with what it is about.
-type happening struct {
+type event struct {
 	name, action string
 	repository   *repository // nil where it is about none
 	organization *account    // nil where a user owns the repository
 	sender       *account
 	ref          string
-	push         *pushed // of a push
+	push         *pushResult // of a push
 	at           time.Time
 	serial       int // numbers what the state does not hold
 	// req is the request that URLs are made for; its caller is the sender.
 	req *request
 	// heard are the webhooks that hear of it, payloads what their kinds are told.
-	heard    []*hook
-	payloads map[string]object
+	subscribers []*hook
+	payloads    map[string]object
 }
 
 // postEvent makes an event happen, in the state where the state knows it, and
 // tells the deliveries that follow.
 func (s *Service) postEvent(w http.ResponseWriter, r *http.Request) {
-	var c cause
-	err := readStrictly(w, r, &c)
+	var body eventBody
+	err := readControlJSON(w, r, &body)
 	if err == nil {
 		var caused object
-		if caused, err = s.cause(r, c); err == nil {
+		if caused, err = s.createEvent(r, body); err == nil {
 			writeJSON(w, http.StatusAccepted, caused)
 		}
 	}
@@ -131,78 +131,78 @@ func (s *Service) postEvent(w http.ResponseWriter, r *http.Request) {
 // cause makes an event happen and tells of it, one after the other, so that
 // deliveries come in the order of what happened. Where it returns an error nothing
 // has happened.
-func (s *Service) cause(r *http.Request, c cause) (object, error) {
+func (s *Service) createEvent(r *http.Request, body eventBody) (object, error) {
 	s.eventMu.Lock()
 	defer s.eventMu.Unlock()
-	h, err := s.happen(r, c)
+	e, err := s.applyEvent(r, body)
 	if err != nil {
 		return nil, err
 	}
-	if why := h.withheld(c); why != "" {
+	if why := e.withheldReason(body); why != "" {
 		return object{{"deliveries", []string{}}, {"withheld", why}}, nil
 	}
-	if len(h.heard) == 0 {
+	if len(e.subscribers) == 0 {
 		return object{{"deliveries", []string{}}, {"withheld", "no webhook hears of it"}}, nil
 	}
-	return object{{"deliveries", s.emit(h)}, {"withheld", nil}}, nil
+	return object{{"deliveries", s.deliver(e)}, {"withheld", nil}}, nil
 }
 
 // happen makes an event happen in the state, and finds who hears of it.
-func (s *Service) happen(r *http.Request, c cause) (*happening, error) {
+func (s *Service) applyEvent(r *http.Request, body eventBody) (*event, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h, err := s.understandCause(r, c)
+	e, err := s.resolveEvent(r, body)
 	if err != nil {
 		return nil, err
 	}
-	switch h.name {
+	switch e.name {
 	case "push":
-		err = s.push(h, c)
+		err = s.push(e, body)
 	case "public":
-		err = h.repository.publish()
+		err = e.repository.publish()
 	case "create":
-		err = h.repository.mayCreate(c.Ref)
+		err = e.repository.checkCreate(body.Ref)
 	}
 	if err != nil {
 		return nil, err
 	}
-	s.lastEvent = h.serial
+	s.lastEvent = e.serial
 	for _, k := range s.hooks {
-		if k.hears(h) {
-			h.heard = append(h.heard, k)
-			if h.payloads[k.kind] == nil {
-				h.payloads[k.kind] = s.payload(h, k.kind)
+		if k.receives(e) {
+			e.subscribers = append(e.subscribers, k)
+			if e.payloads[k.kind] == nil {
+				e.payloads[k.kind] = s.payload(e, k.kind)
 			}
 		}
 	}
-	return h, nil
+	return e, nil
 }
 
 // understandCause finds what a cause names. Its errors name the member.
-func (s *Service) understandCause(r *http.Request, c cause) (*happening, error) {
-	kind, known := events[c.Event]
+func (s *Service) resolveEvent(r *http.Request, body eventBody) (*event, error) {
+	kind, known := eventKinds[body.Event]
 	if !known {
-		return nil, fmt.Errorf("event: %q: must be one of %s", c.Event, strings.Join(slices.Sorted(maps.Keys(events)), ", "))
+		return nil, fmt.Errorf("event: %q: must be one of %s", body.Event, strings.Join(slices.Sorted(maps.Keys(eventKinds)), ", "))
 	}
-	if err := kind.takes(c); err != nil {
+	if err := kind.validate(body); err != nil {
 		return nil, err
 	}
-	h := &happening{name: c.Event, action: c.Action, at: time.Now().UTC(), serial: s.lastEvent + 1, payloads: map[string]object{}}
-	if err := s.world.locate(h, kind, c); err != nil {
+	e := &event{name: body.Event, action: body.Action, at: time.Now().UTC(), serial: s.lastEvent + 1, payloads: map[string]object{}}
+	if err := s.world.locate(e, kind, body); err != nil {
 		return nil, err
 	}
-	h.sender = s.world.accounts[strings.ToLower(c.Sender)]
+	e.sender = s.world.accounts[strings.ToLower(body.Sender)]
 	switch {
-	case c.Sender == "":
-		h.sender = h.firstOwner()
-	case h.sender == nil || h.sender.members != nil:
-		return nil, fmt.Errorf("sender: %q is no user", c.Sender)
+	case body.Sender == "":
+		e.sender = e.defaultSender()
+	case e.sender == nil || e.sender.members != nil:
+		return nil, fmt.Errorf("sender: %q is no user", body.Sender)
 	}
-	if h.repository != nil {
-		h.ref = cmp.Or(c.Ref, h.repository.mainRef())
+	if e.repository != nil {
+		e.ref = cmp.Or(body.Ref, e.repository.mainRef())
 	}
-	h.req = &request{Request: r, base: baseURL(r), caller: caller{login: h.sender.login}}
-	return h, nil
+	e.req = &request{Request: r, base: baseURL(r), caller: caller{login: e.sender.login}}
+	return e, nil
 }
 
 var (
@@ -211,53 +211,53 @@ var (
 )
 
 // takes refuses what the event does not have, and what is no value.
-func (k eventKind) takes(c cause) error {
-	for _, knob := range []struct {
+func (k eventKind) validate(body eventBody) error {
+	for _, option := range []struct {
 		name  string
 		given bool
-	}{{"ref", c.Ref != ""}, {"commits", c.Commits != nil}, {"forced", c.Forced}, {"created", c.Created}, {"deleted", c.Deleted}, {"at_once", c.AtOnce != nil}} {
-		if knob.given && !slices.Contains(k.knobs, knob.name) {
-			return fmt.Errorf("%s: %s has none", knob.name, c.Event)
+	}{{"ref", body.Ref != ""}, {"commits", body.Commits != nil}, {"forced", body.Forced}, {"created", body.Created}, {"deleted", body.Deleted}, {"at_once", body.AtOnce != nil}} {
+		if option.given && !slices.Contains(k.options, option.name) {
+			return fmt.Errorf("%s: %s has none", option.name, body.Event)
 		}
 	}
 	listed, required := k.has("action")
 	switch {
-	case c.Action != "" && !listed:
-		return fmt.Errorf("action: %s has none", c.Event)
-	case c.Action == "" && required:
-		return fmt.Errorf("action: needed: %s has one", c.Event)
-	case c.Action != "" && !actionForm.MatchString(c.Action):
-		return fmt.Errorf("action: %q: must be small letters and underscores", c.Action)
-	case c.Ref != "" && !refForm.MatchString(c.Ref):
-		return fmt.Errorf("ref: %q: must be refs/heads/NAME or refs/tags/NAME", c.Ref)
-	case c.AtOnce != nil && *c.AtOnce < 1:
-		return fmt.Errorf("at_once: %d: must be 1 or more", *c.AtOnce)
+	case body.Action != "" && !listed:
+		return fmt.Errorf("action: %s has none", body.Event)
+	case body.Action == "" && required:
+		return fmt.Errorf("action: needed: %s has one", body.Event)
+	case body.Action != "" && !actionForm.MatchString(body.Action):
+		return fmt.Errorf("action: %q: must be small letters and underscores", body.Action)
+	case body.Ref != "" && !refForm.MatchString(body.Ref):
+		return fmt.Errorf("ref: %q: must be refs/heads/NAME or refs/tags/NAME", body.Ref)
+	case body.AtOnce != nil && *body.AtOnce < 1:
+		return fmt.Errorf("at_once: %d: must be 1 or more", *body.AtOnce)
 	}
 	return nil
 }
 
 // locate finds the repository and the organization.
-func (w *world) locate(h *happening, kind eventKind, c cause) error {
+func (w *world) locate(e *event, kind eventKind, body eventBody) error {
 	listed, required := kind.has("repository")
-	switch h.repository = w.repositoryNamed(c.Repository); {
-	case c.Repository != "" && !listed:
-		return fmt.Errorf("repository: %s has none", c.Event)
-	case c.Repository == "" && required:
-		return fmt.Errorf("repository: needed: %s is about one", c.Event)
-	case c.Repository != "" && h.repository == nil:
-		return fmt.Errorf("repository: %q does not exist", c.Repository)
+	switch e.repository = w.repositoryNamed(body.Repository); {
+	case body.Repository != "" && !listed:
+		return fmt.Errorf("repository: %s has none", body.Event)
+	case body.Repository == "" && required:
+		return fmt.Errorf("repository: needed: %s is about one", body.Event)
+	case body.Repository != "" && e.repository == nil:
+		return fmt.Errorf("repository: %q does not exist", body.Repository)
 	}
-	switch h.organization = w.organizationNamed(c.Organization); {
-	case c.Organization != "" && h.organization == nil:
-		return fmt.Errorf("organization: %q does not exist", c.Organization)
-	case h.repository == nil && h.organization == nil:
+	switch e.organization = w.organizationNamed(body.Organization); {
+	case body.Organization != "" && e.organization == nil:
+		return fmt.Errorf("organization: %q does not exist", body.Organization)
+	case e.repository == nil && e.organization == nil:
 		return errors.New("organization: needed: no repository is named")
-	case h.repository == nil:
+	case e.repository == nil:
 		return nil
-	case h.organization != nil && h.organization != h.repository.owner:
-		return fmt.Errorf("organization: %q does not own %s", c.Organization, h.repository.fullName())
+	case e.organization != nil && e.organization != e.repository.owner:
+		return fmt.Errorf("organization: %q does not own %s", body.Organization, e.repository.fullName())
 	}
-	h.organization = w.organizationNamed(h.repository.owner.login)
+	e.organization = w.organizationNamed(e.repository.owner.login)
 	return nil
 }
 
@@ -280,16 +280,16 @@ func (w *world) organizationNamed(login string) *account {
 }
 
 // firstOwner is who did it where nobody is named.
-func (h *happening) firstOwner() *account {
-	if h.organization == nil {
-		return h.repository.owner
+func (e *event) defaultSender() *account {
+	if e.organization == nil {
+		return e.repository.owner
 	}
-	for _, login := range sortedMembers(h.organization) {
-		if m := h.organization.members[login]; m.admin {
+	for _, login := range sortedMembers(e.organization) {
+		if m := e.organization.members[login]; m.admin {
 			return m.user
 		}
 	}
-	panic("an organization without an owner: " + h.organization.login) // the seed's have one
+	panic("an organization without an owner: " + e.organization.login) // the seed's have one
 }
 
 // publish makes a private repository public.
@@ -303,7 +303,7 @@ func (r *repository) publish() error {
 
 // mayCreate says why a ref cannot be created. Of refs the state knows the default
 // branch only, so nothing else changes.
-func (r *repository) mayCreate(ref string) error {
+func (r *repository) checkCreate(ref string) error {
 	switch ref {
 	case "":
 		return errors.New("ref: needed: the branch or tag that is created")
@@ -314,14 +314,14 @@ func (r *repository) mayCreate(ref string) error {
 }
 
 // withheld is why an event is not told to anybody; empty where it is (section 6.2).
-func (h *happening) withheld(c cause) string {
-	if c.AtOnce == nil {
+func (e *event) withheldReason(body eventBody) string {
+	if body.AtOnce == nil {
 		return ""
 	}
-	switch tag := strings.HasPrefix(h.ref, "refs/tags/"); {
-	case tag && *c.AtOnce > 3:
+	switch tag := strings.HasPrefix(e.ref, "refs/tags/"); {
+	case tag && *body.AtOnce > 3:
 		return "more than three tags at once"
-	case !tag && h.name == "push" && *c.AtOnce > 5000:
+	case !tag && e.name == "push" && *body.AtOnce > 5000:
 		return "more than 5,000 branches at once"
 	}
 	return ""

@@ -67,13 +67,13 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d)
 func (d *Duration) UnmarshalText(text []byte) error {
 	parsed, err := time.ParseDuration(string(text))
 	if err != nil {
-		return fmt.Errorf("%q is not %s", text, aDuration)
+		return fmt.Errorf("%q is not %s", text, durationForm)
 	}
 	*d = Duration(parsed)
 	return nil
 }
 
-const aDuration = `a duration such as "1.5s"`
+const durationForm = `a duration such as "1.5s"`
 
 // Bounds of faults.
 const (
@@ -115,13 +115,13 @@ func (f Faults) check() error {
 // name stays. An error says which member is wrong.
 func ParseFaults(text []byte, inForce Faults) (Faults, error) {
 	var members map[string]json.RawMessage
-	if err := strictly(text, &members); err != nil {
+	if err := unmarshalStrict(text, &members); err != nil {
 		return Faults{}, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(members)) { // one by one, so that the error can name it
-		one, err := json.Marshal(map[string]json.RawMessage{name: members[name]})
+		member, err := json.Marshal(map[string]json.RawMessage{name: members[name]})
 		if err == nil {
-			err = strictly(one, &inForce)
+			err = unmarshalStrict(member, &inForce)
 		}
 		if err != nil && !strings.HasPrefix(err.Error(), name+":") {
 			err = fmt.Errorf("%s: %w", name, err)
@@ -134,23 +134,23 @@ func ParseFaults(text []byte, inForce Faults) (Faults, error) {
 }
 
 // faulty holds the faults in force.
-type faulty struct {
-	mu     sync.Mutex // guards what follows
-	faults Faults
-	random *rand.Rand
+type faultState struct {
+	mu      sync.Mutex // guards what follows
+	inForce Faults
+	random  *rand.Rand
 	// errors, bodies and searches count what could have been an error, broken off, or
 	// out of time.
 	errors, bodies, searches int
 }
 
-func (f *faulty) now() Faults {
+func (f *faultState) current() Faults {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.faults
+	return f.inForce
 }
 
 // upTo is a random number from 0 to n.
-func (f *faulty) upTo(n int64) int64 {
+func (f *faultState) randomUpTo(n int64) int64 {
 	if n <= 0 {
 		return 0
 	}
@@ -161,7 +161,7 @@ func (f *faulty) upTo(n int64) int64 {
 
 // turn counts, and reports whether it is the turn of what happens every so many
 // times.
-func (f *faulty) turn(count *int, every int) bool {
+func (f *faultState) isDue(count *int, every int) bool {
 	if every == 0 {
 		return false
 	}
@@ -173,8 +173,8 @@ func (f *faulty) turn(count *int, every int) bool {
 
 // delay waits for at least a time and a random part of another, or until the
 // client has gone.
-func (f *faulty) delay(r *http.Request, least, random Duration) {
-	d := time.Duration(least) + time.Duration(f.upTo(int64(random)))
+func (f *faultState) delay(r *http.Request, least, random Duration) {
+	d := time.Duration(least) + time.Duration(f.randomUpTo(int64(random)))
 	if d <= 0 {
 		return
 	}
@@ -192,15 +192,15 @@ func (s *Service) setFaults(f Faults) {
 
 // changeFaults changes those in force, unless it gets an error.
 func (s *Service) changeFaults(change func(Faults) (Faults, error)) error {
-	s.faulty.mu.Lock()
-	defer s.faulty.mu.Unlock()
-	f, err := change(s.faulty.faults)
+	s.faults.mu.Lock()
+	defer s.faults.mu.Unlock()
+	f, err := change(s.faults.inForce)
 	if err != nil {
 		return err
 	}
-	s.faulty.faults = f
+	s.faults.inForce = f
 	s.meter.mu.Lock()
-	s.meter.secondly = f.SecondaryEvery
+	s.meter.secondaryEvery = f.SecondaryEvery
 	s.meter.mu.Unlock()
 	return nil
 }

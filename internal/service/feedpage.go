@@ -52,39 +52,39 @@ func (p feedPage) atom() []byte {
 }
 
 // event is something that somebody did.
-type event struct {
-	by   signer
-	did  string // follows the name
-	path string // of its page below the base URL
+type activity struct {
+	author      signer
+	description string // follows the name
+	path        string // of its page below the base URL
 }
 
 // feedPage gathers the newest events of a feed. One without any was updated when
 // nothing was.
-func (s *Service) feedPage(req *request, read *reading) feedPage {
+func (s *Service) feedPage(req *request, feed *feedRequest) feedPage {
 	var reader caller
 	switch {
-	case read.private && req.query.Has("token"):
-		reader.login = read.user.login
-	case read.private:
+	case feed.private && req.query.Has("token"):
+		reader.login = feed.user.login
+	case feed.private:
 		reader = req.caller
 	}
-	var events []event
+	var events []activity
 	for _, r := range s.world.repositories {
-		if s.world.visible(r, reader) && (read.of == nil || read.of(r, read.user, read.organization)) {
-			events = append(events, read.events(r)...)
+		if s.world.isVisible(r, reader) && (feed.selects == nil || feed.selects(r, feed.user, feed.organization)) {
+			events = append(events, feed.activities(r)...)
 		}
 	}
-	slices.SortFunc(events, func(a, b event) int {
-		return cmp.Or(b.by.at.Compare(a.by.at), strings.Compare(a.path, b.path))
+	slices.SortFunc(events, func(a, b activity) int {
+		return cmp.Or(b.author.at.Compare(a.author.at), strings.Compare(a.path, b.path))
 	})
 	page := feedPage{
-		ID: feedID(req.match.Path), Title: read.heading(), Updated: timestamp(time.Unix(0, 0)),
+		ID: feedID(req.match.Path), Title: feed.heading(), Updated: timestamp(time.Unix(0, 0)),
 		Link: pageLink{"self", atomType, req.base + req.match.Path}, Entries: []pageEntry{},
 	}
-	for _, e := range events[:min(len(events), feedSize)] {
+	for _, a := range events[:min(len(events), feedSize)] {
 		page.Entries = append(page.Entries, pageEntry{
-			ID: feedID(e.path), Title: e.by.name + " " + e.did, Updated: timestamp(e.by.at),
-			Author: pageAuthor{e.by.name}, Link: pageLink{"alternate", "text/html", req.base + e.path},
+			ID: feedID(a.path), Title: a.author.name + " " + a.description, Updated: timestamp(a.author.at),
+			Author: pageAuthor{a.author.name}, Link: pageLink{"alternate", "text/html", req.base + a.path},
 		})
 	}
 	if len(page.Entries) > 0 {
@@ -94,13 +94,13 @@ func (s *Service) feedPage(req *request, read *reading) feedPage {
 }
 
 // heading is the title with the names of whom it is about.
-func (read *reading) heading() string {
-	title := read.title
-	if read.user != nil {
-		title = strings.ReplaceAll(title, "{user}", read.user.login)
+func (feed *feedRequest) heading() string {
+	title := feed.title
+	if feed.user != nil {
+		title = strings.ReplaceAll(title, "{user}", feed.user.login)
 	}
-	if read.organization != nil {
-		title = strings.ReplaceAll(title, "{organization}", read.organization.login)
+	if feed.organization != nil {
+		title = strings.ReplaceAll(title, "{organization}", feed.organization.login)
 	}
 	return title
 }
@@ -110,14 +110,14 @@ func feedID(path string) string { return "tag:example.com,2022:" + path }
 
 // events are those of a repository that belong into the feed: all that can be
 // among the newest.
-func (read *reading) events(r *repository) []event {
-	if read.advisories {
-		return advisoryEvents(r)
+func (feed *feedRequest) activities(r *repository) []activity {
+	if feed.advisories {
+		return advisoryActivities(r)
 	}
-	var events []event
+	var events []activity
 	add := func(by signer, did, path string) {
-		if !read.own || by.email == read.user.email {
-			events = append(events, event{by, did + " " + r.fullName(), "/" + r.fullName() + path})
+		if !feed.ownActivity || by.email == feed.user.email {
+			events = append(events, activity{by, did + " " + r.fullName(), "/" + r.fullName() + path})
 		}
 	}
 	for _, c := range slices.Backward(r.commits) {
@@ -138,11 +138,11 @@ func (read *reading) events(r *repository) []event {
 	return events
 }
 
-func advisoryEvents(r *repository) []event {
-	var events []event
+func advisoryActivities(r *repository) []activity {
+	var events []activity
 	for _, a := range r.advisories {
 		by := signer{r.owner.name, r.owner.email, a.published}
-		events = append(events, event{by, "announced: " + a.summary + " in " + r.fullName(), "/" + r.fullName() + "/security/advisories/" + a.id})
+		events = append(events, activity{by, "announced: " + a.summary + " in " + r.fullName(), "/" + r.fullName() + "/security/advisories/" + a.id})
 	}
 	return events
 }

@@ -11,16 +11,16 @@ import (
 // its URL. The documents show no paths for them: these are below /feeds/, where
 // the catalogue has none.
 type feed struct {
-	name    string // in the index
-	path    string // below the base URL; {user} and {organization} vary
-	title   string // the same vary
-	current bool   // the index tells it for the caller's own {user}
-	private bool   // for {user} alone
-	own     bool   // only of what {user} did
+	name        string // in the index
+	path        string // below the base URL; {user} and {organization} vary
+	title       string // the same vary
+	perUser     bool   // the index tells it for the caller's own {user}
+	private     bool   // for {user} alone
+	ownActivity bool   // only of what {user} did
 	// advisories tells it from the feeds of activity.
 	advisories bool
 	// of chooses among the repositories that the reader sees; nil takes all.
-	of func(r *repository, user, organization *account) bool
+	selects func(r *repository, user, organization *account) bool
 }
 
 // organizationFeed is that of one of the user's organizations.
@@ -28,13 +28,13 @@ const organizationFeed = "current_user_organization"
 
 var feeds = []feed{
 	{name: "timeline", path: "/feeds/timeline", title: "Public timeline"},
-	{name: "user", path: "/feeds/users/{user}", title: "Public timeline of {user}", own: true},
-	{name: "current_user_public", path: "/feeds/users/{user}", title: "Public timeline of {user}", current: true, own: true},
-	{name: "current_user", path: "/feeds/users/{user}/private", title: "Private timeline of {user}", current: true, private: true, of: followed},
-	{name: "current_user_actor", path: "/feeds/users/{user}/actor", title: "Activity of {user}", current: true, private: true, own: true},
+	{name: "user", path: "/feeds/users/{user}", title: "Public timeline of {user}", ownActivity: true},
+	{name: "current_user_public", path: "/feeds/users/{user}", title: "Public timeline of {user}", perUser: true, ownActivity: true},
+	{name: "current_user", path: "/feeds/users/{user}/private", title: "Private timeline of {user}", perUser: true, private: true, selects: followed},
+	{name: "current_user_actor", path: "/feeds/users/{user}/actor", title: "Activity of {user}", perUser: true, private: true, ownActivity: true},
 	{
 		name: organizationFeed, path: "/feeds/users/{user}/organizations/{organization}", title: "Activity in {organization} for {user}",
-		current: true, private: true, of: func(r *repository, _, organization *account) bool { return r.owner == organization },
+		perUser: true, private: true, selects: func(r *repository, _, organization *account) bool { return r.owner == organization },
 	},
 	{name: "security_advisories", path: "/feeds/security-advisories", title: "Security advisories", advisories: true},
 }
@@ -57,7 +57,7 @@ func listFeeds(s *Service, req *request) response {
 	_, _, basic := req.BasicAuth()
 	index, links := object{}, object{}
 	for _, f := range feeds {
-		if f.current && user == nil || f.private && (!basic || !req.caller.scoped("repo")) {
+		if f.perUser && user == nil || f.private && (!basic || !req.caller.hasScope("repo")) {
 			continue
 		}
 		urls := s.feedURLs(req, f, user)
@@ -80,7 +80,7 @@ func feedLink(url string) object { return object{{"href", url}, {"type", atomTyp
 
 // feedURLs are where a user finds a feed: one URL, or one for each organization.
 func (s *Service) feedURLs(req *request, f feed, user *account) []string {
-	if !f.current {
+	if !f.perUser {
 		return []string{req.base + f.path}
 	}
 	url := req.base + strings.ReplaceAll(f.path, "{user}", user.login)
@@ -100,7 +100,7 @@ func (s *Service) feedURLs(req *request, f feed, user *account) []string {
 }
 
 // reading is a feed with whom its path names; nil where it names nobody.
-type reading struct {
+type feedRequest struct {
 	feed
 	user, organization *account
 }
@@ -108,15 +108,15 @@ type reading struct {
 // getFeed answers what stands behind a URL of the index: JSON, or Atom where the
 // request accepts it (Document B section 4.4).
 func getFeed(s *Service, req *request) response {
-	read := s.findFeed(req.match.Path)
-	if read == nil {
+	feed := s.findFeed(req.match.Path)
+	if feed == nil {
 		return s.notFound()
 	}
-	if problem := s.refuseReader(req, read); problem != nil {
+	if problem := s.authorizeReader(req, feed); problem != nil {
 		return *problem
 	}
-	page := s.feedPage(req, read)
-	resp := response{status: http.StatusOK, private: read.private, body: page}
+	page := s.feedPage(req, feed)
+	resp := response{status: http.StatusOK, private: feed.private, body: page}
 	if slices.Contains(acceptedTypes(req), atomType) {
 		resp.text, resp.kind = page.atom(), atomType+"; charset=utf-8"
 	}
@@ -124,25 +124,25 @@ func getFeed(s *Service, req *request) response {
 }
 
 // findFeed finds the feed at a path; nil for none.
-func (s *Service) findFeed(path string) *reading {
+func (s *Service) findFeed(path string) *feedRequest {
 	for _, f := range feeds {
-		named, ok := bindFeed(f.path, path)
+		named, ok := matchFeedPath(f.path, path)
 		if !ok {
 			continue
 		}
-		read := &reading{f, s.world.accounts[named["{user}"]], s.world.accounts[named["{organization}"]]}
+		feed := &feedRequest{f, s.world.accounts[named["{user}"]], s.world.accounts[named["{organization}"]]}
 		_, ofUser := named["{user}"]
 		_, ofOrganization := named["{organization}"]
-		if ofUser && (read.user == nil || read.user.members != nil) || ofOrganization && read.organization == nil {
+		if ofUser && (feed.user == nil || feed.user.members != nil) || ofOrganization && feed.organization == nil {
 			return nil
 		}
-		return read
+		return feed
 	}
 	return nil
 }
 
 // bindFeed returns what varies in a path, by its name in the template.
-func bindFeed(template, path string) (named map[string]string, ok bool) {
+func matchFeedPath(template, path string) (named map[string]string, ok bool) {
 	names, segments := strings.Split(template, "/"), strings.Split(path, "/")
 	if len(names) != len(segments) {
 		return nil, false
@@ -161,8 +161,8 @@ func bindFeed(template, path string) (named map[string]string, ok bool) {
 // refuseReader refuses who reads a private feed without its token and without
 // basic authentication as its user. Who does not belong to an organization has no
 // feed of it, which only they are told.
-func (s *Service) refuseReader(req *request, read *reading) *response {
-	if !read.private {
+func (s *Service) authorizeReader(req *request, feed *feedRequest) *response {
+	if !feed.private {
 		return nil
 	}
 	token := req.query.Get("token")
@@ -171,8 +171,8 @@ func (s *Service) refuseReader(req *request, read *reading) *response {
 	switch {
 	case token == "" && !basic:
 		p = s.problem(http.StatusUnauthorized, "Requires the token of the feed or basic authentication")
-	case token != "" && token != feedToken(read.user), token == "" && req.caller.login != read.user.login,
-		read.organization != nil && read.organization.members[read.user.login] == nil:
+	case token != "" && token != feedToken(feed.user), token == "" && req.caller.login != feed.user.login,
+		feed.organization != nil && feed.organization.members[feed.user.login] == nil:
 		p = s.notFound()
 	default:
 		return nil

@@ -66,8 +66,8 @@ func tagObject(req *request, r *repository, t *gitTag) object {
 
 // tagged finds the repository of a tag operation; one without commits has no Git
 // objects (409).
-func (s *Service) tagged(req *request) (*repository, *response) {
-	r := req.in.repository
+func (s *Service) repositoryWithObjects(req *request) (*repository, *response) {
+	r := req.target.repository
 	if r.head() == "" {
 		p := s.problem(http.StatusConflict, "Git Repository is empty.")
 		return nil, &p
@@ -76,7 +76,7 @@ func (s *Service) tagged(req *request) (*repository, *response) {
 }
 
 func getTag(s *Service, req *request) response {
-	r, problem := s.tagged(req)
+	r, problem := s.repositoryWithObjects(req)
 	if problem != nil {
 		return *problem
 	}
@@ -89,7 +89,7 @@ func getTag(s *Service, req *request) response {
 
 // createTag makes a tag object, and no reference (Document A section 4.6).
 func createTag(s *Service, req *request) response {
-	r, problem := s.tagged(req)
+	r, problem := s.repositoryWithObjects(req)
 	if problem != nil {
 		return *problem
 	}
@@ -97,11 +97,11 @@ func createTag(s *Service, req *request) response {
 		return s.problem(http.StatusForbidden, lockedForMigration)
 	}
 	var wanted struct {
-		Tag     string        `json:"tag"`
-		Message string        `json:"message"`
-		Object  string        `json:"object"`
-		Type    string        `json:"type"`
-		Tagger  *wantedTagger `json:"tagger"`
+		Tag     string      `json:"tag"`
+		Message string      `json:"message"`
+		Object  string      `json:"object"`
+		Type    string      `json:"type"`
+		Tagger  *taggerBody `json:"tagger"`
 	}
 	if problem := s.decode(req.body, "Tag", &wanted); problem != nil {
 		return *problem
@@ -126,7 +126,7 @@ func createTag(s *Service, req *request) response {
 		return s.invalid("Tag", "tag")
 	case !slices.Contains([]string{"commit", "tree", "blob"}, wanted.Type):
 		return s.invalid("Tag", "type")
-	case !r.holds(wanted.Type, wanted.Object):
+	case !r.hasObject(wanted.Type, wanted.Object):
 		return s.invalid("Tag", "object")
 	}
 	t := newTag(time.Now(), wanted.Tag, wanted.Message, wanted.Object, wanted.Type, tagger)
@@ -137,7 +137,7 @@ func createTag(s *Service, req *request) response {
 }
 
 // wantedTagger is the tagger of the body (Document A section 4.6).
-type wantedTagger struct {
+type taggerBody struct {
 	Name  string `json:"name"`
 	Email string `json:"email"`
 	Date  string `json:"date"` // now unless given
@@ -146,7 +146,7 @@ type wantedTagger struct {
 // signer is who Git will write into the tag, or the first mistake: what is written
 // stands in a line of its own, "NAME <EMAIL> SECONDS ZONE", and is read from there
 // again. The year of a date, in UTC, has four digits.
-func (t *wantedTagger) signer(now time.Time) (signer, *fieldError) {
+func (t *taggerBody) signer(now time.Time) (signer, *fieldError) {
 	for _, f := range []struct{ name, value string }{{"tagger.name", t.Name}, {"tagger.email", t.Email}} {
 		switch {
 		case f.value == "":
@@ -166,7 +166,7 @@ func (t *wantedTagger) signer(now time.Time) (signer, *fieldError) {
 }
 
 // holds reports whether the repository has a Git object of that type and name.
-func (r *repository) holds(kind, sha string) bool {
+func (r *repository) hasObject(kind, sha string) bool {
 	switch kind {
 	case "commit", "tree": // each commit has a tree, which goes by its name here
 		return slices.ContainsFunc(r.commits, func(c commit) bool { return c.sha == sha })

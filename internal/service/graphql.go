@@ -62,8 +62,8 @@ func graphQL(s *Service, req *request) response {
 	if operation.Operation == ast.Mutation {
 		root = e.mutation
 	}
-	body := object{{"data", e.choose(operation.SelectionSet, root)}}
-	if e.chosen > maxGraphQLFields {
+	body := object{{"data", e.selectFields(operation.SelectionSet, root)}}
+	if e.fieldCount > maxGraphQLFields {
 		return graphQLErrors(gqlerror.Errorf("The answer would have more than %d fields", maxGraphQLFields))
 	}
 	if len(e.errors) > 0 {
@@ -94,11 +94,11 @@ func (v *variables) UnmarshalJSON(text []byte) error {
 
 // execution is one run of an operation that fits the schema.
 type execution struct {
-	s         *Service
-	req       *request
-	variables map[string]any
-	errors    []object
-	chosen    int // fields so far
+	s          *Service
+	req        *request
+	variables  map[string]any
+	errors     []object
+	fieldCount int // fields so far
 }
 
 // node is an object of the graph: it gives the value of a field, which is a
@@ -106,10 +106,10 @@ type execution struct {
 type node func(f *ast.Field, arguments map[string]any) any
 
 // choose makes the JSON object of what is selected of a node.
-func (e *execution) choose(set ast.SelectionSet, on node) object {
+func (e *execution) selectFields(set ast.SelectionSet, on node) object {
 	var fields []*ast.Field
 	of := map[string]ast.SelectionSet{} // selected below a field, by its name in the answer
-	for _, f := range e.fields(set, map[string]bool{}) {
+	for _, f := range e.collectFields(set, map[string]bool{}) {
 		if _, twice := of[f.Alias]; !twice {
 			fields = append(fields, f)
 		}
@@ -117,7 +117,7 @@ func (e *execution) choose(set ast.SelectionSet, on node) object {
 	}
 	chosen := object{}
 	for _, f := range fields {
-		if e.chosen++; e.chosen > maxGraphQLFields {
+		if e.fieldCount++; e.fieldCount > maxGraphQLFields {
 			break
 		}
 		var value any
@@ -128,11 +128,11 @@ func (e *execution) choose(set ast.SelectionSet, on node) object {
 		}
 		switch v := value.(type) {
 		case node:
-			value = e.choose(of[f.Alias], v)
+			value = e.selectFields(of[f.Alias], v)
 		case []node:
 			list := make([]object, 0, len(v))
 			for _, n := range v {
-				list = append(list, e.choose(of[f.Alias], n))
+				list = append(list, e.selectFields(of[f.Alias], n))
 			}
 			value = list
 		}
@@ -143,7 +143,7 @@ func (e *execution) choose(set ast.SelectionSet, on node) object {
 
 // fields are those of a selection, with what its fragments select, each of those
 // once.
-func (e *execution) fields(set ast.SelectionSet, visited map[string]bool) []*ast.Field {
+func (e *execution) collectFields(set ast.SelectionSet, visited map[string]bool) []*ast.Field {
 	var all []*ast.Field
 	for _, selection := range set {
 		switch of := selection.(type) {
@@ -153,12 +153,12 @@ func (e *execution) fields(set ast.SelectionSet, visited map[string]bool) []*ast
 			}
 		case *ast.InlineFragment:
 			if e.included(of.Directives) {
-				all = append(all, e.fields(of.SelectionSet, visited)...)
+				all = append(all, e.collectFields(of.SelectionSet, visited)...)
 			}
 		case *ast.FragmentSpread:
 			if e.included(of.Directives) && !visited[of.Name] {
 				visited[of.Name] = true
-				all = append(all, e.fields(of.Definition.SelectionSet, visited)...)
+				all = append(all, e.collectFields(of.Definition.SelectionSet, visited)...)
 			}
 		}
 	}
@@ -175,27 +175,27 @@ func (e *execution) included(directives ast.DirectiveList) bool {
 }
 
 // fail tells why a field has no value.
-func (e *execution) fail(f *ast.Field, kind, message string) any {
+func (e *execution) addError(f *ast.Field, kind, message string) any {
 	e.errors = append(e.errors, object{{"type", kind}, {"path", []string{f.Alias}}, {"message", message}})
 	return nil
 }
 
 // text is an argument that the schema has as String! or ID!, which a variable may
 // have made null; false, with an error, where it has.
-func (e *execution) text(f *ast.Field, arguments map[string]any, name string) (string, bool) {
+func (e *execution) stringArgument(f *ast.Field, arguments map[string]any, name string) (string, bool) {
 	s, ok := arguments[name].(string)
 	if !ok {
-		e.fail(f, "INVALID", "Argument '"+name+"' must be a string.")
+		e.addError(f, "INVALID", "Argument '"+name+"' must be a string.")
 	}
 	return s, ok
 }
 
 // number is an argument that the schema has as Int!: 32 bits, as GraphQL has it.
-func (e *execution) number(f *ast.Field, arguments map[string]any, name string) (int, bool) {
+func (e *execution) intArgument(f *ast.Field, arguments map[string]any, name string) (int, bool) {
 	n, err := strconv.ParseInt(fmt.Sprint(arguments[name]), 10, 32)
 	_, text := arguments[name].(string)
 	if err != nil || text {
-		e.fail(f, "INVALID", "Argument '"+name+"' must be an integer of 32 bits.")
+		e.addError(f, "INVALID", "Argument '"+name+"' must be an integer of 32 bits.")
 	}
 	return int(n), err == nil && !text
 }
@@ -207,22 +207,22 @@ func (e *execution) query(f *ast.Field, arguments map[string]any) any {
 			return e.user(u)
 		}
 	case "repository":
-		owner, ok := e.text(f, arguments, "owner")
-		name, also := e.text(f, arguments, "name")
+		owner, ok := e.stringArgument(f, arguments, "owner")
+		name, also := e.stringArgument(f, arguments, "name")
 		if !ok || !also {
 			return nil
 		}
 		full := owner + "/" + name
 		for _, r := range e.s.world.repositories {
-			if strings.EqualFold(r.fullName(), full) && e.s.world.visible(r, e.req.caller) {
+			if strings.EqualFold(r.fullName(), full) && e.s.world.isVisible(r, e.req.caller) {
 				return e.repository(r)
 			}
 		}
-		e.fail(f, "NOT_FOUND", "Could not resolve to a Repository with the name '"+full+"'.")
+		e.addError(f, "NOT_FOUND", "Could not resolve to a Repository with the name '"+full+"'.")
 	case "rateLimit":
 		return e.rateLimit()
 	default: // __schema and __type: the schema is in the source
-		e.fail(f, "UNPROCESSABLE", "Introspection is not implemented")
+		e.addError(f, "UNPROCESSABLE", "Introspection is not implemented")
 	}
 	return nil
 }
@@ -230,14 +230,14 @@ func (e *execution) query(f *ast.Field, arguments map[string]any) any {
 func (e *execution) mutation(f *ast.Field, arguments map[string]any) any {
 	input, ok := arguments["input"].(map[string]any)
 	if !ok {
-		return e.fail(f, "INVALID", "Argument 'input' must be an object.")
+		return e.addError(f, "INVALID", "Argument 'input' must be an object.")
 	}
 	if slices.Contains(policy.Embedded().Operation("watching/set-subscription").Refuses, e.req.caller.token) {
-		return e.fail(f, "FORBIDDEN", "Resource not accessible by this kind of token")
+		return e.addError(f, "FORBIDDEN", "Resource not accessible by this kind of token")
 	}
 	u := e.s.world.user(e.req.caller)
 	for _, r := range e.s.world.repositories {
-		if nodeID("Repository", r.id) == input["subscribableId"] && u != nil && e.s.world.visible(r, e.req.caller) {
+		if nodeID("Repository", r.id) == input["subscribableId"] && u != nil && e.s.world.isVisible(r, e.req.caller) {
 			if state := input["state"]; state == "UNSUBSCRIBED" {
 				r.subscriptions.remove(u)
 			} else {
@@ -251,24 +251,24 @@ func (e *execution) mutation(f *ast.Field, arguments map[string]any) any {
 			})
 		}
 	}
-	return e.fail(f, "NOT_FOUND", fmt.Sprintf("Could not resolve to a node with the global id of '%v'.", input["subscribableId"]))
+	return e.addError(f, "NOT_FOUND", fmt.Sprintf("Could not resolve to a node with the global id of '%v'.", input["subscribableId"]))
 }
 
 func (e *execution) user(u *account) node {
-	return values(map[string]any{
+	return scalarNode(map[string]any{
 		"id": nodeID("User", u.id), "databaseId": u.id, "login": u.login, "name": u.name, "url": e.req.base + "/" + u.login,
 	})
 }
 
 func (e *execution) repository(r *repository) node {
-	scalars := values(map[string]any{
+	scalars := scalarNode(map[string]any{
 		"id": nodeID("Repository", r.id), "databaseId": r.id, "name": r.name, "nameWithOwner": r.fullName(),
 		"description": r.description, "url": e.req.base + "/" + r.fullName(), "isPrivate": r.private,
 	})
 	return func(f *ast.Field, arguments map[string]any) any {
 		switch f.Name {
 		case "watchers":
-			first, ok := e.number(f, arguments, "first")
+			first, ok := e.intArgument(f, arguments, "first")
 			if !ok {
 				return nil
 			}
@@ -286,7 +286,7 @@ func (e *execution) watchers(r *repository, first int) node {
 	for _, u := range all[:min(max(first, 0), 100, len(all))] {
 		nodes = append(nodes, e.user(u))
 	}
-	return values(map[string]any{"totalCount": len(all), "nodes": nodes})
+	return scalarNode(map[string]any{"totalCount": len(all), "nodes": nodes})
 }
 
 func (e *execution) subscription(r *repository) any {
@@ -308,10 +308,10 @@ func (e *execution) rateLimit() node {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	w := m.window(e.req.caller, policy.GraphQL, time.Now())
-	return values(map[string]any{"limit": w.Max, "used": w.used, "remaining": w.Max - w.used, "resetAt": timestamp(w.reset.Add(time.Duration(e.req.faults.ClockOffset))), "cost": 1})
+	return scalarNode(map[string]any{"limit": w.Max, "used": w.used, "remaining": w.Max - w.used, "resetAt": timestamp(w.reset.Add(time.Duration(e.req.faults.ClockOffset))), "cost": 1})
 }
 
 // values is a node whose fields take no arguments.
-func values(of map[string]any) node {
+func scalarNode(of map[string]any) node {
 	return func(f *ast.Field, _ map[string]any) any { return of[f.Name] }
 }

@@ -93,40 +93,40 @@ func (w *world) hook(c Webhook) (*hook, error) {
 	case c.Target != onApp:
 		return nil, fmt.Errorf("target: %q: must be a repository (owner/name), an organization or app", c.Target)
 	}
-	return k, k.mayHear()
+	return k, k.checkEvents()
 }
 
 // mayHear refuses events that are not available to the webhook's kind.
-func (k *hook) mayHear() error {
+func (k *hook) checkEvents() error {
 	if len(k.events) == 0 {
 		return errors.New(`events: must name one, or be ["*"]`)
 	}
 	for i, name := range k.events {
-		switch kind, known := events[name]; {
+		switch kind, known := eventKinds[name]; {
 		case name == "*" && len(k.events) == 1:
 		case name == "*":
 			return fmt.Errorf(`events[%d]: "*" stands alone`, i)
 		case !known:
-			return fmt.Errorf("events[%d]: %q: must be one of %s", i, name, strings.Join(slices.Sorted(maps.Keys(events)), ", "))
-		case !slices.Contains(kind.available, k.kind):
-			return fmt.Errorf("events[%d]: %s is not available to webhooks of kind %s: only to %s", i, name, k.kind, strings.Join(kind.available, ", "))
+			return fmt.Errorf("events[%d]: %q: must be one of %s", i, name, strings.Join(slices.Sorted(maps.Keys(eventKinds)), ", "))
+		case !slices.Contains(kind.targets, k.kind):
+			return fmt.Errorf("events[%d]: %s is not available to webhooks of kind %s: only to %s", i, name, k.kind, strings.Join(kind.targets, ", "))
 		}
 	}
 	return nil
 }
 
 // hears reports whether a webhook is told of an event (Document B section 6.2).
-func (k *hook) hears(h *happening) bool {
-	kind := events[h.name]
+func (k *hook) receives(e *event) bool {
+	kind := eventKinds[e.name]
 	switch {
-	case !slices.Contains(kind.available, k.kind), k.events[0] != "*" && !slices.Contains(k.events, h.name):
+	case !slices.Contains(kind.targets, k.kind), k.events[0] != "*" && !slices.Contains(k.events, e.name):
 		return false
-	case k.kind != onApp && len(kind.narrow) > 0 && !slices.Contains(kind.narrow, h.action):
+	case k.kind != onApp && len(kind.webhookActions) > 0 && !slices.Contains(kind.webhookActions, e.action):
 		return false
 	case k.kind == onRepository:
-		return k.repository == h.repository
+		return k.repository == e.repository
 	case k.kind == onOrganization:
-		return k.organization == h.organization
+		return k.organization == e.organization
 	}
 	return true
 }
@@ -134,14 +134,14 @@ func (k *hook) hears(h *happening) bool {
 // emit hands an event to the deliveries of every webhook that hears of it, and
 // returns their identifiers. A large payload takes its time, so Service.mu is not
 // held.
-func (s *Service) emit(h *happening) []string {
+func (s *Service) deliver(e *event) []string {
 	texts, ids := map[string][]byte{}, []string{}
-	for _, k := range h.heard {
+	for _, k := range e.subscribers {
 		if texts[k.kind] == nil {
-			texts[k.kind] = encode(h.payloads[k.kind])
+			texts[k.kind] = encode(e.payloads[k.kind])
 		}
 		id := guid()
-		s.deliveries.add(k.delivery(s.config.Dialect, h, id, texts[k.kind]))
+		s.deliveries.enqueue(k.delivery(s.config.Dialect, e, id, texts[k.kind]))
 		ids = append(ids, id)
 	}
 	return ids
@@ -149,7 +149,7 @@ func (s *Service) emit(h *happening) []string {
 
 // delivery is what is sent to the webhook: the body, and the header of Document B
 // section 6.1.
-func (k *hook) delivery(dialect *policy.Dialect, h *happening, id string, payload []byte) *delivery {
+func (k *hook) delivery(dialect *policy.Dialect, e *event, id string, payload []byte) *delivery {
 	body, contentType := payload, "application/json"
 	if k.form {
 		body, contentType = []byte("payload="+url.QueryEscape(string(payload))), "application/x-www-form-urlencoded"
@@ -157,7 +157,7 @@ func (k *hook) delivery(dialect *policy.Dialect, h *happening, id string, payloa
 	targetType, targetID := k.target()
 	header := http.Header{}
 	for name, value := range map[string]string{
-		dialect.Webhook.HookID: itoa(k.id), dialect.Webhook.Event: h.name, dialect.Webhook.Delivery: id,
+		dialect.Webhook.HookID: itoa(k.id), dialect.Webhook.Event: e.name, dialect.Webhook.Delivery: id,
 		dialect.Webhook.TargetType: targetType, dialect.Webhook.TargetID: itoa(targetID),
 		"User-Agent": dialect.Webhook.UserAgent + "1", "Content-Type": contentType, "Accept": "*/*",
 	} {
@@ -168,8 +168,8 @@ func (k *hook) delivery(dialect *policy.Dialect, h *happening, id string, payloa
 		header.Set("X-Hub-Signature-256", "sha256="+k.sign(sha256.New, body))
 	}
 	return &delivery{
-		record: record{Delivery: id, Hook: k.id, Event: h.name, Action: h.action, URL: k.url, Created: timestamp(h.at)},
-		header: header, body: body,
+		deliveryRecord: deliveryRecord{Delivery: id, Hook: k.id, Event: e.name, Action: e.action, URL: k.url, Created: timestamp(e.at)},
+		header:         header, body: body,
 	}
 }
 
@@ -222,12 +222,12 @@ func (s *Service) putWebhooks(w http.ResponseWriter, r *http.Request) {
 // readWebhooks reads a list of webhooks, so that an error names the one.
 func readWebhooks(w http.ResponseWriter, r *http.Request) ([]Webhook, error) {
 	var texts []json.RawMessage
-	if err := readStrictly(w, r, &texts); err != nil {
+	if err := readControlJSON(w, r, &texts); err != nil {
 		return nil, err
 	}
 	all := make([]Webhook, len(texts))
 	for i, text := range texts {
-		if err := strictly(text, &all[i]); err != nil {
+		if err := unmarshalStrict(text, &all[i]); err != nil {
 			return nil, fmt.Errorf("webhooks[%d].%w", i, err)
 		}
 	}
@@ -255,7 +255,7 @@ func (s *Service) shownWebhooks() []object {
 }
 
 // readOwn reads the body of a request about the service itself.
-func readOwn(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+func readControlBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err == nil && len(bytes.TrimSpace(body)) == 0 {
 		err = errors.New("a JSON body is needed")
@@ -264,25 +264,25 @@ func readOwn(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 }
 
 // readStrictly reads such a body as JSON.
-func readStrictly(w http.ResponseWriter, r *http.Request, into any) error {
-	body, err := readOwn(w, r)
+func readControlJSON(w http.ResponseWriter, r *http.Request, into any) error {
+	body, err := readControlBody(w, r)
 	if err != nil {
 		return err
 	}
-	return strictly(body, into)
+	return unmarshalStrict(body, into)
 }
 
 // strictly reads one JSON value. A member that is not known is refused, and one of a
 // wrong type named.
-func strictly(text []byte, into any) error {
+func unmarshalStrict(text []byte, into any) error {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	err := decoder.Decode(into)
 	if mismatch := (*json.UnmarshalTypeError)(nil); errors.As(err, &mismatch) {
-		wanted, named := jsonTypes[mismatch.Type.Kind()]
+		wanted, named := jsonTypeNames[mismatch.Type.Kind()]
 		switch {
 		case mismatch.Type == reflect.TypeFor[Duration]():
-			wanted = aDuration
+			wanted = durationForm
 		case !named:
 			wanted = "an object"
 		}
@@ -300,6 +300,6 @@ func strictly(text []byte, into any) error {
 }
 
 // jsonTypes are what values are in JSON.
-var jsonTypes = map[reflect.Kind]string{
+var jsonTypeNames = map[reflect.Kind]string{
 	reflect.Bool: "a boolean", reflect.Int: "an integer", reflect.Int64: "an integer", reflect.Slice: "an array", reflect.String: "a string",
 }

@@ -83,8 +83,8 @@ var invitationFilters = []struct {
 }
 
 func listInvitations(s *Service, req *request) response {
-	org := req.in.organization
-	shown := org.invited(true)
+	org := req.target.organization
+	shown := org.invitationsByState(true)
 	for _, f := range invitationFilters {
 		switch value := req.query.Get(f.name); {
 		case value == "" || value == "all":
@@ -98,14 +98,14 @@ func listInvitations(s *Service, req *request) response {
 }
 
 func listFailedInvitations(s *Service, req *request) response {
-	org := req.in.organization
+	org := req.target.organization
 	path := "/organizations/" + itoa(org.id) + "/failed_invitations"
-	return list(req, path, org.invited(false), func(i *invitation) object { return listedInvitation(req, org, i) })
+	return list(req, path, org.invitationsByState(false), func(i *invitation) object { return listedInvitation(req, org, i) })
 }
 
 // invited are the organization's invitations that are pending, or those that
 // have failed.
-func (org *account) invited(pending bool) []*invitation {
+func (org *account) invitationsByState(pending bool) []*invitation {
 	var all []*invitation
 	for _, i := range org.invitations {
 		if i.pending() == pending {
@@ -117,7 +117,7 @@ func (org *account) invited(pending bool) []*invitation {
 
 // invitation finds the organization and the invitation that a request names.
 func (s *Service) invitation(req *request) (*account, *invitation, *response) {
-	org := req.in.organization
+	org := req.target.organization
 	at := slices.IndexFunc(org.invitations, func(i *invitation) bool { return itoa(i.id) == req.match.Params.Get("invitation_id") })
 	if at < 0 {
 		p := s.notFound()
@@ -159,7 +159,7 @@ type invitationBody struct {
 // createInvitation asks a user, or whoever reads an e-mail address, into the
 // organization (Document A section 4.3). An app's inviter is the organization.
 func createInvitation(s *Service, req *request) response {
-	org := req.in.organization
+	org := req.target.organization
 	wanted := invitationBody{Role: "direct_member"}
 	if problem := s.decode(req.body, invitationResource, &wanted); problem != nil {
 		return *problem
@@ -182,14 +182,14 @@ func (i *invitation) setInvitee(w *world, org *account, wanted invitationBody) *
 	field := "invitee_id"
 	switch {
 	case wanted.InviteeID != nil:
-		if i.user = w.userWhere(func(u *account) bool { return u.id == *wanted.InviteeID }); i.user != nil {
+		if i.user = w.findUser(func(u *account) bool { return u.id == *wanted.InviteeID }); i.user != nil {
 			i.email = i.user.email
 		}
 	case wanted.Email != nil:
 		field = "email"
 		if address, err := mail.ParseAddress(*wanted.Email); err == nil && address.Address == *wanted.Email {
 			i.email = address.Address
-			i.user = w.userWhere(func(u *account) bool { return strings.EqualFold(u.email, i.email) })
+			i.user = w.findUser(func(u *account) bool { return strings.EqualFold(u.email, i.email) })
 		}
 	default:
 		return &problemField{invitationResource, field, "missing_field"}
@@ -198,7 +198,7 @@ func (i *invitation) setInvitee(w *world, org *account, wanted invitationBody) *
 	case i.email == "":
 		return &problemField{invitationResource, field, "invalid"}
 	case i.user != nil && org.members[i.user.login] != nil,
-		slices.ContainsFunc(org.invited(true), func(other *invitation) bool { return strings.EqualFold(other.email, i.email) }):
+		slices.ContainsFunc(org.invitationsByState(true), func(other *invitation) bool { return strings.EqualFold(other.email, i.email) }):
 		return &problemField{invitationResource, field, "already_exists"}
 	}
 	return nil
@@ -235,7 +235,7 @@ func (i *invitation) setTeams(org *account, wanted invitationBody) *problemField
 }
 
 // userWhere finds a user, not an organization, by what is true of one at most.
-func (w *world) userWhere(holds func(*account) bool) *account {
+func (w *world) findUser(holds func(*account) bool) *account {
 	for _, a := range w.accounts {
 		if a.members == nil && holds(a) {
 			return a

@@ -12,13 +12,13 @@ func sortedMembers(org *account) []string { return slices.Sorted(maps.Keys(org.m
 
 // inside reports whether the caller belongs to the organization, and its token
 // may know who does: a member, or an installation on it.
-func inside(org *account, c caller) bool {
-	return (org.members[c.login] != nil || c.account == "installation "+org.login) && c.may("Members (organization): read") && c.scoped("read:org")
+func canListMembers(org *account, c caller) bool {
+	return (org.members[c.login] != nil || c.account == "installation "+org.login) && c.hasPermission("Members (organization): read") && c.hasScope("read:org")
 }
 
 // listMembers shows concealed members to members only (Document A section 4.3).
 func listMembers(s *Service, req *request) response {
-	org := req.in.organization
+	org := req.target.organization
 	filter, role := req.query.Get("filter"), req.query.Get("role")
 	if !slices.Contains([]string{"", "all", "2fa_disabled"}, filter) {
 		return s.invalid("OrganizationMember", "filter")
@@ -33,7 +33,7 @@ func listMembers(s *Service, req *request) response {
 	var shown []*account
 	for _, login := range sortedMembers(org) {
 		m := org.members[login]
-		hidden := !m.public && !inside(org, req.caller)
+		hidden := !m.public && !canListMembers(org, req.caller)
 		wrongRole := role == "admin" && !m.admin || role == "member" && m.admin
 		if hidden || wrongRole || filter == "2fa_disabled" && m.twoFactor {
 			continue
@@ -46,11 +46,11 @@ func listMembers(s *Service, req *request) response {
 // checkMember sends who does not belong to the organization to the public
 // members (Document A section 4.3).
 func checkMember(s *Service, req *request) response {
-	org := req.in.organization
+	org := req.target.organization
 	switch {
 	case org == nil:
 		return s.notFound()
-	case !inside(org, req.caller):
+	case !canListMembers(org, req.caller):
 		return response{status: http.StatusFound, location: req.base + "/orgs/" + org.login + "/public_members/" + url.PathEscape(req.match.Params.Get("username"))}
 	case org.members[req.match.Params.Get("username")] == nil:
 		return s.notFound()
@@ -59,7 +59,7 @@ func checkMember(s *Service, req *request) response {
 }
 
 func checkPublicMember(s *Service, req *request) response {
-	org := req.in.organization
+	org := req.target.organization
 	if m := org.members[req.match.Params.Get("username")]; m == nil || !m.public {
 		return s.notFound()
 	}

@@ -18,7 +18,7 @@ const (
 	banAfter = 100
 	// cooldown is for how long a broken secondary limit is punished, and what
 	// retry-after says.
-	cooldown = time.Minute
+	cooldownPeriod = time.Minute
 )
 
 // meter counts requests against the limits of Document B section 8, as strictly
@@ -27,22 +27,22 @@ const (
 type meter struct {
 	limits policy.Limits
 
-	mu       sync.Mutex // guards what follows
-	tallies  map[string]*tally
-	counted  int // requests that came to be counted
-	secondly int // every so many of them are limited for no reason; 0 for none
-	seen     Violations
+	mu             sync.Mutex // guards what follows
+	usages         map[string]*usage
+	requests       int // requests that came to be counted
+	secondaryEvery int // every so many of them are limited for no reason; 0 for none
+	violations     Violations
 }
 
 // tally is what one caller has spent.
-type tally struct {
+type usage struct {
 	windows    map[string]*window     // by resource
-	spends     map[string]*spends     // by limit and scope
+	charges    map[string]*chargeList // by limit and scope
 	searches   map[string][]time.Time // those of the last windows, by resource
 	inProgress int
 	// limitedAt and limitedUntil are the cool-down after a secondary limit.
 	limitedAt, limitedUntil time.Time
-	defied                  int // requests sent while limited
+	sentWhileLimited        int // requests sent while limited
 }
 
 // window is a fixed window, opened by the first request in it (Document B
@@ -55,37 +55,37 @@ type window struct {
 }
 
 // spend is something spent at a moment.
-type spend struct {
+type charge struct {
 	at   time.Time
 	cost int
 }
 
 func newMeter(limits policy.Limits) *meter {
-	return &meter{limits: limits, tallies: map[string]*tally{}, seen: noViolations()}
+	return &meter{limits: limits, usages: map[string]*usage{}, violations: noViolations()}
 }
 
 // ticket is one request's passage: it arrives, is counted, and leaves when its
 // body has been written.
 type ticket struct {
-	meter   *meter
-	caller  caller
-	tally   *tally
-	arrived time.Time
+	meter     *meter
+	caller    caller
+	usage     *usage
+	arrivedAt time.Time
 
-	window   *window
-	resource string
-	counted  bool
-	at       time.Time // when it was counted
+	window    *window
+	resource  string
+	counted   bool
+	countedAt time.Time // when it was counted
 	// refused tells why the request is refused, retry how long to wait.
-	refused refusal
-	retry   time.Duration
+	refusal    refusalReason
+	retryAfter time.Duration
 }
 
 // refusal is why a request is not answered.
-type refusal int
+type refusalReason int
 
 const (
-	accepted refusal = iota
+	accepted refusalReason = iota
 	primary
 	secondary
 	banned
@@ -95,12 +95,12 @@ const (
 func (m *meter) arrive(c caller, now time.Time) *ticket {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	t := &ticket{meter: m, caller: c, tally: m.tally(c), arrived: now}
-	t.tally.inProgress++
-	m.seen.MaxConcurrent = max(m.seen.MaxConcurrent, t.tally.inProgress)
-	m.high("concurrency", t.tally.inProgress, m.limits.Concurrent)
-	if t.tally.inProgress > m.limits.Concurrent {
-		t.offend("concurrency", now)
+	t := &ticket{meter: m, caller: c, usage: m.usage(c), arrivedAt: now}
+	t.usage.inProgress++
+	m.violations.MaxConcurrent = max(m.violations.MaxConcurrent, t.usage.inProgress)
+	m.recordHighest("concurrency", t.usage.inProgress, m.limits.Concurrent)
+	if t.usage.inProgress > m.limits.Concurrent {
+		t.refuseSecondary("concurrency", now)
 	}
 	return t
 }
@@ -109,56 +109,56 @@ func (m *meter) arrive(c caller, now time.Time) *ticket {
 func (t *ticket) leave() {
 	t.meter.mu.Lock()
 	defer t.meter.mu.Unlock()
-	t.tally.inProgress--
+	t.usage.inProgress--
 	if t.counted && (t.resource == policy.Search || t.resource == policy.CodeSearch) {
-		t.observe()
+		t.recordSearch()
 	}
 }
 
 // observe notes a search that was charged, at the moment at which it was counted, and
 // the sums of all windows that it is in. None is refused for these: the text gives a
 // window, not where it begins.
-func (t *ticket) observe() {
+func (t *ticket) recordSearch() {
 	window := t.window.Window.Window
-	all := t.tally.searches[t.resource]
-	at, _ := slices.BinarySearchFunc(all, t.at, time.Time.Compare)
-	all = slices.Insert(all, at, t.at)
-	for i := at; i < len(all) && all[i].Sub(t.at) < window; i++ {
+	all := t.usage.searches[t.resource]
+	at, _ := slices.BinarySearchFunc(all, t.countedAt, time.Time.Compare)
+	all = slices.Insert(all, at, t.countedAt)
+	for i := at; i < len(all) && all[i].Sub(t.countedAt) < window; i++ {
 		outside, _ := slices.BinarySearchFunc(all, all[i].Add(-window+1), time.Time.Compare)
-		t.meter.high(t.resource, i+1-outside, t.window.Max)
+		t.meter.recordHighest(t.resource, i+1-outside, t.window.Max)
 	}
 	old, _ := slices.BinarySearchFunc(all, all[len(all)-1].Add(-3*window), time.Time.Compare)
-	t.tally.searches[t.resource] = all[old:]
+	t.usage.searches[t.resource] = all[old:]
 }
 
-func (m *meter) tally(c caller) *tally {
-	a := m.tallies[c.account]
-	if a == nil {
-		a = &tally{windows: map[string]*window{}, spends: map[string]*spends{}, searches: map[string][]time.Time{}}
-		m.tallies[c.account] = a
+func (m *meter) usage(c caller) *usage {
+	u := m.usages[c.account]
+	if u == nil {
+		u = &usage{windows: map[string]*window{}, charges: map[string]*chargeList{}, searches: map[string][]time.Time{}}
+		m.usages[c.account] = u
 	}
-	return a
+	return u
 }
 
 // offend punishes a broken secondary limit.
-func (t *ticket) offend(limit string, now time.Time) {
-	t.meter.seen.Violations++
-	t.meter.seen.ByLimit[limit]++
-	t.limit(now)
+func (t *ticket) refuseSecondary(limit string, now time.Time) {
+	t.meter.violations.Violations++
+	t.meter.violations.ByLimit[limit]++
+	t.startCooldown(now)
 }
 
 // limit starts a cool-down.
-func (t *ticket) limit(now time.Time) {
-	t.refused, t.retry = secondary, cooldown
-	t.tally.limitedAt, t.tally.limitedUntil = now, now.Add(cooldown)
+func (t *ticket) startCooldown(now time.Time) {
+	t.refusal, t.retryAfter = secondary, cooldownPeriod
+	t.usage.limitedAt, t.usage.limitedUntil = now, now.Add(cooldownPeriod)
 }
 
 // defy notes a request that was sent while its caller was limited.
-func (t *ticket) defy() {
-	seen := &t.meter.seen
+func (t *ticket) recordSentWhileLimited() {
+	seen := &t.meter.violations
 	seen.SentWhileLimited++
-	t.tally.defied++
-	seen.Banned = seen.Banned || t.tally.defied >= banAfter
+	t.usage.sentWhileLimited++
+	seen.Banned = seen.Banned || t.usage.sentWhileLimited >= banAfter
 }
 
 // count charges a request at this moment, or refuses it; a refused one costs
@@ -170,51 +170,51 @@ func (t *ticket) count(op *policy.Operation) {
 	now := time.Now() // under the lock, so that spends are in order
 	t.resource, t.window = op.Resource, m.window(t.caller, op.Resource, now)
 	switch {
-	case t.refused != accepted, op.ID == "rate-limit/get":
+	case t.refusal != accepted, op.ID == "rate-limit/get":
 		return
-	case t.tally.defied >= banAfter:
-		t.refused = banned
+	case t.usage.sentWhileLimited >= banAfter:
+		t.refusal = banned
 		return
-	case now.Before(t.tally.limitedUntil):
-		t.refused, t.retry = secondary, t.tally.limitedUntil.Sub(now)
-		if t.arrived.After(t.tally.limitedAt) {
-			t.defy()
+	case now.Before(t.usage.limitedUntil):
+		t.refusal, t.retryAfter = secondary, t.usage.limitedUntil.Sub(now)
+		if t.arrivedAt.After(t.usage.limitedAt) {
+			t.recordSentWhileLimited()
 		}
 		return
 	}
-	m.counted++
-	if m.secondly > 0 && m.counted%m.secondly == 0 {
-		t.limit(now)
+	m.requests++
+	if m.secondaryEvery > 0 && m.requests%m.secondaryEvery == 0 {
+		t.startCooldown(now)
 		return
 	}
 	costs := m.costs(op)
 	for _, c := range costs {
-		if t.tally.sum(c, now)+c.cost > c.limit {
-			t.offend(c.name, now)
+		if t.usage.sum(c, now)+c.amount > c.limit {
+			t.refuseSecondary(c.name, now)
 			return
 		}
 	}
 	if t.window.used >= t.window.Max {
-		t.exceed(now)
+		t.refusePrimary(now)
 		return
 	}
 	for _, c := range costs {
-		t.tally.spend(c, now)
-		m.high(c.name, t.tally.sum(c, now), c.limit)
+		t.usage.charge(c, now)
+		m.recordHighest(c.name, t.usage.sum(c, now), c.limit)
 	}
 	t.window.used++
-	t.counted, t.at = true, now
-	m.high("primary:"+t.resource, t.window.used, t.window.Max)
-	m.seen.Answered[t.resource]++
+	t.counted, t.countedAt = true, now
+	m.recordHighest("primary:"+t.resource, t.window.used, t.window.Max)
+	m.violations.Answered[t.resource]++
 }
 
 // exceed refuses a request for a window that is used up.
-func (t *ticket) exceed(now time.Time) {
-	t.refused = primary
-	t.meter.seen.Violations++
-	t.meter.seen.ByLimit["primary:"+t.resource]++
-	if at := t.window.refusedAt; !at.IsZero() && !t.arrived.Before(at) {
-		t.defy()
+func (t *ticket) refusePrimary(now time.Time) {
+	t.refusal = primary
+	t.meter.violations.Violations++
+	t.meter.violations.ByLimit["primary:"+t.resource]++
+	if at := t.window.refusedAt; !at.IsZero() && !t.arrivedAt.Before(at) {
+		t.recordSentWhileLimited()
 	}
 	if t.window.refusedAt.IsZero() {
 		t.window.refusedAt = now
@@ -223,9 +223,9 @@ func (t *ticket) exceed(now time.Time) {
 
 // cost is what a request takes from one sliding limit.
 type cost struct {
-	name, scope string
-	limit, cost int
-	window      time.Duration
+	name, scope   string
+	limit, amount int
+	window        time.Duration
 }
 
 // costs are a request's points and content (Document B section 8.3), and what
@@ -246,10 +246,10 @@ func (m *meter) costs(op *policy.Operation) []cost {
 			list = append(list, cost{"content:" + w.Window.String(), "content:" + w.Window.String(), w.Max, 1, w.Window})
 		}
 	}
-	return append(list, m.cpu(graphQL, 0)...)
+	return append(list, m.cpuCosts(graphQL, 0)...)
 }
 
-func (m *meter) cpu(graphQL bool, took int) []cost {
+func (m *meter) cpuCosts(graphQL bool, took int) []cost {
 	list := []cost{{"cpu", "cpu", int(m.limits.CPU.Total / time.Millisecond), took, m.limits.CPU.Window}}
 	if graphQL {
 		list = append(list, cost{"cpu:graphql", "cpu:graphql", int(m.limits.CPU.GraphQL / time.Millisecond), took, m.limits.CPU.Window})
@@ -259,15 +259,15 @@ func (m *meter) cpu(graphQL bool, took int) []cost {
 
 // spends are what was spent of one sliding limit within its window, oldest
 // first, and its sum.
-type spends struct {
-	all []spend
+type chargeList struct {
+	all []charge
 	sum int
 }
 
 // sum is what was spent within the window that ends now; what no window holds
 // any more is dropped.
-func (a *tally) sum(c cost, now time.Time) int {
-	s := a.spends[c.scope]
+func (u *usage) sum(c cost, now time.Time) int {
+	s := u.charges[c.scope]
 	if s == nil {
 		return 0
 	}
@@ -280,57 +280,57 @@ func (a *tally) sum(c cost, now time.Time) int {
 }
 
 // spend enters a spend.
-func (a *tally) spend(c cost, now time.Time) {
-	if c.cost == 0 {
+func (u *usage) charge(c cost, now time.Time) {
+	if c.amount == 0 {
 		return
 	}
-	s := a.spends[c.scope]
+	s := u.charges[c.scope]
 	if s == nil {
-		s = &spends{}
-		a.spends[c.scope] = s
+		s = &chargeList{}
+		u.charges[c.scope] = s
 	}
-	s.all, s.sum = append(s.all, spend{now, c.cost}), s.sum+c.cost
+	s.all, s.sum = append(s.all, charge{now, c.amount}), s.sum+c.amount
 }
 
 // work charges the CPU time that a request has taken. One that runs over the
 // limit breaks it, although it cannot be refused any more.
-func (t *ticket) work(op *policy.Operation, took time.Duration) {
+func (t *ticket) chargeCPU(op *policy.Operation, took time.Duration) {
 	m := t.meter
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
 	millis := int(math.Round(float64(took) * m.limits.CPU.Factor / float64(time.Millisecond)))
 	over := false
-	for _, c := range m.cpu(op.Resource == policy.GraphQL, millis) {
-		t.tally.spend(c, now)
-		sum := t.tally.sum(c, now)
-		m.high(c.name, sum, c.limit)
+	for _, c := range m.cpuCosts(op.Resource == policy.GraphQL, millis) {
+		t.usage.charge(c, now)
+		sum := t.usage.sum(c, now)
+		m.recordHighest(c.name, sum, c.limit)
 		over = over || sum > c.limit
 	}
 	if over {
-		m.seen.Violations++
-		m.seen.ByLimit["cpu"]++
+		m.violations.Violations++
+		m.violations.ByLimit["cpu"]++
 	}
 }
 
 // high keeps the highest sum that was seen of a limit.
-func (m *meter) high(name string, sum, limit int) {
-	if old := m.seen.Highest[name]; sum > old.Sum {
-		m.seen.Highest[name] = Highest{sum, limit}
+func (m *meter) recordHighest(name string, sum, limit int) {
+	if old := m.violations.Highest[name]; sum > old.Sum {
+		m.violations.Highest[name] = Highest{sum, limit}
 	}
 }
 
 // window returns the caller's window of a resource as it stands at now.
 func (m *meter) window(c caller, resource string, now time.Time) *window {
-	a := m.tally(c)
-	w := a.windows[resource]
+	u := m.usage(c)
+	w := u.windows[resource]
 	if w == nil || !now.Before(w.reset) {
 		limit := m.limits.For(c.kind, resource)
-		if c.limit != 0 && resource == policy.Core {
-			limit.Max = c.limit
+		if c.coreLimit != 0 && resource == policy.Core {
+			limit.Max = c.coreLimit
 		}
 		w = &window{Window: limit, reset: now.Add(limit.Window).Truncate(time.Second)}
-		a.windows[resource] = w
+		u.windows[resource] = w
 	}
 	return w
 }
@@ -343,17 +343,17 @@ func (t *ticket) refund() {
 	if t.counted {
 		t.counted = false
 		t.window.used--
-		t.meter.seen.Answered[t.resource] = max(0, t.meter.seen.Answered[t.resource]-1) // all may have been forgotten
+		t.meter.violations.Answered[t.resource] = max(0, t.meter.violations.Answered[t.resource]-1) // all may have been forgotten
 	}
 }
 
 // describe writes the rate limit headers (Document B section 8.4), as f falsifies
 // them: behind is how many requests ago they were true.
-func (t *ticket) describe(h http.Header, f Faults, behind int) {
+func (t *ticket) writeHeaders(h http.Header, f Faults, behind int) {
 	t.meter.mu.Lock()
 	defer t.meter.mu.Unlock()
 	remaining := t.window.Max - max(0, t.window.used-behind)
-	if t.refused == secondary && f.RemainingZero {
+	if t.refusal == secondary && f.RemainingZero {
 		remaining = 0
 	}
 	h.Set("X-Ratelimit-Limit", strconv.Itoa(t.window.Max))
@@ -361,16 +361,16 @@ func (t *ticket) describe(h http.Header, f Faults, behind int) {
 	h.Set("X-Ratelimit-Used", strconv.Itoa(t.window.Max-remaining))
 	h.Set("X-Ratelimit-Reset", strconv.FormatInt(t.window.reset.Add(time.Duration(f.ClockOffset)).Unix(), 10))
 	h.Set("X-Ratelimit-Resource", t.resource)
-	if t.refused == secondary && !f.NoRetryAfter {
-		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(t.retry.Seconds()))))
+	if t.refusal == secondary && !f.NoRetryAfter {
+		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(t.retryAfter.Seconds()))))
 	}
 }
 
 // forget begins anew. Requests in progress end with what they began with.
-func (m *meter) forget() {
+func (m *meter) reset() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.tallies, m.counted, m.seen = map[string]*tally{}, 0, noViolations()
+	m.usages, m.requests, m.violations = map[string]*usage{}, 0, noViolations()
 }
 
 func noViolations() Violations {
@@ -380,7 +380,7 @@ func noViolations() Violations {
 func (m *meter) report() Violations {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r := m.seen
+	r := m.violations
 	r.ByLimit, r.Highest, r.Answered = maps.Clone(r.ByLimit), maps.Clone(r.Highest), maps.Clone(r.Answered)
 	return r
 }

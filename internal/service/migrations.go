@@ -13,15 +13,15 @@ type migration struct {
 	id    int
 	owner *account // an organization, or the user who started it
 	// imports marks an import, which is over; it has no repository list.
-	imports      bool
+	isImport     bool
 	repositories []*repository
-	asked        migrationStart
+	options      migrationBody
 	created      time.Time
 }
 
 // migrationStart is the body that starts a migration; what it leaves out is false
 // or empty (Document B section 4.6).
-type migrationStart struct {
+type migrationBody struct {
 	Repositories         []string `json:"repositories"`
 	LockRepositories     bool     `json:"lock_repositories"`
 	ExcludeMetadata      bool     `json:"exclude_metadata"` // like the next, of the archive alone: no record shows it
@@ -40,16 +40,16 @@ const lockedForMigration = "Repository has been locked for migration."
 // An export waits, and then takes its time; an archive stays for seven days
 // (Document B section 3), and its migration in the list for ever.
 const (
-	exportWaits = 2 * time.Second
-	exportTakes = 8 * time.Second
+	exportDelay    = 2 * time.Second
+	exportDuration = 8 * time.Second
 )
 
 // state is that of the migration at a time, and since when it is.
 func (m *migration) state(now time.Time) (name string, since time.Time) {
-	began := m.created.Add(exportWaits)
-	ended := began.Add(exportTakes)
+	began := m.created.Add(exportDelay)
+	ended := began.Add(exportDuration)
 	switch {
-	case m.imports:
+	case m.isImport:
 		return "imported", m.created
 	case now.Before(began):
 		return "pending", m.created
@@ -82,12 +82,12 @@ func migrationObject(s *Service, req *request, m *migration, withRepositories bo
 	state, since := m.state(time.Now())
 	o := object{
 		{"id", m.id}, {"node_id", nodeID("Migration", m.id)}, {"owner", userObject(req, m.owner)}, {"guid", m.guid()}, {"state", state},
-		{"lock_repositories", m.asked.LockRepositories}, {"exclude_attachments", m.asked.ExcludeAttachments},
-		{"exclude_releases", m.asked.ExcludeReleases}, {"exclude_owner_projects", m.asked.ExcludeOwnerProjects},
+		{"lock_repositories", m.options.LockRepositories}, {"exclude_attachments", m.options.ExcludeAttachments},
+		{"exclude_releases", m.options.ExcludeReleases}, {"exclude_owner_projects", m.options.ExcludeOwnerProjects},
 	}
-	if withRepositories && !m.imports {
-		shown := slices.DeleteFunc(slices.Clone(m.repositories), func(r *repository) bool { return !s.world.visible(r, req.caller) })
-		o = append(o, field{"repositories", rendered(shown, func(r *repository) object { return migratedRepository(s, req, r) })})
+	if withRepositories && !m.isImport {
+		shown := slices.DeleteFunc(slices.Clone(m.repositories), func(r *repository) bool { return !s.world.isVisible(r, req.caller) })
+		o = append(o, field{"repositories", renderAll(shown, func(r *repository) object { return migratedRepository(s, req, r) })})
 	}
 	return append(o, object{{"url", m.url(req)}, {"created_at", timestamp(m.created)}, {"updated_at", timestamp(since)}}...)
 }
@@ -117,7 +117,7 @@ func (w *world) migrationsOf(owner *account) []*migration {
 // exclude=repositories or exclude[]=repositories; there is nothing else to leave
 // out.
 func listOrganizationMigrations(s *Service, req *request) response {
-	org := req.in.organization
+	org := req.target.organization
 	excluded := slices.Concat(req.query["exclude"], req.query["exclude[]"])
 	all := !slices.Contains(excluded, "repositories")
 	return list(req, "/organizations/"+itoa(org.id)+"/migrations", s.world.migrationsOf(org),
@@ -131,28 +131,28 @@ func listUserMigrations(s *Service, req *request) response {
 
 // startOrganizationMigration exports repositories of the organization.
 func startOrganizationMigration(s *Service, req *request) response {
-	org := req.in.organization
+	org := req.target.organization
 	return s.startMigration(req, org, func(r *repository) bool { return r.owner == org })
 }
 
 // startUserMigration exports repositories that the user administers.
 func startUserMigration(s *Service, req *request) response {
 	user := s.world.user(req.caller)
-	return s.startMigration(req, user, func(r *repository) bool { return owns(place{organization: r.owner}, user) })
+	return s.startMigration(req, user, func(r *repository) bool { return isOwner(pathTarget{organization: r.owner}, user) })
 }
 
 // startMigration starts the export of the repositories that the body names, each of
 // which the caller must see and may must allow. With org_metadata_only there are
 // none, and whatever else the body asks for is ignored.
 func (s *Service) startMigration(req *request, owner *account, may func(*repository) bool) response {
-	var body migrationStart
+	var body migrationBody
 	if problem := s.decode(req.body, "Migration", &body); problem != nil {
 		return *problem
 	}
 	if body.MetadataOnly {
-		body = migrationStart{Repositories: body.Repositories, MetadataOnly: true, Exclude: body.Exclude}
+		body = migrationBody{Repositories: body.Repositories, MetadataOnly: true, Exclude: body.Exclude}
 	}
-	repositories, wrong := s.repositoriesNamed(body.Repositories, func(r *repository) bool { return s.world.visible(r, req.caller) && may(r) })
+	repositories, wrong := s.repositoriesNamed(body.Repositories, func(r *repository) bool { return s.world.isVisible(r, req.caller) && may(r) })
 	unsupported := slices.IndexFunc(body.Exclude, func(attribute string) bool { return attribute != "repositories" })
 	switch {
 	case body.Repositories == nil:
@@ -168,7 +168,7 @@ func (s *Service) startMigration(req *request, owner *account, may func(*reposit
 		r.locked = r.locked || body.LockRepositories
 	}
 	all := s.world.migrations
-	m := &migration{id: all[len(all)-1].id + 1, owner: owner, repositories: repositories, asked: body, created: time.Now()}
+	m := &migration{id: all[len(all)-1].id + 1, owner: owner, repositories: repositories, options: body, created: time.Now()}
 	s.world.migrations = append(s.world.migrations, m)
 	return response{status: http.StatusCreated, body: migrationObject(s, req, m, len(body.Exclude) == 0), location: m.url(req)}
 }

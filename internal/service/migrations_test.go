@@ -97,9 +97,9 @@ func TestMigrationsTakeTheirTime(t *testing.T) {
 				state string
 				since time.Duration
 			}{
-				{0, "pending", 0}, {exportWaits - 1, "pending", 0}, {exportWaits, "exporting", exportWaits},
-				{exportWaits + exportTakes - 1, "exporting", exportWaits}, {exportWaits + exportTakes, "exported", exportWaits + exportTakes},
-				{8 * 24 * time.Hour, "exported", exportWaits + exportTakes},
+				{0, "pending", 0}, {exportDelay - 1, "pending", 0}, {exportDelay, "exporting", exportDelay},
+				{exportDelay + exportDuration - 1, "exporting", exportDelay}, {exportDelay + exportDuration, "exported", exportDelay + exportDuration},
+				{8 * 24 * time.Hour, "exported", exportDelay + exportDuration},
 			} {
 				time.Sleep(c.at - time.Since(began))
 				m := decode[[]jsonObject](t, t.get("owner", path))[0]

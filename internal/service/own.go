@@ -8,11 +8,11 @@ import (
 )
 
 // ownPaths are those that are not of the API.
-const ownPaths = "/_service/"
+const controlPrefix = "/_service/"
 
 // own are the service's own resources, by path and method.
-var own = map[string]map[string]func(*Service, http.ResponseWriter, *http.Request){
-	"violations": {http.MethodGet: (*Service).showViolations, http.MethodDelete: (*Service).forgetViolations},
+var controlHandlers = map[string]map[string]func(*Service, http.ResponseWriter, *http.Request){
+	"violations": {http.MethodGet: (*Service).showViolations, http.MethodDelete: (*Service).resetMeter},
 	"faults":     {http.MethodGet: (*Service).showFaults, http.MethodPut: (*Service).putFaults, http.MethodDelete: (*Service).deleteFaults},
 	"webhooks":   {http.MethodGet: (*Service).showWebhooks, http.MethodPut: (*Service).putWebhooks},
 	"events":     {http.MethodPost: (*Service).postEvent},
@@ -20,10 +20,10 @@ var own = map[string]map[string]func(*Service, http.ResponseWriter, *http.Reques
 }
 
 // serveOwn answers what is asked of the service itself. It costs nobody anything.
-func (s *Service) serveOwn(w http.ResponseWriter, r *http.Request) {
-	methods, known := own[strings.TrimPrefix(r.URL.Path, ownPaths)]
+func (s *Service) serveControl(w http.ResponseWriter, r *http.Request) {
+	methods, known := controlHandlers[strings.TrimPrefix(r.URL.Path, controlPrefix)]
 	if !known {
-		writeJSON(w, http.StatusNotFound, problemBody{Message: "Not Found: there are " + strings.Join(slices.Sorted(maps.Keys(own)), ", ")})
+		writeJSON(w, http.StatusNotFound, problemBody{Message: "Not Found: there are " + strings.Join(slices.Sorted(maps.Keys(controlHandlers)), ", ")})
 		return
 	}
 	serve := methods[r.Method]
@@ -48,18 +48,18 @@ func (s *Service) showViolations(w http.ResponseWriter, _ *http.Request) {
 }
 
 // forgetViolations begins anew: nothing is spent, nobody limited or banned.
-func (s *Service) forgetViolations(w http.ResponseWriter, r *http.Request) {
-	s.meter.forget()
+func (s *Service) resetMeter(w http.ResponseWriter, r *http.Request) {
+	s.meter.reset()
 	s.showViolations(w, r)
 }
 
 func (s *Service) showFaults(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, s.faulty.now())
+	writeJSON(w, http.StatusOK, s.faults.current())
 }
 
 // putFaults sets those that are named.
 func (s *Service) putFaults(w http.ResponseWriter, r *http.Request) {
-	body, err := readOwn(w, r)
+	body, err := readControlBody(w, r)
 	if err == nil {
 		err = s.changeFaults(func(inForce Faults) (Faults, error) { return ParseFaults(body, inForce) })
 	}

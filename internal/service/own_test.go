@@ -18,7 +18,7 @@ func TestOwnResourcesHaveTheirMethods(t *testing.T) {
 			{"DELETE", "webhooks", 405, "GET, PUT"}, {"GET", "events", 405, "POST"}, {"PUT", "deliveries", 405, "GET"},
 			{"GET", "", 404, ""}, {"GET", "nothing", 404, ""},
 		} {
-			w := t.do("", c.method, ownPaths+c.path, "")
+			w := t.do("", c.method, controlPrefix+c.path, "")
 			if w.Code != c.status || w.Header().Get("Allow") != c.allow {
 				t.Errorf("%s %s: %d, Allow %q", c.method, c.path, w.Code, w.Header().Get("Allow"))
 			}

@@ -16,7 +16,7 @@ import (
 // page 1 unless given (Document A section 8). What is no number counts as not
 // given.
 func pages(query url.Values) (page, perPage int) {
-	return positive(query.Get("page"), 1, maxPage), positive(query.Get("per_page"), 30, 100)
+	return parsePositive(query.Get("page"), 1, maxPage), parsePositive(query.Get("per_page"), 30, 100)
 }
 
 // maxPage is behind the last page of any list.
@@ -24,13 +24,13 @@ const maxPage = 1 << 20
 
 // positive reads a number from 1 on, most if it is larger, else the one that is meant
 // where none is given.
-func positive(text string, otherwise, most int) int {
+func parsePositive(text string, fallback, most int) int {
 	n, err := strconv.Atoi(text)
 	switch {
 	case errors.Is(err, strconv.ErrRange) && n > 0:
 		return most
 	case err != nil || n < 1:
-		return otherwise
+		return fallback
 	}
 	return min(n, most)
 }
@@ -41,11 +41,11 @@ func list[T any](req *request, path string, items []T, render func(T) object) re
 	page, perPage := pages(req.query)
 	from := min((page-1)*perPage, len(items))
 	to := min(from+perPage, len(items))
-	return response{status: http.StatusOK, body: rendered(items[from:to], render), link: links(req, path, len(items))}
+	return response{status: http.StatusOK, body: renderAll(items[from:to], render), link: pageLinks(req, path, len(items))}
 }
 
 // rendered are items as they are shown; an array even when there are none.
-func rendered[T any](items []T, render func(T) object) []object {
+func renderAll[T any](items []T, render func(T) object) []object {
 	shown := make([]object, 0, len(items))
 	for _, item := range items {
 		shown = append(shown, render(item))
@@ -55,10 +55,10 @@ func rendered[T any](items []T, render func(T) object) []object {
 
 // links is the Link field of a list of total items: absolute URLs that name
 // repositories and organizations by number.
-func links(req *request, path string, total int) string {
+func pageLinks(req *request, path string, total int) string {
 	page, perPage := pages(req.query)
 	last := max(1, (total+perPage-1)/perPage)
-	link, parts := linker(req, path, "page"), []string(nil)
+	link, parts := linkBuilder(req, path, "page"), []string(nil)
 	add := func(rel string, n int) { parts = append(parts, link(rel, "page", strconv.Itoa(n))) }
 	if page > 1 {
 		add("prev", min(page-1, last))
@@ -75,7 +75,7 @@ func links(req *request, path string, total int) string {
 
 // linker makes the values of a Link field: path with the request's query, but for
 // those parameters, and another one.
-func linker(req *request, path string, without ...string) func(rel, name, value string) string {
+func linkBuilder(req *request, path string, without ...string) func(rel, name, value string) string {
 	if req.faults.LinksByName {
 		path = req.URL.EscapedPath()
 	}
@@ -133,14 +133,14 @@ func listByCursor[T any](s *Service, req *request, resource, path string, items 
 	} else {
 		to = min(from+perPage, to)
 	}
-	link, parts := linker(req, path, "before", "after"), []string(nil)
+	link, parts := linkBuilder(req, path, "before", "after"), []string(nil)
 	if from > 0 && from < to {
 		parts = append(parts, link("prev", "before", cursor(id(items[from]))))
 	}
 	if from < to && to < len(items) {
 		parts = append(parts, link("next", "after", cursor(id(items[to-1]))))
 	}
-	return response{status: http.StatusOK, body: rendered(items[from:to], render), link: strings.Join(parts, ", ")}
+	return response{status: http.StatusOK, body: renderAll(items[from:to], render), link: strings.Join(parts, ", ")}
 }
 
 // cursorPrefix tells a cursor from any other text.

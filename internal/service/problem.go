@@ -36,7 +36,7 @@ func (s *Service) missing(resource, field string) response {
 	return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{resource, field, "missing_field"})
 }
 
-func (s *Service) finding(f *policy.Finding) response {
+func (s *Service) preflightProblem(f *policy.Finding) response {
 	var fields []problemField
 	if f.Field != "" {
 		fields = []problemField{{f.Resource, f.Field, f.Code}}
@@ -45,7 +45,7 @@ func (s *Service) finding(f *policy.Finding) response {
 }
 
 // limited is a refusal, worded as the API words it for its kind.
-func (s *Service) limited(c caller, why refusal, f Faults) response {
+func (s *Service) limitProblem(c caller, why refusalReason, f Faults) response {
 	status := http.StatusForbidden
 	if f.LimitStatus != 0 {
 		status = f.LimitStatus

@@ -116,7 +116,7 @@ func TestPushesOfEveryKind(t *testing.T) {
 				was := slices.Clone(widgets.commits)
 				t.cause(`{"event": "push", "repository": "acme/widgets", `+c.cause+`}`, 202)
 				p := box.one(t)
-				names := map[any]string{was[len(was)-1].sha: "H", was[len(was)-2].sha: "P", noObject: "0"}
+				names := map[any]string{was[len(was)-1].sha: "H", was[len(was)-2].sha: "P", zeroSHA: "0"}
 				called := func(sha any) string {
 					if names[sha] == "" {
 						return "N"
@@ -150,7 +150,7 @@ func TestTheFirstPush(t *testing.T) {
 		t.wantStatus(t.get("", "/repos/acme/empty/stats/contributors"), 204)
 		t.cause(`{"event": "push", "repository": "acme/empty", "commits": 2}`, 202)
 		p := box.one(t)
-		if p["created"] != true || p["before"] != noObject || p["after"] != t.s.world.repositoryNamed("acme/empty").head() || p["base_ref"] != nil {
+		if p["created"] != true || p["before"] != zeroSHA || p["after"] != t.s.world.repositoryNamed("acme/empty").head() || p["base_ref"] != nil {
 			t.Errorf("%v", p)
 		}
 		t.wantStatus(t.get("", "/repos/acme/empty/stats/contributors"), 202)

@@ -13,7 +13,7 @@ import (
 //go:embed reference
 var referenceFiles embed.FS
 
-// templates are the ignore-file templates by name.
+// templates maps the name of each gitignore template to its text.
 var templates = func() map[string]string {
 	all := map[string]string{}
 	entries, err := referenceFiles.ReadDir("reference/gitignore")
@@ -30,7 +30,7 @@ var templates = func() map[string]string {
 	return all
 }()
 
-// conduct is a code of conduct (Document B section 2.2).
+// codeOfConduct is one entry of reference/codes_of_conduct.yaml (Document B section 2.2).
 type codeOfConduct struct {
 	Key  string `yaml:"key"`
 	Name string `yaml:"name"`
@@ -93,13 +93,13 @@ func getCodeOfConduct(s *Service, req *request) response {
 	return s.notFound()
 }
 
-// mediaType is the vendor's type of a representation.
+// mediaType returns the vendor media type of a representation, for example "raw".
 func (s *Service) mediaType(representation string) string {
 	return "application/vnd." + s.config.Dialect.Vendor + "." + representation + "+json"
 }
 
-// wants reports whether the request accepts a representation of the vendor's,
-// with or without the version in its name.
+// accepts reports whether the Accept header names a vendor representation. The media
+// type may contain the version "v3".
 func (s *Service) accepts(req *request, representation string) bool {
 	return slices.ContainsFunc(acceptedTypes(req), func(name string) bool {
 		rest, ok := strings.CutPrefix(name, "application/vnd."+s.config.Dialect.Vendor+".")
@@ -107,7 +107,8 @@ func (s *Service) accepts(req *request, representation string) bool {
 	})
 }
 
-// acceptedTypes are the media types of Accept in lower case, without their parameters.
+// acceptedTypes returns the media types of the Accept header in lower case and without
+// parameters.
 func acceptedTypes(req *request) []string {
 	var names []string
 	for _, value := range req.Header.Values("Accept") {

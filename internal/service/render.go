@@ -4,8 +4,8 @@ import (
 	"strings"
 )
 
-// userObject is the simple account object (Document A section 2.1). It stands in
-// most answers and never changes, so each account keeps that of the last base.
+// userObject returns the simple account object (Document A section 2.1). Most responses
+// contain it and it depends on the base URL only, so each account caches its last one.
 func userObject(req *request, a *account) object {
 	if a.cachedBase != req.base || a.cachedObject == nil {
 		a.cachedObject, a.cachedBase = newUserObject(req, a), req.base
@@ -31,8 +31,9 @@ func newUserObject(req *request, a *account) object {
 	}
 }
 
-// nodePrefixes begin the node ids of each kind, or of what the state does not hold
-// below its path in payloads: no two things share a node id.
+// nodePrefixes maps each kind of object to the prefix of its node IDs. Objects that exist
+// only in webhook payloads are listed by their path. The prefixes are unique, and so
+// are the node IDs.
 var nodePrefixes = map[string]string{
 	"Installation": "IN", "Invitation": "OI", "License": "L", "Migration": "M", "Organization": "O", "Repository": "R", "Ruleset": "RRS",
 	"Tag": "TA", "Team": "T", "Thread": "PRT", "User": "U",
@@ -44,8 +45,8 @@ var nodePrefixes = map[string]string{
 
 func nodeID(kind string, id int) string { return nodePrefixes[kind] + "_" + itoa(id) }
 
-// repositoryURLs are the URL fields of a repository below its own URL
-// (Document A section 2.7).
+// repositoryURLs lists the URL fields of a repository object. Each value is appended to
+// the URL of the repository (Document A section 2.7).
 var repositoryURLs = [][2]string{
 	{"archive_url", "/{archive_format}{/ref}"}, {"assignees_url", "/assignees{/user}"}, {"blobs_url", "/git/blobs{/sha}"},
 	{"branches_url", "/branches{/branch}"}, {"collaborators_url", "/collaborators{/collaborator}"}, {"comments_url", "/comments{/number}"},
@@ -61,8 +62,8 @@ var repositoryURLs = [][2]string{
 	{"teams_url", "/teams"}, {"trees_url", "/git/trees{/sha}"}, {"hooks_url", "/hooks"},
 }
 
-// minimalRepository is the repository object of a search result: its owner and
-// URL fields (Document B section 2.1).
+// minimalRepository returns the repository object of a search result. It has the owner
+// and the URL fields (Document B section 2.1).
 func minimalRepository(req *request, r *repository) object {
 	api, html := req.base+"/repos/"+r.fullName(), req.base+"/"+r.fullName()
 	o := object{
@@ -80,8 +81,8 @@ func minimalRepository(req *request, r *repository) object {
 	}...)
 }
 
-// repositoryObject is the repository of the watched-repositories lists
-// (Document A section 2.7). None is a mirror, which an empty mirror_url says.
+// repositoryObject returns the repository object of the lists of watched repositories
+// (Document A section 2.7). No repository is a mirror, so mirror_url is empty.
 func repositoryObject(s *Service, req *request, r *repository) object {
 	var language any
 	if r.language != "" {
@@ -107,13 +108,13 @@ func repositoryObject(s *Service, req *request, r *repository) object {
 	}...)
 }
 
-// permissions are what a user is to a repository that they see and, of a token
-// without a user that was made for it, what the token may (Document A section 2.7).
+// permissions returns what the caller may do in a repository (Document A section 2.7).
+// They depend on the user, or on the grants of an installation or workflow token.
 func (s *Service) permissions(c caller, r *repository) object {
-	in, u := place{repository: r, organization: r.owner}, s.world.user(c)
-	admin, push := u != nil && owns(in, u), u != nil && belongs(in, u)
-	if in.covered(c) {
-		admin, push = c.may("Administration (repository): write"), c.may("Contents (repository): write")
+	target, u := pathTarget{repository: r, organization: r.owner}, s.world.user(c)
+	admin, push := u != nil && isOwner(target, u), u != nil && isMember(target, u)
+	if target.coveredBy(c) {
+		admin, push = c.hasPermission("Administration (repository): write"), c.hasPermission("Contents (repository): write")
 	}
 	return object{{"admin", admin}, {"push", push}, {"pull", true}}
 }

@@ -16,29 +16,30 @@ type role struct {
 	assigned    map[assignee]bool
 }
 
-// assignee is a team or a user: team != "" if and only if user == "".
+// assignee identifies the team or the user that has a role. Exactly one field is set.
 type assignee struct {
 	team string // slug
 	user string // login
 }
 
-// holds reports whether a user has a permission by a role of their own or of a
-// team that they belong to; a nested team has what its parents have.
+// hasPermission reports whether a user has a permission through an assigned role. The role
+// may be assigned to the user, to a team of the user, or to a parent of that team.
 func (org *account) hasPermission(login, permission string) bool {
 	return slices.ContainsFunc(org.roles, func(r *role) bool {
 		return slices.Contains(r.permissions, permission) && (r.assigned[assignee{user: login}] || org.assignedThroughTeam(r, login))
 	})
 }
 
-// reaches reports whether a role comes to a user by a team.
+// assignedThroughTeam reports whether a role is assigned to a team that has the user as a
+// member.
 func (org *account) assignedThroughTeam(r *role, login string) bool {
 	return slices.ContainsFunc(org.teams, func(t *team) bool { return r.assigned[assignee{team: t.slug}] && t.hasMember(org, login) })
 }
 
-// roled finds the organization of a role operation; one on which the feature is
-// not enabled has none of them (422).
+// organizationWithRoles returns the organization of a role operation. It returns a 422
+// when organization roles are not enabled.
 func (s *Service) organizationWithRoles(req *request) (*account, *response) {
-	org := req.in.organization
+	org := req.target.organization
 	if org.roles == nil {
 		p := s.problem(http.StatusUnprocessableEntity, "Organization roles are not enabled for this organization")
 		return nil, &p
@@ -46,7 +47,7 @@ func (s *Service) organizationWithRoles(req *request) (*account, *response) {
 	return org, nil
 }
 
-// namedRole finds the organization and the role that a request names.
+// findRole returns the organization and the role that a request names.
 func (s *Service) findRole(req *request) (*account, *role, *response) {
 	org, problem := s.organizationWithRoles(req)
 	if problem != nil {
@@ -60,8 +61,8 @@ func (s *Service) findRole(req *request) (*account, *role, *response) {
 	return org, org.roles[at], nil
 }
 
-// assignee finds the team of the organization, or the user, that a request
-// names; false where there is none.
+// findAssignee returns the team or the user that a request names. The boolean reports
+// whether the team or the user exists.
 func (s *Service) findAssignee(req *request, org *account) (assignee, bool) {
 	slug, login := req.match.Params.Get("team_slug"), req.match.Params.Get("username")
 	if slug != "" {
@@ -71,8 +72,8 @@ func (s *Service) findAssignee(req *request, org *account) (assignee, bool) {
 	return assignee{user: login}, u != nil && u.members == nil
 }
 
-// roleObject is Document A section 2.2. What stands for the organization
-// differs: a list shows it as an account, a single role by its summary.
+// roleObject returns the JSON object of a role (Document A section 2.2). Lists contain the
+// organization as an account object, and a single role contains its summary.
 func roleObject(r *role, organization object) object {
 	return object{
 		{"id", r.id}, {"name", r.name}, {"description", r.description}, {"permissions", r.permissions},
@@ -80,7 +81,7 @@ func roleObject(r *role, organization object) object {
 	}
 }
 
-// organizationSummary is the organization of a single role.
+// organizationSummary returns the organization object within a single role.
 func organizationSummary(req *request, org *account) object {
 	api := req.base + "/orgs/" + org.login
 	return object{
@@ -112,8 +113,8 @@ func getRole(s *Service, req *request) response {
 	return response{status: http.StatusOK, modified: r.created, body: roleObject(r, organizationSummary(req, org))}
 }
 
-// listTeamsOfRole lists the teams that the role is assigned to; those within
-// them are not shown for that.
+// listTeamsOfRole lists the teams that the role is assigned to. It does not list their
+// child teams.
 func listTeamsOfRole(s *Service, req *request) response {
 	org, r, problem := s.findRole(req)
 	if problem != nil {
@@ -128,7 +129,7 @@ func listTeamsOfRole(s *Service, req *request) response {
 	return listTeams(req, org, "/organization-roles/"+itoa(r.id)+"/teams", teams)
 }
 
-// assignRole gives a role to a team or to a member; who has it keeps it
+// assignRole assigns a role to a team or a member. Assigning a role again has no effect
 // (Document A section 3).
 func assignRole(s *Service, req *request) response {
 	org, r, problem := s.findRole(req)
@@ -162,8 +163,8 @@ func revokeAllRoles(s *Service, req *request) response {
 	return s.revoke(req, org, org.roles...)
 }
 
-// revoke takes roles from the team or the user that a request names; one that
-// they do not have is gone already.
+// revoke removes roles from the team or the user that a request names. It ignores roles
+// that are not assigned.
 func (s *Service) revoke(req *request, org *account, roles ...*role) response {
 	from, ok := s.findAssignee(req, org)
 	if !ok {

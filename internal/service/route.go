@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// handler finds what answers a request: that of its operation or, of what the
-// catalogue does not show, that of the feeds, whose paths the feed index tells, and
-// that of the index at /, by which gh sees whether a token is valid; nil for none.
+// handler returns the handler of a request, nil if there is none. Two handlers serve paths
+// outside the catalogue: the feeds, and the index at /. The gh client requests the index
+// to check its token.
 func (s *Service) handler(req *request) handler {
 	reads := req.Method == http.MethodGet || req.Method == http.MethodHead
 	if !req.match.Operation.Known() && reads {
@@ -21,7 +21,7 @@ func (s *Service) handler(req *request) handler {
 	return s.handlers[req.match.Operation.ID]
 }
 
-// handlers are what answers, by the catalogue's operation IDs.
+// handlers returns the handler of each operation ID of the catalogue.
 func handlers() map[string]handler {
 	return map[string]handler{
 		"codes-of-conduct/list":      listCodesOfConduct,
@@ -97,7 +97,7 @@ func handlers() map[string]handler {
 	}
 }
 
-// getIndex tells where what is there can be found, as URI templates.
+// getIndex returns the URI templates of some operations.
 func getIndex(_ *Service, req *request) response {
 	return response{status: http.StatusOK, body: object{
 		{"code_search_url", req.base + "/search/code?q={query}{&page,per_page,sort,order}"},

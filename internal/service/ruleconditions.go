@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// conditions say what a ruleset is for (Document A section 4.9). A ruleset of a
-// repository has at most RefName; one of an organization has it and exactly one
-// of the others, which choose repositories.
+// conditions select the refs and repositories of a ruleset (Document A section 4.9). A
+// repository ruleset may have RefName only. An organization ruleset has RefName and
+// exactly one of the other fields, which select repositories.
 type conditions struct {
 	RefName        *patterns `json:"ref_name,omitempty"`
 	RepositoryName *struct {
 		patterns
-		Protected bool `json:"protected"` // targeted repositories keep their names
+		Protected bool `json:"protected"` // selected repositories cannot be renamed
 	} `json:"repository_name,omitempty"`
 	RepositoryID *struct {
 		RepositoryIDs []int `json:"repository_ids"`
@@ -23,7 +23,7 @@ type conditions struct {
 	} `json:"repository_property,omitempty"`
 }
 
-// patterns are of names: one of Include must match, none of Exclude may.
+// patterns select names. A name must match a pattern of Include and no pattern of Exclude.
 type patterns struct {
 	Include []string `json:"include"`
 	Exclude []string `json:"exclude"`
@@ -33,7 +33,7 @@ func (p patterns) match(matches func(pattern string) bool) bool {
 	return slices.ContainsFunc(p.Include, matches) && !slices.ContainsFunc(p.Exclude, matches)
 }
 
-// propertyCondition holds for a repository whose property has one of the values.
+// propertyCondition selects repositories whose property has one of the values.
 type propertyCondition struct {
 	Name   string   `json:"name"`
 	Values []string `json:"property_values"`
@@ -48,14 +48,14 @@ func (p propertyCondition) matches(r *repository) bool {
 	return slices.Contains(p.Values, value)
 }
 
-// systemProperties are those that every repository has.
+// systemProperties returns the properties that every repository has.
 func (r *repository) systemProperties() map[string]string {
 	return map[string]string{"fork": "false", "language": r.language, "visibility": r.visibility()}
 }
 
-// concern reports whether the conditions choose a repository of their level.
-// Names are not case sensitive. Of properties a repository must have every one
-// that is included, and none that is excluded.
+// selects reports whether the conditions select a repository. Names are not case
+// sensitive. A repository must match every included property condition and no excluded
+// condition.
 func (c conditions) selects(r *repository) bool {
 	switch {
 	case c.RepositoryName != nil:
@@ -70,7 +70,7 @@ func (c conditions) selects(r *repository) bool {
 	return true
 }
 
-// check finds the mistake of conditions at a level.
+// validate returns the first invalid or missing condition, nil if there is none.
 func (c conditions) validate(source rulesetSource) *fieldError {
 	var groups []string
 	for _, group := range []struct {
@@ -98,19 +98,18 @@ func (c conditions) validate(source rulesetSource) *fieldError {
 	return nil
 }
 
-// covers reports whether the ruleset is for branches, and its ref_name condition
-// holds for this one. Without the condition no branch is covered: one of its
-// patterns must match.
+// appliesToBranch reports whether the ruleset targets branches and its ref_name condition
+// matches this branch. A ruleset without the condition applies to no branch.
 func (set *ruleset) appliesToBranch(branch, defaultBranch string) bool {
 	return set.Target == "branch" && set.Conditions.RefName != nil && set.Conditions.RefName.match(func(p string) bool {
 		return p == "~ALL" || p == "~DEFAULT_BRANCH" && branch == defaultBranch || matchRef(p, "refs/heads/"+branch)
 	})
 }
 
-// matchRef matches a ref name against a pattern as fnmatch does: * and ? stop
-// at slashes, ** does not. It takes no longer than the product of both lengths.
+// matchRef reports whether a ref name matches a pattern with the rules of fnmatch. * and ?
+// do not match slashes, ** does. The time is at most the product of both lengths.
 func matchRef(pattern, ref string) bool {
-	reached := make([]bool, len(ref)+1) // which beginnings of ref the pattern so far matches
+	reached := make([]bool, len(ref)+1) // reached[j]: the pattern up to here matches ref[:j]
 	reached[0] = true
 	for i := 0; i < len(pattern); i++ {
 		star := pattern[i] == '*'
@@ -121,11 +120,11 @@ func matchRef(pattern, ref string) bool {
 		next := make([]bool, len(ref)+1)
 		next[0] = star && reached[0]
 		for j := range len(ref) {
-			one := pattern[i] == ref[j] || pattern[i] == '?' && ref[j] != '/'
+			same := pattern[i] == ref[j] || pattern[i] == '?' && ref[j] != '/'
 			if star {
 				next[j+1] = reached[j+1] || next[j] && (across || ref[j] != '/')
 			} else {
-				next[j+1] = reached[j] && one
+				next[j+1] = reached[j] && same
 			}
 		}
 		reached = next

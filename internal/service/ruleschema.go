@@ -8,27 +8,28 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// shape says what a JSON value must be. Shapes are data: reference/rulesets.yaml
-// tells how they are written.
+// valueSchema describes the allowed type of a JSON value. The schemas are read from
+// reference/rulesets.yaml, which documents their format.
 type valueSchema struct {
 	kind    string       // none, boolean, integer, string, choice, object, list, record or rule
-	choices []string     // of a choice; of a rule: its types
-	element *valueSchema // of a list
-	members []member     // of a record: its members; of a rule: the parameters of each type
+	choices []string     // choice: the allowed values; rule: the rule types
+	element *valueSchema // list: the schema of its elements
+	members []member     // record: its members; rule: the parameters of each rule type
 }
 
-// member is a named shape. Null counts as left out.
+// member is a member of a record. A null value counts as absent.
 type member struct {
 	name     string
 	optional bool
 	schema   *valueSchema
 }
 
-// rulesetShape is the body that makes a ruleset (Document A sections 4.8, 4.9).
+// rulesetSchema describes the request body that creates a ruleset (Document A sections
+// 4.8, 4.9).
 var rulesetSchema = func() *valueSchema {
 	text, err := referenceFiles.ReadFile("reference/rulesets.yaml")
 	if err != nil {
-		panic(err) // embedded
+		panic(err) // the file is embedded
 	}
 	var s valueSchema
 	if err := yaml.Load(text, &s); err != nil {
@@ -37,7 +38,7 @@ var rulesetSchema = func() *valueSchema {
 	return &s
 }()
 
-// UnmarshalYAML reads a shape.
+// UnmarshalYAML reads a schema from its YAML form.
 func (s *valueSchema) UnmarshalYAML(n *yaml.Node) error {
 	switch n.Kind {
 	case yaml.ScalarNode:
@@ -64,19 +65,18 @@ func (s *valueSchema) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// mistake is what is wrong with a value, and where: a dotted path with indices,
-// for example rules[0].parameters.operator. The code is that of [problemField].
+// fieldError is a validation error of one field. The field is a dotted path with indices,
+// for example rules[0].parameters.operator. The code is a code of [problemField].
 type fieldError struct{ field, code string }
 
 func invalidAt(field string) *fieldError { return &fieldError{field, "invalid"} }
 func missingAt(field string) *fieldError { return &fieldError{field, "missing_field"} }
 
-// below is the path of a member.
+// memberPath returns the path of a member of the value at path.
 func memberPath(path, name string) string { return strings.TrimPrefix(path+"."+name, ".") }
 
-// read returns a value with its members in the shape's order and what is left
-// out filled in, or its first mistake. Members that the shape does not have are
-// left out.
+// read validates a value and returns it, or returns the first error. It puts members in
+// the order of the schema, adds defaults and drops unknown members.
 func (s *valueSchema) read(text json.RawMessage, path string) (any, *fieldError) {
 	switch s.kind {
 	case "list":
@@ -110,7 +110,7 @@ func (s *valueSchema) readScalar(text json.RawMessage) (any, bool) {
 	return t, ok && t != "" && (s.choices == nil || slices.Contains(s.choices, t))
 }
 
-// decodes is [json.Unmarshal] but for null, which it takes for no value.
+// unmarshalNonNull decodes JSON and reports whether it succeeded. null is an error.
 func unmarshalNonNull(text json.RawMessage, into any) bool {
 	return string(text) != "null" && json.Unmarshal(text, into) == nil
 }
@@ -155,14 +155,13 @@ func (s *valueSchema) readRecord(text json.RawMessage, path string) (any, *field
 	return o, nil
 }
 
-// leftOut reports whether a member is not there, null or, where it is text, empty.
+// isAbsent reports whether a member is missing, null, or an empty string.
 func (m member) isAbsent(text json.RawMessage) bool {
 	isText := m.schema.kind == "string" || m.schema.kind == "choice"
 	return text == nil || string(text) == "null" || isText && string(text) == `""`
 }
 
-// readRule reads {type, parameters}. A type that has none takes no notice of
-// parameters.
+// readRule reads {type, parameters}. It drops the parameters of a rule type that has none.
 func (s *valueSchema) readRule(text json.RawMessage, path string) (any, *fieldError) {
 	record := &valueSchema{kind: "record", members: []member{{name: "type", schema: &valueSchema{kind: "choice", choices: s.choices}}}}
 	rule, fieldErr := record.read(text, path)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// ruleset is what the body that made it says (Document A section 4.9), with what
-// was left out filled in, and what the service knows of it.
+// ruleset holds the body that created a ruleset, with defaults (Document A section 4.9).
+// The unexported fields are set by the service.
 type ruleset struct {
 	Name         string        `json:"name"`
 	Target       string        `json:"target"`      // branch, tag, push
@@ -24,29 +24,29 @@ type ruleset struct {
 	created time.Time
 }
 
-// rule is an element of rules (Document A section 4.8); it has parameters where
-// its type has.
+// rule is one rule of a ruleset (Document A section 4.8). Some rule types have no
+// parameters.
 type rule struct {
 	Type       string          `json:"type"`
 	Parameters json.RawMessage `json:"parameters,omitempty"`
 }
 
-// bypassActor is who need not keep the rules.
+// bypassActor identifies a team, app, role or deploy key that may bypass the rules.
 type bypassActor struct {
 	ActorID    *int   `json:"actor_id"`
 	ActorType  string `json:"actor_type"`
 	BypassMode string `json:"bypass_mode"` // always, pull_request
 }
 
-// level is where rulesets stand: a repository, or an organization.
+// rulesetSource identifies the repository or organization that has a ruleset.
 type rulesetSource struct {
 	kind  string // Repository or Organization
 	name  string
-	path  string // of its own URL
+	path  string // of its API URL
 	owner *account
 }
 
-// sourcedRuleset is a ruleset with where it stands.
+// sourcedRuleset is a ruleset together with its source.
 type sourcedRuleset struct {
 	*ruleset
 	rulesetSource
@@ -68,12 +68,12 @@ func (source rulesetSource) attach(sets []*ruleset) []sourcedRuleset {
 	return all
 }
 
-// above are the organization's rulesets that concern the repository.
+// inheritedRulesets returns the rulesets of the organization that apply to the repository.
 func inheritedRulesets(r *repository) []sourcedRuleset {
 	return slices.DeleteFunc(organizationSource(r.owner).attach(r.owner.rulesets), func(set sourcedRuleset) bool { return !set.Conditions.selects(r) })
 }
 
-// rulesetObject is the summary (Document A section 2.10).
+// rulesetObject returns the summary object of a ruleset (Document A section 2.10).
 func rulesetObject(req *request, set sourcedRuleset) object {
 	html := req.base + strings.TrimPrefix(strings.TrimPrefix(set.path, "/repos"), "/orgs") + "/rules/" + itoa(set.id)
 	return object{
@@ -89,7 +89,7 @@ func (set sourcedRuleset) url(req *request) string {
 }
 
 func listRepositoryRulesets(s *Service, req *request) response {
-	r := req.in.repository
+	r := req.target.repository
 	sets := repositorySource(r).attach(r.rulesets)
 	parents := cmp.Or(req.query.Get("includes_parents"), "true")
 	if parents != "true" && parents != "false" {
@@ -102,24 +102,24 @@ func listRepositoryRulesets(s *Service, req *request) response {
 }
 
 func listOrganizationRulesets(s *Service, req *request) response {
-	org := req.in.organization
+	org := req.target.organization
 	sets := organizationSource(org).attach(org.rulesets)
 	return list(req, "/organizations/"+itoa(org.id)+"/rulesets", sets, func(set sourcedRuleset) object { return rulesetObject(req, set) })
 }
 
-// applied is a rule that holds for a branch.
+// branchRule is a rule that applies to a branch.
 type branchRule struct {
 	rule
 	from sourcedRuleset
 }
 
-// wildcards are what no branch has in its name, and a pattern may.
+// wildcards lists characters that patterns may contain and branch names may not.
 const wildcards = "*?["
 
-// listBranchRules lists the active rules of both levels for a branch, which
-// need not exist; a pattern is none (Document A section 4.7).
+// listBranchRules lists the active rules of the repository and its organization for a
+// branch (Document A section 4.7). The branch need not exist, but a pattern is refused.
 func listBranchRules(s *Service, req *request) response {
-	r := req.in.repository
+	r := req.target.repository
 	branch := req.match.Params.Get("branch")
 	if strings.ContainsAny(branch, wildcards) {
 		return s.invalid("Ruleset", "branch")
@@ -146,7 +146,7 @@ func listBranchRules(s *Service, req *request) response {
 }
 
 func createRepositoryRuleset(s *Service, req *request) response {
-	r := req.in.repository
+	r := req.target.repository
 	if r.locked {
 		return s.problem(http.StatusForbidden, lockedForMigration)
 	}
@@ -154,12 +154,12 @@ func createRepositoryRuleset(s *Service, req *request) response {
 }
 
 func createOrganizationRuleset(s *Service, req *request) response {
-	org := req.in.organization
+	org := req.target.organization
 	return s.createRuleset(req, organizationSource(org), &org.rulesets)
 }
 
-// createRuleset adds a ruleset to those of a level (Document A section 4.9), and
-// answers its record: the summary, and what the body says beside.
+// createRuleset adds a ruleset to a repository or organization (Document A section 4.9).
+// The response contains the summary and the other members of the body.
 func (s *Service) createRuleset(req *request, source rulesetSource, sets *[]*ruleset) response {
 	body := map[string]json.RawMessage{}
 	if problem := s.decode(req.body, "Ruleset", &body); problem != nil {
@@ -181,7 +181,7 @@ func (s *Service) createRuleset(req *request, source rulesetSource, sets *[]*rul
 	}...)}
 }
 
-// readRuleset reads a body that makes a ruleset.
+// readRuleset reads the body of a request that creates a ruleset.
 func readRuleset(text []byte) (*ruleset, *fieldError) {
 	body, fieldErr := rulesetSchema.read(text, "")
 	if fieldErr != nil {
@@ -189,12 +189,13 @@ func readRuleset(text []byte) (*ruleset, *fieldError) {
 	}
 	var set ruleset
 	if err := json.Unmarshal(encode(body), &set); err != nil {
-		panic(err) // the shape is that of the type
+		panic(err) // the schema matches the type
 	}
 	return &set, nil
 }
 
-// check finds the first mistake that no member shows by itself.
+// validate returns the first error that depends on several members, the source, or the
+// other rulesets.
 func (set *ruleset) validate(source rulesetSource, others []*ruleset) *fieldError {
 	switch {
 	case slices.ContainsFunc(others, func(other *ruleset) bool { return other.Name == set.Name }):
@@ -218,8 +219,8 @@ func (set *ruleset) validate(source rulesetSource, others []*ruleset) *fieldErro
 	return nil
 }
 
-// check finds the mistake of an actor at a path (Document A section 4.9). Whether
-// there is such a team, app or role is not asked.
+// validate returns the error of an actor, nil if it is valid (Document A section 4.9). It
+// does not check that the team, app or role exists.
 func (a bypassActor) validate(path string, source rulesetSource) *fieldError {
 	personal := source.owner.members == nil
 	switch {
@@ -237,14 +238,15 @@ func (a bypassActor) validate(path string, source rulesetSource) *fieldError {
 	return nil
 }
 
-// compiles reports whether the pattern of the rule, if it has one, can be used.
+// hasValidPattern reports whether the regular expression of a rule compiles. It returns
+// true for rules without a pattern.
 func (r rule) hasValidPattern() bool {
 	if !strings.HasSuffix(r.Type, "_pattern") {
 		return true
 	}
 	var p struct{ Operator, Pattern string }
 	if err := json.Unmarshal(r.Parameters, &p); err != nil {
-		panic(err) // read by its shape
+		panic(err) // readRule has validated the parameters
 	}
 	_, err := regexp.Compile(p.Pattern)
 	return p.Operator != "regex" || err == nil

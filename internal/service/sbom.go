@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// exportSBOM describes what the repository is made of (Document B section 2.4): itself,
-// and a package for each language that it has files of.
+// exportSBOM returns the software bill of materials of a repository (Document B section
+// 2.4). It lists the repository and one package per language.
 func exportSBOM(s *Service, req *request) response {
-	r := req.in.repository
+	r := req.target.repository
 	name := "com.example." + r.fullName()
 	packages := []object{spdxPackage("SPDXRef-Repository", name, r.head(), "git+"+req.base+"/"+r.fullName(), "MIT")}
 	for _, language := range r.languages() {
@@ -31,7 +31,7 @@ func spdxPackage(id, name, version, location, license string) object {
 	}
 }
 
-// languages are those of the repository's files, by their endings.
+// languages returns the sorted file extensions of the programming languages in use.
 func (r *repository) languages() (all []string) {
 	for _, f := range r.files {
 		switch ending := strings.TrimPrefix(path.Ext(f.path), "."); ending {

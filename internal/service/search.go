@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// maxResults is the most a search returns (Document B section 8.2).
+	// maxResults is the maximum number of results of a search (Document B section 8.2).
 	maxResults = 1000
-	// maxSearchedFile is from which size files are not searched.
+	// maxSearchedFileSize excludes files of this size or larger from searches.
 	maxSearchedFileSize = 384 << 10
 )
 
-// document is something that a search can find: its searchable properties, and
-// what qualifiers ask about.
+// document is a searchable record. It holds the text properties and the values that
+// qualifiers compare.
 type document struct {
 	properties []property
 	repository *repository
@@ -25,23 +25,23 @@ type document struct {
 	labels     []string
 	state      string
 	author     string
-	order      int64 // what sort orders by
-	// item makes what is shown, so that what is not found, or on another page,
-	// costs little. Its member url tells the document.
+	order      int64 // the key for the sort parameter
+	// item builds the result object. It is called only for results on the requested page.
+	// The member url of the result identifies the document.
 	item func() object
 }
 
 type property struct{ name, value string }
 
-// found is a document, with those properties that were searched, and how well it
-// matches.
+// searchHit is a matching document with its score. Its properties are those that the
+// query searched.
 type searchHit struct {
 	document
 	score float64
 }
 
-// search answers a query over documents: those that the caller may see, that
-// match, best or newest first, one page of at most 1,000.
+// search returns one page of the documents that match the query and that the caller may
+// see. The results are sorted by score or by the requested sort key.
 func (s *Service) search(req *request, kind string, documents []document) response {
 	query := policy.ParseSearch(req.query.Get("q"))
 	if problem := s.checkScopes(req, query); problem != nil {
@@ -50,7 +50,7 @@ func (s *Service) search(req *request, kind string, documents []document) respon
 	terms := alternatives(query)
 	var all []searchHit
 	for _, d := range documents {
-		if d.repository != nil && !s.world.visible(d.repository, req.caller) {
+		if d.repository != nil && !s.world.isVisible(d.repository, req.caller) {
 			continue
 		}
 		d.properties = searchedProperties(query, d)
@@ -58,9 +58,9 @@ func (s *Service) search(req *request, kind string, documents []document) respon
 			all = append(all, searchHit{d, score})
 		}
 	}
-	incomplete := s.faulty.turn(&s.faulty.searches, req.faults.IncompleteEvery)
+	incomplete := s.faults.isDue(&s.faults.searches, req.faults.IncompleteEvery)
 	if incomplete {
-		all = all[:(len(all)+1)/2] // what the time sufficed for
+		all = all[:(len(all)+1)/2] // as if the search had timed out
 	}
 	s.sort(req, all)
 	total := len(all)
@@ -79,13 +79,13 @@ func (s *Service) search(req *request, kind string, documents []document) respon
 		items = append(items, item)
 	}
 	return response{
-		status: http.StatusOK, volatile: true, link: links(req, req.match.Path, len(all)),
+		status: http.StatusOK, volatile: true, link: pageLinks(req, req.match.Path, len(all)),
 		body: object{{"total_count", total}, {"incomplete_results", incomplete}, {"items", items}},
 	}
 }
 
-// scopes refuses a query that names something the caller cannot access, when
-// nothing else is named (Document B section 5.2).
+// checkScopes refuses a query if the caller can access none of the repositories and
+// accounts that it names (Document B section 5.2).
 func (s *Service) checkScopes(req *request, query policy.SearchQuery) *response {
 	named, accessible := 0, 0
 	for _, t := range query {
@@ -93,7 +93,7 @@ func (s *Service) checkScopes(req *request, query policy.SearchQuery) *response 
 		case "repo":
 			named++
 			for _, r := range s.world.repositories {
-				if strings.EqualFold(r.fullName(), t.Value) && s.world.visible(r, req.caller) {
+				if strings.EqualFold(r.fullName(), t.Value) && s.world.isVisible(r, req.caller) {
 					accessible++
 				}
 			}
@@ -113,7 +113,7 @@ func (s *Service) checkScopes(req *request, query policy.SearchQuery) *response 
 	return &p
 }
 
-// sort orders by what sort asks for, else best match first.
+// sort orders the hits by the sort parameter if it is valid, otherwise by score.
 func (s *Service) sort(req *request, all []searchHit) {
 	chosen := slices.ContainsFunc(req.match.Operation.Query, func(p policy.Parameter) bool {
 		return p.Name == "sort" && (len(p.Values) == 0 || slices.Contains(p.Values, req.query.Get("sort")))
@@ -129,11 +129,11 @@ func (s *Service) sort(req *request, all []searchHit) {
 	})
 }
 
-// alternatives are the terms of a query, in lower case, parted where OR stands: it
-// binds less than AND, which stands between terms that nothing parts. NOT and a
-// leading minus negate. What has no term, as on one side of an OR without an operand
-// or with a qualifier only, is no alternative: qualifiers restrict the whole query.
-// A query without any term has one alternative, which everything matches.
+// alternatives splits a query at each OR and returns the terms of each part in lower case.
+// All terms of a part must match, because AND binds tighter than OR. NOT and a leading
+// minus negate a term. A part without terms is dropped, because qualifiers restrict the
+// whole query. A query without any term has one empty alternative, which matches every
+// document.
 func alternatives(query policy.SearchQuery) [][]policy.SearchToken {
 	if !query.HasTerm() {
 		return [][]policy.SearchToken{nil}
@@ -158,8 +158,8 @@ func alternatives(query policy.SearchQuery) [][]policy.SearchToken {
 	return slices.DeleteFunc(all, func(terms []policy.SearchToken) bool { return len(terms) == 0 })
 }
 
-// evaluate scores the properties that are searched: that of the alternative which
-// matches best, 0 when none does or there are no properties.
+// bestScore returns the highest score of the alternatives. It returns 0 if none matches or
+// if there are no properties.
 func bestScore(alternatives [][]policy.SearchToken, in []property) float64 {
 	best := 0.0
 	for _, terms := range alternatives {
@@ -168,7 +168,8 @@ func bestScore(alternatives [][]policy.SearchToken, in []property) float64 {
 	return best
 }
 
-// score is 0 unless all terms match; else it grows with how often they stand there.
+// score returns 0 if a term does not match. Otherwise it returns 1 plus the number of
+// occurrences of the terms.
 func score(terms []policy.SearchToken, in []property) float64 {
 	if in == nil {
 		return 0
@@ -184,7 +185,7 @@ func score(terms []policy.SearchToken, in []property) float64 {
 	return float64(sum)
 }
 
-// occurrences counts a term, which is in lower case.
+// occurrences counts a lower-case term in the properties.
 func occurrences(term string, in []property) int {
 	n := 0
 	for _, p := range in {
@@ -193,37 +194,36 @@ func occurrences(term string, in []property) int {
 	return n
 }
 
-// qualified holds a document against the qualifiers, and returns the
-// properties that are searched; nil when it does not qualify. Several repo:,
-// user: and org: widen the scope, a qualifier that is not known restricts
-// nothing.
+// searchedProperties returns the properties of the document that the query searches, nil
+// if the document does not match the qualifiers. One matching repo:, user: or org:
+// qualifier is enough. Unknown qualifiers are ignored.
 func searchedProperties(query policy.SearchQuery, d document) []property {
 	in := d.properties
 	scoped, inScope := false, false
 	for _, t := range query {
-		var holds bool
+		var matches bool
 		switch t.Name {
 		case "in":
 			in = slices.DeleteFunc(slices.Clone(in), func(p property) bool { return !slices.Contains(strings.Split(t.Value, ","), p.name) })
 			continue
 		case "repo", "user", "org":
-			holds = d.belongsTo(t)
+			matches = d.belongsTo(t)
 			if !t.Negated {
-				scoped, inScope = true, inScope || holds
+				scoped, inScope = true, inScope || matches
 				continue
 			}
 		case "language":
-			holds = strings.EqualFold(d.language, t.Value)
+			matches = strings.EqualFold(d.language, t.Value)
 		case "label":
-			holds = slices.Contains(d.labels, t.Value)
+			matches = slices.Contains(d.labels, t.Value)
 		case "state":
-			holds = d.state == t.Value
+			matches = d.state == t.Value
 		case "author":
-			holds = d.author == t.Value
+			matches = d.author == t.Value
 		default:
 			continue
 		}
-		if holds == t.Negated {
+		if matches == t.Negated {
 			return nil
 		}
 	}
@@ -233,7 +233,8 @@ func searchedProperties(query policy.SearchQuery, d document) []property {
 	return in
 }
 
-// within reports whether a document belongs to what repo:, user: or org: names.
+// belongsTo reports whether the document belongs to the repository or account that a
+// repo:, user: or org: qualifier names.
 func (d document) belongsTo(t policy.SearchToken) bool {
 	if d.repository == nil {
 		return false
@@ -245,8 +246,8 @@ func (d document) belongsTo(t policy.SearchToken) bool {
 	return strings.EqualFold(name, t.Value)
 }
 
-// textMatches are the places where terms that are not negated stand in the properties
-// that are searched (Document B section 2.1); indices count characters of the fragment.
+// textMatches returns the positions of the terms in the searched properties (Document B
+// section 2.1). Negated terms have none. The indices count characters of the fragment.
 func textMatches(alternatives [][]policy.SearchToken, kind string, url any, in []property) []object {
 	all := []object{}
 	for _, p := range in {
@@ -262,8 +263,8 @@ func textMatches(alternatives [][]policy.SearchToken, kind string, url any, in [
 	return all
 }
 
-// places are from where to where terms stand in a text, which is in lower case: each
-// place once, by its first index.
+// matchPositions returns the sorted, distinct [start, end) positions of the terms in a
+// lower-case text.
 func matchPositions(alternatives [][]policy.SearchToken, text []rune) [][2]int {
 	var all [][2]int
 	for _, t := range slices.Concat(alternatives...) {

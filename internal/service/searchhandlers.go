@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// languages by the ending of a file's name.
+// languages maps file extensions to language names.
 var languages = map[string]string{".go": "Go", ".py": "Python", ".md": "Markdown", ".svg": "SVG"}
 
 func searchCode(s *Service, req *request) response {
@@ -50,7 +50,7 @@ func searchCommits(s *Service, req *request) response {
 	return s.search(req, "Commit", all)
 }
 
-// commitItem shows the commit of that place in the default branch.
+// commitItem returns the search result for commit i of the default branch.
 func commitItem(req *request, r *repository, i int) object {
 	c, api := r.commits[i], req.base+"/repos/"+r.fullName()
 	url := api + "/commits/" + c.sha
@@ -106,7 +106,7 @@ func issueDocument(req *request, r *repository, i issue) document {
 	}
 }
 
-// searchOther searches repositories and users; the documents show no more.
+// searchOther searches repositories and users. The documents describe no other kinds.
 func searchOther(s *Service, req *request) response {
 	var all []document
 	switch req.match.Params.Get("kind") {

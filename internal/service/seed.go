@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// seed grows the world that the documents' examples live in (design section
-// 7): organization acme with its repositories, the users behind the tokens,
-// and enough watchers and members for lists of several pages.
+// seed creates the initial state. The state has the organization acme, its repositories,
+// and the users of the tokens. It has enough watchers and members for lists of several
+// pages.
 func seed(n uint64, now time.Time) *world {
 	s := &seeder{random: rand.New(rand.NewPCG(n, 1)), now: now.Truncate(time.Hour)}
 	w := &world{apps: map[string]int{}, tokens: tokens(), accounts: map[string]*account{}}
@@ -55,7 +55,7 @@ const (
 	members  = 40
 )
 
-// people makes the users, and the organization with its members.
+// people creates the users and the organization acme, and returns the organization.
 func (s *seeder) people(w *world) *account {
 	owner, member := w.add("acme-owner", "Owner of Acme"), w.add("acme-member", "Member of Acme")
 	w.add("outsider", "Outsider")
@@ -74,7 +74,7 @@ func (s *seeder) people(w *world) *account {
 	return acme
 }
 
-// add makes an account with the next number.
+// add creates an account with the next ID.
 func (w *world) add(login, name string) *account {
 	a := &account{id: len(w.accounts) + 1, login: login, name: name, email: login + "@example.com"}
 	w.accounts[login] = a
@@ -90,7 +90,7 @@ func (s *seeder) repository(w *world, owner *account, id int, name, description,
 	return r
 }
 
-// commits spreads n commits over the last weeks; the last one is of now.
+// commits adds n commits that are spread over the last weeks. The last commit is of now.
 func (s *seeder) commits(r *repository, n, weeks int) {
 	zones := []*time.Location{time.UTC, time.FixedZone("", 2*3600), time.FixedZone("", -7*3600)}
 	var authors []*account
@@ -119,7 +119,7 @@ func (s *seeder) commits(r *repository, n, weeks int) {
 
 func pick(s *seeder, from ...string) string { return from[s.random.IntN(len(from))] }
 
-// objectName is a name as Git gives it: 40 hexadecimal digits.
+// hashOf derives 40 hexadecimal digits from numbers, in the form of a Git object name.
 func hashOf(parts ...uint64) string {
 	var b []byte
 	for _, p := range parts {
@@ -153,7 +153,7 @@ func (s *seeder) issues(r *repository) {
 	}
 }
 
-// tags makes two versions: one whose signature is valid, one without any.
+// tags creates one tag with a valid signature and one unsigned tag.
 func (s *seeder) tags(r *repository) {
 	release := func(n int, name, message string) *gitTag {
 		c := r.commits[n]
@@ -178,7 +178,8 @@ func (s *seeder) advisories(r *repository) {
 	}
 }
 
-// properties are what the organization's rulesets can tell repositories by.
+// properties sets the custom properties that organization rulesets can select
+// repositories by.
 func (s *seeder) properties(all []*repository) {
 	for _, r := range all {
 		r.properties = map[string]string{"team": "parts", "stage": "production"}
@@ -193,9 +194,9 @@ func (s *seeder) properties(all []*repository) {
 
 func (s *seeder) rulesets(w *world, acme *account, widgets *repository) {
 	add := func(to *[]*ruleset, id int, body string) {
-		set, wrong := readRuleset([]byte(body))
-		if wrong != nil {
-			panic(wrong.field) // the seed's own
+		set, fieldErr := readRuleset([]byte(body))
+		if fieldErr != nil {
+			panic("seed: invalid ruleset field " + fieldErr.field)
 		}
 		set.id, set.created = id, s.now.AddDate(0, -1, -id%20)
 		*to, w.lastRuleset = append(*to, set), id
@@ -215,14 +216,14 @@ func (s *seeder) rulesets(w *world, acme *account, widgets *repository) {
 		"conditions": {"ref_name": {"include": ["~ALL"]}}}`)
 }
 
-// configurations makes a global configuration, which new public repositories get,
-// and two of the organization: one that widgets is attached to, and a stricter one
-// that secret is, and other new repositories will be.
+// configurations creates one global configuration and two configurations of acme. New
+// public repositories get the global one. One configuration of acme is attached to
+// widgets. The other is attached to secret and is the default for private repositories.
 func (s *seeder) configurations(w *world, acme *account, widgets, secret *repository) {
 	add := func(id int, org *account, body map[string]any) *configuration {
-		values, wrong := configured(body, documentsBot)
-		if wrong != nil {
-			panic("seed: " + wrong.Field)
+		values, fieldErr := parseConfiguration(body, documentedBot)
+		if fieldErr != nil {
+			panic("seed: invalid configuration field " + fieldErr.Field)
 		}
 		c := &configuration{id: id, organization: org, values: values, created: s.now.AddDate(0, -6, id)}
 		w.configurations = append(w.configurations, c)
@@ -244,13 +245,13 @@ func (s *seeder) configurations(w *world, acme *account, widgets, secret *reposi
 	acme.defaults = []newRepositories{{"public", recommended}, {"private_and_internal", secret.configuration}}
 }
 
-// migrations makes an import, an export whose archive is still there, and a user's
-// export.
+// migrations creates an import and an export of acme, and an export of a user. The archive
+// of the export of acme is still available.
 func (s *seeder) migrations(w *world, acme *account, widgets, secret *repository) {
 	owner := w.accounts["acme-owner"]
 	w.migrations = []*migration{
-		{id: 801, owner: acme, imports: true, created: s.now.AddDate(-1, 0, 0)},
-		{id: 802, owner: acme, repositories: []*repository{widgets, secret}, asked: migrationStart{ExcludeAttachments: true}, created: s.now.AddDate(0, 0, -2)},
+		{id: 801, owner: acme, isImport: true, created: s.now.AddDate(-1, 0, 0)},
+		{id: 802, owner: acme, repositories: []*repository{widgets, secret}, options: migrationBody{ExcludeAttachments: true}, created: s.now.AddDate(0, 0, -2)},
 		{id: 803, owner: owner, repositories: []*repository{widgets}, created: s.now.AddDate(0, 0, -1)},
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// organizations makes a small organization on which organization roles are not
-// enabled, and whom acme has removed: an owner of old.
+// organizations creates acme-labs, a small organization without organization roles. It
+// also adds a former owner to acme.
 func (s *seeder) organizations(w *world, acme *account) {
 	leaver := w.add("leaver", "Leaver")
 	acme.formerMembers = map[string]*membership{leaver.login: {user: leaver, admin: true, twoFactor: true}}
@@ -20,7 +20,8 @@ func (s *seeder) organizations(w *world, acme *account) {
 	}
 }
 
-// teams nests coils in springs and levers, and those in builders.
+// teams creates the teams of acme. Coils is nested in springs-levers, which is nested in
+// builders.
 func (s *seeder) teams(acme *account) {
 	add := func(name, slug, description, privacy string, parent *team, logins ...string) *team {
 		t := &team{id: 201 + len(acme.teams), name: name, slug: slug, description: description, privacy: privacy, parent: parent, members: map[string]bool{}}
@@ -37,8 +38,7 @@ func (s *seeder) teams(acme *account) {
 	add("Audit", "audit", "Looks at it all afterwards", "secret", nil, "builder-07")
 }
 
-// roles are those that an organization begins with where the feature is enabled.
-// Nobody behind a token of the seed has one.
+// roles creates the organization roles of acme. No user of a seeded token has a role.
 func (s *seeder) roles(acme *account) {
 	add := func(name, description string, permissions []string, holders ...assignee) {
 		r := &role{
@@ -60,8 +60,9 @@ func (s *seeder) roles(acme *account) {
 	add("Auditor", "Reads the audit log of the organization", []string{"read_audit_logs"}, assignee{team: "audit"}, assignee{user: "builder-09"})
 }
 
-// invitations makes one of each role and source that is pending, and one that has
-// failed. Members invite users, and to teams; SCIM invites who is not here yet.
+// invitations creates one pending and one failed invitation for each role and source.
+// Members invite existing users and add them to teams. SCIM invites e-mail addresses
+// without an account.
 func (s *seeder) invitations(w *world, acme *account) {
 	for _, failed := range []bool{false, true} {
 		for n, role := range invitationRoles {

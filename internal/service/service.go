@@ -38,7 +38,7 @@ type Service struct {
 	config   Config
 	handlers map[string]handler
 	meter    *meter
-	faulty   faulty
+	faults   faultState
 	jobs     sync.WaitGroup
 	stop     context.CancelFunc
 	running  context.Context
@@ -52,7 +52,7 @@ type Service struct {
 	lastEvent int
 
 	eventMu    sync.Mutex // held while an event is told; taken before mu
-	deliveries *deliveries
+	deliveries *deliveryQueue
 }
 
 // New returns a service with fresh state. Close it.
@@ -64,16 +64,16 @@ func New(c Config) *Service {
 		config: c, meter: newMeter(c.Limits),
 		world: seed(c.Seed, time.Now()), stats: map[statisticsKey]*statisticsJob{},
 	}
-	s.faulty.random = rand.New(rand.NewPCG(c.Seed, 2))
+	s.faults.random = rand.New(rand.NewPCG(c.Seed, 2))
 	s.setFaults(c.Faults)
 	s.handlers = handlers()
 	app := s.world.tokens["tok-app"]
-	app.limit = c.Limits.OfInstallation(s.world.installationSize("acme"))
+	app.coreLimit = c.Limits.OfInstallation(s.world.installationSize("acme"))
 	s.world.tokens["tok-app"] = app
 	s.running, s.stop = context.WithCancel(context.Background())
 
 	s.deliveries = newDeliveries(c.Dial)
-	s.jobs.Go(func() { s.deliveries.send(s.running) })
+	s.jobs.Go(func() { s.deliveries.run(s.running) })
 	return s
 }
 
@@ -122,7 +122,7 @@ type request struct {
 	// operation is the matched one as the body makes it.
 	operation *policy.Operation
 	caller    caller
-	in        place // what the path names; what does not exist has been answered
+	target    pathTarget // what the path names; what does not exist has been answered
 	query     url.Values
 	body      []byte
 	base      string // of absolute URLs: scheme and host
@@ -152,11 +152,11 @@ const maxBody = 1 << 20
 
 // ServeHTTP answers one request: who, what, may it, do it, write it.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if strings.HasPrefix(r.URL.Path, ownPaths) {
-		s.serveOwn(w, r)
+	if strings.HasPrefix(r.URL.Path, controlPrefix) {
+		s.serveControl(w, r)
 		return
 	}
-	arrived, faults := time.Now(), s.faulty.now()
+	arrived, faults := time.Now(), s.faults.current()
 	req := &request{Request: r, base: baseURL(r), faults: faults}
 	s.setCommonHeaders(w, req)
 	if problem := s.parseRequest(req); problem != nil {
@@ -165,32 +165,32 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ticket := s.meter.arrive(req.caller, arrived)
 	defer ticket.leave()
-	s.faulty.delay(r, faults.Latency, faults.DelayBefore)
+	s.faults.delay(r, faults.Latency, faults.DelayBefore)
 	ticket.count(req.operation)
-	if ticket.refused != accepted {
-		ticket.describe(w.Header(), faults, 0)
-		s.write(w, req, s.limited(req.caller, ticket.refused, faults))
+	if ticket.refusal != accepted {
+		ticket.writeHeaders(w.Header(), faults, 0)
+		s.write(w, req, s.limitProblem(req.caller, ticket.refusal, faults))
 		return
 	}
 	began := time.Now()
 	var resp response
-	if s.faulty.turn(&s.faulty.errors, faults.ErrorEvery) {
+	if s.faults.isDue(&s.faults.errors, faults.ErrorEvery) {
 		resp = s.problem(cmp.Or(faults.ErrorStatus, http.StatusBadGateway), "Server Error")
 	} else {
 		resp = s.answer(req)
 	}
 	worked := time.Since(began)
-	s.faulty.delay(r, 0, faults.DelayAfter)
+	s.faults.delay(r, 0, faults.DelayAfter)
 	if faults.DelayIsCPU {
 		worked = time.Since(arrived)
 	}
-	ticket.work(req.operation, worked)
+	ticket.chargeCPU(req.operation, worked)
 	body := s.finish(w, req, &resp)
 	if w.Header().Get("Etag") != "" && resp.status == http.StatusNotModified && req.caller.kind != policy.Unauthenticated {
 		ticket.refund()
 	}
-	ticket.describe(w.Header(), faults, int(s.faulty.upTo(int64(faults.HeadersBehind))))
-	if len(body) > 1 && s.faulty.turn(&s.faulty.bodies, faults.TruncateEvery) {
+	ticket.writeHeaders(w.Header(), faults, int(s.faults.randomUpTo(int64(faults.HeadersBehind))))
+	if len(body) > 1 && s.faults.isDue(&s.faults.bodies, faults.TruncateEvery) {
 		sendTruncated(w, resp.status, body)
 	}
 	send(w, resp.status, body)
@@ -257,7 +257,7 @@ func (s *Service) answer(req *request) response {
 		return s.notFound()
 	}
 	if f := req.match.Preflight(req.caller.kind); f != nil {
-		return s.finding(f)
+		return s.preflightProblem(f)
 	}
 	if handle == nil {
 		return s.problem(http.StatusNotImplemented, "Not Implemented: "+op.ID)
@@ -270,7 +270,7 @@ func (s *Service) answer(req *request) response {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if problem := s.permit(req); problem != nil {
+	if problem := s.authorize(req); problem != nil {
 		return *problem
 	}
 	resp := handle(s, req)
@@ -336,7 +336,7 @@ func (s *Service) finish(w http.ResponseWriter, req *request, resp *response) []
 	h := w.Header()
 	if req.caller.token == "classic" {
 		h.Set("X-Oauth-Scopes", strings.Join(req.caller.scopes, ", "))
-		h.Set("X-Accepted-Oauth-Scopes", scopeOf(req.match.Operation))
+		h.Set("X-Accepted-Oauth-Scopes", requiredScope(req.match.Operation))
 	}
 	if resp.link != "" {
 		h.Set("Link", resp.link)

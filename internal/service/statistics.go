@@ -36,7 +36,7 @@ func fixedBody(figures any) bodyRenderer { return func(*request) any { return fi
 // statistics answers 202 and starts a job, until the job is done.
 func statistics(f computeFunc) handler {
 	return func(s *Service, req *request) response {
-		r := req.in.repository
+		r := req.target.repository
 		op := req.match.Operation.ID
 		switch {
 		case len(r.commits) == 0 && slices.Contains(req.match.Operation.Errors, http.StatusNoContent):
@@ -145,7 +145,7 @@ func contributors(r *repository, _ time.Time) bodyRenderer {
 	}
 	authors := slices.SortedFunc(maps.Keys(byAuthor), func(a, b *account) int { return a.id - b.id })
 	return func(req *request) any {
-		return rendered(authors, func(author *account) object { return contributor(req, author, byAuthor[author]) })
+		return renderAll(authors, func(author *account) object { return contributor(req, author, byAuthor[author]) })
 	}
 }
 
@@ -172,7 +172,7 @@ func participation(r *repository, now time.Time) bodyRenderer {
 		}
 		i := int(c.at.Sub(first) / week)
 		all[i]++
-		if owns(place{organization: r.owner}, c.author) {
+		if isOwner(pathTarget{organization: r.owner}, c.author) {
 			owner[i]++
 		}
 	}

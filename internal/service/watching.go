@@ -17,14 +17,14 @@ func watchersOf(r *repository) []*account {
 }
 
 func listSubscribers(s *Service, req *request) response {
-	r := req.in.repository
+	r := req.target.repository
 	return list(req, "/repositories/"+itoa(r.id)+"/subscribers", watchersOf(r), func(a *account) object { return userObject(req, a) })
 }
 
 // subscriber finds what a subscription operation is about: the repository and
 // the caller's user.
 func (s *Service) subscriptionTarget(req *request) (*repository, *account, *response) {
-	r, u := req.in.repository, s.world.user(req.caller)
+	r, u := req.target.repository, s.world.user(req.caller)
 	if u == nil {
 		p := s.problem(http.StatusForbidden, "Only users watch repositories")
 		return nil, nil, &p
@@ -98,7 +98,7 @@ func deleteSubscription(s *Service, req *request) response {
 func (s *Service) watchedRepositories(req *request, u *account) []*repository {
 	var all []*repository
 	for _, r := range s.world.repositories {
-		if sub := r.subscriptions.forUser(u); sub != nil && sub.subscribed && s.world.visible(r, req.caller) {
+		if sub := r.subscriptions.forUser(u); sub != nil && sub.subscribed && s.world.isVisible(r, req.caller) {
 			all = append(all, r)
 		}
 	}
