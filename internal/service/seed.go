@@ -242,7 +242,7 @@ func (s *seeder) configurations(w *world, acme *account, widgets, secret *reposi
 		"name": "Secrets", "description": "What nobody else may see", "secret_scanning": "enabled",
 		"dependency_graph_autosubmit_action": "enabled", "dependency_graph_autosubmit_action_options": map[string]any{"labeled_runners": true},
 	})
-	acme.defaults = []newRepositories{{"public", recommended}, {"private_and_internal", secret.configuration}}
+	acme.defaults = []newRepositoryDefault{{"public", recommended}, {"private_and_internal", secret.configuration}}
 }
 
 // migrations creates an import and an export of acme, and an export of a user. The archive

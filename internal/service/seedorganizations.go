@@ -76,7 +76,7 @@ func (s *seeder) invitations(w *world, acme *account) {
 					i.email, i.teams = i.user.email, slices.Clone(acme.teams[:n+1])
 				}
 				if failed {
-					i.failed, i.reason = i.created.Add(time.Hour), "The email could not be delivered"
+					i.failedAt, i.failedReason = i.created.Add(time.Hour), "The email could not be delivered"
 				}
 				w.invite(acme, i)
 			}

@@ -17,23 +17,23 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Config is what a service is made from.
+// Config configures a [Service].
 type Config struct {
 	Limits policy.Limits
-	// Seed decides what the state is grown from.
+	// Seed determines the initial state.
 	Seed uint64
-	// Dialect names headers and media types.
+	// Dialect determines the names of headers and media types.
 	Dialect *policy.Dialect
-	// StatisticsDelay is how long a statistics job takes; 1.5 s when zero.
+	// StatisticsDelay is the duration of a statistics job. The default is 1.5 s.
 	StatisticsDelay time.Duration
-	// Faults are in force from the start.
+	// Faults are active from the start.
 	Faults Faults
 
-	// Dial connects to the receivers of deliveries; nil by the network.
+	// Dial connects to the receivers of webhook deliveries. The default uses the network.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Service answers requests. It is safe for concurrent use.
+// Service is an [http.Handler] that implements the API. It is safe for concurrent use.
 type Service struct {
 	config   Config
 	handlers map[string]handler
@@ -43,19 +43,18 @@ type Service struct {
 	stop     context.CancelFunc
 	running  context.Context
 
-	mu    sync.Mutex // guards the world and the statistics
-	world *world
-	stats map[statisticsKey]*statisticsJob
+	mu        sync.Mutex // guards the next five fields
+	world     *world
+	stats     map[statisticsKey]*statisticsJob
+	hooks     []*hook
+	lastHook  int // ID of the newest webhook
+	lastEvent int // number of the newest event
 
-	hooks     []*hook // guarded by mu, as are the numbers of the last webhook and event
-	lastHook  int
-	lastEvent int
-
-	eventMu    sync.Mutex // held while an event is told; taken before mu
+	eventMu    sync.Mutex // serializes events; lock it before mu
 	deliveries *deliveryQueue
 }
 
-// New returns a service with fresh state. Close it.
+// New returns a service with new state. Call [Service.Close] to release its goroutines.
 func New(c Config) *Service {
 	if c.StatisticsDelay == 0 {
 		c.StatisticsDelay = 1500 * time.Millisecond
@@ -77,7 +76,7 @@ func New(c Config) *Service {
 	return s
 }
 
-// Close ends the background jobs and waits for them. No request starts another one then.
+// Close stops the background jobs and waits for them. Later requests start no jobs.
 func (s *Service) Close() {
 	s.mu.Lock()
 	s.stop()
@@ -85,72 +84,75 @@ func (s *Service) Close() {
 	s.jobs.Wait()
 }
 
-// Violations is what [Service.Violations] reports, and GET
+// Violations is the result of [Service.Violations] and the response to GET
 // /_service/violations.
 type Violations struct {
-	// Violations counts requests that broke a limit and were refused for it.
+	// Violations counts requests that were refused because they exceeded a limit.
 	Violations int `json:"violations"`
-	// SentWhileLimited counts those that came after a refusal, before the end
-	// that it told.
+	// SentWhileLimited counts requests that arrived during the waiting time of an earlier
+	// refusal.
 	SentWhileLimited int `json:"sent_while_limited"`
-	// MaxConcurrent is the most requests of one caller in progress at one time.
-	MaxConcurrent int            `json:"max_concurrent"`
-	Banned        bool           `json:"banned"`
-	ByLimit       map[string]int `json:"by_limit"`
-	// Highest is the highest sum of each limit in any of its windows.
+	// MaxConcurrent is the maximum number of concurrent requests of one caller.
+	MaxConcurrent int `json:"max_concurrent"`
+	// Banned reports whether a caller has been banned.
+	Banned bool `json:"banned"`
+	// ByLimit counts the violations of each limit.
+	ByLimit map[string]int `json:"by_limit"`
+	// Highest is the highest sum of each limit in any window.
 	Highest map[string]Highest `json:"highest"`
-	// Answered counts the requests that were charged, by resource.
+	// Answered counts the charged requests of each resource.
 	Answered map[string]int `json:"answered"`
 }
 
-// Highest is a sum, and the limit that it must not pass.
+// Highest is the highest sum of a limit, and the limit.
 type Highest struct {
 	Sum   int `json:"sum"`
 	Limit int `json:"limit"`
 }
 
-// Violations reports what broke the limits so far.
+// Violations returns the violations and sums since the start or the last reset.
 func (s *Service) Violations() Violations { return s.meter.report() }
 
-// handler answers one operation. It runs with Service.mu held.
+// handler serves one operation. It runs with Service.mu held.
 type handler func(*Service, *request) response
 
-// request is a call with what is known about it.
+// request is an HTTP request together with its operation, caller and parameters.
 type request struct {
 	*http.Request
 	match policy.Match
-	// operation is the matched one as the body makes it.
+	// operation is the matched operation. For GraphQL it also depends on the body.
 	operation *policy.Operation
 	caller    caller
-	target    pathTarget // what the path names; what does not exist has been answered
+	target    pathTarget // the repository and organization that the path names
 	query     url.Values
 	body      []byte
-	base      string // of absolute URLs: scheme and host
-	faults    Faults // in force when it came
+	base      string // scheme and host of absolute URLs
+	faults    Faults // the active faults at arrival
 }
 
-// response is an answer before it is written.
+// response is an HTTP response before it is written.
 type response struct {
 	status int
-	// body is marshalled to JSON; text, when not nil, is written as it is.
+	// body is encoded as JSON. If text is not nil, text is written instead.
 	body any
 	text []byte
 	kind string // Content-Type of text
 	link string
-	// location is that of a redirect, or of what was made.
+	// location is the URL of a redirect or of a created resource.
 	location string
 	allow    string
 	modified time.Time
-	// volatile answers must be asked for each time.
+	// volatile responses must not be cached.
 	volatile bool
-	// private answers are for one reader, though no Authorization may say so.
+	// private responses are for one user, even without an Authorization header.
 	private bool
 }
 
-// maxBody bounds a request's body.
+// maxBody is the maximum size of a request body in bytes.
 const maxBody = 1 << 20
 
-// ServeHTTP answers one request: who, what, may it, do it, write it.
+// ServeHTTP parses, counts and answers one request. It passes requests to the control
+// endpoints below /_service/ on without counting them.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.HasPrefix(r.URL.Path, controlPrefix) {
 		s.serveControl(w, r)
@@ -196,7 +198,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	send(w, resp.status, body)
 }
 
-// send writes an answer whose length is told: nothing streams here.
+// send writes a response with its Content-Length.
 func send(w http.ResponseWriter, status int, body []byte) {
 	if len(body) > 0 {
 		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
@@ -205,7 +207,8 @@ func send(w http.ResponseWriter, status int, body []byte) {
 	_, _ = w.Write(body)
 }
 
-// breakOff announces a body, sends half of it, and ends the connection.
+// sendTruncated writes the Content-Length of the body and half of the body. Then it closes
+// the connection.
 func sendTruncated(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
@@ -214,8 +217,8 @@ func sendTruncated(w http.ResponseWriter, status int, body []byte) {
 	panic(http.ErrAbortHandler)
 }
 
-// parseRequest finds out what is asked, and by whom. The problem that it returns
-// costs nobody anything.
+// parseRequest sets the operation, the parameters and the caller of a request. It returns
+// the error response of an invalid request, which is not counted.
 func (s *Service) parseRequest(req *request) *response {
 	problem := func(status int, message string) *response {
 		p := s.problem(status, message)
@@ -247,7 +250,7 @@ func (s *Service) parseRequest(req *request) *response {
 	return nil
 }
 
-// answer finds the operation's handler and runs it.
+// answer runs the handler of the operation and returns its response.
 func (s *Service) answer(req *request) response {
 	if req.Method == http.MethodOptions {
 		return s.options(req)
@@ -280,7 +283,7 @@ func (s *Service) answer(req *request) response {
 	return resp
 }
 
-// options tells which methods the target has.
+// options returns the methods that the path supports.
 func (s *Service) options(req *request) response {
 	var allow []string
 	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
@@ -303,10 +306,10 @@ func (s *Service) read(req *request) ([]byte, *response) {
 	return b.Bytes(), nil
 }
 
-// setCommonHeaders sets what every answer carries.
+// setCommonHeaders sets the headers of every response.
 func (s *Service) setCommonHeaders(w http.ResponseWriter, req *request) {
 	h := w.Header()
-	if offset := time.Duration(req.faults.ClockOffset); offset != 0 { // else the server knows it
+	if offset := time.Duration(req.faults.ClockOffset); offset != 0 { // otherwise net/http sets Date
 		h.Set("Date", time.Now().Add(offset).UTC().Format(http.TimeFormat))
 	}
 	vendor := s.config.Dialect.Vendor
@@ -321,14 +324,14 @@ func (s *Service) setCommonHeaders(w http.ResponseWriter, req *request) {
 	}
 }
 
-// write finishes and writes an answer that no ticket belongs to.
+// write sets the remaining headers and writes a response.
 func (s *Service) write(w http.ResponseWriter, req *request, resp response) {
 	body := s.finish(w, req, &resp)
 	send(w, resp.status, body)
 }
 
-// finish sets the header of an answer, turns it into 304 where the client has
-// it, and returns the body.
+// finish sets the remaining headers and returns the body. It turns the response into a
+// 304 if the validators of the request match.
 func (s *Service) finish(w http.ResponseWriter, req *request, resp *response) []byte {
 	if resp.text == nil && resp.body != nil {
 		resp.text, resp.kind = encode(resp.body), "application/json; charset=utf-8"

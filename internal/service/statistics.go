@@ -7,33 +7,34 @@ import (
 	"time"
 )
 
-// largeRepository is how many commits are too many for additions and deletions
-// (Document A section 4.5).
+// largeRepositoryCommits is the number of commits from which additions and deletions are
+// not computed (Document A section 4.5).
 const largeRepositoryCommits = 10_000
 
-// statisticsKey names one cached result: it is of one state of the default
-// branch, so a push makes a new one (Document A section 3).
+// statisticsKey identifies a cached result. The head is part of the key, so a push to the
+// default branch starts a new computation (Document A section 3).
 type statisticsKey struct {
 	repository int
 	operation  string
 	head       string
 }
 
-// computation is a statistics job; show is set when it is done.
+// statisticsJob is a running or completed job. render is nil until the job completes.
 type statisticsJob struct {
 	render bodyRenderer
 }
 
-// view makes the body of an answer from figures that many requests share.
+// bodyRenderer returns the response body of one request from shared figures.
 type bodyRenderer func(*request) any
 
-// compute finds the figures.
+// computeFunc computes the statistics of a repository.
 type computeFunc func(r *repository, now time.Time) bodyRenderer
 
-// always shows figures that are the same for every request.
+// fixedBody returns a renderer of a body that does not depend on the request.
 func fixedBody(figures any) bodyRenderer { return func(*request) any { return figures } }
 
-// statistics answers 202 and starts a job, until the job is done.
+// statistics returns the handler of a statistics operation. The first request starts a
+// job, and requests receive a 202 until the job completes.
 func statistics(f computeFunc) handler {
 	return func(s *Service, req *request) response {
 		r := req.target.repository
@@ -58,7 +59,7 @@ func statistics(f computeFunc) handler {
 	}
 }
 
-// run is the background job.
+// runStatisticsJob completes the job after the configured delay, unless the service closes.
 func (s *Service) runStatisticsJob(job *statisticsJob, f computeFunc, r *repository) {
 	timer := time.NewTimer(s.config.StatisticsDelay)
 	defer timer.Stop()
@@ -74,19 +75,19 @@ func (s *Service) runStatisticsJob(job *statisticsJob, f computeFunc, r *reposit
 
 const week = 7 * 24 * time.Hour
 
-// sunday is the start of the week that t lies in, in UTC.
+// weekStart returns the start of the week of t, which is a Sunday in UTC.
 func weekStart(t time.Time) time.Time {
 	day := t.UTC().Truncate(24 * time.Hour)
 	return day.AddDate(0, 0, -int(day.Weekday()))
 }
 
-// counted leaves merge commits out, as all statistics do (Document A section
-// 2.9).
+// withoutMerges returns the commits that are not merges. All statistics ignore merges
+// (Document A section 2.9).
 func withoutMerges(commits []commit) []commit {
 	return slices.DeleteFunc(slices.Clone(commits), func(c commit) bool { return c.merge })
 }
 
-// codeFrequency is [week, additions, -deletions] for each week.
+// codeFrequency computes [week, additions, -deletions] for each week.
 func codeFrequency(r *repository, _ time.Time) bodyRenderer {
 	sums := map[int64][2]int{}
 	for _, c := range withoutMerges(r.commits) {
@@ -100,7 +101,7 @@ func codeFrequency(r *repository, _ time.Time) bodyRenderer {
 	return fixedBody(triples)
 }
 
-// commitActivity is the commits of the last 52 weeks, by week and day.
+// commitActivity counts the commits of the last 52 weeks by week and day.
 func commitActivity(r *repository, now time.Time) bodyRenderer {
 	type activity struct {
 		Days  [7]int `json:"days"`
@@ -121,11 +122,11 @@ func commitActivity(r *repository, now time.Time) bodyRenderer {
 	return fixedBody(weeks)
 }
 
-// contribution sums up what one author did in a week.
+// contribution holds the totals of one author in one week.
 type contribution struct{ additions, deletions, commits int }
 
-// contributors is each author's weeks. It leaves empty commits out too, and
-// counts no lines in large repositories.
+// contributors computes the weekly totals of each author. It also ignores empty commits,
+// and it does not count lines in large repositories.
 func contributors(r *repository, _ time.Time) bodyRenderer {
 	byAuthor := map[*account]map[int64]contribution{}
 	for _, c := range withoutMerges(r.commits) {
@@ -149,7 +150,7 @@ func contributors(r *repository, _ time.Time) bodyRenderer {
 	}
 }
 
-// contributor is an author with the commits of each week.
+// contributor returns the JSON object of an author with the totals of each week.
 func contributor(req *request, author *account, byWeek map[int64]contribution) object {
 	total, weeks := 0, make([]object, 0, len(byWeek))
 	for _, w := range slices.Sorted(maps.Keys(byWeek)) {
@@ -160,8 +161,8 @@ func contributor(req *request, author *account, byWeek map[int64]contribution) o
 	return object{{"author", userObject(req, author)}, {"total", total}, {"weeks", weeks}}
 }
 
-// participation is the commits of the last 52 weeks, the most recent ending
-// today at midnight UTC, for everyone and for the owner.
+// participation counts the commits of the last 52 weeks, in total and by the owner. The
+// last week ends at the start of the current day in UTC.
 func participation(r *repository, now time.Time) bodyRenderer {
 	end := now.UTC().Truncate(24 * time.Hour)
 	first := end.Add(-52 * week)
@@ -179,7 +180,7 @@ func participation(r *repository, now time.Time) bodyRenderer {
 	return fixedBody(object{{"all", all}, {"owner", owner}})
 }
 
-// punchCard is [day, hour, commits], by each commit's own zone.
+// punchCard computes [day, hour, commits] in the time zone of each commit.
 func punchCard(r *repository, _ time.Time) bodyRenderer {
 	var counts [7][24]int
 	for _, c := range withoutMerges(r.commits) {

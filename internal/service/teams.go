@@ -6,12 +6,12 @@ type team struct {
 	name        string
 	slug        string // unique within the organization
 	description string
-	privacy     string          // secret or closed; only a closed one may be nested
-	parent      *team           // nil for one that stands by itself
-	members     map[string]bool // by login; those of the teams within are not repeated
+	privacy     string          // secret or closed; only closed teams may be nested
+	parent      *team           // nil for a top-level team
+	members     map[string]bool // direct members, by login
 }
 
-// has reports whether a user is a member of the team or of one within it.
+// hasMember reports whether a user is a member of the team or of a team nested in it.
 func (t *team) hasMember(org *account, login string) bool {
 	for _, own := range org.teams {
 		if !own.members[login] {
@@ -26,7 +26,8 @@ func (t *team) hasMember(org *account, login string) bool {
 	return false
 }
 
-// teamObject is Document A section 2.5; a parent is shown with its own.
+// teamObject returns the JSON object of a team (Document A section 2.5). It contains the
+// parent teams.
 func teamObject(req *request, org *account, t *team) object {
 	api := req.base + "/teams/" + itoa(t.id)
 	var parent any
@@ -42,7 +43,7 @@ func teamObject(req *request, org *account, t *team) object {
 	}
 }
 
-// listTeams answers one page of an organization's teams.
+// listTeams returns one page of teams of an organization.
 func listTeams(req *request, org *account, path string, teams []*team) response {
 	return list(req, "/organizations/"+itoa(org.id)+path, teams, func(t *team) object { return teamObject(req, org, t) })
 }

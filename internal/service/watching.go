@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// watchersOf are who watches a repository, in the order of their logins.
+// watchersOf returns the users that watch a repository, sorted by login.
 func watchersOf(r *repository) []*account {
 	var all []*account
 	for _, sub := range r.subscriptions {
@@ -21,8 +21,8 @@ func listSubscribers(s *Service, req *request) response {
 	return list(req, "/repositories/"+itoa(r.id)+"/subscribers", watchersOf(r), func(a *account) object { return userObject(req, a) })
 }
 
-// subscriber finds what a subscription operation is about: the repository and
-// the caller's user.
+// subscriptionTarget returns the repository and the user of a subscription operation. It
+// returns a 403 for callers without a user.
 func (s *Service) subscriptionTarget(req *request) (*repository, *account, *response) {
 	r, u := req.target.repository, s.world.user(req.caller)
 	if u == nil {
@@ -52,8 +52,8 @@ func getSubscription(s *Service, req *request) response {
 	return response{status: http.StatusOK, body: subscriptionObject(req, r, sub)}
 }
 
-// setSubscription makes the caller watch or ignore the repository (Document A
-// section 3). What the body leaves out stays as it is; ignoring ends watching.
+// setSubscription makes the caller watch or ignore the repository (Document A section 3).
+// Absent members of the body keep their value. Ignoring a repository ends watching.
 func setSubscription(s *Service, req *request) response {
 	r, u, problem := s.subscriptionTarget(req)
 	if problem != nil {
@@ -80,7 +80,7 @@ func setSubscription(s *Service, req *request) response {
 		sub.subscribed = sub.subscribed && !sub.ignored
 	}
 	if !sub.subscribed && !sub.ignored {
-		r.subscriptions.remove(u) // neither is no subscription (Document A section 4.4)
+		r.subscriptions.remove(u) // not subscribed, not ignored (Document A section 4.4)
 	}
 	return response{status: http.StatusOK, body: subscriptionObject(req, r, sub)}
 }
@@ -94,7 +94,7 @@ func deleteSubscription(s *Service, req *request) response {
 	return response{status: http.StatusNoContent}
 }
 
-// watchedBy are the repositories that a user watches and the caller may see.
+// watchedRepositories returns the repositories that a user watches and the caller may see.
 func (s *Service) watchedRepositories(req *request, u *account) []*repository {
 	var all []*repository
 	for _, r := range s.world.repositories {
@@ -113,7 +113,7 @@ func listMyWatched(s *Service, req *request) response {
 	return list(req, "/user/subscriptions", s.watchedRepositories(req, u), func(r *repository) object { return repositoryObject(s, req, r) })
 }
 
-// user finds the user that a request names, by login or by number.
+// findUser returns the user that a request names by login or ID, nil if there is none.
 func (s *Service) findUser(req *request) *account {
 	for _, a := range s.world.accounts {
 		if a.members == nil && (a.login == req.match.Params.Get("username") || itoa(a.id) == req.match.Params.Get("user_id")) {

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// world is the state. It is guarded by Service.mu, but for tokens and what tells
-// accounts apart, which never change.
+// world is the state of the service. Service.mu guards it, except the tokens and the IDs
+// and logins of accounts, which never change.
 type world struct {
-	apps map[string]int // made from manifests: their numbers, by code
+	apps map[string]int // IDs of the apps created from manifests, by code
 
-	invitations int // how many there have been, which is the newest's number
-	lastRuleset int // the highest number of a ruleset
+	invitations int // number of invitations so far, which is the ID of the newest one
+	lastRuleset int // highest ID of a ruleset
 
 	tokens       map[string]caller
 	accounts     map[string]*account // by login
@@ -26,37 +26,37 @@ type world struct {
 	migrations     []*migration     // by ascending id; never empty
 }
 
-// account is a user or, with members, an organization.
+// account is a user or an organization. Only organizations have members.
 type account struct {
 	id    int
 	login string
 	name  string
 	email string
-	// shown is how it is shown at the base shownAt.
+	// cachedObject is the JSON object of the account for the base URL cachedBase.
 	cachedObject object
 	cachedBase   string
 	members      map[string]*membership // by login; nil for a user
 	rulesets     []*ruleset
 
-	description   string                 // of an organization
-	formerMembers map[string]*membership // by login: who was removed, as they were; none of members
-	teams         []*team                // by number
-	roles         []*role                // by number; nil where the feature is not enabled
-	invitations   []*invitation          // pending and failed, by number
+	// The following fields are used by organizations only.
+	description   string
+	formerMembers map[string]*membership // removed members with their former roles, by login
+	teams         []*team                // by ascending ID
+	roles         []*role                // by ascending ID; nil if roles are not enabled
+	invitations   []*invitation          // pending and failed, by ascending ID
 
-	defaults []newRepositories // what new repositories of an organization get
+	defaults []newRepositoryDefault // default configurations of new repositories
 
-	// evaluates is whether the plan lets administrators try rulesets out (Document
-	// A section 4.9).
+	// canEvaluate allows the enforcement "evaluate" of rulesets (Document A section 4.9).
 	canEvaluate bool
 }
 
 type membership struct {
 	user      *account
 	admin     bool
-	public    bool // shown to everybody
+	public    bool // visible to every caller
 	twoFactor bool
-	// securityManager may administer the security of the code.
+	// securityManager allows the member to administer code security configurations.
 	securityManager bool
 }
 
@@ -75,12 +75,12 @@ type repository struct {
 	issues        []issue
 	subscriptions subscriptions
 	rulesets      []*ruleset
-	properties    map[string]string // custom ones, by name
+	properties    map[string]string // custom properties, by name
 	tags          []*gitTag
 	advisories    []advisory
 
-	configuration *configuration // which it is attached to; nil for none
-	locked        bool           // by a migration; nothing here unlocks it again
+	configuration *configuration // the attached code security configuration, or nil
+	locked        bool           // locked by a migration, permanently
 }
 
 func (r *repository) fullName() string { return r.owner.login + "/" + r.name }
@@ -92,7 +92,7 @@ func (r *repository) visibility() string {
 	return "public"
 }
 
-// head is the SHA of the default branch; empty without commits.
+// head returns the SHA of the default branch, or "" without commits.
 func (r *repository) head() string {
 	if len(r.commits) == 0 {
 		return ""
@@ -103,7 +103,7 @@ func (r *repository) head() string {
 type commit struct {
 	sha       string
 	author    *account
-	at        time.Time // in the author's zone
+	at        time.Time // in the author's time zone
 	message   string
 	additions int
 	deletions int
@@ -115,11 +115,11 @@ func (c commit) empty() bool { return c.additions == 0 && c.deletions == 0 }
 type file struct {
 	path    string
 	content string
-	size    int // of a file whose content is not held; else 0
+	size    int // size of a file without stored content, otherwise 0
 }
 
-// sha is the name of the file's blob: that which Git gives its content, so files with
-// the same content share it. Where the content is not held it is another for each file.
+// sha returns the Git object name of the file's blob. Files with the same content share
+// their name. A file without stored content has a name that depends on its path.
 func (f file) sha(r *repository) string {
 	if f.size > 0 {
 		return gitObjectName("blob", r.fullName()+"/"+f.path)
@@ -127,7 +127,7 @@ func (f file) sha(r *repository) string {
 	return gitObjectName("blob", f.content)
 }
 
-// gitName is the name that Git gives an object of a type.
+// gitObjectName returns the Git object name of an object type and its content.
 func gitObjectName(kind, content string) string {
 	sum := sha1.Sum(fmt.Appendf(nil, "%s %d\x00%s", kind, len(content), content))
 	return hex.EncodeToString(sum[:])
@@ -143,7 +143,7 @@ type issue struct {
 	created time.Time
 }
 
-// advisory is a public announcement about a vulnerability.
+// advisory is a published security advisory.
 type advisory struct {
 	id        string
 	summary   string
@@ -157,10 +157,10 @@ type subscription struct {
 	created    time.Time
 }
 
-// subscriptions are those of a repository, in the order of their users' logins.
+// subscriptions holds the subscriptions of a repository, sorted by login.
 type subscriptions []*subscription
 
-// of is a user's subscription, nil where there is none.
+// forUser returns the subscription of a user, nil if there is none.
 func (all subscriptions) forUser(u *account) *subscription {
 	if at, found := all.find(u); found {
 		return all[at]
@@ -168,7 +168,7 @@ func (all subscriptions) forUser(u *account) *subscription {
 	return nil
 }
 
-// set puts a subscription in the place of its user's.
+// set adds a subscription or replaces the subscription of the same user.
 func (all *subscriptions) set(sub *subscription) {
 	all.remove(sub.user)
 	at, _ := all.find(sub.user)
@@ -187,11 +187,11 @@ func (all subscriptions) find(u *account) (at int, found bool) {
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// stamp is a timestamp as the documents write it.
+// timestamp formats a time as the documents do.
 func timestamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
 
-// installed is how many repositories and users an installation on an
-// organization has (Document B section 8.1).
+// installationSize returns the number of repositories and users of an installation on an
+// organization (Document B section 8.1).
 func (w *world) installationSize(login string) (repositories, users int) {
 	for _, r := range w.repositories {
 		if r.owner.login == login {
