@@ -168,16 +168,16 @@ func (s *Service) authorize(req *request) *response {
 // told, where 403 is listed, too.
 func (s *Service) authorizeUser(req *request, target pathTarget) *response {
 	op, c := req.match.Operation, req.caller
-	needed, named := userRequirements[cmp.Or(op.Role, op.Permission)]
+	requirement, named := userRequirements[cmp.Or(op.Role, op.Permission)]
 	user := s.world.user(c)
 	member := user != nil && target.organization != nil && isMember(target, user)
 	switch {
-	case !named, user != nil && needed.isMet(target, user), target.coveredBy(c):
+	case !named, user != nil && requirement.isMet(target, user), target.coveredBy(c):
 		return nil
 	case slices.Contains(op.Errors, http.StatusNotFound) && (!member || !slices.Contains(op.Errors, http.StatusForbidden)):
 		p := s.notFound()
 		return &p
 	}
-	p := s.problem(http.StatusForbidden, needed.refusal)
+	p := s.problem(http.StatusForbidden, requirement.refusal)
 	return &p
 }

@@ -19,7 +19,7 @@ type configuration struct {
 
 // newRepositories are the repositories that get a configuration when they are
 // made: public, or private_and_internal.
-type newRepositories struct {
+type newRepositoryDefault struct {
 	kind          string
 	configuration *configuration
 }
@@ -52,7 +52,7 @@ var configurationFields = []configurationField{
 	{"enforcement", "enforced", readChoice("enforced", "unenforced")},
 }
 
-func readText(name string, given any) (value any, wrong string) {
+func readText(name string, given any) (value any, invalidPath string) {
 	if _, ok := given.(string); !ok {
 		return nil, name
 	}
@@ -69,7 +69,7 @@ func readChoice(allowed ...string) func(name string, given any) (value any, wron
 }
 
 // autosubmitOptions reads {"labeled_runners": boolean}, false unless given.
-func readAutosubmitOptions(name string, given any) (value any, wrong string) {
+func readAutosubmitOptions(name string, given any) (value any, invalidPath string) {
 	options, ok := given.(map[string]any)
 	if !ok {
 		return nil, name
@@ -110,9 +110,9 @@ func parseConfiguration(body map[string]any, bot string) (map[string]any, *probl
 			values[f.name] = f.initial
 			continue
 		}
-		value, wrong := f.parse(name, given)
-		if wrong != "" {
-			return nil, &problemField{configurationResource, wrong, "invalid"}
+		value, invalidPath := f.parse(name, given)
+		if invalidPath != "" {
+			return nil, &problemField{configurationResource, invalidPath, "invalid"}
 		}
 		values[f.name] = value
 	}
@@ -172,9 +172,9 @@ func createConfiguration(s *Service, req *request) response {
 	if problem := s.decode(req.body, configurationResource, &body); problem != nil {
 		return *problem
 	}
-	values, wrong := parseConfiguration(body, s.config.Dialect.SecurityBot)
-	if wrong != nil {
-		return s.problem(http.StatusUnprocessableEntity, "Validation Failed", *wrong)
+	values, fieldErr := parseConfiguration(body, s.config.Dialect.SecurityBot)
+	if fieldErr != nil {
+		return s.problem(http.StatusUnprocessableEntity, "Validation Failed", *fieldErr)
 	}
 	all := s.world.configurations
 	if slices.ContainsFunc(all, func(other *configuration) bool {
@@ -199,7 +199,7 @@ func getConfiguration(s *Service, req *request) response {
 
 func listDefaultConfigurations(s *Service, req *request) response {
 	org := req.target.organization
-	return response{status: http.StatusOK, body: renderAll(org.defaults, func(d newRepositories) object {
+	return response{status: http.StatusOK, body: renderAll(org.defaults, func(d newRepositoryDefault) object {
 		return object{{"default_for_new_repos", d.kind}, {"configuration", s.configurationObject(req, org, d.configuration)}}
 	})}
 }

@@ -111,7 +111,7 @@ func feedID(path string) string { return "tag:example.com,2022:" + path }
 // events are those of a repository that belong into the feed: all that can be
 // among the newest.
 func (feed *feedRequest) activities(r *repository) []activity {
-	if feed.advisories {
+	if feed.advisoriesOnly {
 		return advisoryActivities(r)
 	}
 	var events []activity

@@ -18,7 +18,7 @@ type feed struct {
 	private     bool   // for {user} alone
 	ownActivity bool   // only of what {user} did
 	// advisories tells it from the feeds of activity.
-	advisories bool
+	advisoriesOnly bool
 	// of chooses among the repositories that the reader sees; nil takes all.
 	selects func(r *repository, user, organization *account) bool
 }
@@ -36,7 +36,7 @@ var feeds = []feed{
 		name: organizationFeed, path: "/feeds/users/{user}/organizations/{organization}", title: "Activity in {organization} for {user}",
 		perUser: true, private: true, selects: func(r *repository, _, organization *account) bool { return r.owner == organization },
 	},
-	{name: "security_advisories", path: "/feeds/security-advisories", title: "Security advisories", advisories: true},
+	{name: "security_advisories", path: "/feeds/security-advisories", title: "Security advisories", advisoriesOnly: true},
 }
 
 // followed are the repositories that a user watches or belongs to.

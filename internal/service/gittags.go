@@ -96,17 +96,17 @@ func createTag(s *Service, req *request) response {
 	if r.locked {
 		return s.problem(http.StatusForbidden, lockedForMigration)
 	}
-	var wanted struct {
+	var body struct {
 		Tag     string      `json:"tag"`
 		Message string      `json:"message"`
 		Object  string      `json:"object"`
 		Type    string      `json:"type"`
 		Tagger  *taggerBody `json:"tagger"`
 	}
-	if problem := s.decode(req.body, "Tag", &wanted); problem != nil {
+	if problem := s.decode(req.body, "Tag", &body); problem != nil {
 		return *problem
 	}
-	for _, f := range []struct{ name, value string }{{"tag", wanted.Tag}, {"message", wanted.Message}, {"object", wanted.Object}, {"type", wanted.Type}} {
+	for _, f := range []struct{ name, value string }{{"tag", body.Tag}, {"message", body.Message}, {"object", body.Object}, {"type", body.Type}} {
 		if f.value == "" {
 			return s.missing("Tag", f.name)
 		}
@@ -115,21 +115,21 @@ func createTag(s *Service, req *request) response {
 	if u := s.world.user(req.caller); u != nil {
 		tagger.name, tagger.email = u.name, u.email
 	}
-	if t := wanted.Tagger; t != nil {
-		var wrong *fieldError
-		if tagger, wrong = t.signer(tagger.at); wrong != nil {
-			return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{"Tag", wrong.field, wrong.code})
+	if t := body.Tagger; t != nil {
+		var fieldErr *fieldError
+		if tagger, fieldErr = t.signer(tagger.at); fieldErr != nil {
+			return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{"Tag", fieldErr.field, fieldErr.code})
 		}
 	}
 	switch {
-	case !isRefName(wanted.Tag):
+	case !isRefName(body.Tag):
 		return s.invalid("Tag", "tag")
-	case !slices.Contains([]string{"commit", "tree", "blob"}, wanted.Type):
+	case !slices.Contains([]string{"commit", "tree", "blob"}, body.Type):
 		return s.invalid("Tag", "type")
-	case !r.hasObject(wanted.Type, wanted.Object):
+	case !r.hasObject(body.Type, body.Object):
 		return s.invalid("Tag", "object")
 	}
-	t := newTag(time.Now(), wanted.Tag, wanted.Message, wanted.Object, wanted.Type, tagger)
+	t := newTag(time.Now(), body.Tag, body.Message, body.Object, body.Type, tagger)
 	if !slices.ContainsFunc(r.tags, func(other *gitTag) bool { return other.sha == t.sha }) {
 		r.tags = append(r.tags, t)
 	}

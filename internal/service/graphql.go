@@ -34,26 +34,26 @@ const (
 // graphQL answers a query or a mutation (schema.graphql). What is wrong with it
 // stands in errors, of an answer with 200.
 func graphQL(s *Service, req *request) response {
-	var wanted struct {
+	var input struct {
 		Query         string    `json:"query"`
 		OperationName string    `json:"operationName"`
 		Variables     variables `json:"variables"`
 	}
-	if problem := s.decode(req.body, "GraphQL", &wanted); problem != nil {
+	if problem := s.decode(req.body, "GraphQL", &input); problem != nil {
 		return *problem
 	}
-	document, err := parser.ParseQueryWithTokenLimit(&ast.Source{Input: wanted.Query}, maxGraphQLTokens)
+	document, err := parser.ParseQueryWithTokenLimit(&ast.Source{Input: input.Query}, maxGraphQLTokens)
 	if err != nil {
 		return graphQLErrors(gqlerror.WrapIfUnwrapped(err))
 	}
 	if errs := validator.ValidateWithRules(schema, document, nil); len(errs) > 0 {
 		return graphQLErrors(errs...)
 	}
-	operation := document.Operations.ForName(wanted.OperationName)
+	operation := document.Operations.ForName(input.OperationName)
 	if operation == nil {
-		return graphQLErrors(gqlerror.Errorf("No operation named %q", wanted.OperationName))
+		return graphQLErrors(gqlerror.Errorf("No operation named %q", input.OperationName))
 	}
-	values, err := validator.VariableValues(schema, operation, wanted.Variables)
+	values, err := validator.VariableValues(schema, operation, input.Variables)
 	if err != nil {
 		return graphQLErrors(gqlerror.WrapIfUnwrapped(err))
 	}
@@ -106,16 +106,16 @@ type execution struct {
 type node func(f *ast.Field, arguments map[string]any) any
 
 // choose makes the JSON object of what is selected of a node.
-func (e *execution) selectFields(set ast.SelectionSet, on node) object {
+func (e *execution) selectFields(set ast.SelectionSet, n node) object {
 	var fields []*ast.Field
-	of := map[string]ast.SelectionSet{} // selected below a field, by its name in the answer
+	subselections := map[string]ast.SelectionSet{} // selected below a field, by its name in the answer
 	for _, f := range e.collectFields(set, map[string]bool{}) {
-		if _, twice := of[f.Alias]; !twice {
+		if _, twice := subselections[f.Alias]; !twice {
 			fields = append(fields, f)
 		}
-		of[f.Alias] = append(of[f.Alias], f.SelectionSet...)
+		subselections[f.Alias] = append(subselections[f.Alias], f.SelectionSet...)
 	}
-	chosen := object{}
+	selected := object{}
 	for _, f := range fields {
 		if e.fieldCount++; e.fieldCount > maxGraphQLFields {
 			break
@@ -124,21 +124,21 @@ func (e *execution) selectFields(set ast.SelectionSet, on node) object {
 		if f.Name == "__typename" {
 			value = f.ObjectDefinition.Name
 		} else {
-			value = on(f, f.ArgumentMap(e.variables))
+			value = n(f, f.ArgumentMap(e.variables))
 		}
 		switch v := value.(type) {
 		case node:
-			value = e.selectFields(of[f.Alias], v)
+			value = e.selectFields(subselections[f.Alias], v)
 		case []node:
 			list := make([]object, 0, len(v))
 			for _, n := range v {
-				list = append(list, e.selectFields(of[f.Alias], n))
+				list = append(list, e.selectFields(subselections[f.Alias], n))
 			}
 			value = list
 		}
-		chosen = append(chosen, field{f.Alias, value})
+		selected = append(selected, field{f.Alias, value})
 	}
-	return chosen
+	return selected
 }
 
 // fields are those of a selection, with what its fragments select, each of those

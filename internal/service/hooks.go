@@ -140,7 +140,7 @@ func (s *Service) deliver(e *event) []string {
 		if texts[k.kind] == nil {
 			texts[k.kind] = encode(e.payloads[k.kind])
 		}
-		id := guid()
+		id := randomGUID()
 		s.deliveries.enqueue(k.delivery(s.config.Dialect, e, id, texts[k.kind]))
 		ids = append(ids, id)
 	}
@@ -194,7 +194,7 @@ func (k *hook) sign(by func() hash.Hash, body []byte) string {
 
 // guid is a random identifier (RFC 9562 section 5.4): also one of another process
 // with the same seed must not be taken for one that came twice.
-func guid() string {
+func randomGUID() string {
 	var b [16]byte
 	_, _ = cryptorand.Read(b[:]) // it does not fail
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80

@@ -22,11 +22,11 @@ type invitation struct {
 	teams   []*team
 	created time.Time
 	// failed is zero while the invitation is pending; reason is empty then.
-	failed time.Time
-	reason string
+	failedAt     time.Time
+	failedReason string
 }
 
-func (i *invitation) pending() bool { return i.failed.IsZero() }
+func (i *invitation) pending() bool { return i.failedAt.IsZero() }
 
 // Document A section 2.4.
 var (
@@ -63,12 +63,12 @@ func invitationObject(req *request, org *account, i *invitation) object {
 
 // listedInvitation is the same as the lists show it: with its failure, which
 // is empty while there is none.
-func listedInvitation(req *request, org *account, i *invitation) object {
+func invitationListObject(req *request, org *account, i *invitation) object {
 	failed := ""
 	if !i.pending() {
-		failed = timestamp(i.failed)
+		failed = timestamp(i.failedAt)
 	}
-	return append(invitationObject(req, org, i), object{{"failed_at", failed}, {"failed_reason", i.reason}}...)
+	return append(invitationObject(req, org, i), object{{"failed_at", failed}, {"failed_reason", i.failedReason}}...)
 }
 
 // invitationFilters are the query parameters of the pending list, which are all
@@ -94,13 +94,13 @@ func listInvitations(s *Service, req *request) response {
 			shown = slices.DeleteFunc(shown, func(i *invitation) bool { return f.of(i) != value })
 		}
 	}
-	return list(req, "/organizations/"+itoa(org.id)+"/invitations", shown, func(i *invitation) object { return listedInvitation(req, org, i) })
+	return list(req, "/organizations/"+itoa(org.id)+"/invitations", shown, func(i *invitation) object { return invitationListObject(req, org, i) })
 }
 
 func listFailedInvitations(s *Service, req *request) response {
 	org := req.target.organization
 	path := "/organizations/" + itoa(org.id) + "/failed_invitations"
-	return list(req, path, org.invitationsByState(false), func(i *invitation) object { return listedInvitation(req, org, i) })
+	return list(req, path, org.invitationsByState(false), func(i *invitation) object { return invitationListObject(req, org, i) })
 }
 
 // invited are the organization's invitations that are pending, or those that
@@ -160,16 +160,16 @@ type invitationBody struct {
 // organization (Document A section 4.3). An app's inviter is the organization.
 func createInvitation(s *Service, req *request) response {
 	org := req.target.organization
-	wanted := invitationBody{Role: "direct_member"}
-	if problem := s.decode(req.body, invitationResource, &wanted); problem != nil {
+	body := invitationBody{Role: "direct_member"}
+	if problem := s.decode(req.body, invitationResource, &body); problem != nil {
 		return *problem
 	}
 	i := &invitation{source: "member", inviter: s.world.user(req.caller), created: time.Now()}
 	if i.inviter == nil {
 		i.inviter = org
 	}
-	if wrong := cmp.Or(i.setInvitee(s.world, org, wanted), i.setRole(org, wanted), i.setTeams(org, wanted)); wrong != nil {
-		return s.problem(http.StatusUnprocessableEntity, "Validation Failed", *wrong)
+	if fieldErr := cmp.Or(i.setInvitee(s.world, org, body), i.setRole(org, body), i.setTeams(org, body)); fieldErr != nil {
+		return s.problem(http.StatusUnprocessableEntity, "Validation Failed", *fieldErr)
 	}
 	s.world.invite(org, i)
 	location := req.base + "/orgs/" + org.login + "/invitations/" + itoa(i.id)
@@ -178,16 +178,16 @@ func createInvitation(s *Service, req *request) response {
 
 // setInvitee finds who is invited: by number, or by the address where no number
 // is given. Members, and those with a pending invitation, can't be.
-func (i *invitation) setInvitee(w *world, org *account, wanted invitationBody) *problemField {
+func (i *invitation) setInvitee(w *world, org *account, body invitationBody) *problemField {
 	field := "invitee_id"
 	switch {
-	case wanted.InviteeID != nil:
-		if i.user = w.findUser(func(u *account) bool { return u.id == *wanted.InviteeID }); i.user != nil {
+	case body.InviteeID != nil:
+		if i.user = w.findUser(func(u *account) bool { return u.id == *body.InviteeID }); i.user != nil {
 			i.email = i.user.email
 		}
-	case wanted.Email != nil:
+	case body.Email != nil:
 		field = "email"
-		if address, err := mail.ParseAddress(*wanted.Email); err == nil && address.Address == *wanted.Email {
+		if address, err := mail.ParseAddress(*body.Email); err == nil && address.Address == *body.Email {
 			i.email = address.Address
 			i.user = w.findUser(func(u *account) bool { return strings.EqualFold(u.email, i.email) })
 		}
@@ -206,8 +206,8 @@ func (i *invitation) setInvitee(w *world, org *account, wanted invitationBody) *
 
 // setRole sets the role that is asked for; reinstate is the one that a former
 // member had, and for nobody else.
-func (i *invitation) setRole(org *account, wanted invitationBody) *problemField {
-	i.role = wanted.Role
+func (i *invitation) setRole(org *account, body invitationBody) *problemField {
+	i.role = body.Role
 	if i.role == "reinstate" && i.user != nil && org.formerMembers[i.user.login] != nil {
 		i.role = "direct_member"
 		if org.formerMembers[i.user.login].admin {
@@ -221,8 +221,8 @@ func (i *invitation) setRole(org *account, wanted invitationBody) *problemField 
 }
 
 // setTeams sets the teams, each of them once; all are the organization's.
-func (i *invitation) setTeams(org *account, wanted invitationBody) *problemField {
-	for n, id := range wanted.TeamIDs {
+func (i *invitation) setTeams(org *account, body invitationBody) *problemField {
+	for n, id := range body.TeamIDs {
 		at := slices.IndexFunc(org.teams, func(t *team) bool { return t.id == id })
 		if at < 0 {
 			return &problemField{invitationResource, fmt.Sprintf("team_ids[%d]", n), "invalid"}

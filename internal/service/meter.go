@@ -49,15 +49,15 @@ type usage struct {
 // section 3).
 type window struct {
 	policy.Window
-	used      int
-	reset     time.Time
-	refusedAt time.Time // when a request was refused in it
+	used         int
+	reset        time.Time
+	firstRefusal time.Time // when a request was refused in it
 }
 
 // spend is something spent at a moment.
 type charge struct {
-	at   time.Time
-	cost int
+	at     time.Time
+	amount int
 }
 
 func newMeter(limits policy.Limits) *meter {
@@ -213,11 +213,11 @@ func (t *ticket) refusePrimary(now time.Time) {
 	t.refusal = primary
 	t.meter.violations.Violations++
 	t.meter.violations.ByLimit["primary:"+t.resource]++
-	if at := t.window.refusedAt; !at.IsZero() && !t.arrivedAt.Before(at) {
+	if at := t.window.firstRefusal; !at.IsZero() && !t.arrivedAt.Before(at) {
 		t.recordSentWhileLimited()
 	}
-	if t.window.refusedAt.IsZero() {
-		t.window.refusedAt = now
+	if t.window.firstRefusal.IsZero() {
+		t.window.firstRefusal = now
 	}
 }
 
@@ -266,30 +266,30 @@ type chargeList struct {
 
 // sum is what was spent within the window that ends now; what no window holds
 // any more is dropped.
-func (u *usage) sum(c cost, now time.Time) int {
-	s := u.charges[c.scope]
+func (u *usage) sum(limit cost, now time.Time) int {
+	s := u.charges[limit.scope]
 	if s == nil {
 		return 0
 	}
 	old := 0
-	for ; old < len(s.all) && now.Sub(s.all[old].at) >= c.window; old++ {
-		s.sum -= s.all[old].cost
+	for ; old < len(s.all) && now.Sub(s.all[old].at) >= limit.window; old++ {
+		s.sum -= s.all[old].amount
 	}
 	s.all = s.all[old:]
 	return s.sum
 }
 
 // spend enters a spend.
-func (u *usage) charge(c cost, now time.Time) {
-	if c.amount == 0 {
+func (u *usage) charge(limit cost, now time.Time) {
+	if limit.amount == 0 {
 		return
 	}
-	s := u.charges[c.scope]
+	s := u.charges[limit.scope]
 	if s == nil {
 		s = &chargeList{}
-		u.charges[c.scope] = s
+		u.charges[limit.scope] = s
 	}
-	s.all, s.sum = append(s.all, charge{now, c.amount}), s.sum+c.amount
+	s.all, s.sum = append(s.all, charge{now, limit.amount}), s.sum+limit.amount
 }
 
 // work charges the CPU time that a request has taken. One that runs over the

@@ -144,7 +144,7 @@ func startUserMigration(s *Service, req *request) response {
 // startMigration starts the export of the repositories that the body names, each of
 // which the caller must see and may must allow. With org_metadata_only there are
 // none, and whatever else the body asks for is ignored.
-func (s *Service) startMigration(req *request, owner *account, may func(*repository) bool) response {
+func (s *Service) startMigration(req *request, owner *account, allowed func(*repository) bool) response {
 	var body migrationBody
 	if problem := s.decode(req.body, "Migration", &body); problem != nil {
 		return *problem
@@ -152,15 +152,15 @@ func (s *Service) startMigration(req *request, owner *account, may func(*reposit
 	if body.MetadataOnly {
 		body = migrationBody{Repositories: body.Repositories, MetadataOnly: true, Exclude: body.Exclude}
 	}
-	repositories, wrong := s.repositoriesNamed(body.Repositories, func(r *repository) bool { return s.world.isVisible(r, req.caller) && may(r) })
+	repositories, badIndex := s.repositoriesNamed(body.Repositories, func(r *repository) bool { return s.world.isVisible(r, req.caller) && allowed(r) })
 	unsupported := slices.IndexFunc(body.Exclude, func(attribute string) bool { return attribute != "repositories" })
 	switch {
 	case body.Repositories == nil:
 		return s.missing("Migration", "repositories")
 	case body.MetadataOnly != (len(body.Repositories) == 0):
 		return s.invalid("Migration", "repositories")
-	case wrong >= 0:
-		return s.invalid("Migration", "repositories["+itoa(wrong)+"]")
+	case badIndex >= 0:
+		return s.invalid("Migration", "repositories["+itoa(badIndex)+"]")
 	case unsupported >= 0:
 		return s.invalid("Migration", "exclude["+itoa(unsupported)+"]")
 	}
@@ -175,7 +175,7 @@ func (s *Service) startMigration(req *request, owner *account, may func(*reposit
 
 // repositoriesNamed are the repositories with those full names, each of them once,
 // and the index of the first name that stands for none that is allowed, else -1.
-func (s *Service) repositoriesNamed(names []string, allowed func(*repository) bool) (named []*repository, wrong int) {
+func (s *Service) repositoriesNamed(names []string, allowed func(*repository) bool) (named []*repository, badIndex int) {
 	for i, name := range names {
 		at := slices.IndexFunc(s.world.repositories, func(r *repository) bool { return strings.EqualFold(r.fullName(), name) && allowed(r) })
 		if at < 0 {

@@ -17,19 +17,19 @@ func seed(n uint64, now time.Time) *world {
 	s := &seeder{random: rand.New(rand.NewPCG(n, 1)), now: now.Truncate(time.Hour)}
 	w := &world{apps: map[string]int{}, tokens: tokens(), accounts: map[string]*account{}}
 	acme := s.people(w)
-	widgets := s.repository(w, acme, 1001, "widgets", "Parts that fit", "Go", false)
+	widgets := s.repository(w, acme, 1001, "widgets", "Mechanical parts", "Go", false)
 	s.commits(widgets, 400, 70)
 	s.files(widgets)
 	s.issues(widgets)
 	s.watchers(w, widgets)
 	s.tags(widgets)
 	s.advisories(widgets)
-	secret := s.repository(w, acme, 1002, "secret", "Not for everybody", "Go", true)
+	secret := s.repository(w, acme, 1002, "secret", "A private repository", "Go", true)
 	s.commits(secret, 60, 20)
 	s.advisories(secret)
 	secret.files = []file{{path: "vault.go", content: "package vault\n\n// Key opens the vault.\nconst Key = \"widget\"\n"}}
-	s.repository(w, acme, 1003, "empty", "Nothing yet", "", false)
-	monolith := s.repository(w, acme, 1004, "monolith", "All of it", "Go", false)
+	s.repository(w, acme, 1003, "empty", "A repository without commits", "", false)
+	monolith := s.repository(w, acme, 1004, "monolith", "A large repository", "Go", false)
 	s.commits(monolith, 12_000, 100)
 	s.properties(w.repositories)
 	s.rulesets(w, acme, widgets)
@@ -173,7 +173,7 @@ func (s *seeder) watchers(w *world, r *repository) {
 }
 
 func (s *seeder) advisories(r *repository) {
-	for i, summary := range []string{"The gear turns without its key", "The lever trusts who pulls it"} {
+	for i, summary := range []string{"The gear turns without its key", "The lever accepts input without authentication"} {
 		r.advisories = append(r.advisories, advisory{fmt.Sprintf("adv-%d-%d", r.id, i+1), summary, s.now.AddDate(0, 0, -10*(i+1))})
 	}
 }
@@ -204,13 +204,13 @@ func (s *seeder) rulesets(w *world, acme *account, widgets *repository) {
 	acme.canEvaluate = true
 	add(&acme.rulesets, 501, `{"name": "signed everywhere", "enforcement": "active", "rules": [{"type": "required_signatures"}],
 		"conditions": {"repository_name": {"include": ["~ALL"]}, "ref_name": {"include": ["~ALL"]}}}`)
-	add(&acme.rulesets, 502, `{"name": "linear history, tried out", "enforcement": "evaluate", "rules": [{"type": "required_linear_history"}],
+	add(&acme.rulesets, 502, `{"name": "linear history, in evaluation", "enforcement": "evaluate", "rules": [{"type": "required_linear_history"}],
 		"conditions": {"repository_name": {"include": ["~ALL"]}, "ref_name": {"include": ["~ALL"]}}}`)
 	add(&widgets.rulesets, 601, `{"name": "main is reviewed", "enforcement": "active", "conditions": {"ref_name": {"include": ["~DEFAULT_BRANCH"]}},
 		"rules": [{"type": "pull_request", "parameters": {
 			"dismiss_stale_reviews_on_push": true, "require_code_owner_review": false, "require_last_push_approval": false,
 			"required_approving_review_count": 1, "required_review_thread_resolution": true}}]}`)
-	add(&widgets.rulesets, 602, `{"name": "releases stay", "enforcement": "active", "rules": [{"type": "deletion"}, {"type": "non_fast_forward"}],
+	add(&widgets.rulesets, 602, `{"name": "protect release branches", "enforcement": "active", "rules": [{"type": "deletion"}, {"type": "non_fast_forward"}],
 		"conditions": {"ref_name": {"include": ["refs/heads/release/**"], "exclude": ["refs/heads/release/old/*"]}}}`)
 	add(&widgets.rulesets, 603, `{"name": "switched off", "enforcement": "disabled", "rules": [{"type": "creation"}],
 		"conditions": {"ref_name": {"include": ["~ALL"]}}}`)
@@ -236,10 +236,10 @@ func (s *seeder) configurations(w *world, acme *account, widgets, secret *reposi
 		"secret_scanning_validity_checks": "enabled", "private_vulnerability_reporting": "enabled",
 	})
 	widgets.configuration = add(2, acme, map[string]any{
-		"name": "Public parts", "description": "What everybody may see", "secret_scanning": "enabled", "enforcement": "unenforced",
+		"name": "Public parts", "description": "Settings of public repositories", "secret_scanning": "enabled", "enforcement": "unenforced",
 	})
 	secret.configuration = add(3, acme, map[string]any{
-		"name": "Secrets", "description": "What nobody else may see", "secret_scanning": "enabled",
+		"name": "Secrets", "description": "Settings of private repositories", "secret_scanning": "enabled",
 		"dependency_graph_autosubmit_action": "enabled", "dependency_graph_autosubmit_action_options": map[string]any{"labeled_runners": true},
 	})
 	acme.defaults = []newRepositoryDefault{{"public", recommended}, {"private_and_internal", secret.configuration}}

@@ -13,7 +13,7 @@ func (s *seeder) organizations(w *world, acme *account) {
 	acme.formerMembers = map[string]*membership{leaver.login: {user: leaver, admin: true, twoFactor: true}}
 	acme.description = "Widgets, and the parts that fit"
 	labs := w.add("acme-labs", "Acme Labs")
-	labs.description = "What may become a widget"
+	labs.description = "Experiments with widgets"
 	labs.members = map[string]*membership{}
 	for _, login := range []string{"acme-owner", "acme-member", "builder-02"} {
 		labs.members[login] = &membership{user: w.accounts[login], admin: login == "acme-owner", public: true, twoFactor: true}
@@ -32,10 +32,10 @@ func (s *seeder) teams(acme *account) {
 		return t
 	}
 	builders := add("Builders", "builders", "Makes the parts", "closed", nil, "builder-01", "builder-02", "builder-03")
-	springs := add("Springs & Levers", "springs-levers", "Makes what moves", "closed", builders, "acme-member", "builder-04")
+	springs := add("Springs & Levers", "springs-levers", "Makes moving parts", "closed", builders, "acme-member", "builder-04")
 	add("Coils", "coils", "Winds the springs", "closed", springs, "builder-05")
-	add("Release", "release", "Sends the parts out", "closed", nil, "builder-06", "builder-10")
-	add("Audit", "audit", "Looks at it all afterwards", "secret", nil, "builder-07")
+	add("Release", "release", "Ships the parts", "closed", nil, "builder-06", "builder-10")
+	add("Audit", "audit", "Audits the releases", "secret", nil, "builder-07")
 }
 
 // roles creates the organization roles of acme. No user of a seeded token has a role.
