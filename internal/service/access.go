@@ -9,12 +9,12 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// grants are the permissions of a token that has such, by their names in the
-// documents, "Members (organization)", each "read" or "write". Every token has
-// "Metadata (repository)".
+// grants holds the permissions of a token. The keys are the names in the documents,
+// such as "Members (organization)". The values are "read" or "write". Every token
+// also has "Metadata (repository)".
 type grants map[string]string
 
-// everything grants each permission that an operation asks for.
+// allGrants returns every permission of the catalogue, each at its highest level.
 func allGrants() grants {
 	g := grants{}
 	for _, op := range policy.Embedded().Operations() {
@@ -25,18 +25,20 @@ func allGrants() grants {
 	return g
 }
 
-// may reports whether a permission, "Members (organization): read", is granted.
-// Tokens that go by scopes, and no token, have no permissions to lack.
+// hasPermission reports whether the token has a permission, such as "Members
+// (organization): read". Callers whose token has scopes, and callers without a token,
+// have every permission.
 func (c caller) hasPermission(permission string) bool {
 	name, level, named := strings.Cut(permission, ": ")
 	granted := c.grants[name]
 	return c.grants == nil || !named || name == "Metadata (repository)" || granted == "write" || granted == level
 }
 
-// wider names the scope that includes another.
+// widerScopes maps a scope to the next wider scope, which includes it.
 var widerScopes = map[string]string{"read:org": "write:org", "write:org": "admin:org"}
 
-// scoped reports whether a token that goes by scopes has one, or a wider one.
+// hasScope reports whether a classic token has the scope or a wider one. Other tokens
+// have no scopes and pass the check.
 func (c caller) hasScope(scope string) bool {
 	for s := scope; s != ""; s = widerScopes[s] {
 		if slices.Contains(c.scopes, s) {
@@ -46,27 +48,28 @@ func (c caller) hasScope(scope string) bool {
 	return scope == "" || c.token != "classic"
 }
 
-// scopes are those that a classic token needs where the documents leave the column
-// blank: by the permission that stands beside it or, without one, by the role.
+// impliedScopes maps a permission or a role to the scope that a classic token needs. It
+// applies to operations for which the documents name no scope.
 var impliedScopes = map[string]string{
 	"Members (organization): read": "read:org", "Members (organization): write": "admin:org", "Administration (organization): write": "admin:org",
 	"Administration (repository): write": "repo", "Contents (repository): write": "repo",
 	"organization owner": "admin:org",
 }
 
-// scopeOf is the scope that an operation needs, empty for none.
+// requiredScope returns the scope that an operation needs, or an empty string.
 func requiredScope(op *policy.Operation) string {
 	return cmp.Or(op.Scope, impliedScopes[op.Permission], impliedScopes[op.Role])
 }
 
-// place is what the path of a request names: a repository and its owner, an
-// organization, or nothing.
+// pathTarget holds the repository or the organization that the path of a request names.
+// For a repository, organization is the owner, which may be a user.
 type pathTarget struct {
 	repository   *repository
 	organization *account
 }
 
-// place finds it; false where it does not exist for this caller.
+// findPathTarget resolves the path of a request. It returns false when the target does
+// not exist or the caller may not see it.
 func (s *Service) findPathTarget(req *request) (target pathTarget, found bool) {
 	names := func(parameters ...string) bool {
 		return slices.ContainsFunc(parameters, func(p string) bool { return req.match.Params.Get(p) != "" })
@@ -84,7 +87,7 @@ func (s *Service) findPathTarget(req *request) (target pathTarget, found bool) {
 	return target, true
 }
 
-// covered reports whether it belongs to what a token without a user was made for.
+// coveredBy reports whether a token without a user was issued for this target.
 func (target pathTarget) coveredBy(c caller) bool {
 	if target.repository != nil {
 		return c.canSee != nil && c.canSee(target.repository)
@@ -92,21 +95,21 @@ func (target pathTarget) coveredBy(c caller) bool {
 	return target.organization != nil && c.account == "installation "+target.organization.login
 }
 
-// open reports whether only public resources are asked for, in an operation
-// that then needs no authentication.
+// allowsAnonymous reports whether the operation needs no authentication for this
+// target: authentication is optional, and the target is not a private repository.
 func (target pathTarget) allowsAnonymous(op *policy.Operation) bool {
 	return op.Auth == "optional" && (target.repository == nil || !target.repository.private)
 }
 
-// right is what the user behind a token must be, whatever the token may.
+// userRequirement is a condition on the user of a token. It applies in addition to the
+// permissions and scopes of the token.
 type userRequirement struct {
 	isMet   func(pathTarget, *account) bool
 	refusal string
 }
 
-// rights are what the catalogue's roles mean and, of operations without a role,
-// what a user must be to make use of the permission (Document A section 5.4, B
-// section 5.5).
+// userRequirements maps the catalogue's roles to requirements. For operations without
+// a role, it maps the permission (Document A section 5.4, B section 5.5).
 var userRequirements = map[string]userRequirement{
 	"organization owner":         {isOwner, "Must be an organization owner"},
 	"organization administrator": {isOwner, "Must have admin rights to the organization"},
@@ -117,7 +120,7 @@ var userRequirements = map[string]userRequirement{
 		return isOwner(target, u) || isMember(target, u) && target.organization.members[u.login].securityManager
 	}, "Must be an administrator or a security manager of the organization"},
 	"account owner":                 {anyUser, "Must be a user"},
-	"read access to the repository": {anyUser, "Must have read access to the repository"}, // it has been found
+	"read access to the repository": {anyUser, "Must have read access to the repository"}, // only repositories that the caller may read are found
 
 	"Members (organization): read":         {isMember, "Must be a member of the organization"},
 	"Administration (organization): write": {isOwner, "Must have admin rights to the organization"},
@@ -127,8 +130,8 @@ var userRequirements = map[string]userRequirement{
 
 func anyUser(pathTarget, *account) bool { return true }
 
-// belongs reports whether the user is a member of the organization, or the owner of
-// a personal repository.
+// isMember reports whether the user is a member of the organization, or the owner of
+// the personal repository.
 func isMember(target pathTarget, u *account) bool {
 	return target.organization == u || target.organization.members[u.login] != nil
 }
@@ -137,10 +140,9 @@ func isOwner(target pathTarget, u *account) bool {
 	return target.organization == u || isMember(target, u) && target.organization.members[u.login].admin
 }
 
-// permit answers who may not call the operation: the token is of a kind that
-// does not work, or lacks the permission or the scope, or the user behind it
-// has not the right (Document A section 5, B section 5). It runs with
-// Service.mu held.
+// authorize returns an error response if the caller may not call the operation, else nil.
+// It checks the kind of the token, the permission, the scope and the user (Document A
+// section 5, B section 5). The calling function holds Service.mu.
 func (s *Service) authorize(req *request) *response {
 	op, c := req.match.Operation, req.caller
 	target, found := s.findPathTarget(req)
@@ -163,9 +165,8 @@ func (s *Service) authorize(req *request) *response {
 	return &p
 }
 
-// entitle looks at who is behind the token. Where the documents list 404 for the
-// operation, what somebody has no right to does not exist for them; members are
-// told, where 403 is listed, too.
+// authorizeUser checks the user of the token. A refused caller gets 404 if the documents
+// list 404 for the operation, else 403. Members get 403 if the documents list both.
 func (s *Service) authorizeUser(req *request, target pathTarget) *response {
 	op, c := req.match.Operation, req.caller
 	requirement, named := userRequirements[cmp.Or(op.Role, op.Permission)]

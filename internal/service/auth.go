@@ -9,27 +9,26 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// caller is who sent a request.
+// caller is the identity of one request.
 type caller struct {
 	kind    policy.CallerKind
-	account string // what is counted against, and named in refusals
-	// token is the token kind in the documents' words: classic, app_user,
-	// installation, fine_grained, workflow, oauth_app; empty for none.
+	account string // the key of the meter; limit errors show it
+	// token is the kind of the token: classic, app_user, installation,
+	// fine_grained, workflow or oauth_app. It is empty without a token.
 	token string
-	// login is the user behind it, if there is one.
+	// login is the login of the token's user. It is empty for tokens without a user.
 	login string
-	// scopes are those of a classic token; grants what any other kind of token
-	// may that goes by permissions.
+	// scopes is set for classic tokens. grants is set for tokens with permissions.
 	scopes []string
 	grants grants
-	// sees lists the private repositories of an installation or a workflow.
+	// canSee reports whether an installation or a workflow may see a private repository.
 	canSee func(*repository) bool
-	// limit is its own primary limit, where its kind's does not say.
+	// coreLimit replaces the core limit of the caller's kind, unless it is zero.
 	coreLimit int
 }
 
-// tokens are the credentials of the seed (design section 7), and beside them
-// one of each other kind, and some that may less.
+// tokens returns the credentials that the service accepts and their callers. They
+// include each kind of token, and tokens with reduced permissions.
 func tokens() map[string]caller {
 	classic := func(login string, scopes ...string) caller {
 		return caller{kind: policy.User, account: "user " + login, token: "classic", login: login, scopes: scopes}
@@ -64,8 +63,8 @@ func tokens() map[string]caller {
 	}
 }
 
-// authenticate reads the Authorization of a request; false means that the
-// credential is wrong (Document A section 5).
+// authenticate returns the caller of a request. It returns false if the credential is
+// invalid (Document A section 5).
 func (s *Service) authenticate(r *http.Request) (caller, bool) {
 	value := r.Header.Get("Authorization")
 	if value == "" {
@@ -88,7 +87,7 @@ func (s *Service) authenticate(r *http.Request) (caller, bool) {
 			return caller{}, false
 		}
 		credential = string(pair)
-		// A token may stand as the password of its user.
+		// A client may send its token as the password of the token's user.
 		if name, password, _ := strings.Cut(credential, ":"); strings.HasPrefix(password, "tok-") {
 			user, credential = name, password
 		}
@@ -99,7 +98,7 @@ func (s *Service) authenticate(r *http.Request) (caller, bool) {
 	return c, ok && (user == "" || strings.EqualFold(user, c.login))
 }
 
-// user is the caller's user, nil when it has none.
+// user returns the caller's user, or nil.
 func (w *world) user(c caller) *account {
 	if c.login == "" {
 		return nil
@@ -107,7 +106,7 @@ func (w *world) user(c caller) *account {
 	return w.accounts[c.login]
 }
 
-// visible reports whether the caller may know that the repository exists.
+// isVisible reports whether the caller may see the repository.
 func (w *world) isVisible(r *repository, c caller) bool {
 	if !r.private || c.canSee != nil && c.canSee(r) {
 		return true
@@ -116,8 +115,8 @@ func (w *world) isVisible(r *repository, c caller) bool {
 	return u != nil && r.owner.members[u.login] != nil && c.hasScope("repo")
 }
 
-// repository finds the repository that a request names, by name or by number,
-// if its caller may see it.
+// findRepository returns the repository that a request names by name or by number. It
+// returns nil if the caller may not see the repository.
 func (s *Service) findRepository(req *request) *repository {
 	for _, r := range s.world.repositories {
 		named := strings.EqualFold(r.owner.login, req.match.Params.Get("owner")) && strings.EqualFold(r.name, req.match.Params.Get("repo"))
@@ -128,8 +127,7 @@ func (s *Service) findRepository(req *request) *repository {
 	return nil
 }
 
-// organization finds the organization that a request names, by name or by
-// number.
+// findOrganization returns the organization that a request names by name or by number.
 func (s *Service) findOrganization(req *request) *account {
 	for _, a := range s.world.accounts {
 		named := strings.EqualFold(a.login, req.match.Params.Get("org"))

@@ -10,31 +10,32 @@ import (
 // configuration is a code security configuration (Document A section 2.3).
 type configuration struct {
 	id int
-	// organization is whose it is; nil for a global one, which every organization has.
+	// organization is the owner. It is nil for a global configuration, which every
+	// organization has.
 	organization *account
-	// values holds every one of configurationFields by name.
+	// values holds the value of each of configurationFields by name.
 	values  map[string]any
 	created time.Time
 }
 
-// newRepositories are the repositories that get a configuration when they are
-// made: public, or private_and_internal.
+// newRepositoryDefault assigns a configuration to new repositories of a kind, which is
+// public or private_and_internal.
 type newRepositoryDefault struct {
 	kind          string
 	configuration *configuration
 }
 
-// configurationField is a member of a configuration that its create body gives.
+// configurationField describes one member of the body that creates a configuration.
 type configurationField struct {
 	name string
-	// initial is its value where the body gives none; nil where the body must.
+	// initial is the default value. It is nil for required members.
 	initial any
-	// read returns what the body gave as it is kept, or the path of what is wrong.
+	// parse returns the value to store, or the path of the invalid member.
 	parse func(name string, given any) (value any, wrong string)
 }
 
-// configurationFields are the create body of Document A section 4.2, in the order
-// of the record in section 2.3.
+// configurationFields lists the members of the create body (Document A section 4.2),
+// in the order of the record in section 2.3.
 var configurationFields = []configurationField{
 	{"name", nil, readText},
 	{"description", nil, readText},
@@ -68,7 +69,7 @@ func readChoice(allowed ...string) func(name string, given any) (value any, wron
 	}
 }
 
-// autosubmitOptions reads {"labeled_runners": boolean}, false unless given.
+// readAutosubmitOptions reads {"labeled_runners": boolean}. The default is false.
 func readAutosubmitOptions(name string, given any) (value any, invalidPath string) {
 	options, ok := given.(map[string]any)
 	if !ok {
@@ -81,11 +82,11 @@ func readAutosubmitOptions(name string, given any) (value any, invalidPath strin
 	return object{{"labeled_runners", labeled}}, ""
 }
 
-// documentsBot is what the dependency bot is called in the names above; a dialect
-// may call it otherwise.
+// documentedBot is the name of the dependency bot in configurationFields. A dialect may
+// use another name.
 const documentedBot = "depbot"
 
-// spelled is a field's name where the dependency bot has another name.
+// configurationFieldName returns the name of a field for a dialect's dependency bot.
 func configurationFieldName(name, bot string) string {
 	if rest, bots := strings.CutPrefix(name, documentedBot+"_"); bots {
 		return bot + "_" + rest
@@ -93,11 +94,11 @@ func configurationFieldName(name, bot string) string {
 	return name
 }
 
-// configurationResource names configurations in errors.
+// configurationResource is the resource name of configurations in error responses.
 const configurationResource = "CodeSecurityConfiguration"
 
-// configured are the values of a configuration with that create body, or the first
-// field that is wrong. A field that is null counts as not given.
+// parseConfiguration returns the values that a create body gives to a configuration, or
+// the first invalid field. A null member counts as absent.
 func parseConfiguration(body map[string]any, bot string) (map[string]any, *problemField) {
 	values := map[string]any{}
 	for _, f := range configurationFields {
@@ -119,7 +120,7 @@ func parseConfiguration(body map[string]any, bot string) (map[string]any, *probl
 	return values, nil
 }
 
-// configurationsOf are the global configurations and the organization's own, by
+// configurationsOf returns the global configurations and the organization's own, by
 // ascending id.
 func (w *world) configurationsOf(org *account) []*configuration {
 	return slices.DeleteFunc(slices.Clone(w.configurations), func(c *configuration) bool {
@@ -147,8 +148,8 @@ func configurationURL(req *request, org *account, c *configuration) string {
 	return req.base + "/orgs/" + org.login + "/code-security/configurations/" + itoa(c.id)
 }
 
-// listConfigurations has pages by cursor, the only list that has (Document A
-// section 1).
+// listConfigurations lists configurations. It is the only list that is paged by cursors
+// (Document A section 1).
 func listConfigurations(s *Service, req *request) response {
 	org := req.target.organization
 	target := req.query.Get("target_type")
@@ -164,8 +165,8 @@ func listConfigurations(s *Service, req *request) response {
 		func(c *configuration) object { return s.configurationObject(req, org, c) })
 }
 
-// createConfiguration adds one to the organization's own, among which its name must
-// be unique, whatever the case of its letters.
+// createConfiguration adds a configuration to an organization. Names are unique per
+// organization, ignoring case.
 func createConfiguration(s *Service, req *request) response {
 	org := req.target.organization
 	var body map[string]any
@@ -204,10 +205,10 @@ func listDefaultConfigurations(s *Service, req *request) response {
 	})}
 }
 
-// detachConfigurations takes repositories of the organization from whatever
-// configuration they have, all of them or, where one cannot be, none. One that has
-// none stays as it is; one that is locked for a migration is a conflict. The
-// operation has no 422: a body that does not name repositories is a bad request.
+// detachConfigurations removes the configuration from the named repositories of the
+// organization. It changes all of them or, if it returns an error, none.
+// Repositories without a configuration are ignored. A repository that is locked for a
+// migration is a conflict. The operation has no 422: an invalid body is a 400.
 func detachConfigurations(s *Service, req *request) response {
 	org := req.target.organization
 	var body struct {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// validate sets the validators of a complete answer, and makes it a 304 where
-// the request has it already (RFC 9110 section 13.2.2).
+// validate sets the validators of a complete response. It turns the response into a
+// 304 if the client's validators match (RFC 9110 section 13.2.2).
 func (s *Service) validate(h http.Header, req *request, resp *response) {
 	etag := s.entityTag(req, resp)
 	h.Set("Etag", etag)
@@ -24,8 +24,8 @@ func (s *Service) validate(h http.Header, req *request, resp *response) {
 	h.Del("Content-Type")
 }
 
-// entityTag is of the bytes, so it is the same for everyone who gets them, unless
-// the faults say otherwise.
+// entityTag returns the ETag of a response. It depends on the bytes and the media type
+// only, unless the fault ETagsPerToken is set.
 func (s *Service) entityTag(req *request, resp *response) string {
 	seen := resp.kind + "\n"
 	if req.faults.ETagsPerToken {
@@ -35,7 +35,7 @@ func (s *Service) entityTag(req *request, resp *response) string {
 		seen += req.Header.Get("Authorization") + "\n"
 	}
 	sum := sha256.New()
-	_, _ = io.WriteString(sum, seen) // a hash takes everything
+	_, _ = io.WriteString(sum, seen) // a hash returns no error
 	_, _ = sum.Write(resp.text)
 	return `W/"` + hex.EncodeToString(sum.Sum(nil)[:16]) + `"`
 }

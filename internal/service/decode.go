@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// decode reads a request's body, a JSON object, into a structure or a map; none, and
-// null, count as an empty one. Members are known by their exact names. A value of a
-// wrong type is a 422 that names its field.
+// decode unmarshals a request's body, a JSON object, into a structure or a map. An
+// empty body and null count as an empty object. Member names are case-sensitive. A
+// value of a wrong type is a 422 that names the field.
 func (s *Service) decode(body []byte, resource string, into any) *response {
 	if text := strings.TrimSpace(string(body)); text == "" || text == "null" {
 		body = []byte("{}")
@@ -39,8 +39,8 @@ func (s *Service) decode(body []byte, resource string, into any) *response {
 	return &p
 }
 
-// dropOthers leaves out members that a structure would take for others of the same
-// letters in another case.
+// dropUnknownMembers deletes the members that a structure does not have. Without it,
+// package json would match names that differ in case.
 func dropUnknownMembers(members map[string]json.RawMessage, into reflect.Type) {
 	if into.Kind() != reflect.Struct {
 		return

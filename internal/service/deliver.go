@@ -12,54 +12,54 @@ import (
 )
 
 const (
-	// maxPayload is the largest body that is delivered (Document B section 6.1).
+	// maxPayload is the size of the largest body that is sent (Document B section 6.1).
 	maxPayload = 25 << 20
-	// maxWaiting and maxWaitingBytes bound what waits to be sent; what comes on top
-	// is dropped, and its record says so.
+	// maxQueued and maxWaitingBytes bound the queue. Deliveries beyond these bounds
+	// are dropped, and their records contain an error.
 	maxQueued      = 1000
 	maxQueuedBytes = 4 * maxPayload
-	// receiverPatience is how long a receiver may take to answer.
+	// receiverTimeout is the time within which a receiver must respond.
 	receiverTimeout = 10 * time.Second
-	// remembered is how many deliveries GET /_service/deliveries lists.
+	// maxRecords is the number of deliveries that GET /_service/deliveries lists.
 	maxRecords = 100
 )
 
-// record is what became of a delivery.
+// deliveryRecord describes a delivery and its result.
 type deliveryRecord struct {
-	Delivery string `json:"delivery"` // its identifier
+	Delivery string `json:"delivery"` // the identifier
 	Hook     int    `json:"hook_id"`
 	Event    string `json:"event"`
 	Action   string `json:"action,omitempty"`
 	URL      string `json:"url"`
 	Created  string `json:"created_at"`
-	// State is waiting, answered, whatever the status, or failed.
+	// State is waiting, answered (with any status) or failed.
 	State    string   `json:"state"`
 	Status   int      `json:"status,omitempty"`
 	Duration Duration `json:"duration"`
-	// Error is why nobody answered, or why it was not sent.
+	// Error describes why a delivery failed.
 	Error string `json:"error,omitempty"`
 }
 
-// delivery is one event on its way to one webhook.
+// delivery is one event to be sent to one webhook.
 type delivery struct {
 	deliveryRecord // guarded by deliveries.mu
 	header         http.Header
 	body           []byte
 }
 
-// deliveries are sent one after the other, in the order in which they came, each
-// once: a receiver that was away finds out from the list of them.
+// deliveryQueue sends deliveries one at a time, in order, and each once. A receiver that
+// was unavailable finds missed deliveries in GET /_service/deliveries.
 type deliveryQueue struct {
 	transport *http.Transport
 	queue     chan *delivery
 
 	mu          sync.Mutex // guards what follows
-	queuedBytes int        // of the bodies that wait
+	queuedBytes int        // total size of the queued bodies
 	recent      []*delivery
 }
 
-// newDeliveries returns deliveries that are sent over connections of dial, nil the
-// network's. Nobody sends them yet.
+// newDeliveries returns a queue that connects with dial, or over the network if dial is
+// nil. The queue sends nothing until run is called.
 func newDeliveries(dial func(ctx context.Context, network, address string) (net.Conn, error)) *deliveryQueue {
 	return &deliveryQueue{
 		transport: &http.Transport{DialContext: dial, DisableKeepAlives: true},
@@ -67,7 +67,8 @@ func newDeliveries(dial func(ctx context.Context, network, address string) (net.
 	}
 }
 
-// add puts a delivery behind the others, unless it is too large or too many wait.
+// enqueue appends a delivery to the queue. It drops the delivery if the payload is too
+// large or the queue is full.
 func (d *deliveryQueue) enqueue(item *delivery) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -75,20 +76,20 @@ func (d *deliveryQueue) enqueue(item *delivery) {
 	d.recent = d.recent[max(0, len(d.recent)-maxRecords):]
 	switch {
 	case len(item.body) > maxPayload:
-		item.fail(fmt.Sprintf("not delivered: %d bytes, and %d at most are", len(item.body), maxPayload))
+		item.fail(fmt.Sprintf("not delivered: payload has %d bytes; the maximum is %d", len(item.body), maxPayload))
 	case d.queuedBytes+len(item.body) > maxQueuedBytes || len(d.queue) == maxQueued:
-		item.fail("not delivered: too many are waiting")
+		item.fail("not delivered: the queue is full")
 	default:
 		item.State = "waiting"
 		d.queuedBytes += len(item.body)
-		d.queue <- item // there is a place: whoever adds has the lock
+		d.queue <- item // does not block: only enqueue sends, and it holds mu
 	}
 }
 
-// fail notes why a delivery was not answered. Its body is of no more use.
+// fail records why a delivery failed, and releases the body.
 func (item *delivery) fail(reason string) { item.State, item.Error, item.body = "failed", reason, nil }
 
-// send sends what comes until ctx ends.
+// run sends queued deliveries until ctx ends.
 func (d *deliveryQueue) run(ctx context.Context) {
 	for {
 		select {
@@ -115,10 +116,10 @@ func (d *deliveryQueue) send(ctx context.Context, item *delivery) {
 	item.State, item.body = "answered", nil
 }
 
-// post sends a delivery once, and returns the status of the answer. A redirect is
-// an answer like any other.
+// post sends a delivery once and returns the status of the response. It does not follow
+// redirects.
 func (d *deliveryQueue) post(ctx context.Context, item *delivery) (int, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, receiverTimeout, fmt.Errorf("no answer within %v", receiverTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, receiverTimeout, fmt.Errorf("no response within %v", receiverTimeout))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, item.URL, bytes.NewReader(item.body))
 	if err != nil {
@@ -132,7 +133,7 @@ func (d *deliveryQueue) post(ctx context.Context, item *delivery) (int, error) {
 	return resp.StatusCode, resp.Body.Close()
 }
 
-// records are the last deliveries, the newest first.
+// records returns the records of the last deliveries, newest first.
 func (d *deliveryQueue) records() []deliveryRecord {
 	d.mu.Lock()
 	defer d.mu.Unlock()

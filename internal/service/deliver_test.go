@@ -15,7 +15,7 @@ import (
 const pushWidgets = `{"event": "push", "repository": "acme/widgets"}`
 
 // records are what GET /_service/deliveries lists.
-func (t *tester) records() []deliveryRecord {
+func (t *tester) listDeliveries() []deliveryRecord {
 	t.Helper()
 	w := t.get("", "/_service/deliveries")
 	t.wantStatus(w, 200)
@@ -25,32 +25,32 @@ func (t *tester) records() []deliveryRecord {
 // TestWhatBecameOfADelivery tells its status, how long it took, and why it failed.
 func TestWhatBecameOfADelivery(t *testing.T) {
 	for name, c := range map[string]struct {
-		answer   http.HandlerFunc
-		state    string
-		status   int
-		duration time.Duration
-		says     string
+		answer    http.HandlerFunc
+		state     string
+		status    int
+		duration  time.Duration
+		wantError string
 	}{
 		"accepted": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }, "answered", 204, 0, ""},
 		"refused":  {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }, "answered", 401, 0, ""},
 		"slow":     {func(_ http.ResponseWriter, r *http.Request) { wait(r, 9*time.Second) }, "answered", 200, 9 * time.Second, ""},
-		"silent":   {func(_ http.ResponseWriter, r *http.Request) { wait(r, time.Hour) }, "failed", 0, 10 * time.Second, "no answer within 10s"},
+		"silent":   {func(_ http.ResponseWriter, r *http.Request) { wait(r, time.Hour) }, "failed", 0, 10 * time.Second, "no response within 10s"},
 		"cut off":  {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "failed", 0, 0, "EOF"},
 		"redirected": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
 		}, "answered", 307, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			run(t, func(t *tester) {
-				box := t.receive(c.answer)
-				t.setWebhooks(hookOn("acme"))
-				answer := t.cause(`{"event": "release", "action": "published", "repository": "acme/widgets"}`, 202)
+			runWithService(t, func(t *tester) {
+				box := t.startReceiver(c.answer)
+				t.setWebhooks(webhookOn("acme"))
+				answer := t.createEvent(`{"event": "release", "action": "published", "repository": "acme/widgets"}`, 202)
 				time.Sleep(time.Minute)
-				if got := box.all(); len(got) != 1 || got[0].target != "/hook?a=b" {
+				if got := box.take(); len(got) != 1 || got[0].target != "/hook?a=b" {
 					t.Errorf("sent %d times", len(got))
 				}
-				got := t.records()
-				want := deliveryRecord{answer["deliveries"].([]any)[0].(string), 1, "release", "published", "http://receiver.test/hook?a=b", "2000-01-01T00:00:00Z", c.state, c.status, Duration(c.duration), c.says}
+				got := t.listDeliveries()
+				want := deliveryRecord{answer["deliveries"].([]any)[0].(string), 1, "release", "published", "http://receiver.test/hook?a=b", "2000-01-01T00:00:00Z", c.state, c.status, Duration(c.duration), c.wantError}
 				if len(got) != 1 || got[0] != want {
 					t.Errorf("got %+v, want %+v", got, want)
 				}
@@ -68,12 +68,12 @@ func wait(r *http.Request, d time.Duration) {
 }
 
 func TestADeliveryToNobody(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		t.s.deliveries.transport.DialContext = func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("nobody is there") }
-		t.setWebhooks(hookOn("acme"))
-		t.cause(pushWidgets, 202)
+		t.setWebhooks(webhookOn("acme"))
+		t.createEvent(pushWidgets, 202)
 		synctest.Wait()
-		if got := t.records()[0]; got.State != "failed" || got.Error != "nobody is there" {
+		if got := t.listDeliveries()[0]; got.State != "failed" || got.Error != "nobody is there" {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -82,38 +82,38 @@ func TestADeliveryToNobody(t *testing.T) {
 // TestASilentReceiverHoldsNobodyUp: the API answers meanwhile, other deliveries wait
 // in their order, and the end of the service does not wait for it.
 func TestASilentReceiverHoldsNobodyUp(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		first := true
-		box := t.receive(func(_ http.ResponseWriter, r *http.Request) {
+		box := t.startReceiver(func(_ http.ResponseWriter, r *http.Request) {
 			if first {
 				first = false
 				wait(r, time.Hour)
 			}
 		})
-		t.setWebhooks(hookOn("acme"))
+		t.setWebhooks(webhookOn("acme"))
 		began := time.Now()
-		t.cause(`{"event": "release", "action": "created", "repository": "acme/widgets"}`, 202)
-		t.cause(pushWidgets, 202)
-		t.cause(`{"event": "release", "action": "deleted", "repository": "acme/widgets"}`, 202)
+		t.createEvent(`{"event": "release", "action": "created", "repository": "acme/widgets"}`, 202)
+		t.createEvent(pushWidgets, 202)
+		t.createEvent(`{"event": "release", "action": "deleted", "repository": "acme/widgets"}`, 202)
 		t.wantStatus(t.get("owner", "/repos/acme/widgets/subscribers"), 200)
 		synctest.Wait()
-		if got := t.records(); time.Since(began) > 0 || got[0].State != "waiting" || got[1].State != "waiting" || got[2].State != "waiting" || len(box.all()) != 1 {
+		if got := t.listDeliveries(); time.Since(began) > 0 || got[0].State != "waiting" || got[1].State != "waiting" || got[2].State != "waiting" || len(box.take()) != 1 {
 			t.Errorf("after %v: %+v", time.Since(began), got)
 		}
 		time.Sleep(10 * time.Second)
 		var order []string
-		for _, d := range box.all() {
+		for _, d := range box.take() {
 			order = append(order, d.header.Get("X-Service-Event"))
 		}
 		if got := fmt.Sprint(order); got != "[push release]" {
 			t.Errorf("%s came", got)
 		}
 		first = true
-		t.cause(pushWidgets, 202)
+		t.createEvent(pushWidgets, 202)
 		synctest.Wait()
 		began = time.Now()
 		t.s.Close()
-		if got := t.records()[0]; time.Since(began) > 0 || got.State != "failed" || got.Error != "context canceled" {
+		if got := t.listDeliveries()[0]; time.Since(began) > 0 || got.State != "failed" || got.Error != "context canceled" {
 			t.Errorf("closed after %v: %+v", time.Since(began), got)
 		}
 	})
@@ -121,15 +121,15 @@ func TestASilentReceiverHoldsNobodyUp(t *testing.T) {
 
 // TestTheLastHundredAreListed, the newest first.
 func TestTheLastHundredAreListed(t *testing.T) {
-	run(t, func(t *tester) {
-		t.receive()
-		t.setWebhooks(hookOn("acme"))
+	runWithService(t, func(t *tester) {
+		t.startReceiver()
+		t.setWebhooks(webhookOn("acme"))
 		var all []string
 		for range maxRecords + 5 {
-			all = append(all, t.cause(pushWidgets, 202)["deliveries"].([]any)[0].(string))
+			all = append(all, t.createEvent(pushWidgets, 202)["deliveries"].([]any)[0].(string))
 		}
 		synctest.Wait()
-		got := t.records()
+		got := t.listDeliveries()
 		if len(got) != maxRecords || got[0].Delivery != all[len(all)-1] || got[maxRecords-1].Delivery != all[5] {
 			t.Errorf("%d, from %s to %s", len(got), got[0].Delivery, got[len(got)-1].Delivery)
 		}
@@ -138,15 +138,15 @@ func TestTheLastHundredAreListed(t *testing.T) {
 
 // TestALargePayloadIsNotDelivered: Document B section 6.1.
 func TestALargePayloadIsNotDelivered(t *testing.T) {
-	run(t, func(t *tester) {
-		box := t.receive()
-		t.setWebhooks(hookOn("acme/widgets"), hookOn("acme/secret"))
-		t.cause(fmt.Sprintf(`{"event": "push", "repository": "acme/widgets", "commits": %d}`, maxCommits), 202)
-		t.cause(`{"event": "push", "repository": "acme/secret", "commits": 1000}`, 202)
-		if got := box.all(); len(got) != 1 || !strings.Contains(string(got[0].body[len(got[0].body)-9000:]), "acme/secret") {
+	runWithService(t, func(t *tester) {
+		box := t.startReceiver()
+		t.setWebhooks(webhookOn("acme/widgets"), webhookOn("acme/secret"))
+		t.createEvent(fmt.Sprintf(`{"event": "push", "repository": "acme/widgets", "commits": %d}`, maxCommits), 202)
+		t.createEvent(`{"event": "push", "repository": "acme/secret", "commits": 1000}`, 202)
+		if got := box.take(); len(got) != 1 || !strings.Contains(string(got[0].body[len(got[0].body)-9000:]), "acme/secret") {
 			t.Errorf("%d deliveries", len(got))
 		}
-		if got := t.records()[1]; got.State != "failed" || !strings.HasSuffix(got.Error, "bytes, and 26214400 at most are") {
+		if got := t.listDeliveries()[1]; got.State != "failed" || !strings.HasSuffix(got.Error, "bytes; the maximum is 26214400") {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -168,7 +168,7 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 		for i := range c.fit + 1 {
 			item := &delivery{body: body}
 			d.enqueue(item)
-			if (item.State == "waiting") != (i < c.fit) || i == c.fit && item.Error != "not delivered: too many are waiting" {
+			if (item.State == "waiting") != (i < c.fit) || i == c.fit && item.Error != "not delivered: the queue is full" {
 				t.Fatalf("%d of %d bytes: %+v", i+1, c.size, item.deliveryRecord)
 			}
 		}
@@ -177,10 +177,10 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 
 // TestThePlaceOfWhatWasSentIsFreeAgain: bytes are counted while they wait.
 func TestThePlaceOfWhatWasSentIsFreeAgain(t *testing.T) {
-	run(t, func(t *tester) {
-		t.receive()
-		t.setWebhooks(hookOn("acme"))
-		t.cause(pushWidgets, 202)
+	runWithService(t, func(t *tester) {
+		t.startReceiver()
+		t.setWebhooks(webhookOn("acme"))
+		t.createEvent(pushWidgets, 202)
 		synctest.Wait()
 		if t.s.deliveries.queuedBytes != 0 || t.s.deliveries.recent[0].body != nil {
 			t.Errorf("%d bytes wait", t.s.deliveries.queuedBytes)

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// object is a JSON object whose members keep their order, so that answers
-// read like the documents.
+// object is a JSON object with ordered members. Responses have the member order of the
+// documents.
 type object []field
 
 type field struct {
@@ -15,7 +15,7 @@ type field struct {
 	value any
 }
 
-// member is the value of a member; nil where there is none.
+// member returns the value of a member, or nil if the member does not exist.
 func (o object) member(name string) any {
 	for _, f := range o {
 		if f.name == name {
@@ -25,16 +25,16 @@ func (o object) member(name string) any {
 	return nil
 }
 
-// MarshalJSON writes the members in their order.
+// MarshalJSON writes the members in order.
 func (o object) MarshalJSON() ([]byte, error) { return appendJSON(nil, o), nil }
 
 var _ json.Marshaler = object(nil)
 
-// encode writes JSON as the API does: no HTML escapes, no final newline.
+// encode returns the JSON of a value, without HTML escapes and final newline.
 func encode(v any) []byte { return appendJSON(make([]byte, 0, 4<<10), v) }
 
-// appendJSON appends a value. What answers are mostly made of is written here,
-// several times as fast as by reflection; all else is the library's.
+// appendJSON appends the JSON of a value. It writes the common types directly, because
+// reflection is several times slower. Package json encodes all other types.
 func appendJSON(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case object:
@@ -72,7 +72,7 @@ func appendMembers(b []byte, o object) []byte {
 	return append(b, '}')
 }
 
-// appendString writes a string that needs no escapes as it is.
+// appendString appends a JSON string. Package json encodes strings that need escapes.
 func appendString(b []byte, s string) []byte {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] >= 0x7f || s[i] == '"' || s[i] == '\\' {
@@ -89,7 +89,7 @@ func appendAny(b []byte, v any) []byte {
 	e := json.NewEncoder(&buffer)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(v); err != nil {
-		panic(err) // our own shapes
+		panic(err) // values built by this package always encode
 	}
 	return append(b, bytes.TrimSuffix(buffer.Bytes(), []byte("\n"))...)
 }
