@@ -12,13 +12,13 @@ import (
 
 // admission is the status with which a caller is turned away from an
 // operation, 0 when it is let in.
-func (t *tester) admission(who string, op *policy.Operation) int {
+func (t *tester) refusalStatus(credential string, op *policy.Operation) int {
 	t.Helper()
 	path := strings.NewReplacer("{owner}", "acme", "{repo}", "widgets", "{org}", "acme").Replace(op.Path)
 	path = regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "1")
 	r := httptest.NewRequest(op.Method, "http://api.test"+path, http.NoBody)
-	if as[who] != "" {
-		r.Header.Set("Authorization", as[who])
+	if authorizations[credential] != "" {
+		r.Header.Set("Authorization", authorizations[credential])
 	}
 	req := &request{Request: r}
 	if problem := t.s.parseRequest(req); problem != nil {
@@ -61,14 +61,14 @@ func TestWhoMayCallWhat(t *testing.T) {
 	} {
 		for id := range strings.FieldsSeq(line.operations) {
 			t.Run(id, func(t *testing.T) {
-				run(t, func(t *tester) {
+				runWithService(t, func(t *tester) {
 					op := policy.Embedded().Operation(id)
-					if got := t.admission("", op); (got == http.StatusUnauthorized) == (op.Auth == "optional") {
+					if got := t.refusalStatus("", op); (got == http.StatusUnauthorized) == (op.Auth == "optional") {
 						t.Errorf("without authentication: %d", got)
 					}
 					var got []string
-					for _, who := range callers {
-						got = append(got, itoa(t.admission(who, op)))
+					for _, credential := range callers {
+						got = append(got, itoa(t.refusalStatus(credential, op)))
 					}
 					if strings.Join(got, " ") != line.statuses {
 						t.Errorf("%v:\ngot  %s\nwant %s", callers, strings.Join(got, " "), line.statuses)
@@ -93,9 +93,9 @@ func TestEveryRoleAndWritingPermissionIsKnown(t *testing.T) {
 }
 
 func TestWhatATokenMayNotSeeDoesNotExist(t *testing.T) {
-	run(t, func(t *tester) {
-		for who, status := range map[string]int{"owner": 200, "fine-grained": 200, "read-only": 200, "app-user": 200, "security-manager": 200, "public": 404, "outsider": 404} {
-			t.wantStatus(t.get(who, "/repos/acme/secret/dependency-graph/sbom"), status)
+	runWithService(t, func(t *tester) {
+		for credential, status := range map[string]int{"owner": 200, "fine-grained": 200, "read-only": 200, "app-user": 200, "security-manager": 200, "public": 404, "outsider": 404} {
+			t.wantStatus(t.get(credential, "/repos/acme/secret/dependency-graph/sbom"), status)
 		}
 		// Without the permission to know who belongs to the organization a member is as anyone else.
 		all, concealed := t.get("owner", "/orgs/acme/members?per_page=100"), t.get("workflow", "/orgs/acme/members?per_page=100")
@@ -106,21 +106,21 @@ func TestWhatATokenMayNotSeeDoesNotExist(t *testing.T) {
 }
 
 func TestATokenThatGoesByScopesIsToldThem(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		h := t.get("owner", "/repos/acme/widgets/subscribers").Header()
 		if h.Get("X-OAuth-Scopes") != "admin:org, repo, user" || h.Values("X-Accepted-OAuth-Scopes") == nil {
 			t.Errorf("%v", h)
 		}
-		for _, who := range []string{"", "app", "fine-grained"} {
-			if h := t.get(who, "/repos/acme/widgets/subscribers").Header(); h.Values("X-OAuth-Scopes") != nil {
-				t.Errorf("%q is told %q", who, h.Get("X-OAuth-Scopes"))
+		for _, credential := range []string{"", "app", "fine-grained"} {
+			if h := t.get(credential, "/repos/acme/widgets/subscribers").Header(); h.Values("X-OAuth-Scopes") != nil {
+				t.Errorf("%q is told %q", credential, h.Get("X-OAuth-Scopes"))
 			}
 		}
 	})
 }
 
 func TestARoleLetsItsHoldersReadRoles(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		roles, member := "/orgs/acme/organization-roles", "/orgs/acme/organization-roles/users/acme-member/2"
 		t.wantStatus(t.get("member", roles), 404)
 		t.wantStatus(t.do("owner", http.MethodPut, member, ""), 204)
@@ -134,7 +134,7 @@ func TestARoleLetsItsHoldersReadRoles(t *testing.T) {
 
 // TestAnInstallationIsOnOneOrganization: it has no rights to another.
 func TestAnInstallationIsOnOneOrganization(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
 			method, target, body string
 			acme, labs           int

@@ -15,7 +15,7 @@ const configurationsPath = "/orgs/acme/code-security/configurations"
 
 // TestConfigurationsHaveTheDefaultsOfTheDocuments: Document A section 4.2.
 func TestConfigurationsHaveTheDefaultsOfTheDocuments(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		w := t.do("owner", http.MethodPost, configurationsPath, `{"name":"Plain","description":"d","advanced_security":null,"unheard_of":1}`)
 		t.wantStatus(w, 201)
 		now := time.Now().UTC().Format(time.RFC3339)
@@ -45,8 +45,8 @@ func TestConfigurationsHaveTheDefaultsOfTheDocuments(t *testing.T) {
 // TestConfigurationsKeepWhatTheyAreGiven: every allowed value of every field, and
 // one that is not allowed.
 func TestTheDependencyBotHasTheNameOfTheDialect(t *testing.T) {
-	run(t, func(t *tester) {
-		other := t.inDialect("github")
+	runWithService(t, func(t *tester) {
+		other := t.serviceInDialect("github")
 		made := other.do("owner", http.MethodPost, configurationsPath, `{"name":"Bots","description":"d","dependabot_alerts":"enabled","depbot_security_updates":"enabled"}`)
 		c := decode[jsonObject](t, made)
 		if _, documents := c["depbot_alerts"]; documents || c["dependabot_alerts"] != "enabled" || c["dependabot_security_updates"] != "disabled" {
@@ -57,7 +57,7 @@ func TestTheDependencyBotHasTheNameOfTheDialect(t *testing.T) {
 
 func TestConfigurationsKeepWhatTheyAreGiven(t *testing.T) {
 	const three = "enabled disabled not_set"
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for name, values := range map[string]string{
 			"advanced_security": "enabled disabled", "dependency_graph": three, "dependency_graph_autosubmit_action": three,
 			"depbot_alerts": three, "depbot_security_updates": three, "code_scanning_default_setup": three, "secret_scanning": three,
@@ -77,7 +77,7 @@ func TestConfigurationsKeepWhatTheyAreGiven(t *testing.T) {
 			}
 			for _, value := range wrong {
 				w := t.do("owner", http.MethodPost, configurationsPath, `{"name":"x","description":"d","`+name+`":`+value+`}`)
-				if w.Code != 422 || !names(w, configurationResource, name) {
+				if w.Code != 422 || !namesField(w, configurationResource, name) {
 					t.Errorf("%s %s: %d %s", name, value, w.Code, w.Body)
 				}
 			}
@@ -91,7 +91,7 @@ func TestConfigurationsKeepWhatTheyAreGiven(t *testing.T) {
 }
 
 func TestConfigurationsThatCannotBeMade(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
 			body   string
 			status int
@@ -123,7 +123,7 @@ func TestConfigurationsThatCannotBeMade(t *testing.T) {
 }
 
 func TestConfigurationsAreFound(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
 			target, want string // the ids of a list, or those of one
 			status       int
@@ -141,7 +141,7 @@ func TestConfigurationsAreFound(t *testing.T) {
 		} {
 			w := t.get("owner", c.target)
 			t.wantStatus(w, c.status)
-			if got := ids(w.Body.String()); w.Code == 200 && got != c.want {
+			if got := recordIDs(w.Body.String()); w.Code == 200 && got != c.want {
 				t.Errorf("%s: got %s, want %s", c.target, got, c.want)
 			}
 		}
@@ -164,7 +164,7 @@ func TestConfigurationsAreFound(t *testing.T) {
 
 // TestAConfigurationIsOfItsOrganization: another one sees the global ones alone.
 func TestAConfigurationIsOfItsOrganization(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		seen := t.s.world.configurationsOf(&account{login: "other"})
 		if len(seen) != 1 || seen[0].id != 1 {
 			t.Errorf("%v", seen)
@@ -173,7 +173,7 @@ func TestAConfigurationIsOfItsOrganization(t *testing.T) {
 }
 
 // ids are the numbers of the records in a list.
-func ids(body string) string {
+func recordIDs(body string) string {
 	var all []string
 	for _, m := range regexp.MustCompile(`[{]"id":(\d+),"(?:target_type|node_id":"M_)`).FindAllStringSubmatch(body, -1) {
 		all = append(all, m[1])
@@ -182,7 +182,7 @@ func ids(body string) string {
 }
 
 // relation is the path and query of a link.
-func relation(t *tester, link, rel string) string {
+func linkTarget(t *tester, link, rel string) string {
 	t.Helper()
 	m := regexp.MustCompile(`<http://api\.test(/organizations/4/code-security/configurations\?[^>]*)>; rel="` + rel + `"`).FindStringSubmatch(link)
 	if m == nil {
@@ -193,7 +193,7 @@ func relation(t *tester, link, rel string) string {
 
 // TestPagesByCursor walks forth and back while configurations come.
 func TestPagesByCursor(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, name := range []string{"a", "b"} {
 			t.do("owner", http.MethodPost, configurationsPath, `{"name":"`+name+`","description":"d"}`)
 		}
@@ -202,7 +202,7 @@ func TestPagesByCursor(t *testing.T) {
 		for _, step := range []string{"next", "next", "", "prev", "prev", "", "next", ""} {
 			w := t.get("owner", target)
 			t.wantStatus(w, 200)
-			walked = append(walked, ids(w.Body.String()))
+			walked = append(walked, recordIDs(w.Body.String()))
 			link := w.Header().Get("Link")
 			if step == "" { // the same page, to turn round on
 				if len(walked) == 3 && strings.Contains(link, "next") || len(walked) == 6 && strings.Contains(link, "prev") {
@@ -210,7 +210,7 @@ func TestPagesByCursor(t *testing.T) {
 				}
 				continue
 			}
-			target = relation(t, link, step)
+			target = linkTarget(t, link, step)
 			query, _ := url.ParseQuery(strings.TrimPrefix(target, "/organizations/4/code-security/configurations?"))
 			if query.Get("target_type") != "all" || query.Get("per_page") != "2" || query.Has("after") == query.Has("before") {
 				t.Fatalf("page %d leads to %q", len(walked), target)
@@ -224,7 +224,7 @@ func TestPagesByCursor(t *testing.T) {
 }
 
 func TestCursors(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
 			query  string
 			want   string
@@ -249,8 +249,8 @@ func TestCursors(t *testing.T) {
 		} {
 			w := t.get("owner", configurationsPath+"?"+c.query)
 			t.wantStatus(w, c.status)
-			if c.status == 422 && !names(w, configurationResource, c.want) || c.status == 200 && ids(w.Body.String()) != c.want {
-				t.Errorf("%s: %s, want %s", c.query, ids(w.Body.String())+" "+w.Body.String(), c.want)
+			if c.status == 422 && !namesField(w, configurationResource, c.want) || c.status == 200 && recordIDs(w.Body.String()) != c.want {
+				t.Errorf("%s: %s, want %s", c.query, recordIDs(w.Body.String())+" "+w.Body.String(), c.want)
 			}
 			if c.want == "" && (w.Body.String() != "[]" || w.Header().Get("Link") != "") {
 				t.Errorf("%s: %s %s", c.query, w.Body, w.Header().Get("Link"))
@@ -262,7 +262,7 @@ func TestCursors(t *testing.T) {
 // TestDetachedRepositoriesKeepTheirSettings: Document A section 4.2.
 func TestDetachedRepositoriesKeepTheirSettings(t *testing.T) {
 	const path = configurationsPath + "/detach"
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		attached := func() (n int) {
 			for _, r := range t.s.world.repositories {
 				if r.configuration != nil {
@@ -300,7 +300,7 @@ func TestDetachedRepositoriesKeepTheirSettings(t *testing.T) {
 			if w.Code != c.status || attached() != c.left {
 				t.Errorf("%s: got %d %s and %d attached, want %d and %d", c.body, w.Code, w.Body, attached(), c.status, c.left)
 			}
-			if c.status == 400 && c.body != "{" && !names(w, configurationResource, "selected_repository_ids") {
+			if c.status == 400 && c.body != "{" && !namesField(w, configurationResource, "selected_repository_ids") {
 				t.Errorf("%s: %s", c.body, w.Body)
 			}
 		}

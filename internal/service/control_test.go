@@ -8,7 +8,7 @@ import (
 )
 
 func TestOwnResourcesHaveTheirMethods(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
 			method, path string
 			status       int
@@ -29,7 +29,7 @@ func TestOwnResourcesHaveTheirMethods(t *testing.T) {
 // Who goes on while limited is banned, is told so, and stays so until all is
 // forgotten.
 func TestABanLastsUntilItIsForgotten(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{SecondaryEvery: 1})
 		for range banAfter + 1 {
 			t.get("owner", "/gitignore/templates")
@@ -52,11 +52,11 @@ func TestABanLastsUntilItIsForgotten(t *testing.T) {
 
 // The whole clock is ahead, wherever a time is told.
 func TestAClockThatIsAheadIsSoEverywhere(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{ClockOffset: Duration(2 * time.Hour)})
 		w := t.get("owner", "/rate_limit")
 		core := decode[struct{ Rate struct{ Reset int64 } }](t, w)
-		if told := time.Unix(core.Rate.Reset, 0); time.Until(told) < 2*time.Hour || w.Header().Get("X-Ratelimit-Reset") != itoa(int(core.Rate.Reset)) {
+		if reset := time.Unix(core.Rate.Reset, 0); time.Until(reset) < 2*time.Hour || w.Header().Get("X-Ratelimit-Reset") != itoa(int(core.Rate.Reset)) {
 			t.Errorf("%v %s", w.Header(), w.Body)
 		}
 	})

@@ -20,7 +20,7 @@ func TestTheDocumentationNamesWhatThereIs(t *testing.T) {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Faults]()) {
 		names = append(names, f.Tag.Get("json"))
 	}
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, r := range t.s.world.repositories {
 			names = append(names, r.fullName())
 		}

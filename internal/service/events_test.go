@@ -42,7 +42,7 @@ var documentedEvents = map[string]struct{ available, required, optional string }
 
 // causeOf is the body that causes an event in a repository, or where it has none
 // in the organization.
-func causeOf(event, repository string) string {
+func eventRequestBody(event, repository string) string {
 	documented := documentedEvents[event]
 	has := func(member string) bool {
 		return slices.Contains(strings.Fields(documented.required+" "+documented.optional), member)
@@ -75,12 +75,12 @@ func TestEveryEventIsDelivered(t *testing.T) {
 	}
 	for event, documented := range documentedEvents {
 		t.Run(event, func(t *testing.T) {
-			run(t, func(t *tester) {
-				box := t.receive()
+			runWithService(t, func(t *tester) {
+				box := t.startReceiver()
 				t.s.world.repositoryNamed("acme/widgets").private = true // so that it can be made public
-				t.setWebhooks(hookOn("acme/widgets"), hookOn("acme"), hookOn("app"))
-				t.cause(causeOf(event, "acme/widgets"), 202)
-				got := box.all()
+				t.setWebhooks(webhookOn("acme/widgets"), webhookOn("acme"), webhookOn("app"))
+				t.createEvent(eventRequestBody(event, "acme/widgets"), 202)
+				got := box.take()
 				if len(got) != len(strings.Fields(documented.available)) {
 					t.Fatalf("%d deliveries", len(got))
 				}
@@ -123,11 +123,11 @@ func TestEventsOfAnOrganizationAlone(t *testing.T) {
 			continue
 		}
 		t.Run(event, func(t *testing.T) {
-			run(t, func(t *tester) {
-				box := t.receive()
-				t.setWebhooks(hookOn("acme/widgets"), hookOn("acme"))
-				t.cause(causeOf(event, ""), 202)
-				got := box.all()
+			runWithService(t, func(t *tester) {
+				box := t.startReceiver()
+				t.setWebhooks(webhookOn("acme/widgets"), webhookOn("acme"))
+				t.createEvent(eventRequestBody(event, ""), 202)
+				got := box.take()
 				if len(got) != 1 || got[0].header.Get("X-Service-Hook-Installation-Target-Type") != "organization" {
 					t.Fatalf("%d deliveries", len(got))
 				}
@@ -139,9 +139,9 @@ func TestEventsOfAnOrganizationAlone(t *testing.T) {
 
 // TestActionsThatOnlyAppsReceive: Document B section 6.2.
 func TestActionsThatOnlyAppsReceive(t *testing.T) {
-	run(t, func(t *tester) {
-		box := t.receive()
-		t.setWebhooks(hookOn("acme/widgets"), hookOn("acme"), hookOn("app"))
+	runWithService(t, func(t *tester) {
+		box := t.startReceiver()
+		t.setWebhooks(webhookOn("acme/widgets"), webhookOn("acme"), webhookOn("app"))
 		for _, c := range []struct {
 			event, action string
 			deliveries    int
@@ -150,8 +150,8 @@ func TestActionsThatOnlyAppsReceive(t *testing.T) {
 			{"check_suite", "completed", 3}, {"check_suite", "requested", 1}, {"check_suite", "rerequested", 1},
 			{"release", "anything", 3},
 		} {
-			t.cause(fmt.Sprintf(`{"event": %q, "action": %q, "repository": "acme/widgets"}`, c.event, c.action), 202)
-			if got := box.all(); len(got) != c.deliveries {
+			t.createEvent(fmt.Sprintf(`{"event": %q, "action": %q, "repository": "acme/widgets"}`, c.event, c.action), 202)
+			if got := box.take(); len(got) != c.deliveries {
 				t.Errorf("%s %s: %d deliveries, want %d", c.event, c.action, len(got), c.deliveries)
 			}
 		}
@@ -161,11 +161,11 @@ func TestActionsThatOnlyAppsReceive(t *testing.T) {
 // TestWhatHappensElsewhereIsNotHeard: a webhook hears of its own target, and of what
 // it subscribes to.
 func TestWhatHappensElsewhereIsNotHeard(t *testing.T) {
-	run(t, func(t *tester) {
-		box := t.receive()
-		releases := hookOn("acme")
+	runWithService(t, func(t *tester) {
+		box := t.startReceiver()
+		releases := webhookOn("acme")
 		releases.Events = []string{"release", "push"}
-		t.setWebhooks(hookOn("acme/secret"), releases)
+		t.setWebhooks(webhookOn("acme/secret"), releases)
 		for cause, want := range map[string]int{
 			`{"event": "release", "action": "published", "repository": "acme/widgets"}`:            1,
 			`{"event": "release", "action": "published", "repository": "acme/secret"}`:             2,
@@ -177,8 +177,8 @@ func TestWhatHappensElsewhereIsNotHeard(t *testing.T) {
 			`{"event": "project", "action": "closed", "repository": "acme/secret"}`:                1,
 			`{"event": "repository_advisory", "action": "published", "repository": "acme/secret"}`: 1,
 		} {
-			t.cause(cause, 202)
-			if got := box.all(); len(got) != want {
+			t.createEvent(cause, 202)
+			if got := box.take(); len(got) != want {
 				t.Errorf("%s: %d deliveries, want %d", cause, len(got), want)
 			}
 		}
@@ -187,12 +187,12 @@ func TestWhatHappensElsewhereIsNotHeard(t *testing.T) {
 
 // TestWithheldEvents: Document B section 6.2 says how many at once are too many.
 func TestWithheldEvents(t *testing.T) {
-	run(t, func(t *tester) {
-		box := t.receive()
-		t.setWebhooks(hookOn("acme"))
+	runWithService(t, func(t *tester) {
+		box := t.startReceiver()
+		t.setWebhooks(webhookOn("acme"))
 		for _, c := range []struct {
-			cause string
-			told  int
+			cause      string
+			deliveries int
 		}{
 			{`"event": "create", "ref": "refs/tags/a", "at_once": 3`, 1},
 			{`"event": "create", "ref": "refs/tags/a", "at_once": 4`, 0},
@@ -202,8 +202,8 @@ func TestWithheldEvents(t *testing.T) {
 			{`"event": "push", "ref": "refs/heads/a", "at_once": 5000`, 1},
 			{`"event": "push", "ref": "refs/heads/a", "at_once": 5001`, 0},
 		} {
-			answer := t.cause(`{"repository": "acme/widgets", `+c.cause+`}`, 202)
-			if got := box.all(); len(got) != c.told || (answer["withheld"] == nil) != (c.told == 1) || len(answer["deliveries"].([]any)) != c.told {
+			answer := t.createEvent(`{"repository": "acme/widgets", `+c.cause+`}`, 202)
+			if got := box.take(); len(got) != c.deliveries || (answer["withheld"] == nil) != (c.deliveries == 1) || len(answer["deliveries"].([]any)) != c.deliveries {
 				t.Errorf("%s: %d deliveries, %v", c.cause, len(got), answer)
 			}
 		}
@@ -212,13 +212,13 @@ func TestWithheldEvents(t *testing.T) {
 
 // TestPublicMakesTheRepositoryPublic: the state knows it, once.
 func TestPublicMakesTheRepositoryPublic(t *testing.T) {
-	run(t, func(t *tester) {
-		box := t.receive()
-		t.setWebhooks(hookOn("acme/secret"))
+	runWithService(t, func(t *tester) {
+		box := t.startReceiver()
+		t.setWebhooks(webhookOn("acme/secret"))
 		t.wantStatus(t.get("outsider", "/repos/acme/secret/subscribers"), 404)
-		t.cause(`{"event": "public", "repository": "acme/secret"}`, 202)
+		t.createEvent(`{"event": "public", "repository": "acme/secret"}`, 202)
 		t.wantStatus(t.get("outsider", "/repos/acme/secret/subscribers"), 200)
-		if r := box.one(t)["repository"].(jsonObject); r["private"] != false || r["visibility"] != "public" {
+		if r := box.takePayload(t)["repository"].(jsonObject); r["private"] != false || r["visibility"] != "public" {
 			t.Errorf("%v", r)
 		}
 		t.wantRefused(`{"event": "public", "repository": "acme/secret"}`, "repository: acme/secret is public already")
@@ -227,10 +227,10 @@ func TestPublicMakesTheRepositoryPublic(t *testing.T) {
 
 // TestCausesThatAreRefused: the member that is wrong is named, and nothing happens.
 func TestCausesThatAreRefused(t *testing.T) {
-	run(t, func(t *tester) {
-		box := t.receive()
-		t.setWebhooks(hookOn("acme"))
-		for _, c := range []struct{ cause, says string }{
+	runWithService(t, func(t *tester) {
+		box := t.startReceiver()
+		t.setWebhooks(webhookOn("acme"))
+		for _, c := range []struct{ cause, wantMessage string }{
 			{``, `a JSON body is needed`},
 			{`{`, `unexpected EOF`},
 			{`{} {}`, `more than one JSON value`},
@@ -258,9 +258,9 @@ func TestCausesThatAreRefused(t *testing.T) {
 			{`{"event": "custom_property", "action": "created", "repository": "acme/widgets"}`, `repository: custom_property has none`},
 			{`{"event": "public", "repository": "acme/widgets"}`, `repository: acme/widgets is public already`},
 		} {
-			t.wantRefused(c.cause, c.says)
+			t.wantRefused(c.cause, c.wantMessage)
 		}
-		if got := box.all(); len(got) > 0 || t.s.lastEvent > 0 {
+		if got := box.take(); len(got) > 0 || t.s.lastEvent > 0 {
 			t.Errorf("%d deliveries of %d events", len(got), t.s.lastEvent)
 		}
 		w := t.get("", "/_service/events")
@@ -273,13 +273,13 @@ func TestCausesThatAreRefused(t *testing.T) {
 // TestAnotherOrganization: what is named must own the repository, and nobody hears of
 // what happens in another's.
 func TestAnotherOrganization(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		t.s.world.accounts["other"] = &account{id: 900, login: "other", members: t.s.world.accounts["acme"].members}
-		box := t.receive()
-		t.setWebhooks(hookOn("acme"), hookOn("other"))
+		box := t.startReceiver()
+		t.setWebhooks(webhookOn("acme"), webhookOn("other"))
 		t.wantRefused(`{"event": "push", "repository": "acme/widgets", "organization": "other"}`, `organization: "other" does not own acme/widgets`)
-		t.cause(`{"event": "custom_property", "action": "created", "organization": "other"}`, 202)
-		if got := box.all(); len(got) != 1 || got[0].header.Get("X-Service-Hook-Installation-Target-ID") != "900" {
+		t.createEvent(`{"event": "custom_property", "action": "created", "organization": "other"}`, 202)
+		if got := box.take(); len(got) != 1 || got[0].header.Get("X-Service-Hook-Installation-Target-ID") != "900" {
 			t.Errorf("%d deliveries", len(got))
 		}
 	})
@@ -287,14 +287,14 @@ func TestAnotherOrganization(t *testing.T) {
 
 // TestTheSameThingIsNotTheSameTwice: numbers grow.
 func TestTheSameThingIsNotTheSameTwice(t *testing.T) {
-	run(t, func(t *tester) {
-		box := t.receive()
-		t.setWebhooks(hookOn("acme"))
+	runWithService(t, func(t *tester) {
+		box := t.startReceiver()
+		t.setWebhooks(webhookOn("acme"))
 		const cause = `{"event": "pull_request", "action": "assigned", "repository": "acme/widgets", "sender": "acme-member"}`
-		t.cause(cause, 202)
-		first := box.one(t)
-		t.cause(cause, 202)
-		second := box.one(t)
+		t.createEvent(cause, 202)
+		first := box.takePayload(t)
+		t.createEvent(cause, 202)
+		second := box.takePayload(t)
 		if first["number"].(float64) <= 24 || second["number"].(float64) <= first["number"].(float64) || first["number"] != first["pull_request"].(jsonObject)["number"] {
 			t.Errorf("%v, then %v", first["number"], second["number"])
 		}
@@ -306,10 +306,10 @@ func TestTheSameThingIsNotTheSameTwice(t *testing.T) {
 
 // TestAKindOfWebhookHasOnePayload however many of the kind hear of the event.
 func TestAKindOfWebhookHasOnePayload(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		r := newRequest(http.MethodPost, "/_service/events")
 		allocations := func(hooks int) float64 {
-			t.setWebhooks(slices.Repeat([]Webhook{hookOn("acme")}, hooks)...)
+			t.setWebhooks(slices.Repeat([]Webhook{webhookOn("acme")}, hooks)...)
 			return testing.AllocsPerRun(10, func() {
 				if e, err := t.s.applyEvent(r, eventBody{Event: "release", Action: "published", Repository: "acme/widgets"}); err != nil || len(e.subscribers) != hooks || len(e.payloads) != 1 {
 					t.Fatalf("%d hear of it, %v", len(e.subscribers), err)

@@ -15,7 +15,7 @@ import (
 )
 
 func TestFaultsAreSetAtRunTime(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		t.wantStatus(t.do("", http.MethodPut, "/_service/faults", `{"clock_offset":"1h","limit_status":429}`), 200)
 		got := decode[Faults](t, t.get("", "/_service/faults"))
 		if got != (Faults{ClockOffset: Duration(time.Hour), LimitStatus: 429}) {
@@ -37,7 +37,7 @@ func TestFaultsAreSetAtRunTime(t *testing.T) {
 }
 
 func TestLatencyIsTheLeastThatARequestTakes(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{Latency: Duration(time.Second), DelayBefore: Duration(time.Second)})
 		for range 20 {
 			began := time.Now()
@@ -50,7 +50,7 @@ func TestLatencyIsTheLeastThatARequestTakes(t *testing.T) {
 }
 
 func TestEverySoManyRequestsFail(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{ErrorEvery: 3})
 		var statuses []int
 		for range 6 {
@@ -68,7 +68,7 @@ func TestEverySoManyRequestsFail(t *testing.T) {
 }
 
 func TestEverySoManyAnswersBreakOff(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{TruncateEvery: 2})
 		l := testservers.ServePipe(t.T, "service.test:80", &http.Server{Handler: t.s})
 		transport := &http.Transport{DialContext: l.Dial}
@@ -88,7 +88,7 @@ func TestEverySoManyAnswersBreakOff(t *testing.T) {
 }
 
 func TestStatisticsThatAreNeverDone(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{Endless202: true})
 		for range 10 {
 			t.wantStatus(t.get("owner", "/repos/acme/widgets/stats/punch_card"), 202)
@@ -100,7 +100,7 @@ func TestStatisticsThatAreNeverDone(t *testing.T) {
 }
 
 func TestRateLimitHeadersOfEarlierRequests(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{HeadersBehind: 5})
 		fell := false
 		last := 0
@@ -119,9 +119,11 @@ func TestRateLimitHeadersOfEarlierRequests(t *testing.T) {
 
 func TestETagsThatHangOnTheToken(t *testing.T) {
 	for _, name := range []string{"service", "github"} {
-		run(t, func(t *tester) {
-			other := t.inDialect(name)
-			etag := func(who string) string { return other.get(who, "/gitignore/templates").Header().Get("ETag") }
+		runWithService(t, func(t *tester) {
+			other := t.serviceInDialect(name)
+			etag := func(credential string) string {
+				return other.get(credential, "/gitignore/templates").Header().Get("ETag")
+			}
 			if etag("owner") != etag("owner-2") {
 				t.Error("ETags hang on the token without the fault")
 			}
@@ -136,7 +138,7 @@ func TestETagsThatHangOnTheToken(t *testing.T) {
 }
 
 func TestLinksByName(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{LinksByName: true})
 		link := t.get("owner", "/repos/acme/widgets/subscribers?per_page=60").Header().Get("Link")
 		if want := `<http://api.test/repos/acme/widgets/subscribers?per_page=60&page=2>; rel="next"`; !strings.HasPrefix(link, want) {

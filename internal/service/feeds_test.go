@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func basically(user, token string) string {
+func basicAuth(user, token string) string {
 	return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+token))
 }
 
@@ -38,41 +38,41 @@ func TestWhoIsToldWhichFeeds(t *testing.T) {
 		o["current_user_organization_url"], o["current_user_organization_urls"] = first, all
 		return o
 	}
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
-			what, who string
-			fields    []string
-			want      jsonObject
+			name, credential string
+			fields           []string
+			want             jsonObject
 		}{
 			{"nobody", "", nil, anyone},
 			{"a user by token", "owner", nil, of("acme-owner")},
 			{"an installation", "app", nil, anyone},
 			{"an app with its secret, which is no user", "oauth", nil, anyone},
 			{"a user by basic authentication", "basic user", nil, of("acme-owner", "and", "acme", "acme-labs")},
-			{"a user of no organization", "", []string{basically("outsider", "tok-outsider")}, of("outsider", "and")},
+			{"a user of no organization", "", []string{basicAuth("outsider", "tok-outsider")}, of("outsider", "and")},
 		} {
-			w := t.get(c.who, "/feeds", c.fields...)
+			w := t.get(c.credential, "/feeds", c.fields...)
 			t.wantStatus(w, 200)
 			got := decode[jsonObject](t, w)
 			links := got["_links"].(jsonObject)
 			delete(got, "_links")
 			if diff := cmp.Diff(c.want, got); diff != "" {
-				t.Errorf("%s: want (-), got (+):\n%s", c.what, diff)
+				t.Errorf("%s: want (-), got (+):\n%s", c.name, diff)
 			}
 			for name, url := range c.want { // each URL is a link, too
 				link := links[strings.NewReplacer("_urls", "s", "_url", "").Replace(name)]
 				if urls, ok := url.([]any); ok {
 					if len(link.([]any)) != len(urls) {
-						t.Errorf("%s: %d links of %s", c.what, len(link.([]any)), name)
+						t.Errorf("%s: %d links of %s", c.name, len(link.([]any)), name)
 					}
 					continue
 				}
 				if diff := cmp.Diff(any(jsonObject{"href": url, "type": "application/atom+xml"}), link); diff != "" {
-					t.Errorf("%s, %s: want (-), got (+):\n%s", c.what, name, diff)
+					t.Errorf("%s, %s: want (-), got (+):\n%s", c.name, name, diff)
 				}
 			}
 			if len(links) != len(c.want) {
-				t.Errorf("%s: %d links of %d URLs", c.what, len(links), len(c.want))
+				t.Errorf("%s: %d links of %d URLs", c.name, len(links), len(c.want))
 			}
 		}
 	})
@@ -81,7 +81,7 @@ func TestWhoIsToldWhichFeeds(t *testing.T) {
 // TestEveryFeedIsJSONAndAtom follows every URL of the index, and reads the same
 // from both.
 func TestEveryFeedIsJSONAndAtom(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		index := decode[jsonObject](t, t.get("basic user", "/feeds"))
 		delete(index, "_links")
 		delete(index, "current_user_organization_urls") // the first is current_user_organization_url
@@ -138,11 +138,11 @@ func readAtom(t *tester, text []byte) feedPage {
 
 func TestWhoReadsPrivateFeeds(t *testing.T) {
 	const own, inAcme = "/feeds/users/acme-owner/private", "/feeds/users/acme-owner/organizations/acme"
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
-			what, who, target string
-			status            int
-			control           string
+			name, credential, target string
+			status                   int
+			control                  string
 		}{
 			{"with its token", "", own + "?token=feed-acme-owner", 200, "private"},
 			{"with its token, as another user", "outsider", own + "?token=feed-acme-owner", 200, "private"},
@@ -166,9 +166,9 @@ func TestWhoReadsPrivateFeeds(t *testing.T) {
 			{"public", "", "/feeds/users/acme-owner", 200, "public"},
 			{"public, to users", "owner", "/feeds/users/acme-owner", 200, "private"},
 		} {
-			w := t.get(c.who, c.target)
+			w := t.get(c.credential, c.target)
 			if w.Code != c.status || !strings.HasPrefix(w.Header().Get("Cache-Control"), c.control) {
-				t.Errorf("%s, %s: %d %s %s, want %d %s", c.what, c.target, w.Code, w.Header().Get("Cache-Control"), w.Body, c.status, c.control)
+				t.Errorf("%s, %s: %d %s %s, want %d %s", c.name, c.target, w.Code, w.Header().Get("Cache-Control"), w.Body, c.status, c.control)
 			}
 		}
 		t.wantStatus(t.do("owner", http.MethodPost, "/feeds/timeline", "{}"), 404)
@@ -183,7 +183,7 @@ func TestWhoReadsPrivateFeeds(t *testing.T) {
 // TestFeedsTellWhatHappened: what clients do shows in the feeds that it belongs
 // into, and in no other.
 func TestFeedsTellWhatHappened(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		head := t.s.world.repositories[1].head()
 		t.wantStatus(t.do("member", http.MethodPost, "/repos/acme/secret/git/tags", `{"tag":"s\ufffe<1>","message":"m","object":"`+head+`","type":"commit"}`), 201)
 		time.Sleep(time.Minute)
@@ -224,7 +224,7 @@ func TestFeedsTellWhatHappened(t *testing.T) {
 }
 
 func TestEntriesOfFeeds(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		advisories := decode[feedPage](t, t.get("", "/feeds/security-advisories"))
 		want := pageEntry{
 			ID: "tag:example.com,2022:/acme/widgets/security/advisories/adv-1001-1", Title: "Acme announced: The gear turns without its key in acme/widgets",

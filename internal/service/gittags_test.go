@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-const tagsOf = "/repos/acme/widgets/git/tags"
+const widgetsTags = "/repos/acme/widgets/git/tags"
 
 // TestTagsAreMadeAndRead: Document A section 4.6.
 func TestTagsAreMadeAndRead(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		head := t.s.world.repositories[0].head()
 		body := `{"tag":"v2.0.0","message":"The third one\n","object":"` + head + `","type":"commit",
 			"tagger":{"name":"Ann","email":"ann@example.com","date":"2011-06-17T14:53:35-07:00"}}`
-		w := t.do("member", http.MethodPost, tagsOf, body)
+		w := t.do("member", http.MethodPost, widgetsTags, body)
 		t.wantStatus(w, 201)
 		made := decode[jsonObject](t, w)
-		if w.Header().Get("Location") != made["url"] || made["url"] != "http://api.test"+tagsOf+"/"+made["sha"].(string) {
+		if w.Header().Get("Location") != made["url"] || made["url"] != "http://api.test"+widgetsTags+"/"+made["sha"].(string) {
 			t.Errorf("Location %s, url %s", w.Header().Get("Location"), made["url"])
 		}
 		if tagger := made["tagger"].(jsonObject); tagger["date"] != "2011-06-17T21:53:35Z" || tagger["name"] != "Ann" {
@@ -31,12 +31,12 @@ func TestTagsAreMadeAndRead(t *testing.T) {
 		if o := made["object"].(jsonObject); o["sha"] != head || o["url"] != "http://api.test/repos/acme/widgets/git/commits/"+head {
 			t.Errorf("%v", o)
 		}
-		read := t.get("", tagsOf+"/"+made["sha"].(string))
+		read := t.get("", widgetsTags+"/"+made["sha"].(string))
 		t.wantStatus(read, 200)
 		if read.Body.String() != w.Body.String() {
 			t.Errorf("made %s, read %s", w.Body, read.Body)
 		}
-		again := t.do("member", http.MethodPost, tagsOf, body)
+		again := t.do("member", http.MethodPost, widgetsTags, body)
 		if again.Body.String() != w.Body.String() || len(t.s.world.repositories[0].tags) != 3 {
 			t.Errorf("the same object is another one: %s", again.Body)
 		}
@@ -45,12 +45,12 @@ func TestTagsAreMadeAndRead(t *testing.T) {
 
 // TestATagIsAsOldAsItIsHere: its tagger may say anything.
 func TestATagIsAsOldAsItIsHere(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		time.Sleep(time.Hour)
 		body := `{"tag":"v2","message":"m","object":"` + t.s.world.repositories[0].head() + `","type":"commit","tagger":{"name":" A ","email":"a@example.com","date":"2040-01-01T00:00:00Z"}}`
-		made := decode[jsonObject](t, t.do("member", http.MethodPost, tagsOf, body))
+		made := decode[jsonObject](t, t.do("member", http.MethodPost, widgetsTags, body))
 		time.Sleep(time.Hour)
-		read := t.get("", tagsOf+"/"+made["sha"].(string))
+		read := t.get("", widgetsTags+"/"+made["sha"].(string))
 		if got := read.Header().Get("Last-Modified"); got != "Sat, 01 Jan 2000 01:00:00 GMT" {
 			t.Errorf("Last-Modified %s", got)
 		}
@@ -71,7 +71,7 @@ func TestTheNameOfATagIsGits(t *testing.T) {
 
 // TestTheNameOfABlobIsGits: what git hash-object says of the same content.
 func TestTheNameOfABlobIsGits(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		r, other := t.s.world.repositories[0], t.s.world.repositories[1]
 		for content, want := range map[string]string{
 			"": "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391", "hello\n": "ce013625030ba8dba906f756967f9e9ca394464a",
@@ -95,9 +95,9 @@ func TestTheNameOfABlobIsGits(t *testing.T) {
 }
 
 func TestSignaturesOfTags(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		valid := t.s.world.repositories[0].tags[0]
-		v := decode[jsonObject](t, t.get("", tagsOf+"/"+valid.sha))["verification"].(jsonObject)
+		v := decode[jsonObject](t, t.get("", widgetsTags+"/"+valid.sha))["verification"].(jsonObject)
 		if v["verified"] != true || v["reason"] != "valid" || !strings.HasPrefix(v["signature"].(string), signatureBegin) || !strings.HasPrefix(v["payload"].(string), "object "+valid.target) {
 			t.Errorf("%v", v)
 		}
@@ -107,7 +107,7 @@ func TestSignaturesOfTags(t *testing.T) {
 			`m\n` + signatureBegin + `\nx\n` + signatureEnd: "unknown_key",
 			`m\n` + signatureBegin + `\nx`:                  "malformed_signature",
 		} {
-			w := t.do("member", http.MethodPost, tagsOf, `{"tag":"v3","message":"`+message+`","object":"`+head+`","type":"tree"}`)
+			w := t.do("member", http.MethodPost, widgetsTags, `{"tag":"v3","message":"`+message+`","object":"`+head+`","type":"tree"}`)
 			t.wantStatus(w, 201)
 			if v := decode[jsonObject](t, w)["verification"].(jsonObject); v["reason"] != reason || v["verified"] != false || (v["signature"] == nil) != (reason == "unsigned") {
 				t.Errorf("%q: %v", message, v)
@@ -118,67 +118,67 @@ func TestSignaturesOfTags(t *testing.T) {
 
 // TestTagsThatCannotBeMade: what is wrong is named.
 func TestTagsThatCannotBeMade(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		r := t.s.world.repositories[0]
 		with := func(from, to string) string {
 			return strings.Replace(`{"tag":"v2","message":"m","object":"`+r.head()+`","type":"commit","tagger":{"name":"A","email":"a@example.com"}}`, from, to, 1)
 		}
 		for _, c := range []struct {
-			who, target, body string
-			status            int
-			field             string
+			credential, target, body string
+			status                   int
+			field                    string
 		}{
-			{"member", tagsOf, with("", ""), 201, ""},
-			{"app", tagsOf, with("v2", "v3"), 201, ""},
-			{"workflow", tagsOf, with("v2", "v4"), 201, ""},
-			{"member", tagsOf, with(`"type":"commit"`, `"type":"blob"`), 422, "object"},
-			{"member", tagsOf, strings.Replace(with(`"type":"commit"`, `"type":"blob"`), r.head(), r.files[0].sha(r), 1), 201, ""},
-			{"member", tagsOf, with(`"tag":"v2",`, ""), 422, "tag"},
-			{"member", tagsOf, with(`"message":"m",`, ""), 422, "message"},
-			{"member", tagsOf, with(`"object":"`+r.head()+`",`, ""), 422, "object"},
-			{"member", tagsOf, with(`,"type":"commit"`, ""), 422, "type"},
-			{"member", tagsOf, with(`"type":"commit"`, `"type":"branch"`), 422, "type"},
-			{"member", tagsOf, with(r.head(), strings.Repeat("0", 40)), 422, "object"},
-			{"member", tagsOf, with(`"name":"A",`, ""), 422, "tagger.name"},
-			{"member", tagsOf, with(`,"email":"a@example.com"`, ""), 422, "tagger.email"},
-			{"member", tagsOf, with(`"name":"A",`, `"name":"A","date":"yesterday",`), 422, "tagger.date"},
-			{"member", tagsOf, with(`"name":"A",`, `"name":"A","date":"9999-12-31T23:59:59Z",`), 201, ""},
-			{"member", tagsOf, with(`"name":"A",`, `"name":"A","date":"9999-12-31T23:59:59-01:00",`), 422, "tagger.date"}, // 10000 in UTC
-			{"member", tagsOf, with(`"name":"A",`, `"name":"A","date":"0000-01-01T00:00:00+01:00",`), 422, "tagger.date"},
-			{"member", tagsOf, with(`"name":"A"`, `"name":" "`), 422, "tagger.name"},
-			{"member", tagsOf, with(`"name":"A"`, `"name":"A\nB"`), 422, "tagger.name"},
-			{"member", tagsOf, with(`"name":"A"`, `"name":"A\u0000"`), 422, "tagger.name"},
-			{"member", tagsOf, with(`"name":"A"`, `"name":"A <B"`), 422, "tagger.name"},
-			{"member", tagsOf, with(`"name":"A"`, `"name":"A> B"`), 422, "tagger.name"},
-			{"member", tagsOf, with(`a@example.com`, `\t `), 422, "tagger.email"},
-			{"member", tagsOf, with(`a@example.com`, `a@example.com\n`), 422, "tagger.email"},
-			{"member", tagsOf, with(`a@example.com`, `<a@example.com`), 422, "tagger.email"},
-			{"member", tagsOf, with(`a@example.com`, `a@example.com>`), 422, "tagger.email"},
-			{"member", tagsOf, with(`"v2"`, "2"), 422, "tag"},
-			{"member", tagsOf, "{", 400, ""},
+			{"member", widgetsTags, with("", ""), 201, ""},
+			{"app", widgetsTags, with("v2", "v3"), 201, ""},
+			{"workflow", widgetsTags, with("v2", "v4"), 201, ""},
+			{"member", widgetsTags, with(`"type":"commit"`, `"type":"blob"`), 422, "object"},
+			{"member", widgetsTags, strings.Replace(with(`"type":"commit"`, `"type":"blob"`), r.head(), r.files[0].sha(r), 1), 201, ""},
+			{"member", widgetsTags, with(`"tag":"v2",`, ""), 422, "tag"},
+			{"member", widgetsTags, with(`"message":"m",`, ""), 422, "message"},
+			{"member", widgetsTags, with(`"object":"`+r.head()+`",`, ""), 422, "object"},
+			{"member", widgetsTags, with(`,"type":"commit"`, ""), 422, "type"},
+			{"member", widgetsTags, with(`"type":"commit"`, `"type":"branch"`), 422, "type"},
+			{"member", widgetsTags, with(r.head(), strings.Repeat("0", 40)), 422, "object"},
+			{"member", widgetsTags, with(`"name":"A",`, ""), 422, "tagger.name"},
+			{"member", widgetsTags, with(`,"email":"a@example.com"`, ""), 422, "tagger.email"},
+			{"member", widgetsTags, with(`"name":"A",`, `"name":"A","date":"yesterday",`), 422, "tagger.date"},
+			{"member", widgetsTags, with(`"name":"A",`, `"name":"A","date":"9999-12-31T23:59:59Z",`), 201, ""},
+			{"member", widgetsTags, with(`"name":"A",`, `"name":"A","date":"9999-12-31T23:59:59-01:00",`), 422, "tagger.date"}, // 10000 in UTC
+			{"member", widgetsTags, with(`"name":"A",`, `"name":"A","date":"0000-01-01T00:00:00+01:00",`), 422, "tagger.date"},
+			{"member", widgetsTags, with(`"name":"A"`, `"name":" "`), 422, "tagger.name"},
+			{"member", widgetsTags, with(`"name":"A"`, `"name":"A\nB"`), 422, "tagger.name"},
+			{"member", widgetsTags, with(`"name":"A"`, `"name":"A\u0000"`), 422, "tagger.name"},
+			{"member", widgetsTags, with(`"name":"A"`, `"name":"A <B"`), 422, "tagger.name"},
+			{"member", widgetsTags, with(`"name":"A"`, `"name":"A> B"`), 422, "tagger.name"},
+			{"member", widgetsTags, with(`a@example.com`, `\t `), 422, "tagger.email"},
+			{"member", widgetsTags, with(`a@example.com`, `a@example.com\n`), 422, "tagger.email"},
+			{"member", widgetsTags, with(`a@example.com`, `<a@example.com`), 422, "tagger.email"},
+			{"member", widgetsTags, with(`a@example.com`, `a@example.com>`), 422, "tagger.email"},
+			{"member", widgetsTags, with(`"v2"`, "2"), 422, "tag"},
+			{"member", widgetsTags, "{", 400, ""},
 			{"member", "/repos/acme/empty/git/tags", with("", ""), 409, ""},
-			{"outsider", tagsOf, with("", ""), 403, ""},
+			{"outsider", widgetsTags, with("", ""), 403, ""},
 			{"outsider", "/repos/acme/secret/git/tags", with("", ""), 404, ""},
-			{"", tagsOf, with("", ""), 401, ""},
+			{"", widgetsTags, with("", ""), 401, ""},
 		} {
-			w := t.do(c.who, http.MethodPost, c.target, c.body)
-			if w.Code != c.status || c.field != "" && !names(w, "Tag", c.field) {
-				t.Errorf("%s as %q, %s: %d %s, want %d %s", c.target, c.who, c.body, w.Code, w.Body, c.status, c.field)
+			w := t.do(c.credential, http.MethodPost, c.target, c.body)
+			if w.Code != c.status || c.field != "" && !namesField(w, "Tag", c.field) {
+				t.Errorf("%s as %q, %s: %d %s, want %d %s", c.target, c.credential, c.body, w.Code, w.Body, c.status, c.field)
 			}
 		}
-		t.wantStatus(t.get("", tagsOf+"/"+strings.Repeat("0", 40)), 404)
+		t.wantStatus(t.get("", widgetsTags+"/"+strings.Repeat("0", 40)), 404)
 		t.wantStatus(t.get("", "/repos/acme/empty/git/tags/00"), 409)
 		t.wantStatus(t.get("outsider", "/repos/acme/secret/git/tags/00"), 404)
 	})
 }
 
 // names reports whether an error names a field.
-func names(w *httptest.ResponseRecorder, resource, field string) bool {
+func namesField(w *httptest.ResponseRecorder, resource, field string) bool {
 	return strings.Contains(w.Body.String(), `"resource":"`+resource+`","field":"`+field+`"`)
 }
 
 func TestSBOM(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		const path = "/repos/acme/widgets/dependency-graph/sbom"
 		sbom := decode[jsonObject](t, t.get("", path))["sbom"].(jsonObject)
 		var all []string

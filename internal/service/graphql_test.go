@@ -9,16 +9,16 @@ import (
 )
 
 // asks sends a GraphQL request and returns the body.
-func (t *tester) asks(who, body string) string {
+func (t *tester) queryGraphQL(credential, body string) string {
 	t.Helper()
-	w := t.do(who, http.MethodPost, "/graphql", body)
+	w := t.do(credential, http.MethodPost, "/graphql", body)
 	t.wantStatus(w, http.StatusOK)
 	return w.Body.String()
 }
 
 func TestGraphQLAnswersWhatIsSelected(t *testing.T) {
-	run(t, func(t *tester) {
-		for _, c := range []struct{ what, body, want string }{
+	runWithService(t, func(t *tester) {
+		for _, c := range []struct{ name, body, want string }{
 			{"the viewer", `{"query":"{ viewer { login databaseId } }"}`, `{"data":{"viewer":{"login":"acme-owner","databaseId":1}}}`},
 			{"in the order that is asked for, by other names", `{"query":"{ b: viewer { x: login } a: viewer { __typename } }"}`, `{"data":{"b":{"x":"acme-owner"},"a":{"__typename":"User"}}}`},
 			{"variables", `{"query":"query Q($name: String!) { repository(owner: \"ACME\", name: $name) { nameWithOwner isPrivate } }","variables":{"name":"secret"}}`,
@@ -35,33 +35,33 @@ func TestGraphQLAnswersWhatIsSelected(t *testing.T) {
 			{"a missing variable", `{"query":"query Q($n: String!) { repository(owner: \"acme\", name: $n) { id } }"}`, `{"errors":[{"message":"must be defined","path":["variable","n"]}]}`},
 			{"an operation that is not there", `{"query":"query A { viewer { login } }","operationName":"B"}`, `{"errors":[{"message":"No operation named \"B\""}]}`},
 		} {
-			if got := t.asks("owner", c.body); got != c.want {
-				t.Errorf("%s:\ngot  %s\nwant %s", c.what, got, c.want)
+			if got := t.queryGraphQL("owner", c.body); got != c.want {
+				t.Errorf("%s:\ngot  %s\nwant %s", c.name, got, c.want)
 			}
 		}
 	})
 }
 
 func TestGraphQLSeesWhatTheTokenMaySee(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		secret := `{"query":"{ repository(owner: \"acme\", name: \"secret\") { id } }"}`
-		for who, seen := range map[string]bool{"member": true, "app": true, "outsider": false, "public": false} {
-			if got := t.asks(who, secret); strings.Contains(got, "R_1002") != seen {
-				t.Errorf("%s: %s", who, got)
+		for credential, seen := range map[string]bool{"member": true, "app": true, "outsider": false, "public": false} {
+			if got := t.queryGraphQL(credential, secret); strings.Contains(got, "R_1002") != seen {
+				t.Errorf("%s: %s", credential, got)
 			}
 		}
 		t.wantStatus(t.do("", http.MethodPost, "/graphql", secret), http.StatusUnauthorized)
 		t.wantStatus(t.do("owner", http.MethodPost, "/graphql", `{`), http.StatusBadRequest)
-		if got := t.asks("app", `{"query":"{ viewer { login } }"}`); got != `{"data":{"viewer":null}}` {
+		if got := t.queryGraphQL("app", `{"query":"{ viewer { login } }"}`); got != `{"data":{"viewer":null}}` {
 			t.Errorf("an app is a user: %s", got)
 		}
 	})
 }
 
 func TestAMutationChangesWhatRESTShows(t *testing.T) {
-	run(t, func(t *tester) {
-		watch := func(who, id, state string) string {
-			return t.asks(who, `{"query":"mutation M($s: SubscriptionState!) { updateSubscription(input: {subscribableId: \"`+id+`\", state: $s, clientMutationId: \"m\"}) { clientMutationId subscribable { viewerSubscription } } }","variables":{"s":"`+state+`"}}`)
+	runWithService(t, func(t *tester) {
+		watch := func(credential, id, state string) string {
+			return t.queryGraphQL(credential, `{"query":"mutation M($s: SubscriptionState!) { updateSubscription(input: {subscribableId: \"`+id+`\", state: $s, clientMutationId: \"m\"}) { clientMutationId subscribable { viewerSubscription } } }","variables":{"s":"`+state+`"}}`)
 		}
 		for _, state := range []string{"SUBSCRIBED", "IGNORED", "UNSUBSCRIBED"} {
 			want := `{"data":{"updateSubscription":{"clientMutationId":"m","subscribable":{"viewerSubscription":"` + state + `"}}}}`
@@ -78,7 +78,7 @@ func TestAMutationChangesWhatRESTShows(t *testing.T) {
 		if got := watch("outsider", "R_1002", "SUBSCRIBED"); !strings.Contains(got, "NOT_FOUND") {
 			t.Errorf("somebody watches what they may not see: %s", got)
 		}
-		if got := t.asks("owner", `{"query":"{ rateLimit { used cost } }"}`); got != `{"data":{"rateLimit":{"used":4,"cost":1}}}` {
+		if got := t.queryGraphQL("owner", `{"query":"{ rateLimit { used cost } }"}`); got != `{"data":{"rateLimit":{"used":4,"cost":1}}}` {
 			t.Errorf("%s", got)
 		}
 	})
@@ -86,7 +86,7 @@ func TestAMutationChangesWhatRESTShows(t *testing.T) {
 
 // What a variable may be, the schema's types apart.
 func TestGraphQLVariables(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		first := `{"query":"query($n: Int!) { repository(owner: \"acme\", name: \"widgets\") { watchers(first: $n) { nodes { login } } } }","variables":{"n":%s}}`
 		owner := `{"query":"query($o: String = \"acme\") { repository(owner: $o, name: \"widgets\") { id } }","variables":%s}`
 		optional := `{"query":"query($n: Int = 3) { repository(owner: \"acme\", name: \"widgets\") { watchers(first: $n) { nodes { login } } } }","variables":%s}`
@@ -97,7 +97,7 @@ func TestGraphQLVariables(t *testing.T) {
 			{owner, `{}`, `R_1001`}, {owner, `null`, `R_1001`}, {owner, `{"o":"ACME"}`, `R_1001`}, {owner, `{"o":null}`, `errors`}, {owner, `{"o":7}`, `errors`},
 			{optional, `{}`, `watcher-03`}, {optional, `{"n":null}`, `errors`},
 		} {
-			if got := t.asks("owner", fmt.Sprintf(c.query, c.value)); !strings.Contains(got, c.want) {
+			if got := t.queryGraphQL("owner", fmt.Sprintf(c.query, c.value)); !strings.Contains(got, c.want) {
 				t.Errorf("%s: %.300s", c.value, got)
 			}
 		}
@@ -106,7 +106,7 @@ func TestGraphQLVariables(t *testing.T) {
 
 // No body of a GraphQL request may hold up the service.
 func TestGraphQLIsBounded(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		chain := `query { ...f0 }`
 		for i := range 40 {
 			chain += fmt.Sprintf(" fragment f%d on Query { ...f%d ...f%d }", i, i+1, i+1)
@@ -116,7 +116,7 @@ func TestGraphQLIsBounded(t *testing.T) {
 		for i := range 100 {
 			_, _ = fmt.Fprintf(&aliases, " a%d: watchers(first: 100) { nodes { login id name } }", i)
 		}
-		for what, c := range map[string]struct{ query, want string }{
+		for name, c := range map[string]struct{ query, want string }{
 			"fragments of fragments": {chain, `{"data":{"viewer":{"login":"acme-owner"}}}`},
 			"a field many times":     {"{" + strings.Repeat(" viewer { login }", 400) + "}", `{"data":{"viewer":{"login":"acme-owner"}}}`},
 			"too long":               {"{" + strings.Repeat(" viewer { login }", 4000) + "}", "token limit"},
@@ -127,8 +127,8 @@ func TestGraphQLIsBounded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := t.asks("owner", string(body)); !strings.Contains(got, c.want) {
-				t.Errorf("%s: %.300s", what, got)
+			if got := t.queryGraphQL("owner", string(body)); !strings.Contains(got, c.want) {
+				t.Errorf("%s: %.300s", name, got)
 			}
 		}
 	})

@@ -24,12 +24,12 @@ import (
 const hookSecret = "It's a Secret to Everybody"
 
 // hookOn is a webhook that hears all it may.
-func hookOn(target string) Webhook {
+func webhookOn(target string) Webhook {
 	return Webhook{URL: "http://receiver.test/hook?a=b", Secret: hookSecret, Events: []string{"*"}, Target: target}
 }
 
 // received is a delivery as it came.
-type received struct {
+type receivedDelivery struct {
 	method, target string
 	length         int64
 	header         http.Header
@@ -39,12 +39,12 @@ type received struct {
 // inbox is a receiver's.
 type inbox struct {
 	mu  sync.Mutex
-	got []received
+	got []receivedDelivery
 }
 
 // receive starts a receiver of all that the service delivers; it answers as said,
 // and 202 unless told.
-func (t *tester) receive(answer ...http.HandlerFunc) *inbox {
+func (t *tester) startReceiver(answer ...http.HandlerFunc) *inbox {
 	t.Helper()
 	box := &inbox{}
 	l := testservers.ServePipe(t, "receiver.test:80", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -53,7 +53,7 @@ func (t *tester) receive(answer ...http.HandlerFunc) *inbox {
 			t.Error(err)
 		}
 		box.mu.Lock()
-		box.got = append(box.got, received{r.Method, r.RequestURI, r.ContentLength, r.Header, body})
+		box.got = append(box.got, receivedDelivery{r.Method, r.RequestURI, r.ContentLength, r.Header, body})
 		box.mu.Unlock()
 		if len(answer) > 0 {
 			answer[0](w, r)
@@ -66,7 +66,7 @@ func (t *tester) receive(answer ...http.HandlerFunc) *inbox {
 }
 
 // all are those that came since it was last asked, once all have been sent.
-func (b *inbox) all() []received {
+func (b *inbox) take() []receivedDelivery {
 	synctest.Wait()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -76,9 +76,9 @@ func (b *inbox) all() []received {
 }
 
 // one is the payload of the only one.
-func (b *inbox) one(t *tester) jsonObject {
+func (b *inbox) takePayload(t *tester) jsonObject {
 	t.Helper()
-	got := b.all()
+	got := b.take()
 	if len(got) != 1 {
 		t.Fatalf("%d deliveries", len(got))
 	}
@@ -96,8 +96,8 @@ func (t *tester) setWebhooks(all ...Webhook) {
 	}
 }
 
-// cause causes an event, and returns the answer.
-func (t *tester) cause(body string, status int) jsonObject {
+// createEvent causes an event, and returns the answer.
+func (t *tester) createEvent(body string, status int) jsonObject {
 	t.Helper()
 	w := t.do("", http.MethodPost, "/_service/events", body)
 	t.wantStatus(w, status)
@@ -105,16 +105,16 @@ func (t *tester) cause(body string, status int) jsonObject {
 }
 
 // wantRefused causes what cannot happen.
-func (t *tester) wantRefused(body, says string) {
+func (t *tester) wantRefused(body, wantMessage string) {
 	t.Helper()
-	if got := t.cause(body, 400); !strings.HasPrefix(got["message"].(string), says) && !strings.HasSuffix(got["message"].(string), says) {
-		t.Errorf("%s: %q, want %q", body, got["message"], says)
+	if got := t.createEvent(body, 400); !strings.HasPrefix(got["message"].(string), wantMessage) && !strings.HasSuffix(got["message"].(string), wantMessage) {
+		t.Errorf("%s: %q, want %q", body, got["message"], wantMessage)
 	}
 }
 
 // sums are a body's signatures, made by what the service does not use: the
 // definition of HMAC (RFC 2104).
-func sums(by func() hash.Hash, secret string, body []byte) string {
+func hmacHex(by func() hash.Hash, secret string, body []byte) string {
 	key := make([]byte, by().BlockSize())
 	copy(key, secret)
 	inner, outer := by(), by()
@@ -129,13 +129,13 @@ func sums(by func() hash.Hash, secret string, body []byte) string {
 
 // TestTheHeaderOfADelivery: Document B section 6.1.
 func TestTheHeaderOfADelivery(t *testing.T) {
-	run(t, func(t *tester) {
-		box := t.receive()
-		t.setWebhooks(hookOn("acme/widgets"), hookOn("acme"), hookOn("app"))
-		answer := t.cause(`{"event": "push", "repository": "acme/widgets"}`, 202)
+	runWithService(t, func(t *tester) {
+		box := t.startReceiver()
+		t.setWebhooks(webhookOn("acme/widgets"), webhookOn("acme"), webhookOn("app"))
+		answer := t.createEvent(`{"event": "push", "repository": "acme/widgets"}`, 202)
 		guids := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 		seen := map[string]bool{}
-		for i, d := range box.all() {
+		for i, d := range box.take() {
 			kind, id := []string{"repository", "organization", "integration"}[i], []string{"1001", "4", "9001"}[i]
 			delivery := d.header.Get("X-Service-Delivery")
 			if seen[delivery] || !guids.MatchString(delivery) || answer["deliveries"].([]any)[i] != delivery {
@@ -145,7 +145,7 @@ func TestTheHeaderOfADelivery(t *testing.T) {
 			for name, want := range map[string]string{
 				"X-Service-Hook-ID": fmt.Sprint(i + 1), "X-Service-Event": "push", "User-Agent": "Service-Hookshot/1",
 				"X-Service-Hook-Installation-Target-Type": kind, "X-Service-Hook-Installation-Target-ID": id, "Content-Type": "application/json",
-				"X-Hub-Signature": "sha1=" + sums(sha1.New, hookSecret, d.body), "X-Hub-Signature-256": "sha256=" + sums(sha256.New, hookSecret, d.body),
+				"X-Hub-Signature": "sha1=" + hmacHex(sha1.New, hookSecret, d.body), "X-Hub-Signature-256": "sha256=" + hmacHex(sha256.New, hookSecret, d.body),
 			} {
 				if got := d.header.Values(name); len(got) != 1 || got[0] != want {
 					t.Errorf("%s: %q, want %q", name, got, want)
@@ -165,19 +165,19 @@ func TestSignatures(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	sum := hmac.New(sha1.New, []byte(hookSecret))
-	if got, want := sums(sha1.New, hookSecret, nil), hex.EncodeToString(sum.Sum(nil)); got != want {
+	if got, want := hmacHex(sha1.New, hookSecret, nil), hex.EncodeToString(sum.Sum(nil)); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
 func TestWithoutASecretNothingIsSigned(t *testing.T) {
-	run(t, func(t *tester) {
-		box := t.receive()
-		unsigned := hookOn("acme")
+	runWithService(t, func(t *tester) {
+		box := t.startReceiver()
+		unsigned := webhookOn("acme")
 		unsigned.Secret = ""
 		t.setWebhooks(unsigned)
-		t.cause(`{"event": "push", "repository": "acme/widgets"}`, 202)
-		for _, d := range box.all() {
+		t.createEvent(`{"event": "push", "repository": "acme/widgets"}`, 202)
+		for _, d := range box.take() {
 			if len(d.header["X-Hub-Signature"])+len(d.header["X-Hub-Signature-256"]) > 0 {
 				t.Errorf("%v", d.header)
 			}
@@ -186,14 +186,14 @@ func TestWithoutASecretNothingIsSigned(t *testing.T) {
 }
 
 func TestDeliveriesAsForms(t *testing.T) {
-	run(t, func(t *tester) {
-		box := t.receive()
-		form := hookOn("acme")
+	runWithService(t, func(t *tester) {
+		box := t.startReceiver()
+		form := webhookOn("acme")
 		form.ContentType = "form"
-		t.setWebhooks(hookOn("acme"), form)
-		t.cause(`{"event": "push", "repository": "acme/widgets"}`, 202)
-		got := box.all()
-		if len(got) != 2 || got[1].header.Get("Content-Type") != "application/x-www-form-urlencoded" || got[1].header.Get("X-Hub-Signature-256") != "sha256="+sums(sha256.New, hookSecret, got[1].body) {
+		t.setWebhooks(webhookOn("acme"), form)
+		t.createEvent(`{"event": "push", "repository": "acme/widgets"}`, 202)
+		got := box.take()
+		if len(got) != 2 || got[1].header.Get("Content-Type") != "application/x-www-form-urlencoded" || got[1].header.Get("X-Hub-Signature-256") != "sha256="+hmacHex(sha256.New, hookSecret, got[1].body) {
 			t.Fatalf("%v", got)
 		}
 		values, err := url.ParseQuery(string(got[1].body))
@@ -212,10 +212,10 @@ func TestTheDialectNamesTheHeaderOfDeliveries(t *testing.T) {
 		s := New(Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
 		defer s.Close()
 		other := &tester{t, s}
-		box := other.receive()
-		other.setWebhooks(hookOn("acme"))
-		other.cause(`{"event": "push", "repository": "acme/widgets"}`, 202)
-		h := box.all()[0].header
+		box := other.startReceiver()
+		other.setWebhooks(webhookOn("acme"))
+		other.createEvent(`{"event": "push", "repository": "acme/widgets"}`, 202)
+		h := box.take()[0].header
 		for _, name := range []string{"X-GitHub-Hook-ID", "X-GitHub-Event", "X-GitHub-Delivery", "X-GitHub-Hook-Installation-Target-Type", "X-GitHub-Hook-Installation-Target-ID", "X-Hub-Signature-256"} {
 			if h.Get(name) == "" {
 				t.Errorf("no %s", name)
@@ -230,7 +230,7 @@ func TestTheDialectNamesTheHeaderOfDeliveries(t *testing.T) {
 // TestWebhooksAreShownWithoutTheirSecrets, also when they are set again, and in what
 // is said of a wrong one.
 func TestWebhooksAreShownWithoutTheirSecrets(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		const body = `[{"url": "https://receiver.test/a", "secret": "hunter2", "content_type": "form", "events": ["push", "release"], "target": "ACME/Widgets"},
 			{"url": "http://receiver.test:8080", "events": ["*"], "target": "app"}, {"url": "http://receiver.test", "events": ["team"], "target": "acme", "secret": "hunter2"}]`
 		refused := t.do("", http.MethodPut, "/_service/webhooks", body)
@@ -258,11 +258,11 @@ func TestWebhooksAreShownWithoutTheirSecrets(t *testing.T) {
 
 // TestWebhooksThatAreRefused: the field is named.
 func TestWebhooksThatAreRefused(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		with := func(from, to string) string {
 			return `[{"url": "http://a.test", "events": ["*"], "target": "acme"}, ` + strings.Replace(`{"url": "http://receiver.test", "content_type": "json", "events": ["push"], "target": "acme/widgets"}]`, from, to, 1)
 		}
-		for _, c := range []struct{ body, says string }{
+		for _, c := range []struct{ body, wantMessage string }{
 			{`{`, `unexpected EOF`},
 			{`{"url": "http://receiver.test"}`, `the body: must be an array, not object`},
 			{with(`"url"`, `"uri"`), `webhooks[1].uri: there is no such member`},
@@ -283,8 +283,8 @@ func TestWebhooksThatAreRefused(t *testing.T) {
 			{strings.Replace(with(`["push"]`, `["push", "projects_v2"]`), `acme/widgets`, `app`, 1), `webhooks[1].events[1]: projects_v2 is not available to webhooks of kind app: only to organization`},
 		} {
 			w := t.do("", http.MethodPut, "/_service/webhooks", c.body)
-			if got := decode[problemBody](t, w).Message; w.Code != 400 || !strings.Contains(got, c.says) {
-				t.Errorf("%s: %d %q, want %q", c.body, w.Code, got, c.says)
+			if got := decode[problemBody](t, w).Message; w.Code != 400 || !strings.Contains(got, c.wantMessage) {
+				t.Errorf("%s: %d %q, want %q", c.body, w.Code, got, c.wantMessage)
 			}
 		}
 		if len(t.s.hooks) > 0 {

@@ -10,7 +10,7 @@ import (
 
 // Whatever is sent is answered, and what is wrong with it told.
 func TestBodiesOfEveryShape(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, c := range []struct{ method, target, body, want string }{
 			{"POST", "/orgs/acme/invitations", `[]`, "Body should be a JSON object"},
 			{"POST", "/orgs/acme/invitations", `7`, "Body should be a JSON object"},
@@ -32,7 +32,7 @@ func TestBodiesOfEveryShape(t *testing.T) {
 }
 
 func TestNumbersOfPages(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for query, want := range map[string]int{
 			"page=9223372036854775807&per_page=30": 0, "page=307445734561825862": 0, "page=99999999999999999999": 0, "page=1000000000": 0,
 			"per_page=99999999999999999999": 42, "per_page=-1": 30, "per_page=0": 30, "page=-99999999999999999999": 30, "page=x": 30,
@@ -47,7 +47,7 @@ func TestNumbersOfPages(t *testing.T) {
 
 // What stands in a path comes back in Link and Location as it must be written there.
 func TestPathsAreEscaped(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, branch := range []string{"feature%23one", "a%22b", "100%25", "a%3Eb", "c/d%20e"} {
 			path := "/repositories/1001/rules/branches/" + branch
 			set := `{"name":"` + branch + `","enforcement":"active","conditions":{"ref_name":{"include":["~ALL"],"exclude":[]}},"rules":[{"type":"creation"},{"type":"deletion"}]}`
@@ -64,7 +64,7 @@ func TestPathsAreEscaped(t *testing.T) {
 }
 
 func TestOptionsTellTheMethods(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for target, want := range map[string]string{
 			"/gitignore/templates": "GET, HEAD, OPTIONS", "/repos/acme/widgets/subscription": "GET, HEAD, PUT, DELETE, OPTIONS", "/graphql": "POST, OPTIONS",
 		} {
@@ -78,7 +78,7 @@ func TestOptionsTellTheMethods(t *testing.T) {
 
 // A version that does not exist costs nothing.
 func TestARefusedVersionIsFree(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		t.wantStatus(t.get("owner", "/gitignore/templates", "X-Service-Api-Version: 1999-01-01"), 400)
 		if got := t.get("owner", "/gitignore/templates").Header().Get("X-RateLimit-Used"); got != "1" {
 			t.Errorf("used %s", got)
@@ -87,7 +87,7 @@ func TestARefusedVersionIsFree(t *testing.T) {
 }
 
 func TestATokenInBasicAuthenticationIsItsUsers(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for name, status := range map[string]int{"acme-owner": 200, "ACME-owner": 200, "": 200, "outsider": 401} {
 			r := newRequest(http.MethodGet, "/gitignore/templates")
 			r.SetBasicAuth(name, "tok-owner")
@@ -98,7 +98,7 @@ func TestATokenInBasicAuthenticationIsItsUsers(t *testing.T) {
 
 // A token without the scope to see private repositories learns nothing of them.
 func TestFeedsShowNoMoreThanTheToken(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, path := range []string{"/feeds", "/feeds/users/acme-owner/private"} {
 			r := newRequest(http.MethodGet, path)
 			r.SetBasicAuth("acme-owner", "tok-public")
@@ -110,11 +110,11 @@ func TestFeedsShowNoMoreThanTheToken(t *testing.T) {
 }
 
 func TestAMutationIsForTheKindsOfTokenThatRESTTakes(t *testing.T) {
-	run(t, func(t *tester) {
-		for who, refused := range map[string]bool{"owner": false, "app-user": true, "fine-grained": true, "read-only": true, "app": true} {
-			got := t.asks(who, `{"query":"mutation { updateSubscription(input: {subscribableId: \"R_1001\", state: SUBSCRIBED}) { clientMutationId } }"}`)
+	runWithService(t, func(t *tester) {
+		for credential, refused := range map[string]bool{"owner": false, "app-user": true, "fine-grained": true, "read-only": true, "app": true} {
+			got := t.queryGraphQL(credential, `{"query":"mutation { updateSubscription(input: {subscribableId: \"R_1001\", state: SUBSCRIBED}) { clientMutationId } }"}`)
 			if strings.Contains(got, "FORBIDDEN") != refused {
-				t.Errorf("%s: %s", who, got)
+				t.Errorf("%s: %s", credential, got)
 			}
 		}
 	})
@@ -128,7 +128,7 @@ func TestLongPatterns(t *testing.T) {
 }
 
 func TestAnEnterprisesWindow(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		if got := t.get("enterprise", "/gitignore/templates").Header().Get("X-RateLimit-Limit"); got != itoa(policy.DefaultLimits().Primary.Enterprise) {
 			t.Errorf("limit %s", got)
 		}

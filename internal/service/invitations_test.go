@@ -12,10 +12,10 @@ import (
 	"github.com/weirgate/weir/internal/records"
 )
 
-const invitationsOf = "/orgs/acme/invitations"
+const acmeInvitations = "/orgs/acme/invitations"
 
 // invited asks for a list of invitations.
-func (t *tester) invited(target string) []jsonObject {
+func (t *tester) listInvitations(target string) []jsonObject {
 	t.Helper()
 	w := t.get("owner", target)
 	t.wantStatus(w, http.StatusOK)
@@ -23,7 +23,7 @@ func (t *tester) invited(target string) []jsonObject {
 }
 
 func TestTheSeedHasInvitationsOfEachRoleAndSource(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		kinds := func(all []jsonObject) []string {
 			var kinds []string
 			for _, i := range all {
@@ -35,43 +35,43 @@ func TestTheSeedHasInvitationsOfEachRoleAndSource(t *testing.T) {
 		for role := range strings.FieldsSeq("admin direct_member billing_manager hiring_manager") {
 			want = append(want, role+" member", role+" scim")
 		}
-		for _, target := range []string{invitationsOf, "/orgs/acme/failed_invitations"} {
-			if diff := cmp.Diff(sorted(want), kinds(t.invited(target))); diff != "" {
+		for _, target := range []string{acmeInvitations, "/orgs/acme/failed_invitations"} {
+			if diff := cmp.Diff(sorted(want), kinds(t.listInvitations(target))); diff != "" {
 				t.Errorf("%s: want (-), got (+):\n%s", target, diff)
 			}
 		}
-		if n := len(t.invited("/orgs/acme-labs/invitations")) + len(t.invited("/orgs/acme-labs/failed_invitations")); n != 0 {
+		if n := len(t.listInvitations("/orgs/acme-labs/invitations")) + len(t.listInvitations("/orgs/acme-labs/failed_invitations")); n != 0 {
 			t.Errorf("acme-labs has %d", n)
 		}
 	})
 }
 
 func TestInvitationsArePendingOrHaveFailed(t *testing.T) {
-	run(t, func(t *tester) {
-		for _, i := range t.invited(invitationsOf) {
+	runWithService(t, func(t *tester) {
+		for _, i := range t.listInvitations(acmeInvitations) {
 			if i["failed_at"] != "" || i["failed_reason"] != "" || (i["login"] == nil) != (i["invitation_source"] == "scim") {
 				t.Errorf("pending: %v", i)
 			}
 		}
-		for _, i := range t.invited("/orgs/acme/failed_invitations") {
+		for _, i := range t.listInvitations("/orgs/acme/failed_invitations") {
 			made, failed := i["created_at"].(string), i["failed_at"].(string)
 			if _, err := time.Parse(time.RFC3339, failed); err != nil || made >= failed || failed > timestamp(time.Now()) || i["failed_reason"] == "" {
 				t.Errorf("failed: %v", i)
 			}
 		}
-		if n := len(t.invited("/organizations/4/failed_invitations?per_page=5&page=2")); n != 3 {
+		if n := len(t.listInvitations("/organizations/4/failed_invitations?per_page=5&page=2")); n != 3 {
 			t.Errorf("the second page of those that failed has %d", n)
 		}
 	})
 }
 
 func TestFiltersOfInvitations(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for query, want := range map[string]int{
 			"?role=all&invitation_source=all": 8, "?role=&invitation_source=": 8, "?role=admin": 2, "?role=hiring_manager": 2, "?invitation_source=scim": 4,
 			"?role=direct_member&invitation_source=member": 1, "?per_page=3&page=3": 2,
 		} {
-			all := t.invited(invitationsOf + query)
+			all := t.listInvitations(acmeInvitations + query)
 			if len(all) != want {
 				t.Errorf("%s: %d, want %d", query, len(all), want)
 			}
@@ -82,24 +82,24 @@ func TestFiltersOfInvitations(t *testing.T) {
 			}
 		}
 		for query, field := range map[string]string{"?role=owner": "role", "?role=reinstate": "role", "?role=admin&invitation_source=mail": "invitation_source"} {
-			if w := t.get("owner", invitationsOf+query); w.Code != 422 || !names(w, invitationResource, field) {
+			if w := t.get("owner", acmeInvitations+query); w.Code != 422 || !namesField(w, invitationResource, field) {
 				t.Errorf("%s: %d %s", query, w.Code, w.Body)
 			}
 		}
-		if link := t.get("owner", invitationsOf+"?role=admin&per_page=1").Header().Get("Link"); !strings.HasPrefix(link, `<http://api.test/organizations/4/invitations?per_page=1&role=admin&page=2>; rel="next"`) {
+		if link := t.get("owner", acmeInvitations+"?role=admin&per_page=1").Header().Get("Link"); !strings.HasPrefix(link, `<http://api.test/organizations/4/invitations?per_page=1&role=admin&page=2>; rel="next"`) {
 			t.Errorf("%s", link)
 		}
 	})
 }
 
 func TestAnInvitationIsMadeAndCancelled(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		outsider := t.s.world.accounts["outsider"]
-		w := t.do("owner", http.MethodPost, invitationsOf, `{"invitee_id":`+itoa(outsider.id)+`,"role":"admin","team_ids":[204,201,204,203]}`)
+		w := t.do("owner", http.MethodPost, acmeInvitations, `{"invitee_id":`+itoa(outsider.id)+`,"role":"admin","team_ids":[204,201,204,203]}`)
 		t.wantStatus(w, 201)
 		t.wantRecord(w.Body.Bytes(), "", records.NewInvitation)
 		made := decode[jsonObject](t, w)
-		self := invitationsOf + "/" + itoa(int(made["id"].(float64)))
+		self := acmeInvitations + "/" + itoa(int(made["id"].(float64)))
 		if got := w.Header().Get("Location"); got != "http://api.test"+self {
 			t.Errorf("Location %s", got)
 		}
@@ -114,23 +114,23 @@ func TestAnInvitationIsMadeAndCancelled(t *testing.T) {
 		if inviter := made["inviter"].(jsonObject); inviter["login"] != "acme-owner" {
 			t.Errorf("%v", inviter)
 		}
-		if got := t.slugs("owner", self+"/teams"); got != "release builders coils" {
+		if got := t.teamSlugs("owner", self+"/teams"); got != "release builders coils" {
 			t.Errorf("teams %s", got)
 		}
-		if got := t.slugs("owner", "/organizations/4/invitations/17/teams?per_page=2&page=2"); got != "coils" {
+		if got := t.teamSlugs("owner", "/organizations/4/invitations/17/teams?per_page=2&page=2"); got != "coils" {
 			t.Errorf("the second page of the teams: %s", got)
 		}
 		listed := func(i jsonObject) bool { return i["id"] == made["id"] }
-		if !slices.ContainsFunc(t.invited(invitationsOf+"?role=admin"), listed) {
+		if !slices.ContainsFunc(t.listInvitations(acmeInvitations+"?role=admin"), listed) {
 			t.Error("it is not pending")
 		}
 		t.wantStatus(t.do("owner", http.MethodDelete, self, ""), 204)
-		if slices.ContainsFunc(t.invited(invitationsOf), listed) || slices.ContainsFunc(t.invited("/orgs/acme/failed_invitations"), listed) {
+		if slices.ContainsFunc(t.listInvitations(acmeInvitations), listed) || slices.ContainsFunc(t.listInvitations("/orgs/acme/failed_invitations"), listed) {
 			t.Error("it is still listed")
 		}
 		t.wantStatus(t.do("owner", http.MethodDelete, self, ""), 404)
 		t.wantStatus(t.get("owner", self+"/teams"), 404)
-		again := decode[jsonObject](t, t.do("owner", http.MethodPost, invitationsOf, `{"email":"OUTSIDER@example.com"}`))
+		again := decode[jsonObject](t, t.do("owner", http.MethodPost, acmeInvitations, `{"email":"OUTSIDER@example.com"}`))
 		if again["id"] != 18.0 || again["login"] != "outsider" || again["email"] != "OUTSIDER@example.com" || again["role"] != "direct_member" || again["team_count"] != 0.0 {
 			t.Errorf("the same user by e-mail: %v", again)
 		}
@@ -138,15 +138,15 @@ func TestAnInvitationIsMadeAndCancelled(t *testing.T) {
 }
 
 func TestWhoIsInvitedAsWhat(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		acme := t.s.world.accounts["acme"]
 		outsider := t.s.world.accounts["outsider"]
 		acme.formerMembers["watcher-64"] = &membership{user: t.s.world.accounts["watcher-64"]}
 		id := func(login string) string { return `{"invitee_id":` + itoa(t.s.world.accounts[login].id) }
 		for _, c := range []struct {
-			name, who, body    string
-			login, email, role any
-			inviter            string
+			name, credential, body string
+			login, email, role     any
+			inviter                string
 		}{
 			{"an address that is nobody's", "owner", `{"email":"new@example.com"}`, nil, "new@example.com", "direct_member", "acme-owner"},
 			{"what is null is not given", "owner", `{"invitee_id":null,"email":"null@example.com","role":null,"team_ids":null}`, nil, "null@example.com", "direct_member", "acme-owner"},
@@ -157,21 +157,21 @@ func TestWhoIsInvitedAsWhat(t *testing.T) {
 			{"whose invitation has failed", "owner", id("watcher-09") + `}`, "watcher-09", "watcher-09@example.com", "direct_member", "acme-owner"},
 			{"by an app", "app", id("watcher-20") + `}`, "watcher-20", "watcher-20@example.com", "direct_member", "acme"},
 		} {
-			w := t.do(c.who, http.MethodPost, invitationsOf, c.body)
+			w := t.do(c.credential, http.MethodPost, acmeInvitations, c.body)
 			t.wantStatus(w, 201)
 			i := decode[jsonObject](t, w)
 			if i["login"] != c.login || i["email"] != c.email || i["role"] != c.role || i["inviter"].(jsonObject)["login"] != c.inviter {
 				t.Errorf("%s: %s", c.name, w.Body)
 			}
 		}
-		if n := len(t.invited("/orgs/acme/failed_invitations")); n != 8 {
+		if n := len(t.listInvitations("/orgs/acme/failed_invitations")); n != 8 {
 			t.Errorf("%d have failed, of 8", n)
 		}
 	})
 }
 
 func TestInvitationsThatCannotBeMade(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		id := func(login string) string { return `{"invitee_id":` + itoa(t.s.world.accounts[login].id) }
 		for _, c := range []struct{ name, body, field, code string }{
 			{"nobody", ``, "invitee_id", "missing_field"},
@@ -199,13 +199,13 @@ func TestInvitationsThatCannotBeMade(t *testing.T) {
 			{"teams by slug", id("outsider") + `,"team_ids":["release"]}`, "team_ids", "invalid"},
 			{"teams that are no list", id("outsider") + `,"team_ids":201}`, "team_ids", "invalid"},
 		} {
-			w := t.do("owner", http.MethodPost, invitationsOf, c.body)
+			w := t.do("owner", http.MethodPost, acmeInvitations, c.body)
 			want := `"errors":[{"resource":"OrganizationInvitation","field":"` + c.field + `","code":"` + c.code + `"}]`
 			if w.Code != 422 || !strings.Contains(w.Body.String(), want) {
 				t.Errorf("%s: %d %s, want %s", c.name, w.Code, w.Body, want)
 			}
 		}
-		t.wantStatus(t.do("owner", http.MethodPost, invitationsOf, `{`), 400)
+		t.wantStatus(t.do("owner", http.MethodPost, acmeInvitations, `{`), 400)
 		t.wantStatus(t.do("owner", http.MethodPost, "/orgs/none/invitations", `{}`), 404)
 		if n := len(t.s.world.accounts["acme"].invitations); n != 16 {
 			t.Errorf("%d invitations, of 16", n)
@@ -215,10 +215,10 @@ func TestInvitationsThatCannotBeMade(t *testing.T) {
 
 // Teams belong to one organization; so do invitations.
 func TestInvitationsOfAnotherOrganization(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		const labs = "/orgs/acme-labs/invitations"
 		w := t.do("owner", http.MethodPost, labs, `{"email":"new@example.com","team_ids":[201]}`)
-		if w.Code != 422 || !names(w, invitationResource, "team_ids[0]") {
+		if w.Code != 422 || !namesField(w, invitationResource, "team_ids[0]") {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 		// Who is a member there, or invited there, is neither here.
@@ -229,10 +229,10 @@ func TestInvitationsOfAnotherOrganization(t *testing.T) {
 		t.wantStatus(t.get("owner", labs+"/1/teams"), 404)
 		t.wantStatus(t.get("owner", "/orgs/none/invitations"), 404)
 		t.wantStatus(t.get("owner", "/orgs/none/failed_invitations"), 404)
-		if w := t.do("owner", http.MethodDelete, invitationsOf+"/9", ""); w.Code != 422 || !names(w, invitationResource, "invitation_id") {
+		if w := t.do("owner", http.MethodDelete, acmeInvitations+"/9", ""); w.Code != 422 || !namesField(w, invitationResource, "invitation_id") {
 			t.Errorf("one that has failed is cancelled: %d %s", w.Code, w.Body)
 		}
-		if got := t.slugs("owner", invitationsOf+"/15/teams"); got != "builders springs-levers coils release" {
+		if got := t.teamSlugs("owner", acmeInvitations+"/15/teams"); got != "builders springs-levers coils release" {
 			t.Errorf("the teams of one that has failed: %s", got)
 		}
 	})

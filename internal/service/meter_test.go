@@ -19,7 +19,7 @@ const (
 )
 
 // broken checks which limits were broken, how often.
-func (t *tester) broken(limits string, times int) {
+func (t *tester) wantViolations(limits string, times int) {
 	t.Helper()
 	v := t.s.Violations()
 	if v.Violations != times || limits != "" && v.ByLimit[limits] != times {
@@ -27,7 +27,7 @@ func (t *tester) broken(limits string, times int) {
 	}
 }
 
-func (t *tester) limited(w *httptest.ResponseRecorder) {
+func (t *tester) wantSecondaryLimit(w *httptest.ResponseRecorder) {
 	t.Helper()
 	if w.Code != 403 || w.Header().Get("Retry-After") != "60" || !strings.Contains(w.Body.String(), "secondary rate limit") || !strings.Contains(w.Body.String(), "/secondary-rate-limits") {
 		t.Errorf("not a secondary limit error: %d %v %s", w.Code, w.Header(), w.Body)
@@ -35,38 +35,38 @@ func (t *tester) limited(w *httptest.ResponseRecorder) {
 }
 
 func TestPointsOfAMinute(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for range 900 {
 			t.wantStatus(t.get("owner", "/gitignore/templates"), 200)
 		}
 		t.wantStatus(t.get("owner", "/codes_of_conduct"), 200) // each operation has its own
 		t.wantStatus(t.get("member", "/gitignore/templates"), 200)
-		t.broken("", 0)
+		t.wantViolations("", 0)
 		if h := t.s.Violations().Highest["points"]; h != (Highest{900, 900}) {
 			t.Errorf("highest: %+v", h)
 		}
-		t.limited(t.get("owner", "/gitignore/templates"))
-		t.broken("points", 1)
+		t.wantSecondaryLimit(t.get("owner", "/gitignore/templates"))
+		t.wantViolations("points", 1)
 	})
 }
 
 func TestPointsReturnOneMinuteLater(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for range 899 {
 			t.get("owner", "/gitignore/templates")
 		}
 		time.Sleep(30 * time.Second)
 		t.get("owner", "/gitignore/templates")
 		time.Sleep(30*time.Second - time.Nanosecond)
-		t.broken("", 0)
-		t.limited(t.get("owner", "/gitignore/templates"))
+		t.wantViolations("", 0)
+		t.wantSecondaryLimit(t.get("owner", "/gitignore/templates"))
 		time.Sleep(time.Minute)
 		t.wantStatus(t.get("owner", "/gitignore/templates"), 200)
 	})
 }
 
 func TestGraphQLCounts(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for range 80 {
 			t.wantStatus(t.do("owner", http.MethodPost, "/graphql", mutate), 200)
 		}
@@ -75,14 +75,14 @@ func TestGraphQLCounts(t *testing.T) {
 		if v.Highest["points:graphql"].Sum != 401 || v.Highest["content:1m0s"].Sum != 80 || v.Answered["graphql"] != 81 {
 			t.Errorf("%+v", v)
 		}
-		t.limited(t.do("owner", http.MethodPost, "/graphql", mutate))
-		t.broken("content:1m0s", 1)
+		t.wantSecondaryLimit(t.do("owner", http.MethodPost, "/graphql", mutate))
+		t.wantViolations("content:1m0s", 1)
 		t.wantStatus(t.do("", http.MethodPost, "/graphql", query), 401)
 	})
 }
 
 func TestContentOfAnHour(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for i := range 500 {
 			if i%80 == 0 {
 				time.Sleep(time.Minute)
@@ -90,20 +90,20 @@ func TestContentOfAnHour(t *testing.T) {
 			t.wantStatus(t.do("owner", http.MethodPost, fmt.Sprintf("/app-manifests/%d/conversions", i), ""), 201)
 		}
 		time.Sleep(time.Minute)
-		t.broken("", 0)
-		t.limited(t.do("owner", http.MethodPost, "/app-manifests/x/conversions", ""))
-		t.broken("content:1h0m0s", 1)
+		t.wantViolations("", 0)
+		t.wantSecondaryLimit(t.do("owner", http.MethodPost, "/app-manifests/x/conversions", ""))
+		t.wantViolations("content:1h0m0s", 1)
 	})
 }
 
 // together sends so many requests at one time.
-func (t *tester) together(n int, who, target string) (statuses map[int]int) {
+func (t *tester) getConcurrently(n int, credential, target string) (statuses map[int]int) {
 	statuses = map[int]int{}
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	for range n {
 		group.Go(func() {
-			code := t.get(who, target).Code
+			code := t.get(credential, target).Code
 			mu.Lock()
 			defer mu.Unlock()
 			statuses[code]++
@@ -114,16 +114,16 @@ func (t *tester) together(n int, who, target string) (statuses map[int]int) {
 }
 
 func TestConcurrency(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{DelayAfter: Duration(time.Second)})
-		if got := t.together(100, "owner", "/gitignore/templates"); got[200] != 100 {
+		if got := t.getConcurrently(100, "owner", "/gitignore/templates"); got[200] != 100 {
 			t.Errorf("%v", got)
 		}
-		t.broken("", 0)
-		if got := t.together(101, "member", "/gitignore/templates"); got[403] == 0 {
+		t.wantViolations("", 0)
+		if got := t.getConcurrently(101, "member", "/gitignore/templates"); got[403] == 0 {
 			t.Errorf("%v", got)
 		}
-		t.broken("concurrency", 1)
+		t.wantViolations("concurrency", 1)
 		if v := t.s.Violations(); v.MaxConcurrent != 101 || v.SentWhileLimited != 0 {
 			t.Errorf("%+v", v)
 		}
@@ -131,9 +131,9 @@ func TestConcurrency(t *testing.T) {
 }
 
 func TestCPUTime(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{DelayBefore: Duration(4 * time.Second), DelayIsCPU: true})
-		got := t.together(100, "owner", "/gitignore/templates")
+		got := t.getConcurrently(100, "owner", "/gitignore/templates")
 		v := t.s.Violations()
 		if v.ByLimit["cpu"] == 0 || v.Highest["cpu"].Sum <= 90_000 || got[200] == 0 {
 			t.Errorf("%v %+v", got, v)
@@ -143,12 +143,12 @@ func TestCPUTime(t *testing.T) {
 		for range 20 {
 			t.wantStatus(t.get("owner", "/gitignore/templates"), 200)
 		}
-		t.broken("", before)
+		t.wantViolations("", before)
 	})
 }
 
 func TestSecondaryLimitSilences(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{SecondaryEvery: 3, LimitStatus: 429, NoRetryAfter: true, RemainingZero: true})
 		t.get("owner", "/gitignore/templates")
 		t.get("owner", "/gitignore/templates")
@@ -156,7 +156,7 @@ func TestSecondaryLimitSilences(t *testing.T) {
 		if w.Code != 429 || w.Header().Get("Retry-After") != "" || w.Header().Get("X-RateLimit-Remaining") != "0" {
 			t.Errorf("%d %v", w.Code, w.Header())
 		}
-		t.broken("", 0)
+		t.wantViolations("", 0)
 		time.Sleep(time.Minute - time.Nanosecond)
 		t.wantStatus(t.get("owner", "/gitignore/templates"), 429)
 		t.wantStatus(t.get("member", "/gitignore/templates"), 200)
@@ -181,7 +181,7 @@ func TestInstallationLimitFollowsWhatIsInstalled(t *testing.T) {
 // What is charged counts at the moment at which it was counted, however long its answer
 // takes; what turns out to be a 304 does not.
 func TestTheHighestSumOfSearches(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		const target = "/search/commits?q=gear"
 		etag := t.get("owner", target).Header().Get("ETag")
 		for range 35 {
@@ -193,7 +193,7 @@ func TestTheHighestSumOfSearches(t *testing.T) {
 		t.s.setFaults(Faults{DelayAfter: Duration(20 * time.Second)})
 		for range 3 {
 			time.Sleep(time.Minute)
-			if got := t.together(10, "member", target); got[200] != 10 {
+			if got := t.getConcurrently(10, "member", target); got[200] != 10 {
 				t.Errorf("%v", got)
 			}
 		}

@@ -13,7 +13,7 @@ const organizationMigrations, userMigrations = "/orgs/acme/migrations", "/user/m
 // TestMigrationsOfTheSeed: newest first, exports with their repositories and imports
 // without (Document B section 2.7).
 func TestMigrationsOfTheSeed(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		all := decode[[]jsonObject](t, t.get("owner", organizationMigrations))
 		if len(all) != 2 {
 			t.Fatalf("%v", all)
@@ -52,7 +52,7 @@ func fullNames(migration jsonObject) string {
 
 // TestRepositoriesAreLeftOutOfMigrations: each form of the array.
 func TestRepositoriesAreLeftOutOfMigrations(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for query, left := range map[string]bool{
 			"?exclude=repositories": true, "?exclude[]=repositories": true, "?exclude%5B%5D=repositories": true, "?exclude=x&exclude=repositories": true,
 			"": false, "?exclude=": false, "?exclude=owner": false,
@@ -84,7 +84,7 @@ func TestRepositoriesAreLeftOutOfMigrations(t *testing.T) {
 // archive is not any more (Document B section 3).
 func TestMigrationsTakeTheirTime(t *testing.T) {
 	for _, path := range []string{organizationMigrations, userMigrations} {
-		run(t, func(t *tester) {
+		runWithService(t, func(t *tester) {
 			began := time.Now()
 			w := t.do("owner", http.MethodPost, path, `{"repositories":["Acme/Widgets","acme/monolith","acme/widgets"]}`)
 			t.wantStatus(w, 201)
@@ -114,7 +114,7 @@ func TestMigrationsTakeTheirTime(t *testing.T) {
 // TestOptionsOfMigrations: every one is false unless given, and with metadata alone.
 func TestOptionsOfMigrations(t *testing.T) {
 	shown := []string{"lock_repositories", "exclude_attachments", "exclude_releases", "exclude_owner_projects"}
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, path := range []string{organizationMigrations, userMigrations} {
 			for _, given := range append([]string{"", "exclude_metadata", "exclude_git_data"}, shown...) {
 				body := `{"repositories":["acme/empty"],"` + given + `":true}`
@@ -130,7 +130,7 @@ func TestOptionsOfMigrations(t *testing.T) {
 					continue
 				}
 				w = t.do("owner", http.MethodPost, path, `{"repositories":["acme/empty"],"`+given+`":1}`)
-				if w.Code != 422 || !names(w, "Migration", given) {
+				if w.Code != 422 || !namesField(w, "Migration", given) {
 					t.Errorf("%s %s: %d %s", path, given, w.Code, w.Body)
 				}
 			}
@@ -144,11 +144,11 @@ func TestOptionsOfMigrations(t *testing.T) {
 }
 
 func TestMigrationsThatCannotBeStarted(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		stranger := &repository{owner: &account{login: "other", members: map[string]*membership{}}, name: "parts"}
 		t.s.world.repositories = append(t.s.world.repositories, stranger)
 		for _, c := range []struct {
-			who, body, field, code string
+			credential, body, field, code string
 		}{
 			{"owner", ``, "repositories", "missing_field"},
 			{"owner", `{"repositories":null}`, "repositories", "missing_field"},
@@ -167,15 +167,15 @@ func TestMigrationsThatCannotBeStarted(t *testing.T) {
 			{"owner", `{"repositories":["acme/widgets"],"org_metadata_only":"no"}`, "org_metadata_only", "invalid"},
 		} {
 			for _, path := range []string{organizationMigrations, userMigrations} {
-				w := t.do(c.who, http.MethodPost, path, c.body)
-				if w.Code != 422 || !names(w, "Migration", c.field) || !strings.Contains(w.Body.String(), `"code":"`+c.code+`"`) {
+				w := t.do(c.credential, http.MethodPost, path, c.body)
+				if w.Code != 422 || !namesField(w, "Migration", c.field) || !strings.Contains(w.Body.String(), `"code":"`+c.code+`"`) {
 					t.Errorf("%s %s: %d %s, want %s of %s", path, c.body, w.Code, w.Body, c.code, c.field)
 				}
 			}
 		}
 		t.wantStatus(t.do("owner", http.MethodPost, userMigrations, `{`), 400)
 		w := t.do("member", http.MethodPost, userMigrations, `{"repositories":["acme/widgets"]}`)
-		if w.Code != 422 || !names(w, "Migration", "repositories[0]") {
+		if w.Code != 422 || !namesField(w, "Migration", "repositories[0]") {
 			t.Errorf("a member administers no repository: %d %s", w.Code, w.Body)
 		}
 		if n := len(t.s.world.migrations); n != 3 {
@@ -186,7 +186,7 @@ func TestMigrationsThatCannotBeStarted(t *testing.T) {
 
 // TestLockedRepositoriesTakeNoTags: reading goes on, and other repositories do.
 func TestLockedRepositoriesTakeNoTags(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		tag := func(repository int) int {
 			r := t.s.world.repositories[repository]
 			body := `{"tag":"v9","message":"m","object":"` + r.head() + `","type":"commit"}`
@@ -210,7 +210,7 @@ func TestLockedRepositoriesTakeNoTags(t *testing.T) {
 // TestMigrationsShowWhatTheTokenMaySee: the right to list is not that to a private
 // repository.
 func TestMigrationsShowWhatTheTokenMaySee(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		w := t.get("org-admin", organizationMigrations)
 		t.wantStatus(w, 200)
 		if got := fullNames(decode[[]jsonObject](t, w)[0]); got != "acme/widgets" {

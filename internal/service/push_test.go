@@ -16,14 +16,14 @@ const commitMembers = "id tree_id distinct message timestamp url author committe
 // TestAPushMovesTheDefaultBranch: its commits are the repository's from then on, and
 // the payload tells of those same ones.
 func TestAPushMovesTheDefaultBranch(t *testing.T) {
-	run(t, func(t *tester) {
-		box := t.receive()
-		t.setWebhooks(hookOn("acme/widgets"))
+	runWithService(t, func(t *tester) {
+		box := t.startReceiver()
+		t.setWebhooks(webhookOn("acme/widgets"))
 		widgets := t.s.world.repositoryNamed("acme/widgets")
 		before, count := widgets.head(), len(widgets.commits)
 		time.Sleep(time.Hour)
-		t.cause(`{"event": "push", "repository": "acme/widgets", "commits": 3, "sender": "acme-member"}`, 202)
-		p := box.one(t)
+		t.createEvent(`{"event": "push", "repository": "acme/widgets", "commits": 3, "sender": "acme-member"}`, 202)
+		p := box.takePayload(t)
 		if len(widgets.commits) != count+3 || widgets.head() == before {
 			t.Errorf("%d commits, head %s", len(widgets.commits), widgets.head())
 		}
@@ -49,8 +49,8 @@ func TestAPushMovesTheDefaultBranch(t *testing.T) {
 		if pushed := p["repository"].(jsonObject)["pushed_at"]; pushed != "2000-01-01T01:00:00Z" {
 			t.Errorf("pushed at %v", pushed)
 		}
-		t.cause(`{"event": "push", "repository": "acme/widgets"}`, 202)
-		if next := box.one(t); next["before"] != p["after"] || next["after"] == p["after"] {
+		t.createEvent(`{"event": "push", "repository": "acme/widgets"}`, 202)
+		if next := box.takePayload(t); next["before"] != p["after"] || next["after"] == p["after"] {
 			t.Errorf("the next goes from %v to %v", next["before"], next["after"])
 		}
 	})
@@ -58,7 +58,7 @@ func TestAPushMovesTheDefaultBranch(t *testing.T) {
 
 // TestAPushMakesNewStatistics: Document A section 3. One to another branch does not.
 func TestAPushMakesNewStatistics(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		const path = "/repos/acme/widgets/stats/punch_card"
 		total := func() (n int) {
 			t.wantStatus(t.get("owner", path), 202)
@@ -70,10 +70,10 @@ func TestAPushMakesNewStatistics(t *testing.T) {
 			return n
 		}
 		first := total()
-		t.cause(`{"event": "push", "repository": "acme/widgets", "ref": "refs/heads/side", "commits": 5}`, 202)
-		t.cause(`{"event": "push", "repository": "acme/monolith"}`, 202)
+		t.createEvent(`{"event": "push", "repository": "acme/widgets", "ref": "refs/heads/side", "commits": 5}`, 202)
+		t.createEvent(`{"event": "push", "repository": "acme/monolith"}`, 202)
 		t.wantStatus(t.get("owner", path), 200)
-		t.cause(`{"event": "push", "repository": "acme/widgets", "commits": 5}`, 202)
+		t.createEvent(`{"event": "push", "repository": "acme/widgets", "commits": 5}`, 202)
 		if second := total(); second != first+5 {
 			t.Errorf("%d commits, then %d", first, second)
 		}
@@ -109,13 +109,13 @@ func TestPushesOfEveryKind(t *testing.T) {
 		"another branch is rewritten":       {`"ref": "refs/heads/side", "forced": true, "commits": 2`, "H", "N", 2, nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			run(t, func(t *tester) {
-				box := t.receive()
-				t.setWebhooks(hookOn("acme/widgets"))
+			runWithService(t, func(t *tester) {
+				box := t.startReceiver()
+				t.setWebhooks(webhookOn("acme/widgets"))
 				widgets := t.s.world.repositoryNamed("acme/widgets")
 				was := slices.Clone(widgets.commits)
-				t.cause(`{"event": "push", "repository": "acme/widgets", `+c.cause+`}`, 202)
-				p := box.one(t)
+				t.createEvent(`{"event": "push", "repository": "acme/widgets", `+c.cause+`}`, 202)
+				p := box.takePayload(t)
 				names := map[any]string{was[len(was)-1].sha: "H", was[len(was)-2].sha: "P", zeroSHA: "0"}
 				called := func(sha any) string {
 					if names[sha] == "" {
@@ -144,12 +144,12 @@ func TestPushesOfEveryKind(t *testing.T) {
 
 // TestTheFirstPush creates the default branch.
 func TestTheFirstPush(t *testing.T) {
-	run(t, func(t *tester) {
-		box := t.receive()
-		t.setWebhooks(hookOn("acme/empty"))
+	runWithService(t, func(t *tester) {
+		box := t.startReceiver()
+		t.setWebhooks(webhookOn("acme/empty"))
 		t.wantStatus(t.get("", "/repos/acme/empty/stats/contributors"), 204)
-		t.cause(`{"event": "push", "repository": "acme/empty", "commits": 2}`, 202)
-		p := box.one(t)
+		t.createEvent(`{"event": "push", "repository": "acme/empty", "commits": 2}`, 202)
+		p := box.takePayload(t)
 		if p["created"] != true || p["before"] != zeroSHA || p["after"] != t.s.world.repositoryNamed("acme/empty").head() || p["base_ref"] != nil {
 			t.Errorf("%v", p)
 		}
@@ -159,8 +159,8 @@ func TestTheFirstPush(t *testing.T) {
 
 // TestPushesThatAreRefused change nothing.
 func TestPushesThatAreRefused(t *testing.T) {
-	run(t, func(t *tester) {
-		for _, c := range []struct{ repository, cause, says string }{
+	runWithService(t, func(t *tester) {
+		for _, c := range []struct{ repository, cause, wantMessage string }{
 			{"widgets", `"commits": -1`, "commits: -1: must be 0 to 60000"},
 			{"widgets", `"commits": 60001`, "commits: 60001: must be 0 to 60000"},
 			{"widgets", `"commits": 0`, "commits: 0: the ref is neither created, deleted nor forced"},
@@ -179,7 +179,7 @@ func TestPushesThatAreRefused(t *testing.T) {
 		} {
 			r := t.s.world.repositoryNamed("acme/" + c.repository)
 			head, pushed := r.head(), r.pushed
-			t.wantRefused(`{"event": "push", "repository": "acme/`+c.repository+`", `+c.cause+`}`, c.says)
+			t.wantRefused(`{"event": "push", "repository": "acme/`+c.repository+`", `+c.cause+`}`, c.wantMessage)
 			if r.head() != head || r.pushed != pushed {
 				t.Errorf("%s: changed", c.cause)
 			}
@@ -189,10 +189,10 @@ func TestPushesThatAreRefused(t *testing.T) {
 
 // TestARepositoryIsNotLeftWithoutCommits, however often its last one is taken back.
 func TestARepositoryIsNotLeftWithoutCommits(t *testing.T) {
-	run(t, func(t *tester) {
-		t.cause(`{"event": "push", "repository": "acme/empty"}`, 202)
+	runWithService(t, func(t *tester) {
+		t.createEvent(`{"event": "push", "repository": "acme/empty"}`, 202)
 		t.wantRefused(`{"event": "push", "repository": "acme/empty", "forced": true, "commits": 0}`, "commits: 0: refs/heads/main is left without any")
-		t.cause(`{"event": "push", "repository": "acme/empty", "forced": true}`, 202)
+		t.createEvent(`{"event": "push", "repository": "acme/empty", "forced": true}`, 202)
 		if n := len(t.s.world.repositoryNamed("acme/empty").commits); n != 1 {
 			t.Errorf("%d commits", n)
 		}
@@ -203,9 +203,9 @@ func TestARepositoryIsNotLeftWithoutCommits(t *testing.T) {
 func TestTheSamePushesMakeTheSameState(t *testing.T) {
 	var heads []string
 	for range 2 {
-		run(t, func(t *tester) {
-			t.cause(`{"event": "push", "repository": "acme/widgets", "commits": 2}`, 202)
-			t.cause(`{"event": "push", "repository": "acme/widgets"}`, 202)
+		runWithService(t, func(t *tester) {
+			t.createEvent(`{"event": "push", "repository": "acme/widgets", "commits": 2}`, 202)
+			t.createEvent(`{"event": "push", "repository": "acme/widgets"}`, 202)
 			heads = append(heads, t.s.world.repositoryNamed("acme/widgets").head())
 		})
 	}

@@ -5,8 +5,8 @@ import "testing"
 // TestPermissionsOfARepository are what its reader is to it, or what a token without
 // a user may.
 func TestPermissionsOfARepository(t *testing.T) {
-	run(t, func(t *tester) {
-		for who, want := range map[string]jsonObject{
+	runWithService(t, func(t *tester) {
+		for credential, want := range map[string]jsonObject{
 			"owner":    {"admin": true, "push": true, "pull": true},
 			"member":   {"admin": false, "push": true, "pull": true},
 			"outsider": {"admin": false, "push": false, "pull": true},
@@ -14,8 +14,8 @@ func TestPermissionsOfARepository(t *testing.T) {
 			"workflow": {"admin": false, "push": true, "pull": true},
 			"":         {"admin": false, "push": false, "pull": true},
 		} {
-			watched := decode[[]jsonObject](t, t.get(who, "/users/watcher-01/subscriptions"))
-			t.same("permissions of "+who, want, watched[0]["permissions"])
+			watched := decode[[]jsonObject](t, t.get(credential, "/users/watcher-01/subscriptions"))
+			t.wantEqual("permissions of "+credential, want, watched[0]["permissions"])
 		}
 	})
 }

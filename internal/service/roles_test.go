@@ -7,18 +7,18 @@ import (
 	"testing"
 )
 
-const rolesOf = "/orgs/acme/organization-roles"
+const acmeRoles = "/orgs/acme/organization-roles"
 
 // permissionsOfRoles are the names that Document A section 2.2 observed.
 const permissionsOfRoles = `write_organization_custom_repo_role write_organization_custom_org_role
 	read_organization_custom_repo_role read_organization_custom_org_role read_audit_logs`
 
 func TestRolesAreListedAndRead(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		all := decode[struct {
 			Total int `json:"total_count"`
 			Roles []jsonObject
-		}](t, t.get("owner", rolesOf))
+		}](t, t.get("owner", acmeRoles))
 		if all.Total != 3 || len(all.Roles) != all.Total {
 			t.Fatalf("%d, %v", all.Total, all.Roles)
 		}
@@ -32,7 +32,7 @@ func TestRolesAreListedAndRead(t *testing.T) {
 				t.Errorf("%v", o)
 			}
 		}
-		one := decode[jsonObject](t, t.get("owner", rolesOf+"/3"))
+		one := decode[jsonObject](t, t.get("owner", acmeRoles+"/3"))
 		if one["name"] != all.Roles[2]["name"] || one["created_at"] != all.Roles[2]["created_at"] {
 			t.Errorf("listed %v, read %v", all.Roles[2], one)
 		}
@@ -44,19 +44,19 @@ func TestRolesAreListedAndRead(t *testing.T) {
 }
 
 func TestRolesOfTeams(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		put := func(slug string) {
 			t.Helper()
-			w := t.do("owner", http.MethodPut, rolesOf+"/teams/"+slug+"/1", "")
+			w := t.do("owner", http.MethodPut, acmeRoles+"/teams/"+slug+"/1", "")
 			t.wantStatus(w, 204)
 			if w.Body.Len() > 0 {
 				t.Errorf("%s", w.Body)
 			}
 		}
-		want := func(slugs string) {
+		want := func(teamSlugs string) {
 			t.Helper()
-			if got := t.slugs("owner", rolesOf+"/1/teams"); got != slugs {
-				t.Errorf("got %q, want %q", got, slugs)
+			if got := t.teamSlugs("owner", acmeRoles+"/1/teams"); got != teamSlugs {
+				t.Errorf("got %q, want %q", got, teamSlugs)
 			}
 		}
 		want("")
@@ -65,29 +65,29 @@ func TestRolesOfTeams(t *testing.T) {
 		put("builders") // again
 		put("coils")
 		want("builders coils release") // springs-levers is within one of them, no more
-		if got := t.slugs("owner", "/organizations/4/organization-roles/1/teams?per_page=2&page=2"); got != "release" {
+		if got := t.teamSlugs("owner", "/organizations/4/organization-roles/1/teams?per_page=2&page=2"); got != "release" {
 			t.Errorf("the second page: %s", got)
 		}
-		link := t.get("owner", rolesOf+"/1/teams?per_page=2").Header().Get("Link")
+		link := t.get("owner", acmeRoles+"/1/teams?per_page=2").Header().Get("Link")
 		if !strings.HasPrefix(link, `<http://api.test/organizations/4/organization-roles/1/teams?per_page=2&page=2>; rel="next"`) {
 			t.Errorf("%s", link)
 		}
-		t.wantStatus(t.do("owner", http.MethodDelete, rolesOf+"/teams/coils/1", ""), 204)
-		t.wantStatus(t.do("owner", http.MethodDelete, rolesOf+"/teams/coils/1", ""), 204) // again
+		t.wantStatus(t.do("owner", http.MethodDelete, acmeRoles+"/teams/coils/1", ""), 204)
+		t.wantStatus(t.do("owner", http.MethodDelete, acmeRoles+"/teams/coils/1", ""), 204) // again
 		want("builders release")
-		t.wantStatus(t.do("owner", http.MethodDelete, rolesOf+"/teams/release", ""), 204)
+		t.wantStatus(t.do("owner", http.MethodDelete, acmeRoles+"/teams/release", ""), 204)
 		want("builders")
-		if got := t.slugs("owner", rolesOf+"/2/teams"); got != "" {
+		if got := t.teamSlugs("owner", acmeRoles+"/2/teams"); got != "" {
 			t.Errorf("release has kept 2 of all its roles: %s", got)
 		}
-		if got := t.slugs("owner", rolesOf+"/3/teams"); got != "audit" {
+		if got := t.teamSlugs("owner", acmeRoles+"/3/teams"); got != "audit" {
 			t.Errorf("another team has lost a role: %q", got)
 		}
 	})
 }
 
 func TestWhoHoldsAPermission(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		acme := t.s.world.accounts["acme"]
 		want := func(login, permission string, holds bool) {
 			t.Helper()
@@ -104,28 +104,28 @@ func TestWhoHoldsAPermission(t *testing.T) {
 		want("outsider", reads, false)
 		want("", reads, false)
 
-		t.do("owner", http.MethodPut, rolesOf+"/teams/builders/2", "")
+		t.do("owner", http.MethodPut, acmeRoles+"/teams/builders/2", "")
 		want("acme-member", reads, true) // springs-levers is within builders
-		t.do("owner", http.MethodDelete, rolesOf+"/teams/builders", "")
+		t.do("owner", http.MethodDelete, acmeRoles+"/teams/builders", "")
 		want("acme-member", reads, false)
 
-		t.do("owner", http.MethodPut, rolesOf+"/teams/coils/2", "")
+		t.do("owner", http.MethodPut, acmeRoles+"/teams/coils/2", "")
 		want("acme-member", reads, false) // coils is within springs-levers, not the other way round
 
-		t.do("owner", http.MethodPut, rolesOf+"/users/acme-member/2", "")
-		t.do("owner", http.MethodPut, rolesOf+"/users/acme-member/3", "")
+		t.do("owner", http.MethodPut, acmeRoles+"/users/acme-member/2", "")
+		t.do("owner", http.MethodPut, acmeRoles+"/users/acme-member/3", "")
 		want("acme-member", reads, true)
-		t.do("owner", http.MethodDelete, rolesOf+"/users/acme-member/2", "")
+		t.do("owner", http.MethodDelete, acmeRoles+"/users/acme-member/2", "")
 		want("acme-member", reads, false)
 		want("acme-member", audits, true)
-		t.do("owner", http.MethodDelete, rolesOf+"/users/acme-member", "")
+		t.do("owner", http.MethodDelete, acmeRoles+"/users/acme-member", "")
 		want("acme-member", audits, false)
 		want("builder-09", audits, true) // whom nobody asked about
 	})
 }
 
 func TestRolesThatCannotBe(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		const labs = "/orgs/acme-labs/organization-roles"
 		for _, c := range []struct {
 			name, method, target string
@@ -133,20 +133,20 @@ func TestRolesThatCannotBe(t *testing.T) {
 		}{
 			{"no organization", "GET", "/orgs/none/organization-roles", 404},
 			{"a user is none", "GET", "/orgs/acme-owner/organization-roles", 404},
-			{"no role to read", "GET", rolesOf + "/99", 404},
-			{"no role to list the teams of", "GET", rolesOf + "/99/teams", 404},
-			{"no role to assign to a team", "PUT", rolesOf + "/teams/release/99", 404},
-			{"no team to assign to", "PUT", rolesOf + "/teams/none/1", 404},
-			{"no role to assign to a user", "PUT", rolesOf + "/users/acme-member/99", 404},
-			{"no user to assign to", "PUT", rolesOf + "/users/none/1", 404},
-			{"an organization is no user", "PUT", rolesOf + "/users/acme/1", 404},
-			{"no role to revoke from a team", "DELETE", rolesOf + "/teams/release/99", 404},
-			{"no team to revoke from", "DELETE", rolesOf + "/teams/none/1", 404},
-			{"no team to revoke all from", "DELETE", rolesOf + "/teams/none", 404},
-			{"no role to revoke from a user", "DELETE", rolesOf + "/users/acme-member/99", 404},
-			{"no user to revoke from", "DELETE", rolesOf + "/users/none/1", 404},
-			{"no user to revoke all from", "DELETE", rolesOf + "/users/none", 404},
-			{"who is no member has none to revoke", "DELETE", rolesOf + "/users/outsider", 204},
+			{"no role to read", "GET", acmeRoles + "/99", 404},
+			{"no role to list the teams of", "GET", acmeRoles + "/99/teams", 404},
+			{"no role to assign to a team", "PUT", acmeRoles + "/teams/release/99", 404},
+			{"no team to assign to", "PUT", acmeRoles + "/teams/none/1", 404},
+			{"no role to assign to a user", "PUT", acmeRoles + "/users/acme-member/99", 404},
+			{"no user to assign to", "PUT", acmeRoles + "/users/none/1", 404},
+			{"an organization is no user", "PUT", acmeRoles + "/users/acme/1", 404},
+			{"no role to revoke from a team", "DELETE", acmeRoles + "/teams/release/99", 404},
+			{"no team to revoke from", "DELETE", acmeRoles + "/teams/none/1", 404},
+			{"no team to revoke all from", "DELETE", acmeRoles + "/teams/none", 404},
+			{"no role to revoke from a user", "DELETE", acmeRoles + "/users/acme-member/99", 404},
+			{"no user to revoke from", "DELETE", acmeRoles + "/users/none/1", 404},
+			{"no user to revoke all from", "DELETE", acmeRoles + "/users/none", 404},
+			{"who is no member has none to revoke", "DELETE", acmeRoles + "/users/outsider", 204},
 			{"not enabled: list", "GET", labs, 422},
 			{"not enabled: read", "GET", labs + "/1", 422},
 			{"not enabled: teams", "GET", labs + "/1/teams", 422},
@@ -162,8 +162,8 @@ func TestRolesThatCannotBe(t *testing.T) {
 			}
 		}
 		for _, login := range []string{"outsider", "leaver"} {
-			w := t.do("owner", http.MethodPut, rolesOf+"/users/"+login+"/1", "")
-			if w.Code != 422 || !names(w, "OrganizationRole", "username") || t.s.world.accounts["acme"].hasPermission(login, "read_organization_custom_org_role") {
+			w := t.do("owner", http.MethodPut, acmeRoles+"/users/"+login+"/1", "")
+			if w.Code != 422 || !namesField(w, "OrganizationRole", "username") || t.s.world.accounts["acme"].hasPermission(login, "read_organization_custom_org_role") {
 				t.Errorf("%s, no member: %d %s", login, w.Code, w.Body)
 			}
 		}

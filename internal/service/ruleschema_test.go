@@ -15,7 +15,7 @@ import (
 
 // documented is every rule type of Document A section 4.8 with all of its
 // parameters; optional ones have a question mark.
-var documented = map[string]string{
+var documentedRules = map[string]string{
 	"creation":                `{}`,
 	"update":                  `{"update_allows_fetch_and_merge": true}`,
 	"deletion":                `{}`,
@@ -51,21 +51,21 @@ var choices = map[string]string{
 // TestEveryRuleTypeAndParameter makes a rule of each type with all parameters,
 // then without each, with each of another type, and with each choice.
 func TestEveryRuleTypeAndParameter(t *testing.T) {
-	run(t, func(t *tester) {
-		for _, kind := range slices.Sorted(maps.Keys(documented)) {
+	runWithService(t, func(t *tester) {
+		for _, kind := range slices.Sorted(maps.Keys(documentedRules)) {
 			var parameters any
-			if err := json.Unmarshal([]byte(documented[kind]), &parameters); err != nil {
+			if err := json.Unmarshal([]byte(documentedRules[kind]), &parameters); err != nil {
 				t.Fatal(err)
 			}
-			c := &ruleCase{tester: t, kind: kind, whole: parameters}
-			c.try("", "")
-			if want := plain(parameters); len(want.(jsonObject)) > 0 && cmp.Diff(want, c.shown()) != "" {
-				t.Errorf("%s: want (-), got (+):\n%s", kind, cmp.Diff(want, c.shown()))
+			c := &ruleCase{tester: t, kind: kind, parameters: parameters}
+			c.create("", "")
+			if want := withoutMarks(parameters); len(want.(jsonObject)) > 0 && cmp.Diff(want, c.lastParameters()) != "" {
+				t.Errorf("%s: want (-), got (+):\n%s", kind, cmp.Diff(want, c.lastParameters()))
 			}
-			c.vary(parameters, "rules[0].parameters")
+			c.varyMembers(parameters, "rules[0].parameters")
 			time.Sleep(time.Hour) // within the limits of creating content
 		}
-		want := append(slices.Collect(maps.Keys(documented)), "code_scanning")
+		want := append(slices.Collect(maps.Keys(documentedRules)), "code_scanning")
 		for _, m := range rulesetSchema.members {
 			if m.name == "rules" && cmp.Diff(sorted(want), sorted(slices.Clone(m.schema.element.choices))) != "" {
 				t.Errorf("documents (-), table (+):\n%s", cmp.Diff(want, m.schema.element.choices))
@@ -77,27 +77,27 @@ func TestEveryRuleTypeAndParameter(t *testing.T) {
 // ruleCase varies the parameters of one rule type in place.
 type ruleCase struct {
 	*tester
-	kind  string
-	whole any
-	made  int
-	last  string
+	kind       string
+	parameters any
+	made       int
+	last       string
 }
 
 // try makes a ruleset of the parameters as they are.
-func (c *ruleCase) try(field, code string) {
+func (c *ruleCase) create(field, code string) {
 	c.Helper()
 	c.made++
 	body := jsonObject{
 		"name": fmt.Sprint(c.kind, c.made), "enforcement": "active", "conditions": jsonObject{"ref_name": jsonObject{"include": []string{"~ALL"}}},
-		"rules": []any{jsonObject{"type": c.kind, "parameters": plain(c.whole)}},
+		"rules": []any{jsonObject{"type": c.kind, "parameters": withoutMarks(c.parameters)}},
 	}
-	w := c.do("owner", http.MethodPost, ofWidgets, string(encode(body)))
-	c.wantMistake(w, field, code)
+	w := c.do("owner", http.MethodPost, widgetsRulesets, string(encode(body)))
+	c.wantFieldError(w, field, code)
 	c.last = w.Body.String()
 }
 
 // shown are the parameters of the ruleset that was made last.
-func (c *ruleCase) shown() any {
+func (c *ruleCase) lastParameters() any {
 	var made struct {
 		Rules []struct{ Parameters any }
 	}
@@ -108,28 +108,28 @@ func (c *ruleCase) shown() any {
 }
 
 // vary goes through the members of a value, which is at a path.
-func (c *ruleCase) vary(value any, path string) {
+func (c *ruleCase) varyMembers(value any, path string) {
 	switch value := value.(type) {
 	case []any:
-		c.vary(value[0], path+"[0]")
+		c.varyMembers(value[0], path+"[0]")
 	case jsonObject:
 		for name, was := range value {
 			plainName, optional := strings.CutSuffix(name, "?")
 			at := path + "." + plainName
-			c.vary(was, at)
-			for _, wrong := range wrongFor(was, choices[plainName] != "") {
-				value[name] = wrong
-				c.try(at, "invalid")
+			c.varyMembers(was, at)
+			for _, invalid := range invalidValues(was, choices[plainName] != "") {
+				value[name] = invalid
+				c.create(at, "invalid")
 			}
 			for choice := range strings.FieldsSeq(choices[plainName]) {
 				value[name] = choice
-				c.try("", "")
+				c.create("", "")
 			}
 			delete(value, name)
 			if optional {
-				c.try("", "")
+				c.create("", "")
 			} else {
-				c.try(at, "missing_field")
+				c.create(at, "missing_field")
 			}
 			value[name] = was
 		}
@@ -137,7 +137,7 @@ func (c *ruleCase) vary(value any, path string) {
 }
 
 // wrongFor are values of other types, and of no choice.
-func wrongFor(right any, isChoice bool) []any {
+func invalidValues(right any, isChoice bool) []any {
 	switch right.(type) {
 	case bool:
 		return []any{"true", 1, []any{}}
@@ -155,18 +155,18 @@ func wrongFor(right any, isChoice bool) []any {
 }
 
 // plain is a value without the question marks of its names.
-func plain(value any) any {
+func withoutMarks(value any) any {
 	switch value := value.(type) {
 	case []any:
 		all := slices.Clone(value)
 		for i, v := range all {
-			all[i] = plain(v)
+			all[i] = withoutMarks(v)
 		}
 		return all
 	case jsonObject:
 		o := jsonObject{}
 		for name, v := range value {
-			o[strings.TrimSuffix(name, "?")] = plain(v)
+			o[strings.TrimSuffix(name, "?")] = withoutMarks(v)
 		}
 		return o
 	}
@@ -174,8 +174,8 @@ func plain(value any) any {
 }
 
 func TestRulesThatAreUnusual(t *testing.T) {
-	run(t, func(t *tester) {
-		for i, c := range []struct{ rules, shown, field string }{
+	runWithService(t, func(t *tester) {
+		for i, c := range []struct{ rules, wantRules, field string }{
 			{`[{"type":"branch_name_pattern","parameters":{"operator":"contains","pattern":"("}}]`, "", ""},
 			{`[{"type":"required_deployments","parameters":{"required_deployment_environments":[]}}]`, "", ""},
 			{`[{"type":"code_scanning"}]`, "", ""},
@@ -195,12 +195,12 @@ func TestRulesThatAreUnusual(t *testing.T) {
 			},
 			{`[{"type":"code_scanning","parameters":3}]`, "", "rules[0].parameters"},
 		} {
-			w := t.do("owner", http.MethodPost, ofWidgets, fmt.Sprintf(`{"name":"n%d","enforcement":"active","rules":%s}`, i, c.rules))
-			t.wantMistake(w, c.field, "invalid")
-			if c.shown == "" {
-				c.shown = c.rules
+			w := t.do("owner", http.MethodPost, widgetsRulesets, fmt.Sprintf(`{"name":"n%d","enforcement":"active","rules":%s}`, i, c.rules))
+			t.wantFieldError(w, c.field, "invalid")
+			if c.wantRules == "" {
+				c.wantRules = c.rules
 			}
-			if c.field == "" && !strings.Contains(w.Body.String(), `"rules":`+c.shown) {
+			if c.field == "" && !strings.Contains(w.Body.String(), `"rules":`+c.wantRules) {
 				t.Errorf("%s: %s", c.rules, w.Body)
 			}
 		}

@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	ofWidgets = "/repos/acme/widgets/rulesets"
-	ofAcme    = "/orgs/acme/rulesets"
+	widgetsRulesets = "/repos/acme/widgets/rulesets"
+	acmeRulesets    = "/orgs/acme/rulesets"
 )
 
 // wholeRuleset is a body that uses every member of Document A section 4.9.
-const wholeRuleset = `{
+const completeRuleset = `{
 	"name": "all of it", "target": "branch", "enforcement": "active",
 	"bypass_actors": [
 		{"actor_id": 1, "actor_type": "OrganizationAdmin", "bypass_mode": "always"},
@@ -36,7 +36,7 @@ const wholeRuleset = `{
 }`
 
 // wantMistake checks that an answer is a 422 that names a field; none for "".
-func (t *tester) wantMistake(w *httptest.ResponseRecorder, field, code string) {
+func (t *tester) wantFieldError(w *httptest.ResponseRecorder, field, code string) {
 	t.Helper()
 	if field == "" {
 		t.wantStatus(w, 201)
@@ -49,12 +49,12 @@ func (t *tester) wantMistake(w *httptest.ResponseRecorder, field, code string) {
 }
 
 func TestANewRulesetIsShownWhole(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		time.Sleep(time.Minute)
-		w := t.do("owner", http.MethodPost, ofWidgets, wholeRuleset)
+		w := t.do("owner", http.MethodPost, widgetsRulesets, completeRuleset)
 		t.wantStatus(w, 201)
 		got, want := decode[jsonObject](t, w), jsonObject{}
-		if err := json.Unmarshal([]byte(wholeRuleset), &want); err != nil {
+		if err := json.Unmarshal([]byte(completeRuleset), &want); err != nil {
 			t.Fatal(err)
 		}
 		t.wantRecord(w.Body.Bytes(), "", records.NewRuleset)
@@ -72,7 +72,7 @@ func TestANewRulesetIsShownWhole(t *testing.T) {
 		if l := w.Header().Get("Location"); l != "http://api.test/repos/acme/widgets/rulesets/604" {
 			t.Errorf("Location %s", l)
 		}
-		w = t.do("owner", http.MethodPost, ofAcme, `{"name":"n","enforcement":"disabled","conditions":{"repository_id":{"repository_ids":[1001]},"ref_name":{}}}`)
+		w = t.do("owner", http.MethodPost, acmeRulesets, `{"name":"n","enforcement":"disabled","conditions":{"repository_id":{"repository_ids":[1001]},"ref_name":{}}}`)
 		t.wantStatus(w, 201)
 		if o := decode[jsonObject](t, w); o["id"] != 605.0 || o["source_type"] != "Organization" || o["source"] != "acme" || w.Header().Get("Location") != "http://api.test/orgs/acme/rulesets/605" {
 			t.Errorf("%s, Location %s", w.Body, w.Header().Get("Location"))
@@ -82,7 +82,7 @@ func TestANewRulesetIsShownWhole(t *testing.T) {
 
 // TestWhatIsLeftOutIsFilledIn: Document A section 4.9 names the defaults.
 func TestWhatIsLeftOutIsFilledIn(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for i, c := range []struct{ body, want string }{
 			{`{"enforcement":"disabled"`, `"target":"branch","bypass_actors":[],"conditions":{},"rules":[]`},
 			{`{"enforcement":"disabled","target":null,"conditions":null,"rules":null`, `"target":"branch","bypass_actors":[],"conditions":{},"rules":[]`},
@@ -91,12 +91,12 @@ func TestWhatIsLeftOutIsFilledIn(t *testing.T) {
 			{`{"enforcement":"evaluate","rules":[{"type":"creation","parameters":{}},{"type":"deletion","parameters":null}]`, `"rules":[{"type":"creation"},{"type":"deletion"}]`},
 			{`{"enforcement":"evaluate","bypass_actors":[{"actor_type":"DeployKey","bypass_mode":"always"}]`, `"bypass_actors":[{"actor_id":null,"actor_type":"DeployKey","bypass_mode":"always"}]`},
 		} {
-			w := t.do("owner", http.MethodPost, ofWidgets, c.body+fmt.Sprintf(`,"name":"n%d"}`, i))
+			w := t.do("owner", http.MethodPost, widgetsRulesets, c.body+fmt.Sprintf(`,"name":"n%d"}`, i))
 			if w.Code != 201 || !strings.Contains(w.Body.String(), c.want) {
 				t.Errorf("%s: got %d %s, want %s", c.body, w.Code, w.Body, c.want)
 			}
 		}
-		w := t.do("owner", http.MethodPost, ofAcme, `{"name":"n","enforcement":"active","conditions":{"ref_name":{},"repository_property":{"include":[{"name":"team","property_values":["parts"]}]}}}`)
+		w := t.do("owner", http.MethodPost, acmeRulesets, `{"name":"n","enforcement":"active","conditions":{"ref_name":{},"repository_property":{"include":[{"name":"team","property_values":["parts"]}]}}}`)
 		want := `"conditions":{"ref_name":{"include":[],"exclude":[]},"repository_property":{"include":[{"name":"team","property_values":["parts"],"source":"custom"}],"exclude":[]}}`
 		if w.Code != 201 || !strings.Contains(w.Body.String(), want) {
 			t.Errorf("got %d %s, want %s", w.Code, w.Body, want)
@@ -106,7 +106,7 @@ func TestWhatIsLeftOutIsFilledIn(t *testing.T) {
 
 // TestRulesetsThatCannotBeMade: the first mistake is named by its path.
 func TestRulesetsThatCannotBeMade(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, c := range []struct{ from, to, field, code string }{
 			{`"name": "all of it"`, `"name": ""`, "name", "missing_field"},
 			{`"name": "all of it", `, ``, "name", "missing_field"},
@@ -146,14 +146,14 @@ func TestRulesetsThatCannotBeMade(t *testing.T) {
 			{``, ``, "", ""}, // last, for then there is one of the name
 			{``, ``, "name", "already_exists"},
 		} {
-			body := strings.Replace(wholeRuleset, c.from, c.to, 1)
-			t.wantMistake(t.do("owner", http.MethodPost, ofWidgets, body), c.field, c.code)
+			body := strings.Replace(completeRuleset, c.from, c.to, 1)
+			t.wantFieldError(t.do("owner", http.MethodPost, widgetsRulesets, body), c.field, c.code)
 		}
-		t.wantMistake(t.do("owner", http.MethodPost, ofWidgets, ""), "name", "missing_field")
-		t.wantStatus(t.do("owner", http.MethodPost, ofWidgets, "{"), 400)
-		t.wantStatus(t.do("owner", http.MethodPost, ofWidgets, "[]"), 400)
-		t.wantStatus(t.do("owner", http.MethodPost, "/repos/acme/none/rulesets", wholeRuleset), 404)
-		t.wantStatus(t.do("owner", http.MethodPost, "/orgs/none/rulesets", wholeRuleset), 404)
+		t.wantFieldError(t.do("owner", http.MethodPost, widgetsRulesets, ""), "name", "missing_field")
+		t.wantStatus(t.do("owner", http.MethodPost, widgetsRulesets, "{"), 400)
+		t.wantStatus(t.do("owner", http.MethodPost, widgetsRulesets, "[]"), 400)
+		t.wantStatus(t.do("owner", http.MethodPost, "/repos/acme/none/rulesets", completeRuleset), 404)
+		t.wantStatus(t.do("owner", http.MethodPost, "/orgs/none/rulesets", completeRuleset), 404)
 		if n := len(t.s.world.repositories[0].rulesets); n != 4 {
 			t.Errorf("%d rulesets: what is refused has been kept", n)
 		}
@@ -161,7 +161,7 @@ func TestRulesetsThatCannotBeMade(t *testing.T) {
 }
 
 func TestConditionsOfOrganizationRulesets(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, c := range []struct{ conditions, field, code string }{
 			{``, "conditions", "missing_field"},
 			{`,"conditions":{}`, "conditions", "missing_field"},
@@ -179,16 +179,16 @@ func TestConditionsOfOrganizationRulesets(t *testing.T) {
 			{`,"conditions":{"ref_name":{},"repository_property":{"include":[{"name":"x","property_values":[],"source":"else"}]}}`, "conditions.repository_property.include[0].source", "invalid"},
 			{`,"conditions":{"ref_name":{},"repository_name":{"include":["~ALL"],"exclude":[],"protected":true}}`, "", ""},
 		} {
-			t.wantMistake(t.do("owner", http.MethodPost, ofAcme, `{"name":"n","enforcement":"active"`+c.conditions+`}`), c.field, c.code)
+			t.wantFieldError(t.do("owner", http.MethodPost, acmeRulesets, `{"name":"n","enforcement":"active"`+c.conditions+`}`), c.field, c.code)
 		}
 	})
 }
 
 // TestPatternsAreNoBranches: there are no wildcards where rules are asked for.
 func TestPatternsAreNoBranches(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, branch := range []string{"*", "%2A", "release/*", "v%3F", "%5Ba-z]"} {
-			t.wantMistake(t.get("", "/repos/acme/widgets/rules/branches/"+branch), "branch", "invalid")
+			t.wantFieldError(t.get("", "/repos/acme/widgets/rules/branches/"+branch), "branch", "invalid")
 		}
 		t.wantStatus(t.get("", "/repos/acme/none/rules/branches/*"), 404)
 	})
@@ -199,27 +199,27 @@ func TestPatternsAreNoBranches(t *testing.T) {
 func TestRulesetsOfPersonalRepositories(t *testing.T) {
 	home := repositorySource(&repository{name: "home", owner: &account{login: "outsider"}})
 	for _, c := range []struct{ body, field string }{
-		{wholeRuleset, "bypass_actors[0].actor_type"},
+		{completeRuleset, "bypass_actors[0].actor_type"},
 		{`{"name":"n","enforcement":"evaluate"}`, "enforcement"},
 		{`{"name":"n","enforcement":"active","bypass_actors":[{"actor_type":"DeployKey","bypass_mode":"always"}]}`, ""},
 	} {
-		set, wrong := readRuleset([]byte(c.body))
-		if wrong != nil {
-			t.Fatalf("%s: %v", c.body, wrong)
+		set, fieldErr := readRuleset([]byte(c.body))
+		if fieldErr != nil {
+			t.Fatalf("%s: %v", c.body, fieldErr)
 		}
-		if wrong = set.validate(home, nil); wrong == nil && c.field != "" || wrong != nil && *wrong != *invalidAt(c.field) {
-			t.Errorf("%s: %v, want %q", c.body, wrong, c.field)
+		if fieldErr = set.validate(home, nil); fieldErr == nil && c.field != "" || fieldErr != nil && *fieldErr != *invalidAt(c.field) {
+			t.Errorf("%s: %v, want %q", c.body, fieldErr, c.field)
 		}
 	}
 }
 
 // TestNewRulesetsCount: in the lists, and for the branches that they cover.
 func TestNewRulesetsCount(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		count := func(target string) int { return len(decode[[]jsonObject](t, t.get("owner", target))) }
 		const main, tip = "/repos/acme/widgets/rules/branches/main", "/repos/acme/widgets/rules/branches/tip"
 		for _, c := range []struct {
-			what, target, enforcement, conditions string
+			name, target, enforcement, conditions string
 			main, tip                             int // more rules there
 		}{
 			{"for the default branch", "branch", "active", `{"ref_name":{"include":["~DEFAULT_BRANCH"]}}`, 1, 0},
@@ -231,11 +231,11 @@ func TestNewRulesetsCount(t *testing.T) {
 			{"tried out", "branch", "evaluate", `{"ref_name":{"include":["~ALL"]}}`, 0, 0},
 			{"disabled", "branch", "disabled", `{"ref_name":{"include":["~ALL"]}}`, 0, 0},
 		} {
-			listed, inMain, inTip := count(ofWidgets), count(main), count(tip)
-			t.wantStatus(t.do("owner", http.MethodPost, ofWidgets, fmt.Sprintf(
-				`{"name":%q,"target":%q,"enforcement":%q,"conditions":%s,"rules":[{"type":"max_file_size","parameters":{"max_file_size":5}}]}`, c.what, c.target, c.enforcement, c.conditions)), 201)
-			if got := [3]int{count(ofWidgets) - listed, count(main) - inMain, count(tip) - inTip}; got != [3]int{1, c.main, c.tip} {
-				t.Errorf("%s: %d more in the list, %d and %d more rules", c.what, got[0], got[1], got[2])
+			listed, inMain, inTip := count(widgetsRulesets), count(main), count(tip)
+			t.wantStatus(t.do("owner", http.MethodPost, widgetsRulesets, fmt.Sprintf(
+				`{"name":%q,"target":%q,"enforcement":%q,"conditions":%s,"rules":[{"type":"max_file_size","parameters":{"max_file_size":5}}]}`, c.name, c.target, c.enforcement, c.conditions)), 201)
+			if got := [3]int{count(widgetsRulesets) - listed, count(main) - inMain, count(tip) - inTip}; got != [3]int{1, c.main, c.tip} {
+				t.Errorf("%s: %d more in the list, %d and %d more rules", c.name, got[0], got[1], got[2])
 			}
 		}
 		rules := decode[[]jsonObject](t, t.get("", main))
@@ -248,7 +248,7 @@ func TestNewRulesetsCount(t *testing.T) {
 
 // TestOrganizationRulesetsChooseRepositories: by name, number or property.
 func TestOrganizationRulesetsChooseRepositories(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, c := range []struct{ conditions, want string }{
 			{`"repository_name":{"include":["~ALL"]}`, "widgets secret empty monolith"},
 			{`"repository_name":{"include":["~ALL"],"exclude":["m*","SECRET"]}`, "widgets empty"},
@@ -265,7 +265,7 @@ func TestOrganizationRulesetsChooseRepositories(t *testing.T) {
 			{`"repository_property":{"include":[{"name":"visibility","property_values":["private"]}]}`, ""},
 		} {
 			body := `{"name":` + string(encode(c.conditions)) + `,"enforcement":"active","rules":[{"type":"creation"}],"conditions":{"ref_name":{"include":["refs/heads/*"]},` + c.conditions + `}}`
-			w := t.do("owner", http.MethodPost, ofAcme, body)
+			w := t.do("owner", http.MethodPost, acmeRulesets, body)
 			t.wantStatus(w, 201)
 			id, got := decode[jsonObject](t, w)["id"], map[string][]string{}
 			for _, r := range t.s.world.repositories {
@@ -280,7 +280,7 @@ func TestOrganizationRulesetsChooseRepositories(t *testing.T) {
 				t.Errorf("%s: listed for %q, ruling %q, want %q", c.conditions, listed, ruled, c.want)
 			}
 		}
-		if n := len(decode[[]jsonObject](t, t.get("owner", ofAcme))); n != 15 {
+		if n := len(decode[[]jsonObject](t, t.get("owner", acmeRulesets))); n != 15 {
 			t.Errorf("%d rulesets of the organization", n)
 		}
 	})

@@ -13,9 +13,9 @@ import (
 )
 
 func TestSearch(t *testing.T) {
-	run(t, func(t *tester) {
-		total := func(who, target string) int {
-			w := t.get(who, target)
+	runWithService(t, func(t *tester) {
+		total := func(credential, target string) int {
+			w := t.get(credential, target)
 			if w.Code != 200 || w.Header().Get("ETag") == "" || w.Header().Get("Cache-Control") != "no-cache" {
 				t.Errorf("%s: %d %v %s", target, w.Code, w.Header(), w.Body)
 			}
@@ -24,8 +24,8 @@ func TestSearch(t *testing.T) {
 		}
 		widgets := total("outsider", "/search/code?q=widget")
 		for _, c := range []struct {
-			who, target string
-			want        int
+			credential, target string
+			want               int
 		}{
 			{"member", "/search/code?q=widget", widgets + 1}, // and acme/secret
 			{"member", "/search/code?q=widget+repo:acme/secret", 1},
@@ -50,8 +50,8 @@ func TestSearch(t *testing.T) {
 			{"", "/search/repositories?q=widgets", 1},
 			{"", "/search/users?q=acme", 4},
 		} {
-			if got := total(c.who, c.target); got != c.want {
-				t.Errorf("%s as %q: %d, want %d", c.target, c.who, got, c.want)
+			if got := total(c.credential, c.target); got != c.want {
+				t.Errorf("%s as %q: %d, want %d", c.target, c.credential, got, c.want)
 			}
 		}
 		if total("", "/search/issues?q=widget+state:open+label:bug")+total("", "/search/issues?q=widget+state:open+label:enhancement") != 16 {
@@ -66,7 +66,7 @@ func TestSearch(t *testing.T) {
 }
 
 func TestSearchResults(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		w := t.get("owner", "/search/commits?q=gear&sort=author-date&order=asc&per_page=100&page=11")
 		if got := decode[jsonObject](t, w); len(got["items"].([]any)) != 0 || got["total_count"].(float64) < 1000 {
 			t.Errorf("beyond 1,000 results: %v", got["total_count"])
@@ -113,10 +113,10 @@ func TestSearchResults(t *testing.T) {
 }
 
 func TestSearchRules(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
-			who, target string
-			status      int
+			credential, target string
+			status             int
 		}{
 			{"owner", "/search/commits", 422},
 			{"owner", "/search/commits?q=" + strings.Repeat("a", 256), 200},
@@ -129,14 +129,14 @@ func TestSearchRules(t *testing.T) {
 			{"outsider", "/search/code?q=key+user:nobody", 422},
 			{"outsider", "/search/code?q=key+repo:acme/secret+repo:acme/widgets", 200},
 		} {
-			t.wantStatus(t.get(c.who, c.target), c.status)
+			t.wantStatus(t.get(c.credential, c.target), c.status)
 		}
 	})
 }
 
 // TestTextMatches of one file each: property, then text and indices of its matches.
 func TestTextMatches(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for q, want := range map[string]string{
 			"turns":                           "file turns[22 27]",
 			"TURN gear":                       "file gear[8 12] Turn[17 21] turn[22 26] gear[32 36] Turn[60 64]; path gear[0 4] gear[5 9]",
@@ -206,7 +206,7 @@ func (i searchItem) matches() string {
 
 // TestSearchOrder: order means nothing without a sort, or with one that there is not.
 func TestSearchOrder(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		secret := t.s.world.repositoryNamed("acme/secret")
 		secret.pushed = secret.pushed.AddDate(0, 0, -1) // before widgets
 		first := func(target string) string {
@@ -235,7 +235,7 @@ func TestSearchOrder(t *testing.T) {
 
 // TestEverySoManySearchesRunOutOfTime: what they found is a part, in the same order.
 func TestEverySoManySearchesRunOutOfTime(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		const target = "/search/issues?q=widget&sort=created"
 		complete := decode[searchResult](t, t.get("owner", target))
 		t.s.setFaults(Faults{IncompleteEvery: 2})
@@ -272,7 +272,7 @@ func TestEverySoManySearchesRunOutOfTime(t *testing.T) {
 // TestItemsAreMadeWhenTheyAreShown: looking at a commit that is not costs next to
 // nothing.
 func TestItemsAreMadeWhenTheyAreShown(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		commits := 0
 		for _, r := range t.s.world.repositories {
 			commits += len(r.commits)

@@ -23,7 +23,7 @@ type tester struct {
 }
 
 // run gives a test a fresh service in a bubble of virtual time.
-func run(t *testing.T, f func(*tester)) {
+func runWithService(t *testing.T, f func(*tester)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		dialect, err := policy.LoadDialect("service")
@@ -37,7 +37,7 @@ func run(t *testing.T, f func(*tester)) {
 }
 
 // inDialect is a tester of another service, in another dialect.
-func (t *tester) inDialect(name string) *tester {
+func (t *tester) serviceInDialect(name string) *tester {
 	t.Helper()
 	dialect, err := policy.LoadDialect(name)
 	if err != nil {
@@ -49,7 +49,7 @@ func (t *tester) inDialect(name string) *tester {
 }
 
 // as are the credentials of the seed by what they are.
-var as = map[string]string{
+var authorizations = map[string]string{
 	"": "", "owner": "Bearer tok-owner", "owner-2": "token tok-owner-2", "member": "Bearer tok-member", "outsider": "Bearer tok-outsider",
 	"app": "Bearer tok-app", "workflow": "Bearer tok-workflow", "app-user": "Bearer tok-app-user", "security-manager": "Bearer tok-security-manager",
 	"fine-grained": "Bearer tok-fine-grained", "read-only": "Bearer tok-read-only", "public": "Bearer tok-public", "org-admin": "Bearer tok-org-admin", "enterprise": "Bearer tok-enterprise",
@@ -69,11 +69,11 @@ func (t *tester) serve(r *http.Request) *httptest.ResponseRecorder {
 	return w
 }
 
-func (t *tester) do(who, method, target, body string, fields ...string) *httptest.ResponseRecorder {
+func (t *tester) do(credential, method, target, body string, fields ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequest(method, "http://api.test"+target, strings.NewReader(body))
-	if as[who] != "" {
-		r.Header.Set("Authorization", as[who])
+	if authorizations[credential] != "" {
+		r.Header.Set("Authorization", authorizations[credential])
 	}
 	for _, f := range fields {
 		name, value, _ := strings.Cut(f, ": ")
@@ -82,9 +82,9 @@ func (t *tester) do(who, method, target, body string, fields ...string) *httptes
 	return t.serve(r)
 }
 
-func (t *tester) get(who, target string, fields ...string) *httptest.ResponseRecorder {
+func (t *tester) get(credential, target string, fields ...string) *httptest.ResponseRecorder {
 	t.Helper()
-	return t.do(who, http.MethodGet, target, "", fields...)
+	return t.do(credential, http.MethodGet, target, "", fields...)
 }
 
 func (t *tester) wantStatus(w *httptest.ResponseRecorder, status int) {
@@ -106,10 +106,10 @@ func decode[T any](t *tester, w *httptest.ResponseRecorder) T {
 type jsonObject = map[string]any
 
 func TestWhoMaySeeWhat(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
-			who, target string
-			status      int
+			credential, target string
+			status             int
 		}{
 			{"", "/repos/acme/widgets/subscribers", 200},
 			{"", "/repos/ACME/Widgets/subscribers", 200},
@@ -131,15 +131,15 @@ func TestWhoMaySeeWhat(t *testing.T) {
 			{"owner", "/nowhere", 404},
 			{"owner", "/repos/acme/%2e%2e/x", 400},
 		} {
-			if w := t.get(c.who, c.target); w.Code != c.status {
-				t.Errorf("%s as %q: got %d %s, want %d", c.target, c.who, w.Code, w.Body, c.status)
+			if w := t.get(c.credential, c.target); w.Code != c.status {
+				t.Errorf("%s as %q: got %d %s, want %d", c.target, c.credential, w.Code, w.Body, c.status)
 			}
 		}
 	})
 }
 
 func TestReferenceData(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		names := decode[[]string](t, t.get("", "/gitignore/templates"))
 		if len(names) < 20 || names[0] != "C" || names[1] != "C++" {
 			t.Errorf("templates: %q", names)
@@ -160,7 +160,7 @@ func TestReferenceData(t *testing.T) {
 }
 
 func TestConditionalRequests(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		first := t.get("owner", "/gitignore/templates")
 		etag := first.Header().Get("ETag")
 		if !strings.HasPrefix(etag, `W/"`) || first.Header().Get("X-RateLimit-Used") != "1" {
@@ -187,14 +187,14 @@ func TestConditionalRequests(t *testing.T) {
 }
 
 func TestVersionHeader(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		t.wantStatus(t.get("", "/gitignore/templates", "X-Service-Api-Version: 2022-11-28"), 200)
 		t.wantStatus(t.get("", "/gitignore/templates", "X-Service-Api-Version: 1999-01-01"), 400)
 	})
 }
 
 func TestListsHavePages(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		next := regexp.MustCompile(`<http://api\.test(/[^>]*)>; rel="next"`)
 		target, seen, pages := "/repos/acme/widgets/subscribers?per_page=25", map[string]bool{}, 0
 		for target != "" {
@@ -229,7 +229,7 @@ func TestListsHavePages(t *testing.T) {
 }
 
 func TestWatchingChangesState(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		const path = "/repos/acme/widgets/subscription"
 		t.wantStatus(t.get("member", path), 404)
 		w := t.do("member", http.MethodPut, path, `{"subscribed":true}`)
@@ -265,22 +265,22 @@ func TestWatchingChangesState(t *testing.T) {
 }
 
 func TestMembers(t *testing.T) {
-	run(t, func(t *tester) {
-		count := func(who, query string) int {
-			return len(decode[[]jsonObject](t, t.get(who, "/orgs/acme/members?per_page=100"+query)))
+	runWithService(t, func(t *tester) {
+		count := func(credential, query string) int {
+			return len(decode[[]jsonObject](t, t.get(credential, "/orgs/acme/members?per_page=100"+query)))
 		}
 		concealed := members/4 + 1
-		for who, want := range map[string]int{"member": members + 2, "app": members + 2, "outsider": members + 2 - concealed, "": members + 2 - concealed} {
-			if got := count(who, ""); got != want {
-				t.Errorf("%q sees %d members, want %d", who, got, want)
+		for credential, want := range map[string]int{"member": members + 2, "app": members + 2, "outsider": members + 2 - concealed, "": members + 2 - concealed} {
+			if got := count(credential, ""); got != want {
+				t.Errorf("%q sees %d members, want %d", credential, got, want)
 			}
 		}
 		if count("member", "&role=admin") != 1 || count("owner", "&filter=2fa_disabled") != members/10 {
 			t.Error("wrong filter")
 		}
 		for _, c := range []struct {
-			who, target string
-			status      int
+			credential, target string
+			status             int
 		}{
 			{"member", "/orgs/acme/members?filter=2fa_disabled", 422},
 			{"member", "/orgs/acme/members?role=boss", 422},
@@ -291,7 +291,7 @@ func TestMembers(t *testing.T) {
 			{"", "/orgs/acme/public_members/acme-owner", 204},
 			{"", "/orgs/acme/public_members/acme-member", 404},
 		} {
-			t.wantStatus(t.get(c.who, c.target), c.status)
+			t.wantStatus(t.get(c.credential, c.target), c.status)
 		}
 		if l := t.get("", "/orgs/acme/members/acme-owner").Header().Get("Location"); l != "http://api.test/orgs/acme/public_members/acme-owner" {
 			t.Errorf("location %q", l)
@@ -300,7 +300,7 @@ func TestMembers(t *testing.T) {
 }
 
 func TestRulesets(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		count := func(target string) int { return len(decode[[]jsonObject](t, t.get("owner", target))) }
 		for target, want := range map[string]int{
 			"/repos/acme/widgets/rulesets":                            5,
@@ -324,7 +324,7 @@ func TestRulesets(t *testing.T) {
 }
 
 func TestWindows(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for i := range 30 {
 			w := t.get("owner", "/search/commits?q=gear")
 			if w.Header().Get("X-RateLimit-Used") != fmt.Sprint(i+1) || w.Header().Get("X-RateLimit-Resource") != "search" || w.Header().Get("X-RateLimit-Limit") != "30" {
@@ -347,7 +347,7 @@ func TestWindows(t *testing.T) {
 }
 
 func TestPersistenceLeadsToABan(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for range 60 {
 			t.wantStatus(t.get("", "/gitignore/templates"), 200)
 		}
@@ -364,7 +364,7 @@ func TestPersistenceLeadsToABan(t *testing.T) {
 }
 
 func TestRateLimitStatus(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		t.get("workflow", "/gitignore/templates")
 		t.get("workflow", "/search/commits?q=gear")
 		var status struct {
@@ -383,7 +383,7 @@ func TestRateLimitStatus(t *testing.T) {
 }
 
 func TestOneSeedOneWorld(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		dialect, _ := policy.LoadDialect("service")
 		other := New(Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
 		defer other.Close()
@@ -398,7 +398,7 @@ func TestOneSeedOneWorld(t *testing.T) {
 }
 
 func TestConcurrentUse(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		var group sync.WaitGroup
 		for i := range 50 {
 			group.Go(func() {
@@ -415,7 +415,7 @@ func TestConcurrentUse(t *testing.T) {
 // TestTheIndexTellsThatATokenIsValid: gh takes any error here for a token that is not,
 // and reads the scopes of one that is.
 func TestTheIndexTellsThatATokenIsValid(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		w := t.get("owner", "/")
 		t.wantStatus(w, 200)
 		if got := decode[jsonObject](t, w)["rate_limit_url"]; got != "http://api.test/rate_limit" {

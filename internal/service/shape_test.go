@@ -15,11 +15,11 @@ import (
 // documents through the gateway and without it, by the same table), or differs by who asks.
 func TestRecordsHaveTheMembersOfTheDocuments(t *testing.T) {
 	resources := strings.Join(policy.Resources(), ":{} ") + ":{}"
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
-			who, target string
-			at          string // path in the answer
-			record      string
+			credential, target string
+			at                 string // path in the answer
+			record             string
 		}{
 			{"owner", "/orgs/acme/invitations/7/teams?page=3&per_page=1", "0.parent", records.Team},
 			{"", "/feeds", "", records.PublicFeeds},
@@ -33,7 +33,7 @@ func TestRecordsHaveTheMembersOfTheDocuments(t *testing.T) {
 			{"", "/rate_limit", "resources", resources},
 			{"owner", organizationMigrations + "?page=2&per_page=1", "0", records.Import},
 		} {
-			t.wantRecord(t.get(c.who, c.target).Body.Bytes(), c.at, c.record)
+			t.wantRecord(t.get(c.credential, c.target).Body.Bytes(), c.at, c.record)
 		}
 	})
 }
@@ -68,8 +68,8 @@ func (t *tester) wantRecord(text []byte, path, record string) {
 }
 
 func TestEveryAnswerCarriesTheCommonFields(t *testing.T) {
-	run(t, func(t *tester) {
-		for _, c := range []struct{ who, target, control string }{
+	runWithService(t, func(t *tester) {
+		for _, c := range []struct{ credential, target, control string }{
 			{"", "/gitignore/templates", "public, max-age=60, s-maxage=60"},
 			{"owner", "/gitignore/templates", "private, max-age=60, s-maxage=60"},
 			{"owner", "/nowhere", "no-cache"},
@@ -77,17 +77,17 @@ func TestEveryAnswerCarriesTheCommonFields(t *testing.T) {
 			{"owner", "/search/commits?q=gear", "no-cache"},
 			{"owner", "/repos/acme/widgets/stats/participation", "no-cache"},
 		} {
-			h := t.get(c.who, c.target).Header()
+			h := t.get(c.credential, c.target).Header()
 			if h.Get("Cache-Control") != c.control || h.Get("X-Service-Request-Id") == "" || h.Get("X-Service-Media-Type") != "service.v3; format=json" ||
 				!strings.HasPrefix(h.Get("Content-Type"), "application/json") || !strings.Contains(h.Get("Vary"), "Authorization") {
-				t.Errorf("%s as %q: %v", c.target, c.who, h)
+				t.Errorf("%s as %q: %v", c.target, c.credential, h)
 			}
 		}
 	})
 }
 
 func TestErrorsAreJSONWithAMessage(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for target, status := range map[string]int{"/nowhere": 404, "/repos/acme/none/subscribers": 404, "/search/commits": 422, "/repos/%2e%2e": 400} {
 			w := t.get("owner", target)
 			body := decode[problemBody](t, w)
@@ -99,8 +99,8 @@ func TestErrorsAreJSONWithAMessage(t *testing.T) {
 }
 
 func TestDialectNamesHeadersAndMediaTypes(t *testing.T) {
-	run(t, func(t *tester) {
-		other := t.inDialect("github")
+	runWithService(t, func(t *tester) {
+		other := t.serviceInDialect("github")
 		raw := other.get("", "/gitignore/templates/Go", "Accept: application/vnd.github.v3.raw+json")
 		if !strings.HasPrefix(raw.Body.String(), "#") || raw.Header().Get("Content-Type") != "application/vnd.github.raw+json; charset=utf-8" ||
 			raw.Header().Get("X-GitHub-Request-Id") == "" {
@@ -142,26 +142,26 @@ func TestPatternsOfRefs(t *testing.T) {
 
 // The app is installed on 42 users: 22 more than are free (Document B 8.1).
 func TestWindowsOfEachKindOfCaller(t *testing.T) {
-	run(t, func(t *tester) {
-		for who, want := range map[string]string{"": "60", "owner": "5000", "app": "6100", "oauth": "5000", "workflow": "1000"} {
-			if got := t.get(who, "/gitignore/templates").Header().Get("X-RateLimit-Limit"); got != want {
-				t.Errorf("%q: limit %s, want %s", who, got, want)
+	runWithService(t, func(t *tester) {
+		for credential, want := range map[string]string{"": "60", "owner": "5000", "app": "6100", "oauth": "5000", "workflow": "1000"} {
+			if got := t.get(credential, "/gitignore/templates").Header().Get("X-RateLimit-Limit"); got != want {
+				t.Errorf("%q: limit %s, want %s", credential, got, want)
 			}
 		}
 		// One user's tokens share a window; another's does not, nor does a kind of resource.
 		t.get("owner-2", "/gitignore/templates")
-		for _, c := range []struct{ who, target, used string }{
+		for _, c := range []struct{ credential, target, used string }{
 			{"basic user", "/gitignore/templates", "3"}, {"member", "/gitignore/templates", "1"}, {"owner", "/search/commits?q=gear", "1"}, {"owner", "/search/code?q=gear", "1"},
 		} {
-			if got := t.get(c.who, c.target).Header().Get("X-RateLimit-Used"); got != c.used {
-				t.Errorf("%s as %q: used %s, want %s", c.target, c.who, got, c.used)
+			if got := t.get(c.credential, c.target).Header().Get("X-RateLimit-Used"); got != c.used {
+				t.Errorf("%s as %q: used %s, want %s", c.target, c.credential, got, c.used)
 			}
 		}
 	})
 }
 
 func TestSearchOfAUserOrganizationOrRepositoryIsWithinIt(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		total := func(q string) string {
 			return fmt.Sprint(decode[jsonObject](t, t.get("owner", "/search/commits?q="+q))["total_count"])
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 func TestStatisticsAreComputedInTheBackground(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		const path = "/repos/acme/widgets/stats/"
 		for _, operation := range []string{"code_frequency", "commit_activity", "contributors", "participation", "punch_card"} {
 			w := t.get("owner", path+operation)
@@ -50,7 +50,7 @@ func TestStatisticsAreComputedInTheBackground(t *testing.T) {
 }
 
 func TestStatisticsOfUnusualRepositories(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		t.wantStatus(t.get("", "/repos/acme/empty/stats/contributors"), 204)
 		t.wantStatus(t.get("", "/repos/acme/monolith/stats/code_frequency"), 422)
 		t.wantStatus(t.get("", "/repos/acme/none/stats/participation"), 404)
@@ -74,7 +74,7 @@ func TestStatisticsOfUnusualRepositories(t *testing.T) {
 // small is a repository whose statistics are reckoned by hand, for the morning of
 // Wednesday, 2000-01-05: its participation ends with Tuesday, and the weeks of all
 // else begin on 1999-01-03, 1999-12-26 and 2000-01-02.
-func (t *tester) small() {
+func (t *tester) addSmallRepository() {
 	acme := t.s.world.accounts["acme"]
 	at := func(text string) time.Time {
 		at, err := time.Parse(time.RFC3339, text)
@@ -98,7 +98,7 @@ func (t *tester) small() {
 }
 
 // figures asks for statistics until they are there.
-func figures[T any](t *tester, target string) T {
+func waitForStatistics[T any](t *tester, target string) T {
 	t.Helper()
 	t.wantStatus(t.get("", target), 202)
 	time.Sleep(2 * time.Second)
@@ -113,26 +113,26 @@ func TestStatisticsReckonedByHand(t *testing.T) {
 	sums := func(w int64, a, d, c int) jsonObject {
 		return jsonObject{"w": float64(w), "a": float64(a), "d": float64(d), "c": float64(c)}
 	}
-	run(t, func(t *tester) {
-		t.small()
+	runWithService(t, func(t *tester) {
+		t.addSmallRepository()
 		const path = "/repos/acme/small/stats/"
-		t.same("code frequency", [][3]int64{{old, 11, -1}, {last, 7, -5}, {this, 4, -6}}, figures[[][3]int64](t, path+"code_frequency"))
+		t.wantEqual("code frequency", [][3]int64{{old, 11, -1}, {last, 7, -5}, {this, 4, -6}}, waitForStatistics[[][3]int64](t, path+"code_frequency"))
 
 		contributors := map[string]any{}
-		for _, c := range figures[[]jsonObject](t, path+"contributors") {
+		for _, c := range waitForStatistics[[]jsonObject](t, path+"contributors") {
 			contributors[c["author"].(jsonObject)["login"].(string)] = []any{c["total"], c["weeks"]}
 		}
-		t.same("contributors", map[string]any{
+		t.wantEqual("contributors", map[string]any{
 			"acme-owner":  []any{4.0, []any{sums(old, 10, 1, 1), sums(last, 2, 2, 1), sums(this, 4, 6, 2)}},
 			"acme-member": []any{2.0, []any{sums(old, 1, 0, 1), sums(last, 5, 3, 1)}},
 		}, contributors)
 
 		participation := map[string][]int{"all": make([]int, 52), "owner": make([]int, 52)}
 		participation["all"][0], participation["all"][51], participation["owner"][51] = 1, 4, 2
-		t.same("participation", participation, figures[map[string][]int](t, path+"participation"))
+		t.wantEqual("participation", participation, waitForStatistics[map[string][]int](t, path+"participation"))
 
 		punches := map[[2]int]int{}
-		for i, triple := range figures[[][3]int](t, path+"punch_card") {
+		for i, triple := range waitForStatistics[[][3]int](t, path+"punch_card") {
 			if triple[0] != i/24 || triple[1] != i%24 {
 				t.Fatalf("at %d of the punch card: %v", i, triple)
 			}
@@ -140,7 +140,7 @@ func TestStatisticsReckonedByHand(t *testing.T) {
 				punches[[2]int{triple[0], triple[1]}] = triple[2]
 			}
 		}
-		t.same("punch card", map[[2]int]int{{2, 23}: 2, {3, 0}: 2, {5, 23}: 1, {0, 1}: 1, {1, 10}: 1}, punches)
+		t.wantEqual("punch card", map[[2]int]int{{2, 23}: 2, {3, 0}: 2, {5, 23}: 1, {0, 1}: 1, {1, 10}: 1}, punches)
 	})
 }
 
@@ -150,29 +150,29 @@ func TestTheLastYearReckonedByHand(t *testing.T) {
 		Days        [7]int
 		Total, Week int
 	}
-	run(t, func(t *tester) {
-		t.small()
+	runWithService(t, func(t *tester) {
+		t.addSmallRepository()
 		want := make([]activity, 52)
 		for i := range want {
 			want[i].Week = 915926400 + i*7*24*3600 // from 1999-01-10 on
 		}
 		want[50].Days, want[50].Total = [7]int{6: 2}, 2
 		want[51].Days, want[51].Total = [7]int{1: 1, 2: 1, 3: 1}, 3
-		t.same("commit activity", want, figures[[]activity](t, "/repos/acme/small/stats/commit_activity"))
+		t.wantEqual("commit activity", want, waitForStatistics[[]activity](t, "/repos/acme/small/stats/commit_activity"))
 	})
 }
 
 // same compares figures.
-func (t *tester) same(what string, want, got any) {
+func (t *tester) wantEqual(name string, want, got any) {
 	t.Helper()
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s: by hand (-), service (+):\n%s", what, diff)
+		t.Errorf("%s: by hand (-), service (+):\n%s", name, diff)
 	}
 }
 
 // TestTenThousandCommitsAreTooMany: whatever kind they are of (Document A section 4.5).
 func TestTenThousandCommitsAreTooMany(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
 			commits, status, lines int
 		}{{9_999, 200, 9_998}, {10_000, 422, 0}} {
@@ -184,7 +184,7 @@ func TestTenThousandCommitsAreTooMany(t *testing.T) {
 			t.s.world.repositories = append(t.s.world.repositories, r)
 			path := "/repos/" + r.fullName() + "/stats/"
 			t.get("", path+"code_frequency")
-			one := figures[[]struct {
+			one := waitForStatistics[[]struct {
 				Total int
 				Weeks []struct{ A, D, C int }
 			}](t, path+"contributors")[0]
@@ -198,9 +198,9 @@ func TestTenThousandCommitsAreTooMany(t *testing.T) {
 
 // TestFiguresAreSharedAndURLsAreNot: each request is shown its own host.
 func TestFiguresAreSharedAndURLsAreNot(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		const path = "/repos/acme/widgets/stats/contributors"
-		figures[[]jsonObject](t, path)
+		waitForStatistics[[]jsonObject](t, path)
 		r := httptest.NewRequest(http.MethodGet, "http://other.test"+path, http.NoBody)
 		w := httptest.NewRecorder()
 		t.s.ServeHTTP(w, r)

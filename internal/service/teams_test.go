@@ -7,9 +7,9 @@ import (
 )
 
 // slugs are those of a list of teams, in its order.
-func (t *tester) slugs(who, target string) string {
+func (t *tester) teamSlugs(credential, target string) string {
 	t.Helper()
-	w := t.get(who, target)
+	w := t.get(credential, target)
 	t.wantStatus(w, http.StatusOK)
 	var all []string
 	for _, o := range decode[[]jsonObject](t, w) {
@@ -19,7 +19,7 @@ func (t *tester) slugs(who, target string) string {
 }
 
 func TestTeamsAreShownWithTheirParents(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		t.wantStatus(t.do("owner", http.MethodPut, "/orgs/acme/organization-roles/teams/coils/3", ""), 204)
 		coils := decode[[]jsonObject](t, t.get("owner", "/orgs/acme/organization-roles/3/teams"))[0]
 		for field, want := range map[string]any{
@@ -39,7 +39,7 @@ func TestTeamsAreShownWithTheirParents(t *testing.T) {
 }
 
 func TestMembersOfATeamWithinBelongToIt(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		acme := t.s.world.accounts["acme"]
 		for _, c := range []struct {
 			team  int

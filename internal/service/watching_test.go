@@ -9,7 +9,7 @@ import (
 // TestWatchedRepositoriesAreThoseThatAreWatched: not those whose notifications are
 // ignored.
 func TestWatchedRepositoriesAreThoseThatAreWatched(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		for name, body := range map[string]string{
 			"widgets": `{"ignored":true}`, "monolith": `{"subscribed":true}`, "empty": `{"subscribed":false}`, "secret": `{"subscribed":true,"ignored":true}`,
 		} {
@@ -31,7 +31,7 @@ func TestWatchedRepositoriesAreThoseThatAreWatched(t *testing.T) {
 
 // TestUsersGoByNumbersToo: links name them so, as they do repositories.
 func TestUsersGoByNumbersToo(t *testing.T) {
-	run(t, func(t *tester) {
+	runWithService(t, func(t *tester) {
 		const path = "/repos/acme/monolith/subscription"
 		t.wantStatus(t.do("member", http.MethodPut, path, `{"subscribed":true}`), 200)
 		t.wantStatus(t.do("member", http.MethodPut, strings.Replace(path, "monolith", "widgets", 1), `{"subscribed":true}`), 200)
