@@ -10,8 +10,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// admission is the status with which a caller is turned away from an
-// operation, 0 when it is let in.
+// refusalStatus returns the status with which the service refuses an operation, 0 if the
+// caller may call the operation.
 func (t *tester) refusalStatus(credential string, op *policy.Operation) int {
 	t.Helper()
 	path := strings.NewReplacer("{owner}", "acme", "{repo}", "widgets", "{org}", "acme").Replace(op.Path)
@@ -33,13 +33,14 @@ func (t *tester) refusalStatus(credential string, op *policy.Operation) int {
 	return 0
 }
 
-// The tables of Document A section 5.4 and B section 5.5, line by line. Who owns
-// the organization may call everything, unless the token may not; of an
-// operation without authentication the public part is for everyone.
-func TestWhoMayCallWhat(t *testing.T) {
+// TestOperationsRefuseCallersWithoutAccess covers each line of the tables in Document A
+// section 5.4 and Document B section 5.5. The organization owner may call every operation
+// that the token permits. Every caller may use the public part of an operation that
+// needs no authentication.
+func TestOperationsRefuseCallersWithoutAccess(t *testing.T) {
 	callers := strings.Fields("owner member outsider security-manager public fine-grained read-only app-user app workflow oauth")
 	for _, line := range []struct{ operations, statuses string }{
-		// list and get roles: an administrator; 404 is what the documents list for anybody else
+		// administrators may list and get roles; the documents list 404 for all other callers
 		{"organization-roles/list organization-roles/get", "0 404 404 404 403 0 403 0 0 403 404"},
 		{"organization-roles/list-teams", "0 404 404 404 403 0 0 0 0 403 404"},
 		{"organization-roles/assign-team organization-roles/assign-user", "0 404 404 404 403 0 403 0 0 403 404"},
@@ -64,14 +65,14 @@ func TestWhoMayCallWhat(t *testing.T) {
 				runWithService(t, func(t *tester) {
 					op := policy.Embedded().Operation(id)
 					if got := t.refusalStatus("", op); (got == http.StatusUnauthorized) == (op.Auth == "optional") {
-						t.Errorf("without authentication: %d", got)
+						t.Errorf("got status %d without authentication", got)
 					}
 					var got []string
 					for _, credential := range callers {
 						got = append(got, itoa(t.refusalStatus(credential, op)))
 					}
 					if strings.Join(got, " ") != line.statuses {
-						t.Errorf("%v:\ngot  %s\nwant %s", callers, strings.Join(got, " "), line.statuses)
+						t.Errorf("statuses for %v:\ngot  %s\nwant %s", callers, strings.Join(got, " "), line.statuses)
 					}
 				})
 			})
@@ -79,47 +80,48 @@ func TestWhoMayCallWhat(t *testing.T) {
 	}
 }
 
-// A role or a writing permission that nothing is known of would let everyone in.
-func TestEveryRoleAndWritingPermissionIsKnown(t *testing.T) {
+// TestEveryRoleAndWritePermissionHasARule guards against a missing entry in rights, which
+// would admit every caller.
+func TestEveryRoleAndWritePermissionHasARule(t *testing.T) {
 	for _, op := range policy.Embedded().Operations() {
 		needed := op.Role
 		if needed == "" && strings.HasSuffix(op.Permission, ": write") {
 			needed = op.Permission
 		}
 		if _, known := userRequirements[needed]; needed != "" && !known {
-			t.Errorf("%s: %q is not known", op.ID, needed)
+			t.Errorf("%s: rights has no entry for %q", op.ID, needed)
 		}
 	}
 }
 
-func TestWhatATokenMayNotSeeDoesNotExist(t *testing.T) {
+func TestInvisibleRepositoriesAndMembersAreHidden(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for credential, status := range map[string]int{"owner": 200, "fine-grained": 200, "read-only": 200, "app-user": 200, "security-manager": 200, "public": 404, "outsider": 404} {
 			t.wantStatus(t.get(credential, "/repos/acme/secret/dependency-graph/sbom"), status)
 		}
-		// Without the permission to know who belongs to the organization a member is as anyone else.
+		// A token without the permission to read members sees public members only.
 		all, concealed := t.get("owner", "/orgs/acme/members?per_page=100"), t.get("workflow", "/orgs/acme/members?per_page=100")
 		if len(decode[[]any](t, all)) <= len(decode[[]any](t, concealed)) {
-			t.Error("concealed members are shown to a token without the permission")
+			t.Error("a token without the permission sees concealed members")
 		}
 	})
 }
 
-func TestATokenThatGoesByScopesIsToldThem(t *testing.T) {
+func TestScopeHeadersAreSentToClassicTokensOnly(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		h := t.get("owner", "/repos/acme/widgets/subscribers").Header()
 		if h.Get("X-OAuth-Scopes") != "admin:org, repo, user" || h.Values("X-Accepted-OAuth-Scopes") == nil {
-			t.Errorf("%v", h)
+			t.Errorf("got headers %v, want the scopes", h)
 		}
 		for _, credential := range []string{"", "app", "fine-grained"} {
 			if h := t.get(credential, "/repos/acme/widgets/subscribers").Header(); h.Values("X-OAuth-Scopes") != nil {
-				t.Errorf("%q is told %q", credential, h.Get("X-OAuth-Scopes"))
+				t.Errorf("%q receives scopes %q", credential, h.Get("X-OAuth-Scopes"))
 			}
 		}
 	})
 }
 
-func TestARoleLetsItsHoldersReadRoles(t *testing.T) {
+func TestRolePermissionAllowsReadingRoles(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		roles, member := "/orgs/acme/organization-roles", "/orgs/acme/organization-roles/users/acme-member/2"
 		t.wantStatus(t.get("member", roles), 404)
@@ -132,8 +134,7 @@ func TestARoleLetsItsHoldersReadRoles(t *testing.T) {
 	})
 }
 
-// TestAnInstallationIsOnOneOrganization: it has no rights to another.
-func TestAnInstallationIsOnOneOrganization(t *testing.T) {
+func TestInstallationHasNoRightsInOtherOrganizations(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
 			method, target, body string

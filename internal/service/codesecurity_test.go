@@ -13,8 +13,8 @@ import (
 
 const configurationsPath = "/orgs/acme/code-security/configurations"
 
-// TestConfigurationsHaveTheDefaultsOfTheDocuments: Document A section 4.2.
-func TestConfigurationsHaveTheDefaultsOfTheDocuments(t *testing.T) {
+// TestConfigurationsHaveTheDocumentedDefaults covers Document A section 4.2.
+func TestConfigurationsHaveTheDocumentedDefaults(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		w := t.do("owner", http.MethodPost, configurationsPath, `{"name":"Plain","description":"d","advanced_security":null,"unheard_of":1}`)
 		t.wantStatus(w, 201)
@@ -34,28 +34,28 @@ func TestConfigurationsHaveTheDefaultsOfTheDocuments(t *testing.T) {
 			t.Errorf("documents (-), service (+):\n%s", diff)
 		}
 		if l := w.Header().Get("Location"); l != self {
-			t.Errorf("location %s", l)
+			t.Errorf("got Location %s, want %s", l, self)
 		}
 		if read := t.get("owner", configurationsPath+"/4"); read.Body.String() != w.Body.String() {
-			t.Errorf("made %s, read %s", w.Body, read.Body)
+			t.Errorf("POST returned %s, GET returned %s", w.Body, read.Body)
 		}
 	})
 }
 
-// TestConfigurationsKeepWhatTheyAreGiven: every allowed value of every field, and
-// one that is not allowed.
-func TestTheDependencyBotHasTheNameOfTheDialect(t *testing.T) {
+func TestDialectNamesTheDependencyBot(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		other := t.serviceInDialect("github")
 		made := other.do("owner", http.MethodPost, configurationsPath, `{"name":"Bots","description":"d","dependabot_alerts":"enabled","depbot_security_updates":"enabled"}`)
 		c := decode[jsonObject](t, made)
 		if _, documents := c["depbot_alerts"]; documents || c["dependabot_alerts"] != "enabled" || c["dependabot_security_updates"] != "disabled" {
-			t.Errorf("%d %s", made.Code, made.Body)
+			t.Errorf("got %d %s", made.Code, made.Body)
 		}
 	})
 }
 
-func TestConfigurationsKeepWhatTheyAreGiven(t *testing.T) {
+// TestConfigurationFieldsAcceptTheirValuesOnly covers every allowed value of every field,
+// and invalid values.
+func TestConfigurationFieldsAcceptTheirValuesOnly(t *testing.T) {
 	const three = "enabled disabled not_set"
 	runWithService(t, func(t *tester) {
 		for name, values := range map[string]string{
@@ -81,16 +81,16 @@ func TestConfigurationsKeepWhatTheyAreGiven(t *testing.T) {
 					t.Errorf("%s %s: %d %s", name, value, w.Code, w.Body)
 				}
 			}
-			time.Sleep(time.Minute) // of content created
+			time.Sleep(time.Minute) // stay within the limit of content creation
 		}
 		w := t.do("owner", http.MethodPost, configurationsPath, `{"name":"y","description":"d","dependency_graph_autosubmit_action_options":{"labeled_runners":true}}`)
 		if options := decode[jsonObject](t, w)["dependency_graph_autosubmit_action_options"]; options.(jsonObject)["labeled_runners"] != true {
-			t.Errorf("%v", options)
+			t.Errorf("got options %v", options)
 		}
 	})
 }
 
-func TestConfigurationsThatCannotBeMade(t *testing.T) {
+func TestCreateConfigurationRefusesInvalidBodies(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
 			body   string
@@ -108,7 +108,7 @@ func TestConfigurationsThatCannotBeMade(t *testing.T) {
 			{`{"name":"n","description":"d","dependency_graph_autosubmit_action_options":{"labeled_runners":1}}`, 422, `"field":"dependency_graph_autosubmit_action_options.labeled_runners","code":"invalid"`},
 			{`[]`, 400, "Body should be a JSON object"},
 			{`{`, 400, "Problems parsing JSON"},
-			{`{"name":"Recommended","description":"the name of a global one is free"}`, 201, ""},
+			{`{"name":"Recommended","description":"global names do not conflict"}`, 201, ""},
 			{`{"name":"n","description":"d","dependency_graph_autosubmit_action_options":{}}`, 201, ""},
 		} {
 			w := t.do("owner", http.MethodPost, configurationsPath, c.body)
@@ -117,15 +117,15 @@ func TestConfigurationsThatCannotBeMade(t *testing.T) {
 			}
 		}
 		if n := len(t.s.world.configurations); n != 5 {
-			t.Errorf("%d configurations, want the seed's and 2", n)
+			t.Errorf("got %d configurations, want the 3 of the seed and 2", n)
 		}
 	})
 }
 
-func TestConfigurationsAreFound(t *testing.T) {
+func TestGetConfigurations(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
-			target, want string // the ids of a list, or those of one
+			target, want string // want lists the IDs in the response
 			status       int
 		}{
 			{configurationsPath, "1 2 3", 200},
@@ -148,7 +148,7 @@ func TestConfigurationsAreFound(t *testing.T) {
 		global := decode[jsonObject](t, t.get("owner", configurationsPath+"/1"))
 		if global["target_type"] != "global" || global["advanced_security"] != "enabled" ||
 			global["html_url"] != "http://api.test/organizations/acme/settings/security_products/configurations/view" {
-			t.Errorf("%v", global)
+			t.Errorf("got global configuration %v", global)
 		}
 		defaults := decode[[]jsonObject](t, t.get("owner", configurationsPath+"/defaults"))
 		for i, want := range []struct {
@@ -156,23 +156,22 @@ func TestConfigurationsAreFound(t *testing.T) {
 			id   float64
 		}{{"public", 1}, {"private_and_internal", 3}} {
 			if d := defaults[i]; d["default_for_new_repos"] != want.kind || d["configuration"].(jsonObject)["id"] != want.id {
-				t.Errorf("%d: %v", i, d)
+				t.Errorf("default %d: got %v, want %v", i, d, want)
 			}
 		}
 	})
 }
 
-// TestAConfigurationIsOfItsOrganization: another one sees the global ones alone.
-func TestAConfigurationIsOfItsOrganization(t *testing.T) {
+func TestOrganizationsSeeTheirOwnAndGlobalConfigurationsOnly(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		seen := t.s.world.configurationsOf(&account{login: "other"})
 		if len(seen) != 1 || seen[0].id != 1 {
-			t.Errorf("%v", seen)
+			t.Errorf("another organization sees %v, want the global configuration", seen)
 		}
 	})
 }
 
-// ids are the numbers of the records in a list.
+// recordIDs returns the IDs of the records in a list.
 func recordIDs(body string) string {
 	var all []string
 	for _, m := range regexp.MustCompile(`[{]"id":(\d+),"(?:target_type|node_id":"M_)`).FindAllStringSubmatch(body, -1) {
@@ -181,7 +180,7 @@ func recordIDs(body string) string {
 	return strings.Join(all, " ")
 }
 
-// relation is the path and query of a link.
+// linkTarget returns the path and query of a relation in a Link header, "" if it has none.
 func linkTarget(t *tester, link, rel string) string {
 	t.Helper()
 	m := regexp.MustCompile(`<http://api\.test(/organizations/4/code-security/configurations\?[^>]*)>; rel="` + rel + `"`).FindStringSubmatch(link)
@@ -191,8 +190,9 @@ func linkTarget(t *tester, link, rel string) string {
 	return m[1]
 }
 
-// TestPagesByCursor walks forth and back while configurations come.
-func TestPagesByCursor(t *testing.T) {
+// TestCursorPagesCanBeWalkedInBothDirections follows the next and prev links through five
+// configurations.
+func TestCursorPagesCanBeWalkedInBothDirections(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, name := range []string{"a", "b"} {
 			t.do("owner", http.MethodPost, configurationsPath, `{"name":"`+name+`","description":"d"}`)
@@ -204,9 +204,9 @@ func TestPagesByCursor(t *testing.T) {
 			t.wantStatus(w, 200)
 			walked = append(walked, recordIDs(w.Body.String()))
 			link := w.Header().Get("Link")
-			if step == "" { // the same page, to turn round on
+			if step == "" { // request the same page again before the direction changes
 				if len(walked) == 3 && strings.Contains(link, "next") || len(walked) == 6 && strings.Contains(link, "prev") {
-					t.Errorf("a page beyond the end: %s", link)
+					t.Errorf("Link %s leads beyond the end", link)
 				}
 				continue
 			}
@@ -223,7 +223,7 @@ func TestPagesByCursor(t *testing.T) {
 	})
 }
 
-func TestCursors(t *testing.T) {
+func TestCursorsSelectPages(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
 			query  string
@@ -231,7 +231,7 @@ func TestCursors(t *testing.T) {
 			status int
 		}{
 			{"after=" + cursor(1), "2 3", 200},
-			{"after=" + cursor(0), "1 2 3", 200}, // gone since
+			{"after=" + cursor(0), "1 2 3", 200}, // the item of the cursor no longer exists
 			{"after=" + cursor(3), "", 200},
 			{"before=" + cursor(3), "1 2", 200},
 			{"before=" + cursor(3) + "&per_page=1", "2", 200},
@@ -250,16 +250,16 @@ func TestCursors(t *testing.T) {
 			w := t.get("owner", configurationsPath+"?"+c.query)
 			t.wantStatus(w, c.status)
 			if c.status == 422 && !namesField(w, configurationResource, c.want) || c.status == 200 && recordIDs(w.Body.String()) != c.want {
-				t.Errorf("%s: %s, want %s", c.query, recordIDs(w.Body.String())+" "+w.Body.String(), c.want)
+				t.Errorf("%s: got %s, want %s", c.query, recordIDs(w.Body.String())+" "+w.Body.String(), c.want)
 			}
 			if c.want == "" && (w.Body.String() != "[]" || w.Header().Get("Link") != "") {
-				t.Errorf("%s: %s %s", c.query, w.Body, w.Header().Get("Link"))
+				t.Errorf("%s: got %s and Link %q, want an empty page", c.query, w.Body, w.Header().Get("Link"))
 			}
 		}
 	})
 }
 
-// TestDetachedRepositoriesKeepTheirSettings: Document A section 4.2.
+// TestDetachedRepositoriesKeepTheirSettings covers Document A section 4.2.
 func TestDetachedRepositoriesKeepTheirSettings(t *testing.T) {
 	const path = configurationsPath + "/detach"
 	runWithService(t, func(t *tester) {
@@ -289,9 +289,9 @@ func TestDetachedRepositoriesKeepTheirSettings(t *testing.T) {
 			{`{"selected_repository_ids":[10.5]}`, 400, 2},
 			{`{`, 400, 2},
 			{`{"selected_repository_ids":[1001,9999]}`, 404, 2},
-			{`{"selected_repository_ids":[1001,2001]}`, 404, 2}, // another organization's
+			{`{"selected_repository_ids":[1001,2001]}`, 404, 2}, // of another organization
 			{`{"selected_repository_ids":[1001,1004]}`, 409, 2},
-			{`{"selected_repository_ids":[1003]}`, 204, 2}, // has none
+			{`{"selected_repository_ids":[1003]}`, 204, 2}, // has no configuration
 			{`{"selected_repository_ids":[1001,1001]}`, 204, 1},
 			{`{"selected_repository_ids":[1001]}`, 204, 1},
 			{`{"selected_repository_ids":[1001,1002]}`, 204, 0},
@@ -301,11 +301,11 @@ func TestDetachedRepositoriesKeepTheirSettings(t *testing.T) {
 				t.Errorf("%s: got %d %s and %d attached, want %d and %d", c.body, w.Code, w.Body, attached(), c.status, c.left)
 			}
 			if c.status == 400 && c.body != "{" && !namesField(w, configurationResource, "selected_repository_ids") {
-				t.Errorf("%s: %s", c.body, w.Body)
+				t.Errorf("%s: got %s, want an error of selected_repository_ids", c.body, w.Body)
 			}
 		}
 		if after := t.get("owner", "/user/subscriptions").Body.String(); after != before {
-			t.Errorf("before %s, after %s", before, after)
+			t.Errorf("the settings changed from %s to %s", before, after)
 		}
 	})
 }

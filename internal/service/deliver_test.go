@@ -14,7 +14,7 @@ import (
 
 const pushWidgets = `{"event": "push", "repository": "acme/widgets"}`
 
-// records are what GET /_service/deliveries lists.
+// listDeliveries returns the response to GET /_service/deliveries.
 func (t *tester) listDeliveries() []deliveryRecord {
 	t.Helper()
 	w := t.get("", "/_service/deliveries")
@@ -22,8 +22,7 @@ func (t *tester) listDeliveries() []deliveryRecord {
 	return decode[[]deliveryRecord](t, w)
 }
 
-// TestWhatBecameOfADelivery tells its status, how long it took, and why it failed.
-func TestWhatBecameOfADelivery(t *testing.T) {
+func TestDeliveriesAreListedWithTheirOutcome(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer    http.HandlerFunc
 		state     string
@@ -31,11 +30,11 @@ func TestWhatBecameOfADelivery(t *testing.T) {
 		duration  time.Duration
 		wantError string
 	}{
-		"accepted": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }, "answered", 204, 0, ""},
-		"refused":  {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }, "answered", 401, 0, ""},
-		"slow":     {func(_ http.ResponseWriter, r *http.Request) { wait(r, 9*time.Second) }, "answered", 200, 9 * time.Second, ""},
-		"silent":   {func(_ http.ResponseWriter, r *http.Request) { wait(r, time.Hour) }, "failed", 0, 10 * time.Second, "no response within 10s"},
-		"cut off":  {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "failed", 0, 0, "EOF"},
+		"accepted":          {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }, "answered", 204, 0, ""},
+		"refused":           {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }, "answered", 401, 0, ""},
+		"slow":              {func(_ http.ResponseWriter, r *http.Request) { wait(r, 9*time.Second) }, "answered", 200, 9 * time.Second, ""},
+		"no answer":         {func(_ http.ResponseWriter, r *http.Request) { wait(r, time.Hour) }, "failed", 0, 10 * time.Second, "no response within 10s"},
+		"connection closed": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "failed", 0, 0, "EOF"},
 		"redirected": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
 		}, "answered", 307, 0, ""},
@@ -47,7 +46,7 @@ func TestWhatBecameOfADelivery(t *testing.T) {
 				answer := t.createEvent(`{"event": "release", "action": "published", "repository": "acme/widgets"}`, 202)
 				time.Sleep(time.Minute)
 				if got := box.take(); len(got) != 1 || got[0].target != "/hook?a=b" {
-					t.Errorf("sent %d times", len(got))
+					t.Errorf("the receiver got %d deliveries, want 1", len(got))
 				}
 				got := t.listDeliveries()
 				want := deliveryRecord{answer["deliveries"].([]any)[0].(string), 1, "release", "published", "http://receiver.test/hook?a=b", "2000-01-01T00:00:00Z", c.state, c.status, Duration(c.duration), c.wantError}
@@ -59,7 +58,7 @@ func TestWhatBecameOfADelivery(t *testing.T) {
 	}
 }
 
-// wait waits for a time, or for the end of the request.
+// wait blocks for a duration or until the request ends.
 func wait(r *http.Request, d time.Duration) {
 	select {
 	case <-r.Context().Done():
@@ -67,21 +66,21 @@ func wait(r *http.Request, d time.Duration) {
 	}
 }
 
-func TestADeliveryToNobody(t *testing.T) {
+func TestDeliveryFailsWithoutReceiver(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.deliveries.transport.DialContext = func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("nobody is there") }
+		t.s.deliveries.transport.DialContext = func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("connection refused") }
 		t.setWebhooks(webhookOn("acme"))
 		t.createEvent(pushWidgets, 202)
 		synctest.Wait()
-		if got := t.listDeliveries()[0]; got.State != "failed" || got.Error != "nobody is there" {
-			t.Errorf("%+v", got)
+		if got := t.listDeliveries()[0]; got.State != "failed" || got.Error != "connection refused" {
+			t.Errorf("got %+v, want a failed delivery", got)
 		}
 	})
 }
 
-// TestASilentReceiverHoldsNobodyUp: the API answers meanwhile, other deliveries wait
-// in their order, and the end of the service does not wait for it.
-func TestASilentReceiverHoldsNobodyUp(t *testing.T) {
+// TestSlowReceiverDelaysDeliveriesOnly checks that requests and Close do not wait for a
+// receiver that sends no answer. The other deliveries keep their order.
+func TestSlowReceiverDelaysDeliveriesOnly(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		first := true
 		box := t.startReceiver(func(_ http.ResponseWriter, r *http.Request) {
@@ -98,7 +97,7 @@ func TestASilentReceiverHoldsNobodyUp(t *testing.T) {
 		t.wantStatus(t.get("owner", "/repos/acme/widgets/subscribers"), 200)
 		synctest.Wait()
 		if got := t.listDeliveries(); time.Since(began) > 0 || got[0].State != "waiting" || got[1].State != "waiting" || got[2].State != "waiting" || len(box.take()) != 1 {
-			t.Errorf("after %v: %+v", time.Since(began), got)
+			t.Errorf("after %v: got %+v, want three waiting deliveries", time.Since(began), got)
 		}
 		time.Sleep(10 * time.Second)
 		var order []string
@@ -106,7 +105,7 @@ func TestASilentReceiverHoldsNobodyUp(t *testing.T) {
 			order = append(order, d.header.Get("X-Service-Event"))
 		}
 		if got := fmt.Sprint(order); got != "[push release]" {
-			t.Errorf("%s came", got)
+			t.Errorf("got deliveries %s", got)
 		}
 		first = true
 		t.createEvent(pushWidgets, 202)
@@ -114,13 +113,12 @@ func TestASilentReceiverHoldsNobodyUp(t *testing.T) {
 		began = time.Now()
 		t.s.Close()
 		if got := t.listDeliveries()[0]; time.Since(began) > 0 || got.State != "failed" || got.Error != "context canceled" {
-			t.Errorf("closed after %v: %+v", time.Since(began), got)
+			t.Errorf("closed after %v: got %+v", time.Since(began), got)
 		}
 	})
 }
 
-// TestTheLastHundredAreListed, the newest first.
-func TestTheLastHundredAreListed(t *testing.T) {
+func TestLastHundredDeliveriesAreListedNewestFirst(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.startReceiver()
 		t.setWebhooks(webhookOn("acme"))
@@ -131,23 +129,23 @@ func TestTheLastHundredAreListed(t *testing.T) {
 		synctest.Wait()
 		got := t.listDeliveries()
 		if len(got) != maxRecords || got[0].Delivery != all[len(all)-1] || got[maxRecords-1].Delivery != all[5] {
-			t.Errorf("%d, from %s to %s", len(got), got[0].Delivery, got[len(got)-1].Delivery)
+			t.Errorf("got %d deliveries, from %s to %s", len(got), got[0].Delivery, got[len(got)-1].Delivery)
 		}
 	})
 }
 
-// TestALargePayloadIsNotDelivered: Document B section 6.1.
-func TestALargePayloadIsNotDelivered(t *testing.T) {
+// TestLargePayloadsAreNotDelivered covers Document B section 6.1.
+func TestLargePayloadsAreNotDelivered(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		box := t.startReceiver()
 		t.setWebhooks(webhookOn("acme/widgets"), webhookOn("acme/secret"))
 		t.createEvent(fmt.Sprintf(`{"event": "push", "repository": "acme/widgets", "commits": %d}`, maxCommits), 202)
 		t.createEvent(`{"event": "push", "repository": "acme/secret", "commits": 1000}`, 202)
 		if got := box.take(); len(got) != 1 || !strings.Contains(string(got[0].body[len(got[0].body)-9000:]), "acme/secret") {
-			t.Errorf("%d deliveries", len(got))
+			t.Errorf("got %d deliveries, want 1", len(got))
 		}
 		if got := t.listDeliveries()[1]; got.State != "failed" || !strings.HasSuffix(got.Error, "bytes; the maximum is 26214400") {
-			t.Errorf("%+v", got)
+			t.Errorf("got %+v, want a failed delivery", got)
 		}
 	})
 	d := newDeliveries(nil)
@@ -156,12 +154,13 @@ func TestALargePayloadIsNotDelivered(t *testing.T) {
 	d.enqueue(exact)
 	d.enqueue(over)
 	if exact.State != "waiting" || over.State != "failed" {
-		t.Errorf("%+v, %+v", exact.deliveryRecord, over.deliveryRecord)
+		t.Errorf("got %+v and %+v, want waiting and failed", exact.deliveryRecord, over.deliveryRecord)
 	}
 }
 
-// TestWhatWaitsIsBounded in number and in size. Nobody sends here.
-func TestWhatWaitsIsBounded(t *testing.T) {
+// TestWaitingDeliveriesAreBounded checks the bounds on number and size. No goroutine
+// sends the deliveries.
+func TestWaitingDeliveriesAreBounded(t *testing.T) {
 	for _, c := range []struct{ size, fit int }{{10, maxQueued}, {maxPayload, 4}, {maxPayload - 1, 4}, {maxPayload / 2, 8}} {
 		d := newDeliveries(nil)
 		body := make([]byte, c.size)
@@ -169,21 +168,20 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 			item := &delivery{body: body}
 			d.enqueue(item)
 			if (item.State == "waiting") != (i < c.fit) || i == c.fit && item.Error != "not delivered: the queue is full" {
-				t.Fatalf("%d of %d bytes: %+v", i+1, c.size, item.deliveryRecord)
+				t.Fatalf("delivery %d of %d bytes: got %+v", i+1, c.size, item.deliveryRecord)
 			}
 		}
 	}
 }
 
-// TestThePlaceOfWhatWasSentIsFreeAgain: bytes are counted while they wait.
-func TestThePlaceOfWhatWasSentIsFreeAgain(t *testing.T) {
+func TestSentDeliveriesReleaseTheirBytes(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.startReceiver()
 		t.setWebhooks(webhookOn("acme"))
 		t.createEvent(pushWidgets, 202)
 		synctest.Wait()
 		if t.s.deliveries.queuedBytes != 0 || t.s.deliveries.recent[0].body != nil {
-			t.Errorf("%d bytes wait", t.s.deliveries.queuedBytes)
+			t.Errorf("%d bytes are still counted as queued", t.s.deliveries.queuedBytes)
 		}
 	})
 }

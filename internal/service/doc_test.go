@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// What a user can name stands in docs/reference-service.md.
-func TestTheDocumentationNamesWhatThereIs(t *testing.T) {
+// TestDocumentationNamesEndpointsTokensAndFaults reads docs/reference-service.md.
+func TestDocumentationNamesEndpointsTokensAndFaults(t *testing.T) {
 	text, err := os.ReadFile("../../docs/reference-service.md")
 	if err != nil {
 		t.Fatal(err)
@@ -27,7 +27,7 @@ func TestTheDocumentationNamesWhatThereIs(t *testing.T) {
 	})
 	for _, name := range names {
 		if !strings.Contains(string(text), name+"`") {
-			t.Errorf("%s is not named", name)
+			t.Errorf("docs/reference-service.md does not name %s", name)
 		}
 	}
 }

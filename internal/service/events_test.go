@@ -40,8 +40,8 @@ var documentedEvents = map[string]struct{ available, required, optional string }
 	"repository_advisory": {"R O A", "action repository", "enterprise installation organization"},
 }
 
-// causeOf is the body that causes an event in a repository, or where it has none
-// in the organization.
+// eventRequestBody returns the body that creates an event in a repository. Events without
+// a repository are created in the organization.
 func eventRequestBody(event, repository string) string {
 	documented := documentedEvents[event]
 	has := func(member string) bool {
@@ -62,16 +62,15 @@ func eventRequestBody(event, repository string) string {
 	return c + "}"
 }
 
-// kinds are the values of the header that tells what a webhook was created on, by
-// the letters of the documents' table.
-var kinds = map[string]string{"R": "repository", "O": "organization", "A": "integration"}
+// targetTypes maps the letters of the documents' table to the header value that names the
+// target of a webhook.
+var targetTypes = map[string]string{"R": "repository", "O": "organization", "A": "integration"}
 
-// TestEveryEventIsDelivered to those webhooks that it is available to, with the
-// members that the documents list: there is no enterprise, and only apps are told of
-// their installation.
-func TestEveryEventIsDelivered(t *testing.T) {
+// TestEventsAreDeliveredToTheirWebhooks checks the receivers and the members of every
+// event. There is no enterprise, and only apps receive their installation.
+func TestEventsAreDeliveredToTheirWebhooks(t *testing.T) {
 	if len(eventKinds) != len(documentedEvents) || len(eventKinds) != 24 {
-		t.Errorf("%d events", len(eventKinds))
+		t.Errorf("got %d events, want 24", len(eventKinds))
 	}
 	for event, documented := range documentedEvents {
 		t.Run(event, func(t *testing.T) {
@@ -82,12 +81,12 @@ func TestEveryEventIsDelivered(t *testing.T) {
 				t.createEvent(eventRequestBody(event, "acme/widgets"), 202)
 				got := box.take()
 				if len(got) != len(strings.Fields(documented.available)) {
-					t.Fatalf("%d deliveries", len(got))
+					t.Fatalf("got %d deliveries", len(got))
 				}
 				for i, letter := range strings.Fields(documented.available) {
 					d := got[i]
-					if kind := d.header.Get("X-Service-Hook-Installation-Target-Type"); d.header.Get("X-Service-Event") != event || kind != kinds[letter] {
-						t.Errorf("%s to a %s", d.header.Get("X-Service-Event"), kind)
+					if kind := d.header.Get("X-Service-Hook-Installation-Target-Type"); d.header.Get("X-Service-Event") != event || kind != targetTypes[letter] {
+						t.Errorf("got event %s for a %s webhook", d.header.Get("X-Service-Event"), kind)
 					}
 					t.wantPayload(d.body, documented.required+" "+documented.optional, letter)
 				}
@@ -103,7 +102,7 @@ func (t *tester) wantPayload(text []byte, documented, letter string) {
 	want := slices.DeleteFunc(strings.Fields(documented), func(m string) bool { return m == "enterprise" || m == "installation" && letter != "A" })
 	t.wantRecord(text, "", strings.Join(want, " "))
 	if strings.Contains(string(text), `"node_id":"_`) {
-		t.Errorf("a node id is of no kind: %s", text)
+		t.Errorf("a node ID has no prefix: %s", text)
 	}
 	for member, record := range map[string]string{
 		"repository": records.Repository, "sender": records.User, "organization": records.Organization,
@@ -115,9 +114,9 @@ func (t *tester) wantPayload(text []byte, documented, letter string) {
 	}
 }
 
-// TestEventsOfAnOrganizationAlone: where the repository is optional it may be left
-// out, and then no repository hears of it.
-func TestEventsOfAnOrganizationAlone(t *testing.T) {
+// TestEventsWithoutRepositoryReachTheOrganizationOnly covers the events whose repository
+// is optional.
+func TestEventsWithoutRepositoryReachTheOrganizationOnly(t *testing.T) {
 	for event, documented := range documentedEvents {
 		if slices.Contains(strings.Fields(documented.required), "repository") {
 			continue
@@ -129,7 +128,7 @@ func TestEventsOfAnOrganizationAlone(t *testing.T) {
 				t.createEvent(eventRequestBody(event, ""), 202)
 				got := box.take()
 				if len(got) != 1 || got[0].header.Get("X-Service-Hook-Installation-Target-Type") != "organization" {
-					t.Fatalf("%d deliveries", len(got))
+					t.Fatalf("got %d deliveries, want 1 to the organization", len(got))
 				}
 				t.wantPayload(got[0].body, strings.ReplaceAll(documented.required+" "+documented.optional, " repository", ""), "O")
 			})
@@ -137,8 +136,8 @@ func TestEventsOfAnOrganizationAlone(t *testing.T) {
 	}
 }
 
-// TestActionsThatOnlyAppsReceive: Document B section 6.2.
-func TestActionsThatOnlyAppsReceive(t *testing.T) {
+// TestSomeActionsReachAppsOnly covers Document B section 6.2.
+func TestSomeActionsReachAppsOnly(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		box := t.startReceiver()
 		t.setWebhooks(webhookOn("acme/widgets"), webhookOn("acme"), webhookOn("app"))
@@ -152,15 +151,13 @@ func TestActionsThatOnlyAppsReceive(t *testing.T) {
 		} {
 			t.createEvent(fmt.Sprintf(`{"event": %q, "action": %q, "repository": "acme/widgets"}`, c.event, c.action), 202)
 			if got := box.take(); len(got) != c.deliveries {
-				t.Errorf("%s %s: %d deliveries, want %d", c.event, c.action, len(got), c.deliveries)
+				t.Errorf("%s %s: got %d deliveries, want %d", c.event, c.action, len(got), c.deliveries)
 			}
 		}
 	})
 }
 
-// TestWhatHappensElsewhereIsNotHeard: a webhook hears of its own target, and of what
-// it subscribes to.
-func TestWhatHappensElsewhereIsNotHeard(t *testing.T) {
+func TestWebhooksReceiveSubscribedEventsOfTheirTargetOnly(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		box := t.startReceiver()
 		releases := webhookOn("acme")
@@ -179,14 +176,14 @@ func TestWhatHappensElsewhereIsNotHeard(t *testing.T) {
 		} {
 			t.createEvent(cause, 202)
 			if got := box.take(); len(got) != want {
-				t.Errorf("%s: %d deliveries, want %d", cause, len(got), want)
+				t.Errorf("%s: got %d deliveries, want %d", cause, len(got), want)
 			}
 		}
 	})
 }
 
-// TestWithheldEvents: Document B section 6.2 says how many at once are too many.
-func TestWithheldEvents(t *testing.T) {
+// TestEventsOfManyRefsAreWithheld covers the bounds of Document B section 6.2.
+func TestEventsOfManyRefsAreWithheld(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		box := t.startReceiver()
 		t.setWebhooks(webhookOn("acme"))
@@ -204,14 +201,13 @@ func TestWithheldEvents(t *testing.T) {
 		} {
 			answer := t.createEvent(`{"repository": "acme/widgets", `+c.cause+`}`, 202)
 			if got := box.take(); len(got) != c.deliveries || (answer["withheld"] == nil) != (c.deliveries == 1) || len(answer["deliveries"].([]any)) != c.deliveries {
-				t.Errorf("%s: %d deliveries, %v", c.cause, len(got), answer)
+				t.Errorf("%s: got %d deliveries and response %v", c.cause, len(got), answer)
 			}
 		}
 	})
 }
 
-// TestPublicMakesTheRepositoryPublic: the state knows it, once.
-func TestPublicMakesTheRepositoryPublic(t *testing.T) {
+func TestPublicEventMakesTheRepositoryPublic(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		box := t.startReceiver()
 		t.setWebhooks(webhookOn("acme/secret"))
@@ -219,60 +215,61 @@ func TestPublicMakesTheRepositoryPublic(t *testing.T) {
 		t.createEvent(`{"event": "public", "repository": "acme/secret"}`, 202)
 		t.wantStatus(t.get("outsider", "/repos/acme/secret/subscribers"), 200)
 		if r := box.takePayload(t)["repository"].(jsonObject); r["private"] != false || r["visibility"] != "public" {
-			t.Errorf("%v", r)
+			t.Errorf("got repository %v, want it public", r)
 		}
-		t.wantRefused(`{"event": "public", "repository": "acme/secret"}`, "repository: acme/secret is public already")
+		t.wantRefused(`{"event": "public", "repository": "acme/secret"}`, "repository: acme/secret is already public")
 	})
 }
 
-// TestCausesThatAreRefused: the member that is wrong is named, and nothing happens.
-func TestCausesThatAreRefused(t *testing.T) {
+// TestCreateEventRefusesInvalidBodies checks that the message names the invalid member and
+// that nothing is delivered.
+func TestCreateEventRefusesInvalidBodies(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		box := t.startReceiver()
 		t.setWebhooks(webhookOn("acme"))
 		for _, c := range []struct{ cause, wantMessage string }{
-			{``, `a JSON body is needed`},
+			{``, `the body is empty; send JSON`},
 			{`{`, `unexpected EOF`},
 			{`{} {}`, `more than one JSON value`},
 			{`{"event": 3}`, `event: must be a string, not number`},
-			{`{"events": "push"}`, `events: there is no such member`},
+			{`{"events": "push"}`, `events: unknown member`},
 			{`{"event": "team"}`, `event: "team": must be one of branch_protection_configuration, `},
 			{`{"event": "push", "repository": "acme/none"}`, `repository: "acme/none" does not exist`},
-			{`{"event": "push", "organization": "acme"}`, `repository: needed: push is about one`},
-			{`{"event": "push", "repository": "acme/widgets", "action": "created"}`, `action: push has none`},
-			{`{"event": "push", "repository": "acme/widgets", "sender": "nobody"}`, `sender: "nobody" is no user`},
-			{`{"event": "push", "repository": "acme/widgets", "sender": "acme"}`, `sender: "acme" is no user`},
+			{`{"event": "push", "organization": "acme"}`, `repository: required for event push`},
+			{`{"event": "push", "repository": "acme/widgets", "action": "created"}`, `action: not allowed for event push`},
+			{`{"event": "push", "repository": "acme/widgets", "sender": "nobody"}`, `sender: "nobody" is not a user`},
+			{`{"event": "push", "repository": "acme/widgets", "sender": "acme"}`, `sender: "acme" is not a user`},
 			{`{"event": "push", "repository": "acme/widgets", "organization": "none"}`, `organization: "none" does not exist`},
 			{`{"event": "push", "repository": "acme/widgets", "at_once": 0}`, `at_once: 0: must be 1 or more`},
 			{`{"event": "push", "repository": "acme/widgets", "ref": "main"}`, `ref: "main": must be refs/heads/NAME or refs/tags/NAME`},
 			{`{"event": "push", "repository": "acme/widgets", "ref": "refs/heads/a b"}`, `ref: "refs/heads/a b": must be`},
 			{`{"event": "push", "repository": "acme/widgets", "commits": "2"}`, `commits: must be an integer, not string`},
-			{`{"event": "release", "repository": "acme/widgets"}`, `action: needed: release has one`},
-			{`{"event": "release", "repository": "acme/widgets", "action": "Not One"}`, `action: "Not One": must be small letters and underscores`},
-			{`{"event": "release", "repository": "acme/widgets", "action": "created", "ref": "refs/heads/x"}`, `ref: release has none`},
-			{`{"event": "release", "repository": "acme/widgets", "action": "created", "commits": 1}`, `commits: release has none`},
-			{`{"event": "create", "repository": "acme/widgets"}`, `ref: needed: the branch or tag that is created`},
-			{`{"event": "create", "repository": "acme/widgets", "ref": "refs/heads/main"}`, `ref: "refs/heads/main" is the default branch: its first push creates it`},
-			{`{"event": "create", "repository": "acme/widgets", "ref": "refs/tags/v3", "forced": true}`, `forced: create has none`},
-			{`{"event": "custom_property", "action": "created"}`, `organization: needed: no repository is named`},
-			{`{"event": "custom_property", "action": "created", "repository": "acme/widgets"}`, `repository: custom_property has none`},
-			{`{"event": "public", "repository": "acme/widgets"}`, `repository: acme/widgets is public already`},
+			{`{"event": "release", "repository": "acme/widgets"}`, `action: required for event release`},
+			{`{"event": "release", "repository": "acme/widgets", "action": "Not One"}`, `action: "Not One": must contain only lower-case letters and underscores`},
+			{`{"event": "release", "repository": "acme/widgets", "action": "created", "ref": "refs/heads/x"}`, `ref: not allowed for event release`},
+			{`{"event": "release", "repository": "acme/widgets", "action": "created", "commits": 1}`, `commits: not allowed for event release`},
+			{`{"event": "create", "repository": "acme/widgets"}`, `ref: required; name the branch or tag to create`},
+			{`{"event": "create", "repository": "acme/widgets", "ref": "refs/heads/main"}`, `ref: "refs/heads/main" is the default branch; push to create it`},
+			{`{"event": "create", "repository": "acme/widgets", "ref": "refs/tags/v3", "forced": true}`, `forced: not allowed for event create`},
+			{`{"event": "custom_property", "action": "created"}`, `organization: required without repository`},
+			{`{"event": "custom_property", "action": "created", "repository": "acme/widgets"}`, `repository: not allowed for event custom_property`},
+			{`{"event": "public", "repository": "acme/widgets"}`, `repository: acme/widgets is already public`},
 		} {
 			t.wantRefused(c.cause, c.wantMessage)
 		}
 		if got := box.take(); len(got) > 0 || t.s.lastEvent > 0 {
-			t.Errorf("%d deliveries of %d events", len(got), t.s.lastEvent)
+			t.Errorf("got %d deliveries of %d events, want none", len(got), t.s.lastEvent)
 		}
 		w := t.get("", "/_service/events")
 		if w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != http.MethodPost {
-			t.Errorf("%d %v", w.Code, w.Header())
+			t.Errorf("GET: got %d %v, want 405 and Allow: POST", w.Code, w.Header())
 		}
 	})
 }
 
-// TestAnotherOrganization: what is named must own the repository, and nobody hears of
-// what happens in another's.
-func TestAnotherOrganization(t *testing.T) {
+// TestEventsOfAnotherOrganizationAreSeparate checks that the organization must own the
+// repository, and that other organizations receive no delivery.
+func TestEventsOfAnotherOrganizationAreSeparate(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.world.accounts["other"] = &account{id: 900, login: "other", members: t.s.world.accounts["acme"].members}
 		box := t.startReceiver()
@@ -280,13 +277,12 @@ func TestAnotherOrganization(t *testing.T) {
 		t.wantRefused(`{"event": "push", "repository": "acme/widgets", "organization": "other"}`, `organization: "other" does not own acme/widgets`)
 		t.createEvent(`{"event": "custom_property", "action": "created", "organization": "other"}`, 202)
 		if got := box.take(); len(got) != 1 || got[0].header.Get("X-Service-Hook-Installation-Target-ID") != "900" {
-			t.Errorf("%d deliveries", len(got))
+			t.Errorf("got %d deliveries, want 1 to other", len(got))
 		}
 	})
 }
 
-// TestTheSameThingIsNotTheSameTwice: numbers grow.
-func TestTheSameThingIsNotTheSameTwice(t *testing.T) {
+func TestPullRequestNumbersGrow(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		box := t.startReceiver()
 		t.setWebhooks(webhookOn("acme"))
@@ -296,28 +292,27 @@ func TestTheSameThingIsNotTheSameTwice(t *testing.T) {
 		t.createEvent(cause, 202)
 		second := box.takePayload(t)
 		if first["number"].(float64) <= 24 || second["number"].(float64) <= first["number"].(float64) || first["number"] != first["pull_request"].(jsonObject)["number"] {
-			t.Errorf("%v, then %v", first["number"], second["number"])
+			t.Errorf("got number %v, then %v", first["number"], second["number"])
 		}
 		if first["assignee"].(jsonObject)["login"] != "acme-member" || first["sender"].(jsonObject)["login"] != "acme-member" {
-			t.Errorf("%v", first["assignee"])
+			t.Errorf("got assignee %v, want acme-member", first["assignee"])
 		}
 	})
 }
 
-// TestAKindOfWebhookHasOnePayload however many of the kind hear of the event.
-func TestAKindOfWebhookHasOnePayload(t *testing.T) {
+func TestWebhooksOfOneKindShareAPayload(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		r := newRequest(http.MethodPost, "/_service/events")
 		allocations := func(hooks int) float64 {
 			t.setWebhooks(slices.Repeat([]Webhook{webhookOn("acme")}, hooks)...)
 			return testing.AllocsPerRun(10, func() {
 				if e, err := t.s.applyEvent(r, eventBody{Event: "release", Action: "published", Repository: "acme/widgets"}); err != nil || len(e.subscribers) != hooks || len(e.payloads) != 1 {
-					t.Fatalf("%d hear of it, %v", len(e.subscribers), err)
+					t.Fatalf("got %d subscribers, error %v", len(e.subscribers), err)
 				}
 			})
 		}
 		if one, many := allocations(1), allocations(64); many > 1.5*one {
-			t.Errorf("%v allocations for one webhook, %v for 64", one, many)
+			t.Errorf("got %v allocations for one webhook and %v for 64", one, many)
 		}
 	})
 }

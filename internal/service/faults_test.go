@@ -14,42 +14,42 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-func TestFaultsAreSetAtRunTime(t *testing.T) {
+func TestFaultsCanBeChangedAtRunTime(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.wantStatus(t.do("", http.MethodPut, "/_service/faults", `{"clock_offset":"1h","limit_status":429}`), 200)
 		got := decode[Faults](t, t.get("", "/_service/faults"))
 		if got != (Faults{ClockOffset: Duration(time.Hour), LimitStatus: 429}) {
-			t.Errorf("%+v", got)
+			t.Errorf("got faults %+v", got)
 		}
 		date, err := http.ParseTime(t.get("owner", "/gitignore/templates").Header().Get("Date"))
 		if err != nil || time.Until(date) < 59*time.Minute {
-			t.Errorf("date %v, %v", date, err)
+			t.Errorf("got Date %v, error %v", date, err)
 		}
 		for _, wrong := range []string{
 			`{"delay":"1s"}`, `{"delay_before":"soon"}`, `{"limit_status":404}`, `{"error_status":404}`, `{"error_every":-1}`, `{"latency":"-1s"}`, `{"latency":200}`, `{`,
 		} {
 			w := t.do("", http.MethodPut, "/_service/faults", wrong)
 			if name, _, _ := strings.Cut(strings.TrimLeft(wrong, `{"`), `"`); w.Code != 400 || !json.Valid(w.Body.Bytes()) || !strings.Contains(w.Body.String(), name) {
-				t.Errorf("%s: %d %s", wrong, w.Code, w.Body)
+				t.Errorf("%s: got %d %s, want 400", wrong, w.Code, w.Body)
 			}
 		}
 	})
 }
 
-func TestLatencyIsTheLeastThatARequestTakes(t *testing.T) {
+func TestLatencyIsTheMinimumDuration(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{Latency: Duration(time.Second), DelayBefore: Duration(time.Second)})
 		for range 20 {
 			began := time.Now()
 			t.get("owner", "/gitignore/templates")
 			if took := time.Since(began); took < time.Second || took > 2*time.Second {
-				t.Errorf("took %v", took)
+				t.Errorf("the request took %v", took)
 			}
 		}
 	})
 }
 
-func TestEverySoManyRequestsFail(t *testing.T) {
+func TestErrorEveryFailsRequests(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{ErrorEvery: 3})
 		var statuses []int
@@ -57,17 +57,17 @@ func TestEverySoManyRequestsFail(t *testing.T) {
 			statuses = append(statuses, t.get("owner", "/gitignore/templates").Code)
 		}
 		if want := []int{200, 200, 502, 200, 200, 502}; !slices.Equal(statuses, want) {
-			t.Errorf("%v", statuses)
+			t.Errorf("got statuses %v, want %v", statuses, want)
 		}
 		t.s.setFaults(Faults{ErrorEvery: 1, ErrorStatus: 503})
 		w := t.get("owner", "/gitignore/templates")
 		if w.Code != 503 || w.Header().Get("X-RateLimit-Used") != "7" || decode[problemBody](t, w).Message == "" {
-			t.Errorf("%d %v %s: a failure is counted, and says so", w.Code, w.Header(), w.Body)
+			t.Errorf("got %d %v %s, want a counted error with a message", w.Code, w.Header(), w.Body)
 		}
 	})
 }
 
-func TestEverySoManyAnswersBreakOff(t *testing.T) {
+func TestTruncateEveryTruncatesBodies(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{TruncateEvery: 2})
 		l := testservers.ServePipe(t.T, "service.test:80", &http.Server{Handler: t.s})
@@ -81,13 +81,13 @@ func TestEverySoManyAnswersBreakOff(t *testing.T) {
 			body, err := io.ReadAll(resp.Body)
 			_ = resp.Body.Close()
 			if !errors.Is(err, want) || resp.StatusCode != http.StatusOK || len(body) == 0 || json.Valid(body) != (want == nil) {
-				t.Errorf("answer %d: %d %q, %v", i, resp.StatusCode, body, err)
+				t.Errorf("response %d: got %d %q, error %v", i, resp.StatusCode, body, err)
 			}
 		}
 	})
 }
 
-func TestStatisticsThatAreNeverDone(t *testing.T) {
+func TestEndless202NeverCompletesStatistics(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{Endless202: true})
 		for range 10 {
@@ -99,7 +99,7 @@ func TestStatisticsThatAreNeverDone(t *testing.T) {
 	})
 }
 
-func TestRateLimitHeadersOfEarlierRequests(t *testing.T) {
+func TestHeadersBehindSendsOlderRateLimitHeaders(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{HeadersBehind: 5})
 		fell := false
@@ -107,17 +107,17 @@ func TestRateLimitHeadersOfEarlierRequests(t *testing.T) {
 		for i := range 100 {
 			used, err := strconv.Atoi(t.get("owner", "/gitignore/templates").Header().Get("X-RateLimit-Used"))
 			if err != nil || used > i+1 || used < max(0, i-4) {
-				t.Fatalf("request %d: used %d, %v", i+1, used, err)
+				t.Fatalf("request %d: got used %d, error %v", i+1, used, err)
 			}
 			fell, last = fell || used < last, used
 		}
 		if !fell {
-			t.Error("the headers came in order")
+			t.Error("the headers never showed an earlier request")
 		}
 	})
 }
 
-func TestETagsThatHangOnTheToken(t *testing.T) {
+func TestETagsPerTokenDiffer(t *testing.T) {
 	for _, name := range []string{"service", "github"} {
 		runWithService(t, func(t *tester) {
 			other := t.serviceInDialect(name)
@@ -125,11 +125,11 @@ func TestETagsThatHangOnTheToken(t *testing.T) {
 				return other.get(credential, "/gitignore/templates").Header().Get("ETag")
 			}
 			if etag("owner") != etag("owner-2") {
-				t.Error("ETags hang on the token without the fault")
+				t.Error("ETags depend on the token without the fault")
 			}
 			other.s.setFaults(Faults{ETagsPerToken: true})
 			if etag("owner") == etag("owner-2") {
-				t.Error("ETags do not hang on the token")
+				t.Error("ETags do not depend on the token")
 			}
 			t.wantStatus(other.get("owner", "/gitignore/templates", "If-None-Match: "+etag("owner")), 304)
 			t.wantStatus(other.get("owner-2", "/gitignore/templates", "If-None-Match: "+etag("owner")), 200)
@@ -137,12 +137,12 @@ func TestETagsThatHangOnTheToken(t *testing.T) {
 	}
 }
 
-func TestLinksByName(t *testing.T) {
+func TestLinksByNameUsesNames(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{LinksByName: true})
 		link := t.get("owner", "/repos/acme/widgets/subscribers?per_page=60").Header().Get("Link")
 		if want := `<http://api.test/repos/acme/widgets/subscribers?per_page=60&page=2>; rel="next"`; !strings.HasPrefix(link, want) {
-			t.Errorf("%s", link)
+			t.Errorf("got Link %s, want prefix %s", link, want)
 		}
 	})
 }

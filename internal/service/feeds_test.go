@@ -18,12 +18,12 @@ func basicAuth(user, token string) string {
 	return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+token))
 }
 
-// TestWhoIsToldWhichFeeds: Document B sections 2.5 and 5.4.
-func TestWhoIsToldWhichFeeds(t *testing.T) {
+// TestFeedIndexDependsOnTheCaller covers Document B sections 2.5 and 5.4.
+func TestFeedIndexDependsOnTheCaller(t *testing.T) {
 	const base = "http://api.test/feeds/"
-	anyone := jsonObject{"timeline_url": base + "timeline", "user_url": base + "users/{user}", "security_advisories_url": base + "security-advisories"}
+	public := jsonObject{"timeline_url": base + "timeline", "user_url": base + "users/{user}", "security_advisories_url": base + "security-advisories"}
 	of := func(user string, private ...string) jsonObject {
-		o := maps.Clone(anyone)
+		o := maps.Clone(public)
 		o["current_user_public_url"] = base + "users/" + user
 		if private == nil {
 			return o
@@ -44,12 +44,12 @@ func TestWhoIsToldWhichFeeds(t *testing.T) {
 			fields           []string
 			want             jsonObject
 		}{
-			{"nobody", "", nil, anyone},
-			{"a user by token", "owner", nil, of("acme-owner")},
-			{"an installation", "app", nil, anyone},
-			{"an app with its secret, which is no user", "oauth", nil, anyone},
-			{"a user by basic authentication", "basic user", nil, of("acme-owner", "and", "acme", "acme-labs")},
-			{"a user of no organization", "", []string{basicAuth("outsider", "tok-outsider")}, of("outsider", "and")},
+			{"no credential", "", nil, public},
+			{"user with token", "owner", nil, of("acme-owner")},
+			{"installation", "app", nil, public},
+			{"OAuth app with its secret", "oauth", nil, public},
+			{"user with basic authentication", "basic user", nil, of("acme-owner", "and", "acme", "acme-labs")},
+			{"user without organization", "", []string{basicAuth("outsider", "tok-outsider")}, of("outsider", "and")},
 		} {
 			w := t.get(c.credential, "/feeds", c.fields...)
 			t.wantStatus(w, 200)
@@ -59,11 +59,11 @@ func TestWhoIsToldWhichFeeds(t *testing.T) {
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("%s: want (-), got (+):\n%s", c.name, diff)
 			}
-			for name, url := range c.want { // each URL is a link, too
+			for name, url := range c.want { // _links contains each URL
 				link := links[strings.NewReplacer("_urls", "s", "_url", "").Replace(name)]
 				if urls, ok := url.([]any); ok {
 					if len(link.([]any)) != len(urls) {
-						t.Errorf("%s: %d links of %s", c.name, len(link.([]any)), name)
+						t.Errorf("%s: got %d links of %s", c.name, len(link.([]any)), name)
 					}
 					continue
 				}
@@ -72,15 +72,15 @@ func TestWhoIsToldWhichFeeds(t *testing.T) {
 				}
 			}
 			if len(links) != len(c.want) {
-				t.Errorf("%s: %d links of %d URLs", c.name, len(links), len(c.want))
+				t.Errorf("%s: got %d links of %d URLs", c.name, len(links), len(c.want))
 			}
 		}
 	})
 }
 
-// TestEveryFeedIsJSONAndAtom follows every URL of the index, and reads the same
-// from both.
-func TestEveryFeedIsJSONAndAtom(t *testing.T) {
+// TestFeedsHaveTheSameContentInJSONAndAtom reads every URL of the feed index in both
+// formats.
+func TestFeedsHaveTheSameContentInJSONAndAtom(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		index := decode[jsonObject](t, t.get("basic user", "/feeds"))
 		delete(index, "_links")
@@ -91,7 +91,7 @@ func TestEveryFeedIsJSONAndAtom(t *testing.T) {
 			t.wantStatus(plain, 200)
 			t.wantStatus(atom, 200)
 			if kind := atom.Header().Get("Content-Type"); kind != "application/atom+xml; charset=utf-8" || plain.Header().Get("Content-Type") != "application/json; charset=utf-8" {
-				t.Errorf("%s: %s", target, kind)
+				t.Errorf("%s: got Content-Type %s", target, kind)
 			}
 			got, want := readAtom(t, atom.Body.Bytes()), feedPage{}
 			if err := json.Unmarshal(plain.Body.Bytes(), &want); err != nil {
@@ -102,17 +102,17 @@ func TestEveryFeedIsJSONAndAtom(t *testing.T) {
 				t.Errorf("%s: JSON (-), Atom (+):\n%s", target, diff)
 			}
 			if strings.Contains(plain.Body.String(), "token") || len(got.Entries) == 0 {
-				t.Errorf("%s: %s", target, plain.Body)
+				t.Errorf("%s: a feed without entries or with a token: %s", target, plain.Body)
 			}
 			if t.get("", target, "Accept: */*").Body.String() != plain.Body.String() {
-				t.Errorf("%s: whoever takes anything gets another thing", target)
+				t.Errorf("%s: Accept: */* gets a different body", target)
 			}
 		}
 	})
 }
 
-// readAtom reads a feed and holds it against RFC 4287: sections 4.1.1 and 4.1.2
-// say what must be there, 4.2.6 that identifiers are absolute and differ.
+// readAtom decodes a feed and checks the requirements of RFC 4287. Sections 4.1.1 and
+// 4.1.2 require some members. Section 4.2.6 requires absolute and unique IDs.
 func readAtom(t *tester, text []byte) feedPage {
 	t.Helper()
 	var page feedPage
@@ -122,7 +122,7 @@ func readAtom(t *tester, text []byte) feedPage {
 	ids := map[string]bool{}
 	check := func(id, title, updated string, link pageLink) {
 		if _, err := time.Parse(time.RFC3339, updated); err != nil || !strings.HasPrefix(id, "tag:") || ids[id] || title == "" || !strings.HasPrefix(link.Href, "http://api.test/") {
-			t.Errorf("%q, %q, %q, %v", id, title, updated, link)
+			t.Errorf("invalid feed or entry: id %q, title %q, updated %q, link %v", id, title, updated, link)
 		}
 		ids[id] = true
 	}
@@ -130,13 +130,13 @@ func readAtom(t *tester, text []byte) feedPage {
 	for i, e := range page.Entries {
 		check(e.ID, e.Title, e.Updated, e.Link)
 		if e.Author.Name == "" || e.Updated > page.Updated || i > 0 && e.Updated > page.Entries[i-1].Updated {
-			t.Errorf("%v in a feed updated at %s", e, page.Updated)
+			t.Errorf("got entry %v in a feed updated at %s", e, page.Updated)
 		}
 	}
 	return page
 }
 
-func TestWhoReadsPrivateFeeds(t *testing.T) {
+func TestPrivateFeedsRequireFeedTokenOrBasicAuthentication(t *testing.T) {
 	const own, inAcme = "/feeds/users/acme-owner/private", "/feeds/users/acme-owner/organizations/acme"
 	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
@@ -144,45 +144,43 @@ func TestWhoReadsPrivateFeeds(t *testing.T) {
 			status                   int
 			control                  string
 		}{
-			{"with its token", "", own + "?token=feed-acme-owner", 200, "private"},
-			{"with its token, as another user", "outsider", own + "?token=feed-acme-owner", 200, "private"},
-			{"by basic authentication", "basic user", own, 200, "private"},
-			{"with another's token", "", own + "?token=feed-outsider", 404, "no-cache"},
-			{"with another's token, by basic authentication", "basic user", own + "?token=feed-outsider", 404, "no-cache"},
-			{"with the token of the API", "", own + "?token=tok-owner", 404, "no-cache"},
-			{"without any", "", own, 401, "no-cache"},
-			{"with a token of the API alone", "owner", own, 401, "no-cache"},
-			{"another user by basic authentication", "basic user", "/feeds/users/outsider/private", 404, "no-cache"},
-			{"an app by basic authentication", "oauth", own, 404, "no-cache"},
-			{"in an organization", "", inAcme + "?token=feed-acme-owner", 200, "private"},
-			{"in an organization, without any", "", inAcme, 401, "no-cache"},
-			{"in an organization of others", "", "/feeds/users/outsider/organizations/acme?token=feed-outsider", 404, "no-cache"},
-			{"in an organization of others, without any", "", "/feeds/users/outsider/organizations/acme", 401, "no-cache"},
-			{"in an organization that is none", "basic user", "/feeds/users/acme-owner/organizations/outsider", 404, "no-cache"},
-			{"in no organization", "basic user", "/feeds/users/acme-owner/organizations/none", 404, "no-cache"},
-			{"of nobody", "", "/feeds/users/none/private", 404, "no-cache"},
-			{"of an organization", "", "/feeds/users/acme", 404, "no-cache"},
-			{"of what is no feed", "owner", "/feeds/users", 404, "no-cache"},
-			{"public", "", "/feeds/users/acme-owner", 200, "public"},
-			{"public, to users", "owner", "/feeds/users/acme-owner", 200, "private"},
+			{"own feed token", "", own + "?token=feed-acme-owner", 200, "private"},
+			{"own feed token, sent by another user", "outsider", own + "?token=feed-acme-owner", 200, "private"},
+			{"basic authentication", "basic user", own, 200, "private"},
+			{"feed token of another user", "", own + "?token=feed-outsider", 404, "no-cache"},
+			{"feed token of another user, with basic authentication", "basic user", own + "?token=feed-outsider", 404, "no-cache"},
+			{"API token as feed token", "", own + "?token=tok-owner", 404, "no-cache"},
+			{"no credential", "", own, 401, "no-cache"},
+			{"API token only", "owner", own, 401, "no-cache"},
+			{"feed of another user, with basic authentication", "basic user", "/feeds/users/outsider/private", 404, "no-cache"},
+			{"app with basic authentication", "oauth", own, 404, "no-cache"},
+			{"organization of the user", "", inAcme + "?token=feed-acme-owner", 200, "private"},
+			{"organization of the user, no credential", "", inAcme, 401, "no-cache"},
+			{"organization without the user", "", "/feeds/users/outsider/organizations/acme?token=feed-outsider", 404, "no-cache"},
+			{"organization without the user, no credential", "", "/feeds/users/outsider/organizations/acme", 401, "no-cache"},
+			{"user account as organization", "basic user", "/feeds/users/acme-owner/organizations/outsider", 404, "no-cache"},
+			{"unknown organization", "basic user", "/feeds/users/acme-owner/organizations/none", 404, "no-cache"},
+			{"unknown user", "", "/feeds/users/none/private", 404, "no-cache"},
+			{"feed of an organization", "", "/feeds/users/acme", 404, "no-cache"},
+			{"unknown feed", "owner", "/feeds/users", 404, "no-cache"},
+			{"public feed", "", "/feeds/users/acme-owner", 200, "public"},
+			{"public feed, requested by a user", "owner", "/feeds/users/acme-owner", 200, "private"},
 		} {
 			w := t.get(c.credential, c.target)
 			if w.Code != c.status || !strings.HasPrefix(w.Header().Get("Cache-Control"), c.control) {
-				t.Errorf("%s, %s: %d %s %s, want %d %s", c.name, c.target, w.Code, w.Header().Get("Cache-Control"), w.Body, c.status, c.control)
+				t.Errorf("%s, %s: got %d %s %s, want %d %s", c.name, c.target, w.Code, w.Header().Get("Cache-Control"), w.Body, c.status, c.control)
 			}
 		}
 		t.wantStatus(t.do("owner", http.MethodPost, "/feeds/timeline", "{}"), 404)
 		head, get := t.do("", http.MethodHead, "/feeds/timeline", ""), t.get("", "/feeds/timeline")
 		if head.Code != 200 || head.Header().Get("ETag") != get.Header().Get("ETag") {
-			t.Errorf("%d %v", head.Code, head.Header())
+			t.Errorf("HEAD: got %d %v", head.Code, head.Header())
 		}
 		t.wantStatus(t.get("", "/feeds/timeline", "If-None-Match: "+get.Header().Get("ETag")), 304)
 	})
 }
 
-// TestFeedsTellWhatHappened: what clients do shows in the feeds that it belongs
-// into, and in no other.
-func TestFeedsTellWhatHappened(t *testing.T) {
+func TestActionsAppearInTheirFeedsOnly(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		head := t.s.world.repositories[1].head()
 		t.wantStatus(t.do("member", http.MethodPost, "/repos/acme/secret/git/tags", `{"tag":"s\ufffe<1>","message":"m","object":"`+head+`","type":"commit"}`), 201)
@@ -214,16 +212,16 @@ func TestFeedsTellWhatHappened(t *testing.T) {
 			}
 			public := !strings.Contains(target, "token")
 			if text := string(encode(page)); public && strings.Contains(text, "secret") || len(page.Entries) > feedSize {
-				t.Errorf("%s: %s", target, text)
+				t.Errorf("%s: a public feed names acme/secret, or a feed is too long: %s", target, text)
 			}
 		}
 		if page := decode[feedPage](t, t.get("", "/feeds/users/outsider")); len(page.Entries) != 0 || page.Updated != "1970-01-01T00:00:00Z" {
-			t.Errorf("%v", page)
+			t.Errorf("got feed %v, want an empty feed", page)
 		}
 	})
 }
 
-func TestEntriesOfFeeds(t *testing.T) {
+func TestFeedEntriesDescribeTheirEvents(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		advisories := decode[feedPage](t, t.get("", "/feeds/security-advisories"))
 		want := pageEntry{
@@ -232,7 +230,7 @@ func TestEntriesOfFeeds(t *testing.T) {
 			Link: pageLink{"alternate", "text/html", "http://api.test/acme/widgets/security/advisories/adv-1001-1"},
 		}
 		if diff := cmp.Diff(want, advisories.Entries[0]); diff != "" || len(advisories.Entries) != 2 {
-			t.Errorf("%d advisories; want (-), got (+):\n%s", len(advisories.Entries), diff)
+			t.Errorf("got %d advisories; want (-), got (+):\n%s", len(advisories.Entries), diff)
 		}
 		r := t.s.world.repositories[3]
 		last := r.commits[len(r.commits)-1]
@@ -242,17 +240,17 @@ func TestEntriesOfFeeds(t *testing.T) {
 			Updated: timestamp(last.at), Author: pageAuthor{last.author.name}, Link: pageLink{"alternate", "text/html", "http://api.test/acme/monolith/commit/" + last.sha},
 		}
 		if !slices.Contains(timeline.Entries, want) || len(timeline.Entries) != feedSize {
-			t.Errorf("no %v in %v", want, timeline.Entries)
+			t.Errorf("entry %v is missing in %v", want, timeline.Entries)
 		}
 		oldest := timeline.Entries[feedSize-1].Updated
 		for _, c := range r.commits[len(r.commits)-10:] {
 			if timestamp(c.at) > oldest && !strings.Contains(string(encode(timeline)), c.sha) {
-				t.Errorf("commit %s of %s is left out", c.sha, timestamp(c.at))
+				t.Errorf("the feed lacks commit %s of %s", c.sha, timestamp(c.at))
 			}
 		}
 		own := decode[feedPage](t, t.get("", "/feeds/users/watcher-01"))
 		if len(own.Entries) != 1 || own.Entries[0].Title != "Watcher 1 watches acme/widgets" || own.Title != "Public timeline of watcher-01" {
-			t.Errorf("%v", own)
+			t.Errorf("got feed %v", own)
 		}
 	})
 }

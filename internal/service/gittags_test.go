@@ -10,8 +10,8 @@ import (
 
 const widgetsTags = "/repos/acme/widgets/git/tags"
 
-// TestTagsAreMadeAndRead: Document A section 4.6.
-func TestTagsAreMadeAndRead(t *testing.T) {
+// TestTagsAreCreatedAndRead covers Document A section 4.6.
+func TestTagsAreCreatedAndRead(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		head := t.s.world.repositories[0].head()
 		body := `{"tag":"v2.0.0","message":"The third one\n","object":"` + head + `","type":"commit",
@@ -20,31 +20,30 @@ func TestTagsAreMadeAndRead(t *testing.T) {
 		t.wantStatus(w, 201)
 		made := decode[jsonObject](t, w)
 		if w.Header().Get("Location") != made["url"] || made["url"] != "http://api.test"+widgetsTags+"/"+made["sha"].(string) {
-			t.Errorf("Location %s, url %s", w.Header().Get("Location"), made["url"])
+			t.Errorf("got Location %s and url %s", w.Header().Get("Location"), made["url"])
 		}
 		if tagger := made["tagger"].(jsonObject); tagger["date"] != "2011-06-17T21:53:35Z" || tagger["name"] != "Ann" {
-			t.Errorf("%v", tagger)
+			t.Errorf("got tagger %v", tagger)
 		}
 		if v := made["verification"].(jsonObject); v["verified"] != false || v["reason"] != "unsigned" || v["signature"] != nil || v["payload"] != nil {
-			t.Errorf("%v", v)
+			t.Errorf("got verification %v", v)
 		}
 		if o := made["object"].(jsonObject); o["sha"] != head || o["url"] != "http://api.test/repos/acme/widgets/git/commits/"+head {
-			t.Errorf("%v", o)
+			t.Errorf("got object %v", o)
 		}
 		read := t.get("", widgetsTags+"/"+made["sha"].(string))
 		t.wantStatus(read, 200)
 		if read.Body.String() != w.Body.String() {
-			t.Errorf("made %s, read %s", w.Body, read.Body)
+			t.Errorf("POST returned %s, GET returned %s", w.Body, read.Body)
 		}
 		again := t.do("member", http.MethodPost, widgetsTags, body)
 		if again.Body.String() != w.Body.String() || len(t.s.world.repositories[0].tags) != 3 {
-			t.Errorf("the same object is another one: %s", again.Body)
+			t.Errorf("creating the same tag again returned %s", again.Body)
 		}
 	})
 }
 
-// TestATagIsAsOldAsItIsHere: its tagger may say anything.
-func TestATagIsAsOldAsItIsHere(t *testing.T) {
+func TestLastModifiedOfATagIgnoresTheTaggerDate(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		time.Sleep(time.Hour)
 		body := `{"tag":"v2","message":"m","object":"` + t.s.world.repositories[0].head() + `","type":"commit","tagger":{"name":" A ","email":"a@example.com","date":"2040-01-01T00:00:00Z"}}`
@@ -52,16 +51,16 @@ func TestATagIsAsOldAsItIsHere(t *testing.T) {
 		time.Sleep(time.Hour)
 		read := t.get("", widgetsTags+"/"+made["sha"].(string))
 		if got := read.Header().Get("Last-Modified"); got != "Sat, 01 Jan 2000 01:00:00 GMT" {
-			t.Errorf("Last-Modified %s", got)
+			t.Errorf("got Last-Modified %s", got)
 		}
 		if tagger := decode[jsonObject](t, read)["tagger"].(jsonObject); tagger["date"] != "2040-01-01T00:00:00Z" || tagger["name"] != "A" {
-			t.Errorf("%v", tagger)
+			t.Errorf("got tagger %v", tagger)
 		}
 	})
 }
 
-// TestTheNameOfATagIsGits: what git hash-object -t tag says of the same text.
-func TestTheNameOfATagIsGits(t *testing.T) {
+// TestTagNamesMatchGit compares with the output of git hash-object -t tag.
+func TestTagNamesMatchGit(t *testing.T) {
 	at := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	tag := newTag(at, "v0.0.1", "initial version\n", "c3d0be41ecbe669545ee3e94d31ed9a4bc91ee3c", "commit", signer{"Ann", "ann@example.com", at})
 	if want := "396f0c9a253897c1606f17e338d7cc427b49dd8f"; tag.sha != want {
@@ -69,15 +68,15 @@ func TestTheNameOfATagIsGits(t *testing.T) {
 	}
 }
 
-// TestTheNameOfABlobIsGits: what git hash-object says of the same content.
-func TestTheNameOfABlobIsGits(t *testing.T) {
+// TestBlobNamesMatchGit compares with the output of git hash-object.
+func TestBlobNamesMatchGit(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		r, other := t.s.world.repositories[0], t.s.world.repositories[1]
 		for content, want := range map[string]string{
 			"": "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391", "hello\n": "ce013625030ba8dba906f756967f9e9ca394464a",
 		} {
 			if got := (file{path: "a", content: content}).sha(r); got != want {
-				t.Errorf("%q is %s, want %s", content, got, want)
+				t.Errorf("%q: got %s, want %s", content, got, want)
 			}
 		}
 		names := map[string]bool{}
@@ -85,21 +84,21 @@ func TestTheNameOfABlobIsGits(t *testing.T) {
 			names[f.sha(r)] = true
 		}
 		if len(names) != len(r.files) {
-			t.Errorf("%d files have %d names", len(r.files), len(names))
+			t.Errorf("got %d names for %d files", len(names), len(r.files))
 		}
 		large := file{path: "a", size: 1}
 		if name := large.sha(r); name == large.sha(other) || name == (file{path: "b", size: 1}).sha(r) {
-			t.Error("files whose content is not held share a name")
+			t.Error("files without stored content share a name")
 		}
 	})
 }
 
-func TestSignaturesOfTags(t *testing.T) {
+func TestTagVerificationReportsTheSignature(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		valid := t.s.world.repositories[0].tags[0]
 		v := decode[jsonObject](t, t.get("", widgetsTags+"/"+valid.sha))["verification"].(jsonObject)
 		if v["verified"] != true || v["reason"] != "valid" || !strings.HasPrefix(v["signature"].(string), signatureBegin) || !strings.HasPrefix(v["payload"].(string), "object "+valid.target) {
-			t.Errorf("%v", v)
+			t.Errorf("got verification %v", v)
 		}
 		head := t.s.world.repositories[0].head()
 		for message, reason := range map[string]string{
@@ -110,14 +109,13 @@ func TestSignaturesOfTags(t *testing.T) {
 			w := t.do("member", http.MethodPost, widgetsTags, `{"tag":"v3","message":"`+message+`","object":"`+head+`","type":"tree"}`)
 			t.wantStatus(w, 201)
 			if v := decode[jsonObject](t, w)["verification"].(jsonObject); v["reason"] != reason || v["verified"] != false || (v["signature"] == nil) != (reason == "unsigned") {
-				t.Errorf("%q: %v", message, v)
+				t.Errorf("%q: got verification %v", message, v)
 			}
 		}
 	})
 }
 
-// TestTagsThatCannotBeMade: what is wrong is named.
-func TestTagsThatCannotBeMade(t *testing.T) {
+func TestCreateTagRefusesInvalidBodies(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		r := t.s.world.repositories[0]
 		with := func(from, to string) string {
@@ -163,7 +161,7 @@ func TestTagsThatCannotBeMade(t *testing.T) {
 		} {
 			w := t.do(c.credential, http.MethodPost, c.target, c.body)
 			if w.Code != c.status || c.field != "" && !namesField(w, "Tag", c.field) {
-				t.Errorf("%s as %q, %s: %d %s, want %d %s", c.target, c.credential, c.body, w.Code, w.Body, c.status, c.field)
+				t.Errorf("%s as %q, %s: got %d %s, want %d %s", c.target, c.credential, c.body, w.Code, w.Body, c.status, c.field)
 			}
 		}
 		t.wantStatus(t.get("", widgetsTags+"/"+strings.Repeat("0", 40)), 404)
@@ -172,12 +170,12 @@ func TestTagsThatCannotBeMade(t *testing.T) {
 	})
 }
 
-// names reports whether an error names a field.
+// namesField reports whether a validation error names a field of a resource.
 func namesField(w *httptest.ResponseRecorder, resource, field string) bool {
 	return strings.Contains(w.Body.String(), `"resource":"`+resource+`","field":"`+field+`"`)
 }
 
-func TestSBOM(t *testing.T) {
+func TestSBOMListsLanguages(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		const path = "/repos/acme/widgets/dependency-graph/sbom"
 		sbom := decode[jsonObject](t, t.get("", path))["sbom"].(jsonObject)
@@ -186,10 +184,10 @@ func TestSBOM(t *testing.T) {
 			all = append(all, p.(jsonObject)["SPDXID"].(string))
 		}
 		if strings.Join(all, " ") != "SPDXRef-Repository SPDXRef-go SPDXRef-py" || sbom["documentDescribes"].([]any)[0] != all[0] {
-			t.Errorf("%q of %v", all, sbom["documentDescribes"])
+			t.Errorf("got packages %q, describing %v", all, sbom["documentDescribes"])
 		}
 		if w := t.get("", "/repos/acme/empty/dependency-graph/sbom"); len(decode[jsonObject](t, w)["sbom"].(jsonObject)["packages"].([]any)) != 1 {
-			t.Errorf("%s", w.Body)
+			t.Errorf("got %s, want one package", w.Body)
 		}
 		t.wantStatus(t.get("outsider", "/repos/acme/secret/dependency-graph/sbom"), 404)
 		t.wantStatus(t.get("member", "/repos/acme/secret/dependency-graph/sbom"), 200)
