@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestOwnResourcesHaveTheirMethods(t *testing.T) {
+func TestControlEndpointsAllowTheirMethods(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
 			method, path string
@@ -20,15 +20,14 @@ func TestOwnResourcesHaveTheirMethods(t *testing.T) {
 		} {
 			w := t.do("", c.method, controlPrefix+c.path, "")
 			if w.Code != c.status || w.Header().Get("Allow") != c.allow {
-				t.Errorf("%s %s: %d, Allow %q", c.method, c.path, w.Code, w.Header().Get("Allow"))
+				t.Errorf("%s %s: got %d, Allow %q", c.method, c.path, w.Code, w.Header().Get("Allow"))
 			}
 		}
 	})
 }
 
-// Who goes on while limited is banned, is told so, and stays so until all is
-// forgotten.
-func TestABanLastsUntilItIsForgotten(t *testing.T) {
+// TestBanLastsUntilReset sends requests during the waiting time until the caller is banned.
+func TestBanLastsUntilReset(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{SecondaryEvery: 1})
 		for range banAfter + 1 {
@@ -39,25 +38,24 @@ func TestABanLastsUntilItIsForgotten(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		w := t.get("owner", "/gitignore/templates")
 		if w.Code != 403 || !strings.Contains(w.Body.String(), "banned") || w.Header().Get("Retry-After") != "" || !t.s.Violations().Banned {
-			t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+			t.Errorf("got %d %v %s, want a ban", w.Code, w.Header(), w.Body)
 		}
 		t.wantStatus(t.get("member", "/gitignore/templates"), 200)
 		t.wantStatus(t.do("", http.MethodDelete, "/_service/violations", ""), 200)
 		w = t.get("owner", "/gitignore/templates")
 		if v := t.s.Violations(); w.Code != 200 || v.Banned || v.SentWhileLimited != 0 || v.Answered["core"] != 1 {
-			t.Errorf("%d, %+v", w.Code, v)
+			t.Errorf("after the reset: got %d, %+v", w.Code, v)
 		}
 	})
 }
 
-// The whole clock is ahead, wherever a time is told.
-func TestAClockThatIsAheadIsSoEverywhere(t *testing.T) {
+func TestClockOffsetShiftsTheResetTime(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{ClockOffset: Duration(2 * time.Hour)})
 		w := t.get("owner", "/rate_limit")
 		core := decode[struct{ Rate struct{ Reset int64 } }](t, w)
 		if reset := time.Unix(core.Rate.Reset, 0); time.Until(reset) < 2*time.Hour || w.Header().Get("X-Ratelimit-Reset") != itoa(int(core.Rate.Reset)) {
-			t.Errorf("%v %s", w.Header(), w.Body)
+			t.Errorf("got headers %v and body %s", w.Header(), w.Body)
 		}
 	})
 }

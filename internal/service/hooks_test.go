@@ -23,12 +23,12 @@ import (
 
 const hookSecret = "It's a Secret to Everybody"
 
-// hookOn is a webhook that hears all it may.
+// webhookOn returns a webhook on a target that subscribes to all events.
 func webhookOn(target string) Webhook {
 	return Webhook{URL: "http://receiver.test/hook?a=b", Secret: hookSecret, Events: []string{"*"}, Target: target}
 }
 
-// received is a delivery as it came.
+// receivedDelivery is one HTTP request that the receiver got.
 type receivedDelivery struct {
 	method, target string
 	length         int64
@@ -36,14 +36,14 @@ type receivedDelivery struct {
 	body           []byte
 }
 
-// inbox is a receiver's.
+// inbox stores the deliveries of one receiver.
 type inbox struct {
 	mu  sync.Mutex
 	got []receivedDelivery
 }
 
-// receive starts a receiver of all that the service delivers; it answers as said,
-// and 202 unless told.
+// startReceiver starts a receiver for all deliveries of the service. It answers with the
+// handler if there is one, otherwise with 202.
 func (t *tester) startReceiver(answer ...http.HandlerFunc) *inbox {
 	t.Helper()
 	box := &inbox{}
@@ -65,7 +65,7 @@ func (t *tester) startReceiver(answer ...http.HandlerFunc) *inbox {
 	return box
 }
 
-// all are those that came since it was last asked, once all have been sent.
+// take waits until the service is idle, and returns and removes the received deliveries.
 func (b *inbox) take() []receivedDelivery {
 	synctest.Wait()
 	b.mu.Lock()
@@ -75,12 +75,12 @@ func (b *inbox) take() []receivedDelivery {
 	return got
 }
 
-// one is the payload of the only one.
+// takePayload returns and removes the payload of the only received delivery.
 func (b *inbox) takePayload(t *tester) jsonObject {
 	t.Helper()
 	got := b.take()
 	if len(got) != 1 {
-		t.Fatalf("%d deliveries", len(got))
+		t.Fatalf("got %d deliveries, want 1", len(got))
 	}
 	var o jsonObject
 	if err := json.Unmarshal(got[0].body, &o); err != nil {
@@ -96,7 +96,7 @@ func (t *tester) setWebhooks(all ...Webhook) {
 	}
 }
 
-// createEvent causes an event, and returns the answer.
+// createEvent posts an event and returns the response.
 func (t *tester) createEvent(body string, status int) jsonObject {
 	t.Helper()
 	w := t.do("", http.MethodPost, "/_service/events", body)
@@ -104,16 +104,16 @@ func (t *tester) createEvent(body string, status int) jsonObject {
 	return decode[jsonObject](t, w)
 }
 
-// wantRefused causes what cannot happen.
+// wantRefused posts an invalid event and checks the start or the end of the error message.
 func (t *tester) wantRefused(body, wantMessage string) {
 	t.Helper()
 	if got := t.createEvent(body, 400); !strings.HasPrefix(got["message"].(string), wantMessage) && !strings.HasSuffix(got["message"].(string), wantMessage) {
-		t.Errorf("%s: %q, want %q", body, got["message"], wantMessage)
+		t.Errorf("%s: got %q, want %q", body, got["message"], wantMessage)
 	}
 }
 
-// sums are a body's signatures, made by what the service does not use: the
-// definition of HMAC (RFC 2104).
+// hmacHex returns the hexadecimal HMAC of a body. It implements RFC 2104 itself, so that
+// it shares no code with the service.
 func hmacHex(by func() hash.Hash, secret string, body []byte) string {
 	key := make([]byte, by().BlockSize())
 	copy(key, secret)
@@ -127,8 +127,8 @@ func hmacHex(by func() hash.Hash, secret string, body []byte) string {
 	return hex.EncodeToString(outer.Sum(nil))
 }
 
-// TestTheHeaderOfADelivery: Document B section 6.1.
-func TestTheHeaderOfADelivery(t *testing.T) {
+// TestDeliveriesHaveTheDocumentedHeaders covers Document B section 6.1.
+func TestDeliveriesHaveTheDocumentedHeaders(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		box := t.startReceiver()
 		t.setWebhooks(webhookOn("acme/widgets"), webhookOn("acme"), webhookOn("app"))
@@ -139,7 +139,7 @@ func TestTheHeaderOfADelivery(t *testing.T) {
 			kind, id := []string{"repository", "organization", "integration"}[i], []string{"1001", "4", "9001"}[i]
 			delivery := d.header.Get("X-Service-Delivery")
 			if seen[delivery] || !guids.MatchString(delivery) || answer["deliveries"].([]any)[i] != delivery {
-				t.Errorf("delivery %q of %v", delivery, answer)
+				t.Errorf("got delivery %q, the response lists %v", delivery, answer)
 			}
 			seen[delivery] = true
 			for name, want := range map[string]string{
@@ -148,18 +148,19 @@ func TestTheHeaderOfADelivery(t *testing.T) {
 				"X-Hub-Signature": "sha1=" + hmacHex(sha1.New, hookSecret, d.body), "X-Hub-Signature-256": "sha256=" + hmacHex(sha256.New, hookSecret, d.body),
 			} {
 				if got := d.header.Values(name); len(got) != 1 || got[0] != want {
-					t.Errorf("%s: %q, want %q", name, got, want)
+					t.Errorf("%s: got %q, want %q", name, got, want)
 				}
 			}
 			if d.method != http.MethodPost || d.target != "/hook?a=b" || d.length != int64(len(d.body)) {
-				t.Errorf("%s %s, %d bytes of %d", d.method, d.target, len(d.body), d.length)
+				t.Errorf("got %s %s with %d of %d bytes", d.method, d.target, len(d.body), d.length)
 			}
 		}
 	})
 }
 
-// TestSignatures: an example that others have published, and RFC 2104.
-func TestSignatures(t *testing.T) {
+// TestSignaturesMatchPublishedExamples checks the service with a published example, and
+// hmacHex with the standard library.
+func TestSignaturesMatchPublishedExamples(t *testing.T) {
 	k := &hook{secret: hookSecret}
 	if got, want := k.sign(sha256.New, []byte("Hello, World!")), "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"; got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -170,7 +171,7 @@ func TestSignatures(t *testing.T) {
 	}
 }
 
-func TestWithoutASecretNothingIsSigned(t *testing.T) {
+func TestDeliveriesWithoutSecretAreUnsigned(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		box := t.startReceiver()
 		unsigned := webhookOn("acme")
@@ -179,13 +180,13 @@ func TestWithoutASecretNothingIsSigned(t *testing.T) {
 		t.createEvent(`{"event": "push", "repository": "acme/widgets"}`, 202)
 		for _, d := range box.take() {
 			if len(d.header["X-Hub-Signature"])+len(d.header["X-Hub-Signature-256"]) > 0 {
-				t.Errorf("%v", d.header)
+				t.Errorf("got signature headers in %v", d.header)
 			}
 		}
 	})
 }
 
-func TestDeliveriesAsForms(t *testing.T) {
+func TestFormWebhooksReceiveForms(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		box := t.startReceiver()
 		form := webhookOn("acme")
@@ -194,16 +195,16 @@ func TestDeliveriesAsForms(t *testing.T) {
 		t.createEvent(`{"event": "push", "repository": "acme/widgets"}`, 202)
 		got := box.take()
 		if len(got) != 2 || got[1].header.Get("Content-Type") != "application/x-www-form-urlencoded" || got[1].header.Get("X-Hub-Signature-256") != "sha256="+hmacHex(sha256.New, hookSecret, got[1].body) {
-			t.Fatalf("%v", got)
+			t.Fatalf("got deliveries %v", got)
 		}
 		values, err := url.ParseQuery(string(got[1].body))
 		if err != nil || len(values) != 1 || values.Get("payload") != string(got[0].body) {
-			t.Errorf("%v: %s", err, got[1].body)
+			t.Errorf("got error %v and body %s", err, got[1].body)
 		}
 	})
 }
 
-func TestTheDialectNamesTheHeaderOfDeliveries(t *testing.T) {
+func TestDialectNamesTheHeadersOfDeliveries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dialect, err := policy.LoadDialect("github")
 		if err != nil {
@@ -218,25 +219,24 @@ func TestTheDialectNamesTheHeaderOfDeliveries(t *testing.T) {
 		h := box.take()[0].header
 		for _, name := range []string{"X-GitHub-Hook-ID", "X-GitHub-Event", "X-GitHub-Delivery", "X-GitHub-Hook-Installation-Target-Type", "X-GitHub-Hook-Installation-Target-ID", "X-Hub-Signature-256"} {
 			if h.Get(name) == "" {
-				t.Errorf("no %s", name)
+				t.Errorf("the header %s is missing", name)
 			}
 		}
 		if !strings.HasPrefix(h.Get("User-Agent"), "GitHub-Hookshot/") {
-			t.Errorf("%s", h.Get("User-Agent"))
+			t.Errorf("got User-Agent %s", h.Get("User-Agent"))
 		}
 	})
 }
 
-// TestWebhooksAreShownWithoutTheirSecrets, also when they are set again, and in what
-// is said of a wrong one.
-func TestWebhooksAreShownWithoutTheirSecrets(t *testing.T) {
+// TestWebhookResponsesOmitSecrets checks the responses to a valid and to an invalid list.
+func TestWebhookResponsesOmitSecrets(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		const body = `[{"url": "https://receiver.test/a", "secret": "hunter2", "content_type": "form", "events": ["push", "release"], "target": "ACME/Widgets"},
 			{"url": "http://receiver.test:8080", "events": ["*"], "target": "app"}, {"url": "http://receiver.test", "events": ["team"], "target": "acme", "secret": "hunter2"}]`
 		refused := t.do("", http.MethodPut, "/_service/webhooks", body)
 		t.wantStatus(refused, 400)
 		if shown := t.get("", "/_service/webhooks").Body.String(); shown != "[]" {
-			t.Errorf("a part was set: %s", shown)
+			t.Errorf("a refused list was stored: %s", shown)
 		}
 		w := t.do("", http.MethodPut, "/_service/webhooks", strings.Replace(body, "team", "projects_v2", 1))
 		t.wantStatus(w, 200)
@@ -244,20 +244,19 @@ func TestWebhooksAreShownWithoutTheirSecrets(t *testing.T) {
 			`{"id":2,"url":"http://receiver.test:8080","content_type":"json","events":["*"],"target":"app","signed":false},` +
 			`{"id":3,"url":"http://receiver.test","content_type":"json","events":["projects_v2"],"target":"acme","signed":true}]`
 		if w.Body.String() != want || t.get("", "/_service/webhooks").Body.String() != want {
-			t.Errorf("%s", w.Body)
+			t.Errorf("got %s, want %s", w.Body, want)
 		}
 		if strings.Contains(refused.Body.String(), "hunter2") {
-			t.Errorf("%s", refused.Body)
+			t.Errorf("the error contains the secret: %s", refused.Body)
 		}
 		again := decode[[]jsonObject](t, t.do("", http.MethodPut, "/_service/webhooks", `[{"url": "http://receiver.test", "events": ["*"], "target": "acme"}]`))
 		if len(again) != 1 || again[0]["id"] != 4.0 {
-			t.Errorf("another webhook has the identifier of one that was: %v", again)
+			t.Errorf("got %v, want one webhook with a new ID", again)
 		}
 	})
 }
 
-// TestWebhooksThatAreRefused: the field is named.
-func TestWebhooksThatAreRefused(t *testing.T) {
+func TestSetWebhooksRefusesInvalidLists(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		with := func(from, to string) string {
 			return `[{"url": "http://a.test", "events": ["*"], "target": "acme"}, ` + strings.Replace(`{"url": "http://receiver.test", "content_type": "json", "events": ["push"], "target": "acme/widgets"}]`, from, to, 1)
@@ -265,30 +264,30 @@ func TestWebhooksThatAreRefused(t *testing.T) {
 		for _, c := range []struct{ body, wantMessage string }{
 			{`{`, `unexpected EOF`},
 			{`{"url": "http://receiver.test"}`, `the body: must be an array, not object`},
-			{with(`"url"`, `"uri"`), `webhooks[1].uri: there is no such member`},
+			{with(`"url"`, `"uri"`), `webhooks[1].uri: unknown member`},
 			{with(`"http://receiver.test"`, `3`), `webhooks[1].url: must be a string, not number`},
-			{with(`http://receiver.test`, ``), `webhooks[1].url: must be http://HOST or https://HOST, and a path`},
+			{with(`http://receiver.test`, ``), `webhooks[1].url: must be http://HOST/PATH or https://HOST/PATH`},
 			{with(`http://receiver.test`, `receiver.test/hook`), `webhooks[1].url: must be http://HOST`},
 			{with(`http://receiver.test`, `ftp://receiver.test`), `webhooks[1].url: must be http://HOST`},
 			{with(`http://receiver.test`, `http://`), `webhooks[1].url: must be http://HOST`},
-			{with(`http://receiver.test`, `http://a:b@receiver.test`), `webhooks[1].url: must hold no credentials`},
+			{with(`http://receiver.test`, `http://a:b@receiver.test`), `webhooks[1].url: must not contain credentials`},
 			{with(`"json"`, `"xml"`), `webhooks[1].content_type: "xml": must be json or form`},
 			{with(`acme/widgets`, `acme/none`), `webhooks[1].target: "acme/none": must be a repository (owner/name), an organization or app`},
 			{with(`acme/widgets`, `acme-owner`), `webhooks[1].target: "acme-owner": must be`},
 			{with(`"acme/widgets"`, `""`), `webhooks[1].target: "": must be`},
-			{with(`["push"]`, `[]`), `webhooks[1].events: must name one, or be ["*"]`},
-			{with(`["push"]`, `["push", "*"]`), `webhooks[1].events[1]: "*" stands alone`},
+			{with(`["push"]`, `[]`), `webhooks[1].events: must name at least one event, or be ["*"]`},
+			{with(`["push"]`, `["push", "*"]`), `webhooks[1].events[1]: "*" must be the only element`},
 			{with(`["push"]`, `["push", "team"]`), `webhooks[1].events[1]: "team": must be one of branch_protection_configuration, `},
-			{with(`["push"]`, `["custom_property"]`), `webhooks[1].events[0]: custom_property is not available to webhooks of kind repository: only to organization, app`},
-			{strings.Replace(with(`["push"]`, `["push", "projects_v2"]`), `acme/widgets`, `app`, 1), `webhooks[1].events[1]: projects_v2 is not available to webhooks of kind app: only to organization`},
+			{with(`["push"]`, `["custom_property"]`), `webhooks[1].events[0]: custom_property is not available to webhooks of kind repository; available to organization, app`},
+			{strings.Replace(with(`["push"]`, `["push", "projects_v2"]`), `acme/widgets`, `app`, 1), `webhooks[1].events[1]: projects_v2 is not available to webhooks of kind app; available to organization`},
 		} {
 			w := t.do("", http.MethodPut, "/_service/webhooks", c.body)
 			if got := decode[problemBody](t, w).Message; w.Code != 400 || !strings.Contains(got, c.wantMessage) {
-				t.Errorf("%s: %d %q, want %q", c.body, w.Code, got, c.wantMessage)
+				t.Errorf("%s: got %d %q, want %q", c.body, w.Code, got, c.wantMessage)
 			}
 		}
 		if len(t.s.hooks) > 0 {
-			t.Error("one was set")
+			t.Error("a refused webhook was stored")
 		}
 	})
 }

@@ -14,7 +14,7 @@ import (
 
 const acmeInvitations = "/orgs/acme/invitations"
 
-// invited asks for a list of invitations.
+// listInvitations returns a list of invitations.
 func (t *tester) listInvitations(target string) []jsonObject {
 	t.Helper()
 	w := t.get("owner", target)
@@ -22,7 +22,7 @@ func (t *tester) listInvitations(target string) []jsonObject {
 	return decode[[]jsonObject](t, w)
 }
 
-func TestTheSeedHasInvitationsOfEachRoleAndSource(t *testing.T) {
+func TestSeedHasInvitationsOfEachRoleAndSource(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		kinds := func(all []jsonObject) []string {
 			var kinds []string
@@ -41,31 +41,31 @@ func TestTheSeedHasInvitationsOfEachRoleAndSource(t *testing.T) {
 			}
 		}
 		if n := len(t.listInvitations("/orgs/acme-labs/invitations")) + len(t.listInvitations("/orgs/acme-labs/failed_invitations")); n != 0 {
-			t.Errorf("acme-labs has %d", n)
+			t.Errorf("acme-labs has %d invitations, want none", n)
 		}
 	})
 }
 
-func TestInvitationsArePendingOrHaveFailed(t *testing.T) {
+func TestInvitationsArePendingOrFailed(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, i := range t.listInvitations(acmeInvitations) {
 			if i["failed_at"] != "" || i["failed_reason"] != "" || (i["login"] == nil) != (i["invitation_source"] == "scim") {
-				t.Errorf("pending: %v", i)
+				t.Errorf("got pending invitation %v", i)
 			}
 		}
 		for _, i := range t.listInvitations("/orgs/acme/failed_invitations") {
 			made, failed := i["created_at"].(string), i["failed_at"].(string)
 			if _, err := time.Parse(time.RFC3339, failed); err != nil || made >= failed || failed > timestamp(time.Now()) || i["failed_reason"] == "" {
-				t.Errorf("failed: %v", i)
+				t.Errorf("got failed invitation %v", i)
 			}
 		}
 		if n := len(t.listInvitations("/organizations/4/failed_invitations?per_page=5&page=2")); n != 3 {
-			t.Errorf("the second page of those that failed has %d", n)
+			t.Errorf("the second page of failed invitations has %d, want 3", n)
 		}
 	})
 }
 
-func TestFiltersOfInvitations(t *testing.T) {
+func TestInvitationsCanBeFiltered(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for query, want := range map[string]int{
 			"?role=all&invitation_source=all": 8, "?role=&invitation_source=": 8, "?role=admin": 2, "?role=hiring_manager": 2, "?invitation_source=scim": 4,
@@ -83,16 +83,16 @@ func TestFiltersOfInvitations(t *testing.T) {
 		}
 		for query, field := range map[string]string{"?role=owner": "role", "?role=reinstate": "role", "?role=admin&invitation_source=mail": "invitation_source"} {
 			if w := t.get("owner", acmeInvitations+query); w.Code != 422 || !namesField(w, invitationResource, field) {
-				t.Errorf("%s: %d %s", query, w.Code, w.Body)
+				t.Errorf("%s: got %d %s, want 422", query, w.Code, w.Body)
 			}
 		}
 		if link := t.get("owner", acmeInvitations+"?role=admin&per_page=1").Header().Get("Link"); !strings.HasPrefix(link, `<http://api.test/organizations/4/invitations?per_page=1&role=admin&page=2>; rel="next"`) {
-			t.Errorf("%s", link)
+			t.Errorf("got Link %s", link)
 		}
 	})
 }
 
-func TestAnInvitationIsMadeAndCancelled(t *testing.T) {
+func TestInvitationIsCreatedAndCancelled(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		outsider := t.s.world.accounts["outsider"]
 		w := t.do("owner", http.MethodPost, acmeInvitations, `{"invitee_id":`+itoa(outsider.id)+`,"role":"admin","team_ids":[204,201,204,203]}`)
@@ -101,43 +101,43 @@ func TestAnInvitationIsMadeAndCancelled(t *testing.T) {
 		made := decode[jsonObject](t, w)
 		self := acmeInvitations + "/" + itoa(int(made["id"].(float64)))
 		if got := w.Header().Get("Location"); got != "http://api.test"+self {
-			t.Errorf("Location %s", got)
+			t.Errorf("got Location %s", got)
 		}
 		for field, want := range map[string]any{
 			"id": 17.0, "login": "outsider", "email": outsider.email, "role": "admin", "created_at": timestamp(time.Now()), "team_count": 3.0,
 			"invitation_source": "member", "invitation_teams_url": "http://api.test/organizations/4/invitations/17/teams",
 		} {
 			if made[field] != want {
-				t.Errorf("%s is %v, want %v", field, made[field], want)
+				t.Errorf("%s: got %v, want %v", field, made[field], want)
 			}
 		}
 		if inviter := made["inviter"].(jsonObject); inviter["login"] != "acme-owner" {
-			t.Errorf("%v", inviter)
+			t.Errorf("got inviter %v", inviter)
 		}
 		if got := t.teamSlugs("owner", self+"/teams"); got != "release builders coils" {
-			t.Errorf("teams %s", got)
+			t.Errorf("got teams %s", got)
 		}
 		if got := t.teamSlugs("owner", "/organizations/4/invitations/17/teams?per_page=2&page=2"); got != "coils" {
-			t.Errorf("the second page of the teams: %s", got)
+			t.Errorf("got %s on the second page of teams", got)
 		}
 		listed := func(i jsonObject) bool { return i["id"] == made["id"] }
 		if !slices.ContainsFunc(t.listInvitations(acmeInvitations+"?role=admin"), listed) {
-			t.Error("it is not pending")
+			t.Error("the invitation is not listed as pending")
 		}
 		t.wantStatus(t.do("owner", http.MethodDelete, self, ""), 204)
 		if slices.ContainsFunc(t.listInvitations(acmeInvitations), listed) || slices.ContainsFunc(t.listInvitations("/orgs/acme/failed_invitations"), listed) {
-			t.Error("it is still listed")
+			t.Error("the cancelled invitation is still listed")
 		}
 		t.wantStatus(t.do("owner", http.MethodDelete, self, ""), 404)
 		t.wantStatus(t.get("owner", self+"/teams"), 404)
 		again := decode[jsonObject](t, t.do("owner", http.MethodPost, acmeInvitations, `{"email":"OUTSIDER@example.com"}`))
 		if again["id"] != 18.0 || again["login"] != "outsider" || again["email"] != "OUTSIDER@example.com" || again["role"] != "direct_member" || again["team_count"] != 0.0 {
-			t.Errorf("the same user by e-mail: %v", again)
+			t.Errorf("got invitation by e-mail %v", again)
 		}
 	})
 }
 
-func TestWhoIsInvitedAsWhat(t *testing.T) {
+func TestInvitationFollowsTheBody(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		acme := t.s.world.accounts["acme"]
 		outsider := t.s.world.accounts["outsider"]
@@ -148,80 +148,79 @@ func TestWhoIsInvitedAsWhat(t *testing.T) {
 			login, email, role     any
 			inviter                string
 		}{
-			{"an address that is nobody's", "owner", `{"email":"new@example.com"}`, nil, "new@example.com", "direct_member", "acme-owner"},
-			{"what is null is not given", "owner", `{"invitee_id":null,"email":"null@example.com","role":null,"team_ids":null}`, nil, "null@example.com", "direct_member", "acme-owner"},
-			{"a number goes before an address", "owner", id("outsider") + `,"email":"other@example.com"}`, "outsider", outsider.email, "direct_member", "acme-owner"},
-			{"the address that was not taken", "owner", `{"email":"other@example.com","role":"billing_manager"}`, nil, "other@example.com", "billing_manager", "acme-owner"},
-			{"a former owner, as before", "owner", id("leaver") + `,"role":"reinstate"}`, "leaver", "leaver@example.com", "admin", "acme-owner"},
-			{"a former member, as before", "owner", `{"email":"watcher-64@example.com","role":"reinstate"}`, "watcher-64", "watcher-64@example.com", "direct_member", "acme-owner"},
-			{"whose invitation has failed", "owner", id("watcher-09") + `}`, "watcher-09", "watcher-09@example.com", "direct_member", "acme-owner"},
-			{"by an app", "app", id("watcher-20") + `}`, "watcher-20", "watcher-20@example.com", "direct_member", "acme"},
+			{"unknown address", "owner", `{"email":"new@example.com"}`, nil, "new@example.com", "direct_member", "acme-owner"},
+			{"null counts as absent", "owner", `{"invitee_id":null,"email":"null@example.com","role":null,"team_ids":null}`, nil, "null@example.com", "direct_member", "acme-owner"},
+			{"invitee_id takes precedence over email", "owner", id("outsider") + `,"email":"other@example.com"}`, "outsider", outsider.email, "direct_member", "acme-owner"},
+			{"address of an ignored email member", "owner", `{"email":"other@example.com","role":"billing_manager"}`, nil, "other@example.com", "billing_manager", "acme-owner"},
+			{"reinstate a former owner", "owner", id("leaver") + `,"role":"reinstate"}`, "leaver", "leaver@example.com", "admin", "acme-owner"},
+			{"reinstate a former member", "owner", `{"email":"watcher-64@example.com","role":"reinstate"}`, "watcher-64", "watcher-64@example.com", "direct_member", "acme-owner"},
+			{"user with a failed invitation", "owner", id("watcher-09") + `}`, "watcher-09", "watcher-09@example.com", "direct_member", "acme-owner"},
+			{"invited by an app", "app", id("watcher-20") + `}`, "watcher-20", "watcher-20@example.com", "direct_member", "acme"},
 		} {
 			w := t.do(c.credential, http.MethodPost, acmeInvitations, c.body)
 			t.wantStatus(w, 201)
 			i := decode[jsonObject](t, w)
 			if i["login"] != c.login || i["email"] != c.email || i["role"] != c.role || i["inviter"].(jsonObject)["login"] != c.inviter {
-				t.Errorf("%s: %s", c.name, w.Body)
+				t.Errorf("%s: got %s", c.name, w.Body)
 			}
 		}
 		if n := len(t.listInvitations("/orgs/acme/failed_invitations")); n != 8 {
-			t.Errorf("%d have failed, of 8", n)
+			t.Errorf("got %d failed invitations, want 8", n)
 		}
 	})
 }
 
-func TestInvitationsThatCannotBeMade(t *testing.T) {
+func TestCreateInvitationRefusesInvalidBodies(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		id := func(login string) string { return `{"invitee_id":` + itoa(t.s.world.accounts[login].id) }
 		for _, c := range []struct{ name, body, field, code string }{
-			{"nobody", ``, "invitee_id", "missing_field"},
-			{"nobody, but as what", `{"role":"admin"}`, "invitee_id", "missing_field"},
-			{"no such user", `{"invitee_id":99999}`, "invitee_id", "invalid"},
-			{"nobody has number 0", `{"invitee_id":0}`, "invitee_id", "invalid"},
-			{"an organization", id("acme-labs") + `}`, "invitee_id", "invalid"},
-			{"a login for a number", `{"invitee_id":"outsider"}`, "invitee_id", "invalid"},
-			{"half a user", `{"invitee_id":1.5}`, "invitee_id", "invalid"},
-			{"no address", `{"email":"outsider"}`, "email", "invalid"},
-			{"an empty address", `{"email":""}`, "email", "invalid"},
-			{"an address with a name", `{"email":"Ann <ann@example.com>"}`, "email", "invalid"},
-			{"a number for an address", `{"email":7}`, "email", "invalid"},
-			{"a member", id("acme-member") + `}`, "invitee_id", "already_exists"},
-			{"a member by e-mail", `{"email":"Acme-Member@example.com"}`, "email", "already_exists"},
-			{"who is invited", id("watcher-01") + `}`, "invitee_id", "already_exists"},
-			{"who is invited, by e-mail", `{"email":"watcher-01@example.com"}`, "email", "already_exists"},
-			{"an address that is invited", `{"email":"Newcomer-02@example.com"}`, "email", "already_exists"},
-			{"no such role", id("outsider") + `,"role":"boss"}`, "role", "invalid"},
-			{"an empty role", id("outsider") + `,"role":""}`, "role", "invalid"},
-			{"no role to create with", id("outsider") + `,"role":"hiring_manager"}`, "role", "invalid"},
-			{"never a member", id("outsider") + `,"role":"reinstate"}`, "role", "invalid"},
-			{"never a user", `{"email":"new@example.com","role":"reinstate"}`, "role", "invalid"},
-			{"no such team", id("outsider") + `,"team_ids":[201,299]}`, "team_ids[1]", "invalid"},
-			{"teams by slug", id("outsider") + `,"team_ids":["release"]}`, "team_ids", "invalid"},
-			{"teams that are no list", id("outsider") + `,"team_ids":201}`, "team_ids", "invalid"},
+			{"empty body", ``, "invitee_id", "missing_field"},
+			{"role only", `{"role":"admin"}`, "invitee_id", "missing_field"},
+			{"unknown user", `{"invitee_id":99999}`, "invitee_id", "invalid"},
+			{"user ID 0", `{"invitee_id":0}`, "invitee_id", "invalid"},
+			{"organization ID", id("acme-labs") + `}`, "invitee_id", "invalid"},
+			{"login as invitee_id", `{"invitee_id":"outsider"}`, "invitee_id", "invalid"},
+			{"fractional user ID", `{"invitee_id":1.5}`, "invitee_id", "invalid"},
+			{"invalid address", `{"email":"outsider"}`, "email", "invalid"},
+			{"empty address", `{"email":""}`, "email", "invalid"},
+			{"address with a name", `{"email":"Ann <ann@example.com>"}`, "email", "invalid"},
+			{"number as address", `{"email":7}`, "email", "invalid"},
+			{"member", id("acme-member") + `}`, "invitee_id", "already_exists"},
+			{"address of a member", `{"email":"Acme-Member@example.com"}`, "email", "already_exists"},
+			{"invited user", id("watcher-01") + `}`, "invitee_id", "already_exists"},
+			{"address of an invited user", `{"email":"watcher-01@example.com"}`, "email", "already_exists"},
+			{"invited address", `{"email":"Newcomer-02@example.com"}`, "email", "already_exists"},
+			{"unknown role", id("outsider") + `,"role":"boss"}`, "role", "invalid"},
+			{"empty role", id("outsider") + `,"role":""}`, "role", "invalid"},
+			{"role that the API does not create", id("outsider") + `,"role":"hiring_manager"}`, "role", "invalid"},
+			{"reinstate a user that was never a member", id("outsider") + `,"role":"reinstate"}`, "role", "invalid"},
+			{"reinstate an unknown address", `{"email":"new@example.com","role":"reinstate"}`, "role", "invalid"},
+			{"unknown team", id("outsider") + `,"team_ids":[201,299]}`, "team_ids[1]", "invalid"},
+			{"team slug as ID", id("outsider") + `,"team_ids":["release"]}`, "team_ids", "invalid"},
+			{"team_ids is not an array", id("outsider") + `,"team_ids":201}`, "team_ids", "invalid"},
 		} {
 			w := t.do("owner", http.MethodPost, acmeInvitations, c.body)
 			want := `"errors":[{"resource":"OrganizationInvitation","field":"` + c.field + `","code":"` + c.code + `"}]`
 			if w.Code != 422 || !strings.Contains(w.Body.String(), want) {
-				t.Errorf("%s: %d %s, want %s", c.name, w.Code, w.Body, want)
+				t.Errorf("%s: got %d %s, want %s", c.name, w.Code, w.Body, want)
 			}
 		}
 		t.wantStatus(t.do("owner", http.MethodPost, acmeInvitations, `{`), 400)
 		t.wantStatus(t.do("owner", http.MethodPost, "/orgs/none/invitations", `{}`), 404)
 		if n := len(t.s.world.accounts["acme"].invitations); n != 16 {
-			t.Errorf("%d invitations, of 16", n)
+			t.Errorf("got %d invitations, want 16", n)
 		}
 	})
 }
 
-// Teams belong to one organization; so do invitations.
-func TestInvitationsOfAnotherOrganization(t *testing.T) {
+func TestInvitationsBelongToOneOrganization(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		const labs = "/orgs/acme-labs/invitations"
 		w := t.do("owner", http.MethodPost, labs, `{"email":"new@example.com","team_ids":[201]}`)
 		if w.Code != 422 || !namesField(w, invitationResource, "team_ids[0]") {
-			t.Errorf("%d %s", w.Code, w.Body)
+			t.Errorf("got %d %s, want an error of team_ids[0]", w.Code, w.Body)
 		}
-		// Who is a member there, or invited there, is neither here.
+		// Membership and invitations of acme do not count in acme-labs.
 		for _, email := range []string{"builder-01@example.com", "watcher-01@example.com"} {
 			t.wantStatus(t.do("owner", http.MethodPost, labs, `{"email":"`+email+`"}`), 201)
 		}
@@ -230,10 +229,10 @@ func TestInvitationsOfAnotherOrganization(t *testing.T) {
 		t.wantStatus(t.get("owner", "/orgs/none/invitations"), 404)
 		t.wantStatus(t.get("owner", "/orgs/none/failed_invitations"), 404)
 		if w := t.do("owner", http.MethodDelete, acmeInvitations+"/9", ""); w.Code != 422 || !namesField(w, invitationResource, "invitation_id") {
-			t.Errorf("one that has failed is cancelled: %d %s", w.Code, w.Body)
+			t.Errorf("cancelling a failed invitation: got %d %s", w.Code, w.Body)
 		}
 		if got := t.teamSlugs("owner", acmeInvitations+"/15/teams"); got != "builders springs-levers coils release" {
-			t.Errorf("the teams of one that has failed: %s", got)
+			t.Errorf("got teams %s of a failed invitation", got)
 		}
 	})
 }

@@ -18,7 +18,7 @@ const (
 	mutate = `{"query":"mutation { updateSubscription(input: {subscribableId: \"R_1001\", state: SUBSCRIBED}) { clientMutationId } }"}`
 )
 
-// broken checks which limits were broken, how often.
+// wantViolations checks the number of violations, and that all are of one limit.
 func (t *tester) wantViolations(limits string, times int) {
 	t.Helper()
 	v := t.s.Violations()
@@ -34,23 +34,23 @@ func (t *tester) wantSecondaryLimit(w *httptest.ResponseRecorder) {
 	}
 }
 
-func TestPointsOfAMinute(t *testing.T) {
+func TestPointsAreLimitedPerMinute(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for range 900 {
 			t.wantStatus(t.get("owner", "/gitignore/templates"), 200)
 		}
-		t.wantStatus(t.get("owner", "/codes_of_conduct"), 200) // each operation has its own
+		t.wantStatus(t.get("owner", "/codes_of_conduct"), 200) // each operation has its own limit
 		t.wantStatus(t.get("member", "/gitignore/templates"), 200)
 		t.wantViolations("", 0)
 		if h := t.s.Violations().Highest["points"]; h != (Highest{900, 900}) {
-			t.Errorf("highest: %+v", h)
+			t.Errorf("got highest sum %+v", h)
 		}
 		t.wantSecondaryLimit(t.get("owner", "/gitignore/templates"))
 		t.wantViolations("points", 1)
 	})
 }
 
-func TestPointsReturnOneMinuteLater(t *testing.T) {
+func TestPointsExpireAfterOneMinute(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for range 899 {
 			t.get("owner", "/gitignore/templates")
@@ -65,7 +65,7 @@ func TestPointsReturnOneMinuteLater(t *testing.T) {
 	})
 }
 
-func TestGraphQLCounts(t *testing.T) {
+func TestGraphQLCountsPointsAndContent(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for range 80 {
 			t.wantStatus(t.do("owner", http.MethodPost, "/graphql", mutate), 200)
@@ -73,7 +73,7 @@ func TestGraphQLCounts(t *testing.T) {
 		t.wantStatus(t.do("owner", http.MethodPost, "/graphql", query), 200)
 		v := t.s.Violations()
 		if v.Highest["points:graphql"].Sum != 401 || v.Highest["content:1m0s"].Sum != 80 || v.Answered["graphql"] != 81 {
-			t.Errorf("%+v", v)
+			t.Errorf("got violations %+v", v)
 		}
 		t.wantSecondaryLimit(t.do("owner", http.MethodPost, "/graphql", mutate))
 		t.wantViolations("content:1m0s", 1)
@@ -81,7 +81,7 @@ func TestGraphQLCounts(t *testing.T) {
 	})
 }
 
-func TestContentOfAnHour(t *testing.T) {
+func TestContentIsLimitedPerHour(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for i := range 500 {
 			if i%80 == 0 {
@@ -96,7 +96,7 @@ func TestContentOfAnHour(t *testing.T) {
 	})
 }
 
-// together sends so many requests at one time.
+// getConcurrently sends n requests at the same time and counts the statuses.
 func (t *tester) getConcurrently(n int, credential, target string) (statuses map[int]int) {
 	statuses = map[int]int{}
 	var group sync.WaitGroup
@@ -113,7 +113,7 @@ func (t *tester) getConcurrently(n int, credential, target string) (statuses map
 	return statuses
 }
 
-func TestConcurrency(t *testing.T) {
+func TestConcurrentRequestsAreLimited(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{DelayAfter: Duration(time.Second)})
 		if got := t.getConcurrently(100, "owner", "/gitignore/templates"); got[200] != 100 {
@@ -125,18 +125,18 @@ func TestConcurrency(t *testing.T) {
 		}
 		t.wantViolations("concurrency", 1)
 		if v := t.s.Violations(); v.MaxConcurrent != 101 || v.SentWhileLimited != 0 {
-			t.Errorf("%+v", v)
+			t.Errorf("got violations %+v", v)
 		}
 	})
 }
 
-func TestCPUTime(t *testing.T) {
+func TestCPUTimeIsLimited(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{DelayBefore: Duration(4 * time.Second), DelayIsCPU: true})
 		got := t.getConcurrently(100, "owner", "/gitignore/templates")
 		v := t.s.Violations()
 		if v.ByLimit["cpu"] == 0 || v.Highest["cpu"].Sum <= 90_000 || got[200] == 0 {
-			t.Errorf("%v %+v", got, v)
+			t.Errorf("got statuses %v and violations %+v", got, v)
 		}
 		time.Sleep(2 * time.Minute)
 		before := v.Violations
@@ -147,40 +147,40 @@ func TestCPUTime(t *testing.T) {
 	})
 }
 
-func TestSecondaryLimitSilences(t *testing.T) {
+func TestSecondaryLimitRefusesUntilTheCooldownEnds(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{SecondaryEvery: 3, LimitStatus: 429, NoRetryAfter: true, RemainingZero: true})
 		t.get("owner", "/gitignore/templates")
 		t.get("owner", "/gitignore/templates")
 		w := t.get("owner", "/gitignore/templates")
 		if w.Code != 429 || w.Header().Get("Retry-After") != "" || w.Header().Get("X-RateLimit-Remaining") != "0" {
-			t.Errorf("%d %v", w.Code, w.Header())
+			t.Errorf("got %d %v", w.Code, w.Header())
 		}
 		t.wantViolations("", 0)
 		time.Sleep(time.Minute - time.Nanosecond)
 		t.wantStatus(t.get("owner", "/gitignore/templates"), 429)
 		t.wantStatus(t.get("member", "/gitignore/templates"), 200)
 		if v := t.s.Violations(); v.SentWhileLimited != 1 || v.Violations != 0 {
-			t.Errorf("%+v", v)
+			t.Errorf("got violations %+v", v)
 		}
 		time.Sleep(time.Nanosecond)
 		t.wantStatus(t.get("owner", "/gitignore/templates"), 200)
 	})
 }
 
-func TestInstallationLimitFollowsWhatIsInstalled(t *testing.T) {
+func TestInstallationLimitDependsOnItsSize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := seed(1, time.Now())
 		repositories, users := w.installationSize("acme")
 		if limit := policy.DefaultLimits().OfInstallation(repositories, users); limit != 6100 {
-			t.Errorf("%d repositories, %d users: %d", repositories, users, limit)
+			t.Errorf("%d repositories, %d users: got limit %d", repositories, users, limit)
 		}
 	})
 }
 
-// What is charged counts at the moment at which it was counted, however long its answer
-// takes; what turns out to be a 304 does not.
-func TestTheHighestSumOfSearches(t *testing.T) {
+// TestHighestSumOfSearchesExcludesFreeResponses checks that a search counts from the moment
+// at which it was counted, and that a 304 does not count.
+func TestHighestSumOfSearchesExcludesFreeResponses(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		const target = "/search/commits?q=gear"
 		etag := t.get("owner", target).Header().Get("ETag")
@@ -188,7 +188,7 @@ func TestTheHighestSumOfSearches(t *testing.T) {
 			t.wantStatus(t.get("owner", target, "If-None-Match: "+etag), 304)
 		}
 		if got := t.s.Violations().Highest["search"]; got != (Highest{1, 30}) {
-			t.Errorf("after one search and 35 that were not modified: %+v", got)
+			t.Errorf("after one search and 35 responses with 304: got %+v", got)
 		}
 		t.s.setFaults(Faults{DelayAfter: Duration(20 * time.Second)})
 		for range 3 {
@@ -198,7 +198,7 @@ func TestTheHighestSumOfSearches(t *testing.T) {
 			}
 		}
 		if got := t.s.Violations().Highest["search"]; got.Sum != 10 {
-			t.Errorf("ten a minute: %+v", got)
+			t.Errorf("10 searches per minute: got %+v", got)
 		}
 	})
 }

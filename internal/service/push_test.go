@@ -13,9 +13,9 @@ import (
 // commitMembers are those of the commits of a push; the documents do not show them.
 const commitMembers = "id tree_id distinct message timestamp url author committer added removed modified"
 
-// TestAPushMovesTheDefaultBranch: its commits are the repository's from then on, and
-// the payload tells of those same ones.
-func TestAPushMovesTheDefaultBranch(t *testing.T) {
+// TestPushAddsCommitsToTheDefaultBranch also checks that the payload contains the new
+// commits.
+func TestPushAddsCommitsToTheDefaultBranch(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		box := t.startReceiver()
 		t.setWebhooks(webhookOn("acme/widgets"))
@@ -25,12 +25,12 @@ func TestAPushMovesTheDefaultBranch(t *testing.T) {
 		t.createEvent(`{"event": "push", "repository": "acme/widgets", "commits": 3, "sender": "acme-member"}`, 202)
 		p := box.takePayload(t)
 		if len(widgets.commits) != count+3 || widgets.head() == before {
-			t.Errorf("%d commits, head %s", len(widgets.commits), widgets.head())
+			t.Errorf("got %d commits and head %s", len(widgets.commits), widgets.head())
 		}
 		for i, c := range p["commits"].([]any) {
 			c, own := c.(jsonObject), widgets.commits[count+i]
 			if c["id"] != own.sha || c["message"] != own.message || c["timestamp"] != "2000-01-01T01:00:00Z" || c["author"].(jsonObject)["username"] != "acme-member" || own.empty() {
-				t.Errorf("%v, %v", c, own)
+				t.Errorf("got payload commit %v and stored commit %v", c, own)
 			}
 			t.wantRecord(encode(c), "", commitMembers)
 		}
@@ -43,21 +43,22 @@ func TestAPushMovesTheDefaultBranch(t *testing.T) {
 			"compare": "http://api.test/acme/widgets/compare/" + before[:12] + "..." + widgets.head()[:12],
 		} {
 			if p[member] != want {
-				t.Errorf("%s: %v, want %v", member, p[member], want)
+				t.Errorf("%s: got %v, want %v", member, p[member], want)
 			}
 		}
 		if pushed := p["repository"].(jsonObject)["pushed_at"]; pushed != "2000-01-01T01:00:00Z" {
-			t.Errorf("pushed at %v", pushed)
+			t.Errorf("got pushed_at %v", pushed)
 		}
 		t.createEvent(`{"event": "push", "repository": "acme/widgets"}`, 202)
 		if next := box.takePayload(t); next["before"] != p["after"] || next["after"] == p["after"] {
-			t.Errorf("the next goes from %v to %v", next["before"], next["after"])
+			t.Errorf("the next push goes from %v to %v", next["before"], next["after"])
 		}
 	})
 }
 
-// TestAPushMakesNewStatistics: Document A section 3. One to another branch does not.
-func TestAPushMakesNewStatistics(t *testing.T) {
+// TestPushToTheDefaultBranchRenewsStatistics covers Document A section 3. A push to another
+// branch or repository keeps the cached result.
+func TestPushToTheDefaultBranchRenewsStatistics(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		const path = "/repos/acme/widgets/stats/punch_card"
 		total := func() (n int) {
@@ -75,38 +76,38 @@ func TestAPushMakesNewStatistics(t *testing.T) {
 		t.wantStatus(t.get("owner", path), 200)
 		t.createEvent(`{"event": "push", "repository": "acme/widgets", "commits": 5}`, 202)
 		if second := total(); second != first+5 {
-			t.Errorf("%d commits, then %d", first, second)
+			t.Errorf("got %d commits before and %d after the push", first, second)
 		}
 		if len(t.s.stats) != 1 {
-			t.Errorf("%d results are kept", len(t.s.stats))
+			t.Errorf("got %d cached results, want 1", len(t.s.stats))
 		}
 	})
 }
 
-// TestPushesOfEveryKind tells what each says of its ref. The state knows the default
-// branch only: H stands for its head before, P for the commit before that, N for a
-// new one, 0 for none.
-func TestPushesOfEveryKind(t *testing.T) {
+// TestPushPayloadDescribesTheRef abbreviates commits: H is the old head of the default
+// branch, P its parent, N a new commit and 0 none. The service stores the default branch
+// only.
+func TestPushPayloadDescribesTheRef(t *testing.T) {
 	for name, c := range map[string]struct {
 		cause         string
 		before, after string
 		commits       int
 		base          any
-		moved         int // by how many commits the default branch grew
+		moved         int // growth of the default branch in commits
 	}{
-		"to the default branch":             {`"ref": "refs/heads/main"`, "H", "N", 1, nil, 1},
-		"to another":                        {`"ref": "refs/heads/side"`, "H", "N", 1, nil, 0},
-		"to a branch called as a tag":       {`"ref": "refs/heads/refs/tags/x"`, "H", "N", 1, nil, 0},
-		"several":                           {`"commits": 7`, "H", "N", 7, nil, 7},
-		"a branch is created with a commit": {`"ref": "refs/heads/side", "created": true`, "0", "N", 1, nil, 0},
-		"a branch is created without":       {`"ref": "refs/heads/side", "created": true, "commits": 0`, "0", "H", 0, "refs/heads/main", 0},
-		"a branch is deleted":               {`"ref": "refs/heads/side", "deleted": true`, "H", "0", 0, nil, 0},
-		"a tag is created":                  {`"ref": "refs/tags/v3", "created": true`, "0", "H", 0, "refs/heads/main", 0},
-		"a tag is deleted":                  {`"ref": "refs/tags/v3", "deleted": true`, "H", "0", 0, nil, 0},
-		"a tag is moved":                    {`"ref": "refs/tags/v3", "forced": true`, "H", "P", 0, nil, 0},
-		"the default branch is rewritten":   {`"forced": true`, "H", "N", 1, nil, 0},
-		"the default branch is set back":    {`"forced": true, "commits": 0`, "H", "P", 0, nil, -1},
-		"another branch is rewritten":       {`"ref": "refs/heads/side", "forced": true, "commits": 2`, "H", "N", 2, nil, 0},
+		"push to the default branch":         {`"ref": "refs/heads/main"`, "H", "N", 1, nil, 1},
+		"push to another branch":             {`"ref": "refs/heads/side"`, "H", "N", 1, nil, 0},
+		"push to a branch named like a tag":  {`"ref": "refs/heads/refs/tags/x"`, "H", "N", 1, nil, 0},
+		"push of several commits":            {`"commits": 7`, "H", "N", 7, nil, 7},
+		"branch created with a commit":       {`"ref": "refs/heads/side", "created": true`, "0", "N", 1, nil, 0},
+		"branch created without commits":     {`"ref": "refs/heads/side", "created": true, "commits": 0`, "0", "H", 0, "refs/heads/main", 0},
+		"branch deleted":                     {`"ref": "refs/heads/side", "deleted": true`, "H", "0", 0, nil, 0},
+		"tag created":                        {`"ref": "refs/tags/v3", "created": true`, "0", "H", 0, "refs/heads/main", 0},
+		"tag deleted":                        {`"ref": "refs/tags/v3", "deleted": true`, "H", "0", 0, nil, 0},
+		"tag moved":                          {`"ref": "refs/tags/v3", "forced": true`, "H", "P", 0, nil, 0},
+		"default branch rewritten":           {`"forced": true`, "H", "N", 1, nil, 0},
+		"default branch reset to its parent": {`"forced": true, "commits": 0`, "H", "P", 0, nil, -1},
+		"another branch rewritten":           {`"ref": "refs/heads/side", "forced": true, "commits": 2`, "H", "N", 2, nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			runWithService(t, func(t *tester) {
@@ -124,26 +125,25 @@ func TestPushesOfEveryKind(t *testing.T) {
 					return names[sha]
 				}
 				if called(p["before"]) != c.before || called(p["after"]) != c.after || len(p["commits"].([]any)) != c.commits || p["base_ref"] != c.base || len(widgets.commits)-len(was) != c.moved {
-					t.Errorf("from %v to %v, %d commits, base %v, %d commits more", called(p["before"]), called(p["after"]), len(p["commits"].([]any)), p["base_ref"], len(widgets.commits)-len(was))
+					t.Errorf("got a push from %v to %v with %d commits and base %v; the branch grew by %d", called(p["before"]), called(p["after"]), len(p["commits"].([]any)), p["base_ref"], len(widgets.commits)-len(was))
 				}
 				for _, flag := range []string{"created", "deleted", "forced"} {
 					if p[flag] != strings.Contains(c.cause, flag) {
-						t.Errorf("%s: %v", flag, p[flag])
+						t.Errorf("%s: got %v", flag, p[flag])
 					}
 				}
 				if head, _ := p["head_commit"].(jsonObject); (head == nil) != (c.after == "0") || head != nil && head["id"] != p["after"] {
-					t.Errorf("head %v", head)
+					t.Errorf("got head_commit %v", head)
 				}
 				if toMain := p["ref"] == "refs/heads/main"; (widgets.head() == p["after"]) != (toMain || c.after == "H") {
-					t.Errorf("the head is %s", called(widgets.head()))
+					t.Errorf("got head %s of the default branch", called(widgets.head()))
 				}
 			})
 		})
 	}
 }
 
-// TestTheFirstPush creates the default branch.
-func TestTheFirstPush(t *testing.T) {
+func TestFirstPushCreatesTheDefaultBranch(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		box := t.startReceiver()
 		t.setWebhooks(webhookOn("acme/empty"))
@@ -151,56 +151,53 @@ func TestTheFirstPush(t *testing.T) {
 		t.createEvent(`{"event": "push", "repository": "acme/empty", "commits": 2}`, 202)
 		p := box.takePayload(t)
 		if p["created"] != true || p["before"] != zeroSHA || p["after"] != t.s.world.repositoryNamed("acme/empty").head() || p["base_ref"] != nil {
-			t.Errorf("%v", p)
+			t.Errorf("got payload %v", p)
 		}
 		t.wantStatus(t.get("", "/repos/acme/empty/stats/contributors"), 202)
 	})
 }
 
-// TestPushesThatAreRefused change nothing.
-func TestPushesThatAreRefused(t *testing.T) {
+func TestRefusedPushesChangeNothing(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, c := range []struct{ repository, cause, wantMessage string }{
 			{"widgets", `"commits": -1`, "commits: -1: must be 0 to 60000"},
 			{"widgets", `"commits": 60001`, "commits: 60001: must be 0 to 60000"},
-			{"widgets", `"commits": 0`, "commits: 0: the ref is neither created, deleted nor forced"},
-			{"widgets", `"ref": "refs/tags/v3"`, "commits: 0: the ref is neither"},
-			{"widgets", `"ref": "refs/tags/v3", "created": true, "commits": 1`, "commits: 1: a tag brings none"},
-			{"widgets", `"ref": "refs/heads/x", "deleted": true, "commits": 1`, "commits: 1: a ref that is deleted brings none"},
-			{"widgets", `"ref": "refs/heads/x", "deleted": true, "created": true`, "deleted: the ref is created"},
-			{"widgets", `"ref": "refs/heads/x", "forced": true, "created": true`, "forced: the ref is created or deleted"},
-			{"widgets", `"ref": "refs/heads/x", "forced": true, "deleted": true`, "forced: the ref is created or deleted"},
-			{"widgets", `"deleted": true`, "deleted: refs/heads/main is the default branch, which stays"},
-			{"widgets", `"created": true`, "created: refs/heads/main exists already"},
-			{"empty", `"ref": "refs/heads/x"`, `ref: "refs/heads/x": acme/empty is empty: refs/heads/main comes first`},
+			{"widgets", `"commits": 0`, "commits: 0: must be 1 or more unless created, deleted or forced is set"},
+			{"widgets", `"ref": "refs/tags/v3"`, "commits: 0: must be 1 or more"},
+			{"widgets", `"ref": "refs/tags/v3", "created": true, "commits": 1`, "commits: 1: must be 0 for a tag"},
+			{"widgets", `"ref": "refs/heads/x", "deleted": true, "commits": 1`, "commits: 1: must be 0 for a deleted ref"},
+			{"widgets", `"ref": "refs/heads/x", "deleted": true, "created": true`, "deleted: cannot be combined with created"},
+			{"widgets", `"ref": "refs/heads/x", "forced": true, "created": true`, "forced: cannot be combined with created or deleted"},
+			{"widgets", `"ref": "refs/heads/x", "forced": true, "deleted": true`, "forced: cannot be combined with created or deleted"},
+			{"widgets", `"deleted": true`, "deleted: refs/heads/main is the default branch and cannot be deleted"},
+			{"widgets", `"created": true`, "created: refs/heads/main already exists"},
+			{"empty", `"ref": "refs/heads/x"`, `ref: "refs/heads/x": acme/empty is empty; push to refs/heads/main first`},
 			{"empty", `"ref": "refs/tags/x", "created": true`, `ref: "refs/tags/x": acme/empty is empty`},
 			{"empty", `"forced": true`, "forced: acme/empty is empty"},
-			{"empty", `"created": true, "commits": 0`, "commits: 0: refs/heads/main is left without any"},
+			{"empty", `"created": true, "commits": 0`, "commits: 0: refs/heads/main would have no commits"},
 		} {
 			r := t.s.world.repositoryNamed("acme/" + c.repository)
 			head, pushed := r.head(), r.pushed
 			t.wantRefused(`{"event": "push", "repository": "acme/`+c.repository+`", `+c.cause+`}`, c.wantMessage)
 			if r.head() != head || r.pushed != pushed {
-				t.Errorf("%s: changed", c.cause)
+				t.Errorf("%s: the refused push changed the repository", c.cause)
 			}
 		}
 	})
 }
 
-// TestARepositoryIsNotLeftWithoutCommits, however often its last one is taken back.
-func TestARepositoryIsNotLeftWithoutCommits(t *testing.T) {
+func TestForcedPushKeepsTheLastCommit(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.createEvent(`{"event": "push", "repository": "acme/empty"}`, 202)
-		t.wantRefused(`{"event": "push", "repository": "acme/empty", "forced": true, "commits": 0}`, "commits: 0: refs/heads/main is left without any")
+		t.wantRefused(`{"event": "push", "repository": "acme/empty", "forced": true, "commits": 0}`, "commits: 0: refs/heads/main would have no commits")
 		t.createEvent(`{"event": "push", "repository": "acme/empty", "forced": true}`, 202)
 		if n := len(t.s.world.repositoryNamed("acme/empty").commits); n != 1 {
-			t.Errorf("%d commits", n)
+			t.Errorf("got %d commits, want 1", n)
 		}
 	})
 }
 
-// TestTheSamePushesMakeTheSameState: the names of commits follow from the seed.
-func TestTheSamePushesMakeTheSameState(t *testing.T) {
+func TestPushedCommitNamesFollowFromTheSeed(t *testing.T) {
 	var heads []string
 	for range 2 {
 		runWithService(t, func(t *tester) {
@@ -210,6 +207,6 @@ func TestTheSamePushesMakeTheSameState(t *testing.T) {
 		})
 	}
 	if heads[0] != heads[1] {
-		t.Errorf("%q", heads)
+		t.Errorf("got different heads %q", heads)
 	}
 }

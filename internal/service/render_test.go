@@ -2,9 +2,7 @@ package service
 
 import "testing"
 
-// TestPermissionsOfARepository are what its reader is to it, or what a token without
-// a user may.
-func TestPermissionsOfARepository(t *testing.T) {
+func TestRepositoryPermissionsDependOnTheCaller(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for credential, want := range map[string]jsonObject{
 			"owner":    {"admin": true, "push": true, "pull": true},
@@ -20,18 +18,17 @@ func TestPermissionsOfARepository(t *testing.T) {
 	})
 }
 
-// TestNoTwoThingsShareANodeID: kinds are told by what their node ids begin with.
-func TestNoTwoThingsShareANodeID(t *testing.T) {
+func TestNodeIDPrefixesAreUnique(t *testing.T) {
 	kinds := map[string]string{}
 	for kind, prefix := range nodePrefixes {
 		if kinds[prefix] != "" || prefix == "" {
-			t.Errorf("%s and %s have %q", kind, kinds[prefix], prefix)
+			t.Errorf("%s and %s share the prefix %q", kind, kinds[prefix], prefix)
 		}
 		kinds[prefix] = kind
 	}
 	for prefix, kind := range map[string]string{"R": "Repository", "U": "User", "O": "Organization"} {
 		if kinds[prefix] != kind {
-			t.Errorf("%q stands for %s", prefix, kinds[prefix])
+			t.Errorf("prefix %q belongs to %s", prefix, kinds[prefix])
 		}
 	}
 }

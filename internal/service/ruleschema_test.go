@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// documented is every rule type of Document A section 4.8 with all of its
-// parameters; optional ones have a question mark.
+// documentedRules holds every rule type of Document A section 4.8 with all parameters.
+// Optional parameters have a question mark.
 var documentedRules = map[string]string{
 	"creation":                `{}`,
 	"update":                  `{"update_allows_fetch_and_merge": true}`,
@@ -48,9 +48,9 @@ var choices = map[string]string{
 	"grouping_strategy": "ALLGREEN HEADGREEN", "merge_method": "MERGE SQUASH REBASE", "operator": "starts_with ends_with contains regex",
 }
 
-// TestEveryRuleTypeAndParameter makes a rule of each type with all parameters,
-// then without each, with each of another type, and with each choice.
-func TestEveryRuleTypeAndParameter(t *testing.T) {
+// TestRuleParametersAreValidated creates a rule of each type with all parameters. Then it
+// omits each parameter, sets it to invalid values, and sets it to each choice.
+func TestRuleParametersAreValidated(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, kind := range slices.Sorted(maps.Keys(documentedRules)) {
 			var parameters any
@@ -63,18 +63,18 @@ func TestEveryRuleTypeAndParameter(t *testing.T) {
 				t.Errorf("%s: want (-), got (+):\n%s", kind, cmp.Diff(want, c.lastParameters()))
 			}
 			c.varyMembers(parameters, "rules[0].parameters")
-			time.Sleep(time.Hour) // within the limits of creating content
+			time.Sleep(time.Hour) // stay within the limits of content creation
 		}
 		want := append(slices.Collect(maps.Keys(documentedRules)), "code_scanning")
 		for _, m := range rulesetSchema.members {
 			if m.name == "rules" && cmp.Diff(sorted(want), sorted(slices.Clone(m.schema.element.choices))) != "" {
-				t.Errorf("documents (-), table (+):\n%s", cmp.Diff(want, m.schema.element.choices))
+				t.Errorf("documents (-), schema (+):\n%s", cmp.Diff(want, m.schema.element.choices))
 			}
 		}
 	})
 }
 
-// ruleCase varies the parameters of one rule type in place.
+// ruleCase tests one rule type. Its parameters are changed in place.
 type ruleCase struct {
 	*tester
 	kind       string
@@ -83,7 +83,7 @@ type ruleCase struct {
 	last       string
 }
 
-// try makes a ruleset of the parameters as they are.
+// create posts a ruleset with the current parameters and checks the field error.
 func (c *ruleCase) create(field, code string) {
 	c.Helper()
 	c.made++
@@ -96,7 +96,7 @@ func (c *ruleCase) create(field, code string) {
 	c.last = w.Body.String()
 }
 
-// shown are the parameters of the ruleset that was made last.
+// lastParameters returns the parameters of the newest ruleset.
 func (c *ruleCase) lastParameters() any {
 	var made struct {
 		Rules []struct{ Parameters any }
@@ -107,7 +107,7 @@ func (c *ruleCase) lastParameters() any {
 	return made.Rules[0].Parameters
 }
 
-// vary goes through the members of a value, which is at a path.
+// varyMembers varies each member of the value at path, and nested members.
 func (c *ruleCase) varyMembers(value any, path string) {
 	switch value := value.(type) {
 	case []any:
@@ -136,7 +136,7 @@ func (c *ruleCase) varyMembers(value any, path string) {
 	}
 }
 
-// wrongFor are values of other types, and of no choice.
+// invalidValues returns values of other types and, for a choice, other strings.
 func invalidValues(right any, isChoice bool) []any {
 	switch right.(type) {
 	case bool:
@@ -154,7 +154,7 @@ func invalidValues(right any, isChoice bool) []any {
 	return nil
 }
 
-// plain is a value without the question marks of its names.
+// withoutMarks returns a copy of a value without the question marks of its member names.
 func withoutMarks(value any) any {
 	switch value := value.(type) {
 	case []any:
@@ -173,7 +173,7 @@ func withoutMarks(value any) any {
 	return value
 }
 
-func TestRulesThatAreUnusual(t *testing.T) {
+func TestUnusualRulesAreAcceptedOrRefused(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for i, c := range []struct{ rules, wantRules, field string }{
 			{`[{"type":"branch_name_pattern","parameters":{"operator":"contains","pattern":"("}}]`, "", ""},
@@ -201,7 +201,7 @@ func TestRulesThatAreUnusual(t *testing.T) {
 				c.wantRules = c.rules
 			}
 			if c.field == "" && !strings.Contains(w.Body.String(), `"rules":`+c.wantRules) {
-				t.Errorf("%s: %s", c.rules, w.Body)
+				t.Errorf("%s: got %s", c.rules, w.Body)
 			}
 		}
 	})

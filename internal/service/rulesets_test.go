@@ -35,7 +35,8 @@ const completeRuleset = `{
 	"rules": [{"type": "update", "parameters": {"update_allows_fetch_and_merge": true}}, {"type": "deletion"}]
 }`
 
-// wantMistake checks that an answer is a 422 that names a field; none for "".
+// wantFieldError checks for a 422 with an error of the field, or for a 201 if the field
+// is "".
 func (t *tester) wantFieldError(w *httptest.ResponseRecorder, field, code string) {
 	t.Helper()
 	if field == "" {
@@ -48,7 +49,7 @@ func (t *tester) wantFieldError(w *httptest.ResponseRecorder, field, code string
 	}
 }
 
-func TestANewRulesetIsShownWhole(t *testing.T) {
+func TestCreateRulesetReturnsAllMembers(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		time.Sleep(time.Minute)
 		w := t.do("owner", http.MethodPost, widgetsRulesets, completeRuleset)
@@ -70,18 +71,18 @@ func TestANewRulesetIsShownWhole(t *testing.T) {
 			t.Errorf("want (-), got (+):\n%s", diff)
 		}
 		if l := w.Header().Get("Location"); l != "http://api.test/repos/acme/widgets/rulesets/604" {
-			t.Errorf("Location %s", l)
+			t.Errorf("got Location %s", l)
 		}
 		w = t.do("owner", http.MethodPost, acmeRulesets, `{"name":"n","enforcement":"disabled","conditions":{"repository_id":{"repository_ids":[1001]},"ref_name":{}}}`)
 		t.wantStatus(w, 201)
 		if o := decode[jsonObject](t, w); o["id"] != 605.0 || o["source_type"] != "Organization" || o["source"] != "acme" || w.Header().Get("Location") != "http://api.test/orgs/acme/rulesets/605" {
-			t.Errorf("%s, Location %s", w.Body, w.Header().Get("Location"))
+			t.Errorf("got %s, Location %s", w.Body, w.Header().Get("Location"))
 		}
 	})
 }
 
-// TestWhatIsLeftOutIsFilledIn: Document A section 4.9 names the defaults.
-func TestWhatIsLeftOutIsFilledIn(t *testing.T) {
+// TestCreateRulesetAddsDefaults covers the defaults of Document A section 4.9.
+func TestCreateRulesetAddsDefaults(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for i, c := range []struct{ body, want string }{
 			{`{"enforcement":"disabled"`, `"target":"branch","bypass_actors":[],"conditions":{},"rules":[]`},
@@ -104,8 +105,7 @@ func TestWhatIsLeftOutIsFilledIn(t *testing.T) {
 	})
 }
 
-// TestRulesetsThatCannotBeMade: the first mistake is named by its path.
-func TestRulesetsThatCannotBeMade(t *testing.T) {
+func TestCreateRulesetReportsTheFirstInvalidField(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, c := range []struct{ from, to, field, code string }{
 			{`"name": "all of it"`, `"name": ""`, "name", "missing_field"},
@@ -143,7 +143,7 @@ func TestRulesetsThatCannotBeMade(t *testing.T) {
 			{`{"type": "deletion"}`, `{"type": 3}`, "rules[1].type", "invalid"},
 			{`, "parameters": {"update_allows_fetch_and_merge": true}`, ``, "rules[0].parameters", "missing_field"},
 			{`{"update_allows_fetch_and_merge": true}`, `true`, "rules[0].parameters", "invalid"},
-			{``, ``, "", ""}, // last, for then there is one of the name
+			{``, ``, "", ""}, // valid; the next case repeats its name
 			{``, ``, "name", "already_exists"},
 		} {
 			body := strings.Replace(completeRuleset, c.from, c.to, 1)
@@ -155,12 +155,12 @@ func TestRulesetsThatCannotBeMade(t *testing.T) {
 		t.wantStatus(t.do("owner", http.MethodPost, "/repos/acme/none/rulesets", completeRuleset), 404)
 		t.wantStatus(t.do("owner", http.MethodPost, "/orgs/none/rulesets", completeRuleset), 404)
 		if n := len(t.s.world.repositories[0].rulesets); n != 4 {
-			t.Errorf("%d rulesets: what is refused has been kept", n)
+			t.Errorf("got %d rulesets, want 4: a refused ruleset was stored", n)
 		}
 	})
 }
 
-func TestConditionsOfOrganizationRulesets(t *testing.T) {
+func TestConditionsOfOrganizationRulesetsAreValidated(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, c := range []struct{ conditions, field, code string }{
 			{``, "conditions", "missing_field"},
@@ -184,8 +184,7 @@ func TestConditionsOfOrganizationRulesets(t *testing.T) {
 	})
 }
 
-// TestPatternsAreNoBranches: there are no wildcards where rules are asked for.
-func TestPatternsAreNoBranches(t *testing.T) {
+func TestListBranchRulesRefusesPatterns(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, branch := range []string{"*", "%2A", "release/*", "v%3F", "%5Ba-z]"} {
 			t.wantFieldError(t.get("", "/repos/acme/widgets/rules/branches/"+branch), "branch", "invalid")
@@ -194,9 +193,9 @@ func TestPatternsAreNoBranches(t *testing.T) {
 	})
 }
 
-// TestRulesetsOfPersonalRepositories: nobody administers an organization there,
-// and rules cannot be tried out.
-func TestRulesetsOfPersonalRepositories(t *testing.T) {
+// TestPersonalRepositoriesRefuseOrganizationFeatures checks the actor OrganizationAdmin
+// and the enforcement "evaluate".
+func TestPersonalRepositoriesRefuseOrganizationFeatures(t *testing.T) {
 	home := repositorySource(&repository{name: "home", owner: &account{login: "outsider"}})
 	for _, c := range []struct{ body, field string }{
 		{completeRuleset, "bypass_actors[0].actor_type"},
@@ -208,34 +207,35 @@ func TestRulesetsOfPersonalRepositories(t *testing.T) {
 			t.Fatalf("%s: %v", c.body, fieldErr)
 		}
 		if fieldErr = set.validate(home, nil); fieldErr == nil && c.field != "" || fieldErr != nil && *fieldErr != *invalidAt(c.field) {
-			t.Errorf("%s: %v, want %q", c.body, fieldErr, c.field)
+			t.Errorf("%s: got %v, want %q", c.body, fieldErr, c.field)
 		}
 	}
 }
 
-// TestNewRulesetsCount: in the lists, and for the branches that they cover.
-func TestNewRulesetsCount(t *testing.T) {
+// TestNewRulesetsApplyToTheirBranches checks the list of rulesets and the rules of two
+// branches.
+func TestNewRulesetsApplyToTheirBranches(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		count := func(target string) int { return len(decode[[]jsonObject](t, t.get("owner", target))) }
 		const main, tip = "/repos/acme/widgets/rules/branches/main", "/repos/acme/widgets/rules/branches/tip"
 		for _, c := range []struct {
 			name, target, enforcement, conditions string
-			main, tip                             int // more rules there
+			main, tip                             int // additional rules of the branch
 		}{
-			{"for the default branch", "branch", "active", `{"ref_name":{"include":["~DEFAULT_BRANCH"]}}`, 1, 0},
-			{"for all but one", "branch", "active", `{"ref_name":{"include":["~ALL"],"exclude":["refs/heads/main"]}}`, 0, 1},
-			{"for no branch, there are no conditions", "branch", "active", `{}`, 0, 0},
-			{"for no branch, nothing is included", "branch", "active", `{"ref_name":{"exclude":["refs/heads/x"]}}`, 0, 0},
-			{"for tags", "tag", "active", `{"ref_name":{"include":["~ALL"]}}`, 0, 0},
-			{"for pushes", "push", "active", `{"ref_name":{"include":["~ALL"]}}`, 0, 0},
-			{"tried out", "branch", "evaluate", `{"ref_name":{"include":["~ALL"]}}`, 0, 0},
+			{"default branch", "branch", "active", `{"ref_name":{"include":["~DEFAULT_BRANCH"]}}`, 1, 0},
+			{"all branches except main", "branch", "active", `{"ref_name":{"include":["~ALL"],"exclude":["refs/heads/main"]}}`, 0, 1},
+			{"no conditions", "branch", "active", `{}`, 0, 0},
+			{"no included pattern", "branch", "active", `{"ref_name":{"exclude":["refs/heads/x"]}}`, 0, 0},
+			{"tags", "tag", "active", `{"ref_name":{"include":["~ALL"]}}`, 0, 0},
+			{"pushes", "push", "active", `{"ref_name":{"include":["~ALL"]}}`, 0, 0},
+			{"evaluated only", "branch", "evaluate", `{"ref_name":{"include":["~ALL"]}}`, 0, 0},
 			{"disabled", "branch", "disabled", `{"ref_name":{"include":["~ALL"]}}`, 0, 0},
 		} {
 			listed, inMain, inTip := count(widgetsRulesets), count(main), count(tip)
 			t.wantStatus(t.do("owner", http.MethodPost, widgetsRulesets, fmt.Sprintf(
 				`{"name":%q,"target":%q,"enforcement":%q,"conditions":%s,"rules":[{"type":"max_file_size","parameters":{"max_file_size":5}}]}`, c.name, c.target, c.enforcement, c.conditions)), 201)
 			if got := [3]int{count(widgetsRulesets) - listed, count(main) - inMain, count(tip) - inTip}; got != [3]int{1, c.main, c.tip} {
-				t.Errorf("%s: %d more in the list, %d and %d more rules", c.name, got[0], got[1], got[2])
+				t.Errorf("%s: got %d additional rulesets, %d and %d additional rules", c.name, got[0], got[1], got[2])
 			}
 		}
 		rules := decode[[]jsonObject](t, t.get("", main))
@@ -246,8 +246,8 @@ func TestNewRulesetsCount(t *testing.T) {
 	})
 }
 
-// TestOrganizationRulesetsChooseRepositories: by name, number or property.
-func TestOrganizationRulesetsChooseRepositories(t *testing.T) {
+// TestOrganizationRulesetsSelectRepositories selects by name, ID and property.
+func TestOrganizationRulesetsSelectRepositories(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, c := range []struct{ conditions, want string }{
 			{`"repository_name":{"include":["~ALL"]}`, "widgets secret empty monolith"},
@@ -277,11 +277,11 @@ func TestOrganizationRulesetsChooseRepositories(t *testing.T) {
 				}
 			}
 			if listed, ruled := strings.Join(got["listed"], " "), strings.Join(got["ruled"], " "); listed != c.want || ruled != c.want {
-				t.Errorf("%s: listed for %q, ruling %q, want %q", c.conditions, listed, ruled, c.want)
+				t.Errorf("%s: listed for %q, rules apply to %q, want %q", c.conditions, listed, ruled, c.want)
 			}
 		}
 		if n := len(decode[[]jsonObject](t, t.get("owner", acmeRulesets))); n != 15 {
-			t.Errorf("%d rulesets of the organization", n)
+			t.Errorf("got %d rulesets of the organization, want 15", n)
 		}
 	})
 }

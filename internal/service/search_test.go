@@ -12,14 +12,16 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-func TestSearch(t *testing.T) {
+// what has no term is no alternative ==> // a part without terms is ignored
+// a term that is negated is one ==> // a negated term is a term
+func TestSearchCountsMatches(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		total := func(credential, target string) int {
 			w := t.get(credential, target)
 			if w.Code != 200 || w.Header().Get("ETag") == "" || w.Header().Get("Cache-Control") != "no-cache" {
-				t.Errorf("%s: %d %v %s", target, w.Code, w.Header(), w.Body)
+				t.Errorf("%s: got %d %v %s", target, w.Code, w.Header(), w.Body)
 			}
-			time.Sleep(7 * time.Second) // within ten a minute
+			time.Sleep(7 * time.Second) // stay within 10 searches per minute
 			return int(decode[jsonObject](t, w)["total_count"].(float64))
 		}
 		widgets := total("outsider", "/search/code?q=widget")
@@ -36,7 +38,7 @@ func TestSearch(t *testing.T) {
 			{"member", "/search/code?q=vault+OR+pull", 2},
 			{"member", "/search/code?q=gear+in:path", 2},
 			{"member", `/search/code?q="the+lever"`, 1},
-			{"member", "/search/code?q=svg+in:path", 0}, // 400 KB are not searched
+			{"member", "/search/code?q=svg+in:path", 0}, // files of 400 KB are not searched
 			{"member", "/search/code?q=vault+OR", 1},    // what has no term is no alternative
 			{"member", "/search/code?q=OR+vault", 1},
 			{"member", "/search/code?q=vault+OR+OR+pull", 2},
@@ -51,29 +53,29 @@ func TestSearch(t *testing.T) {
 			{"", "/search/users?q=acme", 4},
 		} {
 			if got := total(c.credential, c.target); got != c.want {
-				t.Errorf("%s as %q: %d, want %d", c.target, c.credential, got, c.want)
+				t.Errorf("%s as %q: got %d, want %d", c.target, c.credential, got, c.want)
 			}
 		}
 		if total("", "/search/issues?q=widget+state:open+label:bug")+total("", "/search/issues?q=widget+state:open+label:enhancement") != 16 {
-			t.Error("state and label")
+			t.Error("state:open with both labels does not find 16 issues")
 		}
 		time.Sleep(time.Minute)
 		if all := total("", "/search/issues?q=label:bug") + total("", "/search/issues?q=label:enhancement+OR"); all != 24 {
-			t.Errorf("%d issues without a term", all)
+			t.Errorf("got %d issues without a term, want 24", all)
 		}
 		t.wantStatus(t.get("", "/search/topics?q=x"), 404)
 	})
 }
 
-func TestSearchResults(t *testing.T) {
+func TestSearchReturnsAtMost1000SortedResults(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		w := t.get("owner", "/search/commits?q=gear&sort=author-date&order=asc&per_page=100&page=11")
 		if got := decode[jsonObject](t, w); len(got["items"].([]any)) != 0 || got["total_count"].(float64) < 1000 {
-			t.Errorf("beyond 1,000 results: %v", got["total_count"])
+			t.Errorf("got a page beyond 1,000 results; total_count %v", got["total_count"])
 		}
 		w = t.get("owner", "/search/commits?q=gear&per_page=100&page=10")
 		if got := decode[jsonObject](t, w); len(got["items"].([]any)) != 100 || strings.Contains(w.Header().Get("Link"), "next") {
-			t.Errorf("the last of 1,000 results: %d, %s", len(got["items"].([]any)), w.Header().Get("Link"))
+			t.Errorf("got %d items on page 10 of 1,000 results and Link %s", len(got["items"].([]any)), w.Header().Get("Link"))
 		}
 		type result struct {
 			Items []struct {
@@ -94,7 +96,7 @@ func TestSearchResults(t *testing.T) {
 		for i, item := range got.Items {
 			m := item.Matches[0]
 			if m.Property != "message" || m.Fragment[m.Matches[0].Indices[0]:m.Matches[0].Indices[1]] != m.Matches[0].Text {
-				t.Errorf("%+v", m)
+				t.Errorf("got text match %+v", m)
 			}
 			at, err := time.Parse("2006-01-02T15:04:05.000-07:00", item.Commit.Author.Date)
 			if err != nil {
@@ -102,17 +104,17 @@ func TestSearchResults(t *testing.T) {
 			}
 			if i > 0 {
 				if before, _ := time.Parse("2006-01-02T15:04:05.000-07:00", got.Items[i-1].Commit.Author.Date); before.After(at) {
-					t.Errorf("item %d is out of order", i)
+					t.Errorf("item %d is not in order", i)
 				}
 			}
 		}
 		if len(got.Items) != 30 {
-			t.Errorf("%d items", len(got.Items))
+			t.Errorf("got %d items, want 30", len(got.Items))
 		}
 	})
 }
 
-func TestSearchRules(t *testing.T) {
+func TestSearchRefusesInvalidQueries(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
 			credential, target string
@@ -134,13 +136,14 @@ func TestSearchRules(t *testing.T) {
 	})
 }
 
-// TestTextMatches of one file each: property, then text and indices of its matches.
-func TestTextMatches(t *testing.T) {
+// TestTextMatchesListProperties checks the matches in one file. The expected string lists
+// each property and its matches with their indices.
+func TestTextMatchesListProperties(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for q, want := range map[string]string{
 			"turns":                           "file turns[22 27]",
 			"TURN gear":                       "file gear[8 12] Turn[17 21] turn[22 26] gear[32 36] Turn[60 64]; path gear[0 4] gear[5 9]",
-			"gear in:path turn -nothing":      "", // not in the path
+			"gear in:path turn -nothing":      "", // the path does not contain "turn"
 			"gear in:path":                    "path gear[0 4] gear[5 9]",
 			"turns in:file":                   "file turns[22 27]",
 			"turns in:file,path":              "file turns[22 27]",
@@ -158,19 +161,19 @@ func TestTextMatches(t *testing.T) {
 				}
 				for _, m := range item.Matches {
 					if m.URL != item.URL || m.Type != "FileContent" {
-						t.Errorf("%s: %+v", q, m)
+						t.Errorf("%s: got match %+v", q, m)
 					}
 				}
 			}
 			if got != want {
 				t.Errorf("%s: got %q, want %q", q, got, want)
 			}
-			time.Sleep(7 * time.Second) // within ten a minute
+			time.Sleep(7 * time.Second) // stay within 10 searches per minute
 		}
 	})
 }
 
-// searchResult is an answer with what is asked of it here.
+// searchResult contains the members of a search response that the tests check.
 type searchResult struct {
 	Total      int  `json:"total_count"`
 	Incomplete bool `json:"incomplete_results"`
@@ -191,7 +194,7 @@ type searchItem struct {
 	} `json:"text_matches"`
 }
 
-// matches are the text matches on one line.
+// matches returns the text matches of an item on one line.
 func (i searchItem) matches() string {
 	var all []string
 	for _, m := range i.Matches {
@@ -204,14 +207,14 @@ func (i searchItem) matches() string {
 	return strings.Join(all, "; ")
 }
 
-// TestSearchOrder: order means nothing without a sort, or with one that there is not.
-func TestSearchOrder(t *testing.T) {
+// TestSearchSortsByValidKeysOnly checks that order is ignored without a valid sort key.
+func TestSearchSortsByValidKeysOnly(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		secret := t.s.world.repositoryNamed("acme/secret")
 		secret.pushed = secret.pushed.AddDate(0, 0, -1) // before widgets
 		first := func(target string) string {
 			item := decode[searchResult](t, t.get("owner", target)).Items[0]
-			time.Sleep(7 * time.Second) // within ten a minute
+			time.Sleep(7 * time.Second) // stay within 10 searches per minute
 			return item.URL
 		}
 		for _, c := range []struct{ target, sort, otherSort string }{
@@ -222,25 +225,26 @@ func TestSearchOrder(t *testing.T) {
 			best := first(c.target)
 			for _, ignored := range []string{"&order=asc", "&order=desc", c.otherSort, "&sort=&order=asc"} {
 				if got := first(c.target + ignored); got != best {
-					t.Errorf("%s%s: %s is first, best is %s", c.target, ignored, got, best)
+					t.Errorf("%s%s: got %s first, want the best match %s", c.target, ignored, got, best)
 				}
 			}
 			newest, oldest := first(c.target+c.sort), first(c.target+c.sort+"&order=asc")
 			if newest == oldest || newest != first(c.target+c.sort+"&order=desc") {
-				t.Errorf("%s%s: %s is newest, %s oldest", c.target, c.sort, newest, oldest)
+				t.Errorf("%s%s: got newest %s and oldest %s", c.target, c.sort, newest, oldest)
 			}
 		}
 	})
 }
 
-// TestEverySoManySearchesRunOutOfTime: what they found is a part, in the same order.
-func TestEverySoManySearchesRunOutOfTime(t *testing.T) {
+// TestIncompleteSearchesReturnAPart checks that the part keeps the order of the complete
+// result.
+func TestIncompleteSearchesReturnAPart(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		const target = "/search/issues?q=widget&sort=created"
 		complete := decode[searchResult](t, t.get("owner", target))
 		t.s.setFaults(Faults{IncompleteEvery: 2})
 		for i := range 4 {
-			t.wantStatus(t.get("owner", "/search/issues?q="), 422) // is none
+			t.wantStatus(t.get("owner", "/search/issues?q="), 422) // an invalid search is not counted by the fault
 			w := t.get("owner", target)
 			got := decode[searchResult](t, w)
 			want := len(complete.Items)
@@ -248,30 +252,29 @@ func TestEverySoManySearchesRunOutOfTime(t *testing.T) {
 				want /= 2
 			}
 			if w.Code != 200 || got.Incomplete != (i%2 == 1) || len(got.Items) != want || got.Total != want {
-				t.Errorf("search %d: %d, %d of %d items, incomplete %v", i+1, w.Code, len(got.Items), got.Total, got.Incomplete)
+				t.Errorf("search %d: got %d, %d of %d items, incomplete %v", i+1, w.Code, len(got.Items), got.Total, got.Incomplete)
 			}
 			for _, item := range got.Items {
 				if !slices.ContainsFunc(complete.Items, func(other searchItem) bool { return other.URL == item.URL }) {
-					t.Errorf("search %d found %s", i+1, item.URL)
+					t.Errorf("search %d found %s, which the complete search did not find", i+1, item.URL)
 				}
 			}
 			if !slices.IsSortedFunc(got.Items, func(a, b searchItem) int { return a.Number - b.Number }) {
-				t.Errorf("search %d is out of order", i+1)
+				t.Errorf("search %d is not in order", i+1)
 			}
 		}
 		t.wantStatus(t.do("", http.MethodPut, "/_service/faults", `{"incomplete_every":1}`), 200)
 		if got := decode[searchResult](t, t.get("owner", "/search/users?q=acme-owner")); !got.Incomplete || len(got.Items) != 1 {
-			t.Errorf("the only one: %+v", got)
+			t.Errorf("a single result: got %+v", got)
 		}
 		if w := t.do("", http.MethodPut, "/_service/faults", `{"incomplete_every":-1}`); w.Code != 400 || !strings.Contains(w.Body.String(), "incomplete_every: -1: must be 0 to ") {
-			t.Errorf("%d %s", w.Code, w.Body)
+			t.Errorf("incomplete_every -1: got %d %s, want 400", w.Code, w.Body)
 		}
 	})
 }
 
-// TestItemsAreMadeWhenTheyAreShown: looking at a commit that is not costs next to
-// nothing.
-func TestItemsAreMadeWhenTheyAreShown(t *testing.T) {
+// TestSearchBuildsItemsOfThePageOnly bounds the allocations per commit.
+func TestSearchBuildsItemsOfThePageOnly(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		commits := 0
 		for _, r := range t.s.world.repositories {
@@ -279,13 +282,13 @@ func TestItemsAreMadeWhenTheyAreShown(t *testing.T) {
 		}
 		for _, target := range []string{"/search/commits?q=turnip", "/search/commits?q=the&per_page=1"} {
 			if each := testing.AllocsPerRun(1, func() { t.get("owner", target) }) / float64(commits); each > 4 {
-				t.Errorf("%s: %v allocations for each commit", target, each)
+				t.Errorf("%s: got %v allocations per commit", target, each)
 			}
 		}
 	})
 }
 
-func FuzzEvaluate(f *testing.F) {
+func FuzzSearchQuery(f *testing.F) {
 	for _, q := range []string{"widget", "a OR b", "NOT", "-", `"x y" in:path`, "OR OR", "repo:acme/widgets -user:x", "in:", "é"} {
 		f.Add(q)
 	}
@@ -294,7 +297,7 @@ func FuzzEvaluate(f *testing.F) {
 		query := policy.ParseSearch(q)
 		terms, in := alternatives(query), searchedProperties(query, d)
 		if score := bestScore(terms, in); score < 0 || len(terms) == 0 || in == nil && score > 0 {
-			t.Errorf("%q scores %v", q, score)
+			t.Errorf("query %q has score %v", q, score)
 		}
 		textMatches(terms, "FileContent", "", in)
 	})

@@ -17,7 +17,7 @@ func TestStatisticsAreComputedInTheBackground(t *testing.T) {
 		for _, operation := range []string{"code_frequency", "commit_activity", "contributors", "participation", "punch_card"} {
 			w := t.get("owner", path+operation)
 			if w.Code != 202 || w.Body.String() != "{}" {
-				t.Errorf("%s at first: %d %s", operation, w.Code, w.Body)
+				t.Errorf("first request for %s: got %d %s, want 202", operation, w.Code, w.Body)
 			}
 		}
 		time.Sleep(1499 * time.Millisecond)
@@ -30,26 +30,26 @@ func TestStatisticsAreComputedInTheBackground(t *testing.T) {
 			all, owner = all+weeks["all"][i], owner+weeks["owner"][i]
 		}
 		if len(weeks["all"]) != 52 || len(weeks["owner"]) != 52 || all == 0 || owner > all {
-			t.Errorf("%v", weeks)
+			t.Errorf("got participation %v", weeks)
 		}
 		if n := len(decode[[][3]int](t, t.get("owner", path+"punch_card"))); n != 168 {
-			t.Errorf("%d hours", n)
+			t.Errorf("got %d hours, want 168", n)
 		}
 		for _, triple := range decode[[][3]int64](t, t.get("owner", path+"code_frequency")) {
 			if triple[1] < 0 || triple[2] > 0 || time.Unix(triple[0], 0).UTC().Weekday() != time.Sunday {
-				t.Errorf("%v", triple)
+				t.Errorf("got code frequency %v", triple)
 			}
 		}
 		if n := len(decode[[]jsonObject](t, t.get("owner", path+"commit_activity"))); n != 52 {
-			t.Errorf("%d weeks", n)
+			t.Errorf("got %d weeks, want 52", n)
 		}
 		if w := t.get("owner", path+"contributors"); w.Header().Get("ETag") == "" || w.Header().Get("Last-Modified") == "" {
-			t.Errorf("%v", w.Header())
+			t.Errorf("got headers %v, want validators", w.Header())
 		}
 	})
 }
 
-func TestStatisticsOfUnusualRepositories(t *testing.T) {
+func TestStatisticsOfEmptyAndLargeRepositories(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.wantStatus(t.get("", "/repos/acme/empty/stats/contributors"), 204)
 		t.wantStatus(t.get("", "/repos/acme/monolith/stats/code_frequency"), 422)
@@ -61,19 +61,19 @@ func TestStatisticsOfUnusualRepositories(t *testing.T) {
 			total += c["total"].(float64)
 			for _, w := range c["weeks"].([]any) {
 				if w.(jsonObject)["a"] != 0.0 || w.(jsonObject)["d"] != 0.0 {
-					t.Fatalf("lines are counted in a large repository: %v", w)
+					t.Fatalf("got %v, want no lines in a large repository", w)
 				}
 			}
 		}
 		if total < 10_000 || total >= 12_000 {
-			t.Errorf("%v commits without merges and empty ones", total)
+			t.Errorf("got %v commits without merges and empty commits", total)
 		}
 	})
 }
 
-// small is a repository whose statistics are reckoned by hand, for the morning of
-// Wednesday, 2000-01-05: its participation ends with Tuesday, and the weeks of all
-// else begin on 1999-01-03, 1999-12-26 and 2000-01-02.
+// addSmallRepository adds acme/small, whose statistics are known, and sleeps until the
+// morning of Wednesday, 2000-01-05. Its participation ends with Tuesday. The weeks of the
+// other statistics start on 1999-01-03, 1999-12-26 and 2000-01-02.
 func (t *tester) addSmallRepository() {
 	acme := t.s.world.accounts["acme"]
 	at := func(text string) time.Time {
@@ -85,19 +85,19 @@ func (t *tester) addSmallRepository() {
 	}
 	owner, member := t.s.world.accounts["acme-owner"], t.s.world.accounts["acme-member"]
 	t.s.world.repositories = append(t.s.world.repositories, &repository{id: 2001, owner: acme, name: "small", defaultBranch: "main", commits: []commit{
-		{sha: "1", author: owner, at: at("1999-01-05T23:59:59Z"), additions: 10, deletions: 1},      // too old to participate
-		{sha: "2", author: member, at: at("1999-01-06T00:00:00Z"), additions: 1},                    // just not, but for the activity
+		{sha: "1", author: owner, at: at("1999-01-05T23:59:59Z"), additions: 10, deletions: 1},      // too old for the participation
+		{sha: "2", author: member, at: at("1999-01-06T00:00:00Z"), additions: 1},                    // in the participation, too old for the activity
 		{sha: "3", author: member, at: at("1999-12-31T23:30:00-07:00"), additions: 5, deletions: 3}, // Friday there, Saturday in UTC
 		{sha: "4", author: owner, at: at("2000-01-02T01:00:00+02:00"), additions: 2, deletions: 2},  // Sunday there, Saturday in UTC
 		{sha: "5", author: owner, at: at("2000-01-03T09:00:00Z"), additions: 100, deletions: 100, merge: true},
 		{sha: "6", author: member, at: at("2000-01-03T10:00:00Z")}, // empty
 		{sha: "7", author: owner, at: at("2000-01-04T23:59:59Z"), additions: 4},
-		{sha: "8", author: owner, at: at("2000-01-05T00:00:00Z"), deletions: 6}, // of today
+		{sha: "8", author: owner, at: at("2000-01-05T00:00:00Z"), deletions: 6}, // today
 	}})
 	time.Sleep(time.Until(at("2000-01-05T10:30:00Z")))
 }
 
-// figures asks for statistics until they are there.
+// waitForStatistics requests statistics, waits for the job and returns the result.
 func waitForStatistics[T any](t *tester, target string) T {
 	t.Helper()
 	t.wantStatus(t.get("", target), 202)
@@ -107,8 +107,8 @@ func waitForStatistics[T any](t *tester, target string) T {
 	return decode[T](t, w)
 }
 
-// TestStatisticsReckonedByHand: Document A section 2.9, line by line.
-func TestStatisticsReckonedByHand(t *testing.T) {
+// TestStatisticsOfKnownCommits covers Document A section 2.9 with the small repository.
+func TestStatisticsOfKnownCommits(t *testing.T) {
 	const old, last, this = 915321600, 946166400, 946771200 // the weeks of the small repository
 	sums := func(w int64, a, d, c int) jsonObject {
 		return jsonObject{"w": float64(w), "a": float64(a), "d": float64(d), "c": float64(c)}
@@ -134,7 +134,7 @@ func TestStatisticsReckonedByHand(t *testing.T) {
 		punches := map[[2]int]int{}
 		for i, triple := range waitForStatistics[[][3]int](t, path+"punch_card") {
 			if triple[0] != i/24 || triple[1] != i%24 {
-				t.Fatalf("at %d of the punch card: %v", i, triple)
+				t.Fatalf("entry %d of the punch card: got %v", i, triple)
 			}
 			if triple[2] > 0 {
 				punches[[2]int{triple[0], triple[1]}] = triple[2]
@@ -144,8 +144,8 @@ func TestStatisticsReckonedByHand(t *testing.T) {
 	})
 }
 
-// TestTheLastYearReckonedByHand: 52 weeks that begin on Sundays.
-func TestTheLastYearReckonedByHand(t *testing.T) {
+// TestCommitActivityOfKnownCommits expects 52 weeks that start on Sundays.
+func TestCommitActivityOfKnownCommits(t *testing.T) {
 	type activity struct {
 		Days        [7]int
 		Total, Week int
@@ -154,7 +154,7 @@ func TestTheLastYearReckonedByHand(t *testing.T) {
 		t.addSmallRepository()
 		want := make([]activity, 52)
 		for i := range want {
-			want[i].Week = 915926400 + i*7*24*3600 // from 1999-01-10 on
+			want[i].Week = 915926400 + i*7*24*3600 // starts with 1999-01-10
 		}
 		want[50].Days, want[50].Total = [7]int{6: 2}, 2
 		want[51].Days, want[51].Total = [7]int{1: 1, 2: 1, 3: 1}, 3
@@ -162,16 +162,16 @@ func TestTheLastYearReckonedByHand(t *testing.T) {
 	})
 }
 
-// same compares figures.
+// wantEqual compares two values.
 func (t *tester) wantEqual(name string, want, got any) {
 	t.Helper()
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s: by hand (-), service (+):\n%s", name, diff)
+		t.Errorf("%s: want (-), got (+):\n%s", name, diff)
 	}
 }
 
-// TestTenThousandCommitsAreTooMany: whatever kind they are of (Document A section 4.5).
-func TestTenThousandCommitsAreTooMany(t *testing.T) {
+// TestCodeFrequencyRefuses10000Commits covers Document A section 4.5. Merge commits count.
+func TestCodeFrequencyRefuses10000Commits(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
 			commits, status, lines int
@@ -190,14 +190,13 @@ func TestTenThousandCommitsAreTooMany(t *testing.T) {
 			}](t, path+"contributors")[0]
 			t.wantStatus(t.get("", path+"code_frequency"), c.status)
 			if w := one.Weeks[0]; one.Total != c.commits-1 || w.C != c.commits-1 || w.A != c.lines || w.D != c.lines {
-				t.Errorf("%s: %+v", r.name, one)
+				t.Errorf("%s: got contributor %+v", r.name, one)
 			}
 		}
 	})
 }
 
-// TestFiguresAreSharedAndURLsAreNot: each request is shown its own host.
-func TestFiguresAreSharedAndURLsAreNot(t *testing.T) {
+func TestCachedStatisticsUseTheHostOfTheRequest(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		const path = "/repos/acme/widgets/stats/contributors"
 		waitForStatistics[[]jsonObject](t, path)
@@ -206,7 +205,7 @@ func TestFiguresAreSharedAndURLsAreNot(t *testing.T) {
 		t.s.ServeHTTP(w, r)
 		t.wantStatus(w, 200)
 		if body := w.Body.String(); strings.Contains(body, "api.test") || !strings.Contains(body, `"url":"http://other.test/users/acme-member"`) {
-			t.Errorf("%.300s", body)
+			t.Errorf("got %.300s, want URLs of other.test", body)
 		}
 	})
 }

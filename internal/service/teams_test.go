@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// slugs are those of a list of teams, in its order.
+// teamSlugs returns the slugs of a list of teams, in its order.
 func (t *tester) teamSlugs(credential, target string) string {
 	t.Helper()
 	w := t.get(credential, target)
@@ -18,7 +18,7 @@ func (t *tester) teamSlugs(credential, target string) string {
 	return strings.Join(all, " ")
 }
 
-func TestTeamsAreShownWithTheirParents(t *testing.T) {
+func TestTeamsContainTheirParents(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.wantStatus(t.do("owner", http.MethodPut, "/orgs/acme/organization-roles/teams/coils/3", ""), 204)
 		coils := decode[[]jsonObject](t, t.get("owner", "/orgs/acme/organization-roles/3/teams"))[0]
@@ -27,18 +27,18 @@ func TestTeamsAreShownWithTheirParents(t *testing.T) {
 			"privacy": "closed", "members_url": "http://api.test/teams/203/members{/member}", "repositories_url": "http://api.test/teams/203/repos",
 		} {
 			if coils[field] != want {
-				t.Errorf("%s is %v, want %v", field, coils[field], want)
+				t.Errorf("%s: got %v, want %v", field, coils[field], want)
 			}
 		}
 		springs := coils["parent"].(jsonObject)
 		builders := springs["parent"].(jsonObject)
 		if springs["slug"] != "springs-levers" || springs["name"] != "Springs & Levers" || builders["slug"] != "builders" || builders["parent"] != nil {
-			t.Errorf("%v in %v in %v", coils["slug"], springs["slug"], builders)
+			t.Errorf("got team %v in %v in %v", coils["slug"], springs["slug"], builders)
 		}
 	})
 }
 
-func TestMembersOfATeamWithinBelongToIt(t *testing.T) {
+func TestMembersOfNestedTeamsBelongToTheParents(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		acme := t.s.world.accounts["acme"]
 		for _, c := range []struct {
@@ -47,16 +47,16 @@ func TestMembersOfATeamWithinBelongToIt(t *testing.T) {
 			want  bool
 		}{
 			{0, "builder-01", true},
-			{0, "acme-member", true}, // by springs-levers
-			{0, "builder-05", true},  // by coils, two below
+			{0, "acme-member", true}, // through springs-levers
+			{0, "builder-05", true},  // through coils, two levels below
 			{1, "builder-05", true},
 			{2, "builder-05", true},
-			{2, "acme-member", false}, // whose team is above
+			{2, "acme-member", false}, // a member of the parent team
 			{3, "builder-05", false},
 			{0, "acme-owner", false},
 		} {
 			if got := acme.teams[c.team].hasMember(acme, c.login); got != c.want {
-				t.Errorf("%s in %s: %v", c.login, acme.teams[c.team].slug, got)
+				t.Errorf("%s in team %s: got %v", c.login, acme.teams[c.team].slug, got)
 			}
 		}
 	})

@@ -11,14 +11,16 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// What is no answer of the catalogue's operations (those are held against the
-// documents through the gateway and without it, by the same table), or differs by who asks.
-func TestRecordsHaveTheMembersOfTheDocuments(t *testing.T) {
+// TestRecordsHaveTheDocumentedMembers covers records that are not direct responses of the
+// catalogue's operations, and responses that depend on the caller. The tests of cmd/weir
+// check the other records, with and without the gateway.
+// what RFC 4287 asks of a feed ==> // RFC 4287 requires these members
+func TestRecordsHaveTheDocumentedMembers(t *testing.T) {
 	resources := strings.Join(policy.Resources(), ":{} ") + ":{}"
 	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
 			credential, target string
-			at                 string // path in the answer
+			at                 string // path in the response
 			record             string
 		}{
 			{"owner", "/orgs/acme/invitations/7/teams?page=3&per_page=1", "0.parent", records.Team},
@@ -40,7 +42,7 @@ func TestRecordsHaveTheMembersOfTheDocuments(t *testing.T) {
 
 func sorted(s []string) []string { slices.Sort(s); return s }
 
-// wantRecord holds the object at a path of names and indices against a record of the
+// wantRecord compares the object at a path of names and indices with a record of the
 // documents.
 func (t *tester) wantRecord(text []byte, path, record string) {
 	t.Helper()
@@ -67,20 +69,20 @@ func (t *tester) wantRecord(text []byte, path, record string) {
 	}
 }
 
-func TestEveryAnswerCarriesTheCommonFields(t *testing.T) {
+func TestResponsesHaveTheCommonHeaders(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, c := range []struct{ credential, target, control string }{
 			{"", "/gitignore/templates", "public, max-age=60, s-maxage=60"},
 			{"owner", "/gitignore/templates", "private, max-age=60, s-maxage=60"},
 			{"owner", "/nowhere", "no-cache"},
-			{"nobody", "/gitignore/templates", "no-cache"},
+			{"invalid", "/gitignore/templates", "no-cache"},
 			{"owner", "/search/commits?q=gear", "no-cache"},
 			{"owner", "/repos/acme/widgets/stats/participation", "no-cache"},
 		} {
 			h := t.get(c.credential, c.target).Header()
 			if h.Get("Cache-Control") != c.control || h.Get("X-Service-Request-Id") == "" || h.Get("X-Service-Media-Type") != "service.v3; format=json" ||
 				!strings.HasPrefix(h.Get("Content-Type"), "application/json") || !strings.Contains(h.Get("Vary"), "Authorization") {
-				t.Errorf("%s as %q: %v", c.target, c.credential, h)
+				t.Errorf("%s as %q: got headers %v", c.target, c.credential, h)
 			}
 		}
 	})
@@ -92,7 +94,7 @@ func TestErrorsAreJSONWithAMessage(t *testing.T) {
 			w := t.get("owner", target)
 			body := decode[problemBody](t, w)
 			if w.Code != status || body.Message == "" || body.Documentation != "https://docs.example.com/rest" {
-				t.Errorf("%s: %d %s", target, w.Code, w.Body)
+				t.Errorf("%s: got %d %s", target, w.Code, w.Body)
 			}
 		}
 	})
@@ -104,14 +106,14 @@ func TestDialectNamesHeadersAndMediaTypes(t *testing.T) {
 		raw := other.get("", "/gitignore/templates/Go", "Accept: application/vnd.github.v3.raw+json")
 		if !strings.HasPrefix(raw.Body.String(), "#") || raw.Header().Get("Content-Type") != "application/vnd.github.raw+json; charset=utf-8" ||
 			raw.Header().Get("X-GitHub-Request-Id") == "" {
-			t.Errorf("%v %s", raw.Header(), raw.Body)
+			t.Errorf("got headers %v and body %s", raw.Header(), raw.Body)
 		}
 		t.wantStatus(other.get("", "/gitignore/templates", "X-GitHub-Api-Version: 1999-01-01"), 400)
 		t.wantStatus(other.get("", "/gitignore/templates", "X-Service-Api-Version: 1999-01-01"), 200)
 	})
 }
 
-func TestPatternsOfRefs(t *testing.T) {
+func TestRefPatternsSelectBranches(t *testing.T) {
 	set := func(include, exclude string) *ruleset {
 		return &ruleset{Target: "branch", Conditions: conditions{RefName: &patterns{strings.Fields(include), strings.Fields(exclude)}}}
 	}
@@ -135,39 +137,40 @@ func TestPatternsOfRefs(t *testing.T) {
 		{set("~ALL", "~DEFAULT_BRANCH"), "main", false},
 	} {
 		if got := c.set.appliesToBranch(c.branch, "main"); got != c.want {
-			t.Errorf("%v but %v, branch %s: %v", c.set.Conditions.RefName.Include, c.set.Conditions.RefName.Exclude, c.branch, got)
+			t.Errorf("include %v, exclude %v, branch %s: got %v", c.set.Conditions.RefName.Include, c.set.Conditions.RefName.Exclude, c.branch, got)
 		}
 	}
 }
 
-// The app is installed on 42 users: 22 more than are free (Document B 8.1).
-func TestWindowsOfEachKindOfCaller(t *testing.T) {
+// TestPrimaryLimitDependsOnTheCaller also covers the installation. It has 42 users, 22 more
+// than the base limit includes (Document B section 8.1).
+func TestPrimaryLimitDependsOnTheCaller(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for credential, want := range map[string]string{"": "60", "owner": "5000", "app": "6100", "oauth": "5000", "workflow": "1000"} {
 			if got := t.get(credential, "/gitignore/templates").Header().Get("X-RateLimit-Limit"); got != want {
-				t.Errorf("%q: limit %s, want %s", credential, got, want)
+				t.Errorf("%q: got limit %s, want %s", credential, got, want)
 			}
 		}
-		// One user's tokens share a window; another's does not, nor does a kind of resource.
+		// The tokens of a user share a window. Other users and resources have their own.
 		t.get("owner-2", "/gitignore/templates")
 		for _, c := range []struct{ credential, target, used string }{
 			{"basic user", "/gitignore/templates", "3"}, {"member", "/gitignore/templates", "1"}, {"owner", "/search/commits?q=gear", "1"}, {"owner", "/search/code?q=gear", "1"},
 		} {
 			if got := t.get(c.credential, c.target).Header().Get("X-RateLimit-Used"); got != c.used {
-				t.Errorf("%s as %q: used %s, want %s", c.target, c.credential, got, c.used)
+				t.Errorf("%s as %q: got used %s, want %s", c.target, c.credential, got, c.used)
 			}
 		}
 	})
 }
 
-func TestSearchOfAUserOrganizationOrRepositoryIsWithinIt(t *testing.T) {
+func TestSearchQualifiersRestrictTheScope(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		total := func(q string) string {
 			return fmt.Sprint(decode[jsonObject](t, t.get("owner", "/search/commits?q="+q))["total_count"])
 		}
 		all, org, widgets := total("gear"), total("gear+org:acme"), total("gear+repo:acme/widgets")
 		if all != org || all == widgets || total("gear+-repo:acme/monolith") != total("gear+repo:acme/widgets+repo:acme/secret") || total("gear+-org:acme") != "0" {
-			t.Errorf("all %s, acme %s, widgets %s", all, org, widgets)
+			t.Errorf("got totals: all %s, acme %s, widgets %s", all, org, widgets)
 		}
 	})
 }
