@@ -13,48 +13,48 @@ import (
 )
 
 const (
-	// banAfter is how many requests sent while limited lead to a ban (Document
-	// B section 7, retry rule 5; the number is not shown).
+	// banAfter is the number of requests sent while limited that causes a ban
+	// (Document B section 7, retry rule 5). The documents do not define the number.
 	banAfter = 100
-	// cooldown is for how long a broken secondary limit is punished, and what
-	// retry-after says.
+	// cooldownPeriod is the duration of the cool-down after a secondary limit error, and
+	// the value of Retry-After.
 	cooldownPeriod = time.Minute
 )
 
-// meter counts requests against the limits of Document B section 8, as strictly
-// as the text allows. It is naive on purpose: one lock, every spend kept as it
-// is for as long as its window.
+// meter counts requests against the limits of Document B section 8, as strictly as the
+// text allows. It is deliberately simple: one lock, and a list of all charges in each
+// window.
 type meter struct {
 	limits policy.Limits
 
-	mu             sync.Mutex // guards what follows
+	mu             sync.Mutex // guards the fields below
 	usages         map[string]*usage
-	requests       int // requests that came to be counted
-	secondaryEvery int // every so many of them are limited for no reason; 0 for none
+	requests       int // number of requests that were not refused for a cool-down or a ban
+	secondaryEvery int // see Faults.SecondaryEvery
 	violations     Violations
 }
 
-// tally is what one caller has spent.
+// usage holds the usage of one caller.
 type usage struct {
 	windows    map[string]*window     // by resource
 	charges    map[string]*chargeList // by limit and scope
-	searches   map[string][]time.Time // those of the last windows, by resource
+	searches   map[string][]time.Time // times of recent searches, by resource
 	inProgress int
-	// limitedAt and limitedUntil are the cool-down after a secondary limit.
+	// limitedAt and limitedUntil delimit the cool-down after a secondary limit error.
 	limitedAt, limitedUntil time.Time
 	sentWhileLimited        int // requests sent while limited
 }
 
-// window is a fixed window, opened by the first request in it (Document B
-// section 3).
+// window is a fixed window. The first request in the window opens it (Document B section
+// 3).
 type window struct {
 	policy.Window
 	used         int
 	reset        time.Time
-	firstRefusal time.Time // when a request was refused in it
+	firstRefusal time.Time // time of the first refusal in the window
 }
 
-// spend is something spent at a moment.
+// charge is an amount charged at a time.
 type charge struct {
 	at     time.Time
 	amount int
@@ -64,8 +64,8 @@ func newMeter(limits policy.Limits) *meter {
 	return &meter{limits: limits, usages: map[string]*usage{}, violations: noViolations()}
 }
 
-// ticket is one request's passage: it arrives, is counted, and leaves when its
-// body has been written.
+// ticket represents one request in the meter. arrive creates the ticket, count charges
+// the request, and leave ends the ticket after the response is written.
 type ticket struct {
 	meter     *meter
 	caller    caller
@@ -75,13 +75,13 @@ type ticket struct {
 	window    *window
 	resource  string
 	counted   bool
-	countedAt time.Time // when it was counted
-	// refused tells why the request is refused, retry how long to wait.
+	countedAt time.Time // when the request was counted
+	// refusal is the reason for a refused request. retryAfter is the time to wait.
 	refusal    refusalReason
 	retryAfter time.Duration
 }
 
-// refusal is why a request is not answered.
+// refusalReason is the reason why the meter refuses a request.
 type refusalReason int
 
 const (
@@ -91,7 +91,8 @@ const (
 	banned
 )
 
-// arrive takes a request in. It may already be one too many at a time.
+// arrive returns a ticket for a request. It refuses the request if the caller exceeds
+// the concurrency limit.
 func (m *meter) arrive(c caller, now time.Time) *ticket {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -105,7 +106,7 @@ func (m *meter) arrive(c caller, now time.Time) *ticket {
 	return t
 }
 
-// leave ends it.
+// leave ends the ticket.
 func (t *ticket) leave() {
 	t.meter.mu.Lock()
 	defer t.meter.mu.Unlock()
@@ -115,9 +116,9 @@ func (t *ticket) leave() {
 	}
 }
 
-// observe notes a search that was charged, at the moment at which it was counted, and
-// the sums of all windows that it is in. None is refused for these: the text gives a
-// window, not where it begins.
+// recordSearch records a charged search and updates the highest sum of the sliding windows
+// that contain the search. It refuses nothing: the documents do not define where a search
+// window begins.
 func (t *ticket) recordSearch() {
 	window := t.window.Window.Window
 	all := t.usage.searches[t.resource]
@@ -140,20 +141,21 @@ func (m *meter) usage(c caller) *usage {
 	return u
 }
 
-// offend punishes a broken secondary limit.
+// refuseSecondary records a violation of a secondary limit and starts a cool-down.
 func (t *ticket) refuseSecondary(limit string, now time.Time) {
 	t.meter.violations.Violations++
 	t.meter.violations.ByLimit[limit]++
 	t.startCooldown(now)
 }
 
-// limit starts a cool-down.
+// startCooldown refuses the request and starts a cool-down for the caller.
 func (t *ticket) startCooldown(now time.Time) {
 	t.refusal, t.retryAfter = secondary, cooldownPeriod
 	t.usage.limitedAt, t.usage.limitedUntil = now, now.Add(cooldownPeriod)
 }
 
-// defy notes a request that was sent while its caller was limited.
+// recordSentWhileLimited counts a request that was sent while its caller was limited.
+// The request may cause a ban.
 func (t *ticket) recordSentWhileLimited() {
 	seen := &t.meter.violations
 	seen.SentWhileLimited++
@@ -161,13 +163,13 @@ func (t *ticket) recordSentWhileLimited() {
 	seen.Banned = seen.Banned || t.usage.sentWhileLimited >= banAfter
 }
 
-// count charges a request at this moment, or refuses it; a refused one costs
-// nothing. The rate limit status costs nothing either (Document B section 4.5).
+// count charges a request now or refuses it. Refused requests and requests for the rate
+// limit status are not charged (Document B section 4.5).
 func (t *ticket) count(op *policy.Operation) {
 	m := t.meter
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := time.Now() // under the lock, so that spends are in order
+	now := time.Now() // under the lock, so that charges are ordered by time
 	t.resource, t.window = op.Resource, m.window(t.caller, op.Resource, now)
 	switch {
 	case t.refusal != accepted, op.ID == "rate-limit/get":
@@ -208,7 +210,7 @@ func (t *ticket) count(op *policy.Operation) {
 	m.violations.Answered[t.resource]++
 }
 
-// exceed refuses a request for a window that is used up.
+// refusePrimary refuses a request because its fixed window is exhausted.
 func (t *ticket) refusePrimary(now time.Time) {
 	t.refusal = primary
 	t.meter.violations.Violations++
@@ -221,15 +223,15 @@ func (t *ticket) refusePrimary(now time.Time) {
 	}
 }
 
-// cost is what a request takes from one sliding limit.
+// cost is the amount that a request is charged against one sliding limit.
 type cost struct {
 	name, scope   string
 	limit, amount int
 	window        time.Duration
 }
 
-// costs are a request's points and content (Document B section 8.3), and what
-// CPU time has left, in milliseconds: its own is known when it ends.
+// costs returns the costs of a request: points and content (Document B section 8.3), and
+// CPU time in milliseconds. The CPU cost is 0 here because it is known only at the end.
 func (m *meter) costs(op *policy.Operation) []cost {
 	graphQL := op.Resource == policy.GraphQL
 	points, name := m.limits.Points.REST, "points"
@@ -257,15 +259,15 @@ func (m *meter) cpuCosts(graphQL bool, took int) []cost {
 	return list
 }
 
-// spends are what was spent of one sliding limit within its window, oldest
-// first, and its sum.
+// chargeList holds the charges against one sliding limit within its window, oldest
+// first, and their sum.
 type chargeList struct {
 	all []charge
 	sum int
 }
 
-// sum is what was spent within the window that ends now; what no window holds
-// any more is dropped.
+// sum returns the sum of the charges in the window that ends now. It drops older
+// charges.
 func (u *usage) sum(limit cost, now time.Time) int {
 	s := u.charges[limit.scope]
 	if s == nil {
@@ -279,7 +281,7 @@ func (u *usage) sum(limit cost, now time.Time) int {
 	return s.sum
 }
 
-// spend enters a spend.
+// charge adds a charge.
 func (u *usage) charge(limit cost, now time.Time) {
 	if limit.amount == 0 {
 		return
@@ -292,8 +294,8 @@ func (u *usage) charge(limit cost, now time.Time) {
 	s.all, s.sum = append(s.all, charge{now, limit.amount}), s.sum+limit.amount
 }
 
-// work charges the CPU time that a request has taken. One that runs over the
-// limit breaks it, although it cannot be refused any more.
+// chargeCPU charges the CPU time of a request. It records a violation if the sum exceeds
+// the limit. The request cannot be refused at this point.
 func (t *ticket) chargeCPU(op *policy.Operation, took time.Duration) {
 	m := t.meter
 	m.mu.Lock()
@@ -313,14 +315,15 @@ func (t *ticket) chargeCPU(op *policy.Operation, took time.Duration) {
 	}
 }
 
-// high keeps the highest sum that was seen of a limit.
+// recordHighest updates the highest observed sum of a limit.
 func (m *meter) recordHighest(name string, sum, limit int) {
 	if old := m.violations.Highest[name]; sum > old.Sum {
 		m.violations.Highest[name] = Highest{sum, limit}
 	}
 }
 
-// window returns the caller's window of a resource as it stands at now.
+// window returns the caller's window of a resource at now, and opens a new window if
+// the previous one has ended.
 func (m *meter) window(c caller, resource string, now time.Time) *window {
 	u := m.usage(c)
 	w := u.windows[resource]
@@ -335,20 +338,20 @@ func (m *meter) window(c caller, resource string, now time.Time) *window {
 	return w
 }
 
-// refund takes back a request that turned out to cost nothing of its window: a
-// 304 to an authorized caller.
+// refund reverses the primary charge of a request whose response is a 304 to an
+// authorized caller.
 func (t *ticket) refund() {
 	t.meter.mu.Lock()
 	defer t.meter.mu.Unlock()
 	if t.counted {
 		t.counted = false
 		t.window.used--
-		t.meter.violations.Answered[t.resource] = max(0, t.meter.violations.Answered[t.resource]-1) // all may have been forgotten
+		t.meter.violations.Answered[t.resource] = max(0, t.meter.violations.Answered[t.resource]-1) // reset may have cleared the count
 	}
 }
 
-// describe writes the rate limit headers (Document B section 8.4), as f falsifies
-// them: behind is how many requests ago they were true.
+// writeHeaders sets the rate limit headers (Document B section 8.4), changed by the faults
+// f. behind is the number of requests by which the headers are stale.
 func (t *ticket) writeHeaders(h http.Header, f Faults, behind int) {
 	t.meter.mu.Lock()
 	defer t.meter.mu.Unlock()
@@ -366,7 +369,7 @@ func (t *ticket) writeHeaders(h http.Header, f Faults, behind int) {
 	}
 }
 
-// forget begins anew. Requests in progress end with what they began with.
+// reset clears all usage. Requests in progress keep their old usage.
 func (m *meter) reset() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -385,7 +388,7 @@ func (m *meter) report() Violations {
 	return r
 }
 
-// rateLimit answers the rate limit status (Document B section 2.6).
+// rateLimit returns the rate limit status (Document B section 2.6).
 func rateLimit(s *Service, req *request) response {
 	type member struct {
 		Limit     int   `json:"limit"`

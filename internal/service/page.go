@@ -12,18 +12,17 @@ import (
 	"strings"
 )
 
-// pages are the parameters of a list: per_page 30 unless given, 100 at most,
-// page 1 unless given (Document A section 8). What is no number counts as not
-// given.
+// pages returns the page parameters of a list. page defaults to 1. per_page defaults to
+// 30 and is at most 100 (Document A section 8). Invalid numbers count as absent.
 func pages(query url.Values) (page, perPage int) {
 	return parsePositive(query.Get("page"), 1, maxPage), parsePositive(query.Get("per_page"), 30, 100)
 }
 
-// maxPage is behind the last page of any list.
+// maxPage is greater than the number of pages of any list.
 const maxPage = 1 << 20
 
-// positive reads a number from 1 on, most if it is larger, else the one that is meant
-// where none is given.
+// parsePositive returns a positive number, reduced to most if it is larger. It returns
+// fallback for any other text.
 func parsePositive(text string, fallback, most int) int {
 	n, err := strconv.Atoi(text)
 	switch {
@@ -35,8 +34,7 @@ func parsePositive(text string, fallback, most int) int {
 	return min(n, most)
 }
 
-// list answers one page of items, each shown by render, with a Link to the
-// others.
+// list returns one page of items with a Link header.
 func list[T any](req *request, path string, items []T, render func(T) object) response {
 	page, perPage := pages(req.query)
 	from := min((page-1)*perPage, len(items))
@@ -44,7 +42,8 @@ func list[T any](req *request, path string, items []T, render func(T) object) re
 	return response{status: http.StatusOK, body: renderAll(items[from:to], render), link: pageLinks(req, path, len(items))}
 }
 
-// rendered are items as they are shown; an array even when there are none.
+// renderAll returns the rendered items. The result is never nil, so that it encodes as an
+// array.
 func renderAll[T any](items []T, render func(T) object) []object {
 	shown := make([]object, 0, len(items))
 	for _, item := range items {
@@ -53,7 +52,7 @@ func renderAll[T any](items []T, render func(T) object) []object {
 	return shown
 }
 
-// links is the Link field of a list of total items: absolute URLs that name
+// pageLinks returns the Link header of a list of total items. Its absolute URLs identify
 // repositories and organizations by number.
 func pageLinks(req *request, path string, total int) string {
 	page, perPage := pages(req.query)
@@ -73,8 +72,8 @@ func pageLinks(req *request, path string, total int) string {
 	return strings.Join(parts, ", ")
 }
 
-// linker makes the values of a Link field: path with the request's query, but for
-// those parameters, and another one.
+// linkBuilder returns a function that formats one value of a Link header. The URL has the
+// path, the request's query without the parameters in without, and one new parameter.
 func linkBuilder(req *request, path string, without ...string) func(rel, name, value string) string {
 	if req.faults.LinksByName {
 		path = req.URL.EscapedPath()
@@ -101,11 +100,11 @@ func escapePath(path string) string {
 	return strings.Join(segments, "/")
 }
 
-// listByCursor answers the items between the cursors after and before (Document A
-// section 1): the first per_page of them, or the last where only before is given.
-// Items must be in ascending order of id, which a cursor stands for, so that pages
-// neither repeat nor leave out an item while others come and go. The Link leads to
-// prev and next; an empty page has none. A cursor that no Link held is a 422.
+// listByCursor returns the items between the cursors after and before (Document A section
+// 1): the first per_page items, or the last ones if only before is set. Items must be in
+// ascending order of id. A cursor encodes an id, so pages stay consistent while items are
+// added and removed. The Link header of a page that is not empty has prev and next. An
+// invalid cursor is a 422.
 func listByCursor[T any](s *Service, req *request, resource, path string, items []T, id func(T) int, render func(T) object) response {
 	from, to := 0, len(items)
 	byID := func(item T, wanted int) int { return cmp.Compare(id(item), wanted) }
@@ -143,15 +142,16 @@ func listByCursor[T any](s *Service, req *request, resource, path string, items 
 	return response{status: http.StatusOK, body: renderAll(items[from:to], render), link: strings.Join(parts, ", ")}
 }
 
-// cursorPrefix tells a cursor from any other text.
+// cursorPrefix distinguishes a cursor from other text.
 const cursorPrefix = "cursor:v1:"
 
-// cursor is the place of the item with that id in a list; clients need not know how.
+// cursor returns the cursor of the item with an id. Its format is opaque to clients.
 func cursor(id int) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(cursorPrefix + itoa(id)))
 }
 
-// cursorID reads a cursor; false where it is not one that cursor made.
+// cursorID returns the id of a cursor. It returns false if cursor did not produce the
+// text.
 func cursorID(text string) (int, bool) {
 	plain, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil {

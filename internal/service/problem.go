@@ -6,8 +6,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// problemBody is the body of an error: the same members in the same order as
-// the gateway's own.
+// problemBody is the body of an error response. It has the members and the order of the
+// gateway's errors.
 type problemBody struct {
 	Message       string         `json:"message"`
 	Errors        []problemField `json:"errors,omitempty"`
@@ -26,12 +26,12 @@ func (s *Service) problem(status int, message string, fields ...problemField) re
 
 func (s *Service) notFound() response { return s.problem(http.StatusNotFound, "Not Found") }
 
-// invalid is a 422 that names the field.
+// invalid returns a 422 for an invalid field.
 func (s *Service) invalid(resource, field string) response {
 	return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{resource, field, "invalid"})
 }
 
-// missing is a 422 that names a field which must be there.
+// missing returns a 422 for a missing field.
 func (s *Service) missing(resource, field string) response {
 	return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{resource, field, "missing_field"})
 }
@@ -44,7 +44,7 @@ func (s *Service) preflightProblem(f *policy.Finding) response {
 	return s.problem(f.Status, f.Message, fields...)
 }
 
-// limited is a refusal, worded as the API words it for its kind.
+// limitProblem returns the API's error response for a reason of refusal.
 func (s *Service) limitProblem(c caller, why refusalReason, f Faults) response {
 	status := http.StatusForbidden
 	if f.LimitStatus != 0 {
