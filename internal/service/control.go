@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// ownPaths are those that are not of the API.
+// controlPrefix is the path prefix of the control endpoints, which are not part of the
+// API.
 const controlPrefix = "/_service/"
 
-// own are the service's own resources, by path and method.
+// controlHandlers maps the control endpoints to handlers, by path and method.
 var controlHandlers = map[string]map[string]func(*Service, http.ResponseWriter, *http.Request){
 	"violations": {http.MethodGet: (*Service).showViolations, http.MethodDelete: (*Service).resetMeter},
 	"faults":     {http.MethodGet: (*Service).showFaults, http.MethodPut: (*Service).putFaults, http.MethodDelete: (*Service).deleteFaults},
@@ -19,11 +20,11 @@ var controlHandlers = map[string]map[string]func(*Service, http.ResponseWriter, 
 	"deliveries": {http.MethodGet: (*Service).showDeliveries},
 }
 
-// serveOwn answers what is asked of the service itself. It costs nobody anything.
+// serveControl serves the control endpoints. The meter does not count these requests.
 func (s *Service) serveControl(w http.ResponseWriter, r *http.Request) {
 	methods, known := controlHandlers[strings.TrimPrefix(r.URL.Path, controlPrefix)]
 	if !known {
-		writeJSON(w, http.StatusNotFound, problemBody{Message: "Not Found: there are " + strings.Join(slices.Sorted(maps.Keys(controlHandlers)), ", ")})
+		writeJSON(w, http.StatusNotFound, problemBody{Message: "Not Found: must be one of " + strings.Join(slices.Sorted(maps.Keys(controlHandlers)), ", ")})
 		return
 	}
 	serve := methods[r.Method]
@@ -47,7 +48,8 @@ func (s *Service) showViolations(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, s.Violations())
 }
 
-// forgetViolations begins anew: nothing is spent, nobody limited or banned.
+// resetMeter handles DELETE /_service/violations: it resets the meter and the
+// violations. No caller is limited or banned afterwards.
 func (s *Service) resetMeter(w http.ResponseWriter, r *http.Request) {
 	s.meter.reset()
 	s.showViolations(w, r)
@@ -57,7 +59,7 @@ func (s *Service) showFaults(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, s.faults.current())
 }
 
-// putFaults sets those that are named.
+// putFaults handles PUT /_service/faults: it changes the faults that the body names.
 func (s *Service) putFaults(w http.ResponseWriter, r *http.Request) {
 	body, err := readControlBody(w, r)
 	if err == nil {

@@ -12,24 +12,25 @@ import (
 	"time"
 )
 
-// The kinds of webhook, by what one is created on (Document B section 6.1).
+// The kinds of webhook. The kind is the type of the webhook's target (Document B section
+// 6.1).
 const (
 	onRepository   = "repository"
 	onOrganization = "organization"
 	onApp          = "app"
 )
 
-// eventKind is a row of the documents' tables of events.
+// eventKind describes one event of the documents' tables.
 type eventKind struct {
-	// available are the kinds of webhook that may subscribe (section 6.2).
+	// targets lists the kinds of webhook that may subscribe (section 6.2).
 	targets []string
-	// members are those of the payload in their order (section 6.3); behind those
-	// that are optional stands a question mark.
+	// payload lists the members of the payload in order (section 6.3). Optional
+	// members end with a question mark.
 	payload string
-	// narrow are the only actions that webhooks of repositories and organizations
-	// receive; empty means all.
+	// webhookActions lists the actions that webhooks of repositories and organizations
+	// receive. If it is empty they receive all actions.
 	webhookActions []string
-	// knobs are the members of POST /_service/events that tell more of it.
+	// options lists the optional members of POST /_service/events that the event accepts.
 	options []string
 }
 
@@ -38,7 +39,7 @@ var (
 	onlyOrganization = []string{onOrganization}
 )
 
-// events are the tables of Document B sections 6.2 and 6.3, by the events' names.
+// eventKinds maps event names to the tables of Document B sections 6.2 and 6.3.
 var eventKinds = map[string]eventKind{
 	"branch_protection_configuration": {targets: anyTarget, payload: "action enterprise? installation? organization? repository sender"},
 	"branch_protection_rule":          {targets: anyTarget, payload: "action enterprise? installation? organization? repository rule sender"},
@@ -67,53 +68,54 @@ var eventKinds = map[string]eventKind{
 	"repository_advisory": {targets: anyTarget, payload: "action enterprise? installation? organization? repository"},
 }
 
-// has reports whether payloads have a member, and whether they must.
+// has reports whether payloads may have a member, and whether they always have the member.
 func (k eventKind) has(member string) (listed, required bool) {
 	all := strings.Fields(k.payload)
 	required = slices.Contains(all, member)
 	return required || slices.Contains(all, member+"?"), required
 }
 
-// cause is the body of POST /_service/events: what is to happen.
+// eventBody is the body of POST /_service/events. It describes the event to create.
 type eventBody struct {
 	Event      string `json:"event"`
 	Action     string `json:"action"`
 	Repository string `json:"repository"` // "owner/name"
-	// Organization is needed only where no repository is named.
+	// Organization is required if Repository is empty.
 	Organization string `json:"organization"`
-	// Sender is the login of a user; the organization's first owner unless given.
+	// Sender is the login of a user. The default is the organization's first owner.
 	Sender string `json:"sender"`
-	// Ref is a full one; the default branch's unless given.
+	// Ref is a full ref. The default is the ref of the default branch.
 	Ref string `json:"ref"`
-	// Commits is how many are pushed; 1 to a branch, else 0, unless given.
+	// Commits is the number of pushed commits. The default is 1 for a branch, else 0.
 	Commits *int `json:"commits"`
 	Forced  bool `json:"forced"`
 	Created bool `json:"created"`
 	Deleted bool `json:"deleted"`
-	// AtOnce is how many branches or tags were pushed or created together with
-	// this one, itself counted; 1 unless given. The event is of this one alone.
+	// AtOnce is the number of branches or tags that were pushed or created together,
+	// including Ref. The default is 1. The event describes only Ref.
 	AtOnce *int `json:"at_once"`
 }
 
-// happening is an event with what it is about.
+// event is an event that happened in the state.
 type event struct {
 	name, action string
-	repository   *repository // nil where it is about none
-	organization *account    // nil where a user owns the repository
+	repository   *repository // nil for events without a repository
+	organization *account    // nil if a user owns the repository
 	sender       *account
 	ref          string
-	push         *pushResult // of a push
+	push         *pushResult // set for event push
 	at           time.Time
-	serial       int // numbers what the state does not hold
-	// req is the request that URLs are made for; its caller is the sender.
+	serial       int // the ID of objects that the state does not hold
+	// req is the request whose base URL the payloads use. Its caller is the sender.
 	req *request
-	// heard are the webhooks that hear of it, payloads what their kinds are told.
+	// subscribers are the webhooks that receive the event. payloads holds the payload for
+	// each kind of webhook.
 	subscribers []*hook
 	payloads    map[string]object
 }
 
-// postEvent makes an event happen, in the state where the state knows it, and
-// tells the deliveries that follow.
+// postEvent handles POST /_service/events: it creates an event and responds with the IDs
+// of the deliveries.
 func (s *Service) postEvent(w http.ResponseWriter, r *http.Request) {
 	var body eventBody
 	err := readControlJSON(w, r, &body)
@@ -128,9 +130,8 @@ func (s *Service) postEvent(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// cause makes an event happen and tells of it, one after the other, so that
-// deliveries come in the order of what happened. Where it returns an error nothing
-// has happened.
+// createEvent applies an event to the state and enqueues the deliveries. eventMu keeps
+// deliveries in the order of the events. On an error the state is unchanged.
 func (s *Service) createEvent(r *http.Request, body eventBody) (object, error) {
 	s.eventMu.Lock()
 	defer s.eventMu.Unlock()
@@ -142,12 +143,12 @@ func (s *Service) createEvent(r *http.Request, body eventBody) (object, error) {
 		return object{{"deliveries", []string{}}, {"withheld", why}}, nil
 	}
 	if len(e.subscribers) == 0 {
-		return object{{"deliveries", []string{}}, {"withheld", "no webhook hears of it"}}, nil
+		return object{{"deliveries", []string{}}, {"withheld", "no webhook is subscribed"}}, nil
 	}
 	return object{{"deliveries", s.deliver(e)}, {"withheld", nil}}, nil
 }
 
-// happen makes an event happen in the state, and finds who hears of it.
+// applyEvent applies an event to the state and selects the webhooks that receive it.
 func (s *Service) applyEvent(r *http.Request, body eventBody) (*event, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +179,8 @@ func (s *Service) applyEvent(r *http.Request, body eventBody) (*event, error) {
 	return e, nil
 }
 
-// understandCause finds what a cause names. Its errors name the member.
+// resolveEvent looks up the objects that a body names. Its errors name the invalid
+// member.
 func (s *Service) resolveEvent(r *http.Request, body eventBody) (*event, error) {
 	kind, known := eventKinds[body.Event]
 	if !known {
@@ -196,7 +198,7 @@ func (s *Service) resolveEvent(r *http.Request, body eventBody) (*event, error) 
 	case body.Sender == "":
 		e.sender = e.defaultSender()
 	case e.sender == nil || e.sender.members != nil:
-		return nil, fmt.Errorf("sender: %q is no user", body.Sender)
+		return nil, fmt.Errorf("sender: %q is not a user", body.Sender)
 	}
 	if e.repository != nil {
 		e.ref = cmp.Or(body.Ref, e.repository.mainRef())
@@ -210,24 +212,25 @@ var (
 	refForm    = regexp.MustCompile(`^refs/(heads|tags)/[^\s~^:?*\[\\/][^\s~^:?*\[\\]*$`)
 )
 
-// takes refuses what the event does not have, and what is no value.
+// validate returns an error for members that the event does not accept, and for invalid
+// values.
 func (k eventKind) validate(body eventBody) error {
 	for _, option := range []struct {
 		name  string
 		given bool
 	}{{"ref", body.Ref != ""}, {"commits", body.Commits != nil}, {"forced", body.Forced}, {"created", body.Created}, {"deleted", body.Deleted}, {"at_once", body.AtOnce != nil}} {
 		if option.given && !slices.Contains(k.options, option.name) {
-			return fmt.Errorf("%s: %s has none", option.name, body.Event)
+			return fmt.Errorf("%s: not allowed for event %s", option.name, body.Event)
 		}
 	}
 	listed, required := k.has("action")
 	switch {
 	case body.Action != "" && !listed:
-		return fmt.Errorf("action: %s has none", body.Event)
+		return fmt.Errorf("action: not allowed for event %s", body.Event)
 	case body.Action == "" && required:
-		return fmt.Errorf("action: needed: %s has one", body.Event)
+		return fmt.Errorf("action: required for event %s", body.Event)
 	case body.Action != "" && !actionForm.MatchString(body.Action):
-		return fmt.Errorf("action: %q: must be small letters and underscores", body.Action)
+		return fmt.Errorf("action: %q: must contain only lower-case letters and underscores", body.Action)
 	case body.Ref != "" && !refForm.MatchString(body.Ref):
 		return fmt.Errorf("ref: %q: must be refs/heads/NAME or refs/tags/NAME", body.Ref)
 	case body.AtOnce != nil && *body.AtOnce < 1:
@@ -236,14 +239,14 @@ func (k eventKind) validate(body eventBody) error {
 	return nil
 }
 
-// locate finds the repository and the organization.
+// locate sets the repository and the organization of an event.
 func (w *world) locate(e *event, kind eventKind, body eventBody) error {
 	listed, required := kind.has("repository")
 	switch e.repository = w.repositoryNamed(body.Repository); {
 	case body.Repository != "" && !listed:
-		return fmt.Errorf("repository: %s has none", body.Event)
+		return fmt.Errorf("repository: not allowed for event %s", body.Event)
 	case body.Repository == "" && required:
-		return fmt.Errorf("repository: needed: %s is about one", body.Event)
+		return fmt.Errorf("repository: required for event %s", body.Event)
 	case body.Repository != "" && e.repository == nil:
 		return fmt.Errorf("repository: %q does not exist", body.Repository)
 	}
@@ -251,7 +254,7 @@ func (w *world) locate(e *event, kind eventKind, body eventBody) error {
 	case body.Organization != "" && e.organization == nil:
 		return fmt.Errorf("organization: %q does not exist", body.Organization)
 	case e.repository == nil && e.organization == nil:
-		return errors.New("organization: needed: no repository is named")
+		return errors.New("organization: required without repository")
 	case e.repository == nil:
 		return nil
 	case e.organization != nil && e.organization != e.repository.owner:
@@ -261,7 +264,7 @@ func (w *world) locate(e *event, kind eventKind, body eventBody) error {
 	return nil
 }
 
-// repositoryNamed is the repository "owner/name", nil where there is none.
+// repositoryNamed returns the repository "owner/name", or nil.
 func (w *world) repositoryNamed(fullName string) *repository {
 	for _, r := range w.repositories {
 		if strings.EqualFold(r.fullName(), fullName) {
@@ -271,7 +274,7 @@ func (w *world) repositoryNamed(fullName string) *repository {
 	return nil
 }
 
-// organizationNamed is the organization of that login, nil where there is none.
+// organizationNamed returns the organization with a login, or nil.
 func (w *world) organizationNamed(login string) *account {
 	if a := w.accounts[strings.ToLower(login)]; a != nil && a.members != nil {
 		return a
@@ -279,7 +282,7 @@ func (w *world) organizationNamed(login string) *account {
 	return nil
 }
 
-// firstOwner is who did it where nobody is named.
+// defaultSender returns the sender of events whose body names no sender.
 func (e *event) defaultSender() *account {
 	if e.organization == nil {
 		return e.repository.owner
@@ -289,31 +292,32 @@ func (e *event) defaultSender() *account {
 			return m.user
 		}
 	}
-	panic("an organization without an owner: " + e.organization.login) // the seed's have one
+	panic("organization " + e.organization.login + " has no owner") // every seeded organization has an owner
 }
 
 // publish makes a private repository public.
 func (r *repository) publish() error {
 	if !r.private {
-		return fmt.Errorf("repository: %s is public already", r.fullName())
+		return fmt.Errorf("repository: %s is already public", r.fullName())
 	}
 	r.private = false
 	return nil
 }
 
-// mayCreate says why a ref cannot be created. Of refs the state knows the default
-// branch only, so nothing else changes.
+// checkCreate returns an error if a ref cannot be created. The state holds only the
+// default branch, so creating another ref does not change the state.
 func (r *repository) checkCreate(ref string) error {
 	switch ref {
 	case "":
-		return errors.New("ref: needed: the branch or tag that is created")
+		return errors.New("ref: required; name the branch or tag to create")
 	case r.mainRef():
-		return fmt.Errorf("ref: %q is the default branch: its first push creates it", ref)
+		return fmt.Errorf("ref: %q is the default branch; push to create it", ref)
 	}
 	return nil
 }
 
-// withheld is why an event is not told to anybody; empty where it is (section 6.2).
+// withheldReason returns why no webhook receives an event, or an empty string (section
+// 6.2).
 func (e *event) withheldReason(body eventBody) string {
 	if body.AtOnce == nil {
 		return ""

@@ -12,52 +12,52 @@ import (
 	"time"
 )
 
-// Faults make the service a worse one (design section 7). They are set at the
-// start, and at run time by PUT /_service/faults.
+// Faults configures misbehaviour of the service. Faults are set at the start with
+// [Config], and at run time with PUT /_service/faults.
 type Faults struct {
-	// Latency is how long each request takes before it is counted, at least.
+	// Latency is the minimum delay before a request is counted.
 	Latency Duration `json:"latency"`
-	// DelayBefore and DelayAfter are the longest delays before and after the
-	// moment at which a request is counted; each delay is random.
+	// DelayBefore and DelayAfter are the maximum random delays before and after a
+	// request is counted.
 	DelayBefore Duration `json:"delay_before"`
 	DelayAfter  Duration `json:"delay_after"`
 	// DelayIsCPU counts the delays as CPU time.
 	DelayIsCPU bool `json:"delay_is_cpu"`
-	// LimitStatus is that of limit errors: 403 (also when zero) or 429.
+	// LimitStatus is the status of limit errors: 403 (the default) or 429.
 	LimitStatus int `json:"limit_status"`
-	// NoRetryAfter leaves retry-after out of secondary limit errors;
-	// RemainingZero lets them say that the window is used up.
+	// NoRetryAfter omits the Retry-After header from secondary limit errors.
+	// RemainingZero sets the remaining quota to 0 in secondary limit errors.
 	NoRetryAfter  bool `json:"no_retry_after"`
 	RemainingZero bool `json:"remaining_zero"`
-	// SecondaryEvery answers every so many requests with a secondary limit error
-	// for no reason, which then holds for its minute; 0 none.
+	// SecondaryEvery answers every n-th request with a secondary limit error, which
+	// starts a cool-down. 0 disables the fault.
 	SecondaryEvery int `json:"secondary_every"`
-	// ClockOffset is how far the service's clock is ahead.
+	// ClockOffset is how far the clock of the service is ahead.
 	ClockOffset Duration `json:"clock_offset"`
-	// HeadersBehind lets the rate limit headers of an answer be those of a
-	// request up to so many earlier, as if they came out of order.
+	// HeadersBehind makes the rate limit headers stale by a random number of requests,
+	// up to this number. It simulates responses that arrive out of order.
 	HeadersBehind int `json:"headers_behind"`
-	// ErrorEvery answers every so many requests with ErrorStatus, 500 to 599 (502
-	// when zero), after they have been counted; 0 none.
+	// ErrorEvery answers every n-th counted request with ErrorStatus, which is 500 to
+	// 599 (default 502). 0 disables the fault.
 	ErrorEvery  int `json:"error_every"`
 	ErrorStatus int `json:"error_status"`
-	// TruncateEvery breaks off every so many answers in the middle of their body;
-	// 0 none.
+	// TruncateEvery closes the connection in the middle of the body of every n-th
+	// response. 0 disables the fault.
 	TruncateEvery int `json:"truncate_every"`
-	// IncompleteEvery lets every so many searches run out of time: they answer with a
-	// part of what matches, and say so; 0 none.
+	// IncompleteEvery makes every n-th search time out: the response contains a part of
+	// the results and is marked incomplete. 0 disables the fault.
 	IncompleteEvery int `json:"incomplete_every"`
-	// Endless202 lets no statistics ever be done.
+	// Endless202 prevents statistics jobs from completing.
 	Endless202 bool `json:"endless_202"`
-	// ETagsPerToken makes ETags hang on the request as the dialect says or, where
-	// it says nothing, on its Authorization.
+	// ETagsPerToken makes ETags depend on the request headers that the dialect names.
+	// If the dialect names none, ETags depend on the Authorization header.
 	ETagsPerToken bool `json:"etags_per_token"`
-	// LinksByName makes Link name repositories and organizations as they were asked
-	// for, and not by number.
+	// LinksByName makes Link headers use the path of the request instead of a path that
+	// identifies repositories and organizations by number.
 	LinksByName bool `json:"links_by_name"`
 }
 
-// Duration is written as Go writes it: "1.5s".
+// Duration is a time.Duration whose JSON form is a string such as "1.5s".
 type Duration time.Duration
 
 // MarshalText implements encoding.TextMarshaler.
@@ -81,7 +81,7 @@ const (
 	maxFaultEvery = 1_000_000
 )
 
-// check says what is wrong with the faults.
+// check returns an error that names the first invalid member.
 func (f Faults) check() error {
 	if s := f.LimitStatus; s != 0 && s != http.StatusForbidden && s != http.StatusTooManyRequests {
 		return fmt.Errorf("limit_status: %d: must be 403 or 429", s)
@@ -111,14 +111,14 @@ func (f Faults) check() error {
 	return nil
 }
 
-// ParseFaults reads the JSON form of faults on top of those in force: what it does not
-// name stays. An error says which member is wrong.
+// ParseFaults reads the JSON form of faults. Members that the text omits keep the values
+// of inForce. An error names the invalid member.
 func ParseFaults(text []byte, inForce Faults) (Faults, error) {
 	var members map[string]json.RawMessage
 	if err := unmarshalStrict(text, &members); err != nil {
 		return Faults{}, err
 	}
-	for _, name := range slices.Sorted(maps.Keys(members)) { // one by one, so that the error can name it
+	for _, name := range slices.Sorted(maps.Keys(members)) { // one at a time, so that the error can name the member
 		member, err := json.Marshal(map[string]json.RawMessage{name: members[name]})
 		if err == nil {
 			err = unmarshalStrict(member, &inForce)
@@ -133,13 +133,13 @@ func ParseFaults(text []byte, inForce Faults) (Faults, error) {
 	return inForce, inForce.check()
 }
 
-// faulty holds the faults in force.
+// faultState holds the current faults.
 type faultState struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	inForce Faults
 	random  *rand.Rand
-	// errors, bodies and searches count what could have been an error, broken off, or
-	// out of time.
+	// errors, bodies and searches count the candidates for the faults ErrorEvery,
+	// TruncateEvery and IncompleteEvery.
 	errors, bodies, searches int
 }
 
@@ -149,7 +149,7 @@ func (f *faultState) current() Faults {
 	return f.inForce
 }
 
-// upTo is a random number from 0 to n.
+// randomUpTo returns a random number from 0 to n.
 func (f *faultState) randomUpTo(n int64) int64 {
 	if n <= 0 {
 		return 0
@@ -159,8 +159,8 @@ func (f *faultState) randomUpTo(n int64) int64 {
 	return f.random.Int64N(n + 1)
 }
 
-// turn counts, and reports whether it is the turn of what happens every so many
-// times.
+// isDue increments count, and reports whether a fault that occurs every n-th time occurs
+// now.
 func (f *faultState) isDue(count *int, every int) bool {
 	if every == 0 {
 		return false
@@ -171,8 +171,7 @@ func (f *faultState) isDue(count *int, every int) bool {
 	return *count%every == 0
 }
 
-// delay waits for at least a time and a random part of another, or until the
-// client has gone.
+// delay waits for least plus a random part of random, or until the client disconnects.
 func (f *faultState) delay(r *http.Request, least, random Duration) {
 	d := time.Duration(least) + time.Duration(f.randomUpTo(int64(random)))
 	if d <= 0 {
@@ -190,7 +189,8 @@ func (s *Service) setFaults(f Faults) {
 	_ = s.changeFaults(func(Faults) (Faults, error) { return f, nil })
 }
 
-// changeFaults changes those in force, unless it gets an error.
+// changeFaults replaces the current faults with the result of change, unless change
+// returns an error.
 func (s *Service) changeFaults(change func(Faults) (Faults, error)) error {
 	s.faults.mu.Lock()
 	defer s.faults.mu.Unlock()

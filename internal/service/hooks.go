@@ -24,25 +24,25 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Webhook says where events are delivered. Webhooks are set by
-// [Service.SetWebhooks] and by PUT /_service/webhooks.
+// Webhook is the configuration of one receiver of events. [Service.SetWebhooks] and PUT
+// /_service/webhooks set the webhooks.
 type Webhook struct {
-	// URL is where deliveries are sent: http or https, without credentials.
+	// URL is the receiver's URL: http or https, without credentials.
 	URL string `json:"url"`
-	// Secret signs deliveries; none are signed where it is empty. It is never
-	// shown again.
+	// Secret is the key that signs deliveries. An empty secret disables signatures. The
+	// service never returns the secret.
 	Secret credential.Secret `json:"secret"`
-	// ContentType is of the body: json, also when empty, or form.
+	// ContentType is the type of the body: json (the default) or form.
 	ContentType string `json:"content_type"`
-	// Events are the names of those that it subscribes to, or "*" alone: all that
-	// are available to its kind.
+	// Events lists the names of the subscribed events. The single element "*" subscribes
+	// to all events that are available to the webhook's kind.
 	Events []string `json:"events"`
-	// Target is what it is created on: a repository "owner/name", an organization
-	// by its login, or "app": the one that is installed on every organization.
+	// Target is a repository "owner/name", the login of an organization, or "app". The
+	// app is installed on every organization.
 	Target string `json:"target"`
 }
 
-// hook is a webhook as it is in force.
+// hook is a validated webhook with its target.
 type hook struct {
 	id     int
 	url    string
@@ -50,13 +50,13 @@ type hook struct {
 	form   bool
 	events []string
 	kind   string // onRepository, onOrganization or onApp
-	// repository or organization is the target, both nil for the app.
+	// repository or organization is the target. Both are nil for the app.
 	repository   *repository
 	organization *account
 }
 
-// SetWebhooks puts webhooks in the place of those that were. Its errors name the
-// field, "webhooks[0].url"; where it returns one, nothing has changed.
+// SetWebhooks replaces all webhooks. An error names the field, such as
+// "webhooks[0].url", and leaves the webhooks unchanged.
 func (s *Service) SetWebhooks(all []Webhook) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,14 +73,14 @@ func (s *Service) SetWebhooks(all []Webhook) error {
 	return nil
 }
 
-// hook checks a webhook and finds its target.
+// hook validates a webhook and looks up its target.
 func (w *world) hook(c Webhook) (*hook, error) {
 	k := &hook{url: c.URL, secret: c.Secret, form: c.ContentType == "form", events: c.Events, kind: onApp}
 	switch u, err := url.Parse(c.URL); {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		return nil, errors.New("url: must be http://HOST or https://HOST, and a path")
+		return nil, errors.New("url: must be http://HOST/PATH or https://HOST/PATH")
 	case u.User != nil:
-		return nil, errors.New("url: must hold no credentials")
+		return nil, errors.New("url: must not contain credentials")
 	}
 	if !slices.Contains([]string{"", "json", "form"}, c.ContentType) {
 		return nil, fmt.Errorf("content_type: %q: must be json or form", c.ContentType)
@@ -96,26 +96,27 @@ func (w *world) hook(c Webhook) (*hook, error) {
 	return k, k.checkEvents()
 }
 
-// mayHear refuses events that are not available to the webhook's kind.
+// checkEvents returns an error for unknown events and for events that are not available
+// to the webhook's kind.
 func (k *hook) checkEvents() error {
 	if len(k.events) == 0 {
-		return errors.New(`events: must name one, or be ["*"]`)
+		return errors.New(`events: must name at least one event, or be ["*"]`)
 	}
 	for i, name := range k.events {
 		switch kind, known := eventKinds[name]; {
 		case name == "*" && len(k.events) == 1:
 		case name == "*":
-			return fmt.Errorf(`events[%d]: "*" stands alone`, i)
+			return fmt.Errorf(`events[%d]: "*" must be the only element`, i)
 		case !known:
 			return fmt.Errorf("events[%d]: %q: must be one of %s", i, name, strings.Join(slices.Sorted(maps.Keys(eventKinds)), ", "))
 		case !slices.Contains(kind.targets, k.kind):
-			return fmt.Errorf("events[%d]: %s is not available to webhooks of kind %s: only to %s", i, name, k.kind, strings.Join(kind.targets, ", "))
+			return fmt.Errorf("events[%d]: %s is not available to webhooks of kind %s; available to %s", i, name, k.kind, strings.Join(kind.targets, ", "))
 		}
 	}
 	return nil
 }
 
-// hears reports whether a webhook is told of an event (Document B section 6.2).
+// receives reports whether a webhook receives an event (Document B section 6.2).
 func (k *hook) receives(e *event) bool {
 	kind := eventKinds[e.name]
 	switch {
@@ -131,9 +132,8 @@ func (k *hook) receives(e *event) bool {
 	return true
 }
 
-// emit hands an event to the deliveries of every webhook that hears of it, and
-// returns their identifiers. A large payload takes its time, so Service.mu is not
-// held.
+// deliver enqueues the deliveries of an event and returns their IDs. Encoding a large
+// payload is slow, so the caller must not hold Service.mu.
 func (s *Service) deliver(e *event) []string {
 	texts, ids := map[string][]byte{}, []string{}
 	for _, k := range e.subscribers {
@@ -147,8 +147,8 @@ func (s *Service) deliver(e *event) []string {
 	return ids
 }
 
-// delivery is what is sent to the webhook: the body, and the header of Document B
-// section 6.1.
+// delivery returns the delivery of an event to the webhook, with the header of Document
+// B section 6.1.
 func (k *hook) delivery(dialect *policy.Dialect, e *event, id string, payload []byte) *delivery {
 	body, contentType := payload, "application/json"
 	if k.form {
@@ -173,9 +173,8 @@ func (k *hook) delivery(dialect *policy.Dialect, e *event, id string, payload []
 	}
 }
 
-// target is the type and the number of what the webhook was created on. An app is
-// an integration there, as among those who bypass rulesets (Document A section
-// 4.9).
+// target returns the type and the ID of the webhook's target. The type of an app is
+// integration, as in the bypass actors of rulesets (Document A section 4.9).
 func (k *hook) target() (kind string, id int) {
 	switch k.kind {
 	case onRepository:
@@ -188,25 +187,25 @@ func (k *hook) target() (kind string, id int) {
 
 func (k *hook) sign(by func() hash.Hash, body []byte) string {
 	sum := hmac.New(by, []byte(k.secret.Reveal()))
-	_, _ = sum.Write(body) // a hash takes everything
+	_, _ = sum.Write(body) // a hash returns no error
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// guid is a random identifier (RFC 9562 section 5.4): also one of another process
-// with the same seed must not be taken for one that came twice.
+// randomGUID returns a random identifier (RFC 9562 section 5.4). It does not depend on the
+// seed: processes with the same seed must not send the same delivery ID.
 func randomGUID() string {
 	var b [16]byte
-	_, _ = cryptorand.Read(b[:]) // it does not fail
+	_, _ = cryptorand.Read(b[:]) // crypto/rand.Read returns no error
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// showWebhooks shows the webhooks without their secrets.
+// showWebhooks handles GET /_service/webhooks. The response contains no secrets.
 func (s *Service) showWebhooks(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, s.shownWebhooks())
 }
 
-// putWebhooks sets them all.
+// putWebhooks handles PUT /_service/webhooks: it replaces all webhooks.
 func (s *Service) putWebhooks(w http.ResponseWriter, r *http.Request) {
 	all, err := readWebhooks(w, r)
 	if err == nil {
@@ -219,7 +218,7 @@ func (s *Service) putWebhooks(w http.ResponseWriter, r *http.Request) {
 	s.showWebhooks(w, r)
 }
 
-// readWebhooks reads a list of webhooks, so that an error names the one.
+// readWebhooks reads a list of webhooks. Its errors contain the index of the webhook.
 func readWebhooks(w http.ResponseWriter, r *http.Request) ([]Webhook, error) {
 	var texts []json.RawMessage
 	if err := readControlJSON(w, r, &texts); err != nil {
@@ -254,16 +253,16 @@ func (s *Service) shownWebhooks() []object {
 	return shown
 }
 
-// readOwn reads the body of a request about the service itself.
+// readControlBody reads the body of a request to a control endpoint.
 func readControlBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err == nil && len(bytes.TrimSpace(body)) == 0 {
-		err = errors.New("a JSON body is needed")
+		err = errors.New("the body is empty; send JSON")
 	}
 	return body, err
 }
 
-// readStrictly reads such a body as JSON.
+// readControlJSON reads the body of a request to a control endpoint as JSON.
 func readControlJSON(w http.ResponseWriter, r *http.Request, into any) error {
 	body, err := readControlBody(w, r)
 	if err != nil {
@@ -272,8 +271,8 @@ func readControlJSON(w http.ResponseWriter, r *http.Request, into any) error {
 	return unmarshalStrict(body, into)
 }
 
-// strictly reads one JSON value. A member that is not known is refused, and one of a
-// wrong type named.
+// unmarshalStrict unmarshals one JSON value. Its errors name unknown members and members of a
+// wrong type.
 func unmarshalStrict(text []byte, into any) error {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
@@ -293,13 +292,13 @@ func unmarshalStrict(text []byte, into any) error {
 		return errors.New("more than one JSON value")
 	case err != nil:
 		if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
-			return fmt.Errorf("%s: there is no such member", strings.Trim(name, `"`))
+			return fmt.Errorf("%s: unknown member", strings.Trim(name, `"`))
 		}
 	}
 	return err
 }
 
-// jsonTypes are what values are in JSON.
+// jsonTypeNames maps Go kinds to the names of JSON types.
 var jsonTypeNames = map[reflect.Kind]string{
 	reflect.Bool: "a boolean", reflect.Int: "an integer", reflect.Int64: "an integer", reflect.Slice: "an array", reflect.String: "a string",
 }

@@ -6,15 +6,14 @@ import (
 	"strings"
 )
 
-// appID and installationID are those of the app that is installed on every
-// organization.
+// appID and installationID identify the app that is installed on every organization.
 const (
 	appID          = 9001
 	installationID = 9101
 )
 
-// payload is the body of a delivery to a kind of webhook (Document B section 6.3).
-// There is no enterprise, and only apps are told of their installation.
+// payload returns the body of a delivery to a kind of webhook (Document B section 6.3).
+// No payload has an enterprise. Only payloads for apps have an installation.
 func (s *Service) payload(e *event, to string) object {
 	var o object
 	for name := range strings.FieldsSeq(eventKinds[e.name].payload) {
@@ -26,7 +25,7 @@ func (s *Service) payload(e *event, to string) object {
 	return o
 }
 
-// has reports whether an optional member is there.
+// hasMember reports whether the payload has an optional member.
 func (e *event) hasMember(member, to string) bool {
 	switch member {
 	case "action":
@@ -43,9 +42,9 @@ func (e *event) hasMember(member, to string) bool {
 	return true
 }
 
-// grown grows the members of payloads from what has happened. What is inside those
-// that an event has for itself is not shown in the documents; they are small, and
-// say what the state knows.
+// payloadMembers maps the name of a payload member to a function that computes the member.
+// The documents do not define the content of members that are specific to one event. The
+// service gives those members a small content from the state.
 var payloadMembers = map[string]func(*Service, *event) any{
 	"action": func(_ *Service, e *event) any { return e.action },
 	"installation": func(*Service, *event) any {
@@ -77,7 +76,7 @@ var payloadMembers = map[string]func(*Service, *event) any{
 
 	"alert": func(_ *Service, e *event) any {
 		return append(object{{"number", e.serial}}, e.newObject("/code-scanning/alerts", field{"state", "open"},
-			field{"rule", object{{"id", "unused-lever"}, {"severity", "warning"}, {"description", "A lever that nobody pulls"}}},
+			field{"rule", object{{"id", "unused-lever"}, {"severity", "warning"}, {"description", "A lever that is never pulled"}}},
 			field{"tool", object{{"name", "Inspector"}}}, field{"most_recent_instance", object{{"ref", e.ref}, {"commit_sha", e.headSHA()}, {"state", "open"}}})...)
 	},
 	"assignee": payloadAssignee,
@@ -94,7 +93,7 @@ var payloadMembers = map[string]func(*Service, *event) any{
 	"definition": func(*Service, *event) any {
 		return object{
 			{"property_name", "team"}, {"value_type", "single_select"}, {"required", false}, {"default_value", nil},
-			{"description", "Who looks after it"}, {"allowed_values", []string{"gears", "levers"}},
+			{"description", "Team that maintains the repository"}, {"allowed_values", []string{"gears", "levers"}},
 		}
 	},
 	"exemption_request": func(_ *Service, e *event) any {
@@ -131,8 +130,8 @@ var payloadMembers = map[string]func(*Service, *event) any{
 	},
 }
 
-// path is that of what the event is about, below the API's root and below the
-// site's.
+// paths returns the paths of the event's repository or organization: of the API and of the
+// web site.
 func (e *event) paths() (api, html string) {
 	if e.repository != nil {
 		return "/repos/" + e.repository.fullName(), "/" + e.repository.fullName()
@@ -140,13 +139,14 @@ func (e *event) paths() (api, html string) {
 	return "/orgs/" + e.organization.login, "/orgs/" + e.organization.login
 }
 
-// html is the page of what the event is about.
+// htmlURL returns the web page of the event's repository or organization.
 func (e *event) htmlURL() string {
 	_, html := e.paths()
 	return e.req.base + html
 }
 
-// thing is an object that the state does not hold: made just now, below a path.
+// newObject returns an object that the state does not hold. It is created at the time of the
+// event, below a path.
 func (e *event) newObject(below string, more ...field) object {
 	api, html := e.paths()
 	self := below + "/" + itoa(e.serial)
@@ -157,12 +157,13 @@ func (e *event) newObject(below string, more ...field) object {
 	}, more...)
 }
 
-// by is a thing that the sender made; it says so under a name.
+// newObjectBySender returns a new object that names the sender as its author, in the
+// member called name.
 func (e *event) newObjectBySender(name, below string, more ...field) object {
 	return append(e.newObject(below, more...), field{name, userObject(e.req, e.sender)})
 }
 
-// check is a run or a suite of checks of the head.
+// checkObject returns a check run or a check suite of the default branch.
 func (e *event) checkObject(below string, more ...field) object {
 	status, conclusion := "queued", any(nil)
 	if e.action == "completed" {
@@ -171,17 +172,17 @@ func (e *event) checkObject(below string, more ...field) object {
 	return e.newObject(below, append(more, field{"head_sha", e.headSHA()}, field{"status", status}, field{"conclusion", conclusion})...)
 }
 
-// sha is the head of the default branch.
+// headSHA returns the SHA of the default branch's head.
 func (e *event) headSHA() string { return cmp.Or(e.repository.head(), zeroSHA) }
 
-// ofTag reports whether the ref is a tag's.
+// isTag reports whether the ref is a tag.
 func (e *event) isTag() bool { return strings.HasPrefix(e.ref, "refs/tags/") }
 
-// number is that of a pull request: they come after the issues.
+// number returns the number of a pull request. Pull requests are numbered after the
+// issues.
 func (e *event) number() int { return len(e.repository.issues) + e.serial }
 
-// toldRef is the ref in full, but for the event create, which tells its name and,
-// elsewhere, its type.
+// payloadRef returns the full ref, or only the name of the ref for the event create.
 func payloadRef(_ *Service, e *event) any {
 	if e.name == "create" {
 		return strings.TrimPrefix(strings.TrimPrefix(e.ref, "refs/heads/"), "refs/tags/")

@@ -10,28 +10,28 @@ import (
 )
 
 const (
-	// noObject is the name of no Git object: what a ref was before it was created.
+	// zeroSHA is the SHA of a ref that does not exist.
 	zeroSHA = "0000000000000000000000000000000000000000"
-	// maxCommits is how many one push may bring: enough for a payload that is too
-	// large to be delivered.
+	// maxCommits is the maximum number of commits in one push. A push of this size has
+	// a payload that exceeds maxPayload.
 	maxCommits = 60_000
 )
 
-// pushed is what a push has done to its ref (Document B section 6.3).
+// pushResult describes the effect of a push on its ref (Document B section 6.3).
 type pushResult struct {
 	before, after            string
-	baseRef                  any      // the ref that a created one was made from; nil where it brought commits
+	baseRef                  any      // the source of a new ref; nil for a push with commits
 	commits                  []commit // oldest first
-	head                     *commit  // what the ref points at; nil where it is deleted
+	head                     *commit  // the ref's new target; nil for a deleted ref
 	created, deleted, forced bool
 }
 
-// mainRef is the full ref of the default branch.
+// mainRef returns the full ref of the default branch.
 func (r *repository) mainRef() string { return "refs/heads/" + r.defaultBranch }
 
-// push pushes. Of refs the state knows the default branch only: a push to it makes
-// a new head, so that what was computed from the old one is computed anew
-// (Document A section 3). Any other branch or tag is where the cause says.
+// push applies a push to the state. The state holds only the default branch. A push to
+// the default branch changes its head and discards the statistics of the old head
+// (Document A section 3). A push to another ref changes only the time of the last push.
 func (s *Service) push(e *event, body eventBody) error {
 	r := e.repository
 	n, err := r.checkPush(e.ref, body)
@@ -42,7 +42,7 @@ func (s *Service) push(e *event, body eventBody) error {
 	p := &pushResult{before: cmp.Or(head, zeroSHA), commits: s.newCommits(e, n), created: body.Created || head == "", deleted: body.Deleted, forced: body.Forced}
 	e.push, r.pushed = p, e.at
 	history := r.commits
-	if p.forced { // what the ref pointed at is gone
+	if p.forced { // the ref's old head is removed
 		history = history[:len(history)-1]
 	}
 	history = slices.Concat(history, p.commits)
@@ -64,7 +64,7 @@ func (s *Service) push(e *event, body eventBody) error {
 	return nil
 }
 
-// mayPush is how many commits a push brings, or why it is none.
+// checkPush returns the number of commits in a push, or an error for an invalid push.
 func (r *repository) checkPush(ref string, body eventBody) (int, error) {
 	toMain, empty, tag := ref == r.mainRef(), r.head() == "", strings.HasPrefix(ref, "refs/tags/")
 	n := 1
@@ -79,29 +79,29 @@ func (r *repository) checkPush(ref string, body eventBody) (int, error) {
 		left--
 	}
 	for _, check := range []struct {
-		wrong bool
-		says  string
+		wrong   bool
+		message string
 	}{
 		{n < 0 || n > maxCommits, fmt.Sprintf("commits: %d: must be 0 to %d", n, maxCommits)},
-		{n > 0 && tag, fmt.Sprintf("commits: %d: a tag brings none", n)},
-		{n > 0 && body.Deleted, fmt.Sprintf("commits: %d: a ref that is deleted brings none", n)},
-		{n == 0 && !body.Created && !body.Deleted && !body.Forced, "commits: 0: the ref is neither created, deleted nor forced"},
-		{body.Created && body.Deleted, "deleted: the ref is created"},
-		{body.Forced && (body.Created || body.Deleted), "forced: the ref is created or deleted"},
-		{toMain && body.Deleted, fmt.Sprintf("deleted: %s is the default branch, which stays", ref)},
-		{toMain && body.Created && !empty, fmt.Sprintf("created: %s exists already", ref)},
-		{!toMain && empty, fmt.Sprintf("ref: %q: %s is empty: %s comes first", ref, r.fullName(), r.mainRef())},
+		{n > 0 && tag, fmt.Sprintf("commits: %d: must be 0 for a tag", n)},
+		{n > 0 && body.Deleted, fmt.Sprintf("commits: %d: must be 0 for a deleted ref", n)},
+		{n == 0 && !body.Created && !body.Deleted && !body.Forced, "commits: 0: must be 1 or more unless created, deleted or forced is set"},
+		{body.Created && body.Deleted, "deleted: cannot be combined with created"},
+		{body.Forced && (body.Created || body.Deleted), "forced: cannot be combined with created or deleted"},
+		{toMain && body.Deleted, fmt.Sprintf("deleted: %s is the default branch and cannot be deleted", ref)},
+		{toMain && body.Created && !empty, fmt.Sprintf("created: %s already exists", ref)},
+		{!toMain && empty, fmt.Sprintf("ref: %q: %s is empty; push to %s first", ref, r.fullName(), r.mainRef())},
 		{body.Forced && empty, fmt.Sprintf("forced: %s is empty", r.fullName())},
-		{left < 1, fmt.Sprintf("commits: 0: %s is left without any", ref)},
+		{left < 1, fmt.Sprintf("commits: 0: %s would have no commits", ref)},
 	} {
 		if check.wrong {
-			return 0, errors.New(check.says)
+			return 0, errors.New(check.message)
 		}
 	}
 	return n, nil
 }
 
-// newCommits are n commits by the sender, of now.
+// newCommits returns n new commits by the sender, at the time of the event.
 func (s *Service) newCommits(e *event, n int) []commit {
 	verbs, nouns := []string{"fix", "add", "remove", "polish"}, []string{"gear", "lever", "spring"}
 	made := make([]commit, n)
@@ -115,8 +115,8 @@ func (s *Service) newCommits(e *event, n int) []commit {
 	return made
 }
 
-// commitObject is a commit of a push: nested members are not shown in the
-// documents.
+// commitObject returns the record of a pushed commit. The documents do not define its
+// members.
 func commitObject(e *event, c commit) object {
 	by := object{{"name", c.author.name}, {"email", c.author.email}, {"username", c.author.login}}
 	changed := []string{}
