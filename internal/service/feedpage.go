@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// feedSize is how many entries a feed has: the newest.
+// feedSize is the maximum number of entries in a feed.
 const feedSize = 30
 
 const atomType = "application/atom+xml"
 
-// feedPage is a feed as it is written: an Atom feed document (RFC 4287), or JSON
-// with the same members. Its URLs hold no token, its identifiers no host.
+// feedPage is a feed document: Atom (RFC 4287), or JSON with the same members. Its URLs
+// contain no token. Its identifiers contain no host.
 type feedPage struct {
 	XMLName xml.Name    `xml:"http://www.w3.org/2005/Atom feed" json:"-"`
 	ID      string      `xml:"id" json:"id"`
@@ -42,24 +42,24 @@ type pageLink struct {
 	Href string `xml:"href,attr" json:"href"`
 }
 
-// atom writes the page as XML; what XML cannot hold is replaced.
+// atom returns the page as XML. Characters that XML cannot represent are replaced.
 func (p feedPage) atom() []byte {
 	text, err := xml.Marshal(p)
 	if err != nil {
-		panic(err) // our own shape
+		panic(err) // a feedPage always encodes
 	}
 	return append([]byte(xml.Header), text...)
 }
 
-// event is something that somebody did.
+// activity is an action that appears as a feed entry.
 type activity struct {
 	author      signer
-	description string // follows the name
-	path        string // of its page below the base URL
+	description string // the text after the author's name
+	path        string // of the page, below the base URL
 }
 
-// feedPage gathers the newest events of a feed. One without any was updated when
-// nothing was.
+// feedPage builds a feed from its newest activities. A feed without activities has the
+// Unix epoch as its update time.
 func (s *Service) feedPage(req *request, feed *feedRequest) feedPage {
 	var reader caller
 	switch {
@@ -93,7 +93,7 @@ func (s *Service) feedPage(req *request, feed *feedRequest) feedPage {
 	return page
 }
 
-// heading is the title with the names of whom it is about.
+// heading returns the title with the names of the user and the organization.
 func (feed *feedRequest) heading() string {
 	title := feed.title
 	if feed.user != nil {
@@ -105,11 +105,11 @@ func (feed *feedRequest) heading() string {
 	return title
 }
 
-// feedID names something for ever (RFC 4151).
+// feedID returns a permanent identifier (RFC 4151).
 func feedID(path string) string { return "tag:example.com,2022:" + path }
 
-// events are those of a repository that belong into the feed: all that can be
-// among the newest.
+// activities returns the activities of a repository that may be among the newest entries of
+// the feed.
 func (feed *feedRequest) activities(r *repository) []activity {
 	if feed.advisoriesOnly {
 		return advisoryActivities(r)

@@ -7,23 +7,23 @@ import (
 	"strings"
 )
 
-// feed is one row of the index (Document B section 2.5), and what stands behind
-// its URL. The documents show no paths for them: these are below /feeds/, where
-// the catalogue has none.
+// feed describes one feed of the index (Document B section 2.5). The documents define no
+// paths for feeds. The service uses paths below /feeds/, which the catalogue does not use.
 type feed struct {
 	name        string // in the index
-	path        string // below the base URL; {user} and {organization} vary
-	title       string // the same vary
-	perUser     bool   // the index tells it for the caller's own {user}
-	private     bool   // for {user} alone
-	ownActivity bool   // only of what {user} did
-	// advisories tells it from the feeds of activity.
+	path        string // below the base URL; {user} and {organization} are placeholders
+	title       string // has the same placeholders
+	perUser     bool   // the index lists the URL of the calling user
+	private     bool   // only {user} may read the feed
+	ownActivity bool   // only the activities of {user}
+	// advisoriesOnly selects security advisories instead of activities.
 	advisoriesOnly bool
-	// of chooses among the repositories that the reader sees; nil takes all.
+	// selects reports whether the feed covers a repository. If it is nil the feed covers
+	// all repositories that the reader may see.
 	selects func(r *repository, user, organization *account) bool
 }
 
-// organizationFeed is that of one of the user's organizations.
+// organizationFeed is the name of the feed that exists once per organization of a user.
 const organizationFeed = "current_user_organization"
 
 var feeds = []feed{
@@ -39,19 +39,19 @@ var feeds = []feed{
 	{name: "security_advisories", path: "/feeds/security-advisories", title: "Security advisories", advisoriesOnly: true},
 }
 
-// followed are the repositories that a user watches or belongs to.
+// followed reports whether a user watches a repository or is a member of its owner.
 func followed(r *repository, user, _ *account) bool {
 	sub := r.subscriptions.forUser(user)
 	return r.owner.members[user.login] != nil || sub != nil && sub.subscribed
 }
 
-// feedToken lets programs that have no other credential read a user's private
-// feeds.
+// feedToken returns the token with which programs without another credential read a
+// user's private feeds.
 func feedToken(user *account) string { return "feed-" + user.login }
 
-// listFeeds answers the index. What is of a user is told to users, and what is
-// private to those who come with basic authentication (Document B section 5.4), with
-// a token that sees all of it; to anyone else it is not there.
+// listFeeds returns the feed index. Feeds of the calling user require a user. Private
+// feeds also require basic authentication (Document B section 5.4) and scope repo. The
+// index omits the feeds that the caller may not read.
 func listFeeds(s *Service, req *request) response {
 	user := s.world.user(req.caller)
 	_, _, basic := req.BasicAuth()
@@ -78,7 +78,7 @@ func listFeeds(s *Service, req *request) response {
 
 func feedLink(url string) object { return object{{"href", url}, {"type", atomType}} }
 
-// feedURLs are where a user finds a feed: one URL, or one for each organization.
+// feedURLs returns the URL of a feed, or one URL for each organization of the user.
 func (s *Service) feedURLs(req *request, f feed, user *account) []string {
 	if !f.perUser {
 		return []string{req.base + f.path}
@@ -99,14 +99,15 @@ func (s *Service) feedURLs(req *request, f feed, user *account) []string {
 	return urls
 }
 
-// reading is a feed with whom its path names; nil where it names nobody.
+// feedRequest is a feed with the user and the organization of the requested path. Both may
+// be nil.
 type feedRequest struct {
 	feed
 	user, organization *account
 }
 
-// getFeed answers what stands behind a URL of the index: JSON, or Atom where the
-// request accepts it (Document B section 4.4).
+// getFeed returns a feed as JSON, or as Atom if the request accepts Atom (Document B
+// section 4.4).
 func getFeed(s *Service, req *request) response {
 	feed := s.findFeed(req.match.Path)
 	if feed == nil {
@@ -123,7 +124,7 @@ func getFeed(s *Service, req *request) response {
 	return resp
 }
 
-// findFeed finds the feed at a path; nil for none.
+// findFeed returns the feed at a path, or nil.
 func (s *Service) findFeed(path string) *feedRequest {
 	for _, f := range feeds {
 		named, ok := matchFeedPath(f.path, path)
@@ -141,7 +142,8 @@ func (s *Service) findFeed(path string) *feedRequest {
 	return nil
 }
 
-// bindFeed returns what varies in a path, by its name in the template.
+// matchFeedPath matches a path against a template and returns the values of the
+// placeholders.
 func matchFeedPath(template, path string) (named map[string]string, ok bool) {
 	names, segments := strings.Split(template, "/"), strings.Split(path, "/")
 	if len(names) != len(segments) {
@@ -158,9 +160,9 @@ func matchFeedPath(template, path string) (named map[string]string, ok bool) {
 	return named, true
 }
 
-// refuseReader refuses who reads a private feed without its token and without
-// basic authentication as its user. Who does not belong to an organization has no
-// feed of it, which only they are told.
+// authorizeReader returns an error response if the caller may not read a private feed. The
+// caller needs the token of the feed, or basic authentication as its user. A feed of an
+// organization exists only for its members.
 func (s *Service) authorizeReader(req *request, feed *feedRequest) *response {
 	if !feed.private {
 		return nil

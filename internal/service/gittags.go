@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// gitTag is an annotated tag object. It never changes, and is no reference.
+// gitTag is an immutable annotated tag object. It is not a reference.
 type gitTag struct {
 	sha     string
 	name    string
 	message string
-	// target is the name of the object that is tagged, kind its type.
+	// target is the SHA of the tagged object. kind is the type of that object.
 	target, kind string
 	tagger       signer
-	// reason is why the signature is or is not valid (Document A section 2.8);
-	// signature is empty without one.
+	// reason is the result of the signature check (Document A section 2.8). signature
+	// is empty for unsigned tags.
 	reason, signature string
-	// created is when it was made here, whatever the tagger says.
+	// created is the time at which the service created the tag.
 	created time.Time
 }
 
@@ -28,11 +28,11 @@ type signer struct {
 	at          time.Time
 }
 
-// newTag returns a tag object that is made now; its name is that which Git gives it.
+// newTag returns a tag object that is created at now. Its SHA is the one that Git computes.
 func newTag(now time.Time, name, message, target, kind string, tagger signer) *gitTag {
 	t := &gitTag{name: name, message: message, target: target, kind: kind, tagger: tagger, reason: "unsigned", created: now}
 	if at := strings.Index(message, signatureBegin); at >= 0 {
-		t.signature, t.reason = message[at:], "unknown_key" // nobody has shown a key here
+		t.signature, t.reason = message[at:], "unknown_key" // the service holds no keys
 		if !strings.Contains(t.signature, signatureEnd) {
 			t.reason = "malformed_signature"
 		}
@@ -43,13 +43,13 @@ func newTag(now time.Time, name, message, target, kind string, tagger signer) *g
 
 const signatureBegin, signatureEnd = "-----BEGIN PGP SIGNATURE-----", "-----END PGP SIGNATURE-----"
 
-// payload is what is signed: the object as Git writes it, without the signature.
+// payload returns the signed text: the object in Git's format, without the signature.
 func (t *gitTag) payload() string {
 	return fmt.Sprintf("object %s\ntype %s\ntag %s\ntagger %s <%s> %d +0000\n\n%s", t.target, t.kind, t.name,
 		t.tagger.name, t.tagger.email, t.tagger.at.Unix(), strings.TrimSuffix(t.message, t.signature))
 }
 
-// tagObject is Document A section 2.8.
+// tagObject returns the tag record of Document A section 2.8.
 func tagObject(req *request, r *repository, t *gitTag) object {
 	api := req.base + "/repos/" + r.fullName() + "/git"
 	var signature, payload any
@@ -64,8 +64,8 @@ func tagObject(req *request, r *repository, t *gitTag) object {
 	}
 }
 
-// tagged finds the repository of a tag operation; one without commits has no Git
-// objects (409).
+// repositoryWithObjects returns the repository of a tag operation. An empty repository
+// has no Git objects and is a 409.
 func (s *Service) repositoryWithObjects(req *request) (*repository, *response) {
 	r := req.target.repository
 	if r.head() == "" {
@@ -87,7 +87,7 @@ func getTag(s *Service, req *request) response {
 	return response{status: http.StatusOK, modified: r.tags[at].created, body: tagObject(req, r, r.tags[at])}
 }
 
-// createTag makes a tag object, and no reference (Document A section 4.6).
+// createTag creates a tag object without a reference (Document A section 4.6).
 func createTag(s *Service, req *request) response {
 	r, problem := s.repositoryWithObjects(req)
 	if problem != nil {
@@ -136,16 +136,16 @@ func createTag(s *Service, req *request) response {
 	return response{status: http.StatusCreated, body: tagObject(req, r, t), location: req.base + "/repos/" + r.fullName() + "/git/tags/" + t.sha}
 }
 
-// wantedTagger is the tagger of the body (Document A section 4.6).
+// taggerBody is the tagger of the body (Document A section 4.6).
 type taggerBody struct {
 	Name  string `json:"name"`
 	Email string `json:"email"`
-	Date  string `json:"date"` // now unless given
+	Date  string `json:"date"` // the default is the current time
 }
 
-// signer is who Git will write into the tag, or the first mistake: what is written
-// stands in a line of its own, "NAME <EMAIL> SECONDS ZONE", and is read from there
-// again. The year of a date, in UTC, has four digits.
+// signer returns the tagger to write into the tag, or the first invalid field. Git writes
+// the line "NAME <EMAIL> SECONDS ZONE", so name and email must not contain its
+// delimiters. The year of the date in UTC must have four digits.
 func (t *taggerBody) signer(now time.Time) (signer, *fieldError) {
 	for _, f := range []struct{ name, value string }{{"tagger.name", t.Name}, {"tagger.email", t.Email}} {
 		switch {
@@ -165,10 +165,10 @@ func (t *taggerBody) signer(now time.Time) (signer, *fieldError) {
 	return signer{strings.TrimSpace(t.Name), strings.TrimSpace(t.Email), at}, nil
 }
 
-// holds reports whether the repository has a Git object of that type and name.
+// hasObject reports whether the repository has a Git object of that type and name.
 func (r *repository) hasObject(kind, sha string) bool {
 	switch kind {
-	case "commit", "tree": // each commit has a tree, which goes by its name here
+	case "commit", "tree": // the tree of a commit has the SHA of the commit in this service
 		return slices.ContainsFunc(r.commits, func(c commit) bool { return c.sha == sha })
 	case "blob":
 		return slices.ContainsFunc(r.files, func(f file) bool { return f.sha(r) == sha })
@@ -176,8 +176,7 @@ func (r *repository) hasObject(kind, sha string) bool {
 	return false
 }
 
-// isRefName reports whether refs/tags/NAME may be a ref, as git-check-ref-format has
-// it.
+// isRefName reports whether refs/tags/NAME is a valid ref (see git-check-ref-format).
 func isRefName(name string) bool {
 	for part := range strings.SplitSeq(name, "/") {
 		if part == "" || strings.HasPrefix(part, ".") || strings.HasSuffix(part, ".lock") {

@@ -25,14 +25,14 @@ var schemaText string
 
 var schema = gqlparser.MustLoadSchema(&ast.Source{Name: "schema.graphql", Input: schemaText})
 
-// Bounds of a GraphQL request: of its text, and of the fields in its answer.
+// Bounds of a GraphQL request: the tokens of its text and the fields of its response.
 const (
 	maxGraphQLTokens = 2000
 	maxGraphQLFields = 10_000
 )
 
-// graphQL answers a query or a mutation (schema.graphql). What is wrong with it
-// stands in errors, of an answer with 200.
+// graphQL executes a query or a mutation (schema.graphql). It reports problems in the
+// member errors of a response with status 200.
 func graphQL(s *Service, req *request) response {
 	var input struct {
 		Query         string    `json:"query"`
@@ -79,7 +79,7 @@ func graphQLErrors(errs ...*gqlerror.Error) response {
 	return response{status: http.StatusOK, volatile: true, body: object{{"errors", errs}}}
 }
 
-// variables keep numbers as they are written, so that none loses digits.
+// variables holds the variables of a request. It keeps the digits of large numbers.
 type variables map[string]any
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -92,23 +92,23 @@ func (v *variables) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// execution is one run of an operation that fits the schema.
+// execution executes one operation that is valid for the schema.
 type execution struct {
 	s          *Service
 	req        *request
 	variables  map[string]any
 	errors     []object
-	fieldCount int // fields so far
+	fieldCount int // fields selected so far
 }
 
-// node is an object of the graph: it gives the value of a field, which is a
-// scalar, nil, another node, or a list of nodes.
+// node is an object of the graph. It returns the value of a field: a scalar, nil, another
+// node or a list of nodes.
 type node func(f *ast.Field, arguments map[string]any) any
 
-// choose makes the JSON object of what is selected of a node.
+// selectFields returns the JSON object of the selected fields of a node.
 func (e *execution) selectFields(set ast.SelectionSet, n node) object {
 	var fields []*ast.Field
-	subselections := map[string]ast.SelectionSet{} // selected below a field, by its name in the answer
+	subselections := map[string]ast.SelectionSet{} // selections below a field, by its name in the response
 	for _, f := range e.collectFields(set, map[string]bool{}) {
 		if _, twice := subselections[f.Alias]; !twice {
 			fields = append(fields, f)
@@ -141,8 +141,7 @@ func (e *execution) selectFields(set ast.SelectionSet, n node) object {
 	return selected
 }
 
-// fields are those of a selection, with what its fragments select, each of those
-// once.
+// collectFields returns the fields of a selection. It expands each fragment once.
 func (e *execution) collectFields(set ast.SelectionSet, visited map[string]bool) []*ast.Field {
 	var all []*ast.Field
 	for _, selection := range set {
@@ -174,14 +173,14 @@ func (e *execution) included(directives ast.DirectiveList) bool {
 	return !holds("skip") && (directives.ForName("include") == nil || holds("include"))
 }
 
-// fail tells why a field has no value.
+// addError records why a field has no value.
 func (e *execution) addError(f *ast.Field, kind, message string) any {
 	e.errors = append(e.errors, object{{"type", kind}, {"path", []string{f.Alias}}, {"message", message}})
 	return nil
 }
 
-// text is an argument that the schema has as String! or ID!, which a variable may
-// have made null; false, with an error, where it has.
+// stringArgument returns an argument of type String! or ID!. If a variable made it null,
+// stringArgument records an error and returns false.
 func (e *execution) stringArgument(f *ast.Field, arguments map[string]any, name string) (string, bool) {
 	s, ok := arguments[name].(string)
 	if !ok {
@@ -190,7 +189,8 @@ func (e *execution) stringArgument(f *ast.Field, arguments map[string]any, name 
 	return s, ok
 }
 
-// number is an argument that the schema has as Int!: 32 bits, as GraphQL has it.
+// intArgument returns an argument of type Int!, which has 32 bits in GraphQL. For other
+// values it records an error and returns false.
 func (e *execution) intArgument(f *ast.Field, arguments map[string]any, name string) (int, bool) {
 	n, err := strconv.ParseInt(fmt.Sprint(arguments[name]), 10, 32)
 	_, text := arguments[name].(string)
@@ -221,7 +221,7 @@ func (e *execution) query(f *ast.Field, arguments map[string]any) any {
 		e.addError(f, "NOT_FOUND", "Could not resolve to a Repository with the name '"+full+"'.")
 	case "rateLimit":
 		return e.rateLimit()
-	default: // __schema and __type: the schema is in the source
+	default: // __schema and __type; see schema.graphql instead
 		e.addError(f, "UNPROCESSABLE", "Introspection is not implemented")
 	}
 	return nil
@@ -311,7 +311,7 @@ func (e *execution) rateLimit() node {
 	return scalarNode(map[string]any{"limit": w.Max, "used": w.used, "remaining": w.Max - w.used, "resetAt": timestamp(w.reset.Add(time.Duration(e.req.faults.ClockOffset))), "cost": 1})
 }
 
-// values is a node whose fields take no arguments.
+// scalarNode returns a node whose fields take no arguments.
 func scalarNode(of map[string]any) node {
 	return func(f *ast.Field, _ map[string]any) any { return of[f.Name] }
 }

@@ -10,44 +10,45 @@ import (
 	"time"
 )
 
-// invitation asks somebody into an organization (Document A section 2.4). It is
-// pending until it is cancelled or its delivery fails (section 3).
+// invitation invites a person to an organization (Document A section 2.4). It is pending
+// until it is cancelled or its delivery fails (section 3).
 type invitation struct {
 	id      int
-	user    *account // nil where the e-mail is nobody's here
+	user    *account // nil if no account has the e-mail address
 	email   string
 	role    string // one of invitationRoles
 	source  string // one of invitationSources
 	inviter *account
 	teams   []*team
 	created time.Time
-	// failed is zero while the invitation is pending; reason is empty then.
+	// failedAt is zero and failedReason is empty while the invitation is pending.
 	failedAt     time.Time
 	failedReason string
 }
 
 func (i *invitation) pending() bool { return i.failedAt.IsZero() }
 
-// Document A section 2.4.
+// The values of the members role and invitation_source (Document A section 2.4).
 var (
 	invitationRoles   = []string{"admin", "direct_member", "billing_manager", "hiring_manager"}
 	invitationSources = []string{"member", "scim"}
 )
 
-// invitableRoles are those that a new invitation may ask for beside reinstate
-// (Document A section 4.3): a hiring manager is not invited by this API.
+// invitableRoles lists the roles that a new invitation may have, in addition to
+// reinstate (Document A section 4.3). This API cannot invite hiring managers.
 var invitableRoles = []string{"admin", "direct_member", "billing_manager"}
 
 const invitationResource = "OrganizationInvitation"
 
-// invite adds an invitation to an organization, under the next number.
+// invite adds an invitation to an organization and assigns its ID.
 func (w *world) invite(org *account, i *invitation) {
 	w.invitations++
 	i.id = w.invitations
 	org.invitations = append(org.invitations, i)
 }
 
-// invitationObject is Document A section 2.4, as creating one answers it.
+// invitationObject returns the record of Document A section 2.4 that a create request
+// responds with.
 func invitationObject(req *request, org *account, i *invitation) object {
 	var login any
 	if i.user != nil {
@@ -61,8 +62,8 @@ func invitationObject(req *request, org *account, i *invitation) object {
 	}
 }
 
-// listedInvitation is the same as the lists show it: with its failure, which
-// is empty while there is none.
+// invitationListObject returns the record as the lists show it: with the members of the
+// failure, which are empty for pending invitations.
 func invitationListObject(req *request, org *account, i *invitation) object {
 	failed := ""
 	if !i.pending() {
@@ -71,8 +72,8 @@ func invitationListObject(req *request, org *account, i *invitation) object {
 	return append(invitationObject(req, org, i), object{{"failed_at", failed}, {"failed_reason", i.failedReason}}...)
 }
 
-// invitationFilters are the query parameters of the pending list, which are all
-// unless given (Document A section 4.3).
+// invitationFilters lists the query parameters of the list of pending invitations. Their
+// default is all (Document A section 4.3).
 var invitationFilters = []struct {
 	name   string
 	values []string
@@ -103,8 +104,7 @@ func listFailedInvitations(s *Service, req *request) response {
 	return list(req, path, org.invitationsByState(false), func(i *invitation) object { return invitationListObject(req, org, i) })
 }
 
-// invited are the organization's invitations that are pending, or those that
-// have failed.
+// invitationsByState returns the organization's pending or failed invitations.
 func (org *account) invitationsByState(pending bool) []*invitation {
 	var all []*invitation
 	for _, i := range org.invitations {
@@ -115,7 +115,7 @@ func (org *account) invitationsByState(pending bool) []*invitation {
 	return all
 }
 
-// invitation finds the organization and the invitation that a request names.
+// invitation returns the organization and the invitation that a request names.
 func (s *Service) invitation(req *request) (*account, *invitation, *response) {
 	org := req.target.organization
 	at := slices.IndexFunc(org.invitations, func(i *invitation) bool { return itoa(i.id) == req.match.Params.Get("invitation_id") })
@@ -134,8 +134,7 @@ func listInvitationTeams(s *Service, req *request) response {
 	return listTeams(req, org, "/invitations/"+itoa(i.id)+"/teams", i.teams)
 }
 
-// cancelInvitation removes a pending one; one that has failed stays where it
-// is listed.
+// cancelInvitation removes a pending invitation. Failed invitations cannot be removed.
 func cancelInvitation(s *Service, req *request) response {
 	org, i, problem := s.invitation(req)
 	if problem != nil {
@@ -156,8 +155,8 @@ type invitationBody struct {
 	TeamIDs   []int   `json:"team_ids"`
 }
 
-// createInvitation asks a user, or whoever reads an e-mail address, into the
-// organization (Document A section 4.3). An app's inviter is the organization.
+// createInvitation invites a user or an e-mail address to the organization (Document A
+// section 4.3). If an app sends the request the inviter is the organization.
 func createInvitation(s *Service, req *request) response {
 	org := req.target.organization
 	body := invitationBody{Role: "direct_member"}
@@ -176,8 +175,8 @@ func createInvitation(s *Service, req *request) response {
 	return response{status: http.StatusCreated, body: invitationObject(req, org, i), location: location}
 }
 
-// setInvitee finds who is invited: by number, or by the address where no number
-// is given. Members, and those with a pending invitation, can't be.
+// setInvitee sets the user and the address of an invitation. The user ID takes
+// precedence over the address. Members and users with a pending invitation are refused.
 func (i *invitation) setInvitee(w *world, org *account, body invitationBody) *problemField {
 	field := "invitee_id"
 	switch {
@@ -204,8 +203,8 @@ func (i *invitation) setInvitee(w *world, org *account, body invitationBody) *pr
 	return nil
 }
 
-// setRole sets the role that is asked for; reinstate is the one that a former
-// member had, and for nobody else.
+// setRole sets the requested role. The role reinstate restores the role of a former
+// member, and is invalid for all other users.
 func (i *invitation) setRole(org *account, body invitationBody) *problemField {
 	i.role = body.Role
 	if i.role == "reinstate" && i.user != nil && org.formerMembers[i.user.login] != nil {
@@ -220,7 +219,7 @@ func (i *invitation) setRole(org *account, body invitationBody) *problemField {
 	return nil
 }
 
-// setTeams sets the teams, each of them once; all are the organization's.
+// setTeams sets the teams without duplicates. All must be teams of the organization.
 func (i *invitation) setTeams(org *account, body invitationBody) *problemField {
 	for n, id := range body.TeamIDs {
 		at := slices.IndexFunc(org.teams, func(t *team) bool { return t.id == id })
@@ -234,10 +233,11 @@ func (i *invitation) setTeams(org *account, body invitationBody) *problemField {
 	return nil
 }
 
-// userWhere finds a user, not an organization, by what is true of one at most.
-func (w *world) findUser(holds func(*account) bool) *account {
+// findUser returns the user for which matches returns true, or nil. At most one user may
+// match.
+func (w *world) findUser(matches func(*account) bool) *account {
 	for _, a := range w.accounts {
-		if a.members == nil && holds(a) {
+		if a.members == nil && matches(a) {
 			return a
 		}
 	}

@@ -7,44 +7,44 @@ import (
 	"time"
 )
 
-// migration is the export of repositories of an organization or a user into an
-// archive, or an import into an organization (Document B section 2.7).
+// migration exports repositories of an organization or a user to an archive, or imports
+// repositories into an organization (Document B section 2.7).
 type migration struct {
 	id    int
 	owner *account // an organization, or the user who started it
-	// imports marks an import, which is over; it has no repository list.
+	// isImport marks an import. Imports are complete and have no list of repositories.
 	isImport     bool
 	repositories []*repository
 	options      migrationBody
 	created      time.Time
 }
 
-// migrationStart is the body that starts a migration; what it leaves out is false
-// or empty (Document B section 4.6).
+// migrationBody is the body that starts a migration (Document B section 4.6). Absent members
+// are false or empty.
 type migrationBody struct {
 	Repositories         []string `json:"repositories"`
 	LockRepositories     bool     `json:"lock_repositories"`
-	ExcludeMetadata      bool     `json:"exclude_metadata"` // like the next, of the archive alone: no record shows it
+	ExcludeMetadata      bool     `json:"exclude_metadata"` // records omit this member and the next, which affect only the archive
 	ExcludeGitData       bool     `json:"exclude_git_data"`
 	ExcludeAttachments   bool     `json:"exclude_attachments"`
 	ExcludeReleases      bool     `json:"exclude_releases"`
 	ExcludeOwnerProjects bool     `json:"exclude_owner_projects"`
 	MetadataOnly         bool     `json:"org_metadata_only"`
-	// Exclude names what the answer leaves out; the migration has it all the same.
+	// Exclude names the members that the response omits. The migration keeps them.
 	Exclude []string `json:"exclude"`
 }
 
-// lockedForMigration is the message to who would change a locked repository.
+// lockedForMigration is the error message for a change to a locked repository.
 const lockedForMigration = "Repository has been locked for migration."
 
-// An export waits, and then takes its time; an archive stays for seven days
-// (Document B section 3), and its migration in the list for ever.
+// Times of an export (Document B section 3). The list keeps migrations forever, although
+// an archive expires after seven days.
 const (
 	exportDelay    = 2 * time.Second
 	exportDuration = 8 * time.Second
 )
 
-// state is that of the migration at a time, and since when it is.
+// state returns the state of the migration at a time, and when that state began.
 func (m *migration) state(now time.Time) (name string, since time.Time) {
 	began := m.created.Add(exportDelay)
 	ended := began.Add(exportDuration)
@@ -59,15 +59,14 @@ func (m *migration) state(now time.Time) (name string, since time.Time) {
 	return "exported", ended
 }
 
-// guid is made from the id, so that it is the same in every life of one seed (RFC
-// 9562 section 5.8).
+// guid returns an identifier that is derived from the ID. The same seed gives the same
+// identifiers (RFC 9562 section 5.8).
 func (m *migration) guid() string {
 	digits := hashOf(uint64(m.id))
 	return strings.Join([]string{digits[:8], digits[8:12], "8" + digits[13:16], "8" + digits[17:20], digits[20:32]}, "-")
 }
 
-// url is where the record of one migration would be; the documents show no
-// operation for it.
+// url returns the URL of the migration. The documents define no operation for that URL.
 func (m *migration) url(req *request) string {
 	if m.owner.members == nil {
 		return req.base + "/user/migrations/" + itoa(m.id)
@@ -75,9 +74,9 @@ func (m *migration) url(req *request) string {
 	return req.base + "/orgs/" + m.owner.login + "/migrations/" + itoa(m.id)
 }
 
-// migrationObject is the record (Document B section 2.7). The repositories are left
-// out where the request asks for it, and never in an import's; those that its token
-// may not see are not among them.
+// migrationObject returns the record of a migration (Document B section 2.7). The list
+// of repositories is omitted for imports and if withRepositories is false. The list
+// contains only the repositories that the caller may see.
 func migrationObject(s *Service, req *request, m *migration, withRepositories bool) object {
 	state, since := m.state(time.Now())
 	o := object{
@@ -92,8 +91,8 @@ func migrationObject(s *Service, req *request, m *migration, withRepositories bo
 	return append(o, object{{"url", m.url(req)}, {"created_at", timestamp(m.created)}, {"updated_at", timestamp(since)}}...)
 }
 
-// migratedRepository is the repository of Document A section 2.7 and what a
-// migration's has more.
+// migratedRepository returns the record of Document A section 2.7 with the additional
+// members that migrations show.
 func migratedRepository(s *Service, req *request, r *repository) object {
 	return append(repositoryObject(s, req, r), object{
 		{"allow_rebase_merge", true}, {"allow_squash_merge", true}, {"allow_auto_merge", false}, {"delete_branch_on_merge", false}, {"allow_merge_commit", true},
@@ -106,16 +105,15 @@ func migratedRepository(s *Service, req *request, r *repository) object {
 	}...)
 }
 
-// migrationsOf are the migrations of an organization or a user, newest first.
+// migrationsOf returns the migrations of an organization or a user, newest first.
 func (w *world) migrationsOf(owner *account) []*migration {
 	own := slices.DeleteFunc(slices.Clone(w.migrations), func(m *migration) bool { return m.owner != owner })
 	slices.Reverse(own)
 	return own
 }
 
-// listOrganizationMigrations leaves out of each migration what exclude names, as
-// exclude=repositories or exclude[]=repositories; there is nothing else to leave
-// out.
+// listOrganizationMigrations lists the migrations of an organization. The parameters
+// exclude=repositories and exclude[]=repositories omit the repositories.
 func listOrganizationMigrations(s *Service, req *request) response {
 	org := req.target.organization
 	excluded := slices.Concat(req.query["exclude"], req.query["exclude[]"])
@@ -141,9 +139,9 @@ func startUserMigration(s *Service, req *request) response {
 	return s.startMigration(req, user, func(r *repository) bool { return isOwner(pathTarget{organization: r.owner}, user) })
 }
 
-// startMigration starts the export of the repositories that the body names, each of
-// which the caller must see and may must allow. With org_metadata_only there are
-// none, and whatever else the body asks for is ignored.
+// startMigration starts the export of the repositories that the body names. The caller
+// must see each repository, and allowed must return true for each. With
+// org_metadata_only there are no repositories, and the other options are ignored.
 func (s *Service) startMigration(req *request, owner *account, allowed func(*repository) bool) response {
 	var body migrationBody
 	if problem := s.decode(req.body, "Migration", &body); problem != nil {
@@ -173,8 +171,9 @@ func (s *Service) startMigration(req *request, owner *account, allowed func(*rep
 	return response{status: http.StatusCreated, body: migrationObject(s, req, m, len(body.Exclude) == 0), location: m.url(req)}
 }
 
-// repositoriesNamed are the repositories with those full names, each of them once,
-// and the index of the first name that stands for none that is allowed, else -1.
+// repositoriesNamed returns the repositories with the given full names, without
+// duplicates. badIndex is the index of the first name without an allowed repository, or
+// -1.
 func (s *Service) repositoriesNamed(names []string, allowed func(*repository) bool) (named []*repository, badIndex int) {
 	for i, name := range names {
 		at := slices.IndexFunc(s.world.repositories, func(r *repository) bool { return strings.EqualFold(r.fullName(), name) && allowed(r) })
