@@ -78,7 +78,7 @@ func TestConfigurationFieldsAcceptTheirValuesOnly(t *testing.T) {
 			for _, value := range wrong {
 				w := t.do("owner", http.MethodPost, configurationsPath, `{"name":"x","description":"d","`+name+`":`+value+`}`)
 				if w.Code != 422 || !namesField(w, configurationResource, name) {
-					t.Errorf("%s %s: %d %s", name, value, w.Code, w.Body)
+					t.Errorf("%s %s: got %d %s, want 422", name, value, w.Code, w.Body)
 				}
 			}
 			time.Sleep(time.Minute) // stay within the limit of content creation

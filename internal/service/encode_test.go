@@ -21,7 +21,7 @@ func TestEncodeMatchesTheStandardLibrary(t *testing.T) {
 		written := encode(object{{text, []object{{{"s", text}}, {}}}, {"other " + text, list}, {"n", int(number)}, {"t", true}, {"z", nil}})
 		var got any
 		if err := json.Unmarshal(written, &got); err != nil {
-			t.Fatalf("%s: %v", written, err)
+			t.Fatalf("decode %s: %v", written, err)
 		}
 		standard, err := json.Marshal(map[string]any{text: []any{map[string]any{"s": text}, map[string]any{}}, "other " + text: list, "n": number, "t": true, "z": nil})
 		if err != nil {

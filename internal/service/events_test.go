@@ -10,7 +10,7 @@ import (
 	"github.com/weirgate/weir/internal/records"
 )
 
-// documentedEvents are the tables of Document B: availability (section 6.2),
+// documentedEvents holds the tables of Document B: the availability (section 6.2), and the
 // required and optional members (section 6.3).
 var documentedEvents = map[string]struct{ available, required, optional string }{
 	"branch_protection_configuration": {"R O A", "action repository sender", "enterprise installation organization"},

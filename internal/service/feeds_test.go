@@ -117,7 +117,7 @@ func readAtom(t *tester, text []byte) feedPage {
 	t.Helper()
 	var page feedPage
 	if err := xml.Unmarshal(text, &page); err != nil {
-		t.Fatalf("%s: %v", text, err)
+		t.Fatalf("decode feed %s: %v", text, err)
 	}
 	ids := map[string]bool{}
 	check := func(id, title, updated string, link pageLink) {

@@ -73,11 +73,11 @@ func TestInvitationsCanBeFiltered(t *testing.T) {
 		} {
 			all := t.listInvitations(acmeInvitations + query)
 			if len(all) != want {
-				t.Errorf("%s: %d, want %d", query, len(all), want)
+				t.Errorf("%s: got %d invitations, want %d", query, len(all), want)
 			}
 			for _, i := range all {
 				if strings.Contains(query, "role=admin") && i["role"] != "admin" || strings.Contains(query, "scim") && i["invitation_source"] != "scim" {
-					t.Errorf("%s: %v", query, i)
+					t.Errorf("%s: got invitation %v", query, i)
 				}
 			}
 		}

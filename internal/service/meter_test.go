@@ -23,14 +23,14 @@ func (t *tester) wantViolations(limits string, times int) {
 	t.Helper()
 	v := t.s.Violations()
 	if v.Violations != times || limits != "" && v.ByLimit[limits] != times {
-		t.Errorf("violations: %+v, want %d of %s", v, times, limits)
+		t.Errorf("got violations %+v, want %d of %s", v, times, limits)
 	}
 }
 
 func (t *tester) wantSecondaryLimit(w *httptest.ResponseRecorder) {
 	t.Helper()
 	if w.Code != 403 || w.Header().Get("Retry-After") != "60" || !strings.Contains(w.Body.String(), "secondary rate limit") || !strings.Contains(w.Body.String(), "/secondary-rate-limits") {
-		t.Errorf("not a secondary limit error: %d %v %s", w.Code, w.Header(), w.Body)
+		t.Errorf("got %d %v %s, want a secondary limit error", w.Code, w.Header(), w.Body)
 	}
 }
 
@@ -117,11 +117,11 @@ func TestConcurrentRequestsAreLimited(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{DelayAfter: Duration(time.Second)})
 		if got := t.getConcurrently(100, "owner", "/gitignore/templates"); got[200] != 100 {
-			t.Errorf("%v", got)
+			t.Errorf("got statuses %v", got)
 		}
 		t.wantViolations("", 0)
 		if got := t.getConcurrently(101, "member", "/gitignore/templates"); got[403] == 0 {
-			t.Errorf("%v", got)
+			t.Errorf("got statuses %v", got)
 		}
 		t.wantViolations("concurrency", 1)
 		if v := t.s.Violations(); v.MaxConcurrent != 101 || v.SentWhileLimited != 0 {
@@ -194,7 +194,7 @@ func TestHighestSumOfSearchesExcludesFreeResponses(t *testing.T) {
 		for range 3 {
 			time.Sleep(time.Minute)
 			if got := t.getConcurrently(10, "member", target); got[200] != 10 {
-				t.Errorf("%v", got)
+				t.Errorf("got statuses %v", got)
 			}
 		}
 		if got := t.s.Violations().Highest["search"]; got.Sum != 10 {

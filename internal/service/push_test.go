@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// commitMembers are those of the commits of a push; the documents do not show them.
+// commitMembers lists the members of a commit in a push event. The documents omit them.
 const commitMembers = "id tree_id distinct message timestamp url author committer added removed modified"
 
 // TestPushAddsCommitsToTheDefaultBranch also checks that the payload contains the new

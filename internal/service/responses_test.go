@@ -14,7 +14,6 @@ import (
 // TestRecordsHaveTheDocumentedMembers covers records that are not direct responses of the
 // catalogue's operations, and responses that depend on the caller. The tests of cmd/weir
 // check the other records, with and without the gateway.
-// what RFC 4287 asks of a feed ==> // RFC 4287 requires these members
 func TestRecordsHaveTheDocumentedMembers(t *testing.T) {
 	resources := strings.Join(policy.Resources(), ":{} ") + ":{}"
 	runWithService(t, func(t *tester) {
@@ -30,7 +29,7 @@ func TestRecordsHaveTheDocumentedMembers(t *testing.T) {
 			{"basic user", "/feeds", "_links", records.FeedLinks},
 			{"basic user", "/feeds", "_links.current_user", "href:string type:string"},
 			{"basic user", "/feeds", "_links.current_user_organizations.0", "href:string type:string"},
-			{"", "/feeds/timeline", "", "id:string title:string updated:time link:{} entries:[]{}"}, // what RFC 4287 asks of a feed
+			{"", "/feeds/timeline", "", "id:string title:string updated:time link:{} entries:[]{}"}, // RFC 4287 requires these members
 			{"", "/feeds/timeline", "entries.0", "id:string title:string updated:time author:{} link:{}"},
 			{"", "/rate_limit", "resources", resources},
 			{"owner", organizationMigrations + "?page=2&per_page=1", "0", records.Import},
@@ -48,7 +47,7 @@ func (t *tester) wantRecord(text []byte, path, record string) {
 	t.Helper()
 	var v any
 	if err := json.Unmarshal(text, &v); err != nil {
-		t.Fatalf("%s: %v", text, err)
+		t.Fatalf("decode %s: %v", text, err)
 	}
 	for step := range strings.SplitSeq(path, ".") {
 		switch at := v.(type) {
@@ -62,7 +61,7 @@ func (t *tester) wantRecord(text []byte, path, record string) {
 	}
 	object, ok := v.(map[string]any)
 	if !ok {
-		t.Fatalf("%s: no object at %q", text, path)
+		t.Fatalf("%s has no object at %q", text, path)
 	}
 	if differences := records.Differences(record, object); differences != "" {
 		t.Errorf("%.200s, at %q:\n%s", text, path, differences)

@@ -9,7 +9,7 @@ import (
 
 const acmeRoles = "/orgs/acme/organization-roles"
 
-// permissionsOfRoles are the names that Document A section 2.2 observed.
+// permissionsOfRoles lists the permission names of Document A section 2.2.
 const permissionsOfRoles = `write_organization_custom_repo_role write_organization_custom_org_role
 	read_organization_custom_repo_role read_organization_custom_org_role read_audit_logs`
 

@@ -43,7 +43,7 @@ var documentedRules = map[string]string{
 
 const pattern = `{"name?": "n", "negate?": true, "operator": "regex", "pattern": "^fix: .+$"}`
 
-// choices are the values that each choice has.
+// choices lists the allowed values of each choice parameter.
 var choices = map[string]string{
 	"grouping_strategy": "ALLGREEN HEADGREEN", "merge_method": "MERGE SQUASH REBASE", "operator": "starts_with ends_with contains regex",
 }

@@ -21,7 +21,7 @@ const (
 	acmeRulesets    = "/orgs/acme/rulesets"
 )
 
-// wholeRuleset is a body that uses every member of Document A section 4.9.
+// completeRuleset is a request body with every member of Document A section 4.9.
 const completeRuleset = `{
 	"name": "all of it", "target": "branch", "enforcement": "active",
 	"bypass_actors": [

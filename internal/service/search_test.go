@@ -12,8 +12,6 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// what has no term is no alternative ==> // a part without terms is ignored
-// a term that is negated is one ==> // a negated term is a term
 func TestSearchCountsMatches(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		total := func(credential, target string) int {
@@ -39,7 +37,7 @@ func TestSearchCountsMatches(t *testing.T) {
 			{"member", "/search/code?q=gear+in:path", 2},
 			{"member", `/search/code?q="the+lever"`, 1},
 			{"member", "/search/code?q=svg+in:path", 0}, // files of 400 KB are not searched
-			{"member", "/search/code?q=vault+OR", 1},    // what has no term is no alternative
+			{"member", "/search/code?q=vault+OR", 1},    // a part without terms is ignored
 			{"member", "/search/code?q=OR+vault", 1},
 			{"member", "/search/code?q=vault+OR+OR+pull", 2},
 			{"member", "/search/code?q=zzzz+OR", 0},
@@ -48,7 +46,7 @@ func TestSearchCountsMatches(t *testing.T) {
 			{"member", "/search/code?q=AND+vault+AND", 1},
 			{"member", "/search/code?q=zzzz+OR+language:python", 0},
 			{"member", "/search/code?q=language:python+OR+pull", 1},
-			{"member", "/search/code?q=zzzz+OR+-widget+language:go", 1}, // a term that is negated is one
+			{"member", "/search/code?q=zzzz+OR+-widget+language:go", 1}, // a negated term is a term
 			{"", "/search/repositories?q=widgets", 1},
 			{"", "/search/users?q=acme", 4},
 		} {

@@ -98,7 +98,7 @@ func decode[T any](t *tester, w *httptest.ResponseRecorder) T {
 	t.Helper()
 	var v T
 	if err := json.Unmarshal(w.Body.Bytes(), &v); err != nil {
-		t.Fatalf("%d %s: %v", w.Code, w.Body, err)
+		t.Fatalf("decode response %d %s: %v", w.Code, w.Body, err)
 	}
 	return v
 }
@@ -235,7 +235,7 @@ func TestSubscriptionsAreStored(t *testing.T) {
 		w := t.do("member", http.MethodPut, path, `{"subscribed":true}`)
 		t.wantStatus(w, 200)
 		if sub := decode[jsonObject](t, w); sub["subscribed"] != true || sub["ignored"] != false || sub["reason"] != nil || sub["repository_url"] != "http://api.test/repos/acme/widgets" {
-			t.Errorf("%v", sub)
+			t.Errorf("got subscription %v", sub)
 		}
 		mine := decode[[]jsonObject](t, t.get("member", "/user/subscriptions"))
 		if len(mine) != 1 || mine[0]["full_name"] != "acme/widgets" || mine[0]["security_and_analysis"] == nil || mine[0]["hooks_url"] == nil {
@@ -245,7 +245,7 @@ func TestSubscriptionsAreStored(t *testing.T) {
 			t.Errorf("got %d watchers", n)
 		}
 		if sub := decode[jsonObject](t, t.do("member", http.MethodPut, path, `{"ignored":true}`)); sub["subscribed"] != false || sub["ignored"] != true {
-			t.Errorf("%v", sub)
+			t.Errorf("got subscription %v", sub)
 		}
 		t.wantStatus(t.do("member", http.MethodPut, path, `{`), 400)
 		w = t.do("member", http.MethodPut, path, `{"subscribed":"yes"}`)
