@@ -163,7 +163,7 @@ func TestWebhooksReceiveSubscribedEventsOfTheirTargetOnly(t *testing.T) {
 		releases := webhookOn("acme")
 		releases.Events = []string{"release", "push"}
 		t.setWebhooks(webhookOn("acme/secret"), releases)
-		for cause, want := range map[string]int{
+		for body, want := range map[string]int{
 			`{"event": "release", "action": "published", "repository": "acme/widgets"}`:            1,
 			`{"event": "release", "action": "published", "repository": "acme/secret"}`:             2,
 			`{"event": "commit_comment", "action": "created", "repository": "acme/secret"}`:        1,
@@ -174,9 +174,9 @@ func TestWebhooksReceiveSubscribedEventsOfTheirTargetOnly(t *testing.T) {
 			`{"event": "project", "action": "closed", "repository": "acme/secret"}`:                1,
 			`{"event": "repository_advisory", "action": "published", "repository": "acme/secret"}`: 1,
 		} {
-			t.createEvent(cause, 202)
+			t.createEvent(body, 202)
 			if got := box.take(); len(got) != want {
-				t.Errorf("%s: got %d deliveries, want %d", cause, len(got), want)
+				t.Errorf("%s: got %d deliveries, want %d", body, len(got), want)
 			}
 		}
 	})
@@ -188,7 +188,7 @@ func TestEventsOfManyRefsAreWithheld(t *testing.T) {
 		box := t.startReceiver()
 		t.setWebhooks(webhookOn("acme"))
 		for _, c := range []struct {
-			cause      string
+			body       string
 			deliveries int
 		}{
 			{`"event": "create", "ref": "refs/tags/a", "at_once": 3`, 1},
@@ -199,9 +199,9 @@ func TestEventsOfManyRefsAreWithheld(t *testing.T) {
 			{`"event": "push", "ref": "refs/heads/a", "at_once": 5000`, 1},
 			{`"event": "push", "ref": "refs/heads/a", "at_once": 5001`, 0},
 		} {
-			answer := t.createEvent(`{"repository": "acme/widgets", `+c.cause+`}`, 202)
+			answer := t.createEvent(`{"repository": "acme/widgets", `+c.body+`}`, 202)
 			if got := box.take(); len(got) != c.deliveries || (answer["withheld"] == nil) != (c.deliveries == 1) || len(answer["deliveries"].([]any)) != c.deliveries {
-				t.Errorf("%s: got %d deliveries and response %v", c.cause, len(got), answer)
+				t.Errorf("%s: got %d deliveries and response %v", c.body, len(got), answer)
 			}
 		}
 	})
@@ -227,7 +227,7 @@ func TestCreateEventRefusesInvalidBodies(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		box := t.startReceiver()
 		t.setWebhooks(webhookOn("acme"))
-		for _, c := range []struct{ cause, wantMessage string }{
+		for _, c := range []struct{ body, wantMessage string }{
 			{``, `the body is empty; send JSON`},
 			{`{`, `unexpected EOF`},
 			{`{} {}`, `more than one JSON value`},
@@ -255,7 +255,7 @@ func TestCreateEventRefusesInvalidBodies(t *testing.T) {
 			{`{"event": "custom_property", "action": "created", "repository": "acme/widgets"}`, `repository: not allowed for event custom_property`},
 			{`{"event": "public", "repository": "acme/widgets"}`, `repository: acme/widgets is already public`},
 		} {
-			t.wantRefused(c.cause, c.wantMessage)
+			t.wantRefused(c.body, c.wantMessage)
 		}
 		if got := box.take(); len(got) > 0 || t.s.lastEvent > 0 {
 			t.Errorf("got %d deliveries of %d events, want none", len(got), t.s.lastEvent)
@@ -286,10 +286,10 @@ func TestPullRequestNumbersGrow(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		box := t.startReceiver()
 		t.setWebhooks(webhookOn("acme"))
-		const cause = `{"event": "pull_request", "action": "assigned", "repository": "acme/widgets", "sender": "acme-member"}`
-		t.createEvent(cause, 202)
+		const body = `{"event": "pull_request", "action": "assigned", "repository": "acme/widgets", "sender": "acme-member"}`
+		t.createEvent(body, 202)
 		first := box.takePayload(t)
-		t.createEvent(cause, 202)
+		t.createEvent(body, 202)
 		second := box.takePayload(t)
 		if first["number"].(float64) <= 24 || second["number"].(float64) <= first["number"].(float64) || first["number"] != first["pull_request"].(jsonObject)["number"] {
 			t.Errorf("got number %v, then %v", first["number"], second["number"])

@@ -89,7 +89,7 @@ func TestPushToTheDefaultBranchRenewsStatistics(t *testing.T) {
 // only.
 func TestPushPayloadDescribesTheRef(t *testing.T) {
 	for name, c := range map[string]struct {
-		cause         string
+		body          string
 		before, after string
 		commits       int
 		base          any
@@ -115,7 +115,7 @@ func TestPushPayloadDescribesTheRef(t *testing.T) {
 				t.setWebhooks(webhookOn("acme/widgets"))
 				widgets := t.s.world.repositoryNamed("acme/widgets")
 				was := slices.Clone(widgets.commits)
-				t.createEvent(`{"event": "push", "repository": "acme/widgets", `+c.cause+`}`, 202)
+				t.createEvent(`{"event": "push", "repository": "acme/widgets", `+c.body+`}`, 202)
 				p := box.takePayload(t)
 				names := map[any]string{was[len(was)-1].sha: "H", was[len(was)-2].sha: "P", zeroSHA: "0"}
 				called := func(sha any) string {
@@ -128,7 +128,7 @@ func TestPushPayloadDescribesTheRef(t *testing.T) {
 					t.Errorf("got a push from %v to %v with %d commits and base %v; the branch grew by %d", called(p["before"]), called(p["after"]), len(p["commits"].([]any)), p["base_ref"], len(widgets.commits)-len(was))
 				}
 				for _, flag := range []string{"created", "deleted", "forced"} {
-					if p[flag] != strings.Contains(c.cause, flag) {
+					if p[flag] != strings.Contains(c.body, flag) {
 						t.Errorf("%s: got %v", flag, p[flag])
 					}
 				}
@@ -159,7 +159,7 @@ func TestFirstPushCreatesTheDefaultBranch(t *testing.T) {
 
 func TestRefusedPushesChangeNothing(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		for _, c := range []struct{ repository, cause, wantMessage string }{
+		for _, c := range []struct{ repository, body, wantMessage string }{
 			{"widgets", `"commits": -1`, "commits: -1: must be 0 to 60000"},
 			{"widgets", `"commits": 60001`, "commits: 60001: must be 0 to 60000"},
 			{"widgets", `"commits": 0`, "commits: 0: must be 1 or more unless created, deleted or forced is set"},
@@ -178,9 +178,9 @@ func TestRefusedPushesChangeNothing(t *testing.T) {
 		} {
 			r := t.s.world.repositoryNamed("acme/" + c.repository)
 			head, pushed := r.head(), r.pushed
-			t.wantRefused(`{"event": "push", "repository": "acme/`+c.repository+`", `+c.cause+`}`, c.wantMessage)
+			t.wantRefused(`{"event": "push", "repository": "acme/`+c.repository+`", `+c.body+`}`, c.wantMessage)
 			if r.head() != head || r.pushed != pushed {
-				t.Errorf("%s: the refused push changed the repository", c.cause)
+				t.Errorf("%s: the refused push changed the repository", c.body)
 			}
 		}
 	})

@@ -79,32 +79,32 @@ type ruleCase struct {
 	*tester
 	kind       string
 	parameters any
-	made       int
-	last       string
+	count      int
+	lastBody   string
 }
 
 // create posts a ruleset with the current parameters and checks the field error.
 func (c *ruleCase) create(field, code string) {
 	c.Helper()
-	c.made++
+	c.count++
 	body := jsonObject{
-		"name": fmt.Sprint(c.kind, c.made), "enforcement": "active", "conditions": jsonObject{"ref_name": jsonObject{"include": []string{"~ALL"}}},
+		"name": fmt.Sprint(c.kind, c.count), "enforcement": "active", "conditions": jsonObject{"ref_name": jsonObject{"include": []string{"~ALL"}}},
 		"rules": []any{jsonObject{"type": c.kind, "parameters": withoutMarks(c.parameters)}},
 	}
 	w := c.do("owner", http.MethodPost, widgetsRulesets, string(encode(body)))
 	c.wantFieldError(w, field, code)
-	c.last = w.Body.String()
+	c.lastBody = w.Body.String()
 }
 
 // lastParameters returns the parameters of the newest ruleset.
 func (c *ruleCase) lastParameters() any {
-	var made struct {
+	var count struct {
 		Rules []struct{ Parameters any }
 	}
-	if err := json.Unmarshal([]byte(c.last), &made); err != nil {
+	if err := json.Unmarshal([]byte(c.lastBody), &count); err != nil {
 		c.Fatal(err)
 	}
-	return made.Rules[0].Parameters
+	return count.Rules[0].Parameters
 }
 
 // varyMembers varies each member of the value at path, and nested members.
