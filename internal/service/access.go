@@ -34,7 +34,7 @@ func (c caller) hasPermission(permission string) bool {
 	return c.grants == nil || !named || name == "Metadata (repository)" || granted == "write" || granted == level
 }
 
-// widerScopes maps a scope to the next wider scope, which includes it.
+// widerScopes maps each scope to the next wider scope.
 var widerScopes = map[string]string{"read:org": "write:org", "write:org": "admin:org"}
 
 // hasScope reports whether a classic token has the scope or a wider one. Other tokens

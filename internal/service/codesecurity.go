@@ -31,7 +31,7 @@ type configurationField struct {
 	// initial is the default value. It is nil for required members.
 	initial any
 	// parse returns the value to store, or the path of the invalid member.
-	parse func(name string, given any) (value any, wrong string)
+	parse func(name string, given any) (value any, invalidPath string)
 }
 
 // configurationFields lists the members of the create body (Document A section 4.2),
@@ -60,7 +60,7 @@ func readText(name string, given any) (value any, invalidPath string) {
 	return given, ""
 }
 
-func readChoice(allowed ...string) func(name string, given any) (value any, wrong string) {
+func readChoice(allowed ...string) func(name string, given any) (value any, invalidPath string) {
 	return func(name string, given any) (any, string) {
 		if s, ok := given.(string); !ok || !slices.Contains(allowed, s) {
 			return nil, name

@@ -24,18 +24,18 @@ func (s *Service) validate(h http.Header, req *request, resp *response) {
 	h.Del("Content-Type")
 }
 
-// entityTag returns the ETag of a response. It depends on the bytes and the media type
-// only, unless the fault ETagsPerToken is set.
+// entityTag returns the ETag of a response. The ETag depends only on the bytes and
+// the media type, unless the fault ETagsPerToken is set.
 func (s *Service) entityTag(req *request, resp *response) string {
-	seen := resp.kind + "\n"
+	hashed := resp.kind + "\n"
 	if req.faults.ETagsPerToken {
 		if len(s.config.Dialect.ETag) > 0 {
 			return s.config.Dialect.EntityTag(req.Header.Get, resp.text)
 		}
-		seen += req.Header.Get("Authorization") + "\n"
+		hashed += req.Header.Get("Authorization") + "\n"
 	}
 	sum := sha256.New()
-	_, _ = io.WriteString(sum, seen) // a hash returns no error
+	_, _ = io.WriteString(sum, hashed) // a hash returns no error
 	_, _ = sum.Write(resp.text)
 	return `W/"` + hex.EncodeToString(sum.Sum(nil)[:16]) + `"`
 }
@@ -50,10 +50,10 @@ func matches(r *http.Request, etag string, modified time.Time) bool {
 		}
 		return false
 	}
-	asked := r.Header.Get("If-Modified-Since")
-	if asked == "" || modified.IsZero() {
+	ifModifiedSince := r.Header.Get("If-Modified-Since")
+	if ifModifiedSince == "" || modified.IsZero() {
 		return false
 	}
-	since, err := http.ParseTime(asked)
+	since, err := http.ParseTime(ifModifiedSince)
 	return err == nil && !modified.Truncate(time.Second).After(since)
 }

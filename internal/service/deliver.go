@@ -14,7 +14,7 @@ import (
 const (
 	// maxPayload is the size of the largest body that is sent (Document B section 6.1).
 	maxPayload = 25 << 20
-	// maxQueued and maxWaitingBytes bound the queue. Deliveries beyond these bounds
+	// maxQueued and maxQueuedBytes bound the queue. Deliveries beyond these bounds
 	// are dropped, and their records contain an error.
 	maxQueued      = 1000
 	maxQueuedBytes = 4 * maxPayload
@@ -42,7 +42,7 @@ type deliveryRecord struct {
 
 // delivery is one event to be sent to one webhook.
 type delivery struct {
-	deliveryRecord // guarded by deliveries.mu
+	deliveryRecord // guarded by deliveryQueue.mu
 	header         http.Header
 	body           []byte
 }
@@ -53,14 +53,14 @@ type deliveryQueue struct {
 	transport *http.Transport
 	queue     chan *delivery
 
-	mu          sync.Mutex // guards what follows
+	mu          sync.Mutex // guards the fields below
 	queuedBytes int        // total size of the queued bodies
 	recent      []*delivery
 }
 
-// newDeliveries returns a queue that connects with dial, or over the network if dial is
+// newDeliveryQueue returns a queue that connects with dial, or over the network if dial is
 // nil. The queue sends nothing until run is called.
-func newDeliveries(dial func(ctx context.Context, network, address string) (net.Conn, error)) *deliveryQueue {
+func newDeliveryQueue(dial func(ctx context.Context, network, address string) (net.Conn, error)) *deliveryQueue {
 	return &deliveryQueue{
 		transport: &http.Transport{DialContext: dial, DisableKeepAlives: true},
 		queue:     make(chan *delivery, maxQueued),

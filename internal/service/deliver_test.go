@@ -148,7 +148,7 @@ func TestLargePayloadsAreNotDelivered(t *testing.T) {
 			t.Errorf("got %+v, want a failed delivery", got)
 		}
 	})
-	d := newDeliveries(nil)
+	d := newDeliveryQueue(nil)
 	exact := &delivery{body: make([]byte, maxPayload)}
 	over := &delivery{body: make([]byte, maxPayload+1)}
 	d.enqueue(exact)
@@ -162,7 +162,7 @@ func TestLargePayloadsAreNotDelivered(t *testing.T) {
 // sends the deliveries.
 func TestWaitingDeliveriesAreBounded(t *testing.T) {
 	for _, c := range []struct{ size, fit int }{{10, maxQueued}, {maxPayload, 4}, {maxPayload - 1, 4}, {maxPayload / 2, 8}} {
-		d := newDeliveries(nil)
+		d := newDeliveryQueue(nil)
 		body := make([]byte, c.size)
 		for i := range c.fit + 1 {
 			item := &delivery{body: body}

@@ -15,7 +15,8 @@
 //     shares no counting code: its meter is simple and exact.
 //   - The service holds no lock while it writes to a client.
 //
-// [New] is the entry point. It returns a [Service], which is an [net/http.Handler].
+// [New] is the entry point. It returns a [Service], which implements
+// [net/http.Handler].
 //
 // Read service.go first: [Service.ServeHTTP] shows the steps of one request. Then
 // read meter.go for the limits, and world.go and seed.go for the state.

@@ -28,7 +28,7 @@ type eventKind struct {
 	// members end with a question mark.
 	payload string
 	// webhookActions lists the actions that webhooks of repositories and organizations
-	// receive. If it is empty they receive all actions.
+	// receive. An empty list selects all actions.
 	webhookActions []string
 	// options lists the optional members of POST /_service/events that the event accepts.
 	options []string
@@ -96,7 +96,7 @@ type eventBody struct {
 	AtOnce *int `json:"at_once"`
 }
 
-// event is an event that happened in the state.
+// event is an event that a request to POST /_service/events created.
 type event struct {
 	name, action string
 	repository   *repository // nil for events without a repository
@@ -120,9 +120,9 @@ func (s *Service) postEvent(w http.ResponseWriter, r *http.Request) {
 	var body eventBody
 	err := readControlJSON(w, r, &body)
 	if err == nil {
-		var caused object
-		if caused, err = s.createEvent(r, body); err == nil {
-			writeJSON(w, http.StatusAccepted, caused)
+		var result object
+		if result, err = s.createEvent(r, body); err == nil {
+			writeJSON(w, http.StatusAccepted, result)
 		}
 	}
 	if err != nil {
@@ -139,8 +139,8 @@ func (s *Service) createEvent(r *http.Request, body eventBody) (object, error) {
 	if err != nil {
 		return nil, err
 	}
-	if why := e.withheldReason(body); why != "" {
-		return object{{"deliveries", []string{}}, {"withheld", why}}, nil
+	if reason := e.withheldReason(body); reason != "" {
+		return object{{"deliveries", []string{}}, {"withheld", reason}}, nil
 	}
 	if len(e.subscribers) == 0 {
 		return object{{"deliveries", []string{}}, {"withheld", "no webhook is subscribed"}}, nil

@@ -68,20 +68,20 @@ func (s *Service) feedPage(req *request, feed *feedRequest) feedPage {
 	case feed.private:
 		reader = req.caller
 	}
-	var events []activity
+	var activities []activity
 	for _, r := range s.world.repositories {
 		if s.world.isVisible(r, reader) && (feed.selects == nil || feed.selects(r, feed.user, feed.organization)) {
-			events = append(events, feed.activities(r)...)
+			activities = append(activities, feed.activities(r)...)
 		}
 	}
-	slices.SortFunc(events, func(a, b activity) int {
+	slices.SortFunc(activities, func(a, b activity) int {
 		return cmp.Or(b.author.at.Compare(a.author.at), strings.Compare(a.path, b.path))
 	})
 	page := feedPage{
 		ID: feedID(req.match.Path), Title: feed.heading(), Updated: timestamp(time.Unix(0, 0)),
 		Link: pageLink{"self", atomType, req.base + req.match.Path}, Entries: []pageEntry{},
 	}
-	for _, a := range events[:min(len(events), feedSize)] {
+	for _, a := range activities[:min(len(activities), feedSize)] {
 		page.Entries = append(page.Entries, pageEntry{
 			ID: feedID(a.path), Title: a.author.name + " " + a.description, Updated: timestamp(a.author.at),
 			Author: pageAuthor{a.author.name}, Link: pageLink{"alternate", "text/html", req.base + a.path},
@@ -114,14 +114,14 @@ func (feed *feedRequest) activities(r *repository) []activity {
 	if feed.advisoriesOnly {
 		return advisoryActivities(r)
 	}
-	var events []activity
+	var activities []activity
 	add := func(by signer, did, path string) {
 		if !feed.ownActivity || by.email == feed.user.email {
-			events = append(events, activity{by, did + " " + r.fullName(), "/" + r.fullName() + path})
+			activities = append(activities, activity{by, did + " " + r.fullName(), "/" + r.fullName() + path})
 		}
 	}
 	for _, c := range slices.Backward(r.commits) {
-		if len(events) == feedSize {
+		if len(activities) == feedSize {
 			break
 		}
 		subject, _, _ := strings.Cut(c.message, "\n")
@@ -135,14 +135,14 @@ func (feed *feedRequest) activities(r *repository) []activity {
 			add(signer{sub.user.name, sub.user.email, sub.created}, "watches", "/watchers/"+sub.user.login)
 		}
 	}
-	return events
+	return activities
 }
 
 func advisoryActivities(r *repository) []activity {
-	var events []activity
+	var activities []activity
 	for _, a := range r.advisories {
 		by := signer{r.owner.name, r.owner.email, a.published}
-		events = append(events, activity{by, "announced: " + a.summary + " in " + r.fullName(), "/" + r.fullName() + "/security/advisories/" + a.id})
+		activities = append(activities, activity{by, "announced: " + a.summary + " in " + r.fullName(), "/" + r.fullName() + "/security/advisories/" + a.id})
 	}
-	return events
+	return activities
 }

@@ -18,8 +18,8 @@ type feed struct {
 	ownActivity bool   // only the activities of {user}
 	// advisoriesOnly selects security advisories instead of activities.
 	advisoriesOnly bool
-	// selects reports whether the feed covers a repository. If it is nil the feed covers
-	// all repositories that the reader may see.
+	// selects reports whether the feed covers a repository. A feed without selects covers
+	// all repositories that the caller may see.
 	selects func(r *repository, user, organization *account) bool
 }
 

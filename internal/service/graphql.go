@@ -164,13 +164,13 @@ func (e *execution) collectFields(set ast.SelectionSet, visited map[string]bool)
 	return all
 }
 
-// included follows @skip and @include.
+// included reports whether the directives @skip and @include select an item.
 func (e *execution) included(directives ast.DirectiveList) bool {
-	holds := func(name string) bool {
+	isTrue := func(name string) bool {
 		d := directives.ForName(name)
 		return d != nil && d.ArgumentMap(e.variables)["if"] == true
 	}
-	return !holds("skip") && (directives.ForName("include") == nil || holds("include"))
+	return !isTrue("skip") && (directives.ForName("include") == nil || isTrue("include"))
 }
 
 // addError records why a field has no value.

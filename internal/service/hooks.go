@@ -191,8 +191,8 @@ func (k *hook) sign(by func() hash.Hash, body []byte) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// randomGUID returns a random identifier (RFC 9562 section 5.4). It does not depend on the
-// seed: processes with the same seed must not send the same delivery ID.
+// randomGUID returns a random identifier (RFC 9562 section 5.4). The identifier does not
+// depend on the seed: two processes must not send the same delivery ID.
 func randomGUID() string {
 	var b [16]byte
 	_, _ = cryptorand.Read(b[:]) // crypto/rand.Read returns no error
@@ -271,21 +271,21 @@ func readControlJSON(w http.ResponseWriter, r *http.Request, into any) error {
 	return unmarshalStrict(body, into)
 }
 
-// unmarshalStrict unmarshals one JSON value. Its errors name unknown members and members of a
-// wrong type.
+// unmarshalStrict unmarshals one JSON value. Its errors name unknown members and members
+// of a wrong type.
 func unmarshalStrict(text []byte, into any) error {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	err := decoder.Decode(into)
 	if mismatch := (*json.UnmarshalTypeError)(nil); errors.As(err, &mismatch) {
-		wanted, named := jsonTypeNames[mismatch.Type.Kind()]
+		typeName, named := jsonTypeNames[mismatch.Type.Kind()]
 		switch {
 		case mismatch.Type == reflect.TypeFor[Duration]():
-			wanted = durationForm
+			typeName = durationForm
 		case !named:
-			wanted = "an object"
+			typeName = "an object"
 		}
-		return fmt.Errorf("%s: must be %s, not %s", cmp.Or(mismatch.Field, "the body"), wanted, mismatch.Value)
+		return fmt.Errorf("%s: must be %s, not %s", cmp.Or(mismatch.Field, "the body"), typeName, mismatch.Value)
 	}
 	switch {
 	case err == nil && !errors.Is(decoder.Decode(&struct{}{}), io.EOF):

@@ -10,9 +10,10 @@ import (
 // sortedMembers returns the sorted logins of an organization's members.
 func sortedMembers(org *account) []string { return slices.Sorted(maps.Keys(org.members)) }
 
-// canListMembers reports whether the caller may see concealed members. The caller must be
-// a member or an installation of the organization, and its token must allow the read.
-func canListMembers(org *account, c caller) bool {
+// canSeeConcealedMembers reports whether the caller may see concealed members. The caller
+// must be a member or an installation of the organization, and its token must allow the
+// read.
+func canSeeConcealedMembers(org *account, c caller) bool {
 	return (org.members[c.login] != nil || c.account == "installation "+org.login) && c.hasPermission("Members (organization): read") && c.hasScope("read:org")
 }
 
@@ -34,7 +35,7 @@ func listMembers(s *Service, req *request) response {
 	var shown []*account
 	for _, login := range sortedMembers(org) {
 		m := org.members[login]
-		hidden := !m.public && !canListMembers(org, req.caller)
+		hidden := !m.public && !canSeeConcealedMembers(org, req.caller)
 		wrongRole := role == "admin" && !m.admin || role == "member" && m.admin
 		if hidden || wrongRole || filter == "2fa_disabled" && m.twoFactor {
 			continue
@@ -51,7 +52,7 @@ func checkMember(s *Service, req *request) response {
 	switch {
 	case org == nil:
 		return s.notFound()
-	case !canListMembers(org, req.caller):
+	case !canSeeConcealedMembers(org, req.caller):
 		return response{status: http.StatusFound, location: req.base + "/orgs/" + org.login + "/public_members/" + url.PathEscape(req.match.Params.Get("username"))}
 	case org.members[req.match.Params.Get("username")] == nil:
 		return s.notFound()

@@ -42,7 +42,7 @@ type usage struct {
 	inProgress int
 	// limitedAt and limitedUntil delimit the cool-down after a secondary limit error.
 	limitedAt, limitedUntil time.Time
-	sentWhileLimited        int // requests sent while limited
+	sentWhileLimited        int // see banAfter
 }
 
 // window is a fixed window. The first request in the window opens it (Document B section
@@ -157,10 +157,10 @@ func (t *ticket) startCooldown(now time.Time) {
 // recordSentWhileLimited counts a request that was sent while its caller was limited.
 // The request may cause a ban.
 func (t *ticket) recordSentWhileLimited() {
-	seen := &t.meter.violations
-	seen.SentWhileLimited++
+	violations := &t.meter.violations
+	violations.SentWhileLimited++
 	t.usage.sentWhileLimited++
-	seen.Banned = seen.Banned || t.usage.sentWhileLimited >= banAfter
+	violations.Banned = violations.Banned || t.usage.sentWhileLimited >= banAfter
 }
 
 // count charges a request now or refuses it. Refused requests and requests for the rate
@@ -251,10 +251,10 @@ func (m *meter) costs(op *policy.Operation) []cost {
 	return append(list, m.cpuCosts(graphQL, 0)...)
 }
 
-func (m *meter) cpuCosts(graphQL bool, took int) []cost {
-	list := []cost{{"cpu", "cpu", int(m.limits.CPU.Total / time.Millisecond), took, m.limits.CPU.Window}}
+func (m *meter) cpuCosts(graphQL bool, millis int) []cost {
+	list := []cost{{"cpu", "cpu", int(m.limits.CPU.Total / time.Millisecond), millis, m.limits.CPU.Window}}
 	if graphQL {
-		list = append(list, cost{"cpu:graphql", "cpu:graphql", int(m.limits.CPU.GraphQL / time.Millisecond), took, m.limits.CPU.Window})
+		list = append(list, cost{"cpu:graphql", "cpu:graphql", int(m.limits.CPU.GraphQL / time.Millisecond), millis, m.limits.CPU.Window})
 	}
 	return list
 }
@@ -281,7 +281,7 @@ func (u *usage) sum(limit cost, now time.Time) int {
 	return s.sum
 }
 
-// charge adds a charge.
+// charge adds the cost to the charges.
 func (u *usage) charge(limit cost, now time.Time) {
 	if limit.amount == 0 {
 		return
@@ -350,8 +350,8 @@ func (t *ticket) refund() {
 	}
 }
 
-// writeHeaders sets the rate limit headers (Document B section 8.4), changed by the faults
-// f. behind is the number of requests by which the headers are stale.
+// writeHeaders sets the rate limit headers (Document B section 8.4) and applies the faults
+// f to them. behind is the number of requests by which the headers are stale.
 func (t *ticket) writeHeaders(h http.Header, f Faults, behind int) {
 	t.meter.mu.Lock()
 	defer t.meter.mu.Unlock()

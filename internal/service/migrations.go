@@ -19,8 +19,8 @@ type migration struct {
 	created      time.Time
 }
 
-// migrationBody is the body that starts a migration (Document B section 4.6). Absent members
-// are false or empty.
+// migrationBody is the body that starts a migration (Document B section 4.6). Absent
+// members are false or empty.
 type migrationBody struct {
 	Repositories         []string `json:"repositories"`
 	LockRepositories     bool     `json:"lock_repositories"`

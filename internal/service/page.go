@@ -100,11 +100,13 @@ func escapePath(path string) string {
 	return strings.Join(segments, "/")
 }
 
-// listByCursor returns the items between the cursors after and before (Document A section
-// 1): the first per_page items, or the last ones if only before is set. Items must be in
-// ascending order of id. A cursor encodes an id, so pages stay consistent while items are
-// added and removed. The Link header of a page that is not empty has prev and next. An
-// invalid cursor is a 422.
+// listByCursor returns one page of the items between the cursors after and before
+// (Document A section 1). If only before is set the page has the last per_page items, else
+// the first items. The items must be in ascending order of id.
+//
+// A cursor encodes an id, so pages stay consistent while items are added and removed. The
+// Link header has prev and next. An empty page has no Link header. An invalid cursor is a
+// 422.
 func listByCursor[T any](s *Service, req *request, resource, path string, items []T, id func(T) int, render func(T) object) response {
 	from, to := 0, len(items)
 	byID := func(item T, wanted int) int { return cmp.Compare(id(item), wanted) }

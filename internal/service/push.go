@@ -79,7 +79,7 @@ func (r *repository) checkPush(ref string, body eventBody) (int, error) {
 		left--
 	}
 	for _, check := range []struct {
-		wrong   bool
+		failed  bool
 		message string
 	}{
 		{n < 0 || n > maxCommits, fmt.Sprintf("commits: %d: must be 0 to %d", n, maxCommits)},
@@ -94,7 +94,7 @@ func (r *repository) checkPush(ref string, body eventBody) (int, error) {
 		{body.Forced && empty, fmt.Sprintf("forced: %s is empty", r.fullName())},
 		{left < 1, fmt.Sprintf("commits: 0: %s would have no commits", ref)},
 	} {
-		if check.wrong {
+		if check.failed {
 			return 0, errors.New(check.message)
 		}
 	}

@@ -71,7 +71,7 @@ func New(c Config) *Service {
 	s.world.tokens["tok-app"] = app
 	s.running, s.stop = context.WithCancel(context.Background())
 
-	s.deliveries = newDeliveries(c.Dial)
+	s.deliveries = newDeliveryQueue(c.Dial)
 	s.jobs.Go(func() { s.deliveries.run(s.running) })
 	return s
 }
