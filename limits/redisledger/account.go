@@ -32,16 +32,13 @@ type localAccount struct {
 	batcher redisclient.Batcher[*batchEntry]
 	permits map[uint64]*openPermit // by ID; earlier copies of a request by the complement of the ID
 	orphans []settlement           // settlements without an open permit
-	// aliases has the IDs of prefetched permits by the IDs of the claims that they were assigned to.
-	aliases map[uint64]uint64
 	classes map[classKey]*class
 	// offline has the permits that were granted without Redis.
 	offline map[uint64]*offlinePermit
 	// reconciling forbids offline permits while the spends of the last outage are sent.
 	reconciling bool
 
-	flushing, refilling bool // a background call is running
-	discards            int  // how often all prefetched permits were discarded
+	flushing bool // a background call is running
 }
 
 // localLog is what this replica spent of a sliding log within its window.
@@ -119,7 +116,7 @@ func (l *Ledger) account(name string, kind policy.CallerKind) *localAccount {
 	if a == nil {
 		a = &localAccount{
 			name: name, kind: kind, logs: localLogs{}, observed: map[string][]observation{},
-			budgets: map[string]limits.Budget{}, permits: map[uint64]*openPermit{}, aliases: map[uint64]uint64{},
+			budgets: map[string]limits.Budget{}, permits: map[uint64]*openPermit{},
 			classes: map[classKey]*class{}, offline: map[uint64]*offlinePermit{},
 		}
 		l.accounts[name] = a
@@ -328,15 +325,6 @@ func (l *Ledger) forgetIdle() {
 	defer l.mu.Unlock()
 	for name, a := range l.accounts {
 		a.expirePermits(r)
-		assigned := map[uint64]bool{}
-		for _, p := range a.permits {
-			assigned[p.claimID] = true
-		}
-		for claim := range a.aliases {
-			if !assigned[claim] {
-				delete(a.aliases, claim)
-			}
-		}
 		now := a.now()
 		for log, own := range a.logs {
 			if own.total(now) == 0 {

@@ -34,14 +34,14 @@ type batchEntry struct {
 func (l *Ledger) batch(ctx context.Context, a *localAccount, e *batchEntry) error {
 	return a.batcher.Do(e, batchMax, func(entries []*batchEntry) error {
 		l.mu.Lock()
-		orphans, discards := a.orphans, a.discards
+		orphans := a.orphans
 		settlements := append(a.unsentSettlements(), orphans...)
 		a.orphans = nil
 		l.mu.Unlock()
 		err := unavailable(errLost)
 		if !l.isLost() || slices.ContainsFunc(entries, func(e *batchEntry) bool { return e.probes }) {
 			// The context of one caller must not cancel the batch of all callers.
-			err = l.runBatch(context.WithoutCancel(ctx), a, settlements, entries, discards)
+			err = l.runBatch(context.WithoutCancel(ctx), a, settlements, entries)
 		}
 		if err == nil {
 			return nil
@@ -61,11 +61,8 @@ func (l *Ledger) batch(ctx context.Context, a *localAccount, e *batchEntry) erro
 	})
 }
 
-// runBatch sends settlements and claims to Redis, and claims permits to prefetch. Prefetched permits are worth nothing if
-// discards has changed since the settlements were collected.
-func (l *Ledger) runBatch(
-	ctx context.Context, a *localAccount, settlements []settlement, entries []*batchEntry, discards int,
-) error {
+// runBatch sends settlements and claims to Redis.
+func (l *Ledger) runBatch(ctx context.Context, a *localAccount, settlements []settlement, entries []*batchEntry) error {
 	r := l.rules.Load()
 	args := batchCall{Headroom: r.Headroom, Concurrent: r.Usable(int64(r.Concurrent))}
 	for _, s := range settlements {
@@ -76,17 +73,13 @@ func (l *Ledger) runBatch(
 		if e.claim != nil {
 			e.sent = true
 			claiming = append(claiming, e)
-			args.Claims = append(args.Claims, l.claimCall(e.claim, r, false))
+			args.Claims = append(args.Claims, l.claimCall(e.claim, r))
 		}
-	}
-	prefetch := l.claimsToPrefetch(a, batchMax-len(claiming))
-	for _, c := range prefetch {
-		args.Claims = append(args.Claims, l.claimCall(c, r, true))
 	}
 	if len(args.Outcomes)+len(args.Claims) == 0 {
 		return nil
 	}
-	complete, until := false, time.Now().Add(prefetchTime)
+	complete := false
 	err := l.step(ctx, l.scripts.batch, a, r, args, func(answer reply) {
 		if complete = len(answer.Rates) == len(settlements) && len(answer.Decisions) == len(args.Claims); !complete {
 			return
@@ -102,32 +95,24 @@ func (l *Ledger) runBatch(
 		}
 		for i, e := range claiming {
 			if e.decision = answer.Decisions[i].local(); e.decision.Granted {
-				a.class(*e.claim).used = time.Now()
+				own := a.class(*e.claim)
+				own.claim, own.used = *e.claim, time.Now()
 				a.granted(*e.claim, r)
 			}
 		}
-		if a.discards != discards {
-			until = time.Time{}
-		}
-		l.addPrefetched(a, prefetch, answer.Decisions[len(claiming):], until, r)
 	})
 	if err == nil && !complete {
 		err = unavailable(errors.New("incomplete reply"))
 	}
-	if err != nil {
-		l.returnUnknown(a, prefetch...)
-	}
 	return err
 }
 
-// returnUnknown settles claims of a failed batch as not sent. Redis may have granted them, and would hold their permits
-// until the leases end.
-func (l *Ledger) returnUnknown(a *localAccount, claims ...*limits.Claim) {
+// returnUnknown settles the claim of a failed batch as not sent. Redis may have granted it, and would hold its permit
+// until the lease ends.
+func (l *Ledger) returnUnknown(a *localAccount, c limits.Claim) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, c := range claims {
-		a.orphans = append(a.orphans, settlement{permit: limits.Permit{Claim: *c}, outcome: &limits.Outcome{}})
-	}
+	a.orphans = append(a.orphans, settlement{permit: limits.Permit{Claim: c}, outcome: &limits.Outcome{}})
 }
 
 // keepClaim removes the settlement that returnUnknown added for a claim. The caller holds Ledger.mu.
@@ -222,7 +207,6 @@ type claimCall struct {
 	ID       string      `json:"id"`
 	Resource resource    `json:"resource"`
 	Batch    bool        `json:"batch"`
-	Prefetch bool        `json:"prefetch"`
 	Spends   []spendCall `json:"spends"`
 }
 
@@ -232,8 +216,8 @@ type spendCall struct {
 	Limit  int64         `json:"limit"`
 }
 
-func (l *Ledger) claimCall(c *limits.Claim, r *limits.Rules, prefetch bool) claimCall {
-	own := claimCall{ID: l.permitName(c.ID), Resource: resourceOf(r, c.Kind, c.Resource), Batch: c.Batch, Prefetch: prefetch}
+func (l *Ledger) claimCall(c *limits.Claim, r *limits.Rules) claimCall {
+	own := claimCall{ID: l.permitName(c.ID), Resource: resourceOf(r, c.Kind, c.Resource), Batch: c.Batch}
 	for _, s := range r.Spends(*c) {
 		own.Spends = append(own.Spends, spendCall{holdOf(&s), s.Budget, s.Limit})
 	}

@@ -138,8 +138,6 @@ end
 
 -- Decides a claim: grants all that it asks for, or changes nothing. Returns the decision and whether anything
 -- changed. A decision has granted, or the reason and the time to wait: 0 if that depends on open permits.
--- A prefetched claim has no request yet. It leaves half of each log and of the places, and the last part of a
--- window, to other claims. It is refused before the first answer about a window and after a limit error.
 local function admit(c)
   local l = lease(c.id)
   if l then
@@ -151,27 +149,25 @@ local function admit(c)
   local function refuse(why, at)
     if not refused or at > till then refused, till, reason = true, at, why end
   end
-  local part = c.prefetch and 0.5 or 1
   if now < account.relearning_until then refuse('store', account.relearning_until) end
   if now < account.cooldown_until then
     refuse('cooldown', account.cooldown_until)
   elseif account.probing and account.probe then
     refuse('cooldown', 0)
   end
-  if account.places + 1 > max_places(step.concurrent) * part then refuse('concurrency', 0) end
+  if account.places + 1 > max_places(step.concurrent) then refuse('concurrency', 0) end
   local w = window(c.resource)
-  if c.prefetch and (account.probing or account.slow_start ~= 0 or not w.answered) then refuse('prefetch', 0) end
   l = {id = c.id, granted = now, expires = now + LEASE_TIME, places = 1, units = 1, charged = false, abandoned = false,
     resource = c.resource.name, holds = {}}
   for _, s in ipairs(c.spends) do
     local g, limit = log(s.log), s.limit
     resize_log(g, s.window, s.merge)
     if s.budget == 'primary' then limit = usable(w.limit) end
-    local at = log_refuses(g, limit * part, s.cost)
+    local at = log_refuses(g, limit, s.cost)
     if at then refuse(s.budget, at) end
     table.insert(l.holds, {log = s.log, cost = s.cost, cpu = s.cpu})
   end
-  local at = window_refuses(w, c.prefetch or c.batch)
+  local at = window_refuses(w, c.batch)
   if at then refuse('primary', at) end
   if refused then
     return {granted = false, reason = reason, wait = till == 0 and 0 or till - now}, must_save

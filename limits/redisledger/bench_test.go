@@ -108,7 +108,7 @@ func BenchmarkBatches(b *testing.B) {
 	for _, clients := range []int{1, 8, 64} {
 		b.Run(fmt.Sprint(clients), func(b *testing.B) {
 			l := open(b, client, "r1", rules, redisClock)
-			l.flushDelay, l.prefetchMax = flushDelay, prefetchMax
+			l.flushDelay = flushDelay
 			before, calls := serverTime(b, client)
 			var next atomic.Uint64
 			b.SetParallelism(max(1, clients/runtime.GOMAXPROCS(0)))

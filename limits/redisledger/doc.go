@@ -28,8 +28,8 @@
 // names a permit. A refused claim writes nothing. Redis gets no tokens. A replica remembers what it wrote, and writes
 // it again when Redis has lost it (restore.go).
 //
-// A replica holds quota in three ways: an open permit for a request (permits.go), prefetched permits for the next
-// requests (prefetch.go), and offline leases for the time without Redis (offline.go).
+// A replica holds quota in two ways: an open permit for each request (permits.go), and offline leases for the time
+// without Redis (offline.go).
 //
 // Start with [Ledger.Admit], then read batch.go, batch.lua and permits.go, and [Ledger.Settle].
 package redisledger

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -168,7 +167,7 @@ func (l *Ledger) heartbeatAccount(ctx context.Context, a *localAccount, all bool
 	}
 	for _, p := range l.adoptOffline(a) {
 		open := limits.OpenPermit{Permit: limits.Permit{Claim: p.claim}, Elapsed: p.elapsed}
-		if err := l.renew(ctx, a, open, p.charged, p.claim.ID); err != nil {
+		if err := l.renew(ctx, a, open, p.charged); err != nil {
 			return err
 		}
 	}
@@ -343,12 +342,7 @@ func (l *Ledger) sendRegistration(ctx context.Context) (answer registered, err e
 func (l *Ledger) Leave(ctx context.Context) error {
 	l.mu.Lock()
 	l.leaving = true
-	accounts := slices.Collect(maps.Values(l.accounts))
 	l.mu.Unlock()
-	for _, a := range accounts {
-		_ = l.batch(ctx, a, &batchEntry{}) // wait for a running batch, which may prefetch permits
-		l.returnAllPrefetched(a)
-	}
 	limited, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
 	for {

@@ -49,12 +49,11 @@ type Config struct {
 // Ledger implements [limits.Ledger] in Redis. It is safe for concurrent use. [Ledger.Run] must run beside it.
 type Ledger struct {
 	Config
-	rules       atomic.Pointer[limits.Rules]
-	scripts     scripts
-	timeout     time.Duration  // of each call
-	flushDelay  time.Duration  // how long outcomes wait for a claim; 0 sends them immediately
-	prefetchMax int            // prefetched permits of one class
-	background  sync.WaitGroup // flushes and refills
+	rules      atomic.Pointer[limits.Rules]
+	scripts    scripts
+	timeout    time.Duration  // of each call
+	flushDelay time.Duration  // how long outcomes wait for a claim; 0 sends them immediately
+	background sync.WaitGroup // flushes
 	// lostSince is when Redis stopped answering, in nanoseconds since 1970; 0 while it answers.
 	lostSince atomic.Int64
 	replicas  atomic.Int64
@@ -67,19 +66,18 @@ type Ledger struct {
 	mu       sync.Mutex // guards the fields below
 	accounts map[string]*localAccount
 	// trusted has the Redis process at each address that steps may be sent to. met has new processes.
-	trusted, met   map[string]string
-	secret         string // in hexadecimal
-	registered     bool   // Redis has confirmed the secret
-	epoch          string
-	leaving        bool
-	indexed        int64  // accounts in the index
-	lastPrefetchID uint64 // of a prefetched permit
+	trusted, met map[string]string
+	secret       string // in hexadecimal
+	registered   bool   // Redis has confirmed the secret
+	epoch        string
+	leaving      bool
+	indexed      int64 // accounts in the index
 }
 
 // New returns a ledger without waiting for Redis. It returns an error if the URL is invalid.
 func New(c Config) (*Ledger, error) {
 	l := &Ledger{
-		Config: c, timeout: callTimeout, flushDelay: flushDelay, prefetchMax: prefetchMax, lastPrefetchID: firstPrefetchID(),
+		Config: c, timeout: callTimeout, flushDelay: flushDelay,
 		scripts: newScripts(redisClock), accounts: map[string]*localAccount{},
 		trusted: map[string]string{}, met: map[string]string{},
 	}
@@ -107,25 +105,18 @@ func (l *Ledger) Close() error {
 // Configure replaces the rules. Windows that have begun keep their state.
 func (l *Ledger) Configure(rules limits.Rules) { l.rules.Store(&rules) }
 
-// Admit implements [limits.Ledger]. It uses a prefetched permit if there is one, else it asks Redis in the next batch.
-// While Redis is lost, it uses the offline lease. Admit ignores the end of ctx: a cancelled claim would leak its permit.
+// Admit implements [limits.Ledger]. It sends the claim to Redis in the next batch. While Redis is lost, it uses the offline lease. Admit ignores the end of ctx: a cancelled claim would leak its permit.
 func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
 	a := l.account(c.Account, c.Kind)
-	if l.takePrefetched(a, &c) {
-		return limits.Decision{Granted: true}, nil
-	}
 	if l.isLost() {
 		return l.admitOffline(a, c), nil
 	}
 	e := &batchEntry{claim: &c}
 	err := l.batch(ctx, a, e)
-	if err == nil && !e.decision.Granted && e.decision.Until.IsZero() && l.returnAllPrefetched(a) {
-		err = l.batch(ctx, a, e) // the prefetched permits may have caused the refusal
-	}
 	if err != nil && l.isLost() {
 		e.decision, err = l.admitOffline(a, c), nil
 		if e.sent && !e.decision.Granted {
-			l.returnUnknown(a, &c) // Redis may have granted the claim
+			l.returnUnknown(a, c) // Redis may have granted the claim
 		}
 	}
 	return e.decision, err
@@ -156,18 +147,11 @@ func (l *Ledger) Release(ctx context.Context, p limits.Permit, aborted bool) err
 func (l *Ledger) finish(ctx context.Context, s settlement) error {
 	a := l.account(s.permit.Account, s.permit.Kind)
 	l.mu.Lock()
-	s.permit.ID = a.permitID(s.permit.ID)
 	offline := a.finishOffline(s, l.rules.Load())
 	if !offline {
 		l.record(a, s)
 	}
-	if s.limited() {
-		a.discards++
-	}
 	l.mu.Unlock()
-	if s.limited() {
-		l.returnAllPrefetched(a)
-	}
 	switch {
 	case offline:
 		return nil
@@ -182,14 +166,13 @@ func (l *Ledger) Renew(ctx context.Context, permits []limits.OpenPermit) error {
 	var failed error
 	for _, p := range permits {
 		a := l.account(p.Account, p.Kind)
-		claim := p.ID
-		offline, charged := l.renewLocally(a, &p)
+		offline, charged := l.renewLocally(a, p)
 		switch {
 		case offline: // Redis gets it when it is back
 		case l.isLost():
 			failed = unavailable(errLost)
 		default:
-			if err := l.renew(ctx, a, p, charged, claim); err != nil {
+			if err := l.renew(ctx, a, p, charged); err != nil {
 				failed = err
 			}
 		}
@@ -197,9 +180,8 @@ func (l *Ledger) Renew(ctx context.Context, permits []limits.OpenPermit) error {
 	return failed
 }
 
-// renew renews a permit in Redis. claim is the ID of the claim that it was granted for. Of a charged permit only the
-// place is taken again.
-func (l *Ledger) renew(ctx context.Context, a *localAccount, p limits.OpenPermit, charged bool, claim uint64) error {
+// renew renews a permit in Redis. Of a charged permit only the place is taken again.
+func (l *Ledger) renew(ctx context.Context, a *localAccount, p limits.OpenPermit, charged bool) error {
 	r := l.rules.Load()
 	args := permitCall{
 		ID: l.permitName(p.ID), Charged: charged, Resource: resourceOf(r, p.Kind, p.Resource), CPU: r.Milliseconds(p.Elapsed),
@@ -211,10 +193,6 @@ func (l *Ledger) renew(ctx context.Context, a *localAccount, p limits.OpenPermit
 		own := a.granted(p.Claim, r)
 		own.offline, own.charged = false, charged || own.charged
 		own.elapsed = max(own.elapsed, p.Elapsed)
-		if claim != p.ID {
-			a.assign(own, claim) // the permit may have ended before, and Redis took it again
-			own.renewed = true
-		}
 	})
 }
 

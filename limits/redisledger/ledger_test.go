@@ -54,8 +54,8 @@ func open(t testing.TB, client redis.UniversalClient, replica string, rules limi
 		t.Fatal(err)
 	}
 	l.scripts = newScripts(clock)
-	l.timeout = time.Minute            // a real server does not use the time of the bubble
-	l.flushDelay, l.prefetchMax = 0, 0 // outcomes are sent immediately, and nothing is prefetched
+	l.timeout = time.Minute // a real server does not use the time of the bubble
+	l.flushDelay = 0        // outcomes are sent immediately
 	if err := l.heartbeat(t.Context()); err != nil {
 		t.Fatal(err)
 	}

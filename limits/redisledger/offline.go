@@ -22,16 +22,11 @@ func (k classKey) String() string {
 	return fmt.Sprintf("%s|%s|%d|%t", k.resource, k.operation, k.points, k.createsContent)
 }
 
-// class has the quota that this replica holds for claims of one kind: prefetched permits for the next claims, and an
-// offline lease. The offline lease is a share of the budgets that heartbeat.lua reserves for this replica. It is all
-// that the replica may use while Redis is lost.
+// class has the offline lease of this replica for claims of one kind: a share of the budgets that heartbeat.lua
+// reserves for the replica. It is all that the replica may use while Redis is lost.
 type class struct {
 	claim limits.Claim // the last one
 	used  time.Time    // when a permit was granted
-
-	prefetched  []prefetchedPermit
-	claims      int // claims since claimsSince
-	claimsSince time.Time
 
 	// The offline lease: its end on the local clock, requests, places among concurrent requests, and costs by log.
 	until         time.Time
@@ -474,7 +469,7 @@ func (a *localAccount) leased(args heartbeatCall, answer reply, r *limits.Rules,
 				p.begin(r)
 			}
 		}
-		if time.Since(c.used) > activeTime && c.heldPlaces == 0 && c.units == 0 && !hadLease && len(c.prefetched) == 0 {
+		if time.Since(c.used) > activeTime && c.heldPlaces == 0 && c.units == 0 && !hadLease {
 			delete(a.classes, key)
 		}
 	}

@@ -1,7 +1,6 @@
 package redisledger
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -26,9 +25,6 @@ type openPermit struct {
 	outcome        *limits.Outcome
 	observed       bool // the local account has the observation of the outcome
 	ended, aborted bool
-	// claimID is the claim that a prefetched permit was assigned to. renewed means that Redis took the permit again.
-	claimID uint64
-	renewed bool
 }
 
 const (
@@ -69,7 +65,7 @@ func (a *localAccount) applyOutcome(p *openPermit, o limits.Outcome) {
 	p.outcome, p.charged = nil, true
 	switch {
 	case !o.Sent, o.Answered && o.Ended:
-		a.forget(p.claim.ID)
+		delete(a.permits, p.claim.ID)
 	case !o.Answered:
 		a.abandon(p)
 	}
@@ -91,7 +87,7 @@ func (a *localAccount) applyRelease(id uint64, aborted bool, r *limits.Rules) {
 	case aborted:
 		a.abandon(p)
 	default:
-		a.forget(id)
+		delete(a.permits, id)
 	}
 }
 
@@ -148,19 +144,18 @@ func (l *Ledger) flushAfterOutage(ctx context.Context, a *localAccount) error {
 	l.mu.Unlock()
 	for _, p := range expired {
 		open := limits.OpenPermit{Permit: limits.Permit{Claim: p.claim}, Elapsed: p.elapsed}
-		if err := l.renew(ctx, a, open, p.charged, cmp.Or(p.claimID, p.claim.ID)); err != nil {
+		if err := l.renew(ctx, a, open, p.charged); err != nil {
 			return err
 		}
 	}
 	return l.flush(ctx, a, true)
 }
 
-// renewLocally records a renewal and replaces the ID of a claim by the ID of its permit. It reports whether Redis does
-// not have the permit yet, and whether the permit is charged.
-func (l *Ledger) renewLocally(a *localAccount, p *limits.OpenPermit) (offline, charged bool) {
+// renewLocally records a renewal. It reports whether Redis does not have the permit yet, and whether the permit is
+// charged.
+func (l *Ledger) renewLocally(a *localAccount, p limits.OpenPermit) (offline, charged bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p.ID = a.permitID(p.ID)
 	r := l.rules.Load()
 	if own := a.offline[p.ID]; own != nil {
 		if own.abandonedUntil == 0 && !own.charged {
@@ -200,15 +195,6 @@ func (a *localAccount) expirePermit(id uint64, r *limits.Rules) {
 	}
 	if p.unsettled() {
 		a.spent(p.claim, limits.Outcome{Sent: true, Elapsed: p.elapsed}, r, a.confirmed, ends, ends)
-	}
-	a.forget(id)
-}
-
-// forget removes a permit. The alias of a permit that was taken again is kept until the next heartbeat: the limiter
-// still has to give that permit back. The caller holds Ledger.mu.
-func (a *localAccount) forget(id uint64) {
-	if p := a.permits[id]; p != nil && p.claimID != 0 && !p.renewed {
-		delete(a.aliases, p.claimID)
 	}
 	delete(a.permits, id)
 }

@@ -2,6 +2,8 @@ package redisledger
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,84 +15,50 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// This includes permits that a running batch prefetches.
-func TestLeaveReturnsPrefetchedPermits(t *testing.T) {
-	for _, running := range []bool{false, true} {
-		withPrefetch(t, func(p *pair, c *batchCounter) {
-			p.requestUntilPrefetched()
-			used := p.claim(1)
-			if !p.admit(p.r1, used) {
-				p.Fatal("refused")
-			}
-			synctest.Wait()
-			gate := make(chan struct{})
-			if running {
-				c.hold = func() { <-gate }
-				for p.prefetched() > 0 {
-					next := p.claim(1)
-					p.admit(p.r1, next)
-					p.settleAnswered(p.r1, next, true)
-				}
-				synctest.Wait()
-			}
-			var leaving sync.WaitGroup
-			leaving.Go(func() {
-				if err := p.r1.Leave(p.Context()); err != nil {
-					p.Error(err)
-				}
-			})
-			synctest.Wait()
-			close(gate)
-			leaving.Wait()
-			if n := p.inUse(); n != 1 {
-				p.Errorf("running batch %v: %d permits in use, want 1", running, n)
-			}
-			p.settleAnswered(p.r1, used, true)
-			p.expectNothingHeld("after the last settlement")
-		})
+// withFlushDelay runs a test with two replicas. The first one delays its settlements as in production.
+func withFlushDelay(t *testing.T, run func(p *pair)) {
+	withTwoReplicas(t, func(p *pair) {
+		if err := p.r1.scripts.renew.Load(p.Context(), p.r1.Client).Err(); err != nil {
+			p.Fatal(err)
+		}
+		p.spend(p.r1, 1, 1, true)
+		p.r2.account("a", policy.User) // Accounts reports it
+		p.r1.flushDelay = flushDelay
+		defer p.r1.background.Wait()
+		run(p)
+	})
+}
+
+// waitForFlush waits until delayed settlements have been sent.
+func waitForFlush() { time.Sleep(2 * flushDelay) }
+
+// inUse returns the number of permits in use that the other replica reports.
+func (p *pair) inUse() int { return p.r2.onlyAccount(p.T).InUse }
+
+// expectNothingHeld fails the test if the account has permits in use or holds.
+func (p *pair) expectNothingHeld(when string) {
+	p.Helper()
+	a := p.r2.onlyAccount(p.T)
+	if a.InUse != 0 {
+		p.Errorf("%s: %d permits in use, want 0", when, a.InUse)
+	}
+	for _, b := range a.Budgets {
+		if b.Held != 0 {
+			p.Errorf("%s: %+v, want nothing held", when, b)
+		}
 	}
 }
 
-// Unused permits and permits of a batch without a reply cost nothing, and offline decisions do not count them.
-func TestReconnectReturnsPrefetchedPermits(t *testing.T) {
-	for name, lose := range map[string]func(p *pair){
-		"lost connection": func(p *pair) { p.disconnect(p.r1) },
-		"lost reply": func(p *pair) {
-			for p.prefetched() > 1 {
-				c := p.claim(1)
-				p.admit(p.r1, c)
-				p.settleAnswered(p.r1, c, true)
-			}
-			p.hook.once(p.r1.scripts.batch, loseReply)
-			c := p.claim(1)
-			c.Operation = "users/get"
-			p.admit(p.r1, c) // Redis grants the claim, but the reply is lost
-		},
-	} {
-		withPrefetch(t, func(p *pair, _ *batchCounter) {
-			p.requestUntilPrefetched()
-			lose(p)
-			before := p.inUse()
-			time.Sleep(2 * prefetchTime)
-			p.r1.mu.Lock()
-			if n := p.r1.accounts["a"].unreported("core"); n > 0 {
-				p.Errorf("%s: %d permits count as sent, want 0", name, n)
-			}
-			p.r1.mu.Unlock()
-			p.r1.reconnect(p.Context())
-			if p.r1.isLost() {
-				p.Fatal("the ledger did not reconnect")
-			}
-			if n := p.inUse(); n > 1 || n >= before {
-				p.Errorf("%s: %d permits in use, %d before", name, n, before)
-			}
-		})
+// settle settles a claim of the first replica.
+func (p *pair) settle(c limits.Claim, o limits.Outcome) {
+	p.Helper()
+	if err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, o); err != nil {
+		p.Fatal(err)
 	}
 }
 
-func TestUsedPrefetchedPermitsAreRestored(t *testing.T) {
-	withPrefetch(t, func(p *pair, _ *batchCounter) {
-		p.requestUntilPrefetched()
+func TestOpenPermitsAreRestored(t *testing.T) {
+	withFlushDelay(t, func(p *pair) {
 		used := []limits.Claim{p.claim(1), p.claim(1)}
 		for _, c := range used {
 			p.admit(p.r1, c)
@@ -100,22 +68,21 @@ func TestUsedPrefetchedPermitsAreRestored(t *testing.T) {
 			p.Fatal(err)
 		}
 		reconcileAll(p.T, p.r1)
-		waitForReturns()
+		waitForFlush()
 		if n := p.inUse(); n != 2 {
 			p.Errorf("%d permits in use, want 2", n)
 		}
 		for _, c := range used {
 			p.settleAnswered(p.r1, c, true)
 		}
-		waitForReturns()
+		waitForFlush()
 		p.expectNothingHeld("at the end")
 	})
 }
 
-// The renewal takes the prefetched permit again, and the limiter gives it back by the ID of its claim.
+// The renewal takes the permit again, and the limiter gives it back.
 func TestPermitRenewedAfterItsEndIsReturned(t *testing.T) {
-	withPrefetch(t, func(p *pair, _ *batchCounter) {
-		p.requestUntilPrefetched()
+	withFlushDelay(t, func(p *pair) {
 		c := p.claim(1)
 		p.admit(p.r1, c)
 		synctest.Wait()
@@ -129,22 +96,19 @@ func TestPermitRenewedAfterItsEndIsReturned(t *testing.T) {
 		if err := p.r1.Renew(p.Context(), []limits.OpenPermit{{Permit: limits.Permit{Claim: c}, Elapsed: time.Second}}); err != nil {
 			p.Fatal(err)
 		}
-		waitForReturns()
+		waitForFlush()
 		if n := p.inUse(); n != 1 {
 			p.Errorf("%d permits in use, want 1 after the renewal", n)
 		}
 		p.settle(c, limits.Outcome{})
-		waitForReturns()
+		waitForFlush()
 		p.expectNothingHeld("after the return")
 	})
 }
 
 // The reply to the settlement arrives after the renewal.
 func TestPermitRenewedBeforeItsSettlementIsConfirmedIsReturned(t *testing.T) {
-	withPrefetch(t, func(p *pair, _ *batchCounter) {
-		p.requestUntilPrefetched()
-		waitForReturns()
-		p.requests(2)
+	withFlushDelay(t, func(p *pair) {
 		c := p.claim(1)
 		p.admit(p.r1, c)
 		synctest.Wait()
@@ -163,27 +127,22 @@ func TestPermitRenewedBeforeItsSettlementIsConfirmedIsReturned(t *testing.T) {
 		close(gate)
 		synctest.Wait()
 		p.settle(c, limits.Outcome{})
-		waitForReturns()
+		waitForFlush()
 		p.expectNothingHeld("after the return")
-		p.heartbeat(p.r1)
-		if n := len(p.r1.accounts["a"].aliases); n != 0 {
-			p.Errorf("%d aliases left", n)
-		}
 	})
 }
 
 // The settlement reaches Redis while the restore is running.
 func TestEndedPermitIsNotRestored(t *testing.T) {
-	withPrefetch(t, func(p *pair, _ *batchCounter) {
+	withFlushDelay(t, func(p *pair) {
 		if err := p.r1.scripts.restore.Load(p.Context(), p.r1.Client).Err(); err != nil {
 			p.Fatal(err)
 		}
-		p.requestUntilPrefetched()
 		c := p.claim(1)
 		p.admit(p.r1, c)
 		p.hook.once(p.r1.scripts.restore, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			p.settleAnswered(p.r1, c, true)
-			waitForReturns()
+			waitForFlush()
 			return run(ctx, cmd)
 		})
 		reconcileAll(p.T, p.r1)
@@ -260,7 +219,7 @@ func TestOfflinePermitIsKeptDuringABatchThatReturnsIt(t *testing.T) {
 		p.spend(p.r1, 1, 20, true)
 		p.heartbeat(p.r1)
 		c, other := p.claim(1), p.claim(1)
-		p.r1.returnUnknown(p.r1.accounts["a"], &c)
+		p.r1.returnUnknown(p.r1.accounts["a"], c)
 		gate := make(chan struct{})
 		p.hook.once(p.r1.scripts.batch, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			<-gate
@@ -278,6 +237,54 @@ func TestOfflinePermitIsKeptDuringABatchThatReturnsIt(t *testing.T) {
 		p.r1.reconnect(p.Context())
 		if list, err := p.r2.Accounts(p.Context(), 1); err != nil || list[0].InUse != 2 {
 			p.Errorf("%+v, %v; want 2 permits in use", list, err)
+		}
+	})
+}
+
+// The same holds for a repeated release, and for a settlement after the lease has ended.
+func TestRepeatedSettlementChangesNothing(t *testing.T) {
+	withFlushDelay(t, func(p *pair) {
+		c, late := p.claim(1), p.claim(1)
+		p.admit(p.r1, c)
+		p.admit(p.r1, late)
+		state := func() string {
+			waitForFlush()
+			a := p.r2.onlyAccount(p.T)
+			text := fmt.Sprint(a.InUse)
+			for _, b := range a.Budgets {
+				text += fmt.Sprint(" ", b.Resource, " ", b.Used, " ", b.Held)
+			}
+			return text
+		}
+		end := func() {
+			if err := p.r1.Release(p.Context(), limits.Permit{Claim: c}, false); err != nil {
+				p.Fatal(err)
+			}
+		}
+		p.settleAnswered(p.r1, c, false)
+		once := state()
+		if !strings.HasPrefix(once, "2 ") {
+			p.Error("want two permits in use:", once)
+		}
+		p.settleAnswered(p.r1, c, false)
+		if twice := state(); twice != once {
+			p.Errorf("settled twice: %s, want %s", twice, once)
+		}
+		end()
+		once = state()
+		if !strings.HasPrefix(once, "1 ") {
+			p.Error("want one permit in use:", once)
+		}
+		end()
+		p.settleAnswered(p.r1, c, true)
+		if twice := state(); twice != once {
+			p.Errorf("released twice: %s, want %s", twice, once)
+		}
+		time.Sleep(leaseTime)
+		once = state()
+		p.settle(late, limits.Outcome{})
+		if after := state(); after != once {
+			p.Errorf("settled late: %s, want %s", after, once)
 		}
 	})
 }
