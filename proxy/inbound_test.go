@@ -218,7 +218,7 @@ func withShedder(limit int) (*inbound.Shedder, option) {
 // TestOverloadKeepsGoodput compares the goodput at five times the capacity with the peak.
 // Refusals must be immediate, and cache hits must continue.
 func TestOverloadKeepsGoodput(t *testing.T) {
-	const limit, latency, duration = 50, 100 * time.Millisecond, 10 * time.Second
+	const limit, latency, duration = 50, 100 * time.Millisecond, 3 * time.Second
 	capacity := float64(limit) / latency.Seconds()
 	goodput := func(load float64) (perSecond float64, refused int) {
 		synctest.Test(t, func(t *testing.T) {

@@ -66,12 +66,12 @@ func open(t testing.TB, client redis.UniversalClient, replica string, rules limi
 	return l
 }
 
-// miniredis runs scripts slowly, so the suite has a quarter of the random histories.
+// miniredis runs scripts slowly, so the suite has an eighth of the random histories.
 func TestLedgerSuiteOnMiniredis(t *testing.T) {
 	checks := flag.Lookup("rapid.checks").Value
 	n, err := strconv.Atoi(checks.String())
 	if err == nil {
-		err = checks.Set(strconv.Itoa(max(1, n/4)))
+		err = checks.Set(strconv.Itoa(max(1, n/8)))
 	}
 	if err != nil {
 		t.Fatal(err)
