@@ -56,9 +56,9 @@ func TestCoalescedCallIsSharedOnlyByIdenticalRequests(t *testing.T) {
 // Responses that cannot be shared must not serialize their clients: each waits for at most one other request.
 func TestUnsharableResponsesDoNotSerializeClients(t *testing.T) {
 	for name, fields := range map[string][]string{
-		"no-store": one("Cache-Control: no-store"),
-		"private":  one("Cache-Control: private, max-age=60"),
-		"cookie":   one("Set-Cookie: a=b", "Cache-Control: max-age=60"),
+		"no-store": lines("Cache-Control: no-store"),
+		"private":  lines("Cache-Control: private, max-age=60"),
+		"cookie":   lines("Set-Cookie: a=b", "Cache-Control: max-age=60"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -177,7 +177,7 @@ func TestClientHostAffectsOnlyItsOwnLinks(t *testing.T) {
 			w.Header().Set("Cache-Control", "max-age=60")
 		})
 		for i, host := range []string{"evil.test", "GATEWAY.test", "xn--gateway-9ua.test", "gateway.test.", "gateway.test:80", "gateway.test"} {
-			r := parseAnswer(t, w.raw("GET /gitignore/templates HTTP/1.1\r\nHost: "+host+"\r\nConnection: close\r\n\r\n"))
+			r := parseResponse(t, w.raw("GET /gitignore/templates HTTP/1.1\r\nHost: "+host+"\r\nConnection: close\r\n\r\n"))
 			w.want("status", r.StatusCode, 200)
 			w.want("link", r.Header.Get("Link"), "<http://"+host+`/x?page=2>; rel="next"`)
 			w.want("host upstream", w.seen.all()[0].Host, "upstream.test")

@@ -90,14 +90,14 @@ func TestPrivateResponseIsNeverServedToAnotherCaller(t *testing.T) {
 		"stale":                     {control: "max-age=10", after: time.Minute},
 		"stale while revalidating":  {control: "max-age=10, stale-while-revalidate=600", after: time.Minute},
 		"stale instead of an error": {control: "max-age=10, stale-if-error=600", after: time.Minute, down: true},
-		"stale with max-stale":      {control: "max-age=10", after: time.Minute, fields: one("Cache-Control: max-stale, stale-if-error=600"), down: true},
-		"only-if-cached":            {control: "max-age=60", fields: one("Cache-Control: only-if-cached")},
-		"range":                     {control: "max-age=60", fields: one("Range: bytes=0-3")},
-		"range with If-Range":       {control: "max-age=60", fields: one("Range: bytes=0-3", `If-Range: "secret"`)},
+		"stale with max-stale":      {control: "max-age=10", after: time.Minute, fields: lines("Cache-Control: max-stale, stale-if-error=600"), down: true},
+		"only-if-cached":            {control: "max-age=60", fields: lines("Cache-Control: only-if-cached")},
+		"range":                     {control: "max-age=60", fields: lines("Range: bytes=0-3")},
+		"range with If-Range":       {control: "max-age=60", fields: lines("Range: bytes=0-3", `If-Range: "secret"`)},
 		"HEAD":                      {control: "max-age=60", method: http.MethodHead},
-		"matching If-None-Match":    {control: "max-age=60", fields: one(`If-None-Match: "secret"`)},
-		"any If-None-Match":         {control: "max-age=60", fields: one("If-None-Match: *")},
-		"any If-Match":              {control: "max-age=60", fields: one("If-Match: *")},
+		"matching If-None-Match":    {control: "max-age=60", fields: lines(`If-None-Match: "secret"`)},
+		"any If-None-Match":         {control: "max-age=60", fields: lines("If-None-Match: *")},
+		"any If-Match":              {control: "max-age=60", fields: lines("If-Match: *")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestPrivateResponseIsNeverServedToAnotherCaller(t *testing.T) {
 				if c.method != "" {
 					method = c.method
 				}
-				for name, token := range map[string][]string{"another token": one("Authorization: Bearer b"), "token with the same prefix": one("Authorization: Bearer a2"), "no token": nil} {
+				for name, token := range map[string][]string{"another token": lines("Authorization: Bearer b"), "token with the same prefix": lines("Authorization: Bearer a2"), "no token": nil} {
 					for range 2 {
 						w.checkHidden(name, w.do(method, sbom, nil, append(token, c.fields...)...))
 					}
@@ -135,8 +135,8 @@ func TestRevokedAccessRemovesStoredResponses(t *testing.T) {
 		"stale while revalidating": {control: "max-age=10, stale-while-revalidate=600", status: 404, servesStale: true},
 		"stale-if-error":           {control: "max-age=10, stale-if-error=600", status: 401},
 		"HEAD":                     {control: "max-age=10", method: http.MethodHead, status: 404},
-		"range":                    {control: "max-age=10", fields: one("Range: bytes=0-3"), status: 401},
-		"no-cache":                 {control: "max-age=1000", fields: one("Cache-Control: no-cache"), status: 404},
+		"range":                    {control: "max-age=10", fields: lines("Range: bytes=0-3"), status: 401},
+		"no-cache":                 {control: "max-age=1000", fields: lines("Cache-Control: no-cache"), status: 404},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -266,7 +266,7 @@ func TestNewVaryAppliesToOlderResponses(t *testing.T) {
 
 func TestVaryAuthorizationDoesNotSharePrivateResponses(t *testing.T) {
 	for _, control := range []string{"private, max-age=60", "max-age=60", "public, max-age=60"} {
-		for _, first := range [][]string{nil, one("Authorization: Bearer a")} {
+		for _, first := range [][]string{nil, lines("Authorization: Bearer a")} {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 					w.Header().Set("Cache-Control", control)
@@ -351,8 +351,8 @@ func TestRefusalDoesNotRevealStoredResponses(t *testing.T) {
 			w := newWorld(t, api.ServeHTTP, dialect)
 			before(w)
 			api.change(func() { api.delay = time.Second })
-			for _, fields := range [][]string{nil, one(`If-None-Match: "secret"`), one("Range: bytes=0-3"), one("Cache-Control: only-if-cached"), one("Cache-Control: max-stale")} {
-				for _, token := range [][]string{one("Authorization: Bearer b"), nil} {
+			for _, fields := range [][]string{nil, lines(`If-None-Match: "secret"`), lines("Range: bytes=0-3"), lines("Cache-Control: only-if-cached"), lines("Cache-Control: max-stale")} {
+				for _, token := range [][]string{lines("Authorization: Bearer b"), nil} {
 					start := time.Now()
 					r := w.get(sbom, append(token, fields...)...)
 					r.Header.Del("Date")

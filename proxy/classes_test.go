@@ -17,21 +17,22 @@ import (
 	"github.com/weirgate/weir/cache"
 )
 
-// act is one thing that happens in a history: some clients ask at the same time, or
-// something befalls what is kept.
-type act struct {
-	// purge is what is purged, while the first ask, and before others do.
-	asks, later []askedFor
-	purge       string
-	// revoke makes the API refuse a token from now on; crash gives a replica an empty
-	// memory; evict empties the tier that all share; away takes that from them.
-	revoke, crash, evict, away bool
-	token, replica             int
-	pass                       time.Duration
+// event is one step of a random history: concurrent requests, or a change of the state of caches or tokens.
+type event struct {
+	// requests are sent concurrently.
+	requests []clientRequest
+	// purge is the tag to purge during requests; the requests in later are sent after the purge.
+	purge string
+	later []clientRequest
+	// revoke revokes a token. crash restarts a replica with empty memory. evict removes all entries
+	// of the shared tier. outage starts or ends an outage of the shared tier.
+	revoke, crash, evict, outage bool
+	token, replica               int
+	pause                        time.Duration
 }
 
-// askedFor is one client's request.
-type askedFor struct {
+// clientRequest is one request of a client.
+type clientRequest struct {
 	replica, token, path, language int
 	method                         string
 	fields                         []string
@@ -47,58 +48,57 @@ var (
 	}
 )
 
-func drawActs(t *rapid.T) []act {
-	number := func(n int, what string) int { return rapid.IntRange(0, n-1).Draw(t, what) }
-	acts, pauses := make([]act, 0, 30), []time.Duration{time.Second, 30 * time.Second, 2 * time.Minute, 20 * time.Minute}
-	if number(8, "a day may pass") == 0 { // in every second of which the caches look what has expired
+func drawEvents(t *rapid.T) []event {
+	number := func(n int, label string) int { return rapid.IntRange(0, n-1).Draw(t, label) }
+	events, pauses := make([]event, 0, 30), []time.Duration{time.Second, 30 * time.Second, 2 * time.Minute, 20 * time.Minute}
+	if number(8, "pauses of a day") == 0 { // long pauses are rare because the caches remove expired entries every second
 		pauses = append(pauses, 25*time.Hour)
 	}
-	for range rapid.IntRange(3, 30).Draw(t, "acts") {
-		a := act{token: number(4, "token"), replica: number(2, "replica")}
-		group := func() (list []askedFor) {
+	for range rapid.IntRange(3, 30).Draw(t, "events") {
+		e := event{token: number(4, "token"), replica: number(2, "replica")}
+		group := func() (list []clientRequest) {
 			for range rapid.IntRange(1, 5).Draw(t, "clients") {
-				list = append(list, askedFor{
+				list = append(list, clientRequest{
 					replica: number(2, "replica"), token: number(4, "token"), path: number(len(historyPaths), "path"), language: number(2, "language"),
 					method: rapid.SampledFrom([]string{"GET", "GET", "GET", "HEAD"}).Draw(t, "method"), fields: rapid.SampledFrom(conditions).Draw(t, "fields"),
 				})
 			}
 			return list
 		}
-		switch number(12, "what") {
+		switch number(12, "kind") {
 		case 0, 7:
-			a.purge = rapid.SampledFrom(historyTags).Draw(t, "tag")
-			a.asks, a.later = group(), group()
+			e.purge = rapid.SampledFrom(historyTags).Draw(t, "tag")
+			e.requests, e.later = group(), group()
 		case 1:
-			a.revoke = true
+			e.revoke = true
 		case 2:
-			a.crash = true
+			e.crash = true
 		case 3:
-			a.evict = true
+			e.evict = true
 		case 4:
-			a.away = true
+			e.outage = true
 		case 5, 6:
-			a.pass = rapid.SampledFrom(pauses).Draw(t, "pass")
+			e.pause = rapid.SampledFrom(pauses).Draw(t, "pause")
 		default:
-			a.asks = group()
+			e.requests = group()
 		}
-		acts = append(acts, a)
+		events = append(events, e)
 	}
-	return acts
+	return events
 }
 
-// owned is an API that says in every answer who may see it, in which language, and how
-// old.
-type owned struct {
-	digests bool // its ETags hang on the token (facts of the github dialect)
+// labelledAPI names, in each response body, the view of the token, the language and the version.
+type labelledAPI struct {
+	digests bool // the ETags depend on the token, as in the github dialect
 	mu      sync.Mutex
 	revoked map[string]bool
-	version int // grows with every purge
+	version int // incremented by every purge
 	polls   int
 }
 
-func (o *owned) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (o *labelledAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if sleep(r.Context(), 20*time.Millisecond) != nil {
-		return // nobody is there, or the history has ended
+		return // the client has disconnected, or the test has ended
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -128,86 +128,85 @@ func (o *owned) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprint(w, text)
 }
 
-// view is what a token may see: two may see the same, and prove it to each other.
+// view returns the name of the data that a token may see. Tokens 0 and 1 may see the same data.
 func view(token string) string {
 	if token == "token 0" || token == "token 1" {
 		return "team"
 	}
-	return "own of " + token
+	return "private to " + token
 }
 
-// TestAttack19NoAnswerReachesAnotherClass: over histories of callers, tokens, revocations,
-// variants, purges, evictions and crashes, on two replicas that share a tier, an
-// answer that was fetched with one credential is given to no other that may not see
-// it, its fields to no other at all, a variant to nobody who asked for another one,
-// and nothing from before a purge to who comes after it (design section 6.2).
-func TestAttack19NoAnswerReachesAnotherClass(t *testing.T) {
+// TestNoResponseReachesAnotherSecurityClass covers attacks 19 to 22 of docs/attacks.md. The test runs random
+// histories on two replicas with a shared tier.
+// A response must not reach a credential that may not see it, and its header fields must not reach any other
+// credential. Each client must get the variant for its language. A purged response must not be served again.
+func TestNoResponseReachesAnotherSecurityClass(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		digests, acts := rapid.Bool().Draw(rt, "ETags hang on the token"), drawActs(rt)
-		wrong := ""
-		synctest.Test(t, func(t *testing.T) { wrong = happen(t, acts, digests) })
-		if wrong != "" {
-			rt.Fatal(wrong)
+		digests, events := rapid.Bool().Draw(rt, "ETags depend on the token"), drawEvents(rt)
+		failure := ""
+		synctest.Test(t, func(t *testing.T) { failure = runHistory(t, events, digests) })
+		if failure != "" {
+			rt.Fatal(failure)
 		}
 	})
 }
 
-// happen lets a history happen, and returns what is wrong.
-func happen(t *testing.T, acts []act, digests bool) (wrong string) {
-	api := &owned{digests: digests, revoked: map[string]bool{}}
+// runHistory executes the events and returns a description of wrong responses.
+func runHistory(t *testing.T, events []event, digests bool) (failure string) {
+	api := &labelledAPI{digests: digests, revoked: map[string]bool{}}
 	dialect := func(*Config) {}
 	if digests {
 		dialect = github
 	}
 	w := newWorld(t, api.ServeHTTP, dialect)
 	list, common := w.replicas(2)
-	purged := map[string]int{} // the version since when a tag's answers are right
-	for _, a := range acts {
+	purged := map[string]int{} // by tag, the API's version after the last purge
+	for _, e := range events {
 		switch {
-		case a.purge != "":
+		case e.purge != "":
 			before := maps.Clone(purged)
 			early := make(chan string, 1)
-			go func() { early <- together(list, a.asks, before) }()
+			go func() { early <- sendAll(list, e.requests, before) }()
 			time.Sleep(10 * time.Millisecond)
 			api.mu.Lock()
 			api.version++
-			purged[a.purge] = api.version
+			purged[e.purge] = api.version
 			api.mu.Unlock()
-			list[a.replica].Cache.Purge(t.Context(), a.purge)
-			if wrong = together(list, a.later, purged) + <-early; wrong != "" {
-				return wrong
+			list[e.replica].Cache.Purge(t.Context(), e.purge)
+			if failure = sendAll(list, e.later, purged) + <-early; failure != "" {
+				return failure
 			}
-		case a.revoke:
+		case e.revoke:
 			api.mu.Lock()
-			api.revoked[fmt.Sprint("token ", a.token)] = true
+			api.revoked[fmt.Sprint("token ", e.token)] = true
 			api.mu.Unlock()
-		case a.crash:
-			list[a.replica] = w.replica(common)
-		case a.evict:
+		case e.crash:
+			list[e.replica] = w.replica(common)
+		case e.evict:
 			common.mu.Lock()
 			clear(common.entries)
 			common.mu.Unlock()
-		case a.away:
+		case e.outage:
 			common.mu.Lock()
 			common.away = !common.away
 			common.mu.Unlock()
-		case a.pass > 0:
-			time.Sleep(a.pass)
+		case e.pause > 0:
+			time.Sleep(e.pause)
 		default:
-			if wrong = together(list, a.asks, purged); wrong != "" {
-				return wrong
+			if failure = sendAll(list, e.requests, purged); failure != "" {
+				return failure
 			}
 		}
 	}
-	time.Sleep(time.Second) // what nobody waits for any more ends, too
+	time.Sleep(time.Second) // upstream requests without a waiting client must end as well
 	return ""
 }
 
-// together lets clients ask at the same time, and returns what was wrong.
-func together(list []*Gateway, asks []askedFor, purged map[string]int) (wrong string) {
+// sendAll sends the requests concurrently and returns a description of wrong responses.
+func sendAll(list []*Gateway, requests []clientRequest, purged map[string]int) (failures string) {
 	var mu sync.Mutex
 	var clients sync.WaitGroup
-	for _, q := range asks {
+	for _, q := range requests {
 		clients.Go(func() {
 			r := httptest.NewRequest(q.method, historyPaths[q.path], http.NoBody)
 			token, language := fmt.Sprint("token ", q.token), []string{"de", "fr"}[q.language]
@@ -218,49 +217,50 @@ func together(list []*Gateway, asks []askedFor, purged map[string]int) (wrong st
 			}
 			w := httptest.NewRecorder()
 			serveFast(list[q.replica], w, r)
-			if what := misplaced(w, q, token, language, purged); what != "" {
+			if problem := checkResponse(w, q, token, language, purged); problem != "" {
 				mu.Lock()
 				defer mu.Unlock()
-				wrong += fmt.Sprintf("%+v: %s: %d %q, %s\n", q, what, w.Code, w.Body, w.Header().Get("Cache-Status"))
+				failures += fmt.Sprintf("%+v: %s: %d %q, %s\n", q, problem, w.Code, w.Body, w.Header().Get("Cache-Status"))
 			}
 		})
 	}
 	clients.Wait()
-	return wrong
+	return failures
 }
 
-// misplaced says what an answer is that this client must not get.
-func misplaced(w *httptest.ResponseRecorder, q askedFor, token, language string, purged map[string]int) string {
+// checkResponse returns the reason why the client must not get the response, or an empty string.
+func checkResponse(w *httptest.ResponseRecorder, q clientRequest, token, language string, purged map[string]int) string {
 	text := w.Body.String()
 	switch {
 	case q.method == http.MethodHead && text != "":
-		return "a body of a HEAD"
+		return "HEAD response with a body"
 	case w.Code == http.StatusNotModified && q.fields == nil:
-		return "304 to who has nothing"
+		return "304 to an unconditional request"
 	case q.method == http.MethodHead || w.Code != http.StatusOK:
 		return ""
 	}
-	whose, rest, _ := strings.Cut(text, "|")
-	spoken, version, _ := strings.Cut(rest, "|")
-	reference := q.path == 0 // the same for all
+	gotView, rest, _ := strings.Cut(text, "|")
+	gotLanguage, version, _ := strings.Cut(rest, "|")
+	reference := q.path == 0 // reference data is shared by all clients
 	switch {
-	case whose != view(token) && !reference:
-		return "another's answer"
+	case gotView != view(token) && !reference:
+		return "body of another security class"
 	case w.Header().Get("X-Oauth-Scopes") != token && w.Header().Get("X-Oauth-Scopes") != "" && !reference:
-		return "another's field"
-	case spoken != language:
-		return "another variant"
+		return "header field of another credential"
+	case gotLanguage != language:
+		return "variant in another language"
 	}
 	n := 0
-	_, _ = fmt.Sscan(version, &n) // what it cannot read is 0
+	_, _ = fmt.Sscan(version, &n) // n is 0 if version is not a number
 	for tag, since := range purged {
 		if n < since && tagged(tag, historyPaths[q.path]) {
-			return "from before the purge of " + tag
+			return "older than the purge of " + tag
 		}
 	}
 	return ""
 }
 
+// tagged reports whether the response for a path has the tag.
 func tagged(tag, path string) bool {
 	switch tag {
 	case "repo:acme/widgets", "org:acme":
@@ -271,7 +271,7 @@ func tagged(tag, path string) bool {
 	return tag == "url:"+path
 }
 
-// replica is one more gateway like that of w, on that tier.
+// replica starts another gateway with the configuration of w and the given shared tier.
 func (w *world) replica(c *sharedTier) *Gateway {
 	config := w.gateway.Config
 	memory := cache.NewMemory(64 << 20)

@@ -53,13 +53,13 @@ func TestIdenticalRequestsAreCoalesced(t *testing.T) {
 			}
 		}
 		w.want("requests upstream", w.upstreamSaw(), 1)
-		w.want("answers that were another's, too", collapsed, 999)
+		w.want("followers", collapsed, 999)
 		w.want("permits in flight", w.inFlight(), 0)
 	})
 }
 
-// TestAttack25StrangersNeverShare: security classes and representations are apart.
-func TestAttack25StrangersNeverShare(t *testing.T) {
+// Requests of different security classes or for different representations do not share a call.
+func TestDifferentQuestionsAreNotCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			slowly(r.Header.Get("Authorization")+r.Header.Get("Accept"))(w, r)
@@ -78,26 +78,27 @@ func TestAttack25StrangersNeverShare(t *testing.T) {
 	})
 }
 
-// leaving is an upstream that reaches a stage, waits there, and goes on.
-func leaving(stage string, reached chan<- struct{}, goOn <-chan struct{}) http.HandlerFunc {
+// pausing returns an upstream that closes reached at the given stage of its response. The upstream continues after
+// resume is closed or the request is canceled.
+func pausing(stage string, reached chan<- struct{}, resume <-chan struct{}) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		at := func(name string) {
 			_ = http.NewResponseController(w).Flush()
 			if name == stage {
 				close(reached)
 				select {
-				case <-goOn:
+				case <-resume:
 				case <-r.Context().Done():
 				}
 			}
 		}
 		w.Header().Set("Cache-Control", "max-age=60")
-		// Without a length ReverseProxy flushes in another goroutine, which waits for the
-		// client by a mutex: virtual time stands still then.
+		// Without a length, ReverseProxy flushes in another goroutine that waits for a mutex.
+		// Virtual time does not advance during such a wait.
 		w.Header().Set("Content-Length", strconv.Itoa(100<<10+3))
 		if stage == "before the header" {
 			close(reached)
-			<-goOn
+			<-resume
 		}
 		_, _ = io.WriteString(w, "")
 		at("after the header")
@@ -113,8 +114,8 @@ func TestFollowersGetTheResponseAfterTheLeaderDisconnects(t *testing.T) {
 	for _, stage := range []string{"before the header", "after the header", "in the body"} {
 		t.Run(stage, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				reached, goOn := make(chan struct{}), make(chan struct{})
-				w := newWorld(t, leaving(stage, reached, goOn))
+				reached, resume := make(chan struct{}), make(chan struct{})
+				w := newWorld(t, pausing(stage, reached, resume))
 				first := w.dial()
 				_, _ = io.WriteString(first, "GET "+watchers+" HTTP/1.1\r\nHost: g\r\n\r\n")
 				go func() { _, _ = io.CopyN(io.Discard, first, 1<<10) }()
@@ -128,7 +129,7 @@ func TestFollowersGetTheResponseAfterTheLeaderDisconnects(t *testing.T) {
 				synctest.Wait()
 				_ = first.Close()
 				time.Sleep(time.Second)
-				close(goOn)
+				close(resume)
 				others.Wait()
 				w.want("requests upstream", w.upstreamSaw(), 1)
 				w.want("permits in flight", w.inFlight(), 0)
@@ -289,7 +290,7 @@ func TestFollowersOutliveARefusedLeader(t *testing.T) {
 	})
 }
 
-// A request after a purge does not join a call that start before it.
+// A request after a purge does not join a call that started before the purge.
 func TestPurgeEndsCoalescing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -316,7 +317,7 @@ func TestPurgeEndsCoalescing(t *testing.T) {
 	})
 }
 
-// RFC 9111 section 5.2.1.4: a no-cache request joins only calls that start after it.
+// RFC 9111 section 5.2.1.4: a no-cache request joins only calls that start after the request arrives.
 func TestNoCacheRequestsShareOnlyLaterCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, slowly("all"))
@@ -331,7 +332,7 @@ func TestNoCacheRequestsShareOnlyLaterCalls(t *testing.T) {
 			})
 		}
 		clients.Wait()
-		// The first of each group of three is sent. Requests that arrive during a call share the next call.
+		// The first request of each group of three is sent. Requests that arrive during a call share the next call.
 		w.want("requests upstream", w.upstreamSaw(), 3)
 	})
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// refused checks that an answer has the API's error shape, and says something.
-func (w *world) refused(r got, status int, says string) {
+// refused checks the status of an error response, the format of its body and a part of its message.
+func (w *world) refused(r got, status int, message string) {
 	w.Helper()
 	w.want("status", r.StatusCode, status)
 	var body struct {
@@ -27,15 +27,16 @@ func (w *world) refused(r got, status int, says string) {
 	if err := json.Unmarshal([]byte(r.body), &body); err != nil {
 		w.Errorf("body %q: %v", r.body, err)
 	}
-	if !strings.Contains(body.Message, says) || body.Documentation == "" {
-		w.Errorf("body %s: want it to say %q", r.body, says)
+	if !strings.Contains(body.Message, message) || body.Documentation == "" {
+		w.Errorf("body %s: want a documentation_url and a message with %q", r.body, message)
 	}
 }
 
 func nothing(http.ResponseWriter, *http.Request) {}
 
-func TestAttack16TargetsThatCouldBeReadTwoWays(t *testing.T) {
-	for _, c := range []struct{ name, path, says string }{
+// TestAmbiguousTargetsAreRejected covers attacks 16 and 17 of docs/attacks.md.
+func TestAmbiguousTargetsAreRejected(t *testing.T) {
+	for _, c := range []struct{ name, path, message string }{
 		{"encoded dot segment", "/repos/acme/%2e%2e/user", "dot segment"},
 		{"dot segment in the middle of an escape", "/repos/acme/.%2E/user", "dot segment"},
 		{"encoded slash", "/gitignore/templates%2fGo", "encoded slash"},
@@ -53,24 +54,24 @@ func TestAttack16TargetsThatCouldBeReadTwoWays(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, nothing)
 				status := http.StatusBadRequest
-				if c.says == "URI Too Long" {
+				if c.message == "URI Too Long" {
 					status = http.StatusRequestURITooLong
 				}
-				// By hand, because a client cleans what it sends.
+				// A raw request, because http.Client normalizes targets.
 				answer := w.raw("GET " + c.path + " HTTP/1.1\r\nHost: gateway.test\r\nConnection: close\r\n\r\n")
-				w.refused(parseAnswer(t, answer), status, c.says)
+				w.refused(parseResponse(t, answer), status, c.message)
 				w.want("requests upstream", w.upstreamSaw(), 0)
 			})
 		})
 	}
 }
 
-func parseAnswer(t *testing.T, text string) got {
+func parseResponse(t *testing.T, text string) got {
 	t.Helper()
 	head, body, ok := strings.Cut(text, "\r\n\r\n")
 	var status int
 	if _, err := fmt.Sscanf(head, "HTTP/1.1 %d", &status); err != nil || !ok {
-		t.Fatalf("not an answer: %q", text)
+		t.Fatalf("not a response: %q", text)
 	}
 	h := http.Header{}
 	for _, line := range strings.Split(head, "\r\n")[1:] {
@@ -80,11 +81,12 @@ func parseAnswer(t *testing.T, text string) got {
 	return got{&http.Response{StatusCode: status, Header: h}, body, nil}
 }
 
-func TestAttack5WhatIsNotHTTPForUs(t *testing.T) {
+// TestUnsupportedRequestsAreRejected covers attacks 5 and 7 of docs/attacks.md.
+func TestUnsupportedRequestsAreRejected(t *testing.T) {
 	for _, c := range []struct {
 		name, request string
 		status        int
-		says          string
+		message       string
 	}{
 		{"CONNECT", "CONNECT evil.test:443 HTTP/1.1\r\nHost: evil.test:443\r\n", 405, "CONNECT"},
 		{"CONNECT with a body", "CONNECT evil.test:443 HTTP/1.1\r\nHost: evil.test:443\r\nContent-Length: 4\r\n", 405, "CONNECT"},
@@ -96,8 +98,8 @@ func TestAttack5WhatIsNotHTTPForUs(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, nothing)
-				r := parseAnswer(t, w.raw(c.request+"Connection: close\r\n\r\n"))
-				w.refused(r, c.status, c.says)
+				r := parseResponse(t, w.raw(c.request+"Connection: close\r\n\r\n"))
+				w.refused(r, c.status, c.message)
 				if c.status == 405 && r.Header.Get("Allow") == "" {
 					t.Error("405 without Allow")
 				}
@@ -107,36 +109,36 @@ func TestAttack5WhatIsNotHTTPForUs(t *testing.T) {
 	}
 }
 
-// A body that nobody reads must not be taken for the next request.
-func TestAttack3BodyOnAHitIsNotTheNextRequest(t *testing.T) {
+// TestBodyOfAHitIsNotParsedAsARequest covers attack 3 of docs/attacks.md: a body hides another request.
+func TestBodyOfAHitIsNotParsedAsARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, templates)
 		w.get("/gitignore/templates")
 		smuggled := "GET /evil HTTP/1.1\r\nHost: gateway.test\r\n\r\n"
-		answers := w.raw("GET /gitignore/templates HTTP/1.1\r\nHost: gateway.test\r\nContent-Length: " + fmt.Sprint(len(smuggled)) + "\r\n\r\n" + smuggled +
+		responses := w.raw("GET /gitignore/templates HTTP/1.1\r\nHost: gateway.test\r\nContent-Length: " + fmt.Sprint(len(smuggled)) + "\r\n\r\n" + smuggled +
 			"HEAD /gitignore/templates HTTP/1.1\r\nHost: gateway.test\r\nConnection: close\r\n\r\n")
-		w.want("answers", strings.Count(answers, "HTTP/1.1 200 OK"), 2)
-		w.want("hits", strings.Count(answers, "weir; hit"), 2)
+		w.want("responses", strings.Count(responses, "HTTP/1.1 200 OK"), 2)
+		w.want("hits", strings.Count(responses, "weir; hit"), 2)
 		w.want("requests upstream", w.upstreamSaw(), 1)
 	})
 }
 
-// TestAttack46SlowBodyIsTheClientsFault, and not the upstream's.
-func TestAttack46SlowBodyIsTheClientsFault(t *testing.T) {
+// TestSlowBodyEndsWith408 covers attack 46 of docs/attacks.md.
+func TestSlowBodyEndsWith408(t *testing.T) {
 	for _, head := range []string{"PUT /repos/a/b/subscription", "POST /graphql"} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 			began := time.Now()
 			answer := w.raw(head + " HTTP/1.1\r\nHost: g\r\nConnection: close\r\nContent-Length: 100\r\n\r\nhalf")
-			w.refused(parseAnswer(t, answer), http.StatusRequestTimeout, "the body arrives too slowly")
-			w.want("after", time.Since(began).Round(time.Second), 30*time.Second)
-			time.Sleep(10 * time.Second) // the upstream may be at work on it
+			w.refused(parseResponse(t, answer), http.StatusRequestTimeout, "the body arrives too slowly")
+			w.want("duration", time.Since(began).Round(time.Second), 30*time.Second)
+			time.Sleep(10 * time.Second) // the upstream may still process the request
 			w.want("permits in flight", w.inFlight(), 0)
 		})
 	}
 }
 
-func TestAttack30HugeHeaderIsRefusedByTheServer(t *testing.T) {
+func TestServerRejectsHugeHeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nothing)
 		answer := w.raw("GET / HTTP/1.1\r\nHost: gateway.test\r\nX-A: " + strings.Repeat("a", 2*MaxHeaderBytes) + "\r\n\r\n")
@@ -146,49 +148,49 @@ func TestAttack30HugeHeaderIsRefusedByTheServer(t *testing.T) {
 	})
 }
 
-// failing is a transport in place of the network.
+// failing returns an option that replaces the transport with f.
 func failing(f func(*http.Request) (*http.Response, error)) option {
 	return func(c *Config) { c.Transport = roundTripper(f) }
 }
 
-func TestUpstreamThatFails(t *testing.T) {
+func TestUpstreamFailureIsReported(t *testing.T) {
 	dial := func(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Err: err} }
 	for _, c := range []struct {
-		name   string
-		err    error
-		status int
-		says   string
+		name    string
+		err     error
+		status  int
+		message string
 	}{
-		{"refuses", dial(syscall.ECONNREFUSED), 502, "refuses connections"},
-		{"has no name", dial(&net.DNSError{Err: "no such host", Name: "secret.internal", IsNotFound: true}), 502, "name cannot be resolved"},
-		{"has no route", dial(syscall.EHOSTUNREACH), 502, "cannot be reached"},
-		{"resets", syscall.ECONNRESET, 502, "broke the connection"},
-		{"closes", io.ErrUnexpectedEOF, 502, "broke the connection"},
-		{"talks nonsense", errors.New("malformed HTTP response"), 502, "no valid answer"},
+		{"connection refused", dial(syscall.ECONNREFUSED), 502, "refuses connections"},
+		{"unknown host name", dial(&net.DNSError{Err: "no such host", Name: "secret.internal", IsNotFound: true}), 502, "name cannot be resolved"},
+		{"no route to the host", dial(syscall.EHOSTUNREACH), 502, "cannot be reached"},
+		{"connection reset", syscall.ECONNRESET, 502, "broke the connection"},
+		{"connection closed", io.ErrUnexpectedEOF, 502, "broke the connection"},
+		{"malformed response", errors.New("malformed HTTP response"), 502, "no valid answer"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, nothing, failing(func(*http.Request) (*http.Response, error) { return nil, c.err }))
 				r := w.get("/user", "Authorization: Bearer a")
-				w.refused(r, c.status, c.says)
+				w.refused(r, c.status, c.message)
 				if strings.Contains(r.body, "secret.internal") {
-					t.Errorf("the body tells where the upstream is: %s", r.body)
+					t.Errorf("the body contains the upstream's address: %s", r.body)
 				}
 			})
 		})
 	}
 }
 
-func TestUpstreamThatHangs(t *testing.T) {
+func TestHangingUpstreamEndsWith504(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 		began := time.Now()
 		w.refused(w.get("/user"), 504, "in time")
-		w.want("after", time.Since(began), 30*time.Second)
+		w.want("duration", time.Since(began), 30*time.Second)
 	})
 }
 
-func TestUpstreamThatStallsInTheBody(t *testing.T) {
+func TestStalledUpstreamBodyAbortsTheResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = fmt.Fprint(w, "half")
@@ -198,13 +200,13 @@ func TestUpstreamThatStallsInTheBody(t *testing.T) {
 		began := time.Now()
 		r := w.get("/gitignore/templates")
 		if r.err == nil {
-			t.Errorf("the client must see the break, got %q", r.body)
+			t.Errorf("got the complete body %q, want an aborted response", r.body)
 		}
-		w.want("after", time.Since(began), 30*time.Second)
+		w.want("duration", time.Since(began), 30*time.Second)
 	})
 }
 
-func TestSlowBodyMayTakeAnyTimeWhileItMoves(t *testing.T) {
+func TestSlowUpstreamBodyWithoutStallsIsComplete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			flush := http.NewResponseController(w).Flush
@@ -223,17 +225,17 @@ func TestSlowBodyMayTakeAnyTimeWhileItMoves(t *testing.T) {
 	})
 }
 
-func TestPreflightSpendsNothing(t *testing.T) {
+func TestRequestsThatTheUpstreamWouldRejectAreNotForwarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nothing)
 		r := w.get("/search/commits?q=a+AND+b+AND+c+AND+d+AND+e+AND+f+AND+g", "Authorization: Bearer a")
 		w.refused(r, 422, "Validation Failed")
-		w.want("anonymous code search", w.get("/search/code?q=x").StatusCode, 401)
+		w.want("status of an anonymous code search", w.get("/search/code?q=x").StatusCode, 401)
 		w.want("requests upstream", w.upstreamSaw(), 0)
 	})
 }
 
-func TestUnidentifiedCallers(t *testing.T) {
+func TestUnauthenticatedClientsAreRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nothing, func(c *Config) {
 			c.Identify = func(*http.Request) (Identity, error) {
@@ -246,7 +248,7 @@ func TestUnidentifiedCallers(t *testing.T) {
 	})
 }
 
-func TestPanicIsAnswered(t *testing.T) {
+func TestPanicEndsWith500(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nothing, func(c *Config) {
 			c.Identify = func(*http.Request) (Identity, error) { panic("a bug") }
@@ -255,7 +257,7 @@ func TestPanicIsAnswered(t *testing.T) {
 	})
 }
 
-func TestPrefer(t *testing.T) {
+func TestParsePrefer(t *testing.T) {
 	for _, c := range []struct {
 		value string
 		want  preference
@@ -275,13 +277,14 @@ func TestPrefer(t *testing.T) {
 	}
 }
 
-func TestAttack62UnknownRoutesAreLabelledByABoundedNumberOfShapes(t *testing.T) {
+// TestUnknownRoutesHaveABoundedNumberOfLabels covers attack 62 of docs/attacks.md.
+func TestUnknownRoutesHaveABoundedNumberOfLabels(t *testing.T) {
 	var s routeLabels
 	labels := map[string]bool{}
 	for i := range 10 * maxRoutes {
 		labels[s.label(&policy.Operation{ID: "unknown", Path: fmt.Sprintf("/shape%c%d", 'a', i)})] = true
 	}
 	if len(labels) != maxRoutes+1 || !labels[otherRoute] {
-		t.Errorf("%d labels", len(labels))
+		t.Errorf("got %d labels, want %d with %s", len(labels), maxRoutes+1, otherRoute)
 	}
 }

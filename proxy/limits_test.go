@@ -69,7 +69,7 @@ func (c *counter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprint(w, `{"items":[]}`)
 }
 
-func TestThe31stSearchIsRefusedWithoutReachingUpstream(t *testing.T) {
+func TestSearchAboveTheLimitIsRefusedLocally(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		up := newCounter()
 		w := newWorld(t, up.ServeHTTP)
@@ -82,11 +82,11 @@ func TestThe31stSearchIsRefusedWithoutReachingUpstream(t *testing.T) {
 		}
 		r, refused := search(), time.Now()
 		w.want("status", r.StatusCode, 429)
-		w.want("retry-after", r.Header.Get("Retry-After"), "58") // one second after the reset
-		w.want("reset is the same moment", r.Header.Get("X-RateLimit-Reset"), strconv.FormatInt(refused.Add(58*time.Second).Unix(), 10))
+		w.want("Retry-After", r.Header.Get("Retry-After"), "58") // one second after the reset
+		w.want("reset", r.Header.Get("X-RateLimit-Reset"), strconv.FormatInt(refused.Add(58*time.Second).Unix(), 10))
 		w.want("remaining", r.Header.Get("X-RateLimit-Remaining"), "0")
 		w.want("resource", r.Header.Get("X-RateLimit-Resource"), "search")
-		w.want("detail", r.Header.Get("Cache-Status"), "weir; detail=primary")
+		w.want("Cache-Status", r.Header.Get("Cache-Status"), "weir; detail=primary")
 		w.want("requests upstream", w.upstreamSaw(), 30)
 
 		var body struct {
@@ -104,12 +104,12 @@ func TestThe31stSearchIsRefusedWithoutReachingUpstream(t *testing.T) {
 	})
 }
 
-func TestWaitingForABudget(t *testing.T) {
+func TestRequestWaitsForABudgetWithinItsDeadline(t *testing.T) {
 	for _, c := range []struct {
 		name, prefer string
 		until        time.Duration // from the first search to the 31st
 		status       int
-		waits        time.Duration
+		wait         time.Duration
 	}{
 		{"longer than limits.wait", "", 10 * time.Second, 429, 0},
 		{"within limits.wait", "", 55 * time.Second, 200, 6 * time.Second},
@@ -126,11 +126,11 @@ func TestWaitingForABudget(t *testing.T) {
 				}
 				// Anonymous callers have ten searches per minute until the upstream reports another limit.
 				time.Sleep(c.until - time.Since(began))
-				asked := time.Now()
+				start := time.Now()
 				r := w.get("/search/commits?q=fix", "Prefer: "+c.prefer)
 				w.want("status", r.StatusCode, c.status)
-				w.want("waited", time.Since(asked), c.waits)
-				if c.waits > 0 && c.prefer != "" {
+				w.want("wait", time.Since(start), c.wait)
+				if c.wait > 0 && c.prefer != "" {
 					w.want("Preference-Applied", r.Header.Get("Preference-Applied"), c.prefer)
 				}
 				w.want("violations", up.violations, 0)
@@ -139,7 +139,7 @@ func TestWaitingForABudget(t *testing.T) {
 	}
 }
 
-func TestRefusalMayBe403AsTheUpstreamsIs(t *testing.T) {
+func TestRefusalStatusCanBe403(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		up := newCounter()
 		up.limit["core"] = 1
@@ -147,7 +147,7 @@ func TestRefusalMayBe403AsTheUpstreamsIs(t *testing.T) {
 		w.get("/user", "Authorization: Bearer a")
 		r := w.get("/user", "Authorization: Bearer a")
 		w.refused(r, 403, "API rate limit exceeded")
-		w.want("retry-after", r.Header.Get("Retry-After"), "3602")
+		w.want("Retry-After", r.Header.Get("Retry-After"), "3602")
 		head := w.do(http.MethodHead, "/user", nil, "Authorization: Bearer a")
 		w.want("HEAD", head.StatusCode, 403)
 		w.want("HEAD has no body", head.body, "")
@@ -155,7 +155,7 @@ func TestRefusalMayBe403AsTheUpstreamsIs(t *testing.T) {
 	})
 }
 
-func TestConcurrentCallersNeverBreakTheWindow(t *testing.T) {
+func TestConcurrentRequestsDoNotExceedTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		up := newCounter()
 		up.limit["core"] = 50
@@ -186,7 +186,7 @@ func TestConcurrentCallersNeverBreakTheWindow(t *testing.T) {
 	})
 }
 
-func TestRateLimitStatusIsAnsweredFromTheLedger(t *testing.T) {
+func TestRateLimitStatusComesFromTheLedger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		up := newCounter()
 		w := newWorld(t, up.ServeHTTP)
@@ -209,11 +209,11 @@ func TestRateLimitStatusIsAnsweredFromTheLedger(t *testing.T) {
 		w.want("members", len(status.Resources), len(policy.Resources()))
 		w.want("requests upstream", w.upstreamSaw(), before)
 		w.get("/rate_limit", "Authorization: Bearer a", "Cache-Control: no-cache")
-		w.want("with no-cache", w.upstreamSaw(), before+1)
+		w.want("requests upstream after no-cache", w.upstreamSaw(), before+1)
 	})
 }
 
-func TestSecondaryLimitSilencesTheAccount(t *testing.T) {
+func TestSecondaryLimitStartsACoolDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limited := true
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
@@ -226,27 +226,27 @@ func TestSecondaryLimitSilencesTheAccount(t *testing.T) {
 			}
 			_, _ = fmt.Fprint(w, "ok")
 		})
-		w.want("the upstream's own word", w.get("/user", "Authorization: Bearer a").StatusCode, 403)
+		w.want("status from the upstream", w.get("/user", "Authorization: Bearer a").StatusCode, 403)
 		r := w.get("/user", "Authorization: Bearer a")
-		w.want("during the cool-down", r.StatusCode, 429)
-		w.want("retry-after", r.Header.Get("Retry-After"), "31") // one second more, because the upstream may have rounded
+		w.want("status during the cool-down", r.StatusCode, 429)
+		w.want("Retry-After", r.Header.Get("Retry-After"), "31") // one second more, because the upstream may have rounded
 		w.want("classification", limits.ClassifyLimit(r.StatusCode, r.Header, []byte(r.body)), limits.SecondaryLimit)
 		w.want("requests upstream", w.upstreamSaw(), 1)
-		w.want("another account", w.get("/user", "Authorization: Bearer b").StatusCode, 200)
+		w.want("status of another account", w.get("/user", "Authorization: Bearer b").StatusCode, 200)
 		time.Sleep(31 * time.Second)
-		w.want("after it", w.get("/user", "Authorization: Bearer a").StatusCode, 200)
+		w.want("status after the cool-down", w.get("/user", "Authorization: Bearer a").StatusCode, 200)
 	})
 }
 
-func TestSafeRequestComesBackAfterASecondaryLimit(t *testing.T) {
+func TestSafeRequestIsRetriedAfterASecondaryLimit(t *testing.T) {
 	for _, c := range []struct {
 		name, method, prefer string
 		status, sent         int
-		after                time.Duration
+		duration             time.Duration
 	}{
-		{"when its client can wait", http.MethodGet, "wait=60", 200, 2, 31 * time.Second},
-		{"not when its client cannot", http.MethodGet, "wait=20", 403, 1, 0},
-		{"not when it may change something", http.MethodPut, "wait=60", 403, 1, 0},
+		{"deadline after the cool-down", http.MethodGet, "wait=60", 200, 2, 31 * time.Second},
+		{"deadline during the cool-down", http.MethodGet, "wait=20", 403, 1, 0},
+		{"unsafe request", http.MethodPut, "wait=60", 403, 1, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -263,31 +263,31 @@ func TestSafeRequestComesBackAfterASecondaryLimit(t *testing.T) {
 				began := time.Now()
 				r := w.do(c.method, "/repos/a/b/subscription", nil, "Authorization: Bearer a", "Prefer: "+c.prefer)
 				w.want("status", r.StatusCode, c.status)
-				w.want("after", time.Since(began), c.after)
+				w.want("duration", time.Since(began), c.duration)
 				w.want("requests upstream", w.upstreamSaw(), c.sent)
 			})
 		})
 	}
 }
 
-func TestRateLimitFields(t *testing.T) {
+func TestRateLimitFieldsDescribeTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		up := newCounter()
 		up.limit["core"] = 2
 		w := newWorld(t, up.ServeHTTP, func(c *Config) { c.RateLimitFields = true })
 		r := w.get("/user", "Authorization: Bearer a")
-		w.want("policy", r.Header.Get("RateLimit-Policy"), `"core";q=2;w=3600`)
-		w.want("field", r.Header.Get("RateLimit"), `"core";r=1;t=3600`)
+		w.want("RateLimit-Policy", r.Header.Get("RateLimit-Policy"), `"core";q=2;w=3600`)
+		w.want("RateLimit", r.Header.Get("RateLimit"), `"core";r=1;t=3600`)
 		w.get("/user", "Authorization: Bearer a")
 		r = w.get("/user", "Authorization: Bearer a")
 		w.want("status", r.StatusCode, 429)
-		w.want("field of a refusal", r.Header.Get("RateLimit"), `"core";r=0;t=3602`)
-		w.want("retry-after is not earlier", r.Header.Get("Retry-After"), "3602")
-		w.want("one set", len(r.Header.Values("RateLimit")), 1)
+		w.want("RateLimit of a refusal", r.Header.Get("RateLimit"), `"core";r=0;t=3602`)
+		w.want("Retry-After of the refusal", r.Header.Get("Retry-After"), "3602")
+		w.want("number of RateLimit fields", len(r.Header.Values("RateLimit")), 1)
 	})
 }
 
-// limited gives a world other limits.
+// limited returns an option that sets the limits.
 func limited(l policy.Limits) option {
 	return func(c *Config) {
 		ledger := limits.NewMemory(limits.Rules{Limits: l})

@@ -16,37 +16,36 @@ import (
 	"time"
 )
 
-// day is traffic as an organization's automation makes it, and the API that it goes
-// to: 50 clients with five tokens ask about 200 repositories, the popular ones far
-// more often than the others; people push, and the API tells of it by webhooks.
-type day struct {
+// simulation simulates an API and the traffic of an organization's automation.
+// 50 clients with five tokens request data of 200 repositories. Popular repositories get most of the requests.
+// Users push to the repositories, and each push sends a webhook to the gateway.
+type simulation struct {
 	*testing.T
 	mu sync.Mutex
-	// spent is what the API has counted against its primary limits, by resource; polls
-	// are those that were answered 202.
+	// spent counts the requests that the API charged to its primary limits, by resource.
 	spent map[string]int
+	// polls counts the responses with status 202.
 	polls int
-	// pushes of each repository; told are those whose webhooks have arrived.
-	pushes, told map[string]int
-	// ready is when the statistics of a repository as it is now are computed.
+	// pushes counts the pushes of each repository; delivered is the last push whose webhook has arrived.
+	pushes, delivered map[string]int
+	// ready is the time at which the statistics after the last push are computed.
 	ready map[string]time.Time
-	// changes are those that clients have made, by whose and of what.
+	// changes counts the writes, by credential and path.
 	changes map[string]int
 }
 
 const (
 	savingsClients, savingsTokens, savingsRepos = 50, 5, 200
-	// savingsGap is the mean pause of a client.
+	// savingsGap is the mean pause between the requests of a client.
 	savingsGap = 10 * time.Second
-	// A repository is pushed to as often as it is asked for, and so often in all.
+	// savingsPushes is the number of pushes per day. Pushes have the same distribution over repositories as requests.
 	savingsPushes = 600
 )
 
-// mix is how often each kind of request is made, in hundredths, and by what it is
-// answered: the catalogue's operations, as they are used.
-var mix = []struct {
-	parts int
-	path  string // of a repository "%s", or of nothing
+// savingsMix is the share of each kind of request. The kinds are operations of the catalogue.
+var savingsMix = []struct {
+	percent int
+	path    string // the method, unless GET, and the path; %s is the name of a repository
 }{
 	{12, "/gitignore/templates/Go"}, {6, "/gitignore/templates"}, {4, "/emojis"}, {3, "/meta"},
 	{18, "/repos/%s/subscribers"}, {10, "/repos/%s/rulesets"}, {8, "/repos/%s/subscription"}, {8, "/repos/%s"},
@@ -54,12 +53,11 @@ var mix = []struct {
 	{4, "/rate_limit"}, {3, "/search/issues?q=repo:%s"}, {2, "PUT /repos/%s/subscription"},
 }
 
-// ServeHTTP is the API: it counts what is counted, and computes statistics anew
-// after a push.
-func (d *day) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP implements the API. It charges requests to the limits and recomputes statistics after a push.
+func (s *simulation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	time.Sleep(50 * time.Millisecond)
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	h := w.Header()
 	h.Set("X-RateLimit-Limit", "1000000")
 	h.Set("X-RateLimit-Remaining", "900000")
@@ -70,10 +68,10 @@ func (d *day) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		resource = "search"
 	}
 	h.Set("X-RateLimit-Resource", resource)
-	d.spent[resource]++
-	mine := r.Header.Get("Authorization") + r.URL.Path
+	s.spent[resource]++
+	key := r.Header.Get("Authorization") + r.URL.Path
 	if r.Method != http.MethodGet {
-		d.changes[mine]++
+		s.changes[key]++
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
@@ -81,139 +79,140 @@ func (d *day) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if parts := strings.Split(r.URL.Path, "/"); len(parts) > 3 && parts[1] == "repos" {
 		repo = parts[2] + "/" + parts[3]
 	}
-	version := d.changes[mine]
+	version := s.changes[key]
 	if strings.Contains(r.URL.Path, "/stats/") {
-		if time.Now().Before(d.ready[repo]) {
-			d.polls++
+		if time.Now().Before(s.ready[repo]) {
+			s.polls++
 			w.WriteHeader(http.StatusAccepted)
 			return
 		}
-		version = d.pushes[repo]
+		version = s.pushes[repo]
 	}
 	if resource == "search" {
 		h.Set("Cache-Control", "no-cache")
 	} else {
 		h.Set("Cache-Control", "private, max-age=60, s-maxage=60")
-		sum := fnv.New64()
-		_, _ = fmt.Fprint(sum, mine, version)
-		h.Set("Etag", fmt.Sprintf(`W/"%x"`, sum.Sum64()))
+		hash := fnv.New64()
+		_, _ = fmt.Fprint(hash, key, version)
+		h.Set("Etag", fmt.Sprintf(`W/"%x"`, hash.Sum64()))
 	}
 	if etag := h.Get("Etag"); etag != "" && r.Header.Get("If-None-Match") == etag {
-		d.spent[resource]-- // what has not changed costs nothing
+		s.spent[resource]-- // a 304 is free
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
 	_, _ = fmt.Fprint(w, version)
 }
 
-// repo draws a repository, each half as often as the one half as far down the list.
-func (d *day) repo(rng *rand.Rand) string {
+// repo returns a random repository. Repository 2n is drawn half as often as repository n.
+func (s *simulation) repo(rng *rand.Rand) string {
 	n := int(math.Pow(savingsRepos, rng.Float64())) - 1
 	return fmt.Sprintf("o%d/r%d", n%7, n)
 }
 
-// people push, and webhooks arrive a second or two later.
-func (d *day) people(g *Gateway, long time.Duration) {
+// push pushes to random repositories until the simulation ends. The webhook of a push arrives a second later.
+func (s *simulation) push(g *Gateway, duration time.Duration) {
 	rng := rand.New(rand.NewPCG(1, 0))
-	for end := time.Now().Add(long); ; {
+	for end := time.Now().Add(duration); ; {
 		time.Sleep(time.Duration(rng.ExpFloat64() * float64(24*time.Hour) / savingsPushes))
 		if time.Now().After(end) {
 			return
 		}
-		repo := d.repo(rng)
-		d.mu.Lock()
-		d.pushes[repo]++
-		n := d.pushes[repo]
-		d.ready[repo] = time.Now().Add(time.Duration(2+rng.IntN(20)) * time.Second)
-		d.mu.Unlock()
+		repo := s.repo(rng)
+		s.mu.Lock()
+		s.pushes[repo]++
+		n := s.pushes[repo]
+		s.ready[repo] = time.Now().Add(time.Duration(2+rng.IntN(20)) * time.Second)
+		s.mu.Unlock()
 		time.Sleep(time.Second)
 		owner, _, _ := strings.Cut(repo, "/")
-		g.Cache.Purge(d.Context(), g.TagsOfEvent("push", repo, owner)...)
-		d.mu.Lock()
-		d.told[repo] = max(d.told[repo], n)
-		d.mu.Unlock()
+		g.Cache.Purge(s.Context(), g.TagsOfEvent("push", repo, owner)...)
+		s.mu.Lock()
+		s.delivered[repo] = max(s.delivered[repo], n)
+		s.mu.Unlock()
 	}
 }
 
-// client asks until the day is over, and returns how often what costs the quota of
-// core: neither the rate limit status nor searches do.
-func (d *day) client(g *Gateway, n int, long time.Duration) (asked int) {
+// client sends requests until the simulation ends. It returns the number of requests that would use quota of
+// the core resource without Weir. The rate limit status is free, and searches use another resource.
+func (s *simulation) client(g *Gateway, n int, duration time.Duration) (requests int) {
 	rng := rand.New(rand.NewPCG(2, uint64(n)))
-	for end := time.Now().Add(long); ; {
+	for end := time.Now().Add(duration); ; {
 		time.Sleep(time.Duration(rng.ExpFloat64() * float64(savingsGap)))
 		if time.Now().After(end) {
-			return asked
+			return requests
 		}
-		part, kind := rng.IntN(100), 0
-		for part >= mix[kind].parts {
-			part -= mix[kind].parts
+		share, kind := rng.IntN(100), 0
+		for share >= savingsMix[kind].percent {
+			share -= savingsMix[kind].percent
 			kind++
 		}
-		repo := d.repo(rng)
-		method, target, other := strings.Cut(mix[kind].path, " ")
-		if !other {
-			method, target = http.MethodGet, mix[kind].path
+		repo := s.repo(rng)
+		method, target, hasMethod := strings.Cut(savingsMix[kind].path, " ")
+		if !hasMethod {
+			method, target = http.MethodGet, savingsMix[kind].path
 		}
 		if strings.Contains(target, "%s") {
 			target = fmt.Sprintf(target, repo)
 		}
-		d.mu.Lock()
-		least := d.told[repo]
-		d.mu.Unlock()
+		s.mu.Lock()
+		minVersion := s.delivered[repo]
+		s.mu.Unlock()
 		r := httptest.NewRequest(method, target, http.NoBody)
 		r.Header.Set("Authorization", fmt.Sprint("token ", n%savingsTokens))
 		w := httptest.NewRecorder()
 		serveFast(g, w, r)
 		if target != "/rate_limit" && !strings.HasPrefix(target, "/search/") {
-			asked++
+			requests++
 		}
-		d.judge(target, w, least)
+		s.check(target, w, minVersion)
 	}
 }
 
-// judge fails the test for statistics from before a push whose webhook had arrived
-// when they were asked for, and for what was refused.
-func (d *day) judge(target string, w *httptest.ResponseRecorder, least int) {
+// check reports errors and outdated statistics. Statistics are outdated if they are older than a push
+// whose webhook had arrived before the request.
+func (s *simulation) check(target string, w *httptest.ResponseRecorder, minVersion int) {
 	switch {
 	case w.Code >= http.StatusBadRequest:
-		d.Errorf("%s: %d %s", target, w.Code, w.Header().Get("Cache-Status"))
+		s.Errorf("%s: %d %s", target, w.Code, w.Header().Get("Cache-Status"))
 	case w.Code == http.StatusOK && strings.Contains(target, "/stats/"):
-		if version, err := strconv.Atoi(w.Body.String()); err != nil || version < least {
-			d.Errorf("%s: of push %s, %d were known: %s", target, w.Body, least, w.Header().Get("Cache-Status"))
+		if version, err := strconv.Atoi(w.Body.String()); err != nil || version < minVersion {
+			s.Errorf("%s: statistics of push %s, want push %d or later: %s", target, w.Body, minVersion, w.Header().Get("Cache-Status"))
 		}
 	}
 }
 
-// TestADayCostsATenth: WEIR_SAVINGS is how long the day is.
+// TestADayCostsATenth measures how much quota the gateway saves for the simulated traffic of a day.
+// The environment variable WEIR_SAVINGS sets the simulated duration; the default is an hour.
 func TestADayCostsATenth(t *testing.T) {
-	long := time.Hour
+	duration := time.Hour
 	if text := os.Getenv("WEIR_SAVINGS"); text != "" {
 		var err error
-		if long, err = time.ParseDuration(text); err != nil {
+		if duration, err = time.ParseDuration(text); err != nil {
 			t.Fatal(err)
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		d := &day{T: t, pushes: map[string]int{}, told: map[string]int{}, ready: map[string]time.Time{}, changes: map[string]int{}, spent: map[string]int{}}
-		w := newWorld(t, d.ServeHTTP)
+		s := &simulation{T: t, pushes: map[string]int{}, delivered: map[string]int{}, ready: map[string]time.Time{}, changes: map[string]int{}, spent: map[string]int{}}
+		w := newWorld(t, s.ServeHTTP)
 		var clients sync.WaitGroup
-		asked := make([]int, savingsClients)
-		clients.Go(func() { d.people(w.gateway, long) })
-		for n := range asked {
-			clients.Go(func() { asked[n] = d.client(w.gateway, n, long) })
+		requests := make([]int, savingsClients)
+		clients.Go(func() { s.push(w.gateway, duration) })
+		for n := range requests {
+			clients.Go(func() { requests[n] = s.client(w.gateway, n, duration) })
 		}
 		clients.Wait()
 		total := 0
-		for _, n := range asked {
+		for _, n := range requests {
 			total += n
 		}
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		spent := d.spent["core"]
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		spent := s.spent["core"]
 		t.Logf("%v: %d requests that cost quota without Weir, %d with it: %.1f %%; %d requests reached the API, %d of them polls, %d searches",
-			long, total, spent, 100*float64(spent)/float64(total), w.upstreamSaw(), d.polls, d.spent["search"])
-		if long >= 24*time.Hour && spent > total/10 {
-			t.Error("more than a tenth of the quota was spent")
+			duration, total, spent, 100*float64(spent)/float64(total), w.upstreamSaw(), s.polls, s.spent["search"])
+		if duration >= 24*time.Hour && spent > total/10 {
+			t.Error("the gateway spent more than a tenth of the quota")
 		}
 	})
 }
