@@ -15,8 +15,8 @@ import (
 	"github.com/weirgate/weir/internal/config"
 )
 
-// loopbackAdmin is a gateway whose admin listener is on loopback and requires no token. Every
-// page in the browser of the operator can reach it.
+// loopbackAdmin is a gateway with an admin listener on loopback that requires no token. Every
+// page in the browser of the operator can reach the listener.
 type loopbackAdmin struct {
 	*testing.T
 	*gateway
@@ -70,28 +70,28 @@ func TestAdminRefusesCrossSiteRequests(t *testing.T) {
 		status int
 		lines  []string
 	}{
-		{"a form of another page", 403, []string{reload, own, "Origin: http://evil.test", "Content-Type: application/x-www-form-urlencoded"}},
-		{"one with files", 403, []string{purge, own, "Origin: http://evil.test", "Content-Type: multipart/form-data; boundary=x"}},
+		{"form on a page of another site", 403, []string{reload, own, "Origin: http://evil.test", "Content-Type: application/x-www-form-urlencoded"}},
+		{"form with files on a page of another site", 403, []string{purge, own, "Origin: http://evil.test", "Content-Type: multipart/form-data; boundary=x"}},
 		{"JSON as text, which needs no preflight", 403, []string{purge, own, "Origin: http://evil.test", "Content-Type: text/plain"}},
 		{"JSON as text with Sec-Fetch-Site", 403, []string{purge, own, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors", "Content-Type: text/plain"}},
-		{"a page of another port", 403, []string{reload, "Host: localhost", "Origin: http://localhost:3000", "Sec-Fetch-Site: same-site"}},
+		{"page of another port", 403, []string{reload, "Host: localhost", "Origin: http://localhost:3000", "Sec-Fetch-Site: same-site"}},
 		{"an origin with the same prefix", 403, []string{reload, own, "Origin: http://" + o.address + ".evil.test"}},
 		{"a page without origin", 403, []string{reload, own, "Origin: null"}},
 		{"an invalid origin", 403, []string{reload, own, "Origin: x"}},
-		{"a navigation of another page", 403, []string{reload, own, "Origin: http://evil.test", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"}},
+		{"navigation from a page of another site", 403, []string{reload, own, "Origin: http://evil.test", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"}},
 		{"DNS rebinding", 403, []string{reload, "Host: evil.test", "Origin: http://evil.test", "Sec-Fetch-Site: same-origin"}},
 		{"DNS rebinding, with the port", 403, []string{reload, "Host: evil.test:9090"}},
-		{"a name with the same suffix", 403, []string{reload, "Host: evil-localhost"}},
-		{"a name below localhost", 403, []string{reload, "Host: evil.localhost"}},
+		{"host name that ends in -localhost", 403, []string{reload, "Host: evil-localhost"}},
+		{"subdomain of localhost", 403, []string{reload, "Host: evil.localhost"}},
 		{"no host, in HTTP/1.0", 403, []string{"POST /api/v1/reload HTTP/1.0"}},
 		{"an empty host", 403, []string{reload, "Host:"}},
 		{"no host", 400, []string{reload}},
 		{"two hosts", 400, []string{reload, own, "Host: evil.test"}},
-		{"two hosts, the foreign one first", 400, []string{reload, "Host: evil.test", own}},
+		{"two hosts, the foreign host first", 400, []string{reload, "Host: evil.test", own}},
 		{"a host in the target", 403, []string{"POST http://evil.test/api/v1/reload HTTP/1.1", own}},
 		{"a host with user information", 400, []string{reload, "Host: localhost@evil.test"}},
-		{"another method in a field", 405, []string{"GET /api/v1/reload HTTP/1.1", own, "X-HTTP-Method-Override: POST"}},
-		{"an image of another page", 405, []string{"GET /api/v1/reload?x=1 HTTP/1.1", own, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Dest: image"}},
+		{"method override in a header field", 405, []string{"GET /api/v1/reload HTTP/1.1", own, "X-HTTP-Method-Override: POST"}},
+		{"image on a page of another site", 405, []string{"GET /api/v1/reload?x=1 HTTP/1.1", own, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Dest: image"}},
 		{"a preflight", 405, []string{"OPTIONS /api/v1/reload HTTP/1.1", own, "Origin: http://evil.test", "Access-Control-Request-Method: POST"}},
 	} {
 		resp := o.send(`{"tag":"op:x"}`, c.lines...)

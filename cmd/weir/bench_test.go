@@ -36,7 +36,7 @@ func BenchmarkService(b *testing.B) {
 	defer direct.Close()
 
 	body := bytes.Repeat([]byte("0123456789abcdef"), 2<<10/16)
-	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		h := w.Header()
 		h.Set("X-Ratelimit-Limit", fmt.Sprint(1<<30))
 		h.Set("X-Ratelimit-Remaining", fmt.Sprint(1<<29))
@@ -46,8 +46,8 @@ func BenchmarkService(b *testing.B) {
 		h.Set("Cache-Control", "no-store")
 		_, _ = w.Write(body)
 	}))
-	defer origin.Close()
-	cfg.Upstream.URL = origin.URL
+	defer upstream.Close()
+	cfg.Upstream.URL = upstream.URL
 	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)

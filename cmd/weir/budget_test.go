@@ -44,7 +44,7 @@ func adminHandler(token string, accounts ...limits.Account) http.Handler {
 	})
 }
 
-// testView is the sampleBudget command with an in-memory connection to a handler.
+// testView is the budget command with an in-memory connection to a handler.
 type testView struct {
 	budgetView
 	out, problems output
@@ -94,7 +94,7 @@ func (v *testView) shows(t *testing.T, want string) {
 	}
 }
 
-// sampleBudget returns one row of the listing.
+// sampleBudget returns a budget.
 func sampleBudget(resource string, used, limit, held int, reset time.Duration) limits.Budget {
 	return limits.Budget{Resource: resource, Used: used, Limit: limit, Remaining: limit - used, Held: held, Reset: time.Now().UTC().Add(reset)}
 }
@@ -178,17 +178,17 @@ func TestBudgetReportsInvalidResponses(t *testing.T) {
 		message string
 	}{
 		{"no token", adminHandler("secret"), "", " requires the admin token: set WEIR_ADMIN_TOKEN, or give --token"},
-		{"a name that it does not know", admin.Handler(admin.Access{}, admin.Sources{}), "", `: host "admin.test:9090" not allowed; add it to admin.hosts`},
+		{"unknown host name", admin.Handler(admin.Access{}, admin.Sources{}), "", `: host "admin.test:9090" not allowed; add it to admin.hosts`},
 		{"wrong token", adminHandler("secret"), "sesame", " rejected the token: use the value of admin.token in the gateway's configuration"},
-		{"the address for clients", answer(401, `{"message":"Requires authentication"}`, "Weir-Request-Id", "X"), "", " is the gateway's listener for clients: use the address in admin.listen of the configuration"},
-		{"the store is lost", answer(503, "the store\x1b[2J is lost\nmore"), "", " answered 503: the store[2J is lost"},
+		{"address of the listener for clients", answer(401, `{"message":"Requires authentication"}`, "Weir-Request-Id", "X"), "", " is the gateway's listener for clients: use the address in admin.listen of the configuration"},
+		{"lost store", answer(503, "the store\x1b[2J is lost\nmore"), "", " answered 503: the store[2J is lost"},
 		{"another server", answer(404, "nothing here"), "", " is not the admin listener of a Weir: it answered 404 to /api/v1/accounts"},
 		{"a page", answer(200, "<html>"), "", " is not the admin listener of a Weir: its response to /api/v1/accounts has an unexpected content"},
-		{"no answer at all", answer(200, ""), "", " is not the admin listener of a Weir: its response to /api/v1/accounts has an unexpected content"},
+		{"empty response", answer(200, ""), "", " is not the admin listener of a Weir: its response to /api/v1/accounts has an unexpected content"},
 		{"a message", answer(200, `{"message":"ok"}`), "", " is not the admin listener of a Weir: its response to /api/v1/accounts has an unexpected content"},
-		{"accounts of somebody else", answer(200, `[{"account":"a"},{"id":7}]`), "", " is not the admin listener of a Weir: its response to /api/v1/accounts has an unexpected content"},
-		{"an answer that breaks off", answer(200, `[`, "Content-Length", "9"), "", " did not answer: unexpected EOF"},
-		{"no answer in time", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "", " did not answer within 5s"},
+		{"JSON with an unknown account", answer(200, `[{"account":"a"},{"id":7}]`), "", " is not the admin listener of a Weir: its response to /api/v1/accounts has an unexpected content"},
+		{"truncated response", answer(200, `[`, "Content-Length", "9"), "", " did not answer: unexpected EOF"},
+		{"no response in time", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "", " did not answer within 5s"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -269,10 +269,10 @@ a (user): 0 of 9 requests open
 
 func TestWatchCanBeInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, answered := range []int32{0, 1} { // completed requests before the interruption
+		for _, completed := range []int32{0, 1} { // completed requests before the interruption
 			var requests atomic.Int32
 			v := newTestView(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if requests.Add(1) > answered {
+				if requests.Add(1) > completed {
 					<-r.Context().Done()
 				}
 				adminHandler("").ServeHTTP(w, r)

@@ -177,8 +177,8 @@ type terminal struct {
 	*testing.T
 	rows        [][]rune
 	row, column int
-	changed     map[string]bool // modes that are not as they were, by number
-	below       strings.Builder // what was printed on the screen with the shell
+	changed     map[string]bool // modes that differ from their defaults, by number
+	below       strings.Builder // the output on the main screen, below the shell prompt
 }
 
 // sequence matches text up to a control sequence.

@@ -78,7 +78,7 @@ func TestClientsSpendTheirCredentials(t *testing.T) {
 	t.Cleanup(api.Close)
 	issuer, bearer := startIssuer(t)
 	key, line := newClientKey(t, "builds")
-	stranger, _ := newClientKey(t, "stranger")
+	unknown, _ := newClientKey(t, "unknown")
 	cfg, err := config.Parse(config.Source{Path: "weir.yaml", Getenv: func(string) (string, bool) { return "", false }}, []byte(`
 upstream: {url: "`+api.URL+`"}
 limits: {cold_start: trust}
@@ -102,14 +102,14 @@ clients:
 		status                            int
 		client                            string
 	}{
-		{"a key", "GET", "/gitignore/templates", "Bearer " + key, 200, "builds"},
-		{"a key, which has no scope", "DELETE", "/repos/acme/widgets", "token " + key, 200, "builds"},
-		{"a token", "GET", "/gitignore/templates/Go", bearer("repo:acme/widgets", time.Hour), 200, "jobs"},
-		{"a token whose client may not write", "DELETE", "/repos/acme/widgets", bearer("repo:acme/widgets", time.Hour), 403, "jobs"},
-		{"a token whose client may not search", "GET", "/search/code", bearer("repo:acme/widgets", time.Hour), 403, "jobs"},
-		{"a token of no client", "GET", "/gitignore/templates", bearer("repo:evil/widgets", time.Hour), 401, ""},
-		{"a token that has expired", "GET", "/gitignore/templates", expired, 401, ""},
-		{"a key of nobody", "GET", "/gitignore/templates", "Bearer " + stranger, 401, ""},
+		{"key", "GET", "/gitignore/templates", "Bearer " + key, 200, "builds"},
+		{"key of a client without scope", "DELETE", "/repos/acme/widgets", "token " + key, 200, "builds"},
+		{"token", "GET", "/gitignore/templates/Go", bearer("repo:acme/widgets", time.Hour), 200, "jobs"},
+		{"token of a client with read access, write request", "DELETE", "/repos/acme/widgets", bearer("repo:acme/widgets", time.Hour), 403, "jobs"},
+		{"token of a client without access to search", "GET", "/search/code", bearer("repo:acme/widgets", time.Hour), 403, "jobs"},
+		{"token that matches no client", "GET", "/gitignore/templates", bearer("repo:evil/widgets", time.Hour), 401, ""},
+		{"expired token", "GET", "/gitignore/templates", expired, 401, ""},
+		{"unknown key", "GET", "/gitignore/templates", "Bearer " + unknown, 401, ""},
 	} {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(c.method, c.path, nil)
@@ -125,7 +125,7 @@ clients:
 	if n := strings.Count(upstream.String(), "Bearer held-by-weir"); n != 3 || strings.Count(upstream.String(), "\n") != 3 {
 		t.Errorf("upstream received\n%s", upstream.String())
 	}
-	for _, secret := range []string{key, stranger, "held-by-weir", strings.TrimPrefix(expired, "Bearer ")} {
+	for _, secret := range []string{key, unknown, "held-by-weir", strings.TrimPrefix(expired, "Bearer ")} {
 		if strings.Contains(logged.String(), secret) || secret != "held-by-weir" && strings.Contains(upstream.String(), secret) {
 			t.Errorf("%s is in the log or was forwarded", secret)
 		}

@@ -185,18 +185,18 @@ func TestEveryServerNameRequiresClientCertificate(t *testing.T) {
 	forged := foreign.client("builds")
 	for _, c := range []struct {
 		name, server, host string
-		answered           bool
+		accepted           bool
 	}{
 		{"the name", served, served, true},
 		{"the name in capitals", "WEIR.Example.COM", served, true},
 		{"a name under a wildcard", "a.internal.example.com", "a.internal.example.com", true},
-		{"one name, and another as host", served, "a.internal.example.com", true},
-		{"one name, and a foreign one as host", served, "evil.test", true},
+		{"configured name, another configured name as host", served, "a.internal.example.com", true},
+		{"configured name, foreign host", served, "evil.test", true},
 		{"no name", "", served, true},
 		{"no name, and no host", "", "", true},
 		{"the wildcard itself", "*.internal.example.com", served, false},
-		{"a name two below the wildcard", "a.b.internal.example.com", served, false},
-		{"the name above the wildcard", "internal.example.com", served, false},
+		{"name two levels below the wildcard", "a.b.internal.example.com", served, false},
+		{"parent domain of the wildcard", "internal.example.com", served, false},
 		{"an unknown name", "other.example.com", served, false},
 		{"a name with a suffix", served + ".evil.test", served, false},
 	} {
@@ -207,7 +207,7 @@ func TestEveryServerNameRequiresClientCertificate(t *testing.T) {
 			}{"with its certificate": {&v.builds, "Bearer held"}, "without a certificate": {nil, "401 Unauthorized"}, "with a certificate of another authority": {&forged, "no connection"}} {
 				one := withCertificate(w.certificate)
 				one.tls.ServerName, one.host, one.records = c.server, c.host, records
-				if !c.answered {
+				if !c.accepted {
 					w.want = "no connection"
 				}
 				if got, _ := v.send(one); got != w.want {
@@ -227,11 +227,11 @@ func TestResumedSessionFollowsReload(t *testing.T) {
 		newCA         bool // another authority
 		want          string
 	}{
-		{"nothing has changed", oneClient, false, "Bearer held"},
+		{"unchanged configuration", oneClient, false, "Bearer held"},
 		{"another authority", oneClient, true, "no connection"},
 		{"another client", strings.ReplaceAll(oneClient, "CN=builds", "CN=deploys"), false, "401 Unauthorized"},
 		{"no client with a certificate", fmt.Sprintf(`clients: [{name: builds, key: %q, credentials: [ci]}]`, other), false, "401 Unauthorized"},
-		{"fingerprints alone, and another authority", fmt.Sprintf(`clients: [{name: builds, certificate: %q, credentials: [ci]}]`, other), true, "no connection"},
+		{"only fingerprints, and another authority", fmt.Sprintf(`clients: [{name: builds, certificate: %q, credentials: [ci]}]`, other), true, "no connection"},
 	} {
 		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 			t.Run(c.name+", "+tls.VersionName(version), func(t *testing.T) {

@@ -212,9 +212,9 @@ func TestInvalidChunksAreRejected(t *testing.T) {
 
 func TestBodyOfCachedRequestIsNotParsed(t *testing.T) {
 	for name, body := range map[string]string{
-		"of a length":           "Content-Length: " + fmt.Sprint(len(hidden)) + "\r\n\r\n" + hidden,
-		"in chunks":             "Transfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(hidden), hidden),
-		"too long to be looked": "Content-Length: 1000000\r\n\r\n" + strings.Repeat(hidden, 1000),
+		"with a length":       "Content-Length: " + fmt.Sprint(len(hidden)) + "\r\n\r\n" + hidden,
+		"in chunks":           "Transfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(hidden), hidden),
+		"too long to be read": "Content-Length: 1000000\r\n\r\n" + strings.Repeat(hidden, 1000),
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := startAttacked(t)

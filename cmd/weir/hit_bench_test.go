@@ -48,7 +48,7 @@ func startUnlimited(b *testing.B, upstream string) *gateway {
 // sampleRequest returns a typical request.
 func sampleRequest(target string) *http.Request {
 	r := httptest.NewRequest(http.MethodGet, target, http.NoBody)
-	r.Header.Set("Authorization", "Bearer a-token-of-somebody")
+	r.Header.Set("Authorization", "Bearer a-sample-token")
 	r.Header.Set("User-Agent", "bench")
 	r.Header.Set("Accept", "application/json")
 	return r
@@ -69,9 +69,9 @@ func benchmarkHandler(b *testing.B, h http.Handler, target string) {
 
 // BenchmarkHit measures a hit without net/http.
 func BenchmarkHit(b *testing.B) {
-	origin := httptest.NewServer(cacheableUpstream(2 << 10))
-	defer origin.Close()
-	benchmarkHandler(b, startUnlimited(b, origin.URL), "/repos/acme/widgets/subscribers")
+	upstream := httptest.NewServer(cacheableUpstream(2 << 10))
+	defer upstream.Close()
+	benchmarkHandler(b, startUnlimited(b, upstream.URL), "/repos/acme/widgets/subscribers")
 }
 
 // BenchmarkServeHit measures a hit of the fast path, without parsing and writing.

@@ -19,7 +19,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// operations reattempts the operations of the catalogue and the unknown operation, sorted by ID.
+// operations returns the operations of the catalogue and the unknown operation, sorted by ID.
 func operations() []*policy.Operation {
 	unknown, err := policy.Embedded().Classify(http.MethodGet, "/nowhere", "")
 	if err != nil {
@@ -30,7 +30,7 @@ func operations() []*policy.Operation {
 	return all
 }
 
-// seedNames reattempts values for the parameters in paths and bodies.
+// seedNames returns values for the parameters in paths and bodies.
 func seedNames(t *testing.T, direct, through *client) *strings.Replacer {
 	t.Helper()
 	found := direct.do(t, policy.Embedded().Operation("search/commits"), call{target: "/search/commits?q=repo:acme/widgets&per_page=1"}, strings.NewReplacer())
@@ -73,7 +73,7 @@ func TestGatewayRespondsLikeService(t *testing.T) {
 	})
 }
 
-// unauthorized reattempts calls that the catalogue refuses: bad credentials, missing credentials,
+// unauthorized returns calls that the catalogue refuses: bad credentials, missing credentials,
 // and kinds of tokens that are not accepted.
 func unauthorized(op *policy.Operation) []call {
 	target := op.Path
@@ -124,7 +124,7 @@ func checkAnswer(t *testing.T, at string, op *policy.Operation, call call, got a
 	checkFields(t, at, call, got)
 }
 
-// checkFields checks the header, and the field seedNames in the body of a refusal.
+// checkFields checks the header, and the field that the body of a refusal names.
 func checkFields(t *testing.T, at string, call call, got answer) {
 	t.Helper()
 	if kind := got.Header["Content-Type"]; (kind == "") != (got.Body == "") && call.method != http.MethodHead {

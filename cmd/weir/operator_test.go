@@ -109,10 +109,10 @@ func TestOperatorAuthenticatesByCertificate(t *testing.T) {
 		code           int
 		message        string
 	}{
-		{"with a certificate of the authority", own, own, 0, "0 entries"},
-		{"with none", own, nil, 1, "requires the admin token"},
-		{"with one of another authority", own, foreign, 1, "did not answer"},
-		{"at a listener that is not ours", foreign, own, 1, "did not answer"},
+		{"certificate of the configured authority", own, own, 0, "0 entries"},
+		{"no certificate", own, nil, 1, "requires the admin token"},
+		{"certificate of another authority", own, foreign, 1, "did not answer"},
+		{"listener with a certificate of another authority", foreign, own, 1, "did not answer"},
 	} {
 		if code, text := purge(c.server, c.client); code != c.code || !strings.Contains(text, c.message) {
 			t.Errorf("%s: %d %s", c.name, code, text)
@@ -176,18 +176,18 @@ func TestEveryReloadIsInAuditTrail(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.find("msg=audit operator=signal")
-	answered := make(chan int)
+	reloaded := make(chan int)
 	go func() {
 		resp, err := http.Post(base+"/api/v1/reload", "", nil)
 		if err != nil {
-			answered <- 0
+			reloaded <- 0
 			return
 		}
 		_ = resp.Body.Close()
-		answered <- resp.StatusCode
+		reloaded <- resp.StatusCode
 	}()
 	s.find(`msg=audit operator=loopback address=127.0.0.1:\d+ action=reload target=configuration outcome="failed: `)
-	if got := <-answered; got != http.StatusUnprocessableEntity {
+	if got := <-reloaded; got != http.StatusUnprocessableEntity {
 		t.Errorf("status %d", got)
 	}
 	if _, body := get(t, base+"/api/v1/audit"); strings.Count(body, `"action": "reload"`) != 4 {
@@ -239,7 +239,7 @@ webhooks: {secret: %[1]s-hook}
 	secrets := 0
 	eachSecret(reflect.ValueOf(*cfg), "", func(key string, s credential.Secret) {
 		if s == "" && strings.HasPrefix(key, ".Credentials") {
-			return // each has a token, or an app with a key
+			return // a credential has either a token or an app key
 		}
 		secrets++
 		if !strings.Contains(s.Reveal(), canary) {

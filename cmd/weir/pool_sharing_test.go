@@ -43,11 +43,11 @@ func (c *credentialRig) reload(change func(*config.Config)) {
 	}
 }
 
-// wantPaid checks which credentials were used.
-func (c *credentialRig) wantPaid(got []string, want ...string) {
+// checkTokens compares the tokens of the upstream requests with the expected tokens.
+func (c *credentialRig) checkTokens(got []string, want ...string) {
 	c.Helper()
 	if fmt.Sprint(got) != fmt.Sprint(want) {
-		c.Errorf("%q wantPaid, want %q", got, want)
+		c.Errorf("%q was used, want %q", got, want)
 	}
 }
 
@@ -72,9 +72,9 @@ func TestHiddenOperationHidesNoOtherOperation(t *testing.T) {
 			}
 			hooks(token, w, r)
 		}
-		c.wantPaid(c.request("builds", http.MethodGet, "/repos/acme/widgets/hooks", 200), "tok-a", "tok-b")
-		c.wantPaid(c.request("docs", http.MethodGet, "/repos/acme/widgets/tags", 200), "tok-a")
-		c.wantPaid(c.request("docs", http.MethodGet, "/repos/acme/widgets/labels", 200), "tok-a")
+		c.checkTokens(c.request("builds", http.MethodGet, "/repos/acme/widgets/hooks", 200), "tok-a", "tok-b")
+		c.checkTokens(c.request("docs", http.MethodGet, "/repos/acme/widgets/tags", 200), "tok-a")
+		c.checkTokens(c.request("docs", http.MethodGet, "/repos/acme/widgets/labels", 200), "tok-a")
 	})
 }
 
@@ -91,7 +91,7 @@ func TestCredentialWithoutAccessIsTriedLast(t *testing.T) {
 		}
 		c.wantTokens("/repos/acme/widgets", 200, "tok-a", "tok-b")
 		c.wantTokens("/repos/acme/widgets/tags", 200, "tok-b")
-		hidden = map[string]string{"tok-b": "/repos/acme", "tok-c": "/repos/acme"} // it is the other way round now
+		hidden = map[string]string{"tok-b": "/repos/acme", "tok-c": "/repos/acme"} // the access is reversed
 		c.wantTokens("/repos/acme/widgets/labels", 200, "tok-b", "tok-c", "tok-a")
 	})
 }
@@ -114,18 +114,18 @@ func TestCachedDenialAppliesToOneCredential(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCredentialRig(t, user("a"), user("b"))
 		c.setCredentials("a")
-		sees := "tok-b"
+		allowed := "tok-b"
 		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Cache-Control", "private, max-age=60")
-			if token != sees {
+			if token != allowed {
 				w.WriteHeader(http.StatusNotFound)
 			}
 		}
-		c.wantPaid(c.request("docs", http.MethodGet, "/repos/acme/secret/tags", 404), "tok-a")
-		c.wantPaid(c.request("docs", http.MethodGet, "/repos/acme/secret/tags", 404)) // no other credential
+		c.checkTokens(c.request("docs", http.MethodGet, "/repos/acme/secret/tags", 404), "tok-a")
+		c.checkTokens(c.request("docs", http.MethodGet, "/repos/acme/secret/tags", 404)) // no other credential
 		c.wantTokens("/repos/acme/secret/tags", 200, "tok-b")
 		c.wantTokens("/repos/acme/secret/tags", 200)
-		sees = "nobody"
+		allowed = "none"
 		c.wantTokens("/repos/acme/secret/none", 404, "tok-a", "tok-b")
 		c.wantTokens("/repos/acme/secret/none", 404) // both denials are stored
 		if last := c.replies[len(c.replies)-1]; !strings.Contains(last, "weir; hit") {
@@ -144,23 +144,23 @@ func TestUnknownOperationCannotQuarantineCredential(t *testing.T) {
 				w.WriteHeader(http.StatusUnauthorized)
 			}
 		}
-		c.wantPaid(c.request("docs", http.MethodGet, "/app", 401), "tok-a")
-		c.wantPaid(c.request("builds", http.MethodGet, "/repos/acme/x/tags", 200), "tok-a")
+		c.checkTokens(c.request("docs", http.MethodGet, "/app", 401), "tok-a")
+		c.checkTokens(c.request("builds", http.MethodGet, "/repos/acme/x/tags", 200), "tok-a")
 		if list := c.g.credentialHealth.Quarantined(); len(list) > 0 {
 			t.Errorf("%+v", list)
 		}
 	})
 }
 
-// TestAppTokenIsNotSentToNewUpstream reload another upstream URL. Tokens of the previous
-// upstream must not be sent there.
+// TestAppTokenIsNotSentToNewUpstream loads another upstream URL. The gateway must not send
+// tokens of the previous upstream to the new upstream.
 func TestAppTokenIsNotSentToNewUpstream(t *testing.T) {
 	app := config.Credential{Name: "bot", Kind: policy.Installation}
 	app.App.ID, app.App.Key, app.App.Installation = "7", privateKey(t), 42
 	synctest.Test(t, func(t *testing.T) {
 		c := newCredentialRig(t, app)
 		minted := 0
-		got := map[string]string{} // what each has got, by its host
+		got := map[string]string{} // received tokens, by upstream host
 		c.answer = func(token string, w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/app/installations/42/access_tokens" {
 				got[r.Host] += token
@@ -210,7 +210,7 @@ func TestLateResponseDoesNotEndQuarantine(t *testing.T) {
 // TestWriteIsNotRetriedWithOtherCredential checks 404 and 403 responses to a write.
 func TestWriteIsNotRetriedWithOtherCredential(t *testing.T) {
 	for name, refuse := range map[string]http.HandlerFunc{
-		"a limit": func(w http.ResponseWriter, _ *http.Request) {
+		"secondary limit": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "60")
 			w.WriteHeader(http.StatusForbidden)
 			_, _ = io.WriteString(w, `{"message":"You have exceeded a secondary rate limit"}`)
@@ -226,7 +226,7 @@ func TestWriteIsNotRetriedWithOtherCredential(t *testing.T) {
 				if name == "not found" {
 					want = http.StatusNotFound
 				}
-				c.wantPaid(c.request("builds", http.MethodPost, "/repos/acme/x/rulesets", want), "tok-a")
+				c.checkTokens(c.request("builds", http.MethodPost, "/repos/acme/x/rulesets", want), "tok-a")
 			})
 		})
 	}

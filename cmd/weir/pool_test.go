@@ -34,7 +34,7 @@ type credentialRig struct {
 	answer  func(token string, w http.ResponseWriter, r *http.Request) // of the upstream
 	log     bytes.Buffer
 	mu      sync.Mutex
-	spent   []string // tokens, in the order in which they came
+	spent   []string // tokens, in the order of the requests
 	replies []string // all responses to clients
 }
 
@@ -150,7 +150,7 @@ func TestCredentialWithMostQuotaIsUsed(t *testing.T) {
 		for i := range 5 {
 			c.wantTokens(fmt.Sprintf("/repos/acme/r%d/tags", i), 200, "tok-a")
 		}
-		left["tok-a"] = 2402 // others spend it, too
+		left["tok-a"] = 2402 // other programs use the same token
 		c.wantTokens("/repos/acme/x/tags", 200, "tok-a")
 		c.wantTokens("/repos/acme/y/tags", 200, "tok-b") // has more than twice the quota
 		left["tok-b"] = 1300
@@ -363,13 +363,13 @@ func TestRecordContainsEveryAttempt(t *testing.T) {
 				_, _ = io.WriteString(w, `{"message":"You have exceeded a secondary rate limit"}`)
 			}
 		}
-		paid := c.request("builds", http.MethodGet, "/repos/acme/widgets/tags", http.StatusOK)
+		used := c.request("builds", http.MethodGet, "/repos/acme/widgets/tags", http.StatusOK)
 		if err := c.g.update(c.g.current.Load().config, nil); err != nil {
 			t.Fatal(err)
 		}
 		records := c.g.current.Load().proxy.Recent()
 		if len(records) == 0 {
-			t.Fatal("a reload has forgotten the last requests")
+			t.Fatal("no records after the reload")
 		}
 		attempts := 0
 		for _, s := range records[0].Stages {
@@ -377,8 +377,8 @@ func TestRecordContainsEveryAttempt(t *testing.T) {
 				attempts++
 			}
 		}
-		if r := records[0]; len(paid) != 3 || r.Attempts != 3 || r.Spent != 3 || attempts != 3 {
-			t.Errorf("%q was used; %d attempts, %d spent, %d stages of attempts", paid, r.Attempts, r.Spent, attempts)
+		if r := records[0]; len(used) != 3 || r.Attempts != 3 || r.Spent != 3 || attempts != 3 {
+			t.Errorf("%q was used; %d attempts, %d spent, %d stages of attempts", used, r.Attempts, r.Spent, attempts)
 		}
 	})
 }
@@ -392,9 +392,9 @@ func TestPollsSurviveReload(t *testing.T) {
 				w.WriteHeader(http.StatusAccepted)
 			}
 		}
-		answered := make(chan struct{})
+		done := make(chan struct{})
 		go func() {
-			defer close(answered)
+			defer close(done)
 			c.request("builds", http.MethodGet, "/repos/acme/widgets/stats/commit_activity", http.StatusOK)
 		}()
 		time.Sleep(time.Second / 2)
@@ -404,7 +404,7 @@ func TestPollsSurviveReload(t *testing.T) {
 			t.Fatal(err)
 		}
 		after := polls()
-		<-answered
+		<-done
 		if end := polls(); before != 1 || after != 1 || end != 0 || len(c.g.previous.list) != 0 {
 			t.Errorf("%d, %d after the reload, %d at the end", before, after, end)
 		}

@@ -62,9 +62,9 @@ func TestGatewaySurvivesCutRedisConnection(t *testing.T) {
 func TestSlowRedisCountsAsLost(t *testing.T) {
 	t.Parallel()
 	o, link := startOnLink(t)
-	o.responses("before")
+	o.awaitStored("before")
 	link.Delay(5 * time.Millisecond)
-	o.responses("slowly")
+	o.awaitStored("slowly")
 	o.surviveFault(func(context.Context, *redis.Client) error {
 		link.Delay(200 * time.Millisecond)
 		o.send("caller-token", "/users/first")
@@ -94,10 +94,10 @@ func (o *redisGateway) spentPoints() (n int) {
 }
 
 // TestSpendingSurvivesLostKeys evicts, deletes and corrupts keys in Redis. A replica must
-// write the spending that it knows again.
+// restore the spending of its local accounts in Redis.
 func TestSpendingSurvivesLostKeys(t *testing.T) {
 	for name, fails := range map[string]func(ctx context.Context, c *redis.Client, keys []string) error{
-		"it evicts": func(ctx context.Context, c *redis.Client, _ []string) error {
+		"keys are evicted": func(ctx context.Context, c *redis.Client, _ []string) error {
 			if err := c.ConfigSet(ctx, "maxmemory-policy", "allkeys-random").Err(); err != nil {
 				return err
 			}
@@ -111,7 +111,7 @@ func TestSpendingSurvivesLostKeys(t *testing.T) {
 			return c.ConfigSet(ctx, "maxmemory", "0").Err()
 		},
 		"keys are deleted": func(ctx context.Context, c *redis.Client, keys []string) error { return c.Del(ctx, keys...).Err() },
-		"keys are of another type": func(ctx context.Context, c *redis.Client, keys []string) error {
+		"keys have another type": func(ctx context.Context, c *redis.Client, keys []string) error {
 			for _, key := range keys {
 				if err := c.Set(ctx, key, "\x00rubbish", time.Hour).Err(); err != nil {
 					return err
@@ -119,7 +119,7 @@ func TestSpendingSurvivesLostKeys(t *testing.T) {
 			}
 			return nil
 		},
-		"fields are rubbish": func(ctx context.Context, c *redis.Client, keys []string) error {
+		"fields have invalid values": func(ctx context.Context, c *redis.Client, keys []string) error {
 			for _, key := range keys {
 				for _, field := range c.HKeys(ctx, key).Val() {
 					if err := c.HSet(ctx, key, field, "\xffrubbish").Err(); err != nil {
@@ -129,7 +129,7 @@ func TestSpendingSurvivesLostKeys(t *testing.T) {
 			}
 			return nil
 		},
-		"what replicas share is of another type": func(ctx context.Context, c *redis.Client, _ []string) error {
+		"shared keys have another type": func(ctx context.Context, c *redis.Client, _ []string) error {
 			for _, key := range c.Keys(ctx, "weir:{weir}:*").Val() {
 				if err := c.Del(ctx, key).Err(); err != nil {
 					return err
@@ -140,7 +140,7 @@ func TestSpendingSurvivesLostKeys(t *testing.T) {
 			}
 			return nil
 		},
-		"fields are cut short": func(ctx context.Context, c *redis.Client, keys []string) error {
+		"fields are truncated": func(ctx context.Context, c *redis.Client, keys []string) error {
 			for _, key := range keys {
 				for field, value := range c.HGetAll(ctx, key).Val() {
 					if err := c.HSet(ctx, key, field, value[:len(value)/2]).Err(); err != nil {

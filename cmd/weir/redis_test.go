@@ -73,7 +73,7 @@ func (o *redisGateway) send(token, path string) (status int, cacheStatus string)
 }
 
 // awaitStored waits until a new response is stored in Redis.
-func (o *redisGateway) responses(condition string) {
+func (o *redisGateway) awaitStored(condition string) {
 	o.Helper()
 	n := 0
 	testservers.Eventually(o, condition, func(ctx context.Context) bool {
@@ -88,7 +88,7 @@ func (o *redisGateway) responses(condition string) {
 // misses must be forwarded or refused in time. After the fault new responses must be stored.
 func (o *redisGateway) surviveFault(begin, end func(context.Context, *redis.Client) error) {
 	o.Helper()
-	o.responses("before")
+	o.awaitStored("before")
 	o.send("caller-token", "/users/cached")
 	if err := begin(o.Context(), o.redis); err != nil {
 		o.Fatal(err)
@@ -109,7 +109,7 @@ func (o *redisGateway) surviveFault(begin, end func(context.Context, *redis.Clie
 	if err := end(o.Context(), o.redis); err != nil {
 		o.Fatal(err)
 	}
-	o.responses("after")
+	o.awaitStored("after")
 }
 
 func TestGatewaySurvivesRedisFaults(t *testing.T) {
@@ -117,25 +117,25 @@ func TestGatewaySurvivesRedisFaults(t *testing.T) {
 		begin func(ctx context.Context, c *redis.Client) error
 		end   func(ctx context.Context, c *redis.Client) error
 	}{
-		"it is paused for four seconds": {
+		"paused for four seconds": {
 			func(ctx context.Context, c *redis.Client) error {
 				return c.Do(ctx, "client", "pause", 4000, "all").Err()
 			},
 			func(ctx context.Context, c *redis.Client) error { testservers.Sleep(ctx, 4*time.Second); return nil },
 		},
-		"it is a read-only follower": {
+		"read-only replica": {
 			func(ctx context.Context, c *redis.Client) error { return c.ReplicaOf(ctx, "127.0.0.1", "1").Err() },
 			func(ctx context.Context, c *redis.Client) error { return c.ReplicaOf(ctx, "no", "one").Err() },
 		},
-		"its memory is full": {
+		"memory is full": {
 			func(ctx context.Context, c *redis.Client) error { return c.ConfigSet(ctx, "maxmemory", "1").Err() },
 			func(ctx context.Context, c *redis.Client) error { return c.ConfigSet(ctx, "maxmemory", "0").Err() },
 		},
-		"its scripts are flushed": {
+		"scripts are flushed": {
 			func(ctx context.Context, c *redis.Client) error { return c.ScriptFlush(ctx).Err() },
 			func(context.Context, *redis.Client) error { return nil },
 		},
-		"its data is flushed": {
+		"data is flushed": {
 			func(ctx context.Context, c *redis.Client) error { return c.FlushAll(ctx).Err() },
 			func(context.Context, *redis.Client) error { return nil },
 		},
@@ -151,7 +151,7 @@ func TestGatewaySurvivesRedisFaults(t *testing.T) {
 // clients and credentials.
 func TestRedisContainsNoToken(t *testing.T) {
 	o := startOnRedis(t, testservers.Redis(t), "")
-	o.responses("anything")
+	o.awaitStored("anything")
 	for _, token := range []string{"caller-token", "gateway-key", "held-token"} {
 		for _, path := range []string{"/user", "/repos/acme/widgets/subscribers", "/repos/acme/widgets/dependency-graph/sbom", "/search/code?q=x", "/gitignore/templates"} {
 			if status, _ := o.send(token, path); status != http.StatusOK {
@@ -207,13 +207,12 @@ func uncompressed(hash map[string]string) map[string]string {
 	return hash
 }
 
-// minimalPermissions are the permissions in Redis that a gateway needs, as docs/attacks.md
-// lists them.
+// minimalPermissions are the permissions in Redis that a gateway needs.
 const minimalPermissions = "reset on nopass ~weir:* resetchannels -@all +@read +@write +@connection +@transaction +eval +evalsha +info +time +command" +
 	" -keys -scan -flushall -flushdb -swapdb -migrate -restore -copy -randomkey -dbsize"
 
 // TestMinimalRedisPermissionsSuffice runs a gateway as a user with minimalPermissions, and
-// checks that it uses no other key and no administrative command.
+// checks that the gateway uses no other key and no administrative command.
 func TestMinimalRedisPermissionsSuffice(t *testing.T) {
 	socket := testservers.Redis(t)
 	operator := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})
@@ -226,7 +225,7 @@ func TestMinimalRedisPermissionsSuffice(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := startOnRedis(t, socket, "gateway:any")
-	o.responses("with minimal permissions")
+	o.awaitStored("with minimal permissions")
 	for _, path := range []string{"/user", "/repos/acme/widgets/subscribers", "/repos/acme/widgets/dependency-graph/sbom", "/search/code?q=x"} {
 		for _, token := range []string{"a", "b"} {
 			if status, _ := o.send(token, path); status != http.StatusOK {
@@ -246,7 +245,7 @@ func TestMinimalRedisPermissionsSuffice(t *testing.T) {
 	if err := operator.Do(t.Context(), "script", "flush").Err(); err != nil {
 		t.Fatal(err)
 	}
-	o.responses("after a flush of the scripts")
+	o.awaitStored("after a flush of the scripts")
 	for _, key := range operator.Keys(t.Context(), "*").Val() {
 		if !strings.HasPrefix(key, "weir:") {
 			t.Errorf("key %q outside the prefix weir:", key)

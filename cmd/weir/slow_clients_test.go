@@ -78,13 +78,13 @@ func TestSlowRequestsAreCutOff(t *testing.T) {
 		{"a header", "GET / HTTP/1.1\r\nHost: g\r\nX-A: ", endless, time.Second, 10 * time.Second},
 		{"the first line", "G", endless, time.Second, 10 * time.Second},
 		{"the preface of HTTP/2", "PRI * HTTP/2.0\r\n\r\nS", endless, time.Second, 0},
-		{"nothing", "", "", 0, 10 * time.Second},
-		{"a body that is streamed", "PUT /user/repos HTTP/1.1\r\nHost: g\r\nContent-Length: 10000000\r\n\r\n", endless, time.Second, 30 * time.Second},
-		{"a body that is buffered", "PUT /user/repos HTTP/1.1\r\nHost: g\r\nContent-Length: 100000\r\n\r\n", endless, time.Second, 30 * time.Second},
+		{"empty request", "", "", 0, 10 * time.Second},
+		{"streamed body", "PUT /user/repos HTTP/1.1\r\nHost: g\r\nContent-Length: 10000000\r\n\r\n", endless, time.Second, 30 * time.Second},
+		{"buffered body", "PUT /user/repos HTTP/1.1\r\nHost: g\r\nContent-Length: 100000\r\n\r\n", endless, time.Second, 30 * time.Second},
 		{"chunks", "PUT /user/repos HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n", strings.Repeat("1\r\na\r\n", 1000), time.Second, 30 * time.Second},
-		{"a body that is discarded", "GET /repos//a HTTP/1.1\r\nHost: g\r\nContent-Length: 1000\r\n\r\n", endless, time.Second, 30 * time.Second},
-		{"a body that is parsed for its cost", "POST /graphql HTTP/1.1\r\nHost: g\r\nContent-Length: 1000\r\n\r\n", endless, time.Second, 30 * time.Second},
-		{"a body shorter than its length", "GET /user HTTP/1.1\r\nHost: g\r\nContent-Length: 1000\r\n\r\n", "aGET /hidden HTTP/1.1\r\nHost: g\r\n\r\n", 31 * time.Second, 30 * time.Second},
+		{"discarded body", "GET /repos//a HTTP/1.1\r\nHost: g\r\nContent-Length: 1000\r\n\r\n", endless, time.Second, 30 * time.Second},
+		{"GraphQL body, which is parsed for its cost", "POST /graphql HTTP/1.1\r\nHost: g\r\nContent-Length: 1000\r\n\r\n", endless, time.Second, 30 * time.Second},
+		{"body shorter than its Content-Length", "GET /user HTTP/1.1\r\nHost: g\r\nContent-Length: 1000\r\n\r\n", "aGET /hidden HTTP/1.1\r\nHost: g\r\n\r\n", 31 * time.Second, 30 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -153,8 +153,8 @@ func TestSlowReadersAreCutOff(t *testing.T) {
 	}
 }
 
-// TestConnectionsPerAddressAreLimited checks the limit, and that a closed connection frees a
-// place.
+// TestConnectionsPerAddressAreLimited checks the limit, and that a closed connection no longer
+// counts.
 func TestConnectionsPerAddressAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dial := dialVirtual(t, 3, func(http.ResponseWriter, *http.Request) {})

@@ -58,7 +58,7 @@ func TestEverySpanIsDocumented(t *testing.T) {
 	w.send(http.MethodGet, "/repos/acme/wheels/subscribers", user)
 	w.send(http.MethodGet, "/repos/acme/cogs/subscribers", user)
 	w.send(http.MethodGet, "/repos/acme/gears/subscribers", user, "Prefer: respond-async")         // out of points
-	w.send(http.MethodGet, "/repos/acme/widgets/rulesets", user)                                   // an error of the API's
+	w.send(http.MethodGet, "/repos/acme/widgets/rulesets", user)                                   // fails with an upstream error
 	w.send(http.MethodGet, "/repos/acme/widgets/stats/contributors", "Authorization: Bearer tok2") // fails in the background
 	w.runPipeline(socket)
 	w.flush()

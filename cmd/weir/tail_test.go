@@ -91,16 +91,16 @@ func (b *flushHook) Unwrap() http.ResponseWriter { return b.ResponseWriter }
 
 func TestTailReconnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var asked atomic.Int32
+		var connections atomic.Int32
 		var after atomic.Value
 		h := history.New(history.Sources{})
 		pages := admin.Handler(admin.Access{Hosts: []string{"admin.test"}}, admin.Sources{History: h})
 		l := testservers.ServePipe(t, "admin.test:80", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			after.Store(r.Header.Get("Last-Event-ID"))
-			switch asked.Add(1) {
+			switch connections.Add(1) {
 			case 2:
 				http.Error(w, "not yet", http.StatusBadGateway)
-			case 3: // silent for good
+			case 3: // sends nothing
 				w.Header().Set("Content-Type", "text/event-stream")
 				_ = http.NewResponseController(w).Flush()
 				<-r.Context().Done()
@@ -128,10 +128,10 @@ func TestTailReconnects(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		said := problems.take()
+		messages := problems.take()
 		for _, want := range []string{"retrying in 1s", "answered 502", "retrying in 2s", "no data received for 45s"} {
-			if !strings.Contains(said, want) {
-				t.Errorf("%q is missing in %s", want, said)
+			if !strings.Contains(messages, want) {
+				t.Errorf("%q is missing in %s", want, messages)
 			}
 		}
 		lines := out.take()

@@ -16,24 +16,24 @@ import (
 // trace per hundred requests. The metric "ratio" is the median of the second divided by the
 // first. The runs alternate, so that other load affects both.
 func BenchmarkTelemetry(b *testing.B) {
-	origin := httptest.NewServer(cacheableUpstream(2 << 10))
-	defer origin.Close()
+	upstream := httptest.NewServer(cacheableUpstream(2 << 10))
+	defer upstream.Close()
 	collector := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer collector.Close()
 
 	b.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
-	with := startWithHit(b, origin.URL, false)
+	with := startWithHit(b, upstream.URL, false)
 	b.Setenv("OTEL_SDK_DISABLED", "true")
-	comparePairs(b, "off", startWithHit(b, origin.URL, false), "on", with)
+	comparePairs(b, "off", startWithHit(b, upstream.URL, false), "on", with)
 }
 
-// BenchmarkTelemetryOff compares a gateway without telemetry code with a gateway whose
-// telemetry is off.
+// BenchmarkTelemetryOff compares a gateway without telemetry code with a gateway with disabled
+// telemetry.
 func BenchmarkTelemetryOff(b *testing.B) {
-	origin := httptest.NewServer(cacheableUpstream(2 << 10))
-	defer origin.Close()
+	upstream := httptest.NewServer(cacheableUpstream(2 << 10))
+	defer upstream.Close()
 	b.Setenv("OTEL_SDK_DISABLED", "true")
-	comparePairs(b, "none", startWithHit(b, origin.URL, true), "off", startWithHit(b, origin.URL, false))
+	comparePairs(b, "none", startWithHit(b, upstream.URL, true), "off", startWithHit(b, upstream.URL, false))
 }
 
 // comparePairs sends requests to two gateways alternately, and reports the hits per second of

@@ -20,7 +20,7 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// tracedGateway is a gateway whose telemetry is received by the test.
+// tracedGateway is a gateway that exports its telemetry to the test.
 type tracedGateway struct {
 	*testing.T
 	*gateway
@@ -175,7 +175,7 @@ func TestFollowerSpanLinksToLeader(t *testing.T) {
 		w.Header().Set("Cache-Control", "max-age=60")
 	})
 	collapsed := false
-	for i := 0; !collapsed && i < 50; i++ { // repeat if the second request came too late
+	for i := 0; !collapsed && i < 50; i++ { // repeat if the second request arrived too late
 		var first sync.WaitGroup
 		target := fmt.Sprintf("/repos/acme/widgets/subscribers?page=%d", i)
 		first.Go(func() { w.send(http.MethodGet, target) })

@@ -47,19 +47,19 @@ func TestDeliveryPurgesTagsOfCatalogue(t *testing.T) {
 			"X-Hub-Signature-256: sha256="+hex.EncodeToString(keyHash.Sum(nil))).Code
 	}
 	paths := map[string]string{
-		"statistics": "/repos/acme/widgets/stats/participation", "another's": "/repos/acme/other/stats/participation", "by number": "/repositories/42/stats/participation",
-		"rulesets": "/repos/acme/widgets/rulesets", "of the organization": "/orgs/acme/rulesets",
+		"statistics": "/repos/acme/widgets/stats/participation", "another repository": "/repos/acme/other/stats/participation", "by number": "/repositories/42/stats/participation",
+		"rulesets": "/repos/acme/widgets/rulesets", "organization": "/orgs/acme/rulesets",
 	}
-	const of = `{"repository": {"full_name": "Acme/Widgets"}, "organization": {"login": "acme"}}`
+	const payload = `{"repository": {"full_name": "Acme/Widgets"}, "organization": {"login": "acme"}}`
 	for i, c := range []struct {
 		event, secret, body string
 		code                int
 		stale               string
 	}{
-		{"push", "secret", of, 202, "statistics, by number"},
-		{"push", "other", of, 401, ""},
-		{"made_up", "secret", of, 202, ""},
-		{"branch_protection_rule", "secret", of, 202, "rulesets"},
+		{"push", "secret", payload, 202, "statistics, by number"},
+		{"push", "other", payload, 401, ""},
+		{"made_up", "secret", payload, 202, ""},
+		{"branch_protection_rule", "secret", payload, 202, "rulesets"},
 		{"custom_property", "secret", `{"organization": {"login": "acme"}}`, 202, "rulesets"},
 		{"push", "secret", `{}`, 202, "by number"},
 	} {
@@ -70,7 +70,7 @@ func TestDeliveryPurgesTagsOfCatalogue(t *testing.T) {
 			t.Errorf("%s: %d", c.event, code)
 		}
 		var stale []string
-		for _, name := range []string{"statistics", "another's", "by number", "rulesets", "of the organization"} {
+		for _, name := range []string{"statistics", "another repository", "by number", "rulesets", "organization"} {
 			if strings.Contains(send(http.MethodGet, paths[name], "").Header().Get("Cache-Status"), "fwd=stale") {
 				stale = append(stale, name)
 			}
@@ -80,7 +80,7 @@ func TestDeliveryPurgesTagsOfCatalogue(t *testing.T) {
 		}
 	}
 	send(http.MethodGet, paths["statistics"], "")
-	deliver("push", "0", "secret", of) // the second delivery
+	deliver("push", "0", "secret", payload) // the second delivery
 	if got := send(http.MethodGet, paths["statistics"], "").Header().Get("Cache-Status"); !strings.Contains(got, "hit") {
 		t.Errorf("after a replayed delivery: %s", got)
 	}
