@@ -120,8 +120,8 @@ func TestFollowersGetTheResponseAfterTheLeaderDisconnects(t *testing.T) {
 				_, _ = io.WriteString(first, "GET "+watchers+" HTTP/1.1\r\nHost: g\r\n\r\n")
 				go func() { _, _ = io.CopyN(io.Discard, first, 1<<10) }()
 				<-reached
-				var others sync.WaitGroup
-				others.Go(func() {
+				var followers sync.WaitGroup
+				followers.Go(func() {
 					for _, r := range w.concurrently(10, watchers) {
 						w.want("length", len(r.body), 100<<10+3)
 					}
@@ -130,7 +130,7 @@ func TestFollowersGetTheResponseAfterTheLeaderDisconnects(t *testing.T) {
 				_ = first.Close()
 				time.Sleep(time.Second)
 				close(resume)
-				others.Wait()
+				followers.Wait()
 				w.want("requests upstream", w.upstreamSaw(), 1)
 				w.want("permits in flight", w.inFlight(), 0)
 			})

@@ -58,8 +58,8 @@ func TestAmbiguousTargetsAreRejected(t *testing.T) {
 					status = http.StatusRequestURITooLong
 				}
 				// A raw request, because http.Client normalizes targets.
-				answer := w.raw("GET " + c.path + " HTTP/1.1\r\nHost: gateway.test\r\nConnection: close\r\n\r\n")
-				w.refused(parseResponse(t, answer), status, c.message)
+				response := w.raw("GET " + c.path + " HTTP/1.1\r\nHost: gateway.test\r\nConnection: close\r\n\r\n")
+				w.refused(parseResponse(t, response), status, c.message)
 				w.want("requests upstream", w.upstreamSaw(), 0)
 			})
 		})
@@ -129,8 +129,8 @@ func TestSlowBodyEndsWith408(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 			began := time.Now()
-			answer := w.raw(head + " HTTP/1.1\r\nHost: g\r\nConnection: close\r\nContent-Length: 100\r\n\r\nhalf")
-			w.refused(parseResponse(t, answer), http.StatusRequestTimeout, "the body arrives too slowly")
+			response := w.raw(head + " HTTP/1.1\r\nHost: g\r\nConnection: close\r\nContent-Length: 100\r\n\r\nhalf")
+			w.refused(parseResponse(t, response), http.StatusRequestTimeout, "the body arrives too slowly")
 			w.want("duration", time.Since(began).Round(time.Second), 30*time.Second)
 			time.Sleep(10 * time.Second) // the upstream may still process the request
 			w.want("permits in flight", w.inFlight(), 0)
@@ -141,9 +141,9 @@ func TestSlowBodyEndsWith408(t *testing.T) {
 func TestServerRejectsHugeHeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nothing)
-		answer := w.raw("GET / HTTP/1.1\r\nHost: gateway.test\r\nX-A: " + strings.Repeat("a", 2*MaxHeaderBytes) + "\r\n\r\n")
-		if !strings.HasPrefix(answer, "HTTP/1.1 431 ") {
-			t.Errorf("got %.100q", answer)
+		response := w.raw("GET / HTTP/1.1\r\nHost: gateway.test\r\nX-A: " + strings.Repeat("a", 2*MaxHeaderBytes) + "\r\n\r\n")
+		if !strings.HasPrefix(response, "HTTP/1.1 431 ") {
+			t.Errorf("got %.100q, want status 431", response)
 		}
 	})
 }

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// holding is an upstream that answers a request with its ETag by 304, and any other with a body.
+// holding returns an upstream with one response. The upstream sends 304 to a request with the ETag, and the body to all
+// other requests.
 func holding(etag string, body func(*http.Request) string, fields ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Etag", etag)
@@ -28,8 +29,8 @@ func holding(etag string, body func(*http.Request) string, fields ...string) htt
 
 func language(r *http.Request) string { return r.Header.Get("Accept-Language") }
 
-// A condition that Weir added must not remain on the request when it is repeated.
-func TestAClientWithoutValidatorsNeverGetsA304(t *testing.T) {
+// A repeated request must not contain a condition that Weir added to the first attempt.
+func TestClientWithoutValidatorsNeverGets304(t *testing.T) {
 	const contributors = "/repos/acme/widgets/stats/contributors"
 	synctest.Test(t, func(t *testing.T) {
 		var n atomic.Int32
@@ -52,7 +53,7 @@ func TestAClientWithoutValidatorsNeverGetsA304(t *testing.T) {
 }
 
 // Vary and Cache-Control of another caller's response still apply if the 304 does not repeat them.
-func TestAProofKeepsVaryAndDirectives(t *testing.T) {
+func TestProofKeepsVaryAndDirectives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			holding(`"`+language(r)+`"`, language, "Vary: Accept-Language", "Cache-Control: max-age=60")(w, r)
@@ -78,7 +79,7 @@ func TestAProofKeepsVaryAndDirectives(t *testing.T) {
 }
 
 // Two different variants may have the same weak ETag.
-func TestAWeakETagSelectsNoVariant(t *testing.T) {
+func TestWeakETagSelectsNoVariant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, holding(`W/"1"`, language, "Vary: Accept-Language", "Cache-Control: max-age=60"))
 		w.want("german", w.get("/unknown", "Accept-Language: de").body, "de")
@@ -89,7 +90,7 @@ func TestAWeakETagSelectsNoVariant(t *testing.T) {
 }
 
 // Otherwise the duration of a refusal could reveal which responses are stored.
-func TestARequestWithoutPermitReadsNoCandidates(t *testing.T) {
+func TestRequestWithoutPermitReadsNoCandidates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-RateLimit-Limit", "1")
@@ -170,7 +171,7 @@ func TestIfNoneMatchIsBounded(t *testing.T) {
 
 // An upstream that refuses conditional requests gets each request again without conditions, and only
 // once with cache.etags: off.
-func TestAnUpstreamThatRefusesConditionsIsAskedAgain(t *testing.T) {
+func TestRefusedConditionalRequestIsRepeatedWithoutConditions(t *testing.T) {
 	for _, status := range []int{http.StatusBadRequest, http.StatusPreconditionFailed, http.StatusRequestHeaderFieldsTooLarge} {
 		for etags, requests := range map[ETags]int{ETagsUpstream: 1 + 2*4, ETagsOff: 5} {
 			synctest.Test(t, func(t *testing.T) {
@@ -191,7 +192,7 @@ func TestAnUpstreamThatRefusesConditionsIsAskedAgain(t *testing.T) {
 }
 
 // A request that the upstream refuses for its own fields does not affect other callers' proofs.
-func TestARefusedRequestDoesNotEndProofs(t *testing.T) {
+func TestRefusedRequestDoesNotEndProofs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := digesting(same, false)
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
@@ -214,7 +215,7 @@ func TestARefusedRequestDoesNotEndProofs(t *testing.T) {
 }
 
 // A follower with an early deadline is refused in time while the repeated request waits for a permit.
-func TestARepeatedRequestWaitsForAPermit(t *testing.T) {
+func TestRepeatedRequestWaitsForAPermit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			used := "1"
@@ -225,7 +226,7 @@ func TestARepeatedRequestWaitsForAPermit(t *testing.T) {
 			w.Header().Set("X-RateLimit-Limit", "5000")
 			w.Header().Set("X-RateLimit-Used", used)
 			w.Header().Set("X-RateLimit-Reset", fmt.Sprint(time.Now().Add(40*time.Second).Unix()))
-			holding(`"v1"`, language, "Cache-Control: max-age=60")(&untagged{w}, r)
+			holding(`"v1"`, language, "Cache-Control: max-age=60")(&weakTag{w}, r)
 		})
 		w.get(sbom, "Authorization: Bearer a")
 		done := make(chan got)
@@ -248,11 +249,11 @@ func TestLargeBodiesAreNotHashed(t *testing.T) {
 	})
 }
 
-func TestA404IsNoCandidateAndReplacesNone(t *testing.T) {
+func Test404IsNoCandidateAndReplacesNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := digesting(same, false)
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			if strings.Contains(r.Header.Get("Authorization"), "stranger") {
+			if strings.Contains(r.Header.Get("Authorization"), "without access") {
 				w.Header().Set("Cache-Control", "max-age=60")
 				w.WriteHeader(http.StatusNotFound)
 				return
@@ -261,18 +262,18 @@ func TestA404IsNoCandidateAndReplacesNone(t *testing.T) {
 		}, github)
 		w.get(sbom, "Authorization: Bearer a")
 		for i := range 10 {
-			w.want("stranger", w.get(sbom, fmt.Sprint("Authorization: Bearer stranger ", i)).StatusCode, http.StatusNotFound)
+			w.want("status without access", w.get(sbom, fmt.Sprint("Authorization: Bearer without access ", i)).StatusCode, http.StatusNotFound)
 		}
 		w.want("proof", w.get(sbom, "Authorization: Bearer b").Header.Get("Cache-Status"), proofStatus)
 	})
 }
 
 // A 304 with a weak ETag proves nothing, so the request is repeated without conditions.
-func TestA304ThatProvesNothingIsFollowedByAnUnconditionalRequest(t *testing.T) {
+func TestWeak304IsFollowedByAnUnconditionalRequest(t *testing.T) {
 	for etags, requests := range map[ETags]int{ETagsUpstream: 1 + 2*4, ETagsOff: 5} {
 		synctest.Test(t, func(t *testing.T) {
 			upstream := holding(`"v1"`, language, "Cache-Control: max-age=60")
-			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) { upstream(&untagged{w}, r) }, withETags(etags))
+			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) { upstream(&weakTag{w}, r) }, withETags(etags))
 			for i := range 5 {
 				w.want("status", w.get(sbom, fmt.Sprint("Authorization: Bearer ", i)).StatusCode, http.StatusOK)
 			}
@@ -281,18 +282,18 @@ func TestA304ThatProvesNothingIsFollowedByAnUnconditionalRequest(t *testing.T) {
 	}
 }
 
-// untagged makes the ETag of a 304 weak.
-type untagged struct{ http.ResponseWriter }
+// weakTag is a response writer that makes the ETag of a 304 weak.
+type weakTag struct{ http.ResponseWriter }
 
-func (u *untagged) WriteHeader(status int) {
+func (u *weakTag) WriteHeader(status int) {
 	if status == http.StatusNotModified {
 		u.Header().Set("Etag", "W/"+u.Header().Get("Etag"))
 	}
 	u.ResponseWriter.WriteHeader(status)
 }
 
-// A response whose proof began before a purge is stale after the purge, even if the 304 came later.
-func TestAPurgeMakesAProvedResponseStale(t *testing.T) {
+// A response whose proof began before a purge is stale after the purge, even if the 304 arrived later.
+func TestPurgeMakesProvedResponseStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := digesting(same, false)
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {

@@ -22,8 +22,8 @@ const (
 	members = "/repos/acme/widgets/subscribers"
 )
 
-// digesting is an upstream that computes ETags as the github dialect describes. text returns the
-// body for an Authorization value.
+// digesting returns an upstream that computes ETags as the github dialect describes. The function
+// text returns the body for an Authorization value.
 func digesting(text func(token string) string, links bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body := text(r.Header.Get("Authorization"))
@@ -71,7 +71,7 @@ func same(string) string { return `["octocat"]` }
 
 const proofStatus = "weir; fwd=uri-miss; fwd-status=304; stored; ttl=60" // Cache-Status after a proof of access
 
-func TestA304ToAnotherTokenProvesItsAccess(t *testing.T) {
+func Test304ToAnotherTokenProvesItsAccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, digesting(same, false), github)
 		first := w.get(sbom, "Authorization: Bearer a")
@@ -138,7 +138,7 @@ func TestRevalidationWorksWithAnotherSpellingOfTheToken(t *testing.T) {
 	})
 }
 
-func TestACallerWithOtherAccessGetsItsOwnResponse(t *testing.T) {
+func TestCallerWithOtherAccessGetsItsOwnResponse(t *testing.T) {
 	own := func(token string) string { return "seen by " + token }
 	for name, upstream := range map[string]http.HandlerFunc{
 		"other bytes": digesting(own, false),
@@ -163,8 +163,8 @@ func TestACallerWithOtherAccessGetsItsOwnResponse(t *testing.T) {
 	}
 }
 
-// taggedWith is an upstream whose ETags are those of the function, and match independently of the
-// token.
+// taggedWith returns an upstream that uses etag to compute its ETags. The ETag for an empty token
+// matches requests with any token.
 func taggedWith(etag func(token string) string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "private, max-age=60")
@@ -178,7 +178,7 @@ func taggedWith(etag func(token string) string) http.HandlerFunc {
 }
 
 // Only a strong ETag promises identical bytes (RFC 9110 section 8.8.1).
-func TestOnlyAStrongETagIsAProof(t *testing.T) {
+func TestOnlyStrongETagIsProof(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		first, later string
@@ -209,7 +209,7 @@ func TestOnlyAStrongETagIsAProof(t *testing.T) {
 
 // Callers may see different numbers of pages. A paginated response is shared only if the operation's
 // 304s repeat Link.
-func TestPagesAreSharedOnlyIf304sRepeatLink(t *testing.T) {
+func TestPagesAreSharedOnlyIf304RepeatsLink(t *testing.T) {
 	for name, c := range map[string]struct {
 		repeats bool
 		proofs  int
@@ -247,7 +247,7 @@ func TestPagesAreSharedOnlyIf304sRepeatLink(t *testing.T) {
 	}
 }
 
-// unlinked removes Link from a 304.
+// unlinked is a response writer that removes Link from a 304.
 type unlinked struct{ http.ResponseWriter }
 
 func (u *unlinked) WriteHeader(status int) {
@@ -257,7 +257,7 @@ func (u *unlinked) WriteHeader(status int) {
 	u.ResponseWriter.WriteHeader(status)
 }
 
-func TestAProofDoesNotShareFieldsAboutTheOtherCaller(t *testing.T) {
+func TestProofDoesNotShareFieldsAboutTheOtherCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := digesting(same, false)
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
@@ -275,9 +275,9 @@ func TestAProofDoesNotShareFieldsAboutTheOtherCaller(t *testing.T) {
 	})
 }
 
-// The upstream may change its undocumented algorithm. Responses stay right, and a warning is logged
-// once per hour.
-func TestADifferentComputedETagIsLoggedOncePerHour(t *testing.T) {
+// The upstream may change its undocumented algorithm. Responses remain correct, and a warning is
+// logged once per hour.
+func TestDifferentComputedETagIsLoggedOncePerHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var changed atomic.Bool
 		upstream := digesting(same, false)
@@ -322,9 +322,9 @@ func TestProofsWorkAcrossReplicas(t *testing.T) {
 	})
 }
 
-// A request without a matching variant asks about all variants (RFC 9111 section 4.3.1), and the 304
-// selects one (section 4.3.4).
-func TestA304SelectsOneOfTheVariants(t *testing.T) {
+// A request without a matching variant sends the ETags of all variants (RFC 9111 section 4.3.1).
+// The 304 selects one variant (section 4.3.4).
+func Test304SelectsOneOfTheVariants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			language := r.Header.Get("Accept-Language")

@@ -30,7 +30,7 @@ type step struct {
 	sent      []string // header fields that the request to the upstream must have
 }
 
-// aborted stands for a response that breaks off.
+// aborted is the status of a response that breaks off.
 const aborted = 1
 
 // scriptedUpstream sends the response of the current step, with a rate limit that is never exhausted.

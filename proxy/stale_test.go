@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// ailing is an upstream whose responses are fresh for ten seconds. Its state is 0, -1 (unreachable), 1
-// (the primary limit is exhausted), or the status of its errors.
-func ailing(control string, state *atomic.Int32) http.HandlerFunc {
+// failingIn returns an upstream with responses that are fresh for ten seconds. The state is 0 (healthy), -1
+// (unreachable), 1 (primary limit exhausted), or the status of an error.
+func failingIn(control string, state *atomic.Int32) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Cache-Control", "max-age=10"+control)
@@ -42,7 +42,7 @@ func TestStaleResponsesReplaceErrorsWhereAllowed(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		control string
-		ask     []string
+		fields  []string
 		state   int
 		status  int
 		cache   string // Cache-Status of a request 20 s after the first
@@ -67,7 +67,7 @@ func TestStaleResponsesReplaceErrorsWhereAllowed(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var state atomic.Int32
-				w := newWorld(t, ailing(c.control, &state))
+				w := newWorld(t, failingIn(c.control, &state))
 				token := "Authorization: Bearer a"
 				w.get(path, token)
 				time.Sleep(20 * time.Second)
@@ -75,7 +75,7 @@ func TestStaleResponsesReplaceErrorsWhereAllowed(t *testing.T) {
 				if c.state == 1 {
 					w.get("/users/hubot", token) // its headers report that no quota is left
 				}
-				got := w.get(path, append(c.ask, token, "Prefer: wait=0")...)
+				got := w.get(path, append(c.fields, token, "Prefer: wait=0")...)
 				w.want("status", got.StatusCode, c.status)
 				w.want("Cache-Status", got.Header.Get("Cache-Status"), c.cache)
 				if c.status == http.StatusOK && c.state != 0 {
@@ -90,7 +90,7 @@ func TestStaleResponsesReplaceErrorsWhereAllowed(t *testing.T) {
 func TestStaleResponsesEndWhenTheUpstreamIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var state atomic.Int32
-		w := newWorld(t, ailing("", &state))
+		w := newWorld(t, failingIn("", &state))
 		w.get("/users/octocat")
 		time.Sleep(20 * time.Second)
 		state.Store(-1)
@@ -101,7 +101,7 @@ func TestStaleResponsesEndWhenTheUpstreamIsBack(t *testing.T) {
 }
 
 // RFC 9111 section 4.4.
-func TestAWriteInvalidatesItsLocation(t *testing.T) {
+func TestWriteInvalidatesItsLocation(t *testing.T) {
 	for _, c := range []struct {
 		name, field string
 		stale       bool
@@ -190,7 +190,7 @@ func TestStaleWhileRevalidateEndsWithMustRevalidateOrPurge(t *testing.T) {
 	}
 }
 
-func TestALimitErrorDoesNotRemoveTheStoredResponse(t *testing.T) {
+func TestLimitErrorDoesNotRemoveTheStoredResponse(t *testing.T) {
 	for _, status := range []int{http.StatusForbidden, http.StatusTooManyRequests} {
 		synctest.Test(t, func(t *testing.T) {
 			var limited atomic.Bool

@@ -31,7 +31,7 @@ func TestStatisticsArePolledUntilReady(t *testing.T) {
 		name, path, prefer string
 		ready              time.Duration
 		status, attempts   int
-		takes              time.Duration
+		duration           time.Duration
 		retry              string
 	}{
 		{"ready at the second poll", participation, "", 2 * time.Second, 200, 3, 3 * time.Second, ""},
@@ -48,7 +48,7 @@ func TestStatisticsArePolledUntilReady(t *testing.T) {
 				r := w.get(c.path, "Prefer: "+c.prefer)
 				w.want("status", r.StatusCode, c.status)
 				w.want("attempts", w.upstreamSaw(), c.attempts)
-				w.want("duration", time.Since(start), c.takes)
+				w.want("duration", time.Since(start), c.duration)
 				w.want("retry-after", r.Header.Get("Retry-After"), c.retry)
 			})
 		})
@@ -96,7 +96,7 @@ func TestPollingEndsAfterItsBudget(t *testing.T) {
 	})
 }
 
-func TestHowComputationsEnd(t *testing.T) {
+func TestPollingEndsWithAnyFinalStatus(t *testing.T) {
 	for _, status := range []int{200, 204, 404, 422} {
 		synctest.Test(t, func(t *testing.T) {
 			var polls atomic.Int32
@@ -158,10 +158,10 @@ func TestClientDisconnectEndsItsPolls(t *testing.T) {
 
 func TestPollErrorDoesNotEndSharedPolling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var asked atomic.Int32
+		var requests atomic.Int32
 		good := computing(20 * time.Second)
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			if asked.Add(1) == 3 {
+			if requests.Add(1) == 3 {
 				w.WriteHeader(http.StatusBadGateway)
 				return
 			}
@@ -180,7 +180,7 @@ func TestPollingListsActivePolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, computing(5*time.Second))
 		start := time.Now()
-		w.want("before", len(w.gateway.Polling()), 0)
+		w.want("polls before", len(w.gateway.Polling()), 0)
 		go w.get(contributors, "Prefer: wait=60")
 		time.Sleep(4 * time.Second) // polls at 0, 1 and 3 s
 		polls := w.gateway.Polling()
@@ -194,6 +194,6 @@ func TestPollingListsActivePolls(t *testing.T) {
 		w.want("polls", p.Polls, 3)
 		w.want("waiting", p.Waiting, 1)
 		time.Sleep(10 * time.Second)
-		w.want("after", len(w.gateway.Polling()), 0)
+		w.want("polls after", len(w.gateway.Polling()), 0)
 	})
 }

@@ -98,7 +98,7 @@ func TestRecordHasOutcomeCostAndStages(t *testing.T) {
 						w.WriteHeader(c.upstream)
 					}
 				}, func(config *Config) { config.Observe = o.observe })
-				ask := func(text string) {
+				send := func(text string) {
 					method, rest, _ := strings.Cut(text, " ")
 					target, field, _ := strings.Cut(rest, " ")
 					fields := []string{"Authorization: token a"}
@@ -110,10 +110,10 @@ func TestRecordHasOutcomeCostAndStages(t *testing.T) {
 					w.do(method, target, nil, fields...)
 				}
 				if c.before != "" {
-					ask(c.before)
+					send(c.before)
 				}
 				time.Sleep(c.pause)
-				ask(c.request)
+				send(c.request)
 				r := o.last()
 				w.want("outcome", r.Outcome, c.outcome)
 				w.want("spent", r.Spent, c.spent)
@@ -153,12 +153,12 @@ func TestStagesShowWaits(t *testing.T) {
 	})
 }
 
-func TestPollsAreStages(t *testing.T) {
+func TestEachPollIsAStage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var o recordLog
-		asked := 0
+		requests := 0
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			if asked++; asked < 3 {
+			if requests++; requests < 3 {
 				w.WriteHeader(http.StatusAccepted)
 			}
 		}, func(c *Config) { c.Observe = o.observe })
@@ -182,7 +182,7 @@ func TestAttemptsOfSeveralCredentialsShareOneRecord(t *testing.T) {
 	}
 }
 
-func TestErrorTypesOfAttempts(t *testing.T) {
+func TestAttemptResultHasTheErrorType(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		want string
@@ -203,7 +203,7 @@ func TestErrorTypesOfAttempts(t *testing.T) {
 	}
 }
 
-func TestReasonsForWaits(t *testing.T) {
+func TestQueueResultHasTheReason(t *testing.T) {
 	for _, c := range []struct {
 		permit *limits.Permit
 		err    error
@@ -213,7 +213,7 @@ func TestReasonsForWaits(t *testing.T) {
 		{&limits.Permit{Waited: limits.Points}, nil, "points"},
 		{nil, &limits.Refusal{Reason: limits.Primary}, "primary"},
 		{nil, context.Canceled, "canceled"},
-		{nil, errors.New("no answer"), "store"},
+		{nil, errors.New("no reply"), "store"},
 	} {
 		if got := queueResult(c.permit, c.err); got != c.want {
 			t.Errorf("%+v, %v: got %q, want %q", c.permit, c.err, got, c.want)
@@ -221,7 +221,7 @@ func TestReasonsForWaits(t *testing.T) {
 	}
 }
 
-func TestOutcomesByCacheStatus(t *testing.T) {
+func TestOutcomeFollowsCacheStatus(t *testing.T) {
 	for status, want := range map[string]string{
 		"weir; hit; ttl=60": "hit", "weir; hit; ttl=-3": "stale", "weir; hit; ttl=-3; detail=primary": "stale",
 		"weir; fwd=uri-miss; fwd-status=200; stored; ttl=60": "miss", "weir; fwd=uri-miss; fwd-status=200; stored; ttl=-1": "miss",
