@@ -23,7 +23,7 @@ func put(m *Memory, key Key, body string, change func(*Entry)) *Entry {
 	return e
 }
 
-// memoryFor returns a tier with room for this many entries without body.
+// memoryFor returns a tier with a memory budget for this many entries without body.
 func memoryFor(entries int) *Memory {
 	m := NewMemory(1 << 20)
 	m.maxBytes = uint64(entries) * entryOverhead

@@ -20,7 +20,7 @@ import (
 
 // A response that was requested earlier and arrives later does not replace a newer one, even if the
 // replicas' clocks differ.
-func TestALateResponseDoesNotReplaceANewerOne(t *testing.T) {
+func TestLateResponseDoesNotReplaceNewerResponse(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		for name, offset := range map[string]time.Duration{"clocks agree": 0, "the clock of the newer response is ahead": time.Hour} {
 			key, slow, other := cache.NewKey(name), f.open(""), f.open("")
@@ -50,7 +50,7 @@ func TestALateResponseDoesNotReplaceANewerOne(t *testing.T) {
 }
 
 // An entry without Vary is ignored once a newer response to the same question has Vary.
-func TestAnEntryWithoutVaryIsOverruled(t *testing.T) {
+func TestNewerEntryWithVaryHidesEntryWithoutVary(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a := f.open("")
 		a.Put(f.Context(), page, fetched(a.Generation(), "de"))
@@ -68,11 +68,11 @@ func TestAnEntryWithoutVaryIsOverruled(t *testing.T) {
 }
 
 // An error of Redis is a miss and does not affect the memory tier.
-func TestAnErrorOfRedisIsAMiss(t *testing.T) {
+func TestErrorOfRedisIsAMiss(t *testing.T) {
 	for _, message := range []string{
 		"READONLY You can't write against a read only replica.", "OOM command not allowed when used memory > 'maxmemory'.", "LOADING Redis is loading the dataset in memory",
 		"NOSCRIPT No matching script. Please use EVAL.", "MOVED 7000 127.0.0.1:1", "CLUSTERDOWN The cluster is down", "NOAUTH Authentication required.",
-		"NOPERM this user has no permissions to run the 'hgetall' command", "MASTERDOWN Link with MASTER is down", "BUSY Redis is busy running a script.", "ERR whatever",
+		"NOPERM this user has no permissions to run the 'hgetall' command", "MASTERDOWN Link with MASTER is down", "BUSY Redis is busy running a script.", "ERR unknown",
 	} {
 		word, _, _ := strings.Cut(message, " ")
 		t.Run(word, func(t *testing.T) {
@@ -131,8 +131,8 @@ func TestRedisIsUsedAgainAfterAnOutage(t *testing.T) {
 	})
 }
 
-// A connection on which each reply belongs to the command before must not return another key's value.
-func TestAReplyToAnotherCommandIsAMiss(t *testing.T) {
+// On a faulty connection, each reply belongs to the previous command. A read must not return the value of another key.
+func TestReplyToAnotherCommandIsAMiss(t *testing.T) {
 	for _, secret := range []string{"", "a secret of thirty-two characters"} {
 		server := miniredis.RunT(t)
 		var late atomic.Bool

@@ -13,8 +13,8 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// A replica finds a bounded number of responses that another replica fetched for other callers, without
-// removed ones.
+// A replica finds a bounded number of responses that another replica fetched for other callers. Removed
+// responses are not found.
 func TestCandidatesAreSharedByReplicas(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, b, client := f.open(""), f.open(""), f.client()
@@ -66,7 +66,7 @@ func TestCandidatesAreSharedByReplicas(t *testing.T) {
 
 // A response whose fetch began before a purge neither replaces nor hides a response that was fetched
 // after the purge.
-func TestAResponseFromBeforeAPurgeDoesNotReplaceANewerOne(t *testing.T) {
+func TestResponseFromBeforeAPurgeDoesNotReplaceNewerResponse(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, b := f.open(""), f.open("")
 		before := a.Generation()

@@ -9,7 +9,7 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-func TestOneReplicaAtATimeHasTheLease(t *testing.T) {
+func TestOnlyOneReplicaHoldsTheLease(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, b := f.open(""), f.open("")
 		acquire := func(r *replica, c cache.FetchLease) *cache.FetchLease {
@@ -58,7 +58,7 @@ func TestOneReplicaAtATimeHasTheLease(t *testing.T) {
 	})
 }
 
-func TestALeaseExpiresWithoutRenewal(t *testing.T) {
+func TestLeaseExpiresWithoutRenewal(t *testing.T) {
 	t.Parallel()
 	f := &fleet{T: t, network: "unix", address: testservers.Redis(t)} // keys of miniredis do not expire by themselves
 	a, b := f.open(""), f.open("")

@@ -31,7 +31,7 @@ type fleet struct {
 	*testing.T
 	network, address string
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the following fields
 	away  bool
 	conns []net.Conn
 }
@@ -50,7 +50,7 @@ func (f *fleet) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return c, err
 }
 
-// cut closes all connections to Redis, and refuses new ones while away is set.
+// cut closes all connections to Redis, and refuses new connections while away is set.
 func (f *fleet) cut(away bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -171,7 +171,7 @@ func TestPurgeReachesAllReplicas(t *testing.T) {
 	})
 }
 
-func TestAnUnreadableValueIsAMiss(t *testing.T) {
+func TestUnreadableValueIsAMiss(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		const secret = "a secret of thirty-two characters"
 		a, client := f.open(secret), f.client()
@@ -234,7 +234,7 @@ func randomText(n int) string {
 }
 
 // Without the stream it is unknown which tags were purged.
-func TestALostStreamMakesOlderEntriesStale(t *testing.T) {
+func TestLostStreamMakesOlderEntriesStale(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, client := f.open(""), f.client()
 		defer func() { _ = client.Close() }()
@@ -251,7 +251,7 @@ func TestALostStreamMakesOlderEntriesStale(t *testing.T) {
 	})
 }
 
-func TestAPurgeDuringAnOutageIsSentLater(t *testing.T) {
+func TestPurgeDuringAnOutageIsSentLater(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, b := f.open(""), f.open("")
 		b.Put(f.Context(), page, fetched(b.Generation(), "old", "x"))
@@ -369,7 +369,7 @@ func (t *then) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 // Another replica may start the stream again between the two reads of a check. Older entries are then
 // stale.
-func TestAStreamThatStartsDuringACheckMakesOlderEntriesStale(t *testing.T) {
+func TestStreamThatStartsDuringACheckMakesOlderEntriesStale(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		other := f.client()
 		f.Cleanup(func() { _ = other.Close() })
