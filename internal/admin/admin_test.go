@@ -33,7 +33,7 @@ func sources() Sources {
 	}
 }
 
-func TestEndpoints(t *testing.T) {
+func TestEndpointsRespondWithDataOrProblem(t *testing.T) {
 	broken := sources()
 	broken.Accounts = func(context.Context, int) ([]limits.Account, error) { return nil, errors.New("the store is lost") }
 	broken.Reload = func() error { return errors.New("weir.yaml:3:1: unknown key") }

@@ -72,7 +72,7 @@ func (a *authority) pool() *x509.CertPool {
 	return p
 }
 
-// Each request is authenticated by the present authorities, whatever the handshake verified.
+// Each request is verified against the current authorities, independently of the handshake.
 func TestCertificatesAuthenticateEachRequest(t *testing.T) {
 	trusted, foreign := newAuthority(t), newAuthority(t)
 	ops := func() *x509.Certificate { return &x509.Certificate{Subject: pkix.Name{CommonName: "ops"}} }

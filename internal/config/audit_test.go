@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// risks is the number of risks that Assess looks for.
+// risks is the number of different risks that Assess can report.
 const risks = 25
 
 // safe is a configuration without a finding.
@@ -24,8 +24,8 @@ upstream: {url: "https://api.example.com"}
 `
 
 // assess returns the findings of a file as "GRADE LINE:COLUMN KEY". The variable APP has the
-// value app. The reasons are added to whys.
-func assess(t *testing.T, mode fs.FileMode, text, app string, whys map[string]bool) (found []string) {
+// value app. The reasons are added to reasons.
+func assess(t *testing.T, mode fs.FileMode, text, app string, reasons map[string]bool) (found []string) {
 	t.Helper()
 	getenv := func(name string) (string, bool) {
 		value, ok := map[string]string{"APP": app, "LONG": strings.Repeat("s", 32), "SHORT": "sesame", "REDIS": "rediss://u:hunter2@redis.example.com:6379"}[name]
@@ -37,7 +37,7 @@ func assess(t *testing.T, mode fs.FileMode, text, app string, whys map[string]bo
 	}
 	for _, f := range Assess(AuditedFile{c, positions, mode}) {
 		found = append(found, fmt.Sprintf("%s %d:%d %s", f.Grade, f.Line, f.Column, f.Key))
-		whys[f.Why] = true
+		reasons[f.Why] = true
 		if shown := f.Why + f.Do; strings.Contains(shown, "hunter2") || f.Why == "" || f.Do == "" {
 			t.Errorf("%+v", f)
 		}
@@ -70,7 +70,7 @@ clients: [{name: x, credentials: [a], jwt: {issuer: i, claims: %s}}]
 	app := func(key string) string {
 		return "credentials: [{name: a, kind: installation, app: {id: x, installation: 1, key: " + key + "}}]\n"
 	}
-	whys := map[string]bool{}
+	reasons := map[string]bool{}
 	for _, c := range []struct {
 		name string
 		mode fs.FileMode
@@ -79,10 +79,10 @@ clients: [{name: x, credentials: [a], jwt: {issuer: i, claims: %s}}]
 		want []string
 	}{
 		{"safe", 0o600, "", "", nil},
-		{"readable by others, without a secret", 0o644, "", "", nil},
+		{"readable by all users, without a secret", 0o644, "", "", nil},
 		{"writable by the group", 0o620, "", "", []string{"high 1:1 "}},
 		{"writable by all", 0o602, "", "", []string{"high 1:1 "}},
-		{"readable by others, with a secret", 0o604, `"${LONG}"`, "hunter2hunter2hunter2", []string{"high 1:1 ", "medium 2:42 admin.token"}},
+		{"readable by all users, with a secret", 0o604, `"${LONG}"`, "hunter2hunter2hunter2", []string{"high 1:1 ", "medium 2:42 admin.token"}},
 		{"readable by the owner only, with a secret", 0o400, `"${LONG}"`, "hunter2hunter2hunter2", []string{"medium 2:42 admin.token"}},
 		{"public listener without TLS", 0o600, "127.0.0.1:8080", ":8080", []string{"high 1:9 listen", "medium 1:1 callers.pass_through"}},
 		{"every address is a trusted proxy", 0o600, "", "callers: {trusted_proxies: [10.0.0.0/8, \"::/0\"]}\n", []string{"medium 4:28 callers.trusted_proxies"}},
@@ -117,7 +117,7 @@ clients: [{name: x, credentials: [a], jwt: {issuer: i, claims: %s}}]
 		{"issuer with many algorithms", 0o600, "", issuer("[weir]", "[weir], algorithms: [RS256, ES256, PS256]"), []string{"low 5:83 issuers[0].algorithms"}},
 		{"issuer with one algorithm", 0o600, "", issuer("[weir]", "[weir], algorithms: [ES256]"), nil},
 		{"app key in plain text", 0o600, "", app(fmt.Sprintf("%q", private)), []string{"medium 4:80 credentials[0].app.key"}},
-		{"app key readable by others", 0o644, "", app(fmt.Sprintf("%q", private)), []string{"high 1:1 ", "medium 4:80 credentials[0].app.key"}},
+		{"app key readable by all users", 0o644, "", app(fmt.Sprintf("%q", private)), []string{"high 1:1 ", "medium 4:80 credentials[0].app.key"}},
 		{"app key from the environment", 0o600, "", app(`"${APP}"`), nil},
 		{"app with Redis, without a cache key", 0o600, "", app(`"${APP}"`) + "store: {url: \"redis://localhost:6379\"}", []string{"medium 1:1 cache.key", "low 1:1 cache.key"}},
 		{"user with Redis, without a cache key", 0o600, "", "credentials: [{name: a, kind: user, token: \"${LONG}\"}]\nstore: {url: \"redis://localhost:6379\"}", []string{"medium 1:1 cache.key"}},
@@ -130,13 +130,13 @@ clients: [{name: x, credentials: [a], jwt: {issuer: i, claims: %s}}]
 			if c.old != "" {
 				text = strings.Replace(safe, c.old, c.new, 1)
 			}
-			if diff := cmp.Diff(c.want, assess(t, c.mode, text, private, whys)); diff != "" {
+			if diff := cmp.Diff(c.want, assess(t, c.mode, text, private, reasons)); diff != "" {
 				t.Errorf("want (-), got (+):\n%s", diff)
 			}
 		})
 	}
-	if len(whys) != risks {
-		t.Errorf("the cases cover %d of %d risks", len(whys), risks)
+	if len(reasons) != risks {
+		t.Errorf("the cases cover %d of %d risks", len(reasons), risks)
 	}
 }
 

@@ -248,7 +248,7 @@ func TestAuthorizationTakesPrecedenceOverTheCertificate(t *testing.T) {
 	}
 }
 
-func TestClientAuth(t *testing.T) {
+func TestClientAuthDependsOnTheClients(t *testing.T) {
 	ours := newAuthority(t, "ours")
 	authorities := []*x509.Certificate{ours.certificate}
 	for name, c := range map[string]struct {
@@ -267,7 +267,7 @@ func TestClientAuth(t *testing.T) {
 	}
 }
 
-func TestParseCertificate(t *testing.T) {
+func TestParseCertificateAcceptsKnownForms(t *testing.T) {
 	hex := strings.Repeat("aB", 32)
 	for text, want := range map[string]Certificate{
 		"sha256:" + hex: {"sha256", strings.ToLower(hex)},
@@ -283,7 +283,7 @@ func TestParseCertificate(t *testing.T) {
 	}
 }
 
-func TestParseAuthorities(t *testing.T) {
+func TestParseAuthoritiesAcceptsOnlyCertificates(t *testing.T) {
 	ours := newAuthority(t, "ours")
 	one := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ours.certificate.Raw}))
 	key := string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("x")}))
@@ -291,7 +291,7 @@ func TestParseAuthorities(t *testing.T) {
 		name, text string
 		want       int
 	}{
-		{"one", one, 1}, {"two", one + "\n" + one, 2}, {"comment before it", "# ours\n" + one, 1},
+		{"one", one, 1}, {"two", one + "\n" + one, 2}, {"comment before the certificate", "# ours\n" + one, 1},
 		{"none", "", 0}, {"path instead of a certificate", "/etc/ca.pem", 0}, {"private key", key, 0}, {"private key after a certificate", one + key, 0}, {"truncated", one + one[:60], 0},
 		{"invalid certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", 0},
 	} {

@@ -40,7 +40,7 @@ func TestConcurrentVerificationsShareOneFetch(t *testing.T) {
 		k := newSigningKey(t, "a")
 		w := newFakeIssuer(t, k.public)
 		w.change(func() {
-			w.answer = func(http.ResponseWriter) { time.Sleep(time.Second); w.change(func() { w.answer = nil }) }
+			w.respond = func(http.ResponseWriter) { time.Sleep(time.Second); w.change(func() { w.respond = nil }) }
 		})
 		var all sync.WaitGroup
 		for range 100 {
@@ -80,7 +80,7 @@ func TestVerifyUsesCachedKeysForAnHourWithoutTheIssuer(t *testing.T) {
 		k := newSigningKey(t, "a")
 		w := newFakeIssuer(t, k.public)
 		w.verify("before the outage", k.token(t, nil), "")
-		w.change(func() { w.answer = func(rw http.ResponseWriter) { rw.WriteHeader(http.StatusBadGateway) } })
+		w.change(func() { w.respond = func(rw http.ResponseWriter) { rw.WriteHeader(http.StatusBadGateway) } })
 		for range 11 {
 			time.Sleep(5 * time.Minute)
 			w.verify("during the outage", k.token(t, nil), "")
@@ -91,7 +91,7 @@ func TestVerifyUsesCachedKeysForAnHourWithoutTheIssuer(t *testing.T) {
 		}
 		time.Sleep(5 * time.Minute)
 		w.verify("after an hour of outage", k.token(t, nil), "unavailable")
-		w.change(func() { w.answer = nil })
+		w.change(func() { w.respond = nil })
 		time.Sleep(keysFetchPause)
 		w.verify("after the outage", k.token(t, nil), "")
 	})
@@ -102,7 +102,7 @@ func TestVerifyStopsWaitingForAHangingIssuer(t *testing.T) {
 		k := newSigningKey(t, "a")
 		w := newFakeIssuer(t, k.public)
 		hang := make(chan struct{})
-		w.change(func() { w.answer = func(http.ResponseWriter) { <-hang } })
+		w.change(func() { w.respond = func(http.ResponseWriter) { <-hang } })
 		start := time.Now()
 		w.verify("after the timeout", k.token(t, nil), "unavailable")
 		if waited := time.Since(start); waited != keysFetchTimeout {
@@ -131,7 +131,7 @@ func TestVerifyRefusesInvalidKeyResponses(t *testing.T) {
 		t.Fatal(err)
 	}
 	key, followed := string(text), false
-	for name, answer := range map[string]func(http.ResponseWriter){
+	for name, respond := range map[string]func(http.ResponseWriter){
 		"not JSON":   func(w http.ResponseWriter) { _, _ = io.WriteString(w, "<html>") },
 		"no keys":    func(w http.ResponseWriter) { _, _ = io.WriteString(w, "{}") },
 		"status 500": func(w http.ResponseWriter) { w.WriteHeader(http.StatusInternalServerError) },
@@ -154,7 +154,7 @@ func TestVerifyRefusesInvalidKeyResponses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newFakeIssuer(t)
-				w.change(func() { w.answer = answer })
+				w.change(func() { w.respond = respond })
 				w.verify("no keys", newSigningKey(t, "a").token(t, nil), "unavailable")
 			})
 		})

@@ -35,7 +35,7 @@ type fakeIssuer struct {
 	mu      sync.Mutex
 	fetched int                       // requests for keys
 	publish []jose.JSONWebKey         // the published keys
-	answer  func(http.ResponseWriter) // responds instead of publishing keys
+	respond func(http.ResponseWriter) // if set, responds instead of publishing keys
 	replace map[string]string         // changes of the metadata
 }
 
@@ -53,10 +53,10 @@ func newFakeIssuer(t *testing.T, published ...jose.JSONWebKey) *fakeIssuer {
 	mux.HandleFunc("/keys", func(rw http.ResponseWriter, _ *http.Request) {
 		w.mu.Lock()
 		w.fetched++
-		answer, set := w.answer, jose.JSONWebKeySet{Keys: w.publish}
+		respond, set := w.respond, jose.JSONWebKeySet{Keys: w.publish}
 		w.mu.Unlock()
-		if answer != nil {
-			answer(rw)
+		if respond != nil {
+			respond(rw)
 			return
 		}
 		_ = json.NewEncoder(rw).Encode(set)

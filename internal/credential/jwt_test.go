@@ -123,7 +123,7 @@ func TestTokenSelectsTheFirstMatchingClient(t *testing.T) {
 	}
 }
 
-// A token that names a configured issuer is for this gateway, even if it is invalid.
+// A token that names a configured issuer is for this gateway, even if the token is invalid.
 func TestTokenOfAConfiguredIssuerIsNeverPassedThrough(t *testing.T) {
 	a, other := newRunningIssuer(t), newRunningIssuer(t)
 	b := a.registry(true, map[string]string{"sub": "builds"})
@@ -192,8 +192,8 @@ func TestUnreachableIssuerIsATemporaryError(t *testing.T) {
 	}
 }
 
-// The test compares with a naive choice: the first client whose claims are all in the token.
-func TestTokenSelectionEqualsTheNaiveOne(t *testing.T) {
+// The expected client is the first client whose claims are all in the token.
+func TestTokenSelectionEqualsASimpleSearch(t *testing.T) {
 	a := newRunningIssuer(t)
 	values := rapid.SampledFrom([]string{"x", "y", "z"})
 	names := rapid.SampledFrom([]string{"sub", "env", "ref"})

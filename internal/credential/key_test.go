@@ -14,7 +14,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-func TestNewKey(t *testing.T) {
+func TestNewKeyReturnsKeyAndHash(t *testing.T) {
 	key, hash := NewKey()
 	other, _ := NewKey()
 	sum := sha256.Sum256([]byte(key.Reveal()))
@@ -26,7 +26,7 @@ func TestNewKey(t *testing.T) {
 	}
 }
 
-// An unknown key of this gateway was mistyped or revoked.
+// An unknown client key may be mistyped or revoked. The upstream must not receive it.
 func TestUnknownClientKeyIsNeverPassedThrough(t *testing.T) {
 	b := newTestRegistry(t, true)
 	key, _ := NewKey()

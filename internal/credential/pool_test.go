@@ -122,11 +122,11 @@ func TestPickPrefersClearlyLargerBudgets(t *testing.T) {
 		{"no budget spent", nil, "account user"},
 		{"equal budgets", budget(10, 10, 10), "account user"},
 		{"slightly less", budget(10, 19, 12), "account user"},
-		{"others have twice as much or more", budget(10, 20, 21), "account enterprise"},
+		{"other accounts have twice as much or more", budget(10, 20, 21), "account enterprise"},
 		{"nothing left, little elsewhere", budget(0, 1, 0), "second"},
 		{"nothing left anywhere", budget(0, 0, -1), "account user"},
 		{"own budget unknown", budget(-2, 9, 9), "account user"},
-		{"budgets of the others unknown", budget(3, -2, -2), "account user"},
+		{"budgets of the other accounts are unknown", budget(3, -2, -2), "account user"},
 	} {
 		p := poolOf(t, "user", "second", "enterprise")
 		op := policy.Embedded().Operation("watching/list-subscribers")

@@ -167,7 +167,7 @@ func TestVerifyIgnoresUnsuitablePublishedKeys(t *testing.T) {
 	})
 }
 
-func TestUnverifiedIssuer(t *testing.T) {
+func TestUnverifiedIssuerReadsTheClaim(t *testing.T) {
 	good := newSigningKey(t, "a")
 	for _, c := range []struct{ name, token, want string }{
 		{"token", good.token(t, nil), issuerAddress},
@@ -184,7 +184,7 @@ func TestUnverifiedIssuer(t *testing.T) {
 	}
 }
 
-func TestCheckIssuerURL(t *testing.T) {
+func TestCheckIssuerURLRequiresHTTPS(t *testing.T) {
 	for url, good := range map[string]bool{
 		"https://issuer.example": true, "https://issuer.example/tenant": true, "http://127.0.0.1:1/x": true, "http://localhost": true, "http://[::1]:80": true,
 		"": false, "issuer.example": false, "http://issuer.example": false, "http://localhost.example": false, "ftp://issuer.example": false,

@@ -7,7 +7,7 @@ import (
 	"github.com/weirgate/weir/proxy"
 )
 
-func TestExplain(t *testing.T) {
+func TestExplainGivesResultAndReason(t *testing.T) {
 	queued := []proxy.Stage{{Name: "queue", Elapsed: 3 * time.Second, Detail: "points"}, {Name: "attempt", Elapsed: time.Millisecond}}
 	for _, c := range []struct {
 		name   string
@@ -21,7 +21,7 @@ func TestExplain(t *testing.T) {
 		{"another representation", proxy.Record{Outcome: "miss", Status: 200, Cache: "weir; fwd=vary-miss; fwd-status=200", Attempts: 1}, Miss, "Miss: the stored response is another representation; the upstream responded with 200."},
 		{"validated", proxy.Record{Outcome: "validated", Status: 200, Cache: "weir; fwd=stale; fwd-status=304; stored; ttl=60", Attempts: 1}, Validated, "The stored response was stale or purged; the upstream confirmed that it has not changed. The response was stored, fresh for 60 s."},
 		{"stored, revalidated each time", proxy.Record{Outcome: "miss", Status: 200, Cache: "weir; fwd=uri-miss; fwd-status=200; stored; ttl=-1", Attempts: 1}, Miss, "Miss: no response was stored for this caller; the upstream responded with 200."},
-		{"client asked for revalidation", proxy.Record{Outcome: "miss", Status: 200, Cache: "weir; fwd=request; fwd-status=200", Attempts: 1}, Miss, "The client asked for revalidation; the upstream responded with 200."},
+		{"client requested revalidation", proxy.Record{Outcome: "miss", Status: 200, Cache: "weir; fwd=request; fwd-status=200", Attempts: 1}, Miss, "The client asked for revalidation; the upstream responded with 200."},
 		{"POST", proxy.Record{Outcome: "bypass", Method: "POST", Status: 201, Cache: "weir; fwd=method; fwd-status=201", Attempts: 1}, Miss, "A POST request is always forwarded; the upstream responded with 201."},
 		{"operation is not stored", proxy.Record{Outcome: "bypass", Status: 200, Cache: "weir; fwd=bypass", Attempts: 1}, Miss, "Responses of this operation are not stored; the request was forwarded."},
 		{"limit error of the upstream", proxy.Record{Outcome: "miss", Status: 403, Cache: "weir; fwd=uri-miss; fwd-status=403", Attempts: 1}, Miss, "Miss: no response was stored for this caller; the upstream refused with 403."},

@@ -136,7 +136,7 @@ func TestDeliverySizeIsBounded(t *testing.T) {
 	}
 }
 
-func TestStalledDeliveryDoesNotBlockOthersForever(t *testing.T) {
+func TestStalledDeliveriesDoNotBlockOtherDeliveries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := NewReceiver(func(Event) {})
 		l := testservers.ServePipe(t, "hook.test:80", &http.Server{Handler: v.Handler(dialect(t), []byte(secret))})
