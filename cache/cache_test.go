@@ -300,7 +300,7 @@ func TestValidatedTakesTheFieldsOfThe304(t *testing.T) {
 		t.Error(diff)
 	}
 	if string(renewed.Body) != "body" || renewed.Lifetime != 9*time.Second || renewed.Since != 7 || renewed.Age(now.Add(time.Hour)) != 0 {
-		t.Errorf("%+v", renewed)
+		t.Errorf("validated entry: %+v", renewed)
 	}
 	if e.Header.Get("Link") != "<old>" {
 		t.Error("the stored entry was changed")

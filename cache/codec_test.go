@@ -114,7 +114,7 @@ func FuzzDecode(f *testing.F) {
 		for _, c := range []*Codec{open, sealed} {
 			e, err := c.Decode(NewKey("a"), value)
 			if err != nil && !errors.Is(err, ErrValue) || err == nil && e == nil {
-				t.Errorf("%v, %v", e, err)
+				t.Errorf("got entry %v and error %v, want exactly one of them", e, err)
 			}
 		}
 	})

@@ -162,7 +162,7 @@ func TestSetCookieIsNotShared(t *testing.T) {
 					w.want(name, h.Get(name), "")
 				}
 				if strings.Contains(h.Get("Set-Cookie"), "Bearer a") {
-					t.Errorf("%s, %s: %s", path, field, h)
+					t.Errorf("%s, %s: a cookie of another caller: %s", path, field, h)
 				}
 			}
 		})

@@ -73,7 +73,7 @@ func (w *world) checkHidden(name string, r got) {
 	switch status := r.StatusCode; {
 	case status < 400, strings.Contains(r.body, "secret"), r.Header.Get("Etag") != "", r.Header.Get("X-Oauth-Scopes") != "",
 		r.Header.Get("Age") != "", strings.Contains(r.Header.Get("Cache-Status"), "hit"), strings.Contains(r.Header.Get("Cache-Status"), "collapsed"):
-		w.Errorf("%s: %d %q %v", name, status, r.body, r.Header)
+		w.Errorf("%s: the response reveals the resource: %d %q %v", name, status, r.body, r.Header)
 	}
 }
 

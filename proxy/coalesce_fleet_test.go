@@ -313,7 +313,7 @@ func TestCoalescingSurvivesAnUnstableSharedTier(t *testing.T) {
 				time.Sleep(time.Duration(i*7%3000) * time.Millisecond)
 				path := fmt.Sprint("/users/", i%8)
 				if r := sendTo(list[i%2], path, "Authorization", "Bearer a"); r.Code != http.StatusOK || r.Body.String() != path {
-					t.Errorf("%s: %d %q", path, r.Code, r.Body)
+					t.Errorf("%s: got %d %q, want 200 with the path", path, r.Code, r.Body)
 				}
 			})
 		}

@@ -46,7 +46,7 @@ func TestIdenticalRequestsAreCoalesced(t *testing.T) {
 		collapsed := 0
 		for _, r := range w.concurrently(1000, watchers) {
 			if r.body != "all" || r.StatusCode != http.StatusOK {
-				t.Fatalf("%v: %q", r.Status, r.body)
+				t.Fatalf("got %v: %q, want 200 with the body all", r.Status, r.body)
 			}
 			if r.Header.Get("Cache-Status") == "weir; fwd=uri-miss; collapsed; ttl=59" {
 				collapsed++

@@ -43,7 +43,7 @@ func FuzzHeaderPolicy(f *testing.F) {
 				}
 			}
 			if out.Get("Via") != "1.1 weir" || len(out["Via"]) != 1 || out.Get("User-Agent") == "" {
-				t.Errorf("%q", out)
+				t.Errorf("Via or User-Agent is wrong in %q", out)
 			}
 			for sent := range out {
 				named := slices.ContainsFunc(strings.Split(connection, ","), func(s string) bool {
@@ -72,7 +72,7 @@ func FuzzHeaderPolicy(f *testing.F) {
 			}
 		}
 		if response.Get("Content-Type") != "text/plain" && name != "Content-Type" {
-			t.Errorf("%q", response)
+			t.Errorf("Content-Type is missing in %q", response)
 		}
 	})
 }

@@ -103,7 +103,7 @@ func TestRequestWithoutPermitReadsNoCandidates(t *testing.T) {
 		sendTo(list[0], "/repos/acme/widgets/subscription", "Authorization", "Bearer b") // the only permit of b
 		before := tier.lookups
 		if r := sendTo(list[0], sbom, "Authorization", "Bearer b", "Prefer", "respond-async"); r.Code != http.StatusTooManyRequests {
-			t.Errorf("%d", r.Code)
+			t.Errorf("got %d, want 429", r.Code)
 		}
 		w.want("reads of candidates", tier.lookups, before)
 	})

@@ -174,7 +174,7 @@ func (s *simulation) client(g *Gateway, n int, duration time.Duration) (requests
 func (s *simulation) check(target string, w *httptest.ResponseRecorder, minVersion int) {
 	switch {
 	case w.Code >= http.StatusBadRequest:
-		s.Errorf("%s: %d %s", target, w.Code, w.Header().Get("Cache-Status"))
+		s.Errorf("%s: got the error %d, %s", target, w.Code, w.Header().Get("Cache-Status"))
 	case w.Code == http.StatusOK && strings.Contains(target, "/stats/"):
 		if version, err := strconv.Atoi(w.Body.String()); err != nil || version < minVersion {
 			s.Errorf("%s: statistics of push %s, want push %d or later: %s", target, w.Body, minVersion, w.Header().Get("Cache-Status"))

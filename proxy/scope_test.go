@@ -37,10 +37,10 @@ func TestCallOutsideTheScopeIsRefusedLocally(t *testing.T) {
 		} {
 			r := w.do(c.method, c.path, nil, "Authorization: Bearer a", "Prefer: wait=0")
 			if r.StatusCode != 403 || r.Header.Get("Cache-Status") != "weir; detail=scope" {
-				t.Errorf("%s %s: %d, %s", c.method, c.path, r.StatusCode, r.Header.Get("Cache-Status"))
+				t.Errorf("%s %s: got %d, %s, want 403 for the scope", c.method, c.path, r.StatusCode, r.Header.Get("Cache-Status"))
 			}
 			if want := fmt.Sprintf(`does not let its client \"builds\" call %s"`, c.call); c.method != "HEAD" && !strings.Contains(r.body, want) {
-				t.Errorf("%s %s: %s", c.method, c.path, r.body)
+				t.Errorf("%s %s: got %s, want %s", c.method, c.path, r.body, want)
 			}
 		}
 		w.want("requests upstream", w.upstreamSaw(), 0)

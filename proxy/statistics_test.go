@@ -185,7 +185,7 @@ func TestPollingListsActivePolls(t *testing.T) {
 		time.Sleep(4 * time.Second) // polls at 0, 1 and 3 s
 		polls := w.gateway.Polling()
 		if len(polls) != 1 {
-			t.Fatalf("%+v", polls)
+			t.Fatalf("got %+v, want one poll", polls)
 		}
 		p := polls[0]
 		w.want("path", p.Path, contributors)

@@ -145,7 +145,7 @@ func TestStagesShowWaits(t *testing.T) {
 		w.want("stages", stagesOf(r), "queue(concurrency) attempt(200) settle")
 		w.want("admission", r.admission(), "waited")
 		if s := r.Stages[1]; s.Start < 990*time.Millisecond || s.Elapsed != time.Second || r.Stages[0].Elapsed+time.Millisecond < s.Start || r.Waited != r.Stages[0].Elapsed {
-			t.Errorf("%+v", r)
+			t.Errorf("times of the record %+v", r)
 		}
 		if !slices.ContainsFunc(o.list, func(r Record) bool { return stagesOf(r) == "coalesce(stored)" && r.Outcome == "collapsed" && r.Saved }) {
 			t.Errorf("no request waited as a follower: %+v", o.list)
@@ -178,7 +178,7 @@ func TestAttemptsOfSeveralCredentialsShareOneRecord(t *testing.T) {
 	next.Attempts, next.Spent, next.Stages = 2, 2, append(next.Stages, Stage{Name: stageAttempt})
 	r.copyProgress(&next)
 	if r.Attempts != 2 || r.Spent != 2 || stagesOf(r) != "queue attempt" {
-		t.Errorf("%+v", r)
+		t.Errorf("record of both attempts %+v", r)
 	}
 }
 
@@ -277,7 +277,7 @@ func TestBackgroundRevalidationLinksToItsRequest(t *testing.T) {
 			t.Helper()
 			i := slices.IndexFunc(spans, match)
 			if i < 0 {
-				t.Fatalf("%+v", spans)
+				t.Fatalf("no matching span in %+v", spans)
 			}
 			return spans[i]
 		}
@@ -286,7 +286,7 @@ func TestBackgroundRevalidationLinksToItsRequest(t *testing.T) {
 			return s.SpanKind == trace.SpanKindServer && s.StartTime.After(spans[0].EndTime.Add(time.Second))
 		})
 		if len(background.Links) != 1 || background.Links[0].SpanContext.SpanID() != began.SpanContext.SpanID() || background.Parent.IsValid() {
-			t.Errorf("%+v", background)
+			t.Errorf("span of the background request %+v", background)
 		}
 	})
 }

@@ -86,7 +86,7 @@ func TestErrorOfRedisIsAMiss(t *testing.T) {
 				t.Errorf("got %q from memory", body)
 			}
 			if body, _ := b.holds(nil); body != "" {
-				t.Errorf("%q", body)
+				t.Errorf("got %q without memory, want a miss", body)
 			}
 			b.Put(t.Context(), page, fetched(b.Generation(), "here", "x"))
 			if body, _ := b.holds(nil); body != "here" {
@@ -112,7 +112,7 @@ func TestScriptsAreLoadedAgainAfterAFlush(t *testing.T) {
 		}
 		a.Put(f.Context(), page, fetched(a.Generation(), "two"))
 		if body, _ := f.open("").holds(nil); body != "two" {
-			f.Errorf("%q", body)
+			f.Errorf("got %q after the flush, want two", body)
 		}
 	})
 }

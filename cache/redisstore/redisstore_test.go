@@ -258,7 +258,7 @@ func TestPurgeDuringAnOutageIsSentLater(t *testing.T) {
 		f.cut(true)
 		a.Put(f.Context(), page, fetched(a.Generation(), "stored here", "x"))
 		if body, _ := a.holds(nil); body != "stored here" {
-			f.Errorf("%q", body)
+			f.Errorf("got %q during the outage, want the local entry", body)
 		}
 		a.Purge(f.Context(), "x")
 		if _, purged := a.holds(nil); !purged {

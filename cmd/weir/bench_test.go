@@ -68,7 +68,7 @@ func BenchmarkService(b *testing.B) {
 	b.ReportMetric(requests/took[1].Seconds(), "gateway/s")
 	b.ReportMetric(took[1].Seconds()/took[0].Seconds(), "ratio")
 	if v := s.Violations(); v.Violations != 0 {
-		b.Fatalf("%+v", v)
+		b.Fatalf("the service counted violations: %+v", v)
 	}
 }
 

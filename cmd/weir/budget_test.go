@@ -416,10 +416,10 @@ func TestBudgetOfDemo(t *testing.T) {
 	code, out, problems := send(strings.TrimPrefix(listener, "http://"))
 	shown := regexp.MustCompile(`(?m)^[0-9a-f]+ \(user\): 0 of 100 requests open\n  search +3/30 +27 +in .*\n(  .*\n)*  cpu +[0-9.]+s/90s +[0-9.]+s +in `)
 	if code != exitOK || !shown.MatchString(out) || problems != "" {
-		t.Errorf("%d %s%s", code, out, problems)
+		t.Errorf("admin listener: exit code %d, wrote %s%s", code, out, problems)
 	}
 	code, out, problems = send(gateway)
 	if code != exitFailure || out != "" || problems != fmt.Sprintf("weir: %s is the gateway's listener for clients: use the address in admin.listen of the configuration\n", gateway) {
-		t.Errorf("%d %s%s", code, out, problems)
+		t.Errorf("listener for clients: exit code %d, wrote %s%s", code, out, problems)
 	}
 }

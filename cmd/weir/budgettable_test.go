@@ -132,7 +132,7 @@ func TestNamesCannotControlTerminal(t *testing.T) {
 		v := budgetView{terminal: rapid.Bool().Draw(t, "terminal")}
 		for _, line := range v.table(accounts, time.Now()) {
 			if i := strings.IndexFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 || !utf8.ValidString(line) {
-				t.Fatalf("%q", line)
+				t.Fatalf("unprintable line %q", line)
 			}
 			if n := utf8.RuneCountInString(line); n > 4*maxName {
 				t.Fatalf("line of %d characters", n)
@@ -146,14 +146,14 @@ func TestNamesCannotControlTerminal(t *testing.T) {
 		raw := strings.NewReplacer(`\u2028`, "\u2028", `\u003c`, "<").Replace(string(text)) + "\r\n"
 		shown := printableJSON([]byte(raw))
 		if i := strings.IndexFunc(shown, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }); i >= 0 {
-			t.Fatalf("%q", shown)
+			t.Fatalf("unprintable output %q", shown)
 		}
 		var before, after any
 		if err := json.Unmarshal([]byte(raw), &before); err != nil {
 			t.Fatal(err)
 		}
 		if err := json.Unmarshal([]byte(shown), &after); err != nil {
-			t.Fatalf("%q: %v", shown, err)
+			t.Fatalf("invalid JSON %q: %v", shown, err)
 		}
 		if diff := cmp.Diff(before, after); diff != "" {
 			t.Fatal(diff)

@@ -197,7 +197,7 @@ clients: [{name: builds, key: %q, credentials: [ci]}]
 				}
 				w := sendTo(g, http.MethodGet, "/user", "", "Authorization: Bearer "+key)
 				if want := map[bool]int{true: http.StatusOK, false: http.StatusUnauthorized}[key == "gateway-key"]; w.Code != want && w.Code != http.StatusTooManyRequests {
-					t.Errorf("%q: %d %s", key, w.Code, w.Body)
+					t.Errorf("key %q: got %d %s, want %d", key, w.Code, w.Body, want)
 					return
 				}
 			}
@@ -240,7 +240,7 @@ func TestReplacedKeyIsRefusedAfterReload(t *testing.T) {
 	}
 	for key, want := range map[string]int{"gateway-key": 401, "new-key": 200} {
 		if w := sendTo(g, http.MethodGet, "/user", "", "Authorization: Bearer "+key); w.Code != want {
-			t.Errorf("%s: %d", key, w.Code)
+			t.Errorf("key %s: got %d, want %d", key, w.Code, want)
 		}
 	}
 	if code := signedDelivery(g, "push", "1", "{}"); code != http.StatusUnauthorized {
@@ -276,7 +276,7 @@ func TestLogLinesContainNoRequestFields(t *testing.T) {
 	lines := strings.Split(strings.TrimSuffix(g.log.String(), "\n"), "\n")
 	for _, line := range lines {
 		if !strings.HasPrefix(line, "time=") || strings.IndexFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) >= 0 {
-			t.Errorf("%q", line)
+			t.Errorf("invalid log line %q", line)
 		}
 		for _, part := range []string{"of-the-request", "of-the-query", "of-the-response"} {
 			if strings.Contains(line, part) {

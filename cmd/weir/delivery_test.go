@@ -101,7 +101,7 @@ func (d *webhookPair) cause(event string) (status int) {
 	w := httptest.NewRecorder()
 	d.service.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://service.test/_service/events", strings.NewReader(event)))
 	if w.Code != http.StatusAccepted {
-		d.Fatalf("%d %s", w.Code, w.Body)
+		d.Fatalf("create the event: got %d %s", w.Code, w.Body)
 	}
 	synctest.Wait()
 	var records []struct{ Status int }
@@ -149,7 +149,7 @@ func TestDeliveryWithWrongSecretChangesNothing(t *testing.T) {
 			t.Errorf("status %d for the delivery", status)
 		}
 		if status, n := d.commits(); !strings.HasPrefix(status, "weir; hit") || n != first {
-			t.Errorf("%d: %s", n, status)
+			t.Errorf("got %d commits with Cache-Status %s, want a hit with %d", n, status, first)
 		}
 	})
 }

@@ -42,7 +42,7 @@ func seedNames(t *testing.T, direct, through *client) *strings.Replacer {
 	through.do(t, create, tag, known)
 	var object struct{ SHA string }
 	if err := json.Unmarshal([]byte(made.Body), &object); err != nil || object.SHA == "" {
-		t.Fatalf("%d %s", made.Status, made.Body)
+		t.Fatalf("create a tag: got %d %s", made.Status, made.Body)
 	}
 	return strings.NewReplacer("{owner}", "acme", "{repo}", "widgets", "{org}", "acme", "{username}", "acme-member", "{name}", "Go",
 		"{key}", "contributor_covenant", "{branch}", "main", "{kind}", "users", "{code}", "abc", "{role_id}", "1", "{configuration_id}", "1", "{invitation_id}", "1", "{team_slug}", "builders", "{head}", head, "{tag_sha}", object.SHA)

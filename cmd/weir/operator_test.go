@@ -115,11 +115,11 @@ func TestOperatorAuthenticatesByCertificate(t *testing.T) {
 		{"listener with a certificate of another authority", foreign, own, 1, "did not answer"},
 	} {
 		if code, text := purge(c.server, c.client); code != c.code || !strings.Contains(text, c.message) {
-			t.Errorf("%s: %d %s", c.name, code, text)
+			t.Errorf("%s: exit code %d, wrote %s", c.name, code, text)
 		}
 	}
 	if code, text := runWeir("budget", "--admin", base, "--ca", "none.pem"); code != exitUsage || !strings.Contains(text, "none.pem") {
-		t.Errorf("%d %s", code, text)
+		t.Errorf("missing CA file: exit code %d, wrote %s", code, text)
 	}
 	server, serverKey = foreign.issue("weir")
 	write(t, path, file(server, serverKey, foreign))
@@ -139,7 +139,7 @@ func TestOperatorAuthenticatesByCertificate(t *testing.T) {
 func TestDemoRequiresTokenOffLoopback(t *testing.T) {
 	code, text := runWeir("demo", "--listen", "127.0.0.1:0", "--admin", ":0", "--service", "127.0.0.1:0")
 	if code != exitFailure || !strings.Contains(text, "is not on loopback: set admin.token") {
-		t.Errorf("%d %s", code, text)
+		t.Errorf("exit code %d, wrote %s", code, text)
 	}
 }
 
@@ -153,7 +153,7 @@ func TestReloadCannotDisableAdminToken(t *testing.T) {
 		write(t, path, fmt.Sprintf(file, changed))
 		s.find("msg=audit operator=file")
 		if resp, body := get(t, base+"/api/v1/config"); resp.StatusCode != http.StatusUnauthorized {
-			t.Errorf("%s: %d %s", changed, resp.StatusCode, body)
+			t.Errorf("without a token after %s: got %d %s", changed, resp.StatusCode, body)
 		}
 	}
 	if resp, _ := get(t, base+"/api/v1/config", "Authorization: Bearer sesame"); resp.StatusCode != http.StatusOK {
@@ -191,7 +191,7 @@ func TestEveryReloadIsInAuditTrail(t *testing.T) {
 		t.Errorf("status %d", got)
 	}
 	if _, body := get(t, base+"/api/v1/audit"); strings.Count(body, `"action": "reload"`) != 4 {
-		t.Errorf("%s", body)
+		t.Errorf("want four reloads in the audit trail, got %s", body)
 	}
 }
 
@@ -290,7 +290,7 @@ func TestAdminListenerCutsOffSlowRequests(t *testing.T) {
 	}
 	o := endpoints[len(endpoints)-1]
 	if o.timeout != adminIOTimeout {
-		t.Errorf("%v", o.timeout)
+		t.Errorf("got timeout %v, want %v", o.timeout, adminIOTimeout)
 	}
 	o.timeout = 100 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())

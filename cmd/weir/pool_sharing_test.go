@@ -147,7 +147,7 @@ func TestUnknownOperationCannotQuarantineCredential(t *testing.T) {
 		c.checkTokens(c.request("docs", http.MethodGet, "/app", 401), "tok-a")
 		c.checkTokens(c.request("builds", http.MethodGet, "/repos/acme/x/tags", 200), "tok-a")
 		if list := c.g.credentialHealth.Quarantined(); len(list) > 0 {
-			t.Errorf("%+v", list)
+			t.Errorf("credentials in quarantine: %+v", list)
 		}
 	})
 }
@@ -244,7 +244,7 @@ func TestDelayedDenialIsForwardedCompletely(t *testing.T) {
 					accounts, err := c.g.store.Accounts(t.Context(), 10)
 					i := slices.IndexFunc(accounts, func(a limits.Account) bool { return a.Name == "account-a" })
 					if err != nil || i < 0 || accounts[i].InUse > 0 {
-						t.Errorf("%+v, %v", accounts, err)
+						t.Errorf("want no permit of account-a in use, got %+v, %v", accounts, err)
 					}
 				}
 				w.WriteHeader(http.StatusNotFound)

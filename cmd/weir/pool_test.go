@@ -345,7 +345,7 @@ func TestAppSpendsInstallationToken(t *testing.T) {
 		last("/repos/acme/e/subscribers", 200, "minted-3")
 		accounts, err := c.g.store.Accounts(t.Context(), 10)
 		if err != nil || len(accounts) != 1 || accounts[0].Name != "installation:42" {
-			t.Errorf("%+v, %v", accounts, err)
+			t.Errorf("want only the account installation:42, got %+v, %v", accounts, err)
 		}
 	})
 }

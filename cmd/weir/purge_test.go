@@ -70,7 +70,7 @@ func TestPurge(t *testing.T) {
 		send(target + "?page=2")
 		code, text := weir(c.args...)
 		if code != c.code || !strings.Contains(text, c.text) {
-			t.Errorf("%v: %d, %q", c.args, code, text)
+			t.Errorf("%v: exit code %d, wrote %q", c.args, code, text)
 		}
 		if got := send(target); !strings.HasPrefix(got, "weir; "+c.cache) {
 			t.Errorf("%v: Cache-Status %q, want %q", c.args, got, c.cache)
@@ -78,6 +78,6 @@ func TestPurge(t *testing.T) {
 		send(target + "?page=2")
 	}
 	if code, text := weir("--tag", "t", "--admin", up.URL); code != 1 || !strings.Contains(text, "not the admin listener") {
-		t.Errorf("%d, %q", code, text)
+		t.Errorf("exit code %d, wrote %q", code, text)
 	}
 }

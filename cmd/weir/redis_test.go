@@ -155,7 +155,7 @@ func TestRedisContainsNoToken(t *testing.T) {
 	for _, token := range []string{"caller-token", "gateway-key", "held-token"} {
 		for _, path := range []string{"/user", "/repos/acme/widgets/subscribers", "/repos/acme/widgets/dependency-graph/sbom", "/search/code?q=x", "/gitignore/templates"} {
 			if status, _ := o.send(token, path); status != http.StatusOK {
-				t.Errorf("%s: %d", path, status)
+				t.Errorf("%s: got %d, want 200", path, status)
 			}
 		}
 	}
@@ -229,7 +229,7 @@ func TestMinimalRedisPermissionsSuffice(t *testing.T) {
 	for _, path := range []string{"/user", "/repos/acme/widgets/subscribers", "/repos/acme/widgets/dependency-graph/sbom", "/search/code?q=x"} {
 		for _, token := range []string{"a", "b"} {
 			if status, _ := o.send(token, path); status != http.StatusOK {
-				t.Errorf("%s: %d", path, status)
+				t.Errorf("%s: got %d, want 200", path, status)
 			}
 		}
 	}

@@ -114,7 +114,7 @@ func TestSteadySlowBodyIsReadCompletely(t *testing.T) {
 		}()
 		text, err := io.ReadAll(conn)
 		if !strings.HasSuffix(string(text), fmt.Sprint(pieces<<14, " <nil>")) || err != nil {
-			t.Errorf("%q, %v", text, err)
+			t.Errorf("response %q, %v", text, err)
 		}
 	})
 }

@@ -144,14 +144,14 @@ func TestRedisCommandsAreTraced(t *testing.T) {
 		}
 	}
 	if s := byName["LPUSH"][0]; !s.Failed || s.Attributes["error.type"] != "WRONGTYPE" {
-		t.Errorf("%+v", s)
+		t.Errorf("the span of a failed command is %+v", s)
 	}
 	if s := byName["GET"][0]; s.Failed {
-		t.Errorf("%+v", s)
+		t.Errorf("a missing key counts as failed: %+v", s)
 	}
 	for _, s := range w.received.Spans() {
 		if text := fmt.Sprint(s); strings.Contains(text, "secret-") || strings.Contains(text, "weir:") || s.Kind == trace.Span_SPAN_KIND_UNSPECIFIED {
-			t.Errorf("%s", text)
+			t.Errorf("span with a secret, a key or no kind: %s", text)
 		}
 	}
 }

@@ -58,7 +58,7 @@ func TestMemoryLedgerSurvivesRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v", info, err)
+		t.Errorf("ledger file: %v, %v", info, err)
 	}
 	second := openFileStore(t, file)
 	if used(t, second) != 4000 || string(second.hashKey) != string(first.hashKey) {
@@ -115,6 +115,6 @@ func TestNoTemporaryFilesRemain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if list, err := os.ReadDir(dir); err != nil || len(list) != 2 { // the ledger and the lock
-		t.Errorf("%v, %v", list, err)
+		t.Errorf("want the ledger and the lock, got %v, %v", list, err)
 	}
 }

@@ -169,7 +169,7 @@ func TestTelemetryContainsNoRequestFields(t *testing.T) {
 	}
 	for _, s := range spans {
 		if strings.ContainsFunc(s.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			t.Errorf("%q", s.Name)
+			t.Errorf("span with the unprintable name %q", s.Name)
 		}
 		for name, value := range s.Attributes {
 			if len(value) > 1024 {

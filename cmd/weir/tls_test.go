@@ -93,7 +93,7 @@ func TestReloadReplacesCertificate(t *testing.T) {
 		return resp.StatusCode
 	}
 	if resp := send(roots); resp.ProtoMajor != 2 || resp.Header.Get("Link") != "<https://"+served+`/user/repos?page=2>; rel="next"` {
-		t.Errorf("%s %v", resp.Proto, resp.Header)
+		t.Errorf("want HTTP/2 and a link with https, got %s %v", resp.Proto, resp.Header)
 	}
 	renewed := selfSigned(t, dir, served, 2)
 	if status := reload(); status >= 300 {

@@ -106,7 +106,7 @@ func TestStatisticsRequestIsTraced(t *testing.T) {
 	const caller, part = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	answer := w.send(http.MethodGet, commits+"?secret=1", "Traceparent: 00-"+caller+"-"+part+"-01", "User-Agent: test/1", "Authorization: Bearer tok-owner")
 	if answer.Code != http.StatusOK || answer.Body.String() != "[]" {
-		t.Fatalf("%d %s", answer.Code, answer.Body)
+		t.Fatalf("got %d %s, want 200 []", answer.Code, answer.Body)
 	}
 	byName, drawn := w.spans()
 	const route = "GET /repos/{owner}/{repo}/stats/commit_activity"

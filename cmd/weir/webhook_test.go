@@ -67,7 +67,7 @@ func TestDeliveryPurgesTagsOfCatalogue(t *testing.T) {
 			send(http.MethodGet, path, "")
 		}
 		if code := deliver(c.event, fmt.Sprint(i), c.secret, c.body); code != c.code {
-			t.Errorf("%s: %d", c.event, code)
+			t.Errorf("%s: got %d, want %d", c.event, code, c.code)
 		}
 		var stale []string
 		for _, name := range []string{"statistics", "another repository", "by number", "rulesets", "organization"} {
@@ -97,6 +97,6 @@ func TestWebhooksRequireSecret(t *testing.T) {
 	w := httptest.NewRecorder()
 	g.ServeHTTP(w, httptest.NewRequest(http.MethodPost, cfg.Webhooks.Path, strings.NewReader("{}")))
 	if w.Code != http.StatusNotFound {
-		t.Error(w.Code)
+		t.Errorf("got %d, want 404", w.Code)
 	}
 }

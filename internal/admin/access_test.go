@@ -123,11 +123,11 @@ func TestEveryResponseForbidsScriptsAndFraming(t *testing.T) {
 		csp := w.Header().Get("Content-Security-Policy")
 		for name, want := range map[string]string{"X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store", "Access-Control-Allow-Origin": ""} {
 			if got := w.Header().Get(name); got != want {
-				t.Errorf("%s %s: %s: %q", c.method, c.target, name, got)
+				t.Errorf("%s %s: %s is %q, want %q", c.method, c.target, name, got, want)
 			}
 		}
 		if !strings.Contains(csp, "default-src 'none'") || !strings.Contains(csp, "frame-ancestors 'none'") || strings.Contains(csp, "unsafe") || strings.Contains(w.Header().Get("Content-Type"), "html") {
-			t.Errorf("%s %s: %v", c.method, c.target, w.Header())
+			t.Errorf("%s %s: the header allows scripts or frames: %v", c.method, c.target, w.Header())
 		}
 	}
 }
@@ -153,7 +153,7 @@ func TestChangesAreAudited(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if lines := strings.Split(strings.TrimSpace(log.String()), "\n"); len(lines) != 2 || !strings.Contains(lines[0], `msg=audit operator=token address=192.0.2.1:1234 action=reload target=configuration outcome="failed: weir.yaml:1:1: no"`) {
-		t.Errorf("%s", log.String())
+		t.Errorf("audit log: %s", log.String())
 	}
 }
 

@@ -115,7 +115,7 @@ func TestJSONEscapesHTML(t *testing.T) {
 	for _, path := range []string{"/api/v1/accounts", "/api/v1/requests", "/api/v1/config"} {
 		w := respond(Handler(Access{}, hostile), http.MethodGet, "http://localhost"+path, nil)
 		if w.Header().Get("Content-Type") != "application/json; charset=utf-8" || !strings.Contains(w.Body.String(), "alert(1)") || strings.ContainsAny(w.Body.String(), "<>&") {
-			t.Errorf("%s: %d %v %s", path, w.Code, w.Header(), w.Body)
+			t.Errorf("%s: want escaped JSON, got %d %v %s", path, w.Code, w.Header(), w.Body)
 		}
 	}
 }

@@ -108,7 +108,7 @@ func TestCertificatesAuthenticateEachRequest(t *testing.T) {
 				r.Header.Set("Authorization", c.token)
 			})
 			if w.Code != c.status {
-				t.Errorf("%d %s", w.Code, w.Body)
+				t.Errorf("got %d %s, want %d", w.Code, w.Body, c.status)
 			}
 		})
 	}

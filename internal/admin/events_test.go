@@ -57,7 +57,7 @@ func openStream(t *testing.T, h *history.History, a Access, query string, fields
 	}
 	t.Cleanup(func() { _ = resp.Body.Close() })
 	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
-		t.Fatalf("%s %v", resp.Status, resp.Header)
+		t.Fatalf("want an event stream, got %s %v", resp.Status, resp.Header)
 	}
 	return &stream{t, bufio.NewScanner(resp.Body)}
 }
@@ -74,16 +74,16 @@ func TestEventStreamOutlivesServerTimeouts(t *testing.T) {
 		h := history.New(history.Sources{})
 		s := openStream(t, h, Access{}, "?only=request")
 		if got := s.next(); got != "retry: 1000" {
-			t.Error(got)
+			t.Errorf("first event: %s", got)
 		}
 		observe(h, "one", "a\nevent: forged\n\n")
 		if got := s.next(); !strings.HasPrefix(got, `event: request id: 1 data: {"id":"one",`) || strings.Contains(got, "event: forged ") {
-			t.Error(got)
+			t.Errorf("event of the first request: %s", got)
 		}
 		start := time.Now()
 		for range 40 {
 			if got := s.next(); got != ":" {
-				t.Fatal(got)
+				t.Fatalf("got %s, want a heartbeat", got)
 			}
 		}
 		if elapsed := time.Since(start); elapsed != 10*time.Minute { // the timeouts of the server are 30 seconds
@@ -91,11 +91,11 @@ func TestEventStreamOutlivesServerTimeouts(t *testing.T) {
 		}
 		observe(h, "two", "")
 		if got := s.next(); !strings.HasPrefix(got, `event: request id: 2 data: {"id":"two",`) {
-			t.Error(got)
+			t.Errorf("event of the second request: %s", got)
 		}
 		h.Close()
 		if got := s.next(); got != "end" {
-			t.Error(got)
+			t.Errorf("got %s after Close, want the end", got)
 		}
 	})
 }
@@ -124,7 +124,7 @@ func TestReconnectReportsMissedEvents(t *testing.T) {
 		s.next()
 		observe(h, "", "")
 		if got := s.next(); got != `event: skipped id: 5 data: {"requests":3}` {
-			t.Error(got)
+			t.Errorf("got %s, want three skipped requests", got)
 		}
 		h.Close()
 	})
@@ -157,7 +157,7 @@ func TestEventStreamEndsWithItsSession(t *testing.T) {
 		select {
 		case status := <-ended:
 			if status != 200 {
-				t.Error(status)
+				t.Errorf("got status %d, want 200", status)
 			}
 		default:
 			t.Error("the stream continues without a session")
@@ -214,7 +214,7 @@ func TestSeriesHasTotalsAndBudgets(t *testing.T) {
 			"/api/v1/series?" + strings.Repeat("account=a&", maxLines+1): "at most 100",
 		} {
 			if w := respond(Handler(Access{}, s), "GET", "http://localhost"+target, nil); !strings.Contains(w.Body.String(), contains) {
-				t.Errorf("%s: %d %s", target, w.Code, w.Body)
+				t.Errorf("%s: got %d %s, want %s", target, w.Code, w.Body, contains)
 			}
 		}
 	})
@@ -225,15 +225,15 @@ func TestIndexIsHTMLOnlyForBrowsers(t *testing.T) {
 	for accept, html := range map[string]bool{"": false, "*/*": false, "application/json": false, "text/html,application/xhtml+xml,*/*;q=0.8": true} {
 		w := respond(handler, "GET", "http://localhost/", func(r *http.Request) { r.Header.Set("Accept", accept) })
 		if got := strings.Contains(w.Body.String(), "<!doctype html>"); got != html || w.Header().Get("Vary") != "Accept" {
-			t.Errorf("%q: %v", accept, w.Header())
+			t.Errorf("Accept %q: want HTML %v, got %v with the header %v", accept, html, got, w.Header())
 		}
 	}
 	if w := respond(handler, "GET", "http://localhost/help", nil); !strings.Contains(w.Body.String(), "/api/v1/events") {
-		t.Errorf("%d %s", w.Code, w.Body)
+		t.Errorf("help without the event stream: %d %s", w.Code, w.Body)
 	}
 	for _, target := range []string{"/assets/", "/assets/js/", "/assets/vendor/LICENSE", "/assets/index.html", "/assets/js/../js/app.js", "/index.html"} {
 		if w := respond(handler, "GET", "http://localhost"+target, nil); w.Code != 404 {
-			t.Errorf("%s: %d", target, w.Code)
+			t.Errorf("%s: got %d, want 404", target, w.Code)
 		}
 	}
 }

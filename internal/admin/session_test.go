@@ -70,11 +70,11 @@ func TestLoginStartsASession(t *testing.T) {
 		b.expect("wrong token", b.send("POST", "/api/v1/login", `{"token":"sesam"}`), 401)
 		b.expect("invalid JSON", b.send("POST", "/api/v1/login", `sesame`), 400)
 		if len(b.cookies) != 0 {
-			t.Errorf("%v", b.cookies)
+			t.Errorf("cookies after failed logins: %v", b.cookies)
 		}
 		b.expect("login", b.send("POST", "/api/v1/login", `{"token":"sesame"}`), 200)
 		if c := b.last; !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Secure || c.Path != "/" || c.Name != "weir-session" || c.MaxAge != 12*3600 || strings.Contains(c.Value, "sesame") {
-			t.Errorf("%+v", c)
+			t.Errorf("session cookie: %+v", c)
 		}
 		b.expect("with the session", b.send("GET", "/api/v1/config", ""), 200)
 		w = b.send("GET", "/", "", "Accept", "text/html,*/*")
@@ -89,7 +89,7 @@ func TestLoginStartsASession(t *testing.T) {
 		cookie := b.cookies["weir-session"]
 		b.expect("logout", b.send("POST", "/api/v1/logout", ""), 200)
 		if len(b.cookies) != 0 {
-			t.Errorf("%v", b.cookies)
+			t.Errorf("cookies after the logout: %v", b.cookies)
 		}
 		b.cookies["weir-session"] = cookie
 		b.expect("cookie after the logout", b.send("GET", "/api/v1/config", ""), 401)
@@ -102,7 +102,7 @@ func TestSessionMayChangeTheGatewayAndIsAudited(t *testing.T) {
 	b.send("POST", "/api/v1/login", `{"token":"sesame"}`)
 	b.expect("same origin", b.send("POST", "/api/v1/reload", "", "Origin", "http://localhost"), 200)
 	if last := s.Trail.Last(); len(last) != 1 || last[0].Operator != "session" {
-		t.Errorf("%+v", last)
+		t.Errorf("audit trail: %+v", last)
 	}
 	b.expect("cross-site", b.send("POST", "/api/v1/reload", "", "Origin", "http://evil.test", "Sec-Fetch-Site", "cross-site"), 403)
 	b.expect("another port", b.send("POST", "/api/v1/logout", "", "Origin", "http://localhost:3000"), 403)
@@ -118,7 +118,7 @@ func TestSessionIDsAreRandomAndRotate(t *testing.T) {
 	b.expect("login", b.send("POST", "/api/v1/login", `{"token":"sesame"}`), 200)
 	first := b.cookies["weir-session"]
 	if first == "chosen-by-an-attacker" || len(first) < 26 {
-		t.Errorf("%q", first)
+		t.Errorf("session ID %q", first)
 	}
 	b.expect("login again", b.send("POST", "/api/v1/login", `{"token":"sesame"}`), 200)
 	second := b.cookies["weir-session"]
@@ -153,7 +153,7 @@ func TestLoginAttemptsAreRateLimited(t *testing.T) {
 		login := func(token string) int {
 			w := b.send("POST", "/api/v1/login", `{"token":"`+token+`"}`)
 			if w.Code == 429 && w.Header().Get("Retry-After") != "2" {
-				t.Errorf("%v", w.Header())
+				t.Errorf("want Retry-After 2, got %v", w.Header())
 			}
 			return w.Code
 		}

@@ -76,7 +76,7 @@ func TestAdminWithClientCANeedsNoToken(t *testing.T) {
 	}
 	loaded, err := c.Admin.TLS.Load()
 	if err != nil || loaded.ClientAuth != tls.VerifyClientCertIfGiven || loaded.ClientCAs == nil || loaded.MinVersion != tls.VersionTLS13 {
-		t.Errorf("%+v, %v", loaded, err)
+		t.Errorf("TLS configuration %+v, %v", loaded, err)
 	}
 }
 

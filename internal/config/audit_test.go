@@ -39,7 +39,7 @@ func assess(t *testing.T, mode fs.FileMode, text, app string, reasons map[string
 		found = append(found, fmt.Sprintf("%s %d:%d %s", f.Grade, f.Line, f.Column, f.Key))
 		reasons[f.Why] = true
 		if shown := f.Why + f.Do; strings.Contains(shown, "hunter2") || f.Why == "" || f.Do == "" {
-			t.Errorf("%+v", f)
+			t.Errorf("finding with a secret or without text: %+v", f)
 		}
 	}
 	return found
@@ -147,6 +147,6 @@ func TestAssessSortsByGrade(t *testing.T) {
 		grades[i], _, _ = strings.Cut(f, " ")
 	}
 	if want := []string{"high", "high", "high", "high", "medium", "medium", "medium", "medium", "low"}; !slices.Equal(grades, want) {
-		t.Errorf("%v", found)
+		t.Errorf("findings %v, want the grades %v", found, want)
 	}
 }

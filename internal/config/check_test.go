@@ -213,7 +213,7 @@ func TestUndecodableValueHasOneProblem(t *testing.T) {
 			base = ""
 		}
 		if _, err := parse(t, base+text); err == nil || strings.Contains(message(err), "\n") {
-			t.Errorf("%s: %v", text, err)
+			t.Errorf("%s: want one problem, got %v", text, err)
 		}
 	}
 }

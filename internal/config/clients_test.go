@@ -78,7 +78,7 @@ clients:
   - {name: c, certificate: "sha256:`+strings.Repeat("0", 64)+`", credentials: [ci]}
 `)
 	if c.Clients[0].Share != 1 || c.Clients[2].Priority != "normal" {
-		t.Errorf("%+v", c.Clients)
+		t.Errorf("clients %+v", c.Clients)
 	}
 	want := []Issuer{{Name: "actions", URL: "https://issuer.example", Audiences: []string{"weir"}, Algorithms: []string{"RS256", "ES256"}, Skew: 30 * time.Second}}
 	if diff := cmp.Diff(want, c.Issuers); diff != "" {

@@ -362,7 +362,7 @@ func TestAppCredential(t *testing.T) {
 	c := valid(t, minimal+`credentials: [{name: bot, kind: installation, app: {id: Iv1.x, key: "${PEM}", installation: 42, permissions: {contents: read}}}]`)
 	app := c.Credentials[0].App
 	if app.ID != "Iv1.x" || app.Installation != 42 || app.Permissions["contents"] != "read" || app.Key == "" {
-		t.Errorf("%+v", app)
+		t.Errorf("app %+v", app)
 	}
 	if shown := fmt.Sprint(c.Masked()); strings.Contains(shown, "PRIVATE") || !strings.Contains(shown, "•••") {
 		t.Errorf("shown: %s", shown)

@@ -246,7 +246,7 @@ func TestFlagsOverrideTheFileAndAreNamedInErrors(t *testing.T) {
 	}
 	c, err := Parse(flags("listen", ":1", "upstream.url", "http://other"), []byte(minimal+"listen: nonsense"))
 	if err != nil || c.Listen != ":1" || c.Upstream.URL != "http://other" {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("configuration %+v, %v", c, err)
 	}
 	for _, c := range []struct {
 		name   string
@@ -273,7 +273,7 @@ func TestFlagsOverrideTheFileAndAreNamedInErrors(t *testing.T) {
 func TestFlagsWithoutAFile(t *testing.T) {
 	s := Source{Flags: map[string]string{"upstream.url": "http://x"}, FlagNames: map[string]string{"upstream.url": "--upstream"}, Getenv: env()}
 	if c, err := Load(s); err != nil || c.Upstream.URL != "http://x" {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("configuration %+v, %v", c, err)
 	}
 	if _, err := Load(Source{Getenv: env()}); err == nil || message(err) != "upstream.url: required: the base URL of the API" {
 		t.Errorf("got %v", err)
@@ -402,11 +402,11 @@ func FuzzParse(f *testing.F) {
 		}
 		var problems Problems
 		if !errors.As(err, &problems) || len(problems) == 0 || c != nil {
-			t.Fatalf("%v, %v", c, err)
+			t.Fatalf("want only problems, got configuration %v and error %v", c, err)
 		}
 		for _, p := range problems {
 			if p.File == "" || p.Message == "" || p.Line < 1 || p.Column < 1 {
-				t.Errorf("%+v", p)
+				t.Errorf("incomplete problem %+v", p)
 			}
 		}
 	})

@@ -207,7 +207,7 @@ func TestSchemaHasTheDefaults(t *testing.T) {
 
 func TestSchemaAcceptsTheMaskedDefaults(t *testing.T) {
 	if mistakes := schema(t).validate("", plain(Default().Masked())); mistakes != nil {
-		t.Errorf("%q", mistakes)
+		t.Errorf("violations %q", mistakes)
 	}
 }
 

@@ -209,7 +209,7 @@ func TestFailedTokenRequestIsRetriedAfterAPause(t *testing.T) {
 				got, err := s.get(t.Context())
 				var unusable *UnusableError
 				if got != "" || !errors.As(err, &unusable) || time.Until(unusable.Until) != c.pause || strings.Contains(err.Error(), "secret") {
-					t.Errorf("%s: %s, %v", c.name, got.Reveal(), err)
+					t.Errorf("%s: got token %q and error %v", c.name, got.Reveal(), err)
 				}
 			}
 			if len(r.up.requests) != 1 {
@@ -292,7 +292,7 @@ func TestRetryAfterIsCappedAtAnHour(t *testing.T) {
 		s := r.source(r.cache(nil), nil)
 		var unusable *UnusableError
 		if _, err := s.get(t.Context()); !errors.As(err, &unusable) || !unusable.Until.Equal(time.Now().Add(time.Hour)) {
-			t.Errorf("%v", err)
+			t.Errorf("want a pause of one hour, got %v", err)
 		}
 	})
 }

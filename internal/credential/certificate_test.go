@@ -159,7 +159,7 @@ func TestCertificateIdentifiesItsClient(t *testing.T) {
 	} {
 		caller, err := b.Identify(&http.Request{TLS: connect(t, b, c.with)})
 		if caller.Client != c.want || (err == nil) != (c.want != "") {
-			t.Errorf("%s: %q, %v", c.name, caller.Client, err)
+			t.Errorf("%s: got client %q and error %v, want client %q", c.name, caller.Client, err, c.want)
 		}
 	}
 	if _, err := b.Identify(&http.Request{TLS: connect(t, b)}); err == nil {
@@ -204,7 +204,7 @@ func TestCertificateIsCheckedAgainOnEachRequest(t *testing.T) {
 		"no such client":    certificateRegistry(t, false, authorities, "dns:deploys.example"),
 	} {
 		if got := clientOf(other, state); got != "" {
-			t.Errorf("%s: %q", name, got)
+			t.Errorf("%s: got client %q, want none", name, got)
 		}
 	}
 	unverified := *state
@@ -224,7 +224,7 @@ func TestCertificateIsCheckedAgainOnEachRequest(t *testing.T) {
 	unfinished.HandshakeComplete = false
 	for name, state := range map[string]*tls.ConnectionState{"unverified chain": &unverified, "incomplete handshake": &unfinished} {
 		if got := clientOf(b, state); got != "" {
-			t.Errorf("%s: %q", name, got)
+			t.Errorf("%s: got client %q, want none", name, got)
 		}
 	}
 }
@@ -262,7 +262,7 @@ func TestClientAuthDependsOnTheClients(t *testing.T) {
 		"names without an authority": {certificateRegistry(t, true, nil, "dns:a"), tls.RequestClientCert},
 	} {
 		if got, pool := c.registry.ClientAuth(); got != c.want || (pool != nil) != (c.want == tls.VerifyClientCertIfGiven) {
-			t.Errorf("%s: %s, %v", name, got, pool)
+			t.Errorf("%s: got %s with pool %v, want %s", name, got, pool, c.want)
 		}
 	}
 }
@@ -278,7 +278,7 @@ func TestParseCertificateAcceptsKnownForms(t *testing.T) {
 		"":                       {}, "dns:": {}, "builds": {}, "sha256:00": {}, "sha1:" + hex: {}, "DNS:a": {}, "sha256:" + hex + "00": {}, ":a": {},
 	} {
 		if got, err := ParseCertificate(text); got != want || (err == nil) != (want != Certificate{}) {
-			t.Errorf("%s: %v, %v", text, got, err)
+			t.Errorf("%s: got %v, %v, want %v", text, got, err, want)
 		}
 	}
 }
@@ -296,7 +296,7 @@ func TestParseAuthoritiesAcceptsOnlyCertificates(t *testing.T) {
 		{"invalid certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", 0},
 	} {
 		if got, err := ParseAuthorities(c.text); len(got) != c.want || (err == nil) != (c.want > 0) {
-			t.Errorf("%s: %d, %v", c.name, len(got), err)
+			t.Errorf("%s: got %d certificates and error %v, want %d", c.name, len(got), err, c.want)
 		}
 	}
 }

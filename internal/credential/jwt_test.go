@@ -115,7 +115,7 @@ func TestTokenSelectsTheFirstMatchingClient(t *testing.T) {
 	} {
 		caller, err := b.Identify(requestWith(a.bearer(c.claims)))
 		if caller.Client != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, ErrInvalidToken) {
-			t.Errorf("%s: %q, %v", c.name, caller.Client, err)
+			t.Errorf("%s: got client %q and error %v, want client %q", c.name, caller.Client, err, c.want)
 		}
 		if err == nil && (caller.Authorization.Reveal() != "Bearer held" || !caller.Scope.Allows(c.want, &policy.Operation{})) {
 			t.Errorf("%s: forwarded with %s, scope %v", c.name, caller.Authorization.Reveal(), caller.Scope)
@@ -129,7 +129,7 @@ func TestTokenOfAConfiguredIssuerIsNeverPassedThrough(t *testing.T) {
 	b := a.registry(true, map[string]string{"sub": "builds"})
 	good := a.bearer(map[string]any{"sub": "builds"})
 	if c, err := b.Identify(requestWith(good)); err != nil || c.Client != "0" {
-		t.Fatalf("%+v, %v", c, err)
+		t.Fatalf("valid token: got %+v, %v", c, err)
 	}
 	for name, value := range map[string]string{
 		"expired":                             a.bearer(map[string]any{"sub": "builds", "exp": 1}),
@@ -143,7 +143,7 @@ func TestTokenOfAConfiguredIssuerIsNeverPassedThrough(t *testing.T) {
 		"signed by another configured issuer": other.bearer(map[string]any{"sub": "builds", "iss": a.url + "/other"}),
 	} {
 		if c, err := b.Identify(requestWith(value)); err == nil {
-			t.Errorf("%s: %+v", name, c)
+			t.Errorf("%s: accepted as %+v", name, c)
 		}
 	}
 	foreign := other.bearer(map[string]any{"sub": "builds"})
@@ -188,7 +188,7 @@ func TestUnreachableIssuerIsATemporaryError(t *testing.T) {
 	a.down = true
 	_, err := a.registry(true, map[string]string{"sub": "builds"}).Identify(requestWith(a.bearer(map[string]any{"sub": "builds"})))
 	if !errors.Is(err, ErrIssuerUnavailable) || errors.Is(err, ErrInvalidToken) {
-		t.Errorf("%v", err)
+		t.Errorf("got %v, want ErrIssuerUnavailable", err)
 	}
 }
 
@@ -234,7 +234,7 @@ func FuzzAuthorization(f *testing.F) {
 		c, err := b.Identify(requestWith(value))
 		held := c.Authorization.Reveal() == "Bearer held"
 		if held != (c.Client != "") || held && err != nil {
-			t.Errorf("%q: %+v, %v", value, c, err)
+			t.Errorf("%q: got %+v, %v", value, c, err)
 		}
 	})
 }

@@ -38,7 +38,7 @@ func TestUnknownClientKeyIsNeverPassedThrough(t *testing.T) {
 		"Bearer " + key.Reveal()[:9], "Bearer x, Bearer " + key.Reveal(), "Basic " + key.Reveal(), "Digest response=\"" + key.Reveal() + "\"",
 	} {
 		if c, err := b.Identify(requestWith(value)); !errors.Is(err, ErrUnknown) {
-			t.Errorf("%s: %+v, %v", value, c, err)
+			t.Errorf("%s: got %+v, %v, want ErrUnknown", value, c, err)
 		}
 	}
 }
@@ -48,7 +48,7 @@ func TestCredentialContainingTheKeyPrefixIsPassedThrough(t *testing.T) {
 	b := newTestRegistry(t, true)
 	for _, value := range []string{"Bearer ghp_weir_x", "Bearer my-weir_x", "Bearer weir", "Bearer a.weir_x", "Basic " + base64.StdEncoding.EncodeToString([]byte("my_weir_app:x"))} {
 		if c := identify(t, b, value); c.Authorization.Reveal() != value {
-			t.Errorf("%s: %+v", value, c)
+			t.Errorf("%s: not passed through: %+v", value, c)
 		}
 	}
 }
@@ -61,7 +61,7 @@ func TestHashOrPartOfAKeyIdentifiesNoClient(t *testing.T) {
 	})
 	sum := sha256.Sum256([]byte(long))
 	if c := identify(t, b, "Bearer "+long); c.Client != "long" {
-		t.Fatalf("%+v", c)
+		t.Fatalf("got %+v, want the client long", c)
 	}
 	for name, shown := range map[string]string{
 		"its hash":                         hex.EncodeToString(sum[:]),
@@ -78,7 +78,7 @@ func TestHashOrPartOfAKeyIdentifiesNoClient(t *testing.T) {
 		"the zero hash in binary":          string(make([]byte, sha256.Size)),
 	} {
 		if c, err := b.Identify(requestWith("Bearer " + shown)); !errors.Is(err, ErrUnknown) || c.Client != "" {
-			t.Errorf("%s: %+v, %v", name, c, err)
+			t.Errorf("%s: got %+v, %v, want ErrUnknown", name, c, err)
 		}
 	}
 }
@@ -106,6 +106,6 @@ func TestSharedKeyIdentifiesTheFirstClient(t *testing.T) {
 		{Name: "second", Key: key, Credentials: []string{"ci"}},
 	}})
 	if c := identify(t, b, "Bearer k"); c.Client != "first" {
-		t.Errorf("%+v", c)
+		t.Errorf("got %+v, want the client first", c)
 	}
 }

@@ -211,7 +211,7 @@ func TestQuarantineGrowsAndEndsAfterAProbe(t *testing.T) {
 		p.OnResponse(caller, op, 401, now.Add(-time.Second), now)
 	}
 	if q := p.health.Quarantined(); len(q) != 1 || q[0].Times != 1 || !q[0].Until.Equal(now.Add(firstQuarantine)) {
-		t.Errorf("%+v", q)
+		t.Errorf("quarantine after repeated refusals: %+v", q)
 	}
 	for range 40 {
 		now = now.Add(time.Hour)
@@ -259,7 +259,7 @@ func TestKeepEndsTheQuarantineOfReplacedCredentials(t *testing.T) {
 	health.Keep(registry("one", "new"))
 	health.rejected(b.hash("other"), "other", now, now) // a response that arrives late
 	if list := health.Quarantined(); len(list) != 1 || list[0].Name != b.hash("one") {
-		t.Errorf("%+v", list)
+		t.Errorf("quarantine after Keep: %+v", list)
 	}
 }
 
@@ -286,7 +286,7 @@ func TestProbeWithoutResponsePermitsAnotherProbe(t *testing.T) {
 		p.OnResponse(caller, op, 0, now, now)
 	}
 	if q := p.health.Quarantined(); len(q) != 1 || q[0].Times != 1 {
-		t.Errorf("%+v", q)
+		t.Errorf("quarantine after probes without response: %+v", q)
 	}
 }
 

@@ -108,11 +108,11 @@ func TestReplicasShareOneSealedToken(t *testing.T) {
 		c := f.client()
 		keys, err := c.Keys(f.Context(), "*").Result()
 		if err != nil || len(keys) != 1 {
-			f.Fatalf("%q, %v", keys, err)
+			f.Fatalf("want one key, got %q, %v", keys, err)
 		}
 		value, err := c.Get(f.Context(), keys[0]).Result()
 		if err != nil || strings.Contains(keys[0]+value, "secret") {
-			f.Errorf("%q, %v", value, err)
+			f.Errorf("stored value %q, %v", value, err)
 		}
 		if lifetime := c.TTL(f.Context(), keys[0]).Val(); lifetime <= 0 || lifetime > time.Hour {
 			f.Errorf("lifetime %v", lifetime)
@@ -153,10 +153,10 @@ func TestStoredTokenOpensOnlyWithItsNameAndKey(t *testing.T) {
 			f.Fatal(err)
 		}
 		if got, err := s.Load(f.Context(), "x"); err != nil || got.Value != "ghs_secret" || !got.Expires.Equal(expires) {
-			f.Errorf("%v, %v", got, err)
+			f.Errorf("stored token: got %v, %v", got, err)
 		}
 		if got, err := s.Load(f.Context(), "y"); err != nil || got.Value != "" {
-			f.Errorf("%v, %v", got, err)
+			f.Errorf("missing token: got %v, %v", got, err)
 		}
 		if _, err := f.open(strings.Repeat("x", 32)).Load(f.Context(), "x"); !errors.Is(err, ErrSealed) {
 			f.Errorf("with another key: %v", err)
@@ -175,6 +175,6 @@ func TestWithoutRedisEachReplicaRequestsAToken(t *testing.T) {
 	f := &tokenFleet{T: t, network: "unix", address: "/nowhere"}
 	s := f.source(f.open(sealKey), newAppKey(t))
 	if got, err := s.get(t.Context()); err != nil || got != "ghs_secret1" {
-		t.Errorf("%s, %v", got, err)
+		t.Errorf("got token %s, %v", got, err)
 	}
 }

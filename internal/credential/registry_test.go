@@ -130,7 +130,7 @@ func identify(t *testing.T, b *Registry, values ...string) Caller {
 	t.Helper()
 	c, err := b.Identify(requestWith(values...))
 	if err != nil {
-		t.Fatalf("%q: %v", values, err)
+		t.Fatalf("identify %q: %v", values, err)
 	}
 	return c
 }
@@ -182,10 +182,10 @@ func TestKindOfAPassedThroughCredential(t *testing.T) {
 	}
 	anonymous := identify(t, b)
 	if anonymous.Kind != policy.Unauthenticated || anonymous.Account != "egress:shared" || anonymous.Authorization != "" {
-		t.Errorf("%+v", anonymous)
+		t.Errorf("caller without a credential: %+v", anonymous)
 	}
 	if blank := identify(t, b, "  "); blank != anonymous {
-		t.Errorf("%+v", blank)
+		t.Errorf("caller with an empty credential: %+v", blank)
 	}
 }
 

@@ -160,7 +160,7 @@ func TestVerifyIgnoresUnsuitablePublishedKeys(t *testing.T) {
 			"encryption key":   encrypts.token(t, nil),
 		} {
 			if _, err := w.keys.verify(context.Background(), i, token); !errors.Is(err, ErrInvalidToken) {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("%s: got %v, want ErrInvalidToken", name, err)
 			}
 		}
 		w.verify("suitable key", good.token(t, nil), "")
@@ -200,7 +200,7 @@ func TestClaimValuesAreStringsOnly(t *testing.T) {
 	c := jwtClaims{"one": "a", "many": []any{"a", 1.0, "b"}, "number": 1.0, "object": map[string]any{"a": "b"}, "null": nil}
 	for name, want := range map[string]int{"one": 1, "many": 2, "number": 0, "object": 0, "null": 0, "none": 0} {
 		if got := c.values(name); len(got) != want {
-			t.Errorf("%s: %q", name, got)
+			t.Errorf("%s: got values %q, want %d values", name, got, want)
 		}
 	}
 }
@@ -224,7 +224,7 @@ func TestVerifyOverTLS(t *testing.T) {
 	trusting := NewIssuerKeys(server.Client().Transport)
 	t.Cleanup(trusting.Close)
 	if claims, err := trusting.verify(t.Context(), i, token); err != nil || claims["sub"] != "builds" {
-		t.Errorf("%v: %v", claims, err)
+		t.Errorf("trusted issuer: got claims %v, %v", claims, err)
 	}
 	distrusting := NewIssuerKeys(&http.Transport{})
 	t.Cleanup(distrusting.Close)

@@ -373,7 +373,7 @@ func TestForecast(t *testing.T) {
 				d := samples.describe(a, 3, time.Now())
 				f, ok := d.Forecasts["core"]
 				if ok != (c.rate > 0) || f.Rate != c.rate || f.Early != c.early || ok && f.Ends.Sub(time.Now().Truncate(time.Second)) != c.ends {
-					t.Errorf("%v %+v", ok, f)
+					t.Errorf("forecast %+v, found: %v", f, ok)
 				}
 				if d.Waiting != 3 {
 					t.Errorf("%d requests wait", d.Waiting)
@@ -414,7 +414,7 @@ func TestCostsCoverAWholeHour(t *testing.T) {
 		}
 		time.Sleep(58 * time.Minute)
 		if costs := w.Costs(); len(costs.Spenders) != 1 || costs.Spenders[0].Spent != 10 {
-			t.Errorf("%+v", costs.Spenders)
+			t.Errorf("spenders %+v", costs.Spenders)
 		}
 	})
 }
@@ -431,11 +431,11 @@ func TestForecastSkipsGaps(t *testing.T) {
 		}
 		f, ok := samples.forecast("a", b, time.Now())
 		if !ok || f.Rate < 3.9 || f.Rate > 4.1 || !f.Early {
-			t.Errorf("%+v, %v", f, ok)
+			t.Errorf("forecast %+v, found: %v", f, ok)
 		}
 		b.Remaining = 1 << 60
 		if f, ok := samples.forecast("a", b, time.Now()); ok && f.Ends.Before(time.Now()) {
-			t.Errorf("%+v", f)
+			t.Errorf("forecast in the past: %+v", f)
 		}
 	})
 }

@@ -28,10 +28,10 @@ func TestWatchersReceiveTheStateAndItsChanges(t *testing.T) {
 		watcher := watch(t, w.History, WatchOptions{})
 		first := received(watcher)
 		if got := namesOf(first); got != "accounts operations state" {
-			t.Fatal(got)
+			t.Fatalf("initial events: %s", got)
 		}
 		if a := first[0].Data.(Accounts); !a.All || len(a.Changed) != 2 {
-			t.Errorf("%+v", a)
+			t.Errorf("initial accounts: %+v", a)
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -43,16 +43,16 @@ func TestWatchersReceiveTheStateAndItsChanges(t *testing.T) {
 		synctest.Wait()
 		events := received(watcher)
 		if got := namesOf(events); got != "accounts state series" {
-			t.Fatal(got)
+			t.Fatalf("events after the change: %s", got)
 		}
 		changed := events[0].Data.(Accounts)
 		if changed.All || len(changed.Changed) != 1 || changed.Changed[0].Budgets[0].Remaining != 4999 || cmp.Diff(changed.Gone, []string{"b"}) != "" {
-			t.Errorf("%+v", changed)
+			t.Errorf("changed accounts: %+v", changed)
 		}
 		w.Observe(hit(7))
 		events = received(watcher)
 		if got := namesOf(events); got != "request" || events[0].ID != 1 {
-			t.Fatalf("%s %+v", got, events)
+			t.Fatalf("events after a request: %s %+v", got, events)
 		}
 		text, err := json.Marshal(events[0].Data)
 		if err != nil {
@@ -60,7 +60,7 @@ func TestWatchersReceiveTheStateAndItsChanges(t *testing.T) {
 		}
 		var r Request
 		if err := json.Unmarshal(text, &r); err != nil || r.ID != "7" || r.Result != Hit || r.Why == "" {
-			t.Errorf("%v %s", err, text)
+			t.Errorf("request %s, %v", text, err)
 		}
 	})
 }
@@ -78,7 +78,7 @@ func TestListingErrorIsPublishedOnce(t *testing.T) {
 		synctest.Wait()
 		events := received(watcher)
 		if len(events) != 1 || events[0].Data.(Accounts).Error != "lost" {
-			t.Fatalf("%+v", events)
+			t.Fatalf("events of the failed listing: %+v", events)
 		}
 		if late := received(watch(t, w.History, WatchOptions{Event: "accounts"})); late[0].Data.(Accounts).Error != "lost" || len(late[0].Data.(Accounts).Changed) != 1 {
 			t.Errorf("events of a later watcher: %+v", late)
@@ -87,7 +87,7 @@ func TestListingErrorIsPublishedOnce(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if events = received(watcher); len(events) != 1 || events[0].Data.(Accounts).Error != "" {
-			t.Errorf("%+v", events)
+			t.Errorf("events after the recovery: %+v", events)
 		}
 	})
 }
@@ -105,7 +105,7 @@ func TestRefusalsTriggerAListing(t *testing.T) {
 		}
 		synctest.Wait()
 		if events := received(watcher); len(events) != 1 || events[0].Data.(Accounts).Changed[0].BlockedUntil.IsZero() {
-			t.Errorf("%+v", events)
+			t.Errorf("events after the refusal: %+v", events)
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -173,7 +173,7 @@ func TestSlowWatcherReceivesTheNumberOfSkippedRequests(t *testing.T) {
 	w.Observe(hit(0))
 	events := received(slow)
 	if namesOf(events) != "skipped request" || events[0].Data != (Skipped{50}) || events[1].ID != maxBuffered+51 {
-		t.Errorf("%+v", events)
+		t.Errorf("events after the overflow: %+v", events)
 	}
 	w.Observe(hit(0))
 	if got := namesOf(received(slow)); got != "request" {
@@ -189,13 +189,13 @@ func TestRequestsPerSecondAreBounded(t *testing.T) {
 			w.Observe(hit(0))
 		}
 		if got := namesOf(received(watcher)); got != "request request request" {
-			t.Error(got)
+			t.Errorf("got %s, want three requests", got)
 		}
 		time.Sleep(time.Second)
 		w.Observe(hit(0))
 		events := received(watcher)
 		if namesOf(events) != "skipped request" || events[0].Data != (Skipped{7}) {
-			t.Errorf("%+v", events)
+			t.Errorf("events of the next second: %+v", events)
 		}
 	})
 }
@@ -247,7 +247,7 @@ func TestWatchersAreBoundedAndEndWithTheHistory(t *testing.T) {
 	another := watch(t, w.History, WatchOptions{})
 	w.Close()
 	if got := namesOf(received(another)); got != "accounts operations end" {
-		t.Error(got)
+		t.Errorf("got %s, want the end after Close", got)
 	}
 	if _, err := w.Watch(WatchOptions{}); !errors.Is(err, errClosed) {
 		t.Error(err)

@@ -49,7 +49,7 @@ func TestOpenSetsTheSameTimeoutsForEveryURLForm(t *testing.T) {
 	} {
 		c, err := Open(address, nil)
 		if err != nil {
-			t.Errorf("%s: %v", address, err)
+			t.Errorf("open %s: %v", address, err)
 			continue
 		}
 		got := optionsOf(t, c)

@@ -30,13 +30,13 @@ func TestSealedValueOpensOnlyWithItsSecretPurposeAndData(t *testing.T) {
 		}
 		got, err := opener.Open(nil, nil, sealed, []byte(c.data))
 		if (err == nil) != c.opens || c.opens && !bytes.Equal(got, text) {
-			t.Errorf("%+v: %q, %v", c, got, err)
+			t.Errorf("%+v: opened as %q, %v", c, got, err)
 		}
 	}
 }
 
 func TestNewSealerWithoutASecretReturnsNil(t *testing.T) {
 	if got, err := NewSealer(nil, "one"); got != nil || err != nil {
-		t.Errorf("%v, %v", got, err)
+		t.Errorf("got %v, %v, want nil", got, err)
 	}
 }

@@ -45,7 +45,7 @@ func TestCommandsOfTracedRequestsHaveASpan(t *testing.T) {
 		}
 		list = append(list, text)
 		if s.Name != "request" && (s.Parent.SpanID() != span.SpanContext().SpanID() || s.SpanKind.String() != "client") {
-			t.Errorf("%+v", s)
+			t.Errorf("not a client span of the request: %+v", s)
 		}
 	}
 	want := `SET Unset db.system.name=redis db.operation.name=SET

@@ -106,13 +106,13 @@ func TestGrafanaPanelsAreComplete(t *testing.T) {
 	ids := map[int]bool{}
 	for _, p := range board.Panels {
 		if p.Title == "" || ids[p.ID] || p.Type != "row" && (p.Description == "" || len(p.Targets) == 0) {
-			t.Errorf("%+v", p)
+			t.Errorf("incomplete panel %+v", p)
 		}
 		ids[p.ID] = true
 		letters := map[string]bool{}
 		for _, target := range p.Targets {
 			if target.Expr == "" || letters[target.RefID] {
-				t.Errorf("%s: %+v", p.Title, target)
+				t.Errorf("%s: empty or duplicate query %+v", p.Title, target)
 			}
 			letters[target.RefID] = true
 		}

@@ -162,7 +162,7 @@ func TestEnvironmentOverridesTheServiceName(t *testing.T) {
 		resource := received.Resource()
 		if resource["service.name"] != c.want || resource["service.version"] != "1.2.3" || resource["service.instance.id"] != "one" ||
 			strings.Contains(c.attributes, "team") && resource["team"] != "edge" {
-			t.Errorf("%+v: %v", c, resource)
+			t.Errorf("%+v: got the resource %v", c, resource)
 		}
 	}
 }
@@ -188,7 +188,7 @@ func TestSamplerFollowsParentsAndLinks(t *testing.T) {
 	} {
 		_, s := sdktrace.NewTracerProvider(sdktrace.WithSampler(newSampler(c.fraction))).Tracer("").Start(c.in, "", trace.WithLinks(trace.Link{SpanContext: c.link}))
 		if s.IsRecording() != c.want {
-			t.Errorf("%s: %v", c.name, s.IsRecording())
+			t.Errorf("%s: sampled %v, want %v", c.name, s.IsRecording(), c.want)
 		}
 	}
 	tenth, sampled := sdktrace.NewTracerProvider(sdktrace.WithSampler(newSampler(0.1))).Tracer(""), 0
@@ -214,7 +214,7 @@ func TestMeasurementsCarryExemplars(t *testing.T) {
 	w := opened(t)
 	w.Observer("api.example.com")(fullRecord())
 	if plain := w.scrape(false); strings.Contains(plain, "0af7651916cd43dd8448eb211c80319c") {
-		t.Error(plain)
+		t.Errorf("exemplar in the plain format: %s", plain)
 	}
 	assertContains(t, w.scrape(true), `span_id="b7ad6b7169203331"`, `trace_id="0af7651916cd43dd8448eb211c80319c"`, "\n# EOF\n")
 }
@@ -298,11 +298,11 @@ func TestLogsCarryTheirSpan(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
 	id := span.SpanContext()
 	if len(lines) != 2 || !strings.Contains(lines[0], "part=test in.n=1 in.trace_id="+id.TraceID().String()+" in.span_id="+id.SpanID().String()) || strings.Contains(lines[1], "trace_id") {
-		t.Errorf("%q", lines)
+		t.Errorf("log lines %q", lines)
 	}
 	sent := received.Logs()
 	if len(sent) != 2 || fmt.Sprintf("%x", sent[0].GetTraceId()) != id.TraceID().String() || sent[0].GetBody().GetStringValue() != "with" {
-		t.Errorf("%v", sent)
+		t.Errorf("exported logs %v", sent)
 	}
 }
 
@@ -332,6 +332,6 @@ func TestErrorsAfterCloseAreNotLogged(t *testing.T) {
 	w.errors.logged = time.Time{}
 	otel.Handle(errors.New("later"))
 	if s := text.String(); !strings.Contains(s, "the first") || strings.Contains(s, "late") {
-		t.Error(s)
+		t.Errorf("log after Close: %s", s)
 	}
 }

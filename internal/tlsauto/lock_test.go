@@ -59,6 +59,6 @@ func TestStoreAndDeleteFailAfterLockIsLost(t *testing.T) {
 		t.Errorf("deleted without the lock: %v", err)
 	}
 	if got, err := later.Load(ctx, key); string(got) != "new" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("got %q, %v, want new", got, err)
 	}
 }

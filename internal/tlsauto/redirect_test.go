@@ -110,12 +110,12 @@ func TestChallengeConnectionServesNoRequests(t *testing.T) {
 		_ = raw.SetDeadline(time.Now().Add(time.Minute)) // a TCP connection has deadlines
 		conn := tls.Client(raw, &tls.Config{ServerName: server, InsecureSkipVerify: true, NextProtos: []string{acmez.ACMETLS1Protocol}})
 		if err := conn.HandshakeContext(t.Context()); (err == nil) != completes {
-			t.Errorf("%q: %v", server, err)
+			t.Errorf("handshake for %q: %v", server, err)
 		}
 		if completes {
 			_, _ = io.WriteString(conn, "GET /user HTTP/1.1\r\nHost: "+name+"\r\n\r\n")
 			if text, _ := io.ReadAll(conn); len(text) > 0 {
-				t.Errorf("%q: %s", server, text)
+				t.Errorf("%q: the challenge connection responded with %s", server, text)
 			}
 		}
 		_ = conn.Close()

@@ -110,10 +110,10 @@ func TestStorageMeetsTheContractOfCertmagic(t *testing.T) {
 		}
 		file, err := s.Stat(ctx, "certificates/ca/a/a.crt")
 		if err != nil || !file.IsTerminal || file.Size != 3 || time.Since(file.Modified).Abs() > time.Hour {
-			t.Errorf("%+v, %v", file, err)
+			t.Errorf("stat of a file: %+v, %v", file, err)
 		}
 		if dir, err := s.Stat(ctx, "certificates/ca"); err != nil || dir.IsTerminal {
-			t.Errorf("%+v, %v", dir, err)
+			t.Errorf("stat of a directory: %+v, %v", dir, err)
 		}
 		for _, key := range []string{"certificates/ca/a", "certificates/ca/a", "nothing"} {
 			if err := s.Delete(ctx, key); err != nil {
@@ -174,7 +174,7 @@ func TestSealedValuesCannotBeReadOrForged(t *testing.T) {
 	} {
 		client.Set(ctx, valuePrefix+key, forged, time.Hour)
 		if got, err := s.Load(ctx, key); !errors.Is(err, fs.ErrNotExist) || s.Exists(ctx, key) {
-			t.Errorf("%s: %q, %v", name, got, err)
+			t.Errorf("%s: loaded %q, %v", name, got, err)
 		}
 	}
 }

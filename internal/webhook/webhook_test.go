@@ -92,7 +92,7 @@ func TestHandlerVerifiesDeliveries(t *testing.T) {
 			var events []Event
 			w := deliver(t, NewReceiver(func(e Event) { events = append(events, e) }), c.method, c.body, c.fields...)
 			if w.Code != c.status || !strings.Contains(w.Body.String(), c.text) {
-				t.Errorf("%d, %q", w.Code, w.Body)
+				t.Errorf("got %d, %q, want %d with %q", w.Code, w.Body, c.status, c.text)
 			}
 			if diff := cmp.Diff(c.want, events); diff != "" {
 				t.Error(diff)
@@ -106,7 +106,7 @@ func TestDeliveryIsReportedOnce(t *testing.T) {
 	v := NewReceiver(func(Event) { reports++ })
 	for _, id := range []string{"a", "b", "a", "a"} {
 		if w := deliver(t, v, http.MethodPost, push, "X-Service-Event: push", "X-Service-Delivery: "+id, signed(push)); w.Code != http.StatusAccepted {
-			t.Error(w.Code)
+			t.Errorf("delivery %s: got %d, want 202", id, w.Code)
 		}
 	}
 	if reports != 2 {
@@ -128,11 +128,11 @@ func TestDeliverySizeIsBounded(t *testing.T) {
 	fields := []string{"X-Service-Event: push", "X-Service-Delivery: 1"}
 	v := NewReceiver(func(Event) {})
 	if w := deliver(t, v, http.MethodPost, large, append(fields, signed(large))...); w.Code != http.StatusAccepted {
-		t.Error(w.Code)
+		t.Errorf("delivery of the maximum size: got %d, want 202", w.Code)
 	}
 	large += " "
 	if w := deliver(t, v, http.MethodPost, large, append(fields, signed(large))...); w.Code != http.StatusRequestEntityTooLarge {
-		t.Error(w.Code)
+		t.Errorf("larger delivery: got %d, want 413", w.Code)
 	}
 }
 
@@ -184,7 +184,7 @@ func FuzzSignature(f *testing.F) {
 		}
 		want := another == "" && strings.HasPrefix(signature, "sha256=") && strings.EqualFold(signature[7:], hex.EncodeToString(sum(body)))
 		if err := verify(h, sum(body)); (err == nil) != want {
-			t.Errorf("%q, %q: %v", signature, another, err)
+			t.Errorf("signatures %q and %q: %v, want valid %v", signature, another, err, want)
 		}
 	})
 }
