@@ -196,7 +196,7 @@ func TestEntryIsFreshUntilItsLifetimeEnds(t *testing.T) {
 }
 
 // A difference between the clocks of two replicas changes the age and lifetime of a shared entry by at
-// most this difference, and the age is never negative.
+// most this difference. The age is never negative.
 func TestReplicasWithDifferentClocksDisagreeByTheDifference(t *testing.T) {
 	e := NewEntry(response(200), nil, 5*time.Minute)
 	for _, c := range []struct {

@@ -133,8 +133,8 @@ func FuzzNewKey(f *testing.F) {
 	})
 }
 
-// FuzzVary checks that a varying entry is selected by the request that fetched it, and by no other
-// value (RFC 9111 section 4.1).
+// FuzzVary checks that only the field values of the fetching request select an entry with Vary (RFC 9111
+// section 4.1).
 func FuzzVary(f *testing.F) {
 	f.Add("Accept-Language, X-Thing", "de", "fr")
 	f.Add("*", "a", "b")

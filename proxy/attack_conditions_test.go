@@ -37,7 +37,7 @@ func TestErrorsAreNotStored(t *testing.T) {
 	}
 }
 
-// A stored 404 ends with its lifetime or a purge, and belongs to its caller only.
+// A stored 404 is served only to its caller, until its lifetime ends or a purge.
 func TestStored404EndsWhenAccessIsGranted(t *testing.T) {
 	for name, c := range map[string]struct {
 		control string
@@ -219,7 +219,7 @@ func TestStaleResponsesEndAtTheDocumentedSecond(t *testing.T) {
 		control string
 		token   string
 		after   time.Duration // since the response was stored
-		status  int           // of the upstream; 0 if it is unreachable
+		status  int           // of the upstream; 0 if the upstream is unreachable
 		stale   bool
 	}{
 		{"max-age=10, stale-if-error=60", "", lifetime + time.Minute, 503, true},

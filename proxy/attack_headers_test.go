@@ -169,7 +169,7 @@ func TestSetCookieIsNotShared(t *testing.T) {
 	}
 }
 
-// The Host of a client affects neither the upstream request nor the cache key. Links in its response use it.
+// The Host of a client affects neither the upstream request nor the cache key. Only links in its response use the Host.
 func TestClientHostAffectsOnlyItsOwnLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {

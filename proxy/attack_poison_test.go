@@ -51,7 +51,8 @@ func TestErrorsOfMalformedRequestsAreNotShared(t *testing.T) {
 	}
 }
 
-// The upstream must not receive fields that are not part of the cache key, because it may write them into a shared response.
+// Fields that are not part of the cache key must not reach the upstream, because the upstream may copy them into a
+// shared response.
 func TestUnkeyedFieldsDoNotReachTheUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
@@ -88,7 +89,7 @@ func TestFileExtensionsDoNotAffectCaching(t *testing.T) {
 	})
 }
 
-// A partial response is never stored as the whole, whether its status is 206 or 200.
+// A partial response is never stored as a complete response, whether its status is 206 or 200.
 func TestPartialResponsesAreNotServedAsWhole(t *testing.T) {
 	for _, part := range []string{"bytes=0-1", "bytes=0-0,2-3", "bytes=-1", "bytes=0-18446744073709551615", "lines=1-2"} {
 		for _, status := range []int{206, 200} {

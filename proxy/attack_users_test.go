@@ -30,7 +30,7 @@ func (g *guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.mu.Lock()
 	delay := g.delay
 	g.mu.Unlock()
-	time.Sleep(delay) // without the mutex, because a goroutine that waits for one stops virtual time
+	time.Sleep(delay) // without the mutex, because virtual time does not advance while a goroutine waits for a mutex
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	token, h := r.Header.Get("Authorization"), w.Header()
@@ -120,7 +120,7 @@ func TestPrivateResponseIsNeverServedToAnotherCaller(t *testing.T) {
 	}
 }
 
-// A refusal by the upstream removes the caller's stored responses, so they are not served stale either.
+// A refusal by the upstream removes the caller's stored responses, so stale responses are not served either.
 func TestRevokedAccessRemovesStoredResponses(t *testing.T) {
 	for name, c := range map[string]struct {
 		control, method string

@@ -64,7 +64,7 @@ func TestPrivateResponsesAreKeptPerCredential(t *testing.T) {
 			}
 			w.want("anonymous", w.get("/repos/acme/secret/subscribers").body, "")
 		}
-		// One per token. The anonymous response is private, so it is not stored.
+		// Each token has an entry. The anonymous response is private, so it is not stored.
 		w.want("requests upstream", w.upstreamSaw(), 4)
 	})
 }

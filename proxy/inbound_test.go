@@ -159,7 +159,7 @@ func TestRateLimitCountsAddresses(t *testing.T) {
 		name    string
 		burst   int
 		remotes []string
-		other   string // an address with a bucket of its own
+		other   string // an address with a separate bucket
 	}{
 		{"ports share a bucket", 2, []string{"192.0.2.1:1000", "192.0.2.1:1001", "192.0.2.1:1002"}, "192.0.2.2:1000"},
 		{"IPv4-mapped IPv6 is IPv4", 3, []string{

@@ -89,7 +89,7 @@ func TestWeakETagSelectsNoVariant(t *testing.T) {
 	})
 }
 
-// Otherwise the duration of a refusal could reveal which responses are stored.
+// Reads of candidates before a refusal could reveal by their duration which responses are stored.
 func TestRequestWithoutPermitReadsNoCandidates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
@@ -129,7 +129,7 @@ func TestReferenceDataIsStoredWithoutFieldsAboutItsCaller(t *testing.T) {
 			w.want("allowed origin", r.Header.Get("Access-Control-Allow-Origin"), "*")
 			w.want("field of one connection", r.Header.Get("Content-Disposition"), "")
 			time.Sleep(25 * time.Hour)
-			w.get(path, "Authorization: Bearer b") // revalidates it
+			w.get(path, "Authorization: Bearer b") // revalidates the response
 		}
 	})
 }

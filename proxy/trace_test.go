@@ -260,7 +260,7 @@ func TestSpansAreCreatedOnlyIfSampled(t *testing.T) {
 	}
 }
 
-// A background revalidation is a separate trace that links to the request that started it.
+// A background revalidation is a separate trace that links to the client's request.
 func TestBackgroundRevalidationLinksToItsRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := tracetest.NewInMemoryExporter()

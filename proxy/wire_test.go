@@ -71,7 +71,7 @@ func TestUnknownOperationsForwardMostFields(t *testing.T) {
 	})
 }
 
-// Surrogate-Control may be addressed to this cache by its name in Surrogate-Capability.
+// Surrogate-Control may name this cache by its name in Surrogate-Capability.
 func TestSurrogateControlIsAddressedByName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {

@@ -123,7 +123,7 @@ func (a *alternating) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.Gateway.ServeHTTP(w, r)
 }
 
-// identifyByToken takes every token for a user of its own.
+// identifyByToken returns a separate user for each token.
 func identifyByToken(r *http.Request) (Identity, error) {
 	value := r.Header.Get("Authorization")
 	if value == "" {

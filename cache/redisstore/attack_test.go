@@ -18,7 +18,7 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// A response that was requested earlier and arrives later does not replace a newer one, even if the
+// A response that was requested earlier and arrives later does not replace a newer response, even if the
 // replicas' clocks differ.
 func TestLateResponseDoesNotReplaceNewerResponse(t *testing.T) {
 	onEach(t, func(f *fleet) {
@@ -157,7 +157,8 @@ func TestReplyToAnotherCommandIsAMiss(t *testing.T) {
 	}
 }
 
-// shifted forwards to a server. While late is set, it replaces each reply to HGETALL by the previous one.
+// shifted starts a proxy to a Redis server and returns its address. While late is set, the proxy replaces each
+// reply to HGETALL by the previous reply.
 func shifted(t *testing.T, server string, late *atomic.Bool) (address string) {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

@@ -233,7 +233,7 @@ func randomText(n int) string {
 	return b.String()
 }
 
-// Without the stream it is unknown which tags were purged.
+// Without the stream, a replica cannot determine which tags were purged.
 func TestLostStreamMakesOlderEntriesStale(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, client := f.open(""), f.client()
@@ -302,8 +302,8 @@ func (b *batches) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// Reads that arrive during a round trip share the next one. A key of another type affects only its
-// own read.
+// Reads that arrive during a round trip share the next round trip. A key of another type affects only
+// its own read.
 func TestConcurrentReadsShareARoundTrip(t *testing.T) {
 	f := &fleet{T: t, network: "unix", address: testservers.Redis(t)}
 	r := f.open("secret")

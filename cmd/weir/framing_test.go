@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// attackedGateway is a gateway as users run it, with an upstream that records what it
-// receives.
+// attackedGateway is a gateway with the production settings, and an upstream that records its
+// requests.
 type attackedGateway struct {
 	*testing.T
 	address string // of the gateway
@@ -102,7 +102,7 @@ func (a *attackedGateway) responses(stream string, methods ...string) (all []str
 	}
 }
 
-// hidden is a request that must never be parsed as a request of its own.
+// hidden is a request inside other data. The gateway must not parse it as a request.
 const hidden = "GET /hidden HTTP/1.1\r\nHost: g\r\n\r\n"
 
 func TestAmbiguousFramingIsRejected(t *testing.T) {

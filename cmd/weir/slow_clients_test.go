@@ -19,7 +19,7 @@ import (
 )
 
 // dialVirtual starts a gateway with the production timeouts and an upstream in virtual time.
-// Each client address may open a limited number of connections. The result opens one.
+// Each client address may open a limited number of connections. The result opens a connection.
 func dialVirtual(t *testing.T, connections int, upstream http.HandlerFunc) (dial func() net.Conn) {
 	t.Helper()
 	cfg := config.Default()

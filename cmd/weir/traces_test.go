@@ -31,7 +31,7 @@ type tracedGateway struct {
 }
 
 // startTraced starts a gateway that polls statistics every few milliseconds. The function
-// change can change its configuration.
+// change can change the configuration.
 func startTraced(t *testing.T, api http.HandlerFunc, change ...func(*config.Config)) *tracedGateway {
 	t.Helper()
 	upstream := httptest.NewServer(api)

@@ -112,7 +112,7 @@ func connect(t testing.TB, b *Registry, with ...tls.Certificate) *tls.Connection
 		if len(with) == 0 {
 			return &tls.Certificate{}, nil
 		}
-		return &with[0], nil // even if the server does not accept it
+		return &with[0], nil // even if the server does not accept the certificate
 	}
 	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, server.URL, nil)
 	if err != nil {

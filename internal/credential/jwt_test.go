@@ -74,7 +74,7 @@ func (a *runningIssuer) bearer(claims map[string]any) string {
 	return "Bearer " + token
 }
 
-// registry returns a registry of clients "0", "1" and so on, which are selected by claims.
+// registry returns a registry of clients "0", "1" and so on. Claims select the client.
 func (a *runningIssuer) registry(passThrough bool, claims ...map[string]string) *Registry {
 	config := Config{
 		Dialect: &policy.Dialect{}, HashKey: NewHashKey(), Egress: "shared", PassThrough: passThrough, IssuerKeys: a.keys,
@@ -155,7 +155,7 @@ func TestTokenOfAConfiguredIssuerIsNeverPassedThrough(t *testing.T) {
 	}
 }
 
-// A client is selected by tokens of its own issuer only.
+// Only tokens of the client's issuer select the client.
 func TestTokenOfAnotherIssuerSelectsNoClient(t *testing.T) {
 	ours, theirs := newRunningIssuer(t), newRunningIssuer(t)
 	b := NewRegistry(Config{

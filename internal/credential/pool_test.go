@@ -16,7 +16,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// heldOfEachKind returns a credential of each kind, and one of a second user.
+// heldOfEachKind returns a credential of each kind, and a credential of a second user.
 func heldOfEachKind() []Held {
 	held := []Held{{Name: "second", Kind: policy.User, Account: "second", Token: "second:x"}}
 	for _, kind := range policy.CallerKinds()[1:] {
@@ -182,7 +182,7 @@ func TestKindsThatAnOperationAccepts(t *testing.T) {
 	}
 }
 
-// The class of an app's tokens is derived from the app. No token of a client may get it.
+// The class of an app's tokens is derived from the app. No token of a client may have this class.
 func TestNoClientTokenGetsTheClassOfAnApp(t *testing.T) {
 	dialect, err := policy.LoadDialect("github")
 	if err != nil {

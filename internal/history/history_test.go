@@ -284,7 +284,7 @@ func TestReplaceIsRateLimitedAndKeepsCounts(t *testing.T) {
 	}
 }
 
-// 400 names with one count a second keep their rows in a flood of names that are counted once.
+// Names with one count per second keep their rows in a flood of names that are counted once.
 func TestFrequentNamesKeepTheirRows(t *testing.T) {
 	for _, newNames := range []int{1, 100, 1000} { // each second
 		table := newCounts[string](maxSpenders, addSpender)

@@ -85,7 +85,7 @@ func TestEachAlertIsDocumented(t *testing.T) {
 	}
 }
 
-// Each panel needs a title, a description, distinct queries and a position of its own.
+// Each panel needs a title, a description, distinct queries and a separate position.
 func TestGrafanaPanelsAreComplete(t *testing.T) {
 	text, err := os.ReadFile("../../deploy/grafana/weir.json")
 	if err != nil {

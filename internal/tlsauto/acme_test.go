@@ -18,7 +18,7 @@ import (
 
 const name = "weir.example.com"
 
-// site is a manager with a TLS and a plain HTTP listener, as cmd/weir has them.
+// site is a manager with a TLS and a plain HTTP listener, like the gateway.
 type site struct {
 	*testing.T
 	*Manager
@@ -56,7 +56,7 @@ func listen(t *testing.T) net.Listener {
 
 func port(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 
-// newSite returns a site whose listeners are open. Call serve to start it.
+// newSite returns a site with open listeners. Call serve to start the servers.
 func newSite(t *testing.T, c Config, names Names) *site {
 	t.Helper()
 	s := &site{T: t, secure: listen(t), plain: listen(t), log: &transcript{}}

@@ -27,7 +27,7 @@ func (s slowIssuer) Issue(context.Context, *x509.CertificateRequest) (*certmagic
 	return &certmagic.IssuedCertificate{Certificate: []byte("late")}, nil
 }
 
-// The names of the locks must be those of certmagic, so the test orders through it.
+// The storage depends on the lock names of certmagic, so the test orders through certmagic.
 func TestStoreAndDeleteFailAfterLockIsLost(t *testing.T) {
 	server := miniredis.RunT(t)
 	s, _ := openRedis(t, "tcp", server.Addr(), nil)

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// requests returns requests of all kinds. Many hide another request in a place where only a
-// wrong parser finds it.
+// requests returns requests of all kinds. Many contain another request in a place where only a
+// wrong parser finds a request.
 func requests() []string {
 	evil, long := get("/held/evil"), strings.Repeat("y", 5000)
 	return []string{
@@ -80,7 +80,7 @@ func respond(w http.ResponseWriter, r *http.Request) {
 	echo(w, r)
 }
 
-// echo writes all that it can see of a request.
+// echo writes all parts of a request.
 func echo(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	text := fmt.Sprintf("%s %s %s %s %v %q %v\n", r.Method, r.URL, r.RequestURI, r.Host, r.Header, body, err)
@@ -133,7 +133,7 @@ func randomScript(random *rand.Rand) (s script) {
 }
 
 // TestSameBytesAsNetHTTP sends random scripts over TCP to a server with the fast path and to
-// one without. The responses must be equal byte by byte, without a retry. The seeds are fixed;
+// a server without. The responses must be equal byte by byte, without a retry. The seeds are fixed;
 // WEIR_DIFFERENTIAL sets the number of scripts.
 func TestSameBytesAsNetHTTP(t *testing.T) {
 	scripts := 1000
