@@ -37,7 +37,7 @@ func TestErrorsAreNotStored(t *testing.T) {
 	}
 }
 
-// A stored 404 is served only to its caller, until its lifetime ends or a purge.
+// A stored 404 is served only to its caller. A purge or the end of its lifetime removes the 404.
 func TestStored404EndsWhenAccessIsGranted(t *testing.T) {
 	for name, c := range map[string]struct {
 		control string

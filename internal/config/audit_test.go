@@ -24,7 +24,7 @@ upstream: {url: "https://api.example.com"}
 `
 
 // assess returns the findings of a file as "GRADE LINE:COLUMN KEY". The variable APP has the
-// value app. The reasons are added to reasons.
+// value app. The reason of each finding is recorded in reasons.
 func assess(t *testing.T, mode fs.FileMode, text, app string, reasons map[string]bool) (found []string) {
 	t.Helper()
 	getenv := func(name string) (string, bool) {
