@@ -41,7 +41,8 @@ func BenchmarkPreflight(b *testing.B) {
 	}
 }
 
-// BenchmarkGrowth compares a catalogue of 1,000 operations with one of 60, asked in turns.
+// BenchmarkGrowth compares Classify with a catalogue of 1,000 operations and with one of 60. The two
+// alternate.
 func BenchmarkGrowth(b *testing.B) {
 	catalogueOf := func(n int) *Catalogue {
 		var operations []*Operation

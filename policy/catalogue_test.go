@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// catalogue loads operations from YAML, with one alias.
+// catalogue returns a catalogue with the given operations and one alias.
 func catalogue(operations string) (*Catalogue, error) {
 	return load(fstest.MapFS{
 		"operations/x.yaml": {Data: []byte("section: X 1\ntitle: Test\noperations:\n" + operations)},
@@ -17,7 +17,7 @@ func catalogue(operations string) (*Catalogue, error) {
 	})
 }
 
-func TestRowsAreCompleted(t *testing.T) {
+func TestLoadAddsDefaults(t *testing.T) {
 	c, err := catalogue(`
   - {id: a, method: GET, path: "/repos/{owner}/{repo}/a", paged: true, query: [{name: q, required: true}]}
   - {id: b, method: PUT, path: /b, success: [204], auth: optional}
@@ -41,11 +41,11 @@ func TestRowsAreCompleted(t *testing.T) {
 	}
 	m, err := c.Classify("GET", "/repositories/7/a", "")
 	if err != nil || m.Operation != c.Operation("a") || m.Params.Get("repository_id") != "7" {
-		t.Errorf("by its alias: got %+v (%v)", m, err)
+		t.Errorf("path of an alias: got %+v (%v)", m, err)
 	}
 }
 
-func TestCatalogueErrors(t *testing.T) {
+func TestLoadReportsErrors(t *testing.T) {
 	for _, c := range []struct{ name, operations, want string }{
 		{"unknown key", "  - {id: a, method: GET, path: /a, pints: 3}", "pints"},
 		{"no ID", "  - {method: GET, path: /a}", `operation without id, method or path: "" "GET" "/a"`},
@@ -53,7 +53,7 @@ func TestCatalogueErrors(t *testing.T) {
 		{"path without a slash", "  - {id: a, method: GET, path: a}", "operation without id, method or path"},
 		{"duplicate ID", "  - {id: a, method: GET, path: /a}\n  - {id: a, method: GET, path: /b}", `operation "a" is defined twice`},
 		{"duplicate route", "  - {id: a, method: GET, path: /a}\n  - {id: b, method: GET, path: /a}", `"a" and "b" have the same method and path`},
-		{"duplicate route by an alias", "  - {id: a, method: GET, path: \"/repos/{owner}/{repo}/a\"}\n  - {id: b, method: GET, path: \"/repositories/{repository_id}/a\"}", `"a" and "b" have the same method and path`},
+		{"duplicate route through an alias", "  - {id: a, method: GET, path: \"/repos/{owner}/{repo}/a\"}\n  - {id: b, method: GET, path: \"/repositories/{repository_id}/a\"}", `"a" and "b" have the same method and path`},
 		{"tail parameter before the end", "  - {id: a, method: GET, path: \"/{branch}/a\"}", `operation "a": {branch} takes the rest of the path and must be last`},
 		{"unknown invalidation", "  - {id: a, method: PUT, path: /a, invalidates: [b]}", `operation "a" invalidates unknown operation "b"`},
 		{"unknown resource", "  - {id: a, method: GET, path: /a, resource: gold}", `operation "a": unknown resource "gold"`},
@@ -73,12 +73,12 @@ func TestCatalogueErrors(t *testing.T) {
 	})
 	t.Run("no aliases", func(t *testing.T) {
 		if _, err := load(fstest.MapFS{}); err == nil || !strings.Contains(err.Error(), "aliases.yaml") {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want an error about aliases.yaml", err)
 		}
 	})
 }
 
-func TestWithCacheRules(t *testing.T) {
+func TestWithCacheRulesChangesTheCopyOnly(t *testing.T) {
 	c, err := Embedded().WithCacheRules(map[string]CacheOverride{"gitignore/get-template": {TTL: time.Minute}})
 	if err != nil {
 		t.Fatal(err)
@@ -90,13 +90,13 @@ func TestWithCacheRules(t *testing.T) {
 		}
 	}
 	if m := classify(t, "GET", "/repositories/7/subscribers"); m.Operation.ID != "watching/list-subscribers" {
-		t.Errorf("aliases are missing: got %s", m.Operation.ID)
+		t.Errorf("the copy has no aliases: got %s", m.Operation.ID)
 	}
 	if ttl := Embedded().Operation("gitignore/get-template").Cache.TTL; ttl != 24*time.Hour {
-		t.Errorf("the embedded catalogue has changed: %s", ttl)
+		t.Errorf("the embedded catalogue has changed: the TTL is %s", ttl)
 	}
 	if same, err := Embedded().WithCacheRules(nil); same != Embedded() || err != nil {
-		t.Errorf("without overrides: got %v (%v), want the catalogue itself", same, err)
+		t.Errorf("without overrides: got %v (%v), want the same catalogue", same, err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// dialect loads a dialect that must exist.
 func dialect(t *testing.T, name string) *Dialect {
 	t.Helper()
 	d, err := LoadDialect(name)
@@ -18,10 +19,10 @@ func dialect(t *testing.T, name string) *Dialect {
 	return d
 }
 
-func TestLoadDialect(t *testing.T) {
+func TestLoadDialectRefusesUnknownNames(t *testing.T) {
 	for _, name := range []string{"service", "github"} {
 		if d := dialect(t, name); d.Name != name {
-			t.Errorf("%s is called %q", name, d.Name)
+			t.Errorf("the dialect %s has the name %q", name, d.Name)
 		}
 	}
 	for _, name := range []string{"", "GitHub", "gitlab"} {
@@ -32,31 +33,29 @@ func TestLoadDialect(t *testing.T) {
 	}
 }
 
-// TestDialectsAreComplete: no dialect leaves a field to chance.
-func TestDialectsAreComplete(t *testing.T) {
+func TestDialectsSetAllFields(t *testing.T) {
 	for _, name := range []string{"service", "github"} {
-		incomplete(t, name, reflect.ValueOf(*dialect(t, name)))
+		checkComplete(t, name, reflect.ValueOf(*dialect(t, name)))
 	}
 }
 
-func incomplete(t *testing.T, where string, v reflect.Value) {
+// checkComplete fails for each field without a value.
+func checkComplete(t *testing.T, path string, v reflect.Value) {
 	t.Helper()
 	for i := range v.NumField() {
-		field := where + "." + v.Type().Field(i).Name
+		field := path + "." + v.Type().Field(i).Name
 		switch f := v.Field(i); {
 		case f.Kind() == reflect.Struct:
-			incomplete(t, field, f)
+			checkComplete(t, field, f)
 		case f.Kind() == reflect.Map:
-			// The documents name no token prefixes.
+			// Documents A and B define no token prefixes.
 		case f.IsZero():
 			t.Errorf("%s is empty", field)
 		}
 	}
 }
 
-// TestServiceDialectIsTheDocuments compares it with the tables of headers and
-// conventions.
-func TestServiceDialectIsTheDocuments(t *testing.T) {
+func TestServiceDialectMatchesDocuments(t *testing.T) {
 	texts := documents(t)
 	d := dialect(t, "service")
 	var want []string
@@ -70,29 +69,28 @@ func TestServiceDialectIsTheDocuments(t *testing.T) {
 		t.Errorf("webhook headers: documents (-), dialect (+):\n%s", diff)
 	}
 	if agent := statement(t, texts["B"], "User-Agent \\| always begins with `([^`]*)`"); d.Webhook.UserAgent != agent {
-		t.Errorf("deliveries come from %q, want %q", d.Webhook.UserAgent, agent)
+		t.Errorf("got the User-Agent %q for deliveries, want %q", d.Webhook.UserAgent, agent)
 	}
-	version := regexpVersion(t, texts["A"])
-	if d.VersionHeader != version[0] || d.Version != version[1] || !slices.Contains(d.Forward, d.VersionHeader) {
-		t.Errorf("version %s: %s, want %s: %s", d.VersionHeader, d.Version, version[0], version[1])
+	header, version := documentedVersion(t, texts["A"])
+	if d.VersionHeader != header || d.Version != version || !slices.Contains(d.Forward, d.VersionHeader) {
+		t.Errorf("got the field %s: %s, want %s: %s", d.VersionHeader, d.Version, header, version)
 	}
 	if vendor := statement(t, texts["A"], "the value `application/vnd\\.(\\w+)\\+json` is recommended"); d.Vendor != vendor {
-		t.Errorf("vendor %q, want %q", d.Vendor, vendor)
+		t.Errorf("got the vendor %q, want %q", d.Vendor, vendor)
 	}
 	if field := d.SecurityBot + "_alerts"; !strings.Contains(texts["A"], "| "+field+" |") {
 		t.Errorf("the documents have no field %q", field)
 	}
 }
 
-func regexpVersion(t *testing.T, text string) [2]string {
+// documentedVersion returns the header that selects the API version, and its value.
+func documentedVersion(t *testing.T, text string) (header, version string) {
 	t.Helper()
-	return [2]string{
-		statement(t, text, "Header `([^`]*)` \\| selects the API version"),
-		statement(t, text, "selects the API version; the version value used throughout is `([^`]*)`"),
-	}
+	return statement(t, text, "Header `([^`]*)` \\| selects the API version"),
+		statement(t, text, "selects the API version; the version value used throughout is `([^`]*)`")
 }
 
-func TestGitHubDialect(t *testing.T) {
+func TestGitHubDialectNames(t *testing.T) {
 	d := dialect(t, "github")
 	want := map[string]string{
 		"version header": "X-GitHub-Api-Version", "vendor": "github", "bot": "dependabot",
@@ -109,21 +107,21 @@ func TestGitHubDialect(t *testing.T) {
 	}
 }
 
-// TestMessagesTellLimitsApart: by these texts existing clients know a primary
-// from a secondary refusal.
-func TestMessagesTellLimitsApart(t *testing.T) {
+// TestMessagesDistinguishPrimaryAndSecondary checks the texts by which existing clients distinguish a
+// primary from a secondary refusal.
+func TestMessagesDistinguishPrimaryAndSecondary(t *testing.T) {
 	for _, name := range []string{"service", "github"} {
 		m := dialect(t, name).Messages
 		if !strings.HasPrefix(m.Primary, "API rate limit exceeded") || strings.Contains(m.Primary, "secondary") {
-			t.Errorf("%s, primary: %q", name, m.Primary)
+			t.Errorf("%s: got the primary message %q", name, m.Primary)
 		}
 		if !strings.HasPrefix(m.Secondary, "You have exceeded a secondary rate limit") || !strings.HasSuffix(m.Secondary, "Please wait a few minutes before you try again.") {
-			t.Errorf("%s, secondary: %q", name, m.Secondary)
+			t.Errorf("%s: got the secondary message %q", name, m.Secondary)
 		}
 	}
 }
 
-func TestKindOfACredential(t *testing.T) {
+func TestKindDependsOnSchemeAndTokenPrefix(t *testing.T) {
 	for _, c := range []struct {
 		dialect, scheme, credential string
 		want                        CallerKind
@@ -141,45 +139,45 @@ func TestKindOfACredential(t *testing.T) {
 		{"github", "Bearer", "", User},
 	} {
 		if got := dialect(t, c.dialect).Kind(c.scheme, c.credential); got != c.want {
-			t.Errorf("%s: %s %s is %s, want %s", c.dialect, c.scheme, c.credential, got, c.want)
+			t.Errorf("%s: %s %s: got %s, want %s", c.dialect, c.scheme, c.credential, got, c.want)
 		}
 	}
 }
 
-func TestAcceptOfOneRepresentation(t *testing.T) {
+func TestAcceptReturnsEmptyForPlainMediaTypes(t *testing.T) {
 	for _, name := range []string{"service", "github"} {
 		for _, plain := range [][]string{
 			nil, {""}, {"*/*"}, {"application/json"}, {"application/vnd." + name + "+json"}, {"application/vnd." + name + ".v3+json"},
 			{" application/json ,\t*/*"}, {"application/json", "", "*/*"},
 		} {
 			if got := dialect(t, name).Accept(plain); got != "" {
-				t.Errorf("%s: %q is read as %q, want the plain representation", name, plain, got)
+				t.Errorf("%s: %q: got %q, want the plain representation", name, plain, got)
 			}
 		}
 	}
 }
 
-// TestAttack22AcceptsStayApart: what an upstream might answer differently has
-// a form of its own.
-func TestAttack22AcceptsStayApart(t *testing.T) {
+// TestAcceptKeepsDifferentRepresentationsApart covers attack 22 of docs/attacks.md. Two values that an
+// upstream may answer differently must have different forms.
+func TestAcceptKeepsDifferentRepresentationsApart(t *testing.T) {
 	d := dialect(t, "service")
 	seen := map[string]string{"": "application/json"}
 	for _, accept := range []string{
 		"application/vnd.service.raw+json", "application/vnd.service.raw", "application/vnd.service.text-match+json", "application/atom+xml", "text/html",
 		"application/vnd.github+json", "application/vnd.service.v4+json", "application/json;q=0.5", "application/json; charset=utf-8",
-		"application/json, application/vnd.service.raw+json", // an upstream may take the first that it knows
+		"application/json, application/vnd.service.raw+json", // an upstream may use the first type that it supports
 		"application/vnd.service.raw+json, application/json",
-		"application/vnd.service.ra w+json", // malformed: an upstream may take it for plain
-		"application/vnd.service.RAW+json",  // an upstream may know small letters only
+		"application/vnd.service.ra w+json", // malformed: an upstream may ignore the type
+		"application/vnd.service.RAW+json",  // an upstream may accept lower case only
 	} {
 		form := d.Accept([]string{accept})
-		if other, twice := seen[form]; twice {
-			t.Errorf("%q and %q are both %q", accept, other, form)
+		if previous, found := seen[form]; found {
+			t.Errorf("%q and %q have the same form %q", accept, previous, form)
 		}
 		seen[form] = accept
 	}
 	lines := d.Accept([]string{"text/html", "application/json"})
 	if list := d.Accept([]string{"text/html , application/json"}); lines != list {
-		t.Errorf("two lines are %q, one list is %q", lines, list)
+		t.Errorf("two lines: got %q, one list: got %q; want the same", lines, list)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// documents reads Documents A and B, which lie beside a checkout in
-// ../shared/spec. Only where that folder is absent the test is skipped.
+// documents returns the texts of Documents A and B from the folder ../shared/spec beside the checkout.
+// If that folder does not exist, it skips the test.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	root, err := os.Getwd()
@@ -29,13 +29,13 @@ func documents(t *testing.T) map[string]string {
 			break
 		}
 		if filepath.Dir(root) == root {
-			t.Fatal("no go.mod above the package")
+			t.Fatal("no parent folder contains go.mod")
 		}
 		root = filepath.Dir(root)
 	}
 	spec := filepath.Join(filepath.Dir(root), "shared", "spec")
 	if _, err := os.Stat(spec); errors.Is(err, fs.ErrNotExist) {
-		t.Skip("the catalogue is not held against the documents: there is no folder ../shared/spec beside this checkout")
+		t.Skip("the folder ../shared/spec beside this checkout does not exist: the catalogue is not compared with Documents A and B")
 	}
 	texts := map[string]string{}
 	for letter, name := range map[string]string{"A": "document-a.md", "B": "document-b.md"} {
@@ -48,16 +48,15 @@ func documents(t *testing.T) map[string]string {
 	return texts
 }
 
-// tableRow is one row of a table of the documents: its cells by the heading of
-// their column.
+// tableRow is a row of a table in Document A or B.
 type tableRow struct {
-	section string // "A 4.1"
-	cells   map[string]string
+	section string            // "A 4.1"
+	cells   map[string]string // by the heading of the column
 }
 
 var sectionHeading = regexp.MustCompile(`^###? (\d+(?:\.\d+)?)\.? `)
 
-// tableRows reads every table of a document.
+// tableRows returns the rows of all tables of a document.
 func tableRows(letter, text string) []tableRow {
 	var all []tableRow
 	var columns []string
@@ -90,15 +89,15 @@ func tableRows(letter, text string) []tableRow {
 	return all
 }
 
-// endpoint is what a row of an endpoint table says about an operation.
+// endpoint contains the fields of an operation that a row of an endpoint table has.
 type endpoint struct {
 	Section, Method, Path string
-	Query                 []Parameter // by name
+	Query                 []Parameter // sorted by name
 	Success, Errors       []int
 }
 
-// endpoints reads the tables of section 4 that have a column of paths. Where
-// there is none of methods, all are GET (Document A 4.5).
+// endpoints returns the rows of the tables with a column of paths. In a table without a column of
+// methods, all methods are GET (Document A 4.5).
 func endpoints(rows []tableRow) []endpoint {
 	var all []endpoint
 	for _, row := range rows {
@@ -116,7 +115,7 @@ func endpoints(rows []tableRow) []endpoint {
 		}
 		e.Query = queryParameters(query)
 		if success := statuses(row.cells["Success"]); len(success) > 0 {
-			e.Success = success[:1] // what follows describes the body
+			e.Success = success[:1] // other numbers describe the body
 		}
 		e.Errors = statuses(row.cells["Other statuses"])
 		all = append(all, e)
@@ -128,10 +127,10 @@ var (
 	inBrackets = regexp.MustCompile(`\([^()]*\)`)
 	status     = regexp.MustCompile(`\b[2-5]\d\d\b`)
 	quoted     = regexp.MustCompile("`([^`]+)`")
-	byDefault  = regexp.MustCompile("default (?:`(\\w+)`|(true|\\d+)\\b)|`(\\w+)` default")
+	inDefault  = regexp.MustCompile("default (?:`(\\w+)`|(true|\\d+)\\b)|`(\\w+)` default")
 )
 
-// statuses are the codes of a cell. What stands in brackets explains them.
+// statuses returns the status codes of a cell. Text in brackets is an explanation and is ignored.
 func statuses(cell string) []int {
 	var codes []int
 	for _, s := range status.FindAllString(inBrackets.ReplaceAllString(cell, ""), -1) {
@@ -141,8 +140,8 @@ func statuses(cell string) []int {
 	return codes
 }
 
-// queryParameters reads "`role` (default `all`; `all`, `admin`), `page`": names
-// outside of brackets, each with what its brackets say.
+// queryParameters parses a cell such as "`role` (default `all`; `all`, `admin`), `page`". The names are
+// outside of brackets. The brackets after a name describe its values.
 func queryParameters(cell string) []Parameter {
 	brackets := inBrackets.FindAllString(cell, -1)
 	cell = inBrackets.ReplaceAllString(cell, "()")
@@ -158,24 +157,24 @@ func queryParameters(cell string) []Parameter {
 			after = cell[at[1]:names[i+1][0]]
 		}
 		p := Parameter{Name: cell[at[2]:at[3]], Required: strings.Contains(after, " R")}
-		said := ""
+		details := ""
 		if strings.Contains(after, "()") {
-			said, brackets = brackets[0], brackets[1:]
+			details, brackets = brackets[0], brackets[1:]
 		}
-		describe(&p, after, said, known)
+		describe(&p, after, details, known)
 		all = append(all, p)
 	}
 	slices.SortFunc(all, func(a, b Parameter) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
 
-// describe reads default and allowed values from what stands in brackets. Of
-// paging the conventions tell the defaults (Document A section 1).
-func describe(p *Parameter, after, said string, known map[string]bool) {
-	if m := byDefault.FindStringSubmatch(said); m != nil {
+// describe sets the default and the allowed values of a parameter from the text in its brackets. The
+// defaults of per_page and page are those of Document A section 1.
+func describe(p *Parameter, after, details string, known map[string]bool) {
+	if m := inDefault.FindStringSubmatch(details); m != nil {
 		p.Default = m[1] + m[2] + m[3]
 	}
-	for _, m := range quoted.FindAllStringSubmatch(said, -1) {
+	for _, m := range quoted.FindAllStringSubmatch(details, -1) {
 		if !known[m[1]] && !slices.Contains(p.Values, m[1]) {
 			p.Values = append(p.Values, m[1])
 		}
@@ -192,8 +191,7 @@ func describe(p *Parameter, after, said string, known map[string]bool) {
 	}
 }
 
-// TestTablesAreReadRightly keeps the reading of the tables honest.
-func TestTablesAreReadRightly(t *testing.T) {
+func TestEndpointsParsesTables(t *testing.T) {
 	got := endpoints(tableRows("A", `
 ### 4.3 Things
 
@@ -233,7 +231,7 @@ func TestTablesAreReadRightly(t *testing.T) {
 	}
 }
 
-// asEndpoint is an operation as a row would say it.
+// asEndpoint returns the fields of an operation that a row of an endpoint table has.
 func asEndpoint(op *Operation) endpoint {
 	e := endpoint{Section: op.Section, Method: op.Method, Path: op.Path, Success: op.Success, Errors: op.Errors}
 	for _, p := range op.Query {
@@ -244,27 +242,27 @@ func asEndpoint(op *Operation) endpoint {
 	return e
 }
 
-// keyed files endpoints under method and path, and reports doubles.
-func keyed(t *testing.T, what string, all []endpoint) map[string]endpoint {
+// byRoute returns endpoints by method and path. A duplicate is an error.
+func byRoute(t *testing.T, source string, all []endpoint) map[string]endpoint {
 	t.Helper()
 	m := map[string]endpoint{}
 	for _, e := range all {
 		key := e.Method + " " + e.Path
-		if _, twice := m[key]; twice {
-			t.Errorf("%s: %s stands twice", what, key)
+		if _, found := m[key]; found {
+			t.Errorf("%s: %s is listed twice", source, key)
 		}
 		m[key] = e
 	}
 	return m
 }
 
-func TestEveryRowIsOneOperation(t *testing.T) {
+func TestCatalogueMatchesEndpointTables(t *testing.T) {
 	var rows []endpoint
 	for letter, text := range documents(t) {
 		rows = append(rows, endpoints(tableRows(letter, text))...)
 	}
 	if len(rows) != 52 {
-		t.Errorf("read %d rows, the documents have 52", len(rows))
+		t.Errorf("got %d rows, want 52", len(rows))
 	}
 	var operations []endpoint
 	for _, op := range Embedded().Operations() {
@@ -272,21 +270,20 @@ func TestEveryRowIsOneOperation(t *testing.T) {
 			operations = append(operations, asEndpoint(op))
 		}
 	}
-	want, got := keyed(t, "documents", rows), keyed(t, "catalogue", operations)
+	want, got := byRoute(t, "documents", rows), byRoute(t, "catalogue", operations)
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("documents (-), catalogue (+):\n%s", diff)
 	}
 }
 
-// TestOutsideTheTables holds down what no row shows, so that nothing is added
-// there that belongs into a table.
-func TestOutsideTheTables(t *testing.T) {
+// TestOperationsOutsideTheTables lists the operations that no table contains.
+func TestOperationsOutsideTheTables(t *testing.T) {
 	want := map[string]string{
 		"search/issues":                     "GET /search/issues",                        // named in Document B 4.1
 		"search/other":                      "GET /search/{kind}",                        // "other search operations", Document B 4.1
 		"graphql":                           "POST /graphql",                             // Document B 2.6, 8.1, 8.3
 		"app-manifests/convert":             "POST /app-manifests/{code}/conversions",    // Document B 2.6
-		"organization-members/check-public": "GET /orgs/{org}/public_members/{username}", // where the 302 of Document A 4.3 leads
+		"organization-members/check-public": "GET /orgs/{org}/public_members/{username}", // target of the 302 of Document A 4.3
 	}
 	got := map[string]string{}
 	for _, op := range Embedded().Operations() {
@@ -299,9 +296,9 @@ func TestOutsideTheTables(t *testing.T) {
 	}
 }
 
-// TestResourcesAreThoseOfTheStatus compares resources.yaml with the table of
-// Document B 2.6, in its order.
-func TestResourcesAreThoseOfTheStatus(t *testing.T) {
+// TestResourcesMatchDocuments compares resources.yaml with the table of Document B 2.6, including its
+// order.
+func TestResourcesMatchDocuments(t *testing.T) {
 	var want []string
 	for _, row := range tableRows("B", documents(t)["B"]) {
 		if row.section == "B 2.6" {
@@ -313,17 +310,17 @@ func TestResourcesAreThoseOfTheStatus(t *testing.T) {
 	}
 	for _, name := range want {
 		if !IsResource(name) {
-			t.Errorf("%s is not known", name)
+			t.Errorf("IsResource(%q) is false", name)
 		}
 	}
 	if IsResource("gold") {
-		t.Error("gold is a resource")
+		t.Error(`IsResource("gold") is true`)
 	}
 	used := map[string]bool{}
 	for _, op := range Embedded().Operations() {
 		used[op.Resource] = true
 	}
 	if got := slices.Sorted(maps.Keys(used)); !slices.Equal(got, []string{"code_search", "core", "graphql", "integration_manifest", "search"}) {
-		t.Errorf("operations count against %q", got)
+		t.Errorf("got the resources %q of operations", got)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestGraphQLBodyDecidesWhatACallCosts(t *testing.T) {
+func TestForBodyCountsGraphQLMutationsAsWrites(t *testing.T) {
 	op := Embedded().Operation("graphql")
 	for _, c := range []struct {
 		name, body string
@@ -13,36 +13,36 @@ func TestGraphQLBodyDecidesWhatACallCosts(t *testing.T) {
 	}{
 		{"a query", `{"query":"query { viewer { login } }"}`, 1},
 		{"a query without its keyword", `{"query":"{ viewer { login } }","variables":{"n":1}}`, 1},
-		{"a query beside a fragment", `{"query":"{ viewer { ...f } } fragment f on User { login }"}`, 1},
+		{"a query with a fragment", `{"query":"{ viewer { ...f } } fragment f on User { login }"}`, 1},
 		{"a mutation", `{"query":"mutation { addStar(input:{}) { id } }"}`, 5},
-		{"the word in a string", `{"query":"{ search(query:\"mutation { x }\") { id } }"}`, 1},
-		{"the word as a name", `{"query":"query mutation { viewer { login } }"}`, 1},
-		{"the word in a comment", `{"query":"# mutation\n{ viewer { login } }"}`, 1},
-		{"several, the named one asks", `{"query":"query q { a } mutation m { b }","operationName":"q"}`, 1},
-		{"several, the named one changes", `{"query":"query q { a } mutation m { b }","operationName":"m"}`, 5},
-		{"several, none named", `{"query":"query q { a } mutation m { b }"}`, 5},
-		{"a name that is not there", `{"query":"query q { a }","operationName":"m"}`, 5},
-		{"a null name", `{"query":"query q { a }","operationName":null}`, 1},
+		{"mutation in a string", `{"query":"{ search(query:\"mutation { x }\") { id } }"}`, 1},
+		{"mutation as a name", `{"query":"query mutation { viewer { login } }"}`, 1},
+		{"mutation in a comment", `{"query":"# mutation\n{ viewer { login } }"}`, 1},
+		{"several operations, a query is selected", `{"query":"query q { a } mutation m { b }","operationName":"q"}`, 1},
+		{"several operations, a mutation is selected", `{"query":"query q { a } mutation m { b }","operationName":"m"}`, 5},
+		{"several operations, none is selected", `{"query":"query q { a } mutation m { b }"}`, 5},
+		{"an unknown operation name", `{"query":"query q { a }","operationName":"m"}`, 5},
+		{"a null operation name", `{"query":"query q { a }","operationName":null}`, 1},
 		{"a subscription", `{"query":"subscription { a }"}`, 5},
 		{"only a fragment", `{"query":"fragment f on User { login }"}`, 5},
 		{"not GraphQL", `{"query":"{"}`, 5},
 		{"not JSON", `query { a }`, 5},
 		{"a batch", `[{"query":"{ a }"}]`, 5},
-		{"nothing", ``, 5},
-		{"a member that stands twice", `{"query":"mutation { a }","query":"{ a }"}`, 5},
+		{"an empty body", ``, 5},
+		{"a duplicate member", `{"query":"mutation { a }","query":"{ a }"}`, 5},
 		{"a member in two spellings", `{"query":"{ a }","Query":"mutation { a }"}`, 5},
-		{"endless nesting", `{"query":"` + strings.Repeat("{ a ", 100_000) + `"}`, 5},
+		{"deep nesting", `{"query":"` + strings.Repeat("{ a ", 100_000) + `"}`, 5},
 	} {
-		as := op.ForBody([]byte(c.body))
-		if as.Points != c.points || as.CreatesContent != (c.points == 5) {
-			t.Errorf("%s: %d points, creates content %v; want %d points", c.name, as.Points, as.CreatesContent, c.points)
+		got := op.ForBody([]byte(c.body))
+		if got.Points != c.points || got.CreatesContent != (c.points == 5) {
+			t.Errorf("%s: got %d points, creates content %v; want %d points", c.name, got.Points, got.CreatesContent, c.points)
 		}
 	}
 	if op.Points != 1 || op.CreatesContent {
-		t.Error("the catalogue's own operation was changed")
+		t.Error("ForBody changed the operation of the catalogue")
 	}
 	if get := Embedded().Operation("gitignore/get-template"); get.ForBody(nil) != get {
-		t.Error("another operation depends on its body")
+		t.Error("ForBody changed an operation other than graphql")
 	}
 }
 
@@ -51,7 +51,7 @@ func FuzzGraphQLBody(f *testing.F) {
 	f.Add([]byte(`{"query":"mutation { a }","operationName":"a"}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if points := op.ForBody(body).Points; points != 1 && points != 5 {
-			t.Errorf("%d points", points)
+			t.Errorf("got %d points, want 1 or 5", points)
 		}
 	})
 }

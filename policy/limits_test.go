@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestLimitsFor(t *testing.T) {
+func TestLimitsForKindAndResource(t *testing.T) {
 	hour, minute := time.Hour, time.Minute
 	for _, c := range []struct {
 		name     string
@@ -24,23 +24,23 @@ func TestLimitsFor(t *testing.T) {
 		{"a user", User, Core, Window{5000, hour}},
 		{"a user of the enterprise plan", Enterprise, Core, Window{15000, hour}},
 		{"an installation", Installation, Core, Window{5000, hour}},
-		{"an app by client id and secret", OAuthApp, Core, Window{5000, hour}},
+		{"an app with client id and secret", OAuthApp, Core, Window{5000, hour}},
 		{"a workflow", Workflow, Core, Window{1000, hour}},
-		{"a kind that nobody knows", "robot", Core, Window{5000, hour}},
+		{"an unknown kind", "robot", Core, Window{5000, hour}},
 		// Document B section 8.2.
-		{"a user's search", User, Search, Window{30, minute}},
-		{"a workflow's search", Workflow, Search, Window{30, minute}},
-		{"an address's search", Unauthenticated, Search, Window{10, minute}},
+		{"search of a user", User, Search, Window{30, minute}},
+		{"search of a workflow", Workflow, Search, Window{30, minute}},
+		{"search of an address", Unauthenticated, Search, Window{10, minute}},
 		{"code search", User, CodeSearch, Window{10, minute}},
 		{"code search of an installation", Installation, CodeSearch, Window{10, minute}},
 		{"code search without authentication", Unauthenticated, CodeSearch, Window{0, minute}},
-		// Document B section 2.6: budgets of their own.
+		// Document B section 2.6: separate resources.
 		{"GraphQL", User, "graphql", Window{5000, hour}},
 		{"GraphQL without authentication", Unauthenticated, "graphql", Window{0, hour}},
 		{"app manifests", Unauthenticated, "integration_manifest", Window{5000, hour}},
 		{"snapshots", User, "dependency_snapshots", Window{100, minute}},
-		{"a resource that nobody knows", User, "gold", Window{5000, hour}},
-		{"the same without authentication", Unauthenticated, "gold", Window{60, hour}},
+		{"an unknown resource", User, "gold", Window{5000, hour}},
+		{"an unknown resource without authentication", Unauthenticated, "gold", Window{60, hour}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := DefaultLimits().For(c.kind, c.resource); got != c.want {
@@ -50,7 +50,7 @@ func TestLimitsFor(t *testing.T) {
 	}
 }
 
-func TestLimitsCanBeScaled(t *testing.T) {
+func TestLimitsForUsesConfiguredValues(t *testing.T) {
 	l := DefaultLimits()
 	l.Primary.Workflow, l.Primary.Window = 7, time.Minute
 	l.Search.Code, l.Search.Window = 2, time.Second
@@ -61,32 +61,31 @@ func TestLimitsCanBeScaled(t *testing.T) {
 		t.Errorf("code search: got %+v", got)
 	}
 	if got := (Limits{}).For(User, Core); got != (Window{}) {
-		t.Errorf("the zero value allows %+v", got)
+		t.Errorf("zero value: got %+v, want no requests", got)
 	}
 }
 
-// number reads the first number of a cell ("5,000 per app; …").
+// number returns the first number of a cell such as "5,000 per app; …".
 func number(t *testing.T, cell string) int {
 	t.Helper()
 	digits, _, _ := strings.Cut(strings.ReplaceAll(cell, ",", "")+" ", " ")
 	n, err := strconv.Atoi(digits)
 	if err != nil {
-		t.Fatalf("no number in %q", cell)
+		t.Fatalf("%q does not begin with a number", cell)
 	}
 	return n
 }
 
-// TestLimitsAreThoseOfTheDocuments compares the defaults with the tables of
-// Document B 8.1 to 8.3.
-func TestLimitsAreThoseOfTheDocuments(t *testing.T) {
+// TestDefaultLimitsMatchDocuments compares the defaults with the tables of Document B 8.1 to 8.3.
+func TestDefaultLimitsMatchDocuments(t *testing.T) {
 	text := documents(t)["B"]
-	said := map[string]string{}
+	documented := map[string]string{}
 	for _, row := range tableRows("B", text) {
 		switch row.section {
 		case "B 8.1":
-			said[row.cells["Caller"]] = row.cells["Limit"]
+			documented[row.cells["Caller"]] = row.cells["Limit"]
 		case "B 8.2", "B 8.3":
-			said[row.cells["Limit"]] = row.cells["Value"]
+			documented[row.cells["Limit"]] = row.cells["Value"]
 		}
 	}
 	l := DefaultLimits()
@@ -108,44 +107,44 @@ func TestLimitsAreThoseOfTheDocuments(t *testing.T) {
 	}
 	want := map[string]int{}
 	for limit := range got {
-		want[limit] = number(t, said[limit])
+		want[limit] = number(t, documented[limit])
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("documents (-), DefaultLimits (+):\n%s", diff)
 	}
-	for cell, rest := range map[string]string{
+	for limit, want := range map[string]string{
 		"points per minute per endpoint": "900 (REST), 2,000 (GraphQL)",
 		"CPU time":                       "90 seconds per 60 seconds of real time, of which at most 60 seconds for GraphQL",
 		"content-generating requests":    "80 per minute and 500 per hour (some endpoints lower); includes web interface actions",
 		"query length":                   "256 characters at most (excluding operators or qualifiers); at most 5 AND/OR/NOT operators",
 	} {
-		if said[cell] != rest {
-			t.Errorf("%s: the documents say %q, want %q", cell, said[cell], rest)
+		if documented[limit] != want {
+			t.Errorf("%s: Document B has %q, want %q", limit, documented[limit], want)
 		}
 	}
 	if l.Points.GraphQL != 2000 || l.CPU.GraphQL != time.Minute || l.CPU.Window != time.Minute || l.Points.Window != time.Minute || maxSearchOperators != 5 ||
 		!slices.Equal(l.Content, []Window{{80, time.Minute}, {500, time.Hour}}) {
-		t.Errorf("got %+v", l)
+		t.Errorf("got the limits %+v, which differ from Document B", l)
 	}
 }
 
-func TestCallerKinds(t *testing.T) {
-	limits := map[CallerKind]bool{}
+func TestCallerKindsListsAllKindsOnce(t *testing.T) {
+	seen := map[CallerKind]bool{}
 	for _, kind := range CallerKinds() {
-		limits[kind] = true
+		seen[kind] = true
 	}
 	want := []CallerKind{Enterprise, Installation, OAuthApp, Unauthenticated, User, Workflow}
-	if got := slices.Sorted(maps.Keys(limits)); !slices.Equal(got, want) || len(CallerKinds()) != len(want) {
-		t.Errorf("got %q", got)
+	if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, want) || len(CallerKinds()) != len(want) {
+		t.Errorf("got %q, want %q", CallerKinds(), want)
 	}
 }
 
-func TestInstallationLimitGrows(t *testing.T) {
+func TestInstallationLimitGrowsWithRepositoriesAndUsers(t *testing.T) {
 	for _, c := range []struct{ repositories, users, limit int }{
 		{0, 0, 5000}, {20, 20, 5000}, {21, 20, 5050}, {20, 21, 5050}, {30, 25, 5750}, {170, 20, 12_500}, {5000, 5000, 12_500},
 	} {
 		if got := DefaultLimits().OfInstallation(c.repositories, c.users); got != c.limit {
-			t.Errorf("%d repositories and %d users: %d, want %d", c.repositories, c.users, got, c.limit)
+			t.Errorf("%d repositories and %d users: got %d, want %d", c.repositories, c.users, got, c.limit)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// classify asks the embedded catalogue about a target that it must take.
+// classify classifies a target with the embedded catalogue. A refusal fails the test.
 func classify(t *testing.T, method, target string) Match {
 	t.Helper()
 	path, query, _ := strings.Cut(target, "?")
@@ -21,7 +21,7 @@ func classify(t *testing.T, method, target string) Match {
 	return m
 }
 
-func TestClassifyFindsTheOperation(t *testing.T) {
+func TestClassifyFindsOperationAndParameters(t *testing.T) {
 	type params = map[string]string
 	for _, c := range []struct {
 		name, method, target, id, path string
@@ -29,50 +29,50 @@ func TestClassifyFindsTheOperation(t *testing.T) {
 	}{
 		{"a literal path", "GET", "/gitignore/templates", "gitignore/list-templates", "/gitignore/templates", nil},
 		{"a parameter is decoded", "GET", "/gitignore/templates/C%2b%2b", "gitignore/get-template", "/gitignore/templates/C%2B%2B", params{"name": "C++"}},
-		{"the same, not encoded", "GET", "/gitignore/templates/C++", "gitignore/get-template", "/gitignore/templates/C%2B%2B", params{"name": "C++"}},
-		{"a parameter that is not listed keeps its case", "GET", "/users/Octo/subscriptions", "watching/list-of-user", "/users/Octo/subscriptions", params{"username": "Octo"}},
+		{"a parameter that is not encoded", "GET", "/gitignore/templates/C++", "gitignore/get-template", "/gitignore/templates/C%2B%2B", params{"name": "C++"}},
+		{"a parameter that keeps its case", "GET", "/users/Octo/subscriptions", "watching/list-of-user", "/users/Octo/subscriptions", params{"username": "Octo"}},
 
 		{"owner and repo are not case sensitive", "GET", "/repos/ACME/Widgets/subscribers", "watching/list-subscribers", "/repos/acme/widgets/subscribers", params{"owner": "acme", "repo": "widgets"}},
-		{"nor is org", "GET", "/orgs/Acme/members", "organization-members/list", "/orgs/acme/members", params{"org": "acme"}},
-		{"nor are they when encoded", "GET", "/orgs/%41cme/members", "organization-members/list", "/orgs/acme/members", params{"org": "acme"}},
-		{"escapes in them stay in upper case", "GET", "/orgs/%C3%89T%C3%A9/members", "organization-members/list", "/orgs/%C3%89t%C3%A9/members", params{"org": "Été"}},
+		{"org is not case sensitive", "GET", "/orgs/Acme/members", "organization-members/list", "/orgs/acme/members", params{"org": "acme"}},
+		{"an encoded org is not case sensitive", "GET", "/orgs/%41cme/members", "organization-members/list", "/orgs/acme/members", params{"org": "acme"}},
+		{"escapes in org stay in upper case", "GET", "/orgs/%C3%89T%C3%A9/members", "organization-members/list", "/orgs/%C3%89t%C3%A9/members", params{"org": "Été"}},
 		{"literals are case sensitive", "GET", "/orgs/acme/Members", "unknown", "/orgs/acme/Members", nil},
 
 		{"a branch", "GET", "/repos/a/b/rules/branches/main", "rulesets/list-branch-rules", "/repos/a/b/rules/branches/main", params{"owner": "a", "repo": "b", "branch": "main"}},
 		{"a branch with a slash", "GET", "/repos/a/b/rules/branches/release/1.x", "rulesets/list-branch-rules", "/repos/a/b/rules/branches/release/1.x", params{"owner": "a", "repo": "b", "branch": "release/1.x"}},
 		{"a branch with an encoded slash", "GET", "/repos/a/b/rules/branches/release%2f1.x", "rulesets/list-branch-rules", "/repos/a/b/rules/branches/release/1.x", params{"owner": "a", "repo": "b", "branch": "release/1.x"}},
-		{"a branch with both", "GET", "/repos/a/b/rules/branches/x%2Fy/z", "rulesets/list-branch-rules", "/repos/a/b/rules/branches/x/y/z", params{"owner": "a", "repo": "b", "branch": "x/y/z"}},
+		{"a branch with both kinds of slashes", "GET", "/repos/a/b/rules/branches/x%2Fy/z", "rulesets/list-branch-rules", "/repos/a/b/rules/branches/x/y/z", params{"owner": "a", "repo": "b", "branch": "x/y/z"}},
 		{"a branch keeps its case", "GET", "/repos/A/B/rules/branches/Main", "rulesets/list-branch-rules", "/repos/a/b/rules/branches/Main", params{"owner": "a", "repo": "b", "branch": "Main"}},
-		{"a branch that spells an escape", "GET", "/repos/a/b/rules/branches/x%252Fy", "rulesets/list-branch-rules", "/repos/a/b/rules/branches/x%252Fy", params{"owner": "a", "repo": "b", "branch": "x%2Fy"}},
-		{"no branch", "GET", "/repos/a/b/rules/branches", "unknown", "/repos/a/b/rules/branches", nil},
+		{"a branch with an encoded percent sign", "GET", "/repos/a/b/rules/branches/x%252Fy", "rulesets/list-branch-rules", "/repos/a/b/rules/branches/x%252Fy", params{"owner": "a", "repo": "b", "branch": "x%2Fy"}},
+		{"a missing branch", "GET", "/repos/a/b/rules/branches", "unknown", "/repos/a/b/rules/branches", nil},
 		{"an empty branch", "GET", "/repos/a/b/rules/branches/", "unknown", "/repos/a/b/rules/branches/", nil},
 		{"a branch that ends in a slash", "GET", "/repos/a/b/rules/branches/x/", "unknown", "/repos/a/b/rules/branches/x/", nil},
 
 		{"HEAD as GET", "HEAD", "/feeds", "feeds/get", "/feeds", nil},
-		{"one path, another method", "DELETE", "/repos/a/b/subscription", "watching/delete-subscription", "/repos/a/b/subscription", params{"owner": "a", "repo": "b"}},
-		{"a method that the path does not have", "PATCH", "/repos/a/b/subscription", "unknown", "/repos/a/b/subscription", nil},
+		{"another method of the same path", "DELETE", "/repos/a/b/subscription", "watching/delete-subscription", "/repos/a/b/subscription", params{"owner": "a", "repo": "b"}},
+		{"a method that no operation has", "PATCH", "/repos/a/b/subscription", "unknown", "/repos/a/b/subscription", nil},
 		{"methods are case sensitive", "get", "/feeds", "unknown", "/feeds", nil},
 
 		{"an integer", "GET", "/orgs/a/organization-roles/7", "organization-roles/get", "/orgs/a/organization-roles/7", params{"org": "a", "role_id": "7"}},
-		{"no integer", "GET", "/orgs/a/organization-roles/seven", "unknown", "/orgs/a/organization-roles/seven", nil},
-		{"a negative one", "GET", "/orgs/a/organization-roles/-7", "unknown", "/orgs/a/organization-roles/-7", nil},
-		{"an empty one", "GET", "/orgs/a/organization-roles/", "unknown", "/orgs/a/organization-roles/", nil},
+		{"not an integer", "GET", "/orgs/a/organization-roles/seven", "unknown", "/orgs/a/organization-roles/seven", nil},
+		{"a negative integer", "GET", "/orgs/a/organization-roles/-7", "unknown", "/orgs/a/organization-roles/-7", nil},
+		{"an empty integer", "GET", "/orgs/a/organization-roles/", "unknown", "/orgs/a/organization-roles/", nil},
 
-		{"a literal beats a parameter", "GET", "/search/issues", "search/issues", "/search/issues", nil},
-		{"the parameter takes the rest", "GET", "/search/topics", "search/other", "/search/topics", params{"kind": "topics"}},
-		{"a literal where an integer could stand", "GET", "/orgs/a/code-security/configurations/defaults", "code-security/list-defaults", "/orgs/a/code-security/configurations/defaults", params{"org": "a"}},
-		{"a team that is called teams", "DELETE", "/orgs/a/organization-roles/teams/teams", "organization-roles/revoke-all-team", "/orgs/a/organization-roles/teams/teams", params{"org": "a", "team_slug": "teams"}},
-		{"teams is no role", "GET", "/orgs/a/organization-roles/teams/teams", "unknown", "/orgs/a/organization-roles/teams/teams", nil},
+		{"a literal takes precedence over a parameter", "GET", "/search/issues", "search/issues", "/search/issues", nil},
+		{"a parameter matches other values", "GET", "/search/topics", "search/other", "/search/topics", params{"kind": "topics"}},
+		{"a literal takes precedence over an integer", "GET", "/orgs/a/code-security/configurations/defaults", "code-security/list-defaults", "/orgs/a/code-security/configurations/defaults", params{"org": "a"}},
+		{"a team with the name teams", "DELETE", "/orgs/a/organization-roles/teams/teams", "organization-roles/revoke-all-team", "/orgs/a/organization-roles/teams/teams", params{"org": "a", "team_slug": "teams"}},
+		{"teams is not a role id", "GET", "/orgs/a/organization-roles/teams/teams", "unknown", "/orgs/a/organization-roles/teams/teams", nil},
 
 		{"a repository by number", "GET", "/repositories/42/subscribers", "watching/list-subscribers", "/repositories/42/subscribers", params{"repository_id": "42"}},
-		{"its branch", "GET", "/repositories/42/rules/branches/x%2Fy", "rulesets/list-branch-rules", "/repositories/42/rules/branches/x/y", params{"repository_id": "42", "branch": "x/y"}},
-		{"which must be a number", "GET", "/repositories/x/subscribers", "unknown", "/repositories/x/subscribers", nil},
+		{"a branch of a repository by number", "GET", "/repositories/42/rules/branches/x%2Fy", "rulesets/list-branch-rules", "/repositories/42/rules/branches/x/y", params{"repository_id": "42", "branch": "x/y"}},
+		{"a repository id that is not a number", "GET", "/repositories/x/subscribers", "unknown", "/repositories/x/subscribers", nil},
 		{"an organization by number", "GET", "/organizations/7/members", "organization-members/list", "/organizations/7/members", params{"organization_id": "7"}},
 		{"a user by number", "GET", "/user/7/subscriptions", "watching/list-of-user", "/user/7/subscriptions", params{"user_id": "7"}},
-		{"the caller is no number", "GET", "/user/subscriptions", "watching/list-mine", "/user/subscriptions", nil},
+		{"a path of the caller is not a path of a user id", "GET", "/user/subscriptions", "watching/list-mine", "/user/subscriptions", nil},
 
 		{"a trailing slash is another path", "GET", "/feeds/", "unknown", "/feeds/", nil},
-		{"a parameter is not empty", "GET", "/gitignore/templates/", "unknown", "/gitignore/templates/", nil},
+		{"an empty parameter", "GET", "/gitignore/templates/", "unknown", "/gitignore/templates/", nil},
 		{"a longer path", "GET", "/feeds/x", "unknown", "/feeds/x", nil},
 		{"the root", "GET", "/", "unknown", "/", nil},
 	} {
@@ -85,14 +85,15 @@ func TestClassifyFindsTheOperation(t *testing.T) {
 				t.Errorf("parameters: want (-), got (+):\n%s", diff)
 			}
 			if m.Operation.Known() != (c.id != "unknown") {
-				t.Errorf("Known is %v", m.Operation.Known())
+				t.Errorf("Known returns %v", m.Operation.Known())
 			}
 		})
 	}
 }
 
+// byName returns parameters as a map, or nil if there are none.
 func byName(params Params) map[string]string {
-	var values map[string]string // nil of none
+	var values map[string]string
 	for _, p := range params {
 		if p.Name == "" {
 			break
@@ -105,9 +106,9 @@ func byName(params Params) map[string]string {
 	return values
 }
 
-// TestEveryOperationIsFound expands each template, and its spelling under each
-// alias, with any values that its parameters take.
-func TestEveryOperationIsFound(t *testing.T) {
+// TestClassifyFindsEveryTemplate expands each template, and its form under each alias, with random
+// values for its parameters.
+func TestClassifyFindsEveryTemplate(t *testing.T) {
 	for _, op := range Embedded().Operations() {
 		templates := []string{op.Path}
 		for _, a := range Embedded().aliases {
@@ -116,19 +117,20 @@ func TestEveryOperationIsFound(t *testing.T) {
 			}
 		}
 		for _, template := range templates {
-			t.Run(op.Method+" "+template, rapid.MakeCheck(func(t *rapid.T) { foundByTemplate(t, op, template) }))
+			t.Run(op.Method+" "+template, rapid.MakeCheck(func(t *rapid.T) { checkTemplate(t, op, template) }))
 		}
 	}
 }
 
-// foundByTemplate draws no name that is a literal in the same place.
-func foundByTemplate(t *rapid.T, op *Operation, template string) {
+// checkTemplate classifies a path of a template with random values. Each value begins with x, so that
+// it never equals a literal of another template.
+func checkTemplate(t *rapid.T, op *Operation, template string) {
 	var path strings.Builder
 	want := map[string]string{}
 	for segment := range strings.SplitSeq(template[1:], "/") {
 		name, ok := templateParameter(segment)
 		if ok {
-			segment = draw(t, name)
+			segment = drawValue(t, name)
 			want[name] = segment
 		}
 		path.WriteString("/" + segment)
@@ -138,11 +140,12 @@ func foundByTemplate(t *rapid.T, op *Operation, template string) {
 		t.Fatal(err)
 	}
 	if m.Operation != op || m.Path != path.String() || !maps.Equal(byName(m.Params), want) {
-		t.Fatalf("%s %s is %s at %s with %v, want %s with %v", op.Method, path.String(), m.Operation.ID, m.Path, m.Params, op.ID, want)
+		t.Fatalf("%s %s: got %s at %s with %v, want %s with %v", op.Method, path.String(), m.Operation.ID, m.Path, m.Params, op.ID, want)
 	}
 }
 
-func draw(t *rapid.T, name string) string {
+// drawValue returns a random value of a parameter in its canonical form.
+func drawValue(t *rapid.T, name string) string {
 	switch rule := parameters[name]; {
 	case rule.Integer:
 		return rapid.StringMatching(`[1-9][0-9]{0,9}`).Draw(t, name)
@@ -154,17 +157,17 @@ func draw(t *rapid.T, name string) string {
 	return rapid.StringMatching(`x[A-Za-z0-9._~-]{0,20}`).Draw(t, name)
 }
 
-func TestUnknownRoutesHaveSafeDefaults(t *testing.T) {
+func TestClassifyGivesUnknownRoutesSafeDefaults(t *testing.T) {
 	for _, c := range []struct {
 		name, method string
 		points       int
 		class        CacheClass
 	}{
-		{"asking", "GET", 1, PerCaller},
-		{"asking for the header", "HEAD", 1, PerCaller},
-		{"asking for the methods", "OPTIONS", 1, PerCaller},
-		{"changing", "DELETE", 5, Never},
-		{"a method that nobody knows", "PROPFIND", 5, Never},
+		{"GET", "GET", 1, PerCaller},
+		{"HEAD", "HEAD", 1, PerCaller},
+		{"OPTIONS", "OPTIONS", 1, PerCaller},
+		{"DELETE", "DELETE", 5, Never},
+		{"an unknown method", "PROPFIND", 5, Never},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			want := &Operation{ID: "unknown", Method: c.method, Path: "/meta", Resource: Core, Points: c.points, Cache: CacheRule{Class: c.class}, Auth: "optional"}
@@ -173,33 +176,33 @@ func TestUnknownRoutesHaveSafeDefaults(t *testing.T) {
 				t.Errorf("want (-), got (+):\n%s", diff)
 			}
 			if f := m.Preflight(Unauthenticated); f != nil || byName(m.Params) != nil {
-				t.Errorf("got %+v and %v, want neither findings nor parameters", f, m.Params)
+				t.Errorf("got %+v and %v, want no finding and no parameters", f, m.Params)
 			}
 		})
 	}
 }
 
-func TestShapesOfUnknownRoutes(t *testing.T) {
+func TestClassifyReplacesValuesInUnknownPaths(t *testing.T) {
 	sha := strings.Repeat("0a", 20)
 	for _, c := range []struct{ name, path, want string }{
 		{"owner and repository", "/repos/acme/widgets", "/repos/{owner}/{repo}"},
-		{"an owner alone", "/repos/acme", "/repos/{owner}"},
-		{"nobody", "/repos/", "/repos/"},
+		{"an owner without a repository", "/repos/acme", "/repos/{owner}"},
+		{"an empty owner", "/repos/", "/repos/"},
 		{"a number", "/repos/acme/widgets/pulls/12/files", "/repos/{owner}/{repo}/pulls/{number}/files"},
 		{"a repository by number", "/repositories/42/pulls", "/repositories/{number}/pulls"},
 		{"a hash", "/repos/acme/widgets/git/blobs/" + sha, "/repos/{owner}/{repo}/git/blobs/{sha}"},
 		{"a long hash", "/x/" + sha + strings.Repeat("b", 24), "/x/{sha}"},
 		{"a short hash", "/commits/abc1234", "/commits/{sha}"},
-		{"a word of hexadecimal letters", "/facade/deadbee", "/facade/deadbee"},
+		{"a word with hexadecimal letters only", "/facade/deadbee", "/facade/deadbee"},
 		{"an organization and its team", "/orgs/acme/teams/core/members", "/orgs/{org}/teams/{team_slug}/members"},
-		{"a team's repository", "/teams/core/repos/acme/widgets", "/teams/{team_slug}/repos/{owner}/{repo}"},
+		{"a repository of a team", "/teams/core/repos/acme/widgets", "/teams/{team_slug}/repos/{owner}/{repo}"},
 		{"a user", "/users/octo", "/users/{username}"},
-		{"a user called repos", "/users/repos/x", "/users/{username}/x"},
+		{"a user with the name repos", "/users/repos/x", "/users/{username}/x"},
 		{"an escape", "/repos/acme/widgets/labels/good%20first%20issue", "/repos/{owner}/{repo}/labels/{value}"},
 		{"a ref with an encoded slash", "/repos/acme/widgets/branches/x%2Fy", "/repos/{owner}/{repo}/branches/{value}"},
-		{"what is too long for a literal", "/x/" + strings.Repeat("y", 41), "/x/{value}"},
-		{"what may be a token (attack 53)", "/x/ghp_16C7e42F292c6912E7710c838347Ae178B4a", "/x/{value}"},
-		{"a literal that is long", "/x/" + strings.Repeat("y", 40), "/x/" + strings.Repeat("y", 40)},
+		{"a segment that is too long for a literal", "/x/" + strings.Repeat("y", 41), "/x/{value}"},
+		{"a segment that may be a token (attack 53)", "/x/ghp_16C7e42F292c6912E7710c838347Ae178B4a", "/x/{value}"},
+		{"a long literal", "/x/" + strings.Repeat("y", 40), "/x/" + strings.Repeat("y", 40)},
 		{"more than eight segments", "/a/b/c/d/e/f/g/h/i/j", "/a/b/c/d/e/f/g/h/…"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -210,9 +213,9 @@ func TestShapesOfUnknownRoutes(t *testing.T) {
 	}
 }
 
-// TestEncodedSlashes: one in a branch is a slash, one in a ref of a repository
-// route that the documents do not show is left alone, any other is refused.
-func TestEncodedSlashes(t *testing.T) {
+// TestClassifyAcceptsEncodedSlashesInRefsOnly checks three cases. In a branch parameter, an encoded
+// slash is decoded. In a ref of an unknown repository route it stays encoded. Elsewhere it is refused.
+func TestClassifyAcceptsEncodedSlashesInRefsOnly(t *testing.T) {
 	for target, want := range map[string]string{
 		"/repos/a/b/rules/branches/x%2Fy":      "/repos/a/b/rules/branches/x/y",
 		"/repos/a/b/branches/release%2F1.x":    "/repos/a/b/branches/release%2F1.x",
@@ -240,8 +243,7 @@ func TestEncodedSlashes(t *testing.T) {
 	}
 }
 
-// TestParametersAreUsed keeps parameters.yaml to what templates have.
-func TestParametersAreUsed(t *testing.T) {
+func TestTemplatesUseAllParametersOfYAML(t *testing.T) {
 	used := map[string]bool{}
 	for _, op := range Embedded().Operations() {
 		for _, a := range append(slices.Clone(Embedded().aliases), alias{}) {
@@ -254,7 +256,7 @@ func TestParametersAreUsed(t *testing.T) {
 	}
 	for name := range parameters {
 		if !used[name] {
-			t.Errorf("parameters.yaml: no template has {%s}", name)
+			t.Errorf("parameters.yaml: no template contains {%s}", name)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestPreflight(t *testing.T) {
+func TestPreflightReportsFirstFailedCheck(t *testing.T) {
 	long := strings.Repeat("é", 257)
 	for _, c := range []struct {
 		name, path, q string
@@ -18,7 +18,7 @@ func TestPreflight(t *testing.T) {
 		check         string // "" passes
 	}{
 		{"no query", "/search/commits", "", User, "search-query"},
-		{"a query of blanks", "/search/commits", "  ", User, "search-query"},
+		{"a query with blanks only", "/search/commits", "  ", User, "search-query"},
 		{"256 characters", "/search/commits", long[2:], User, ""},
 		{"257 characters", "/search/commits", long, User, "search-length"},
 		{"a blank counts", "/search/commits", long[4:] + " é", User, "search-length"},
@@ -32,12 +32,12 @@ func TestPreflight(t *testing.T) {
 		{"only qualifiers for commits", "/search/commits", "repo:a/b", User, ""},
 		{"a term and a qualifier for code", "/search/code", "repo:a/b gear", User, ""},
 		{"anonymous code search", "/search/code", "gear", Unauthenticated, "authentication"},
-		{"who comes before what", "/search/code", "", Unauthenticated, "authentication"},
+		{"authentication is checked before the query", "/search/code", "", Unauthenticated, "authentication"},
 		{"anonymous commit search", "/search/commits", "gear", Unauthenticated, ""},
 		{"code search of an installation", "/search/code", "gear", Installation, ""},
-		{"too long and no term", "/search/code", "repo:a/b", OAuthApp, "search-terms"},
-		{"a search that the documents do not show", "/search/topics", "", User, "search-query"},
-		{"no search", "/feeds", "", Unauthenticated, ""},
+		{"code search of an OAuth app", "/search/code", "repo:a/b", OAuthApp, "search-terms"},
+		{"a search outside of the endpoint tables", "/search/topics", "", User, "search-query"},
+		{"not a search", "/feeds", "", Unauthenticated, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := ""
@@ -45,15 +45,15 @@ func TestPreflight(t *testing.T) {
 				got = f.Check
 			}
 			if got != c.check {
-				t.Errorf("%q fails %q, want %q", c.q, got, c.check)
+				t.Errorf("%q: got the failed check %q, want %q", c.q, got, c.check)
 			}
 		})
 	}
 }
 
-// TestFindings holds down the answers, which clients and the reference service
-// see.
-func TestFindings(t *testing.T) {
+// TestPreflightFindings checks the findings, which become responses of the gateway and of the
+// reference service.
+func TestPreflightFindings(t *testing.T) {
 	invalid := func(check, code, message string) *Finding {
 		return &Finding{Check: check, Status: http.StatusUnprocessableEntity, Message: message, Resource: "Search", Field: "q", Code: code}
 	}
@@ -74,9 +74,9 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// TestRepeatedQueries: nothing says which q counts, so only what fails with
-// each of them is refused.
-func TestRepeatedQueries(t *testing.T) {
+// TestPreflightRefusesRepeatedQueriesOnlyIfAllFail checks requests with several q. The upstream may use
+// any of them, so a request is refused only if it fails with each q.
+func TestPreflightRefusesRepeatedQueriesOnlyIfAllFail(t *testing.T) {
 	for target, refused := range map[string]bool{
 		"/search/code?q=gear&q=":                 false,
 		"/search/code?q=&q=gear":                 false,
@@ -87,13 +87,12 @@ func TestRepeatedQueries(t *testing.T) {
 		"/search/commits?order=asc&%71=gear&x=y": false,
 	} {
 		if f := classify(t, "GET", target).Preflight(User); (f != nil) != refused {
-			t.Errorf("%s: got %+v", target, f)
+			t.Errorf("%s: got %+v, want refused %v", target, f, refused)
 		}
 	}
 }
 
-// TestEveryCheckIsUsed keeps the checks to what the catalogue names.
-func TestEveryCheckIsUsed(t *testing.T) {
+func TestCatalogueUsesAllChecks(t *testing.T) {
 	for name := range checks {
 		if !slices.ContainsFunc(Embedded().Operations(), func(op *Operation) bool { return slices.Contains(op.Checks, name) }) {
 			t.Errorf("no operation has the check %q", name)

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,11 +10,11 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// matching lists the operations that a test is true of.
-func matching(is func(*Operation) bool) []string {
+// matching returns the sorted IDs of the operations for which a function returns true.
+func matching(match func(*Operation) bool) []string {
 	var ids []string
 	for _, op := range Embedded().Operations() {
-		if is(op) {
+		if match(op) {
 			ids = append(ids, op.ID)
 		}
 	}
@@ -23,28 +22,28 @@ func matching(is func(*Operation) bool) []string {
 	return ids
 }
 
-// statement finds a sentence of the documents, or fails.
+// statement returns the first group of a pattern in a document. It fails if nothing matches.
 func statement(t *testing.T, text, pattern string) string {
 	t.Helper()
 	m := regexp.MustCompile(pattern).FindStringSubmatch(text)
 	if m == nil {
-		t.Fatalf("the documents do not say %q", pattern)
+		t.Fatalf("the document does not contain %q", pattern)
 	}
 	return m[1]
 }
 
-func TestTokensThatDoNotWork(t *testing.T) {
+func TestOperationsRefuseDocumentedTokenKinds(t *testing.T) {
 	texts := documents(t)
 	a := statement(t, texts["A"], `The repository subscription operations \(get, set, delete\) do not work with ([^.]*)\.`)
 	b := statement(t, texts["B"], `(?s)Organization migrations are .* user migrations .* Neither works with ([^.]*)\.`)
 	if a != b {
-		t.Fatalf("the documents name %q and %q", a, b)
+		t.Fatalf("Document A lists %q, but Document B %q", a, b)
 	}
 	var kinds []string
-	for _, k := range []struct{ said, kind string }{
+	for _, k := range []struct{ phrase, kind string }{
 		{"app user access tokens", "app_user"}, {"app installation access tokens", "installation"}, {"fine-grained personal access tokens", "fine_grained"},
 	} {
-		if strings.Contains(a, k.said) {
+		if strings.Contains(a, k.phrase) {
 			kinds = append(kinds, k.kind)
 		}
 	}
@@ -54,23 +53,23 @@ func TestTokensThatDoNotWork(t *testing.T) {
 			want = kinds
 		}
 		if !slices.Equal(op.Refuses, want) {
-			t.Errorf("%s refuses %q, want %q", op.ID, op.Refuses, want)
+			t.Errorf("%s: got Refuses %q, want %q", op.ID, op.Refuses, want)
 		}
 	}
 	if len(kinds) != 3 {
-		t.Errorf("the documents name %q", a)
+		t.Errorf("got %d token kinds from %q, want 3", len(kinds), a)
 	}
 }
 
-func TestWhoMayCallWithoutAuthentication(t *testing.T) {
+func TestOptionalAuthenticationMatchesDocuments(t *testing.T) {
 	texts := documents(t)
-	said := statement(t, texts["A"], `Operations that may be called without authentication when only public resources are requested: ([^.]*)\.`) + ", " +
+	groups := statement(t, texts["A"], `Operations that may be called without authentication when only public resources are requested: ([^.]*)\.`) + ", " +
 		strings.ToLower(statement(t, texts["B"], `(Search, [^.]*) accept requests without authentication when only public resources are requested`))
-	means := map[string][]string{
+	operations := map[string][]string{
 		"organization members list":       {"organization-members/list"},
 		"membership check":                {"organization-members/check", "organization-members/check-public"},
 		"watchers list":                   {"watching/list-subscribers"},
-		"both watched-repositories lists": {"watching/list-of-user"}, // the other shows what the caller watches: 401 without one (Document A 4.4)
+		"both watched-repositories lists": {"watching/list-of-user"}, // the other list is of the caller and has a 401 (Document A 4.4)
 		"statistics operations":           {"statistics/code-frequency", "statistics/commit-activity", "statistics/contributors", "statistics/participation", "statistics/punch-card"},
 		"branch rules":                    {"rulesets/list-branch-rules"},
 		"repository rulesets list":        {"rulesets/list-repository"},
@@ -83,10 +82,10 @@ func TestWhoMayCallWithoutAuthentication(t *testing.T) {
 		"feeds":                           {"feeds/get"},
 	}
 	want := []string{"app-manifests/convert"} // its code is the credential
-	for group := range strings.SplitSeq(strings.ReplaceAll(said, " and ", ", "), ", ") {
-		ids, ok := means[strings.ToLower(group)]
+	for group := range strings.SplitSeq(strings.ReplaceAll(groups, " and ", ", "), ", ") {
+		ids, ok := operations[strings.ToLower(group)]
 		if !ok {
-			t.Errorf("the documents name %q, which the test does not know", group)
+			t.Errorf("the test has no operations for the group %q", group)
 		}
 		want = append(want, ids...)
 	}
@@ -94,15 +93,14 @@ func TestWhoMayCallWithoutAuthentication(t *testing.T) {
 	if diff := cmp.Diff(want, matching(func(op *Operation) bool { return op.Auth == "optional" })); diff != "" {
 		t.Errorf("documents (-), catalogue (+):\n%s", diff)
 	}
-	if odd := matching(func(op *Operation) bool { return op.Auth != "optional" && op.Auth != "required" }); odd != nil {
-		t.Errorf("authentication of %q is neither required nor optional", odd)
+	if ids := matching(func(op *Operation) bool { return op.Auth != "optional" && op.Auth != "required" }); ids != nil {
+		t.Errorf("the authentication of %q is neither required nor optional", ids)
 	}
 }
 
-// TestScopesAndPermissions holds the catalogue against the table of Document A
-// 5.4. Where a row names two permissions ("write / read") the operations are
-// in that order.
-func TestScopesAndPermissions(t *testing.T) {
+// TestScopesAndPermissionsMatchDocuments compares the catalogue with the table of Document A 5.4. If a
+// row contains two permissions ("write / read"), its operations are in the same order.
+func TestScopesAndPermissionsMatchDocuments(t *testing.T) {
 	groups := map[string][][]string{
 		"list/get organization roles":                                  {{"organization-roles/list", "organization-roles/get"}},
 		"assign/remove roles for teams and users":                      {{"organization-roles/revoke-all-team", "organization-roles/assign-team", "organization-roles/revoke-team", "organization-roles/revoke-all-user", "organization-roles/assign-user", "organization-roles/revoke-user"}},
@@ -125,7 +123,7 @@ func TestScopesAndPermissions(t *testing.T) {
 			continue
 		}
 		if !ok || groups[group] == nil {
-			t.Errorf("the documents have a group %q, which the test does not know", group)
+			t.Errorf("the test has no operations for the group %q", group)
 		}
 		subject, levels, _ := strings.Cut(withoutBrackets(row.cells["Fine-grained permission"]), ": ")
 		for i, level := range strings.Split(levels, " / ") {
@@ -149,36 +147,36 @@ func withoutBrackets(s string) string {
 	return strings.ReplaceAll(inBrackets.ReplaceAllString(s, ""), " :", ":")
 }
 
-// makeNothingStale are the events of Document B 6.2 that change no answer of
-// the catalogue, each with what it is about. Searches are left alone by every
-// event: an index follows in its own time, and no delivery tells when.
-var makeNothingStale = map[string]string{
-	"bypass_request_push_ruleset":    "requests to bypass a ruleset; the ruleset stays as it is",
+// eventsWithoutEffect are the events of Document B 6.2 that change no response of the catalogue, each
+// with the reason. No event makes a search stale: the upstream updates its index later, and no delivery
+// reports that.
+var eventsWithoutEffect = map[string]string{
+	"bypass_request_push_ruleset":    "requests to bypass a ruleset; the ruleset does not change",
 	"bypass_request_secret_scanning": "requests to bypass push protection",
 	"check_run":                      "checks",
 	"check_suite":                    "checks",
-	"code_scanning_alert":            "alerts; configurations say only whether scanning is set up",
+	"code_scanning_alert":            "alerts; configurations contain only whether scanning is enabled",
 	"commit_comment":                 "comments",
 	"project":                        "projects",
 	"project_column":                 "projects",
 	"projects_v2":                    "projects",
 	"projects_v2_item":               "projects",
 	"projects_v2_status_update":      "projects",
-	"pull_request":                   "pull requests; what merging one changes comes as a push",
+	"pull_request":                   "pull requests; a merge also sends a push event",
 	"pull_request_review_comment":    "pull requests",
 	"pull_request_review":            "pull requests",
 	"pull_request_review_thread":     "pull requests",
-	"registry_package":               "packages that are published, not those that an SBOM lists",
-	"release":                        "releases; a tag that comes with one comes as create",
+	"registry_package":               "published packages; an SBOM lists only dependencies",
+	"release":                        "releases; a new tag also sends a create event",
 	"repository_advisory":            "advisories; an SBOM does not list them",
-	// Named in descriptions only.
-	"delete":             "a branch or tag that is deleted; the push says so too, and tag objects outlive their refs",
+	// Events that Document B mentions in descriptions only.
+	"delete":             "a deleted branch or tag; a push event reports it too, and the tag object remains",
 	"issue_comment":      "comments",
 	"discussion_comment": "comments",
-	"package":            "packages, as registry_package",
+	"package":            "packages, like registry_package",
 }
 
-func TestEveryEventMakesSomethingStaleOrSaysWhyNot(t *testing.T) {
+func TestEveryEventHasAnEffectOrAReason(t *testing.T) {
 	text := documents(t)["B"]
 	events := []string{statement(t, text, `A (custom_property_values) event exists`)}
 	for _, row := range tableRows("B", text) {
@@ -187,7 +185,7 @@ func TestEveryEventMakesSomethingStaleOrSaysWhyNot(t *testing.T) {
 		}
 	}
 	if len(events) != 25 {
-		t.Errorf("read %d events, the documents have 25", len(events))
+		t.Errorf("got %d events, want 25", len(events))
 	}
 	for _, m := range quoted.FindAllStringSubmatch(statement(t, text, `(Other events referenced by name[^.]*)\.`), -1) {
 		events = append(events, m[1])
@@ -197,62 +195,61 @@ func TestEveryEventMakesSomethingStaleOrSaysWhyNot(t *testing.T) {
 		for _, event := range op.StaleOn {
 			used[event] = append(used[event], op.ID)
 			if !slices.Contains(events, event) {
-				t.Errorf("%s: the documents have no event %q", op.ID, event)
+				t.Errorf("%s: Document B has no event %q", op.ID, event)
 			}
 			if op.Cache.Class == Never || op.Cache.Class == Shared {
-				t.Errorf("%s is never kept, or the same for everyone: no event makes it stale", op.ID)
+				t.Errorf("%s has events, but is never stored or is reference data", op.ID)
 			}
 		}
 	}
 	for _, event := range events {
-		if (used[event] == nil) == (makeNothingStale[event] == "") {
-			t.Errorf("event %s makes %q stale, and nothing because %q", event, used[event], makeNothingStale[event])
+		if (used[event] == nil) == (eventsWithoutEffect[event] == "") {
+			t.Errorf("event %s: got the stale operations %q and the reason for no effect %q; want one of both", event, used[event], eventsWithoutEffect[event])
 		}
 	}
 	statistics := matching(func(op *Operation) bool { return op.Cache.Class == Statistics })
 	if diff := cmp.Diff(append([]string{"dependency-graph/export-sbom"}, statistics...), used["push"], cmpopts.SortSlices(strings.Compare)); diff != "" {
-		t.Errorf("a push: want (-), got (+):\n%s", diff)
+		t.Errorf("event push: want (-), got (+):\n%s", diff)
 	}
 }
 
-// TestOperationsMakeSense holds each operation against what its others say.
-func TestOperationsMakeSense(t *testing.T) {
-	changesNothingKept := map[string]string{
+func TestOperationFieldsAreConsistent(t *testing.T) {
+	withoutInvalidation := map[string]string{
 		"organization-roles/revoke-all-user": "no operation lists a user's roles",
 		"organization-roles/assign-user":     "no operation lists a user's roles",
 		"organization-roles/revoke-user":     "no operation lists a user's roles",
-		"graphql":                            "the body says what it changes",
-		"app-manifests/convert":              "no operation shows apps",
+		"graphql":                            "its effect depends on the body",
+		"app-manifests/convert":              "no operation returns apps",
 	}
 	for _, op := range Embedded().Operations() {
 		search := strings.HasPrefix(op.Path, "/search/")
-		for complaint, wrong := range map[string]bool{
-			"is safe and makes others stale":            op.Safe() && op.Invalidates != nil,
-			"changes something and makes nothing stale": !op.Safe() && (op.Invalidates == nil) != (changesNothingKept[op.ID] != ""),
-			"is kept, or is not":                        op.Safe() && op.ID != "rate-limit/get" == (op.Cache.Class == Never),
-			"costs other points":                        op.Points != map[bool]int{true: 1, false: 5}[op.Safe() || op.ID == "graphql"],
-			"is reference data, or is not":              (op.Cache.Class == Shared) != (op.Section == "B 4.2"),
-			"is a statistic, or is not":                 (op.Cache.Class == Statistics) != (op.Section == "A 4.5"),
-			"has a TTL, or none":                        (op.Cache.TTL > 0) != (op.Cache.Class == Shared),
-			"creates content, or does not":              op.CreatesContent != (op.Method == "POST" && op.ID != "graphql" || op.Notifies),
-			"notifies, or does not":                     op.Notifies != (op.ID == "organization-members/create-invitation" || op.ID == "organization-members/cancel-invitation"),
-			"counts as a search, or does not":           search != strings.HasSuffix(op.Resource, "search"),
-			"is checked as a search, or is not":         search != slices.Contains(op.Checks, "search-query"),
-			"has a name that is not group/verb-noun":    !regexp.MustCompile(`^[a-z]+(-[a-z]+)*(/[a-z]+(-[a-z]+)*)?$`).MatchString(op.ID),
+		for problem, found := range map[string]bool{
+			"safe, but invalidates operations":     op.Safe() && op.Invalidates != nil,
+			"unsafe, but invalidates no operation": !op.Safe() && (op.Invalidates == nil) != (withoutInvalidation[op.ID] != ""),
+			"wrong cache class":                    op.Safe() && op.ID != "rate-limit/get" == (op.Cache.Class == Never),
+			"wrong points":                         op.Points != map[bool]int{true: 1, false: 5}[op.Safe() || op.ID == "graphql"],
+			"class shared and section differ":      (op.Cache.Class == Shared) != (op.Section == "B 4.2"),
+			"class statistics and section differ":  (op.Cache.Class == Statistics) != (op.Section == "A 4.5"),
+			"class shared and TTL differ":          (op.Cache.TTL > 0) != (op.Cache.Class == Shared),
+			"wrong creates_content":                op.CreatesContent != (op.Method == "POST" && op.ID != "graphql" || op.Notifies),
+			"wrong notifies":                       op.Notifies != (op.ID == "organization-members/create-invitation" || op.ID == "organization-members/cancel-invitation"),
+			"path and resource of a search differ": search != strings.HasSuffix(op.Resource, "search"),
+			"path and checks of a search differ":   search != slices.Contains(op.Checks, "search-query"),
+			"ID is not group/verb-noun":            !regexp.MustCompile(`^[a-z]+(-[a-z]+)*(/[a-z]+(-[a-z]+)*)?$`).MatchString(op.ID),
 		} {
-			if wrong {
-				t.Errorf("%s %s: %+v", op.ID, complaint, *op)
+			if found {
+				t.Errorf("%s: %s: %+v", op.ID, problem, *op)
 			}
 		}
 		for _, id := range op.Invalidates {
-			if other := Embedded().Operation(id); !other.Safe() || other.Cache.Class == Never {
-				t.Errorf("%s makes %s stale, which is not kept", op.ID, id)
+			if stale := Embedded().Operation(id); !stale.Safe() || stale.Cache.Class == Never {
+				t.Errorf("%s invalidates %s, which is never stored", op.ID, id)
 			}
 		}
 	}
 }
 
-func TestRepresentations(t *testing.T) {
+func TestRepresentationsMatchDocuments(t *testing.T) {
 	want := map[string][]string{
 		"gitignore/get-template": {"raw"},        // Document B 4.2
 		"search/code":            {"text-match"}, // Document B 4.1, query rule 5
@@ -262,23 +259,23 @@ func TestRepresentations(t *testing.T) {
 	}
 	for _, op := range Embedded().Operations() {
 		if !slices.Equal(op.Accept, want[op.ID]) {
-			t.Errorf("%s has the representations %q, want %q", op.ID, op.Accept, want[op.ID])
+			t.Errorf("%s: got the representations %q, want %q", op.ID, op.Accept, want[op.ID])
 		}
 	}
 }
 
-// TestWatchedListsGoStale spells out an invalidation that has no path
-// parameter in common with its cause.
-func TestWatchedListsGoStale(t *testing.T) {
+// TestSubscriptionChangesInvalidateWatchLists checks an invalidation whose cause has no path parameter
+// in common with the stale operations.
+func TestSubscriptionChangesInvalidateWatchLists(t *testing.T) {
 	want := []string{"watching/get-subscription", "watching/list-subscribers", "watching/list-mine", "watching/list-of-user"}
 	for _, id := range []string{"watching/set-subscription", "watching/delete-subscription"} {
 		if got := Embedded().Operation(id).Invalidates; !slices.Equal(got, want) {
-			t.Errorf("%s makes %q stale, want %q", id, got, want)
+			t.Errorf("%s: got Invalidates %q, want %q", id, got, want)
 		}
 	}
 }
 
-func TestOperationsAreOrderedBySection(t *testing.T) {
+func TestOperationsReturnsCopyOrderedBySection(t *testing.T) {
 	operations := Embedded().Operations()
 	var sections []string
 	for _, op := range operations {
@@ -292,9 +289,9 @@ func TestOperationsAreOrderedBySection(t *testing.T) {
 	}
 	operations[0] = nil
 	if Embedded().Operations()[0] == nil {
-		t.Error("the catalogue can be changed through what Operations returns")
+		t.Error("a change of the returned slice changed the catalogue")
 	}
 	if op := Embedded().Operation("no/such"); op != nil {
-		t.Error(fmt.Sprint("found ", op.ID))
+		t.Errorf("no/such: got %s, want nil", op.ID)
 	}
 }

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"unicode"
@@ -15,14 +16,14 @@ func operator(s string) SearchToken         { return SearchToken{Operator: s} }
 func qualifier(name, v string) SearchToken  { return SearchToken{Name: name, Value: v} }
 func negated(token SearchToken) SearchToken { token.Negated = true; return token }
 
-func TestParseSearch(t *testing.T) {
+func TestParseSearchSplitsTokens(t *testing.T) {
 	for _, c := range []struct {
 		name, q   string
 		want      SearchQuery
 		length    int
 		operators int
 	}{
-		{"nothing", "", nil, 0, 0},
+		{"empty", "", nil, 0, 0},
 		{"blanks", " \t\n\u00a0", nil, 0, 0},
 		{"keywords", "  gear  lever ", SearchQuery{term("gear"), term("lever")}, 10, 0},
 		{"characters, not bytes", "größe", SearchQuery{term("größe")}, 5, 0},
@@ -30,35 +31,35 @@ func TestParseSearch(t *testing.T) {
 		{"a phrase", `"the gear"`, SearchQuery{term("the gear")}, 10, 0},
 		{"operators in a phrase", `"a AND b OR NOT c"`, SearchQuery{term("a AND b OR NOT c")}, 18, 0},
 		{"a colon in a phrase", `"repo:a/b"`, SearchQuery{term("repo:a/b")}, 10, 0},
-		{"a phrase that does not end", `a "b AND c`, SearchQuery{term("a"), term("b AND c")}, 10, 0},
+		{"a phrase without a closing quote", `a "b AND c`, SearchQuery{term("a"), term("b AND c")}, 10, 0},
 		{"a phrase in a word", `a"b c"d`, SearchQuery{term("ab cd")}, 7, 0},
 		{"an empty phrase", `a ""`, SearchQuery{term("a"), {}}, 4, 0},
 
 		{"operators", "a AND NOT b OR c", SearchQuery{term("a"), operator("AND"), operator("NOT"), term("b"), operator("OR"), term("c")}, 5, 3},
-		{"operators in small letters are words", "a and b", SearchQuery{term("a"), term("and"), term("b")}, 7, 0},
+		{"operators in lower case are words", "a and b", SearchQuery{term("a"), term("and"), term("b")}, 7, 0},
 		{"operators in a word", "ANDROID NOTE", SearchQuery{term("ANDROID"), term("NOTE")}, 12, 0},
 		{"a quoted operator", `a "AND" b`, SearchQuery{term("a"), term("AND"), term("b")}, 9, 0},
 
 		{"a qualifier", "repo:acme/widgets", SearchQuery{qualifier("repo", "acme/widgets")}, 0, 0},
-		{"its name is not case sensitive", "Repo:Acme/Widgets", SearchQuery{qualifier("repo", "Acme/Widgets")}, 0, 0},
+		{"a qualifier in upper case", "Repo:Acme/Widgets", SearchQuery{qualifier("repo", "Acme/Widgets")}, 0, 0},
 		{"a quoted value", `label:"good first" gear`, SearchQuery{qualifier("label", "good first"), term("gear")}, 4, 0},
 		{"an operator in a value", `label:"a OR b"`, SearchQuery{qualifier("label", "a OR b")}, 0, 0},
-		{"no value", "label:", SearchQuery{qualifier("label", "")}, 0, 0},
+		{"a qualifier without a value", "label:", SearchQuery{qualifier("label", "")}, 0, 0},
 		{"a value with a colon", "created:12:30", SearchQuery{qualifier("created", "12:30")}, 0, 0},
-		{"a value that is a path", "path:/src", SearchQuery{qualifier("path", "/src")}, 0, 0},
-		{"a name with a minus", "author-date:>2020", SearchQuery{qualifier("author-date", ">2020")}, 0, 0},
-		{"negated", "-repo:a/b", SearchQuery{negated(qualifier("repo", "a/b"))}, 0, 0},
-		{"negated and quoted", `-label:"a b"`, SearchQuery{negated(qualifier("label", "a b"))}, 0, 0},
-		{"behind NOT", "NOT repo:a/b", SearchQuery{operator("NOT"), qualifier("repo", "a/b")}, 0, 1},
+		{"a path as a value", "path:/src", SearchQuery{qualifier("path", "/src")}, 0, 0},
+		{"a qualifier with a hyphen", "author-date:>2020", SearchQuery{qualifier("author-date", ">2020")}, 0, 0},
+		{"a negated qualifier", "-repo:a/b", SearchQuery{negated(qualifier("repo", "a/b"))}, 0, 0},
+		{"a negated qualifier with a quoted value", `-label:"a b"`, SearchQuery{negated(qualifier("label", "a b"))}, 0, 0},
+		{"a qualifier after NOT", "NOT repo:a/b", SearchQuery{operator("NOT"), qualifier("repo", "a/b")}, 0, 1},
 
 		{"a negated keyword", "-gear", SearchQuery{negated(term("gear"))}, 5, 0},
 		{"a negated phrase", `-"a b"`, SearchQuery{negated(term("a b"))}, 6, 0},
-		{"a minus alone", "a - b", SearchQuery{term("a"), term("-"), term("b")}, 5, 0},
-		{"a colon first", ":x", SearchQuery{term(":x")}, 2, 0},
-		{"a scope is no qualifier", "std::vector", SearchQuery{term("std::vector")}, 11, 0},
-		{"nor is a URL", "https://example.test", SearchQuery{term("https://example.test")}, 20, 0},
-		{"nor is a time", "12:30", SearchQuery{term("12:30")}, 5, 0},
-		{"nor is a name that is not ASCII", "größe:5", SearchQuery{term("größe:5")}, 7, 0},
+		{"a single hyphen", "a - b", SearchQuery{term("a"), term("-"), term("b")}, 5, 0},
+		{"a leading colon", ":x", SearchQuery{term(":x")}, 2, 0},
+		{"two colons are not a qualifier", "std::vector", SearchQuery{term("std::vector")}, 11, 0},
+		{"a URL is not a qualifier", "https://example.test", SearchQuery{term("https://example.test")}, 20, 0},
+		{"a time is not a qualifier", "12:30", SearchQuery{term("12:30")}, 5, 0},
+		{"a name that is not ASCII is not a qualifier", "größe:5", SearchQuery{term("größe:5")}, 7, 0},
 		{"bytes that are not UTF-8", "\xff\xfe", SearchQuery{term("\xff\xfe")}, 2, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -67,32 +68,32 @@ func TestParseSearch(t *testing.T) {
 				t.Errorf("%q: want (-), got (+):\n%s", c.q, diff)
 			}
 			if got.Length() != c.length || got.Operators() != c.operators {
-				t.Errorf("%q: length %d and %d operators, want %d and %d", c.q, got.Length(), got.Operators(), c.length, c.operators)
+				t.Errorf("%q: got length %d and %d operators, want %d and %d", c.q, got.Length(), got.Operators(), c.length, c.operators)
 			}
 		})
 	}
 }
 
-func TestHasTerm(t *testing.T) {
+func TestHasTermIgnoresQualifiersAndOperators(t *testing.T) {
 	for q, want := range map[string]bool{
 		"": false, "repo:a/b": false, "-repo:a/b language:go": false, "repo:a/b NOT language:go": false, `"" repo:a/b`: false, "AND": false,
 		"gear": true, "repo:a/b gear": true, `"repo:a/b"`: true, "-gear": true, "std::vector": true, "-": true,
 	} {
 		if got := ParseSearch(q).HasTerm(); got != want {
-			t.Errorf("%q: HasTerm is %v", q, got)
+			t.Errorf("%q: HasTerm returns %v", q, got)
 		}
 	}
 }
 
-// takenApart is what holds of every query: nothing but blanks is lost, and a
-// token is one thing at most.
-func takenApart(q string) string {
+// checkParse returns an error if ParseSearch loses a character other than blanks, or if a token is of
+// two kinds.
+func checkParse(q string) error {
 	query := ParseSearch(q)
 	rest := q
 	for _, token := range query {
 		after, ok := strings.CutPrefix(strings.TrimLeftFunc(rest, unicode.IsSpace), token.source)
 		if !ok || token.source == "" {
-			return "lost something before " + token.source
+			return fmt.Errorf("no token contains the text before %q", token.source)
 		}
 		rest = after
 		set := 0
@@ -102,23 +103,23 @@ func takenApart(q string) string {
 			}
 		}
 		if set > 1 || token.Name == "" && token.Value != "" {
-			return "two things at once: " + token.source
+			return fmt.Errorf("the token %q is of two kinds", token.source)
 		}
 	}
 	switch {
 	case strings.TrimFunc(rest, unicode.IsSpace) != "":
-		return "lost " + rest
+		return fmt.Errorf("no token contains %q", rest)
 	case query.Length() > len(q) || query.Operators() > len(query):
-		return "counted more than there is"
+		return fmt.Errorf("got length %d and %d operators, which is too high", query.Length(), query.Operators())
 	}
-	return ""
+	return nil
 }
 
-func TestSearchesAreTakenApart(t *testing.T) {
+func TestParseSearchKeepsAllText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := rapid.StringMatching(`( |-|"|:|AND |OR |NOT |repo:|[a-zé/]|//){0,20}`).Draw(t, "q")
-		if wrong := takenApart(q); wrong != "" {
-			t.Fatalf("%q: %s", q, wrong)
+		if err := checkParse(q); err != nil {
+			t.Fatalf("%q: %v", q, err)
 		}
 	})
 }
@@ -128,14 +129,12 @@ func FuzzParseSearch(f *testing.F) {
 		f.Add(q)
 	}
 	f.Fuzz(func(t *testing.T, q string) {
-		if wrong := takenApart(q); wrong != "" {
-			t.Errorf("%q: %s", q, wrong)
+		if err := checkParse(q); err != nil {
+			t.Errorf("%q: %v", q, err)
 		}
 	})
 }
 
-// TestLengthIgnoresQualifiersAndOperators: adding them never changes what
-// counts against the limit.
 func TestLengthIgnoresQualifiersAndOperators(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		words := rapid.SliceOfN(rapid.StringMatching(`[a-zé]{1,6}`), 1, 6).Draw(t, "words")
@@ -144,7 +143,7 @@ func TestLengthIgnoresQualifiersAndOperators(t *testing.T) {
 			q.WriteString(rapid.SampledFrom([]string{"", "NOT ", "repo:a/b ", `-label:"x y" AND `}).Draw(t, "before") + word + " ")
 		}
 		if got, want := ParseSearch(q.String()).Length(), len([]rune(strings.Join(words, " "))); got != want {
-			t.Fatalf("%q: length %d, want %d", q.String(), got, want)
+			t.Fatalf("%q: got length %d, want %d", q.String(), got, want)
 		}
 	})
 }

@@ -12,18 +12,19 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestAttack16Paths(t *testing.T) {
-	for _, c := range []struct{ name, path, want string }{ // want "" means refused
+// TestClassifyNormalizesOrRefusesPaths covers attack 16 of docs/attacks.md.
+func TestClassifyNormalizesOrRefusesPaths(t *testing.T) {
+	for _, c := range []struct{ name, path, want string }{ // an empty want is a refusal
 		{"unreserved characters are decoded", "/%66eeds/%7Ex%2D%2e%5F%30", "/feeds/~x-._0"},
 		{"escapes are in upper case", "/a%2bb%c3%a9", "/a%2Bb%C3%A9"},
 		{"reserved characters are encoded", "/a;b,c=d@e:f!$&'()*+", "/a%3Bb%2Cc%3Dd%40e%3Af%21%24%26%27%28%29%2A%2B"},
 		{"raw characters are encoded", "/é \"<>^`{|}[]", "/%C3%A9%20%22%3C%3E%5E%60%7B%7C%7D%5B%5D"},
 		{"a question mark and a hash", "/a%3fb%23c", "/a%3Fb%23c"},
-		{"the same, raw", "/a?b#c", "/a%3Fb%23c"},
+		{"a raw question mark and a hash", "/a?b#c", "/a%3Fb%23c"},
 		{"a percent sign is decoded once", "/a%252e%252e", "/a%252e%252e"},
 		{"a double-encoded slash", "/a%252fb", "/a%252fb"},
 		{"a path parameter", "/user;x.js", "/user%3Bx.js"},
-		{"a dot segment behind a path parameter", "/a/..;/b", "/a/..%3B/b"},
+		{"a dot segment with a path parameter", "/a/..;/b", "/a/..%3B/b"},
 		{"dots in a name", "/a/...b/..c/d..", "/a/...b/..c/d.."},
 		{"three dots", "/...", "/..."},
 		{"a trailing dot", "/feeds.", "/feeds."},
@@ -31,14 +32,14 @@ func TestAttack16Paths(t *testing.T) {
 		{"the root", "/", "/"},
 
 		{"a dot segment", "/repos/a/b/../../user", ""},
-		{"an encoded one", "/a/%2e%2e/b", ""},
-		{"one half encoded", "/a/.%2E/b", ""},
-		{"at the end", "/a/..", ""},
+		{"an encoded dot segment", "/a/%2e%2e/b", ""},
+		{"a partly encoded dot segment", "/a/.%2E/b", ""},
+		{"a dot segment at the end", "/a/..", ""},
 		{"a single dot", "/a/./b", ""},
 		{"a single dot, encoded", "/a/%2e", ""},
 		{"an empty segment", "/a//b", ""},
 		{"two slashes at the start", "//evil.test/a", ""},
-		{"two at the end", "/a//", ""},
+		{"two slashes at the end", "/a//", ""},
 		{"an absolute target", "http://evil.test/a", ""},
 		{"a backslash", `/a\..\b`, ""},
 		{"an encoded backslash", "/a%5cb", ""},
@@ -48,20 +49,21 @@ func TestAttack16Paths(t *testing.T) {
 		{"a raw control character", "/a\tb", ""},
 		{"an overlong slash", "/a%c0%afb", ""},
 		{"an overlong dot", "/%c0%ae%c0%ae/a", ""},
-		{"half of a character", "/a%c3", ""},
-		{"a surrogate", "/%ed%a0%80", ""},
-		{"an escape that ends early", "/a%4", ""},
-		{"a percent sign alone", "/a%", ""},
-		{"an escape of letters", "/a%zz", ""},
-		{"no slash", "a", ""},
+		{"an incomplete UTF-8 character", "/a%c3", ""},
+		{"an encoded surrogate", "/%ed%a0%80", ""},
+		{"an incomplete escape", "/a%4", ""},
+		{"a single percent sign", "/a%", ""},
+		{"an escape with invalid digits", "/a%zz", ""},
+		{"a path without a slash", "a", ""},
 		{"an asterisk", "*", ""},
-		{"nothing", "", ""},
+		{"an empty path", "", ""},
 	} {
-		t.Run(c.name, func(t *testing.T) { taken(t, c.path, "", c.want, "") })
+		t.Run(c.name, func(t *testing.T) { checkTarget(t, c.path, "", c.want, "") })
 	}
 }
 
-func TestAttack17Queries(t *testing.T) {
+// TestClassifyNormalizesOrRefusesQueries covers attack 17 of docs/attacks.md.
+func TestClassifyNormalizesOrRefusesQueries(t *testing.T) {
 	many := strings.Repeat("a=&", 998)
 	var mixed, a, b []string
 	for i := range 50 {
@@ -71,22 +73,22 @@ func TestAttack17Queries(t *testing.T) {
 	for _, c := range []struct{ name, query, want string }{
 		{"parameters are sorted by name", "b=2&a=1", "a=1&b=2"},
 		{"duplicates keep their order", "b=2&a=3&a=1&b=1", "a=3&a=1&b=2&b=1"},
-		{"many duplicates too", strings.Join(mixed, "&"), strings.Join(slices.Concat(a, b), "&")},
-		{"members of an array too", "x%5B%5D=2&x[]=1", "x%5B%5D=2&x%5B%5D=1"},
-		{"names are compared decoded", "%7a=1&y=2&a=3", "a=3&y=2&z=1"},
-		{"a blank is a plus", "q=a%20b+c", "q=a+b+c"},
+		{"many duplicates keep their order", strings.Join(mixed, "&"), strings.Join(slices.Concat(a, b), "&")},
+		{"array members keep their order", "x%5B%5D=2&x[]=1", "x%5B%5D=2&x%5B%5D=1"},
+		{"names are decoded before the comparison", "%7a=1&y=2&a=3", "a=3&y=2&z=1"},
+		{"a blank becomes a plus", "q=a%20b+c", "q=a+b+c"},
 		{"a plus is encoded", "q=a%2bb", "q=a%2Bb"},
 		{"unreserved characters are decoded", "q=%61%7e%2D", "q=a~-"},
-		{"everything else is encoded", "q=a:b/c?d@e!*'()", "q=a%3Ab%2Fc%3Fd%40e%21%2A%27%28%29"},
+		{"all other characters are encoded", "q=a:b/c?d@e!*'()", "q=a%3Ab%2Fc%3Fd%40e%21%2A%27%28%29"},
 		{"escapes are in upper case", "q=%c3%a9", "q=%C3%A9"},
 		{"raw characters are encoded", "q=é\"", "q=%C3%A9%22"},
 		{"an equals sign in a value", "a=b=c", "a=b%3Dc"},
-		{"no value", "a&b=", "a=&b="},
-		{"no name", "=1&a=2", "=1&a=2"},
+		{"a name without a value", "a&b=", "a=&b="},
+		{"a value without a name", "=1&a=2", "=1&a=2"},
 		{"empty parts", "&a=1&&b=2&", "a=1&b=2"},
-		{"nothing but ampersands", "&&", ""},
+		{"ampersands only", "&&", ""},
 		{"a percent sign is decoded once", "a=%2526b", "a=%2526b"},
-		{"an encoded ampersand is no separator", "a=1%26b=2", "a=1%26b%3D2"},
+		{"an encoded ampersand is not a separator", "a=1%26b=2", "a=1%26b%3D2"},
 		{"an encoded semicolon", "a=1%3bb", "a=1%3Bb"},
 		{"a hash", "a=1%23b", "a=1%23b"},
 		{"1,000 parameters", "z=1&" + many + "b=2", many + "b=2&z=1"},
@@ -95,41 +97,42 @@ func TestAttack17Queries(t *testing.T) {
 		{"10,001 parameters", strings.Repeat("a=&", 10_000) + "page=2", "refused"},
 		{"1,001 empty parts", strings.Repeat("&", 1000), "refused"},
 		{"a semicolon", "a=1;b=2", "refused"},
-		{"an escape that ends early", "a=%4", "refused"},
-		{"a broken escape in a name", "%zz=1", "refused"},
-		{"a broken escape behind good ones", "a=1&b=%", "refused"},
+		{"an incomplete escape", "a=%4", "refused"},
+		{"an invalid escape in a name", "%zz=1", "refused"},
+		{"an invalid escape after a valid parameter", "a=1&b=%", "refused"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := "/feeds"
 			if c.want == "refused" {
 				path = ""
 			}
-			taken(t, "/feeds", c.query, path, strings.TrimSuffix(c.want, "refused"))
+			checkTarget(t, "/feeds", c.query, path, strings.TrimSuffix(c.want, "refused"))
 		})
 	}
 }
 
-func TestAttack18CaseAndUnicode(t *testing.T) {
+// TestClassifyFoldsOnlyASCIILetters covers attack 18 of docs/attacks.md.
+func TestClassifyFoldsOnlyASCIILetters(t *testing.T) {
 	for _, c := range []struct{ name, path, want, id string }{
 		{"only ASCII letters are folded", "/orgs/ACM%C3%89/members", "/orgs/acm%C3%89/members", "organization-members/list"},
-		{"the Kelvin sign is no k", "/orgs/%E2%84%AA/members", "/orgs/%E2%84%AA/members", "organization-members/list"},
-		{"the long s is no s in a literal", "/feed%C5%BF", "/feed%C5%BF", "unknown"},
-		{"a full-width slash is no slash", "/user%EF%BC%8Fsubscriptions", "/user%EF%BC%8Fsubscriptions", "unknown"},
-		{"a full-width dot is no dot", "/%EF%BC%8E%EF%BC%8E/user", "/%EF%BC%8E%EF%BC%8E/user", "unknown"},
-		{"one letter in two forms is two", "/users/e%CC%81/subscriptions", "/users/e%CC%81/subscriptions", "watching/list-of-user"},
+		{"the Kelvin sign is not k", "/orgs/%E2%84%AA/members", "/orgs/%E2%84%AA/members", "organization-members/list"},
+		{"the long s is not s in a literal", "/feed%C5%BF", "/feed%C5%BF", "unknown"},
+		{"a full-width slash is not a slash", "/user%EF%BC%8Fsubscriptions", "/user%EF%BC%8Fsubscriptions", "unknown"},
+		{"a full-width dot is not a dot", "/%EF%BC%8E%EF%BC%8E/user", "/%EF%BC%8E%EF%BC%8E/user", "unknown"},
+		{"Unicode is not normalized", "/users/e%CC%81/subscriptions", "/users/e%CC%81/subscriptions", "watching/list-of-user"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			taken(t, c.path, "", c.want, "")
+			checkTarget(t, c.path, "", c.want, "")
 			if id := classify(t, "GET", c.path).Operation.ID; id != c.id {
-				t.Errorf("is %s, want %s", id, c.id)
+				t.Errorf("got the operation %s, want %s", id, c.id)
 			}
 		})
 	}
 }
 
-// TestAttack21TargetsStayApart: no two different targets have one canonical
-// form, so that no delimiter in a value can make one key of two questions.
-func TestAttack21TargetsStayApart(t *testing.T) {
+// TestCanonicalFormsOfDifferentTargetsDiffer covers attack 21 of docs/attacks.md. If two targets had
+// one form, a delimiter in a value could make two questions share a cache key.
+func TestCanonicalFormsOfDifferentTargetsDiffer(t *testing.T) {
 	seen := map[string]string{}
 	for _, target := range []string{
 		"/x?a=1&b=2", "/x?a=1%26b=2", "/x?a=1%26b%3D2&b=", "/x?a%3D1=&b=2", "/x%3Fa=1?b=2", "/x%3Fa=1&b=2", "/x?a=1&b=2&b=", "/x?a=1+&b=2", "/x?a=1%2B&b=2",
@@ -137,15 +140,15 @@ func TestAttack21TargetsStayApart(t *testing.T) {
 	} {
 		m := classify(t, "GET", target)
 		canonical := m.Path + "?" + m.Query
-		if other, twice := seen[canonical]; twice {
-			t.Errorf("%s and %s are both %s", target, other, canonical)
+		if previous, found := seen[canonical]; found {
+			t.Errorf("%s and %s have the same form %s", target, previous, canonical)
 		}
 		seen[canonical] = target
 	}
 }
 
-// taken holds what a target becomes; path "" means that it is refused.
-func taken(t *testing.T, path, query, wantPath, wantQuery string) {
+// checkTarget checks the canonical form of a target. An empty wantPath is a refusal.
+func checkTarget(t *testing.T, path, query, wantPath, wantQuery string) {
 	t.Helper()
 	m, err := Embedded().Classify("GET", path, query)
 	if m.Path != wantPath || m.Query != wantQuery {
@@ -153,40 +156,40 @@ func taken(t *testing.T, path, query, wantPath, wantQuery string) {
 	}
 	var refused *TargetError
 	if wantPath == "" && (!errors.As(err, &refused) || refused.Reason == "" || !strings.Contains(err.Error(), refused.Reason)) {
-		t.Errorf("refused with %v, want a TargetError with its reason", err)
+		t.Errorf("got %v, want a TargetError with a reason", err)
 	}
 	if wantPath != "" && err != nil {
 		t.Error(err)
 	}
 }
 
-// canonical is the rule for everything that Classify takes: it is a fixed
-// point, and whoever reads it by RFC 3986 reads the same.
-func canonical(path, query string) error {
+// checkCanonical returns an error if Classify changes its own canonical form, or if net/url parses that
+// form differently. A refused target is no error.
+func checkCanonical(path, query string) error {
 	first, err := Embedded().Classify("GET", path, query)
 	if err != nil {
 		return nil
 	}
-	again, err := Embedded().Classify("GET", first.Path, first.Query)
+	second, err := Embedded().Classify("GET", first.Path, first.Query)
 	if err != nil {
 		return fmt.Errorf("%q %q became %q %q, which is refused: %w", path, query, first.Path, first.Query, err)
 	}
-	if diff := cmp.Diff(first, again); diff != "" {
-		return fmt.Errorf("%q %q: first (-), again (+):\n%s", path, query, diff)
+	if diff := cmp.Diff(first, second); diff != "" {
+		return fmt.Errorf("%q %q: first (-), second call (+):\n%s", path, query, diff)
 	}
 	u, err := url.Parse("http://api.test" + first.Path + "?" + first.Query)
 	if err != nil {
 		return err
 	}
 	if u.EscapedPath() != first.Path || u.RawQuery != first.Query || u.Fragment != "" {
-		return fmt.Errorf("%q %q is read as %v", first.Path, first.Query, u)
+		return fmt.Errorf("net/url parses %q %q as %v", first.Path, first.Query, u)
 	}
 	values, err := url.ParseQuery(first.Query)
 	if err != nil {
 		return err
 	}
 	if values.Encode() != first.Query {
-		return fmt.Errorf("query %q is read as %q", first.Query, values.Encode())
+		return fmt.Errorf("net/url parses the query %q as %q", first.Query, values.Encode())
 	}
 	for segment := range strings.SplitSeq(u.Path[1:], "/") {
 		if segment == "." || segment == ".." {
@@ -196,12 +199,12 @@ func canonical(path, query string) error {
 	return nil
 }
 
-func TestCanonicalFormIsAFixedPoint(t *testing.T) {
+func TestClassifyKeepsCanonicalForms(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		prefix := rapid.SampledFrom([]string{"/", "/repos/A/b/", "/repos/a/b/rules/branches/", "/orgs/", "/repositories/7/", ""}).Draw(t, "prefix")
 		path := rapid.StringMatching(`([ -~é]|%2[EeFf5]|[./%;A]){0,20}`).Draw(t, "path")
 		query := rapid.StringMatching(`([!-~é]|%[0-9A-Fa-f]{2}|[&=+]){0,20}`).Draw(t, "query")
-		if err := canonical(prefix+path, query); err != nil {
+		if err := checkCanonical(prefix+path, query); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -215,15 +218,14 @@ func FuzzClassify(f *testing.F) {
 		f.Add(s[0], s[1])
 	}
 	f.Fuzz(func(t *testing.T, path, query string) {
-		if err := canonical(path, query); err != nil {
+		if err := checkCanonical(path, query); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// spelling writes text in one of the many ways that mean the same: any
-// character may be escaped, with digits in either case.
-func spelling(t *rapid.T, text, escaped string) string {
+// respell returns text with random escapes that do not change its meaning.
+func respell(t *rapid.T, text, escaped string) string {
 	var b strings.Builder
 	for i := range len(text) {
 		switch c := text[i]; {
@@ -238,7 +240,7 @@ func spelling(t *rapid.T, text, escaped string) string {
 	return b.String()
 }
 
-func TestTwoSpellingsHaveOneCanonicalForm(t *testing.T) {
+func TestEquivalentTargetsHaveOneCanonicalForm(t *testing.T) {
 	const mayBeEscaped = "!$'()*,:@"
 	rapid.Check(t, func(t *rapid.T) {
 		path := "/repos/acme/widgets/" + rapid.StringMatching(`x[a-z0-9._~!$&'()*,:@-]{0,10}`).Draw(t, "path")
@@ -254,7 +256,7 @@ func TestTwoSpellingsHaveOneCanonicalForm(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		otherPath, otherQuery := spelling(t, path, mayBeEscaped), spelling(t, query, mayBeEscaped+"é[]")
+		otherPath, otherQuery := respell(t, path, mayBeEscaped), respell(t, query, mayBeEscaped+"é[]")
 		got, err := Embedded().Classify("GET", otherPath, otherQuery)
 		if err != nil || got.Path != want.Path || got.Query != want.Query || got.Operation.ID != want.Operation.ID {
 			t.Fatalf("%s?%s became %s?%s, and %s?%s became %s?%s (%v)", path, query, want.Path, want.Query, otherPath, otherQuery, got.Path, got.Query, err)
