@@ -13,17 +13,18 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 )
 
-// The secrets that compose.yaml takes from the environment.
+// composeSecrets returns values for the secrets that compose.yaml reads from the environment.
 func composeSecrets() map[string]string {
-	return map[string]string{"admin": adminToken, "cache": "a-key-of-32-characters-or-more-it-is"}
+	return map[string]string{"admin": adminToken, "cache": "cache-key-with-at-least-32-characters"}
 }
 
+// composeEnv returns the environment for the configuration of compose.yaml, without telemetry.
 func composeEnv(redisURL string) []string {
 	return []string{"UPSTREAM_URL=http://127.0.0.1:1", "REDIS_URL=" + redisURL, "OTEL_METRICS_EXPORTER=none", "OTEL_LOGS_EXPORTER=none"}
 }
 
-// project loads compose.yaml as docker compose does, with these variables only.
-func project(t *testing.T, env ...string) *types.Project {
+// composeProject loads compose.yaml with the library of docker compose. Only the variables of env are set.
+func composeProject(t *testing.T, env ...string) *types.Project {
 	t.Helper()
 	options, err := cli.NewProjectOptions([]string{root + "/deploy/compose/compose.yaml"}, cli.WithEnv(env), cli.WithResolvedPaths(true))
 	if err != nil {
@@ -36,30 +37,30 @@ func project(t *testing.T, env ...string) *types.Project {
 	return p
 }
 
-// mounted finds the file of the checkout that a service has at a path.
-func mounted(t *testing.T, s types.ServiceConfig, at string) string {
+// mounted returns the content of the file that a service mounts at a path.
+func mounted(t *testing.T, s types.ServiceConfig, path string) string {
 	t.Helper()
 	for _, v := range s.Volumes {
-		if v.Target == at {
+		if v.Target == path {
 			if !v.ReadOnly {
-				t.Errorf("%s: %s can be written", s.Name, at)
+				t.Errorf("service %s: the mount %s is not read-only", s.Name, path)
 			}
 			b, err := os.ReadFile(v.Source)
 			if err != nil {
-				t.Fatalf("%s: %v", s.Name, err)
+				t.Fatalf("service %s: %v", s.Name, err)
 			}
 			return string(b)
 		}
 	}
-	t.Fatalf("%s has nothing at %s", s.Name, at)
+	t.Fatalf("service %s has no mount at %s", s.Name, path)
 	return ""
 }
 
-func TestComposeIsInOrder(t *testing.T) {
-	p := project(t)
+func TestComposePinsImagesAndPublishesOnLoopbackOnly(t *testing.T) {
+	p := composeProject(t)
 	for name, s := range p.Services {
 		if strings.HasSuffix(s.Image, ":latest") || !strings.Contains(s.Image, ":") {
-			t.Errorf("%s: which version is %q?", name, s.Image)
+			t.Errorf("service %s: image %q has no version", name, s.Image)
 		}
 		for _, v := range s.Volumes {
 			if v.Type == "bind" {
@@ -68,12 +69,12 @@ func TestComposeIsInOrder(t *testing.T) {
 		}
 		for _, port := range s.Ports {
 			if port.HostIP != "127.0.0.1" {
-				t.Errorf("%s: others reach %s", name, port.Published)
+				t.Errorf("service %s: port %s is published on %q, want 127.0.0.1", name, port.Published, port.HostIP)
 			}
 		}
-		for of := range s.DependsOn {
-			if p.Services[of].HealthCheck == nil {
-				t.Errorf("%s waits for the health of %s, which has none", name, of)
+		for dependency := range s.DependsOn {
+			if p.Services[dependency].HealthCheck == nil {
+				t.Errorf("service %s depends on the health of %s, which has no health check", name, dependency)
 			}
 		}
 	}
@@ -86,26 +87,25 @@ func TestComposeIsInOrder(t *testing.T) {
 		t.Errorf("services %v, want %s", names, want)
 	}
 	if s := p.Services["weir"]; s.ReadOnly {
-		t.Error("docker cannot hand secrets of the environment to a container that is read-only")
+		t.Error("weir is read-only, but docker cannot mount secrets from the environment in a read-only container")
 	}
 }
 
-// TestComposeRunsTheReferenceServiceAndAGatewayBeforeIt starts both as compose.yaml says.
-func TestComposeRunsTheReferenceServiceAndAGatewayBeforeIt(t *testing.T) {
-	p := project(t)
+func TestComposeConfigurationStartsGateway(t *testing.T) {
+	p := composeProject(t)
 	s := p.Services["weir"]
 	for name, secret := range p.Secrets {
 		if _, known := composeSecrets()[name]; !known || secret.Environment == "" {
-			t.Errorf("secret %s: %+v", name, secret)
+			t.Errorf("secret %s is unknown or does not come from the environment: %+v", name, secret)
 		}
 	}
 	var env []string
 	for name, value := range s.Environment {
 		switch name {
 		case "REDIS_URL":
-			env = append(env, "REDIS_URL="+redis(t))
+			env = append(env, "REDIS_URL="+startRedis(t))
 		case "OTEL_EXPORTER_OTLP_ENDPOINT":
-			env = append(env, name+"="+backend(t))
+			env = append(env, name+"="+telemetryReceiver(t))
 		default:
 			env = append(env, name+"="+*value)
 		}
@@ -113,17 +113,17 @@ func TestComposeRunsTheReferenceServiceAndAGatewayBeforeIt(t *testing.T) {
 	upstream := *s.Environment["UPSTREAM_URL"]
 	service := p.Services["service"].Command
 	if _, port, _ := net.SplitHostPort(strings.TrimPrefix(upstream, "http://")); upstream != "http://service:"+port || service[len(service)-1] != ":"+port {
-		t.Errorf("%s is not where %v listens", upstream, service)
+		t.Errorf("the upstream is %s, but the service runs %v", upstream, service)
 	}
-	r := run(t, mounted(t, s, "/etc/weir/weir.yaml"), "/run/secrets", composeSecrets(), env...)
-	r.operated("weir:9090")
-	if status, _ := r.asks(r.admin+"/metrics", "Host: elsewhere:9090", "Authorization: Bearer "+adminToken); status != http.StatusForbidden {
-		t.Errorf("by another name: %d", status)
+	r := startGateway(t, mounted(t, s, "/etc/weir/weir.yaml"), "/run/secrets", composeSecrets(), env...)
+	r.checkAdmin("weir:9090")
+	if status, _ := r.get(r.admin+"/metrics", "Host: elsewhere:9090", "Authorization: Bearer "+adminToken); status != http.StatusForbidden {
+		t.Errorf("/metrics with another Host: status %d, want 403", status)
 	}
 }
 
-// backend is where telemetry goes.
-func backend(t *testing.T) string {
+// telemetryReceiver starts a server that accepts telemetry, and returns its URL.
+func telemetryReceiver(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -135,11 +135,10 @@ func backend(t *testing.T) string {
 	return "http://" + l.Addr().String()
 }
 
-// TestPrometheusOfComposeKnowsWhereWeirIs has promtool check the file with the rules beside
-// it, as they lie in the container.
-func TestPrometheusOfComposeKnowsWhereWeirIs(t *testing.T) {
-	p := project(t)
+func TestComposePrometheusScrapesWeirWithToken(t *testing.T) {
+	p := composeProject(t)
 	s := p.Services["prometheus"]
+	// promtool needs the files in one folder, as in the container.
 	folder := t.TempDir()
 	for _, name := range []string{"prometheus.yml", "weir.rules.yml", "admin"} {
 		content := adminToken
@@ -150,14 +149,14 @@ func TestPrometheusOfComposeKnowsWhereWeirIs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	tool(t, "promtool", "check", "config", folder+"/prometheus.yml")
+	runTool(t, "promtool", "check", "config", folder+"/prometheus.yml")
 	if !slices.ContainsFunc(s.Secrets, func(c types.ServiceSecretConfig) bool { return c.Source == "admin" }) {
-		t.Error("Prometheus has no token")
+		t.Error("service prometheus does not get the secret admin")
 	}
 	var file struct {
-		Global    map[string]string `yaml:"global"`
-		Rules     []string          `yaml:"rule_files"`
-		Scrapings []struct {
+		Global  map[string]string `yaml:"global"`
+		Rules   []string          `yaml:"rule_files"`
+		Scrapes []struct {
 			Job           string            `yaml:"job_name"`
 			Authorization map[string]string `yaml:"authorization"`
 			Static        []struct {
@@ -165,16 +164,14 @@ func TestPrometheusOfComposeKnowsWhereWeirIs(t *testing.T) {
 			} `yaml:"static_configs"`
 		} `yaml:"scrape_configs"`
 	}
-	into(t, "deploy/compose/prometheus.yml", &file)
-	if got := file.Scrapings[0].Static[0].Targets[0]; got != "weir:9090" || file.Scrapings[0].Authorization["credentials_file"] != "/run/secrets/admin" {
-		t.Errorf("%+v", file)
+	decodeYAML(t, "deploy/compose/prometheus.yml", &file)
+	if got := file.Scrapes[0].Static[0].Targets[0]; got != "weir:9090" || file.Scrapes[0].Authorization["credentials_file"] != "/run/secrets/admin" {
+		t.Errorf("prometheus.yml does not scrape weir:9090 with the token: %+v", file)
 	}
 }
 
-// TestTracesOfComposeArriveSomewhere follows them: where Weir sends them the collector
-// listens, and it hands them on to what is there.
-func TestTracesOfComposeArriveSomewhere(t *testing.T) {
-	p := project(t)
+func TestComposeCollectorForwardsTracesToAService(t *testing.T) {
+	p := composeProject(t)
 	var c struct {
 		Receivers map[string]struct {
 			Protocols map[string]struct{ Endpoint string }
@@ -188,7 +185,7 @@ func TestTracesOfComposeArriveSomewhere(t *testing.T) {
 			Pipelines map[string]struct{ Receivers, Processors, Exporters []string }
 		}
 	}
-	into(t, "deploy/compose/collector.yaml", &c)
+	decodeYAML(t, "deploy/compose/collector.yaml", &c)
 	to := *p.Services["weir"].Environment["OTEL_EXPORTER_OTLP_ENDPOINT"]
 	if _, port, _ := net.SplitHostPort(c.Receivers["otlp"].Protocols["http"].Endpoint); to != "http://collector:"+port {
 		t.Errorf("Weir sends to %s, the collector listens on %s", to, port)
@@ -196,30 +193,28 @@ func TestTracesOfComposeArriveSomewhere(t *testing.T) {
 	traces := c.Service.Pipelines["traces"]
 	for _, name := range traces.Processors {
 		if _, ok := c.Processors[name]; !ok {
-			t.Errorf("no processor %s", name)
+			t.Errorf("the processor %s is not defined", name)
 		}
 	}
 	for _, name := range traces.Exporters {
 		host, _, _ := net.SplitHostPort(c.Exporters[name].Endpoint)
 		if _, ok := p.Services[host]; !ok {
-			t.Errorf("%s is nobody's name", host)
+			t.Errorf("the exporter %s sends to %q, which is not a service", name, host)
 		}
 	}
 	if len(traces.Receivers) != 1 || len(traces.Exporters) == 0 {
-		t.Errorf("%+v", traces)
+		t.Errorf("want one receiver and an exporter for traces, got %+v", traces)
 	}
 }
 
-// TestGrafanaOfComposeFindsItsSources: what is provisioned is where Grafana looks, and leads
-// to a service of that name.
-func TestGrafanaOfComposeFindsItsSources(t *testing.T) {
-	p := project(t)
+func TestComposeGrafanaDataSourcesAreServices(t *testing.T) {
+	p := composeProject(t)
 	s := p.Services["grafana"]
 	mounted(t, s, "/etc/grafana/provisioning/dashboards/weir.yaml")
 	mounted(t, s, "/var/lib/grafana/dashboards/weir.json")
 	for _, path := range []string{"deploy/grafana/provisioning/datasources/prometheus.yaml", "deploy/compose/jaeger.yaml"} {
-		if got := mounted(t, s, "/etc/grafana/provisioning/datasources/"+filepath.Base(path)); got != text(t, path) {
-			t.Errorf("%s is another file", path)
+		if got := mounted(t, s, "/etc/grafana/provisioning/datasources/"+filepath.Base(path)); got != readFile(t, path) {
+			t.Errorf("service grafana does not mount %s", path)
 		}
 		var file struct {
 			APIVersion  int `yaml:"apiVersion"`
@@ -228,11 +223,11 @@ func TestGrafanaOfComposeFindsItsSources(t *testing.T) {
 				Default                 bool `yaml:"isDefault"`
 			}
 		}
-		into(t, path, &file)
+		decodeYAML(t, path, &file)
 		for _, source := range file.Datasources {
 			host, _, _ := net.SplitHostPort(strings.TrimPrefix(source.URL, "http://"))
 			if _, ok := p.Services[host]; !ok {
-				t.Errorf("%s: %s is nobody's name", path, host)
+				t.Errorf("%s: data source %s: %q is not a service", path, source.Name, host)
 			}
 		}
 	}

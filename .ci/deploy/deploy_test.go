@@ -1,9 +1,9 @@
-// Package deploy checks what the folder deploy holds and what make release makes: each
-// artefact by the tool that people read it with, and what it says of Weir by the real
-// binary, started as the artefact starts it.
+// Package deploy tests the files in the folder deploy and the output of make release. Each file
+// is checked with its own tool, such as helm or promtool. Each configuration of Weir is checked by
+// starting the binary with it.
 //
-// It needs bin/weir and bin/helm (make deploy-check builds them), promtool, redis-server
-// and systemd-analyze. Nothing but loopback is reached.
+// The tests need bin/weir and bin/helm (make deploy-check builds both), promtool, redis-server
+// and systemd-analyze. They use only loopback addresses.
 package deploy
 
 import (
@@ -24,13 +24,13 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// root is the checkout.
+// root is the path of the checkout.
 const root = "../.."
 
-const adminToken = "an-admin-token-of-the-test"
+const adminToken = "admin-token-of-the-test"
 
-// text reads a file of the checkout.
-func text(t *testing.T, path string) string {
+// readFile returns the content of a file of the checkout.
+func readFile(t *testing.T, path string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(root, path))
 	if err != nil {
@@ -39,8 +39,8 @@ func text(t *testing.T, path string) string {
 	return string(b)
 }
 
-// tool runs a program that must have no complaint, and returns what it prints.
-func tool(t *testing.T, name string, args ...string) string {
+// runTool runs a program that must succeed, and returns its standard output.
+func runTool(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	var out, problems bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), name, args...)
@@ -51,8 +51,8 @@ func tool(t *testing.T, name string, args ...string) string {
 	return out.String()
 }
 
-// weir is the binary.
-func weir(t *testing.T) string {
+// weirBinary returns the absolute path of bin/weir.
+func weirBinary(t *testing.T) string {
 	t.Helper()
 	path, err := filepath.Abs(root + "/bin/weir")
 	if err != nil {
@@ -61,28 +61,28 @@ func weir(t *testing.T) string {
 	return path
 }
 
-// running is a gateway that runs until the test ends.
-type running struct {
+// gateway is a process that runs until the test ends.
+type gateway struct {
 	*testing.T
-	gateway, admin string // URLs
-	config         string // its file
+	url, admin string
+	config     string // path of the configuration file
 }
 
-// run starts the binary with a configuration of an artefact's, which finds its secrets in
-// a folder of the test's in the place of another, at addresses that are free.
-func run(t *testing.T, config, secrets string, held map[string]string, env ...string) *running {
+// startGateway starts the binary with a configuration, on free ports. The configuration reads its
+// secrets from the folder secretsFolder; the test replaces that folder by a temporary one.
+func startGateway(t *testing.T, config, secretsFolder string, secrets map[string]string, env ...string) *gateway {
 	t.Helper()
 	folder := t.TempDir()
-	for name, value := range held {
+	for name, value := range secrets {
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(value+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r := &running{T: t, config: filepath.Join(folder, "weir.yaml")}
-	if err := os.WriteFile(r.config, []byte(strings.ReplaceAll(config, secrets+"/", folder+"/")), 0o600); err != nil {
+	g := &gateway{T: t, config: filepath.Join(folder, "weir.yaml")}
+	if err := os.WriteFile(g.config, []byte(strings.ReplaceAll(config, secretsFolder+"/", folder+"/")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(weir(t), "serve", "--config", r.config, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	cmd := exec.Command(weirBinary(t), "serve", "--config", g.config, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
 	log, err := cmd.StderrPipe()
 	if err != nil {
@@ -99,28 +99,28 @@ func run(t *testing.T, config, secrets string, held map[string]string, env ...st
 		}
 	})
 	lines := bufio.NewScanner(log)
-	var said strings.Builder
-	for r.gateway == "" || r.admin == "" {
+	var output strings.Builder
+	for g.url == "" || g.admin == "" {
 		if !lines.Scan() {
-			t.Fatalf("it does not start:\n%s\n%s", said.String(), config)
+			t.Fatalf("the gateway does not start:\n%s\n%s", output.String(), config)
 		}
-		said.WriteString(lines.Text() + "\n")
+		output.WriteString(lines.Text() + "\n")
 		if m := regexp.MustCompile(`msg="(gateway|admin listener) started" address=(\S+)`).FindStringSubmatch(lines.Text()); m != nil && m[1] == "gateway" {
-			r.gateway = "http://" + m[2]
+			g.url = "http://" + m[2]
 		} else if m != nil {
-			r.admin = "http://" + m[2]
+			g.admin = "http://" + m[2]
 		}
 	}
 	go func() { _, _ = io.Copy(io.Discard, log) }()
-	return r
+	return g
 }
 
-// asks sends a GET and returns the status and the body.
-func (r *running) asks(url string, fields ...string) (int, string) {
-	r.Helper()
-	req, err := http.NewRequestWithContext(r.Context(), http.MethodGet, url, nil)
+// get sends a GET request and returns the status and the body.
+func (g *gateway) get(url string, fields ...string) (int, string) {
+	g.Helper()
+	req, err := http.NewRequestWithContext(g.Context(), http.MethodGet, url, nil)
 	if err != nil {
-		r.Fatal(err)
+		g.Fatal(err)
 	}
 	for _, f := range fields {
 		name, value, _ := strings.Cut(f, ": ")
@@ -130,35 +130,35 @@ func (r *running) asks(url string, fields ...string) (int, string) {
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		r.Fatal(err)
+		g.Fatal(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
-		r.Fatal(err)
+		g.Fatal(err)
 	}
 	return resp.StatusCode, string(body)
 }
 
-// operated holds the admin listener against what Prometheus and probes ask of it.
-func (r *running) operated(host string) {
-	r.Helper()
+// checkAdmin checks the responses of the admin listener to probes and to Prometheus.
+func (g *gateway) checkAdmin(host string) {
+	g.Helper()
 	for _, path := range []string{"/healthz", "/readyz"} {
-		if status, body := r.asks(r.admin+path, "Host: 10.1.2.3:9090"); status != http.StatusOK {
-			r.Errorf("%s: %d %s", path, status, body)
+		if status, body := g.get(g.admin+path, "Host: 10.1.2.3:9090"); status != http.StatusOK {
+			g.Errorf("%s: status %d: %s", path, status, body)
 		}
 	}
-	if status, _ := r.asks(r.admin+"/metrics", "Host: "+host); status != http.StatusUnauthorized {
-		r.Errorf("/metrics without the token: %d", status)
+	if status, _ := g.get(g.admin+"/metrics", "Host: "+host); status != http.StatusUnauthorized {
+		g.Errorf("/metrics without the token: status %d, want 401", status)
 	}
-	status, body := r.asks(r.admin+"/metrics", "Host: "+host, "Authorization: Bearer "+adminToken)
+	status, body := g.get(g.admin+"/metrics", "Host: "+host, "Authorization: Bearer "+adminToken)
 	if status != http.StatusOK || !strings.Contains(body, "weir_store_up 1") && !strings.Contains(body, "weir_store_up{") {
-		r.Errorf("/metrics of %s: %d %.300s", host, status, body)
+		g.Errorf("/metrics with Host %s: status %d: %.300s", host, status, body)
 	}
 }
 
-// redis starts a server, and returns its URL.
-func redis(t *testing.T) string {
+// startRedis starts a server and returns its URL.
+func startRedis(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -177,20 +177,20 @@ func redis(t *testing.T) string {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for ctx.Err() == nil { // until it answers
+	for ctx.Err() == nil {
 		if c, err := net.Dial("tcp", address); err == nil {
 			_ = c.Close()
 			return "redis://" + address + "/0"
 		}
 	}
-	t.Fatal("Redis does not start")
+	t.Fatal("redis-server did not start within a minute")
 	return ""
 }
 
-// into reads YAML into a value that has a place for each of its keys.
-func into(t *testing.T, path string, v any) {
+// decodeYAML decodes a YAML file. An unknown key is an error.
+func decodeYAML(t *testing.T, path string, v any) {
 	t.Helper()
-	d := yaml.NewDecoder(strings.NewReader(text(t, path)))
+	d := yaml.NewDecoder(strings.NewReader(readFile(t, path)))
 	d.KnownFields(true)
 	if err := d.Decode(v); err != nil {
 		t.Fatalf("%s: %v", path, err)

@@ -18,14 +18,13 @@ import (
 
 const chart = root + "/deploy/helm/weir"
 
-// helm is the arguments by which the chart is rendered.
-func helm(values string, more ...string) []string {
+// templateArgs returns the arguments of helm that render the chart.
+func templateArgs(values string, more ...string) []string {
 	return append([]string{"template", "weir", chart, "--namespace", "egress", "--kube-version", "1.34.0", "--values", chart + "/ci/" + values + "-values.yaml"}, more...)
 }
 
-// release is what the chart makes, each object read as Kubernetes reads it: a field that it
-// does not know is a mistake.
-type release struct {
+// objects are the Kubernetes objects of the chart.
+type objects struct {
 	config     core.ConfigMap
 	secret     *core.Secret
 	account    *core.ServiceAccount
@@ -37,10 +36,12 @@ type release struct {
 	monitor    *monitoring.ServiceMonitor
 }
 
-func render(t *testing.T, values string, more ...string) release {
+// render renders the chart and decodes its objects. A field that Kubernetes does not define is an
+// error.
+func render(t *testing.T, values string, more ...string) objects {
 	t.Helper()
-	var r release
-	for _, document := range strings.Split(tool(t, root+"/bin/helm", helm(values, more...)...), "\n---\n") {
+	var r objects
+	for _, document := range strings.Split(runTool(t, root+"/bin/helm", templateArgs(values, more...)...), "\n---\n") {
 		var head struct{ Kind string }
 		if err := yaml.Unmarshal([]byte(document), &head); err != nil {
 			t.Fatalf("%v\n%s", err, document)
@@ -77,105 +78,100 @@ func render(t *testing.T, values string, more ...string) release {
 			r.monitor = &monitoring.ServiceMonitor{}
 			read(r.monitor)
 		default:
-			t.Errorf("%q: nobody looks at it here", head.Kind)
+			t.Errorf("the kind %q is not checked by this test", head.Kind)
 		}
 	}
 	return r
 }
 
-func TestTheChartIsInOrder(t *testing.T) {
+func TestChartRendersOptionalObjects(t *testing.T) {
 	for _, values := range []string{"one", "all"} {
-		tool(t, root+"/bin/helm", "lint", "--strict", chart, "--values", chart+"/ci/"+values+"-values.yaml")
+		runTool(t, root+"/bin/helm", "lint", "--strict", chart, "--values", chart+"/ci/"+values+"-values.yaml")
 	}
 	one, all := render(t, "one"), render(t, "all")
 	if one.secret != nil || one.budget != nil || one.scaler != nil || one.network != nil || one.monitor != nil || one.account == nil {
-		t.Errorf("one: %+v", one)
+		t.Errorf("one-values.yaml: unexpected objects %+v", one)
 	}
 	if *one.deployment.Spec.Replicas != 1 || one.deployment.Spec.Strategy.Type != apps.RecreateDeploymentStrategyType {
-		t.Error("a ledger in memory is of one pod at a time")
+		t.Error("with a ledger in memory: want one replica and the strategy Recreate")
 	}
 	if all.secret == nil || all.budget == nil || all.scaler == nil || all.network == nil || all.monitor == nil || all.deployment.Spec.Replicas != nil {
-		t.Errorf("all: %+v", all)
+		t.Errorf("all-values.yaml: missing objects, or a number of replicas despite the autoscaler: %+v", all)
 	}
 }
 
-// TestTheChartRefusesWhatWouldNotWork: each of these is found before anything is installed.
-func TestTheChartRefusesWhatWouldNotWork(t *testing.T) {
-	for _, c := range []struct{ name, values, set, says string }{
-		{"no API", "all", "config.upstream.url=", "config.upstream.url: required"},
-		{"replicas that share nothing", "one", "replicas=2", "config.store.url: several replicas need Redis"},
-		{"a scaler of what is not shared", "one", "autoscaling.enabled=true", "config.store.url: several replicas need Redis"},
-		{"no token", "one", "secret.existing=", "secret.values.admin: token of the admin listener is missing"},
-		{"two places for secrets", "one", "secret.values.admin=x", "set existing or values, not both"},
-		{"an admin listener that no probe reaches", "all", "config.admin.listen=127.0.0.1:9090", "config.admin.listen: a loopback address"},
-		{"fewer at most than at least", "all", "autoscaling.maxReplicas=2", "autoscaling.maxReplicas: less than minReplicas"},
-		{"a name with a mistake", "all", "replica=3", "'replica' not allowed"},
+func TestChartRefusesInvalidValues(t *testing.T) {
+	for _, c := range []struct{ name, values, set, want string }{
+		{"no upstream", "all", "config.upstream.url=", "config.upstream.url: required"},
+		{"several replicas without Redis", "one", "replicas=2", "config.store.url: several replicas need Redis"},
+		{"an autoscaler without Redis", "one", "autoscaling.enabled=true", "config.store.url: several replicas need Redis"},
+		{"no admin token", "one", "secret.existing=", "secret.values.admin: token of the admin listener is missing"},
+		{"two sources of secrets", "one", "secret.values.admin=x", "set existing or values, not both"},
+		{"an admin listener on loopback", "all", "config.admin.listen=127.0.0.1:9090", "config.admin.listen: a loopback address"},
+		{"a maximum below the minimum", "all", "autoscaling.maxReplicas=2", "autoscaling.maxReplicas: less than minReplicas"},
+		{"an unknown value", "all", "replica=3", "'replica' not allowed"},
 	} {
-		out, err := exec.CommandContext(t.Context(), root+"/bin/helm", helm(c.values, "--set", c.set)...).CombinedOutput()
-		if err == nil || !strings.Contains(string(out), c.says) {
-			t.Errorf("%s: %v, %s", c.name, err, out)
+		out, err := exec.CommandContext(t.Context(), root+"/bin/helm", templateArgs(c.values, "--set", c.set)...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), c.want) {
+			t.Errorf("%s: got %v, want %q in: %s", c.name, err, c.want, out)
 		}
 	}
 }
 
-// TestTheChartsPodsHaveNoMoreThanTheyNeed is the restricted standard of Kubernetes for pods.
-func TestTheChartsPodsHaveNoMoreThanTheyNeed(t *testing.T) {
+// TestChartPodsAreRestricted checks the restricted Pod Security Standard of Kubernetes.
+func TestChartPodsAreRestricted(t *testing.T) {
 	r := render(t, "all")
 	pod := r.deployment.Spec.Template.Spec
 	c := pod.Containers[0]
 	s := c.SecurityContext
 	if len(pod.Containers) != 1 || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || len(s.Capabilities.Drop) != 1 || s.Capabilities.Drop[0] != "ALL" || len(s.Capabilities.Add) > 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("the container is not restricted: %+v", s)
 	}
 	p := pod.SecurityContext
 	if !*p.RunAsNonRoot || *p.RunAsUser != 65532 || p.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault || *pod.AutomountServiceAccountToken {
-		t.Errorf("%+v", p)
+		t.Errorf("the pod is not restricted: %+v", p)
 	}
 	if i := dockerfile(t); i.user != "65532:65532" || strings.Join(i.command, " ") != strings.Join(c.Args, " ") || c.Command != nil {
-		t.Errorf("the image runs %v as %s, the chart %v", i.command, i.user, c.Args)
+		t.Errorf("the image runs %v as %s, but the chart runs %v", i.command, i.user, c.Args)
 	}
 	if grace := *pod.TerminationGracePeriodSeconds; grace < 5+10+10 || !strings.Contains(r.config.Data["weir.yaml"], "drain:\n  delay: 5s\n") {
-		t.Errorf("%d s are too few for drain.delay, drain.timeout and 10 s more:\n%s", grace, r.config.Data["weir.yaml"])
+		t.Errorf("terminationGracePeriodSeconds is %d, want drain.delay plus drain.timeout plus 10 s:\n%s", grace, r.config.Data["weir.yaml"])
 	}
 }
 
-// TestTheChartsConfigurationRuns starts the binary with the file of the ConfigMap, and asks
-// it what the probes and Prometheus ask.
-func TestTheChartsConfigurationRuns(t *testing.T) {
+func TestChartConfigurationStartsGatewayForProbes(t *testing.T) {
 	r := render(t, "all")
 	var env []string
 	for _, e := range r.deployment.Spec.Template.Spec.Containers[0].Env {
 		switch e.Name {
 		case "REDIS_URL":
-			env = append(env, "REDIS_URL="+redis(t))
+			env = append(env, "REDIS_URL="+startRedis(t))
 		case "OTEL_EXPORTER_OTLP_ENDPOINT":
-			env = append(env, e.Name+"="+backend(t))
+			env = append(env, e.Name+"="+telemetryReceiver(t))
 		}
 	}
-	g := run(t, r.config.Data["weir.yaml"], "/run/secrets/weir", r.secret.StringData, env...)
-	g.operated("10.1.2.3:9090")
+	g := startGateway(t, r.config.Data["weir.yaml"], "/run/secrets/weir", r.secret.StringData, env...)
+	g.checkAdmin("10.1.2.3:9090")
 	c := r.deployment.Spec.Template.Spec.Containers[0]
 	for _, p := range []*core.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
-		if status, body := g.asks(g.admin+p.HTTPGet.Path, "Host: 10.1.2.3:9090"); status != http.StatusOK || p.HTTPGet.Port.StrVal != "admin" || p.HTTPGet.Scheme != core.URISchemeHTTP {
-			t.Errorf("%s: %d %s", p.HTTPGet.Path, status, body)
+		if status, body := g.get(g.admin+p.HTTPGet.Path, "Host: 10.1.2.3:9090"); status != http.StatusOK || p.HTTPGet.Port.StrVal != "admin" || p.HTTPGet.Scheme != core.URISchemeHTTP {
+			t.Errorf("probe %s: status %d: %s", p.HTTPGet.Path, status, body)
 		}
 	}
 }
 
-// TestTheChartsConfigurationWithoutAStoreIsValid is the smallest one there is.
-func TestTheChartsConfigurationWithoutAStoreIsValid(t *testing.T) {
-	run(t, render(t, "one").config.Data["weir.yaml"], "/run/secrets/weir", map[string]string{"admin": adminToken}).operated("10.1.2.3:9090")
+func TestChartConfigurationWithoutRedisStartsGateway(t *testing.T) {
+	startGateway(t, render(t, "one").config.Data["weir.yaml"], "/run/secrets/weir", map[string]string{"admin": adminToken}).checkAdmin("10.1.2.3:9090")
 }
 
-// TestTheChartsObjectsFindEachOther follows names, labels and ports.
-func TestTheChartsObjectsFindEachOther(t *testing.T) {
+func TestChartNamesLabelsAndPortsMatch(t *testing.T) {
 	r := render(t, "all")
 	pod := r.deployment.Spec.Template
-	fits := func(what string, selector map[string]string, labels map[string]string) {
+	matches := func(kind string, selector map[string]string, labels map[string]string) {
 		t.Helper()
 		for name, value := range selector {
 			if labels[name] != value {
-				t.Errorf("%s looks for %s=%s, not %q", what, name, value, labels[name])
+				t.Errorf("%s selects %s=%s, but the label is %q", kind, name, value, labels[name])
 			}
 		}
 	}
@@ -184,30 +180,30 @@ func TestTheChartsObjectsFindEachOther(t *testing.T) {
 		ports[p.Name] = p.ContainerPort
 	}
 	if ports["http"] != 8080 || ports["admin"] != 9090 {
-		t.Errorf("%v", ports)
+		t.Errorf("got the container ports %v, want http 8080 and admin 9090", ports)
 	}
-	fits("Deployment", r.deployment.Spec.Selector.MatchLabels, pod.Labels)
-	fits("PodDisruptionBudget", r.budget.Spec.Selector.MatchLabels, pod.Labels)
-	fits("NetworkPolicy", r.network.Spec.PodSelector.MatchLabels, pod.Labels)
+	matches("Deployment", r.deployment.Spec.Selector.MatchLabels, pod.Labels)
+	matches("PodDisruptionBudget", r.budget.Spec.Selector.MatchLabels, pod.Labels)
+	matches("NetworkPolicy", r.network.Spec.PodSelector.MatchLabels, pod.Labels)
 	if r.scaler.Spec.ScaleTargetRef.Name != r.deployment.Name {
-		t.Errorf("%+v", r.scaler.Spec.ScaleTargetRef)
+		t.Errorf("the autoscaler scales %+v", r.scaler.Spec.ScaleTargetRef)
 	}
-	var watched *core.Service
+	var admin *core.Service
 	for i, s := range r.services {
-		fits("Service", s.Spec.Selector, pod.Labels)
+		matches("Service", s.Spec.Selector, pod.Labels)
 		for _, p := range s.Spec.Ports {
 			if _, ok := ports[p.TargetPort.StrVal]; !ok || (p.TargetPort == intstr.FromString("admin")) != strings.HasSuffix(s.Name, "-admin") {
-				t.Errorf("%s leads to %s", s.Name, p.TargetPort.StrVal)
+				t.Errorf("service %s has the target port %s", s.Name, p.TargetPort.StrVal)
 			}
 		}
 		if strings.HasSuffix(s.Name, "-admin") {
-			watched = &r.services[i]
+			admin = &r.services[i]
 		}
 	}
-	fits("ServiceMonitor", r.monitor.Spec.Selector.MatchLabels, watched.Labels)
+	matches("ServiceMonitor", r.monitor.Spec.Selector.MatchLabels, admin.Labels)
 	e := r.monitor.Spec.Endpoints[0]
-	if e.Port != watched.Spec.Ports[0].Name || e.Path != "/metrics" || r.secret.StringData[e.Authorization.Credentials.Key] != adminToken || e.Authorization.Credentials.Name != r.secret.Name {
-		t.Errorf("%+v", e)
+	if e.Port != admin.Spec.Ports[0].Name || e.Path != "/metrics" || r.secret.StringData[e.Authorization.Credentials.Key] != adminToken || e.Authorization.Credentials.Name != r.secret.Name {
+		t.Errorf("the ServiceMonitor does not scrape /metrics with the token: %+v", e)
 	}
 	var volumes []string
 	for _, v := range pod.Spec.Volumes {
@@ -217,6 +213,6 @@ func TestTheChartsObjectsFindEachOther(t *testing.T) {
 		}
 	}
 	if len(volumes) != len(pod.Spec.Containers[0].VolumeMounts) || pod.Spec.ServiceAccountName != r.account.Name {
-		t.Errorf("%v, %v", volumes, pod.Spec.Containers[0].VolumeMounts)
+		t.Errorf("service account %q, volumes %v, mounts %v", pod.Spec.ServiceAccountName, volumes, pod.Spec.Containers[0].VolumeMounts)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
 )
 
-// image is what the Dockerfile says of the image.
+// image is the parsed Dockerfile.
 type image struct {
 	build, final instructions.Stage
 	user         string
@@ -23,13 +23,13 @@ type image struct {
 	health       []string
 	entrypoint   []string
 	command      []string
-	copied       map[string]string // path in the image: path in the build stage
+	copied       map[string]string // path in the image -> path in the build stage
 }
 
-// dockerfile parses it as docker does, and has docker's linter look at it.
+// dockerfile parses the Dockerfile with the parser of BuildKit, and fails on a linter warning.
 func dockerfile(t *testing.T) image {
 	t.Helper()
-	file, err := parser.Parse(strings.NewReader(text(t, "deploy/docker/Dockerfile")))
+	file, err := parser.Parse(strings.NewReader(readFile(t, "deploy/docker/Dockerfile")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func dockerfile(t *testing.T) image {
 		t.Errorf("Dockerfile: %s", w.Short)
 	}
 	if len(stages) != 2 {
-		t.Fatalf("%d stages", len(stages))
+		t.Fatalf("got %d stages, want 2", len(stages))
 	}
 	i := image{build: stages[0], final: stages[1], copied: map[string]string{}}
 	for _, c := range i.final.Commands {
@@ -56,23 +56,23 @@ func dockerfile(t *testing.T) image {
 		case *instructions.HealthCheckCommand:
 			i.health = c.Health.Test
 		case *instructions.EntrypointCommand:
-			i.entrypoint = exec1(t, c.ShellDependantCmdLine)
+			i.entrypoint = execForm(t, c.ShellDependantCmdLine)
 		case *instructions.CmdCommand:
-			i.command = exec1(t, c.ShellDependantCmdLine)
+			i.command = execForm(t, c.ShellDependantCmdLine)
 		case *instructions.CopyCommand:
 			if c.From != i.build.Name || len(c.SourcePaths) != 1 {
 				t.Errorf("%s: want one file of the stage %s", c, i.build.Name)
 			}
 			i.copied[c.DestPath] = c.SourcePaths[0]
 		default:
-			t.Errorf("%s: nothing that an image without a shell can do", c)
+			t.Errorf("%s: an image without a shell cannot run this instruction", c)
 		}
 	}
 	return i
 }
 
-// exec1 is a command that needs no shell, for there is none.
-func exec1(t *testing.T, c instructions.ShellDependantCmdLine) []string {
+// execForm returns the words of a command that needs no shell, because the image has none.
+func execForm(t *testing.T, c instructions.ShellDependantCmdLine) []string {
 	t.Helper()
 	if c.PrependShell {
 		t.Errorf("%v needs a shell", c.CmdLine)
@@ -80,39 +80,39 @@ func exec1(t *testing.T, c instructions.ShellDependantCmdLine) []string {
 	return c.CmdLine
 }
 
-func TestTheImageIsTheBinaryAndNothingElse(t *testing.T) {
+func TestImageContainsOnlyBinaryAndCertificates(t *testing.T) {
 	i := dockerfile(t)
 	if i.final.BaseName != "scratch" || i.user != "65532:65532" {
-		t.Errorf("from %s as %q", i.final.BaseName, i.user)
+		t.Errorf("the base is %s and the user %q, want scratch and 65532:65532", i.final.BaseName, i.user)
 	}
 	if strings.HasSuffix(i.build.BaseName, ":latest") || !strings.Contains(i.build.BaseName, ":") {
-		t.Errorf("%s: which one?", i.build.BaseName)
+		t.Errorf("the build image %s has no version", i.build.BaseName)
 	}
-	if minor := strings.TrimPrefix(i.build.BaseName, "golang:"); !strings.Contains(text(t, "go.mod"), "\ngo "+minor+".") {
-		t.Errorf("%s is not the Go of go.mod", i.build.BaseName)
+	if minor := strings.TrimPrefix(i.build.BaseName, "golang:"); !strings.Contains(readFile(t, "go.mod"), "\ngo "+minor+".") {
+		t.Errorf("the build image %s is not the Go version of go.mod", i.build.BaseName)
 	}
 	if len(i.copied) != 2 || i.copied["/etc/ssl/certs/ca-certificates.crt"] == "" || i.copied[i.entrypoint[0]] == "" {
-		t.Errorf("%v", i.copied)
+		t.Errorf("the image contains %v, want the binary and the CA certificates", i.copied)
 	}
 	if !slices.Equal(i.exposed, []string{"8080", "9090"}) {
-		t.Errorf("%v", i.exposed)
+		t.Errorf("the image exposes %v, want 8080 and 9090", i.exposed)
 	}
 }
 
-// TestTheImageIsBuiltFromWhatIsSentToDocker runs the commands of the build stage on the
-// files that .dockerignore lets through, as docker would, and starts what comes out.
-func TestTheImageIsBuiltFromWhatIsSentToDocker(t *testing.T) {
+// TestImageBuildsFromBuildContext runs the commands of the build stage on the files that
+// .dockerignore includes.
+func TestImageBuildsFromBuildContext(t *testing.T) {
 	i := dockerfile(t)
 	source, out := t.TempDir(), t.TempDir()
-	for _, name := range strings.Fields(tool(t, "git", "-C", root, "ls-files")) {
+	for _, name := range strings.Fields(runTool(t, "git", "-C", root, "ls-files")) {
 		info, err := os.Stat(filepath.Join(root, name))
-		if err != nil || !sent(t, name) {
-			continue // removed, and not committed so far
+		if err != nil || !inBuildContext(t, name) {
+			continue // removed, but not committed yet
 		}
 		if err := os.MkdirAll(filepath.Join(source, path.Dir(name)), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(source, name), []byte(text(t, name)), info.Mode().Perm()); err != nil {
+		if err := os.WriteFile(filepath.Join(source, name), []byte(readFile(t, name)), info.Mode().Perm()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -130,8 +130,8 @@ func TestTheImageIsBuiltFromWhatIsSentToDocker(t *testing.T) {
 		}
 	}
 	binary := strings.ReplaceAll(i.copied[i.entrypoint[0]], "/out/", out+"/")
-	if got := tool(t, binary, "version"); !strings.HasPrefix(got, "weir v9.8.7 ") {
-		t.Errorf("version: %s", got)
+	if got := runTool(t, binary, "version"); !strings.HasPrefix(got, "weir v9.8.7 ") {
+		t.Errorf("got the version %q, want weir v9.8.7", got)
 	}
 	f, err := elf.Open(binary)
 	if err != nil {
@@ -140,56 +140,54 @@ func TestTheImageIsBuiltFromWhatIsSentToDocker(t *testing.T) {
 	defer func() { _ = f.Close() }()
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
-			t.Error("it is not static")
+			t.Error("the binary is not static")
 		}
 	}
 }
 
 func goarch(t *testing.T) string {
 	t.Helper()
-	return strings.TrimSpace(tool(t, "go", "env", "GOARCH"))
+	return strings.TrimSpace(runTool(t, "go", "env", "GOARCH"))
 }
 
-// sent reports whether .dockerignore lets a file through: the last rule that fits counts.
-func sent(t *testing.T, name string) bool {
+// inBuildContext reports whether .dockerignore includes a file. The last rule that matches applies.
+func inBuildContext(t *testing.T, name string) bool {
 	t.Helper()
-	yes := true
-	for _, rule := range strings.Split(strings.TrimSpace(text(t, "deploy/docker/Dockerfile.dockerignore")), "\n") {
+	included := true
+	for _, rule := range strings.Split(strings.TrimSpace(readFile(t, "deploy/docker/Dockerfile.dockerignore")), "\n") {
 		if rule == "" || rule[0] == '#' {
 			continue
 		}
-		pattern, let := strings.CutPrefix(rule, "!")
+		pattern, includes := strings.CutPrefix(rule, "!")
 		suffix, anywhere := strings.CutPrefix(pattern, "**/")
-		fits := false
-		for at := name; at != "." && !fits; at = path.Dir(at) { // a folder stands for what is in it
+		match := false
+		for at := name; at != "." && !match; at = path.Dir(at) { // a rule for a folder applies to its files
 			if anywhere {
-				fits, _ = path.Match(suffix, path.Base(at))
+				match, _ = path.Match(suffix, path.Base(at))
 			} else {
-				fits, _ = path.Match(pattern, at)
+				match, _ = path.Match(pattern, at)
 			}
 		}
-		if fits {
-			yes = let
+		if match {
+			included = includes
 		}
 	}
-	return yes
+	return included
 }
 
-// TestTheImageChecksItself runs the image's HEALTHCHECK against a gateway that was started
-// by its command, and against none.
-func TestTheImageChecksItself(t *testing.T) {
+func TestImageHealthCheckReportsReadiness(t *testing.T) {
 	i := dockerfile(t)
 	if want := []string{"serve", "--config", "/etc/weir/weir.yaml"}; !slices.Equal(i.command, want) {
-		t.Errorf("%v, and the configuration is mounted for %v", i.command, want)
+		t.Errorf("the command is %v, want %v", i.command, want)
 	}
 	if i.health[0] != "CMD" || i.health[1] != i.entrypoint[0] {
-		t.Fatalf("%v", i.health)
+		t.Fatalf("the health check %v does not run %s", i.health, i.entrypoint[0])
 	}
-	r := run(t, text(t, "deploy/compose/weir.yaml"), "/run/secrets", composeSecrets(), composeEnv(redis(t))...)
-	if got := tool(t, weir(t), append(i.health[2:], "--admin", r.admin)...); got != "ready\n" {
-		t.Errorf("%q", got)
+	r := startGateway(t, readFile(t, "deploy/compose/weir.yaml"), "/run/secrets", composeSecrets(), composeEnv(startRedis(t))...)
+	if got := runTool(t, weirBinary(t), append(i.health[2:], "--admin", r.admin)...); got != "ready\n" {
+		t.Errorf("health check: got %q, want ready", got)
 	}
-	if err := exec.CommandContext(t.Context(), weir(t), append(i.health[2:], "--admin", "127.0.0.1:1")...).Run(); err == nil {
-		t.Error("nobody is healthy")
+	if err := exec.CommandContext(t.Context(), weirBinary(t), append(i.health[2:], "--admin", "127.0.0.1:1")...).Run(); err == nil {
+		t.Error("the health check succeeds without a gateway")
 	}
 }
