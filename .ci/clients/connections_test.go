@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestForeignConnectionsAreReported(t *testing.T) {
+func TestForeignConnectionsReportsOtherAddresses(t *testing.T) {
 	const gateway = "127.0.0.1:8443"
 	const allowed = `7 connect(3, {sa_family=AF_INET, sin_port=htons(8443), sin_addr=inet_addr("127.0.0.1")}, 16) = -1 EINPROGRESS (Operation now in progress)` + "\n"
 	for name, c := range map[string]struct {

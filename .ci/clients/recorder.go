@@ -33,14 +33,14 @@ type exchange struct {
 }
 
 // write writes the exchange without its credential, and with the beginning of the body.
-func (x exchange) write(w io.Writer) {
-	_, _ = fmt.Fprintf(w, "\n%s > %s %s %s\n", x.at.UTC().Format("15:04:05.000"), x.method, x.uri, x.protocol)
-	writeFields(w, "             > ", x.sent)
-	_, _ = fmt.Fprintf(w, "%s < %d\n", x.done.UTC().Format("15:04:05.000"), x.status)
-	writeFields(w, "             < ", x.got)
+func (e exchange) write(w io.Writer) {
+	_, _ = fmt.Fprintf(w, "\n%s > %s %s %s\n", e.at.UTC().Format("15:04:05.000"), e.method, e.uri, e.protocol)
+	writeFields(w, "             > ", e.sent)
+	_, _ = fmt.Fprintf(w, "%s < %d\n", e.done.UTC().Format("15:04:05.000"), e.status)
+	writeFields(w, "             < ", e.got)
 	const most = 400
-	if len(x.body) > 0 {
-		_, _ = fmt.Fprintf(w, "             < %s\n", x.body[:min(len(x.body), most)])
+	if len(e.body) > 0 {
+		_, _ = fmt.Fprintf(w, "             < %s\n", e.body[:min(len(e.body), most)])
 	}
 }
 
@@ -94,8 +94,8 @@ func newRecorder(gateway string, roots *x509.CertPool, pair tls.Certificate) (*r
 		ErrorLog:       silent,
 	}
 	arrive := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := exchange{at: time.Now(), method: r.Method, uri: r.RequestURI, protocol: r.Proto, sent: r.Header.Clone()}
-		proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), arrived{}, x)))
+		e := exchange{at: time.Now(), method: r.Method, uri: r.RequestURI, protocol: r.Proto, sent: r.Header.Clone()}
+		proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), arrived{}, e)))
 	})
 	t.server = &http.Server{Handler: arrive, TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}}, ReadHeaderTimeout: time.Minute, ErrorLog: silent}
 	go func() { _ = t.server.ServeTLS(l, "", "") }() // until close
@@ -106,16 +106,16 @@ func (t *recorder) close() { _ = t.server.Close() }
 
 // record records a response after its body is complete.
 func (t *recorder) record(resp *http.Response) error {
-	x, _ := resp.Request.Context().Value(arrived{}).(exchange)
+	e, _ := resp.Request.Context().Value(arrived{}).(exchange)
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return err
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(body))
-	x.status, x.got, x.body, x.done = resp.StatusCode, resp.Header.Clone(), body, time.Now()
+	e.status, e.got, e.body, e.done = resp.StatusCode, resp.Header.Clone(), body, time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.all = append(t.all, x)
+	t.all = append(t.all, e)
 	return nil
 }
 
@@ -125,42 +125,41 @@ func (t *recorder) exchanges() []exchange {
 	return slices.Clone(t.all)
 }
 
-// check returns an error for each exchange that must not occur, and for each kind of exchange
-// that is missing.
+// check returns an error for each forbidden exchange, and for each kind of exchange that is missing.
 func check(wire []exchange, service string) error {
 	var problems []error
-	wrong := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	met := map[string]bool{}
+	report := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	seen := map[string]bool{}
 	host := strings.TrimPrefix(service, "http://")
-	for i, x := range wire {
-		refused := x.status == http.StatusForbidden
-		secondary := refused && bytes.Contains(x.body, []byte("secondary rate limit"))
-		primary := refused && x.got.Get("X-Ratelimit-Remaining") == "0" && bytes.Contains(x.body, []byte("API rate limit exceeded"))
-		path, _, _ := strings.Cut(strings.TrimPrefix(x.uri, "/api/v3"), "?")
-		met["a next page from Link"] = met["a next page from Link"] || x.status == 200 && strings.Contains(x.uri, "page=3")
-		met["a response from the cache"] = met["a response from the cache"] || strings.HasPrefix(x.got.Get("Cache-Status"), "weir; hit; ttl=")
-		met["statistics"] = met["statistics"] || x.status == 200 && strings.Contains(path, "/stats/")
-		met["a 304"] = met["a 304"] || x.status == http.StatusNotModified
-		met["GraphQL"] = met["GraphQL"] || x.status == 200 && x.method == http.MethodPost && strings.HasSuffix(path, "/graphql")
-		met["/rate_limit"] = met["/rate_limit"] || x.status == 200 && path == "/rate_limit"
-		met["a write"] = met["a write"] || x.status == http.StatusCreated
-		met["a primary refusal"] = met["a primary refusal"] || primary
-		met["a secondary refusal"] = met["a secondary refusal"] || secondary
-		for _, name := range sorted(x.got) {
-			if strings.Contains(strings.Join(x.got[name], " "), host) {
-				wrong("%s %s: field %s contains the host of the upstream", x.method, x.uri, name)
+	for i, e := range wire {
+		refused := e.status == http.StatusForbidden
+		secondary := refused && bytes.Contains(e.body, []byte("secondary rate limit"))
+		primary := refused && e.got.Get("X-Ratelimit-Remaining") == "0" && bytes.Contains(e.body, []byte("API rate limit exceeded"))
+		path, _, _ := strings.Cut(strings.TrimPrefix(e.uri, "/api/v3"), "?")
+		seen["a next page from Link"] = seen["a next page from Link"] || e.status == 200 && strings.Contains(e.uri, "page=3")
+		seen["a response from the cache"] = seen["a response from the cache"] || strings.HasPrefix(e.got.Get("Cache-Status"), "weir; hit; ttl=")
+		seen["statistics"] = seen["statistics"] || e.status == 200 && strings.Contains(path, "/stats/")
+		seen["a 304"] = seen["a 304"] || e.status == http.StatusNotModified
+		seen["GraphQL"] = seen["GraphQL"] || e.status == 200 && e.method == http.MethodPost && strings.HasSuffix(path, "/graphql")
+		seen["/rate_limit"] = seen["/rate_limit"] || e.status == 200 && path == "/rate_limit"
+		seen["a write"] = seen["a write"] || e.status == http.StatusCreated
+		seen["a primary refusal"] = seen["a primary refusal"] || primary
+		seen["a secondary refusal"] = seen["a secondary refusal"] || secondary
+		for _, name := range sorted(e.got) {
+			if strings.Contains(strings.Join(e.got[name], " "), host) {
+				report("%s %s: field %s contains the host of the upstream", e.method, e.uri, name)
 			}
 		}
-		if x.status >= 500 {
-			wrong("%s %s: %d", x.method, x.uri, x.status)
+		if e.status >= 500 {
+			report("%s %s: %d", e.method, e.uri, e.status)
 		}
 		if primary || secondary {
-			problems = append(problems, respectsRetryAfter(wire[i+1:], x, path))
+			problems = append(problems, respectsRetryAfter(wire[i+1:], e, path))
 		}
 	}
 	for _, kind := range []string{"a next page from Link", "a response from the cache", "statistics", "a 304", "GraphQL", "/rate_limit", "a write", "a primary refusal", "a secondary refusal"} {
-		if !met[kind] {
-			wrong("%s is missing", kind)
+		if !seen[kind] {
+			report("no exchange with %s occurred", kind)
 		}
 	}
 	return errors.Join(problems...)
@@ -174,9 +173,9 @@ func respectsRetryAfter(later []exchange, refusal exchange, path string) error {
 		return fmt.Errorf("refusal of %s without Retry-After: %w", refusal.uri, err)
 	}
 	until := refusal.done.Add(time.Duration(wait)*time.Second - time.Second)
-	for _, x := range later {
-		if x.method == refusal.method && strings.HasSuffix(strings.Split(x.uri, "?")[0], path) && x.at.Before(until) {
-			return fmt.Errorf("%s %s was repeated %s before Retry-After", x.method, x.uri, until.Sub(x.at))
+	for _, e := range later {
+		if e.method == refusal.method && strings.HasSuffix(strings.Split(e.uri, "?")[0], path) && e.at.Before(until) {
+			return fmt.Errorf("%s %s was repeated %s before Retry-After", e.method, e.uri, until.Sub(e.at))
 		}
 	}
 	return nil

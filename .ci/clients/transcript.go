@@ -18,8 +18,8 @@ import (
 func (c client) transcript(version, output string, wire []exchange) []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s, versions\n\n%s\nOutput of the scenario\n\n%s\nHTTP exchanges\n", c.name, strings.Join(c.pins, ", "), version, output)
-	for _, x := range wire {
-		x.write(&b)
+	for _, e := range wire {
+		e.write(&b)
 	}
 	return []byte(b.String())
 }
@@ -30,33 +30,33 @@ func (c client) masked(output string, wire []exchange, p *setup) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s\n\nOutput of the scenario\n\n%s\nHTTP exchanges\n", c.name, strings.Join(c.pins, ", "), output)
 	refused := map[string]bool{} // by resource
-	for _, x := range wire {
+	for _, e := range wire {
 		// The number of requests that still count after a refusal depends on their speed.
-		if resource := x.got.Get("X-Ratelimit-Resource"); x.status == http.StatusForbidden {
+		if resource := e.got.Get("X-Ratelimit-Resource"); e.status == http.StatusForbidden {
 			refused[resource] = resource != ""
 		} else if refused[resource] {
-			x.got = x.got.Clone()
-			x.got.Set("X-Ratelimit-Remaining", "N")
-			x.got.Set("X-Ratelimit-Used", "N")
+			e.got = e.got.Clone()
+			e.got.Set("X-Ratelimit-Remaining", "N")
+			e.got.Set("X-Ratelimit-Used", "N")
 		}
-		fmt.Fprintf(&b, "\n> %s %s %s\n", x.method, x.uri, x.protocol)
-		writeFields(&b, "> ", x.sent)
-		fmt.Fprintf(&b, "< %d\n", x.status)
-		writeFields(&b, "< ", x.got)
-		if len(x.body) > 0 {
-			fmt.Fprintf(&b, "< %s\n", form(x))
+		fmt.Fprintf(&b, "\n> %s %s %s\n", e.method, e.uri, e.protocol)
+		writeFields(&b, "> ", e.sent)
+		fmt.Fprintf(&b, "< %d\n", e.status)
+		writeFields(&b, "< ", e.got)
+		if len(e.body) > 0 {
+			fmt.Fprintf(&b, "< %s\n", form(e))
 		}
 	}
 	return mask(b.String(), p)
 }
 
 // form returns the structure of a body, or the whole body of a refusal.
-func form(x exchange) string {
-	if x.status >= http.StatusBadRequest {
-		return strings.TrimSpace(string(x.body))
+func form(e exchange) string {
+	if e.status >= http.StatusBadRequest {
+		return strings.TrimSpace(string(e.body))
 	}
 	var v any
-	if err := json.Unmarshal(x.body, &v); err != nil {
+	if err := json.Unmarshal(e.body, &v); err != nil {
 		return "text"
 	}
 	switch v := v.(type) {

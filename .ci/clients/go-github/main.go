@@ -1,5 +1,5 @@
-// Command go-github is the scenario of google/go-github: it does what its users do, and
-// says of each step what came of it.
+// Command go-github is the scenario of google/go-github. It performs the usual operations of its
+// users and reports the result of each step.
 package main
 
 import (
@@ -73,8 +73,8 @@ func reference(ctx context.Context, client *github.Client) error {
 	return nil
 }
 
-// statistics come at once: by itself this client has an AcceptedError while they are
-// computed.
+// statistics requires the data in the first response. Without the gateway, the client returns an
+// AcceptedError while the upstream computes the data.
 func statistics(ctx context.Context, client *github.Client) error {
 	weeks, _, err := client.Repositories.ListCommitActivity(ctx, "acme", "widgets")
 	if err != nil || len(weeks) != 52 {
@@ -85,7 +85,7 @@ func statistics(ctx context.Context, client *github.Client) error {
 }
 
 func conditional(ctx context.Context, client *github.Client) error {
-	ask := func(etag string) (*github.Response, error) {
+	get := func(etag string) (*github.Response, error) {
 		req, err := client.NewRequest(ctx, http.MethodGet, "orgs/acme/members", nil)
 		if err != nil {
 			return nil, err
@@ -95,15 +95,15 @@ func conditional(ctx context.Context, client *github.Client) error {
 		}
 		return client.Do(req, nil)
 	}
-	first, err := ask("")
+	first, err := get("")
 	if err != nil {
 		return fmt.Errorf("conditional: %w", err)
 	}
 	etag := first.Header.Get("Etag")
-	again, err := ask(etag)
+	second, err := get(etag)
 	var response *github.ErrorResponse
-	if !errors.As(err, &response) || again.StatusCode != http.StatusNotModified {
-		return fmt.Errorf("conditional: got %v, %w", again, err)
+	if !errors.As(err, &response) || second.StatusCode != http.StatusNotModified {
+		return fmt.Errorf("conditional: got %v, %w", second, err)
 	}
 	fmt.Println("conditional: 304 to", etag)
 	return nil
@@ -114,21 +114,21 @@ func graphQL(ctx context.Context, client *github.Client) error {
 	if err != nil {
 		return err
 	}
-	var answer struct {
+	var result struct {
 		Data struct{ Viewer struct{ Login string } }
 	}
-	if _, err := client.Do(req, &answer); err != nil || answer.Data.Viewer.Login != "acme-owner" {
-		return fmt.Errorf("graphql: %+v, %w", answer, err)
+	if _, err := client.Do(req, &result); err != nil || result.Data.Viewer.Login != "acme-owner" {
+		return fmt.Errorf("graphql: %+v, %w", result, err)
 	}
-	fmt.Println("graphql:", answer.Data.Viewer.Login)
+	fmt.Println("graphql:", result.Data.Viewer.Login)
 	return nil
 }
 
-// search goes on until the client knows that nothing is left and sends no more; is then
-// sent all the same, refused by the gateway, and answered once the client has slept until
-// the reset that the refusal told.
+// search repeats a search until the client itself refuses to send it, because its budget is used.
+// Then search bypasses this check, and the gateway refuses the request. At last the client sleeps
+// until the reset, and the request passes.
 func search(ctx context.Context, client *github.Client) error {
-	ask := func(ctx context.Context, n int) (*github.Response, error) {
+	request := func(ctx context.Context, n int) (*github.Response, error) {
 		_, resp, err := client.Search.Commits(ctx, fmt.Sprintf("gear %d", n), nil)
 		return resp, err
 	}
@@ -136,26 +136,26 @@ func search(ctx context.Context, client *github.Client) error {
 	var err error
 	n := 0
 	for ; n < 10 && err == nil; n++ {
-		_, err = ask(ctx, n)
+		_, err = request(ctx, n)
 	}
 	if !errors.As(err, &limited) || n < 5 {
 		return fmt.Errorf("primary: %d searches, then %w", n, err)
 	}
 	fmt.Printf("primary: %d searches; the next is not sent: %v\n", n-1, limited)
-	if _, err := ask(context.WithValue(ctx, github.BypassRateLimitCheck, true), n); !errors.As(err, &limited) || limited.Response.Header.Get("Retry-After") == "" {
-		return fmt.Errorf("primary: sent all the same: %w", err)
+	if _, err := request(context.WithValue(ctx, github.BypassRateLimitCheck, true), n); !errors.As(err, &limited) || limited.Response.Header.Get("Retry-After") == "" {
+		return fmt.Errorf("primary: bypass of the check: %w", err)
 	}
-	fmt.Printf("primary: sent all the same: RateLimitError: %v\n", limited)
+	fmt.Printf("primary: sent with a bypass: RateLimitError: %v\n", limited)
 	began := time.Now()
-	if _, err := ask(context.WithValue(ctx, github.SleepUntilPrimaryRateLimitResetWhenRateLimited, true), n); err != nil {
+	if _, err := request(context.WithValue(ctx, github.SleepUntilPrimaryRateLimitResetWhenRateLimited, true), n); err != nil {
 		return fmt.Errorf("primary: after the reset: %w", err)
 	}
-	fmt.Printf("primary: answered after it slept for %s\n", time.Since(began).Round(time.Second))
+	fmt.Printf("primary: passed after a sleep of %s\n", time.Since(began).Round(time.Second))
 	return nil
 }
 
-// write makes tags until that is limited, is then refused by the client itself, and
-// succeeds when the time is over that the error tells.
+// write creates tags until the gateway refuses one. Then the client itself refuses to send a tag
+// until the time of Retry-After has passed.
 func write(ctx context.Context, client *github.Client) error {
 	found, _, err := client.Search.Commits(ctx, "gear", nil)
 	if err != nil || len(found.Commits) == 0 {
@@ -177,7 +177,7 @@ func write(ctx context.Context, client *github.Client) error {
 	if !errors.As(err, &limited) || n < 2 || limited.RetryAfter == nil {
 		return fmt.Errorf("secondary: %d tags, then %w", n, err)
 	}
-	fmt.Printf("secondary: %d tags, then AbuseRateLimitError: %v; again in %s\n", n-1, limited, limited.GetRetryAfter())
+	fmt.Printf("secondary: %d tags, then AbuseRateLimitError: %v; retry after %s\n", n-1, limited, limited.GetRetryAfter())
 	if _, err := tag(n); !errors.As(err, &limited) {
 		return fmt.Errorf("secondary: then %w", err)
 	}
@@ -188,8 +188,8 @@ func write(ctx context.Context, client *github.Client) error {
 	case <-time.After(limited.GetRetryAfter()):
 	}
 	if _, err := tag(n); err != nil {
-		return fmt.Errorf("secondary: after the time that it told: %w", err)
+		return fmt.Errorf("secondary: after Retry-After: %w", err)
 	}
-	fmt.Println("secondary: answered after that")
+	fmt.Println("secondary: passed after that")
 	return nil
 }

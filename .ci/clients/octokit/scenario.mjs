@@ -1,14 +1,14 @@
-// The scenario of octokit, with its plugins for throttling and for retries: it does what
-// their users do, and says of each step what came of it.
+// The scenario of octokit, with its plugins for throttling and retries, performs the usual operations
+// of its users and reports the result of each step.
 import assert from 'node:assert/strict'
 import { Octokit } from '@octokit/rest'
 import { retry } from '@octokit/plugin-retry'
 import { throttling } from '@octokit/plugin-throttling'
 
-// Whoever wants to be asked again says so here, as the plugin demands.
-const told = []
-const onRateLimit = (seconds, options) => told.push({ what: 'primary', seconds, method: options.method }) > 0
-const onSecondaryRateLimit = (seconds, options) => told.push({ what: 'secondary', seconds, method: options.method }) > 0
+// The plugin calls one of these functions for each refusal. The result true requests a retry.
+const refusals = []
+const onRateLimit = (seconds, options) => refusals.push({ limit: 'primary', seconds, method: options.method }) > 0
+const onSecondaryRateLimit = (seconds, options) => refusals.push({ limit: 'secondary', seconds, method: options.method }) > 0
 
 const Throttled = Octokit.plugin(retry, throttling)
 const octokit = new Throttled({ baseUrl: process.env.WEIR, auth: process.env.TOKEN, throttle: { onRateLimit, onSecondaryRateLimit } })
@@ -40,36 +40,35 @@ const { viewer } = await octokit.graphql('{viewer{login}}')
 assert.equal(viewer.login, 'acme-owner')
 console.log(`graphql: ${viewer.login}`)
 
-// Searches, one every two seconds as the plugin has them, until they are limited: then
-// the plugin waits until the reset and asks again.
+// The plugin sends one search every two seconds. After a refusal it waits until the reset and retries.
 const { data: { items: [{ sha: commit }] } } = await octokit.rest.search.commits({ q: 'gear' })
 let searches = 1
-for (; searches < 10 && told.length === 0; searches++) {
+for (; searches < 10 && refusals.length === 0; searches++) {
   await octokit.rest.search.commits({ q: `gear ${searches}` })
 }
-assert.equal(told.length, 1, 'limited once, and not again after the wait')
-assert.equal(told[0].what, 'primary')
-console.log(`primary: ${searches - 1} searches, then onRateLimit was told of ${told[0].seconds} s; answered after that`)
+assert.equal(refusals.length, 1, 'want one refusal, and none for the retry')
+assert.equal(refusals[0].limit, 'primary')
+console.log(`primary: ${searches - 1} searches, then onRateLimit got ${refusals[0].seconds} s; the retry passed`)
 
-// Tags until they are limited: the plugin waits for as long as Retry-After says.
+// After a refused write the plugin waits for Retry-After and retries.
 const tag = (client, n) => client.rest.git.createTag({ ...widgets, tag: `v${n}`, message: 'made by octokit', object: commit, type: 'commit' })
-told.length = 0
+refusals.length = 0
 let made = 0
-for (; made < 10 && told.length === 0; made++) {
+for (; made < 10 && refusals.length === 0; made++) {
   const { data } = await tag(octokit, made)
   console.log(`write: ${data.sha}`)
 }
-assert.equal(told.length, 1, 'limited once, and not again after the wait')
-assert.equal(told[0].what, 'secondary')
-console.log(`secondary: ${made - 1} tags, then onSecondaryRateLimit was told of ${told[0].seconds} s; answered after that`)
+assert.equal(refusals.length, 1, 'want one refusal, and none for the retry')
+assert.equal(refusals[0].limit, 'secondary')
+console.log(`secondary: ${made - 1} tags, then onSecondaryRateLimit got ${refusals[0].seconds} s; the retry passed`)
 
-// The same without a wish for another try: its error is typed.
+// Without a retry, the client throws a typed error.
 const once = new Throttled({ baseUrl: process.env.WEIR, auth: process.env.TOKEN, throttle: { id: 'once', onRateLimit: () => false, onSecondaryRateLimit: () => false } })
 await assert.rejects(async () => {
   for (const last = made + 10; made < last; made++) await tag(once, made)
 }, error => {
   assert.deepEqual([error.name, error.status], ['HttpError', 403])
   assert.ok(Number(error.response.headers['retry-after']) > 0)
-  console.log(`secondary: then ${error.name}: ${error.message}; again in ${error.response.headers['retry-after']} s`)
+  console.log(`secondary: then ${error.name}: ${error.message}; retry after ${error.response.headers['retry-after']} s`)
   return true
 })
