@@ -13,7 +13,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// harness is a limiter over a memory ledger, with its goroutine Run.
+// harness contains a limiter with a memory ledger. A goroutine runs Limiter.Run.
 type harness struct {
 	*testing.T
 	*Limiter
@@ -96,8 +96,8 @@ func threeSlots() policy.Limits {
 	return limits
 }
 
-// slotsOnly returns limits with so many concurrency slots and no other
-// effective limit.
+// slotsOnly returns limits in which only the number of concurrency slots is
+// effective.
 func slotsOnly(concurrent int) policy.Limits {
 	limits := policy.DefaultLimits()
 	limits.Points.REST, limits.Concurrent, limits.CPU.Total = 1_000_000, concurrent, time.Hour
@@ -129,7 +129,7 @@ func TestAcquireReturnsWhenAnotherPermitSettles(t *testing.T) {
 		}
 		_ = o.Settle(o.ctx, *open[0], Outcome{})
 		if after := <-admitted; after != duration {
-			t.Errorf("granted after %v, want %v", after, duration)
+			t.Errorf("got a permit after %v, want %v", after, duration)
 		}
 	})
 }
@@ -141,13 +141,13 @@ func TestAcquireStopsWaiting(t *testing.T) {
 		after           time.Duration
 		is              func(error) bool
 	}{
-		{"at its deadline", 5 * time.Second, time.Hour, 5 * time.Second, func(err error) bool {
+		{"deadline", 5 * time.Second, time.Hour, 5 * time.Second, func(err error) bool {
 			var r *Refusal
 			return errors.As(err, &r) && r.Reason == Concurrency && r.Until.After(time.Now())
 		}},
-		{"when the client disconnects", time.Minute, 2 * time.Second, 2 * time.Second,
+		{"client disconnects", time.Minute, 2 * time.Second, 2 * time.Second,
 			func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }},
-		{"immediately without a wait", 0, time.Hour, 0,
+		{"no wait allowed", 0, time.Hour, 0,
 			func(err error) bool { var r *Refusal; return errors.As(err, &r) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -197,19 +197,19 @@ func TestAcquireBoundsWaitingRequests(t *testing.T) {
 			synctest.Wait()
 			_, err := o.acquire(core("op"), user(name), time.Hour)
 			if r := o.refusal(err); r.Reason != Queue {
-				t.Errorf("got %v", err)
+				t.Errorf("got %v, want a refusal because of the queue", err)
 			}
 		}
-		_, err := o.acquire(core("op"), user("another"), time.Hour)
+		_, err := o.acquire(core("op"), user("newcomer"), time.Hour)
 		if r := o.refusal(err); r.Reason != Queue {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want a refusal because of the queue", err)
 		}
 		o.close()
 		synctest.Wait()
 	})
 }
 
-// I16 of docs/limits.md.
+// TestWaitForOneBudgetDoesNotDelayAnother tests I16 of docs/limits.md.
 func TestWaitForOneBudgetDoesNotDelayAnother(t *testing.T) {
 	limits := policy.DefaultLimits()
 	limits.Points.REST = 10
@@ -224,7 +224,7 @@ func TestWaitForOneBudgetDoesNotDelayAnother(t *testing.T) {
 		}()
 		synctest.Wait()
 		began := time.Now()
-		o.answer(o.acquired(core("other"), user("")))
+		o.answer(o.acquired(core("second"), user("")))
 		if time.Since(began) != 0 {
 			t.Error("a request for another budget waited")
 		}
@@ -234,7 +234,7 @@ func TestWaitForOneBudgetDoesNotDelayAnother(t *testing.T) {
 	})
 }
 
-// I19 of docs/limits.md.
+// TestAcquireRefusesIfTheQueueIsTooSlow tests I19 of docs/limits.md.
 func TestAcquireRefusesIfTheQueueIsTooSlow(t *testing.T) {
 	inBubble(t, slotsOnly(1), func(o *harness) {
 		o.warmUp("op")
@@ -270,8 +270,8 @@ func TestRunRenewsPermitsInUse(t *testing.T) {
 	})
 }
 
-// A slow upload must not use up the CPU time. The upstream's time counts from
-// the end of the upload.
+// The CPU time of the upstream counts from the end of an upload, so that a slow
+// upload does not use it.
 func TestUploadTimeIsNotChargedAsCPUTime(t *testing.T) {
 	inBubble(t, policy.DefaultLimits(), func(o *harness) {
 		cpu := func() int {
@@ -286,7 +286,7 @@ func TestUploadTimeIsNotChargedAsCPUTime(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		list, _ := o.ledger.Accounts(o.ctx, 1)
 		if now := cpu(); now != held || list[0].InUse != 1 {
-			t.Errorf("%d held, before %d; %d in duration", now, held, list[0].InUse)
+			t.Errorf("after 10 minutes of upload: %d ms held, %d before; %d permits in use, want 1", now, held, list[0].InUse)
 		}
 		done()
 		time.Sleep(20 * time.Second)
@@ -317,7 +317,7 @@ func TestRenewalDoesNotReopenAClosedPermit(t *testing.T) {
 		o.answer(p) // the renewal starts before Settle returns
 		list, err := o.ledger.Accounts(o.ctx, 1)
 		if err != nil || list[0].InUse != 0 {
-			o.Errorf("%+v, %v; want nothing in duration", list, err)
+			o.Errorf("%+v, %v; want no permit in use", list, err)
 		}
 	})
 }

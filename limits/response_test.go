@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestReadRate(t *testing.T) {
+func TestReadRateParsesRateHeaders(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	header := func(fields ...string) http.Header {
 		h := http.Header{}
@@ -45,7 +45,7 @@ func TestReadRate(t *testing.T) {
 	}
 }
 
-func TestClassifyLimit(t *testing.T) {
+func TestClassifyLimitDistinguishesPrimaryAndSecondary(t *testing.T) {
 	for _, c := range []struct {
 		name, body, remaining, retry string
 		status                       int
@@ -81,7 +81,7 @@ func TestClassifyLimit(t *testing.T) {
 	}
 }
 
-func TestReadRetryAfter(t *testing.T) {
+func TestReadRetryAfterParsesSecondsAndDates(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	for value, want := range map[string]time.Duration{
 		"":    0,

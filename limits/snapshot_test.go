@@ -36,7 +36,7 @@ func answer(resource string, used int) Outcome {
 	}}
 }
 
-// After a graceful restart, the next process decides like this one.
+// After a graceful restart, the new process must decide like the old process.
 func TestLoadRestoresTheSavedState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rules := Rules{Limits: policy.DefaultLimits(), ColdStart: "strict"}
@@ -66,10 +66,10 @@ func TestLoadRestoresTheSavedState(t *testing.T) {
 				t.Fatal(diff)
 			}
 			id := uint64(time.Now().UnixNano())
-			was, _ := old.Admit(context.Background(), claim(id, "search"))
-			is, _ := fresh.Admit(context.Background(), claim(id, "search"))
-			if was != is {
-				t.Fatalf("got %+v, want %+v as before the restart", is, was)
+			want, _ := old.Admit(context.Background(), claim(id, "search"))
+			got, _ := fresh.Admit(context.Background(), claim(id, "search"))
+			if got != want {
+				t.Fatalf("got %+v, want %+v as before the restart", got, want)
 			}
 			time.Sleep(7 * time.Second)
 		}

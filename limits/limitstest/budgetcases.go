@@ -8,8 +8,9 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Margins that a ledger adds to times in whole seconds: to a Retry-After and to
-// a reset with many reports, and to a reset with few reports.
+// Margins that a ledger adds to times in whole seconds. The margin applies to a
+// Retry-After and to a reset with many reports. The jitter applies to a reset
+// with few reports.
 const (
 	margin = time.Second
 	jitter = 2 * time.Second
@@ -125,7 +126,7 @@ var windowCases = []testCase{
 		h.spend(get("core"), reported("core", 5000, 5000, time.Now().Add(30*24*time.Hour)))
 		h.refused(get("core"), limits.Primary, 24*time.Hour+jitter)
 	}},
-	{"the upstream's clock may differ", func(h *harness) {
+	{"the clock of the upstream may differ", func(h *harness) {
 		for i, offset := range []time.Duration{-time.Hour, 1900 * time.Millisecond, -1900 * time.Millisecond,
 			24 * time.Hour} {
 			c := get("core")
@@ -145,7 +146,7 @@ var windowCases = []testCase{
 		early, late := time.Now().Add(100*second), time.Now().Add(400*second)
 		h.spend(get("core"), reported("core", 5000, 5000, early))
 		time.Sleep(second)
-		h.settled(h.granted(claimOf("b")), limits.Outcome{}) // other accounts are not affected
+		h.settled(h.granted(claimOf("b")), limits.Outcome{}) // another account is not affected
 		h.refused(get("core"), limits.Primary, 101*second)
 		time.Sleep(101 * second)
 		h.spend(get("core"), reported("core", 10, 5000, late))
@@ -264,7 +265,7 @@ var logCases = []testCase{
 		}
 		h.refused(get("core"), limits.Points, 10*second)
 	}},
-	{"merged spends return with the last of them", func(h *harness) {
+	{"merged spends return together with the last spend", func(h *harness) {
 		write := get("core")
 		write.Points = 450
 		h.spend(write, answered())
@@ -278,7 +279,7 @@ var logCases = []testCase{
 		h.refused(write, limits.Points, 60*second-235*time.Millisecond)
 		time.Sleep(120 * second)
 		write.Points = 300
-		for range 3 { // each within the span of the one before, but the last not of the first
+		for range 3 { // each spend is within the span of the previous spend, but the third is not within that of the first
 			h.spend(write, answered())
 			time.Sleep(150 * time.Millisecond)
 		}
@@ -327,16 +328,15 @@ var logCases = []testCase{
 	{"predicted CPU time is held, and elapsed time is charged", func(h *harness) {
 		c := get("core")
 		c.CPU = 30 * second
-		one, two := h.granted(c), h.granted(c)
-		three := h.granted(c)
+		p1, p2, p3 := h.granted(c), h.granted(c), h.granted(c)
 		h.refused(c, limits.CPU, untilSettled)
 		o := answered()
 		o.Elapsed = 10 * second
-		h.settled(one, o)
-		h.settled(two, o)
+		h.settled(p1, o)
+		h.settled(p2, o)
 		h.check("cpu", h.budget("cpu").Used, 20_000)
 		h.granted(c)
-		h.settled(three, o)
+		h.settled(p3, o)
 		c.CPU = 31 * second
 		h.refused(c, limits.CPU, untilSettled)
 	}},

@@ -9,11 +9,11 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// pattern is how a client sends requests.
+// pattern is the rhythm of the requests of a client.
 type pattern int
 
 const (
-	overload pattern = iota // one request after the other
+	overload pattern = iota // requests without a pause
 	cron                    // a burst in every window
 	idle                    // an idle time, then overload
 	steady                  // single requests with random pauses
@@ -116,13 +116,13 @@ func (c *client) pick(rng *rand.Rand) limits.Claim {
 // request sends one request. It returns false if the limiter refused it.
 func (c *client) request(ctx context.Context, rng *rand.Rand) bool {
 	s := c.scenario
-	asking := ctx
+	acquiring := ctx
 	if chance(rng, s.Cancel) {
 		canceled, cancel := context.WithTimeout(ctx, upTo(rng, c.maxWait))
 		defer cancel()
-		asking = canceled
+		acquiring = canceled
 	}
-	permit, err := c.limiter.Acquire(asking, c.pick(rng), c.caller, time.Now().Add(c.maxWait))
+	permit, err := c.limiter.Acquire(acquiring, c.pick(rng), c.caller, time.Now().Add(c.maxWait))
 	if err != nil {
 		return false
 	}

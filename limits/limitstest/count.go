@@ -13,11 +13,12 @@ type spend struct {
 	copied *transportCopy
 }
 
-// transportCopy is a copy of a request that the transport sent. The ledger
-// learned of it at the given time, or not yet.
-type transportCopy struct{ learned time.Time }
+// transportCopy is a copy of a request that the transport sent.
+type transportCopy struct {
+	learned time.Time // when the ledger learned of the copy, or zero
+}
 
-// hidden reports whether a ledger could not know of the copy when it granted a
+// hidden reports whether a ledger had not learned of the copy when it granted a
 // permit.
 func (c *transportCopy) hidden(granted time.Time) bool {
 	return c != nil && (c.learned.IsZero() || !c.learned.Before(granted))
@@ -43,8 +44,8 @@ type excessCPU struct {
 	of              *exchange
 }
 
-// known returns the microseconds that a ledger knew of when it granted a
-// permit.
+// known returns the microseconds of the excess that a ledger had learned of when
+// it granted a permit.
 func (s *excessCPU) known(granted time.Time) int64 {
 	if settled := s.of.response.settled; !settled.IsZero() && settled.Before(granted) {
 		return s.extra.Microseconds()
@@ -97,8 +98,8 @@ func (x *spend) copies() int {
 }
 
 // pace measures how fast a limit is used. It measures the time from the first
-// cost until a whole number of limits is used, so that a window more or less at
-// either end makes no difference.
+// cost until a whole number of limits is used. A partial window at either end
+// therefore does not change the result.
 type pace struct {
 	from     time.Time // start of the measurement; zero disables it
 	first    time.Time
@@ -147,7 +148,7 @@ type window struct {
 	phase        time.Time
 	opened, ends time.Time
 	used         int64
-	byOthers     int64 // part of used that other users spent
+	byOtherUsers int64 // part of used that other users spent
 	refused      int64 // requests beyond the limit
 	copies       []*transportCopy
 	learned      []learnedUse
@@ -156,10 +157,11 @@ type window struct {
 	last         snapshot // last snapshot in rate headers
 }
 
-// learnedUse is what a response reported to the ledger about the open window.
+// learnedUse is the part of a report about the open window that the ledger
+// learned from a response.
 type learnedUse struct {
-	at       time.Time
-	byOthers int64
+	at           time.Time
+	byOtherUsers int64
 }
 
 // roll opens the window that contains a time. A window that starts with a
@@ -180,11 +182,11 @@ func (w *window) roll(now time.Time, open bool) {
 	case open:
 		w.opened = now
 	default:
-		w.opened, w.ends, w.used, w.byOthers = time.Time{}, time.Time{}, 0, 0
+		w.opened, w.ends, w.used, w.byOtherUsers = time.Time{}, time.Time{}, 0, 0
 		return
 	}
 	w.ends = w.opened.Add(w.length)
-	w.used, w.byOthers, w.refused, w.copies, w.learned = 0, 0, 0, nil, nil
+	w.used, w.byOtherUsers, w.refused, w.copies, w.learned = 0, 0, 0, nil, nil
 }
 
 func (w *window) close() {
@@ -213,10 +215,10 @@ func (w *window) take(now, granted time.Time, c *transportCopy) (ok bool, excess
 	var known int64
 	for _, n := range w.learned {
 		if n.at.Before(granted) {
-			known = max(known, n.byOthers)
+			known = max(known, n.byOtherUsers)
 		}
 	}
-	unknown := w.byOthers - known
+	unknown := w.byOtherUsers - known
 	for _, c := range w.copies {
 		if c.hidden(granted) {
 			unknown++
@@ -225,25 +227,25 @@ func (w *window) take(now, granted time.Time, c *transportCopy) (ok bool, excess
 	return false, w.refused - unknown
 }
 
-// spendByOthers counts requests of other users, up to the limit.
-func (w *window) spendByOthers(now time.Time, n int64) {
+// spendByOtherUsers counts requests of other users, up to the limit.
+func (w *window) spendByOtherUsers(now time.Time, n int64) {
 	w.roll(now, true)
 	n = min(n, w.max-w.used)
 	w.used += n
-	w.byOthers += n
+	w.byOtherUsers += n
 }
 
 // snapshot is the state of a window at one time, for rate headers.
 type snapshot struct {
-	window              *window
-	max, used, byOthers int64
-	ends                time.Time
-	opened              time.Time
+	window                  *window
+	max, used, byOtherUsers int64
+	ends                    time.Time
+	opened                  time.Time
 }
 
 func (w *window) snapshot(now time.Time) snapshot {
 	w.roll(now, false)
-	s := snapshot{window: w, max: w.max, used: w.used, byOthers: w.byOthers, ends: w.ends, opened: w.opened}
+	s := snapshot{window: w, max: w.max, used: w.used, byOtherUsers: w.byOtherUsers, ends: w.ends, opened: w.opened}
 	if s.ends.IsZero() {
 		s.ends = now.Add(w.length)
 	}
@@ -253,6 +255,6 @@ func (w *window) snapshot(now time.Time) snapshot {
 // learned records that the ledger has learned the snapshot.
 func (s snapshot) learned(now time.Time) {
 	if w := s.window; w != nil && w.opened.Equal(s.opened) {
-		w.learned = append(w.learned, learnedUse{now, s.byOthers})
+		w.learned = append(w.learned, learnedUse{now, s.byOtherUsers})
 	}
 }

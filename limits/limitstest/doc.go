@@ -1,5 +1,5 @@
 // Package limitstest tests implementations of limits.Ledger. It contains two
-// judges that share no deciding code with package limits:
+// checkers that share no decision code with package limits:
 //
 //   - [RunSuite] applies fixed cases and random histories to a ledger. It
 //     compares every decision with a naive model (model.go).

@@ -66,7 +66,7 @@ func smallLimits(rng *rand.Rand) policy.Limits {
 }
 
 // drawProfile returns the behaviour of a random upstream. Each fault occurs in
-// some scenarios, and none occurs in all of them.
+// some scenarios only.
 func drawProfile(rng *rand.Rand, l policy.Limits) Profile {
 	n := Profile{
 		Limits: l, Kind: policy.User, Part: 1,

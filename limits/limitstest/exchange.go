@@ -89,22 +89,23 @@ func (u *Upstream) Send(r Request, rng *rand.Rand) <-chan *Response {
 
 // deliver sends the response and its body.
 func (ex *exchange) deliver(responses chan<- *Response) {
-	var goesOn time.Duration
+	var remaining time.Duration
 	if n := &ex.profile; chance(ex.rng, n.BodyOdds) {
 		ex.response.Body = time.Microsecond + upTo(ex.rng, n.Body)
-		goesOn = ex.response.Body
+		remaining = ex.response.Body
 		if ex.response.Aborted = chance(ex.rng, n.Aborting); ex.response.Aborted {
-			goesOn += upTo(ex.rng, Linger)
+			remaining += upTo(ex.rng, Linger)
 		}
 	}
-	if goesOn == 0 {
+	if remaining == 0 {
 		ex.leave(ex.Request)
 		responses <- ex.response
 		return
 	}
 	responses <- ex.response
-	// A request that ends together with the body is counted as ended before.
-	time.Sleep(goesOn - time.Microsecond)
+	// The request ends a microsecond before its body, so that the upstream never
+	// counts a request that the client considers ended.
+	time.Sleep(remaining - time.Microsecond)
 	ex.leave(ex.Request)
 }
 
@@ -144,7 +145,7 @@ func (ex *exchange) plan() {
 	slices.SortStableFunc(ex.events, func(a, b event) int { return int(a.at - b.at) })
 }
 
-// resend counts an earlier copy of the request, perhaps seconds after the
+// resend counts an earlier copy of the request, possibly seconds after the
 // response.
 func (ex *exchange) resend() {
 	c := &transportCopy{}
@@ -190,7 +191,7 @@ func (ex *exchange) arrive(a *account, now time.Time) {
 	w := ex.window(a, ex.Resource)
 	n := &ex.profile
 	if chance(ex.rng, n.ClosedWindows) {
-		w.spendByOthers(now, w.max)
+		w.spendByOtherUsers(now, w.max)
 	}
 	if chance(ex.rng, n.SecondaryErrors) {
 		ex.secondaryError(a, w, now)
@@ -210,7 +211,7 @@ func (ex *exchange) arrive(a *account, now time.Time) {
 		if excess > 0 {
 			ex.violation(a, limit, fmt.Sprintf("%d beyond %d, granted at %s, window %s to %s, %d by other users",
 				excess, w.max,
-				ex.clock(ex.Granted), ex.clock(w.opened), ex.clock(w.ends), w.byOthers))
+				ex.clock(ex.Granted), ex.clock(w.opened), ex.clock(w.ends), w.byOtherUsers))
 		}
 	}
 	if n.SlidingSearch && (ex.Resource == policy.Search || ex.Resource == policy.CodeSearch) {
@@ -234,8 +235,8 @@ func primaryName(resource string) string {
 func (ex *exchange) secondaryError(a *account, w *window, now time.Time) {
 	ex.response.Limited = limits.SecondaryLimit
 	w.roll(now, true)
-	// The error is a further one if its request was granted after the ledger
-	// learned of the last one.
+	// The error is another error in a row if its request was granted after the
+	// ledger learned of the last error.
 	if a.episodes == 0 || !a.lastLearned.Before(a.lastSecondary) && ex.Granted.After(a.lastLearned) {
 		a.episodes++
 		a.lastSecondary = now
@@ -243,7 +244,7 @@ func (ex *exchange) secondaryError(a *account, w *window, now time.Time) {
 	ends := now.Add(time.Minute << min(a.episodes-1, 6)) // one minute, doubled for each error in a row
 	switch ex.rng.IntN(4) {
 	case 0: // remaining 0: until the reset, if the response has rate headers
-		w.spendByOthers(now, w.max)
+		w.spendByOtherUsers(now, w.max)
 	case 1, 2: // Retry-After
 		exact := time.Second + upTo(ex.rng, 15*time.Second)
 		ends = now.Add(exact)

@@ -254,7 +254,7 @@ func (c *player) apply(s step) (difference string) {
 		}
 	}
 	c.applyToModel(s, o, now)
-	return differ("account", c.account(), used(c.model.describe(time.Now().UnixMicro())))
+	return differ("account", c.account(), withoutUnused(c.model.describe(time.Now().UnixMicro())))
 }
 
 // applyToModel applies a step to the model, unless the step is a claim.
@@ -270,7 +270,7 @@ func (c *player) applyToModel(s step, o limits.Outcome, now time.Time) {
 	}
 }
 
-// account returns the account as the ledger describes it, or an error.
+// account returns the account from the ledger, or an error.
 func (c *player) account() any {
 	list, err := c.Accounts(context.Background(), 10)
 	if err != nil {
@@ -278,14 +278,14 @@ func (c *player) account() any {
 	}
 	for _, a := range list {
 		if a.Name == testAccount {
-			return used(a)
+			return withoutUnused(a)
 		}
 	}
-	return used(c.model.describe(time.Now().UnixMicro())) // an unknown account equals an unused one
+	return withoutUnused(c.model.describe(time.Now().UnixMicro())) // an unknown account equals an unused one
 }
 
-// used removes the unused budgets of an account.
-func used(a limits.Account) limits.Account {
+// withoutUnused returns an account without its unused budgets.
+func withoutUnused(a limits.Account) limits.Account {
 	a.Budgets = slices.DeleteFunc(a.Budgets, func(b limits.Budget) bool { return b.Used == 0 && b.Held == 0 })
 	slices.SortFunc(a.Budgets, func(x, y limits.Budget) int { return strings.Compare(x.Resource, y.Resource) })
 	return a

@@ -142,14 +142,14 @@ func runInvariants(t *testing.T, open Open) {
 		rapid.Check(t, func(rt *rapid.T) {
 			reports := drawReports(rt)
 			shuffled := rapid.Permutation(append(reports, reports...)).Draw(rt, "order")
-			var one, other limits.Account
+			var first, second limits.Account
 			synctest.Test(t, func(t *testing.T) {
-				one = afterReports(newHarness(t, open, limits.Rules{Limits: tightLimits()}), reports)
+				first = afterReports(newHarness(t, open, limits.Rules{Limits: tightLimits()}), reports)
 			})
 			synctest.Test(t, func(t *testing.T) {
-				other = afterReports(newHarness(t, open, limits.Rules{Limits: tightLimits()}), shuffled)
+				second = afterReports(newHarness(t, open, limits.Rules{Limits: tightLimits()}), shuffled)
 			})
-			if difference := differ("account after another order", other, one); difference != "" {
+			if difference := differ("account after another order", second, first); difference != "" {
 				rt.Fatal(difference)
 			}
 		})
@@ -222,5 +222,5 @@ func afterReports(b *harness, reports []limits.Rate) limits.Account {
 	for _, rate := range reports { // responses to expired permits
 		b.settled(limits.Permit{Claim: expired}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
 	}
-	return used(b.account())
+	return withoutUnused(b.account())
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// link connects one replica to the ledger. It records when the ledger decides
-// and learns. It delays and repeats calls, and fails when the replica crashes.
+// link connects one replica to the ledger. It records when the ledger grants
+// permits and learns of responses. It delays and repeats calls. After a crash of
+// the replica, all calls fail.
 type link struct {
 	limits.Ledger
 	upstream *Upstream
@@ -25,7 +26,7 @@ type link struct {
 	crashed   bool
 }
 
-var errCrashed = errors.New("this replica is crashed")
+var errCrashed = errors.New("the replica has crashed")
 
 // delay waits for the latency of a call. It reports whether to repeat the call,
 // and returns an error if the replica has crashed.

@@ -14,8 +14,9 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// RunDataLoss checks that a replica restores the state after its store losses all
-// data. The function lose empties the store, and lets the replica notice.
+// RunDataLoss checks that a replica restores the state after its store loses all
+// data. The function lose empties the store and waits until the replica has
+// noticed the loss.
 func RunDataLoss(t *testing.T, open Open, lose func(t *testing.T, l limits.Ledger)) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rules, history := drawRules(rt), drawHistory(rt)
@@ -37,9 +38,9 @@ func loseInBubble(t *testing.T, open Open, rules limits.Rules, history []step, l
 				t.Fatal(err)
 			}
 			for range count(losses, i) {
-				before := c.known(t)
+				before := c.current(t)
 				lose(t, c.Ledger)
-				if missing = missingFrom(before, c.known(t)); missing != "" {
+				if missing = missingFrom(before, c.current(t)); missing != "" {
 					missing = strings.Join(c.log, "\n") + "\n" + missing
 					return
 				}
@@ -58,8 +59,8 @@ func count(list []int, n int) (times int) {
 	return times
 }
 
-// known returns the account as the ledger describes it, or an empty account.
-func (c *player) known(t *testing.T) limits.Account {
+// current returns the account from the ledger, or an empty account.
+func (c *player) current(t *testing.T) limits.Account {
 	list, err := c.Accounts(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
@@ -67,12 +68,12 @@ func (c *player) known(t *testing.T) limits.Account {
 	if len(list) == 0 {
 		return limits.Account{}
 	}
-	return used(list[0])
+	return withoutUnused(list[0])
 }
 
-// missingFrom returns what an account has less of than before. Held and used
-// amounts count together, because an abandoned permit is charged when it
-// expires.
+// missingFrom describes the state that an account has lost since an earlier
+// time. Held and used amounts count together, because an abandoned permit is
+// charged when it expires.
 func missingFrom(before, after limits.Account) (missing string) {
 	if after.InUse < before.InUse {
 		missing += fmt.Sprintf("%d in use, want at least %d\n", after.InUse, before.InUse)
@@ -80,45 +81,45 @@ func missingFrom(before, after limits.Account) (missing string) {
 	if after.BlockedUntil.Before(before.BlockedUntil) {
 		missing += fmt.Sprintf("cool-down until %v, want %v\n", after.BlockedUntil, before.BlockedUntil)
 	}
-	is := map[string]limits.Budget{}
+	budgets := map[string]limits.Budget{}
 	for _, b := range after.Budgets {
-		is[b.Resource] = b
+		budgets[b.Resource] = b
 	}
-	for _, was := range before.Budgets {
-		b, ok := is[was.Resource]
-		if gone := b.Used+b.Held < was.Used+was.Held; !ok || gone && b.Remaining > 0 {
-			missing += fmt.Sprintf("budget %+v, want at least %+v\n", b, was)
+	for _, old := range before.Budgets {
+		b, ok := budgets[old.Resource]
+		if less := b.Used+b.Held < old.Used+old.Held; !ok || less && b.Remaining > 0 {
+			missing += fmt.Sprintf("budget %+v, want at least %+v\n", b, old)
 		}
 	}
 	return missing
 }
 
-// RunStoreOutages compares a replica that has no store during parts of a
-// history with the model. The replica must not grant what the model refuses.
-// When the store is back, it must contain all grants and outcomes. The function
-// away disconnects the replica from its store, and back reconnects it.
-func RunStoreOutages(t *testing.T, open Open, away, back func(t *testing.T, l limits.Ledger)) {
+// RunStoreOutages compares a replica with the model while its store is
+// unavailable during parts of a history. The replica must not grant a claim that
+// the model refuses. After each outage, the store must contain all grants and
+// outcomes. The function disconnect starts an outage, and reconnect ends it.
+func RunStoreOutages(t *testing.T, open Open, disconnect, reconnect func(t *testing.T, l limits.Ledger)) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rules, history := drawRules(rt), unify(drawHistory(rt))
 		switches := rapid.SliceOfN(rapid.IntRange(0, len(history)-1), 1, 4).Draw(rt, "store switched before")
-		wrong := ""
+		violation := ""
 		synctest.Test(t, func(t *testing.T) {
 			c := &player{Ledger: open(t, rules), model: &model{rules: rules, kind: policy.User}}
 			a := outage{player: c, stages: map[limits.Claim]stage{}, stored: map[limits.Claim]bool{}}
-			if wrong = a.play(t, history, switches, away, back); wrong != "" {
-				wrong = strings.Join(c.log, "\n") + "\n" + wrong
+			if violation = a.play(t, history, switches, disconnect, reconnect); violation != "" {
+				violation = strings.Join(c.log, "\n") + "\n" + violation
 			}
 		})
-		if wrong != "" {
-			rt.Fatal(wrong)
+		if violation != "" {
+			rt.Fatal(violation)
 		}
 	})
 }
 
 // unify makes every claim of a history equal to one of the first two, because a
 // lease exists only for earlier claims. Each request takes some CPU time, but
-// no more than predicted, because a replica without its store cannot know the
-// excess of other replicas. All reports have the same clock.
+// no more than predicted, because a replica without its store does not learn of
+// the excess of other replicas. All reports have the same clock.
 func unify(history []step) []step {
 	var first [3]limits.Claim // by ID
 	var clock draft
@@ -140,8 +141,8 @@ func unify(history []step) []step {
 	return history
 }
 
-// outage applies a history while the store goes away and comes back. It does
-// what a limiter would do: it renews open permits, and settles and releases
+// outage applies a history while the store disconnects and reconnects. It calls
+// the ledger like a limiter: it renews open permits, and settles and releases
 // each permit once.
 type outage struct {
 	*player
@@ -160,28 +161,28 @@ const (
 	ended
 )
 
-// play applies a history. The store goes away or comes back before some steps.
+// play applies a history. The store disconnects or reconnects before some steps.
 // It returns the first violation.
 func (a *outage) play(t *testing.T, history []step, switches []int,
-	away, back func(*testing.T, limits.Ledger)) (wrong string) {
+	disconnect, reconnect func(*testing.T, limits.Ledger)) (violation string) {
 	toggle := func() string {
 		if a.down = !a.down; a.down {
-			a.log = append(a.log, "away")
-			away(t, a.Ledger)
+			a.log = append(a.log, "disconnect")
+			disconnect(t, a.Ledger)
 			return ""
 		}
-		a.log = append(a.log, "back")
-		back(t, a.Ledger)
-		return missingFrom(used(a.model.describe(time.Now().UnixMicro())), a.known(t))
+		a.log = append(a.log, "reconnect")
+		reconnect(t, a.Ledger)
+		return missingFrom(withoutUnused(a.model.describe(time.Now().UnixMicro())), a.current(t))
 	}
 	for i, s := range history {
 		for range count(switches, i) {
-			if wrong = toggle(); wrong != "" {
-				return wrong
+			if violation = toggle(); violation != "" {
+				return violation
 			}
 		}
-		if wrong = a.follow(t, s); wrong != "" {
-			return wrong
+		if violation = a.follow(t, s); violation != "" {
+			return violation
 		}
 	}
 	if a.down {
@@ -190,8 +191,8 @@ func (a *outage) play(t *testing.T, history []step, switches []int,
 	return ""
 }
 
-// follow applies a step if a limiter could take it now.
-func (a *outage) follow(t *testing.T, s step) (wrong string) {
+// follow applies a step if a limiter could make that call now.
+func (a *outage) follow(t *testing.T, s step) (violation string) {
 	g := a.stages[s.claim]
 	switch {
 	case s.kind == waits:
@@ -220,7 +221,7 @@ func (a *outage) follow(t *testing.T, s step) (wrong string) {
 	}
 	now, o := time.Now(), s.outcome.now()
 	if a.down && a.stored[s.claim] {
-		o.Resent = 0 // a copy without a lease is unknown to the replica
+		o.Resent = 0 // a replica without its store cannot charge the copies
 	}
 	if _, err := a.applyToLedger(s, o); err != nil && !a.down {
 		t.Fatal(err)
@@ -250,7 +251,7 @@ func (a *outage) sleep(t *testing.T, d time.Duration) {
 // mayGrant records a permit that a ledger without its store granted. It returns
 // an error text if the model refuses the claim. The slow start of a window and
 // the batch reserve are not required without a store.
-func (m *model) mayGrant(c limits.Claim, now int64) (wrong string) {
+func (m *model) mayGrant(c limits.Claim, now int64) (violation string) {
 	c.Batch = false
 	w := m.window(c.Resource)
 	started := w.slowStarted

@@ -59,7 +59,7 @@ type spending struct{ at, cost int64 }
 type fixedWindow struct {
 	resource                   string
 	length, limit              int64
-	reports                    []statement
+	reports                    []windowReport
 	lastReset                  int64 // newest reset that has passed
 	answered                   bool
 	withoutHeaders             int64 // responses without rate headers
@@ -67,8 +67,8 @@ type fixedWindow struct {
 	unconfirmed                slidingLog // requests that may have been counted
 }
 
-// statement combines the reports about one window.
-type statement struct{ reset, latest, earliest, limit, used, answers int64 }
+// windowReport combines the rate headers about one window.
+type windowReport struct{ reset, latest, earliest, limit, used, answers int64 }
 
 // Durations in microseconds.
 const (
@@ -81,34 +81,34 @@ const (
 // at their expiry.
 func (m *model) advance(now int64) {
 	ended := func(a, b *openPermit) int { return cmp.Or(cmp.Compare(a.ends, b.ends), cmp.Compare(a.id, b.id)) }
-	for _, f := range slices.SortedFunc(slices.Values(m.open), ended) {
-		if f.ends > now {
+	for _, p := range slices.SortedFunc(slices.Values(m.open), ended) {
+		if p.ends > now {
 			return
 		}
-		if !f.charged {
-			f.window.unconfirmed.spends = append(f.window.unconfirmed.spends, spending{f.ends, f.units})
-			m.charge(f, f.ends)
+		if !p.charged {
+			p.window.unconfirmed.spends = append(p.window.unconfirmed.spends, spending{p.ends, p.units})
+			m.charge(p, p.ends)
 		}
-		m.remove(f)
+		m.remove(p)
 	}
 }
 
-func (m *model) charge(f *openPermit, at int64) {
-	for _, h := range f.holds {
+func (m *model) charge(p *openPermit, at int64) {
+	for _, h := range p.holds {
 		if h.cost != 0 {
 			h.log.spends = append(h.log.spends, spending{at, h.cost})
 		}
 	}
-	f.holds, f.units, f.charged = nil, 0, true
+	p.holds, p.units, p.charged = nil, 0, true
 }
 
 // remove frees a concurrency slot. A removed probe was inconclusive.
-func (m *model) remove(f *openPermit) {
-	m.open = slices.DeleteFunc(m.open, func(other *openPermit) bool { return other == f })
-	m.unprobe(f.id)
+func (m *model) remove(p *openPermit) {
+	m.open = slices.DeleteFunc(m.open, func(other *openPermit) bool { return other == p })
+	m.clearProbe(p.id)
 }
 
-func (m *model) unprobe(id uint64) {
+func (m *model) clearProbe(id uint64) {
 	if m.probe == id {
 		m.probe = 0
 	}
@@ -116,12 +116,12 @@ func (m *model) unprobe(id uint64) {
 
 // abandon lets a permit expire when the upstream has stopped working on its
 // request.
-func (m *model) abandon(f *openPermit, now int64) { f.abandoned, f.ends = true, now+linger }
+func (m *model) abandon(p *openPermit, now int64) { p.abandoned, p.ends = true, now+linger }
 
 func (m *model) find(id uint64) *openPermit {
-	for _, f := range m.open {
-		if f.id == id {
-			return f
+	for _, p := range m.open {
+		if p.id == id {
+			return p
 		}
 	}
 	return nil
@@ -131,9 +131,9 @@ func (m *model) find(id uint64) *openPermit {
 // is the budget with the longest wait.
 func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 	m.advance(now)
-	if f := m.find(c.ID); f != nil {
-		if !f.charged && !f.abandoned {
-			f.ends = now + permitLife
+	if p := m.find(c.ID); p != nil {
+		if !p.charged && !p.abandoned {
+			p.ends = now + permitLife
 		}
 		return limits.Decision{Granted: true}
 	}
@@ -147,7 +147,7 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 	refuse(now >= m.blocked && m.probing && m.probe != 0, limits.Cooldown, 0)
 	refuse(int64(len(m.open)) >= m.slots(now), limits.Concurrency, 0)
 	w := m.window(c.Resource)
-	f := &openPermit{id: c.ID, granted: now, ends: now + permitLife, window: w, units: 1}
+	p := &openPermit{id: c.ID, granted: now, ends: now + permitLife, window: w, units: 1}
 	for _, s := range m.rules.Spends(c) {
 		log, limit := m.log(s), s.Limit
 		if s.Budget == limits.Primary {
@@ -155,7 +155,7 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 		}
 		no, at := m.tooMuch(log, limit, s.Cost, now)
 		refuse(no, s.Budget, at)
-		f.holds = append(f.holds, holding{log, s.Cost, s.Budget == limits.CPU})
+		p.holds = append(p.holds, holding{log, s.Cost, s.Budget == limits.CPU})
 	}
 	no, at := m.closed(w, c.Batch, now)
 	refuse(no, limits.Primary, at)
@@ -166,18 +166,18 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 		}
 		return d
 	}
-	m.grant(f, now)
+	m.grant(p, now)
 	return limits.Decision{Granted: true}
 }
 
 // grant records a granted permit.
-func (m *model) grant(f *openPermit, now int64) {
-	m.open = append(m.open, f)
-	if w := f.window; !w.answered {
+func (m *model) grant(p *openPermit, now int64) {
+	m.open = append(m.open, p)
+	if w := p.window; !w.answered {
 		w.slowStarted, w.lastSlowStart = w.slowStarted+1, now
 	}
 	if m.probing {
-		m.probe = f.id
+		m.probe = p.id
 	}
 	// A ceiling that was reached for ten seconds rises by one.
 	if m.ceiling != 0 && int64(len(m.open)) >= m.ceiling && now-m.raised >= 10*sec {
@@ -247,8 +247,8 @@ func (l *slidingLog) total(now int64) (sum int64) {
 
 // held returns the amount that open permits reserve in a log.
 func (m *model) held(l *slidingLog) (sum int64) {
-	for _, f := range m.open {
-		for _, h := range f.holds {
+	for _, p := range m.open {
+		for _, h := range p.holds {
 			if h.log == l {
 				sum += h.cost
 			}
@@ -283,14 +283,14 @@ func (m *model) tooMuch(l *slidingLog, limit, cost, now int64) (no bool, until i
 // settle charges a permit for its outcome.
 func (m *model) settle(c limits.Claim, o limits.Outcome, now int64) {
 	m.advance(now)
-	f := m.find(c.ID)
-	if f != nil && (f.charged || f.abandoned) {
+	p := m.find(c.ID)
+	if p != nil && (p.charged || p.abandoned) {
 		return
 	}
 	var sent int64
-	if f != nil {
-		sent = f.granted
-		m.settlePermit(f, o, now)
+	if p != nil {
+		sent = p.granted
+		m.settlePermit(p, o, now)
 	}
 	if !o.Answered {
 		return
@@ -298,30 +298,30 @@ func (m *model) settle(c limits.Claim, o limits.Outcome, now int64) {
 	w := m.window(cmp.Or(o.Rate.Resource, c.Resource))
 	if o.Rate.Limit != 0 {
 		w.learn(o.Rate, sent, now)
-	} else if f != nil {
-		w.learnNothing(now)
+	} else if p != nil {
+		w.learnWithoutHeaders(now)
 	}
-	m.handleLimitError(c.ID, f != nil, sent, w, o, now)
-	if f != nil && o.Ended {
-		m.remove(f)
+	m.handleLimitError(c.ID, p != nil, sent, w, o, now)
+	if p != nil && o.Ended {
+		m.remove(p)
 	}
 }
 
 // settlePermit charges or returns what a permit reserves.
-func (m *model) settlePermit(f *openPermit, o limits.Outcome, now int64) {
+func (m *model) settlePermit(p *openPermit, o limits.Outcome, now int64) {
 	if !o.Sent {
-		m.remove(f)
+		m.remove(p)
 		return
 	}
 	took := m.rules.Milliseconds(o.Elapsed)
-	for i := range f.holds {
-		if h := &f.holds[i]; h.cpu && (o.Answered || took > h.cost) {
+	for i := range p.holds {
+		if h := &p.holds[i]; h.cpu && (o.Answered || took > h.cost) {
 			h.cost = took
 		}
 	}
-	if n := int64(o.Resent); n > 0 && m.find(^f.id) == nil {
-		copies := &openPermit{id: ^f.id, ends: now + linger, window: f.window, units: n, abandoned: true}
-		for _, h := range f.holds {
+	if n := int64(o.Resent); n > 0 && m.find(^p.id) == nil {
+		copies := &openPermit{id: ^p.id, ends: now + linger, window: p.window, units: n, abandoned: true}
+		for _, h := range p.holds {
 			if !h.cpu {
 				copies.holds = append(copies.holds, holding{h.log, n * h.cost, false})
 			}
@@ -329,11 +329,11 @@ func (m *model) settlePermit(f *openPermit, o limits.Outcome, now int64) {
 		m.open = append(m.open, copies)
 	}
 	if !o.Answered {
-		m.unprobe(f.id)
-		m.abandon(f, now)
+		m.clearProbe(p.id)
+		m.abandon(p, now)
 		return
 	}
-	m.charge(f, now)
+	m.charge(p, now)
 }
 
 // handleLimitError starts or ends a cool-down.
@@ -379,32 +379,32 @@ func (m *model) startCooldown(another bool, w *fixedWindow, retryAfter time.Dura
 // release frees the slot of a settled permit at the end of the response.
 func (m *model) release(id uint64, aborted bool, now int64) {
 	m.advance(now)
-	switch f := m.find(id); {
-	case f == nil || !f.charged || f.abandoned:
+	switch p := m.find(id); {
+	case p == nil || !p.charged || p.abandoned:
 	case aborted:
-		m.abandon(f, now)
+		m.abandon(p, now)
 	default:
-		m.remove(f)
+		m.remove(p)
 	}
 }
 
 // renew extends a permit, or reserves again for an expired one.
 func (m *model) renew(c limits.Claim, elapsed time.Duration, now int64) {
 	m.advance(now)
-	f := m.find(c.ID)
-	if f == nil {
-		f = &openPermit{id: c.ID, window: m.window(c.Resource), units: 1}
+	p := m.find(c.ID)
+	if p == nil {
+		p = &openPermit{id: c.ID, window: m.window(c.Resource), units: 1}
 		for _, s := range m.rules.Spends(c) {
-			f.holds = append(f.holds, holding{m.log(s), s.Cost, s.Budget == limits.CPU})
+			p.holds = append(p.holds, holding{m.log(s), s.Cost, s.Budget == limits.CPU})
 		}
-		m.open = append(m.open, f)
+		m.open = append(m.open, p)
 	}
-	if f.abandoned {
+	if p.abandoned {
 		return
 	}
-	f.ends = now + permitLife
-	for i := range f.holds {
-		if h := &f.holds[i]; h.cpu {
+	p.ends = now + permitLife
+	for i := range p.holds {
+		if h := &p.holds[i]; h.cpu {
 			h.cost = max(h.cost, m.rules.Milliseconds(elapsed))
 		}
 	}

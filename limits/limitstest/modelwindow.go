@@ -29,7 +29,7 @@ func (m *model) window(resource string) *fixedWindow {
 
 // reopens returns when a window is certainly over: two seconds after its reset,
 // or one second after a reset that ten responses reported.
-func (t statement) reopens() int64 {
+func (t windowReport) reopens() int64 {
 	if t.answers < 10 {
 		return t.reset + t.latest + 2*sec
 	}
@@ -42,7 +42,7 @@ func (w *fixedWindow) expire(now int64) {
 		if t.reopens() > now {
 			continue
 		}
-		w.reports = slices.DeleteFunc(w.reports, func(other statement) bool { return other == t })
+		w.reports = slices.DeleteFunc(w.reports, func(other windowReport) bool { return other == t })
 		if t.answers > 0 {
 			w.lastReset = max(w.lastReset, t.reset)
 		}
@@ -82,7 +82,7 @@ func split(l *slidingLog) [][]spending {
 // order the responses arrive. A window that is over stays over.
 func (w *fixedWindow) learn(r limits.Rate, sent, now int64) {
 	w.expire(now)
-	t := statement{reset: r.Reset.UnixMicro(), limit: int64(r.Limit), used: int64(r.Used), answers: 1}
+	t := windowReport{reset: r.Reset.UnixMicro(), limit: int64(r.Limit), used: int64(r.Used), answers: 1}
 	if date := r.Date.UnixMicro(); !r.Date.IsZero() {
 		t.latest, t.earliest = now-date, sent-date-sec
 	} else if t.reset+w.length <= now {
@@ -96,7 +96,7 @@ func (w *fixedWindow) learn(r limits.Rate, sent, now int64) {
 	w.removeConfirmed(sent - 1)
 	for i, old := range w.reports {
 		if difference := old.reset - t.reset; -2*sec <= difference && difference <= 2*sec {
-			w.reports[i] = statement{
+			w.reports[i] = windowReport{
 				max(old.reset, t.reset), min(old.latest, t.latest), max(old.earliest, t.earliest),
 				t.limit, max(old.used, t.used), old.answers + 1,
 			}
@@ -104,12 +104,12 @@ func (w *fixedWindow) learn(r limits.Rate, sent, now int64) {
 		}
 	}
 	w.reports = append(w.reports, t)
-	slices.SortFunc(w.reports, func(a, b statement) int { return cmp.Compare(a.reset, b.reset) })
+	slices.SortFunc(w.reports, func(a, b windowReport) int { return cmp.Compare(a.reset, b.reset) })
 	w.reports = w.reports[max(0, len(w.reports)-2):]
 }
 
-// learnNothing adds a response without rate headers.
-func (w *fixedWindow) learnNothing(now int64) {
+// learnWithoutHeaders adds a response without rate headers.
+func (w *fixedWindow) learnWithoutHeaders(now int64) {
 	w.expire(now)
 	w.withoutHeaders++
 	w.answered = w.answered || w.withoutHeaders >= 3
@@ -121,7 +121,7 @@ func (w *fixedWindow) exhaust(now int64) {
 	w.expire(now)
 	w.answered = true
 	if len(w.reports) == 0 {
-		w.reports = []statement{{reset: now + w.length, limit: w.limit}}
+		w.reports = []windowReport{{reset: now + w.length, limit: w.limit}}
 	}
 	for i := range w.reports {
 		w.reports[i].used = max(w.reports[i].used, w.reports[i].limit)
@@ -140,9 +140,9 @@ func (w *fixedWindow) usedUpUntil(now int64) (until int64) {
 
 // inUse returns the requests of open permits in a window.
 func (m *model) inUse(w *fixedWindow) (n int64) {
-	for _, f := range m.open {
-		if f.window == w {
-			n += f.units
+	for _, p := range m.open {
+		if p.window == w {
+			n += p.units
 		}
 	}
 	return n

@@ -142,7 +142,7 @@ var permitCases = []testCase{
 		h.check("points", h.budget("points:op").Used, 10)
 		h.check("used", h.budget("core").Used, 2)
 	}},
-	{"copies have a slot of their own for ten seconds", func(h *harness) {
+	{"copies occupy a separate slot for ten seconds", func(h *harness) {
 		o := answered()
 		o.Resent, o.Ended = 1, false
 		p := h.granted(get("core"))
@@ -223,7 +223,7 @@ var cooldownCases = []testCase{
 		h.refused(get("core"), limits.Cooldown, 60*second)
 		h.check("half of the slots", h.account().Concurrent, 50)
 	}},
-	{"one probe decides", func(h *harness) {
+	{"only one probe is granted, and its response decides", func(h *harness) {
 		h.spend(get("core"), limitedBy(10*second))
 		time.Sleep(11 * second)
 		probe := h.granted(get("core"))
@@ -258,7 +258,7 @@ var cooldownCases = []testCase{
 		time.Sleep(11 * second)
 		h.granted(get("core"))
 	}},
-	{"an error during the slow start is one more in a row", func(h *harness) {
+	{"an error during the slow start continues the series of errors", func(h *harness) {
 		h.spend(get("core"), limitedBy(0))
 		time.Sleep(60 * second)
 		h.spend(get("core"), answered()) // the probe

@@ -33,8 +33,8 @@ type Scenario struct {
 	Seed     uint64
 	Rules    limits.Rules
 	Upstream Profile
-	// All replicas share one ledger. Each replica has so many clients of each
-	// account.
+	// All replicas share one ledger. Clients is the number of clients for each
+	// replica and account.
 	Replicas, Accounts, Clients int
 	// Duration is how long the clients send. If WarmUp is not zero, use is
 	// measured after it.
@@ -80,16 +80,16 @@ func (s *Scenario) Run(t *testing.T, open OpenReplicas, trace func(format string
 	r := &run{scenario: s, upstream: NewUpstream(s.Upstream, s.Seed, steady), rng: rand.New(rand.NewPCG(s.Seed, 1))}
 	r.upstream.trace = trace
 	ledger := open(t, s.Rules)
-	ctx, end := context.WithCancel(context.Background())
-	limiting, shut := context.WithCancel(context.Background())
-	var byOthers sync.WaitGroup
+	ctx, stopClients := context.WithCancel(context.Background())
+	limiting, stopLimiters := context.WithCancel(context.Background())
+	var otherUsers sync.WaitGroup
 	for i := range s.Replicas {
 		r.replica(ctx, limiting, i, ledger(i))
 	}
 	if s.Upstream.OtherTraffic > 0 {
 		for i := range s.Accounts {
 			rng := rand.New(rand.NewPCG(s.Seed, uint64(100+i)))
-			byOthers.Go(func() { r.upstream.otherTraffic(accountName(i), rng, ctx.Done()) })
+			otherUsers.Go(func() { r.upstream.otherTraffic(accountName(i), rng, ctx.Done()) })
 		}
 	}
 	time.Sleep(s.Duration)
@@ -99,11 +99,11 @@ func (s *Scenario) Run(t *testing.T, open OpenReplicas, trace func(format string
 		r.upstream.from = time.Time{}
 		r.upstream.mu.Unlock()
 	}
-	end()
-	byOthers.Wait()
+	stopClients()
+	otherUsers.Wait()
 	r.clients.Wait()
 	r.requests.Wait()
-	shut()
+	stopLimiters()
 	r.limiters.Wait()
 	return r.upstream.Report()
 }
@@ -127,15 +127,15 @@ func (r *run) replica(ctx, limiting context.Context, n int, ledger limits.Ledger
 	if n > 0 && chance(r.rng, s.Crash) { // replica 0 never crashes
 		after := upTo(r.rng, s.Duration)
 		crashes = time.Now().Add(after)
-		dying, end := context.WithCancel(ctx)
+		untilCrash, end := context.WithCancel(ctx)
 		r.clients.Go(func() {
 			defer end()
-			if pause(dying, after); dying.Err() == nil {
+			if pause(untilCrash, after); untilCrash.Err() == nil {
 				l.crash()
 				stop()
 			}
 		})
-		ctx = dying
+		ctx = untilCrash
 	}
 	for i := range s.Accounts {
 		for j := range s.Clients {

@@ -135,7 +135,8 @@ func (h *harness) renewed(elapsed time.Duration, permits ...limits.Permit) {
 	}
 }
 
-// account returns the account as the ledger describes it.
+// account returns the account from the ledger. It is empty if the ledger has
+// none.
 func (h *harness) account() limits.Account {
 	h.Helper()
 	list, err := h.Accounts(context.Background(), 10)

@@ -216,7 +216,7 @@ func (u *Upstream) otherTraffic(name string, rng *rand.Rand, done <-chan struct{
 		u.mu.Lock()
 		a := u.account(name)
 		for resource, w := range a.windows {
-			w.spendByOthers(time.Now(), 1)
+			w.spendByOtherUsers(time.Now(), 1)
 			u.log(name, "other users: %s used %d", resource, w.used)
 		}
 		u.mu.Unlock()

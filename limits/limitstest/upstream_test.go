@@ -16,10 +16,10 @@ func newMemory(rules limits.Rules) limits.Ledger { return limits.NewMemory(rules
 var memory = ShareLedger(newMemory)
 
 // setting returns a number from the environment.
-func setting(t *testing.T, name string, byDefault int) int {
+func setting(t *testing.T, name string, fallback int) int {
 	text := os.Getenv(name)
 	if text == "" {
-		return byDefault
+		return fallback
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil {
