@@ -14,7 +14,7 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// batchCounter counts the batches that are sent to Redis. hold, if set, runs before each of them.
+// batchCounter counts the batches that are sent to Redis. If hold is set, it runs before each batch.
 type batchCounter struct {
 	script  *redis.Script
 	batches atomic.Int64
@@ -57,8 +57,8 @@ func plain(limited limits.LimitKind) limits.Outcome {
 	return limits.Outcome{Sent: true, Answered: true, Limited: limited}
 }
 
-// Each request needs one batch: its claim takes along the settlement of the request before it. The last settlement is
-// sent on its own.
+// Each request needs one batch, because the batch of its claim also sends the previous settlement. The last settlement is
+// sent alone.
 func TestOutcomesAreSentWithClaims(t *testing.T) {
 	withBatchCounter(t, func(t *testing.T, l *Ledger, c *batchCounter) {
 		for i := range uint64(10) {
@@ -75,7 +75,7 @@ func TestOutcomesAreSentWithClaims(t *testing.T) {
 			}
 		}
 		if n := c.batches.Load(); n != 10 {
-			t.Errorf("10 requests needed %d batches", n)
+			t.Errorf("10 requests needed %d batches, want 10", n)
 		}
 		if a := l.onlyAccount(t); a.InUse != 1 {
 			t.Errorf("%d permits in use before the last flush, want 1", a.InUse)
@@ -110,13 +110,13 @@ func TestLimitErrorIsSentImmediately(t *testing.T) {
 				p.Fatal(err)
 			}
 			if d, err := p.r2.Admit(p.Context(), create(2)); err != nil || d.Granted || d.Reason == limits.Concurrency {
-				p.Error(limited, d, err)
+				p.Errorf("limit error %v: got %+v, %v; want a refusal", limited, d, err)
 			}
 		})
 	}
 }
 
-// Claims that arrive during a batch share the next ones, and each gets its own decision.
+// Claims that arrive during a batch share the next batches. Each claim gets its own decision.
 func TestConcurrentClaimsShareBatches(t *testing.T) {
 	withBatchCounter(t, func(t *testing.T, l *Ledger, c *batchCounter) {
 		if d, err := l.Admit(t.Context(), create(1)); err != nil || !d.Granted {
@@ -146,7 +146,7 @@ func TestConcurrentClaimsShareBatches(t *testing.T) {
 				case d.Reason == limits.Concurrency:
 					refused.Add(1)
 				default:
-					t.Errorf("%+v", d)
+					t.Errorf("got %+v, want a permit or a refusal because of concurrency", d)
 				}
 			})
 		}
@@ -158,15 +158,15 @@ func TestConcurrentClaimsShareBatches(t *testing.T) {
 			t.Errorf("%d granted and %d refused, want %d granted", granted.Load(), refused.Load(), most)
 		}
 		if n := c.batches.Load(); n != 1+(claims-1+batchMax-1)/batchMax {
-			t.Errorf("%d batches", n)
+			t.Errorf("got %d batches, want full batches", n)
 		}
 	})
 }
 
-// A replica that could not send a limit error to Redis refuses claims while it is offline.
-func TestLimitErrorHoldsWithoutRedis(t *testing.T) {
+// If a replica cannot send a limit error to Redis, it refuses claims while it is offline.
+func TestLimitErrorAppliesWithoutRedis(t *testing.T) {
 	for name, lose := range map[string]func(p *pair){
-		"lost reply":      func(p *pair) { p.hook.once(p.r1.scripts.batch, loseReply) },
+		"lost reply":      func(p *pair) { p.hook.changeNext(p.r1.scripts.batch, loseReply) },
 		"lost connection": func(p *pair) { p.disconnect(p.r1) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestLimitErrorHoldsWithoutRedis(t *testing.T) {
 					p.Fatal(err)
 				}
 				if d, err := p.r1.Admit(p.Context(), p.claim(1)); err != nil || d.Reason != limits.Cooldown {
-					p.Errorf("%+v, %v", d, err)
+					p.Errorf("got %+v, %v; want a refusal because of the cool-down", d, err)
 				}
 				p.r1.reconnect(p.Context())
 				if d, err := p.r2.Admit(p.Context(), p.claim(1)); err != nil || d.Granted {
@@ -194,7 +194,7 @@ func TestLimitErrorHoldsWithoutRedis(t *testing.T) {
 	}
 }
 
-// When a batch finds Redis lost, the claims that wait for later batches are refused without a call.
+// If a batch fails because Redis is lost, the claims that wait for later batches are refused without a call.
 func TestWaitingClaimsFailWithTheirBatch(t *testing.T) {
 	withBatchCounter(t, func(t *testing.T, l *Ledger, c *batchCounter) {
 		l.timeout = 50 * time.Millisecond
@@ -204,13 +204,13 @@ func TestWaitingClaimsFailWithTheirBatch(t *testing.T) {
 		for i := range uint64(200) {
 			callers.Go(func() {
 				if d, err := l.Admit(t.Context(), create(i+1)); err != nil || d.Granted || d.Reason != Store {
-					t.Errorf("%+v, %v", d, err)
+					t.Errorf("got %+v, %v; want a refusal because of the store", d, err)
 				}
 			})
 		}
 		callers.Wait()
 		if n := c.batches.Load(); n != 1 || time.Since(began) > 1100*time.Millisecond {
-			t.Errorf("%d batches in %v", n, time.Since(began))
+			t.Errorf("got %d batches in %v, want 1 in 1 s", n, time.Since(began))
 		}
 	})
 }

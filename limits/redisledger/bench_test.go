@@ -42,7 +42,7 @@ func serverTime(b *testing.B, client *redis.Client) (micros, calls float64) {
 	return micros, calls
 }
 
-// BenchmarkRedis measures one admission and one settlement in calls of their own, and an empty script for comparison.
+// BenchmarkRedis measures one admission and one settlement in separate calls, and an empty script for comparison.
 // server-µs is the time in scripts, redis-cpu-µs the CPU time of Redis.
 func BenchmarkRedis(b *testing.B) {
 	socket := testservers.Redis(b)

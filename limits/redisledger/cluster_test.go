@@ -20,7 +20,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// node is a server of a cluster.
+// node is a Redis server of a cluster.
 type node struct {
 	*redis.Client
 	address string
@@ -28,7 +28,7 @@ type node struct {
 }
 
 // freePorts returns two unused ports.
-func freePorts(t *testing.T) (one, other string) {
+func freePorts(t *testing.T) (first, second string) {
 	t.Helper()
 	var ports []string
 	for range 2 {
@@ -43,7 +43,7 @@ func freePorts(t *testing.T) (one, other string) {
 	return ports[0], ports[1]
 }
 
-// startNode starts a server that has no cluster yet.
+// startNode starts a server that has not joined a cluster yet.
 func startNode(t *testing.T) *node {
 	t.Helper()
 	port, bus := freePorts(t)
@@ -59,7 +59,7 @@ func startNode(t *testing.T) *node {
 		_ = n.process.Process.Kill()
 		_ = n.process.Wait()
 	})
-	testservers.Eventually(t, "the server answers", func(ctx context.Context) bool { return n.Ping(ctx).Err() == nil })
+	testservers.Eventually(t, "the server responds", func(ctx context.Context) bool { return n.Ping(ctx).Err() == nil })
 	return n
 }
 
@@ -90,7 +90,7 @@ func startCluster(t *testing.T, masters int) []*node {
 			run(n, "cluster", "meet", host, port, bus["cluster-port"])
 		}
 	}
-	known := func(ctx context.Context) bool {
+	joined := func(ctx context.Context) bool {
 		for _, n := range nodes {
 			text, _ := n.ClusterInfo(ctx).Result()
 			if !strings.Contains(text, "cluster_state:ok") || !strings.Contains(text, fmt.Sprint("cluster_known_nodes:", len(nodes))) {
@@ -99,14 +99,14 @@ func startCluster(t *testing.T, masters int) []*node {
 		}
 		return true
 	}
-	testservers.Eventually(t, "all nodes know each other", known)
+	testservers.Eventually(t, "all nodes have joined the cluster", joined)
 	for i, n := range nodes[masters:] {
 		id, err := nodes[i].Do(ctx, "cluster", "myid").Text()
 		if err != nil {
 			t.Fatal(err)
 		}
 		run(n, "cluster", "replicate", id)
-		testservers.Eventually(t, "a replica has the data of its master", func(ctx context.Context) bool {
+		testservers.Eventually(t, "a replica has copied the data of its master", func(ctx context.Context) bool {
 			text, _ := n.Info(ctx, "replication").Result()
 			return strings.Contains(text, "master_link_status:up")
 		})
@@ -153,7 +153,7 @@ func TestClusterFailoverKeepsSpends(t *testing.T) {
 	for i := range accounts {
 		testservers.Eventually(t, "a permit is granted", func(context.Context) bool { return spend(i) })
 	}
-	var last string // why the last check failed
+	var last string // reason why the last check failed
 	defer func() { t.Log(last) }()
 	used := func(ctx context.Context) bool {
 		list, err := l.Accounts(ctx, 100)

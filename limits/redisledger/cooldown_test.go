@@ -7,19 +7,20 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// One replica gets the limit error, and another one restores the cool-down in an empty Redis.
+// The first replica gets the limit error. The second replica restores the cool-down in an empty Redis.
 func TestCooldownIsRestoredByAnotherReplica(t *testing.T) {
 	for _, offset := range []time.Duration{0, 2 * time.Minute, -2 * time.Minute} {
 		t.Run("clock offset "+offset.String(), func(t *testing.T) {
 			withTwoReplicas(t, func(p *pair) {
 				p.clockOffset.Store(offset.Microseconds())
-				p.restoresCooldown()
+				p.checkCooldownIsRestored()
 			})
 		})
 	}
 }
 
-func (p *pair) restoresCooldown() {
+// checkCooldownIsRestored starts a cool-down, empties Redis, and checks that the cool-down continues.
+func (p *pair) checkCooldownIsRestored() {
 	if d, err := p.r1.Admit(p.Context(), create(1)); err != nil || !d.Granted {
 		p.Fatal(d, err)
 	}
@@ -35,8 +36,8 @@ func (p *pair) restoresCooldown() {
 		p.Fatal(err)
 	}
 	reconcileAll(p.T, p.r2)
-	time.Sleep(10 * time.Second) // longer than the account relearns
+	time.Sleep(10 * time.Second) // longer than an account waits for restores
 	if d, err := p.r2.Admit(p.Context(), create(3)); err != nil || d.Reason != limits.Cooldown || d.Until.Sub(before.Until).Abs() > time.Second {
-		p.Errorf("got %+v, %v; want %+v", d, err, before)
+		p.Errorf("after the restore: got %+v, %v; want %+v", d, err, before)
 	}
 }

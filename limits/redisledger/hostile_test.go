@@ -17,10 +17,10 @@ import (
 )
 
 // setting returns a number from the environment, or the default.
-func setting(t *testing.T, name string, byDefault int) int {
+func setting(t *testing.T, name string, fallback int) int {
 	text := os.Getenv(name)
 	if text == "" {
-		return byDefault
+		return fallback
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil {
@@ -29,7 +29,7 @@ func setting(t *testing.T, name string, byDefault int) int {
 	return n
 }
 
-// predictable removes from a scenario what separated replicas cannot observe: spends of other clients, CPU time of
+// predictable removes events that separated replicas cannot observe from a scenario: spends of other clients, CPU time of
 // requests, limit errors without a cause, and crashes of replicas.
 func predictable(s limitstest.Scenario) limitstest.Scenario {
 	n := &s.Upstream
@@ -40,24 +40,24 @@ func predictable(s limitstest.Scenario) limitstest.Scenario {
 	return s
 }
 
-// predictableWithDates also makes all answers have a Date field. Replicas detect a wrong clock only by that field.
+// predictableWithDates also adds a Date field to all responses. Replicas detect a wrong clock only by that field.
 func predictableWithDates(s limitstest.Scenario) limitstest.Scenario {
 	s.Upstream.NoDate = false
 	return predictable(s)
 }
 
 // runWithFaults runs a scenario on Redis while the rig injects faults.
-func runWithFaults(t *testing.T, sockets [2]string, s limitstest.Scenario, x faults, trace func(string, ...any)) (report limitstest.Report, failovers int) {
+func runWithFaults(t *testing.T, sockets [2]string, s limitstest.Scenario, f faults, trace func(string, ...any)) (report limitstest.Report, failovers int) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, sockets)
-		r.clockOffset = x.ClockOffset
+		r.clockOffset = f.ClockOffset
 		if trace != nil {
 			r.trace = trace
 		}
 		ctx, end := context.WithCancel(context.Background())
 		var injecting sync.WaitGroup
 		report = s.Run(t, func(_ *testing.T, rules limits.Rules) func(int) limits.Ledger {
-			injecting.Go(func() { r.inject(ctx, x, rand.New(rand.NewPCG(s.Seed, 7)), s.Replicas) })
+			injecting.Go(func() { r.inject(ctx, f, rand.New(rand.NewPCG(s.Seed, 7)), s.Replicas) })
 			return func(replica int) limits.Ledger { return r.open(rules, replica) }
 		}, trace)
 		end()
@@ -67,16 +67,16 @@ func runWithFaults(t *testing.T, sockets [2]string, s limitstest.Scenario, x fau
 	return report, failovers
 }
 
-// The scenarios have a hostile upstream. WEIR_REDIS_SCENARIOS sets their number for each case; WEIR_SEED selects one.
+// The scenarios have a hostile upstream. WEIR_REDIS_SCENARIOS sets their number for each case. WEIR_SEED selects one seed.
 // The cases test the invariants I1, I10 and I11 of docs/limits.md.
 func TestNoLimitIsExceededOverRedis(t *testing.T) {
-	whole := func(s limitstest.Scenario) limitstest.Scenario { return s }
+	unchanged := func(s limitstest.Scenario) limitstest.Scenario { return s }
 	for _, c := range []struct {
-		name string
-		of   func(limitstest.Scenario) limitstest.Scenario
+		name  string
+		adapt func(limitstest.Scenario) limitstest.Scenario
 		faults
 	}{
-		{"no faults", whole, faults{}},
+		{"no faults", unchanged, faults{}},
 		{"failovers", predictable, faults{Failovers: true, Lag: time.Second}},
 		{"failovers to an empty server", predictable, faults{Losses: true}},
 		{"partitions", predictable, faults{Cuts: true}},
@@ -88,7 +88,7 @@ func TestNoLimitIsExceededOverRedis(t *testing.T) {
 			t.Parallel()
 			sockets := [2]string{testservers.Redis(t), testservers.Redis(t)}
 			if seed := setting(t, "WEIR_SEED", 0); seed != 0 {
-				s := c.of(limitstest.Draw(uint64(seed)))
+				s := c.adapt(limitstest.Draw(uint64(seed)))
 				r, _ := runWithFaults(t, sockets, s, c.faults, t.Logf)
 				t.Errorf("seed %d: %d requests\n%s", seed, r.Requests, strings.Join(r.Violations, "\n"))
 				return
@@ -96,7 +96,7 @@ func TestNoLimitIsExceededOverRedis(t *testing.T) {
 			n := setting(t, "WEIR_REDIS_SCENARIOS", 3)
 			table, failovers := limitstest.NewTable(), 0
 			for seed := 1; seed <= n; seed++ {
-				s := c.of(limitstest.Draw(uint64(seed)))
+				s := c.adapt(limitstest.Draw(uint64(seed)))
 				r, f := runWithFaults(t, sockets, s, c.faults, nil)
 				if len(r.Violations) > 0 {
 					t.Errorf("seed %d:\n%s", seed, strings.Join(r.Violations, "\n"))
@@ -110,8 +110,8 @@ func TestNoLimitIsExceededOverRedis(t *testing.T) {
 	}
 }
 
-// Four replicas with offline leases must use the promised part of each window (I14 in docs/limits.md). By default the test
-// has windows of a minute; with WEIR_WINDOWS it has that number of windows of all lengths.
+// Four replicas with offline leases must use the documented part of each window (I14 in docs/limits.md). By default the test
+// measures windows of a minute. With WEIR_WINDOWS it measures that number of windows of each length.
 func TestSaturationUsesTheLimitsOverRedis(t *testing.T) {
 	windows := setting(t, "WEIR_WINDOWS", 0)
 	table := limitstest.NewTable()

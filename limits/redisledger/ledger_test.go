@@ -24,7 +24,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// clientOf returns a client that connects by dial.
+// clientOf returns a client that connects with the function dial.
 func clientOf(t testing.TB, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *redis.Client {
 	client := redis.NewClient(&redis.Options{
 		Addr: "127.0.0.1:0", Dialer: dial, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
@@ -42,7 +42,7 @@ func miniredisClient(t *testing.T) *redis.Client {
 	return clientOf(t, func(context.Context, string, string) (net.Conn, error) { return server.Dial() })
 }
 
-// packer replaces the library cmsgpack, which miniredis does not have.
+// packer replaces the Lua library cmsgpack, which miniredis does not have.
 const packer = `
 local cmsgpack = {pack = cjson.encode, unpack = cjson.decode}
 `
@@ -59,14 +59,14 @@ func open(t testing.TB, client redis.UniversalClient, replica string, rules limi
 	if err := l.heartbeat(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// An old epoch: new accounts need not wait for restores.
+	// In an old epoch, new accounts do not wait for restores.
 	if err := client.HSet(t.Context(), epochKey, "since", 0, "process", "").Err(); err != nil {
 		t.Fatal(err)
 	}
 	return l
 }
 
-// miniredis runs scripts slowly, so the suite has an eighth of the random histories.
+// The suite runs an eighth of the random histories, because miniredis runs scripts slowly.
 func TestLedgerSuiteOnMiniredis(t *testing.T) {
 	checks := flag.Lookup("rapid.checks").Value
 	n, err := strconv.Atoi(checks.String())
@@ -126,7 +126,7 @@ func openWith(socket string) limitstest.Open {
 	}
 }
 
-// reconcileAll sends a heartbeat as in a new epoch. Epochs have no difference in tests where no time passes.
+// reconcileAll sends a heartbeat as in a new epoch. In tests where no time passes, the ledger cannot distinguish epochs.
 func reconcileAll(t *testing.T, l limits.Ledger) {
 	l.(*Ledger).mayHaveLost = true
 	if err := l.(*Ledger).heartbeat(t.Context()); err != nil {
@@ -188,7 +188,7 @@ func admitUntilRefused(t *testing.T, l *Ledger, from uint64) (n uint64) {
 	return n
 }
 
-func TestClockThatGoesBackGrantsNothing(t *testing.T) {
+func TestNoPermitIsGrantedWhenTheClockGoesBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *Ledger, clockOffset *atomic.Int64) {
 		admitUntilRefused(t, l, 1)
 		time.Sleep(40 * time.Second)
@@ -226,7 +226,7 @@ func TestEveryKeyHasATTL(t *testing.T) {
 		for _, name := range names {
 			ttl, err := l.Client.TTL(t.Context(), name).Result()
 			if name != "weir:test-clock" && (err != nil || ttl <= 0) {
-				t.Errorf("%s has the TTL %v, %v", name, ttl, err)
+				t.Errorf("%s: got the TTL %v, error %v", name, ttl, err)
 			}
 		}
 	})
@@ -234,14 +234,14 @@ func TestEveryKeyHasATTL(t *testing.T) {
 
 func TestRegisterWarnsOfEviction(t *testing.T) {
 	socket := testservers.Redis(t)
-	operator := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})
-	defer func() { _ = operator.Close() }()
+	admin := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})
+	defer func() { _ = admin.Close() }()
 	for _, c := range []struct {
 		policy, memory string
 		warns          bool
 	}{{"noeviction", "100mb", false}, {"allkeys-lru", "0", false}, {"allkeys-lru", "100mb", true}, {"volatile-ttl", "100mb", true}} {
 		for name, value := range map[string]string{"maxmemory-policy": c.policy, "maxmemory": c.memory} {
-			if err := operator.ConfigSet(t.Context(), name, value).Err(); err != nil {
+			if err := admin.ConfigSet(t.Context(), name, value).Err(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -256,7 +256,7 @@ func TestRegisterWarnsOfEviction(t *testing.T) {
 		}
 		_ = l.Close()
 		if warned := strings.Contains(log.String(), "redis may evict"); warned != c.warns {
-			t.Errorf("%s, %s: warned %v: %s", c.policy, c.memory, warned, log.String())
+			t.Errorf("policy %s, memory %s: got a warning %v, want %v: %s", c.policy, c.memory, warned, c.warns, log.String())
 		}
 	}
 }

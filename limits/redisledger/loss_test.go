@@ -17,8 +17,8 @@ import (
 
 // callHook is a client hook that can change calls.
 type callHook struct {
-	mu sync.Mutex
-	on func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error
+	mu     sync.Mutex
+	change func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error
 }
 
 func (*callHook) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -30,38 +30,38 @@ func (*callHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 func (s *callHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		s.mu.Lock()
-		on := s.on
+		change := s.change
 		s.mu.Unlock()
-		if on == nil {
+		if change == nil {
 			return next(ctx, cmd)
 		}
-		return on(ctx, cmd, next)
+		return change(ctx, cmd, next)
 	}
 }
 
-// always changes all later calls; nil changes none.
-func (s *callHook) always(do func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error) {
+// changeAll changes all later calls. If change is nil, calls are not changed.
+func (s *callHook) changeAll(change func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.on = do
+	s.change = change
 }
 
-// once changes the next call of a script.
-func (s *callHook) once(script *redis.Script, do func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error) {
+// changeNext changes the next call of a script.
+func (s *callHook) changeNext(script *redis.Script, change func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.on = func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+	s.change = func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 		if cmd.Name() != "evalsha" || cmd.Args()[1] != script.Hash() {
 			return run(ctx, cmd)
 		}
 		s.mu.Lock()
-		s.on = nil
+		s.change = nil
 		s.mu.Unlock()
-		return do(ctx, cmd, run)
+		return change(ctx, cmd, run)
 	}
 }
 
-var errDisconnected = errors.New("network cut")
+var errDisconnected = errors.New("connection lost")
 
 // loseReply runs a call and loses its reply.
 func loseReply(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
@@ -119,7 +119,7 @@ func (p *pair) settleAnswered(l *Ledger, c limits.Claim, ended bool) {
 	}
 }
 
-// spend admits and settles at most so many claims until one is refused, and returns the number of granted claims.
+// spend admits and settles claims until one is refused, at most the given number. It returns the number of granted claims.
 func (p *pair) spend(l *Ledger, points, most int, ended bool) (times int) {
 	p.Helper()
 	for ; times < most; times++ {
@@ -151,14 +151,14 @@ func TestOfflineLeaseIsUsedOnceWhenAReplyIsLost(t *testing.T) {
 		if offline == 0 || 30*(first+offline) > 900 {
 			p.Fatalf("%d points used, %d of them offline", 30*(first+offline), 30*offline)
 		}
-		p.hook.once(p.r1.scripts.heartbeat, loseReply)
+		p.hook.changeNext(p.r1.scripts.heartbeat, loseReply)
 		p.r1.reconnect(p.Context()) // the network fails again
 		if !p.r1.isLost() {
 			p.Fatal("the ledger reconnected")
 		}
 		time.Sleep(61 * time.Second)
 		if n := p.spend(p.r2, 30, 100, true) + p.spend(p.r1, 30, 100, true); 30*n > 900 {
-			p.Errorf("%d points used of 900", 30*n)
+			p.Errorf("%d points used, want at most 900", 30*n)
 		}
 	})
 }
@@ -187,12 +187,12 @@ func TestOfflineUnitsAreUsedOnceWhenAReplyIsLost(t *testing.T) {
 		spend(p.r1, 3, true)
 		p.heartbeat(p.r1)
 		spend(p.r2, 100, true)
-		used = 10 // what answers report to the first replica
+		used = 10 // the use that responses report to the first replica
 		p.disconnect(p.r1)
 		if spend(p.r1, 100, true) == 0 {
 			p.Fatal("no claim was granted offline")
 		}
-		p.hook.once(p.r1.scripts.heartbeat, loseReply)
+		p.hook.changeNext(p.r1.scripts.heartbeat, loseReply)
 		p.r1.reconnect(p.Context())
 		time.Sleep(75 * time.Second)
 		reset, used = time.Now().Add(2*time.Minute), 0
@@ -206,7 +206,7 @@ func TestLateHeartbeatKeepsTheNewerLease(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		p.spend(p.r1, 1, 30, true)
 		var late []any
-		p.hook.once(p.r1.scripts.heartbeat, func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+		p.hook.changeNext(p.r1.scripts.heartbeat, func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
 			late = cmd.Args()
 			cmd.SetErr(errDisconnected)
 			return errDisconnected
@@ -233,7 +233,7 @@ func TestRepeatedClaimRenewsThePermit(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		p.spend(p.r2, 1, 1, true)
 		c := p.claim(1)
-		p.hook.once(p.r1.scripts.batch, loseReply)
+		p.hook.changeNext(p.r1.scripts.batch, loseReply)
 		if p.admit(p.r1, c) {
 			p.Fatal("granted offline without a lease")
 		}
@@ -253,7 +253,7 @@ func TestReplyAfterARestoreCountsAsLost(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		p.spend(p.r1, 5, 20, true)
 		reached, release := make(chan struct{}), make(chan struct{})
-		p.hook.once(p.r1.scripts.batch, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.hook.changeNext(p.r1.scripts.batch, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			err := run(ctx, cmd)
 			close(reached)
 			<-release
@@ -287,8 +287,8 @@ func TestReplyAfterARestoreCountsAsLost(t *testing.T) {
 	})
 }
 
-// After a limit error without rate headers, the reset is assumed. A restore must not change it, nor make it hide what later
-// answers reported.
+// After a limit error without rate headers, the ledger assumes a reset. A restore must not change that reset. The assumed
+// reset must not hide the reports of later responses.
 func TestAssumedResetIsRestored(t *testing.T) {
 	for _, after := range []time.Duration{time.Minute, time.Hour + time.Second} {
 		withTwoReplicas(t, func(p *pair) {
@@ -370,14 +370,14 @@ func TestManyAccountsAreRestoredInTime(t *testing.T) {
 				p.Fatal("refused")
 			}
 		}
-		p.hook.on = func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.hook.change = func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			if cmd.Name() == "evalsha" {
 				time.Sleep(roundTrip)
 			}
 			return run(ctx, cmd)
 		}
 		p.heartbeat(p.r1)
-		p.heartbeat(p.r2) // this replica now counts the other replica and its accounts
+		p.heartbeat(p.r2) // this replica now counts r1 and its accounts
 		ctx, end := context.WithCancel(p.Context())
 		var running sync.WaitGroup
 		running.Go(func() { p.r1.Run(ctx) })
@@ -386,24 +386,24 @@ func TestManyAccountsAreRestoredInTime(t *testing.T) {
 			p.Fatal(err)
 		}
 		p.heartbeat(p.r2)
-		twice := 0
+		duplicates := 0
 		for range 8 {
 			time.Sleep(250 * time.Millisecond)
 			for i := range accounts {
 				if p.admit(p.r2, claim(i)) {
-					twice++
+					duplicates++
 				}
 			}
 		}
 		end()
 		running.Wait()
-		if twice > 0 {
-			p.Errorf("%d of %d accounts have 2 permits in use, want 1", twice, accounts)
+		if duplicates > 0 {
+			p.Errorf("%d of %d accounts have 2 permits in use, want 1", duplicates, accounts)
 		}
 	})
 }
 
-func TestIdleAccountIsForgotten(t *testing.T) {
+func TestIdleAccountIsRemoved(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		c := p.claim(1)
 		if !p.admit(p.r1, c) {
@@ -419,7 +419,7 @@ func TestIdleAccountIsForgotten(t *testing.T) {
 			p.spend(p.r1, 1, 1, true)
 		}
 		time.Sleep(2 * time.Hour)
-		p.hook.on = func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+		p.hook.change = func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
 			cmd.SetErr(errDisconnected)
 			return errDisconnected
 		}
@@ -450,13 +450,13 @@ func TestCountersOfIdleReplicasAreRemoved(t *testing.T) {
 		}
 		for _, f := range fields {
 			if f == "r:r1" {
-				p.Errorf("the field %s still exists", f)
+				p.Errorf("the field %s still exists, want it removed", f)
 			}
 		}
 	})
 }
 
-// A renewal after the lease has ended takes the permit again with all that it holds, although it was released.
+// A renewal after the end of the lease reserves all amounts of the permit again, although the permit was released.
 func TestLateReleaseDoesNotExtendThePermit(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		c := p.claim(1)
@@ -485,11 +485,11 @@ func TestLateReleaseDoesNotExtendThePermit(t *testing.T) {
 
 func TestUnreadableAccountIsRestored(t *testing.T) {
 	for name, corrupt := range map[string]func(ctx context.Context, c redis.Cmdable, key, field, value string){
-		"other values": func(ctx context.Context, c redis.Cmdable, key, field, _ string) { c.HSet(ctx, key, field, "\xffother") },
-		"cut values": func(ctx context.Context, c redis.Cmdable, key, field, value string) {
+		"invalid values": func(ctx context.Context, c redis.Cmdable, key, field, _ string) { c.HSet(ctx, key, field, "\xffother") },
+		"truncated values": func(ctx context.Context, c redis.Cmdable, key, field, value string) {
 			c.HSet(ctx, key, field, value[:len(value)/2])
 		},
-		"other type": func(ctx context.Context, c redis.Cmdable, key, _, _ string) { c.Set(ctx, key, "other", time.Hour) },
+		"wrong type": func(ctx context.Context, c redis.Cmdable, key, _, _ string) { c.Set(ctx, key, "other", time.Hour) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, l *Ledger, _ *atomic.Int64) {
@@ -499,7 +499,7 @@ func TestUnreadableAccountIsRestored(t *testing.T) {
 					corrupt(t.Context(), l.Client, key, field, value)
 				}
 				if d, err := l.Admit(t.Context(), create(1000)); err != nil || d.Granted || d.Reason != limits.Content {
-					t.Errorf("%+v, %v; want a refusal, because the restored account has created its content", d, err)
+					t.Errorf("got %+v, %v; want a refusal, because the restored account has used its content budget", d, err)
 				}
 			})
 		})

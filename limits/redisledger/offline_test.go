@@ -16,12 +16,12 @@ import (
 type load struct {
 	*pair
 	window, clockOffset time.Duration // of the upstream
-	used                int           // what answers report
+	used                int           // reported by responses
 	every               time.Duration
 	duringRequest       func()
 }
 
-// withWindow returns a load with a primary window of that length.
+// withWindow returns a load with the given primary window. If limit is zero, the default limit applies.
 func (p *pair) withWindow(limit int, window time.Duration) *load {
 	rules := *p.r1.rules.Load()
 	rules.Primary.Window = window
@@ -33,6 +33,7 @@ func (p *pair) withWindow(limit int, window time.Duration) *load {
 	return &load{pair: p, window: window, used: 1, every: time.Second, duringRequest: func() {}}
 }
 
+// request sends one request. It returns false if the claim is refused.
 func (l *load) request() bool {
 	l.Helper()
 	c, now := l.claim(1), time.Now()
@@ -48,12 +49,12 @@ func (l *load) request() bool {
 }
 
 // requestFor sends requests for some time, and fails the test if one is refused.
-func (l *load) requestFor(when string, d time.Duration) {
+func (l *load) requestFor(phase string, d time.Duration) {
 	l.Helper()
 	for from := time.Now(); time.Since(from) < d; {
 		if !l.request() {
 			class := l.r1.accounts["a"].classes[classOf(l.claim(1))]
-			l.Fatalf("%s: refused after %v: %+v", when, time.Since(from), class)
+			l.Fatalf("%s: refused after %v: %+v", phase, time.Since(from), class)
 		}
 	}
 }
@@ -66,7 +67,7 @@ func TestSteadyLoadContinuesWithoutRedis(t *testing.T) {
 				l.requestFor("with Redis", 2*time.Minute)
 				p.heartbeat(p.r1)
 				p.disconnect(p.r1)
-				l.requestFor("without", 4*time.Minute)
+				l.requestFor("without Redis", 4*time.Minute)
 				p.r1.reconnect(p.Context())
 				list, err := p.r1.Accounts(p.Context(), 1)
 				if err != nil {
@@ -83,31 +84,31 @@ func TestSteadyLoadContinuesWithoutRedis(t *testing.T) {
 }
 
 func TestLoadContinuesWhenRedisIsLostAgain(t *testing.T) {
-	for _, away := range []time.Duration{30 * time.Second, 4 * time.Minute} {
+	for _, outage := range []time.Duration{30 * time.Second, 4 * time.Minute} {
 		withTwoReplicas(t, func(p *pair) {
 			l := p.withWindow(0, time.Hour)
 			l.requestFor("with Redis", 2*time.Minute)
 			p.heartbeat(p.r1)
 			p.disconnect(p.r1)
-			l.requestFor("without", away)
+			l.requestFor("without Redis", outage)
 			p.r1.reconnect(p.Context())
 			if p.r1.isLost() {
 				p.Fatal("the ledger did not reconnect")
 			}
 			p.disconnect(p.r1)
-			l.requestFor("without again", time.Minute)
+			l.requestFor("without Redis again", time.Minute)
 		})
 	}
 }
 
-// Reconnects send the offline permits to Redis but get no new lease, so the old lease must suffice.
+// Reconnects send the offline permits to Redis, but get no new lease. The old lease must suffice.
 func TestLoadContinuesWhileHeartbeatsFail(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		l := p.withWindow(0, time.Hour)
 		l.requestFor("with Redis", 2*time.Minute)
 		p.heartbeat(p.r1)
 		p.disconnect(p.r1)
-		p.hook.on = func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.hook.change = func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			if cmd.Name() == "evalsha" && cmd.Args()[1] == p.r1.scripts.heartbeat.Hash() {
 				cmd.SetErr(errDisconnected)
 				return errDisconnected
@@ -119,7 +120,7 @@ func TestLoadContinuesWhileHeartbeatsFail(t *testing.T) {
 	})
 }
 
-// The rates that Redis reports include unconfirmed requests.
+// The use that Redis reports includes unconfirmed requests.
 func TestUnreportedRequestsAreCountedOnce(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		p.withWindow(1000, 10*time.Minute)
@@ -144,7 +145,7 @@ func TestOfflineLimitErrorClosesTheWindowUntilItsReset(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		c := p.claim(1)
 		p.admit(p.r1, c)
-		// An answer without rate headers, so Redis does not know the reset.
+		// The response has no rate headers, so Redis has no reset.
 		_ = p.r1.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Failed: true})
 		p.heartbeat(p.r1)
 		p.disconnect(p.r1)
@@ -203,7 +204,7 @@ func TestEarlierCopiesCountUntilTheyAreReported(t *testing.T) {
 	})
 }
 
-// Without a Date field, an old reset does not identify its window, so the answer is ignored.
+// Without a Date field, an old reset does not identify its window, so the ledger ignores the response.
 func TestIgnoredObservationIsUnconfirmed(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		p.withWindow(20, 2*time.Minute)
@@ -231,12 +232,12 @@ func TestIgnoredObservationIsUnconfirmed(t *testing.T) {
 		p.disconnect(p.r1)
 		spend(p.r1, 100, false)
 		if used > 20 {
-			p.Errorf("%d of 20", used)
+			p.Errorf("%d requests granted, want at most 20", used)
 		}
 	})
 }
 
-// Leave also sends the offline spends and ends the registration.
+// Leave also sends the offline spends and removes the registration.
 func TestLeaveReturnsOfflineLeases(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		for _, l := range []*Ledger{p.r1, p.r2} {
@@ -266,19 +267,19 @@ func TestLeaveReturnsOfflineLeases(t *testing.T) {
 		if n := p.spend(p.r1, 1, 3, true); n != 3 {
 			p.Fatalf("%d granted offline, want 3", n)
 		}
-		p.hook.always(func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+		p.hook.changeAll(func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
 			cmd.SetErr(errDisconnected)
 			return errDisconnected
 		})
 		if err := p.r1.Leave(p.Context()); err == nil {
 			p.Error("Leave returned no error without Redis")
 		}
-		time.AfterFunc(leaveTimeout/2, func() { p.hook.always(nil) }) // Leave reconnects
+		time.AfterFunc(leaveTimeout/2, func() { p.hook.changeAll(nil) }) // Leave reconnects
 		if err := p.r1.Leave(p.Context()); err != nil {
 			p.Fatal(err)
 		}
 		if n := leases("r1"); n != 0 {
-			p.Errorf("%d offline leases are left", n)
+			p.Errorf("%d offline leases remain, want none", n)
 		}
 		p.r1.flushDelay = flushDelay
 		p.settleAnswered(p.r1, last, true)

@@ -15,24 +15,24 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// withFlushDelay runs a test with two replicas. The first one delays its settlements as in production.
+// withFlushDelay runs a test with two replicas. The first replica delays its settlements as in production.
 func withFlushDelay(t *testing.T, run func(p *pair)) {
 	withTwoReplicas(t, func(p *pair) {
 		if err := p.r1.scripts.renew.Load(p.Context(), p.r1.Client).Err(); err != nil {
 			p.Fatal(err)
 		}
 		p.spend(p.r1, 1, 1, true)
-		p.r2.account("a", policy.User) // Accounts reports it
+		p.r2.account("a", policy.User) // so that Accounts lists it
 		p.r1.flushDelay = flushDelay
 		defer p.r1.background.Wait()
 		run(p)
 	})
 }
 
-// waitForFlush waits until delayed settlements have been sent.
+// waitForFlush waits until the ledger has sent delayed settlements.
 func waitForFlush() { time.Sleep(2 * flushDelay) }
 
-// inUse returns the number of permits in use that the other replica reports.
+// inUse returns the number of permits in use that the second replica reports.
 func (p *pair) inUse() int { return p.r2.onlyAccount(p.T).InUse }
 
 // expectNothingHeld fails the test if the account has permits in use or holds.
@@ -80,13 +80,13 @@ func TestOpenPermitsAreRestored(t *testing.T) {
 	})
 }
 
-// The renewal takes the permit again, and the limiter gives it back.
-func TestPermitRenewedAfterItsEndIsReturned(t *testing.T) {
+// The renewal reserves the permit again, and the limiter returns it.
+func TestPermitRenewedAfterItsSettlementIsReturned(t *testing.T) {
 	withFlushDelay(t, func(p *pair) {
 		c := p.claim(1)
 		p.admit(p.r1, c)
 		synctest.Wait()
-		p.hook.once(p.r1.scripts.renew, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.hook.changeNext(p.r1.scripts.renew, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			p.settleAnswered(p.r1, c, true)
 			if err := p.r1.flush(ctx, p.r1.accounts["a"], false); err != nil {
 				p.Error(err)
@@ -113,7 +113,7 @@ func TestPermitRenewedBeforeItsSettlementIsConfirmedIsReturned(t *testing.T) {
 		p.admit(p.r1, c)
 		synctest.Wait()
 		gate := make(chan struct{})
-		p.hook.once(p.r1.scripts.batch, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.hook.changeNext(p.r1.scripts.batch, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			err := run(ctx, cmd)
 			<-gate
 			return err
@@ -140,7 +140,7 @@ func TestEndedPermitIsNotRestored(t *testing.T) {
 		}
 		c := p.claim(1)
 		p.admit(p.r1, c)
-		p.hook.once(p.r1.scripts.restore, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.hook.changeNext(p.r1.scripts.restore, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			p.settleAnswered(p.r1, c, true)
 			waitForFlush()
 			return run(ctx, cmd)
@@ -150,7 +150,7 @@ func TestEndedPermitIsNotRestored(t *testing.T) {
 	})
 }
 
-// After a lost reply, a claim that is refused offline holds nothing in Redis; a claim that is granted offline is in use.
+// After a lost reply, a claim that is refused offline holds nothing in Redis. A claim that is granted offline is in use.
 func TestPermitWithoutAReplyIsReturned(t *testing.T) {
 	for _, hasLease := range []bool{false, true} {
 		withTwoReplicas(t, func(p *pair) {
@@ -158,8 +158,8 @@ func TestPermitWithoutAReplyIsReturned(t *testing.T) {
 				p.spend(p.r1, 1, 20, true)
 				p.heartbeat(p.r1)
 			}
-			for range 2 { // also the second time
-				p.hook.once(p.r1.scripts.batch, loseReply)
+			for range 2 {
+				p.hook.changeNext(p.r1.scripts.batch, loseReply)
 				c := p.claim(1)
 				if p.admit(p.r1, c) != hasLease {
 					p.Fatalf("granted %v, want %v", !hasLease, hasLease)
@@ -170,7 +170,7 @@ func TestPermitWithoutAReplyIsReturned(t *testing.T) {
 					want = 1
 				}
 				if list, err := p.r2.Accounts(p.Context(), 1); err != nil || list[0].InUse != want {
-					p.Fatalf("%+v, %v", list, err)
+					p.Fatalf("got %+v, %v; want %d permits in use", list, err, want)
 				}
 				if hasLease {
 					p.settleAnswered(p.r1, c, true)
@@ -180,8 +180,8 @@ func TestPermitWithoutAReplyIsReturned(t *testing.T) {
 	}
 }
 
-// The renewal takes the place again, and the limiter must give it back.
-func TestPermitReleasedDuringItsRenewalKeepsNoPlace(t *testing.T) {
+// The renewal occupies a slot again, and the limiter must release it.
+func TestPermitReleasedDuringItsRenewalKeepsNoSlot(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		if err := p.r1.scripts.renew.Load(p.Context(), p.r1.Client).Err(); err != nil {
 			p.Fatal(err)
@@ -197,8 +197,8 @@ func TestPermitReleasedDuringItsRenewalKeepsNoPlace(t *testing.T) {
 		if err := limiter.Settle(ctx, *permit, plain(limits.NotLimited)); err != nil {
 			p.Fatal(err)
 		}
-		p.heartbeat(p.r1) // enters the account into the index
-		p.hook.once(p.r1.scripts.renew, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.heartbeat(p.r1) // adds the account to the index
+		p.hook.changeNext(p.r1.scripts.renew, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			if err := limiter.Release(ctx, *permit, false); err != nil {
 				p.Error(err)
 			}
@@ -213,7 +213,7 @@ func TestPermitReleasedDuringItsRenewalKeepsNoPlace(t *testing.T) {
 	})
 }
 
-// A batch gives back the permit of a claim that was refused, and the same claim is granted offline during the batch.
+// A batch returns the permit of a refused claim, and the same claim is granted offline during the batch.
 func TestOfflinePermitIsKeptDuringABatchThatReturnsIt(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		p.spend(p.r1, 1, 20, true)
@@ -221,7 +221,7 @@ func TestOfflinePermitIsKeptDuringABatchThatReturnsIt(t *testing.T) {
 		c, other := p.claim(1), p.claim(1)
 		p.r1.returnUnknown(p.r1.accounts["a"], c)
 		gate := make(chan struct{})
-		p.hook.once(p.r1.scripts.batch, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.hook.changeNext(p.r1.scripts.batch, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			<-gate
 			return run(ctx, cmd)
 		})
@@ -241,7 +241,7 @@ func TestOfflinePermitIsKeptDuringABatchThatReturnsIt(t *testing.T) {
 	})
 }
 
-// The same holds for a repeated release, and for a settlement after the lease has ended.
+// A repeated release and a settlement after the end of the lease also change nothing.
 func TestRepeatedSettlementChangesNothing(t *testing.T) {
 	withFlushDelay(t, func(p *pair) {
 		c, late := p.claim(1), p.claim(1)
@@ -256,35 +256,35 @@ func TestRepeatedSettlementChangesNothing(t *testing.T) {
 			}
 			return text
 		}
-		end := func() {
+		release := func() {
 			if err := p.r1.Release(p.Context(), limits.Permit{Claim: c}, false); err != nil {
 				p.Fatal(err)
 			}
 		}
 		p.settleAnswered(p.r1, c, false)
-		once := state()
-		if !strings.HasPrefix(once, "2 ") {
-			p.Error("want two permits in use:", once)
+		before := state()
+		if !strings.HasPrefix(before, "2 ") {
+			p.Error("want two permits in use:", before)
 		}
 		p.settleAnswered(p.r1, c, false)
-		if twice := state(); twice != once {
-			p.Errorf("settled twice: %s, want %s", twice, once)
+		if after := state(); after != before {
+			p.Errorf("repeated settlement: got %s, want %s", after, before)
 		}
-		end()
-		once = state()
-		if !strings.HasPrefix(once, "1 ") {
-			p.Error("want one permit in use:", once)
+		release()
+		before = state()
+		if !strings.HasPrefix(before, "1 ") {
+			p.Error("want one permit in use:", before)
 		}
-		end()
+		release()
 		p.settleAnswered(p.r1, c, true)
-		if twice := state(); twice != once {
-			p.Errorf("released twice: %s, want %s", twice, once)
+		if after := state(); after != before {
+			p.Errorf("repeated release: got %s, want %s", after, before)
 		}
 		time.Sleep(leaseTime)
-		once = state()
+		before = state()
 		p.settle(late, limits.Outcome{})
-		if after := state(); after != once {
-			p.Errorf("settled late: %s, want %s", after, once)
+		if after := state(); after != before {
+			p.Errorf("late settlement: got %s, want %s", after, before)
 		}
 	})
 }

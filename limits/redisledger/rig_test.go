@@ -19,11 +19,11 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// rig has two Redis servers, one of them the master, and injects faults. The other server gets copies of the data of the
-// master. After a failover, writes since the last copy are lost.
+// rig injects faults into two Redis servers. One server is the master, and the standby server gets copies of its data.
+// A failover exchanges their roles. Writes since the last copy are then lost.
 type rig struct {
 	t      *testing.T
-	admins [2]*redis.Client // connections of the rig
+	admins [2]*redis.Client // connections of the rig to both servers
 
 	mu          sync.Mutex // guards the fields below
 	sockets     [2]string
@@ -46,7 +46,7 @@ func newRig(t *testing.T, sockets [2]string) *rig {
 	return r
 }
 
-// Write traces the log of the ledgers.
+// Write writes a log line of a ledger to the trace.
 func (r *rig) Write(text []byte) (int, error) {
 	r.trace("%s", text)
 	return len(text), nil
@@ -60,7 +60,7 @@ func (r *rig) empty(server int) {
 
 var errCut = errors.New("connection cut")
 
-// tracked is a connection that the rig can break.
+// tracked is a connection that the rig can close.
 type tracked struct {
 	net.Conn
 	rig *rig
@@ -87,7 +87,7 @@ func (r *rig) dial(replica int) (net.Conn, error) {
 	return &tracked{c, r}, nil
 }
 
-// breakConnections breaks the connections of the chosen replicas. The caller holds mu.
+// breakConnections closes the connections of the chosen replicas. The caller holds mu.
 func (r *rig) breakConnections(chosen func(replica int) bool) {
 	for c, replica := range r.conns {
 		if chosen(replica) {
@@ -106,7 +106,7 @@ func (r *rig) open(rules limits.Rules, replica int) *Ledger {
 			return identify("", ledger.meet)(ctx, c)
 		},
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		// The pool has enough connections, because a client waits for them with timers that bubbles share.
+		// The pool is large, because a client waits for connections with timers that bubbles share.
 		MaxRetries: -1, DialerRetries: 1, DisableIdentity: true, PoolSize: 2000, ContextTimeoutEnabled: true,
 	}
 	client := redis.NewClient(o)
@@ -125,8 +125,8 @@ func (r *rig) open(rules limits.Rules, replica int) *Ledger {
 	return ledger
 }
 
-// copyOver copies the data of the master to the other server.
-func (r *rig) copyOver() {
+// copyToStandby copies the data of the master to the standby server.
+func (r *rig) copyToStandby() {
 	ctx := context.Background()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,7 +148,7 @@ func (r *rig) copyOver() {
 	}
 }
 
-// failOver makes the other server the master.
+// failOver makes the standby server the master.
 func (r *rig) failOver() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -158,7 +158,7 @@ func (r *rig) failOver() {
 	r.trace("failover to server %d", r.master)
 }
 
-// partition cuts the connections of the chosen replicas, and restores those of the others.
+// partition cuts the connections of the chosen replicas, and restores the connections of all other replicas.
 func (r *rig) partition(chosen func(replica int) bool, replicas int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,19 +172,20 @@ func (r *rig) partition(chosen func(replica int) bool, replicas int) {
 	r.trace("partitioned replicas: %s", strings.Join(names, " "))
 }
 
-// faults are injected at random times: partitions of some or all replicas, failovers to the other server, and failovers
-// to an empty server. No partition begins before the replicas have restored lost data, because only they have it.
+// faults selects the faults that are injected at random times: partitions of replicas, failovers to the standby server, and
+// failovers to an empty server. No partition begins before the replicas have restored lost data, because only the replicas
+// have that data.
 type faults struct {
 	Cuts, Failovers, Losses bool
 	Lag                     time.Duration // of the copies
 	ClockOffset             time.Duration // of Redis
 }
 
-// restoreTime is longer than replicas need to restore lost data.
+// restoreTime is enough for replicas to restore lost data.
 const restoreTime = 2 * time.Second
 
 // inject injects faults until ctx ends.
-func (r *rig) inject(ctx context.Context, x faults, rng *rand.Rand, replicas int) {
+func (r *rig) inject(ctx context.Context, f faults, rng *rand.Rand, replicas int) {
 	pause := func(d time.Duration) bool {
 		timer := time.NewTimer(d)
 		defer timer.Stop()
@@ -199,7 +200,7 @@ func (r *rig) inject(ctx context.Context, x faults, rng *rand.Rand, replicas int
 	for next(12 * time.Second) {
 		switch rng.IntN(3) {
 		case 0:
-			if !x.Cuts {
+			if !f.Cuts {
 				continue
 			}
 			odds := 0.2 + rng.Float64()
@@ -207,14 +208,14 @@ func (r *rig) inject(ctx context.Context, x faults, rng *rand.Rand, replicas int
 			next([]time.Duration{time.Second, 5 * time.Second, 40 * time.Second}[rng.IntN(3)])
 			r.partition(func(int) bool { return false }, replicas)
 		case 1:
-			if x.Failovers {
-				r.copyOver()
-				next(x.Lag)
+			if f.Failovers {
+				r.copyToStandby()
+				next(f.Lag)
 				r.failOver()
 				pause(restoreTime)
 			}
 		case 2:
-			if x.Losses {
+			if f.Losses {
 				r.empty(1 - r.master) // only this goroutine changes master
 				r.failOver()
 				pause(restoreTime)

@@ -34,7 +34,7 @@ func cpuTime(b *testing.B, client *redis.Client) (micros float64) {
 	return micros
 }
 
-// bench is a replica on a real Redis.
+// bench contains a replica on a real Redis.
 type bench struct {
 	*Ledger
 	client *redis.Client
@@ -65,8 +65,8 @@ func (m *bench) request(b *testing.B, account, operation string, settled bool) {
 	}
 }
 
-// kept returns the memory of an account in Redis.
-func (m *bench) kept(b *testing.B, account string) float64 {
+// memory returns the memory of an account in Redis, in bytes.
+func (m *bench) memory(b *testing.B, account string) float64 {
 	b.Helper()
 	n, err := m.client.MemoryUsage(b.Context(), m.keysOf(account)[0], 0).Result()
 	if err != nil {
@@ -75,7 +75,8 @@ func (m *bench) kept(b *testing.B, account string) float64 {
 	return float64(n)
 }
 
-func accountOf(i int) string { return fmt.Sprintf("user:%040d", i) } // as long as a real name
+// accountOf returns an account name that is as long as a real name.
+func accountOf(i int) string { return fmt.Sprintf("user:%040d", i) }
 
 // BenchmarkScaleMemory measures the memory of an account with one request in Redis, and of each further operation, permit,
 // lease and replica.
@@ -87,21 +88,21 @@ func BenchmarkScaleMemory(b *testing.B) {
 		for i := range accounts {
 			name := accountOf(int(m.ids) + i)
 			m.request(b, name, "GET /repos/{owner}/{repo}", true)
-			at := m.kept(b, name)
+			at := m.memory(b, name)
 			rest += at
 			step := func(do func(k int)) float64 {
-				before := m.kept(b, name)
+				before := m.memory(b, name)
 				for k := range more {
 					do(k)
 				}
-				return (m.kept(b, name) - before) / more
+				return (m.memory(b, name) - before) / more
 			}
 			operation += step(func(k int) { m.request(b, name, fmt.Sprintf("GET /repos/{owner}/{repo}/%d", k), true) })
-			before := m.kept(b, name)
+			before := m.memory(b, name)
 			if err := m.heartbeatAccount(b.Context(), m.account(name, policy.User), false); err != nil {
 				b.Fatal(err)
 			}
-			lease += (m.kept(b, name) - before) / (1 + more)
+			lease += (m.memory(b, name) - before) / (1 + more)
 			permit += step(func(int) { m.request(b, name, "GET /repos/{owner}/{repo}", false) })
 			replica += step(func(k int) {
 				if err := m.client.HSet(b.Context(), m.keysOf(name)[0], fmt.Sprint("r:weir-7c9f8b6d5-x2x4q-ABCDEFG", k), 12).Err(); err != nil {
@@ -109,14 +110,14 @@ func BenchmarkScaleMemory(b *testing.B) {
 				}
 			})
 		}
-		for what, sum := range map[string]float64{"account": rest, "operation": operation, "permit": permit, "offline-lease": lease, "replica": replica} {
-			b.ReportMetric(sum/accounts, "B/"+what)
+		for unit, sum := range map[string]float64{"account": rest, "operation": operation, "permit": permit, "offline-lease": lease, "replica": replica} {
+			b.ReportMetric(sum/accounts, "B/"+unit)
 		}
 	}
 }
 
-// BenchmarkScaleReplica measures what a replica costs Redis beside requests: its registration, a heartbeat of an account, an
-// index entry, reading an account, and listing a thousand.
+// BenchmarkScaleReplica measures the cost of a replica in Redis besides requests: registration, heartbeat of an account, index
+// entry, reading an account, and listing a thousand accounts.
 func BenchmarkScaleReplica(b *testing.B) {
 	m := newBench(b)
 	ctx := b.Context()
@@ -169,20 +170,20 @@ func BenchmarkScaleLoss(b *testing.B) {
 		m.request(b, accountOf(i), "GET /repos/{owner}/{repo}", true)
 	}
 	var restoreCPU, heartbeatCPU, restore, heartbeat float64
-	after := func(what func() error) (cpu, took float64) {
+	afterLoss := func(step func() error) (cpu, took float64) {
 		if err := m.client.FlushAll(b.Context()).Err(); err != nil {
 			b.Fatal(err)
 		}
 		before, began := cpuTime(b, m.client), time.Now()
-		if err := what(); err != nil {
+		if err := step(); err != nil {
 			b.Fatal(err)
 		}
 		return cpuTime(b, m.client) - before, float64(time.Since(began).Microseconds())
 	}
 	for b.Loop() {
-		used, took := after(func() error { return inParallel(b.Context(), m.accountsInUse(true), m.restoreAccount) })
+		used, took := afterLoss(func() error { return inParallel(b.Context(), m.accountsInUse(true), m.restoreAccount) })
 		restoreCPU, restore = restoreCPU+used, restore+took
-		used, took = after(func() error { return m.heartbeat(b.Context()) })
+		used, took = afterLoss(func() error { return m.heartbeat(b.Context()) })
 		heartbeatCPU, heartbeat = heartbeatCPU+used, heartbeat+took
 	}
 	n := accounts * float64(b.N)
@@ -192,8 +193,8 @@ func BenchmarkScaleLoss(b *testing.B) {
 	b.ReportMetric(heartbeat/n, "µs/heartbeat")
 }
 
-// BenchmarkScaleKnown measures the memory of local accounts, and the time to select those for a heartbeat.
-func BenchmarkScaleKnown(b *testing.B) {
+// BenchmarkScaleLocal measures the memory of local accounts, and the time to select the accounts for a heartbeat.
+func BenchmarkScaleLocal(b *testing.B) {
 	const accounts = 20_000
 	m := newBench(b)
 	heap := func() float64 {
@@ -206,10 +207,10 @@ func BenchmarkScaleKnown(b *testing.B) {
 	for i := range accounts {
 		m.request(b, accountOf(i), "GET /repos/{owner}/{repo}", true)
 	}
-	kept := (heap() - before) / accounts
+	perAccount := (heap() - before) / accounts
 	for b.Loop() {
 		m.accountsInUse(false)
 	}
-	b.ReportMetric(kept, "B/account")
+	b.ReportMetric(perAccount, "B/account")
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/accounts/float64(b.N), "ns/account")
 }

@@ -25,7 +25,7 @@ const (
 	keepIndexed   = 130 // entry in the index
 )
 
-// fleet has replicas and accounts. The load of accounts follows Zipf's law, up to the limit of the API.
+// fleet describes replicas and accounts. The load of accounts follows Zipf's law, up to the limit of the upstream.
 type fleet struct {
 	replicas, accounts int
 	rate               float64 // mean requests of an account per second
@@ -47,8 +47,8 @@ type demand struct {
 	hottest           float64 // part of all requests that the busiest account has
 	total             float64 // requests per second
 	heartbeats, index float64 // per second, of all replicas
-	pairs, inUse      float64 // sum of accounts that replicas know after an hour; accounts in use by the busiest replica
-	met               float64 // mean number of replicas that an account uses
+	pairs, inUse      float64 // sum of local accounts of all replicas after an hour; accounts in use by the busiest replica
+	spread            float64 // mean number of replicas that an account uses
 	reads, shared     float64 // accounts read per second; µs per second for the shared keys
 }
 
@@ -76,7 +76,7 @@ func (f fleet) minute(seed uint64) *demand {
 				inUse[at]++
 			}
 		}
-		met := func(seconds float64) float64 { // expected number of replicas
+		spread := func(seconds float64) float64 { // expected number of replicas
 			if f.sticky {
 				return 1 - math.Exp(-rate*seconds)
 			}
@@ -85,11 +85,11 @@ func (f fleet) minute(seed uint64) *demand {
 		slot := &d.slots[slotOf(accountOf(i))]
 		slot.requests += float64(n) / 60
 		slot.accounts++
-		slot.bytes += keepAccount + keepReplica*met(7200) + keepEntry*float64(min(n, 257))
+		slot.bytes += keepAccount + keepReplica*spread(7200) + keepEntry*float64(min(n, 257))
 		d.total += float64(n) / 60
 		d.hottest = max(d.hottest, float64(n)/60)
-		d.pairs += met(3600)
-		d.met += met(7200) / float64(f.accounts)
+		d.pairs += spread(3600)
+		d.spread += spread(7200) / float64(f.accounts)
 	}
 	d.hottest /= d.total
 	for _, n := range inUse {
@@ -127,8 +127,8 @@ func slotOfTag(tag string) int {
 // shard is the load of the busiest shard.
 type shard struct{ requests, load, bytes float64 }
 
-// over returns the load of the busiest of so many shards. One of them has the shared keys.
-func (d *demand) over(shards int) (s shard) {
+// busiest returns the load of the busiest shard for a number of shards. One shard also stores the shared keys.
+func (d *demand) busiest(shards int) (s shard) {
 	each := make([]shard, shards)
 	home := slotOfTag("weir") * shards / 16384
 	for i, slot := range d.slots {
@@ -146,10 +146,11 @@ func (d *demand) over(shards int) (s shard) {
 	return s
 }
 
-// shardsNeeded returns how many shards are needed for maxLoad, or 0 if the shared keys are too much for one shard.
+// shardsNeeded returns the number of shards that keeps the load below maxLoad. It returns 0 if the shared keys alone exceed
+// maxLoad.
 func (d *demand) shardsNeeded() int {
 	for shards := 1; shards <= 4096; shards++ {
-		if d.over(shards).load <= maxLoad {
+		if d.busiest(shards).load <= maxLoad {
 			return shards
 		}
 		if d.shared/1e6 > maxLoad {
@@ -159,14 +160,14 @@ func (d *demand) shardsNeeded() int {
 	return 0
 }
 
-// restores returns how long restores into an empty Redis take, and how long accounts grant nothing during them.
+// restores returns the duration of restores into an empty Redis, and the time for which accounts grant nothing.
 func (d *demand) restores(shards int) (restore, relearning time.Duration) {
 	l := &Ledger{indexed: int64(d.accounts)}
 	l.replicas.Store(int64(d.replicas))
 	return time.Duration(d.pairs*costRestore/float64(shards)) * time.Microsecond, l.relearning()
 }
 
-// fleets returns fleets of all sizes, with accounts that use all replicas and with accounts that use one.
+// fleets returns fleets of all sizes. In each size, accounts use all replicas or one replica.
 func fleets() (list []fleet) {
 	for _, accounts := range []int{1000, 100_000, 1_000_000} {
 		for _, replicas := range []int{1, 10, 100, 1000} {
@@ -183,10 +184,10 @@ func fleets() (list []fleet) {
 	return list
 }
 
-// TestFleetModel logs the Redis that fleets of up to WEIR_ACCOUNTS accounts need.
+// TestFleetModel logs the Redis resources that fleets of up to WEIR_ACCOUNTS accounts need.
 func TestFleetModel(t *testing.T) {
 	if slot := slotOfTag("123456789"); slot != 0x31c3 {
-		t.Fatalf("slot %#x", slot)
+		t.Fatalf("got the slot %#x, want 0x31c3", slot)
 	}
 	most := setting(t, "WEIR_ACCOUNTS", 20_000)
 	var out strings.Builder
@@ -199,11 +200,11 @@ func TestFleetModel(t *testing.T) {
 		d := f.minute(1)
 		d.check(t)
 		shards := d.shardsNeeded()
-		s := d.over(max(1, shards))
+		s := d.busiest(max(1, shards))
 		restore, relearning := d.restores(max(1, shards))
 		at := map[bool]string{false: "any", true: "one"}[f.sticky]
 		_, _ = fmt.Fprintf(w, "%d\t%d\t%s\t%.0f\t%.2f %%\t%.0f\t%.0f\t%.0f\t%.2f\t%.2f\t%d\t%.0f\t%.0f MB\t%.1f\t%.0f s\t%.1f s\t\n", f.replicas, f.accounts, at, d.total, 100*d.hottest,
-			d.heartbeats, d.reads, d.index, d.shared/1e6, d.over(1).load, shards, s.requests, s.bytes/1e6, d.over(1).bytes/1e3/float64(f.accounts), restore.Seconds(), relearning.Seconds())
+			d.heartbeats, d.reads, d.index, d.shared/1e6, d.busiest(1).load, shards, s.requests, s.bytes/1e6, d.busiest(1).bytes/1e3/float64(f.accounts), restore.Seconds(), relearning.Seconds())
 	}
 	_ = w.Flush()
 	t.Log("\n" + out.String())
@@ -212,9 +213,9 @@ func TestFleetModel(t *testing.T) {
 // check verifies bounds of the model.
 func (d *demand) check(t *testing.T) {
 	t.Helper()
-	one, many, indexed := d.over(1), d.over(16), float64(d.accounts)*keepIndexed
-	if math.Abs(one.requests-d.total) > 1e-6*d.total {
-		t.Errorf("%+v: slots have %f requests of %f", d.fleet, one.requests, d.total)
+	single, many, indexed := d.busiest(1), d.busiest(16), float64(d.accounts)*keepIndexed
+	if math.Abs(single.requests-d.total) > 1e-6*d.total {
+		t.Errorf("%+v: slots have %f requests of %f", d.fleet, single.requests, d.total)
 	}
 	if top := d.hottest * d.total; top > maxRate+1.0/60 {
 		t.Errorf("%+v: an account has %f requests per second", d.fleet, top)
@@ -222,8 +223,8 @@ func (d *demand) check(t *testing.T) {
 	if bound := 200 * float64(d.replicas); d.heartbeats > bound || d.index > bound {
 		t.Errorf("%+v: %f heartbeats and %f index entries per second", d.fleet, d.heartbeats, d.index)
 	}
-	if d.accounts >= 20_000 && (many.requests > d.total/16*2 || many.bytes-indexed > (one.bytes-indexed)/16*1.5) {
-		t.Errorf("%+v: one of 16 shards has %f requests of %f, %f bytes of %f", d.fleet, many.requests, d.total, many.bytes, one.bytes)
+	if d.accounts >= 20_000 && (many.requests > d.total/16*2 || many.bytes-indexed > (single.bytes-indexed)/16*1.5) {
+		t.Errorf("%+v: one of 16 shards has %f requests of %f, %f bytes of %f", d.fleet, many.requests, d.total, many.bytes, single.bytes)
 	}
 	if d.sticky && d.inUse > 3*float64(d.accounts)/float64(d.replicas)+20 {
 		t.Errorf("%+v: a replica has %f accounts", d.fleet, d.inUse)

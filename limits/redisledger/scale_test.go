@@ -15,7 +15,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// WEIR_REPLICAS replicas saturate one account on a real Redis in virtual time. They must use as much of a window as a few
+// WEIR_REPLICAS replicas saturate one account on a real Redis in virtual time. They must use windows as completely as a few
 // replicas.
 func TestNoLimitIsExceededByManyReplicas(t *testing.T) {
 	t.Parallel()
@@ -31,7 +31,7 @@ func TestNoLimitIsExceededByManyReplicas(t *testing.T) {
 		t.Error(strings.Join(report.Violations, "\n"))
 	}
 	if full := report.Fullness(hot.Limit); full < hot.MinFullness {
-		t.Errorf("used only %.2f %% of a window", 100*full)
+		t.Errorf("used %.2f %% of a window, want %.2f %%", 100*full, 100*hot.MinFullness)
 	}
 	table.Add(&s, &report, hot.Limit)
 	table.Print(t)
@@ -47,8 +47,8 @@ func TestNoLimitIsExceededByManyReplicas(t *testing.T) {
 	}
 }
 
-// A replica has one request in two seconds when Redis is lost. With a hundred replicas, as many as the account has places,
-// it has no lease.
+// A replica sends one request in two seconds and loses Redis. With a hundred replicas, which is the number of slots of the
+// account, the replica has no lease.
 func TestOfflineLeaseShrinksWithReplicas(t *testing.T) {
 	socket := testservers.Redis(t)
 	client := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
@@ -89,13 +89,13 @@ func TestOfflineLeaseShrinksWithReplicas(t *testing.T) {
 			}
 		}
 		t.Logf("%d replicas: lease of %d requests, %d places, %d points; %d granted in a minute without Redis", replicas, c.units, c.places, points, granted)
-		if some := replicas < 100; some != (granted > 0) {
-			t.Errorf("%d replicas: %d granted", replicas, granted)
+		if want := replicas < 100; want != (granted > 0) {
+			t.Errorf("%d replicas: %d requests granted, want some: %v", replicas, granted, want)
 		}
 	}
 }
 
-// In a cluster, a replica cannot know whether an account is new or was lost.
+// In a cluster, a replica cannot distinguish a new account from a lost account.
 func TestNewAccountInAClusterWaitsForOtherReplicas(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t, 1)
@@ -122,7 +122,7 @@ func TestNewAccountInAClusterWaitsForOtherReplicas(t *testing.T) {
 			t.Fatal(err)
 		}
 		if wait := d.Until.Sub(began); d.Granted != (c.wait == 0) || !d.Granted && (wait < c.wait-time.Second/10 || wait > c.wait+time.Second/10) {
-			t.Errorf("%d replicas, %d accounts: %+v, after %v", c.replicas, c.accounts, d, wait)
+			t.Errorf("%d replicas, %d accounts: got %+v, a wait of %v; want %v", c.replicas, c.accounts, d, wait, c.wait)
 		}
 	}
 }
