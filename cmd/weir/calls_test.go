@@ -3,7 +3,7 @@ package main
 import (
 	"strings"
 
-	"github.com/weirgate/weir/internal/records"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // visits are the calls of one operation.
@@ -54,12 +54,12 @@ var calls = map[string]visits{
 	},
 	"rate-limit/get": {
 		valid:   []call{{}, {as: "tok-owner"}, {as: "tok-workflow"}},
-		records: map[string]string{"": "resources:{} rate:{}", "rate": records.RateLimit, "resources.core": records.RateLimit},
+		records: map[string]string{"": "resources:{} rate:{}", "rate": testservers.RateLimitSchema, "resources.core": testservers.RateLimitSchema},
 	},
 
 	"statistics/code-frequency":  onRepositories("/stats/code_frequency", 422, 204),
 	"statistics/commit-activity": onRepositories("/stats/commit_activity", 200, 204).with(map[string]string{"0": "days:[]int total:int week:int"}),
-	"statistics/contributors":    onRepositories("/stats/contributors", 200, 204).with(map[string]string{"0": "author:{} total:int weeks:[]{}", "0.author": records.User, "0.weeks.0": "w:int a:int d:int c:int"}),
+	"statistics/contributors":    onRepositories("/stats/contributors", 200, 204).with(map[string]string{"0": "author:{} total:int weeks:[]{}", "0.author": testservers.UserSchema, "0.weeks.0": "w:int a:int d:int c:int"}),
 	"statistics/participation":   onRepositories("/stats/participation", 200, 200).with(map[string]string{"": "all:[]int owner:[]int"}),
 	"statistics/punch-card":      onRepositories("/stats/punch_card", 200, 204),
 
@@ -75,7 +75,7 @@ var calls = map[string]visits{
 		},
 		unauthorized: []call{{target: "/search/code?q=gear", status: 401}},
 		records: map[string]string{
-			"": records.Search, "items.0.repository": records.FoundRepository, "items.0.repository.owner": records.User,
+			"": testservers.SearchSchema, "items.0.repository": testservers.FoundRepositorySchema, "items.0.repository.owner": testservers.UserSchema,
 			"items.0": "name:string path:string sha:string url:string git_url:string html_url:string repository:{} score:number",
 		},
 	},
@@ -84,24 +84,24 @@ var calls = map[string]visits{
 		invalid: []call{
 			{target: "/search/commits", status: 422, field: "q"}, {target: "/search/commits?q=a" + strings.Repeat("+OR+a", 6), status: 422, field: "q"},
 		},
-		records: map[string]string{"": records.Search},
+		records: map[string]string{"": testservers.SearchSchema},
 	},
 	"search/issues": {
 		valid:   []call{{target: "/search/issues?q=gear+label:bug", status: 200}},
 		invalid: []call{{target: "/search/issues?q=", status: 422, field: "q"}},
-		records: map[string]string{"": records.Search},
+		records: map[string]string{"": testservers.SearchSchema},
 	},
 	"search/other": {
 		valid:   []call{{target: "/search/users?q=acme", status: 200}},
 		invalid: []call{{target: "/search/users", status: 422, field: "q"}},
-		records: map[string]string{"": records.Search},
+		records: map[string]string{"": testservers.SearchSchema},
 	},
 
-	"watching/list-subscribers": onRepositories("/subscribers", 200, 200).with(map[string]string{"0": records.User}).and(
+	"watching/list-subscribers": onRepositories("/subscribers", 200, 200).with(map[string]string{"0": testservers.UserSchema}).and(
 		call{target: "/repos/acme/widgets/subscribers?page=2&per_page=10"}, call{target: "/repositories/1001/subscribers?page=3"}),
 	"watching/get-subscription": {
 		valid:        []call{{as: "tok-member", method: "PUT", body: `{"ignored":true}`}, {as: "tok-member"}},
-		records:      map[string]string{"": records.Subscription},
+		records:      map[string]string{"": testservers.SubscriptionSchema},
 		invalid:      []call{{as: "tok-member", target: "/repos/acme/monolith/subscription", status: 404}},
 		unauthorized: []call{{as: "tok-app", status: 403}, {status: 401}, {as: "tok-outsider", target: "/repos/acme/secret/subscription", status: 404}},
 	},
@@ -115,7 +115,7 @@ var calls = map[string]visits{
 			{as: "tok-member", body: `{"subscribed":3}`, status: 422, field: "subscribed"}, {as: "tok-member", body: `{`, status: 400},
 		},
 		unauthorized: []call{{as: "tok-fine-grained", body: `{}`, status: 403}, {as: "tok-app-user", body: `{}`, status: 403}},
-		records:      map[string]string{"": records.Subscription},
+		records:      map[string]string{"": testservers.SubscriptionSchema},
 	},
 	"watching/delete-subscription": {
 		valid:        []call{{as: "tok-owner"}},
@@ -127,7 +127,7 @@ var calls = map[string]visits{
 			{as: "tok-outsider"}, {as: "tok-member", method: "PUT", target: "/repos/acme/widgets/subscription", body: `{"subscribed":true}`}, {as: "tok-member"},
 		},
 		unauthorized: []call{{status: 401}},
-		records: map[string]string{"0": records.Repository, "0.owner": records.User, "0.permissions": "admin:bool push:bool pull:bool",
+		records: map[string]string{"0": testservers.RepositorySchema, "0.owner": testservers.UserSchema, "0.permissions": "admin:bool push:bool pull:bool",
 			"0.security_and_analysis":                 "advanced_security:{} secret_scanning:{} secret_scanning_push_protection:{} secret_scanning_non_provider_patterns:{}",
 			"0.security_and_analysis.secret_scanning": "status:string"},
 	},
@@ -137,7 +137,7 @@ var calls = map[string]visits{
 			{target: "/users/none/subscriptions", status: 404}, {target: "/users/acme/subscriptions", status: 404},
 			{target: "/user/4/subscriptions", status: 404}, {target: "/user/999/subscriptions", status: 404},
 		},
-		records: map[string]string{"0": records.Repository},
+		records: map[string]string{"0": testservers.RepositorySchema},
 	},
 
 	"organization-members/list": {
@@ -149,7 +149,7 @@ var calls = map[string]visits{
 			{as: "tok-member", target: "/orgs/acme/members?filter=2fa_disabled", status: 422, field: "filter"},
 			{as: "tok-member", target: "/orgs/acme/members?role=boss", status: 422, field: "role"}, {target: "/orgs/none/members", status: 404},
 		},
-		records: map[string]string{"0": records.User},
+		records: map[string]string{"0": testservers.UserSchema},
 	},
 	"organization-members/check": {
 		valid:   []call{{as: "tok-member"}, {status: 302}},
@@ -170,13 +170,13 @@ var calls = map[string]visits{
 			{as: "tok-owner", target: "/orgs/acme/invitations?invitation_source=mail", status: 422, field: "invitation_source"}, {as: "tok-owner", target: "/orgs/none/invitations", status: 404},
 		},
 		unauthorized: []call{{as: "tok-outsider", status: 404}, {as: "tok-workflow", status: 403}},
-		records:      map[string]string{"0": records.Invitation, "0.inviter": records.User},
+		records:      map[string]string{"0": testservers.InvitationSchema, "0.inviter": testservers.UserSchema},
 	},
 	"organization-members/list-failed-invitations": {
 		valid:        []call{{as: "tok-owner", target: "/orgs/acme-labs/failed_invitations"}, {as: "tok-member", target: "/orgs/acme/failed_invitations?per_page=5"}, {as: "tok-owner"}},
 		invalid:      []call{{as: "tok-owner", target: "/orgs/none/failed_invitations", status: 404}},
 		unauthorized: []call{{as: "tok-outsider", status: 404}, {as: "tok-workflow", status: 403}},
-		records:      map[string]string{"0": records.Invitation, "0.inviter": records.User},
+		records:      map[string]string{"0": testservers.InvitationSchema, "0.inviter": testservers.UserSchema},
 	},
 	"organization-members/create-invitation": {
 		valid: []call{
@@ -192,7 +192,7 @@ var calls = map[string]visits{
 			{as: "tok-owner", body: `{`, status: 400}, {as: "tok-owner", target: "/orgs/none/invitations", body: `{}`, status: 404},
 		},
 		unauthorized: []call{{as: "tok-member", body: `{"invitee_id":50}`, status: 404}, {as: "tok-outsider", body: `{}`, status: 404}, {as: "tok-read-only", body: `{}`, status: 403}},
-		records:      map[string]string{"": records.NewInvitation, "inviter": records.User},
+		records:      map[string]string{"": testservers.NewInvitationSchema, "inviter": testservers.UserSchema},
 	},
 	"organization-members/cancel-invitation": {
 		valid: []call{
@@ -212,14 +212,14 @@ var calls = map[string]visits{
 		},
 		invalid:      []call{{as: "tok-owner", target: "/orgs/acme/invitations/99/teams", status: 404}},
 		unauthorized: []call{{as: "tok-member", status: 404}, {as: "tok-workflow", status: 403}},
-		records:      map[string]string{"0": records.Team},
+		records:      map[string]string{"0": testservers.TeamSchema},
 	},
 
-	"organization-roles/list": onRoles("", 404).with(map[string]string{"": "total_count:int roles:[]{}", "roles.0": records.Role, "roles.0.organization": records.User}),
+	"organization-roles/list": onRoles("", 404).with(map[string]string{"": "total_count:int roles:[]{}", "roles.0": testservers.RoleSchema, "roles.0.organization": testservers.UserSchema}),
 	"organization-roles/get": onRoles("/1", 404).with(map[string]string{
-		"": records.Role, "organization": records.Organization,
+		"": testservers.RoleSchema, "organization": testservers.OrganizationSchema,
 	}).but(call{as: "tok-owner", target: "/orgs/acme/organization-roles/99", status: 404}),
-	"organization-roles/list-teams": onRoles("/3/teams", 404).with(map[string]string{"0": records.Team}).but(
+	"organization-roles/list-teams": onRoles("/3/teams", 404).with(map[string]string{"0": testservers.TeamSchema}).but(
 		call{as: "tok-owner", target: "/orgs/acme/organization-roles/99/teams", status: 404}),
 	"organization-roles/assign-team": onRoles("/teams/coils/2", 404).but(
 		call{as: "tok-owner", target: "/orgs/acme/organization-roles/teams/coils/99", status: 404}, call{as: "tok-owner", target: "/orgs/acme/organization-roles/teams/none/2", status: 404}).and(
@@ -238,13 +238,13 @@ var calls = map[string]visits{
 	"organization-roles/revoke-all-user": onRoles("/users/acme-member", 403).but(
 		call{as: "tok-owner", target: "/orgs/acme/organization-roles/users/none", status: 404}),
 
-	"rulesets/list-repository": onRepositories("/rulesets", 200, 200).with(map[string]string{"0": records.Ruleset, "0._links": "self:{} html:{}"}).and(
+	"rulesets/list-repository": onRepositories("/rulesets", 200, 200).with(map[string]string{"0": testservers.RulesetSchema, "0._links": "self:{} html:{}"}).and(
 		call{target: "/repos/acme/widgets/rulesets?includes_parents=false"}),
 	"rulesets/list-organization": {
 		valid:        []call{{as: "tok-owner"}},
 		invalid:      []call{{as: "tok-owner", target: "/orgs/none/rulesets", status: 404}},
 		unauthorized: []call{{as: "tok-member", status: 404}, {status: 401}},
-		records:      map[string]string{"0": records.Ruleset},
+		records:      map[string]string{"0": testservers.RulesetSchema},
 	},
 	"rulesets/create-repository": {
 		valid: []call{
@@ -263,7 +263,7 @@ var calls = map[string]visits{
 			{as: "tok-owner", body: `{`, status: 400}, {as: "tok-owner", target: "/repos/acme/none/rulesets", body: `{}`, status: 404},
 		},
 		unauthorized: []call{{as: "tok-member", body: `{}`, status: 403}, {as: "tok-outsider", target: "/repos/acme/secret/rulesets", body: `{}`, status: 404}},
-		records:      map[string]string{"": records.NewRuleset},
+		records:      map[string]string{"": testservers.NewRulesetSchema},
 	},
 	"rulesets/create-organization": {
 		valid: []call{
@@ -282,7 +282,7 @@ var calls = map[string]visits{
 			{as: "tok-owner", target: "/orgs/none/rulesets", body: `{}`, status: 404},
 		},
 		unauthorized: []call{{as: "tok-member", body: `{}`, status: 403}, {as: "tok-outsider", body: `{}`, status: 403}},
-		records:      map[string]string{"": records.NewRuleset, "conditions.repository_property.include.0": "name:string property_values:[]string source:string"},
+		records:      map[string]string{"": testservers.NewRulesetSchema, "conditions.repository_property.include.0": "name:string property_values:[]string source:string"},
 	},
 	"rulesets/list-branch-rules": {
 		valid: []call{
@@ -302,7 +302,7 @@ var calls = map[string]visits{
 		},
 		unauthorized: []call{{as: "tok-outsider", body: `{}`, status: 403}, {body: `{}`, status: 401}, {as: "tok-read-only", body: `{}`, status: 403}},
 		records: map[string]string{
-			"": records.Tag, "tagger": "name:string email:string date:time", "object": "type:string sha:string url:string",
+			"": testservers.TagSchema, "tagger": "name:string email:string date:time", "object": "type:string sha:string url:string",
 			"verification": "verified:bool reason:string signature:string? payload:string?",
 		},
 	},
@@ -312,7 +312,7 @@ var calls = map[string]visits{
 			{target: "/repos/acme/widgets/git/tags/" + strings.Repeat("0", 40), status: 404}, {target: "/repos/acme/empty/git/tags/00", status: 409},
 		},
 		unauthorized: []call{{as: "tok-outsider", target: "/repos/acme/secret/git/tags/00", status: 404}},
-		records:      map[string]string{"": records.Tag},
+		records:      map[string]string{"": testservers.TagSchema},
 	},
 	"dependency-graph/export-sbom": onRepositories("/dependency-graph/sbom", 200, 200).with(map[string]string{
 		"": "sbom:{}", "sbom.creationInfo": "created:time creators:[]string",
@@ -336,7 +336,7 @@ var calls = map[string]visits{
 			{target: "/feeds/users/acme-owner/private?token=feed-outsider", status: 404}, {as: "acme-owner:tok-owner", target: "/feeds/users/outsider/private", status: 404},
 		},
 		records: map[string]string{
-			"": records.Feeds, "_links": records.FeedLinks,
+			"": testservers.FeedsSchema, "_links": testservers.FeedLinksSchema,
 			"_links.current_user": "href:string type:string", "_links.current_user_organizations.0": "href:string type:string",
 		},
 	},
@@ -353,7 +353,7 @@ var calls = map[string]visits{
 			{as: "tok-owner", target: "/orgs/none/code-security/configurations", status: 404},
 		},
 		unauthorized: []call{{as: "tok-member", status: 403}, {as: "tok-outsider", status: 404}, {as: "tok-public", status: 403}, {as: "tok-read-only", status: 403}},
-		records:      map[string]string{"0": records.Configuration, "0.dependency_graph_autosubmit_action_options": "labeled_runners:bool"},
+		records:      map[string]string{"0": testservers.ConfigurationSchema, "0.dependency_graph_autosubmit_action_options": "labeled_runners:bool"},
 	},
 	"code-security/create-configuration": {
 		valid: []call{
@@ -369,13 +369,13 @@ var calls = map[string]visits{
 			{as: "tok-owner", body: `{`, status: 400}, {as: "tok-owner", target: "/orgs/none/code-security/configurations", body: `{}`, status: 404},
 		},
 		unauthorized: []call{{as: "tok-member", body: `{}`, status: 403}, {as: "tok-outsider", body: `{}`, status: 403}},
-		records:      map[string]string{"": records.Configuration, "dependency_graph_autosubmit_action_options": "labeled_runners:bool"},
+		records:      map[string]string{"": testservers.ConfigurationSchema, "dependency_graph_autosubmit_action_options": "labeled_runners:bool"},
 	},
 	"code-security/list-defaults": {
 		valid:        []call{{as: "tok-security-manager"}, {as: "tok-owner", header: map[string]string{"If-None-Match": "*"}, status: 304}, {as: "tok-owner"}},
 		invalid:      []call{{as: "tok-owner", target: "/orgs/none/code-security/configurations/defaults", status: 404}},
 		unauthorized: []call{{as: "tok-member", status: 403}, {as: "tok-outsider", status: 404}},
-		records:      map[string]string{"0": "default_for_new_repos:string configuration:{}", "0.configuration": records.Configuration, "1.configuration": records.Configuration},
+		records:      map[string]string{"0": "default_for_new_repos:string configuration:{}", "0.configuration": testservers.ConfigurationSchema, "1.configuration": testservers.ConfigurationSchema},
 	},
 	"code-security/detach-configuration": {
 		valid: []call{{as: "tok-owner", body: `{"selected_repository_ids":[1001,1003]}`}},
@@ -391,7 +391,7 @@ var calls = map[string]visits{
 		valid:        []call{{as: "tok-app", target: configurations + "/3"}, {as: "tok-owner"}},
 		invalid:      []call{{as: "tok-owner", target: configurations + "/99", status: 404}},
 		unauthorized: []call{{as: "tok-member", status: 403}, {as: "tok-outsider", status: 404}},
-		records:      map[string]string{"": records.Configuration},
+		records:      map[string]string{"": testservers.ConfigurationSchema},
 	},
 
 	"migrations/list-organization": {
@@ -401,7 +401,7 @@ var calls = map[string]visits{
 		},
 		invalid:      []call{{as: "tok-owner", target: "/orgs/none/migrations", status: 404}},
 		unauthorized: []call{{as: "tok-member", status: 403}, {as: "tok-outsider", status: 403}},
-		records:      map[string]string{"0": records.Migration, "0.owner": records.User, "0.repositories.0": records.Migrated, "0.repositories.0.license": records.License},
+		records:      map[string]string{"0": testservers.MigrationSchema, "0.owner": testservers.UserSchema, "0.repositories.0": testservers.MigratedSchema, "0.repositories.0.license": testservers.LicenseSchema},
 	},
 	"migrations/start-organization": {
 		valid: []call{
@@ -417,12 +417,12 @@ var calls = map[string]visits{
 			{as: "tok-owner", body: `{`, status: 400}, {as: "tok-owner", target: "/orgs/none/migrations", body: `{}`, status: 404},
 		},
 		unauthorized: []call{{as: "tok-member", body: `{"repositories":["acme/empty"]}`, status: 404}, {as: "tok-outsider", body: `{}`, status: 404}},
-		records:      map[string]string{"": records.Migration, "owner": records.User, "repositories.0": records.Migrated},
+		records:      map[string]string{"": testservers.MigrationSchema, "owner": testservers.UserSchema, "repositories.0": testservers.MigratedSchema},
 	},
 	"migrations/list-user": {
 		valid:        []call{{as: "tok-member"}, {as: "tok-owner"}},
 		unauthorized: []call{{as: "tok-workflow", status: 403}, {as: "oauth-app:oauth-secret", status: 403}},
-		records:      map[string]string{"0": records.Migration, "0.owner": records.User, "0.repositories.0": records.Migrated},
+		records:      map[string]string{"0": testservers.MigrationSchema, "0.owner": testservers.UserSchema, "0.repositories.0": testservers.MigratedSchema},
 	},
 	"migrations/start-user": {
 		valid: []call{
@@ -434,7 +434,7 @@ var calls = map[string]visits{
 			{as: "tok-member", body: `{"repositories":["acme/widgets"]}`, status: 422, field: "repositories[0]"},
 		},
 		unauthorized: []call{{as: "tok-workflow", body: `{}`, status: 403}},
-		records:      map[string]string{"": records.Migration, "owner": records.User, "repositories.0": records.Migrated},
+		records:      map[string]string{"": testservers.MigrationSchema, "owner": testservers.UserSchema, "repositories.0": testservers.MigratedSchema},
 	},
 
 	"graphql": {

@@ -15,7 +15,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
-	"github.com/weirgate/weir/internal/records"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -170,7 +170,7 @@ func checkRecords(t *testing.T, at string, documented map[string]string, body st
 			}
 		}
 		object, _ := v.(map[string]any)
-		if differences := records.Differences(record, object); differences != "" {
+		if differences := testservers.SchemaDifferences(record, object); differences != "" {
 			t.Errorf("%s, at %q:\n%s", at, path, differences)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weirgate/weir/internal/records"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // documentedEvents holds the tables of Document B: the availability (section 6.2), and the
@@ -105,7 +105,7 @@ func (t *tester) wantPayload(text []byte, documented, letter string) {
 		t.Errorf("a node ID has no prefix: %s", text)
 	}
 	for member, record := range map[string]string{
-		"repository": records.Repository, "sender": records.User, "organization": records.Organization,
+		"repository": testservers.RepositorySchema, "sender": testservers.UserSchema, "organization": testservers.OrganizationSchema,
 		"installation": "id:int node_id:string", "pusher": "name:string email:string",
 	} {
 		if slices.Contains(want, member) {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/weirgate/weir/internal/records"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 const acmeInvitations = "/orgs/acme/invitations"
@@ -97,7 +97,7 @@ func TestInvitationIsCreatedAndCancelled(t *testing.T) {
 		outsider := t.s.world.accounts["outsider"]
 		w := t.do("owner", http.MethodPost, acmeInvitations, `{"invitee_id":`+itoa(outsider.id)+`,"role":"admin","team_ids":[204,201,204,203]}`)
 		t.wantStatus(w, 201)
-		t.wantRecord(w.Body.Bytes(), "", records.NewInvitation)
+		t.wantRecord(w.Body.Bytes(), "", testservers.NewInvitationSchema)
 		made := decode[jsonObject](t, w)
 		self := acmeInvitations + "/" + itoa(int(made["id"].(float64)))
 		if got := w.Header().Get("Location"); got != "http://api.test"+self {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weirgate/weir/internal/records"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -22,17 +22,17 @@ func TestRecordsHaveTheDocumentedMembers(t *testing.T) {
 			at                 string // path in the response
 			record             string
 		}{
-			{"owner", "/orgs/acme/invitations/7/teams?page=3&per_page=1", "0.parent", records.Team},
-			{"", "/feeds", "", records.PublicFeeds},
-			{"owner", "/feeds", "", records.UserFeeds},
-			{"basic user", "/feeds", "", records.Feeds},
-			{"basic user", "/feeds", "_links", records.FeedLinks},
+			{"owner", "/orgs/acme/invitations/7/teams?page=3&per_page=1", "0.parent", testservers.TeamSchema},
+			{"", "/feeds", "", testservers.PublicFeedsSchema},
+			{"owner", "/feeds", "", testservers.UserFeedsSchema},
+			{"basic user", "/feeds", "", testservers.FeedsSchema},
+			{"basic user", "/feeds", "_links", testservers.FeedLinksSchema},
 			{"basic user", "/feeds", "_links.current_user", "href:string type:string"},
 			{"basic user", "/feeds", "_links.current_user_organizations.0", "href:string type:string"},
 			{"", "/feeds/timeline", "", "id:string title:string updated:time link:{} entries:[]{}"}, // RFC 4287 requires these members
 			{"", "/feeds/timeline", "entries.0", "id:string title:string updated:time author:{} link:{}"},
 			{"", "/rate_limit", "resources", resources},
-			{"owner", organizationMigrations + "?page=2&per_page=1", "0", records.Import},
+			{"owner", organizationMigrations + "?page=2&per_page=1", "0", testservers.ImportSchema},
 		} {
 			t.wantRecord(t.get(c.credential, c.target).Body.Bytes(), c.at, c.record)
 		}
@@ -63,7 +63,7 @@ func (t *tester) wantRecord(text []byte, path, record string) {
 	if !ok {
 		t.Fatalf("%s has no object at %q", text, path)
 	}
-	if differences := records.Differences(record, object); differences != "" {
+	if differences := testservers.SchemaDifferences(record, object); differences != "" {
 		t.Errorf("%.200s, at %q:\n%s", text, path, differences)
 	}
 }

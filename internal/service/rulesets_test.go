@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/weirgate/weir/internal/records"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 const (
@@ -58,7 +58,7 @@ func TestCreateRulesetReturnsAllMembers(t *testing.T) {
 		if err := json.Unmarshal([]byte(completeRuleset), &want); err != nil {
 			t.Fatal(err)
 		}
-		t.wantRecord(w.Body.Bytes(), "", records.NewRuleset)
+		t.wantRecord(w.Body.Bytes(), "", testservers.NewRulesetSchema)
 		maps.Copy(want, jsonObject{
 			"id": 604.0, "source_type": "Repository", "source": "acme/widgets", "node_id": "RRS_604",
 			"_links": jsonObject{

@@ -1,5 +1,6 @@
 // Package testservers starts the servers that tests need: Redis, an ACME server, an OTLP
-// receiver, in-memory listeners for testing/synctest, and network links with faults.
+// receiver, in-memory listeners for testing/synctest, and network links with faults. It also
+// contains the documented schemas of responses.
 //
 // Invariants: a server listens on loopback or on a Unix socket, keeps nothing on disk after
 // its test, and stops when its test ends. Production code never imports this package.
