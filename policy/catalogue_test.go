@@ -13,7 +13,7 @@ import (
 func catalogue(operations string) (*Catalogue, error) {
 	return load(fstest.MapFS{
 		"operations/x.yaml": {Data: []byte("section: X 1\ntitle: Test\noperations:\n" + operations)},
-		"aliases.yaml":      {Data: []byte(`[{prefix: "/repositories/{repository_id}", stands_for: "/repos/{owner}/{repo}"}]`)},
+		"aliases.yaml":      {Data: []byte(`[{prefix: "/repositories/{repository_id}", documented: "/repos/{owner}/{repo}"}]`)},
 	})
 }
 

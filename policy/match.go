@@ -200,13 +200,13 @@ func templateParameter(segment string) (name string, ok bool) {
 
 // alias is another prefix for templates, from aliases.yaml.
 type alias struct {
-	Prefix    string `yaml:"prefix"`
-	StandsFor string `yaml:"stands_for"`
+	Prefix     string `yaml:"prefix"`
+	Documented string `yaml:"documented"`
 }
 
 // spell returns a template with the prefix of the alias, or "" if the alias does not apply.
 func (a alias) spell(template string) string {
-	rest, ok := strings.CutPrefix(template, a.StandsFor)
+	rest, ok := strings.CutPrefix(template, a.Documented)
 	if !ok || rest == "" || rest[0] != '/' {
 		return ""
 	}
