@@ -51,7 +51,7 @@ func TestDocumentedCommandsWork(t *testing.T) {
 	}
 }
 
-// reader is the environment of a person who follows the documentation: a folder with
+// reader is the environment of a reader of the documentation: a folder with
 // configuration files, a demo, and gateways with the documented configurations.
 type reader struct {
 	dir       string

@@ -56,7 +56,7 @@ limits:
   content: [{max: 40, window: 2s}, {max: 150, window: 12s}]
 `
 
-// phase returns how long each part of a scenario lasts. WEIR_FLEET_PHASE overrides it.
+// phase returns the duration of each part of a scenario. WEIR_FLEET_PHASE overrides it.
 func phase(t *testing.T) time.Duration { return duration(t, "WEIR_FLEET_PHASE", 3*time.Second) }
 
 // newFleet starts n replicas. The function store starts the store and returns its URL.
@@ -224,7 +224,7 @@ func (f *fleet) saturate() context.Context {
 		})
 	}
 	sleep(ctx, 2*time.Second)
-	f.judge("at the start")
+	f.checkViolations("at the start")
 	return ctx
 }
 
@@ -267,15 +267,16 @@ func (f *fleet) request(ctx context.Context, client *http.Client, counts *tally,
 	return resp.StatusCode < 400
 }
 
-// judgement is the report of the reference service about its limits.
-type judgement struct {
+// violationReport is the report of the reference service about its limits.
+type violationReport struct {
 	Violations       int                                 `json:"violations"`
 	SentWhileLimited int                                 `json:"sent_while_limited"`
 	ByLimit          map[string]int                      `json:"by_limit"`
 	Highest          map[string]struct{ Sum, Limit int } `json:"highest"`
 }
 
-func (f *fleet) judgement() (v judgement, err error) {
+// violations returns the report of the reference service.
+func (f *fleet) violations() (v violationReport, err error) {
 	resp, err := http.Get(f.service + "/_service/violations")
 	if err != nil {
 		return v, err
@@ -284,11 +285,11 @@ func (f *fleet) judgement() (v judgement, err error) {
 	return v, json.NewDecoder(resp.Body).Decode(&v)
 }
 
-// judge fails the test if a limit was broken, or if a request of the light account waited
-// for long. Replicas learn of each other within a second; the rest allows for a busy machine.
-func (f *fleet) judge(after string) {
+// checkViolations fails the test if a limit was broken, or if a request of the light account waited
+// for long. Replicas learn of each other within a second. The limit of four seconds also allows for a busy machine.
+func (f *fleet) checkViolations(after string) {
 	f.Helper()
-	v, err := f.judgement()
+	v, err := f.violations()
 	if err != nil {
 		f.Fatal(err)
 	}

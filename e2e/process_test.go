@@ -227,9 +227,9 @@ func write(t *testing.T, path, text string) {
 func sleep(ctx context.Context, d time.Duration) { testservers.Sleep(ctx, d) }
 
 // duration returns a duration from the environment, or a default.
-func duration(t *testing.T, variable string, byDefault time.Duration) time.Duration {
+func duration(t *testing.T, variable string, fallback time.Duration) time.Duration {
 	t.Helper()
-	d, err := time.ParseDuration(cmp.Or(os.Getenv(variable), byDefault.String()))
+	d, err := time.ParseDuration(cmp.Or(os.Getenv(variable), fallback.String()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -105,8 +105,8 @@ func readiness(ctx context.Context, admin string) (status int, text string) {
 	return resp.StatusCode, string(body)
 }
 
-// TestRollingRestartFailsNoRequest restarts three replicas, one after the other, behind a TCP
-// balancer that probes their readiness. No request may fail, no limit may be broken, and no
+// TestRollingRestartFailsNoRequest restarts three replicas in sequence, behind a TCP balancer
+// that probes their readiness. No request may fail, no limit may be broken, and no
 // permit, lease or registration of an old process may remain in Redis.
 func TestRollingRestartFailsNoRequest(t *testing.T) {
 	f := emptyFleet(t)
@@ -162,7 +162,7 @@ func TestRollingRestartFailsNoRequest(t *testing.T) {
 			t.Errorf("%s: %d requests sent, want at least 5", r.name, load.sent[r.name])
 		}
 	}
-	f.judge("after the restarts")
+	f.checkViolations("after the restarts")
 	f.wantNothingLeft()
 }
 

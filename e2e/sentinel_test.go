@@ -77,7 +77,7 @@ func TestLimitsHoldDuringSentinelFailover(t *testing.T) {
 	f := newFleet(t, 4, s.start)
 	ctx := f.saturate()
 	sleep(ctx, phase(t))
-	f.judge("without faults")
+	f.checkViolations("without faults")
 	first := s.master(ctx)
 	_ = s.servers[first].Process.Kill()
 	began := time.Now()
@@ -87,7 +87,7 @@ func TestLimitsHoldDuringSentinelFailover(t *testing.T) {
 	})
 	t.Logf("failover took %v", time.Since(began).Round(time.Millisecond))
 	sleep(ctx, 2500*time.Millisecond) // the replicas connect to the new master and learn from each other
-	f.judge("after the master was killed")
+	f.checkViolations("after the master was killed")
 	sleep(ctx, phase(t))
-	f.judge("after the failover")
+	f.checkViolations("after the failover")
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// soakFault is a kind of fault. The function begin starts it and returns a function that ends
-// it.
+// soakFault is a kind of fault. The function begin starts the fault and returns a function that
+// ends it.
 type soakFault struct {
 	name  string
 	begin func(*soak, *rand.Rand) (end func())
@@ -130,7 +130,7 @@ func (s *soak) deleteAccounts(r *rand.Rand) {
 }
 
 // allowLateRequests allows some requests to accounts that the upstream limits without a
-// reason. A cool-down lasts longer than d; nothing may be sent in the rest of it.
+// reason. A cool-down lasts longer than d. No request may be sent in the rest of the cool-down.
 func (s *soak) allowLateRequests(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,7 +25,7 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// soak is a fleet under mixed traffic, with one fault after the other.
+// soak is a fleet under mixed traffic, with faults in sequence.
 type soak struct {
 	*fleet
 	long       time.Duration
@@ -39,7 +39,7 @@ type soak struct {
 	outcomes map[string]int // requests by kind and outcome
 	faults   map[string]int
 	latest   string // latest fault
-	seen     judgement
+	seen     violationReport
 	// Until this time the upstream may refuse requests that were sent before it began to limit
 	// their account.
 	limitedUntil time.Time
@@ -325,7 +325,7 @@ func (r *slowReader) Read(p []byte) (int, error) {
 // checkLimits fails the test if a limit was broken since the previous call. The upstream may
 // start to limit an account without a reason; up to five open requests may be refused then.
 func (s *soak) checkLimits() {
-	v, err := s.judgement()
+	v, err := s.violations()
 	if err != nil {
 		s.Errorf("reference service: %v", err)
 		return

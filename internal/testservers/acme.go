@@ -69,7 +69,7 @@ func NewACME(t testing.TB, httpPort, tlsPort int) *ACME {
 }
 
 // RenewNow marks all issued certificates as due for renewal (RFC 9773). Certificates that are
-// issued later are due in a month. Clients are told to poll every second.
+// issued later are due in a month. Each response requests a poll after one second.
 func (s *ACME) RenewNow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
