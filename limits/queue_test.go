@@ -73,7 +73,7 @@ func TestPacingEndsAfterASecond(t *testing.T) {
 		var wg sync.WaitGroup
 		var served atomic.Int64
 		const clients, takes = 100, 5 * time.Millisecond
-		o.backlog(&wg, user(""), clients, takes, func() { served.Add(1) }) // a new account grants three requests, the others wait
+		o.backlog(&wg, user(""), clients, takes, func() { served.Add(1) }) // a new account grants three requests, and all other requests wait
 		time.Sleep(500 * time.Millisecond)
 		if n := served.Load(); n < paceRate/2 || n > paceRate/2+paceBurst+clients {
 			t.Errorf("%d requests in the first half second, want about 500", n)

@@ -92,7 +92,7 @@ var invariants = []invariant{
 		time.Sleep(10 * second)
 		c := d.claim
 		c.ID, c.Batch = 1000, false
-		// Several budgets may refuse, one after the other. Unconfirmed requests
+		// Several budgets may refuse in sequence. Unconfirmed requests
 		// of an ended window may refuse again.
 		for range 10 {
 			_, refusal := b.admit(c)

@@ -78,8 +78,8 @@ func split(l *slidingLog) [][]spending {
 	return groups
 }
 
-// learn adds rate headers. The largest use of a window counts, in whatever
-// order the responses arrive. A window that is over stays over.
+// learn adds rate headers. The largest use of a window counts, in any order of
+// the responses. An ended window does not open again.
 func (w *fixedWindow) learn(r limits.Rate, sent, now int64) {
 	w.expire(now)
 	t := windowReport{reset: r.Reset.UnixMicro(), limit: int64(r.Limit), used: int64(r.Used), answers: 1}
