@@ -19,7 +19,7 @@ const exceptions = {
   'headers-store-Set-Cookie': cookies,
   '304-etag-update-response-Set-Cookie': cookies,
   'headers-store-Transfer-Encoding': 'a response with an unknown transfer coding cannot be read (RFC 9112 section 6.1)',
-  'age-parse-prefix': 'the name of the case says stale, its check says fresh; Weir treats an Age list as too high'
+  'age-parse-prefix': 'the name of the case requires stale, but its check requires fresh; Weir treats an Age list as too high'
 }
 
 const [suite, weir] = process.argv.slice(2).map(p => path.resolve(p))

@@ -3,7 +3,7 @@
 // `make bench` runs it; -write puts the tables into docs/performance.md.
 // With -base FILE it measures a second weir binary as well, to compare two builds in pairs.
 //
-// Each server is a process of its own on 127.0.0.1, pinned to the first core with one
+// Each server is a separate process on 127.0.0.1, pinned to the first core with one
 // worker. Load (wrk), upstream and Redis run on the other cores. Rounds are interleaved
 // and rotate the order of the servers; a ratio is the median of the ratios of all rounds.
 // A run fails when any request fails, when a hit reaches the upstream, or when an

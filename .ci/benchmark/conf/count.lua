@@ -1,4 +1,4 @@
--- The least that a limiter in Redis does: count a key that expires.
+-- The minimal work of a limiter in Redis: increment a counter that expires.
 local n = redis.call('INCR', KEYS[1])
 if n == 1 then
   redis.call('PEXPIRE', KEYS[1], ARGV[1])

@@ -5,7 +5,7 @@ backend api {
   .port = "{{.UpstreamPort}}";
 }
 
-# The answers vary by Authorization, so they may be kept although requests have it.
+# The responses vary by Authorization, so Varnish may store them for requests with that field.
 sub vcl_recv {
   if (req.url ~ "^/users/") {
     return (pass);
