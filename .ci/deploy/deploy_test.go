@@ -69,7 +69,7 @@ type gateway struct {
 }
 
 // startGateway starts the binary with a configuration, on free ports. The configuration reads its
-// secrets from the folder secretsFolder; the test replaces that folder by a temporary one.
+// secrets from the folder secretsFolder; the test replaces that folder by a temporary folder.
 func startGateway(t *testing.T, config, secretsFolder string, secrets map[string]string, env ...string) *gateway {
 	t.Helper()
 	folder := t.TempDir()

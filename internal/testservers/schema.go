@@ -30,7 +30,7 @@ var schemaTypes = map[string]func(any) bool{
 // difference, or an empty string.
 //
 // A schema lists the members of an object as "name:type", separated by blanks. The object must have
-// all members and no additional ones. The types are bool, int, number, string, time, {} for an
+// all members and no additional members. The types are bool, int, number, string, time, {} for an
 // object, []T for an array of T, and T? for T or null. A member without a type may have any value.
 // SchemaDifferences panics for an unknown type.
 func SchemaDifferences(schema string, object map[string]any) string {
