@@ -52,7 +52,7 @@ async function accepts (port) {
 const [upstream, gateway, admin] = [await freePort(), await freePort(), await freePort()]
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'conformance-'))
 const config = path.join(folder, 'weir.yaml')
-// No limit is reached, although the suite sends a thousand requests at once.
+// No limit is reached, although the suite sends a thousand requests at the same time.
 fs.writeFileSync(config, `
 listen: "127.0.0.1:${gateway}"
 admin: {listen: "127.0.0.1:${admin}"}

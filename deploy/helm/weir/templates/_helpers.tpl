@@ -32,7 +32,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{/* Constraints between values, checked before rendering. */}}
 {{- define "weir.check" -}}
 {{- $c := .Values.config }}
-{{- if not $c.upstream.url }}{{ fail "config.upstream.url: required: the base URL of the API" }}{{ end }}
+{{- if not $c.upstream.url }}{{ fail "config.upstream.url: required: the base URL of the upstream" }}{{ end }}
 {{- if regexMatch "^(127\\.|localhost|\\[::1)" $c.admin.listen }}{{ fail "config.admin.listen: a loopback address is unreachable for probes and Prometheus; use :9090" }}{{ end }}
 {{- $several := or .Values.autoscaling.enabled (gt (int .Values.replicas) 1) }}
 {{- if and $several (hasPrefix "memory:" $c.store.url) }}
