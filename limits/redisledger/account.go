@@ -10,8 +10,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// localAccount is what this replica knows of an account without a call to Redis: what it wrote lately, so that it can
-// restore it, what answers reported, and what it holds. Its fields are guarded by Ledger.mu.
+// localAccount is the state of an account at this replica: its recent writes, which it may have to restore, the
+// reports of answers, and the permits and leases that it holds. Its fields are guarded by Ledger.mu.
 type localAccount struct {
 	name        string
 	kind        policy.CallerKind
@@ -219,7 +219,7 @@ func (o observation) late() int64 {
 }
 
 // observe records what an answer reported of a window, and reports whether the window is open. It keeps the two
-// newest windows. After a primary limit error the window is exhausted; if nothing is known of it, observe assumes the
+// newest windows. After a primary limit error the window is exhausted; without other data, observe assumes the
 // limit and the length of known. The caller holds Ledger.mu.
 func (a *localAccount) observe(res string, o limits.Outcome, known limits.Budget) (open bool) {
 	own := observation{o.Rate, a.now()}

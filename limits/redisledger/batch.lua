@@ -136,7 +136,7 @@ local function window_refuses(w, batch)
   if refused then return till end
 end
 
--- Decides a claim: grants all that it asks for, or changes nothing. Returns the decision and whether anything
+-- Decides a claim: grants all of it, or changes nothing. Returns the decision and whether anything
 -- changed. A decision has granted, or the reason and the time to wait: 0 if that depends on open permits.
 local function admit(c)
   local l = lease(c.id)

@@ -213,8 +213,8 @@ func (l *Ledger) admitOffline(a *localAccount, c limits.Claim) limits.Decision {
 	return limits.Decision{Granted: true}
 }
 
-// exhaustedUntil returns when a primary window reopens that has nothing left as far as this replica knows: from the last
-// reply of Redis or from later answers. It returns a time in the past if something is left. The caller holds Ledger.mu.
+// exhaustedUntil returns when a primary window reopens that has nothing left according to the last
+// reply of Redis and to later answers. It returns a time in the past if something is left. The caller holds Ledger.mu.
 func (a *localAccount) exhaustedUntil(res string, r *limits.Rules) (until time.Time) {
 	unreported := a.unreported(res)
 	if b, ok := a.budgets[res]; ok && r.Usable(int64(b.Limit))-int64(b.Used) <= unreported {

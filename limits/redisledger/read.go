@@ -65,8 +65,8 @@ func (answer *reply) account(name string, rules *limits.Rules) limits.Account {
 	return a
 }
 
-// Budget implements [limits.Ledger] from local state. It calls Redis only for a resource that this replica knows
-// nothing of.
+// Budget implements [limits.Ledger] from local state. It calls Redis only for a resource without
+// local state.
 func (l *Ledger) Budget(ctx context.Context, name string, kind policy.CallerKind, res string) (limits.Budget, error) {
 	r := l.rules.Load()
 	res = knownResource(res, "")
