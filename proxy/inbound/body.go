@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"sync"
@@ -45,7 +46,6 @@ type Body struct {
 	control *http.ResponseController
 	pause   time.Duration // the longest pause
 	credit  time.Duration // the rest of the pause; received bytes increase it
-	limited bool          // total applies
 	total   time.Duration // the rest of the total time
 	// http2 is set for HTTP/2, where a read deadline that passes outside Read ends the body.
 	http2 bool
@@ -62,9 +62,12 @@ func LimitBody(w http.ResponseWriter, r *http.Request, pause, total time.Duratio
 	if r.Body == nil || r.ContentLength == 0 { // HTTP/2 sets Body without a body, too
 		return r, nil
 	}
+	if total <= 0 {
+		total = math.MaxInt64
+	}
 	b := &Body{
 		ReadCloser: r.Body, control: http.NewResponseController(w),
-		pause: pause, credit: pause, limited: total > 0, total: total, http2: r.ProtoMajor > 1,
+		pause: pause, credit: pause, total: total, http2: r.ProtoMajor > 1,
 	}
 	if !b.http2 {
 		b.setDeadline(time.Now().Add(pause)) // net/http reads the rest of an unread body
@@ -106,14 +109,11 @@ func (b *Body) Err() error {
 
 // Read reads from the body under a deadline. Errors of the client are of type [*BodyError].
 func (b *Body) Read(p []byte) (int, error) {
-	start, wait := time.Now(), b.credit
-	if b.limited {
-		if b.total <= 0 {
-			return 0, b.fail(&BodyError{Timeout: true, Err: errBodyTime})
-		}
-		wait = min(wait, b.total)
+	if b.total <= 0 {
+		return 0, b.fail(&BodyError{Timeout: true, Err: errBodyTime})
 	}
-	b.setDeadline(start.Add(max(wait, time.Millisecond)))
+	start := time.Now()
+	b.setDeadline(start.Add(max(min(b.credit, b.total), time.Millisecond)))
 	n, err := b.ReadCloser.Read(p)
 	elapsed, received := time.Since(start), time.Duration(n)*time.Second/minRate
 	b.credit = max(0, min(b.pause, b.credit-elapsed+received))

@@ -1,11 +1,11 @@
 package inbound
 
 import (
-	"container/list"
 	"net/netip"
 	"sync"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"golang.org/x/time/rate"
 )
 
@@ -19,10 +19,8 @@ type RateLimiter struct {
 	rate  rate.Limit // requests per second; 0 disables the limiter
 	burst int
 	// latest is the newest time seen. Concurrent requests may arrive with older times.
-	latest time.Time
-	// buckets and order hold the same buckets; order is by last use, newest first.
-	buckets map[netip.Addr]*list.Element
-	order   list.List
+	latest  time.Time
+	buckets *simplelru.LRU[netip.Addr, *bucket] // nil while the limiter is disabled
 }
 
 // maxBuckets bounds the number of addresses in memory. The least recently used address is
@@ -33,9 +31,8 @@ const maxBuckets = 10_000
 const minIdle = time.Minute
 
 type bucket struct {
-	address netip.Addr
-	used    time.Time
-	tokens  *rate.Limiter
+	used   time.Time
+	tokens *rate.Limiter
 }
 
 // Configure sets the requests per second and the burst of each address; a rate of 0 disables
@@ -46,13 +43,14 @@ func (l *RateLimiter) Configure(perSecond, burst int) {
 	l.rate, l.burst = rate.Limit(perSecond), burst
 	if perSecond == 0 {
 		l.buckets = nil
-		l.order.Init()
 		return
 	}
-	for e := l.order.Front(); e != nil; e = e.Next() {
-		tokens := bucketOf(e).tokens
-		tokens.SetLimitAt(l.latest, l.rate)
-		tokens.SetBurstAt(l.latest, burst)
+	if l.buckets == nil {
+		l.buckets, _ = simplelru.NewLRU[netip.Addr, *bucket](maxBuckets, nil)
+	}
+	for _, b := range l.buckets.Values() {
+		b.tokens.SetLimitAt(l.latest, l.rate)
+		b.tokens.SetBurstAt(l.latest, burst)
 	}
 }
 
@@ -63,17 +61,21 @@ func (l *RateLimiter) Allow(address netip.Addr, now time.Time) bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.rate == 0 {
+	if l.buckets == nil {
 		return true
 	}
-	if now.Before(l.latest) {
-		now = l.latest
+	if now.After(l.latest) {
+		l.latest = now
 	}
-	l.latest = now
-	b := l.bucketLocked(clientOf(address))
-	b.used = now
-	l.removeIdleLocked(now)
-	return b.tokens.AllowN(now, 1)
+	client := clientOf(address)
+	b, ok := l.buckets.Get(client)
+	if !ok {
+		b = &bucket{tokens: rate.NewLimiter(l.rate, l.burst)}
+		l.buckets.Add(client, b)
+	}
+	b.used = l.latest
+	l.removeIdleLocked()
+	return b.tokens.AllowN(l.latest, 1)
 }
 
 // HasToken reports whether [RateLimiter.Allow] would allow a request, without taking a token.
@@ -83,43 +85,21 @@ func (l *RateLimiter) HasToken(address netip.Addr, now time.Time) bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := l.buckets[clientOf(address)]
-	return e == nil || bucketOf(e).tokens.TokensAt(now) >= 1
-}
-
-// bucketLocked returns the bucket of an address and marks it as the most recently used.
-func (l *RateLimiter) bucketLocked(address netip.Addr) *bucket {
-	if e := l.buckets[address]; e != nil {
-		l.order.MoveToFront(e)
-		return bucketOf(e)
-	}
-	if len(l.buckets) >= maxBuckets {
-		l.removeLocked(l.order.Back())
-	}
 	if l.buckets == nil {
-		l.buckets = map[netip.Addr]*list.Element{}
+		return true
 	}
-	b := &bucket{address: address, tokens: rate.NewLimiter(l.rate, l.burst)}
-	l.buckets[address] = l.order.PushFront(b)
-	return b
+	b, ok := l.buckets.Peek(clientOf(address))
+	return !ok || b.tokens.TokensAt(now) >= 1
 }
 
 // removeIdleLocked removes at most two idle addresses with full buckets. Each request adds at
 // most one, so the table shrinks without a pause for any request.
-func (l *RateLimiter) removeIdleLocked(now time.Time) {
+func (l *RateLimiter) removeIdleLocked() {
 	for range 2 {
-		e := l.order.Back()
-		b := bucketOf(e)
-		if now.Sub(b.used) < minIdle || b.tokens.TokensAt(now) < float64(l.burst) {
+		_, b, _ := l.buckets.GetOldest() // there is one: the bucket of the present request
+		if l.latest.Sub(b.used) < minIdle || b.tokens.TokensAt(l.latest) < float64(l.burst) {
 			return
 		}
-		l.removeLocked(e)
+		l.buckets.RemoveOldest()
 	}
 }
-
-func (l *RateLimiter) removeLocked(e *list.Element) {
-	delete(l.buckets, bucketOf(e).address)
-	l.order.Remove(e)
-}
-
-func bucketOf(e *list.Element) *bucket { return e.Value.(*bucket) }

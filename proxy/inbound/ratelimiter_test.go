@@ -23,12 +23,12 @@ func TestRateLimiterEvictsTheLeastRecentlyUsedAddress(t *testing.T) {
 	for n := range maxBuckets {
 		l.Allow(testAddress(n), now)
 	}
-	if l.Allow(first, now) || len(l.buckets) != maxBuckets {
-		t.Errorf("got %d addresses, or the first address was evicted below the bound", len(l.buckets))
+	if l.Allow(first, now) || l.buckets.Len() != maxBuckets {
+		t.Errorf("got %d addresses, or the first address was evicted below the bound", l.buckets.Len())
 	}
 	l.Allow(testAddress(maxBuckets), now)
-	if len(l.buckets) != maxBuckets || l.order.Len() != maxBuckets {
-		t.Errorf("got %d addresses and %d list elements, want %d", len(l.buckets), l.order.Len(), maxBuckets)
+	if l.buckets.Len() != maxBuckets {
+		t.Errorf("got %d addresses, want %d", l.buckets.Len(), maxBuckets)
 	}
 	if l.Allow(first, now) {
 		t.Error("a recently used address was evicted")
@@ -49,23 +49,23 @@ func TestRateLimiterRemovesIdleAddresses(t *testing.T) {
 		l.Allow(testAddress(0), now) // its bucket needs more than minIdle to refill
 	}
 	l.Allow(testAddress(1000), now.Add(minIdle-time.Nanosecond))
-	if len(l.buckets) != 1001 {
-		t.Errorf("got %d addresses before minIdle, want 1001", len(l.buckets))
+	if l.buckets.Len() != 1001 {
+		t.Errorf("got %d addresses before minIdle, want 1001", l.buckets.Len())
 	}
 	late := now.Add(minIdle + time.Second)
 	l.Allow(testAddress(1000), late)
-	if len(l.buckets) != 999 {
-		t.Errorf("one request removed %d addresses, want 2", 1001-len(l.buckets))
+	if l.buckets.Len() != 999 {
+		t.Errorf("one request removed %d addresses, want 2", 1001-l.buckets.Len())
 	}
 	for range 500 {
 		l.Allow(testAddress(1000), late)
 	}
-	if len(l.buckets) != 2 || l.buckets[testAddress(0)] == nil {
-		t.Errorf("got %d addresses after minIdle, want the active one and the one with an empty bucket", len(l.buckets))
+	if l.buckets.Len() != 2 || !l.buckets.Contains(testAddress(0)) {
+		t.Errorf("got %d addresses after minIdle, want the active one and the one with an empty bucket", l.buckets.Len())
 	}
 	l.Allow(testAddress(1000), late.Add(time.Minute))
-	if len(l.buckets) != 1 {
-		t.Errorf("got %d addresses after all buckets are full, want 1", len(l.buckets))
+	if l.buckets.Len() != 1 {
+		t.Errorf("got %d addresses after all buckets are full, want 1", l.buckets.Len())
 	}
 }
 
@@ -102,7 +102,9 @@ func TestConfigureKeepsRemainingTokens(t *testing.T) {
 			t.Fatal("the disabled limiter refused a request")
 		}
 	}
-	want("addresses while disabled", len(l.buckets)+l.order.Len(), 0)
+	if l.buckets != nil {
+		t.Error("a disabled limiter keeps addresses")
+	}
 	l.Configure(4, 5)
 	want("enabled again", allowed(a), 5)
 }
