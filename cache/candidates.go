@@ -46,7 +46,7 @@ func (s *Store) Candidates(ctx context.Context, key, base Key) (own, otherCaller
 	}
 	add := func(list []*Entry) {
 		for _, e := range list {
-			if e.BaseKey == base && !s.purges.removed(e.Tags, e.Since) {
+			if e.BaseKey == base && !s.removed(e.Tags, e.Since) {
 				otherCallers = append(otherCallers, e)
 			}
 		}

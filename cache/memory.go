@@ -22,7 +22,7 @@ const (
 // Memory is the tier in this process's memory: a least-recently-used cache with a bound in bytes.
 // Losing an entry costs a request only. It is safe for concurrent use.
 type Memory struct {
-	purges      purges
+	purges
 	uncacheable uncacheable
 	maxBytes    uint64
 
@@ -38,6 +38,7 @@ func NewMemory(size int64) *Memory {
 	m.variants, _ = simplelru.NewLRU(math.MaxInt, func(_ Key, list []*Entry) { m.bytes -= weight(list) })
 	m.candidates, _ = simplelru.NewLRU[Key, []Key](max(1, int(size/candidatesPart/candidatesSize)), nil)
 	m.uncacheable.keys, _ = simplelru.NewLRU[Key, time.Time](maxUncacheable, nil)
+	m.uncacheable.operations = map[string]operationRun{}
 	return m
 }
 
@@ -88,10 +89,6 @@ func (m *Memory) setLocked(key Key, list []*Entry) {
 	m.bytes += size
 }
 
-// Generation returns the current purge generation. Read it before a fetch begins, and store it
-// in [Entry.Since].
-func (m *Memory) Generation() Generation { return m.purges.current() }
-
 // Lookup returns the entry that a request with these fields selects, or nil. purged reports
 // whether one of its tags was purged after its fetch began: the entry is then stale at any age.
 // Of several entries it returns the most recent by Date (RFC 9111 section 4).
@@ -102,7 +99,7 @@ func (m *Memory) Lookup(key Key, request http.Header) (e *Entry, purged bool) {
 			e = other
 		}
 	}
-	return e, e != nil && m.purges.purged(e.Tags, e.Since)
+	return e, e != nil && m.Purged(e.Tags, e.Since)
 }
 
 // Put stores an entry under a key and replaces the entry that the same requests select. It
@@ -138,29 +135,20 @@ func (m *Memory) Delete(key Key) {
 	m.variants.Remove(key)
 }
 
-// Purge makes every entry with one of the tags stale, including entries whose fetch has begun
-// but not ended.
-func (m *Memory) Purge(tags ...string) { m.purges.record(Purge{Tags: tags}, 0) }
-
-// Purged reports whether one of the tags was purged after since.
-func (m *Memory) Purged(tags []string, since Generation) bool {
-	return m.purges.purged(tags, since)
-}
-
-// PurgeHard purges, removes every entry with one of the tags, and returns how many it removed.
-// It scans all entries.
-func (m *Memory) PurgeHard(tags ...string) (removed int) {
-	m.purges.record(Purge{tags, true}, 0)
-	return m.removeTagged(tags)
-}
-
-func (m *Memory) removeTagged(tags []string) (removed int) {
+// ApplyPurge makes every entry with one of the tags stale, including entries whose fetch has begun
+// but not ended. A hard purge also removes the entries, after a scan of all, and returns how many
+// these were. A generation of 0 means the next one; the shared tier assigns others.
+func (m *Memory) ApplyPurge(p Purge, g Generation) (removed int) {
+	m.record(p, g)
+	if !p.Hard {
+		return 0
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, key := range m.variants.Keys() {
 		list, _ := m.variants.Peek(key)
 		left := slices.DeleteFunc(slices.Clone(list), func(e *Entry) bool {
-			return slices.ContainsFunc(e.Tags, func(t string) bool { return slices.Contains(tags, t) })
+			return slices.ContainsFunc(e.Tags, func(t string) bool { return slices.Contains(p.Tags, t) })
 		})
 		if len(left) < len(list) {
 			removed += len(list) - len(left)
@@ -169,18 +157,6 @@ func (m *Memory) removeTagged(tags []string) (removed int) {
 	}
 	return removed
 }
-
-// ApplyPurge applies a purge that the shared tier reports.
-func (m *Memory) ApplyPurge(p Purge, g Generation) {
-	m.purges.record(p, g)
-	if p.Hard {
-		m.removeTagged(p.Tags)
-	}
-}
-
-// PurgeUntil makes everything stale whose fetch began before g. It is for a shared tier that has
-// lost its record of purges.
-func (m *Memory) PurgeUntil(g Generation) { m.purges.purgeUntil(g) }
 
 // Count returns the number of entries with the tag.
 func (m *Memory) Count(tag string) (n int) {

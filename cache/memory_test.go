@@ -177,7 +177,7 @@ func TestMemoryIsAMapWithEviction(t *testing.T) {
 			},
 			"purge": func(t *rapid.T) {
 				which := tag.Draw(t, "tag")
-				if n := m.Count(which); n != m.PurgeHard(which) || m.Count(which) != 0 {
+				if n := m.Count(which); n != m.ApplyPurge(Purge{[]string{which}, true}, 0) || m.Count(which) != 0 {
 					t.Fatalf("not all of %d entries are removed", n)
 				}
 			},
@@ -204,7 +204,7 @@ func TestPurgeMakesEntriesWithTheTagStale(t *testing.T) {
 	put(m, other, "1", tagged("org:acme", "repo:acme/other"))
 	began := m.Generation()
 	late := func(e *Entry) { e.Tags = []string{"repo:acme/widgets"}; e.Since = began }
-	m.Purge("repo:acme/widgets")
+	m.ApplyPurge(Purge{Tags: []string{"repo:acme/widgets"}}, 0)
 	if !purged(widgets) || purged(other) {
 		t.Error("the wrong entry was purged")
 	}
@@ -237,7 +237,7 @@ func TestPurgeHardRemovesEntriesWithTheTag(t *testing.T) {
 	if n := m.Count("x"); n != 2 {
 		t.Errorf("%d entries have the tag", n)
 	}
-	if n := m.PurgeHard("x"); n != 2 {
+	if n := m.ApplyPurge(Purge{[]string{"x"}, true}, 0); n != 2 {
 		t.Errorf("%d entries removed", n)
 	}
 	for _, key := range []Key{NewKey("a"), NewKey("b")} {
@@ -271,9 +271,9 @@ func TestTooManyPurgedTagsMakeOnlyOlderEntriesStale(t *testing.T) {
 		{"never", 0, true},
 		{"never", maxPurged * 3 / 4, false},
 		{fmt.Sprint(maxPurged), maxPurged * 3 / 4, true},
-		{"never", p.current(), false},
+		{"never", p.Generation(), false},
 	} {
-		if got := p.purged([]string{c.tag}, c.since); got != c.want {
+		if got := p.Purged([]string{c.tag}, c.since); got != c.want {
 			t.Errorf("tag %s of a fetch at generation %d: purged %v, want %v", c.tag, c.since, got, c.want)
 		}
 	}

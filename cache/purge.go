@@ -33,7 +33,9 @@ type purges struct {
 	hard  map[string]Generation // hard purges only
 }
 
-func (p *purges) current() Generation {
+// Generation returns the current purge generation. Read it before a fetch begins, and store it in
+// [Entry.Since].
+func (p *purges) Generation() Generation {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.now
@@ -63,8 +65,9 @@ func (p *purges) record(purge Purge, g Generation) {
 	}
 }
 
-// purgeUntil makes every entry of an earlier generation stale.
-func (p *purges) purgeUntil(g Generation) {
+// PurgeUntil makes everything stale whose fetch began before g. It is for a shared tier that has lost
+// its record of purges.
+func (p *purges) PurgeUntil(g Generation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.floor, p.now = max(p.floor, g), max(p.now, g)
@@ -77,8 +80,8 @@ func (p *purges) removed(tags []string, since Generation) bool {
 	return anyAfter(p.hard, tags, since)
 }
 
-// purged reports whether one of the tags was purged after since.
-func (p *purges) purged(tags []string, since Generation) bool {
+// Purged reports whether one of the tags was purged after since.
+func (p *purges) Purged(tags []string, since Generation) bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return since < p.now && (since < p.floor || anyAfter(p.last, tags, since))

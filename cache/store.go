@@ -84,10 +84,10 @@ func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *En
 	}
 	list := s.shared.Get(ctx, key)
 	for _, other := range list {
-		if !other.Selects(request) || other.overruled(list) || s.purges.removed(other.Tags, other.Since) {
+		if !other.Selects(request) || other.overruled(list) || s.removed(other.Tags, other.Since) {
 			continue
 		}
-		gone := s.purges.purged(other.Tags, other.Since)
+		gone := s.Purged(other.Tags, other.Since)
 		if e == nil || purged && !gone || purged == gone && other.newer(e) {
 			s.Memory.Put(key, other)
 			e, purged = other, gone
@@ -146,21 +146,21 @@ func (s *Store) Delete(ctx context.Context, key Key) {
 // Purge makes every entry with one of the tags stale on every replica, including entries whose
 // fetch has begun but not ended.
 func (s *Store) Purge(ctx context.Context, tags ...string) {
-	if len(tags) == 0 {
-		return
-	}
-	s.Memory.Purge(tags...)
-	if s.shared != nil {
-		s.shared.Purge(ctx, Purge{Tags: tags})
+	if len(tags) > 0 {
+		s.purge(ctx, Purge{Tags: tags})
 	}
 }
 
 // PurgeHard purges, and removes every entry with one of the tags on every replica. It returns how
 // many entries it removed on this one.
 func (s *Store) PurgeHard(ctx context.Context, tags ...string) (removed int) {
-	removed = s.Memory.PurgeHard(tags...)
+	return s.purge(ctx, Purge{tags, true})
+}
+
+func (s *Store) purge(ctx context.Context, p Purge) (removed int) {
+	removed = s.ApplyPurge(p, 0)
 	if s.shared != nil {
-		s.shared.Purge(ctx, Purge{tags, true})
+		s.shared.Purge(ctx, p)
 	}
 	return removed
 }

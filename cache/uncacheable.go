@@ -2,7 +2,6 @@ package cache
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
@@ -21,40 +20,33 @@ const (
 type uncacheable struct {
 	mu         sync.Mutex
 	keys       *simplelru.LRU[Key, time.Time] // until when a key is marked
-	operations sync.Map                       // operation ID: *operationRun
+	operations map[string]operationRun        // by operation ID
 }
 
 // operationRun counts the uncacheable responses of one operation since the last cacheable one.
-type operationRun struct{ length, probed atomic.Int64 } // probed: Unix time of the last full look-up
-
-func (u *uncacheable) run(operation string) *operationRun {
-	run, ok := u.operations.Load(operation)
-	if !ok {
-		run, _ = u.operations.LoadOrStore(operation, new(operationRun))
-	}
-	return run.(*operationRun)
+type operationRun struct {
+	length int
+	probed int64 // Unix time of the last full look-up
 }
 
 // MarkUncacheable records that the response for a key could not be stored. operation must be one of
 // a bounded number of names.
 func (m *Memory) MarkUncacheable(operation string, key Key) {
 	u := &m.uncacheable
-	if run := u.run(operation); run.length.Load() < uncacheableRun {
-		run.length.Add(1)
-	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	run := u.operations[operation]
+	run.length++
+	u.operations[operation] = run
 	u.keys.Add(key, time.Now().Add(uncacheableFor))
 }
 
 // MarkCacheable records that the response for a key was stored or found.
 func (m *Memory) MarkCacheable(operation string, key Key) {
 	u := &m.uncacheable
-	if run := u.run(operation); run.length.Load() > 0 {
-		run.length.Store(0)
-	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	delete(u.operations, operation)
 	u.keys.Remove(key)
 }
 
@@ -75,6 +67,13 @@ func (m *Memory) SkipShared(operation string, key Key) bool {
 	if m.Uncacheable(key) {
 		return true
 	}
-	run, now := m.uncacheable.run(operation), time.Now().Unix()
-	return run.length.Load() >= uncacheableRun && run.probed.Swap(now) == now
+	u, now := &m.uncacheable, time.Now().Unix()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	run := u.operations[operation]
+	if run.length < uncacheableRun {
+		return false
+	}
+	u.operations[operation] = operationRun{run.length, now}
+	return run.probed == now
 }

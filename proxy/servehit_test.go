@@ -299,7 +299,7 @@ func TestSentFieldsDoNotRetainBodies(t *testing.T) {
 					t.Errorf("Cache-Status after %q: got %q, want %q", c.field, got, c.want)
 				}
 			}
-			if dropped := w.gateway.Cache.Memory.PurgeHard(tag); dropped != 1 {
+			if dropped := w.gateway.Cache.PurgeHard(t.Context(), tag); dropped != 1 {
 				t.Errorf("dropped %d entries, want 1", dropped)
 			}
 			if retained := int64(heap() - before); retained > size/2 {
