@@ -57,8 +57,8 @@ func NewEntry(r Response, body []byte, lifetime time.Duration) *Entry {
 }
 
 // Validated returns the entry with the fields of a 304 (RFC 9111 section 3.2). It keeps the fields
-// that identify and describe the stored body.
-func (e *Entry) Validated(r Response, lifetime time.Duration, since Generation) *Entry {
+// that identify and describe the stored body. The caller decides about the lifetime.
+func (e *Entry) Validated(r Response) *Entry {
 	renewed := *e
 	renewed.Header = maps.Clone(e.Header)
 	for name, values := range StorableHeader(r.Header) {
@@ -69,14 +69,7 @@ func (e *Entry) Validated(r Response, lifetime time.Duration, since Generation) 
 		}
 	}
 	renewed.Requested, renewed.Answered, renewed.InitialAge = r.Requested, r.Answered, initialAge(r)
-	renewed.Lifetime, renewed.Since = lifetime, since
 	return &renewed
-}
-
-// Renewed returns the response that a 304 and the entry form together. [Storable] decides on it.
-func (e *Entry) Renewed(r Response) Response {
-	merged := e.Validated(r, 0, 0).Header
-	return Response{Status: e.Status, Header: merged, Requested: r.Requested, Answered: r.Answered}
 }
 
 // unstorable are the fields that belong to one connection or one request.

@@ -64,7 +64,7 @@ func (g *Gateway) refresh(ex *exchange) bool {
 		c.Finish(coalesce.Private, nil)
 		return false
 	}
-	q, cause := ex.question, ex.spanContext()
+	q, cause := ex.question, ex.span.SpanContext()
 	q.method = http.MethodGet
 	ctx, cancel := context.WithCancelCause(g.Background.ctx)
 	c.Lead(cancel, trace.SpanContext{})
@@ -97,7 +97,7 @@ func (g *Gateway) serveInBackground(ctx context.Context, task backgroundTask) {
 	g.traceBackground(ex, task.cause)
 	defer g.finish(ex)
 	ex.question, ex.call = q, c
-	c.Lead(task.cancel, ex.spanContext())
+	c.Lead(task.cancel, ex.span.SpanContext())
 	if c.Computation().Response != nil {
 		ex.polls = 1 // the client's request found the computation
 	}

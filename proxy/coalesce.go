@@ -132,7 +132,7 @@ func (g *Gateway) lead(ex *exchange, c *coalesce.Call, out *http.Request) (resp 
 	}()
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(out.Context()))
 	ex.call = c
-	c.Lead(cancel, ex.spanContext())
+	c.Lead(cancel, ex.span.SpanContext())
 	context.AfterFunc(ex.in.Context(), c.LeaderLeft)
 	return g.fetchForFleet(ex, out.WithContext(ctx))
 }

@@ -45,7 +45,7 @@ type exchange struct {
 	w            *recorder
 	in           *http.Request
 	body         *inbound.Body // of in; nil without a body
-	buffered     *bufferedBody // the part of it that was read in advance; nil before
+	buffered     *buffer       // the part of it that was read in advance, until the request ends; nil before
 	start        time.Time
 	waitingSince time.Time // when the client had sent everything
 	prefix       string    // of the client's path: "" or "/api/v3"
@@ -75,16 +75,12 @@ type exchange struct {
 	shed           error                                 // the refusal of an overloaded gateway
 	broken         bool                                  // the upstream's body ended early
 	interim        func(int, textproto.MIMEHeader) error // forwards a 1xx response
-	detached       context.Context                       // of in without its end; set by forward
-	span           trace.Span                            // nil if the request is not sampled
+	span           trace.Span                            // records nothing if the request is not sampled
 	record         Record
 }
 
 // detach returns the request's context without its end, for work that must survive a disconnect.
 func (ex *exchange) detach() context.Context {
-	if ex.detached != nil {
-		return ex.detached
-	}
 	return context.WithoutCancel(ex.in.Context())
 }
 

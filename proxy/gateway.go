@@ -19,6 +19,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -39,6 +40,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
@@ -117,11 +119,11 @@ type Gateway struct {
 
 // New returns a gateway.
 func New(c Config) *Gateway {
-	g := &Gateway{Config: c, base: c.Upstream.String(), forwardable: map[string]bool{}, last: c.LastRequests}
+	g := &Gateway{Config: c, base: c.Upstream.String(), forwardable: map[string]bool{}, last: cmp.Or(c.LastRequests, &LastRequests{})}
 	g.reverse = httputil.ReverseProxy{BufferPool: &g.buffers, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
-	if g.last == nil {
-		g.last = &LastRequests{}
+	if g.Tracer == nil {
+		g.Tracer = noop.Tracer{}
 	}
 	for _, name := range c.Dialect.Forward {
 		g.dialectFields = append(g.dialectFields, http.CanonicalHeaderKey(name))
@@ -216,7 +218,6 @@ func (g *Gateway) forward(ex *exchange) {
 	// full duplex, net/http would close that body and the response would be cut short. HTTP/2
 	// always permits it and returns an error here.
 	_ = http.NewResponseController(ex.w).EnableFullDuplex()
-	ex.detached = ex.detach()
 	proxy := g.reverse
 	proxy.Rewrite = func(p *httputil.ProxyRequest) {
 		out := p.Out
@@ -336,15 +337,13 @@ func (g *Gateway) begin(w http.ResponseWriter, r *http.Request) *exchange {
 }
 
 func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
-	ex := &exchange{w: newRecorder(w, r, g.Timeout, g.Drain), start: time.Now()}
+	ex := &exchange{w: newRecorder(w, r, g.Timeout, g.Drain), start: time.Now(), span: noop.Span{}}
 	ex.waitingSince = ex.start
 	ex.in, ex.body = inbound.LimitBody(w, r, g.Timeout, g.BodyTimeout)
-	ex.record = Record{ID: newRequestID(), Start: ex.start, Method: methodLabel(r.Method), Route: otherRoute}
+	ex.record = Record{ID: rand.Text(), Start: ex.start, Method: methodLabel(r.Method), Route: otherRoute}
 	ex.prefer = parsePrefer(r.Header["Prefer"])
 	return ex
 }
-
-func newRequestID() string { return rand.Text() }
 
 // statusClientGone is recorded if the client disconnected before the end of the response.
 const statusClientGone = 499

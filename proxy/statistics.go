@@ -82,7 +82,7 @@ func (g *Gateway) pollInBackground(ex *exchange, resp *http.Response) bool {
 	if !ex.computed() || resp.StatusCode != http.StatusAccepted {
 		return false
 	}
-	c, q, cause := ex.call, ex.question, ex.spanContext()
+	c, q, cause := ex.call, ex.question, ex.span.SpanContext()
 	select {
 	case g.Background.polls <- struct{}{}:
 	default:

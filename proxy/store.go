@@ -24,9 +24,8 @@ import (
 func (g *Gateway) store(
 	ex *exchange, resp *http.Response, sent http.Header, a cache.Response, since cache.Generation,
 ) (*http.Response, error) {
-	lifetime, ok := cache.Storable(a, ex.cacheControl, ex.rule)
-	vary, one := cache.VaryFields(a.Header, ex.header, g.covered)
-	if !ok || !one || resp.ContentLength > maxEntry || !delimited(resp) {
+	e := cache.NewEntry(g.withoutCaller(ex, a), nil, 0) // before the header becomes the client's
+	if !g.prepareEntry(ex, e, a, since) || resp.ContentLength > maxEntry || !delimited(resp) {
 		if ex.stale != nil && ex.replacesStored(resp.StatusCode) {
 			g.Cache.Delete(ex.in.Context(), ex.key)
 		}
@@ -39,9 +38,6 @@ func (g *Gateway) store(
 	g.Cache.MarkCacheable(ex.match.Operation.ID, ex.key)
 	own := *resp
 	own.Trailer = nil
-	e := cache.NewEntry(g.withoutCaller(ex, a), nil, lifetime) // before the header becomes the client's
-	e.Vary, e.Since, e.BaseKey = vary, since, g.baseKey(ex)
-	e.Tags = ex.tags()
 	if ex.resultFor(e) == coalesce.Private {
 		ex.call.Finish(coalesce.Private, nil)
 	}
@@ -122,24 +118,27 @@ func (g *Gateway) updateStored(ex *exchange, c candidate, a cache.Response, sinc
 	if c.source == sourceOtherCaller {
 		e = e.ForCaller(cmp.Or(a.Header.Get("Etag"), c.etag), g.Dialect.Describe)
 	}
-	a = g.withoutCaller(ex, a)
-	renewed := e.Renewed(a)
-	lifetime, ok := cache.Storable(renewed, ex.cacheControl, ex.rule)
-	vary, one := cache.VaryFields(renewed.Header, ex.header, g.covered)
-	if !ok || !one {
-		e = e.Validated(a, 0, since)
+	e = e.Validated(g.withoutCaller(ex, a))
+	a.Status, a.Header = e.Status, e.Header
+	if !g.prepareEntry(ex, e, a, since) {
 		g.Cache.Delete(ex.in.Context(), ex.key)
 		ex.call.Finish(coalesce.Private, nil)
 		return entryResponse(ex, e, now)
 	}
 	g.Cache.MarkCacheable(ex.match.Operation.ID, ex.key)
-	e = e.Validated(a, lifetime, since)
-	e.Vary, e.BaseKey = vary, g.baseKey(ex)
-	e.Tags = ex.tags()
 	ex.call.SetShared(g.Cache.Put(ex.in.Context(), ex.key, e))
 	ex.noteStored(e, now)
 	ex.call.Finish(ex.resultFor(e), nil)
 	return entryResponse(ex, e, now)
+}
+
+// prepareEntry sets the fields of a new entry that depend on the question, and reports whether the
+// entry may be stored.
+func (g *Gateway) prepareEntry(ex *exchange, e *cache.Entry, a cache.Response, since cache.Generation) bool {
+	lifetime, ok := cache.Storable(a, ex.cacheControl, ex.rule)
+	vary, one := cache.VaryFields(a.Header, ex.header, g.covered)
+	e.Lifetime, e.Vary, e.Since, e.BaseKey, e.Tags = lifetime, vary, since, g.baseKey(ex), ex.tags()
+	return ok && one
 }
 
 // withoutCaller removes what may identify the caller from a response that all callers share.
@@ -198,24 +197,34 @@ const (
 // errPanic is the error of a body whose reader panicked.
 var errPanic = errors.New("the response could not be read completely")
 
-// bufferBudget bounds the bytes that are buffered outside the cache. Nil has no bound.
+// bufferBudget bounds the bytes that are buffered outside the cache.
 type bufferBudget struct {
 	limit int64
 	used  atomic.Int64
 }
 
-// reserve reserves n bytes and reports whether they are available.
-func (b *bufferBudget) reserve(n int) bool {
-	if b == nil || b.used.Add(int64(n)) <= b.limit {
+// buffer holds bytes within a budget.
+type buffer struct {
+	data   []byte
+	budget *bufferBudget // nil without a bound, and after release
+}
+
+// append adds bytes and reports whether the budget allows more. Otherwise the buffer no longer counts
+// towards the budget.
+func (b *buffer) append(p []byte) (more bool) {
+	b.data = append(b.data, p...)
+	if b.budget == nil || b.budget.used.Add(int64(len(p))) <= b.budget.limit {
 		return true
 	}
-	b.release(n)
+	b.release()
 	return false
 }
 
-func (b *bufferBudget) release(n int) {
-	if b != nil {
-		b.used.Add(-int64(n))
+// release returns the memory to the budget.
+func (b *buffer) release() {
+	if b != nil && b.budget != nil {
+		b.budget.used.Add(-int64(len(b.data)))
+		b.budget = nil
 	}
 }
 
@@ -224,15 +233,14 @@ func (b *bufferBudget) release(n int) {
 // there is no memory, is passed through from that point.
 type spool struct {
 	body   io.ReadCloser
-	length int64         // Content-Length, or -1
-	budget *bufferBudget // nil for a small body
+	length int64 // Content-Length, or -1
 	// complete is called once with the body, and with ok unless it is incomplete or too large.
 	// It is called before the client sees the end.
 	complete func(body []byte, ok bool)
 
 	mu      sync.Mutex
 	changed sync.Cond
-	data    []byte
+	buffer        // without a budget for a small body
 	visible int   // bytes of data that the client may read
 	off     int   // bytes of data that the client has read
 	err     error // that follows the visible bytes
@@ -266,17 +274,12 @@ func (s *spool) fill() {
 func (s *spool) append(p []byte, err error) (full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.data = append(s.data, p...)
-	available := s.budget.reserve(len(p))
-	if !available {
-		s.budget.release(len(s.data) - len(p))
-		s.budget = nil
-	}
+	more := s.buffer.append(p)
 	if err == nil && int64(len(s.data)) != s.length {
 		s.visible = len(s.data)
 		s.changed.Signal()
 	}
-	return len(s.data) > maxEntry || !available
+	return len(s.data) > maxEntry || !more
 }
 
 // stop makes all bytes visible, followed by the error or by the rest of the body.
@@ -295,8 +298,8 @@ func (s *spool) stop(err error) {
 
 // free releases the buffer. The caller holds mu.
 func (s *spool) free() {
-	s.budget.release(len(s.data))
-	s.budget, s.data, s.visible, s.off = nil, nil, 0, 0
+	s.release()
+	s.data, s.visible, s.off = nil, 0, 0
 }
 
 // Read blocks until bytes are visible.

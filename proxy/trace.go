@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/weirgate/weir/limits"
 )
@@ -35,17 +36,14 @@ type stage struct {
 	ex    *exchange
 	index int             // in the record
 	ctx   context.Context // for the work of the stage
-	span  trace.Span      // nil if the request is not sampled
+	span  trace.Span      // records nothing if the request is not sampled
 }
 
 // beginStage adds a stage to the record and starts its span.
 func (g *Gateway) beginStage(ex *exchange, ctx context.Context, name string) stage {
-	s := stage{ex: ex, index: len(ex.record.Stages), ctx: ctx}
-	if ex.record.Stages == nil {
-		ex.record.Stages = make([]Stage, 0, 4) // enough for queue, attempt, settle and one more
-	}
+	s := stage{ex: ex, index: len(ex.record.Stages), ctx: ctx, span: noop.Span{}}
 	ex.record.Stages = append(ex.record.Stages, Stage{Name: name, Start: time.Since(ex.start)})
-	if ex.span == nil {
+	if !ex.span.IsRecording() {
 		return s
 	}
 	if name == stageAttempt {
@@ -62,9 +60,6 @@ func (s stage) end(detail string, err error) time.Duration {
 	r := &s.ex.record.Stages[s.index]
 	r.Elapsed = time.Since(s.ex.start) - r.Start
 	r.Detail, r.Failed = detail, err != nil
-	if s.span == nil {
-		return r.Elapsed
-	}
 	switch status, notStatus := strconv.Atoi(detail); {
 	case detail == "":
 	case r.Name != stageAttempt:
@@ -87,7 +82,7 @@ func (s stage) end(detail string, err error) time.Duration {
 
 // linkTo links the stage to the span of the request that it waits for.
 func (s stage) linkTo(other trace.SpanContext) {
-	if s.span != nil && other.IsValid() {
+	if other.IsValid() {
 		s.span.AddLink(trace.Link{SpanContext: other})
 	}
 }
@@ -139,27 +134,19 @@ func attemptResult(resp *http.Response, err error) string {
 	return cmp.Or(errorType, "_OTHER")
 }
 
-// spanKindServer is shared because every request starts a span, and most are not sampled.
-var spanKindServer = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
-
 // traceRequest starts the span of a client's request, as part of the client's trace if it names one
 // (W3C Trace Context).
 func (g *Gateway) traceRequest(ex *exchange) {
-	if g.Tracer == nil {
-		return
-	}
 	ctx := ex.in.Context()
 	if len(ex.in.Header["Traceparent"]) > 0 {
 		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(ex.in.Header))
 	}
-	ex.setSpan(g.Tracer.Start(ctx, ex.record.Method, spanKindServer...))
+	ex.setSpan(g.Tracer.Start(ctx, ex.record.Method, trace.WithSpanKind(trace.SpanKindServer)))
 }
 
 // traceBackground starts the span of a background task, with a link to the request that started it.
 func (g *Gateway) traceBackground(ex *exchange, cause trace.SpanContext) {
-	if g.Tracer != nil {
-		ex.setSpan(g.Tracer.Start(ex.in.Context(), ex.record.Method, trace.WithLinks(trace.Link{SpanContext: cause})))
-	}
+	ex.setSpan(g.Tracer.Start(ex.in.Context(), ex.record.Method, trace.WithLinks(trace.Link{SpanContext: cause})))
 }
 
 // setSpan stores the span of a sampled request.
@@ -170,17 +157,9 @@ func (ex *exchange) setSpan(ctx context.Context, span trace.Span) {
 	}
 }
 
-// spanContext returns the context of the exchange's span. It is invalid if the request is not sampled.
-func (ex *exchange) spanContext() trace.SpanContext {
-	if ex.span == nil {
-		return trace.SpanContext{}
-	}
-	return ex.span.SpanContext()
-}
-
 // endTrace ends the exchange's span with attributes from the finished record.
 func (g *Gateway) endTrace(ex *exchange) {
-	if ex.span == nil {
+	if !ex.span.IsRecording() {
 		return
 	}
 	r := &ex.record

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"net/http"
@@ -33,63 +32,24 @@ func (ex *exchange) forwardsBody() bool {
 // bufferBody reads the request body until its end, maxUploadBuffer or the memory budget, and
 // makes these bytes readable again. It returns the body if it is complete, or nil.
 func (g *Gateway) bufferBody(ex *exchange) (complete []byte, err error) {
-	b := &bufferedBody{budget: &g.Background.buffers, rest: ex.in.Body}
-	ex.buffered = b
+	ex.buffered = &buffer{budget: &g.Background.buffers}
 	size := int64(copyBuffer)
 	if length := ex.in.ContentLength; length >= 0 {
 		size = min(size, max(length, 512))
 	}
 	chunk := make([]byte, size)
-	for err == nil && len(b.data) <= maxUploadBuffer && !b.full {
+	for more := true; err == nil && more; {
 		var n int
 		n, err = ex.in.Body.Read(chunk)
-		b.append(chunk[:n])
+		more = ex.buffered.append(chunk[:n]) && len(ex.buffered.data) <= maxUploadBuffer
 	}
-	ex.in.Body = b.reader(err)
+	ex.in.Body = rejoin(ex.buffered.data, err, ex.in.Body)
 	ex.waitingSince = time.Now()
 	switch {
 	case errors.Is(err, io.EOF):
-		return b.data, nil
+		return ex.buffered.data, nil
 	case err != nil:
 		return nil, ex.bodyFault(&failure{status: statusClientGone, cause: err})
 	}
 	return nil, nil
-}
-
-// bufferedBody is the buffered start of a request body. It uses memory of the budget until the
-// request ends.
-type bufferedBody struct {
-	data   []byte
-	rest   io.ReadCloser
-	budget *bufferBudget
-	full   bool // the budget is exhausted
-}
-
-func (b *bufferedBody) append(p []byte) {
-	b.data = append(b.data, p...)
-	if !b.budget.reserve(len(p)) {
-		b.full = true
-		b.budget.release(len(b.data) - len(p))
-		b.budget = nil
-	}
-}
-
-// reader returns the whole body again, after a read that returned err.
-func (b *bufferedBody) reader(err error) io.ReadCloser {
-	rest := io.Reader(b.rest)
-	if err != nil {
-		rest = brokenReader{err}
-	}
-	return struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(b.data), rest), b.rest}
-}
-
-// release returns the memory to the budget.
-func (b *bufferedBody) release() {
-	if b != nil {
-		b.budget.release(len(b.data))
-		b.budget = nil
-	}
 }

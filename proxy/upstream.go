@@ -291,18 +291,23 @@ const maxPeek = 8 << 10
 // peek reads up to most bytes of the body and returns them. The body can still be read completely.
 func peek(resp *http.Response, most int64) []byte {
 	start, err := io.ReadAll(io.LimitReader(resp.Body, most))
-	rest := io.Reader(resp.Body)
-	switch {
-	case err != nil:
-		rest = brokenReader{err}
-	case int64(len(start)) < most:
-		rest = http.NoBody
+	if err == nil && int64(len(start)) < most {
+		err = io.EOF
 	}
-	resp.Body = struct {
+	resp.Body = rejoin(start, err, resp.Body)
+	return start
+}
+
+// rejoin returns a whole body again, after its start was read by reads of which the last returned err.
+func rejoin(start []byte, err error, body io.ReadCloser) io.ReadCloser {
+	rest := io.Reader(body)
+	if err != nil {
+		rest = brokenReader{err}
+	}
+	return struct {
 		io.Reader
 		io.Closer
-	}{io.MultiReader(bytes.NewReader(start), rest), resp.Body}
-	return start
+	}{io.MultiReader(bytes.NewReader(start), rest), body}
 }
 
 // brokenReader returns an error that an earlier read returned.
