@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/weirgate/weir/proxy/coalesce"
 )
@@ -15,11 +16,11 @@ import (
 // Background runs work that continues after its client has left: revalidation, polling, and
 // reading bodies for the cache. It outlives a [Gateway].
 type Background struct {
-	ctx     context.Context
+	ctx     context.Context // ends with the work, except for short steps
 	stop    context.CancelFunc
 	running sync.WaitGroup
-	// refreshes and polls are semaphores of background revalidations and of polled questions.
-	refreshes, polls chan struct{}
+	// refreshes and polls bound the background revalidations and the polled questions.
+	refreshes, polls *semaphore.Weighted
 	buffers          bufferBudget
 }
 
@@ -30,7 +31,7 @@ const maxBackground = 256
 func NewBackground() *Background {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Background{
-		ctx: ctx, stop: stop, refreshes: make(chan struct{}, maxBackground), polls: make(chan struct{}, maxBackground),
+		ctx: ctx, stop: stop, refreshes: semaphore.NewWeighted(maxBackground), polls: semaphore.NewWeighted(maxBackground),
 		buffers: bufferBudget{limit: min(maxHeld, debug.SetMemoryLimit(-1)/heldShare)},
 	}
 }
@@ -40,9 +41,6 @@ func (b *Background) Close() {
 	b.stop()
 	b.running.Wait()
 }
-
-// run starts work in a goroutine. The work must end soon after ctx.
-func (b *Background) run(work func()) { b.running.Go(work) }
 
 // refresh revalidates a stale entry in the background while clients get it (RFC 5861 section 3).
 // It reports false if too many revalidations are running.
@@ -58,27 +56,25 @@ func (g *Gateway) refresh(ex *exchange) bool {
 		c.Leave()
 		return true
 	}
-	select {
-	case g.Background.refreshes <- struct{}{}:
-	default:
+	if !g.Background.refreshes.TryAcquire(1) {
 		c.Finish(coalesce.Private, nil)
 		return false
 	}
-	q, cause := ex.question, ex.span.SpanContext()
-	q.method = http.MethodGet
+	task := backgroundTask{
+		slots: g.Background.refreshes, question: ex.question, call: c, cause: ex.span.SpanContext(), wait: g.Wait,
+	}
+	task.method = http.MethodGet
 	ctx, cancel := context.WithCancelCause(g.Background.ctx)
+	task.cancel = cancel
 	c.Lead(cancel, trace.SpanContext{})
-	g.Background.run(func() {
-		defer func() { <-g.Background.refreshes }()
-		defer cancel(nil)
-		g.serveInBackground(ctx, backgroundTask{question: q, call: c, cause: cause, wait: g.Wait, cancel: cancel})
-	})
+	g.Background.running.Go(func() { g.serveInBackground(ctx, task) })
 	return true
 }
 
 // backgroundTask is a question whose response goes to the cache and to the followers of its call.
 type backgroundTask struct {
 	question
+	slots  *semaphore.Weighted // the task has one of them
 	call   *coalesce.Call
 	cause  trace.SpanContext // of the request that started the task
 	wait   time.Duration     // longest time to wait for permits and polls
@@ -88,6 +84,8 @@ type backgroundTask struct {
 
 // serveInBackground handles a question like [Gateway.ServeHTTP], without a client.
 func (g *Gateway) serveInBackground(ctx context.Context, task backgroundTask) {
+	defer task.slots.Release(1)
+	defer task.cancel(nil)
 	q, c := task.question, task.call
 	in, err := http.NewRequestWithContext(ctx, q.method, g.target(q.match).String(), http.NoBody)
 	if err != nil {

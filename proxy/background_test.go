@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/weirgate/weir/policy"
 )
 
@@ -137,8 +139,8 @@ func TestPanicWhileBufferingEndsOnlyItsResponse(t *testing.T) {
 func TestPollsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) })
-		polls := &w.gateway.Background.polls
-		*polls = make(chan struct{}, 2)
+		polls := semaphore.NewWeighted(2)
+		w.gateway.Background.polls = polls
 		var clients sync.WaitGroup
 		for i := range 4 {
 			clients.Go(func() {
@@ -147,9 +149,9 @@ func TestPollsAreBounded(t *testing.T) {
 			})
 		}
 		time.Sleep(10 * time.Second)
-		w.want("polls", len(*polls), 2)
+		w.want("room for a third poll", polls.TryAcquire(1), false)
 		clients.Wait()
 		time.Sleep(10 * time.Minute)
-		w.want("polls at the end", len(*polls), 0)
+		w.want("room for two polls at the end", polls.TryAcquire(2), true)
 	})
 }

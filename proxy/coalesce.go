@@ -147,7 +147,7 @@ func (g *Gateway) fetchForFleet(ex *exchange, out *http.Request) (*http.Response
 	var resp *http.Response
 	ctx := out.Context()
 	decision, err := ex.call.AwaitFleet(ctx, coalesce.Fleet{
-		Leases: g.Cache, Go: g.Background.run, Stop: g.Background.ctx.Done(), Deadline: ex.deadline(g.maxWait(ex)),
+		Leases: g.Cache, Go: g.Background.running.Go, Stop: g.Background.ctx.Done(), Deadline: ex.deadline(g.maxWait(ex)),
 		Purged: func(since cache.Generation) bool { return g.Cache.Purged(ex.tags(), since) },
 		Lookup: func() bool {
 			// The clocks of two replicas may differ, so only a fresh response will do.
@@ -188,7 +188,7 @@ func (g *Gateway) responseOfCall(ex *exchange, since time.Time) *http.Response {
 	if !recent && (!e.Fresh(now) || ex.mustRevalidate(e, now)) {
 		return nil
 	}
-	ex.record.Cache += "; collapsed; ttl=" + strconv.Itoa(-int(e.Staleness(now)/time.Second))
+	ex.record.Cache += "; collapsed" + ttl(e, now)
 	return entryResponse(ex, e, now)
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -101,7 +100,7 @@ func (g *Gateway) answerRange(ex *exchange) bool {
 	if e == nil || purged || e.Status != http.StatusOK || !e.Fresh(now) || ex.mustRevalidate(e, now) {
 		return false
 	}
-	g.replyRange(ex, e, now)
+	g.replyFromEntry(ex, e, now)
 	return true
 }
 
@@ -192,6 +191,6 @@ func (g *Gateway) staleOr(ex *exchange, err error) (*http.Response, error) {
 // useFallback returns the stale fallback and puts the reason into Cache-Status.
 func (ex *exchange) useFallback(reason string) *http.Response {
 	now := time.Now()
-	ex.record.Cache += "; ttl=" + strconv.Itoa(-int(ex.fallback.Staleness(now)/time.Second)) + "; detail=" + reason
+	ex.record.Cache += ttl(ex.fallback, now) + "; detail=" + reason
 	return entryResponse(ex, ex.fallback, now)
 }

@@ -66,39 +66,37 @@ func (g *Gateway) setRateLimitHeaders(ex *exchange, h http.Header) {
 	}
 }
 
-// replyFromEntry writes a fresh stored response, or 304 if the client's validators match it.
+// replyFromEntry writes a fresh stored response, or 304 if the client's validators match it. To a
+// range request it writes that range, 416 or the whole response, as If-Range and Range demand.
 func (g *Gateway) replyFromEntry(ex *exchange, e *cache.Entry, now time.Time) {
 	ex.record.Cache = hitStatus(e, now)
 	h := ex.w.Header()
 	status := copyEntryHeader(ex, e, now, h)
 	g.finishHeader(ex, h)
+	if ex.ranged && status == http.StatusOK {
+		h.Del("Content-Length")
+		if h["Content-Type"] == nil {
+			h["Content-Type"] = nil // prevents ServeContent from guessing
+		}
+		modified, _ := http.ParseTime(h.Get("Last-Modified")) // ServeContent ignores the zero time
+		http.ServeContent(ex.w, ex.in, "", modified, bytes.NewReader(e.Body))
+		return
+	}
 	ex.w.WriteHeader(status)
 	if status != http.StatusNotModified && ex.method != http.MethodHead {
 		_, _ = ex.w.Write(e.Body) // the record shows an incomplete write
 	}
 }
 
-// replyRange writes the requested range of a fresh stored response. It writes 304, 416 or the
-// whole response instead if If-None-Match, If-Range or Range demand that.
-func (g *Gateway) replyRange(ex *exchange, e *cache.Entry, now time.Time) {
-	ex.record.Cache = hitStatus(e, now)
-	h := ex.w.Header()
-	for name, values := range e.Header {
-		h[name] = values[:len(values):len(values)] // an append copies
-	}
-	h.Del("Content-Length")
-	h.Set("Age", strconv.Itoa(int(e.Age(now)/time.Second)))
-	if h["Content-Type"] == nil {
-		h["Content-Type"] = nil // prevents ServeContent from guessing
-	}
-	g.finishHeader(ex, h)
-	modified, _ := http.ParseTime(e.Header.Get("Last-Modified")) // ServeContent ignores the zero time
-	http.ServeContent(ex.w, ex.in, "", modified, bytes.NewReader(e.Body))
-}
-
 // hitStatus returns the Cache-Status of a response that comes from the cache alone.
 func hitStatus(e *cache.Entry, now time.Time) string {
-	return "weir; hit; ttl=" + strconv.Itoa(-int(e.Staleness(now)/time.Second))
+	return "weir; hit" + ttl(e, now)
+}
+
+// ttl returns the parameter of Cache-Status for the rest of an entry's lifetime. It is negative for a
+// stale entry.
+func ttl(e *cache.Entry, now time.Time) string {
+	return "; ttl=" + strconv.Itoa(-int(e.Staleness(now)/time.Second))
 }
 
 // representationFields are omitted from a 304 (RFC 9110 section 15.4.5).

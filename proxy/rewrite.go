@@ -166,19 +166,18 @@ func (g *Gateway) localLinks(ex *exchange, value string) string {
 // gateway.
 func (g *Gateway) localURL(ex *exchange, raw string) string {
 	u, err := url.Parse(raw)
-	if err != nil || !sameAuthority(u, g.Upstream) || u.User != nil {
+	if err != nil || u.User != nil {
 		return raw
 	}
-	base := strings.TrimSuffix(g.Upstream.EscapedPath(), "/")
-	rest, ok := strings.CutPrefix(u.EscapedPath(), base)
-	if !ok || rest != "" && rest[0] != '/' {
+	path, ok := g.pathOf(u)
+	if !ok {
 		return raw
 	}
 	scheme := "http"
 	if g.TrustedProxies.IsHTTPS(ex.in) {
 		scheme = "https"
 	}
-	local := scheme + "://" + ex.in.Host + ex.prefix + rest
+	local := scheme + "://" + ex.in.Host + ex.prefix + path
 	if u.RawQuery != "" {
 		local += "?" + u.RawQuery
 	}
@@ -188,8 +187,16 @@ func (g *Gateway) localURL(ex *exchange, raw string) string {
 	return local
 }
 
-func sameAuthority(a, b *url.URL) bool {
-	return strings.EqualFold(a.Scheme, b.Scheme) && strings.EqualFold(a.Hostname(), b.Hostname()) && port(a) == port(b)
+// pathOf returns the path of a URL below the upstream's base. It returns the whole path and reports
+// false for other URLs.
+func (g *Gateway) pathOf(u *url.URL) (path string, ok bool) {
+	up := g.Upstream
+	path, ok = strings.CutPrefix(u.EscapedPath(), strings.TrimSuffix(up.EscapedPath(), "/"))
+	if !ok || path != "" && path[0] != '/' || !strings.EqualFold(u.Scheme, up.Scheme) ||
+		!strings.EqualFold(u.Hostname(), up.Hostname()) || port(u) != port(up) {
+		return u.EscapedPath(), false
+	}
+	return path, true
 }
 
 // port returns the port of a URL, or the default of its scheme.

@@ -82,32 +82,27 @@ func (g *Gateway) pollInBackground(ex *exchange, resp *http.Response) bool {
 	if !ex.computed() || resp.StatusCode != http.StatusAccepted {
 		return false
 	}
-	c, q, cause := ex.call, ex.question, ex.span.SpanContext()
-	select {
-	case g.Background.polls <- struct{}{}:
-	default:
-		c.Finish(coalesce.Computing, nil)
+	task := backgroundTask{
+		slots: g.Background.polls, question: ex.question, call: ex.call, cause: ex.span.SpanContext(), wait: g.Statistics.Budget,
+	}
+	if !task.slots.TryAcquire(1) {
+		task.call.Finish(coalesce.Computing, nil)
 		return false
 	}
 	ctx, cancel := context.WithCancelCause(g.Background.ctx)
-	if !c.Detach(cancel) {
+	task.cancel = cancel
+	if !task.call.Detach(cancel) {
 		cancel(nil)
-		<-g.Background.polls
-		c.Finish(coalesce.Computing, nil)
+		task.slots.Release(1)
+		task.call.Finish(coalesce.Computing, nil)
 		return false
 	}
 	discard(resp.Body)
-	c.SetPaused(true)
+	task.call.SetPaused(true)
 	ex.call = nil
-	q.identity.Caller.Priority = policy.Batch // polls yield to clients
-	pause := time.Until(c.Computation().Next)
-	g.Background.run(func() {
-		defer func() { <-g.Background.polls }()
-		defer cancel(nil)
-		g.serveInBackground(ctx, backgroundTask{
-			question: q, call: c, cause: cause, wait: g.Statistics.Budget, pause: pause, cancel: cancel,
-		})
-	})
+	task.identity.Caller.Priority = policy.Batch // polls yield to clients
+	task.pause = time.Until(task.call.Computation().Next)
+	g.Background.running.Go(func() { g.serveInBackground(ctx, task) })
 	return true
 }
 

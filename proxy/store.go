@@ -62,14 +62,14 @@ func (g *Gateway) store(
 		s.budget = &g.Background.buffers
 		g.fillInBackground(ex, s)
 	}
-	ex.noteStored(e, a.Answered)
+	ex.record.Cache += "; stored" + ttl(e, a.Answered)
 	return &own, nil
 }
 
 // fillInBackground reads a body ahead of its client. The read continues when the client has left,
 // as long as the call has followers.
 func (g *Gateway) fillInBackground(ex *exchange, s *spool) {
-	g.Background.run(func() {
+	g.Background.running.Go(func() {
 		defer context.AfterFunc(g.Background.ctx, ex.call.Close)()
 		defer func() {
 			if p := recover(); p != nil { // net/http recovers panics of handlers only
@@ -127,7 +127,7 @@ func (g *Gateway) updateStored(ex *exchange, c candidate, a cache.Response, sinc
 	}
 	g.Cache.MarkCacheable(ex.match.Operation.ID, ex.key)
 	ex.call.SetShared(g.Cache.Put(ex.in.Context(), ex.key, e))
-	ex.noteStored(e, now)
+	ex.record.Cache += "; stored" + ttl(e, now)
 	ex.call.Finish(ex.resultFor(e), nil)
 	return entryResponse(ex, e, now)
 }
@@ -172,10 +172,6 @@ func (ex *exchange) replacesStored(status int) bool {
 		return ex.limited == limits.NotLimited && ex.match.Operation.Cache.Class != policy.Shared
 	}
 	return false
-}
-
-func (ex *exchange) noteStored(e *cache.Entry, now time.Time) {
-	ex.record.Cache += "; stored; ttl=" + strconv.Itoa(int((e.Lifetime-e.Age(now))/time.Second))
 }
 
 // delimited reports whether the body's end is marked, so that a broken connection cannot be taken

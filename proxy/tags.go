@@ -36,10 +36,8 @@ func (g *Gateway) TagOf(target string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path := u.EscapedPath()
-	if u.Host != "" && sameAuthority(u, g.Upstream) {
-		path = strings.TrimPrefix(path, strings.TrimSuffix(g.Upstream.EscapedPath(), "/"))
-	} else if rest, ok := strings.CutPrefix(path, enterprisePrefix); ok && strings.HasPrefix(rest, "/") {
+	path, ok := g.pathOf(u)
+	if rest, local := strings.CutPrefix(path, enterprisePrefix); !ok && local && strings.HasPrefix(rest, "/") {
 		path = rest
 	}
 	m, err := g.Catalogue.Classify(http.MethodGet, path, u.RawQuery)
@@ -71,14 +69,11 @@ func (g *Gateway) invalidated(m policy.Match) []string {
 func (g *Gateway) invalidatedByLocation(ex *exchange, h http.Header) (tags []string) {
 	for _, name := range []string{"Location", "Content-Location"} {
 		u, err := g.target(ex.match).Parse(h.Get(name))
-		if err != nil || h.Get(name) == "" || !sameAuthority(u, g.Upstream) {
+		if err != nil || h.Get(name) == "" {
 			continue
 		}
-		path, ok := strings.CutPrefix(u.EscapedPath(), strings.TrimSuffix(g.Upstream.EscapedPath(), "/"))
-		if !ok {
-			continue
-		}
-		if m, err := g.Catalogue.Classify(http.MethodGet, path, u.RawQuery); err == nil {
+		path, ok := g.pathOf(u)
+		if m, err := g.Catalogue.Classify(http.MethodGet, path, u.RawQuery); ok && err == nil {
 			tags = append(tags, "url:"+m.Path)
 		}
 	}
