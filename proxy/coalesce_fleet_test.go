@@ -350,7 +350,7 @@ func TestFollowerIsRefusedAtItsDeadline(t *testing.T) {
 		list, c := w.replicas(1)
 		g := list[0]
 		ex := &exchange{in: httptest.NewRequest(http.MethodGet, contributors, http.NoBody), w: &recorder{}}
-		if _, err := g.decide(ex); err != nil {
+		if err := g.check(ex); err != nil {
 			t.Fatal(err)
 		}
 		c.leases[ex.key], c.until[ex.key] = cache.FetchLease{Owner: "dead", Sent: true}, time.Now().Add(3*time.Second)

@@ -19,8 +19,6 @@ type Identity struct {
 	// Authorize sets the credential on a request to the upstream. It returns an
 	// [UnusableError], or the error of the context. Nil sends no credential.
 	Authorize func(context.Context, http.Header) error
-	// AuthorizeIsLocal is set if Authorize never blocks.
-	AuthorizeIsLocal bool
 	// Scope is what the client may request; nil is everything.
 	Scope *policy.Scope
 	// Debug permits the request field Weir-Debug.
@@ -144,20 +142,15 @@ func (g *Gateway) useCredential(ex *exchange, identity Identity) {
 	ex.record.Account = identity.Caller.Account
 	ex.stale, ex.fallback, ex.hidden = nil, nil, nil
 	ex.cacheable, ex.ranged = false, false
-	if len(ex.header) > 0 || ex.header == nil {
-		ex.header = make(http.Header, 8) // a background task may still read the old one
-	}
+	ex.header = http.Header{} // a background task may still read the old one
 	g.outbound(ex.header, ex.in.Header, ex.match.Operation.Known())
 	g.setKey(ex)
 }
 
 // setCredential sets the credential on a request that has a permit.
 func (g *Gateway) setCredential(ex *exchange, out *http.Request) error {
-	switch {
-	case ex.identity.Authorize == nil:
+	if ex.identity.Authorize == nil {
 		return nil
-	case ex.identity.AuthorizeIsLocal:
-		return ex.identity.Authorize(out.Context(), out.Header)
 	}
 	until := ex.deadline(g.Wait)
 	if soon := time.Now().Add(minTokenWait); until.Before(soon) {

@@ -177,7 +177,7 @@ func (g *Gateway) keyOf(q *question, class string) cache.Key {
 	if q.match.Operation.Known() {
 		accept = g.Dialect.Accept(q.header["Accept"])
 	}
-	parts := append(make([]string, 0, 8), g.base, q.match.Path, q.match.Query, accept, class)
+	parts := []string{g.base, q.match.Path, q.match.Query, accept, class}
 	for _, name := range g.dialectFields {
 		parts = append(parts, strings.Join(q.header[name], ","))
 	}

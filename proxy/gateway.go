@@ -36,11 +36,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
+	"golang.org/x/time/rate"
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
@@ -99,15 +99,14 @@ type Config struct {
 // Gateway is the handler for API requests. It is safe for concurrent use.
 type Gateway struct {
 	Config
-	buffers bufferPool
 	calls   coalesce.Group
 	breaker breaker
-	// linkIn304 has the operations whose 304s repeat the Link field. etagWarned is the Unix time of
-	// the last warning about a computed ETag.
-	linkIn304  sync.Map
-	etagWarned atomic.Int64
-	routes     routeLabels
-	last       *LastRequests
+	// linkIn304 has the operations whose 304s repeat the Link field. etagWarning limits the rate of
+	// warnings about computed ETags.
+	linkIn304   sync.Map
+	etagWarning rate.Sometimes
+	routes      routeLabels
+	last        *LastRequests
 	// base is the upstream's URL for cache keys, dialectFields the request fields that the
 	// dialect adds to them.
 	base          string
@@ -120,7 +119,8 @@ type Gateway struct {
 // New returns a gateway.
 func New(c Config) *Gateway {
 	g := &Gateway{Config: c, base: c.Upstream.String(), forwardable: map[string]bool{}, last: cmp.Or(c.LastRequests, &LastRequests{})}
-	g.reverse = httputil.ReverseProxy{BufferPool: &g.buffers, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
+	g.etagWarning.Interval = time.Hour
+	g.reverse = httputil.ReverseProxy{BufferPool: &bufferPool{}, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
 	if g.Tracer == nil {
 		g.Tracer = noop.Tracer{}
@@ -139,17 +139,13 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ex := g.begin(w, r)
 	defer g.finish(ex)
 
-	var hit *cache.Entry
 	err := g.throttle(ex)
 	if err == nil {
-		hit, err = g.decide(ex)
+		err = g.check(ex)
 	}
 	switch {
 	case err != nil:
 		g.refuse(ex, err)
-		return
-	case hit != nil:
-		g.replyFromEntry(ex, hit, time.Now())
 		return
 	case g.answerFromLedger(ex), g.answerFromCache(ex):
 		return
@@ -172,43 +168,33 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.forward(ex)
 }
 
-// decide runs the checks that precede every answer, in order, and looks the question up in memory.
-// It returns a fresh stored response that may be served without further checks, or nil. The error is
-// the refusal for the client. Neither the upstream nor the shared cache is contacted.
-//
-// [Gateway.ServeHTTP] and the fast path share this sequence. Both throttle the client themselves,
-// because a request that the fast path does not answer must count only once.
-func (g *Gateway) decide(ex *exchange) (hit *cache.Entry, err error) {
+// check runs the checks that precede every answer, in order, and builds the question. The error is the
+// refusal for the client. [Gateway.ServeHTTP] and the fast path share this sequence. Both throttle the
+// client themselves, because a request that the fast path does not answer must count only once.
+func (g *Gateway) check(ex *exchange) (err error) {
 	if err := screen(ex.in); err != nil {
-		return nil, err
+		return err
 	}
 	ex.identity, err = g.Identify(ex.in)
 	caller := ex.identity.Caller
 	ex.record.Account, ex.record.Client = caller.Account, caller.Client
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := g.classify(ex); err != nil {
-		return nil, err
+		return err
 	}
 	if op := ex.match.Operation; !ex.identity.Scope.Allows(ex.method, op) {
-		return nil, &failure{
+		return &failure{
 			status: http.StatusForbidden, detail: "scope",
 			message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s %s",
 				caller.Client, methodLabel(ex.method), op.ID),
 		}
 	}
 	if f := ex.match.Preflight(ex.identity.Caller.Kind); f != nil { // certain to fail upstream
-		return nil, &failure{status: f.Status, finding: f, message: f.Message, detail: f.Check}
+		return &failure{status: f.Status, finding: f, message: f.Message, detail: f.Check}
 	}
-	if !ex.cacheable {
-		return nil, nil
-	}
-	e, purged := g.Cache.Memory.Lookup(ex.key, ex.header)
-	if now := time.Now(); e == nil || purged || ex.mustRevalidate(e, now) || !e.Fresh(now) || ex.mayBeHidden(e.Status) {
-		return nil, nil
-	}
-	return e, nil
+	return nil
 }
 
 // forward sends the question through an [httputil.ReverseProxy]. Its hooks are closures over the

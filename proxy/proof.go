@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
@@ -225,10 +224,9 @@ func (g *Gateway) checkComputedETag(ex *exchange, sent http.Header, e *cache.Ent
 		!g.computesETags(ex, sent) || etag == g.Dialect.EntityTag(sent.Get, e.Body) {
 		return
 	}
-	last, now := g.etagWarned.Load(), time.Now().Unix()
-	if now-last >= int64(time.Hour/time.Second) && g.etagWarned.CompareAndSwap(last, now) {
+	g.etagWarning.Do(func() {
 		g.Log.Warn("computed ETag differs from the upstream's; set cache.etags to upstream if this persists", "operation", ex.match.Operation.ID)
-	}
+	})
 }
 
 // baseKey returns the key of the question without its caller. It is zero if all callers share the

@@ -13,8 +13,14 @@ func (g *Gateway) ServeHit(w http.ResponseWriter, r *http.Request) (served bool)
 		return false
 	}
 	ex := g.open(w, r)
-	e, err := g.decide(ex)
-	if e == nil || err != nil || e.Header.Get("Content-Type") == "" && len(e.Body) > 0 { // net/http detects the type
+	if g.check(ex) != nil || !ex.cacheable {
+		return false
+	}
+	e, purged := g.Cache.Memory.Lookup(ex.key, ex.header)
+	if now := time.Now(); e == nil || purged || ex.mustRevalidate(e, now) || !e.Fresh(now) || ex.mayBeHidden(e.Status) {
+		return false
+	}
+	if e.Header.Get("Content-Type") == "" && len(e.Body) > 0 { // net/http detects the type
 		return false
 	}
 	if g.throttle(ex) != nil {

@@ -187,7 +187,7 @@ func (b *responseBody) Close() error {
 // copyBuffer is the size of the buffers that bodies are copied with.
 const copyBuffer = 32 << 10
 
-// bufferPool is an [httputil.BufferPool].
+// bufferPool is an [httputil.BufferPool]. Without it BenchmarkPass takes more than 15 % longer.
 type bufferPool struct{ pool sync.Pool }
 
 func (p *bufferPool) Get() []byte {

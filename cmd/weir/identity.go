@@ -117,7 +117,6 @@ func identify(registry *credential.Registry) func(*http.Request) (proxy.Identity
 		}
 		id := proxy.Identity{Caller: caller.Caller, Scope: caller.Scope}
 		if authorization := caller.Authorization; authorization != "" {
-			id.AuthorizeIsLocal = true
 			id.Authorize = func(_ context.Context, h http.Header) error {
 				h.Set("Authorization", authorization.Reveal())
 				return nil
