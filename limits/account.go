@@ -83,8 +83,8 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64) Decision 
 		refuse(Concurrency, 0)
 	}
 	w := a.window(r, c.Resource)
-	for i := range spends {
-		s, limit := &spends[i], spends[i].Limit
+	for _, s := range spends {
+		limit := s.Limit
 		if s.Budget == Primary {
 			limit = r.Usable(w.Limit) // the log of a resource has the limit of its window
 		}
@@ -112,8 +112,7 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64) Decision 
 // holds returns what a reservation holds for the given spends.
 func (a *account) holds(spends []Spend) []hold {
 	list := make([]hold, len(spends))
-	for i := range spends {
-		s := &spends[i]
+	for i, s := range spends {
 		list[i] = hold{a.log(s), s.Cost, s.Budget == CPU}
 	}
 	return list
@@ -276,7 +275,7 @@ func (a *account) advance(now int64) int64 {
 func logKey(budget Reason, scope string) string { return string(budget) + ":" + scope }
 
 // log returns the sliding log of a spend, and creates it if necessary.
-func (a *account) log(s *Spend) *slidingLog {
+func (a *account) log(s Spend) *slidingLog {
 	key := logKey(s.Budget, s.Scope)
 	l := a.Logs[key]
 	if l == nil {

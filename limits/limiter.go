@@ -127,6 +127,9 @@ func (r *Refusal) Error() string {
 	return fmt.Sprintf("refused (%s) until %s", r.Reason, r.Until.UTC().Format(time.RFC3339))
 }
 
+// refusedFor returns the refusal of a claim whose wait has no known end.
+func refusedFor(reason Reason) *Refusal { return &Refusal{reason, time.Now().Add(time.Second)} }
+
 // Acquire returns a permit, which must be settled and released. It waits until
 // the deadline, or returns a [*Refusal] immediately if the wait would be
 // longer. Other errors are the cause of a cancelled context, or an error of the
@@ -195,21 +198,18 @@ func (l *Limiter) wait(
 	if err != nil {
 		return nil, err
 	}
-	var r result
 	select {
-	case r = <-w.result:
+	case err = <-w.result:
 	case <-ctx.Done():
-		r = l.giveUp(w)
+		err = l.giveUp(w)
 	case <-time.After(time.Until(deadline)):
-		r = l.giveUp(w)
+		err = l.giveUp(w)
 	}
 	switch {
-	case r.err != nil:
-		return nil, r.err
-	case r.refused != "" && ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil:
 		return nil, context.Cause(ctx)
-	case r.refused != "":
-		return nil, &Refusal{r.refused, time.Now().Add(time.Second)}
+	case err != nil:
+		return nil, err
 	}
 	return l.use(Permit{Claim: w.claim, Waited: cmp.Or(w.reason, Queue)}), nil
 }
@@ -221,7 +221,7 @@ func (l *Limiter) enqueue(claim Claim, caller policy.Caller, deadline time.Time,
 	defer l.mu.Unlock()
 	now := time.Now()
 	if l.stopped {
-		return nil, &Refusal{Queue, now.Add(time.Second)}
+		return nil, refusedFor(Queue)
 	}
 	q := l.queues[claim.Account]
 	if q == nil {
@@ -239,7 +239,7 @@ func (l *Limiter) enqueue(claim Claim, caller policy.Caller, deadline time.Time,
 	}
 	w := q.add(claim, caller, deadline)
 	if w == nil {
-		return nil, &Refusal{Queue, now.Add(time.Second)}
+		return nil, refusedFor(Queue)
 	}
 	if refused.Reason != "" && len(w.line.waiters) == 1 {
 		w.line.block(refused, now)
@@ -249,14 +249,14 @@ func (l *Limiter) enqueue(claim Claim, caller policy.Caller, deadline time.Time,
 
 // giveUp removes a waiter from its queue. If the dispatcher has just passed its
 // claim to the ledger, giveUp waits for the result.
-func (l *Limiter) giveUp(w *waiter) result {
+func (l *Limiter) giveUp(w *waiter) error {
 	l.mu.Lock()
 	if !w.admitting && len(w.result) == 0 {
 		defer l.mu.Unlock()
 		q := l.queues[w.claim.Account]
 		q.remove(w)
 		q.notify()
-		return result{refused: cmp.Or(w.line.reason, Queue)}
+		return refusedFor(cmp.Or(w.line.reason, Queue))
 	}
 	w.leaving = true
 	l.mu.Unlock()
@@ -310,15 +310,15 @@ func (l *Limiter) decided(q *queue, w *waiter, d Decision, err error) {
 	switch {
 	case err != nil:
 		q.remove(w)
-		w.result <- result{err: err}
+		w.result <- err
 	case d.Granted:
 		w.reason = w.line.reason
 		q.granted(w, now)
-		w.result <- result{}
+		w.result <- nil
 	default:
 		if w.leaving {
 			q.remove(w)
-			w.result <- result{refused: d.Reason}
+			w.result <- refusedFor(d.Reason)
 		}
 		if d.Until.IsZero() && q.settled {
 			return // a permit was settled during the call: try again

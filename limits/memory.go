@@ -58,8 +58,8 @@ func (m *Memory) account(name string, kind policy.CallerKind, now int64) *accoun
 // spends returns the spends of a claim. After a cold start it fills new logs.
 func (m *Memory) spends(a *account, c Claim) []Spend {
 	spends := m.rules.Spends(c)
-	for i := range spends {
-		if s := &spends[i]; m.cold && a.Logs[logKey(s.Budget, s.Scope)] == nil {
+	for _, s := range spends {
+		if m.cold && a.Logs[logKey(s.Budget, s.Scope)] == nil {
 			m.fill(a.log(s), s)
 		}
 	}
@@ -70,7 +70,7 @@ func (m *Memory) spends(a *account, c Claim) []Spend {
 const rampSteps = 16
 
 // fill adds the assumed spending before a cold start to a log.
-func (m *Memory) fill(l *slidingLog, s *Spend) {
+func (m *Memory) fill(l *slidingLog, s Spend) {
 	var spent, steps int64
 	switch m.rules.ColdStart {
 	case "strict":
@@ -118,10 +118,9 @@ func (m *Memory) Renew(_ context.Context, permits []OpenPermit) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
-	for i := range permits {
-		p := &permits[i]
+	for _, p := range permits {
 		a := m.account(p.Account, p.Kind, now)
-		a.renew(p, m.spends(a, p.Claim), &m.rules, now)
+		a.renew(&p, m.spends(a, p.Claim), &m.rules, now)
 	}
 	return nil
 }

@@ -85,16 +85,10 @@ type waiter struct {
 	line      *line
 	flow      *flow
 	deadline  time.Time
-	admitting bool        // the dispatcher has passed the claim to the ledger
-	leaving   bool        // the client does not wait any longer
-	reason    Reason      // of the wait, once granted
-	result    chan result // receives one element
-}
-
-// result ends the wait of a claim. The zero value means that it was granted.
-type result struct {
-	err     error
-	refused Reason // set if the client left before a grant
+	admitting bool       // the dispatcher has passed the claim to the ledger
+	leaving   bool       // the client does not wait any longer
+	reason    Reason     // of the wait, once granted
+	result    chan error // receives one element: nil for a grant
 }
 
 // notify wakes the dispatcher.
@@ -149,7 +143,7 @@ func (q *queue) add(claim Claim, caller policy.Caller, deadline time.Time) *wait
 		l = &line{class: c}
 		q.lines[c] = l
 	}
-	w := &waiter{claim: claim, line: l, flow: f, deadline: deadline, result: make(chan result, 1)}
+	w := &waiter{claim: claim, line: l, flow: f, deadline: deadline, result: make(chan error, 1)}
 	l.waiters = append(l.waiters, w)
 	q.waiting++
 	f.waiting++
@@ -259,7 +253,7 @@ func (q *queue) refuse(c class, d Decision, now time.Time) {
 		for _, w := range slices.Clone(l.waiters) {
 			if d.Until.After(w.deadline) && !w.admitting {
 				q.remove(w)
-				w.result <- result{err: &Refusal{d.Reason, d.Until}}
+				w.result <- &Refusal{d.Reason, d.Until}
 			}
 		}
 	}

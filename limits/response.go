@@ -71,33 +71,24 @@ var secondaryTexts = []string{"secondary rate limit", "abuse detection", "tempor
 // Retry-After or status 429 is secondary. A GraphQL limit error has status 200
 // and an error of type RATE_LIMITED. The body may be cut off.
 func ClassifyLimit(status int, h http.Header, body []byte) LimitKind {
+	type graphQLError struct{ Type, Message string }
 	var parsed struct {
-		Message       string `json:"message"`
+		Message       string
 		Documentation string `json:"documentation_url"`
-		Errors        []struct {
-			Type    string `json:"type"`
-			Message string `json:"message"`
-		} `json:"errors"`
+		Errors        []graphQLError
 	}
-	const rateLimited = "RATE_LIMITED"
-	graphQL := false
-	text := string(body)
+	text, graphQL := string(body), status == http.StatusOK
+	if json.NewDecoder(bytes.NewReader(body)).Decode(&parsed) == nil {
+		text = parsed.Message
+	}
 	switch {
-	case status == http.StatusForbidden || status == http.StatusTooManyRequests:
-		if json.NewDecoder(bytes.NewReader(body)).Decode(&parsed) == nil {
-			text = parsed.Message
-		}
-	case status == http.StatusOK && strings.Contains(text, rateLimited) && json.Unmarshal(body, &parsed) == nil:
-		for _, e := range parsed.Errors {
-			if graphQL = e.Type == rateLimited; graphQL {
-				text = e.Message
-				break
-			}
-		}
-		if !graphQL {
+	case graphQL:
+		i := slices.IndexFunc(parsed.Errors, func(e graphQLError) bool { return e.Type == "RATE_LIMITED" })
+		if i < 0 {
 			return NotLimited
 		}
-	default:
+		text = parsed.Errors[i].Message
+	case status != http.StatusForbidden && status != http.StatusTooManyRequests:
 		return NotLimited
 	}
 	text = strings.ToLower(text)
