@@ -58,10 +58,10 @@ type exchange struct {
 	uncacheable, skipShared bool
 	// hidden is a stored 403 or 404 while another credential of the client may have access.
 	hidden *cache.Entry
-	// candidates are the stored responses that the request to the upstream asks about.
-	// unconditional is set if a 304 confirmed none of them.
-	candidates    []candidate
-	unconditional bool
+	// candidates are the stored responses that the request to the upstream asks about. conditional is
+	// set if it has conditions for stored responses, unconditional if a 304 confirmed none of them.
+	candidates                 []candidate
+	conditional, unconditional bool
 	// hasAlternative is set while another credential of the client can be tried. tried lists the
 	// security classes of the credentials that were tried.
 	hasAlternative bool

@@ -308,11 +308,8 @@ func isLocal(r *http.Request) bool {
 	if !ok || r.URL.User != nil {
 		return false
 	}
-	host, port, err := net.SplitHostPort(local.String())
-	if err != nil {
-		return false
-	}
-	return r.URL.Host == net.JoinHostPort(host, port) || r.URL.Host == "localhost:"+port
+	_, port, err := net.SplitHostPort(local.String())
+	return err == nil && (r.URL.Host == local.String() || r.URL.Host == "localhost:"+port)
 }
 
 // begin returns a new exchange, with its span started.

@@ -148,11 +148,7 @@ func (ex *exchange) staleReason(resp *http.Response) string {
 // isServerError reports whether a stale response may replace a response with this status (RFC 5861
 // section 4).
 func isServerError(status int) bool {
-	switch status {
-	case http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return true
-	}
-	return false
+	return status == http.StatusInternalServerError || http.StatusBadGateway <= status && status <= http.StatusGatewayTimeout
 }
 
 // staleOr returns the stale fallback after the request failed: no permit, or the upstream cannot be

@@ -132,10 +132,10 @@ func onlyStale(list []candidate) bool {
 // opaqueTag returns an ETag without its weakness indicator (RFC 9110 section 8.8.3.2).
 func opaqueTag(etag string) string { return strings.TrimPrefix(etag, "W/") }
 
-// setConditions makes the request conditional on stored responses, and reports whether it did.
-// Otherwise the request has the client's own conditions.
-func (g *Gateway) setConditions(ex *exchange, out *http.Request) bool {
-	ex.candidates = nil
+// setConditions makes the request conditional on stored responses, if there are any. Otherwise the
+// request has the client's own conditions.
+func (g *Gateway) setConditions(ex *exchange, out *http.Request) {
+	ex.candidates, ex.conditional = nil, false
 	for _, name := range validators {
 		if values := ex.header[name]; len(values) > 0 {
 			out.Header[name] = values
@@ -144,7 +144,7 @@ func (g *Gateway) setConditions(ex *exchange, out *http.Request) bool {
 		}
 	}
 	if !ex.cacheable || ex.unconditional {
-		return false
+		return
 	}
 	ex.candidates = g.candidates(ex, out.Header)
 	modified := ""
@@ -153,8 +153,9 @@ func (g *Gateway) setConditions(ex *exchange, out *http.Request) bool {
 		modified = ex.stale.Header.Get("Last-Modified")
 	}
 	if len(ex.candidates) == 0 && modified == "" {
-		return false
+		return
 	}
+	ex.conditional = true
 	out.Header.Del("If-None-Match")
 	out.Header.Del("If-Modified-Since")
 	var tags []string
@@ -167,7 +168,6 @@ func (g *Gateway) setConditions(ex *exchange, out *http.Request) bool {
 	if modified != "" {
 		out.Header.Set("If-Modified-Since", modified)
 	}
-	return true
 }
 
 // validators are the request fields that make a GET conditional.

@@ -3,6 +3,7 @@ package proxy
 import (
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/weirgate/weir/cache"
@@ -173,11 +174,8 @@ func (g *Gateway) localURL(ex *exchange, raw string) string {
 	if !ok {
 		return raw
 	}
-	scheme := "http"
-	if g.TrustedProxies.IsHTTPS(ex.in) {
-		scheme = "https"
-	}
-	local := scheme + "://" + ex.in.Host + ex.prefix + path
+	base := g.clientBase(ex)
+	local := base.Scheme + "://" + base.Host + ex.prefix + path
 	if u.RawQuery != "" {
 		local += "?" + u.RawQuery
 	}
@@ -185,6 +183,15 @@ func (g *Gateway) localURL(ex *exchange, raw string) string {
 		local += "#" + u.EscapedFragment()
 	}
 	return local
+}
+
+// clientBase returns the URL by which the client reaches the gateway.
+func (g *Gateway) clientBase(ex *exchange) *url.URL {
+	scheme := "http"
+	if g.TrustedProxies.IsHTTPS(ex.in) {
+		scheme = "https"
+	}
+	return &url.URL{Scheme: scheme, Host: ex.in.Host}
 }
 
 // pathOf returns the path of a URL below the upstream's base. It returns the whole path and reports
@@ -200,12 +207,12 @@ func (g *Gateway) pathOf(u *url.URL) (path string, ok bool) {
 }
 
 // port returns the port of a URL, or the default of its scheme.
-func port(u *url.URL) string {
-	switch p := u.Port(); {
-	case p != "":
-		return p
+func port(u *url.URL) int {
+	switch number, _ := strconv.Atoi(u.Port()); {
+	case u.Port() != "":
+		return number
 	case strings.EqualFold(u.Scheme, "https"):
-		return "443"
+		return 443
 	}
-	return "80"
+	return 80
 }

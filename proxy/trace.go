@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -90,10 +89,9 @@ func (s stage) linkTo(other trace.SpanContext) {
 // attemptAttributes returns the attributes of a client span (OpenTelemetry's HTTP conventions). The
 // query is omitted because it may contain secrets.
 func (g *Gateway) attemptAttributes(ex *exchange) []attribute.KeyValue {
-	host, port := hostPort(g.Upstream.Host, g.Upstream.Scheme == "https")
 	list := []attribute.KeyValue{
 		semconv.HTTPRequestMethodKey.String(ex.record.Method),
-		semconv.ServerAddress(host), semconv.ServerPort(port),
+		semconv.ServerAddress(g.Upstream.Hostname()), semconv.ServerPort(port(g.Upstream)),
 		semconv.URLFull(strings.TrimSuffix(g.Upstream.Scheme+"://"+g.Upstream.Host+g.Upstream.EscapedPath(), "/") + ex.maskedPath()),
 		semconv.URLTemplate(ex.route),
 	}
@@ -195,19 +193,14 @@ func (g *Gateway) clientAttributes(ex *exchange) []attribute.KeyValue {
 	if ex.record.Background {
 		return nil
 	}
-	secure := g.TrustedProxies.IsHTTPS(ex.in)
-	host, port := hostPort(ex.in.Host, secure)
-	scheme := "http"
-	if secure {
-		scheme = "https"
-	}
+	local := g.clientBase(ex)
 	version := strconv.Itoa(ex.in.ProtoMajor)
 	if ex.in.ProtoMajor < 2 {
 		version += "." + strconv.Itoa(ex.in.ProtoMinor)
 	}
 	list := []attribute.KeyValue{
-		semconv.URLScheme(scheme), semconv.URLPath(ex.maskedPath()), semconv.HTTPResponseStatusCode(ex.record.Status),
-		semconv.ServerAddress(truncated(host)), semconv.ServerPort(port), semconv.NetworkProtocolVersion(version),
+		semconv.URLScheme(local.Scheme), semconv.URLPath(ex.maskedPath()), semconv.HTTPResponseStatusCode(ex.record.Status),
+		semconv.ServerAddress(truncated(local.Hostname())), semconv.ServerPort(port(local)), semconv.NetworkProtocolVersion(version),
 	}
 	if address := g.TrustedProxies.ClientAddress(ex.in); address.IsValid() {
 		list = append(list, semconv.ClientAddress(address.String()))
@@ -216,21 +209,6 @@ func (g *Gateway) clientAttributes(ex *exchange) []attribute.KeyValue {
 		list = append(list, semconv.UserAgentOriginal(truncated(agent)))
 	}
 	return list
-}
-
-// hostPort splits an authority. Without a port it returns that of the scheme.
-func hostPort(authority string, secure bool) (host string, port int) {
-	host, text, err := net.SplitHostPort(authority)
-	if err != nil {
-		host = strings.Trim(authority, "[]")
-	}
-	if port, err = strconv.Atoi(text); err != nil {
-		port = 80
-		if secure {
-			port = 443
-		}
-	}
-	return host, port
 }
 
 const (

@@ -29,14 +29,8 @@ func (g *Gateway) answer(ex *exchange, out *http.Request) (*http.Response, error
 // fetch sends the question upstream, with conditions for stored responses, and updates the cache by
 // the response.
 func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error) {
-	conditional, since := false, g.Cache.Generation()
-	resp, err := g.attempt(ex, out, func() error {
-		err := g.setCredential(ex, out)
-		if err == nil {
-			conditional = g.setConditions(ex, out)
-		}
-		return err
-	})
+	since := g.Cache.Generation()
+	resp, err := g.attempt(ex, out)
 	if err != nil {
 		ex.call.Finish(resultOfError(err), err)
 		return g.staleOr(ex, err)
@@ -49,11 +43,11 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 	}
 	switch resp.StatusCode {
 	case http.StatusNotModified:
-		if ex.match.Operation.Safe() && (conditional || isUnconditional(ex.header)) {
+		if ex.match.Operation.Safe() && (ex.conditional || isUnconditional(ex.header)) {
 			return g.notModified(ex, out, resp, since)
 		}
 	case http.StatusBadRequest, http.StatusPreconditionFailed, http.StatusRequestHeaderFieldsTooLarge:
-		if conditional && !onlyStale(ex.candidates) { // the upstream may object to the number of ETags
+		if ex.conditional && !onlyStale(ex.candidates) { // the upstream may object to the number of ETags
 			return g.fetchUnconditionally(ex, out, resp)
 		}
 	}
@@ -84,18 +78,17 @@ func (g *Gateway) fetchUnconditionally(ex *exchange, out *http.Request, resp *ht
 
 // attempt sends a request until it has a final response. It repeats the request if the connection
 // broke, if the request met a limit and its client can wait, and if statistics are still being
-// computed. Each repetition has a permit of its own. prepare completes the request after its first
-// permit was granted.
-func (g *Gateway) attempt(ex *exchange, out *http.Request, prepare func() error) (*http.Response, error) {
-	caller, retries := ex.identity.Caller, 0
+// computed. Each repetition has a permit of its own.
+func (g *Gateway) attempt(ex *exchange, out *http.Request) (*http.Response, error) {
+	caller, retries, prepared := ex.identity.Caller, 0, false
 	for { // each case of repetition is bounded by the client's deadline
 		trial, err := g.breaker.allow(caller.Account, time.Now())
 		if err != nil {
 			return nil, err
 		}
 		permit, err := g.admit(ex, out.Context(), caller)
-		if err == nil && prepare != nil {
-			err = g.complete(ex, *permit, prepare)
+		if err == nil && !prepared {
+			err = g.prepare(ex, out, *permit)
 		}
 		if err != nil {
 			if trial {
@@ -103,7 +96,7 @@ func (g *Gateway) attempt(ex *exchange, out *http.Request, prepare func() error)
 			}
 			return nil, err
 		}
-		prepare = nil
+		prepared = true
 		if trial && !ex.record.Background {
 			// A client that leaves early must not end the trial without a result.
 			out = out.WithContext(ex.untilDrained())
@@ -165,16 +158,19 @@ func (g *Gateway) admit(ex *exchange, ctx context.Context, caller policy.Caller)
 	return permit, err
 }
 
-// complete calls prepare and returns the permit if that fails or panics.
-func (g *Gateway) complete(ex *exchange, permit limits.Permit, prepare func() error) error {
+// prepare sets the credential and the conditions on a request that has its first permit. It returns the
+// permit if that fails or panics.
+func (g *Gateway) prepare(ex *exchange, out *http.Request, permit limits.Permit) (err error) {
 	done := false
 	defer func() {
 		if !done {
 			g.settle(ex, permit, limits.Outcome{})
 		}
 	}()
-	err := prepare()
-	done = err == nil
+	if err = g.setCredential(ex, out); err == nil {
+		g.setConditions(ex, out)
+		done = true
+	}
 	return err
 }
 
@@ -272,13 +268,8 @@ func (g *Gateway) pause(ex *exchange, ctx context.Context, wait time.Duration) e
 
 // recognizeLimit adds a limit error to the outcome. GraphQL may report a limit with status 200.
 func recognizeLimit(resp *http.Response, outcome *limits.Outcome) {
-	switch resp.StatusCode {
-	case http.StatusForbidden, http.StatusTooManyRequests:
-	case http.StatusOK:
-		if outcome.Rate.Resource != policy.GraphQL {
-			return
-		}
-	default:
+	graphQL := resp.StatusCode == http.StatusOK && outcome.Rate.Resource == policy.GraphQL
+	if !graphQL && resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusTooManyRequests {
 		return
 	}
 	outcome.Limited = limits.ClassifyLimit(resp.StatusCode, resp.Header, peek(resp, maxPeek))
