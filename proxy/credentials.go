@@ -284,11 +284,8 @@ func (g *Gateway) tryCredential(ex *exchange, out *http.Request, identity Identi
 func (g *Gateway) answerWith(ex *exchange, out *http.Request, identity Identity) (*http.Response, error) {
 	g.useCredential(ex, identity)
 	out.Header = ex.header.Clone()
-	ex.record.Cache = "weir; fwd=" + ex.bypass()
-	if ex.cacheable {
-		if e := g.usableEntry(ex); e != nil {
-			return ex.useHit(e), nil
-		}
+	if e := g.usableEntry(ex); e != nil {
+		return ex.useHit(e), nil
 	}
 	return g.answer(ex, out)
 }
@@ -364,11 +361,8 @@ func (g *Gateway) lastAttempt(
 	if len(before.hidden) == 0 {
 		return ex.adopt(last)
 	}
-	for i, h := range before.hidden {
+	for _, h := range before.hidden {
 		h.ex.identity.OnHidden(g.credentialRequest(h.ex), h.resp.StatusCode, false)
-		if i > 0 {
-			discard(h.resp.Body)
-		}
 	}
 	return ex.adopt(before.hidden[0])
 }

@@ -168,6 +168,34 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.forward(ex)
 }
 
+// ServeHit serves a request for the fast path if a fresh stored response in memory answers
+// it, and reports whether it did. Otherwise [Gateway.ServeHTTP] must serve the request, and
+// ServeHit has had no effect. It leaves refusals to ServeHTTP.
+func (g *Gateway) ServeHit(w http.ResponseWriter, r *http.Request) (served bool) {
+	if g.Drain.Begun() || !g.RateLimiter.HasToken(g.TrustedProxies.ClientAddress(r), time.Now()) {
+		return false
+	}
+	ex := g.open(w, r)
+	if g.check(ex) != nil || !ex.cacheable {
+		return false
+	}
+	e, purged := g.Cache.Memory.Lookup(ex.key, ex.header)
+	if now := time.Now(); e == nil || purged || ex.mustRevalidate(e, now) || !e.Fresh(now) || ex.mayBeHidden(e.Status) {
+		return false
+	}
+	if e.Header.Get("Content-Type") == "" && len(e.Body) > 0 { // net/http detects the type
+		return false
+	}
+	if g.throttle(ex) != nil {
+		return false
+	}
+	g.traceRequest(ex)
+	defer g.finish(ex) // responds with 500 if replyFromEntry panics
+	served = true
+	g.replyFromEntry(ex, e, time.Now())
+	return served
+}
+
 // check runs the checks that precede every answer, in order, and builds the question. The error is the
 // refusal for the client. [Gateway.ServeHTTP] and the fast path share this sequence. Both throttle the
 // client themselves, because a request that the fast path does not answer must count only once.
@@ -340,14 +368,14 @@ func (g *Gateway) finish(ex *exchange) {
 	defer ex.buffered.release()
 	if err, _ := p.(error); p != nil && !errors.Is(err, http.ErrAbortHandler) {
 		g.Log.ErrorContext(ex.detach(), "panic in a request", "request", ex.record.ID, "panic", p, "stack", string(debug.Stack()))
-		if !ex.w.wrote() {
+		if ex.w.status == 0 {
 			g.refuse(ex, &failure{status: http.StatusInternalServerError, message: "Internal Server Error"})
 			p = nil
 		}
 	}
 	ex.record.Status, ex.record.Bytes = ex.w.status, ex.w.bytes
 	ex.record.Elapsed = time.Since(ex.start)
-	if p != nil || errors.Is(context.Cause(ex.in.Context()), context.Canceled) && !ex.w.wrote() {
+	if p != nil || errors.Is(context.Cause(ex.in.Context()), context.Canceled) && ex.w.status == 0 {
 		ex.record.Status = statusClientGone
 		if ex.broken {
 			ex.record.Status = http.StatusBadGateway // although the client received another status

@@ -40,9 +40,9 @@ func (g *Gateway) shed(p policy.Priority) error {
 // bodyFault returns the refusal for an invalid request body if the body caused err, otherwise
 // err.
 func (ex *exchange) bodyFault(err error) error {
-	var invalid *inbound.BodyError
+	invalid := ex.body.Err()
 	switch {
-	case !errors.As(ex.body.Err(), &invalid):
+	case invalid == nil:
 		return err
 	case invalid.Timeout:
 		return &failure{status: http.StatusRequestTimeout, message: "Request Timeout: the body arrives too slowly", cause: invalid}
@@ -117,8 +117,6 @@ func (r *recorder) Write(p []byte) (int, error) {
 	r.bytes += int64(n)
 	return n, err
 }
-
-func (r *recorder) wrote() bool { return r.status != 0 }
 
 // Unwrap supports [http.ResponseController].
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

@@ -17,10 +17,6 @@ func (g *Gateway) answerFromCache(ex *exchange) bool {
 	if ex.ranged && g.answerRange(ex) {
 		return true
 	}
-	if !ex.cacheable {
-		ex.record.Cache = "weir; fwd=" + ex.bypass()
-		return g.refuseUncached(ex)
-	}
 	e := g.usableEntry(ex)
 	if e == nil {
 		return g.refuseUncached(ex)
@@ -37,6 +33,10 @@ func (g *Gateway) answerFromCache(ex *exchange) bool {
 // the upstream. Otherwise it records in the exchange why the question must be forwarded, and the
 // stale response if there is one.
 func (g *Gateway) usableEntry(ex *exchange) *cache.Entry {
+	if !ex.cacheable {
+		ex.record.Cache = "weir; fwd=" + ex.bypass()
+		return nil
+	}
 	e, purged := g.lookup(ex)
 	now := time.Now()
 	switch {

@@ -308,12 +308,10 @@ func (b brokenReader) Read([]byte) (int, error) { return 0, b.err }
 
 // sleep waits, and returns the cause if the context ends before.
 func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	}
 }

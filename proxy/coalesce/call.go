@@ -213,29 +213,25 @@ func (c *Call) Wait(ctx context.Context, deadline time.Time) (r Result, err erro
 			c.Leave()
 		}
 	}()
-	timer := time.NewTimer(time.Until(deadline))
-	defer timer.Stop()
-	select {
-	case <-c.done:
-		return c.result, c.err
-	case <-ctx.Done():
-		return Failed, context.Cause(ctx)
-	case <-timer.C:
+	timeout := time.After(time.Until(deadline))
+	var paused <-chan struct{} // nil before the deadline
+	for {
+		select {
+		case <-c.done:
+			return c.result, c.err
+		case <-ctx.Done():
+			return Failed, context.Cause(ctx)
+		case <-timeout:
+			c.mu.Lock()
+			paused = c.pausedC
+			c.mu.Unlock()
+		case <-paused:
+			if c.Computation().Response != nil {
+				return Computing, nil
+			}
+			return Paused, nil
+		}
 	}
-	c.mu.Lock()
-	paused := c.pausedC
-	c.mu.Unlock()
-	select {
-	case <-c.done:
-		return c.result, c.err
-	case <-ctx.Done():
-		return Failed, context.Cause(ctx)
-	case <-paused:
-	}
-	if c.Computation().Response != nil {
-		return Computing, nil
-	}
-	return Paused, nil
 }
 
 // SetPaused records whether the request waits, for a permit or between two attempts, or is on its way

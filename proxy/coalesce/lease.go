@@ -83,27 +83,24 @@ func (c *Call) AwaitFleet(ctx context.Context, f Fleet) (Decision, error) {
 				return Fetch, nil // the ledger then returns the reason for the refusal
 			}
 		}
-		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return Fetch, context.Cause(ctx)
-		case <-timer.C:
+		case <-time.After(pause):
 		}
 	}
 }
 
 // renew renews the lease until the call has ended, and then releases it.
 func (c *Call) renew(ctx context.Context, f Fleet, owner string) {
-	tick := time.NewTicker(renewEvery)
-	defer tick.Stop()
+	tick := time.Tick(renewEvery)
 	for {
 		select {
 		case <-c.done:
 			failed := c.result == Private || c.result == Failed || c.result == Stored && !c.shared
 			f.Leases.ReleaseFetch(ctx, c.Key, owner, failed)
 			return
-		case <-tick.C:
+		case <-tick:
 			_, _ = f.Leases.AcquireFetch(ctx, c.Key, c.lease(owner)) // an expired lease may belong to another replica
 		case <-f.Stop:
 			f.Leases.ReleaseFetch(ctx, c.Key, owner, false)

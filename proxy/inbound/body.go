@@ -97,14 +97,11 @@ func (b *Body) Detach() {
 }
 
 // Err returns the error of the client that ended the body, or nil.
-func (b *Body) Err() error {
+func (b *Body) Err() *BodyError {
 	if b == nil {
 		return nil
 	}
-	if err := b.err.Load(); err != nil {
-		return err
-	}
-	return nil
+	return b.err.Load()
 }
 
 // Read reads from the body under a deadline. Errors of the client are of type [*BodyError].
