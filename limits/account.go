@@ -271,7 +271,6 @@ func (a *account) advance(now int64) int64 {
 	return a.last
 }
 
-// logKey returns the name of a sliding log.
 func logKey(budget Reason, scope string) string { return string(budget) + ":" + scope }
 
 // log returns the sliding log of a spend, and creates it if necessary.

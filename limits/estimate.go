@@ -59,7 +59,6 @@ func (e *estimates) predict(operation string) time.Duration {
 	return max(longest, leastTime)
 }
 
-// observe records a response time.
 func (e *estimates) observe(operation string, elapsed time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

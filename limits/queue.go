@@ -91,7 +91,6 @@ type waiter struct {
 	result    chan error // receives one element: nil for a grant
 }
 
-// notify wakes the dispatcher.
 func (q *queue) notify() {
 	select {
 	case q.changed <- struct{}{}:
@@ -161,7 +160,6 @@ func rank(p policy.Priority) int {
 	return 1
 }
 
-// remove removes a waiter from its line.
 func (q *queue) remove(w *waiter) {
 	w.line.waiters = slices.DeleteFunc(w.line.waiters, func(x *waiter) bool { return x == w })
 	q.waiting--

@@ -24,7 +24,6 @@ type entry struct{ At, Cost int64 }
 // expire removes the entries with an ended window.
 func (l *slidingLog) expire(now int64) { l.removeUntil(now - l.Window) }
 
-// removeUntil removes the entries up to a time.
 func (l *slidingLog) removeUntil(at int64) {
 	n := 0
 	for n < len(l.Entries) && l.Entries[n].At <= at {

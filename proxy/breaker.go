@@ -115,9 +115,7 @@ func (g *Gateway) observeUpstream(ex *exchange, err error) {
 // invalid request body and a stale idle connection are not its fault.
 func (ex *exchange) isUpstreamFault(err error) bool {
 	switch {
-	case ex.reused && isBroken(err):
-		return false
-	case ex.body.Err() != nil:
+	case ex.reused && isBroken(err), ex.body.Err() != nil:
 		return false
 	case errors.Is(err, errStalled), isTimeout(err), errors.Is(err, errInterim), errors.Is(err, errUnpermitted):
 		return true

@@ -165,7 +165,6 @@ func (g *Gateway) setCredential(ex *exchange, out *http.Request) error {
 	return err
 }
 
-// reportResponse reports the status of a response to the credential.
 func (ex *exchange) reportResponse(status int) {
 	if ex.identity.OnResponse != nil {
 		ex.identity.OnResponse(ex.match.Operation, status, ex.sent)
@@ -293,7 +292,7 @@ func (g *Gateway) answerWith(ex *exchange, out *http.Request, identity Identity)
 // useHit returns a stored response as the result of a credential.
 func (ex *exchange) useHit(e *cache.Entry) *http.Response {
 	now := time.Now()
-	ex.record.Cache = hitStatus(e, now)
+	ex.record.Cache = "weir; hit" + ttl(e, now)
 	return entryResponse(ex, e, now)
 }
 

@@ -136,7 +136,8 @@ func New(c Config) *Gateway {
 
 // ServeHTTP answers one client request.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	ex := g.begin(w, r)
+	ex := g.open(w, r)
+	g.traceRequest(ex)
 	defer g.finish(ex)
 
 	err := g.throttle(ex)
@@ -340,13 +341,7 @@ func isLocal(r *http.Request) bool {
 	return err == nil && (r.URL.Host == local.String() || r.URL.Host == "localhost:"+port)
 }
 
-// begin returns a new exchange, with its span started.
-func (g *Gateway) begin(w http.ResponseWriter, r *http.Request) *exchange {
-	ex := g.open(w, r)
-	g.traceRequest(ex)
-	return ex
-}
-
+// open returns a new exchange. Its span is started later, because the fast path may have no effect.
 func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
 	ex := &exchange{w: newRecorder(w, r, g.Timeout, g.Drain), start: time.Now(), span: noop.Span{}}
 	ex.waitingSince = ex.start

@@ -187,7 +187,6 @@ const (
 	AccessLogOff    AccessLog = "off"
 )
 
-// logAccess writes the access line of a request.
 func (g *Gateway) logAccess(ex *exchange) {
 	r := &ex.record
 	failed := r.Error != "" || r.Outcome == "refused" || r.Status >= http.StatusInternalServerError

@@ -78,7 +78,8 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 // Misdirected answers a request for a host name that the gateway does not serve (RFC 9110 section
 // 15.5.20).
 func (g *Gateway) Misdirected(w http.ResponseWriter, r *http.Request) {
-	ex := g.begin(w, r)
+	ex := g.open(w, r)
+	g.traceRequest(ex)
 	defer g.finish(ex)
 	err := g.throttle(ex)
 	if err == nil {
@@ -130,7 +131,6 @@ func (g *Gateway) errorBody(f *failure) []byte {
 // identityRetry is how long a client should wait for an unavailable identity provider.
 const identityRetry = 10 * time.Second
 
-// failureOf returns the error response for an error.
 func (g *Gateway) failureOf(err error) *failure {
 	var f *failure
 	var target *policy.TargetError

@@ -69,7 +69,7 @@ func (g *Gateway) setRateLimitHeaders(ex *exchange, h http.Header) {
 // replyFromEntry writes a fresh stored response, or 304 if the client's validators match it. To a
 // range request it writes that range, 416 or the whole response, as If-Range and Range demand.
 func (g *Gateway) replyFromEntry(ex *exchange, e *cache.Entry, now time.Time) {
-	ex.record.Cache = hitStatus(e, now)
+	ex.record.Cache = "weir; hit" + ttl(e, now)
 	h := ex.w.Header()
 	status := copyEntryHeader(ex, e, now, h)
 	g.finishHeader(ex, h)
@@ -86,11 +86,6 @@ func (g *Gateway) replyFromEntry(ex *exchange, e *cache.Entry, now time.Time) {
 	if status != http.StatusNotModified && ex.method != http.MethodHead {
 		_, _ = ex.w.Write(e.Body) // the record shows an incomplete write
 	}
-}
-
-// hitStatus returns the Cache-Status of a response that comes from the cache alone.
-func hitStatus(e *cache.Entry, now time.Time) string {
-	return "weir; hit" + ttl(e, now)
 }
 
 // ttl returns the parameter of Cache-Status for the rest of an entry's lifetime. It is negative for a

@@ -135,10 +135,7 @@ func attemptResult(resp *http.Response, err error) string {
 // traceRequest starts the span of a client's request, as part of the client's trace if it names one
 // (W3C Trace Context).
 func (g *Gateway) traceRequest(ex *exchange) {
-	ctx := ex.in.Context()
-	if len(ex.in.Header["Traceparent"]) > 0 {
-		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(ex.in.Header))
-	}
+	ctx := propagation.TraceContext{}.Extract(ex.in.Context(), propagation.HeaderCarrier(ex.in.Header))
 	ex.setSpan(g.Tracer.Start(ctx, ex.record.Method, trace.WithSpanKind(trace.SpanKindServer)))
 }
 

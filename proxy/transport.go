@@ -105,7 +105,6 @@ type wire struct {
 	ended   atomic.Bool  // before the transport could send the request again
 }
 
-// hooks returns the hooks for the transport.
 func (w *wire) hooks(interim func(int, textproto.MIMEHeader) error) *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
 		// The transport sends a request again if a reused connection ends without a response,
