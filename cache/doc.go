@@ -13,5 +13,6 @@
 //
 // The package sends no requests and does not decide which caller may see a response: package proxy
 // builds the keys, and the catalogue in package policy says which operations callers share. Read
-// [Store], [Entry] and [Storable] first.
+// [Store], [Entry] and [Storable] first. Every purge, of this replica or another, ends in
+// [Memory.ApplyPurge].
 package cache

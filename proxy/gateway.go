@@ -5,7 +5,8 @@
 // [Gateway.ServeHTTP] in this file is the entry point; read it first. The path of a hit continues in
 // exchange.go (classification and cache key), lookup.go and reply.go. The path of a miss continues
 // in credentials.go (which credential pays), upstream.go (permits and attempts), coalesce.go
-// (requests that share a call), transport.go and store.go. refusal.go writes all error bodies.
+// (requests that share a call), transport.go and store.go. refusal.go writes all error bodies. A purge
+// names the tags of responses, which tags.go derives. It continues in [cache.Store.Purge].
 //
 // An exchange is one client's request in progress. Its question is the immutable upstream request,
 // which the cache key and background tasks are made from.

@@ -107,11 +107,10 @@ func queueResult(p *limits.Permit, err error) string {
 	if err == nil {
 		return string(p.Waited)
 	}
-	var refusal *limits.Refusal
-	switch {
-	case errors.As(err, &refusal):
+	if refusal, ok := errors.AsType[*limits.Refusal](err); ok {
 		return string(refusal.Reason)
-	case errors.Is(err, context.Canceled):
+	}
+	if errors.Is(err, context.Canceled) {
 		return "canceled"
 	}
 	return "store"
