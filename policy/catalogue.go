@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -25,7 +24,7 @@ const unknownID = "unknown"
 type Catalogue struct {
 	operations []*Operation
 	byID       map[string]*Operation
-	root       *node
+	routes     map[string][]route // by method, in the order of preference
 	aliases    []alias
 }
 
@@ -66,7 +65,7 @@ func (c *Catalogue) WithCacheRules(rules map[string]CacheOverride) (*Catalogue, 
 		}
 	}
 	if len(errs) > 0 {
-		sort.Slice(errs, func(i, j int) bool { return errs[i].Error() < errs[j].Error() })
+		slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 		return nil, errors.Join(errs...)
 	}
 	operations := make([]*Operation, len(c.operations))
@@ -122,29 +121,20 @@ func load(files fs.FS) (*Catalogue, error) {
 
 // complete sets the defaults of a row. Unknown routes have the same defaults.
 func complete(op *Operation) {
-	if op.Resource == "" {
-		op.Resource = Core
+	points, class := 5, Never
+	if op.Safe() {
+		points, class = 1, PerCaller
 	}
-	if op.Points == 0 {
-		op.Points = 1
-		if !op.Safe() {
-			op.Points = 5
-		}
-	}
-	if op.Cache.Class == "" {
-		op.Cache.Class = PerCaller
-		if !op.Safe() {
-			op.Cache.Class = Never
-		}
-	}
-	if op.Auth == "" {
-		op.Auth = "required"
-	}
+	op.Resource = cmp.Or(op.Resource, Core)
+	op.Points = cmp.Or(op.Points, points)
+	op.Cache.Class = cmp.Or(op.Cache.Class, class)
+	op.Auth = cmp.Or(op.Auth, "required")
 }
 
 func index(operations []*Operation, aliases []alias) (*Catalogue, error) {
-	c := &Catalogue{operations: operations, byID: map[string]*Operation{}, root: &node{}, aliases: aliases}
+	c := &Catalogue{operations: operations, byID: map[string]*Operation{}, routes: map[string][]route{}, aliases: aliases}
 	var errs []error
+	byPath := map[string]*Operation{} // by method and path
 	for _, op := range operations {
 		if op.ID == "" || op.Method == "" || !strings.HasPrefix(op.Path, "/") {
 			errs = append(errs, fmt.Errorf("section %s: operation without id, method or path: %q %q %q", op.Section, op.ID, op.Method, op.Path))
@@ -161,10 +151,19 @@ func index(operations []*Operation, aliases []alias) (*Catalogue, error) {
 			}
 		}
 		for _, path := range paths {
-			if err := c.root.add(op, path); err != nil {
+			if other := byPath[op.Method+path]; other != nil {
+				errs = append(errs, fmt.Errorf("operations %q and %q have the same method and path", other.ID, op.ID))
+			}
+			byPath[op.Method+path] = op
+			r, err := newRoute(op, path)
+			if err != nil {
 				errs = append(errs, err)
 			}
+			c.routes[op.Method] = append(c.routes[op.Method], r)
 		}
+	}
+	for _, routes := range c.routes {
+		slices.SortStableFunc(routes, route.compare)
 	}
 	for _, op := range operations {
 		for _, id := range op.Invalidates {
@@ -172,7 +171,7 @@ func index(operations []*Operation, aliases []alias) (*Catalogue, error) {
 				errs = append(errs, fmt.Errorf("operation %q invalidates unknown operation %q", op.ID, id))
 			}
 		}
-		if _, ok := resources[op.Resource]; !ok {
+		if !IsResource(op.Resource) {
 			errs = append(errs, fmt.Errorf("operation %q: unknown resource %q", op.ID, op.Resource))
 		}
 		for _, check := range op.Checks {
@@ -214,20 +213,12 @@ type resource struct {
 	Window          time.Duration `yaml:"window"`
 }
 
-var resourceList = mustDecode[[]resource]("resources.yaml")
-
-var resources = func() map[string]resource {
-	m := map[string]resource{}
-	for _, r := range resourceList {
-		m[r.Name] = r
-	}
-	return m
-}()
+var resources = mustDecode[[]resource]("resources.yaml")
 
 // Resources returns the resources of the rate limit status in their order (Document B section 2.6).
 func Resources() []string {
-	names := make([]string, len(resourceList))
-	for i, r := range resourceList {
+	names := make([]string, len(resources))
+	for i, r := range resources {
 		names[i] = r.Name
 	}
 	return names
@@ -235,6 +226,5 @@ func Resources() []string {
 
 // IsResource reports whether the rate limit status has a resource of that name.
 func IsResource(name string) bool {
-	_, ok := resources[name]
-	return ok
+	return slices.ContainsFunc(resources, func(r resource) bool { return r.Name == name })
 }

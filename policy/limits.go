@@ -83,11 +83,13 @@ func (l Limits) For(kind CallerKind, resource string) Window {
 		}
 		return Window{l.Search.Code, l.Search.Window}
 	}
-	if r, ok := resources[resource]; ok && resource != Core {
-		if anonymous {
-			return Window{r.Unauthenticated, r.Window}
+	for _, r := range resources {
+		if r.Name == resource && resource != Core {
+			if anonymous {
+				return Window{r.Unauthenticated, r.Window}
+			}
+			return Window{r.Limit, r.Window}
 		}
-		return Window{r.Limit, r.Window}
 	}
 	return Window{l.core(kind), l.Primary.Window}
 }

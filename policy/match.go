@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -54,9 +55,9 @@ func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error
 		lookup = "GET"
 	}
 	m := Match{Query: query}
-	op, captures := c.root.match(lookup, segments, 0, nil)
-	if op != nil {
-		m.Operation, m.Params = op, bind(captures, segments)
+	routes := c.routes[lookup]
+	if i := slices.IndexFunc(routes, func(r route) bool { return r.matches(segments) }); i >= 0 {
+		m.Operation, m.Params = routes[i].operation, routes[i].bind(segments)
 	} else {
 		m.Operation = unknown(method, segments)
 	}
@@ -84,109 +85,81 @@ type pathParameter struct {
 
 var parameters = mustDecode[map[string]pathParameter]("parameters.yaml")
 
-// node is a segment in the trie of all templates.
-type node struct {
-	static     map[string]*node
-	parameters []*node // in the order of the catalogue
-	name       string  // of a parameter
-	rule       pathParameter
-	operations map[string]*Operation // by method
+// route is an operation with its path template, or with the spelling of the template under an alias.
+type route struct {
+	operation *Operation
+	template  []templateSegment
 }
 
-// capture is the position of a path parameter in a request.
-type capture struct {
-	parameter *node
-	at        int // index of its first segment
+// templateSegment is a literal, or a parameter if it has a name.
+type templateSegment struct {
+	literal, name string
+	rule          pathParameter
 }
 
-// add inserts an operation at a path.
-func (n *node) add(op *Operation, path string) error {
+func newRoute(op *Operation, path string) (route, error) {
+	r := route{operation: op}
 	segments := strings.Split(path[1:], "/")
-	at := n
 	for i, s := range segments {
 		name, isParameter := templateParameter(s)
-		if isParameter && parameters[name].Tail && i != len(segments)-1 {
-			return fmt.Errorf("operation %q: {%s} takes the rest of the path and must be last", op.ID, name)
-		}
-		at = at.child(s, name, isParameter)
-	}
-	if other := at.operations[op.Method]; other != nil {
-		return fmt.Errorf("operations %q and %q have the same method and path", other.ID, op.ID)
-	}
-	if at.operations == nil {
-		at.operations = map[string]*Operation{}
-	}
-	at.operations[op.Method] = op
-	return nil
-}
-
-func (n *node) child(segment, name string, isParameter bool) *node {
-	if !isParameter {
-		if n.static == nil {
-			n.static = map[string]*node{}
-		}
-		if n.static[segment] == nil {
-			n.static[segment] = &node{}
-		}
-		return n.static[segment]
-	}
-	for _, p := range n.parameters {
-		if p.name == name {
-			return p
-		}
-	}
-	p := &node{name: name, rule: parameters[name]}
-	n.parameters = append(n.parameters, p)
-	return p
-}
-
-// match prefers a literal segment to a parameter, and backtracks (organization-roles/teams is a literal and could be a role). It
-// returns nil if no operation matches.
-func (n *node) match(method string, segments []string, at int, captures []capture) (*Operation, []capture) {
-	if at == len(segments) {
-		return n.operations[method], captures
-	}
-	if next := n.static[segments[at]]; next != nil {
-		if op, all := next.match(method, segments, at+1, captures); op != nil {
-			return op, all
-		}
-	}
-	for _, p := range n.parameters {
-		end, ok := p.rule.span(segments, at)
-		if !ok {
+		if !isParameter {
+			r.template = append(r.template, templateSegment{literal: s})
 			continue
 		}
-		if op, all := p.match(method, segments, end, append(captures, capture{p, at})); op != nil {
-			return op, all
+		rule := parameters[name]
+		if rule.Tail && i != len(segments)-1 {
+			return r, fmt.Errorf("operation %q: {%s} takes the rest of the path and must be last", op.ID, name)
 		}
+		r.template = append(r.template, templateSegment{name: name, rule: rule})
 	}
-	return nil, nil
+	return r, nil
 }
 
-// span returns the end of a parameter that begins at a segment, or false if its value is invalid. A parameter is never empty.
-func (p pathParameter) span(segments []string, at int) (end int, ok bool) {
-	if p.Tail {
-		return len(segments), segments[len(segments)-1] != ""
+// compare orders routes by preference: a literal precedes a parameter, whose literal is empty.
+func (r route) compare(other route) int {
+	return slices.CompareFunc(r.template, other.template, func(a, b templateSegment) int {
+		return strings.Compare(b.literal, a.literal)
+	})
+}
+
+// matches reports whether the template matches the segments of a path. A parameter is never empty.
+func (r route) matches(segments []string) bool {
+	for i, t := range r.template {
+		switch {
+		case i == len(segments):
+			return false
+		case t.name == "":
+			if segments[i] != t.literal {
+				return false
+			}
+		case t.rule.Tail:
+			return segments[len(segments)-1] != ""
+		case segments[i] == "" || t.rule.Integer && !isInteger(segments[i]):
+			return false
+		}
 	}
-	return at + 1, segments[at] != "" && (!p.Integer || isInteger(segments[at]))
+	return len(segments) == len(r.template)
 }
 
 // bind returns the parameters, and writes their canonical form to segments.
-func bind(captures []capture, segments []string) Params {
-	params := make(Params, len(captures))
-	for i, c := range captures {
-		value := segments[c.at]
-		switch {
-		case c.parameter.rule.Tail:
-			for i, s := range segments[c.at:] {
-				segments[c.at+i] = strings.ReplaceAll(s, "%2F", "/")
-			}
-			value = strings.Join(segments[c.at:], "/")
-		case c.parameter.rule.Fold:
-			value = fold(value)
-			segments[c.at] = value
+func (r route) bind(segments []string) Params {
+	var params Params
+	for i, t := range r.template {
+		if t.name == "" {
+			continue
 		}
-		params[i] = Param{c.parameter.name, unescape(value)}
+		value := unescape(segments[i])
+		switch {
+		case t.rule.Tail:
+			for j := i; j < len(segments); j++ {
+				segments[j] = strings.ReplaceAll(segments[j], "%2F", "/")
+			}
+			value = unescape(strings.Join(segments[i:], "/"))
+		case t.rule.Fold:
+			value = lower(value)
+			segments[i] = escape(value)
+		}
+		params = append(params, Param{t.name, value})
 	}
 	return params
 }

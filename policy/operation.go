@@ -103,17 +103,11 @@ const (
 func (o *Operation) Known() bool { return o.ID != unknownID }
 
 // Safe reports whether the method is safe (RFC 9110 section 9.2.1).
-func (o *Operation) Safe() bool { return safeMethod(o.Method) }
+func (o *Operation) Safe() bool {
+	return slices.Contains([]string{"GET", "HEAD", "OPTIONS", "TRACE"}, o.Method)
+}
 
 // Paged reports whether the response is paginated.
 func (o *Operation) Paged() bool {
 	return slices.ContainsFunc(o.Query, func(p Parameter) bool { return p.Name == "page" || p.Name == "after" || p.Name == "cursor" })
-}
-
-func safeMethod(method string) bool {
-	switch method {
-	case "GET", "HEAD", "OPTIONS", "TRACE":
-		return true
-	}
-	return false
 }

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"net/url"
-	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -17,8 +16,6 @@ func (e *TargetError) Error() string { return "bad request target: " + e.Reason 
 
 // maxParameters bounds a query. No documented operation has more than a dozen parameters; arrays repeat theirs.
 const maxParameters = 1000
-
-const upperhex = "0123456789ABCDEF"
 
 // canonicalPath splits an escaped path into canonical segments: unreserved characters are decoded, all others are percent-encoded
 // in upper case (RFC 3986 section 6.2.2). An encoded slash stays "%2F". A trailing slash yields an empty last segment.
@@ -54,21 +51,17 @@ func canonicalSegment(s string) (string, error) {
 	if !utf8.ValidString(decoded) {
 		return "", &TargetError{"the path is not UTF-8"}
 	}
-	var b strings.Builder
-	for i := range len(decoded) {
-		switch c := decoded[i]; {
-		case c < ' ' || c == 0x7f:
-			return "", &TargetError{"the path holds a control character"}
-		case c == '\\':
-			return "", &TargetError{"the path holds a backslash"}
-		case isUnreserved(c):
-			b.WriteByte(c)
-		default:
-			b.Write([]byte{'%', upperhex[c>>4], upperhex[c&15]})
-		}
+	if strings.ContainsFunc(decoded, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return "", &TargetError{"the path holds a control character"}
 	}
-	return b.String(), nil
+	if strings.Contains(decoded, `\`) {
+		return "", &TargetError{"the path holds a backslash"}
+	}
+	return escape(decoded), nil
 }
+
+// escape percent-encodes all characters but the unreserved ones (RFC 3986 section 2.3).
+func escape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 
 // canonicalQuery sorts the parameters by name, keeps the order of equal names, and escapes them in one way.
 func canonicalQuery(raw string) (string, error) {
@@ -78,37 +71,11 @@ func canonicalQuery(raw string) (string, error) {
 	if strings.Count(raw, "&") >= maxParameters {
 		return "", &TargetError{"the query holds more than 1,000 parameters"}
 	}
-	type pair struct{ name, value string }
-	var pairs []pair
-	for part := range strings.SplitSeq(raw, "&") {
-		if part == "" {
-			continue
-		}
-		name, value, _ := strings.Cut(part, "=")
-		name, err := url.QueryUnescape(name)
-		if err != nil {
-			return "", &TargetError{"the query holds a broken percent-escape"}
-		}
-		if value, err = url.QueryUnescape(value); err != nil {
-			return "", &TargetError{"the query holds a broken percent-escape"}
-		}
-		pairs = append(pairs, pair{name, value})
+	values, err := url.ParseQuery(raw)
+	if err != nil {
+		return "", &TargetError{"the query holds a broken percent-escape"}
 	}
-	slices.SortStableFunc(pairs, func(a, b pair) int { return strings.Compare(a.name, b.name) })
-	var b strings.Builder
-	for i, p := range pairs {
-		if i > 0 {
-			b.WriteByte('&')
-		}
-		b.WriteString(url.QueryEscape(p.name) + "=" + url.QueryEscape(p.value))
-	}
-	return b.String(), nil
-}
-
-// isUnreserved implements RFC 3986 section 2.3.
-func isUnreserved(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
-		c == '-' || c == '.' || c == '_' || c == '~'
+	return values.Encode(), nil
 }
 
 // unescape decodes a canonical segment, which cannot fail.
@@ -120,15 +87,12 @@ func unescape(canonical string) string {
 	return s
 }
 
-// fold returns a canonical segment with ASCII letters in lower case and unchanged escapes.
-func fold(canonical string) string {
-	b := []byte(canonical)
-	for i := 0; i < len(b); i++ {
-		if b[i] == '%' {
-			i += 2
-		} else if b[i] >= 'A' && b[i] <= 'Z' {
-			b[i] += 'a' - 'A'
+// lower returns s with ASCII letters in lower case.
+func lower(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' {
+			r += 'a' - 'A'
 		}
-	}
-	return string(b)
+		return r
+	}, s)
 }

@@ -229,7 +229,7 @@ func respell(t *rapid.T, text, escaped string) string {
 	var b strings.Builder
 	for i := range len(text) {
 		switch c := text[i]; {
-		case strings.IndexByte(escaped, c) < 0 && !isUnreserved(c) || !rapid.Bool().Draw(t, "escape"):
+		case strings.IndexByte(escaped, c) < 0 && escape(text[i:i+1]) != text[i:i+1] || !rapid.Bool().Draw(t, "escape"):
 			b.WriteByte(c)
 		case rapid.Bool().Draw(t, "upper case"):
 			fmt.Fprintf(&b, "%%%02X", c)
