@@ -5,7 +5,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"sort"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -44,11 +45,7 @@ var dialects = mustDecode[map[string]*Dialect]("dialects.yaml")
 func LoadDialect(name string) (*Dialect, error) {
 	d := dialects[name]
 	if d == nil {
-		var names []string
-		for n := range dialects {
-			names = append(names, n)
-		}
-		sort.Strings(names)
+		names := slices.Sorted(maps.Keys(dialects))
 		return nil, fmt.Errorf("unknown dialect %q; use one of %s", name, strings.Join(names, ", "))
 	}
 	named := *d

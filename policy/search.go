@@ -2,6 +2,7 @@ package policy
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -106,10 +107,5 @@ func (q SearchQuery) Operators() int {
 
 // HasTerm reports whether the search has a term besides qualifiers and operators.
 func (q SearchQuery) HasTerm() bool {
-	for _, t := range q {
-		if t.Term != "" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(q, func(t SearchToken) bool { return t.Term != "" })
 }
