@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -41,51 +40,12 @@ type metrics struct {
 	serverDuration, clientDuration, waits                       metric.Float64Histogram
 	requests, spent, saved, admissions, polls, retries, reloads metric.Int64Counter
 	active                                                      metric.Int64UpDownCounter
-
-	mu   sync.RWMutex
-	sets map[labels]metric.MeasurementOption // at most maxSeries
 }
 
-// labels are the values of one attribute set. Attributes with empty values are left out.
-type labels struct {
-	method, route, upstream, status, errorType          string
-	operation, client, cache, resource, reason, outcome string
-}
-
-// attributes returns the attribute set of the labels. It remembers sets, because building one costs more than a
-// measurement.
-func (m *metrics) attributes(l labels) metric.MeasurementOption {
-	m.mu.RLock()
-	set := m.sets[l]
-	m.mu.RUnlock()
-	if set != nil {
-		return set
-	}
-	var list []attribute.KeyValue
-	for _, label := range []struct {
-		key   attribute.Key
-		value string
-	}{
-		{semconv.HTTPRequestMethodKey, l.method}, {semconv.HTTPRouteKey, l.route}, {semconv.ServerAddressKey, l.upstream}, {semconv.ErrorTypeKey, l.errorType},
-		{operationKey, l.operation}, {clientKey, l.client}, {cacheKey, l.cache}, {resourceKey, l.resource}, {reasonKey, l.reason}, {outcomeKey, l.outcome},
-	} {
-		if label.value != "" {
-			list = append(list, label.key.String(label.value))
-		}
-	}
-	if status, err := strconv.Atoi(l.status); err == nil {
-		list = append(list, semconv.HTTPResponseStatusCode(status))
-	}
-	set = metric.WithAttributeSet(attribute.NewSet(list...))
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.sets == nil {
-		m.sets = map[labels]metric.MeasurementOption{}
-	}
-	if len(m.sets) < maxSeries {
-		m.sets[l] = set
-	}
-	return set
+// attributes returns the attributes of a measurement. It leaves out those with an empty value.
+func attributes(list ...attribute.KeyValue) metric.MeasurementOption {
+	isEmpty := func(a attribute.KeyValue) bool { return a.Value == attribute.StringValue("") }
+	return metric.WithAttributes(slices.DeleteFunc(list, isEmpty)...)
 }
 
 // open creates the instruments.
@@ -133,7 +93,7 @@ func (m *metrics) addActive(method string, n int64) {
 	if !slices.Contains(methods, method) {
 		method = other
 	}
-	m.active.Add(context.Background(), n, m.attributes(labels{method: method}))
+	m.active.Add(context.Background(), n, attributes(semconv.HTTPRequestMethodKey.String(method)))
 }
 
 // Reloaded counts a reload of the configuration. err is the reason why it was refused, or nil.
@@ -142,7 +102,7 @@ func (m *metrics) Reloaded(err error) {
 	if err != nil {
 		outcome = "refused"
 	}
-	m.reloads.Add(context.Background(), 1, m.attributes(labels{outcome: outcome}))
+	m.reloads.Add(context.Background(), 1, attributes(outcomeKey.String(outcome)))
 }
 
 // Observer returns a function that counts a completed request, or nil if telemetry is disabled. upstream is the host
@@ -154,20 +114,20 @@ func (m *metrics) Observer(upstream string) func(*proxy.Record) {
 	return func(r *proxy.Record) {
 		ctx := exemplarContext(r)
 		if !r.Background {
-			m.serverDuration.Record(ctx, r.Elapsed.Seconds(), m.attributes(labels{method: r.Method, route: r.Route, status: strconv.Itoa(r.Status)}))
-			m.requests.Add(ctx, 1, m.attributes(labels{operation: r.Operation, client: r.ClientLabel(), cache: r.Outcome}))
+			m.serverDuration.Record(ctx, r.Elapsed.Seconds(), attributes(semconv.HTTPRequestMethodKey.String(r.Method), semconv.HTTPRoute(r.Route), semconv.HTTPResponseStatusCode(r.Status)))
+			m.requests.Add(ctx, 1, attributes(operationKey.String(r.Operation), clientKey.String(r.ClientLabel()), cacheKey.String(r.Outcome)))
 			if r.Saved {
-				m.saved.Add(ctx, 1, m.attributes(labels{operation: r.Operation}))
+				m.saved.Add(ctx, 1, attributes(operationKey.String(r.Operation)))
 			}
 		}
 		resource := resourceLabel(r.Resource)
 		for _, s := range r.Stages {
 			wait := func(reason string) {
-				m.waits.Record(ctx, s.Elapsed.Seconds(), m.attributes(labels{reason: reason}))
+				m.waits.Record(ctx, s.Elapsed.Seconds(), attributes(reasonKey.String(reason)))
 			}
 			switch s.Name {
 			case "queue":
-				m.admissions.Add(ctx, 1, m.attributes(labels{resource: resource, reason: s.Admission()}))
+				m.admissions.Add(ctx, 1, attributes(resourceKey.String(resource), reasonKey.String(s.Admission())))
 				if s.Detail != "" {
 					wait(s.Detail)
 				}
@@ -176,22 +136,20 @@ func (m *metrics) Observer(upstream string) func(*proxy.Record) {
 				if s.Failed {
 					outcome = "given_up"
 				}
-				m.retries.Add(ctx, 1, m.attributes(labels{outcome: outcome}))
+				m.retries.Add(ctx, 1, attributes(outcomeKey.String(outcome)))
 				wait(s.Name)
 			case "coalesce", "poll":
 				wait(s.Name)
 			case "attempt":
-				l := labels{method: r.Method, upstream: upstream}
-				if _, err := strconv.Atoi(s.Detail); err == nil {
-					l.status = s.Detail
-				} else {
-					l.errorType = s.Detail
+				result := semconv.ErrorTypeKey.String(s.Detail)
+				if status, err := strconv.Atoi(s.Detail); err == nil {
+					result = semconv.HTTPResponseStatusCode(status)
 				}
-				m.clientDuration.Record(ctx, s.Elapsed.Seconds(), m.attributes(l))
+				m.clientDuration.Record(ctx, s.Elapsed.Seconds(), attributes(semconv.HTTPRequestMethodKey.String(r.Method), semconv.ServerAddress(upstream), result))
 			}
 		}
 		if r.Spent > 0 {
-			m.spent.Add(ctx, int64(r.Spent), m.attributes(labels{client: r.ClientLabel(), operation: r.Operation, resource: resource}))
+			m.spent.Add(ctx, int64(r.Spent), attributes(clientKey.String(r.ClientLabel()), operationKey.String(r.Operation), resourceKey.String(resource)))
 		}
 		if r.Polls > 0 {
 			m.polls.Add(ctx, int64(r.Polls))
