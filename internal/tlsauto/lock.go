@@ -39,7 +39,7 @@ return 1`)
 // lease is a lock of this replica. It may have expired without notice.
 type lease struct {
 	token string
-	stop  func() // stops the renewal and waits for its goroutine
+	stop  func() // releases the lock
 }
 
 // Lock implements certmagic.Locker. It retries until the context ends, also while Redis does not respond.
@@ -63,11 +63,8 @@ func (s *redisStorage) Lock(ctx context.Context, name string) error {
 
 // TryLock implements certmagic.TryLocker.
 func (s *redisStorage) TryLock(ctx context.Context, name string) (bool, error) {
-	token, locked := rand.Text(), 0
-	err := s.call(ctx, func(ctx context.Context) (err error) {
-		locked, err = lockScript.Run(ctx, s.client, []string{lockPrefix + name}, token, leaseTTL.Milliseconds()).Int()
-		return err
-	})
+	token := rand.Text()
+	locked, err := s.run(ctx, lockScript, []string{lockPrefix + name}, token, leaseTTL.Milliseconds()).Int()
 	if err != nil || locked == 0 {
 		return false, err
 	}
@@ -76,33 +73,28 @@ func (s *redisStorage) TryLock(ctx context.Context, name string) (bool, error) {
 	if s.ctx.Err() != nil {
 		return false, s.ctx.Err() // the storage is closed; the lease expires
 	}
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	s.held[name] = &lease{token, func() { close(stop); <-stopped }}
+	held, cancel := context.WithCancel(s.ctx)
+	released := make(chan struct{})
+	s.held[name] = lease{token, func() { cancel(); <-released }}
 	s.leasing.Go(func() {
-		defer close(stopped)
-		s.renew(name, token, stop)
+		defer close(released)
+		s.renew(held, name, token)
 	})
 	return true, nil
 }
 
-// renew renews a lock until it is released or lost. It releases the lock when the storage is closed.
-func (s *redisStorage) renew(name, token string, stop <-chan struct{}) {
+// renew renews a lock until ctx ends, and then releases it. It returns earlier if the lock is lost.
+func (s *redisStorage) renew(ctx context.Context, name, token string) {
 	tick := time.NewTicker(renewInterval)
 	defer tick.Stop()
 	for {
 		select {
-		case <-stop:
-			return
-		case <-s.ctx.Done():
-			s.release(context.Background(), name, token)
+		case <-ctx.Done():
+			_ = s.runOnce(context.Background(), unlockScript, []string{lockPrefix + name}, token) // otherwise the lease expires
 			return
 		case <-tick.C:
 		}
-		renewed := 0
-		err := callOnce(context.Background(), func(ctx context.Context) (err error) {
-			renewed, err = renewScript.Run(ctx, s.client, []string{lockPrefix + name}, token, leaseTTL.Milliseconds()).Int()
-			return err
-		})
+		renewed, err := s.runOnce(ctx, renewScript, []string{lockPrefix + name}, token, leaseTTL.Milliseconds()).Int()
 		if err == nil && renewed == 0 {
 			s.log.Warn("certificate lock lost: its lease has expired", "lock", name)
 			return
@@ -110,22 +102,14 @@ func (s *redisStorage) renew(name, token string, stop <-chan struct{}) {
 	}
 }
 
-// release releases a lock. If the call fails the lease expires.
-func (s *redisStorage) release(ctx context.Context, name, token string) {
-	_ = callOnce(ctx, func(ctx context.Context) error {
-		return unlockScript.Run(ctx, s.client, []string{lockPrefix + name}, token).Err()
-	})
-}
-
 // Unlock implements certmagic.Locker.
-func (s *redisStorage) Unlock(ctx context.Context, name string) error {
+func (s *redisStorage) Unlock(_ context.Context, name string) error {
 	s.mu.Lock()
-	l := s.held[name]
+	l, ok := s.held[name]
 	delete(s.held, name)
 	s.mu.Unlock()
-	if l != nil {
+	if ok {
 		l.stop()
-		s.release(ctx, name, l.token)
 	}
 	return nil
 }

@@ -11,18 +11,8 @@ import (
 // zapCore is a zapcore.Core that forwards the log of the ACME library to slog.
 type zapCore struct{ slog.Handler }
 
-// slogLevel converts a level of zap.
-func slogLevel(l zapcore.Level) slog.Level {
-	switch {
-	case l < zapcore.InfoLevel:
-		return slog.LevelDebug
-	case l < zapcore.WarnLevel:
-		return slog.LevelInfo
-	case l < zapcore.ErrorLevel:
-		return slog.LevelWarn
-	}
-	return slog.LevelError
-}
+// slogLevel converts a level of zap, whose levels are one apart. Those of slog are four apart.
+func slogLevel(l zapcore.Level) slog.Level { return min(slog.Level(4*l), slog.LevelError) }
 
 // Enabled implements zapcore.LevelEnabler.
 func (c zapCore) Enabled(l zapcore.Level) bool {
@@ -58,7 +48,7 @@ func attrs(fields []zapcore.Field) []slog.Attr {
 	for _, f := range fields {
 		f.AddTo(e)
 	}
-	list := make([]slog.Attr, 0, len(e.Fields))
+	var list []slog.Attr
 	for name, value := range e.Fields {
 		list = append(list, slog.Any(name, value))
 	}

@@ -25,7 +25,7 @@ type Config struct {
 	CA      string         // URL of the ACME directory; empty for Let's Encrypt
 	Email   string         // of the ACME account; optional
 	Roots   *x509.CertPool // trusted roots for the connection to the ACME server; nil for the system's
-	Check   time.Duration  // interval between checks for due renewals; 0 for ten minutes
+	Check   time.Duration  // interval between checks for due renewals; 0 for the library's default
 	Log     *slog.Logger
 }
 
@@ -36,7 +36,6 @@ type Names struct {
 }
 
 const (
-	defaultCheck = 10 * time.Minute
 	// orderTimeout bounds one order with the wait for its lock. The library retries within this time.
 	orderTimeout = 10 * time.Minute
 	// minOrderPause and maxOrderPause bound the backoff between two orders of a name.
@@ -68,9 +67,6 @@ type served struct {
 // NewManager returns a manager for the names. It returns an error if a pair of files is invalid.
 // Close closes the manager and its storage.
 func NewManager(c Config, names Names) (*Manager, error) {
-	if c.Check == 0 {
-		c.Check = defaultCheck
-	}
 	m := &Manager{config: c, log: c.Log}
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	m.current.Store(&served{})

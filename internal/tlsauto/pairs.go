@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"fmt"
-	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -21,7 +21,6 @@ const pollInterval = 10 * time.Second
 // loadedPair is the last valid state of a pair of files.
 type loadedPair struct {
 	pair        Pair
-	text        [2][]byte // last contents of the certificate and the key file
 	certificate atomic.Pointer[tls.Certificate]
 }
 
@@ -33,19 +32,13 @@ func load(p Pair) (*loadedPair, error) {
 
 // reload reads the files and reports whether it loaded a new certificate.
 func (l *loadedPair) reload() (changed bool, err error) {
-	var text [2][]byte
-	for i, path := range []string{l.pair.Certificate, l.pair.Key} {
-		if text[i], err = os.ReadFile(path); err != nil {
-			return false, err
-		}
-	}
-	if bytes.Equal(text[0], l.text[0]) && bytes.Equal(text[1], l.text[1]) {
-		return false, nil
-	}
-	l.text = text
-	c, err := tls.X509KeyPair(text[0], text[1])
+	c, err := tls.LoadX509KeyPair(l.pair.Certificate, l.pair.Key)
 	if err != nil {
 		return false, fmt.Errorf("load certificate %s with key %s: %w", l.pair.Certificate, l.pair.Key, err)
+	}
+	current := l.certificate.Load()
+	if current != nil && slices.EqualFunc(current.Certificate, c.Certificate, bytes.Equal) {
+		return false, nil
 	}
 	l.certificate.Store(&c)
 	return true, nil
@@ -70,12 +63,14 @@ func (m *Manager) watchPairs() {
 		}
 		m.changing.Lock()
 		for _, l := range m.current.Load().pairs {
-			switch changed, err := l.reload(); {
-			case err != nil && logged[l.pair] != err.Error():
+			changed, err := l.reload()
+			if err == nil {
+				delete(logged, l.pair)
+			} else if logged[l.pair] != err.Error() {
 				logged[l.pair] = err.Error()
 				m.log.Error("certificate not reloaded, the previous one stays in use", "file", l.pair.Certificate, "error", err)
-			case changed:
-				delete(logged, l.pair)
+			}
+			if changed {
 				leaf := l.certificate.Load().Leaf
 				m.log.Info("certificate loaded", "file", l.pair.Certificate, "serial", leaf.SerialNumber.Text(16), "expires", leaf.NotAfter)
 			}

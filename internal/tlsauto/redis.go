@@ -7,12 +7,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/caddyserver/certmagic"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/internal/redisclient"
@@ -89,13 +87,14 @@ return 1`)
 
 // redisStorage is a storage that replicas share.
 type redisStorage struct {
+	reader
 	client  redis.UniversalClient
 	sealer  sealer
 	log     *slog.Logger
 	ctx     context.Context // ends when the storage is closed
 	stop    context.CancelFunc
 	mu      sync.Mutex
-	held    map[string]*lease // by the name of the lock
+	held    map[string]lease // by the name of the lock
 	leasing sync.WaitGroup
 }
 
@@ -107,7 +106,9 @@ func NewRedis(client redis.UniversalClient, secret []byte, log *slog.Logger) (St
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	return &redisStorage{client: client, sealer: sealer{aead}, log: log, ctx: ctx, stop: stop, held: map[string]*lease{}}, nil
+	s := &redisStorage{client: client, sealer: sealer{aead}, log: log, ctx: ctx, stop: stop, held: map[string]lease{}}
+	s.reader = reader{s.keys, s.get}
+	return s, nil
 }
 
 // Close implements Storage.
@@ -119,27 +120,27 @@ func (s *redisStorage) Close() error {
 	return s.client.Close()
 }
 
-// call runs an idempotent call and retries it while Redis does not respond.
-func (s *redisStorage) call(ctx context.Context, do func(context.Context) error) error {
+// run runs an idempotent script and repeats it while Redis does not respond.
+func (s *redisStorage) run(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd {
 	ctx, cancel := context.WithTimeout(ctx, retryTime)
 	defer cancel()
 	for {
-		err := callOnce(ctx, do)
-		if err == nil || errors.Is(err, redis.Nil) {
-			return err
+		result := s.runOnce(ctx, script, keys, args...)
+		if err := result.Err(); err == nil || errors.Is(err, redis.Nil) {
+			return result
 		}
 		select {
 		case <-ctx.Done():
-			return err
+			return result
 		case <-time.After(callPause):
 		}
 	}
 }
 
-func callOnce(ctx context.Context, do func(context.Context) error) error {
+func (s *redisStorage) runOnce(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return do(ctx)
+	return script.Run(ctx, s.client, keys, args...)
 }
 
 // ttl returns the lifetime of the value of a key.
@@ -154,12 +155,8 @@ func ttl(key string) time.Duration {
 // the lock of the order.
 func (s *redisStorage) Store(ctx context.Context, key string, data []byte) error {
 	lock, token := s.fence(key)
-	value, stored := s.sealer.seal(key, data, time.Now()), 0
-	err := s.call(ctx, func(ctx context.Context) (err error) {
-		stored, err = storeScript.Run(ctx, s.client, []string{valuePrefix + key, keysKey, lockPrefix + lock},
-			key, value, ttl(key).Milliseconds(), token, longTTL.Milliseconds()).Int()
-		return err
-	})
+	stored, err := s.run(ctx, storeScript, []string{valuePrefix + key, keysKey, lockPrefix + lock},
+		key, s.sealer.seal(key, data, time.Now()), ttl(key).Milliseconds(), token, longTTL.Milliseconds()).Int()
 	if err == nil && stored == 0 {
 		return errLockLost
 	}
@@ -167,41 +164,28 @@ func (s *redisStorage) Store(ctx context.Context, key string, data []byte) error
 }
 
 // get loads a value. A value that cannot be opened is logged and treated as missing.
-func (s *redisStorage) get(ctx context.Context, key string) (data []byte, modified time.Time, err error) {
+func (s *redisStorage) get(ctx context.Context, key string) (value, error) {
 	renewal := ttl(key)
 	if renewal == shortTTL {
 		renewal = 0
 	}
-	var value string
-	err = s.call(ctx, func(ctx context.Context) (err error) {
-		value, err = loadScript.Run(ctx, s.client, []string{valuePrefix + key, keysKey}, key, renewal.Milliseconds()).Text()
-		return err
-	})
+	text, err := s.run(ctx, loadScript, []string{valuePrefix + key, keysKey}, key, renewal.Milliseconds()).Text()
 	if errors.Is(err, redis.Nil) {
-		return nil, modified, missing(key)
+		return value{}, missing(key)
 	}
 	if err != nil {
-		return nil, modified, err
+		return value{}, err
 	}
-	if data, modified, err = s.sealer.open(key, []byte(value)); err != nil {
+	v, err := s.sealer.open(key, []byte(text))
+	if err != nil {
 		s.log.Warn("stored TLS value ignored: it was changed or sealed with another cache.key", "key", key)
-		return nil, modified, missing(key)
+		return value{}, missing(key)
 	}
-	return data, modified, nil
+	return v, nil
 }
 
-// Load implements certmagic.Storage.
-func (s *redisStorage) Load(ctx context.Context, key string) ([]byte, error) {
-	data, _, err := s.get(ctx, key)
-	return data, err
-}
-
-func (s *redisStorage) keys(ctx context.Context) (keys []string, err error) {
-	err = s.call(ctx, func(ctx context.Context) (err error) {
-		keys, err = listScript.Run(ctx, s.client, []string{keysKey}).StringSlice()
-		return err
-	})
-	return keys, err
+func (s *redisStorage) keys(ctx context.Context) ([]string, error) {
+	return s.run(ctx, listScript, []string{keysKey}).StringSlice()
 }
 
 // Delete implements certmagic.Storage. It needs the same lock as Store.
@@ -217,94 +201,43 @@ func (s *redisStorage) Delete(ctx context.Context, key string) error {
 			keys, args = append(keys, valuePrefix+other), append(args, other)
 		}
 	}
-	deleted := 0
-	err = s.call(ctx, func(ctx context.Context) (err error) {
-		deleted, err = deleteScript.Run(ctx, s.client, keys, args...).Int()
-		return err
-	})
+	deleted, err := s.run(ctx, deleteScript, keys, args...).Int()
 	if err == nil && deleted == 0 {
 		return errLockLost
 	}
 	return err
 }
 
-// Exists implements certmagic.Storage.
-func (s *redisStorage) Exists(ctx context.Context, key string) bool {
-	_, err := s.Stat(ctx, key)
-	return err == nil
-}
-
-// List implements certmagic.Storage.
-func (s *redisStorage) List(ctx context.Context, prefix string, recursive bool) ([]string, error) {
-	keys, err := s.keys(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return below(prefix, keys, recursive)
-}
-
-// Stat implements certmagic.Storage.
-func (s *redisStorage) Stat(ctx context.Context, key string) (certmagic.KeyInfo, error) {
-	keys, err := s.keys(ctx)
-	if err != nil {
-		return certmagic.KeyInfo{}, err
-	}
-	if slices.Contains(keys, key) {
-		data, modified, err := s.get(ctx, key)
-		return certmagic.KeyInfo{Key: key, Modified: modified, Size: int64(len(data)), IsTerminal: err == nil}, err
-	}
-	_, err = below(key, keys, false)
-	return certmagic.KeyInfo{Key: key}, err
-}
-
-// sealer encodes values:
-//
-//	weirtls1 | 0 (plain) or 1 (sealed) | time of writing, 8 bytes, Unix milliseconds | data
-//
-// Sealed data are encrypted with AES-256-GCM, with the nonce in front, and authenticated together with the key
-// and the header. With a secret, plain values are rejected: otherwise a writer in Redis could replace a private key.
+// sealer encodes values: a magic text, the time of writing (8 bytes, Unix milliseconds) and the data. With a secret all of
+// it is encrypted with AES-256-GCM and bound to the key. Plain values are then rejected: otherwise a writer in Redis could
+// replace a private key.
 type sealer struct {
 	aead cipher.AEAD // nil without a secret
 }
 
-const (
-	valueMagic  = "weirtls1"
-	plainValue  = 0
-	sealedValue = 1
-)
+const valueMagic = "weirtls2"
 
 var errInvalidValue = errors.New("value was not written for this key")
 
 func (s sealer) seal(key string, data []byte, modified time.Time) []byte {
-	kind := byte(plainValue)
-	if s.aead != nil {
-		kind = sealedValue
-	}
-	header := binary.BigEndian.AppendUint64(append([]byte(valueMagic), kind), uint64(modified.UnixMilli()))
+	text := binary.BigEndian.AppendUint64([]byte(valueMagic), uint64(modified.UnixMilli()))
+	text = append(text, data...)
 	if s.aead == nil {
-		return append(header, data...)
+		return text
 	}
-	return append(header, s.aead.Seal(nil, nil, data, additionalData(key, header))...)
+	return s.aead.Seal(nil, nil, text, []byte(key))
 }
 
-func (s sealer) open(key string, value []byte) (data []byte, modified time.Time, err error) {
-	const headerLength = len(valueMagic) + 1 + 8
-	if len(value) < headerLength || !bytes.HasPrefix(value, []byte(valueMagic)) {
-		return nil, modified, errInvalidValue
-	}
-	header, data := value[:headerLength], value[headerLength:]
-	modified = time.UnixMilli(int64(binary.BigEndian.Uint64(header[len(valueMagic)+1:])))
-	switch kind := header[len(valueMagic)]; {
-	case kind == plainValue && s.aead == nil:
-		return data, modified, nil
-	case kind == sealedValue && s.aead != nil:
-		if data, err = s.aead.Open(nil, nil, data, additionalData(key, header)); err != nil {
-			return nil, modified, errInvalidValue
+func (s sealer) open(key string, text []byte) (value, error) {
+	if s.aead != nil {
+		var err error
+		if text, err = s.aead.Open(nil, nil, text, []byte(key)); err != nil {
+			return value{}, errInvalidValue
 		}
-		return data, modified, nil
 	}
-	return nil, modified, errInvalidValue
+	text, ok := bytes.CutPrefix(text, []byte(valueMagic))
+	if !ok || len(text) < 8 {
+		return value{}, errInvalidValue
+	}
+	return value{data: text[8:], modified: time.UnixMilli(int64(binary.BigEndian.Uint64(text)))}, nil
 }
-
-// additionalData returns the authenticated data. The header has a fixed length, so the result is unambiguous.
-func additionalData(key string, header []byte) []byte { return append(bytes.Clone(header), key...) }

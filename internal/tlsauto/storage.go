@@ -31,13 +31,16 @@ func (folder) Close() error { return nil }
 
 // NewMemory returns a storage in memory. Every start of the process orders new certificates.
 func NewMemory() Storage {
-	return &memory{values: map[string]value{}, locks: map[string]chan struct{}{}}
+	m := &memory{values: map[string]value{}}
+	m.reader = reader{m.keys, m.get}
+	return m
 }
 
 type memory struct {
+	reader
 	mu     sync.Mutex
 	values map[string]value
-	locks  map[string]chan struct{} // each holds one value while it is locked
+	locks  sync.Map // by name: a channel that holds one value while it is locked. There are few names
 }
 
 type value struct {
@@ -56,17 +59,6 @@ func (m *memory) Store(_ context.Context, key string, data []byte) error {
 	return nil
 }
 
-// Load implements certmagic.Storage.
-func (m *memory) Load(_ context.Context, key string) ([]byte, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	v, ok := m.values[key]
-	if !ok {
-		return nil, missing(key)
-	}
-	return slices.Clone(v.data), nil
-}
-
 // Delete implements certmagic.Storage.
 func (m *memory) Delete(_ context.Context, key string) error {
 	m.mu.Lock()
@@ -75,30 +67,20 @@ func (m *memory) Delete(_ context.Context, key string) error {
 	return nil
 }
 
-// Exists implements certmagic.Storage.
-func (m *memory) Exists(ctx context.Context, key string) bool {
-	_, err := m.Stat(ctx, key)
-	return err == nil
-}
-
-// List implements certmagic.Storage.
-func (m *memory) List(_ context.Context, prefix string, recursive bool) ([]string, error) {
+func (m *memory) get(_ context.Context, key string) (value, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return below(prefix, slices.Collect(maps.Keys(m.values)), recursive)
+	v, ok := m.values[key]
+	if !ok {
+		return v, missing(key)
+	}
+	return value{slices.Clone(v.data), v.modified}, nil
 }
 
-// Stat implements certmagic.Storage.
-func (m *memory) Stat(_ context.Context, key string) (certmagic.KeyInfo, error) {
+func (m *memory) keys(context.Context) ([]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if v, ok := m.values[key]; ok {
-		return certmagic.KeyInfo{Key: key, Modified: v.modified, Size: int64(len(v.data)), IsTerminal: true}, nil
-	}
-	if _, err := below(key, slices.Collect(maps.Keys(m.values)), false); err != nil {
-		return certmagic.KeyInfo{}, err
-	}
-	return certmagic.KeyInfo{Key: key}, nil
+	return slices.Collect(maps.Keys(m.values)), nil
 }
 
 // Lock implements certmagic.Locker.
@@ -121,41 +103,74 @@ func (m *memory) Unlock(_ context.Context, name string) error {
 	}
 }
 
-// lock returns the lock of a name. Locks are never removed: there are few names.
 func (m *memory) lock(name string) chan struct{} {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.locks[name] == nil {
-		m.locks[name] = make(chan struct{}, 1)
+	lock, _ := m.locks.LoadOrStore(name, make(chan struct{}, 1))
+	return lock.(chan struct{})
+}
+
+// reader implements the methods of certmagic.Storage that only read.
+type reader struct {
+	keys func(context.Context) ([]string, error)
+	get  func(ctx context.Context, key string) (value, error)
+}
+
+// Load implements certmagic.Storage.
+func (r reader) Load(ctx context.Context, key string) ([]byte, error) {
+	v, err := r.get(ctx, key)
+	return v.data, err
+}
+
+// Exists implements certmagic.Storage.
+func (r reader) Exists(ctx context.Context, key string) bool {
+	_, err := r.Stat(ctx, key)
+	return err == nil
+}
+
+// List implements certmagic.Storage.
+func (r reader) List(ctx context.Context, prefix string, recursive bool) ([]string, error) {
+	keys, err := r.keys(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return m.locks[name]
+	return below(prefix, keys, recursive)
+}
+
+// Stat implements certmagic.Storage.
+func (r reader) Stat(ctx context.Context, key string) (certmagic.KeyInfo, error) {
+	keys, err := r.keys(ctx)
+	if err != nil {
+		return certmagic.KeyInfo{}, err
+	}
+	if !slices.Contains(keys, key) {
+		_, err = below(key, keys, false)
+		return certmagic.KeyInfo{Key: key}, err
+	}
+	v, err := r.get(ctx, key)
+	return certmagic.KeyInfo{Key: key, Modified: v.modified, Size: int64(len(v.data)), IsTerminal: err == nil}, err
 }
 
 // missing returns the error by which the ACME library recognizes a missing key.
 func missing(key string) error { return fmt.Errorf("%s: %w", key, fs.ErrNotExist) }
 
-// below lists the paths below a prefix, by path components. Without recursive it lists only direct children.
-func below(prefix string, keys []string, recursive bool) ([]string, error) {
-	prefix = strings.Trim(prefix, "/")
+// below lists the paths below a folder, by path components. Without recursive it lists only direct children.
+func below(folder string, keys []string, recursive bool) ([]string, error) {
+	prefix := strings.TrimLeft(strings.Trim(folder, "/")+"/", "/")
 	found := map[string]bool{}
 	for _, key := range keys {
-		rest := key
-		if prefix != "" {
-			var ok bool
-			if rest, ok = strings.CutPrefix(key, prefix+"/"); !ok {
-				continue
-			}
+		rest, ok := strings.CutPrefix(key, prefix)
+		if !ok {
+			continue
 		}
 		parts := strings.Split(rest, "/")
 		if !recursive {
 			parts = parts[:1]
 		}
 		for i := range parts {
-			found[strings.Trim(prefix+"/"+strings.Join(parts[:i+1], "/"), "/")] = true
+			found[prefix+strings.Join(parts[:i+1], "/")] = true
 		}
 	}
 	if len(found) == 0 {
-		return nil, missing(prefix)
+		return nil, missing(folder)
 	}
 	return slices.Sorted(maps.Keys(found)), nil
 }
