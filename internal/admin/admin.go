@@ -13,6 +13,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -140,7 +141,7 @@ func pages(g *guard, s Sources) []page {
 
 // Handler returns the handler of the admin listener.
 func Handler(a Access, s Sources) http.Handler {
-	g := &guard{Access: a}
+	g := &guard{Access: a, sessions: newSessions()}
 	byPath := map[string]page{}
 	for _, p := range pages(g, s) {
 		byPath[p.path] = p
@@ -241,23 +242,18 @@ func (s Sources) reload(w http.ResponseWriter, r *http.Request) {
 }
 
 // writeIndented writes JSON for people.
-func writeIndented(w http.ResponseWriter, v any) {
-	body, err := json.MarshalIndent(v, "", "  ")
-	writeJSON(w, body, err)
-}
+func writeIndented(w http.ResponseWriter, v any) { writeJSON(w, v, "  ") }
 
-func writeCompact(w http.ResponseWriter, v any) {
-	body, err := json.Marshal(v)
-	writeJSON(w, body, err)
-}
-
-func writeJSON(w http.ResponseWriter, body []byte, err error) {
-	if err != nil {
+func writeJSON(w http.ResponseWriter, v any, indent string) {
+	var body bytes.Buffer
+	encoder := json.NewEncoder(&body)
+	encoder.SetIndent("", indent)
+	if err := encoder.Encode(v); err != nil {
 		fail(w, http.StatusInternalServerError, err)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	_, _ = w.Write(append(body, '\n'))
+	_, _ = w.Write(body.Bytes())
 }
 
 func fail(w http.ResponseWriter, status int, err error) { text(w, status, err.Error()+"\n") }

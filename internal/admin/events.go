@@ -32,12 +32,10 @@ func (g *guard) events(s Sources, w http.ResponseWriter, r *http.Request) {
 	options.MaxPerSecond, _ = strconv.Atoi(q.Get("rate"))
 	options.After, _ = strconv.ParseUint(r.Header.Get("Last-Event-ID"), 10, 64) // an invalid ID counts as none
 	watcher, err := s.History.Watch(options)
-	switch {
-	case errors.Is(err, history.ErrTooMany):
+	if errors.Is(err, history.ErrTooMany) {
 		w.Header().Set("Retry-After", "10")
-		fail(w, http.StatusServiceUnavailable, err)
-		return
-	case err != nil:
+	}
+	if err != nil {
 		fail(w, http.StatusServiceUnavailable, err)
 		return
 	}
@@ -89,11 +87,11 @@ func (s Sources) series(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if len(accounts) > 0 {
-		writeCompact(w, s.History.Lines(accounts))
+		writeJSON(w, s.History.Lines(accounts), "")
 		return
 	}
-	writeCompact(w, struct {
+	writeJSON(w, struct {
 		history.Series
 		history.Costs
-	}{s.History.Series(), s.History.Costs()})
+	}{s.History.Series(), s.History.Costs()}, "")
 }

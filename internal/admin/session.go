@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/time/rate"
 
 	"github.com/weirgate/weir/internal/credential"
@@ -25,65 +25,46 @@ const (
 	maxLoginHosts = 1000
 )
 
-// sessions holds the browser sessions. Its zero value is empty. It stores hashes, from which no cookie can be made.
+// sessions holds the browser sessions. It stores hashes, from which no cookie can be made. Both lists are bounded. All
+// sessions live equally long, and reading does not change their order, so that the first one to expire is evicted.
 type sessions struct {
-	mu       sync.Mutex
-	expiry   map[[sha256.Size]byte]time.Time
-	attempts map[string]*rate.Limiter // by address
+	expiry   *lru.Cache[[sha256.Size]byte, time.Time]
+	attempts *lru.Cache[string, *rate.Limiter] // by address
 }
 
-// start returns the identifier of a new session. If there are too many it ends the one that expires first.
-func (s *sessions) start(now time.Time) credential.Secret {
+func newSessions() sessions {
+	expiry, err1 := lru.New[[sha256.Size]byte, time.Time](maxSessions)
+	attempts, err2 := lru.New[string, *rate.Limiter](maxLoginHosts)
+	if err := errors.Join(err1, err2); err != nil {
+		panic(err) // a size is not positive
+	}
+	return sessions{expiry, attempts}
+}
+
+// start returns the identifier of a new session.
+func (s sessions) start(now time.Time) credential.Secret {
 	id := rand.Text()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.expiry == nil {
-		s.expiry = map[[sha256.Size]byte]time.Time{}
-	}
-	var first [sha256.Size]byte
-	for hash, end := range s.expiry {
-		if now.After(end) {
-			delete(s.expiry, hash)
-		} else if at, ok := s.expiry[first]; !ok || end.Before(at) {
-			first = hash
-		}
-	}
-	if len(s.expiry) >= maxSessions {
-		delete(s.expiry, first)
-	}
-	s.expiry[sha256.Sum256([]byte(id))] = now.Add(sessionLifetime)
+	s.expiry.Add(sha256.Sum256([]byte(id)), now.Add(sessionLifetime))
 	return credential.Secret(id)
 }
 
 // isValid reports whether a session exists and has not expired. It looks up a hash, so its timing reveals no identifier.
-func (s *sessions) isValid(id credential.Secret, now time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	end, ok := s.expiry[sha256.Sum256([]byte(id.Reveal()))]
+func (s sessions) isValid(id credential.Secret, now time.Time) bool {
+	end, ok := s.expiry.Peek(sha256.Sum256([]byte(id.Reveal())))
 	return ok && now.Before(end)
 }
 
-func (s *sessions) end(id credential.Secret) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.expiry, sha256.Sum256([]byte(id.Reveal())))
-}
+func (s sessions) end(id credential.Secret) { s.expiry.Remove(sha256.Sum256([]byte(id.Reveal()))) }
 
 // allowAttempt reports whether an address may attempt a login now.
-func (s *sessions) allowAttempt(address string, now time.Time) bool {
+func (s sessions) allowAttempt(address string, now time.Time) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		host = address
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.attempts == nil || len(s.attempts) >= maxLoginHosts {
-		s.attempts = map[string]*rate.Limiter{}
-	}
-	if s.attempts[host] == nil {
-		s.attempts[host] = rate.NewLimiter(rate.Every(loginInterval), loginBurst)
-	}
-	return s.attempts[host].AllowN(now, 1)
+	s.attempts.ContainsOrAdd(host, rate.NewLimiter(rate.Every(loginInterval), loginBurst))
+	limiter, ok := s.attempts.Get(host)
+	return ok && limiter.AllowN(now, 1)
 }
 
 // cookieName returns the name of the session cookie. With TLS its prefix binds the cookie to this host (RFC 6265bis).
