@@ -27,7 +27,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/internal/redisclient"
 )
 
 const (
@@ -40,8 +39,6 @@ const (
 	// A value lives staleFor longer than it is fresh, because it can be revalidated, and at most
 	// maxLife.
 	staleFor, maxLife = time.Hour, 24 * time.Hour
-	// maxBatch bounds the reads of one round trip.
-	maxBatch = 32
 	// maxCandidates bounds the keys that are recorded for one base key.
 	maxCandidates = 8
 	// warnEvery is the shortest pause between two warnings about values.
@@ -76,8 +73,6 @@ type Store struct {
 	// logged, in nanoseconds since 1970.
 	skipUntil, warned atomic.Int64
 	ready             atomic.Bool // all earlier purges are applied
-
-	reads redisclient.Batcher[redis.Cmder]
 
 	mu       sync.Mutex
 	pending  []cache.Purge // not in the stream yet
@@ -123,25 +118,6 @@ func (s *Store) call(ctx context.Context, operation, key string, do func(context
 	return err == nil
 }
 
-// read sends a command in one round trip with the concurrent commands of other callers.
-func (s *Store) read(ctx context.Context, cmd redis.Cmder) error {
-	err := s.reads.Do(cmd, maxBatch, func(batch []redis.Cmder) error {
-		// The deadline of a caller must not end the commands of other callers.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
-		defer cancel()
-		p := s.client.Pipeline()
-		for _, c := range batch {
-			_ = p.Process(ctx, c)
-		}
-		_, _ = p.Exec(ctx) // each command has its own error
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return cmd.Err()
-}
-
 // warn logs a warning, at most once a minute.
 func (s *Store) warn(message string, attrs ...any) {
 	last, now := s.warned.Load(), time.Now().UnixNano()
@@ -154,10 +130,8 @@ func (s *Store) warn(message string, attrs ...any) {
 func (s *Store) Get(ctx context.Context, key cache.Key) (list []*cache.Entry) {
 	name := entriesName(key)
 	var values map[string]string
-	s.call(ctx, "get", name, func(ctx context.Context) error {
-		cmd := redis.NewMapStringStringCmd(ctx, "hgetall", name)
-		err := s.read(ctx, cmd)
-		values = cmd.Val()
+	s.call(ctx, "get", name, func(ctx context.Context) (err error) {
+		values, err = s.client.HGetAll(ctx, name).Result()
 		return err
 	})
 	for field, value := range values {
@@ -213,10 +187,8 @@ func (s *Store) AddCandidate(ctx context.Context, base, key cache.Key) {
 func (s *Store) CandidateKeys(ctx context.Context, base cache.Key) (keys []cache.Key) {
 	name := candidatesName(base)
 	var members []string
-	s.call(ctx, "candidates", name, func(ctx context.Context) error {
-		cmd := redis.NewStringSliceCmd(ctx, "zrevrange", name, 0, maxCandidates-1)
-		err := s.read(ctx, cmd)
-		members = cmd.Val()
+	s.call(ctx, "candidates", name, func(ctx context.Context) (err error) {
+		members, err = s.client.ZRevRange(ctx, name, 0, maxCandidates-1).Result()
 		return err
 	})
 	for _, member := range members {

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -267,81 +266,6 @@ func TestPurgeDuringAnOutageIsSentLater(t *testing.T) {
 		f.cut(false)
 		testservers.Eventually(f, "the other replica applies the purge", func(context.Context) bool { _, purged := b.holds(nil); return purged })
 	})
-}
-
-// batches records the sizes of batched reads, and delays them until hold is closed.
-type batches struct {
-	mu    sync.Mutex
-	sizes []int
-	hold  chan struct{}
-}
-
-func (*batches) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (b *batches) record(cmds ...redis.Cmder) {
-	if cmds[0].Name() != "hgetall" { // reads of the stream
-		return
-	}
-	b.mu.Lock()
-	b.sizes = append(b.sizes, len(cmds))
-	b.mu.Unlock()
-	<-b.hold
-}
-
-func (b *batches) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		b.record(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (b *batches) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		b.record(cmds...)
-		return next(ctx, cmds)
-	}
-}
-
-// Reads that arrive during a round trip share the next round trip. A key of another type affects only
-// its own read.
-func TestConcurrentReadsShareARoundTrip(t *testing.T) {
-	f := &fleet{T: t, network: "unix", address: testservers.Redis(t)}
-	r := f.open("secret")
-	keys := make([]cache.Key, 20)
-	for i := range keys {
-		keys[i] = cache.NewKey("key", strconv.Itoa(i))
-		r.shared.Put(t.Context(), keys[i], fetched(0, strconv.Itoa(i)))
-	}
-	client := f.client()
-	defer func() { _ = client.Close() }()
-	if err := client.Set(t.Context(), entriesName(keys[7]), "text", time.Minute).Err(); err != nil {
-		t.Fatal(err)
-	}
-	b := &batches{hold: make(chan struct{})}
-	r.shared.client.(*redis.Client).AddHook(b)
-	r.shared.timeout = time.Minute
-	var readers sync.WaitGroup
-	for i, key := range keys {
-		readers.Go(func() {
-			list := r.shared.Get(t.Context(), key)
-			if i == 7 && len(list) > 0 || i != 7 && (len(list) != 1 || string(list[0].Body) != strconv.Itoa(i)) {
-				t.Errorf("key %d: %v", i, list)
-			}
-		})
-		if i == 0 {
-			testservers.Eventually(t, "the first read is sent", func(context.Context) bool {
-				b.mu.Lock()
-				defer b.mu.Unlock()
-				return len(b.sizes) == 1
-			})
-		}
-	}
-	testservers.Eventually(t, "the other reads wait", func(context.Context) bool { return r.shared.reads.Waiting() == len(keys)-1 })
-	close(b.hold)
-	readers.Wait()
-	if len(b.sizes) < 2 || b.sizes[0] != 1 || b.sizes[1] != len(keys)-1 {
-		t.Errorf("batches of %v reads", b.sizes)
-	}
 }
 
 // then calls a function after the first command with a name.

@@ -40,13 +40,6 @@ func (b *Batcher[T]) Do(value T, maxSize int, run func([]T) error) error {
 	return item.err
 }
 
-// Waiting returns how many items wait for a batch that has not begun.
-func (b *Batcher[T]) Waiting() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.waiting)
-}
-
 // runBatch runs one batch, then starts the next one if items are waiting.
 func (b *Batcher[T]) runBatch(maxSize int, run func([]T) error) {
 	b.mu.Lock()
