@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -107,9 +108,9 @@ const (
 	maxAdminResponse = 64 << 20
 )
 
-// call sends one request and returns the body of a 200 response and its Date. Redirects are
-// not followed, because the token would be sent to their target.
-func (a *adminClient) call(ctx context.Context, method, path string, body []byte) (text []byte, at time.Time, err error) {
+// call sends one request and returns the body of a 200 response and its Date. It decodes the body as JSON unless value is
+// nil. Redirects are not followed, because the token would be sent to their target.
+func (a *adminClient) call(ctx context.Context, method, path string, body []byte, value any) (text []byte, at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	resp, err := a.send(ctx, method, path, body, nil)
@@ -124,18 +125,11 @@ func (a *adminClient) call(ctx context.Context, method, path string, body []byte
 	if at, err = http.ParseTime(resp.Header.Get("Date")); err != nil {
 		at = time.Now()
 	}
-	return text, at, a.checkResponse(resp, path, text)
-}
-
-// get calls a path and decodes its JSON response into value.
-func (a *adminClient) get(ctx context.Context, path string, value any) (text []byte, at time.Time, err error) {
-	if text, at, err = a.call(ctx, http.MethodGet, path, nil); err != nil {
-		return nil, at, err
+	err = a.checkResponse(resp, path, text)
+	if err == nil && value != nil && json.Unmarshal(text, value) != nil {
+		err = a.unexpectedContent(path)
 	}
-	if err = json.Unmarshal(text, value); err != nil {
-		return nil, at, a.unexpectedContent(path)
-	}
-	return text, at, nil
+	return text, at, err
 }
 
 // send sends one request and returns its response, whatever the status.
@@ -144,9 +138,7 @@ func (a *adminClient) send(ctx context.Context, method, path string, body []byte
 	if err != nil {
 		return nil, err
 	}
-	for name, values := range header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, header)
 	if a.token != "" {
 		req.Header.Set("Authorization", "Bearer "+a.token.Reveal())
 	}
@@ -205,7 +197,7 @@ func (c *healthCommand) Run(p *process) error {
 	if err != nil {
 		return err
 	}
-	text, _, err := a.call(p.ctx, http.MethodGet, "/readyz", nil)
+	text, _, err := a.call(p.ctx, http.MethodGet, "/readyz", nil, nil)
 	if err != nil {
 		return err
 	}
@@ -237,14 +229,9 @@ func (c *purgeCommand) Run(p *process) error {
 	if err != nil {
 		return err
 	}
-	const path = "/api/v1/cache/purge"
-	text, _, err := a.call(p.ctx, http.MethodPost, path, body)
-	if err != nil {
-		return err
-	}
 	var result struct{ Entries int }
-	if err := json.Unmarshal(text, &result); err != nil {
-		return a.unexpectedContent(path)
+	if _, _, err := a.call(p.ctx, http.MethodPost, "/api/v1/cache/purge", body, &result); err != nil {
+		return err
 	}
 	entries := fmt.Sprintf("%d entries", result.Entries)
 	if result.Entries == 1 {

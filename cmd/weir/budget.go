@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"slices"
 	"strconv"
@@ -77,7 +78,7 @@ func (a *adminClient) accounts(ctx context.Context) (*listing, error) {
 	const path = "/api/v1/accounts"
 	l := &listing{}
 	var err error
-	if l.text, l.at, err = a.get(ctx, path, &l.accounts); err != nil {
+	if l.text, l.at, err = a.call(ctx, http.MethodGet, path, nil, &l.accounts); err != nil {
 		return nil, err
 	}
 	l.received = time.Now()
@@ -156,13 +157,7 @@ func (v *budgetView) append(l *listing) error {
 	if v.json {
 		return v.print(l)
 	}
-	if _, err := io.WriteString(v.out, v.title(l.at)+"\n"); err != nil {
-		return err
-	}
-	if err := v.print(l); err != nil {
-		return err
-	}
-	_, err := io.WriteString(v.out, "\n")
+	_, err := fmt.Fprintf(v.out, "%s\n%s\n\n", v.title(l.at), strings.Join(v.table(l.accounts, l.at), "\n"))
 	return err
 }
 

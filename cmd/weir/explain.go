@@ -176,7 +176,7 @@ func (c *explainCommand) explainRequest(p *process) error {
 		return err
 	}
 	var recent []history.Request // the newest first
-	if _, _, err := admin.get(p.ctx, "/api/v1/requests", &recent); err != nil {
+	if _, _, err := admin.call(p.ctx, http.MethodGet, "/api/v1/requests", nil, &recent); err != nil {
 		return err
 	}
 	i := slices.IndexFunc(recent, func(r history.Request) bool {

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 	"unicode"
@@ -47,23 +48,20 @@ func printableJSON(text []byte) string {
 // shortDuration formats the two largest units of a duration, as in 42m 10s. It rounds up to a
 // second.
 func shortDuration(d time.Duration) string {
-	seconds := int64(d / time.Second)
-	if d%time.Second > 0 {
-		seconds++
-	}
-	format := func(large int64, largeUnit string, small int64, smallUnit string) string {
-		if small == 0 {
-			return fmt.Sprintf("%d%s", large, largeUnit)
+	seconds := int64(math.Ceil(d.Seconds()))
+	units := []struct {
+		seconds int64
+		name    string
+	}{{86400, "d"}, {3600, "h"}, {60, "m"}, {1, "s"}}
+	for i, unit := range units[:3] {
+		if seconds < unit.seconds {
+			continue
 		}
-		return fmt.Sprintf("%d%s %d%s", large, largeUnit, small, smallUnit)
-	}
-	switch {
-	case seconds >= 86400:
-		return format(seconds/86400, "d", seconds%86400/3600, "h")
-	case seconds >= 3600:
-		return format(seconds/3600, "h", seconds%3600/60, "m")
-	case seconds >= 60:
-		return format(seconds/60, "m", seconds%60, "s")
+		text, next := fmt.Sprintf("%d%s", seconds/unit.seconds, unit.name), units[i+1]
+		if rest := seconds % unit.seconds / next.seconds; rest > 0 {
+			text += fmt.Sprintf(" %d%s", rest, next.name)
+		}
+		return text
 	}
 	return fmt.Sprintf("%ds", seconds)
 }

@@ -82,27 +82,19 @@ type exit struct {
 func (e *exit) Error() string { return e.message }
 
 // run parses the command line, runs the command and returns the exit code.
-func run(ctx context.Context, args []string, getenv func(string) (string, bool), stdout, stderr io.Writer) (code int) {
+func run(ctx context.Context, args []string, getenv func(string) (string, bool), stdout, stderr io.Writer) int {
 	p := &process{ctx, getenv, stdout, stderr}
-	// Kong calls its exit function after --help and expects that it does not return.
-	type helpShown int
-	defer func() {
-		switch r := recover().(type) {
-		case nil:
-		case helpShown:
-			code = int(r)
-		default:
-			panic(r)
-		}
-	}()
-	parser, err := kong.New(&commands{}, kong.Name("weir"), kong.Writers(stdout, stderr), kong.UsageOnError(),
+	shown := false // --help or --version
+	parser, err := kong.New(&commands{}, kong.Name("weir"), kong.Writers(stdout, stderr),
 		kong.Description("A caching, rate-limit-aware egress to one REST API."),
-		kong.Vars{"version": versionLine()},
-		kong.Exit(func(code int) { panic(helpShown(code)) }))
+		kong.Vars{"version": versionLine()}, kong.Exit(func(int) { shown = true }))
 	if err != nil {
 		panic(err) // a mistake in the struct tags of commands
 	}
 	parsed, err := parser.Parse(args)
+	if shown {
+		return exitOK
+	}
 	if err != nil {
 		_, _ = fmt.Fprintf(stderr, "weir: %v\nrun weir --help for usage\n", err)
 		return exitUsage

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -147,15 +146,14 @@ func loadLedger(path string, ledger *limits.Memory) (hashKey []byte, err error) 
 		return nil, err
 	}
 	var header ledgerHeader
-	rest := bytes.NewReader(text)
-	decoder := json.NewDecoder(rest)
-	if err := decoder.Decode(&header); err != nil {
+	first, rest, _ := bytes.Cut(text, []byte("\n"))
+	if err := json.Unmarshal(first, &header); err != nil {
 		return nil, err
 	}
 	if len(header.HashKey) == 0 {
 		return nil, errors.New("missing hash key in the first line")
 	}
-	return header.HashKey, ledger.Load(io.MultiReader(decoder.Buffered(), rest))
+	return header.HashKey, ledger.Load(bytes.NewReader(rest))
 }
 
 // saveLedger writes a ledger file atomically.

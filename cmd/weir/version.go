@@ -21,22 +21,14 @@ func versionLine() string {
 // release is the version of a release. The linker sets it.
 var release = ""
 
-// version returns the version of the release or of the module, or else the commit.
+// version returns the version of the release, or else of the module, which names the commit.
 func version() string {
-	if release != "" {
-		return release
-	}
 	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		return v
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			return s.Value
-		}
+	switch {
+	case release != "":
+		return release
+	case ok && info.Main.Version != "" && info.Main.Version != "(devel)":
+		return info.Main.Version
 	}
 	return "devel"
 }
