@@ -51,25 +51,17 @@ type guard struct {
 
 // authenticate returns the name of the operator, and false if the request is not authenticated.
 func (g *guard) authenticate(r *http.Request) (name string, ok bool) {
-	if name, ok = g.Access.authenticate(r); ok || g.Token == "" {
-		return name, ok
-	}
-	return "session", g.sessions.isValid(sessionOf(r), time.Now())
-}
-
-// authenticate is like that of guard, without sessions.
-func (a Access) authenticate(r *http.Request) (name string, ok bool) {
-	if !a.Guarded() {
+	if !g.Guarded() {
 		return "loopback", true
 	}
-	if a.Authorities != nil && verified(r.TLS, a.Authorities()) {
+	if g.Authorities != nil && verified(r.TLS, g.Authorities()) {
 		return "certificate " + r.TLS.PeerCertificates[0].Subject.String(), true
 	}
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if a.Token != "" && strings.EqualFold(scheme, "Bearer") && a.Token.Equal(credential.Secret(token)) {
+	if g.Token != "" && strings.EqualFold(scheme, "Bearer") && g.Token.Equal(credential.Secret(token)) {
 		return "token", true
 	}
-	return "", false
+	return "session", g.Token != "" && g.sessions.isValid(sessionOf(r), time.Now())
 }
 
 // verified reports whether the client certificate of a connection is valid now.

@@ -18,7 +18,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -29,30 +28,18 @@ import (
 
 // Sources provide the data of the pages. All are required.
 type Sources struct {
-	// Ready reports whether the gateway accepts clients. It returns false during shutdown.
-	Ready func() bool
-	// Accounts returns at most limit accounts.
-	Accounts func(ctx context.Context, limit int) ([]limits.Account, error)
-	// Refused returns the gateway's credentials that the upstream rejects.
-	Refused func() any
-	// Requests returns the recent requests, newest first.
-	Requests func() any
-	// Config returns the configuration in force with masked secrets.
-	Config func() any
-	// Reload reloads the configuration. If it returns an error the previous configuration stays in force.
-	Reload func() error
-	// Cache returns the number of keys in the memory tier and its size in bytes.
-	Cache func() (keys int, bytes uint64)
-	// Metrics serves /metrics.
-	Metrics http.Handler
-	// Purge purges cache entries and returns their number.
-	Purge func(Purge) (entries int, err error)
-	// Trail records the changes.
-	Trail *Trail
-	// State returns the state of store, queue and polls.
-	State func() any
-	// History holds the last hour.
-	History *history.History
+	Ready    func() bool                                                    // whether the gateway accepts clients; false during shutdown
+	Accounts func(ctx context.Context, limit int) ([]limits.Account, error) // at most limit accounts
+	Refused  func() any                                                     // the gateway's credentials that the upstream rejects
+	Requests func() any                                                     // recent requests, newest first
+	Config   func() any                                                     // the configuration in force, with masked secrets
+	Reload   func() error                                                   // after an error the previous configuration stays in force
+	Cache    func() (keys int, bytes uint64)                                // size of the memory tier
+	Metrics  http.Handler                                                   // serves /metrics
+	Purge    func(Purge) (entries int, err error)                           // purges cache entries and returns their number
+	Trail    *Trail                                                         // records the changes
+	State    func() any                                                     // store, queue and polls
+	History  *history.History                                               // the last hour
 }
 
 // Purge selects cache entries: all with a tag (op:ID, repo:OWNER/NAME, org:ORG, account:NAME), or those of one URL.
@@ -65,18 +52,6 @@ type Purge struct {
 
 // maxBody bounds a request body, in bytes.
 const maxBody = 64 << 10
-
-func readPurge(r io.Reader) (p Purge, err error) {
-	d := json.NewDecoder(r)
-	d.DisallowUnknownFields()
-	if err := d.Decode(&p); err != nil {
-		return p, fmt.Errorf(`invalid purge; send {"tag": T} or {"url": U}, optionally with "hard": true: %w`, err)
-	}
-	if (p.Tag == "") == (p.URL == "") {
-		return p, errors.New("invalid purge; send either tag or url")
-	}
-	return p, nil
-}
 
 // maxAccounts bounds one listing.
 const maxAccounts = 1000
@@ -213,9 +188,15 @@ func (s Sources) cache(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s Sources) purge(w http.ResponseWriter, r *http.Request) {
-	p, err := readPurge(r.Body)
-	if err != nil {
-		fail(w, http.StatusBadRequest, err)
+	var p Purge
+	decoder := json.NewDecoder(r.Body)
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&p); err != nil {
+		fail(w, http.StatusBadRequest, fmt.Errorf(`invalid purge; send {"tag": T} or {"url": U}, optionally with "hard": true: %w`, err))
+		return
+	}
+	if (p.Tag == "") == (p.URL == "") {
+		fail(w, http.StatusBadRequest, errors.New("invalid purge; send either tag or url"))
 		return
 	}
 	action := "purge"

@@ -63,20 +63,13 @@ func (g *guard) events(s Sources, w http.ResponseWriter, r *http.Request) {
 			if !ok {
 				return
 			}
-			if text, err = encodeEvent(e); err != nil {
+			data, err := json.Marshal(e.Data) // without line breaks
+			if err != nil {
 				return
 			}
+			text = fmt.Appendf(nil, "event: %s\nid: %d\ndata: %s\n\n", e.Name, e.ID, data)
 		}
 	}
-}
-
-// encodeEvent returns the text of an event. JSON escapes line breaks, so data is one line.
-func encodeEvent(e history.Event) ([]byte, error) {
-	data, err := json.Marshal(e.Data)
-	if err != nil {
-		return nil, err
-	}
-	return fmt.Appendf(nil, "event: %s\nid: %d\ndata: %s\n\n", e.Name, e.ID, data), nil
 }
 
 // series responds with the last hour, or with the budgets of accounts over the last hour.

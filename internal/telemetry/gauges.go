@@ -16,22 +16,14 @@ import (
 // Sources are functions that return the current state whenever metrics are collected. All but Certificates are
 // required.
 type Sources struct {
-	// Accounts returns at most limit accounts.
-	Accounts func(ctx context.Context, limit int) ([]limits.Account, error)
-	// Waiting returns how many requests wait for a permit, by account.
-	Waiting func() map[string]int
-	// Cache returns the number of keys in the memory tier and its size in bytes.
-	Cache func() (keys int, bytes uint64)
-	// Lost returns since when the store does not respond. It returns the zero time if the store responds.
-	Lost func() time.Time
-	// Replicas returns the number of replicas that share the store.
-	Replicas func() int
-	// Reachable reports whether the upstream responds.
-	Reachable func() bool
-	// Certificates returns the expiry of the served certificates, by name. It is nil without TLS.
-	Certificates func() map[string]time.Time
-	// Quarantined returns the number of credentials that the upstream rejects.
-	Quarantined func() int
+	Accounts     func(ctx context.Context, limit int) ([]limits.Account, error) // at most limit accounts
+	Waiting      func() map[string]int                                          // requests that wait for a permit, by account
+	Cache        func() (keys int, bytes uint64)                                // size of the memory tier
+	Lost         func() time.Time                                               // since when the store does not respond; zero if it does
+	Replicas     func() int                                                     // replicas that share the store
+	Reachable    func() bool                                                    // whether the upstream responds
+	Certificates func() map[string]time.Time                                    // expiry of the served certificates, by name; nil without TLS
+	Quarantined  func() int                                                     // credentials that the upstream rejects
 }
 
 const (

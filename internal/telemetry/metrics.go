@@ -120,7 +120,10 @@ func (m *metrics) Observer(upstream string) func(*proxy.Record) {
 				m.saved.Add(ctx, 1, attributes(operationKey.String(r.Operation)))
 			}
 		}
-		resource := resourceLabel(r.Resource)
+		resource := r.Resource
+		if !policy.IsResource(resource) { // the name comes from an upstream header
+			resource = other
+		}
 		for _, s := range r.Stages {
 			wait := func(reason string) {
 				m.waits.Record(ctx, s.Elapsed.Seconds(), attributes(reasonKey.String(reason)))
@@ -155,14 +158,6 @@ func (m *metrics) Observer(upstream string) func(*proxy.Record) {
 			m.polls.Add(ctx, int64(r.Polls))
 		}
 	}
-}
-
-// resourceLabel bounds the label of a resource, whose name comes from an upstream header.
-func resourceLabel(resource string) string {
-	if policy.IsResource(resource) {
-		return resource
-	}
-	return other
 }
 
 // exemplarContext returns a context with the span of the record, so that measurements carry it as an exemplar.
