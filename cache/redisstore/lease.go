@@ -64,7 +64,7 @@ func (s *Store) AcquireFetch(ctx context.Context, key cache.Key, lease cache.Fet
 		return ok, nil
 	}
 	if other, err = s.decodeLease(key, current); err != nil {
-		s.warn("fetch lease unreadable", "key", name, "error", err)
+		s.warnings.Do(func() { s.log.Warn("fetch lease unreadable", "key", name, "error", err) })
 	}
 	return false, other
 }

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/time/rate"
 
 	"github.com/weirgate/weir/cache"
 )
@@ -64,15 +65,14 @@ const sinceField = "since:"
 
 // Store implements [cache.Shared]. It is safe for concurrent use.
 type Store struct {
-	client  redis.UniversalClient
-	codec   *cache.Codec
-	memory  *cache.Memory // applies the purges
-	log     *slog.Logger
-	timeout time.Duration
-	// skipUntil is when the store is used again after an error, warned when the last warning was
-	// logged, in nanoseconds since 1970.
-	skipUntil, warned atomic.Int64
-	ready             atomic.Bool // all earlier purges are applied
+	client    redis.UniversalClient
+	codec     *cache.Codec
+	memory    *cache.Memory // applies the purges
+	log       *slog.Logger
+	timeout   time.Duration
+	skipUntil atomic.Int64   // when the store is used again after an error, in nanoseconds since 1970
+	ready     atomic.Bool    // all earlier purges are applied
+	warnings  rate.Sometimes // about values
 
 	mu       sync.Mutex
 	pending  []cache.Purge // not in the stream yet
@@ -81,7 +81,7 @@ type Store struct {
 
 // New returns a store that applies the purges of all replicas to memory. It takes ownership of the client.
 func New(client redis.UniversalClient, codec *cache.Codec, memory *cache.Memory, log *slog.Logger) *Store {
-	return &Store{client: client, codec: codec, memory: memory, log: log, timeout: callTimeout, position: "0-0"}
+	return &Store{client: client, codec: codec, memory: memory, log: log, timeout: callTimeout, warnings: rate.Sometimes{Interval: warnEvery}, position: "0-0"}
 }
 
 // Close closes the client. Run must have returned.
@@ -118,14 +118,6 @@ func (s *Store) call(ctx context.Context, operation, key string, do func(context
 	return err == nil
 }
 
-// warn logs a warning, at most once a minute.
-func (s *Store) warn(message string, attrs ...any) {
-	last, now := s.warned.Load(), time.Now().UnixNano()
-	if now-last >= int64(warnEvery) && s.warned.CompareAndSwap(last, now) {
-		s.log.Warn(message, attrs...)
-	}
-}
-
 // Get implements [cache.Shared].
 func (s *Store) Get(ctx context.Context, key cache.Key) (list []*cache.Entry) {
 	name := entriesName(key)
@@ -140,7 +132,7 @@ func (s *Store) Get(ctx context.Context, key cache.Key) (list []*cache.Entry) {
 		}
 		e, err := s.codec.Decode(key, []byte(value))
 		if err != nil {
-			s.warn("stored response unreadable", "key", name, "error", err)
+			s.warnings.Do(func() { s.log.Warn("stored response unreadable", "key", name, "error", err) })
 			continue
 		}
 		list = append(list, e)

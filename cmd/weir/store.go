@@ -162,21 +162,12 @@ func saveLedger(path string, ledger *limits.Memory, hashKey []byte) error {
 	if err != nil {
 		return err
 	}
-	err = json.NewEncoder(f).Encode(ledgerHeader{hashKey})
-	if err == nil {
-		err = ledger.Save(f)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
+	defer func() { _ = os.Remove(f.Name()) }() // fails after the rename
+	err = errors.Join(json.NewEncoder(f).Encode(ledgerHeader{hashKey}), ledger.Save(f), f.Sync(), f.Close())
 	if err != nil {
-		_ = os.Remove(f.Name())
+		return err
 	}
-	return err
+	return os.Rename(f.Name(), path)
 }
 
 // replicaName returns a unique name that contains the host's name.

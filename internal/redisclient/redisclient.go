@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"golang.org/x/sync/errgroup"
 )
@@ -50,7 +51,7 @@ func Open(address string, onConnect func(node string) OnConnect) (redis.Universa
 }
 
 func open(address string, onConnect func(node string) OnConnect) (redis.UniversalClient, error) {
-	redis.SetLogger(discardLogger{})
+	logging.Disable() // errors carry the same information
 	if onConnect == nil {
 		onConnect = func(string) OnConnect { return nil }
 	}
@@ -133,9 +134,3 @@ func PingAll(ctx context.Context, c redis.UniversalClient) bool {
 	})
 	return group.Wait() == nil && err == nil
 }
-
-// discardLogger drops the client's log. Errors carry the same information.
-type discardLogger struct{}
-
-// Printf implements the logger of go-redis.
-func (discardLogger) Printf(context.Context, string, ...any) {}
