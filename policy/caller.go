@@ -14,11 +14,6 @@ const (
 	Workflow        CallerKind = "workflow"
 )
 
-// CallerKinds returns every kind in the order of Document B section 8.1.
-func CallerKinds() []CallerKind {
-	return []CallerKind{Unauthenticated, User, Enterprise, Installation, OAuthApp, Workflow}
-}
-
 // Caller is the identity of a request. It holds no secret: Account and Class are names or keyed hashes.
 type Caller struct {
 	Kind CallerKind

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -125,17 +124,6 @@ func TestDefaultLimitsMatchDocuments(t *testing.T) {
 	if l.Points.GraphQL != 2000 || l.CPU.GraphQL != time.Minute || l.CPU.Window != time.Minute || l.Points.Window != time.Minute || maxSearchOperators != 5 ||
 		!slices.Equal(l.Content, []Window{{80, time.Minute}, {500, time.Hour}}) {
 		t.Errorf("got the limits %+v, which differ from Document B", l)
-	}
-}
-
-func TestCallerKindsListsAllKindsOnce(t *testing.T) {
-	seen := map[CallerKind]bool{}
-	for _, kind := range CallerKinds() {
-		seen[kind] = true
-	}
-	want := []CallerKind{Enterprise, Installation, OAuthApp, Unauthenticated, User, Workflow}
-	if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, want) || len(CallerKinds()) != len(want) {
-		t.Errorf("got %q, want %q", CallerKinds(), want)
 	}
 }
 

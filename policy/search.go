@@ -65,17 +65,13 @@ func parseSearchToken(source string) SearchToken {
 	if text == "" {
 		return SearchToken{Term: source, source: source}
 	}
-	if name, value, ok := strings.Cut(text, ":"); ok && isQualifier(name, value) {
+	if name, value, ok := strings.Cut(text, ":"); ok && qualifierName.MatchString(name) && !strings.HasPrefix(value, ":") && !strings.HasPrefix(value, "//") {
 		return SearchToken{Name: strings.ToLower(name), Value: unquote(value), Negated: negated, source: source}
 	}
 	return SearchToken{Term: unquote(text), Negated: negated, source: source}
 }
 
 func unquote(s string) string { return strings.ReplaceAll(s, `"`, "") }
-
-func isQualifier(name, value string) bool {
-	return qualifierName.MatchString(name) && !strings.HasPrefix(value, ":") && !strings.HasPrefix(value, "//")
-}
 
 var qualifierName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*$`)
 

@@ -19,7 +19,7 @@ import (
 // heldOfEachKind returns a credential of each kind, and a credential of a second user.
 func heldOfEachKind() []Held {
 	held := []Held{{Name: "second", Kind: policy.User, Account: "second", Token: "second:x"}}
-	for _, kind := range policy.CallerKinds()[1:] {
+	for _, kind := range []policy.CallerKind{policy.User, policy.Enterprise, policy.Installation, policy.OAuthApp, policy.Workflow} {
 		held = append(held, Held{Name: string(kind), Kind: kind, Account: "account " + string(kind), Token: Secret(kind + ":x")})
 	}
 	return held
