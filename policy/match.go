@@ -179,11 +179,11 @@ type alias struct {
 
 // spell returns a template with the prefix of the alias, or "" if the alias does not apply.
 func (a alias) spell(template string) string {
-	rest, ok := strings.CutPrefix(template, a.Documented)
-	if !ok || rest == "" || rest[0] != '/' {
+	rest, ok := strings.CutPrefix(template, a.Documented+"/")
+	if !ok {
 		return ""
 	}
-	return a.Prefix + rest
+	return a.Prefix + "/" + rest
 }
 
 // unknown returns the operation of an undocumented route. POST and PUT count as creating content.

@@ -35,31 +35,26 @@ var checks = map[string]func(q SearchQuery, kind CallerKind) *Finding{
 		return &Finding{Status: http.StatusUnauthorized, Message: "Requires authentication"}
 	},
 	// Document B section 4.1: q is required.
-	"search-query": func(q SearchQuery, _ CallerKind) *Finding {
-		return invalidSearch(len(q) == 0, "missing", "Validation Failed")
-	},
+	"search-query": searchCheck("missing", "Validation Failed", func(q SearchQuery) bool { return len(q) == 0 }),
 	// Document B section 7: at most 256 characters without operators and qualifiers.
-	"search-length": func(q SearchQuery, _ CallerKind) *Finding {
-		return invalidSearch(q.Length() > maxSearchLength, "invalid",
-			"Validation Failed: the search is longer than 256 characters")
-	},
+	"search-length": searchCheck("invalid", "Validation Failed: the search is longer than 256 characters",
+		func(q SearchQuery) bool { return q.Length() > maxSearchLength }),
 	// Document B section 7: at most five AND, OR and NOT.
-	"search-operators": func(q SearchQuery, _ CallerKind) *Finding {
-		return invalidSearch(q.Operators() > maxSearchOperators, "invalid",
-			"Validation Failed: more than five AND / OR / NOT operators were used")
-	},
+	"search-operators": searchCheck("invalid", "Validation Failed: more than five AND / OR / NOT operators were used",
+		func(q SearchQuery) bool { return q.Operators() > maxSearchOperators }),
 	// Document B section 4.1, query rule 2.
-	"search-terms": func(q SearchQuery, _ CallerKind) *Finding {
-		return invalidSearch(!q.HasTerm(), "invalid",
-			"Validation Failed: the search contains only qualifiers; at least one search term is needed")
-	},
+	"search-terms": searchCheck("invalid", "Validation Failed: the search contains only qualifiers; at least one search term is needed",
+		func(q SearchQuery) bool { return !q.HasTerm() }),
 }
 
-func invalidSearch(failed bool, code, message string) *Finding {
-	if !failed {
-		return nil
+// searchCheck returns a check that finds searches invalid.
+func searchCheck(code, message string, isInvalid func(SearchQuery) bool) func(SearchQuery, CallerKind) *Finding {
+	return func(q SearchQuery, _ CallerKind) *Finding {
+		if !isInvalid(q) {
+			return nil
+		}
+		return &Finding{Status: http.StatusUnprocessableEntity, Message: message, Resource: "Search", Field: "q", Code: code}
 	}
-	return &Finding{Status: http.StatusUnprocessableEntity, Message: message, Resource: "Search", Field: "q", Code: code}
 }
 
 // Preflight returns the first failed check of the operation, or nil. If q is repeated, every value must fail, because the
