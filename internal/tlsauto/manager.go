@@ -46,7 +46,6 @@ const (
 // Manager serves and renews certificates. It is safe for concurrent use.
 type Manager struct {
 	config   Config
-	log      *slog.Logger
 	cache    *certmagic.Cache
 	magic    atomic.Pointer[certmagic.Config] // nil before Start
 	issuer   atomic.Pointer[certmagic.ACMEIssuer]
@@ -67,7 +66,7 @@ type served struct {
 // NewManager returns a manager for the names. It returns an error if a pair of files is invalid.
 // Close closes the manager and its storage.
 func NewManager(c Config, names Names) (*Manager, error) {
-	m := &Manager{config: c, log: c.Log}
+	m := &Manager{config: c}
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	m.current.Store(&served{})
 	if err := m.Change(names); err != nil {
@@ -87,7 +86,7 @@ func NewManager(c Config, names Names) (*Manager, error) {
 // listener. plain is the address of the listener that serves [Manager.Redirect]; without it (nil) HTTP-01
 // is disabled. Both listeners must be open.
 func (m *Manager) Start(secure, plain net.Addr) {
-	logger := zapLogger(m.log)
+	logger := zapLogger(m.config.Log)
 	magic := certmagic.New(m.cache, certmagic.Config{Storage: m.config.Storage, Logger: logger})
 	host, port := splitAddress(secure)
 	template := certmagic.ACMEIssuer{
@@ -170,7 +169,7 @@ func (m *Manager) order(ctx context.Context, name string) {
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		m.log.Error("certificate order failed", "name", name, "retry_in", pause, "error", err)
+		m.config.Log.Error("certificate order failed", "name", name, "retry_in", pause, "error", err)
 		select {
 		case <-ctx.Done():
 			return
@@ -196,7 +195,7 @@ func (m *Manager) obtain(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	m.log.Info("certificate loaded", "name", name, "serial", cert.Leaf.SerialNumber.Text(16), "expires", cert.Leaf.NotAfter)
+	m.config.Log.Info("certificate loaded", "name", name, "serial", cert.Leaf.SerialNumber.Text(16), "expires", cert.Leaf.NotAfter)
 	return nil
 }
 

@@ -68,11 +68,11 @@ func (m *Manager) watchPairs() {
 				delete(logged, l.pair)
 			} else if logged[l.pair] != err.Error() {
 				logged[l.pair] = err.Error()
-				m.log.Error("certificate not reloaded, the previous one stays in use", "file", l.pair.Certificate, "error", err)
+				m.config.Log.Error("certificate not reloaded, the previous one stays in use", "file", l.pair.Certificate, "error", err)
 			}
 			if changed {
 				leaf := l.certificate.Load().Leaf
-				m.log.Info("certificate loaded", "file", l.pair.Certificate, "serial", leaf.SerialNumber.Text(16), "expires", leaf.NotAfter)
+				m.config.Log.Info("certificate loaded", "file", l.pair.Certificate, "serial", leaf.SerialNumber.Text(16), "expires", leaf.NotAfter)
 			}
 		}
 		m.changing.Unlock()
