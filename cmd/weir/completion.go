@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -63,14 +64,15 @@ func (c *completeCommand) Run(p *process, parsed *kong.Context) error {
 	node := parsed.Model.Node
 	var flag *kong.Flag // whose value is the next word
 	for _, word := range words[:len(words)-1] {
-		switch child := childNamed(node, word); {
+		child := slices.IndexFunc(node.Children, func(n *kong.Node) bool { return n.Name == word })
+		switch {
 		case word == "=":
 		case flag != nil:
 			flag = nil
 		case strings.HasPrefix(word, "-"):
 			flag = valueFlag(node, word)
-		case child != nil:
-			node = child
+		case child >= 0:
+			node = node.Children[child]
 		}
 	}
 	prefix := ""
@@ -80,7 +82,7 @@ func (c *completeCommand) Run(p *process, parsed *kong.Context) error {
 		}
 	}
 	suggest := func(word, description string) {
-		if strings.HasPrefix(word, last) {
+		if word != "" && strings.HasPrefix(word, last) {
 			p.printf("%s\n", strings.TrimSuffix(prefix+word+"\t"+description, "\t"))
 		}
 	}
@@ -89,7 +91,7 @@ func (c *completeCommand) Run(p *process, parsed *kong.Context) error {
 	case takesFile, flag != nil && isFile(flag.Value):
 		return &exit{exitFailure, ""}
 	case flag != nil:
-		for _, value := range choices(flag.Value) {
+		for _, value := range flag.Value.EnumSlice() {
 			suggest(value, flag.Help)
 		}
 	case strings.HasPrefix(last, "-"), len(node.Children)+len(node.Positional) == 0:
@@ -97,7 +99,7 @@ func (c *completeCommand) Run(p *process, parsed *kong.Context) error {
 			suggest("--"+f.Name, f.Help)
 		}
 	case len(node.Positional) > 0:
-		for _, value := range choices(node.Positional[0]) {
+		for _, value := range node.Positional[0].EnumSlice() {
 			suggest(value, "")
 		}
 	}
@@ -106,15 +108,6 @@ func (c *completeCommand) Run(p *process, parsed *kong.Context) error {
 			if !child.Hidden {
 				suggest(child.Name, child.Help)
 			}
-		}
-	}
-	return nil
-}
-
-func childNamed(n *kong.Node, name string) *kong.Node {
-	for _, child := range n.Children {
-		if child.Name == name {
-			return child
 		}
 	}
 	return nil
@@ -140,14 +133,6 @@ func flags(n *kong.Node) (all []*kong.Flag) {
 		}
 	}
 	return all
-}
-
-// choices returns the allowed values of an enumeration, or nil.
-func choices(v *kong.Value) []string {
-	if v.Enum == "" {
-		return nil
-	}
-	return v.EnumSlice()
 }
 
 // isFile reports whether a flag or an argument takes the name of a file.

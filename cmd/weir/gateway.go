@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/cache/redisstore"
 	"github.com/weirgate/weir/internal/admin"
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
@@ -50,7 +49,6 @@ type gateway struct {
 	store        *store
 	limiter      *limits.Limiter
 	cache        *cache.Store
-	redisCache   *redisstore.Store // the shared tier of cache; nil with a store in memory
 	transport    *http.Transport
 	background   *proxy.Background // work that continues after its client disconnects
 	lastRequests proxy.LastRequests
@@ -123,12 +121,16 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 
 	memory := cache.NewMemory(cacheSize)
 	g.cache = cache.NewStore(memory, nil)
-	if g.redisCache, err = openRedisCache(cfg, memory, g.log); err != nil {
+	redisCache, err := openRedisCache(cfg, memory, g.log)
+	if err != nil {
 		return err
 	}
-	if g.redisCache != nil {
-		g.cache = cache.NewStore(memory, g.redisCache)
-		g.running.Go(func() { g.redisCache.Run(ctx) })
+	if redisCache != nil {
+		g.cache = cache.NewStore(memory, redisCache)
+		g.running.Go(func() {
+			redisCache.Run(ctx)
+			_ = redisCache.Close()
+		})
 	}
 	if g.appTokens, g.sharedTokens, err = openAppTokens(cfg, g.transport, g.log); err != nil {
 		return err
@@ -181,9 +183,6 @@ func (g *gateway) close() {
 		_ = g.sharedTokens.Close()
 	}
 	g.transport.CloseIdleConnections()
-	if g.redisCache != nil {
-		_ = g.redisCache.Close()
-	}
 	if g.store != nil {
 		if err := g.store.close(); err != nil {
 			g.log.Error("closing the store failed", "error", err)

@@ -80,7 +80,7 @@ func (*manCommand) Run(p *process, parsed *kong.Context) error {
 			}
 			p.printf(".TP\n\\fB%s\\fR", roff("--"+f.Name))
 			if !f.IsBool() {
-				p.printf("=\\fI%s\\fR", roff(cmp.Or(f.PlaceHolder, strings.Join(choices(f.Value), "|"), "VALUE")))
+				p.printf("=\\fI%s\\fR", roff(cmp.Or(f.PlaceHolder, strings.Join(f.EnumSlice(), "|"), "VALUE")))
 			}
 			p.printf("\n%s", roff(f.Help))
 			if f.HasDefault && !f.IsBool() {
