@@ -91,7 +91,7 @@ func (c *completeCommand) Run(p *process, parsed *kong.Context) error {
 	case takesFile, flag != nil && isFile(flag.Value):
 		return &exit{exitFailure, ""}
 	case flag != nil:
-		for _, value := range flag.Value.EnumSlice() {
+		for _, value := range flag.EnumSlice() {
 			suggest(value, flag.Help)
 		}
 	case strings.HasPrefix(last, "-"), len(node.Children)+len(node.Positional) == 0:
