@@ -14,8 +14,9 @@ import (
 )
 
 // Background runs work that continues after its client has left: revalidation, polling, and
-// reading bodies for the cache. It outlives a [Gateway].
+// reading bodies for the cache. It has the calls that clients share, and outlives a [Gateway].
 type Background struct {
+	calls   coalesce.Group
 	ctx     context.Context // ends with the work, except for short steps
 	stop    context.CancelFunc
 	running sync.WaitGroup

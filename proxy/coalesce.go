@@ -43,7 +43,7 @@ func (g *Gateway) join(ex *exchange) (c *coalesce.Call, leads bool) {
 	q := coalesce.Question{
 		Key: g.callKey(ex), Path: ex.match.Path, Account: caller.Account, Priority: caller.Priority, Since: g.Cache.Generation(),
 	}
-	return g.calls.Join(q, func(since cache.Generation) bool { return g.Cache.Purged(ex.tags(), since) })
+	return g.Background.calls.Join(q, func(since cache.Generation) bool { return g.Cache.Purged(ex.tags(), since) })
 }
 
 // callKey returns the key of the call for the question. It includes the request fields that the

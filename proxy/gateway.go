@@ -46,7 +46,6 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
-	"github.com/weirgate/weir/proxy/coalesce"
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
@@ -100,7 +99,6 @@ type Config struct {
 // Gateway is the handler for API requests. It is safe for concurrent use.
 type Gateway struct {
 	Config
-	calls   coalesce.Group
 	breaker breaker
 	// linkIn304 has the operations whose 304s repeat the Link field. etagWarning limits the rate of
 	// warnings about computed ETags.
@@ -182,7 +180,7 @@ func (g *Gateway) ServeHit(w http.ResponseWriter, r *http.Request) (served bool)
 		return false
 	}
 	e, purged := g.Cache.Memory.Lookup(ex.key, ex.header)
-	if now := time.Now(); e == nil || purged || ex.mustRevalidate(e, now) || !e.Fresh(now) || ex.mayBeHidden(e.Status) {
+	if !ex.isHit(e, purged, time.Now()) || ex.mayBeHidden(e.Status) {
 		return false
 	}
 	if e.Header.Get("Content-Type") == "" && len(e.Body) > 0 { // net/http detects the type

@@ -40,14 +40,14 @@ func (g *Gateway) usableEntry(ex *exchange) *cache.Entry {
 	e, purged := g.lookup(ex)
 	now := time.Now()
 	switch {
+	case ex.isHit(e, purged, now):
+		return e
 	case e == nil:
 		ex.record.Cache = "weir; fwd=uri-miss"
 	case purged:
 		ex.stale, ex.record.Cache = e, "weir; fwd=stale"
 	case ex.mustRevalidate(e, now):
 		ex.stale, ex.record.Cache = e, "weir; fwd=request"
-	case e.Fresh(now):
-		return e
 	case !e.NeverStale(ex.rule) && e.AllowedByMaxStale(now, ex.cacheControl):
 		return e
 	case !e.NeverStale(ex.rule) && e.UsableWhileRevalidating(now) && g.refresh(ex):
@@ -97,7 +97,7 @@ func (g *Gateway) answerRange(ex *exchange) bool {
 	}
 	e, purged := g.Cache.Lookup(ex.in.Context(), ex.key, ex.header)
 	now := time.Now()
-	if e == nil || purged || e.Status != http.StatusOK || !e.Fresh(now) || ex.mustRevalidate(e, now) {
+	if !ex.isHit(e, purged, now) || e.Status != http.StatusOK {
 		return false
 	}
 	g.replyFromEntry(ex, e, now)
@@ -113,6 +113,12 @@ func (ex *exchange) bypass() string {
 		return "request"
 	}
 	return "bypass"
+}
+
+// isHit reports whether the result of a look-up answers the question without a request to the upstream:
+// the entry is fresh, was not purged, and the client's Cache-Control does not exclude it.
+func (ex *exchange) isHit(e *cache.Entry, purged bool, now time.Time) bool {
+	return e != nil && !purged && e.Fresh(now) && !ex.mustRevalidate(e, now)
 }
 
 // mustRevalidate reports whether the client's Cache-Control excludes a fresh stored response (RFC

@@ -45,7 +45,7 @@ const (
 
 // Polling returns the questions that are being polled, oldest first, at most 100.
 func (g *Gateway) Polling() []coalesce.Poll {
-	polls := append([]coalesce.Poll{}, g.calls.Polls()...)
+	polls := append([]coalesce.Poll{}, g.Background.calls.Polls()...)
 	for i := range polls {
 		polls[i].Path = polls[i].Path[:min(len(polls[i].Path), maxPollPath)]
 	}

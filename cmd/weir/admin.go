@@ -139,7 +139,7 @@ func (g *gateway) state() any {
 		Version: version(), Started: g.startTime.UTC(), Now: time.Now().UTC(),
 		Upstream: c.config.Upstream.URL, Dialect: c.config.Upstream.Dialect, Guarded: g.started.Admin.Token != "",
 		Store:   storeState{Kind: g.store.kind, Lost: g.store.lostSince(), Replicas: g.store.replicas()},
-		Waiting: g.limiter.Waiting(), Polling: append(c.proxy.Polling(), g.previous.polling()...),
+		Waiting: g.limiter.Waiting(), Polling: c.proxy.Polling(),
 		Refused: g.credentialHealth.Quarantined(),
 	}
 	s.Cache.Keys, s.Cache.Bytes = g.cache.Size()

@@ -26,7 +26,6 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
-	"github.com/weirgate/weir/proxy/coalesce"
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
@@ -62,8 +61,7 @@ type gateway struct {
 	tls      *tlsauto.Manager           // nil if clients connect over plain HTTP
 	adminTLS atomic.Pointer[tls.Config] // nil if the admin listener uses plain HTTP
 
-	current  atomic.Pointer[configured]
-	previous previousGateways
+	current atomic.Pointer[configured]
 
 	stop    context.CancelFunc
 	running sync.WaitGroup // goroutines that stop ends
@@ -271,9 +269,7 @@ func (g *gateway) apply(c *config.Config) error {
 	if c.Webhooks.Secret != "" {
 		next.webhooks = g.webhooks.Handler(dialect, []byte(c.Webhooks.Secret.Reveal()))
 	}
-	if before := g.current.Swap(next); before != nil {
-		g.previous.add(before.proxy)
-	}
+	g.current.Store(next)
 	g.credentialHealth.Keep(callers)
 	return nil
 }
@@ -399,29 +395,4 @@ func (g *gateway) listen() ([]endpoint, error) {
 	g.log.Info("gateway started", "address", clients.Addr().String(), "upstream", c.Upstream.URL, "dialect", c.Upstream.Dialect)
 	g.log.Info("admin listener started", "address", adminEndpoint.listener.Addr().String())
 	return append(endpoints, adminEndpoint), nil
-}
-
-// previousGateways holds the proxies of replaced configurations while they still poll for
-// statistics. It is safe for concurrent use.
-type previousGateways struct {
-	mu   sync.Mutex
-	list []*proxy.Gateway
-}
-
-func (p *previousGateways) add(g *proxy.Gateway) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.list = append(p.list, g)
-}
-
-// polling returns the polls in progress and removes the proxies that have none.
-func (p *previousGateways) polling() (polls []coalesce.Poll) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.list = slices.DeleteFunc(p.list, func(g *proxy.Gateway) bool {
-		own := g.Polling()
-		polls = append(polls, own...)
-		return len(own) == 0
-	})
-	return polls
 }
