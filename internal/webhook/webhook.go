@@ -20,8 +20,9 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/weirgate/weir/policy"
 )
@@ -52,16 +53,16 @@ type Event struct {
 type Receiver struct {
 	report func(Event)
 	slots  chan struct{}
-
-	mu   sync.Mutex // guards the fields below
-	seen map[string]bool
-	ring []string // the keys of seen; the oldest is at next
-	next int
+	seen   *lru.Cache[string, struct{}] // identifiers of deliveries
 }
 
 // NewReceiver returns a receiver that calls report for each new delivery.
 func NewReceiver(report func(Event)) *Receiver {
-	return &Receiver{report: report, slots: make(chan struct{}, maxConcurrent), seen: map[string]bool{}, ring: make([]string, maxRemembered)}
+	seen, err := lru.New[string, struct{}](maxRemembered)
+	if err != nil {
+		panic(err) // maxRemembered is positive
+	}
+	return &Receiver{report: report, slots: make(chan struct{}, maxConcurrent), seen: seen}
 }
 
 // Handler returns a handler for deliveries that are signed with the secret. The dialect names the headers.
@@ -112,7 +113,7 @@ func (v *Receiver) receive(w http.ResponseWriter, r *http.Request, dialect *poli
 	if err := e.parse(r.Header.Get("Content-Type"), body); err != nil {
 		return http.StatusBadRequest, err.Error()
 	}
-	if v.isNew(e.Delivery) {
+	if known, _ := v.seen.ContainsOrAdd(e.Delivery, struct{}{}); !known {
 		v.report(e)
 	}
 	return http.StatusAccepted, "accepted"
@@ -133,19 +134,6 @@ func verify(h http.Header, sum []byte) error {
 		return errors.New("signature mismatch; sign with the configured secret")
 	}
 	return nil
-}
-
-// isNew remembers a delivery and reports whether it was unknown before.
-func (v *Receiver) isNew(delivery string) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.seen[delivery] {
-		return false
-	}
-	delete(v.seen, v.ring[v.next])
-	v.ring[v.next], v.seen[delivery] = delivery, true
-	v.next = (v.next + 1) % len(v.ring)
-	return true
 }
 
 // parse reads the repository, the organization and the branch from JSON or from a form (section 6.3).

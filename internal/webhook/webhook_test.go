@@ -113,12 +113,12 @@ func TestDeliveryIsReportedOnce(t *testing.T) {
 		t.Errorf("%d reports, want 2", reports)
 	}
 	for i := range maxRemembered { // the identifiers above are evicted
-		v.isNew(fmt.Sprint(i))
+		v.seen.Add(fmt.Sprint(i), struct{}{})
 	}
-	if len(v.seen) != maxRemembered {
-		t.Errorf("%d identifiers are remembered, want %d", len(v.seen), maxRemembered)
+	if v.seen.Len() != maxRemembered {
+		t.Errorf("%d identifiers are remembered, want %d", v.seen.Len(), maxRemembered)
 	}
-	if !v.isNew("a") {
+	if v.seen.Contains("a") {
 		t.Error("an evicted identifier is still known")
 	}
 }
