@@ -1,10 +1,8 @@
 package config
 
 import (
-	"crypto/tls"
 	"encoding/hex"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"net/url"
@@ -28,6 +26,8 @@ const (
 	minCacheKey = 32
 )
 
+const httpsOff = "HTTPS is off, because tls.domains and tls.certificates are empty"
+
 // wrong reports an invalid value at a key. It reports nothing if the key, or a key around it,
 // already has a problem.
 func (d *decoder) wrong(key, format string, args ...any) {
@@ -49,6 +49,13 @@ func (d *decoder) wrong(key, format string, args ...any) {
 		p.File, p.Line, p.Column = d.source.Path, at.line, at.column
 	}
 	d.problems = append(d.problems, p)
+}
+
+// require reports an invalid value at a key unless ok is true.
+func (d *decoder) require(ok bool, key, format string, args ...any) {
+	if !ok {
+		d.wrong(key, format, args...)
+	}
 }
 
 // parent returns the key around a key; it is empty for a key at the top level.
@@ -83,9 +90,8 @@ func (d *decoder) check(c *Config) {
 	eachValue(reflect.ValueOf(c).Elem(), "", func(v reflect.Value, tag reflect.StructTag, key string) {
 		allowed := tag.Get("enum")
 		value := fmt.Sprint(v.Interface())
-		if allowed != "" && !slices.Contains(strings.Split(allowed, ","), value) {
-			d.wrong(key, "%q: must be one of %s", value, strings.ReplaceAll(allowed, ",", ", "))
-		}
+		ok := allowed == "" || slices.Contains(strings.Split(allowed, ","), value)
+		d.require(ok, key, "%q: must be one of %s", value, strings.ReplaceAll(allowed, ",", ", "))
 	})
 	d.address("listen", c.Listen)
 	d.checkAdmin(&c.Admin)
@@ -94,33 +100,23 @@ func (d *decoder) check(c *Config) {
 	d.checkTLS(&c.TLS)
 	d.checkClients(c)
 	for i, proxy := range c.Callers.TrustedProxies {
-		if _, err := parseNetwork(proxy); err != nil {
-			d.wrong(fmt.Sprintf("callers.trusted_proxies[%d]", i), "%q: must be an address or a network such as 10.0.0.0/8", proxy)
-		}
+		_, err := parseNetwork(proxy)
+		d.require(err == nil, fmt.Sprintf("callers.trusted_proxies[%d]", i), "%q: must be an address or a network such as 10.0.0.0/8", proxy)
 	}
 	d.checkLimits(c.Limits)
 	d.checkCache(c)
-	d.positive("statistics.poll.first", c.Statistics.Poll.First)
-	d.positive("statistics.poll.budget", c.Statistics.Poll.Budget)
 	poll := c.Statistics.Poll
-	if poll.Factor < 1 {
-		d.wrong("statistics.poll.factor", "%v: must be 1 or more", poll.Factor)
-	}
-	if poll.Max < poll.First {
-		d.wrong("statistics.poll.max", "%s: must not be less than first, %s", poll.Max, poll.First)
-	}
-	if !strings.HasPrefix(c.Webhooks.Path, "/_weir/") || path.Clean(c.Webhooks.Path) != c.Webhooks.Path {
-		d.wrong("webhooks.path", "%q: must begin with /_weir/ and contain no empty or dot segment", c.Webhooks.Path)
-	}
-	if c.Telemetry.Sample < 0 || c.Telemetry.Sample > 1 {
-		d.wrong("telemetry.sample", "%v: must be from 0 to 1", c.Telemetry.Sample)
-	}
-	if c.Drain.Delay > maxDrain {
-		d.wrong("drain.delay", "must be from 0 to %v", maxDrain)
-	}
-	if c.Drain.Timeout < time.Second || c.Drain.Timeout > maxDrain {
-		d.wrong("drain.timeout", "must be from 1s to %v", maxDrain)
-	}
+	d.positive("statistics.poll.first", poll.First)
+	d.positive("statistics.poll.budget", poll.Budget)
+	d.require(poll.Factor >= 1, "statistics.poll.factor", "%v: must be 1 or more", poll.Factor)
+	d.require(poll.Max >= poll.First, "statistics.poll.max", "%s: must not be less than first, %s", poll.Max, poll.First)
+	hook := c.Webhooks.Path
+	d.require(strings.HasPrefix(hook, "/_weir/") && path.Clean(hook) == hook, "webhooks.path",
+		"%q: must begin with /_weir/ and contain no empty or dot segment", hook)
+	sample := c.Telemetry.Sample
+	d.require(sample >= 0 && sample <= 1, "telemetry.sample", "%v: must be from 0 to 1", sample)
+	d.require(c.Drain.Delay <= maxDrain, "drain.delay", "must be from 0 to %v", maxDrain)
+	d.require(c.Drain.Timeout >= time.Second && c.Drain.Timeout <= maxDrain, "drain.timeout", "must be from 1s to %v", maxDrain)
 }
 
 func (d *decoder) address(key, value string) {
@@ -128,52 +124,40 @@ func (d *decoder) address(key, value string) {
 	if err == nil {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
-	if err != nil {
-		d.wrong(key, "%q is not an address; use host:port or :port", value)
-	}
+	d.require(err == nil, key, "%q is not an address; use host:port or :port", value)
 }
 
 func (d *decoder) positive(key string, span time.Duration) {
-	if span <= 0 {
-		d.wrong(key, "must be more than 0")
-	}
+	d.require(span > 0, key, "must be more than 0")
 }
 
 func (d *decoder) name(key, name string, seen map[string]bool) {
-	switch {
-	case name == "":
-		d.wrong(key, "required")
-	case seen[name]:
-		d.wrong(key, "%q is a duplicate", name)
-	}
+	d.require(name != "", key, "required")
+	d.require(!seen[name], key, "%q is a duplicate", name)
 	seen[name] = true
 }
 
 // token reports a token that a header field cannot carry, for example a file of two lines.
 func (d *decoder) token(key string, token credential.Secret) {
-	if strings.ContainsFunc(token.Reveal(), func(r rune) bool { return r <= ' ' || r > '~' }) {
-		d.wrong(key, "contains a space, a line break or another character that is not allowed in a token")
-	}
+	invalid := func(r rune) bool { return r <= ' ' || r > '~' }
+	d.require(!strings.ContainsFunc(token.Reveal(), invalid), key,
+		"contains a space, a line break or another character that is not allowed in a token")
 }
 
 func (d *decoder) checkAdmin(a *Admin) {
 	d.address("admin.listen", a.Listen)
 	_, _, err := net.SplitHostPort(a.Listen)
-	if a.Token == "" && a.TLS.ClientCA == "" && err == nil && !isLoopback(a.Listen) {
-		d.wrong("admin.token", "required because admin.listen %q is not on loopback", a.Listen)
-	}
+	d.require(a.Token != "" || a.TLS.ClientCA != "" || err != nil || isLoopback(a.Listen), "admin.token",
+		"required because admin.listen %q is not on loopback", a.Listen)
 	d.token("admin.token", a.Token)
 	for i, host := range a.Hosts {
-		if host == "" || strings.ContainsAny(host, ":/[]@ ") {
-			d.wrong(fmt.Sprintf("admin.hosts[%d]", i), "%q: must be only a name such as weir.internal, without scheme and port", host)
-		}
+		d.require(host != "" && !strings.ContainsAny(host, ":/[]@ "), fmt.Sprintf("admin.hosts[%d]", i),
+			"%q: must be only a name such as weir.internal, without scheme and port", host)
 	}
-	if !a.TLS.Enabled() {
-		return
-	}
-	a.TLS.Certificate, a.TLS.Key, a.TLS.ClientCA = d.path(a.TLS.Certificate), d.path(a.TLS.Key), d.path(a.TLS.ClientCA)
-	if _, err := a.TLS.Load(); err != nil {
-		d.wrong("admin.tls", "%v", err)
+	if a.TLS.Enabled() {
+		a.TLS.Certificate, a.TLS.Key, a.TLS.ClientCA = d.path(a.TLS.Certificate), d.path(a.TLS.Key), d.path(a.TLS.ClientCA)
+		_, err := a.TLS.Load()
+		d.require(err == nil, "admin.tls", "%v", err)
 	}
 }
 
@@ -190,9 +174,7 @@ func (d *decoder) checkUpstream(u Upstream) {
 		d.wrong("upstream.url", "%q: must have neither query nor fragment", redacted(u.URL))
 	}
 	d.positive("upstream.timeout", u.Timeout)
-	if u.Egress == "" {
-		d.wrong("upstream.egress", "must not be empty")
-	}
+	d.require(u.Egress != "", "upstream.egress", "must not be empty")
 }
 
 func (d *decoder) checkStore(s Store) {
@@ -200,62 +182,53 @@ func (d *decoder) checkStore(s Store) {
 		return
 	}
 	schemes := []string{"redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"}
-	if u, err := url.Parse(s.URL); err != nil || !slices.Contains(schemes, u.Scheme) || u.Host == "" {
-		d.wrong("store.url", "%q: must be memory:, memory:/FILE or a URL of one of %s", redacted(s.URL), strings.Join(schemes, ", "))
-	}
+	u, err := url.Parse(s.URL)
+	d.require(err == nil && slices.Contains(schemes, u.Scheme) && u.Host != "", "store.url",
+		"%q: must be memory:, memory:/FILE or a URL of one of %s", redacted(s.URL), strings.Join(schemes, ", "))
 }
 
-// label matches a label of a domain name in lower case (RFC 5890 section 2.3.1).
-var label = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+// label is a label of a domain name in lower case (RFC 5890 section 2.3.1).
+const label = `[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?`
+
+// domainName matches a name of two or more labels.
+var domainName = regexp.MustCompile(`^(` + label + `\.)+` + label + `$`)
 
 func (d *decoder) checkTLS(t *TLS) {
 	for i, name := range t.Domains {
 		key := fmt.Sprintf("tls.domains[%d]", i)
-		labels := strings.Split(name, ".")
 		_, notIP := netip.ParseAddr(name)
 		switch {
 		case strings.HasPrefix(name, "*."):
 			d.wrong(key, "%q: wildcards need a DNS-01 challenge, which is not supported; add your own certificate to tls.certificates", name)
 		case notIP == nil:
 			d.wrong(key, "%q is an IP address; use a domain name", name)
-		case len(name) > 253 || len(labels) < 2 || slices.ContainsFunc(labels, func(l string) bool { return !label.MatchString(l) }):
+		case len(name) > 253 || !domainName.MatchString(name):
 			d.wrong(key, "%q: must be a full domain name in lower case such as weir.example.com (non-ASCII names as xn--…)", name)
 		case slices.Contains(t.Domains[:i], name):
 			d.wrong(key, "%q is a duplicate", name)
 		}
 	}
-	if t.Email != "" && !strings.Contains(t.Email, "@") {
-		d.wrong("tls.email", "%q is not an email address", t.Email)
-	}
-	if ca, err := url.Parse(t.CA); t.CA != "" && (err != nil || ca.Scheme != "https" || ca.Host == "" || ca.User != nil) {
-		d.wrong("tls.ca", "%q: must be the absolute https URL of an ACME directory", redacted(t.CA))
-	}
-	if t.Storage == "" {
-		d.wrong("tls.storage", "must be store or a directory")
-	} else if t.Storage != "store" {
+	d.require(t.Email == "" || strings.Contains(t.Email, "@"), "tls.email", "%q is not an email address", t.Email)
+	ca, err := url.Parse(t.CA)
+	d.require(t.CA == "" || err == nil && ca.Scheme == "https" && ca.Host != "" && ca.User == nil, "tls.ca",
+		"%q: must be the absolute https URL of an ACME directory", redacted(t.CA))
+	d.require(t.Storage != "", "tls.storage", "must be store or a directory")
+	if t.Storage != "store" {
 		t.Storage = d.path(t.Storage)
 	}
 	if t.HTTP != "" {
 		d.address("tls.http", t.HTTP)
-		if !t.Enabled() {
-			d.wrong("tls.http", "HTTPS is off, because tls.domains and tls.certificates are empty")
-		}
+		d.require(t.Enabled(), "tls.http", httpsOff)
 	}
 	for i := range t.Certificates {
-		c, key := &t.Certificates[i], fmt.Sprintf("tls.certificates[%d]", i)
-		if c.Certificate == "" || c.Key == "" {
-			d.wrong(key, "needs certificate and key, both PEM files")
-			continue
-		}
+		c := &t.Certificates[i]
 		c.Certificate, c.Key = d.path(c.Certificate), d.path(c.Key)
-		if _, err := tls.LoadX509KeyPair(c.Certificate, c.Key); err != nil {
-			d.wrong(key, "%q with %q: %v", c.Certificate, c.Key, err)
-		}
+		_, err := loadKeyPair(c.Certificate, c.Key)
+		d.require(err == nil, fmt.Sprintf("tls.certificates[%d]", i), "%v", err)
 	}
 	t.ClientCA = d.path(t.ClientCA)
-	if _, err := t.Authorities(); err != nil {
-		d.wrong("tls.client_ca", "%v", err)
-	}
+	_, err = t.Authorities()
+	d.require(err == nil, "tls.client_ca", "%v", err)
 }
 
 // path makes a relative path relative to the directory of the configuration file. An empty
@@ -286,31 +259,27 @@ func (d *decoder) checkClients(c *Config) {
 		if client.Key != "" {
 			d.checkClientKey(key, client.Key, keys)
 		}
-		if len(client.Credentials) == 0 {
-			d.wrong(key+".credentials", "must name at least one credential")
-		}
+		d.require(len(client.Credentials) > 0, key+".credentials", "must name at least one credential")
 		for j, name := range client.Credentials {
-			if !credentials[name] {
-				d.wrong(fmt.Sprintf("%s.credentials[%d]", key, j), "%q is not among credentials", name)
-			}
+			d.require(credentials[name], fmt.Sprintf("%s.credentials[%d]", key, j), "%q is not among credentials", name)
 		}
-		if client.Share < 1 {
-			d.wrong(key+".share", "%d: must be 1 or more", client.Share)
-		}
+		d.require(client.Share >= 1, key+".share", "%d: must be 1 or more", client.Share)
 		d.checkIdentity(key, client, c.TLS, issuers)
-		for j, method := range client.Methods {
-			if methods := []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}; !slices.Contains(methods, method) {
-				d.wrong(fmt.Sprintf("%s.methods[%d]", key, j), "%q: must be one of %s", method, strings.Join(methods, ", "))
-			}
-		}
+		d.oneOf(key+".methods", client.Methods, []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 		for j, pattern := range client.Operations {
-			if !policy.Embedded().Names(pattern) {
-				d.wrong(fmt.Sprintf("%s.operations[%d]", key, j), "%q: matches no operation; %s", pattern, suggestion(pattern))
-			}
+			d.require(policy.Embedded().Names(pattern), fmt.Sprintf("%s.operations[%d]", key, j),
+				"%q: matches no operation; %s", pattern, suggestion(pattern))
 		}
 	}
-	if !c.Callers.PassThrough && len(c.Clients) == 0 {
-		d.wrong("callers.pass_through", "is false and there are no clients, so every request would be refused")
+	d.require(c.Callers.PassThrough || len(c.Clients) > 0, "callers.pass_through",
+		"is false and there are no clients, so every request would be refused")
+}
+
+// oneOf checks that every value of a list is allowed.
+func (d *decoder) oneOf(key string, values, allowed []string) {
+	for i, value := range values {
+		d.require(slices.Contains(allowed, value), fmt.Sprintf("%s[%d]", key, i),
+			"%q: must be one of %s", value, strings.Join(allowed, ", "))
 	}
 }
 
@@ -318,12 +287,8 @@ func (d *decoder) checkCredential(key string, c Credential, names map[string]boo
 	d.name(key+".name", c.Name, names)
 	d.token(key+".token", c.Token)
 	if c.App.ID == "" && c.App.Key == "" && c.App.Installation == 0 && len(c.App.Permissions) == 0 {
-		switch {
-		case c.Token == "":
-			d.wrong(key+".token", "required")
-		case c.Kind == policy.OAuthApp && !strings.Contains(c.Token.Reveal(), ":"):
-			d.wrong(key+".token", "must be id:secret for kind oauth_app")
-		}
+		d.require(c.Token != "", key+".token", "required")
+		d.require(c.Kind != policy.OAuthApp || strings.Contains(c.Token.Reveal(), ":"), key+".token", "must be id:secret for kind oauth_app")
 		return
 	}
 	switch {
@@ -332,43 +297,26 @@ func (d *decoder) checkCredential(key string, c Credential, names map[string]boo
 	case c.Token != "":
 		d.wrong(key+".token", "must be empty if app is set")
 	}
-	if c.App.ID == "" {
-		d.wrong(key+".app.id", "required")
-	}
-	if c.App.Installation < 1 {
-		d.wrong(key+".app.installation", "%d: must be the number of the installation", c.App.Installation)
-	}
-	if c.App.Key == "" {
-		d.wrong(key+".app.key", "required")
-	} else if _, err := credential.ParseAppKey(c.App.Key); err != nil {
-		d.wrong(key+".app.key", "%v", err)
-	}
+	d.require(c.App.ID != "", key+".app.id", "required")
+	d.require(c.App.Installation >= 1, key+".app.installation", "%d: must be the number of the installation", c.App.Installation)
+	_, err := credential.ParseAppKey(c.App.Key)
+	d.require(c.App.Key != "", key+".app.key", "required")
+	d.require(err == nil, key+".app.key", "%v", err)
 	for name, level := range c.App.Permissions {
-		if level != "read" && level != "write" && level != "admin" {
-			d.wrong(key+".app.permissions."+name, "%q: must be one of read, write, admin", level)
-		}
+		d.require(level == "read" || level == "write" || level == "admin", key+".app.permissions."+name,
+			"%q: must be one of read, write, admin", level)
 	}
 }
 
 func (d *decoder) checkIssuer(key string, issuer Issuer, names map[string]bool) {
 	d.name(key+".name", issuer.Name, names)
-	if err := credential.CheckIssuerURL(issuer.URL); err != nil {
-		d.wrong(key+".url", "%q: %v", redacted(issuer.URL), err)
-	}
-	if len(issuer.Audiences) == 0 || slices.Contains(issuer.Audiences, "") {
-		d.wrong(key+".audiences", "must name this gateway; otherwise tokens for other services would be accepted")
-	}
-	if len(issuer.Algorithms) == 0 {
-		d.wrong(key+".algorithms", "must not be empty")
-	}
-	for j, name := range issuer.Algorithms {
-		if all := credential.SigningAlgorithms(); !slices.Contains(all, name) {
-			d.wrong(fmt.Sprintf("%s.algorithms[%d]", key, j), "%q: must be one of %s", name, strings.Join(all, ", "))
-		}
-	}
-	if issuer.Skew > maxSkew {
-		d.wrong(key+".skew", "%s: must be %s or less", issuer.Skew, maxSkew)
-	}
+	err := credential.CheckIssuerURL(issuer.URL)
+	d.require(err == nil, key+".url", "%q: %v", redacted(issuer.URL), err)
+	d.require(len(issuer.Audiences) > 0 && !slices.Contains(issuer.Audiences, ""), key+".audiences",
+		"must name this gateway; otherwise tokens for other services would be accepted")
+	d.require(len(issuer.Algorithms) > 0, key+".algorithms", "must not be empty")
+	d.oneOf(key+".algorithms", issuer.Algorithms, credential.SigningAlgorithms())
+	d.require(issuer.Skew <= maxSkew, key+".skew", "%s: must be %s or less", issuer.Skew, maxSkew)
 }
 
 // checkClientKey checks the key hash of a client; seen maps hashes to clients. An invalid hash
@@ -390,16 +338,15 @@ func (d *decoder) checkClientKey(client, hash string, seen map[string]string) {
 // checkIdentity checks the certificate and the tokens that identify a client.
 func (d *decoder) checkIdentity(key string, client Client, t TLS, issuers map[string]bool) {
 	hasTokens := client.JWT.Issuer != "" || len(client.JWT.Claims) > 0
-	if client.Key == "" && client.Certificate == "" && !hasTokens {
-		d.wrong(key+".key", "required; create one with weir key new, or set certificate or jwt")
-	}
+	d.require(client.Key != "" || client.Certificate != "" || hasTokens, key+".key",
+		"required; create one with weir key new, or set certificate or jwt")
 	if client.Certificate != "" {
 		certificate, err := credential.ParseCertificate(client.Certificate)
 		switch {
 		case err != nil:
 			d.wrong(key+".certificate", "%q: %v", client.Certificate, err)
 		case !t.Enabled():
-			d.wrong(key+".certificate", "HTTPS is off, because tls.domains and tls.certificates are empty")
+			d.wrong(key+".certificate", httpsOff)
 		case certificate.NeedsAuthority() && t.ClientCA == "":
 			d.wrong(key+".certificate", "%q: a name needs tls.client_ca, which is not set", client.Certificate)
 		}
@@ -407,16 +354,11 @@ func (d *decoder) checkIdentity(key string, client Client, t TLS, issuers map[st
 	if !hasTokens {
 		return
 	}
-	if !issuers[client.JWT.Issuer] {
-		d.wrong(key+".jwt.issuer", "%q is not among issuers", client.JWT.Issuer)
-	}
-	if len(client.JWT.Claims) == 0 {
-		d.wrong(key+".jwt.claims", `required; select this client's tokens, for example {sub: "repo:acme/widgets:*"}`)
-	}
-	for _, name := range slices.Sorted(maps.Keys(client.JWT.Claims)) {
-		if client.JWT.Claims[name] == "" {
-			d.wrong(key+".jwt.claims."+name, "must not be empty")
-		}
+	d.require(issuers[client.JWT.Issuer], key+".jwt.issuer", "%q is not among issuers", client.JWT.Issuer)
+	d.require(len(client.JWT.Claims) > 0, key+".jwt.claims",
+		`required; select this client's tokens, for example {sub: "repo:acme/widgets:*"}`)
+	for name, pattern := range client.JWT.Claims {
+		d.require(pattern != "", key+".jwt.claims."+name, "must not be empty")
 	}
 }
 
@@ -425,44 +367,29 @@ func (d *decoder) checkLimits(l Limits) {
 	eachValue(reflect.ValueOf(l.Limits), "limits", func(v reflect.Value, _ reflect.StructTag, key string) {
 		switch value := v.Interface().(type) {
 		case int:
-			if value < 1 {
-				d.wrong(key, "%d: must be 1 or more", value)
-			}
+			d.require(value >= 1, key, "%d: must be 1 or more", value)
 		case float64:
-			if value <= 0 {
-				d.wrong(key, "%v: must be more than 0", value)
-			}
+			d.require(value > 0, key, "%v: must be more than 0", value)
 		case time.Duration:
 			d.positive(key, value)
 		}
 	})
-	if n := len(l.Content); n > maxContent {
-		d.wrong("limits.content", "%d windows; at most %d are allowed", n, maxContent)
-	}
+	d.require(len(l.Content) <= maxContent, "limits.content", "%d windows; at most %d are allowed", len(l.Content), maxContent)
 	for i, w := range l.Content {
-		if slices.ContainsFunc(l.Content[:i], func(other policy.Window) bool { return other.Window == w.Window }) {
-			d.wrong(fmt.Sprintf("limits.content[%d].window", i), "%s is a duplicate", w.Window)
-		}
+		same := func(other policy.Window) bool { return other.Window == w.Window }
+		d.require(!slices.ContainsFunc(l.Content[:i], same), fmt.Sprintf("limits.content[%d].window", i), "%s is a duplicate", w.Window)
 	}
-	if l.Headroom < 0 || l.Headroom >= 1 {
-		d.wrong("limits.headroom", "%v: must be from 0 to below 1", l.Headroom)
-	}
-	if l.Inbound.Rate < 0 {
-		d.wrong("limits.inbound.rate", "%d: must be 1 or more, or 0 for no limit", l.Inbound.Rate)
-	}
-	if l.Inbound.Burst < 0 || l.Inbound.Burst == 0 && l.Inbound.Rate > 0 {
-		d.wrong("limits.inbound.burst", "%d: must be 1 or more", l.Inbound.Burst)
-	}
-	d.positive("limits.inbound.body", l.Inbound.Body)
+	d.require(l.Headroom >= 0 && l.Headroom < 1, "limits.headroom", "%v: must be from 0 to below 1", l.Headroom)
+	in := l.Inbound
+	d.require(in.Rate >= 0, "limits.inbound.rate", "%d: must be 1 or more, or 0 for no limit", in.Rate)
+	d.require(in.Burst > 0 || in.Burst == 0 && in.Rate <= 0, "limits.inbound.burst", "%d: must be 1 or more", in.Burst)
+	d.positive("limits.inbound.body", in.Body)
 }
 
 func (d *decoder) checkCache(c *Config) {
-	if c.Cache.Memory < 1<<20 {
-		d.wrong("cache.memory", "%s: must be 1MiB or more", c.Cache.Memory)
-	}
-	if n := len(c.Cache.Key.Reveal()); n > 0 && n < minCacheKey {
-		d.wrong("cache.key", "%d characters: must be %d or more", n, minCacheKey)
-	}
+	d.require(c.Cache.Memory >= 1<<20, "cache.memory", "%s: must be 1MiB or more", c.Cache.Memory)
+	n := len(c.Cache.Key.Reveal())
+	d.require(n == 0 || n >= minCacheKey, "cache.key", "%d characters: must be %d or more", n, minCacheKey)
 	for id, o := range c.Cache.Operations {
 		key := "cache.operations." + id
 		switch op := policy.Embedded().Operation(id); {

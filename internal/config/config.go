@@ -73,12 +73,9 @@ func (t adminTLS) Enabled() bool { return t != adminTLS{} }
 // listener would accept everyone or no one. Client certificates are requested and verified.
 // Connections without one are accepted, because health checks need none: the handler decides.
 func (t adminTLS) Load() (*tls.Config, error) {
-	if t.Certificate == "" || t.Key == "" {
-		return nil, errors.New("needs certificate and key, both PEM files")
-	}
-	pair, err := tls.LoadX509KeyPair(t.Certificate, t.Key)
+	pair, err := loadKeyPair(t.Certificate, t.Key)
 	if err != nil {
-		return nil, fmt.Errorf("%q with %q: %w", t.Certificate, t.Key, err)
+		return nil, err
 	}
 	c := &tls.Config{
 		Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13,
@@ -96,6 +93,18 @@ func (t adminTLS) Load() (*tls.Config, error) {
 		return nil, fmt.Errorf("client_ca: %q contains no PEM certificate", t.ClientCA)
 	}
 	return c, nil
+}
+
+// loadKeyPair reads a certificate and its private key.
+func loadKeyPair(certificate, key string) (tls.Certificate, error) {
+	if certificate == "" || key == "" {
+		return tls.Certificate{}, errors.New("needs certificate and key, both PEM files")
+	}
+	pair, err := tls.LoadX509KeyPair(certificate, key)
+	if err != nil {
+		return pair, fmt.Errorf("%q with %q: %w", certificate, key, err)
+	}
+	return pair, nil
 }
 
 // Upstream is the API behind the gateway.

@@ -1,11 +1,9 @@
 package config
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"os"
@@ -17,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agnivade/levenshtein"
 	"go.yaml.in/yaml/v4"
 
 	"github.com/weirgate/weir/internal/credential"
@@ -103,14 +102,20 @@ func Parse(s Source, text []byte) (*Config, error) {
 func ParseWithPositions(s Source, text []byte) (*Config, Positions, error) {
 	d := &decoder{source: s, at: Positions{}, failed: map[string]bool{}}
 	c := Default()
-	document, err := read(text)
-	if err != nil {
+	var documents []yaml.Node
+	if err := yaml.Load(text, &documents, yaml.WithAllDocuments(), yaml.WithUniqueKeys(false)); err != nil {
 		d.syntax(err, text)
 		return nil, nil, d.problems
 	}
+	if len(documents) > 1 {
+		d.problem(&documents[1], "", "a second YAML document starts here; use a single document")
+		return nil, nil, d.problems
+	}
 	root := reflect.ValueOf(c).Elem()
-	for _, node := range document.Content {
-		d.value(node, root, "")
+	for _, document := range documents {
+		for _, node := range document.Content {
+			d.value(node, root, "")
+		}
 	}
 	d.flags(root)
 	d.check(c)
@@ -162,26 +167,6 @@ func (p Positions) enclosing(key string) position {
 		}
 	}
 	return position{line: 1, column: 1}
-}
-
-// read parses the only document of a file. An empty file has none.
-func read(text []byte) (document yaml.Node, err error) {
-	loader, err := yaml.NewLoader(bytes.NewReader(text), yaml.WithUniqueKeys(false))
-	if err != nil {
-		return document, err
-	}
-	if err := loader.Load(&document); err != nil && !errors.Is(err, io.EOF) {
-		return document, err
-	}
-	var second yaml.Node
-	switch err := loader.Load(&second); {
-	case err == nil:
-		at := yaml.Mark{Line: second.Line, Column: second.Column}
-		return document, &yaml.LoadError{Mark: at, Message: "a second YAML document starts here; use a single document"}
-	case !errors.Is(err, io.EOF):
-		return document, err
-	}
-	return document, nil
 }
 
 // decoder decodes YAML nodes into a Config and records the position of each value.
@@ -455,31 +440,11 @@ func expandEnv(text string, getenv func(string) (string, bool)) (string, error) 
 func nearest(key string, names []string) string {
 	best, distance := "", 3
 	for _, name := range names {
-		if d := edits(key, name); d < distance && d < len(name) {
+		if d := levenshtein.ComputeDistance(key, name); d < distance && d < len(name) {
 			best, distance = name, d
 		}
 	}
 	return best
-}
-
-// edits returns the Levenshtein distance.
-func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
-		}
-	}
-	return row[len(b)]
 }
 
 // Size is a number of bytes, written with a unit: 512KiB, 256MiB, 2GiB, or without one.

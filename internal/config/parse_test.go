@@ -339,23 +339,6 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-func TestEditsIsADistance(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		word := rapid.StringMatching(`[abc]{0,6}`)
-		a, b, c := word.Draw(t, "a"), word.Draw(t, "b"), word.Draw(t, "c")
-		switch ab, ba := edits(a, b), edits(b, a); {
-		case ab != ba:
-			t.Fatalf("%q to %q is %d, reverse %d", a, b, ab, ba)
-		case (ab == 0) != (a == b):
-			t.Fatalf("distance of %q and %q is %d", a, b, ab)
-		case ab > edits(a, c)+edits(c, b):
-			t.Fatalf("%q to %q is %d, shorter through %q", a, b, ab, c)
-		case ab > max(len(a), len(b)):
-			t.Fatalf("%q to %q is %d, more than the longer length", a, b, ab)
-		}
-	})
-}
-
 func TestSize(t *testing.T) {
 	for text, want := range map[string]Size{"0": 0, "12": 12, "12B": 12, "3KiB": 3 << 10, "256MiB": 256 << 20, "2 GiB": 2 << 30} {
 		if got, err := parseSize(text); got != want || err != nil {
