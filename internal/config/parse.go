@@ -400,39 +400,33 @@ func (d *decoder) secret(text string) (credential.Secret, error) {
 	return credential.Secret(secret), nil
 }
 
+// reference matches a reference to a variable, also without its closing brace, and "$${".
+var reference = regexp.MustCompile(`\$\$\{|\$\{[^}]*\}?`)
+
 // expandEnv replaces ${NAME} and ${NAME:-default} by environment variables; "$${" is a literal
 // "${". The default also replaces an empty variable. A variable that is not set and has no
 // default is an error.
 func expandEnv(text string, getenv func(string) (string, bool)) (string, error) {
-	var b strings.Builder
-	for {
-		before, rest, ok := strings.Cut(text, "${")
-		if !ok {
-			b.WriteString(text)
-			return b.String(), nil
+	var problem error
+	expanded := reference.ReplaceAllStringFunc(text, func(match string) string {
+		inner, isReference := strings.CutPrefix(match, "${")
+		if !isReference {
+			return "${"
 		}
-		if literal, escaped := strings.CutSuffix(before, "$"); escaped {
-			b.WriteString(literal + "${")
-			text = rest
-			continue
-		}
-		b.WriteString(before)
-		inner, after, closed := strings.Cut(rest, "}")
-		if !closed {
-			return "", errors.New("${ has no closing }; use $${ for a literal ${")
-		}
+		inner, closed := strings.CutSuffix(inner, "}")
 		name, byDefault, hasDefault := strings.Cut(inner, ":-")
 		value, set := getenv(name)
 		switch {
+		case !closed:
+			problem = cmp.Or(problem, errors.New("${ has no closing }; use $${ for a literal ${"))
 		case set && (value != "" || !hasDefault):
-			b.WriteString(value)
-		case hasDefault:
-			b.WriteString(byDefault)
-		default:
-			return "", fmt.Errorf("environment variable %q is not set; use ${%s:-VALUE} for a default", name, name)
+			return value
+		case !hasDefault:
+			problem = cmp.Or(problem, fmt.Errorf("environment variable %q is not set; use ${%s:-VALUE} for a default", name, name))
 		}
-		text = after
-	}
+		return byDefault
+	})
+	return expanded, problem
 }
 
 // nearest returns the name with the smallest edit distance to key, at most two, or an empty
