@@ -2,6 +2,7 @@ package history
 
 import (
 	"cmp"
+	"iter"
 	"math"
 	"slices"
 	"time"
@@ -46,18 +47,36 @@ func (r *ring[T]) all(interval int64, size int) []T {
 // counts counts by name over the last hour, in a bounded number of rows. When all rows are taken, a new name replaces
 // the lightest of a few rows if that row has counted no more than once; otherwise the row only loses weight. So a flood of
 // names does not displace frequent ones.
-type counts[K, T comparable] struct {
+type counts[K comparable] struct {
 	maxRows int
-	sum     func(into *T, more T)
-	rows    map[K]*countRow[T]
-	others  countRow[T]
+	rows    map[K]*countRow
+	others  countRow // of the names without a row
 	// lastReplace is the time of the last attempt to replace a row.
 	lastReplace time.Time
 }
 
-type countRow[T comparable] struct {
-	ring[T]
+type countRow struct {
+	ring[count]
 	weight float64 // number of recent counts
+}
+
+// count is what one period holds about a name.
+type count struct {
+	requests, hits, validated, upstream, spent, saved uint32
+	times                                             histogram
+}
+
+func (c *count) add(more count) {
+	c.requests += more.requests
+	c.hits += more.hits
+	c.validated += more.validated
+	c.upstream += more.upstream
+	c.spent += more.spent
+	c.saved += more.saved
+	for i, n := range more.times.counts {
+		c.times.counts[i] += n
+	}
+	c.times.max = max(c.times.max, more.times.max)
 }
 
 const (
@@ -69,34 +88,34 @@ const (
 	minWeight = 4e-19
 )
 
-func newCounts[K, T comparable](maxRows int, sum func(*T, T)) *counts[K, T] {
-	return &counts[K, T]{maxRows: maxRows, sum: sum, rows: map[K]*countRow[T]{}}
+func newCounts[K comparable](maxRows int) *counts[K] {
+	return &counts[K]{maxRows: maxRows, rows: map[K]*countRow{}}
 }
 
-func (c *counts[K, T]) add(key K, now time.Time, more T) {
+func (c *counts[K]) add(key K, now time.Time, more count) {
 	period := interval(now, periodLength)
 	r := c.rows[key]
 	if r == nil {
 		switch {
 		case len(c.rows) < c.maxRows:
-			r = &countRow[T]{}
+			r = &countRow{}
 		case now.Sub(c.lastReplace) >= replacePause:
 			c.lastReplace = now
 			r = c.replace(period)
 		}
 		if r == nil {
-			c.sum(c.others.at(period, periodCount), more)
+			c.others.at(period, periodCount).add(more)
 			return
 		}
 		c.rows[key] = r
 	}
 	r.weight++
-	c.sum(r.at(period, periodCount), more)
+	r.at(period, periodCount).add(more)
 }
 
 // replace removes a light row, moves its counts to the others and returns the empty row. It returns nil if no row is
 // light enough.
-func (c *counts[K, T]) replace(period int64) *countRow[T] {
+func (c *counts[K]) replace(period int64) *countRow {
 	var lightest K
 	weight, n := math.Inf(1), 0
 	for key, r := range c.rows {
@@ -117,7 +136,7 @@ func (c *counts[K, T]) replace(period int64) *countRow[T] {
 	c.others.at(period, periodCount)
 	r.at(period, periodCount)
 	for i, v := range r.values {
-		c.sum(&c.others.values[i], v)
+		c.others.values[i].add(v)
 	}
 	clear(r.values)
 	r.weight = 0
@@ -125,7 +144,7 @@ func (c *counts[K, T]) replace(period int64) *countRow[T] {
 }
 
 // age halves the weights at the end of a period, and removes rows that counted nothing for an hour.
-func (c *counts[K, T]) age() {
+func (c *counts[K]) age() {
 	for key, r := range c.rows {
 		if r.weight /= 2; r.weight < minWeight {
 			delete(c.rows, key)
@@ -133,19 +152,23 @@ func (c *counts[K, T]) age() {
 	}
 }
 
-// sums calls visit with the sum of each row, and last with that of the others and a nil key.
-func (c *counts[K, T]) sums(period int64, visit func(key *K, sum T)) {
-	total := func(r *countRow[T]) (sum T) {
+// sums returns the sum of each row, and that of the others if there are any.
+func (c *counts[K]) sums(others K, period int64) iter.Seq2[K, count] {
+	total := func(r *countRow) (sum count) {
 		for _, v := range r.all(period, periodCount) {
-			c.sum(&sum, v)
+			sum.add(v)
 		}
 		return sum
 	}
-	for key, r := range c.rows {
-		visit(&key, total(r))
-	}
-	if c.others.values != nil {
-		visit(nil, total(&c.others))
+	return func(yield func(K, count) bool) {
+		for key, r := range c.rows {
+			if !yield(key, total(r)) {
+				return
+			}
+		}
+		if c.others.values != nil {
+			yield(others, total(&c.others))
+		}
 	}
 }
 
@@ -177,33 +200,7 @@ type Spender struct {
 	Saved    uint32 `json:"saved"`
 }
 
-type operationCount struct {
-	requests, hits, validated, upstream uint32
-	times                               histogram
-}
-
-func addOperation(into *operationCount, more operationCount) {
-	into.requests += more.requests
-	into.hits += more.hits
-	into.validated += more.validated
-	into.upstream += more.upstream
-	for i, n := range more.times.counts {
-		into.times.counts[i] += n
-	}
-	into.times.max = max(into.times.max, more.times.max)
-}
-
-type (
-	spenderKey   struct{ client, operation string }
-	spenderCount struct{ requests, spent, upstream, saved uint32 }
-)
-
-func addSpender(into *spenderCount, more spenderCount) {
-	into.requests += more.requests
-	into.spent += more.spent
-	into.upstream += more.upstream
-	into.saved += more.saved
-}
+type spenderKey struct{ client, operation string }
 
 // histogram counts durations in buckets whose bounds double.
 type histogram struct {
@@ -241,17 +238,15 @@ func (h *histogram) quantile(q float64) time.Duration {
 }
 
 // listOperations returns all operations, most requested first.
-func listOperations(c *counts[string, operationCount], period int64) []Operation {
+func listOperations(c *counts[string], period int64) []Operation {
 	list := make([]Operation, 0, len(c.rows)+1)
-	c.sums(period, func(name *string, n operationCount) {
-		o := Operation{others, n.requests, n.hits, n.validated, n.upstream, n.times.quantile(0.5), n.times.quantile(0.95), n.times.max}
-		if name != nil {
-			o.Name = *name
+	for name, n := range c.sums(others, period) {
+		if n.requests+n.upstream > 0 {
+			list = append(list, Operation{
+				name, n.requests, n.hits, n.validated, n.upstream, n.times.quantile(0.5), n.times.quantile(0.95), n.times.max,
+			})
 		}
-		if o.Requests+o.Upstream > 0 {
-			list = append(list, o)
-		}
-	})
+	}
 	slices.SortFunc(list, func(a, b Operation) int {
 		return cmp.Or(cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Name, b.Name))
 	})
@@ -259,17 +254,13 @@ func listOperations(c *counts[string, operationCount], period int64) []Operation
 }
 
 // listSpenders returns all spenders, most expensive first.
-func listSpenders(c *counts[spenderKey, spenderCount], period int64) []Spender {
+func listSpenders(c *counts[spenderKey], period int64) []Spender {
 	list := make([]Spender, 0, len(c.rows)+1)
-	c.sums(period, func(key *spenderKey, n spenderCount) {
-		row := Spender{others, others, n.requests, n.spent, n.upstream, n.saved}
-		if key != nil {
-			row.Client, row.Operation = key.client, key.operation
+	for key, n := range c.sums(spenderKey{others, others}, period) {
+		if n.requests+n.upstream > 0 {
+			list = append(list, Spender{key.client, key.operation, n.requests, n.spent, n.upstream, n.saved})
 		}
-		if row.Requests+row.Upstream > 0 {
-			list = append(list, row)
-		}
-	})
+	}
 	slices.SortFunc(list, func(a, b Spender) int {
 		return cmp.Or(cmp.Compare(b.Spent, a.Spent), cmp.Compare(b.Upstream, a.Upstream), cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Client, b.Client), cmp.Compare(a.Operation, b.Operation))
 	})

@@ -105,8 +105,8 @@ func resultOf(r *proxy.Record) Result {
 func explain(r *proxy.Record) string {
 	s := parseCacheStatus(r.Cache)
 	sentences := []string{s.decision(r)}
-	if w := explainWait(r, s); w != "" {
-		sentences = append(sentences, w)
+	if r.Waited >= minWait {
+		sentences = append(sentences, explainWait(r, s))
 	}
 	if r.Attempts > 1 {
 		sentences = append(sentences, fmt.Sprintf("Weir sent %d requests upstream.", r.Attempts))
@@ -166,11 +166,8 @@ func (s cacheStatus) decision(r *proxy.Record) string {
 	return why + "."
 }
 
-// explainWait explains the longest wait, or returns an empty string for a short one.
+// explainWait explains the longest wait.
 func explainWait(r *proxy.Record, s cacheStatus) string {
-	if r.Waited < minWait {
-		return ""
-	}
 	waits := map[string]time.Duration{}
 	detail := ""
 	for _, stage := range r.Stages {
@@ -179,23 +176,22 @@ func explainWait(r *proxy.Record, s cacheStatus) string {
 			detail = stage.Detail
 		}
 	}
-	text := fmt.Sprintf("The request waited %s, ", durationInWords(r.Waited))
-	queue, coalesce, poll, retry := waits["queue"], waits["coalesce"], waits["poll"], waits["retry"]
-	switch longest := max(queue, coalesce, poll, retry); {
+	why := "mostly in the queue for a permit"
+	switch longest := max(waits["queue"], waits["coalesce"], waits["poll"], waits["retry"]); {
 	case longest == 0 && s.collapsed:
-		return text + "for an identical request."
+		why = "for an identical request"
 	case longest == 0:
-		return text + "for a permit or between polls."
-	case longest == coalesce:
-		return text + "mostly for an identical request."
-	case longest == retry:
-		return text + "mostly before a retry: the connection to the upstream broke."
-	case longest == poll:
-		return text + "mostly while the upstream computed the response."
+		why = "for a permit or between polls"
+	case longest == waits["coalesce"]:
+		why = "mostly for an identical request"
+	case longest == waits["retry"]:
+		why = "mostly before a retry: the connection to the upstream broke"
+	case longest == waits["poll"]:
+		why = "mostly while the upstream computed the response"
 	case detail != "":
-		return text + "mostly in the queue: " + reason(detail) + "."
+		why = "mostly in the queue: " + reason(detail)
 	}
-	return text + "mostly in the queue for a permit."
+	return fmt.Sprintf("The request waited %s, %s.", durationInWords(r.Waited), why)
 }
 
 // reason explains a detail of Cache-Status. docs/cache.md lists all details.

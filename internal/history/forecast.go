@@ -2,7 +2,6 @@ package history
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 
@@ -42,20 +41,10 @@ const (
 
 type budgetName struct{ account, resource string }
 
-// sample is the remaining budget at a time within a step. The zero value is no sample. Samples take eight bytes, because a
-// full history holds more than a million.
+// sample is the remaining budget at a time. The zero value is no sample.
 type sample struct {
-	offset    uint16 // milliseconds since the start of the step, plus one
-	remaining int32  // bounded by 2^31-1
-}
-
-func newSample(now time.Time, remaining int) sample {
-	return sample{uint16(now.UnixNano()%int64(stepLength)/int64(time.Millisecond)) + 1, int32(min(max(remaining, 0), math.MaxInt32))}
-}
-
-// time returns when the sample of a step was taken.
-func (s sample) time(step int64) time.Time {
-	return time.Unix(0, step*int64(stepLength)).Add(time.Duration(s.offset-1) * time.Millisecond)
+	at        int64 // Unix time in milliseconds
+	remaining int
 }
 
 // budgetSeries holds the samples of one budget.
@@ -100,7 +89,7 @@ func (t *budgetSamples) add(accounts []limits.Account, now time.Time) {
 			t.of[c.name] = s
 		}
 		s.round = t.round
-		*s.at(step, stepCount) = newSample(now, c.remaining)
+		*s.at(step, stepCount) = sample{now.UnixMilli(), max(0, c.remaining)}
 	}
 	// Drop series without a sample for an hour and, if there are too many, series without a sample in this round.
 	full := len(t.of) > maxSeries
@@ -121,13 +110,13 @@ func (t *budgetSamples) forecast(account string, b limits.Budget, now time.Time)
 	since, remaining := now, b.Remaining
 	for step := series.last; step > series.last-rateSamples; step-- {
 		s := series.values[step%stepCount]
-		if s.offset == 0 {
+		if s.at == 0 {
 			continue // the listing was slow or failed
 		}
-		if int(s.remaining) < remaining {
+		if s.remaining < remaining {
 			break
 		}
-		since, remaining = s.time(step), int(s.remaining)
+		since, remaining = time.UnixMilli(s.at), s.remaining
 	}
 	took := now.Sub(since)
 	if took < minRateTime || remaining <= b.Remaining {
@@ -163,8 +152,8 @@ func (t *budgetSamples) lines(account string, now time.Time) map[string][]*int {
 		}
 		line := make([]*int, stepCount/samplesPerPoint)
 		for i, s := range series.all(interval(now, stepLength), stepCount) {
-			if remaining := int(s.remaining); s.offset > 0 {
-				line[i/samplesPerPoint] = &remaining
+			if s.at > 0 {
+				line[i/samplesPerPoint] = &s.remaining
 			}
 		}
 		lines[name.resource] = line

@@ -48,9 +48,9 @@ type History struct {
 	mu         sync.Mutex // held briefly: Observe needs it
 	requests   uint64     // since the start
 	points     ring[point]
-	operations *counts[string, operationCount]
-	spenders   *counts[spenderKey, spenderCount]
-	state      json.RawMessage
+	operations *counts[string]
+	spenders   *counts[spenderKey]
+	state      any // nil before the first poll
 	watchers   map[*Watcher]bool
 	closed     bool
 
@@ -84,7 +84,7 @@ const (
 func New(s Sources) *History {
 	return &History{
 		sources: s, listSoon: make(chan struct{}, 1),
-		operations: newCounts[string](maxOperations, addOperation), spenders: newCounts[spenderKey](maxSpenders, addSpender),
+		operations: newCounts[string](maxOperations), spenders: newCounts[spenderKey](maxSpenders),
 		samples: budgetSamples{of: map[budgetName]*budgetSeries{}}, accounts: map[string]listedAccount{}, watchers: map[*Watcher]bool{},
 	}
 }
@@ -111,36 +111,35 @@ func (h *History) Observe(r *proxy.Record) {
 		name = cmp.Or(r.Route, "none")
 	}
 	operation, client := truncated(name), truncated(cmp.Or(r.Client, r.Account, "none"))
-	o := operationCount{upstream: uint32(r.Attempts)}
-	s := spenderCount{upstream: uint32(r.Attempts), spent: uint32(r.Spent)}
+	c := count{upstream: uint32(r.Attempts), spent: uint32(r.Spent)}
 	if !r.Background {
-		o.requests, s.requests = 1, 1
+		c.requests = 1
 		switch result {
 		case Hit, Stale:
-			o.hits = 1
+			c.hits = 1
 		case Validated:
-			o.validated = 1
+			c.validated = 1
 		}
 		if r.Saved {
-			s.saved = 1
+			c.saved = 1
 		}
-		o.times.observe(r.Elapsed)
+		c.times.observe(r.Elapsed)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.requests++
 	p := h.points.at(interval(now, stepLength), stepCount)
-	p.upstream += uint32(r.Attempts)
+	p.upstream += c.upstream
+	p.saved += c.saved
 	if !r.Background {
 		p.results[slices.Index(results(), result)]++
-		p.saved += s.saved
 	}
-	h.operations.add(operation, now, o)
-	h.spenders.add(spenderKey{client, operation}, now, s)
+	h.operations.add(operation, now, c)
+	h.spenders.add(spenderKey{client, operation}, now, c)
 	if len(h.watchers) == 0 {
 		return
 	}
-	h.publish(requestEvent, sync.OnceValue(func() any { return NewRequest(r) })) // built only if a watcher receives it
+	h.publish(requestEvent, NewRequest(r))
 	if result == Refused || r.Status == http.StatusForbidden || r.Status == http.StatusTooManyRequests {
 		select {
 		case h.listSoon <- struct{}{}: // a cool-down may have begun
@@ -163,6 +162,8 @@ const (
 	pollInterval = time.Second
 	// costsEvery is the number of polls after which costs are published.
 	costsEvery = 5
+	// agesEvery is the number of polls in a period.
+	agesEvery = int(periodLength / pollInterval)
 	// After a refusal the accounts are listed again, minListPause after the last listing at the earliest.
 	minListPause = 200 * time.Millisecond
 	// A listing that takes long is repeated less often: the pause is pauseFactor times its duration, or
@@ -178,7 +179,7 @@ const (
 func (h *History) Run(ctx context.Context) {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
-	var listed, aged time.Time
+	var listed time.Time
 	var took time.Duration
 	list := func() {
 		listed = time.Now()
@@ -190,8 +191,7 @@ func (h *History) Run(ctx context.Context) {
 	}
 	var soon <-chan time.Time // fires when the listing after a refusal is due
 	for n := 0; ; n++ {
-		if time.Since(aged) >= periodLength {
-			aged = time.Now()
+		if n%agesEvery == 0 {
 			h.mu.Lock()
 			h.operations.age()
 			h.spenders.age()
@@ -298,13 +298,9 @@ func (h *History) publishAccounts(update Accounts, changed bool) {
 
 // poll samples the queue and publishes state, series and, if costs is set, costs.
 func (h *History) poll(costs bool) {
-	waiting, now := 0, time.Now()
+	waiting, now, state := 0, time.Now(), h.sources.State()
 	for _, n := range h.sources.Waiting() {
 		waiting += n
-	}
-	state, err := json.Marshal(h.sources.State())
-	if err != nil {
-		panic(err) // names, numbers and times are encodable
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -314,7 +310,7 @@ func (h *History) poll(costs bool) {
 	if len(h.watchers) == 0 {
 		return
 	}
-	h.publish("state", h.state)
+	h.publish("state", state)
 	h.publish("series", h.series(now, 2))
 	if costs {
 		h.publish("operations", h.costs(now))

@@ -244,13 +244,13 @@ func TestNamesAreBounded(t *testing.T) {
 
 // New names replace a row once per pause, and a row with more counts only after as many attempts. No count is lost.
 func TestReplaceIsRateLimitedAndKeepsCounts(t *testing.T) {
-	table := newCounts[int](10, func(into *int, more int) { *into += more })
+	table := newCounts[int](10)
 	now := time.Now()
 	names := 0
 	addNames := func(n int) (rows int) {
 		for range n {
 			names++
-			table.add(names, now, 1)
+			table.add(names, now, count{requests: 1})
 			if table.rows[names] != nil {
 				rows++
 			}
@@ -267,8 +267,8 @@ func TestReplaceIsRateLimitedAndKeepsCounts(t *testing.T) {
 		now = now.Add(replacePause)
 	}
 	for name := range table.rows {
-		table.add(name, now, 1)
-		table.add(name, now, 1)
+		table.add(name, now, count{requests: 1})
+		table.add(name, now, count{requests: 1})
 		names += 2
 	}
 	for i, want := range []int{0, 0, 1, 1} {
@@ -278,7 +278,9 @@ func TestReplaceIsRateLimitedAndKeepsCounts(t *testing.T) {
 		}
 	}
 	total := 0
-	table.sums(interval(now, periodLength), func(_ *int, n int) { total += n })
+	for _, n := range table.sums(0, interval(now, periodLength)) {
+		total += int(n.requests)
+	}
 	if total != names {
 		t.Errorf("the counts add up to %d, want %d", total, names)
 	}
@@ -287,17 +289,17 @@ func TestReplaceIsRateLimitedAndKeepsCounts(t *testing.T) {
 // Names with one count per second keep their rows in a flood of names that are counted once.
 func TestFrequentNamesKeepTheirRows(t *testing.T) {
 	for _, newNames := range []int{1, 100, 1000} { // each second
-		table := newCounts[string](maxSpenders, addSpender)
+		table := newCounts[string](maxSpenders)
 		now, next := time.Unix(1_000_000_000, 0), 0
 		for second := range 600 {
 			if second%60 == 59 {
 				table.age()
 			}
 			for i := range 400 {
-				table.add(fmt.Sprint("regular", (i*7919+second*31)%400), now, spenderCount{requests: 1})
+				table.add(fmt.Sprint("regular", (i*7919+second*31)%400), now, count{requests: 1})
 				for range newNames*(i+1)/400 - newNames*i/400 {
 					next++
-					table.add(fmt.Sprint("new", next), now, spenderCount{requests: 1})
+					table.add(fmt.Sprint("new", next), now, count{requests: 1})
 				}
 				now = now.Add(time.Second / 400)
 			}

@@ -3,6 +3,8 @@ package history
 import (
 	"errors"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // Event is an event for watchers: a completed request ("request", a [Request]), changed accounts ("accounts"), the last points
@@ -31,10 +33,9 @@ type Watcher struct {
 	options WatchOptions
 	events  chan Event
 	// The fields below are guarded by history.mu.
+	limiter        *rate.Limiter // of requests
 	skipped        uint64
 	missedAccounts bool // it has missed an update of the accounts
-	second         int64
-	sent           int // requests in that second
 }
 
 // WatchOptions select the events of a watcher.
@@ -65,7 +66,14 @@ func (h *History) Watch(options WatchOptions) (*Watcher, error) {
 	case len(h.watchers) >= maxWatchers:
 		return nil, ErrTooMany
 	}
-	w := &Watcher{history: h, options: options, events: make(chan Event, maxBuffered)}
+	limit := rate.Inf
+	if options.MaxPerSecond > 0 {
+		limit = rate.Limit(options.MaxPerSecond)
+	}
+	w := &Watcher{
+		history: h, options: options, events: make(chan Event, maxBuffered),
+		limiter: rate.NewLimiter(limit, options.MaxPerSecond),
+	}
 	if options.After > 0 && options.After < h.requests {
 		w.skipped = h.requests - options.After
 	}
@@ -92,47 +100,32 @@ func (w *Watcher) Close() {
 // later "skipped" event reports. The caller holds history.mu.
 func (w *Watcher) send(e Event) {
 	isRequest := e.Name == requestEvent
-	if w.skipped > 0 && !isRequest { // also for watchers of requests only, when no request follows
-		w.sendSkipped()
-	}
-	if w.options.Event != "" && w.options.Event != e.Name {
+	selected := w.options.Event == "" || w.options.Event == e.Name
+	if isRequest && selected && !w.limiter.Allow() {
+		w.skipped++
 		return
 	}
-	if isRequest && w.options.MaxPerSecond > 0 {
-		if second := time.Now().Unix(); second != w.second {
-			w.second, w.sent = second, 0
-		}
-		if w.sent++; w.sent > w.options.MaxPerSecond {
-			w.skipped++
-			return
+	if w.skipped > 0 { // also for watchers of requests only, when no request follows
+		select {
+		case w.events <- Event{"skipped", w.history.requests, Skipped{w.skipped}}:
+			w.skipped = 0
+		default:
 		}
 	}
-	if w.skipped > 0 {
-		w.sendSkipped()
+	if !selected {
+		return
 	}
-	if len(w.events) == cap(w.events) {
+	select {
+	case w.events <- e:
+	default:
 		if isRequest {
 			w.skipped++
 		}
 		w.missedAccounts = w.missedAccounts || e.Name == accountsEvent
-		return
-	}
-	if build, ok := e.Data.(func() any); ok {
-		e.Data = build()
-	}
-	w.events <- e
-}
-
-// sendSkipped reports the skipped requests if the buffer has room.
-func (w *Watcher) sendSkipped() {
-	select {
-	case w.events <- Event{"skipped", w.history.requests, Skipped{w.skipped}}:
-		w.skipped = 0
-	default:
 	}
 }
 
-// publish sends an event to all watchers. Data may be a function that builds it. The caller holds mu.
+// publish sends an event to all watchers. The caller holds mu.
 func (h *History) publish(name string, data any) {
 	for w := range h.watchers {
 		w.send(Event{name, h.requests, data})
