@@ -73,9 +73,10 @@ func Assess(f AuditedFile) []Finding {
 	plain := plainSecrets(c, p)
 	public := !isLoopback(c.Listen)
 	redis := !strings.HasPrefix(c.Store.URL, "memory:")
-	remoteRedis := redis && hasRemoteServer(c.Store.URL)
-	upstream, err := url.Parse(c.Upstream.URL)
-	remoteUpstream := err == nil && !isLoopbackHost(upstream.Hostname())
+	store, upstream := parsed(c.Store.URL), parsed(c.Upstream.URL)
+	remote := func(address string) bool { return !isLoopback(address) }
+	remoteRedis := redis && (!isLoopbackHost(store.Hostname()) || slices.ContainsFunc(store.Query()["addr"], remote))
+	remoteUpstream := !isLoopbackHost(upstream.Hostname())
 	usesApp := slices.ContainsFunc(c.Credentials, func(cred Credential) bool { return cred.App.Key != "" })
 	const setCacheKey = "set it to 32 or more random characters, the same for all replicas"
 
@@ -89,7 +90,7 @@ func Assess(f AuditedFile) []Finding {
 	add(public && !c.TLS.Enabled(), High, "listen",
 		"clients on other machines send their tokens and keys unencrypted",
 		"set tls, or listen on 127.0.0.1 behind a proxy that terminates TLS")
-	add(remoteRedis && !hasPassword(c.Store.URL), High, "store.url",
+	add(remoteRedis && !hasPassword(store), High, "store.url",
 		"Redis requires no password, so other machines may read cached responses and change spent budgets",
 		"set a password in the URL: rediss://USER:PASSWORD@HOST")
 	add(redis && c.Cache.Key == "" && len(c.TLS.Domains) > 0 && c.TLS.Storage == "store", High, "cache.key",
@@ -166,7 +167,7 @@ func plainSecrets(c *Config, p Positions) (keys []string) {
 			keys = append(keys, key)
 		}
 	})
-	if hasPassword(c.Store.URL) && p.Plain("store.url") {
+	if hasPassword(parsed(c.Store.URL)) && p.Plain("store.url") {
 		keys = append(keys, "store.url")
 	}
 	return keys
@@ -182,23 +183,18 @@ func matchesAllTokens(c Client) bool {
 	return len(c.JWT.Claims) > 0
 }
 
-// hasRemoteServer reports whether a server of a Redis URL is on another machine.
-func hasRemoteServer(store string) bool {
-	u, err := url.Parse(store)
+// parsed returns a URL of a valid configuration; a path of the memory store need not be a URL.
+func parsed(text string) *url.URL {
+	u, err := url.Parse(text)
 	if err != nil {
-		return false
+		return &url.URL{}
 	}
-	remote := func(address string) bool { return !isLoopback(address) }
-	return !isLoopbackHost(u.Hostname()) || slices.ContainsFunc(u.Query()["addr"], remote)
+	return u
 }
 
-func hasPassword(store string) bool {
-	u, err := url.Parse(store)
-	if err != nil {
-		return false
-	}
-	_, set := u.User.Password()
-	return set || u.Query().Get("password") != ""
+func hasPassword(store *url.URL) bool {
+	_, set := store.User.Password()
+	return set || store.Query().Get("password") != ""
 }
 
 func isShort(s credential.Secret) bool { n := len(s.Reveal()); return n > 0 && n < minSecret }

@@ -38,15 +38,11 @@ func (d *decoder) wrong(key, format string, args ...any) {
 	}
 	d.failed[key] = true
 	p := Problem{Key: key, Message: fmt.Sprintf(format, args...)}
-	at, given := d.at[key]
-	switch {
-	case at.flag != "":
-		p.Key = at.flag
-	case d.source.Path != "":
-		if !given {
-			at = d.at.enclosing(key)
-		}
-		p.File, p.Line, p.Column = d.source.Path, at.line, at.column
+	if flag := d.at[key].flag; flag != "" {
+		p.Key = flag
+	} else if d.source.Path != "" {
+		p.File = d.source.Path
+		p.Line, p.Column = d.at.At(key)
 	}
 	d.problems = append(d.problems, p)
 }

@@ -31,18 +31,12 @@ type Problem struct {
 
 // String returns "FILE:LINE:COLUMN: KEY: MESSAGE", without the parts that are unknown.
 func (p Problem) String() string {
-	s := ""
-	if p.File != "" {
-		s = p.File
-		if p.Line > 0 {
-			s += fmt.Sprintf(":%d:%d", p.Line, p.Column)
-		}
-		s += ": "
+	place := p.File
+	if p.Line > 0 {
+		place += fmt.Sprintf(":%d:%d", p.Line, p.Column)
 	}
-	if p.Key != "" {
-		s += p.Key + ": "
-	}
-	return s + p.Message
+	parts := []string{place, p.Key, p.Message}
+	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ": ")
 }
 
 // Problems are all mistakes in a configuration, in the order of the file. [Load] and [Parse]
@@ -141,11 +135,15 @@ type position struct {
 // At returns the line and column of the value at a key such as "clients[0].key". If the file
 // has no such value, At returns the position of the nearest enclosing value.
 func (p Positions) At(key string) (line, column int) {
-	at, given := p[key]
-	if !given {
-		at = p.enclosing(key)
+	for {
+		if at, given := p[key]; given && at.flag == "" {
+			return at.line, at.column
+		}
+		if key == "" {
+			return 1, 1
+		}
+		key = parent(key)
 	}
-	return at.line, at.column
 }
 
 // Given reports whether the file has a value at a key.
@@ -157,17 +155,6 @@ func (p Positions) Given(key string) bool {
 // Plain reports whether the file contains the value at a key literally. It returns false for a
 // value from the environment or from another file.
 func (p Positions) Plain(key string) bool { return p[key].plain }
-
-// enclosing returns the position of the nearest value around a key.
-func (p Positions) enclosing(key string) position {
-	for key != "" {
-		key = parent(key)
-		if at, given := p[key]; given && at.flag == "" {
-			return at
-		}
-	}
-	return position{line: 1, column: 1}
-}
 
 // decoder decodes YAML nodes into a Config and records the position of each value.
 type decoder struct {
@@ -189,23 +176,23 @@ var unquoted = regexp.MustCompile(`[:,\[{ ]\$\{`)
 
 // syntax reports an error of the YAML parser, with a hint at two common mistakes.
 func (d *decoder) syntax(err error, text []byte) {
-	p := Problem{File: d.source.Path, Line: 1, Column: 1, Message: err.Error()}
+	message, at := err.Error(), yaml.Node{Line: 1, Column: 1}
 	var load *yaml.LoadError
 	if errors.As(err, &load) {
-		p.Message = load.Message
+		message = load.Message
 		if load.Mark.Line > 0 {
-			p.Line, p.Column = load.Mark.Line, max(1, load.Mark.Column)
+			at.Line, at.Column = load.Mark.Line, max(1, load.Mark.Column)
 		}
 	}
-	if lines := strings.Split(string(text), "\n"); p.Line <= len(lines) {
-		switch line := lines[p.Line-1]; {
+	if lines := strings.Split(string(text), "\n"); at.Line <= len(lines) {
+		switch line := lines[at.Line-1]; {
 		case strings.Contains(line, "{") && unquoted.MatchString(line):
-			p.Message += `; inside {…} put a variable in quotes: "${NAME}"`
+			message += `; inside {…} put a variable in quotes: "${NAME}"`
 		case strings.HasPrefix(strings.TrimLeft(line, " "), "\t"):
-			p.Message += "; the line is indented with a tab; use spaces"
+			message += "; the line is indented with a tab; use spaces"
 		}
 	}
-	d.problems = append(d.problems, p)
+	d.problem(&at, "", "%s", message)
 }
 
 // value decodes a node into v.

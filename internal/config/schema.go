@@ -112,10 +112,7 @@ func defaultOf(v reflect.Value) any {
 	if !v.IsValid() || v.IsZero() {
 		return nil
 	}
-	switch value := v.Interface().(type) {
-	case time.Duration:
-		return value.String()
-	case Size:
+	if value, ok := v.Interface().(fmt.Stringer); ok { // a duration or a size
 		return value.String()
 	}
 	return v.Interface()

@@ -3,11 +3,12 @@ package credential
 import (
 	"fmt"
 	"log/slog"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/weirgate/weir/policy"
 )
@@ -31,9 +32,10 @@ type Health struct {
 	log *slog.Logger
 
 	mu          sync.Mutex
-	quarantines map[string]*quarantine     // by class
-	held        map[string]policy.Caller   // by class; nil before the first Keep
-	hidden      map[hiddenTarget]time.Time // until when
+	quarantines map[string]*quarantine   // by class
+	held        map[string]policy.Caller // by class; nil before the first Keep
+
+	hidden *lru.Cache[hiddenTarget, time.Time] // until when
 }
 
 // quarantine describes a credential that the upstream rejected and has not accepted since.
@@ -50,7 +52,11 @@ type hiddenTarget struct{ class, scope string }
 
 // NewHealth returns an empty Health.
 func NewHealth(log *slog.Logger) *Health {
-	return &Health{log: log, quarantines: map[string]*quarantine{}, hidden: map[hiddenTarget]time.Time{}}
+	hidden, err := lru.New[hiddenTarget, time.Time](maxHidden)
+	if err != nil {
+		panic(err) // maxHidden is positive
+	}
+	return &Health{log: log, quarantines: map[string]*quarantine{}, hidden: hidden}
 }
 
 // UnusableError reports that a credential must not be used before a time.
@@ -182,33 +188,9 @@ func (r Request) scopes() (path, target, operation string) {
 // isHidden reports whether the target of a request is presumed hidden from a credential. The
 // knowledge may be outdated, so such a credential has a lower rank but is not excluded.
 func (h *Health) isHidden(class string, r Request, now time.Time) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	path, target, operation := r.scopes()
-	return now.Before(h.hidden[hiddenTarget{class, path}]) || now.Before(h.hidden[hiddenTarget{class, target}]) ||
-		now.Before(h.hidden[hiddenTarget{class, operation}])
-}
-
-// markHidden remembers a 403 or 404 to a credential. If another credential saw the target, the
-// cause is missing access to the operation: many 404s are for callers that are not
-// administrators. If the target's own path was 404, everything that belongs to it is hidden.
-// If no other credential saw the target, the resource may not exist, so only the path counts.
-func (h *Health) markHidden(class string, r Request, status int, seen bool, now time.Time) {
-	scope, target, operation := r.scopes()
-	switch {
-	case seen && status == http.StatusNotFound && strings.EqualFold(r.Path, r.Target):
-		scope = target
-	case seen:
-		scope = operation
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.hidden) >= maxHidden { // drop expired entries, and at least a tenth
-		for key, until := range h.hidden {
-			if !now.Before(until) || len(h.hidden) > maxHidden*9/10 {
-				delete(h.hidden, key)
-			}
-		}
-	}
-	h.hidden[hiddenTarget{class, scope}] = now.Add(hiddenFor)
+	return slices.ContainsFunc([]string{path, target, operation}, func(scope string) bool {
+		until, known := h.hidden.Get(hiddenTarget{class, scope})
+		return known && now.Before(until)
+	})
 }

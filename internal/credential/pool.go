@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -224,7 +225,17 @@ func (p *Pool) OnResponse(caller policy.Caller, op *policy.Operation, status int
 }
 
 // OnHidden records that a credential got 403 or 404 for a request. seen reports that another
-// credential of the client got a better response.
+// credential of the client got a better response. The cause is then missing access to the
+// operation: many 404s are for callers that are not administrators. If the target's own path was
+// 404, everything that belongs to it is hidden. If no other credential saw the target, the
+// resource may not exist, so only the path counts.
 func (p *Pool) OnHidden(caller policy.Caller, r Request, status int, seen bool, now time.Time) {
-	p.health.markHidden(caller.Class, r, status, seen, now)
+	scope, target, operation := r.scopes()
+	switch {
+	case seen && status == http.StatusNotFound && strings.EqualFold(r.Path, r.Target):
+		scope = target
+	case seen:
+		scope = operation
+	}
+	p.health.hidden.Add(hiddenTarget{caller.Class, scope}, now.Add(hiddenFor))
 }

@@ -297,7 +297,7 @@ func TestHiddenTargetsAreBounded(t *testing.T) {
 	for i := range 3 * maxHidden {
 		p.OnHidden(caller, Request{Operation: op, Path: fmt.Sprint(i)}, 404, false, now)
 	}
-	if n := len(p.health.hidden); n > maxHidden {
+	if n := p.health.hidden.Len(); n > maxHidden {
 		t.Errorf("%d hidden targets, want at most %d", n, maxHidden)
 	}
 }
