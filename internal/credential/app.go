@@ -44,11 +44,7 @@ type AppToken struct {
 // identity identifies the tokens of the app. Apps that differ in upstream or permissions
 // never share a token.
 func (a *App) identity() string {
-	text, err := json.Marshal([]any{a.Upstream.String(), a.ID, a.Installation, a.Permissions}) // sorts map keys
-	if err != nil {
-		panic(err) // strings and numbers always marshal
-	}
-	return string(text)
+	return fmt.Sprintf("%q %q %d %q", a.Upstream, a.ID, a.Installation, a.Permissions) // sorts map keys
 }
 
 // errAppKey does not quote the text, which may be a private key.
@@ -84,23 +80,18 @@ const (
 func (a *App) assertion(now time.Time) (string, error) {
 	key, err := ParseAppKey(a.Key)
 	if err != nil {
-		return "", fmt.Errorf("request installation token: app key: %w", err)
+		return "", err
 	}
 	options := (&jose.SignerOptions{}).WithType("JWT")
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: key}, options)
 	if err != nil {
-		return "", errors.New("request installation token: app key: cannot sign")
+		return "", err
 	}
-	claims := jwt.Claims{
+	return jwt.Signed(signer).Claims(jwt.Claims{
 		Issuer:   a.ID,
 		IssuedAt: jwt.NewNumericDate(now.Add(-assertionSkew)),
 		Expiry:   jwt.NewNumericDate(now.Add(assertionLifetime)),
-	}
-	text, err := jwt.Signed(signer).Claims(claims).Serialize()
-	if err != nil {
-		return "", errors.New("request installation token: app key: cannot sign")
-	}
-	return text, nil
+	}).Serialize()
 }
 
 // issueError is a response without a token.
@@ -118,13 +109,13 @@ func (e *issueError) Error() string {
 func (a *App) issue(ctx context.Context, transport http.RoundTripper) (AppToken, error) {
 	proof, err := a.assertion(time.Now())
 	if err != nil {
-		return AppToken{}, err
+		return AppToken{}, fmt.Errorf("request installation token: app key: %w", err)
 	}
-	body := []byte("{}")
-	if len(a.Permissions) > 0 {
-		if body, err = json.Marshal(map[string]any{"permissions": a.Permissions}); err != nil {
-			return AppToken{}, err
-		}
+	body, err := json.Marshal(struct {
+		Permissions map[string]string `json:"permissions,omitempty"`
+	}{a.Permissions})
+	if err != nil {
+		return AppToken{}, err
 	}
 	target := a.Upstream.JoinPath("app", "installations", strconv.FormatInt(a.Installation, 10), "access_tokens")
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(body))

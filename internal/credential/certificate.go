@@ -77,11 +77,11 @@ func (r *Registry) ClientAuth() (tls.ClientAuthType, *x509.CertPool) {
 	switch {
 	case len(r.certificates) == 0:
 		return tls.NoClientCert, nil
-	case len(r.authorities) == 0:
+	case len(r.config.Authorities) == 0:
 		return tls.RequestClientCert, nil // the handshake proves possession of the private key
 	}
 	pool := x509.NewCertPool()
-	for _, authority := range r.authorities {
+	for _, authority := range r.config.Authorities {
 		pool.AddCert(authority)
 	}
 	return tls.VerifyClientCertIfGiven, pool
@@ -111,16 +111,16 @@ func (r *Registry) byCertificate(state *tls.ConnectionState) (Caller, bool) {
 			names = append(names, Certificate{"email", address})
 		}
 	}
-	first := len(r.clients)
+	first := len(r.callers)
 	for _, name := range names {
 		if i, ok := r.certificates[name]; ok {
 			first = min(first, i)
 		}
 	}
-	if first == len(r.clients) {
+	if first == len(r.callers) {
 		return Caller{}, false
 	}
-	return r.clients[first].caller, true
+	return r.callers[first], true
 }
 
 // hasValidChain reports whether one of the chains that the handshake verified is still
@@ -128,7 +128,7 @@ func (r *Registry) byCertificate(state *tls.ConnectionState) (Caller, bool) {
 // removed from the configuration, and a certificate may have expired.
 func (r *Registry) hasValidChain(chains [][]*x509.Certificate, now time.Time) bool {
 	return slices.ContainsFunc(chains, func(chain []*x509.Certificate) bool {
-		return len(chain) > 0 && slices.ContainsFunc(r.authorities, chain[len(chain)-1].Equal) &&
+		return len(chain) > 0 && slices.ContainsFunc(r.config.Authorities, chain[len(chain)-1].Equal) &&
 			!slices.ContainsFunc(chain, func(link *x509.Certificate) bool { return !isValidAt(link, now) })
 	})
 }

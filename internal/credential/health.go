@@ -3,6 +3,7 @@ package credential
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -40,11 +41,10 @@ type Health struct {
 
 // quarantine describes a credential that the upstream rejected and has not accepted since.
 type quarantine struct {
-	credential   string
-	since, until time.Time
+	Quarantined
+	since time.Time
 	// probed is when a request was sent to test the credential; zero if none is in progress.
 	probed time.Time
-	count  int
 }
 
 // hiddenTarget is a path, target or operation that a credential of a class cannot see.
@@ -82,7 +82,7 @@ func (h *Health) isQuarantined(class string, now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	q := h.quarantines[class]
-	return q != nil && now.Before(q.until)
+	return q != nil && now.Before(q.Until)
 }
 
 // use permits one request with a credential, or returns an [UnusableError]. After a
@@ -94,10 +94,10 @@ func (h *Health) use(class, name string, now time.Time) error {
 	if q == nil {
 		return nil
 	}
-	if now.Before(q.until) {
-		return &UnusableError{Name: name, Until: q.until}
+	if now.Before(q.Until) {
+		return &UnusableError{Name: name, Until: q.Until}
 	}
-	q.probed, q.until = now, now.Add(probeTime)
+	q.probed, q.Until = now, now.Add(probeTime)
 	return nil
 }
 
@@ -107,7 +107,7 @@ func (h *Health) noResponse(class string, sent, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if q := h.quarantines[class]; q != nil && !q.probed.IsZero() && !sent.Before(q.probed) {
-		q.probed, q.until = time.Time{}, now
+		q.probed, q.Until = time.Time{}, now
 	}
 }
 
@@ -122,18 +122,18 @@ func (h *Health) rejected(class, name string, sent, now time.Time) {
 	case h.held != nil && !held:
 		return
 	case q == nil:
-		q = &quarantine{credential: name}
+		q = &quarantine{Quarantined: Quarantined{Name: name}}
 		h.quarantines[class] = q
 	case sent.Before(q.since):
 		return
 	}
 	span := longestQuarantine
-	if q.count < 10 { // a larger shift could overflow
-		span = min(span, firstQuarantine<<q.count)
+	if q.Times < 10 { // a larger shift could overflow
+		span = min(span, firstQuarantine<<q.Times)
 	}
-	q.count++
-	q.since, q.until, q.probed = now, now.Add(span), time.Time{}
-	h.log.Warn("credential quarantined after 401", "credential", name, "until", q.until, "times", q.count)
+	q.Times++
+	q.since, q.Until, q.probed = now, now.Add(span), time.Time{}
+	h.log.Warn("credential quarantined after 401", "credential", name, "until", q.Until, "times", q.Times)
 }
 
 // accepted ends a quarantine. It ignores requests that were sent before the quarantine
@@ -143,7 +143,7 @@ func (h *Health) accepted(class string, sent time.Time) {
 	defer h.mu.Unlock()
 	if q := h.quarantines[class]; q != nil && !sent.Before(q.since) {
 		delete(h.quarantines, class)
-		h.log.Info("credential accepted again", "credential", q.credential)
+		h.log.Info("credential accepted again", "credential", q.Name)
 	}
 }
 
@@ -153,11 +153,10 @@ func (h *Health) Keep(r *Registry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.held = r.accounts
-	for class := range h.quarantines {
-		if _, ok := h.held[class]; !ok {
-			delete(h.quarantines, class)
-		}
-	}
+	maps.DeleteFunc(h.quarantines, func(class string, _ *quarantine) bool {
+		_, held := h.held[class]
+		return !held
+	})
 }
 
 // Quarantined is a credential in quarantine, as the admin API shows it.
@@ -173,7 +172,7 @@ func (h *Health) Quarantined() []Quarantined {
 	defer h.mu.Unlock()
 	list := make([]Quarantined, 0, len(h.quarantines))
 	for _, q := range h.quarantines {
-		list = append(list, Quarantined{q.credential, q.until, q.count})
+		list = append(list, q.Quarantined)
 	}
 	slices.SortFunc(list, func(a, b Quarantined) int { return strings.Compare(a.Name, b.Name) })
 	return list

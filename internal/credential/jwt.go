@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -74,20 +75,17 @@ func CheckIssuerURL(raw string) error {
 // byToken returns the first client that a token selects. If the credential is not a token of
 // a configured issuer, ours is false.
 func (r *Registry) byToken(ctx context.Context, credential string) (c Caller, ours bool, err error) {
-	if len(r.issuers) == 0 {
-		return Caller{}, false, nil
-	}
 	issuer, ours := r.issuers[unverifiedIssuer(credential)]
 	if !ours {
 		return Caller{}, false, nil
 	}
-	claims, err := r.issuerKeys.verify(ctx, issuer, credential)
+	claims, err := r.config.IssuerKeys.verify(ctx, issuer, credential)
 	if err != nil {
 		return Caller{}, true, fmt.Errorf("issuer %s: %w", issuer.URL, err)
 	}
-	for _, client := range r.clients {
-		if client.token.Issuer == issuer.URL && client.token.matches(claims) {
-			return client.caller, true, nil
+	for i, client := range r.config.Clients {
+		if client.Token.Issuer == issuer.URL && client.Token.matches(claims) {
+			return r.callers[i], true, nil
 		}
 	}
 	return Caller{}, true, errNoClient
@@ -243,11 +241,7 @@ func (k *IssuerKeys) Close() {
 func (k *IssuerKeys) Keep(urls []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for url := range k.issuers {
-		if !slices.Contains(urls, url) {
-			delete(k.issuers, url)
-		}
-	}
+	maps.DeleteFunc(k.issuers, func(url string, _ *publishedKeys) bool { return !slices.Contains(urls, url) })
 }
 
 // matching returns the keys of an issuer that match a token's header, at least one. Cached

@@ -77,24 +77,14 @@ type Config struct {
 // It stores hashes of client keys and of passed-through credentials, not the texts. The hash
 // that names an account is keyed, so that a guessed credential cannot be confirmed.
 type Registry struct {
-	dialect     *policy.Dialect
-	egress      string
-	passThrough bool
-	hashKey     []byte
-	accounts    map[string]policy.Caller // of held credentials, by security class
-	clients     []registered             // in the order of the configuration
+	config   Config
+	accounts map[string]policy.Caller // of held credentials, by security class
+	callers  []Caller                 // of the clients, in the order of the configuration
 	// keys and certificates find the index of a client. A lookup by the hash of a key leaks
 	// nothing by its duration, because a sender cannot choose the hash.
 	keys         map[[sha256.Size]byte]int
 	certificates map[Certificate]int
-	authorities  []*x509.Certificate
 	issuers      map[string]Issuer // by URL
-	issuerKeys   *IssuerKeys
-}
-
-type registered struct {
-	caller Caller
-	token  TokenMatch
 }
 
 // Caller is the identity of a request and the credential to forward it with.
@@ -132,9 +122,8 @@ func NewHashKey() []byte {
 // NewRegistry returns a registry of the clients and held credentials in c.
 func NewRegistry(c Config) *Registry {
 	r := &Registry{
-		dialect: c.Dialect, egress: c.Egress, passThrough: c.PassThrough, hashKey: c.HashKey,
-		accounts: map[string]policy.Caller{}, keys: map[[sha256.Size]byte]int{}, certificates: map[Certificate]int{},
-		authorities: c.Authorities, issuers: map[string]Issuer{}, issuerKeys: c.IssuerKeys,
+		config: c, accounts: map[string]policy.Caller{}, issuers: map[string]Issuer{},
+		keys: map[[sha256.Size]byte]int{}, certificates: map[Certificate]int{},
 	}
 	for _, issuer := range c.Issuers {
 		r.issuers[issuer.URL] = issuer
@@ -147,7 +136,7 @@ func NewRegistry(c Config) *Registry {
 		c.Health = NewHealth(slog.New(slog.DiscardHandler))
 	}
 	for i, client := range c.Clients {
-		r.clients = append(r.clients, registered{newPool(c.Health, client, held).held[0], client.Token})
+		r.callers = append(r.callers, newPool(c.Health, client, held).held[0])
 		if _, taken := r.keys[client.Key]; !taken && client.Key != [sha256.Size]byte{} {
 			r.keys[client.Key] = i
 		}
@@ -163,7 +152,7 @@ func (r *Registry) hold(h Held) Caller {
 	class := r.hash(h.Token.Reveal())
 	if h.Source != nil {
 		// The hash key is secret, so no client can send a token of this class.
-		class = r.hash(string(r.hashKey) + h.Source.app.identity())
+		class = r.hash(string(r.config.HashKey) + h.Source.app.identity())
 	}
 	caller := policy.Caller{Kind: h.Kind, Account: cmp.Or(h.Account, class), Class: class}
 	r.accounts[class] = caller
@@ -186,26 +175,26 @@ func (r *Registry) Identify(req *http.Request) (Caller, error) {
 		if c, ok := r.byCertificate(req.TLS); ok {
 			return c, nil
 		}
-		if !r.passThrough {
+		if !r.config.PassThrough {
 			return Caller{}, ErrMissing
 		}
-		anonymous := policy.Caller{Kind: policy.Unauthenticated, Account: "egress:" + r.egress, Class: "anonymous"}
+		anonymous := policy.Caller{Kind: policy.Unauthenticated, Account: "egress:" + r.config.Egress, Class: "anonymous"}
 		return Caller{Caller: anonymous}, nil
 	}
 	scheme, credential := parseAuthorization(values[0])
 	if i, ok := r.keys[sha256.Sum256([]byte(credential))]; ok {
-		return r.clients[i].caller, nil
+		return r.callers[i], nil
 	}
 	if c, ours, err := r.byToken(req.Context(), credential); ours {
 		return c, err
 	}
-	if !r.passThrough || holdsKey(credential) {
+	if !r.config.PassThrough || holdsKey(credential) {
 		return Caller{}, ErrUnknown
 	}
 	class := r.hash(credential)
 	caller, held := r.accounts[class]
 	if !held {
-		caller = policy.Caller{Kind: r.dialect.Kind(scheme, credential), Account: class, Class: class}
+		caller = policy.Caller{Kind: r.config.Dialect.Kind(scheme, credential), Account: class, Class: class}
 	}
 	return Caller{Caller: caller, Authorization: Secret(values[0])}, nil
 }
@@ -230,7 +219,7 @@ func parseAuthorization(value string) (scheme, credential string) {
 // hash returns a keyed hash of a credential, which names it without revealing it. Security
 // classes are such hashes, so 128 bits are kept: two credentials never share a class.
 func (r *Registry) hash(credential string) string {
-	mac := hmac.New(sha256.New, r.hashKey)
+	mac := hmac.New(sha256.New, r.config.HashKey)
 	_, _ = mac.Write([]byte(credential)) // never fails (hash.Hash)
 	return hex.EncodeToString(mac.Sum(nil)[:16])
 }
