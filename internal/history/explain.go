@@ -32,48 +32,39 @@ const minWait = 10 * time.Millisecond
 // statusClientGone is the status that proxy records for a client that disconnected.
 const statusClientGone = 499
 
-// cacheStatus is a parsed Cache-Status of Weir (RFC 9211).
-type cacheStatus struct {
-	hit, collapsed, stored bool
-	fwd, detail            string
-	fwdStatus, ttl         int
-	hasTTL                 bool
-}
+// cacheStatus holds the parameters of Weir's Cache-Status (RFC 9211).
+type cacheStatus map[string]string
 
 // parseCacheStatus parses the value that package proxy has written.
-func parseCacheStatus(text string) (s cacheStatus) {
+func parseCacheStatus(text string) cacheStatus {
+	s := cacheStatus{}
 	for part := range strings.SplitSeq(text, "; ") {
 		name, value, _ := strings.Cut(part, "=")
-		n, err := strconv.Atoi(value)
-		switch name {
-		case "hit":
-			s.hit = true
-		case "collapsed":
-			s.collapsed = true
-		case "stored":
-			s.stored = true
-		case "fwd":
-			s.fwd = value
-		case "detail":
-			s.detail = value
-		case "fwd-status":
-			s.fwdStatus = n
-		case "ttl":
-			s.ttl, s.hasTTL = n, err == nil
-		}
+		s[name] = value
 	}
 	return s
 }
 
+func (s cacheStatus) has(name string) bool {
+	_, ok := s[name]
+	return ok
+}
+
+// number returns the value of a parameter, or 0 if it is missing.
+func (s cacheStatus) number(name string) int {
+	n, _ := strconv.Atoi(s[name])
+	return n
+}
+
 // stale reports whether the response was stale. A negative ttl together with "stored" is about the stored response only.
-func (s cacheStatus) stale() bool { return s.hasTTL && s.ttl < 0 && !s.stored }
+func (s cacheStatus) stale() bool { return s.number("ttl") < 0 && !s.has("stored") }
 
 // byWeir reports whether Weir generated the response itself.
-func (s cacheStatus) byWeir() bool { return !s.hit && s.fwd == "" }
+func (s cacheStatus) byWeir() bool { return !s.has("hit") && !s.has("fwd") }
 
 // refusal reports whether Weir refused the request; some refusals have a 5xx status.
 func (s cacheStatus) refusal() bool {
-	switch s.detail {
+	switch s["detail"] {
 	case "", "upstream", "timeout":
 		return false
 	}
@@ -86,7 +77,7 @@ func resultOf(r *proxy.Record) Result {
 		return Failed
 	case r.Outcome == "hit":
 		return Hit
-	case r.Outcome == "refused", r.Outcome == "own" && !parseCacheStatus(r.Cache).hit:
+	case r.Outcome == "refused", r.Outcome == "own" && !parseCacheStatus(r.Cache).has("hit"):
 		return Refused
 	case r.Outcome == "stale":
 		return Stale
@@ -111,8 +102,8 @@ func explain(r *proxy.Record) string {
 	if r.Attempts > 1 {
 		sentences = append(sentences, fmt.Sprintf("Weir sent %d requests upstream.", r.Attempts))
 	}
-	if s.stored && s.ttl > 0 {
-		sentences = append(sentences, fmt.Sprintf("The response was stored, fresh for %s.", inWords(s.ttl)))
+	if ttl := s.number("ttl"); s.has("stored") && ttl > 0 {
+		sentences = append(sentences, fmt.Sprintf("The response was stored, fresh for %s.", inWords(ttl)))
 	}
 	if r.Background {
 		sentences = append(sentences, "This was a background request: a revalidation, or a poll for statistics.")
@@ -125,17 +116,17 @@ func (s cacheStatus) decision(r *proxy.Record) string {
 	switch {
 	case r.Status == statusClientGone:
 		return "The client disconnected before the response was complete."
-	case s.hit && s.detail == "ledger":
+	case s.has("hit") && s["detail"] == "ledger":
 		return "Hit: the ledger knows the rate limit status, so no request was sent."
 	case s.stale():
-		return fmt.Sprintf("Stale response, expired %s ago: %s.", inWords(-s.ttl), reason(s.detail))
-	case s.hit:
-		return fmt.Sprintf("Hit: the stored response is fresh for another %s; no quota was consumed.", inWords(s.ttl))
+		return fmt.Sprintf("Stale response, expired %s ago: %s.", inWords(-s.number("ttl")), reason(s["detail"]))
+	case s.has("hit"):
+		return fmt.Sprintf("Hit: the stored response is fresh for another %s; no quota was consumed.", inWords(s.number("ttl")))
 	case s.byWeir() && r.Status >= 500:
-		return "Error: " + reason(s.detail) + "."
+		return "Error: " + reason(s["detail"]) + "."
 	case s.byWeir():
-		return "Refused: " + reason(s.detail) + "."
-	case s.collapsed && r.Attempts == 0:
+		return "Refused: " + reason(s["detail"]) + "."
+	case s.has("collapsed") && r.Attempts == 0:
 		return "Coalesced: an identical request was in progress, and its response was used; no quota was consumed."
 	}
 	why := map[string]string{
@@ -144,24 +135,24 @@ func (s cacheStatus) decision(r *proxy.Record) string {
 		"stale":     "The stored response was stale or purged",
 		"request":   "The client asked for revalidation",
 		"method":    "A " + r.Method + " request is always forwarded",
-	}[s.fwd]
+	}[s["fwd"]]
 	if why == "" {
 		why = "Responses of this operation are not stored"
 	}
-	switch {
-	case s.fwdStatus == http.StatusNotModified:
+	switch status := s.number("fwd-status"); {
+	case status == http.StatusNotModified:
 		why += "; the upstream confirmed that it has not changed"
-	case s.fwdStatus == http.StatusForbidden || s.fwdStatus == http.StatusTooManyRequests:
-		why += fmt.Sprintf("; the upstream refused with %d", s.fwdStatus)
-	case s.fwdStatus != 0:
-		why += fmt.Sprintf("; the upstream responded with %d", s.fwdStatus)
+	case status == http.StatusForbidden || status == http.StatusTooManyRequests:
+		why += fmt.Sprintf("; the upstream refused with %d", status)
+	case status != 0:
+		why += fmt.Sprintf("; the upstream responded with %d", status)
 	case r.Status >= 500:
 		why += fmt.Sprintf("; the request failed with %d", r.Status)
 	default:
 		why += "; the request was forwarded"
 	}
-	if s.detail != "" {
-		why += " (" + reason(s.detail) + ")"
+	if s.has("detail") {
+		why += " (" + reason(s["detail"]) + ")"
 	}
 	return why + "."
 }
@@ -178,7 +169,7 @@ func explainWait(r *proxy.Record, s cacheStatus) string {
 	}
 	why := "mostly in the queue for a permit"
 	switch longest := max(waits["queue"], waits["coalesce"], waits["poll"], waits["retry"]); {
-	case longest == 0 && s.collapsed:
+	case longest == 0 && s.has("collapsed"):
 		why = "for an identical request"
 	case longest == 0:
 		why = "for a permit or between polls"

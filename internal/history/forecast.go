@@ -1,8 +1,7 @@
 package history
 
 import (
-	"cmp"
-	"slices"
+	"maps"
 	"time"
 
 	"github.com/weirgate/weir/limits"
@@ -47,63 +46,31 @@ type sample struct {
 	remaining int
 }
 
-// budgetSeries holds the samples of one budget.
-type budgetSeries struct {
-	ring[sample]
-	round int64 // of the last sample
-}
+// budgetSamples holds the samples of the budgets that have been used, at most of maxSeries.
+type budgetSamples map[budgetName]*ring[sample]
 
-// budgetSamples holds the samples of all budgets that have been used. If there are too many it holds those with the smallest
-// remaining part.
-type budgetSamples struct {
-	of    map[budgetName]*budgetSeries
-	round int64
-}
-
-// add samples the budgets of all accounts.
-func (t *budgetSamples) add(accounts []limits.Account, now time.Time) {
-	type candidate struct {
-		name      budgetName
-		remaining int
-		part      float64
-	}
-	var used []candidate
+// add samples the budgets of all accounts, and drops series without a sample for an hour.
+func (t budgetSamples) add(accounts []limits.Account, now time.Time) {
+	step := interval(now, stepLength)
+	maps.DeleteFunc(t, func(_ budgetName, s *ring[sample]) bool { return step-s.last >= stepCount })
 	for _, a := range accounts {
 		for _, b := range a.Budgets {
 			name := budgetName{a.Name, b.Resource}
-			if b.Limit > 0 && (b.Used > 0 || b.Held > 0) || t.of[name] != nil {
-				used = append(used, candidate{name, b.Remaining, float64(b.Remaining) / float64(max(b.Limit, 1))})
+			if t[name] == nil {
+				if len(t) == maxSeries || b.Limit <= 0 || b.Used <= 0 && b.Held <= 0 {
+					continue
+				}
+				t[name] = &ring[sample]{}
 			}
-		}
-	}
-	if len(used) > maxSeries {
-		slices.SortFunc(used, func(a, b candidate) int { return cmp.Compare(a.part, b.part) })
-		used = used[:maxSeries]
-	}
-	t.round++
-	step := interval(now, stepLength)
-	for _, c := range used {
-		s := t.of[c.name]
-		if s == nil {
-			s = &budgetSeries{}
-			t.of[c.name] = s
-		}
-		s.round = t.round
-		*s.at(step, stepCount) = sample{now.UnixMilli(), max(0, c.remaining)}
-	}
-	// Drop series without a sample for an hour and, if there are too many, series without a sample in this round.
-	full := len(t.of) > maxSeries
-	for name, s := range t.of {
-		if s.round != t.round && (full || step-s.last >= stepCount) {
-			delete(t.of, name)
+			*t[name].at(step, stepCount) = sample{now.UnixMilli(), max(0, b.Remaining)}
 		}
 	}
 }
 
 // forecast extrapolates the spending since the budget last increased. It returns false if the budget is not being spent or is
 // not known for long enough.
-func (t *budgetSamples) forecast(account string, b limits.Budget, now time.Time) (f Forecast, ok bool) {
-	series := t.of[budgetName{account, b.Resource}]
+func (t budgetSamples) forecast(account string, b limits.Budget, now time.Time) (f Forecast, ok bool) {
+	series := t[budgetName{account, b.Resource}]
 	if series == nil {
 		return f, false
 	}
@@ -130,7 +97,7 @@ func (t *budgetSamples) forecast(account string, b limits.Budget, now time.Time)
 }
 
 // describe adds the forecasts to an account.
-func (t *budgetSamples) describe(a limits.Account, waiting int, now time.Time) Account {
+func (t budgetSamples) describe(a limits.Account, waiting int, now time.Time) Account {
 	d := Account{Account: a, Waiting: waiting}
 	for _, b := range a.Budgets {
 		if f, ok := t.forecast(a.Name, b, now); ok {
@@ -144,9 +111,9 @@ func (t *budgetSamples) describe(a limits.Account, waiting int, now time.Time) A
 }
 
 // lines returns the remaining budgets of an account by resource, oldest first. Unknown values are nil.
-func (t *budgetSamples) lines(account string, now time.Time) map[string][]*int {
+func (t budgetSamples) lines(account string, now time.Time) map[string][]*int {
 	lines := map[string][]*int{}
-	for name, series := range t.of {
+	for name, series := range t {
 		if name.account != account {
 			continue
 		}

@@ -85,7 +85,7 @@ func New(s Sources) *History {
 	return &History{
 		sources: s, listSoon: make(chan struct{}, 1),
 		operations: newCounts[string](maxOperations), spenders: newCounts[spenderKey](maxSpenders),
-		samples: budgetSamples{of: map[budgetName]*budgetSeries{}}, accounts: map[string]listedAccount{}, watchers: map[*Watcher]bool{},
+		samples: budgetSamples{}, accounts: map[string]listedAccount{}, watchers: map[*Watcher]bool{},
 	}
 }
 

@@ -317,7 +317,7 @@ func TestFrequentNamesKeepTheirRows(t *testing.T) {
 }
 
 func TestBudgetSamplesAreBounded(t *testing.T) {
-	samples := budgetSamples{of: map[budgetName]*budgetSeries{}}
+	samples := budgetSamples{}
 	accounts := make([]limits.Account, 1000)
 	for i := range accounts {
 		accounts[i] = limits.Account{Name: fmt.Sprint(i)}
@@ -328,19 +328,19 @@ func TestBudgetSamplesAreBounded(t *testing.T) {
 	for range 3 {
 		samples.add(accounts, time.Now())
 	}
-	if len(samples.of) != maxSeries || samples.of[budgetName{"999", "9"}] == nil || samples.of[budgetName{"0", "1"}] != nil {
-		t.Errorf("%d series", len(samples.of))
+	if len(samples) != maxSeries || samples[budgetName{"0", "1"}] == nil || samples[budgetName{"999", "9"}] != nil {
+		t.Errorf("%d series", len(samples))
 	}
 	for i := range accounts {
 		accounts[i].Name = "other" + accounts[i].Name
 	}
 	samples.add(accounts, time.Now())
-	if len(samples.of) != maxSeries {
-		t.Errorf("%d series after all accounts changed", len(samples.of))
+	if len(samples) != maxSeries {
+		t.Errorf("%d series after all accounts changed", len(samples))
 	}
 	samples.add(nil, time.Now().Add(2*time.Hour))
-	if len(samples.of) != 0 {
-		t.Errorf("%d series after two hours without accounts", len(samples.of))
+	if len(samples) != 0 {
+		t.Errorf("%d series after two hours without accounts", len(samples))
 	}
 }
 
@@ -363,7 +363,7 @@ func TestForecast(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				samples := budgetSamples{of: map[budgetName]*budgetSeries{}}
+				samples := budgetSamples{}
 				var a limits.Account
 				for i, remaining := range c.remaining {
 					if i > 0 {
@@ -424,7 +424,7 @@ func TestCostsCoverAWholeHour(t *testing.T) {
 // A slow listing leaves steps without a sample.
 func TestForecastSkipsGaps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		samples := budgetSamples{of: map[budgetName]*budgetSeries{}}
+		samples := budgetSamples{}
 		b := limits.Budget{Resource: "core", Limit: 5000, Used: 1, Remaining: 5000, Reset: time.Now().Add(time.Hour)}
 		for range 6 {
 			samples.add([]limits.Account{{Name: "a", Budgets: []limits.Budget{b}}}, time.Now())
