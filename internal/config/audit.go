@@ -143,7 +143,8 @@ func Assess(f AuditedFile) []Finding {
 	}
 	add(c.Admin.Token == "" && c.Admin.TLS.ClientCA == "", Low, "admin.token",
 		"every user of this machine can read all statistics, purge the cache and reload the configuration", "set a token")
-	add(p.Given("webhooks.path") && c.Webhooks.Secret == "", Low, "webhooks.path",
+	_, hasHooks := p["webhooks.path"]
+	add(hasHooks && c.Webhooks.Secret == "", Low, "webhooks.path",
 		"no delivery is accepted without a secret, so a repository that became private stays cached until revalidation",
 		"set webhooks.secret, or remove webhooks")
 	add(redis && c.Cache.Key == "" && usesApp, Low, "cache.key",

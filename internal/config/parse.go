@@ -146,12 +146,6 @@ func (p Positions) At(key string) (line, column int) {
 	}
 }
 
-// Given reports whether the file has a value at a key.
-func (p Positions) Given(key string) bool {
-	_, given := p[key]
-	return given
-}
-
 // Plain reports whether the file contains the value at a key literally. It returns false for a
 // value from the environment or from another file.
 func (p Positions) Plain(key string) bool { return p[key].plain }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"iter"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"time"
 )
@@ -44,20 +45,15 @@ func (r *ring[T]) all(interval int64, size int) []T {
 	return slices.Concat(r.values[next:], r.values[:next])
 }
 
-// counts counts by name over the last hour, in a bounded number of rows. When all rows are taken, a new name replaces
-// the lightest of a few rows if that row has counted no more than once; otherwise the row only loses weight. So a flood of
-// names does not displace frequent ones.
+// counts counts by name over the last hour, in a bounded number of rows. When all rows are taken, a new name may replace
+// the row with the smallest number of counts among a few random rows. The probability is one divided by that number, so a
+// flood of names does not displace frequent ones.
 type counts[K comparable] struct {
 	maxRows int
-	rows    map[K]*countRow
-	others  countRow // of the names without a row
+	rows    map[K]*ring[count]
+	others  ring[count] // of the names without a row
 	// lastReplace is the time of the last attempt to replace a row.
 	lastReplace time.Time
-}
-
-type countRow struct {
-	ring[count]
-	weight float64 // number of recent counts
 }
 
 // count is what one period holds about a name.
@@ -82,14 +78,12 @@ func (c *count) add(more count) {
 const (
 	// replacePause is the pause between two attempts to replace a row; it bounds the cost of a flood of names.
 	replacePause = 10 * time.Millisecond
-	// replaceSample is the number of random rows of which the lightest may be replaced.
+	// replaceSample is the number of random rows of which one may be replaced.
 	replaceSample = 16
-	// minWeight is the weight of a row that has counted nothing for an hour, because weights halve each period.
-	minWeight = 4e-19
 )
 
 func newCounts[K comparable](maxRows int) *counts[K] {
-	return &counts[K]{maxRows: maxRows, rows: map[K]*countRow{}}
+	return &counts[K]{maxRows: maxRows, rows: map[K]*ring[count]{}}
 }
 
 func (c *counts[K]) add(key K, now time.Time, more count) {
@@ -98,7 +92,7 @@ func (c *counts[K]) add(key K, now time.Time, more count) {
 	if r == nil {
 		switch {
 		case len(c.rows) < c.maxRows:
-			r = &countRow{}
+			r = &ring[count]{}
 		case now.Sub(c.lastReplace) >= replacePause:
 			c.lastReplace = now
 			r = c.replace(period)
@@ -109,28 +103,30 @@ func (c *counts[K]) add(key K, now time.Time, more count) {
 		}
 		c.rows[key] = r
 	}
-	r.weight++
 	r.at(period, periodCount).add(more)
 }
 
-// replace removes a light row, moves its counts to the others and returns the empty row. It returns nil if no row is
-// light enough.
-func (c *counts[K]) replace(period int64) *countRow {
+// replace removes a row, moves its counts to the others and returns the empty row. It may return nil instead.
+func (c *counts[K]) replace(period int64) *ring[count] {
 	var lightest K
-	weight, n := math.Inf(1), 0
+	weight, n := math.MaxInt, 0
 	for key, r := range c.rows {
-		if r.weight < weight {
-			lightest, weight = key, r.weight
+		r.at(period, periodCount)
+		sum := 0
+		for _, v := range r.values {
+			sum += int(v.requests + v.upstream)
+		}
+		if sum < weight {
+			lightest, weight = key, sum
 		}
 		if n++; n == replaceSample {
 			break
 		}
 	}
-	r := c.rows[lightest]
-	if r.weight > 1 {
-		r.weight--
+	if rand.IntN(max(1, weight)) > 0 {
 		return nil
 	}
+	r := c.rows[lightest]
 	delete(c.rows, lightest)
 	period = max(period, c.others.last) // the others may already have counted in the next period
 	c.others.at(period, periodCount)
@@ -139,22 +135,12 @@ func (c *counts[K]) replace(period int64) *countRow {
 		c.others.values[i].add(v)
 	}
 	clear(r.values)
-	r.weight = 0
 	return r
-}
-
-// age halves the weights at the end of a period, and removes rows that counted nothing for an hour.
-func (c *counts[K]) age() {
-	for key, r := range c.rows {
-		if r.weight /= 2; r.weight < minWeight {
-			delete(c.rows, key)
-		}
-	}
 }
 
 // sums returns the sum of each row, and that of the others if there are any.
 func (c *counts[K]) sums(others K, period int64) iter.Seq2[K, count] {
-	total := func(r *countRow) (sum count) {
+	total := func(r *ring[count]) (sum count) {
 		for _, v := range r.all(period, periodCount) {
 			sum.add(v)
 		}

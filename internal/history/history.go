@@ -162,8 +162,6 @@ const (
 	pollInterval = time.Second
 	// costsEvery is the number of polls after which costs are published.
 	costsEvery = 5
-	// agesEvery is the number of polls in a period.
-	agesEvery = int(periodLength / pollInterval)
 	// After a refusal the accounts are listed again, minListPause after the last listing at the earliest.
 	minListPause = 200 * time.Millisecond
 	// A listing that takes long is repeated less often: the pause is pauseFactor times its duration, or
@@ -191,12 +189,6 @@ func (h *History) Run(ctx context.Context) {
 	}
 	var soon <-chan time.Time // fires when the listing after a refusal is due
 	for n := 0; ; n++ {
-		if n%agesEvery == 0 {
-			h.mu.Lock()
-			h.operations.age()
-			h.spenders.age()
-			h.mu.Unlock()
-		}
 		pause := stepLength
 		if h.Watchers() > 0 {
 			pause = pollInterval
