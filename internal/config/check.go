@@ -54,7 +54,7 @@ func (d *decoder) require(ok bool, key, format string, args ...any) {
 	}
 }
 
-// parent returns the key around a key; it is empty for a key at the top level.
+// parent returns the key around a key, or an empty text at the top level.
 func parent(key string) string { return key[:max(0, strings.LastIndexAny(key, ".["))] }
 
 // eachValue calls visit for every value below v that is not a struct or a list.
@@ -271,7 +271,6 @@ func (d *decoder) checkClients(c *Config) {
 		"is false and there are no clients, so every request would be refused")
 }
 
-// oneOf checks that every value of a list is allowed.
 func (d *decoder) oneOf(key string, values, allowed []string) {
 	for i, value := range values {
 		d.require(slices.Contains(allowed, value), fmt.Sprintf("%s[%d]", key, i),
@@ -402,7 +401,6 @@ func (d *decoder) checkCache(c *Config) {
 	}
 }
 
-// suggestion returns a hint at the name of an operation.
 func suggestion(id string) string {
 	var names []string
 	for _, op := range policy.Embedded().Operations() {

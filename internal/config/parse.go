@@ -79,8 +79,7 @@ func Load(s Source) (*Config, error) {
 
 // reason returns an error of the file system without the path.
 func reason(err error) string {
-	var p *os.PathError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*os.PathError](err); ok {
 		return p.Err.Error()
 	}
 	return err.Error()
@@ -171,8 +170,7 @@ var unquoted = regexp.MustCompile(`[:,\[{ ]\$\{`)
 // syntax reports an error of the YAML parser, with a hint at two common mistakes.
 func (d *decoder) syntax(err error, text []byte) {
 	message, at := err.Error(), yaml.Node{Line: 1, Column: 1}
-	var load *yaml.LoadError
-	if errors.As(err, &load) {
+	if load, ok := errors.AsType[*yaml.LoadError](err); ok {
 		message = load.Message
 		if load.Mark.Line > 0 {
 			at.Line, at.Column = load.Mark.Line, max(1, load.Mark.Column)
@@ -241,7 +239,6 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, key string) {
 	}
 }
 
-// mapping calls visit for each key of a mapping.
 func (d *decoder) mapping(n *yaml.Node, key string, visit func(k, value *yaml.Node, path string)) {
 	if n.Kind != yaml.MappingNode {
 		d.problem(n, key, "must be a mapping")
@@ -289,13 +286,11 @@ func fieldsOf(v reflect.Value) map[string]reflect.Value {
 	return fields
 }
 
-// yamlName returns the key of a field.
 func yamlName(f reflect.StructField) string {
 	name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 	return name
 }
 
-// flags applies the flags.
 func (d *decoder) flags(root reflect.Value) {
 	for _, key := range slices.Sorted(maps.Keys(d.source.Flags)) {
 		v := root

@@ -129,8 +129,8 @@ func (a *App) issue(ctx context.Context, transport http.RoundTripper) (AppToken,
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
 		// The errors of net/http quote malformed responses. Network and context errors do not.
-		var op *net.OpError
-		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.As(err, &op) {
+		_, network := errors.AsType[*net.OpError](err)
+		if network || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 			return AppToken{}, fmt.Errorf("request installation token: %w", err)
 		}
 		return AppToken{}, errors.New("request installation token: invalid HTTP response")

@@ -149,8 +149,7 @@ func (s *Source) renew(rejected Secret) {
 		return
 	}
 	s.pause = min(max(firstPause, 2*s.pause), longestPause)
-	var refused *issueError
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*issueError](err); ok {
 		s.pause = max(s.pause, min(refused.retryAfter, maxRetryAfter))
 	}
 	s.err, s.next = err, now.Add(s.pause)
@@ -174,13 +173,13 @@ func (s *Source) fetch(ctx context.Context, rejected Secret) (AppToken, error) {
 		// Load after the lease: its previous owner has stored a token by now.
 		token, err := store.Load(ctx, name)
 		good := err == nil && time.Until(token.Expires) > renewBefore && !token.Value.Equal(rejected)
-		switch {
-		case good && leased:
-			_ = store.Return(ctx, name, owner, AppToken{}) // on failure the lease expires
+		if good {
+			if leased {
+				_ = store.Return(ctx, name, owner, AppToken{}) // on failure the lease expires
+			}
 			return token, nil
-		case good:
-			return token, nil
-		case leased:
+		}
+		if leased {
 			token, err := s.issue(ctx)
 			if err := store.Return(context.WithoutCancel(ctx), name, owner, token); err != nil {
 				s.tokens.log.Warn("installation token not shared", "installation", s.app.Installation, "error", err)

@@ -74,8 +74,9 @@ func ParseAuthorities(text string) ([]*x509.Certificate, error) {
 // [Registry.Identify] checks every request. A reload therefore also applies to open
 // connections and to resumed sessions.
 func (r *Registry) ClientAuth() (tls.ClientAuthType, *x509.CertPool) {
+	hasCertificate := func(c Client) bool { return c.Certificate != Certificate{} }
 	switch {
-	case len(r.certificates) == 0:
+	case !slices.ContainsFunc(r.config.Clients, hasCertificate):
 		return tls.NoClientCert, nil
 	case len(r.config.Authorities) == 0:
 		return tls.RequestClientCert, nil // the handshake proves possession of the private key
@@ -90,7 +91,7 @@ func (r *Registry) ClientAuth() (tls.ClientAuthType, *x509.CertPool) {
 // byCertificate returns the client of a connection's certificate. If several clients match,
 // it returns the first in the configuration.
 func (r *Registry) byCertificate(state *tls.ConnectionState) (Caller, bool) {
-	if len(r.certificates) == 0 || state == nil || !state.HandshakeComplete || len(state.PeerCertificates) == 0 {
+	if state == nil || !state.HandshakeComplete || len(state.PeerCertificates) == 0 {
 		return Caller{}, false
 	}
 	leaf, now := state.PeerCertificates[0], time.Now()
@@ -111,16 +112,12 @@ func (r *Registry) byCertificate(state *tls.ConnectionState) (Caller, bool) {
 			names = append(names, Certificate{"email", address})
 		}
 	}
-	first := len(r.callers)
-	for _, name := range names {
-		if i, ok := r.certificates[name]; ok {
-			first = min(first, i)
+	for i, client := range r.config.Clients {
+		if slices.Contains(names, client.Certificate) {
+			return r.callers[i], true
 		}
 	}
-	if first == len(r.callers) {
-		return Caller{}, false
-	}
-	return r.callers[first], true
+	return Caller{}, false
 }
 
 // hasValidChain reports whether one of the chains that the handshake verified is still

@@ -75,10 +75,12 @@ func CheckIssuerURL(raw string) error {
 // byToken returns the first client that a token selects. If the credential is not a token of
 // a configured issuer, ours is false.
 func (r *Registry) byToken(ctx context.Context, credential string) (c Caller, ours bool, err error) {
-	issuer, ours := r.issuers[unverifiedIssuer(credential)]
-	if !ours {
+	name := unverifiedIssuer(credential)
+	at := slices.IndexFunc(r.config.Issuers, func(i Issuer) bool { return i.URL == name })
+	if at < 0 {
 		return Caller{}, false, nil
 	}
+	issuer := r.config.Issuers[at]
 	claims, err := r.config.IssuerKeys.verify(ctx, issuer, credential)
 	if err != nil {
 		return Caller{}, true, fmt.Errorf("issuer %s: %w", issuer.URL, err)

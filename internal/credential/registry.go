@@ -80,11 +80,9 @@ type Registry struct {
 	config   Config
 	accounts map[string]policy.Caller // of held credentials, by security class
 	callers  []Caller                 // of the clients, in the order of the configuration
-	// keys and certificates find the index of a client. A lookup by the hash of a key leaks
-	// nothing by its duration, because a sender cannot choose the hash.
-	keys         map[[sha256.Size]byte]int
-	certificates map[Certificate]int
-	issuers      map[string]Issuer // by URL
+	// keys find the index of a client. A lookup by the hash of a key leaks nothing by its
+	// duration, because a sender cannot choose the hash.
+	keys map[[sha256.Size]byte]int
 }
 
 // Caller is the identity of a request and the credential to forward it with.
@@ -122,11 +120,7 @@ func NewHashKey() []byte {
 // NewRegistry returns a registry of the clients and held credentials in c.
 func NewRegistry(c Config) *Registry {
 	r := &Registry{
-		config: c, accounts: map[string]policy.Caller{}, issuers: map[string]Issuer{},
-		keys: map[[sha256.Size]byte]int{}, certificates: map[Certificate]int{},
-	}
-	for _, issuer := range c.Issuers {
-		r.issuers[issuer.URL] = issuer
+		config: c, accounts: map[string]policy.Caller{}, keys: map[[sha256.Size]byte]int{},
 	}
 	held := map[string]Caller{}
 	for _, h := range c.Held {
@@ -139,9 +133,6 @@ func NewRegistry(c Config) *Registry {
 		r.callers = append(r.callers, newPool(c.Health, client, held).held[0])
 		if _, taken := r.keys[client.Key]; !taken && client.Key != [sha256.Size]byte{} {
 			r.keys[client.Key] = i
-		}
-		if _, taken := r.certificates[client.Certificate]; !taken && client.Certificate != (Certificate{}) {
-			r.certificates[client.Certificate] = i
 		}
 	}
 	return r

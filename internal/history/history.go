@@ -141,10 +141,15 @@ func (h *History) Observe(r *proxy.Record) {
 	}
 	h.publish(requestEvent, NewRequest(r))
 	if result == Refused || r.Status == http.StatusForbidden || r.Status == http.StatusTooManyRequests {
-		select {
-		case h.listSoon <- struct{}{}: // a cool-down may have begun
-		default:
-		}
+		h.requestListing() // a cool-down may have begun
+	}
+}
+
+// requestListing makes [History.Run] list the accounts soon.
+func (h *History) requestListing() {
+	select {
+	case h.listSoon <- struct{}{}:
+	default: // already requested
 	}
 }
 
@@ -162,10 +167,10 @@ const (
 	pollInterval = time.Second
 	// costsEvery is the number of polls after which costs are published.
 	costsEvery = 5
-	// After a refusal the accounts are listed again, minListPause after the last listing at the earliest.
+	// After a refusal and for a new watcher, the accounts are listed minListPause after the last listing.
 	minListPause = 200 * time.Millisecond
 	// A listing that takes long is repeated less often: the pause is pauseFactor times its duration, or
-	// soonPauseFactor after a refusal, and at most maxListPause.
+	// soonPauseFactor if a listing was requested, and at most maxListPause.
 	pauseFactor     = 20
 	soonPauseFactor = 5
 	maxListPause    = 30 * time.Second
@@ -175,42 +180,35 @@ const (
 
 // Run polls the sources until ctx ends.
 func (h *History) Run(ctx context.Context) {
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
-	var listed time.Time
+	polls := time.NewTicker(pollInterval)
+	defer polls.Stop()
+	listings := time.NewTimer(0)
+	defer listings.Stop()
+	var listed time.Time // start of the last listing
 	var took time.Duration
-	list := func() {
-		listed = time.Now()
-		h.list(ctx)
-		took = time.Since(listed)
+	schedule := func(pause time.Duration, factor int) {
+		pause = max(pause, min(time.Duration(factor)*took, maxListPause))
+		listings.Reset(time.Until(listed.Add(pause)))
 	}
-	untilNextList := func(pause time.Duration, factor int) time.Duration {
-		return time.Until(listed.Add(max(pause, min(time.Duration(factor)*took, maxListPause))))
-	}
-	var soon <-chan time.Time // fires when the listing after a refusal is due
-	for n := 0; ; n++ {
-		pause := stepLength
-		if h.Watchers() > 0 {
-			pause = pollInterval
-		}
-		if untilNextList(pause-pollInterval/2, pauseFactor) <= 0 {
-			list()
-		}
-		h.poll(n%costsEvery == 0)
-		for ticked := false; !ticked; {
-			select {
-			case <-ctx.Done():
-				return
-			case <-h.listSoon:
-				if soon == nil {
-					soon = time.After(untilNextList(minListPause, soonPauseFactor))
-				}
-			case <-soon:
-				soon = nil
-				list()
-			case <-ticker.C:
-				ticked = true
+	h.poll(true)
+	for n := 1; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-h.listSoon:
+			schedule(minListPause, soonPauseFactor)
+		case <-listings.C:
+			listed = time.Now()
+			h.list(ctx)
+			took = time.Since(listed)
+			if h.Watchers() > 0 {
+				schedule(pollInterval, pauseFactor)
+			} else {
+				schedule(stepLength, pauseFactor)
 			}
+		case <-polls.C:
+			h.poll(n%costsEvery == 0)
+			n++
 		}
 	}
 }
@@ -225,39 +223,35 @@ func (h *History) list(ctx context.Context) {
 	defer h.listing.Unlock()
 	update := Accounts{Changed: []Account{}, Gone: []string{}}
 	if err != nil {
-		if h.listError != err.Error() {
-			h.listError = err.Error()
-			update.Error = h.listError
-			h.publishAccounts(update, true)
+		update.Error = err.Error()
+	} else {
+		h.samples.add(accounts, now)
+		next, inFlight := make(map[string]listedAccount, len(accounts)), 0
+		for _, a := range accounts {
+			inFlight += a.InUse
+			described := h.samples.describe(a, waiting[a.Name], now)
+			text, err := json.Marshal(described)
+			if err != nil {
+				panic(err) // names, numbers and times are encodable
+			}
+			if !bytes.Equal(text, h.accounts[a.Name].text) {
+				update.Changed = append(update.Changed, described)
+			}
+			next[a.Name] = listedAccount{described, text}
 		}
-		return
+		for name := range h.accounts {
+			if _, ok := next[name]; !ok {
+				update.Gone = append(update.Gone, name)
+			}
+		}
+		h.accounts = next
+		h.mu.Lock()
+		h.points.at(interval(now, stepLength), stepCount).inFlight = uint32(inFlight)
+		h.mu.Unlock()
 	}
-	recovered := h.listError != ""
-	h.listError = ""
-	h.samples.add(accounts, now)
-	next, inFlight := make(map[string]listedAccount, len(accounts)), 0
-	for _, a := range accounts {
-		inFlight += a.InUse
-		described := h.samples.describe(a, waiting[a.Name], now)
-		text, err := json.Marshal(described)
-		if err != nil {
-			panic(err) // names, numbers and times are encodable
-		}
-		if !bytes.Equal(text, h.accounts[a.Name].text) {
-			update.Changed = append(update.Changed, described)
-		}
-		next[a.Name] = listedAccount{described, text}
-	}
-	for name := range h.accounts {
-		if _, ok := next[name]; !ok {
-			update.Gone = append(update.Gone, name)
-		}
-	}
-	h.accounts = next
-	h.mu.Lock()
-	h.points.at(interval(now, stepLength), stepCount).inFlight = uint32(inFlight)
-	h.mu.Unlock()
-	h.publishAccounts(update, recovered || len(update.Changed)+len(update.Gone) > 0)
+	changed := update.Error != h.listError || len(update.Changed)+len(update.Gone) > 0
+	h.listError = update.Error
+	h.publishAccounts(update, changed)
 }
 
 // Describe adds forecasts and the number of waiting requests to accounts.

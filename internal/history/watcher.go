@@ -83,6 +83,7 @@ func (h *History) Watch(options WatchOptions) (*Watcher, error) {
 	if h.state != nil {
 		w.send(Event{"state", h.requests, h.state})
 	}
+	h.requestListing()
 	return w, nil
 }
 

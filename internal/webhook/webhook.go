@@ -96,11 +96,10 @@ func (v *Receiver) Handler(dialect *policy.Dialect, secret []byte) http.Handler 
 func (v *Receiver) receive(w http.ResponseWriter, r *http.Request, dialect *policy.Dialect, secret []byte) (status int, text string) {
 	sum := hmac.New(sha256.New, secret)
 	body, err := io.ReadAll(io.TeeReader(http.MaxBytesReader(w, r.Body, maxPayload), sum))
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return http.StatusRequestEntityTooLarge, "delivery too large; the limit is 25 MB"
-	case err != nil:
+	}
+	if err != nil {
 		return http.StatusBadRequest, "request body incomplete"
 	}
 	if err := verify(r.Header, sum.Sum(nil)); err != nil {
