@@ -61,17 +61,15 @@ func parent(key string) string { return key[:max(0, strings.LastIndexAny(key, ".
 func eachValue(v reflect.Value, key string, visit func(v reflect.Value, tag reflect.StructTag, key string)) {
 	switch v.Kind() {
 	case reflect.Struct:
-		for i := range v.NumField() {
-			f := v.Type().Field(i)
-			inner := key
-			if !f.Anonymous {
-				inner = strings.TrimPrefix(key+"."+yamlName(f), ".")
+		for _, f := range reflect.VisibleFields(v.Type()) {
+			inner := strings.TrimPrefix(key+"."+yamlName(f), ".")
+			switch kind := f.Type.Kind(); {
+			case f.Anonymous: // its fields are visible, too
+			case kind == reflect.Struct || kind == reflect.Slice:
+				eachValue(v.FieldByIndex(f.Index), inner, visit)
+			default:
+				visit(v.FieldByIndex(f.Index), f.Tag, inner)
 			}
-			if kind := f.Type.Kind(); kind == reflect.Struct || kind == reflect.Slice {
-				eachValue(v.Field(i), inner, visit)
-				continue
-			}
-			visit(v.Field(i), f.Tag, inner)
 		}
 	case reflect.Slice:
 		for i := range v.Len() {

@@ -348,13 +348,13 @@ func (c *Config) Catalogue() (*policy.Catalogue, error) {
 func (c *Config) Masked() map[string]any {
 	shown := *c
 	shown.Store.URL = redacted(c.Store.URL)
+	var values map[string]any
 	text, err := yaml.Dump(shown)
+	if err == nil {
+		err = yaml.Load(text, &values)
+	}
 	if err != nil {
 		panic(fmt.Sprintf("config: %v", err)) // plain data always marshals
-	}
-	var values map[string]any
-	if err := yaml.Load(text, &values); err != nil {
-		panic(fmt.Sprintf("config: %v", err))
 	}
 	return values
 }

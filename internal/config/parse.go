@@ -275,13 +275,10 @@ func (d *decoder) unknownKey(k *yaml.Node, t reflect.Type, path string, names []
 // fieldsOf returns the fields of a struct, embedded ones included, by their keys.
 func fieldsOf(v reflect.Value) map[string]reflect.Value {
 	fields := map[string]reflect.Value{}
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		if f.Anonymous {
-			maps.Copy(fields, fieldsOf(v.Field(i)))
-			continue
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		if !f.Anonymous {
+			fields[yamlName(f)] = v.FieldByIndex(f.Index)
 		}
-		fields[yamlName(f)] = v.Field(i)
 	}
 	return fields
 }

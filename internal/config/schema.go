@@ -52,15 +52,13 @@ func scalarSchema(t reflect.Type) *jsonschema.Schema {
 
 // describe adds descriptions, enums and defaults of a struct to its schema.
 func describe(s *jsonschema.Schema, t reflect.Type, byDefault reflect.Value) {
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for _, f := range reflect.VisibleFields(t) {
+		if f.Anonymous {
+			continue // its fields are visible, too
+		}
 		value := reflect.Value{}
 		if byDefault.IsValid() {
-			value = byDefault.Field(i)
-		}
-		if f.Anonymous {
-			describe(s, f.Type, value)
-			continue
+			value = byDefault.FieldByIndex(f.Index)
 		}
 		p, ok := s.Properties.Get(yamlName(f))
 		if !ok {
