@@ -113,8 +113,8 @@ func (c *counts[K]) replace(period int64) *ring[count] {
 	for key, r := range c.rows {
 		r.at(period, periodCount)
 		sum := 0
-		for _, v := range r.values {
-			sum += int(v.requests + v.upstream)
+		for i := range r.values {
+			sum += int(r.values[i].requests + r.values[i].upstream)
 		}
 		if sum < weight {
 			lightest, weight = key, sum
