@@ -10,16 +10,15 @@ import (
 )
 
 const (
-	// permitLife is how long a permit lives without renewal. An expired permit
-	// is charged, because its request was probably counted.
+	// permitLife is how long a permit lives without renewal. An expired permit is charged, because its request was
+	// probably counted.
 	permitLife = 30 * second
-	// linger is how long the upstream may still count a request after its
-	// client has given up.
+	// linger is how long the upstream may still count a request after its client has given up.
 	linger = 10 * second
 )
 
-// account is the state of one account. Each step is a function of that state
-// and a time, so that every ledger decides alike. Time never goes back.
+// account is the state of one account. Each step is a function of that state and a time, so that every ledger decides
+// alike. Time never goes back.
 type account struct {
 	Name     string
 	Kind     policy.CallerKind
@@ -31,8 +30,7 @@ type account struct {
 	last         int64                   // time of the last step
 }
 
-// reservation is what one permit in use holds: a concurrency slot, requests of
-// a window, and costs in logs.
+// reservation is what one permit in use holds: a concurrency slot, requests of a window, and costs in logs.
 type reservation struct {
 	id              uint64
 	granted, expiry int64
@@ -59,8 +57,8 @@ func newAccount(name string, kind policy.CallerKind) *account {
 	}
 }
 
-// admit checks a claim against all budgets. It reserves from all of them and
-// grants, or changes nothing and returns the reason that lasts longest.
+// admit checks a claim against all budgets. It reserves from all of them and grants, or changes nothing and returns the
+// reason that lasts longest.
 func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64) Decision {
 	now = a.advance(now)
 	if v := a.reservations[c.ID]; v != nil { // a repeated claim
@@ -126,8 +124,7 @@ func (a *account) reserve(v *reservation) {
 	a.reservations[v.id] = v
 }
 
-// settle charges a permit for the outcome of its request. The response is used
-// even if the permit has expired.
+// settle charges a permit for the outcome of its request. The response is used even if the permit has expired.
 func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	now = a.advance(now)
 	v := a.reservations[p.ID]
@@ -177,8 +174,7 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	}
 }
 
-// raiseCPU raises the CPU time that a reservation holds to the time taken. A
-// final time may also lower it.
+// raiseCPU raises the CPU time that a reservation holds to the time taken. A final time may also lower it.
 func (v *reservation) raiseCPU(taken int64, final bool) {
 	for i := range v.holds {
 		if h := &v.holds[i]; h.cpu && (final || taken > h.cost) {
@@ -188,8 +184,8 @@ func (v *reservation) raiseCPU(taken int64, final bool) {
 	}
 }
 
-// reserveCopies reserves for n copies that the transport sent earlier. Their
-// results are unknown, as for an abandoned request.
+// reserveCopies reserves for n copies that the transport sent earlier. Their results are unknown, as for an abandoned
+// request.
 func (a *account) reserveCopies(v *reservation, id uint64, n, now int64) {
 	copies := &reservation{id: id, granted: v.granted, window: v.window, requests: n}
 	for _, h := range v.holds {
@@ -248,8 +244,8 @@ func (a *account) renew(p *OpenPermit, spends []Spend, r *Rules, now int64) {
 	v.raiseCPU(r.Milliseconds(p.Elapsed), false)
 }
 
-// advance moves the account to a time, and returns that time. It charges and
-// removes expired reservations, in the order of their expiry.
+// advance moves the account to a time, and returns that time. It charges and removes expired reservations, in the order
+// of their expiry.
 func (a *account) advance(now int64) int64 {
 	a.last = max(a.last, now)
 	var expired []*reservation
@@ -285,8 +281,7 @@ func (a *account) log(s Spend) *slidingLog {
 	return l
 }
 
-// window returns the window of a resource. Unknown resources count as core, so
-// that the number of windows is bounded.
+// window returns the window of a resource. Unknown resources count as core, so that the number of windows is bounded.
 func (a *account) window(r *Rules, resource string) *window {
 	if !policy.IsResource(resource) {
 		resource = policy.Core
@@ -299,8 +294,7 @@ func (a *account) window(r *Rules, resource string) *window {
 	return w
 }
 
-// idle removes idle logs and windows. It reports whether the account holds
-// nothing that a new one would not.
+// idle removes idle logs and windows. It reports whether the account holds nothing that a new one would not.
 func (a *account) idle(now int64) bool {
 	now = a.advance(now)
 	if len(a.reservations) > 0 {

@@ -6,22 +6,20 @@ import (
 )
 
 const (
-	// cooldownDefault is the cool-down after a secondary limit error without
-	// Retry-After. It doubles with each further error, cooldownDoublings times.
+	// cooldownDefault is the cool-down after a secondary limit error without Retry-After. It doubles with each further
+	// error, cooldownDoublings times.
 	cooldownDefault   = int64(time.Minute / time.Microsecond)
 	cooldownDoublings = 6
-	// slowStartStep is how long the slow start keeps its number of slots before
-	// it doubles.
+	// slowStartStep is how long the slow start keeps its number of slots before it doubles.
 	slowStartStep = 5 * second
-	// raiseAfter is how long a lowered ceiling must be reached before it rises
-	// by one.
+	// raiseAfter is how long a lowered ceiling must be reached before it rises by one.
 	raiseAfter = 10 * second
 	// cooldownMemory is how long an account without requests keeps its ceiling.
 	cooldownMemory = 3600 * second
 )
 
-// cooldown is the state after secondary limit errors: no request is granted,
-// then one probe, then a slow start up to a halved ceiling.
+// cooldown is the state after secondary limit errors: no request is granted, then one probe, then a slow start up to a
+// halved ceiling.
 type cooldown struct {
 	Until     int64 // no request is granted before
 	LastError int64
@@ -35,8 +33,7 @@ type cooldown struct {
 	probe uint64 // ID of the probe's permit, or zero
 }
 
-// blocks reports whether a claim is refused. Until is zero if the probe
-// decides.
+// blocks reports whether a claim is refused. Until is zero if the probe decides.
 func (c *cooldown) blocks(now int64) (blocked bool, until int64) {
 	if now < c.Until {
 		return true, c.Until
@@ -44,8 +41,7 @@ func (c *cooldown) blocks(now int64) (blocked bool, until int64) {
 	return c.Probing && c.probe != 0, 0
 }
 
-// slots returns the number of concurrency slots, and ends a completed slow
-// start.
+// slots returns the number of concurrency slots, and ends a completed slow start.
 func (c *cooldown) slots(now, documented int64) int64 {
 	slots := min(documented, cmp.Or(c.Ceiling, documented))
 	if c.SlowStart == 0 {
@@ -71,8 +67,7 @@ func (c *cooldown) granted(id uint64, now, inUse, documented int64) {
 	}
 }
 
-// inconclusive records that a permit ended without a result. The probe is
-// repeated.
+// inconclusive records that a permit ended without a result. The probe is repeated.
 func (c *cooldown) inconclusive(id uint64) {
 	if c.probe == id {
 		c.probe = 0
@@ -89,9 +84,8 @@ func (c *cooldown) succeeded(id uint64, now int64) {
 	}
 }
 
-// limited starts a cool-down after a secondary limit error: for retryAfter,
-// else until the exhausted window reopens, else for a minute that doubles.
-// Errors of concurrent requests are one error, so only the first is separate.
+// limited starts a cool-down after a secondary limit error: for retryAfter, else until the exhausted window reopens,
+// else for a minute that doubles. Errors of concurrent requests are one error, so only the first is separate.
 func (c *cooldown) limited(retryAfter time.Duration, separate bool, reopens, now, documented int64) {
 	if separate {
 		c.Ceiling, c.Raised = max(1, min(documented, cmp.Or(c.Ceiling, documented))/2), now

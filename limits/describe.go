@@ -9,8 +9,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// budget returns one resource as rate headers show it, without permits in use.
-// A search resource shows the fuller one of its window and its log.
+// budget returns one resource as rate headers show it, without permits in use. A search resource shows the fuller one
+// of its window and its log.
 func (a *account) budget(resource string, r *Rules, now int64) Budget {
 	w := a.Windows[resource]
 	if w == nil {
@@ -36,8 +36,7 @@ func (a *account) budget(resource string, r *Rules, now int64) Budget {
 	}
 }
 
-// shownReset returns the reset as reported, or the local time of the reset if
-// the upstream's clock clearly differs.
+// shownReset returns the reset as reported, or the local time of the reset if the upstream's clock clearly differs.
 func (p report) shownReset() int64 {
 	if p.MaxOffset > -resetJitter && p.MaxOffset < resetJitter {
 		return p.Reset
@@ -45,8 +44,8 @@ func (p report) shownReset() int64 {
 	return p.end() / second * second
 }
 
-// describe returns the account for operators: resources in the order of the
-// API's documentation, then the budgets that the upstream does not show.
+// describe returns the account for operators: resources in the order of the API's documentation, then the budgets that
+// the upstream does not show.
 func (a *account) describe(r *Rules, now int64) Account {
 	now = a.advance(now)
 	d := Account{Name: a.Name, Kind: a.Kind, InUse: len(a.reservations)}

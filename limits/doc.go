@@ -1,6 +1,5 @@
-// Package limits decides which requests may be sent to the upstream now. It
-// keeps an account for everything that the upstream counts together, with one
-// budget for each limit.
+// Package limits decides which requests may be sent to the upstream now. It keeps an account for everything that the
+// upstream counts together, with one budget for each limit.
 //
 // # Life of a permit
 //
@@ -9,11 +8,10 @@
 //	limiter.Settle(ctx, *permit, outcome)                        // response headers, or a failure
 //	limiter.Release(ctx, *permit, aborted)                       // end of the response body
 //
-// To follow a permit in memory mode, read [Limiter.Acquire] (limiter.go),
-// [Memory.Admit] (memory.go), and then admit, settle and release of the type
-// account (account.go). An account combines the budgets of slidinglog.go,
-// window.go and cooldown.go. Requests that must wait are in queue.go. Package
-// redisledger implements the same [Ledger] in Redis, for many replicas.
+// To follow a permit in memory mode, read [Limiter.Acquire] (limiter.go), [Memory.Admit] (memory.go), and then admit,
+// settle and release of the type account (account.go). An account combines the budgets of slidinglog.go, window.go and
+// cooldown.go. Requests that must wait are in queue.go. Package redisledger implements the same [Ledger] in Redis, for
+// many replicas.
 //
 // # Invariants
 //

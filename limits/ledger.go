@@ -7,25 +7,20 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Ledger stores the accounts. Implementations are safe for concurrent use. An
-// error means that the store is unavailable; a refusal is not an error. A
-// repeated change with the same permit ID has no further effect.
+// Ledger stores the accounts. Implementations are safe for concurrent use. An error means that the store is
+// unavailable; a refusal is not an error. A repeated change with the same permit ID has no further effect.
 type Ledger interface {
-	// Admit checks a claim against all budgets of its account. It reserves from
-	// all of them, or from none.
+	// Admit checks a claim against all budgets of its account. It reserves from all of them, or from none.
 	Admit(ctx context.Context, claim Claim) (Decision, error)
-	// Settle charges a permit for its outcome. It frees the concurrency slot
-	// only if the response has ended.
+	// Settle charges a permit for its outcome. It frees the concurrency slot only if the response has ended.
 	Settle(ctx context.Context, permit Permit, outcome Outcome) error
-	// Release frees the slot of a settled permit. After an abort the slot is
-	// freed later, because the upstream may still be working.
+	// Release frees the slot of a settled permit. After an abort the slot is freed later, because the upstream may
+	// still be working.
 	Release(ctx context.Context, permit Permit, aborted bool) error
-	// Renew extends permits in use, and raises their CPU time to the elapsed
-	// time. An expired permit is reserved again, even beyond a limit, because
-	// its request is open.
+	// Renew extends permits in use, and raises their CPU time to the elapsed time. An expired permit is reserved again,
+	// even beyond a limit, because its request is open.
 	Renew(ctx context.Context, permits []OpenPermit) error
-	// Budget returns one resource of an account, or the documented budget of
-	// its kind if the account is unknown.
+	// Budget returns one resource of an account, or the documented budget of its kind if the account is unknown.
 	Budget(ctx context.Context, account string, kind policy.CallerKind, resource string) (Budget, error)
 	// Accounts returns known accounts, at most so many of them.
 	Accounts(ctx context.Context, most int) ([]Account, error)
@@ -33,8 +28,7 @@ type Ledger interface {
 
 // Claim is a request for one permit. It becomes one request to the upstream.
 type Claim struct {
-	// ID identifies the claim. A repeated claim gets the same permit. IDs of
-	// 2^62 and above are reserved for ledgers.
+	// ID identifies the claim. A repeated claim gets the same permit. IDs of 2^62 and above are reserved for ledgers.
 	ID      uint64
 	Account string
 	Kind    policy.CallerKind
@@ -50,12 +44,10 @@ type Claim struct {
 	Batch bool
 }
 
-// Permit allows one request to be sent, and reserves its cost in every budget
-// of its account. It contains no secret.
+// Permit allows one request to be sent, and reserves its cost in every budget of its account. It contains no secret.
 type Permit struct {
 	Claim
-	// Waited is the budget that the claim waited for, if any. It is only
-	// logged.
+	// Waited is the budget that the claim waited for, if any. It is only logged.
 	Waited Reason
 }
 
@@ -68,8 +60,7 @@ type OpenPermit struct {
 // Decision is the result of a claim.
 type Decision struct {
 	Granted bool
-	// Until is when to repeat a refused claim. Zero means after another permit
-	// of the account is settled.
+	// Until is when to repeat a refused claim. Zero means after another permit of the account is settled.
 	Until  time.Time
 	Reason Reason
 }
@@ -106,8 +97,8 @@ type Outcome struct {
 
 // Budget is the state of one budget. Used plus Remaining equals Limit.
 type Budget struct {
-	// Resource is the upstream's name, or the reason and scope of a budget that
-	// the upstream does not show, for example "points:user/get".
+	// Resource is the upstream's name, or the reason and scope of a budget that the upstream does not show, for example
+	// "points:user/get".
 	Resource  string        `json:"resource"`
 	Limit     int           `json:"limit"`
 	Used      int           `json:"used"`

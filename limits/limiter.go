@@ -16,9 +16,8 @@ import (
 // renewEvery is how often permits in use are renewed in the ledger.
 const renewEvery = time.Second
 
-// Limiter passes claims to the ledger. A refused claim waits in the queue of its
-// account if quota will be available before its deadline. One goroutine per
-// account dispatches the waiting claims.
+// Limiter passes claims to the ledger. A refused claim waits in the queue of its account if quota will be available
+// before its deadline. One goroutine per account dispatches the waiting claims.
 type Limiter struct {
 	ledger      Ledger
 	estimates   estimates
@@ -34,12 +33,11 @@ type Limiter struct {
 // inUse is a permit between its grant and its release.
 type inUse struct {
 	permit Permit
-	// since is when the upstream began to work: at the grant, or after the
-	// upload.
+	// since is when the upstream began to work: at the grant, or after the upload.
 	since     time.Time
 	uploading bool
-	// closing is set during the call that closes the permit. renewed is set if
-	// a renewal overlapped, which may have reserved again.
+	// closing is set during the call that closes the permit. renewed is set if a renewal overlapped, which may have
+	// reserved again.
 	closing, renewed bool
 }
 
@@ -62,8 +60,8 @@ func (l *Limiter) Waiting() map[string]int {
 	return waiting
 }
 
-// Run renews the permits in use until ctx ends. Then no further claim may wait,
-// and Run returns when all waiting claims are decided.
+// Run renews the permits in use until ctx ends. Then no further claim may wait, and Run returns when all waiting claims
+// are decided.
 func (l *Limiter) Run(ctx context.Context) {
 	tick := time.Tick(renewEvery)
 	for ctx.Err() == nil {
@@ -109,8 +107,7 @@ func (l *Limiter) renew(ctx context.Context) {
 	}
 }
 
-// undoRenewal closes a permit that was renewed after it was closed. If these
-// calls fail, the reservation expires.
+// undoRenewal closes a permit that was renewed after it was closed. If these calls fail, the reservation expires.
 func (l *Limiter) undoRenewal(ctx context.Context, p Permit) {
 	_ = l.ledger.Settle(ctx, p, Outcome{})
 	_ = l.ledger.Release(ctx, p, false)
@@ -130,11 +127,9 @@ func (r *Refusal) Error() string {
 // refusedFor returns the refusal of a claim whose wait has no known end.
 func refusedFor(reason Reason) *Refusal { return &Refusal{reason, time.Now().Add(time.Second)} }
 
-// Acquire returns a permit, which must be settled and released. It waits until
-// the deadline, or returns a [*Refusal] immediately if the wait would be
-// longer. Other errors are the cause of a cancelled context, or an error of the
-// ledger. Acquire sets the account, kind, ID, priority and CPU time of the
-// claim.
+// Acquire returns a permit, which must be settled and released. It waits until the deadline, or returns a [*Refusal]
+// immediately if the wait would be longer. Other errors are the cause of a cancelled context, or an error of the
+// ledger. Acquire sets the account, kind, ID, priority and CPU time of the claim.
 func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller, deadline time.Time) (*Permit, error) {
 	claim.Account, claim.Kind = caller.Account, caller.Kind
 	claim.Batch = caller.Priority == policy.Batch
@@ -148,8 +143,8 @@ func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller
 	if queued {
 		return l.wait(ctx, claim, caller, deadline, Decision{})
 	}
-	// The call continues when the client disconnects. Otherwise a granted permit
-	// would leak. The ledger has its own deadline.
+	// The call continues when the client disconnects. Otherwise a granted permit would leak. The ledger has its own
+	// deadline.
 	d, err := l.ledger.Admit(context.WithoutCancel(ctx), claim)
 	switch {
 	case err != nil:
@@ -170,8 +165,7 @@ func (l *Limiter) use(p Permit) *Permit {
 	return &p
 }
 
-// Upload records that a client is still sending the request body. The
-// upstream's time counts from the call of done.
+// Upload records that a client is still sending the request body. The upstream's time counts from the call of done.
 func (l *Limiter) Upload(permit Permit) (done func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -189,8 +183,8 @@ func (l *Limiter) Upload(permit Permit) (done func()) {
 	}
 }
 
-// wait queues a claim and waits for the result. refused is the decision of the
-// ledger, if it has already refused the claim.
+// wait queues a claim and waits for the result. refused is the decision of the ledger, if it has already refused the
+// claim.
 func (l *Limiter) wait(
 	ctx context.Context, claim Claim, caller policy.Caller, deadline time.Time, refused Decision,
 ) (*Permit, error) {
@@ -214,8 +208,7 @@ func (l *Limiter) wait(
 	return l.use(Permit{Claim: w.claim, Waited: cmp.Or(w.reason, Queue)}), nil
 }
 
-// enqueue adds a claim to the queue of its account. The first claim creates the
-// queue and starts its dispatcher.
+// enqueue adds a claim to the queue of its account. The first claim creates the queue and starts its dispatcher.
 func (l *Limiter) enqueue(claim Claim, caller policy.Caller, deadline time.Time, refused Decision) (*waiter, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -247,8 +240,8 @@ func (l *Limiter) enqueue(claim Claim, caller policy.Caller, deadline time.Time,
 	return w, nil
 }
 
-// giveUp removes a waiter from its queue. If the dispatcher has just passed its
-// claim to the ledger, giveUp waits for the result.
+// giveUp removes a waiter from its queue. If the dispatcher has just passed its claim to the ledger, giveUp waits for
+// the result.
 func (l *Limiter) giveUp(w *waiter) error {
 	l.mu.Lock()
 	if !w.admitting && len(w.result) == 0 {
@@ -279,9 +272,8 @@ func (l *Limiter) dispatch(q *queue) {
 	}
 }
 
-// next returns the waiter whose claim to send to the ledger now. If there is
-// none, it returns when to call next again; zero means after a notification. It
-// removes an empty queue and returns false.
+// next returns the waiter whose claim to send to the ledger now. If there is none, it returns when to call next again;
+// zero means after a notification. It removes an empty queue and returns false.
 func (l *Limiter) next(q *queue) (w *waiter, wake time.Time, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -300,8 +292,8 @@ func (l *Limiter) next(q *queue) (w *waiter, wake time.Time, ok bool) {
 	return w, time.Time{}, true
 }
 
-// decided delivers the ledger's decision to a waiter. A refusal also blocks the
-// claims that the same budget would refuse.
+// decided delivers the ledger's decision to a waiter. A refusal also blocks the claims that the same budget would
+// refuse.
 func (l *Limiter) decided(q *queue, w *waiter, d Decision, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -96,8 +96,7 @@ func threeSlots() policy.Limits {
 	return limits
 }
 
-// slotsOnly returns limits in which only the number of concurrency slots is
-// effective.
+// slotsOnly returns limits in which only the number of concurrency slots is effective.
 func slotsOnly(concurrent int) policy.Limits {
 	limits := policy.DefaultLimits()
 	limits.Points.REST, limits.Concurrent, limits.CPU.Total = 1_000_000, concurrent, time.Hour
@@ -270,8 +269,7 @@ func TestRunRenewsPermitsInUse(t *testing.T) {
 	})
 }
 
-// The CPU time of the upstream counts from the end of an upload, so that a slow
-// upload does not use it.
+// The CPU time of the upstream counts from the end of an upload, so that a slow upload does not use it.
 func TestUploadTimeIsNotChargedAsCPUTime(t *testing.T) {
 	inBubble(t, policy.DefaultLimits(), func(o *harness) {
 		cpu := func() int {

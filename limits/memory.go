@@ -14,9 +14,8 @@ import (
 // sweepEvery is how many accounts are created between two sweeps of idle ones.
 const sweepEvery = 1024
 
-// Memory is the ledger of a single replica, in the memory of this process.
-// [Memory.Save] keeps its state for the next process. An account is removed
-// when it has no permit in use and all its windows are over.
+// Memory is the ledger of a single replica, in the memory of this process. [Memory.Save] keeps its state for the next
+// process. An account is removed when it has no permit in use and all its windows are over.
 type Memory struct {
 	mu       sync.Mutex // guards the fields below
 	rules    Rules
@@ -136,8 +135,7 @@ func (m *Memory) Budget(_ context.Context, name string, kind policy.CallerKind, 
 	return a.budget(resource, &m.rules, m.now()), nil
 }
 
-// Accounts implements [Ledger]. It returns the most recently used accounts,
-// ordered by name, and never fails.
+// Accounts implements [Ledger]. It returns the most recently used accounts, ordered by name, and never fails.
 func (m *Memory) Accounts(_ context.Context, most int) ([]Account, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

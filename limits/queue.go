@@ -10,25 +10,22 @@ import (
 )
 
 const (
-	// maxWaiters bounds the waiting requests of one account, and maxPerClient
-	// those of one client.
+	// maxWaiters bounds the waiting requests of one account, and maxPerClient those of one client.
 	maxWaiters   = 1000
 	maxPerClient = 250
-	// pollEvery is how often a claim is repeated that only a settled permit can
-	// help, because the permit may belong to another replica.
+	// pollEvery is how often a claim is repeated that only a settled permit can help, because the permit may belong to
+	// another replica.
 	pollEvery = 50 * time.Millisecond
 	// floorEvery guarantees the lowest waiting priority one of so many grants.
 	floorEvery = 20
-	// Requests that waited for a window are paced to paceRate per second for
-	// pacedTime after it reopens.
+	// Requests that waited for a window are paced to paceRate per second for pacedTime after it reopens.
 	paceRate, paceBurst = 1000, 50
 	pacedTime           = time.Second
 )
 
-// queue orders the waiting claims of one account. Higher priorities go first.
-// Within a priority, clients share by weight (start-time fair queueing): a
-// client's next request starts when its last one, divided by its share, has
-// ended in virtual time.
+// queue orders the waiting claims of one account. Higher priorities go first. Within a priority, clients share by
+// weight (start-time fair queueing): a client's next request starts when its last one, divided by its share, has ended
+// in virtual time.
 type queue struct {
 	account string
 	lines   map[class]*line
@@ -58,8 +55,7 @@ func classOf(c Claim) class {
 type line struct {
 	class   class
 	waiters []*waiter
-	// A blocked line is tried again at the time until. If untilSettled is set, a
-	// settled permit also unblocks the line.
+	// A blocked line is tried again at the time until. If untilSettled is set, a settled permit also unblocks the line.
 	until        time.Time
 	untilSettled bool
 	reason       Reason    // of the last refusal
@@ -110,8 +106,8 @@ func (q *queue) sleep(wake time.Time) {
 	}
 }
 
-// mustWait reports whether a new claim has to wait behind its class, or beside
-// a line that may move at any moment. Other lines need another budget.
+// mustWait reports whether a new claim has to wait behind its class, or beside a line that may move at any moment.
+// Other lines need another budget.
 func (q *queue) mustWait(c class, now time.Time) bool {
 	for key, l := range q.lines {
 		if len(l.waiters) > 0 && (key == c || l.untilSettled || !now.Before(l.until)) {
@@ -168,8 +164,8 @@ func (q *queue) remove(w *waiter) {
 	}
 }
 
-// next returns the first waiter of the lines that are not blocked. If all are
-// blocked, wake is when the first block ends.
+// next returns the first waiter of the lines that are not blocked. If all are blocked, wake is when the first block
+// ends.
 func (q *queue) next(now time.Time) (first *waiter, wake time.Time) {
 	for _, l := range q.lines {
 		if l.untilSettled && !now.Before(l.until) { // all such lines may wait for the same permit
@@ -240,8 +236,8 @@ func (l *line) block(d Decision, now time.Time) {
 	l.pacedUntil = l.until.Add(pacedTime)
 }
 
-// refuse blocks the line of a class, and every line that the same budget
-// refuses. Waiters with an earlier deadline get the refusal.
+// refuse blocks the line of a class, and every line that the same budget refuses. Waiters with an earlier deadline get
+// the refusal.
 func (q *queue) refuse(c class, d Decision, now time.Time) {
 	for other, l := range q.lines {
 		if other != c && !alsoRefused(d.Reason, c, other) {
@@ -257,8 +253,8 @@ func (q *queue) refuse(c class, d Decision, now time.Time) {
 	}
 }
 
-// alsoRefused reports whether a budget that refuses class a also refuses class
-// b. CPU time does not, because each claim needs its own amount.
+// alsoRefused reports whether a budget that refuses class a also refuses class b. CPU time does not, because each claim
+// needs its own amount.
 func alsoRefused(reason Reason, a, b class) bool {
 	switch reason {
 	case Cooldown, Concurrency:
@@ -288,8 +284,8 @@ func (q *queue) unblockSettled() {
 	}
 }
 
-// expectedGrant returns when a new claim can expect its grant, by the block and
-// the speed of the line. It returns zero if both are unknown.
+// expectedGrant returns when a new claim can expect its grant, by the block and the speed of the line. It returns zero
+// if both are unknown.
 func (l *line) expectedGrant(rank int, now time.Time) (at time.Time) {
 	if l.grants >= 16 {
 		before := 0

@@ -10,15 +10,14 @@ import (
 	"time"
 )
 
-// Rate contains the x-ratelimit headers of one response. The zero value means
-// that the response had none.
+// Rate contains the x-ratelimit headers of one response. The zero value means that the response had none.
 type Rate struct {
 	Limit int
 	Used  int
 	// Reset is in whole seconds of the upstream's clock.
 	Reset time.Time
-	// Date is when the upstream made the response, or zero. Only the difference
-	// between Reset and Date is comparable with another clock.
+	// Date is when the upstream made the response, or zero. Only the difference between Reset and Date is comparable
+	// with another clock.
 	Date     time.Time
 	Resource string
 }
@@ -26,8 +25,8 @@ type Rate struct {
 // latestReset is the year 2255. It keeps times in microseconds within 53 bits.
 const latestReset = 9_000_000_000
 
-// ReadRate parses the x-ratelimit headers. It returns false if the limit or the
-// reset is missing or invalid. A missing use is computed from what remains.
+// ReadRate parses the x-ratelimit headers. It returns false if the limit or the reset is missing or invalid. A missing
+// use is computed from what remains.
 func ReadRate(h http.Header) (Rate, bool) {
 	limit, okLimit := number(h, "X-Ratelimit-Limit")
 	reset, okReset := number(h, "X-Ratelimit-Reset")
@@ -61,15 +60,13 @@ const (
 	SecondaryLimit
 )
 
-// secondaryTexts are parts of the upstream's messages for secondary limits, in
-// lower case.
+// secondaryTexts are parts of the upstream's messages for secondary limits, in lower case.
 var secondaryTexts = []string{"secondary rate limit", "abuse detection", "temporarily blocked from content creation"}
 
-// ClassifyLimit returns the kind of limit error that a response reports. The
-// text of the body takes precedence, because a secondary limit error may have
-// any number of remaining requests. Then remaining 0 is primary, and
-// Retry-After or status 429 is secondary. A GraphQL limit error has status 200
-// and an error of type RATE_LIMITED. The body may be cut off.
+// ClassifyLimit returns the kind of limit error that a response reports. The text of the body takes precedence, because
+// a secondary limit error may have any number of remaining requests. Then remaining 0 is primary, and Retry-After or
+// status 429 is secondary. A GraphQL limit error has status 200 and an error of type RATE_LIMITED. The body may be cut
+// off.
 func ClassifyLimit(status int, h http.Header, body []byte) LimitKind {
 	type graphQLError struct{ Type, Message string }
 	var parsed struct {
@@ -105,8 +102,8 @@ func ClassifyLimit(status int, h http.Header, body []byte) LimitKind {
 	return NotLimited
 }
 
-// ReadRetryAfter parses a Retry-After header, which is a number of seconds or a
-// date (RFC 9110 section 10.2.3). It returns zero if the header is missing.
+// ReadRetryAfter parses a Retry-After header, which is a number of seconds or a date (RFC 9110 section 10.2.3). It
+// returns zero if the header is missing.
 func ReadRetryAfter(h http.Header, now time.Time) time.Duration {
 	value := h.Get("Retry-After")
 	if seconds, err := strconv.Atoi(value); err == nil {

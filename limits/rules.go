@@ -10,12 +10,10 @@ import (
 // Rules are the limits that a ledger keeps.
 type Rules struct {
 	policy.Limits
-	// Headroom is the fraction of every limit that Weir leaves unused, for other
-	// programs that use the same account.
+	// Headroom is the fraction of every limit that Weir leaves unused, for other programs that use the same account.
 	Headroom float64
-	// ColdStart is what a memory ledger assumes about earlier spending:
-	// "strict" (all is used), "ramp" (three quarters are used, and return in
-	// steps) or "trust" (nothing is used).
+	// ColdStart is what a memory ledger assumes about earlier spending: "strict" (all is used), "ramp" (three quarters
+	// are used, and return in steps) or "trust" (nothing is used).
 	ColdStart string
 }
 
@@ -24,16 +22,16 @@ type Spend struct {
 	// Budget and Scope identify the log, for example Points and an operation.
 	Budget Reason
 	Scope  string
-	// Limit is the amount that may be spent within Window. Limit and Cost have the
-	// unit of the budget: requests, points or milliseconds.
+	// Limit is the amount that may be spent within Window. Limit and Cost have the unit of the budget: requests, points
+	// or milliseconds.
 	Limit, Cost int64
 	Window      time.Duration
 	// Merge is the time span within which spends share one entry, or zero.
 	Merge time.Duration
 }
 
-// A log with a limit above exactUpTo merges the spends within 1/mergeParts of
-// its window, so that it has at most mergeParts+1 entries.
+// A log with a limit above exactUpTo merges the spends within 1/mergeParts of its window, so that it has at most
+// mergeParts+1 entries.
 const (
 	exactUpTo  = 128
 	mergeParts = 256
@@ -72,8 +70,8 @@ func (r *Rules) spend(budget Reason, scope string, cost int64, limit int, window
 	return s
 }
 
-// cpuSpend returns a spend of CPU time. The cost is at most the limit, because
-// a more expensive request could never be sent.
+// cpuSpend returns a spend of CPU time. The cost is at most the limit, because a more expensive request could never be
+// sent.
 func (r *Rules) cpuSpend(scope string, cost, limit time.Duration) Spend {
 	s := r.spend(CPU, scope, 0, int(limit/time.Millisecond), r.CPU.Window)
 	s.Cost = min(r.Milliseconds(cost), s.Limit)

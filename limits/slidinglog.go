@@ -1,11 +1,10 @@
 package limits
 
-// Times within an account are microseconds since 1970, as in Redis, so that
-// both ledgers calculate alike. Exported fields of these types are saved in a
-// snapshot.
+// Times within an account are microseconds since 1970, as in Redis, so that both ledgers calculate alike. Exported
+// fields of these types are saved in a snapshot.
 
-// slidingLog is a budget with a sliding window. A cost is held while its permit
-// is in use, spent when the response arrives, and returned one window later.
+// slidingLog is a budget with a sliding window. A cost is held while its permit is in use, spent when the response
+// arrives, and returned one window later.
 type slidingLog struct {
 	Budget        Reason
 	Scope         string
@@ -33,8 +32,8 @@ func (l *slidingLog) removeUntil(at int64) {
 	l.Entries = append(l.Entries[:0], l.Entries[n:]...)
 }
 
-// admits reports whether a cost fits under a limit. If not, until is when
-// enough tokens have returned, or zero if a permit in use decides.
+// admits reports whether a cost fits under a limit. If not, until is when enough tokens have returned, or zero if a
+// permit in use decides.
 func (l *slidingLog) admits(now, limit, cost int64) (ok bool, until int64) {
 	l.expire(now)
 	switch missing := l.Total + cost - limit; {

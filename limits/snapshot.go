@@ -12,16 +12,16 @@ import (
 // snapshotVersion must change when earlier snapshots become unreadable.
 const snapshotVersion = 2
 
-// snapshot is the saved state of a memory ledger. It contains no secret: account
-// names are configured names or keyed hashes.
+// snapshot is the saved state of a memory ledger. It contains no secret: account names are configured names or keyed
+// hashes.
 type snapshot struct {
 	Version  int
 	Taken    time.Time
 	Accounts []*account
 }
 
-// Save writes the state of every account, for the next process. Permits in use
-// are charged, because this process will not see their outcomes.
+// Save writes the state of every account, for the next process. Permits in use are charged, because this process will
+// not see their outcomes.
 func (m *Memory) Save(w io.Writer) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -40,9 +40,8 @@ func (m *Memory) Save(w io.Writer) error {
 	return json.NewEncoder(w).Encode(s)
 }
 
-// Load replaces the state with one that another process saved, so that there is
-// no cold start. Call it before the first claim. After an error the ledger is
-// unchanged.
+// Load replaces the state with one that another process saved, so that there is no cold start. Call it before the first
+// claim. After an error the ledger is unchanged.
 func (m *Memory) Load(r io.Reader) error {
 	var s snapshot
 	if err := json.NewDecoder(r).Decode(&s); err != nil {

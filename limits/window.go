@@ -12,12 +12,12 @@ const (
 	second = int64(time.Second / time.Microsecond)
 	// margin is added to times in whole seconds, because their rounding is unknown.
 	margin = second
-	// resetJitter is the largest difference between two reports of one reset. It is
-	// added to a reset with fewer than sureAfter reports: all may be too early.
+	// resetJitter is the largest difference between two reports of one reset. It is added to a reset with fewer than
+	// sureAfter reports: all may be too early.
 	resetJitter = 2 * second
 	sureAfter   = 10
-	// Before the first report of a window, slowStartBurst requests may be sent, then
-	// one per slowStartEvery, because the others may be lost.
+	// Before the first report of a window, slowStartBurst requests may be sent, then one per slowStartEvery, because
+	// the others may be lost.
 	slowStartBurst = 3
 	slowStartEvery = second
 	// Batch claims leave one part in reserveParts of a window, less towards its end.
@@ -26,24 +26,23 @@ const (
 	longestReset = 24 * 3600 * second
 )
 
-// window is the budget of one resource. The upstream counts in a fixed window,
-// and reports limit, use and reset in rate headers.
+// window is the budget of one resource. The upstream counts in a fixed window, and reports limit, use and reset in rate
+// headers.
 //
-// Invariant: reported use + inUse + unconfirmed is an upper bound of the
-// upstream's count while no other program uses the account. Every response
-// reports a count that includes its own request.
+// Invariant: reported use + inUse + unconfirmed is an upper bound of the upstream's count while no other program uses
+// the account. Every response reports a count that includes its own request.
 type window struct {
 	Resource string
 	Length   int64
 	// Limit is the latest reported limit, or the documented one.
 	Limit int64
-	// Reports describe the open window. If regions of the upstream count
-	// separately, the two newest windows are kept, and both must admit a request.
+	// Reports describe the open window. If regions of the upstream count separately, the two newest windows are kept,
+	// and both must admit a request.
 	Reports []report
 	// LastReset is the newest reset that has passed. Older reports are ignored.
 	LastReset int64
-	// Confirmed ends the slow start. It is set by the first report of the open
-	// window, or by slowStartBurst responses without rate headers.
+	// Confirmed ends the slow start. It is set by the first report of the open window, or by slowStartBurst responses
+	// without rate headers.
 	Confirmed bool
 	// Unconfirmed contains requests that may have been counted without a report.
 	Unconfirmed slidingLog
@@ -57,8 +56,7 @@ type window struct {
 // report combines what responses reported about one window, in any order.
 type report struct {
 	Reset int64 // on the upstream's clock; identifies the window
-	// MaxOffset and MinOffset bound how far the local clock is ahead of the
-	// upstream's.
+	// MaxOffset and MinOffset bound how far the local clock is ahead of the upstream's.
 	MaxOffset, MinOffset int64
 	Limit, Used          int64
 	Responses            int64 // zero if no response reported the window
@@ -99,8 +97,8 @@ func (w *window) expire(now int64) {
 	})
 }
 
-// admits reports whether one more request fits. If not, until is when to try
-// again, or zero if the response of a permit in use decides.
+// admits reports whether one more request fits. If not, until is when to try again, or zero if the response of a permit
+// in use decides.
 func (w *window) admits(now int64, r *Rules, batch bool) (ok bool, until int64) {
 	w.expire(now)
 	ok = w.Confirmed || w.slowStarted < slowStartBurst || now-w.lastSlowStart >= slowStartEvery
@@ -148,9 +146,8 @@ func (w *window) fits(p report, now int64, r *Rules, batch bool) (ok bool, until
 	return false, p.end() - (free*parts-1)/limit
 }
 
-// learn adds the rate headers of a response to a request that was granted at
-// sent (zero if unknown). The highest use of a window counts, in any order of
-// responses. A window that is over stays over.
+// learn adds the rate headers of a response to a request that was granted at sent (zero if unknown). The highest use of
+// a window counts, in any order of responses. A window that is over stays over.
 func (w *window) learn(r Rate, sent, now int64) {
 	w.expire(now)
 	p := report{Reset: r.Reset.UnixMicro(), Limit: int64(r.Limit), Used: int64(r.Used), Responses: 1}
@@ -182,8 +179,7 @@ func (w *window) learn(r Rate, sent, now int64) {
 	w.Reports = w.Reports[max(0, len(w.Reports)-2):]
 }
 
-// learnNothing adds a response without rate headers, which may have been
-// counted.
+// learnNothing adds a response without rate headers, which may have been counted.
 func (w *window) learnNothing(now int64) {
 	w.expire(now)
 	w.withoutHeaders++

@@ -8,9 +8,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Margins that a ledger adds to times in whole seconds. The margin applies to a
-// Retry-After and to a reset with many reports. The jitter applies to a reset
-// with few reports.
+// Margins that a ledger adds to times in whole seconds. The margin applies to a Retry-After and to a reset with many
+// reports. The jitter applies to a reset with few reports.
 const (
 	margin = time.Second
 	jitter = 2 * time.Second
@@ -290,8 +289,7 @@ var logCases = []testCase{
 			h.spend(get("search"), reported("search", i+1, 30, time.Now().Add(60*second-time.Duration(i)*second)))
 			time.Sleep(second)
 		}
-		// The upstream's window returns all tokens together. The log returns one
-		// per second.
+		// The upstream's window returns all tokens together. The log returns one per second.
 		time.Sleep(31 * second)
 		for i := range 2 {
 			h.spend(get("search"), reported("search", i+1, 30, time.Now().Add(60*second)))

@@ -18,8 +18,7 @@ type transportCopy struct {
 	learned time.Time // when the ledger learned of the copy, or zero
 }
 
-// hidden reports whether a ledger had not learned of the copy when it granted a
-// permit.
+// hidden reports whether a ledger had not learned of the copy when it granted a permit.
 func (c *transportCopy) hidden(granted time.Time) bool {
 	return c != nil && (c.learned.IsZero() || !c.learned.Before(granted))
 }
@@ -36,16 +35,15 @@ type sums struct {
 	excesses []excessCPU
 }
 
-// excessCPU is the CPU time that a request took beyond the prediction. A ledger
-// learns of it gradually, while the request is open.
+// excessCPU is the CPU time that a request took beyond the prediction. A ledger learns of it gradually, while the
+// request is open.
 type excessCPU struct {
 	at              time.Time
 	extra, expected time.Duration
 	of              *exchange
 }
 
-// known returns the microseconds of the excess that a ledger had learned of when
-// it granted a permit.
+// known returns the microseconds of the excess that a ledger had learned of when it granted a permit.
 func (s *excessCPU) known(granted time.Time) int64 {
 	if settled := s.of.response.settled; !settled.IsZero() && settled.Before(granted) {
 		return s.extra.Microseconds()
@@ -55,8 +53,7 @@ func (s *excessCPU) known(granted time.Time) int64 {
 	return min(max(0, seen-s.expected), s.extra).Microseconds()
 }
 
-// totalExcess sums the excess of the window that ends now: the known part, and
-// all of it.
+// totalExcess sums the excess of the window that ends now: the known part, and all of it.
 func (s *sums) totalExcess(now, granted time.Time) (known, all int64) {
 	s.excesses = slices.DeleteFunc(s.excesses, func(x excessCPU) bool { return now.Sub(x.at) >= s.length })
 	for i := range s.excesses {
@@ -66,8 +63,8 @@ func (s *sums) totalExcess(now, granted time.Time) (known, all int64) {
 	return known, all
 }
 
-// add counts a cost. It returns the sum of the window that ends with it,
-// without the copies that were unknown when the request was granted.
+// add counts a cost. It returns the sum of the window that ends with it, without the copies that were unknown when the
+// request was granted.
 func (s *sums) add(x spend, granted time.Time) int64 {
 	for len(s.list) > 0 && x.at.Sub(s.list[0].at) >= s.length {
 		s.total -= s.list[0].cost
@@ -97,9 +94,8 @@ func (x *spend) copies() int {
 	return 0
 }
 
-// pace measures how fast a limit is used. It measures the time from the first
-// cost until a whole number of limits is used. A partial window at either end
-// therefore does not change the result.
+// pace measures how fast a limit is used. It measures the time from the first cost until a whole number of limits is
+// used. A partial window at either end therefore does not change the result.
 type pace struct {
 	from     time.Time // start of the measurement; zero disables it
 	first    time.Time
@@ -143,8 +139,7 @@ func (m *meter) fill(at time.Time, full float64, length time.Duration) {
 type window struct {
 	max    int64
 	length time.Duration
-	// phase is the start of one of the windows. If it is zero, each window
-	// starts with its first request.
+	// phase is the start of one of the windows. If it is zero, each window starts with its first request.
 	phase        time.Time
 	opened, ends time.Time
 	used         int64
@@ -157,15 +152,13 @@ type window struct {
 	last         snapshot // last snapshot in rate headers
 }
 
-// learnedUse is the part of a report about the open window that the ledger
-// learned from a response.
+// learnedUse is the part of a report about the open window that the ledger learned from a response.
 type learnedUse struct {
 	at           time.Time
 	byOtherUsers int64
 }
 
-// roll opens the window that contains a time. A window that starts with a
-// request is opened only if open is set.
+// roll opens the window that contains a time. A window that starts with a request is opened only if open is set.
 func (w *window) roll(now time.Time, open bool) {
 	if !w.ends.IsZero() && now.Before(w.ends) {
 		return
@@ -195,9 +188,8 @@ func (w *window) close() {
 	}
 }
 
-// take counts one request. If the window is exhausted, it returns false. The
-// excess is the number of requests beyond the limit that other users cannot
-// explain, given the knowledge of the ledger at the grant.
+// take counts one request. If the window is exhausted, it returns false. The excess is the number of requests beyond
+// the limit that other users cannot explain, given the knowledge of the ledger at the grant.
 func (w *window) take(now, granted time.Time, c *transportCopy) (ok bool, excess int64) {
 	w.roll(now, true)
 	if w.used < w.max {

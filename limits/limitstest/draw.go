@@ -39,8 +39,7 @@ func Draw(seed uint64) Scenario {
 	return s
 }
 
-// smallLimits returns small limits with short windows. Each window is long
-// enough for resets in whole seconds.
+// smallLimits returns small limits with short windows. Each window is long enough for resets in whole seconds.
 func smallLimits(rng *rand.Rand) policy.Limits {
 	l := policy.DefaultLimits()
 	window := func() time.Duration { return time.Duration(20+rng.IntN(41)) * time.Second }
@@ -65,8 +64,7 @@ func smallLimits(rng *rand.Rand) policy.Limits {
 	return l
 }
 
-// drawProfile returns the behaviour of a random upstream. Each fault occurs in
-// some scenarios only.
+// drawProfile returns the behaviour of a random upstream. Each fault occurs in some scenarios only.
 func drawProfile(rng *rand.Rand, l policy.Limits) Profile {
 	n := Profile{
 		Limits: l, Kind: policy.User, Part: 1,

@@ -17,8 +17,7 @@ type Response struct {
 	RetryAfter time.Duration
 	Failed     bool
 	Resent     int
-	// Body is the duration of the body. Aborted means that the client
-	// disconnects at its end.
+	// Body is the duration of the body. Aborted means that the client disconnects at its end.
 	Body    time.Duration
 	Aborted bool
 
@@ -54,8 +53,7 @@ type event struct {
 	do func(a *account, now time.Time)
 }
 
-// Send starts a request. The channel receives the response, unless the response
-// is lost.
+// Send starts a request. The channel receives the response, unless the response is lost.
 func (u *Upstream) Send(r Request, rng *rand.Rand) <-chan *Response {
 	ex := &exchange{Upstream: u, Request: &r, rng: rng, began: time.Now()}
 	ex.response = &Response{account: r.Account, granted: r.Granted}
@@ -103,8 +101,8 @@ func (ex *exchange) deliver(responses chan<- *Response) {
 		return
 	}
 	responses <- ex.response
-	// The request ends a microsecond before its body, so that the upstream never
-	// counts a request that the client considers ended.
+	// The request ends a microsecond before its body, so that the upstream never counts a request that the client
+	// considers ended.
 	time.Sleep(remaining - time.Microsecond)
 	ex.leave(ex.Request)
 }
@@ -145,8 +143,7 @@ func (ex *exchange) plan() {
 	slices.SortStableFunc(ex.events, func(a, b event) int { return int(a.at - b.at) })
 }
 
-// resend counts an earlier copy of the request, possibly seconds after the
-// response.
+// resend counts an earlier copy of the request, possibly seconds after the response.
 func (ex *exchange) resend() {
 	c := &transportCopy{}
 	ex.response.copied, ex.response.Resent = c, 1
@@ -176,8 +173,7 @@ func (ex *exchange) run() {
 	time.Sleep(ex.end - time.Since(ex.began))
 }
 
-// arrive checks that the request may arrive now, and counts it in its primary
-// window.
+// arrive checks that the request may arrive now, and counts it in its primary window.
 func (ex *exchange) arrive(a *account, now time.Time) {
 	ex.log(a.name, "%s arrives, granted at %s, sent at %s", ex.Operation, ex.clock(ex.Granted), ex.clock(ex.began))
 	for _, c := range a.cooldowns {
@@ -230,13 +226,11 @@ func primaryName(resource string) string {
 	return primary + " " + resource
 }
 
-// secondaryError responds with a secondary limit error, and starts its
-// cool-down.
+// secondaryError responds with a secondary limit error, and starts its cool-down.
 func (ex *exchange) secondaryError(a *account, w *window, now time.Time) {
 	ex.response.Limited = limits.SecondaryLimit
 	w.roll(now, true)
-	// The error is another error in a row if its request was granted after the
-	// ledger learned of the last error.
+	// The error is another error in a row if its request was granted after the ledger learned of the last error.
 	if a.episodes == 0 || !a.lastLearned.Before(a.lastSecondary) && ex.Granted.After(a.lastLearned) {
 		a.episodes++
 		a.lastSecondary = now

@@ -48,8 +48,8 @@ func withLimits(change func(*policy.Limits)) OpenReplicas {
 	})
 }
 
-// TestFaultyLedgersViolateLimits checks that the upstream detects a ledger that
-// exceeds a limit slightly, for every limit.
+// TestFaultyLedgersViolateLimits checks that the upstream detects a ledger that exceeds a limit slightly, for every
+// limit.
 func TestFaultyLedgersViolateLimits(t *testing.T) {
 	limited := func(n *Profile) { n.SecondaryErrors = 0.01 }
 	stall := func(n *Profile) { n.StallOdds, n.Stall = 0.1, 20*time.Second }
@@ -96,8 +96,7 @@ func TestFaultyLedgersViolateLimits(t *testing.T) {
 	}
 }
 
-// violates reports whether a limit is violated in one of many runs. A small
-// fault depends on the order of goroutines.
+// violates reports whether a limit is violated in one of many runs. A small fault depends on the order of goroutines.
 func (s Saturation) violates(t *testing.T, limit string, open OpenReplicas, fault func(*Profile)) (seen bool) {
 	for seed := uint64(1); seed <= 40 && !seen; seed++ {
 		scenario := s.Scenario(4, 1, false)

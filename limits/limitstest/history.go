@@ -38,8 +38,7 @@ const (
 	renews
 )
 
-// draft is an outcome without absolute times. Reset and date are relative to
-// the time of the step.
+// draft is an outcome without absolute times. Reset and date are relative to the time of the step.
 type draft struct {
 	limits.Outcome
 	reset, date time.Duration
@@ -228,8 +227,7 @@ func (c *player) applyToLedger(s step, o limits.Outcome) (d limits.Decision, err
 	return limits.Decision{}, err
 }
 
-// apply applies a step to the ledger and to the model, and returns the first
-// difference.
+// apply applies a step to the ledger and to the model, and returns the first difference.
 func (c *player) apply(s step) (difference string) {
 	now, o := time.Now(), s.outcome.now()
 	before := c.account()
@@ -298,8 +296,8 @@ func differ(name string, got, want any) string {
 	return ""
 }
 
-// compare applies a history to an empty ledger in virtual time, and repeats each
-// step. It returns the first difference from the model.
+// compare applies a history to an empty ledger in virtual time, and repeats each step. It returns the first difference
+// from the model.
 func compare(t *testing.T, open Open, rules limits.Rules, history []step, repeat int) (difference string) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &player{Ledger: open(t, rules), model: &model{rules: rules, kind: policy.User}, repeat: repeat}
@@ -313,8 +311,7 @@ func compare(t *testing.T, open Open, rules limits.Rules, history []step, repeat
 	return difference
 }
 
-// runHistories compares the ledger with the model on random histories: the
-// decisions, and the account after every step.
+// runHistories compares the ledger with the model on random histories: the decisions, and the account after every step.
 func runHistories(t *testing.T, open Open) {
 	check := func(name string, repeat int) {
 		t.Run(name, func(t *testing.T) {

@@ -13,12 +13,10 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// invariant is a property of an account after a random history
-// (docs/limits.md).
+// invariant is a property of an account after a random history (docs/limits.md).
 type invariant struct {
 	name string
-	// consistent means that the reports of the upstream do not contradict each
-	// other.
+	// consistent means that the reports of the upstream do not contradict each other.
 	consistent bool
 	check      func(b *harness, d drawn) (violation string)
 }
@@ -92,8 +90,7 @@ var invariants = []invariant{
 		time.Sleep(10 * second)
 		c := d.claim
 		c.ID, c.Batch = 1000, false
-		// Several budgets may refuse in sequence. Unconfirmed requests
-		// of an ended window may refuse again.
+		// Several budgets may refuse in sequence. Unconfirmed requests of an ended window may refuse again.
 		for range 10 {
 			_, refusal := b.admit(c)
 			if refusal.Granted || refusal.Until.IsZero() {
@@ -199,8 +196,8 @@ func (b *harness) useUp(batch bool, used int, reset time.Time) int {
 	}
 }
 
-// drawReports draws the reports of one window: resets that differ by one
-// second, uses in any order, and reports of the window before.
+// drawReports draws the reports of one window: resets that differ by one second, uses in any order, and reports of the
+// window before.
 func drawReports(t *rapid.T) []limits.Rate {
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) limits.Rate {
 		reset := 60 + rapid.IntRange(0, 1).Draw(t, "flicker")
@@ -214,8 +211,7 @@ func drawReports(t *rapid.T) []limits.Rate {
 	}), 1, 9).Draw(t, "reports")
 }
 
-// afterReports returns the account after responses with the given reports, all
-// at one time.
+// afterReports returns the account after responses with the given reports, all at one time.
 func afterReports(b *harness, reports []limits.Rate) limits.Account {
 	expired := get(policy.Core)
 	expired.ID = 1

@@ -10,9 +10,8 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// link connects one replica to the ledger. It records when the ledger grants
-// permits and learns of responses. It delays and repeats calls. After a crash of
-// the replica, all calls fail.
+// link connects one replica to the ledger. It records when the ledger grants permits and learns of responses. It delays
+// and repeats calls. After a crash of the replica, all calls fail.
 type link struct {
 	limits.Ledger
 	upstream *Upstream
@@ -28,8 +27,8 @@ type link struct {
 
 var errCrashed = errors.New("the replica has crashed")
 
-// delay waits for the latency of a call. It reports whether to repeat the call,
-// and returns an error if the replica has crashed.
+// delay waits for the latency of a call. It reports whether to repeat the call, and returns an error if the replica has
+// crashed.
 func (l *link) delay() (again bool, err error) {
 	l.mu.Lock()
 	wait := upTo(l.rng, l.slow)

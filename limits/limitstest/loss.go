@@ -14,9 +14,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// RunDataLoss checks that a replica restores the state after its store loses all
-// data. The function lose empties the store and waits until the replica has
-// noticed the loss.
+// RunDataLoss checks that a replica restores the state after its store loses all data. The function lose empties the
+// store and waits until the replica has noticed the loss.
 func RunDataLoss(t *testing.T, open Open, lose func(t *testing.T, l limits.Ledger)) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rules, history := drawRules(rt), drawHistory(rt)
@@ -27,8 +26,8 @@ func RunDataLoss(t *testing.T, open Open, lose func(t *testing.T, l limits.Ledge
 	})
 }
 
-// loseInBubble applies a history to an empty ledger. The store loses all
-// data after some steps. The result is the missing state.
+// loseInBubble applies a history to an empty ledger. The store loses all data after some steps. The result is the
+// missing state.
 func loseInBubble(t *testing.T, open Open, rules limits.Rules, history []step, losses []int,
 	lose func(*testing.T, limits.Ledger)) (missing string) {
 	synctest.Test(t, func(t *testing.T) {
@@ -71,9 +70,8 @@ func (c *player) current(t *testing.T) limits.Account {
 	return withoutUnused(list[0])
 }
 
-// missingFrom describes the state that an account has lost since an earlier
-// time. Held and used amounts count together, because an abandoned permit is
-// charged when it expires.
+// missingFrom describes the state that an account has lost since an earlier time. Held and used amounts count together,
+// because an abandoned permit is charged when it expires.
 func missingFrom(before, after limits.Account) (missing string) {
 	if after.InUse < before.InUse {
 		missing += fmt.Sprintf("%d in use, want at least %d\n", after.InUse, before.InUse)
@@ -94,9 +92,8 @@ func missingFrom(before, after limits.Account) (missing string) {
 	return missing
 }
 
-// RunStoreOutages compares a replica with the model while its store is
-// unavailable during parts of a history. The replica must not grant a claim that
-// the model refuses. After each outage, the store must contain all grants and
+// RunStoreOutages compares a replica with the model while its store is unavailable during parts of a history. The
+// replica must not grant a claim that the model refuses. After each outage, the store must contain all grants and
 // outcomes. The function disconnect starts an outage, and reconnect ends it.
 func RunStoreOutages(t *testing.T, open Open, disconnect, reconnect func(t *testing.T, l limits.Ledger)) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -116,9 +113,8 @@ func RunStoreOutages(t *testing.T, open Open, disconnect, reconnect func(t *test
 	})
 }
 
-// unify makes every claim of a history equal to one of the first two, because a
-// lease exists only for earlier claims. Each request takes some CPU time, but
-// no more than predicted, because a replica without its store does not learn of
+// unify makes every claim of a history equal to one of the first two, because a lease exists only for earlier claims.
+// Each request takes some CPU time, but no more than predicted, because a replica without its store does not learn of
 // the excess of other replicas. All reports have the same clock.
 func unify(history []step) []step {
 	var first [3]limits.Claim // by ID
@@ -141,9 +137,8 @@ func unify(history []step) []step {
 	return history
 }
 
-// outage applies a history while the store disconnects and reconnects. It calls
-// the ledger like a limiter: it renews open permits, and settles and releases
-// each permit once.
+// outage applies a history while the store disconnects and reconnects. It calls the ledger like a limiter: it renews
+// open permits, and settles and releases each permit once.
 type outage struct {
 	*player
 	down   bool
@@ -161,8 +156,7 @@ const (
 	ended
 )
 
-// play applies a history. The store disconnects or reconnects before some steps.
-// It returns the first violation.
+// play applies a history. The store disconnects or reconnects before some steps. It returns the first violation.
 func (a *outage) play(t *testing.T, history []step, switches []int,
 	disconnect, reconnect func(*testing.T, limits.Ledger)) (violation string) {
 	toggle := func() string {
@@ -248,9 +242,8 @@ func (a *outage) sleep(t *testing.T, d time.Duration) {
 	}
 }
 
-// mayGrant records a permit that a ledger without its store granted. It returns
-// an error text if the model refuses the claim. The slow start of a window and
-// the batch reserve are not required without a store.
+// mayGrant records a permit that a ledger without its store granted. It returns an error text if the model refuses the
+// claim. The slow start of a window and the batch reserve are not required without a store.
 func (m *model) mayGrant(c limits.Claim, now int64) (violation string) {
 	c.Batch = false
 	w := m.window(c.Resource)

@@ -9,10 +9,9 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// model is one account by the rules of docs/limits.md. It is written for
-// comparison with these rules, not for speed: it keeps lists of all events, and
-// adds them up for every decision. It shares only the costs
-// ([limits.Rules.Spends]) with the ledgers. Times are microseconds since 1970.
+// model is one account by the rules of docs/limits.md. It is written for comparison with these rules, not for speed: it
+// keeps lists of all events, and adds them up for every decision. It shares only the costs ([limits.Rules.Spends]) with
+// the ledgers. Times are microseconds since 1970.
 type model struct {
 	rules   limits.Rules
 	kind    policy.CallerKind
@@ -77,8 +76,7 @@ const (
 	linger     = 10 * sec
 )
 
-// advance moves the clock. Permits that are not renewed expire, and are charged
-// at their expiry.
+// advance moves the clock. Permits that are not renewed expire, and are charged at their expiry.
 func (m *model) advance(now int64) {
 	ended := func(a, b *openPermit) int { return cmp.Or(cmp.Compare(a.ends, b.ends), cmp.Compare(a.id, b.id)) }
 	for _, p := range slices.SortedFunc(slices.Values(m.open), ended) {
@@ -114,8 +112,7 @@ func (m *model) clearProbe(id uint64) {
 	}
 }
 
-// abandon lets a permit expire when the upstream has stopped working on its
-// request.
+// abandon lets a permit expire when the upstream has stopped working on its request.
 func (m *model) abandon(p *openPermit, now int64) { p.abandoned, p.ends = true, now+linger }
 
 func (m *model) find(id uint64) *openPermit {
@@ -127,8 +124,7 @@ func (m *model) find(id uint64) *openPermit {
 	return nil
 }
 
-// admit decides on a claim. All budgets must admit it. The reason of a refusal
-// is the budget with the longest wait.
+// admit decides on a claim. All budgets must admit it. The reason of a refusal is the budget with the longest wait.
 func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 	m.advance(now)
 	if p := m.find(c.ID); p != nil {
@@ -190,8 +186,7 @@ func (m *model) grant(p *openPermit, now int64) {
 
 func (m *model) concurrent() int64 { return m.rules.Usable(int64(m.rules.Concurrent)) }
 
-// slots returns the number of concurrency slots: the documented number, or less
-// after limit errors.
+// slots returns the number of concurrency slots: the documented number, or less after limit errors.
 func (m *model) slots(now int64) int64 {
 	most := m.concurrent()
 	if m.ceiling != 0 {
@@ -222,9 +217,8 @@ func (m *model) log(s limits.Spend) *slidingLog {
 	return l
 }
 
-// groups returns the spends that have not returned yet. Spends within the merge
-// span of the first one of a group return together, one window after the last
-// one.
+// groups returns the spends that have not returned yet. Spends within the merge span of the first one of a group return
+// together, one window after the last one.
 func (l *slidingLog) groups(now int64) []spending {
 	var groups []spending
 	var first int64
@@ -267,8 +261,8 @@ func (l *slidingLog) returned(amount, now int64) int64 {
 	panic("the amount exceeds the spent tokens")
 }
 
-// tooMuch reports whether a cost does not fit into a log, and when it will fit.
-// The time is zero if an open permit decides.
+// tooMuch reports whether a cost does not fit into a log, and when it will fit. The time is zero if an open permit
+// decides.
 func (m *model) tooMuch(l *slidingLog, limit, cost, now int64) (no bool, until int64) {
 	spent := l.total(now)
 	switch {
@@ -350,8 +344,8 @@ func (m *model) handleLimitError(id uint64, known bool, sent int64, w *fixedWind
 	}
 }
 
-// startCooldown starts a cool-down: for retryAfter, else until the reset of an
-// exhausted window, else for a minute that doubles with each error in a row.
+// startCooldown starts a cool-down: for retryAfter, else until the reset of an exhausted window, else for a minute that
+// doubles with each error in a row.
 func (m *model) startCooldown(another bool, w *fixedWindow, retryAfter time.Duration, now int64) {
 	if another {
 		ceiling := m.concurrent()

@@ -27,8 +27,8 @@ func (m *model) window(resource string) *fixedWindow {
 	return w
 }
 
-// reopens returns when a window is certainly over: two seconds after its reset,
-// or one second after a reset that ten responses reported.
+// reopens returns when a window is certainly over: two seconds after its reset, or one second after a reset that ten
+// responses reported.
 func (t windowReport) reopens() int64 {
 	if t.answers < 10 {
 		return t.reset + t.latest + 2*sec
@@ -51,8 +51,7 @@ func (w *fixedWindow) expire(now int64) {
 	}
 }
 
-// removeConfirmed removes unconfirmed requests up to a time, because the
-// upstream has counted them by then, if at all.
+// removeConfirmed removes unconfirmed requests up to a time, because the upstream has counted them by then, if at all.
 func (w *fixedWindow) removeConfirmed(by int64) {
 	kept := w.unconfirmed.spends[:0]
 	for _, group := range split(&w.unconfirmed) {
@@ -78,8 +77,8 @@ func split(l *slidingLog) [][]spending {
 	return groups
 }
 
-// learn adds rate headers. The largest use of a window counts, in any order of
-// the responses. An ended window does not open again.
+// learn adds rate headers. The largest use of a window counts, in any order of the responses. An ended window does not
+// open again.
 func (w *fixedWindow) learn(r limits.Rate, sent, now int64) {
 	w.expire(now)
 	t := windowReport{reset: r.Reset.UnixMicro(), limit: int64(r.Limit), used: int64(r.Used), answers: 1}
@@ -148,9 +147,8 @@ func (m *model) inUse(w *fixedWindow) (n int64) {
 	return n
 }
 
-// closed reports whether one more request does not fit into a window, and when
-// it will fit. The time is zero if a response decides. Batch claims leave a
-// twentieth, which shrinks towards the end of the window.
+// closed reports whether one more request does not fit into a window, and when it will fit. The time is zero if a
+// response decides. Batch claims leave a twentieth, which shrinks towards the end of the window.
 func (m *model) closed(w *fixedWindow, batch bool, now int64) (no bool, until int64) {
 	w.expire(now)
 	unconfirmed, open := w.unconfirmed.total(now), m.inUse(w)
@@ -209,8 +207,7 @@ func (m *model) describe(now int64) limits.Account {
 	return a
 }
 
-// shown returns the budget of a window for clients: the fuller one of the
-// window and the log of the resource.
+// shown returns the budget of a window for clients: the fuller one of the window and the log of the resource.
 func (m *model) shown(w *fixedWindow, now int64) limits.Budget {
 	w.expire(now)
 	b := limits.Budget{Resource: w.resource, Limit: int(w.limit), Held: int(m.inUse(w)),

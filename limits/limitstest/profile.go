@@ -29,35 +29,31 @@ func (r Rounding) round(t time.Time) time.Time {
 	return down
 }
 
-// Profile describes how an upstream behaves. The zero value of every field
-// except Limits and Kind is harmless. Probabilities apply to each request.
+// Profile describes how an upstream behaves. The zero value of every field except Limits and Kind is harmless.
+// Probabilities apply to each request.
 type Profile struct {
 	Limits policy.Limits
 	Kind   policy.CallerKind
 	// Grant overrides the documented primary limits by resource.
 	Grant map[string]int
 
-	// Aligned windows begin at a random phase. Other windows begin with their
-	// first request. SlidingSearch also limits searches in every sliding
-	// minute.
+	// Aligned windows begin at a random phase. Other windows begin with their first request. SlidingSearch also limits
+	// searches in every sliding minute.
 	Aligned, SlidingSearch bool
-	// Offset is how far the upstream's clock is ahead. Date and Reset are
-	// rounded.
+	// Offset is how far the upstream's clock is ahead. Date and Reset are rounded.
 	Offset      time.Duration
 	Date, Reset Rounding
-	// Flicker rounds each reset in a random way. Jitter adds or subtracts a
-	// second.
+	// Flicker rounds each reset in a random way. Jitter adds or subtracts a second.
 	Flicker, Jitter bool
-	// Stale is the probability that the rate headers are those of an earlier
-	// response, which did not count this request.
+	// Stale is the probability that the rate headers are those of an earlier response, which did not count this
+	// request.
 	Stale float64
 	// NoRateHeaders and NoDate omit the headers.
 	NoRateHeaders, NoDate bool
 
-	// Latency is the longest duration of a request, and Fastest the shortest. A
-	// stalled request takes up to Stall. Part is the largest fraction that is
-	// CPU time. Busy makes every request use that fraction, and removes the
-	// network latency.
+	// Latency is the longest duration of a request, and Fastest the shortest. A stalled request takes up to Stall. Part
+	// is the largest fraction that is CPU time. Busy makes every request use that fraction, and removes the network
+	// latency.
 	Fastest, Latency, Stall time.Duration
 	Part                    float64
 	Busy                    bool
@@ -67,18 +63,14 @@ type Profile struct {
 	// Body is the longest time between the headers and the end of the body.
 	Body               time.Duration
 	BodyOdds, Aborting float64
-	// DroppedResponses never arrive; half of their requests are counted. Failing
-	// responses are 5xx without rate headers. Unchanged responses (304) are not
-	// counted in the primary window. Resending requests were sent twice by the
-	// transport.
+	// DroppedResponses never arrive; half of their requests are counted. Failing responses are 5xx without rate
+	// headers. Unchanged responses (304) are not counted in the primary window. Resending requests were sent twice by
+	// the transport.
 	DroppedResponses, Failing, Unchanged, Resending float64
-	// SecondaryErrors are secondary limit errors without a reason.
-	// ClosedWindows exhaust the primary window, as another user of the account
-	// could. WithoutHeaders is the fraction of secondary limit errors without
-	// rate headers.
+	// SecondaryErrors are secondary limit errors without a reason. ClosedWindows exhaust the primary window, as another
+	// user of the account could. WithoutHeaders is the fraction of secondary limit errors without rate headers.
 	SecondaryErrors, ClosedWindows, WithoutHeaders float64
-	// OtherTraffic is the number of requests per second of other users of the
-	// account.
+	// OtherTraffic is the number of requests per second of other users of the account.
 	OtherTraffic float64
 }
 

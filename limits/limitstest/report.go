@@ -19,13 +19,10 @@ type Report struct {
 // Tally contains the counts of one limit.
 type Tally struct {
 	Requests, Violations int
-	// Worst is the largest sum as a fraction of the limit. Raw includes the CPU
-	// time that no ledger could predict.
+	// Worst is the largest sum as a fraction of the limit. Raw includes the CPU time that no ledger could predict.
 	Worst, Raw float64
-	// Fullness is the use of each measured window as a fraction: of a fixed
-	// window at its end, of a sliding window at its highest. Throughput is the
-	// measured use as a fraction of the limit times the elapsed windows, by
-	// account.
+	// Fullness is the use of each measured window as a fraction: of a fixed window at its end, of a sliding window at
+	// its highest. Throughput is the measured use as a fraction of the limit times the elapsed windows, by account.
 	Fullness, Throughput []float64
 }
 

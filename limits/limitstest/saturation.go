@@ -8,14 +8,13 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Saturation is a scenario in which one budget limits the traffic. Every client
-// sends the same operations without a pause, and responses take 50 to 300 ms.
+// Saturation is a scenario in which one budget limits the traffic. Every client sends the same operations without a
+// pause, and responses take 50 to 300 ms.
 type Saturation struct {
 	// Limit is the limiting budget, and Window the length of its window.
 	Limit  string
 	Window time.Duration
-	// MinFullness is the required use of every window of the upstream, as a
-	// fraction.
+	// MinFullness is the required use of every window of the upstream, as a fraction.
 	MinFullness float64
 	weights     []int // weights of the operations
 	rules       func(*policy.Limits)
@@ -42,8 +41,7 @@ func Saturations() []Saturation {
 	}
 }
 
-// Scenario returns the scenario for a number of replicas, over a number of
-// measured windows.
+// Scenario returns the scenario for a number of replicas, over a number of measured windows.
 func (s Saturation) Scenario(replicas, windows int, aligned bool) Scenario {
 	rules := limits.Rules{Limits: policy.DefaultLimits()}
 	s.rules(&rules.Limits)

@@ -6,9 +6,8 @@ import (
 	"testing"
 )
 
-// TestSaturationUsesTheLimits logs how much of each limit is used when it
-// limits the traffic, over WEIR_WINDOWS windows. Every window must be as full
-// as required (I14).
+// TestSaturationUsesTheLimits logs how much of each limit is used when it limits the traffic, over WEIR_WINDOWS
+// windows. Every window must be as full as required (I14).
 func TestSaturationUsesTheLimits(t *testing.T) {
 	windows := setting(t, "WEIR_WINDOWS", 2)
 	var mu sync.Mutex

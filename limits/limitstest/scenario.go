@@ -12,14 +12,12 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// OpenReplicas creates an empty ledger with the given rules, and closes it when
-// the test ends. It returns a function that connects each replica to the
-// ledger. Scenario.Run calls it inside the bubble of virtual time. If a ledger
-// has a method Run(context.Context), Run is called for the life of the replica.
+// OpenReplicas creates an empty ledger with the given rules, and closes it when the test ends. It returns a function
+// that connects each replica to the ledger. Scenario.Run calls it inside the bubble of virtual time. If a ledger has a
+// method Run(context.Context), Run is called for the life of the replica.
 type OpenReplicas func(t *testing.T, rules limits.Rules) func(replica int) limits.Ledger
 
-// ShareLedger returns an OpenReplicas for a ledger that all replicas can call
-// directly.
+// ShareLedger returns an OpenReplicas for a ledger that all replicas can call directly.
 func ShareLedger(open func(rules limits.Rules) limits.Ledger) OpenReplicas {
 	return func(_ *testing.T, rules limits.Rules) func(int) limits.Ledger {
 		ledger := open(rules)
@@ -33,29 +31,24 @@ type Scenario struct {
 	Seed     uint64
 	Rules    limits.Rules
 	Upstream Profile
-	// All replicas share one ledger. Clients is the number of clients for each
-	// replica and account.
+	// All replicas share one ledger. Clients is the number of clients for each replica and account.
 	Replicas, Accounts, Clients int
-	// Duration is how long the clients send. If WarmUp is not zero, use is
-	// measured after it.
+	// Duration is how long the clients send. If WarmUp is not zero, use is measured after it.
 	Duration, WarmUp time.Duration
-	// Weights contains the weight of each operation, in the order of the
-	// function operations. They are random if it is nil.
+	// Weights contains the weight of each operation, in the order of the function operations. They are random if it is
+	// nil.
 	Weights []int
 	// Backlog makes every client send without a pause, and wait for hours.
 	Backlog bool
-	// Burst is the largest number of requests in a burst. Gap is the mean pause
-	// of a steady client.
+	// Burst is the largest number of requests in a burst. Gap is the mean pause of a steady client.
 	Burst int
 	Gap   time.Duration
-	// Timeout is how long a client waits for a response. Cancel is the
-	// probability of an earlier timeout. Unsent is the probability that a
-	// permit is not used.
+	// Timeout is how long a client waits for a response. Cancel is the probability of an earlier timeout. Unsent is the
+	// probability that a permit is not used.
 	Timeout        time.Duration
 	Cancel, Unsent float64
-	// LedgerLatency is the longest latency of a ledger call in each direction.
-	// Duplicates is the probability that a call is repeated. Crash is the
-	// probability that a replica crashes.
+	// LedgerLatency is the longest latency of a ledger call in each direction. Duplicates is the probability that a
+	// call is repeated. Crash is the probability that a replica crashes.
 	LedgerLatency     time.Duration
 	Duplicates, Crash float64
 }
@@ -70,8 +63,7 @@ type run struct {
 	limiters sync.WaitGroup
 }
 
-// Run runs the scenario inside a bubble of virtual time. If trace is not nil,
-// it receives a log of the events.
+// Run runs the scenario inside a bubble of virtual time. If trace is not nil, it receives a log of the events.
 func (s *Scenario) Run(t *testing.T, open OpenReplicas, trace func(format string, args ...any)) Report {
 	var steady time.Time
 	if s.WarmUp > 0 {
@@ -110,8 +102,7 @@ func (s *Scenario) Run(t *testing.T, open OpenReplicas, trace func(format string
 
 func accountName(i int) string { return fmt.Sprint("account ", i) }
 
-// replica starts a limiter until limiting ends, and its clients until ctx ends
-// or the replica crashes.
+// replica starts a limiter until limiting ends, and its clients until ctx ends or the replica crashes.
 func (r *run) replica(ctx, limiting context.Context, n int, ledger limits.Ledger) {
 	s := r.scenario
 	l := &link{

@@ -10,12 +10,11 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Open returns an empty ledger with the given rules, and closes it when the
-// test ends. RunSuite calls it inside the bubble of virtual time.
+// Open returns an empty ledger with the given rules, and closes it when the test ends. RunSuite calls it inside the
+// bubble of virtual time.
 type Open func(t *testing.T, rules limits.Rules) limits.Ledger
 
-// RunSuite tests a ledger: fixed cases, random histories compared with the
-// model, and the invariants.
+// RunSuite tests a ledger: fixed cases, random histories compared with the model, and the invariants.
 func RunSuite(t *testing.T, open Open) {
 	for _, group := range [][]testCase{windowCases, logCases, permitCases, cooldownCases} {
 		for _, c := range group {
@@ -107,8 +106,7 @@ func reported(resource string, used, limit int, reset time.Time) limits.Outcome 
 	}}
 }
 
-// answered returns the outcome of a complete response from a nearly unused
-// window.
+// answered returns the outcome of a complete response from a nearly unused window.
 func answered() limits.Outcome { return reported("core", 1, 5000, time.Now().Add(time.Hour)) }
 
 // spend admits a claim and settles it immediately.
@@ -135,8 +133,7 @@ func (h *harness) renewed(elapsed time.Duration, permits ...limits.Permit) {
 	}
 }
 
-// account returns the account from the ledger. It is empty if the ledger has
-// none.
+// account returns the account from the ledger. It is empty if the ledger has none.
 func (h *harness) account() limits.Account {
 	h.Helper()
 	list, err := h.Accounts(context.Background(), 10)

@@ -23,8 +23,8 @@ type row struct {
 	Violations int     `json:"violations"`
 	Worst      float64 `json:"worst"`
 	Raw        float64 `json:"worst_with_surprises,omitempty"`
-	// Windows and WindowsLeast are the median and the least use of the windows.
-	// Through and ThroughLeast are those of the throughput.
+	// Windows and WindowsLeast are the median and the least use of the windows. Through and ThroughLeast are those of
+	// the throughput.
 	Windows         float64 `json:"windows_median,omitempty"`
 	WindowsLeast    float64 `json:"windows_least,omitempty"`
 	Throughput      float64 `json:"through_median,omitempty"`

@@ -10,8 +10,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Names of limits in reports. Other primary windows have their resource in the
-// name. The longer window of content creation is "content long".
+// Names of limits in reports. Other primary windows have their resource in the name. The longer window of content
+// creation is "content long".
 const (
 	points      = "points"
 	content     = "content"
@@ -21,8 +21,7 @@ const (
 	cooling     = "cool-down"
 )
 
-// Upstream counts requests. Its methods may be called concurrently, inside one
-// bubble of virtual time.
+// Upstream counts requests. Its methods may be called concurrently, inside one bubble of virtual time.
 type Upstream struct {
 	profile Profile
 	seed    uint64
@@ -120,8 +119,7 @@ func (u *Upstream) count(a *account, r *Request, limit, scope string, rule polic
 	}
 }
 
-// countCPU adds CPU time. It reports a violation only for the time that a
-// ledger could predict.
+// countCPU adds CPU time. It reports a violation only for the time that a ledger could predict.
 func (u *Upstream) countCPU(a *account, ex *exchange, limit string, most, took time.Duration) {
 	rule := policy.Window{Max: int(most.Microseconds()), Window: u.profile.Limits.CPU.Window}
 	expected := min(took, most, time.Duration(float64(ex.Expected)*u.profile.Limits.CPU.Factor))
@@ -203,8 +201,7 @@ func (u *Upstream) log(account, format string, args ...any) {
 	}
 }
 
-// otherTraffic sends the requests of other users of an account, until done is
-// closed.
+// otherTraffic sends the requests of other users of an account, until done is closed.
 func (u *Upstream) otherTraffic(name string, rng *rand.Rand, done <-chan struct{}) {
 	for {
 		pause := time.Duration(rng.ExpFloat64() / u.profile.OtherTraffic * float64(time.Second)).Truncate(time.Microsecond)
@@ -264,8 +261,7 @@ func (u *Upstream) Report() Report {
 // Request is one request to the upstream.
 type Request struct {
 	limits.Claim
-	// Granted is when the ledger granted the permit. Expected is the predicted
-	// CPU time.
+	// Granted is when the ledger granted the permit. Expected is the predicted CPU time.
 	Granted  time.Time
 	Expected time.Duration
 	// Lag is the largest age of the ledger's data about open permits.
