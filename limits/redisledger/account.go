@@ -32,7 +32,7 @@ type localAccount struct {
 	batcher redisclient.Batcher[*batchEntry]
 	permits map[uint64]*openPermit // by ID; earlier copies of a request by the complement of the ID
 	orphans []settlement           // settlements without an open permit
-	classes map[classKey]*class
+	leases  map[leaseKey]*offlineLease
 	// offline has the permits that were granted without Redis.
 	offline map[uint64]*offlinePermit
 	// reconciling forbids offline permits while the spends of the last outage are sent.
@@ -117,7 +117,7 @@ func (l *Ledger) account(name string, kind policy.CallerKind) *localAccount {
 		a = &localAccount{
 			name: name, kind: kind, logs: localLogs{}, observed: map[string][]observation{},
 			budgets: map[string]limits.Budget{}, permits: map[uint64]*openPermit{},
-			classes: map[classKey]*class{}, offline: map[uint64]*offlinePermit{},
+			leases: map[leaseKey]*offlineLease{}, offline: map[uint64]*offlinePermit{},
 		}
 		l.accounts[name] = a
 	}
@@ -314,7 +314,7 @@ func (l *Ledger) knownBudget(a *localAccount, res string, r *limits.Rules) (limi
 const (
 	// idleAfter is when a local account is forgotten that is not used.
 	idleAfter = 10 * time.Minute
-	// activeTime is how long after its last use a class gets an offline lease.
+	// activeTime is how long after the last claim an offline lease is renewed.
 	activeTime = time.Minute
 )
 

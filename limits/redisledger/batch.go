@@ -95,7 +95,7 @@ func (l *Ledger) runBatch(ctx context.Context, a *localAccount, settlements []se
 		}
 		for i, e := range claiming {
 			if e.decision = answer.Decisions[i].local(); e.decision.Granted {
-				own := a.class(*e.claim)
+				own := a.lease(*e.claim)
 				own.claim, own.used = *e.claim, time.Now()
 				a.granted(*e.claim, r)
 			}

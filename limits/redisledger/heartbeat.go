@@ -143,7 +143,7 @@ func (l *Ledger) accountsInUse(all bool) []*localAccount {
 	defer l.mu.Unlock()
 	var list []*localAccount
 	for _, a := range l.accounts {
-		if all || a.observedOffline || len(a.classes)+len(a.offline)+len(a.permits) > 0 {
+		if all || a.observedOffline || len(a.leases)+len(a.offline)+len(a.permits) > 0 {
 			list = append(list, a)
 		}
 	}
@@ -185,7 +185,7 @@ func (l *Ledger) heartbeatAccount(ctx context.Context, a *localAccount, all bool
 		if err := l.reconcile(ctx, a); err != nil {
 			return err
 		}
-	} else if len(args.Classes) == 0 && !all {
+	} else if len(args.Leases) == 0 && !all {
 		return nil
 	}
 	sent := time.Now()

@@ -1,15 +1,15 @@
--- Renews what a replica may use of an account while it cannot reach Redis. For each class of claims that the replica
--- made lately, the step takes an offline lease: a share of what is left, and no more than the replica requests.
+-- Renews what a replica may use of an account while it cannot reach Redis. For each kind of claims that the replica
+-- made lately, the step takes an offline lease: a part of what is left, and no more than the replica requests.
 -- Before that, the step charges what the replica spent while it was offline.
 -- The replica keeps what it was granted last time ("kept"), even if its lease is smaller now: if this reply is lost,
 -- the replica goes on with the old lease, and it may use tokens again that have returned.
--- step: {headroom, concurrent, replicas, classes}, see offlineClass in offline.go. The reply has one lease for each
--- class: {units, places, logs}.
+-- step: {headroom, concurrent, replicas, leases}, see leaseCall in offline.go. The reply has one lease for each
+-- request: {units, places, logs}.
 
 local missing = begin()
 if missing then return missing end
 local granted = {}
-for i, c in ipairs(step.classes or {}) do
+for i, c in ipairs(step.leases or {}) do
   local id = '~' .. call.replica .. '~' .. c.name
   local old, kept_logs = lease(id), {}
   if old then
@@ -27,7 +27,7 @@ for i, c in ipairs(step.classes or {}) do
     changed[w] = true
   end
   -- Other replicas may not have restored their spends yet, and an offline replica cannot see the result of a probe.
-  local function share(free, requested)
+  local function part(free, requested)
     if now < account.relearning_until or account.probing then return 0 end
     return max(0, min(floor(free / (step.replicas + 1)), requested))
   end
@@ -36,7 +36,7 @@ for i, c in ipairs(step.classes or {}) do
     local left = usable(o.limit) - o.used - u.total - w.in_use
     free = k == 1 and left or min(free, left)
   end
-  local units, places = share(free, c.units_requested), share(max_places(step.concurrent) - account.places, c.places_requested)
+  local units, places = part(free, c.units_requested), part(max_places(step.concurrent) - account.places, c.places_requested)
   -- granted has the number of the write, not a time.
   local l = {id = id, granted = writes + 1, expires = now + OFFLINE_LEASE_TIME, charged = false, abandoned = false,
     resource = c.resource.name, holds = {}, units = max(units, c.units_kept), places = max(places, c.places_kept)}
@@ -46,7 +46,7 @@ for i, c in ipairs(step.classes or {}) do
     resize_log(g, s.window, s.merge)
     expire_entries(g)
     spend(g, max(now, s.last_spent), s.spent)
-    local cost = share(s.limit - g.total - g.held, s.requested)
+    local cost = part(s.limit - g.total - g.held, s.requested)
     table.insert(l.holds, {log = s.log, cost = max(cost, s.kept, kept_logs[s.log] or 0), cpu = false})
     reply.logs[s.log] = cost
   end

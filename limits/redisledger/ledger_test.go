@@ -268,7 +268,7 @@ func TestAccountsExcludeOfflineLeases(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.mu.Lock()
-		lease := l.accounts["a"].classes[classOf(create(1))]
+		lease := l.accounts["a"].leases[leaseKeyOf(create(1))]
 		l.mu.Unlock()
 		if lease.units == 0 || lease.places == 0 {
 			t.Fatalf("no offline lease: %+v", lease)

@@ -7,28 +7,28 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// classKey identifies the claims that use the same budgets of an account.
-type classKey struct {
+// leaseKey identifies the claims that use the same budgets of an account.
+type leaseKey struct {
 	resource, operation string
 	points              int
 	createsContent      bool
 }
 
-func classOf(c limits.Claim) classKey {
-	return classKey{c.Resource, c.Operation, c.Points, c.CreatesContent}
+func leaseKeyOf(c limits.Claim) leaseKey {
+	return leaseKey{c.Resource, c.Operation, c.Points, c.CreatesContent}
 }
 
-func (k classKey) String() string {
+func (k leaseKey) String() string {
 	return fmt.Sprintf("%s|%s|%d|%t", k.resource, k.operation, k.points, k.createsContent)
 }
 
-// class has the offline lease of this replica for claims of one kind: a share of the budgets that heartbeat.lua
+// offlineLease is quota that this replica holds for claims of one kind: a part of the budgets that heartbeat.lua
 // reserves for the replica. It is all that the replica may use while Redis is lost.
-type class struct {
+type offlineLease struct {
 	claim limits.Claim // the last one
 	used  time.Time    // when a permit was granted
 
-	// The offline lease: its end on the local clock, requests, places among concurrent requests, and costs by log.
+	// What the lease grants: its end on the local clock, requests, places among concurrent requests, and costs by log.
 	until         time.Time
 	units, places int64
 	costs         map[string]int64
@@ -40,55 +40,55 @@ type class struct {
 	heldUnits, heldPlaces int64
 }
 
-// Names of logs that a class has beside its sliding logs. Units return one window after their answers, because no
+// Names of logs that a lease has beside its sliding logs. Units return one window after their answers, because no
 // open window has counted them then. Unconfirmed units are those that no answer reported.
 const (
 	unitsLog       = "units"
 	unconfirmedLog = "unconfirmed"
 )
 
-// class returns the class of a claim, and creates it if needed. The caller holds Ledger.mu.
-func (a *localAccount) class(c limits.Claim) *class {
-	key := classOf(c)
-	own := a.classes[key]
+// lease returns the offline lease for a claim, and creates an empty one if needed. The caller holds Ledger.mu.
+func (a *localAccount) lease(c limits.Claim) *offlineLease {
+	key := leaseKeyOf(c)
+	own := a.leases[key]
 	if own == nil {
-		own = &class{claim: c, held: map[string]int64{}, spent: localLogs{}, sending: localLogs{}, settled: localLogs{}}
-		a.classes[key] = own
+		own = &offlineLease{claim: c, held: map[string]int64{}, spent: localLogs{}, sending: localLogs{}, settled: localLogs{}}
+		a.leases[key] = own
 	}
 	return own
 }
 
 // windowLog returns one of the logs of units.
-func (c *class) windowLog(logs localLogs, name string, r *limits.Rules) *localLog {
-	return logs.ofWindow(name, r.For(c.claim.Kind, knownResource(c.claim.Resource, "")).Window)
+func (o *offlineLease) windowLog(logs localLogs, name string, r *limits.Rules) *localLog {
+	return logs.ofWindow(name, r.For(o.claim.Kind, knownResource(o.claim.Resource, "")).Window)
 }
 
 // usedUnits returns how many units of the lease are used.
-func (c *class) usedUnits(r *limits.Rules, now int64) int64 {
-	used := c.heldUnits
-	for _, logs := range []localLogs{c.spent, c.sending, c.settled} {
-		used += c.windowLog(logs, unitsLog, r).total(now)
+func (o *offlineLease) usedUnits(r *limits.Rules, now int64) int64 {
+	used := o.heldUnits
+	for _, logs := range []localLogs{o.spent, o.sending, o.settled} {
+		used += o.windowLog(logs, unitsLog, r).total(now)
 	}
 	return used
 }
 
 // usedOf returns what is used of a log.
-func (c *class) usedOf(s *limits.Spend, now int64) int64 {
-	return c.spent.of(s).total(now) + c.sending.of(s).total(now) + c.settled.of(s).total(now) + c.held[logName(s)]
+func (o *offlineLease) usedOf(s *limits.Spend, now int64) int64 {
+	return o.spent.of(s).total(now) + o.sending.of(s).total(now) + o.settled.of(s).total(now) + o.held[logName(s)]
 }
 
-// lease returns the offline lease, or nothing if it has expired.
-func (c *class) lease() (units, places int64, costs map[string]int64) {
-	if !time.Now().Before(c.until) {
+// unexpired returns what the lease grants, or nothing if it has expired.
+func (o *offlineLease) unexpired() (units, places int64, costs map[string]int64) {
+	if !time.Now().Before(o.until) {
 		return 0, 0, nil
 	}
-	return c.units, c.places, c.costs
+	return o.units, o.places, o.costs
 }
 
 // offlinePermit is a permit that was granted without Redis.
 type offlinePermit struct {
 	claim   limits.Claim
-	class   *class
+	lease   *offlineLease
 	charged bool // only its place is still taken
 	elapsed time.Duration
 	// copies is the number of earlier copies of the request, or 0 if the permit is for the request itself.
@@ -125,16 +125,16 @@ func (p *offlinePermit) units() int64 {
 	return max(1, p.copies)
 }
 
-// begin adds what the permit holds to its class, and end subtracts it. The caller holds Ledger.mu.
+// begin adds what the permit holds to its lease, and end subtracts it. The caller holds Ledger.mu.
 func (p *offlinePermit) begin(r *limits.Rules) { p.hold(r, 1) }
 func (p *offlinePermit) end(r *limits.Rules)   { p.hold(r, -1) }
 
 func (p *offlinePermit) hold(r *limits.Rules, sign int64) {
 	for _, s := range p.spends(r) {
-		p.class.held[logName(&s)] += sign * s.Cost
+		p.lease.held[logName(&s)] += sign * s.Cost
 	}
-	p.class.heldUnits += sign * p.units()
-	p.class.heldPlaces += sign
+	p.lease.heldUnits += sign * p.units()
+	p.lease.heldPlaces += sign
 }
 
 // extend raises the CPU time that the permit holds. The caller holds Ledger.mu.
@@ -148,9 +148,9 @@ func (p *offlinePermit) extend(elapsed time.Duration, r *limits.Rules) {
 // caller holds Ledger.mu.
 func (p *offlinePermit) charge(logs localLogs, r *limits.Rules, at int64, reported bool) {
 	p.end(r)
-	p.class.windowLog(logs, unitsLog, r).spend(at, p.units(), 0)
+	p.lease.windowLog(logs, unitsLog, r).spend(at, p.units(), 0)
 	if !reported {
-		p.class.windowLog(logs, unconfirmedLog, r).spend(at, p.units(), 0)
+		p.lease.windowLog(logs, unconfirmedLog, r).spend(at, p.units(), 0)
 	}
 	for _, s := range p.spends(r) {
 		logs.of(&s).spend(at, s.Cost, 0)
@@ -180,12 +180,12 @@ func (l *Ledger) admitOffline(a *localAccount, c limits.Claim) limits.Decision {
 	defer l.mu.Unlock()
 	now := time.Now()
 	refused := limits.Decision{Reason: Store, Until: now.Add(retryOffline)}
-	own := a.class(c)
+	own := a.lease(c)
 	if a.offline[c.ID] != nil || a.permits[c.ID] != nil {
 		return limits.Decision{Granted: true}
 	}
 	a.expireOffline(r)
-	units, places, costs := own.lease()
+	units, places, costs := own.unexpired()
 	if l.Closed || a.reconciling || own.usedUnits(r, a.now()) >= units || own.heldPlaces >= places {
 		return refused
 	}
@@ -207,7 +207,7 @@ func (l *Ledger) admitOffline(a *localAccount, c limits.Claim) limits.Decision {
 	}
 	own.used = now
 	a.keepClaim(c)
-	p := &offlinePermit{claim: c, class: own}
+	p := &offlinePermit{claim: c, lease: own}
 	p.begin(r)
 	a.offline[c.ID] = p
 	return limits.Decision{Granted: true}
@@ -232,7 +232,7 @@ func (a *localAccount) exhaustedUntil(res string, r *limits.Rules) (until time.T
 // unreported returns how many requests of a resource this replica sent that no answer reported. The caller holds
 // Ledger.mu.
 func (a *localAccount) unreported(res string) (n int64) {
-	for _, c := range a.classes {
+	for _, c := range a.leases {
 		if knownResource(c.claim.Resource, "") != res {
 			continue
 		}
@@ -280,7 +280,7 @@ func (a *localAccount) finishOffline(s settlement, r *limits.Rules) bool {
 		a.endOffline(p, r)
 	default:
 		if o.Resent > 0 {
-			copies := &offlinePermit{claim: p.claim, class: p.class, copies: int64(o.Resent), abandonedUntil: linger}
+			copies := &offlinePermit{claim: p.claim, lease: p.lease, copies: int64(o.Resent), abandonedUntil: linger}
 			copies.claim.ID = ^p.claim.ID
 			a.offline[copies.claim.ID] = copies
 			copies.begin(r)
@@ -290,7 +290,7 @@ func (a *localAccount) finishOffline(s settlement, r *limits.Rules) bool {
 			p.abandonedUntil = linger
 			break
 		}
-		p.settle(p.class.spent, o.Elapsed, r, a.now(), a.learnOffline(s.permit, *o, r))
+		p.settle(p.lease.spent, o.Elapsed, r, a.now(), a.learnOffline(s.permit, *o, r))
 		if o.Ended {
 			a.endOffline(p, r)
 		}
@@ -309,7 +309,7 @@ func (a *localAccount) expireOffline(r *limits.Rules) {
 	for _, p := range a.offline {
 		if p.abandonedUntil != 0 && p.abandonedUntil <= a.now() {
 			if !p.charged {
-				p.charge(p.class.spent, r, p.abandonedUntil, false)
+				p.charge(p.lease.spent, r, p.abandonedUntil, false)
 			}
 			a.endOffline(p, r)
 		}
@@ -324,7 +324,7 @@ func (l *Ledger) adoptOffline(a *localAccount) (missing []openPermit) {
 	a.expireOffline(r)
 	for id, own := range a.offline {
 		p := &openPermit{
-			claim: own.claim, charged: own.charged, elapsed: own.elapsed, offline: true, lease: own, renewedAt: time.Now(),
+			claim: own.claim, charged: own.charged, elapsed: own.elapsed, offline: true, adopted: own, renewedAt: time.Now(),
 		}
 		switch {
 		case own.abandonedUntil != 0 && own.charged:
@@ -357,12 +357,12 @@ type heartbeatCall struct {
 	Headroom   float64     `json:"headroom"`
 	Concurrent int64       `json:"concurrent"`
 	Replicas   int64       `json:"replicas"`
-	Classes    []classCall `json:"classes,omitempty"`
-	keys       []classKey  // of Classes
+	Leases     []leaseCall `json:"leases,omitempty"`
+	keys       []leaseKey  // of Leases
 }
 
-// classCall is what a replica requests for a class, what it spent while Redis was lost, and its current lease ("kept").
-type classCall struct {
+// leaseCall is the lease that a replica requests, its current lease ("kept"), and its spends while Redis was lost.
+type leaseCall struct {
 	Name            string    `json:"name"`
 	Resource        resource  `json:"resource"`
 	UnitsRequested  int64     `json:"units_requested"`
@@ -384,7 +384,7 @@ type logCall struct {
 	LastSpent int64  `json:"last_spent"`
 }
 
-// leaseReply is the offline lease that heartbeat.lua grants for a class.
+// leaseReply is an offline lease that heartbeat.lua grants.
 type leaseReply struct {
 	Units  int64            `json:"units"`
 	Places int64            `json:"places"`
@@ -397,7 +397,7 @@ func (l *Ledger) heartbeatCall(a *localAccount, r *limits.Rules) heartbeatCall {
 	defer l.mu.Unlock()
 	args := heartbeatCall{Headroom: r.Headroom, Concurrent: r.Usable(int64(r.Concurrent)), Replicas: l.replicas.Load()}
 	now := a.now()
-	for key, c := range a.classes {
+	for key, c := range a.leases {
 		for name, log := range c.spent {
 			if sending := c.sending[name]; sending != nil {
 				sending.add(log)
@@ -406,12 +406,12 @@ func (l *Ledger) heartbeatCall(a *localAccount, r *limits.Rules) heartbeatCall {
 			}
 		}
 		c.spent = localLogs{}
-		units, places, costs := c.lease()
+		units, places, costs := c.unexpired()
 		active := time.Since(c.used) < activeTime && !l.leaving
 		if l.leaving {
 			units, places, costs = 0, 0, nil
 		}
-		own := classCall{
+		own := leaseCall{
 			Name: key.String(), Resource: resourceOf(r, a.kind, c.claim.Resource), UnitsKept: units, PlacesKept: places,
 			Unconfirmed: c.windowLog(c.sending, unconfirmedLog, r).total(now),
 		}
@@ -436,7 +436,7 @@ func (l *Ledger) heartbeatCall(a *localAccount, r *limits.Rules) heartbeatCall {
 			windows := 1 + int64((r.For(a.kind, c.claim.Resource).Window+sameReset)/r.Points.Window)
 			own.UnitsRequested, own.PlacesRequested = 1+leaseFactor*recent*windows, 1+recent
 		}
-		args.Classes, args.keys = append(args.Classes, own), append(args.keys, key)
+		args.Leases, args.keys = append(args.Leases, own), append(args.keys, key)
 	}
 	return args
 }
@@ -446,7 +446,7 @@ func (a *localAccount) leased(args heartbeatCall, answer reply, r *limits.Rules,
 	write, now := answer.Writes, answer.Now
 	for i, granted := range answer.Leases[:min(len(answer.Leases), len(args.keys))] {
 		key := args.keys[i]
-		c := a.classes[key]
+		c := a.leases[key]
 		if c == nil {
 			continue
 		}
@@ -459,18 +459,18 @@ func (a *localAccount) leased(args heartbeatCall, answer reply, r *limits.Rules,
 		a.unconfirmed(c.claim.Resource, r).spend(now, c.windowLog(c.sending, unconfirmedLog, r).total(now), write)
 		c.sending, c.settled = localLogs{}, localLogs{}
 		for _, p := range a.permits {
-			if p.lease != nil && p.lease.class == c {
-				p.lease = nil
+			if p.adopted != nil && p.adopted.lease == c {
+				p.adopted = nil
 			}
 		}
 		c.held, c.heldUnits, c.heldPlaces = map[string]int64{}, 0, 0
 		for _, p := range a.offline {
-			if p.class == c {
+			if p.lease == c {
 				p.begin(r)
 			}
 		}
 		if time.Since(c.used) > activeTime && c.heldPlaces == 0 && c.units == 0 && !hadLease {
-			delete(a.classes, key)
+			delete(a.leases, key)
 		}
 	}
 }

@@ -53,8 +53,8 @@ func (l *load) requestFor(phase string, d time.Duration) {
 	l.Helper()
 	for from := time.Now(); time.Since(from) < d; {
 		if !l.request() {
-			class := l.r1.accounts["a"].classes[classOf(l.claim(1))]
-			l.Fatalf("%s: refused after %v: %+v", phase, time.Since(from), class)
+			lease := l.r1.accounts["a"].leases[leaseKeyOf(l.claim(1))]
+			l.Fatalf("%s: refused after %v: %+v", phase, time.Since(from), lease)
 		}
 	}
 }

@@ -13,10 +13,10 @@ type openPermit struct {
 	claim   limits.Claim
 	charged bool          // settled in Redis: only its place is still taken
 	elapsed time.Duration // at the last renewal
-	// offline is set until Redis has a permit that was granted without Redis. lease is what such a permit uses of
-	// the offline lease, until Redis has granted a new lease.
+	// offline is set until Redis has a permit that was granted without Redis. adopted is that offline permit, until
+	// Redis has granted a new lease.
 	offline bool
-	lease   *offlinePermit
+	adopted *offlinePermit
 	// renewedAt is the last renewal by the limiter, confirmedAt the last one in Redis.
 	renewedAt, confirmedAt time.Time
 	// abandonedUntil is when the place of an abandoned request returns, on the clock of Redis; 0 for other requests.
@@ -105,7 +105,7 @@ func (l *Ledger) record(a *localAccount, s settlement) {
 	case o == nil:
 		p.ended, p.aborted = true, s.aborted
 		if !s.aborted {
-			p.endLease(r)
+			p.endAdopted(r)
 		}
 	case p.unsettled() && p.outcome == nil:
 		p.outcome = o
@@ -114,20 +114,20 @@ func (l *Ledger) record(a *localAccount, s settlement) {
 		} else if o.Limited == limits.NotLimited {
 			p.observed = a.learn(s.permit, *o, r)
 		}
-		if p.lease != nil && o.Sent && o.Answered {
-			p.lease.settle(p.lease.class.settled, o.Elapsed, r, a.now(), true)
+		if p.adopted != nil && o.Sent && o.Answered {
+			p.adopted.settle(p.adopted.lease.settled, o.Elapsed, r, a.now(), true)
 		}
 		if !o.Sent || o.Answered && o.Ended {
-			p.endLease(r)
+			p.endAdopted(r)
 		}
 	}
 }
 
-// endLease ends what the permit uses of an offline lease. The caller holds Ledger.mu.
-func (p *openPermit) endLease(r *limits.Rules) {
-	if p.lease != nil {
-		p.lease.end(r)
-		p.lease = nil
+// endAdopted ends what the permit uses of an offline lease. The caller holds Ledger.mu.
+func (p *openPermit) endAdopted(r *limits.Rules) {
+	if p.adopted != nil {
+		p.adopted.end(r)
+		p.adopted = nil
 	}
 }
 

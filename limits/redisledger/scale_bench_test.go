@@ -150,7 +150,7 @@ func BenchmarkScaleReplica(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			before, n := cpuTime(b, m.client), 0
 			for b.Loop() {
-				s.class(limits.Claim{Account: s.name, Operation: "GET /repos/{owner}/{repo}", Resource: policy.Core, Points: 1}).used = time.Now()
+				s.lease(limits.Claim{Account: s.name, Operation: "GET /repos/{owner}/{repo}", Resource: policy.Core, Points: 1}).used = time.Now()
 				if err := c.do(); err != nil {
 					b.Fatal(err)
 				}

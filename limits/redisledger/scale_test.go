@@ -71,7 +71,7 @@ func TestOfflineLeaseShrinksWithReplicas(t *testing.T) {
 		if err := l.heartbeatAccount(t.Context(), s, false); err != nil {
 			t.Fatal(err)
 		}
-		c := s.class(claim)
+		c := s.lease(claim)
 		points := c.costs["points:op"]
 		l.markLost(errLost)
 		granted := 0
