@@ -123,7 +123,7 @@ func sendTo(g *Gateway, path string, fields ...string) *httptest.ResponseRecorde
 		r.Header.Set(fields[i], fields[i+1])
 	}
 	w := httptest.NewRecorder()
-	serveFast(g, w, r)
+	g.ServeHTTP(w, r)
 	return w
 }
 

@@ -1,6 +1,5 @@
 // Package proxy handles API requests: from a client, through the cache and the limits, to the
 // upstream and back. There is one upstream, an API whose operations package policy describes.
-// Package fastpath answers hits before net/http through [Gateway.ServeHit].
 //
 // [Gateway.ServeHTTP] in this file is the entry point; read it first. The path of a hit continues in
 // exchange.go (classification and cache key), lookup.go and reply.go. The path of a miss continues
@@ -168,37 +167,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.forward(ex)
 }
 
-// ServeHit serves a request for the fast path if a fresh stored response in memory answers
-// it, and reports whether it did. Otherwise [Gateway.ServeHTTP] must serve the request, and
-// ServeHit has had no effect. It leaves refusals to ServeHTTP.
-func (g *Gateway) ServeHit(w http.ResponseWriter, r *http.Request) (served bool) {
-	if g.Drain.Begun() || !g.RateLimiter.HasToken(g.TrustedProxies.ClientAddress(r), time.Now()) {
-		return false
-	}
-	ex := g.open(w, r)
-	if g.check(ex) != nil || !ex.cacheable {
-		return false
-	}
-	e, purged := g.Cache.Memory.Lookup(ex.key, ex.header)
-	if !ex.isHit(e, purged, time.Now()) || ex.mayBeHidden(e.Status) {
-		return false
-	}
-	if e.Header.Get("Content-Type") == "" && len(e.Body) > 0 { // net/http detects the type
-		return false
-	}
-	if g.throttle(ex) != nil {
-		return false
-	}
-	g.traceRequest(ex)
-	defer g.finish(ex) // responds with 500 if replyFromEntry panics
-	served = true
-	g.replyFromEntry(ex, e, time.Now())
-	return served
-}
-
 // check runs the checks that precede every answer, in order, and builds the question. The error is the
-// refusal for the client. [Gateway.ServeHTTP] and the fast path share this sequence. Both throttle the
-// client themselves, because a request that the fast path does not answer must count only once.
+// refusal for the client.
 func (g *Gateway) check(ex *exchange) (err error) {
 	if err := screen(ex.in); err != nil {
 		return err
@@ -340,7 +310,7 @@ func isLocal(r *http.Request) bool {
 	return err == nil && (r.URL.Host == local.String() || r.URL.Host == "localhost:"+port)
 }
 
-// open returns a new exchange. Its span is started later, because the fast path may have no effect.
+// open returns a new exchange.
 func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
 	ex := &exchange{w: newRecorder(w, r, g.Timeout, g.Drain), start: time.Now(), span: noop.Span{}}
 	ex.waitingSince = ex.start

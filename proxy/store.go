@@ -24,8 +24,8 @@ import (
 func (g *Gateway) store(
 	ex *exchange, resp *http.Response, sent http.Header, a cache.Response, since cache.Generation,
 ) (*http.Response, error) {
-	e := cache.NewEntry(g.withoutCaller(ex, a), nil, 0) // before the header becomes the client's
-	if !g.prepareEntry(ex, e, a, since) || resp.ContentLength > maxEntry || !delimited(resp) {
+	lifetime, vary, ok := g.storable(ex, a)
+	if !ok || resp.ContentLength > maxEntry || !delimited(resp) {
 		if ex.stale != nil && ex.replacesStored(resp.StatusCode) {
 			g.Cache.Delete(ex.in.Context(), ex.key)
 		}
@@ -36,6 +36,9 @@ func (g *Gateway) store(
 		return resp, nil
 	}
 	g.Cache.MarkCacheable(ex.match.Operation.ID, ex.key)
+	// The entry copies the header now, because the client's response changes it later.
+	e := cache.NewEntry(g.withoutCaller(ex, a), nil, lifetime)
+	e.Vary, e.Since, e.BaseKey, e.Tags = vary, since, g.baseKey(ex), ex.tags()
 	own := *resp
 	own.Trailer = nil
 	if ex.resultFor(e) == coalesce.Private {
@@ -120,7 +123,9 @@ func (g *Gateway) updateStored(ex *exchange, c candidate, a cache.Response, sinc
 	}
 	e = e.Validated(g.withoutCaller(ex, a))
 	a.Status, a.Header = e.Status, e.Header
-	if !g.prepareEntry(ex, e, a, since) {
+	lifetime, vary, ok := g.storable(ex, a)
+	e.Lifetime, e.Vary, e.Since, e.BaseKey, e.Tags = lifetime, vary, since, g.baseKey(ex), ex.tags()
+	if !ok {
 		g.Cache.Delete(ex.in.Context(), ex.key)
 		ex.call.Finish(coalesce.Private, nil)
 		return entryResponse(ex, e, now)
@@ -132,13 +137,12 @@ func (g *Gateway) updateStored(ex *exchange, c candidate, a cache.Response, sinc
 	return entryResponse(ex, e, now)
 }
 
-// prepareEntry sets the fields of a new entry that depend on the question, and reports whether the
-// entry may be stored.
-func (g *Gateway) prepareEntry(ex *exchange, e *cache.Entry, a cache.Response, since cache.Generation) bool {
-	lifetime, ok := cache.Storable(a, ex.cacheControl, ex.rule)
-	vary, one := cache.VaryFields(a.Header, ex.header, g.covered)
-	e.Lifetime, e.Vary, e.Since, e.BaseKey, e.Tags = lifetime, vary, since, g.baseKey(ex), ex.tags()
-	return ok && one
+// storable reports whether a response may be stored for the question, and returns its freshness
+// lifetime and the request fields that it varies by.
+func (g *Gateway) storable(ex *exchange, a cache.Response) (lifetime time.Duration, vary []cache.Field, ok bool) {
+	lifetime, allowed := cache.Storable(a, ex.cacheControl, ex.rule)
+	vary, selectable := cache.VaryFields(a.Header, ex.header, g.covered)
+	return lifetime, vary, allowed && selectable
 }
 
 // withoutCaller removes what may identify the caller from a response that all callers share.

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -87,7 +86,7 @@ func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world
 	running, stop := context.WithCancel(context.Background())
 	var limiting sync.WaitGroup
 	limiting.Go(func() { config.Limiter.Run(running) })
-	front := testservers.ServePipe(t, "gateway.test:80", &http.Server{Handler: &alternating{Gateway: g}, MaxHeaderBytes: MaxHeaderBytes})
+	front := testservers.ServePipe(t, "gateway.test:80", &http.Server{Handler: g, MaxHeaderBytes: MaxHeaderBytes})
 	client := &http.Client{
 		Transport:     &http.Transport{DialContext: front.Dial, DisableCompression: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -107,20 +106,6 @@ func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world
 		return c
 	}
 	return &world{t, g, client, raw, seen}
-}
-
-// alternating serves every second GET through ServeHit if possible. Clients see no difference.
-type alternating struct {
-	*Gateway
-	requests atomic.Int64
-}
-
-func (a *alternating) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if a.requests.Add(1)%2 == 0 {
-		serveFast(a.Gateway, w, r)
-		return
-	}
-	a.Gateway.ServeHTTP(w, r)
 }
 
 // identifyByToken returns a separate user for each token.

@@ -52,13 +52,12 @@ const (
 	redisProxy  = "ReverseProxy + one Redis call"
 	weirMemory  = "Weir"
 	weirRedis   = "Weir, Redis"
-	weirNoFast  = "Weir, fast_path: false"
 	baseMemory  = "base"
 	baseRedis   = "base, Redis"
 )
 
 func scenarios() []scenario {
-	cached := []string{bareHandler, weirMemory, weirRedis, weirNoFast, baseMemory, baseRedis, "nginx", "varnish", "haproxy"}
+	cached := []string{bareHandler, weirMemory, weirRedis, baseMemory, baseRedis, "nginx", "varnish", "haproxy"}
 	forwarded := []string{bareProxy, weirMemory, baseMemory, "nginx", "varnish", "haproxy"}
 	overRedis := []string{redisProxy, weirRedis, baseRedis}
 	return []scenario{
@@ -197,7 +196,6 @@ func (b *bench) start(ctx context.Context, peers bool) error {
 	server(redisProxy, self, "reverseproxy", "{{.Address}}", b.upstream, b.redis)
 	server(weirMemory, b.weir, "serve", "--config", "{{.File \"weir.yaml\" \"memory:\"}}")
 	server(weirRedis, b.weir, "serve", "--config", "{{.File \"weir.yaml\" \"redis://"+b.redis+"/0\"}}")
-	server(weirNoFast, b.weir, "serve", "--config", "{{.File \"weir.yaml\" \"memory:\" \"nofast\"}}")
 	if b.base != "" {
 		server(baseMemory, b.base, "serve", "--config", "{{.File \"weir.yaml\" \"memory:\"}}")
 		server(baseRedis, b.base, "serve", "--config", "{{.File \"weir.yaml\" \"redis://"+b.redis+"/1\"}}")
@@ -241,15 +239,11 @@ type place struct {
 	Upstream           string
 	UpstreamHost       string
 	UpstreamPort       string
-	NoFastPath         bool
 }
 
-// File writes a configuration and returns its path. options are the store and "nofast".
-func (p place) File(name string, options ...string) (string, error) {
-	if len(options) > 0 {
-		p.Store = options[0]
-	}
-	p.NoFastPath = slices.Contains(options, "nofast")
+// File writes a configuration for a store and returns its path.
+func (p place) File(name string, store ...string) (string, error) {
+	p.Store = strings.Join(store, "")
 	text, err := template.ParseFS(conf, "conf/"+name)
 	if err != nil {
 		return "", err

@@ -296,7 +296,6 @@ func (g *gateway) keepStartSettings(c *config.Config) *config.Config {
 	next, started := *c, g.started
 	changed := map[string]bool{
 		"listen":               keep(&next.Listen, started.Listen),
-		"fast_path":            keep(&next.FastPath, started.FastPath),
 		"admin.listen":         keep(&next.Admin.Listen, started.Admin.Listen),
 		"admin.token":          keep(&next.Admin.Token, started.Admin.Token),
 		"admin.hosts":          !slices.Equal(started.Admin.Hosts, c.Admin.Hosts),
@@ -349,17 +348,6 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.proxy.ServeHTTP(w, r)
 }
 
-// ServeHit serves cache hits for the fast path.
-func (g *gateway) ServeHit(w http.ResponseWriter, r *http.Request) bool {
-	c := g.current.Load()
-	if c.webhooks != nil && r.URL.Path == c.config.Webhooks.Path {
-		return false
-	}
-	g.telemetry.RequestStarted(r.Method)
-	defer g.telemetry.RequestEnded(r.Method)
-	return c.proxy.ServeHit(w, r)
-}
-
 // purgeForEvent marks the responses stale that a webhook event affects.
 func (g *gateway) purgeForEvent(e webhook.Event) {
 	var tags []string
@@ -385,9 +373,6 @@ func (g *gateway) listen() ([]endpoint, error) {
 		return nil, errors.Join(err, clients.Close())
 	}
 	plain := endpoint{listener: g.connections.Listener(clients, clientWriteTimeout, g.log), handler: g}
-	if c.FastPath {
-		plain.hits = g
-	}
 	endpoints, err := g.withTLS(plain, c)
 	if err != nil {
 		return nil, errors.Join(err, clients.Close(), adminEndpoint.listener.Close())

@@ -74,23 +74,6 @@ func BenchmarkHit(b *testing.B) {
 	benchmarkHandler(b, startUnlimited(b, upstream.URL), "/repos/acme/widgets/subscribers")
 }
 
-// BenchmarkServeHit measures a hit of the fast path, without parsing and writing.
-func BenchmarkServeHit(b *testing.B) {
-	upstream := httptest.NewServer(cacheableUpstream(2 << 10))
-	defer upstream.Close()
-	g := startUnlimited(b, upstream.URL)
-	r := sampleRequest("/repos/acme/widgets/subscribers")
-	w := &nullWriter{http.Header{}}
-	g.ServeHTTP(w, r)
-	b.ReportAllocs()
-	for b.Loop() {
-		clear(w.header)
-		if !g.ServeHit(w, r) {
-			b.Fatal("not served")
-		}
-	}
-}
-
 // BenchmarkPass measures a forwarded request without net/http.
 func BenchmarkPass(b *testing.B) {
 	c := startUnlimited(b, "http://api.example").current.Load().proxy.Config

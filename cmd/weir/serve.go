@@ -15,7 +15,6 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/proxy"
-	"github.com/weirgate/weir/proxy/fastpath"
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
@@ -91,9 +90,8 @@ func (c *serveCommand) Run(p *process) error {
 type endpoint struct {
 	listener net.Listener
 	handler  http.Handler
-	hits     fastpath.Handler // answers cache hits before handler, over plain HTTP; nil disables it
-	tls      *tls.Config      // nil for plain HTTP
-	timeout  time.Duration    // for reading a request, and for writing its response; 0 is unlimited
+	tls      *tls.Config   // nil for plain HTTP
+	timeout  time.Duration // for reading a request, and for writing its response; 0 is unlimited
 	// last endpoints shut down after the others, because these depend on them.
 	last       bool
 	onShutdown func() // ends responses that would never end, such as event streams; may be nil
@@ -147,7 +145,7 @@ func serveAll(ctx context.Context, log *slog.Logger, plan func() drainPlan, endp
 	defer stop(nil)
 	requests, cancelRequests := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancelRequests(nil)
-	var serving, handling, hits sync.WaitGroup
+	var serving, handling sync.WaitGroup
 	var first, last []*http.Server
 	for _, e := range endpoints {
 		s := newServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -167,16 +165,11 @@ func serveAll(ctx context.Context, log *slog.Logger, plan func() drainPlan, endp
 			first = append(first, s)
 		}
 		serving.Go(func() {
-			var err error
-			switch {
-			case e.tls != nil:
-				err = s.ServeTLS(e.listener, "", "")
-			case e.hits != nil:
-				err = fastpath.Serve(s, e.listener, e.hits, &hits)
-			default:
-				err = s.Serve(e.listener)
+			serve := s.Serve
+			if e.tls != nil {
+				serve = func(l net.Listener) error { return s.ServeTLS(l, "", "") }
 			}
-			if !errors.Is(err, http.ErrServerClosed) {
+			if err := serve(e.listener); !errors.Is(err, http.ErrServerClosed) {
 				stop(err)
 			}
 		})
@@ -191,25 +184,29 @@ func serveAll(ctx context.Context, log *slog.Logger, plan func() drainPlan, endp
 		log.Info("drain started", "delay", p.delay, "timeout", p.timeout)
 		<-time.After(p.delay)
 	}
-	deadline := time.Now().Add(p.timeout + finalTimeout)
 	timer := time.AfterFunc(p.timeout, func() { cancelRequests(inbound.ErrDrained) })
 	defer timer.Stop()
-	shutDown(ctx, log, deadline, first)
-	if !waitUntil(&hits, deadline) { // net/http does not track these connections
-		log.Warn("requests were cut off", "error", context.DeadlineExceeded)
-	}
-	shutDown(ctx, log, time.Now().Add(finalTimeout), last)
+	shutDown(ctx, log, p.timeout+finalTimeout, first)
+	shutDown(ctx, log, finalTimeout, last)
 	serving.Wait()
-	waitUntil(&handling, time.Now().Add(finalTimeout)) // handlers of closed connections
+	handled := make(chan struct{})
+	go func() {
+		defer close(handled)
+		handling.Wait() // also for the handlers of closed connections
+	}()
+	select {
+	case <-handled:
+	case <-time.After(finalTimeout):
+	}
 	if failed {
 		return cause
 	}
 	return nil
 }
 
-// shutDown shuts servers down and closes the connections that are active at the deadline.
-func shutDown(ctx context.Context, log *slog.Logger, deadline time.Time, servers []*http.Server) {
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
+// shutDown shuts servers down and closes the connections that are active at the timeout.
+func shutDown(ctx context.Context, log *slog.Logger, timeout time.Duration, servers []*http.Server) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	var group sync.WaitGroup
 	for _, s := range servers {
@@ -221,19 +218,4 @@ func shutDown(ctx context.Context, log *slog.Logger, deadline time.Time, servers
 		})
 	}
 	group.Wait()
-}
-
-// waitUntil waits for a group until the deadline and reports whether the group ended.
-func waitUntil(group *sync.WaitGroup, deadline time.Time) bool {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		group.Wait()
-	}()
-	select {
-	case <-done:
-		return true
-	case <-time.After(time.Until(deadline)):
-		return false
-	}
 }

@@ -32,7 +32,6 @@ import (
 // Config is a complete configuration. The desc tags are the descriptions in the JSON Schema.
 type Config struct {
 	Listen      string       `yaml:"listen" desc:"address of the listener for clients"`
-	FastPath    bool         `yaml:"fast_path" desc:"serve cache hits of plain HTTP/1.1 connections before net/http"`
 	Admin       Admin        `yaml:"admin" desc:"listener for operators"`
 	Upstream    Upstream     `yaml:"upstream" desc:"the API behind the gateway"`
 	Store       Store        `yaml:"store" desc:"where replicas share the ledger and the cache"`
@@ -298,7 +297,6 @@ type Drain struct {
 func Default() *Config {
 	c := &Config{
 		Listen:   ":8080",
-		FastPath: true,
 		Admin:    Admin{Listen: "127.0.0.1:9090"},
 		Upstream: Upstream{Dialect: "service", Timeout: 30 * time.Second, Egress: "shared"},
 		Store:    Store{URL: "memory:"},

@@ -189,7 +189,6 @@ func TestMaskedHidesSecrets(t *testing.T) {
 		"telemetry": map[string]any{"service_name": "weir", "sample": 1, "access_log": "all"},
 		"headers":   map[string]any{"ratelimit": "draft-08"},
 		"drain":     map[string]any{"delay": "0s", "timeout": "10s"},
-		"fast_path": true,
 	}
 	c := valid(t, everything)
 	if diff := cmp.Diff(want, c.Masked()); diff != "" {

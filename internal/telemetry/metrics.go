@@ -40,12 +40,13 @@ type metrics struct {
 	serverDuration, clientDuration, waits                       metric.Float64Histogram
 	requests, spent, saved, admissions, polls, retries, reloads metric.Int64Counter
 	active                                                      metric.Int64UpDownCounter
+	methods                                                     map[string]metric.MeasurementOption // attributes of active
 }
 
 // attributes returns the attributes of a measurement. It leaves out those with an empty value.
 func attributes(list ...attribute.KeyValue) metric.MeasurementOption {
 	isEmpty := func(a attribute.KeyValue) bool { return a.Value == attribute.StringValue("") }
-	return metric.WithAttributes(slices.DeleteFunc(list, isEmpty)...)
+	return metric.WithAttributeSet(attribute.NewSet(slices.DeleteFunc(list, isEmpty)...))
 }
 
 // open creates the instruments.
@@ -74,7 +75,10 @@ func (m *metrics) open(provider metric.MeterProvider) error {
 	m.retries = counter("weir.retries", "{request}", "requests whose connection broke before a response, by outcome of the retry")
 	m.reloads = counter("weir.config.reloads", "{reload}", "configuration reloads, by outcome")
 	active, err := m.meter.Int64UpDownCounter("http.server.active_requests", metric.WithUnit("{request}"), metric.WithDescription("requests in progress"))
-	m.active = active
+	m.active, m.methods = active, map[string]metric.MeasurementOption{}
+	for _, method := range append(methods, other) {
+		m.methods[method] = attributes(semconv.HTTPRequestMethodKey.String(method))
+	}
 	return errors.Join(append(errs, err)...)
 }
 
@@ -90,10 +94,11 @@ func (m *metrics) RequestStarted(method string) { m.addActive(method, 1) }
 func (m *metrics) RequestEnded(method string) { m.addActive(method, -1) }
 
 func (m *metrics) addActive(method string, n int64) {
-	if !slices.Contains(methods, method) {
-		method = other
+	set, ok := m.methods[method]
+	if !ok {
+		set = m.methods[other]
 	}
-	m.active.Add(context.Background(), n, attributes(semconv.HTTPRequestMethodKey.String(method)))
+	m.active.Add(context.Background(), n, set)
 }
 
 // Reloaded counts a reload of the configuration. err is the reason why it was refused, or nil.

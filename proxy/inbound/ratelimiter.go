@@ -78,20 +78,6 @@ func (l *RateLimiter) Allow(address netip.Addr, now time.Time) bool {
 	return b.tokens.AllowN(l.latest, 1)
 }
 
-// HasToken reports whether [RateLimiter.Allow] would allow a request, without taking a token.
-func (l *RateLimiter) HasToken(address netip.Addr, now time.Time) bool {
-	if l == nil {
-		return true
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.buckets == nil {
-		return true
-	}
-	b, ok := l.buckets.Peek(clientOf(address))
-	return !ok || b.tokens.TokensAt(now) >= 1
-}
-
 // removeIdleLocked removes at most two idle addresses with full buckets. Each request adds at
 // most one, so the table shrinks without a pause for any request.
 func (l *RateLimiter) removeIdleLocked() {

@@ -1,0 +1,131 @@
+package proxy
+
+import (
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// newGet returns a GET request; fields are "Name: value".
+func newGet(path string, fields ...string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
+	for _, f := range fields {
+		name, value, _ := strings.Cut(f, ": ")
+		r.Header.Add(name, value)
+	}
+	return r
+}
+
+// TestInvalidFieldNameIsNotStored sends a name with a trailing space, which the client of
+// net/http accepts. Other clients could take the stored field for Transfer-Encoding.
+func TestInvalidFieldNameIsNotStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			c, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nDate: Sat, 01 Jan 2000 00:00:00 GMT\r\nCache-Control: max-age=60\r\n"+
+				"Content-Type: text/plain\r\nTransfer-Encoding : chunked\r\nContent-Length: 2\r\n\r\n[]")
+			_ = c.Close()
+		})
+		w.gateway.ServeHTTP(httptest.NewRecorder(), newGet("/undocumented/path"))
+		got := httptest.NewRecorder()
+		w.gateway.ServeHTTP(got, newGet("/undocumented/path"))
+		if status := got.Header().Get("Cache-Status"); !strings.HasPrefix(status, "weir; hit") {
+			t.Fatalf("Cache-Status %q, want a hit", status)
+		}
+		for name := range got.Header() {
+			if strings.Contains(name, "Transfer-Encoding") {
+				t.Errorf("the field %q was stored", name)
+			}
+		}
+	})
+}
+
+// TestSentFieldsDoNotRetainBodies checks that field values do not share memory with a stored
+// body. HTTP/2 connections keep the fields that they have sent.
+func TestSentFieldsDoNotRetainBodies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size, path, date = 7 << 20, "/repos/o/r", "Sat, 01 Jan 2000 00:00:00 GMT"
+		etag, failing := "", false
+		var sent []string // field values, to the upstream and to clients
+		keep := func(h http.Header) {
+			for values := range maps.Values(h) {
+				sent = append(sent, values...)
+			}
+		}
+		w := newWorld(t, nil, func(c *Config) {
+			c.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+				keep(r.Header)
+				response := httptest.NewRecorder()
+				response.Header().Set("Cache-Control", "max-age=60, stale-if-error=60")
+				response.Header().Set("Last-Modified", date)
+				if etag != "" {
+					response.Header().Set("Etag", etag)
+				}
+				if failing {
+					response.WriteHeader(http.StatusBadGateway)
+				} else if isUnconditional(r.Header) {
+					response.Header().Set("Content-Length", strconv.Itoa(size))
+					_, _ = response.Write(make([]byte, size))
+				} else {
+					response.WriteHeader(http.StatusNotModified)
+				}
+				return response.Result(), nil
+			})
+		})
+		heap := func() uint64 {
+			for range 3 { // a sync.Pool is empty after two collections
+				runtime.GC()
+			}
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return m.HeapAlloc
+		}
+		for _, etag = range []string{`"1"`, ""} {
+			sent = nil
+			before := heap()
+			tag, err := w.gateway.TagOf(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range []struct{ field, want string }{
+				{"X-A: b", "weir; fwd=uri-miss; fwd-status=200; stored"}, {"X-A: b", "weir; hit"}, {"Range: bytes=0-0", "weir; hit"},
+				{"Cache-Control: no-cache", "weir; fwd=request; fwd-status=304; stored"}, {"X-A: b", "weir; fwd=stale; fwd-status=502; ttl=-"},
+			} {
+				if failing = strings.Contains(c.want, "502"); failing {
+					time.Sleep(70 * time.Second)
+				}
+				response := headerOnly{http.Header{}}
+				w.gateway.ServeHTTP(response, newGet(path, c.field))
+				keep(response.header)
+				if got := response.header.Get("Cache-Status"); !strings.HasPrefix(got, c.want) {
+					t.Errorf("Cache-Status after %q: got %q, want %q", c.field, got, c.want)
+				}
+			}
+			if dropped := w.gateway.Cache.PurgeHard(t.Context(), tag); dropped != 1 {
+				t.Errorf("dropped %d entries, want 1", dropped)
+			}
+			if retained := int64(heap() - before); retained > size/2 {
+				t.Errorf("ETag %q: the sent fields retain %d bytes", etag, retained)
+			}
+			runtime.KeepAlive(sent)
+		}
+	})
+}
+
+// headerOnly is a response writer that discards the body.
+type headerOnly struct{ header http.Header }
+
+func (d headerOnly) Header() http.Header         { return d.header }
+func (d headerOnly) WriteHeader(int)             {}
+func (d headerOnly) Write(p []byte) (int, error) { return len(p), nil }
