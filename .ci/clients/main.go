@@ -1,10 +1,13 @@
 // Command clients runs scenarios of real client programs against bin/weir, with the reference
 // service as the upstream. It writes the HTTP exchanges to bin/artefacts/clients.
 //
-// A scenario fails if the program fails, omits a step, breaks a limit, connects to another
-// address than the gateway, receives the address of the upstream in a header field, has
-// another version than the pinned one, or differs from its stored transcript. Each scenario
-// begins with the lines that docs/clients.md shows.
+// A scenario fails in each of these cases:
+//   - The program fails, omits a step or has another version than the pinned version.
+//   - The program breaks a limit, or connects to another address than the gateway.
+//   - A header field contains the address of the upstream.
+//   - The transcript differs from the stored transcript.
+//
+// Each scenario begins with the lines that docs/clients.md shows.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Command h2spec H2SPEC WEIR runs the HTTP/2 conformance tests of the program H2SPEC over TLS against the program WEIR, and
-// against a plain net/http server with the same certificate. It fails if a case fails with WEIR in every run and passes with the
-// plain server.
+// Command h2spec H2SPEC WEIR runs the HTTP/2 conformance tests of the program H2SPEC over TLS. The tests run against the
+// program WEIR and against a plain net/http server. The command fails if a case fails with WEIR in every run and passes
+// with the plain server.
 package main
 
 import (

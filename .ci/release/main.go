@@ -1,6 +1,6 @@
-// Command release builds the files of a version: for each platform an archive with the static binary, the manual page and
-// completions, and an SBOM of the binary (CycloneDX); SHA256SUMS; and NOTES.md, the section of the changelog. The build is
-// reproducible: the same commit, time and Go give the same bytes on any machine.
+// Command release builds the files of a version. Each platform gets an archive and an SBOM of the binary (CycloneDX). The
+// archive contains the static binary, the manual page and the completions. SHA256SUMS and NOTES.md, the section of the
+// changelog, are for all platforms. The same commit, time and Go give the same bytes on any machine.
 //
 //	go run .ci/release -version v0.1.0 -epoch 1700000000 -out bin/release linux/amd64 …
 package main

@@ -132,7 +132,7 @@ func (a *adminClient) call(ctx context.Context, method, path string, body []byte
 	return text, at, err
 }
 
-// send sends one request and returns its response, whatever the status.
+// send sends one request and returns its response with any status.
 func (a *adminClient) send(ctx context.Context, method, path string, body []byte, header http.Header) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, a.base+path, bytes.NewReader(body))
 	if err != nil {

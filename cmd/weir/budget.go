@@ -105,7 +105,8 @@ const (
 
 // watch prints the accounts in every interval. The end of ctx is not an error. If the first
 // call fails, watch returns its error; later failures are reported and the call is repeated.
-// On a terminal each listing replaces the previous one, and the last one stays on the screen.
+// On a terminal each listing replaces the previous listing, and the last listing stays on the
+// screen.
 func (v *budgetView) watch(ctx context.Context, interval time.Duration) (err error) {
 	last, err := v.admin.accounts(ctx)
 	if ctx.Err() != nil {
@@ -152,7 +153,7 @@ func (v *budgetView) watch(ctx context.Context, interval time.Duration) (err err
 	return nil
 }
 
-// append prints a listing below the previous ones.
+// append prints a listing below the previous listings.
 func (v *budgetView) append(l *listing) error {
 	if v.json {
 		return v.print(l)

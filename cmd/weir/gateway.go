@@ -29,7 +29,9 @@ import (
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
-// gateway holds the parts of a running gateway. All fields but current survive a reload.
+// gateway is the gateway process: the parts of it that a reload keeps, and the current
+// [proxy.Gateway], which a reload replaces. gateway passes each request to the proxy or to the
+// webhook receiver. The field store is the ledger.
 type gateway struct {
 	log       *slog.Logger
 	telemetry *telemetry.Telemetry
@@ -75,7 +77,7 @@ type configured struct {
 	webhooks http.Handler // nil if webhooks are disabled
 }
 
-// newGateway starts a gateway. The caller closes it.
+// newGateway starts a gateway, which must be closed.
 func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
 	replica := replicaName()
 	t, err := telemetry.Open(telemetry.Config{

@@ -55,8 +55,8 @@ func tlsNames(c *config.Config) tlsauto.Names {
 	return names
 }
 
-// withTLS adds TLS to the endpoint for clients, and returns it with the endpoint that
-// redirects plain HTTP, if configured. It starts the ACME orders.
+// withTLS adds TLS to the endpoint for clients and starts the ACME orders. withTLS also
+// returns the endpoint that redirects plain HTTP, if configured.
 func (g *gateway) withTLS(clients endpoint, c *config.Config) ([]endpoint, error) {
 	if g.tls == nil {
 		return []endpoint{clients}, nil

@@ -106,7 +106,7 @@ type event struct {
 	push         *pushResult // set for event push
 	at           time.Time
 	serial       int // the ID of objects that the state does not hold
-	// req is the request whose base URL the payloads use. Its caller is the sender.
+	// req is the request whose base URL the payloads use. The caller of req is the sender.
 	req *request
 	// subscribers are the webhooks that receive the event. payloads holds the payload for
 	// each kind of webhook.

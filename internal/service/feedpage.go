@@ -105,7 +105,7 @@ func (feed *feedRequest) heading() string {
 	return title
 }
 
-// feedID returns a permanent identifier (RFC 4151).
+// feedID returns the permanent identifier of the feed or entry at a path (RFC 4151).
 func feedID(path string) string { return "tag:example.com,2022:" + path }
 
 // activities returns the activities of a repository that may be among the newest entries of

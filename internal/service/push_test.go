@@ -84,9 +84,9 @@ func TestPushToTheDefaultBranchRenewsStatistics(t *testing.T) {
 	})
 }
 
-// TestPushPayloadDescribesTheRef abbreviates commits: H is the old head of the default
-// branch, P its parent, N a new commit and 0 none. The service stores the default branch
-// only.
+// TestPushPayloadDescribesTheRef checks the commits in the payload of each kind of push. H
+// is the old head of the default branch, P is the parent of H, N is a new commit, and 0 is
+// no commit. The service stores the default branch only.
 func TestPushPayloadDescribesTheRef(t *testing.T) {
 	for name, c := range map[string]struct {
 		body          string

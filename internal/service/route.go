@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// handler returns the handler of a request, nil if there is none. Two handlers serve paths
+// handler returns the handler of a request, or nil for an unknown path. Two handlers serve paths
 // outside the catalogue: the feeds, and the index at /. The gh client requests the index
 // to check its token.
 func (s *Service) handler(req *request) handler {

@@ -70,7 +70,7 @@ func (c conditions) selects(r *repository) bool {
 	return true
 }
 
-// validate returns the first invalid or missing condition, nil if there is none.
+// validate returns the error for the first invalid or missing condition, or nil.
 func (c conditions) validate(source rulesetSource) *fieldError {
 	var groups []string
 	for _, group := range []struct {

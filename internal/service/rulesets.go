@@ -219,8 +219,8 @@ func (set *ruleset) validate(source rulesetSource, others []*ruleset) *fieldErro
 	return nil
 }
 
-// validate returns the error of an actor, nil if it is valid (Document A section 4.9). It
-// does not check that the team, app or role exists.
+// validate returns the error of an actor, or nil for a valid actor (Document A section 4.9).
+// The method does not check that the team, app or role exists.
 func (a bypassActor) validate(path string, source rulesetSource) *fieldError {
 	personal := source.owner.members == nil
 	switch {

@@ -113,7 +113,7 @@ func listMyWatched(s *Service, req *request) response {
 	return list(req, "/user/subscriptions", s.watchedRepositories(req, u), func(r *repository) object { return repositoryObject(s, req, r) })
 }
 
-// findUser returns the user that a request names by login or ID, nil if there is none.
+// findUser returns the user that a request names by login or ID, or nil for an unknown user.
 func (s *Service) findUser(req *request) *account {
 	for _, a := range s.world.accounts {
 		if a.members == nil && (a.login == req.match.Params.Get("username") || itoa(a.id) == req.match.Params.Get("user_id")) {

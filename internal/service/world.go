@@ -160,7 +160,7 @@ type subscription struct {
 // subscriptions holds the subscriptions of a repository, sorted by login.
 type subscriptions []*subscription
 
-// forUser returns the subscription of a user, nil if there is none.
+// forUser returns the subscription of a user, or nil if the user is not subscribed.
 func (all subscriptions) forUser(u *account) *subscription {
 	if at, found := all.find(u); found {
 		return all[at]
