@@ -7,17 +7,18 @@ import (
 )
 
 const (
-	// maxCandidates bounds the keys that are remembered for one base key.
+	// maxCandidates bounds the keys that are recorded for one base key.
 	maxCandidates = 8
 	// maxSharedCandidates bounds the keys that one request reads from the shared tier.
 	maxSharedCandidates = 2
-	// candidatesPart is the part of the memory budget that lists of candidates use, and
-	// candidatesSize the approximate size of one list in bytes.
-	candidatesPart, candidatesSize = 16, 256
+	// Lists of candidates may use 1/candidatesPart of the memory budget.
+	candidatesPart = 16
+	// candidatesSize is the approximate size of one list in bytes.
+	candidatesSize = 256
 )
 
-// addCandidate records that key holds a response to the question with this base key. The record
-// is a hint: the entry may be evicted later.
+// addCandidate records that a response to the question with this base key is stored under key. The
+// response may be evicted before its record.
 func (m *Memory) addCandidate(base, key Key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -36,9 +37,9 @@ func (m *Memory) candidateKeys(base Key) []Key {
 
 // Candidates returns stored entries that the upstream may select by a 304 with their ETag. The
 // entries in own are variants under the key itself (RFC 9111 section 4.3.1). The entries in
-// otherCallers were fetched by other callers for the same question: this caller may get one only if a
-// 304 proves its access. Purged entries may be among them, because the 304 revalidates them.
-// The newest entries come first.
+// otherCallers were fetched by other callers for the same question. This caller may get such an entry
+// only if a 304 proves its access. Purged entries are included, because the 304 revalidates them. The
+// newest entries come first.
 func (s *Store) Candidates(ctx context.Context, key, base Key) (own, otherCallers []*Entry) {
 	own = s.get(key)
 	if base == (Key{}) {
@@ -46,7 +47,7 @@ func (s *Store) Candidates(ctx context.Context, key, base Key) (own, otherCaller
 	}
 	add := func(list []*Entry) {
 		for _, e := range list {
-			if e.BaseKey == base && !s.removed(e.Tags, e.Since) {
+			if e.BaseKey == base && !s.purgedHard(e.Tags, e.Since) {
 				otherCallers = append(otherCallers, e)
 			}
 		}
@@ -69,7 +70,7 @@ func (s *Store) Candidates(ctx context.Context, key, base Key) (own, otherCaller
 	return own, otherCallers
 }
 
-// descriptive are the fields that describe a response and how it may be stored, not its caller.
+// descriptive lists the fields that describe a response and its storage, but not its caller.
 var descriptive = []string{
 	"Cache-Control", "Cdn-Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language",
 	"Content-Location", "Content-Type", "Date", "Etag", "Expires", "Last-Modified", "Surrogate-Control", "Vary",
@@ -78,7 +79,7 @@ var descriptive = []string{
 }
 
 // ForCaller returns a copy of the entry for another caller that proved its access by a 304 with
-// this ETag. The copy has only descriptive fields and those in also. [Entry.Validated] adds the
+// this ETag. The copy has only descriptive fields and the fields in also. [Entry.Validated] adds the
 // fields of the 304.
 func (e *Entry) ForCaller(etag string, also []string) *Entry {
 	theirs := *e
@@ -87,8 +88,8 @@ func (e *Entry) ForCaller(etag string, also []string) *Entry {
 	return &theirs
 }
 
-// WithoutCaller returns the response as all callers may share it: with descriptive fields and
-// those in also only.
+// WithoutCaller returns the part of the response that all callers may share: the descriptive fields,
+// Age, Link, Location, and the fields in also.
 func (r Response) WithoutCaller(also []string) Response {
 	r.Header = withoutCaller(r.Header, append([]string{"Age", "Link", "Location"}, also...))
 	return r

@@ -15,22 +15,22 @@ import (
 	"github.com/weirgate/weir/internal/redisclient"
 )
 
-// Codec encodes entries as values for a store outside this process, and decodes them. A value
-// contains the key that it was encoded for, and cannot be decoded under another key. A checksum
-// detects changes. With a secret, values are encrypted (AES-256-GCM).
+// Codec converts entries to values for a store outside this process, and back. A value contains its
+// key, and cannot be decoded under another key. A checksum detects changes. With a secret, values are
+// encrypted (AES-256-GCM).
 type Codec struct {
 	aead         cipher.AEAD // nil without a secret
 	compressor   *zstd.Encoder
 	decompressor *zstd.Decoder
 }
 
-// ErrValue is returned for a value that is corrupt, or of another key, secret or version.
+// ErrValue reports a value that is corrupt, or belongs to another key, secret or version.
 var ErrValue = errors.New("invalid value for this key")
 
 // maxValue bounds a decompressed value.
 const maxValue = 16 << 20
 
-// NewCodec returns a codec. All replicas that share a store have the same secret, or none.
+// NewCodec returns a codec. All replicas that share a store must use the same secret, or no secret.
 func NewCodec(secret []byte) (*Codec, error) {
 	c := &Codec{}
 	var err error
@@ -68,7 +68,7 @@ func (c *Codec) Encode(key Key, e *Entry) ([]byte, error) {
 	return value, nil
 }
 
-// Decode returns the entry of a value that was encoded for the key. Its errors wrap ErrValue.
+// Decode returns the entry of a value that was encoded for the key. Errors wrap ErrValue.
 func (c *Codec) Decode(key Key, value []byte) (*Entry, error) {
 	var err error
 	if c.aead != nil {
@@ -95,8 +95,8 @@ func (c *Codec) Decode(key Key, value []byte) (*Entry, error) {
 	return e, nil
 }
 
-// plausible reports whether this process could have stored the entry. Otherwise a writer to the
-// shared store could decide how responses are framed.
+// plausible reports whether this process could have stored the entry. Without this check, a writer to
+// the shared store could decide how responses are framed.
 func plausible(e *Entry) bool {
 	for name, values := range e.Header {
 		if !storableField(name) {

@@ -10,12 +10,12 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// Directives are the directives of a Cache-Control field: names in lower case, arguments unquoted
-// (RFC 9111 section 5.2). The first of repeated directives counts (section 4.2.1).
+// Directives maps the directives of a Cache-Control field to their arguments (RFC 9111 section 5.2).
+// Names are in lower case, and arguments without quotes. The first of repeated directives counts
+// (section 4.2.1).
 type Directives map[string]string
 
-// ParseDirectives parses the values of a Cache-Control field. It never fails: it skips what it
-// cannot parse.
+// ParseDirectives parses the values of a Cache-Control field. Malformed parts are skipped.
 func ParseDirectives(values []string) Directives {
 	var d Directives
 	for _, value := range values {
@@ -55,7 +55,7 @@ func nextDirective(s string) (name, argument, rest string) {
 	return name, strings.TrimSpace(argument), rest
 }
 
-// unquote parses the quoted-string (RFC 9110 section 5.6.4) at the start of s. An unterminated one
+// unquote parses the quoted-string (RFC 9110 section 5.6.4) at the start of s. An unterminated string
 // extends to the end of s.
 func unquote(s string) (text, rest string) {
 	var b strings.Builder
@@ -96,12 +96,12 @@ func (d Directives) Seconds(name string) (time.Duration, bool) {
 	return time.Duration(min(n, maxDelta)) * time.Second, ok
 }
 
-// targetedFields are addressed to caches like this one and precede Cache-Control and Expires (RFC
-// 9213 section 2.2). The first present field counts.
+// targetedFields lists the fields that address gateway caches. These fields take precedence over
+// Cache-Control and Expires (RFC 9213 section 2.2). The first valid field counts.
 var targetedFields = []string{"Cdn-Cache-Control", "Surrogate-Control"}
 
-// governing returns the directives of a response that this cache obeys, and whether they come from
-// a targeted field. An empty or invalid targeted field is ignored (RFC 9213 section 2.1).
+// governing returns the directives that this cache obeys. targeted reports whether the directives are
+// from a targeted field. An empty or invalid targeted field is ignored (RFC 9213 section 2.1).
 func governing(h http.Header) (d Directives, targeted bool) {
 	for _, field := range targetedFields {
 		if len(h[field]) == 0 {
@@ -128,7 +128,7 @@ func governing(h http.Header) (d Directives, targeted bool) {
 const surrogate = "weir"
 
 // addTargeted adds one directive of a targeted field. In Surrogate-Control, a parameter names the
-// cache that the directive is for.
+// cache to which the directive applies.
 func addTargeted(d Directives, field, name string, item httpsfv.Item) {
 	if caches := item.Params.Names(); field == "Surrogate-Control" && len(caches) > 0 && !slices.Contains(caches, surrogate) {
 		return

@@ -1,6 +1,6 @@
-// Package cache stores responses by the rules of RFC 9111: keys, entries, freshness and
-// validation, and a store of two tiers. The first tier is this process's memory. The second is
-// optional and shared by replicas (package redisstore).
+// Package cache stores responses by the rules of RFC 9111. The store has two tiers. The first tier
+// is the memory of this process. The second tier is optional and shared by replicas (package
+// redisstore).
 //
 // Invariants:
 //   - An entry is immutable once stored. A 304 creates a new entry.
@@ -11,8 +11,7 @@
 //   - Decisions about storing and freshness are functions of values and a time. Only [Store] and
 //     its tiers have state.
 //
-// The package sends no requests and does not decide which caller may see a response: package proxy
-// builds the keys, and the catalogue in package policy says which operations callers share. Read
-// [Store], [Entry] and [Storable] first. Every purge, of this replica or another, ends in
-// [Memory.ApplyPurge].
+// The package sends no requests and does not decide which caller may see a response. Package proxy
+// builds the keys, and the catalogue in package policy lists the operations that callers share. Read
+// [Store], [Entry] and [Storable] first. [Memory.ApplyPurge] applies every purge of every replica.
 package cache

@@ -13,28 +13,29 @@ import (
 // Entry is a complete stored response. It is immutable: concurrent requests read it.
 type Entry struct {
 	Status int
-	// Header has the end-to-end fields that [StorableHeader] lets through. Do not modify it.
+	// Header has the end-to-end fields that [StorableHeader] keeps. Do not modify Header.
 	Header http.Header
 	Body   []byte
-	// Vary are the request fields that select this entry, with their values.
+	// Vary contains the request fields that select this entry, with their values.
 	Vary []Field
-	// Tags are the names by which the entry can be purged.
+	// Tags lists the names under which the entry can be purged.
 	Tags []string
 	// Since is the purge generation at which the fetch began.
 	Since Generation
-	// Lifetime is how long the entry is fresh (RFC 9111 section 4.2.1).
+	// Lifetime is the age at which the entry becomes stale (RFC 9111 section 4.2.1).
 	Lifetime time.Duration
 	// InitialAge is the corrected age on arrival (RFC 9111 section 4.2.3).
 	InitialAge time.Duration
-	// Requested and Answered are the times of the last request that fetched or revalidated the
-	// entry, and of its response.
+	// Requested is the time of the last request that fetched or revalidated the entry. Answered is
+	// the time of the response to that request.
 	Requested, Answered time.Time
-	// BaseKey is the key of the question without its caller. It is zero if other callers cannot
-	// prove access to the entry ([Store.Candidates]).
+	// BaseKey is the key of the question without its caller. BaseKey is zero if other callers
+	// cannot prove access to the entry ([Store.Candidates]).
 	BaseKey Key
 }
 
-// Field is one field of a request. An absent field differs from an empty one (RFC 9111 section 4.1).
+// Field is one field of a request. An absent field differs from an empty field (RFC 9111 section
+// 4.1).
 type Field struct {
 	Name, Value string
 	Absent      bool `json:",omitempty"`
@@ -47,8 +48,8 @@ type Response struct {
 	Requested, Answered time.Time
 }
 
-// NewEntry returns the entry of a response that [Storable] lets through. It copies the header, but
-// not the body.
+// NewEntry returns the entry for a response that is [Storable]. NewEntry copies the header, but not
+// the body.
 func NewEntry(r Response, body []byte, lifetime time.Duration) *Entry {
 	return &Entry{
 		Status: r.Status, Header: StorableHeader(r.Header), Body: body, Lifetime: lifetime,
@@ -56,8 +57,8 @@ func NewEntry(r Response, body []byte, lifetime time.Duration) *Entry {
 	}
 }
 
-// Validated returns the entry with the fields of a 304 (RFC 9111 section 3.2). It keeps the fields
-// that identify and describe the stored body. The caller decides about the lifetime.
+// Validated returns a copy of the entry with the fields of a 304 (RFC 9111 section 3.2). The fields
+// that identify and describe the stored body are kept. The lifetime is also kept.
 func (e *Entry) Validated(r Response) *Entry {
 	renewed := *e
 	renewed.Header = maps.Clone(e.Header)
@@ -72,22 +73,22 @@ func (e *Entry) Validated(r Response) *Entry {
 	return &renewed
 }
 
-// unstorable are the fields that belong to one connection or one request.
+// unstorable contains the fields that belong to one connection or one request.
 var unstorable = map[string]bool{
 	"Connection": true, "Proxy-Connection": true, "Keep-Alive": true, "Te": true, "Trailer": true,
 	"Transfer-Encoding": true, "Upgrade": true, "Proxy-Authenticate": true, "Proxy-Authentication-Info": true,
 	"Proxy-Authorization": true, "Set-Cookie": true, "Alt-Svc": true, "Age": true, "Retry-After": true, "Cache-Status": true,
 }
 
-// storableField reports whether a field may be stored: its name is canonical, and it does not
-// belong to one request.
+// storableField reports whether a field may be stored. The name must be canonical, and the field must
+// not belong to one request.
 func storableField(name string) bool {
 	return httpguts.ValidHeaderFieldName(name) && http.CanonicalHeaderKey(name) == name && !unstorable[name] &&
 		!strings.HasPrefix(name, "X-Ratelimit-") && !strings.HasPrefix(name, "Ratelimit")
 }
 
-// StorableHeader copies the fields that may be stored: without hop-by-hop fields, including those
-// that Connection lists (RFC 9111 section 3.1), and without rate limits.
+// StorableHeader copies the fields that may be stored. Rate limits, hop-by-hop fields and the fields
+// that Connection names are omitted (RFC 9111 section 3.1).
 func StorableHeader(h http.Header) http.Header {
 	connection := ConnectionFields(h)
 	kept := make(http.Header, len(h))
@@ -99,7 +100,7 @@ func StorableHeader(h http.Header) http.Header {
 	return kept
 }
 
-// ConnectionFields returns the names that Connection lists: these fields belong to one connection
+// ConnectionFields returns the field names in Connection. The named fields belong to one connection
 // (RFC 9110 section 7.6.1).
 func ConnectionFields(h http.Header) map[string]bool {
 	named := map[string]bool{}

@@ -10,31 +10,32 @@ import (
 
 // Rule is the part of the storing decision that does not depend on the response.
 type Rule struct {
-	// OneCaller is set if the key holds responses of one caller only. Private responses may then
-	// be stored, as in a private cache.
+	// OneCaller is set if only one caller gets the responses under the key. Private responses may
+	// then be stored, as in a private cache.
 	OneCaller bool
-	// TTL, if positive, is the minimum lifetime of a storable response. It marks reference data
-	// that is the same for every caller, even if the upstream says private.
+	// TTL, if positive, is the minimum lifetime of a storable response. A positive TTL marks
+	// reference data, which is the same for every caller, even if Cache-Control is private.
 	TTL time.Duration
 	// Heuristic gives a response without freshness information a tenth of the time since its
 	// last modification (RFC 9111 section 4.2.2).
 	Heuristic bool
 	// DefaultLifetime, if positive, is the lifetime of a response without freshness information.
-	// It is for responses that were expensive to compute. Status 422 is then storable, too.
+	// DefaultLifetime is for responses that were expensive to compute. With a positive
+	// DefaultLifetime, status 422 is also storable.
 	DefaultLifetime time.Duration
 }
 
-// storableStatus are the statuses that are stored. Limit errors, other errors of the upstream and
-// 202 are not.
+// storableStatus contains the statuses that are stored. Limit errors, other errors of the upstream
+// and 202 are not stored.
 var storableStatus = map[int]bool{
 	http.StatusOK: true, http.StatusNonAuthoritativeInfo: true, http.StatusNoContent: true,
 	http.StatusMovedPermanently: true, http.StatusPermanentRedirect: true,
 	http.StatusNotFound: true, http.StatusGone: true,
 }
 
-// Storable reports whether a response to a GET may be stored (RFC 9111 section 3), and how long it
-// is fresh. A response that is never fresh is stored only if it can be revalidated. Weir
-// understands every status that it stores, so must-understand overrides no-store (section 5.2.2.3).
+// Storable reports whether a response to a GET may be stored (RFC 9111 section 3), and returns its
+// lifetime. A response that is never fresh is stored only if it can be revalidated. Weir understands
+// every status that it stores, so must-understand overrides no-store (section 5.2.2.3).
 func Storable(r Response, request Directives, rule Rule) (lifetime time.Duration, ok bool) {
 	response, targeted := governing(r.Header)
 	reference := rule.TTL > 0
@@ -69,7 +70,7 @@ func Storable(r Response, request Directives, rule Rule) (lifetime time.Duration
 // maxHeuristic bounds a heuristic lifetime.
 const maxHeuristic = time.Hour
 
-// heuristic returns a tenth of the time since the response was modified.
+// heuristic returns a tenth of the time since the last modification, at most maxHeuristic.
 func heuristic(r Response) time.Duration {
 	modified, err := parseDate(r.Header.Get("Last-Modified"))
 	if err != nil {
@@ -79,7 +80,7 @@ func heuristic(r Response) time.Duration {
 }
 
 // freshness returns the explicit lifetime (RFC 9111 section 4.2.1). Expires is ignored if the
-// directives are targeted at this kind of cache (RFC 9213 section 2.2).
+// directives are from a targeted field (RFC 9213 section 2.2).
 func freshness(r Response, response Directives, targeted bool, rule Rule) (lifetime time.Duration, explicit bool) {
 	if !rule.OneCaller {
 		if s, ok := response.Seconds("s-maxage"); ok {
@@ -100,7 +101,7 @@ func freshness(r Response, response Directives, targeted bool, rule Rule) (lifet
 	return between(dateOf(r.Header, r.Answered), expires), true
 }
 
-// dateOf returns the Date of a response, or the time of its arrival if it has none.
+// dateOf returns the Date of a response. Without a valid Date, dateOf returns the time of arrival.
 func dateOf(h http.Header, answered time.Time) time.Time {
 	if d, err := parseDate(h.Get("Date")); err == nil {
 		return d
@@ -108,8 +109,8 @@ func dateOf(h http.Header, answered time.Time) time.Time {
 	return answered
 }
 
-// parseDate parses an HTTP-date (RFC 9110 section 5.6.7). It rejects zones other than GMT: their
-// meaning can depend on the zone of this machine (RFC 9111 section 4.2).
+// parseDate parses an HTTP-date (RFC 9110 section 5.6.7). Zones other than GMT are rejected, because
+// their meaning can depend on the zone of this machine (RFC 9111 section 4.2).
 func parseDate(value string) (time.Time, error) {
 	if zone := value[strings.LastIndexByte(value, ' ')+1:]; zone != "GMT" && strings.Trim(zone, "0123456789") != "" {
 		return time.Time{}, fmt.Errorf("date %q is not in GMT", value)
@@ -117,14 +118,14 @@ func parseDate(value string) (time.Time, error) {
 	return http.ParseTime(value)
 }
 
-// between returns how much later the second time is, or zero. The bound prevents overflows in later
-// calculations (RFC 9111 section 1.2.2).
+// between returns the time from earlier to later, or zero if later precedes earlier. A bound prevents
+// overflows in later calculations (RFC 9111 section 1.2.2).
 func between(earlier, later time.Time) time.Duration {
 	return min(max(0, later.Sub(earlier)), maxDelta*time.Second)
 }
 
 // initialAge returns the corrected initial age (RFC 9111 section 4.2.3). An unreadable Age counts as
-// the maximum: a cache may ignore it (section 5.1), but a response of any age would then look new.
+// the maximum. Section 5.1 permits to ignore such an Age, but then an old response would look new.
 func initialAge(r Response) time.Duration {
 	apparent := between(dateOf(r.Header, r.Answered), r.Answered)
 	var age time.Duration
@@ -148,32 +149,32 @@ func (e *Entry) date() time.Time {
 	return e.Answered.Truncate(time.Second) // the precision of Date
 }
 
-// Fresh reports whether the entry may be used at now without revalidation. It does not consider
+// Fresh reports whether the entry may be used at now without revalidation. Fresh does not consider
 // purges and request directives.
 func (e *Entry) Fresh(now time.Time) bool { return e.Age(now) < e.Lifetime }
 
-// Staleness returns for how long the entry has been stale. It is negative while the entry is fresh.
+// Staleness returns the time since the entry became stale, which is negative for a fresh entry.
 func (e *Entry) Staleness(now time.Time) time.Duration { return e.Age(now) - e.Lifetime }
 
-// NeverStale reports whether the entry may never be used stale (RFC 9111 section 4.2.4): its
-// response says must-revalidate or no-cache. In a cache that several callers share,
-// proxy-revalidate and s-maxage have the same effect (sections 5.2.2.8 and 5.2.2.10).
+// NeverStale reports whether must-revalidate or no-cache forbids stale use of the entry (RFC 9111
+// section 4.2.4). If several callers share the entry, proxy-revalidate and s-maxage have the same
+// effect (sections 5.2.2.8 and 5.2.2.10).
 func (e *Entry) NeverStale(rule Rule) bool {
 	d, _ := governing(e.Header)
 	return d.Has("must-revalidate") || d.Has("no-cache") || !rule.OneCaller && (d.Has("proxy-revalidate") || d.Has("s-maxage"))
 }
 
-// SingleUse reports whether each further request must revalidate the entry, including requests
-// that waited for it: its response says no-cache, or was stale on arrival (RFC 9111 sections 4
-// and 5.2.2.4).
+// SingleUse reports whether each further request must revalidate the entry, including followers of
+// its coalesced call. The reason is no-cache, or a response that was stale on arrival (RFC 9111
+// sections 4 and 5.2.2.4).
 func (e *Entry) SingleUse(rule Rule) bool {
 	d, targeted := governing(e.Header)
 	_, explicit := freshness(Response{Header: e.Header, Answered: e.Answered}, d, targeted, rule)
 	return d.Has("no-cache") || explicit && !e.Fresh(e.Answered)
 }
 
-// UsableOnError reports whether the entry may replace an error of the upstream (RFC 5861 section 4):
-// stale-if-error of the response or the request allows it.
+// UsableOnError reports whether stale-if-error of the response or the request allows the entry to
+// replace an error of the upstream (RFC 5861 section 4).
 func (e *Entry) UsableOnError(now time.Time, request Directives) bool {
 	d, _ := governing(e.Header)
 	for _, directives := range []Directives{d, request} {
@@ -184,8 +185,8 @@ func (e *Entry) UsableOnError(now time.Time, request Directives) bool {
 	return false
 }
 
-// UsableWhileRevalidating reports whether the entry may be used during its revalidation (RFC 5861
-// section 3).
+// UsableWhileRevalidating reports whether stale-while-revalidate allows use of the entry during its
+// revalidation (RFC 5861 section 3).
 func (e *Entry) UsableWhileRevalidating(now time.Time) bool {
 	d, _ := governing(e.Header)
 	most, ok := d.Seconds("stale-while-revalidate")

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// maxVariants bounds the entries that Vary separates under one key.
+	// maxVariants bounds the entries under one key, which differ in the fields that Vary names.
 	maxVariants = 8
-	// retention is how long an entry is kept after it became stale: it can still be revalidated.
+	// retention is the time for which a stale entry is kept for revalidation.
 	retention = 24 * time.Hour
 	// entryOverhead is the approximate size of an entry without its body and header.
 	entryOverhead = 512
 )
 
 // Memory is the tier in this process's memory: a least-recently-used cache with a bound in bytes.
-// Losing an entry costs a request only. It is safe for concurrent use.
+// The loss of an entry costs a request only. A Memory is safe for concurrent use.
 type Memory struct {
 	purges
 	uncacheable uncacheable
@@ -75,7 +75,7 @@ func (m *Memory) get(key Key) []*Entry {
 }
 
 // setLocked replaces the entries under a key, and evicts the least recently used keys beyond
-// the bound. A list that exceeds the whole bound is not stored.
+// maxBytes. A list larger than maxBytes is not stored. mu must be held.
 func (m *Memory) setLocked(key Key, list []*Entry) {
 	m.variants.Remove(key)
 	size := weight(list)
@@ -90,8 +90,9 @@ func (m *Memory) setLocked(key Key, list []*Entry) {
 }
 
 // Lookup returns the entry that a request with these fields selects, or nil. purged reports
-// whether one of its tags was purged after its fetch began: the entry is then stale at any age.
-// Of several entries it returns the most recent by Date (RFC 9111 section 4).
+// whether one of the entry's tags was purged after its fetch began. A purged entry is stale at any
+// age. If the request selects several entries, Lookup returns the most recent by Date (RFC 9111
+// section 4).
 func (m *Memory) Lookup(key Key, request http.Header) (e *Entry, purged bool) {
 	list := m.get(key)
 	for _, other := range list {
@@ -102,8 +103,8 @@ func (m *Memory) Lookup(key Key, request http.Header) (e *Entry, purged bool) {
 	return e, e != nil && m.Purged(e.Tags, e.Since)
 }
 
-// Put stores an entry under a key and replaces the entry that the same requests select. It
-// keeps the present entry if its fetch began after a purge that the new entry's fetch preceded.
+// Put stores an entry under a key and replaces the entry that the same requests select. If the
+// present entry has a later purge generation, Put keeps the present entry.
 func (m *Memory) Put(key Key, e *Entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -135,9 +136,9 @@ func (m *Memory) Delete(key Key) {
 	m.variants.Remove(key)
 }
 
-// ApplyPurge makes every entry with one of the tags stale, including entries whose fetch has begun
-// but not ended. A hard purge also removes the entries, after a scan of all, and returns how many
-// these were. A generation of 0 means the next one; the shared tier assigns others.
+// ApplyPurge makes every entry with one of the tags stale, including entries whose fetch is in
+// progress. A hard purge also scans all entries, removes the tagged entries and returns their
+// number. Generation 0 selects the next generation; the shared tier assigns other generations.
 func (m *Memory) ApplyPurge(p Purge, g Generation) (removed int) {
 	m.record(p, g)
 	if !p.Hard {

@@ -10,27 +10,31 @@ import (
 // Generation orders purges. An entry whose fetch began at generation g is stale once one of its
 // tags is purged at a later generation. So a fetch in progress cannot restore purged data.
 //
-// If replicas share a store, the store assigns generations by its time: later purges have later
-// generations on every replica.
+// A shared tier assigns generations by its clock. Later purges have later generations on every
+// replica.
 type Generation uint64
 
-// Purge makes entries with one of the tags stale. A hard purge also removes them.
+// Purge makes entries with one of the tags stale. A hard purge also removes these entries from
+// memory, and look-ups ignore these entries in the shared tier. The record of a hard purge can be lost
+// after many later purges or after a loss in the shared tier. The entries in the shared tier are then
+// stale.
 type Purge struct {
 	Tags []string `json:"tags"`
 	Hard bool     `json:"hard,omitempty"`
 }
 
-// maxPurged bounds the purged tags that are remembered.
+// maxPurged bounds the recorded tags.
 const maxPurged = 16384
 
-// purges remembers when each tag was last purged. At the bound it forgets the older half, and treats
-// every entry of that time as purged. That costs revalidations only.
+// purges records the generation of the last purge of each tag. Above maxPurged tags, record deletes
+// the older half, and every entry from before these purges counts as purged. This costs revalidations
+// only.
 type purges struct {
-	mu    sync.RWMutex
-	now   Generation
-	floor Generation // entries of earlier generations count as purged
-	last  map[string]Generation
-	hard  map[string]Generation // hard purges only
+	mu     sync.RWMutex // guards the fields below
+	latest Generation   // of all purges
+	floor  Generation   // entries of earlier generations count as purged
+	last   map[string]Generation
+	hard   map[string]Generation // hard purges only
 }
 
 // Generation returns the current purge generation. Read it before a fetch begins, and store it in
@@ -38,18 +42,18 @@ type purges struct {
 func (p *purges) Generation() Generation {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return p.now
+	return p.latest
 }
 
 // record records a purge at a generation of the shared store, or at the next generation if g is 0.
 func (p *purges) record(purge Purge, g Generation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	g = cmp.Or(g, p.now+1)
+	g = cmp.Or(g, p.latest+1)
 	if p.last == nil {
 		p.last, p.hard = map[string]Generation{}, map[string]Generation{}
 	}
-	p.now = max(p.now, g)
+	p.latest = max(p.latest, g)
 	for _, t := range purge.Tags {
 		p.last[t] = max(p.last[t], g)
 		if purge.Hard {
@@ -65,16 +69,16 @@ func (p *purges) record(purge Purge, g Generation) {
 	}
 }
 
-// PurgeUntil makes everything stale whose fetch began before g. It is for a shared tier that has lost
-// its record of purges.
+// PurgeUntil makes every entry stale whose fetch began before g. A shared tier calls PurgeUntil after
+// purges were lost.
 func (p *purges) PurgeUntil(g Generation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.floor, p.now = max(p.floor, g), max(p.now, g)
+	p.floor, p.latest = max(p.floor, g), max(p.latest, g)
 }
 
-// removed reports whether one of the tags was purged hard after since.
-func (p *purges) removed(tags []string, since Generation) bool {
+// purgedHard reports whether the record has a hard purge of one of the tags after since.
+func (p *purges) purgedHard(tags []string, since Generation) bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return anyAfter(p.hard, tags, since)
@@ -84,7 +88,7 @@ func (p *purges) removed(tags []string, since Generation) bool {
 func (p *purges) Purged(tags []string, since Generation) bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return since < p.now && (since < p.floor || anyAfter(p.last, tags, since))
+	return since < p.latest && (since < p.floor || anyAfter(p.last, tags, since))
 }
 
 func anyAfter(purged map[string]Generation, tags []string, since Generation) bool {

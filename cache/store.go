@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Key identifies a question together with the security class of its caller. It reveals none of its
-// parts.
+// Key identifies a question together with the security class of its caller. Key is a hash, which
+// does not reveal its parts.
 type Key [sha256.Size]byte
 
 // NewKey hashes the parts. Each part is preceded by its length, so different lists of parts have
@@ -23,8 +23,8 @@ func NewKey(parts ...string) Key {
 	return sha256.Sum256(buf)
 }
 
-// Shared is the tier that replicas share. Its methods return after a bounded time. They fail
-// silently, because losing an entry costs a request only.
+// Shared is the tier that replicas share. All methods return after a bounded time. Failures are
+// silent, because the loss of an entry costs a request only.
 type Shared interface {
 	// Get returns the entries under a key.
 	Get(ctx context.Context, key Key) []*Entry
@@ -32,40 +32,45 @@ type Shared interface {
 	Put(ctx context.Context, key Key, e *Entry) (stored bool)
 	// Delete removes the entries under a key.
 	Delete(ctx context.Context, key Key)
-	// AddCandidate records that a response to the question with this base key is under key.
-	// CandidateKeys returns the recorded keys, newest first.
+	// AddCandidate records that a response to the question with this base key is stored under key.
 	AddCandidate(ctx context.Context, base, key Key)
+	// CandidateKeys returns the recorded keys, newest first.
 	CandidateKeys(ctx context.Context, base Key) []Key
-	// Purge reports a purge to every replica. It retries while the tier is unavailable.
+	// Purge sends a purge to every replica. While the tier is unavailable, Purge keeps the purge and
+	// sends it later. A purge that is not sent is lost when the process ends.
 	Purge(ctx context.Context, p Purge)
 	// AcquireFetch acquires or renews the lease to fetch the response for a key, for a few
-	// seconds. If another owner has the lease, it returns that lease. It returns false and nil if
-	// the tier is unavailable.
+	// seconds. If another owner has the lease, AcquireFetch returns false and that lease. If the
+	// tier is unavailable or the lease unreadable, AcquireFetch returns false and nil: the replica
+	// may fetch the response without a lease.
 	AcquireFetch(ctx context.Context, key Key, lease FetchLease) (acquired bool, other *FetchLease)
-	// ReleaseFetch ends a lease. failed informs other replicas for a moment that the response
-	// is not for other requests.
+	// ReleaseFetch ends a lease. If failed is set, AcquireFetch returns a lease with Failed to other
+	// replicas for a short time.
 	ReleaseFetch(ctx context.Context, key Key, owner string, failed bool)
 }
 
-// FetchLease is the right of one replica to fetch the response for a key, and what other replicas
-// learn about the fetch.
+// FetchLease is the right of one replica to fetch the response for a key. The fields inform other
+// replicas about the fetch.
 type FetchLease struct {
 	Owner string `json:"owner"`
-	// Since is the generation at which the fetch began.
+	// Since is the purge generation at which the fetch began.
 	Since Generation `json:"since"`
 	// Sent reports whether the request was sent to the upstream.
 	Sent bool `json:"sent"`
-	// Failed reports that the response was not for other requests.
+	// Failed reports that the response cannot answer other requests.
 	Failed bool `json:"failed,omitempty"`
-	// Pending is the 202 of an upstream that computes the response. Next is the time of the next
-	// poll.
-	Pending *Entry    `json:"-"`
-	Next    time.Time `json:"next,omitzero"`
-	// Trace is the traceparent of the span that fetches the response (W3C Trace Context), or empty.
+	// Pending is the 202 of an upstream that computes the response.
+	Pending *Entry `json:"-"`
+	// Next is the time of the next poll.
+	Next time.Time `json:"next,omitzero"`
+	// Trace is the traceparent of the span of the fetch (W3C Trace Context), or empty.
 	Trace string `json:"trace,omitempty"`
 }
 
-// Store is the memory tier over an optional tier that replicas share.
+// Store is a cache with these layers:
+//   - Store combines the memory tier with an optional tier that replicas share.
+//   - [Memory] contains entries of this process.
+//   - The purges inside Memory decide which entries of both tiers are stale or removed.
 type Store struct {
 	*Memory
 	shared Shared // nil without a shared tier
@@ -75,8 +80,8 @@ type Store struct {
 func NewStore(memory *Memory, shared Shared) *Store { return &Store{memory, shared} }
 
 // Lookup returns the entry that a request with these fields selects, or nil. purged reports
-// whether the entry was purged since its fetch began: it is then stale at any age. Lookup reads
-// the shared tier only if memory has no fresh entry.
+// whether the entry was purged since its fetch began. A purged entry is stale at any age. Lookup
+// reads the shared tier only if memory has no fresh entry.
 func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *Entry, purged bool) {
 	e, purged = s.Memory.Lookup(key, request)
 	if s.shared == nil || e != nil && !purged && e.Fresh(time.Now()) {
@@ -84,7 +89,7 @@ func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *En
 	}
 	list := s.shared.Get(ctx, key)
 	for _, other := range list {
-		if !other.Selects(request) || other.overruled(list) || s.removed(other.Tags, other.Since) {
+		if !other.Selects(request) || other.overruled(list) || s.purgedHard(other.Tags, other.Since) {
 			continue
 		}
 		gone := s.Purged(other.Tags, other.Since)
@@ -96,8 +101,8 @@ func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *En
 	return e, purged
 }
 
-// newer reports whether the fetch of e began after more purges than that of other, or else whether
-// e was answered later, as far as the replicas' clocks agree.
+// newer reports whether the fetch of e began at a later purge generation. At the same generation,
+// the later response is newer, as far as the replicas' clocks agree.
 func (e *Entry) newer(other *Entry) bool {
 	if e.Since != other.Since {
 		return e.Since > other.Since
@@ -105,8 +110,8 @@ func (e *Entry) newer(other *Entry) bool {
 	return e.Answered.After(other.Answered)
 }
 
-// AcquireFetch acquires a lease in the shared tier ([Shared.AcquireFetch]). Without a shared tier it
-// returns false and nil.
+// AcquireFetch acquires a lease in the shared tier ([Shared.AcquireFetch]). Without a shared tier,
+// AcquireFetch returns false and nil.
 func (s *Store) AcquireFetch(ctx context.Context, key Key, lease FetchLease) (acquired bool, other *FetchLease) {
 	if s.shared == nil {
 		return false, nil
@@ -114,15 +119,15 @@ func (s *Store) AcquireFetch(ctx context.Context, key Key, lease FetchLease) (ac
 	return s.shared.AcquireFetch(ctx, key, lease)
 }
 
-// ReleaseFetch ends a lease.
+// ReleaseFetch ends a lease ([Shared.ReleaseFetch]).
 func (s *Store) ReleaseFetch(ctx context.Context, key Key, owner string, failed bool) {
 	if s.shared != nil {
 		s.shared.ReleaseFetch(ctx, key, owner, failed)
 	}
 }
 
-// Put stores an entry under a key and replaces the entry that the same requests select. It reports
-// whether the shared tier stores the entry, too.
+// Put stores an entry under a key, and reports whether the shared tier also stores the entry. The
+// entry replaces the entry that the same requests select.
 func (s *Store) Put(ctx context.Context, key Key, e *Entry) (shared bool) {
 	s.Memory.Put(key, e)
 	shared = s.shared != nil && s.shared.Put(ctx, key, e)
@@ -144,15 +149,16 @@ func (s *Store) Delete(ctx context.Context, key Key) {
 }
 
 // Purge makes every entry with one of the tags stale on every replica, including entries whose
-// fetch has begun but not ended.
+// fetch is in progress.
 func (s *Store) Purge(ctx context.Context, tags ...string) {
 	if len(tags) > 0 {
 		s.purge(ctx, Purge{Tags: tags})
 	}
 }
 
-// PurgeHard purges, and removes every entry with one of the tags on every replica. It returns how
-// many entries it removed on this one.
+// PurgeHard purges, and removes the entries with one of the tags from the memory of every replica.
+// PurgeHard returns the number of entries removed from the memory of this replica. Entries in the
+// shared tier are not deleted, but Lookup ignores them (see [Purge]).
 func (s *Store) PurgeHard(ctx context.Context, tags ...string) (removed int) {
 	return s.purge(ctx, Purge{tags, true})
 }

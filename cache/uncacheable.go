@@ -8,29 +8,30 @@ import (
 )
 
 const (
-	// uncacheableFor is how long a key stays marked, maxUncacheable the number of marked keys.
+	// uncacheableFor is the time for which a key stays marked.
 	uncacheableFor = 2 * time.Minute
+	// maxUncacheable bounds the marked keys.
 	maxUncacheable = 1 << 14
-	// uncacheableRun is how many uncacheable responses in a row mark a whole operation.
+	// uncacheableRun is the number of consecutive uncacheable responses that mark a whole operation.
 	uncacheableRun = 16
 )
 
-// uncacheable remembers which responses could not be stored ("hit-for-miss"): by key, and by
-// operation for keys that were never requested.
+// uncacheable records which responses could not be stored ("hit-for-miss"). The record by operation
+// applies to keys that were never requested.
 type uncacheable struct {
 	mu         sync.Mutex
-	keys       *simplelru.LRU[Key, time.Time] // until when a key is marked
+	keys       *simplelru.LRU[Key, time.Time] // values are the ends of the marks
 	operations map[string]operationRun        // by operation ID
 }
 
-// operationRun counts the uncacheable responses of one operation since the last cacheable one.
+// operationRun counts the uncacheable responses of one operation since the last cacheable response.
 type operationRun struct {
-	length int
+	length int   // number of uncacheable responses
 	probed int64 // Unix time of the last full look-up
 }
 
-// MarkUncacheable records that the response for a key could not be stored. operation must be one of
-// a bounded number of names.
+// MarkUncacheable records that the response for a key could not be stored. The number of operations
+// must be bounded.
 func (m *Memory) MarkUncacheable(operation string, key Key) {
 	u := &m.uncacheable
 	u.mu.Lock()
@@ -60,9 +61,9 @@ func (m *Memory) Uncacheable(key Key) bool {
 	return ok && time.Now().Before(until)
 }
 
-// SkipShared reports whether a look-up of the key in the shared tier is most likely in vain: the
-// key is marked, or the latest responses of its operation could not be stored. Of a marked
-// operation, one key per second is looked up to find out whether another replica stores it now.
+// SkipShared reports whether requests skip the look-up of the key in the shared tier. Marked keys
+// and keys of marked operations would probably miss. For a marked operation, one look-up per second
+// checks whether another replica stores the response now.
 func (m *Memory) SkipShared(operation string, key Key) bool {
 	if m.Uncacheable(key) {
 		return true

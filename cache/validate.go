@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// NotModified reports whether the entry answers a GET or HEAD with these request fields by 304 (RFC
-// 9110 section 13.2.2). It compares If-None-Match weakly, and ignores If-Modified-Since beside it.
+// NotModified reports whether the response to a GET or HEAD with these request fields is a 304 (RFC
+// 9110 section 13.2.2). If-None-Match is compared weakly, and takes precedence over
+// If-Modified-Since.
 func (e *Entry) NotModified(request http.Header) bool {
 	if e.Status != http.StatusOK {
 		return false
@@ -27,7 +28,7 @@ func (e *Entry) NotModified(request http.Header) bool {
 }
 
 // MatchesETag reports whether the values of If-None-Match contain an entity tag equal to etag by
-// weak comparison, or "*" (RFC 9110 sections 8.8.3.2 and 13.1.2). Unquoted members match nothing.
+// weak comparison, or "*" (RFC 9110 sections 8.8.3.2 and 13.1.2). Unquoted members are ignored.
 func MatchesETag(values []string, etag string) bool {
 	etag = strings.TrimPrefix(etag, "W/")
 	for _, list := range values {
@@ -44,8 +45,8 @@ func MatchesETag(values []string, etag string) bool {
 	return false
 }
 
-// nextETag returns the next opaque-tag of a list with its quotes. It returns an empty tag if the
-// member before the next comma is not an entity tag.
+// nextETag returns the next opaque-tag of a list, with quotes. If the member before the next comma is
+// not an entity tag, nextETag returns an empty tag.
 func nextETag(list string) (tag, rest string) {
 	list = strings.TrimLeft(list, " \t,")
 	list = strings.TrimPrefix(list, "W/")
@@ -77,8 +78,8 @@ func isETag(value string) bool {
 	return !strings.ContainsFunc(tag[1:len(tag)-1], func(r rune) bool { return r <= ' ' || r == '"' || r == 0x7f })
 }
 
-// Differs reports whether the response to a HEAD describes another body than the entry's (RFC 9111
-// section 4.3.5).
+// Differs reports whether the response to a HEAD describes another body than the body of the entry
+// (RFC 9111 section 4.3.5).
 func (e *Entry) Differs(head *http.Response) bool {
 	for _, name := range []string{"Etag", "Last-Modified"} {
 		value := head.Header.Get(name)
@@ -94,16 +95,17 @@ func (e *Entry) Selects(request http.Header) bool {
 	return !slices.ContainsFunc(e.Vary, func(f Field) bool { return fieldOf(request, f.Name) != f })
 }
 
-// overruled reports whether the entry has no Vary, and an entry of the list that is not older has
-// one: then no request may select the entry (RFC 9111 section 4.1).
+// overruled reports whether the entry has no Vary, although an entry of the same age or newer has a
+// Vary. No request may select an overruled entry (RFC 9111 section 4.1).
 func (e *Entry) overruled(list []*Entry) bool {
 	return len(e.Vary) == 0 && slices.ContainsFunc(list, func(other *Entry) bool {
 		return len(other.Vary) > 0 && !other.date().Before(e.date()) && !other.Answered.Before(e.Answered)
 	})
 }
 
-// VaryFields parses the Vary field of a response, and returns the request fields that it names with
-// their values. It omits the names in covered, which the key contains. It reports false for "*".
+// VaryFields parses the Vary field of a response, and returns the named request fields with their
+// values. Names in covered are omitted, because the key contains their values. For "*", VaryFields
+// returns false.
 func VaryFields(response, request http.Header, covered []string) ([]Field, bool) {
 	var fields []Field
 	for _, value := range response["Vary"] {

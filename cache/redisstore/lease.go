@@ -13,19 +13,21 @@ import (
 )
 
 const (
-	// leaseLife is how long a lease lives without renewal, failureLife how long the end of a failed
-	// fetch is known.
-	leaseLife   = 3 * time.Second
+	// leaseLife is the lifetime of a lease without renewal.
+	leaseLife = 3 * time.Second
+	// failureLife is the time for which Redis keeps the record of a failed fetch.
 	failureLife = time.Second
 )
 
-// A lease is stored as its owner, a line break and JSON.
+// The value of a lease consists of the owner, a line break and JSON.
 var (
+	// acquireScript returns an empty string if the owner gets the lease, and otherwise the current lease.
 	acquireScript = redis.NewScript(`
 local other = redis.call('GET', KEYS[1])
 if other and string.sub(other, 1, #ARGV[1] + 1) ~= ARGV[1] .. '\n' then return other end
 redis.call('SET', KEYS[1], ARGV[1] .. '\n' .. ARGV[2], 'PX', ARGV[3])
 return ''`)
+	// releaseScript replaces the owner's lease by the record of a failure, or deletes the lease.
 	releaseScript = redis.NewScript(`
 local other = redis.call('GET', KEYS[1])
 if not other or string.sub(other, 1, #ARGV[1] + 1) ~= ARGV[1] .. '\n' then return 0 end
@@ -61,12 +63,12 @@ func (s *Store) AcquireFetch(ctx context.Context, key cache.Key, lease cache.Fet
 		return err
 	})
 	if !ok || current == "" {
-		return ok, nil
+		return ok, nil // acquired, or Redis is unavailable
 	}
 	if other, err = s.decodeLease(key, current); err != nil {
 		s.warnings.Do(func() { s.log.Warn("fetch lease unreadable", "key", name, "error", err) })
 	}
-	return false, other
+	return false, other // nil if the lease is unreadable
 }
 
 func (s *Store) decodeLease(key cache.Key, text string) (*cache.FetchLease, error) {

@@ -14,24 +14,29 @@ import (
 )
 
 const (
+	// stream is the key of the stream of purges.
 	stream = "weir:cache:purges"
-	// streamLength is the number of purges that the stream keeps, streamLife how long: longer than
-	// any value lives.
+	// streamLength is the approximate number of purges that the stream keeps.
 	streamLength = 10_000
-	streamLife   = 2 * maxLife
-	// readWait is how long a read of the stream waits for a purge, maxRead how many it returns.
+	// streamLife is the life of an idle stream, longer than the life of any value.
+	streamLife = 2 * maxLife
+	// sequenceBits is the number of bits of a generation for the sequence number of a stream ID.
+	sequenceBits = 20
+	// readWait is the maximum wait of one read for a purge.
 	readWait = 500 * time.Millisecond
-	maxRead  = 1000
-	// checkEvery is the pause between checks that the stream was not lost.
+	// maxRead is the maximum number of purges of one read.
+	maxRead = 1000
+	// checkEvery is the interval between checks for a lost stream.
 	checkEvery = 5 * time.Second
 	// maxPending bounds the purges that wait for Redis.
 	maxPending = 1000
 )
 
-// purgeAll is a purge of unknown tags: it makes everything stale.
+// purgeAll is a purge of unknown tags, which makes all entries stale.
 var purgeAll = cache.Purge{}
 
-// Purge implements [cache.Shared]. Run retries while Redis is unavailable.
+// Purge implements [cache.Shared]. While Redis is unavailable, the purge waits for Run. Above
+// maxPending, purgeAll replaces the last waiting purges.
 func (s *Store) Purge(ctx context.Context, p cache.Purge) {
 	var g cache.Generation
 	if s.call(ctx, "purge", stream, func(ctx context.Context) (err error) { g, err = s.add(ctx, p, "*"); return err }) {
@@ -57,19 +62,20 @@ func (s *Store) add(ctx context.Context, p cache.Purge, id string) (cache.Genera
 	if id, err = s.client.XAdd(ctx, args).Result(); err != nil {
 		return 0, err
 	}
-	_ = s.client.PExpire(ctx, stream, streamLife).Err() // check repeats it
+	_ = s.client.PExpire(ctx, stream, streamLife).Err() // check also sets the expiry
 	return generation(id), nil
 }
 
-// generation returns the position of an ID in the stream: its milliseconds, and the number within them.
+// generation converts a stream ID to a generation: the milliseconds of the ID, followed by
+// sequenceBits bits for the sequence number.
 func generation(id string) cache.Generation {
 	ms, n, _ := strings.Cut(id, "-")
-	a, _ := strconv.ParseUint(ms, 10, 44)
+	a, _ := strconv.ParseUint(ms, 10, 64-sequenceBits)
 	b, _ := strconv.ParseUint(n, 10, 64)
-	return cache.Generation(a<<20 | min(b, 1<<20-1))
+	return cache.Generation(a<<sequenceBits | min(b, 1<<sequenceBits-1))
 }
 
-// Run applies the purges of all replicas and sends pending ones, until ctx ends.
+// Run applies the purges of all replicas and sends pending purges, until ctx ends.
 func (s *Store) Run(ctx context.Context) {
 	checked, lost := time.Time{}, false
 	for ctx.Err() == nil {
@@ -86,7 +92,7 @@ func (s *Store) Run(ctx context.Context) {
 		case ctx.Err() != nil:
 		case err != nil:
 			checked = time.Time{}
-			s.ready.Store(false) // until the purges of this time are known
+			s.ready.Store(false) // until Run has applied the missed purges
 			if !lost {
 				s.log.Error("purges of other replicas unavailable", "error", err)
 			}
@@ -101,8 +107,8 @@ func (s *Store) Run(ctx context.Context) {
 	}
 }
 
-// check finds out whether the stream continues from the position of the last read. A stream that was
-// lost is started again. After a gap everything older counts as purged.
+// check verifies that the stream continues after the position of the last applied purge. If the stream
+// was lost, check starts it again. If purges are missing, all older entries count as purged.
 func (s *Store) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, skipAfterError)
 	defer cancel()
@@ -115,14 +121,15 @@ func (s *Store) check(ctx context.Context) error {
 		return err
 	}
 	if len(oldest) == 0 {
-		oldest = newest // another replica has just started the stream
+		oldest = newest // another replica started the stream between the two reads
 	}
 	at := generation(s.position)
 	switch {
 	case len(newest) == 0 || generation(newest[0].ID) < at:
+		// No stream exists, or Redis lost the last purges. The new purge must be later than the position.
 		id := "*"
-		if now := uint64(time.Now().UnixMilli()); now <= uint64(at>>20) { // the clock is behind the stream
-			id = strconv.FormatUint(uint64(at>>20)+1, 10) + "-0"
+		if now := uint64(time.Now().UnixMilli()); now <= uint64(at>>sequenceBits) { // the clock is behind the stream
+			id = strconv.FormatUint(uint64(at>>sequenceBits)+1, 10) + "-0"
 		}
 		g, err := s.add(ctx, purgeAll, id)
 		if err != nil {
@@ -130,6 +137,7 @@ func (s *Store) check(ctx context.Context) error {
 		}
 		s.memory.PurgeUntil(g)
 	case generation(oldest[0].ID) > at:
+		// The stream may have dropped purges after the position, or this replica is new.
 		s.memory.PurgeUntil(generation(oldest[0].ID))
 	}
 	return s.client.PExpire(ctx, stream, streamLife).Err()
@@ -165,7 +173,7 @@ func (s *Store) follow(ctx context.Context) error {
 	return nil
 }
 
-// sendPending appends the purges to the stream that Redis did not accept before.
+// sendPending appends the pending purges to the stream.
 func (s *Store) sendPending(ctx context.Context) error {
 	for {
 		s.mu.Lock()

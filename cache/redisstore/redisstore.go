@@ -1,16 +1,18 @@
-// Package redisstore is the tier of the cache that replicas share, in Redis. It stores entries,
-// lists of candidates, leases of fetches, and a stream of purges. [Store] is the entry point, and
-// purges.go follows the stream.
+// Package redisstore implements the shared tier of the cache in Redis. The tier consists of entries,
+// lists of candidates, fetch leases and a stream of purges. [Store] is the entry point, and purges.go
+// follows the stream.
 //
 // Invariants:
 //   - A value is decoded only under the key that it was encoded for (cache.Codec). An unreadable
 //     value is a miss.
 //   - Every key expires, every value is bounded, and every call has a deadline. After a failed call
-//     the store is skipped for a second.
-//   - Every replica applies purges in the order of the stream. The position of a purge is its
-//     generation. A replica that may have missed purges treats everything older as stale.
+//     the store is skipped for a second. The memory tier remains in use.
+//   - Every replica applies purges in the order of the stream. The position of a purge determines its
+//     generation. A replica that may have missed purges treats all older entries as stale.
+//   - During an outage, a purge takes effect immediately on the replica that received it, and on other
+//     replicas after reconnection. Purges that wait for Redis are lost when the process ends.
 //
-// The data can be lost at any time: that costs requests only. Quota is not stored here.
+// Redis may lose the data at any time, which costs requests only. Quota is not stored here.
 package redisstore
 
 import (
@@ -31,14 +33,14 @@ import (
 )
 
 const (
-	// callTimeout bounds a call during which a request waits. skipAfterError is how long the store
-	// is skipped after a failed call.
-	callTimeout    = 100 * time.Millisecond
+	// callTimeout bounds a call during which a request waits.
+	callTimeout = 100 * time.Millisecond
+	// skipAfterError is the time for which the store is skipped after a failed call.
 	skipAfterError = time.Second
-	// maxValue bounds a value. A larger one stays with the replica that fetched it.
+	// maxValue bounds a value in bytes. Only the memory of the fetching replica stores larger entries.
 	maxValue = 1 << 20
-	// A value lives staleFor longer than it is fresh, because it can be revalidated, and at most
-	// maxLife.
+	// staleFor is the time for which a stale value is kept for revalidation. maxLife bounds the life
+	// of every key except the stream.
 	staleFor, maxLife = time.Hour, 24 * time.Hour
 	// maxCandidates bounds the keys that are recorded for one base key.
 	maxCandidates = 8
@@ -46,10 +48,10 @@ const (
 	warnEvery = time.Minute
 )
 
-// putScript stores a value in the hash of its key, with at most seven other values, and beside it when its
-// fetch began. A value whose fetch began later is not replaced. The generation of the fetch decides
-// first, because later fetches know more purges, and then the time of the request. A request time
-// after Redis's own time is replaced by that time: the replica's clock is wrong.
+// putScript stores a value in the hash of its key, and the start of the fetch beside the value. Before
+// a ninth value, putScript deletes the hash. A value with a later fetch is not replaced: the generation
+// decides first, then the request time. A request time after the time of Redis is replaced by the time
+// of Redis.
 var putScript = redis.NewScript(`
 local time = redis.call('TIME')
 local now = string.format('%010d%06d', tonumber(time[1]), tonumber(time[2]))
@@ -63,23 +65,23 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[3])`)
 // sinceField is the prefix of the fields that putScript writes beside the values.
 const sinceField = "since:"
 
-// Store implements [cache.Shared]. It is safe for concurrent use.
+// Store implements [cache.Shared]. A Store is safe for concurrent use.
 type Store struct {
 	client    redis.UniversalClient
 	codec     *cache.Codec
 	memory    *cache.Memory // applies the purges
 	log       *slog.Logger
 	timeout   time.Duration
-	skipUntil atomic.Int64   // when the store is used again after an error, in nanoseconds since 1970
-	ready     atomic.Bool    // all earlier purges are applied
+	skipUntil atomic.Int64   // end of the pause after an error, in nanoseconds since 1970
+	ready     atomic.Bool    // set after all earlier purges of the stream are applied
 	warnings  rate.Sometimes // about values
+	position  string         // ID of the last applied purge; used by Run only
 
-	mu       sync.Mutex
-	pending  []cache.Purge // not in the stream yet
-	position string        // in the stream; used by Run only
+	mu      sync.Mutex    // guards pending
+	pending []cache.Purge // purges that are not in the stream yet
 }
 
-// New returns a store that applies the purges of all replicas to memory. It takes ownership of the client.
+// New returns a store that applies the purges of all replicas to memory. Close closes the client.
 func New(client redis.UniversalClient, codec *cache.Codec, memory *cache.Memory, log *slog.Logger) *Store {
 	return &Store{client: client, codec: codec, memory: memory, log: log, timeout: callTimeout, warnings: rate.Sometimes{Interval: warnEvery}, position: "0-0"}
 }
@@ -92,13 +94,13 @@ func candidatesName(base cache.Key) string { return "weir:candidates:" + hex.Enc
 
 // variant returns the name of an entry within the hash of its key.
 func variant(e *cache.Entry) string {
-	text, _ := json.Marshal(e.Vary) // fields of strings cannot fail
+	text, _ := json.Marshal(e.Vary) // structs of strings and booleans cannot fail
 	sum := cache.NewKey(string(text))
 	return hex.EncodeToString(sum[:8])
 }
 
-// call runs an operation on a key during which a request waits, and reports whether it succeeded. It
-// does nothing while the store is skipped. A key of another type is removed.
+// call runs an operation on a key during which a request waits, and reports whether the operation
+// succeeded. While the store is skipped, call returns false. A key of another Redis type is removed.
 func (s *Store) call(ctx context.Context, operation, key string, do func(context.Context) error) bool {
 	if !s.ready.Load() || time.Now().UnixNano() < s.skipUntil.Load() {
 		return false
@@ -161,7 +163,7 @@ func (s *Store) Delete(ctx context.Context, key cache.Key) {
 	s.call(ctx, "delete", name, func(ctx context.Context) error { return s.client.Del(ctx, name).Err() })
 }
 
-// AddCandidate implements [cache.Shared]. The keys are in a sorted set, by the time of their addition.
+// AddCandidate implements [cache.Shared]. A sorted set orders the keys by the time of their addition.
 func (s *Store) AddCandidate(ctx context.Context, base, key cache.Key) {
 	name := candidatesName(base)
 	s.call(ctx, "add candidate", name, func(ctx context.Context) error {
