@@ -12,7 +12,7 @@ import (
 
 var now = time.Unix(1_000_000, 0)
 
-// response returns a response that arrived at now. Fields have the form "Name: value".
+// response returns a response that arrives at now. Fields have the form "Name: value".
 func response(status int, fields ...string) Response {
 	return Response{Status: status, Header: header(fields...), Requested: now, Answered: now}
 }
@@ -83,7 +83,7 @@ func TestSecondsParsesDirective(t *testing.T) {
 		}
 	}
 	if _, ok := (Directives{}).Seconds("max-age"); ok {
-		t.Error("an absent directive was found")
+		t.Error("Has reports an absent directive")
 	}
 }
 
@@ -94,12 +94,12 @@ func FuzzParseDirectives(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		for name, argument := range ParseDirectives([]string{s}) {
 			if name == "" || name != strings.TrimSpace(name) || len(argument) > len(s) {
-				t.Errorf("%q gave %q=%q", s, name, argument)
+				t.Errorf("%q is parsed as %q=%q", s, name, argument)
 			}
 		}
 		// Malformed text does not hide an earlier directive.
 		if !ParseDirectives([]string{"no-store", s}).Has("no-store") {
-			t.Errorf("%q hides no-store", s)
+			t.Errorf("malformed text %q hides no-store", s)
 		}
 	})
 }
@@ -170,7 +170,7 @@ func TestAgeIncludesDelays(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		a    Response
-		want time.Duration // ten seconds after its arrival
+		want time.Duration // ten seconds after the arrival
 	}{
 		{"straight from the upstream", response(200), 10 * time.Second},
 		{"dated a minute ago", response(200, "Date: "+now.Add(-time.Minute).UTC().Format(http.TimeFormat)), 70 * time.Second},
@@ -191,7 +191,7 @@ func TestAgeIncludesDelays(t *testing.T) {
 func TestEntryIsFreshUntilItsLifetimeEnds(t *testing.T) {
 	e := NewEntry(response(200), nil, time.Minute)
 	if !e.Fresh(now.Add(time.Minute-1)) || e.Fresh(now.Add(time.Minute)) {
-		t.Error("fresh at the wrong time")
+		t.Error("the entry is fresh after its lifetime, or stale before")
 	}
 }
 
@@ -210,7 +210,7 @@ func TestReplicasWithDifferentClocksDisagreeByTheDifference(t *testing.T) {
 		{"a minute fast", time.Minute, 90 * time.Second, 4 * time.Minute},
 	} {
 		if got := e.Age(now.Add(30*time.Second + c.offset)); got != c.age {
-			t.Errorf("%s: age %v", c.name, got)
+			t.Errorf("%s: got age %v", c.name, got)
 		}
 		if !e.Fresh(now.Add(c.until+c.offset-1)) || e.Fresh(now.Add(c.until+c.offset)) {
 			t.Errorf("%s: fresh at the wrong time", c.name)
@@ -303,7 +303,7 @@ func TestValidatedTakesTheFieldsOfThe304(t *testing.T) {
 		t.Errorf("validated entry: %+v", renewed)
 	}
 	if e.Header.Get("Link") != "<old>" {
-		t.Error("the stored entry was changed")
+		t.Error("Validated changed the stored entry")
 	}
 }
 
@@ -314,7 +314,7 @@ func TestVaryFieldsSelectEntries(t *testing.T) {
 		t.Error(diff, ok)
 	}
 	if _, ok := VaryFields(header("Vary: Accept, *"), request, nil); ok {
-		t.Error("* was ignored beside another name")
+		t.Error("VaryFields ignores * beside another name")
 	}
 	e := &Entry{Vary: fields}
 	if !e.Selects(request) || e.Selects(header("Accept-Language: fr")) || e.Selects(header("Accept-Language: de", "X-Absent: 1")) || e.Selects(header("Accept-Language: de", "X-Absent: ")) {

@@ -48,7 +48,7 @@ func TestDecodeReturnsTheEncodedEntry(t *testing.T) {
 				t.Errorf("encoded (-), decoded (+):\n%s", diff)
 			}
 			if len(body) > 1<<10 && len(value) > len(body)/4 {
-				t.Errorf("%d bytes for a body of %d repeated bytes", len(value), len(body))
+				t.Errorf("got a value of %d bytes for a body of %d repeated bytes", len(value), len(body))
 			}
 			for _, other := range []string{"another secret of thirty-two char.", "", secret} {
 				_, err := newCodec(t, other).Decode(key, value)
@@ -63,7 +63,7 @@ func TestDecodeReturnsTheEncodedEntry(t *testing.T) {
 	}
 }
 
-// A changed bit either is an error or has no effect: zstd ignores a reserved bit.
+// A changed bit causes an error, except for a reserved bit, which zstd ignores.
 func TestDecodeRejectsChangedAndTruncatedValues(t *testing.T) {
 	for _, secret := range []string{"", secret} {
 		c, key, e := newCodec(t, secret), NewKey("a"), sampleEntry(strings.Repeat("long ", 300))
@@ -87,14 +87,14 @@ func TestDecodeRejectsChangedAndTruncatedValues(t *testing.T) {
 	}
 }
 
-// Fields may contain any bytes (RFC 9110 section 5.5), which JSON would change.
+// Field values may contain bytes that are not UTF-8 (RFC 9110 section 5.5). JSON would change these bytes.
 func TestEncodeRejectsFieldsThatAreNotUTF8(t *testing.T) {
 	inHeader, inVary := sampleEntry(""), sampleEntry("")
 	inHeader.Header["Etag"] = []string{"\"caf\xe9\""}
 	inVary.Vary[0].Value = "\xff"
 	for _, e := range []*Entry{inHeader, inVary} {
 		if value, err := newCodec(t, "").Encode(NewKey("a"), e); err == nil {
-			t.Errorf("encoded as %q", value)
+			t.Errorf("got value %q, want an error", value)
 		}
 	}
 }

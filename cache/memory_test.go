@@ -23,7 +23,7 @@ func put(m *Memory, key Key, body string, change func(*Entry)) *Entry {
 	return e
 }
 
-// memoryFor returns a tier with a memory budget for this many entries without body.
+// memoryFor returns a tier with a memory budget for the given number of entries without body.
 func memoryFor(entries int) *Memory {
 	m := NewMemory(1 << 20)
 	m.maxBytes = uint64(entries) * entryOverhead
@@ -95,7 +95,7 @@ func TestMemoryEvictsTheLeastRecentlyUsedKey(t *testing.T) {
 	put(m, keys[3], "", nil)
 	for i, want := range []bool{true, false, true, true} {
 		if m.has(keys[i]) != want {
-			t.Errorf("key %d is stored: %v, want %v", i, !want, want)
+			t.Errorf("key %d: got stored %v, want %v", i, !want, want)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func TestLookupFindsAnEntryWhileItIsReplaced(t *testing.T) {
 	readers.Wait()
 }
 
-// TestMemoryIsAMapWithEviction compares the tier with a map, and its size with its contents.
+// TestMemoryIsAMapWithEviction compares the tier with a map, and the reported size with the stored entries.
 func TestMemoryIsAMapWithEviction(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := memoryFor(rapid.IntRange(1, 6).Draw(t, "entries"))
@@ -172,13 +172,13 @@ func TestMemoryIsAMapWithEviction(t *testing.T) {
 				k := key.Draw(t, "key")
 				m.Delete(k)
 				if e, _ := m.Lookup(k, nil); e != nil {
-					t.Fatal("found after Delete")
+					t.Fatal("an entry was found after Delete")
 				}
 			},
 			"purge": func(t *rapid.T) {
 				which := tag.Draw(t, "tag")
 				if n := m.Count(which); n != m.ApplyPurge(Purge{[]string{which}, true}, 0) || m.Count(which) != 0 {
-					t.Fatalf("not all of %d entries are removed", n)
+					t.Fatalf("not all of the %d entries were removed", n)
 				}
 			},
 			"": func(t *rapid.T) {
@@ -187,7 +187,7 @@ func TestMemoryIsAMapWithEviction(t *testing.T) {
 					bytes += weight(list)
 				}
 				if keys, size := m.Size(); keys != m.variants.Len() || size != bytes || bytes > m.maxBytes {
-					t.Fatalf("reports %d keys of %d bytes, has %d of %d, bound %d", keys, size, m.variants.Len(), bytes, m.maxBytes)
+					t.Fatalf("got size %d keys, %d bytes; want %d keys, %d bytes, at most %d", keys, size, m.variants.Len(), bytes, m.maxBytes)
 				}
 			},
 		})
@@ -260,7 +260,7 @@ func TestTooManyPurgedTagsMakeOnlyOlderEntriesStale(t *testing.T) {
 		p.record(Purge{Tags: []string{fmt.Sprint(i)}}, 0)
 	}
 	if len(p.last) > maxPurged {
-		t.Errorf("%d tags are remembered", len(p.last))
+		t.Errorf("%d tags are recorded", len(p.last))
 	}
 	for _, c := range []struct {
 		tag   string

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Followers with another credential or another representation get their own response. Errors are not shared.
+// Followers with another credential or another representation get their own response. Clients do not share errors.
 func TestCoalescedCallIsSharedOnlyByIdenticalRequests(t *testing.T) {
 	for _, status := range []int{200, 401, 403, 404, 429, 500} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestCoalescedCallIsSharedOnlyByIdenticalRequests(t *testing.T) {
 	}
 }
 
-// Responses that cannot be shared must not serialize their clients: each waits for at most one other request.
+// Responses that cannot be shared must not serialize their clients. Each client waits for at most one other request.
 func TestUnsharableResponsesDoNotSerializeClients(t *testing.T) {
 	for name, fields := range map[string][]string{
 		"no-store": lines("Cache-Control: no-store"),

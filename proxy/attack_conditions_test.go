@@ -37,7 +37,7 @@ func TestErrorsAreNotStored(t *testing.T) {
 	}
 }
 
-// A stored 404 is served only to its caller. A purge or the end of its lifetime removes the 404.
+// A stored 404 is served only to its caller, and not after a purge or the end of the lifetime.
 func TestStored404EndsWhenAccessIsGranted(t *testing.T) {
 	for name, c := range map[string]struct {
 		control string
@@ -100,7 +100,7 @@ func TestClientWithoutValidatorGetsNo304(t *testing.T) {
 	}
 }
 
-// RFC 9110 section 13.1.2: If-None-Match uses weak comparison of whole tags.
+// If-None-Match compares whole tags weakly (RFC 9110 section 13.1.2).
 func TestIfNoneMatchComparesWholeTagsWeakly(t *testing.T) {
 	for _, c := range []struct {
 		condition string
@@ -128,7 +128,7 @@ func TestIfNoneMatchComparesWholeTagsWeakly(t *testing.T) {
 	}
 }
 
-// RFC 9111 section 3.2.
+// A 304 updates the stored fields (RFC 9111 section 3.2).
 func Test304UpdatesStoredFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
@@ -170,7 +170,7 @@ func Test304UpdatesStoredFields(t *testing.T) {
 	})
 }
 
-// The entry is purged before or during its revalidation.
+// If an entry is purged before or during its revalidation, Weir fetches the response again.
 func TestEntryPurgedDuringRevalidationIsFetchedAgain(t *testing.T) {
 	for name, when := range map[string]time.Duration{"before": -time.Second, "during": 500 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
@@ -212,7 +212,7 @@ func TestForeignETagGrantsNoAccess(t *testing.T) {
 	})
 }
 
-// Stale responses end at the exact second, and only if Cache-Control allows them.
+// A stale response is served until the documented second, and only if Cache-Control allows a stale response.
 func TestStaleResponsesEndAtTheDocumentedSecond(t *testing.T) {
 	const lifetime = 10 * time.Second
 	for _, c := range []struct {

@@ -56,7 +56,7 @@ func TestUnsolicitedResponsesAreDiscarded(t *testing.T) {
 	}
 }
 
-// RFC 9110 section 7.6.1: the Connection field removes fields of the client, but none that Weir adds.
+// The Connection field removes fields of the client, but no fields that Weir adds (RFC 9110 section 7.6.1).
 func TestConnectionDoesNotRemoveFieldsOfWeir(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nothing)
@@ -94,7 +94,7 @@ func aliases() (fields []string) {
 	return fields
 }
 
-// Known operations forward only listed fields. Unknown operations forward no alias of an identity or routing field.
+// Known operations forward only listed fields. Unknown operations forward no alias of identity or routing fields.
 func TestAliasesOfTrustedFieldsAreDropped(t *testing.T)     { sendAliases(t, "Bearer a") }
 func TestAliasesAreDroppedForAnonymousClients(t *testing.T) { sendAliases(t, "") }
 
@@ -162,14 +162,15 @@ func TestSetCookieIsNotShared(t *testing.T) {
 					w.want(name, h.Get(name), "")
 				}
 				if strings.Contains(h.Get("Set-Cookie"), "Bearer a") {
-					t.Errorf("%s, %s: a cookie of another caller: %s", path, field, h)
+					t.Errorf("%s, %s: the response has the cookie of another caller: %s", path, field, h)
 				}
 			}
 		})
 	}
 }
 
-// The Host of a client affects neither the upstream request nor the cache key. Only links in its response use the Host.
+// The Host of a client affects neither the upstream request nor the cache key. Only links in the response to this client
+// use the Host.
 func TestClientHostAffectsOnlyItsOwnLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {

@@ -8,8 +8,8 @@ import (
 	"testing/synctest"
 )
 
-// Method, route, operation and resource are metric attributes, so clients must not be able to create values without bound.
-// A route has no values of parameters.
+// Method, route, operation and resource are metric attributes, so the number of their values must be bounded. A route
+// contains no parameter values.
 func TestMetricAttributesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(http.ResponseWriter, *http.Request) {})
@@ -33,7 +33,7 @@ func TestMetricAttributesAreBounded(t *testing.T) {
 				}
 			}
 		}
-		// Two method values for each route shape, and the routes of the catalogue.
+		// The bound allows two methods for each route shape, and the routes of the catalogue.
 		if limit := 2*(maxRoutes+1) + 10; len(labels) > limit {
 			t.Errorf("got %d combinations of attributes, want at most %d", len(labels), limit)
 		}

@@ -70,7 +70,7 @@ func TestUnkeyedFieldsDoNotReachTheUpstream(t *testing.T) {
 	})
 }
 
-// A path that ends like a static file is cached by the same rules as any other.
+// The same caching rules apply to a path with the extension of a static file and to other paths.
 func TestFileExtensionsDoNotAffectCaching(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
@@ -82,14 +82,14 @@ func TestFileExtensionsDoNotAffectCaching(t *testing.T) {
 				r := w.get(path)
 				w.want(path, r.body, `for ""`)
 				if strings.Contains(r.Header.Get("Cache-Status"), "hit") {
-					t.Errorf("%s: %s, although the response must not be stored", path, r.Header.Get("Cache-Status"))
+					t.Errorf("%s: got Cache-Status %s, but the response must not be stored", path, r.Header.Get("Cache-Status"))
 				}
 			}
 		}
 	})
 }
 
-// A partial response is never stored as a complete response, whether its status is 206 or 200.
+// A partial response with status 206 or 200 is never stored as a complete response.
 func TestPartialResponsesAreNotServedAsWhole(t *testing.T) {
 	for _, part := range []string{"bytes=0-1", "bytes=0-0,2-3", "bytes=-1", "bytes=0-18446744073709551615", "lines=1-2"} {
 		for _, status := range []int{206, 200} {
@@ -110,7 +110,7 @@ func TestPartialResponsesAreNotServedAsWhole(t *testing.T) {
 	}
 }
 
-// An entry with repeated hits survives a flood of entries that are requested once.
+// A flood of entries with one request each does not evict an entry with repeated hits.
 func TestFloodDoesNotEvictFrequentEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := cache.NewMemory(1 << 20)
@@ -130,7 +130,7 @@ func TestFloodDoesNotEvictFrequentEntries(t *testing.T) {
 		if _, size := w.gateway.Cache.Size(); size > 1<<20 {
 			t.Errorf("the cache has %d bytes", size)
 		}
-		if misses > 10 { // of 100; the first hits do not yet make the entry frequent
+		if misses > 10 { // of 100 requests; the first hits do not make the entry frequent
 			t.Errorf("the frequent entry was fetched %d times", misses)
 		}
 	})
@@ -155,7 +155,7 @@ func TestRedirectsAreReturnedToTheClient(t *testing.T) {
 				r := w.get("/user", "Authorization: Bearer a", "Cookie: a=b")
 				w.want("status", r.StatusCode, status)
 				if got := r.Header.Get("Location"); got != location && (got != "http://gateway.test/user" || location != "http://upstream.test/base/user") {
-					t.Errorf("%s became %s", location, got)
+					t.Errorf("%s: got %s", location, got)
 				}
 				w.want("requests upstream", w.upstreamSaw(), 1)
 			})
@@ -196,7 +196,7 @@ func TestTokensAreNotLogged(t *testing.T) {
 			}
 		}
 		if text := log.String() + fmt.Sprintf("%+v", w.gateway.Recent()); strings.Contains(text, token) || !strings.Contains(text, "panic") {
-			t.Errorf("logs and records: %s", text)
+			t.Errorf("logs or records contain the token: %s", text)
 		}
 	})
 }

@@ -120,13 +120,13 @@ func TestPrivateResponseIsNeverServedToAnotherCaller(t *testing.T) {
 	}
 }
 
-// A refusal by the upstream removes the caller's stored responses, so stale responses are not served either.
+// A refusal by the upstream removes the caller's stored responses, so stale responses are not served.
 func TestRevokedAccessRemovesStoredResponses(t *testing.T) {
 	for name, c := range map[string]struct {
 		control, method string
 		fields          []string
 		status          int
-		servesStale     bool // the response before the refusal arrives
+		servesStale     bool // the client gets the stored response before the refusal arrives
 	}{
 		"401":                      {control: "max-age=10", status: 401},
 		"403":                      {control: "max-age=10", status: 403},
@@ -142,7 +142,7 @@ func TestRevokedAccessRemovesStoredResponses(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := newGuarded(c.control, "Bearer a", "Bearer b")
 				w := newWorld(t, api.ServeHTTP)
-				for _, token := range []string{"a", "b"} { // the second gets access by a 304
+				for _, token := range []string{"a", "b"} { // a 304 proves the access of token b
 					w.want("body", w.get(sbom, "Authorization: Bearer "+token).body, secretWords)
 				}
 				time.Sleep(time.Minute)
@@ -168,7 +168,8 @@ func TestRevokedAccessRemovesStoredResponses(t *testing.T) {
 	}
 }
 
-// Tokens of other kinds are other callers. A resource that becomes private is not served after its lifetime or a purge.
+// Each kind of token is a separate caller. After a resource becomes private, its entry is not served after a purge or
+// the end of the lifetime.
 func TestCredentialsAreSeparateCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newGuarded("private, max-age=60", "Bearer ghp_a")
@@ -238,7 +239,7 @@ func TestRepresentationsOfOneCallerAreKeptApart(t *testing.T) {
 	}
 }
 
-// RFC 9111 section 4.1: an older response without Vary does not match once a newer response has Vary.
+// A newer response with Vary hides an older response without Vary (RFC 9111 section 4.1).
 func TestNewVaryAppliesToOlderResponses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		varies := false
@@ -293,7 +294,7 @@ func TestVaryAuthorizationDoesNotSharePrivateResponses(t *testing.T) {
 	}
 }
 
-// The upstream is part of every cache key, and the Host of the client is part of none.
+// Every cache key contains the upstream. No cache key contains the Host of the client.
 func TestCacheKeyContainsTheUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
@@ -358,7 +359,7 @@ func TestRefusalDoesNotRevealStoredResponses(t *testing.T) {
 					r.Header.Del("Date")
 					r.Header.Del("Weir-Request-Id")
 					for name := range r.Header {
-						if strings.HasSuffix(name, "-Reset") { // the time of the first request decides the reset
+						if strings.HasSuffix(name, "-Reset") { // the reset depends on the time of the first request
 							r.Header.Del(name)
 						}
 					}

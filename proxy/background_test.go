@@ -47,14 +47,14 @@ func TestVariantsAreFetchedConcurrently(t *testing.T) {
 	})
 }
 
-// An account with quota does not wait as follower of an account without quota.
+// An account with quota does not wait as a follower of an account without quota.
 func TestExhaustedAccountDoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rules := policy.DefaultLimits()
 		rules.Concurrent = 1
 		w := newWorld(t, slowly("all"), limited(rules))
 		var clients sync.WaitGroup
-		clients.Go(func() { w.get("/users/octocat", "Authorization: Bearer a") }) // uses the only concurrent permit of a
+		clients.Go(func() { w.get("/users/octocat", "Authorization: Bearer a") }) // uses the only permit of account a
 		synctest.Wait()
 		clients.Go(func() { w.want("body of a", w.get("/gitignore/templates", "Authorization: Bearer a").body, "all") })
 		synctest.Wait()
@@ -66,7 +66,7 @@ func TestExhaustedAccountDoesNotDelayOthers(t *testing.T) {
 			})
 		}
 		clients.Wait()
-		w.want("requests upstream", w.upstreamSaw(), 3) // the request of a is still sent, later
+		w.want("requests upstream", w.upstreamSaw(), 3) // including the later request of account a
 	})
 }
 
@@ -135,7 +135,7 @@ func TestPanicWhileBufferingEndsOnlyItsResponse(t *testing.T) {
 	})
 }
 
-// Above the bound clients get the 202 and poll themselves.
+// Above the bound of polls, clients get the 202 and poll themselves.
 func TestPollsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) })

@@ -17,8 +17,8 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// breaking returns an upstream that breaks the connection on the first requests after it has read them. The counter can be
-// changed; below zero no connection breaks.
+// breaking returns an upstream that reads the first requests and then breaks their connections. The test may change the
+// returned number of breaks left. A negative number disables breaks.
 func breaking(first int64) (http.HandlerFunc, *atomic.Int64) {
 	left := new(atomic.Int64)
 	left.Store(first)
@@ -30,7 +30,8 @@ func breaking(first int64) (http.HandlerFunc, *atomic.Int64) {
 	}, left
 }
 
-// A safe request is retried a few times while its client waits, each time with a permit. Unsafe requests are not retried.
+// A safe request is retried a few times while its client waits, and each attempt has a permit. Unsafe requests are not
+// retried.
 func TestSafeRequestIsRetriedAfterABrokenConnection(t *testing.T) {
 	for _, c := range []struct {
 		name, method string
@@ -94,7 +95,7 @@ func TestTransportDoesNotRetryItself(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := testservers.ListenPipe("raw.test:80")
 				defer func() { _ = l.Close() }()
-				var requests atomic.Int32 // without the first request of the first connection
+				var requests atomic.Int32 // excludes the first request of the first connection
 				go func() {
 					for n := 0; ; n++ {
 						conn, err := l.Accept()
@@ -141,7 +142,7 @@ func TestTransportDoesNotRetryItself(t *testing.T) {
 	}
 }
 
-// The retry budget allows ten retries, and one more for each ten responses.
+// The retry budget allows ten retries, and one further retry for each ten responses.
 func TestRetryBudgetBoundsRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -189,7 +190,7 @@ func TestBreakerOpensForAnUnreachableUpstream(t *testing.T) {
 			start := time.Now()
 			r := w.get(fmt.Sprint("/users/", i), "Prefer: wait=0")
 			if w.want("duration", time.Since(start), time.Duration(0)); r.StatusCode == 502 {
-				continue // a trial
+				continue // a trial request
 			}
 			w.refused(r, 503, "does not respond")
 			w.want("Retry-After", r.Header.Get("Retry-After"), "1")
@@ -214,7 +215,7 @@ func TestBreakerOpensForAnUnreachableUpstream(t *testing.T) {
 	})
 }
 
-// One client that keeps the breaker open does not use up the trials of other accounts.
+// A client that keeps the breaker open does not use the trials of other accounts.
 func TestEachAccountHasItsOwnTrials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -270,7 +271,7 @@ func TestClientDisconnectsDoNotOpenTheBreaker(t *testing.T) {
 	})
 }
 
-// A trial continues after its client disconnects, so that it can still close the breaker.
+// A trial continues after its client disconnects, so that the response can close the breaker.
 func TestTrialContinuesAfterItsClientDisconnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var back atomic.Bool
@@ -333,8 +334,8 @@ func TestClosedIdleConnectionsDoNotOpenTheBreaker(t *testing.T) {
 	}
 }
 
-// restarting returns a transport to an upstream that closes connections from before its restart when a request arrives on them.
-// The counter met counts these requests. Concurrent requests use separate connections.
+// restarting returns a transport to an upstream that restarts. A request on a connection from before the restart closes
+// the connection and increments met. Concurrent requests use separate connections.
 func restarting(t *testing.T, restarted *atomic.Bool, met *atomic.Int32) http.RoundTripper {
 	l := testservers.ListenPipe("raw.test:80")
 	go func() {

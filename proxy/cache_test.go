@@ -64,7 +64,7 @@ func TestPrivateResponsesAreKeptPerCredential(t *testing.T) {
 			}
 			w.want("anonymous", w.get("/repos/acme/secret/subscribers").body, "")
 		}
-		// Each token has an entry. The anonymous response is private, so it is not stored.
+		// Each token has a separate entry. The anonymous response is private, so Weir does not store this response.
 		w.want("requests upstream", w.upstreamSaw(), 4)
 	})
 }
@@ -136,7 +136,7 @@ func TestOnlyIfCachedFailsOnAMiss(t *testing.T) {
 	})
 }
 
-// RFC 9111 section 5.2.1.7.
+// A request with only-if-cached is never forwarded (RFC 9111 section 5.2.1.7).
 func TestOnlyIfCachedIsNeverForwarded(t *testing.T) {
 	for _, field := range []string{"Accept: */*", "Range: bytes=0-1", `If-Match: "one"`} {
 		synctest.Test(t, func(t *testing.T) {
@@ -173,7 +173,7 @@ func parts(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprint(w, "whole")
 }
 
-// RFC 9111 section 3.3.
+// A partial response is not stored (RFC 9111 section 3.3).
 func TestPartialResponseIsNotStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, parts)
@@ -184,7 +184,7 @@ func TestPartialResponseIsNotStored(t *testing.T) {
 	})
 }
 
-// RFC 9110 sections 13.1.5 and 14, RFC 9111 section 3.3.
+// A stored response answers range requests (RFC 9110 sections 13.1.5 and 14, RFC 9111 section 3.3).
 func TestRangesOfStoredResponses(t *testing.T) {
 	for _, c := range []struct {
 		fields []string

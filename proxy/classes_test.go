@@ -19,9 +19,9 @@ import (
 
 // event is one step of a random history: concurrent requests, or a change of the state of caches or tokens.
 type event struct {
-	// requests are sent concurrently.
+	// requests lists the requests that clients send concurrently.
 	requests []clientRequest
-	// purge is the tag to purge during requests; the requests in later are sent after the purge.
+	// purge is the tag to purge during the requests. later lists the requests after the purge.
 	purge string
 	later []clientRequest
 	// revoke revokes a token. crash restarts a replica with empty memory. evict removes all entries
@@ -92,7 +92,7 @@ type labelledAPI struct {
 	digests bool // the ETags depend on the token, as in the github dialect
 	mu      sync.Mutex
 	revoked map[string]bool
-	version int // incremented by every purge
+	version int // every purge increments version
 	polls   int
 }
 
@@ -160,7 +160,7 @@ func runHistory(t *testing.T, events []event, digests bool) (failure string) {
 	}
 	w := newWorld(t, api.ServeHTTP, dialect)
 	list, common := w.replicas(2)
-	purged := map[string]int{} // by tag, the API's version after the last purge
+	purged := map[string]int{} // version of the API after the last purge, by tag
 	for _, e := range events {
 		switch {
 		case e.purge != "":
@@ -198,7 +198,7 @@ func runHistory(t *testing.T, events []event, digests bool) (failure string) {
 			}
 		}
 	}
-	time.Sleep(time.Second) // upstream requests without a waiting client must end as well
+	time.Sleep(time.Second) // upstream requests without a waiting client must also end
 	return ""
 }
 

@@ -21,11 +21,11 @@ type sharedTier struct {
 	entries    map[cache.Key][]*cache.Entry
 	candidates map[cache.Key][]cache.Key
 	leases     map[cache.Key]cache.FetchLease
-	until      map[cache.Key]time.Time // when the leases expire
+	until      map[cache.Key]time.Time // ends of the leases
 	memories   []*cache.Memory
 	generation cache.Generation
 	away       bool
-	lookups    int // of candidates
+	lookups    int // number of look-ups of candidates
 	gets       int
 }
 
@@ -343,7 +343,7 @@ func TestPurgeEndsCoalescingAcrossReplicas(t *testing.T) {
 	})
 }
 
-// A follower is refused at its deadline, although the lease of a lost replica delays the leader.
+// A follower gets a refusal at its deadline while the lease of a lost replica delays the leader.
 func TestFollowerIsRefusedAtItsDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, computing(time.Hour))

@@ -78,8 +78,8 @@ func TestDifferentQuestionsAreNotCoalesced(t *testing.T) {
 	})
 }
 
-// pausing returns an upstream that closes reached at the given stage of its response. The upstream continues after
-// resume is closed or the request is canceled.
+// pausing returns an upstream that pauses at the given stage of its response and closes reached. The upstream continues
+// after resume is closed or the request is canceled.
 func pausing(stage string, reached chan<- struct{}, resume <-chan struct{}) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		at := func(name string) {
@@ -270,7 +270,7 @@ func TestFollowersOutliveARefusedLeader(t *testing.T) {
 		rules.Concurrent = 1
 		w := newWorld(t, slowly("all"), limited(rules))
 		var clients sync.WaitGroup
-		clients.Go(func() { w.get("/emojis") }) // uses the only concurrent permit
+		clients.Go(func() { w.get("/emojis") }) // reserves the only concurrent permit
 		synctest.Wait()
 		clients.Go(func() {
 			w.want("status of the leader", w.get(watchers, "Prefer: respond-async").StatusCode, http.StatusTooManyRequests)
@@ -317,7 +317,7 @@ func TestPurgeEndsCoalescing(t *testing.T) {
 	})
 }
 
-// RFC 9111 section 5.2.1.4: a no-cache request joins only calls that start after the request arrives.
+// A no-cache request joins only calls that start after the request arrives (RFC 9111 section 5.2.1.4).
 func TestNoCacheRequestsShareOnlyLaterCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, slowly("all"))
@@ -332,7 +332,7 @@ func TestNoCacheRequestsShareOnlyLaterCalls(t *testing.T) {
 			})
 		}
 		clients.Wait()
-		// The first request of each group of three is sent. Requests that arrive during a call share the next call.
+		// Weir sends the first request of each group of three. Requests that arrive during a call share the next call.
 		w.want("requests upstream", w.upstreamSaw(), 3)
 	})
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// pooled returns the identity of a client with several credentials. Pick returns the first that is not excluded.
+// pooled returns the identity of a client with several credentials. Pick returns the first credential that is not
+// excluded.
 func pooled(names ...string) Identity {
 	first := names[0]
 	return Identity{
@@ -33,7 +34,8 @@ func pooled(names ...string) Identity {
 	}
 }
 
-// Many clients use several credentials while background requests refresh the responses. The test is for the race detector.
+// Many clients use several credentials while background requests refresh the responses. The race detector must report no
+// race.
 func TestCredentialAttemptsDuringBackgroundRefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {

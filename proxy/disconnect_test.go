@@ -32,7 +32,7 @@ func TestClientDisconnectReleasesItsPermit(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		request string
-		// upstream runs while the client disconnects.
+		// upstream is the handler that runs while the client disconnects.
 		upstream http.HandlerFunc
 	}{
 		{"before the response", "GET /gitignore/templates HTTP/1.1\r\nHost: g\r\n\r\n", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }},
@@ -76,7 +76,7 @@ func TestClientDisconnectRemovesItsClaimFromTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { <-release })
-		for i := range 3 { // the slow start allows three before the first response
+		for i := range 3 { // the slow start allows three requests before the first response
 			go func() { w.get(fmt.Sprint("/users/", i)) }()
 		}
 		synctest.Wait()

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// Each client gets the upstream error of its own request. Weir neither retries nor stores errors, and slows down no account.
+// Each client gets the upstream error of its own request. Weir neither retries the request
+// nor stores the error, and throttles no account.
 func TestServerErrorsAreForwardedWithoutSideEffects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		status := http.StatusBadGateway

@@ -24,7 +24,7 @@ func newGet(path string, fields ...string) *http.Request {
 }
 
 // TestInvalidFieldNameIsNotStored sends a name with a trailing space, which the client of
-// net/http accepts. Other clients could take the stored field for Transfer-Encoding.
+// net/http accepts. Other clients could interpret the stored field as Transfer-Encoding.
 func TestInvalidFieldNameIsNotStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {

@@ -82,7 +82,7 @@ func TestRateLimitRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		identified := 0
 		w := newWorld(t, nothing, withRateLimit(1, 1), func(c *Config) {
-			c.RefusalStatus = http.StatusForbidden // applies to limits of the upstream only
+			c.RefusalStatus = http.StatusForbidden // this status applies to limits of the upstream only
 			c.Identify = func(r *http.Request) (Identity, error) { identified++; return identifyByToken(r) }
 		})
 		w.wantStatuses("192.0.2.1:1000", 200)
@@ -125,7 +125,7 @@ func TestRateLimitIsTheFirstCheck(t *testing.T) {
 	})
 }
 
-// TestForwardedFieldsOfClientsAreIgnored covers attack 14 of docs/attacks.md: a client can
+// TestForwardedFieldsOfClientsAreIgnored covers attack 14 of docs/attacks.md. A client can
 // neither evade its own limit nor use the tokens of another address.
 func TestForwardedFieldsOfClientsAreIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestForwardedFieldsOfClientsAreIgnored(t *testing.T) {
 			ip := fmt.Sprintf("203.0.113.%d", i)
 			r := w.from("192.0.2.1:1000", "GET", "/user", name+": "+value(name, ip), "Connection: "+name)
 			w.want(name+" above the burst", r.StatusCode, 429)
-			w.wantStatuses(ip+":1000", 200) // its tokens are unused
+			w.wantStatuses(ip+":1000", 200) // the bucket of this address is full
 		}
 	})
 }
@@ -215,7 +215,7 @@ func withShedder(limit int) (*inbound.Shedder, option) {
 	return shedder, func(c *Config) { c.Shedder = shedder }
 }
 
-// TestOverloadKeepsGoodput compares the goodput at five times the capacity with the peak.
+// TestOverloadKeepsGoodput checks that the goodput at five times the capacity is close to the peak.
 // Refusals must be immediate, and cache hits must continue.
 func TestOverloadKeepsGoodput(t *testing.T) {
 	const limit, latency, duration = 50, 100 * time.Millisecond, 3 * time.Second
@@ -357,7 +357,7 @@ func TestUnreadBodyClosesTheConnection(t *testing.T) {
 	}
 }
 
-// TestHTTP2StreamWithoutReaderEnds covers attack 46 of docs/attacks.md: the client reads other
+// TestHTTP2StreamWithoutReaderEnds covers attack 46 of docs/attacks.md. The client reads only other
 // streams of the same connection.
 func TestHTTP2StreamWithoutReaderEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

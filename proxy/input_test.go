@@ -16,7 +16,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// refused checks the status of an error response, the format of its body and a part of its message.
+// refused checks the status of an error response, the format of the body and a part of the message.
 func (w *world) refused(r got, status int, message string) {
 	w.Helper()
 	w.want("status", r.StatusCode, status)
@@ -57,7 +57,7 @@ func TestAmbiguousTargetsAreRejected(t *testing.T) {
 				if c.message == "URI Too Long" {
 					status = http.StatusRequestURITooLong
 				}
-				// A raw request, because http.Client normalizes targets.
+				// The test sends raw bytes, because http.Client normalizes targets.
 				response := w.raw("GET " + c.path + " HTTP/1.1\r\nHost: gateway.test\r\nConnection: close\r\n\r\n")
 				w.refused(parseResponse(t, response), status, c.message)
 				w.want("requests upstream", w.upstreamSaw(), 0)
@@ -109,7 +109,7 @@ func TestUnsupportedRequestsAreRejected(t *testing.T) {
 	}
 }
 
-// TestBodyOfAHitIsNotParsedAsARequest covers attack 3 of docs/attacks.md: a body hides another request.
+// TestBodyOfAHitIsNotParsedAsARequest covers attack 3 of docs/attacks.md. The body contains another request.
 func TestBodyOfAHitIsNotParsedAsARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, templates)

@@ -229,7 +229,7 @@ func TestSecondaryLimitStartsACoolDown(t *testing.T) {
 		w.want("status from the upstream", w.get("/user", "Authorization: Bearer a").StatusCode, 403)
 		r := w.get("/user", "Authorization: Bearer a")
 		w.want("status during the cool-down", r.StatusCode, 429)
-		w.want("Retry-After", r.Header.Get("Retry-After"), "31") // one second more, because the upstream may have rounded
+		w.want("Retry-After", r.Header.Get("Retry-After"), "31") // one second is added, because the upstream may round down
 		w.want("classification", limits.ClassifyLimit(r.StatusCode, r.Header, []byte(r.body)), limits.SecondaryLimit)
 		w.want("requests upstream", w.upstreamSaw(), 1)
 		w.want("status of another account", w.get("/user", "Authorization: Bearer b").StatusCode, 200)

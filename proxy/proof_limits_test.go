@@ -19,7 +19,7 @@ func holding(etag string, body func(*http.Request) string, fields ...string) htt
 			w.WriteHeader(http.StatusNotModified)
 			return
 		}
-		for _, f := range fields { // a 304 need not repeat these
+		for _, f := range fields { // a 304 may omit these fields
 			name, value, _ := strings.Cut(f, ": ")
 			w.Header().Set(name, value)
 		}
@@ -89,7 +89,7 @@ func TestWeakETagSelectsNoVariant(t *testing.T) {
 	})
 }
 
-// Reads of candidates before a refusal could reveal by their duration which responses are stored.
+// The duration of candidate reads before a refusal could reveal which responses are stored.
 func TestRequestWithoutPermitReadsNoCandidates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
@@ -100,7 +100,7 @@ func TestRequestWithoutPermitReadsNoCandidates(t *testing.T) {
 		}, github)
 		list, tier := w.replicas(1)
 		sendTo(list[0], sbom, "Authorization", "Bearer a")
-		sendTo(list[0], "/repos/acme/widgets/subscription", "Authorization", "Bearer b") // the only permit of b
+		sendTo(list[0], "/repos/acme/widgets/subscription", "Authorization", "Bearer b") // uses the only permit of token b
 		before := tier.lookups
 		if r := sendTo(list[0], sbom, "Authorization", "Bearer b", "Prefer", "respond-async"); r.Code != http.StatusTooManyRequests {
 			t.Errorf("got %d, want 429", r.Code)
@@ -134,7 +134,7 @@ func TestReferenceDataIsStoredWithoutFieldsAboutItsCaller(t *testing.T) {
 	})
 }
 
-// Invalid and very long ETags are not sent, and the size of If-None-Match is bounded.
+// Weir does not send invalid or very long ETags, and bounds the size of If-None-Match.
 func TestIfNoneMatchIsBounded(t *testing.T) {
 	for _, etag := range []string{"*", "v1", `"a", "b"`, `"` + strings.Repeat("x", 300) + `"`} {
 		synctest.Test(t, func(t *testing.T) {
@@ -169,8 +169,8 @@ func TestIfNoneMatchIsBounded(t *testing.T) {
 	})
 }
 
-// An upstream that refuses conditional requests gets each request again without conditions, and only
-// once with cache.etags: off.
+// If the upstream refuses conditional requests, Weir repeats each request without conditions. With cache.etags: off,
+// Weir sends each request once.
 func TestRefusedConditionalRequestIsRepeatedWithoutConditions(t *testing.T) {
 	for _, status := range []int{http.StatusBadRequest, http.StatusPreconditionFailed, http.StatusRequestHeaderFieldsTooLarge} {
 		for etags, requests := range map[ETags]int{ETagsUpstream: 1 + 2*4, ETagsOff: 5} {
@@ -268,7 +268,7 @@ func Test404IsNoCandidateAndReplacesNone(t *testing.T) {
 	})
 }
 
-// A 304 with a weak ETag proves nothing, so the request is repeated without conditions.
+// A 304 with a weak ETag does not prove access, so Weir repeats the request without conditions.
 func TestWeak304IsFollowedByAnUnconditionalRequest(t *testing.T) {
 	for etags, requests := range map[ETags]int{ETagsUpstream: 1 + 2*4, ETagsOff: 5} {
 		synctest.Test(t, func(t *testing.T) {

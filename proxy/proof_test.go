@@ -16,13 +16,13 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// The operation of sbom has one response, the operation of members is paginated.
+// The operation of sbom has one response. The operation of members is paginated.
 const (
 	sbom    = "/repos/acme/widgets/dependency-graph/sbom"
 	members = "/repos/acme/widgets/subscribers"
 )
 
-// digesting returns an upstream that computes ETags as the github dialect describes. The function
+// digesting returns an upstream that computes ETags like the github dialect. The function
 // text returns the body for an Authorization value.
 func digesting(text func(token string) string, links bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -59,7 +59,7 @@ func digestOf(r *http.Request, body string) string {
 func github(c *Config) {
 	d, err := policy.LoadDialect("github")
 	if err != nil {
-		panic(err) // embedded
+		panic(err) // the file is embedded
 	}
 	c.Dialect = d
 }
@@ -103,7 +103,7 @@ func TestETagsSettingSelectsTheProof(t *testing.T) {
 		{ETagsComputed, digesting(same, false), true},
 		{ETagsUpstream, digesting(same, false), false},
 		{ETagsOff, digesting(same, false), false},
-		{ETagsComputed, strong, false}, // a computable ETag replaces the strong one
+		{ETagsComputed, strong, false}, // a computable ETag replaces the strong ETag
 		{ETagsUpstream, strong, true},
 		{ETagsOff, strong, false},
 	} {
@@ -119,7 +119,7 @@ func TestETagsSettingSelectsTheProof(t *testing.T) {
 	}
 }
 
-// The computed ETag depends on the spelling of Authorization and Accept. Weir sends one spelling.
+// The computed ETag depends on the spelling of Authorization and Accept. Weir always sends the same spelling.
 func TestRevalidationWorksWithAnotherSpellingOfTheToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, digesting(same, false), github, func(c *Config) {
@@ -233,7 +233,7 @@ func TestPagesAreSharedOnlyIf304RepeatsLink(t *testing.T) {
 					}
 				}
 				get("a")
-				get("b") // no 304 of the operation was seen yet
+				get("b") // no 304 of the operation has arrived yet
 				w.want("If-None-Match of b", w.seen.all()[1].Header.Get("If-None-Match"), "")
 				time.Sleep(2 * time.Minute)
 				get("a") // revalidates its own entry

@@ -33,7 +33,7 @@ type step struct {
 // aborted is the status of a response that breaks off.
 const aborted = 1
 
-// scriptedUpstream sends the response of the current step, with a rate limit that is never exhausted.
+// scriptedUpstream sends the response of the current step. The rate limit is never exhausted.
 type scriptedUpstream struct {
 	mu        sync.Mutex
 	step      step
@@ -157,7 +157,7 @@ var fromCache = step{forwarded: false, body: "1"}
 // fetchedAgain is a second request that must be forwarded.
 var fetchedAgain = step{forwarded: true, body: "2"}
 
-// Sections 3 to 3.5.
+// storing tests sections 3 to 3.5.
 var storing = []requirement{
 	{"3", "a fresh response is stored", []step{{response: lines(fresh), forwarded: true}, fromCache}},
 	{"3", "a response to an unknown method is not stored", []step{{method: "FOO", response: lines(fresh), forwarded: true}, {method: "FOO", forwarded: true, body: "2"}}},
@@ -200,7 +200,7 @@ var storing = []requirement{
 		{request: lines("Authorization: Bearer b"), response: lines(fresh), forwarded: true, body: "2"}, {forwarded: true, body: "3"}}},
 }
 
-// Sections 4 to 4.2.4 and 5.1.
+// reusing tests sections 4 to 4.2.4 and 5.1.
 var reusing = []requirement{
 	{"4", "a response is not served for another target", []step{{response: lines(fresh), forwarded: true}, {path: "/page?a=1", forwarded: true, body: "2"}, {path: "/Page", forwarded: true, body: "3"}}},
 	{"4", "a stored GET response answers HEAD", []step{{response: lines(fresh), forwarded: true}, {method: "HEAD", has: lines("Content-Length: 1")}}},
@@ -261,7 +261,7 @@ var reusing = []requirement{
 		{response: lines("Cache-Control: max-age=1", `Etag: "a"`), forwarded: true}, {after: 2 * time.Second, status: aborted, forwarded: true, body: "1"}}},
 }
 
-// Sections 4.3.1 to 4.3.4.
+// validating tests sections 4.3.1 to 4.3.4.
 var validating = []requirement{
 	{"4.3.1", "revalidation sends the stored ETag and Last-Modified", []step{
 		{response: lines("Cache-Control: max-age=1", `Etag: W/"a"`, "Last-Modified: "+testStart), forwarded: true},
@@ -311,7 +311,7 @@ var validating = []requirement{
 		{request: lines("Foo: 3"), body: "1"}, {request: lines("Foo: 2"), body: "2"}}},
 }
 
-// Section 4.3.5: the effect of a HEAD response on a stored GET response.
+// heading tests section 4.3.5: the effect of a HEAD response on a stored GET response.
 var heading = []requirement{
 	{"4.3.5", "a HEAD response with another ETag invalidates", []step{
 		{response: lines(fresh, `Etag: "a"`), forwarded: true}, {method: "HEAD", request: lines("Cache-Control: no-cache"), response: lines(`Etag: "b"`), forwarded: true}, {forwarded: true, body: "3"}}},
@@ -321,7 +321,7 @@ var heading = []requirement{
 		{response: lines(fresh, `Etag: "a"`), forwarded: true}, {method: "HEAD", request: lines("Cache-Control: no-cache"), response: lines(`Etag: W/"a"`, "Content-Length: 1"), forwarded: true}, {body: "1"}}},
 }
 
-// Section 4.4.
+// invalidating tests section 4.4.
 var invalidating = []requirement{
 	{"4.4", "a successful unsafe request invalidates its target", []step{{response: lines(fresh), forwarded: true}, {method: "POST", forwarded: true}, {forwarded: true, body: "3"}}},
 	{"4.4", "a request with an unknown method invalidates its target", []step{{response: lines(fresh), forwarded: true}, {method: "FOO", forwarded: true}, {forwarded: true, body: "3"}}},
@@ -339,7 +339,7 @@ var invalidating = []requirement{
 		{response: lines(fresh), forwarded: true}, {method: "POST", path: "/pages", status: 201, response: lines("Location: http://upstream.test:8080/base/page", "Content-Location: https://upstream.test/base/page"), forwarded: true, code: 201}, {body: "1"}}},
 }
 
-// Sections 5.2 to 5.3.
+// directives tests sections 5.2 to 5.3.
 var directives = []requirement{
 	{"5.2", "known and unknown directives are forwarded", []step{
 		{request: lines("Cache-Control: max-age=0, x-made-up=1"), response: lines(`Cache-Control: max-age=60, x-other="a, b"`), forwarded: true, sent: lines("Cache-Control: max-age=0, x-made-up=1"), has: lines(`Cache-Control: max-age=60, x-other="a, b"`)},

@@ -22,11 +22,11 @@ import (
 type simulation struct {
 	*testing.T
 	mu sync.Mutex
-	// spent counts the requests that the API charged to its primary limits, by resource.
+	// spent counts the requests that are charged to primary limits, by resource.
 	spent map[string]int
 	// polls counts the responses with status 202.
 	polls int
-	// pushes counts the pushes of each repository; delivered is the last push whose webhook has arrived.
+	// pushes counts the pushes of each repository. delivered is the number of the last push whose webhook has arrived.
 	pushes, delivered map[string]int
 	// ready is the time at which the statistics after the last push are computed.
 	ready map[string]time.Time
@@ -38,14 +38,14 @@ const (
 	savingsClients, savingsTokens, savingsRepos = 50, 5, 200
 	// savingsGap is the mean pause between the requests of a client.
 	savingsGap = 10 * time.Second
-	// savingsPushes is the number of pushes per day. Pushes have the same distribution over repositories as requests.
+	// savingsPushes is the number of pushes per day. Repositories with more requests also get more pushes.
 	savingsPushes = 600
 )
 
 // savingsMix is the share of each kind of request. The kinds are operations of the catalogue.
 var savingsMix = []struct {
 	percent int
-	path    string // the method, unless GET, and the path; %s is the name of a repository
+	path    string // method (default GET) and path; %s is the name of a repository
 }{
 	{12, "/gitignore/templates/Go"}, {6, "/gitignore/templates"}, {4, "/emojis"}, {3, "/meta"},
 	{18, "/repos/%s/subscribers"}, {10, "/repos/%s/rulesets"}, {8, "/repos/%s/subscription"}, {8, "/repos/%s"},
@@ -53,7 +53,7 @@ var savingsMix = []struct {
 	{4, "/rate_limit"}, {3, "/search/issues?q=repo:%s"}, {2, "PUT /repos/%s/subscription"},
 }
 
-// ServeHTTP implements the API. It charges requests to the limits and recomputes statistics after a push.
+// ServeHTTP implements the API, charges requests to the limits and recomputes statistics after a push.
 func (s *simulation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	time.Sleep(50 * time.Millisecond)
 	s.mu.Lock()
@@ -133,8 +133,8 @@ func (s *simulation) push(g *Gateway, duration time.Duration) {
 	}
 }
 
-// client sends requests until the simulation ends. It returns the number of requests that would use quota of
-// the core resource without Weir. The rate limit status is free, and searches use another resource.
+// client sends requests until the simulation ends, and returns the number that would use quota of the core
+// resource without Weir. The rate limit status is free, and searches use another resource.
 func (s *simulation) client(g *Gateway, n int, duration time.Duration) (requests int) {
 	rng := rand.New(rand.NewPCG(2, uint64(n)))
 	for end := time.Now().Add(duration); ; {

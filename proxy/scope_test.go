@@ -11,7 +11,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// scoped makes every caller the client "builds" with this scope.
+// scoped identifies every caller as the client "builds" with this scope.
 func scoped(s policy.Scope) option {
 	return func(c *Config) {
 		c.Identify = func(r *http.Request) (Identity, error) {

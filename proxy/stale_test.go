@@ -73,7 +73,7 @@ func TestStaleResponsesReplaceErrorsWhereAllowed(t *testing.T) {
 				time.Sleep(20 * time.Second)
 				state.Store(int32(c.state))
 				if c.state == 1 {
-					w.get("/users/hubot", token) // its headers report that no quota is left
+					w.get("/users/hubot", token) // the response reports that no quota is left
 				}
 				got := w.get(path, append(c.fields, token, "Prefer: wait=0")...)
 				w.want("status", got.StatusCode, c.status)
@@ -100,7 +100,7 @@ func TestStaleResponsesEndWhenTheUpstreamIsBack(t *testing.T) {
 	})
 }
 
-// RFC 9111 section 4.4.
+// A write invalidates the resource in Location (RFC 9111 section 4.4).
 func TestWriteInvalidatesItsLocation(t *testing.T) {
 	for _, c := range []struct {
 		name, field string
@@ -137,7 +137,7 @@ func TestWriteInvalidatesItsLocation(t *testing.T) {
 	}
 }
 
-// RFC 5861 section 3.
+// With stale-while-revalidate, Weir serves a stale response and refreshes the entry (RFC 5861 section 3).
 func TestStaleWhileRevalidateServesAndRefreshes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
@@ -167,7 +167,7 @@ func TestStaleWhileRevalidateServesAndRefreshes(t *testing.T) {
 	})
 }
 
-// RFC 9111 section 5.2.2.2.
+// The directive must-revalidate and a purge end stale-while-revalidate (RFC 9111 section 5.2.2.2).
 func TestStaleWhileRevalidateEndsWithMustRevalidateOrPurge(t *testing.T) {
 	for _, c := range []struct {
 		control string
@@ -208,7 +208,7 @@ func TestLimitErrorDoesNotRemoveTheStoredResponse(t *testing.T) {
 			w.get("/users/octocat")
 			time.Sleep(20 * time.Second)
 			limited.Store(true)
-			for range 2 { // the first gets the limit error, the second is not sent
+			for range 2 { // the first request gets the limit error, and the second request is not sent
 				r := w.get("/users/octocat", "Prefer: wait=0")
 				w.want("body", r.body, "good")
 				w.want("detail is cooldown", strings.HasSuffix(r.Header.Get("Cache-Status"), "detail=cooldown"), true)
@@ -218,7 +218,8 @@ func TestLimitErrorDoesNotRemoveTheStoredResponse(t *testing.T) {
 	}
 }
 
-// RFC 9111 section 5.2.1.7. A HEAD that finds a stale response causes a revalidation by GET.
+// A request with only-if-cached sends no revalidation (RFC 9111 section 5.2.1.7). A HEAD that finds a stale response
+// causes a revalidation by GET.
 func TestOnlyIfCachedSendsNoRevalidation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {

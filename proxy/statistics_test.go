@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// computing returns an upstream whose statistics are ready after a while.
+// computing returns an upstream whose statistics are ready after the given time.
 func computing(ready time.Duration) http.HandlerFunc {
 	var start time.Time
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -90,7 +90,7 @@ func TestPollingEndsAfterItsBudget(t *testing.T) {
 		w := newWorld(t, computing(24*time.Hour))
 		w.get(contributors)
 		time.Sleep(time.Hour)
-		// At 0, 1, 3, 7, 15, 30, 45 s, and so on for five minutes.
+		// Weir polls at 0, 1, 3, 7, 15, 30 and 45 s, then every 15 s for five minutes.
 		w.want("polls", w.upstreamSaw(), 24)
 		w.want("status after the budget", w.get(contributors).StatusCode, http.StatusAccepted)
 	})

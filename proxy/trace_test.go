@@ -72,7 +72,7 @@ func TestRecordHasOutcomeCostAndStages(t *testing.T) {
 		spent    int
 		saved    bool
 		stages   string
-		upstream int // status; 0 is 200
+		upstream int // status of the upstream; 0 is 200
 	}{
 		{"miss", "", 0, "GET /repos/a/b/subscribers", "miss", 1, false, "queue attempt(200) settle", 0},
 		{"hit", "GET /repos/a/b/subscribers", 0, "GET /repos/a/b/subscribers", "hit", 0, true, "", 0},

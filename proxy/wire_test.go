@@ -71,7 +71,7 @@ func TestUnknownOperationsForwardMostFields(t *testing.T) {
 	})
 }
 
-// Surrogate-Control may name this cache by its name in Surrogate-Capability.
+// Surrogate-Control may address this cache by the name in Surrogate-Capability.
 func TestSurrogateControlIsAddressedByName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
@@ -279,7 +279,7 @@ func TestInterimResponsesAreForwarded(t *testing.T) {
 	})
 }
 
-// RFC 9111 section 3.
+// Interim responses are not stored (RFC 9111 section 3).
 func TestInterimResponsesAreNotStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -318,7 +318,7 @@ func TestForwardedTargetIsTheCanonicalTarget(t *testing.T) {
 	})
 }
 
-// Weir closes idle connections before the upstream does.
+// Weir closes an idle connection before the upstream closes the connection.
 func TestIdleConnectionsAreReusedFor30Seconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dials := 0

@@ -18,8 +18,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// world is a gateway with a client and an upstream. Servers, transport and client are real, but connected by net.Pipe, so
-// that synctest can use virtual time.
+// world is a gateway with a client and an upstream. Servers, transport and client are real, but use net.Pipe
+// connections, so that synctest can use virtual time.
 type world struct {
 	*testing.T
 	gateway *Gateway
@@ -125,7 +125,7 @@ func identifyByToken(r *http.Request) (Identity, error) {
 type got struct {
 	*http.Response
 	body string
-	err  error // from reading the body
+	err  error // error while reading the body
 }
 
 // get sends a GET request to the gateway; fields have the form "Name: value".
@@ -163,7 +163,7 @@ func (w *world) try(method, path string, body io.Reader, fields ...string) got {
 	return got{resp, string(text), err}
 }
 
-// raw writes bytes to a new connection and returns all bytes that the gateway sends until it closes the connection.
+// raw writes bytes to a new connection, and returns all bytes that the gateway sends before the end of the connection.
 func (w *world) raw(request string) string {
 	w.Helper()
 	c := w.dial()
@@ -173,7 +173,7 @@ func (w *world) raw(request string) string {
 	return string(text)
 }
 
-// upstreamSaw returns how many requests reached the upstream.
+// upstreamSaw returns the number of requests that reached the upstream.
 func (w *world) upstreamSaw() int { return len(w.seen.all()) }
 
 func (w *world) want(name string, got, want any) {

@@ -18,8 +18,8 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// A response that was requested earlier and arrives later does not replace a newer response, even if the
-// replicas' clocks differ.
+// A response with an earlier request does not replace a newer response, even if the response arrives
+// later and the replicas' clocks differ.
 func TestLateResponseDoesNotReplaceNewerResponse(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		for name, offset := range map[string]time.Duration{"clocks agree": 0, "the clock of the newer response is ahead": time.Hour} {
@@ -41,7 +41,7 @@ func TestLateResponseDoesNotReplaceNewerResponse(t *testing.T) {
 			other.Put(f.Context(), key, newer)
 			slow.Put(f.Context(), key, older)
 			check("newer")
-			slow.Put(f.Context(), key, at(time.Second, "newest")) // requested now
+			slow.Put(f.Context(), key, at(time.Second, "newest")) // the request time is now
 			if e, _ := f.open("").Lookup(f.Context(), key, nil); e == nil || string(e.Body) != "newest" {
 				f.Errorf("%s: %+v, want the newest", name, e)
 			}
@@ -131,7 +131,7 @@ func TestRedisIsUsedAgainAfterAnOutage(t *testing.T) {
 	})
 }
 
-// On a faulty connection, each reply belongs to the previous command. A read must not return the value of another key.
+// The test connection returns each reply to the next command. A read must not return the value of another key.
 func TestReplyToAnotherCommandIsAMiss(t *testing.T) {
 	for _, secret := range []string{"", "a secret of thirty-two characters"} {
 		server := miniredis.RunT(t)

@@ -30,7 +30,7 @@ func TestCandidatesAreSharedByReplicas(t *testing.T) {
 			f.Errorf("%d keys are recorded, want %d", n, maxCandidates)
 		}
 		if lives := client.TTL(f.Context(), candidatesName(base)).Val(); lives <= 0 {
-			f.Errorf("the keys live for %v", lives)
+			f.Errorf("the keys expire after %v", lives)
 		}
 		_, otherCallers := b.Candidates(f.Context(), page, base)
 		if len(otherCallers) != 2 {
@@ -75,7 +75,7 @@ func TestResponseFromBeforeAPurgeDoesNotReplaceNewerResponse(t *testing.T) {
 		a.Put(f.Context(), page, after)
 
 		late := fetched(before, "before", "repo:o/r")
-		late.Answered = late.Answered.Add(time.Minute) // by a clock that runs fast
+		late.Answered = late.Answered.Add(time.Minute) // the clock of the replica runs fast
 		b.Memory.Put(page, late)
 		b.shared.Put(f.Context(), page, late)
 		if body, purged := f.open("").holds(nil); body != "after" || purged {

@@ -34,7 +34,7 @@ func TestOnlyOneReplicaHoldsTheLease(t *testing.T) {
 		}
 		b.ReleaseFetch(f.Context(), page, "b", false)
 		if acquire(b, cache.FetchLease{Owner: "b"}) == nil {
-			f.Error("a replica released the lease of another")
+			f.Error("a replica released the lease of another replica")
 		}
 		a.ReleaseFetch(f.Context(), page, "a", true)
 		if other := acquire(b, cache.FetchLease{Owner: "b"}); other == nil || !other.Failed {
@@ -43,7 +43,7 @@ func TestOnlyOneReplicaHoldsTheLease(t *testing.T) {
 		client := f.client()
 		defer func() { _ = client.Close() }()
 		if lives := client.PTTL(f.Context(), leaseName(page)).Val(); lives <= 0 || lives > failureLife {
-			f.Errorf("the failure lives for %v", lives)
+			f.Errorf("the failure expires after %v", lives)
 		}
 		client.Del(f.Context(), leaseName(page))
 		acquire(a, cache.FetchLease{Owner: "a"})
@@ -60,10 +60,10 @@ func TestOnlyOneReplicaHoldsTheLease(t *testing.T) {
 
 func TestLeaseExpiresWithoutRenewal(t *testing.T) {
 	t.Parallel()
-	f := &fleet{T: t, network: "unix", address: testservers.Redis(t)} // keys of miniredis do not expire by themselves
+	f := &fleet{T: t, network: "unix", address: testservers.Redis(t)} // miniredis does not expire keys
 	a, b := f.open(""), f.open("")
 	if acquired, _ := a.AcquireFetch(f.Context(), page, cache.FetchLease{Owner: "a"}); !acquired {
-		f.Fatal("not acquired")
+		f.Fatal("the free lease was refused")
 	}
 	testservers.Eventually(f, "another replica acquires the lease", func(context.Context) bool {
 		acquired, _ := b.AcquireFetch(f.Context(), page, cache.FetchLease{Owner: "b"})

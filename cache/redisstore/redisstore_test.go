@@ -18,14 +18,14 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// replica is a store with a shared tier.
+// replica is the cache of one replica, with a shared tier.
 type replica struct {
 	*cache.Store
 	shared *Store
 	stop   func()
 }
 
-// fleet is a number of replicas with one Redis.
+// fleet is a set of replicas that share one Redis server.
 type fleet struct {
 	*testing.T
 	network, address string
@@ -112,7 +112,7 @@ func fetched(since cache.Generation, body string, tags ...string) *cache.Entry {
 	return e
 }
 
-// holds returns the body that a replica has for the page.
+// holds returns the body that the replica finds for the page.
 func (r *replica) holds(request http.Header) (body string, purged bool) {
 	e, purged := r.Lookup(context.Background(), page, request)
 	if e == nil {
@@ -141,7 +141,7 @@ func TestEntriesAreSharedByReplicas(t *testing.T) {
 		}
 		a.Delete(f.Context(), page)
 		if again, _ := f.open("").holds(http.Header{"Accept-Language": {"de"}}); again != "" {
-			f.Error("found after Delete")
+			f.Error("an entry was found after Delete")
 		}
 	})
 }
@@ -178,7 +178,7 @@ func TestUnreadableValueIsAMiss(t *testing.T) {
 		a.Put(f.Context(), page, fetched(a.Generation(), "private words"))
 		value := client.HGetAll(f.Context(), entriesName(page)).Val()[variant(&cache.Entry{})]
 		if value == "" || strings.Contains(value, "private words") {
-			f.Errorf("stored as %q", value)
+			f.Errorf("the stored value is missing or contains plain text: %q", value)
 		}
 		if body, _ := f.open("another secret of thirty-two char.").holds(nil); body != "" {
 			f.Error("decoded with another secret")
@@ -217,7 +217,7 @@ func TestEveryKeyExpiresAndIsBounded(t *testing.T) {
 		}
 		for _, key := range keys {
 			if lives := client.TTL(f.Context(), key).Val(); lives <= 0 || lives > streamLife {
-				f.Errorf("%s lives for %v", key, lives)
+				f.Errorf("key %s expires after %v", key, lives)
 			}
 		}
 	})
@@ -261,14 +261,14 @@ func TestPurgeDuringAnOutageIsSentLater(t *testing.T) {
 		}
 		a.Purge(f.Context(), "x")
 		if _, purged := a.holds(nil); !purged {
-			f.Error("not purged on this replica")
+			f.Error("the purge has no effect on this replica")
 		}
 		f.cut(false)
 		testservers.Eventually(f, "the other replica applies the purge", func(context.Context) bool { _, purged := b.holds(nil); return purged })
 	})
 }
 
-// then calls a function after the first command with a name.
+// then is a hook that calls a function after the first command with the given name.
 type then struct {
 	name string
 	do   func()
@@ -291,7 +291,7 @@ func (t *then) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// Another replica may start the stream again between the two reads of a check. Older entries are then
+// Another replica may restart the stream between the two reads of a check. Older entries are then
 // stale.
 func TestStreamThatStartsDuringACheckMakesOlderEntriesStale(t *testing.T) {
 	onEach(t, func(f *fleet) {

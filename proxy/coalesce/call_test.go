@@ -31,7 +31,7 @@ func follow(t *testing.T, g *Group, q Question) *Call {
 	t.Helper()
 	c, leads := g.Join(q, neverPurged)
 	if leads {
-		t.Fatal("started a new call, want to follow the existing one")
+		t.Fatal("started a new call, want a follower of the existing call")
 	}
 	return c
 }
@@ -72,7 +72,7 @@ func TestJoinStartsANewCallAfterAPurge(t *testing.T) {
 	}
 	old.Finish(Stored, nil)
 	if follow(t, &g, Question{Since: 2}) != c {
-		t.Error("the end of the old call removed the new one")
+		t.Error("the end of the old call removed the new call")
 	}
 }
 
@@ -83,7 +83,7 @@ func TestRequestIsCanceledWhenAllClientsHaveLeft(t *testing.T) {
 	leader.LeaderLeft()
 	first.Leave()
 	if err := request.Err(); err != nil {
-		t.Fatalf("%v while a follower waits", err)
+		t.Fatalf("got cause %v while a follower waits", err)
 	}
 	second.Leave()
 	if err := context.Cause(request); !errors.Is(err, errAbandoned) {
@@ -100,17 +100,17 @@ func TestDetachedCallOutlivesItsLeader(t *testing.T) {
 		c, _ := lead(t, &g, Question{})
 		background, cancel := context.WithCancelCause(t.Context())
 		if !c.Detach(cancel) {
-			t.Fatal("call not detached")
+			t.Fatal("the call was not detached")
 		}
 		if background.Err() != nil {
-			t.Fatal("canceled although the leader follows")
+			t.Fatal("the request was canceled although the leader follows")
 		}
 		c.SetComputing(&cache.Entry{}, time.Now().Add(time.Second))
 		if r, _ := c.Wait(t.Context(), time.Now()); r != Computing {
 			t.Errorf("got %v, want computing", r)
 		}
 		if background.Err() != nil {
-			t.Error("canceled although the client is expected to return")
+			t.Error("the request was canceled although the client is expected to return")
 		}
 		if polls := g.Polls(); len(polls) != 1 || polls[0].Polls != 1 || polls[0].Waiting != 1 {
 			t.Errorf("got polls %+v", polls)

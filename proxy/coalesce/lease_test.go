@@ -48,7 +48,7 @@ func (l *leases) hold(c cache.FetchLease, d time.Duration) {
 	l.lease, l.expires = &c, time.Now().Add(d)
 }
 
-// await starts a call and waits for the fleet. The response is stored at the time stored.
+// await starts a call and waits for other replicas. The shared cache has the response from the time stored.
 func await(t *testing.T, l *leases, deadline, stored time.Time) (*Call, Decision) {
 	t.Helper()
 	var g Group
@@ -105,7 +105,7 @@ func TestAwaitFleetFetchesWithoutTheOtherReplica(t *testing.T) {
 	for name, c := range map[string]struct {
 		lease cache.FetchLease
 		held  time.Duration
-		wait  time.Duration // of the client
+		wait  time.Duration // maximum wait of the client
 		want  Decision
 		most  time.Duration
 	}{

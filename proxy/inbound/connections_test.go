@@ -60,7 +60,7 @@ func TestListenerClosesConnectionsAboveTheTotal(t *testing.T) {
 	}
 }
 
-// slowPipe returns a connection with a write timeout of one minute and its client.
+// slowPipe returns a connection with a write timeout of one minute, and the client's end of the connection.
 func slowPipe(t *testing.T) (*conn, net.Conn) {
 	near, far := net.Pipe()
 	c := &conn{Conn: near, writeTimeout: time.Minute, onClose: func() {}}
@@ -118,7 +118,7 @@ func TestReadReturnsNothingAfterATimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, far := slowPipe(t)
 		go func() { _, _ = io.WriteString(far, "late") }()
-		_ = c.SetReadDeadline(time.Unix(1, 0)) // the way net/http aborts its own read
+		_ = c.SetReadDeadline(time.Unix(1, 0)) // as net/http does to abort its own read
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("aborted read: got %v, want a timeout", err)
 		}

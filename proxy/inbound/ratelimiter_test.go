@@ -46,7 +46,7 @@ func TestRateLimiterRemovesIdleAddresses(t *testing.T) {
 		l.Allow(testAddress(n), now)
 	}
 	for range 99 {
-		l.Allow(testAddress(0), now) // its bucket needs more than minIdle to refill
+		l.Allow(testAddress(0), now) // the bucket of this address needs more than minIdle to refill
 	}
 	l.Allow(testAddress(1000), now.Add(minIdle-time.Nanosecond))
 	if l.buckets.Len() != 1001 {
@@ -61,7 +61,7 @@ func TestRateLimiterRemovesIdleAddresses(t *testing.T) {
 		l.Allow(testAddress(1000), late)
 	}
 	if l.buckets.Len() != 2 || !l.buckets.Contains(testAddress(0)) {
-		t.Errorf("got %d addresses after minIdle, want the active one and the one with an empty bucket", l.buckets.Len())
+		t.Errorf("got %d addresses after minIdle, want the active address and the empty bucket", l.buckets.Len())
 	}
 	l.Allow(testAddress(1000), late.Add(time.Minute))
 	if l.buckets.Len() != 1 {
