@@ -10,7 +10,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Entry is a complete stored response. It is immutable: concurrent requests read it.
+// Entry is a complete stored response, which is immutable because concurrent requests read it.
 type Entry struct {
 	Status int
 	// Header has the end-to-end fields that [StorableHeader] keeps. Do not modify Header.

@@ -169,8 +169,8 @@ func TestSetCookieIsNotShared(t *testing.T) {
 	}
 }
 
-// The Host of a client affects neither the upstream request nor the cache key. Only links in the response to this client
-// use the Host.
+// The Host of a client affects neither the upstream request nor the cache key. Only links in the response to this
+// client use the Host.
 func TestClientHostAffectsOnlyItsOwnLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {

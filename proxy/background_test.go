@@ -70,7 +70,8 @@ func TestExhaustedAccountDoesNotDelayOthers(t *testing.T) {
 	})
 }
 
-// Buffers for clients that read slowly have a total bound. Above the bound, responses are passed through without a buffer.
+// Buffers for clients that read slowly have a total bound. Above the bound, responses are passed through without a
+// buffer.
 func TestBufferedBodiesAreBounded(t *testing.T) {
 	const size, most = 1 << 20, 5 << 20
 	synctest.Test(t, func(t *testing.T) {

@@ -85,7 +85,8 @@ func TestTimeoutIsNotRetried(t *testing.T) {
 	})
 }
 
-// The transport of net/http would retry on a reused connection without a permit, and retry a POST with an Idempotency-Key.
+// The transport of net/http would retry on a reused connection without a permit, and retry a POST with an
+// Idempotency-Key.
 func TestTransportDoesNotRetryItself(t *testing.T) {
 	for _, c := range []struct {
 		name, method string

@@ -34,8 +34,8 @@ func pooled(names ...string) Identity {
 	}
 }
 
-// Many clients use several credentials while background requests refresh the responses. The race detector must report no
-// race.
+// Many clients use several credentials while background requests refresh the responses. The race detector must report
+// no race.
 func TestCredentialAttemptsDuringBackgroundRefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {

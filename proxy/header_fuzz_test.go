@@ -12,8 +12,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// FuzzHeaderPolicy checks that clients cannot send credential or identity fields upstream, and that responses of known operations
-// contain only allowed fields.
+// FuzzHeaderPolicy checks that clients cannot send credential or identity fields upstream, and that responses of known
+// operations contain only allowed fields.
 func FuzzHeaderPolicy(f *testing.F) {
 	for _, seed := range [][3]string{
 		{"Authorization", "Bearer x", ""}, {"X_Forwarded_For", "1.2.3.4", "authorization"}, {"x-github-otp", "1", "Via, user-agent"},

@@ -14,8 +14,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// counter is an upstream with one fixed window per resource. The first request opens a window. Requests above the limit are
-// refused and counted as violations.
+// counter is an upstream with one fixed window per resource. The first request opens a window. Requests above the limit
+// are refused and counted as violations.
 type counter struct {
 	mu         sync.Mutex
 	limit      map[string]int

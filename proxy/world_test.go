@@ -51,7 +51,8 @@ const upstreamURL = "http://upstream.test/base"
 // option changes a world before it starts.
 type option func(*Config)
 
-// newWorld starts a gateway in front of an upstream handler. Requests reach the handler without the path prefix of upstreamURL.
+// newWorld starts a gateway in front of an upstream handler. Requests reach the handler without the path prefix of
+// upstreamURL.
 func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world {
 	t.Helper()
 	seen := &requestLog{}
