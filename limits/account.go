@@ -10,15 +10,18 @@ import (
 )
 
 const (
-	// permitLife is how long a permit lives without renewal. An expired permit is charged, because its request was
-	// probably counted.
+	// permitLife is the lifetime of a permit without renewal. An expired permit is charged, because the upstream has
+	// probably counted its request.
 	permitLife = 30 * second
-	// linger is how long the upstream may still count a request after its client has given up.
+	// linger is the time for which the upstream may still count a request after the client has disconnected.
 	linger = 10 * second
 )
 
-// account is the state of one account. Each step is a function of that state and a time, so that every ledger decides
-// alike. Time never goes back.
+// account holds the budgets and reservations of one account. Each step depends only on this state and a time, so all
+// ledgers decide identically. Time never goes back.
+//
+// Times within an account are microseconds since 1970, as in Redis, so that both ledgers calculate with equal numbers.
+// A snapshot saves the exported fields of account and of the types in account.
 type account struct {
 	Name     string
 	Kind     policy.CallerKind
@@ -30,16 +33,26 @@ type account struct {
 	last         int64                   // time of the last step
 }
 
-// reservation is what one permit in use holds: a concurrency slot, requests of a window, and costs in logs.
+// reservation is the quota that one permit holds: costs in sliding logs, requests in a primary window, and one
+// concurrency slot. The states of a permit are:
+//
+//	state      holds            charged          ends
+//	held       everything       nothing          at Settle, or 30 s after the last renewal (expired)
+//	charged    slot             costs            at Release, or 30 s after the last renewal (expired)
+//	abandoned  as before        as before        10 s later (expired)
+//	expired    nothing          costs            the permit no longer exists
+//	released   nothing          costs, if sent   the permit no longer exists
+//
+// Settle abandons a permit whose request got no response. Release abandons a permit whose response was aborted.
 type reservation struct {
 	id              uint64
 	granted, expiry int64
 	window          *window
 	requests        int64 // more than one for copies that the transport sent
 	holds           []hold
-	// charged means that the costs are spent. Only the concurrency slot is held.
+	// charged means that the logs contain the costs as spends. The reservation then holds only the concurrency slot.
 	charged bool
-	// abandoned means that only its expiry ends the reservation.
+	// abandoned means that the reservation ends only by its expiry.
 	abandoned bool
 }
 
@@ -57,8 +70,8 @@ func newAccount(name string, kind policy.CallerKind) *account {
 	}
 }
 
-// admit checks a claim against all budgets. It reserves from all of them and grants, or changes nothing and returns the
-// reason that lasts longest.
+// admit checks a claim against all budgets, and reserves from all of them. If a budget refuses the claim, admit
+// reserves nothing and returns the refusal with the latest known end.
 func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64) Decision {
 	now = a.advance(now)
 	if v := a.reservations[c.ID]; v != nil { // a repeated claim
@@ -107,7 +120,7 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64) Decision 
 	return d
 }
 
-// holds returns what a reservation holds for the given spends.
+// holds returns the costs that a reservation holds for the given spends.
 func (a *account) holds(spends []Spend) []hold {
 	list := make([]hold, len(spends))
 	for i, s := range spends {
@@ -124,14 +137,15 @@ func (a *account) reserve(v *reservation) {
 	a.reservations[v.id] = v
 }
 
-// settle charges a permit for the outcome of its request. The response is used even if the permit has expired.
+// settle charges a permit for the outcome of its request. The budgets learn from the response even if the permit has
+// expired.
 func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	now = a.advance(now)
 	v := a.reservations[p.ID]
 	if v != nil && (v.charged || v.abandoned) {
 		return // settled before
 	}
-	var sent int64 // unknown if the permit has expired
+	var sent int64 // time of the grant; zero if the permit has expired
 	if v != nil && !o.Sent {
 		for _, h := range v.holds {
 			h.log.held -= h.cost
@@ -163,7 +177,7 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	switch {
 	case o.Limited == PrimaryLimit:
 		w.exhaust(now)
-	case o.Limited == SecondaryLimit && (v != nil || now >= a.Cooldown.Until): // else it may be a repeated call
+	case o.Limited == SecondaryLimit && (v != nil || now >= a.Cooldown.Until): // otherwise this call may be a repetition
 		separate := sent > a.Cooldown.LastError || sent == 0 && now >= a.Cooldown.Until
 		a.Cooldown.limited(o.RetryAfter, separate, w.exhaustedUntil(now), now, r.Usable(int64(r.Concurrent)))
 	case o.Limited == NotLimited && !o.Failed:
@@ -174,7 +188,8 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	}
 }
 
-// raiseCPU raises the CPU time that a reservation holds to the time taken. A final time may also lower it.
+// raiseCPU raises the CPU time that a reservation holds to the time taken. If final is set, raiseCPU also lowers that
+// CPU time.
 func (v *reservation) raiseCPU(taken int64, final bool) {
 	for i := range v.holds {
 		if h := &v.holds[i]; h.cpu && (final || taken > h.cost) {
@@ -197,10 +212,10 @@ func (a *account) reserveCopies(v *reservation, id uint64, n, now int64) {
 	a.reserve(copies)
 }
 
-// abandon lets a reservation expire when the upstream has stopped working.
+// abandon makes a reservation expire when the upstream has certainly stopped working on the request.
 func (v *reservation) abandon(now int64) { v.abandoned, v.expiry = true, now+linger }
 
-// charge spends the costs that a reservation holds.
+// charge spends the costs that a reservation holds. The reservation then holds only its concurrency slot.
 func (a *account) charge(v *reservation, at int64) {
 	for _, h := range v.holds {
 		h.log.held -= h.cost
@@ -229,7 +244,7 @@ func (a *account) release(id uint64, aborted bool, now int64) {
 	}
 }
 
-// renew extends a permit in use, or reserves again for an expired one.
+// renew extends a permit in use. If the permit has expired, renew reserves again.
 func (a *account) renew(p *OpenPermit, spends []Spend, r *Rules, now int64) {
 	now = a.advance(now)
 	v := a.reservations[p.ID]
@@ -244,8 +259,8 @@ func (a *account) renew(p *OpenPermit, spends []Spend, r *Rules, now int64) {
 	v.raiseCPU(r.Milliseconds(p.Elapsed), false)
 }
 
-// advance moves the account to a time, and returns that time. It charges and removes expired reservations, in the order
-// of their expiry.
+// advance moves the account to a time, and returns the time of the account. Expired reservations are charged and
+// removed, in the order of their expiry.
 func (a *account) advance(now int64) int64 {
 	a.last = max(a.last, now)
 	var expired []*reservation
@@ -281,7 +296,8 @@ func (a *account) log(s Spend) *slidingLog {
 	return l
 }
 
-// window returns the window of a resource. Unknown resources count as core, so that the number of windows is bounded.
+// window returns the window of a resource. Unknown resources use the window of core, so that the number of windows is
+// bounded.
 func (a *account) window(r *Rules, resource string) *window {
 	if !policy.IsResource(resource) {
 		resource = policy.Core
@@ -294,7 +310,7 @@ func (a *account) window(r *Rules, resource string) *window {
 	return w
 }
 
-// idle removes idle logs and windows. It reports whether the account holds nothing that a new one would not.
+// idle removes idle logs and windows. It reports whether the account has the state of a new account.
 func (a *account) idle(now int64) bool {
 	now = a.advance(now)
 	if len(a.reservations) > 0 {

@@ -6,34 +6,36 @@ import (
 )
 
 const (
-	// cooldownDefault is the cool-down after a secondary limit error without Retry-After. It doubles with each further
-	// error, cooldownDoublings times.
+	// cooldownDefault is the cool-down after a secondary limit error without Retry-After. Each consecutive error
+	// doubles the cool-down, at most cooldownDoublings times.
 	cooldownDefault   = int64(time.Minute / time.Microsecond)
 	cooldownDoublings = 6
-	// slowStartStep is how long the slow start keeps its number of slots before it doubles.
+	// slowStartStep is the time after which a slow start doubles the number of concurrency slots.
 	slowStartStep = 5 * second
-	// raiseAfter is how long a lowered ceiling must be reached before it rises by one.
+	// raiseAfter is the minimum time between a change of the ceiling and its next rise. A grant that occupies the last
+	// slot below the ceiling then raises the ceiling by one.
 	raiseAfter = 10 * second
-	// cooldownMemory is how long an account without requests keeps its ceiling.
+	// cooldownMemory is the time for which an account without requests keeps its ceiling.
 	cooldownMemory = 3600 * second
 )
 
-// cooldown is the state after secondary limit errors: no request is granted, then one probe, then a slow start up to a
-// halved ceiling.
+// cooldown is the state after secondary limit errors. The account grants nothing, then one probe. After the probe, a
+// slow start raises the number of concurrency slots up to a ceiling, which is half of the earlier number. The slow
+// start of a primary window (window.go) is independent of this state.
 type cooldown struct {
-	Until     int64 // no request is granted before
+	Until     int64 // end of the cool-down
 	LastError int64
-	Errors    int64 // in a row
-	// Probing means that one request, the probe, must succeed first.
+	Errors    int64 // consecutive limit errors
+	// Probing is set from a limit error until a probe succeeds. The first permit after the cool-down is the probe.
 	Probing   bool
-	SlowStart int64 // since when, or zero
+	SlowStart int64 // begin of the slow start, or zero
 	Ceiling   int64 // of concurrency slots, or zero for the documented limit
-	Raised    int64 // when the ceiling was set or raised
+	Raised    int64 // time of the last change of the ceiling
 
 	probe uint64 // ID of the probe's permit, or zero
 }
 
-// blocks reports whether a claim is refused. Until is zero if the probe decides.
+// blocks reports whether the cool-down refuses a claim. Until is zero if the result of the probe decides.
 func (c *cooldown) blocks(now int64) (blocked bool, until int64) {
 	if now < c.Until {
 		return true, c.Until
@@ -54,7 +56,7 @@ func (c *cooldown) slots(now, documented int64) int64 {
 	return min(slow, slots)
 }
 
-// granted records a granted permit; inUse counts the slots in use with it.
+// granted records a granted permit. inUse is the number of slots in use, including the slot of this permit.
 func (c *cooldown) granted(id uint64, now, inUse, documented int64) {
 	if c.Probing {
 		c.probe = id
@@ -67,7 +69,8 @@ func (c *cooldown) granted(id uint64, now, inUse, documented int64) {
 	}
 }
 
-// inconclusive records that a permit ended without a result. The probe is repeated.
+// inconclusive records that a permit ended without a result. If the permit was the probe, the next permit is the new
+// probe.
 func (c *cooldown) inconclusive(id uint64) {
 	if c.probe == id {
 		c.probe = 0
@@ -84,8 +87,9 @@ func (c *cooldown) succeeded(id uint64, now int64) {
 	}
 }
 
-// limited starts a cool-down after a secondary limit error: for retryAfter, else until the exhausted window reopens,
-// else for a minute that doubles. Errors of concurrent requests are one error, so only the first is separate.
+// limited starts a cool-down after a secondary limit error. The cool-down lasts for retryAfter, or until the exhausted
+// window reopens (reopens), or for a minute that doubles with each error. Concurrent requests may get several errors
+// for one cause. Only the first of these errors is separate, and lowers the ceiling.
 func (c *cooldown) limited(retryAfter time.Duration, separate bool, reopens, now, documented int64) {
 	if separate {
 		c.Ceiling, c.Raised = max(1, min(documented, cmp.Or(c.Ceiling, documented))/2), now

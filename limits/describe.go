@@ -9,8 +9,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// budget returns one resource as rate headers show it, without permits in use. A search resource shows the fuller one
-// of its window and its log.
+// budget returns the budget of one resource as rate headers report it, without permits in use. A search resource has a
+// window and a log. budget returns the use of the fuller budget.
 func (a *account) budget(resource string, r *Rules, now int64) Budget {
 	w := a.Windows[resource]
 	if w == nil {
@@ -36,7 +36,8 @@ func (a *account) budget(resource string, r *Rules, now int64) Budget {
 	}
 }
 
-// shownReset returns the reset as reported, or the local time of the reset if the upstream's clock clearly differs.
+// shownReset returns the reported reset. If the clock of the upstream clearly differs, shownReset returns the local
+// time of that reset.
 func (p report) shownReset() int64 {
 	if p.MaxOffset > -resetJitter && p.MaxOffset < resetJitter {
 		return p.Reset
@@ -44,8 +45,8 @@ func (p report) shownReset() int64 {
 	return p.end() / second * second
 }
 
-// describe returns the account for operators: resources in the order of the API's documentation, then the budgets that
-// the upstream does not show.
+// describe returns the account for operators. The budgets are the resources in the order of the API's documentation,
+// then the budgets that the upstream does not report.
 func (a *account) describe(r *Rules, now int64) Account {
 	now = a.advance(now)
 	d := Account{Name: a.Name, Kind: a.Kind, InUse: len(a.reservations)}

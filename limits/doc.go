@@ -1,5 +1,5 @@
-// Package limits decides which requests may be sent to the upstream now. It keeps an account for everything that the
-// upstream counts together, with one budget for each limit.
+// Package limits decides which requests may be sent to the upstream now. Each account contains one budget for each
+// limit, because the upstream counts the requests of an account together.
 //
 // # Life of a permit
 //
@@ -8,25 +8,23 @@
 //	limiter.Settle(ctx, *permit, outcome)                        // response headers, or a failure
 //	limiter.Release(ctx, *permit, aborted)                       // end of the response body
 //
-// To follow a permit in memory mode, read [Limiter.Acquire] (limiter.go), [Memory.Admit] (memory.go), and then admit,
-// settle and release of the type account (account.go). An account combines the budgets of slidinglog.go, window.go and
-// cooldown.go. Requests that must wait are in queue.go. Package redisledger implements the same [Ledger] in Redis, for
-// many replicas.
+// To follow a permit in memory mode, read [Limiter.Acquire] (limiter.go) and [Memory.Admit] (memory.go). Then read
+// reservation, admit, settle and release in account.go. An account combines the budgets of slidinglog.go, window.go and
+// cooldown.go. The queue of waiting requests is in queue.go. Package redisledger implements the same [Ledger] in Redis,
+// for many replicas.
 //
 // # Invariants
 //
 // docs/limits.md contains the proofs. Package limitstest checks every ledger.
 //
-//   - A spent token returns one full window after its response arrived.
-//     Therefore no window of the upstream exceeds the limit, wherever it begins.
-//   - For a primary window, reported use plus permits in use plus unconfirmed
-//     requests never exceed the limit.
-//   - A refused claim changes nothing.
-//   - Settling a permit twice has the same effect as settling it once. A permit
-//     that is never settled expires, and its cost is charged.
-//   - During a cool-down no request is granted. After it, one probe is granted.
-//   - Every decision is a function of the account and a time. Time never goes
-//     back within an account.
+//   - A spent token returns one full window after the arrival of the response. Therefore no window of the upstream
+//     exceeds the limit, independently of the start of that window.
+//   - For a primary window, reported use plus permits in use plus unconfirmed requests never exceed the limit.
+//   - A refused claim reserves and charges nothing.
+//   - Settling a permit twice has the same effect as settling it once. A permit that is never settled expires, and its
+//     cost is charged.
+//   - During a cool-down no request is granted. After the cool-down, one probe is granted.
+//   - Every decision is a function of the account and a time. Time never goes back within an account.
 //
-// The package protects the upstream's limits. It does not limit inbound traffic.
+// The package protects the upstream's limits, and does not limit inbound traffic.
 package limits

@@ -11,15 +11,15 @@ const (
 	unknownTime = 10 * time.Second
 	// leastTime is the lowest estimate.
 	leastTime = 50 * time.Millisecond
-	// recentTimes is how many responses an estimate considers.
+	// recentTimes is the number of responses that an estimate considers.
 	recentTimes = 32
-	// maxEstimates bounds the operations with an estimate. Others share otherOperations.
+	// maxEstimates bounds the number of operations with an estimate. Further operations share otherOperations.
 	maxEstimates    = 1024
 	otherOperations = "_OTHER"
 )
 
-// estimates predict the CPU time of a request by recent response times. A prediction is rather too high, because the
-// excess is returned at the response.
+// estimates predict the CPU time of requests from recent response times. A prediction is usually too high. The ledger
+// returns the excess when the response arrives.
 type estimates struct {
 	mu  sync.Mutex
 	ops map[string]*estimate
@@ -42,8 +42,8 @@ func (e *estimates) of(operation string) *estimate {
 	return o
 }
 
-// predict returns the longest recent response time of an operation, and up to five times that if there were few
-// responses.
+// predict returns the longest recent response time of an operation. After few responses, the prediction is up to five
+// times that response time.
 func (e *estimates) predict(operation string) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()

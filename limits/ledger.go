@@ -10,31 +10,33 @@ import (
 // Ledger stores the accounts. Implementations are safe for concurrent use. An error means that the store is
 // unavailable; a refusal is not an error. A repeated change with the same permit ID has no further effect.
 type Ledger interface {
-	// Admit checks a claim against all budgets of its account. It reserves from all of them, or from none.
+	// Admit checks a claim against all budgets of its account. It reserves from all of these budgets, or from no
+	// budget.
 	Admit(ctx context.Context, claim Claim) (Decision, error)
-	// Settle charges a permit for its outcome. It frees the concurrency slot only if the response has ended.
+	// Settle charges a permit for its outcome. It frees the concurrency slot immediately if the response has ended or
+	// the request was not sent. Without a response, the slot is freed ten seconds later.
 	Settle(ctx context.Context, permit Permit, outcome Outcome) error
-	// Release frees the slot of a settled permit. After an abort the slot is freed later, because the upstream may
-	// still be working.
+	// Release frees the concurrency slot of a settled permit. After an abort the slot is freed ten seconds later,
+	// because the upstream may still be working on the request.
 	Release(ctx context.Context, permit Permit, aborted bool) error
 	// Renew extends permits in use, and raises their CPU time to the elapsed time. An expired permit is reserved again,
 	// even beyond a limit, because its request is open.
 	Renew(ctx context.Context, permits []OpenPermit) error
 	// Budget returns one resource of an account, or the documented budget of its kind if the account is unknown.
 	Budget(ctx context.Context, account string, kind policy.CallerKind, resource string) (Budget, error)
-	// Accounts returns known accounts, at most so many of them.
+	// Accounts returns at most the given number of known accounts.
 	Accounts(ctx context.Context, most int) ([]Account, error)
 }
 
-// Claim is a request for one permit. It becomes one request to the upstream.
+// Claim is a request for one permit.
 type Claim struct {
-	// ID identifies the claim. A repeated claim gets the same permit. IDs of 2^62 and above are reserved for ledgers.
+	// ID identifies the claim and its permit. A repeated claim gets the same permit. Ledgers use the IDs from 2^62.
 	ID      uint64
 	Account string
 	Kind    policy.CallerKind
 	// Operation is the scope of the points budget.
 	Operation string
-	// Resource is predicted from the catalogue. The response may name another one.
+	// Resource is predicted from the catalogue. The response may name another resource.
 	Resource       string
 	Points         int
 	CreatesContent bool
@@ -47,11 +49,11 @@ type Claim struct {
 // Permit allows one request to be sent, and reserves its cost in every budget of its account. It contains no secret.
 type Permit struct {
 	Claim
-	// Waited is the budget that the claim waited for, if any. It is only logged.
+	// Waited is the budget for which the claim waited, if any. It is only logged.
 	Waited Reason
 }
 
-// OpenPermit is a permit in use, with the time that its request has taken so far.
+// OpenPermit is a permit in use, with the elapsed time of its request.
 type OpenPermit struct {
 	Permit
 	Elapsed time.Duration
@@ -60,7 +62,8 @@ type OpenPermit struct {
 // Decision is the result of a claim.
 type Decision struct {
 	Granted bool
-	// Until is when to repeat a refused claim. Zero means after another permit of the account is settled.
+	// Until is the time at which a refused claim may be repeated. If Until is zero, the claim may be repeated after
+	// another permit of the account is settled or released.
 	Until  time.Time
 	Reason Reason
 }
@@ -76,7 +79,7 @@ const (
 	Points      Reason = "points"
 	CPU         Reason = "cpu"
 	Primary     Reason = "primary"
-	// Queue means that too many requests of the account are waiting already.
+	// Queue means that too many requests of the account are already waiting.
 	Queue Reason = "queue"
 )
 
@@ -84,10 +87,10 @@ const (
 type Outcome struct {
 	// Sent reports whether any byte of the request may have reached the upstream.
 	Sent     bool
-	Resent   int  // copies that the transport sent before the last one
+	Resent   int  // earlier copies of the request that the transport sent
 	Answered bool // response headers arrived
 	Ended    bool // the response is complete; no Release follows
-	Failed   bool // a 5xx, 408 or 425, which proves nothing about the account
+	Failed   bool // a 5xx, 408 or 425; the account may still be limited
 	// Elapsed is the time from the end of the request body to the response headers.
 	Elapsed    time.Duration
 	Rate       Rate // zero without rate headers
@@ -97,8 +100,8 @@ type Outcome struct {
 
 // Budget is the state of one budget. Used plus Remaining equals Limit.
 type Budget struct {
-	// Resource is the upstream's name, or the reason and scope of a budget that the upstream does not show, for example
-	// "points:user/get".
+	// Resource is the name of the upstream's resource. For a budget that the upstream does not report, Resource
+	// consists of the reason and the scope, for example "points:user/get".
 	Resource  string        `json:"resource"`
 	Limit     int           `json:"limit"`
 	Used      int           `json:"used"`
@@ -114,7 +117,7 @@ type Account struct {
 	Kind policy.CallerKind `json:"kind"`
 	// InUse counts the permits that occupy a concurrency slot.
 	InUse int `json:"in_flight"`
-	// Concurrent is the number of concurrency slots. Limit errors lower it.
+	// Concurrent is the number of concurrency slots, which limit errors lower.
 	Concurrent int `json:"concurrent"`
 	// BlockedUntil is the end of a cool-down, or zero.
 	BlockedUntil time.Time `json:"blocked_until,omitzero"`

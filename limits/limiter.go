@@ -13,7 +13,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// renewEvery is how often permits in use are renewed in the ledger.
+// renewEvery is the interval of the renewals of a permit in use.
 const renewEvery = time.Second
 
 // Limiter passes claims to the ledger. A refused claim waits in the queue of its account if quota will be available
@@ -25,19 +25,19 @@ type Limiter struct {
 
 	mu      sync.Mutex // guards the fields below
 	lastID  uint64
-	stopped bool              // Run has returned; no claim may wait any more
-	queues  map[string]*queue // by account; a queue exists while claims wait
+	stopped bool              // Run is returning, and no further claim may wait
+	queues  map[string]*queue // by account; deleted when no claim waits
 	permits map[uint64]*inUse // by ID
 }
 
 // inUse is a permit between its grant and its release.
 type inUse struct {
 	permit Permit
-	// since is when the upstream began to work: at the grant, or after the upload.
+	// since is the time at which the upstream began to work: the grant, or the end of the upload.
 	since     time.Time
 	uploading bool
-	// closing is set during the call that closes the permit. renewed is set if a renewal overlapped, which may have
-	// reserved again.
+	// closing is set during the call that closes the permit. renewed is set if a renewal ran during that call, because
+	// the renewal may have reserved again.
 	closing, renewed bool
 }
 
@@ -49,7 +49,7 @@ func NewLimiter(ledger Ledger) *Limiter {
 	}
 }
 
-// Waiting returns the number of waiting requests by account, without the zeros.
+// Waiting returns the number of waiting requests of each account with waiting requests.
 func (l *Limiter) Waiting() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,8 +60,8 @@ func (l *Limiter) Waiting() map[string]int {
 	return waiting
 }
 
-// Run renews the permits in use until ctx ends. Then no further claim may wait, and Run returns when all waiting claims
-// are decided.
+// Run renews the permits in use until ctx ends. Run then forbids further waiting claims, and returns when all waiting
+// claims are decided.
 func (l *Limiter) Run(ctx context.Context) {
 	tick := time.Tick(renewEvery)
 	for ctx.Err() == nil {
@@ -77,7 +77,7 @@ func (l *Limiter) Run(ctx context.Context) {
 	l.dispatchers.Wait()
 }
 
-// renew renews the permits that have been in use for a while.
+// renew renews the permits of all uploads, and the permits that have been in use for at least renewEvery.
 func (l *Limiter) renew(ctx context.Context) {
 	var permits []OpenPermit
 	l.mu.Lock()
@@ -98,7 +98,7 @@ func (l *Limiter) renew(ctx context.Context) {
 		l.mu.Lock()
 		u := l.permits[p.ID]
 		if u != nil && u.closing {
-			u.renewed = true // undone by close
+			u.renewed = true // close undoes the renewal
 		}
 		l.mu.Unlock()
 		if u == nil {
@@ -107,7 +107,8 @@ func (l *Limiter) renew(ctx context.Context) {
 	}
 }
 
-// undoRenewal closes a permit that was renewed after it was closed. If these calls fail, the reservation expires.
+// undoRenewal closes a permit that a renewal may have reserved again after the end of the permit. If the calls fail,
+// the reservation expires.
 func (l *Limiter) undoRenewal(ctx context.Context, p Permit) {
 	_ = l.ledger.Settle(ctx, p, Outcome{})
 	_ = l.ledger.Release(ctx, p, false)
@@ -116,7 +117,7 @@ func (l *Limiter) undoRenewal(ctx context.Context, p Permit) {
 // Refusal is the error for a request that cannot be sent before its deadline.
 type Refusal struct {
 	Reason Reason
-	// Until is when the same request would be admitted if no other request is sent.
+	// Until is the time at which the same request would be admitted if no other request is sent.
 	Until time.Time
 }
 
@@ -127,9 +128,12 @@ func (r *Refusal) Error() string {
 // refusedFor returns the refusal of a claim whose wait has no known end.
 func refusedFor(reason Reason) *Refusal { return &Refusal{reason, time.Now().Add(time.Second)} }
 
-// Acquire returns a permit, which must be settled and released. It waits until the deadline, or returns a [*Refusal]
-// immediately if the wait would be longer. Other errors are the cause of a cancelled context, or an error of the
-// ledger. Acquire sets the account, kind, ID, priority and CPU time of the claim.
+// Acquire returns a permit, and may wait for the permit until the deadline. If the wait would be longer, Acquire
+// returns a [*Refusal] immediately. Other errors are the cause of a cancelled context, or an error of the ledger.
+// Acquire sets the account, kind, ID, priority and CPU time of the claim.
+//
+// Every permit must be settled. A permit must also be released, unless its outcome reports no response or a complete
+// response.
 func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller, deadline time.Time) (*Permit, error) {
 	claim.Account, claim.Kind = caller.Account, caller.Kind
 	claim.Batch = caller.Priority == policy.Batch
@@ -143,8 +147,8 @@ func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller
 	if queued {
 		return l.wait(ctx, claim, caller, deadline, Decision{})
 	}
-	// The call continues when the client disconnects. Otherwise a granted permit would leak. The ledger has its own
-	// deadline.
+	// The call continues when the client disconnects. Otherwise a granted permit would leak. The ledger bounds the
+	// duration of the call.
 	d, err := l.ledger.Admit(context.WithoutCancel(ctx), claim)
 	switch {
 	case err != nil:
@@ -165,7 +169,8 @@ func (l *Limiter) use(p Permit) *Permit {
 	return &p
 }
 
-// Upload records that a client is still sending the request body. The upstream's time counts from the call of done.
+// Upload records that a client is still sending the request body. The CPU time of the upstream is measured from the
+// call of done.
 func (l *Limiter) Upload(permit Permit) (done func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -183,8 +188,7 @@ func (l *Limiter) Upload(permit Permit) (done func()) {
 	}
 }
 
-// wait queues a claim and waits for the result. refused is the decision of the ledger, if it has already refused the
-// claim.
+// wait queues a claim and returns the result. If the ledger has already refused the claim, refused is that decision.
 func (l *Limiter) wait(
 	ctx context.Context, claim Claim, caller policy.Caller, deadline time.Time, refused Decision,
 ) (*Permit, error) {
@@ -208,7 +212,8 @@ func (l *Limiter) wait(
 	return l.use(Permit{Claim: w.claim, Waited: cmp.Or(w.reason, Queue)}), nil
 }
 
-// enqueue adds a claim to the queue of its account. The first claim creates the queue and starts its dispatcher.
+// enqueue adds a claim to the queue of its account. The first claim of an account creates the queue and starts its
+// dispatcher.
 func (l *Limiter) enqueue(claim Claim, caller policy.Caller, deadline time.Time, refused Decision) (*waiter, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -240,8 +245,8 @@ func (l *Limiter) enqueue(claim Claim, caller policy.Caller, deadline time.Time,
 	return w, nil
 }
 
-// giveUp removes a waiter from its queue. If the dispatcher has just passed its claim to the ledger, giveUp waits for
-// the result.
+// giveUp removes a waiter from its queue. If the dispatcher has just passed the waiter's claim to the ledger, giveUp
+// waits for the result.
 func (l *Limiter) giveUp(w *waiter) error {
 	l.mu.Lock()
 	if !w.admitting && len(w.result) == 0 {
@@ -253,7 +258,7 @@ func (l *Limiter) giveUp(w *waiter) error {
 	}
 	w.leaving = true
 	l.mu.Unlock()
-	return <-w.result // the ledger has its own deadline
+	return <-w.result // the ledger bounds the duration of the call
 }
 
 // dispatch sends waiting claims to the ledger until the queue is empty.
@@ -272,8 +277,9 @@ func (l *Limiter) dispatch(q *queue) {
 	}
 }
 
-// next returns the waiter whose claim to send to the ledger now. If there is none, it returns when to call next again;
-// zero means after a notification. It removes an empty queue and returns false.
+// next returns the waiter whose claim the dispatcher must send to the ledger now. Without such a waiter, next returns
+// the time of the next attempt, or zero if only a notification can change the result. If the queue is empty, next
+// removes the queue and returns false.
 func (l *Limiter) next(q *queue) (w *waiter, wake time.Time, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -313,13 +319,13 @@ func (l *Limiter) decided(q *queue, w *waiter, d Decision, err error) {
 			w.result <- refusedFor(d.Reason)
 		}
 		if d.Until.IsZero() && q.settled {
-			return // a permit was settled during the call: try again
+			return // a permit was settled or released during the call: try again
 		}
 		q.refuse(w.line.class, d, now)
 	}
 }
 
-// Settle charges a permit for its outcome, and lets waiting claims try again.
+// Settle charges a permit for its outcome, and wakes the waiting claims of the account.
 func (l *Limiter) Settle(ctx context.Context, permit Permit, outcome Outcome) error {
 	if outcome.Answered && !outcome.Failed {
 		l.estimates.observe(permit.Operation, outcome.Elapsed)
@@ -356,7 +362,7 @@ func (l *Limiter) close(ctx context.Context, permit Permit, call func() error) e
 	return err
 }
 
-// wake lets the waiting claims of a permit's account try again.
+// wake unblocks the claims that wait for a settled permit of the same account.
 func (l *Limiter) wake(permit Permit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -23,7 +23,7 @@ type harness struct {
 	close   context.CancelFunc
 }
 
-// inBubble runs a test in virtual time. It checks that no queue remains.
+// inBubble runs a test in virtual time, and checks that no queue remains at its end.
 func inBubble(t *testing.T, limits policy.Limits, test func(*harness)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -72,14 +72,14 @@ func (o *harness) answer(p *Permit) {
 	}
 }
 
-// warmUp lets the ledger and the estimates learn an operation.
+// warmUp settles a request of an operation, so that the ledger knows the window and the estimate of the operation.
 func (o *harness) warmUp(operation string) {
 	for range recentTimes {
 		o.answer(o.acquired(core(operation), user("")))
 	}
 }
 
-// refusal returns an error as a refusal.
+// refusal checks that an error is a refusal, and returns the refusal.
 func (o *harness) refusal(err error) *Refusal {
 	o.Helper()
 	var r *Refusal
@@ -269,7 +269,7 @@ func TestRunRenewsPermitsInUse(t *testing.T) {
 	})
 }
 
-// The CPU time of the upstream counts from the end of an upload, so that a slow upload does not use it.
+// A slow upload does not use CPU time, because the CPU time is measured from the end of the upload.
 func TestUploadTimeIsNotChargedAsCPUTime(t *testing.T) {
 	inBubble(t, policy.DefaultLimits(), func(o *harness) {
 		cpu := func() int {

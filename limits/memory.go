@@ -11,18 +11,18 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// sweepEvery is how many accounts are created between two sweeps of idle ones.
+// sweepEvery is the number of new accounts after which the ledger removes idle accounts.
 const sweepEvery = 1024
 
-// Memory is the ledger of a single replica, in the memory of this process. [Memory.Save] keeps its state for the next
-// process. An account is removed when it has no permit in use and all its windows are over.
+// Memory is the ledger of a single replica, in the memory of this process. [Memory.Save] writes the state for the next
+// process. The ledger removes an account when the account has no permit in use and all its windows have ended.
 type Memory struct {
 	mu       sync.Mutex // guards the fields below
 	rules    Rules
 	accounts map[string]*account
-	created  int // accounts since the last sweep
+	created  int // accounts since the last removal of idle accounts
 	started  time.Time
-	cold     bool // spending before the start is unknown
+	cold     bool // the spends before the start are unknown
 }
 
 // NewMemory returns an empty ledger.
@@ -54,7 +54,7 @@ func (m *Memory) account(name string, kind policy.CallerKind, now int64) *accoun
 	return a
 }
 
-// spends returns the spends of a claim. After a cold start it fills new logs.
+// spends returns the spends of a claim. After a cold start, spends also fills the new logs of the account.
 func (m *Memory) spends(a *account, c Claim) []Spend {
 	spends := m.rules.Spends(c)
 	for _, s := range spends {
@@ -84,7 +84,7 @@ func (m *Memory) fill(l *slidingLog, s Spend) {
 	}
 }
 
-// Admit implements [Ledger]. It never fails.
+// Admit implements [Ledger] and never fails.
 func (m *Memory) Admit(_ context.Context, claim Claim) (Decision, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -93,7 +93,7 @@ func (m *Memory) Admit(_ context.Context, claim Claim) (Decision, error) {
 	return a.admit(&claim, m.spends(a, claim), &m.rules, now), nil
 }
 
-// Settle implements [Ledger]. It never fails.
+// Settle implements [Ledger] and never fails.
 func (m *Memory) Settle(_ context.Context, permit Permit, outcome Outcome) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -102,7 +102,7 @@ func (m *Memory) Settle(_ context.Context, permit Permit, outcome Outcome) error
 	return nil
 }
 
-// Release implements [Ledger]. It never fails.
+// Release implements [Ledger] and never fails.
 func (m *Memory) Release(_ context.Context, permit Permit, aborted bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -112,7 +112,7 @@ func (m *Memory) Release(_ context.Context, permit Permit, aborted bool) error {
 	return nil
 }
 
-// Renew implements [Ledger]. It never fails.
+// Renew implements [Ledger] and never fails.
 func (m *Memory) Renew(_ context.Context, permits []OpenPermit) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -124,7 +124,7 @@ func (m *Memory) Renew(_ context.Context, permits []OpenPermit) error {
 	return nil
 }
 
-// Budget implements [Ledger]. It never fails.
+// Budget implements [Ledger] and never fails.
 func (m *Memory) Budget(_ context.Context, name string, kind policy.CallerKind, resource string) (Budget, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -135,7 +135,7 @@ func (m *Memory) Budget(_ context.Context, name string, kind policy.CallerKind, 
 	return a.budget(resource, &m.rules, m.now()), nil
 }
 
-// Accounts implements [Ledger]. It returns the most recently used accounts, ordered by name, and never fails.
+// Accounts implements [Ledger] and never fails. The most recently used accounts are returned, ordered by name.
 func (m *Memory) Accounts(_ context.Context, most int) ([]Account, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -10,32 +10,37 @@ import (
 )
 
 const (
-	// maxWaiters bounds the waiting requests of one account, and maxPerClient those of one client.
+	// maxWaiters bounds the number of waiting requests of one account. maxPerClient bounds the waiting requests of each
+	// client.
 	maxWaiters   = 1000
 	maxPerClient = 250
-	// pollEvery is how often a claim is repeated that only a settled permit can help, because the permit may belong to
-	// another replica.
+	// pollEvery is the interval between attempts of a claim that waits for a settled permit. Some changes do not notify
+	// the queue:
+	//   - another replica settles a permit
+	//   - an abandoned permit expires, which frees its slot only at the next step
+	//   - a slow start adds concurrency slots
+	//   - a permit is settled after the refusal of the claim and before the claim enters the queue
 	pollEvery = 50 * time.Millisecond
-	// floorEvery guarantees the lowest waiting priority one of so many grants.
+	// floorEvery is the number of grants after which the lowest waiting priority gets a grant.
 	floorEvery = 20
-	// Requests that waited for a window are paced to paceRate per second for pacedTime after it reopens.
+	// Requests that waited for a window are paced to paceRate per second for pacedTime after the window reopens.
 	paceRate, paceBurst = 1000, 50
 	pacedTime           = time.Second
 )
 
 // queue orders the waiting claims of one account. Higher priorities go first. Within a priority, clients share by
-// weight (start-time fair queueing): a client's next request starts when its last one, divided by its share, has ended
-// in virtual time.
+// weight (start-time fair queueing). A request takes 1/share units of virtual time, and the next request of the client
+// starts afterwards.
 type queue struct {
 	account string
 	lines   map[class]*line
 	flows   map[string]*flow // by client
 	waiting int
 	virtual float64 // virtual start time of the last granted request
-	// sinceLowest counts the grants since the last one of the lowest priority.
+	// sinceLowest counts the grants since the last grant to the lowest waiting priority.
 	sinceLowest int
 	pace        *rate.Limiter
-	// settled is set if a permit was settled since the last call of Admit began.
+	// settled is set if a permit was settled or released since the last call of Admit began.
 	settled bool
 	changed chan struct{} // wakes the dispatcher
 }
@@ -55,12 +60,13 @@ func classOf(c Claim) class {
 type line struct {
 	class   class
 	waiters []*waiter
-	// A blocked line is tried again at the time until. If untilSettled is set, a settled permit also unblocks the line.
+	// The dispatcher tries a blocked line again at the time until. If untilSettled is set, a settled or released permit
+	// also unblocks the line.
 	until        time.Time
 	untilSettled bool
 	reason       Reason    // of the last refusal
-	pacedUntil   time.Time // grants are paced before
-	// lastGrant and interval (a moving average) measure how fast the line moves.
+	pacedUntil   time.Time // grants are paced until this time
+	// lastGrant and interval (a moving average) measure the speed of the line.
 	lastGrant time.Time
 	interval  time.Duration
 	grants    int
@@ -69,9 +75,9 @@ type line struct {
 // flow is one client in the fair queue of an account.
 type flow struct {
 	client  string
-	finish  float64 // virtual end time of its last request
+	finish  float64 // virtual end time of the client's last request
 	share   float64
-	rank    int // of its priority; lower ranks go first
+	rank    int // of the client's priority; lower ranks go first
 	waiting int
 }
 
@@ -82,8 +88,8 @@ type waiter struct {
 	flow      *flow
 	deadline  time.Time
 	admitting bool       // the dispatcher has passed the claim to the ledger
-	leaving   bool       // the client does not wait any longer
-	reason    Reason     // of the wait, once granted
+	leaving   bool       // the client has stopped waiting
+	reason    Reason     // of the wait; set at the grant
 	result    chan error // receives one element: nil for a grant
 }
 
@@ -94,7 +100,7 @@ func (q *queue) notify() {
 	}
 }
 
-// sleep waits for a notification, and at most until a time that is not zero.
+// sleep waits for a notification. If wake is not zero, sleep also returns at wake.
 func (q *queue) sleep(wake time.Time) {
 	var due <-chan time.Time
 	if !wake.IsZero() {
@@ -106,8 +112,8 @@ func (q *queue) sleep(wake time.Time) {
 	}
 }
 
-// mustWait reports whether a new claim has to wait behind its class, or beside a line that may move at any moment.
-// Other lines need another budget.
+// mustWait reports whether a new claim has to wait. A claim waits behind a line of its class, and behind every line
+// that may get a grant at any moment. Other lines wait for a budget that the claim may not need.
 func (q *queue) mustWait(c class, now time.Time) bool {
 	for key, l := range q.lines {
 		if len(l.waiters) > 0 && (key == c || l.untilSettled || !now.Before(l.until)) {
@@ -164,8 +170,8 @@ func (q *queue) remove(w *waiter) {
 	}
 }
 
-// next returns the first waiter of the lines that are not blocked. If all are blocked, wake is when the first block
-// ends.
+// next returns the first waiter of the lines that are not blocked. If all lines are blocked, wake is the time at which
+// the first block ends.
 func (q *queue) next(now time.Time) (first *waiter, wake time.Time) {
 	for _, l := range q.lines {
 		if l.untilSettled && !now.Before(l.until) { // all such lines may wait for the same permit
@@ -227,7 +233,7 @@ func (q *queue) granted(w *waiter, now time.Time) {
 	q.remove(w)
 }
 
-// block keeps a refused line from being tried before the decision may change.
+// block forbids attempts of a refused line until the decision may change.
 func (l *line) block(d Decision, now time.Time) {
 	l.reason, l.until, l.untilSettled = d.Reason, d.Until, false
 	if d.Until.IsZero() {
@@ -236,8 +242,8 @@ func (l *line) block(d Decision, now time.Time) {
 	l.pacedUntil = l.until.Add(pacedTime)
 }
 
-// refuse blocks the line of a class, and every line that the same budget refuses. Waiters with an earlier deadline get
-// the refusal.
+// refuse blocks the line of a class, and every line that the same budget refuses. Waiters whose deadline is before the
+// end of the block get the refusal.
 func (q *queue) refuse(c class, d Decision, now time.Time) {
 	for other, l := range q.lines {
 		if other != c && !alsoRefused(d.Reason, c, other) {
@@ -253,8 +259,8 @@ func (q *queue) refuse(c class, d Decision, now time.Time) {
 	}
 }
 
-// alsoRefused reports whether a budget that refuses class a also refuses class b. CPU time does not, because each claim
-// needs its own amount.
+// alsoRefused reports whether a budget that refuses class a also refuses class b. For CPU time the result is false,
+// because each claim needs another amount.
 func alsoRefused(reason Reason, a, b class) bool {
 	switch reason {
 	case Cooldown, Concurrency:
@@ -269,7 +275,7 @@ func alsoRefused(reason Reason, a, b class) bool {
 	return false
 }
 
-// permitSettled unblocks the lines that wait for a settled permit.
+// permitSettled unblocks the lines that wait for a settled or released permit.
 func (q *queue) permitSettled() {
 	q.settled = true
 	q.unblockSettled()
@@ -284,8 +290,8 @@ func (q *queue) unblockSettled() {
 	}
 }
 
-// expectedGrant returns when a new claim can expect its grant, by the block and the speed of the line. It returns zero
-// if both are unknown.
+// expectedGrant returns the time at which a new claim can expect its grant, from the block and the speed of the line.
+// It returns zero if both are unknown.
 func (l *line) expectedGrant(rank int, now time.Time) (at time.Time) {
 	if l.grants >= 16 {
 		before := 0

@@ -10,8 +10,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// backlog keeps a number of requests of one client queued until the harness closes. Each request takes a while, and
-// calls count when it is granted.
+// backlog keeps a number of requests of one client queued until the harness closes. takes is the duration of each
+// request. Each grant calls count.
 func (o *harness) backlog(wg *sync.WaitGroup, caller policy.Caller, depth int, takes time.Duration, count func()) {
 	for range depth {
 		wg.Go(func() {
@@ -66,7 +66,7 @@ func TestQueueSharesByWeight(t *testing.T) {
 	})
 }
 
-// Requests that waited for a window are paced for a second only, even if more requests follow.
+// Requests that waited for a window are paced for one second, even if more requests follow.
 func TestPacingEndsAfterASecond(t *testing.T) {
 	inBubble(t, slotsOnly(1000), func(o *harness) {
 		var wg sync.WaitGroup

@@ -10,23 +10,23 @@ import (
 	"time"
 )
 
-// Rate contains the x-ratelimit headers of one response. The zero value means that the response had none.
+// Rate contains the x-ratelimit headers of one response. The zero value represents a response without these headers.
 type Rate struct {
 	Limit int
 	Used  int
 	// Reset is in whole seconds of the upstream's clock.
 	Reset time.Time
-	// Date is when the upstream made the response, or zero. Only the difference between Reset and Date is comparable
-	// with another clock.
+	// Date is the time of the response on the upstream's clock, or zero. Only the difference between Reset and Date is
+	// comparable with another clock.
 	Date     time.Time
 	Resource string
 }
 
-// latestReset is the year 2255. It keeps times in microseconds within 53 bits.
+// latestReset is in the year 2255. The bound keeps times in microseconds within 53 bits.
 const latestReset = 9_000_000_000
 
-// ReadRate parses the x-ratelimit headers. It returns false if the limit or the reset is missing or invalid. A missing
-// use is computed from what remains.
+// ReadRate parses the x-ratelimit headers. It returns false if the limit or the reset is missing or invalid. If the
+// used number is missing, ReadRate computes that number from the limit and the remaining number.
 func ReadRate(h http.Header) (Rate, bool) {
 	limit, okLimit := number(h, "X-Ratelimit-Limit")
 	reset, okReset := number(h, "X-Ratelimit-Reset")
@@ -44,7 +44,7 @@ func ReadRate(h http.Header) (Rate, bool) {
 	return r, true
 }
 
-// number returns a header field that is a number of zero or more.
+// number parses a header field as a number of zero or more.
 func number(h http.Header, name string) (int, bool) {
 	n, err := strconv.Atoi(h.Get(name))
 	return n, err == nil && n >= 0
@@ -64,9 +64,9 @@ const (
 var secondaryTexts = []string{"secondary rate limit", "abuse detection", "temporarily blocked from content creation"}
 
 // ClassifyLimit returns the kind of limit error that a response reports. The text of the body takes precedence, because
-// a secondary limit error may have any number of remaining requests. Then remaining 0 is primary, and Retry-After or
-// status 429 is secondary. A GraphQL limit error has status 200 and an error of type RATE_LIMITED. The body may be cut
-// off.
+// a secondary limit error may have any number of remaining requests. Otherwise, remaining 0 is a primary limit error,
+// and Retry-After or status 429 is a secondary limit error. A GraphQL limit error has status 200 and an error of type
+// RATE_LIMITED. The body may be truncated.
 func ClassifyLimit(status int, h http.Header, body []byte) LimitKind {
 	type graphQLError struct{ Type, Message string }
 	var parsed struct {
@@ -103,7 +103,7 @@ func ClassifyLimit(status int, h http.Header, body []byte) LimitKind {
 }
 
 // ReadRetryAfter parses a Retry-After header, which is a number of seconds or a date (RFC 9110 section 10.2.3). It
-// returns zero if the header is missing.
+// returns zero if the header is missing or invalid, and for zero, a negative number or a past date.
 func ReadRetryAfter(h http.Header, now time.Time) time.Duration {
 	value := h.Get("Retry-After")
 	if seconds, err := strconv.Atoi(value); err == nil {

@@ -7,13 +7,13 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Rules are the limits that a ledger keeps.
+// Rules are the limits that a ledger enforces.
 type Rules struct {
 	policy.Limits
 	// Headroom is the fraction of every limit that Weir leaves unused, for other programs that use the same account.
 	Headroom float64
-	// ColdStart is what a memory ledger assumes about earlier spending: "strict" (all is used), "ramp" (three quarters
-	// are used, and return in steps) or "trust" (nothing is used).
+	// ColdStart is the assumption of a memory ledger about earlier spending. "strict" assumes that all quota is used,
+	// and "trust" that no quota is used. "ramp" assumes that three quarters are used and return in steps.
 	ColdStart string
 }
 
@@ -26,7 +26,7 @@ type Spend struct {
 	// or milliseconds.
 	Limit, Cost int64
 	Window      time.Duration
-	// Merge is the time span within which spends share one entry, or zero.
+	// Merge is the time span of the spends that share one entry, or zero.
 	Merge time.Duration
 }
 
@@ -83,7 +83,7 @@ func (r *Rules) Milliseconds(elapsed time.Duration) int64 {
 	return int64(math.Ceil(float64(elapsed) * r.CPU.Factor / float64(time.Millisecond)))
 }
 
-// Usable returns the part of a limit that the headroom leaves.
+// Usable returns a limit without its headroom.
 func (r *Rules) Usable(limit int64) int64 {
 	return limit - int64(math.Ceil(float64(limit)*r.Headroom))
 }

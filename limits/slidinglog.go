@@ -1,8 +1,5 @@
 package limits
 
-// Times within an account are microseconds since 1970, as in Redis, so that both ledgers calculate alike. Exported
-// fields of these types are saved in a snapshot.
-
 // slidingLog is a budget with a sliding window. A cost is held while its permit is in use, spent when the response
 // arrives, and returned one window later.
 type slidingLog struct {
@@ -17,7 +14,7 @@ type slidingLog struct {
 	held  int64
 }
 
-// entry contains spends that are close in time. At is the time of the last one.
+// entry contains spends that are close in time. At is the time of the last spend.
 type entry struct{ At, Cost int64 }
 
 // expire removes the entries with an ended window.
@@ -32,8 +29,8 @@ func (l *slidingLog) removeUntil(at int64) {
 	l.Entries = append(l.Entries[:0], l.Entries[n:]...)
 }
 
-// admits reports whether a cost fits under a limit. If not, until is when enough tokens have returned, or zero if a
-// permit in use decides.
+// admits reports whether a cost fits under a limit. If the cost does not fit, until is the time at which enough tokens
+// have returned. until is zero if the end of a permit in use decides.
 func (l *slidingLog) admits(now, limit, cost int64) (ok bool, until int64) {
 	l.expire(now)
 	switch missing := l.Total + cost - limit; {
@@ -57,7 +54,7 @@ func (l *slidingLog) freeAt(amount int64) int64 {
 	return 0
 }
 
-// spend adds a cost. An earlier time counts as the time of the last entry.
+// spend adds a cost. If at is before the last entry, the time of the last entry is used.
 func (l *slidingLog) spend(at, cost int64) {
 	if cost == 0 {
 		return

@@ -20,8 +20,8 @@ type snapshot struct {
 	Accounts []*account
 }
 
-// Save writes the state of every account, for the next process. Permits in use are charged, because this process will
-// not see their outcomes.
+// Save writes the state of every account for the next process. Permits in use are charged, because this process will
+// not receive their outcomes.
 func (m *Memory) Save(w io.Writer) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -40,8 +40,8 @@ func (m *Memory) Save(w io.Writer) error {
 	return json.NewEncoder(w).Encode(s)
 }
 
-// Load replaces the state with one that another process saved, so that there is no cold start. Call it before the first
-// claim. After an error the ledger is unchanged.
+// Load replaces the state with the state that another process saved, so that there is no cold start. Load must be
+// called before the first claim. After an error the ledger is unchanged.
 func (m *Memory) Load(r io.Reader) error {
 	var s snapshot
 	if err := json.NewDecoder(r).Decode(&s); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// spend admits a claim, and settles it if the outcome was sent.
+// spend admits a claim. If the outcome was sent, spend also settles the permit.
 func (m *Memory) spend(t *testing.T, c Claim, o Outcome) {
 	t.Helper()
 	ctx := context.Background()

@@ -10,62 +10,64 @@ import (
 
 const (
 	second = int64(time.Second / time.Microsecond)
-	// margin is added to times in whole seconds, because their rounding is unknown.
+	// margin is added to times in whole seconds, because the direction of their rounding is unknown.
 	margin = second
 	// resetJitter is the largest difference between two reports of one reset. It is added to a reset with fewer than
-	// sureAfter reports: all may be too early.
+	// sureAfter reports, because all of these reports may be too early.
 	resetJitter = 2 * second
 	sureAfter   = 10
-	// Before the first report of a window, slowStartBurst requests may be sent, then one per slowStartEvery, because
-	// the others may be lost.
+	// The slow start of a window is the time before its first report. slowStartBurst requests may then be sent, and
+	// afterwards one request per slowStartEvery, because earlier responses may be lost. The slow start after a
+	// cool-down (cooldown.go) is independent: it limits the concurrency slots.
 	slowStartBurst = 3
 	slowStartEvery = second
-	// Batch claims leave one part in reserveParts of a window, less towards its end.
+	// Batch claims leave one of reserveParts parts of a window to other claims. The reserve shrinks towards the end of
+	// the window.
 	reserveParts = 20
-	// longestReset bounds how far in the future a reset can be.
+	// longestReset bounds the time from now to a reset.
 	longestReset = 24 * 3600 * second
 )
 
 // window is the budget of one resource. The upstream counts in a fixed window, and reports limit, use and reset in rate
 // headers.
 //
-// Invariant: reported use + inUse + unconfirmed is an upper bound of the upstream's count while no other program uses
+// Invariant: reported use + inUse + Unconfirmed is an upper bound of the upstream's count, while no other program uses
 // the account. Every response reports a count that includes its own request.
 type window struct {
 	Resource string
 	Length   int64
-	// Limit is the latest reported limit, or the documented one.
+	// Limit is the latest reported limit, or the documented limit.
 	Limit int64
-	// Reports describe the open window. If regions of the upstream count separately, the two newest windows are kept,
-	// and both must admit a request.
+	// Reports describe the open window. If regions of the upstream count separately, Reports contains the two newest
+	// windows, and both must admit a request.
 	Reports []report
-	// LastReset is the newest reset that has passed. Older reports are ignored.
+	// LastReset is the newest reset that has passed. Reports of older windows are ignored.
 	LastReset int64
-	// Confirmed ends the slow start. It is set by the first report of the open window, or by slowStartBurst responses
-	// without rate headers.
+	// Confirmed ends the slow start of the window. It is set by the first report of the open window, or by
+	// slowStartBurst responses without rate headers.
 	Confirmed bool
-	// Unconfirmed contains requests that may have been counted without a report.
+	// Unconfirmed contains requests that the upstream may have counted without a report.
 	Unconfirmed slidingLog
 
 	withoutHeaders int64 // responses since the window opened
 	slowStarted    int64 // requests sent during the slow start
-	lastSlowStart  int64 // time of the last of them
+	lastSlowStart  int64 // time of the last of these requests
 	inUse          int64 // requests of permits in use
 }
 
-// report combines what responses reported about one window, in any order.
+// report combines the rate headers of the responses about one window, in any order.
 type report struct {
 	Reset int64 // on the upstream's clock; identifies the window
-	// MaxOffset and MinOffset bound how far the local clock is ahead of the upstream's.
+	// MaxOffset and MinOffset bound the difference between the local clock and the upstream's clock.
 	MaxOffset, MinOffset int64
 	Limit, Used          int64
 	Responses            int64 // zero if no response reported the window
 }
 
-// end returns the time when the window is over, without a margin for rounding.
+// end returns the end of the window on the local clock, without a margin for rounding.
 func (p report) end() int64 { return p.Reset + p.MaxOffset }
 
-// reopens returns the time when requests may be sent again.
+// reopens returns the time at which requests may be sent again.
 func (p report) reopens() int64 {
 	if p.Responses < sureAfter {
 		return p.end() + resetJitter
@@ -81,14 +83,14 @@ func newWindow(resource string, documented policy.Window) *window {
 	}
 }
 
-// expire removes windows that are over, and the unconfirmed requests in them.
+// expire removes the reports of windows that have ended, and the unconfirmed requests in these windows.
 func (w *window) expire(now int64) {
 	w.Unconfirmed.expire(now)
 	w.Reports = slices.DeleteFunc(w.Reports, func(p report) bool {
 		if p.reopens() > now {
 			return false
 		}
-		if p.Responses > 0 { // otherwise the reset is by the local clock
+		if p.Responses > 0 { // otherwise the reset was assumed on the local clock
 			w.LastReset = max(w.LastReset, p.Reset)
 		}
 		w.Confirmed, w.withoutHeaders, w.slowStarted = false, 0, 0
@@ -97,8 +99,8 @@ func (w *window) expire(now int64) {
 	})
 }
 
-// admits reports whether one more request fits. If not, until is when to try again, or zero if the response of a permit
-// in use decides.
+// admits reports whether one more request fits. If the request does not fit, until is the time of the next attempt.
+// until is zero if the response of a permit in use decides.
 func (w *window) admits(now int64, r *Rules, batch bool) (ok bool, until int64) {
 	w.expire(now)
 	ok = w.Confirmed || w.slowStarted < slowStartBurst || now-w.lastSlowStart >= slowStartEvery
@@ -146,8 +148,8 @@ func (w *window) fits(p report, now int64, r *Rules, batch bool) (ok bool, until
 	return false, p.end() - (free*parts-1)/limit
 }
 
-// learn adds the rate headers of a response to a request that was granted at sent (zero if unknown). The highest use of
-// a window counts, in any order of responses. A window that is over stays over.
+// learn adds the rate headers of a response. sent is the time of the grant, or zero if the time is unknown. Responses
+// arrive in any order, so the highest reported use counts. Reports of ended windows are ignored.
 func (w *window) learn(r Rate, sent, now int64) {
 	w.expire(now)
 	p := report{Reset: r.Reset.UnixMicro(), Limit: int64(r.Limit), Used: int64(r.Used), Responses: 1}
@@ -164,7 +166,7 @@ func (w *window) learn(r Rate, sent, now int64) {
 		return
 	}
 	w.Confirmed, w.Limit = true, p.Limit
-	// The count includes every unconfirmed request that ended before this one was sent.
+	// The reported count includes every unconfirmed request that ended before this request was sent.
 	w.Unconfirmed.removeUntil(sent - 1)
 	for i := range w.Reports {
 		if old := &w.Reports[i]; max(old.Reset-p.Reset, p.Reset-old.Reset) <= resetJitter {
@@ -179,7 +181,7 @@ func (w *window) learn(r Rate, sent, now int64) {
 	w.Reports = w.Reports[max(0, len(w.Reports)-2):]
 }
 
-// learnNothing adds a response without rate headers, which may have been counted.
+// learnNothing adds a response without rate headers. The upstream may have counted its request.
 func (w *window) learnNothing(now int64) {
 	w.expire(now)
 	w.withoutHeaders++
@@ -199,7 +201,7 @@ func (w *window) exhaust(now int64) {
 	}
 }
 
-// exhaustedUntil returns when the exhausted windows reopen, or zero.
+// exhaustedUntil returns the time at which the exhausted windows reopen, or zero.
 func (w *window) exhaustedUntil(now int64) (until int64) {
 	w.expire(now)
 	for _, p := range w.Reports {
@@ -210,7 +212,7 @@ func (w *window) exhaustedUntil(now int64) (until int64) {
 	return until
 }
 
-// idle reports whether the window equals a new one.
+// idle reports whether the window has the state of a new window.
 func (w *window) idle(now int64) bool {
 	w.expire(now)
 	return w.inUse == 0 && len(w.Reports) == 0 && w.Unconfirmed.Total == 0
