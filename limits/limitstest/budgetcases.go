@@ -77,9 +77,9 @@ var windowCases = []testCase{
 		lost := h.granted(get("core"))
 		h.refused(get("core"), limits.Primary, untilSettled)
 		h.settled(lost, limits.Outcome{})
-		time.Sleep(10 * second) // the upstream has stopped working on the first
+		time.Sleep(10 * second) // the upstream has stopped working on the first request
 		time.Sleep(second)
-		h.spend(get("core"), reported("core", 4999, 5000, reset)) // sent later, so its count includes the lost request
+		h.spend(get("core"), reported("core", 4999, 5000, reset)) // sent later, so the reported count includes the lost request
 		h.granted(get("core"))
 		h.refused(get("core"), limits.Primary, untilSettled)
 	}},
@@ -90,7 +90,7 @@ var windowCases = []testCase{
 		}
 		h.refused(get("core"), limits.Primary, untilSettled)
 		time.Sleep(second)
-		h.granted(get("core")) // the first three may be lost
+		h.granted(get("core")) // the first three requests may be lost
 		h.refused(get("core"), limits.Primary, untilSettled)
 		h.settled(open[0], reported("core", 1, 1000, time.Now().Add(time.Hour)))
 		for range 90 {
@@ -117,7 +117,7 @@ var windowCases = []testCase{
 		h.check("used", h.budget("core").Used, 0)
 		late = h.granted(get("core"))
 		outcome = reported("core", 5000, 5000, old.Add(second))
-		outcome.Rate.Date = outcome.Rate.Date.Add(-2 * second) // made before the end of the window
+		outcome.Rate.Date = outcome.Rate.Date.Add(-2 * second) // the response was made before the end of the window
 		h.settled(late, outcome)
 		h.check("used, with another rounding of the reset", h.budget("core").Used, 0)
 	}},
@@ -278,7 +278,7 @@ var logCases = []testCase{
 		h.refused(write, limits.Points, 60*second-235*time.Millisecond)
 		time.Sleep(120 * second)
 		write.Points = 300
-		for range 3 { // each spend is within the span of the previous spend, but the third is not within that of the first
+		for range 3 { // each spend is close to the previous spend, but the third spend is not close to the first
 			h.spend(write, answered())
 			time.Sleep(150 * time.Millisecond)
 		}

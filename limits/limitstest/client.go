@@ -55,7 +55,7 @@ type client struct {
 	maxWait time.Duration
 	ops     []operation
 	weights int
-	crashes time.Time // when the replica crashes, or zero
+	crashes time.Time // time of the replica's crash, or zero
 }
 
 // loop sends requests until ctx ends.
@@ -158,7 +158,7 @@ func (c *client) request(ctx context.Context, rng *rand.Rand) bool {
 	return true
 }
 
-// settle settles a permit by a response, and releases it at the end of the body.
+// settle settles a permit with a response, and releases the permit at the end of the body.
 func (c *client) settle(permit *limits.Permit, response *Response, elapsed time.Duration) {
 	outcome := limits.Outcome{
 		Sent: true, Resent: response.Resent, Answered: true, Ended: response.Body == 0, Failed: response.Failed,

@@ -15,10 +15,10 @@ type spend struct {
 
 // transportCopy is a copy of a request that the transport sent.
 type transportCopy struct {
-	learned time.Time // when the ledger learned of the copy, or zero
+	learned time.Time // time at which the ledger learned of the copy, or zero
 }
 
-// hidden reports whether a ledger had not learned of the copy when it granted a permit.
+// hidden reports whether the ledger learned of the copy only after the ledger granted a permit.
 func (c *transportCopy) hidden(granted time.Time) bool {
 	return c != nil && (c.learned.IsZero() || !c.learned.Before(granted))
 }
@@ -35,15 +35,15 @@ type sums struct {
 	excesses []excessCPU
 }
 
-// excessCPU is the CPU time that a request took beyond the prediction. A ledger learns of it gradually, while the
-// request is open.
+// excessCPU is the CPU time that a request took beyond the prediction. A ledger learns of the excess gradually, while
+// the request is open.
 type excessCPU struct {
 	at              time.Time
 	extra, expected time.Duration
 	of              *exchange
 }
 
-// known returns the microseconds of the excess that a ledger had learned of when it granted a permit.
+// known returns the part of the excess, in microseconds, of which a ledger had learned when it granted a permit.
 func (s *excessCPU) known(granted time.Time) int64 {
 	if settled := s.of.response.settled; !settled.IsZero() && settled.Before(granted) {
 		return s.extra.Microseconds()
@@ -53,7 +53,7 @@ func (s *excessCPU) known(granted time.Time) int64 {
 	return min(max(0, seen-s.expected), s.extra).Microseconds()
 }
 
-// totalExcess sums the excess of the window that ends now: the known part, and all of it.
+// totalExcess returns the known excess and the total excess of the window that ends now.
 func (s *sums) totalExcess(now, granted time.Time) (known, all int64) {
 	s.excesses = slices.DeleteFunc(s.excesses, func(x excessCPU) bool { return now.Sub(x.at) >= s.length })
 	for i := range s.excesses {
@@ -63,8 +63,8 @@ func (s *sums) totalExcess(now, granted time.Time) (known, all int64) {
 	return known, all
 }
 
-// add counts a cost. It returns the sum of the window that ends with it, without the copies that were unknown when the
-// request was granted.
+// add counts a cost, and returns the sum of the window that ends at this cost. Copies that were unknown at the grant of
+// the request are not included.
 func (s *sums) add(x spend, granted time.Time) int64 {
 	for len(s.list) > 0 && x.at.Sub(s.list[0].at) >= s.length {
 		s.total -= s.list[0].cost
@@ -94,8 +94,8 @@ func (x *spend) copies() int {
 	return 0
 }
 
-// pace measures how fast a limit is used. It measures the time from the first cost until a whole number of limits is
-// used. A partial window at either end therefore does not change the result.
+// pace measures the rate of use of a limit, from the first cost until a whole number of limits is used. A partial
+// window at either end therefore does not change the result.
 type pace struct {
 	from     time.Time // start of the measurement; zero disables it
 	first    time.Time
@@ -118,7 +118,7 @@ func (p *pace) see(at time.Time, cost, most int64, window time.Duration) {
 	p.total += cost
 }
 
-// meter measures the fullest sliding window in each block of its length.
+// meter splits the time into blocks of one window length, and records the fullest sliding window of each block.
 type meter struct {
 	pace
 	blocks []float64
@@ -139,7 +139,7 @@ func (m *meter) fill(at time.Time, full float64, length time.Duration) {
 type window struct {
 	max    int64
 	length time.Duration
-	// phase is the start of one of the windows. If it is zero, each window starts with its first request.
+	// phase is the start of any window. If phase is zero, each window starts with its first request.
 	phase        time.Time
 	opened, ends time.Time
 	used         int64
@@ -188,7 +188,7 @@ func (w *window) close() {
 	}
 }
 
-// take counts one request. If the window is exhausted, it returns false. The excess is the number of requests beyond
+// take counts one request, and returns false if the window is exhausted. The excess is the number of requests beyond
 // the limit that other users cannot explain, given the knowledge of the ledger at the grant.
 func (w *window) take(now, granted time.Time, c *transportCopy) (ok bool, excess int64) {
 	w.roll(now, true)

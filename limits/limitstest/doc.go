@@ -1,26 +1,27 @@
 // Package limitstest tests implementations of limits.Ledger. It contains two checkers that share no decision code with
 // package limits:
 //
-//   - [RunSuite] applies fixed cases and random histories to a ledger. It
-//     compares every decision with a naive model (model.go).
-//   - [Scenario.Run] sends traffic to a hostile upstream ([Upstream]), which
-//     counts every limit with its own code. [Draw] returns a random scenario.
-//     [Saturations] are scenarios that use one limit completely.
+//   - [RunSuite] applies fixed cases and random histories to a ledger. Every decision is compared with a naive model
+//     (model.go).
+//   - [Scenario.Run] sends traffic to a hostile upstream ([Upstream]), which counts every limit with its own code.
+//     [Draw] returns a random scenario. [Saturations] are scenarios that use one limit completely.
 //
 // All tests run in virtual time (testing/synctest). A ledger with another clock must follow the clock of the bubble.
 // Read suite.go first, then model.go or scenario.go.
 //
 // # The hostile upstream
 //
-// The upstream counts each limit at its own random time between the sending of a request and its response. Its windows
-// begin at any time, its clock differs, and its rate headers arrive in any order. Responses are lost. The upstream
-// works on abandoned requests for up to ten seconds. Other users share the account, and limit errors occur without a
-// reason.
+// The upstream counts each limit at its own random time between the sending of a request and its response. The windows
+// of the upstream begin at any time, its clock differs, and its rate headers arrive in any order. Responses are lost.
+// The upstream works on abandoned requests for up to ten seconds. Other users share the account, and limit errors occur
+// without a reason.
 //
-// A violation is a request beyond a limit, or a request that was granted after the ledger had learned of a cool-down or
-// an exhausted window. Three causes are not violations, because no ledger can prevent them: requests of other users
-// since the last report, CPU time beyond the prediction, and copies that the transport sent, until the ledger learned
-// of them.
+// A violation is a request beyond a limit, or a request granted during a cool-down or exhausted window that the ledger
+// had learned of. No ledger can prevent these causes, which are not violations:
+//
+//   - requests of other users since the last report
+//   - CPU time beyond the prediction
+//   - copies that the transport sent before the ledger learned of these copies
 //
 // # Invariants
 //

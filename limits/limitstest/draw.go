@@ -55,7 +55,7 @@ func smallLimits(rng *rand.Rand) policy.Limits {
 	l.CPU.GraphQL = l.CPU.Total * 2 / 3
 	first := window()
 	l.Content = []policy.Window{{Max: 2 + rng.IntN(40), Window: first}, {Max: 4 + rng.IntN(150), Window: first * 3}}
-	if rng.IntN(2) == 0 { // CPU time never limits, so that another budget does
+	if rng.IntN(2) == 0 { // CPU time never limits, so that another budget limits
 		l.CPU.Total, l.CPU.GraphQL = time.Hour, time.Hour
 	}
 	if rng.IntN(2) == 0 {
@@ -106,7 +106,7 @@ func drawProfile(rng *rand.Rand, l policy.Limits) Profile {
 		n.NoRateHeaders, n.OtherTraffic, n.ClosedWindows = true, 0, 0
 	case 1:
 		n.NoDate, n.Offset = true, 0
-	case 2, 3: // the granted limits differ from the documented ones
+	case 2, 3: // the granted limits differ from the documented limits
 		n.Grant = map[string]int{
 			policy.Core: 3 + rng.IntN(2*min(1000, l.Primary.User)), policy.Search: 3 + rng.IntN(2*l.Search.Authenticated), policy.CodeSearch: 3 + rng.IntN(20),
 		}

@@ -47,7 +47,7 @@ type exchange struct {
 	began    time.Time
 }
 
-// event is an action of the upstream at a time of the work.
+// event is an action of the upstream at a time after the request began.
 type event struct {
 	at time.Duration
 	do func(a *account, now time.Time)
@@ -64,7 +64,7 @@ func (u *Upstream) Send(r Request, rng *rand.Rand) <-chan *Response {
 		back = 0
 	}
 	ex.end = work
-	if work > r.Timeout { // abandoned, but in progress for a while
+	if work > r.Timeout { // the client abandons the request, and the upstream continues for a while
 		ex.end = min(work, r.Timeout+upTo(rng, Linger))
 	}
 	missing := chance(rng, n.DroppedResponses)
@@ -101,8 +101,8 @@ func (ex *exchange) deliver(responses chan<- *Response) {
 		return
 	}
 	responses <- ex.response
-	// The request ends a microsecond before its body, so that the upstream never counts a request that the client
-	// considers ended.
+	// The request ends a microsecond before its body. The upstream therefore never counts a request that has ended for
+	// the client.
 	time.Sleep(remaining - time.Microsecond)
 	ex.leave(ex.Request)
 }
@@ -230,12 +230,12 @@ func primaryName(resource string) string {
 func (ex *exchange) secondaryError(a *account, w *window, now time.Time) {
 	ex.response.Limited = limits.SecondaryLimit
 	w.roll(now, true)
-	// The error is another error in a row if its request was granted after the ledger learned of the last error.
+	// The error is a further consecutive error if its request was granted after the ledger learned of the last error.
 	if a.episodes == 0 || !a.lastLearned.Before(a.lastSecondary) && ex.Granted.After(a.lastLearned) {
 		a.episodes++
 		a.lastSecondary = now
 	}
-	ends := now.Add(time.Minute << min(a.episodes-1, 6)) // one minute, doubled for each error in a row
+	ends := now.Add(time.Minute << min(a.episodes-1, 6)) // one minute, doubled by each consecutive error
 	switch ex.rng.IntN(4) {
 	case 0: // remaining 0: until the reset, if the response has rate headers
 		w.spendByOtherUsers(now, w.max)

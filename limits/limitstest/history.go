@@ -21,7 +21,7 @@ const testAccount = "a"
 type step struct {
 	kind    action
 	pass    time.Duration
-	before  int // number of claims to go back, for the claim of this step
+	before  int // position of the claim of this step, counted back from the latest claim
 	claim   limits.Claim
 	outcome draft
 	aborted bool
@@ -43,7 +43,7 @@ type draft struct {
 	limits.Outcome
 	reset, date time.Duration
 	dated       bool
-	// consistent reports are those of one upstream with one clock.
+	// consistent means that all reports are from one upstream with one clock.
 	consistent bool
 }
 
@@ -279,7 +279,7 @@ func (c *player) account() any {
 			return withoutUnused(a)
 		}
 	}
-	return withoutUnused(c.model.describe(time.Now().UnixMicro())) // an unknown account equals an unused one
+	return withoutUnused(c.model.describe(time.Now().UnixMicro())) // an unknown account equals an unused account
 }
 
 // withoutUnused returns an account without its unused budgets.

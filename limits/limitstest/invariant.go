@@ -54,7 +54,7 @@ var invariants = []invariant{
 		return differ("slots in use", b.account().InUse, 0)
 	}},
 	{"I13 nothing is granted during a cool-down, then one probe", false, func(b *harness, d drawn) string {
-		time.Sleep(2 * time.Hour) // all windows are over
+		time.Sleep(2 * time.Hour) // all windows have ended
 		// A ledger that has removed the account may refuse for one second.
 		first, _ := b.admit(get(policy.Core))
 		b.settled(first, limits.Outcome{})
@@ -153,7 +153,7 @@ func runInvariants(t *testing.T, open Open) {
 	})
 }
 
-// runBatchReserve checks the part of a window that batch claims leave.
+// runBatchReserve checks the part of a window that batch claims leave to other claims.
 func runBatchReserve(t *testing.T, open Open) {
 	t.Run("I18 batch claims leave a part of the window at any time", func(t *testing.T) {
 		rapid.Check(t, func(rt *rapid.T) {
@@ -173,7 +173,7 @@ func runBatchReserve(t *testing.T, open Open) {
 	})
 }
 
-// windowLimit is a primary limit that is reached before any other limit.
+// windowLimit is a primary limit that requests reach before any other limit.
 const windowLimit = 120
 
 func wideLimits() policy.Limits {
@@ -197,7 +197,7 @@ func (b *harness) useUp(batch bool, used int, reset time.Time) int {
 }
 
 // drawReports draws the reports of one window: resets that differ by one second, uses in any order, and reports of the
-// window before.
+// previous window.
 func drawReports(t *rapid.T) []limits.Rate {
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) limits.Rate {
 		reset := 60 + rapid.IntRange(0, 1).Draw(t, "flicker")
@@ -211,7 +211,7 @@ func drawReports(t *rapid.T) []limits.Rate {
 	}), 1, 9).Draw(t, "reports")
 }
 
-// afterReports returns the account after responses with the given reports, all at one time.
+// afterReports returns the account after responses with the given reports, which all arrive at one time.
 func afterReports(b *harness, reports []limits.Rate) limits.Account {
 	expired := get(policy.Core)
 	expired.ID = 1

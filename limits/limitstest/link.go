@@ -10,8 +10,8 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// link connects one replica to the ledger. It records when the ledger grants permits and learns of responses. It delays
-// and repeats calls. After a crash of the replica, all calls fail.
+// link connects one replica to the ledger, and delays and repeats its calls. It records the times at which the ledger
+// grants permits and learns of responses. After a crash of the replica, all calls fail.
 type link struct {
 	limits.Ledger
 	upstream *Upstream
@@ -27,7 +27,7 @@ type link struct {
 
 var errCrashed = errors.New("the replica has crashed")
 
-// delay waits for the latency of a call. It reports whether to repeat the call, and returns an error if the replica has
+// delay waits for the latency of a call, and reports whether to repeat the call. It returns an error if the replica has
 // crashed.
 func (l *link) delay() (again bool, err error) {
 	l.mu.Lock()
@@ -111,7 +111,7 @@ func (l *link) Renew(ctx context.Context, permits []limits.OpenPermit) error {
 	return l.Ledger.Renew(ctx, permits)
 }
 
-// grantedAt returns when a permit was granted.
+// grantedAt returns the time at which a permit was granted.
 func (l *link) grantedAt(id uint64) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()

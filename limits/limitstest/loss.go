@@ -15,7 +15,7 @@ import (
 )
 
 // RunDataLoss checks that a replica restores the state after its store loses all data. The function lose empties the
-// store and waits until the replica has noticed the loss.
+// store and waits until the replica has detected the loss.
 func RunDataLoss(t *testing.T, open Open, lose func(t *testing.T, l limits.Ledger)) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rules, history := drawRules(rt), drawHistory(rt)
@@ -26,8 +26,8 @@ func RunDataLoss(t *testing.T, open Open, lose func(t *testing.T, l limits.Ledge
 	})
 }
 
-// loseInBubble applies a history to an empty ledger. The store loses all data after some steps. The result is the
-// missing state.
+// loseInBubble applies a history to an empty ledger, and returns the missing state. The store loses all data after some
+// steps.
 func loseInBubble(t *testing.T, open Open, rules limits.Rules, history []step, losses []int,
 	lose func(*testing.T, limits.Ledger)) (missing string) {
 	synctest.Test(t, func(t *testing.T) {
@@ -70,8 +70,8 @@ func (c *player) current(t *testing.T) limits.Account {
 	return withoutUnused(list[0])
 }
 
-// missingFrom describes the state that an account has lost since an earlier time. Held and used amounts count together,
-// because an abandoned permit is charged when it expires.
+// missingFrom describes the state that an account has lost since an earlier time. It adds held and used amounts,
+// because an abandoned permit is charged when the permit expires.
 func missingFrom(before, after limits.Account) (missing string) {
 	if after.InUse < before.InUse {
 		missing += fmt.Sprintf("%d in use, want at least %d\n", after.InUse, before.InUse)
@@ -92,9 +92,9 @@ func missingFrom(before, after limits.Account) (missing string) {
 	return missing
 }
 
-// RunStoreOutages compares a replica with the model while its store is unavailable during parts of a history. The
+// RunStoreOutages compares a replica with the model while the store is unavailable during parts of a history. The
 // replica must not grant a claim that the model refuses. After each outage, the store must contain all grants and
-// outcomes. The function disconnect starts an outage, and reconnect ends it.
+// outcomes. The function disconnect starts an outage, and reconnect ends the outage.
 func RunStoreOutages(t *testing.T, open Open, disconnect, reconnect func(t *testing.T, l limits.Ledger)) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rules, history := drawRules(rt), unify(drawHistory(rt))
@@ -113,9 +113,9 @@ func RunStoreOutages(t *testing.T, open Open, disconnect, reconnect func(t *test
 	})
 }
 
-// unify makes every claim of a history equal to one of the first two, because a lease exists only for earlier claims.
-// Each request takes some CPU time, but no more than predicted, because a replica without its store does not learn of
-// the excess of other replicas. All reports have the same clock.
+// unify makes every claim equal to one of the first two claims, because a lease exists only for earlier claims. The CPU
+// time of each request is at most the predicted time. A replica without its store does not learn of the excess of other
+// replicas. All reports have the same clock.
 func unify(history []step) []step {
 	var first [3]limits.Claim // by ID
 	var clock draft
@@ -137,8 +137,8 @@ func unify(history []step) []step {
 	return history
 }
 
-// outage applies a history while the store disconnects and reconnects. It calls the ledger like a limiter: it renews
-// open permits, and settles and releases each permit once.
+// outage applies a history while the store disconnects and reconnects. The ledger gets the calls of a limiter: renewals
+// of open permits, and one settlement and one release of each permit.
 type outage struct {
 	*player
 	down   bool
@@ -156,7 +156,7 @@ const (
 	ended
 )
 
-// play applies a history. The store disconnects or reconnects before some steps. It returns the first violation.
+// play applies a history and returns the first violation. The store disconnects or reconnects before some steps.
 func (a *outage) play(t *testing.T, history []step, switches []int,
 	disconnect, reconnect func(*testing.T, limits.Ledger)) (violation string) {
 	toggle := func() string {
@@ -185,7 +185,7 @@ func (a *outage) play(t *testing.T, history []step, switches []int,
 	return ""
 }
 
-// follow applies a step if a limiter could make that call now.
+// follow applies a step if a limiter could make that call now, and returns a violation.
 func (a *outage) follow(t *testing.T, s step) (violation string) {
 	g := a.stages[s.claim]
 	switch {
@@ -224,7 +224,7 @@ func (a *outage) follow(t *testing.T, s step) (violation string) {
 	return ""
 }
 
-// sleep lets time pass, at most three minutes, and renews the open permits.
+// sleep waits in virtual time, at most three minutes, and renews the open permits.
 func (a *outage) sleep(t *testing.T, d time.Duration) {
 	a.log = append(a.log, fmt.Sprintf("wait %v", d))
 	for end := time.Now().Add(min(d, 3*time.Minute)); time.Now().Before(end); {
@@ -242,8 +242,8 @@ func (a *outage) sleep(t *testing.T, d time.Duration) {
 	}
 }
 
-// mayGrant records a permit that a ledger without its store granted. It returns an error text if the model refuses the
-// claim. The slow start of a window and the batch reserve are not required without a store.
+// mayGrant records a permit that a ledger granted without its store. If the model refuses the claim, mayGrant returns
+// an error text. The slow start of a window and the batch reserve are not required without a store.
 func (m *model) mayGrant(c limits.Claim, now int64) (violation string) {
 	c.Batch = false
 	w := m.window(c.Resource)

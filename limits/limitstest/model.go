@@ -9,9 +9,9 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// model is one account by the rules of docs/limits.md. It is written for comparison with these rules, not for speed: it
-// keeps lists of all events, and adds them up for every decision. It shares only the costs ([limits.Rules.Spends]) with
-// the ledgers. Times are microseconds since 1970.
+// model is one account by the rules of docs/limits.md, written for comparison with these rules and not for speed. It
+// keeps lists of all events, and sums the lists for every decision. The model shares only the costs
+// ([limits.Rules.Spends]) with the ledgers. Times are microseconds since 1970.
 type model struct {
 	rules   limits.Rules
 	kind    policy.CallerKind
@@ -21,11 +21,11 @@ type model struct {
 
 	// State after secondary limit errors.
 	blocked, lastError int64 // end of the cool-down; time of the last error
-	errors             int64 // in a row
+	errors             int64 // consecutive errors
 	probing            bool
 	probe              uint64
 	slowStart          int64 // start of the slow start, or zero
-	ceiling, raised    int64 // of concurrency slots, or zero; time of the last change
+	ceiling, raised    int64 // number of concurrency slots, or zero; time of the last change
 }
 
 // openPermit is a permit that occupies a concurrency slot.
@@ -54,7 +54,7 @@ type slidingLog struct {
 
 type spending struct{ at, cost int64 }
 
-// fixedWindow is the budget of one resource, as the responses reported it.
+// fixedWindow is the budget of one resource in the reports of the responses.
 type fixedWindow struct {
 	resource                   string
 	length, limit              int64
@@ -76,7 +76,7 @@ const (
 	linger     = 10 * sec
 )
 
-// advance moves the clock. Permits that are not renewed expire, and are charged at their expiry.
+// advance moves the clock. Permits without renewal expire, and are charged at their expiry.
 func (m *model) advance(now int64) {
 	ended := func(a, b *openPermit) int { return cmp.Or(cmp.Compare(a.ends, b.ends), cmp.Compare(a.id, b.id)) }
 	for _, p := range slices.SortedFunc(slices.Values(m.open), ended) {
@@ -100,7 +100,7 @@ func (m *model) charge(p *openPermit, at int64) {
 	p.holds, p.units, p.charged = nil, 0, true
 }
 
-// remove frees a concurrency slot. A removed probe was inconclusive.
+// remove frees a concurrency slot. If the permit was the probe, the probe was inconclusive.
 func (m *model) remove(p *openPermit) {
 	m.open = slices.DeleteFunc(m.open, func(other *openPermit) bool { return other == p })
 	m.clearProbe(p.id)
@@ -112,7 +112,7 @@ func (m *model) clearProbe(id uint64) {
 	}
 }
 
-// abandon lets a permit expire when the upstream has stopped working on its request.
+// abandon makes a permit expire when the upstream has stopped working on its request.
 func (m *model) abandon(p *openPermit, now int64) { p.abandoned, p.ends = true, now+linger }
 
 func (m *model) find(id uint64) *openPermit {
@@ -124,7 +124,7 @@ func (m *model) find(id uint64) *openPermit {
 	return nil
 }
 
-// admit decides on a claim. All budgets must admit it. The reason of a refusal is the budget with the longest wait.
+// admit decides a claim. All budgets must admit the claim. The reason of a refusal is the budget with the longest wait.
 func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 	m.advance(now)
 	if p := m.find(c.ID); p != nil {
@@ -175,7 +175,7 @@ func (m *model) grant(p *openPermit, now int64) {
 	if m.probing {
 		m.probe = p.id
 	}
-	// A ceiling that was reached for ten seconds rises by one.
+	// A grant that reaches the ceiling raises the ceiling by one, ten seconds after the last change.
 	if m.ceiling != 0 && int64(len(m.open)) >= m.ceiling && now-m.raised >= 10*sec {
 		m.ceiling, m.raised = m.ceiling+1, now
 		if m.ceiling >= m.concurrent() {
@@ -186,7 +186,7 @@ func (m *model) grant(p *openPermit, now int64) {
 
 func (m *model) concurrent() int64 { return m.rules.Usable(int64(m.rules.Concurrent)) }
 
-// slots returns the number of concurrency slots: the documented number, or less after limit errors.
+// slots returns the number of concurrency slots, which limit errors lower.
 func (m *model) slots(now int64) int64 {
 	most := m.concurrent()
 	if m.ceiling != 0 {
@@ -217,8 +217,8 @@ func (m *model) log(s limits.Spend) *slidingLog {
 	return l
 }
 
-// groups returns the spends that have not returned yet. Spends within the merge span of the first one of a group return
-// together, one window after the last one.
+// groups returns the spends that have not returned yet. Spends within the merge span of the first spend of a group
+// return together, one window after the last spend of the group.
 func (l *slidingLog) groups(now int64) []spending {
 	var groups []spending
 	var first int64
@@ -251,7 +251,7 @@ func (m *model) held(l *slidingLog) (sum int64) {
 	return sum
 }
 
-// returned returns the time when the given amount of a log has returned.
+// returned returns the time at which the given amount of a log will have returned.
 func (l *slidingLog) returned(amount, now int64) int64 {
 	for _, g := range l.groups(now) {
 		if amount -= g.cost; amount <= 0 {
@@ -261,8 +261,8 @@ func (l *slidingLog) returned(amount, now int64) int64 {
 	panic("the amount exceeds the spent tokens")
 }
 
-// tooMuch reports whether a cost does not fit into a log, and when it will fit. The time is zero if an open permit
-// decides.
+// tooMuch reports whether a cost does not fit into a log, and the time when the cost will fit. The time is zero if an
+// open permit decides.
 func (m *model) tooMuch(l *slidingLog, limit, cost, now int64) (no bool, until int64) {
 	spent := l.total(now)
 	switch {
@@ -301,7 +301,7 @@ func (m *model) settle(c limits.Claim, o limits.Outcome, now int64) {
 	}
 }
 
-// settlePermit charges or returns what a permit reserves.
+// settlePermit charges or returns the amounts that a permit reserves.
 func (m *model) settlePermit(p *openPermit, o limits.Outcome, now int64) {
 	if !o.Sent {
 		m.remove(p)
@@ -344,8 +344,8 @@ func (m *model) handleLimitError(id uint64, known bool, sent int64, w *fixedWind
 	}
 }
 
-// startCooldown starts a cool-down: for retryAfter, else until the reset of an exhausted window, else for a minute that
-// doubles with each error in a row.
+// startCooldown starts a cool-down. The cool-down lasts for retryAfter, or until the reset of an exhausted window, or
+// for a minute that doubles with each consecutive error.
 func (m *model) startCooldown(another bool, w *fixedWindow, retryAfter time.Duration, now int64) {
 	if another {
 		ceiling := m.concurrent()
@@ -370,7 +370,7 @@ func (m *model) startCooldown(another bool, w *fixedWindow, retryAfter time.Dura
 	m.probing, m.probe, m.slowStart = true, 0, 0
 }
 
-// release frees the slot of a settled permit at the end of the response.
+// release frees the concurrency slot of a settled permit at the end of the response.
 func (m *model) release(id uint64, aborted bool, now int64) {
 	m.advance(now)
 	switch p := m.find(id); {
@@ -382,7 +382,7 @@ func (m *model) release(id uint64, aborted bool, now int64) {
 	}
 }
 
-// renew extends a permit, or reserves again for an expired one.
+// renew extends a permit. If the permit has expired, renew reserves again.
 func (m *model) renew(c limits.Claim, elapsed time.Duration, now int64) {
 	m.advance(now)
 	p := m.find(c.ID)

@@ -9,7 +9,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// window returns the window of a resource. Unknown resources count as core.
+// window returns the window of a resource. Unknown resources use the window of core.
 func (m *model) window(resource string) *fixedWindow {
 	if !policy.IsResource(resource) {
 		resource = policy.Core
@@ -27,8 +27,8 @@ func (m *model) window(resource string) *fixedWindow {
 	return w
 }
 
-// reopens returns when a window is certainly over: two seconds after its reset, or one second after a reset that ten
-// responses reported.
+// reopens returns the time at which a window has certainly ended. This is two seconds after its reset, or one second
+// after a reset that ten responses reported.
 func (t windowReport) reopens() int64 {
 	if t.answers < 10 {
 		return t.reset + t.latest + 2*sec
@@ -36,7 +36,7 @@ func (t windowReport) reopens() int64 {
 	return t.reset + t.latest + sec
 }
 
-// expire removes the windows that are over.
+// expire removes the windows that have ended.
 func (w *fixedWindow) expire(now int64) {
 	for _, t := range slices.Clone(w.reports) {
 		if t.reopens() > now {
@@ -51,7 +51,8 @@ func (w *fixedWindow) expire(now int64) {
 	}
 }
 
-// removeConfirmed removes unconfirmed requests up to a time, because the upstream has counted them by then, if at all.
+// removeConfirmed removes the unconfirmed requests up to a time. The upstream has counted these requests by that time,
+// or never counts them.
 func (w *fixedWindow) removeConfirmed(by int64) {
 	kept := w.unconfirmed.spends[:0]
 	for _, group := range split(&w.unconfirmed) {
@@ -77,8 +78,8 @@ func split(l *slidingLog) [][]spending {
 	return groups
 }
 
-// learn adds rate headers. The largest use of a window counts, in any order of the responses. An ended window does not
-// open again.
+// learn adds rate headers. Responses arrive in any order, so the largest use of a window counts. An ended window does
+// not open again.
 func (w *fixedWindow) learn(r limits.Rate, sent, now int64) {
 	w.expire(now)
 	t := windowReport{reset: r.Reset.UnixMicro(), limit: int64(r.Limit), used: int64(r.Used), answers: 1}
@@ -147,12 +148,12 @@ func (m *model) inUse(w *fixedWindow) (n int64) {
 	return n
 }
 
-// closed reports whether one more request does not fit into a window, and when it will fit. The time is zero if a
-// response decides. Batch claims leave a twentieth, which shrinks towards the end of the window.
+// closed reports whether one more request does not fit into a window, and the time when the request will fit. The time
+// is zero if a response decides. Batch claims leave a twentieth, which shrinks towards the end of the window.
 func (m *model) closed(w *fixedWindow, batch bool, now int64) (no bool, until int64) {
 	w.expire(now)
 	unconfirmed, open := w.unconfirmed.total(now), m.inUse(w)
-	no = !w.answered && w.slowStarted >= 3 && now-w.lastSlowStart < sec // slow start
+	no = !w.answered && w.slowStarted >= 3 && now-w.lastSlowStart < sec // slow start of the window
 	for _, t := range w.reports {
 		limit, spent := m.rules.Usable(t.limit), t.used+unconfirmed
 		free := limit - spent - open
@@ -207,7 +208,7 @@ func (m *model) describe(now int64) limits.Account {
 	return a
 }
 
-// shown returns the budget of a window for clients: the fuller one of the window and the log of the resource.
+// shown returns the budget of a window for clients. If the resource also has a log, shown returns the fuller budget.
 func (m *model) shown(w *fixedWindow, now int64) limits.Budget {
 	w.expire(now)
 	b := limits.Budget{Resource: w.resource, Limit: int(w.limit), Held: int(m.inUse(w)),

@@ -229,7 +229,7 @@ var cooldownCases = []testCase{
 		probe := h.granted(get("core"))
 		h.refused(get("core"), limits.Cooldown, untilSettled)
 		h.settled(probe, limitedBy(0))
-		h.refused(get("core"), limits.Cooldown, 120*second) // second error in a row
+		h.refused(get("core"), limits.Cooldown, 120*second) // second consecutive error
 		time.Sleep(120 * second)
 		h.settled(h.granted(get("core")), limits.Outcome{}) // not sent, so the next permit is the probe
 		failed := answered()

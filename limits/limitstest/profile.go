@@ -13,7 +13,7 @@ const Linger = 10*time.Second - time.Millisecond
 // Rounding is a way to round a time to whole seconds.
 type Rounding int
 
-// The ways to round.
+// Directions of a rounding.
 const (
 	Down Rounding = iota
 	Nearest
@@ -40,20 +40,20 @@ type Profile struct {
 	// Aligned windows begin at a random phase. Other windows begin with their first request. SlidingSearch also limits
 	// searches in every sliding minute.
 	Aligned, SlidingSearch bool
-	// Offset is how far the upstream's clock is ahead. Date and Reset are rounded.
+	// Offset is the lead of the upstream's clock. Date and Reset are the roundings of these header fields.
 	Offset      time.Duration
 	Date, Reset Rounding
 	// Flicker rounds each reset in a random way. Jitter adds or subtracts a second.
 	Flicker, Jitter bool
-	// Stale is the probability that the rate headers are those of an earlier response, which did not count this
+	// Stale is the probability of rate headers from an earlier response. The earlier response did not count this
 	// request.
 	Stale float64
-	// NoRateHeaders and NoDate omit the headers.
+	// NoRateHeaders and NoDate omit the header fields.
 	NoRateHeaders, NoDate bool
 
-	// Latency is the longest duration of a request, and Fastest the shortest. A stalled request takes up to Stall. Part
-	// is the largest fraction that is CPU time. Busy makes every request use that fraction, and removes the network
-	// latency.
+	// Fastest is the shortest and Latency the longest duration of a request. A stalled request takes up to Stall. Part
+	// is the largest fraction of the duration that is CPU time. Busy makes every request use that fraction, and removes
+	// the network latency.
 	Fastest, Latency, Stall time.Duration
 	Part                    float64
 	Busy                    bool
@@ -64,11 +64,11 @@ type Profile struct {
 	Body               time.Duration
 	BodyOdds, Aborting float64
 	// DroppedResponses never arrive; half of their requests are counted. Failing responses are 5xx without rate
-	// headers. Unchanged responses (304) are not counted in the primary window. Resending requests were sent twice by
-	// the transport.
+	// headers. Unchanged responses (304) are not counted in the primary window. The transport sends Resending requests
+	// twice.
 	DroppedResponses, Failing, Unchanged, Resending float64
-	// SecondaryErrors are secondary limit errors without a reason. ClosedWindows exhaust the primary window, as another
-	// user of the account could. WithoutHeaders is the fraction of secondary limit errors without rate headers.
+	// SecondaryErrors are secondary limit errors without a reason. ClosedWindows exhaust the primary window, like
+	// another user of the account. WithoutHeaders is the fraction of secondary limit errors without rate headers.
 	SecondaryErrors, ClosedWindows, WithoutHeaders float64
 	// OtherTraffic is the number of requests per second of other users of the account.
 	OtherTraffic float64
@@ -85,7 +85,7 @@ func upTo(rng *rand.Rand, d time.Duration) time.Duration {
 	return time.Duration(rng.Int64N(d.Microseconds()+1)) * time.Microsecond
 }
 
-// moment returns a random duration between two durations, often one of them.
+// moment returns a random duration from one duration to another, and often one of both bounds.
 func moment(rng *rand.Rand, from, to time.Duration) time.Duration {
 	switch rng.IntN(4) {
 	case 0:

@@ -22,7 +22,8 @@ type Tally struct {
 	// Worst is the largest sum as a fraction of the limit. Raw includes the CPU time that no ledger could predict.
 	Worst, Raw float64
 	// Fullness is the use of each measured window as a fraction: of a fixed window at its end, of a sliding window at
-	// its highest. Throughput is the measured use as a fraction of the limit times the elapsed windows, by account.
+	// its highest use. Throughput is the measured use of each account, divided by the limit and the number of elapsed
+	// windows.
 	Fullness, Throughput []float64
 }
 

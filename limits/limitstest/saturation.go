@@ -11,7 +11,7 @@ import (
 // Saturation is a scenario in which one budget limits the traffic. Every client sends the same operations without a
 // pause, and responses take 50 to 300 ms.
 type Saturation struct {
-	// Limit is the limiting budget, and Window the length of its window.
+	// Limit is the limiting budget. Window is the length of the window of Limit.
 	Limit  string
 	Window time.Duration
 	// MinFullness is the required use of every window of the upstream, as a fraction.

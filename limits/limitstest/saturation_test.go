@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestSaturationUsesTheLimits logs how much of each limit is used when it limits the traffic, over WEIR_WINDOWS
-// windows. Every window must be as full as required (I14).
+// TestSaturationUsesTheLimits checks that saturated traffic uses every window as fully as required (I14), and logs the
+// use. WEIR_WINDOWS sets the number of windows.
 func TestSaturationUsesTheLimits(t *testing.T) {
 	windows := setting(t, "WEIR_WINDOWS", 2)
 	var mu sync.Mutex

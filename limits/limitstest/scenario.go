@@ -12,9 +12,9 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// OpenReplicas creates an empty ledger with the given rules, and closes it when the test ends. It returns a function
-// that connects each replica to the ledger. Scenario.Run calls it inside the bubble of virtual time. If a ledger has a
-// method Run(context.Context), Run is called for the life of the replica.
+// OpenReplicas creates an empty ledger with the given rules, and closes the ledger when the test ends. The returned
+// function connects each replica to the ledger, inside the bubble of virtual time. If a ledger has a method
+// Run(context.Context), Run is called for the life of the replica.
 type OpenReplicas func(t *testing.T, rules limits.Rules) func(replica int) limits.Ledger
 
 // ShareLedger returns an OpenReplicas for a ledger that all replicas can call directly.
@@ -33,18 +33,18 @@ type Scenario struct {
 	Upstream Profile
 	// All replicas share one ledger. Clients is the number of clients for each replica and account.
 	Replicas, Accounts, Clients int
-	// Duration is how long the clients send. If WarmUp is not zero, use is measured after it.
+	// Duration is the time for which the clients send. If WarmUp is not zero, use is measured after that time.
 	Duration, WarmUp time.Duration
-	// Weights contains the weight of each operation, in the order of the function operations. They are random if it is
-	// nil.
+	// Weights contains the weight of each operation, in the order of the function operations. If Weights is nil, the
+	// weights are random.
 	Weights []int
 	// Backlog makes every client send without a pause, and wait for hours.
 	Backlog bool
 	// Burst is the largest number of requests in a burst. Gap is the mean pause of a steady client.
 	Burst int
 	Gap   time.Duration
-	// Timeout is how long a client waits for a response. Cancel is the probability of an earlier timeout. Unsent is the
-	// probability that a permit is not used.
+	// Timeout is the longest wait of a client for a response. Cancel is the probability of an earlier timeout. Unsent
+	// is the probability that a permit is not used.
 	Timeout        time.Duration
 	Cancel, Unsent float64
 	// LedgerLatency is the longest latency of a ledger call in each direction. Duplicates is the probability that a
@@ -63,7 +63,7 @@ type run struct {
 	limiters sync.WaitGroup
 }
 
-// Run runs the scenario inside a bubble of virtual time. If trace is not nil, it receives a log of the events.
+// Run runs the scenario inside a bubble of virtual time. If trace is not nil, trace receives a log of the events.
 func (s *Scenario) Run(t *testing.T, open OpenReplicas, trace func(format string, args ...any)) Report {
 	var steady time.Time
 	if s.WarmUp > 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Open returns an empty ledger with the given rules, and closes it when the test ends. RunSuite calls it inside the
-// bubble of virtual time.
+// Open returns an empty ledger with the given rules, and closes the ledger when the test ends. RunSuite calls Open
+// inside the bubble of virtual time.
 type Open func(t *testing.T, rules limits.Rules) limits.Ledger
 
 // RunSuite tests a ledger: fixed cases, random histories compared with the model, and the invariants.
@@ -53,7 +53,7 @@ func get(resource string) limits.Claim {
 	return limits.Claim{Account: "a", Kind: policy.User, Operation: "op", Resource: resource, Points: 1}
 }
 
-// admit sends a claim to the ledger. A claim without an ID gets the next one.
+// admit sends a claim to the ledger. A claim without an ID gets the next ID.
 func (h *harness) admit(c limits.Claim) (limits.Permit, limits.Decision) {
 	h.Helper()
 	if c.ID == 0 {
@@ -133,7 +133,7 @@ func (h *harness) renewed(elapsed time.Duration, permits ...limits.Permit) {
 	}
 }
 
-// account returns the account from the ledger. It is empty if the ledger has none.
+// account returns the account from the ledger, or an empty account if the ledger has no account.
 func (h *harness) account() limits.Account {
 	h.Helper()
 	list, err := h.Accounts(context.Background(), 10)

@@ -23,8 +23,8 @@ type row struct {
 	Violations int     `json:"violations"`
 	Worst      float64 `json:"worst"`
 	Raw        float64 `json:"worst_with_surprises,omitempty"`
-	// Windows and WindowsLeast are the median and the least use of the windows. Through and ThroughLeast are those of
-	// the throughput.
+	// Windows and WindowsLeast are the median and the least use of the windows. Through and ThroughLeast are the median
+	// and the least throughput.
 	Windows         float64 `json:"windows_median,omitempty"`
 	WindowsLeast    float64 `json:"windows_least,omitempty"`
 	Throughput      float64 `json:"through_median,omitempty"`
@@ -36,7 +36,7 @@ type row struct {
 // NewTable returns an empty table.
 func NewTable() *Table { return &Table{rows: map[string]*row{}} }
 
-// Add adds the report of a scenario, for all limits or for the given ones.
+// Add adds the report of a scenario, for all limits or for the limits in only.
 func (b *Table) Add(s *Scenario, r *Report, only ...string) {
 	for limit, tally := range r.Tallies {
 		if len(only) > 0 && !slices.Contains(only, limit) {

@@ -10,8 +10,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Names of limits in reports. Other primary windows have their resource in the name. The longer window of content
-// creation is "content long".
+// Names of limits in reports. Other primary limits have the name of their resource. "content long" is the longer window
+// of content creation.
 const (
 	points      = "points"
 	content     = "content"
@@ -41,15 +41,15 @@ type account struct {
 	sums          map[string]*sums // by limit and scope
 	inProgress    int              // requests in progress
 	cooldowns     []reportedCooldown
-	episodes      int       // secondary limit errors in a row
-	lastSecondary time.Time // time of the last one
-	lastLearned   time.Time // when the ledger learned of the last one
+	episodes      int       // consecutive secondary limit errors
+	lastSecondary time.Time // time of the last secondary limit error
+	lastLearned   time.Time // time at which the ledger learned of that error
 	busy          slotMeter
 }
 
 // reportedCooldown is a cool-down that a response started.
 type reportedCooldown struct {
-	learned time.Time // when the ledger learned of it, or zero
+	learned time.Time // time at which the ledger learned of the cool-down, or zero
 	ends    time.Time
 }
 
@@ -261,11 +261,11 @@ func (u *Upstream) Report() Report {
 // Request is one request to the upstream.
 type Request struct {
 	limits.Claim
-	// Granted is when the ledger granted the permit. Expected is the predicted CPU time.
+	// Granted is the time of the grant. Expected is the predicted CPU time.
 	Granted  time.Time
 	Expected time.Duration
 	// Lag is the largest age of the ledger's data about open permits.
 	Lag time.Duration
-	// Timeout is how long the client waits for the response.
+	// Timeout is the longest wait of the client for the response.
 	Timeout time.Duration
 }

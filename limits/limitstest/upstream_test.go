@@ -34,8 +34,8 @@ func inBubble(t *testing.T, s Scenario, trace func(string, ...any)) (r Report) {
 	return r
 }
 
-// TestNoLimitIsExceeded runs WEIR_SCENARIOS random scenarios. If WEIR_SEED is set, it runs that one and logs its
-// events.
+// TestNoLimitIsExceeded runs WEIR_SCENARIOS random scenarios. If WEIR_SEED is set, the test runs only the scenario of
+// that seed, and logs its events.
 func TestNoLimitIsExceeded(t *testing.T) {
 	if seed := setting(t, "WEIR_SEED", 0); seed != 0 {
 		s := Draw(uint64(seed))
