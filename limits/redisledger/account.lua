@@ -11,7 +11,7 @@ local LONGEST_WINDOW = 24 * 3600 * SECOND
 local SLOW_START = 3 -- requests admitted before the first answer about a window
 local TRY_EVERY = SECOND -- interval of further requests while no answer came
 local RESERVE_PARTS = 20 -- batch claims leave one part of this many to other claims
-local LEASE_TIME = 30 * SECOND
+local PERMIT_LIFE = 30 * SECOND
 local LINGER = 10 * SECOND -- time in which the upstream may still count an abandoned request
 local OFFLINE_LEASE_TIME = 300 * SECOND
 
@@ -260,7 +260,7 @@ local function use_units(l, units)
 end
 
 -- Adds a lease with all that it holds.
-local function take(l)
+local function reserve(l)
   for _, h in ipairs(l.holds) do hold(log(h.log), h.cost) end
   use_units(l, l.units)
   if account.places == 0 or l.expires < account.next_expiry then account.next_expiry = l.expires end
@@ -269,15 +269,15 @@ local function take(l)
 end
 
 -- Takes a permit again that this replica holds and Redis does not have.
-local function take_again(p)
+local function reserve_again(p)
   window(p.resource)
-  local l = {id = p.id, granted = 0, expires = p.expires or now + LEASE_TIME, places = 1, units = p.charged and 0 or 1,
+  local l = {id = p.id, granted = 0, expires = p.expires or now + PERMIT_LIFE, places = 1, units = p.charged and 0 or 1,
     charged = p.charged, abandoned = p.expires ~= nil, resource = p.resource.name, holds = {}}
   for _, h in ipairs(p.holds or {}) do
     resize_log(log(h.log), h.window, h.merge)
     table.insert(l.holds, {log = h.log, cost = h.cost, cpu = h.cpu})
   end
-  take(l)
+  reserve(l)
   return l
 end
 

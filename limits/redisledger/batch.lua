@@ -44,7 +44,7 @@ local function settle_lease(l, o)
     for _, h in ipairs(l.holds) do
       if not h.cpu and h.cost > 0 then table.insert(copies.holds, {log = h.log, cost = h.cost * o.resent, cpu = false}) end
     end
-    take(copies)
+    reserve(copies)
   end
   if o.answered then
     charge(l, now)
@@ -142,7 +142,7 @@ local function admit(c)
   local l = lease(c.id)
   if l then
     local open = not l.charged and not l.abandoned
-    if open then l.expires, changed[l] = now + LEASE_TIME, true end -- its request is sent only now
+    if open then l.expires, changed[l] = now + PERMIT_LIFE, true end -- its request is sent only now
     return {granted = true}, open
   end
   local refused, till, reason = false, 0, nil
@@ -157,7 +157,7 @@ local function admit(c)
   end
   if account.places + 1 > max_places(step.concurrent) then refuse('concurrency', 0) end
   local w = window(c.resource)
-  l = {id = c.id, granted = now, expires = now + LEASE_TIME, places = 1, units = 1, charged = false, abandoned = false,
+  l = {id = c.id, granted = now, expires = now + PERMIT_LIFE, places = 1, units = 1, charged = false, abandoned = false,
     resource = c.resource.name, holds = {}}
   for _, s in ipairs(c.spends) do
     local g, limit = log(s.log), s.limit
@@ -172,7 +172,7 @@ local function admit(c)
   if refused then
     return {granted = false, reason = reason, wait = till == 0 and 0 or till - now}, must_save
   end
-  take(l)
+  reserve(l)
   if not w.answered then w.tries, w.tried = w.tries + 1, now end
   if account.probing then account.probe = c.id end
   if account.ceiling ~= 0 and account.places >= account.ceiling and now - account.ceiling_raised >= 10 * SECOND then

@@ -159,7 +159,7 @@ func (l *Ledger) accountsInUse(all bool) []*localAccount {
 
 // heartbeatAccount sends what happened while Redis was lost, and renews the offline leases. all renews an account that
 // has nothing to send.
-func (l *Ledger) heartbeatAccount(ctx context.Context, a *localAccount, all bool) error {
+func (l *Ledger) heartbeatAccount(ctx context.Context, a *localAccount, force bool) error {
 	r := l.rules.Load()
 	if l.isLost() {
 		l.setReconciling(a, true)
@@ -171,10 +171,10 @@ func (l *Ledger) heartbeatAccount(ctx context.Context, a *localAccount, all bool
 			return err
 		}
 	}
-	if err := l.flushAfterOutage(ctx, a); err != nil {
+	if err := l.flushAndRenew(ctx, a); err != nil {
 		return err
 	}
-	if err := l.indexAccount(ctx, a, all); err != nil {
+	if err := l.indexAccount(ctx, a, force); err != nil {
 		return err
 	}
 	args := l.heartbeatCall(a, r)
@@ -185,7 +185,7 @@ func (l *Ledger) heartbeatAccount(ctx context.Context, a *localAccount, all bool
 		if err := l.reconcile(ctx, a); err != nil {
 			return err
 		}
-	} else if len(args.Leases) == 0 && !all {
+	} else if len(args.Leases) == 0 && !force {
 		return nil
 	}
 	sent := time.Now()

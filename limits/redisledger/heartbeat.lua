@@ -51,7 +51,7 @@ for i, c in ipairs(step.leases or {}) do
     reply.logs[s.log] = cost
   end
   if l.units > 0 and l.places > 0 then
-    take(l)
+    reserve(l)
     granted[i] = reply
   else
     granted[i] = {units = 0, places = 0}

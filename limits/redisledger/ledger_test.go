@@ -319,7 +319,7 @@ func TestAccountExpiresThousandsOfLeases(t *testing.T) {
 		for range leases {
 			admit()
 		}
-		time.Sleep(leaseTime + time.Second)
+		time.Sleep(permitLife + time.Second)
 		admit()
 		if a := l.onlyAccount(t); a.InUse != 1 {
 			t.Errorf("%d permits in use after %d leases expired, want 1", a.InUse, leases)

@@ -237,7 +237,7 @@ func TestRepeatedClaimRenewsThePermit(t *testing.T) {
 		if p.admit(p.r1, c) {
 			p.Fatal("granted offline without a lease")
 		}
-		time.Sleep(leaseTime - time.Second/2)
+		time.Sleep(permitLife - time.Second/2)
 		p.r1.reconnect(p.Context())
 		if !p.admit(p.r1, c) {
 			p.Fatal("refused")
@@ -462,7 +462,7 @@ func TestLateReleaseDoesNotExtendThePermit(t *testing.T) {
 		c := p.claim(1)
 		p.admit(p.r1, c)
 		p.settleAnswered(p.r1, c, false)
-		time.Sleep(2 * leaseTime)
+		time.Sleep(2 * permitLife)
 		permit := limits.Permit{Claim: c}
 		if err := p.r1.Release(p.Context(), permit, true); err != nil {
 			p.Fatal(err)

@@ -280,7 +280,7 @@ func TestRepeatedSettlementChangesNothing(t *testing.T) {
 		if after := state(); after != before {
 			p.Errorf("repeated release: got %s, want %s", after, before)
 		}
-		time.Sleep(leaseTime)
+		time.Sleep(permitLife)
 		before = state()
 		p.settle(late, limits.Outcome{})
 		if after := state(); after != before {

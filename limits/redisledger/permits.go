@@ -30,8 +30,8 @@ type openPermit struct {
 const (
 	// lingerTime is how long the upstream may still count an abandoned request (account.lua, LINGER).
 	lingerTime = 10 * time.Second
-	// leaseTime is how long a permit lives without a renewal (account.lua, LEASE_TIME).
-	leaseTime = 30 * time.Second
+	// permitLife is how long a permit lives without a renewal (account.lua, LEASE_TIME).
+	permitLife = 30 * time.Second
 )
 
 // granted returns the open permit of a claim that Redis has granted or taken again. The caller holds Ledger.mu.
@@ -55,7 +55,7 @@ func (p *openPermit) unsent() bool { return p.outcome != nil || p.ended }
 
 // mayHaveExpired reports whether the lease of the permit in Redis may have expired.
 func (p *openPermit) mayHaveExpired() bool {
-	return p.abandonedUntil == 0 && time.Since(p.confirmedAt) > leaseTime-time.Second
+	return p.abandonedUntil == 0 && time.Since(p.confirmedAt) > permitLife-time.Second
 }
 
 func (a *localAccount) abandon(p *openPermit) { p.abandonedUntil = a.now() + lingerTime.Microseconds() }
@@ -131,9 +131,9 @@ func (p *openPermit) endAdopted(r *limits.Rules) {
 	}
 }
 
-// flushAfterOutage sends to Redis what happened to permits while it was lost. Before that it
+// flushAndRenew sends to Redis what happened to permits while it was lost. Before that it
 // renews the permits that may have expired in Redis.
-func (l *Ledger) flushAfterOutage(ctx context.Context, a *localAccount) error {
+func (l *Ledger) flushAndRenew(ctx context.Context, a *localAccount) error {
 	l.mu.Lock()
 	var expired []openPermit
 	for _, p := range a.permits {
@@ -188,7 +188,7 @@ func (a *localAccount) expirePermit(id uint64, r *limits.Rules) {
 	}
 	ends := p.abandonedUntil
 	if ends == 0 {
-		ends = p.renewedAt.Add(leaseTime).UnixMicro() + a.clockOffset
+		ends = p.renewedAt.Add(permitLife).UnixMicro() + a.clockOffset
 	}
 	if ends > a.now() {
 		return

@@ -6,9 +6,9 @@ local missing = begin()
 if missing then return missing end
 local l = lease(step.id)
 window(step.resource)
-if not l then l = take_again(step) end
+if not l then l = reserve_again(step) end
 if not l.abandoned then
-  l.expires, changed[l] = now + LEASE_TIME, true
+  l.expires, changed[l] = now + PERMIT_LIFE, true
   hold_cpu(l, step.cpu)
   save()
 end

@@ -45,7 +45,7 @@ end
 
 -- If the replica wrote since it collected its permits, some of them may have ended; and none of them is missing.
 for _, p in ipairs(writes == call.confirmed and step.permits or {}) do
-  if not lease(p.id) and (not p.expires or p.expires > now) then take_again(p) end
+  if not lease(p.id) and (not p.expires or p.expires > now) then reserve_again(p) end
 end
 save()
 return cjson.encode({writes = writes})
