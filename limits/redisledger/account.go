@@ -10,44 +10,45 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// localAccount is the state of an account at this replica: its recent writes, which it may have to restore, the
-// reports of answers, and the permits and leases that it holds. Its fields are guarded by Ledger.mu.
+// localAccount is the state of an account at this replica. The fields are recent writes for a restore, reports of
+// responses, permits and leases. Ledger.mu guards all fields.
 type localAccount struct {
 	name        string
 	kind        policy.CallerKind
 	used        time.Time // last use by a request
 	indexed     time.Time // last entry into the index of accounts
 	heartbeat   time.Time // last heartbeat
-	confirmed   int64     // writes of this replica that reached Redis
-	restores    int       // how often writes were found missing
-	clockOffset int64     // of the clock of Redis, in microseconds
+	confirmed   int64     // number of the last confirmed write (restore.go)
+	restores    int       // number of restores of missing writes
+	clockOffset int64     // clock of Redis minus local clock, in microseconds
 	// cooldownUntil is the end of a cool-down on the clock of Redis.
 	cooldownUntil int64
 	logs          localLogs
 	observed      map[string][]observation // by resource
-	budgets       map[string]limits.Budget // by resource, as Redis reported them
-	// observedOffline is set when an observation was not sent to Redis.
+	budgets       map[string]limits.Budget // by resource, from replies of Redis
+	// observedOffline means that an observation has not been sent to Redis.
 	observedOffline bool
 
 	batcher redisclient.Batcher[*batchEntry]
-	permits map[uint64]*openPermit // by ID; earlier copies of a request by the complement of the ID
-	orphans []settlement           // settlements without an open permit
+	permits map[uint64]*openPermit // by permit ID; the entry for earlier copies of a request is under ^ID
+	orphans []settlement           // settlements without an open permit, and returned claims
 	leases  map[leaseKey]*offlineLease
-	// offline has the permits that were granted without Redis.
+	// offline contains the permits that were granted without Redis.
 	offline map[uint64]*offlinePermit
 	// reconciling forbids offline permits while the spends of the last outage are sent.
 	reconciling bool
 
-	flushing bool // a background call is running
+	flushing bool // a background flush waits for flushDelay
 }
 
-// localLog is what this replica spent of a sliding log within its window.
+// localLog contains the spends of this replica in one sliding log, within the window of the log.
 type localLog struct {
 	window, merge int64
 	entries       []logEntry // sorted by last
 }
 
-// logEntry is what was spent between first and last. write is the number of the write that sent it to Redis, or 0.
+// logEntry is the sum of the spends between first and last. write is the number of the last write that sent a part of
+// these spends to Redis (restore.go), or 0.
 type logEntry struct{ first, last, cost, write int64 }
 
 // spend adds a spend. Spends within the merge time share one entry.
@@ -64,7 +65,7 @@ func (l *localLog) spend(at, cost, write int64) {
 	l.entries = append(l.entries, logEntry{at, at, cost, write})
 }
 
-// total removes expired entries and returns the sum of the others.
+// total removes expired entries and returns the sum of the remaining entries.
 func (l *localLog) total(now int64) (total int64) {
 	l.entries = slices.DeleteFunc(l.entries, func(e logEntry) bool { return e.last+l.window <= now })
 	for _, e := range l.entries {
@@ -79,7 +80,7 @@ func (l *localLog) add(other *localLog) {
 	}
 }
 
-// last returns the newest stamp, or 0.
+// last returns the time of the newest entry, or 0.
 func (l *localLog) last() int64 {
 	if len(l.entries) == 0 {
 		return 0
@@ -90,7 +91,7 @@ func (l *localLog) last() int64 {
 // localLogs are logs by name.
 type localLogs map[string]*localLog
 
-// get returns a log with the given widths, and creates it if needed.
+// get returns the log of a name with the given window and merge time, and creates the log if necessary.
 func (m localLogs) get(name string, window, merge time.Duration) *localLog {
 	own := m[name]
 	if own == nil {
@@ -103,12 +104,13 @@ func (m localLogs) get(name string, window, merge time.Duration) *localLog {
 
 func (m localLogs) of(s *limits.Spend) *localLog { return m.get(logName(s), s.Window, s.Merge) }
 
-// ofWindow returns a log of primary units. A unit returns when the window that counted it has certainly ended.
+// ofWindow returns a log of requests in a primary window. The log removes a request when the window that counted the
+// request has certainly ended.
 func (m localLogs) ofWindow(name string, length time.Duration) *localLog {
 	return m.get(name, length+sameReset, (length+sameReset)/256)
 }
 
-// account returns the local account of a name, and creates it if needed.
+// account returns the local account of a name, and creates the account if necessary.
 func (l *Ledger) account(name string, kind policy.CallerKind) *localAccount {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,19 +127,19 @@ func (l *Ledger) account(name string, kind policy.CallerKind) *localAccount {
 	return a
 }
 
-// title is the name of the account that Redis stores.
+// title returns the kind and name of the account, as Redis stores both.
 func (a *localAccount) title() string { return string(a.kind) + " " + a.name }
 
 // now estimates the clock of Redis.
 func (a *localAccount) now() int64 { return time.Now().UnixMicro() + a.clockOffset }
 
-// unconfirmed returns the log of requests that this replica sent and no answer reported.
+// unconfirmed returns the log of this replica's requests that no response reported.
 func (a *localAccount) unconfirmed(res string, r *limits.Rules) *localLog {
 	res = knownResource(res, "")
 	return a.logs.ofWindow("unconfirmed:"+res, r.For(a.kind, res).Window)
 }
 
-// settled records a settlement that Redis has confirmed with the write of that number. The caller holds Ledger.mu.
+// settled applies an outcome after Redis has confirmed it. write is the number of the write. Ledger.mu must be held.
 func (a *localAccount) settled(p limits.Permit, o limits.Outcome, r *limits.Rules, write, now int64, rate rateReply) {
 	res := knownResource(o.Rate.Resource, p.Resource)
 	a.expirePermit(p.ID, r)
@@ -162,8 +164,8 @@ func (a *localAccount) settled(p limits.Permit, o limits.Outcome, r *limits.Rule
 	}
 }
 
-// spent records the spends of a request at one time, and of its earlier copies at a later time. The caller holds
-// Ledger.mu.
+// spent records the spends of a request at one time, and the spends of its earlier copies at a later time. Ledger.mu
+// must be held.
 func (a *localAccount) spent(c limits.Claim, o limits.Outcome, r *limits.Rules, write, at, later int64) {
 	copies := int64(o.Resent)
 	for _, s := range r.Spends(c) {
@@ -187,8 +189,8 @@ func (a *localAccount) spent(c limits.Claim, o limits.Outcome, r *limits.Rules, 
 	a.unconfirmed(c.Resource, r).spend(later, copies, write)
 }
 
-// observation is what answers reported of a window of the upstream. received is when the first of them arrived, on
-// the clock of Redis; 0 if the reset is assumed after a limit error without rate headers.
+// observation combines the rate headers of the responses about one window. received is the arrival of the first
+// response on the clock of Redis. received is 0 if the reset is assumed after a limit error without rate headers.
 type observation struct {
 	limits.Rate
 	received int64
@@ -197,11 +199,11 @@ type observation struct {
 const (
 	// longestWindow bounds the time until a reset.
 	longestWindow = 24 * time.Hour
-	// sameReset is how far two reported resets of one window may differ.
+	// sameReset is the largest difference between two reported resets of one window.
 	sameReset = 2 * time.Second
 )
 
-// reopens returns when the window has certainly ended, on the clock of Redis (account.lua, reopens).
+// reopens returns the time at which the window has certainly ended, on the clock of Redis (account.lua, reopens).
 func (o observation) reopens() int64 {
 	end := o.Reset.UnixMicro() + o.late()
 	if o.received != 0 {
@@ -210,7 +212,7 @@ func (o observation) reopens() int64 {
 	return end + sameReset.Microseconds()
 }
 
-// late returns how far the clock of Redis is ahead of the clock of the upstream, at most.
+// late returns an upper bound of the clock of Redis minus the clock of the upstream.
 func (o observation) late() int64 {
 	if o.Date.IsZero() {
 		return 0
@@ -218,9 +220,9 @@ func (o observation) late() int64 {
 	return o.received - o.Date.UnixMicro()
 }
 
-// observe records what an answer reported of a window, and reports whether the window is open. It keeps the two
-// newest windows. After a primary limit error the window is exhausted; without other data, observe assumes the
-// limit and the length of known. The caller holds Ledger.mu.
+// observe records the report of a response about a window, and reports whether the window is open. The two newest
+// windows are kept. After a primary limit error the window is exhausted. Without other data, observe then assumes the
+// limit and the length of known. Ledger.mu must be held.
 func (a *localAccount) observe(res string, o limits.Outcome, known limits.Budget) (open bool) {
 	own := observation{o.Rate, a.now()}
 	list := a.observed[res]
@@ -228,7 +230,7 @@ func (a *localAccount) observe(res string, o limits.Outcome, known limits.Budget
 		i := slices.IndexFunc(list, func(old observation) bool { return own.Reset.Sub(old.Reset).Abs() <= sameReset })
 		if i >= 0 {
 			old := &list[i]
-			old.Used, old.Limit = max(old.Used, own.Used), own.Limit // answers arrive in any order
+			old.Used, old.Limit = max(old.Used, own.Used), own.Limit // responses arrive in any order
 			if own.Reset.After(old.Reset) {
 				old.Reset = own.Reset
 			}
@@ -257,8 +259,8 @@ func (a *localAccount) observe(res string, o limits.Outcome, known limits.Budget
 	return open
 }
 
-// learn records what an answer reported before Redis gets it, and reports whether the answer reported its primary
-// window. The caller holds Ledger.mu.
+// learn records the report of a response before Redis gets the outcome. The result is true if the response reported an
+// open primary window. Ledger.mu must be held.
 func (a *localAccount) learn(p limits.Permit, o limits.Outcome, r *limits.Rules) (reported bool) {
 	if !o.Answered {
 		return false
@@ -273,14 +275,14 @@ func (a *localAccount) learn(p limits.Permit, o limits.Outcome, r *limits.Rules)
 	return reported
 }
 
-// learnOffline is learn for an answer that cannot be sent to Redis now.
+// learnOffline records the report of a response that cannot be sent to Redis now. The result is the result of learn.
 func (a *localAccount) learnOffline(p limits.Permit, o limits.Outcome, r *limits.Rules) (reported bool) {
 	a.observedOffline = a.observedOffline || o.Answered
 	return a.learn(p, o, r)
 }
 
-// knownBudget returns the budget of a resource from the last reply of Redis and from later answers. Without either it
-// returns the documented budget and false.
+// knownBudget returns the budget of a resource from the last reply of Redis and from later responses. Without either
+// source, the result is the documented budget and false.
 func (l *Ledger) knownBudget(a *localAccount, res string, r *limits.Rules) (limits.Budget, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -312,13 +314,13 @@ func (l *Ledger) knownBudget(a *localAccount, res string, r *limits.Rules) (limi
 }
 
 const (
-	// idleAfter is when a local account is forgotten that is not used.
+	// idleAfter is the time after which an unused local account is removed.
 	idleAfter = 10 * time.Minute
-	// activeTime is how long after the last claim an offline lease is renewed.
+	// activeTime is the time after the last claim during which an offline lease is renewed.
 	activeTime = time.Minute
 )
 
-// forgetIdle removes local state that is not needed any more.
+// forgetIdle removes expired local state and unused local accounts.
 func (l *Ledger) forgetIdle() {
 	r := l.rules.Load()
 	l.mu.Lock()

@@ -1,18 +1,18 @@
--- The state of one account and the functions that change it: the same rules as in package limits.
--- Every step on an account is one script: clock.lua, this file, and the file of the step. doc.go describes the
--- fields of the hash. A step reads fields on demand, changes tables in memory, and writes them with save().
--- All times are microseconds since 1970 on the clock of Redis.
+-- The state of one account and the functions that change the state, by the same rules as in package limits. Every step
+-- on an account is one script: clock.lua, this file, and the file of the step. doc.go describes the fields of the hash.
+-- A step reads fields when needed, changes tables in memory, and writes the tables with save(). All times are
+-- microseconds since 1970 on the clock of Redis.
 
 local SECOND = 1000000
 local MARGIN = SECOND -- added to times that the upstream reports in whole seconds
-local JITTER = 2 * SECOND -- two resets within this distance name the same window
-local CERTAIN_AFTER = 10 -- answers about one window after which MARGIN replaces JITTER
+local JITTER = 2 * SECOND -- two resets within this distance are resets of one window
+local CERTAIN_AFTER = 10 -- responses about one window after which MARGIN replaces JITTER
 local LONGEST_WINDOW = 24 * 3600 * SECOND
-local SLOW_START = 3 -- requests admitted before the first answer about a window
-local TRY_EVERY = SECOND -- interval of further requests while no answer came
-local RESERVE_PARTS = 20 -- batch claims leave one part of this many to other claims
+local SLOW_START = 3 -- requests admitted before the first response about a window
+local TRY_EVERY = SECOND -- interval of further requests before the first response
+local RESERVE_PARTS = 20 -- batch claims leave 1/RESERVE_PARTS of a window to other claims
 local PERMIT_LIFE = 30 * SECOND
-local LINGER = 10 * SECOND -- time in which the upstream may still count an abandoned request
+local LINGER = 10 * SECOND -- time for which the upstream may still count an abandoned request
 local OFFLINE_LEASE_TIME = 300 * SECOND
 
 local floor, max, min = math.floor, math.max, math.min
@@ -21,14 +21,14 @@ local call = cjson.decode(ARGV[1]) -- see call in script.go
 local step = call.step
 local headroom = step.headroom or 0 -- the fraction of each limit that is not used
 local now = clock()
-local account -- times, cool-down and number of leases of the whole account
-local must_save = false -- a refusal has to be saved, because the account entered its relearning time
-local writes -- number of writes of the calling replica
-local logs, windows, leases = {}, {}, {} -- by name, resource and id; false for an id without a lease
+local account -- times, cool-down and number of concurrency slots in use
+local must_save = false -- a refusal must be saved, because the account entered its relearning time
+local writes -- number of writes of the calling replica (restore.go)
+local logs, windows, leases = {}, {}, {} -- by name, resource and id; false for an unknown id in leases
 local changed = {} -- the logs, windows and leases that save() writes
-local removed = {} -- the ids of leases that save() deletes
+local removed = {} -- the ids in leases that save() deletes
 
--- unpack fails for about 8,000 values, so run gets at most 1,000 at a time.
+-- unpack fails for about 8,000 values, so in_chunks passes at most 1,000 values at a time to run.
 local function in_chunks(list, run)
   for first = 1, #list, 1000 do
     run(first, unpack(list, first, min(first + 999, #list)))
@@ -46,9 +46,10 @@ local function field_names(prefix)
   return names
 end
 
--- Sliding logs. total is the sum of all entries, held the sum of what leases may still spend. The newest entry
--- has the fields first, last and cost: it collects spends for the time merge, and last is its stamp. Older entries
--- are in a field of their own, which is read when one of them expires or the newest entry joins them.
+-- Sliding logs. total is the sum of all entries. held is the sum of the costs that permits and offline leases hold. The
+-- fields first, last and cost are the newest entry, which collects spends for the time merge. last is the time of the
+-- newest entry. Older entries are in a separate field. A step reads that field when an older entry expires, or when the
+-- newest entry becomes an older entry.
 
 local function log(name)
   local l = logs[name]
@@ -81,7 +82,7 @@ local function set_older_entries(l, list)
   l.entries_changed, changed[l] = true, true
 end
 
--- Removes the entries with a stamp not after at.
+-- Removes the entries whose time is at or earlier.
 local function forget(l, at)
   if l.older > 0 and l.oldest <= at then
     local kept = {}
@@ -97,7 +98,7 @@ end
 
 local function expire_entries(l) forget(l, now - l.window) end
 
--- Adds a spend at a time, or at the newest stamp if that is later.
+-- Adds a spend at a time. If the newest entry is later, the spend gets the time of the newest entry.
 local function spend(l, at, cost)
   if cost == 0 then return end
   l.total, changed[l] = l.total + cost, true
@@ -118,7 +119,7 @@ local function hold(l, cost)
   if cost ~= 0 then l.held, changed[l] = l.held + cost, true end
 end
 
--- Returns when a number of spent tokens will have returned.
+-- Returns the time at which the given number of spent tokens will have returned.
 local function return_time(l, tokens)
   for _, e in ipairs(older_entries(l)) do
     tokens = tokens - e.cost
@@ -127,14 +128,14 @@ local function return_time(l, tokens)
   return l.last + l.window
 end
 
--- Primary windows. observed has what answers reported of the window: one observation, or two if regions of the
--- upstream count separately. late and early bound how far the clock of Redis is ahead of the clock of the upstream.
+-- Primary windows. observed contains the reports of responses about the window: one observation, or two observations if
+-- regions of the upstream count separately. late and early bound the clock of Redis minus the clock of the upstream.
 
 local function usable(limit) return limit - math.ceil(limit * headroom) end
 local function end_of(o) return o.reset + o.late end
 local function reopens(o) return end_of(o) + (o.answers < CERTAIN_AFTER and JITTER or MARGIN) end
 
--- Returns the window of a resource: {name, limit, window} as the documentation of the API has them.
+-- Returns the window of a resource. resource is {name, limit, window} from the documentation of the API.
 local function window(resource)
   local w = windows[resource.name]
   if not w then
@@ -151,7 +152,7 @@ local function window(resource)
   return w
 end
 
--- Returns the log of requests that the upstream may have counted without reporting it.
+-- Returns the log of requests that the upstream may have counted without a report.
 local function unconfirmed(w)
   local l = log('unconfirmed:' .. w.resource)
   l.window, l.merge = w.length + JITTER, floor(w.length / 256)
@@ -166,7 +167,7 @@ local function roll_window(w)
     local o = w.observed[i]
     if reopens(o) <= now then
       table.remove(w.observed, i)
-      if o.answers > 0 then w.over = max(w.over, o.reset) end -- an assumed reset is on another clock
+      if o.answers > 0 then w.over = max(w.over, o.reset) end -- an assumed reset is on the clock of Redis
       w.answered, w.silent, w.tries, changed[w] = false, 0, 0, true
       forget(u, o.reset + o.early)
     end
@@ -174,8 +175,8 @@ local function roll_window(w)
   return u
 end
 
--- Records what an answer reported that arrived at the time received. Its request was sent at the time sent, or 0.
--- report has limit, used, reset, and date if the answer has one.
+-- Records the report of a response: limit, used, reset, and date if the response has a date. received is the arrival of
+-- the response. sent is the time of the grant, or 0 if the time is unknown.
 local function observe(w, report, sent, received)
   local u = roll_window(w)
   changed[w] = true
@@ -202,7 +203,7 @@ local function observe(w, report, sent, received)
   if #w.observed > 2 then table.remove(w.observed, 1) end
 end
 
--- Closes a window after a primary limit error. Without an observation it stays closed for the time assumed.
+-- Closes a window after a primary limit error. Without an observation, the window stays closed until the time assumed.
 local function exhaust(w, assumed)
   roll_window(w)
   if assumed + JITTER <= now then return end
@@ -213,8 +214,7 @@ local function exhaust(w, assumed)
   for _, o in ipairs(w.observed) do o.used = max(o.used, o.limit) end
 end
 
--- Returns limit, used and reset for the x-ratelimit headers. Search has a second window, and the tighter one is
--- reported.
+-- Returns limit, used and reset for the x-ratelimit headers. Search also has a log, and the fuller budget is reported.
 local function rate_of(w)
   local limit, used, reset = w.limit, 0, now + w.length
   local u = roll_window(w)
@@ -234,9 +234,10 @@ local function rate_of(w)
   return {limit = limit, used = used, reset = string.format('%.0f', reset)}
 end
 
--- Leases. A lease has places among the concurrent requests, units of a primary window, and holds in logs:
--- a list of {log, cost, cpu}. Permits have one place. A charged lease only has its place left. An abandoned lease
--- has no owner: it ends when the upstream has certainly stopped working on the request.
+-- The table leases contains the permits and the offline leases of the account. Each element l reserves l.places
+-- concurrency slots, l.units requests of a primary window, and l.holds: a list of costs in logs {log, cost, cpu}. A
+-- permit reserves one slot. A charged permit reserves only its slot. An abandoned permit ends when the upstream has
+-- certainly stopped working on the request.
 
 local function lease(id)
   if leases[id] == nil then
@@ -259,7 +260,7 @@ local function use_units(l, units)
   w.in_use, changed[w] = w.in_use + units, true
 end
 
--- Adds a lease with all that it holds.
+-- Adds a permit or an offline lease, and reserves its quota.
 local function reserve(l)
   for _, h in ipairs(l.holds) do hold(log(h.log), h.cost) end
   use_units(l, l.units)
@@ -268,7 +269,7 @@ local function reserve(l)
   leases[l.id], changed[l], removed[l.id] = l, true, nil
 end
 
--- Takes a permit again that this replica holds and Redis does not have.
+-- Reserves again for a permit that this replica holds and Redis does not have.
 local function reserve_again(p)
   window(p.resource)
   local l = {id = p.id, granted = 0, expires = p.expires or now + PERMIT_LIFE, places = 1, units = p.charged and 0 or 1,
@@ -286,7 +287,7 @@ local function release_holds(l)
   use_units(l, -l.units)
 end
 
--- Turns what a lease holds into spends.
+-- Turns the costs and units that a permit holds into spends.
 local function charge(l, at)
   release_holds(l)
   for _, h in ipairs(l.holds) do spend(log(h.log), at, h.cost) end
@@ -298,7 +299,7 @@ local function abandon(l)
   account.next_expiry = min(account.next_expiry, l.expires)
 end
 
--- Raises the CPU time that a lease holds.
+-- Raises the CPU time that a permit holds. If may_lower is set, the CPU time may also fall.
 local function hold_cpu(l, milliseconds, may_lower)
   for _, h in ipairs(l.holds) do
     if h.cpu and (may_lower or milliseconds > h.cost) then
@@ -308,7 +309,7 @@ local function hold_cpu(l, milliseconds, may_lower)
   end
 end
 
--- Charges the leases that have expired, in the order in which they expired.
+-- Charges and removes the expired permits and offline leases, in the order of their expiry.
 local function expire_leases()
   local names, ended = field_names('x:'), {}
   account.next_expiry = 0
@@ -336,7 +337,7 @@ local function expire_leases()
   end
 end
 
--- Returns how many requests may be in use at once.
+-- Returns the number of concurrency slots.
 local function max_places(concurrent)
   if account.ceiling ~= 0 then concurrent = min(concurrent, account.ceiling) end
   if account.slow_start == 0 then return concurrent end
@@ -348,7 +349,7 @@ local function max_places(concurrent)
   return 2 ^ doublings
 end
 
--- Loads the account and advances it to the current time. The clock of the account never goes back.
+-- Loads the account, or creates an empty account.
 local function load()
   local text = read_field('m')
   account = text and cmsgpack.unpack(text)
@@ -362,11 +363,11 @@ local function advance()
   if account.places > 0 and now >= account.next_expiry then expire_leases() end
 end
 
--- Begins a step that changes the account. It returns the reply if writes of the calling replica are missing: the
--- step must return it, and the replica restores them.
--- After a possible loss of data the account is relearning: it grants nothing until all replicas had the time to
--- restore their writes. Data may be lost if another Redis process wrote the account. It may also be lost
--- if the account is new and the epoch began within that time.
+-- Begins a step that changes the account. If writes of the calling replica are missing, begin returns a reply. The step
+-- must then return that reply, and the replica restores the writes. After a possible loss of data the account is
+-- relearning: it grants nothing until all replicas had the time to restore their writes. Data may be lost if another
+-- Redis process wrote the account. Data may also be lost if the account is new and the epoch began within the
+-- relearning time.
 local function begin()
   load()
   if account.touched == 0 then
@@ -387,7 +388,7 @@ local function begin()
   advance()
 end
 
--- Once an hour, removes the counters of replicas that have not written since the last time.
+-- Removes, at most once an hour, the counters of replicas without a write since the previous removal.
 local function remove_idle_replicas()
   local text = read_field('a')
   local last = text and cmsgpack.unpack(text) or {at = 0, writes = {}}
@@ -400,7 +401,9 @@ local function remove_idle_replicas()
   redis.call('HSET', key, 'a', cmsgpack.pack({at = now, writes = counters}))
 end
 
--- Writes all changes, and renews the TTL once a minute.
+-- Writes all changes, and renews the TTL once a minute. The first letter of a hash field is its kind: n name, m
+-- account, l log, e older entries of a log, w window, x permit or offline lease, r writes of a replica, a earlier
+-- counts of writes.
 local function save()
   writes = writes + 1
   local set, delete = {'r:' .. call.replica, writes}, {}

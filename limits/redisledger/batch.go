@@ -10,27 +10,28 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// Claims and settlements of one account go to Redis in batches, and at most one batch of an account runs at a time.
-// So a busy account costs Redis few calls (BenchmarkBatches), and an outcome reaches Redis before or together with any
-// later claim.
+// Claims and settlements of one account are sent to Redis in batches, and at most one batch of an account runs at a
+// time. A busy account therefore needs few calls (BenchmarkBatches). The first outcomes of an account, up to batchMax,
+// reach Redis together with the next claim or before that claim. Further outcomes follow in later batches.
 
 const (
-	// flushDelay is how long a settlement waits for a claim that takes it along.
+	// flushDelay is the time for which a settlement waits for a claim, because both can share one batch.
 	flushDelay = 5 * time.Millisecond
-	// batchMax bounds the settlements and the claims of one batch: Redis runs nothing else during a script.
+	// batchMax bounds the claims of one batch, and the settlements of open permits, because Redis runs nothing else
+	// during a script. Orphans are not bounded.
 	batchMax = 32
 )
 
-// batchEntry waits for a batch. It has a claim, or nil to wait for settlements only.
+// batchEntry waits for a batch. If claim is nil, the entry waits for settlements only.
 type batchEntry struct {
 	claim    *limits.Claim
 	decision limits.Decision
-	probes   bool // calls Redis although it is lost
+	probes   bool // the batch is sent even if Redis is lost
 	sent     bool // Redis may have decided the claim
 }
 
-// batch adds an entry to the next batch of an account and waits for its end. Every batch ends, because calls have
-// deadlines.
+// batch adds an entry to the next batch of an account and waits until that batch ends. Every batch ends, because calls
+// have deadlines.
 func (l *Ledger) batch(ctx context.Context, a *localAccount, e *batchEntry) error {
 	return a.batcher.Do(e, batchMax, func(entries []*batchEntry) error {
 		l.mu.Lock()
@@ -40,7 +41,7 @@ func (l *Ledger) batch(ctx context.Context, a *localAccount, e *batchEntry) erro
 		l.mu.Unlock()
 		err := unavailable(errLost)
 		if !l.isLost() || slices.ContainsFunc(entries, func(e *batchEntry) bool { return e.probes }) {
-			// The context of one caller must not cancel the batch of all callers.
+			// The end of one context must not cancel the batch of all entries.
 			err = l.runBatch(context.WithoutCancel(ctx), a, settlements, entries)
 		}
 		if err == nil {
@@ -49,12 +50,12 @@ func (l *Ledger) batch(ctx context.Context, a *localAccount, e *batchEntry) erro
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		for _, s := range settlements {
-			if s.limited() { // offline decisions need it
+			if s.limited() { // offline decisions need the limit error
 				a.learnOffline(s.permit, *s.outcome, l.rules.Load())
 			}
 		}
 		a.orphans = append(orphans, a.orphans...)
-		for _, p := range a.offline { // granted during the batch
+		for _, p := range a.offline { // these permits may be granted during the batch
 			a.keepClaim(p.claim)
 		}
 		return err
@@ -85,7 +86,7 @@ func (l *Ledger) runBatch(ctx context.Context, a *localAccount, settlements []se
 			return
 		}
 		a.clockOffset = answer.Now - time.Now().UnixMicro()
-		a.cooldownUntil = max(a.cooldownUntil, answer.CooldownUntil) // this replica may have to restore it
+		a.cooldownUntil = max(a.cooldownUntil, answer.CooldownUntil) // this replica may have to restore the cool-down
 		for i, s := range settlements {
 			if s.outcome != nil {
 				a.settled(s.permit, *s.outcome, r, answer.Writes, answer.Now, answer.Rates[i])
@@ -107,23 +108,23 @@ func (l *Ledger) runBatch(ctx context.Context, a *localAccount, settlements []se
 	return err
 }
 
-// returnUnknown settles the claim of a failed batch as not sent. Redis may have granted it, and would hold its permit
-// until the lease ends.
+// returnUnknown settles the claim of a failed batch as not sent. Redis may have granted that claim, and would hold the
+// permit until the permit expires.
 func (l *Ledger) returnUnknown(a *localAccount, c limits.Claim) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a.orphans = append(a.orphans, settlement{permit: limits.Permit{Claim: c}, outcome: &limits.Outcome{}})
 }
 
-// keepClaim removes the settlement that returnUnknown added for a claim. The caller holds Ledger.mu.
+// keepClaim removes the settlement that returnUnknown added for a claim. Ledger.mu must be held.
 func (a *localAccount) keepClaim(c limits.Claim) {
 	a.orphans = slices.DeleteFunc(a.orphans, func(s settlement) bool {
 		return s.permit.ID == c.ID && s.outcome != nil && !s.outcome.Sent
 	})
 }
 
-// unsentSettlements returns what happened to permits and is not in Redis: limit errors first, then by age. The
-// heartbeat sends the settlements of offline permits. The caller holds Ledger.mu.
+// unsentSettlements returns the settlements that Redis does not have yet, at most batchMax. Limit errors come first,
+// then the oldest permits. The heartbeat sends the settlements of offline permits. Ledger.mu must be held.
 func (a *localAccount) unsentSettlements() []settlement {
 	var list []settlement
 	for _, p := range a.permits {
@@ -152,13 +153,13 @@ func (a *localAccount) unsentSettlements() []settlement {
 	return list[:min(len(list), batchMax)]
 }
 
-// flush sends the settlements of an account. With probe it also tries while Redis is lost.
+// flush sends the settlements of an account. If probe is set, flush calls Redis even if Redis is lost.
 func (l *Ledger) flush(ctx context.Context, a *localAccount, probe bool) error {
 	l.mu.Lock()
 	unsent := len(a.orphans)
 	for _, p := range a.permits {
 		if p.unsent() {
-			unsent += 2 // an outcome and an aborted body
+			unsent += 2 // at most an outcome and an aborted body
 		}
 	}
 	l.mu.Unlock()
@@ -170,7 +171,8 @@ func (l *Ledger) flush(ctx context.Context, a *localAccount, probe bool) error {
 	return nil
 }
 
-// flushSoon sends the settlements of an account after flushDelay, unless a claim takes them along before.
+// flushSoon sends the settlements of an account after flushDelay, unless a batch with a claim sends the settlements
+// earlier.
 func (l *Ledger) flushSoon(a *localAccount) error {
 	if l.isLost() {
 		return unavailable(errLost)
@@ -190,7 +192,7 @@ func (l *Ledger) flushSoon(a *localAccount) error {
 		l.mu.Lock()
 		a.flushing = false
 		l.mu.Unlock()
-		_ = l.flush(context.Background(), a, false) // after an error, the settlements are sent when Redis is back
+		_ = l.flush(context.Background(), a, false) // after an error, the next heartbeat sends the settlements
 	})
 	return nil
 }
@@ -224,7 +226,7 @@ func (l *Ledger) claimCall(c *limits.Claim, r *limits.Rules) claimCall {
 	return own
 }
 
-// outcomeCall is a settlement. With Released it is the end of a response body.
+// outcomeCall is a settlement as batch.lua gets it. If Released is set, the settlement is the end of a response body.
 type outcomeCall struct {
 	ID         string    `json:"id"`
 	Released   bool      `json:"released"`
@@ -254,12 +256,12 @@ func (l *Ledger) outcomeCall(s settlement, r *limits.Rules) outcomeCall {
 	}
 }
 
-// rateCall is what the rate headers of an answer reported.
+// rateCall contains the rate headers of a response.
 type rateCall struct {
 	Limit int   `json:"limit"`
 	Used  int   `json:"used"`
 	Reset int64 `json:"reset"`
-	Date  int64 `json:"date,omitempty"` // of the answer; 0 if unknown
+	Date  int64 `json:"date,omitempty"` // of the response; 0 if unknown
 }
 
 func rateCallOf(r limits.Rate) *rateCall {
@@ -273,14 +275,14 @@ func rateCallOf(r limits.Rate) *rateCall {
 	return c
 }
 
-// rateReply is what the rate headers of Weir report.
+// rateReply contains the values of the rate headers that Weir returns to clients.
 type rateReply struct {
 	Limit int   `json:"limit"`
 	Used  int   `json:"used"`
 	Reset int64 `json:"reset,string"`
 }
 
-// decision is the decision on a claim. Wait is 0 if it depends on open permits.
+// decision is the decision on a claim. Wait is 0 if open permits decide.
 type decision struct {
 	Granted bool          `json:"granted"`
 	Reason  limits.Reason `json:"reason"`

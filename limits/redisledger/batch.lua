@@ -1,8 +1,8 @@
--- A batch: what a replica reports about permits of an account, and the claims that it makes.
--- step: {headroom, concurrent, outcomes, claims}. First the outcomes are applied in order, then the claims are
--- decided in order. The reply has one rate for each outcome and one decision for each claim.
+-- Applies the outcomes of a replica for permits of an account, and decides the claims of the replica. step: {headroom,
+-- concurrent, outcomes, claims}. First the outcomes are applied in order, then the claims are decided in order. The
+-- reply has one rate for each outcome and one decision for each claim.
 
--- Returns when the exhausted windows of a resource reopen, or 0.
+-- Returns the time at which the exhausted windows of a resource reopen, or 0.
 local function exhausted_until(w)
   roll_window(w)
   local till = 0
@@ -12,8 +12,8 @@ local function exhausted_until(w)
   return till
 end
 
--- Starts or extends a cool-down after a secondary limit error. sent is when the request was sent, or 0. An error is
--- new if its request was sent after the last error arrived.
+-- Starts or extends a cool-down after a secondary limit error. sent is the time of the grant, or 0 if the time is
+-- unknown. An error is new if its request was sent after the last error arrived.
 local function start_cooldown(w, sent, retry_after)
   if sent > account.limited_at or (sent == 0 and now >= account.cooldown_until) then
     local ceiling = step.concurrent
@@ -28,8 +28,8 @@ local function start_cooldown(w, sent, retry_after)
   account.probing, account.probe, account.slow_start = true, nil, 0
 end
 
--- Charges a lease with the outcome of its request.
-local function settle_lease(l, o)
+-- Charges a permit for the outcome of its request.
+local function settle_permit(l, o)
   if not o.sent then
     release_holds(l)
     remove(l)
@@ -54,17 +54,17 @@ local function settle_lease(l, o)
   end
 end
 
--- Applies an outcome: charges its permit, and records what the answer reported. Returns whether anything changed.
+-- Applies an outcome: charges the permit, and records the report of the response. Returns whether anything changed.
 local function settle(o, w)
   local l = lease(o.id)
   if l and (l.charged or l.abandoned) then return false end -- settled before
   local sent = l and l.granted or 0
-  if l then settle_lease(l, o) end
+  if l then settle_permit(l, o) end
   if not o.answered then return true end
   if o.rate then
     observe(w, o.rate, sent, now)
   elseif l then
-    -- An answer without rate headers: the upstream may have counted it.
+    -- A response without rate headers: the upstream may have counted the request.
     local u = roll_window(w)
     w.silent, changed[w] = w.silent + 1, true
     if w.silent >= SLOW_START then w.answered = true end
@@ -85,7 +85,7 @@ local function settle(o, w)
   return true
 end
 
--- Gives back the place of a settled permit at the end of the response body. Returns whether anything changed.
+-- Frees the concurrency slot of a settled permit at the end of the response body. Returns whether anything changed.
 local function release(o)
   local l = lease(o.id)
   if not l or not l.charged or l.abandoned then return false end
@@ -93,7 +93,7 @@ local function release(o)
   return true
 end
 
--- Returns nil if cost fits into a log, or when it will; 0 if that depends on open permits.
+-- Returns nil if cost fits into a log. Otherwise returns the time when cost will fit, or 0 if only open permits decide.
 local function log_refuses(l, limit, cost)
   expire_entries(l)
   local excess = l.total + cost - limit
@@ -102,7 +102,8 @@ local function log_refuses(l, limit, cost)
   if excess + l.held > 0 then return 0 end
 end
 
--- Returns nil if one more request fits into an observed window, or when it will; 0 if that depends on open permits.
+-- Returns nil if one more request fits into an observed window. Otherwise returns the time when the request will fit,
+-- or 0 if open permits decide.
 local function observation_refuses(w, u, o, batch)
   local limit, spent = usable(o.limit), o.used + u.total
   if o.used >= limit then return reopens(o) end
@@ -115,7 +116,8 @@ local function observation_refuses(w, u, o, batch)
   return end_of(o) - floor((free * parts - 1) / limit)
 end
 
--- Returns nil if one more request fits into the windows of a resource, like observation_refuses.
+-- Returns nil if one more request fits into the windows of a resource. Otherwise returns the time when the request will
+-- fit, or 0 if open permits or a response decide.
 local function window_refuses(w, batch)
   local u = roll_window(w)
   local refused = not w.answered and w.tries >= SLOW_START and now - w.tried < TRY_EVERY
@@ -136,13 +138,13 @@ local function window_refuses(w, batch)
   if refused then return till end
 end
 
--- Decides a claim: grants all of it, or changes nothing. Returns the decision and whether anything
--- changed. A decision has granted, or the reason and the time to wait: 0 if that depends on open permits.
+-- Decides a claim: reserves from all budgets, or from no budget. Returns the decision, and whether anything changed. A
+-- refusal has the reason and the time to wait, or 0 if open permits decide.
 local function admit(c)
   local l = lease(c.id)
   if l then
     local open = not l.charged and not l.abandoned
-    if open then l.expires, changed[l] = now + PERMIT_LIFE, true end -- its request is sent only now
+    if open then l.expires, changed[l] = now + PERMIT_LIFE, true end -- the request has not been sent before
     return {granted = true}, open
   end
   local refused, till, reason = false, 0, nil

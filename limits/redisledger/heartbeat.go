@@ -17,23 +17,23 @@ import (
 )
 
 const (
-	// heartbeatInterval is how often a replica registers itself and renews its offline leases.
+	// heartbeatInterval is the interval between registrations of a replica, and between renewals of its offline leases.
 	heartbeatInterval = 500 * time.Millisecond
-	// reconnectInterval is how often a replica tries to reach a lost Redis.
+	// reconnectInterval is the interval between attempts to reach a lost Redis.
 	reconnectInterval = 100 * time.Millisecond
-	// registeredTime is how long a silent replica counts.
+	// registeredTime is the time for which a replica without heartbeats remains registered.
 	registeredTime = offlineLeaseTime
 	// parallelCalls bounds the accounts of one replica that are renewed or read at the same time.
 	parallelCalls = 16
-	// heartbeatAccounts bounds the accounts of one heartbeat. A replica with more accounts renews each less often.
+	// heartbeatAccounts bounds the accounts of one heartbeat. With more accounts, each account is renewed less often.
 	heartbeatAccounts = 100
-	// leaveTimeout bounds how long Leave takes to give back leases.
+	// leaveTimeout bounds the time in which Leave releases leases.
 	leaveTimeout = 2 * time.Second
 )
 
 func (l *Ledger) isLost() bool { return l.lostSince.Load() != 0 }
 
-// Lost returns when Redis stopped answering, or the zero time while it answers.
+// Lost returns the time at which Redis stopped responding, or the zero time if Redis responds.
 func (l *Ledger) Lost() time.Time {
 	if since := l.lostSince.Load(); since != 0 {
 		return time.Unix(0, since)
@@ -44,7 +44,7 @@ func (l *Ledger) Lost() time.Time {
 // Replicas returns the number of registered replicas.
 func (l *Ledger) Replicas() int { return int(l.replicas.Load()) }
 
-// markLost records that Redis does not answer.
+// markLost records that Redis does not respond.
 func (l *Ledger) markLost(err error) {
 	if !l.lostSince.CompareAndSwap(0, time.Now().UnixNano()) {
 		return
@@ -85,7 +85,7 @@ func (l *Ledger) Run(ctx context.Context) {
 	}
 }
 
-// reconnect goes back to Redis if it answers. Spends of the outage are sent before any claim.
+// reconnect ends the outage if Redis responds. Spends of the outage are sent before any claim.
 func (l *Ledger) reconnect(ctx context.Context) {
 	since := l.Lost()
 	l.mayHaveLost = l.trust() || l.mayHaveLost
@@ -97,7 +97,7 @@ func (l *Ledger) reconnect(ctx context.Context) {
 	}
 }
 
-// heartbeat registers this replica and renews the accounts in use. In a new epoch it restores all accounts before.
+// heartbeat registers this replica and renews the accounts in use. In a new epoch, all accounts are restored first.
 func (l *Ledger) heartbeat(ctx context.Context) error {
 	newEpoch, err := l.registerReplica(ctx)
 	if err != nil {
@@ -119,7 +119,7 @@ func (l *Ledger) heartbeat(ctx context.Context) error {
 	return err
 }
 
-// restoreAccount writes again what Redis may have lost of an account, and permits that it does not have yet.
+// restoreAccount restores the writes of an account that Redis may have lost, and sends the offline permits.
 func (l *Ledger) restoreAccount(ctx context.Context, a *localAccount) error {
 	l.adoptOffline(a)
 	return l.reconcile(ctx, a)
@@ -135,8 +135,8 @@ func inParallel(ctx context.Context, list []*localAccount, do func(context.Conte
 	return group.Wait()
 }
 
-// accountsInUse returns the accounts that need a heartbeat, or all local accounts. While Redis answers, it returns those
-// with the oldest heartbeats first, up to heartbeatAccounts.
+// accountsInUse returns the accounts that need a heartbeat, or all local accounts if all is set. While Redis responds,
+// the result contains at most heartbeatAccounts accounts: the accounts with the oldest heartbeats.
 func (l *Ledger) accountsInUse(all bool) []*localAccount {
 	l.forgetIdle()
 	l.mu.Lock()
@@ -157,8 +157,8 @@ func (l *Ledger) accountsInUse(all bool) []*localAccount {
 	return list
 }
 
-// heartbeatAccount sends what happened while Redis was lost, and renews the offline leases. all renews an account that
-// has nothing to send.
+// heartbeatAccount sends the permits and spends of an outage, and renews the offline leases. If force is set, an
+// account without changes is also renewed.
 func (l *Ledger) heartbeatAccount(ctx context.Context, a *localAccount, force bool) error {
 	r := l.rules.Load()
 	if l.isLost() {
@@ -195,17 +195,18 @@ func (l *Ledger) heartbeatAccount(ctx context.Context, a *localAccount, force bo
 	})
 }
 
-// setReconciling forbids offline permits while the spends of an outage are sent.
+// setReconciling forbids or allows offline permits. They are forbidden while the spends of an outage are sent.
 func (l *Ledger) setReconciling(a *localAccount, reconciling bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a.reconciling = reconciling
 }
 
-// indexInterval is how often an account in use is entered into the index.
+// indexInterval is the interval between entries of an account in use into the index.
 const indexInterval = time.Minute
 
-// indexAccount enters an account into the index if it is due or forced, and removes accounts that were not used lately.
+// indexAccount enters an account into the index if the entry is due or forced, and removes the accounts that were not
+// used for keptBeyond.
 func (l *Ledger) indexAccount(ctx context.Context, a *localAccount, force bool) error {
 	now := time.Now()
 	l.mu.Lock()
@@ -235,8 +236,8 @@ func (l *Ledger) indexAccount(ctx context.Context, a *localAccount, force bool) 
 	return nil
 }
 
-// Register registers this replica as soon as Redis answers. It returns the secret that all replicas derive account
-// names from.
+// Register registers this replica, and retries until Redis responds or ctx ends. All replicas derive account names from
+// the returned secret.
 func (l *Ledger) Register(ctx context.Context) ([]byte, error) {
 	for {
 		l.trust()
@@ -270,7 +271,7 @@ func (l *Ledger) warnOfEviction(ctx context.Context) {
 	}
 }
 
-// registration is the argument of register.lua, and registered its reply.
+// registration is the argument of register.lua, and registered the reply of register.lua.
 type registration struct {
 	Replica string `json:"replica"`
 	TTL     int64  `json:"ttl"` // milliseconds
@@ -285,8 +286,8 @@ type registered struct {
 	Accounts int64  `json:"accounts"`
 }
 
-// registerReplica renews the registration of this replica. It reports whether Redis is in another epoch than the last
-// time.
+// registerReplica renews the registration of this replica, and reports whether the epoch of Redis has changed since the
+// previous registration.
 func (l *Ledger) registerReplica(ctx context.Context) (newEpoch bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
@@ -305,7 +306,7 @@ func (l *Ledger) registerReplica(ctx context.Context) (newEpoch bool, err error)
 	l.indexed = max(answer.Accounts, l.indexed*49/50) // the estimate falls slowly after a loss of the index
 	newEpoch = answer.Epoch != l.epoch
 	l.epoch = answer.Epoch
-	if l.registered && answer.Secret != l.secret { // this replica gives accounts other names than the others do
+	if l.registered && answer.Secret != l.secret { // replicas derive account names from different secrets
 		l.Log.Error("another replica uses another secret for account names; restart one of them")
 		return newEpoch, nil
 	}
@@ -336,9 +337,9 @@ func (l *Ledger) sendRegistration(ctx context.Context) (answer registered, err e
 	return answer, json.Unmarshal([]byte(text), &answer)
 }
 
-// Leave gives back all leases of this replica and ends its registration, so that the other replicas can use its quota
-// immediately. If Redis is lost, Leave tries to reconnect for leaveTimeout. Call it after [Ledger.Run] has returned,
-// and admit nothing after it. Leases that Leave could not give back expire within five minutes.
+// Leave releases all leases of this replica and ends the registration, so that other replicas can use the quota
+// immediately. If Redis is lost, Leave tries to reconnect for leaveTimeout. Leave must be called after [Ledger.Run] has
+// returned, and no claim may follow. The remaining leases expire within five minutes.
 func (l *Ledger) Leave(ctx context.Context) error {
 	l.mu.Lock()
 	l.leaving = true

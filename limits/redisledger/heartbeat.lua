@@ -1,10 +1,8 @@
--- Renews what a replica may use of an account while it cannot reach Redis. For each kind of claims that the replica
--- made lately, the step takes an offline lease: a part of what is left, and no more than the replica requests.
--- Before that, the step charges what the replica spent while it was offline.
--- The replica keeps what it was granted last time ("kept"), even if its lease is smaller now: if this reply is lost,
--- the replica goes on with the old lease, and it may use tokens again that have returned.
--- step: {headroom, concurrent, replicas, leases}, see leaseCall in offline.go. The reply has one lease for each
--- request: {units, places, logs}.
+-- Renews the offline leases of a replica: the quota for the time without Redis. First, the step charges the replica's
+-- offline spending. Then the step grants one lease for each recent kind of claims: a part of the free quota, at most
+-- the requested quota. The stored lease reserves at least the previous grant ("kept"). If this reply is lost, the
+-- replica continues with the previous grant and may reuse returned tokens. step: {headroom, concurrent, replicas,
+-- leases}, see leaseCall in offline.go. The reply has one lease for each request: {units, places, logs}.
 
 local missing = begin()
 if missing then return missing end
@@ -13,7 +11,7 @@ for i, c in ipairs(step.leases or {}) do
   local id = '~' .. call.replica .. '~' .. c.name
   local old, kept_logs = lease(id), {}
   if old then
-    if old.granted > call.confirmed then -- a later heartbeat overtook this one
+    if old.granted > call.confirmed then -- a later heartbeat has overtaken this heartbeat
       c.units_kept, c.places_kept = max(c.units_kept, old.units), max(c.places_kept, old.places)
       for _, h in ipairs(old.holds) do kept_logs[h.log] = h.cost end
     end
@@ -26,7 +24,9 @@ for i, c in ipairs(step.leases or {}) do
     spend(u, now, c.unconfirmed)
     changed[w] = true
   end
-  -- Other replicas may not have restored their spends yet, and an offline replica cannot see the result of a probe.
+  -- Each replica gets at most 1/(replicas + 1) of the free quota, so that a part remains for claims through Redis. No
+  -- quota is granted before other replicas have restored their spends. An offline replica cannot see the result of a
+  -- probe, so no quota is granted before the end of a probe.
   local function part(free, requested)
     if now < account.relearning_until or account.probing then return 0 end
     return max(0, min(floor(free / (step.replicas + 1)), requested))
@@ -37,7 +37,7 @@ for i, c in ipairs(step.leases or {}) do
     free = k == 1 and left or min(free, left)
   end
   local units, places = part(free, c.units_requested), part(max_places(step.concurrent) - account.places, c.places_requested)
-  -- granted has the number of the write, not a time.
+  -- granted is the number of this write (restore.go), not a time.
   local l = {id = id, granted = writes + 1, expires = now + OFFLINE_LEASE_TIME, charged = false, abandoned = false,
     resource = c.resource.name, holds = {}, units = max(units, c.units_kept), places = max(places, c.places_kept)}
   local reply = {units = units, places = places, logs = {}}

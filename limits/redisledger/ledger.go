@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
-
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +18,8 @@ import (
 )
 
 const (
-	// accountPrefix ends with the version of the stored format, so that replicas of other versions do not read it.
+	// accountPrefix ends with the version of the stored format, so that replicas of other versions do not read these
+	// accounts.
 	accountPrefix = "weir:account:2:"
 	// The keys that all replicas share have one hash tag, so that one node of a cluster has all of them.
 	sharedPrefix = "weir:{weir}:"
@@ -27,16 +27,18 @@ const (
 	replicasKey  = sharedPrefix + "replicas"
 	epochKey     = sharedPrefix + "epoch"
 	secretKey    = sharedPrefix + "key"
-	// callTimeout bounds every call. A Redis that does not answer within it counts as lost.
+	// callTimeout bounds every call. If a call takes longer, Redis is lost.
 	callTimeout = 50 * time.Millisecond
-	// keptBeyond is how long Redis keeps an account beyond its longest window.
+	// keptBeyond is the time for which Redis keeps an account beyond its longest window.
 	keptBeyond = 2 * time.Hour
 )
 
 // Config configures a ledger.
 type Config struct {
-	// URL is the address of Redis (see [redisclient.Open]). It is not used if Client is set.
-	URL    string
+	// URL is the address of Redis (see [redisclient.Open]). If Client is set, URL is not used.
+	URL string
+	// Client is used instead of a client for URL. New adds a hook to a client for URL. Without that hook, the ledger does
+	// not detect a change of the Redis process (meet).
 	Client redis.UniversalClient
 	// Replica is the unique name of this replica.
 	Replica string
@@ -46,32 +48,38 @@ type Config struct {
 	Log    *slog.Logger
 }
 
-// Ledger implements [limits.Ledger] in Redis. It is safe for concurrent use. [Ledger.Run] must run beside it.
+// Ledger implements [limits.Ledger] in Redis. A Ledger is safe for concurrent use. [Ledger.Run] must run at the same
+// time.
 type Ledger struct {
 	Config
 	rules      atomic.Pointer[limits.Rules]
 	scripts    scripts
 	timeout    time.Duration  // of each call
-	flushDelay time.Duration  // how long outcomes wait for a claim; 0 sends them immediately
+	flushDelay time.Duration  // of outcomes; 0 in tests
 	background sync.WaitGroup // flushes
-	// lostSince is when Redis stopped answering, in nanoseconds since 1970; 0 while it answers.
+	// lostSince is the time at which Redis stopped responding, in nanoseconds since 1970; 0 if Redis responds.
 	lostSince atomic.Int64
 	replicas  atomic.Int64
-	// mayHaveLost is set until all accounts have been restored after a new epoch. Only Register and Run use it.
+	// mayHaveLost is set from the start of a new epoch until all accounts have been restored. Only Register, Run and
+	// Leave use mayHaveLost, one after another.
 	mayHaveLost bool
 
-	// steps is held for reading while a step is made and sent, and for writing while trust changes.
+	// steps is held for reading while a step is made and sent, and for writing while trust changes the trusted
+	// processes.
 	steps sync.RWMutex
 
 	mu       sync.Mutex // guards the fields below
 	accounts map[string]*localAccount
-	// trusted has the Redis process at each address that steps may be sent to. met has new processes.
+	// trusted contains the Redis process (run_id) at each address to which steps may be sent. met contains new
+	// processes that are not trusted yet.
 	trusted, met map[string]string
 	secret       string // in hexadecimal
 	registered   bool   // Redis has confirmed the secret
-	epoch        string
-	leaving      bool
-	indexed      int64 // accounts in the index
+	// epoch is the epoch of Redis at the last registration. Redis is in a new epoch if its process changes or its epoch
+	// key is lost. A new epoch means that Redis may have lost writes.
+	epoch   string
+	leaving bool
+	indexed int64 // accounts in the index
 }
 
 // New returns a ledger without waiting for Redis. It returns an error if the URL is invalid.
@@ -102,10 +110,11 @@ func (l *Ledger) Close() error {
 	return l.Client.Close()
 }
 
-// Configure replaces the rules. Windows that have begun keep their state.
+// Configure replaces the rules. Open windows keep their state.
 func (l *Ledger) Configure(rules limits.Rules) { l.rules.Store(&rules) }
 
-// Admit implements [limits.Ledger]. It sends the claim to Redis in the next batch. While Redis is lost, it uses the offline lease. Admit ignores the end of ctx: a cancelled claim would leak its permit.
+// Admit implements [limits.Ledger]. The claim is sent to Redis in the next batch. While Redis is lost, the offline
+// lease decides. Admit ignores the end of ctx, because a cancelled claim would leak its permit.
 func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
 	a := l.account(c.Account, c.Kind)
 	if l.isLost() {
@@ -122,7 +131,7 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 	return e.decision, err
 }
 
-// settlement is what happened to a permit: its outcome, or the end of its response body if outcome is nil.
+// settlement is the outcome of a permit, or the end of its response body if outcome is nil.
 type settlement struct {
 	permit  limits.Permit
 	outcome *limits.Outcome
@@ -133,8 +142,8 @@ func (s *settlement) limited() bool {
 	return s.outcome != nil && s.outcome.Limited != limits.NotLimited
 }
 
-// Settle implements [limits.Ledger]. Outcomes are sent to Redis within flushDelay, and limit errors immediately.
-// Until then the permit holds all that its request may cost.
+// Settle implements [limits.Ledger]. Outcomes are sent to Redis within flushDelay, and limit errors immediately. Until
+// then the permit holds the full cost of its request.
 func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) error {
 	return l.finish(ctx, settlement{permit: p, outcome: &o})
 }
@@ -168,7 +177,7 @@ func (l *Ledger) Renew(ctx context.Context, permits []limits.OpenPermit) error {
 		a := l.account(p.Account, p.Kind)
 		offline, charged := l.renewLocally(a, p)
 		switch {
-		case offline: // Redis gets it when it is back
+		case offline: // after the outage, a heartbeat sends the permit to Redis
 		case l.isLost():
 			failed = unavailable(errLost)
 		default:
@@ -180,7 +189,7 @@ func (l *Ledger) Renew(ctx context.Context, permits []limits.OpenPermit) error {
 	return failed
 }
 
-// renew renews a permit in Redis. Of a charged permit only the place is taken again.
+// renew renews a permit in Redis. If a charged permit has expired, only its concurrency slot is reserved again.
 func (l *Ledger) renew(ctx context.Context, a *localAccount, p limits.OpenPermit, charged bool) error {
 	r := l.rules.Load()
 	args := permitCall{
@@ -217,7 +226,7 @@ func knownResource(name, fallback string) string {
 	return policy.Core
 }
 
-// resource is a primary window as scripts get it, with its documented limit and its length in microseconds.
+// resource is a primary window as scripts get it, with the documented limit and the length in microseconds.
 type resource struct {
 	Name   string `json:"name"`
 	Limit  int    `json:"limit"`

@@ -23,31 +23,33 @@ func (k leaseKey) String() string {
 }
 
 // offlineLease is quota that this replica holds for claims of one kind: a part of the budgets that heartbeat.lua
-// reserves for the replica. It is all that the replica may use while Redis is lost.
+// reserves for the replica. While Redis is lost, the replica may use no other quota.
 type offlineLease struct {
-	claim limits.Claim // the last one
-	used  time.Time    // when a permit was granted
+	claim limits.Claim // the last claim
+	used  time.Time    // time of the last grant
 
-	// What the lease grants: its end on the local clock, requests, places among concurrent requests, and costs by log.
+	// Granted quota: the end on the local clock, units (requests of the primary window), concurrency slots, and costs
+	// by log.
 	until         time.Time
 	units, places int64
 	costs         map[string]int64
-	// What was used of the lease: spent was charged while Redis was lost, sending is on its way to Redis, and settled
-	// is sent with the outcomes of permits.
+	// Used quota. spent was charged while Redis was lost. sending is being sent to Redis. settled was used by adopted
+	// permits (openPermit.adopted): batches send their outcomes, but the old lease still counts their use.
 	spent, sending, settled localLogs
-	// What offline permits hold of the lease: costs by log, requests and places.
+	// Quota that offline permits hold: costs by log, units and concurrency slots.
 	held                  map[string]int64
 	heldUnits, heldPlaces int64
 }
 
-// Names of logs that a lease has beside its sliding logs. Units return one window after their answers, because no
-// open window has counted them then. Unconfirmed units are those that no answer reported.
+// Names of the logs that a lease has besides its sliding logs. units contains the charged units. A unit returns one
+// window after its response, because no open window has counted the unit then. unconfirmed contains the units that no
+// response reported.
 const (
 	unitsLog       = "units"
 	unconfirmedLog = "unconfirmed"
 )
 
-// lease returns the offline lease for a claim, and creates an empty one if needed. The caller holds Ledger.mu.
+// lease returns the offline lease for a claim, and creates an empty lease if necessary. Ledger.mu must be held.
 func (a *localAccount) lease(c limits.Claim) *offlineLease {
 	key := leaseKeyOf(c)
 	own := a.leases[key]
@@ -58,12 +60,12 @@ func (a *localAccount) lease(c limits.Claim) *offlineLease {
 	return own
 }
 
-// windowLog returns one of the logs of units.
+// windowLog returns the log of units with a name.
 func (o *offlineLease) windowLog(logs localLogs, name string, r *limits.Rules) *localLog {
 	return logs.ofWindow(name, r.For(o.claim.Kind, knownResource(o.claim.Resource, "")).Window)
 }
 
-// usedUnits returns how many units of the lease are used.
+// usedUnits returns the number of used units of the lease.
 func (o *offlineLease) usedUnits(r *limits.Rules, now int64) int64 {
 	used := o.heldUnits
 	for _, logs := range []localLogs{o.spent, o.sending, o.settled} {
@@ -72,12 +74,12 @@ func (o *offlineLease) usedUnits(r *limits.Rules, now int64) int64 {
 	return used
 }
 
-// usedOf returns what is used of a log.
+// usedOf returns the used quota of a log.
 func (o *offlineLease) usedOf(s *limits.Spend, now int64) int64 {
 	return o.spent.of(s).total(now) + o.sending.of(s).total(now) + o.settled.of(s).total(now) + o.held[logName(s)]
 }
 
-// unexpired returns what the lease grants, or nothing if it has expired.
+// unexpired returns the granted quota, or no quota if the lease has expired.
 func (o *offlineLease) unexpired() (units, places int64, costs map[string]int64) {
 	if !time.Now().Before(o.until) {
 		return 0, 0, nil
@@ -89,15 +91,15 @@ func (o *offlineLease) unexpired() (units, places int64, costs map[string]int64)
 type offlinePermit struct {
 	claim   limits.Claim
 	lease   *offlineLease
-	charged bool // only its place is still taken
+	charged bool // the permit holds only its concurrency slot
 	elapsed time.Duration
 	// copies is the number of earlier copies of the request, or 0 if the permit is for the request itself.
 	copies int64
-	// abandonedUntil is when an abandoned permit ends, on the clock of Redis; 0 for others.
+	// abandonedUntil is the end of an abandoned permit on the clock of Redis; 0 for other permits.
 	abandonedUntil int64
 }
 
-// spends returns what the permit holds.
+// spends returns the costs that the permit holds.
 func (p *offlinePermit) spends(r *limits.Rules) []limits.Spend {
 	if p.charged {
 		return nil
@@ -117,7 +119,7 @@ func (p *offlinePermit) spends(r *limits.Rules) []limits.Spend {
 	return list
 }
 
-// units returns how many requests the permit holds.
+// units returns the number of units that the permit holds.
 func (p *offlinePermit) units() int64 {
 	if p.charged {
 		return 0
@@ -125,7 +127,8 @@ func (p *offlinePermit) units() int64 {
 	return max(1, p.copies)
 }
 
-// begin adds what the permit holds to its lease, and end subtracts it. The caller holds Ledger.mu.
+// begin adds the quota of the permit to the held quota of its lease, and end subtracts the quota. Ledger.mu must be
+// held.
 func (p *offlinePermit) begin(r *limits.Rules) { p.hold(r, 1) }
 func (p *offlinePermit) end(r *limits.Rules)   { p.hold(r, -1) }
 
@@ -137,15 +140,15 @@ func (p *offlinePermit) hold(r *limits.Rules, sign int64) {
 	p.lease.heldPlaces += sign
 }
 
-// extend raises the CPU time that the permit holds. The caller holds Ledger.mu.
+// extend raises the CPU time that the permit holds. Ledger.mu must be held.
 func (p *offlinePermit) extend(elapsed time.Duration, r *limits.Rules) {
 	p.end(r)
 	p.elapsed = max(p.elapsed, elapsed)
 	p.begin(r)
 }
 
-// charge turns what the permit holds into spends. reported means that an answer reported its primary window. The
-// caller holds Ledger.mu.
+// charge turns the costs and units that the permit holds into spends. reported means that the response reported an open
+// primary window. Ledger.mu must be held.
 func (p *offlinePermit) charge(logs localLogs, r *limits.Rules, at int64, reported bool) {
 	p.end(r)
 	p.lease.windowLog(logs, unitsLog, r).spend(at, p.units(), 0)
@@ -159,7 +162,7 @@ func (p *offlinePermit) charge(logs localLogs, r *limits.Rules, at int64, report
 	p.begin(r)
 }
 
-// settle charges the permit for an answer that took some time. The caller holds Ledger.mu.
+// settle charges the permit for a response that took the time elapsed. Ledger.mu must be held.
 func (p *offlinePermit) settle(logs localLogs, elapsed time.Duration, r *limits.Rules, now int64, reported bool) {
 	p.end(r)
 	p.claim.CPU, p.elapsed = 0, elapsed
@@ -170,7 +173,7 @@ func (p *offlinePermit) settle(logs localLogs, elapsed time.Duration, r *limits.
 // Store is the reason of refusals while Redis is lost, and while replicas restore an account.
 const Store limits.Reason = "store"
 
-// retryOffline is when a claim may be repeated that was refused because Redis is lost.
+// retryOffline is the time after which a claim that was refused with Store may be repeated.
 const retryOffline = time.Second
 
 // admitOffline decides a claim without Redis.
@@ -191,7 +194,7 @@ func (l *Ledger) admitOffline(a *localAccount, c limits.Claim) limits.Decision {
 	}
 	since := l.Lost()
 	if since.IsZero() {
-		since = now // Redis is back
+		since = now // Redis responds again
 	}
 	// Only Redis can coordinate the probe and the slow start after a cool-down.
 	if until := time.UnixMicro(a.cooldownUntil - a.clockOffset); until.After(since) {
@@ -213,14 +216,14 @@ func (l *Ledger) admitOffline(a *localAccount, c limits.Claim) limits.Decision {
 	return limits.Decision{Granted: true}
 }
 
-// exhaustedUntil returns when a primary window reopens that has nothing left according to the last
-// reply of Redis and to later answers. It returns a time in the past if something is left. The caller holds Ledger.mu.
+// exhaustedUntil returns the time at which an exhausted primary window reopens, from the last reply of Redis and from
+// later responses. If the window has remaining requests, that time is in the past. Ledger.mu must be held.
 func (a *localAccount) exhaustedUntil(res string, r *limits.Rules) (until time.Time) {
 	unreported := a.unreported(res)
 	if b, ok := a.budgets[res]; ok && r.Usable(int64(b.Limit))-int64(b.Used) <= unreported {
 		until = b.Reset.Add(time.Second)
 	}
-	unreported += a.unconfirmed(res, r).total(a.now()) // the replies of Redis include these
+	unreported += a.unconfirmed(res, r).total(a.now()) // the replies of Redis include these requests
 	for _, o := range a.observed[res] {
 		if r.Usable(int64(o.Limit))-int64(o.Used) <= unreported {
 			until = latest(until, time.UnixMicro(o.reopens()-a.clockOffset))
@@ -229,8 +232,8 @@ func (a *localAccount) exhaustedUntil(res string, r *limits.Rules) (until time.T
 	return until
 }
 
-// unreported returns how many requests of a resource this replica sent that no answer reported. The caller holds
-// Ledger.mu.
+// unreported returns the number of requests of a resource that this replica sent and no response reported. Ledger.mu
+// must be held.
 func (a *localAccount) unreported(res string) (n int64) {
 	for _, c := range a.leases {
 		if knownResource(c.claim.Resource, "") != res {
@@ -263,7 +266,8 @@ func latest(x, y time.Time) time.Time {
 	return y
 }
 
-// finishOffline applies a settlement to an offline permit, and reports whether there is one. The caller holds Ledger.mu.
+// finishOffline applies a settlement to an offline permit. It returns false if the permit is not an offline permit.
+// Ledger.mu must be held.
 func (a *localAccount) finishOffline(s settlement, r *limits.Rules) bool {
 	p, o := a.offline[s.permit.ID], s.outcome
 	linger := a.now() + lingerTime.Microseconds()
@@ -298,13 +302,13 @@ func (a *localAccount) finishOffline(s settlement, r *limits.Rules) bool {
 	return true
 }
 
-// endOffline removes an offline permit. The caller holds Ledger.mu.
+// endOffline removes an offline permit. Ledger.mu must be held.
 func (a *localAccount) endOffline(p *offlinePermit, r *limits.Rules) {
 	p.end(r)
 	delete(a.offline, p.claim.ID)
 }
 
-// expireOffline ends abandoned permits that the upstream cannot count any more. The caller holds Ledger.mu.
+// expireOffline ends abandoned permits whose requests the upstream cannot count any more. Ledger.mu must be held.
 func (a *localAccount) expireOffline(r *limits.Rules) {
 	for _, p := range a.offline {
 		if p.abandonedUntil != 0 && p.abandonedUntil <= a.now() {
@@ -344,11 +348,11 @@ func (l *Ledger) adoptOffline(a *localAccount) (missing []openPermit) {
 }
 
 const (
-	// offlineLeaseTime is how long an offline lease lives (account.lua, OFFLINE_LEASE_TIME). offlineLeaseMargin allows
+	// offlineLeaseTime is the lifetime of an offline lease (account.lua, OFFLINE_LEASE_TIME). offlineLeaseMargin allows
 	// for clock drift.
 	offlineLeaseTime   = 5 * time.Minute
 	offlineLeaseMargin = 10 * time.Second
-	// leaseFactor is how many times the recent usage an offline lease has.
+	// leaseFactor is the size of an offline lease as a multiple of the replica's recent usage.
 	leaseFactor = 2
 )
 
@@ -361,7 +365,8 @@ type heartbeatCall struct {
 	keys       []leaseKey  // of Leases
 }
 
-// leaseCall is the lease that a replica requests, its current lease ("kept"), and its spends while Redis was lost.
+// leaseCall is the lease that a replica requests, the current lease of the replica ("kept"), and the spends while Redis
+// was lost.
 type leaseCall struct {
 	Name            string    `json:"name"`
 	Resource        resource  `json:"resource"`
@@ -384,14 +389,15 @@ type logCall struct {
 	LastSpent int64  `json:"last_spent"`
 }
 
-// leaseReply is an offline lease that heartbeat.lua grants.
+// leaseReply is an offline lease that heartbeat.lua granted.
 type leaseReply struct {
 	Units  int64            `json:"units"`
 	Places int64            `json:"places"`
 	Logs   map[string]int64 `json:"logs"`
 }
 
-// heartbeatCall returns the leases that this replica requests for an account. A leaving replica requests and keeps nothing.
+// heartbeatCall returns the leases that this replica requests for an account. A leaving replica requests no quota and
+// keeps no quota.
 func (l *Ledger) heartbeatCall(a *localAccount, r *limits.Rules) heartbeatCall {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -432,7 +438,7 @@ func (l *Ledger) heartbeatCall(a *localAccount, r *limits.Rules) heartbeatCall {
 			own.Logs = append(own.Logs, log)
 		}
 		if active {
-			// Units return one primary window later, so the lease needs units for all of it.
+			// Units return one primary window later, so the lease needs units for a whole primary window.
 			windows := 1 + int64((r.For(a.kind, c.claim.Resource).Window+sameReset)/r.Points.Window)
 			own.UnitsRequested, own.PlacesRequested = 1+leaseFactor*recent*windows, 1+recent
 		}
@@ -441,7 +447,7 @@ func (l *Ledger) heartbeatCall(a *localAccount, r *limits.Rules) heartbeatCall {
 	return args
 }
 
-// leased records the leases that Redis granted. Redis has charged what was sending. The caller holds Ledger.mu.
+// leased records the leases that Redis granted. Redis has charged the spends in sending. Ledger.mu must be held.
 func (a *localAccount) leased(args heartbeatCall, answer reply, r *limits.Rules, until time.Time) {
 	write, now := answer.Writes, answer.Now
 	for i, granted := range answer.Leases[:min(len(answer.Leases), len(args.keys))] {

@@ -7,34 +7,34 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// openPermit is a permit that this replica holds in Redis. If Redis loses it, restore.lua takes it again. It keeps
-// what happened to the permit until Redis has it.
+// openPermit is a permit that this replica holds in Redis. If Redis loses the permit, restore.lua reserves again. The
+// outcome stays in the openPermit until Redis has the outcome.
 type openPermit struct {
 	claim   limits.Claim
-	charged bool          // settled in Redis: only its place is still taken
+	charged bool          // settled in Redis: the permit holds only its concurrency slot
 	elapsed time.Duration // at the last renewal
-	// offline is set until Redis has a permit that was granted without Redis. adopted is that offline permit, until
-	// Redis has granted a new lease.
+	// offline means that the permit was granted without Redis, and Redis does not have the permit yet. adopted is that
+	// offline permit. It counts against the old offline lease until the permit ends or Redis grants a new lease.
 	offline bool
 	adopted *offlinePermit
-	// renewedAt is the last renewal by the limiter, confirmedAt the last one in Redis.
+	// renewedAt is the last renewal by the limiter. confirmedAt is the last renewal in Redis.
 	renewedAt, confirmedAt time.Time
-	// abandonedUntil is when the place of an abandoned request returns, on the clock of Redis; 0 for other requests.
+	// abandonedUntil is the end of an abandoned permit on the clock of Redis; 0 for other permits.
 	abandonedUntil int64
-	// outcome and ended have not been sent to Redis yet.
+	// Redis does not have outcome and ended yet.
 	outcome        *limits.Outcome
 	observed       bool // the local account has the observation of the outcome
 	ended, aborted bool
 }
 
 const (
-	// lingerTime is how long the upstream may still count an abandoned request (account.lua, LINGER).
+	// lingerTime is the time for which the upstream may still count an abandoned request (account.lua, LINGER).
 	lingerTime = 10 * time.Second
-	// permitLife is how long a permit lives without a renewal (account.lua, LEASE_TIME).
+	// permitLife is the lifetime of a permit without renewal (account.lua, PERMIT_LIFE).
 	permitLife = 30 * time.Second
 )
 
-// granted returns the open permit of a claim that Redis has granted or taken again. The caller holds Ledger.mu.
+// granted returns the open permit of a claim that Redis has granted or reserved again. Ledger.mu must be held.
 func (a *localAccount) granted(c limits.Claim, r *limits.Rules) *openPermit {
 	a.expirePermit(c.ID, r)
 	p := a.permits[c.ID]
@@ -50,17 +50,18 @@ func (a *localAccount) granted(c limits.Claim, r *limits.Rules) *openPermit {
 // unsettled reports whether Redis has not settled the permit.
 func (p *openPermit) unsettled() bool { return p != nil && !p.charged && p.abandonedUntil == 0 }
 
-// unsent reports whether Redis does not have what happened to the permit.
+// unsent reports whether the outcome or the end of the body has not been sent to Redis.
 func (p *openPermit) unsent() bool { return p.outcome != nil || p.ended }
 
-// mayHaveExpired reports whether the lease of the permit in Redis may have expired.
+// mayHaveExpired reports whether the permit may have expired in Redis.
 func (p *openPermit) mayHaveExpired() bool {
 	return p.abandonedUntil == 0 && time.Since(p.confirmedAt) > permitLife-time.Second
 }
 
 func (a *localAccount) abandon(p *openPermit) { p.abandonedUntil = a.now() + lingerTime.Microseconds() }
 
-// applyOutcome follows what Redis did with an unsettled permit (batch.lua, settle_lease). The caller holds Ledger.mu.
+// applyOutcome updates an unsettled permit after Redis has applied its outcome, like settle_permit in batch.lua.
+// Ledger.mu must be held.
 func (a *localAccount) applyOutcome(p *openPermit, o limits.Outcome) {
 	p.outcome, p.charged = nil, true
 	switch {
@@ -76,11 +77,11 @@ func (a *localAccount) applyOutcome(p *openPermit, o limits.Outcome) {
 	}
 }
 
-// applyRelease follows what Redis did at the end of a response body. The caller holds Ledger.mu.
+// applyRelease updates a permit after Redis has applied the end of its response body. Ledger.mu must be held.
 func (a *localAccount) applyRelease(id uint64, aborted bool, r *limits.Rules) {
 	if p := a.permits[id]; p != nil {
 		p.ended = false
-		a.expirePermit(id, r) // a late release does not extend the lease
+		a.expirePermit(id, r) // a late release does not extend the permit
 	}
 	switch p := a.permits[id]; {
 	case p == nil || !p.charged || p.abandonedUntil != 0:
@@ -91,14 +92,15 @@ func (a *localAccount) applyRelease(id uint64, aborted bool, r *limits.Rules) {
 	}
 }
 
-// record keeps a settlement until it is sent to Redis. Of two outcomes it keeps the first. The caller holds Ledger.mu.
+// record keeps a settlement until the settlement is sent to Redis. If a permit has two outcomes, record keeps the first
+// outcome. Ledger.mu must be held.
 func (l *Ledger) record(a *localAccount, s settlement) {
 	r := l.rules.Load()
 	a.expirePermit(s.permit.ID, r)
 	p, o := a.permits[s.permit.ID], s.outcome
 	switch {
 	case p == nil && !l.isLost():
-		a.orphans = append(a.orphans, s) // the answer is worth sending
+		a.orphans = append(a.orphans, s) // Redis can learn from the response
 	case p == nil && o != nil:
 		a.learnOffline(s.permit, *o, r)
 	case p == nil:
@@ -123,7 +125,7 @@ func (l *Ledger) record(a *localAccount, s settlement) {
 	}
 }
 
-// endAdopted ends what the permit uses of an offline lease. The caller holds Ledger.mu.
+// endAdopted removes the permit from the held quota of its old offline lease. Ledger.mu must be held.
 func (p *openPermit) endAdopted(r *limits.Rules) {
 	if p.adopted != nil {
 		p.adopted.end(r)
@@ -131,8 +133,8 @@ func (p *openPermit) endAdopted(r *limits.Rules) {
 	}
 }
 
-// flushAndRenew sends to Redis what happened to permits while it was lost. Before that it
-// renews the permits that may have expired in Redis.
+// flushAndRenew sends the unsent settlements of an account to Redis, in every heartbeat. Permits that may have expired
+// in Redis are renewed first.
 func (l *Ledger) flushAndRenew(ctx context.Context, a *localAccount) error {
 	l.mu.Lock()
 	var expired []openPermit
@@ -172,15 +174,14 @@ func (l *Ledger) renewLocally(a *localAccount, p limits.OpenPermit) (offline, ch
 	return own.offline, own.charged
 }
 
-// expirePermits forgets all permits with an expired lease. The caller holds Ledger.mu.
+// expirePermits removes all expired permits. Ledger.mu must be held.
 func (a *localAccount) expirePermits(r *limits.Rules) {
 	for id := range a.permits {
 		a.expirePermit(id, r)
 	}
 }
 
-// expirePermit forgets a permit if its lease has ended, and charges it if it was not settled. The caller holds
-// Ledger.mu.
+// expirePermit removes a permit if the permit has expired. An unsettled permit is charged. Ledger.mu must be held.
 func (a *localAccount) expirePermit(id uint64, r *limits.Rules) {
 	p := a.permits[id]
 	if p == nil || p.unsent() {
@@ -209,7 +210,7 @@ type permitCall struct {
 	Holds    []hold   `json:"holds,omitempty"`
 }
 
-// hold is what a permit holds of a sliding log.
+// hold is the cost that a permit holds in a sliding log.
 type hold struct {
 	Log    string `json:"log"`
 	Cost   int64  `json:"cost"`
@@ -222,7 +223,7 @@ func holdOf(s *limits.Spend) hold {
 	return hold{logName(s), s.Cost, s.Budget == limits.CPU, s.Window.Microseconds(), s.Merge.Microseconds()}
 }
 
-// holds returns what a permit holds when its request has taken so long.
+// holds returns the costs that a permit holds after its request has taken the time elapsed.
 func holds(r *limits.Rules, c limits.Claim, elapsed time.Duration) (list []hold) {
 	for _, s := range r.Spends(c) {
 		if s.Budget == limits.CPU {
@@ -233,7 +234,7 @@ func holds(r *limits.Rules, c limits.Claim, elapsed time.Duration) (list []hold)
 	return list
 }
 
-// permitCalls returns all open permits for restore.lua. The caller holds Ledger.mu.
+// permitCalls returns all open permits for restore.lua. Ledger.mu must be held.
 func (l *Ledger) permitCalls(a *localAccount, r *limits.Rules) (list []permitCall) {
 	a.expirePermits(r)
 	for id, p := range a.permits {

@@ -17,7 +17,7 @@ type readCall struct {
 	Headroom   float64    `json:"headroom"`
 	Concurrent int64      `json:"concurrent"`
 	Windows    []resource `json:"windows"`
-	// WindowOnly reports the only window, also if it was not used, and no logs.
+	// WindowOnly selects a reply without logs and with the only window, even if that window was not used.
 	WindowOnly bool `json:"window_only"`
 }
 
@@ -40,7 +40,7 @@ type accountReply struct {
 	} `json:"logs"`
 }
 
-// account converts the times of Redis to the clock of this process.
+// account returns the state of an account, with times on the clock of this process.
 func (answer *reply) account(name string, rules *limits.Rules) limits.Account {
 	state, here := &answer.Account, time.Now()
 	at := func(t int64) time.Time { return here.Add(time.Duration(t-answer.Now) * time.Microsecond) }
@@ -65,8 +65,7 @@ func (answer *reply) account(name string, rules *limits.Rules) limits.Account {
 	return a
 }
 
-// Budget implements [limits.Ledger] from local state. It calls Redis only for a resource without
-// local state.
+// Budget implements [limits.Ledger] from local state. It calls Redis only for a resource without local state.
 func (l *Ledger) Budget(ctx context.Context, name string, kind policy.CallerKind, res string) (limits.Budget, error) {
 	r := l.rules.Load()
 	res = knownResource(res, "")
@@ -86,7 +85,7 @@ func (l *Ledger) Budget(ctx context.Context, name string, kind policy.CallerKind
 	return read.Budgets[0], nil
 }
 
-// Accounts implements [limits.Ledger]. It returns the accounts that were used last, ordered by name.
+// Accounts implements [limits.Ledger]. It returns the most recently used accounts, ordered by name.
 func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, error) {
 	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
@@ -127,7 +126,7 @@ func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, erro
 			a.Name, a.Kind = name, policy.CallerKind(kind) // the account may have expired
 			list[i] = a
 			if unreadable(err) {
-				return nil // the next step on the account repairs it
+				return nil // the next step repairs the account
 			}
 			return err
 		})

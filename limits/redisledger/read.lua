@@ -1,10 +1,10 @@
--- Reports the state of an account without changing it: permits in use, without offline leases.
--- step: {headroom, concurrent, windows, window_only}. The reply has the windows that were used, or the only one that
--- the step names, and the logs unless window_only is set.
+-- Returns the state of an account without changing it: permits in use, without offline leases. step: {headroom,
+-- concurrent, windows, window_only}. The reply has the used windows and the logs. If window_only is set, the reply has
+-- only the window that the step names.
 
 load()
 advance()
-local places, units, held = 0, {}, {} -- what offline leases hold
+local places, units, held = 0, {}, {} -- reserved by offline leases
 for _, name in ipairs(field_names('x:~')) do
   local l = lease(name:sub(3))
   if l then

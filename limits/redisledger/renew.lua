@@ -1,6 +1,5 @@
--- Extends the lease of an open permit, or takes it again if it has expired. Of a charged permit only the place is
--- taken again.
--- step: {id, resource, charged, cpu, holds}
+-- Extends an open permit. If the permit has expired, the step reserves again. For a charged permit, the step reserves
+-- only the concurrency slot. step: {id, resource, charged, cpu, holds}
 
 local missing = begin()
 if missing then return missing end

@@ -1,5 +1,5 @@
--- Replaces an account that cannot be read by an empty one. It grants nothing until all replicas had the time to
--- restore their writes. The reply makes the calling replica restore its writes.
+-- Replaces an unreadable account by an empty account, which grants nothing until all replicas had the time to restore
+-- their writes. The reply makes the calling replica restore its writes.
 
 redis.call('DEL', key)
 call.confirmed = 0

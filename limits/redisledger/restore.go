@@ -9,6 +9,24 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
+// Write numbers detect lost writes. Redis counts the writes of each replica in the field r:REPLICA of the account.
+// Every reply contains the number of the write, which localAccount.confirmed records. Every call contains the confirmed
+// number. If Redis has a lower number, writes are missing: the step changes nothing, and the replica restores the
+// writes.
+//
+// Each entry of a local log has the number of its write, so a restore sends only the entries after the number in Redis.
+// The restore is one write with the number confirmed + 1. Afterwards, the sent entries get this number (restored).
+//
+// A reply may arrive after a restore:
+//
+//	step A is applied as write 7, and its reply is delayed   confirmed 6, Redis 7
+//	Redis loses writes 6 and 7                               confirmed 6, Redis 5
+//	a heartbeat finds 5 < 6 and restores write 6 as write 7  confirmed 7, Redis 7
+//	the reply for A arrives with number 7                    confirmed 8, Redis 7
+//
+// Number 7 would hide that A is lost. Therefore, if a restore ran during a step, the entries of the step get the number
+// confirmed + 1, which Redis does not have yet. The next call finds 7 < 8, and the replica restores A.
+
 // restoreCall is the argument of restore.lua.
 type restoreCall struct {
 	Have          int64        `json:"have"`
@@ -33,12 +51,12 @@ type entryCall struct {
 type windowCall struct {
 	Resource resource  `json:"resource"`
 	Rate     *rateCall `json:"rate,omitempty"`
-	Assumed  bool      `json:"assumed"` // no answer reported the rate
+	Assumed  bool      `json:"assumed"` // no response reported the rate
 	Received int64     `json:"received"`
 }
 
-// restore writes the local state again that this replica wrote after its first have writes. If Redis has another
-// number of writes, restore changes nothing and returns that number.
+// restore repeats all writes of this replica after write number have. If Redis has another number of writes, restore
+// changes nothing and returns that number.
 func (l *Ledger) restore(ctx context.Context, a *localAccount, have int64) (has int64, err error) {
 	r := l.rules.Load()
 	var confirmed int64
@@ -57,7 +75,7 @@ func (l *Ledger) restore(ctx context.Context, a *localAccount, have int64) (has 
 	return answer.Writes, nil
 }
 
-// reconcile sends observations that could not be sent before, and restores missing writes.
+// reconcile sends the observations that have not been sent, and restores missing writes.
 func (l *Ledger) reconcile(ctx context.Context, a *localAccount) error {
 	l.mu.Lock()
 	confirmed, observed := a.confirmed, a.observedOffline
@@ -76,9 +94,9 @@ func (l *Ledger) reconcile(ctx context.Context, a *localAccount) error {
 	return err
 }
 
-// restored changes the numbers of entries that were restored: entries after the first have writes get the number of
-// the new write. Entries that were written after the restore began are still missing and get the next number. The
-// caller holds Ledger.mu.
+// restored changes the write numbers of entries after a restore. Entries after the number have get the number of the
+// restore. Entries that were written during the restore are still missing, and get the next number. Ledger.mu must be
+// held.
 func (a *localAccount) restored(have, confirmed, write int64) {
 	a.restores++
 	a.confirmed = max(a.confirmed, write)
@@ -94,7 +112,7 @@ func (a *localAccount) restored(have, confirmed, write int64) {
 	}
 }
 
-// localState returns what this replica wrote after its first have writes, its observations and its permits.
+// localState returns the writes of this replica after write number have, its observations and its permits.
 func (l *Ledger) localState(a *localAccount, r *limits.Rules, have int64) restoreCall {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,7 +135,7 @@ func (l *Ledger) localState(a *localAccount, r *limits.Rules, have int64) restor
 		}
 	}
 	for res, list := range a.observed {
-		// Assumed windows first: in Redis they replace nothing that an answer reported.
+		// Assumed windows go first, because they must not replace windows that a response reported.
 		list = slices.SortedStableFunc(slices.Values(list), func(x, y observation) int {
 			return cmp.Compare(min(x.received, 1), min(y.received, 1))
 		})

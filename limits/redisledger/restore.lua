@@ -1,7 +1,7 @@
--- Writes again what a replica has written and Redis has lost: spends, observations and open permits. If nothing is
--- lost, it writes only the observations that the replica could not send before.
--- step: {have, cooldown_until, logs, windows, permits}. have is the number of the replica's writes that Redis had when
--- the replica collected the rest. The reply has missing set if Redis has another number of them now.
+-- Repeats the lost writes of a replica: spends, observations and open permits. If Redis lost no writes, the step adds
+-- only the observations that the replica could not send before. step: {have, cooldown_until, logs, windows, permits}.
+-- have is the number of writes in Redis when the replica collected the data. If Redis has another number now, the reply
+-- has missing set. restore.go explains the numbers.
 
 local missing = begin()
 if writes < step.have or (step.have < call.confirmed and writes ~= step.have) then
@@ -16,7 +16,7 @@ if step.cooldown_until > account.cooldown_until then
   if account.cooldown_until > now then account.probing, account.probe = true, nil end
 end
 
--- Adds spends in the order of their time, because a log is sorted.
+-- Adds the spends in the order of their times, because a log is sorted.
 for _, own in ipairs(step.logs or {}) do
   local l = log(own.name)
   resize_log(l, own.window, own.merge)
@@ -43,7 +43,8 @@ for _, own in ipairs(step.windows or {}) do
   end
 end
 
--- If the replica wrote since it collected its permits, some of them may have ended; and none of them is missing.
+-- Restores no permits if the replica has written since the collection. Redis then has all permits, and some collected
+-- permits may have ended.
 for _, p in ipairs(writes == call.confirmed and step.permits or {}) do
   if not lease(p.id) and (not p.expires or p.expires > now) then reserve_again(p) end
 end

@@ -31,7 +31,7 @@ func source(file string) string {
 	return string(text)
 }
 
-// scripts are the programs that run in Redis. All but register run one step on one account.
+// scripts are the programs that run in Redis. Each script except register runs one step on one account.
 type scripts struct{ batch, renew, read, restore, heartbeat, repair, register *redis.Script }
 
 func newScripts(clock string) scripts {
@@ -49,20 +49,20 @@ type call struct {
 	TTL     int64  `json:"ttl"` // of the account, in milliseconds
 	Account string `json:"account"`
 	Replica string `json:"replica"`
-	// Confirmed is how many writes of this replica are known to have reached Redis.
+	// Confirmed is the number of the last confirmed write of this replica (restore.go).
 	Confirmed int64 `json:"confirmed"`
-	// Process is the run_id of the Redis process that the call is made for.
+	// Process is the run_id of the Redis process for which the call is made.
 	Process string `json:"process"`
-	// MayBeLost means that an account that is not in Redis may have been lost.
+	// MayBeLost means that a missing account may have been lost.
 	MayBeLost bool `json:"may_be_lost"`
-	// Relearning is how long an account grants nothing after a loss.
+	// Relearning is the time for which an account grants nothing after a loss.
 	Relearning int64 `json:"relearning"`
 	Step       any   `json:"step"` // the arguments of the step
 }
 
-// reply is what a step returns: one JSON document. Each step sets some of the fields.
+// reply is the JSON document that a step returns. Each step sets some of the fields.
 type reply struct {
-	// Missing means that Redis has fewer writes of this replica than it confirmed. The step did nothing.
+	// Missing means that Redis has lost confirmed writes of this replica, and the step changed no state.
 	Missing       bool         `json:"missing"`
 	Writes        int64        `json:"writes"` // of this replica
 	Now           int64        `json:"now,string"`
@@ -76,8 +76,8 @@ type reply struct {
 // lostWrites is logged before missing writes are restored.
 const lostWrites = "redis lost writes of the ledger; restoring them"
 
-// step runs a step on an account. If Redis lost writes of this replica, step restores them and runs the step again.
-// done records the reply while Ledger.mu is held, before anything is restored again.
+// step runs a step on an account. If Redis lost writes of this replica, step restores the writes and repeats the step.
+// done records the reply while Ledger.mu is held, before the next restore. restore.go explains the write numbers.
 func (l *Ledger) step(
 	ctx context.Context, script *redis.Script, a *localAccount, r *limits.Rules, args any, done func(reply),
 ) error {
@@ -90,7 +90,7 @@ func (l *Ledger) step(
 			return l.call(a, r, process, args)
 		}, func(answer reply) {
 			if a.restores != restores {
-				answer.Writes = a.confirmed + 1 // the write may be lost, and the restore did not include it
+				answer.Writes = a.confirmed + 1 // Redis may have lost the write, and the restore did not include the write
 			}
 			a.confirmed = max(a.confirmed, answer.Writes)
 			done(answer)
@@ -119,7 +119,7 @@ func (l *Ledger) call(a *localAccount, r *limits.Rules, process string, args any
 	}
 }
 
-// ttl returns how long Redis keeps an account that is not used, in milliseconds.
+// ttl returns the time for which Redis keeps an unused account, in milliseconds.
 func ttl(r *limits.Rules) int64 {
 	longest := max(r.Primary.Window, r.Search.Window, r.Points.Window, r.CPU.Window)
 	for _, w := range r.Content {
@@ -128,20 +128,20 @@ func ttl(r *limits.Rules) int64 {
 	return (longest + keptBeyond).Milliseconds()
 }
 
-// The time in which an account grants nothing after a loss, so that all replicas can restore their writes. It
-// grows with the number of accounts that they have to restore.
+// relearning returns a time between relearningMin and relearningMax that grows with the number of accounts to restore.
 const (
 	relearningMin        = time.Second
 	relearningPerAccount = 100 * time.Microsecond
 	relearningMax        = 30 * time.Second
 )
 
-// relearning returns how long an account grants nothing after a loss. The caller holds Ledger.mu.
+// relearning returns the time for which an account grants nothing after a loss, so that all replicas can restore their
+// writes. Ledger.mu must be held.
 func (l *Ledger) relearning() time.Duration {
 	return min(relearningMax, relearningMin+time.Duration(l.indexed*l.replicas.Load())*relearningPerAccount)
 }
 
-// run runs a script once. makeCall gets the Redis process that keeps the account. done records the reply while
+// run runs a script once. makeCall gets the Redis process that stores the account. done records the reply while
 // Ledger.mu is held. An error means that Redis is lost, unless ctx has ended.
 func (l *Ledger) run(
 	ctx context.Context, script *redis.Script, name string, makeCall func(process string) call, done func(reply),
@@ -194,8 +194,8 @@ func (l *Ledger) send(
 	return answer, json.Unmarshal([]byte(text), &answer)
 }
 
-// keysOf returns the keys of a step on an account: the hash of the account, and the epoch. In a cluster the node of
-// the account does not have the epoch.
+// keysOf returns the keys of a step on an account: the hash of the account, and the epoch. In a cluster, the node of
+// the account does not store the epoch.
 func (l *Ledger) keysOf(name string) []string {
 	sum := sha256.Sum256([]byte(name))
 	key := accountPrefix + "{" + hex.EncodeToString(sum[:16]) + "}"
@@ -205,18 +205,18 @@ func (l *Ledger) keysOf(name string) []string {
 	return []string{key, epochKey}
 }
 
-// server is the node that keeps an account, and the Redis process (run_id) that answers there.
+// server is the node that stores an account, and the Redis process (run_id) of the node.
 //
-// A process that replaced another one may have lost the last writes. The first step that it runs must be made for it,
-// because only that step detects the loss (account.lua, begin). Therefore no step is sent to a new process until all
-// steps that were made for the old one have ended. Until then Redis counts as lost.
+// A new process may have lost the last writes of the old process. Only the first step of a new process detects the loss
+// (account.lua, begin), and that step must be made for the new process. Therefore no step is sent to a new process
+// until all steps for the old process have ended. Until then, Redis is lost.
 type server struct {
 	node    redis.Cmdable
 	process string
 }
 
 func (l *Ledger) serverOf(ctx context.Context, key string) (server, error) {
-	// The client does not redirect commands for the node. A node that no longer keeps the account returns an error.
+	// The client does not redirect commands for the node. A node that no longer stores the account returns an error.
 	node, address, err := redisclient.NodeOf(ctx, l.Client, key)
 	if err != nil {
 		return server{}, err
@@ -257,7 +257,7 @@ func identify(address string, meet func(address, process string) error) rediscli
 	}
 }
 
-// meet records the Redis process of a new connection. It returns an error if the process is not trusted yet, so that
+// meet records the Redis process of a new connection. If the process is not trusted yet, meet returns an error, so that
 // the connection is closed.
 func (l *Ledger) meet(address, process string) error {
 	l.mu.Lock()
@@ -273,7 +273,7 @@ func (l *Ledger) meet(address, process string) error {
 	return fmt.Errorf("redis process changed (run_id %s)", process)
 }
 
-// trust waits for running steps and then trusts the new processes. It reports whether there are any.
+// trust waits for running steps and then trusts the new processes. It reports whether a new process exists.
 func (l *Ledger) trust() (changed bool) {
 	l.steps.Lock()
 	defer l.steps.Unlock()
