@@ -337,7 +337,7 @@ local function expire_leases()
   end
 end
 
--- Returns the number of concurrency slots.
+-- Returns the number of concurrency slots, and ends a completed slow start.
 local function max_places(concurrent)
   if account.ceiling ~= 0 then concurrent = min(concurrent, account.ceiling) end
   if account.slow_start == 0 then return concurrent end
@@ -364,10 +364,10 @@ local function advance()
 end
 
 -- Begins a step that changes the account. If writes of the calling replica are missing, begin returns a reply. The step
--- must then return that reply, and the replica restores the writes. After a possible loss of data the account is
--- relearning: it grants nothing until all replicas had the time to restore their writes. Data may be lost if another
--- Redis process wrote the account. Data may also be lost if the account is new and the epoch began within the
--- relearning time.
+-- must then return that reply, and the replica restores the writes.
+-- After a possible loss of data the account is relearning: it grants nothing until all replicas had the time to restore
+-- their writes. Data may be lost if another Redis process wrote the account. Data may also be lost if the account is
+-- new and the epoch began within the relearning time.
 local function begin()
   load()
   if account.touched == 0 then
@@ -401,9 +401,8 @@ local function remove_idle_replicas()
   redis.call('HSET', key, 'a', cmsgpack.pack({at = now, writes = counters}))
 end
 
--- Writes all changes, and renews the TTL once a minute. The first letter of a hash field is its kind: n name, m
--- account, l log, e older entries of a log, w window, x permit or offline lease, r writes of a replica, a earlier
--- counts of writes.
+-- Writes all changes, and renews the TTL once a minute. The first letter of a field is its kind (doc.go).
+-- Fields: n name, m account, l log, e older entries, w window, x permit or lease, r writes, a earlier writes.
 local function save()
   writes = writes + 1
   local set, delete = {'r:' .. call.replica, writes}, {}

@@ -1,6 +1,6 @@
--- Applies the outcomes of a replica for permits of an account, and decides the claims of the replica. step: {headroom,
--- concurrent, outcomes, claims}. First the outcomes are applied in order, then the claims are decided in order. The
--- reply has one rate for each outcome and one decision for each claim.
+-- Applies the outcomes of a replica for permits of an account, and decides the claims of the replica.
+-- step: {headroom, concurrent, outcomes, claims}. First the outcomes are applied in order, then the claims are decided
+-- in order. The reply has one rate for each outcome and one decision for each claim.
 
 -- Returns the time at which the exhausted windows of a resource reopen, or 0.
 local function exhausted_until(w)

@@ -57,8 +57,8 @@ func plain(limited limits.LimitKind) limits.Outcome {
 	return limits.Outcome{Sent: true, Answered: true, Limited: limited}
 }
 
-// Each request needs one batch, because the batch of its claim also sends the previous settlement. The last settlement is
-// sent alone.
+// Each request needs one batch, because the batch of its claim also sends the previous settlement. The last settlement
+// has a separate batch.
 func TestOutcomesAreSentWithClaims(t *testing.T) {
 	withBatchCounter(t, func(t *testing.T, l *Ledger, c *batchCounter) {
 		for i := range uint64(10) {

@@ -43,7 +43,7 @@ func serverTime(b *testing.B, client *redis.Client) (micros, calls float64) {
 }
 
 // BenchmarkRedis measures one admission and one settlement in separate calls, and an empty script for comparison.
-// server-µs is the time in scripts, redis-cpu-µs the CPU time of Redis.
+// server-µs is the time in scripts, and redis-cpu-µs is the CPU time of Redis.
 func BenchmarkRedis(b *testing.B) {
 	socket := testservers.Redis(b)
 	client := clientOf(b, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })

@@ -114,7 +114,7 @@ func startCluster(t *testing.T, masters int) []*node {
 	return nodes
 }
 
-// The test uses accounts on all masters and kills one of them.
+// The test uses accounts on all masters and kills one master.
 func TestClusterFailoverKeepsSpends(t *testing.T) {
 	nodes := startCluster(t, 3)
 	rules := limits.Rules{Limits: policy.DefaultLimits()}

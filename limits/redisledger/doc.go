@@ -25,7 +25,7 @@
 //
 // Invariants: Each script is one round trip and decides on all budgets of an account at once. A script reads the clock
 // of Redis once. Every key has a TTL. A script that runs twice changes nothing the second time, because every change
-// names a permit. A refused claim writes nothing. Redis gets no tokens. A replica remembers its recent writes, and
+// names a permit. A refused claim writes nothing. Redis gets no credentials. A replica remembers its recent writes, and
 // repeats the writes that Redis has lost (restore.go).
 //
 // A replica holds quota in two ways: an open permit for each request (permits.go), and offline leases for the time

@@ -1,8 +1,9 @@
 -- Renews the offline leases of a replica: the quota for the time without Redis. First, the step charges the replica's
 -- offline spending. Then the step grants one lease for each recent kind of claims: a part of the free quota, at most
 -- the requested quota. The stored lease reserves at least the previous grant ("kept"). If this reply is lost, the
--- replica continues with the previous grant and may reuse returned tokens. step: {headroom, concurrent, replicas,
--- leases}, see leaseCall in offline.go. The reply has one lease for each request: {units, places, logs}.
+-- replica continues with the previous grant and may reuse returned tokens.
+-- step: {headroom, concurrent, replicas, leases}, see leaseCall in offline.go. The reply has one lease for each
+-- request: {units, places, logs}.
 
 local missing = begin()
 if missing then return missing end

@@ -29,8 +29,8 @@ func setting(t *testing.T, name string, fallback int) int {
 	return n
 }
 
-// predictable removes events that separated replicas cannot observe from a scenario: spends of other clients, CPU time of
-// requests, limit errors without a cause, and crashes of replicas.
+// predictable removes events that separated replicas cannot observe from a scenario: spends of other clients, CPU time
+// of requests, limit errors without a cause, and crashes of replicas.
 func predictable(s limitstest.Scenario) limitstest.Scenario {
 	n := &s.Upstream
 	n.OtherTraffic, n.SecondaryErrors, n.ClosedWindows, n.Grant = 0, 0, 0, nil
@@ -40,7 +40,8 @@ func predictable(s limitstest.Scenario) limitstest.Scenario {
 	return s
 }
 
-// predictableWithDates also adds a Date field to all responses. Replicas detect a wrong clock only by that field.
+// predictableWithDates changes a scenario like predictable, and also adds a Date field to all responses. Replicas
+// detect a wrong clock only by that field.
 func predictableWithDates(s limitstest.Scenario) limitstest.Scenario {
 	s.Upstream.NoDate = false
 	return predictable(s)
@@ -67,8 +68,8 @@ func runWithFaults(t *testing.T, sockets [2]string, s limitstest.Scenario, f fau
 	return report, failovers
 }
 
-// The scenarios have a hostile upstream. WEIR_REDIS_SCENARIOS sets their number for each case. WEIR_SEED selects one seed.
-// The cases test the invariants I1, I10 and I11 of docs/limits.md.
+// The scenarios have a hostile upstream. WEIR_REDIS_SCENARIOS sets their number for each case. WEIR_SEED selects one
+// seed. The cases test the invariants I1, I10 and I11 of docs/limits.md.
 func TestNoLimitIsExceededOverRedis(t *testing.T) {
 	unchanged := func(s limitstest.Scenario) limitstest.Scenario { return s }
 	for _, c := range []struct {
@@ -110,8 +111,8 @@ func TestNoLimitIsExceededOverRedis(t *testing.T) {
 	}
 }
 
-// Four replicas with offline leases must use the documented part of each window (I14 in docs/limits.md). By default the test
-// measures windows of a minute. With WEIR_WINDOWS it measures that number of windows of each length.
+// Four replicas with offline leases must use the documented part of each window (I14 in docs/limits.md). By default the
+// test measures windows of a minute. With WEIR_WINDOWS the test measures that number of windows of each length.
 func TestSaturationUsesTheLimitsOverRedis(t *testing.T) {
 	windows := setting(t, "WEIR_WINDOWS", 0)
 	table := limitstest.NewTable()

@@ -126,7 +126,8 @@ func openWith(socket string) limitstest.Open {
 	}
 }
 
-// reconcileAll sends a heartbeat as in a new epoch. In tests where no time passes, the ledger cannot distinguish epochs.
+// reconcileAll sends a heartbeat as in a new epoch. In tests without passing time, the ledger cannot distinguish
+// epochs.
 func reconcileAll(t *testing.T, l limits.Ledger) {
 	l.(*Ledger).mayHaveLost = true
 	if err := l.(*Ledger).heartbeat(t.Context()); err != nil {
@@ -170,7 +171,7 @@ func create(id uint64) limits.Claim {
 	return limits.Claim{ID: id, Account: "a", Kind: policy.User, Operation: "issues/create", Resource: policy.GraphQL, Points: 5, CreatesContent: true}
 }
 
-// admitUntilRefused admits and settles claims until one is refused, and returns the number of granted claims.
+// admitUntilRefused admits and settles claims until a claim is refused, and returns the number of granted claims.
 func admitUntilRefused(t *testing.T, l *Ledger, from uint64) (n uint64) {
 	for ; n < 1000; n++ {
 		d, err := l.Admit(t.Context(), create(from+n))
@@ -297,7 +298,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Lua cannot unpack a table of 8,000 values, so scripts must handle many leases in parts.
+// Lua cannot unpack a table of 8,000 values, so scripts must handle many permits in parts.
 func TestAccountExpiresThousandsOfLeases(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *Ledger, _ *atomic.Int64) {
 		const leases = 9000

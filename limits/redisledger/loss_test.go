@@ -109,7 +109,7 @@ func (p *pair) admit(l *Ledger, c limits.Claim) bool {
 	return d.Granted
 }
 
-// settleAnswered settles a permit. Its response body is open unless ended is set.
+// settleAnswered settles a permit with a response. If ended is not set, the response body remains open.
 func (p *pair) settleAnswered(l *Ledger, c limits.Claim, ended bool) {
 	p.Helper()
 	now := time.Now()
@@ -119,7 +119,8 @@ func (p *pair) settleAnswered(l *Ledger, c limits.Claim, ended bool) {
 	}
 }
 
-// spend admits and settles claims until one is refused, at most the given number. It returns the number of granted claims.
+// spend admits and settles claims until a claim is refused, at most the given number. It returns the number of granted
+// claims.
 func (p *pair) spend(l *Ledger, points, most int, ended bool) (times int) {
 	p.Helper()
 	for ; times < most; times++ {
@@ -287,8 +288,8 @@ func TestReplyAfterARestoreCountsAsLost(t *testing.T) {
 	})
 }
 
-// After a limit error without rate headers, the ledger assumes a reset. A restore must not change that reset. The assumed
-// reset must not hide the reports of later responses.
+// After a limit error without rate headers, the ledger assumes a reset. A restore must not change that reset. The
+// assumed reset must not hide the reports of later responses.
 func TestAssumedResetIsRestored(t *testing.T) {
 	for _, after := range []time.Duration{time.Minute, time.Hour + time.Second} {
 		withTwoReplicas(t, func(p *pair) {
@@ -456,7 +457,7 @@ func TestCountersOfIdleReplicasAreRemoved(t *testing.T) {
 	})
 }
 
-// A renewal after the end of the lease reserves all amounts of the permit again, although the permit was released.
+// A renewal after the end of the permit reserves all amounts of the permit again, although the permit was released.
 func TestLateReleaseDoesNotExtendThePermit(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		c := p.claim(1)

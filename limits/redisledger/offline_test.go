@@ -48,7 +48,7 @@ func (l *load) request() bool {
 	return true
 }
 
-// requestFor sends requests for some time, and fails the test if one is refused.
+// requestFor sends requests for the duration d, and fails the test if a request is refused.
 func (l *load) requestFor(phase string, d time.Duration) {
 	l.Helper()
 	for from := time.Now(); time.Since(from) < d; {

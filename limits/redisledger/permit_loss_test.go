@@ -80,7 +80,7 @@ func TestOpenPermitsAreRestored(t *testing.T) {
 	})
 }
 
-// The renewal reserves the permit again, and the limiter returns it.
+// The renewal reserves again, and the limiter returns the permit.
 func TestPermitRenewedAfterItsSettlementIsReturned(t *testing.T) {
 	withFlushDelay(t, func(p *pair) {
 		c := p.claim(1)
@@ -150,7 +150,8 @@ func TestEndedPermitIsNotRestored(t *testing.T) {
 	})
 }
 
-// After a lost reply, a claim that is refused offline holds nothing in Redis. A claim that is granted offline is in use.
+// After a lost reply, a claim that is refused offline holds nothing in Redis. A claim that is granted offline is in
+// use.
 func TestPermitWithoutAReplyIsReturned(t *testing.T) {
 	for _, hasLease := range []bool{false, true} {
 		withTwoReplicas(t, func(p *pair) {
@@ -241,7 +242,8 @@ func TestOfflinePermitIsKeptDuringABatchThatReturnsIt(t *testing.T) {
 	})
 }
 
-// A repeated release and a settlement after the end of the lease also change nothing.
+// A repeated settlement changes nothing. A repeated release and a settlement after the end of the permit also change
+// nothing.
 func TestRepeatedSettlementChangesNothing(t *testing.T) {
 	withFlushDelay(t, func(p *pair) {
 		c, late := p.claim(1), p.claim(1)

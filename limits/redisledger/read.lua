@@ -1,6 +1,6 @@
--- Returns the state of an account without changing it: permits in use, without offline leases. step: {headroom,
--- concurrent, windows, window_only}. The reply has the used windows and the logs. If window_only is set, the reply has
--- only the window that the step names.
+-- Returns the state of an account without changing the account. Only permits count as in use, not offline leases.
+-- step: {headroom, concurrent, windows, window_only}. The reply has the used windows and the logs. If window_only is
+-- set, the reply has only the window that the step names.
 
 load()
 advance()

@@ -1,5 +1,6 @@
 -- Extends an open permit. If the permit has expired, the step reserves again. For a charged permit, the step reserves
--- only the concurrency slot. step: {id, resource, charged, cpu, holds}
+-- only the concurrency slot.
+-- step: {id, resource, charged, cpu, holds}
 
 local missing = begin()
 if missing then return missing end

@@ -1,7 +1,7 @@
 -- Repeats the lost writes of a replica: spends, observations and open permits. If Redis lost no writes, the step adds
--- only the observations that the replica could not send before. step: {have, cooldown_until, logs, windows, permits}.
--- have is the number of writes in Redis when the replica collected the data. If Redis has another number now, the reply
--- has missing set. restore.go explains the numbers.
+-- only the observations that the replica could not send before.
+-- step: {have, cooldown_until, logs, windows, permits}. have is the number of writes in Redis when the replica
+-- collected the data. If Redis has another number now, the reply has missing set. restore.go explains the numbers.
 
 local missing = begin()
 if writes < step.have or (step.have < call.confirmed and writes ~= step.have) then

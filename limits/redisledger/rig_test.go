@@ -19,8 +19,8 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// rig injects faults into two Redis servers. One server is the master, and the standby server gets copies of its data.
-// A failover exchanges their roles. Writes since the last copy are then lost.
+// rig injects faults into two Redis servers. The master serves the replicas, and the standby server gets copies of its
+// data. A failover exchanges both roles. Writes since the last copy are then lost.
 type rig struct {
 	t      *testing.T
 	admins [2]*redis.Client // connections of the rig to both servers
@@ -87,7 +87,7 @@ func (r *rig) dial(replica int) (net.Conn, error) {
 	return &tracked{c, r}, nil
 }
 
-// breakConnections closes the connections of the chosen replicas. The caller holds mu.
+// breakConnections closes the connections of the chosen replicas. rig.mu must be held.
 func (r *rig) breakConnections(chosen func(replica int) bool) {
 	for c, replica := range r.conns {
 		if chosen(replica) {
@@ -172,9 +172,9 @@ func (r *rig) partition(chosen func(replica int) bool, replicas int) {
 	r.trace("partitioned replicas: %s", strings.Join(names, " "))
 }
 
-// faults selects the faults that are injected at random times: partitions of replicas, failovers to the standby server, and
-// failovers to an empty server. No partition begins before the replicas have restored lost data, because only the replicas
-// have that data.
+// faults selects the faults that are injected at random times: partitions of replicas, failovers to the standby server,
+// and failovers to an empty server. No partition begins before the replicas have restored lost data, because only the
+// replicas have that data.
 type faults struct {
 	Cuts, Failovers, Losses bool
 	Lag                     time.Duration // of the copies

@@ -78,8 +78,8 @@ func (m *bench) memory(b *testing.B, account string) float64 {
 // accountOf returns an account name that is as long as a real name.
 func accountOf(i int) string { return fmt.Sprintf("user:%040d", i) }
 
-// BenchmarkScaleMemory measures the memory of an account with one request in Redis, and of each further operation, permit,
-// lease and replica.
+// BenchmarkScaleMemory measures the memory of an account with one request in Redis, and of each further operation,
+// permit, lease and replica.
 func BenchmarkScaleMemory(b *testing.B) {
 	const accounts, more = 1000, 4
 	m := newBench(b)
@@ -116,8 +116,8 @@ func BenchmarkScaleMemory(b *testing.B) {
 	}
 }
 
-// BenchmarkScaleReplica measures the cost of a replica in Redis besides requests: registration, heartbeat of an account, index
-// entry, reading an account, and listing a thousand accounts.
+// BenchmarkScaleReplica measures the cost of a replica in Redis besides requests: registration, heartbeat of an
+// account, index entry, reading an account, and listing a thousand accounts.
 func BenchmarkScaleReplica(b *testing.B) {
 	m := newBench(b)
 	ctx := b.Context()
@@ -161,8 +161,8 @@ func BenchmarkScaleReplica(b *testing.B) {
 	}
 }
 
-// BenchmarkScaleLoss measures the restore of 5,000 accounts into an empty Redis by one replica, and the heartbeat of the same
-// accounts after a loss.
+// BenchmarkScaleLoss measures the restore of 5,000 accounts into an empty Redis by one replica, and the heartbeat of
+// the same accounts after a loss.
 func BenchmarkScaleLoss(b *testing.B) {
 	const accounts = 5000
 	m := newBench(b)

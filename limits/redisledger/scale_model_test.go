@@ -146,8 +146,8 @@ func (d *demand) busiest(shards int) (s shard) {
 	return s
 }
 
-// shardsNeeded returns the number of shards that keeps the load below maxLoad. It returns 0 if the shared keys alone exceed
-// maxLoad.
+// shardsNeeded returns the number of shards that keeps the load below maxLoad. It returns 0 if the shared keys alone
+// exceed maxLoad.
 func (d *demand) shardsNeeded() int {
 	for shards := 1; shards <= 4096; shards++ {
 		if d.busiest(shards).load <= maxLoad {

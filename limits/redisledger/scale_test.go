@@ -15,8 +15,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// WEIR_REPLICAS replicas saturate one account on a real Redis in virtual time. They must use windows as completely as a few
-// replicas.
+// WEIR_REPLICAS replicas saturate one account on a real Redis in virtual time. They must use windows as completely as a
+// few replicas.
 func TestNoLimitIsExceededByManyReplicas(t *testing.T) {
 	t.Parallel()
 	replicas := setting(t, "WEIR_REPLICAS", 8)
@@ -47,8 +47,8 @@ func TestNoLimitIsExceededByManyReplicas(t *testing.T) {
 	}
 }
 
-// A replica sends one request in two seconds and loses Redis. With a hundred replicas, which is the number of slots of the
-// account, the replica has no lease.
+// A replica sends one request in two seconds and loses Redis. With a hundred replicas, which is the number of slots of
+// the account, the replica has no lease.
 func TestOfflineLeaseShrinksWithReplicas(t *testing.T) {
 	socket := testservers.Redis(t)
 	client := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
