@@ -188,7 +188,7 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	}
 }
 
-// raiseCPU raises the CPU time that a reservation holds to the time taken. If final is set, raiseCPU also lowers that
+// raiseCPU raises the CPU time that a reservation holds to the time taken. If final is set, raiseCPU may also lower the
 // CPU time.
 func (v *reservation) raiseCPU(taken int64, final bool) {
 	for i := range v.holds {

@@ -26,10 +26,11 @@ type cooldown struct {
 	Until     int64 // end of the cool-down
 	LastError int64
 	Errors    int64 // consecutive limit errors
-	// Probing is set from a limit error until a probe succeeds. The first permit after the cool-down is the probe.
+	// Probing is set from a secondary limit error until a probe succeeds, even before a probe exists. The first permit
+	// after the cool-down is the probe.
 	Probing   bool
-	SlowStart int64 // begin of the slow start, or zero
-	Ceiling   int64 // of concurrency slots, or zero for the documented limit
+	SlowStart int64 // start time of the slow start, or zero
+	Ceiling   int64 // most concurrency slots, or zero for the documented limit
 	Raised    int64 // time of the last change of the ceiling
 
 	probe uint64 // ID of the probe's permit, or zero
@@ -87,9 +88,12 @@ func (c *cooldown) succeeded(id uint64, now int64) {
 	}
 }
 
-// limited starts a cool-down after a secondary limit error. The cool-down lasts for retryAfter, or until the exhausted
-// window reopens (reopens), or for a minute that doubles with each error. Concurrent requests may get several errors
-// for one cause. Only the first of these errors is separate, and lowers the ceiling.
+// limited starts a cool-down after a secondary limit error. The cool-down lasts for retryAfter, or else until reopens,
+// the time at which the exhausted window reopens. Without both, the cool-down lasts one minute, doubled by each
+// consecutive error.
+//
+// Concurrent requests may get several errors for one cause. Only the first of these errors is separate, and lowers the
+// ceiling.
 func (c *cooldown) limited(retryAfter time.Duration, separate bool, reopens, now, documented int64) {
 	if separate {
 		c.Ceiling, c.Raised = max(1, min(documented, cmp.Or(c.Ceiling, documented))/2), now
@@ -107,7 +111,7 @@ func (c *cooldown) limited(retryAfter time.Duration, separate bool, reopens, now
 	c.Probing, c.probe, c.SlowStart = true, 0, 0
 }
 
-// idle reports whether the last error is old enough to be forgotten.
+// idle reports whether the last error is so old that the account does not need the cool-down any more.
 func (c *cooldown) idle(now int64) bool {
 	return c.LastError == 0 || now-max(c.Until, c.LastError) > cooldownMemory
 }

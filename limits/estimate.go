@@ -26,7 +26,7 @@ type estimates struct {
 }
 
 type estimate struct {
-	recent [recentTimes]time.Duration // a ring
+	recent [recentTimes]time.Duration // a ring buffer
 	n      int                        // responses so far
 }
 

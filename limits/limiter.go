@@ -13,7 +13,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// renewEvery is the interval of the renewals of a permit in use.
+// renewEvery is the interval between renewals of a permit in use.
 const renewEvery = time.Second
 
 // Limiter passes claims to the ledger. A refused claim waits in the queue of its account if quota will be available
@@ -342,7 +342,7 @@ func (l *Limiter) Release(ctx context.Context, permit Permit, aborted bool) erro
 	return l.close(ctx, permit, func() error { return l.ledger.Release(ctx, permit, aborted) })
 }
 
-// close ends the renewal of a permit around the call that closes it in the ledger.
+// close calls the ledger to close a permit, and ends the renewals of the permit.
 func (l *Limiter) close(ctx context.Context, permit Permit, call func() error) error {
 	l.mu.Lock()
 	u := l.permits[permit.ID]

@@ -113,7 +113,7 @@ func (q *queue) sleep(wake time.Time) {
 }
 
 // mustWait reports whether a new claim has to wait. A claim waits behind a line of its class, and behind every line
-// that may get a grant at any moment. Other lines wait for a budget that the claim may not need.
+// that may get a grant at any moment. Other lines wait for a budget that the claim does not need.
 func (q *queue) mustWait(c class, now time.Time) bool {
 	for key, l := range q.lines {
 		if len(l.waiters) > 0 && (key == c || l.untilSettled || !now.Before(l.until)) {

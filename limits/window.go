@@ -58,7 +58,7 @@ type window struct {
 // report combines the rate headers of the responses about one window, in any order.
 type report struct {
 	Reset int64 // on the upstream's clock; identifies the window
-	// MaxOffset and MinOffset bound the difference between the local clock and the upstream's clock.
+	// MaxOffset and MinOffset bound the local clock minus the upstream's clock.
 	MaxOffset, MinOffset int64
 	Limit, Used          int64
 	Responses            int64 // zero if no response reported the window

@@ -18,7 +18,7 @@ type transportCopy struct {
 	learned time.Time // time at which the ledger learned of the copy, or zero
 }
 
-// hidden reports whether the ledger learned of the copy only after the ledger granted a permit.
+// hidden reports whether the copy was unknown to the ledger when the ledger granted a permit.
 func (c *transportCopy) hidden(granted time.Time) bool {
 	return c != nil && (c.learned.IsZero() || !c.learned.Before(granted))
 }
@@ -43,7 +43,7 @@ type excessCPU struct {
 	of              *exchange
 }
 
-// known returns the part of the excess, in microseconds, of which a ledger had learned when it granted a permit.
+// known returns the part of the excess that the ledger knew when it granted a permit, in microseconds.
 func (s *excessCPU) known(granted time.Time) int64 {
 	if settled := s.of.response.settled; !settled.IsZero() && settled.Before(granted) {
 		return s.extra.Microseconds()

@@ -237,9 +237,9 @@ func (ex *exchange) secondaryError(a *account, w *window, now time.Time) {
 	}
 	ends := now.Add(time.Minute << min(a.episodes-1, 6)) // one minute, doubled by each consecutive error
 	switch ex.rng.IntN(4) {
-	case 0: // remaining 0: until the reset, if the response has rate headers
+	case 0: // remaining 0: the cool-down lasts until the reset, if the response has rate headers
 		w.spendByOtherUsers(now, w.max)
-	case 1, 2: // Retry-After
+	case 1, 2: // the response has Retry-After
 		exact := time.Second + upTo(ex.rng, 15*time.Second)
 		ends = now.Add(exact)
 		ex.response.RetryAfter = ex.profile.Reset.round(time.Unix(0, 0).Add(exact)).Sub(time.Unix(0, 0))

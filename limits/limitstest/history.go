@@ -17,7 +17,7 @@ import (
 
 const testAccount = "a"
 
-// step is one event of a history: time passes, or the ledger is called.
+// step is one event of a history: a pause or a call of the ledger.
 type step struct {
 	kind    action
 	pass    time.Duration

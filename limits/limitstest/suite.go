@@ -79,7 +79,7 @@ func (h *harness) granted(c limits.Claim) limits.Permit {
 // untilSettled is the wait of a refusal that ends when a permit is settled.
 const untilSettled = time.Duration(0)
 
-// refused checks that a claim is refused, the reason, and the wait.
+// refused checks that a claim is refused with the given reason and wait.
 func (h *harness) refused(c limits.Claim, reason limits.Reason, wait time.Duration) {
 	h.Helper()
 	_, d := h.admit(c)
@@ -109,7 +109,7 @@ func reported(resource string, used, limit int, reset time.Time) limits.Outcome 
 // answered returns the outcome of a complete response from a nearly unused window.
 func answered() limits.Outcome { return reported("core", 1, 5000, time.Now().Add(time.Hour)) }
 
-// spend admits a claim and settles it immediately.
+// spend admits a claim and settles the permit immediately.
 func (h *harness) spend(c limits.Claim, o limits.Outcome) {
 	h.Helper()
 	h.settled(h.granted(c), o)

@@ -92,7 +92,7 @@ func (u *Upstream) window(a *account, resource string) *window {
 	return w
 }
 
-// sum returns the sliding sum of a limit and a scope.
+// sum returns the sliding window of a limit and a scope, and creates the window if necessary.
 func (a *account) sum(from time.Time, limit, scope string, rule policy.Window) *sums {
 	key := limit + " \x00" + scope
 	s := a.sums[key]
@@ -164,7 +164,7 @@ func (u *Upstream) leave(r *Request) {
 	a.inProgress--
 }
 
-// add sums the time since the last change.
+// add adds the time since the last change.
 func (m *slotMeter) add(from time.Time, inProgress int) {
 	now := time.Now()
 	if since := maxTime(m.since, from); !from.IsZero() && now.After(since) {

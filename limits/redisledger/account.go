@@ -139,7 +139,8 @@ func (a *localAccount) unconfirmed(res string, r *limits.Rules) *localLog {
 	return a.logs.ofWindow("unconfirmed:"+res, r.For(a.kind, res).Window)
 }
 
-// settled applies an outcome after Redis has confirmed it. write is the number of the write. Ledger.mu must be held.
+// settled applies an outcome that Redis has confirmed. write is the number of the confirmed write. Ledger.mu must be
+// held.
 func (a *localAccount) settled(p limits.Permit, o limits.Outcome, r *limits.Rules, write, now int64, rate rateReply) {
 	res := knownResource(o.Rate.Resource, p.Resource)
 	a.expirePermit(p.ID, r)
@@ -189,8 +190,9 @@ func (a *localAccount) spent(c limits.Claim, o limits.Outcome, r *limits.Rules, 
 	a.unconfirmed(c.Resource, r).spend(later, copies, write)
 }
 
-// observation combines the rate headers of the responses about one window. received is the arrival of the first
-// response on the clock of Redis. received is 0 if the reset is assumed after a limit error without rate headers.
+// observation combines the rate headers of the responses about one window. received is the arrival of the response that
+// set Date, or of the first response, on the clock of Redis. received is 0 if the reset is assumed after a limit error
+// without rate headers.
 type observation struct {
 	limits.Rate
 	received int64

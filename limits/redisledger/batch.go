@@ -41,7 +41,7 @@ func (l *Ledger) batch(ctx context.Context, a *localAccount, e *batchEntry) erro
 		l.mu.Unlock()
 		err := unavailable(errLost)
 		if !l.isLost() || slices.ContainsFunc(entries, func(e *batchEntry) bool { return e.probes }) {
-			// The end of one context must not cancel the batch of all entries.
+			// The end of one context must not cancel the batch, which contains entries with other contexts.
 			err = l.runBatch(context.WithoutCancel(ctx), a, settlements, entries)
 		}
 		if err == nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// batchCounter counts the batches that are sent to Redis. If hold is set, it runs before each batch.
+// batchCounter counts the batches that are sent to Redis. If hold is set, hold runs before each batch.
 type batchCounter struct {
 	script  *redis.Script
 	batches atomic.Int64
@@ -132,7 +132,7 @@ func TestConcurrentClaimsShareBatches(t *testing.T) {
 		c.hold = func() { <-gate }
 		var callers sync.WaitGroup
 		var granted, refused atomic.Int64
-		const claims = 150 // more than the concurrency limit
+		const claims = 150 // more than the number of concurrency slots
 		for i := range uint64(claims) {
 			callers.Go(func() {
 				claim := create(i + 2)
@@ -163,7 +163,7 @@ func TestConcurrentClaimsShareBatches(t *testing.T) {
 	})
 }
 
-// If a replica cannot send a limit error to Redis, it refuses claims while it is offline.
+// If a replica cannot send a limit error to Redis, the replica refuses claims while it is offline.
 func TestLimitErrorAppliesWithoutRedis(t *testing.T) {
 	for name, lose := range map[string]func(p *pair){
 		"lost reply":      func(p *pair) { p.hook.changeNext(p.r1.scripts.batch, loseReply) },

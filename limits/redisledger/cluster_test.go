@@ -63,7 +63,7 @@ func startNode(t *testing.T) *node {
 	return n
 }
 
-// startCluster starts masters with equal numbers of slots, and a replica of each.
+// startCluster starts masters with equal numbers of slots, and a replica of each master.
 func startCluster(t *testing.T, masters int) []*node {
 	t.Helper()
 	ctx := t.Context()

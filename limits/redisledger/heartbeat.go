@@ -135,8 +135,8 @@ func inParallel(ctx context.Context, list []*localAccount, do func(context.Conte
 	return group.Wait()
 }
 
-// accountsInUse returns the accounts that need a heartbeat, or all local accounts if all is set. While Redis responds,
-// the result contains at most heartbeatAccounts accounts: the accounts with the oldest heartbeats.
+// accountsInUse returns the accounts that need a heartbeat, or all local accounts if all is set. Without all, while
+// Redis responds, the result contains at most heartbeatAccounts accounts: the accounts with the oldest heartbeats.
 func (l *Ledger) accountsInUse(all bool) []*localAccount {
 	l.forgetIdle()
 	l.mu.Lock()
@@ -195,7 +195,7 @@ func (l *Ledger) heartbeatAccount(ctx context.Context, a *localAccount, force bo
 	})
 }
 
-// setReconciling forbids or allows offline permits. They are forbidden while the spends of an outage are sent.
+// setReconciling forbids offline permits while the spends of an outage are sent, and allows offline permits afterwards.
 func (l *Ledger) setReconciling(a *localAccount, reconciling bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -271,7 +271,7 @@ func (l *Ledger) warnOfEviction(ctx context.Context) {
 	}
 }
 
-// registration is the argument of register.lua, and registered the reply of register.lua.
+// registration is the argument of register.lua. registered is the reply of register.lua.
 type registration struct {
 	Replica string `json:"replica"`
 	TTL     int64  `json:"ttl"` // milliseconds

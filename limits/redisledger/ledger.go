@@ -21,7 +21,7 @@ const (
 	// accountPrefix ends with the version of the stored format, so that replicas of other versions do not read these
 	// accounts.
 	accountPrefix = "weir:account:2:"
-	// The keys that all replicas share have one hash tag, so that one node of a cluster has all of them.
+	// The keys that all replicas share have one hash tag, so that one node of a cluster stores all these keys.
 	sharedPrefix = "weir:{weir}:"
 	accountsKey  = sharedPrefix + "accounts"
 	replicasKey  = sharedPrefix + "replicas"
@@ -37,8 +37,8 @@ const (
 type Config struct {
 	// URL is the address of Redis (see [redisclient.Open]). If Client is set, URL is not used.
 	URL string
-	// Client is used instead of a client for URL. New adds a hook to a client for URL. Without that hook, the ledger does
-	// not detect a change of the Redis process (meet).
+	// Client is used instead of a client for URL. New adds a hook to a client for URL. Without that hook, the ledger
+	// does not detect a change of the Redis process (meet).
 	Client redis.UniversalClient
 	// Replica is the unique name of this replica.
 	Replica string
@@ -215,7 +215,7 @@ func (l *Ledger) permitName(id uint64) string { return l.Replica + ":" + strconv
 // logName returns the name of a sliding log in Redis.
 func logName(s *limits.Spend) string { return string(s.Budget) + ":" + s.Scope }
 
-// knownResource returns the first name that is not empty, or core if it is not a resource of the API.
+// knownResource returns the first non-empty name. The result is core for a name that is not a resource of the API.
 func knownResource(name, fallback string) string {
 	if name == "" {
 		name = fallback

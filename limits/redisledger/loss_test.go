@@ -213,7 +213,7 @@ func TestLateHeartbeatKeepsTheNewerLease(t *testing.T) {
 			return errDisconnected
 		})
 		_ = p.r1.heartbeat(p.Context()) // the call is delayed
-		p.r1.reconnect(p.Context())     // over another connection
+		p.r1.reconnect(p.Context())     // uses another connection
 		if p.r1.isLost() || late == nil {
 			p.Fatal("the ledger did not reconnect")
 		}
@@ -378,7 +378,7 @@ func TestManyAccountsAreRestoredInTime(t *testing.T) {
 			return run(ctx, cmd)
 		}
 		p.heartbeat(p.r1)
-		p.heartbeat(p.r2) // this replica now counts r1 and its accounts
+		p.heartbeat(p.r2) // r2 now counts r1 and the accounts of r1
 		ctx, end := context.WithCancel(p.Context())
 		var running sync.WaitGroup
 		running.Go(func() { p.r1.Run(ctx) })

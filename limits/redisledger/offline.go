@@ -127,8 +127,7 @@ func (p *offlinePermit) units() int64 {
 	return max(1, p.copies)
 }
 
-// begin adds the quota of the permit to the held quota of its lease, and end subtracts the quota. Ledger.mu must be
-// held.
+// begin adds the quota of the permit to the held quota of its lease. end subtracts that quota. Ledger.mu must be held.
 func (p *offlinePermit) begin(r *limits.Rules) { p.hold(r, 1) }
 func (p *offlinePermit) end(r *limits.Rules)   { p.hold(r, -1) }
 

@@ -47,7 +47,7 @@ func newBench(b *testing.B) *bench {
 	return &bench{Ledger: open(b, client, "weir-7c9f8b6d5-x2x4q-ABCDEFGH", limits.Rules{Limits: policy.DefaultLimits()}, redisClock), client: client}
 }
 
-// request admits a claim, and settles it if settled is set.
+// request admits a claim. If settled is set, request also settles the permit.
 func (m *bench) request(b *testing.B, account, operation string, settled bool) {
 	b.Helper()
 	m.ids++

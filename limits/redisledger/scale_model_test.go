@@ -36,7 +36,7 @@ const (
 	zipf = 1.1
 	// maxRate is the rate limit of an account: 900 points a minute.
 	maxRate = 900.0 / 60
-	// maxLoad is the part of a CPU that a shard may use. The rest is for peaks.
+	// maxLoad is the part of a CPU that a shard may use. The remaining part is for peaks.
 	maxLoad = 0.5
 )
 
@@ -44,7 +44,7 @@ const (
 type demand struct {
 	fleet
 	slots             [16384]struct{ requests, accounts, bytes float64 }
-	hottest           float64 // part of all requests that the busiest account has
+	hottest           float64 // fraction of the requests that belong to the busiest account
 	total             float64 // requests per second
 	heartbeats, index float64 // per second, of all replicas
 	pairs, inUse      float64 // sum of local accounts of all replicas after an hour; accounts in use by the busiest replica
