@@ -171,9 +171,9 @@ func (ex *exchange) reportResponse(status int) {
 	}
 }
 
-// credentialAttempt is the result of sending the question with one credential. It has a copy of the exchange,
+// credentialResult is the result of sending the question with one credential. It has a copy of the exchange,
 // because the response is stored under the credential's own key.
-type credentialAttempt struct {
+type credentialResult struct {
 	ex      *exchange
 	resp    *http.Response // nil with an error
 	err     error
@@ -190,9 +190,9 @@ const (
 	verdictRejected         // the upstream does not accept the credential
 )
 
-// failedAttempts collects the results that were not final.
-type failedAttempts struct {
-	limited, hidden []credentialAttempt
+// earlierResults collects the results that were not final.
+type earlierResults struct {
+	limited, hidden []credentialResult
 	// sent is set when the upstream has rejected a credential. A second rejection is final.
 	sent bool
 }
@@ -206,13 +206,13 @@ func (g *Gateway) answerWithAny(ex *exchange, out *http.Request) (*http.Response
 	if ex.identity.Pick == nil || ex.record.Background {
 		return g.answer(ex, out)
 	}
-	var before failedAttempts
+	var before earlierResults
 	identity := ex.identity
 	for {
 		a := g.tryCredential(ex, out, identity, &before)
 		v := a.verdict(before.sent)
 		if v == verdictFinal {
-			return g.useAttempt(ex, a, before)
+			return g.useResult(ex, a, before)
 		}
 		before.add(a, v)
 		request := g.budgetedRequest(ex)
@@ -222,14 +222,14 @@ func (g *Gateway) answerWithAny(ex *exchange, out *http.Request) (*http.Response
 			discard(a.resp.Body)
 		}
 		if !ok {
-			return g.lastAttempt(ex, out, a, before)
+			return g.lastResult(ex, out, a, before)
 		}
 		identity = next
 	}
 }
 
 // add records a result. It keeps the first hidden response; other responses are discarded.
-func (f *failedAttempts) add(a credentialAttempt, v verdict) {
+func (f *earlierResults) add(a credentialResult, v verdict) {
 	switch v {
 	case verdictLimited:
 		f.limited = append(f.limited, a)
@@ -259,13 +259,13 @@ func holdBack(resp *http.Response) {
 
 // tryCredential sends the question with one credential. The client's exchange keeps the list of credentials that
 // were tried, and the costs.
-func (g *Gateway) tryCredential(ex *exchange, out *http.Request, identity Identity, before *failedAttempts) credentialAttempt {
+func (g *Gateway) tryCredential(ex *exchange, out *http.Request, identity Identity, before *earlierResults) credentialResult {
 	first := len(ex.tried) == 0
 	ex.tried = append(ex.tried, identity.Caller.Class)
 	_, more := ex.identity.Pick(g.credentialRequest(ex))
 	own := *ex
 	own.hasAlternative = more || len(before.limited) > 0 || len(before.hidden) > 0
-	a := credentialAttempt{ex: &own}
+	a := credentialResult{ex: &own}
 	switch {
 	case first && own.hidden != nil:
 		a.resp = own.useHit(own.hidden) //nolint:bodyclose // the caller closes or discards it
@@ -303,7 +303,7 @@ func (ex *exchange) mayBeHidden(status int) bool {
 		ex.match.Operation.Safe() && !ex.match.Operation.Personal
 }
 
-func (a credentialAttempt) verdict(rejectedBefore bool) verdict {
+func (a credentialResult) verdict(rejectedBefore bool) verdict {
 	safe := a.ex.match.Operation.Safe()
 	var unusable *UnusableError
 	switch {
@@ -327,9 +327,9 @@ func (a credentialAttempt) verdict(rejectedBefore bool) verdict {
 	return verdictFinal
 }
 
-// useAttempt answers with a credential's result. A success shows that the credentials with a hidden
+// useResult answers with a credential's result. A success shows that the credentials with a hidden
 // result lack access. An error is replaced by the first hidden result.
-func (g *Gateway) useAttempt(ex *exchange, a credentialAttempt, before failedAttempts) (*http.Response, error) {
+func (g *Gateway) useResult(ex *exchange, a credentialResult, before earlierResults) (*http.Response, error) {
 	success := a.err == nil && a.resp.StatusCode < http.StatusBadRequest
 	if !success && len(before.hidden) > 0 && len(before.limited) == 0 {
 		if a.resp != nil {
@@ -346,16 +346,16 @@ func (g *Gateway) useAttempt(ex *exchange, a credentialAttempt, before failedAtt
 	return ex.adopt(a)
 }
 
-// lastAttempt answers when all credentials were tried and no result was final.
-func (g *Gateway) lastAttempt(
-	ex *exchange, out *http.Request, last credentialAttempt, before failedAttempts,
+// lastResult answers when all credentials were tried and no result was final.
+func (g *Gateway) lastResult(
+	ex *exchange, out *http.Request, last credentialResult, before earlierResults,
 ) (*http.Response, error) {
 	if len(before.limited) > 0 {
 		// Only the rate-limited credential may be able to see the resource.
 		own := *ex
 		resp, err := g.answerWith(&own, out.Clone(out.Context()), soonest(before.limited).ex.identity)
 		ex.record.copyProgress(&own.record)
-		return g.useAttempt(ex, credentialAttempt{ex: &own, resp: resp, err: err}, before)
+		return g.useResult(ex, credentialResult{ex: &own, resp: resp, err: err}, before)
 	}
 	if len(before.hidden) == 0 {
 		return ex.adopt(last)
@@ -367,7 +367,7 @@ func (g *Gateway) lastAttempt(
 }
 
 // soonest returns the attempt whose limit ends first, as far as known.
-func soonest(list []credentialAttempt) credentialAttempt {
+func soonest(list []credentialResult) credentialResult {
 	best := list[0]
 	for _, a := range list[1:] {
 		if a.refusal != nil && (best.refusal == nil || a.refusal.Until.Before(best.refusal.Until)) {
@@ -378,7 +378,7 @@ func soonest(list []credentialAttempt) credentialAttempt {
 }
 
 // adopt makes a credential's result that of the client's exchange.
-func (ex *exchange) adopt(a credentialAttempt) (*http.Response, error) {
+func (ex *exchange) adopt(a credentialResult) (*http.Response, error) {
 	progress := ex.record
 	ex.question, ex.record = a.ex.question, a.ex.record
 	ex.record.copyProgress(&progress)

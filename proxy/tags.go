@@ -47,9 +47,9 @@ func (g *Gateway) TagOf(target string) (string, error) {
 	return "url:" + m.Path, nil
 }
 
-// invalidated returns the tags that a successful unsafe request makes stale: its target (RFC 9111
+// tagsOfChange returns the tags that a successful unsafe request makes stale: its target (RFC 9111
 // section 4.4), and the operations that the catalogue names for the same path parameters.
-func (g *Gateway) invalidated(m policy.Match) []string {
+func (g *Gateway) tagsOfChange(m policy.Match) []string {
 	tags := []string{"url:" + m.Path}
 	for _, id := range m.Operation.Invalidates {
 		op := g.Catalogue.Operation(id)
@@ -64,9 +64,9 @@ func (g *Gateway) invalidated(m policy.Match) []string {
 	return tags
 }
 
-// invalidatedByLocation returns the tags of the targets in Location and Content-Location of a successful
+// tagsOfLocation returns the tags of the targets in Location and Content-Location of a successful
 // unsafe request, if they are on the upstream's host (RFC 9111 section 4.4).
-func (g *Gateway) invalidatedByLocation(ex *exchange, h http.Header) (tags []string) {
+func (g *Gateway) tagsOfLocation(ex *exchange, h http.Header) (tags []string) {
 	for _, name := range []string{"Location", "Content-Location"} {
 		u, err := g.target(ex.match).Parse(h.Get(name))
 		if err != nil || h.Get(name) == "" {

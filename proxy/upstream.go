@@ -30,7 +30,7 @@ func (g *Gateway) answer(ex *exchange, out *http.Request) (*http.Response, error
 // the response.
 func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error) {
 	since := g.Cache.Generation()
-	resp, err := g.attempt(ex, out)
+	resp, err := g.sendWithRetries(ex, out)
 	if err != nil {
 		ex.call.Finish(resultOfError(err), err)
 		return g.staleOr(ex, err)
@@ -63,7 +63,7 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 	case ex.outdatesStored(resp):
 		g.Cache.Delete(ex.in.Context(), ex.key)
 	case !ex.match.Operation.Safe() && resp.StatusCode < 400:
-		g.Cache.Purge(ex.in.Context(), append(g.invalidated(ex.match), g.invalidatedByLocation(ex, resp.Header)...)...)
+		g.Cache.Purge(ex.in.Context(), append(g.tagsOfChange(ex.match), g.tagsOfLocation(ex, resp.Header)...)...)
 	}
 	return resp, nil
 }
@@ -76,10 +76,10 @@ func (g *Gateway) fetchUnconditionally(ex *exchange, out *http.Request, resp *ht
 	return g.fetch(ex, out.Clone(out.Context())) // the transport may still read the header of out
 }
 
-// attempt sends a request until it has a final response. It repeats the request if the connection
+// sendWithRetries sends a request until it has a final response. It repeats the request if the connection
 // broke, if the request met a limit and its client can wait, and if statistics are still being
 // computed. Each repetition has a permit of its own.
-func (g *Gateway) attempt(ex *exchange, out *http.Request) (*http.Response, error) {
+func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Response, error) {
 	caller, retries, prepared := ex.identity.Caller, 0, false
 	for { // each case of repetition is bounded by the client's deadline
 		trial, err := g.breaker.allow(caller.Account, time.Now())
