@@ -18,60 +18,61 @@ import (
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
-// question is the upstream request of an exchange. It is immutable after classification and has no
-// reference to the client's connection, so background tasks can copy it.
+// question is the upstream request of an exchange. classify builds the question, and sets header and key through
+// pickCredential. useCredential replaces identity, header, key and rule if another credential is picked. A question has
+// no reference to the client's connection, so background tasks can copy the question.
 type question struct {
 	identity Identity
 	match    policy.Match
 	method   string
 	header   http.Header // forwarded fields, without the credential
-	// cacheable is set if the response may come from the cache and be stored there under key.
-	// ranged is set for a range request: a complete stored response can answer it, but the
-	// partial response is not stored.
+	// cacheable is set if the response may come from the cache and may be stored under key. ranged is set instead for a
+	// range request: a complete response under key can answer the request, but the partial response is not stored.
 	cacheable, ranged bool
-	key               cache.Key
+	key               cache.Key // zero if the cache is not used
 	rule              cache.Rule
 	cacheControl      cache.Directives // of the request
 	route             string           // for logs and metrics; the number of routes is bounded
-	// operation is the matched operation, with points that depend on the body. claimScope is
-	// what the ledger counts the points by.
+	// operation is the matched operation, with points that depend on the body. claimScope is the operation's name in
+	// claims: the ID, or method and route for an unknown operation.
 	operation  *policy.Operation
 	claimScope string
 }
 
-// exchange is one client request in progress. Only the goroutine that serves the request writes it.
+// exchange is one client request in progress. Only the goroutine that serves the request changes the exchange.
 type exchange struct {
 	question
 	w            *recorder
 	in           *http.Request
-	body         *inbound.Body // of in; nil without a body
-	buffered     *buffer       // the part of it that was read in advance, until the request ends; nil before
+	body         *inbound.Body // body of in; nil without a body
+	buffered     *buffer       // prefix of the body that was read in advance; nil before that read
 	start        time.Time
-	waitingSince time.Time // when the client had sent everything
+	waitingSince time.Time // arrival of the complete request
 	prefix       string    // of the client's path: "" or "/api/v3"
 	prefer       preference
-	// stale is the stored response that must be revalidated. fallback is the same response if it
-	// may be served when the upstream does not deliver.
+	// stale is the stored response that must be revalidated. fallback is the same response, if clients may get the
+	// stale response when the upstream fails.
 	stale, fallback *cache.Entry
-	// uncacheable is set if the last response to the question could not be stored. skipShared is set
-	// if the tier that replicas share need not be read for it.
+	// uncacheable is set if the last response to the question could not be stored. skipShared is set if look-ups omit
+	// the shared tier.
 	uncacheable, skipShared bool
 	// hidden is a stored 403 or 404 while another credential of the client may have access.
 	hidden *cache.Entry
-	// candidates are the stored responses that the request to the upstream asks about. conditional is
-	// set if it has conditions for stored responses, unconditional if a 304 confirmed none of them.
+	// candidates are the stored responses whose validators are sent upstream. conditional is set if the request has
+	// conditions for stored responses. unconditional is set if the upstream confirmed no candidate and the request is
+	// repeated.
 	candidates                 []candidate
 	conditional, unconditional bool
-	// hasAlternative is set while another credential of the client can be tried. tried lists the
-	// security classes of the credentials that were tried.
+	// hasAlternative is set while another credential of the client can be tried. tried lists the security classes of
+	// the credentials that were tried.
 	hasAlternative bool
 	tried          []string
-	call           *coalesce.Call                        // that this exchange leads; nil if none
-	skipped        int                                   // number of paused calls that it stopped following
-	polls          int                                   // number of responses that were still being computed
+	call           *coalesce.Call                        // call that this exchange leads; nil without a call
+	skipped        int                                   // number of paused calls that the exchange stopped following
+	polls          int                                   // number of 202 responses to polled statistics
 	sent           time.Time                             // start of the last attempt
 	reused         bool                                  // the last attempt used an existing connection
-	limited        limits.LimitKind                      // of the last response
+	limited        limits.LimitKind                      // limit error in the last response
 	shed           error                                 // the refusal of an overloaded gateway
 	broken         bool                                  // the upstream's body ended early
 	interim        func(int, textproto.MIMEHeader) error // forwards a 1xx response
@@ -79,12 +80,12 @@ type exchange struct {
 	record         Record
 }
 
-// detach returns the request's context without its end, for work that must survive a disconnect.
+// detach returns the request's context without its cancellation, for work that must survive a disconnect.
 func (ex *exchange) detach() context.Context {
 	return context.WithoutCancel(ex.in.Context())
 }
 
-// deadline returns the end of a wait that lasts for byDefault without a Prefer field.
+// deadline returns the end of the client's wait. The client waits for byDefault without a Prefer field.
 func (ex *exchange) deadline(byDefault time.Duration) time.Time {
 	if ex.prefer.given {
 		byDefault = ex.prefer.wait
@@ -92,7 +93,8 @@ func (ex *exchange) deadline(byDefault time.Duration) time.Time {
 	return ex.waitingSince.Add(byDefault)
 }
 
-// classify builds the question from the client's request, including the cache key.
+// classify builds the question from the client's request. pickCredential then sets the identity, the header and the
+// cache key.
 func (g *Gateway) classify(ex *exchange) error {
 	path := ex.in.URL.EscapedPath()
 	switch rest, ok := strings.CutPrefix(path, enterprisePrefix); {
@@ -117,7 +119,7 @@ func (g *Gateway) classify(ex *exchange) error {
 	}
 	ex.operation = op
 	if op.Resource == policy.GraphQL {
-		var body []byte // stays nil for a body that is not read completely: it counts as a mutation
+		var body []byte // stays nil for an incomplete body, which counts as a mutation
 		if ex.body != nil {
 			if body, err = g.bufferBody(ex); err != nil {
 				return err
@@ -130,7 +132,7 @@ func (g *Gateway) classify(ex *exchange) error {
 	return nil
 }
 
-// setKey decides whether the cache is used for the question, and sets the key and the rule.
+// setKey decides whether the question uses the cache, and sets the key and the rule.
 func (g *Gateway) setKey(ex *exchange) {
 	op, in := ex.match.Operation, ex.in.Header
 	switch {
@@ -149,6 +151,8 @@ func (g *Gateway) setKey(ex *exchange) {
 	ex.cacheable = !ex.ranged
 	ex.key = g.keyOf(&ex.question, class)
 	anonymous := ex.identity.Caller.Kind == policy.Unauthenticated
+	// Reference data of the class Shared has OneCaller as well, although all callers share the key: the TTL of the catalogue
+	// applies even to private responses.
 	ex.rule = cache.Rule{OneCaller: !anonymous, Heuristic: anonymous && !op.Known()}
 	switch op.Cache.Class {
 	case policy.Shared:
@@ -162,8 +166,8 @@ func (g *Gateway) setKey(ex *exchange) {
 	// All clients get the same representation, so the key need not include Accept-Encoding.
 	ex.header["Accept-Encoding"] = identityEncoding
 	if len(g.Dialect.ETag) > 0 {
-		// The upstream formats JSON for browsers, under the same ETag as the compact form. The
-		// media type is spelled in one way because the ETag depends on it.
+		// The upstream formats JSON for browsers, under the same ETag as the compact form. The ETag depends on the
+		// spelling of the media type, so the gateway sends one spelling.
 		ex.header["User-Agent"] = defaultAgent
 		if op.Known() && g.Dialect.Accept(ex.header["Accept"]) == "" {
 			ex.header.Set("Accept", g.Dialect.MediaType())
@@ -171,7 +175,8 @@ func (g *Gateway) setKey(ex *exchange) {
 	}
 }
 
-// keyOf returns the cache key of a question for a security class.
+// keyOf returns the cache key of a question for a security class. The key does not contain the method or
+// Accept-Encoding.
 func (g *Gateway) keyOf(q *question, class string) cache.Key {
 	accept := strings.Join(q.header["Accept"], ",")
 	if q.match.Operation.Known() {
@@ -193,11 +198,11 @@ func methodLabel(method string) string {
 	return "_OTHER"
 }
 
-// preference is the content of a Prefer field (RFC 7240): how long the client lets Weir wait.
+// preference is the content of a Prefer field (RFC 7240): the maximum wait of the client.
 type preference struct {
 	wait    time.Duration
 	given   bool
-	applied string // for Preference-Applied
+	applied string // value of Preference-Applied
 }
 
 // maxPreferWait bounds the wait that a client can request.
@@ -224,7 +229,7 @@ func parsePrefer(values []string) preference {
 // maxRoutes bounds the number of unknown routes that become labels of logs and metrics.
 const maxRoutes = 200
 
-// otherRoute is the label of all further routes.
+// otherRoute is the label of all routes beyond maxRoutes.
 const otherRoute = "_OTHER"
 
 // routeLabels bounds the labels that requests for unknown routes can create.

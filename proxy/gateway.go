@@ -1,21 +1,38 @@
-// Package proxy handles API requests: from a client, through the cache and the limits, to the
-// upstream and back. There is one upstream, an API whose operations package policy describes.
+// Package proxy forwards API requests from clients to one upstream, through the cache and the limits. Package policy
+// describes the operations of the upstream.
 //
-// [Gateway.ServeHTTP] in this file is the entry point; read it first. The path of a hit continues in
-// exchange.go (classification and cache key), lookup.go and reply.go. The path of a miss continues
-// in credentials.go (which credential pays), upstream.go (permits and attempts), coalesce.go
-// (requests that share a call), transport.go and store.go. refusal.go writes all error bodies. A purge
-// names the tags of responses, which tags.go derives. It continues in [cache.Store.Purge].
+// [Gateway.ServeHTTP] is the entry point. A hit runs these functions in order:
+//   - gateway.go: ServeHTTP, check
+//   - exchange.go: classify
+//   - credentials.go: pickCredential, useCredential
+//   - exchange.go: setKey
+//   - lookup.go: answerFromCache, usableEntry
+//   - reply.go: replyFromEntry
+//   - gateway.go: finish
 //
-// An exchange is one client's request in progress. Its question is the immutable upstream request,
-// which the cache key and background tasks are made from.
+// A miss runs these functions after usableEntry:
+//   - gateway.go: forward
+//   - credentials.go: answerWithAny
+//   - upstream.go: answer
+//   - coalesce.go: coalesce, lead, fetchForFleet, with coalesce/call.go and coalesce/lease.go
+//   - upstream.go: fetch, sendWithRetries
+//   - proof.go: setConditions, and confirmed for a 304
+//   - transport.go: send
+//   - upstream.go: settle
+//   - store.go: store, or notModified for a 304
+//   - gateway.go: finish
+//
+// refusal.go writes all error bodies. tags.go derives the tags of responses, by which [cache.Store.Purge] finds them.
+//
+// An exchange is one client request in progress. The question of an exchange is the upstream request. The cache key and
+// background tasks are made from the question.
 //
 // Invariants:
 //   - The cache key is made from the same question that is sent.
 //   - Nothing is sent without a permit, and every permit is settled.
-//   - A response reaches another client only through the cache, under that client's own key.
-//   - Request fields are forwarded by an allow-list. The credential is set last, and is sent to
-//     the upstream only.
+//   - A response reaches another client only through the cache, under the key of that client's security class.
+//   - The request fields of known operations are forwarded by an allow-list.
+//   - The credential is set last and is sent to the upstream only.
 package proxy
 
 import (
@@ -50,17 +67,15 @@ import (
 
 // Config configures a gateway. All fields are required unless documented otherwise.
 type Config struct {
-	// Upstream is the API's base URL; a path prefix is kept.
+	// Upstream is the base URL of the API, and may have a path prefix.
 	Upstream *url.URL
-	// Timeout bounds the wait for response headers, and each pause within a body in either
-	// direction.
+	// Timeout bounds the wait for response headers, and each pause within a body in either direction.
 	Timeout time.Duration
 	// BodyTimeout bounds the total time to read a request body; 0 has no bound.
 	BodyTimeout time.Duration
 	Catalogue   *policy.Catalogue
 	Dialect     *policy.Dialect
-	// Identify returns the caller of a request. Its errors include ErrUnauthenticated and
-	// ErrIdentityUnavailable.
+	// Identify returns the caller of a request. The errors include ErrUnauthenticated and ErrIdentityUnavailable.
 	Identify func(*http.Request) (Identity, error)
 	// RateLimiter, Shedder and Drain outlive the gateway. Nil values have no effect.
 	RateLimiter    *inbound.RateLimiter
@@ -68,50 +83,52 @@ type Config struct {
 	Drain          *inbound.Drain
 	TrustedProxies inbound.TrustedProxies
 	Ledger         limits.Ledger
-	// Limiter grants the ledger's permits; it outlives the gateway.
+	// Limiter grants the permits of Ledger and outlives the gateway.
 	Limiter *limits.Limiter
 	Cache   *cache.Store
-	// ETags selects the ETags that prove access; empty is computed.
+	// ETags selects the ETags that prove access; empty means [ETagsComputed].
 	ETags ETags
 	// Transport makes one attempt; see [NewTransport].
 	Transport http.RoundTripper
-	// Wait is how long a request may queue without a Prefer field.
+	// Wait is the maximum queue time of a request without a Prefer field.
 	Wait time.Duration
 	// RefusalStatus is the status of a limit refusal: 429 or 403.
 	RefusalStatus int
-	// RateLimitFields adds the IETF's RateLimit fields to the x-ratelimit ones.
+	// RateLimitFields adds the RateLimit fields of the IETF to the x-ratelimit fields.
 	RateLimitFields bool
 	Statistics      Statistics
-	// Background runs work that outlives its client; it outlives the gateway.
+	// Background runs work that continues after a client's disconnect. Background outlives the gateway.
 	Background *Background
-	// Tracer starts the spans of requests; nil starts none.
+	// Tracer starts the spans of requests. Nil disables tracing.
 	Tracer trace.Tracer
-	// LastRequests outlives the gateway. With nil the gateway creates its own.
+	// LastRequests contains the latest records and outlives the gateway. If nil, New creates an empty list.
 	LastRequests *LastRequests
 	// Observe is called with the record of each finished request and must not block. Nil is allowed.
 	Observe func(*Record)
 	Log     *slog.Logger
-	// AccessLog selects the requests that are logged; empty is all.
+	// AccessLog selects the requests that are logged; empty means [AccessLogAll].
 	AccessLog AccessLog
 }
 
-// Gateway is the handler for API requests. It is safe for concurrent use.
+// Gateway is the handler for API requests and is safe for concurrent use.
 type Gateway struct {
 	Config
 	breaker breaker
-	// linkIn304 has the operations whose 304s repeat the Link field. etagWarning limits the rate of
-	// warnings about computed ETags.
+	// linkIn304 contains the operations whose 304s repeat the Link field. etagWarning limits the rate of warnings about
+	// computed ETags.
 	linkIn304   sync.Map
 	etagWarning rate.Sometimes
 	routes      routeLabels
 	last        *LastRequests
-	// base is the upstream's URL for cache keys, dialectFields the request fields that the
-	// dialect adds to them.
+	// base is the upstream's URL in cache keys. dialectFields are the request fields that the dialect adds to cache
+	// keys.
 	base          string
 	dialectFields []string
 	forwardable   map[string]bool // request fields that are forwarded
-	covered       []string        // request fields that are part of the cache key
-	reverse       httputil.ReverseProxy
+	// covered are the request fields that a Vary field may name without creating a variant. The cache key contains the
+	// field or the security class, or the gateway sends a fixed value (Accept-Encoding).
+	covered []string
+	reverse httputil.ReverseProxy
 }
 
 // New returns a gateway.
@@ -152,8 +169,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	// The request must wait: for the upstream, or for a call of another client. An overloaded
-	// gateway forwards nothing more, but may still serve a stale response.
+	// The request must wait for the upstream or for a coalesced call. An overloaded gateway forwards no requests, but
+	// may serve stale responses.
 	if ex.shed = g.shed(ex.identity.Caller.Priority); ex.shed == nil {
 		defer g.Shedder.Leave()
 		if err := g.bufferSmallBody(ex); err != nil {
@@ -162,13 +179,13 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if ex.body != nil && (ex.shed != nil || !ex.forwardsBody()) {
-		ex.w.closes = true // unread bytes of the body would be taken for the next request
+		ex.w.closes = true // net/http would parse unread bytes of the body as the next request
 	}
 	g.forward(ex)
 }
 
-// check runs the checks that precede every answer, in order, and builds the question. The error is the
-// refusal for the client.
+// check screens, identifies, classifies and authorizes the request, and builds the question. The error is the refusal
+// for the client.
 func (g *Gateway) check(ex *exchange) (err error) {
 	if err := screen(ex.in); err != nil {
 		return err
@@ -195,18 +212,18 @@ func (g *Gateway) check(ex *exchange) (err error) {
 	return nil
 }
 
-// forward sends the question through an [httputil.ReverseProxy]. Its hooks are closures over the
-// exchange, so no state of the request is kept in shared structures or in a context.
+// forward sends the question through an [httputil.ReverseProxy]. The hooks are closures over the exchange, so neither
+// shared structures nor a context contain state of the request.
 func (g *Gateway) forward(ex *exchange) {
-	// The transport may still read the request's body when the response has begun. Without
-	// full duplex, net/http would close that body and the response would be cut short. HTTP/2
-	// always permits it and returns an error here.
+	// The transport may still read the request body after the start of the response. Without full duplex, net/http
+	// would close that body, and the response would be truncated. HTTP/2 is always full duplex and returns an error
+	// here.
 	_ = http.NewResponseController(ex.w).EnableFullDuplex()
 	proxy := g.reverse
 	proxy.Rewrite = func(p *httputil.ProxyRequest) {
 		out := p.Out
 		out.URL, out.Host = g.target(ex.match), ""
-		out.Header = maps.Clone(ex.header) // the credential is set once there is a permit
+		out.Header = maps.Clone(ex.header) // prepare sets the credential after the permit
 		if ex.method == http.MethodGet || ex.method == http.MethodHead {
 			out.Body, out.ContentLength, out.TransferEncoding = nil, 0, nil
 			return
@@ -214,7 +231,7 @@ func (g *Gateway) forward(ex *exchange) {
 		out.Trailer = p.In.Trailer // net/http sets the values at the end of the body
 	}
 	proxy.Transport = roundTripper(func(out *http.Request) (*http.Response, error) {
-		// The hook is called by the attempt's own httptrace.
+		// send calls the hook from the httptrace of each attempt.
 		ex.interim = httptrace.ContextClientTrace(out.Context()).Got1xxResponse
 		if ex.shed != nil {
 			return g.staleOr(ex, ex.shed)
@@ -227,7 +244,7 @@ func (g *Gateway) forward(ex *exchange) {
 		}
 		h := ex.w.Header()
 		maps.Copy(h, resp.Header)
-		resp.Header = nil // the ReverseProxy would copy it again
+		resp.Header = nil // the ReverseProxy would copy the header again
 		g.finishHeader(ex, h)
 		resp.Body = &forwardedBody{resp.Body, ex}
 		return nil
@@ -238,7 +255,7 @@ func (g *Gateway) forward(ex *exchange) {
 	proxy.ServeHTTP(ex.w, &bare)
 }
 
-// forwardedBody records an error of the upstream's body. A disconnect of the client is not one.
+// forwardedBody records an error of the upstream's body. A disconnect of the client is not recorded.
 type forwardedBody struct {
 	io.ReadCloser
 	ex *exchange
@@ -248,7 +265,7 @@ func (b *forwardedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if ex := b.ex; err != nil && err != io.EOF && ex.in.Context().Err() == nil {
 		ex.broken, ex.record.Error = true, "upstream body ended early: "+err.Error()
-		ex.record.Cache, _, _ = strings.Cut(ex.record.Cache, "; stored") // it will not be
+		ex.record.Cache, _, _ = strings.Cut(ex.record.Cache, "; stored") // the response will not be stored
 	}
 	return n, err
 }
@@ -257,8 +274,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// Bounds of a request without its body. The server's own bound on headers must exceed maxHeader, so
-// that the gateway writes the refusal.
+// These constants bound the size of a request without its body. The bound of the server must exceed maxHeader, so that
+// the gateway writes the refusal.
 const (
 	maxTarget = 8 << 10
 	maxHeader = 32 << 10
@@ -267,7 +284,7 @@ const (
 // MaxHeaderBytes is the setting for the [http.Server] of a gateway.
 const MaxHeaderBytes = 2 * maxHeader
 
-// ownPaths is the prefix of Weir's own paths, which are never forwarded.
+// ownPaths is the prefix of Weir's own paths. Requests for these paths are never forwarded.
 const ownPaths = "/_weir/"
 
 // screen refuses requests that the gateway does not handle.
@@ -320,12 +337,12 @@ func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
 	return ex
 }
 
-// statusClientGone is recorded if the client disconnected before the end of the response.
+// statusClientGone is the recorded status if the client disconnected before the end of the response.
 const statusClientGone = 499
 
-// finish completes the record of the exchange, and logs, traces and observes it. A panic is answered
-// with 500 if no response has begun. Otherwise the panic is passed on as [http.ErrAbortHandler], so
-// that the client sees an incomplete response.
+// finish completes, logs and traces the record of the exchange, and calls Observe. After a panic, finish responds with
+// 500 if no response has begun. Otherwise finish panics with [http.ErrAbortHandler], so that the client sees an
+// incomplete response.
 func (g *Gateway) finish(ex *exchange) {
 	p := recover()
 	defer ex.body.Detach()
@@ -352,7 +369,7 @@ func (g *Gateway) finish(ex *exchange) {
 		g.Observe(&ex.record)
 	}
 	g.logAccess(ex)
-	if p != nil && !ex.record.Background { // a background task has neither client nor server
+	if p != nil && !ex.record.Background { // a background task has no client
 		panic(http.ErrAbortHandler)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// answerFromCache answers with a usable stored response and reports whether it did. It leaves a
-// stale response in the exchange, for revalidation.
+// answerFromCache writes a usable stored response, or the refusal for only-if-cached, and reports whether a response
+// was written. A stale response stays in the exchange for revalidation.
 func (g *Gateway) answerFromCache(ex *exchange) bool {
 	if ex.ranged && g.answerRange(ex) {
 		return true
@@ -29,9 +29,8 @@ func (g *Gateway) answerFromCache(ex *exchange) bool {
 	return true
 }
 
-// usableEntry returns the stored response to the question, if it may be used without contacting
-// the upstream. Otherwise it records in the exchange why the question must be forwarded, and the
-// stale response if there is one.
+// usableEntry returns the stored response that the client may get without an upstream request. Otherwise usableEntry
+// records the reason for the upstream request, and sets ex.stale and ex.fallback if a stale response is stored.
 func (g *Gateway) usableEntry(ex *exchange) *cache.Entry {
 	if !ex.cacheable {
 		ex.record.Cache = "weir; fwd=" + ex.bypass()
@@ -61,8 +60,8 @@ func (g *Gateway) usableEntry(ex *exchange) *cache.Entry {
 	return nil
 }
 
-// lookup returns the stored response to the question. It reads memory only if the question is known
-// to have uncacheable responses.
+// lookup returns the stored response to the question. If the question is known to have uncacheable responses, lookup
+// reads only the memory tier.
 func (g *Gateway) lookup(ex *exchange) (e *cache.Entry, purged bool) {
 	operation := ex.match.Operation.ID
 	if len(ex.cacheControl) == 0 && g.Cache.SkipShared(operation, ex.key) {
@@ -79,8 +78,8 @@ func (g *Gateway) lookup(ex *exchange) (e *cache.Entry, purged bool) {
 	return e, purged
 }
 
-// refuseUncached refuses a request that would be forwarded against the client's only-if-cached
-// (RFC 9111 section 5.2.1.7), and reports whether it did.
+// refuseUncached refuses a safe request with only-if-cached (RFC 9111 section 5.2.1.7) that the cache cannot answer,
+// and reports whether the request was refused.
 func (g *Gateway) refuseUncached(ex *exchange) bool {
 	if !ex.cacheControl.Has("only-if-cached") || !ex.match.Operation.Safe() {
 		return false
@@ -89,8 +88,8 @@ func (g *Gateway) refuseUncached(ex *exchange) bool {
 	return true
 }
 
-// answerRange answers with a range of a fresh, complete stored response (RFC 9110 section 14), and
-// reports whether it did. Other range requests are forwarded.
+// answerRange writes a range of a fresh, complete stored response (RFC 9110 section 14), and reports whether a response
+// was written. Other range requests are forwarded.
 func (g *Gateway) answerRange(ex *exchange) bool {
 	if !strings.HasPrefix(ex.in.Header.Get("Range"), "bytes=") {
 		return false // the upstream may support other units
@@ -104,7 +103,7 @@ func (g *Gateway) answerRange(ex *exchange) bool {
 	return true
 }
 
-// bypass returns why the cache is not used (RFC 9211 section 2.2).
+// bypass returns the Cache-Status reason for a request without the cache (RFC 9211 section 2.2).
 func (ex *exchange) bypass() string {
 	switch {
 	case ex.method != http.MethodGet && ex.method != http.MethodHead:
@@ -115,14 +114,14 @@ func (ex *exchange) bypass() string {
 	return "bypass"
 }
 
-// isHit reports whether the result of a look-up answers the question without a request to the upstream:
-// the entry is fresh, was not purged, and the client's Cache-Control does not exclude it.
+// isHit reports whether a look-up answers the question without an upstream request. The entry must be fresh and not
+// purged, and the client's Cache-Control must allow the entry.
 func (ex *exchange) isHit(e *cache.Entry, purged bool, now time.Time) bool {
 	return e != nil && !purged && e.Fresh(now) && !ex.mustRevalidate(e, now)
 }
 
-// mustRevalidate reports whether the client's Cache-Control excludes a fresh stored response (RFC
-// 9111 section 5.2.1).
+// mustRevalidate reports whether the client's Cache-Control or Pragma excludes a fresh stored response (RFC 9111
+// section 5.2.1).
 func (ex *exchange) mustRevalidate(e *cache.Entry, now time.Time) bool {
 	if ex.cacheControl.Has("no-cache") || len(ex.cacheControl) == 0 && ex.in.Header.Get("Pragma") == "no-cache" {
 		return true
@@ -136,7 +135,7 @@ func (ex *exchange) mustRevalidate(e *cache.Entry, now time.Time) bool {
 	return false
 }
 
-// staleReason returns why the stale fallback replaces the upstream's response. It is empty if the
+// staleReason returns the reason to replace the upstream's response by the stale fallback, or an empty string if the
 // response is used.
 func (ex *exchange) staleReason(resp *http.Response) string {
 	switch {
@@ -151,15 +150,14 @@ func (ex *exchange) staleReason(resp *http.Response) string {
 	return ""
 }
 
-// isServerError reports whether a stale response may replace a response with this status (RFC 5861
-// section 4).
+// isServerError reports whether a stale response may replace a response with this status (RFC 5861 section 4).
 func isServerError(status int) bool {
 	return status == http.StatusInternalServerError || http.StatusBadGateway <= status && status <= http.StatusGatewayTimeout
 }
 
-// staleOr returns the stale fallback after the request failed: no permit, or the upstream cannot be
-// reached. Without a fallback it returns the error. A response that must be revalidated cannot
-// replace an error (RFC 9111 section 5.2.2.2).
+// staleOr returns the stale fallback after a failed request, or err without a fallback. The request got no permit, or
+// the upstream cannot be reached. A response that must be revalidated cannot replace an error (RFC 9111 section
+// 5.2.2.2).
 func (g *Gateway) staleOr(ex *exchange, err error) (*http.Response, error) {
 	var refused *limits.Refusal
 	var unusable *UnusableError
@@ -167,7 +165,7 @@ func (g *Gateway) staleOr(ex *exchange, err error) (*http.Response, error) {
 	case ex.in.Context().Err() != nil:
 		return nil, context.Cause(ex.in.Context()) // the client has left
 	case limited && ex.hasAlternative, errors.As(err, &unusable):
-		return nil, err // another credential is tried; this one may have lost its access to the response
+		return nil, err // another credential is tried; an unusable credential may have lost access
 	case ex.shed != nil && ex.fallback != nil:
 		ex.record.Cache = "weir; hit"
 		return ex.useFallback("overload"), nil
@@ -182,7 +180,7 @@ func (g *Gateway) staleOr(ex *exchange, err error) (*http.Response, error) {
 		return nil, err
 	case limited:
 		if ex.record.Attempts == 0 {
-			ex.record.Cache = "weir; hit" // nothing was forwarded
+			ex.record.Cache = "weir; hit" // no request was forwarded
 		}
 		return ex.useFallback(string(refused.Reason)), nil
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Record describes one request that has ended. The access line, the response headers, the
-// trace and the list of recent requests are all made from it, so they cannot disagree.
+// Record describes one request. The gateway fills the record during the request. The access line, the response headers,
+// the trace and the list of recent requests all use the same record.
 type Record struct {
 	ID        string        `json:"id"`
 	Start     time.Time     `json:"start"`
@@ -29,41 +29,43 @@ type Record struct {
 	Cache string `json:"cache"`
 	// Background marks a request that Weir sent without a waiting client.
 	Background bool `json:"background,omitempty"`
-	// Waited is the time spent waiting for permits, for coalesced calls and between polls.
-	// Attempts counts the requests sent upstream.
+	// Waited is the time spent waiting for permits, for coalesced calls, between polls and before retries. Attempts
+	// counts the requests sent upstream.
 	Waited   time.Duration `json:"waited_ns"`
 	Attempts int           `json:"attempts"`
-	// Spent is the quota that the attempts cost, as far as known. Polls counts the
-	// attempts that found statistics still being computed.
+	// Spent is the known quota cost of the attempts. Polls counts the attempts that got a 202 for statistics.
 	Spent int `json:"spent"`
 	Polls int `json:"polls,omitempty"`
-	// Outcome is Cache in one word: hit, stale, validated, miss, bypass, collapsed, refused
-	// (by Weir), or own for an answer from Weir's own knowledge, such as the rate limit status.
+	// Outcome is Cache in one word: hit, stale, validated, miss, bypass, collapsed, refused or own. Weir refused the
+	// request (refused), or answered without cache and upstream, such as the rate limit status (own).
 	Outcome string `json:"outcome"`
-	// Saved is set for a response that cost no quota and would have cost some without Weir.
+	// Saved is set for a response without quota cost that would have cost quota without Weir.
 	Saved bool `json:"saved,omitempty"`
 	// Error describes the failure for the operator.
 	Error string `json:"error,omitempty"`
-	// Trace and Span identify the request's span in hexadecimal. They are empty for a
-	// request that is not sampled.
+	// Trace and Span identify the request's span in hexadecimal. Both are empty for a request that is not sampled.
 	Trace string `json:"trace_id,omitempty"`
 	Span  string `json:"span_id,omitempty"`
-	// Stages are listed in the order in which they began. A cached hit has none.
+	// Stages are in the order of their start. A hit has no stages.
 	Stages []Stage `json:"stages,omitempty"`
 }
 
 // Stage is one time-consuming part of handling a request.
 type Stage struct {
-	// Name is queue (waiting for a permit), coalesce (waiting for a coalesced call), attempt
-	// (a request upstream), settle (reporting its cost to the ledger), poll (the pause
-	// before statistics are requested again) or retry (the pause after a broken connection).
+	// Name is one of these stages:
+	//   - queue: the wait for a permit
+	//   - coalesce: the wait for a coalesced call
+	//   - attempt: a request upstream
+	//   - settle: the report of the cost to the ledger
+	//   - poll: the pause before the next poll for statistics
+	//   - retry: the pause after a broken connection
 	Name string `json:"name"`
 	// Start is relative to the start of the request.
 	Start   time.Duration `json:"start_ns"`
 	Elapsed time.Duration `json:"elapsed_ns"`
-	// Detail is the reason or the result: the name of a limit, a status.
+	// Detail is the reason or the result, such as the name of a limit or a status.
 	Detail string `json:"detail,omitempty"`
-	// Failed is set for a stage without result: no permit, no response.
+	// Failed is set for a stage that ended with an error, such as a refused permit.
 	Failed bool `json:"failed,omitempty"`
 }
 
@@ -88,7 +90,7 @@ func (r *Record) admission() (last string) {
 	return last
 }
 
-// ClientLabel returns the client's name for metrics. All clients that are not configured share one.
+// ClientLabel returns the client's name for metrics. All clients that are not configured share one label.
 func (r *Record) ClientLabel() string {
 	if r.Client == "" {
 		return "pass-through"
@@ -104,8 +106,8 @@ func (r *Record) copyProgress(from *Record) {
 // maxDebug bounds the length of the Weir-Debug field.
 const maxDebug = 1 << 10
 
-// debug returns the Weir-Debug field: the decisions and stages so far, as parameters like
-// those of Cache-Status. op is nil for a request that was refused before classification.
+// debug returns the Weir-Debug field: the decisions and stages so far, with the syntax of Cache-Status. op is nil for a
+// request that was refused before classification.
 func (r *Record) debug(op *policy.Operation) string {
 	parts := []string{"weir"}
 	add := func(name, value string) {
@@ -122,7 +124,7 @@ func (r *Record) debug(op *policy.Operation) string {
 	add("client", r.Client)
 	add("account", r.Account)
 	for _, s := range r.Stages {
-		value := strings.Replace(s.Elapsed.Round(time.Microsecond).String(), "µ", "u", 1) // fields are ASCII
+		value := strings.Replace(s.Elapsed.Round(time.Microsecond).String(), "µ", "u", 1) // field values are ASCII
 		if s.Detail != "" {
 			value += " (" + s.Detail + ")"
 		}
@@ -158,7 +160,7 @@ func outcomeOf(cacheStatus string) string {
 	return "refused"
 }
 
-// conclude sets the fields of the record that are known only when the request has ended.
+// conclude sets Outcome and Saved at the end of the request.
 func (ex *exchange) conclude() {
 	r := &ex.record
 	if r.Outcome == "" {
@@ -170,7 +172,7 @@ func (ex *exchange) conclude() {
 	switch op := ex.match.Operation; {
 	case op == nil, r.Background, r.Spent > 0, r.Status == statusClientGone, op.ID == rateLimitOperation:
 	case r.Status == http.StatusNotModified && ex.identity.Caller.Kind != policy.Unauthenticated:
-		// An authenticated 304 is free at the upstream as well.
+		// An authenticated 304 costs no quota at the upstream either.
 	default:
 		r.Saved = r.Outcome != "refused" && r.Outcome != "bypass" && r.Outcome != "miss"
 	}
@@ -179,8 +181,8 @@ func (ex *exchange) conclude() {
 // AccessLog selects the requests that get an access line.
 type AccessLog string
 
-// Values of the setting telemetry.access_log. Errors are refusals by Weir, responses of 500 and
-// above, and requests with an error in their record.
+// These are the values of the setting telemetry.access_log. [AccessLogErrors] selects refusals by Weir, responses with
+// status 500 and above, and requests with an error in their record.
 const (
 	AccessLogAll    AccessLog = "all"
 	AccessLogErrors AccessLog = "errors"
@@ -218,15 +220,15 @@ func (g *Gateway) logAccess(ex *exchange) {
 	g.Log.LogAttrs(ex.detach(), slog.LevelInfo, "request", attrs...)
 }
 
-// recentSize is the number of recent requests kept for the admin API.
+// recentSize is the number of recent requests that the admin API lists.
 const recentSize = 256
 
-// LastRequests is a ring of the most recent records. The zero value is empty and ready for
-// use. It is safe for concurrent use, and outlives a [Gateway].
+// LastRequests is a ring of the most recent records. The zero value is empty and ready for use. LastRequests is safe
+// for concurrent use and outlives a [Gateway].
 type LastRequests struct {
 	mu    sync.Mutex
 	ring  [recentSize]Record
-	count int // of all records that were added
+	count int // number of records added so far
 }
 
 func (l *LastRequests) add(r Record) {

@@ -27,13 +27,12 @@ func (g *Gateway) finishHeader(ex *exchange, h http.Header) {
 	}
 }
 
-// setWeirHeaders sets the fields that every response has: the rate limit of the account,
-// Cache-Status and the request ID.
+// setWeirHeaders sets the fields of every response: the rate limit of the account, Cache-Status and the request ID.
 func (g *Gateway) setWeirHeaders(ex *exchange, h http.Header) {
 	if ex.match.Operation != nil {
 		g.setRateLimitHeaders(ex, h)
 	}
-	if ex.record.Cache != "" { // follows the members of caches closer to the upstream
+	if ex.record.Cache != "" { // after the members of caches closer to the upstream
 		h["Cache-Status"] = append(h["Cache-Status"], ex.record.Cache)
 	}
 	if ex.identity.Debug && ex.in.Header.Get(debugHeader) == "1" {
@@ -42,14 +41,13 @@ func (g *Gateway) setWeirHeaders(ex *exchange, h http.Header) {
 	h.Set(requestIDHeader, ex.record.ID)
 }
 
-// setRateLimitHeaders replaces the upstream's rate limit fields by the caller's current
-// budget of the resource that the request counts against. RateLimit-Policy and RateLimit
-// follow the IETF drafts -08 to -11 (limits.md section 9).
+// setRateLimitHeaders replaces the upstream's rate limit fields by the current budget of the caller's account for the
+// request's resource. RateLimit-Policy and RateLimit follow the IETF drafts -08 to -11 (limits.md section 9).
 func (g *Gateway) setRateLimitHeaders(ex *exchange, h http.Header) {
 	caller := ex.identity.Caller
 	b, err := g.Ledger.Budget(ex.in.Context(), caller.Account, caller.Kind, ex.record.Resource)
 	if err != nil {
-		// The ledger itself reports once that its store is unavailable.
+		// The ledger logs once that its store is unavailable.
 		g.Log.DebugContext(ex.in.Context(), "budget unavailable", "request", ex.record.ID, "error", err)
 		return
 	}
@@ -66,8 +64,8 @@ func (g *Gateway) setRateLimitHeaders(ex *exchange, h http.Header) {
 	}
 }
 
-// replyFromEntry writes a fresh stored response, or 304 if the client's validators match it. To a
-// range request it writes that range, 416 or the whole response, as If-Range and Range demand.
+// replyFromEntry writes a stored response, which may be stale, or 304 if the client's validators match. For a range
+// request, Range and If-Range select a range, 416 or the whole response.
 func (g *Gateway) replyFromEntry(ex *exchange, e *cache.Entry, now time.Time) {
 	ex.record.Cache = "weir; hit" + ttl(e, now)
 	h := ex.w.Header()
@@ -88,8 +86,8 @@ func (g *Gateway) replyFromEntry(ex *exchange, e *cache.Entry, now time.Time) {
 	}
 }
 
-// ttl returns the parameter of Cache-Status for the rest of an entry's lifetime. It is negative for a
-// stale entry.
+// ttl returns the Cache-Status parameter for the remaining lifetime of an entry. The value is negative for a stale
+// entry.
 func ttl(e *cache.Entry, now time.Time) string {
 	return "; ttl=" + strconv.Itoa(-int(e.Staleness(now)/time.Second))
 }
@@ -99,8 +97,8 @@ var representationFields = map[string]bool{
 	"Content-Type": true, "Content-Length": true, "Content-Encoding": true, "Content-Language": true,
 }
 
-// copyEntryHeader copies the header of a stored response, without the fields that Weir sets
-// itself. It returns the status: 304 if the client's validators match, or else the stored one.
+// copyEntryHeader copies the header of a stored response, without the fields that Weir sets itself. The returned status
+// is 304 if the client's validators match, and otherwise the stored status.
 func copyEntryHeader(ex *exchange, e *cache.Entry, now time.Time, h http.Header) (status int) {
 	status = e.Status
 	notModified := e.NotModified(ex.header)
@@ -112,7 +110,7 @@ func copyEntryHeader(ex *exchange, e *cache.Entry, now time.Time, h http.Header)
 		case name == "Content-Length", name == requestIDHeader, name == debugHeader:
 		case notModified && representationFields[name]:
 		default:
-			h[name] = values[:len(values):len(values)] // an append copies
+			h[name] = values[:len(values):len(values)] // an append then copies the slice
 		}
 	}
 	if !notModified && status != http.StatusNoContent {
@@ -122,7 +120,7 @@ func copyEntryHeader(ex *exchange, e *cache.Entry, now time.Time, h http.Header)
 	return status
 }
 
-// entryResponse returns a stored response in the form of an upstream's response.
+// entryResponse returns a stored response as an [http.Response].
 func entryResponse(ex *exchange, e *cache.Entry, now time.Time) *http.Response {
 	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: ex.in, Body: http.NoBody, Header: http.Header{}}
 	resp.StatusCode = copyEntryHeader(ex, e, now, resp.Header)
@@ -138,8 +136,8 @@ func entryResponse(ex *exchange, e *cache.Entry, now time.Time) *http.Response {
 // rateLimitOperation is the operation that Weir answers from the ledger.
 const rateLimitOperation = "rate-limit/get"
 
-// answerFromLedger answers the rate limit status without contacting the upstream, and reports
-// whether it did. It does not if the client sent no-cache or the ledger is unavailable.
+// answerFromLedger writes the rate limit status from the ledger, and reports whether a response was written. A request
+// with no-cache is forwarded, and so is every request while the ledger is unavailable.
 func (g *Gateway) answerFromLedger(ex *exchange) bool {
 	if ex.match.Operation.ID != rateLimitOperation || ex.cacheControl.Has("no-cache") {
 		return false
@@ -161,8 +159,8 @@ func (g *Gateway) answerFromLedger(ex *exchange) bool {
 	return true
 }
 
-// rateLimitStatus returns the body of the rate limit status: the resources in the order of
-// the API's documents (Document B section 2.6), and the deprecated top-level rate.
+// rateLimitStatus returns the body of the rate limit status. The body contains the resources in the order of the API's
+// documents (Document B section 2.6), and the deprecated top-level rate.
 func (g *Gateway) rateLimitStatus(ex *exchange) (string, error) {
 	var resources []string
 	var core string
@@ -180,7 +178,7 @@ func (g *Gateway) rateLimitStatus(ex *exchange) (string, error) {
 	return `{"resources":{` + strings.Join(resources, ",") + `},"rate":` + core + `}`, nil
 }
 
-// retryAfter formats a delay for Retry-After: in whole seconds, rounded up, at least one.
+// retryAfter formats a delay for Retry-After in whole seconds, rounded up, at least 1.
 func retryAfter(d time.Duration) string {
 	return strconv.Itoa(max(1, int((d+time.Second-1)/time.Second)))
 }
