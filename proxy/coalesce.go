@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// maxFollowed bounds how many calls one request follows before it is sent by itself.
+	// maxFollowed bounds the calls that one request follows without a usable result. Only two results count: a stored
+	// response that the client may not use, and an error while statistics are computed.
 	maxFollowed = 3
-	// shortWait is how long a request follows a paused call if it might get a permit sooner
-	// by itself.
+	// shortWait is the time for which a request follows a paused call, if the request might get a permit sooner than
+	// the call.
 	shortWait = 50 * time.Millisecond
 )
 
-// coalesces reports whether the question may share a call. A response to the client's own
-// validators may be a 304, and one to max-stale or stale-if-error may come stale from another
-// cache. Neither is of use to other clients.
+// coalesces reports whether the question may share a call. Other clients cannot use a 304 to the client's own
+// validators. They cannot use a stale response from another cache either, which max-stale and stale-if-error permit.
 func (ex *exchange) coalesces() bool {
 	if !ex.cacheable || ex.method != http.MethodGet || ex.match.Operation.Cache.NoCoalesce || ex.uncacheable {
 		return false
@@ -46,9 +46,8 @@ func (g *Gateway) join(ex *exchange) (c *coalesce.Call, leads bool) {
 	return g.Background.calls.Join(q, func(since cache.Generation) bool { return g.Cache.Purged(ex.tags(), since) })
 }
 
-// callKey returns the key of the call for the question. It includes the request fields that the
-// response varies by, as far as they are known from stored variants. Requests that left a paused
-// call share a call of their own.
+// callKey returns the key of the call for the question. The key includes the request fields in Vary of the stored
+// variants. Requests that left a paused call share a separate call.
 func (g *Gateway) callKey(ex *exchange) cache.Key {
 	parts := []string{string(ex.key[:])}
 	variants, _ := g.Cache.Candidates(ex.in.Context(), ex.key, cache.Key{})
@@ -66,7 +65,7 @@ func (g *Gateway) callKey(ex *exchange) cache.Key {
 	return cache.NewKey(parts...)
 }
 
-// coalesce gets the response through a call: as its leader, or from the cache as a follower.
+// coalesce gets the response through a call. The leader sends the request, and a follower reads the stored response.
 func (g *Gateway) coalesce(ex *exchange, out *http.Request) (*http.Response, error) {
 	for followed := 0; followed < maxFollowed; {
 		c, leads := g.join(ex)
@@ -75,6 +74,7 @@ func (g *Gateway) coalesce(ex *exchange, out *http.Request) (*http.Response, err
 			if err != nil || !g.pollInBackground(ex, resp) {
 				return resp, err
 			}
+			// The background continues the call, and the leader waits below as a follower.
 		}
 		s := g.beginStage(ex, ex.in.Context(), stageCoalesce)
 		result, err := c.Wait(ex.in.Context(), g.followUntil(ex, c))
@@ -91,7 +91,7 @@ func (g *Gateway) coalesce(ex *exchange, out *http.Request) (*http.Response, err
 		case result == coalesce.Computing:
 			return g.stillComputing(ex, c), nil
 		case result == coalesce.Refused:
-			// This client may have a later deadline than the leader had.
+			// This client may have a later deadline than the leader, and joins again.
 		case result == coalesce.Paused && time.Now().Before(ex.deadline(g.maxWait(ex))):
 			ex.skipped++
 		case !ex.computed():
@@ -103,9 +103,9 @@ func (g *Gateway) coalesce(ex *exchange, out *http.Request) (*http.Response, err
 	return g.fetch(ex, out)
 }
 
-// followUntil returns how long the client follows a call that is paused. It is short if the
-// request might get a permit sooner by itself: from another account, at another priority, or
-// with another credential.
+// followUntil returns the time until which the client follows a paused call. The time is shortWait from now if the
+// request might get a permit sooner than the call. Such a request has another account, another priority or another
+// credential to try.
 func (g *Gateway) followUntil(ex *exchange, c *coalesce.Call) time.Time {
 	until, own := ex.deadline(g.maxWait(ex)), ex.identity.Caller
 	independent := ex.hasAlternative || own.Account != c.Account || own.Priority != c.Priority
@@ -115,7 +115,7 @@ func (g *Gateway) followUntil(ex *exchange, c *coalesce.Call) time.Time {
 	return until
 }
 
-// maxWait is how long a client waits without a Prefer field.
+// maxWait returns the maximum wait of a client without a Prefer field.
 func (g *Gateway) maxWait(ex *exchange) time.Duration {
 	if ex.computed() {
 		return g.Statistics.Wait
@@ -123,7 +123,7 @@ func (g *Gateway) maxWait(ex *exchange) time.Duration {
 	return g.Wait
 }
 
-// lead sends the request of a call. The request outlives the client if it has followers.
+// lead sends the request of a call. If the call has followers, the request survives a disconnect of the client.
 func (g *Gateway) lead(ex *exchange, c *coalesce.Call, out *http.Request) (resp *http.Response, err error) {
 	defer func() {
 		if resp == nil { // including a panic
@@ -137,8 +137,7 @@ func (g *Gateway) lead(ex *exchange, c *coalesce.Call, out *http.Request) (resp 
 	return g.fetchForFleet(ex, out.WithContext(ctx))
 }
 
-// fetchForFleet sends the request of the exchange's call, unless another replica already fetches
-// the response.
+// fetchForFleet sends the request of the exchange's call, unless another replica already fetches the response.
 func (g *Gateway) fetchForFleet(ex *exchange, out *http.Request) (*http.Response, error) {
 	if ex.cacheControl.Has("no-cache") || ex.stale != nil && ex.stale.Lifetime == 0 || ex.skipShared {
 		return g.fetch(ex, out) // another replica's response would not be used
@@ -150,8 +149,8 @@ func (g *Gateway) fetchForFleet(ex *exchange, out *http.Request) (*http.Response
 		Leases: g.Cache, Go: g.Background.running.Go, Stop: g.Background.ctx.Done(), Deadline: ex.deadline(g.maxWait(ex)),
 		Purged: func(since cache.Generation) bool { return g.Cache.Purged(ex.tags(), since) },
 		Lookup: func() bool {
-			// The clocks of two replicas may differ, so only a fresh response will do.
-			resp = g.responseOfCall(ex, time.Time{}) //nolint:bodyclose // the caller closes it
+			// The clocks of two replicas may differ, so the response must be fresh.
+			resp = g.responseOfCall(ex, time.Time{}) //nolint:bodyclose // fetchForFleet returns resp
 			return resp != nil
 		},
 		Waiting: func(leader trace.SpanContext) {
@@ -176,15 +175,15 @@ func (g *Gateway) fetchForFleet(ex *exchange, out *http.Request) (*http.Response
 	return g.fetch(ex, out)
 }
 
-// responseOfCall returns the stored response of a finished call, or nil if the client may not use
-// it. The response must be fresh, or requested after since if that is not zero.
-func (g *Gateway) responseOfCall(ex *exchange, since time.Time) *http.Response {
+// responseOfCall returns the stored response of a finished call, or nil if the client may not use the response. The
+// response must be fresh, or requested at or after notBefore. A zero notBefore has no effect.
+func (g *Gateway) responseOfCall(ex *exchange, notBefore time.Time) *http.Response {
 	e, purged := g.Cache.Lookup(ex.in.Context(), ex.key, ex.header)
 	now := time.Now()
 	if e == nil || purged {
 		return nil
 	}
-	recent := !since.IsZero() && !e.Requested.Before(since)
+	recent := !notBefore.IsZero() && !e.Requested.Before(notBefore)
 	if !recent && (!e.Fresh(now) || ex.mustRevalidate(e, now)) {
 		return nil
 	}
@@ -207,7 +206,7 @@ func resultOfError(err error) coalesce.Result {
 	case errors.As(err, &refusal), errors.Is(err, errTokenTimeout):
 		return coalesce.Refused
 	case errors.Is(err, context.Canceled):
-		return coalesce.Private // concerns the leader's client only
+		return coalesce.Private // only the leader's client has left
 	}
 	return coalesce.Failed
 }

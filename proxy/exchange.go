@@ -47,7 +47,7 @@ type exchange struct {
 	body         *inbound.Body // body of in; nil without a body
 	buffered     *buffer       // prefix of the body that was read in advance; nil before that read
 	start        time.Time
-	waitingSince time.Time // arrival of the complete request
+	waitingSince time.Time // start of the wait for the deadline
 	prefix       string    // of the client's path: "" or "/api/v3"
 	prefer       preference
 	// stale is the stored response that must be revalidated. fallback is the same response, if clients may get the
@@ -151,8 +151,8 @@ func (g *Gateway) setKey(ex *exchange) {
 	ex.cacheable = !ex.ranged
 	ex.key = g.keyOf(&ex.question, class)
 	anonymous := ex.identity.Caller.Kind == policy.Unauthenticated
-	// Reference data of the class Shared has OneCaller as well, although all callers share the key: the TTL of the catalogue
-	// applies even to private responses.
+	// OneCaller is also set for reference data (class Shared), although all callers share the key. Private responses of
+	// reference data are then stored without the fields that identify a caller (withoutCaller).
 	ex.rule = cache.Rule{OneCaller: !anonymous, Heuristic: anonymous && !op.Known()}
 	switch op.Cache.Class {
 	case policy.Shared:

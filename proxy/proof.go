@@ -11,17 +11,17 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// ETags selects the ETags by which a caller proves its access to a response that another caller
-// fetched: Weir sends the ETag upstream, and a 304 to this caller's credential is the proof.
+// ETags selects the ETags that prove a caller's access to a response that another caller fetched. Weir sends the ETag
+// upstream with the caller's credential, and a 304 is the proof.
 type ETags string
 
 const (
-	// ETagsComputed uses ETags that Weir computes, if the dialect knows how the upstream makes
-	// them, and otherwise strong ETags of the upstream. It is the default.
+	// ETagsComputed is the default. Weir computes ETags if the dialect defines the upstream's algorithm, and otherwise
+	// uses strong ETags of the upstream.
 	ETagsComputed ETags = "computed"
-	// ETagsUpstream uses strong ETags of the upstream only.
+	// ETagsUpstream uses only strong ETags of the upstream.
 	ETagsUpstream ETags = "upstream"
-	// ETagsOff revalidates only the stored response of the same request.
+	// ETagsOff disables proofs, and revalidates only the stored response of the same request.
 	ETagsOff ETags = "off"
 )
 
@@ -30,27 +30,27 @@ type candidate struct {
 	entry    *cache.Entry
 	etag     string
 	source   candidateSource
-	computed bool // by Weir, from the body and this request
+	computed bool // Weir computed the ETag from the body and this request
 }
 
 // candidateSource is the relation of a stored response to the request.
 type candidateSource int
 
 const (
-	// sourceStale is the stored response that the request would get if it were fresh.
+	// sourceStale is the stale stored response of the request itself.
 	sourceStale candidateSource = iota
 	// sourceVariant is a response to the same caller for other values of Vary fields.
 	sourceVariant
-	// sourceOtherCaller is a response to another caller. A 304 proves this caller's access to it.
+	// sourceOtherCaller is a response to another caller. A 304 proves this caller's access to the response.
 	sourceOtherCaller
 )
 
 const (
-	// maxETags bounds the bytes of all ETags that one request sends, maxETag those of one ETag.
+	// maxETags bounds the bytes of all ETags of one request. maxETag bounds the bytes of one ETag.
 	maxETags = 4 << 10
 	maxETag  = 256
-	// maxHashed bounds the bytes that are hashed for one request. Its duration must not reveal
-	// to a caller without access that a response is stored.
+	// maxHashed bounds the bytes that are hashed for one request. A long duration would reveal to a caller without
+	// access that a response is stored.
 	maxHashed = 1 << 20
 )
 
@@ -61,18 +61,18 @@ type candidateList struct {
 	sent         http.Header
 	computes     bool
 	list         []candidate
-	size, hashed int // bytes of ETags, and of bodies
+	size, hashed int // bytes of ETags in list, and of hashed bodies
 }
 
-// candidates returns the stored responses that may answer a request with these fields: the stale
-// one, and those of other callers and other variants. If nothing is stale and the client sent its
-// own validators, it returns none: the client's validators are forwarded.
+// candidates returns the stored responses that may answer the request: the stale response, other variants, and
+// responses to other callers. If the client sent validators and no response is stale, the list is empty and these
+// validators are forwarded.
 func (g *Gateway) candidates(ex *exchange, sent http.Header) []candidate {
 	l := candidateList{g: g, ex: ex, sent: sent, computes: g.computesETags(ex, sent)}
 	if ex.stale != nil {
 		l.add(ex.stale, sourceStale)
 		if len(l.list) == 0 {
-			return nil // it is revalidated by its date
+			return nil // the stale response is revalidated by date
 		}
 	} else if !isUnconditional(ex.header) {
 		return nil
@@ -90,15 +90,14 @@ func (g *Gateway) candidates(ex *exchange, sent http.Header) []candidate {
 	return l.list
 }
 
-// add adds an entry with the ETag that it came with, and with the computed one. The ETag of a
-// variant or of another caller's response must be computed or strong: a weak ETag does not promise
-// identical bytes (RFC 9110 section 8.8.1).
+// add adds an entry with the ETag of the upstream, and with the computed ETag. For a variant or another caller's
+// response, the ETag must be computed or strong. A weak ETag does not promise identical bytes (RFC 9110 section 8.8.1).
 func (l *candidateList) add(e *cache.Entry, source candidateSource) {
 	if source != sourceStale && (e.Status != http.StatusOK || e == l.ex.stale) {
 		return
 	}
 	if source == sourceOtherCaller && (l.ex.match.Operation.Paged() || len(e.Header["Link"]) > 0) {
-		// This caller may have other pages, which only a 304 with Link can show.
+		// This caller may have other pages, which only a 304 with Link reveals.
 		if _, repeated := l.g.linkIn304.Load(l.ex.match.Operation.ID); !repeated {
 			return
 		}
@@ -114,7 +113,7 @@ func (l *candidateList) add(e *cache.Entry, source candidateSource) {
 	}
 }
 
-// append adds a candidate, unless its ETag is missing, too long or in the list already.
+// append adds a candidate, unless the ETag is missing, too long or already in the list.
 func (l *candidateList) append(c candidate) {
 	same := func(other candidate) bool { return opaqueTag(other.etag) == opaqueTag(c.etag) }
 	if c.etag == "" || len(c.etag) > maxETag || l.size+len(c.etag) > maxETags || slices.ContainsFunc(l.list, same) {
@@ -132,8 +131,8 @@ func onlyStale(list []candidate) bool {
 // opaqueTag returns an ETag without its weakness indicator (RFC 9110 section 8.8.3.2).
 func opaqueTag(etag string) string { return strings.TrimPrefix(etag, "W/") }
 
-// setConditions makes the request conditional on stored responses, if there are any. Otherwise the
-// request has the client's own conditions.
+// setConditions makes the request conditional on the candidates. Without candidates, the request has the client's own
+// conditions.
 func (g *Gateway) setConditions(ex *exchange, out *http.Request) {
 	ex.candidates, ex.conditional = nil, false
 	for _, name := range validators {
@@ -177,8 +176,12 @@ func isUnconditional(h http.Header) bool {
 	return !slices.ContainsFunc(validators, func(name string) bool { return len(h[name]) > 0 })
 }
 
-// confirmed returns the candidate that a 304 confirms (RFC 9111 section 4.3.4). It reports false if
-// the 304 confirms none, or is no proof of access.
+// confirmed returns the candidate that a 304 confirms (RFC 9111 section 4.3.4). The result is false if the 304 confirms
+// no candidate or does not prove access.
+//
+// A candidate with the ETag of the 304 is confirmed. A 304 without an ETag confirms a single candidate, or a stale
+// response that was validated by date. A 304 with another ETag confirms the stale response only if no If-Modified-Since
+// was sent.
 func (g *Gateway) confirmed(ex *exchange, sent, response http.Header) (candidate, bool) {
 	etag, operation := response.Get("Etag"), ex.match.Operation.ID
 	if len(response["Link"]) > 0 {
@@ -195,29 +198,29 @@ func (g *Gateway) confirmed(ex *exchange, sent, response http.Header) (candidate
 			return candidate{}, false // the ETag is missing, or has become weak
 		case c.source == sourceOtherCaller && len(c.entry.Header["Link"]) > len(response["Link"]):
 			g.linkIn304.Delete(operation)
-			return candidate{}, false // this caller's pages are unknown
+			return candidate{}, false // this caller may have other pages
 		}
 		return c, true
 	}
 	if single && ex.stale != nil {
-		// Another ETag after a comparison of dates may belong to another response.
+		// If the upstream compared dates, another ETag may belong to another response.
 		return candidate{entry: ex.stale}, etag == "" || len(sent["If-Modified-Since"]) == 0
 	}
 	return candidate{}, false
 }
 
-// digest is the form of ETags that Weir computes.
+// digest matches the ETags that Weir can compute.
 var digest = regexp.MustCompile(`^"[0-9a-f]{64}"$`)
 
-// computesETags reports whether Weir can compute the ETag of a response to a request with these
-// fields. It cannot if one of them has several lines: the upstream's treatment is unknown.
+// computesETags reports whether Weir can compute the ETag of a response to a request with these fields. The result is
+// false if a field of the ETag's input has several lines, because the upstream's treatment is unknown.
 func (g *Gateway) computesETags(ex *exchange, sent http.Header) bool {
 	repeated := func(name string) bool { return len(sent[http.CanonicalHeaderKey(name)]) > 1 }
 	return (g.ETags == "" || g.ETags == ETagsComputed) && len(g.Dialect.ETag) > 0 &&
 		!slices.ContainsFunc(g.Dialect.ETag, repeated) && g.baseKey(ex) != cache.Key{}
 }
 
-// checkComputedETag logs at most once per hour that the upstream's ETag differs from the computed one.
+// checkComputedETag logs, at most once per hour, that the upstream's ETag differs from the computed ETag.
 func (g *Gateway) checkComputedETag(ex *exchange, sent http.Header, e *cache.Entry) {
 	etag := opaqueTag(e.Header.Get("Etag"))
 	if e.Status != http.StatusOK || len(e.Body) > maxHashed || !digest.MatchString(etag) ||
@@ -229,8 +232,8 @@ func (g *Gateway) checkComputedETag(ex *exchange, sent http.Header, e *cache.Ent
 	})
 }
 
-// baseKey returns the key of the question without its caller. It is zero if all callers share the
-// response, or if the operation is unknown: its ETags may not be comparable.
+// baseKey returns the key of the question without a security class. The key is zero if all callers share the response.
+// The key is also zero for unknown operations, whose ETags may not be comparable.
 func (g *Gateway) baseKey(ex *exchange) cache.Key {
 	if op := ex.match.Operation; op.Cache.Class == policy.Shared || !op.Known() {
 		return cache.Key{}

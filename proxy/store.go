@@ -18,9 +18,8 @@ import (
 	"github.com/weirgate/weir/proxy/coalesce"
 )
 
-// store passes a response on and stores it once its body is complete. A stored response has no
-// trailers: another goroutine reads the body, and hits have none either. An incomplete small body
-// is returned as an error.
+// store returns the response for the client, and stores the response when the body is complete. A response that is
+// stored loses its trailers, because another goroutine reads the body. An incomplete small body is an error.
 func (g *Gateway) store(
 	ex *exchange, resp *http.Response, sent http.Header, a cache.Response, since cache.Generation,
 ) (*http.Response, error) {
@@ -29,14 +28,14 @@ func (g *Gateway) store(
 		if ex.stale != nil && ex.replacesStored(resp.StatusCode) {
 			g.Cache.Delete(ex.in.Context(), ex.key)
 		}
-		if resp.StatusCode == http.StatusOK {
+		if resp.StatusCode == http.StatusOK { // an error does not predict whether the next response can be stored
 			g.Cache.MarkUncacheable(ex.match.Operation.ID, ex.key)
 		}
 		ex.call.Finish(coalesce.Private, nil)
 		return resp, nil
 	}
 	g.Cache.MarkCacheable(ex.match.Operation.ID, ex.key)
-	// The entry copies the header now, because the client's response changes it later.
+	// The entry copies the header now, because the response to the client changes the header later.
 	e := cache.NewEntry(g.withoutCaller(ex, a), nil, lifetime)
 	e.Vary, e.Since, e.BaseKey, e.Tags = vary, since, g.baseKey(ex), ex.tags()
 	own := *resp
@@ -69,8 +68,8 @@ func (g *Gateway) store(
 	return &own, nil
 }
 
-// fillInBackground reads a body ahead of its client. The read continues when the client has left,
-// as long as the call has followers.
+// fillInBackground reads a body ahead of the client. While the call has followers, the read continues after a
+// disconnect of the client.
 func (g *Gateway) fillInBackground(ex *exchange, s *spool) {
 	g.Background.running.Go(func() {
 		defer context.AfterFunc(g.Background.ctx, ex.call.Close)()
@@ -86,9 +85,8 @@ func (g *Gateway) fillInBackground(ex *exchange, s *spool) {
 	})
 }
 
-// notModified returns the response that a 304 confirms. A 304 whose ETag matches none of the
-// candidates still confirms a stale response that was validated by date (RFC 9111 section 4.3.4);
-// otherwise the request is repeated without conditions. A 304 to that is an error.
+// notModified returns the response that a 304 confirms (see confirmed). If the 304 confirms no response, the request is
+// repeated without conditions. A 304 to a request without conditions is an error.
 func (g *Gateway) notModified(
 	ex *exchange, out *http.Request, resp *http.Response, since cache.Generation,
 ) (*http.Response, error) {
@@ -114,8 +112,7 @@ func (g *Gateway) notModified(
 	return g.updateStored(ex, c, a, since), nil
 }
 
-// updateStored merges a 304 into the entry that it confirms (RFC 9111 section 4.3.4), and returns
-// the updated response.
+// updateStored merges a 304 into the confirmed entry (RFC 9111 section 4.3.4), and returns the updated response.
 func (g *Gateway) updateStored(ex *exchange, c candidate, a cache.Response, since cache.Generation) *http.Response {
 	now, e := a.Answered, c.entry
 	if c.source == sourceOtherCaller {
@@ -137,15 +134,15 @@ func (g *Gateway) updateStored(ex *exchange, c candidate, a cache.Response, sinc
 	return entryResponse(ex, e, now)
 }
 
-// storable reports whether a response may be stored for the question, and returns its freshness
-// lifetime and the request fields that it varies by.
+// storable reports whether a response may be stored for the question, and returns the freshness lifetime and the
+// request fields in Vary.
 func (g *Gateway) storable(ex *exchange, a cache.Response) (lifetime time.Duration, vary []cache.Field, ok bool) {
 	lifetime, allowed := cache.Storable(a, ex.cacheControl, ex.rule)
 	vary, selectable := cache.VaryFields(a.Header, ex.header, g.covered)
 	return lifetime, vary, allowed && selectable
 }
 
-// withoutCaller removes what may identify the caller from a response that all callers share.
+// withoutCaller removes the fields that may identify the caller from a response that all callers share.
 func (g *Gateway) withoutCaller(ex *exchange, a cache.Response) cache.Response {
 	if ex.match.Operation.Cache.Class == policy.Shared {
 		return a.WithoutCaller(g.Dialect.Describe)
@@ -153,8 +150,8 @@ func (g *Gateway) withoutCaller(ex *exchange, a cache.Response) cache.Response {
 	return a
 }
 
-// outdatesStored reports whether a response that is not stored shows that the stored one is
-// outdated. It is the response to a HEAD request (RFC 9111 section 4.3.5) or to a range request.
+// outdatesStored reports whether a response to a HEAD request (RFC 9111 section 4.3.5) or to a range request shows that
+// the stored response is outdated.
 func (ex *exchange) outdatesStored(resp *http.Response) bool {
 	switch {
 	case !ex.ranged && (!ex.cacheable || ex.stale == nil):
@@ -165,9 +162,8 @@ func (ex *exchange) outdatesStored(resp *http.Response) bool {
 	return ex.cacheable && resp.StatusCode == http.StatusOK && ex.stale.Differs(resp)
 }
 
-// replacesStored reports whether a response with this status means that the stored one is outdated.
-// A limit error does not. Neither does a refusal of a single credential, if all callers share the
-// response.
+// replacesStored reports whether a response with this status shows that the stored response is outdated. Limit errors
+// return false. If all callers share the response, the refusal of one credential also returns false.
 func (ex *exchange) replacesStored(status int) bool {
 	switch {
 	case status < 400, status == http.StatusNotFound, status == http.StatusGone:
@@ -178,8 +174,8 @@ func (ex *exchange) replacesStored(status int) bool {
 	return false
 }
 
-// delimited reports whether the body's end is marked, so that a broken connection cannot be taken
-// for it (RFC 9112 section 8).
+// delimited reports whether the framing marks the end of the body, so that a broken connection is detected (RFC 9112
+// section 8).
 func delimited(resp *http.Response) bool {
 	return resp.ContentLength >= 0 || resp.ProtoMajor >= 2 || len(resp.TransferEncoding) > 0
 }
@@ -187,10 +183,10 @@ func delimited(resp *http.Response) bool {
 const (
 	// maxEntry is the size of the largest body that is stored.
 	maxEntry = 8 << 20
-	// smallBody is the size up to which a body is read before the response begins.
+	// smallBody is the size of the largest body that is read before the response to the client begins.
 	smallBody = 16 << 10
-	// maxHeld bounds the bytes that are buffered for clients. It is at most the heldShare-th
-	// part of GOMEMLIMIT.
+	// maxHeld bounds the bytes that are buffered for clients. If GOMEMLIMIT divided by heldShare is lower, that bound
+	// applies.
 	maxHeld, heldShare = 256 << 20, 8
 )
 
@@ -209,8 +205,8 @@ type buffer struct {
 	budget *bufferBudget // nil without a bound, and after release
 }
 
-// append adds bytes and reports whether the budget allows more. Otherwise the buffer no longer counts
-// towards the budget.
+// append adds bytes and reports whether the budget allows more bytes. If the budget is exhausted, append releases the
+// buffer from the budget.
 func (b *buffer) append(p []byte) (more bool) {
 	b.data = append(b.data, p...)
 	if b.budget == nil || b.budget.used.Add(int64(len(p))) <= b.budget.limit {
@@ -228,14 +224,14 @@ func (b *buffer) release() {
 	}
 }
 
-// spool is a response body that is read into memory ahead of its client. A slow client then does
-// not delay the other clients of the call. A body that is too large to be stored, or for which
-// there is no memory, is passed through from that point.
+// spool is a response body that is read into memory ahead of the client. A slow client then does not delay the other
+// clients of the call. When the body exceeds maxEntry or the memory budget, the client reads the rest directly from the
+// upstream.
 type spool struct {
 	body   io.ReadCloser
 	length int64 // Content-Length, or -1
-	// complete is called once with the body, and with ok unless it is incomplete or too large.
-	// It is called before the client sees the end.
+	// complete is called once with the body, before the client can read the end of the body. ok is false if the body is
+	// incomplete or too large.
 	complete func(body []byte, ok bool)
 
 	mu      sync.Mutex
@@ -243,9 +239,9 @@ type spool struct {
 	buffer        // without a budget for a small body
 	visible int   // bytes of data that the client may read
 	off     int   // bytes of data that the client has read
-	err     error // that follows the visible bytes
-	passing bool  // the rest after the visible bytes is read from body
-	closed  bool  // by the client
+	err     error // returned after the visible bytes
+	passing bool  // after the visible bytes, Read reads from body
+	closed  bool  // the client has called Close
 	filled  bool  // fill has ended
 }
 
@@ -263,14 +259,14 @@ func (s *spool) fill() {
 		full = s.append(buffer[:n], err)
 	}
 	if err != nil {
-		_ = s.body.Close() // nothing is left to read
+		_ = s.body.Close() // the body has ended
 	}
 	s.complete(s.data, err == io.EOF && (s.length < 0 || int64(len(s.data)) == s.length))
 	s.stop(err)
 }
 
-// append adds bytes and reports whether the body is too large. The last byte of a body of known
-// length stays invisible until complete was called.
+// append adds the bytes of one read, and reports whether the body is too large for memory. The bytes of the last read
+// stay invisible until stop, so that complete is called before the client sees the end.
 func (s *spool) append(p []byte, err error) (full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -296,7 +292,7 @@ func (s *spool) stop(err error) {
 	}
 }
 
-// free releases the buffer. The caller holds mu.
+// free releases the buffer. mu must be held.
 func (s *spool) free() {
 	s.release()
 	s.data, s.visible, s.off = nil, 0, 0
@@ -323,7 +319,7 @@ func (s *spool) Read(p []byte) (int, error) {
 	return 0, err
 }
 
-// Close ends the client's reading. A body that can be stored is still read to its end.
+// Close ends the reads of the client. fill still reads a body that can be stored to its end.
 func (s *spool) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -338,7 +334,7 @@ func (s *spool) Close() error {
 	return nil
 }
 
-// discard reads the rest of a response that is not used, so that its connection can be reused.
+// discard reads the rest of an unused response, so that the connection can be reused.
 func discard(body io.ReadCloser) {
 	_, _ = io.CopyN(io.Discard, body, maxDiscard) // after a longer or broken body the connection is closed
 	_ = body.Close()

@@ -9,8 +9,19 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// tags returns the tags by which a stored response can be purged: its operation, with and without its
-// path parameters, its repository or organization, its target, and its account.
+// tags returns the tags of the stored response to the question. The functions in the last column purge the tag, and
+// operators may purge any tag:
+//
+//	Format              Responses                                  Purged by
+//	op:ID               of an operation                            tagsOfChange, TagsOfEvent
+//	url:PATH            of a path, with any query                  tagsOfChange, tagsOfLocation, TagOf
+//	ID/VALUE/VALUE      of an operation and its path parameters    tagsOfChange
+//	ID/?                of an operation, parameters unknown        tagsOfChange, TagsOfEvent
+//	op:ID@OWNER/REPO    of an operation in a repository            TagsOfEvent
+//	op:ID@OWNER         of an operation in an organization         TagsOfEvent
+//	repo:OWNER/REPO     of a repository                            operators only
+//	org:OWNER           of an organization                         operators only
+//	account:ACCOUNT     to an account                              operators only
 func (q *question) tags() []string {
 	m := q.match
 	tags := []string{"op:" + m.Operation.ID, "url:" + m.Path}
@@ -29,7 +40,7 @@ func (q *question) tags() []string {
 	return tags
 }
 
-// TagOf returns the tag of a target that an operator names: a path, or a URL of the upstream or the
+// TagOf returns the tag of a target for a purge by an operator. The target is a path, or a URL of the upstream or the
 // gateway. The tag covers the target with any query.
 func (g *Gateway) TagOf(target string) (string, error) {
 	u, err := url.Parse(target)
@@ -47,8 +58,8 @@ func (g *Gateway) TagOf(target string) (string, error) {
 	return "url:" + m.Path, nil
 }
 
-// tagsOfChange returns the tags that a successful unsafe request makes stale: its target (RFC 9111
-// section 4.4), and the operations that the catalogue names for the same path parameters.
+// tagsOfChange returns the tags that a successful unsafe request makes stale. The tags cover the request's target (RFC
+// 9111 section 4.4), and the operations that the catalogue lists, for the same path parameters.
 func (g *Gateway) tagsOfChange(m policy.Match) []string {
 	tags := []string{"url:" + m.Path}
 	for _, id := range m.Operation.Invalidates {
@@ -56,16 +67,16 @@ func (g *Gateway) tagsOfChange(m policy.Match) []string {
 		tag := scope(op, &m.Params)
 		tags = append(tags, tag, scope(op, &policy.Params{}))
 		if strings.HasSuffix(tag, unknownScope) {
-			// The path has the repository's number. Its name is unknown, so all responses of
-			// the operation become stale.
+			// The path has the number of the repository. The name is unknown, so all responses of the operation become
+			// stale.
 			tags = append(tags, "op:"+id)
 		}
 	}
 	return tags
 }
 
-// tagsOfLocation returns the tags of the targets in Location and Content-Location of a successful
-// unsafe request, if they are on the upstream's host (RFC 9111 section 4.4).
+// tagsOfLocation returns the tags of the targets in Location and Content-Location of a response to an unsafe request.
+// Targets on other hosts are ignored (RFC 9111 section 4.4).
 func (g *Gateway) tagsOfLocation(ex *exchange, h http.Header) (tags []string) {
 	for _, name := range []string{"Location", "Content-Location"} {
 		u, err := g.target(ex.match).Parse(h.Get(name))
@@ -80,11 +91,11 @@ func (g *Gateway) tagsOfLocation(ex *exchange, h http.Header) (tags []string) {
 	return tags
 }
 
-// unknownScope marks the scope of a response that was fetched by another form of its path (a
-// repository's number). It becomes stale with every change to its operation.
+// unknownScope marks the scope of a response whose path has the number of the repository instead of the name. Every
+// change to the operation makes such a response stale.
 const unknownScope = "/?"
 
-// scope returns the tag of an operation with the values of its own path parameters.
+// scope returns the tag of an operation with the values of the operation's path parameters.
 func scope(op *policy.Operation, params *policy.Params) string {
 	var b strings.Builder
 	b.WriteString(op.ID)
@@ -102,11 +113,11 @@ func scope(op *policy.Operation, params *policy.Params) string {
 	return b.String()
 }
 
-// at returns the tag of an operation's responses about one repository or organization.
+// at returns the tag of an operation's responses in one repository or organization.
 func at(op *policy.Operation, where string) string { return "op:" + op.ID + "@" + where }
 
-// TagsOfEvent returns the tags that a webhook event makes stale (design section 6.5): the operations
-// that the catalogue names, for the repository ("owner/name"), or else for the organization.
+// TagsOfEvent returns the tags that a webhook event makes stale (design section 6.5). The tags cover the operations
+// that the catalogue lists for the event, in the repository ("owner/name") or otherwise in the organization.
 func (g *Gateway) TagsOfEvent(event, repository, organization string) (tags []string) {
 	for _, op := range g.Catalogue.Operations() {
 		if !slices.Contains(op.StaleOn, event) {

@@ -14,8 +14,7 @@ import (
 	"github.com/weirgate/weir/proxy/coalesce"
 )
 
-// answer gets the response from the upstream, by a request of its own or through a call that is
-// shared with other clients.
+// answer gets the response from the upstream, with a separate request or through a coalesced call.
 func (g *Gateway) answer(ex *exchange, out *http.Request) (*http.Response, error) {
 	switch {
 	case ex.call != nil && ex.polls == 0:
@@ -26,9 +25,10 @@ func (g *Gateway) answer(ex *exchange, out *http.Request) (*http.Response, error
 	return g.fetch(ex, out)
 }
 
-// fetch sends the question upstream, with conditions for stored responses, and updates the cache by
-// the response.
+// fetch sends the question upstream, with conditions for stored responses, and stores the response. After a successful
+// unsafe request, fetch purges the responses that the request changed.
 func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error) {
+	// The generation is read before the request is sent, so that a later purge makes the response stale.
 	since := g.Cache.Generation()
 	resp, err := g.sendWithRetries(ex, out)
 	if err != nil {
@@ -47,7 +47,7 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 			return g.notModified(ex, out, resp, since)
 		}
 	case http.StatusBadRequest, http.StatusPreconditionFailed, http.StatusRequestHeaderFieldsTooLarge:
-		if ex.conditional && !onlyStale(ex.candidates) { // the upstream may object to the number of ETags
+		if ex.conditional && !onlyStale(ex.candidates) { // the upstream may refuse the number of ETags
 			return g.fetchUnconditionally(ex, out, resp)
 		}
 	}
@@ -68,20 +68,23 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 	return resp, nil
 }
 
-// fetchUnconditionally repeats a request with the client's own conditions only.
+// fetchUnconditionally repeats a request with only the client's own conditions.
 func (g *Gateway) fetchUnconditionally(ex *exchange, out *http.Request, resp *http.Response) (*http.Response, error) {
 	discard(resp.Body)
 	ex.unconditional = true
-	ex.call.SetPaused(true)                      // until the request has a permit
+	ex.call.SetPaused(true)                      // resumed when the request has a permit
 	return g.fetch(ex, out.Clone(out.Context())) // the transport may still read the header of out
 }
 
-// sendWithRetries sends a request until it has a final response. It repeats the request if the connection
-// broke, if the request met a limit and its client can wait, and if statistics are still being
-// computed. Each repetition has a permit of its own.
+// sendWithRetries sends a request until the response is final. The request is repeated in these cases:
+//   - The connection broke.
+//   - The response is a limit error, and the client can wait for the end of the limit.
+//   - The upstream still computes statistics (202), and this exchange is a background task.
+//
+// Each repetition needs a new permit.
 func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Response, error) {
 	caller, retries, prepared := ex.identity.Caller, 0, false
-	for { // each case of repetition is bounded by the client's deadline
+	for { // the client's deadline ends the repetition
 		trial, err := g.breaker.allow(caller.Account, time.Now())
 		if err != nil {
 			return nil, err
@@ -98,7 +101,7 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 		}
 		prepared = true
 		if trial && !ex.record.Background {
-			// A client that leaves early must not end the trial without a result.
+			// A disconnect of the client must not end the trial without a result.
 			out = out.WithContext(ex.untilDrained())
 		}
 		ex.sent = time.Now()
@@ -108,7 +111,7 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 		s.end(attemptResult(resp, err), err)
 		ex.count(resp, outcome)
 		if err == nil {
-			// With a body, the concurrency slot is released only at its end.
+			// With a body, the concurrency slot is released at the end of the body.
 			outcome.Ended = resp.ContentLength == 0 || resp.Body == http.NoBody
 		}
 		g.settle(ex, *permit, outcome)
@@ -144,8 +147,8 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 	}
 }
 
-// admit acquires a permit. It waits at most until the client's deadline, or for a moment if another
-// credential can be tried.
+// admit acquires a permit. The wait ends at the client's deadline, or after alternativeWait if another credential can
+// be tried.
 func (g *Gateway) admit(ex *exchange, ctx context.Context, caller policy.Caller) (*limits.Permit, error) {
 	op, until := ex.operation, ex.deadline(g.Wait)
 	if soon := time.Now().Add(alternativeWait); ex.hasAlternative && soon.Before(until) {
@@ -158,8 +161,8 @@ func (g *Gateway) admit(ex *exchange, ctx context.Context, caller policy.Caller)
 	return permit, err
 }
 
-// prepare sets the credential and the conditions on a request that has its first permit. It returns the
-// permit if that fails or panics.
+// prepare sets the credential and the conditions on a request after the first permit. If an error or panic occurs,
+// prepare settles the permit without an outcome.
 func (g *Gateway) prepare(ex *exchange, out *http.Request, permit limits.Permit) (err error) {
 	done := false
 	defer func() {
@@ -174,8 +177,8 @@ func (g *Gateway) prepare(ex *exchange, out *http.Request, permit limits.Permit)
 	return err
 }
 
-// count adds an attempt to the record. Every request that was sent costs quota, except an
-// authenticated one that was answered 304.
+// count adds an attempt to the record, and sets ex.limited to the limit error of the response. Every sent request costs
+// quota, except an authenticated request with a 304.
 func (ex *exchange) count(resp *http.Response, o limits.Outcome) {
 	ex.record.Attempts++
 	ex.limited = o.Limited
@@ -187,8 +190,8 @@ func (ex *exchange) count(resp *http.Response, o limits.Outcome) {
 	}
 }
 
-// settle reports the outcome of a permit to the ledger. It does not depend on the client's
-// connection: an unsettled permit would distort the account.
+// settle reports the outcome of a permit to the ledger, even after a disconnect of the client. An unsettled permit
+// would distort the account.
 func (g *Gateway) settle(ex *exchange, permit limits.Permit, outcome limits.Outcome) {
 	if outcome.Rate.Resource != "" {
 		ex.record.Resource = outcome.Rate.Resource
@@ -197,7 +200,7 @@ func (g *Gateway) settle(ex *exchange, permit limits.Permit, outcome limits.Outc
 	err := g.Limiter.Settle(s.ctx, permit, outcome)
 	s.end("", err)
 	if err != nil {
-		// The ledger itself reports once that its store is unavailable, and settles later.
+		// The ledger logs once that its store is unavailable, and settles later.
 		g.Log.DebugContext(s.ctx, "permit not settled", "request", ex.record.ID, "error", err)
 	}
 }
@@ -209,7 +212,7 @@ func (g *Gateway) release(ex *exchange, permit limits.Permit, aborted bool) {
 	}
 }
 
-// permittedBody releases the concurrency slot when the body has ended or is closed.
+// permittedBody releases the concurrency slot at the end of the body or in Close.
 type permittedBody struct {
 	io.ReadCloser
 	release func(aborted bool) // nil after its call
@@ -236,12 +239,12 @@ func (b *permittedBody) end(aborted bool) {
 	}
 }
 
-// limitRounding is added to the end of a limit, because the upstream rounds it to seconds.
+// limitRounding is added to the end of a limit, because the upstream rounds the end to seconds.
 const limitRounding = 2 * time.Second
 
-// waitsForLimit reports whether a request that met a limit is repeated after the limit has ended. The
-// request must be safe and the client's deadline late enough. Other clients get the upstream's
-// limit response.
+// waitsForLimit reports whether a request with a limit error is repeated after the end of the limit. The request must
+// be safe, and the limit must end before the client's deadline. Otherwise the client gets the upstream's limit
+// response.
 func (g *Gateway) waitsForLimit(ex *exchange, o limits.Outcome) bool {
 	now := time.Now()
 	var end time.Time
@@ -276,7 +279,7 @@ func recognizeLimit(resp *http.Response, outcome *limits.Outcome) {
 	outcome.RetryAfter = limits.ReadRetryAfter(resp.Header, time.Now())
 }
 
-// maxPeek bounds how much of a body is read to recognize a limit error.
+// maxPeek bounds the bytes of a body that are read to recognize a limit error.
 const maxPeek = 8 << 10
 
 // peek reads up to most bytes of the body and returns them. The body can still be read completely.
@@ -289,7 +292,8 @@ func peek(resp *http.Response, most int64) []byte {
 	return start
 }
 
-// rejoin returns a whole body again, after its start was read by reads of which the last returned err.
+// rejoin returns a body that begins with start. After start the body continues with the rest of body, or returns err if
+// err is not nil.
 func rejoin(start []byte, err error, body io.ReadCloser) io.ReadCloser {
 	rest := io.Reader(body)
 	if err != nil {
@@ -306,7 +310,7 @@ type brokenReader struct{ err error }
 
 func (b brokenReader) Read([]byte) (int, error) { return 0, b.err }
 
-// sleep waits, and returns the cause if the context ends before.
+// sleep waits for d. If the context ends earlier, sleep returns the cause.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
