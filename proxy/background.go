@@ -13,22 +13,22 @@ import (
 	"github.com/weirgate/weir/proxy/coalesce"
 )
 
-// Background runs work that continues after its client has left: revalidation, polling, and
-// reading bodies for the cache. It has the calls that clients share, and outlives a [Gateway].
+// Background runs work that continues after a client's disconnect: revalidation, polling, and reading bodies for the
+// cache. Background also contains the coalesced calls, and outlives a [Gateway].
 type Background struct {
 	calls   coalesce.Group
-	ctx     context.Context // ends with the work, except for short steps
+	ctx     context.Context // canceled by Close
 	stop    context.CancelFunc
 	running sync.WaitGroup
-	// refreshes and polls bound the background revalidations and the polled questions.
+	// refreshes bounds the background revalidations. polls bounds the polled questions.
 	refreshes, polls *semaphore.Weighted
 	buffers          bufferBudget
 }
 
-// maxBackground bounds the background revalidations, and the polled questions, at any time.
+// maxBackground bounds the concurrent background revalidations, and separately the polled questions.
 const maxBackground = 256
 
-// NewBackground returns a Background that runs until it is closed.
+// NewBackground returns a Background that runs until [Background.Close].
 func NewBackground() *Background {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Background{
@@ -37,20 +37,20 @@ func NewBackground() *Background {
 	}
 }
 
-// Close cancels all work and waits until it has ended. No work may be started afterwards.
+// Close cancels all work and blocks until the work has ended. No work may be started afterwards.
 func (b *Background) Close() {
 	b.stop()
 	b.running.Wait()
 }
 
-// refresh revalidates a stale entry in the background while clients get it (RFC 5861 section 3).
-// It reports false if too many revalidations are running.
+// refresh revalidates a stale entry in the background, and reports whether clients may get the stale entry (RFC 5861
+// section 3). The result is false if too many revalidations are running.
 func (g *Gateway) refresh(ex *exchange) bool {
 	switch {
 	case ex.record.Background:
-		return false // this is the revalidation
+		return false // ex is the revalidation
 	case ex.cacheControl.Has("only-if-cached"):
-		return true // such a request must not cause another upstream
+		return true // such a request must not cause an upstream request
 	}
 	c, leads := g.join(ex)
 	if !leads {
@@ -72,18 +72,18 @@ func (g *Gateway) refresh(ex *exchange) bool {
 	return true
 }
 
-// backgroundTask is a question whose response goes to the cache and to the followers of its call.
+// backgroundTask is a question whose response is stored for the followers of a call.
 type backgroundTask struct {
 	question
-	slots  *semaphore.Weighted // the task has one of them
+	slots  *semaphore.Weighted // the task holds one slot
 	call   *coalesce.Call
-	cause  trace.SpanContext // of the request that started the task
-	wait   time.Duration     // longest time to wait for permits and polls
+	cause  trace.SpanContext // span of the request that started the task
+	wait   time.Duration     // maximum wait for permits and polls
 	pause  time.Duration     // before the first request
 	cancel context.CancelCauseFunc
 }
 
-// serveInBackground handles a question like [Gateway.ServeHTTP], without a client.
+// serveInBackground handles a question like [Gateway.ServeHTTP], but without a client.
 func (g *Gateway) serveInBackground(ctx context.Context, task backgroundTask) {
 	defer task.slots.Release(1)
 	defer task.cancel(nil)
@@ -98,12 +98,12 @@ func (g *Gateway) serveInBackground(ctx context.Context, task backgroundTask) {
 	ex.question, ex.call = q, c
 	c.Lead(task.cancel, ex.span.SpanContext())
 	if c.Computation().Response != nil {
-		ex.polls = 1 // the client's request found the computation
+		ex.polls = 1 // the client's request was the first poll
 	}
 	defer c.Finish(coalesce.Private, nil) // has no effect if the call has a result
 	ex.prefer = preference{wait: task.wait, given: true}
 	ex.header = q.header.Clone()
-	for _, name := range append([]string{"Cache-Control"}, validators...) { // fields of the client alone
+	for _, name := range append([]string{"Cache-Control"}, validators...) { // these fields concern only the client
 		ex.header.Del(name)
 	}
 	r, caller := &ex.record, q.identity.Caller

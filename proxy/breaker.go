@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// breaker is the circuit breaker and the retry budget for the upstream. It opens after
-// maxFailures attempts in a row without a response. While it is open, each account may send one
-// trial request per second. A response to any attempt closes it.
+// breaker is the circuit breaker and the retry budget for the upstream. The breaker opens after maxFailures attempts in
+// a row without a response. While the breaker is open, each account may send one trial request per second. A response
+// to any attempt closes the breaker.
 type breaker struct {
 	mu       sync.Mutex
 	failures int             // attempts in a row without a response
 	trials   map[string]bool // accounts that have sent a trial since started
-	started  time.Time       // of the current interval of trials
+	started  time.Time       // start of the current interval of trials
 	// retryDebt grows by retryCost with each retry, and falls by one with each response.
 	retryDebt int
 }
@@ -24,16 +24,16 @@ type breaker struct {
 const (
 	maxFailures              = 10
 	trialInterval, maxTrials = time.Second, 64
-	// maxRetries bounds the retries of one request. retryBurst is how many retries are
-	// possible after a time without any; each further one costs retryCost responses.
+	// maxRetries bounds the retries of one request. retryBurst is the number of retries that the full retry budget
+	// allows. Each retry reduces the budget until retryCost responses have arrived.
 	maxRetries            = 2
 	retryBurst, retryCost = 10, 10
 	// minRetryPause is the shortest pause before the first retry.
 	minRetryPause = 50 * time.Millisecond
 )
 
-// allow returns an error while the breaker is open. It reports a trial if the request may be sent
-// nevertheless. Trials are counted by account, so that one account cannot use up those of others.
+// allow returns an error while the breaker is open, unless the request may be sent as a trial. Each account has its own
+// trial, so that no account can use the trials of another account.
 func (b *breaker) allow(account string, now time.Time) (trial bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -53,7 +53,7 @@ func (b *breaker) allow(account string, now time.Time) (trial bool, err error) {
 	}
 }
 
-// cancelTrial returns a trial that was not sent.
+// cancelTrial permits another trial of an account whose trial was not sent.
 func (b *breaker) cancelTrial(account string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -81,7 +81,7 @@ func (b *breaker) fail(account string, now time.Time) (opens bool) {
 	return true
 }
 
-// takeRetry reports whether the budget allows another retry, and takes it.
+// takeRetry reports whether the budget allows another retry, and charges the retry.
 func (b *breaker) takeRetry() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,8 +111,8 @@ func (g *Gateway) observeUpstream(ex *exchange, err error) {
 	}
 }
 
-// isUpstreamFault reports whether the upstream caused the error. A client that disconnects, an
-// invalid request body and a stale idle connection are not its fault.
+// isUpstreamFault reports whether the upstream caused the error. The upstream does not cause a disconnect of the
+// client, an invalid request body or a broken idle connection.
 func (ex *exchange) isUpstreamFault(err error) bool {
 	switch {
 	case ex.reused && isBroken(err), ex.body.Err() != nil:
@@ -125,8 +125,8 @@ func (ex *exchange) isUpstreamFault(err error) bool {
 
 var errRetryBudget = errors.New("the retry budget is exhausted")
 
-// retries reports whether a request is sent again after its connection broke, and waits before
-// that. Only a safe request is retried, within the client's deadline and the retry budget.
+// retries reports whether a request is sent again after the connection broke, and waits before the retry. Only a safe
+// request is retried, within the client's deadline and the retry budget.
 func (g *Gateway) retries(ex *exchange, ctx context.Context, err error, before int) bool {
 	pause := time.Duration((1 + rand.Float64()) * float64(minRetryPause<<(2*before)))
 	switch {
@@ -149,8 +149,8 @@ func (g *Gateway) retries(ex *exchange, ctx context.Context, err error, before i
 	return err == nil
 }
 
-// isBroken reports whether the connection broke before a response began. A retry may succeed then,
-// unlike after a timeout.
+// isBroken reports whether the connection broke before a response began. A retry may then succeed, unlike after a
+// timeout.
 func isBroken(err error) bool {
 	fault, _ := connectionFault(err)
 	return fault != "" && !errors.Is(err, errStalled) && !isTimeout(err) && !errors.Is(err, errInterim)

@@ -13,24 +13,23 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Identity is the caller of a request, with the functions for its upstream credential.
+// Identity is the caller of a request, with the functions for the caller's upstream credential.
 type Identity struct {
 	Caller policy.Caller
-	// Authorize sets the credential on a request to the upstream. It returns an
-	// [UnusableError], or the error of the context. Nil sends no credential.
+	// Authorize sets the credential on a request to the upstream. The error is an [UnusableError] or the error of the
+	// context. If Authorize is nil, no credential is sent.
 	Authorize func(context.Context, http.Header) error
-	// Scope is what the client may request; nil is everything.
+	// Scope selects the requests that the client may send; nil permits all requests.
 	Scope *policy.Scope
 	// Debug permits the request field Weir-Debug.
 	Debug bool
-	// OnResponse is called with the status of each response to the credential, or 0 for a
-	// failed attempt, and the time of the request. It may be nil.
+	// OnResponse, if not nil, is called after each attempt with the credential. status is 0 for a failed attempt.
 	OnResponse func(op *policy.Operation, status int, sent time.Time)
-	// Pick chooses a credential of the client for a question. It reports false if all fitting
-	// ones have been tried. Nil if the client has only one credential.
+	// Pick chooses a credential of the client for a question. The result is false if all suitable credentials have been
+	// tried. Pick is nil if the client has only one credential.
 	Pick func(CredentialRequest) (Identity, bool)
-	// OnHidden is called after the credential got 403 or 404, with visible if another
-	// credential of the client got a better response. It is set if Pick is.
+	// OnHidden is called after the credential got 403 or 404. visible means that another credential of the client got a
+	// better response. OnHidden is set if Pick is set.
 	OnHidden func(r CredentialRequest, status int, visible bool)
 }
 
@@ -39,13 +38,13 @@ type CredentialRequest struct {
 	Operation *policy.Operation
 	// Resource is the rate limit resource that the question counts against.
 	Resource string
-	// Path is the path of the question, Target its repository, organization or similar.
+	// Path is the path of the question. Target is the part of Path that names a repository, an organization or similar.
 	Path, Target string
-	// Left returns what a caller's account has left of the resource. It is nil if the choice
-	// must not depend on budgets.
+	// Left returns the remaining budget of a caller's account for the resource. Left is nil if the choice must not
+	// depend on budgets.
 	Left func(policy.Caller) (remaining int, known bool)
-	// Except lists the security classes of the credentials that were tried. Limited is set if
-	// they met a limit.
+	// Except lists the security classes of the credentials that were tried. Limited is set if the latest of these
+	// credentials is at a limit.
 	Except  []string
 	Limited bool
 }
@@ -54,12 +53,12 @@ type CredentialRequest struct {
 var (
 	// ErrUnauthenticated refuses a request with a missing or unknown credential.
 	ErrUnauthenticated = errors.New("requires authentication")
-	// ErrIdentityUnavailable refuses a request whose credential cannot be verified because the
-	// identity provider does not respond.
+	// ErrIdentityUnavailable refuses a request whose credential cannot be verified because the identity provider does
+	// not respond.
 	ErrIdentityUnavailable = errors.New("identity provider unavailable")
 )
 
-// UnusableError means that a credential cannot be sent before a time.
+// UnusableError means that a credential cannot be sent before Until.
 type UnusableError struct {
 	Until time.Time
 	Cause error // for the operator
@@ -73,12 +72,12 @@ func (u *UnusableError) Unwrap() error { return u.Cause }
 var errTokenTimeout = errors.New("its token was not fetched in time")
 
 const (
-	// minTokenWait is how long a token may take to be fetched, even if the client waits less.
+	// minTokenWait is the minimum time limit for the fetch of a token, even if the client waits less.
 	minTokenWait = 2 * time.Second
-	// alternativeWait is how long a request waits for a permit while another credential could
-	// be tried. It exceeds short congestion.
+	// alternativeWait is the maximum wait for a permit while another credential can be tried. Short congestion usually
+	// ends earlier.
 	alternativeWait = 200 * time.Millisecond
-	// maxHeldBack bounds the part of a response that is buffered while others are tried.
+	// maxHeldBack bounds the part of a response that is buffered while other credentials are tried.
 	maxHeldBack = 256 << 10
 )
 
@@ -89,7 +88,7 @@ func (g *Gateway) credentialRequest(ex *exchange) CredentialRequest {
 	}
 }
 
-// budgetedRequest returns a credential request whose choice may depend on budgets.
+// budgetedRequest returns a credential request with Left set, so that the choice may depend on budgets.
 func (g *Gateway) budgetedRequest(ex *exchange) CredentialRequest {
 	r := g.credentialRequest(ex)
 	r.Left = func(caller policy.Caller) (int, bool) {
@@ -99,8 +98,8 @@ func (g *Gateway) budgetedRequest(ex *exchange) CredentialRequest {
 	return r
 }
 
-// targetOf returns the part of a path that names a repository, an organization or similar, in
-// lower case. Without such a part it returns the whole path.
+// targetOf returns the part of a path that names a repository, an organization or similar, in lower case. Without such
+// a part it returns the whole path.
 func targetOf(path string) string {
 	segments := strings.SplitN(strings.ToLower(path), "/", 5)
 	names := map[string]int{"repos": 2, "repositories": 1, "orgs": 1, "organizations": 1, "users": 1, "teams": 1}[segments[1]]
@@ -110,7 +109,7 @@ func targetOf(path string) string {
 	return strings.Join(segments[:names+2], "/")
 }
 
-// pickCredential chooses a credential without looking at budgets, because a hit needs none.
+// pickCredential chooses a credential without regard to budgets, because a hit needs no budget.
 func (g *Gateway) pickCredential(ex *exchange) {
 	identity := ex.identity
 	if identity.Pick != nil {
@@ -121,8 +120,8 @@ func (g *Gateway) pickCredential(ex *exchange) {
 	g.useCredential(ex, identity)
 }
 
-// pickByBudget chooses the credential again before a request is forwarded, with regard to the
-// budgets. It reports whether the credential has changed.
+// pickByBudget chooses the credential again before a request is forwarded, with regard to budgets, and reports whether
+// the credential changed.
 func (g *Gateway) pickByBudget(ex *exchange) bool {
 	if ex.identity.Pick == nil {
 		return false
@@ -135,14 +134,14 @@ func (g *Gateway) pickByBudget(ex *exchange) bool {
 	return true
 }
 
-// useCredential makes the exchange use a credential. Its security class becomes part of the cache
-// key, so the results of earlier look-ups are cleared.
+// useCredential makes the exchange use a credential, and sets the header and the cache key. The key contains the
+// security class of the credential, so the results of earlier look-ups are cleared.
 func (g *Gateway) useCredential(ex *exchange, identity Identity) {
 	ex.identity = identity
 	ex.record.Account = identity.Caller.Account
 	ex.stale, ex.fallback, ex.hidden = nil, nil, nil
 	ex.cacheable, ex.ranged = false, false
-	ex.header = http.Header{} // a background task may still read the old one
+	ex.header = http.Header{} // a background task may still read the old header
 	g.outbound(ex.header, ex.in.Header, ex.match.Operation.Known())
 	g.setKey(ex)
 }
@@ -171,16 +170,16 @@ func (ex *exchange) reportResponse(status int) {
 	}
 }
 
-// credentialResult is the result of sending the question with one credential. It has a copy of the exchange,
-// because the response is stored under the credential's own key.
+// credentialResult is the result of the question with one credential. The result has a copy of the exchange, because
+// the cache key contains the security class of the credential.
 type credentialResult struct {
 	ex      *exchange
 	resp    *http.Response // nil with an error
 	err     error
-	refusal *limits.Refusal // if there was no permit
+	refusal *limits.Refusal // set if the limiter refused a permit
 }
 
-// verdict is whether a credential's result is final, or why another credential is tried.
+// verdict classifies a credential's result: final, or the reason to try another credential.
 type verdict int
 
 const (
@@ -190,18 +189,17 @@ const (
 	verdictRejected         // the upstream does not accept the credential
 )
 
-// earlierResults collects the results that were not final.
+// earlierResults contains the results that are not final.
 type earlierResults struct {
 	limited, hidden []credentialResult
-	// sent is set when the upstream has rejected a credential. A second rejection is final.
+	// sent is set after the upstream has rejected a credential. A second rejection is final.
 	sent bool
 }
 
-// answerWithAny gets the response with the chosen credential, or with another one of the client if
-// the first does not serve. Each credential is tried once. The credential whose limit ends first is
-// then tried again, as long as the client waits.
+// answerWithAny gets the response with a credential of the client, starting with the chosen credential. Each credential
+// is tried once. The credential with the earliest end of its limit is then tried again, as long as the client waits.
 //
-// An unsafe request is repeated only if it was not sent, or if it was rejected and has no body.
+// An unsafe request is repeated only if the request was not sent, or has no body and got 401.
 func (g *Gateway) answerWithAny(ex *exchange, out *http.Request) (*http.Response, error) {
 	if ex.identity.Pick == nil || ex.record.Background {
 		return g.answer(ex, out)
@@ -228,7 +226,7 @@ func (g *Gateway) answerWithAny(ex *exchange, out *http.Request) (*http.Response
 	}
 }
 
-// add records a result. It keeps the first hidden response; other responses are discarded.
+// add records a result. The first hidden response is kept, and other responses are discarded.
 func (f *earlierResults) add(a credentialResult, v verdict) {
 	switch v {
 	case verdictLimited:
@@ -248,17 +246,17 @@ func (f *earlierResults) add(a credentialResult, v verdict) {
 	}
 }
 
-// holdBack buffers a response, so that its concurrency slot is released while other credentials are
-// tried. The end of a larger response may be lost if the upstream does not wait.
+// holdBack buffers a response, so that its concurrency slot is released while other credentials are tried. The end of a
+// larger response may be lost if the upstream does not wait.
 func holdBack(resp *http.Response) {
 	body := resp.Body
 	if start := peek(resp, maxHeldBack); len(start) < maxHeldBack {
-		_ = body.Close() // it was read completely
+		_ = body.Close() // the body was read completely
 	}
 }
 
-// tryCredential sends the question with one credential. The client's exchange keeps the list of credentials that
-// were tried, and the costs.
+// tryCredential sends the question with one credential, in a copy of the exchange. The client's exchange records the
+// tried credentials and the costs.
 func (g *Gateway) tryCredential(ex *exchange, out *http.Request, identity Identity, before *earlierResults) credentialResult {
 	first := len(ex.tried) == 0
 	ex.tried = append(ex.tried, identity.Caller.Class)
@@ -268,7 +266,7 @@ func (g *Gateway) tryCredential(ex *exchange, out *http.Request, identity Identi
 	a := credentialResult{ex: &own}
 	switch {
 	case first && own.hidden != nil:
-		a.resp = own.useHit(own.hidden) //nolint:bodyclose // the caller closes or discards it
+		a.resp = own.useHit(own.hidden) //nolint:bodyclose // answerWithAny returns or discards the response
 	case first:
 		a.resp, a.err = g.answer(&own, out) //nolint:bodyclose // as above
 	default:
@@ -279,7 +277,7 @@ func (g *Gateway) tryCredential(ex *exchange, out *http.Request, identity Identi
 	return a
 }
 
-// answerWith gets the response with another credential. The cache may hold a response for it.
+// answerWith gets the response with another credential, from the cache or from the upstream.
 func (g *Gateway) answerWith(ex *exchange, out *http.Request, identity Identity) (*http.Response, error) {
 	g.useCredential(ex, identity)
 	out.Header = ex.header.Clone()
@@ -296,8 +294,8 @@ func (ex *exchange) useHit(e *cache.Entry) *http.Response {
 	return entryResponse(ex, e, now)
 }
 
-// mayBeHidden reports whether another credential of the client may have access to a resource for
-// which this one got the status.
+// mayBeHidden reports whether another credential of the client may have access to a resource after this credential got
+// status.
 func (ex *exchange) mayBeHidden(status int) bool {
 	return ex.identity.Pick != nil && (status == http.StatusForbidden || status == http.StatusNotFound) &&
 		ex.match.Operation.Safe() && !ex.match.Operation.Personal
@@ -327,8 +325,8 @@ func (a credentialResult) verdict(rejectedBefore bool) verdict {
 	return verdictFinal
 }
 
-// useResult answers with a credential's result. A success shows that the credentials with a hidden
-// result lack access. An error is replaced by the first hidden result.
+// useResult returns a credential's result for the client. A success shows that the credentials with a hidden result
+// lack access. The first hidden result replaces an error, unless a credential is at a limit.
 func (g *Gateway) useResult(ex *exchange, a credentialResult, before earlierResults) (*http.Response, error) {
 	success := a.err == nil && a.resp.StatusCode < http.StatusBadRequest
 	if !success && len(before.hidden) > 0 && len(before.limited) == 0 {
@@ -346,7 +344,7 @@ func (g *Gateway) useResult(ex *exchange, a credentialResult, before earlierResu
 	return ex.adopt(a)
 }
 
-// lastResult answers when all credentials were tried and no result was final.
+// lastResult returns the client's response after all credentials were tried without a final result.
 func (g *Gateway) lastResult(
 	ex *exchange, out *http.Request, last credentialResult, before earlierResults,
 ) (*http.Response, error) {
@@ -366,7 +364,7 @@ func (g *Gateway) lastResult(
 	return ex.adopt(before.hidden[0])
 }
 
-// soonest returns the attempt whose limit ends first, as far as known.
+// soonest returns the result whose limit ends first, as far as known.
 func soonest(list []credentialResult) credentialResult {
 	best := list[0]
 	for _, a := range list[1:] {
@@ -377,7 +375,7 @@ func soonest(list []credentialResult) credentialResult {
 	return best
 }
 
-// adopt makes a credential's result that of the client's exchange.
+// adopt copies a credential's result into the client's exchange.
 func (ex *exchange) adopt(a credentialResult) (*http.Response, error) {
 	progress := ex.record
 	ex.question, ex.record = a.ex.question, a.ex.record

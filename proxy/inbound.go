@@ -11,8 +11,8 @@ import (
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
-// throttle refuses a request of an address that sends too fast. It is the first check of a
-// request because it is the cheapest.
+// throttle refuses a request from an address that sends too fast. ServeHTTP calls throttle before all other checks,
+// because throttle is the cheapest check.
 func (g *Gateway) throttle(ex *exchange) error {
 	address := g.TrustedProxies.ClientAddress(ex.in)
 	if g.RateLimiter.Allow(address, ex.start) {
@@ -25,8 +25,7 @@ func (g *Gateway) throttle(ex *exchange) error {
 	}
 }
 
-// shed refuses a request if too many requests wait. The caller must call Shedder.Leave if
-// the result is nil.
+// shed refuses a request if too many requests wait. If the result is nil, Shedder.Leave must be called after the wait.
 func (g *Gateway) shed(p policy.Priority) error {
 	if g.Shedder.Enter(p) {
 		return nil
@@ -37,8 +36,7 @@ func (g *Gateway) shed(p policy.Priority) error {
 	}
 }
 
-// bodyFault returns the refusal for an invalid request body if the body caused err, otherwise
-// err.
+// bodyFault returns the refusal for an invalid request body, or err if the body is valid.
 func (ex *exchange) bodyFault(err error) error {
 	invalid := ex.body.Err()
 	switch {
@@ -50,8 +48,8 @@ func (ex *exchange) bodyFault(err error) error {
 	return &failure{status: http.StatusBadRequest, message: "Bad Request: the framing of the body is invalid", cause: invalid}
 }
 
-// drained returns the refusal for a request that the drain has cancelled, otherwise nil. A
-// client may safely retry only a request that cannot have changed anything.
+// drained returns the refusal for a request that the drain has canceled, otherwise nil. The refusal suggests a retry
+// only if the upstream cannot have executed an unsafe request.
 func (ex *exchange) drained() *failure {
 	switch {
 	case !errors.Is(context.Cause(ex.in.Context()), inbound.ErrDrained):
@@ -68,8 +66,7 @@ func (ex *exchange) drained() *failure {
 	}
 }
 
-// untilDrained returns a context that outlives the client and ends only when the drain
-// cancels the request.
+// untilDrained returns a context that survives a disconnect of the client. Only the drain cancels the context.
 func (ex *exchange) untilDrained() context.Context {
 	in := ex.in.Context()
 	ctx, cancel := context.WithCancelCause(ex.detach())
@@ -90,10 +87,9 @@ type recorder struct {
 	drain  *inbound.Drain
 }
 
-// newRecorder returns the recorder for the response to a request. It closes the connection
-// after a body whose framing another program may interpret differently: a body with both
-// Content-Length and chunks, which net/http does not report (RFC 9112 section 6.1), or any
-// HTTP/1.0 request. Such a program could see a second request in the same bytes.
+// newRecorder returns the recorder for the response to a request. The connection closes after a body that another
+// program may frame differently. Such bodies belong to HTTP/1.0 requests, or may have both Content-Length and chunks
+// (RFC 9112 section 6.1). Another program could see a second request in the same bytes.
 func newRecorder(w http.ResponseWriter, r *http.Request, timeout time.Duration, drain *inbound.Drain) *recorder {
 	closes := r.ProtoMajor == 1 && (r.ProtoMinor == 0 || len(r.TransferEncoding) > 0)
 	return &recorder{ResponseWriter: inbound.LimitWrites(w, r, timeout), closes: closes, drain: drain}

@@ -17,17 +17,16 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// failure is an error response by Weir itself. The message is for the client, the cause for the
-// operator.
+// failure is an error response by Weir itself. The client gets message, and the operator gets cause.
 type failure struct {
 	status     int
 	message    string          // stable text
-	detail     string          // for Cache-Status
-	cause      error           // for the log
-	finding    *policy.Finding // of a request that the upstream's documents exclude
-	refusal    *limits.Refusal // of a limit
-	retryAfter time.Duration   // without a limit
-	allow      string          // for the Allow field
+	detail     string          // parameter of Cache-Status
+	cause      error           // error in the log
+	finding    *policy.Finding // of a request that the upstream would certainly refuse
+	refusal    *limits.Refusal // set for a limit
+	retryAfter time.Duration   // set without refusal
+	allow      string          // value of the Allow field
 	// documentation is the path below the dialect's documentation URL.
 	documentation string
 }
@@ -75,8 +74,7 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 	}
 }
 
-// Misdirected answers a request for a host name that the gateway does not serve (RFC 9110 section
-// 15.5.20).
+// Misdirected refuses a request for a host name that the gateway does not serve (RFC 9110 section 15.5.20).
 func (g *Gateway) Misdirected(w http.ResponseWriter, r *http.Request) {
 	ex := g.open(w, r)
 	g.traceRequest(ex)
@@ -88,8 +86,8 @@ func (g *Gateway) Misdirected(w http.ResponseWriter, r *http.Request) {
 	g.refuse(ex, err)
 }
 
-// setLimitHeaders sets when a limited client may return. Clients recognize a primary limit by a
-// remaining budget of 0 (Document B section 7).
+// setLimitHeaders sets the fields for the end of a limit. Clients recognize a primary limit by a remaining budget of 0
+// (Document B section 7).
 func setLimitHeaders(h http.Header, r *limits.Refusal) {
 	after := retryAfter(time.Until(r.Until))
 	h.Set("Retry-After", after)
@@ -98,7 +96,7 @@ func setLimitHeaders(h http.Header, r *limits.Refusal) {
 	}
 	h.Set("X-Ratelimit-Remaining", "0")
 	h.Set("X-Ratelimit-Used", h.Get("X-Ratelimit-Limit"))
-	// Clients wait for the reset instead of Retry-After, so both are the same moment.
+	// Some clients wait for the reset instead of Retry-After, so both fields have the same time.
 	h.Set("X-Ratelimit-Reset", strconv.FormatInt(r.Until.Add(time.Second-1).Unix(), 10))
 	if field := h.Get("Ratelimit"); field != "" {
 		name, _, _ := strings.Cut(field, ";")
@@ -128,7 +126,7 @@ func (g *Gateway) errorBody(f *failure) []byte {
 	return text
 }
 
-// identityRetry is how long a client should wait for an unavailable identity provider.
+// identityRetry is the Retry-After of a client whose identity provider is unavailable.
 const identityRetry = 10 * time.Second
 
 func (g *Gateway) failureOf(err error) *failure {
@@ -166,7 +164,7 @@ func (g *Gateway) failureOf(err error) *failure {
 			status: http.StatusGatewayTimeout, detail: "timeout", cause: err,
 			message: "Gateway Timeout: the upstream did not answer in time",
 		}
-	case errors.Is(err, errInterim), errors.Is(err, errUnpermitted): // both also match context.Canceled
+	case errors.Is(err, errInterim), errors.Is(err, errUnpermitted): // both errors also match context.Canceled
 	case errors.Is(err, context.Canceled):
 		return &failure{status: statusClientGone, cause: err}
 	}
@@ -180,8 +178,8 @@ func isTimeout(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-// connectionFault describes a failed connection to the upstream without its address, and returns its
-// error type for traces. Both are empty for other errors.
+// connectionFault describes a failed connection without the address of the upstream, and returns the error type for
+// traces. Both results are empty for other errors.
 func connectionFault(err error) (description, errorType string) {
 	var dns *net.DNSError
 	var op *net.OpError

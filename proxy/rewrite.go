@@ -10,7 +10,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// enterprisePrefix is the path prefix of the API on self-hosted instances. Weir serves it as well.
+// enterprisePrefix is the path prefix of the API on self-hosted instances. Weir accepts paths with and without the
+// prefix.
 const enterprisePrefix = "/api/v3"
 
 // target returns the upstream URL of a canonical request target.
@@ -23,22 +24,21 @@ func (g *Gateway) target(m policy.Match) *url.URL {
 		}
 	}
 	u.RawPath = base + m.Path
-	u.Path, _ = url.PathUnescape(u.RawPath) // the path is canonical, so it cannot fail
+	u.Path, _ = url.PathUnescape(u.RawPath) // canonical paths have valid escapes
 	u.RawQuery = m.Query
 	return &u
 }
 
-// forwardedFields are the request fields that are forwarded for known operations, with those of the
-// dialect. The list is closed: no field outside the cache key can change a response, and neither the
-// client's network nor a second credential reaches the upstream.
+// forwardedFields and the fields of the dialect are the only request fields that are forwarded for known operations. No
+// field outside the cache key can therefore change a response. The upstream also gets no information about the client's
+// network, and no second credential.
 var forwardedFields = []string{
 	"Accept", "Accept-Encoding", "Accept-Language", "Cache-Control", "Content-Encoding", "Content-Language", "Content-Type",
 	"If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since", "Range", "User-Agent",
 }
 
-// Field values shared by all requests; they must not be modified. The upstream requires a User-Agent.
-// Surrogate-Capability tells the upstreams of unknown operations how to address this cache (package
-// cache).
+// All requests share these field values, which must not be modified. The upstream requires a User-Agent.
+// Surrogate-Capability names this cache for targeted Cache-Control fields of unknown operations (package cache).
 var (
 	via                 = []string{"1.1 weir"}
 	defaultAgent        = []string{"weir"}
@@ -63,9 +63,9 @@ func (g *Gateway) outbound(out, in http.Header, known bool) {
 	out["Via"] = via
 }
 
-// forwardsUnknown reports whether a request field is forwarded for operations outside the catalogue.
-// Fields about the connection, the credential and the cache are not, and neither are fields by which
-// gateways identify clients (X-…).
+// forwardsUnknown reports whether a request field is forwarded for operations outside the catalogue. Fields about the
+// connection, the credential and the cache are not forwarded. Fields by which gateways identify clients (X-…) are not
+// forwarded either.
 func forwardsUnknown(name string) bool {
 	for i := range len(name) {
 		if c := name[i] | 0x20; c != '-' && (c < 'a' || c > 'z') && (c < '0' || c > '9') {
@@ -94,9 +94,9 @@ var withheldFields = fieldSet(`
 	Keep-Alive Pragma Prefer Te Trailer Transfer-Encoding True-Client-Ip Upgrade Via
 `)
 
-// returnedFields are the response fields of known operations that clients get, with those whose name
-// contains the dialect's vendor. Fields about the upstream's host are removed. Those about the connection,
-// in the last line, are needed by the ReverseProxy and the cache, which remove them.
+// returnedFields are the response fields that clients get for known operations. Fields with the dialect's vendor in
+// their name are also returned. Fields about the upstream's host are removed. The ReverseProxy and the cache use, and
+// later remove, the connection fields in the last line.
 var returnedFields = fieldSet(`
 	Accept-Ranges Access-Control-Allow-Credentials Access-Control-Allow-Origin
 	Access-Control-Expose-Headers Age Allow Cache-Control Cache-Status Content-Disposition
@@ -109,14 +109,14 @@ var returnedFields = fieldSet(`
 	Connection Keep-Alive Trailer Transfer-Encoding Upgrade
 `)
 
-// unreturnedFields are removed from responses of unknown operations: they concern the upstream's host
-// or the budget of another request.
+// unreturnedFields are removed from responses of unknown operations. These fields describe the upstream's host or the
+// budget of another request.
 var unreturnedFields = []string{
 	"Ratelimit", "Ratelimit-Policy", "Alt-Svc", "Strict-Transport-Security", "Proxy-Authenticate", "Proxy-Authentication-Info", "Via",
 }
 
-// filterResponse removes the response fields that clients do not get. The ReverseProxy later removes
-// fields named by Connection (RFC 9110 section 7.6.1).
+// filterResponse removes the response fields that clients do not get. The ReverseProxy later removes fields named by
+// Connection (RFC 9110 section 7.6.1).
 func (g *Gateway) filterResponse(op *policy.Operation, h http.Header) {
 	if !op.Known() {
 		for _, name := range unreturnedFields {
@@ -131,8 +131,8 @@ func (g *Gateway) filterResponse(op *policy.Operation, h http.Header) {
 	}
 }
 
-// localize replaces the upstream by the gateway in the URLs of Link and Location. URLs of other hosts
-// stay unchanged; the gateway never sends them a credential.
+// localize replaces the upstream by the gateway in the URLs of Link and Location. URLs of other hosts stay unchanged;
+// the gateway never sends them a credential.
 func (g *Gateway) localize(ex *exchange, h http.Header) {
 	if location := h.Get("Location"); location != "" {
 		h.Set("Location", g.localURL(ex, location))
@@ -146,9 +146,9 @@ func (g *Gateway) localize(ex *exchange, h http.Header) {
 	}
 }
 
-// localLinks rewrites each <URI-Reference> of a Link field (RFC 8288 section 3). Angle brackets cannot
-// occur in a URI or in an unquoted parameter. A quoted parameter with brackets is changed only if they
-// contain the upstream's URL.
+// localLinks rewrites each <URI-Reference> of a Link field (RFC 8288 section 3). Angle brackets cannot occur in a URI
+// or in an unquoted parameter. A quoted parameter is changed only if angle brackets in the parameter contain the
+// upstream's URL.
 func (g *Gateway) localLinks(ex *exchange, value string) string {
 	var b strings.Builder
 	for {
@@ -163,8 +163,8 @@ func (g *Gateway) localLinks(ex *exchange, value string) string {
 	}
 }
 
-// localURL returns an absolute URL under the upstream's base as the client would request it from the
-// gateway.
+// localURL translates an absolute URL below the upstream's base into the URL for the same target at the gateway. Other
+// URLs are returned unchanged.
 func (g *Gateway) localURL(ex *exchange, raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil || u.User != nil {
@@ -194,8 +194,7 @@ func (g *Gateway) clientBase(ex *exchange) *url.URL {
 	return &url.URL{Scheme: scheme, Host: ex.in.Host}
 }
 
-// pathOf returns the path of a URL below the upstream's base. It returns the whole path and reports
-// false for other URLs.
+// pathOf returns the path of a URL below the upstream's base. For other URLs, pathOf returns the whole path and false.
 func (g *Gateway) pathOf(u *url.URL) (path string, ok bool) {
 	up := g.Upstream
 	path, ok = strings.CutPrefix(u.EscapedPath(), strings.TrimSuffix(up.EscapedPath(), "/"))
@@ -206,7 +205,7 @@ func (g *Gateway) pathOf(u *url.URL) (path string, ok bool) {
 	return path, true
 }
 
-// port returns the port of a URL, or the default of its scheme.
+// port returns the port of a URL, or the default port of the scheme.
 func port(u *url.URL) int {
 	switch number, _ := strconv.Atoi(u.Port()); {
 	case u.Port() != "":

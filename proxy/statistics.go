@@ -14,36 +14,35 @@ import (
 	"github.com/weirgate/weir/proxy/coalesce"
 )
 
-// Statistics configures the polling of responses that the upstream computes on demand: it
-// answers 202 until they are ready.
+// Statistics configures the polling of responses that the upstream computes on demand. The upstream responds with 202
+// until the result is ready.
 type Statistics struct {
-	// Wait is how long a client waits without a Prefer field.
+	// Wait is the maximum wait of a client without a Prefer field.
 	Wait time.Duration
-	// First is the pause before the first poll. Each pause is Factor times longer than the
-	// one before, up to Max.
+	// First is the pause before the first poll. Each pause is the previous pause multiplied by Factor, at most Max.
 	First  time.Duration
 	Factor float64
 	Max    time.Duration
-	// Budget is how long a question is polled in total, for all its clients.
+	// Budget is the total time for polls of one question, for all clients.
 	Budget time.Duration
 }
 
-// statisticsTTL is the freshness lifetime of statistics whose response specifies none.
+// statisticsTTL is the freshness lifetime of statistics without an explicit lifetime.
 const statisticsTTL = time.Minute
 
-// computed reports whether a 202 to the question means that the response is being computed. For
-// other operations a 202 is final.
+// computed reports whether a 202 to the question means that the upstream computes the response. For other operations a
+// 202 is final.
 func (ex *exchange) computed() bool {
 	return ex.cacheable && ex.method == http.MethodGet && ex.match.Operation.Cache.Class == policy.Statistics
 }
 
-// Bounds of the list of polls, and of the bytes of a path in it.
+// maxPolls bounds the list of polls. maxPollPath bounds the bytes of each path in the list.
 const (
 	maxPolls    = 100
 	maxPollPath = 200
 )
 
-// Polling returns the questions that are being polled, oldest first, at most 100.
+// Polling returns the oldest polled questions in order, at most 100.
 func (g *Gateway) Polling() []coalesce.Poll {
 	polls := append([]coalesce.Poll{}, g.Background.calls.Polls()...)
 	for i := range polls {
@@ -55,8 +54,8 @@ func (g *Gateway) Polling() []coalesce.Poll {
 	return polls[:min(len(polls), maxPolls)]
 }
 
-// nextPoll returns the pause before the next poll. It reports false if the response is final, or
-// if a client waits for this exchange: then the background polls for all clients.
+// nextPoll returns the pause before the next poll. The result is false if the response is final. The result is also
+// false if a client waits for this exchange, because the background polls for all clients.
 func (g *Gateway) nextPoll(ex *exchange, resp *http.Response) (pause time.Duration, again bool) {
 	if ex.match.Operation.Cache.Class != policy.Statistics || resp.StatusCode != http.StatusAccepted {
 		return 0, false
@@ -76,8 +75,8 @@ func (g *Gateway) nextPoll(ex *exchange, resp *http.Response) (pause time.Durati
 	return min(pause, left), true
 }
 
-// pollInBackground starts polling a response that is being computed, for all present and later
-// clients. It reports whether it did; the exchange then follows the call.
+// pollInBackground starts a background task that polls for a computed response, for all present and later clients. If
+// the result is true, the exchange must follow the call.
 func (g *Gateway) pollInBackground(ex *exchange, resp *http.Response) bool {
 	if !ex.computed() || resp.StatusCode != http.StatusAccepted {
 		return false
@@ -106,11 +105,11 @@ func (g *Gateway) pollInBackground(ex *exchange, resp *http.Response) bool {
 	return true
 }
 
-// stillComputing answers a client whose deadline has passed: with the stale response if one may
-// be used, or else with the upstream's 202.
+// stillComputing returns the response for a client whose deadline has passed: the stale fallback, or otherwise the
+// upstream's 202.
 func (g *Gateway) stillComputing(ex *exchange, call *coalesce.Call) *http.Response {
 	if ex.fallback != nil {
-		ex.record.Cache = "weir; hit" // nothing was forwarded for this client
+		ex.record.Cache = "weir; hit" // no request was forwarded for this client
 		return ex.useFallback("computing")
 	}
 	c := call.Computation()

@@ -20,7 +20,7 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// Names of stages; see [Stage].
+// These are the names of stages; see [Stage.Name].
 const (
 	stageQueue    = "queue"
 	stageCoalesce = "coalesce"
@@ -30,11 +30,11 @@ const (
 	stageSettle   = "settle"
 )
 
-// stage is a [Stage] in progress. It has a span if the request is sampled.
+// stage is a [Stage] in progress.
 type stage struct {
 	ex    *exchange
-	index int             // in the record
-	ctx   context.Context // for the work of the stage
+	index int             // of the Stage in the record
+	ctx   context.Context // context for the work of the stage
 	span  trace.Span      // records nothing if the request is not sampled
 }
 
@@ -54,7 +54,7 @@ func (g *Gateway) beginStage(ex *exchange, ctx context.Context, name string) sta
 	return s
 }
 
-// end ends the stage and returns its duration. detail is its reason or result.
+// end ends the stage and returns the duration. detail is the reason or the result of the stage.
 func (s stage) end(detail string, err error) time.Duration {
 	r := &s.ex.record.Stages[s.index]
 	r.Elapsed = time.Since(s.ex.start) - r.Start
@@ -79,15 +79,15 @@ func (s stage) end(detail string, err error) time.Duration {
 	return r.Elapsed
 }
 
-// linkTo links the stage to the span of the request that it waits for.
+// linkTo links the stage to the span of the other request that the stage waits for.
 func (s stage) linkTo(other trace.SpanContext) {
 	if other.IsValid() {
 		s.span.AddLink(trace.Link{SpanContext: other})
 	}
 }
 
-// attemptAttributes returns the attributes of a client span (OpenTelemetry's HTTP conventions). The
-// query is omitted because it may contain secrets.
+// attemptAttributes returns the attributes of a client span (OpenTelemetry's HTTP conventions). The query is omitted
+// because it may contain secrets.
 func (g *Gateway) attemptAttributes(ex *exchange) []attribute.KeyValue {
 	list := []attribute.KeyValue{
 		semconv.HTTPRequestMethodKey.String(ex.record.Method),
@@ -101,8 +101,8 @@ func (g *Gateway) attemptAttributes(ex *exchange) []attribute.KeyValue {
 	return list
 }
 
-// queueResult returns the detail of a queue stage: the limit that a permit had to wait for or was
-// refused for. It is empty without a wait.
+// queueResult returns the detail of a queue stage: the limit that delayed or refused the permit. The detail is empty
+// without a wait.
 func queueResult(p *limits.Permit, err error) string {
 	if err == nil {
 		return string(p.Waited)
@@ -131,8 +131,8 @@ func attemptResult(resp *http.Response, err error) string {
 	return cmp.Or(errorType, "_OTHER")
 }
 
-// traceRequest starts the span of a client's request, as part of the client's trace if it names one
-// (W3C Trace Context).
+// traceRequest starts the span of a client's request. If the request has a trace context (W3C Trace Context), the span
+// is part of the client's trace.
 func (g *Gateway) traceRequest(ex *exchange) {
 	ctx := propagation.TraceContext{}.Extract(ex.in.Context(), propagation.HeaderCarrier(ex.in.Header))
 	ex.setSpan(g.Tracer.Start(ctx, ex.record.Method, trace.WithSpanKind(trace.SpanKindServer)))
@@ -183,8 +183,8 @@ func (g *Gateway) endTrace(ex *exchange) {
 	ex.span.End()
 }
 
-// clientAttributes returns the attributes of a server span (OpenTelemetry's HTTP conventions), none
-// for a background task. Text from the client is truncated and made valid UTF-8.
+// clientAttributes returns the attributes of a server span (OpenTelemetry's HTTP conventions), or nil for a background
+// task. Text from the client is truncated and made valid UTF-8.
 func (g *Gateway) clientAttributes(ex *exchange) []attribute.KeyValue {
 	if ex.record.Background {
 		return nil
@@ -210,7 +210,7 @@ func (g *Gateway) clientAttributes(ex *exchange) []attribute.KeyValue {
 const (
 	// maxText bounds text from the client in spans.
 	maxText = 256
-	// minSecret is the length from which a part of a credential is treated as a secret.
+	// minSecret is the minimum length of a part of a credential that counts as a secret.
 	minSecret = 8
 	// masked replaces path segments that may contain a secret.
 	masked = "REDACTED"
@@ -221,8 +221,8 @@ func truncated(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxT
 // credentialShape matches tokens of the API and keys of the gateway.
 var credentialShape = regexp.MustCompile(`gh[a-z]_|github_pat_|weir_`)
 
-// maskedPath returns the path for traces, without segments that may contain a secret. For an unknown
-// operation it returns the route.
+// maskedPath returns the path for traces, without segments that may contain a secret. For an unknown operation,
+// maskedPath returns the route.
 func (ex *exchange) maskedPath() string {
 	switch {
 	case ex.match.Operation == nil:
@@ -239,8 +239,8 @@ func (ex *exchange) maskedPath() string {
 	return strings.Join(segments, "/")
 }
 
-// isSecret reports whether a text has the shape of a credential, or contains the request's own
-// credential or a part of it.
+// isSecret reports whether a text has the shape of a credential, contains the request's own credential, or is part of
+// that credential.
 func (ex *exchange) isSecret(text string) bool {
 	if credentialShape.MatchString(text) {
 		return true

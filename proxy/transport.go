@@ -17,9 +17,9 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// NewTransport returns the transport for the upstream. It uses HTTP/2 if the upstream offers it, no
-// proxy from the environment and no transparent decompression. Idle connections are closed before
-// the upstream closes them, after about 60 s.
+// NewTransport returns the transport for the upstream. The transport uses HTTP/2 if the upstream supports HTTP/2, no
+// proxy from the environment and no transparent decompression. Idle connections are closed before the upstream's idle
+// timeout of about 60 s.
 func NewTransport() *http.Transport {
 	return &http.Transport{
 		DialContext:            (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
@@ -40,18 +40,18 @@ func NewTransport() *http.Transport {
 	}
 }
 
-// Errors that end an attempt.
+// These errors end an attempt.
 var (
 	errStalled = errors.New("the upstream did not respond in time")
 	errInterim = errors.New("the upstream sent too many interim responses")
-	// errUnpermitted ends a request that the transport tries to send again by itself.
+	// errUnpermitted ends a request that the transport would send again without a permit.
 	errUnpermitted = fmt.Errorf("the upstream closed the connection during the request: %w", io.ErrUnexpectedEOF)
 )
 
-// maxInterim bounds the interim responses (1xx) to one request.
+// maxInterim bounds the interim responses (1xx) of one attempt.
 const maxInterim = 100
 
-// send makes one attempt. The outcome is valid with an error as well.
+// send sends the request once. The outcome is also valid with an error.
 func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*http.Response, limits.Outcome, error) {
 	ctx, cancel := context.WithCancelCause(out.Context())
 	w := &wire{start: time.Now(), timeout: g.Timeout, cancel: cancel}
@@ -90,8 +90,8 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 	return resp, o, nil
 }
 
-// wire is the state of one attempt. It is canceled if nothing moves for the timeout; a body may take
-// any time in total. The transport reports events from its own goroutines.
+// wire is the state of one attempt. The attempt is canceled after a pause of the timeout in either direction. The total
+// time of a body has no bound. The transport reports events from its own goroutines.
 type wire struct {
 	start   time.Time
 	timeout time.Duration
@@ -99,18 +99,17 @@ type wire struct {
 	cancel  context.CancelCauseFunc
 
 	reused  atomic.Bool  // the connection had been used before
-	written atomic.Int32 // how often the header was written
-	sent    atomic.Int64 // when the latest part of the request was sent, in nanoseconds since start
+	written atomic.Int32 // number of times that the header was written
+	sent    atomic.Int64 // time of the latest sent part of the request, in nanoseconds since start
 	interim atomic.Int32 // number of interim responses
-	ended   atomic.Bool  // before the transport could send the request again
+	ended   atomic.Bool  // set before the transport sends the request again
 }
 
 func (w *wire) hooks(interim func(int, textproto.MIMEHeader) error) *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
-		// The transport sends a request again if a reused connection ends without a response,
-		// even an unsafe request with an Idempotency-Key. That copy would have no permit, so it
-		// is prevented here; [Gateway.retries] decides about retries. HTTP/2 is exempt: there
-		// the upstream confirms that it did not process the request.
+		// If a reused connection ends without a response, the transport sends a request again, even an unsafe request
+		// with an Idempotency-Key. GotConn prevents the copy, which has no permit; [Gateway.retries] decides about
+		// retries. HTTP/2 is exempt, because the upstream confirms that the request was not processed.
 		GotConn: func(c httptrace.GotConnInfo) {
 			if w.written.Load() == 0 {
 				w.reused.Store(c.Reused)
@@ -134,8 +133,8 @@ func (w *wire) hooks(interim func(int, textproto.MIMEHeader) error) *httptrace.C
 	}
 }
 
-// noteSent records that the upstream received more of the request. The time for an upload does not
-// count as the upstream's.
+// noteSent records that another part of the request was sent. Outcome.Elapsed starts at the last part, so that the
+// upload does not count as upstream time.
 func (w *wire) noteSent() { w.sent.Store(int64(time.Since(w.start))) }
 
 func (w *wire) stop() {
@@ -183,10 +182,10 @@ func (b *responseBody) Close() error {
 	return err
 }
 
-// copyBuffer is the size of the buffers that bodies are copied with.
+// copyBuffer is the size of the buffers for copying bodies.
 const copyBuffer = 32 << 10
 
-// bufferPool is an [httputil.BufferPool]. Without it BenchmarkPass takes more than 15 % longer.
+// bufferPool is an [httputil.BufferPool] (BenchmarkPass).
 type bufferPool struct{ pool sync.Pool }
 
 func (p *bufferPool) Get() []byte {

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// maxUploadBuffer bounds how much of a request body is buffered before a permit is requested.
+// maxUploadBuffer bounds the bytes of a request body that are buffered before a permit is requested.
 const maxUploadBuffer = 1 << 20
 
-// bufferSmallBody reads a small request body before a permit is requested, so that a slow client
-// holds neither a concurrency slot nor an upstream connection. Larger bodies are streamed. The
-// queue time of the request starts after the read.
+// bufferSmallBody reads a small request body before a permit is requested, so that a slow client holds neither a
+// concurrency slot nor an upstream connection. Larger bodies are streamed. The queue time of the request starts after
+// the read.
 func (g *Gateway) bufferSmallBody(ex *exchange) error {
 	if !ex.forwardsBody() || ex.in.ContentLength > maxUploadBuffer || ex.buffered != nil {
 		return nil
@@ -29,8 +29,8 @@ func (ex *exchange) forwardsBody() bool {
 	return ex.body != nil && ex.in.Method != http.MethodGet && ex.in.Method != http.MethodHead
 }
 
-// bufferBody reads the request body until its end, maxUploadBuffer or the memory budget, and
-// makes these bytes readable again. It returns the body if it is complete, or nil.
+// bufferBody reads the request body until its end, maxUploadBuffer or the memory budget. The bytes remain readable for
+// the transport. A complete body is returned, otherwise nil.
 func (g *Gateway) bufferBody(ex *exchange) (complete []byte, err error) {
 	ex.buffered = &buffer{budget: &g.Background.buffers}
 	size := int64(copyBuffer)
