@@ -1,15 +1,15 @@
 // Package coalesce lets identical questions share one upstream request.
 //
-// The first client with a question becomes the leader of a [Call] and sends the request. Clients
-// with the same question in the meantime become followers: they wait for the call's [Result] and
-// then read the response from the cache. [Group.Join] is the entry point; lease.go extends a call
-// to the whole fleet through a lease in the shared cache.
+// The first client with a question becomes the leader of a [Call] and sends the request. Other clients with the same
+// question become followers during the call. A follower waits for the [Result] of the call and then reads the response
+// from the cache. [Group.Join] is the entry point. lease.go extends a call to all replicas through a lease in the
+// shared cache.
 //
 // Invariants:
 //   - A key includes the security class, so a response is shared within one class only.
 //   - A call has exactly one result. Followers never receive an error that concerns only the leader.
-//   - The upstream request survives the leader's disconnect while a follower waits. It is canceled
-//     when the last client has left.
+//   - The upstream request survives the leader's disconnect while a follower waits. The disconnect
+//     of the last client cancels the request.
 //   - A call that began before a purge of its response accepts no more followers.
 package coalesce
 
@@ -25,24 +25,26 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Result is how a call ended for its followers.
+// Result is the result of a call for one follower.
 type Result int
 
 const (
 	pending Result = iota
 	// Stored means that the response is in the cache.
 	Stored
-	// Private means that the response is for the leader alone. Each follower must send its own
-	// request.
+	// Private means that only the leader may use the response. Each follower must send a separate request.
 	Private
-	// Refused means that the leader got no permit before its deadline. A follower with a later
-	// deadline may lead the next call.
+	// Refused means that the leader got no permit before the leader's deadline. A follower with a later deadline may
+	// lead the next call.
 	Refused
-	// Failed means that the upstream cannot be reached. Another leader would fail as well.
+	// Failed means that the upstream cannot be reached, so another leader would also fail. [Call.Wait] also returns
+	// Failed if the follower's context ends.
 	Failed
-	// Computing means that the upstream still computes the response and no more polls follow.
+	// Computing means that the upstream still computes the response. Either the follower's deadline has passed, or the
+	// polls have ended.
 	Computing
-	// Paused means that the follower's deadline passed before the request was sent.
+	// Paused means that the deadline of [Call.Wait] passed while the request was not on its way upstream. This deadline
+	// is the client's deadline, or earlier if the follower might get a permit sooner.
 	Paused
 )
 
@@ -51,37 +53,37 @@ func (r Result) String() string {
 	return [...]string{"pending", "stored", "private", "refused", "failed", "computing", "paused"}[r]
 }
 
-// Causes of a canceled call.
+// These errors are the causes of a canceled call.
 var (
 	errAbandoned = fmt.Errorf("all clients of the call have left: %w", context.Canceled)
 	errClosed    = fmt.Errorf("the gateway is closed: %w", context.Canceled)
 )
 
-// Question identifies what a call fetches, and the account and priority of its leader.
+// Question describes the upstream request of a call, with the account and priority of the leader.
 type Question struct {
 	Key      cache.Key
 	Path     string
 	Account  string
 	Priority policy.Priority
-	// Since is the generation of the cache when the call began.
+	// Since is the purge generation at the start of the call.
 	Since cache.Generation
 }
 
 // Computation describes a response that the upstream still computes.
 type Computation struct {
 	Response *cache.Entry // the 202 that the upstream sent; nil if it computes nothing
-	Next     time.Time    // when the next poll is due
-	Polls    int          // sent by this replica
+	Next     time.Time    // time of the next poll
+	Polls    int          // number of polls by this replica
 }
 
-// Group holds the calls in progress. The zero value is ready for use. It is safe for concurrent use.
+// Group contains the calls in progress. The zero value is ready for use. A Group is safe for concurrent use.
 type Group struct {
 	mu    sync.Mutex
 	calls map[cache.Key]*Call
 }
 
-// Call is one upstream request on behalf of several clients. The methods that report progress of
-// the request accept a nil Call, for requests that are not coalesced.
+// Call is one upstream request on behalf of several clients. The methods that report progress of the request accept a
+// nil Call, for requests that are not coalesced.
 type Call struct {
 	Question
 	began time.Time
@@ -91,19 +93,19 @@ type Call struct {
 	mu          sync.Mutex
 	followers   int
 	leaderLeft  bool
-	cancel      context.CancelCauseFunc // set before leaderLeft is
+	cancel      context.CancelCauseFunc // set before leaderLeft
 	paused      bool                    // the request is not on its way upstream
 	pausedC     chan struct{}           // closed while paused
 	computation Computation
 	shared      bool              // the other replicas can read the response
 	leader      trace.SpanContext // invalid if the leader is not sampled
 	result      Result
-	err         error // of a failed call
+	err         error // cause of Failed
 }
 
-// Join returns the call in progress for a question and enters the caller as a follower. Without
-// such a call it creates one, which the caller leads: it must call Lead, and Finish in the end.
-// purged reports whether a response that was requested at a generation is outdated.
+// Join returns the call for a question. If the call is in progress, Join adds a follower. Otherwise Join creates a call
+// and returns true: the leader must call Lead, and finally Finish. purged reports whether a response that was requested
+// at a generation is outdated.
 func (g *Group) Join(q Question, purged func(since cache.Generation) bool) (c *Call, leads bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -129,7 +131,7 @@ func (c *Call) Lead(cancel context.CancelCauseFunc, span trace.SpanContext) {
 	c.cancel, c.leader = cancel, span
 }
 
-// LeaderLeft reports the leader's disconnect to the call.
+// LeaderLeft records the leader's disconnect. The call is canceled if no follower waits.
 func (c *Call) LeaderLeft() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,8 +139,8 @@ func (c *Call) LeaderLeft() {
 	c.cancelUnwanted()
 }
 
-// Detach makes the leader a follower of its own call, which continues in the background until
-// cancel is called. It reports false if the call has ended.
+// Detach makes the leader a follower of its own call, which continues in the background. cancel cancels the background
+// request. The result is false if the call has ended.
 func (c *Call) Detach(cancel context.CancelCauseFunc) bool {
 	if !c.follow() {
 		return false
@@ -177,7 +179,7 @@ func (c *Call) Close() {
 	}
 }
 
-// follow enters a follower. It reports false if the call has ended or is being canceled.
+// follow adds a follower. The result is false if the call has ended or is being canceled.
 func (c *Call) follow() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,17 +198,16 @@ func (c *Call) Leave() {
 	c.cancelUnwanted()
 }
 
-// cancelUnwanted cancels the request if all clients have left. The caller holds mu.
+// cancelUnwanted cancels the request if all clients have left. mu must be held.
 func (c *Call) cancelUnwanted() {
 	if c.leaderLeft && (c.followers == 0 || c.result != pending) {
 		c.cancel(errAbandoned)
 	}
 }
 
-// Wait blocks a follower until the call has ended. After the deadline it waits only while the
-// request is on its way upstream. Otherwise it returns Computing, or Paused if the call still
-// waits for a permit. Wait removes the follower, except if the result is Computing: that client
-// is expected to return for the response.
+// Wait blocks a follower until the end of the call. After the deadline, Wait continues to block only while the request
+// is on its way upstream. Otherwise Wait returns Computing, or Paused if the upstream computes no response. Wait then
+// removes the follower. After Computing the follower stays, because the client is expected to return for the response.
 func (c *Call) Wait(ctx context.Context, deadline time.Time) (r Result, err error) {
 	defer func() {
 		if r != Computing {
@@ -234,8 +235,8 @@ func (c *Call) Wait(ctx context.Context, deadline time.Time) (r Result, err erro
 	}
 }
 
-// SetPaused records whether the request waits, for a permit or between two attempts, or is on its way
-// upstream.
+// SetPaused records whether the request is paused. A paused request waits for a permit or between two attempts, and is
+// not on its way upstream.
 func (c *Call) SetPaused(paused bool) {
 	if c != nil {
 		c.mu.Lock()
@@ -244,7 +245,7 @@ func (c *Call) SetPaused(paused bool) {
 	}
 }
 
-// setPaused requires mu.
+// setPaused is SetPaused for a call whose mu is held.
 func (c *Call) setPaused(paused bool) {
 	switch {
 	case paused == c.paused:
@@ -256,7 +257,7 @@ func (c *Call) setPaused(paused bool) {
 	c.paused = paused
 }
 
-// SetComputing records that the upstream computes the response, and when the next poll is due.
+// SetComputing records that the upstream computes the response, and the time of the next poll.
 func (c *Call) SetComputing(response *cache.Entry, next time.Time) {
 	if c != nil {
 		c.mu.Lock()
@@ -281,7 +282,7 @@ func (c *Call) SetShared(shared bool) {
 	}
 }
 
-// Leader returns the span of the leader's request. It is invalid if that is not sampled.
+// Leader returns the span of the leader's request. The span is invalid if the request is not sampled.
 func (c *Call) Leader() trace.SpanContext {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -293,9 +294,9 @@ type Poll struct {
 	Path    string    `json:"path"`
 	Account string    `json:"account"`
 	Since   time.Time `json:"since"`
-	// Next is when the next poll is due.
+	// Next is the time of the next poll.
 	Next time.Time `json:"next"`
-	// Polls counts the polls sent by this replica, Waiting the followers.
+	// Polls is the number of polls by this replica. Waiting is the number of followers.
 	Polls   int `json:"polls"`
 	Waiting int `json:"waiting"`
 }

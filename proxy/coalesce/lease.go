@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// renewEvery is how often a lease is renewed. It expires after three missed renewals.
+	// renewEvery is the interval of lease renewals. A lease expires after three missed renewals.
 	renewEvery = time.Second
-	// A replica looks for another replica's response after firstLook, then after twice the
-	// pause each time, up to maxLook.
+	// firstLook is the pause before a replica looks up another replica's response. Each further pause is twice as long,
+	// up to maxLook.
 	firstLook, maxLook = 10 * time.Millisecond, 200 * time.Millisecond
 )
 
-// Leases grants the fleet-wide lease for a fetch. [cache.Store] implements it.
+// Leases grants the lease for a fetch, which one replica holds at a time. [cache.Store] implements Leases.
 type Leases interface {
 	AcquireFetch(ctx context.Context, key cache.Key, c cache.FetchLease) (mine bool, other *cache.FetchLease)
 	ReleaseFetch(ctx context.Context, key cache.Key, owner string, failed bool)
@@ -28,7 +28,7 @@ type Leases interface {
 // Fleet connects a call with the calls of other replicas.
 type Fleet struct {
 	Leases Leases
-	// Go runs the renewal of a lease in the background. Stop is closed when it must end.
+	// Go runs the renewal of a lease in the background. The renewal ends when Stop is closed.
 	Go   func(func())
 	Stop <-chan struct{}
 	// Lookup reports whether the response is in the shared cache.
@@ -37,7 +37,7 @@ type Fleet struct {
 	Purged func(since cache.Generation) bool
 	// Waiting is called once, with the span of the other replica's request, before the wait.
 	Waiting func(leader trace.SpanContext)
-	// Deadline is when the client stops waiting for a request that is not on its way.
+	// Deadline is the end of the client's wait for a request that is not on its way upstream.
 	Deadline time.Time
 }
 
@@ -53,9 +53,9 @@ const (
 	StillComputing
 )
 
-// AwaitFleet acquires the lease for the call's key, or waits while another replica holds it. It
-// waits for at most one other replica. It also returns Fetch if the store is unavailable or the
-// other replica's response cannot be shared.
+// AwaitFleet acquires the lease for the call's key, or waits while another replica holds the lease. A call waits for at
+// most one other replica. AwaitFleet also returns Fetch if the store is unavailable or the other replica's response
+// cannot be shared.
 func (c *Call) AwaitFleet(ctx context.Context, f Fleet) (Decision, error) {
 	owner, other := rand.Text(), ""
 	for pause := firstLook; ; pause = min(2*pause, maxLook) {
@@ -80,7 +80,7 @@ func (c *Call) AwaitFleet(ctx context.Context, f Fleet) (Decision, error) {
 				return StillComputing, nil
 			}
 			if !lease.Sent {
-				return Fetch, nil // the ledger then returns the reason for the refusal
+				return Fetch, nil // the limiter then returns the reason for the refusal
 			}
 		}
 		select {
@@ -91,7 +91,7 @@ func (c *Call) AwaitFleet(ctx context.Context, f Fleet) (Decision, error) {
 	}
 }
 
-// renew renews the lease until the call has ended, and then releases it.
+// renew renews the lease until the end of the call, and then releases the lease.
 func (c *Call) renew(ctx context.Context, f Fleet, owner string) {
 	tick := time.Tick(renewEvery)
 	for {
@@ -109,7 +109,7 @@ func (c *Call) renew(ctx context.Context, f Fleet, owner string) {
 	}
 }
 
-// lease returns the call's state for the other replicas.
+// lease returns the state of the call for the other replicas.
 func (c *Call) lease(owner string) cache.FetchLease {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,8 +129,7 @@ func (c *Call) copyProgress(lease *cache.FetchLease) {
 	c.setPaused(!lease.Sent || lease.Pending != nil)
 }
 
-// traceparent formats a span context (W3C Trace Context). It returns an empty string if the
-// context is invalid.
+// traceparent formats a span context (W3C Trace Context). The result is empty for an invalid context.
 func traceparent(c trace.SpanContext) string {
 	if !c.IsValid() {
 		return ""

@@ -12,16 +12,15 @@ import (
 	"time"
 )
 
-// minRate is the lowest accepted transfer rate in bytes per second, in both directions.
-// Slower clients would hold connections and concurrency permits for a long time.
+// minRate is the lowest accepted transfer rate in bytes per second, in both directions. Slower clients would hold
+// connections and concurrency permits for a long time.
 const minRate = 1 << 10
 
-// writeSize is the number of bytes that are written under one deadline. With a timeout of
-// 30 seconds, this demands about [minRate].
+// writeSize is the number of bytes that are written under one deadline. With a timeout of 30 seconds, the minimum rate
+// is about [minRate].
 const writeSize = 32 << 10
 
-// BodyError is the reason why the body of a client's request cannot be read. A disconnected
-// client is not a BodyError.
+// BodyError is an error of the client that prevents reading the request body. A disconnect is not a BodyError.
 type BodyError struct {
 	Timeout bool // the body is too slow; otherwise its framing is invalid
 	Err     error
@@ -38,14 +37,13 @@ func (e *BodyError) Unwrap() error { return e.Err }
 
 var errBodyTime = errors.New("total time exceeded")
 
-// Body is a request body with read deadlines. Each read must return within the pause timeout,
-// the average rate must be at least [minRate], and all reads together must end within the
-// total timeout. Only time spent inside Read counts.
+// Body is a request body with read deadlines. Each read must return within the pause timeout, the average rate must be
+// at least [minRate], and all reads together must end within the total timeout. Only time spent inside Read counts.
 type Body struct {
 	io.ReadCloser
 	control *http.ResponseController
-	pause   time.Duration // the longest pause
-	credit  time.Duration // the rest of the pause; received bytes increase it
+	pause   time.Duration // the maximum pause
+	credit  time.Duration // the rest of the pause; received bytes increase the credit
 	total   time.Duration // the rest of the total time
 	// http2 is set for HTTP/2, where a read deadline that passes outside Read ends the body.
 	http2 bool
@@ -55,9 +53,9 @@ type Body struct {
 	err      atomic.Pointer[BodyError]
 }
 
-// LimitBody returns a copy of a request whose body has read deadlines, and that body; the
-// body is nil if the request has none. A total of 0 means no bound. The request is copied
-// because net/http still uses the original body when the response starts.
+// LimitBody returns a copy of a request whose body has read deadlines, and that body. For a request without a body,
+// LimitBody returns the request and nil. A total of 0 means no bound. The request is copied because net/http still uses
+// the original body when the response starts.
 func LimitBody(w http.ResponseWriter, r *http.Request, pause, total time.Duration) (*http.Request, *Body) {
 	if r.Body == nil || r.ContentLength == 0 { // HTTP/2 sets Body without a body, too
 		return r, nil
@@ -70,7 +68,7 @@ func LimitBody(w http.ResponseWriter, r *http.Request, pause, total time.Duratio
 		pause: pause, credit: pause, total: total, http2: r.ProtoMajor > 1,
 	}
 	if !b.http2 {
-		b.setDeadline(time.Now().Add(pause)) // net/http reads the rest of an unread body
+		b.setDeadline(time.Now().Add(pause)) // also limits net/http, which reads the rest of an unread body
 	}
 	r = r.WithContext(r.Context())
 	r.Body = b
@@ -86,8 +84,8 @@ func (b *Body) setDeadline(t time.Time) {
 	}
 }
 
-// Detach ends the use of the connection; handlers call it before they return. A transport
-// may still read the body then, and must not change deadlines of the next request.
+// Detach ends the use of the connection. A handler must call Detach before the handler returns. A transport may read
+// the body later, and must not change deadlines of the next request.
 func (b *Body) Detach() {
 	if b != nil {
 		b.mu.Lock()
@@ -134,9 +132,9 @@ func (b *Body) fail(err *BodyError) error {
 	return err
 }
 
-// LimitWrites returns a response writer with a deadline for each write of an HTTP/2 response.
-// The deadlines of [Connections] cannot detect a client that reads other streams of the same
-// connection. It returns w for HTTP/1.
+// LimitWrites returns a response writer with a deadline for each write of an HTTP/2 response. The deadlines of
+// [Connections] cannot detect a client that reads only other streams of the same connection. For HTTP/1, LimitWrites
+// returns w.
 func LimitWrites(w http.ResponseWriter, r *http.Request, timeout time.Duration) http.ResponseWriter {
 	if r.ProtoMajor < 2 {
 		return w

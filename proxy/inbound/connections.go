@@ -11,12 +11,11 @@ import (
 	"time"
 )
 
-// Connections bounds the open client connections, in total and per address, and closes
-// connections whose client does not read. Connections of [TrustedProxies] count only towards
-// the total.
+// Connections bounds the open client connections, in total and per address, and closes connections whose client does
+// not read. Connections of [TrustedProxies] count only towards the total.
 //
-// A connection above a bound is closed immediately after it is accepted, because no request
-// has been read yet. The zero value has no bounds.
+// A connection above a bound is closed immediately after Accept, before the server reads a request. The zero value has
+// no bounds.
 type Connections struct {
 	mu            sync.Mutex
 	maxTotal      int // 0 for no bound
@@ -33,16 +32,16 @@ func (c *Connections) LimitTotal(n int) {
 	c.maxTotal = n
 }
 
-// LimitPerAddress sets the number of connections that each address may have open; 0 removes
-// the bound. Connections of the trusted proxies are exempt. Open connections stay open.
+// LimitPerAddress sets the number of connections that each address may have open; 0 removes the bound. Connections of
+// the trusted proxies are exempt. Open connections stay open.
 func (c *Connections) LimitPerAddress(n int, trusted TrustedProxies) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.maxPerAddress, c.trusted = n, trusted
 }
 
-// Listener returns a listener that accepts connections from l within the bounds. The client
-// must read at least [minRate] bytes per second, measured over writeTimeout.
+// Listener returns a listener that accepts connections from l within the bounds. The client must read at least
+// [minRate] bytes per second, measured over writeTimeout.
 func (c *Connections) Listener(l net.Listener, writeTimeout time.Duration, log *slog.Logger) net.Listener {
 	return &listener{l, c, writeTimeout, log}
 }
@@ -67,7 +66,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			return &conn{Conn: c, writeTimeout: l.writeTimeout, onClose: remove}, nil
 		}
 		l.log.Debug("connection refused: too many connections in total or from this address", "address", address.String())
-		_ = c.Close() // nothing has been written
+		_ = c.Close() // no data has been written
 	}
 }
 
@@ -99,16 +98,16 @@ func (c *Connections) remove(address netip.Addr) {
 	}
 }
 
-// conn sets a deadline for each write. After a read timeout it returns no further data,
-// because the server would parse the rest of a late body as the next request.
+// conn sets a deadline for each write. After a read timeout, Read returns no further data, because the server would
+// parse the rest of a late body as the next request.
 type conn struct {
 	net.Conn
 	writeTimeout time.Duration
 	onClose      func()
-	// aborting is set while net/http aborts its own background read with a deadline in the
-	// past. A timeout during that time is not the fault of the client.
+	// aborting is set while net/http aborts its own background read with a deadline in the past. The client does not
+	// cause a timeout during that time.
 	aborting atomic.Bool
-	late     atomic.Bool // a read deadline of the client has passed
+	late     atomic.Bool // the client has exceeded a read deadline
 
 	mu            sync.Mutex
 	writeDeadline time.Time // set by crypto/tls or net/http; earlier deadlines take precedence
@@ -141,8 +140,8 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write writes p. After a timeout it continues if the client has read at least [writeSize]
-// bytes since the deadline was set.
+// Write writes p. After a timeout, Write continues if the client has read at least [writeSize] bytes since the deadline
+// was set.
 func (c *conn) Write(p []byte) (int, error) {
 	written := 0
 	for {
@@ -162,7 +161,7 @@ func (c *conn) extendWriteDeadline() {
 	if !c.writeDeadline.IsZero() && c.writeDeadline.Before(deadline) {
 		deadline = c.writeDeadline
 	}
-	_ = c.Conn.SetWriteDeadline(deadline) // an error means that the connection is closed: Write returns it
+	_ = c.Conn.SetWriteDeadline(deadline) // the connection is closed after an error, which Write returns
 }
 
 func (c *conn) Close() error {
@@ -171,8 +170,8 @@ func (c *conn) Close() error {
 	return err
 }
 
-// CloseWrite lets net/http close one direction, so that the client can read an error response
-// before the connection is closed.
+// CloseWrite closes the writing side. net/http calls CloseWrite so that the client can read an error response before
+// the connection is closed.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

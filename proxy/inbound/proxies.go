@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// TrustedProxies are the networks of load balancers and TLS terminators in front of the
-// gateway. X-Forwarded-For and X-Forwarded-Proto are used only from these networks.
+// TrustedProxies are the networks of load balancers and TLS terminators in front of the gateway. X-Forwarded-For and
+// X-Forwarded-Proto are used only from these networks.
 type TrustedProxies []netip.Prefix
 
-// ClientAddress returns the address of the client that sent a request. For a connection from
-// a trusted proxy, it is the last address in X-Forwarded-For that is not a trusted proxy;
-// earlier addresses can be forged. The result is the zero address for Unix sockets.
+// ClientAddress returns the address of the client that sent a request. For a connection from a trusted proxy,
+// ClientAddress returns the last address in X-Forwarded-For that is not a trusted proxy. Earlier addresses can be
+// forged. The result is the zero address for Unix sockets.
 func (t TrustedProxies) ClientAddress(r *http.Request) netip.Addr {
 	remote, _ := netip.ParseAddrPort(r.RemoteAddr)
 	address := remote.Addr().Unmap()
@@ -47,9 +47,9 @@ func (t TrustedProxies) contain(address netip.Addr) bool {
 	return slices.ContainsFunc(t, func(network netip.Prefix) bool { return network.Contains(address) })
 }
 
-// clientOf returns the address by which connections and requests are counted. An IPv6
-// address counts as its /64 network, because one subscriber can use all addresses of it.
-// All connections without an address, such as Unix sockets, count as one client.
+// clientOf returns the address by which connections and requests are counted. An IPv6 address counts as its /64
+// network, because one subscriber can use all addresses of a /64 network. All connections without an address, such as
+// Unix sockets, count as one client.
 func clientOf(address netip.Addr) netip.Addr {
 	address = address.Unmap()
 	if !address.Is6() {

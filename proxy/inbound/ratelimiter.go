@@ -9,25 +9,25 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// RateLimiter bounds the request rate of each client address with a token bucket. It protects
-// the work of the gateway itself; an accepted request has not yet used any upstream quota.
+// RateLimiter bounds the request rate of each client address with a token bucket. The bound protects the gateway. A
+// RateLimiter does not count upstream quota.
 //
-// Clients behind a load balancer that is not a trusted proxy share one address and one
-// bucket. The zero value and nil have no bound.
+// Clients behind a load balancer that is not a trusted proxy share one address and one bucket. The zero value and nil
+// have no bound.
 type RateLimiter struct {
 	mu    sync.Mutex
 	rate  rate.Limit // requests per second; 0 disables the limiter
 	burst int
-	// latest is the newest time seen. Concurrent requests may arrive with older times.
+	// latest is the latest time of a request. Concurrent requests may arrive with earlier times.
 	latest  time.Time
 	buckets *simplelru.LRU[netip.Addr, *bucket] // nil while the limiter is disabled
 }
 
-// maxBuckets bounds the number of addresses in memory. The least recently used address is
-// evicted first and starts with a full bucket when it returns.
+// maxBuckets bounds the number of addresses in memory. The least recently used address is evicted first. An evicted
+// address starts again with a full bucket.
 const maxBuckets = 10_000
 
-// minIdle is the shortest time without requests after which a full bucket is removed.
+// minIdle is the minimum time without requests before a full bucket is removed.
 const minIdle = time.Minute
 
 type bucket struct {
@@ -35,8 +35,8 @@ type bucket struct {
 	tokens *rate.Limiter
 }
 
-// Configure sets the requests per second and the burst of each address; a rate of 0 disables
-// the limiter. Known addresses keep their remaining tokens.
+// Configure sets the requests per second and the burst of each address; a rate of 0 disables the limiter. Known
+// addresses keep their remaining tokens.
 func (l *RateLimiter) Configure(perSecond, burst int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,7 +54,7 @@ func (l *RateLimiter) Configure(perSecond, burst int) {
 	}
 }
 
-// Allow takes one token of an address and reports whether its request may proceed.
+// Allow takes one token of an address and reports whether the request may proceed.
 func (l *RateLimiter) Allow(address netip.Addr, now time.Time) bool {
 	if l == nil {
 		return true
@@ -78,11 +78,11 @@ func (l *RateLimiter) Allow(address netip.Addr, now time.Time) bool {
 	return b.tokens.AllowN(l.latest, 1)
 }
 
-// removeIdleLocked removes at most two idle addresses with full buckets. Each request adds at
-// most one, so the table shrinks without a pause for any request.
+// removeIdleLocked removes at most two idle addresses with full buckets. Each request adds at most one address, so the
+// table shrinks without a long pause for any request.
 func (l *RateLimiter) removeIdleLocked() {
 	for range 2 {
-		_, b, _ := l.buckets.GetOldest() // there is one: the bucket of the present request
+		_, b, _ := l.buckets.GetOldest() // never empty: the bucket of the current request exists
 		if l.latest.Sub(b.used) < minIdle || b.tokens.TokensAt(l.latest) < float64(l.burst) {
 			return
 		}
