@@ -17,7 +17,7 @@ type breaker struct {
 	failures int             // attempts in a row without a response
 	trials   map[string]bool // accounts that have sent a trial since started
 	started  time.Time       // start of the current interval of trials
-	// retryDebt grows by retryCost with each retry, and falls by one with each response.
+	// retryDebt grows by retryCost with each retry, and falls by 1 with each response.
 	retryDebt int
 }
 

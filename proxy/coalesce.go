@@ -26,7 +26,7 @@ const (
 )
 
 // coalesces reports whether the question may share a call. Other clients cannot use a 304 to the client's own
-// validators. They cannot use a stale response from another cache either, which max-stale and stale-if-error permit.
+// validators, or a stale response that max-stale or stale-if-error permits.
 func (ex *exchange) coalesces() bool {
 	if !ex.cacheable || ex.method != http.MethodGet || ex.match.Operation.Cache.NoCoalesce || ex.uncacheable {
 		return false

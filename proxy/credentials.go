@@ -247,7 +247,7 @@ func (f *earlierResults) add(a credentialResult, v verdict) {
 }
 
 // holdBack buffers a response, so that its concurrency slot is released while other credentials are tried. The end of a
-// larger response may be lost if the upstream does not wait.
+// response over maxHeldBack is lost if the upstream closes the connection.
 func holdBack(resp *http.Response) {
 	body := resp.Body
 	if start := peek(resp, maxHeldBack); len(start) < maxHeldBack {

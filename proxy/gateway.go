@@ -149,7 +149,7 @@ func New(c Config) *Gateway {
 	return g
 }
 
-// ServeHTTP answers one client request.
+// ServeHTTP handles one client request.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ex := g.open(w, r)
 	g.traceRequest(ex)

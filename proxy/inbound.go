@@ -78,7 +78,7 @@ func (ex *exchange) untilDrained() context.Context {
 	return ctx
 }
 
-// recorder is the client's ResponseWriter. It records the status and the size of the response.
+// recorder is the client's ResponseWriter, and records the status and the size of the response.
 type recorder struct {
 	http.ResponseWriter
 	status int

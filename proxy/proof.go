@@ -49,7 +49,7 @@ const (
 	// maxETags bounds the bytes of all ETags of one request. maxETag bounds the bytes of one ETag.
 	maxETags = 4 << 10
 	maxETag  = 256
-	// maxHashed bounds the bytes that are hashed for one request. A long duration would reveal to a caller without
+	// maxHashed bounds the bytes that are hashed for one request. A measurable delay would reveal to a caller without
 	// access that a response is stored.
 	maxHashed = 1 << 20
 )

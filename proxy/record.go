@@ -36,8 +36,8 @@ type Record struct {
 	// Spent is the known quota cost of the attempts. Polls counts the attempts that got a 202 for statistics.
 	Spent int `json:"spent"`
 	Polls int `json:"polls,omitempty"`
-	// Outcome is Cache in one word: hit, stale, validated, miss, bypass, collapsed, refused or own. Weir refused the
-	// request (refused), or answered without cache and upstream, such as the rate limit status (own).
+	// Outcome is Cache in one word: hit, stale, validated, miss, bypass, collapsed, refused or own. The value refused
+	// means a refusal by Weir. The value own means an answer without cache and upstream, such as the rate limit status.
 	Outcome string `json:"outcome"`
 	// Saved is set for a response without quota cost that would have cost quota without Weir.
 	Saved bool `json:"saved,omitempty"`

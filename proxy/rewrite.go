@@ -131,8 +131,8 @@ func (g *Gateway) filterResponse(op *policy.Operation, h http.Header) {
 	}
 }
 
-// localize replaces the upstream by the gateway in the URLs of Link and Location. URLs of other hosts stay unchanged;
-// the gateway never sends them a credential.
+// localize replaces the upstream by the gateway in the URLs of Link and Location. URLs of other hosts stay unchanged.
+// The gateway never sends a credential to other hosts.
 func (g *Gateway) localize(ex *exchange, h http.Header) {
 	if location := h.Get("Location"); location != "" {
 		h.Set("Location", g.localURL(ex, location))

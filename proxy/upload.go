@@ -18,7 +18,7 @@ func (g *Gateway) bufferSmallBody(ex *exchange) error {
 		return nil
 	}
 	if len(ex.in.Header["Expect"]) > 0 {
-		return nil // the upstream decides whether it accepts the body (RFC 9110 section 10.1.1)
+		return nil // the upstream decides whether to accept the body (RFC 9110 section 10.1.1)
 	}
 	_, err := g.bufferBody(ex)
 	return err

@@ -6,7 +6,7 @@
 // shared cache.
 //
 // Invariants:
-//   - A key includes the security class, so a response is shared within one class only.
+//   - A key includes the security class, so only one class shares a response.
 //   - A call has exactly one result. Followers never receive an error that concerns only the leader.
 //   - The upstream request survives the leader's disconnect while a follower waits. The disconnect
 //     of the last client cancels the request.
@@ -71,7 +71,7 @@ type Question struct {
 
 // Computation describes a response that the upstream still computes.
 type Computation struct {
-	Response *cache.Entry // the 202 that the upstream sent; nil if it computes nothing
+	Response *cache.Entry // the upstream's 202; nil without a computation
 	Next     time.Time    // time of the next poll
 	Polls    int          // number of polls by this replica
 }

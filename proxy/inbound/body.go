@@ -37,7 +37,7 @@ func (e *BodyError) Unwrap() error { return e.Err }
 
 var errBodyTime = errors.New("total time exceeded")
 
-// Body is a request body with read deadlines. Each read must return within the pause timeout, the average rate must be
+// Body is a request body with read deadlines. Each read must return within the pause timeout. The average rate must be
 // at least [minRate], and all reads together must end within the total timeout. Only time spent inside Read counts.
 type Body struct {
 	io.ReadCloser
