@@ -79,7 +79,7 @@ type backgroundTask struct {
 	call   *coalesce.Call
 	cause  trace.SpanContext // span of the request that started the task
 	wait   time.Duration     // maximum wait for permits and polls
-	pause  time.Duration     // before the first request
+	pause  time.Duration     // pause before the first request
 	cancel context.CancelCauseFunc
 }
 
@@ -90,7 +90,7 @@ func (g *Gateway) serveInBackground(ctx context.Context, task backgroundTask) {
 	q, c := task.question, task.call
 	in, err := http.NewRequestWithContext(ctx, q.method, g.target(q.match).String(), http.NoBody)
 	if err != nil {
-		panic(err) // the client's request had the same target
+		panic(err) // the URL is valid: the client's request had the same target
 	}
 	ex := g.open(&discardWriter{http.Header{}}, in)
 	g.traceBackground(ex, task.cause)

@@ -61,7 +61,7 @@ var (
 // UnusableError means that a credential cannot be sent before Until.
 type UnusableError struct {
 	Until time.Time
-	Cause error // for the operator
+	Cause error // reason in the log
 }
 
 func (u *UnusableError) Error() string { return fmt.Sprintf("no usable credential: %v", u.Cause) }

@@ -31,8 +31,8 @@ type question struct {
 	cacheable, ranged bool
 	key               cache.Key // zero if the cache is not used
 	rule              cache.Rule
-	cacheControl      cache.Directives // of the request
-	route             string           // for logs and metrics; the number of routes is bounded
+	cacheControl      cache.Directives // Cache-Control of the client's request
+	route             string           // label in logs and metrics; the number of labels is bounded
 	// operation is the matched operation, with points that depend on the body. claimScope is the operation's name in
 	// claims: the ID, or method and route for an unknown operation.
 	operation  *policy.Operation
@@ -48,7 +48,7 @@ type exchange struct {
 	buffered     *buffer       // prefix of the body that was read in advance; nil before that read
 	start        time.Time
 	waitingSince time.Time // start of the wait for the deadline
-	prefix       string    // of the client's path: "" or "/api/v3"
+	prefix       string    // prefix of the client's path: "" or "/api/v3"
 	prefer       preference
 	// stale is the stored response that must be revalidated. fallback is the same response, if clients may get the
 	// stale response when the upstream fails.

@@ -29,7 +29,7 @@
 //
 // Invariants:
 //   - The cache key is made from the same question that is sent.
-//   - Nothing is sent without a permit, and every permit is settled.
+//   - No request is sent upstream without a permit, and every permit is settled.
 //   - A response reaches another client only through the cache, under the key of that client's security class.
 //   - The request fields of known operations are forwarded by an allow-list.
 //   - The credential is set last and is sent to the upstream only.
@@ -206,7 +206,7 @@ func (g *Gateway) check(ex *exchange) (err error) {
 				caller.Client, methodLabel(ex.method), op.ID),
 		}
 	}
-	if f := ex.match.Preflight(ex.identity.Caller.Kind); f != nil { // certain to fail upstream
+	if f := ex.match.Preflight(ex.identity.Caller.Kind); f != nil { // the upstream would certainly refuse the request
 		return &failure{status: f.Status, finding: f, message: f.Message, detail: f.Check}
 	}
 	return nil
@@ -359,7 +359,7 @@ func (g *Gateway) finish(ex *exchange) {
 	if p != nil || errors.Is(context.Cause(ex.in.Context()), context.Canceled) && ex.w.status == 0 {
 		ex.record.Status = statusClientGone
 		if ex.broken {
-			ex.record.Status = http.StatusBadGateway // although the client received another status
+			ex.record.Status = http.StatusBadGateway // the record has 502, although the client got another status
 		}
 	}
 	ex.conclude()

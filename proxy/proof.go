@@ -179,9 +179,9 @@ func isUnconditional(h http.Header) bool {
 // confirmed returns the candidate that a 304 confirms (RFC 9111 section 4.3.4). The result is false if the 304 confirms
 // no candidate or does not prove access.
 //
-// A candidate with the ETag of the 304 is confirmed. A 304 without an ETag confirms a single candidate, or a stale
-// response that was validated by date. A 304 with another ETag confirms the stale response only if no If-Modified-Since
-// was sent.
+// A 304 confirms the candidate with the same ETag. A 304 without an ETag confirms a stale response that was validated
+// by date, or a single candidate that is stale or has a computed ETag. A 304 with an ETag of no candidate confirms a
+// single stale response, if no If-Modified-Since was sent.
 func (g *Gateway) confirmed(ex *exchange, sent, response http.Header) (candidate, bool) {
 	etag, operation := response.Get("Etag"), ex.match.Operation.ID
 	if len(response["Link"]) > 0 {

@@ -23,7 +23,7 @@ type failure struct {
 	message    string          // stable text
 	detail     string          // parameter of Cache-Status
 	cause      error           // error in the log
-	finding    *policy.Finding // of a request that the upstream would certainly refuse
+	finding    *policy.Finding // set for a request that the upstream would certainly refuse
 	refusal    *limits.Refusal // set for a limit
 	retryAfter time.Duration   // set without refusal
 	allow      string          // value of the Allow field
@@ -121,7 +121,7 @@ func (g *Gateway) errorBody(f *failure) []byte {
 	}
 	text, err := json.Marshal(body)
 	if err != nil {
-		panic(err) // strings cannot fail
+		panic(err) // JSON can encode all strings
 	}
 	return text
 }

@@ -118,6 +118,6 @@ func (g *Gateway) stillComputing(ex *exchange, call *coalesce.Call) *http.Respon
 	}
 	ex.record.Cache += "; collapsed"
 	resp := entryResponse(ex, c.Response, time.Now())
-	resp.Header.Set("Retry-After", retryAfter(time.Until(c.Next)+time.Second)) // leaves time for the poll
+	resp.Header.Set("Retry-After", retryAfter(time.Until(c.Next)+time.Second)) // one more second for the poll itself
 	return resp
 }

@@ -74,7 +74,7 @@ func (g *Gateway) fillInBackground(ex *exchange, s *spool) {
 	g.Background.running.Go(func() {
 		defer context.AfterFunc(g.Background.ctx, ex.call.Close)()
 		defer func() {
-			if p := recover(); p != nil { // net/http recovers panics of handlers only
+			if p := recover(); p != nil { // net/http recovers only panics of handlers
 				g.Log.Error("panic while reading a response", "request", ex.record.ID, "panic", p, "stack", string(debug.Stack()))
 				_ = s.body.Close()
 				s.stop(errPanic)
@@ -336,7 +336,7 @@ func (s *spool) Close() error {
 
 // discard reads the rest of an unused response, so that the connection can be reused.
 func discard(body io.ReadCloser) {
-	_, _ = io.CopyN(io.Discard, body, maxDiscard) // after a longer or broken body the connection is closed
+	_, _ = io.CopyN(io.Discard, body, maxDiscard) // Close closes the connection after a longer or broken body
 	_ = body.Close()
 }
 

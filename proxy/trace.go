@@ -33,7 +33,7 @@ const (
 // stage is a [Stage] in progress.
 type stage struct {
 	ex    *exchange
-	index int             // of the Stage in the record
+	index int             // position of the Stage in the record
 	ctx   context.Context // context for the work of the stage
 	span  trace.Span      // records nothing if the request is not sampled
 }

@@ -215,7 +215,7 @@ func (g *Gateway) release(ex *exchange, permit limits.Permit, aborted bool) {
 // permittedBody releases the concurrency slot at the end of the body or in Close.
 type permittedBody struct {
 	io.ReadCloser
-	release func(aborted bool) // nil after its call
+	release func(aborted bool) // nil after the call
 }
 
 func (b *permittedBody) Read(p []byte) (int, error) {
