@@ -22,16 +22,15 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// App is an installed app. It proves its identity with its private key and gets tokens that
-// expire after an hour.
+// App is an installed app. The app proves its identity with its private key and gets tokens that expire after an hour.
 type App struct {
 	Upstream     *url.URL // base URL of the API that issues the tokens
 	Accept       string   // media type of the request for a token
 	ID           string
 	Installation int64
 	Key          Secret // RSA private key in PEM
-	// Permissions restrict the tokens, such as contents: read. Without any, the tokens have
-	// all permissions of the installation.
+	// Permissions restrict the tokens, such as contents: read. If Permissions is empty, the tokens have all permissions
+	// of the installation.
 	Permissions map[string]string
 }
 
@@ -41,13 +40,13 @@ type AppToken struct {
 	Expires time.Time
 }
 
-// identity identifies the tokens of the app. Apps that differ in upstream or permissions
-// never share a token.
+// identity identifies the tokens of the app. Apps with different upstreams or permissions never share a token.
 func (a *App) identity() string {
 	return fmt.Sprintf("%q %q %d %q", a.Upstream, a.ID, a.Installation, a.Permissions) // sorts map keys
 }
 
-// errAppKey does not quote the text, which may be a private key.
+// errAppKey reports that an [App.Key] is not an RSA private key. The message omits the text, which may be a private
+// key.
 var errAppKey = errors.New("not an RSA private key in PEM (BEGIN RSA PRIVATE KEY or BEGIN PRIVATE KEY)")
 
 // ParseAppKey reads an [App.Key].
@@ -68,7 +67,7 @@ func ParseAppKey(text Secret) (*rsa.PrivateKey, error) {
 }
 
 const (
-	// assertionSkew predates an assertion, because clocks differ.
+	// assertionSkew is subtracted from the issue time of an assertion, because clocks differ.
 	assertionSkew = time.Minute
 	// assertionLifetime is below the upstream's maximum of ten minutes.
 	assertionLifetime = 9 * time.Minute
@@ -104,8 +103,8 @@ func (e *issueError) Error() string {
 	return fmt.Sprintf("request installation token: upstream returned %d %s", e.status, http.StatusText(e.status))
 }
 
-// issue requests a new token from the upstream. Errors quote nothing of the response, which
-// may contain a token. Redirects are not followed: no other host gets the assertion.
+// issue requests a new token from the upstream. Errors do not quote the response, which may contain a token. Redirects
+// are not followed, so that no other host gets the assertion.
 func (a *App) issue(ctx context.Context, transport http.RoundTripper) (AppToken, error) {
 	proof, err := a.assertion(time.Now())
 	if err != nil {
@@ -148,7 +147,7 @@ func (a *App) issue(ctx context.Context, transport http.RoundTripper) (AppToken,
 		Token   string    `json:"token"`
 		Expires time.Time `json:"expires_at"`
 	}
-	invalid := func(r rune) bool { return r <= ' ' || r > '~' } // a header field cannot carry it
+	invalid := func(r rune) bool { return r <= ' ' || r > '~' } // a header field cannot carry these characters
 	if json.Unmarshal(text, &issued) != nil || issued.Token == "" || strings.ContainsFunc(issued.Token, invalid) ||
 		!issued.Expires.After(time.Now()) {
 		return AppToken{}, errors.New("request installation token: upstream returned 201 without a usable token")

@@ -12,26 +12,25 @@ import (
 )
 
 const (
-	// renewBefore is the remaining lifetime at which a token is renewed. A request may wait
-	// this long for a permit after it got its token.
+	// renewBefore is the remaining lifetime at which a token is renewed. After a request has its token, it may wait
+	// this long for a permit.
 	renewBefore = 5 * time.Minute
-	// issueTimeout bounds one request for a token. The lease lasts longer, so that no other
-	// replica sends a request at the same time. A wait for a token outlasts the lease of a
-	// replica that has died.
+	// issueTimeout bounds one request for a token. The lease lasts longer, so that no other replica sends a request at
+	// the same time. A replica waits for a token until after the lease of a dead replica has expired.
 	issueTimeout  = 10 * time.Second
 	leaseLifetime = 15 * time.Second
 	fetchTimeout  = leaseLifetime + issueTimeout
-	// sharePollInterval is how often the store is checked for another replica's token.
+	// sharePollInterval is the interval at which a replica looks in the store for another replica's token.
 	sharePollInterval = 100 * time.Millisecond
-	// The pause after a failed request starts at firstPause and doubles up to longestPause.
-	// firstPause is also the minimum time between two tokens, however soon they expire.
+	// The pause after a failed request starts at firstPause and doubles up to longestPause. firstPause is also the
+	// minimum time between two tokens, even if tokens expire sooner.
 	firstPause, longestPause = 5 * time.Second, 5 * time.Minute
 	// maxRetryAfter caps the upstream's Retry-After at the longest window of a limit.
 	maxRetryAfter = time.Hour
 )
 
-// TokenStore shares installation tokens among replicas, together with the lease to request
-// one. An error means that the state is unknown. Calls have deadlines of their own.
+// TokenStore shares installation tokens among replicas. A replica requests a token only under a lease from the store.
+// An error means that the state is unknown. The implementation sets the deadlines of its calls.
 type TokenStore interface {
 	// Load returns the token of a name, or a zero token.
 	Load(ctx context.Context, name string) (AppToken, error)
@@ -41,9 +40,8 @@ type TokenStore interface {
 	Return(ctx context.Context, name, owner string, t AppToken) error
 }
 
-// AppTokens caches the tokens of app installations and renews them before they expire. It
-// survives a reload of the configuration and is safe for concurrent use. The caller must close
-// it.
+// AppTokens caches the tokens of app installations and renews them before they expire. The cache survives a reload of
+// the configuration and is safe for concurrent use. The cache must be closed.
 type AppTokens struct {
 	transport http.RoundTripper
 	store     TokenStore // nil if replicas do not share tokens
@@ -68,12 +66,12 @@ type Source struct {
 	token    AppToken
 	received time.Time
 	rejected Secret // the last token that the upstream rejected
-	// next is the earliest time of the next request for a token, pause the current pause
-	// between failed requests, and err the reason why there is no token.
+	// next is the earliest time of the next request for a token. pause is the current pause between failed requests.
+	// err is the reason for the missing token.
 	next  time.Time
 	pause time.Duration
 	err   error
-	// done is closed when the request in progress ends; nil when none is in progress.
+	// done is closed when the request in progress ends. done is nil if no request is in progress.
 	done chan struct{}
 }
 
@@ -83,14 +81,14 @@ func NewAppTokens(transport http.RoundTripper, store TokenStore, log *slog.Logge
 	return &AppTokens{transport: transport, store: store, log: log, ctx: ctx, stop: stop, sources: map[string]*Source{}}
 }
 
-// Close cancels the requests in progress and waits for them. No source may be used after it.
+// Close cancels the requests in progress and waits for them. No source may be used after Close.
 func (t *AppTokens) Close() {
 	t.stop()
 	t.running.Wait()
 }
 
-// Source returns the source for a held credential, with its cached token. Another private key
-// makes it another source: after a failure, a corrected key does not wait for the pause.
+// Source returns the source for a held credential, with its cached token. A new private key creates a new source, so
+// that a corrected key does not wait for the pause after failures.
 func (t *AppTokens) Source(name string, app *App) *Source {
 	key := sha256.Sum256([]byte(app.Key.Reveal()))
 	id := string(key[:]) + app.identity() + name
@@ -102,8 +100,8 @@ func (t *AppTokens) Source(name string, app *App) *Source {
 	return t.sources[id]
 }
 
-// get returns a valid token. It waits only if there is none: a renewal runs in the background.
-// The error is an [UnusableError] or the context's error.
+// get returns a valid token. get waits only without a valid token, because a renewal runs in the background. The error
+// is an [UnusableError] or the context's error.
 func (s *Source) get(ctx context.Context) (Secret, error) {
 	for {
 		now := time.Now()
@@ -131,7 +129,7 @@ func (s *Source) get(ctx context.Context) (Secret, error) {
 	}
 }
 
-// errExpired is the reason for a missing token if the last one expired during the pause.
+// errExpired is the reason for a missing token if the last token expired during the pause.
 var errExpired = errors.New("the last installation token has expired")
 
 // renew fetches a token and records the result.
@@ -157,8 +155,8 @@ func (s *Source) renew(rejected Secret) {
 		"credential", s.name, "installation", s.app.Installation, "retry", s.next, "error", err)
 }
 
-// fetch returns another replica's token, or requests one under the lease. Without a store, or
-// if the store fails, each replica requests a token for itself.
+// fetch returns another replica's token, or requests a token under the lease. Without a store, or if the store fails,
+// fetch requests a token without a lease.
 func (s *Source) fetch(ctx context.Context, rejected Secret) (AppToken, error) {
 	store := s.tokens.store
 	if store == nil {
@@ -170,7 +168,7 @@ func (s *Source) fetch(ctx context.Context, rejected Secret) (AppToken, error) {
 		if err != nil {
 			return s.issue(ctx)
 		}
-		// Load after the lease: its previous owner has stored a token by now.
+		// Load after the lease, because the previous owner of the lease has stored a token by now.
 		token, err := store.Load(ctx, name)
 		good := err == nil && time.Until(token.Expires) > renewBefore && !token.Value.Equal(rejected)
 		if good {
@@ -200,8 +198,8 @@ func (s *Source) issue(ctx context.Context) (AppToken, error) {
 	return s.app.issue(ctx, s.tokens.transport)
 }
 
-// reject discards the token that the upstream rejected. sent is when the rejected request was
-// sent: if it was before the token was received, the request had an older token.
+// reject discards the token that the upstream rejected. sent is the time of the rejected request. If the token was
+// received after that time, the request had an older token, and reject does nothing.
 func (s *Source) reject(sent time.Time) {
 	s.tokens.mu.Lock()
 	defer s.tokens.mu.Unlock()

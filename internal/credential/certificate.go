@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Certificate selects client certificates: by the SHA-256 fingerprint of the certificate, or
-// by a name in it that a certificate authority has signed. The zero value selects none.
+// Certificate selects client certificates: by the SHA-256 fingerprint of the certificate, or by a name in a certificate
+// from a trusted authority. The zero value selects no certificates.
 type Certificate struct{ form, value string }
 
 // ParseCertificate reads "sha256:FINGERPRINT" (64 hexadecimal digits, colons between them
@@ -41,8 +41,8 @@ func ParseCertificate(text string) (Certificate, error) {
 	return Certificate{form, value}, nil
 }
 
-// NeedsAuthority reports whether the certificate must be signed by a configured authority. A
-// fingerprint needs none.
+// NeedsAuthority reports whether the certificate must be signed by a configured authority. A certificate that is
+// selected by its fingerprint needs no authority.
 func (c Certificate) NeedsAuthority() bool { return c != Certificate{} && c.form != "sha256" }
 
 // ParseAuthorities reads one or more certificates in PEM.
@@ -69,10 +69,9 @@ func ParseAuthorities(text string) ([]*x509.Certificate, error) {
 	return authorities, nil
 }
 
-// ClientAuth returns how a TLS listener requests client certificates, and the authorities that
-// it verifies them against. The listener accepts connections without a certificate, because
-// [Registry.Identify] checks every request. A reload therefore also applies to open
-// connections and to resumed sessions.
+// ClientAuth returns the mode in which a TLS listener requests client certificates, and the authorities that verify
+// them. The listener accepts connections without a certificate, because [Registry.Identify] checks every request. A
+// reload therefore also applies to open connections and to resumed sessions.
 func (r *Registry) ClientAuth() (tls.ClientAuthType, *x509.CertPool) {
 	hasCertificate := func(c Client) bool { return c.Certificate != Certificate{} }
 	switch {
@@ -88,8 +87,8 @@ func (r *Registry) ClientAuth() (tls.ClientAuthType, *x509.CertPool) {
 	return tls.VerifyClientCertIfGiven, pool
 }
 
-// byCertificate returns the client of a connection's certificate. If several clients match,
-// it returns the first in the configuration.
+// byCertificate returns the client of a connection's certificate. If several clients match, the first client in the
+// configuration is returned.
 func (r *Registry) byCertificate(state *tls.ConnectionState) (Caller, bool) {
 	if state == nil || !state.HandshakeComplete || len(state.PeerCertificates) == 0 {
 		return Caller{}, false
@@ -120,9 +119,8 @@ func (r *Registry) byCertificate(state *tls.ConnectionState) (Caller, bool) {
 	return Caller{}, false
 }
 
-// hasValidChain reports whether one of the chains that the handshake verified is still
-// valid. Since the handshake, or that of the resumed session, an authority may have been
-// removed from the configuration, and a certificate may have expired.
+// hasValidChain reports whether a chain that the handshake verified is still valid. After the handshake, including the
+// handshake of a resumed session, an authority may have been removed or a certificate may have expired.
 func (r *Registry) hasValidChain(chains [][]*x509.Certificate, now time.Time) bool {
 	return slices.ContainsFunc(chains, func(chain []*x509.Certificate) bool {
 		return len(chain) > 0 && slices.ContainsFunc(r.config.Authorities, chain[len(chain)-1].Equal) &&

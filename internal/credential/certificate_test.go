@@ -141,7 +141,7 @@ func TestCertificateIdentifiesItsClient(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		with tls.Certificate
-		want string // the client; empty for none
+		want string // the client; empty if no client matches
 	}{
 		{"DNS name in another case", ours.issue(dns), "dns:builds.example"},
 		{"URI", ours.issue(uri), "uri:spiffe://example/builds"},

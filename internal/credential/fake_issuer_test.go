@@ -36,7 +36,7 @@ type fakeIssuer struct {
 	fetched int                       // requests for keys
 	publish []jose.JSONWebKey         // the published keys
 	respond func(http.ResponseWriter) // if set, responds instead of publishing keys
-	replace map[string]string         // changes of the metadata
+	replace map[string]string         // changes to the metadata
 }
 
 func newFakeIssuer(t *testing.T, published ...jose.JSONWebKey) *fakeIssuer {

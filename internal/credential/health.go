@@ -15,20 +15,20 @@ import (
 )
 
 const (
-	// The first 401 quarantines a credential for firstQuarantine. The time doubles with each
-	// further 401, up to longestQuarantine.
+	// The first 401 quarantines a credential for firstQuarantine. Each further 401 doubles the time, up to
+	// longestQuarantine.
 	firstQuarantine, longestQuarantine = 10 * time.Second, 15 * time.Minute
-	// probeTime is how long other requests wait for the result of a probe.
+	// probeTime is the time for which other requests wait for the result of a probe.
 	probeTime = 30 * time.Second
-	// hiddenFor is how long a target is remembered as hidden from a credential.
+	// hiddenFor is the time for which a target is remembered as hidden from a credential.
 	hiddenFor = 5 * time.Minute
 	// maxHidden bounds the number of remembered hidden targets.
 	maxHidden = 10_000
 )
 
-// Health is the state of the held credentials: those in quarantine, and the targets that are
-// hidden from each of them. It is in memory only, survives a reload of the configuration, and
-// is safe for concurrent use. Credentials are identified by security class.
+// Health is the state of the held credentials: the quarantined credentials, and the targets that are hidden from each
+// credential. The state is in memory only, survives a reload of the configuration, and is safe for concurrent use.
+// Credentials are identified by security class.
 type Health struct {
 	log *slog.Logger
 
@@ -36,14 +36,14 @@ type Health struct {
 	quarantines map[string]*quarantine   // by class
 	held        map[string]policy.Caller // by class; nil before the first Keep
 
-	hidden *lru.Cache[hiddenTarget, time.Time] // until when
+	hidden *lru.Cache[hiddenTarget, time.Time] // end of the hidden time
 }
 
 // quarantine describes a credential that the upstream rejected and has not accepted since.
 type quarantine struct {
 	Quarantined
 	since time.Time
-	// probed is when a request was sent to test the credential; zero if none is in progress.
+	// probed is the time of the request that tests the credential. probed is zero if no test is in progress.
 	probed time.Time
 }
 
@@ -85,8 +85,8 @@ func (h *Health) isQuarantined(class string, now time.Time) bool {
 	return q != nil && now.Before(q.Until)
 }
 
-// use permits one request with a credential, or returns an [UnusableError]. After a
-// quarantine it permits one request as a probe, and refuses the others during the probe.
+// use permits one request with a credential, or returns an [UnusableError]. After a quarantine, use permits one request
+// as a probe, and refuses all other requests during the probe.
 func (h *Health) use(class, name string, now time.Time) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -101,8 +101,8 @@ func (h *Health) use(class, name string, now time.Time) error {
 	return nil
 }
 
-// noResponse permits another probe if the last one, sent at a given time or not at all, got
-// no response.
+// noResponse permits another probe if the current probe got no response. Requests that were sent before the probe are
+// ignored.
 func (h *Health) noResponse(class string, sent, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -111,8 +111,8 @@ func (h *Health) noResponse(class string, sent, now time.Time) {
 	}
 }
 
-// rejected starts or extends a quarantine. It ignores requests that were sent before the
-// current quarantine started, and credentials that are no longer held.
+// rejected starts or extends a quarantine. Requests from before the start of the current quarantine are ignored, and so
+// are credentials that are no longer held.
 func (h *Health) rejected(class, name string, sent, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,8 +136,7 @@ func (h *Health) rejected(class, name string, sent, now time.Time) {
 	h.log.Warn("credential quarantined after 401", "credential", name, "until", q.Until, "times", q.Times)
 }
 
-// accepted ends a quarantine. It ignores requests that were sent before the quarantine
-// started.
+// accepted ends a quarantine. Requests that were sent before the start of the quarantine are ignored.
 func (h *Health) accepted(class string, sent time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -178,14 +177,14 @@ func (h *Health) Quarantined() []Quarantined {
 	return list
 }
 
-// scopes returns what may be hidden: the path of a request, everything that belongs to its
-// target, and its operation on the target.
+// scopes returns the three scopes that may be hidden: the path of a request, its whole target, and its operation on the
+// target.
 func (r Request) scopes() (path, target, operation string) {
 	return "path " + r.Path, "target " + r.Target, "operation " + r.Operation.ID + " " + r.Operation.Path + " on " + r.Target
 }
 
-// isHidden reports whether the target of a request is presumed hidden from a credential. The
-// knowledge may be outdated, so such a credential has a lower rank but is not excluded.
+// isHidden reports whether the target of a request is presumed hidden from a credential. The record may be outdated, so
+// such a credential has a lower rank but is not excluded.
 func (h *Health) isHidden(class string, r Request, now time.Time) bool {
 	path, target, operation := r.scopes()
 	return slices.ContainsFunc([]string{path, target, operation}, func(scope string) bool {

@@ -24,10 +24,10 @@ import (
 
 // Issuer is an OpenID Connect issuer whose tokens (JWT, RFC 7519) identify clients.
 type Issuer struct {
-	// URL is the issuer identifier. It equals the tokens' iss claim exactly, and its
-	// metadata are published below it.
+	// URL is the issuer identifier. The iss claim of a token must equal URL exactly, and the issuer's metadata are
+	// published below URL.
 	URL string
-	// Audiences are names of this gateway. A token must be for one of them.
+	// Audiences are names of this gateway. A token must be for one of these names.
 	Audiences []string
 	// Algorithms are the accepted signature algorithms, from [SigningAlgorithms].
 	Algorithms []string
@@ -35,8 +35,8 @@ type Issuer struct {
 	Skew time.Duration
 }
 
-// TokenMatch selects tokens of an issuer: each of the claims must have a value that matches
-// its pattern ([policy.Glob]). The zero value selects none.
+// TokenMatch selects tokens of an issuer: each of the claims must have a value that matches its pattern
+// ([policy.Glob]). The zero value selects no tokens.
 type TokenMatch struct {
 	Issuer string // URL
 	Claims map[string]string
@@ -57,8 +57,8 @@ func SigningAlgorithms() []string {
 	return []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 }
 
-// CheckIssuerURL returns an error for a URL from which an issuer's keys must not be fetched.
-// The transfer must be protected, because a forged key could impersonate every client.
+// CheckIssuerURL returns an error for a URL from which an issuer's keys must not be fetched. The transfer must be
+// protected, because a forged key could impersonate every client.
 func CheckIssuerURL(raw string) error {
 	u, err := url.Parse(raw)
 	switch {
@@ -93,8 +93,8 @@ func (r *Registry) byToken(ctx context.Context, credential string) (c Caller, ou
 	return Caller{}, true, errNoClient
 }
 
-// matches reports whether a token has all claims. A match without claims selects no token: it
-// would select all tokens of the issuer.
+// matches reports whether a token has all claims. A match without claims selects no token, because such a match would
+// otherwise select all tokens of the issuer.
 func (m TokenMatch) matches(claims jwtClaims) bool {
 	for name, pattern := range m.Claims {
 		matchesPattern := func(value string) bool { return policy.Glob(pattern, value) }
@@ -105,8 +105,8 @@ func (m TokenMatch) matches(claims jwtClaims) bool {
 	return len(m.Claims) > 0
 }
 
-// unverifiedIssuer returns the issuer that a token names, without verifying the token. It
-// returns an empty string for a text that is not a token.
+// unverifiedIssuer returns the issuer that a token names, without verifying the token. For a text that is not a token,
+// the issuer is an empty string.
 func unverifiedIssuer(token string) string {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
@@ -145,9 +145,8 @@ func (c jwtClaims) values(name string) []string {
 	return nil
 }
 
-// verify checks a token of an issuer and returns its claims. It may wait until the issuer's
-// keys are fetched. The error wraps [ErrInvalidToken], [ErrIssuerUnavailable] or the context's
-// error, and never contains the token.
+// verify checks a token of an issuer and returns its claims. The check may wait until the issuer's keys are fetched.
+// The error wraps [ErrInvalidToken], [ErrIssuerUnavailable] or the context's error, and never contains the token.
 func (k *IssuerKeys) verify(ctx context.Context, i Issuer, token string) (jwtClaims, error) {
 	algorithms := make([]jose.SignatureAlgorithm, len(i.Algorithms))
 	for n, name := range i.Algorithms {
@@ -167,8 +166,8 @@ func (k *IssuerKeys) verify(ctx context.Context, i Issuer, token string) (jwtCla
 	if !slices.ContainsFunc(keys, signed) {
 		return nil, fmt.Errorf("%w: invalid signature", ErrInvalidToken)
 	}
-	// jose skips a check whose claim or expected value is missing. A token without exp would
-	// be valid for ever, and one without aud could be for another service.
+	// jose skips a check whose claim or expected value is missing. A token without exp would be valid for ever, and a
+	// token without aud could be for another service.
 	if registered.Expiry == nil {
 		return nil, fmt.Errorf("%w: exp is missing", ErrInvalidToken)
 	}
@@ -185,9 +184,9 @@ const (
 	// keysRefreshAfter is the age at which keys are fetched again. A key that the issuer
 	// withdraws is accepted for at most this long.
 	keysRefreshAfter = 10 * time.Minute
-	// keysUsableFor is how long keys are used while the issuer is unreachable.
+	// keysUsableFor is the time for which keys are used while the issuer is unreachable.
 	keysUsableFor = time.Hour
-	// keysFetchPause is the minimum pause between two fetches, whatever the tokens name.
+	// keysFetchPause is the minimum pause between two fetches, for tokens with any key ID.
 	keysFetchPause = 10 * time.Second
 	// keysFetchTimeout bounds each of the two requests of a fetch.
 	keysFetchTimeout = 5 * time.Second
@@ -211,15 +210,14 @@ type IssuerKeys struct {
 // publishedKeys are the keys of one issuer, guarded by IssuerKeys.mu.
 type publishedKeys struct {
 	keys    []jose.JSONWebKey
-	fetched time.Time // of the last successful fetch; zero for none
+	fetched time.Time // of the last successful fetch; zero before the first success
 	tried   time.Time // end of the last fetch
 	err     error     // of the last fetch
-	// done is closed when the fetch in progress ends; nil when none is in progress.
+	// done is closed when the fetch in progress ends. done is nil if no fetch is in progress.
 	done chan struct{}
 }
 
-// NewIssuerKeys returns an empty cache that fetches keys over a transport. The caller must
-// close it.
+// NewIssuerKeys returns an empty cache that fetches keys over a transport. The cache must be closed.
 func NewIssuerKeys(transport http.RoundTripper) *IssuerKeys {
 	ctx, stop := context.WithCancel(context.Background())
 	client := &http.Client{
@@ -239,16 +237,15 @@ func (k *IssuerKeys) Close() {
 	k.client.CloseIdleConnections()
 }
 
-// Keep discards the keys of all issuers except these.
+// Keep discards the keys of all issuers except the issuers with these URLs.
 func (k *IssuerKeys) Keep(urls []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	maps.DeleteFunc(k.issuers, func(url string, _ *publishedKeys) bool { return !slices.Contains(urls, url) })
 }
 
-// matching returns the keys of an issuer that match a token's header, at least one. Cached
-// keys are returned immediately, even while a refresh is in progress. If no cached key
-// matches, it waits for one fetch.
+// matching returns the keys of an issuer that match a token's header, or an error if no key matches. Cached keys are
+// returned immediately, even while a refresh is in progress. If no cached key matches, matching waits for one fetch.
 func (k *IssuerKeys) matching(ctx context.Context, url string, header jose.Header) ([]jose.JSONWebKey, error) {
 	for {
 		now := time.Now()
@@ -261,7 +258,7 @@ func (k *IssuerKeys) matching(ctx context.Context, url string, header jose.Heade
 		known := !p.fetched.IsZero() && now.Sub(p.fetched) < keysUsableFor
 		var keys []jose.JSONWebKey
 		for _, key := range p.keys {
-			// A header without a key ID matches a key without one (RFC 7515 section 4.1.4).
+			// A header without a key ID matches a key without a key ID (RFC 7515 section 4.1.4).
 			if known && key.KeyID == header.KeyID && (key.Algorithm == "" || key.Algorithm == header.Algorithm) {
 				keys = append(keys, key)
 			}
@@ -289,7 +286,7 @@ func (k *IssuerKeys) matching(ctx context.Context, url string, header jose.Heade
 	}
 }
 
-// refresh fetches the keys of an issuer. If that fails, the cached keys remain.
+// refresh fetches the keys of an issuer. If the fetch fails, the cached keys remain.
 func (k *IssuerKeys) refresh(url string, p *publishedKeys) {
 	keys, err := k.fetch(url)
 	k.mu.Lock()

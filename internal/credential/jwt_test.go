@@ -102,7 +102,7 @@ func TestTokenSelectsTheFirstMatchingClient(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		claims map[string]any
-		want   string // client; empty for none
+		want   string // client; empty if no client matches
 	}{
 		{"all claims", map[string]any{"sub": "repo:acme/deploy:ref", "environment": "production"}, "0"},
 		{"one of two claims", map[string]any{"sub": "repo:acme/deploy:ref"}, "1"},
@@ -192,7 +192,7 @@ func TestUnreachableIssuerIsATemporaryError(t *testing.T) {
 	}
 }
 
-// The expected client is the first client whose claims are all in the token.
+// Random clients and claims: the selected client must equal the first client whose claims are all in the token.
 func TestTokenSelectionEqualsASimpleSearch(t *testing.T) {
 	a := newRunningIssuer(t)
 	values := rapid.SampledFrom([]string{"x", "y", "z"})

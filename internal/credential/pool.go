@@ -13,15 +13,15 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Pool is the list of held credentials that one client may use, in the order of the
-// configuration. It chooses a credential for each request and is safe for concurrent use.
+// Pool is the list of held credentials that one client may use, in the order of the configuration. The pool chooses a
+// credential for each request and is safe for concurrent use.
 type Pool struct {
 	held   []Caller // never empty
 	health *Health
 
 	mu sync.Mutex
-	// current is the security class of the credential in use, by resource. A change is
-	// expensive: responses are stored by class, and cannot be revalidated with another one.
+	// current is the security class of the credential in use, by resource. A change is expensive, because responses are
+	// stored by class and cannot be revalidated with a credential of another class.
 	current map[string]string
 }
 
@@ -30,14 +30,13 @@ type Request struct {
 	Operation *policy.Operation
 	// Resource is the budget that the request counts against.
 	Resource string
-	// Path is the path of the request. Target is the repository, organization or other
-	// owner that the path belongs to.
+	// Path is the path of the request. Target is the repository, organization or other owner of the path.
 	Path, Target string
-	// Left returns the remaining budget of a caller's account. Nil means that the request
-	// spends no budget, so the current credential is kept.
+	// Left returns the remaining budget of a caller's account. If Left is nil, the request spends no budget, and the
+	// pool keeps the current credential.
 	Left func(policy.Caller) (remaining int, known bool)
-	// Except are the classes of the credentials that were tried for this request. Limited
-	// reports that they were refused for a limit.
+	// Except are the classes of the credentials that were tried for this request. Limited reports that these credentials
+	// were refused for a limit.
 	Except  []string
 	Limited bool
 }
@@ -57,18 +56,18 @@ func newPool(health *Health, client Client, held map[string]Caller) *Pool {
 // HasChoice reports whether the client has more than one credential.
 func (p *Pool) HasChoice() bool { return len(p.held) > 1 }
 
-// Pick chooses a credential for a request. In order of importance it prefers a credential
+// Pick chooses a credential for a request. In order of importance, Pick prefers a credential
 //
 //   - of a kind that the operation accepts,
 //   - for which the target is not known to be hidden,
 //   - that is not in quarantine,
-//   - that is in use, unless another one has clearly more budget left.
+//   - that is in use, unless another credential has clearly more budget left.
 //
 // A second attempt uses only credentials that are of an accepted kind and not in quarantine.
 // Pick returns false if no such credential is left.
 //
-// An operation about the caller itself depends on the account. Pick then returns only
-// credentials of one account: that of the first credential of a user.
+// The response to an operation about the caller depends on the account. For such an operation, Pick returns only
+// credentials of one account: the account of the first credential of a user.
 func (p *Pool) Pick(r Request, now time.Time) (Caller, bool) {
 	list := p.candidates(r, now)
 	if len(list) == 0 {
@@ -82,7 +81,7 @@ func (p *Pool) Pick(r Request, now time.Time) (Caller, bool) {
 	if r.Left == nil {
 		return chosen, true
 	}
-	chosen = list[mostLeft(max(0, at), list, r.Left)] // may call the store, so not under mu
+	chosen = list[mostLeft(max(0, at), list, r.Left)] // the call may reach the store, so mu is not held
 	// A choice that was forced by this target alone does not change the credential in use.
 	if r.Limited || len(r.Except) == 0 && at >= 0 {
 		p.mu.Lock()
@@ -92,7 +91,7 @@ func (p *Pool) Pick(r Request, now time.Time) (Caller, bool) {
 	return chosen, true
 }
 
-// The criteria of [Pool.Pick]. The rank of a credential is their sum.
+// The criteria of [Pool.Pick]. The rank of a credential is the sum of its criteria.
 const (
 	rankUsable   = 1 << iota // not in quarantine
 	rankSees                 // the target is not known to be hidden
@@ -130,8 +129,8 @@ func (p *Pool) candidates(r Request, now time.Time) (list []Caller) {
 	return list
 }
 
-// eligible returns the credentials that may be used for an operation: all of them, or those
-// of one account if the response is about the caller.
+// eligible returns the credentials that may be used for an operation. For an operation about the caller, these are the
+// credentials of one account; otherwise all credentials.
 func (p *Pool) eligible(op *policy.Operation) []Caller {
 	if !op.Personal {
 		return p.held
@@ -141,9 +140,9 @@ func (p *Pool) eligible(op *policy.Operation) []Caller {
 	return slices.DeleteFunc(slices.Clone(p.held), func(c Caller) bool { return c.Account != account })
 }
 
-// accepts reports whether an operation accepts a kind of caller, according to the API's
-// documents. An OAuth app reads public data only (Document B section 5.6). Personal operations
-// need a user. Some operations refuse installations (Document A section 5.5).
+// accepts reports whether an operation accepts a kind of caller, according to the API's documents. An OAuth app reads
+// public data only (Document B section 5.6). Personal operations need a user. Some operations refuse installations
+// (Document A section 5.5).
 func accepts(op *policy.Operation, kind policy.CallerKind) bool {
 	switch {
 	case op.Personal:
@@ -156,11 +155,12 @@ func accepts(op *policy.Operation, kind policy.CallerKind) bool {
 	return true
 }
 
-// switchFactor is how many times the current credential's budget another one must have left.
+// switchFactor is the ratio of remaining budgets from which the pool leaves the current credential for another
+// credential.
 const switchFactor = 2
 
-// mostLeft returns the index of the credential to use: the current one, unless it has nothing
-// left or another one has clearly more. If the budget of the current one is unknown, it stays.
+// mostLeft returns the index of the credential to use. The current credential stays unless its budget is exhausted or
+// another credential has switchFactor times that budget. The current credential also stays if its budget is unknown.
 func mostLeft(current int, list []Caller, left func(policy.Caller) (int, bool)) int {
 	own, known := left(list[current].Caller)
 	if !known {
@@ -175,11 +175,11 @@ func mostLeft(current int, list []Caller, left func(policy.Caller) (int, bool)) 
 	return chosen
 }
 
-// errNotInPool prevents a mistake in the code from leaking a credential.
+// errNotInPool prevents a programming error from leaking a credential.
 var errNotInPool = errors.New("the client may not use this credential")
 
-// Authorization returns the header value for the credential of a security class. It may wait
-// for an app's token. The error is an [UnusableError] or the context's error.
+// Authorization returns the header value for the credential of a security class. The call may wait for an app's token.
+// The error is an [UnusableError] or the context's error.
 func (p *Pool) Authorization(ctx context.Context, class string) (Secret, error) {
 	at := slices.IndexFunc(p.held, func(c Caller) bool { return c.Class == class })
 	if at < 0 {
@@ -200,12 +200,11 @@ func (p *Pool) Authorization(ctx context.Context, class string) (Secret, error) 
 	return "Bearer " + token, nil
 }
 
-// OnResponse records the status of the upstream's response to a request that was sent at a
-// given time. A status of 0 means that there was no response.
+// OnResponse records the status of the upstream's response to a request that was sent at the given time. A status of 0
+// means that the request got no response.
 //
-// A 401 counts only for an operation that accepts the credential's kind. Otherwise a client
-// could quarantine a shared credential by calling, for example, GET /app, which accepts only
-// an app's assertion.
+// A 401 counts only for an operation that accepts the credential's kind. Otherwise a client could quarantine a shared
+// credential by calling, for example, GET /app, which accepts only an app's assertion.
 func (p *Pool) OnResponse(caller policy.Caller, op *policy.Operation, status int, sent, now time.Time) {
 	switch {
 	case status == 0:
@@ -224,11 +223,9 @@ func (p *Pool) OnResponse(caller policy.Caller, op *policy.Operation, status int
 	}
 }
 
-// OnHidden records that a credential got 403 or 404 for a request. seen reports that another
-// credential of the client got a better response. The cause is then missing access to the
-// operation: many 404s are for callers that are not administrators. If the target's own path was
-// 404, everything that belongs to it is hidden. If no other credential saw the target, the
-// resource may not exist, so only the path counts.
+// OnHidden records that a credential got 403 or 404 for a request. seen means that another credential of the client got
+// a better response. With seen, a 404 for the target's own path hides the whole target. Any other response with seen
+// hides the operation on the target. Without seen, only the path is hidden, because the resource may not exist.
 func (p *Pool) OnHidden(caller policy.Caller, r Request, status int, seen bool, now time.Time) {
 	scope, target, operation := r.scopes()
 	switch {

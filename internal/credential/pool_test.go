@@ -269,7 +269,7 @@ func TestProbeWithoutResponsePermitsAnotherProbe(t *testing.T) {
 	op := policy.Embedded().Operation("watching/list-subscribers")
 	caller, now := p.held[0].Caller, time.Now()
 	p.OnResponse(caller, op, 401, now, now)
-	p.OnResponse(caller, op, 0, now, now.Add(time.Second)) // not a probe
+	p.OnResponse(caller, op, 0, now, now.Add(time.Second)) // this request is not a probe
 	if err := p.health.use(caller.Class, "user", now.Add(time.Second)); err == nil {
 		t.Error("a request without response ended the quarantine")
 	}
@@ -278,7 +278,7 @@ func TestProbeWithoutResponsePermitsAnotherProbe(t *testing.T) {
 		if err := p.health.use(caller.Class, "user", now); err != nil {
 			t.Error(err)
 		}
-		p.OnResponse(caller, op, 0, now.Add(-time.Second), now) // not the probe
+		p.OnResponse(caller, op, 0, now.Add(-time.Second), now) // sent before the probe
 		if err := p.health.use(caller.Class, "user", now); err == nil {
 			t.Error("two probes permitted")
 		}

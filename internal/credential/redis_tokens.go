@@ -29,8 +29,8 @@ var returnScript string
 //	weir:token:{HASH}        sealed token, until the token expires
 //	weir:token:{HASH}:lease  owner of the lease to request a token, for 15 s
 //
-// Tokens are sealed with AES-256-GCM and bound to their name. The key is not in Redis. The
-// store is no backup: each replica keeps its token in memory and can request another one.
+// Tokens are sealed with AES-256-GCM and bound to their name. Redis does not have the key. The store is not a backup:
+// each replica keeps its token in memory and can request another token.
 type RedisTokens struct {
 	client        redis.UniversalClient
 	sealer        cipher.AEAD
@@ -63,8 +63,7 @@ type sealedToken struct {
 	Expires time.Time `json:"expires"`
 }
 
-// ErrSealed reports that a stored token was sealed with another key or for another name, or
-// that it was modified.
+// ErrSealed reports that a stored token was sealed with another key or for another name, or was modified.
 var ErrSealed = errors.New("load installation token: cannot decrypt it; check that cache.key is the same on all replicas")
 
 // Load implements [TokenStore].

@@ -20,23 +20,23 @@ import (
 type Held struct {
 	Name string
 	Kind policy.CallerKind
-	// Account names what the upstream counts the credential against. Credentials of one user
-	// have one account. If it is empty, the credential has an account to itself.
+	// Account is the name of the account that the upstream charges for the credential. Credentials of one user have one
+	// account. If Account is empty, the credential has a separate account.
 	Account string
-	// Token is sent as a bearer token. For an OAuth app it is "id:secret" and sent as Basic.
+	// Token is sent as a bearer token. The token of an OAuth app is "id:secret" and is sent as Basic.
 	Token Secret
-	// Source provides the expiring tokens of an app. It replaces Token.
+	// Source provides the expiring tokens of an app and replaces Token.
 	Source *Source
 }
 
-// Client is a program that may use the gateway. Its key, its certificate and its tokens each
-// identify it; those that are zero do not.
+// Client is a program that may use the gateway. The key, the certificate and the tokens each identify the client. A
+// zero value identifies no client.
 type Client struct {
 	Name        string
 	Key         [sha256.Size]byte // SHA-256 of the client's key
 	Certificate Certificate
 	Token       TokenMatch
-	// Scope limits the requests of the client; nil allows all.
+	// Scope limits the requests of the client; nil allows all requests.
 	Scope *policy.Scope
 	// Credentials are names of held credentials. [Pool.Pick] chooses among them.
 	Credentials []string
@@ -52,51 +52,49 @@ type Config struct {
 	Dialect *policy.Dialect
 	// Egress names the address that anonymous requests are sent from.
 	Egress string
-	// PassThrough accepts clients with a credential of their own, or with none.
+	// PassThrough accepts clients that send their own credential or no credential.
 	PassThrough bool
 	Held        []Held
-	// Clients may name held credentials only. If a request identifies several clients, the
-	// first one applies.
+	// Clients may name held credentials only. If a request identifies several clients, the first client applies.
 	Clients []Client
 	// Authorities verify the names in client certificates.
 	Authorities []*x509.Certificate
-	// Issuers sign the tokens of clients. IssuerKeys caches their keys across reloads.
+	// Issuers sign the tokens of clients. IssuerKeys caches the issuers' keys across reloads.
 	Issuers    []Issuer
 	IssuerKeys *IssuerKeys
-	// HashKey keys the hashes that name accounts. Keep it across reloads, otherwise every
-	// account is a new one. See [NewHashKey].
+	// HashKey is the key of the hashes that name accounts. Keep HashKey across reloads, because a new key renames all
+	// accounts. See [NewHashKey].
 	HashKey []byte
-	// Health is the state of the held credentials, kept across reloads. Nil starts with an
-	// empty one.
+	// Health is the state of the held credentials, kept across reloads. Nil selects a new, empty state.
 	Health *Health
 }
 
-// Registry identifies the caller of a request and the credential to forward it with. It is
-// immutable and safe for concurrent use.
+// Registry identifies the caller of a request and the credential to forward the request with. A Registry is immutable
+// and safe for concurrent use.
 //
-// It stores hashes of client keys and of passed-through credentials, not the texts. The hash
-// that names an account is keyed, so that a guessed credential cannot be confirmed.
+// A Registry stores hashes of client keys and of passed-through credentials, not the texts. The hash that names an
+// account is keyed, so that a guessed credential cannot be confirmed.
 type Registry struct {
 	config   Config
 	accounts map[string]policy.Caller // of held credentials, by security class
 	callers  []Caller                 // of the clients, in the order of the configuration
-	// keys find the index of a client. A lookup by the hash of a key leaks nothing by its
-	// duration, because a sender cannot choose the hash.
+	// keys maps the hash of a client key to the index of the client. The duration of a lookup leaks nothing, because a
+	// sender cannot choose the hash.
 	keys map[[sha256.Size]byte]int
 }
 
-// Caller is the identity of a request and the credential to forward it with.
+// Caller is the identity of a request and the credential to forward the request with.
 type Caller struct {
 	policy.Caller
-	// Authorization is the header value to send upstream; empty for none. It is not valid for
-	// a credential with a [Source]: use [Pool.Authorization].
+	// Authorization is the header value to send upstream, or empty to send no value. For a credential with a [Source],
+	// Authorization is not valid: use [Pool.Authorization].
 	Authorization Secret
-	// Scope limits the caller's requests; nil allows all.
+	// Scope limits the caller's requests; nil allows all requests.
 	Scope *policy.Scope
 	// Debug permits the request header Weir-Debug.
 	Debug bool
-	// Pool holds the credentials of a configured client. The other fields then describe one
-	// of them, at first the first. Pool is nil for a passed-through credential.
+	// Pool holds the credentials of a configured client. The other fields then describe the selected credential,
+	// initially the first credential. Pool is nil for a passed-through credential.
 	Pool *Pool
 
 	heldName string
@@ -154,9 +152,9 @@ func (r *Registry) hold(h Held) Caller {
 	return Caller{Caller: caller, Authorization: Secret(value), heldName: h.Name, source: h.Source}
 }
 
-// Identify returns the caller of a request, by its Authorization field or, without one, by
-// the client certificate of its connection. It may wait for an issuer's keys. If the request's
-// context ends first, the error is that of the context.
+// Identify returns the caller of a request, by its Authorization field or, without that field, by the client
+// certificate of its connection. The call may wait for an issuer's keys. If the request's context ends first, Identify
+// returns the context's error.
 func (r *Registry) Identify(req *http.Request) (Caller, error) {
 	values := req.Header["Authorization"]
 	if len(values) > 1 {
@@ -190,9 +188,8 @@ func (r *Registry) Identify(req *http.Request) (Caller, error) {
 	return Caller{Caller: caller, Authorization: Secret(values[0])}, nil
 }
 
-// parseAuthorization splits an Authorization value. For Basic, the credential is the decoded
-// pair of name and password. A malformed value is the credential itself: the upstream will
-// reject it.
+// parseAuthorization splits an Authorization value. For Basic, the credential is the decoded pair of name and password.
+// For a malformed value, the credential is the value itself, which the upstream will reject.
 func parseAuthorization(value string) (scheme, credential string) {
 	scheme, credential, ok := strings.Cut(strings.TrimSpace(value), " ")
 	if !ok {
@@ -207,8 +204,8 @@ func parseAuthorization(value string) (scheme, credential string) {
 	return scheme, credential
 }
 
-// hash returns a keyed hash of a credential, which names it without revealing it. Security
-// classes are such hashes, so 128 bits are kept: two credentials never share a class.
+// hash returns a keyed hash of a credential, which names the credential without revealing it. Security classes are such
+// hashes of 128 bits, so two credentials never share a class.
 func (r *Registry) hash(credential string) string {
 	mac := hmac.New(sha256.New, r.config.HashKey)
 	_, _ = mac.Write([]byte(credential)) // never fails (hash.Hash)

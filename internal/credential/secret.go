@@ -7,16 +7,16 @@ import (
 	"log/slog"
 )
 
-// Secret is a string that prints as a mask. fmt, JSON, YAML and slog all write the mask, also
-// for a secret inside a struct, a list or a map value. Only [Secret.Reveal] returns the text.
-// Compare with untrusted input by [Secret.Equal], never by ==.
+// Secret is a string that prints as a mask. fmt, JSON, YAML and slog all write the mask, also for a secret inside a
+// struct, a list or a map value. Only [Secret.Reveal] returns the text. Compare with untrusted input by [Secret.Equal],
+// never by ==.
 //
-// The type prevents accidental output, not attacks: the text is neither encrypted nor wiped,
-// and a conversion to string reveals it. Two printers call no method and would show it: fmt's
-// %p, and encoding/json for a map with secrets as keys.
+// The type prevents accidental output, not attacks: the text is neither encrypted nor wiped, and a conversion to string
+// reveals it. Two printers call no method and would reveal the text: fmt's %p, and encoding/json for a map with secrets
+// as keys.
 type Secret string
 
-// mask is the text that every secret prints, except an empty one.
+// mask is the output for every secret that is not empty.
 const mask = "•••"
 
 // Reveal returns the text.
@@ -30,8 +30,8 @@ func (s Secret) String() string {
 	return mask
 }
 
-// Equal reports whether both texts are equal. Its duration reveals neither the position of a
-// difference nor the lengths.
+// Equal reports whether both texts are equal. The duration of the call reveals neither the position of a difference nor
+// the lengths.
 func (s Secret) Equal(other Secret) bool {
 	a, b := sha256.Sum256([]byte(s)), sha256.Sum256([]byte(other))
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1

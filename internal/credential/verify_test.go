@@ -80,7 +80,7 @@ func unsigned(t testing.TB, claims any) string {
 	return encodePart(t, map[string]string{"alg": "none", "kid": "a"}) + "." + encodePart(t, claims) + "."
 }
 
-// confused returns a token signed by HMAC with the published public key, in PEM, as secret.
+// confused returns a token signed by HMAC. The secret is the published public key in PEM.
 func confused(t testing.TB, k signingKey, claims map[string]any) string {
 	t.Helper()
 	der, err := x509.MarshalPKIXPublicKey(k.public.Key)
@@ -246,8 +246,8 @@ func TestVerifyRefusesModifiedTokens(t *testing.T) {
 	})
 }
 
-// sameToken reports whether two tokens decode to the same bytes. Several base64url texts have
-// the same meaning: the last character has unused bits, and line breaks are ignored.
+// sameToken reports whether two tokens decode to the same bytes. Several base64url texts have the same meaning: the
+// last character has unused bits, and line breaks are ignored.
 func sameToken(a, b string) bool {
 	x, y := strings.Split(a, "."), strings.Split(b, ".")
 	return slices.EqualFunc(x, y, func(x, y string) bool {
@@ -257,7 +257,7 @@ func sameToken(a, b string) bool {
 	})
 }
 
-// publishedIssuer returns an issuer on a TCP listener, and a valid token of it.
+// publishedIssuer returns an issuer on a TCP listener, and a valid token of the issuer.
 func publishedIssuer(t testing.TB) (*IssuerKeys, Issuer, string) {
 	t.Helper()
 	k := newSigningKey(t, "a")
