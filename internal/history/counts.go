@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// others is the name under which names without a row are counted.
+// others is the name for the sum of all names without a row.
 const others = "others"
 
-// interval returns the number of the time interval of a length that holds t.
+// interval returns the number of the interval that contains t, for intervals of the given length.
 func interval(t time.Time, length time.Duration) int64 { return t.UnixNano() / int64(length) }
 
-// ring holds one value for each of the last intervals. Its zero value is empty.
+// ring holds one value for each of the last intervals. The zero value is empty.
 type ring[T any] struct {
 	values []T // allocated on first use
 	last   int64
 }
 
-// at returns the value of an interval. Intervals must not decrease; skipped ones get the zero value.
+// at returns the value of an interval. Intervals must not decrease. A skipped interval gets the zero value.
 func (r *ring[T]) at(interval int64, size int) *T {
 	if r.values == nil {
 		r.values, r.last = make([]T, size), interval
@@ -45,9 +45,9 @@ func (r *ring[T]) all(interval int64, size int) []T {
 	return slices.Concat(r.values[next:], r.values[:next])
 }
 
-// counts counts by name over the last hour, in a bounded number of rows. When all rows are taken, a new name may replace
-// the row with the smallest number of counts among a few random rows. The probability is one divided by that number, so a
-// flood of names does not displace frequent ones.
+// counts counts by name over the last hour, in a bounded number of rows. When all rows are taken, a new name may
+// replace the lightest of a few random rows. The probability is one divided by the count of the lightest row. A flood
+// of names therefore does not displace frequent names.
 type counts[K comparable] struct {
 	maxRows int
 	rows    map[K]*ring[count]
@@ -56,7 +56,7 @@ type counts[K comparable] struct {
 	lastReplace time.Time
 }
 
-// count is what one period holds about a name.
+// count holds the counts of one name in one period.
 type count struct {
 	requests, hits, validated, upstream, spent, saved uint32
 	times                                             histogram
@@ -76,9 +76,9 @@ func (c *count) add(more count) {
 }
 
 const (
-	// replacePause is the pause between two attempts to replace a row; it bounds the cost of a flood of names.
+	// replacePause is the pause between two attempts to replace a row, which bounds the cost of a flood of names.
 	replacePause = 10 * time.Millisecond
-	// replaceSample is the number of random rows of which one may be replaced.
+	// replaceSample is the number of random rows that are candidates for a replacement.
 	replaceSample = 16
 )
 
@@ -106,7 +106,8 @@ func (c *counts[K]) add(key K, now time.Time, more count) {
 	r.at(period, periodCount).add(more)
 }
 
-// replace removes a row, moves its counts to the others and returns the empty row. It may return nil instead.
+// replace removes a row, adds the counts of that row to c.others and returns the empty row, or nil if no row is
+// replaced.
 func (c *counts[K]) replace(period int64) *ring[count] {
 	var lightest K
 	weight, n := math.MaxInt, 0
@@ -128,7 +129,7 @@ func (c *counts[K]) replace(period int64) *ring[count] {
 	}
 	r := c.rows[lightest]
 	delete(c.rows, lightest)
-	period = max(period, c.others.last) // the others may already have counted in the next period
+	period = max(period, c.others.last) // c.others may already have counts of the next period
 	c.others.at(period, periodCount)
 	r.at(period, periodCount)
 	for i, v := range r.values {
@@ -138,7 +139,7 @@ func (c *counts[K]) replace(period int64) *ring[count] {
 	return r
 }
 
-// sums returns the sum of each row, and that of the others if there are any.
+// sums returns the sum of each row, and the sum of c.others if c.others has counts.
 func (c *counts[K]) sums(others K, period int64) iter.Seq2[K, count] {
 	total := func(r *ring[count]) (sum count) {
 		for _, v := range r.all(period, periodCount) {
@@ -162,7 +163,7 @@ func (c *counts[K]) sums(others K, period int64) iter.Seq2[K, count] {
 type Operation struct {
 	Name     string `json:"operation"`
 	Requests uint32 `json:"requests"`
-	// Hits is the number of responses from the cache, Validated the number of responses after a 304.
+	// Hits is the number of responses from the cache. Validated is the number of responses after a 304.
 	Hits      uint32 `json:"hits"`
 	Validated uint32 `json:"validated"`
 	// Upstream is the number of requests to the upstream.
@@ -179,8 +180,8 @@ type Spender struct {
 	Client    string `json:"client"`
 	Operation string `json:"operation"`
 	Requests  uint32 `json:"requests"`
-	// Spent is the consumed quota as far as it is known. Upstream is the number of requests to the upstream. Saved is the
-	// number of responses that consumed no quota and would have without Weir.
+	// Spent is the consumed quota as far as it is known. Upstream is the number of requests to the upstream. Saved is
+	// the number of responses that consumed no quota, but would have consumed quota without Weir.
 	Spent    uint32 `json:"spent"`
 	Upstream uint32 `json:"upstream"`
 	Saved    uint32 `json:"saved"`

@@ -10,10 +10,10 @@ import (
 	"github.com/weirgate/weir/proxy"
 )
 
-// Result classifies a completed request for people. Its values are the names of the series.
+// Result classifies a completed request for people. The values are the names of the series.
 type Result string
 
-// Results, in the order in which charts draw them.
+// The results are in the order in which charts draw them.
 const (
 	Hit       Result = "hit"       // fresh, from the cache
 	Stale     Result = "stale"     // stale, from the cache
@@ -26,7 +26,7 @@ const (
 
 func results() []Result { return []Result{Hit, Stale, Validated, Miss, Waited, Refused, Failed} }
 
-// minWait is the shortest wait that is reported; shorter ones are noise.
+// minWait is the shortest wait that is reported. Shorter waits are noise.
 const minWait = 10 * time.Millisecond
 
 // statusClientGone is the status that proxy records for a client that disconnected.
@@ -56,13 +56,14 @@ func (s cacheStatus) number(name string) int {
 	return n
 }
 
-// stale reports whether the response was stale. A negative ttl together with "stored" is about the stored response only.
+// stale reports whether the response was stale. A negative ttl together with "stored" is about the stored response
+// only.
 func (s cacheStatus) stale() bool { return s.number("ttl") < 0 && !s.has("stored") }
 
 // byWeir reports whether Weir generated the response itself.
 func (s cacheStatus) byWeir() bool { return !s.has("hit") && !s.has("fwd") }
 
-// refusal reports whether Weir refused the request; some refusals have a 5xx status.
+// refusal reports whether Weir refused the request. Some refusals have a 5xx status.
 func (s cacheStatus) refusal() bool {
 	switch s["detail"] {
 	case "", "upstream", "timeout":
@@ -91,8 +92,8 @@ func resultOf(r *proxy.Record) Result {
 	return Miss
 }
 
-// explain returns sentences that explain a response to an operator. It uses the record only, so it agrees with headers, log
-// and series.
+// explain returns sentences that explain a response to an operator. The only source is the record, so the explanation
+// agrees with headers, log and series.
 func explain(r *proxy.Record) string {
 	s := parseCacheStatus(r.Cache)
 	sentences := []string{s.decision(r)}

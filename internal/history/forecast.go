@@ -12,7 +12,7 @@ type Account struct {
 	limits.Account
 	// Waiting is the number of requests that wait for the account at this replica.
 	Waiting int `json:"waiting,omitempty"`
-	// Forecasts are by resource. A budget that is not being spent has none.
+	// Forecasts are by resource. A budget that is not being spent has no forecast.
 	Forecasts map[string]Forecast `json:"forecasts,omitempty"`
 }
 
@@ -20,7 +20,7 @@ type Account struct {
 type Forecast struct {
 	// Rate is the quota spent per second, less the quota that returned.
 	Rate float64 `json:"rate"`
-	// Ends is when the budget is exhausted at that rate.
+	// Ends is the time at which the budget is exhausted at that rate.
 	Ends time.Time `json:"ends"`
 	// Early is true if the budget is exhausted before its reset.
 	Early bool `json:"early,omitempty"`
@@ -29,12 +29,14 @@ type Forecast struct {
 const (
 	maxAccounts = 1000
 	maxSeries   = 4000 // budgets
-	// rateSamples is the number of samples from which a rate is computed, minRateTime the shortest time that they must span.
+	// rateSamples is the number of samples from which a rate is computed. minRateTime is the shortest time that these
+	// samples must span.
 	rateSamples = 30
 	minRateTime = 2 * time.Second
 	// maxForecast bounds the time to exhaustion.
 	maxForecast = 365 * 24 * time.Hour
-	// samplesPerPoint is the number of samples that a chart shows as one point, the last known one.
+	// samplesPerPoint is the number of consecutive samples for one point of a chart. The point shows the last known
+	// sample.
 	samplesPerPoint = 3
 )
 
@@ -46,7 +48,7 @@ type sample struct {
 	remaining int
 }
 
-// budgetSamples holds the samples of the budgets that have been used, at most of maxSeries.
+// budgetSamples holds the samples of used budgets, for at most maxSeries budgets.
 type budgetSamples map[budgetName]*ring[sample]
 
 // add samples the budgets of all accounts, and drops series without a sample for an hour.
@@ -67,8 +69,8 @@ func (t budgetSamples) add(accounts []limits.Account, now time.Time) {
 	}
 }
 
-// forecast extrapolates the spending since the budget last increased. It returns false if the budget is not being spent or is
-// not known for long enough.
+// forecast extrapolates the spending since the budget last increased. ok is false if the budget is not being spent or
+// is not known for long enough.
 func (t budgetSamples) forecast(account string, b limits.Budget, now time.Time) (f Forecast, ok bool) {
 	series := t[budgetName{account, b.Resource}]
 	if series == nil {

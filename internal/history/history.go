@@ -1,14 +1,14 @@
-// Package history holds the last hour of a replica for the dashboard, and streams current events to watchers: request
-// results over time, costs of each operation and client, and forecasts for each budget.
+// Package history holds the last hour of a replica for the dashboard: request results over time, costs of each
+// operation and client, and forecasts for each budget. The package also streams current events to watchers.
 //
 // Invariants:
-//   - Memory is bounded, whatever clients send. Names that do not fit are counted together as "others".
-//   - Nothing is older than an hour.
+//   - Memory is bounded for all traffic of clients. Names that do not fit are counted together as "others".
+//   - Data older than an hour is dropped.
 //   - An observed request never waits. A slow watcher skips events and receives the number of skipped requests.
-//   - Names, numbers and records are stored; none of them holds a secret.
+//   - Only names, numbers and records are stored. They contain no secrets.
 //
-// It is not a metrics store: it ends with the process and knows this replica only, except for the accounts, which come
-// from the ledger.
+// The package is not a metrics store. The history ends with the process and covers this replica only, except for the
+// accounts, which come from the ledger.
 //
 // Entry points: [New], [History.Run] and [History.Observe]. Read this file first, then watcher.go, counts.go (bounded
 // counters by name), forecast.go and explain.go.
@@ -46,7 +46,7 @@ type History struct {
 	listSoon chan struct{}
 
 	mu         sync.Mutex // held briefly: Observe needs it
-	requests   uint64     // since the start
+	requests   uint64     // since the start of the process
 	points     ring[point]
 	operations *counts[string]
 	spenders   *counts[spenderKey]
@@ -57,10 +57,10 @@ type History struct {
 	listing   sync.Mutex // guards the fields below; locked before mu
 	samples   budgetSamples
 	accounts  map[string]listedAccount
-	listError string // the error of the last listing, or empty
+	listError string // error of the last listing; empty after a successful listing
 }
 
-// listedAccount is an account as it was published last.
+// listedAccount is the last published state of an account.
 type listedAccount struct {
 	account Account
 	text    []byte // JSON
@@ -94,7 +94,7 @@ const requestEvent, accountsEvent = "request", "accounts"
 // Request is a completed request with an explanation.
 type Request struct {
 	proxy.Record
-	// Result classifies the outcome; waits and errors have results of their own.
+	// Result classifies the outcome. Waits and errors have separate results.
 	Result Result `json:"result"`
 	// Why explains the outcome to an operator.
 	Why string `json:"why"`
@@ -103,7 +103,7 @@ type Request struct {
 // NewRequest returns a record with its result and its explanation.
 func NewRequest(r *proxy.Record) Request { return Request{*r, resultOf(r), explain(r)} }
 
-// Observe counts a completed request and publishes it to the watchers. It does not retain r.
+// Observe counts a completed request and publishes the request to the watchers. Observe does not retain r.
 func (h *History) Observe(r *proxy.Record) {
 	now, result := time.Now(), resultOf(r)
 	name := r.Operation
@@ -169,8 +169,8 @@ const (
 	costsEvery = 5
 	// After a refusal and for a new watcher, the accounts are listed minListPause after the last listing.
 	minListPause = 200 * time.Millisecond
-	// A listing that takes long is repeated less often: the pause is pauseFactor times its duration, or
-	// soonPauseFactor if a listing was requested, and at most maxListPause.
+	// A slow listing is repeated less often. The pause is pauseFactor times the duration of the listing, or
+	// soonPauseFactor times the duration if a listing was requested, and at most maxListPause.
 	pauseFactor     = 20
 	soonPauseFactor = 5
 	maxListPause    = 30 * time.Second
@@ -266,8 +266,8 @@ func (h *History) Describe(accounts []limits.Account) []Account {
 	return described
 }
 
-// publishAccounts publishes an update if changed is set. Watchers that have missed an update receive all accounts. The
-// caller holds listing.
+// publishAccounts publishes an update if changed is set. Watchers that have missed an update receive all accounts.
+// listing must be held.
 func (h *History) publishAccounts(update Accounts, changed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -308,13 +308,14 @@ type point struct {
 	results         [7]uint32
 	saved, upstream uint32
 	waiting         uint32 // maximum
-	inFlight        uint32 // last known
+	inFlight        uint32 // last known number
 }
 
-// Series are numbers per step, oldest first: one per result, "saved" (responses that consumed no quota and would have
-// without Weir), "upstream" (requests sent), "waiting" (maximum queue length) and "in_flight".
+// Series are numbers per step, oldest first. There is one series per result. "saved" counts responses that consumed no
+// quota, but would have consumed quota without Weir. "upstream" counts requests sent, "waiting" is the maximum queue
+// length, and "in_flight" is the last number of requests in progress.
 type Series struct {
-	// Start is the start of the first step in Unix seconds; Step is the length of a step in seconds.
+	// Start is the start of the first step in Unix seconds. Step is the length of a step in seconds.
 	Start  int64               `json:"start"`
 	Step   int                 `json:"step"`
 	Values map[string][]uint32 `json:"values"`
@@ -326,7 +327,7 @@ type Accounts struct {
 	All     bool      `json:"all,omitempty"`
 	Changed []Account `json:"changed"`
 	Gone    []string  `json:"gone"`
-	// Error is the error for which the accounts cannot be listed; it is empty if they can.
+	// Error is the reason why the accounts cannot be listed, or empty after a successful listing.
 	Error string `json:"error,omitempty"`
 }
 
@@ -343,7 +344,7 @@ func (h *History) Series() Series {
 	return h.series(time.Now(), stepCount)
 }
 
-// series returns the last n steps. The caller holds mu.
+// series returns the last n steps. mu must be held.
 func (h *History) series(now time.Time, n int) Series {
 	last := interval(now, stepLength)
 	seconds := int64(stepLength / time.Second)
@@ -384,7 +385,7 @@ func (h *History) costs(now time.Time) Costs {
 	return Costs{listOperations(h.operations, last), listSpenders(h.spenders, last)}
 }
 
-// allAccounts returns all known accounts by name. The caller holds listing.
+// allAccounts returns all known accounts by name. listing must be held.
 func (h *History) allAccounts() Accounts {
 	all := Accounts{All: true, Changed: make([]Account, 0, len(h.accounts)), Gone: []string{}, Error: h.listError}
 	for _, a := range h.accounts {

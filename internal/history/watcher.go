@@ -7,9 +7,14 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Event is an event for watchers: a completed request ("request", a [Request]), changed accounts ("accounts"), the last points
-// of the series ("series"), costs ("operations"), the state of the gateway ("state"), or the number of requests that the
-// watcher has missed ("skipped", a [Skipped]).
+// Event is an event for watchers. The names are:
+//
+//   - request: a completed request ([Request])
+//   - accounts: changed accounts
+//   - series: the last points of the series
+//   - operations: costs
+//   - state: the state of the gateway
+//   - skipped: the number of requests that the watcher has missed ([Skipped])
 type Event struct {
 	Name string
 	// ID is the number of requests up to and including this event.
@@ -32,19 +37,19 @@ type Watcher struct {
 	history *History
 	options WatchOptions
 	events  chan Event
-	// The fields below are guarded by history.mu.
-	limiter        *rate.Limiter // of requests
+	// history.mu guards the fields below.
+	limiter        *rate.Limiter // limits request events
 	skipped        uint64
-	missedAccounts bool // it has missed an update of the accounts
+	missedAccounts bool // set if the watcher has missed an update of the accounts
 }
 
 // WatchOptions select the events of a watcher.
 type WatchOptions struct {
-	// Event is the name of the only event to receive. If it is empty all events are received.
+	// Event is the name of the only event to receive. If Event is empty, all events are received.
 	Event string
-	// MaxPerSecond bounds the requests per second; 0 is unbounded.
+	// MaxPerSecond bounds the requests per second. 0 means no bound.
 	MaxPerSecond int
-	// After is the ID of the last event that an earlier watch received; 0 is none.
+	// After is the ID of the last event that an earlier watch received. 0 means no earlier watch.
 	After uint64
 }
 
@@ -53,8 +58,8 @@ type Skipped struct {
 	Requests uint64 `json:"requests"`
 }
 
-// Watch starts a watcher, whose first events are the current accounts, costs and state. It returns [ErrTooMany], or an error if
-// the history is closed.
+// Watch starts a watcher, whose first events are the current accounts, costs and state. The error is [ErrTooMany], or
+// reports that the history is closed.
 func (h *History) Watch(options WatchOptions) (*Watcher, error) {
 	h.listing.Lock()
 	defer h.listing.Unlock()
@@ -87,7 +92,7 @@ func (h *History) Watch(options WatchOptions) (*Watcher, error) {
 	return w, nil
 }
 
-// Events returns the channel of events. It is closed with the history.
+// Events returns the channel of events, which closes with the history.
 func (w *Watcher) Events() <-chan Event { return w.events }
 
 // Close ends the watch.
@@ -97,8 +102,8 @@ func (w *Watcher) Close() {
 	delete(w.history.watchers, w)
 }
 
-// send sends an event if the watcher has selected it and its buffer has room. Otherwise it counts a skipped request, which a
-// later "skipped" event reports. The caller holds history.mu.
+// send sends an event if the watcher has selected it and the buffer has room. Otherwise send counts a skipped request,
+// which a later "skipped" event reports. history.mu must be held.
 func (w *Watcher) send(e Event) {
 	isRequest := e.Name == requestEvent
 	selected := w.options.Event == "" || w.options.Event == e.Name
@@ -126,7 +131,7 @@ func (w *Watcher) send(e Event) {
 	}
 }
 
-// publish sends an event to all watchers. The caller holds mu.
+// publish sends an event to all watchers. mu must be held.
 func (h *History) publish(name string, data any) {
 	for w := range h.watchers {
 		w.send(Event{name, h.requests, data})
@@ -140,7 +145,7 @@ func (h *History) Watchers() int {
 	return len(h.watchers)
 }
 
-// Close ends all watches and refuses new ones.
+// Close ends all watches and refuses new watches.
 func (h *History) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -23,7 +23,7 @@ func documentedNames(t *testing.T) map[string]bool {
 	return names
 }
 
-// The files in deploy must name documented metrics, and series that a rule records.
+// The files in deploy must use only documented metrics and series that a rule records.
 func TestRulesAndDashboardUseExistingMetrics(t *testing.T) {
 	names := documentedNames(t)
 	rules, err := os.ReadFile("../../deploy/prometheus/weir.rules.yml")
@@ -57,7 +57,8 @@ func TestRulesAndDashboardUseExistingMetrics(t *testing.T) {
 	}
 }
 
-// docs/operations.md has one section per alert, in their order, with a command for the diagnosis and the remedy.
+// docs/operations.md has one section per alert, in the order of the alerts, with a command for the diagnosis and the
+// remedy.
 func TestEachAlertIsDocumented(t *testing.T) {
 	rules, err := os.ReadFile("../../deploy/prometheus/weir.rules.yml")
 	if err != nil {

@@ -130,7 +130,7 @@ func TestMetricsMatchTheirDocumentation(t *testing.T) {
 	}
 }
 
-// opened returns telemetry for the environment of the test. It is closed with the test.
+// opened returns telemetry for the environment of the test. The telemetry is closed with the test.
 func opened(t *testing.T) *Telemetry {
 	t.Helper()
 	w, err := Open(Config{ServiceName: "weir", Version: "1.2.3", Instance: "one", Sample: 1, Log: slog.New(slog.DiscardHandler)})

@@ -13,13 +13,12 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// Sources are functions that return the current state whenever metrics are collected. All but Certificates are
-// required.
+// Sources are functions that return the current state whenever metrics are collected. Only Certificates is optional.
 type Sources struct {
 	Accounts     func(ctx context.Context, limit int) ([]limits.Account, error) // at most limit accounts
 	Waiting      func() map[string]int                                          // requests that wait for a permit, by account
 	Cache        func() (keys int, bytes uint64)                                // size of the memory tier
-	Lost         func() time.Time                                               // since when the store does not respond; zero if it does
+	Lost         func() time.Time                                               // start of the store's outage; zero while the store responds
 	Replicas     func() int                                                     // replicas that share the store
 	Reachable    func() bool                                                    // whether the upstream responds
 	Certificates func() map[string]time.Time                                    // expiry of the served certificates, by name; nil without TLS
@@ -27,7 +26,7 @@ type Sources struct {
 }
 
 const (
-	// maxShownAccounts bounds the accounts with gauges of their own, maxReadAccounts the accounts that are read.
+	// maxShownAccounts bounds the accounts that have gauges. maxReadAccounts bounds the accounts that are read.
 	maxShownAccounts, maxReadAccounts = 200, 1000
 	// accountsTimeout bounds the read of the accounts from the store.
 	accountsTimeout = time.Second
@@ -136,7 +135,7 @@ func remainingPart(b limits.Budget) float64 {
 }
 
 // byResource returns the budgets of an account by resource. An account has many budgets for points, CPU time and
-// content, one per operation or window; the tightest of each kind represents its kind.
+// content, one per operation or window. The tightest budget of each kind represents that kind.
 func byResource(list []limits.Budget) map[string]limits.Budget {
 	budgets := make(map[string]limits.Budget, len(list))
 	for _, b := range list {

@@ -10,15 +10,15 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Logs returns a handler that forwards records to local, with trace_id and span_id if the context has a span. It also
-// exports them if the environment selects a log exporter.
+// Logs returns a handler that forwards records to local, with trace_id and span_id if the context has a span. The
+// handler also exports the records if the environment selects a log exporter.
 func (t *Telemetry) Logs(local slog.Handler) slog.Handler {
 	return &logs{local: local, remote: t.logs}
 }
 
 type logs struct {
 	local  slog.Handler
-	remote slog.Handler // nil without an exporter; it takes the span from the context
+	remote slog.Handler // takes the span from the context; nil without an exporter
 }
 
 // Enabled implements [slog.Handler].
@@ -56,7 +56,8 @@ func (l *logs) with(change func(slog.Handler) slog.Handler) *logs {
 	return next
 }
 
-// errorLog logs the errors of the SDK, at most one per errorInterval: a collector that is down stays down for a while.
+// errorLog logs the errors of the SDK, at most one error per errorInterval, because the outage of a collector causes
+// many errors.
 type errorLog struct {
 	log *slog.Logger
 
@@ -83,7 +84,7 @@ func (e *errorLog) Handle(err error) {
 	e.suppressed++
 }
 
-// close stops the log. The SDK has one error handler for the process, and a provider may call it after Close.
+// close stops the log. The SDK has one error handler for the process, and a provider may call the handler after Close.
 func (e *errorLog) close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

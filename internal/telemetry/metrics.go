@@ -16,7 +16,7 @@ import (
 	"github.com/weirgate/weir/proxy"
 )
 
-// Weir's attributes. The semantic conventions have none for caches and limits.
+// Weir's attributes. The semantic conventions have no attributes for caches and limits.
 const (
 	operationKey = attribute.Key("weir.operation")
 	clientKey    = attribute.Key("weir.client")
@@ -29,7 +29,7 @@ const (
 	nameKey      = attribute.Key("server.name")
 )
 
-// other is the label for values that have no label of their own.
+// other is the label for all values without a separate label.
 const other = "_OTHER"
 
 // metrics holds the instruments that count requests.
@@ -43,7 +43,7 @@ type metrics struct {
 	methods                                                     map[string]metric.MeasurementOption // attributes of active
 }
 
-// attributes returns the attributes of a measurement. It leaves out those with an empty value.
+// attributes returns the attributes of a measurement. Attributes with an empty value are left out.
 func attributes(list ...attribute.KeyValue) metric.MeasurementOption {
 	isEmpty := func(a attribute.KeyValue) bool { return a.Value == attribute.StringValue("") }
 	return metric.WithAttributeSet(attribute.NewSet(slices.DeleteFunc(list, isEmpty)...))
@@ -63,7 +63,7 @@ func (m *metrics) open(provider metric.MeterProvider) error {
 		errs = append(errs, err)
 		return h
 	}
-	conventional := []float64{.005, .01, .025, .05, .075, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10} // those of the semantic conventions
+	conventional := []float64{.005, .01, .025, .05, .075, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10} // bucket bounds from the semantic conventions
 	m.serverDuration = histogram("http.server.request.duration", "duration of client requests", conventional...)
 	m.clientDuration = histogram("http.client.request.duration", "time from a request to the upstream until its response headers", conventional...)
 	m.waits = histogram("weir.wait.duration", "time that requests waited, by reason", .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -82,7 +82,7 @@ func (m *metrics) open(provider metric.MeterProvider) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// methods are the methods with a label of their own.
+// methods are the methods with a separate label.
 var methods = []string{
 	http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, http.MethodConnect, http.MethodTrace,
 }
@@ -90,7 +90,7 @@ var methods = []string{
 // RequestStarted counts a request as active. Each call needs a call of RequestEnded with the same method.
 func (m *metrics) RequestStarted(method string) { m.addActive(method, 1) }
 
-// RequestEnded ends what RequestStarted began.
+// RequestEnded counts a request as no longer active.
 func (m *metrics) RequestEnded(method string) { m.addActive(method, -1) }
 
 func (m *metrics) addActive(method string, n int64) {
@@ -101,7 +101,7 @@ func (m *metrics) addActive(method string, n int64) {
 	m.active.Add(context.Background(), n, set)
 }
 
-// Reloaded counts a reload of the configuration. err is the reason why it was refused, or nil.
+// Reloaded counts a reload of the configuration. err is the reason for a refusal, or nil.
 func (m *metrics) Reloaded(err error) {
 	outcome := "applied"
 	if err != nil {
@@ -165,7 +165,8 @@ func (m *metrics) Observer(upstream string) func(*proxy.Record) {
 	}
 }
 
-// exemplarContext returns a context with the span of the record, so that measurements carry it as an exemplar.
+// exemplarContext returns a context with the span of the record. Measurements with this context have the span as an
+// exemplar.
 func exemplarContext(r *proxy.Record) context.Context {
 	if r.Trace == "" {
 		return context.Background()

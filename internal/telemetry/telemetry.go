@@ -1,12 +1,13 @@
 // Package telemetry sets up the OpenTelemetry SDK, and turns request records and account states into metrics.
 //
 // Invariants:
-//   - Only the standard OTEL_* environment variables decide where telemetry is sent. Without them nothing is sent.
+//   - Only the standard OTEL_* environment variables decide where telemetry is sent. Without these variables, no
+//     telemetry is sent.
 //   - /metrics exists unless OTEL_SDK_DISABLED is true.
-//   - The number of series of each metric is bounded, whatever clients and the upstream send.
+//   - The number of series of each metric is bounded for all input of clients and the upstream.
 //   - The package sees a request only as a [proxy.Record], which holds no secret.
 //
-// Entry point: [Open]. The packages that do the work create the spans, with the OpenTelemetry API.
+// Entry point: [Open]. Spans are created with the OpenTelemetry API by the packages whose work they describe.
 package telemetry
 
 import (
@@ -43,14 +44,14 @@ type Config struct {
 	ServiceName string // service.name, unless OTEL_SERVICE_NAME is set
 	Version     string // service.version
 	Instance    string // service.instance.id
-	// Sample is the fraction of traces to record, 0 to 1, for traces that begin here. OTEL_TRACES_SAMPLER
-	// takes precedence.
+	// Sample is the fraction of traces to record, 0 to 1, for traces that begin in Weir. OTEL_TRACES_SAMPLER takes
+	// precedence.
 	Sample float64
 	// Log receives the errors of telemetry itself.
 	Log *slog.Logger
 }
 
-// Telemetry is a running set of providers. It is safe for concurrent use.
+// Telemetry is a running set of providers. A Telemetry is safe for concurrent use.
 type Telemetry struct {
 	metrics
 	tracer  trace.Tracer // nil without a trace exporter
@@ -62,8 +63,8 @@ type Telemetry struct {
 
 const (
 	scope = "github.com/weirgate/weir"
-	// maxSeries bounds the series of one metric. The SDK adds up the others in a series with the
-	// attribute otel.metric.overflow.
+	// maxSeries bounds the series of one metric. The SDK combines further series in one series with the attribute
+	// otel.metric.overflow.
 	maxSeries = 4000
 	// maxScrapes is the number of concurrent requests to /metrics.
 	maxScrapes = 4
@@ -73,7 +74,7 @@ const (
 	closeTimeout = 5 * time.Second
 )
 
-// Open starts the providers that the environment asks for. It returns an error for an unknown exporter or protocol.
+// Open starts the providers that the environment selects. An unknown exporter or protocol is an error.
 func Open(c Config) (*Telemetry, error) {
 	t := &Telemetry{handler: promhttp.HandlerFor(prometheus.NewRegistry(), promhttp.HandlerOpts{})}
 	if disabled, _ := strconv.ParseBool(os.Getenv("OTEL_SDK_DISABLED")); disabled {
@@ -104,7 +105,7 @@ func withVariables(signal string, err error) error {
 	return fmt.Errorf("telemetry: %s=%q, %s=%q: %w", exporter, os.Getenv(exporter), protocol, cmp.Or(os.Getenv(protocol), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL")), err)
 }
 
-// Close exports what is buffered, within a few seconds, and stops the providers.
+// Close exports the buffered telemetry, within a few seconds, and stops the providers.
 func (t *Telemetry) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -135,8 +136,8 @@ func (c Config) resource() *resource.Resource {
 	return r
 }
 
-// isConfigured reports whether the environment selects an exporter for a signal (TRACES, METRICS, LOGS). Without
-// this check the SDK would export to a collector on localhost.
+// isConfigured reports whether the environment selects an exporter for a signal (TRACES, METRICS, LOGS). Without this
+// check, the SDK would export to a collector on localhost.
 func isConfigured(signal string) bool {
 	for _, name := range []string{"OTEL_" + signal + "_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_" + signal + "_ENDPOINT"} {
 		if strings.TrimSpace(os.Getenv(name)) != "" {
@@ -168,13 +169,13 @@ func (t *Telemetry) openTraces(ctx context.Context, c Config, res *resource.Reso
 	return nil
 }
 
-// newSampler returns a sampler that records a fraction of the traces that begin here. A span with a parent follows
-// the decision of its parent. A background span that is linked to a recorded span is recorded.
+// newSampler returns a sampler that records a fraction of the traces that begin in Weir. A span with a parent follows
+// the decision of the parent. A background span that is linked to a recorded span is recorded.
 func newSampler(fraction float64) sdktrace.Sampler {
 	return sdktrace.ParentBased(linkSampler{sdktrace.TraceIDRatioBased(fraction)})
 }
 
-// linkSampler records spans that are linked to a recorded span, and samples the others.
+// linkSampler records spans with a link to a recorded span, and samples all other spans.
 type linkSampler struct{ sdktrace.Sampler }
 
 // ShouldSample implements [sdktrace.Sampler].

@@ -38,7 +38,7 @@ func fullRecord() *proxy.Record {
 	}
 }
 
-// sources returns the sources of a gateway with some accounts. Later accounts have less left.
+// sources returns the sources of a gateway with some accounts. Later accounts have a smaller remaining budget.
 func sources(accounts int) Sources {
 	return Sources{
 		Accounts: func(_ context.Context, most int) ([]limits.Account, error) {
