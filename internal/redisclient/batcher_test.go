@@ -34,7 +34,7 @@ func TestBatcherCombinesItemsThatArriveDuringABatch(t *testing.T) {
 	})
 }
 
-// All callers of a failed batch get its error, and the next batch runs.
+// All Do calls of a failed batch get its error, and the next batch runs.
 func TestBatcherReturnsTheErrorToItsBatch(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -1,9 +1,9 @@
-// Package redisclient is how every package of Weir reaches Redis: it opens clients on the URL of a store,
-// combines concurrent calls into batches, traces commands, and encrypts values at rest.
+// Package redisclient connects Weir to Redis. The package opens clients, combines concurrent calls into batches, traces
+// commands and encrypts stored values.
 //
-// Invariants: the client never retries a command, because a script that timed out may have run; only the caller
-// knows whether repeating it is safe. Dialing, reading, writing and waiting for a connection each have a timeout,
-// beside the deadlines of the calls. The client writes nothing to standard error.
+// Invariants: The client never retries a command, because a script that timed out may have run, and a second run may be
+// unsafe. Dialing, reading, writing and waiting for a connection each have a timeout, in addition to the deadlines of
+// the calls. The client writes nothing to standard error.
 //
 // Start with [Open], then [Batcher] and [NewSealer].
 package redisclient
@@ -20,27 +20,27 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Timeouts for calls that have no deadline of their own.
+// These timeouts apply to calls without a deadline.
 const (
 	dialTimeout = time.Second
 	ioTimeout   = 250 * time.Millisecond
 	poolTimeout = 100 * time.Millisecond
 )
 
-// OnConnect is called for every new connection before the client uses it. Commands on the argument use that
+// OnConnect is called for every new connection before the client uses the connection. Commands on the argument use that
 // connection. When OnConnect returns an error, the client closes the connection.
 type OnConnect func(ctx context.Context, connection *redis.Conn) error
 
-// Open opens a client on the URL of a store. It adds a span for each command of a traced request. The URL has
+// Open opens a client on the URL of a store. The client adds a span for each command of a traced request. The URL has
 // the forms of go-redis:
 //
 //	redis://[USER:PASSWORD@]HOST:PORT[/DB]                          one server
 //	redis+sentinel://HOST:PORT?master_name=NAME&addr=HOST:PORT...  a master named by sentinels
 //	redis+cluster://HOST:PORT?addr=HOST:PORT...                    a cluster
 //
-// The scheme rediss uses TLS. onConnect returns the hook for new connections to a node: node is the address of a
+// The scheme rediss uses TLS. onConnect returns the hook for new connections to a node. node is the address of a
 // cluster node, and "" for a single server and for sentinels. onConnect may be nil. Open returns an error for an
-// invalid URL; it does not dial.
+// invalid URL, and does not dial.
 func Open(address string, onConnect func(node string) OnConnect) (redis.UniversalClient, error) {
 	client, err := open(address, onConnect)
 	if err != nil {
@@ -99,8 +99,8 @@ func IsCluster(c redis.UniversalClient) bool {
 	return cluster
 }
 
-// NodeOf returns the server that stores a key, and its address. The address is "" unless the client is one of a
-// cluster. Commands that are sent to the node are not redirected.
+// NodeOf returns the server that stores a key, and the address of the server. The address is "" unless the client is
+// connected to a cluster. Commands that are sent to the server are not redirected.
 func NodeOf(ctx context.Context, c redis.UniversalClient, key string) (node redis.Cmdable, address string, err error) {
 	cluster, ok := c.(*redis.ClusterClient)
 	if !ok {
@@ -113,8 +113,8 @@ func NodeOf(ctx context.Context, c redis.UniversalClient, key string) (node redi
 	return master, master.Options().Addr, nil
 }
 
-// PingAll reports whether every master answers over every idle connection. The client closes connections that
-// fail, so that later calls do not use them.
+// PingAll reports whether every master responds over every idle connection. The client closes connections that fail, so
+// that later calls do not use them.
 func PingAll(ctx context.Context, c redis.UniversalClient) bool {
 	var group errgroup.Group
 	ping := func(c redis.UniversalClient) {

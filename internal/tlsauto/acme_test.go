@@ -56,7 +56,7 @@ func listen(t *testing.T) net.Listener {
 
 func port(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 
-// newSite returns a site with open listeners. Call serve to start the servers.
+// newSite returns a site with open listeners. The method serve starts the servers.
 func newSite(t *testing.T, c Config, names Names) *site {
 	t.Helper()
 	s := &site{T: t, secure: listen(t), plain: listen(t), log: &transcript{}}

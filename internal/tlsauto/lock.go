@@ -15,11 +15,11 @@ const (
 	leaseTTL = 10 * time.Second
 	// renewInterval is the interval at which the holder renews its lock.
 	renewInterval = 3 * time.Second
-	// lockPause is the pause between two attempts to take a lock.
+	// lockPause is the pause between two attempts to acquire a lock.
 	lockPause = 500 * time.Millisecond
 )
 
-// lockScript gives the lock to a token if it is free or already held by that token.
+// lockScript gives the lock to a token if the lock is free or already held by that token.
 var lockScript = redis.NewScript(`
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return 0 end
@@ -36,13 +36,13 @@ var unlockScript = redis.NewScript(`
 if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
 return 1`)
 
-// lease is a lock of this replica. It may have expired without notice.
+// lease is a lock of this replica. The lock may have expired without notice.
 type lease struct {
 	token string
 	stop  func() // releases the lock
 }
 
-// Lock implements certmagic.Locker. It retries until the context ends, also while Redis does not respond.
+// Lock implements certmagic.Locker. Lock retries until the context ends, also while Redis does not respond.
 func (s *redisStorage) Lock(ctx context.Context, name string) error {
 	for logged := false; ; {
 		ok, err := s.TryLock(ctx, name)
@@ -83,14 +83,14 @@ func (s *redisStorage) TryLock(ctx context.Context, name string) (bool, error) {
 	return true, nil
 }
 
-// renew renews a lock until ctx ends, and then releases it. It returns earlier if the lock is lost.
+// renew renews a lock until ctx ends, and then releases the lock. If the lock is lost, renew returns earlier.
 func (s *redisStorage) renew(ctx context.Context, name, token string) {
 	tick := time.NewTicker(renewInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			_ = s.runOnce(context.Background(), unlockScript, []string{lockPrefix + name}, token) // otherwise the lease expires
+			_ = s.runOnce(context.Background(), unlockScript, []string{lockPrefix + name}, token) // after an error the lease expires
 			return
 		case <-tick.C:
 		}
@@ -114,8 +114,8 @@ func (s *redisStorage) Unlock(_ context.Context, name string) error {
 	return nil
 }
 
-// fence returns the lock that guards a key and this replica's token for it. Both are empty if the key belongs to no
-// order of this replica.
+// fence returns the lock that guards a key, and this replica's token for the lock. Both are empty if the key belongs to
+// no order of this replica.
 func (s *redisStorage) fence(key string) (lock, token string) {
 	parts := strings.Split(key, "/") // certificates/ISSUER/NAME/FILE
 	if len(parts) < 3 || parts[0] != "certificates" {

@@ -11,7 +11,7 @@ import (
 // zapCore is a zapcore.Core that forwards the log of the ACME library to slog.
 type zapCore struct{ slog.Handler }
 
-// slogLevel converts a level of zap, whose levels are one apart. Those of slog are four apart.
+// slogLevel converts a level of zap. Adjacent levels differ by 1 in zap and by 4 in slog.
 func slogLevel(l zapcore.Level) slog.Level { return min(slog.Level(4*l), slog.LevelError) }
 
 // Enabled implements zapcore.LevelEnabler.
@@ -39,7 +39,7 @@ func (c zapCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	return c.Handle(context.Background(), r)
 }
 
-// Sync implements zapcore.Core. Records are not buffered.
+// Sync implements zapcore.Core. Sync has no effect, because records are not buffered.
 func (zapCore) Sync() error { return nil }
 
 // attrs converts the fields of a record.

@@ -24,7 +24,7 @@ type Config struct {
 	Storage Storage        // holds certificates, the account and locks; the manager closes it
 	CA      string         // URL of the ACME directory; empty for Let's Encrypt
 	Email   string         // of the ACME account; optional
-	Roots   *x509.CertPool // trusted roots for the connection to the ACME server; nil for the system's
+	Roots   *x509.CertPool // trusted roots for the connection to the ACME server; nil for the system's roots
 	Check   time.Duration  // interval between checks for due renewals; 0 for the library's default
 	Log     *slog.Logger
 }
@@ -32,11 +32,11 @@ type Config struct {
 // Names are the names for which the gateway has certificates.
 type Names struct {
 	Domains []string // names to order from the ACME server, in lower case
-	Pairs   []Pair   // the operator's certificates; they take precedence over those of ACME
+	Pairs   []Pair   // the operator's certificates, which take precedence over certificates from ACME
 }
 
 const (
-	// orderTimeout bounds one order with the wait for its lock. The library retries within this time.
+	// orderTimeout bounds one order, including the wait for the lock. The library retries within this time.
 	orderTimeout = 10 * time.Minute
 	// minOrderPause and maxOrderPause bound the backoff between two orders of a name.
 	minOrderPause = 15 * time.Second
@@ -63,8 +63,8 @@ type served struct {
 	orders  map[string]context.CancelFunc // by domain
 }
 
-// NewManager returns a manager for the names. It returns an error if a pair of files is invalid.
-// Close closes the manager and its storage.
+// NewManager returns a manager for the names, or an error if a pair of files is invalid. [Manager.Close] closes the
+// manager and its storage.
 func NewManager(c Config, names Names) (*Manager, error) {
 	m := &Manager{config: c}
 	m.ctx, m.stop = context.WithCancel(context.Background())
@@ -82,9 +82,9 @@ func NewManager(c Config, names Names) (*Manager, error) {
 	return m, nil
 }
 
-// Start starts to order missing certificates and to renew due ones. secure is the address of the TLS
-// listener. plain is the address of the listener that serves [Manager.Redirect]; without it (nil) HTTP-01
-// is disabled. Both listeners must be open.
+// Start starts the orders of missing certificates and the renewals of due certificates. secure is the address of the
+// TLS listener. plain is the address of the listener that serves [Manager.Redirect]; a nil plain disables HTTP-01. Both
+// listeners must be open.
 func (m *Manager) Start(secure, plain net.Addr) {
 	logger := zapLogger(m.config.Log)
 	magic := certmagic.New(m.cache, certmagic.Config{Storage: m.config.Storage, Logger: logger})
@@ -117,7 +117,7 @@ func splitAddress(a net.Addr) (host string, port int) {
 	return t.IP.String(), t.Port
 }
 
-// Change replaces the names. If a pair of files is invalid it returns an error and changes nothing.
+// Change replaces the names. If a pair of files is invalid, Change returns an error and keeps the names.
 func (m *Manager) Change(names Names) error {
 	m.changing.Lock()
 	defer m.changing.Unlock()
@@ -146,10 +146,10 @@ func (m *Manager) Change(names Names) error {
 	return nil
 }
 
-// orderLocked starts the orders that are not running. The caller holds changing.
+// orderLocked starts the orders that are not running. changing must be held.
 func (m *Manager) orderLocked(s *served) {
 	if m.magic.Load() == nil {
-		return // Start orders later
+		return // Start will start the orders
 	}
 	for _, name := range s.domains {
 		if s.orders[name] != nil {
@@ -161,8 +161,8 @@ func (m *Manager) orderLocked(s *served) {
 	}
 }
 
-// order retries until a certificate for the name is in use or the context ends. The cache renews it
-// from then on.
+// order retries until a certificate for the name is in use or the context ends. Afterwards the cache renews the
+// certificate.
 func (m *Manager) order(ctx context.Context, name string) {
 	for pause := minOrderPause; ; pause = min(2*pause, maxOrderPause) {
 		err := m.obtain(ctx, name)
@@ -178,7 +178,7 @@ func (m *Manager) order(ctx context.Context, name string) {
 	}
 }
 
-// obtain loads the certificate from the storage, orders it if it is missing and renews it if it is due.
+// obtain loads the certificate from the storage. A missing certificate is ordered, and a due certificate is renewed.
 func (m *Manager) obtain(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
@@ -199,8 +199,8 @@ func (m *Manager) obtain(ctx context.Context, name string) error {
 	return nil
 }
 
-// Expiries returns when the served certificates expire, by name: the domain for those of ACME, the
-// first name of the certificate for the operator's.
+// Expiries returns the expiry times of the served certificates by name. The name is the domain for a certificate from
+// ACME, and the first name of the certificate for an operator's certificate.
 func (m *Manager) Expiries() map[string]time.Time {
 	s := m.current.Load()
 	expiries := make(map[string]time.Time, len(s.domains)+len(s.pairs))
@@ -242,8 +242,8 @@ func (m *Manager) TLS() *tls.Config {
 	}
 }
 
-// certificate selects the certificate for a handshake. A client without a server name gets the first
-// certificate. A server name that is not configured is an error.
+// certificate selects the certificate for a handshake. A client without a server name gets the first certificate. An
+// unknown server name is an error.
 func (m *Manager) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	s, name := m.current.Load(), strings.ToLower(hello.ServerName)
 	listed := slices.Contains(s.domains, name)
@@ -266,8 +266,8 @@ func (m *Manager) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, err
 	return nil, fmt.Errorf("no certificate for %q", name)
 }
 
-// pair returns the operator's certificate for a name: the first one that the client supports, otherwise
-// the first one for the name. It returns nil if no pair covers the name.
+// pair returns the operator's certificate for a name. A certificate that the client supports is preferred, otherwise
+// the first certificate for the name is returned. If no pair covers the name, pair returns nil.
 func (s *served) pair(hello *tls.ClientHelloInfo, name string) *tls.Certificate {
 	var found *tls.Certificate
 	for _, l := range s.pairs {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Pair is a certificate and its private key, in PEM files. The certificate file holds the chain, leaf first.
+// Pair is a certificate and its private key, in PEM files. The certificate file contains the chain, leaf first.
 type Pair struct {
 	Certificate, Key string // paths
 }
@@ -49,7 +49,7 @@ func (l *loadedPair) covers(host string) bool {
 	return !strings.Contains(host, "*") && l.certificate.Load().Leaf.VerifyHostname(host) == nil
 }
 
-// watchPairs reloads changed files. It polls, because file events are not reliable for renames, moving
+// watchPairs reloads changed files. The files are polled, because file events are not reliable for renames, moving
 // symbolic links and network file systems.
 func (m *Manager) watchPairs() {
 	tick := time.NewTicker(pollInterval)

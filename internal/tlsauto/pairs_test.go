@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// writePair writes a self-signed certificate for names, and returns its paths and its PEM texts.
+// writePair writes a self-signed certificate for names, and returns the paths and the PEM texts.
 func writePair(t *testing.T, dir string, serial int64, key crypto.Signer, names ...string) (p Pair, certificate, private string) {
 	t.Helper()
 	template := &x509.Certificate{SerialNumber: big.NewInt(serial), DNSNames: names, NotAfter: time.Now().Add(365 * 24 * time.Hour)}

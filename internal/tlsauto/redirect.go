@@ -12,19 +12,20 @@ import (
 	"time"
 )
 
-// challengePath matches the whole path of an HTTP-01 challenge; its token is base64url (RFC 8555 section 8.3).
+// challengePath matches the whole path of an HTTP-01 challenge. The token in the path is base64url (RFC 8555 section
+// 8.3).
 var challengePath = regexp.MustCompile(`^/\.well-known/acme-challenge/[A-Za-z0-9_-]{1,128}$`)
 
 // challengeTimeout bounds the look-up of a challenge in the storage.
 const challengeTimeout = 2 * time.Second
 
-// Redirect returns the handler for the plain HTTP listener. It serves HTTP-01 challenges and redirects
-// requests for configured names to HTTPS with status 308, which preserves method and body (RFC 9110
-// section 15.4.9). All other requests go to misdirected, and so do targets without an absolute path, because
-// text behind the host could change the host.
+// Redirect returns the handler for the plain HTTP listener. The handler serves HTTP-01 challenges. Requests for
+// configured names are redirected to HTTPS with status 308, which preserves method and body (RFC 9110 section 15.4.9).
+// All other requests go to misdirected. Targets without an absolute path also go to misdirected, because text behind
+// the host could change the host.
 //
-// secure and plain are the addresses of the listeners. If the port of the request differs from that of plain, a
-// port mapping is in front, and HTTPS is at port 443. Otherwise it is at the port of secure.
+// secure and plain are the addresses of the listeners. If the port of the request differs from the port of plain, a
+// port mapping is in front, and HTTPS is at port 443. Otherwise HTTPS is at the port of secure.
 func (m *Manager) Redirect(secure, plain net.Addr, misdirected http.Handler) http.Handler {
 	_, securePort := splitAddress(secure)
 	_, plainPort := splitAddress(plain)
@@ -49,8 +50,8 @@ func (m *Manager) Redirect(secure, plain net.Addr, misdirected http.Handler) htt
 	})
 }
 
-// serveChallenge responds to a pending challenge and reports whether there was one. Only paths of
-// challenges cause a look-up in the storage.
+// serveChallenge responds to a pending challenge and reports whether a challenge was pending. Only paths of challenges
+// cause a look-up in the storage.
 func (m *Manager) serveChallenge(w http.ResponseWriter, r *http.Request) bool {
 	issuer := m.issuer.Load()
 	if issuer == nil || !challengePath.MatchString(r.URL.EscapedPath()) {
@@ -61,7 +62,8 @@ func (m *Manager) serveChallenge(w http.ResponseWriter, r *http.Request) bool {
 	return issuer.HandleHTTPChallenge(w, r.WithContext(ctx))
 }
 
-// splitHost splits a Host header. The port is 80 if the header has none, and 0 if it is not a number.
+// splitHost splits a Host header. A header without a port has the port 80. A port that is not a number is returned as
+// 0.
 func splitHost(field string) (host string, port int) {
 	host, text, err := net.SplitHostPort(field)
 	if err != nil {

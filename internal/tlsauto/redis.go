@@ -16,7 +16,7 @@ import (
 	"github.com/weirgate/weir/internal/redisclient"
 )
 
-// Keys in Redis. All are in one slot of a cluster, and all expire:
+// All keys in Redis are in one slot of a cluster, and all keys expire:
 //
 //	weir:{tls}:value:KEY   the value of KEY
 //	weir:{tls}:keys        sorted set of the KEYs, scored by their expiry in milliseconds
@@ -28,13 +28,13 @@ const (
 )
 
 const (
-	// longTTL is the lifetime of a value; each read renews it. It exceeds the lifetime of certificates.
+	// longTTL is the lifetime of a value. Each read renews the value, and longTTL exceeds the lifetime of certificates.
 	longTTL = 180 * 24 * time.Hour
 	// shortTTL is the lifetime of challenges and probes, which their writer deletes.
 	shortTTL = time.Hour
 
-	// A call to Redis takes at most callTimeout. Failed calls are retried every callPause for retryTime,
-	// because a completed order is worth the wait. All scripts may run twice.
+	// A call to Redis takes at most callTimeout. Failed calls are retried every callPause for retryTime, because a
+	// completed order is worth the wait. All scripts may run twice.
 	callTimeout = time.Second
 	retryTime   = 5 * time.Second
 	callPause   = 200 * time.Millisecond
@@ -43,7 +43,7 @@ const (
 // errLockLost is returned for a write by a replica whose lock has expired.
 var errLockLost = errors.New("certificate lock lost: its lease has expired")
 
-// storeScript stores a value. With a token it does so only while the token holds the lock.
+// storeScript stores a value. With a token, the value is stored only while the token holds the lock.
 var storeScript = redis.NewScript(`
 local value_key, index_key, lock_key = KEYS[1], KEYS[2], KEYS[3]
 local name, value, ttl, token, index_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -56,7 +56,7 @@ redis.call('ZADD', index_key, now + ttl, name)
 redis.call('PEXPIRE', index_key, index_ttl)
 return 1`)
 
-// loadScript returns a value, and renews its lifetime unless the TTL is 0.
+// loadScript returns a value, and renews the value's lifetime unless the TTL is 0.
 var loadScript = redis.NewScript(`
 local value_key, index_key = KEYS[1], KEYS[2]
 local name, ttl = ARGV[1], ARGV[2]
@@ -74,7 +74,7 @@ var listScript = redis.NewScript(`
 local t = redis.call('TIME')
 return redis.call('ZRANGEBYSCORE', KEYS[1], t[1] * 1000 + math.floor(t[2] / 1000), '+inf')`)
 
-// deleteScript deletes the values KEYS[3...], which are listed as ARGV[2...]. With a token it does so only
+// deleteScript deletes the values KEYS[3...], which are listed as ARGV[2...]. With a token, the values are deleted only
 // while the token holds the lock.
 var deleteScript = redis.NewScript(`
 local index_key, lock_key, token = KEYS[1], KEYS[2], ARGV[1]
@@ -98,8 +98,8 @@ type redisStorage struct {
 	leasing sync.WaitGroup
 }
 
-// NewRedis returns a storage in Redis. It closes the client. With a secret, which must be the same in all
-// replicas, values are sealed. It returns an error if the secret is too short.
+// NewRedis returns a storage in Redis, which closes the client. With a secret, values are sealed; all replicas must
+// have the same secret. A secret that is too short is an error.
 func NewRedis(client redis.UniversalClient, secret []byte, log *slog.Logger) (Storage, error) {
 	aead, err := redisclient.NewSealer(secret, "weir tls storage")
 	if err != nil {
@@ -188,7 +188,7 @@ func (s *redisStorage) keys(ctx context.Context) ([]string, error) {
 	return s.run(ctx, listScript, []string{keysKey}).StringSlice()
 }
 
-// Delete implements certmagic.Storage. It needs the same lock as Store.
+// Delete implements certmagic.Storage. Delete needs the same lock as Store.
 func (s *redisStorage) Delete(ctx context.Context, key string) error {
 	lock, token := s.fence(key)
 	all, err := s.keys(ctx)
@@ -208,9 +208,9 @@ func (s *redisStorage) Delete(ctx context.Context, key string) error {
 	return err
 }
 
-// sealer encodes values: a magic text, the time of writing (8 bytes, Unix milliseconds) and the data. With a secret all of
-// it is encrypted with AES-256-GCM and bound to the key. Plain values are then rejected: otherwise a writer in Redis could
-// replace a private key.
+// sealer encodes values: a magic text, the time of writing (8 bytes, Unix milliseconds) and the data. With a secret,
+// the whole value is encrypted with AES-256-GCM and bound to the key. Plain values are then rejected, because a writer
+// in Redis could otherwise replace a private key.
 type sealer struct {
 	aead cipher.AEAD // nil without a secret
 }

@@ -104,7 +104,7 @@ func startReplica(t *testing.T, r replica, log io.Writer) {
 	})
 }
 
-// One replica orders and renews; both serve the result.
+// One replica orders and renews. Both replicas serve the result.
 func TestReplicasShareOneCertificate(t *testing.T) {
 	socket := testservers.Redis(t)
 	var secure, plain [2]string

@@ -20,8 +20,8 @@ type Storage interface {
 	Close() error
 }
 
-// NewFolder returns a storage in a folder. Processes with a common file system may share it. Only the owner
-// can read its files.
+// NewFolder returns a storage in a folder. Processes with a common file system may share the folder. Only the owner of
+// the folder can read the files.
 func NewFolder(path string) Storage { return folder{&certmagic.FileStorage{Path: path}} }
 
 type folder struct{ *certmagic.FileStorage }
@@ -40,7 +40,7 @@ type memory struct {
 	reader
 	mu     sync.Mutex
 	values map[string]value
-	locks  sync.Map // by name: a channel that holds one value while it is locked. There are few names
+	locks  sync.Map // by name: a channel that holds one value while the lock is held; the number of names is small
 }
 
 type value struct {
@@ -152,7 +152,7 @@ func (r reader) Stat(ctx context.Context, key string) (certmagic.KeyInfo, error)
 // missing returns the error by which the ACME library recognizes a missing key.
 func missing(key string) error { return fmt.Errorf("%s: %w", key, fs.ErrNotExist) }
 
-// below lists the paths below a folder, by path components. Without recursive it lists only direct children.
+// below lists the paths below a folder, by path components. Unless recursive is set, only direct children are listed.
 func below(folder string, keys []string, recursive bool) ([]string, error) {
 	prefix := strings.TrimLeft(strings.Trim(folder, "/")+"/", "/")
 	found := map[string]bool{}

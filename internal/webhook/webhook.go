@@ -3,8 +3,8 @@
 //
 // Invariants:
 //   - A body is parsed only after its SHA-256 signature was verified.
-//   - A delivery that arrives again is not reported again, as long as its identifier is remembered.
-//   - An event names what has changed. No data is taken from a delivery.
+//   - A repeated delivery is not reported again, as long as its identifier is remembered.
+//   - An event identifies the changed data. No other data is taken from a delivery.
 //
 // Entry point: [Receiver.Handler]. The catalogue decides which cache entries an event makes stale.
 package webhook
@@ -28,11 +28,11 @@ import (
 )
 
 const (
-	// maxPayload is the size of the largest delivery (section 6.1).
+	// maxPayload is the size of the largest delivery in bytes (section 6.1).
 	maxPayload = 25 << 20
 	// maxConcurrent is the number of deliveries that are read at the same time.
 	maxConcurrent = 4
-	// readTimeout is the time in which a delivery must have arrived.
+	// readTimeout bounds the time until a delivery has arrived completely.
 	readTimeout = 30 * time.Second
 	// maxRemembered is the number of delivery identifiers that are remembered.
 	maxRemembered = 16384
@@ -41,7 +41,7 @@ const (
 // Event is the content of one delivery.
 type Event struct {
 	Name, Delivery string
-	// Repository is "owner/name" in lower case. It is empty if the delivery names no repository.
+	// Repository is "owner/name" in lower case, or empty if the delivery names no repository.
 	Repository string
 	// Organization is the owner of the repository, or the organization of the delivery, in lower case.
 	Organization string
@@ -65,7 +65,8 @@ func NewReceiver(report func(Event)) *Receiver {
 	return &Receiver{report: report, slots: make(chan struct{}, maxConcurrent), seen: seen}
 }
 
-// Handler returns a handler for deliveries that are signed with the secret. The dialect names the headers.
+// Handler returns a handler for deliveries that are signed with the secret. The dialect contains the names of the
+// headers.
 func (v *Receiver) Handler(dialect *policy.Dialect, secret []byte) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		respond := func(status int, text string) {
@@ -86,7 +87,7 @@ func (v *Receiver) Handler(dialect *policy.Dialect, secret []byte) http.Handler 
 		case <-r.Context().Done():
 			return
 		}
-		// A connection without deadlines has those of its server.
+		// A connection that does not support deadlines keeps the deadlines of its server.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTimeout))
 		respond(v.receive(w, r, dialect, secret))
 	})

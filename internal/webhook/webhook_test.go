@@ -55,7 +55,7 @@ func pushTo(ref string) string {
 	return `{"ref": "` + ref + `", "repository": {"full_name": "acme/widgets", "default_branch": "main"}}`
 }
 
-// The rules are those of Document B section 6.1.
+// The expected results follow the rules of Document B section 6.1.
 func TestHandlerVerifiesDeliveries(t *testing.T) {
 	event, id := "X-Service-Event: push", "X-Service-Delivery: 1"
 	form := url.Values{"payload": {push}}.Encode()
@@ -164,7 +164,7 @@ func TestStalledDeliveriesDoNotBlockOtherDeliveries(t *testing.T) {
 	})
 }
 
-// FuzzSignature checks that verify accepts exactly one valid signature of the body and nothing else.
+// FuzzSignature checks that verify accepts exactly one valid signature of the body and no other signature.
 func FuzzSignature(f *testing.F) {
 	sum := func(body []byte) []byte {
 		mac := hmac.New(sha256.New, []byte("secret"))
