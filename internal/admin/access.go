@@ -13,23 +13,24 @@ import (
 	"github.com/weirgate/weir/internal/credential"
 )
 
-// Access configures authentication. With neither a token nor authorities every request is accepted, which is only safe on a
-// loopback listener.
+// Access configures authentication. With neither a token nor authorities, every request is accepted, which is only safe
+// on a loopback listener.
 type Access struct {
-	// Token is accepted as a bearer token.
+	// Token authenticates requests that send Token as a bearer token. An empty Token disables token authentication.
 	Token credential.Secret
-	// Authorities returns the CAs whose client certificates are accepted instead of the token; nil accepts none. It is
-	// called for every request, because a connection can outlast a configuration.
+	// Authorities returns the CAs whose client certificates are accepted instead of the token. If Authorities is nil,
+	// no certificates are accepted. The function is called for every request, because a connection can outlast a
+	// configuration.
 	Authorities func() *x509.CertPool
-	// Hosts are allowed Host headers, besides localhost and IP addresses.
+	// Hosts are the allowed Host headers, in addition to localhost and IP addresses.
 	Hosts []string
 }
 
 // Guarded reports whether requests must authenticate.
 func (a Access) Guarded() bool { return a.Token != "" || a.Authorities != nil }
 
-// allowsHost reports whether a Host header is allowed. An IP address is safe: it was entered by the user, or it is
-// cross-origin. Any other name could point here by DNS rebinding.
+// allowsHost reports whether a Host header is allowed. An IP address is safe, because the user entered the address or
+// the request is cross-origin. Any other name could point to this listener by DNS rebinding.
 func (a Access) allowsHost(host string) bool {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {
@@ -82,7 +83,7 @@ func verified(state *tls.ConnectionState, authorities *x509.CertPool) bool {
 // operatorKey is the context key of the operator's name.
 type operatorKey struct{}
 
-// setSecurityHeaders forbids browsers to run scripts, to frame, sniff or store the response, and to send a referrer.
+// setSecurityHeaders forbids browsers to run scripts, to send a referrer, and to frame, sniff or store the response.
 func setSecurityHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 	h.Set("X-Frame-Options", "DENY")

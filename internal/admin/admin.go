@@ -2,14 +2,14 @@
 // and the audit trail, as JSON and as a dashboard.
 //
 // Invariants:
-//   - Only reload and purge change the gateway. No response holds a secret: the sources mask them.
+//   - Only reload and purge change the gateway. No response contains a secret, because the sources mask secrets.
 //   - If a token or client certificates are configured, only health checks and the static files of the dashboard are
-//     served without them.
+//     served without authentication.
 //   - The Host header must be a configured name, localhost or an IP address, which prevents DNS rebinding.
-//   - Paths are matched exactly as they were sent. Cross-origin requests of browsers cannot change anything.
+//   - Paths are matched exactly as they were sent. Cross-origin requests of browsers cannot change the gateway.
 //   - Every change is recorded in the [Trail].
 //
-// Entry point: [Handler]. Clients of the gateway must not reach its listener.
+// Entry point: [Handler]. Clients of the gateway must not reach the listener of the handler.
 package admin
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// Sources provide the data of the pages. All are required.
+// Sources provide the data of the pages. All fields are required.
 type Sources struct {
 	Ready    func() bool                                                    // whether the gateway accepts clients; false during shutdown
 	Accounts func(ctx context.Context, limit int) ([]limits.Account, error) // at most limit accounts
@@ -42,7 +42,8 @@ type Sources struct {
 	History  *history.History                                               // the last hour
 }
 
-// Purge selects cache entries: all with a tag (op:ID, repo:OWNER/NAME, org:ORG, account:NAME), or those of one URL.
+// Purge selects cache entries: all entries with a tag (op:ID, repo:OWNER/NAME, org:ORG, account:NAME), or the entries
+// of one URL.
 type Purge struct {
 	Tag string `json:"tag,omitempty"`
 	URL string `json:"url,omitempty"`

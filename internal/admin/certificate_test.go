@@ -31,7 +31,7 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// sign returns a certificate for a template, signed by the authority. A nil parent makes it self-signed.
+// sign returns a certificate for a template, signed by the authority. With a nil parent the certificate is self-signed.
 func (a *authority) sign(template, parent *x509.Certificate, key *ecdsa.PrivateKey) *x509.Certificate {
 	a.Helper()
 	template.SerialNumber = big.NewInt(1)

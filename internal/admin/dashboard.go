@@ -14,8 +14,8 @@ import (
 //go:embed dashboard
 var dashboard embed.FS
 
-// pagePolicy allows the dashboard only its own files and its own listener. Trusted types prevent scripts from creating HTML from
-// text.
+// pagePolicy limits the dashboard to its own files and its own listener. Trusted types prevent scripts from creating
+// HTML from text.
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
@@ -42,7 +42,7 @@ func file(name string) http.HandlerFunc {
 	}
 }
 
-// assets returns the scripts, styles and images. They are public, because they hold no data of this gateway.
+// assets returns the scripts, styles and images. These files are public, because they contain no data of this gateway.
 func assets() []page {
 	var all []page
 	err := fs.WalkDir(dashboard, "dashboard", func(name string, d fs.DirEntry, err error) error {

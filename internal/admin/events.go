@@ -20,8 +20,8 @@ const (
 	maxLines = 100
 )
 
-// events streams server-sent events (HTML Living Standard section 9.2) until the client disconnects, its session ends or
-// the gateway shuts down.
+// events streams server-sent events (HTML Living Standard section 9.2). The stream ends when the client disconnects,
+// the session ends or the gateway shuts down.
 func (g *guard) events(s Sources, w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	if r.Method == http.MethodHead {
@@ -30,7 +30,7 @@ func (g *guard) events(s Sources, w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	options := history.WatchOptions{Event: q.Get("only")}
 	options.MaxPerSecond, _ = strconv.Atoi(q.Get("rate"))
-	options.After, _ = strconv.ParseUint(r.Header.Get("Last-Event-ID"), 10, 64) // an invalid ID counts as none
+	options.After, _ = strconv.ParseUint(r.Header.Get("Last-Event-ID"), 10, 64) // an invalid ID counts as a missing ID
 	watcher, err := s.History.Watch(options)
 	if errors.Is(err, history.ErrTooMany) {
 		w.Header().Set("Retry-After", "10")

@@ -105,7 +105,7 @@ func TestSlowWatcherIsDisconnected(t *testing.T) {
 		h := history.New(history.Sources{})
 		s := openStream(t, h, Access{}, "?only=request")
 		s.next()
-		observe(h, strings.Repeat("x", 64<<10), "") // more than the client buffers
+		observe(h, strings.Repeat("x", 64<<10), "") // more bytes than the client buffers
 		time.Sleep(eventWriteTimeout + time.Second)
 		synctest.Wait()
 		if n := h.Watchers(); n != 0 {

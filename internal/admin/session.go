@@ -19,14 +19,15 @@ import (
 const (
 	maxSessions     = 100
 	sessionLifetime = 12 * time.Hour
-	// An address may attempt loginBurst logins at once, and one more per loginInterval.
+	// An address may attempt loginBurst logins without a pause, and one more login per loginInterval.
 	loginBurst    = 5
 	loginInterval = 2 * time.Second
 	maxLoginHosts = 1000
 )
 
-// sessions holds the browser sessions. It stores hashes, from which no cookie can be made. Both lists are bounded. All
-// sessions live equally long, and reading does not change their order, so that the first one to expire is evicted.
+// sessions holds the browser sessions as hashes, which cannot be turned into cookies. Both lists are bounded. All
+// sessions have the same lifetime, and reading does not change their order, so the session that expires first is
+// evicted.
 type sessions struct {
 	expiry   *lru.Cache[[sha256.Size]byte, time.Time]
 	attempts *lru.Cache[string, *rate.Limiter] // by address
@@ -48,7 +49,8 @@ func (s sessions) start(now time.Time) credential.Secret {
 	return credential.Secret(id)
 }
 
-// isValid reports whether a session exists and has not expired. It looks up a hash, so its timing reveals no identifier.
+// isValid reports whether a session exists and has not expired. The look-up uses a hash, so its timing reveals no
+// identifier.
 func (s sessions) isValid(id credential.Secret, now time.Time) bool {
 	end, ok := s.expiry.Peek(sha256.Sum256([]byte(id.Reveal())))
 	return ok && now.Before(end)
@@ -67,7 +69,8 @@ func (s sessions) allowAttempt(address string, now time.Time) bool {
 	return ok && limiter.AllowN(now, 1)
 }
 
-// cookieName returns the name of the session cookie. With TLS its prefix binds the cookie to this host (RFC 6265bis).
+// cookieName returns the name of the session cookie. With TLS, the prefix of the name binds the cookie to this host
+// (RFC 6265bis).
 func cookieName(r *http.Request) string {
 	if r.TLS != nil {
 		return "__Host-weir-session"
@@ -84,8 +87,8 @@ func sessionOf(r *http.Request) credential.Secret {
 	return credential.Secret(c.Value)
 }
 
-// setCookie sets the session cookie for some seconds; a negative number deletes it. Scripts cannot read the cookie, and other
-// sites cannot send it.
+// setCookie sets the session cookie for the given number of seconds. A negative number deletes the cookie. Scripts
+// cannot read the cookie, and other sites cannot send the cookie.
 func setCookie(w http.ResponseWriter, r *http.Request, id credential.Secret, seconds int) {
 	http.SetCookie(w, &http.Cookie{
 		Name: cookieName(r), Value: id.Reveal(), Path: "/", MaxAge: seconds, HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode,

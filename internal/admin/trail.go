@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// Change is an attempt of an operator to change the gateway. It holds no secret.
+// Change is an attempt of an operator to change the gateway. A Change contains no secret.
 type Change struct {
 	Time time.Time `json:"time"`
 	// Operator is "token", "session", "certificate SUBJECT", "loopback" (any process of this machine), or the cause of a
 	// reload: "signal" or "file".
 	Operator string `json:"operator"`
-	// Address is the client address; it is empty for a signal or a file.
+	// Address is the client address, or empty for a signal or a file.
 	Address string `json:"address,omitempty"`
 	Action  string `json:"action"` // reload, purge, hard purge
 	Target  string `json:"target"`
@@ -27,7 +27,8 @@ const (
 	maxText    = 500 // bytes of one field
 )
 
-// Trail logs each change with the message "audit" and remembers the last 200. It is safe for concurrent use.
+// Trail logs each change with the message "audit" and remembers the last 200 changes. A Trail is safe for concurrent
+// use.
 type Trail struct {
 	log *slog.Logger
 
@@ -35,7 +36,7 @@ type Trail struct {
 	last []Change // oldest first
 }
 
-// NewTrail returns a trail that logs to log.
+// NewTrail returns an empty trail that logs to log.
 func NewTrail(log *slog.Logger) *Trail { return &Trail{log: log} }
 
 // Outcome returns the outcome of a change: success, or the text of the error.

@@ -18,8 +18,8 @@ import (
 // Grade is the severity of a risk.
 type Grade string
 
-// High gives other people the tokens, the budgets or write access to the configuration. Medium
-// needs another mistake, or costs a ban or cached data. Low is bad practice.
+// High gives other people the tokens, the budgets or write access to the configuration. Medium has an effect only
+// together with another mistake, or costs a ban or cached data. Low is bad practice.
 const (
 	High   Grade = "high"
 	Medium Grade = "medium"
@@ -54,9 +54,9 @@ var (
 	openName = regexp.MustCompile(`^[^*]*[A-Za-z0-9]\*`)
 )
 
-// Assess returns the risks of a configuration, sorted by grade and position. Findings quote no
-// secrets. Assess inspects the configuration and the mode of its file only: it cannot detect,
-// for example, an open network in front of the gateway.
+// Assess returns the risks of a configuration, sorted by grade and position. Findings quote no secrets. Assess inspects
+// only the configuration and the mode of its file. Assess cannot detect, for example, an open network in front of the
+// gateway.
 func Assess(f AuditedFile) []Finding {
 	c, p := f.Config, f.Positions
 	var found []Finding

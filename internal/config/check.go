@@ -28,8 +28,8 @@ const (
 
 const httpsOff = "HTTPS is off, because tls.domains and tls.certificates are empty"
 
-// wrong reports an invalid value at a key. It reports nothing if the key, or a key around it,
-// already has a problem.
+// wrong reports an invalid value at a key. If the key, or a key around it, already has a problem, wrong reports
+// nothing.
 func (d *decoder) wrong(key, format string, args ...any) {
 	for k := key; k != ""; k = parent(k) {
 		if d.failed[k] {
@@ -64,7 +64,7 @@ func eachValue(v reflect.Value, key string, visit func(v reflect.Value, tag refl
 		for _, f := range reflect.VisibleFields(v.Type()) {
 			inner := strings.TrimPrefix(key+"."+yamlName(f), ".")
 			switch kind := f.Type.Kind(); {
-			case f.Anonymous: // its fields are visible, too
+			case f.Anonymous: // the fields of f are visible, too
 			case kind == reflect.Struct || kind == reflect.Slice:
 				eachValue(v.FieldByIndex(f.Index), inner, visit)
 			default:
@@ -78,8 +78,8 @@ func eachValue(v reflect.Value, key string, visit func(v reflect.Value, tag refl
 	}
 }
 
-// check validates the values of a configuration and their relations. It also makes the paths of
-// files absolute or relative to the working directory.
+// check validates the values of a configuration and their relations. File paths become absolute or relative to the
+// working directory.
 func (d *decoder) check(c *Config) {
 	eachValue(reflect.ValueOf(c).Elem(), "", func(v reflect.Value, tag reflect.StructTag, key string) {
 		allowed := tag.Get("enum")
@@ -225,8 +225,7 @@ func (d *decoder) checkTLS(t *TLS) {
 	d.require(err == nil, "tls.client_ca", "%v", err)
 }
 
-// path makes a relative path relative to the directory of the configuration file. An empty
-// path stays empty.
+// path makes a relative path relative to the directory of the configuration file. An empty path stays empty.
 func (d *decoder) path(path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
@@ -312,8 +311,8 @@ func (d *decoder) checkIssuer(key string, issuer Issuer, names map[string]bool) 
 	d.require(issuer.Skew <= maxSkew, key+".skew", "%s: must be %s or less", issuer.Skew, maxSkew)
 }
 
-// checkClientKey checks the key hash of a client; seen maps hashes to clients. An invalid hash
-// may be the key itself, so the message does not quote it.
+// checkClientKey checks the key hash of a client. seen maps hashes to clients. The message does not quote an invalid
+// hash, because an invalid hash may be the key itself.
 func (d *decoder) checkClientKey(client, hash string, seen map[string]string) {
 	text, ok := strings.CutPrefix(hash, "sha256:")
 	sum, err := hex.DecodeString(text)

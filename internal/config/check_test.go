@@ -105,7 +105,7 @@ func TestNumbersAndWindowsMustBePositive(t *testing.T) {
 	}
 }
 
-// rejects sets a key to a value and expects one problem with it.
+// rejects sets a key to a value and expects one problem at the key.
 func rejects(t *testing.T, key, value, want string) {
 	t.Helper()
 	parts := strings.Split(key, ".")

@@ -1,9 +1,9 @@
-// Package config reads the configuration file: YAML in, one typed [Config] out, or all
-// mistakes together, each with its line and column.
+// Package config reads the YAML configuration file. The result is one typed [Config], or all mistakes together, each
+// with its line and column.
 //
 // Invariants:
-//   - A Config that [Parse] returns is valid: every value is in its range, and every name that
-//     it refers to exists.
+//   - A Config that [Parse] returns is valid: every value is in its range, and every name that the Config refers to
+//     exists.
 //   - Unknown and repeated keys are errors.
 //   - Secrets have a type that cannot print. Error messages quote no secret.
 //   - A reload is all or nothing: [Watch] passes on a complete Config or an error.
@@ -57,8 +57,8 @@ type Admin struct {
 	TLS    adminTLS          `yaml:"tls" desc:"HTTPS for operators, and client certificates"`
 }
 
-// adminTLS configures HTTPS for operators. The file has paths relative to its directory. In a
-// Config they are absolute or relative to the working directory.
+// adminTLS configures HTTPS for operators. The file has paths relative to its directory. In a Config the paths are
+// absolute or relative to the working directory.
 type adminTLS struct {
 	Certificate string `yaml:"certificate" desc:"PEM file of the certificate chain; requires key"`
 	Key         string `yaml:"key" desc:"PEM file of the private key"`
@@ -68,9 +68,9 @@ type adminTLS struct {
 // Enabled reports whether the operators' listener uses HTTPS.
 func (t adminTLS) Enabled() bool { return t != adminTLS{} }
 
-// Load reads the files. A missing or invalid file is an error: without its authorities the
-// listener would accept everyone or no one. Client certificates are requested and verified.
-// Connections without one are accepted, because health checks need none: the handler decides.
+// Load reads the files. A missing or invalid file is an error, because without authorities the listener would accept
+// all clients or no client. Client certificates are requested and verified. Connections without a certificate are
+// accepted, because health checks need no certificate. The handler decides.
 func (t adminTLS) Load() (*tls.Config, error) {
 	pair, err := loadKeyPair(t.Certificate, t.Key)
 	if err != nil {
@@ -114,7 +114,7 @@ type Upstream struct {
 	Egress  string        `yaml:"egress" desc:"name of the address that the upstream sees; anonymous requests of one egress share a budget"`
 }
 
-// Store is where replicas share state.
+// Store configures the state that replicas share.
 type Store struct {
 	URL string `yaml:"url" desc:"memory: | memory:/FILE kept across restarts | redis://… | rediss://… | redis+sentinel://… | redis+cluster://…"`
 }
@@ -133,8 +133,8 @@ type Credential struct {
 	} `yaml:"app,omitempty" desc:"app that gets the tokens of an installation; replaces token"`
 }
 
-// Client is a program that may use the gateway. Its key, its certificate or its tokens identify
-// it.
+// Client is a program that may use the gateway. The key, the certificate or the tokens of the client identify the
+// client.
 type Client struct {
 	Name        string   `yaml:"name" desc:"name in logs and metrics"`
 	Key         string   `yaml:"key" desc:"sha256: and the hexadecimal SHA-256 of the client's key; weir key new creates both"`
@@ -163,7 +163,7 @@ type Issuer struct {
 	Skew       time.Duration `yaml:"skew" desc:"tolerated clock difference"`
 }
 
-// Callers configures clients that bring their own credential.
+// Callers configures clients that send their own credential.
 type Callers struct {
 	PassThrough    bool     `yaml:"pass_through" desc:"accept clients with their own credential, and anonymous clients"`
 	TrustedProxies []string `yaml:"trusted_proxies" desc:"addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted"`
@@ -253,7 +253,7 @@ type TLS struct {
 // Enabled reports whether the clients' listener uses HTTPS.
 func (t TLS) Enabled() bool { return len(t.Domains)+len(t.Certificates) > 0 }
 
-// Authorities reads the certificates in [TLS.ClientCA]. It returns none if no file is set.
+// Authorities reads the certificates in [TLS.ClientCA]. If ClientCA is empty, the list is empty.
 func (t TLS) Authorities() ([]*x509.Certificate, error) {
 	if t.ClientCA == "" {
 		return nil, nil
@@ -269,8 +269,8 @@ func (t TLS) Authorities() ([]*x509.Certificate, error) {
 	return authorities, nil
 }
 
-// certificate is a certificate of the operator. The file has paths relative to its directory.
-// In a Config they are absolute or relative to the working directory.
+// certificate is a certificate of the operator. The file has paths relative to its directory. In a Config the paths are
+// absolute or relative to the working directory.
 type certificate struct {
 	Certificate string `yaml:"certificate" desc:"PEM file of the chain, leaf first; reloaded when it changes"`
 	Key         string `yaml:"key" desc:"PEM file of the private key"`
@@ -320,7 +320,7 @@ func Default() *Config {
 	return c
 }
 
-// setDefaults sets the defaults of an element of a list or a map. The file overrides them.
+// setDefaults sets the defaults of an element of a list or a map. The file overrides these defaults.
 func setDefaults(element reflect.Value) {
 	switch entry := element.Addr().Interface().(type) {
 	case *Client:
@@ -341,8 +341,8 @@ func (c *Config) Catalogue() (*policy.Catalogue, error) {
 	return policy.Embedded().WithCacheRules(rules)
 }
 
-// Masked returns the configuration as plain values by key, for the admin API. Secrets are
-// masked by their type, and removed from the store's URL.
+// Masked returns the configuration as plain values by key, for the admin API. The types of secrets mask their values.
+// Secrets in the store's URL are removed.
 func (c *Config) Masked() map[string]any {
 	shown := *c
 	shown.Store.URL = redacted(c.Store.URL)
@@ -357,15 +357,14 @@ func (c *Config) Masked() map[string]any {
 	return values
 }
 
-// The parts of a URL that may be secret: everything between the scheme and the last "@", and the
+// These patterns match the parts of a URL that may be secret: the text between the scheme and the last "@", and the
 // values of parameters such as sentinel_password.
 var (
 	userInfo        = regexp.MustCompile(`(?s)^([A-Za-z][A-Za-z0-9+.-]*://)?.*@`)
 	secretParameter = regexp.MustCompile(`(?i)([?&][^=&#]*(?:pass|token|secret|key)[^=&#]*=)[^&#]*`)
 )
 
-// redacted returns a URL without its secrets. It does not parse the URL, because messages also
-// quote invalid URLs.
+// redacted returns a URL without its secrets. The URL is not parsed, because messages also quote invalid URLs.
 func redacted(raw string) string {
 	return secretParameter.ReplaceAllString(userInfo.ReplaceAllString(raw, "${1}•••@"), "${1}•••")
 }

@@ -39,8 +39,8 @@ func (p Problem) String() string {
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ": ")
 }
 
-// Problems are all mistakes in a configuration, in the order of the file. [Load] and [Parse]
-// return no other kind of error.
+// Problems are all mistakes in a configuration, in the order of the file. Every error of [Load] and [Parse] has this
+// type.
 type Problems []Problem
 
 // Error returns a line for each problem.
@@ -52,10 +52,9 @@ func (ps Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Source describes where a configuration comes from. Flags override the file, which overrides
-// the defaults.
+// Source describes the origin of a configuration. Flags override the file, and the file overrides the defaults.
 type Source struct {
-	// Path is the file; empty for none.
+	// Path is the file, or empty without a file.
 	Path string
 	// Flags are values by key path, for example "upstream.url".
 	Flags map[string]string
@@ -131,8 +130,8 @@ type position struct {
 	plain        bool // the text in the file is the value, without a variable or file:
 }
 
-// At returns the line and column of the value at a key such as "clients[0].key". If the file
-// has no such value, At returns the position of the nearest enclosing value.
+// At returns the line and column of the value at a key such as "clients[0].key". If the file has no such value, At
+// returns the position of the nearest enclosing value.
 func (p Positions) At(key string) (line, column int) {
 	for {
 		if at, given := p[key]; given && at.flag == "" {
@@ -145,8 +144,8 @@ func (p Positions) At(key string) (line, column int) {
 	}
 }
 
-// Plain reports whether the file contains the value at a key literally. It returns false for a
-// value from the environment or from another file.
+// Plain reports whether the file contains the value at a key literally. Values from the environment or from another
+// file are not plain.
 func (p Positions) Plain(key string) bool { return p[key].plain }
 
 // decoder decodes YAML nodes into a Config and records the position of each value.
@@ -272,7 +271,7 @@ func (d *decoder) unknownKey(k *yaml.Node, t reflect.Type, path string, names []
 	}
 }
 
-// fieldsOf returns the fields of a struct, embedded ones included, by their keys.
+// fieldsOf returns the fields of a struct by key, including the fields of embedded structs.
 func fieldsOf(v reflect.Value) map[string]reflect.Value {
 	fields := map[string]reflect.Value{}
 	for _, f := range reflect.VisibleFields(v.Type()) {
@@ -351,9 +350,8 @@ func (d *decoder) scalar(text string, v reflect.Value) error {
 	return nil
 }
 
-// secret reads the file of "file:PATH", relative to the directory of the configuration. Another
-// text is the secret itself. An empty file is an error: an empty secret would turn off the
-// protection.
+// secret reads the file of "file:PATH", relative to the directory of the configuration. Any other text is the secret
+// itself. An empty file is an error, because an empty secret would turn off the protection.
 func (d *decoder) secret(text string) (credential.Secret, error) {
 	path, ok := strings.CutPrefix(text, "file:")
 	if !ok {
@@ -373,12 +371,11 @@ func (d *decoder) secret(text string) (credential.Secret, error) {
 	return credential.Secret(secret), nil
 }
 
-// reference matches a reference to a variable, also without its closing brace, and "$${".
+// reference matches a reference to a variable, also without the closing brace, and "$${".
 var reference = regexp.MustCompile(`\$\$\{|\$\{[^}]*\}?`)
 
-// expandEnv replaces ${NAME} and ${NAME:-default} by environment variables; "$${" is a literal
-// "${". The default also replaces an empty variable. A variable that is not set and has no
-// default is an error.
+// expandEnv replaces ${NAME} and ${NAME:-default} by environment variables; "$${" is a literal "${". The default also
+// replaces an empty variable. A variable that is not set and has no default is an error.
 func expandEnv(text string, getenv func(string) (string, bool)) (string, error) {
 	var problem error
 	expanded := reference.ReplaceAllStringFunc(text, func(match string) string {
@@ -402,8 +399,7 @@ func expandEnv(text string, getenv func(string) (string, bool)) (string, error) 
 	return expanded, problem
 }
 
-// nearest returns the name with the smallest edit distance to key, at most two, or an empty
-// string.
+// nearest returns the name with the smallest edit distance to key, at most two, or an empty string.
 func nearest(key string, names []string) string {
 	best, distance := "", 3
 	for _, name := range names {
@@ -414,7 +410,7 @@ func nearest(key string, names []string) string {
 	return best
 }
 
-// Size is a number of bytes, written with a unit: 512KiB, 256MiB, 2GiB, or without one.
+// Size is a number of bytes. The text has a unit, such as 512KiB, 256MiB or 2GiB, or no unit.
 type Size int64
 
 var units = []struct {
@@ -437,7 +433,7 @@ func parseSize(text string) (Size, error) {
 	return 0, fmt.Errorf("%q is not a size; use a number with KiB, MiB or GiB", text)
 }
 
-// String returns the size in the largest unit that divides it.
+// String returns the size in the largest unit that divides the size.
 func (s Size) String() string {
 	for _, u := range units {
 		if s != 0 && int64(s)%u.bytes == 0 {

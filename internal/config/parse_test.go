@@ -200,7 +200,7 @@ func TestOnlySecretsAreReadFromFiles(t *testing.T) {
 	}
 }
 
-// secretPlaces are invalid files with a secret in place of each %.
+// secretPlaces are invalid files with a secret instead of each %.
 var secretPlaces = []string{
 	`upstream: {url: "https://user:%@api.example.com"}`,
 	`upstream: {url: "ftp://%@api.example.com"}`,

@@ -13,12 +13,12 @@ import (
 	"github.com/weirgate/weir/internal/credential"
 )
 
-// variable matches a text with an environment variable. Such a text is valid for a number, an
-// enum, a duration or a size.
+// variable matches a text with an environment variable. Such a text is valid for a number, an enum, a duration or a
+// size.
 const variable = `\$\{`
 
-// Schema returns the JSON Schema of the file, for editors. It covers types, enums and unknown
-// keys. It does not cover ranges and relations between keys, which [Parse] checks.
+// Schema returns the JSON Schema of the file, for editors. The schema covers types, enums and unknown keys, but not
+// ranges and relations between keys, which [Parse] checks.
 func Schema() ([]byte, error) {
 	r := jsonschema.Reflector{
 		FieldNameTag:               "yaml",
@@ -54,7 +54,7 @@ func scalarSchema(t reflect.Type) *jsonschema.Schema {
 func describe(s *jsonschema.Schema, t reflect.Type, byDefault reflect.Value) {
 	for _, f := range reflect.VisibleFields(t) {
 		if f.Anonymous {
-			continue // its fields are visible, too
+			continue // the fields of f are visible, too
 		}
 		value := reflect.Value{}
 		if byDefault.IsValid() {
@@ -80,7 +80,7 @@ func describe(s *jsonschema.Schema, t reflect.Type, byDefault reflect.Value) {
 		default:
 			p.Default = defaultOf(value)
 			p.Enum = enumOf(f)
-			if p.Type != "string" || p.Enum != nil { // other than free text: a variable is valid, too
+			if p.Type != "string" || p.Enum != nil { // the value may be a variable instead of the literal
 				literal := &jsonschema.Schema{Type: p.Type, Enum: p.Enum}
 				p.Type, p.Enum = "", nil
 				p.AnyOf = []*jsonschema.Schema{literal, {Type: "string", Pattern: variable}}
@@ -105,7 +105,7 @@ func enumOf(f reflect.StructField) []any {
 	return enum
 }
 
-// defaultOf returns a default as written in the file, or nil for an empty one.
+// defaultOf returns a default as written in the file, or nil for an empty default.
 func defaultOf(v reflect.Value) any {
 	if !v.IsValid() || v.IsZero() {
 		return nil

@@ -40,7 +40,7 @@ func schema(t *testing.T) *node {
 	return &root
 }
 
-// validate returns the violations of a value, or nil for a valid one.
+// validate returns the violations of a value, or nil for a valid value.
 func (n *node) validate(key string, value any) (mistakes []string) {
 	if len(n.AnyOf) > 0 && !slices.ContainsFunc(n.AnyOf, func(alternative *node) bool { return alternative.validate(key, value) == nil }) {
 		mistakes = append(mistakes, key+": matches no alternative")
@@ -67,8 +67,7 @@ func (n *node) validate(key string, value any) (mistakes []string) {
 	return mistakes
 }
 
-// member returns the schema of a property. For an unknown property it returns a schema that no
-// value matches.
+// member returns the schema of a property. For an unknown property, member returns a schema that no value matches.
 func (n *node) member(name string) *node {
 	if p := n.Properties[name]; p != nil {
 		return p
@@ -98,7 +97,7 @@ func typeOf(value any) string {
 	return fmt.Sprintf("%T", value)
 }
 
-// violations validates a file.
+// violations validates a file and returns the violations.
 func violations(t *testing.T, root *node, text string) []string {
 	t.Helper()
 	var value any

@@ -10,14 +10,13 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// settle is how long a file must stay unchanged before it is read, because editors write in
-// several steps.
+// settle is the time for which a file must stay unchanged before it is read, because editors write in several steps.
 const settle = 100 * time.Millisecond
 
-// Watch loads the configuration whenever its file changes or hup receives a signal. It calls
-// apply with the cause ("file" or "signal") and either a valid Config or an error. before is an
-// earlier [Source.Fingerprint]: Watch also reloads if the file has changed since. Watch returns
-// when ctx ends. It returns an error if it cannot watch the file.
+// Watch loads the configuration whenever its file changes or hup receives a signal. Watch calls apply with the cause
+// ("file" or "signal") and either a valid Config or an error. before is an earlier [Source.Fingerprint]: if the file
+// has changed since then, Watch also reloads. Watch returns when ctx ends, or returns an error if the file cannot be
+// watched.
 //
 // Watch observes the directory, because files are replaced by renaming and, in Kubernetes, by a
 // symbolic link. Changes of other files neither cause nor delay a reload. A changed secret file
@@ -63,7 +62,7 @@ func Watch(ctx context.Context, s Source, before string, hup <-chan os.Signal, a
 			case seen:
 				applied = now
 				load("file")
-			default: // still being written
+			default: // the file is still being written
 				seen, check = now, time.After(settle)
 			}
 		}

@@ -23,7 +23,7 @@ type watched struct {
 	reloads chan reload
 }
 
-// watch starts to watch a file. After it returns, Watch sees every change.
+// watch starts to watch a file. After watch returns, Watch detects every change.
 func watch(t *testing.T, path string) *watched {
 	t.Helper()
 	w := &watched{t, make(chan os.Signal), make(chan reload)}
@@ -110,7 +110,7 @@ func TestWatchReloadsAChangedFile(t *testing.T) {
 	if r := w.next(); r.c != nil || r.err == nil || !strings.Contains(r.err.Error(), "no such file") {
 		t.Errorf("removed file: %+v, %v", r.c, r.err)
 	}
-	if err := os.WriteFile(path, []byte(listening(":2")), 0o600); err != nil { // in place
+	if err := os.WriteFile(path, []byte(listening(":2")), 0o600); err != nil { // creates the file without renaming
 		t.Fatal(err)
 	}
 	w.expectListen(":2")

@@ -8,7 +8,7 @@ import { model, now, registerPanel, until } from "./model.js";
 const MAX_ROWS = 5;
 const LOADING = "Waiting for the gateway.";
 
-/** Draws a list of rows, or a text if it is empty. Rows beyond the maximum are counted below the list. */
+/** Draws a list of rows, or a text for an empty list. The number of rows beyond the maximum is shown below the list. */
 function drawList(parent, items, keyOf, create, emptyText) {
   if (!items.length) {
     if (parent.dataset.empty !== emptyText) parent.replaceChildren(placeholder(emptyText));

@@ -1,4 +1,4 @@
-// The table of budgets: the remaining amount, the reset and the forecast of each. Only one page of rows is drawn, so
+// The table of budgets: the remaining amount, the reset and the forecast of each budget. Only one page of rows is drawn, so
 // the cost of drawing does not grow with the number of accounts.
 
 import { byId, el, label, reconcile, setText, svg } from "./dom.js";
@@ -101,7 +101,7 @@ function createRow() {
   return node;
 }
 
-/** Shows when the budget runs out at the present rate. */
+/** Shows the time at which the budget runs out at the present rate. */
 function showForecast(node, budget, forecast) {
   const ends = forecast ? until(forecast.ends) : 0;
   node.dataset.tone = forecast?.early ? "warn" : "";
@@ -155,7 +155,7 @@ async function loadLines(rows) {
   }
 }
 
-/** When lines were last loaded, and for which rows. */
+/** The time of the last load of lines, and the rows of that load. */
 let loaded = { time: 0, keys: "" };
 
 function draw() {

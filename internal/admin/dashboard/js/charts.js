@@ -5,7 +5,7 @@ import { byId, el, setText } from "./dom.js";
 import { brief, count, plural } from "./format.js";
 import { OUTCOMES, model, registerPanel } from "./model.js";
 
-/** The time ranges: how many steps of ten seconds they show, and how many steps one bar sums up. */
+/** The time ranges: the number of steps of ten seconds, and the number of steps per bar. */
 const RANGES = [
   { name: "10 min", steps: 60, stepsPerBar: 1 },
   { name: "1 hour", steps: 360, stepsPerBar: 6 },
@@ -27,7 +27,7 @@ const transparent = (rgb) => rgb.replace("rgb(", "rgba(").replace(")", ", 0.13)"
 
 const sum = (list) => list.reduce((a, b) => a + b, 0);
 
-/** Returns one value per bar of the range: the sum of its steps, or their maximum. */
+/** Returns one value per bar of the range: the sum or the maximum of the bar's steps. */
 function barValues(name, useMax) {
   const values = model.series.values[name].slice(-range.steps);
   const result = [];
@@ -49,7 +49,7 @@ const bars = uPlot.paths.bars({ size: [0.82, 40], align: 1 });
 const lines = uPlot.paths.stepped({ align: 1 });
 
 /**
- * The definition of each chart. A stacked chart lists its series from top to bottom; others are drawn as lines.
+ * The definition of each chart. A stacked chart lists its series from top to bottom. Other charts are drawn as lines.
  * @type {{id: string, stacked?: boolean, useMax?: boolean, series: {name: string, label: string, color: string}[], summary: (values: number[][]) => string, emptyText: string}[]}
  */
 const CHARTS = [
@@ -147,7 +147,7 @@ class Chart {
     this.updateLegend(this.plot.cursor.idx);
   }
 
-  /** Shows the numbers of the bar with this index. Without an index it shows those of the whole range. */
+  /** Shows the numbers of the bar with this index. Without an index, shows the numbers of the whole range. */
   updateLegend(index) {
     this.values?.forEach((v, s) => {
       const whole = this.definition.useMax ? v.at(-1) ?? 0 : sum(v);
@@ -158,7 +158,7 @@ class Chart {
   }
 }
 
-/** Adds to each series the sum of all series after it, so that later series cover the lower part of its bars. */
+/** Adds to each series the sum of all series after it, so that later series cover the lower part of earlier bars. */
 function stack(values) {
   const stacked = [];
   let height = values[0].map(() => 0);

@@ -15,7 +15,7 @@ const operationColumns = () => (medium.matches ? 3 : 6);
 
 const total = (list, of) => list.reduce((n, s) => n + of(s), 0);
 
-/** Groups rows by a key and sums them up. The groups that spent most come first. */
+/** Groups rows by a key and sums up each group. The groups that spent most come first. */
 function groupBy(list, key) {
   const groups = new Map();
   for (const s of list) groups.set(s[key], [...(groups.get(s[key]) ?? []), s]);

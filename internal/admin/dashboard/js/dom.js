@@ -1,5 +1,5 @@
-// Helpers that build elements from data. They set all text with textContent, so nothing that a client or the upstream
-// wrote becomes markup.
+// Functions that build elements from data. All text is set with textContent, so text of a client or of the upstream
+// never becomes markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -7,7 +7,7 @@ const SVG = "http://www.w3.org/2000/svg";
 export const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 /**
- * Creates an element with attributes and children. Attributes that are undefined, null or false are omitted; a key that
+ * Creates an element with attributes and children. Attributes that are undefined, null or false are omitted. A key that
  * begins with "on" adds an event listener.
  * @param {string} tag
  * @param {Record<string, any>} [attributes]
@@ -37,7 +37,7 @@ function setAttributes(node, attributes) {
   }
 }
 
-/** Sets the text of a node if it differs, so that unchanged text is neither repainted nor announced again. */
+/** Sets the text of a node if the text differs, so that unchanged text is neither repainted nor announced again. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -83,5 +83,5 @@ export function table(columns, rows, attributes = {}) {
     el("tbody", {}, ...rows.map((cells) => el("tr", {}, ...cells.map((cell, i) => el("td", { class: classOf(columns[i]) }, cell))))));
 }
 
-/** Creates a span for a text that may be too long: the style sheet truncates it, the tooltip shows all of it. */
+/** Creates a span for a text that may be too long. The style sheet truncates the text, and the tooltip shows the whole text. */
 export const label = (text, className = "") => el("span", { class: `cut ${className}`.trim(), title: text }, text);

@@ -3,13 +3,13 @@
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 
-/** 12,345 */
+/** Formats a number: 12,345 */
 export const count = (n) => whole.format(n);
 
-/** 9,999, then 12.3K */
+/** Formats a number up to 9,999 exactly, and larger numbers in short form: 12.3K */
 export const brief = (n) => (n < 10000 ? whole.format(n) : compact.format(n));
 
-/** 87 %. A share below the total is never rounded up to 100 %. */
+/** Formats a share: 87 %. A share below the total is never rounded up to 100 %. */
 export function percent(part, total) {
   if (!total) return "–";
   const p = (100 * part) / total;
@@ -37,13 +37,13 @@ export function formatNanoseconds(ns) {
   return formatSeconds(ns / 1e9);
 }
 
-/** 14:03:21, local time */
+/** Formats a local time: 14:03:21 */
 export const clock = (time) => new Date(time).toLocaleTimeString("en-GB");
 
-/** 3 Nov, 14:03:21, local time */
+/** Formats a local date and time: 3 Nov, 14:03:21 */
 export const date = (time) => new Date(time).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
-/** 12.5 MiB */
+/** Formats a number of bytes: 12.5 MiB */
 export function bytes(n) {
   for (const [unit, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {
     if (n >= size) return `${(n / size).toFixed(n >= 100 * size ? 0 : 1)} ${unit}`;
@@ -51,11 +51,11 @@ export function bytes(n) {
   return `${n} B`;
 }
 
-/** Formats an amount of a budget. The unit of the cpu budgets is milliseconds; all others count requests or points. */
+/** Formats an amount of a budget. The unit of the cpu budgets is milliseconds. All other budgets count requests or points. */
 export function amount(resource, n) {
   if (!resource.startsWith("cpu")) return count(n);
   return `${(n / 1000).toFixed(n >= 100000 ? 0 : 1)} s`;
 }
 
-/** 3 requests, 1 request */
+/** Formats a number with its noun: 3 requests, 1 request */
 export const plural = (n, singular, several = `${singular}s`) => `${count(n)} ${n === 1 ? singular : several}`;

@@ -35,7 +35,7 @@ function showConnection(state, text) {
   setText(byId("live-text"), text);
 }
 
-/** Opens the event stream. After a loss it reconnects until the page is closed. */
+/** Opens the event stream. After a loss of the connection, the page reconnects until it is closed. */
 export function connect() {
   source?.close();
   lastEvent = Date.now();

@@ -21,13 +21,13 @@ export const OUTCOMES = ["hit", "stale", "validated", "miss", "waited", "refused
 
 export const model = {
   /** @type {Map<string, Account>} */ accounts: new Map(),
-  /** Whether the first state event has arrived. */ ready: false,
-  /** Why the accounts cannot be listed. */ error: "",
+  /** Set after the first state event. */ ready: false,
+  /** The reason why the accounts cannot be listed. */ error: "",
   /** @type {{start: number, step: number, values: Record<string, number[]>}|null} */ series: null,
   costs: { operations: [], spenders: [] },
   /** @type {any} */ state: null,
   /** @type {Request[]} */ requests: [],
-  /** Whether the list of requests has been loaded. */ requestsLoaded: false,
+  /** Set after the list of requests has been loaded. */ requestsLoaded: false,
   skipped: 0,
   /** The gateway's clock minus the browser's clock, in ms. */ skew: 0,
 };

@@ -63,7 +63,7 @@ function mostCritical() {
   return critical;
 }
 
-/** A budget that runs out less than this before its reset, in ms, raises no alert. */
+/** The minimum time between exhaustion and reset, in ms, for which a budget raises an alert. */
 const MIN_BLOCKED = 30000;
 /** The maximum of alerts about budgets that run out early. */
 const MAX_EARLY = 3;

@@ -1,5 +1,5 @@
-// The list of recent requests. A click on a request opens an explanation: why it got its response, and how long each
-// stage took.
+// The list of recent requests. A click on a request opens an explanation: the reason for the response, and the duration
+// of each stage.
 
 import { byId, el, label, reconcile, setText } from "./dom.js";
 import { bytes, clock, count, date, formatNanoseconds, plural } from "./format.js";

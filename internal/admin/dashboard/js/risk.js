@@ -1,4 +1,4 @@
-// Rates how critical a budget is. The functions are pure: they depend on data from the gateway only.
+// Rates how critical a budget is. The functions are pure: their results depend only on the arguments.
 
 /** @param {import("./model.js").Budget} b Returns the remaining share, 0 to 1. */
 export const remainingShare = (b) => (b.limit > 0 ? Math.max(0, b.remaining) / b.limit : 1);
@@ -16,8 +16,8 @@ export function tone(b, f) {
 }
 
 /**
- * Returns for how many seconds no request can be sent at the present rate. An exhausted budget blocks until its reset.
- * A budget that runs out early blocks from then until its reset.
+ * Returns the number of seconds for which no request can be sent at the present rate. An exhausted budget blocks until its reset.
+ * A budget that runs out early blocks from that time until its reset.
  */
 export function blockedSeconds({ account, budget, forecast }, time) {
   const reset = (Date.parse(budget.reset) - time) / 1000;
@@ -35,5 +35,5 @@ export function urgency(row, time) {
   return used + Math.log2(1 + blockedSeconds(row, time)) / 4;
 }
 
-/** Reports whether the upstream does not publish this budget, so that Weir counts it itself. */
+/** Reports whether Weir counts this budget itself, because the upstream does not publish the budget. */
 export const secondary = (b) => /^(points|cpu|content|concurrency)(:|$)/.test(b.resource);
