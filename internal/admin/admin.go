@@ -1,5 +1,5 @@
-// Package admin serves the operators of a gateway: health checks, accounts, recent requests, the configuration in force
-// and the audit trail, as JSON and as a dashboard.
+// Package admin serves the operators of a gateway, with JSON and a dashboard. The data are health checks, accounts,
+// recent requests, the configuration in force and the audit trail.
 //
 // Invariants:
 //   - Only reload and purge change the gateway. No response contains a secret, because the sources mask secrets.

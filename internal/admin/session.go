@@ -25,7 +25,7 @@ const (
 	maxLoginHosts = 1000
 )
 
-// sessions holds the browser sessions as hashes, which cannot be turned into cookies. Both lists are bounded. All
+// sessions holds the browser sessions as hashes, which cannot be turned into cookies. Sessions and addresses are bounded. All
 // sessions have the same lifetime, and reading does not change their order, so the session that expires first is
 // evicted.
 type sessions struct {

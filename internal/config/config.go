@@ -357,8 +357,8 @@ func (c *Config) Masked() map[string]any {
 	return values
 }
 
-// These patterns match the parts of a URL that may be secret: the text between the scheme and the last "@", and the
-// values of parameters such as sentinel_password.
+// userInfo matches the text between the scheme of a URL and the last "@". secretParameter matches parameters that may be
+// secret, such as sentinel_password.
 var (
 	userInfo        = regexp.MustCompile(`(?s)^([A-Za-z][A-Za-z0-9+.-]*://)?.*@`)
 	secretParameter = regexp.MustCompile(`(?i)([?&][^=&#]*(?:pass|token|secret|key)[^=&#]*=)[^&#]*`)

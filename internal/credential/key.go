@@ -19,8 +19,8 @@ func NewKey() (key Secret, hash string) {
 	return key, "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// ownKey matches a key that [NewKey] made: the prefix at the start, or after a character that cannot be part of another
-// credential (token68, RFC 9110 section 11.2).
+// ownKey matches a key that [NewKey] made. The key prefix is at the start, or after a character that cannot be part of
+// another credential (token68, RFC 9110 section 11.2).
 var ownKey = regexp.MustCompile(`(^|[^A-Za-z0-9._~+/-])` + keyPrefix)
 
 // holdsKey reports whether a credential, or one half of a Basic pair, looks like a key that [NewKey] made. Keys in

@@ -24,7 +24,7 @@ var returnScript string
 
 // RedisTokens is a [TokenStore] in Redis. It is safe for concurrent use.
 //
-// HASH is the hash of a token's name; the two keys share a slot:
+// The two keys of a token share a slot. HASH is the hash of the token's name:
 //
 //	weir:token:{HASH}        sealed token, until the token expires
 //	weir:token:{HASH}:lease  owner of the lease to request a token, for 15 s

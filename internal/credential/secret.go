@@ -7,8 +7,8 @@ import (
 	"log/slog"
 )
 
-// Secret is a string that prints as a mask. fmt, JSON, YAML and slog all write the mask, also for a secret inside a
-// struct, a list or a map value. Only [Secret.Reveal] returns the text. Compare with untrusted input by [Secret.Equal],
+// Secret is a string that prints as a mask. fmt, JSON, YAML and slog write the mask, also for secrets in structs, lists
+// and map values. Only [Secret.Reveal] returns the text. Compare with untrusted input by [Secret.Equal],
 // never by ==.
 //
 // The type prevents accidental output, not attacks: the text is neither encrypted nor wiped, and a conversion to string

@@ -5,7 +5,7 @@
 //   - Memory is bounded for all traffic of clients. Names that do not fit are counted together as "others".
 //   - Data older than an hour is dropped.
 //   - An observed request never waits. A slow watcher skips events and receives the number of skipped requests.
-//   - Only names, numbers and records are stored. They contain no secrets.
+//   - Only names, numbers and records are stored, and contain no secrets.
 //
 // The package is not a metrics store. The history ends with the process and covers this replica only, except for the
 // accounts, which come from the ledger.

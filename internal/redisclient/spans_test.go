@@ -14,7 +14,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
-// Spans have the name and the result of a command, but none of its arguments.
+// Spans have the name and the result of a command, but no arguments.
 func TestCommandsOfTracedRequestsHaveASpan(t *testing.T) {
 	server := miniredis.RunT(t)
 	c, err := Open("redis://"+server.Addr(), nil)

@@ -16,7 +16,7 @@ import (
 	"github.com/weirgate/weir/internal/redisclient"
 )
 
-// All keys in Redis are in one slot of a cluster, and all keys expire:
+// All keys in Redis expire and are in one slot of a cluster:
 //
 //	weir:{tls}:value:KEY   the value of KEY
 //	weir:{tls}:keys        sorted set of the KEYs, scored by their expiry in milliseconds

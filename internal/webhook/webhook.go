@@ -1,5 +1,5 @@
-// Package webhook receives webhook deliveries (Document B section 6). It verifies them and reports
-// each delivery once as an [Event].
+// Package webhook receives and verifies webhook deliveries (Document B section 6), and reports each delivery once as an
+// [Event].
 //
 // Invariants:
 //   - A body is parsed only after its SHA-256 signature was verified.

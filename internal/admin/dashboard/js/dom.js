@@ -83,5 +83,5 @@ export function table(columns, rows, attributes = {}) {
     el("tbody", {}, ...rows.map((cells) => el("tr", {}, ...cells.map((cell, i) => el("td", { class: classOf(columns[i]) }, cell))))));
 }
 
-/** Creates a span for a text that may be too long. The style sheet truncates the text, and the tooltip shows the whole text. */
+/** Creates a span for a text that may be too long. The style sheet truncates it, and the tooltip shows the whole text. */
 export const label = (text, className = "") => el("span", { class: `cut ${className}`.trim(), title: text }, text);

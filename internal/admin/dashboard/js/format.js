@@ -51,7 +51,7 @@ export function bytes(n) {
   return `${n} B`;
 }
 
-/** Formats an amount of a budget. The unit of the cpu budgets is milliseconds. All other budgets count requests or points. */
+/** Formats an amount of a budget. The cpu budgets count milliseconds, and all other budgets requests or points. */
 export function amount(resource, n) {
   if (!resource.startsWith("cpu")) return count(n);
   return `${(n / 1000).toFixed(n >= 100000 ? 0 : 1)} s`;

@@ -16,8 +16,8 @@ export function tone(b, f) {
 }
 
 /**
- * Returns the number of seconds for which no request can be sent at the present rate. An exhausted budget blocks until its reset.
- * A budget that runs out early blocks from that time until its reset.
+ * Returns the number of seconds for which no request can be sent at the present rate. An exhausted budget blocks
+ * until its reset. A budget that runs out early blocks from that time until its reset.
  */
 export function blockedSeconds({ account, budget, forecast }, time) {
   const reset = (Date.parse(budget.reset) - time) / 1000;
