@@ -41,8 +41,8 @@ func BenchmarkPreflight(b *testing.B) {
 	}
 }
 
-// BenchmarkGrowth compares Classify with a catalogue of 1,000 operations and with one of 60. The two
-// alternate.
+// BenchmarkGrowth compares Classify with a catalogue of 1,000 operations and with a catalogue of 60 operations. Both
+// catalogues alternate.
 func BenchmarkGrowth(b *testing.B) {
 	catalogueOf := func(n int) *Catalogue {
 		var operations []*Operation

@@ -1,7 +1,7 @@
 package policy
 
-// CallerKind is the kind of an account. It decides the primary limit until the first response reports it (Document B section
-// 8.1). Its values are the keys of limits.primary in the configuration.
+// CallerKind is the kind of an account. The kind decides the primary limit until the first response reports the limit
+// (Document B section 8.1). The values are the keys of limits.primary in the configuration.
 type CallerKind string
 
 // Caller kinds.
@@ -14,22 +14,22 @@ const (
 	Workflow        CallerKind = "workflow"
 )
 
-// Caller is the identity of a request. It holds no secret: Account and Class are names or keyed hashes.
+// Caller is the identity of a request. Caller contains no secret, because Account and Class are names or keyed hashes.
 type Caller struct {
 	Kind CallerKind
-	// Account is what the upstream counts against.
+	// Account is the account against which the upstream counts the request.
 	Account string
-	// Class is the security class: callers share a private response only if their classes are equal. A class is narrower
-	// than an account, because two tokens of one user may see different resources.
+	// Class is the security class: callers share a private response only if their classes are equal. A class is
+	// narrower than an account, because two tokens of one user may see different resources.
 	Class string
-	// Client is the name of the configured client. It is empty for pass-through.
+	// Client is the name of the configured client, or empty for pass-through.
 	Client string
-	// Share is the weight of the client in the queue of its account; zero counts as one.
+	// Share is the weight of the client in the queue of its account; zero counts as 1.
 	Share    int
 	Priority Priority
 }
 
-// Priority orders the requests that wait for one account. Its values are those of the configuration.
+// Priority orders the requests that wait for one account. The values are those of the configuration.
 type Priority string
 
 // Priorities. The default is Normal.

@@ -20,7 +20,7 @@ var data embed.FS
 
 const unknownID = "unknown"
 
-// Catalogue holds every operation of the documents and finds the one that a request calls.
+// Catalogue contains every operation of the documents and finds the operation that a request calls.
 type Catalogue struct {
 	operations []*Operation
 	byID       map[string]*Operation
@@ -28,7 +28,8 @@ type Catalogue struct {
 	aliases    []alias
 }
 
-// Embedded returns the embedded catalogue. It panics if the data are invalid, which the tests of the package prevent.
+// Embedded returns the embedded catalogue, and panics if the data are invalid. The tests of the package prevent invalid
+// data.
 var Embedded = sync.OnceValue(func() *Catalogue {
 	c, err := load(data)
 	if err != nil {
@@ -40,17 +41,17 @@ var Embedded = sync.OnceValue(func() *Catalogue {
 // Operations returns all operations in the order of the documents.
 func (c *Catalogue) Operations() []*Operation { return slices.Clone(c.operations) }
 
-// Operation returns the operation with this ID, or nil.
+// Operation returns the operation with the given ID, or nil.
 func (c *Catalogue) Operation(id string) *Operation { return c.byID[id] }
 
-// CacheOverride changes the cache rule of an operation. A TTL of 0 keeps that of the catalogue.
+// CacheOverride changes the cache rule of an operation. A TTL of 0 keeps the TTL of the catalogue.
 type CacheOverride struct {
 	TTL        time.Duration
 	NoCoalesce bool
 }
 
-// WithCacheRules returns a catalogue with changed cache rules. Its error lists all unknown operations and all operations
-// that are never stored.
+// WithCacheRules returns a catalogue with changed cache rules. The error lists all unknown operations and all
+// operations that are never stored.
 func (c *Catalogue) WithCacheRules(rules map[string]CacheOverride) (*Catalogue, error) {
 	if len(rules) == 0 {
 		return c, nil
@@ -197,7 +198,7 @@ func decode(files fs.FS, name string, into any) error {
 	return nil
 }
 
-// mustDecode is like decode and panics on an error.
+// mustDecode reads an embedded file like decode, and panics on an error.
 func mustDecode[T any](name string) T {
 	var v T
 	if err := decode(data, name, &v); err != nil {
@@ -224,7 +225,7 @@ func Resources() []string {
 	return names
 }
 
-// IsResource reports whether the rate limit status has a resource of that name.
+// IsResource reports whether the rate limit status has a resource with the given name.
 func IsResource(name string) bool {
 	return slices.ContainsFunc(resources, func(r resource) bool { return r.Name == name })
 }

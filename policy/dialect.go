@@ -41,7 +41,7 @@ type Dialect struct {
 
 var dialects = mustDecode[map[string]*Dialect]("dialects.yaml")
 
-// LoadDialect returns the dialect "service" or "github". It returns an error for other names.
+// LoadDialect returns the dialect "service" or "github", and an error for other names.
 func LoadDialect(name string) (*Dialect, error) {
 	d := dialects[name]
 	if d == nil {
@@ -79,9 +79,10 @@ func (d *Dialect) EntityTag(field func(name string) string, body []byte) string 
 	return strconv.Quote(hex.EncodeToString(sum.Sum(nil)))
 }
 
-// Accept returns one form for all Accept values of one representation. The plain representation is "": no value, "*/*",
-// "application/json", "application/vnd.VENDOR+json", "application/vnd.VENDOR.v3+json", and lists of these. Other values keep
-// their members, order, case and blanks, because the upstream may treat any difference as another type.
+// Accept returns the same form for all Accept values of one representation. The form of the plain representation is "".
+// The plain values are no value, "*/*", "application/json", "application/vnd.VENDOR+json",
+// "application/vnd.VENDOR.v3+json", and lists of these. Other values keep their members, order, case and blanks,
+// because the upstream may treat any difference as another type.
 func (d *Dialect) Accept(values []string) string {
 	plain := true
 	var members []string

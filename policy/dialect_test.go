@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// dialect loads a dialect that must exist.
+// dialect loads a dialect, and fails the test if the dialect does not exist.
 func dialect(t *testing.T, name string) *Dialect {
 	t.Helper()
 	d, err := LoadDialect(name)
@@ -39,7 +39,7 @@ func TestDialectsSetAllFields(t *testing.T) {
 	}
 }
 
-// checkComplete fails for each field without a value.
+// checkComplete fails the test for each field without a value.
 func checkComplete(t *testing.T, path string, v reflect.Value) {
 	t.Helper()
 	for i := range v.NumField() {
@@ -107,8 +107,8 @@ func TestGitHubDialectNames(t *testing.T) {
 	}
 }
 
-// TestMessagesDistinguishPrimaryAndSecondary checks the texts by which existing clients distinguish a
-// primary from a secondary refusal.
+// TestMessagesDistinguishPrimaryAndSecondary checks the texts by which existing clients distinguish a primary from a
+// secondary refusal.
 func TestMessagesDistinguishPrimaryAndSecondary(t *testing.T) {
 	for _, name := range []string{"service", "github"} {
 		m := dialect(t, name).Messages
@@ -157,8 +157,8 @@ func TestAcceptReturnsEmptyForPlainMediaTypes(t *testing.T) {
 	}
 }
 
-// TestAcceptKeepsDifferentRepresentationsApart covers attack 22 of docs/attacks.md. Two values that an
-// upstream may answer differently must have different forms.
+// TestAcceptKeepsDifferentRepresentationsApart covers attack 22 of docs/attacks.md. Two values that an upstream may
+// answer differently must have different forms.
 func TestAcceptKeepsDifferentRepresentationsApart(t *testing.T) {
 	d := dialect(t, "service")
 	seen := map[string]string{"": "application/json"}

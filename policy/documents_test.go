@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// documents returns the texts of Documents A and B from the folder ../shared/spec beside the checkout.
-// If that folder does not exist, it skips the test.
+// documents returns the texts of Documents A and B from the folder ../shared/spec beside the checkout. If that folder
+// does not exist, the test is skipped.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	root, err := os.Getwd()
@@ -96,8 +96,8 @@ type endpoint struct {
 	Success, Errors       []int
 }
 
-// endpoints returns the rows of the tables with a column of paths. In a table without a column of
-// methods, all methods are GET (Document A 4.5).
+// endpoints returns the rows of the tables with a column of paths. In a table without a column of methods, all methods
+// are GET (Document A 4.5).
 func endpoints(rows []tableRow) []endpoint {
 	var all []endpoint
 	for _, row := range rows {
@@ -140,8 +140,8 @@ func statuses(cell string) []int {
 	return codes
 }
 
-// queryParameters parses a cell such as "`role` (default `all`; `all`, `admin`), `page`". The names are
-// outside of brackets. The brackets after a name describe its values.
+// queryParameters parses a cell such as "`role` (default `all`; `all`, `admin`), `page`". The names are outside of
+// brackets. The brackets after a name describe its values.
 func queryParameters(cell string) []Parameter {
 	brackets := inBrackets.FindAllString(cell, -1)
 	cell = inBrackets.ReplaceAllString(cell, "()")
@@ -168,8 +168,8 @@ func queryParameters(cell string) []Parameter {
 	return all
 }
 
-// describe sets the default and the allowed values of a parameter from the text in its brackets. The
-// defaults of per_page and page are those of Document A section 1.
+// describe sets the default and the allowed values of a parameter from the text in its brackets. The defaults of
+// per_page and page are in Document A section 1.
 func describe(p *Parameter, after, details string, known map[string]bool) {
 	if m := inDefault.FindStringSubmatch(details); m != nil {
 		p.Default = m[1] + m[2] + m[3]
@@ -296,8 +296,7 @@ func TestOperationsOutsideTheTables(t *testing.T) {
 	}
 }
 
-// TestResourcesMatchDocuments compares resources.yaml with the table of Document B 2.6, including its
-// order.
+// TestResourcesMatchDocuments compares resources.yaml with the table of Document B 2.6, including its order.
 func TestResourcesMatchDocuments(t *testing.T) {
 	var want []string
 	for _, row := range tableRows("B", documents(t)["B"]) {

@@ -16,9 +16,9 @@ const (
 	mutationPoints = 5
 )
 
-// ForBody returns the operation with the cost of a body. A GraphQL mutation costs five points and creates content; a query
-// costs one point. An unreadable body, or one without the named operation, counts as a mutation. Other operations do not
-// depend on the body.
+// ForBody returns the operation with the cost of a body. A GraphQL mutation costs five points and creates content; a
+// query costs one point. An unreadable body, or a body without the named operation, counts as a mutation. Other
+// operations do not depend on the body.
 func (o *Operation) ForBody(body []byte) *Operation {
 	if o.Resource != GraphQL {
 		return o
@@ -57,8 +57,8 @@ func mutates(body []byte) bool {
 	return !found
 }
 
-// readGraphQL returns query and operation name. It returns false if a member is repeated, because the upstream might
-// read another one.
+// readGraphQL returns the query and the operation name. The result is false if a member is repeated, because the
+// upstream might read another occurrence.
 func readGraphQL(body []byte) (query, name string, ok bool) {
 	var members struct {
 		Query         repeated `json:"query"`

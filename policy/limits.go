@@ -67,8 +67,8 @@ func DefaultLimits() Limits {
 	return l
 }
 
-// For returns the documented window of a resource for a caller kind (Document B sections 2.6, 8.1 and 8.2). Resources without
-// documented numbers have theirs in resources.yaml. An unknown resource has the window of core.
+// For returns the documented window of a resource for a caller kind (Document B sections 2.6, 8.1 and 8.2). For
+// resources without documented numbers, resources.yaml contains estimates. An unknown resource has the window of core.
 func (l Limits) For(kind CallerKind, resource string) Window {
 	anonymous := kind == Unauthenticated
 	switch resource {
@@ -96,13 +96,13 @@ func (l Limits) For(kind CallerKind, resource string) Window {
 
 // The limit of an installation grows with repositories and users (Document B section 8.1).
 const (
-	installationFree  = 20 // repositories, and users, without effect
-	installationExtra = 50 // requests for each further one
+	installationFree  = 20 // number of repositories, and of users, without effect
+	installationExtra = 50 // requests for each further repository or user
 	installationMost  = 12_500
 )
 
-// OfInstallation returns the primary limit of an installation outside an enterprise (Document B section 8.1). The reference
-// service uses it; the gateway learns the limit from responses.
+// OfInstallation returns the primary limit of an installation outside an enterprise (Document B section 8.1). The
+// reference service uses the result; the gateway learns the limit from responses.
 func (l Limits) OfInstallation(repositories, users int) int {
 	more := max(0, repositories-installationFree) + max(0, users-installationFree)
 	return max(l.Primary.Installation, min(l.Primary.Installation+installationExtra*more, installationMost))

@@ -9,8 +9,8 @@ import (
 // Match is a request with its operation.
 type Match struct {
 	Operation *Operation
-	// Params are the path parameters, decoded and canonical (org, owner and repo in lower case). With an alias they are those of
-	// the alias: repository_id instead of owner and repo.
+	// Params are the path parameters, decoded and canonical (org, owner and repo in lower case). With an alias, the
+	// parameters are those of the alias: repository_id instead of owner and repo.
 	Params Params
 	// Path and Query are the canonical target, percent-encoded. The query has no question mark and is sorted by name.
 	Path  string
@@ -35,12 +35,17 @@ func (p Params) Get(name string) string {
 
 // Classify canonicalizes a target (escaped path and raw query) and finds its operation. HEAD matches as GET.
 //
-// An undocumented route gets an operation of its own: ID "unknown", resource core, points by method, caching by RFC 9111 only, and as
-// Path the shape of the route, with placeholders for variable segments ({owner}, {repo}, {number}, {sha}, {value}).
+// An undocumented route gets a separate operation with the ID "unknown", the resource core, points by method, and
+// caching by RFC 9111 only. The path of that operation is the shape of the route, with placeholders for variable
+// segments ({owner}, {repo}, {number}, {sha}, {value}).
 //
-// Classify returns a [*TargetError] for an ambiguous target: dot segments, empty segments, backslashes, control characters, invalid
-// UTF-8, invalid escapes, encoded slashes (except in a {branch}, where they become slashes, and in a ref of an unknown repository
-// route), semicolons in the query, or more than 1,000 parameters. A path with a trailing slash is another, unknown path.
+// Classify returns a [*TargetError] for a target with one of these properties:
+//   - dot segments or empty segments
+//   - backslashes, control characters, invalid UTF-8 or invalid escapes
+//   - encoded slashes, except in a {branch} (decoded) and in a ref of an unknown repository route (unchanged)
+//   - semicolons in the query, or more than 1,000 parameters
+//
+// A trailing slash is allowed, but belongs to a different path, which is unknown.
 func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error) {
 	segments, err := canonicalPath(escapedPath)
 	if err != nil {
@@ -71,7 +76,7 @@ func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error
 }
 
 // mayHoldRef reports whether a segment of an unknown route may be a ref or a file path with encoded slashes, such as
-// repos/{owner}/{repo}/branches/release%2F1.x. It is forwarded unchanged.
+// repos/{owner}/{repo}/branches/release%2F1.x. Such a segment is forwarded unchanged.
 func mayHoldRef(segments []string, at int) bool {
 	return segments[0] == "repos" && at >= 4 || segments[0] == "repositories" && at >= 3
 }
@@ -171,7 +176,7 @@ func templateParameter(segment string) (name string, ok bool) {
 	return "", false
 }
 
-// alias is another prefix for templates, from aliases.yaml.
+// alias is an additional prefix for templates, from aliases.yaml.
 type alias struct {
 	Prefix     string `yaml:"prefix"`
 	Documented string `yaml:"documented"`
@@ -206,12 +211,14 @@ var namesAfter = map[string][]string{
 const (
 	// maxShape bounds the segments of a shape.
 	maxShape = 8
-	// maxLiteral bounds a segment that is kept; maxMixed bounds one that is not of lower-case words, because it may be a token.
+	// maxLiteral bounds a segment that is kept. maxMixed bounds a segment that does not consist of lower-case words,
+	// because that segment may be a token.
 	maxLiteral = 40
 	maxMixed   = 16
 )
 
-// shape replaces variable segments of an unknown route by placeholders. The number of shapes is unbounded; callers must bound them.
+// shape replaces variable segments of an unknown route by placeholders. The number of shapes is unbounded; users of a
+// shape must bound the number of shapes.
 func shape(segments []string) string {
 	var b strings.Builder
 	var names []string

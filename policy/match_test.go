@@ -91,7 +91,7 @@ func TestClassifyFindsOperationAndParameters(t *testing.T) {
 	}
 }
 
-// byName returns parameters as a map, or nil if there are none.
+// byName returns parameters as a map, or nil for an empty list.
 func byName(params Params) map[string]string {
 	var values map[string]string
 	for _, p := range params {
@@ -106,8 +106,8 @@ func byName(params Params) map[string]string {
 	return values
 }
 
-// TestClassifyFindsEveryTemplate expands each template, and its form under each alias, with random
-// values for its parameters.
+// TestClassifyFindsEveryTemplate expands each template, and its form under each alias, with random values for its
+// parameters.
 func TestClassifyFindsEveryTemplate(t *testing.T) {
 	for _, op := range Embedded().Operations() {
 		templates := []string{op.Path}
@@ -122,8 +122,8 @@ func TestClassifyFindsEveryTemplate(t *testing.T) {
 	}
 }
 
-// checkTemplate classifies a path of a template with random values. Each value begins with x, so that
-// it never equals a literal of another template.
+// checkTemplate classifies a path of a template with random values. Each value begins with x, so that no value equals a
+// literal of another template.
 func checkTemplate(t *rapid.T, op *Operation, template string) {
 	var path strings.Builder
 	want := map[string]string{}
@@ -213,8 +213,8 @@ func TestClassifyReplacesValuesInUnknownPaths(t *testing.T) {
 	}
 }
 
-// TestClassifyAcceptsEncodedSlashesInRefsOnly checks three cases. In a branch parameter, an encoded
-// slash is decoded. In a ref of an unknown repository route it stays encoded. Elsewhere it is refused.
+// TestClassifyAcceptsEncodedSlashesInRefsOnly checks three cases. In a branch parameter, an encoded slash is decoded.
+// In a ref of an unknown repository route, the slash stays encoded. Elsewhere an encoded slash is refused.
 func TestClassifyAcceptsEncodedSlashesInRefsOnly(t *testing.T) {
 	for target, want := range map[string]string{
 		"/repos/a/b/rules/branches/x%2Fy":      "/repos/a/b/rules/branches/x/y",

@@ -5,61 +5,63 @@ import (
 	"time"
 )
 
-// Resources that the code distinguishes. resources.yaml lists all of them (Document B section 2.6).
+// Resources that the code distinguishes. resources.yaml lists all resources (Document B section 2.6).
 const (
 	Core       = "core"
 	Search     = "search"
 	CodeSearch = "code_search"
 )
 
-// Operation is a row of an endpoint table of the documents: a method and a path template with all rules for calls to it.
-// Operations are shared and must not be modified.
+// Operation is a row of an endpoint table of the documents: a method and a path template with all rules for calls to
+// it. Operations are shared and must not be modified.
 type Operation struct {
-	// ID names the operation in configuration, spans, metrics and purges, such as "gitignore/get-template". Unknown routes
-	// have the ID "unknown".
+	// ID names the operation in configuration, spans, metrics and purges, such as "gitignore/get-template". Unknown
+	// routes have the ID "unknown".
 	ID string `yaml:"id"`
-	// Section is the endpoint table of the documents, such as "B 4.2". It is empty outside the tables.
+	// Section is the endpoint table of the documents, such as "B 4.2", or empty outside the tables.
 	Section string `yaml:"-"`
 	Method  string `yaml:"method"`
 	// Path is the template of the documents, such as "/gitignore/templates/{name}", or the shape of an unknown route.
 	Path string `yaml:"path"`
 	// Query lists the documented query parameters.
 	Query []Parameter `yaml:"query"`
-	// Accept lists media types that change the representation: "raw" is application/vnd.VENDOR.raw+json, "text-match" is
-	// application/vnd.VENDOR.text-match+json.
+	// Accept lists media types that change the representation: "raw" is application/vnd.VENDOR.raw+json, "text-match"
+	// is application/vnd.VENDOR.text-match+json.
 	Accept []string `yaml:"accept"`
-	// Success and Errors are the documented statuses; empty if the documents show none.
+	// Success and Errors are the documented statuses, or empty if the documents show no status.
 	Success []int `yaml:"success"`
 	Errors  []int `yaml:"errors"`
 	// Resource is the primary budget of a call (Document B 2.6). x-ratelimit-resource of a response takes precedence.
 	Resource string `yaml:"resource"`
 	// Points is the cost of a call in points (Document B 8.3).
 	Points int `yaml:"points"`
-	// CreatesContent marks requests that create content or send notifications (Document B 8.3). For GraphQL the body decides.
+	// CreatesContent marks requests that create content or send notifications (Document B 8.3). For GraphQL the body
+	// decides.
 	CreatesContent bool `yaml:"creates_content"`
 	// Notifies marks requests that send notifications (Document A 4.3).
 	Notifies bool `yaml:"notifies"`
 	// Cache is the cache rule.
 	Cache CacheRule `yaml:"cache"`
-	// Invalidates names operations whose stored responses a successful call makes stale, for equal values of their common
-	// path parameters. A parameter that the call does not have matches every value: PUT
-	// /repos/{owner}/{repo}/subscription makes /user/subscriptions stale for all callers. The target of the call itself is
-	// always stale and not listed.
+	// Invalidates names operations whose stored responses a successful call makes stale, for equal values of their
+	// common path parameters. A parameter that the call does not have matches every value: PUT
+	// /repos/{owner}/{repo}/subscription makes /user/subscriptions stale for all callers. The target of the call always
+	// becomes stale and is not listed.
 	Invalidates []string `yaml:"invalidates"`
-	// StaleOn names the webhook events (Document B section 6) that make stored responses stale: those of the repository of
-	// the delivery, or of its organization. An operation with neither in its path becomes stale for all callers. A push
-	// counts only on the default branch.
+	// StaleOn names the webhook events (Document B section 6) that make stored responses stale. An event affects
+	// responses about the repository or the organization of the delivery. An operation with neither in its path becomes
+	// stale for all callers. A push counts only on the default branch.
 	StaleOn []string `yaml:"stale_on"`
 	// Auth is "required", or "optional" if the documents allow unauthenticated calls for public resources.
 	Auth string `yaml:"auth"`
 	// Role is the required role in the words of the documents ("organization owner"); empty for any caller.
 	Role string `yaml:"role"`
-	// Scope is the required classic scope, Permission the required fine-grained permission (Document A 5.4, B 5.3).
+	// Scope is the required classic scope. Permission is the required fine-grained permission (Document A 5.4, B 5.3).
 	Scope      string `yaml:"scope"`
 	Permission string `yaml:"permission"`
-	// Refuses names the token kinds that the operation rejects: app_user, installation, fine_grained (Document A 5.5, B 5.5).
+	// Refuses names the token kinds that the operation rejects: app_user, installation, fine_grained (Document A 5.5, B
+	// 5.5).
 	Refuses []string `yaml:"refuses"`
-	// Personal marks operations about the caller itself: each user's token gets another response.
+	// Personal marks operations about the caller: the tokens of different users get different responses.
 	Personal bool `yaml:"personal"`
 	// Checks names the preflight checks ([Match.Preflight]) that apply.
 	Checks []string `yaml:"checks"`
@@ -76,11 +78,11 @@ type Parameter struct {
 // CacheRule decides whether a response may be stored and which callers share it.
 type CacheRule struct {
 	Class CacheClass `yaml:"class"`
-	// TTL is the lifetime of a stored response. It overrides the Cache-Control of the upstream except no-store; 0 uses that
-	// of the upstream.
+	// TTL is the lifetime of a stored response. A TTL above 0 overrides the Cache-Control of the upstream except
+	// no-store; 0 uses that Cache-Control.
 	TTL time.Duration `yaml:"ttl"`
-	// NoCoalesce forwards every request. Otherwise simultaneous identical requests share
-	// one upstream call.
+	// NoCoalesce is set if every request is forwarded. Otherwise simultaneous identical requests share one upstream
+	// call.
 	NoCoalesce bool `yaml:"no_coalesce"`
 }
 

@@ -5,14 +5,14 @@ import (
 	"net/url"
 )
 
-// Finding describes a request that must fail according to the documents. The gateway refuses it without forwarding. Gateway and
-// reference service respond with the same body.
+// Finding describes a request that must fail according to the documents. The gateway refuses the request without
+// forwarding. Gateway and reference service respond with the same body.
 type Finding struct {
 	// Check is the name of the check, for example "search-length".
 	Check  string
 	Status int
-	// Message is the message of the body. Resource, Field and Code are the member of its errors array; without Field there is
-	// none.
+	// Message is the text of the error body. Resource, Field and Code describe the only element of the errors array. If
+	// Field is empty, the body has no errors array.
 	Message  string
 	Resource string
 	Field    string
@@ -25,9 +25,10 @@ const (
 	maxSearchOperators = 5
 )
 
-// checks are the preflight checks by their name in the catalogue. Each returns nil if the request passes.
+// checks are the preflight checks by their name in the catalogue. A check returns nil if the request passes.
 var checks = map[string]func(q SearchQuery, kind CallerKind) *Finding{
-	// Document B section 5.1: code search requires authentication. So does GraphQL, for which an address has no budget.
+	// Document B section 5.1: code search requires authentication. GraphQL also requires authentication, because an
+	// address has no budget for GraphQL.
 	"authentication": func(_ SearchQuery, kind CallerKind) *Finding {
 		if kind != Unauthenticated {
 			return nil
@@ -47,7 +48,7 @@ var checks = map[string]func(q SearchQuery, kind CallerKind) *Finding{
 		func(q SearchQuery) bool { return !q.HasTerm() }),
 }
 
-// searchCheck returns a check that finds searches invalid.
+// searchCheck returns a check that fails for invalid searches.
 func searchCheck(code, message string, isInvalid func(SearchQuery) bool) func(SearchQuery, CallerKind) *Finding {
 	return func(q SearchQuery, _ CallerKind) *Finding {
 		if !isInvalid(q) {
@@ -57,8 +58,8 @@ func searchCheck(code, message string, isInvalid func(SearchQuery) bool) func(Se
 	}
 }
 
-// Preflight returns the first failed check of the operation, or nil. If q is repeated, every value must fail, because the
-// documents do not say which one counts.
+// Preflight returns the first failed check of the operation, or nil. If q is repeated, every value must fail, because
+// the documents do not define which value counts.
 func (m Match) Preflight(kind CallerKind) *Finding {
 	if len(m.Operation.Checks) == 0 {
 		return nil

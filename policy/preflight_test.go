@@ -51,8 +51,7 @@ func TestPreflightReportsFirstFailedCheck(t *testing.T) {
 	}
 }
 
-// TestPreflightFindings checks the findings, which become responses of the gateway and of the
-// reference service.
+// TestPreflightFindings checks the findings, which become responses of the gateway and of the reference service.
 func TestPreflightFindings(t *testing.T) {
 	invalid := func(check, code, message string) *Finding {
 		return &Finding{Check: check, Status: http.StatusUnprocessableEntity, Message: message, Resource: "Search", Field: "q", Code: code}
@@ -74,8 +73,8 @@ func TestPreflightFindings(t *testing.T) {
 	}
 }
 
-// TestPreflightRefusesRepeatedQueriesOnlyIfAllFail checks requests with several q. The upstream may use
-// any of them, so a request is refused only if it fails with each q.
+// TestPreflightRefusesRepeatedQueriesOnlyIfAllFail checks requests with several q. The upstream may use any q, so a
+// request is refused only if every q fails.
 func TestPreflightRefusesRepeatedQueriesOnlyIfAllFail(t *testing.T) {
 	for target, refused := range map[string]bool{
 		"/search/code?q=gear&q=":                 false,

@@ -22,7 +22,7 @@ func matching(match func(*Operation) bool) []string {
 	return ids
 }
 
-// statement returns the first group of a pattern in a document. It fails if nothing matches.
+// statement returns the first group of a pattern in a document. The test fails if the pattern does not match.
 func statement(t *testing.T, text, pattern string) string {
 	t.Helper()
 	m := regexp.MustCompile(pattern).FindStringSubmatch(text)
@@ -69,7 +69,7 @@ func TestOptionalAuthenticationMatchesDocuments(t *testing.T) {
 		"organization members list":       {"organization-members/list"},
 		"membership check":                {"organization-members/check", "organization-members/check-public"},
 		"watchers list":                   {"watching/list-subscribers"},
-		"both watched-repositories lists": {"watching/list-of-user"}, // the other list is of the caller and has a 401 (Document A 4.4)
+		"both watched-repositories lists": {"watching/list-of-user"}, // the other list belongs to the caller and has a 401 (Document A 4.4)
 		"statistics operations":           {"statistics/code-frequency", "statistics/commit-activity", "statistics/contributors", "statistics/participation", "statistics/punch-card"},
 		"branch rules":                    {"rulesets/list-branch-rules"},
 		"repository rulesets list":        {"rulesets/list-repository"},
@@ -98,8 +98,8 @@ func TestOptionalAuthenticationMatchesDocuments(t *testing.T) {
 	}
 }
 
-// TestScopesAndPermissionsMatchDocuments compares the catalogue with the table of Document A 5.4. If a
-// row contains two permissions ("write / read"), its operations are in the same order.
+// TestScopesAndPermissionsMatchDocuments compares the catalogue with the table of Document A 5.4. If a row contains two
+// permissions ("write / read"), the operations of the row are in the same order.
 func TestScopesAndPermissionsMatchDocuments(t *testing.T) {
 	groups := map[string][][]string{
 		"list/get organization roles":                                  {{"organization-roles/list", "organization-roles/get"}},
@@ -147,9 +147,8 @@ func withoutBrackets(s string) string {
 	return strings.ReplaceAll(inBrackets.ReplaceAllString(s, ""), " :", ":")
 }
 
-// eventsWithoutEffect are the events of Document B 6.2 that change no response of the catalogue, each
-// with the reason. No event makes a search stale: the upstream updates its index later, and no delivery
-// reports that.
+// eventsWithoutEffect are the events of Document B 6.2 that change no response of the catalogue, each with the reason.
+// No event makes a search stale, because the upstream updates the search index later, without a delivery.
 var eventsWithoutEffect = map[string]string{
 	"bypass_request_push_ruleset":    "requests to bypass a ruleset; the ruleset does not change",
 	"bypass_request_secret_scanning": "requests to bypass push protection",
@@ -264,8 +263,8 @@ func TestRepresentationsMatchDocuments(t *testing.T) {
 	}
 }
 
-// TestSubscriptionChangesInvalidateWatchLists checks an invalidation whose cause has no path parameter
-// in common with the stale operations.
+// TestSubscriptionChangesInvalidateWatchLists checks an invalidation whose cause has no path parameter in common with
+// the stale operations.
 func TestSubscriptionChangesInvalidateWatchLists(t *testing.T) {
 	want := []string{"watching/get-subscription", "watching/list-subscribers", "watching/list-mine", "watching/list-of-user"}
 	for _, id := range []string{"watching/set-subscription", "watching/delete-subscription"} {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Scope restricts the requests of a client. A nil scope and empty lists allow everything.
+// Scope restricts the requests of a client. A nil scope and empty lists allow all requests.
 type Scope struct {
 	// Methods are the allowed methods; GET includes HEAD.
 	Methods []string
@@ -14,8 +14,8 @@ type Scope struct {
 	Operations []string
 }
 
-// Allows reports whether the scope allows a call. The method is that of the request, because operations do not distinguish GET and
-// HEAD.
+// Allows reports whether the scope allows a call. method is the method of the request, because operations do not
+// distinguish GET and HEAD.
 func (s *Scope) Allows(method string, operation *Operation) bool {
 	if s == nil {
 		return true
@@ -36,8 +36,8 @@ func (c *Catalogue) Names(pattern string) bool {
 	return Glob(pattern, unknownID) || slices.ContainsFunc(c.operations, named)
 }
 
-// Glob reports whether a name matches a pattern, in which an asterisk matches any characters, including slashes. Its time is at
-// most proportional to the product of the lengths.
+// Glob reports whether a name matches a pattern, in which an asterisk matches any characters, including slashes. The
+// time is at most proportional to the product of the lengths.
 func Glob(pattern, name string) bool {
 	parts := strings.Split(pattern, "*")
 	last := len(parts) - 1

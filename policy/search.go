@@ -8,15 +8,17 @@ import (
 	"unicode/utf8"
 )
 
-// SearchQuery is a parsed search: keywords, qualifiers and operators in their order (Document B section 4.1, query rules).
+// SearchQuery is a parsed search: keywords, qualifiers and operators in their order (Document B section 4.1, query
+// rules).
 type SearchQuery []SearchToken
 
-// SearchToken is a term, a qualifier or an operator. At most one of Term, Name and Operator is set; none is set for an empty
-// phrase.
+// SearchToken is a term, a qualifier or an operator. At most one of Term, Name and Operator is set. For an empty
+// phrase, all three are empty.
 type SearchToken struct {
 	// Term is a keyword, or a phrase without its quotes.
 	Term string
-	// Name and Value of a qualifier, such as "repo" and "acme/widgets": the name in lower case, the value without quotes.
+	// Name and Value are set for a qualifier, such as "repo" and "acme/widgets". Name is in lower case, and Value has
+	// no quotes.
 	Name, Value string
 	// Negated is true for a term or qualifier with a leading minus, which Term and Name do not include.
 	Negated bool
@@ -26,9 +28,9 @@ type SearchToken struct {
 	source string
 }
 
-// ParseSearch parses any string. A quoted phrase is one term; without a closing quote it extends to the end. A qualifier is a name
-// (a letter, then letters, digits, minus or underscore), a colon and a value, which may be quoted; std::vector and https://host
-// are terms. Operators are AND, OR and NOT in capitals.
+// ParseSearch parses any string. A quoted phrase is one term; a phrase without a closing quote extends to the end. A
+// qualifier is a name, a colon and a value, which may be quoted. A name is a letter, then letters, digits, minus or
+// underscore. std::vector and https://host are terms. Operators are AND, OR and NOT in capitals.
 func ParseSearch(q string) SearchQuery {
 	var query SearchQuery
 	for {
@@ -75,8 +77,8 @@ func unquote(s string) string { return strings.ReplaceAll(s, `"`, "") }
 
 var qualifierName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*$`)
 
-// Length returns the number of characters that count against the limit of 256 (Document B section 7): terms with quotes and one
-// blank between two terms, without operators and qualifiers.
+// Length returns the number of characters that count against the limit of 256 (Document B section 7). Terms count with
+// their quotes, with one blank between two terms. Operators and qualifiers do not count.
 func (q SearchQuery) Length() int {
 	n := 0
 	for _, t := range q {

@@ -85,8 +85,7 @@ func TestHasTermIgnoresQualifiersAndOperators(t *testing.T) {
 	}
 }
 
-// checkParse returns an error if ParseSearch loses a character other than blanks, or if a token is of
-// two kinds.
+// checkParse returns an error if ParseSearch loses a character other than blanks, or if a token has two kinds.
 func checkParse(q string) error {
 	query := ParseSearch(q)
 	rest := q

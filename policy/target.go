@@ -8,17 +8,19 @@ import (
 
 // TargetError is the reason for refusing a request target with 400.
 type TargetError struct {
-	// Reason is for the client. It quotes nothing from the request.
+	// Reason is the message for the client. Reason quotes no part of the request.
 	Reason string
 }
 
 func (e *TargetError) Error() string { return "bad request target: " + e.Reason }
 
-// maxParameters bounds a query. No documented operation has more than a dozen parameters; arrays repeat theirs.
+// maxParameters bounds a query. No documented operation has more than a dozen parameters, but arrays repeat a
+// parameter.
 const maxParameters = 1000
 
-// canonicalPath splits an escaped path into canonical segments: unreserved characters are decoded, all others are percent-encoded
-// in upper case (RFC 3986 section 6.2.2). An encoded slash stays "%2F". A trailing slash yields an empty last segment.
+// canonicalPath splits an escaped path into canonical segments: unreserved characters are decoded, and all other
+// characters are percent-encoded in upper case (RFC 3986 section 6.2.2). An encoded slash stays "%2F". A trailing slash
+// yields an empty last segment.
 func canonicalPath(escaped string) ([]string, error) {
 	rest, ok := strings.CutPrefix(escaped, "/")
 	if !ok {
@@ -60,10 +62,11 @@ func canonicalSegment(s string) (string, error) {
 	return escape(decoded), nil
 }
 
-// escape percent-encodes all characters but the unreserved ones (RFC 3986 section 2.3).
+// escape percent-encodes all characters except unreserved characters (RFC 3986 section 2.3).
 func escape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 
-// canonicalQuery sorts the parameters by name, keeps the order of equal names, and escapes them in one way.
+// canonicalQuery sorts the parameters by name, keeps the order of equal names, and escapes all parameters in the same
+// way.
 func canonicalQuery(raw string) (string, error) {
 	if strings.Contains(raw, ";") {
 		return "", &TargetError{"the query holds a semicolon: write %3B"}
@@ -78,7 +81,7 @@ func canonicalQuery(raw string) (string, error) {
 	return values.Encode(), nil
 }
 
-// unescape decodes a canonical segment, which cannot fail.
+// unescape decodes a canonical segment, and panics if the segment is not canonical.
 func unescape(canonical string) string {
 	s, err := url.PathUnescape(canonical)
 	if err != nil {

@@ -130,8 +130,8 @@ func TestClassifyFoldsOnlyASCIILetters(t *testing.T) {
 	}
 }
 
-// TestCanonicalFormsOfDifferentTargetsDiffer covers attack 21 of docs/attacks.md. If two targets had
-// one form, a delimiter in a value could make two questions share a cache key.
+// TestCanonicalFormsOfDifferentTargetsDiffer covers attack 21 of docs/attacks.md. If two targets had the same form, two
+// questions could share a cache key.
 func TestCanonicalFormsOfDifferentTargetsDiffer(t *testing.T) {
 	seen := map[string]string{}
 	for _, target := range []string{
@@ -163,8 +163,8 @@ func checkTarget(t *testing.T, path, query, wantPath, wantQuery string) {
 	}
 }
 
-// checkCanonical returns an error if Classify changes its own canonical form, or if net/url parses that
-// form differently. A refused target is no error.
+// checkCanonical returns an error if Classify changes its own canonical form, or if net/url parses that form
+// differently. A refused target is no error.
 func checkCanonical(path, query string) error {
 	first, err := Embedded().Classify("GET", path, query)
 	if err != nil {
