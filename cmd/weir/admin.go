@@ -16,7 +16,7 @@ import (
 	"github.com/weirgate/weir/proxy/coalesce"
 )
 
-// adminIOTimeout bounds reading a request on the admin listener, and writing its response.
+// adminIOTimeout bounds the time to read a request on the admin listener, and the time to write the response.
 const adminIOTimeout = 30 * time.Second
 
 // listenAdmin opens the admin listener. If other machines can reach its address, the listener
@@ -116,7 +116,7 @@ type gatewayState struct {
 	Dialect  string                   `json:"dialect"`
 	Guarded  bool                     `json:"guarded"` // the admin listener requires a token
 	Store    storeState               `json:"store"`
-	Waiting  map[string]int           `json:"waiting"` // requests in the queue, by account
+	Waiting  map[string]int           `json:"waiting"` // waiting requests, by account
 	Polling  []coalesce.Poll          `json:"polling"`
 	Refused  []credential.Quarantined `json:"refused"` // credentials that the upstream rejects
 	Cache    struct {

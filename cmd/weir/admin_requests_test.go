@@ -15,8 +15,8 @@ import (
 	"github.com/weirgate/weir/internal/config"
 )
 
-// loopbackAdmin is a gateway with an admin listener on loopback that requires no token. Every
-// page in the browser of the operator can reach the listener.
+// loopbackAdmin is a gateway with an admin listener on loopback that requires no token. All pages in the operator's
+// browser can reach this listener.
 type loopbackAdmin struct {
 	*testing.T
 	*gateway

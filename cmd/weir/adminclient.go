@@ -61,7 +61,7 @@ func (c *adminFlags) client(p *process) (*adminClient, error) {
 	if err != nil {
 		return nil, &exit{exitUsage, err.Error()}
 	}
-	// The transport ignores proxies in the environment, which would see the token.
+	// The transport ignores proxies in the environment, because a proxy would see the token.
 	return &adminClient{&http.Transport{TLSClientConfig: config}, base, credential.Secret(token)}, nil
 }
 
@@ -108,8 +108,8 @@ const (
 	maxAdminResponse = 64 << 20
 )
 
-// call sends one request and returns the body of a 200 response and its Date. It decodes the body as JSON unless value is
-// nil. Redirects are not followed, because the token would be sent to their target.
+// call sends one request, and returns the body and the Date of a 200 response. If value is not nil, call decodes the
+// body as JSON into value. Redirects are not followed, because the token would be sent to their target.
 func (a *adminClient) call(ctx context.Context, method, path string, body []byte, value any) (text []byte, at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -219,7 +219,7 @@ type purgeCommand struct {
 	Hard bool   `help:"Remove the responses. Without it they are revalidated before their next use."`
 }
 
-// Run purges and prints the number of cache entries.
+// Run purges entries, and prints the number of affected entries in the memory of this replica.
 func (c *purgeCommand) Run(p *process) error {
 	a, err := c.client(p)
 	if err != nil {

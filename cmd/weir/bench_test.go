@@ -18,9 +18,9 @@ import (
 	"github.com/weirgate/weir/internal/service"
 )
 
-// BenchmarkService compares the throughput of the reference service with that of a gateway
-// that stores nothing. The metric "ratio" is the first divided by the second. The runs
-// alternate, so that other load affects both.
+// BenchmarkService compares the throughput of the reference service with the throughput of a gateway that stores no
+// responses. The metric "ratio" is the first throughput divided by the second. The runs alternate, so that other load
+// affects both.
 func BenchmarkService(b *testing.B) {
 	cfg := config.Default()
 	cfg.Limits.Primary.User = 1 << 30

@@ -51,7 +51,7 @@ type testView struct {
 	away          atomic.Bool // the listener is down
 }
 
-// take returns what was written since the previous call.
+// take returns the output since the previous call.
 func (o *output) take() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 type visits struct {
 	// valid calls succeed. The default status is the success status of the operation.
 	valid []call
-	// invalid calls are refused for their input; a 422 names the field.
+	// invalid calls are refused because of their input. The body of a 422 names the field.
 	invalid []call
-	// unauthorized calls are refused for their caller with 401, 403 or 404.
+	// unauthorized calls are refused because of their caller with 401, 403 or 404.
 	unauthorized []call
 	// records are the documented records of objects in the response to the last valid call,
 	// by the path of the object.
@@ -23,11 +23,11 @@ type visits struct {
 type call struct {
 	// as is a token of the seed, user:password, or empty.
 	as string
-	// method and target default to those of the operation. Parameters in braces are filled in.
+	// method and target default to the values of the operation. Parameters in braces are filled in.
 	method, target string
 	body           string
 	header         map[string]string
-	// status is the expected status; field is the field that the body of a refusal names.
+	// status is the expected status. field is the field that the body of a refusal names.
 	status int
 	field  string
 }

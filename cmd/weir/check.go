@@ -48,8 +48,8 @@ func (c *auditCommand) Run(p *process) error {
 	return nil
 }
 
-// readConfig reads a configuration and prints its mistakes. A file that cannot be read is a
-// usage error. If there are mistakes, the error ends with remedy.
+// readConfig reads a configuration and prints its mistakes. If the file cannot be read, the error is a usage error. If
+// the file has mistakes, the error ends with remedy.
 func readConfig(p *process, file, remedy string) (config.AuditedFile, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

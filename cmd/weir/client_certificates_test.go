@@ -110,14 +110,14 @@ func (v *mutualTLS) load() (*config.Config, error) {
 // reload applies the written configuration.
 func (v *mutualTLS) reload() error { return v.update(v.load()) }
 
-// visit describes how a client connects.
+// visit describes the connection of a client.
 type visit struct {
 	tls     tls.Config // TLS settings of the client
 	host    string
 	records int // bytes in each record of the ClientHello; 0 sends one record
 }
 
-// withCertificate returns a visit with a client certificate, or without one if it is nil.
+// withCertificate returns a visit with a client certificate, or without a certificate if c is nil.
 func withCertificate(c *tls.Certificate) *visit {
 	v := &visit{host: served}
 	v.tls.ServerName, v.tls.InsecureSkipVerify = served, true
@@ -127,8 +127,7 @@ func withCertificate(c *tls.Certificate) *visit {
 	return v
 }
 
-// send sends one request on a new connection. It returns the response, and whether the TLS
-// session was resumed.
+// send sends one request on a new connection. It returns the response, and whether the TLS session was resumed.
 func (v *mutualTLS) send(one *visit) (response string, resumed bool) {
 	v.Helper()
 	raw, err := net.Dial("tcp", v.clients)
@@ -178,8 +177,8 @@ func (c *splitHello) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestEveryServerNameRequiresClientCertificate combines server names, Host fields and split
-// ClientHello messages. None may avoid the client certificate.
+// TestEveryServerNameRequiresClientCertificate combines server names, Host fields and split ClientHello messages. No
+// combination may avoid the client certificate.
 func TestEveryServerNameRequiresClientCertificate(t *testing.T) {
 	v, foreign := startMutualTLS(t), newTestCA(t)
 	forged := foreign.client("builds")

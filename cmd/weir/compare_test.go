@@ -88,7 +88,7 @@ func allowDifferences(id string, want, got *answer) {
 		delete(got.Header, "X-Ratelimit-Limit")
 		delete(want.Header, "X-Ratelimit-Resource")
 		delete(got.Header, "X-Ratelimit-Resource")
-	case id == "rate-limit/get": // the gateway's own
+	case id == "rate-limit/get": // the gateway writes this response itself
 		delete(want.Header, "X-Service-Media-Type")
 		delete(want.Header, "Etag")
 	}
@@ -104,7 +104,7 @@ func startPair(t *testing.T) (direct, through *client) {
 	t.Helper()
 	cfg := config.Default()
 	cfg.Upstream.URL = "http://service.test"
-	cfg.Limits.Primary.Unauthenticated = 1000 // every call goes out twice as often through the gateway
+	cfg.Limits.Primary.Unauthenticated = 1000 // the gateway receives every call twice as often
 	start := func() *testservers.PipeListener {
 		s, err := newService(cfg, 1, service.Faults{})
 		if err != nil {

@@ -16,7 +16,7 @@ type completionCommand struct {
 // completionScripts run "weir __complete WORD ..." and read the candidates from its output.
 // If the command fails, the shell completes file names instead.
 var completionScripts = map[string]string{
-	// Bash passes "=" as a separate word. With no candidate it completes file names (-o default).
+	// Bash passes "=" as a separate word. Without a candidate, Bash completes file names (-o default).
 	"bash": `# bash completion for weir: source <(weir completion bash)
 _weir() {
 	COMPREPLY=($(command weir __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null | cut -f 1))
@@ -51,18 +51,18 @@ func (c *completionCommand) Run(p *process) error {
 	return nil
 }
 
-// completeCommand prints the candidates for the last word of a command line. Each line is a
-// word, or a word, a tab and a description. It fails where a file name belongs.
+// completeCommand prints the candidates for the last word of a command line. Each line is a word, or a word, a tab and
+// a description. If a file name is expected, the command fails.
 type completeCommand struct {
 	Words []string `arg:"" optional:""`
 }
 
-// Run finds the command and the flag that the words before the last one name.
+// Run finds the command and the flag that the words before the last word name.
 func (c *completeCommand) Run(p *process, parsed *kong.Context) error {
-	words := append([]string{""}, c.Words...) // never empty; an empty word has no meaning before the last one
+	words := append([]string{""}, c.Words...) // never empty; an empty word has no meaning before the last word
 	last := words[len(words)-1]
 	node := parsed.Model.Node
-	var flag *kong.Flag // whose value is the next word
+	var flag *kong.Flag // the flag whose value is the next word
 	for _, word := range words[:len(words)-1] {
 		child := slices.IndexFunc(node.Children, func(n *kong.Node) bool { return n.Name == word })
 		switch {
@@ -123,7 +123,7 @@ func valueFlag(n *kong.Node, word string) *kong.Flag {
 	return nil
 }
 
-// flags returns the flags of a command, and --help. Only the program itself has --version.
+// flags returns the flags of a command, and --help. Only the program has --version.
 func flags(n *kong.Node) (all []*kong.Flag) {
 	for _, group := range n.AllFlags(true) {
 		for _, f := range group {

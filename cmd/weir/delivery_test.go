@@ -27,8 +27,8 @@ type webhookPair struct {
 	client  http.Client
 }
 
-// startWebhookPair starts both. The service signs with one secret, and the gateway expects the
-// other.
+// startWebhookPair starts a service and a gateway. The service signs deliveries with signedWith, and the gateway
+// expects signatures with the secret expected.
 func startWebhookPair(t *testing.T, signedWith, expected, contentType string) *webhookPair {
 	t.Helper()
 	cfg := config.Default()

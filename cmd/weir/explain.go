@@ -40,7 +40,7 @@ func (c *explainCommand) Run(p *process) error {
 	return c.explainCall(p)
 }
 
-// explainCall prints what the catalogue contains about a call. It sends nothing.
+// explainCall prints the data of the catalogue about a call. It sends no request.
 func (c *explainCommand) explainCall(p *process) error {
 	cfg := config.Default()
 	if c.Config != "" {
@@ -175,7 +175,7 @@ func (c *explainCommand) explainRequest(p *process) error {
 	if err != nil {
 		return err
 	}
-	var recent []history.Request // the newest first
+	var recent []history.Request // the newest request
 	if _, _, err := admin.call(p.ctx, http.MethodGet, "/api/v1/requests", nil, &recent); err != nil {
 		return err
 	}

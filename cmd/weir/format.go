@@ -10,11 +10,11 @@ import (
 	"unicode/utf16"
 )
 
-// maxName is the number of characters that the output shows of a name.
+// maxName is the maximum length of a name in the output, in characters.
 const maxName = 80
 
-// printable returns at most maxLength characters of a text that a client or a server chose,
-// without the control and format characters that act on a terminal.
+// printable returns at most maxLength characters of a text that a client or a server chose. It removes the control and
+// format characters that act on a terminal.
 func printable(s string, maxLength int) string {
 	kept := []rune(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -45,8 +45,7 @@ func printableJSON(text []byte) string {
 	return b.String() + "\n"
 }
 
-// shortDuration formats the two largest units of a duration, as in 42m 10s. It rounds up to a
-// second.
+// shortDuration formats the two largest units of a duration, as in 42m 10s. The duration is rounded up to a second.
 func shortDuration(d time.Duration) string {
 	seconds := int64(math.Ceil(d.Seconds()))
 	units := []struct {

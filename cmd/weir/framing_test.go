@@ -19,7 +19,7 @@ import (
 // requests.
 type attackedGateway struct {
 	*testing.T
-	address string // of the gateway
+	address string // address of the gateway
 	mu      sync.Mutex
 	seen    []string // method, target and body
 }
@@ -59,8 +59,7 @@ func (a *attackedGateway) received() string {
 	return strings.Join(a.seen, "\n")
 }
 
-// send writes bytes to a new connection, and returns everything that the gateway sends until
-// it closes the connection.
+// send writes bytes to a new connection. It returns all bytes that the gateway sends until it closes the connection.
 func (a *attackedGateway) send(request string) string {
 	a.Helper()
 	conn, err := net.Dial("tcp", a.address)
@@ -77,8 +76,7 @@ func (a *attackedGateway) send(request string) string {
 	return string(text)
 }
 
-// responses parses a stream of responses to the given methods, and returns their statuses and
-// bodies.
+// responses parses a stream of responses to the given methods, and returns their statuses and bodies.
 func (a *attackedGateway) responses(stream string, methods ...string) (all []string) {
 	a.Helper()
 	r := bufio.NewReader(strings.NewReader(stream))

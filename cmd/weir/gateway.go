@@ -35,13 +35,13 @@ import (
 type gateway struct {
 	log       *slog.Logger
 	telemetry *telemetry.Telemetry
-	reload    func() error // reads the configuration again
+	reload    func() error // reloads the configuration
 	trail     *admin.Trail
 	history   *history.History
 	started   *config.Config // the first configuration; see keepStartSettings
 	startTime time.Time
 
-	// Protection against clients.
+	// These fields protect the gateway against clients.
 	connections inbound.Connections
 	rateLimiter inbound.RateLimiter
 	shedder     inbound.Shedder
@@ -66,7 +66,7 @@ type gateway struct {
 	current atomic.Pointer[configured]
 
 	stop    context.CancelFunc
-	running sync.WaitGroup // goroutines that stop ends
+	running sync.WaitGroup // goroutines that end when stop is called
 }
 
 // configured is the part of a gateway that a reload replaces.
@@ -159,7 +159,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	return nil
 }
 
-// close stops the gateway, also after a start that failed midway.
+// close stops the gateway, also after an incomplete start.
 func (g *gateway) close() {
 	if g.tls != nil {
 		if err := g.tls.Close(); err != nil {
@@ -190,8 +190,8 @@ func (g *gateway) close() {
 	}
 }
 
-// update applies a configuration that was loaded again. If loading failed with err, or the
-// configuration cannot be applied, the previous configuration stays in force.
+// update applies a configuration that was loaded again. If loading failed with err, or the configuration cannot be
+// applied, the previous configuration stays active.
 func (g *gateway) update(c *config.Config, err error) error {
 	if err == nil {
 		err = g.apply(c)
@@ -205,14 +205,14 @@ func (g *gateway) update(c *config.Config, err error) error {
 	return nil
 }
 
-// updateFrom is update with an entry in the audit trail. The cause is a signal or a changed file.
+// updateFrom calls update and writes an entry to the audit trail. The cause is a signal or a changed file.
 func (g *gateway) updateFrom(path, cause string, c *config.Config, err error) {
 	err = g.update(c, err)
 	g.trail.Record(admin.Change{Operator: cause, Action: "reload", Target: path, Outcome: admin.Outcome(err, "in force")})
 }
 
-// apply builds a proxy from a configuration and replaces the current one. If it returns an
-// error, the current proxy stays. Ledger, cache and connections survive the replacement.
+// apply builds a proxy from a configuration and replaces the current proxy. If apply returns an error, the current
+// proxy stays. Ledger, cache and connections survive the replacement.
 func (g *gateway) apply(c *config.Config) error {
 	upstream, err := url.Parse(c.Upstream.URL)
 	if err != nil {
@@ -292,8 +292,8 @@ func (g *gateway) observer(host string) func(*proxy.Record) {
 	}
 }
 
-// keepStartSettings returns a copy of c in which settings that need a restart have the values
-// of the start. It logs each of them that differs.
+// keepStartSettings returns a copy of c in which settings that need a restart have their values from the start. Each
+// setting that differs in c is logged.
 func (g *gateway) keepStartSettings(c *config.Config) *config.Config {
 	next, started := *c, g.started
 	changed := map[string]bool{
@@ -328,7 +328,7 @@ func (g *gateway) keepStartSettings(c *config.Config) *config.Config {
 	return &next
 }
 
-// keep sets a value back to old and reports whether it differed.
+// keep resets a value to old, and reports whether the value differed.
 func keep[T comparable](value *T, old T) (changed bool) {
 	changed = *value != old
 	*value = old
@@ -363,7 +363,7 @@ func (g *gateway) purgeForEvent(e webhook.Event) {
 		"repository", e.Repository, "organization", e.Organization, "tags", len(tags))
 }
 
-// listen opens the listeners. The first endpoint is the clients', the last the admin listener.
+// listen opens the listeners. The first endpoint is the clients' endpoint, and the last endpoint is the admin listener.
 func (g *gateway) listen() ([]endpoint, error) {
 	c := g.current.Load().config
 	clients, err := net.Listen("tcp", c.Listen)

@@ -128,8 +128,8 @@ func TestDrainClosesHTTP2Connections(t *testing.T) {
 	testservers.Eventually(t, "a request uses a new connection", func(context.Context) bool { send(); return !reused.Load() })
 }
 
-// serveOnListeners serves the listeners of a gateway until the test ends. The functions can
-// change the endpoint of clients before.
+// serveOnListeners serves the listeners of a gateway until the test ends. Before serving starts, the functions in
+// changes can change the endpoint of clients.
 func serveOnListeners(t *testing.T, g *gateway, changes ...func(clients *endpoint)) []endpoint {
 	t.Helper()
 	endpoints, err := g.listen()

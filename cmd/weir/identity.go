@@ -20,8 +20,8 @@ import (
 	"github.com/weirgate/weir/proxy"
 )
 
-// registry returns the clients and credentials of a configuration. The configuration is valid,
-// so an error concerns a file that has changed since the check.
+// registry returns the clients and credentials of a configuration. The configuration is valid, so an error reports that
+// a file has changed since the check.
 func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.Dialect) (*credential.Registry, error) {
 	r := credential.Config{
 		Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough, HashKey: g.store.hashKey,
@@ -80,8 +80,8 @@ func (g *gateway) heldCredentials(c *config.Config, upstream *url.URL, dialect *
 	return list
 }
 
-// openAppTokens returns the source of installation tokens, and the Redis tier in which
-// replicas share them. The tier is nil without Redis or without a key for encryption.
+// openAppTokens returns the source of installation tokens, and the Redis tier in which replicas share the tokens. The
+// tier is nil without Redis or without an encryption key.
 func openAppTokens(
 	cfg *config.Config, transport http.RoundTripper, log *slog.Logger,
 ) (*credential.AppTokens, *credential.RedisTokens, error) {
@@ -99,8 +99,8 @@ func openAppTokens(
 	return credential.NewAppTokens(transport, shared, log), shared, nil
 }
 
-// identify returns the proxy's Identify function. The proxy sees no credential; an Identity
-// only has a function that adds one to a request.
+// identify returns the proxy's Identify function. The proxy sees no credential: an Identity has only a function that
+// adds the credential to a request.
 func identify(registry *credential.Registry) func(*http.Request) (proxy.Identity, error) {
 	return func(r *http.Request) (proxy.Identity, error) {
 		caller, err := registry.Identify(r)
@@ -126,8 +126,8 @@ func identify(registry *credential.Registry) func(*http.Request) (proxy.Identity
 	}
 }
 
-// pooledIdentity returns the identity of a client with one credential of its pool. If the pool
-// has several, Pick returns the identity with another credential.
+// pooledIdentity returns the identity of a client with one credential of its pool. If the pool has several credentials,
+// Pick returns the identity with another credential.
 func pooledIdentity(caller credential.Caller) proxy.Identity {
 	pool := caller.Pool
 	id := proxy.Identity{

@@ -1,10 +1,11 @@
-// Command weir is a caching, rate-limit-aware reverse proxy for one REST API. It runs the
-// gateway and the reference service, and has tools for configurations and for operators.
+// Command weir is a caching, rate-limit-aware reverse proxy for one REST API. The command runs the gateway and the
+// reference service, and has tools for configurations and for operators.
 //
-// This package reads the command line and connects the other packages; it holds no logic of
-// requests. Invariant: run never ends the process, so that tests call it like main does.
-// Read first: the commands type in this file, then serve.go (from listeners to shutdown) and
-// gateway.go (how a configuration becomes a gateway). Every other subcommand has its own file.
+// This package reads the command line and connects the other packages. It contains no logic of requests. Invariant: run
+// never ends the process, so that tests can call run like main does.
+//
+// Read first: the commands type in this file, then serve.go (from listeners to shutdown) and gateway.go (how a
+// configuration becomes a gateway). Each other subcommand has a separate file.
 package main
 
 import (

@@ -40,7 +40,7 @@ func TestScripts(t *testing.T) {
 // noEnv is an environment without variables.
 func noEnv(string) (string, bool) { return "", false }
 
-// output collects what a command writes. It is safe for concurrent use.
+// output collects the output of a command. It is safe for concurrent use.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -58,7 +58,7 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// command is a command that runs in this process until the test ends.
+// command is a weir command that runs in this process until the test ends.
 type command struct {
 	*testing.T
 	output  output // standard output and standard error
@@ -66,7 +66,7 @@ type command struct {
 	cancel  context.CancelFunc
 }
 
-// start starts a command. The test cancels it and expects exit code 0.
+// start starts a command. The test cancels the command and expects exit code 0.
 func start(t *testing.T, args ...string) *command {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -82,8 +82,8 @@ func start(t *testing.T, args ...string) *command {
 	return c
 }
 
-// find waits until the command writes text that matches a pattern. It returns the last group
-// of the match, and searches the following text in the next call.
+// find waits until the command writes text that matches a pattern. It returns the last group of the match. The next
+// call of find searches the following text.
 func (c *command) find(pattern string) (group string) {
 	c.Helper()
 	re := regexp.MustCompile("(?m)" + pattern)
@@ -167,8 +167,8 @@ callers: {pass_through: false}
 	}
 }
 
-// TestServeReloadsChangedFile changes the file, sends SIGHUP, and calls the admin API. An
-// invalid file must not change anything.
+// TestServeReloadsChangedFile changes the file, sends SIGHUP, and calls the admin API. An invalid file must not change
+// the configuration.
 func TestServeReloadsChangedFile(t *testing.T) {
 	first := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "first") }))
 	defer first.Close()

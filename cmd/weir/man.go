@@ -56,7 +56,7 @@ func (*manCommand) Run(p *process, parsed *kong.Context) error {
 			p.printf(".br\n")
 		}
 		p.printf("\\fB%s\\fR", roff(n.FullPath()))
-		if len(flags(n)) > 1 { // more than --help
+		if len(flags(n)) > 1 { // flags other than --help
 			p.printf(" [\\fIFLAG\\fR ...]")
 		}
 		for _, v := range n.Positional {

@@ -91,8 +91,8 @@ func unauthorized(op *policy.Operation) []call {
 	return all
 }
 
-// compare sends a call through the gateway and compares the response. It repeats a read,
-// because the second response may come from the cache.
+// compare sends a call through the gateway and compares the response. A read is sent twice, because the second response
+// may come from the cache.
 func compare(t *testing.T, at string, op *policy.Operation, call call, want answer, send func() answer) {
 	t.Helper()
 	if want.Status == http.StatusUnauthorized && (op.Cache.Class == policy.Shared || op.ID == "rate-limit/get") {
@@ -148,8 +148,8 @@ func checkFields(t *testing.T, at string, call call, got answer) {
 	}
 }
 
-// checkRecords compares objects in the body, given by their paths, with the documented
-// records.
+// checkRecords compares objects in the body with the documented records. The objects are given by their paths in the
+// body.
 func checkRecords(t *testing.T, at string, documented map[string]string, body string) {
 	t.Helper()
 	for path, record := range documented {
@@ -176,8 +176,8 @@ func checkRecords(t *testing.T, at string, documented map[string]string, body st
 	}
 }
 
-// TestEveryOperationIsImplemented checks that the service implements each operation, and that
-// calls has valid and invalid calls for it.
+// TestEveryOperationIsImplemented checks that the service implements each operation. Each operation needs valid and
+// invalid calls in calls.
 func TestEveryOperationIsImplemented(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		direct, through := startPair(t)

@@ -123,7 +123,7 @@ func TestOperatorAuthenticatesByCertificate(t *testing.T) {
 	}
 	server, serverKey = foreign.issue("weir")
 	write(t, path, file(server, serverKey, foreign))
-	for deadline := time.Now().Add(20 * time.Second); ; { // until the reload
+	for deadline := time.Now().Add(20 * time.Second); ; { // until the reload has been applied
 		if code, _ := purge(foreign, foreign); code == 0 {
 			break
 		}

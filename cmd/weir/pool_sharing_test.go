@@ -108,8 +108,8 @@ func TestCredentialWithoutAccessIsTriedDuringQuarantine(t *testing.T) {
 	})
 }
 
-// TestCachedDenialAppliesToOneCredential checks that a stored 404 of one credential does not
-// hide the resource from another.
+// TestCachedDenialAppliesToOneCredential checks that a stored 404 of one credential does not hide the resource from
+// another credential.
 func TestCachedDenialAppliesToOneCredential(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCredentialRig(t, user("a"), user("b"))
@@ -122,7 +122,7 @@ func TestCachedDenialAppliesToOneCredential(t *testing.T) {
 			}
 		}
 		c.checkTokens(c.request("docs", http.MethodGet, "/repos/acme/secret/tags", 404), "tok-a")
-		c.checkTokens(c.request("docs", http.MethodGet, "/repos/acme/secret/tags", 404)) // no other credential
+		c.checkTokens(c.request("docs", http.MethodGet, "/repos/acme/secret/tags", 404)) // the pool has no other credential
 		c.wantTokens("/repos/acme/secret/tags", 200, "tok-b")
 		c.wantTokens("/repos/acme/secret/tags", 200)
 		allowed = "none"
@@ -232,8 +232,8 @@ func TestWriteIsNotRetriedWithOtherCredential(t *testing.T) {
 	}
 }
 
-// TestDelayedDenialIsForwardedCompletely checks that a 404 holds no permit while another
-// credential is tried, and that its body is complete.
+// TestDelayedDenialIsForwardedCompletely checks the 404 that is returned after another credential was tried. The 404
+// holds no permit during the attempt, and its body is complete.
 func TestDelayedDenialIsForwardedCompletely(t *testing.T) {
 	for _, size := range []int{100, 200_000} {
 		synctest.Test(t, func(t *testing.T) {

@@ -31,7 +31,7 @@ import (
 type credentialRig struct {
 	*testing.T
 	g       *gateway
-	answer  func(token string, w http.ResponseWriter, r *http.Request) // of the upstream
+	answer  func(token string, w http.ResponseWriter, r *http.Request) // answers of the upstream
 	log     bytes.Buffer
 	mu      sync.Mutex
 	spent   []string // tokens, in the order of the requests
@@ -40,8 +40,8 @@ type credentialRig struct {
 
 const poolUpstream = "http://upstream.test"
 
-// newCredentialRig starts the gateway. The client "builds" has all credentials, the client
-// "docs" has the last one.
+// newCredentialRig starts the gateway. The client "builds" has all credentials. The client "docs" has only the last
+// credential.
 func newCredentialRig(t *testing.T, held ...config.Credential) *credentialRig {
 	t.Helper()
 	c := &credentialRig{T: t}
@@ -83,8 +83,7 @@ func (c *credentialRig) upstream(w http.ResponseWriter, r *http.Request) {
 	c.answer(token, w, r)
 }
 
-// request sends a request of a client, checks the status, and returns the tokens that were
-// used.
+// request sends a request of a client, checks the status, and returns the tokens of the upstream requests.
 func (c *credentialRig) request(client, method, path string, want int) []string {
 	c.Helper()
 	c.mu.Lock()

@@ -52,7 +52,7 @@ func TestPurge(t *testing.T) {
 		args  []string
 		code  int
 		text  string
-		cache string // of the target afterwards
+		cache string // Cache-Status of the next request for the target
 	}{
 		{[]string{"--url", target}, 0, "2 entries will be revalidated", "fwd=stale; fwd-status=304"},
 		{[]string{"--url", up.URL + target + "?x=1"}, 0, "2 entries", "fwd=stale; fwd-status=304"},

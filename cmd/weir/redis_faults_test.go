@@ -93,8 +93,8 @@ func (o *redisGateway) spentPoints() (n int) {
 	return n
 }
 
-// TestSpendingSurvivesLostKeys evicts, deletes and corrupts keys in Redis. A replica must
-// restore the spending of its local accounts in Redis.
+// TestSpendingSurvivesLostKeys evicts, deletes and corrupts keys in Redis. A replica must restore the spending of its
+// local accounts in Redis.
 func TestSpendingSurvivesLostKeys(t *testing.T) {
 	for name, fails := range map[string]func(ctx context.Context, c *redis.Client, keys []string) error{
 		"keys are evicted": func(ctx context.Context, c *redis.Client, _ []string) error {

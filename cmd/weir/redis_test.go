@@ -28,8 +28,7 @@ type redisGateway struct {
 	log   output
 }
 
-// startOnRedis starts a gateway that connects to Redis as a user, or without a user if it is
-// empty.
+// startOnRedis starts a gateway on Redis. The gateway connects as user, or without a user if user is empty.
 func startOnRedis(t *testing.T, socket, user string) *redisGateway {
 	t.Helper()
 	o := &redisGateway{T: t, redis: redis.NewClient(&redis.Options{Network: "unix", Addr: socket, MaxRetries: -1})}
@@ -84,8 +83,8 @@ func (o *redisGateway) awaitStored(condition string) {
 	})
 }
 
-// surviveFault starts and ends a fault of Redis. During the fault hits must succeed, and
-// misses must be forwarded or refused in time. After the fault new responses must be stored.
+// surviveFault starts and ends a fault of Redis. During the fault, hits must succeed, and misses must be forwarded or
+// refused in time. After the fault, new responses must be stored.
 func (o *redisGateway) surviveFault(begin, end func(context.Context, *redis.Client) error) {
 	o.Helper()
 	o.awaitStored("before")
@@ -211,8 +210,8 @@ func uncompressed(hash map[string]string) map[string]string {
 const minimalPermissions = "reset on nopass ~weir:* resetchannels -@all +@read +@write +@connection +@transaction +eval +evalsha +info +time +command" +
 	" -keys -scan -flushall -flushdb -swapdb -migrate -restore -copy -randomkey -dbsize"
 
-// TestMinimalRedisPermissionsSuffice runs a gateway as a user with minimalPermissions, and
-// checks that the gateway uses no other key and no administrative command.
+// TestMinimalRedisPermissionsSuffice runs a gateway as a user with minimalPermissions. The gateway must use no other
+// key and no administrative command.
 func TestMinimalRedisPermissionsSuffice(t *testing.T) {
 	socket := testservers.Redis(t)
 	operator := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})

@@ -9,8 +9,8 @@ const (
 	maxWaiting      = 10_000
 )
 
-// memoryShares returns the size of the cache and the number of requests that may wait. The
-// limit is GOMEMLIMIT, or math.MaxInt64 without one; cache is the configured size.
+// memoryShares returns the size of the cache and the number of requests that may wait. limit is GOMEMLIMIT, or
+// math.MaxInt64 without a limit. cache is the configured size.
 func memoryShares(limit, cache int64) (cacheSize int64, waiting int) {
 	if limit == math.MaxInt64 {
 		return cache, maxWaiting
@@ -21,8 +21,8 @@ func memoryShares(limit, cache int64) (cacheSize int64, waiting int) {
 // reservedFiles are the file descriptors for Redis, telemetry, listeners and files.
 const reservedFiles = 256
 
-// maxConnections returns the limit for connections of clients, and for connections to the
-// upstream. A fileLimit of 0 means no limit, as does the result 0.
+// maxConnections returns the limit for connections of clients, and the limit for connections to the upstream. In the
+// argument and in the result, 0 means unlimited.
 func maxConnections(fileLimit int) int {
 	if fileLimit == 0 {
 		return 0

@@ -27,7 +27,7 @@ type serveCommand struct {
 	Dialect  string `help:"service or github." placeholder:"NAME"`
 }
 
-// source returns the configuration's file with the given flags, which override it.
+// source returns the configuration file with the given flags, which override the file.
 func (c *serveCommand) source(p *process) config.Source {
 	s := config.Source{Path: c.Config, Getenv: p.getenv, Flags: map[string]string{}, FlagNames: map[string]string{}}
 	for _, f := range []struct{ key, name, value string }{
@@ -44,8 +44,7 @@ func (c *serveCommand) source(p *process) config.Source {
 	return s
 }
 
-// Run starts the gateway, applies changes of its configuration and shuts it down when the
-// process is signaled.
+// Run starts the gateway, applies changes of its configuration, and shuts down when the process receives a signal.
 func (c *serveCommand) Run(p *process) error {
 	if c.Config == "" && c.Upstream == "" {
 		return &exit{exitUsage, "upstream.url: required: the base URL of the API: give --upstream URL, or --config FILE"}
@@ -92,25 +91,25 @@ type endpoint struct {
 	handler  http.Handler
 	tls      *tls.Config   // nil for plain HTTP
 	timeout  time.Duration // for reading a request, and for writing its response; 0 is unlimited
-	// last endpoints shut down after the others, because these depend on them.
+	// An endpoint with last set shuts down after the other endpoints, because they depend on it.
 	last       bool
-	onShutdown func() // ends responses that would never end, such as event streams; may be nil
+	onShutdown func() // ends endless responses such as event streams; may be nil
 }
 
 // drainPlan describes how a process stops.
 type drainPlan struct {
 	begin   func()        // fails the readiness check and closes the connections of clients after their next response
-	delay   time.Duration // between begin and the end of listening
+	delay   time.Duration // the time between begin and the end of listening
 	timeout time.Duration // for requests in progress
 }
 
-// drainPlan returns the plan of the configuration in force.
+// drainPlan returns the plan of the current configuration.
 func (g *gateway) drainPlan() drainPlan {
 	c := g.current.Load().config.Drain
 	return drainPlan{g.drain.Begin, c.Delay, c.Timeout}
 }
 
-// noDrain is the plan of a process without clients that can go elsewhere.
+// noDrain is the plan of a process whose clients have no other replica.
 func noDrain() drainPlan { return drainPlan{func() {}, 0, 10 * time.Second} }
 
 const (
@@ -139,7 +138,7 @@ func newServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// serveAll serves all endpoints until ctx ends or one of them fails, and then drains them.
+// serveAll serves all endpoints until ctx ends or an endpoint fails, and then drains them.
 func serveAll(ctx context.Context, log *slog.Logger, plan func() drainPlan, endpoints ...endpoint) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

@@ -18,8 +18,8 @@ import (
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
-// dialVirtual starts a gateway with the production timeouts and an upstream in virtual time.
-// Each client address may open a limited number of connections. The result opens a connection.
+// dialVirtual starts a gateway with the production timeouts and an upstream in virtual time. Each client address may
+// open a limited number of connections. dial opens a connection.
 func dialVirtual(t *testing.T, connections int, upstream http.HandlerFunc) (dial func() net.Conn) {
 	t.Helper()
 	cfg := config.Default()
@@ -49,8 +49,7 @@ func dialVirtual(t *testing.T, connections int, upstream http.HandlerFunc) (dial
 	}
 }
 
-// drip writes a prefix, then one byte per pause. It returns the time until the gateway closed
-// the connection.
+// drip writes a prefix, then one byte per pause. It returns the time until the gateway closed the connection.
 func drip(c net.Conn, begin, text string, pause time.Duration) (took time.Duration) {
 	began := time.Now()
 	var writing sync.WaitGroup
@@ -61,7 +60,7 @@ func drip(c net.Conn, begin, text string, pause time.Duration) (took time.Durati
 			time.Sleep(pause)
 		}
 	})
-	_, _ = io.Copy(io.Discard, c) // the kind of end does not matter
+	_, _ = io.Copy(io.Discard, c) // the connection may end with or without an error
 	took = time.Since(began)
 	_ = c.Close()
 	writing.Wait()

@@ -31,7 +31,7 @@ func (c *credentialRig) upload(n, rate, size int, withLength bool) (codes chan i
 	for i := range n {
 		go func() {
 			body := slowBody(rate, size)
-			defer func() { _ = body.Close() }() // net/http closes it as well
+			defer func() { _ = body.Close() }() // net/http also closes the body
 			r := httptest.NewRequest(http.MethodPost, fmt.Sprintf("/repos/acme/x%d/rulesets", i), body)
 			r.Header.Set("Authorization", "Bearer key-of-docs")
 			if r.ContentLength = -1; withLength {

@@ -70,8 +70,8 @@ func openStore(cfg *config.Config, replica string, log *slog.Logger) (*store, er
 	}, nil
 }
 
-// openMemory opens a ledger in memory. With a path, it loads the ledger that the previous
-// process saved there, and close saves the ledger for the next process.
+// openMemory opens a ledger in memory. With a path, openMemory loads the ledger that the previous process saved there,
+// and close saves the ledger for the next process.
 func openMemory(path string, rules limits.Rules, log *slog.Logger) (*store, error) {
 	ledger := limits.NewMemory(rules)
 	s := &store{
@@ -107,8 +107,8 @@ func openMemory(path string, rules limits.Rules, log *slog.Logger) (*store, erro
 	return s, nil
 }
 
-// lockLedgerFile reserves a ledger file for this process, and checks that it can be written.
-// Two processes with one file would each miss the spending of the other.
+// lockLedgerFile reserves a ledger file for this process, and checks that the file can be written. Two processes with
+// one file would each miss the spending of the other process.
 func lockLedgerFile(path string) (*flock.Flock, error) {
 	lock := flock.New(path + ".lock")
 	locked, err := lock.TryLock()
@@ -135,8 +135,8 @@ type ledgerHeader struct {
 	HashKey []byte `json:"hash_key"`
 }
 
-// loadLedger loads a ledger file and removes it. If this process crashed, the next one would
-// otherwise load an old ledger, which underestimates the spending.
+// loadLedger loads a ledger file and removes the file. Otherwise, after a crash of this process, the next process would
+// load an old ledger, which underestimates the spending.
 func loadLedger(path string, ledger *limits.Memory) (hashKey []byte, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -179,8 +179,7 @@ func replicaName() string {
 	return host + "-" + rand.Text()[:8]
 }
 
-// openRedisCache opens the cache tier that the replicas share. It returns nil if the store is
-// in memory.
+// openRedisCache opens the cache tier that the replicas share. It returns nil if the store is in memory.
 func openRedisCache(cfg *config.Config, memory *cache.Memory, log *slog.Logger) (*redisstore.Store, error) {
 	if inMemory(cfg) {
 		return nil, nil

@@ -69,7 +69,7 @@ func TestMemoryLedgerSurvivesRestart(t *testing.T) {
 	if _, err := openStore(cfg, "r", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("a second process opened the file: %v", err)
 	}
-	// If the second process crashes, the third must not load the ledger of the first.
+	// If the second process crashes, the third process must not load the ledger of the first process.
 	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the loaded ledger file is not removed: %v", err)
 	}

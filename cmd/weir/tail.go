@@ -29,7 +29,7 @@ type tailCommand struct {
 
 var statusPattern = regexp.MustCompile(`^[1-5]([0-9]{2}|xx)$`)
 
-// Run prints each request when it has ended, until Ctrl-C.
+// Run prints each completed request, until Ctrl-C.
 func (c *tailCommand) Run(p *process) error {
 	if c.Status != "" && !statusPattern.MatchString(c.Status) {
 		return &exit{exitUsage, fmt.Sprintf("--status: %q: write a status such as 429, or a class such as 4xx", c.Status)}
@@ -80,8 +80,8 @@ var (
 	errOutput = errors.New("write output")
 )
 
-// follow prints requests until ctx ends, which is not an error. If the first connection fails,
-// follow returns its error; later it reconnects after each failure.
+// follow prints requests until ctx ends, which is not an error. If the first connection fails, follow returns its
+// error. Later, follow reconnects after each failure.
 func (v *tailView) follow(ctx context.Context) error {
 	pause := firstPause
 	for first := true; ; first = false {
@@ -104,8 +104,8 @@ func (v *tailView) follow(ctx context.Context) error {
 	}
 }
 
-// stream connects and prints requests until the connection ends. It reports whether the
-// connection was established, and returns the reason for its end.
+// stream connects and prints requests until the connection ends. It reports whether the connection was established, and
+// returns the reason for its end.
 func (v *tailView) stream(ctx context.Context) (connected bool, err error) {
 	const path = "/api/v1/events?only=request"
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -37,9 +37,8 @@ func sampleRecords() []*proxy.Record {
 	}
 }
 
-// startEvents implements the script command "events NAME [TOKEN]". It starts an admin
-// listener that sends the sample requests to the first watcher, and sets NAME to its URL.
-// "requests 1" waits for the next watcher.
+// startEvents implements the script command "events NAME [TOKEN]". It starts an admin listener that sends the sample
+// requests to the first watcher, and sets NAME to its URL. "requests 1" waits for the next watcher.
 func startEvents(ts *testscript.TestScript, _ bool, args []string) {
 	token := ""
 	if len(args) > 1 {

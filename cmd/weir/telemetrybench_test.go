@@ -12,8 +12,8 @@ import (
 	"github.com/weirgate/weir/proxy"
 )
 
-// BenchmarkTelemetry compares the hits per second without telemetry and with metrics and one
-// trace per hundred requests. The metric "ratio" is the median of the second divided by the
+// BenchmarkTelemetry compares the hits per second without telemetry with the hits per second with metrics and sampled
+// traces. One request of a hundred is traced. The metric "ratio" is the median of the second number divided by the
 // first. The runs alternate, so that other load affects both.
 func BenchmarkTelemetry(b *testing.B) {
 	upstream := httptest.NewServer(cacheableUpstream(2 << 10))
@@ -36,8 +36,7 @@ func BenchmarkTelemetryOff(b *testing.B) {
 	comparePairs(b, "none", startWithHit(b, upstream.URL, true), "off", startWithHit(b, upstream.URL, false))
 }
 
-// comparePairs sends requests to two gateways alternately, and reports the hits per second of
-// each.
+// comparePairs sends requests to two gateways alternately, and reports the hits per second of each gateway.
 func comparePairs(b *testing.B, first, base, second, other string) {
 	b.Helper()
 	const clients, each = 4, 500

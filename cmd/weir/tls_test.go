@@ -60,8 +60,8 @@ func selfSigned(t *testing.T, dir, name string, serial int64) *x509.CertPool {
 	return roots
 }
 
-// TestReloadReplacesCertificate checks that links use https, that a reload loads changed
-// files, and that invalid files keep the old certificate.
+// TestReloadReplacesCertificate checks that links use https, and that a reload loads changed files. Invalid files must
+// keep the old certificate.
 func TestReloadReplacesCertificate(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Link", `<http://`+r.Host+`/user/repos?page=2>; rel="next"`)

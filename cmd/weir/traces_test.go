@@ -25,7 +25,7 @@ type tracedGateway struct {
 	*testing.T
 	*gateway
 	received *testservers.OTLP
-	address  string // of the API
+	address  string // address of the API
 	log      strings.Builder
 	ending   sync.Once
 }
@@ -190,7 +190,7 @@ func TestFollowerSpanLinksToLeader(t *testing.T) {
 		case s.Kind == trace.Span_SPAN_KIND_SERVER && s.Attributes["weir.cache"] == "collapsed":
 			follower = s
 		case s.Kind == trace.Span_SPAN_KIND_SERVER:
-			leader = s // the last one
+			leader = s // the span of the last request
 		}
 	}
 	calls := byName["coalesce"]

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// rawUpstream starts an upstream that writes raw bytes. The function respond gets each request
-// with its body unread, and reports whether the connection continues.
+// rawUpstream starts an upstream that writes raw bytes. The function answer gets each request with its body unread, and
+// reports whether the connection continues.
 func rawUpstream(t *testing.T, answer func(r *http.Request, w net.Conn) (on bool)) (url string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,8 +51,8 @@ func echo(w io.Writer, r *http.Request) {
 	_, _ = fmt.Fprintf(w, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 
-// TestConnectAndTraceAreNotForwarded checks that neither the request nor its body reaches the
-// upstream, and that the next request gets its own response.
+// TestConnectAndTraceAreNotForwarded checks that neither the request nor its body reaches the upstream. The next
+// request must get its own response.
 func TestConnectAndTraceAreNotForwarded(t *testing.T) {
 	a := startAttacked(t)
 	a.send("GET /before HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n") // opens a connection to the upstream

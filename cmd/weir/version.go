@@ -21,7 +21,8 @@ func versionLine() string {
 // release is the version of a release. The linker sets it.
 var release = ""
 
-// version returns the version of the release, or else of the module, which names the commit.
+// version returns the version of the release. Without a release, version returns the version of the module, which names
+// the commit.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	switch {
