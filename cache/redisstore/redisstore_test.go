@@ -74,7 +74,8 @@ func onEach(t *testing.T, test func(f *fleet)) {
 }
 
 func (f *fleet) client() *redis.Client {
-	return redis.NewClient(&redis.Options{Dialer: f.dial, MaxRetries: -1, ContextTimeoutEnabled: true})
+	// A call that waits for a connection uses a timer that go-redis shares between the bubbles of synctest.
+	return redis.NewClient(&redis.Options{Dialer: f.dial, MaxRetries: -1, ContextTimeoutEnabled: true, PoolSize: 1000})
 }
 
 func (f *fleet) open(secret string) *replica {

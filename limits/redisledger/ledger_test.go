@@ -26,9 +26,11 @@ import (
 
 // clientOf returns a client that connects with the function dial.
 func clientOf(t testing.TB, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *redis.Client {
+	// A call that waits for a connection uses a timer that go-redis shares between the bubbles of synctest. The pool is
+	// large enough for all calls of a test.
 	client := redis.NewClient(&redis.Options{
 		Addr: "127.0.0.1:0", Dialer: dial, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		MaxRetries: -1, DisableIdentity: true, PoolSize: 4, ContextTimeoutEnabled: true,
+		MaxRetries: -1, DisableIdentity: true, PoolSize: 1000, ContextTimeoutEnabled: true,
 	})
 	t.Cleanup(func() { _ = client.Close() })
 	return client
