@@ -132,7 +132,7 @@ deploy-check: build ## Check the deployment files with their own tools, and the 
 	@.ci/need redis-server
 	@.ci/need systemd-analyze systemd
 	$(GO) build -C .ci/deploy -o ../../bin/helm helm.sh/helm/v3/cmd/helm
-	$(GO) -C .ci/deploy test -count=1 -timeout 5m .
+	$(GO) -C .ci/deploy test -count=1 -timeout 15m .
 
 cover: needs ## Print the coverage of each function.
 	$(SERVERS) $(GO) test -coverprofile=cover.out ./... && $(GO) tool cover -func=cover.out
