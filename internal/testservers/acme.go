@@ -24,8 +24,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ACME is an ACME server, Pebble, in the process of the test. It validates domains with real
-// challenges, and resolves every domain to 127.0.0.1.
+// ACME is an ACME server, Pebble, in the process of the test. It validates domains with real challenges, and resolves
+// every domain to 127.0.0.1.
 type ACME struct {
 	URL   string         // URL of the ACME directory
 	Trust *x509.CertPool // roots for the server's own TLS certificate
@@ -41,7 +41,7 @@ type ACME struct {
 	accounts, orders int             // number of created accounts and orders
 	issued           int             // number of issued certificates
 	waiting          int             // number of orders that Hold has delayed
-	gate             chan struct{}   // new orders wait until it is closed; nil without Hold
+	gate             chan struct{}   // new orders wait until gate is closed; nil without Hold
 }
 
 // NewACME starts an ACME server that sends challenges to the given ports of 127.0.0.1.
@@ -68,8 +68,8 @@ func NewACME(t testing.TB, httpPort, tlsPort int) *ACME {
 	return s
 }
 
-// RenewNow marks all issued certificates as due for renewal (RFC 9773). Certificates that are
-// issued later are due in a month. Each response requests a poll after one second.
+// RenewNow marks all issued certificates as due for renewal (RFC 9773). Certificates that are issued later are due in a
+// month. Each response requests a poll after one second.
 func (s *ACME) RenewNow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +85,7 @@ func (s *ACME) renewalInfo(w http.ResponseWriter, id string) {
 	if s.due[id] {
 		start = s.started.Add(-2 * time.Hour)
 	} else {
-		s.due[id] = false // RenewNow will mark it
+		s.due[id] = false // RenewNow will set this entry
 	}
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
@@ -122,7 +122,7 @@ func (s *ACME) Waiting() int {
 	return s.waiting
 }
 
-// Hold delays new orders until the caller calls release.
+// Hold delays new orders until release is called.
 func (s *ACME) Hold() (release func()) {
 	gate := make(chan struct{})
 	s.mu.Lock()
@@ -150,7 +150,7 @@ func (s *ACME) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Unlock()
 	if order && gate != nil {
-		body, err := io.ReadAll(r.Body) // net/http detects a disconnected client only after its body is read
+		body, err := io.ReadAll(r.Body) // net/http detects a disconnected client only after the body of the request is read
 		if err != nil {
 			return
 		}

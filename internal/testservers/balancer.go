@@ -30,7 +30,7 @@ func NewBalancer(t testing.TB, replicas ...string) *Balancer {
 		for n := 0; ; n++ {
 			c, err := l.Accept()
 			if err != nil {
-				return // closed
+				return // the listener is closed
 			}
 			connections.Go(func() { b.forward(c, n) })
 		}
@@ -48,7 +48,7 @@ func (b *Balancer) Port() int { return b.listener.Addr().(*net.TCPAddr).Port }
 // SetOut sets whether a replica, given by its index, is taken out of the rotation.
 func (b *Balancer) SetOut(replica int, out bool) { b.out[replica].Store(out) }
 
-// forward forwards one connection until either side ends it.
+// forward forwards one connection until a side closes the connection.
 func (b *Balancer) forward(c net.Conn, n int) {
 	defer func() { _ = c.Close() }()
 	for i := range b.replicas {

@@ -1,15 +1,15 @@
 package testservers
 
-// Schemas of the objects in Documents A and B, for tests of the reference service. They are copied
-// from the documents, not derived from the tested code. [SchemaDifferences] defines their syntax.
-// A nested object has a separate schema.
+// These schemas describe the objects in Documents A and B, for tests of the reference service. The schemas are copied
+// from the documents, not derived from the tested code. [SchemaDifferences] defines their syntax. A nested object has a
+// separate schema.
 const (
 	// Document A section 2.1.
 	UserSchema = `login:string id:int node_id:string avatar_url:string gravatar_id:string url:string html_url:string followers_url:string
 		following_url:string gists_url:string starred_url:string subscriptions_url:string organizations_url:string repos_url:string
 		events_url:string received_events_url:string type:string site_admin:bool`
-	// Document A section 2.2. A single role contains the organization as a summary. A list of
-	// roles contains it as a user.
+	// Document A section 2.2. A single role contains the organization as a summary. A list of roles contains the
+	// organization as a user.
 	RoleSchema         = `id:int name:string description:string permissions:[]string organization:{} created_at:time updated_at:time`
 	OrganizationSchema = `login:string id:int node_id:string url:string repos_url:string events_url:string avatar_url:string description:string
 		hooks_url:string issues_url:string members_url:string public_members_url:string`
@@ -51,8 +51,8 @@ const (
 		secret_scanning_validity_checks:string private_vulnerability_reporting:string enforcement:string url:string html_url:string
 		created_at:time updated_at:time`
 
-	// Document B section 2.1. For the repository of a search result it lists the owner and the
-	// URL members. The other members of FoundRepositorySchema identify the repository.
+	// Document B section 2.1. For the repository of a search result, the documents list the owner and the URL members.
+	// The other members of FoundRepositorySchema identify the repository.
 	SearchSchema          = `total_count:int incomplete_results:bool items:[]{}`
 	FoundRepositorySchema = `id:int node_id:string name:string full_name:string private:bool description:string fork:bool owner:{} ` + repositoryURLs
 	// Document B section 2.5: the feeds without authentication, with a token, and with basic

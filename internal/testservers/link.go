@@ -52,7 +52,7 @@ func newLink(t testing.TB, network, listen, server string) *Link {
 		for {
 			c, err := listener.Accept()
 			if err != nil {
-				return // closed
+				return // the link is closed
 			}
 			connections.Go(func() { l.forward(c) })
 		}
@@ -65,7 +65,7 @@ func newLink(t testing.TB, network, listen, server string) *Link {
 	return l
 }
 
-// Delay delays everything that the server sends from now on.
+// Delay delays all bytes that the server sends from now on.
 func (l *Link) Delay(by time.Duration) { l.delay.Store(int64(by)) }
 
 // Cut stops all data without closing connections. Data in transit arrives after Restore.
@@ -96,7 +96,7 @@ func (l *Link) Break() {
 	l.broken = make(chan struct{})
 }
 
-// forward forwards one connection until either side, Break or the test ends it.
+// forward forwards one connection until a side closes the connection, Break is called, or the test ends.
 func (l *Link) forward(c net.Conn) {
 	defer func() { _ = c.Close() }()
 	l.mu.Lock()

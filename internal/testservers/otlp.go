@@ -19,8 +19,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// OTLP is a receiver of OTLP over gRPC. It keeps everything that it receives, and is safe for
-// concurrent use.
+// OTLP is a receiver of OTLP over gRPC. It keeps all received data, and is safe for concurrent use.
 type OTLP struct {
 	collectortrace.UnimplementedTraceServiceServer
 	address string

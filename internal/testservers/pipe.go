@@ -10,9 +10,8 @@ import (
 	"testing"
 )
 
-// PipeListener is an in-memory listener for tests that run inside testing/synctest, where
-// time is virtual. Each connection is a net.Pipe. Dial fails after Close. The zero value is
-// not usable; see [ListenPipe].
+// PipeListener is an in-memory listener for tests that run inside testing/synctest, where time is virtual. Each
+// connection is a net.Pipe. Dial fails after Close. The zero value is not usable; see [ListenPipe].
 type PipeListener struct {
 	address PipeAddress
 	conns   chan net.Conn
@@ -52,8 +51,7 @@ func (l *PipeListener) Close() error {
 // Addr implements net.Listener.
 func (l *PipeListener) Addr() net.Addr { return l.address }
 
-// Dial connects to the listener and ignores the address. Its signature fits
-// http.Transport.DialContext.
+// Dial connects to the listener and ignores the address. The signature fits http.Transport.DialContext.
 func (l *PipeListener) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	near, far := net.Pipe()
 	select {

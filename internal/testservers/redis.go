@@ -1,10 +1,12 @@
-// Package testservers starts the servers that tests need: Redis, an ACME server, an OTLP
-// receiver, in-memory listeners for testing/synctest, and network links with faults. It also
-// contains the documented schemas of responses.
+// Package testservers starts the servers that tests need: Redis, an ACME server, an OTLP receiver, in-memory listeners
+// for testing/synctest, and network links with faults. The package also contains the documented schemas of responses.
 //
-// Invariants: a server listens on loopback or on a Unix socket, keeps nothing on disk after
-// its test, and stops when its test ends. Production code never imports this package.
-// Read Redis and ServePipe first: most tests use only these two.
+// Invariants:
+//   - A server listens on loopback or on a Unix socket, and stops when its test ends.
+//   - After the test, a server leaves no files on disk.
+//   - Production code never imports this package.
+//
+// Read Redis and ServePipe first: most tests use only these two functions.
 package testservers
 
 import (

@@ -17,7 +17,7 @@ var schemaTypes = map[string]func(any) bool{
 	"int":    func(v any) bool { n, ok := v.(float64); return ok && n == math.Trunc(n) },
 	"number": func(v any) bool { _, ok := v.(float64); return ok },
 	"string": func(v any) bool { _, ok := v.(string); return ok },
-	// The format of timestamps in Document A section 1.
+	// This is the format of timestamps in Document A section 1.
 	"time": func(v any) bool {
 		s, ok := v.(string)
 		_, err := time.Parse("2006-01-02T15:04:05Z", s)
@@ -45,7 +45,7 @@ func SchemaDifferences(schema string, object map[string]any) string {
 		case !hasType(kind, value):
 			text, err := json.Marshal(value)
 			if err != nil {
-				panic(err) // impossible: the value was decoded from JSON
+				panic(err) // The value was decoded from JSON, so this cannot happen.
 			}
 			lines = append(lines, fmt.Sprintf("%s is %s, want %s", name, text, kind))
 		}
