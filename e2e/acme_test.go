@@ -66,9 +66,8 @@ func (f *fleet) awaitCertificate(ca *testservers.ACME, address string) (serial s
 	return serial
 }
 
-// TestCertificateOrderSurvivesKilledReplica kills the replica that orders the certificate.
-// The second replica must order it instead. The first must serve the same certificate after
-// its restart.
+// TestCertificateOrderSurvivesKilledReplica kills the replica that orders the certificate. The second replica must
+// order the certificate instead. After its restart, the first replica must serve the same certificate.
 func TestCertificateOrderSurvivesKilledReplica(t *testing.T) {
 	f := emptyFleet(t)
 	f.store = oneRedis(f)

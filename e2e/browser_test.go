@@ -23,9 +23,8 @@ import (
 // browserTimeout limits every wait of a browser test.
 const browserTimeout = time.Minute
 
-// browser is a headless Chromium with one page, driven over the DevTools protocol. It has its
-// own profile. Errors of the page, and violations of its content security policy, fail the
-// test.
+// browser is a headless Chromium with one page, driven over the DevTools protocol. It has its own profile. Errors of
+// the page, and violations of its content security policy, fail the test.
 type browser struct {
 	testing.TB
 	ctx context.Context
@@ -132,7 +131,7 @@ func (b *browser) open(url string) {
 	b.do(chromedp.Navigate(url))
 }
 
-// value evaluates a JavaScript expression. It waits for a promise.
+// value evaluates a JavaScript expression. If the result is a promise, value waits for it.
 func value[T any](b *browser, expression string) T {
 	b.Helper()
 	v, err := evaluate[T](b, expression)
@@ -148,8 +147,8 @@ func evaluate[T any](b *browser, expression string) (T, error) {
 	return chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 }
 
-// eventually waits until a JavaScript expression is true, and returns how long that took.
-// The expression counts as false while a page is loading.
+// eventually waits until a JavaScript expression is true, and returns the duration of the wait. The expression counts
+// as false while a page is loading.
 func (b *browser) eventually(condition, expression string) time.Duration {
 	b.Helper()
 	began := time.Now()

@@ -21,8 +21,8 @@ func (f *fleet) cacheStatus(replica int, path string) string {
 	return resp.Header.Get("Cache-Status")
 }
 
-// TestReplicasShareCacheAndPurges checks that a stored response is a hit at every replica,
-// and that a purge at one replica makes it stale at every replica.
+// TestReplicasShareCacheAndPurges checks that a stored response is a hit at every replica. A purge at one replica must
+// make the response stale at every replica.
 func TestReplicasShareCacheAndPurges(t *testing.T) {
 	const path = "/gitignore/templates"
 	f := newFleet(t, 2, oneRedis)
@@ -41,8 +41,8 @@ func TestReplicasShareCacheAndPurges(t *testing.T) {
 	}
 }
 
-// TestFleetCoalescesIdenticalRequests sends each request from a thousand clients to three
-// replicas. The fleet must send it upstream once, or once per poll of a statistics endpoint.
+// TestFleetCoalescesIdenticalRequests sends each request from a thousand clients to three replicas. The fleet must send
+// each request upstream once, or once per poll of a statistics endpoint.
 func TestFleetCoalescesIdenticalRequests(t *testing.T) {
 	var upstreamCalls atomic.Int32
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -83,7 +83,7 @@ func TestFleetCoalescesIdenticalRequests(t *testing.T) {
 	}
 }
 
-// requestAll sends a request from a thousand clients, and waits until each has a response.
+// requestAll sends a request from a thousand clients, and waits until each client has a response.
 func (f *fleet) requestAll(client *http.Client, path string) {
 	f.Helper()
 	var clients sync.WaitGroup

@@ -318,9 +318,13 @@ func checkDrawerLayout(page *browser, where string) {
 	}
 }
 
-// layoutProblems is a script that returns layout problems: an element outside the page, text
-// outside its box, truncated or low-contrast text (WCAG 2.2, 1.4.3), a table or field without
-// a name, an empty panel.
+// layoutProblems is a script that returns layout problems:
+//
+//   - an element outside the page
+//   - text outside its box
+//   - truncated or low-contrast text (WCAG 2.2, 1.4.3)
+//   - a table or field without a name
+//   - an empty panel
 const layoutProblems = `(() => {
 		const problems = [];
 		const width = document.documentElement.clientWidth;

@@ -52,8 +52,8 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// TestDemoAnswersOpenRequestsAtExit terminates the demo during a statistics request of three
-// seconds. The reference service must stop after the gateway, which polls it until then.
+// TestDemoAnswersOpenRequestsAtExit terminates the demo during a statistics request of three seconds. The gateway polls
+// the reference service for this request, so the service must stop after the gateway.
 func TestDemoAnswersOpenRequestsAtExit(t *testing.T) {
 	d := startDemo(t, "--traffic", "off")
 	stop := time.AfterFunc(1500*time.Millisecond, func() { d.signal(syscall.SIGTERM) })

@@ -11,8 +11,8 @@ type documentedCommand struct {
 	while   string // script that runs repeatedly until the output matches
 }
 
-// documentedCommands run in this order, in one folder, against one demo. The addresses of the
-// documentation are replaced by those of the demo and of two more gateways.
+// documentedCommands run in this order, in one folder, against one demo. The addresses in the documentation are
+// replaced by the addresses of the demo and of two more gateways.
 var documentedCommands = []documentedCommand{
 	// docs/migration.md. This command is first because it needs statistics that are not cached.
 	{command: "weir tail --cache waited", want: ` waited .*statistics/commit-activity`, stays: true, while: "curl 127.0.0.1:8080/repos/acme/widgets/stats/commit_activity"},

@@ -51,8 +51,8 @@ func TestDocumentedCommandsWork(t *testing.T) {
 	}
 }
 
-// reader is the environment of a reader of the documentation: a folder with
-// configuration files, a demo, and gateways with the documented configurations.
+// reader is the environment of a reader of the documentation: a folder with configuration files, a demo, and gateways
+// with the documented configurations.
 type reader struct {
 	dir       string
 	env       []string
@@ -82,8 +82,8 @@ func newReader(t *testing.T) *reader {
 	return r
 }
 
-// writeConfigurations writes the YAML blocks of a page that begin with a file name, and checks
-// that each is valid.
+// writeConfigurations writes the YAML blocks of a page that begin with a file name, and checks that each block is
+// valid.
 func (r *reader) writeConfigurations(t *testing.T, page string, addresses *strings.Replacer) {
 	t.Helper()
 	blocks := regexp.MustCompile("(?ms)^```yaml\n# (\\w+\\.yaml)\\b.*?^```").FindAllStringSubmatch(readFile(t, page), -1)

@@ -17,8 +17,8 @@ import (
 	"testing"
 )
 
-// busyReplica starts a replica and sends it one request to /user. The upstream responds to
-// that request after the caller has closed respond. The response arrives on result.
+// busyReplica starts a replica and sends one request for /user to it. The upstream responds to this request after
+// respond is closed. The response arrives on result.
 func busyReplica(t *testing.T, method, config string) (f *fleet, r *replica, respond chan<- struct{}, result <-chan string) {
 	t.Helper()
 	arrived, may := make(chan struct{}, 1), make(chan struct{})
@@ -55,8 +55,8 @@ func busyReplica(t *testing.T, method, config string) (f *fleet, r *replica, res
 	return f, r, may, got
 }
 
-// TestDrainFinishesOpenRequests checks the order of a shutdown: readiness fails, new requests
-// get a response and "Connection: close", the listener closes, open requests complete.
+// TestDrainFinishesOpenRequests checks the order of a shutdown. First, readiness fails. New requests get a response
+// with "Connection: close". Then the listener closes, and open requests complete.
 func TestDrainFinishesOpenRequests(t *testing.T) {
 	f, r, respond, result := busyReplica(t, "GET", "drain: {delay: 2s, timeout: 20s}")
 	r.signal(syscall.SIGTERM)
@@ -86,8 +86,8 @@ func TestDrainFinishesOpenRequests(t *testing.T) {
 	}
 }
 
-// TestDrainTimeoutAnswersOpenRequests checks the response after drain.timeout: a safe method
-// gets 503 and Retry-After, another method gets 504, because the upstream may have acted.
+// TestDrainTimeoutAnswersOpenRequests checks the response after drain.timeout. A safe method gets 503 and Retry-After.
+// Another method gets 504, because the upstream may have acted.
 func TestDrainTimeoutAnswersOpenRequests(t *testing.T) {
 	for method, want := range map[string]string{"GET": "503 1 weir; detail=drain true {", "PATCH": "504  weir; detail=drain true {"} {
 		_, r, _, result := busyReplica(t, method, "drain: {timeout: 1s}")

@@ -28,8 +28,8 @@ type fleet struct {
 	dir      string    // configuration files and Redis data
 	service  string    // URL of the upstream
 	store    string    // store.url of the replicas
-	redis    *exec.Cmd // the server of oneRedis
-	address  string    // address of that server
+	redis    *exec.Cmd // the server that oneRedis started
+	address  string    // address of the server in redis
 	replicas []*replica
 	overload tally // requests of saturate
 	light    tally // requests of an account far from its limits
@@ -285,8 +285,8 @@ func (f *fleet) violations() (v violationReport, err error) {
 	return v, json.NewDecoder(resp.Body).Decode(&v)
 }
 
-// checkViolations fails the test if a limit was broken, or if a request of the light account waited
-// for long. Replicas learn of each other within a second. The limit of four seconds also allows for a busy machine.
+// checkViolations fails the test if a limit was broken, or if a request of the light account waited for long. Replicas
+// learn of each other within a second. The limit of four seconds also allows for a busy machine.
 func (f *fleet) checkViolations(after string) {
 	f.Helper()
 	v, err := f.violations()

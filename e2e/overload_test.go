@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// TestFullProcessShedsLoad sends more requests than a process with a memory limit of 64 MiB
-// holds, while the upstream does not respond. The excess must get 503 with Retry-After at
-// once. The admitted requests must complete when the upstream responds.
+// TestFullProcessShedsLoad sends more requests than a process with a memory limit of 64 MiB can hold, while the
+// upstream does not respond. Further requests must get 503 with Retry-After immediately. The admitted requests must
+// complete when the upstream responds.
 func TestFullProcessShedsLoad(t *testing.T) {
 	t.Parallel()
 	const clients = 1500

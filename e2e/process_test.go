@@ -1,11 +1,10 @@
 //go:build e2e
 
-// Package e2e tests the weir binary from outside: whole processes, fleets of replicas on a
-// real Redis, a real browser, an ACME server.
+// Package e2e tests the weir binary from outside. The tests use whole processes, fleets of replicas on a real Redis, a
+// real browser, and an ACME server.
 //
-// The tests need the build tag e2e. Run them with "make e2e"; WEIR_BINARY names the program
-// under test. Each other file is one scenario. Read fleet_test.go first: most scenarios use
-// a fleet.
+// The tests need the build tag e2e. Run them with "make e2e". WEIR_BINARY names the program under test. Each other file
+// is one scenario. Read fleet_test.go first, because most scenarios use a fleet.
 package e2e
 
 import (
@@ -37,7 +36,7 @@ var program string
 
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
-// runTests builds the binary with the race detector unless WEIR_BINARY names one.
+// runTests builds the binary with the race detector, unless WEIR_BINARY names a binary.
 func runTests(m *testing.M) int {
 	if program = os.Getenv("WEIR_BINARY"); program == "" {
 		dir, err := os.MkdirTemp("", "weir-e2e")
@@ -55,7 +54,7 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// output collects what a process writes. It is safe for concurrent use.
+// output collects the output of a process. It is safe for concurrent use.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -82,14 +81,14 @@ type process struct {
 	exited  func() error
 }
 
-// start starts weir. The test terminates the process, and fails if the race detector has
-// reported a data race in it.
+// start starts weir. The test terminates the process, and fails if the race detector has reported a data race in the
+// process.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
 	return startWith(t, nil, args...)
 }
 
-// startWith is start with additional environment variables.
+// startWith calls start with additional environment variables.
 func startWith(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
 	p := &process{T: t, cmd: exec.Command(program, args...)}
@@ -115,8 +114,8 @@ func startWith(t *testing.T, env []string, args ...string) *process {
 
 func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// find waits until the process writes text that matches a pattern. It returns the last group
-// of the match, and searches the following text in the next call.
+// find waits until the process writes text that matches a pattern. It returns the last group of the match. The next
+// call of find searches the following text.
 func (p *process) find(pattern string) (group string) {
 	p.Helper()
 	re := regexp.MustCompile("(?m)" + pattern)
@@ -133,7 +132,7 @@ func (p *process) find(pattern string) (group string) {
 	return group
 }
 
-// command runs weir until it exits, and returns what it has written and its exit code.
+// command runs weir until weir exits, and returns its output and its exit code.
 func command(t *testing.T, args ...string) (text string, code int) {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), program, args...)
@@ -236,8 +235,8 @@ func duration(t *testing.T, variable string, fallback time.Duration) time.Durati
 	return d
 }
 
-// freeAddress returns a loopback address that no process uses and no other test gets. Its
-// port is below the ephemeral ports, so that no outgoing connection can take it.
+// freeAddress returns a loopback address that no process uses and no other test gets. The port is below the ephemeral
+// ports, so that no outgoing connection can use it.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	const lowest, highest = 15_000, 32_000

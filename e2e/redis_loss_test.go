@@ -41,8 +41,8 @@ func TestLimitsHoldWhileRedisFails(t *testing.T) {
 	f.checkViolations("after Redis restarted empty")
 }
 
-// TestPausedReplicaBreaksNoLimit pauses one of two replicas for longer than most windows. The
-// replica then continues. It must break no limit and lose no permit.
+// TestPausedReplicaBreaksNoLimit pauses one of two replicas for longer than most windows. Then the replica continues,
+// and must break no limit and lose no permit.
 func TestPausedReplicaBreaksNoLimit(t *testing.T) {
 	f := newFleet(t, 2, oneRedis)
 	ctx, stop := context.WithCancel(t.Context())
@@ -87,8 +87,8 @@ func TestReplicaWaitsForRedisAtStart(t *testing.T) {
 	}
 }
 
-// TestPermitsOfKilledReplicaExpire kills a replica with open requests. Another replica must
-// see their permits expire with the lease.
+// TestPermitsOfKilledReplicaExpire kills a replica with open requests. Another replica must see that the permits of the
+// killed replica expire with the lease.
 func TestPermitsOfKilledReplicaExpire(t *testing.T) {
 	t.Parallel() // the test waits for a lease most of the time
 	f := newFleet(t, 2, oneRedis)

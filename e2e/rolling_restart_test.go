@@ -19,16 +19,15 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// steadyLoad sends requests that are far from every limit. Every response other than a
-// success is a failure.
+// steadyLoad sends requests that are far from every limit. Every response other than a success is a failure.
 type steadyLoad struct {
 	mu       sync.Mutex
 	sent     map[string]int
 	failures []string
 }
 
-// steadyRequests are the requests of steadyLoad: a cached response, an uncached response, a
-// statistics endpoint that is polled, and a write that must not be retried.
+// steadyRequests are the requests of steadyLoad: a cached response, an uncached response, a statistics endpoint that is
+// polled, and a write that must not be retried.
 var steadyRequests = []struct {
 	name, method, path, body string
 	fields                   map[string]string
@@ -40,7 +39,7 @@ var steadyRequests = []struct {
 	{"write", "PUT", "/repos/acme/widgets/subscription", `{"subscribed":true}`, nil, 300 * time.Millisecond},
 }
 
-// start starts clients with their own connections. They send until ctx ends.
+// start starts clients with their own connections. The clients send requests until ctx ends.
 func (l *steadyLoad) start(ctx context.Context, clients *sync.WaitGroup, url string) {
 	l.sent = map[string]int{}
 	for _, token := range []string{"tok-owner", "tok-owner-2", "tok-member", "tok-security-manager"} {
@@ -105,9 +104,9 @@ func readiness(ctx context.Context, admin string) (status int, text string) {
 	return resp.StatusCode, string(body)
 }
 
-// TestRollingRestartFailsNoRequest restarts three replicas in sequence, behind a TCP balancer
-// that probes their readiness. No request may fail, no limit may be broken, and no
-// permit, lease or registration of an old process may remain in Redis.
+// TestRollingRestartFailsNoRequest restarts three replicas in sequence, behind a TCP balancer that probes their
+// readiness. No request may fail, and no limit may be broken. No permit, lease or registration of an old process may
+// remain in Redis.
 func TestRollingRestartFailsNoRequest(t *testing.T) {
 	f := emptyFleet(t)
 	f.store = oneRedis(f)

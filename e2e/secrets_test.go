@@ -46,7 +46,7 @@ import (
 // secretWord is part of every secret of the scenario.
 const secretWord = "quokka"
 
-// secretForms returns the forms in which output could contain a secret, in lower case: plain,
+// secretForms returns the forms in which output could contain a secret, in lower case. The forms are plain text,
 // hexadecimal, base64 at each alignment, printed bytes, and a line of each private key.
 func secretForms(keys ...string) (forms [][]byte) {
 	add := func(text string) { forms = append(forms, []byte(strings.ToLower(text))) }
@@ -92,8 +92,8 @@ type secretive struct {
 	log, exports, responses, adminPages, commands, redisCommands, redisContent output
 }
 
-// upstream returns a handler that translates the secret tokens to those of the reference
-// service, issues installation tokens, and has paths with faults.
+// upstream returns a handler that issues installation tokens and has paths with faults. It also translates the secret
+// tokens to the tokens of the reference service.
 func (s *secretive) upstream() http.Handler {
 	dialect, err := policy.LoadDialect("service")
 	if err != nil {

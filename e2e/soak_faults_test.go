@@ -17,15 +17,13 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// soakFault is a kind of fault. The function begin starts the fault and returns a function that
-// ends it.
+// soakFault is a kind of fault. The function begin starts the fault and returns a function that ends the fault.
 type soakFault struct {
 	name  string
 	begin func(*soak, *rand.Rand) (end func())
 }
 
-// soakFaults are all kinds of faults. The first replica is never stopped, so that leaks in it
-// become visible.
+// soakFaults are all kinds of faults. The first replica is never stopped, so that leaks in its process become visible.
 var soakFaults = []soakFault{
 	{"replica killed", func(s *soak, r *rand.Rand) func() { return s.stop(1+r.IntN(len(s.replicas)-1), syscall.SIGKILL) }},
 	{"replica terminated", func(s *soak, r *rand.Rand) func() { return s.stop(1+r.IntN(len(s.replicas)-1), syscall.SIGTERM) }},
@@ -92,7 +90,7 @@ var soakFaults = []soakFault{
 	}},
 }
 
-// stop stops a replica. The returned function starts it again.
+// stop stops a replica. The returned function starts the replica again.
 func (s *soak) stop(i int, signal syscall.Signal) (start func()) {
 	r := s.replicas[i]
 	r.signal(signal)
@@ -129,8 +127,8 @@ func (s *soak) deleteAccounts(r *rand.Rand) {
 	}
 }
 
-// allowLateRequests allows some requests to accounts that the upstream limits without a
-// reason. A cool-down lasts longer than d. No request may be sent in the rest of the cool-down.
+// allowLateRequests allows some requests to accounts that the upstream limits without a reason. A cool-down lasts
+// longer than d. No request may be sent in the rest of the cool-down.
 func (s *soak) allowLateRequests(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +141,7 @@ func (s *soak) serviceFault(format string, values ...any) (end func()) {
 	return func() { s.control(http.MethodDelete, "/_service/faults", "") }
 }
 
-// runFaults runs all kinds of faults in random order, again and again, until ctx ends.
+// runFaults runs all kinds of faults in random order, repeatedly, until ctx ends.
 func (s *soak) runFaults(ctx context.Context, r *rand.Rand) {
 	longest, longestPause := 6*time.Second, 5*time.Second
 	if s.long < time.Minute { // run more faults in a short time

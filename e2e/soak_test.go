@@ -40,7 +40,7 @@ type soak struct {
 	faults   map[string]int
 	latest   string // latest fault
 	seen     violationReport
-	// Until this time the upstream may refuse requests that were sent before it began to limit
+	// limitedUntil is the time until which the upstream may refuse requests that were sent before it began to limit
 	// their account.
 	limitedUntil time.Time
 }
@@ -60,8 +60,8 @@ var soakLogins = map[string]string{
 
 var soakTokens = slices.Sorted(maps.Keys(soakLogins))
 
-// soakPaths returns paths whose response depends on the caller, that only some callers may
-// see, and that together exceed the cache.
+// soakPaths returns paths whose response depends on the caller. Only some callers may see these paths, and together the
+// responses exceed the cache.
 func soakPaths() (paths []string) {
 	for range 4 {
 		paths = append(paths, "/feeds", "/orgs/acme/invitations", "/orgs/acme/members", "/orgs/acme/rulesets", "/repos/acme/secret/subscribers", "/user/migrations")
@@ -75,10 +75,9 @@ func soakPaths() (paths []string) {
 // soakSearch is never cached. A caller outside the organization finds less.
 const soakSearch = "/search/commits?q=gear+repo:acme/widgets+repo:acme/secret&per_page=100"
 
-// TestSoak runs three replicas under mixed traffic and random faults for WEIR_SOAK, from the
-// seed WEIR_SOAK_SEED. No limit may be broken, no caller may get a response of another caller,
-// and all permits, goroutines and descriptors must be released in the end. The build
-// tag soak keeps it out of "make e2e".
+// TestSoak runs three replicas under mixed traffic and random faults for WEIR_SOAK, from the seed WEIR_SOAK_SEED. No
+// limit may be broken, and no caller may get a response of another caller. All permits, goroutines and descriptors must
+// be released in the end. The build tag soak excludes the test from "make e2e".
 func TestSoak(t *testing.T) {
 	s := newSoak(t)
 	t.Logf("WEIR_SOAK=%v WEIR_SOAK_SEED=%d", s.long, s.seed)
@@ -146,8 +145,8 @@ func (s *soak) restart(i int) {
 	r.process = s.serve(s.config(i), strings.TrimPrefix(r.url, "http://"), r.admin).process // clients read the rest of r
 }
 
-// recordExpectations sends each request directly to the upstream, under the host name that
-// the replicas use, and resets the limits afterwards.
+// recordExpectations sends each request directly to the upstream, under the host name that the replicas use, and resets
+// the limits afterwards.
 func (s *soak) recordExpectations() {
 	s.Helper()
 	for _, token := range soakTokens {
@@ -177,7 +176,7 @@ func (s *soak) control(method, path, body string) {
 type soakRequest struct {
 	kind, method, path, token, body string
 	header                          map[string]string
-	admin                           bool          // send it to the admin listener
+	admin                           bool          // send the request to the admin listener
 	timeout                         time.Duration // after which the client disconnects
 	readPause                       time.Duration // between pieces of the response body
 	wrong                           func(status int, body []byte) bool
@@ -247,8 +246,8 @@ func (s *soak) randomRequest(r *rand.Rand, token, path string) *soakRequest {
 	return q
 }
 
-// differs returns a function that reports whether a response differs from the direct response
-// of the upstream to the same token.
+// differs returns a function that reports whether a response differs from the direct response of the upstream to the
+// same token.
 func (s *soak) differs(q *soakRequest) func(int, []byte) bool {
 	return func(status int, body []byte) bool {
 		want := s.expected[q.token+q.path]
@@ -322,8 +321,8 @@ func (r *slowReader) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// checkLimits fails the test if a limit was broken since the previous call. The upstream may
-// start to limit an account without a reason; up to five open requests may be refused then.
+// checkLimits fails the test if a limit was broken since the previous call. The upstream may start to limit an account
+// without a reason. Then the upstream may refuse up to five open requests.
 func (s *soak) checkLimits() {
 	v, err := s.violations()
 	if err != nil {
@@ -363,8 +362,8 @@ func (s *soak) idleResources() (all []resources) {
 	return all
 }
 
-// checkReleased waits until all permits are released, and compares the resources of idle
-// replicas with those before the traffic. The connection pools to Redis may have grown.
+// checkReleased waits until all permits are released, and compares the resources of idle replicas with their resources
+// before the traffic. The connection pools to Redis may have grown.
 func (s *soak) checkReleased(before []resources) {
 	if s.long < time.Minute {
 		return // permits of killed replicas expire after 30 seconds
